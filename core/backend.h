@@ -73,15 +73,19 @@ struct FloatRows {
 
 // What a layer's slots got of the attention of a chunk, into its sums.
 struct AddSumsJob {
-  FloatRows from;         // [n_from, slots with the chunk's]
-  uint32_t n_from = 0;    // a multiple of n_rows
-  float* sums = nullptr;  // [n_rows, AddSumsArgs::stride]
+  FloatRows from;           // [n_from, slots with the chunk's]
+  uint32_t n_from = 0;      // a multiple of n_rows
+  uint32_t first_from = 0;  // where `from` is a ring: the first of those to add
+  float* sums = nullptr;    // [n_rows, AddSumsArgs::stride]
   uint32_t n_rows = 0;
   // Slots before the chunk's, per list, of which rows in the same order have one, or as
   // many each.
   ListCounts tokens;
   uint32_t n_lists = 1;
   bool begins = false;  // nothing has been added: slots before begin at 0 too
+  // Not NULL: sums are a ring, and when the work runs here stands, modulo sums_ring,
+  // which of its rows is written.
+  const uint32_t* turn = nullptr;
 };
 
 // Rows that one row of sums stands for are reduced; of each slot and the next pool - 1
@@ -93,6 +97,9 @@ struct AddSumsArgs {
   uint32_t pool;
   kvevict_reduce reduce;
   bool clears = false;  // slots behind the chunk's become 0, up to the stride
+  // Rows of the ring that it is; 0: it is none.
+  uint32_t from_ring = 0;
+  uint32_t sums_ring = 0;
 };
 
 struct ScoreJob {
@@ -427,13 +434,14 @@ struct SetLengthsArgs {
   uint32_t logical;
 };
 
-struct AdvanceLengthsArgs {
-  uint32_t* lengths;
-  uint32_t n_lists;
-  uint32_t n_tokens;  // added to both
+// Counts from one on.
+struct AdvanceCountsArgs {
+  uint32_t* counts;
+  uint32_t n;
+  uint32_t more;  // added to each
 };
 
-// Counts of lists, from the host.
+// Counts, from the host.
 struct SetCountsArgs {
   uint32_t* counts;
   std::span<const uint32_t> values;  // host memory

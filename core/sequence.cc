@@ -228,9 +228,8 @@ Status Sequence::Replayed(uint32_t n_tokens) {
 Status Sequence::Trim(uint32_t n_tokens) {
   KV_RETURN_IF_ERROR(slots_.Trim(stream_, n_tokens));
   ring_.Cut(n_tokens);
-  sums_.Cut(n_tokens);
   prompt_.Trim(slots_);
-  return Status();
+  return sums_.Cut(stream_, n_tokens);
 }
 
 void Sequence::Remember() {
@@ -245,7 +244,7 @@ Status Sequence::TakeBack() {
   for (uint32_t l = 0; l < plan().n_layers(); ++l) {
     if (slots_.EvictedOf(l) == 0) continue;
     ForgetLse(l);
-    if (!sums_.HasFrom(l, slots_.length_before())) sums_.Forget(l);
+    sums_.TakeBack(l, slots_.length_before());
   }
   ClearReport();
   return slots_.SendExchanged(stream_);

@@ -221,9 +221,10 @@ Status SlotTable::Append(Stream stream, uint32_t n_tokens) {
   if (n_tokens == 0) return Status();
   if (lengths_.data() != nullptr) {
     const Context& context = plan_.context();
-    KV_RETURN_IF_ERROR(context.backend().advance_lengths(
+    KV_RETURN_IF_ERROR(context.backend().advance_counts(
         context, stream,
-        {lengths_.data(), static_cast<uint32_t>(stored_.size()), n_tokens}));
+        {lengths_.data(), static_cast<uint32_t>(2 * stored_.size()),
+         n_tokens}));
   }
   CountAppended(n_tokens);
   return Status();

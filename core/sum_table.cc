@@ -16,7 +16,10 @@ SumTable::SumTable(const Plan& plan)
     : plan_(plan),
       observed_(plan.context()),
       calls_(plan.context()),
+      next_(plan.context()),
       ends_(plan.context()),
+      device_next_(plan.context()),
+      zeros_(plan.context()),
       memory_(plan.context()) {}
 
 Status SumTable::Allocate() {
@@ -25,8 +28,12 @@ Status SumTable::Allocate() {
   KV_RETURN_IF_ERROR(observed_.Allocate("observed ranges", n));
   if (!KeepsCalls()) return Status();
   KV_RETURN_IF_ERROR(calls_.Allocate("observed calls", n));
-  return ends_.Allocate("observed calls",
-                        n * CheckedSize(plan_.policy().sum_last));
+  KV_RETURN_IF_ERROR(next_.Allocate("observed calls", n));
+  KV_RETURN_IF_ERROR(
+      ends_.Allocate("observed calls", n * CheckedSize(n_ring())));
+  KV_RETURN_IF_ERROR(zeros_.Allocate("observed calls", CheckedSize(n_ring())));
+  if (plan_.context().backend().on_host) return Status();
+  return device_next_.Allocate("observed calls", n);
 }
 
 Status SumTable::Begin(void* memory, size_t memory_bytes) {
@@ -36,6 +43,7 @@ Status SumTable::Begin(void* memory, size_t memory_bytes) {
 
 void SumTable::End() {
   Reset();
+  for (Calls& calls : calls_) calls.is_shown = false;
   memory_.End();
 }
 
@@ -56,59 +64,97 @@ Status SumTable::CopyFrom(Stream stream, const SumTable& other) {
                              plan_.SumMemory().value(), memory_.data()));
   std::copy(other.observed_.begin(), other.observed_.end(), observed_.begin());
   std::copy(other.calls_.begin(), other.calls_.end(), calls_.begin());
+  std::copy(other.next_.begin(), other.next_.end(), next_.begin());
   std::copy(other.ends_.begin(), other.ends_.end(), ends_.begin());
-  return Status();
+  return SendNext(stream);
 }
 
+// Calls go on in the rows where they were: a graph counts them there.
 void SumTable::Reset() {
-  std::fill(observed_.begin(), observed_.end(), ObservedRange());
-  std::fill(calls_.begin(), calls_.end(), Calls());
+  for (uint32_t l = 0; l < observed_.size(); ++l) {
+    Forget(l);
+    if (KeepsCalls()) calls_[l].n_ever = 0;
+  }
 }
 
 void SumTable::Forget(uint32_t layer) {
-  if (observed_.size() == 0) return;
   observed_[layer] = ObservedRange();
-  if (KeepsCalls()) calls_[layer].n_rows = calls_[layer].next = 0;
+  if (KeepsCalls()) calls_[layer].n = calls_[layer].n_counted = 0;
 }
 
-void SumTable::Cut(uint32_t position) {
+Status SumTable::Cut(Stream stream, uint32_t position) {
   for (uint32_t l = 0; l < observed_.size(); ++l) {
     observed_[l].Cut(position);
     if (KeepsCalls()) CutCalls(l, position);
   }
+  return SendNext(stream);
 }
 
-std::span<uint32_t> SumTable::EndsOf(uint32_t layer) {
-  const uint32_t n = plan_.policy().sum_last;
-  return {ends_.data() + uint64_t{layer} * n, n};
-}
-
-// From the last call back. Of rows between others one that was taken back is written
-// over with the next call, or with zeros.
+// From the last call back.
 void SumTable::CutCalls(uint32_t layer, uint32_t position) {
   Calls& calls = calls_[layer];
-  const std::span<uint32_t> ends = EndsOf(layer);
-  while (calls.n_rows > 0) {
-    const uint32_t last =
-        (calls.next == 0 ? static_cast<uint32_t>(ends.size()) : calls.next) - 1;
-    if (ends[last] <= position) break;
-    ends[last] = 0;
-    calls.next = last;
+  for (; calls.n > 0; --calls.n) {
+    const uint32_t last = RowBack(layer, 1);
+    if (EndOf(layer, last) <= position) break;
+    next_[layer] = last;
+    calls.n_counted -= std::min(calls.n_counted, 1u);
     --calls.n_ever;
-    if (last + 1 == calls.n_rows) --calls.n_rows;
   }
-  const auto rows = ends.first(calls.n_rows);
-  if (std::any_of(rows.begin(), rows.end(), [](uint32_t e) { return e > 0; })) {
-    return;
+  if (calls.n_counted > 0) return;
+  // Rows that were shown with others that are gone.
+  const ObservedRange shown = std::exchange(observed_[layer], ObservedRange());
+  if (!calls.before.empty() && shown.begin == calls.before.end) {
+    calls.before.end = shown.end;
   }
-  Forget(layer);
 }
 
+void SumTable::CountCall(uint32_t layer, uint32_t end) {
+  Calls& calls = calls_[layer];
+  EndOf(layer, next_[layer]) = end;
+  next_[layer] = (next_[layer] + 1) % n_ring();
+  calls.n = std::min(calls.n + 1, n_ring());
+  calls.n_counted = std::min(calls.n_counted + 1, n_ring());
+  ++calls.n_ever;
+  calls.is_shown = true;
+}
+
+// Single calls may begin in a graph, as after an eviction.
 void SumTable::Replayed(uint32_t first_position, uint32_t n_rows) {
-  if (KeepsCalls()) return;
-  for (ObservedRange& range : observed_) {
-    if (!range.empty() && range.end == first_position) range.end += n_rows;
+  if (!has_memory() || n_rows == 0) return;
+  for (uint32_t l = 0; l < observed_.size(); ++l) {
+    ObservedRange& range = observed_[l];
+    if (KeepsCalls() ? !calls_[l].is_shown : range.empty()) continue;
+    if (KeepsCalls()) CountCall(l, first_position + n_rows);
+    if (range.empty()) range.begin = range.end = first_position;
+    if (range.end == first_position) range.end += n_rows;
   }
+}
+
+Status SumTable::SendNext(Stream stream) const {
+  if (device_next_.data() == nullptr) return Status();
+  const Context& context = plan_.context();
+  return context.backend().set_counts(
+      context, stream, {device_next_.data(), {next_.data(), next_.size()}});
+}
+
+// Of layers that are given sums, neighbours at a time.
+Status SumTable::AdvanceNext(Stream stream,
+                             std::span<const LayerInputs> layers) const {
+  if (device_next_.data() == nullptr) return Status();
+  const Context& context = plan_.context();
+  size_t n = 0;
+  for (size_t i = 0; i < layers.size(); i += std::max<size_t>(n, 1)) {
+    const uint32_t first = layers[i].layer;
+    for (n = 0; i + n < layers.size(); ++n) {
+      const LayerInputs& next = layers[i + n];
+      if (next.attention_sums == nullptr || next.layer != first + n) break;
+    }
+    if (n == 0) continue;
+    KV_RETURN_IF_ERROR(context.backend().advance_counts(
+        context, stream,
+        {device_next_.data() + first, static_cast<uint32_t>(n), 1}));
+  }
+  return Status();
 }
 
 float* SumTable::RowsOf(uint32_t layer) const {
@@ -154,10 +200,13 @@ Status SumTable::FindJob(const SlotTable& slots, const LayerInputs& inputs,
   out->tokens.most += ahead;
   out->tokens.more = ahead;
   out->begins = known.empty() && out->tokens.most != 0;
-  if (KeepsCalls()) {  // a list has the length that the host knows
-    out->sums = RowOfCall(l, calls_[l].next);
-    out->tokens = ListCounts(static_cast<uint32_t>(n_slots) - chunk.n_rows);
-    out->begins = true;
+  if (!KeepsCalls()) return Status();
+  out->begins = true;
+  if (device_next_.data() == nullptr) {
+    out->sums = RowOfCall(l, next_[l]);
+  } else {
+    out->sums = RowOfCall(l, 0);
+    out->turn = device_next_.data() + l;
   }
   return Status();
 }
@@ -191,6 +240,7 @@ Status SumTable::Add(Stream stream, const SlotTable& slots,
   args.stride = plan_.max_tokens();
   args.pool = KeepsCalls() ? 1 : policy.sum_pool;
   args.clears = KeepsCalls();
+  args.sums_ring = n_ring();
   args.reduce = policy.sum_rows == KVEVICT_SUM_ROWS_LAYER ? KVEVICT_REDUCE_SUM
                                                           : policy.group_reduce;
   size_t n = 0;
@@ -203,20 +253,18 @@ Status SumTable::Add(Stream stream, const SlotTable& slots,
     KV_RETURN_IF_ERROR(context.backend().add_sums(context, stream, args));
     n = 0;
   }
+  KV_RETURN_IF_ERROR(AdvanceNext(stream, layers));
   for (const LayerInputs& inputs : layers) {
     if (inputs.attention_sums == nullptr) continue;
     observed_[inputs.layer].Add(chunk.first_position, chunk.n_rows, INT32_MAX);
-    if (!KeepsCalls()) continue;
-    Calls& calls = calls_[inputs.layer];
-    EndsOf(inputs.layer)[calls.next] = chunk.first_position + chunk.n_rows;
-    calls.n_rows = std::max(calls.n_rows, calls.next + 1);
-    calls.next = RowAfter(calls.next);
-    ++calls.n_ever;
+    if (KeepsCalls()) {
+      CountCall(inputs.layer, chunk.first_position + chunk.n_rows);
+    }
   }
   return Status();
 }
 
-// Of each layer all rows are reduced to the first one, pooled or not.
+// Of each layer the rows are reduced to one, pooled or not.
 Status SumTable::SumCalls(Stream stream, const SlotTable& slots,
                           Jobs<uint32_t> layers) const {
   const Context& context = plan_.context();
@@ -226,46 +274,30 @@ Status SumTable::SumCalls(Stream stream, const SlotTable& slots,
   args.n_new = 0;
   args.stride = plan_.max_tokens();
   args.reduce = KVEVICT_REDUCE_SUM;
-  const auto add = [&](uint32_t pool, bool clears, size_t* n) {
-    args.jobs = std::span<const AddSumsJob>(jobs, *n);
-    args.pool = pool;
-    args.clears = clears;
-    const size_t n_jobs = std::exchange(*n, 0);
-    return n_jobs == 0 ? Status()
-                       : context.backend().add_sums(context, stream, args);
-  };
+  args.from_ring = n_ring();
   size_t n = 0;
-  const auto job_of = [&](uint32_t l) {
-    AddSumsJob& job = jobs[n++];
-    job = AddSumsJob();
-    job.from = {RowOfCall(l, 0), plan_.max_tokens()};
-    job.n_rows = 1;
-    job.begins = true;
-    return &job;
+  const auto add = [&] {
+    args.jobs = std::span<const AddSumsJob>(jobs, n);
+    return std::exchange(n, 0) == 0
+               ? Status()
+               : context.backend().add_sums(context, stream, args);
   };
-  for (const uint32_t l : layers) {  // rows that count no more
-    const uint32_t* const ends = ends_.data() + uint64_t{l} * policy.sum_last;
-    for (uint32_t row = 0; row < calls_[l].n_rows; ++row) {
-      if (ends[row] != 0) continue;
-      AddSumsJob* const job = job_of(l);
-      job->n_from = 1;
-      job->sums = RowOfCall(l, row);
-      if (n == kAddedAtOnce) KV_RETURN_IF_ERROR(add(1, true, &n));
-    }
-  }
-  KV_RETURN_IF_ERROR(add(1, true, &n));
   for (const bool raw : {true, false}) {
-    const uint32_t pool = raw ? 1 : policy.sum_pool;
+    args.pool = raw ? 1 : policy.sum_pool;
     for (const uint32_t l : layers) {
       const Calls& calls = calls_[l];
       if ((policy.sum_raw_first != 0 && calls.n_ever == 1) != raw) continue;
-      AddSumsJob* const job = job_of(l);
-      job->n_from = calls.n_rows;
-      job->sums = RowsOf(l);
-      job->tokens = ListCounts(slots[l].stored);
-      if (n == kAddedAtOnce) KV_RETURN_IF_ERROR(add(pool, false, &n));
+      AddSumsJob& job = jobs[n++] = AddSumsJob();
+      job.from = {RowOfCall(l, 0), plan_.max_tokens()};
+      job.n_from = calls.n_counted;
+      job.first_from = RowBack(l, calls.n_counted);
+      job.sums = RowsOf(l);
+      job.n_rows = 1;
+      job.tokens = ListCounts(slots[l].stored);
+      job.begins = true;
+      if (n == kAddedAtOnce) KV_RETURN_IF_ERROR(add());
     }
-    KV_RETURN_IF_ERROR(add(pool, false, &n));
+    KV_RETURN_IF_ERROR(add());
   }
   return Status();
 }
@@ -312,21 +344,30 @@ kvevict_view SumTable::ViewOf(uint32_t l) const {
   view.n_kv_heads = std::min(n_rows, layer.geometry.n_kv_heads);
   view.k = PlaneOf(l);
   view.k.head_dim = n_rows / view.n_kv_heads;
+  if (KeepsCalls()) {
+    view.k.data = reinterpret_cast<uintptr_t>(RowOfCall(l, 0));
+    view.k.head_dim = n_ring();
+  }
   view.k.element_stride_bytes = view.k.head_stride_bytes;
   view.k.head_stride_bytes *= view.k.head_dim;
   return view;
 }
 
 Status SumTable::Move(Stream stream, const SlotTable& slots,
-                      std::span<const LayerOutcome> layers,
+                      std::span<const LayerOutcome> layers, bool are_saved,
                       std::span<uint8_t> scratch) {
   const Context& context = plan_.context();
   kvevict_view views[kMovedAtOnce];
   MoveJob jobs[kMovedAtOnce];
   size_t n = 0;
   for (uint32_t l = 0; l < layers.size(); ++l) {
+    if (KeepsCalls()) {
+      calls_[l].n = calls_[l].n_counted;
+      calls_[l].before = ObservedRange();
+    }
     if (layers[l].loses && Has(l)) {
-      if (KeepsCalls() || observed_[l].end != slots.logical_length()) {
+      if (observed_[l].end != slots.logical_length() ||
+          (KeepsCalls() && !are_saved)) {
         Forget(l);
         continue;
       }
@@ -336,6 +377,10 @@ Status SumTable::Move(Stream stream, const SlotTable& slots,
       jobs[n].tokens = slots.DeviceTokens(l);
       jobs[n].keep = layers[layers[l].owner].keep;
       ++n;
+      if (KeepsCalls()) {
+        calls_[l].before = std::exchange(observed_[l], ObservedRange());
+        calls_[l].n_counted = 0;
+      }
     }
     if (n == 0 || (n < kMovedAtOnce && l + 1 < layers.size())) continue;
     KV_RETURN_IF_ERROR(context.backend().compact(
@@ -343,6 +388,58 @@ Status SumTable::Move(Stream stream, const SlotTable& slots,
     n = 0;
   }
   return Status();
+}
+
+// ---- Sums that come back ----
+
+Status SumTable::PutBackCalls(Stream stream, uint32_t layer,
+                              const MoveJob& whole) const {
+  constexpr uint32_t kMostRuns = 3;  // of calls in neighbouring rows
+  kvevict_view rows[kMostRuns];
+  kvevict_view saved[kMostRuns];
+  MoveJob jobs[kMostRuns];
+  uint32_t n_runs = 0;
+  const Calls& calls = calls_[layer];
+  for (uint32_t left = calls.n; left > 0;) {
+    const bool is_later = left <= calls.n_counted;
+    const uint32_t first = RowBack(layer, left);
+    const uint32_t n =
+        std::min(is_later ? left : left - calls.n_counted, n_ring() - first);
+    rows[n_runs] = *whole.view;
+    rows[n_runs].k.data = reinterpret_cast<uintptr_t>(RowOfCall(layer, first));
+    saved[n_runs] = *whole.destination;
+    saved[n_runs].k.data += first * sizeof(float);
+    if (is_later) {
+      saved[n_runs].k.data = reinterpret_cast<uintptr_t>(zeros_.data());
+      saved[n_runs].k.token_stride_bytes = 0;
+    }
+    rows[n_runs].k.head_dim = saved[n_runs].k.head_dim = n;
+    MoveJob& job = jobs[n_runs] = whole;
+    job.view = &rows[n_runs];
+    job.destination = &saved[n_runs];
+    if (!is_later) job.first_slot = 0;  // they have none of later tokens
+    ++n_runs;
+    left -= n;
+  }
+  const Context& context = plan_.context();
+  return context.backend().restore(context, stream,
+                                   {std::span<const MoveJob>(jobs, n_runs)});
+}
+
+void SumTable::TakeBack(uint32_t layer, uint32_t n_tokens) {
+  if (observed_.size() == 0) return;
+  if (!ComeBack(layer, n_tokens)) return Forget(layer);
+  if (!KeepsCalls()) return;
+  Calls& calls = calls_[layer];
+  if (calls.before.empty()) return;
+  ObservedRange& range = observed_[layer];
+  if (range.empty()) range = calls.before;
+  if (range.begin > calls.before.end) {  // rows between were left out
+    calls.n = calls.n_counted;
+    return;
+  }
+  range.begin = calls.before.begin;
+  calls.n_counted = calls.n;
 }
 
 }  // namespace kvevict

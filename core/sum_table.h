@@ -8,6 +8,7 @@
 #include <span>
 
 #include "core/backend.h"
+#include "core/device_array.h"
 #include "core/evict/layer_eviction.h"
 #include "core/lent_memory.h"
 #include "core/plan.h"
@@ -37,7 +38,7 @@ class SumTable {
   void Reset();
   // Sums go up to `position` at most; what later rows have added stays, but for single
   // calls.
-  void Cut(uint32_t position);
+  Status Cut(Stream stream, uint32_t position);
   // Rows that a graph has added.
   void Replayed(uint32_t first_position, uint32_t n_rows);
 
@@ -50,10 +51,6 @@ class SumTable {
   // Whether a layer has any.
   bool Has(uint32_t layer) const {
     return observed_.size() > 0 && !observed_[layer].empty();
-  }
-  // Whether it has had some since before `position`.
-  bool HasFrom(uint32_t layer, uint32_t position) const {
-    return Has(layer) && observed_[layer].begin < position;
   }
   // Whether there are sums of none but of `logical` tokens.
   Status CheckNotAhead(uint32_t logical) const;
@@ -76,37 +73,64 @@ class SumTable {
   kvevict_view ViewOf(uint32_t layer) const;
 
   // With the rows of layers that lose slots, before that is recorded. Forgets sums that
-  // do not go up to the last token.
+  // do not go up to the last token, and single calls, unless they are saved: those count
+  // no more, but move.
   Status Move(Stream stream, const SlotTable& slots,
-              std::span<const LayerOutcome> layers, std::span<uint8_t> scratch);
-  void Forget(uint32_t layer);
+              std::span<const LayerOutcome> layers, bool are_saved,
+              std::span<uint8_t> scratch);
+
+  // Of a layer that gets slots back, which it lost when there were n_tokens: whether
+  // that changes sums.
+  bool ComeBack(uint32_t layer, uint32_t n_tokens) const {
+    return KeepsCalls() ? calls_[layer].n > 0
+                        : Has(layer) && observed_[layer].begin < n_tokens;
+  }
+  // The rows of single calls, by a job for all of them: those from before get what was
+  // saved of them, later ones, which could not see these slots, zeros.
+  Status PutBackCalls(Stream stream, uint32_t layer, const MoveJob& job) const;
+  // Behind that.
+  void TakeBack(uint32_t layer, uint32_t n_tokens);
 
  private:
-  // Of a layer, in rows of memory of their own.
+  // Of a layer, in a ring of rows: the last `n` before its next one are there.
   struct Calls {
-    uint32_t n_rows = 0;  // that have been written
-    uint32_t next = 0;    // row
-    uint32_t n_ever = 0;  // but for those taken back
+    uint32_t n = 0;
+    uint32_t n_counted = 0;  // the last of them; others came before an eviction
+    uint32_t n_ever = 0;     // but for those taken back
+    bool is_shown = false;   // by graphs too
+    ObservedRange before;    // of those that count no more
   };
 
   Status FindJob(const SlotTable& slots, const LayerInputs& inputs,
                  const QueryChunk& chunk, AddSumsJob* out) const;
   float* RowsOf(uint32_t layer) const;
+  uint32_t n_ring() const { return plan_.policy().sum_last; }
   float* RowOfCall(uint32_t layer, uint32_t row) const {
     return RowsOf(layer) + uint64_t{row + 1} * plan_.max_tokens();
   }
-  // Where each row's queries end; 0: it has been taken back.
-  std::span<uint32_t> EndsOf(uint32_t layer);
-  uint32_t RowAfter(uint32_t row) const {
-    return row + 1 == plan_.policy().sum_last ? 0 : row + 1;
+  // Of the call that was the last but n - 1.
+  uint32_t RowBack(uint32_t layer, uint32_t n) const {
+    return (next_[layer] + n_ring() - n) % n_ring();
   }
+  // Where a row's queries end.
+  uint32_t& EndOf(uint32_t layer, uint32_t row) {
+    return ends_[uint64_t{layer} * n_ring() + row];
+  }
+  void CountCall(uint32_t layer, uint32_t end);
   void CutCalls(uint32_t layer, uint32_t position);
+  void Forget(uint32_t layer);
+  // Where graphs count on.
+  Status SendNext(Stream stream) const;
+  Status AdvanceNext(Stream stream, std::span<const LayerInputs> layers) const;
 
   const Plan& plan_;
   Array<ObservedRange>
       observed_;          // positions of the queries of each layer's sums
   Array<Calls> calls_;    // of each layer
+  Array<uint32_t> next_;  // row of each layer's next call
   Array<uint32_t> ends_;  // [layers, sum_last]
+  DeviceArray<uint32_t> device_next_;  // modulo sum_last; where graphs may run
+  DeviceArray<float> zeros_;           // [sum_last]
   // Of each layer [Plan::SumRowsOf() * RowsPerSum(), max_tokens].
   LentMemory memory_;
 };

@@ -22,7 +22,7 @@ Status CheckBegin(const Context& context, Stream stream,
                   const AddSumsArgs& args) {
   bool begins = false;
   for (const AddSumsJob& job : args.jobs) begins = begins || job.begins;
-  if (!begins) return Status();
+  if (!begins || args.clears) return Status();
   const DeviceState& device = DeviceOf(context);
   ContextScope scope(device.driver());
   KV_RETURN_IF_ERROR(device.Enter(&scope));
@@ -31,9 +31,8 @@ Status CheckBegin(const Context& context, Stream stream,
       IsCaptured(device.driver(), static_cast<CUstream>(stream), &captured));
   if (!captured) return Status();
   return Unsupported(
-      "attention_sums: %s, but the stream is captured into a graph",
-      args.clears ? "with sum_last the host knows where a call's go"
-                  : "the first behind tokens of which none were observed");
+      "attention_sums: the first behind tokens of which none were observed, "
+      "but the stream is captured into a graph");
 }
 
 Status AddBatch(const Context& context, Stream stream, const AddSumsArgs& args,
@@ -55,12 +54,18 @@ Status AddBatch(const Context& context, Stream stream, const AddSumsArgs& args,
                 : 1.0f;
   p.more = first.tokens.more;
   p.clears = args.clears;
+  p.from_ring = args.from_ring;
+  p.sums_ring = args.sums_ring;
   uint32_t longest = args.clears ? p.stride : 0;
   for (size_t i = 0; i < batch.size(); ++i) {
     const AddSumsJob& job = batch[i];
-    p.layers[i] = {
-        AddressOf(job.from.data),   AddressOf(job.sums), job.tokens.most,
-        tokens.FirstOf(job.tokens), job.begins,          0};
+    p.layers[i] = {AddressOf(job.from.data),
+                   AddressOf(job.sums),
+                   AddressOf(job.turn),
+                   job.tokens.most,
+                   tokens.FirstOf(job.tokens),
+                   job.begins,
+                   job.first_from};
     longest = std::max(longest, job.tokens.most + args.n_new);
   }
   return Launch(context, stream, KernelId::add_sums,

@@ -78,14 +78,14 @@ Status Run_set_counts(const Context& context, Stream stream,
   return SendValues(context, stream, KernelId::set_counts, p, args.values);
 }
 
-Status Run_advance_lengths(const Context& context, Stream stream,
-                           const AdvanceLengthsArgs& args) {
+Status Run_advance_counts(const Context& context, Stream stream,
+                          const AdvanceCountsArgs& args) {
   LengthsParams p{};
-  p.lengths = AddressOf(args.lengths);
-  p.n_lists = args.n_lists;
-  p.n_tokens = args.n_tokens;
+  p.lengths = AddressOf(args.counts);
+  p.n_lists = args.n;
+  p.more = args.more;
   return Launch(
-      context, stream, KernelId::advance_lengths,
+      context, stream, KernelId::advance_counts,
       {BlocksFor(p.n_lists, kPositionsThreads), 1, 1, kPositionsThreads}, p);
 }
 

@@ -16,8 +16,11 @@ constexpr uint32_t kColumns = 2048;
 void AddRow(SimdTarget simd, const AddSumsArgs& args, const AddSumsJob& job,
             uint32_t row) {
   const uint32_t n_terms = job.n_from / job.n_rows;
+  const uint32_t n_in_row = std::min(
+      n_terms, args.from_ring == 0 ? n_terms : args.from_ring - job.first_from);
   const float* const terms =
-      job.from.data + uint64_t{row} * n_terms * job.from.head_stride;
+      job.from.data +
+      (uint64_t{row} * n_terms + job.first_from) * job.from.head_stride;
   const uint32_t list = job.n_lists == 1 ? 0 : row / (job.n_rows / job.n_lists);
   const uint32_t n_before = job.tokens.Of(list);
   const uint32_t n = n_before + args.n_new;
@@ -28,8 +31,13 @@ void AddRow(SimdTarget simd, const AddSumsArgs& args, const AddSumsJob& job,
   for (uint32_t begin = 0; begin < n; begin += kColumns) {
     const uint32_t n_here = std::min(kColumns, n - begin);
     const uint32_t n_read = std::min(n_here + more, n - begin);
-    ReduceRows(simd, terms + begin, n_terms, job.from.head_stride, n_read,
+    ReduceRows(simd, terms + begin, n_in_row, job.from.head_stride, n_read,
                ToReduce(args.reduce), reduced);
+    for (uint32_t r = n_in_row; r < n_terms; ++r) {
+      const float* const term =
+          job.from.data + (r - n_in_row) * job.from.head_stride;
+      AddForwardMax(simd, term + begin, n_read, 1, n_read, reduced);
+    }
     std::fill(reduced + n_read, reduced + n_here + more,
               -std::numeric_limits<float>::infinity());
     AddForwardMax(simd, reduced, n_here, args.pool,

@@ -28,11 +28,9 @@ Status Run_set_lengths(const Context&, Stream, const SetLengthsArgs& args) {
   return Status();
 }
 
-Status Run_advance_lengths(const Context&, Stream,
-                           const AdvanceLengthsArgs& args) {
-  for (uint32_t i = 0; i < 2 * args.n_lists; ++i) {
-    args.lengths[i] += args.n_tokens;
-  }
+Status Run_advance_counts(const Context&, Stream,
+                          const AdvanceCountsArgs& args) {
+  for (uint32_t i = 0; i < args.n; ++i) args.counts[i] += args.more;
   return Status();
 }
 

@@ -37,6 +37,8 @@ class SavedRows {
   struct Entry {
     EvictedJob list;
     MoveJob move;
+    uint32_t layer = 0;
+    bool is_sums = false;
   };
   Entry* Add(const SavedLayer& layer);
   // The next one's place.

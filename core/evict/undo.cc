@@ -1,5 +1,7 @@
 #include "core/evict/undo.h"
 
+#include <algorithm>
+
 #include "core/evict/eviction.h"
 #include "core/evict/saved_rows.h"
 #include "core/overlap.h"
@@ -17,8 +19,7 @@ SavedPart PartOf(const Plan& plan, uint32_t i) {
   return {i % plan.n_layers(), i >= plan.n_layers()};
 }
 uint32_t CountOfParts(const Plan& plan) {
-  const bool has_sums = plan.ObservesSums() && plan.policy().sum_last == 0;
-  return plan.n_layers() * (has_sums ? 2 : 1);
+  return plan.n_layers() * (plan.ObservesSums() ? 2 : 1);
 }
 
 // Caches are saved with the first layer that has them, sums with each.
@@ -65,6 +66,8 @@ Status ForEachSaved(const Plan& plan, void* memory, const SavedOfPart& saved_of,
       rows.Clear();
       entry = rows.Add(saved);
     }
+    entry->layer = part.layer;
+    entry->is_sums = part.is_sums;
     add(part.layer, entry);
   }
   return rows.entries().empty() ? Status() : run(rows.entries());
@@ -287,7 +290,7 @@ Status ForEachRestored(const Sequence& sequence, const void* memory,
       sequence.plan(), const_cast<void*>(memory),
       [&](const SavedPart& part) { return SavedBefore(sequence, part); },
       [&](uint32_t l) {
-        return sequence.sums().HasFrom(l, slots.length_before());
+        return sequence.sums().ComeBack(l, slots.length_before());
       },
       [&](uint32_t l, SavedRows::Entry* entry) {
         entry->move.tokens = slots.DeviceTokens(l);
@@ -344,9 +347,21 @@ Status PutBack(const Sequence& sequence, const void* memory) {
   const Context& context = sequence.plan().context();
   return ForEachRestored(
       sequence, memory, [&](std::span<const SavedRows::Entry> entries) {
-        return context.backend().restore(
+        const SumTable& sums = sequence.sums();
+        const auto are_calls = [&](const SavedRows::Entry& entry) {
+          return entry.is_sums && sums.KeepsCalls();
+        };
+        const auto calls =
+            std::find_if(entries.begin(), entries.end(), are_calls);
+        const size_t n_others = calls - entries.begin();
+        KV_RETURN_IF_ERROR(context.backend().restore(
             context, sequence.stream(),
-            {Jobs<MoveJob>(entries, &SavedRows::Entry::move)});
+            {Jobs<MoveJob>(entries.first(n_others), &SavedRows::Entry::move)}));
+        for (const SavedRows::Entry& entry : entries.subspan(n_others)) {
+          KV_RETURN_IF_ERROR(
+              sums.PutBackCalls(sequence.stream(), entry.layer, entry.move));
+        }
+        return Status();
       });
 }
 

@@ -65,6 +65,7 @@ Status Eviction::Run() {
                          : backend.compact(context_, sequence_.stream(),
                                            {moves, Scratch(layout_.scores)}));
   KV_RETURN_IF_ERROR(sequence_.sums().Move(sequence_.stream(), slots_, layers_,
+                                           options_.undo != nullptr,
                                            Scratch(layout_.scores)));
   if (policy_.rotate != 0) KV_RETURN_IF_ERROR(Rotate());
   for (const LayerOutcome& layer : layers_) {

@@ -19,7 +19,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 
-// Tokens whose directions are added up apart: few enough that f32 loses little.
+// Tokens whose directions are added up apart, in whole panels: few enough that f32 loses
+// little.
 constexpr uint32_t kPiece = 256;
 
 // Keys [first, first + n_tokens), and what each is multiplied by to be a direction.
@@ -68,20 +69,20 @@ HWY_INLINE void FindDirections(const Directions& args,
                                float* piece, float* staged) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   float squares[2 * kRowPad];
-  for (uint32_t t = 0; t < args.n_tokens; t += RowPanel::Width()) {
-    panels.Pack(t, false);
-    panels.SquaresOf(squares);
-    for (uint32_t i = t; i < std::min(args.n_tokens, t + RowPanel::Width());
-         ++i) {
-      const float norm = std::sqrt(squares[i - t] + args.inside);
-      args.scales[i] = norm < kInfinity ? 1.0f / (norm + args.beside) : 0.0f;
-    }
-  }
   const size_t padded = panels.padded();
   std::fill_n(sum, padded, 0.0f);
   for (uint32_t first = 0; first < args.n_tokens; first += kPiece) {
+    const uint32_t end = std::min(args.n_tokens, first + kPiece);
+    for (uint32_t t = first; t < end; t += RowPanel::Width()) {
+      panels.Pack(t, false);
+      panels.SquaresOf(squares);
+      for (uint32_t i = t; i < std::min(end, t + RowPanel::Width()); ++i) {
+        const float norm = std::sqrt(squares[i - t] + args.inside);
+        args.scales[i] = norm < kInfinity ? 1.0f / (norm + args.beside) : 0.0f;
+      }
+    }
     std::fill_n(piece, padded, 0.0f);
-    for (uint32_t t = first; t < std::min(args.n_tokens, first + kPiece); ++t) {
+    for (uint32_t t = first; t < end; ++t) {
       if (args.scales[t] == 0.0f) continue;
       panels.Load(t, false, staged);
       AddScaledRow(staged, args.scales[t], padded, piece);

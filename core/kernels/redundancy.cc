@@ -8,6 +8,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h, which includes this file once per target.
+#include "core/kernels/code_panels-inl.h"
 #include "core/kernels/directions-inl.h"
 #include "core/kernels/exp2-inl.h"
 #include "hwy/highway.h"
@@ -26,6 +27,10 @@ constexpr float kUnits = 4294967296.0f;
 
 // ---- A worker's memory ----
 
+constexpr size_t WholeBlocks(size_t n_tokens) {
+  return (n_tokens + kBlock - 1) / kBlock * kBlock;
+}
+
 struct Scratch {
   // Of what rows left out in each column, in fixed point.
   int64_t* left_out;  // [n_tokens]
@@ -35,6 +40,11 @@ struct Scratch {
   float* staged;  // a panel's rows
   float* panel;   // [padded, 2 * lanes]: keys side by side
   float* block;   // [kBlock / kRowsPerBlock, head_dim, kRowsPerBlock]
+  float* others;  // [n_tokens]: the sum of a column
+  float* firsts;  // [n_tokens]: cosines with key 0
+  // [whole blocks]: what a row leaves out is found, or there is no row
+  uint8_t* is_found;
+  uint8_t* codes;  // CodePanels
 
   Scratch(const Redundancy& args, uint8_t* memory) {
     const size_t padded = PaddedRow(args.head_dim);
@@ -45,24 +55,50 @@ struct Scratch {
     staged = piece + padded;
     panel = staged + RowPanel::StagedFloats(args.head_dim);
     block = panel + RowPanel::PanelFloats(args.head_dim);
+    others = block + BlockFloats(args.head_dim);
+    firsts = others + args.n_tokens;
+    is_found = reinterpret_cast<uint8_t*>(firsts + args.n_tokens);
+    codes = is_found + WholeBlocks(args.n_tokens);
   }
 };
 
+// The same on every target.
 constexpr size_t ScratchBytes(size_t n_tokens, size_t dim) {
-  return n_tokens * (sizeof(int64_t) + sizeof(float)) +
+  return n_tokens * (sizeof(int64_t) + 3 * sizeof(float)) +
          sizeof(float) * (2 * PaddedRow(dim) + RowPanel::StagedFloats(dim) +
-                          RowPanel::PanelFloats(dim) + BlockFloats(dim));
+                          RowPanel::PanelFloats(dim) + BlockFloats(dim)) +
+         WholeBlocks(n_tokens) + CodePanels::Bytes(n_tokens, dim);
+}
+
+// ---- Columns ----
+
+// The sums of all; with `codes` also these, and cosines with the first key.
+void MeasureColumns(const Redundancy& args, const DirectionPanels& panels,
+                    const Scratch& s, const CodePanels* codes) {
+  const RowTag d;
+  const auto multiply = [&](const float* row, float* products) HWY_ATTR {
+    panels.SumOver(
+        [&](size_t e, auto v, auto sum)
+            HWY_ATTR { return hn::MulAdd(v, hn::Set(d, row[e]), sum); },
+        products);
+  };
+  float* const first = s.piece;
+  panels.Load(0, true, first);
+  float dots[2 * kRowPad], squares[2 * kRowPad], firsts[2 * kRowPad];
+  for (uint32_t t = 0; t < args.n_tokens; t += RowPanel::Width()) {
+    const uint32_t n = std::min(args.n_tokens - t, RowPanel::Width());
+    panels.Pack(t, true);
+    multiply(s.sum, dots);
+    panels.SquaresOf(squares);
+    for (uint32_t i = 0; i < n; ++i) s.others[t + i] = dots[i] - squares[i];
+    if (codes == nullptr) continue;
+    multiply(first, firsts);
+    std::copy_n(firsts, n, s.firsts + t);
+    codes->Add(panels.data(), t);
+  }
 }
 
 // ---- The entry that each row leaves out ----
-
-// What a block's rows have found: a key and its cosine.
-struct Found {
-  uint32_t key[kBlock];
-  float cosine[kBlock];
-  bool is_found[kBlock];
-  uint32_t n_left[kBlock / kRowsPerBlock];  // of its rows
-};
 
 // Of a row's cosines with the panel's keys: the last that is similar, or -1.
 HWY_INLINE int LastSimilar(const float* cosines, float threshold) {
@@ -77,86 +113,134 @@ HWY_INLINE int LastSimilar(const float* cosines, float threshold) {
                             : static_cast<int>(hn::FindKnownLastTrue(d, a));
 }
 
-// Rows [row, row + kRowsPerBlock) of the block at `first` against the panel's keys,
-// which begin at `key`. A key that is not there has a cosine of 0.
-void MeetPanel(const Redundancy& args, const Scratch& s, uint32_t first,
-               uint32_t row, uint32_t key, Found* found) {
-  const uint32_t width = RowPanel::Width();
-  HWY_ALIGN float cosines[kRowsPerBlock * 2 * kRowPad];
-  MultiplyBlock(s.block + size_t{row} * args.head_dim, s.panel, args.head_dim,
-                cosines, width);
-  for (uint32_t r = 0; r < kRowsPerBlock; ++r) {
-    float* const mine = cosines + r * width;
-    const uint32_t self = first + row + r;
-    if (self >= key && self - key < width) mine[self - key] = 0.0f;
-    if (found->is_found[row + r]) continue;
-    int last = LastSimilar(mine, args.threshold);
-    if (last < 0 && key > 0) continue;
-    last = std::max(last, 0);  // no key is similar: column 0
-    found->key[row + r] = key + static_cast<uint32_t>(last);
-    found->cosine[row + r] = mine[last];
-    found->is_found[row + r] = true;
-    --found->n_left[row / kRowsPerBlock];
-  }
-}
+// Cosines are the same both ways, so that a block's rows meet the panels from their own
+// on alone: those of panels behind find in the block what they have not found before.
+// Every row so meets keys from the last one down.
+class Search {
+ public:
+  Search(const Redundancy& args, const DirectionPanels& panels,
+         const Scratch& scratch)
+      : args_(args),
+        panels_(panels),
+        s_(scratch),
+        codes_(args.head_dim, args.n_tokens, args.threshold, scratch.codes) {}
 
-void LeaveOutOfBlock(const Redundancy& args, const DirectionPanels& panels,
-                     const Scratch& s, uint32_t first) {
-  const uint32_t n = std::min(kBlock, args.n_tokens - first);
-  const uint32_t n_groups = PackBlock(
-      n, args.head_dim,
-      [&](uint32_t r, float* row)
-          HWY_ATTR { panels.Load(first + r, true, row); },
-      s.staged, s.block);
-  Found found = {};
-  std::fill_n(found.n_left, n_groups, static_cast<uint32_t>(kRowsPerBlock));
-  // Rows that are not there look for nothing.
-  for (uint32_t r = n; r < n_groups * kRowsPerBlock; ++r) {
-    found.is_found[r] = true;
-    --found.n_left[n_groups - 1];
-  }
-  const uint32_t width = RowPanel::Width();
-  bool are_left = true;
-  for (uint32_t key = (args.n_tokens - 1) / width * width; are_left;
-       key -= width) {
-    panels.Pack(key, true);
-    are_left = false;
-    for (uint32_t g = 0; g < n_groups; ++g) {
-      if (found.n_left[g] == 0) continue;
-      MeetPanel(args, s, first, g * kRowsPerBlock, key, &found);
-      are_left = are_left || found.n_left[g] > 0;
+  // Whether columns have been measured.
+  bool is_coded() const { return is_coded_; }
+
+  void Run() {
+    std::fill_n(s_.left_out, args_.n_tokens, 0);
+    const size_t n_rows = WholeBlocks(args_.n_tokens);
+    std::fill_n(s_.is_found, args_.n_tokens, uint8_t{0});
+    std::fill(s_.is_found + args_.n_tokens, s_.is_found + n_rows, uint8_t{1});
+    for (uint32_t end = static_cast<uint32_t>(n_rows); end > 0; end -= kBlock) {
+      MeetPanels(end - kBlock);
+    }
+    for (uint32_t i = 0; n_left_ > 0; ++i) {
+      if (s_.is_found[i] == 0) Find(i, 0, i == 0 ? 0.0f : s_.firsts[i]);
     }
   }
-  for (uint32_t r = 0; r < n; ++r) {
-    s.left_out[found.key[r]] += static_cast<int64_t>(found.cosine[r] * kUnits);
+
+ private:
+  uint32_t CountLeft(uint32_t first, uint32_t n) const {
+    uint32_t n_left = n;
+    for (uint32_t i = first; i < first + n; ++i) n_left -= s_.is_found[i];
+    return n_left;
   }
-}
 
-// ---- Columns ----
+  void Find(uint32_t row, uint32_t key, float cosine) {
+    s_.left_out[key] += static_cast<int64_t>(cosine * kUnits);
+    s_.is_found[row] = 1;
+    --n_left_;
+  }
 
-// scales[j] of every key -> the sum of column j, NaN for one without a direction.
-// Returns how many have one.
-uint32_t SumColumns(const Redundancy& args, const DirectionPanels& panels,
-                    const Scratch& s) {
-  const RowTag d;
+  void PackRows(uint32_t first) const {
+    PackBlock(
+        std::min(kBlock, args_.n_tokens - first), args_.head_dim,
+        [&](uint32_t r, float* row)
+            HWY_ATTR { panels_.Load(first + r, true, row); },
+        s_.staged, s_.block);
+  }
+
+  // A block's rows, with panels from the last one down to its own first.
+  void MeetPanels(uint32_t first) {
+    n_left_ += CountLeft(first, kBlock);
+    const uint32_t width = RowPanel::Width();
+    bool has_rows = false;
+    for (uint32_t key = (args_.n_tokens - 1) / width * width;; key -= width) {
+      const uint32_t n_keys = key < first + kBlock ? 0 : CountLeft(key, width);
+      if (n_left_ == 0) return;
+      bool has_keys = false;
+      bool is_taken = !is_coded_;
+      for (uint32_t end = first + kBlock; end > first; end -= kRowsPerBlock) {
+        const uint32_t row = end - static_cast<uint32_t>(kRowsPerBlock);
+        if (row >= args_.n_tokens) continue;
+        if (n_keys == 0 && CountLeft(row, kRowsPerBlock) == 0) continue;
+        if (!is_taken) codes_.Take(key);
+        is_taken = true;
+        if (is_coded_ && !codes_.MayMeet(row)) continue;
+        if (!has_rows) PackRows(first);
+        if (!has_keys) panels_.Pack(key, true);
+        has_rows = has_keys = true;
+        Meet(first, row, key, n_keys > 0);
+      }
+      if (key == first) return;
+      if (kHasCodes && !is_coded_ && n_left_ > 0) {
+        MeasureColumns(args_, panels_, s_, &codes_);
+        is_coded_ = true;
+      }
+    }
+  }
+
+  // Rows [row, row + kRowsPerBlock) of the block at `first` with the panel's keys; a key
+  // that is not there has a cosine of 0. Keys `look` for rows, too.
+  void Meet(uint32_t first, uint32_t row, uint32_t key, bool look) {
+    const uint32_t width = RowPanel::Width();
+    HWY_ALIGN float cosines[kRowsPerBlock * 2 * kRowPad];
+    MultiplyBlock(s_.block + size_t{row - first} * args_.head_dim, s_.panel,
+                  args_.head_dim, cosines, width);
+    for (uint32_t r = 0; r < kRowsPerBlock; ++r) {
+      float* const mine = cosines + r * width;
+      const uint32_t self = row + r;
+      if (self >= key && self - key < width) mine[self - key] = 0.0f;
+      if (s_.is_found[self] != 0) continue;
+      int last = LastSimilar(mine, args_.threshold);
+      if (last < 0 && key > 0) continue;
+      last = std::max(last, 0);  // no key is similar: column 0
+      Find(self, key + static_cast<uint32_t>(last), mine[last]);
+    }
+    for (uint32_t r = kRowsPerBlock; look && r-- > 0;) {
+      const float* const mine = cosines + r * width;
+      const bool is_first = row + r == 0;
+      if (!is_first && LastSimilar(mine, args_.threshold) < 0) continue;
+      for (uint32_t i = 0; i < width; ++i) {
+        if (s_.is_found[key + i] != 0) continue;
+        if (is_first || mine[i] > args_.threshold)
+          Find(key + i, row + r, mine[i]);
+      }
+    }
+  }
+
+  const Redundancy& args_;
+  const DirectionPanels& panels_;
+  const Scratch& s_;
+  CodePanels codes_;
+  bool is_coded_ = false;  // not before a row is left by a whole panel
+  uint32_t n_left_ = 0;    // rows that have met panels and found nothing
+};
+
+// ---- What is taken off ----
+
+// scales[j] of every key -> the sum of column j less what was left out, NaN for one
+// without a direction. Returns how many have one.
+uint32_t SumColumns(const Redundancy& args, const Scratch& s) {
   uint32_t n_good = 0;
-  float dots[2 * kRowPad], squares[2 * kRowPad];
-  for (uint32_t t = 0; t < args.n_tokens; t += RowPanel::Width()) {
-    panels.Pack(t, true);
-    panels.SumOver(
-        [&](size_t e, auto v, auto sum)
-            HWY_ATTR { return hn::MulAdd(v, hn::Set(d, s.sum[e]), sum); },
-        dots);
-    panels.SquaresOf(squares);
-    for (uint32_t i = t; i < std::min(args.n_tokens, t + RowPanel::Width());
-         ++i) {
-      const bool is_good = s.scales[i] != 0.0f;
-      const float others = dots[i - t] - squares[i - t];
-      s.scales[i] =
-          is_good ? others - static_cast<float>(s.left_out[i]) * (1.0f / kUnits)
-                  : kNan;
-      n_good += is_good;
-    }
+  for (uint32_t i = 0; i < args.n_tokens; ++i) {
+    const bool is_good = s.scales[i] != 0.0f;
+    s.scales[i] = is_good ? s.others[i] - static_cast<float>(s.left_out[i]) *
+                                              (1.0f / kUnits)
+                          : kNan;
+    n_good += is_good;
   }
   return n_good;
 }
@@ -218,13 +302,12 @@ void Subtract(const Redundancy& args) {
   const Directions directions{args.keys, 0,     args.n_tokens, args.head_dim,
                               0.0f,      kPlus, scratch.scales};
   const DirectionPanels panels(directions, scratch.staged, scratch.panel);
-  std::fill_n(scratch.left_out, args.n_tokens, 0);
   FindDirections(directions, panels, scratch.sum, scratch.piece,
                  scratch.staged);
-  for (uint32_t first = 0; first < args.n_tokens; first += kBlock) {
-    LeaveOutOfBlock(args, panels, scratch, first);
-  }
-  const uint32_t n_good = SumColumns(args, panels, scratch);
+  Search search(args, panels, scratch);
+  search.Run();
+  if (!search.is_coded()) MeasureColumns(args, panels, scratch, nullptr);
+  const uint32_t n_good = SumColumns(args, scratch);
   Soften(static_cast<float>(n_good), args.n_tokens, scratch.scales);
   Mix(args, scratch.scales);
 }

@@ -14,13 +14,16 @@ KV_DEVICE float Larger(float a, float b) {
   return a > b ? a : b;
 }
 
-// Of the rows that row `row` of sums stands for, in the CPU's order.
-KV_DEVICE float ReduceAt(const AddSumsParams& p, uint64_t rows, uint32_t slot) {
+// Of the rows that a row of sums stands for, from `row` on, in the CPU's order.
+KV_DEVICE float ReduceAt(const AddSumsParams& p, uint64_t rows, uint32_t row,
+                         uint32_t slot) {
   const uint64_t at = rows + uint64_t{slot} * sizeof(float);
-  float all = LoadGlobal<float>(at);
+  float all = LoadGlobal<float>(at + row * p.head_stride * sizeof(float));
 #pragma unroll 4
   for (uint32_t r = 1; r < p.n_terms; ++r) {
-    const float one = LoadGlobal<float>(at + r * p.head_stride * sizeof(float));
+    if (++row == p.from_ring) row = 0;
+    const float one =
+        LoadGlobal<float>(at + row * p.head_stride * sizeof(float));
     all = p.is_max != 0 ? Larger(all, one) : all + one;
   }
   return p.is_max != 0 ? all : all * p.scale;
@@ -42,7 +45,10 @@ KV_KERNEL(add_sums, AddSumsParams, kAddSumsThreads, 1) {
   if (n > p.stride) n = p.stride;
   const uint64_t from =
       layer.from + uint64_t{row} * p.n_terms * p.head_stride * sizeof(float);
-  const uint64_t sums = layer.sums + uint64_t{row} * p.stride * sizeof(float);
+  const uint32_t sums_row =
+      layer.turn == 0 ? row : LoadGlobal<uint32_t>(layer.turn) % p.sums_ring;
+  const uint64_t sums =
+      layer.sums + uint64_t{sums_row} * p.stride * sizeof(float);
   const uint32_t n_written = p.clears != 0 ? p.stride : n;
   for (uint32_t slot = blockIdx.x * kAddSumsThreads + threadIdx.x;
        slot < n_written; slot += gridDim.x * kAddSumsThreads) {
@@ -50,9 +56,9 @@ KV_KERNEL(add_sums, AddSumsParams, kAddSumsThreads, 1) {
       StoreGlobal(sums + uint64_t{slot} * sizeof(float), 0.0f);
       continue;
     }
-    float most = ReduceAt(p, from, slot);
+    float most = ReduceAt(p, from, layer.first_from, slot);
     for (uint32_t i = 1; i < p.pool && i < n - slot; ++i) {
-      most = Larger(most, ReduceAt(p, from, slot + i));
+      most = Larger(most, ReduceAt(p, from, layer.first_from, slot + i));
     }
     const uint64_t at = sums + uint64_t{slot} * sizeof(float);
     const bool is_old = layer.begins == 0 && slot < n_before;

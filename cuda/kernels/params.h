@@ -155,29 +155,34 @@ static_assert(sizeof(ObserveParams) <= 4096);
 // ---- attention_sums: adds attention of a chunk to sums of layers ----
 
 struct AddSumsLayer {
-  uint64_t from;        // f32 of the chunk, a row per head
-  uint64_t sums;        // f32 [rows of sums, AddSumsParams::stride]
+  uint64_t from;  // f32 of the chunk, a row per head
+  uint64_t sums;  // f32 [rows of sums, AddSumsParams::stride]
+  // 0, or sums are a ring: u32, modulo sums_ring which row is written, read when the
+  // kernel runs.
+  uint64_t turn;
   uint32_t n_before;    // slots before the chunk's, where there is no table
   int32_t first_count;  // of AddSumsParams::tokens
   uint32_t begins;      // slots before the chunk's begin at 0 too
-  uint32_t reserved;
+  uint32_t first_from;  // where `from` is a ring: the first of the terms
 };
-static_assert(sizeof(AddSumsLayer) == 32);
+static_assert(sizeof(AddSumsLayer) == 40);
 
 struct AddSumsParams {
-  static constexpr uint32_t kMaxLayers = 124;
+  static constexpr uint32_t kMaxLayers = 99;
   uint64_t head_stride;  // of the chunk's rows; elements
   CountTable tokens;     // slots before the chunk's, per list
   uint32_t more;         // added to the table's
   uint32_t stride;       // elements; no list has more slots
   uint32_t n_lists;      // 1, or each has as many rows of sums:
   uint32_t rows_per_list;
-  uint32_t n_terms;  // rows of the chunk that a row of sums stands for
-  uint32_t n_new;    // slots of the chunk, which begin at 0
-  uint32_t pool;     // of a slot and the next ones the maximum is added
-  uint32_t is_max;   // of the terms
-  float scale;       // else of their sum
-  uint32_t clears;   // slots behind the chunk's become 0
+  uint32_t n_terms;    // rows of the chunk that a row of sums stands for
+  uint32_t n_new;      // slots of the chunk, which begin at 0
+  uint32_t pool;       // of a slot and the next ones the maximum is added
+  uint32_t is_max;     // of the terms
+  float scale;         // else of their sum
+  uint32_t clears;     // slots behind the chunk's become 0
+  uint32_t from_ring;  // rows of the ring that it is; 0: it is none
+  uint32_t sums_ring;
   AddSumsLayer layers[kMaxLayers];
 };
 static_assert(sizeof(AddSumsParams) <= 4096);
@@ -1082,11 +1087,11 @@ static_assert(sizeof(CheckKeepParams) == 56);
 
 struct LengthsParams {
   static constexpr uint32_t kMaxLists = 1000;
-  uint64_t lengths;  // u32 [n_lists, 2]; set_counts: [n_lists]
+  uint64_t lengths;  // u32 [n_lists, 2]; of counts [n_lists]
   uint32_t first_list;
   uint32_t n_lists;
   uint32_t logical;            // set_lengths
-  uint32_t n_tokens;           // advance_lengths: added to both
+  uint32_t more;               // advance_counts: added to each
   uint32_t values[kMaxLists];  // set_lengths: stored; set_counts
 };
 static_assert(sizeof(LengthsParams) <= 4096);

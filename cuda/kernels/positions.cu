@@ -13,6 +13,10 @@ KV_DEVICE uint64_t LengthsOf(const LengthsParams& p, uint32_t i) {
   return p.lengths + (uint64_t{p.first_list} + i) * 2 * sizeof(uint32_t);
 }
 
+KV_DEVICE uint64_t CountAt(const LengthsParams& p, uint32_t i) {
+  return p.lengths + (uint64_t{p.first_list} + i) * sizeof(uint32_t);
+}
+
 }  // namespace
 
 // The positions of the survivors: out[list][i] is the position of slot keep[i]
@@ -42,20 +46,18 @@ KV_KERNEL(set_lengths, LengthsParams, kPositionsThreads, 1) {
   StoreGlobal(LengthsOf(p, i) + 4, p.logical);
 }
 
-KV_KERNEL(advance_lengths, LengthsParams, kPositionsThreads, 1) {
+// Single counts, one thread each.
+KV_KERNEL(advance_counts, LengthsParams, kPositionsThreads, 1) {
   const uint32_t i = blockIdx.x * kPositionsThreads + threadIdx.x;
   if (i >= p.n_lists) return;
-  for (uint32_t offset = 0; offset < 8; offset += 4) {
-    const uint64_t length = LengthsOf(p, i) + offset;
-    StoreGlobal(length, LoadGlobal<uint32_t>(length) + p.n_tokens);
-  }
+  const uint64_t count = CountAt(p, i);
+  StoreGlobal(count, LoadGlobal<uint32_t>(count) + p.more);
 }
 
 KV_KERNEL(set_counts, LengthsParams, kPositionsThreads, 1) {
   const uint32_t i = blockIdx.x * kPositionsThreads + threadIdx.x;
   if (i >= p.n_lists) return;
-  StoreGlobal(p.lengths + (uint64_t{p.first_list} + i) * sizeof(uint32_t),
-              p.values[i]);
+  StoreGlobal(CountAt(p, i), p.values[i]);
 }
 
 }  // namespace kvevict::cuda

@@ -7,7 +7,7 @@
 namespace kvevict::cuda {
 
 // map_positions: grid (blocks for the longest n_keep, n_lists, n_layers).
-// set_lengths, advance_lengths: grid (blocks for n_layers).
+// set_lengths, advance_counts, set_counts: grid (blocks for n_lists).
 constexpr uint32_t kPositionsThreads = 256;
 
 }  // namespace kvevict::cuda

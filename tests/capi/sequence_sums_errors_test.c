@@ -73,8 +73,8 @@ Test(sums, are_forgotten_by_a_trim_to_their_first_row) {
   }
 }
 
-/* Calls are of slots that are others again. */
-Test(sums, of_single_calls_do_not_come_back_with_an_undo) {
+/* Between them and those since there are rows that nobody showed. */
+Test(sums, of_single_calls_before_an_undo_must_go_on_since) {
   test_model* m = Model(
       "h2o:budget=20,recent=4,scope=layer,sums=layer,rows=sum,sum_last=3");
   EXPECT_OK(Show(m, 30, 0));
@@ -82,12 +82,14 @@ Test(sums, of_single_calls_do_not_come_back_with_an_undo) {
   const test_lent undo = test_lend(test_undo_bytes(m));
   EXPECT_OK(test_evict_lending(m, undo, NULL));
   test_lent_check(undo, "evicted");
-  EXPECT_OK(Show(m, 2, 30));
-  test_model_append(m, 2);
+  EXPECT_OK(Show(m, 2, 31));
+  test_model_append(m, 3);
   EXPECT_OK(test_undo(m, undo));
-  EXPECT(test_model_stored(m, 0) == 32, "%u", test_model_stored(m, 0));
+  EXPECT(test_model_stored(m, 0) == 33, "%u", test_model_stored(m, 0));
+  EXPECT_OK(kvevict_sequence_trim(m->sequence, 31, NULL));
+  m->n_seen = 31;
   EXPECT_INVALID(test_model_evict(m, NULL, NULL), "layer 0", "attention_sums");
-  EXPECT_OK(Show(m, 1, 32));
+  EXPECT_OK(Show(m, 1, 31));
   test_model_append(m, 1);
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   EXPECT(test_model_stored(m, 0) == 20, "%u", test_model_stored(m, 0));

@@ -217,7 +217,7 @@ static void StepBothWithSums(test_model* m, test_model* twin, uint32_t n,
         of_twin.values[row][t] = is_held ? shown.values[row][next] : 0.0f;
         next += is_held;
       }
-      EXPECT(next == n_held, "the twin lacks tokens");
+      EXPECT(next == n_held, "%s: the twin lacks tokens", m->spec.policy);
     }
     const uint32_t first = m->n_seen - n;
     EXPECT_OK(test_attention_observe(m->sequence, l, &shown, n, first));
@@ -225,12 +225,28 @@ static void StepBothWithSums(test_model* m, test_model* twin, uint32_t n,
   }
 }
 
+/* Takes back up to n of the last tokens of both. */
+static void TrimBoth(test_model* m, test_model* twin, uint32_t n,
+                     test_random* random) {
+  const uint32_t to = m->n_seen - test_random_between(random, 0, n);
+  EXPECT_OK(kvevict_sequence_trim(m->sequence, to, NULL));
+  EXPECT_OK(kvevict_sequence_trim(twin->sequence, to, NULL));
+  m->n_seen = twin->n_seen = to;
+}
+
 /* Evictions after one that was taken back keep the same tokens. */
 Test(undo, later_evictions_go_by_the_sums_that_came_back) {
+#define CALLS "h2o:budget=20,recent=4,scope=layer,sums=layer,sum_last="
   const char* const kPolicies[] = {
-      "h2o:budget=20,recent=4", "h2o:budget=24,recent=3,rows=mean,margin=2",
+      "h2o:budget=20,recent=4",
+      "h2o:budget=24,recent=3,rows=mean,margin=2",
       "h2o:budget=20,recent=4,heads=adaptive",
-      "h2o:budget=20,sink=2,recent=4,scope=layer,sums=layer"};
+      "h2o:budget=20,sink=2,recent=4,scope=layer,sums=layer",
+      CALLS "1",
+      CALLS "2,sum_pool=3,raw_first=yes",
+      CALLS "3",
+      CALLS "8"};
+#undef CALLS
   test_random random = test_random_start("undo/sums");
   for (size_t i = 0; i < 4 * (sizeof kPolicies / sizeof *kPolicies); ++i) {
     const char* policy = kPolicies[i / 4];
@@ -252,7 +268,14 @@ Test(undo, later_evictions_go_by_the_sums_that_came_back) {
       test_lent_check(undo, policy);
       if (!undoes || !report.evicted)
         EXPECT_OK(test_model_evict(twin, NULL, NULL));
-      StepBothWithSums(m, twin, test_random_between(&random, 1, 4), &random);
+      const uint32_t n_then = m->n_seen;
+      for (uint32_t n = test_random_below(&random, 5); n > 0; --n) {
+        StepBothWithSums(m, twin, test_random_between(&random, 1, 3), &random);
+      }
+      if (test_random_coin(&random)) {
+        TrimBoth(m, twin, m->n_seen - n_then, &random);
+      }
+      StepBothWithSums(m, twin, test_random_between(&random, 1, 3), &random);
       if (undoes && report.evicted) {
         EXPECT_OK(test_undo(m, undo));
         ++n_undone;

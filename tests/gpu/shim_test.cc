@@ -24,7 +24,7 @@ Gpu ShimUnder(simt::Policy policy) {
 
 // What an eviction of the first user's ring takes, and decoding around it.
 constexpr const char* kChain[] = {
-    "observe_rows",  "advance_lengths",  "window_lse",    "window_scores",
+    "observe_rows",  "advance_counts",   "window_lse",    "window_scores",
     "pool_rows",     "pool_select",      "select_topk",   "make_keys",
     "pin_positions", "gather_chunks_16", "map_positions", "set_lengths"};
 

@@ -1,17 +1,21 @@
 // Sums of attention that sequences add up, on the GPU as on the CPU.
 #include <fmt/format.h>
 
+#include <memory>
 #include <random>
+#include <utility>
 
 #include "tests/gpu/checks.h"
 #include "tests/gpu/evictable.h"
 #include "tests/gpu/model.h"
+#include "tests/gpu/random_model.h"
 
 namespace kvevict::gpu {
 namespace {
 
 constexpr uint32_t kPrompt = 90;
 constexpr uint32_t kSumSteps = 20;
+constexpr uint32_t kCallSteps = 30;
 
 // Rows of a layer that an attention kernel writes, in a place of their own.
 class Attention {
@@ -153,36 +157,164 @@ void CheckPolicy(const Gpu& gpu, const Effort& effort,
   }
 }
 
-// Calls by themselves, which no graph holds, and blocks that stay by their keys.
-void CheckCalls(const Gpu& gpu, const Effort& effort, const std::string& policy,
-                Report* report) {
-  const Shape shape = SmallShape();
-  Twin twin(gpu, shape, effort.seed);
-  Side cpu(nullptr, &twin, policy);
-  Side side(&gpu, &twin, policy);
-  Attention attention(gpu, shape, 2, effort.seed);
-  for (uint32_t i = 0, n = kPrompt; i < kSumSteps; ++i, n = 8) {
-    attention.Draw();
-    for (Side* one : {&cpu, &side}) {
-      Check(attention.Observe(*one, one == &side, n, KVEVICT_POSITION_NEXT));
-      Check(kvevict_sequence_append(one->sequence(), n, one->stream()));
-      one->Evict();
+// Two sides that are shown the same calls, and keep the same tokens.
+class CallTwins {
+ public:
+  CallTwins(const Gpu& gpu, const Effort& effort, const std::string& policy,
+            Report* report)
+      : gpu_(gpu),
+        twin_(gpu, SmallShape(), effort.seed),
+        cpu_(nullptr, &twin_, policy),
+        side_(&gpu, &twin_, policy),
+        attention_(gpu, SmallShape(), 2, effort.seed),
+        report_(report) {}
+
+  void Reset() {
+    for (const Side* one : {&cpu_, &side_}) {
+      Check(kvevict_sequence_reset(one->sequence(), one->stream()));
     }
-    gpu.Synchronize();
-    for (uint32_t l = 0; l < shape.n_layers; ++l) {
-      for (uint32_t h = 0; h < shape.n_kv_heads; ++h) {
-        report->FailIf(
-            PositionsOf(cpu, l, h) != PositionsOf(side, l, h),
-            fmt::format("step {}, layer {}, head {}: other slots", i, l, h));
-      }
-    }
-    report->FailIf(PositionsOf(cpu, 0, 0).size() >= kPrompt, "nothing went");
   }
-  const Graph graph(gpu, [&] {
-    ExpectFailure(attention.Observe(side, true, 1, KVEVICT_POSITION_NEXT),
-                  KVEVICT_ERROR_UNSUPPORTED, {"sum_last", "captured"}, report);
-    Check(kvevict_sequence_append(side.sequence(), 1, side.stream()));
-  });
+  void Append(uint32_t n) {
+    for (const Side* one : {&cpu_, &side_}) {
+      Check(kvevict_sequence_append(one->sequence(), n, one->stream()));
+    }
+  }
+  void Show(uint32_t n) {
+    attention_.Draw();
+    for (const Side* one : {&cpu_, &side_}) {
+      Check(Observe(*one, n));
+      Check(kvevict_sequence_append(one->sequence(), n, one->stream()));
+    }
+    gpu_.Synchronize();
+  }
+  // Records a step, which then counts as one that has run.
+  void Record() {
+    step_ = std::make_unique<Graph>(gpu_, [&] {
+      Check(Observe(side_, 1));
+      Check(kvevict_sequence_append(side_.sequence(), 1, side_.stream()));
+    });
+    is_counted_ = true;
+  }
+  void Step() {
+    attention_.Draw();
+    Check(Observe(cpu_, 1));
+    Check(kvevict_sequence_append(cpu_.sequence(), 1, nullptr));
+    if (!std::exchange(is_counted_, false)) {
+      Check(kvevict_sequence_replayed(side_.sequence(), 1));
+    }
+    step_->Launch();
+    gpu_.Synchronize();
+  }
+  void Trim(uint32_t n) {
+    for (const Side* one : {&cpu_, &side_}) {
+      Check(kvevict_sequence_trim(one->sequence(), one->Logical() - n,
+                                  one->stream()));
+    }
+    gpu_.Synchronize();
+  }
+  // Whether tokens went.
+  bool Evict(const kvevict_evict_options* on_cpu = nullptr,
+             const kvevict_evict_options* on_gpu = nullptr) {
+    const uint32_t n = cpu_.Stored(0);
+    cpu_.Evict(on_cpu);
+    side_.Evict(on_gpu);
+    Compare();
+    return cpu_.Stored(0) < n;
+  }
+  // Whether there was an eviction to take back, after as many calls of a token.
+  bool EvictAndUndo(uint32_t n_calls) {
+    size_t n = 0;
+    size_t n_host = 0;
+    const std::vector<kvevict_view>& views = twin_.device_views();
+    const std::vector<kvevict_view>& host_views = twin_.host_views();
+    Check(kvevict_sequence_undo_bytes(side_.sequence(), views.data(),
+                                      views.size(), &n));
+    Check(kvevict_sequence_undo_bytes(cpu_.sequence(), host_views.data(),
+                                      host_views.size(), &n_host));
+    report_->FailIf(n != n_host,
+                    fmt::format("{} bytes to undo, not {}", n, n_host));
+    if (n == 0) return false;
+    const Buffer undo(gpu_, n);
+    const HostWorkspace host_undo(n);
+    kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+    options.undo_bytes = n;
+    kvevict_evict_options on_gpu = options;
+    options.undo = host_undo.memory();
+    on_gpu.undo = undo.pointer<void>();
+    if (!Evict(&options, &on_gpu)) return false;
+    for (uint32_t i = 0; i < n_calls; ++i) Step();
+    Check(kvevict_sequence_undo(side_.sequence(), views.data(), views.size(),
+                                on_gpu.undo, n, side_.stream()));
+    Check(kvevict_sequence_undo(cpu_.sequence(), host_views.data(),
+                                host_views.size(), options.undo, n, nullptr));
+    gpu_.Synchronize();
+    Compare();
+    return true;
+  }
+  uint32_t Stored() const { return cpu_.Stored(0); }
+
+ private:
+  kvevict_status Observe(const Side& one, uint32_t n) const {
+    return attention_.Observe(one, &one == &side_, n, KVEVICT_POSITION_NEXT);
+  }
+  void Compare() {
+    ExpectSamePositions(cpu_, side_, twin_, report_);
+    ExpectLengths(gpu_, side_, twin_, report_);
+  }
+
+  const Gpu& gpu_;
+  Twin twin_;
+  Side cpu_;
+  Side side_;
+  Attention attention_;
+  Report* report_;
+  std::unique_ptr<Graph> step_;
+  bool is_counted_ = false;
+};
+
+// Calls by themselves, and blocks that stay by their keys: a graph recorded once runs
+// between chunks, trims, evictions, and such as are taken back.
+void CheckCalls(const Gpu& gpu, const Effort& effort, const std::string& policy,
+                bool shows_prompt, Report* report) {
+  CallTwins calls(gpu, effort, policy, report);
+  std::mt19937_64 random(effort.seed);
+  if (shows_prompt) {
+    calls.Show(kPrompt);
+    calls.Evict();
+  } else {
+    calls.Show(2);  // compiles kernels
+    calls.Reset();
+    calls.Append(kPrompt);
+  }
+  calls.Record();
+  uint32_t n_evicted = 0;
+  uint32_t n_undone = 0;
+  for (uint32_t i = 0; i < kCallSteps; ++i) {
+    calls.Step();
+    switch (random() % 8) {
+      case 0:
+        calls.Show(1 + random() % 5);
+        break;
+      case 1:
+        calls.Show(3);
+        calls.Trim(1 + random() % 3);
+        calls.Step();
+        break;
+      case 2:
+        n_undone += calls.EvictAndUndo(random() % 4);
+        break;
+      case 3:
+      case 4:
+        n_evicted += calls.Evict();
+        break;
+      default:
+        break;
+    }
+    if (calls.Stored() > kPrompt + 40) n_evicted += calls.Evict();
+  }
+  report->FailIf(
+      n_evicted < 3 || n_undone < 1,
+      fmt::format("{} evictions, {} taken back", n_evicted, n_undone));
 }
 
 void CheckBegin(const Gpu& gpu, Report* report) {
@@ -223,13 +355,18 @@ void CheckSums(const Gpu& gpu, const Effort& effort, Report* report) {
       CheckPolicy(gpu, effort, c.policy, c.n_rows, report);
     });
   }
-  for (const char* const mass : {"0.9", "0.2"}) {
+  for (const char* const rest :
+       {"diverse_mass=0.9", "diverse_mass=0.2,sum_last=3"}) {
     const std::string policy = fmt::format(
         "openvino-genai-adaptive-r-kv:budget=47,sink=8,recent=8,select_block=8,"
-        "prompt=inside,diverse_mass={}",
-        mass);
-    report->Check(fmt::format("sums: {}", policy),
-                  [&] { CheckCalls(gpu, effort, policy, report); });
+        "prompt=inside,{}",
+        rest);
+    for (const bool shows_prompt : {true, false}) {
+      report->Check(
+          fmt::format("sums: {}{}", policy,
+                      shows_prompt ? "" : ", begun in a graph"),
+          [&] { CheckCalls(gpu, effort, policy, shows_prompt, report); });
+    }
   }
   report->Check("sums: the first ones are not captured",
                 [&] { CheckBegin(gpu, report); });

@@ -167,6 +167,37 @@ Test(redundancy, is_the_same_on_every_target_with_fused_arithmetic) {
   }
 }
 
+// Targets that look for similar keys among rounded ones first find the same: around any
+// threshold, in all directions and in a few.
+Test(redundancy, is_the_same_however_many_keys_are_similar) {
+  Random random(TestSeed("redundancy/is_the_same_however_many"));
+  for (const float spread : {0.0f, 0.3f, 1.0f, 30.0f}) {
+    for (const uint32_t dim : {3u, 16u, 100u}) {
+      const uint32_t n = 150 + random.Below(400);
+      std::vector<float> centers(8 * dim), rows(size_t{n} * dim);
+      for (float& v : centers) v = random.Gaussian();
+      for (uint32_t t = 0; t < n; ++t) {
+        const float* const center = &centers[random.Below(8) * dim];
+        for (uint32_t e = 0; e < dim; ++e) {
+          rows[t * dim + e] = center[e] + spread * random.Gaussian();
+        }
+      }
+      const std::vector<float> scores = DrawScores(random, n);
+      for (const float threshold : {0.0f, 0.05f, 0.3f, 0.5f, 0.99f, 1.0f}) {
+        std::vector<float> first;
+        ForEachTarget([&](SimdTarget simd) {
+          if (!HasFusedArithmetic(simd)) return;
+          const std::vector<float> mixed =
+              Subtract(simd, scores, rows, dim, threshold, Packed());
+          if (first.empty()) first = mixed;
+          cr_assert(SameBits(mixed, first), "%s: %u keys of %u, above %g",
+                    simd.name, n, dim, static_cast<double>(threshold));
+        });
+      }
+    }
+  }
+}
+
 // The rule by hand: rows 0 and 1 leave out each other's column, row 2 is like none and
 // leaves out column 0 although its cosine there is no larger than the threshold.
 Test(redundancy, leaves_out_the_last_similar_key_or_the_first_key) {

@@ -2943,13 +2943,14 @@ KVEVICT_API kvevict_status kvevict_observation_init(
  * row observed, or below it, forgets a layer's sums, and the next call begins
  * anew. A start, a load and a reset forget sums, and so does, of layers that
  * lose tokens, an eviction when sums do not reach up to the last token; a fork
- * has the same. With sum_last calls cannot be captured.
+ * has the same.
  *
  * Does nothing for other policies, and for layers without what the policy
  * observes; for others the sequence must have memory, see
  * kvevict_sequence_begin_observing(). On CUDA neighbouring layers whose planes
- * have the same shape and strides take one launch; the first sums behind tokens
- * of which none were observed cannot be captured.
+ * have the same shape and strides take one launch, with sum_last one more; the
+ * first sums behind tokens of which none were observed cannot be captured, but
+ * with sum_last they can.
  *
  * @param[in] sequence          Non-NULL.
  * @param[in] observations      [observations_len], of ascending layers.
@@ -2997,7 +2998,8 @@ kvevict_sequence_end_prompt(kvevict_sequence* sequence) KVEVICT_NOEXCEPT;
  * with KVEVICT_POSITION_NEXT, and appended n_tokens;
  * without query memory it has appended only. The device has counted already.
  * Log-sum-exps are not counted: a window with rows of replays is scored without
- * them.
+ * them. With sum_last it was one call for each layer that has had one since the
+ * sequence got its memory: of a graph with several calls tell them one by one.
  *
  * @param[in] sequence  Non-NULL.
  * @param[in] n_tokens  Of one run of the graph.
@@ -3330,9 +3332,9 @@ KVEVICT_API kvevict_status kvevict_sequence_evict(
     size_t workspace_bytes, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * How many bytes an eviction now would need to be undone: K, V and companions
- * of the slots that go, in all layers and heads, their lists of slots, and up
- * to 64 bytes per plane and layer.
+ * How many bytes an eviction now would need to be undone: K, V, companions and
+ * sums, or calls, of the slots that go, in all layers and heads, their lists of
+ * slots, and up to 64 bytes per plane and layer.
  *
  * 0 where it would leave every layer alone. Where scores decide how many tokens
  * a layer or head keeps it is what the least of them would need, so that no
@@ -3357,9 +3359,12 @@ KVEVICT_API kvevict_status kvevict_sequence_undo_bytes(
  *
  * What was appended since stays, behind the rows that come back, as if the
  * eviction had never been; so do observed queries and what was added to sums,
- * and the prompt's end, if there is one. Trim first what is not wanted.
+ * and the prompt's end, if there is one. Trim first what is not wanted. With
+ * sum_last calls come back too, the last so many of those before and since;
+ * those since have 0 for the tokens that were away, and if they do not follow
+ * on, those before are forgotten.
  * Log-sum-exps of queries that were observed are forgotten in layers that get
- * tokens back, and so are all calls with sum_last; the report is empty.
+ * tokens back; the report is empty.
  *
  * One eviction, once: until the next one that evicts, a reset, a load, or a
  * trim to fewer tokens than there were then. Calls of kvevict_sequence_evict()

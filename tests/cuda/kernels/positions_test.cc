@@ -91,7 +91,7 @@ void TestLengths() {
   p.first_list = kFirst;
   p.n_lists = kSet;
   p.logical = 777;
-  p.n_tokens = 5;
+  p.more = 5;
   for (uint32_t l = 0; l < kSet; ++l) {
     p.values[l] = 7 * l;
     expected[2 * (kFirst + l)] = 7 * l;
@@ -101,12 +101,9 @@ void TestLengths() {
   ExpectSame(lengths, expected, "set_lengths", 0);
 
   p.first_list = kFirst + 1;
-  for (uint32_t l = 0; l < kSet; ++l) {
-    expected[2 * (kFirst + 1 + l)] += 5;
-    expected[2 * (kFirst + 1 + l) + 1] += 5;
-  }
-  Run(cuda::advance_lengths, {2}, cuda::kPositionsThreads, p, Schedule(1));
-  ExpectSame(lengths, expected, "advance_lengths", 1);
+  for (uint32_t i = 0; i < kSet; ++i) expected[kFirst + 1 + i] += 5;
+  Run(cuda::advance_counts, {2}, cuda::kPositionsThreads, p, Schedule(1));
+  ExpectSame(lengths, expected, "advance_counts", 1);
 
   std::copy_n(p.values, kSet, expected.begin() + kFirst + 1);
   Run(cuda::set_counts, {2}, cuda::kPositionsThreads, p, Schedule(2));
