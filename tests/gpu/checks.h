@@ -32,6 +32,8 @@ void CheckRandom(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckGraphs(const Gpu& gpu, const Effort& effort, Report* report);
 // Many sequences in one call, and then each under another plan.
 void CheckBatches(const Gpu& gpu, const Effort& effort, Report* report);
+// Quantized rows, scored and attended to.
+void CheckCodes(const Gpu& gpu, const Effort& effort, Report* report);
 // Random lives of sequences in a paged cache.
 void CheckPaged(const Gpu& gpu, const Effort& effort, Report* report);
 // Attention that sequences add up, decoding by graphs.
@@ -68,6 +70,7 @@ inline constexpr Part kParts[] = {
     {"sums", CheckSums},
     {"batches", CheckBatches},
     {"paged", CheckPaged},
+    {"codes", CheckCodes},
     {"random", CheckRandom},
 };
 

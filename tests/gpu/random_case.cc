@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/dtype.h"
+
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/random_values.h"
 
@@ -23,7 +25,7 @@ kvevict_dtype RandomDType(Random* random) {
 }
 
 uint32_t ElementBytesOf(kvevict_dtype dtype) {
-  return dtype == KVEVICT_DTYPE_OPAQUE ? 0 : dtype == KVEVICT_DTYPE_F32 ? 4 : 2;
+  return ElementBytes(static_cast<DType>(dtype));
 }
 
 kvevict_layer_geometry UnreadLayer(kvevict_layer_cache cache) {
@@ -269,9 +271,40 @@ void DrawSums(Random* random, kvevict_policy* policy) {
 
 }  // namespace
 
+namespace {
+
+// Codes for keys, values or both, where rows have whole blocks of them.
+void DrawCodes(Random* random, Geometry* geometry) {
+  const auto draw = [&] {
+    const auto dtype = random->Pick(
+        {KVEVICT_DTYPE_FP8_E4M3, KVEVICT_DTYPE_FP8_E5M2, KVEVICT_DTYPE_U8,
+         KVEVICT_DTYPE_I8, KVEVICT_DTYPE_U4, KVEVICT_DTYPE_U4_HALVES,
+         KVEVICT_DTYPE_Q8_0, KVEVICT_DTYPE_Q4_0});
+    return random->OneOf(3) ? KVEVICT_DTYPE_OPAQUE : dtype;
+  };
+  const kvevict_dtype k = draw();
+  const kvevict_dtype v = random->OneOf(3) ? k : draw();
+  const auto take = [](kvevict_dtype codes, uint32_t n, kvevict_dtype* dtype) {
+    if (codes == KVEVICT_DTYPE_OPAQUE) return;
+    if (n % InfoOf(static_cast<DType>(codes)).block_elements == 0) {
+      *dtype = codes;
+    }
+  };
+  for (kvevict_layer_geometry& layer : geometry->layers) {
+    if (layer.cache != KVEVICT_LAYER_CACHE_FULL) continue;
+    take(k, layer.k_head_dim, &layer.k_dtype);
+    take(v, layer.v_head_dim, &layer.v_dtype);
+  }
+}
+
+}  // namespace
+
 ModelCase RandomCase(Random* random) {
   ModelCase c = {DrawGeometry(random), {}};
   c.policy = DrawPolicy(random, c.geometry.max_tokens);
+  const bool rounds_rows =
+      c.policy.merge != KVEVICT_MERGE_NONE || c.policy.rotate != 0;
+  if (!rounds_rows && random->OneOf(3)) DrawCodes(random, &c.geometry);
   if (c.policy.kind == KVEVICT_POLICY_KEYDIFF && HasScalarKeys(c.geometry)) {
     c.policy.kind = KVEVICT_POLICY_KNORM;
   }
@@ -302,6 +335,9 @@ RandomPlane DrawPlane(Random* random, kvevict_dtype dtype, uint32_t row_len,
   kvevict_plane& plane = drawn.plane;
   plane.dtype = dtype;
   const bool opaque = dtype == KVEVICT_DTYPE_OPAQUE;
+  const DTypeInfo& info = InfoOf(static_cast<DType>(dtype));
+  // Rows of bytes, or of elements that are none.
+  const bool whole = info.element_bytes == 0;
   (opaque ? plane.row_bytes : plane.head_dim) = row_len;
   struct Axis {
     uint32_t n;
@@ -313,11 +349,15 @@ RandomPlane DrawPlane(Random* random, kvevict_dtype dtype, uint32_t row_len,
   for (size_t i = axes.size(); i > 1; --i) {
     std::swap(axes[i - 1], axes[random->In(0, static_cast<uint32_t>(i) - 1)]);
   }
-  const uint32_t element = opaque ? 1 : ElementBytesOf(dtype);
-  if (may_group && !opaque)
+  const uint32_t element = !whole                      ? info.element_bytes
+                           : info.block_elements == 32 ? 2
+                                                       : 1;
+  if (may_group && !whole)
     plane.group_elems = DrawGroup(random, row_len, element);
-  const bool packed = opaque || (plane.group_elems == 0 && !random->OneOf(4));
-  uint64_t reach = packed ? uint64_t{row_len} * element : element;
+  const bool packed = whole || (plane.group_elems == 0 && !random->OneOf(4));
+  uint64_t reach = opaque   ? row_len
+                   : packed ? PackedBytes(info.dtype, row_len)
+                            : element;
   if (plane.group_elems != 0) {
     axes.insert(axes.begin() + random->In(0, 2),
                 {row_len / plane.group_elems, &plane.group_stride_bytes});
@@ -350,6 +390,13 @@ void WriteRandomElement(Random* random, kvevict_dtype dtype, bool special,
   }
   const bool nan = random->OneOf(2);
   const uint32_t sign = random->In(0, 1);
+  if (ElementBytesOf(dtype) == 1) {  // codes have none of these
+    const bool e5m2 = dtype == KVEVICT_DTYPE_FP8_E5M2;
+    const auto code =
+        static_cast<uint8_t>(sign << 7 | (e5m2 && !nan ? 0x7C : 0x7F));
+    std::memcpy(to, &code, sizeof(code));
+    return;
+  }
   if (dtype == KVEVICT_DTYPE_F32) {
     const uint32_t bits = sign << 31 | (nan ? 0x7FC00000u : 0x7F800000u);
     std::memcpy(to, &bits, sizeof(bits));

@@ -63,7 +63,8 @@ RandomPlane DrawPlane(Random* random, kvevict_dtype dtype, uint32_t row_len,
                       bool may_group = false, uint32_t block_align = 1);
 
 kvevict_dtype RandomDType(Random* random);
-uint32_t ElementBytesOf(kvevict_dtype dtype);  // 0 for opaque
+// 0 for opaque, and where elements are not bytes of their own.
+uint32_t ElementBytesOf(kvevict_dtype dtype);
 // A number of a dtype; now and then NaN or infinity if `special`.
 void WriteRandomElement(Random* random, kvevict_dtype dtype, bool special,
                         void* to);

@@ -5,12 +5,40 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/dtype.h"
+#include "tests/gpu/random_values.h"
+
 namespace kvevict::gpu {
 namespace {
 
+// Elements that are bytes of their own, or whole rows.
+uint32_t Units(const kvevict_plane& plane) {
+  return ElementBytesOf(plane.dtype) == 0 ? 1 : plane.head_dim;
+}
 uint32_t UnitBytes(const kvevict_plane& plane) {
-  return plane.dtype == KVEVICT_DTYPE_OPAQUE ? plane.row_bytes
-                                             : ElementBytesOf(plane.dtype);
+  if (plane.dtype == KVEVICT_DTYPE_OPAQUE) return plane.row_bytes;
+  return static_cast<uint32_t>(PackedBytes(static_cast<DType>(plane.dtype),
+                                           plane.head_dim / Units(plane)));
+}
+
+// What numbers a plane has of its rows' dtype: codes then stand for about [-1, 1].
+struct NumberRange {
+  float unit;
+  uint32_t least;
+  uint32_t most;
+};
+NumberRange RangeOf(kvevict_role role, kvevict_dtype of) {
+  if (role == KVEVICT_ROLE_KEY_MINIMUM || role == KVEVICT_ROLE_VALUE_MINIMUM) {
+    return {-0.25f, 0, 4};
+  }
+  if (of == KVEVICT_DTYPE_U8 || of == KVEVICT_DTYPE_I8)
+    return {1.0f / 256, 1, 4};
+  if (ElementBytesOf(of) == 0) return {1.0f / 32, 1, 4};
+  return {0.5f, 1, 4};
+}
+
+bool IsConstant(const kvevict_plane& plane) {
+  return plane.role != KVEVICT_ROLE_NONE && plane.token_stride_bytes == 0;
 }
 
 }  // namespace
@@ -39,6 +67,21 @@ RandomLayer::RandomLayer(const Gpu& gpu, Random* random,
   };
   add(geometry.k_dtype, geometry.k_head_dim);
   add(geometry.v_dtype, geometry.v_head_dim);
+  const auto add_numbers = [&](kvevict_dtype of, kvevict_role scale,
+                               kvevict_role minimum) {
+    const DTypeInfo& info = InfoOf(static_cast<DType>(of));
+    if (info.scale == Scale::kNeeded ||
+        (info.scale == Scale::kOptional && random->OneOf(2))) {
+      AddNumbers(random, scale, &n_bytes);
+    }
+    if (info.takes_minimum && random->OneOf(2)) {
+      AddNumbers(random, minimum, &n_bytes);
+    }
+  };
+  add_numbers(geometry.k_dtype, KVEVICT_ROLE_KEY_SCALE,
+              KVEVICT_ROLE_KEY_MINIMUM);
+  add_numbers(geometry.v_dtype, KVEVICT_ROLE_VALUE_SCALE,
+              KVEVICT_ROLE_VALUE_MINIMUM);
   for (uint32_t i = random->In(0, 3); i > 0; --i) {
     if (random->OneOf(2)) {
       add(KVEVICT_DTYPE_OPAQUE, random->In(1, 33));
@@ -48,6 +91,11 @@ RandomLayer::RandomLayer(const Gpu& gpu, Random* random,
   }
   host_.resize(n_bytes);
   for (uint8_t& byte : host_) byte = static_cast<uint8_t>(random->Bits());
+  for (const kvevict_plane& plane : planes_) {
+    for (uint32_t h = 0; IsConstant(plane) && h < n_kv_heads_; ++h) {
+      WriteNumber(random, plane, Offset(plane, 0, h, 0));
+    }
+  }
   // Multiples of 16, or just of the elements.
   const uint32_t shift =
       has_addresses_ || random->OneOf(2) ? 0 : 4 * random->In(0, 3);
@@ -71,6 +119,42 @@ RandomLayer::RandomLayer(const Gpu& gpu, Random* random,
     host_view_.block_table = block_table_.data();
     device_view_.block_table = device_table_->pointer<int32_t>();
   }
+}
+
+void RandomLayer::AddNumbers(Random* random, kvevict_role role,
+                             uint64_t* n_bytes) {
+  const kvevict_dtype dtype = RandomDType(random);
+  const uint32_t n_rows = std::max(n_slots_, ring_slots_);
+  *n_bytes = (*n_bytes + 15) / 16 * 16;
+  RandomPlane drawn;
+  if (random->OneOf(2)) {
+    drawn = DrawPlane(random, dtype, 1, n_kv_heads_,
+                      block_size_ > 0 ? block_size_ : n_rows, n_blocks_,
+                      /*may_group=*/false, has_addresses_ ? 16 : 1);
+    if (block_size_ == 0) drawn.plane.block_stride_bytes = 0;
+  } else {  // of a head, or of all
+    drawn.plane.dtype = dtype;
+    drawn.plane.head_dim = 1;
+    if (random->OneOf(2)) {
+      drawn.plane.head_stride_bytes = int64_t{ElementBytesOf(dtype)};
+    }
+    drawn.n_bytes = uint64_t{n_kv_heads_} * ElementBytesOf(dtype);
+  }
+  drawn.plane.role = role;
+  drawn.plane.data += *n_bytes;
+  *n_bytes += drawn.n_bytes;
+  planes_.push_back(drawn.plane);
+}
+
+void RandomLayer::WriteNumber(Random* random, const kvevict_plane& plane,
+                              uint64_t offset) {
+  const bool of_keys = plane.role == KVEVICT_ROLE_KEY_SCALE ||
+                       plane.role == KVEVICT_ROLE_KEY_MINIMUM;
+  const NumberRange range = RangeOf(plane.role, planes_[of_keys ? 0 : 1].dtype);
+  StoreValue(
+      plane.dtype,
+      range.unit * static_cast<float>(random->In(range.least, range.most)),
+      host_.data() + offset);
 }
 
 // Blocks all differ, those of heads with tables of their own too.
@@ -116,7 +200,7 @@ void RandomLayer::View(uint64_t base, const std::vector<uint64_t>& tables,
                        std::vector<kvevict_plane>* companions) const {
   std::vector<kvevict_plane> planes = planes_;
   for (size_t i = 0; i < planes.size(); ++i) {
-    if (!has_addresses_) {
+    if (!has_addresses_ || IsConstant(planes[i])) {
       planes[i].data += base;
       continue;
     }
@@ -165,8 +249,7 @@ template <typename Visit>
 void RandomLayer::ForEachPiece(uint32_t head, uint32_t slot,
                                const Visit& visit) const {
   for (const kvevict_plane& plane : planes_) {
-    const uint32_t n = std::max(1u, plane.head_dim);
-    for (uint32_t e = 0; e < n; ++e) {
+    for (uint32_t e = 0; e < Units(plane); ++e) {
       visit(plane, Offset(plane, slot, head, e), UnitBytes(plane));
     }
   }
@@ -182,6 +265,10 @@ void RandomLayer::WriteRows(Random* random, uint32_t head, uint32_t slot,
           for (uint32_t i = 0; i < n_bytes; ++i) {
             to[i] = static_cast<uint8_t>(random->Bits());
           }
+        } else if (plane.role != KVEVICT_ROLE_NONE) {
+          if (!IsConstant(plane)) WriteNumber(random, plane, offset);
+        } else if (Units(plane) != plane.head_dim) {
+          FillWithValues(random->Bits(), plane.dtype, plane.head_dim, to);
         } else {
           WriteRandomElement(random, plane.dtype, special, to);
         }

@@ -43,6 +43,8 @@ class RandomLayer {
             kvevict_view* view, std::vector<kvevict_plane>* companions) const;
 
   void DrawTables(const Gpu& gpu, Random* random);
+  void AddNumbers(Random* random, kvevict_role role, uint64_t* n_bytes);
+  void WriteNumber(Random* random, const kvevict_plane& plane, uint64_t offset);
   // Of a plane's blocks in memory from `base` on, by id or in the order of entries.
   std::vector<uint64_t> AddressesOf(const kvevict_plane& plane,
                                     uint64_t base) const;

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/dtype.h"
+
 namespace kvevict::gpu {
 namespace {
 
@@ -57,7 +59,43 @@ double ValueAt(kvevict_dtype dtype, const void* values, uint64_t i) {
   return half >> 15 ? -magnitude : magnitude;
 }
 
+void StoreValue(kvevict_dtype dtype, float value, void* to) {
+  if (dtype == KVEVICT_DTYPE_F32) {
+    std::memcpy(to, &value, sizeof(value));
+    return;
+  }
+  const uint16_t half = ToHalf(value, dtype);
+  std::memcpy(to, &half, sizeof(half));
+}
+
+namespace {
+
+void FillWithCodes(uint64_t seed, kvevict_dtype dtype, uint64_t n, void* out) {
+  std::array<uint8_t, 2 * kSteps> codes;
+  for (int i = 0; i < 2 * kSteps; ++i) {
+    // Of fp8 those of 1/8 and more, up to 1.
+    const int size = dtype == KVEVICT_DTYPE_FP8_E4M3   ? 0x20 + i % 25
+                     : dtype == KVEVICT_DTYPE_FP8_E5M2 ? 0x30 + i % 13
+                                                       : i;
+    codes[i] = static_cast<uint8_t>((i & 0x80) | size);
+  }
+  const uint64_t n_bytes =
+      PackedBytes(static_cast<DType>(dtype), static_cast<uint32_t>(n));
+  Fill(seed, codes, n_bytes, out);
+  const bool bytes = dtype == KVEVICT_DTYPE_Q8_0;
+  if (!bytes && dtype != KVEVICT_DTYPE_Q4_0) return;
+  for (uint64_t at = 0; at < n_bytes; at += bytes ? 34 : 18) {
+    StoreValue(KVEVICT_DTYPE_F16, bytes ? 1.0f / 128 : 1.0f / 8,
+               static_cast<uint8_t*>(out) + at);
+  }
+}
+
+}  // namespace
+
 void FillWithValues(uint64_t seed, kvevict_dtype dtype, uint64_t n, void* out) {
+  if (InfoOf(static_cast<DType>(dtype)).is_quantized()) {
+    return FillWithCodes(seed, dtype, n, out);
+  }
   std::array<float, 2 * kSteps> floats;
   std::array<uint16_t, 2 * kSteps> halves;
   for (int i = 0; i < 2 * kSteps; ++i) {

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 
+#include "core/dtype.h"
 #include "tests/gpu/random_values.h"
 
 namespace kvevict::gpu {
@@ -16,9 +17,11 @@ namespace {
 constexpr uint32_t kPlanes = 3;
 constexpr uint32_t kCompanionBytes = 12;
 
-uint32_t ElementBytes(kvevict_dtype dtype) {
-  return dtype == KVEVICT_DTYPE_F32 ? 4 : 2;
+uint32_t PackedBytes(kvevict_dtype dtype, uint32_t n) {
+  return static_cast<uint32_t>(
+      kvevict::PackedBytes(static_cast<DType>(dtype), n));
 }
+uint32_t ElementBytes(kvevict_dtype dtype) { return PackedBytes(dtype, 1); }
 
 uint32_t RoundUp(uint32_t n, uint32_t unit) {
   return (n + unit - 1) / unit * unit;
@@ -90,7 +93,7 @@ Twin::Twin(const Gpu& gpu, const Shape& shape, uint64_t seed)
 
 uint32_t Twin::RowBytes(uint32_t plane) const {
   return plane == 2 ? kCompanionBytes
-                    : shape_.head_dim * ElementBytes(shape_.kv_dtype);
+                    : PackedBytes(shape_.kv_dtype, shape_.head_dim);
 }
 
 void Twin::LayOut(uint32_t, uint64_t base, kvevict_view* view,

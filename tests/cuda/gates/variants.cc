@@ -7,7 +7,15 @@
 namespace kvevict::cuda {
 namespace {
 
-enum DType : uint32_t { kF32 = 1, kF16 = 2, kBF16 = 3 };
+enum DType : uint32_t {
+  kF32 = 1,
+  kF16 = 2,
+  kBF16 = 3,
+  kE4M3 = 4,
+  kU8 = 6,
+  kU4 = 8,
+  kQ4_0 = 11
+};
 enum Out : uint32_t { kSumOfGroup = 0, kMaxOfGroup = 1, kRowPerHead = 2 };
 
 struct Attention {
@@ -98,6 +106,9 @@ const Attention kAttention[] = {
 const Attention kAttentionWithoutMma[] = {
     {kBF16, kBF16, 128, 64, 4, true, kSumOfGroup},
     {kF16, kF16, 256, 32, 1, false, kRowPerHead},
+    {kBF16, kE4M3, 128, 64, 4, false, kSumOfGroup},
+    {kBF16, kU8, 128, 64, 4, true, kSumOfGroup},
+    {kF16, kQ4_0, 96, 16, 7, true, kRowPerHead, true},
     // The largest logit of a group: R-KV's window, and longer ones.
     {kBF16,
      kBF16,
@@ -113,10 +124,31 @@ const Attention kAttentionWithoutMma[] = {
     {kF32, kF32, 80, 256, 1, true, kSumOfGroup, true, {"KV_SOFTMAX_PAST"}, 7},
 };
 
+// Modules that read rows, with such rows: each way in which codes lie.
+struct Reader {
+  ModuleId module;
+  uint32_t dtypes;  // KV_DTYPES
+};
+const Reader kReaders[] = {
+    {ModuleId::row_norm, 1u << kU4},
+    {ModuleId::key_filter, 1u << kU8},
+    {ModuleId::key_diff, 1u << kQ4_0},
+    {ModuleId::key_diff_blocks, 1u << kU8},
+    {ModuleId::lag, 1u << kU8 | 1u << kF16},
+    {ModuleId::redundancy, 1u << kE4M3},
+    {ModuleId::similarity, 1u << kU4},
+    {ModuleId::expected_attention, 1u << kU8},
+    {ModuleId::query_centers, 1u << kU8},
+    {ModuleId::attention, 1u << kU8 | 1u << kBF16},
+    {ModuleId::attention, 1u << kQ4_0 | 1u << kF16},
+};
+
+std::string Define(const char* name, uint32_t value) {
+  return std::string("-D") + name + "=" + std::to_string(value);
+}
+
 Variant Make(const Attention& a, bool mma, int sm) {
-  const auto define = [](const char* name, uint32_t value) {
-    return std::string("-D") + name + "=" + std::to_string(value);
-  };
+  const auto define = Define;
   const uint32_t tile_keys = a.logit_heads > 1 ? LogitTileKeys(a.window)
                                                : TileKeys(mma, a.head_dim, sm);
   Variant variant = {
@@ -160,7 +192,9 @@ std::string Variant::name() const {
 
 std::string Variant::form() const {
   const std::string module_name = ModuleName(module);
-  if (module != ModuleId::window_attention) return module_name;
+  if (module != ModuleId::window_attention) {
+    return module_name + (options.empty() ? "" : ", codes");
+  }
   return module_name + (n_products > 0 ? ", tensor cores" : ", FMA");
 }
 
@@ -175,6 +209,10 @@ std::vector<Variant> VariantsFor(int sm, Scorers scorers) {
             MostPoolSelectBytes(static_cast<uint32_t>(sm));
       }
     }
+  }
+  for (const Reader& reader : kReaders) {
+    variants.push_back({.module = reader.module,
+                        .options = {Define("KV_DTYPES", reader.dtypes)}});
   }
   for (const Attention& a : kAttention) {
     variants.push_back(

@@ -1,0 +1,191 @@
+// Quantized rows, scored and attended to in random layouts, against the CPU.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/dtype.h"
+#include "tests/gpu/checks.h"
+#include "tests/gpu/doors.h"
+#include "tests/gpu/random_layer.h"
+#include "tests/gpu/random_values.h"
+#include "tests/gpu/score_error.h"
+
+namespace kvevict::gpu {
+namespace {
+
+struct alignas(64) Bytes64 {
+  uint8_t bytes[64];
+};
+
+constexpr uint32_t kCodeDim = 64;
+constexpr uint32_t kCodeValueDim = 32;
+constexpr uint32_t kCodeHeads = 2;
+constexpr uint32_t kCodeQueryHeads = 6;
+constexpr uint32_t kCodeQueries = 20;
+
+// [rows, query heads, elements], packed, on either side.
+struct QueryHeadRows {
+  std::vector<float> host;
+  Buffer device;
+  uint32_t dim;
+
+  QueryHeadRows(const Gpu& gpu, uint64_t seed, uint32_t dim)
+      : host(size_t{kCodeQueries} * kCodeQueryHeads * dim),
+        device(gpu, host.size() * sizeof(float)),
+        dim(dim) {
+    FillWithValues(seed, KVEVICT_DTYPE_F32, host.size(), host.data());
+    device.Write(host.data(), device.n_bytes());
+  }
+
+  kvevict_plane Plane(bool on_device) const {
+    kvevict_plane plane = KVEVICT_PLANE_INIT;
+    plane.data =
+        on_device ? device.address() : reinterpret_cast<uintptr_t>(host.data());
+    plane.dtype = KVEVICT_DTYPE_F32;
+    plane.head_dim = dim;
+    plane.head_stride_bytes = static_cast<int64_t>(dim * sizeof(float));
+    plane.token_stride_bytes = plane.head_stride_bytes * kCodeQueryHeads;
+    return plane;
+  }
+};
+
+kvevict_layer_geometry CodeGeometry(kvevict_dtype dtype) {
+  kvevict_layer_geometry g = KVEVICT_LAYER_GEOMETRY_INIT;
+  g.n_q_heads = kCodeQueryHeads;
+  g.n_kv_heads = kCodeHeads;
+  g.k_head_dim = kCodeDim;
+  g.v_head_dim = kCodeValueDim;
+  g.q_dtype = KVEVICT_DTYPE_F32;
+  g.k_dtype = g.v_dtype = dtype;
+  return g;
+}
+
+// A cache of n tokens on both sides.
+struct Codes {
+  const Gpu& gpu;
+  kvevict_dtype dtype;
+  uint32_t n_tokens;
+  Random random;
+  ContextHandle on_gpu;
+  ContextHandle on_host;
+  RandomLayer cache;
+  QueryHeadRows queries;
+
+  Codes(const Gpu& gpu, kvevict_dtype dtype, uint32_t n_tokens, uint64_t seed)
+      : gpu(gpu),
+        dtype(dtype),
+        n_tokens(n_tokens),
+        random(seed),
+        on_gpu(CreateContext(gpu.ContextOptions())),
+        on_host(CreateContext(KVEVICT_CONTEXT_OPTIONS_INIT)),
+        cache(gpu, &random, CodeGeometry(dtype), n_tokens),
+        queries(gpu, seed, kCodeDim) {
+    for (uint32_t h = 0; h < kCodeHeads; ++h) {
+      for (uint32_t t = 0; t < n_tokens; ++t) {
+        cache.WriteRows(&random, h, t, /*special=*/false);
+      }
+    }
+    cache.Upload();
+  }
+};
+
+void ScoreCodes(const Codes& c, const std::string& text, Report* report) {
+  const kvevict_policy policy = ParsePolicy(text);
+  const Geometry geometry = {1, c.n_tokens, {CodeGeometry(c.dtype)}};
+  std::vector<float> scores[2];
+  for (const bool on_device : {false, true}) {
+    const PlanHandle plan =
+        CreatePlan(on_device ? c.on_gpu.get() : c.on_host.get(), geometry,
+                   policy, nullptr);
+    const size_t n_bytes = WorkspaceBytes(plan.get(), KVEVICT_OPERATION_SCORE);
+    std::vector<float>& out = scores[on_device];
+    out.resize(size_t{kCodeHeads} * c.n_tokens);
+    const Buffer device(c.gpu, out.size() * sizeof(float));
+    const Buffer workspace(c.gpu, n_bytes);
+    std::vector<Bytes64> host_workspace(n_bytes / sizeof(Bytes64) + 1);
+    kvevict_plane rows = c.queries.Plane(on_device);
+    const ScoreCall call = {
+        plan.get(), 0, c.n_tokens,
+        on_device ? &c.cache.device_view() : &c.cache.host_view(),
+        policy.obs_window > 0 ? &rows : nullptr};
+    Check(Score(
+        call, on_device ? device.pointer<float>() : out.data(), out.size(),
+        on_device ? Scratch{workspace.pointer<void>(), n_bytes, c.gpu.stream()}
+                  : Scratch{host_workspace.data(), n_bytes}));
+    if (!on_device) continue;
+    c.gpu.Synchronize();
+    device.Read(out.data(), device.n_bytes());
+  }
+  double worst = 0;
+  for (size_t i = 0; i < scores[0].size(); ++i) {
+    const double error = ScoreError(policy, scores[1][i], scores[0][i]);
+    worst = std::max(worst, error);
+    if (error <= 1.0) continue;
+    report->Fail(fmt::format("score {}: {} on the GPU, {} on the CPU", i,
+                             scores[1][i], scores[0][i]));
+  }
+  report->Note("worst error of a score, of what is allowed", worst);
+}
+
+void AttendCodes(const Codes& c, Report* report) {
+  QueryHeadRows out(c.gpu, 1, kCodeValueDim);
+  for (const bool on_device : {false, true}) {
+    const kvevict_context* context =
+        on_device ? c.on_gpu.get() : c.on_host.get();
+    const kvevict_plane queries = c.queries.Plane(on_device);
+    const kvevict_plane attended = out.Plane(on_device);
+    kvevict_attention_job job = KVEVICT_ATTENTION_JOB_INIT;
+    job.n_tokens = c.n_tokens;
+    job.view = on_device ? &c.cache.device_view() : &c.cache.host_view();
+    job.queries = &queries;
+    job.out = &attended;
+    job.n_q_heads = kCodeQueryHeads;
+    job.n_queries = kCodeQueries;
+    kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+    Check(kvevict_attend_workspace(context, &job, 1, &size));
+    const Buffer device(c.gpu, size.best_bytes);
+    std::vector<Bytes64> host(size.best_bytes / sizeof(Bytes64) + 1);
+    Check(kvevict_attend(
+        context, &job, 1, on_device ? device.pointer<void>() : host.data(),
+        size.best_bytes, on_device ? c.gpu.stream() : nullptr));
+    if (on_device) c.gpu.Synchronize();
+  }
+  const std::vector<float> got = out.device.ReadAll<float>();
+  double worst = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    // Weights and their sums are exact to 1e-5 or so, values up to 4 in size.
+    const double error = std::abs(double{got[i]} - out.host[i]);
+    worst = std::max(worst, error);
+    if (error <= 1e-4) continue;
+    report->Fail(fmt::format("element {}: {} on the GPU, {} on the CPU", i,
+                             got[i], out.host[i]));
+  }
+  report->Note("worst error of attention", worst);
+}
+
+}  // namespace
+
+void CheckCodes(const Gpu& gpu, const Effort& effort, Report* report) {
+  uint64_t seed = effort.seed;
+  const uint32_t n_tokens = effort.full ? 5000 : 150;
+  for (const DTypeInfo& info : kDTypes) {
+    if (!info.is_quantized()) continue;
+    // Elsewhere some, since each is compiled anew.
+    const bool is_chosen = info.dtype == DType::kU8 ||
+                           info.dtype == DType::kU4Halves ||
+                           info.dtype == DType::kQ4_0;
+    if (!effort.full && !is_chosen) continue;
+    const auto dtype = static_cast<kvevict_dtype>(info.dtype);
+    const Codes codes(gpu, dtype, n_tokens, ++seed);
+    for (const char* policy : {"snapkv:budget=60,window=16", "knorm:budget=60",
+                               "keydiff:budget=60", "lagkv:budget=60"}) {
+      report->Check(fmt::format("codes: {}, {}", info.name, policy),
+                    [&] { ScoreCodes(codes, policy, report); });
+    }
+    report->Check(fmt::format("codes: {}, attention", info.name),
+                  [&] { AttendCodes(codes, report); });
+  }
+}
+
+}  // namespace kvevict::gpu
