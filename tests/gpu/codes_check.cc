@@ -90,7 +90,7 @@ struct Codes {
   }
 };
 
-void CheckScores(const Codes& c, const std::string& text, Report* report) {
+void ScoreCodes(const Codes& c, const std::string& text, Report* report) {
   const kvevict_policy policy = ParsePolicy(text);
   const Geometry geometry = {1, c.n_tokens, {CodeGeometry(c.dtype)}};
   std::vector<float> scores[2];
@@ -128,7 +128,7 @@ void CheckScores(const Codes& c, const std::string& text, Report* report) {
   report->Note("worst error of a score, of what is allowed", worst);
 }
 
-void CheckAttention(const Codes& c, Report* report) {
+void AttendCodes(const Codes& c, Report* report) {
   QueryHeadRows out(c.gpu, 1, kCodeValueDim);
   for (const bool on_device : {false, true}) {
     const kvevict_context* context =
@@ -181,10 +181,10 @@ void CheckCodes(const Gpu& gpu, const Effort& effort, Report* report) {
     for (const char* policy : {"snapkv:budget=60,window=16", "knorm:budget=60",
                                "keydiff:budget=60", "lagkv:budget=60"}) {
       report->Check(fmt::format("codes: {}, {}", info.name, policy),
-                    [&] { CheckScores(codes, policy, report); });
+                    [&] { ScoreCodes(codes, policy, report); });
     }
     report->Check(fmt::format("codes: {}, attention", info.name),
-                  [&] { CheckAttention(codes, report); });
+                  [&] { AttendCodes(codes, report); });
   }
 }
 
