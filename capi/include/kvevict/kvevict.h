@@ -3785,11 +3785,10 @@ typedef struct kvevict_paged_cache_options {
   uint32_t reserved; /**< 0. */
 } kvevict_paged_cache_options;
 
-#define KVEVICT_PAGED_CACHE_OPTIONS_INIT                 \
-  {                                                      \
-    (uint32_t)sizeof(kvevict_paged_cache_options), 0, 0, \
-        KVEVICT_BLOCK_LAYOUT_HEAD_MAJOR, 0, 0,           \
-        KVEVICT_DTYPE_OPAQUE, 0                          \
+#define KVEVICT_PAGED_CACHE_OPTIONS_INIT                               \
+  {                                                                    \
+    (uint32_t)sizeof(kvevict_paged_cache_options), 0, 0,               \
+        KVEVICT_BLOCK_LAYOUT_HEAD_MAJOR, 0, 0, KVEVICT_DTYPE_OPAQUE, 0 \
   }
 
 /** Writes KVEVICT_PAGED_CACHE_OPTIONS_INIT.
