@@ -79,8 +79,8 @@ HWY_INLINE void Widen(const float* HWY_RESTRICT from, size_t n,
   const auto zero = hn::Zero(df);
   auto min0 = hn::Set(df, range.min), max0 = hn::Set(df, range.max);
   auto min1 = min0, max1 = max0, poison = zero;
-  size_t i = 0;
-  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+  const size_t whole = n - n % (2 * lanes);
+  for (size_t i = 0; i < whole; i += 2 * lanes) {
     const auto v0 = hn::LoadU(df, from + i);
     const auto v1 = hn::LoadU(df, from + i + lanes);
     min0 = hn::Min(v0, min0);
@@ -92,8 +92,10 @@ HWY_INLINE void Widen(const float* HWY_RESTRICT from, size_t n,
   }
   range.min = hn::ReduceMin(df, hn::Min(min0, min1));
   range.max = hn::ReduceMax(df, hn::Max(max0, max1));
-  range.poison += hn::ReduceSum(df, poison);
-  for (; i < n; ++i) {
+  if (!hn::AllFalse(df, hn::IsNaN(poison))) {
+    range.poison = std::numeric_limits<float>::quiet_NaN();
+  }
+  for (size_t i = whole; i < n; ++i) {
     range.min = std::min(range.min, from[i]);
     range.max = std::max(range.max, from[i]);
     range.poison += from[i] * 0.0f;
@@ -124,27 +126,30 @@ HWY_INLINE float FiniteSize(const float* HWY_RESTRICT from, size_t n,
 
 // ---- Codes, a byte each ----
 
-// out[0, n) = codes; of Encode() the vectors that Load() of core/dtypes/quantized-inl.h
-// would read.
+// The codes of a vector.
+template <class Encode>
+HWY_INLINE void EncodeVector(const Encode& encode, const float* from,
+                             uint8_t* out) {
+  const RowTag df;
+  const hn::RebindToUnsigned<RowTag> du;
+  const hn::Rebind<uint8_t, RowTag> du8;
+  const auto codes = encode(df, hn::LoadU(df, from));
+  hn::StoreU(hn::TruncateTo(du8, hn::BitCast(du, codes)), du8, out);
+}
+
+// out[0, n) = codes.
 template <class Encode>
 HWY_INLINE void EncodeBytes(const Encode& encode,
                             const float* HWY_RESTRICT from, size_t n,
                             uint8_t* HWY_RESTRICT out) {
-  const RowTag df;
-  const hn::Rebind<uint8_t, RowTag> du8;
-  const size_t lanes = hn::Lanes(df);
-  const auto store = [&](const float* at, uint8_t* to) HWY_ATTR {
-    const hn::RebindToUnsigned<RowTag> du;
-    const auto codes = encode(df, hn::LoadU(df, at));
-    hn::StoreU(hn::TruncateTo(du8, hn::BitCast(du, codes)), du8, to);
-  };
+  const size_t lanes = hn::Lanes(RowTag());
   size_t i = 0;
-  for (; i + lanes <= n; i += lanes) store(from + i, out + i);
+  for (; i + lanes <= n; i += lanes) EncodeVector(encode, from + i, out + i);
   if (i == n) return;
   float rest[kRowPad] = {};
   uint8_t codes[kRowPad];
   std::copy_n(from + i, n - i, rest);
-  store(rest, codes);
+  EncodeVector(encode, rest, codes);
   std::copy_n(codes, n - i, out + i);
 }
 
@@ -160,6 +165,25 @@ struct ToInteger {
     const auto number = hn::IfThenZeroElse(hn::IsNaN(q), q);
     return hn::NearestInt(
         hn::Min(hn::Max(number, hn::Set(df, lowest)), hn::Set(df, highest)));
+  }
+};
+
+// The same where all are within reach, and steps are no subnormal. With a fused
+// multiply-add the quotient is what division makes of it, and comes sooner.
+struct ToReached {
+  float scale, minimum, inverse;
+  template <class DF>
+  HWY_INLINE hn::VFromD<hn::RebindToSigned<DF>> operator()(
+      DF df, hn::VFromD<DF> v) const {
+    const auto d = hn::Sub(v, hn::Set(df, minimum));
+    const auto by = hn::Set(df, scale);
+#if HWY_NATIVE_FMA
+    const auto times = hn::Set(df, inverse);
+    const auto q = hn::Mul(d, times);
+    return hn::NearestInt(hn::MulAdd(hn::NegMulAdd(q, by, d), times, q));
+#else
+    return hn::NearestInt(hn::Div(d, by));
+#endif
   }
 };
 
@@ -275,8 +299,9 @@ inline constexpr size_t kRowPart = 1024;
 // A row as floats, a part of it at a time.
 class FloatRow {
  public:
+  FloatRow() = default;
   FloatRow(const RowSource& rows, uint32_t r, float* HWY_RESTRICT buffer)
-      : rows_(rows), r_(r), buffer_(buffer) {
+      : rows_(&rows), r_(r), buffer_(buffer) {
     if (rows.dtype == DType::kF32 && rows.IsPacked(sizeof(float)) &&
         reinterpret_cast<uintptr_t>(rows.Row(r)) % alignof(float) == 0) {
       all_ = reinterpret_cast<const float*>(rows.Row(r));
@@ -285,11 +310,11 @@ class FloatRow {
       all_ = buffer;
     }
   }
-  size_t size() const { return rows_.n_elements; }
+  size_t size() const { return rows_->n_elements; }
   // Elements [first, first + n), of which the last part read is there.
   const float* Part(size_t first, size_t n) const {
     if (all_ != nullptr) return all_ + first;
-    LoadRow(rows_, r_, first, n, buffer_);
+    LoadRow(*rows_, r_, first, n, buffer_);
     return buffer_;
   }
   // visit(part, first, n) with parts that are a multiple of 32.
@@ -302,9 +327,9 @@ class FloatRow {
   }
 
  private:
-  const RowSource& rows_;
-  const uint32_t r_;
-  float* const buffer_;
+  const RowSource* rows_ = nullptr;
+  uint32_t r_ = 0;
+  float* buffer_ = nullptr;
   const float* all_ = nullptr;  // where all of it is there
 };
 
@@ -386,6 +411,55 @@ HWY_INLINE float ScaleOf(const FloatRow& row, const RowSource& to, uint32_t r,
   return scale;
 }
 
+// What makes codes of a row.
+struct RowCoder {
+  ToInteger by;
+  float inverse = 0.0f;  // of the step, where all are within reach
+};
+
+// That of row r of `to`, of a quantized dtype, whose numbers it writes if they move. By
+// itself, so that several rows' wait for each other no longer than they have to.
+inline HWY_NOINLINE RowCoder CoderOf(const FloatRow& row, const RowSource& to,
+                                     uint32_t r) {
+  RowCoder coder{};
+  const auto find = [&](float lowest, float highest) HWY_ATTR {
+    coder.by = IntegersOf(row, to, r, lowest, highest);
+    if (!to.scale.is_constant && coder.by.scale > 0.0f) {
+      coder.inverse = 1.0f / coder.by.scale;
+    }
+  };
+  switch (to.dtype) {
+    case DType::kE4M3:
+      coder.by.scale = ScaleOf(row, to, r, 448.0f);
+      break;
+    case DType::kE5M2:
+      coder.by.scale = ScaleOf(row, to, r, 57344.0f);
+      break;
+    case DType::kU8:
+      find(0.0f, 255.0f);
+      break;
+    case DType::kI8:
+      find(-128.0f, 127.0f);
+      break;
+    case DType::kU4:
+    case DType::kU4Halves:
+      find(0.0f, 15.0f);
+      break;
+    default:  // blocks have theirs
+      break;
+  }
+  return coder;
+}
+
+template <class Use>
+HWY_INLINE void WithIntegers(const RowCoder& coder, const Use& use) {
+  if (coder.inverse != 0.0f) {
+    use(ToReached{coder.by.scale, coder.by.minimum, coder.inverse});
+  } else {
+    use(coder.by);
+  }
+}
+
 // Elements [first, first + n) of a row of one byte each = codes.
 HWY_INLINE void ScatterBytes(const uint8_t* HWY_RESTRICT codes,
                              const RowSource& to, uint8_t* row, size_t first,
@@ -404,7 +478,18 @@ HWY_INLINE void StoreBytewise(const Encode& encode, const FloatRow& from,
   });
 }
 
-HWY_INLINE void StoreHalves(const ToInteger& encode, const FloatRow& from,
+template <class Encode>
+HWY_INLINE void StorePairs(const Encode& encode, const FloatRow& from,
+                           uint8_t* row) {
+  uint8_t codes[kRowPart];
+  from.ForEachPart([&](const float* part, size_t first, size_t n) HWY_ATTR {
+    EncodeBytes(encode, part, n, codes);
+    PackPairs(codes, n / 2, row + first / 2);
+  });
+}
+
+template <class Encode>
+HWY_INLINE void StoreHalves(const Encode& encode, const FloatRow& from,
                             uint8_t* row) {
   uint8_t low[kRowPart], high[kRowPart];
   const size_t half = from.size() / 2;
@@ -427,19 +512,14 @@ HWY_INLINE float StoreBlockScale(float d, float poison, uint8_t* to) {
   return std::isinf(inverse) ? 0.0f : inverse;
 }
 
-HWY_INLINE void StoreQ8Block(const float* HWY_RESTRICT from, uint8_t* to) {
+// Writes the scale of a block of 32 and returns its inverse, likewise.
+HWY_INLINE float ScaleQ8Block(const float* HWY_RESTRICT from, uint8_t* to) {
   RowRange range;
   Widen(from, 32, range);
-  const float inverse =
-      StoreBlockScale(range.size() / 127.0f, range.poison, to);
-  if (inverse == 0.0f) {
-    std::memset(to + 2, 0, 32);
-  } else {
-    EncodeBytes(ToQ8{inverse}, from, 32, to + 2);
-  }
+  return StoreBlockScale(range.size() / 127.0f, range.poison, to);
 }
 
-HWY_INLINE void StoreQ4Block(const float* HWY_RESTRICT from, uint8_t* to) {
+HWY_INLINE float ScaleQ4Block(const float* HWY_RESTRICT from, uint8_t* to) {
   RowRange range;
   Widen(from, 32, range);
   // The first of the largest size, with its sign.
@@ -451,58 +531,82 @@ HWY_INLINE void StoreQ4Block(const float* HWY_RESTRICT from, uint8_t* to) {
     });
   }
   // ggml's is -0 where all are 0.
-  const float d = (most + 0.0f) / -8.0f;
-  const float inverse = StoreBlockScale(d, range.poison, to);
+  return StoreBlockScale((most + 0.0f) / -8.0f, range.poison, to);
+}
+
+HWY_INLINE void StoreQ8Codes(const float* HWY_RESTRICT from, float inverse,
+                             uint8_t* to) {
+  if (inverse == 0.0f) {
+    std::memset(to, 0, 32);
+  } else {
+    EncodeBytes(ToQ8{inverse}, from, 32, to);
+  }
+}
+
+HWY_INLINE void StoreQ4Codes(const float* HWY_RESTRICT from, float inverse,
+                             uint8_t* to) {
   uint8_t codes[32];
   if (inverse == 0.0f) {
     std::memset(codes, 8, sizeof(codes));
   } else {
     EncodeBytes(ToQ4{inverse}, from, 32, codes);
   }
-  PackNibbles(codes, codes + 16, 16, to + 2);
+  PackNibbles(codes, codes + 16, 16, to);
 }
 
-// Row r of `to`, of a quantized dtype.
-inline HWY_NOINLINE void StoreQuantized(const FloatRow& from,
+// All scales of a part first, which do not wait for each other.
+template <size_t kBytes, class Scale, class Store>
+HWY_INLINE void StoreBlocks(const FloatRow& from, uint8_t* row,
+                            const Scale& scale, const Store& store) {
+  from.ForEachPart([&](const float* part, size_t first, size_t n) HWY_ATTR {
+    float inverses[kRowPart / 32];
+    uint8_t* const to = row + first / 32 * kBytes;
+    for (size_t b = 0; b < n / 32; ++b) {
+      inverses[b] = scale(part + 32 * b, to + kBytes * b);
+    }
+    for (size_t b = 0; b < n / 32; ++b) {
+      store(part + 32 * b, inverses[b], to + kBytes * b + sizeof(uint16_t));
+    }
+  });
+}
+
+// Row r of `to`, of a quantized dtype, by its coder.
+inline HWY_NOINLINE void StoreQuantized(const RowCoder& coder,
+                                        const FloatRow& from,
                                         const RowSource& to, uint32_t r) {
   auto* const row = const_cast<uint8_t*>(to.Row(r));
+  const auto bytewise = [&](const auto& encode)
+                            HWY_ATTR { StoreBytewise(encode, from, to, row); };
   switch (to.dtype) {
     case DType::kE4M3:
-      return StoreBytewise(ToE4M3{ScaleOf(from, to, r, 448.0f)}, from, to, row);
+      return bytewise(ToE4M3{coder.by.scale});
     case DType::kE5M2:
-      return StoreBytewise(ToE5M2{ScaleOf(from, to, r, 57344.0f)}, from, to,
-                           row);
+      return bytewise(ToE5M2{coder.by.scale});
     case DType::kU8:
-      return StoreBytewise(IntegersOf(from, to, r, 0.0f, 255.0f), from, to,
-                           row);
     case DType::kI8:
-      return StoreBytewise(IntegersOf(from, to, r, -128.0f, 127.0f), from, to,
-                           row);
-    case DType::kU4: {
-      const ToInteger encode = IntegersOf(from, to, r, 0.0f, 15.0f);
-      uint8_t codes[kRowPart];
-      from.ForEachPart([&](const float* part, size_t first, size_t n) HWY_ATTR {
-        EncodeBytes(encode, part, n, codes);
-        PackPairs(codes, n / 2, row + first / 2);
+      return WithIntegers(coder, bytewise);
+    case DType::kU4:
+      return WithIntegers(coder, [&](const auto& encode) HWY_ATTR {
+        StorePairs(encode, from, row);
       });
-      return;
-    }
     case DType::kU4Halves:
-      return StoreHalves(IntegersOf(from, to, r, 0.0f, 15.0f), from, row);
+      return WithIntegers(coder, [&](const auto& encode) HWY_ATTR {
+        StoreHalves(encode, from, row);
+      });
     case DType::kQ8_0:
-      return from.ForEachPart(
-          [&](const float* part, size_t first, size_t n) HWY_ATTR {
-            for (size_t i = 0; i < n; i += 32) {
-              StoreQ8Block(part + i, row + (first + i) / 32 * 34);
-            }
-          });
+      return StoreBlocks<34>(
+          from, row,
+          [](const float* block, uint8_t* to_block)
+              HWY_ATTR { return ScaleQ8Block(block, to_block); },
+          [](const float* block, float inverse, uint8_t* codes)
+              HWY_ATTR { StoreQ8Codes(block, inverse, codes); });
     case DType::kQ4_0:
-      return from.ForEachPart(
-          [&](const float* part, size_t first, size_t n) HWY_ATTR {
-            for (size_t i = 0; i < n; i += 32) {
-              StoreQ4Block(part + i, row + (first + i) / 32 * 18);
-            }
-          });
+      return StoreBlocks<18>(
+          from, row,
+          [](const float* block, uint8_t* to_block)
+              HWY_ATTR { return ScaleQ4Block(block, to_block); },
+          [](const float* block, float inverse, uint8_t* codes)
+              HWY_ATTR { StoreQ4Codes(block, inverse, codes); });
     default:
       return;
   }

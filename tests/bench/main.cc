@@ -94,6 +94,7 @@ int main(int argc, char** argv) {
     BenchBatch(session);
     BenchDecode(session);
     BenchPaged(session);
+    BenchRequantize(session);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}kvevict_bench: {}\n", terminal ? "\n" : "",
                error.what());

@@ -47,6 +47,7 @@ void BenchBatch(Session& session);
 void BenchDecode(Session& session);
 void BenchAttend(Session& session);
 void BenchPaged(Session& session);
+void BenchRequantize(Session& session);
 
 }  // namespace kvevict::bench
 

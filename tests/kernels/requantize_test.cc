@@ -125,9 +125,9 @@ void ExpectStored(SimdTarget simd, const RowStore& from,
       static_cast<uint32_t>(keep != nullptr ? keep->size() : rows.size() / dim);
   const Stored stored(to, kind, first_row + n, dim);
   RequantizeRowsArgs args;
-  args.from = from.source();
-  args.from.n_elements = dim;
-  args.to = stored.source;
+  args.from[0] = from.source();
+  args.from[0].n_elements = dim;
+  args.to[0] = stored.source;
   args.keep = keep == nullptr ? nullptr : keep->data();
   args.first_row = first_row;
   const uint32_t parts[] = {0, n / 3, n};
@@ -273,14 +273,14 @@ Test(requantize, errs_by_half_a_step_at_most) {
       }
       const Stored stored(to, kind, kRows, kDim);
       RequantizeRowsArgs args;
-      args.from = store.source();
-      args.from.n_elements = kDim;
-      args.to = stored.source;
+      args.from[0] = store.source();
+      args.from[0].n_elements = kDim;
+      args.to[0] = stored.source;
       args.end = kRows;
       RequantizeRows(SimdTargetAt(0), args);
       const Stored again(DType::kF32, {false, false}, kRows, kDim);
-      args.from = stored.source;
-      args.to = again.source;
+      args.from[0] = stored.source;
+      args.to[0] = again.source;
       RequantizeRows(SimdTargetAt(0), args);
       double most = 0.0;  // of what is allowed
       for (uint32_t i = 0; i < kRows * kDim; ++i) {
@@ -317,25 +317,25 @@ Test(requantize, stores_elements_that_lie_apart) {
     const Stored packed(to, kind, kRows, kDim);
     const Stored apart(to, kind, 3 * kRows, kDim);
     RequantizeRowsArgs args;
-    args.from = store.source();
-    args.from.n_elements = kDim;
+    args.from[0] = store.source();
+    args.from[0].n_elements = kDim;
     args.end = kRows;
-    args.to = packed.source;
+    args.to[0] = packed.source;
     RequantizeRows(SimdTargetAt(0), args);
-    args.to = apart.source;  // transposed, then in groups of 16
-    args.to.row_stride = 1;
-    args.to.element_stride = kRows;
+    args.to[0] = apart.source;  // transposed, then in groups of 16
+    args.to[0].row_stride = 1;
+    args.to[0].element_stride = kRows;
     RequantizeRows(SimdTargetAt(0), args);
     for (uint32_t i = 0; i < kRows * kDim; ++i) {
       cr_assert(apart.rows.data()[i % kDim * kRows + i / kDim] ==
                 packed.rows.data()[i]);
     }
     cr_assert(apart.rows.data()[kRows * kDim] == 0xA5);
-    args.to = apart.source;
-    args.to.row_stride = 16;
-    args.to.element_stride = 1;
-    args.to.group_elems = 16;
-    args.to.group_stride = 16 * kRows;
+    args.to[0] = apart.source;
+    args.to[0].row_stride = 16;
+    args.to[0].element_stride = 1;
+    args.to[0].group_elems = 16;
+    args.to[0].group_stride = 16 * kRows;
     RequantizeRows(SimdTargetAt(0), args);
     for (uint32_t i = 0; i < kRows * kDim; ++i) {
       const uint32_t r = i / kDim, e = i % kDim;
