@@ -1,5 +1,4 @@
 // Rows that change on their way to another cache: not yet on devices.
-#include "core/plan.h"
 #include "cuda/ops.h"
 
 namespace kvevict::cuda {
@@ -7,8 +6,7 @@ namespace kvevict::cuda {
 Status CheckRequantizing(const Context&, Stream, Jobs<MoveJob> jobs) {
   for (const MoveJob& job : jobs) {
     if (!job.change.any()) continue;
-    return Unsupported("destination: %s",
-                       ReasonText(KVEVICT_REASON_QUANTIZED_ON_DEVICE));
+    return Unsupported("destination: rows of other dtypes, on a device");
   }
   return Status();
 }
