@@ -59,6 +59,16 @@ struct CopiedMoves {
   std::span<const Move> all() const { return {moves, n}; }
 };
 
+// What stands for no lists; its slots are nowhere.
+kvevict_keep_lists AllSlots(const kvevict_move& move,
+                            const kvevict_view& view) {
+  kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
+  keep.count = move.n_tokens;
+  keep.n_lists = move.token_counts == nullptr ? 1 : view.n_kv_heads;
+  keep.counts = const_cast<uint32_t*>(move.token_counts);  // only read
+  return keep;
+}
+
 Status CopyMove(const kvevict_move* in, Move* out) {
   kvevict_move move = KVEVICT_MOVE_INIT;
   KV_RETURN_IF_ERROR(CopyIn("move", in, &move));
@@ -70,7 +80,12 @@ Status CopyMove(const kvevict_move* in, Move* out) {
   out->view = KVEVICT_VIEW_INIT;
   out->keep = KVEVICT_KEEP_LISTS_INIT;
   KV_RETURN_IF_ERROR(CopyIn("view", move.view, &out->view));
-  KV_RETURN_IF_ERROR(CopyIn("keep", move.keep, &out->keep));
+  out->keeps_all = move.keep == nullptr && move.destination != nullptr;
+  if (out->keeps_all) {
+    out->keep = AllSlots(move, out->view);
+  } else {
+    KV_RETURN_IF_ERROR(CopyIn("keep", move.keep, &out->keep));
+  }
   out->first_slot = move.first_slot;
   out->has_destination = move.destination != nullptr;
   if (!out->has_destination) return Status();

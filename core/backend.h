@@ -23,6 +23,7 @@
 #include "core/kernels/row_source.h"
 #include "core/mass.h"
 #include "core/merge.h"
+#include "core/row_change.h"
 #include "core/shaping.h"
 #include "core/slot_blocks.h"
 #include "core/status.h"
@@ -327,7 +328,8 @@ struct MoveJob {
   Merge merge;  // before rows move: what becomes of those that are not kept
   uint32_t first_slot = 0;  // where the first kept row goes
   const kvevict_view* destination =
-      nullptr;  // another cache; nullptr: in place
+      nullptr;       // another cache; nullptr: in place
+  RowChange change = {};  // of rows on their way there
 
   const kvevict_view& target() const {
     return destination == nullptr ? *view : *destination;
@@ -342,7 +344,8 @@ struct MergeArgs {
 };
 
 // Moves the kept rows of each job's view down to slots [first_slot, first_slot +
-// count), or copies them to those of its destination.
+// count), or copies them to those of its destination; but those that change. There
+// `keep.slots` may be NULL: 0, 1, ...
 struct CompactArgs {
   Jobs<MoveJob> jobs;
   // Backend::compact_scratch_bytes(); it works with less too, maybe slower.
@@ -368,6 +371,12 @@ struct TableJob {
 struct DropBlocksArgs {
   static constexpr uint32_t kTile = 512;
   Jobs<TableJob> jobs;
+};
+
+// Stores the kept rows of each job that change anew in its destination, with their
+// numbers.
+struct RequantizeArgs {
+  Jobs<MoveJob> jobs;
 };
 
 // Moves row keep[i] of each job's view to slot i, as if all were read first; keep
@@ -567,6 +576,10 @@ struct Backend {
   // lists yet. NULL where nothing can be wrong.
   Status (*check_merging)(const Context& context, Stream stream,
                           Jobs<MoveJob> jobs);
+
+  // Whether rows of jobs can be stored anew, likewise.
+  Status (*check_requantizing)(const Context& context, Stream stream,
+                               Jobs<MoveJob> jobs);
 
   // Whether keys of jobs can be turned, likewise.
   Status (*check_rotating)(const Context& context, Stream stream,

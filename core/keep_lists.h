@@ -27,7 +27,7 @@ struct ListCounts {
 // Slots to keep of one layer, in memory of the device: a list for all KV heads, or
 // one for each.
 struct KeepLists {
-  int32_t* slots = nullptr;  // [n_lists, stride]
+  int32_t* slots = nullptr;  // [n_lists, stride]; nullptr: 0, 1, ...
   uint32_t n_lists = 1;
   ListCounts count;
   uint64_t stride = 0;  // >= count.most
@@ -36,7 +36,9 @@ struct KeepLists {
     return {slots, n_lists, count, count.most};
   }
   uint64_t n_elements() const { return stride * n_lists; }
-  int32_t* List(uint32_t list) const { return slots + list * stride; }
+  int32_t* List(uint32_t list) const {
+    return slots == nullptr ? nullptr : slots + list * stride;
+  }
   uint32_t IndexOf(uint32_t head) const { return n_lists == 1 ? 0 : head; }
   // The list of a KV head.
   int32_t* ListOf(uint32_t head) const { return List(IndexOf(head)); }

@@ -32,6 +32,15 @@ Status CheckOptions(const Plan& plan,
     return InvalidArgument("layout %d is no layout of blocks",
                            static_cast<int>(options.layout));
   }
+  const DTypeInfo* const numbers = FindDType(options.number_dtype);
+  if (options.number_dtype != 0 &&
+      (numbers == nullptr || !numbers->is_plain())) {
+    return InvalidArgument("number_dtype %d is not f32, f16, bf16 or 0",
+                           static_cast<int>(options.number_dtype));
+  }
+  if (options.reserved != 0) {
+    return InvalidArgument("reserved %u is not 0", options.reserved);
+  }
   if (options.memory == nullptr && options.memory_bytes != 0) {
     return InvalidArgument("memory is NULL, but memory_bytes is %zu",
                            options.memory_bytes);
@@ -43,13 +52,6 @@ Status CheckOptions(const Plan& plan,
       return Unsupported(
           "layer %u has opaque rows: how many bytes they have is not said",
           layer.number);
-    }
-    for (const kvevict_dtype dtype : {g.k_dtype, g.v_dtype}) {
-      const DTypeInfo& info = InfoOf(static_cast<DType>(dtype));
-      if (info.scale != Scale::kNeeded) continue;
-      return Unsupported(
-          "layer %u has rows of %s: blocks have no place for their scales",
-          layer.number, info.name);
     }
   }
   return Status();
@@ -68,6 +70,24 @@ kvevict_plane BlockPlane(kvevict_dtype dtype, uint32_t head_dim,
   plane.head_stride_bytes = by_heads ? row * block_size : row;
   plane.block_stride_bytes = row * n_kv_heads * block_size;
   return plane;
+}
+
+// visit(role) of the numbers that rows of a layer have in their blocks.
+template <typename Visit>
+void ForEachNumber(const kvevict_layer_geometry& g,
+                   const kvevict_paged_cache_options& options,
+                   const Visit& visit) {
+  const auto visit_of = [&](kvevict_dtype dtype, kvevict_role scale,
+                            kvevict_role minimum) {
+    const DTypeInfo& info = InfoOf(static_cast<DType>(dtype));
+    if (info.scale == Scale::kNone) return;
+    if (info.scale == Scale::kOptional && options.number_dtype == 0) return;
+    visit(scale);
+    if (info.takes_minimum) visit(minimum);
+  };
+  visit_of(g.k_dtype, KVEVICT_ROLE_KEY_SCALE, KVEVICT_ROLE_KEY_MINIMUM);
+  if (!HasValues(g)) return;
+  visit_of(g.v_dtype, KVEVICT_ROLE_VALUE_SCALE, KVEVICT_ROLE_VALUE_MINIMUM);
 }
 
 }  // namespace
@@ -93,16 +113,20 @@ struct PagedCache::Layout {
     view = KVEVICT_VIEW_INIT;
     view.n_kv_heads = g.n_kv_heads;
     view.block_size = block_size;
-    view.k = BlockPlane(g.k_dtype, g.k_head_dim, g.n_kv_heads, block_size,
-                        options.layout);
-    out->k_bytes = static_cast<size_t>(view.k.block_stride_bytes);
-    view.k.data = Add(out->k_bytes, n);
-    if (HasValues(g)) {
-      view.v = BlockPlane(g.v_dtype, g.v_head_dim, g.n_kv_heads, block_size,
-                          options.layout);
-      out->v_bytes = static_cast<size_t>(view.v.block_stride_bytes);
-      view.v.data = Add(out->v_bytes, n);
-    }
+    const auto add = [&](kvevict_dtype dtype, uint32_t head_dim,
+                         kvevict_role role, kvevict_plane* plane) {
+      *plane =
+          BlockPlane(dtype, head_dim, g.n_kv_heads, block_size, options.layout);
+      plane->role = role;
+      plane->data = Add(static_cast<size_t>(plane->block_stride_bytes), n);
+    };
+    add(g.k_dtype, g.k_head_dim, KVEVICT_ROLE_NONE, &view.k);
+    if (HasValues(g)) add(g.v_dtype, g.v_head_dim, KVEVICT_ROLE_NONE, &view.v);
+    view.companions = out->numbers;
+    ForEachNumber(g, options, [&](kvevict_role role) {
+      add(options.number_dtype == 0 ? KVEVICT_DTYPE_F32 : options.number_dtype,
+          1, role, &out->numbers[view.n_companions++]);
+    });
     out->n_layers = n_layers;
     out->n_blocks = out->n_free = static_cast<uint32_t>(n.value());
   }
@@ -228,9 +252,11 @@ Status PagedCache::Allocate(const kvevict_paged_cache_options& options) {
   }
   size_t first = 0;
   for (Group& group : groups_) {
-    group.view.k.data += reinterpret_cast<uint64_t>(memory_);
-    if (group.v_bytes > 0) {
-      group.view.v.data += reinterpret_cast<uint64_t>(memory_);
+    const auto begin = reinterpret_cast<uint64_t>(memory_);
+    group.view.k.data += begin;
+    if (group.view.v.head_dim > 0) group.view.v.data += begin;
+    for (uint32_t i = 0; i < group.view.n_companions; ++i) {
+      group.numbers[i].data += begin;
     }
     group.free = free_.data() + first;
     group.holders = holders_.data() + first;
@@ -271,7 +297,14 @@ void PagedCache::FillUsage(kvevict_paged_cache_usage* out) const {
   out->n_sequences = n_sequences_;
   out->n_slots = n_slots_;
   for (const Group& group : groups_) {
-    const uint64_t block_bytes = group.k_bytes + group.v_bytes;
+    uint64_t block_bytes = 0;
+    ForEachBlockOf(group, [&](const kvevict_plane&, size_t n_bytes) {
+      block_bytes += n_bytes;
+    });
+    const kvevict_view& view = group.view;
+    out->f32_bytes += uint64_t{group.n_blocks} * view.block_size *
+                      view.n_kv_heads * sizeof(float) *
+                      (view.k.head_dim + view.v.head_dim);
     out->n_blocks += group.n_blocks;
     out->n_free += group.n_free;
     out->n_shared += group.n_shared;

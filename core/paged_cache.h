@@ -11,6 +11,7 @@
 #include "core/device_array.h"
 #include "core/plan.h"
 #include "core/status.h"
+#include "core/view.h"
 
 namespace kvevict {
 
@@ -19,9 +20,9 @@ class PagedCache {
  public:
   // Blocks of layers that are alike.
   struct Group {
-    kvevict_view view;  // of a sequence's layer, but for its table
-    size_t k_bytes;     // of a block's keys, which lie end to end
-    size_t v_bytes;
+    // Of a sequence's layer, but for its table. Blocks of a plane lie end to end.
+    kvevict_view view;
+    kvevict_plane numbers[4];  // its companions: scales and minima
     uint32_t n_layers;
     uint32_t n_blocks;
     uint32_t n_free;
@@ -47,6 +48,13 @@ class PagedCache {
   uint32_t block_size() const { return block_size_; }
   uint32_t BlocksFor(uint32_t n_slots) const {
     return n_slots / block_size_ + (n_slots % block_size_ != 0);
+  }
+  // visit(plane, bytes of a block) of K, V and their numbers.
+  template <typename Visit>
+  static void ForEachBlockOf(const Group& group, const Visit& visit) {
+    ForEachPlane(group.view, [&](const kvevict_plane& plane) {
+      visit(plane, static_cast<size_t>(plane.block_stride_bytes));
+    });
   }
   Group& GroupOf(uint32_t layer) const { return groups_[group_of_[layer]]; }
   // 0, 1, ... up to max_tokens; memory of the device.

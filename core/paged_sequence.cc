@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/dtype.h"
 #include "core/extent.h"
+#include "core/row_change.h"
 #include "core/view.h"
 
 namespace kvevict {
@@ -155,17 +157,15 @@ Status PagedSequence::CopyTaken(Stream stream, bool has_grown) {
   const Context& context = cache_->context();
   const Backend& backend = context.backend();
   Status status;
-  const auto copy = [&](const kvevict_plane& plane, size_t n_bytes,
-                        int32_t from, int32_t to) {
-    if (!status.ok() || n_bytes == 0) return;
-    auto* const blocks = reinterpret_cast<uint8_t*>(plane.data);
-    status = backend.copy(context, stream, blocks + size_t(from) * n_bytes,
-                          n_bytes, blocks + size_t(to) * n_bytes);
-  };
   ForEachReplaced([&](uint32_t layer, size_t i) {
-    const PagedCache::Group& group = cache_->GroupOf(layer);
-    copy(group.view.k, group.k_bytes, replaced_[i], tables_[i]);
-    copy(group.view.v, group.v_bytes, replaced_[i], tables_[i]);
+    const auto copy = [&](const kvevict_plane& plane, size_t n_bytes) {
+      if (!status.ok()) return;
+      auto* const blocks = reinterpret_cast<uint8_t*>(plane.data);
+      status =
+          backend.copy(context, stream, blocks + size_t(replaced_[i]) * n_bytes,
+                       n_bytes, blocks + size_t(tables_[i]) * n_bytes);
+    };
+    PagedCache::ForEachBlockOf(cache_->GroupOf(layer), copy);
   });
   if (status.ok()) status = ShowTables(stream);
   const PagedCache::Lock lock(*cache_);
@@ -271,12 +271,29 @@ kvevict_view ViewOf(const PagedRows& rows, uint32_t n_kv_heads) {
   return view;
 }
 
-// A sequence's view without the planes that the rows lack.
-kvevict_view Without(kvevict_view view, const PagedRows& rows) {
-  if (!IsPresent(rows.k)) view.k = kvevict_plane{};
-  if (!IsPresent(rows.v)) view.v = kvevict_plane{};
-  return view;
+// Of numbers that stand for themselves.
+bool IsPlain(const kvevict_plane& plane) {
+  return InfoOf(static_cast<DType>(plane.dtype)).is_plain();
 }
+
+// A sequence's view without the planes that the rows lack, nor their numbers.
+struct PartOfView {
+  kvevict_view view;
+  kvevict_plane numbers[4];
+
+  PartOfView(const kvevict_view& all, const PagedRows& rows) : view(all) {
+    const RowChange lacks = {!IsPresent(rows.k), !IsPresent(rows.v)};
+    if (lacks.k) view.k = kvevict_plane{};
+    if (lacks.v) view.v = kvevict_plane{};
+    view.companions = numbers;
+    view.n_companions = 0;
+    for (uint32_t i = 0; i < all.n_companions; ++i) {
+      if (lacks.Covers(all.companions[i])) continue;
+      numbers[view.n_companions++] = all.companions[i];
+    }
+  }
+  PartOfView(const PartOfView&) = delete;
+};
 
 // Where a packed row is, of a cache in contiguous memory or in blocks by id.
 uint8_t* RowAt(const kvevict_view& view, const kvevict_plane& plane,
@@ -328,7 +345,9 @@ void CopyFew(const CopiedRows& rows, const kvevict_plane& from,
 Status CopyRows(const PagedCache& cache, const CopiedRows& rows,
                 Stream stream) {
   const Context& context = cache.context();
-  if (context.backend().on_host && AreFew(rows)) {
+  const Backend& backend = context.backend();
+  const RowChange change = ChangeOf(rows.from, rows.to);
+  if (backend.on_host && !change.any() && AreFew(rows)) {
     CopyFew(rows, rows.from.k, rows.to.k);
     CopyFew(rows, rows.from.v, rows.to.v);
     return Status();
@@ -339,13 +358,16 @@ Status CopyRows(const PagedCache& cache, const CopiedRows& rows,
   job.keep = KeepLists::Packed(cache.slots() + rows.first, 1, rows.n);
   job.first_slot = rows.to_first;
   job.destination = &rows.to;
-  return context.backend().compact(context, stream, {Jobs<MoveJob>(job), {}});
+  job.change = change;
+  const Jobs<MoveJob> jobs(job);
+  KV_RETURN_IF_ERROR(backend.compact(context, stream, {jobs, {}}));
+  return change.any() ? backend.requantize(context, stream, {jobs}) : Status();
 }
 
 }  // namespace
 
-Status PagedSequence::CheckRows(const PagedRows& rows) const {
-  const kvevict_layer_geometry& g = cache_->plan().layer(rows.layer).geometry;
+Status PagedSequence::CheckRows(const PagedRows& rows, Stream stream) const {
+  kvevict_layer_geometry g = cache_->plan().layer(rows.layer).geometry;
   const uint32_t held = lengths_[rows.layer];
   if (rows.first_slot > held || rows.n_tokens > held - rows.first_slot) {
     return InvalidArgument("first_slot %u + n_tokens %u > %u slots held",
@@ -353,20 +375,34 @@ Status PagedSequence::CheckRows(const PagedRows& rows) const {
   }
   const kvevict_view view = ViewOf(rows, g.n_kv_heads);
   KV_RETURN_IF_ERROR(ValidateView(view, rows.n_tokens, true));
+  // What stands for itself is stored anew.
+  if (IsPlain(rows.k)) g.k_dtype = rows.k.dtype;
+  if (IsPlain(rows.v)) g.v_dtype = rows.v.dtype;
   KV_RETURN_IF_ERROR(MatchGeometry(view, g));
   if (IsPresent(rows.v) && !HasValues(g)) {
     return InvalidArgument("v.data is not 0, but the geometry has no values");
   }
-  if (cache_->IsApart(rows.k, g.n_kv_heads, rows.n_tokens) &&
-      cache_->IsApart(rows.v, g.n_kv_heads, rows.n_tokens)) {
+  if (!cache_->IsApart(rows.k, g.n_kv_heads, rows.n_tokens) ||
+      !cache_->IsApart(rows.v, g.n_kv_heads, rows.n_tokens)) {
+    return InvalidArgument("rows overlap the cache's blocks");
+  }
+  const PartOfView part(View(rows.layer), rows);
+  MoveJob job;
+  job.view = &view;
+  job.destination = &part.view;
+  job.change = ChangeOf(view, part.view);
+  KV_RETURN_IF_ERROR(CheckScales(view, job.change.k, job.change.v));
+  const Backend& backend = cache_->context().backend();
+  if (!job.change.any() || backend.check_requantizing == nullptr) {
     return Status();
   }
-  return InvalidArgument("rows overlap the cache's blocks");
+  return backend.check_requantizing(cache_->context(), stream,
+                                    Jobs<MoveJob>(job));
 }
 
 Status PagedSequence::Write(std::span<const PagedRows> rows, Stream stream) {
   for (size_t i = 0; i < rows.size(); ++i) {
-    Status status = CheckRows(rows[i]);
+    Status status = CheckRows(rows[i], stream);
     if (!status.ok()) return Prefixed(status, "rows[%zu]: ", i);
   }
   KV_RETURN_IF_ERROR(Replace(
@@ -379,10 +415,10 @@ Status PagedSequence::Write(std::span<const PagedRows> rows, Stream stream) {
       stream));
   for (const PagedRows& one : rows) {
     if (one.n_tokens == 0) continue;
-    const kvevict_view view = View(one.layer);
+    const PartOfView part(View(one.layer), one);
     KV_RETURN_IF_ERROR(CopyRows(*cache_,
-                                {ViewOf(one, view.n_kv_heads), 0, one.n_tokens,
-                                 Without(view, one), one.first_slot},
+                                {ViewOf(one, part.view.n_kv_heads), 0,
+                                 one.n_tokens, part.view, one.first_slot},
                                 stream));
   }
   return Status();
@@ -391,15 +427,15 @@ Status PagedSequence::Write(std::span<const PagedRows> rows, Stream stream) {
 Status PagedSequence::Read(std::span<const PagedRows> rows,
                            Stream stream) const {
   for (size_t i = 0; i < rows.size(); ++i) {
-    Status status = CheckRows(rows[i]);
+    Status status = CheckRows(rows[i], stream);
     if (!status.ok()) return Prefixed(status, "rows[%zu]: ", i);
   }
   for (const PagedRows& one : rows) {
     if (one.n_tokens == 0) continue;
-    const kvevict_view view = View(one.layer);
+    const PartOfView part(View(one.layer), one);
     KV_RETURN_IF_ERROR(CopyRows(*cache_,
-                                {Without(view, one), one.first_slot,
-                                 one.n_tokens, ViewOf(one, view.n_kv_heads), 0},
+                                {part.view, one.first_slot, one.n_tokens,
+                                 ViewOf(one, part.view.n_kv_heads), 0},
                                 stream));
   }
   return Status();

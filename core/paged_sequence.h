@@ -63,7 +63,7 @@ class PagedSequence {
   // visit(layer, entry) with each that is wanted or taken, until it has seen all.
   template <typename Visit>
   void ForEachReplaced(const Visit& visit) const;
-  Status CheckRows(const PagedRows& rows) const;
+  Status CheckRows(const PagedRows& rows, Stream stream) const;
   // To the device, if that is another.
   Status ShowTables(Stream stream) const;
   template <typename Blocks>

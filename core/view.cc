@@ -277,14 +277,6 @@ Status CheckRole(const kvevict_view& view, uint32_t i) {
                          role.name, role.rows_name, info.name);
 }
 
-// nullptr if there is none.
-const kvevict_plane* FindRole(const kvevict_view& view, kvevict_role role) {
-  for (uint32_t i = 0; i < view.n_companions; ++i) {
-    if (view.companions[i].role == role) return &view.companions[i];
-  }
-  return nullptr;
-}
-
 // Checks the block tables, ids from first_slot on; `out_n_blocks` becomes the
 // highest one used, plus one, or as much of that as is known.
 Status CheckBlockTables(const kvevict_view& view, const ListCounts& tokens,
@@ -445,49 +437,6 @@ Status CheckNotShared(const kvevict_view& view, uint32_t first_slot) {
       static_cast<unsigned long long>(end));
 }
 
-Status MatchRows(const kvevict_view& view, const kvevict_view& destination) {
-  if (view.n_kv_heads != destination.n_kv_heads) {
-    return InvalidArgument("n_kv_heads %u is not the view's %u",
-                           destination.n_kv_heads, view.n_kv_heads);
-  }
-  if (view.n_companions != destination.n_companions) {
-    return InvalidArgument("n_companions %u is not the view's %u",
-                           destination.n_companions, view.n_companions);
-  }
-  const auto match = [&](const char* name, const kvevict_plane& a,
-                         const kvevict_plane& b) {
-    if (IsPresent(a) != IsPresent(b)) {
-      return InvalidArgument(
-          "%s.data is 0%s", name,
-          IsPresent(a) ? ", but not the view's" : " in the view alone");
-    }
-    if (a.role != b.role || IsConstant(view, a) != IsConstant(destination, b)) {
-      return InvalidArgument(
-          "%s.role %d, token_stride_bytes %lld are not as the view's %d, %lld",
-          name, static_cast<int>(b.role),
-          static_cast<long long>(b.token_stride_bytes),
-          static_cast<int>(a.role),
-          static_cast<long long>(a.token_stride_bytes));
-    }
-    if (a.dtype == b.dtype && a.head_dim == b.head_dim &&
-        a.row_bytes == b.row_bytes) {
-      return Status();
-    }
-    return InvalidArgument(
-        "%s.dtype %d, head_dim %u, row_bytes %u are not the view's %d, %u, %u",
-        name, static_cast<int>(b.dtype), b.head_dim, b.row_bytes,
-        static_cast<int>(a.dtype), a.head_dim, a.row_bytes);
-  };
-  KV_RETURN_IF_ERROR(match("k", view.k, destination.k));
-  KV_RETURN_IF_ERROR(match("v", view.v, destination.v));
-  for (uint32_t i = 0; i < view.n_companions; ++i) {
-    const Status status =
-        match("companion", view.companions[i], destination.companions[i]);
-    if (!status.ok()) return Prefixed(status, "companions[%u]: ", i);
-  }
-  return Status();
-}
-
 Status ValidateRows(const char* name, const kvevict_plane& rows,
                     kvevict_dtype dtype, uint32_t head_dim, uint32_t n_heads,
                     uint32_t n_rows) {
@@ -555,6 +504,13 @@ Status CheckComplete(const kvevict_view& view,
         static_cast<int>(g.v_dtype), g.v_head_dim);
   }
   return Status();
+}
+
+const kvevict_plane* FindRole(const kvevict_view& view, kvevict_role role) {
+  for (uint32_t i = 0; i < view.n_companions; ++i) {
+    if (view.companions[i].role == role) return &view.companions[i];
+  }
+  return nullptr;
 }
 
 Status CheckScales(const kvevict_view& view, bool reads_keys,

@@ -6,6 +6,7 @@
 
 #include "core/keep_lists.h"
 #include "core/kernels/row_source.h"
+#include "core/row_change.h"
 #include "core/status.h"
 
 namespace kvevict {
@@ -69,10 +70,6 @@ Status ValidateView(const kvevict_view& view, const ListCounts& tokens,
 // are nobody else's too.
 Status CheckNotShared(const kvevict_view& view, uint32_t first_slot);
 
-// Checks that rows of one valid view can be copied to another: that it has the same
-// heads and planes, and rows alike.
-Status MatchRows(const kvevict_view& view, const kvevict_view& destination);
-
 // Checks a plane that is only read, [n_heads, n_rows, head_dim] of a dtype.
 Status ValidateRows(const char* name, const kvevict_plane& rows,
                     kvevict_dtype dtype, uint32_t head_dim, uint32_t n_heads,
@@ -87,6 +84,9 @@ Status MatchGeometry(const kvevict_view& view,
 // move.
 Status CheckComplete(const kvevict_view& view,
                      const kvevict_layer_geometry& geometry);
+
+// The companion with a role; nullptr if there is none.
+const kvevict_plane* FindRole(const kvevict_view& view, kvevict_role role);
 
 // Checks that K, and V, have the scales that it takes to read them, of a valid view.
 Status CheckScales(const kvevict_view& view, bool reads_keys,
@@ -103,17 +103,19 @@ RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
                    uint32_t head);
 
 // Calls visit(plane, other's plane) for K, V and companions of two views with the
-// same planes, as far as they have rows; but for companion i if bit i of `left_out` is
-// set.
+// same planes, as far as they have rows and do not change; but for companion i if bit i
+// of `left_out` is set.
 template <typename Visit>
 void ForEachPlanePair(const kvevict_view& view, const kvevict_view& other,
-                      const Visit& visit, uint64_t left_out = 0) {
-  if (IsPresent(view.k)) visit(view.k, other.k);
-  if (IsPresent(view.v)) visit(view.v, other.v);
+                      const Visit& visit, uint64_t left_out = 0,
+                      const RowChange& change = {}) {
+  if (IsPresent(view.k) && !change.k) visit(view.k, other.k);
+  if (IsPresent(view.v) && !change.v) visit(view.v, other.v);
   for (uint32_t i = 0; i < view.n_companions; ++i) {
-    if ((left_out >> i & 1) == 0 && HasRows(view, view.companions[i])) {
-      visit(view.companions[i], other.companions[i]);
-    }
+    const kvevict_plane& plane = view.companions[i];
+    if ((left_out >> i & 1) != 0 || !HasRows(view, plane)) continue;
+    if (change.Covers(plane)) continue;
+    visit(plane, other.companions[PartnerOf(view, other, change, i)]);
   }
 }
 

@@ -208,6 +208,7 @@ const Backend kCudaBackend = {
     .check_diversifying = CheckDiversifying,
     .check_varying = CheckVarying,
     .check_merging = CheckMerging,
+    .check_requantizing = CheckRequantizing,
     .check_rotating = CheckRotating,
     .check_attending = CheckAttending,
     .shape_and_select = ShapeAndSelect,

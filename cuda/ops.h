@@ -32,6 +32,10 @@ Status CheckVarying(const Context& context, Stream stream,
 // See Backend::check_merging.
 Status CheckMerging(const Context& context, Stream stream, Jobs<MoveJob> jobs);
 
+// See Backend::check_requantizing.
+Status CheckRequantizing(const Context& context, Stream stream,
+                         Jobs<MoveJob> jobs);
+
 // See Backend::check_rotating.
 Status CheckRotating(const Context& context, Stream stream,
                      Jobs<RotateJob> jobs);

@@ -47,12 +47,18 @@ Status ForEachPlaneBatch(Jobs<MoveJob> jobs, uint64_t most_bytes,
       if (job.keep.count.most == 0) continue;
       if (i >= 2 && i - 2 >= job.view->n_companions) continue;
       if (i >= 2 && (job.shared_companions >> (i - 2) & 1) != 0) continue;
-      const auto plane_of = [i](const kvevict_view& view) -> const auto& {
-        return i == 0 ? view.k : i == 1 ? view.v : view.companions[i - 2];
+      if (i == 0 && job.change.k) continue;
+      if (i == 1 && job.change.v) continue;
+      const auto plane_at = [](const kvevict_view& view,
+                               uint32_t at) -> const auto& {
+        return at == 0 ? view.k : at == 1 ? view.v : view.companions[at - 2];
       };
-      const kvevict_plane& plane = plane_of(*job.view);
-      const kvevict_plane& to = plane_of(job.target());
-      if (!HasRows(*job.view, plane)) continue;
+      const kvevict_plane& plane = plane_at(*job.view, i);
+      if (!HasRows(*job.view, plane) || job.change.Covers(plane)) continue;
+      const kvevict_plane& to = plane_at(
+          job.target(),
+          i < 2 ? i
+                : 2 + PartnerOf(*job.view, job.target(), job.change, i - 2));
       if (batch.Add(job, plane, to, most_bytes)) continue;
       KV_RETURN_IF_ERROR(flush());
       batch.Add(job, plane, to, most_bytes);

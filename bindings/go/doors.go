@@ -315,7 +315,7 @@ type Move struct {
 	// TokenCounts, where heads hold different numbers: uint32 [KVHeads], each at most Tokens. Blocks
 	// beyond a head's own count need not be in its table.
 	TokenCounts Memory
-	Keep        KeepLists // slots that are held
+	Keep        KeepLists // slots that are held; none, with a Destination: all of them
 	// Merge is what Compact makes of the rows that go. Of values: MergeThreshold is the least similarity
 	// that merges, MergeFraction the part of those that go, the most similar; 0: all.
 	Merge          Merge
@@ -325,8 +325,22 @@ type Move struct {
 	// below it is neither read nor written, and no listed slot is.
 	FirstSlot int
 	// Destination, where Compact copies rows to another cache, which is then all that changes: one with
-	// the same KV heads and rows in any layout. nil: rows move in place.
+	// the same KV heads and head sizes in any layout. Where K or V have another dtype there, rows are
+	// requantised. nil: rows move in place.
 	Destination *View
+}
+
+// keepsAll tells whether there are no lists, not even empty ones.
+func (m *Move) keepsAll() bool {
+	return m.Destination != nil && m.Keep.Lists == 0 && m.Keep.Count == 0 && m.Keep.Slots.address == nil
+}
+
+// kept is how many slots of a head stay at most.
+func (m *Move) kept() int {
+	if m.keepsAll() {
+		return m.Tokens
+	}
+	return m.Keep.Count
 }
 
 // Compact moves the surviving rows of layers, at most MaxJobs, down to slots that follow each other, in
@@ -378,14 +392,16 @@ func (c *Context) moves(moves []Move, slotsOf func(*Move) (string, int)) (*nativ
 		if err == nil {
 			counts, err = move.TokenCounts.each(c.device, "TokenCounts", int(cache.native.NKVHeads))
 		}
-		if err == nil {
+		var keep uintptr
+		if err == nil && !move.keepsAll() {
 			n.keep[i], err = move.Keep.native(c.device)
+			keep = inHeap(unsafe.Pointer(&n.keep[i]))
 		}
 		firstSlot := count(&err, "FirstSlot", move.FirstSlot)
 		var destination uintptr
 		if err == nil && move.Destination != nil {
 			var to *content
-			slots := move.FirstSlot + move.Keep.Count
+			slots := move.FirstSlot + move.kept()
 			to, _, err = move.Destination.use(c.device, "Count", slots, Memory{})
 			if err == nil {
 				n.caches = append(n.caches, to)
@@ -400,7 +416,7 @@ func (c *Context) moves(moves []Move, slotsOf func(*Move) (string, int)) (*nativ
 			StructSize:  uint32(unsafe.Sizeof(native.Move{})),
 			NTokens:     tokens,
 			View:        uintptr(unsafe.Pointer(cache.native)),
-			Keep:        inHeap(unsafe.Pointer(&n.keep[i])),
+			Keep:        keep,
 			TokenCounts: counts,
 
 			Merge:          int32(move.Merge),

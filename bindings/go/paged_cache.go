@@ -14,6 +14,9 @@ type PagedCacheOptions struct {
 	// Memory for the blocks, Plan.PagedCacheBytes or more, aligned to 256; the zero Memory: the context
 	// allocates.
 	Memory Memory
+	// NumberDType is that of the scales and minima that blocks have for each row of DTypeU8, DTypeI8, DTypeU4
+	// and DTypeU4Halves; zero: DTypeF32. Rows of fp8 have a scale if it is not zero.
+	NumberDType DType
 }
 
 func (o *PagedCacheOptions) native(device Device) (n native.PagedCacheOptions, err error) {
@@ -24,6 +27,7 @@ func (o *PagedCacheOptions) native(device Device) (n native.PagedCacheOptions, e
 		Layout:      int32(o.Layout),
 		Memory:      uintptr(o.Memory.address),
 		MemoryBytes: o.Memory.bytes,
+		NumberDType: int32(o.NumberDType),
 	}
 	if err == nil {
 		err = o.Memory.on(device, "Memory")
@@ -87,6 +91,7 @@ type PagedCacheUsage struct {
 	Slots      uint64 // rows of all layers that sequences hold, each for itself
 	Bytes      uint64 // of all blocks
 	BytesInUse uint64 // of those that are not free
+	F32Bytes   uint64 // of all blocks if their rows were f32
 }
 
 // Usage counts blocks.
@@ -101,7 +106,7 @@ func (c *PagedCache) Usage() (PagedCacheUsage, error) {
 		return PagedCacheUsage{}, err
 	}
 	return PagedCacheUsage{
-		int(n.NSequences), n.NBlocks, n.NFree, n.NShared, n.NSlots, n.Bytes, n.BytesInUse,
+		int(n.NSequences), n.NBlocks, n.NFree, n.NShared, n.NSlots, n.Bytes, n.BytesInUse, n.F32Bytes,
 	}, nil
 }
 

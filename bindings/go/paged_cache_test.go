@@ -254,7 +254,7 @@ func TestPagedSequencesHoldWhatEachWouldHoldAlone(t *testing.T) {
 		usage := p.usage(t)
 		bytes, err := p.plan.PagedCacheBytes(PagedCacheOptions{Blocks: 26, BlockSize: 4})
 		must(t, err)
-		same(t, PagedCacheUsage{Blocks: usage.Blocks, Free: usage.Blocks, Bytes: bytes}, usage)
+		same(t, PagedCacheUsage{Blocks: usage.Blocks, Free: usage.Blocks, Bytes: bytes, F32Bytes: bytes}, usage)
 	}
 }
 

@@ -93,6 +93,7 @@ func planeOf(n *native.Plane) Plane {
 		DType:         DType(n.DType),
 		HeadDim:       int(n.HeadDim),
 		RowBytes:      int(n.RowBytes),
+		Role:          Role(n.Role),
 	}
 }
 

@@ -109,15 +109,21 @@ func (v *View) Layout() Layout {
 	return layout
 }
 
-// layoutOf is the layout of a view of the library's making, which has no companions.
+// layoutOf is the layout of a view of the library's making, whose companions are the library's too.
 func layoutOf(n *native.View) Layout {
-	return Layout{
+	layout := Layout{
 		KVHeads:    int(n.NKVHeads),
 		K:          planeOf(&n.K),
 		V:          planeOf(&n.V),
 		BlockSize:  int(n.BlockSize),
 		BlockTable: Address(uint64(n.BlockTable), 4*n.BlockTableLen),
 	}
+	companions := *(**native.Plane)(unsafe.Pointer(&n.Companions))
+	for i := range unsafe.Slice(companions, n.NCompanions) {
+		plane := &unsafe.Slice(companions, n.NCompanions)[i]
+		layout.Companions = append(layout.Companions, planeOf(plane))
+	}
+	return layout
 }
 
 // Close lets go of the memory; a second call does nothing. It never fails.

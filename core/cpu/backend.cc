@@ -141,6 +141,7 @@ const Backend kCpuBackend = {
     .check_diversifying = nullptr,
     .check_varying = nullptr,
     .check_merging = nullptr,
+    .check_requantizing = nullptr,
     .check_rotating = nullptr,
     .check_attending = nullptr,
     .shape_and_select = nullptr,

@@ -18,7 +18,8 @@ Status Run_compact(const Context& context, Stream, const CompactArgs& args) {
           {rows.from, rows.to, job.destination == nullptr,
            job.keep.ListOf(head), job.keep.CountOf(head), job.first_slot});
     };
-    ForEachPlanePair(*job.view, job.target(), move, job.shared_companions);
+    ForEachPlanePair(*job.view, job.target(), move, job.shared_companions,
+                     job.change);
   });
   return Status();
 }

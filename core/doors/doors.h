@@ -67,6 +67,7 @@ Status BudgetForMass(const Context& context,
 struct Move {
   kvevict_view view;
   kvevict_keep_lists keep;
+  bool keeps_all;  // slots 0, 1, ...: there are no lists
   uint32_t n_tokens;
   const uint32_t* token_counts;
   Merge merge;

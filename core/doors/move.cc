@@ -4,6 +4,7 @@
 #include "core/doors/checks.h"
 #include "core/doors/doors.h"
 #include "core/overlap.h"
+#include "core/row_change.h"
 #include "core/view.h"
 
 namespace kvevict {
@@ -88,8 +89,11 @@ Status CheckDestination(const Move& move, bool on_host, bool reads_counts) {
       ValidateView(move.destination, WrittenSlots(move, reads_counts), on_host,
                    move.first_slot);
   if (status.ok()) status = CheckNotShared(move.destination, move.first_slot);
-  if (status.ok()) status = MatchRows(move.view, move.destination);
-  return status.ok() ? status : Prefixed(status, "destination: ");
+  const RowChange change = ChangeOf(move.view, move.destination);
+  if (status.ok()) status = MatchRows(move.view, move.destination, change);
+  if (!status.ok()) return Prefixed(status, "destination: ");
+  status = CheckScales(move.view, change.k, change.v);
+  return status.ok() ? status : Prefixed(status, "view: ");
 }
 
 // What moves rows of a view of which so many slots will be addressed.
@@ -109,7 +113,8 @@ Status MakeMoveJob(const Move& move, const ListCounts& tokens,
   out->tokens = tokens;
   out->merge = move.merge;
   out->first_slot = move.first_slot;
-  out->destination = move.has_destination ? &move.destination : nullptr;
+  if (!move.has_destination) return Status();
+  out->destination = &move.destination;
   return Status();
 }
 
@@ -142,7 +147,11 @@ Status CheckMove(const Context& context, const Move& move, CheckList check,
   }
   KV_RETURN_IF_ERROR(
       MakeMoveJob(move, tokens, context.backend().on_host, "n_tokens", out));
-  KV_RETURN_IF_ERROR(CheckKeepLists(move.keep, &out->keep));
+  if (move.keeps_all) {
+    out->keep = {nullptr, move.keep.n_lists, tokens, move.n_tokens};
+  } else {
+    KV_RETURN_IF_ERROR(CheckKeepLists(move.keep, &out->keep));
+  }
   const KeepLists& keep = out->keep;
   KV_RETURN_IF_ERROR(
       CheckCounts(context, "keep.counts", keep.count, keep.n_lists));
@@ -152,7 +161,10 @@ Status CheckMove(const Context& context, const Move& move, CheckList check,
     const Status status = CheckNotShared(move.view, move.first_slot);
     if (!status.ok()) return Prefixed(status, "view: ");
   }
-  if (!on_host) return Status();
+  if (move.has_destination) {
+    out->change = ChangeOf(move.view, move.destination);
+  }
+  if (!on_host || move.keeps_all) return Status();
   for (uint32_t list = 0; list < keep.n_lists; ++list) {
     const uint32_t n_held = HeldBy(tokens, list, move);
     // Slots below the count are written.
@@ -321,7 +333,15 @@ Status Compact(const Context& context, std::span<const Move> moves,
     }
     KV_RETURN_IF_ERROR(backend.merge(context, memory.stream, {jobs, scratch}));
   }
-  return backend.compact(context, memory.stream, {jobs, scratch});
+  bool changes = false;
+  for (const MoveJob& job : jobs) changes = changes || job.change.any();
+  if (changes && backend.check_requantizing != nullptr) {
+    KV_RETURN_IF_ERROR(
+        backend.check_requantizing(context, memory.stream, jobs));
+  }
+  KV_RETURN_IF_ERROR(backend.compact(context, memory.stream, {jobs, scratch}));
+  if (!changes) return Status();
+  return backend.requantize(context, memory.stream, {jobs});
 }
 
 Status ReorderWorkspace(const Context& context, std::span<const Move> moves,

@@ -24,9 +24,9 @@ void GatherEach(const GatherRowsArgs& a, const RowSource& from,
   const uint32_t ahead = RowsAhead(row_bytes);
   for (uint32_t i = begin; i < a.n_keep; ++i) {
     if (i + ahead < a.n_keep) {
-      PrefetchRow(from.Row(a.keep[i + ahead]), row_bytes);
+      PrefetchRow(from.Row(a.Kept(i + ahead)), row_bytes);
     }
-    CopyRow(Writable(to.Row(a.first_row + i)), from.Row(a.keep[i]), row_bytes);
+    CopyRow(Writable(to.Row(a.first_row + i)), from.Row(a.Kept(i)), row_bytes);
   }
 }
 
@@ -43,16 +43,14 @@ void GatherRuns(const GatherRowsArgs& a, const uint8_t* from, uint8_t* to,
   const size_t bytes = a.from.row_bytes;
   to += a.first_row * bytes;
   for (uint32_t i = begin; i < a.n_keep;) {
+    const uint32_t first = a.Kept(i);
     uint32_t run = 1;
-    while (i + run < a.n_keep &&
-           a.keep[i + run] == a.keep[i] + static_cast<int32_t>(run)) {
-      ++run;
-    }
+    while (i + run < a.n_keep && a.Kept(i + run) == first + run) ++run;
     const uint32_t next = i + run;
     if (next < a.n_keep) {
-      PrefetchRow(from + a.keep[next] * bytes, 4 * kCacheLine);
+      PrefetchRow(from + a.Kept(next) * bytes, 4 * kCacheLine);
     }
-    std::memmove(to + i * bytes, from + a.keep[i] * bytes, run * bytes);
+    std::memmove(to + i * bytes, from + first * bytes, run * bytes);
     i = next;
   }
 }

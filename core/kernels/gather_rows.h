@@ -11,11 +11,16 @@
 namespace kvevict {
 
 struct GatherRowsArgs {
-  MovedRows from, to;             // pieces of one size and number
-  bool in_place = true;           // `to` is `from`; otherwise they are apart
-  const int32_t* keep = nullptr;  // strictly ascending; in place >= first_row
+  MovedRows from, to;    // pieces of one size and number
+  bool in_place = true;  // `to` is `from`; otherwise they are apart
+  // Strictly ascending; in place >= first_row. nullptr, not in place: 0, 1, ...
+  const int32_t* keep = nullptr;
   uint32_t n_keep = 0;
   uint32_t first_row = 0;
+
+  uint32_t Kept(uint32_t i) const {
+    return keep == nullptr ? i : static_cast<uint32_t>(keep[i]);
+  }
 };
 
 // Moves row keep[i] to row first_row + i, for i = 0, 1, ... Since keep is strictly

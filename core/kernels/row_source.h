@@ -58,6 +58,11 @@ struct RowSource {
   // Where the number of a row is, in blocks as the rows are.
   const uint8_t* Number(const RowNumbers& numbers, uint32_t r) const {
     if (numbers.is_constant) return numbers.base;
+    if (block_size == 0) return numbers.base + int64_t{r} * numbers.row_stride;
+    if (numbers.is_plain) {
+      return numbers.base + block_table[r / block_size] * numbers.block_stride +
+             int64_t{r % block_size} * numbers.row_stride;
+    }
     RowSource rows = *this;
     rows.base = numbers.base;
     rows.row_stride = numbers.row_stride;

@@ -95,6 +95,7 @@ int main(int argc, char** argv) {
     BenchDecode(session);
     BenchPaged(session);
     BenchTables(session);
+    BenchRequantize(session);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}kvevict_bench: {}\n", terminal ? "\n" : "",
                error.what());

@@ -48,6 +48,7 @@ void BenchDecode(Session& session);
 void BenchAttend(Session& session);
 void BenchPaged(Session& session);
 void BenchTables(Session& session);
+void BenchRequantize(Session& session);
 
 }  // namespace kvevict::bench
 

@@ -458,8 +458,8 @@ Test(compact_to, destinations_that_cannot_be_are_errors) {
   EXPECT_BREAKS_TO(to.struct_size = 8, "destination.struct_size", "8");
   EXPECT_BREAKS_TO(to.n_kv_heads = 1, "destination: n_kv_heads 1", "2");
   EXPECT_BREAKS_TO(to.n_companions = 1, "destination: n_companions 1", "2");
-  EXPECT_BREAKS_TO(to.k.dtype = KVEVICT_DTYPE_F16, "destination: k.dtype 2",
-                   "head_dim 4", "the view's 1, 4, 0");
+  EXPECT_BREAKS_TO(to.k.head_dim = 3, "destination: k.dtype 1", "head_dim 3",
+                   "the view's 1, 4, 0");
   EXPECT_BREAKS_TO(to.v.head_dim = 3, "destination: v.dtype 1", "head_dim 3");
   EXPECT_BREAKS_TO((to.v = (kvevict_plane)KVEVICT_PLANE_INIT),
                    "destination: v.data is 0, but not the view's");

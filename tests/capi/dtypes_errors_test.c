@@ -224,7 +224,7 @@ Test(dtypes_errors, a_destination_has_numbers_where_the_view_has) {
   EXPECT_OK(kvevict_compact(context, &move, 1, NULL, 0, NULL));
   to->companions[2].token_stride_bytes = 0;
   EXPECT_INVALID(kvevict_compact(context, &move, 1, NULL, 0, NULL),
-                 "destination", "companions[2]", "token_stride_bytes 0");
+                 "destination", "the scale and the minimum of k");
   test_cache_destroy(from);
   test_cache_destroy(to);
   kvevict_context_destroy(context);

@@ -125,14 +125,6 @@ Test(paged_cache_errors, options) {
   EXPECT_FAILS(kvevict_paged_cache_create(other->plan, &s->options, &out),
                KVEVICT_ERROR_UNSUPPORTED, "layer 0", "opaque");
   test_plan_destroy(other);
-  kvevict_layer_geometry codes = test_layer(4, kHeads, kDim, kDim);
-  codes.v_dtype = KVEVICT_DTYPE_U8;
-  const kvevict_geometry of_codes = test_geometry(2, kMaxTokens, &codes);
-  other = test_plan_create("knorm:budget=10", &of_codes,
-                           KVEVICT_OPERATION_EVICT, 1);
-  EXPECT_FAILS(kvevict_paged_cache_create(other->plan, &s->options, &out),
-               KVEVICT_ERROR_UNSUPPORTED, "layer 0", "u8", "scales");
-  test_plan_destroy(other);
   End(s);
 }
 

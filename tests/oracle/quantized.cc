@@ -138,7 +138,7 @@ double oracle_element(const kvevict_view* view, const kvevict_plane* plane,
       token, head, 1.0);
   const double minimum = NumberOf(
       *view, is_value ? KVEVICT_ROLE_VALUE_MINIMUM : KVEVICT_ROLE_KEY_MINIMUM,
-      token, head, 0.0);
+      token, head, -0.0);  // what adds nothing, to -0 neither
   return oracle_code(plane->dtype, row.data(), plane->head_dim, e) * scale +
          minimum;
 }

@@ -216,9 +216,24 @@ public readonly record struct KvMove(KvView View, int TokenCount, KvKeepLists Ke
 
     /// <summary>
     /// Another cache that a context copies survivors to when it compacts, which is then all that changes: one with the
-    /// same KV heads and rows in any layout. Null: they move in place.
+    /// same KV heads and head sizes in any layout. Where K or V have another type there, rows are requantised. Null:
+    /// they move in place.
     /// </summary>
     public KvView? Destination { get; init; }
+
+    /// <summary>All slots that are held, to another cache.</summary>
+    /// <param name="view">The layer's cache.</param>
+    /// <param name="tokenCount">Slots held, the most of any head.</param>
+    /// <param name="destination">Where they are copied to.</param>
+    /// <returns>The move.</returns>
+    public static KvMove All(KvView view, int tokenCount, KvView destination) =>
+        new(view, tokenCount, default) { Destination = destination, KeepsAll = true };
+
+    private bool KeepsAll { get; init; }
+
+    internal int MostKept => HasNoLists ? TokenCount : Keep.Count;
+
+    internal bool HasNoLists => KeepsAll && Destination is not null;
 
     internal void KeepAlive()
     {
@@ -243,7 +258,7 @@ internal unsafe struct NativeMove
         if (move.View is null) throw new ArgumentNullException(nameof(move.View));
         uint* counts = (uint*)move.TokenCounts.Each(context, nameof(move.TokenCounts), move.View.KvHeads);
         move.View.Write(&self->_view, tokenCount, context, counts);
-        move.Keep.Write(&self->_keep, context);
+        if (!move.HasNoLists) move.Keep.Write(&self->_keep, context);
         Native.kvevict_move_init(native, (nuint)sizeof(kvevict_move));
         native->n_tokens = Check.Count(move.TokenCount, nameof(move.TokenCount));
         native->token_counts = counts;
@@ -252,9 +267,9 @@ internal unsafe struct NativeMove
         native->merge_fraction = move.MergeFraction;
         native->first_slot = Check.Count(move.FirstSlot, nameof(move.FirstSlot));
         native->view = &self->_view;
-        native->keep = &self->_keep;
+        native->keep = move.HasNoLists ? null : &self->_keep;
         if (move.Destination is null) return;
-        move.Destination.Write(&self->_destination, checked(move.FirstSlot + move.Keep.Count), context, null);
+        move.Destination.Write(&self->_destination, checked(move.FirstSlot + move.MostKept), context, null);
         native->destination = &self->_destination;
     }
 }

@@ -15,6 +15,12 @@ public readonly record struct KvPagedCacheOptions(int BlockCount)
     /// </summary>
     public KvRegion Memory { get; init; }
 
+    /// <summary>
+    /// Of the scales and minima that blocks have for each row of u8, i8, u4 and u4_halves: f32, f16 or bf16.
+    /// <see cref="KvDType.Opaque"/>: f32, and none for rows of fp8, which otherwise have a scale.
+    /// </summary>
+    public KvDType NumberDType { get; init; }
+
     internal unsafe kvevict_paged_cache_options ToNative(ContextHandle context)
     {
         kvevict_paged_cache_options native;
@@ -24,6 +30,7 @@ public readonly record struct KvPagedCacheOptions(int BlockCount)
         native.layout = Layout;
         native.memory = (void*)Memory.Resolve(context, nameof(Memory));
         native.memory_bytes = (nuint)Memory.Bytes;
+        native.number_dtype = NumberDType;
         return native;
     }
 }
@@ -36,8 +43,9 @@ public readonly record struct KvPagedCacheOptions(int BlockCount)
 /// <param name="Slots">Rows of all layers that sequences hold, each for itself.</param>
 /// <param name="Bytes">Of all blocks.</param>
 /// <param name="BytesInUse">Of those that are not free.</param>
+/// <param name="F32Bytes">Of all blocks if their rows were f32.</param>
 public readonly record struct KvPagedCacheUsage(
-    int Sequences, long Blocks, long Free, long Shared, long Slots, long Bytes, long BytesInUse);
+    int Sequences, long Blocks, long Free, long Shared, long Slots, long Bytes, long BytesInUse, long F32Bytes);
 
 /// <summary>
 /// A cache for engines without one: a fixed pool of blocks, which sequences hold by tables, as in PagedAttention.
@@ -98,7 +106,7 @@ public sealed unsafe class KvPagedCache : IDisposable
             kvevict_paged_cache_usage u = new() { struct_size = (uint)sizeof(kvevict_paged_cache_usage) };
             Native.kvevict_paged_cache_get_usage(Handle, &u);
             return new KvPagedCacheUsage((int)u.n_sequences, (long)u.n_blocks, (long)u.n_free, (long)u.n_shared,
-                                         (long)u.n_slots, (long)u.bytes, (long)u.bytes_in_use);
+                                         (long)u.n_slots, (long)u.bytes, (long)u.bytes_in_use, (long)u.f32_bytes);
         }
     }
 

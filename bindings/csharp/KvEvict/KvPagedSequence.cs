@@ -129,8 +129,11 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
         kvevict_view native;
         Native.kvevict_view_init(&native, (nuint)sizeof(kvevict_view));
         Native.kvevict_paged_sequence_view(Handle, Check.Count(layer, nameof(layer)), &native);
+        var companions = new KvPlane[native.n_companions];
+        for (int i = 0; i < companions.Length; ++i) companions[i] = PlaneOf(native.companions[i]);
         return new KvView((int)native.n_kv_heads, PlaneOf(native.k), PlaneOf(native.v))
         {
+            Companions = companions,
             BlockSize = (int)native.block_size,
             BlockTable = new KvRegion((nint)native.block_table, (long)native.block_table_len * sizeof(int), this),
         };
@@ -239,5 +242,6 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
         TokenStride = native.token_stride_bytes,
         HeadStride = native.head_stride_bytes,
         BlockStride = native.block_stride_bytes,
+        Role = native.role,
     };
 }

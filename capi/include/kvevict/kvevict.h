@@ -2450,7 +2450,9 @@ typedef struct kvevict_move {
   uint32_t struct_size;
   uint32_t n_tokens;        /**< Slots held before, the most of any head. */
   const kvevict_view* view; /**< The cache; see kvevict_view_validate(). */
-  const kvevict_keep_lists* keep; /**< Slots that are held. */
+  /** Slots that are held; NULL with a destination: all of them, in their
+   *  order. */
+  const kvevict_keep_lists* keep;
   /** Where heads hold different numbers: u32 [n_kv_heads], each at most
    *  n_tokens, device memory; NULL: all hold n_tokens. A head's block table is
    *  read only as far as its own count reaches. On CUDA they are the caller's
@@ -2468,9 +2470,11 @@ typedef struct kvevict_move {
   double merge_fraction;  /**< Likewise; 0: 1. */
   /** kvevict_compact(): another cache that the survivors are copied to, with
    *  slots for first_slot + the longest list; NULL: they move in place. As many
-   *  heads and companions as `view`, and of each plane the same dtype and row
-   *  size; strides, block table and block size are its own. NULL with merge and
-   *  for kvevict_reorder(). */
+   *  heads as `view`, and of each plane the same head_dim or row size; strides,
+   *  block table and block size are its own. K and V may have another dtype, or
+   *  scales and minima of another kind: see kvevict_compact(). Of other
+   *  companions it has as many, alike and in the same order. NULL with merge
+   *  and for kvevict_reorder(). */
   const kvevict_view* destination;
 } kvevict_move;
 
@@ -2508,6 +2512,19 @@ kvevict_move_init(kvevict_move* out, size_t struct_size) KVEVICT_NOEXCEPT;
  * or makes a smaller cache, or one of another layout, in one pass. Lists may
  * then name any slots that are held, still ascending.
  *
+ * K or V whose destination has another dtype is requantised on the way: rows
+ * are read as floats and stored anew, from any dtype that can be scored to any
+ * other. So f32 becomes u4 (it is quantized), u4 becomes f32 (it is read), and
+ * n new tokens are appended to a quantized cache by a move of all of them, with
+ * first_slot where they go. The destination's scales and minima move with the
+ * rows, and are made: u8, u4 and u4_halves have the scale (max - min) / 255 or
+ * / 15, the minimum min, and the codes round((x - minimum) / scale), halves to
+ * even; or they do not move, and are read. i8 and fp8 may do without a minimum.
+ * Errors are at most half a step. Rows with NaN or infinity stand for NaN
+ * throughout. docs/dtypes.md has all of it, for each dtype. The same happens
+ * where K or V keep their dtype but a scale or minimum is there on one side
+ * only, has another dtype, or does not move and lies elsewhere.
+ *
  * A move with merge changes rows that stay, also those that stay where they
  * are: a block that another sequence shares must be copied first. Cost: as many
  * multiply-adds as rows that go times rows that stay times head_dim, per head.
@@ -2528,10 +2545,11 @@ kvevict_move_init(kvevict_move* out, size_t struct_size) KVEVICT_NOEXCEPT;
  *                       slower.
  * @param[in] workspace_bytes  Its size; 0 with NULL.
  * @param[in] stream     See kvevict_stream.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
- *         KVEVICT_ERROR_UNSUPPORTED (rows to merge that cannot be read; on CUDA
- *         elements that are not aligned to their size). Threads: safe for
- *         distinct caches and workspaces. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also for a destination
+ *         that lacks a scale or minimum); KVEVICT_ERROR_UNSUPPORTED (rows to
+ *         merge, or of another dtype, that cannot be read; on CUDA elements
+ *         that are not aligned to their size). Threads: safe for distinct
+ *         caches and workspaces. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_compact(const kvevict_context* context, const kvevict_move* moves,
@@ -3796,12 +3814,17 @@ typedef struct kvevict_paged_cache_options {
    *  256, borrowed until the cache is gone; NULL: the context allocates. */
   void* memory;
   size_t memory_bytes; /**< 0 with NULL. */
+  /** Of the scales and minima that blocks have for each row of u8, i8, u4 and
+   *  u4_halves: f32, f16 or bf16. 0: f32. Rows of fp8 have a scale if this is
+   *  not 0. */
+  kvevict_dtype number_dtype;
+  uint32_t reserved; /**< 0. */
 } kvevict_paged_cache_options;
 
-#define KVEVICT_PAGED_CACHE_OPTIONS_INIT                 \
-  {                                                      \
-    (uint32_t)sizeof(kvevict_paged_cache_options), 0, 0, \
-        KVEVICT_BLOCK_LAYOUT_HEAD_MAJOR, 0, 0            \
+#define KVEVICT_PAGED_CACHE_OPTIONS_INIT                               \
+  {                                                                    \
+    (uint32_t)sizeof(kvevict_paged_cache_options), 0, 0,               \
+        KVEVICT_BLOCK_LAYOUT_HEAD_MAJOR, 0, 0, KVEVICT_DTYPE_OPAQUE, 0 \
   }
 
 /** Writes KVEVICT_PAGED_CACHE_OPTIONS_INIT.
@@ -3820,8 +3843,7 @@ KVEVICT_API kvevict_status kvevict_paged_cache_options_init(
  * @param[out] out_bytes  Non-NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also for more bytes than
  *         size_t holds; KVEVICT_ERROR_UNSUPPORTED (opaque rows, whose size a
- *         geometry does not say, and codes, for whose scales blocks have no
- *         place). Since: 0.1
+ *         geometry does not say). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_paged_cache_bytes(
     const kvevict_plan* plan, const kvevict_paged_cache_options* options,
@@ -3862,6 +3884,9 @@ typedef struct kvevict_paged_cache_usage {
   uint64_t n_slots;
   uint64_t bytes;        /**< Of all blocks. */
   uint64_t bytes_in_use; /**< Of those that are not free. */
+  /** Of all blocks if their rows were f32: this by `bytes` is what quantized
+   *  rows save, scales and minima included. */
+  uint64_t f32_bytes;
 } kvevict_paged_cache_usage;
 
 /**
@@ -3969,7 +3994,9 @@ KVEVICT_API kvevict_status kvevict_paged_sequence_length(
 /**
  * A layer's rows as a view, valid until a call changes the sequence. Blocks up
  * to the last one that others share are its n_shared_blocks: an engine does not
- * write to them either. kvevict_paged_sequence_own() makes them this one's.
+ * write to them either. kvevict_paged_sequence_own() makes them this one's. The
+ * scales and minima of quantized rows are its companions, an array of the
+ * cache's.
  *
  * @param[in]  sequence  Non-NULL.
  * @param[in]  layer     One with a full cache.
@@ -4000,8 +4027,10 @@ typedef struct kvevict_paged_rows {
   uint32_t layer;      /**< One with a full cache. */
   uint32_t first_slot; /**< Of row 0. */
   uint32_t n_tokens;   /**< 0 is valid. */
-  /** [n_kv_heads, n_tokens, head_dim] in any layout, of the geometry's dtypes,
-   *  apart from the cache's memory; absent: is left alone, not both. */
+  /** [n_kv_heads, n_tokens, head_dim] in any layout, apart from the cache's
+   *  memory; absent: is left alone, not both. Of the geometry's dtype, and then
+   *  moved byte for byte, where rows have no scale in their blocks; or of f32,
+   *  f16 or bf16, and then stored anew: see kvevict_compact(). */
   kvevict_plane k;
   kvevict_plane v;
 } kvevict_paged_rows;

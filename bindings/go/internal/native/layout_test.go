@@ -391,14 +391,16 @@ var (
 	_ [16]byte  = [unsafe.Offsetof(SequenceEviction{}.Views)]byte{}
 	_ [24]byte  = [unsafe.Offsetof(SequenceEviction{}.ViewsLen)]byte{}
 	_ [32]byte  = [unsafe.Offsetof(SequenceEviction{}.Options)]byte{}
-	_ [32]byte  = [unsafe.Sizeof(PagedCacheOptions{})]byte{}
+	_ [40]byte  = [unsafe.Sizeof(PagedCacheOptions{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(PagedCacheOptions{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(PagedCacheOptions{}.NBlocks)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(PagedCacheOptions{}.BlockSize)]byte{}
 	_ [12]byte  = [unsafe.Offsetof(PagedCacheOptions{}.Layout)]byte{}
 	_ [16]byte  = [unsafe.Offsetof(PagedCacheOptions{}.Memory)]byte{}
 	_ [24]byte  = [unsafe.Offsetof(PagedCacheOptions{}.MemoryBytes)]byte{}
-	_ [56]byte  = [unsafe.Sizeof(PagedCacheUsage{})]byte{}
+	_ [32]byte  = [unsafe.Offsetof(PagedCacheOptions{}.NumberDType)]byte{}
+	_ [36]byte  = [unsafe.Offsetof(PagedCacheOptions{}.Reserved)]byte{}
+	_ [64]byte  = [unsafe.Sizeof(PagedCacheUsage{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(PagedCacheUsage{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(PagedCacheUsage{}.NSequences)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(PagedCacheUsage{}.NBlocks)]byte{}
@@ -407,6 +409,7 @@ var (
 	_ [32]byte  = [unsafe.Offsetof(PagedCacheUsage{}.NSlots)]byte{}
 	_ [40]byte  = [unsafe.Offsetof(PagedCacheUsage{}.Bytes)]byte{}
 	_ [48]byte  = [unsafe.Offsetof(PagedCacheUsage{}.BytesInUse)]byte{}
+	_ [56]byte  = [unsafe.Offsetof(PagedCacheUsage{}.F32Bytes)]byte{}
 	_ [272]byte = [unsafe.Sizeof(PagedRows{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(PagedRows{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(PagedRows{}.Layer)]byte{}

@@ -515,6 +515,8 @@ type PagedCacheOptions struct {
 	Layout      int32
 	Memory      uintptr
 	MemoryBytes uint64
+	NumberDType int32
+	Reserved    uint32
 }
 
 // PagedCacheUsage is kvevict_paged_cache_usage.
@@ -527,6 +529,7 @@ type PagedCacheUsage struct {
 	NSlots     uint64
 	Bytes      uint64
 	BytesInUse uint64
+	F32Bytes   uint64
 }
 
 // PagedRows is kvevict_paged_rows.

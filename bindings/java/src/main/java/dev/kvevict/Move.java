@@ -9,7 +9,7 @@ import java.util.Objects;
 public final class Move {
   private final View view;
   private final int nTokens;
-  private final KeepLists keep;
+  private final KeepLists keep; // null: all, to a destination
   private final Numbers tokenCounts; // null: all heads hold nTokens
   private final Merge merge;
   private final double mergeThreshold;
@@ -21,7 +21,7 @@ public final class Move {
       double mergeThreshold, double mergeFraction, int firstSlot, View destination) {
     this.view = Objects.requireNonNull(view, "view");
     this.nTokens = Memory.count(nTokens, "nTokens");
-    this.keep = Objects.requireNonNull(keep, "keep");
+    this.keep = keep;
     this.tokenCounts = tokenCounts;
     this.merge = Objects.requireNonNull(merge, "merge");
     this.mergeThreshold = mergeThreshold;
@@ -44,7 +44,21 @@ public final class Move {
    * @return the move
    */
   public static Move of(View view, int nTokens, KeepLists keep) {
-    return new Move(view, nTokens, keep, null, Merge.NONE, 0, 1, 0, null);
+    return new Move(view, nTokens, Objects.requireNonNull(keep, "keep"), null, Merge.NONE, 0, 1, 0,
+        null);
+  }
+
+  /**
+   * All slots that are held, to another cache.
+   *
+   * @param view the layer's cache
+   * @param nTokens slots held, the most of any head
+   * @param destination where they are copied to
+   * @return the move
+   */
+  public static Move all(View view, int nTokens, View destination) {
+    return new Move(view, nTokens, null, null, Merge.NONE, 0, 1, 0,
+        Objects.requireNonNull(destination, "destination"));
   }
 
   /**
@@ -107,7 +121,8 @@ public final class Move {
    * Another cache that a context copies survivors to when it compacts, which is then all that
    * changes.
    *
-   * @param cache with the same KV heads and rows, in any layout
+   * @param cache with the same KV heads and head sizes, in any layout; where K or V have another dtype
+   *     there, rows are requantised
    * @return this move to the other cache
    */
   public Move withDestination(View cache) {
@@ -116,7 +131,11 @@ public final class Move {
   }
 
   private int slotsKept() {
-    return Math.addExact(firstSlot, keep.count());
+    return Math.addExact(firstSlot, mostKept());
+  }
+
+  private int mostKept() {
+    return keep == null ? nTokens : keep.count();
   }
 
   /** The native structs of a call's moves; a try block keeps what they point to reachable. */
@@ -136,7 +155,7 @@ public final class Move {
       struct = new Struct(n * (Abi.Move.SIZEOF + PARTS));
       for (int i = 0; i < n; ++i) {
         Move move = moves[i];
-        int least = move.destination == null ? move.slotsKept() : move.keep.count();
+        int least = move.destination == null ? move.slotsKept() : move.mostKept();
         caches[i] = move.view.content(device, sizes ? least : move.nTokens, move.tokenCounts);
         if (!sizes && move.destination == null) {
           caches[i].requireWritable();
@@ -145,11 +164,13 @@ public final class Move {
         int view = n * Abi.Move.SIZEOF + i * PARTS;
         int keep = view + 2 * Abi.View.SIZEOF;
         struct.copyFrom(caches[i].struct, view);
-        move.keep.write(device, false, struct, keep);
+        if (move.keep != null) {
+          move.keep.write(device, false, struct, keep);
+        }
         struct.putInt(at + Abi.Move.STRUCT_SIZE, Abi.Move.SIZEOF)
             .putInt(at + Abi.Move.N_TOKENS, move.nTokens)
             .putLong(at + Abi.Move.VIEW, struct.address + view)
-            .putLong(at + Abi.Move.KEEP, struct.address + keep)
+            .putLong(at + Abi.Move.KEEP, move.keep == null ? 0 : struct.address + keep)
             .putEnum(at + Abi.Move.MERGE, move.merge, "merge")
             .putDouble(at + Abi.Move.MERGE_THRESHOLD, move.mergeThreshold)
             .putDouble(at + Abi.Move.MERGE_FRACTION, move.mergeFraction)

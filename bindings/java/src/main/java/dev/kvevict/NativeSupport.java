@@ -1,6 +1,7 @@
 package dev.kvevict;
 
 import java.nio.Buffer;
+import java.nio.ByteBuffer;
 
 /** Native methods beside the generated ones: jni_support.c. */
 final class NativeSupport {
@@ -15,6 +16,9 @@ final class NativeSupport {
 
   /** The zero-terminated text at an address; null at 0. */
   static native String stringAt(long address);
+
+  /** So many bytes at an address, which live as long as those do. */
+  static native ByteBuffer bytesAt(long address, int bytes);
 
   /** Takes part in a job, if it is still open and fewer than so many threads do. */
   static native void help(long job, int maxWorkers);

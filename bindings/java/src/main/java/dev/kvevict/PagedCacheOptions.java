@@ -11,15 +11,17 @@ public final class PagedCacheOptions {
   private final ByteBuffer lent; // null unless the memory is a buffer
   private final long memory;
   private final long memoryBytes;
+  private final DType numberDType;
 
   private PagedCacheOptions(int nBlocks, int blockSize, BlockLayout layout, ByteBuffer lent,
-      long memory, long memoryBytes) {
+      long memory, long memoryBytes, DType numberDType) {
     this.nBlocks = Memory.count(nBlocks, "nBlocks");
     this.blockSize = Memory.count(blockSize, "blockSize");
     this.layout = Objects.requireNonNull(layout, "layout");
     this.lent = lent;
     this.memory = memory;
     this.memoryBytes = memoryBytes;
+    this.numberDType = Objects.requireNonNull(numberDType, "numberDType");
   }
 
   /**
@@ -29,7 +31,8 @@ public final class PagedCacheOptions {
    * @return the options
    */
   public static PagedCacheOptions of(int nBlocks) {
-    return new PagedCacheOptions(nBlocks, 0, BlockLayout.HEAD_MAJOR, null, 0, 0);
+    return new PagedCacheOptions(nBlocks, 0, BlockLayout.HEAD_MAJOR, null, 0, 0,
+        DType.OPAQUE);
   }
 
   /**
@@ -39,7 +42,8 @@ public final class PagedCacheOptions {
    * @return the options
    */
   public PagedCacheOptions withBlockSize(int nTokens) {
-    return new PagedCacheOptions(nBlocks, nTokens, layout, lent, memory, memoryBytes);
+    return new PagedCacheOptions(nBlocks, nTokens, layout, lent, memory, memoryBytes,
+        numberDType);
   }
 
   /**
@@ -49,7 +53,8 @@ public final class PagedCacheOptions {
    * @return the options
    */
   public PagedCacheOptions withLayout(BlockLayout blockLayout) {
-    return new PagedCacheOptions(nBlocks, blockSize, blockLayout, lent, memory, memoryBytes);
+    return new PagedCacheOptions(nBlocks, blockSize, blockLayout, lent, memory, memoryBytes,
+        numberDType);
   }
 
   /**
@@ -63,7 +68,7 @@ public final class PagedCacheOptions {
       throw new IllegalArgumentException("blocks is read-only");
     }
     return new PagedCacheOptions(nBlocks, blockSize, layout, blocks,
-        Memory.address(blocks, "blocks"), Memory.bytes(blocks));
+        Memory.address(blocks, "blocks"), Memory.bytes(blocks), numberDType);
   }
 
   /**
@@ -74,7 +79,18 @@ public final class PagedCacheOptions {
    * @return the options
    */
   public PagedCacheOptions withMemory(long blocks, long bytes) {
-    return new PagedCacheOptions(nBlocks, blockSize, layout, null, blocks, bytes);
+    return new PagedCacheOptions(nBlocks, blockSize, layout, null, blocks, bytes, numberDType);
+  }
+
+  /**
+   * The same with scales and minima of another dtype for each row of u8, i8, u4 and u4_halves, which is
+   * f32 otherwise; and with scales for rows of fp8, which have none otherwise.
+   *
+   * @param dtype f32, f16 or bf16
+   * @return the options
+   */
+  public PagedCacheOptions withNumberDType(DType dtype) {
+    return new PagedCacheOptions(nBlocks, blockSize, layout, lent, memory, memoryBytes, dtype);
   }
 
   /** As C has it. */
@@ -87,6 +103,7 @@ public final class PagedCacheOptions {
         .putInt(Abi.PagedCacheOptions.BLOCK_SIZE, blockSize)
         .putEnum(Abi.PagedCacheOptions.LAYOUT, layout)
         .putLong(Abi.PagedCacheOptions.MEMORY, memory)
-        .putLong(Abi.PagedCacheOptions.MEMORY_BYTES, memoryBytes);
+        .putLong(Abi.PagedCacheOptions.MEMORY_BYTES, memoryBytes)
+        .putEnum(Abi.PagedCacheOptions.NUMBER_DTYPE, numberDType);
   }
 }

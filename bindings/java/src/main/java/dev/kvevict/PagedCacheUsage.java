@@ -22,4 +22,7 @@ public sealed interface PagedCacheUsage permits Records.PagedCacheUsage {
 
   /** {@return bytes of those that are not free} */
   long bytesInUse();
+
+  /** {@return bytes of all blocks if their rows were f32} */
+  long f32Bytes();
 }

@@ -128,7 +128,13 @@ public final class PagedSequence extends Handle {
     long sequence = enterAlone();
     try (Struct out = Struct.sized(Abi.View.SIZEOF)) {
       Native.kvevict_paged_sequence_view(sequence, layer, out.address);
-      return View.builder(out.intAt(Abi.View.N_KV_HEADS))
+      View.Builder view = View.builder(out.intAt(Abi.View.N_KV_HEADS));
+      int n = out.intAt(Abi.View.N_COMPANIONS);
+      Struct companions = Struct.copyOf(out.longAt(Abi.View.COMPANIONS), n * Abi.Plane.SIZEOF);
+      for (int i = 0; i < n; ++i) {
+        view.companion(Plane.read(companions, i * Abi.Plane.SIZEOF));
+      }
+      return view
           .k(Plane.read(out, Abi.View.K))
           .v(Plane.read(out, Abi.View.V))
           .paged(out.intAt(Abi.View.BLOCK_SIZE), out.longAt(Abi.View.BLOCK_TABLE),

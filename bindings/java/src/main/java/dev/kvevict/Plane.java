@@ -359,7 +359,8 @@ public final class Plane {
         in.intAt(offset + Abi.Plane.HEAD_DIM),
         in.longAt(offset + Abi.Plane.TOKEN_STRIDE_BYTES),
         in.longAt(offset + Abi.Plane.HEAD_STRIDE_BYTES))
-        .withBlockStride(in.longAt(offset + Abi.Plane.BLOCK_STRIDE_BYTES));
+        .withBlockStride(in.longAt(offset + Abi.Plane.BLOCK_STRIDE_BYTES))
+        .withRole(in.enumAt(offset + Abi.Plane.ROLE, Role.class));
   }
 
   /** Writes a plane, or for null an absent one, at an offset where nothing else ever lies. */

@@ -106,7 +106,7 @@ final class Records {
   }
 
   record PagedCacheUsage(int nSequences, long nBlocks, long nFree, long nShared, long nSlots,
-      long bytes, long bytesInUse)
+      long bytes, long bytesInUse, long f32Bytes)
       implements dev.kvevict.PagedCacheUsage {
     static PagedCacheUsage read(Struct in) {
       return new PagedCacheUsage(
@@ -116,7 +116,8 @@ final class Records {
           in.longAt(Abi.PagedCacheUsage.N_SHARED),
           in.longAt(Abi.PagedCacheUsage.N_SLOTS),
           in.longAt(Abi.PagedCacheUsage.BYTES),
-          in.longAt(Abi.PagedCacheUsage.BYTES_IN_USE));
+          in.longAt(Abi.PagedCacheUsage.BYTES_IN_USE),
+          in.longAt(Abi.PagedCacheUsage.F32_BYTES));
     }
   }
 

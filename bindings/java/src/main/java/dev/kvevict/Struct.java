@@ -25,6 +25,15 @@ final class Struct implements AutoCloseable {
     return new Struct(size).putInt(0, size);
   }
 
+  /** A copy of memory of the library's; of none where size is 0. */
+  static Struct copyOf(long address, int size) {
+    Struct struct = new Struct(size);
+    if (size > 0) {
+      struct.bytes.put(0, NativeSupport.bytesAt(address, size), 0, size);
+    }
+    return struct;
+  }
+
   /** A zero-terminated text; null for null. */
   static Struct text(String text) {
     if (text == null) {

@@ -1,0 +1,618 @@
+// Rows of f32 as quantized dtypes store them, with a scale and a minimum per row where
+// those move; see docs/dtypes.md. A new dtype is a case of StoreQuantized().
+#if defined(KVEVICT_CORE_DTYPES_QUANTIZE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVEVICT_CORE_DTYPES_QUANTIZE_INL_H_
+#undef KVEVICT_CORE_DTYPES_QUANTIZE_INL_H_
+#else
+#define KVEVICT_CORE_DTYPES_QUANTIZE_INL_H_
+#endif
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "core/dtype.h"
+#include "core/dtypes/load-inl.h"
+#include "core/dtypes/store-inl.h"
+#include "core/kernels/row_source.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvevict::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// ---- Numbers beside rows ----
+
+// The least number of a dtype that is not below v: ranges have to be covered.
+HWY_INLINE float RoundedUp(float v, DType dtype) {
+  if (dtype == DType::kF32) return v;
+  // As many bytes as an f32 has, for whose number it might be taken.
+  uint16_t bits[2] = {
+      dtype == DType::kF16 ? EncodeF16::Bits(v) : EncodeBF16::Bits(v), 0};
+  const auto value = [&]() HWY_ATTR {
+    return LoadNumber(reinterpret_cast<const uint8_t*>(bits), dtype);
+  };
+  if (value() >= v) return value();
+  bits[0] = static_cast<uint16_t>(value() < 0 ? bits[0] - 1 : bits[0] + 1);
+  return value();
+}
+HWY_INLINE float RoundedDown(float v, DType dtype) {
+  return -RoundedUp(-v, dtype);
+}
+
+HWY_INLINE void StoreNumber(float v, DType dtype, uint8_t* to) {
+  if (std::isnan(v))
+    v = std::numeric_limits<float>::quiet_NaN();  // one of them
+  if (dtype == DType::kF32) {
+    std::memcpy(to, &v, sizeof(v));
+    return;
+  }
+  const uint16_t bits =
+      dtype == DType::kF16 ? EncodeF16::Bits(v) : EncodeBF16::Bits(v);
+  std::memcpy(to, &bits, sizeof(bits));
+}
+
+// Steps are never subnormal: dividing by one would not be exact enough.
+HWY_INLINE float StepOf(float range, float n_steps) {
+  if (!(range > 0.0f)) return 0.0f;
+  return std::max(range / n_steps, std::numeric_limits<float>::min());
+}
+
+// ---- What a row has ----
+
+struct RowRange {
+  float min = std::numeric_limits<float>::infinity();
+  float max = -std::numeric_limits<float>::infinity();
+  float poison = 0.0f;  // NaN if there is NaN or infinity
+  float size() const { return std::max(-min, max) + 0.0f; }  // not -0
+};
+
+HWY_INLINE void Widen(const float* HWY_RESTRICT from, size_t n,
+                      RowRange& range) {
+  const RowTag df;
+  const size_t lanes = hn::Lanes(df);
+  const auto zero = hn::Zero(df);
+  auto min0 = hn::Set(df, range.min), max0 = hn::Set(df, range.max);
+  auto min1 = min0, max1 = max0, poison = zero;
+  const size_t whole = n - n % (2 * lanes);
+  for (size_t i = 0; i < whole; i += 2 * lanes) {
+    const auto v0 = hn::LoadU(df, from + i);
+    const auto v1 = hn::LoadU(df, from + i + lanes);
+    min0 = hn::Min(v0, min0);
+    max0 = hn::Max(v0, max0);
+    min1 = hn::Min(v1, min1);
+    max1 = hn::Max(v1, max1);
+    poison = hn::MulAdd(v0, zero, poison);
+    poison = hn::MulAdd(v1, zero, poison);
+  }
+  range.min = hn::ReduceMin(df, hn::Min(min0, min1));
+  range.max = hn::ReduceMax(df, hn::Max(max0, max1));
+  if (!hn::AllFalse(df, hn::IsNaN(poison))) {
+    range.poison = std::numeric_limits<float>::quiet_NaN();
+  }
+  for (size_t i = whole; i < n; ++i) {
+    range.min = std::min(range.min, from[i]);
+    range.max = std::max(range.max, from[i]);
+    range.poison += from[i] * 0.0f;
+  }
+}
+
+// The largest size of a finite element, at least `largest`.
+HWY_INLINE float FiniteSize(const float* HWY_RESTRICT from, size_t n,
+                            float largest) {
+  const RowTag df;
+  const size_t lanes = hn::Lanes(df);
+  const auto infinity = hn::Set(df, std::numeric_limits<float>::infinity());
+  auto most = hn::Set(df, largest);
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const auto size = hn::Abs(hn::LoadU(df, from + i));
+    most = hn::Max(most, hn::IfThenElseZero(hn::Lt(size, infinity), size));
+  }
+  largest = hn::ReduceMax(df, most);
+  for (; i < n; ++i) {
+    const float size = std::abs(from[i]);
+    if (size <= std::numeric_limits<float>::max()) {
+      largest = std::max(largest, size);
+    }
+  }
+  return largest;
+}
+
+// ---- Codes, a byte each ----
+
+// The codes of a vector.
+template <class Encode>
+HWY_INLINE void EncodeVector(const Encode& encode, const float* from,
+                             uint8_t* out) {
+  const RowTag df;
+  const hn::RebindToUnsigned<RowTag> du;
+  const hn::Rebind<uint8_t, RowTag> du8;
+  const auto codes = encode(df, hn::LoadU(df, from));
+  hn::StoreU(hn::TruncateTo(du8, hn::BitCast(du, codes)), du8, out);
+}
+
+// out[0, n) = codes.
+template <class Encode>
+HWY_INLINE void EncodeBytes(const Encode& encode,
+                            const float* HWY_RESTRICT from, size_t n,
+                            uint8_t* HWY_RESTRICT out) {
+  const size_t lanes = hn::Lanes(RowTag());
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) EncodeVector(encode, from + i, out + i);
+  if (i == n) return;
+  float rest[kRowPad] = {};
+  uint8_t codes[kRowPad];
+  std::copy_n(from + i, n - i, rest);
+  EncodeVector(encode, rest, codes);
+  std::copy_n(codes, n - i, out + i);
+}
+
+// The nearest of lowest .. highest, halves to even; NaN is 0.
+struct ToInteger {
+  float scale, minimum;
+  float lowest, highest;
+  template <class DF>
+  HWY_INLINE hn::VFromD<hn::RebindToSigned<DF>> operator()(
+      DF df, hn::VFromD<DF> v) const {
+    const auto q =
+        hn::Div(hn::Sub(v, hn::Set(df, minimum)), hn::Set(df, scale));
+    const auto number = hn::IfThenZeroElse(hn::IsNaN(q), q);
+    return hn::NearestInt(
+        hn::Min(hn::Max(number, hn::Set(df, lowest)), hn::Set(df, highest)));
+  }
+};
+
+// The same where all are within reach, and steps are no subnormal. With a fused
+// multiply-add the quotient is what division makes of it, and comes sooner.
+struct ToReached {
+  float scale, minimum, inverse;
+  template <class DF>
+  HWY_INLINE hn::VFromD<hn::RebindToSigned<DF>> operator()(
+      DF df, hn::VFromD<DF> v) const {
+    const auto d = hn::Sub(v, hn::Set(df, minimum));
+    const auto by = hn::Set(df, scale);
+#if HWY_NATIVE_FMA
+    const auto times = hn::Set(df, inverse);
+    const auto q = hn::Mul(d, times);
+    return hn::NearestInt(hn::MulAdd(hn::NegMulAdd(q, by, d), times, q));
+#else
+    return hn::NearestInt(hn::Div(d, by));
+#endif
+  }
+};
+
+// Numbers of one sign bit, 7 - kFraction bits of exponent and kFraction of fraction:
+// the nearest, halves to even. What is above the largest becomes it.
+template <uint32_t kFraction, uint32_t kBias, uint32_t kLargest,
+          uint32_t kInfinity, uint32_t kNaN>
+struct ToSmallFloat {
+  float scale;
+  template <class DF>
+  HWY_INLINE hn::VFromD<hn::RebindToSigned<DF>> operator()(
+      DF df, hn::VFromD<DF> v) const {
+    const hn::RebindToUnsigned<DF> du;
+    const hn::RebindToSigned<DF> di;
+    constexpr uint32_t kShift = 23 - kFraction;
+    constexpr uint32_t kRebias = (127 - kBias) << 23;
+    constexpr uint32_t kLeast = kRebias + (1u << 23);  // that is normal
+    const auto bits = hn::BitCast(du, hn::Div(v, hn::Set(df, scale)));
+    const auto size = hn::And(bits, hn::Set(du, 0x7FFFFFFFu));
+    const auto sign = hn::And(hn::ShiftRight<24>(bits), hn::Set(du, 0x80u));
+    const auto is_above = [&](uint32_t bound) HWY_ATTR {
+      return hn::RebindMask(du,
+                            hn::Gt(hn::BitCast(di, size),
+                                   hn::Set(di, static_cast<int32_t>(bound))));
+    };
+    const auto odd = hn::And(hn::ShiftRight<kShift>(size), hn::Set(du, 1u));
+    const auto half = hn::Set(du, (1u << (kShift - 1)) - 1u - kRebias);
+    const auto normal =
+        hn::ShiftRight<kShift>(hn::Add(hn::Add(size, half), odd));
+    // A number whose ulp is that of subnormal ones.
+    constexpr uint32_t kAnchor = kLeast + ((23 - kFraction) << 23);
+    const auto anchor = hn::BitCast(df, hn::Set(du, kAnchor));
+    const auto subnormal =
+        hn::Sub(hn::BitCast(du, hn::Add(hn::BitCast(df, size), anchor)),
+                hn::Set(du, kAnchor));
+    auto code = hn::IfThenElse(is_above(kLeast - 1), normal, subnormal);
+    code = hn::Min(code, hn::Set(du, kLargest));
+    const auto is_infinite = hn::Eq(size, hn::Set(du, 0x7F800000u));
+    code = hn::IfThenElse(is_infinite, hn::Set(du, kInfinity), code);
+    code = hn::IfThenElse(is_above(0x7F800000u), hn::Set(du, kNaN),
+                          hn::Or(code, sign));
+    return hn::BitCast(di, code);
+  }
+};
+using ToE4M3 = ToSmallFloat<3, 7, 0x7E, 0x7F, 0x7F>;
+using ToE5M2 = ToSmallFloat<2, 15, 0x7B, 0x7C, 0x7E>;
+
+// As C's roundf(), halves away from 0.
+struct ToQ8 {
+  float inverse;
+  template <class DF>
+  HWY_INLINE hn::VFromD<hn::RebindToSigned<DF>> operator()(
+      DF df, hn::VFromD<DF> v) const {
+    const auto q = hn::Mul(v, hn::Set(df, inverse));
+    const auto even = hn::Round(q);
+    const auto half = hn::Set(df, 0.5f);
+    const auto is_half = hn::Eq(hn::Abs(hn::Sub(q, even)), half);
+    return hn::NearestInt(
+        hn::IfThenElse(is_half, hn::Add(q, hn::CopySign(half, q)), even));
+  }
+};
+
+struct ToQ4 {
+  float inverse;
+  template <class DF>
+  HWY_INLINE hn::VFromD<hn::RebindToSigned<DF>> operator()(
+      DF df, hn::VFromD<DF> v) const {
+    const auto q = hn::MulAdd(v, hn::Set(df, inverse), hn::Set(df, 8.5f));
+    return hn::ConvertTo(hn::RebindToSigned<DF>(),
+                         hn::Min(q, hn::Set(df, 15.0f)));
+  }
+};
+
+// out[j] = low[j] | high[j] << 4.
+HWY_INLINE void PackNibbles(const uint8_t* HWY_RESTRICT low,
+                            const uint8_t* HWY_RESTRICT high, size_t n,
+                            uint8_t* HWY_RESTRICT out) {
+  const hn::CappedTag<uint8_t, 16> d;
+  const size_t lanes = hn::Lanes(d);
+  size_t j = 0;
+  for (; j + lanes <= n; j += lanes) {
+    hn::StoreU(
+        hn::Or(hn::LoadU(d, low + j), hn::ShiftLeft<4>(hn::LoadU(d, high + j))),
+        d, out + j);
+  }
+  for (; j < n; ++j) out[j] = static_cast<uint8_t>(low[j] | high[j] << 4);
+}
+
+// out[j] = codes[2 j] << 4 | codes[2 j + 1].
+HWY_INLINE void PackPairs(const uint8_t* HWY_RESTRICT codes, size_t n_bytes,
+                          uint8_t* HWY_RESTRICT out) {
+  size_t j = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::CappedTag<uint16_t, 8> d;
+  const hn::Repartition<uint8_t, decltype(d)> bytes;
+  const hn::Rebind<uint8_t, decltype(d)> packed;
+  for (; j + hn::Lanes(d) <= n_bytes; j += hn::Lanes(d)) {
+    const auto both = hn::BitCast(d, hn::LoadU(bytes, codes + 2 * j));
+    const auto v = hn::Or(hn::ShiftLeft<4>(both), hn::ShiftRight<8>(both));
+    hn::StoreU(hn::TruncateTo(packed, v), packed, out + j);
+  }
+#endif
+  for (; j < n_bytes; ++j) {
+    out[j] = static_cast<uint8_t>(codes[2 * j] << 4 | codes[2 * j + 1]);
+  }
+}
+
+// ---- Rows ----
+
+// The most elements at once.
+inline constexpr size_t kRowPart = 1024;
+
+// A row as floats, a part of it at a time.
+class FloatRow {
+ public:
+  FloatRow() = default;
+  FloatRow(const RowSource& rows, uint32_t r, float* HWY_RESTRICT buffer)
+      : rows_(&rows), r_(r), buffer_(buffer) {
+    if (rows.dtype == DType::kF32 && rows.IsPacked(sizeof(float)) &&
+        reinterpret_cast<uintptr_t>(rows.Row(r)) % alignof(float) == 0) {
+      all_ = reinterpret_cast<const float*>(rows.Row(r));
+    } else if (rows.n_elements <= kRowPart) {
+      LoadRow(rows, r, 0, rows.n_elements, buffer);
+      all_ = buffer;
+    }
+  }
+  size_t size() const { return rows_->n_elements; }
+  // Elements [first, first + n), of which the last part read is there.
+  const float* Part(size_t first, size_t n) const {
+    if (all_ != nullptr) return all_ + first;
+    LoadRow(*rows_, r_, first, n, buffer_);
+    return buffer_;
+  }
+  // visit(part, first, n) with parts that are a multiple of 32.
+  template <class Visit>
+  HWY_INLINE void ForEachPart(const Visit& visit) const {
+    for (size_t first = 0; first < size(); first += kRowPart) {
+      const size_t n = std::min(kRowPart, size() - first);
+      visit(Part(first, n), first, n);
+    }
+  }
+
+ private:
+  const RowSource* rows_ = nullptr;
+  uint32_t r_ = 0;
+  float* buffer_ = nullptr;
+  const float* all_ = nullptr;  // where all of it is there
+};
+
+HWY_INLINE RowRange RangeOf(const FloatRow& row) {
+  RowRange range;
+  row.ForEachPart([&](const float* part, size_t, size_t n)
+                      HWY_ATTR { Widen(part, n, range); });
+  return range;
+}
+
+// The scale and minimum of a row of `to`, and the codes that they reach.
+HWY_INLINE ToInteger NumbersOf(const FloatRow& row, const RowSource& to,
+                               float lowest, float highest) {
+  const RowRange range = RangeOf(row);
+  ToInteger by{0.0f, 0.0f, lowest, highest};
+  if (to.minimum.base == nullptr) {
+    by.lowest = -highest;
+    by.scale = StepOf(range.size(), highest);
+  } else if (lowest == 0.0f) {
+    by.minimum = RoundedDown(range.min, to.minimum.dtype);
+    by.scale = StepOf(range.max - by.minimum, highest);
+  } else {
+    // The minimum is the number of code 0, from which both ends are reached.
+    const float step = RoundedUp(
+        StepOf(range.max - range.min, highest - lowest), to.scale.dtype);
+    by.minimum = RoundedUp(range.min - lowest * step, to.minimum.dtype);
+    by.scale = std::max(StepOf(by.minimum - range.min, -lowest),
+                        StepOf(range.max - by.minimum, highest));
+  }
+  by.scale = RoundedUp(by.scale, to.scale.dtype);
+  by.minimum += 0.0f;  // not -0: which zero is the least depends on the target
+  // NaN where one of them is none, or infinite.
+  by.scale += (by.scale + by.minimum) * 0.0f + range.poison;
+  return by;
+}
+
+// Writes the numbers of row r, which move, where codes stand for what `by` says.
+HWY_INLINE void StoreNumbers(const ToInteger& by, const RowSource& to,
+                             uint32_t r) {
+  StoreNumber(by.scale, to.scale.dtype,
+              const_cast<uint8_t*>(to.Number(to.scale, r)));
+  if (to.minimum.base == nullptr) return;
+  const float minimum = std::isnan(by.scale) ? 0.0f : by.minimum;
+  StoreNumber(minimum, to.minimum.dtype,
+              const_cast<uint8_t*>(to.Number(to.minimum, r)));
+}
+
+// The numbers by which row r becomes codes; those that do not move are as they stand.
+HWY_INLINE ToInteger IntegersOf(const FloatRow& row, const RowSource& to,
+                                uint32_t r, float lowest, float highest) {
+  if (!to.scale.is_constant) {
+    ToInteger by = NumbersOf(row, to, lowest, highest);
+    StoreNumbers(by, to, r);
+    // All codes 0, whatever is in the row.
+    if (!(by.scale > 0.0f)) by.lowest = by.highest = 0.0f;
+    return by;
+  }
+  ToInteger by{LoadNumber(to.scale.base, to.scale.dtype), 0.0f, lowest,
+               highest};
+  if (to.minimum.base != nullptr) {
+    by.minimum = LoadNumber(to.minimum.base, to.minimum.dtype);
+  }
+  return by;
+}
+
+// The scale of a row of fp8 whose largest number is `largest`.
+HWY_INLINE float ScaleOf(const FloatRow& row, const RowSource& to, uint32_t r,
+                         float largest) {
+  if (to.scale.base == nullptr) return 1.0f;
+  if (to.scale.is_constant) return LoadNumber(to.scale.base, to.scale.dtype);
+  float size = 0.0f;
+  row.ForEachPart([&](const float* part, size_t, size_t n)
+                      HWY_ATTR { size = FiniteSize(part, n, size); });
+  float scale =
+      size > 0.0f ? RoundedUp(StepOf(size, largest), to.scale.dtype) : 1.0f;
+  scale += scale * 0.0f;
+  StoreNumber(scale, to.scale.dtype,
+              const_cast<uint8_t*>(to.Number(to.scale, r)));
+  return scale;
+}
+
+// What makes codes of a row.
+struct RowCoder {
+  ToInteger by;
+  float inverse = 0.0f;  // of the step, where all are within reach
+};
+
+// That of row r of `to`, of a quantized dtype, whose numbers it writes if they move. By
+// itself, so that several rows' wait for each other no longer than they have to.
+inline HWY_NOINLINE RowCoder CoderOf(const FloatRow& row, const RowSource& to,
+                                     uint32_t r) {
+  RowCoder coder{};
+  const auto find = [&](float lowest, float highest) HWY_ATTR {
+    coder.by = IntegersOf(row, to, r, lowest, highest);
+    if (!to.scale.is_constant && coder.by.scale > 0.0f) {
+      coder.inverse = 1.0f / coder.by.scale;
+    }
+  };
+  switch (to.dtype) {
+    case DType::kE4M3:
+      coder.by.scale = ScaleOf(row, to, r, 448.0f);
+      break;
+    case DType::kE5M2:
+      coder.by.scale = ScaleOf(row, to, r, 57344.0f);
+      break;
+    case DType::kU8:
+      find(0.0f, 255.0f);
+      break;
+    case DType::kI8:
+      find(-128.0f, 127.0f);
+      break;
+    case DType::kU4:
+    case DType::kU4Halves:
+      find(0.0f, 15.0f);
+      break;
+    default:  // blocks have theirs
+      break;
+  }
+  return coder;
+}
+
+template <class Use>
+HWY_INLINE void WithIntegers(const RowCoder& coder, const Use& use) {
+  if (coder.inverse != 0.0f) {
+    use(ToReached{coder.by.scale, coder.by.minimum, coder.inverse});
+  } else {
+    use(coder.by);
+  }
+}
+
+// Elements [first, first + n) of a row of one byte each = codes.
+HWY_INLINE void ScatterBytes(const uint8_t* HWY_RESTRICT codes,
+                             const RowSource& to, uint8_t* row, size_t first,
+                             size_t n) {
+  for (size_t i = 0; i < n; ++i) row[to.Element(first + i)] = codes[i];
+}
+
+template <class Encode>
+HWY_INLINE void StoreBytewise(const Encode& encode, const FloatRow& from,
+                              const RowSource& to, uint8_t* row) {
+  uint8_t codes[kRowPart];
+  from.ForEachPart([&](const float* part, size_t first, size_t n) HWY_ATTR {
+    if (to.IsPacked(1)) return EncodeBytes(encode, part, n, row + first);
+    EncodeBytes(encode, part, n, codes);
+    ScatterBytes(codes, to, row, first, n);
+  });
+}
+
+template <class Encode>
+HWY_INLINE void StorePairs(const Encode& encode, const FloatRow& from,
+                           uint8_t* row) {
+  uint8_t codes[kRowPart];
+  from.ForEachPart([&](const float* part, size_t first, size_t n) HWY_ATTR {
+    EncodeBytes(encode, part, n, codes);
+    PackPairs(codes, n / 2, row + first / 2);
+  });
+}
+
+template <class Encode>
+HWY_INLINE void StoreHalves(const Encode& encode, const FloatRow& from,
+                            uint8_t* row) {
+  uint8_t low[kRowPart], high[kRowPart];
+  const size_t half = from.size() / 2;
+  for (size_t first = 0; first < half; first += kRowPart) {
+    const size_t n = std::min(kRowPart, half - first);
+    EncodeBytes(encode, from.Part(first, n), n, low);
+    EncodeBytes(encode, from.Part(half + first, n), n, high);
+    PackNibbles(low, high, n, row + first);
+  }
+}
+
+// A block of 32 that ggml scales: writes d, which f16 has or which is NaN, and returns
+// its inverse in f32; 0: all elements are 0, or none is a number.
+HWY_INLINE float StoreBlockScale(float d, float poison, uint8_t* to) {
+  uint16_t bits = EncodeF16::Bits(std::isnan(poison) ? poison : d);
+  if ((bits & 0x7C00) == 0x7C00) bits = 0x7E00;
+  std::memcpy(to, &bits, sizeof(bits));
+  if (bits == 0x7E00 || d == 0.0f) return 0.0f;
+  const float inverse = 1.0f / d;
+  return std::isinf(inverse) ? 0.0f : inverse;
+}
+
+// Writes the scale of a block of 32 and returns its inverse, likewise.
+HWY_INLINE float ScaleQ8Block(const float* HWY_RESTRICT from, uint8_t* to) {
+  RowRange range;
+  Widen(from, 32, range);
+  return StoreBlockScale(range.size() / 127.0f, range.poison, to);
+}
+
+HWY_INLINE float ScaleQ4Block(const float* HWY_RESTRICT from, uint8_t* to) {
+  RowRange range;
+  Widen(from, 32, range);
+  // The first of the largest size, with its sign.
+  float most = range.max;
+  if (-range.min > range.max) most = range.min;
+  if (-range.min == range.max) {
+    most = *std::find_if(from, from + 32, [&](const float& v) {
+      return v == range.min || v == range.max;
+    });
+  }
+  // ggml's is -0 where all are 0.
+  return StoreBlockScale((most + 0.0f) / -8.0f, range.poison, to);
+}
+
+HWY_INLINE void StoreQ8Codes(const float* HWY_RESTRICT from, float inverse,
+                             uint8_t* to) {
+  if (inverse == 0.0f) {
+    std::memset(to, 0, 32);
+  } else {
+    EncodeBytes(ToQ8{inverse}, from, 32, to);
+  }
+}
+
+HWY_INLINE void StoreQ4Codes(const float* HWY_RESTRICT from, float inverse,
+                             uint8_t* to) {
+  uint8_t codes[32];
+  if (inverse == 0.0f) {
+    std::memset(codes, 8, sizeof(codes));
+  } else {
+    EncodeBytes(ToQ4{inverse}, from, 32, codes);
+  }
+  PackNibbles(codes, codes + 16, 16, to);
+}
+
+// All scales of a part first, which do not wait for each other.
+template <size_t kBytes, class Scale, class Store>
+HWY_INLINE void StoreBlocks(const FloatRow& from, uint8_t* row,
+                            const Scale& scale, const Store& store) {
+  from.ForEachPart([&](const float* part, size_t first, size_t n) HWY_ATTR {
+    float inverses[kRowPart / 32];
+    uint8_t* const to = row + first / 32 * kBytes;
+    for (size_t b = 0; b < n / 32; ++b) {
+      inverses[b] = scale(part + 32 * b, to + kBytes * b);
+    }
+    for (size_t b = 0; b < n / 32; ++b) {
+      store(part + 32 * b, inverses[b], to + kBytes * b + sizeof(uint16_t));
+    }
+  });
+}
+
+// Row r of `to`, of a quantized dtype, by its coder.
+inline HWY_NOINLINE void StoreQuantized(const RowCoder& coder,
+                                        const FloatRow& from,
+                                        const RowSource& to, uint32_t r) {
+  auto* const row = const_cast<uint8_t*>(to.Row(r));
+  const auto bytewise = [&](const auto& encode)
+                            HWY_ATTR { StoreBytewise(encode, from, to, row); };
+  switch (to.dtype) {
+    case DType::kE4M3:
+      return bytewise(ToE4M3{coder.by.scale});
+    case DType::kE5M2:
+      return bytewise(ToE5M2{coder.by.scale});
+    case DType::kU8:
+    case DType::kI8:
+      return WithIntegers(coder, bytewise);
+    case DType::kU4:
+      return WithIntegers(coder, [&](const auto& encode) HWY_ATTR {
+        StorePairs(encode, from, row);
+      });
+    case DType::kU4Halves:
+      return WithIntegers(coder, [&](const auto& encode) HWY_ATTR {
+        StoreHalves(encode, from, row);
+      });
+    case DType::kQ8_0:
+      return StoreBlocks<34>(
+          from, row,
+          [](const float* block, uint8_t* to_block)
+              HWY_ATTR { return ScaleQ8Block(block, to_block); },
+          [](const float* block, float inverse, uint8_t* codes)
+              HWY_ATTR { StoreQ8Codes(block, inverse, codes); });
+    case DType::kQ4_0:
+      return StoreBlocks<18>(
+          from, row,
+          [](const float* block, uint8_t* to_block)
+              HWY_ATTR { return ScaleQ4Block(block, to_block); },
+          [](const float* block, float inverse, uint8_t* codes)
+              HWY_ATTR { StoreQ4Codes(block, inverse, codes); });
+    default:
+      return;
+  }
+}
+
+}  // namespace kvevict::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
