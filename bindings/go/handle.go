@@ -14,6 +14,7 @@ type handle struct {
 	destroy func(uintptr)
 	hooks   *hooks       // which the library can call until then
 	calls   atomic.Int32 // under way, plus closed
+	outer   atomic.Int32 // of these: 1 while a lone call's callback may enter as well
 }
 
 const closed = math.MinInt32
@@ -49,13 +50,27 @@ func (h *handle) enter() (uintptr, error) {
 
 // enterAlone is enter for objects that serve one goroutine at a time.
 func (h *handle) enterAlone() (uintptr, error) {
-	if h.calls.CompareAndSwap(0, 1) {
+	outer := h.outer.Load()
+	if h.calls.CompareAndSwap(outer, outer+1) {
 		return h.pointer, nil
 	}
 	if h.calls.Load() < 0 {
 		return 0, ErrClosed
 	}
 	return 0, invalid("the sequence is in use by another call")
+}
+
+// lend lets the callback of a lone call use the object, one call at a time, until takeBack.
+func (h *handle) lend() { h.outer.Store(1) }
+
+func (h *handle) isLent() bool { return h.outer.Load() != 0 }
+
+func (h *handle) takeBack() error {
+	h.outer.Store(0)
+	if n := h.calls.Load(); n != 1 && n != closed+1 {
+		return invalid("the sequence is in use by another call")
+	}
+	return nil
 }
 
 func (h *handle) leave() {

@@ -30,6 +30,7 @@ type Sequence struct {
 	views       []native.View       // one per layer
 	caches      []*content
 	stored      []uint32       // of a layer's heads
+	ahead       uint32         // rows behind those, for arguments that are read once they are appended
 	lent        unsafe.Pointer // memory of BeginObserving
 	logical     atomic.Uint32  // length as of the last call that changed it
 }
@@ -617,9 +618,10 @@ func (s *Sequence) held(sequence uintptr, layer int) (most uint32, counts Memory
 		if err != nil {
 			return 0, Memory{}, err
 		}
-		s.stored = append(s.stored, s.args.n)
-		if s.args.n > most {
-			most = s.args.n
+		stored := s.args.n + s.ahead
+		s.stored = append(s.stored, stored)
+		if stored > most {
+			most = stored
 		}
 	}
 	if s.headsDiffer {

@@ -88,7 +88,7 @@ Test(engine_kv_cache, heads_may_hold_different_numbers) {
   cache.CopyFrom(first);
   cache.Append(1, 2, rows.data() + 100, 10, rows.data() + 100, 6);
   cr_expect(cache.length(1) == 9);
-  cr_expect(cache.gap(1, 0) == 4 && cache.gap(1, 1) == 0);
+  cr_expect(cache.lengths(1)[0] == 5 && cache.lengths(1)[1] == 9);
   // (5 + 9) rows of 5 + 3 elements of 4 bytes.
   cr_expect(cache.bytes_in_use() == 14 * 8 * 4);
   const kvevict_view view = cache.View(1);

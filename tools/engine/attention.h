@@ -1,35 +1,49 @@
-// Exact softmax attention over one layer of the cache.
+// Attention over a layer of the cache, which the library computes.
 #ifndef KVEVICT_TOOLS_ENGINE_ATTENTION_H_
 #define KVEVICT_TOOLS_ENGINE_ATTENTION_H_
 
 #include <cstdint>
-#include <span>
+#include <memory>
 
+#include "kvevict/kvevict.h"
 #include "tools/engine/kv_cache.h"
 #include "tools/engine/thread_pool.h"
+#include "tools/engine/workspace.h"
 
 namespace kvevict::tools {
 
-struct AttentionArgs {
-  const KvCache* cache = nullptr;
-  uint32_t layer = 0;
-  // [n_queries, n_q_heads, k_head_dim] after RoPE. q head h reads KV head
-  // h / (n_q_heads / n_kv_heads).
-  const float* queries = nullptr;
-  uint32_t n_q_heads = 0;
-  // [n_queries]: query i sees slots [0, n_visible[i]), at least one, of the longest
-  // head; of others so many fewer as they are shorter. Given explicitly because slots
-  // and positions differ after an eviction.
-  std::span<const uint32_t> n_visible;
-  float scale = 0.0f;  // of q.k; 0 means 1/sqrt(k_head_dim)
-  // [n_queries, n_q_heads, v_head_dim]
-  float* out = nullptr;
-};
+class Attention {
+ public:
+  // `pool` must outlive this. simd_target is whose code the library runs; nullptr: the
+  // best one.
+  explicit Attention(ThreadPool& pool, const char* simd_target = nullptr);
 
-// One query is decoding: keys are read once, in spans that several threads share.
-// More are prefill: blocks of queries against tiles of keys. Both accumulate in f32
-// whatever the dtype, and give equal bytes for every number of threads.
-void Attend(const AttentionArgs& args, ThreadPool& pool);
+  struct Args {
+    const KvCache* cache = nullptr;
+    uint32_t layer = 0;
+    // [n_queries, n_q_heads, k_head_dim] after RoPE, of the last n_queries tokens that
+    // the layer holds, each of which sees those before it and itself. q head h reads KV
+    // head h / (n_q_heads / n_kv_heads).
+    const float* queries = nullptr;
+    uint32_t n_queries = 0;
+    uint32_t n_q_heads = 0;
+    float scale = 0.0f;    // of q.k; 0 means 1/sqrt(k_head_dim)
+    float* out = nullptr;  // [n_queries, n_q_heads, v_head_dim]
+  };
+
+  // Equal bytes for every number of threads.
+  void Attend(const Args& args);
+
+ private:
+  struct Destroy {
+    void operator()(kvevict_context* context) const {
+      kvevict_context_destroy(context);
+    }
+  };
+
+  std::unique_ptr<kvevict_context, Destroy> context_;
+  Workspace workspace_;
+};
 
 }  // namespace kvevict::tools
 

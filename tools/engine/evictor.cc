@@ -2,24 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
-#include <cstring>
-#include <new>
 #include <vector>
 
 #include "tools/engine/policies.h"
 
 namespace kvevict::tools {
 namespace {
-
-void* Allocate(const kvevict_workspace& size) {
-  const size_t rounded =
-      (size.best_bytes + size.alignment - 1) / size.alignment * size.alignment;
-  void* memory = std::aligned_alloc(size.alignment, rounded);
-  if (memory == nullptr) throw std::bad_alloc();
-  std::memset(memory, 0, rounded);  // page faults now, not while evicting
-  return memory;
-}
 
 // All layers are alike.
 kvevict_layer_geometry LayerGeometry(const KvShape& cache,
@@ -80,11 +68,8 @@ Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
 
   kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
   Check(kvevict_plan_workspace(plan, KVEVICT_OPERATION_EVICT, 0, &size));
-  workspace_bytes_ = size.best_bytes;
-  if (workspace_bytes_ > 0) workspace_.reset(Allocate(size));
+  workspace_.Fit(size);
 }
-
-void Evictor::AlignedFree::operator()(void* memory) const { std::free(memory); }
 
 // Step 2. Rows are described by strides, so the engine's array is used as it is.
 kvevict_plane Evictor::QueryRows(const float* queries) const {
@@ -138,8 +123,8 @@ void Evictor::Score(uint32_t layer, KvCache& cache, const float* queries,
   job.inputs = &inputs;
   job.scores = out.data();
   job.scores_len = out.size();
-  Check(kvevict_score(plan_.get(), &job, 1, workspace_.get(), workspace_bytes_,
-                      nullptr));
+  Check(kvevict_score(plan_.get(), &job, 1, workspace_.data(),
+                      workspace_.size(), nullptr));
 }
 
 uint32_t Evictor::BudgetForMass(double mass, KvCache& cache,
@@ -158,8 +143,8 @@ uint32_t Evictor::BudgetForMass(double mass, KvCache& cache,
     job.inputs = &inputs[l];
     job.scores = scores[l].data();
     job.scores_len = scores[l].size();
-    Check(kvevict_score(plan_.get(), &job, 1, workspace_.get(),
-                        workspace_bytes_, nullptr));
+    Check(kvevict_score(plan_.get(), &job, 1, workspace_.data(),
+                        workspace_.size(), nullptr));
     layers[l].n_rows = n_kv_heads_;
     layers[l].scores = scores[l].data();
     layers[l].scores_len = scores[l].size();
@@ -201,7 +186,7 @@ Evictor::Report Evictor::Evict(KvCache& cache,
   }
   const auto start = std::chrono::steady_clock::now();
   Check(kvevict_sequence_evict(sequence_.get(), views.data(), views.size(),
-                               &options, workspace_.get(), workspace_bytes_,
+                               &options, workspace_.data(), workspace_.size(),
                                nullptr));
   const auto end = std::chrono::steady_clock::now();
   kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;

@@ -20,6 +20,7 @@
 #include "tools/engine/kvevict_error.h"
 #include "tools/engine/rope.h"
 #include "tools/engine/thread_pool.h"
+#include "tools/engine/workspace.h"
 
 namespace kvevict::tools {
 
@@ -91,9 +92,6 @@ class Evictor {
       Destroy(handle);
     }
   };
-  struct AlignedFree {
-    void operator()(void* memory) const;
-  };
 
   uint32_t n_layers_;
   uint32_t n_q_heads_;
@@ -105,8 +103,7 @@ class Evictor {
   std::unique_ptr<kvevict_plan, Deleter<kvevict_plan_destroy>> plan_;
   std::unique_ptr<kvevict_sequence, Deleter<kvevict_sequence_destroy>>
       sequence_;
-  std::unique_ptr<void, AlignedFree> workspace_;
-  size_t workspace_bytes_ = 0;
+  Workspace workspace_;
 };
 
 }  // namespace kvevict::tools

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <numeric>
 
 #include "tools/engine/float_bits.h"
 
@@ -61,8 +62,7 @@ KvCache::KvCache(const KvShape& shape)
       v_row_bytes_(size_t{shape.n_kv_heads} * shape.v_head_dim *
                    ElementBytes(shape.dtype)),
       layer_bytes_((k_row_bytes_ + v_row_bytes_) * shape.capacity),
-      lengths_(shape.n_layers, 0),
-      gaps_(size_t{shape.n_layers} * shape.n_kv_heads, 0) {
+      lengths_(size_t{shape.n_layers} * shape.n_kv_heads, 0) {
   const size_t n_bytes = RoundUp(layer_bytes_ * shape.n_layers + 1);
   void* memory = std::aligned_alloc(kAlignment, n_bytes);
   if (memory == nullptr) throw std::bad_alloc();
@@ -80,13 +80,13 @@ uint8_t* KvCache::V(uint32_t layer) const {
 
 void KvCache::Append(uint32_t layer, uint32_t n_rows, const float* k,
                      size_t k_row_stride, const float* v, size_t v_row_stride) {
-  assert(lengths_[layer] + n_rows <= shape_.capacity);
+  assert(length(layer) + n_rows <= shape_.capacity);
   const size_t k_dim = shape_.k_head_dim, v_dim = shape_.v_head_dim;
   const size_t element = ElementBytes(shape_.dtype);
   // Heads of one length are one piece of memory.
   const uint32_t at_once = is_ragged(layer) ? 1 : shape_.n_kv_heads;
   for (uint32_t head = 0; head < shape_.n_kv_heads; head += at_once) {
-    const size_t first = lengths_[layer] - gap(layer, head);
+    const size_t first = lengths(layer)[head];
     for (size_t row = 0; row < n_rows; ++row) {
       StoreRow(
           shape_.dtype, k + row * k_row_stride + head * k_dim, at_once * k_dim,
@@ -96,41 +96,49 @@ void KvCache::Append(uint32_t layer, uint32_t n_rows, const float* k,
           V(layer) + (first + row) * v_row_bytes_ + head * v_dim * element);
     }
   }
-  lengths_[layer] += n_rows;
+  set_length(layer, length(layer) + n_rows);
+}
+
+std::span<const uint32_t> KvCache::lengths(uint32_t layer) const {
+  return std::span(lengths_).subspan(size_t{layer} * shape_.n_kv_heads,
+                                     shape_.n_kv_heads);
+}
+
+uint32_t KvCache::length(uint32_t layer) const {
+  return std::ranges::max(lengths(layer));
+}
+
+void KvCache::set_length(uint32_t layer, uint32_t n_slots) {
+  const uint32_t change = n_slots - length(layer);  // modulo 2^32
+  const auto first = lengths_.begin() + layer * shape_.n_kv_heads;
+  std::for_each_n(first, shape_.n_kv_heads,
+                  [&](uint32_t& of_head) { of_head += change; });
 }
 
 void KvCache::set_lengths(uint32_t layer, std::span<const uint32_t> of_heads) {
-  lengths_[layer] = *std::max_element(of_heads.begin(), of_heads.end());
-  for (uint32_t head = 0; head < shape_.n_kv_heads; ++head) {
-    gaps_[layer * shape_.n_kv_heads + head] = lengths_[layer] - of_heads[head];
-  }
+  std::ranges::copy(of_heads, lengths_.begin() + layer * shape_.n_kv_heads);
 }
 
 bool KvCache::is_ragged(uint32_t layer) const {
-  const auto first = gaps_.begin() + layer * shape_.n_kv_heads;
-  return std::any_of(first, first + shape_.n_kv_heads,
-                     [](uint32_t gap) { return gap > 0; });
+  return std::ranges::min(lengths(layer)) < length(layer);
 }
 
 void KvCache::CopyFrom(const KvCache& other) {
   assert(layer_bytes_ == other.layer_bytes_);
   lengths_ = other.lengths_;
-  gaps_ = other.gaps_;
   for (uint32_t layer = 0; layer < shape_.n_layers; ++layer) {
-    std::memcpy(K(layer), other.K(layer), k_row_bytes_ * lengths_[layer]);
-    std::memcpy(V(layer), other.V(layer), v_row_bytes_ * lengths_[layer]);
+    std::memcpy(K(layer), other.K(layer), k_row_bytes_ * length(layer));
+    std::memcpy(V(layer), other.V(layer), v_row_bytes_ * length(layer));
   }
 }
 
 uint64_t KvCache::bytes_in_use() const {
-  uint64_t n_rows = 0;
-  for (uint32_t length : lengths_)
-    n_rows += uint64_t{length} * shape_.n_kv_heads;
-  for (uint32_t gap : gaps_) n_rows -= gap;
+  const uint64_t n_rows =
+      std::accumulate(lengths_.begin(), lengths_.end(), uint64_t{0});
   return n_rows * ((k_row_bytes_ + v_row_bytes_) / shape_.n_kv_heads);
 }
 
-kvevict_view KvCache::View(uint32_t layer) {
+kvevict_view KvCache::View(uint32_t layer) const {
   kvevict_view view = KVEVICT_VIEW_INIT;
   view.n_kv_heads = shape_.n_kv_heads;
   view.k = Plane(K(layer), shape_.dtype, k_row_bytes_, shape_.k_head_dim);

@@ -30,18 +30,13 @@ class KvCache {
 
   const KvShape& shape() const { return shape_; }
 
-  // Slots in use, the most of any head. Lowering it forgets the last ones.
-  uint32_t length(uint32_t layer) const { return lengths_[layer]; }
-  void set_length(uint32_t layer, uint32_t n_slots) {
-    lengths_[layer] = n_slots;
-  }
-  // Sets how many slots each head has in use.
+  // Slots in use, the most of any head. Lowering it forgets the last ones, as many of
+  // each head.
+  uint32_t length(uint32_t layer) const;
+  void set_length(uint32_t layer, uint32_t n_slots);
+  // Slots that each head has in use. Rows that are appended go behind its own.
+  std::span<const uint32_t> lengths(uint32_t layer) const;
   void set_lengths(uint32_t layer, std::span<const uint32_t> of_heads);
-  // How many slots a head has less than the longest. Rows that are appended go behind
-  // each head's own.
-  uint32_t gap(uint32_t layer, uint32_t head) const {
-    return gaps_[layer * shape_.n_kv_heads + head];
-  }
   bool is_ragged(uint32_t layer) const;
 
   // Appends rows behind those of each head, rounding to the nearest even.
@@ -63,7 +58,7 @@ class KvCache {
   size_t v_row_bytes() const { return v_row_bytes_; }
 
   // The layer as kvevict sees it; valid as long as the cache.
-  kvevict_view View(uint32_t layer);
+  kvevict_view View(uint32_t layer) const;
 
  private:
   struct FreeDeleter {
@@ -78,8 +73,7 @@ class KvCache {
   size_t v_row_bytes_;
   size_t layer_bytes_;
   std::unique_ptr<uint8_t, FreeDeleter> memory_;
-  std::vector<uint32_t> lengths_;
-  std::vector<uint32_t> gaps_;  // [n_layers, n_kv_heads]
+  std::vector<uint32_t> lengths_;  // [n_layers, n_kv_heads]
 };
 
 // 2 or 4.

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "tools/engine/attention.h"
 #include "tools/engine/matmul.h"
 
 namespace kvevict::tools {
@@ -15,8 +14,9 @@ float Silu(float x) { return x / (1.0f + std::exp(-x)); }
 
 }  // namespace
 
-LlamaModel::LlamaModel(LlamaWeights weights, ThreadPool& pool)
-    : weights_(std::move(weights)), pool_(pool) {
+LlamaModel::LlamaModel(LlamaWeights weights, ThreadPool& pool,
+                       const char* simd_target)
+    : weights_(std::move(weights)), pool_(pool), attention_(pool, simd_target) {
   const LlamaConfig& c = config();
   const size_t q_width = size_t{c.n_q_heads} * c.head_dim;
   const size_t kv_width = size_t{c.n_kv_heads} * c.head_dim;
@@ -30,7 +30,6 @@ LlamaModel::LlamaModel(LlamaWeights weights, ThreadPool& pool)
   up_.resize(kMaxChunk * size_t{c.d_ff});
   cos_.resize(kMaxChunk * c.inv_freq.size());
   sin_.resize(kMaxChunk * c.inv_freq.size());
-  n_visible_.resize(kMaxChunk);
 }
 
 KvShape LlamaModel::CacheShape(kvevict_dtype dtype, uint32_t capacity) const {
@@ -56,7 +55,7 @@ void LlamaModel::Forward(std::span<const int32_t> tokens,
   }
   ComputeAngles(n_tokens, first_position);
   for (uint32_t l = 0; l < config().n_layers; ++l) {
-    Attention(weights_.layers[l], l, n_tokens, first_position, cache, observe);
+    Attend(weights_.layers[l], l, n_tokens, first_position, cache, observe);
     FeedForward(weights_.layers[l], n_tokens);
   }
   if (logits.empty()) return;
@@ -66,9 +65,9 @@ void LlamaModel::Forward(std::span<const int32_t> tokens,
   Project(weights_.output, normed_.data(), n_wanted, logits.data());
 }
 
-void LlamaModel::Attention(const LlamaLayer& layer, uint32_t index,
-                           uint32_t n_tokens, uint32_t first_position,
-                           KvCache& cache, const QueryObserver& observe) {
+void LlamaModel::Attend(const LlamaLayer& layer, uint32_t index,
+                        uint32_t n_tokens, uint32_t first_position,
+                        KvCache& cache, const QueryObserver& observe) {
   const LlamaConfig& c = config();
   Normalize(residual_.data(), layer.attention_norm, n_tokens, normed_.data());
   Project(layer.wq, normed_.data(), n_tokens, q_.data());
@@ -76,18 +75,15 @@ void LlamaModel::Attention(const LlamaLayer& layer, uint32_t index,
   Project(layer.wv, normed_.data(), n_tokens, v_.data());
   RotateHeads(q_.data(), n_tokens, c.n_q_heads);
   RotateHeads(k_.data(), n_tokens, c.n_kv_heads);
-  const uint32_t n_stored = cache.length(index);
   const size_t kv_width = layer.wk.n_outputs;
   cache.Append(index, n_tokens, k_.data(), kv_width, v_.data(), kv_width);
   if (observe) observe(index, q_.data(), n_tokens, first_position);
-  for (uint32_t i = 0; i < n_tokens; ++i) n_visible_[i] = n_stored + i + 1;
-  Attend({.cache = &cache,
-          .layer = index,
-          .queries = q_.data(),
-          .n_q_heads = c.n_q_heads,
-          .n_visible = std::span(n_visible_).first(n_tokens),
-          .out = attended_.data()},
-         pool_);
+  attention_.Attend({.cache = &cache,
+                     .layer = index,
+                     .queries = q_.data(),
+                     .n_queries = n_tokens,
+                     .n_q_heads = c.n_q_heads,
+                     .out = attended_.data()});
   Project(layer.wo, attended_.data(), n_tokens, residual_.data(),
           /*accumulate=*/true);
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kvevict/kvevict.h"
+#include "tools/engine/attention.h"
 #include "tools/engine/evictor.h"
 #include "tools/engine/kv_cache.h"
 #include "tools/engine/rope.h"
@@ -28,8 +29,9 @@ class LlamaModel {
   // Long inputs pass through the layers in chunks of at most this many tokens.
   static constexpr uint32_t kMaxChunk = 256;
 
-  // `pool` must outlive the model.
-  LlamaModel(LlamaWeights weights, ThreadPool& pool);
+  // `pool` must outlive the model; simd_target as for an Evictor.
+  LlamaModel(LlamaWeights weights, ThreadPool& pool,
+             const char* simd_target = nullptr);
 
   const LlamaConfig& config() const { return weights_.config; }
   QueryShape HeadShape() const { return {.n_q_heads = config().n_q_heads}; }
@@ -52,9 +54,9 @@ class LlamaModel {
  private:
   void ComputeAngles(uint32_t n_tokens, uint32_t first_position);
   void RotateHeads(float* rows, uint32_t n_tokens, uint32_t n_heads) const;
-  void Attention(const LlamaLayer& layer, uint32_t index, uint32_t n_tokens,
-                 uint32_t first_position, KvCache& cache,
-                 const QueryObserver& observe);
+  void Attend(const LlamaLayer& layer, uint32_t index, uint32_t n_tokens,
+              uint32_t first_position, KvCache& cache,
+              const QueryObserver& observe);
   void FeedForward(const LlamaLayer& layer, uint32_t n_tokens);
   void Normalize(const float* rows, const std::vector<float>& weight,
                  uint32_t n_tokens, float* out);
@@ -63,11 +65,11 @@ class LlamaModel {
 
   LlamaWeights weights_;
   ThreadPool& pool_;
+  Attention attention_;
 
   // One chunk's activations, each [kMaxChunk, width].
   std::vector<float> residual_, normed_, q_, k_, v_, attended_, gate_, up_;
-  std::vector<float> cos_, sin_;     // [kMaxChunk, RoPE pairs]
-  std::vector<uint32_t> n_visible_;  // slots that each token of the chunk sees
+  std::vector<float> cos_, sin_;  // [kMaxChunk, RoPE pairs]
 };
 
 }  // namespace kvevict::tools

@@ -190,7 +190,7 @@ std::string Json(const DemoOptions& options,
 std::string RunTextDemo(const DemoOptions& options) {
   ThreadPool pool(options.threads);
   ModelFile file = ReadModelFile(options.model, options.tokenizer);
-  LlamaModel model(std::move(file.weights), pool);
+  LlamaModel model(std::move(file.weights), pool, options.simd_target());
   const TextTask task = CutText(file.tokenizer.Encode(ReadText(options.text)),
                                 options, model.config().context_length);
   const uint32_t n_prompt = static_cast<uint32_t>(task.prompt.size());

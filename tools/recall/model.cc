@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <numeric>
 
-#include "tools/engine/attention.h"
 #include "tools/engine/matmul.h"
 
 namespace kvevict::tools {
@@ -31,8 +29,9 @@ void Project(const std::vector<float>& rows, uint32_t n_rows,
 
 }  // namespace
 
-RecallModel::RecallModel(uint32_t n_positions, ThreadPool& pool)
-    : pool_(pool), weights_(MakeWeights()) {
+RecallModel::RecallModel(uint32_t n_positions, ThreadPool& pool,
+                         const char* simd_target)
+    : pool_(pool), attention_(pool, simd_target), weights_(MakeWeights()) {
   // In double: at 16K, f32 angles are off by 1e-3.
   const std::vector<double> frequencies = RopeOfHeads().inv_freq;
   cos_.reserve(size_t{n_positions} * kRopePairs);
@@ -111,7 +110,6 @@ std::vector<int32_t> RecallModel::Forward(std::span<const int32_t> tokens,
 
   std::vector<float> q, k, v;
   std::vector<float> heads(size_t{n_rows} * kQHeads * kHeadDim);
-  std::vector<uint32_t> n_visible(n_rows);
   for (uint32_t layer = 0; layer < kLayers; ++layer) {
     const LayerWeights& w = weights_.layers[layer];
     Project(x, n_rows, kModelDim, 0, w.wq, false, q, pool_);
@@ -119,16 +117,14 @@ std::vector<int32_t> RecallModel::Forward(std::span<const int32_t> tokens,
     Project(x, n_rows, kModelDim, 0, w.wv, false, v, pool_);
     Rotate(q, kQHeads, first_position);
     Rotate(k, kKvHeads, first_position);
-    std::iota(n_visible.begin(), n_visible.end(), cache.length(layer) + 1);
     cache.Append(layer, n_rows, k.data(), w.wk.n_cols, v.data(), w.wv.n_cols);
     if (observe) observe(layer, q.data(), n_rows);
-    Attend({.cache = &cache,
-            .layer = layer,
-            .queries = q.data(),
-            .n_q_heads = kQHeads,
-            .n_visible = n_visible,
-            .out = heads.data()},
-           pool_);
+    attention_.Attend({.cache = &cache,
+                       .layer = layer,
+                       .queries = q.data(),
+                       .n_queries = n_rows,
+                       .n_q_heads = kQHeads,
+                       .out = heads.data()});
     Project(heads, n_rows, w.wo.n_rows, 0, w.wo, true, x, pool_);
   }
   return Predict(x, n_rows);

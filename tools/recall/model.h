@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "tools/engine/attention.h"
 #include "tools/engine/kv_cache.h"
 #include "tools/engine/rope.h"
 #include "tools/engine/thread_pool.h"
@@ -16,8 +17,10 @@ namespace kvevict::tools {
 
 class RecallModel {
  public:
-  // Positions below n_positions. `pool` must outlive the model.
-  RecallModel(uint32_t n_positions, ThreadPool& pool);
+  // Positions below n_positions. `pool` must outlive the model; simd_target as for an
+  // Evictor.
+  RecallModel(uint32_t n_positions, ThreadPool& pool,
+              const char* simd_target = nullptr);
 
   // The cache for n_slots tokens.
   static KvShape CacheShape(kvevict_dtype dtype, uint32_t n_slots);
@@ -43,6 +46,7 @@ class RecallModel {
   std::vector<int32_t> Predict(const std::vector<float>& x, uint32_t n_rows);
 
   ThreadPool& pool_;
+  Attention attention_;
   Weights weights_;
   std::vector<float> cos_;  // [n_positions, kRopePairs]
   std::vector<float> sin_;

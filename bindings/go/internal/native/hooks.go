@@ -27,6 +27,19 @@ func kvevictGoLog(level C.int32_t, message *C.char, handle C.uintptr_t) {
 	cgo.Handle(handle).Value().(*Hooks).Log(int32(level), C.GoString(message))
 }
 
+// Forward is what a prefill calls back, by the number of a cgo.Handle. It returns a status and does not
+// panic.
+type Forward func(firstToken, nTokens uint32) int32
+
+// ForwardHook is the address to put into PrefillOptions.
+func ForwardHook() uintptr { return uintptr(C.kv_go_forward_hook()) }
+
+//export kvevictGoForward
+func kvevictGoForward(firstToken, nTokens C.uint32_t, handle C.uintptr_t) C.int32_t {
+	forward := cgo.Handle(handle).Value().(Forward)
+	return C.int32_t(forward(uint32(firstToken), uint32(nTokens)))
+}
+
 // start starts work, or not: this goroutine does what no other does.
 func (h *Hooks) start(work func()) {
 	defer func() { _ = recover() }()

@@ -27,9 +27,17 @@ static void parallel_hook(uint32_t n_items, kvevict_task_fn run, void* task,
                     (uintptr_t)user_data);
 }
 
+static kvevict_status forward_hook(uint32_t first_token, uint32_t n_tokens,
+                                   void* user_data) {
+  return (kvevict_status)kvevictGoForward(first_token, n_tokens,
+                                          (uintptr_t)user_data);
+}
+
 uintptr_t kv_go_log_hook(void) { return (uintptr_t)log_hook; }
 
 uintptr_t kv_go_parallel_hook(void) { return (uintptr_t)parallel_hook; }
+
+uintptr_t kv_go_forward_hook(void) { return (uintptr_t)forward_hook; }
 
 void kv_go_run_task(uintptr_t run, uintptr_t task, uint32_t item,
                     uint32_t worker) {

@@ -1,0 +1,189 @@
+package kvevict
+
+import (
+	"runtime"
+	"runtime/cgo"
+	"unsafe"
+
+	"kvevict.dev/kvevict/bindings/go/internal/native"
+)
+
+// Prefill is a prompt that is read in chunks.
+type Prefill struct {
+	Tokens int // of the prompt
+	Chunk  int // tokens at a time, at least 1
+	// Evict after every chunk, so that no layer ever holds more than what the policy leaves it and a
+	// chunk; false: once, when all has been read.
+	EvictEachChunk bool
+	// Forward runs the model over nTokens tokens, the first of which has position firstToken: in each
+	// layer it writes their rows behind those that are stored, attends to all of them, causal within the
+	// chunk, and shows what the policy needs by Sequence.Observe. It may use the sequence and Cached, but
+	// appends nothing. Its error ends the prefill, and so does what it panics.
+	Forward func(firstToken, nTokens int) error
+
+	Views  []*View        // one for each layer, as for Sequence.Evict; or nil, with Cached
+	Cached *PagedSequence // gets room before each chunk, and gives back what evictions leave empty
+
+	Evict     *EvictOptions // of each eviction, read again behind each chunk; nil for none
+	Workspace Memory        // for OperationEvict
+}
+
+// PrefillReport is what reading a prompt took.
+type PrefillReport struct {
+	Chunks     int    // that Forward has run over
+	Evictions  int    // that lost tokens
+	PeakTokens int    // the most that any layer held, a chunk included
+	PeakBytes  uint64 // the most that rows of all layers took at a time
+	EndBytes   uint64 // what they take at the end
+}
+
+// Prefill reads a prompt in chunks: of each Forward, Append and, where it is due, Evict; at the end
+// EndPrompt. An error of Forward is returned as it is, and what it panics goes on from here; the chunks
+// before stay appended, as the report says, and Prefill may be called again for the rest.
+func (s *Sequence) Prefill(prompt *Prefill, stream Stream) (PrefillReport, error) {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return PrefillReport{}, err
+	}
+	defer s.leave()
+	if s.isLent() {
+		return PrefillReport{}, invalid("the sequence reads a prompt already")
+	}
+	defer s.release()
+	r := &reading{sequence: s, pointer: sequence, prompt: prompt, args: &prefillArguments{}}
+	if prompt.Cached != nil {
+		cached, err := prompt.Cached.enterAlone()
+		if err != nil {
+			return PrefillReport{}, err
+		}
+		defer prompt.Cached.leave()
+		r.args.options.Cached = cached
+	}
+	if err := r.begin(); err != nil {
+		return PrefillReport{}, err
+	}
+	number := cgo.NewHandle(native.Forward(r.chunk))
+	defer number.Delete()
+	r.args.options.UserData = uintptr(number)
+	err = native.Kvevict_sequence_prefill(sequence, &r.args.options, &r.args.report, uintptr(stream))
+	err = s.changed(sequence, err)
+	runtime.KeepAlive(prompt)
+	runtime.KeepAlive(r.protected.owner)
+	if r.panicked {
+		panic(r.panic)
+	}
+	if r.err != nil {
+		err = r.err
+	}
+	return PrefillReport{
+		int(r.args.report.NChunks), int(r.args.report.NEvictions), int(r.args.report.PeakTokens),
+		r.args.report.PeakBytes, r.args.report.EndBytes,
+	}, err
+}
+
+// prefillArguments are on the heap, where C finds them after each callback, and hold no pointers of Go.
+type prefillArguments struct {
+	options native.PrefillOptions
+	report  native.PrefillReport
+}
+
+// reading is a call of Prefill.
+type reading struct {
+	sequence  *Sequence
+	pointer   uintptr
+	prompt    *Prefill
+	done      uint32 // tokens
+	args      *prefillArguments
+	protected Memory
+
+	err      error // of a chunk
+	panicked bool
+	panic    any
+}
+
+func (r *reading) begin() (err error) {
+	s, o := r.sequence, &r.args.options
+	r.args.report.StructSize = uint32(unsafe.Sizeof(r.args.report))
+	o.StructSize = uint32(unsafe.Sizeof(*o))
+	o.NTokens = count(&err, "Tokens", r.prompt.Tokens)
+	o.Chunk = count(&err, "Chunk", r.prompt.Chunk)
+	if err == nil && r.prompt.Forward == nil {
+		err = invalid("Forward is nil")
+	}
+	if err == nil {
+		err = r.prompt.Workspace.on(s.device, "Workspace")
+	}
+	if err == nil {
+		err = r.arrange(false)
+	}
+	o.EvictEachChunk = flag(r.prompt.EvictEachChunk)
+	o.Forward = native.ForwardHook()
+	if r.prompt.Views != nil {
+		o.Views = inHeap(unsafe.Pointer(&s.views[0]))
+		o.ViewsLen = uint64(len(r.prompt.Views))
+	}
+	o.Evict = inHeap(unsafe.Pointer(&s.args.options))
+	o.Workspace, o.WorkspaceBytes = uintptr(r.prompt.Workspace.address), r.prompt.Workspace.bytes
+	return err
+}
+
+// arrange puts what evictions are given among the arguments, where calls of Forward have put theirs.
+func (r *reading) arrange(evicts bool) (err error) {
+	if r.protected, err = r.sequence.tell(r.prompt.Evict); err != nil {
+		return err
+	}
+	var inputs []SignalInputs
+	if evicts && r.prompt.Evict != nil {
+		inputs = r.prompt.Evict.Inputs
+	}
+	if r.prompt.Cached != nil && r.prompt.Views == nil {
+		return r.sequence.give(r.pointer, inputs)
+	}
+	return r.sequence.placeAll(r.pointer, r.prompt.Views, inputs)
+}
+
+// chunk is what C calls: no panic goes through its frames.
+func (r *reading) chunk(first, n uint32) (status int32) {
+	r.panicked = true
+	defer func() {
+		if r.panicked {
+			r.panic, status = recover(), int32(StatusInternal)
+		}
+	}()
+	r.err = r.read(first, n)
+	r.panicked = false
+	if r.err != nil {
+		return int32(StatusInternal)
+	}
+	return int32(StatusOK)
+}
+
+func (r *reading) read(first, n uint32) error {
+	r.sequence.logical.Store(first)
+	if err := r.forward(int(first), int(n)); err != nil {
+		return err
+	}
+	r.done += n
+	// Its rows are there, though nobody has appended them yet.
+	r.sequence.ahead = n
+	defer func() { r.sequence.ahead = 0 }()
+	return r.arrange(r.prompt.EvictEachChunk || r.done == r.args.options.NTokens)
+}
+
+func (r *reading) forward(first, n int) (err error) {
+	handles := []*handle{&r.sequence.handle}
+	if r.prompt.Cached != nil {
+		handles = append(handles, &r.prompt.Cached.handle)
+	}
+	for _, h := range handles {
+		h.lend()
+	}
+	defer func() {
+		for _, h := range handles {
+			if back := h.takeBack(); err == nil {
+				err = back
+			}
+		}
+	}()
+	return r.prompt.Forward(first, n)
+}

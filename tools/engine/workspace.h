@@ -1,0 +1,43 @@
+// Working memory that calls of the library are given.
+#ifndef KVEVICT_TOOLS_ENGINE_WORKSPACE_H_
+#define KVEVICT_TOOLS_ENGINE_WORKSPACE_H_
+
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "kvevict/kvevict.h"
+
+namespace kvevict::tools {
+
+// Keeps as much as any call has wanted.
+class Workspace {
+ public:
+  // Makes room for the best size.
+  void Fit(const kvevict_workspace& size) {
+    if (size.best_bytes <= bytes_) return;
+    const size_t rounded = (size.best_bytes + size.alignment - 1) /
+                           size.alignment * size.alignment;
+    memory_.reset(std::aligned_alloc(size.alignment, rounded));
+    bytes_ = memory_ == nullptr ? 0 : size.best_bytes;
+    if (memory_ == nullptr) throw std::bad_alloc();
+    std::memset(memory_.get(), 0, rounded);  // page faults now, not in a call
+  }
+
+  void* data() const { return memory_.get(); }
+  size_t size() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+
+  std::unique_ptr<void, Free> memory_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace kvevict::tools
+
+#endif  // KVEVICT_TOOLS_ENGINE_WORKSPACE_H_
