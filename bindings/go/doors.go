@@ -332,7 +332,7 @@ type Move struct {
 
 // keepsAll tells whether there are no lists, not even empty ones.
 func (m *Move) keepsAll() bool {
-	return m.Destination != nil && m.Keep.Lists == 0 && m.Keep.Count == 0 && m.Keep.Slots.address == nil
+	return m.Destination != nil && m.Keep.Lists == 0 && m.Keep.Count == 0 && m.Keep.Slots.address == 0
 }
 
 // kept is how many slots of a head stay at most.

@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""Prints what run.sh measured as the table of docs/cuda.md.
+
+table.py RESULTS: a folder with timings.json and, where PyTorch was there, torch.json.
+"""
+import json
+import os
+import sys
+
+# Rows of both sides: what kvevict's are called behind the workload, and PyTorch's.
+TORCH = {
+    "score_window": "score_window, pooled",
+    "pool and select": "select",
+    "compact": "compact",
+    "attend, 1 query": "attend, 1 query",
+}
+KINDS = {
+    "36 layers, bf16, W=64": ("compiled", "eager, as a graph"),
+    "36 layers, bf16": ("compiled", "eager, as a graph"),
+    "36 layers, f32, W=64": ("eager, as a graph, f32",),
+    "36 layers, f32": ("eager, as a graph, f32",),
+}
+
+
+def load(folder, name):
+    path = os.path.join(folder, name)
+    if not os.path.exists(path):
+        return {"rows": {}}
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def fastest(torch, workload, step):
+    """PyTorch's least median of a step, or None."""
+    times = [torch["rows"].get(kind, {}).get(TORCH.get(step), {}).get("ms")
+             for kind in KINDS.get(workload, ())]
+    times = [ms for ms in times if ms is not None]
+    return min(times) if times else None
+
+
+def main():
+    folder = sys.argv[1]
+    document = load(folder, "timings.json")
+    torch = load(folder, "torch.json")
+    timings = document["timings"]
+    print(f"{document['gpu']}, driver {document['driver'] // 1000}."
+          f"{document['driver'] % 1000 // 10}: the driver's copy "
+          f"{timings['copy_bytes_per_s'] * 1e-12:.2f} TB/s, read and written, mma.sync "
+          f"{timings['matrix_flops_per_s'] * 1e-12:.0f} TFLOP/s.\n")
+    print("| workload | step | ms | TB/s | TFLOP/s | PyTorch, ms |")
+    print("|---|---|---|---|---|---|")
+    for row in timings["rows"]:
+        workload, _, step = row["name"].partition(": ")
+        if not step:
+            continue
+        rate = f"{row['bytes_per_s'] * 1e-12:.2f}" if row["bytes"] else ""
+        flops = f"{row['flops_per_s'] * 1e-12:.1f}" if row["flops"] else ""
+        other = fastest(torch, workload, step)
+        print(f"| {workload} | {step} | {row['ms']:.3g} | {rate} | {flops} | "
+              f"{'' if other is None else format(other, '.3g')} |")
+
+
+if __name__ == "__main__":
+    main()
