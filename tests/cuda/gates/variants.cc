@@ -185,7 +185,7 @@ Variant Make(const Attention& a, bool mma, int sm) {
                                              size_t{4 * 16} * shape.threads);
     variant.dynamic_shared_bytes = shape.dynamic_shared_bytes;
     variant.is_flagship =
-        a.q_dtype == kBF16 && a.head_dim == kFlagship.head_dim &&
+        a.q_dtype == kBF16 && copies && a.head_dim == kFlagship.head_dim &&
         a.window == kFlagship.window && a.group == kFlagship.group &&
         !a.paged && a.out == kSumOfGroup;
     if (copies) {
