@@ -218,7 +218,10 @@ bool LayoutAllowsMma(const ScoreJob& job) {
   const RowLayout keys = LayoutOf(*job.view, job.view->k);
   const auto u = [](int64_t v) { return static_cast<uint64_t>(v); };
   const int64_t element = ElementBytes(job.queries.rows.dtype);
-  return keys.element_stride == element && keys.group_elems == 0 &&
+  const auto k_dtype = static_cast<DType>(job.view->k.dtype);
+  return keys.element_stride == int64_t{ElementBytes(k_dtype)} &&
+         keys.group_elems == 0 &&
+         FindNumbers(*job.view, job.view->k, /*minimum=*/true) == nullptr &&
          job.queries.rows.element_stride == element &&
          IsMultipleOf(16, {job.view->k.data, u(keys.row_stride),
                            u(keys.head_stride), u(keys.block_stride)}) &&

@@ -80,12 +80,17 @@ constexpr WindowAttentionShape ShapeWindowAttention(bool use_mma,
   return s;
 }
 
+// Codes of a byte, all of which f16 and bf16 hold.
+constexpr bool HasByteCodes(uint32_t dtype) {
+  return dtype == kE4M3 || dtype == kE5M2 || dtype == kU8 || dtype == kI8;
+}
+
 // Whether the tensor cores can do it: sm is 80 for compute capability 8.0.
-// Besides, elements must be packed, and key and query rows start at multiples of
-// 16 bytes.
+// Besides, elements must be packed, key and query rows start at multiples of 16 bytes,
+// and codes have no minimum.
 constexpr bool CanUseMma(uint32_t q_dtype, uint32_t k_dtype, uint32_t head_dim,
                          uint32_t window, uint32_t sm) {
-  return sm >= 80 && q_dtype == k_dtype &&
+  return sm >= 80 && (q_dtype == k_dtype || HasByteCodes(k_dtype)) &&
          (q_dtype == kF16 || q_dtype == kBF16) && head_dim % 16 == 0 &&
          head_dim <= 256 && head_dim > 0 &&
          window <= (head_dim > 128 ? 128 : 256);

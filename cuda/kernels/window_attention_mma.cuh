@@ -2,11 +2,14 @@
 //
 // A warp keeps the fragments of its query rows in registers. Tiles of keys are
 // copied into two buffers in turn, beside the work on the other; query rows come
-// by way of the second while the first tile is on its way to the first.
+// by way of the second while the first tile is on its way to the first. Codes of a byte
+// come by way of registers, where they become 16-bit elements; their products are
+// multiplied by their rows' scales.
 #ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_MMA_CUH_
 #define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_MMA_CUH_
 
 #include "device.cuh"
+#include "window_attention_codes.cuh"
 #include "window_attention_rows.cuh"
 #include "window_attention_softmax.cuh"
 
@@ -44,6 +47,7 @@ class Products {
       BlockSync();
       TakeQueries(round);
     }
+    FindScales(0);  // where the places of queries were
   }
 
   // A barrier at least: what the block's threads wrote before is seen after.
@@ -53,6 +57,7 @@ class Products {
     if (tile + 1 < work_.n_tiles) {
       StartTile(tile + 1);
       FindKeyRows(tile + 2);
+      FindScales(tile + 1);
     }
     tile_ = tile;
   }
@@ -69,6 +74,7 @@ class Products {
       if (k < kAhead) continue;
       MultiplyStep(k - kAhead, keys[(k - kAhead) % (kAhead + 1)], chunk);
     }
+    if constexpr (kReadsQuantized) ScaleKeys(c, chunk);
     return chunk;
   }
 
@@ -76,7 +82,8 @@ class Products {
   static constexpr uint32_t kSteps = kHeadDim / 16;
   // Steps whose keys are on their way to the registers meanwhile: two, if pages
   // and scores of several heads leave room.
-  static constexpr uint32_t kAhead = KV_PAGED || KV_OUT == 2 ? 1 : 2;
+  static constexpr uint32_t kAhead =
+      KV_PAGED || KV_OUT == 2 || kReadsQuantized ? 1 : 2;
   static constexpr uint32_t kPitch = 2 * kHeadDim + 16;
   static constexpr uint32_t kPieces = kHeadDim / 8;  // of 16 bytes, per row
   // Query rows come in as many rounds as a tile has no room for all.
@@ -89,8 +96,8 @@ class Products {
     const uint32_t low[2] = {keys[0], keys[1]};
     const uint32_t high[2] = {keys[2], keys[3]};
     for (uint32_t t = 0; t < kTilesPerWarp; ++t) {
-      MultiplyAccumulate16816<KV_K_DTYPE>(chunk.x[t][0], queries_[t][k], low);
-      MultiplyAccumulate16816<KV_K_DTYPE>(chunk.x[t][1], queries_[t][k], high);
+      MultiplyAccumulate16816<KV_Q_DTYPE>(chunk.x[t][0], queries_[t][k], low);
+      MultiplyAccumulate16816<KV_Q_DTYPE>(chunk.x[t][1], queries_[t][k], high);
     }
   }
 
@@ -134,11 +141,47 @@ class Products {
 
   KV_DEVICE void StartTile(uint32_t tile) {
     const uint32_t first = work_.first_key + tile * kTileKeys;
-    StartRows<kTileKeys>(Buffer(tile), [&](uint32_t row, bool& is_there) {
+    const auto find = [&](uint32_t row, bool& is_there) {
       is_there = first + row < work_.n_tokens();
       return KV_PAGED ? key_rows_[tile % 2 * kTileKeys + row]
                       : KeyRow(work_, first + row);
-    });
+    };
+    if constexpr (kReadsQuantized) {
+      ConvertRows<kTileKeys, kThreads, kHeadDim, kPitch>(Buffer(tile), find);
+    } else {
+      StartRows<kTileKeys>(Buffer(tile), find);
+    }
+  }
+
+  // ---- Scales of keys that are codes ----
+
+  // Behind the rows of the buffers.
+  KV_DEVICE float* ScalePlace(uint32_t tile, uint32_t key) const {
+    return reinterpret_cast<float*>(Buffer(tile) + key * kPitch + 2 * kHeadDim);
+  }
+
+  KV_DEVICE void FindScales(uint32_t tile) {
+    if constexpr (kReadsQuantized) {
+      const uint32_t thread = Afresh(threadIdx.x);
+      if (thread >= kTileKeys) return;
+      const uint32_t key = work_.first_key + tile * kTileKeys + thread;
+      const ScoreParams& p = work_.p;
+      *ScalePlace(tile, thread) =
+          key < work_.n_tokens()
+              ? NumberOf(p.keys, p.scale, work_.layer.block_table,
+                         work_.kv_head, key, 1.0f)
+              : 0.0f;
+    }
+  }
+
+  KV_DEVICE void ScaleKeys(uint32_t c, Chunk& chunk) const {
+    for (uint32_t j = 0; j < 4; ++j) {
+      const float scale =
+          *ScalePlace(tile_, ChunkKey(c) + LaneKey() + kKeyStep[j]);
+      for (uint32_t i = 0; i < kLaneRows; ++i) {
+        chunk.x[i / 2][j / 2][i % 2 * 2 + j % 2] *= scale;
+      }
+    }
   }
 
   // Where query row r lies: behind the rows of the buffers, two to a row.

@@ -1,5 +1,7 @@
 #include "tests/cuda/gates/variants.h"
 
+#include <algorithm>
+
 #include "cuda/kernels/pool_select.h"
 #include "cuda/kernels/window_attention.h"
 #include "tests/cuda/gates/prediction.h"
@@ -13,6 +15,7 @@ enum DType : uint32_t {
   kBF16 = 3,
   kE4M3 = 4,
   kU8 = 6,
+  kI8 = 7,
   kU4 = 8,
   kQ4_0 = 11
 };
@@ -50,6 +53,11 @@ const Attention kAttention[] = {
     {kF16, kF16, 256, 16, 1, true, kSumOfGroup},
     {kF32, kF32, 128, 64, 4, false, kSumOfGroup},
     {kF32, kBF16, 80, 16, 7, true, kMaxOfGroup},
+    // Codes.
+    {kBF16, kE4M3, 128, 64, 4, false, kSumOfGroup},
+    {kF16, kE4M3, 128, 32, 8, true, kMaxOfGroup},
+    {kBF16, kU8, 256, 32, 4, true, kRowPerHead},
+    {kF16, kI8, 96, 16, 2, true, kSumOfGroup, true},
     // Heads of unlike lengths.
     {kBF16, kBF16, 128, 64, 4, false, kSumOfGroup, true},
     {kF16, kF16, 112, 32, 7, true, kRowPerHead, true},
@@ -106,7 +114,6 @@ const Attention kAttention[] = {
 const Attention kAttentionWithoutMma[] = {
     {kBF16, kBF16, 128, 64, 4, true, kSumOfGroup},
     {kF16, kF16, 256, 32, 1, false, kRowPerHead},
-    {kBF16, kE4M3, 128, 64, 4, false, kSumOfGroup},
     {kBF16, kU8, 128, 64, 4, true, kSumOfGroup},
     {kF16, kQ4_0, 96, 16, 7, true, kRowPerHead, true},
     // The largest logit of a group: R-KV's window, and longer ones.
@@ -171,13 +178,19 @@ Variant Make(const Attention& a, bool mma, int sm) {
     variant.n_matrices = a.head_dim / 16;
     variant.n_query_matrices = shape.tiles_per_warp * variant.n_matrices;
     variant.n_products = size_t{2} * shape.tiles_per_warp;
-    variant.n_tile_bytes = size_t{2} * tile_keys * a.head_dim;
+    // A thread has four loads of codes on their way, which it waits for.
+    const bool copies = a.q_dtype == a.k_dtype;
+    variant.n_tile_bytes = copies ? size_t{2} * tile_keys * a.head_dim
+                                  : std::min(size_t{tile_keys} * a.head_dim,
+                                             size_t{4 * 16} * shape.threads);
     variant.dynamic_shared_bytes = shape.dynamic_shared_bytes;
     variant.is_flagship =
-        a.q_dtype == kBF16 && a.head_dim == kFlagship.head_dim &&
+        a.q_dtype == kBF16 && copies && a.head_dim == kFlagship.head_dim &&
         a.window == kFlagship.window && a.group == kFlagship.group &&
         !a.paged && a.out == kSumOfGroup;
-    variant.n_copies = CeilDiv(tile_keys * a.head_dim / 8, shape.threads);
+    if (copies) {
+      variant.n_copies = CeilDiv(tile_keys * a.head_dim / 8, shape.threads);
+    }
   }
   return variant;
 }
@@ -195,7 +208,8 @@ std::string Variant::form() const {
   if (module != ModuleId::window_attention) {
     return module_name + (options.empty() ? "" : ", codes");
   }
-  return module_name + (n_products > 0 ? ", tensor cores" : ", FMA");
+  return module_name + (n_products > 0 ? ", tensor cores" : ", FMA") +
+         (n_products > 0 && n_copies == 0 ? ", codes" : "");
 }
 
 std::vector<Variant> VariantsFor(int sm, Scorers scorers) {

@@ -165,7 +165,9 @@ struct KeyNumbers {
 };
 constexpr uint32_t kMostRows = 4096;
 
-KeyNumbers DrawKeyNumbers(uint32_t dtype, uint32_t n_heads, Random& random) {
+KeyNumbers DrawKeyNumbers(const AttentionVariant& v, uint32_t n_heads,
+                          Random& random) {
+  const uint32_t dtype = v.k_dtype;
   if (!IsQuantized(dtype) || HasBlocks(dtype)) return {};
   const auto draw = [&](const std::vector<float>& choices) {
     return DrawNumbers(n_heads, kMostRows, random, choices);
@@ -175,7 +177,8 @@ KeyNumbers DrawKeyNumbers(uint32_t dtype, uint32_t n_heads, Random& random) {
   }
   if (BlockElements(dtype) == 2) return {draw({0.5f}), draw({-3.0f, -4.0f})};
   const bool is_signed = dtype == kI8;
-  if (is_signed && random.Below(2) == 0) return {draw({0.125f, 0.0625f}), {}};
+  if (v.use_mma || (is_signed && random.Below(2) == 0))
+    return {draw({0.125f, 0.0625f}), {}};
   return {draw({0.125f, 0.0625f}),
           is_signed ? draw({-1.0f, 0.5f}) : draw({-4.0f, -6.5f})};
 }
@@ -408,7 +411,7 @@ std::vector<std::vector<float>> RunAttention(
   std::vector<uint32_t> lengths;  // {stored, something else} per layer and head
   uint32_t longest = 0;
   Random random(layers[0][0].n_tokens);
-  const KeyNumbers numbers = DrawKeyNumbers(v.k_dtype, n_kv_heads, random);
+  const KeyNumbers numbers = DrawKeyNumbers(v, n_kv_heads, random);
   for (size_t i = 0; i < layers.size(); ++i) {
     for (const oracle::WindowAttentionInput& in : layers[i]) {
       lengths.push_back(in.n_tokens);

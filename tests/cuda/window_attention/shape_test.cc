@@ -76,6 +76,11 @@ void TakesTheTensorCoresWhereTheyFit() {
   KV_EXPECT(!CanUseMma(3, 3, 128, 64, 75));
   KV_EXPECT(!CanUseMma(1, 1, 128, 64, 90));
   KV_EXPECT(!CanUseMma(2, 3, 128, 64, 90));
+  KV_EXPECT(CanUseMma(3, kE4M3, 128, 64, 90));
+  KV_EXPECT(CanUseMma(2, kI8, 128, 64, 80));
+  KV_EXPECT(!CanUseMma(1, kU8, 128, 64, 90));
+  KV_EXPECT(!CanUseMma(3, kU4, 128, 64, 90));
+  KV_EXPECT(!CanUseMma(3, kQ8_0, 128, 64, 90));
   KV_EXPECT(!CanUseMma(3, 3, 120, 64, 90));
   KV_EXPECT(!CanUseMma(3, 3, 272, 64, 90));
   KV_EXPECT(!CanUseMma(3, 3, 256, 129, 90));
