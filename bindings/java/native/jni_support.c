@@ -10,6 +10,8 @@ static jmethodID exception_init;
 static jclass hooks_class; /* dev.kvevict.Hooks */
 static jmethodID hooks_log;
 static jmethodID hooks_ask_for_help;
+static jclass reading_class; /* dev.kvevict.Reading */
+static jmethodID reading_forward;
 
 static jclass global_class(JNIEnv* env, const char* name) {
   jclass local = (*env)->FindClass(env, name);
@@ -33,7 +35,12 @@ JNIEXPORT jint JNICALL JNI_OnLoad(JavaVM* java_vm, void* reserved) {
   if (!hooks_log) return JNI_ERR;
   hooks_ask_for_help =
       (*env)->GetStaticMethodID(env, hooks_class, "askForHelp", "(IJJ)V");
-  return hooks_ask_for_help ? JNI_VERSION_10 : JNI_ERR;
+  if (!hooks_ask_for_help) return JNI_ERR;
+  if (!(reading_class = global_class(env, "dev/kvevict/Reading")))
+    return JNI_ERR;
+  reading_forward =
+      (*env)->GetStaticMethodID(env, reading_class, "forward", "(IIJ)V");
+  return reading_forward ? JNI_VERSION_10 : JNI_ERR;
 }
 
 JNIEXPORT void JNICALL JNI_OnUnload(JavaVM* java_vm, void* reserved) {
@@ -43,9 +50,10 @@ JNIEXPORT void JNICALL JNI_OnUnload(JavaVM* java_vm, void* reserved) {
     return;
   (*env)->DeleteGlobalRef(env, exception_class);
   (*env)->DeleteGlobalRef(env, hooks_class);
+  (*env)->DeleteGlobalRef(env, reading_class);
 }
 
-/* What the executor threw in the call that this thread is in; a local reference,
+/* What a callback threw in the call that this thread is in; a local reference,
  * which is valid until the native method returns. */
 static _Thread_local jthrowable thrown;
 
@@ -58,11 +66,11 @@ static void throw_status(JNIEnv* env, kvevict_status status) {
 }
 
 void kv_return(JNIEnv* env, kvevict_status status) {
-  jthrowable by_executor = thrown;
+  jthrowable by_callback = thrown;
   thrown = NULL;
   if ((*env)->ExceptionCheck(env)) return;
-  if (by_executor)
-    (*env)->Throw(env, by_executor);
+  if (by_callback)
+    (*env)->Throw(env, by_callback);
   else if (status != KVEVICT_OK)
     throw_status(env, status);
 }
@@ -73,6 +81,32 @@ static JNIEnv* this_env(void) {
   JNIEnv* env = NULL;
   (*vm)->GetEnv(vm, (void**)&env, JNI_VERSION_10);
   return env;
+}
+
+/* A callback may call the library itself, in which what was thrown before has no
+ * part. */
+static jthrowable begin_callback(void) {
+  jthrowable earlier = thrown;
+  thrown = NULL;
+  return earlier;
+}
+
+/* Keeps what was thrown first; whether the callback has thrown. */
+static int end_callback(JNIEnv* env, jthrowable earlier) {
+  jthrowable now = (*env)->ExceptionOccurred(env);
+  (*env)->ExceptionClear(env);
+  thrown = earlier ? earlier : now;
+  return now != NULL;
+}
+
+static kvevict_status forward_hook(uint32_t first_token, uint32_t n_tokens,
+                                   void* user_data) {
+  JNIEnv* env = this_env();
+  jthrowable earlier = begin_callback();
+  (*env)->CallStaticVoidMethod(env, reading_class, reading_forward,
+                               (jint)first_token, (jint)n_tokens,
+                               (jlong)(intptr_t)user_data);
+  return end_callback(env, earlier) ? KVEVICT_ERROR_INTERNAL : KVEVICT_OK;
 }
 
 static void log_hook(kvevict_log_level level, const char* message,
@@ -157,15 +191,11 @@ static void parallel_hook(uint32_t n_items, kvevict_task_fn run, void* task,
   struct job job = {
       .n_items = n_items, .run = run, .task = task, .n_workers = 1};
   open_job(&job);
-  /* An executor may call the library itself, in which this has no part. */
-  jthrowable earlier = thrown;
-  thrown = NULL;
+  jthrowable earlier = begin_callback();
   (*env)->CallStaticVoidMethod(env, hooks_class, hooks_ask_for_help,
                                (jint)n_items, (jlong)job.number,
                                (jlong)(intptr_t)user_data);
-  jthrowable now = (*env)->ExceptionOccurred(env);
-  (*env)->ExceptionClear(env);
-  thrown = earlier ? earlier : now;
+  (void)end_callback(env, earlier);
   do_items(&job, 0);
   close_job(&job);
 }
@@ -212,4 +242,11 @@ Java_dev_kvevict_NativeSupport_parallelHook(JNIEnv* env, jclass owner) {
   (void)env;
   (void)owner;
   return (jlong)(intptr_t)parallel_hook;
+}
+
+JNIEXPORT jlong JNICALL
+Java_dev_kvevict_NativeSupport_forwardHook(JNIEnv* env, jclass owner) {
+  (void)env;
+  (void)owner;
+  return (jlong)(intptr_t)forward_hook;
 }

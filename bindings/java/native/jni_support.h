@@ -9,7 +9,7 @@
 
 #include "kvevict/kvevict.h"
 
-/* Ends a call: throws what the executor threw in it, or else a KvEvictException
+/* Ends a call: throws what a callback threw in it, or else a KvEvictException
  * with the thread's last message unless the status is OK. What is pending already
  * stays. */
 void kv_return(JNIEnv* env, kvevict_status status);

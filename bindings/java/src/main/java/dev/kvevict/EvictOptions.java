@@ -112,6 +112,12 @@ public final class EvictOptions implements Cloneable {
     return byTable;
   }
 
+  EvictOptions withoutInputs() {
+    EvictOptions next = copy();
+    next.inputs = null;
+    return next;
+  }
+
   /** Throws if there is host memory, and the device is another. */
   void requireOn(Device device) {
     if (undoMemory != null) {

@@ -38,6 +38,26 @@ abstract class Handle implements AutoCloseable {
     state.leave();
   }
 
+  /** Lets the callback of a lone call use the object, one call at a time, until takeBack(). */
+  final void lend() {
+    state.outer = 1;
+  }
+
+  final boolean isLent() {
+    return state.outer != 0;
+  }
+
+  final void takeBack() {
+    state.outer = 0;
+  }
+
+  /** Throws if a call that entered a lent object is still under way. */
+  final void requireAlone() {
+    if ((state.calls.get() & ~State.CLOSED) != 1) {
+      throw new IllegalStateException(State.name(this) + " is in use by another call");
+    }
+  }
+
   final boolean isClosed() {
     return state.calls.get() < 0;
   }
@@ -61,6 +81,9 @@ abstract class Handle implements AutoCloseable {
     /** Calls under way, plus CLOSED. */
     private final AtomicInteger calls = new AtomicInteger();
 
+    /** Of these: 1 while a lone call's callback may enter as well. */
+    private volatile int outer;
+
     State(long pointer, LongConsumer destroy, Object owner) {
       this.pointer = pointer;
       this.destroy = destroy;
@@ -74,7 +97,7 @@ abstract class Handle implements AutoCloseable {
         if (now < 0) {
           throw new IllegalStateException(name(handle) + " is closed");
         }
-        if (alone && now > 0) {
+        if (alone && now > outer) {
           throw new IllegalStateException(name(handle) + " is in use by another call");
         }
       } while (!calls.compareAndSet(now, now + 1));

@@ -28,4 +28,7 @@ final class NativeSupport {
 
   /** A kvevict_parallel_fn that calls {@link Hooks#askForHelp}. */
   static native long parallelHook();
+
+  /** A kvevict_prefill_fn that calls {@link Reading#forward}. */
+  static native long forwardHook();
 }

@@ -258,4 +258,36 @@ public final class PagedSequence extends Handle {
     return Batch.evictPaged(List.of(Batch.PagedEviction.of(this, sequence).withOptions(options)),
         workspace, workspaceBytes, stream).get(0);
   }
+
+  /**
+   * Reads a prompt in chunks as {@link Sequence#prefill} does, on the CPU: makes room before each one,
+   * and gives back what evictions leave empty.
+   *
+   * @param prompt how
+   * @param sequence which tokens the rows are of
+   * @param workspace for {@link Operation#EVICT}
+   * @return what it took
+   */
+  public PrefillReport prefill(Prefill prompt, Sequence sequence, ByteBuffer workspace) {
+    PrefillReport report = prefill(prompt, sequence,
+        Memory.workspace(sequence.device(), workspace), Memory.workspaceBytes(workspace), 0);
+    Reference.reachabilityFence(workspace);
+    return report;
+  }
+
+  /**
+   * Reads a prompt in chunks as {@link Sequence#prefill} does: makes room before each one, and gives
+   * back what evictions leave empty.
+   *
+   * @param prompt how
+   * @param sequence which tokens the rows are of
+   * @param workspace address of scratch for {@link Operation#EVICT}
+   * @param workspaceBytes its bytes
+   * @param stream a CUstream; ignored on the CPU
+   * @return what it took
+   */
+  public PrefillReport prefill(Prefill prompt, Sequence sequence, long workspace,
+      long workspaceBytes, long stream) {
+    return sequence.prefill(prompt, this, workspace, workspaceBytes, stream);
+  }
 }

@@ -136,6 +136,19 @@ final class Records {
     }
   }
 
+  record PrefillReport(int nChunks, int nEvictions, int peakTokens, long peakBytes,
+      long endBytes)
+      implements dev.kvevict.PrefillReport {
+    static PrefillReport read(Struct in) {
+      return new PrefillReport(
+          in.intAt(Abi.PrefillReport.N_CHUNKS),
+          in.intAt(Abi.PrefillReport.N_EVICTIONS),
+          in.intAt(Abi.PrefillReport.PEAK_TOKENS),
+          in.longAt(Abi.PrefillReport.PEAK_BYTES),
+          in.longAt(Abi.PrefillReport.END_BYTES));
+    }
+  }
+
   record PresetInfo(String name, String policyText, String reproduces)
       implements dev.kvevict.PresetInfo {
     static PresetInfo read(Struct in) {

@@ -6,6 +6,7 @@ import java.nio.IntBuffer;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Objects;
+import java.util.function.Supplier;
 import java.util.stream.IntStream;
 
 /**
@@ -32,6 +33,9 @@ public final class Sequence extends Handle {
    * and a view. Each has its place, so that fields which are not written stay zero.
    */
   private final Struct arguments;
+
+  /** Rows behind those stored, for arguments that are read once they are appended. */
+  private int ahead;
 
   /** Keeps memory that was lent for query rows reachable. */
   private ByteBuffer lent;
@@ -620,6 +624,94 @@ public final class Sequence extends Handle {
     }
   }
 
+  /**
+   * Reads a prompt in chunks, on the CPU: of each the model, append and, where it is due, evict; at
+   * the end endPrompt.
+   *
+   * @param prompt how
+   * @param views one per layer, read again behind each chunk; null for layers without a full cache
+   * @param workspace for {@link Operation#EVICT}
+   * @return what it took
+   */
+  public PrefillReport prefill(Prefill prompt, List<View> views, ByteBuffer workspace) {
+    PrefillReport report = prefill(prompt, views, Memory.workspace(device, workspace),
+        Memory.workspaceBytes(workspace), 0);
+    Reference.reachabilityFence(workspace);
+    return report;
+  }
+
+  /**
+   * Reads a prompt in chunks: of each the model, append and, where it is due, evict; at the end
+   * endPrompt. Where the model throws, the chunks before stay appended, and the call may be made again
+   * for the rest.
+   *
+   * @param prompt how
+   * @param views one per layer, read again behind each chunk; null for layers without a full cache
+   * @param workspace address of scratch for {@link Operation#EVICT}
+   * @param workspaceBytes its bytes
+   * @param stream a CUstream; ignored on the CPU
+   * @return what it took
+   */
+  public PrefillReport prefill(Prefill prompt, List<View> views, long workspace,
+      long workspaceBytes, long stream) {
+    long sequence = enterToRead();
+    try (Struct options = Struct.sized(Abi.PrefillOptions.SIZEOF)) {
+      options.putLong(Abi.PrefillOptions.VIEWS, arguments.address + this.views)
+          .putLong(Abi.PrefillOptions.VIEWS_LEN, requireViews(views))
+          .putLong(Abi.PrefillOptions.EVICT, arguments.address)
+          .putLong(Abi.PrefillOptions.WORKSPACE, workspace)
+          .putLong(Abi.PrefillOptions.WORKSPACE_BYTES, workspaceBytes);
+      return new Reading(prompt, (told, ahead) -> writeAhead(
+          ahead, () -> writeEviction(sequence, views, told)), this).run(sequence, options, stream);
+    } finally {
+      leave();
+      Reference.reachabilityFence(arguments);
+    }
+  }
+
+  /** As the other one, into blocks. */
+  PrefillReport prefill(Prefill prompt, PagedSequence cached, long workspace,
+      long workspaceBytes, long stream) {
+    long sequence = enterToRead();
+    try {
+      long rows = cached.enterAlone();
+      try (Struct options = Struct.sized(Abi.PrefillOptions.SIZEOF)) {
+        options.putLong(Abi.PrefillOptions.CACHED, rows)
+            .putLong(Abi.PrefillOptions.EVICT, arguments.address)
+            .putLong(Abi.PrefillOptions.WORKSPACE, workspace)
+            .putLong(Abi.PrefillOptions.WORKSPACE_BYTES, workspaceBytes);
+        return new Reading(prompt, (told, ahead) -> writeAhead(ahead, () -> {
+          writePagedEviction(sequence, told);
+          return told;
+        }), this, cached).run(sequence, options, stream);
+      } finally {
+        cached.leave();
+      }
+    } finally {
+      leave();
+      Reference.reachabilityFence(arguments);
+    }
+  }
+
+  private long enterToRead() {
+    long sequence = enterAlone();
+    if (isLent()) {
+      leave();
+      throw new IllegalStateException("this Sequence reads a prompt already");
+    }
+    return sequence;
+  }
+
+  /** Writes arguments that are read once so many more rows are stored. */
+  private Object writeAhead(int n, Supplier<Object> write) {
+    ahead = n;
+    try {
+      return write.get();
+    } finally {
+      ahead = 0;
+    }
+  }
+
   private int requireViews(List<View> views) {
     if (views.size() != geometry.nLayers()) {
       throw new IllegalArgumentException(
@@ -759,6 +851,14 @@ public final class Sequence extends Handle {
 
   /** Writes an item of paged caches; the options are to be kept reachable. */
   void writeItem(Struct out, int at, long cached, long sequence, EvictOptions options) {
+    writePagedEviction(sequence, options);
+    out.putInt(at + Abi.PagedEviction.STRUCT_SIZE, Abi.PagedEviction.SIZEOF)
+        .putLong(at + Abi.PagedEviction.CACHED, cached)
+        .putLong(at + Abi.PagedEviction.SEQUENCE, sequence)
+        .putLong(at + Abi.PagedEviction.OPTIONS, arguments.address);
+  }
+
+  private void writePagedEviction(long sequence, EvictOptions options) {
     int n = geometry.nLayers();
     options.requireLayers(n);
     options.requireOn(device);
@@ -774,10 +874,6 @@ public final class Sequence extends Handle {
       }
     }
     options.write(arguments, arguments.address + inputs);
-    out.putInt(at + Abi.PagedEviction.STRUCT_SIZE, Abi.PagedEviction.SIZEOF)
-        .putLong(at + Abi.PagedEviction.CACHED, cached)
-        .putLong(at + Abi.PagedEviction.SEQUENCE, sequence)
-        .putLong(at + Abi.PagedEviction.OPTIONS, arguments.address);
   }
 
   /** Where its context works. */
@@ -871,7 +967,7 @@ public final class Sequence extends Handle {
   private int[] storedLengths(long sequence, int layer, LayerGeometry shape) {
     int[] stored = new int[headsDiffer ? shape.nKvHeads() : 1];
     Arrays.setAll(
-        stored, head -> Native.kvevict_sequence_stored_length(sequence, layer, head));
+        stored, head -> Native.kvevict_sequence_stored_length(sequence, layer, head) + ahead);
     return stored;
   }
 

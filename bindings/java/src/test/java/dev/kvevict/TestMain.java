@@ -23,6 +23,7 @@ final class TestMain {
       SequenceTest.class,
       BatchTest.class,
       PagedCacheTest.class,
+      PrefillTest.class,
       LayersTest.class,
       CudaTest.class,
       HooksTest.class,

@@ -1,0 +1,80 @@
+package dev.kvevict;
+
+import java.util.Objects;
+import java.util.function.Consumer;
+
+/** A prompt to read in chunks. Immutable; start from {@link #of}. */
+public final class Prefill {
+  /** Tokens that the model runs over. */
+  public static final class Chunk {
+    private final int firstToken;
+    private final int nTokens;
+
+    Chunk(int firstToken, int nTokens) {
+      this.firstToken = firstToken;
+      this.nTokens = nTokens;
+    }
+
+    /** {@return the position of the first one} */
+    public int firstToken() {
+      return firstToken;
+    }
+
+    /** {@return how many, at most a chunk} */
+    public int nTokens() {
+      return nTokens;
+    }
+  }
+
+  final int nTokens;
+  final int chunk;
+  final Consumer<Chunk> forward;
+  final boolean evictsEachChunk;
+  final EvictOptions options;
+
+  private Prefill(int nTokens, int chunk, Consumer<Chunk> forward, boolean evictsEachChunk,
+      EvictOptions options) {
+    this.nTokens = Memory.count(nTokens, "nTokens");
+    this.chunk = Memory.count(chunk, "chunk");
+    this.forward = Objects.requireNonNull(forward, "forward");
+    this.evictsEachChunk = evictsEachChunk;
+    this.options = Objects.requireNonNull(options, "options");
+  }
+
+  /**
+   * A prompt that is evicted once, when all has been read.
+   *
+   * <p>Of each chunk the model writes rows in each layer, behind those that are stored, attends to
+   * all of them, causal within the chunk, and shows what the policy needs by {@link
+   * Sequence#observe}. It may use the sequence and its blocks, but appends nothing. What it throws
+   * ends the prefill, which throws the same.
+   *
+   * @param nTokens of the prompt
+   * @param chunk tokens at a time, at least 1
+   * @param forward the model
+   * @return the prompt
+   */
+  public static Prefill of(int nTokens, int chunk, Consumer<Chunk> forward) {
+    return new Prefill(nTokens, chunk, forward, false, EvictOptions.NONE);
+  }
+
+  /**
+   * An eviction after every chunk, so that no layer ever holds more than what the policy leaves it
+   * and a chunk.
+   *
+   * @return this prompt so
+   */
+  public Prefill evictingEachChunk() {
+    return new Prefill(nTokens, chunk, forward, true, options);
+  }
+
+  /**
+   * What each eviction is told beside the policy.
+   *
+   * @param evictOptions inputs are read behind each chunk
+   * @return this prompt with the options
+   */
+  public Prefill withOptions(EvictOptions evictOptions) {
+    return new Prefill(nTokens, chunk, forward, evictsEachChunk, evictOptions);
+  }
+}
