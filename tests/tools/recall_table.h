@@ -44,8 +44,9 @@ inline void ExpectRecall(uint32_t n_tokens, kvevict_dtype dtype,
       const RecallResult result = experiment.Evaluate(i);
       sums[i].asked += result.asked;
       sums[i].unasked += result.unasked;
-      const double shrink = static_cast<double>(result.eviction.bytes_before) /
-                            static_cast<double>(result.eviction.bytes_after);
+      const double shrink =
+          static_cast<double>(result.evictions.of_prompt.bytes_before) /
+          static_cast<double>(result.evictions.of_prompt.bytes_after);
       cr_expect(std::fabs(shrink - rows[i].shrink) < 1e-9, "%s shrinks by %g",
                 rows[i].policy.c_str(), shrink);
     }

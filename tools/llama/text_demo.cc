@@ -75,11 +75,6 @@ uint32_t DefaultBudget(uint32_t n_prompt) {
   return std::min(std::max(n_prompt / 4, kMinDefaultBudget), n_prompt);
 }
 
-double Shrink(const Evictor::Report& report) {
-  return static_cast<double>(report.bytes_before) /
-         static_cast<double>(report.bytes_after);
-}
-
 // What the model said until it ended the text.
 std::string GreedyText(const TextResult& result, const Tokenizer& tokenizer) {
   const auto ends = [&](int32_t id) {
@@ -100,43 +95,19 @@ std::string OneLine(const std::string& text) {
   return line;
 }
 
-double PerEviction(const TextResult& r) {
-  return r.n_evictions == 0 ? 0.0 : r.eviction_milliseconds / r.n_evictions;
-}
-
-std::string MiB(uint64_t bytes) {
-  return fmt::format("{:.3f}", static_cast<double>(bytes) / (1 << 20));
-}
-
 std::string Table(const DemoOptions& options,
                   const std::vector<TextResult>& results,
                   const Tokenizer& tokenizer) {
-  std::vector<TextTable::Column> columns = {{"policy", TextTable::Align::kLeft},
-                                            {"KV MiB"},
-                                            {"after"},
-                                            {"shrink"},
-                                            {"evict ms"}};
-  if (options.decode) {
-    for (const char* title : {"at end", "evictions", "ms each"}) {
-      columns.push_back({title});
-    }
-  }
+  std::vector<TextTable::Column> columns =
+      EvictionColumns(options.decode.has_value());
   for (const char* title : {"KL nats", "agree %", "NLL nats", "tokens/s"}) {
     columns.push_back({title});
   }
   TextTable table(columns);
   for (size_t i = 0; i < results.size(); ++i) {
     const TextResult& r = results[i];
-    const Evictor::Report& e = r.eviction;
-    std::vector<std::string> cells = {options.policies[i].label,
-                                      MiB(e.bytes_before), MiB(e.bytes_after),
-                                      fmt::format("{:.1f}", Shrink(e)),
-                                      fmt::format("{:.2f}", e.milliseconds)};
-    if (options.decode) {
-      cells.push_back(MiB(r.bytes_at_end));
-      cells.push_back(fmt::format("{}", r.n_evictions));
-      cells.push_back(fmt::format("{:.3f}", PerEviction(r)));
-    }
+    std::vector<std::string> cells = EvictionCells(
+        options.policies[i].label, r.evictions, options.decode.has_value(), 3);
     cells.push_back(fmt::format("{:.4f}", r.kl));
     cells.push_back(fmt::format("{:.1f}", 100 * r.agreement));
     cells.push_back(fmt::format("{:.3f}", r.nll));
@@ -158,14 +129,15 @@ std::string Json(const DemoOptions& options,
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (size_t i = 0; i < results.size(); ++i) {
     const TextResult& r = results[i];
+    const Evictor::Report& prompt = r.evictions.of_prompt;
     rows.push_back({{"policy", options.policies[i].label},
-                    {"kv_bytes_before", r.eviction.bytes_before},
-                    {"kv_bytes_after", r.eviction.bytes_after},
-                    {"shrink", Shrink(r.eviction)},
-                    {"evict_ms", r.eviction.milliseconds},
-                    {"kv_bytes_at_end", r.bytes_at_end},
-                    {"decode_evictions", r.n_evictions},
-                    {"decode_evict_ms", PerEviction(r)},
+                    {"kv_bytes_before", prompt.bytes_before},
+                    {"kv_bytes_after", prompt.bytes_after},
+                    {"shrink", r.evictions.Shrink()},
+                    {"evict_ms", prompt.milliseconds},
+                    {"kv_bytes_at_end", r.evictions.bytes_at_end},
+                    {"decode_evictions", r.evictions.n},
+                    {"decode_evict_ms", r.evictions.MillisecondsEach()},
                     {"recall_asked", nullptr},
                     {"recall_unasked", nullptr},
                     {"decode_tokens_per_s", r.decode_tokens_per_s},

@@ -93,7 +93,7 @@ void TextEvaluation::Prefill(const Progress& progress) {
 TextResult TextEvaluation::Evaluate(size_t index) {
   evicted_cache_.CopyFrom(full_cache_);
   TextResult result;
-  result.eviction = evictors_[index]->Evict(evicted_cache_, inputs_);
+  result.evictions.of_prompt = evictors_[index]->Evict(evicted_cache_, inputs_);
 
   const std::vector<uint32_t> lengths = Lengths(evicted_cache_);
   result.greedy = ContinueGreedily(evicted_cache_);
@@ -105,7 +105,7 @@ TextResult TextEvaluation::Evaluate(size_t index) {
   }
   const Predictions predictions = Predict(evicted_cache_, &result, evictor);
   result.decode_tokens_per_s = n_predictions() / predictions.seconds;
-  result.bytes_at_end = evicted_cache_.bytes_in_use();
+  result.evictions.bytes_at_end = evicted_cache_.bytes_in_use();
   Compare(predictions.logits, result);
   return result;
 }
@@ -138,8 +138,8 @@ TextEvaluation::Predictions TextEvaluation::Predict(
     evictor->Append(1);
     const Evictor::Report report = evictor->Evict(cache, decoding_inputs_);
     if (!report.evicted) continue;
-    ++result->n_evictions;
-    result->eviction_milliseconds += report.milliseconds;
+    ++result->evictions.n;
+    result->evictions.milliseconds += report.milliseconds;
   }
   const std::chrono::duration<double> elapsed =
       std::chrono::steady_clock::now() - start;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kvevict/kvevict.h"
+#include "tools/engine/eviction_cells.h"
 #include "tools/engine/evictor.h"
 #include "tools/engine/kv_cache.h"
 #include "tools/engine/query_statistics.h"
@@ -29,10 +30,7 @@ struct TextTask {
 };
 
 struct TextResult {
-  Evictor::Report eviction;          // of the prompt
-  uint64_t bytes_at_end = 0;         // in use after the last prediction
-  uint32_t n_evictions = 0;          // while decoding
-  double eviction_milliseconds = 0;  // of all of them
+  Evictions evictions;
   double kl = 0;         // mean KL(full || evicted) per prediction, in nats
   double agreement = 0;  // share of predictions with the full cache's argmax
   double nll = 0;        // mean -log p(following token), in nats

@@ -127,10 +127,10 @@ void RecallExperiment::Decode(size_t i, RecallResult* result) {
     evictor.Append(1);
     const Evictor::Report report = evictor.Evict(evicted_, inputs);
     if (!report.evicted) continue;
-    ++result->n_evictions;
-    result->evictions_ms += report.milliseconds;
+    ++result->evictions.n;
+    result->evictions.milliseconds += report.milliseconds;
   }
-  result->bytes_at_end = evicted_.bytes_in_use();
+  result->evictions.bytes_at_end = evicted_.bytes_in_use();
 }
 
 uint32_t RecallExperiment::BudgetForMass(size_t i, double mass) {
@@ -157,7 +157,7 @@ uint32_t RecallExperiment::BudgetForMass(size_t i, double mass) {
 RecallResult RecallExperiment::Evaluate(size_t i) {
   evicted_.CopyFrom(full_);
   RecallResult result;
-  result.eviction = evictors_[i].Evict(evicted_, inputs_);
+  result.evictions.of_prompt = evictors_[i].Evict(evicted_, inputs_);
   if (decodes_) Decode(i, &result);
 
   uint32_t found_asked = 0;

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "tools/engine/eviction_cells.h"
 #include "tools/engine/evictor.h"
 #include "tools/engine/kv_cache.h"
 #include "tools/engine/query_statistics.h"
@@ -19,14 +20,10 @@
 namespace kvevict::tools {
 
 struct RecallResult {
-  Evictor::Report eviction;
+  Evictions evictions;
   double asked = 0;    // share of the needles the prompt asks for, found
   double unasked = 0;  // share of the others
   double decode_tokens_per_s = 0;
-  // Of a prompt of which the end is decoded.
-  uint64_t bytes_at_end = 0;
-  uint32_t n_evictions = 0;
-  double evictions_ms = 0;
 };
 
 class RecallExperiment {

@@ -22,51 +22,23 @@ constexpr uint32_t kDefaultTokens = 16384;
 // Sinks, observation window and something to choose.
 constexpr uint32_t kMinDefaultBudget = 64;
 
-double Shrink(const Evictor::Report& report) {
-  return static_cast<double>(report.bytes_before) /
-         static_cast<double>(report.bytes_after);
-}
-
-double PerEviction(const RecallResult& result) {
-  return result.evictions_ms / std::max(1u, result.n_evictions);
-}
-
 // Of a policy whose scores are no mass there is none.
 using BudgetsForMass = std::vector<std::optional<uint32_t>>;
 
 std::string Table(const DemoOptions& options,
                   const std::vector<RecallResult>& results,
                   const BudgetsForMass& budgets) {
-  std::vector<TextTable::Column> columns = {{"policy", TextTable::Align::kLeft},
-                                            {"KV MiB"},
-                                            {"after"},
-                                            {"shrink"},
-                                            {"evict ms"}};
-  if (options.decode) {
-    for (const char* title : {"at end", "evictions", "ms each"}) {
-      columns.push_back({title});
-    }
-  }
+  std::vector<TextTable::Column> columns =
+      EvictionColumns(options.decode.has_value());
   for (const char* title : {"asked", "unasked", "tokens/s"}) {
     columns.push_back({title});
   }
   if (options.mass) columns.push_back({fmt::format("for {}", *options.mass)});
   TextTable table(columns);
-  const auto mib = [](uint64_t bytes) {
-    return fmt::format("{:.2f}", static_cast<double>(bytes) / (1 << 20));
-  };
   for (size_t i = 0; i < results.size(); ++i) {
     const RecallResult& r = results[i];
-    const Evictor::Report& e = r.eviction;
-    std::vector<std::string> cells = {options.policies[i].label,
-                                      mib(e.bytes_before), mib(e.bytes_after),
-                                      fmt::format("{:.1f}", Shrink(e)),
-                                      fmt::format("{:.2f}", e.milliseconds)};
-    if (options.decode) {
-      cells.push_back(mib(r.bytes_at_end));
-      cells.push_back(fmt::format("{}", r.n_evictions));
-      cells.push_back(fmt::format("{:.3f}", PerEviction(r)));
-    }
+    std::vector<std::string> cells = EvictionCells(
+        options.policies[i].label, r.evictions, options.decode.has_value(), 2);
     cells.push_back(fmt::format("{:.2f}", r.asked));
     cells.push_back(fmt::format("{:.2f}", r.unasked));
     cells.push_back(fmt::format("{:.0f}", r.decode_tokens_per_s));
@@ -95,19 +67,20 @@ std::string Json(const DemoOptions& options,
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (size_t i = 0; i < results.size(); ++i) {
     const RecallResult& r = results[i];
+    const Evictor::Report& prompt = r.evictions.of_prompt;
     rows.push_back({{"policy", options.policies[i].label},
-                    {"kv_bytes_before", r.eviction.bytes_before},
-                    {"kv_bytes_after", r.eviction.bytes_after},
-                    {"shrink", Shrink(r.eviction)},
-                    {"evict_ms", r.eviction.milliseconds},
+                    {"kv_bytes_before", prompt.bytes_before},
+                    {"kv_bytes_after", prompt.bytes_after},
+                    {"shrink", r.evictions.Shrink()},
+                    {"evict_ms", prompt.milliseconds},
                     {"recall_asked", r.asked},
                     {"recall_unasked", r.unasked},
                     {"decode_tokens_per_s", r.decode_tokens_per_s}});
     nlohmann::ordered_json& row = rows.back();
     if (options.decode) {
-      row["kv_bytes_at_end"] = r.bytes_at_end;
-      row["decode_evictions"] = r.n_evictions;
-      row["decode_evict_ms"] = PerEviction(r);
+      row["kv_bytes_at_end"] = r.evictions.bytes_at_end;
+      row["decode_evictions"] = r.evictions.n;
+      row["decode_evict_ms"] = r.evictions.MillisecondsEach();
     }
     if (!options.mass) continue;
     row["budget_for_mass"] = nullptr;

@@ -13,6 +13,9 @@ while [[ $1 != -- ]]; do
 done
 shift
 [[ ${#kernels[@]} -gt 0 && $# -gt 0 ]] || exit 2
+for program in "$@"; do # one that cannot run would fail whatever is taken out
+  [[ -x $program ]] || { echo "no program $program" && exit 2; }
+done
 
 # As the tests run them.
 launcher=()

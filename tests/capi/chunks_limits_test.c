@@ -1,0 +1,188 @@
+/* What evictions chunk by chunk leave: budgets of each chunk, what does not go with them,
+ * what doors take and how little workspace they need. */
+#include <criterion/criterion.h>
+
+#include "tests/capi/support/doors.h"
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/model.h"
+#include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
+
+enum { kDim = 16 };
+
+/* ---- Budgets ---- */
+
+static void ExpectBudget(const char* text, uint32_t n_context, uint32_t budget,
+                         uint32_t n_sink) {
+  const kvevict_policy policy = test_policy(text);
+  kvevict_resolved_policy r = {.struct_size = sizeof r};
+  EXPECT_OK(kvevict_policy_resolve(&policy, n_context, &r));
+  EXPECT(r.budget == budget && r.n_sink == n_sink,
+         "%s of %u: %u, sinks %u, not %u, %u", text, n_context, r.budget,
+         r.n_sink, budget, n_sink);
+}
+
+Test(chunks, a_ratio_is_of_each_chunk) {
+  /* int(1024 * 0.3) = 307, not 0.3 of all */
+  ExpectBudget("knorm:sink=0,budget=0.3,chunk=1024", 16384, 16 * 307, 0);
+  ExpectBudget("knorm:sink=0,budget=0.3,chunk=1024", 16384 + 3, 16 * 307 + 1,
+               0);
+  ExpectBudget("knorm:sink=0,budget=0.3,chunk=1024", 1000, 300, 0);
+  ExpectBudget("knorm:sink=0,budget=0.001,chunk=100", 1050, 11, 0);
+  ExpectBudget("lagkv:budget=0.5,chunk=100,sink=4", 303, 150 + 3, 15);
+  ExpectBudget("knorm:sink=0,budget=0.5,chunk=100,recent=80", 230, 50 + 50 + 30,
+               0);
+  ExpectBudget("knorm:sink=0,budget=0.5,chunk=100,recent=90", 230, 50 + 60 + 30,
+               0);
+  ExpectBudget("knorm:sink=0,budget=500,chunk=100", 2300, 500, 0);
+}
+
+Test(chunks, share_what_is_less_than_they_must_keep_is_an_error) {
+  const kvevict_policy few = test_policy("knorm:sink=0,budget=10,chunk=100");
+  kvevict_resolved_policy r = {.struct_size = sizeof r};
+  EXPECT_OK(kvevict_policy_resolve(&few, 1000, &r));
+  EXPECT_INVALID(kvevict_policy_resolve(&few, 1001, &r), "budget 10 < 11",
+                 "11 chunks of 100");
+  const kvevict_policy sinks = test_policy("knorm:budget=43,chunk=100,sink=4");
+  EXPECT_OK(kvevict_policy_resolve(&sinks, 1003, &r));
+  EXPECT_INVALID(kvevict_policy_resolve(&sinks, 1004, &r), "budget 43 < 44",
+                 "sink 4 of each");
+  test_model_spec spec = test_small_model("knorm:sink=0,budget=12,chunk=20");
+  test_model* m = test_model_create(&spec, (test_random){1});
+  test_model_append(m, 100);
+  const int32_t protect[] = {41, 42, 43, 44, 45, 46, 47, 48, 49};
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  options.protected_positions = protect;
+  options.protected_positions_len = 9;
+  EXPECT_INVALID(test_model_evict(m, &options, NULL),
+                 "layer 0: budget 12 < 13 tokens", "5 chunks of 20",
+                 "9 protected");
+  test_model_check(m, "refused");
+  options.protected_positions_len = 8;
+  EXPECT_OK(test_model_evict(m, &options, NULL));
+  test_model_check(m, "kept");
+  cr_assert_eq(test_model_stored(m, 0), 12);
+  test_model_destroy(m);
+}
+
+/* ---- What does not go together ---- */
+
+Test(chunks, have_no_meaning_with_some) {
+  kvevict_policy p = KVEVICT_POLICY_INIT;
+#define EXPECT_NONE(text, ...) \
+  EXPECT_INVALID(kvevict_policy_parse(text, &p), "chunk 64", __VA_ARGS__)
+  EXPECT_NONE("snapkv:chunk=64", "window attention");
+  EXPECT_NONE("tova:chunk=64", "window attention");
+  EXPECT_NONE("h2o:chunk=64", "accumulated attention");
+  EXPECT_NONE("knorm:sink=0,chunk=64,heads=adaptive",
+              "heads that are not equal");
+  EXPECT_NONE("knorm:sink=0,chunk=64,heads=threshold",
+              "heads that are not equal");
+  EXPECT_NONE("knorm:sink=0,chunk=64,select_block=16", "select_block above 1");
+  EXPECT_NONE("lagkv:chunk=64,of=partition", "of partition");
+  EXPECT_NONE("knorm:sink=0,chunk=64,prompt=pinned",
+              "prompt that is pinned or beside");
+#undef EXPECT_NONE
+  EXPECT_INVALID(kvevict_policy_parse("streaming-llm:chunk=64", &p), "chunk",
+                 "no key");
+  /* It is no number of theirs. */
+  p = test_policy("streaming-llm:budget=64");
+  p.chunk = 64;
+  EXPECT_OK(kvevict_policy_validate(&p));
+
+  kvevict_layer_geometry layer = test_layer(2, 2, 16, 16);
+  kvevict_geometry geometry = test_geometry(1, 100, &layer);
+  kvevict_context* context = NULL;
+  EXPECT_OK(kvevict_context_create(NULL, &context));
+  const uint32_t budgets[] = {20, 30};
+  kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
+  options.head_budgets = budgets;
+  options.head_budgets_len = 2;
+  kvevict_plan* plan = NULL;
+  const kvevict_policy policy = test_policy("knorm:sink=0,budget=20,chunk=64");
+  EXPECT_INVALID(
+      kvevict_plan_create(context, &geometry, &policy, &options, &plan),
+      "head_budgets", "chunk 64");
+  kvevict_context_destroy(context);
+}
+
+/* Tokens that were evicted are in no chunk: a cache decodes for ever. */
+Test(chunks, of_a_cache_that_decodes_are_of_its_slots) {
+  const struct {
+    const char* text;
+    uint32_t most; /* slots after an eviction */
+  } kRuns[] = {{"knorm:budget=64,sink=4,chunk=16", 64},
+               {"keydiff:budget=40,sink=1,chunk=8,margin=5", 45},
+               {"random:budget=30,sink=0,recent=9,chunk=10,scope=model", 30}};
+  for (size_t i = 0; i < sizeof kRuns / sizeof *kRuns; ++i) {
+    test_model_spec spec = test_small_model(kRuns[i].text);
+    spec.max_tokens = spec.max_positions = 700;
+    test_model* m = test_model_create(&spec, (test_random){i + 1});
+    test_model_step(m, 140);
+    for (uint32_t step = 0; step < 500; ++step) {
+      EXPECT_OK(test_model_evict(m, NULL, NULL));
+      for (uint32_t l = 0; l < spec.n_layers; ++l) {
+        EXPECT(test_model_stored(m, l) <= kRuns[i].most, "%s: %u slots",
+               kRuns[i].text, test_model_stored(m, l));
+      }
+      test_model_step(m, 1);
+    }
+    test_model_check(m, kRuns[i].text);
+    test_model_destroy(m);
+  }
+}
+
+Test(chunks, begin_with_a_block) {
+  test_model_spec spec = test_small_model("knorm:sink=0,budget=30,chunk=24");
+  spec.layout = TEST_PAGED_16;
+  test_model* m = test_model_create(&spec, (test_random){1});
+  test_model_append(m, 90);
+  EXPECT_FAILS(test_model_evict(m, NULL, NULL), KVEVICT_ERROR_UNSUPPORTED,
+               "views[0].block_size 16", "chunk 24");
+  test_model_check(m, "refused");
+  test_model_destroy(m);
+}
+
+Test(chunks, doors_take_one_at_a_time) {
+  kvevict_layer_geometry layer = test_layer(2, 2, kDim, kDim);
+  kvevict_geometry geometry = test_geometry(1, 100, &layer);
+  static float rows[2 * 100 * kDim], scores[2 * 100];
+  kvevict_view view = KVEVICT_VIEW_INIT;
+  view.n_kv_heads = 2;
+  view.k = (kvevict_plane){.data = (uintptr_t)rows,
+                           .dtype = KVEVICT_DTYPE_F32,
+                           .head_dim = kDim,
+                           .token_stride_bytes = kDim * sizeof(float),
+                           .head_stride_bytes = 100 * kDim * sizeof(float)};
+  test_plan* plan = test_plan_create("knorm:sink=0,budget=0.5,chunk=64",
+                                     &geometry, KVEVICT_OPERATION_SCORE, 1);
+  EXPECT_OK(test_score(plan, NULL, &view, 64, scores, 128));
+  EXPECT_FAILS(test_score(plan, NULL, &view, 65, scores, 130),
+               KVEVICT_ERROR_UNSUPPORTED, "n_tokens 65", "chunk 64");
+  kvevict_select_options select = KVEVICT_SELECT_OPTIONS_INIT;
+  kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
+  EXPECT_OK(kvevict_plan_selection(plan->plan, 0, 64, 0, &select, &keep));
+  cr_assert_eq(keep.count, 32);
+  EXPECT_FAILS(kvevict_plan_selection(plan->plan, 0, 65, 0, &select, &keep),
+               KVEVICT_ERROR_UNSUPPORTED, "n_tokens 65", "chunk 64");
+  test_plan_destroy(plan);
+}
+
+/* Scores and scratch are those of a chunk. */
+Test(chunks, need_little_workspace) {
+  kvevict_layer_geometry layer = test_layer(8, 8, 128, 128);
+  kvevict_geometry geometry = test_geometry(32, 65536, &layer);
+  size_t bytes[2];
+  for (int i = 0; i < 2; ++i) {
+    test_plan* plan = test_plan_create_least_for(
+        NULL,
+        i == 0 ? "knorm:sink=0,budget=1024"
+               : "knorm:sink=0,budget=1024,chunk=1024",
+        &geometry, KVEVICT_OPERATION_EVICT, 1);
+    bytes[i] = plan->workspace_bytes;
+    test_plan_destroy(plan);
+  }
+  const size_t lists = (size_t)32 * 8 * 1024 * sizeof(int32_t);
+  cr_assert_geq(bytes[0], lists + (size_t)8 * 65536 * sizeof(float));
+  cr_assert_leq(bytes[1], lists + (size_t)2 * 8 * 1024 * sizeof(float));
+}

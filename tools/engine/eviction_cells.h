@@ -1,0 +1,36 @@
+// What a demo tells first of a policy: its evictions, whatever else is measured.
+#ifndef KVEVICT_TOOLS_ENGINE_EVICTION_CELLS_H_
+#define KVEVICT_TOOLS_ENGINE_EVICTION_CELLS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tools/engine/evictor.h"
+#include "tools/engine/text_table.h"
+
+namespace kvevict::tools {
+
+struct Evictions {
+  Evictor::Report of_prompt;
+  // While decoding.
+  uint64_t bytes_at_end = 0;
+  uint32_t n = 0;
+  double milliseconds = 0;  // of all of them
+
+  double Shrink() const {
+    return static_cast<double>(of_prompt.bytes_before) /
+           static_cast<double>(of_prompt.bytes_after);
+  }
+  double MillisecondsEach() const { return n == 0 ? 0.0 : milliseconds / n; }
+};
+
+std::vector<TextTable::Column> EvictionColumns(bool decodes);
+// As many, with so many digits of a MiB.
+std::vector<std::string> EvictionCells(const std::string& policy,
+                                       const Evictions& evictions, bool decodes,
+                                       int mib_digits);
+
+}  // namespace kvevict::tools
+
+#endif  // KVEVICT_TOOLS_ENGINE_EVICTION_CELLS_H_
