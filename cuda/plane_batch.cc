@@ -49,10 +49,10 @@ bool PlaneBatch::Add(const MoveJob& job, const kvevict_plane& plane,
       FindDistance(is_first ? table : p.tables, table, &entry.table) &&
       FindDistance(is_first ? to_table : p.to_tables, to_table,
                    &entry.to_table);
-  const bool alike = in_reach && SameLayout(p.rows, rows) &&
-                     SameLayout(p.to, to_rows) && p.row_bytes == row_bytes &&
-                     p.n_pieces == n_pieces && p.n_heads == n_heads &&
-                     p.n_lists == job.keep.n_lists &&
+  const bool alike = in_reach && (p.keep == 0) == (keep == 0) &&
+                     SameLayout(p.rows, rows) && SameLayout(p.to, to_rows) &&
+                     p.row_bytes == row_bytes && p.n_pieces == n_pieces &&
+                     p.n_heads == n_heads && p.n_lists == job.keep.n_lists &&
                      in_place == (job.destination == nullptr) &&
                      p.keep_stride == KeepStride(job.keep) &&
                      InOneTable(counts, job.keep.count);

@@ -66,17 +66,28 @@ RowNumbers NumbersOf(const kvevict_view& view, const kvevict_plane& plane,
   return numbers;
 }
 
-bool ShareNumbers(const kvevict_view& a, const kvevict_plane& plane_a,
-                  const kvevict_view& b, const kvevict_plane& plane_b) {
-  const auto share = [&](bool minimum) {
+bool HaveLikeNumbers(const kvevict_view& a, const kvevict_plane& plane_a,
+                     const kvevict_view& b, const kvevict_plane& plane_b) {
+  const auto alike = [&](bool minimum) {
     const RowNumbers x = NumbersOf(a, plane_a, minimum);
     const RowNumbers y = NumbersOf(b, plane_b, minimum);
-    return x.base == y.base && x.row_stride == y.row_stride &&
+    return (x.base == 0) == (y.base == 0) && x.row_stride == y.row_stride &&
            x.head_stride == y.head_stride && x.block_stride == y.block_stride &&
            x.far == y.far && x.is_constant == y.is_constant &&
            x.dtype == y.dtype;
   };
-  return share(false) && share(true);
+  return alike(false) && alike(true);
+}
+
+bool ShareNumbers(const kvevict_view& a, const kvevict_plane& plane_a,
+                  const kvevict_view& b, const kvevict_plane& plane_b) {
+  const auto base_of = [](const kvevict_view& view, const kvevict_plane& plane,
+                          bool minimum) {
+    return NumbersOf(view, plane, minimum).base;
+  };
+  return HaveLikeNumbers(a, plane_a, b, plane_b) &&
+         base_of(a, plane_a, false) == base_of(b, plane_b, false) &&
+         base_of(a, plane_a, true) == base_of(b, plane_b, true);
 }
 
 CacheRows RowsOf(const kvevict_view& view, const kvevict_plane& plane) {

@@ -37,7 +37,11 @@ RowNumbers NumbersOf(const kvevict_view& view, const kvevict_plane& plane,
 // Rows of keys or values of a view, of a dtype that can be scored.
 CacheRows RowsOf(const kvevict_view& view, const kvevict_plane& plane);
 
-// Whether two views' own planes have the same scales and minima, or none.
+// Whether two views' own planes have scales and minima that lie alike, or none.
+bool HaveLikeNumbers(const kvevict_view& a, const kvevict_plane& plane_a,
+                     const kvevict_view& b, const kvevict_plane& plane_b);
+
+// Whether they have the same ones, or none.
 bool ShareNumbers(const kvevict_view& a, const kvevict_plane& plane_a,
                   const kvevict_view& b, const kvevict_plane& plane_b);
 

@@ -514,9 +514,16 @@ HWY_INLINE float StoreBlockScale(float d, float poison, uint8_t* to) {
 
 // Writes the scale of a block of 32 and returns its inverse, likewise.
 HWY_INLINE float ScaleQ8Block(const float* HWY_RESTRICT from, uint8_t* to) {
-  RowRange range;
-  Widen(from, 32, range);
-  return StoreBlockScale(range.size() / 127.0f, range.poison, to);
+  const RowTag df;
+  const hn::RebindToSigned<RowTag> di;
+  // Sizes as bits, in whose order NaN and infinity are last.
+  auto most = hn::Zero(di);
+  for (size_t i = 0; i < 32; i += hn::Lanes(df)) {
+    most = hn::Max(most, hn::BitCast(di, hn::Abs(hn::LoadU(df, from + i))));
+  }
+  const auto largest =
+      std::bit_cast<float>(static_cast<int32_t>(hn::ReduceMax(di, most)));
+  return StoreBlockScale(largest / 127.0f, largest * 0.0f, to);
 }
 
 HWY_INLINE float ScaleQ4Block(const float* HWY_RESTRICT from, uint8_t* to) {

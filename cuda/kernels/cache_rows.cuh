@@ -29,21 +29,30 @@ KV_DEVICE float LoadNumber(uint32_t dtype, uint64_t address) {
   return LoadGlobal<float>(address);
 }
 
-// The number of a row; `otherwise` where there are none.
-KV_DEVICE float NumberOf(const RowLayout& rows, const RowNumbers& numbers,
-                         uint64_t block_table, uint32_t head, uint32_t slot,
-                         float otherwise) {
-  if (numbers.base == 0) return otherwise;
+// Where the number of a row is; 0 where there are none.
+KV_DEVICE uint64_t NumberAddress(const RowLayout& rows,
+                                 const RowNumbers& numbers,
+                                 uint64_t block_table, uint32_t head,
+                                 uint32_t slot) {
+  if (numbers.base == 0) return 0;
   if (numbers.is_constant != 0) {
-    return LoadNumber(numbers.dtype, numbers.base + head * numbers.head_stride);
+    return numbers.base + head * numbers.head_stride;
   }
   RowLayout layout = rows;
   layout.row_stride = numbers.row_stride;
   layout.head_stride = numbers.head_stride;
   layout.block_stride = numbers.block_stride;
   layout.far = numbers.far;
-  return LoadNumber(numbers.dtype,
-                    RowAddress(layout, numbers.base, block_table, head, slot));
+  return RowAddress(layout, numbers.base, block_table, head, slot);
+}
+
+// It; `otherwise` where there are none.
+KV_DEVICE float NumberOf(const RowLayout& rows, const RowNumbers& numbers,
+                         uint64_t block_table, uint32_t head, uint32_t slot,
+                         float otherwise) {
+  const uint64_t address =
+      NumberAddress(rows, numbers, block_table, head, slot);
+  return address == 0 ? otherwise : LoadNumber(numbers.dtype, address);
 }
 
 // A row's numbers: `from` has scale and minimum of rows that lie so.

@@ -16,7 +16,9 @@ KV_DEVICE void CopyColumn(const From& from_column, const To& to_column,
   typename From::Place from[kChunkLoads];
   Unit copied[kChunkLoads];
   rows.ForEach([&](uint32_t r, uint32_t i) {
-    slots[r] = LoadGlobal<uint32_t>(keep + uint64_t{i} * sizeof(int32_t));
+    slots[r] = keep == 0
+                   ? i
+                   : LoadGlobal<uint32_t>(keep + uint64_t{i} * sizeof(int32_t));
   });
   rows.ForEach(
       [&](uint32_t r, uint32_t) { from[r] = from_column.Find(slots[r]); });

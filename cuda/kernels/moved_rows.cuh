@@ -172,14 +172,16 @@ KV_DEVICE void WithColumn(const PlaneRows& rows, const ColumnOfHead& column,
 
 // The slots that a head keeps.
 struct KeepList {
-  uint64_t slots;
+  uint64_t slots;  // 0: 0, 1, ...
   uint32_t n;
 
   KV_DEVICE KeepList(const GatherParams& p, const GatherPlane& plane,
                      uint32_t head) {
     const uint32_t list = p.n_lists == 1 ? 0 : head;
     const uint32_t stride = p.keep_stride == 0 ? plane.n_keep : p.keep_stride;
-    slots = ElementAt(p.keep, plane.keep + int64_t{list} * stride);
+    slots = p.keep == 0
+                ? 0
+                : ElementAt(p.keep, plane.keep + int64_t{list} * stride);
     n = CountOf(p.counts, plane.first_count, list, plane.n_keep);
   }
 };

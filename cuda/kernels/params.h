@@ -298,6 +298,36 @@ struct AttendParams {
 };
 static_assert(sizeof(AttendParams) <= 4096);
 
+// ---- requantize: rows stored anew in another cache ----
+
+struct RequantizePlane {
+  uint64_t from;  // slot 0, head 0
+  uint64_t to;
+  uint64_t from_table;  // of blocks; paged rows only
+  uint64_t to_table;
+  uint64_t keep;        // i32 [n_lists, keep stride]; 0: 0, 1, ...
+  uint64_t from_scale;  // of quantized rows, as RowNumbers::base
+  uint64_t from_minimum;
+  uint64_t to_scale;
+  uint64_t to_minimum;
+  uint32_t n_keep;      // of any list, the most
+  int32_t first_count;  // of RequantizeParams::counts
+  uint32_t first_slot;  // where the first kept row goes
+  uint32_t reserved;
+};
+static_assert(sizeof(RequantizePlane) == 88);
+
+struct RequantizeParams {
+  static constexpr uint32_t kMaxPlanes = 40;
+  CacheRows from;  // head_dim, lanes, wide and where numbers are: not read
+  CacheRows to;
+  CountTable counts;     // per list
+  uint32_t n_lists;      // 1 or n_kv_heads
+  uint32_t keep_stride;  // elements from list to list; 0: the plane's n_keep
+  RequantizePlane planes[kMaxPlanes];
+};
+static_assert(sizeof(RequantizeParams) <= 4096);
+
 // ---- pool1d: shapes the scores of a row in place ----
 
 struct PoolLayer {

@@ -148,6 +148,8 @@ const Reader kReaders[] = {
     {ModuleId::query_centers, 1u << kU8},
     {ModuleId::attention, 1u << kU8 | 1u << kBF16},
     {ModuleId::attention, 1u << kQ4_0 | 1u << kF16},
+    {ModuleId::requantize, 1u << kF32 | 1u << kU8},
+    {ModuleId::requantize, 1u << kQ4_0 | 1u << kBF16},
 };
 
 std::string Define(const char* name, uint32_t value) {
