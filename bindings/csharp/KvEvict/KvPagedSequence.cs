@@ -201,6 +201,24 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
         return sequence.Report;
     }
 
+    /// <summary>
+    /// Reads a prompt in chunks as <see cref="KvSequence.Prefill"/> does: makes room before each one, and gives back
+    /// what evictions leave empty.
+    /// </summary>
+    /// <param name="prompt">How.</param>
+    /// <param name="sequence">Which tokens the rows are of.</param>
+    /// <param name="workspace">Scratch for <see cref="KvOperation.Evict"/>.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <returns>What it took.</returns>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">As for the calls; the prompt has ended, or too few blocks are free.</exception>
+    public KvPrefillReport Prefill(KvPrefill prompt, KvSequence sequence, KvRegion workspace, nint stream = 0)
+    {
+        ArgumentNullException.ThrowIfNull(prompt);
+        ArgumentNullException.ThrowIfNull(sequence);
+        return new PrefillCall(sequence, prompt, []).Run(Handle, workspace, stream);
+    }
+
     /// <summary>Gives the blocks back that nobody else holds. A second call does nothing.</summary>
     public void Dispose() => _handle.Dispose();
 

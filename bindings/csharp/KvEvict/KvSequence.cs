@@ -423,6 +423,28 @@ public sealed unsafe class KvSequence : IDisposable
         return Report;
     }
 
+    /// <summary>
+    /// Reads a prompt in chunks: of each the model, <see cref="Append"/> and, where it is due, <see cref="Evict"/>; at
+    /// the end <see cref="EndPrompt"/>. Where the model throws, the chunks before stay appended, and the call may be made
+    /// again for the rest.
+    /// </summary>
+    /// <param name="prompt">How.</param>
+    /// <param name="views">
+    /// As for <see cref="Evict"/>, read again behind each chunk, so that the model may change the array.
+    /// </param>
+    /// <param name="workspace">Scratch for <see cref="KvOperation.Evict"/>.</param>
+    /// <param name="stream">CUstream on which the work is queued.</param>
+    /// <returns>What it took.</returns>
+    /// <exception cref="ArgumentException">Rows lie outside their memory, or a view is null.</exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
+    /// <exception cref="KvEvictException">As for the calls above; the prompt has ended.</exception>
+    public KvPrefillReport Prefill(KvPrefill prompt, KvView[] views, KvRegion workspace, nint stream = 0)
+    {
+        ArgumentNullException.ThrowIfNull(prompt);
+        ArgumentNullException.ThrowIfNull(views);
+        return new PrefillCall(this, prompt, views).Run(null, workspace, stream);
+    }
+
     /// <summary>How much memory an eviction now would need to be undone.</summary>
     /// <param name="views">As for <see cref="Evict"/>.</param>
     /// <returns>Bytes; 0 where it would leave every layer alone.</returns>
@@ -490,9 +512,12 @@ public sealed unsafe class KvSequence : IDisposable
         }
     }
 
-    /// <summary>Writes what an eviction is given: native views as many as the longer of both has.</summary>
+    /// <summary>
+    /// Writes what an eviction is given, once so many more rows are stored: native views as many as the longer of both
+    /// has.
+    /// </summary>
     internal void Write(ReadOnlySpan<KvView> views, ReadOnlySpan<KvSignalInputs> inputs, kvevict_view* nativeViews,
-                        kvevict_signal_inputs* nativeInputs, NativeInputs* nativePlanes)
+                        kvevict_signal_inputs* nativeInputs, NativeInputs* nativePlanes, int ahead = 0)
     {
         fixed (uint* heldByHead = _heldByHead)
         {
@@ -500,7 +525,7 @@ public sealed unsafe class KvSequence : IDisposable
             {
                 KvLayerGeometry geometry = _plan.Geometry.Of(layer);
                 // What is beyond the last layer is the library's to refuse.
-                int held = layer < _plan.Geometry.LayerCount ? Held(layer, geometry) : 0;
+                int held = layer < _plan.Geometry.LayerCount ? Held(layer, geometry, ahead) : 0;
                 Native.kvevict_view_init(nativeViews + layer, (nuint)sizeof(kvevict_view));
                 if (layer < views.Length && geometry.HasFullCache)
                 {
@@ -662,14 +687,14 @@ public sealed unsafe class KvSequence : IDisposable
         }
     }
 
-    private int Held(int layer, KvLayerGeometry geometry)
+    private int Held(int layer, KvLayerGeometry geometry, int ahead = 0)
     {
         if (!geometry.HasFullCache) return 0;
-        if (!_plan.HeadsDiffer) return StoredLength(layer);
+        if (!_plan.HeadsDiffer) return StoredLength(layer) + ahead;
         Span<uint> heads = _heldByHead.AsSpan(0, geometry.KvHeads);
         uint most = 0;
         for (int head = 0; head < heads.Length; ++head)
-            most = Math.Max(most, heads[head] = (uint)StoredLength(layer, head));
+            most = Math.Max(most, heads[head] = (uint)(StoredLength(layer, head) + ahead));
         return (int)most;
     }
 

@@ -1,0 +1,115 @@
+using System.Buffers;
+using System.Runtime.CompilerServices;
+using System.Runtime.ExceptionServices;
+using System.Runtime.InteropServices;
+
+namespace KvEvict;
+
+/// <summary>
+/// A call of <see cref="KvSequence.Prefill"/>. Its arrays are pinned until it ends; native code reads them again
+/// behind each chunk.
+/// </summary>
+internal sealed unsafe class PrefillCall(KvSequence sequence, KvPrefill prompt, KvView[] views)
+{
+    private readonly kvevict_view[] _views = new kvevict_view[Math.Max(views.Length, prompt.Inputs.Length)];
+    private readonly kvevict_signal_inputs[] _inputs = new kvevict_signal_inputs[prompt.Inputs.Length];
+    private readonly NativeInputs[] _planes = new NativeInputs[prompt.Inputs.Length];
+    private readonly kvevict_token_range[] _ranges = new kvevict_token_range[prompt.Ranges.Length];
+    private int _done;
+    private ExceptionDispatchInfo? _failure;
+
+    internal KvPrefillReport Run(PagedSequenceHandle? cached, KvRegion workspace, nint stream)
+    {
+        KvTokenRange.Write(prompt.Ranges.Span, _ranges);
+        Write(0, evicts: false);
+        kvevict_prefill_report report = new() { struct_size = (uint)sizeof(kvevict_prefill_report) };
+        GCHandle self = GCHandle.Alloc(this);
+        bool held = false;
+        try
+        {
+            cached?.DangerousAddRef(ref held);
+            using MemoryHandle mustStay = prompt.ProtectedPositions.Pin();
+            fixed (kvevict_view* nativeViews = _views)
+            fixed (kvevict_signal_inputs* nativeInputs = _inputs)
+            fixed (NativeInputs* nativePlanes = _planes) // to which the inputs point
+            fixed (kvevict_token_range* nativeRanges = _ranges)
+            {
+                kvevict_evict_options evict;
+                Native.kvevict_evict_options_init(&evict, (nuint)sizeof(kvevict_evict_options));
+                evict.protected_positions = (int*)mustStay.Pointer;
+                evict.protected_positions_len = (nuint)prompt.ProtectedPositions.Length;
+                evict.inputs = nativeInputs;
+                evict.inputs_len = (nuint)_inputs.Length;
+                evict.ranges = nativeRanges;
+                evict.ranges_len = (nuint)_ranges.Length;
+                kvevict_prefill_options options;
+                Native.kvevict_prefill_options_init(&options, (nuint)sizeof(kvevict_prefill_options));
+                options.n_tokens = Check.Count(prompt.TokenCount, nameof(prompt.TokenCount));
+                options.chunk = Check.Count(prompt.Chunk, nameof(prompt.Chunk));
+                options.evict_each_chunk = prompt.EvictEachChunk ? 1u : 0u;
+                options.forward = &Forward;
+                options.user_data = (void*)GCHandle.ToIntPtr(self);
+                options.views = cached is null ? nativeViews : null;
+                options.views_len = cached is null ? (nuint)views.Length : 0;
+                options.cached = NativeHandle.Pointer(cached);
+                options.evict = &evict;
+                options.workspace = (void*)workspace.Resolve(sequence.Context, nameof(workspace));
+                options.workspace_bytes = (nuint)workspace.Bytes;
+                Native.kvevict_sequence_prefill(sequence.Handle, &options, &report, stream);
+            }
+        }
+        catch (KvEvictException) when (_failure is not null)
+        {
+            _failure.Throw();
+        }
+        finally
+        {
+            if (held) cached!.DangerousRelease();
+            self.Free();
+            KeepAlive();
+            GC.KeepAlive(workspace.Owner);
+        }
+        return new KvPrefillReport((int)report.n_chunks, (int)report.n_evictions, (int)report.peak_tokens,
+                                   (long)report.peak_bytes, (long)report.end_bytes);
+    }
+
+    [UnmanagedCallersOnly(CallConvs = [typeof(CallConvCdecl)])]
+    private static KvStatus Forward(uint firstToken, uint tokenCount, void* userData)
+    {
+        var call = (PrefillCall)GCHandle.FromIntPtr((nint)userData).Target!;
+        try
+        {
+            call.Read((int)firstToken, (int)tokenCount);
+            return KvStatus.Ok;
+        }
+        catch (Exception e)
+        {
+            call._failure = ExceptionDispatchInfo.Capture(e);
+            return KvStatus.Internal;
+        }
+    }
+
+    private void Read(int firstToken, int tokenCount)
+    {
+        prompt.Forward(firstToken, tokenCount);
+        _done += tokenCount;
+        // Its rows are there, though nobody has appended them yet.
+        Write(tokenCount, prompt.EvictEachChunk || _done == prompt.TokenCount);
+    }
+
+    private void Write(int ahead, bool evicts)
+    {
+        fixed (kvevict_view* nativeViews = _views)
+        fixed (kvevict_signal_inputs* nativeInputs = _inputs)
+        fixed (NativeInputs* nativePlanes = _planes)
+        {
+            sequence.Write(views, evicts ? prompt.Inputs.Span : default, nativeViews, nativeInputs, nativePlanes, ahead);
+        }
+    }
+
+    private void KeepAlive()
+    {
+        foreach (KvView view in views) GC.KeepAlive(view);
+        foreach (ref readonly KvSignalInputs one in prompt.Inputs.Span) one.KeepAlive();
+    }
+}
