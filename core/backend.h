@@ -328,7 +328,7 @@ struct MoveJob {
   Merge merge;  // before rows move: what becomes of those that are not kept
   uint32_t first_slot = 0;  // where the first kept row goes
   const kvevict_view* destination =
-      nullptr;       // another cache; nullptr: in place
+      nullptr;            // another cache; nullptr: in place
   RowChange change = {};  // of rows on their way there
 
   const kvevict_view& target() const {

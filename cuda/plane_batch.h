@@ -49,8 +49,8 @@ Status ForEachPlaneBatch(Jobs<MoveJob> jobs, uint64_t most_bytes,
       if (i >= 2 && (job.shared_companions >> (i - 2) & 1) != 0) continue;
       if (i == 0 && job.change.k) continue;
       if (i == 1 && job.change.v) continue;
-      const auto plane_at = [](const kvevict_view& view,
-                               uint32_t at) -> const auto& {
+      const auto plane_at =
+          [](const kvevict_view& view, uint32_t at) -> const auto& {
         return at == 0 ? view.k : at == 1 ? view.v : view.companions[at - 2];
       };
       const kvevict_plane& plane = plane_at(*job.view, i);

@@ -215,8 +215,10 @@ JNIEXPORT jstring JNICALL Java_dev_kvevict_NativeSupport_stringAt(
                  : NULL;
 }
 
-JNIEXPORT jobject JNICALL Java_dev_kvevict_NativeSupport_bytesAt(
-    JNIEnv* env, jclass owner, jlong address, jint bytes) {
+JNIEXPORT jobject JNICALL Java_dev_kvevict_NativeSupport_bytesAt(JNIEnv* env,
+                                                                 jclass owner,
+                                                                 jlong address,
+                                                                 jint bytes) {
   (void)owner;
   return (*env)->NewDirectByteBuffer(env, (void*)(intptr_t)address, bytes);
 }
