@@ -619,9 +619,15 @@ RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
     const RoleInfo& role = kRoles[numbers.role];
     if (role.rows == nullptr || &(view.*role.rows) != &plane) continue;
     const RowSource of = BareRows(view, numbers, head);
-    (role.is_minimum ? rows.minimum : rows.scale) = {
-        of.base,   of.row_stride, of.block_stride, of.addresses,
-        of.origin, of.dtype,      of.is_plain,     IsConstant(view, numbers)};
+    (role.is_minimum ? rows.minimum : rows.scale) = {of.base,
+                                                     of.row_stride,
+                                                     of.block_stride,
+                                                     of.addresses,
+                                                     of.origin,
+                                                     of.dtype,
+                                                     of.is_plain,
+                                                     IsConstant(view, numbers),
+                                                     numbers.head_stride_bytes};
   }
   return rows;
 }
