@@ -584,9 +584,15 @@ RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
     const kvevict_plane* numbers = FindNumbers(view, plane, minimum);
     if (numbers == nullptr) continue;
     const RowSource of = BareRows(view, *numbers, head);
-    (minimum ? rows.minimum : rows.scale) = {
-        of.base,   of.row_stride, of.block_stride, of.addresses,
-        of.origin, of.dtype,      of.is_plain,     IsConstant(view, *numbers)};
+    (minimum ? rows.minimum : rows.scale) = {of.base,
+                                             of.row_stride,
+                                             of.block_stride,
+                                             of.addresses,
+                                             of.origin,
+                                             of.dtype,
+                                             of.is_plain,
+                                             IsConstant(view, *numbers),
+                                             numbers->head_stride_bytes};
   }
   return rows;
 }

@@ -27,12 +27,8 @@ constexpr uint32_t kSumSlots = 8 * kAttentionTile;
 
 constexpr uint32_t CeilDiv(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
-// Whether rows of a slot's heads are nearer to each other than those of the next one,
-// and have no numbers beside them.
+// Whether rows of a slot's heads are nearer to each other than those of the next one.
 bool AreSideBySide(const kvevict_plane& plane) {
-  if (InfoOf(static_cast<DType>(plane.dtype)).scale != Scale::kNone) {
-    return false;
-  }
   const auto size = [](int64_t stride) {
     return stride < 0 ? -stride : stride;
   };

@@ -30,12 +30,10 @@ struct RowRun {
   uint32_t n = 0;
 };
 
-// Whether the rows of heads alternate in memory, are equally many, and have no numbers
-// beside them.
+// Whether the rows of heads alternate in memory, and are equally many.
 inline bool LieSideBySide(const kvevict_view& view, const kvevict_plane& plane,
                           const ListCounts& tokens) {
   return view.n_kv_heads <= kMostSideBySide && tokens.each == nullptr &&
-         InfoOf(static_cast<DType>(plane.dtype)).scale == Scale::kNone &&
          view.block_table_head_stride == 0 &&
          std::abs(plane.head_stride_bytes) < std::abs(plane.token_stride_bytes);
 }

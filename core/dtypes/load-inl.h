@@ -22,8 +22,8 @@ namespace kvevict::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// What stands for the decoder of any quantized dtype: a row is copied as a whole, by
-// LoadRowOf(), and never loaded from where it lies.
+// What stands for the decoder of any quantized dtype: rows are copied, by LoadRowOf() or
+// some at a time, and never loaded from where they lie.
 struct DecodeQuantized : DecodeF32 {};
 
 template <bool kIsPlain, class Decode, class Use>
@@ -59,7 +59,7 @@ template <class Decode>
 HWY_INLINE void LoadRowOf(const RowSource& rows, uint32_t r, size_t first,
                           size_t n, float* HWY_RESTRICT out) {
   if constexpr (std::is_same_v<Decode, DecodeQuantized>) {
-    return LoadQuantized(rows, r, first, n, out);
+    return LoadQuantized(rows, &r, 1, first, n, 0, out);
   }
   using Bits = typename Decode::Bits;
   const uint8_t* const row = rows.Row(r);

@@ -172,21 +172,26 @@ HWY_INLINE void LoadBytewise(const RowSource& rows, const uint8_t* row,
   }
 }
 
-// Elements [first, first + n) of blocks of kBlock elements, each an f16 and codes:
-// load(codes of the block, first element, n, scale, out).
-template <class Load>
-HWY_INLINE void LoadBlocks(DType dtype, const uint8_t* row, size_t first,
-                           size_t n, const Load& load,
-                           float* HWY_RESTRICT out) {
+// Elements [first, first + n) of blocks, each an f16 and codes: load(codes of the block,
+// first element, n, scale, out).
+template <DType kDType, class Load>
+HWY_INLINE void LoadBlocks(const uint8_t* row, size_t first, size_t n,
+                           const Load& load, float* HWY_RESTRICT out) {
   const hn::CappedTag<float, 1> one;
-  const size_t block = InfoOf(dtype).block_elements;
-  row += first / block * InfoOf(dtype).block_bytes;
-  first %= block;
+  constexpr size_t kBlock = InfoOf(kDType).block_elements;
+  constexpr size_t kBytes = InfoOf(kDType).block_bytes;
+  row += first / kBlock * kBytes;
+  first %= kBlock;
   while (n > 0) {
-    const size_t n_now = std::min(n, block - first);
-    const float scale = hn::GetLane(DecodeF16::Load(one, row));
-    load(row + sizeof(uint16_t), first, n_now, Unscaled{scale}, out);
-    row += InfoOf(dtype).block_bytes;
+    const size_t n_now = std::min(n, kBlock - first);
+    const Unscaled by{hn::GetLane(DecodeF16::Load(one, row))};
+    const uint8_t* const codes = row + sizeof(uint16_t);
+    if (HWY_LIKELY(n_now == kBlock)) {
+      load(codes, 0, kBlock, by, out);
+    } else {
+      load(codes, first, n_now, by, out);
+    }
+    row += kBytes;
     first = 0;
     out += n_now;
     n -= n_now;
@@ -221,11 +226,7 @@ HWY_INLINE float LoadNumber(const uint8_t* from, DType dtype) {
   }
 }
 
-// What LoadRowOf() says, of quantized rows.
-inline HWY_NOINLINE void LoadQuantized(const RowSource& rows, uint32_t r,
-                                       size_t first, size_t n,
-                                       float* HWY_RESTRICT out) {
-  const uint8_t* const row = rows.Row(r);
+HWY_INLINE Unscaled NumbersOf(const RowSource& rows, uint32_t r) {
   Unscaled by;
   if (rows.scale.base != nullptr) {
     by.scale = LoadNumber(rows.Number(rows.scale, r), rows.scale.dtype);
@@ -233,52 +234,70 @@ inline HWY_NOINLINE void LoadQuantized(const RowSource& rows, uint32_t r,
   if (rows.minimum.base != nullptr) {
     by.minimum = LoadNumber(rows.Number(rows.minimum, r), rows.minimum.dtype);
   }
-  const auto load = [&](auto codes) HWY_ATTR {
-    LoadBytewise<decltype(codes)>(rows, row, first, n, by, out);
+  return by;
+}
+
+// What LoadRowOf() says, of quantized rows: some, `stride` floats apart, so that what a
+// dtype is is asked once.
+inline HWY_NOINLINE void LoadQuantized(const RowSource& rows,
+                                       const uint32_t* list, uint32_t n_rows,
+                                       size_t first, size_t n, size_t stride,
+                                       float* HWY_RESTRICT out) {
+  const auto load = [&](const auto& load_row) HWY_ATTR {
+    for (uint32_t i = 0; i < n_rows; ++i, out += stride) {
+      load_row(rows.Row(list[i]), NumbersOf(rows, list[i]), out);
+      if (n % kRowPad != 0) std::fill(out + n, out + PaddedRow(n), 0.0f);
+    }
+  };
+  const auto load_codes = [&](auto codes) HWY_ATTR {
+    load([&](const uint8_t* row, const Unscaled& by, float* to) HWY_ATTR {
+      LoadBytewise<decltype(codes)>(rows, row, first, n, by, to);
+    });
   };
   switch (rows.dtype) {
     case DType::kE4M3:
-      load(CodesE4M3());
-      break;
+      return load_codes(CodesE4M3());
     case DType::kE5M2:
-      load(CodesE5M2());
-      break;
+      return load_codes(CodesE5M2());
     case DType::kU8:
-      load(CodesU8());
-      break;
+      return load_codes(CodesU8());
     case DType::kI8:
-      load(CodesOfI8<true>());
-      break;
-    case DType::kU4: {
-      const size_t n_odd = std::min(n, first % 2);
-      LoadCodes<CodesOfNibbles<false, 0>>(row + first / 2, n_odd, by, out);
-      LoadCodes<CodesU4>(row + (first + n_odd) / 2, n - n_odd, by, out + n_odd);
-      break;
-    }
+      return load_codes(CodesOfI8<true>());
+    case DType::kU4:
+      return load(
+          [&](const uint8_t* row, const Unscaled& by, float* to) HWY_ATTR {
+            const size_t n_odd = std::min(n, first % 2);
+            LoadCodes<CodesOfNibbles<false, 0>>(row + first / 2, n_odd, by, to);
+            LoadCodes<CodesU4>(row + (first + n_odd) / 2, n - n_odd, by,
+                               to + n_odd);
+          });
     case DType::kU4Halves:
-      LoadHalves<0>(row, rows.n_elements / 2, first, n, by, out);
-      break;
+      return load(
+          [&](const uint8_t* row, const Unscaled& by, float* to) HWY_ATTR {
+            LoadHalves<0>(row, rows.n_elements / 2, first, n, by, to);
+          });
     case DType::kQ8_0:
-      LoadBlocks(
-          rows.dtype, row, first, n,
-          [](const uint8_t* codes, size_t i, size_t n_now,
-             const Unscaled& of_block, float* to) HWY_ATTR {
-            LoadCodes<CodesOfI8<false>>(codes + i, n_now, of_block, to);
-          },
-          out);
-      break;
+      return load([&](const uint8_t* row, const Unscaled&, float* to) HWY_ATTR {
+        LoadBlocks<DType::kQ8_0>(
+            row, first, n,
+            [](const uint8_t* codes, size_t i, size_t n_now, const Unscaled& by,
+               float* part) HWY_ATTR {
+              LoadCodes<CodesOfI8<false>>(codes + i, n_now, by, part);
+            },
+            to);
+      });
     case DType::kQ4_0:
-      LoadBlocks(
-          rows.dtype, row, first, n,
-          [](const uint8_t* codes, size_t i, size_t n_now,
-             const Unscaled& of_block, float* to)
-              HWY_ATTR { LoadHalves<8>(codes, 16, i, n_now, of_block, to); },
-          out);
-      break;
+      return load([&](const uint8_t* row, const Unscaled&, float* to) HWY_ATTR {
+        LoadBlocks<DType::kQ4_0>(
+            row, first, n,
+            [](const uint8_t* codes, size_t i, size_t n_now, const Unscaled& by,
+               float* part)
+                HWY_ATTR { LoadHalves<8>(codes, 16, i, n_now, by, part); },
+            to);
+      });
     default:
-      break;
+      return;
   }
-  std::fill(out + n, out + PaddedRow(n), 0.0f);
 }
 
 }  // namespace kvevict::HWY_NAMESPACE

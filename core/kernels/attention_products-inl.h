@@ -48,7 +48,7 @@ HWY_INLINE void LoadTile(const RowSource& rows, SlotSpan tile, uint32_t end,
     for (uint32_t t = tile.begin; t < tile.end; ++t, to += stride) {
       const uint32_t next = t + kAttentionTile;
       if (next < end && IsPacked<Decode>(rows)) {
-        AskForRows<Decode>(rows, next, next + 1, dim);
+        AskForRows(rows, next, next + 1, dim * sizeof(typename Decode::Bits));
       }
       LoadRowOf<Decode>(rows, t, 0, dim, to);
     }

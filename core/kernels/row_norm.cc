@@ -28,28 +28,32 @@ HWY_INLINE void Finish(float (&sums)[kRowsAtOnce], uint32_t n, bool negated,
   }
 }
 
-// Rows whose whole groups of kRowPad elements lie packed.
-template <class Decode>
-void NormsOfWholeRows(const RowNorms& args) {
-  RowGroups<WholeRows<Decode, false>> groups(
-      args.rows, args.first_row, args.first_row + args.n_rows, args.head_dim,
-      nullptr, nullptr, args.heads);
+// `copies`: of kRowsAtOnce rows, if Rows makes them.
+template <class Rows>
+void NormsOfWholeRows(const RowNorms& args, float* copies) {
+  RowGroups<Rows> groups(args.rows, args.first_row,
+                         args.first_row + args.n_rows, args.head_dim, copies,
+                         nullptr, args.heads);
+  const size_t n = PaddedRow(args.head_dim);
   while (groups.Next()) {
     float sums[kRowsAtOnce];
-    SumsOfSquares<Decode>(groups.rows, args.head_dim, sums);
+    SumsOfSquares<typename Rows::Decode>(groups.rows, n, sums);
     Finish(sums, groups.size(), args.negated,
            args.out + groups.head() * args.heads.out_stride + groups.first() -
                args.first_row);
   }
 }
 
+// Elements of a row that are copied at once.
+inline constexpr size_t kAtOnce = 16 * kRowPad;
+
 // Any rows of a head, some groups of kRowPad elements after the other; the same sums.
 template <class Decode>
 void NormsOfGroups(const RowNorms& args, uint32_t head) {
-  constexpr size_t kAtOnce = 16 * kRowPad;
   const RowTag d;
   const size_t n = args.head_dim;
-  const RowSource rows = args.rows.At(head * args.heads.stride);
+  RowSource rows = args.rows;
+  rows.NextHead(head, args.heads.stride);
   for (uint32_t r = 0; r < args.n_rows; ++r) {
     float sums[kRowPad] = {};
     for (size_t i = 0; i < n; i += kAtOnce) {
@@ -70,7 +74,10 @@ void NormsOfGroups(const RowNorms& args, uint32_t head) {
 template <class Decode>
 void NormsOf(const RowNorms& args) {
   if (args.head_dim % kRowPad == 0 && IsPacked<Decode>(args.rows)) {
-    NormsOfWholeRows<Decode>(args);
+    NormsOfWholeRows<WholeRows<Decode, false>>(args, nullptr);
+  } else if (args.head_dim <= kAtOnce) {
+    HWY_ALIGN float copies[kRowsAtOnce * kAtOnce];
+    NormsOfWholeRows<WholeRows<Decode, true>>(args, copies);
   } else {
     for (uint32_t head = 0; head < args.heads.n_heads; ++head) {
       NormsOfGroups<Decode>(args, head);

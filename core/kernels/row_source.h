@@ -19,6 +19,7 @@ struct RowNumbers {
   DType dtype = DType::kF32;  // f32, f16 or bf16
   bool is_plain = true;       // as of a RowSource
   bool is_constant = false;   // one of all rows, at base
+  int64_t head_stride = 0;    // to the numbers of the next head's rows
 };
 
 // Strided rows of one head. Row r, element e is at
@@ -71,6 +72,14 @@ struct RowSource {
     rows.origin = numbers.origin;
     rows.is_plain = numbers.is_plain;
     return rows.Row(r);
+  }
+
+  // Goes on to the rows of the n-th next head, whose rows lie `stride` from head to
+  // head.
+  void NextHead(int64_t n, int64_t stride) {
+    base += n * stride;
+    scale.base += n * scale.head_stride;
+    minimum.base += n * minimum.head_stride;
   }
 
   // The rows of a head whose rows lie `bytes` from these; of rows without numbers.

@@ -11,12 +11,17 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "core/dtype.h"
 #include "core/dtypes/load-inl.h"
 #include "core/kernels/row_source.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+
+// Sums of as many rows are finished together, with one shuffle for several of them.
+inline constexpr uint32_t kRowsAtOnce = 4;
+using RowGroup = const uint8_t* [kRowsAtOnce];
 
 // Rows in whole groups of kRowPad elements, which Decode reads: where they lie or, if
 // elements lie apart or leave the last group open, in a copy that ends in zeros.
@@ -25,12 +30,53 @@ struct WholeRows {
   using Decode = std::conditional_t<kCopies, DecodeF32, Stored>;
   static constexpr bool kIsCopy = kCopies;
 
-  // `copy`: PaddedRow(n) floats.
-  static HWY_INLINE const uint8_t* Find(const RowSource& rows, uint32_t row,
-                                        size_t n, float* copy) {
-    if constexpr (!kCopies) return rows.Row(row);
-    LoadRowOf<Stored>(rows, row, 0, n, copy);
-    return reinterpret_cast<const uint8_t*>(copy);
+  // Finds rows number(0) .. number(size - 1); behind them the first again. `copies`:
+  // kRowsAtOnce of PaddedRow(n) floats, if kCopies.
+  template <class Number>
+  static HWY_INLINE void Find(const RowSource& rows, const Number& number,
+                              uint32_t size, size_t n, float* copies,
+                              RowGroup& group) {
+    if constexpr (kCopies) {
+      const size_t stride = PaddedRow(n);
+      if constexpr (std::is_same_v<Stored, DecodeQuantized>) {
+        uint32_t list[kRowsAtOnce] = {};
+        for (uint32_t r = 0; r < size; ++r) list[r] = number(r);
+        LoadQuantized(rows, list, size, 0, n, stride, copies);
+      } else {
+        for (uint32_t r = 0; r < size; ++r) {
+          LoadRowOf<Stored>(rows, number(r), 0, n, copies + r * stride);
+        }
+      }
+      for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
+        group[r] = reinterpret_cast<const uint8_t*>(
+            copies + (r < size ? r * stride : 0));
+      }
+    } else {
+      for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
+        group[r] = r < size ? rows.Row(number(r)) : group[0];
+      }
+    }
+  }
+
+  // Goes on to the n-th next head.
+  static HWY_INLINE void NextHead(RowSource& rows, int64_t n, int64_t stride) {
+    if constexpr (kCopies) {
+      rows.NextHead(n, stride);
+    } else {
+      rows.base += n * stride;
+    }
+  }
+
+  // Bytes of a row of n elements that lie near each other, else 0.
+  static HWY_INLINE uint32_t NearBytes(const RowSource& rows, size_t n) {
+    const auto elements = static_cast<uint32_t>(n);
+    if constexpr (!kCopies) return elements * sizeof(typename Stored::Bits);
+    if (ElementBytes(rows.dtype) == 0) {
+      return static_cast<uint32_t>(PackedBytes(rows.dtype, elements));
+    }
+    const int64_t stride = rows.group_elems == 0 ? rows.element_stride : 0;
+    return stride > 0 && stride <= 8 ? elements * static_cast<uint32_t>(stride)
+                                     : 0;
   }
 };
 
@@ -47,20 +93,14 @@ HWY_INLINE void WithWholeRows(const RowSource& rows, size_t n, const Use& use) {
   });
 }
 
-// Sums of as many rows are finished together, with one shuffle for several of them.
-inline constexpr uint32_t kRowsAtOnce = 4;
-using RowGroup = const uint8_t* [kRowsAtOnce];
-
 // How many rows ahead of their use rows are asked for: prefetchers of the hardware do
 // not see that rows of a head go on behind those of others.
 inline constexpr uint32_t kRowsAhead = 48;
 
-// Asks for rows [first, end) of n packed elements, or of a list of rows.
-template <class Decode>
+// Asks for rows [first, end) of so many bytes, or of a list of rows.
 HWY_INLINE void AskForRows(const RowSource& source, uint32_t first,
-                           uint32_t end, size_t n,
+                           uint32_t end, size_t n_bytes,
                            const uint32_t* list = nullptr) {
-  const size_t n_bytes = n * sizeof(typename Decode::Bits);
   for (uint32_t r = first; r < end; ++r) {
     const uint8_t* const row = source.Row(list == nullptr ? r : list[r]);
     for (size_t i = 0; i < n_bytes; i += 64) __builtin_prefetch(row + i);
@@ -83,30 +123,30 @@ class RowGroups {
         first_(begin),
         end_(end),
         n_(n),
+        n_bytes_(Rows::NearBytes(source, n)),
         copies_(copies),
         list_(list) {
-    source_.base += head_ * heads.stride;
+    Rows::NextHead(source_, head_, heads.stride);
   }
 
   HWY_INLINE bool Next() {
-    source_.base += heads_.stride;
+    Rows::NextHead(source_, 1, heads_.stride);
     if (++head_ == heads_.n_heads) {
-      source_.base -= head_ * heads_.stride;
+      Rows::NextHead(source_, -int64_t{head_}, heads_.stride);
       head_ = 0;
       first_ += size_;
       if (first_ >= end_) return false;
     }
-    if constexpr (!Rows::kIsCopy) {
-      // A few lines at a time: many at once wait for each other.
-      AskForRows<typename Rows::Decode>(
-          source_, std::min(end_, first_ + n_ahead_),
-          std::min(end_, first_ + n_ahead_ + kRowsAtOnce), n_, list_);
+    // A few lines at a time: many at once wait for each other.
+    if (!Rows::kIsCopy || n_bytes_ != 0) {
+      AskForRows(source_, std::min(end_, first_ + n_ahead_),
+                 std::min(end_, first_ + n_ahead_ + kRowsAtOnce), n_bytes_,
+                 list_);
     }
     size_ = std::min(kRowsAtOnce, end_ - first_);
-    for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
-      float* const copy = Rows::kIsCopy ? copies_ + r * PaddedRow(n_) : nullptr;
-      rows[r] = r < size_ ? Rows::Find(source_, row(r), n_, copy) : rows[0];
-    }
+    Rows::Find(
+        source_, [&](uint32_t r) HWY_ATTR { return row(r); }, size_, n_,
+        copies_, rows);
     return true;
   }
 
@@ -127,6 +167,7 @@ class RowGroups {
   uint32_t head_, first_, size_ = 0;
   const uint32_t end_;
   const size_t n_;
+  const uint32_t n_bytes_;
   float* const copies_;
   const uint32_t* const list_;
 };

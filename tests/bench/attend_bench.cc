@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "core/dtype.h"
 #include "tests/bench/clocks.h"
 #include "tests/bench/handles.h"
 #include "tests/bench/huge_buffer.h"
@@ -29,6 +30,7 @@ struct Case {
 };
 constexpr Goal kOfRead = {0.70, 0.85};
 constexpr Goal kOfPeak = {0.55, 0.70};
+constexpr Goal kOfF32 = {1.5, 2.0};  // of bytes, in place of what it reads
 constexpr KeyLayout kTokens = KeyLayout::kTokenMajor;
 constexpr KeyLayout kHeads = KeyLayout::kHeadMajor;
 constexpr Case kCases[] = {
@@ -38,12 +40,21 @@ constexpr Case kCases[] = {
      kOfRead},
     {"decode bf16 [S, H, D]", KVEVICT_DTYPE_BF16, kTokens, 0, 16384, 1},
     {"decode bf16 [H, S, D]", KVEVICT_DTYPE_BF16, kHeads, 0, 16384, 1},
+    {"decode u8 [S, H, D]", KVEVICT_DTYPE_U8, kTokens, 0, 16384, 1, kOfF32},
+    {"decode u8 [H, S, D]", KVEVICT_DTYPE_U8, kHeads, 0, 16384, 1, kOfF32},
+    {"decode q8_0 [S, H, D]", KVEVICT_DTYPE_Q8_0, kTokens, 0, 16384, 1},
+    {"decode u4 [S, H, D]", KVEVICT_DTYPE_U4, kTokens, 0, 16384, 1},
+    {"decode fp8_e4m3 [S, H, D]", KVEVICT_DTYPE_FP8_E4M3, kTokens, 0, 16384, 1},
     {"decode f32, 4 queries", KVEVICT_DTYPE_F32, kTokens, 0, 16384, 4},
     {"prefill f32, 512 of 4,096", KVEVICT_DTYPE_F32, kTokens, 0, 4096, 512,
      kOfPeak},
     {"prefill bf16, 512 of 4,096", KVEVICT_DTYPE_BF16, kTokens, 0, 4096, 512,
      kOfPeak},
 };
+
+bool IsQuantized(const Case& c) {
+  return InfoOf(static_cast<DType>(c.dtype)).is_quantized();
+}
 
 // A layer of 32 query heads and 8 KV heads of 128 elements, in blocks in any order.
 class Layer {
@@ -52,18 +63,25 @@ class Layer {
       : c_(c),
         n_tokens_(session.smoke ? 160 : c.n_tokens),
         n_queries_(session.smoke ? std::min(c.n_queries, 20u) : c.n_queries),
-        element_bytes_(c.dtype == KVEVICT_DTYPE_F32 ? 4 : 2),
+        row_bytes_(static_cast<uint32_t>(
+            PackedBytes(static_cast<DType>(c.dtype), kDim))),
         context_(CreateContext(session.simd.name)),
         cache_(2 * PlaneBytes()),
+        scales_(2 * size_t{n_tokens_} * kKvHeads),
         queries_(size_t{n_queries_} * kQueryHeads * kDim),
         out_(queries_.size()) {
     std::mt19937_64 engine(1);
     std::normal_distribution<float> gaussian;
-    for (size_t i = 0; i < cache_.size(); i += element_bytes_) {
-      const float v = gaussian(engine);
-      // The upper half of the bits is the bf16.
-      const auto* bytes = reinterpret_cast<const uint8_t*>(&v);
-      std::memcpy(&cache_[i], bytes + 4 - element_bytes_, element_bytes_);
+    if (IsQuantized(c)) {
+      FillWithCodes();
+    } else {
+      const uint32_t element_bytes = row_bytes_ / kDim;
+      for (size_t i = 0; i < cache_.size(); i += element_bytes) {
+        const float v = gaussian(engine);
+        // The upper half of the bits is the bf16.
+        const auto* bytes = reinterpret_cast<const uint8_t*>(&v);
+        std::memcpy(&cache_[i], bytes + 4 - element_bytes, element_bytes);
+      }
     }
     for (size_t i = 0; i < queries_.size(); ++i) queries_[i] = gaussian(engine);
     MakeView();
@@ -92,12 +110,13 @@ class Layer {
     return 4.0 * kQueryHeads * kDim * seen;
   }
 
-  // Means of values about 0, of so many that they are small.
+  // Means of values about 0, of so many that they are small; codes are any numbers.
   void CheckResult() const {
     double square = 0.0;
     for (size_t i = 0; i < out_.size(); ++i) square += out_[i] * out_[i];
     square /= out_.size();
-    if (!(square > 0.0 && square < 0.5)) {
+    const double most = IsQuantized(c_) ? 1e4 : 0.5;
+    if (!(square > 0.0 && square < most)) {
       throw std::runtime_error(fmt::format("attend: a square of {}", square));
     }
   }
@@ -108,11 +127,37 @@ class Layer {
   static constexpr uint32_t kDim = 128;
 
   size_t PlaneBytes() const {
-    return size_t{n_tokens_} * kKvHeads * kDim * element_bytes_;
+    return size_t{n_tokens_} * kKvHeads * row_bytes_;
+  }
+
+  // No number is NaN, nor far from 1, whatever the bytes are taken for.
+  void FillWithCodes() {
+    std::minstd_rand random(1);
+    for (size_t i = 0; i < cache_.size(); ++i) {
+      const auto bits = static_cast<uint8_t>(random() >> 8);
+      cache_[i] =
+          static_cast<uint8_t>(i % 2 == 0 ? bits & 0xC0 : (bits & 0x80) | 0x1C);
+    }
+    for (size_t i = 0; i < scales_.size(); ++i) scales_[i] = 0x1C00;
+    if (InfoOf(static_cast<DType>(c_.dtype)).scale != Scale::kNeeded) return;
+    const int64_t head = sizeof(uint16_t);
+    const bool by_token = c_.layout == KeyLayout::kTokenMajor;
+    for (kvevict_plane& numbers : numbers_) {
+      numbers.data = reinterpret_cast<uintptr_t>(scales_.data());
+      numbers.dtype = KVEVICT_DTYPE_F16;
+      numbers.head_dim = 1;
+      numbers.token_stride_bytes = by_token ? head * kKvHeads : head;
+      numbers.head_stride_bytes = by_token ? head : head * n_tokens_;
+    }
+    numbers_[1].data += scales_.size();  // half of the bytes
+    numbers_[0].role = KVEVICT_ROLE_KEY_SCALE;
+    numbers_[1].role = KVEVICT_ROLE_VALUE_SCALE;
+    view_.companions = numbers_;
+    view_.n_companions = 2;
   }
 
   void MakeView() {
-    const int64_t row = int64_t{kDim} * element_bytes_;
+    const int64_t row = row_bytes_;
     const bool by_token = c_.layout == KeyLayout::kTokenMajor;
     view_.n_kv_heads = kKvHeads;
     kvevict_plane plane = KVEVICT_PLANE_INIT;
@@ -148,9 +193,11 @@ class Layer {
   const Case c_;
   const uint32_t n_tokens_;
   const uint32_t n_queries_;
-  const uint32_t element_bytes_;
+  const uint32_t row_bytes_;
   const ContextHandle context_;
   HugeBuffer<uint8_t> cache_;
+  HugeBuffer<uint16_t> scales_;
+  kvevict_plane numbers_[2] = {KVEVICT_PLANE_INIT, KVEVICT_PLANE_INIT};
   HugeBuffer<float> queries_;
   HugeBuffer<float> out_;
   std::vector<int32_t> blocks_;
@@ -167,12 +214,29 @@ void BenchCase(Session& session, const Case& c) {
   if (!session.wants(name)) return;
   session.announce(name);
   Layer layer(session, c);
+  const bool is_quantized = IsQuantized(c);
   const auto goal = session.smoke ? std::nullopt : c.goal;
   const bool decodes = c.n_queries < 16;
   Row& row = session.report.AddRow(name, 1, decodes ? "B/s" : "flop/s");
-  Comparison& limit = decodes ? row.Against("read of K and V from memory", goal)
-                              : row.Against("f32 FMA peak", goal);
+  const auto of_limit = is_quantized ? std::nullopt : goal;
+  Comparison& limit = decodes
+                          ? row.Against("read of K and V from memory", of_limit)
+                          : row.Against("f32 FMA peak", of_limit);
+  // The same cache in f32.
+  std::optional<Layer> plain;
+  Comparison* against = nullptr;
+  if (is_quantized) {
+    Case of_plain = c;
+    of_plain.dtype = KVEVICT_DTYPE_F32;
+    plain.emplace(session, of_plain);
+    against = &row.Against("f32 rows", goal);
+  }
   Repeat(session, [&](bool measured) {
+    double of_plain = 0.0;
+    if (plain) {
+      session.limits.EvictCaches();
+      of_plain = TimeCalls([&] { plain->Attend(); }, 0.05).cpu;
+    }
     const double most = decodes ? session.limits.ReadBytes(1)
                                 : session.limits.FmaFlops(session.simd, 1);
     session.limits.EvictCaches();
@@ -182,6 +246,7 @@ void BenchCase(Session& session, const Case& c) {
     const double units = decodes ? layer.bytes() : layer.flops();
     row.Add(timing, units);
     limit.ratio.Add(units / timing.cpu / most);
+    if (against != nullptr) against->ratio.Add(of_plain / timing.cpu);
   });
 }
 
