@@ -8,8 +8,8 @@
 #include <string>
 
 #include "tests/tools/engine_test_util.h"
+#include "tests/tools/float_bits.h"
 #include "tools/engine/attention.h"
-#include "tools/engine/float_bits.h"
 
 namespace kvevict::tools {
 namespace {
@@ -69,7 +69,8 @@ struct Data {
     cache.Append(1, c.n_slots, k.data(), k_len, v.data(), v_len);
     const std::vector<float> nan(70 * std::max(k_len, v_len),
                                  std::numeric_limits<float>::quiet_NaN());
-    cache.Append(1, 70, nan.data(), k_len, nan.data(), v_len);
+    const std::vector<float> of_values = nan;
+    cache.Append(1, 70, nan.data(), k_len, of_values.data(), v_len);
     std::vector<uint32_t> lengths;
     for (uint32_t h = 0; h < c.n_kv_heads; ++h) {
       lengths.push_back(c.n_slots - h * c.gap);

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tools/engine/float_bits.h"
+#include "tests/tools/float_bits.h"
 
 namespace kvevict::tools {
 namespace {

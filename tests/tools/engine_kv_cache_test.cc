@@ -1,10 +1,12 @@
 // Rows land where the view says, lengths are the layers' own.
 #include <criterion/criterion.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "tests/tools/engine_test_util.h"
-#include "tools/engine/float_bits.h"
+#include "tests/tools/float_bits.h"
 #include "tools/engine/kv_cache.h"
 
 namespace kvevict::tools {
@@ -27,8 +29,7 @@ float Element(const kvevict_plane& plane, uint32_t slot, uint32_t head,
               uint32_t e) {
   const char* at = reinterpret_cast<const char*>(plane.data) +
                    slot * plane.token_stride_bytes +
-                   head * plane.head_stride_bytes +
-                   e * ElementBytes(plane.dtype);
+                   head * plane.head_stride_bytes + RowBytes(plane.dtype, e);
   if (plane.dtype == KVEVICT_DTYPE_F32) {
     float value;
     std::memcpy(&value, at, sizeof(value));
@@ -82,11 +83,12 @@ Test(engine_kv_cache, heads_may_hold_different_numbers) {
   const std::vector<float> rows = RandomFloats(160, 4);
   const uint32_t lengths[] = {3, 7};
   KvCache first(Shape(KVEVICT_DTYPE_F32));
-  first.Append(1, 8, rows.data(), 10, rows.data(), 6);
+  const std::vector<float> values = rows;
+  first.Append(1, 8, rows.data(), 10, values.data(), 6);
   first.set_lengths(1, lengths);
   KvCache cache(Shape(KVEVICT_DTYPE_F32));
   cache.CopyFrom(first);
-  cache.Append(1, 2, rows.data() + 100, 10, rows.data() + 100, 6);
+  cache.Append(1, 2, rows.data() + 100, 10, values.data() + 100, 6);
   cr_expect(cache.length(1) == 9);
   cr_expect(cache.lengths(1)[0] == 5 && cache.lengths(1)[1] == 9);
   // (5 + 9) rows of 5 + 3 elements of 4 bytes.
@@ -112,11 +114,93 @@ Test(engine_kv_cache, heads_may_hold_different_numbers) {
   cr_expect(cache.bytes_in_use() == first.bytes_in_use());
 }
 
+// A row comes back within half a step, and what the numbers of f16 are off.
+Test(engine_kv_cache, quantized_rows_have_a_scale_and_a_minimum) {
+  for (kvevict_dtype dtype : {KVEVICT_DTYPE_U8, KVEVICT_DTYPE_U4}) {
+    KvShape shape = {.n_layers = 2,
+                     .n_kv_heads = 2,
+                     .k_head_dim = 8,
+                     .v_head_dim = 4,
+                     .dtype = dtype,
+                     .capacity = 9};
+    const uint32_t code_bits = dtype == KVEVICT_DTYPE_U8 ? 8 : 4;
+    const std::vector<float> k = RandomFloats(9 * 16, 5);
+    const std::vector<float> v = RandomFloats(9 * 8, 6);
+    KvCache first(shape);
+    first.Append(1, 9, k.data(), 16, v.data(), 8);
+    KvCache cache(shape);
+    cache.CopyFrom(first);
+    const kvevict_view view = cache.View(1);
+    cr_assert(kvevict_view_validate(&view, 9) == KVEVICT_OK, "%s",
+              kvevict_last_error_message());
+    // A scale and a minimum of 2 bytes for K and V each.
+    const size_t row_bytes = 12 * code_bits / 8 + 8;
+    cr_expect(cache.bytes_in_use() == 9 * 2 * row_bytes);
+    cr_expect(cache.times_smaller_than_f32() ==
+              48.0 / static_cast<double>(row_bytes));
+    for (uint32_t row = 0; row < 9 * 2; ++row) {
+      const float* from = &k[row * 8];
+      const auto [least, most] = std::minmax_element(from, from + 8);
+      const float step = (*most - *least) / ((1u << code_bits) - 1);
+      const uint32_t slot = row / 2, head = row % 2;
+      const float scale = Element(view.companions[0], slot, head, 0);
+      const float minimum = Element(view.companions[1], slot, head, 0);
+      for (uint32_t e = 0; e < 8; ++e) {
+        uint8_t code;
+        std::memcpy(&code,
+                    reinterpret_cast<const char*>(view.k.data) +
+                        slot * view.k.token_stride_bytes +
+                        head * view.k.head_stride_bytes + e * code_bits / 8,
+                    1);
+        if (code_bits == 4) code = e % 2 == 0 ? code >> 4 : code & 15;
+        cr_expect(std::fabs(minimum + scale * code - from[e]) <=
+                  step / 2 + 0.01f);
+      }
+    }
+  }
+}
+
+// What lies in blocks is found through the table, also behind what was taken back.
+Test(engine_kv_cache, blocks_hold_what_one_piece_holds) {
+  KvShape shape = Shape(KVEVICT_DTYPE_F32);
+  KvCache whole(shape);
+  shape.block_size = 4;
+  KvCache first(shape);
+  const std::vector<float> rows = RandomFloats(110, 7);
+  const std::vector<float> values = rows;
+  for (KvCache* cache : {&whole, &first}) {
+    cache->Append(2, 7, rows.data(), 10, values.data(), 6);
+    cache->set_length(2, 5);
+    cache->Append(2, 5, rows.data() + 50, 10, values.data() + 50, 6);
+  }
+  KvCache cache(shape);
+  cache.CopyFrom(first);
+  cr_expect(cache.length(2) == 10);
+  cr_expect(cache.bytes_in_use() == 12 * 2 * 8 * 4);  // whole blocks
+  const kvevict_view view = cache.View(2), flat = whole.View(2);
+  cr_assert(kvevict_view_validate(&view, 10) == KVEVICT_OK, "%s",
+            kvevict_last_error_message());
+  cr_expect(view.block_table[0] != 0);
+  for (uint32_t slot = 0; slot < 10; ++slot) {
+    const auto row =
+        static_cast<uint32_t>(view.block_table[slot / 4]) * 4 + slot % 4;
+    for (uint32_t i = 0; i < 10; ++i) {
+      cr_expect(Element(view.k, row, i / 5, i % 5) ==
+                Element(flat.k, slot, i / 5, i % 5));
+    }
+    for (uint32_t i = 0; i < 6; ++i) {
+      cr_expect(Element(view.v, row, i / 3, i % 3) ==
+                Element(flat.v, slot, i / 3, i % 3));
+    }
+  }
+}
+
 Test(engine_kv_cache, counts_and_copies_the_slots_in_use) {
   const std::vector<float> rows = RandomFloats(110, 3);
+  const std::vector<float> values = rows;
   KvCache from(Shape(KVEVICT_DTYPE_F16));
   for (uint32_t layer = 0; layer < 3; ++layer) {
-    from.Append(layer, 8 + layer, rows.data(), 10, rows.data() + layer, 6);
+    from.Append(layer, 8 + layer, rows.data(), 10, values.data() + layer, 6);
   }
   from.set_length(2, 4);
   // (8 + 9 + 4) slots of 2 heads with 5 + 3 elements of 2 bytes.

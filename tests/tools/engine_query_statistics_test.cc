@@ -65,7 +65,9 @@ void Show(QueryStatistics& statistics, const Rope& rope) {
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
       const std::vector<float> keys = Keys(layer);
       const float* const k = &keys[size_t{first} * kKvHeads * kDim];
-      cache.Append(layer, n, k, kKvHeads * kDim, k, kKvHeads * kDim);
+      const std::vector<float> values = keys;
+      cache.Append(layer, n, k, kKvHeads * kDim, values.data(),
+                   kKvHeads * kDim);
       const std::vector<float> q = Queries(layer);
       std::vector<float> rows;
       for (uint32_t r = first * kQHeads; r < (first + n) * kQHeads; ++r) {

@@ -67,13 +67,15 @@ Test(recall_program, demo_json_is_one_document_with_the_documented_keys) {
   const Outcome run = Run("demo --json --tokens 1024 --budget 256");
   cr_assert(run.status == 0, "%s", run.err.c_str());
   const json document = json::parse(run.out);
-  cr_expect(document.size() == 3);
+  cr_expect(document.size() == 4);
+  cr_expect(document.at("cache") == "contiguous");
   cr_expect(document.at("n_tokens") == 1024);
   cr_expect(document.at("budget") == 256);
   const json& results = document.at("results");
   cr_assert(results.size() == kDemoPolicies);
   for (const json& result : results) {
-    cr_expect(result.size() == 8);
+    cr_expect(result.size() == 9);
+    cr_expect(result.at("shrink_of_f32") == result.at("shrink"));
     const bool none = result.at("policy") == "none";
     // 1024 tokens, 2 layers, K and V, 2 heads, 128 elements of 4 bytes.
     cr_expect(result.at("kv_bytes_before") == 1024 * 2 * 2 * 2 * 128 * 4);
@@ -128,7 +130,7 @@ Test(recall_program, demo_evicts_while_it_decodes) {
   cr_assert(results.size() == std::size(expected));
   for (size_t i = 0; i < results.size(); ++i) {
     const json& result = results[i];
-    cr_expect(result.size() == 11);
+    cr_expect(result.size() == 12);
     cr_expect(result.at("kv_bytes_before") == 452 * kTokenBytes);
     cr_expect(result.at("kv_bytes_after") == expected[i].after * kTokenBytes);
     cr_expect(result.at("kv_bytes_at_end") == expected[i].at_end * kTokenBytes,
@@ -159,7 +161,7 @@ Test(recall_program, demo_tells_budgets_for_a_mass) {
   const json all = budgets("1");
   uint32_t n = 0;
   for (size_t i = 0; i < half.size(); ++i) {
-    cr_assert(half[i].size() == 9);
+    cr_assert(half[i].size() == 10);
     const json& a = half[i].at("budget_for_mass");
     const json& b = most[i].at("budget_for_mass");
     const json& c = all[i].at("budget_for_mass");
@@ -227,6 +229,9 @@ Test(recall_program, bad_command_lines_end_with_status_2_and_a_reason) {
       {"demo --threads 0",
        "--threads: '0' is not a whole number from 1 to 1024"},
       {"demo --threads 5000", "--threads"},
+      {"demo --cache ring", "--cache: 'ring' is not one of "},
+      {"demo --cache int8 --dtype f32",
+       "--dtype: is of a cache that is not quantized"},
       {"demo --simd MMX", "--simd: 'MMX' is not one of "},
       {"demo --policy no-such-policy", "no-such-policy"},
       {"demo --policy snapkv:pool=avg8", "8 is not an odd number"},
@@ -507,6 +512,33 @@ Test(recall_program, demo_knows_heads_that_keep_different_numbers) {
   for (const json& policy : document.at("results")) {
     cr_expect(policy.at("recall_asked").get<double>() > 0.9, "%s",
               policy.dump().c_str());
+  }
+}
+
+// ---- --cache ----
+
+Test(recall_program, demo_keeps_its_cache_as_it_is_told) {
+  for (const auto& [cache, times] :
+       {std::pair("contiguous", 1.0), std::pair("paged", 1.0),
+        std::pair("int8", 3.5), std::pair("int4", 6.25)}) {
+    const Outcome run =
+        Run("demo --json --tokens 1024 --budget 128 --policy snapkv --policy "
+            "adakv-kvpress --policy h2o --decode 8 --cache " +
+            std::string(cache));
+    cr_assert(run.status == 0, "%s: %s", cache, run.err.c_str());
+    const json document = json::parse(run.out);
+    cr_expect(document.at("cache") == cache);
+    for (const json& row : document.at("results")) {
+      cr_expect(row.at("shrink_of_f32").get<double>() >=
+                    times * row.at("shrink").get<double>(),
+                "%s: %s", cache, row.dump().c_str());
+    }
+    const json& snapkv = document.at("results").at(0);
+    // As much as the tokens that stay can tell, however their rows are stored.
+    cr_expect(snapkv.at("recall_asked") == 0.75, "%s", snapkv.dump().c_str());
+    if (std::string(cache) == "int4") {
+      cr_expect(snapkv.at("shrink_of_f32").get<double>() > 50.0);
+    }
   }
 }
 

@@ -66,7 +66,14 @@ void AddDemoCommand(CLI::App& app, Action& action) {
                    "Seed of the prompt, below 2^64 (default 1)")
       ->type_name("N")
       ->check(WholeNumber(0, UINT64_MAX));
-  AddDtypeOption(*demo, "Element type of the cache", options.dtype);
+  CLI::Option* dtype =
+      AddDtypeOption(*demo, "Element type of the cache", options.dtype);
+  demo->add_option("--cache", options.cache,
+                   "How the cache is kept: in one piece, in blocks of 16 "
+                   "tokens, or quantized, with a scale and a minimum of 16 "
+                   "bits per token and head (default contiguous)")
+      ->type_name(CLI::detail::join(kDemoCaches, "|"))
+      ->check(OneOf(kDemoCaches));
   demo->add_option("--threads", options.threads,
                    "1 to 1024 (default: one per CPU)")
       ->type_name("N")
@@ -113,8 +120,17 @@ void AddDemoCommand(CLI::App& app, Action& action) {
           ->check(Share())
           ->excludes(model);
 
-  demo->callback([args, tokens, budget, decode, mass, &action] {
+  demo->callback([args, tokens, budget, decode, mass, dtype, &action] {
     DemoOptions& options = args->options;
+    if (options.cache == "int8" || options.cache == "int4") {
+      if (dtype->count() > 0) {
+        throw CLI::ValidationError(
+            "--dtype", "is of a cache that is not quantized, and --cache is " +
+                           options.cache);
+      }
+      options.dtype =
+          options.cache == "int8" ? KVEVICT_DTYPE_U8 : KVEVICT_DTYPE_U4;
+    }
     if (tokens->count() > 0) options.tokens = args->tokens;
     if (decode->count() > 0) {
       options.decode = args->decode;

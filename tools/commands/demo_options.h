@@ -37,6 +37,9 @@ inline const std::vector<NamedPolicy> kDecodingDemoPolicies = {
     {"keydiff", "keydiff:margin=31"},
 };
 
+inline const std::vector<std::string> kDemoCaches = {"contiguous", "paged",
+                                                     "int8", "int4"};
+
 struct DemoOptions {
   std::optional<uint32_t>
       tokens;                    // of the prompt; the default is the demo's own
@@ -48,6 +51,7 @@ struct DemoOptions {
   std::vector<NamedPolicy> policies = kDefaultDemoPolicies;
   uint64_t seed = 1;
   kvevict_dtype dtype = KVEVICT_DTYPE_F32;  // of the cache
+  std::string cache = "contiguous";         // or one of kDemoCaches
   uint32_t threads = 0;                     // 0: one per CPU
   std::string simd;  // of the library; empty: the best one
   bool json = false;
@@ -55,6 +59,10 @@ struct DemoOptions {
   std::string tokenizer;  // file, for `model`; empty: found beside it
   std::string text;       // file with the prompt, for `model`
 
+  uint32_t block_size() const { return cache == "paged" ? 16 : 0; }
+  bool is_quantized() const {
+    return dtype == KVEVICT_DTYPE_U8 || dtype == KVEVICT_DTYPE_U4;
+  }
   const char* simd_target() const {
     return simd.empty() ? nullptr : simd.c_str();
   }

@@ -17,19 +17,22 @@ struct Evictions {
   uint64_t bytes_at_end = 0;
   uint32_t n = 0;
   double milliseconds = 0;  // of all of them
+  double to_f32 = 1;        // how much smaller than f32 rows are by themselves
 
   double Shrink() const {
     return static_cast<double>(of_prompt.bytes_before) /
            static_cast<double>(of_prompt.bytes_after);
   }
+  // Of the prompt in f32.
+  double ShrinkOfF32() const { return Shrink() * to_f32; }
   double MillisecondsEach() const { return n == 0 ? 0.0 : milliseconds / n; }
 };
 
-std::vector<TextTable::Column> EvictionColumns(bool decodes);
+std::vector<TextTable::Column> EvictionColumns(bool decodes, bool quantized);
 // As many, with so many digits of a MiB.
 std::vector<std::string> EvictionCells(const std::string& policy,
                                        const Evictions& evictions, bool decodes,
-                                       int mib_digits);
+                                       bool quantized, int mib_digits);
 
 }  // namespace kvevict::tools
 

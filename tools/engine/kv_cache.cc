@@ -9,7 +9,7 @@
 #include <new>
 #include <numeric>
 
-#include "tools/engine/float_bits.h"
+#include "tools/engine/kvevict_error.h"
 
 namespace kvevict::tools {
 namespace {
@@ -21,79 +21,140 @@ size_t RoundUp(size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-void StoreRow(kvevict_dtype dtype, const float* from, size_t n, uint8_t* to) {
-  if (dtype == KVEVICT_DTYPE_F32) {
-    std::memcpy(to, from, n * sizeof(float));
-    return;
-  }
-  uint16_t* out = reinterpret_cast<uint16_t*>(to);
-  if (dtype == KVEVICT_DTYPE_F16) {
-    for (size_t i = 0; i < n; ++i) out[i] = F32ToF16(from[i]);
-  } else {
-    for (size_t i = 0; i < n; ++i) out[i] = F32ToBf16(from[i]);
-  }
+bool IsQuantized(kvevict_dtype dtype) {
+  return dtype == KVEVICT_DTYPE_U8 || dtype == KVEVICT_DTYPE_U4;
 }
 
-kvevict_plane Plane(const uint8_t* data, kvevict_dtype dtype, size_t row_bytes,
-                    uint32_t head_dim) {
-  kvevict_plane plane = {};
-  plane.data = reinterpret_cast<uintptr_t>(data);
-  plane.token_stride_bytes = static_cast<int64_t>(row_bytes);
-  plane.head_stride_bytes = int64_t{head_dim} * ElementBytes(dtype);
+// Packed rows of all heads of a slot; where they lie is not known yet.
+kvevict_plane Plane(const KvShape& shape, kvevict_dtype dtype,
+                    uint32_t head_dim, kvevict_role role) {
+  kvevict_plane plane = KVEVICT_PLANE_INIT;
   plane.dtype = dtype;
   plane.head_dim = head_dim;
+  plane.role = role;
+  plane.head_stride_bytes = static_cast<int64_t>(RowBytes(dtype, head_dim));
+  plane.token_stride_bytes = plane.head_stride_bytes * shape.n_kv_heads;
+  plane.block_stride_bytes = plane.token_stride_bytes * shape.block_size;
+  return plane;
+}
+
+std::vector<kvevict_plane> PlanesOf(const KvShape& shape) {
+  std::vector<kvevict_plane> planes = {
+      Plane(shape, shape.dtype, shape.k_head_dim, KVEVICT_ROLE_NONE),
+      Plane(shape, shape.dtype, shape.v_head_dim, KVEVICT_ROLE_NONE)};
+  if (!IsQuantized(shape.dtype)) return planes;
+  for (kvevict_role role :
+       {KVEVICT_ROLE_KEY_SCALE, KVEVICT_ROLE_KEY_MINIMUM,
+        KVEVICT_ROLE_VALUE_SCALE, KVEVICT_ROLE_VALUE_MINIMUM}) {
+    planes.push_back(Plane(shape, KVEVICT_DTYPE_F16, 1, role));
+  }
+  return planes;
+}
+
+// f32 rows of all heads, `stride` floats apart.
+kvevict_plane Rows(const float* rows, size_t stride, uint32_t head_dim) {
+  kvevict_plane plane = KVEVICT_PLANE_INIT;
+  plane.data = reinterpret_cast<uintptr_t>(rows);
+  plane.dtype = KVEVICT_DTYPE_F32;
+  plane.head_dim = head_dim;
+  plane.token_stride_bytes = static_cast<int64_t>(stride * sizeof(float));
+  plane.head_stride_bytes = int64_t{head_dim} * sizeof(float);
   return plane;
 }
 
 }  // namespace
 
-uint32_t ElementBytes(kvevict_dtype dtype) {
-  return dtype == KVEVICT_DTYPE_F32 ? 4 : 2;
+size_t RowBytes(kvevict_dtype dtype, uint32_t n) {
+  switch (dtype) {
+    case KVEVICT_DTYPE_F32:
+      return size_t{n} * 4;
+    case KVEVICT_DTYPE_U8:
+      return n;
+    case KVEVICT_DTYPE_U4:
+      return n / 2;
+    default:  // f16 and bf16
+      return size_t{n} * 2;
+  }
 }
 
 void KvCache::FreeDeleter::operator()(uint8_t* memory) const {
   std::free(memory);
 }
 
+void KvCache::ContextDeleter::operator()(kvevict_context* context) const {
+  kvevict_context_destroy(context);
+}
+
 KvCache::KvCache(const KvShape& shape)
-    : shape_(shape),
-      k_row_bytes_(size_t{shape.n_kv_heads} * shape.k_head_dim *
-                   ElementBytes(shape.dtype)),
-      v_row_bytes_(size_t{shape.n_kv_heads} * shape.v_head_dim *
-                   ElementBytes(shape.dtype)),
-      layer_bytes_((k_row_bytes_ + v_row_bytes_) * shape.capacity),
-      lengths_(size_t{shape.n_layers} * shape.n_kv_heads, 0) {
-  const size_t n_bytes = RoundUp(layer_bytes_ * shape.n_layers + 1);
+    : shape_(shape), lengths_(size_t{shape.n_layers} * shape.n_kv_heads, 0) {
+  const std::vector<kvevict_plane> planes = PlanesOf(shape);
+  n_planes_ = static_cast<uint32_t>(planes.size());
+  size_t n_slots = shape.capacity;
+  if (shape.block_size > 0) {
+    const size_t n_blocks = (n_slots + shape.block_size - 1) / shape.block_size;
+    n_slots = n_blocks * shape.block_size;
+    // Nothing is where it would be without the table.
+    block_table_.resize(n_blocks);
+    std::iota(block_table_.rbegin(), block_table_.rend(), 0);
+  }
+  std::vector<size_t> offsets;
+  size_t n_bytes = 0;
+  for (uint32_t layer = 0; layer < shape.n_layers; ++layer) {
+    for (const kvevict_plane& plane : planes) {
+      planes_.push_back(plane);
+      offsets.push_back(n_bytes);
+      n_bytes += (SlotBytes(plane) * n_slots + 63) / 64 * 64;
+    }
+  }
+  n_bytes = RoundUp(n_bytes + 1);
   void* memory = std::aligned_alloc(kAlignment, n_bytes);
   if (memory == nullptr) throw std::bad_alloc();
   madvise(memory, n_bytes, MADV_HUGEPAGE);
   memory_.reset(static_cast<uint8_t*>(memory));
+  for (size_t i = 0; i < planes_.size(); ++i) {
+    planes_[i].data = reinterpret_cast<uintptr_t>(memory_.get() + offsets[i]);
+  }
+  kvevict_context* context = nullptr;
+  Check(kvevict_context_create(nullptr, &context));
+  context_.reset(context);
 }
 
-uint8_t* KvCache::K(uint32_t layer) const {
-  return memory_.get() + layer_bytes_ * layer;
+void* KvCache::Data(uint32_t layer, uint32_t plane) const {
+  return reinterpret_cast<void*>(Planes(layer)[plane].data);
 }
 
-uint8_t* KvCache::V(uint32_t layer) const {
-  return K(layer) + k_row_bytes_ * shape_.capacity;
+size_t KvCache::TokenBytes() const {
+  size_t n_bytes = 0;
+  for (uint32_t i = 0; i < n_planes_; ++i) n_bytes += SlotBytes(planes_[i]);
+  return n_bytes;
 }
 
 void KvCache::Append(uint32_t layer, uint32_t n_rows, const float* k,
                      size_t k_row_stride, const float* v, size_t v_row_stride) {
   assert(length(layer) + n_rows <= shape_.capacity);
-  const size_t k_dim = shape_.k_head_dim, v_dim = shape_.v_head_dim;
-  const size_t element = ElementBytes(shape_.dtype);
-  // Heads of one length are one piece of memory.
+  // Heads of one length go at once.
   const uint32_t at_once = is_ragged(layer) ? 1 : shape_.n_kv_heads;
+  std::vector<kvevict_plane> planes(Planes(layer), Planes(layer) + n_planes_);
   for (uint32_t head = 0; head < shape_.n_kv_heads; head += at_once) {
-    const size_t first = lengths(layer)[head];
-    for (size_t row = 0; row < n_rows; ++row) {
-      StoreRow(
-          shape_.dtype, k + row * k_row_stride + head * k_dim, at_once * k_dim,
-          K(layer) + (first + row) * k_row_bytes_ + head * k_dim * element);
-      StoreRow(
-          shape_.dtype, v + row * v_row_stride + head * v_dim, at_once * v_dim,
-          V(layer) + (first + row) * v_row_bytes_ + head * v_dim * element);
+    kvevict_view rows = KVEVICT_VIEW_INIT;
+    rows.n_kv_heads = at_once;
+    rows.k = Rows(k + size_t{head} * shape_.k_head_dim, k_row_stride,
+                  shape_.k_head_dim);
+    rows.v = Rows(v + size_t{head} * shape_.v_head_dim, v_row_stride,
+                  shape_.v_head_dim);
+    kvevict_view cache = View(layer);
+    cache.n_kv_heads = at_once;
+    cache.k = planes[0];
+    cache.v = planes[1];
+    cache.companions = n_planes_ == 2 ? nullptr : &planes[2];
+    kvevict_move move = KVEVICT_MOVE_INIT;
+    move.n_tokens = n_rows;
+    move.view = &rows;
+    move.first_slot = lengths(layer)[head];
+    move.destination = &cache;
+    Check(kvevict_compact(context_.get(), &move, 1, nullptr, 0, nullptr));
+    for (kvevict_plane& plane : planes) {
+      plane.data += static_cast<uint64_t>(plane.head_stride_bytes);
     }
   }
   set_length(layer, length(layer) + n_rows);
@@ -124,25 +185,64 @@ bool KvCache::is_ragged(uint32_t layer) const {
 }
 
 void KvCache::CopyFrom(const KvCache& other) {
-  assert(layer_bytes_ == other.layer_bytes_);
+  assert(planes_.size() == other.planes_.size());
   lengths_ = other.lengths_;
+  // Slots that lie together.
+  const uint32_t n_together =
+      shape_.block_size > 0 ? shape_.block_size : shape_.capacity;
   for (uint32_t layer = 0; layer < shape_.n_layers; ++layer) {
-    std::memcpy(K(layer), other.K(layer), k_row_bytes_ * length(layer));
-    std::memcpy(V(layer), other.V(layer), v_row_bytes_ * length(layer));
+    for (uint32_t i = 0; i < n_planes_; ++i) {
+      const auto* from = static_cast<const uint8_t*>(other.Data(layer, i));
+      auto* to = static_cast<uint8_t*>(Data(layer, i));
+      const size_t slot_bytes = SlotBytes(planes_[i]);
+      for (uint32_t slot = 0; slot < length(layer); slot += n_together) {
+        const size_t first =
+            shape_.block_size == 0
+                ? 0
+                : size_t(block_table_[slot / n_together]) * n_together;
+        const size_t n = std::min(n_together, length(layer) - slot);
+        std::memcpy(to + first * slot_bytes, from + first * slot_bytes,
+                    n * slot_bytes);
+      }
+    }
   }
 }
 
 uint64_t KvCache::bytes_in_use() const {
-  const uint64_t n_rows =
-      std::accumulate(lengths_.begin(), lengths_.end(), uint64_t{0});
-  return n_rows * ((k_row_bytes_ + v_row_bytes_) / shape_.n_kv_heads);
+  uint64_t n_rows = 0;
+  for (uint32_t layer = 0; layer < shape_.n_layers; ++layer) {
+    const std::span<const uint32_t> heads = lengths(layer);
+    if (shape_.block_size == 0) {
+      n_rows = std::accumulate(heads.begin(), heads.end(), n_rows);
+    } else {
+      const uint64_t n_blocks =
+          (length(layer) + shape_.block_size - 1) / shape_.block_size;
+      n_rows += n_blocks * shape_.block_size * shape_.n_kv_heads;
+    }
+  }
+  return n_rows * (TokenBytes() / shape_.n_kv_heads);
+}
+
+double KvCache::times_smaller_than_f32() const {
+  const size_t f32_bytes =
+      RowBytes(KVEVICT_DTYPE_F32, shape_.k_head_dim + shape_.v_head_dim) *
+      shape_.n_kv_heads;
+  return static_cast<double>(f32_bytes) / static_cast<double>(TokenBytes());
 }
 
 kvevict_view KvCache::View(uint32_t layer) const {
   kvevict_view view = KVEVICT_VIEW_INIT;
   view.n_kv_heads = shape_.n_kv_heads;
-  view.k = Plane(K(layer), shape_.dtype, k_row_bytes_, shape_.k_head_dim);
-  view.v = Plane(V(layer), shape_.dtype, v_row_bytes_, shape_.v_head_dim);
+  const kvevict_plane* planes = Planes(layer);
+  view.k = planes[0];
+  view.v = planes[1];
+  view.n_companions = n_planes_ - 2;
+  if (n_planes_ > 2) view.companions = planes + 2;
+  view.block_size = shape_.block_size;
+  if (shape_.block_size > 0) {
+    view.block_table = block_table_.data();
+    view.block_table_len = block_table_.size();
+  }
   return view;
 }
 

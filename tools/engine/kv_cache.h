@@ -17,13 +17,15 @@ struct KvShape {
   uint32_t n_kv_heads = 0;
   uint32_t k_head_dim = 0;
   uint32_t v_head_dim = 0;
-  kvevict_dtype dtype = KVEVICT_DTYPE_F32;  // f32, f16 or bf16
-  uint32_t capacity = 0;                    // slots per layer
+  // f32, f16, bf16, or u8 and u4 with a scale and a minimum per row.
+  kvevict_dtype dtype = KVEVICT_DTYPE_F32;
+  uint32_t capacity = 0;    // slots per layer
+  uint32_t block_size = 0;  // tokens per block; 0: contiguous
 };
 
 // Keys and values, one token-major [capacity, n_kv_heads, head_dim] array each per
-// layer. Keys are stored after RoPE. Layers may hold different numbers of slots, and so
-// may the heads of a layer.
+// layer, maybe in blocks, beside their scales and minima. Keys are stored after RoPE.
+// Layers may hold different numbers of slots, and so may the heads of a layer.
 class KvCache {
  public:
   explicit KvCache(const KvShape& shape);
@@ -39,7 +41,8 @@ class KvCache {
   void set_lengths(uint32_t layer, std::span<const uint32_t> of_heads);
   bool is_ragged(uint32_t layer) const;
 
-  // Appends rows behind those of each head, rounding to the nearest even.
+  // Appends rows behind those of each head, rounded or quantized as kvevict_compact()
+  // does.
   // k [n_rows, n_kv_heads * k_head_dim], v [n_rows, n_kv_heads * v_head_dim], rows
   // row_stride floats apart.
   void Append(uint32_t layer, uint32_t n_rows, const float* k,
@@ -48,14 +51,18 @@ class KvCache {
   // Copies what `other`, a cache of the same shape, holds.
   void CopyFrom(const KvCache& other);
 
-  // Bytes of the slots in use, keys and values of all layers.
+  // Bytes of the slots in use, or of the blocks, of all layers.
   uint64_t bytes_in_use() const;
 
+  // How much smaller rows are than those of f32, scales and minima included.
+  double times_smaller_than_f32() const;
+
   // First element of a layer's keys and values.
-  const void* k(uint32_t layer) const { return K(layer); }
-  const void* v(uint32_t layer) const { return V(layer); }
-  size_t k_row_bytes() const { return k_row_bytes_; }  // one slot, all heads
-  size_t v_row_bytes() const { return v_row_bytes_; }
+  const void* k(uint32_t layer) const { return Data(layer, 0); }
+  const void* v(uint32_t layer) const { return Data(layer, 1); }
+  // One slot, all heads.
+  size_t k_row_bytes() const { return SlotBytes(planes_[0]); }
+  size_t v_row_bytes() const { return SlotBytes(planes_[1]); }
 
   // The layer as kvevict sees it; valid as long as the cache.
   kvevict_view View(uint32_t layer) const;
@@ -65,19 +72,31 @@ class KvCache {
     void operator()(uint8_t* memory) const;
   };
 
-  uint8_t* K(uint32_t layer) const;
-  uint8_t* V(uint32_t layer) const;
+  struct ContextDeleter {
+    void operator()(kvevict_context* context) const;
+  };
+
+  static size_t SlotBytes(const kvevict_plane& plane) {
+    return static_cast<size_t>(plane.token_stride_bytes);
+  }
+  // Of every plane of a slot, all heads.
+  size_t TokenBytes() const;
+  const kvevict_plane* Planes(uint32_t layer) const {
+    return &planes_[layer * n_planes_];
+  }
+  void* Data(uint32_t layer, uint32_t plane) const;
 
   KvShape shape_;
-  size_t k_row_bytes_;
-  size_t v_row_bytes_;
-  size_t layer_bytes_;
+  uint32_t n_planes_;  // of a layer: keys, values, and their numbers
+  std::vector<kvevict_plane> planes_;  // [n_layers, n_planes_]
+  std::vector<int32_t> block_table_;   // of every layer
   std::unique_ptr<uint8_t, FreeDeleter> memory_;
+  std::unique_ptr<kvevict_context, ContextDeleter> context_;  // stores rows
   std::vector<uint32_t> lengths_;  // [n_layers, n_kv_heads]
 };
 
-// 2 or 4.
-uint32_t ElementBytes(kvevict_dtype dtype);
+// n elements.
+size_t RowBytes(kvevict_dtype dtype, uint32_t n);
 
 }  // namespace kvevict::tools
 

@@ -99,15 +99,16 @@ std::string Table(const DemoOptions& options,
                   const std::vector<TextResult>& results,
                   const Tokenizer& tokenizer) {
   std::vector<TextTable::Column> columns =
-      EvictionColumns(options.decode.has_value());
+      EvictionColumns(options.decode.has_value(), options.is_quantized());
   for (const char* title : {"KL nats", "agree %", "NLL nats", "tokens/s"}) {
     columns.push_back({title});
   }
   TextTable table(columns);
   for (size_t i = 0; i < results.size(); ++i) {
     const TextResult& r = results[i];
-    std::vector<std::string> cells = EvictionCells(
-        options.policies[i].label, r.evictions, options.decode.has_value(), 3);
+    std::vector<std::string> cells =
+        EvictionCells(options.policies[i].label, r.evictions,
+                      options.decode.has_value(), options.is_quantized(), 3);
     cells.push_back(fmt::format("{:.4f}", r.kl));
     cells.push_back(fmt::format("{:.1f}", 100 * r.agreement));
     cells.push_back(fmt::format("{:.3f}", r.nll));
@@ -134,6 +135,7 @@ std::string Json(const DemoOptions& options,
                     {"kv_bytes_before", prompt.bytes_before},
                     {"kv_bytes_after", prompt.bytes_after},
                     {"shrink", r.evictions.Shrink()},
+                    {"shrink_of_f32", r.evictions.ShrinkOfF32()},
                     {"evict_ms", prompt.milliseconds},
                     {"kv_bytes_at_end", r.evictions.bytes_at_end},
                     {"decode_evictions", r.evictions.n},
@@ -150,6 +152,7 @@ std::string Json(const DemoOptions& options,
       {"n_tokens", task.prompt.size()},
       {"n_predictions", task.following.size() - 1},
       {"budget", budget},
+      {"cache", options.cache},
       {"results", rows}};
   // Byte pieces can spell text that is no UTF-8.
   return document.dump(2, ' ', false,
@@ -173,7 +176,7 @@ std::string RunTextDemo(const DemoOptions& options) {
       options.policies, budget, n_prompt, model.config().n_layers);
   if (options.decode) CheckDecoding(options.policies, policies);
   TextEvaluation evaluation(model, task, options.dtype, policies, kGreedyTokens,
-                            pool, options.simd_target());
+                            pool, options.simd_target(), options.block_size());
   {
     ProgressBar bar("prefill", n_prompt);
     evaluation.Prefill([&](uint32_t n_done) { bar.Update(n_done); });

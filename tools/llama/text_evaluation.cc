@@ -29,17 +29,25 @@ uint32_t Capacity(const TextTask& task, uint32_t n_greedy) {
   return static_cast<uint32_t>(task.prompt.size() + n_decoded);
 }
 
+KvShape CacheShape(const LlamaModel& model, kvevict_dtype dtype,
+                   uint32_t n_slots, uint32_t block_size) {
+  KvShape shape = model.CacheShape(dtype, n_slots);
+  shape.block_size = block_size;
+  return shape;
+}
+
 }  // namespace
 
 TextEvaluation::TextEvaluation(LlamaModel& model, TextTask task,
                                kvevict_dtype dtype,
                                const std::vector<kvevict_policy>& policies,
                                uint32_t n_greedy, ThreadPool& pool,
-                               const char* simd_target)
+                               const char* simd_target, uint32_t block_size)
     : model_(model),
       task_(std::move(task)),
       n_greedy_(n_greedy),
-      full_cache_(model.CacheShape(dtype, Capacity(task_, n_greedy))),
+      full_cache_(
+          CacheShape(model, dtype, Capacity(task_, n_greedy), block_size)),
       evicted_cache_(full_cache_.shape()),
       statistics_(full_cache_.shape(), model.HeadShape(), model.RopeOfHeads(),
                   policies, pool, simd_target) {
@@ -94,6 +102,7 @@ TextResult TextEvaluation::Evaluate(size_t index) {
   evicted_cache_.CopyFrom(full_cache_);
   TextResult result;
   result.evictions.of_prompt = evictors_[index]->Evict(evicted_cache_, inputs_);
+  result.evictions.to_f32 = evicted_cache_.times_smaller_than_f32();
 
   const std::vector<uint32_t> lengths = Lengths(evicted_cache_);
   result.greedy = ContinueGreedily(evicted_cache_);

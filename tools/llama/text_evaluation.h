@@ -47,7 +47,8 @@ class TextEvaluation {
   // does not fit the model.
   TextEvaluation(LlamaModel& model, TextTask task, kvevict_dtype dtype,
                  const std::vector<kvevict_policy>& policies, uint32_t n_greedy,
-                 ThreadPool& pool, const char* simd_target = nullptr);
+                 ThreadPool& pool, const char* simd_target = nullptr,
+                 uint32_t block_size = 0);
 
   // Feeds the prompt and predicts with the full cache; `progress` may be null.
   void Prefill(const Progress& progress);

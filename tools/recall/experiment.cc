@@ -21,19 +21,25 @@ uint32_t Capacity(const Workload& workload) {
   return static_cast<uint32_t>(workload.tokens.size()) + 1;
 }
 
+KvShape CacheShape(kvevict_dtype dtype, uint32_t n_slots, uint32_t block_size) {
+  KvShape shape = RecallModel::CacheShape(dtype, n_slots);
+  shape.block_size = block_size;
+  return shape;
+}
+
 }  // namespace
 
 RecallExperiment::RecallExperiment(const Workload& workload,
                                    kvevict_dtype dtype,
                                    std::span<const kvevict_policy> policies,
                                    ThreadPool& pool, const char* simd_target,
-                                   uint32_t n_decoded)
+                                   uint32_t n_decoded, uint32_t block_size)
     : workload_(workload),
       n_prompt_(static_cast<uint32_t>(workload.tokens.size()) - n_decoded),
       decodes_(n_decoded > 0),
       policies_(policies.begin(), policies.end()),
       model_(Capacity(workload), pool, simd_target),
-      full_(RecallModel::CacheShape(dtype, Capacity(workload))),
+      full_(CacheShape(dtype, Capacity(workload), block_size)),
       evicted_(full_.shape()),
       statistics_(full_.shape(), kQueryShape, RecallModel::RopeOfHeads(),
                   policies, pool, simd_target) {
@@ -158,6 +164,7 @@ RecallResult RecallExperiment::Evaluate(size_t i) {
   evicted_.CopyFrom(full_);
   RecallResult result;
   result.evictions.of_prompt = evictors_[i].Evict(evicted_, inputs_);
+  result.evictions.to_f32 = evicted_.times_smaller_than_f32();
   if (decodes_) Decode(i, &result);
 
   uint32_t found_asked = 0;

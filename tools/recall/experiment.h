@@ -33,7 +33,8 @@ class RecallExperiment {
   // eviction, each with another one after it.
   RecallExperiment(const Workload& workload, kvevict_dtype dtype,
                    std::span<const kvevict_policy> policies, ThreadPool& pool,
-                   const char* simd_target = nullptr, uint32_t n_decoded = 0);
+                   const char* simd_target = nullptr, uint32_t n_decoded = 0,
+                   uint32_t block_size = 0);
 
   // Runs the prompt in chunks and shows every policy the queries; `progress` hears
   // how many tokens are done. Throws std::runtime_error if the model does not

@@ -29,7 +29,7 @@ std::string Table(const DemoOptions& options,
                   const std::vector<RecallResult>& results,
                   const BudgetsForMass& budgets) {
   std::vector<TextTable::Column> columns =
-      EvictionColumns(options.decode.has_value());
+      EvictionColumns(options.decode.has_value(), options.is_quantized());
   for (const char* title : {"asked", "unasked", "tokens/s"}) {
     columns.push_back({title});
   }
@@ -37,8 +37,9 @@ std::string Table(const DemoOptions& options,
   TextTable table(columns);
   for (size_t i = 0; i < results.size(); ++i) {
     const RecallResult& r = results[i];
-    std::vector<std::string> cells = EvictionCells(
-        options.policies[i].label, r.evictions, options.decode.has_value(), 2);
+    std::vector<std::string> cells =
+        EvictionCells(options.policies[i].label, r.evictions,
+                      options.decode.has_value(), options.is_quantized(), 2);
     cells.push_back(fmt::format("{:.2f}", r.asked));
     cells.push_back(fmt::format("{:.2f}", r.unasked));
     cells.push_back(fmt::format("{:.0f}", r.decode_tokens_per_s));
@@ -51,6 +52,10 @@ std::string Table(const DemoOptions& options,
       "{}\nasked:   recall of the {} needles that the end of the prompt asks "
       "for\nunasked: recall of the other {}\n",
       table.ToString(), kQuestions, kNeedles - kQuestions);
+  if (options.is_quantized()) {
+    text +=
+        "of f32:  shrink of the prompt in f32, scales and minima included\n";
+  }
   if (options.mass) {
     text += fmt::format(
         "for {}: tokens per KV head that keep so much of what the policy's "
@@ -72,6 +77,7 @@ std::string Json(const DemoOptions& options,
                     {"kv_bytes_before", prompt.bytes_before},
                     {"kv_bytes_after", prompt.bytes_after},
                     {"shrink", r.evictions.Shrink()},
+                    {"shrink_of_f32", r.evictions.ShrinkOfF32()},
                     {"evict_ms", prompt.milliseconds},
                     {"recall_asked", r.asked},
                     {"recall_unasked", r.unasked},
@@ -86,8 +92,10 @@ std::string Json(const DemoOptions& options,
     row["budget_for_mass"] = nullptr;
     if (budgets[i]) row["budget_for_mass"] = *budgets[i];
   }
-  const nlohmann::ordered_json document = {
-      {"n_tokens", n_tokens}, {"budget", budget}, {"results", rows}};
+  const nlohmann::ordered_json document = {{"n_tokens", n_tokens},
+                                           {"budget", budget},
+                                           {"cache", options.cache},
+                                           {"results", rows}};
   return document.dump(2) + "\n";
 }
 
@@ -116,9 +124,9 @@ std::string RunRecallDemo(const DemoOptions& options) {
   if (options.decode) CheckDecoding(options.policies, policies);
 
   ThreadPool pool(options.threads);
-  RecallExperiment experiment(MakeWorkload(n_tokens, options.seed),
-                              options.dtype, policies, pool,
-                              options.simd_target(), n_decoded);
+  RecallExperiment experiment(
+      MakeWorkload(n_tokens, options.seed), options.dtype, policies, pool,
+      options.simd_target(), n_decoded, options.block_size());
   const auto start = std::chrono::steady_clock::now();
   {
     ProgressBar bar("prefill", n_tokens);

@@ -1,6 +1,6 @@
 // Conversions between f32 and the 16-bit cache formats, to the nearest even.
-#ifndef KVEVICT_TOOLS_ENGINE_FLOAT_BITS_H_
-#define KVEVICT_TOOLS_ENGINE_FLOAT_BITS_H_
+#ifndef KVEVICT_TESTS_TOOLS_FLOAT_BITS_H_
+#define KVEVICT_TESTS_TOOLS_FLOAT_BITS_H_
 
 #include <bit>
 #include <cstdint>
@@ -54,4 +54,4 @@ inline float F16ToF32(uint16_t value) {
 
 }  // namespace kvevict::tools
 
-#endif  // KVEVICT_TOOLS_ENGINE_FLOAT_BITS_H_
+#endif  // KVEVICT_TESTS_TOOLS_FLOAT_BITS_H_
