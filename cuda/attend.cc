@@ -5,6 +5,7 @@
 #include "core/dtype.h"
 #include "core/view.h"
 #include "cuda/alignment.h"
+#include "cuda/device_state.h"
 #include "cuda/kernels/attention.h"
 #include "cuda/launch.h"
 #include "cuda/ops.h"
@@ -91,6 +92,11 @@ ModuleKey ReaderOf(const Context& context, ModuleId module,
                   {id(job.queries), id(job.view.k), id(job.values())});
 }
 
+// From sm_80 on there is shared memory for two blocks.
+bool TakeFew(const Context& context, const AttendParams& p) {
+  return DeviceOf(context).sm() >= 80 && TakeFew(p);
+}
+
 // What the jobs of a batch have in common; states and blocks are set later.
 AttendParams ParamsOf(Jobs<AttendJob> batch, uint64_t lse) {
   const AttendJob& first = batch.front();
@@ -162,7 +168,7 @@ Status RunBatch(const Context& context, Stream stream, Jobs<AttendJob> batch,
   for (; p.first_block < n_blocks; p.first_block += most) {
     p.n_blocks = std::min(most, n_blocks - p.first_block);
     const uint32_t n_chunks = BlocksFor(first.v_head_dim, kAttendValues);
-    if (TakeFew(p)) {
+    if (TakeFew(context, p)) {
       KV_RETURN_IF_ERROR(Launch(context, stream, few, KernelId::attend_few,
                                 {p.n_splits, n_heads, n_layers, kAttendThreads},
                                 p));
@@ -228,7 +234,7 @@ Status CheckAttending(const Context& context, Stream stream,
     }
     KV_RETURN_IF_ERROR(
         Require(context, stream, ReaderOf(context, ModuleId::attention, job)));
-    if (TakeFew(ParamsOf(Jobs<AttendJob>(job), 0))) {
+    if (TakeFew(context, ParamsOf(Jobs<AttendJob>(job), 0))) {
       KV_RETURN_IF_ERROR(Require(
           context, stream, ReaderOf(context, ModuleId::attention_few, job)));
     }

@@ -25,16 +25,18 @@ constexpr uint32_t kFewSlots = 1024;
 constexpr bool HasFewLoads(int dtype, uint32_t n_rows) {
   return PerLoad(dtype) <= 16 && n_rows * PerLoad(dtype) <= 64;
 }
-// Keys and values of one dtype in loads of 16 bytes, up to 32 a row.
+// Keys and values of one dtype in loads of 16 bytes, up to 32 a row; what all warps gather
+// has room where the weights were.
 constexpr bool TakeFew(const AttendParams& p) {
   const uint32_t n_rows = p.n_queries * p.group;
+  const uint32_t of_values = kFewSlots / (n_rows > kFewRows / 2 ? 8 : 4);
   const int dtype = static_cast<int>(p.keys.dtype);
   const uint32_t most =
       32 * PerLoad(dtype) < kFewElements ? 32 * PerLoad(dtype) : kFewElements;
   return n_rows <= kFewRows && p.keys.dtype == p.values.dtype &&
          HasFewLoads(dtype, n_rows > kFewRows / 2 ? kFewRows : kFewRows / 2) &&
          p.keys.wide != 0 && p.values.wide != 0 && p.keys.head_dim <= most &&
-         p.values.head_dim <= most;
+         p.values.head_dim <= most && p.values.head_dim <= of_values;
 }
 
 // Floats of a row's state.

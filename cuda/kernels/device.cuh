@@ -26,6 +26,12 @@ struct alignas(16) Bytes16 {
 
 // Of f32. A constexpr would stand in every module, by name.
 enum : uint32_t { kInfinityBits = 0x7f800000u, kNaNBits = 0x7fc00000u };
+// What is compiled for: 800 is sm_80. Hosts take what the newest GPUs do.
+#ifdef __CUDACC_RTC__
+enum : uint32_t { kArch = __CUDA_ARCH__ };
+#else
+enum : uint32_t { kArch = 900 };
+#endif
 
 }  // namespace kvevict::cuda
 

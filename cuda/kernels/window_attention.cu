@@ -81,6 +81,7 @@ KV_KERNEL(window_lse, ScoreParams, kThreads, kShape.blocks_per_sm) {
     }
     RowSum rows[kLaneRows];
     for (uint32_t i = 0; i < kLaneRows; ++i) rows[i] = NoKeys();
+    products.Meet();
     for (uint32_t tile = 0; tile < work.n_tiles; ++tile) {
       products.NextTile(tile);
       if (TouchesWindow(work, tile)) {

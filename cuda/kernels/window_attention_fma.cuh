@@ -2,7 +2,7 @@
 //
 // A slice of the elements of all queries and keys of a tile at a time is in shared
 // memory; a lane multiplies 4 rows by 4 keys of each chunk. Slices of 16 are converted
-// to f32 on their way; f32 that lies end to end, at multiples of 16 bytes, is copied in
+// to f32 on their way; from sm_80 on f32 that lies end to end, at multiples of 16 bytes, is copied in
 // slices of 8, some slices ahead of the arithmetic.
 #ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_FMA_CUH_
 #define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_FMA_CUH_
@@ -25,8 +25,9 @@ struct Slice {
 using ConvertedSlice = Slice<16>;
 using CopiedSlice = Slice<8>;
 
-constexpr bool kMayCopy = KV_Q_DTYPE == kF32 && KV_K_DTYPE == kF32 &&
-                          kHeadDim % 4 == 0 && kLogitHeads == 1;
+constexpr bool kMayCopy = kArch >= 800 && KV_Q_DTYPE == kF32 &&
+                          KV_K_DTYPE == kF32 && kHeadDim % 4 == 0 &&
+                          kLogitHeads == 1 && KV_CHUNKS == 0;
 constexpr uint32_t kCopiedSlices = CeilDiv(kHeadDim, 8);
 constexpr uint32_t Least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 constexpr uint32_t Most(uint32_t a, uint32_t b) { return a < b ? b : a; }
@@ -49,8 +50,8 @@ class Products {
   KV_DEVICE explicit Products(const Work& work)
       : work_(work), copies_(kMayCopy && CanCopy(work)) {
     KV_SHARED(float, slices, kSliceFloats);
-    KV_SHARED(CacheRow, query_rows, kBlockRows);
-    KV_SHARED(CacheRow, key_rows, 2 * kTileKeys);
+    KV_SHARED(uint64_t, query_rows, kBlockRows);
+    KV_SHARED(CacheRow, key_rows, kMayCopy ? 2 * kTileKeys : kTileKeys);
     slices_ = slices;
     query_rows_ = query_rows;
     key_rows_ = key_rows;
@@ -59,10 +60,15 @@ class Products {
   // To be followed by NextTile() for every tile of the split.
   KV_DEVICE void Begin(uint32_t block) {
     if (threadIdx.x < kBlockRows) {
-      query_rows_[threadIdx.x].address =
-          QueryAddress(work_, block, threadIdx.x);
+      query_rows_[threadIdx.x] = QueryAddress(work_, block, threadIdx.x);
     }
     if (copies_) FindKeys(0);
+  }
+
+  // A barrier between Begin() and the first tile, if it wants one: addresses are there,
+  // and the slices before have been used.
+  KV_DEVICE void Meet() const {
+    if (kMayCopy && copies_) BlockSync();
   }
 
   // A barrier at least: what the block's threads wrote before is seen after.
@@ -92,10 +98,17 @@ class Products {
   KV_DEVICE const Chunk& Multiply(uint32_t c) const { return chunks_[c]; }
 
  private:
-  // ---- Where keys are ----
+  // ---- Where rows are ----
+
+  KV_DEVICE static const CacheRow& RowOf(const CacheRow& row) { return row; }
+  KV_DEVICE static CacheRow RowOf(uint64_t query) {
+    CacheRow row{};
+    row.address = query;
+    return row;
+  }
 
   KV_DEVICE CacheRow* KeysOf(uint32_t tile) {
-    return key_rows_ + tile % 2 * kTileKeys;
+    return key_rows_ + (kMayCopy ? tile % 2 * kTileKeys : 0);
   }
   KV_DEVICE void FindKeys(uint32_t tile) {
     if (threadIdx.x >= kTileKeys) return;
@@ -131,7 +144,6 @@ class Products {
   // the next tile's are begun here.
   KV_DEVICE void MultiplyCopied(uint32_t tile) {
     if (tile == 0) {
-      BlockSync();  // addresses are there; the slices before have been used
       for (uint32_t i = 0; i + 1 < kStages; ++i) CopySlice(tile, i);
     }
     if (tile + 1 < work_.n_tiles) FindKeys(tile + 1);
@@ -167,16 +179,15 @@ class Products {
   }
 
   // Zeros beyond the row's end and in rows that are none.
-  template <uint32_t kRows>
-  KV_DEVICE static void CopyRows(const CacheRow* rows, uint32_t first,
-                                 float* to) {
+  template <uint32_t kRows, class Row>
+  KV_DEVICE static void CopyRows(const Row* rows, uint32_t first, float* to) {
     constexpr uint32_t kCopies = 2 * kRows;
 #pragma unroll
     for (uint32_t n = 0; n < CeilDiv(kCopies, kThreads); ++n) {
       const uint32_t i = n * kThreads + threadIdx.x;
       if (kCopies % kThreads != 0 && i >= kCopies) break;
       const uint32_t element = i % 2 * 4;
-      const uint64_t row = rows[i / 2].address;
+      const uint64_t row = RowOf(rows[i / 2]).address;
       CopyAsync16(to + i / 2 * CopiedSlice::kPitch + element,
                   row + (first + element) * sizeof(float),
                   row != 0 && first + element < kHeadDim);
@@ -230,8 +241,8 @@ class Products {
   }
 
   // Zeros beyond the row's end and in rows that are none.
-  template <int kDType, uint32_t kRows, int kAtOnce, class PlaceOf>
-  KV_DEVICE static void LoadSlice(const CacheRow* rows, uint32_t first,
+  template <int kDType, uint32_t kRows, int kAtOnce, class Row, class PlaceOf>
+  KV_DEVICE static void LoadSlice(const Row* rows, uint32_t first,
                                   const PlaceOf& place_of, float* slices) {
     constexpr uint32_t kLoads = kRows * 16;
 #pragma unroll kAtOnce
@@ -241,9 +252,9 @@ class Products {
       const uint32_t row = i / 16;
       const uint32_t element = i % 16;
       float v = 0.0f;
-      if (rows[row].address != 0 && first + element < kHeadDim) {
-        v = LoadElement(DTypeTag<kDType>(), rows[row],
-                        place_of(first + element));
+      const CacheRow stored = RowOf(rows[row]);
+      if (stored.address != 0 && first + element < kHeadDim) {
+        v = LoadElement(DTypeTag<kDType>(), stored, place_of(first + element));
       }
       slices[row * ConvertedSlice::kPitch + element] = v;
     }
@@ -283,7 +294,7 @@ class Products {
   const Work& work_;
   const bool copies_;
   float* slices_;
-  CacheRow* query_rows_;
+  uint64_t* query_rows_;
   CacheRow* key_rows_;
   Chunk chunks_[kChunksPerWarp];
 };

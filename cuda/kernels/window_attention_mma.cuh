@@ -50,9 +50,11 @@ class Products {
     FindScales(0);  // where the places of queries were
   }
 
+  KV_DEVICE void Meet() const {}
+
   // A barrier at least: what the block's threads wrote before is seen after.
   KV_DEVICE void NextTile(uint32_t tile) {
-    CopyAsyncWait<0>();
+    if constexpr (!kReadsQuantized) CopyAsyncWait<0>();  // codes are there
     BlockSync();
     if (tile + 1 < work_.n_tiles) {
       StartTile(tile + 1);

@@ -218,6 +218,7 @@ std::vector<Variant> VariantsFor(int sm, Scorers scorers) {
   std::vector<Variant> variants;
   for (size_t i = 0; i < kNModules; ++i) {
     const auto module = static_cast<ModuleId>(i);
+    if (module == ModuleId::attention_few && sm < 80) continue;
     if (module != ModuleId::window_attention) {
       variants.push_back({.module = module, .options = {}});
       if (module == ModuleId::pool_select) {

@@ -130,7 +130,7 @@ void Check(const PlaneShape& c, bool has_counts, Random& random,
 void TestRedundancy() {
   if (!HasFusedArithmetic(SimdTargetAt(0))) return;
   Random random(TestSeed("redundancy"));
-  for (uint32_t turn = 0; turn < Turns(66); ++turn) {
+  for (uint32_t turn = 0; turn < Turns(72); ++turn) {
     // One tile or chunk, or several.
     const uint32_t n_most = turn % 11 == 0 ? 600 : turn % 3 == 0 ? 200 : 50;
     const PlaneShape c = PlaneOfTurn(turn, n_most, random);
