@@ -130,9 +130,9 @@ void Check(const PlaneShape& c, bool has_counts, Random& random,
 void TestRedundancy() {
   if (!HasFusedArithmetic(SimdTargetAt(0))) return;
   Random random(TestSeed("redundancy"));
-  for (uint32_t turn = 0; turn < Turns(72); ++turn) {
+  for (uint32_t turn = 0; turn < Turns(66); ++turn) {
     // One tile or chunk, or several.
-    const uint32_t n_most = turn % 11 == 0 ? 600 : turn % 3 == 0 ? 200 : 50;
+    const uint32_t n_most = turn % 6 == 0 ? 600 : turn % 3 == 0 ? 250 : 50;
     const PlaneShape c = PlaneOfTurn(turn, n_most, random);
     Check(c, random.Below(2) == 0, random, turn);
   }
