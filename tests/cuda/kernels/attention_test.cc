@@ -216,11 +216,10 @@ void TestAttention() {
     PlaneShape values = RandomPlane(
         random.Below(2) == 0 ? dtype : AnyDType(random),
         kDims[random.Below(std::size(kDims))], n_heads, n_most, random);
-    if (is_long && kFirstDType == cuda::kF32) {  // as attend_few takes them
+    if (is_long) {  // as attend_few takes them
       keys.head_dim = values.head_dim = 32;
       keys.gap = keys.group = values.gap = values.group = 0;
       keys.transposed = values.transposed = false;
-      values.dtype = dtype;
     }
     values.block_size = keys.block_size;
     values.table_heads = keys.table_heads;
