@@ -1,9 +1,9 @@
 // Products of window_attention.cu in f32: any dtypes, strides and head_dim.
 //
 // A slice of the elements of all queries and keys of a tile at a time is in shared
-// memory; a lane multiplies 4 rows by 4 keys of each chunk. Slices of 16 are converted
-// to f32 on their way; from sm_80 on f32 that lies end to end, at multiples of 16 bytes, is copied in
-// slices of 8, some slices ahead of the arithmetic.
+// memory; a lane multiplies 4 rows by 4 keys of each chunk. Slices of 16 elements are
+// converted to f32 on their way. From sm_80 on, f32 that lies end to end at multiples of
+// 16 bytes is copied in slices of 8, some slices ahead of the arithmetic.
 #ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_FMA_CUH_
 #define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_FMA_CUH_
 

@@ -18,16 +18,8 @@ kvevict_plane Rows(const float* rows, uint32_t n_heads, uint32_t head_dim) {
 
 }  // namespace
 
-Attention::Attention(ThreadPool& pool, const char* simd_target) {
-  kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
-  options.n_threads = pool.n_threads();
-  options.parallel = &ThreadPool::Run;
-  options.parallel_user_data = &pool;
-  options.simd_target = simd_target;
-  kvevict_context* context = nullptr;
-  Check(kvevict_context_create(&options, &context));
-  context_.reset(context);
-}
+Attention::Attention(ThreadPool& pool, const char* simd_target)
+    : context_(CreateContext(pool, simd_target)) {}
 
 void Attention::Attend(const Args& args) {
   const KvCache& cache = *args.cache;

@@ -3,10 +3,10 @@
 #define KVEVICT_TOOLS_ENGINE_ATTENTION_H_
 
 #include <cstdint>
-#include <memory>
 
 #include "kvevict/kvevict.h"
 #include "tools/engine/kv_cache.h"
+#include "tools/engine/library_context.h"
 #include "tools/engine/thread_pool.h"
 #include "tools/engine/workspace.h"
 
@@ -35,13 +35,7 @@ class Attention {
   void Attend(const Args& args);
 
  private:
-  struct Destroy {
-    void operator()(kvevict_context* context) const {
-      kvevict_context_destroy(context);
-    }
-  };
-
-  std::unique_ptr<kvevict_context, Destroy> context_;
+  LibraryContext context_;
   Workspace workspace_;
 };
 

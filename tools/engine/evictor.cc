@@ -36,16 +36,8 @@ Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
       n_kv_heads_(cache.n_kv_heads),
       head_dim_(cache.k_head_dim),
       policy_(policy),
-      wants_all_queries_(WantsAllQueries(policy)) {
-  kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
-  options.n_threads = pool.n_threads();
-  options.parallel = &ThreadPool::Run;
-  options.parallel_user_data = &pool;
-  options.simd_target = simd_target;
-  kvevict_context* context = nullptr;
-  Check(kvevict_context_create(&options, &context));
-  context_.reset(context);
-
+      wants_all_queries_(WantsAllQueries(policy)),
+      context_(CreateContext(pool, simd_target)) {
   const kvevict_layer_geometry layer = LayerGeometry(cache, queries);
   kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
   geometry.n_layers = cache.n_layers;
@@ -58,7 +50,8 @@ Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
   geometry.rope_layout =
       rope.halves ? KVEVICT_ROPE_LAYOUT_HALF : KVEVICT_ROPE_LAYOUT_INTERLEAVED;
   kvevict_plan* plan = nullptr;
-  Check(kvevict_plan_create(context, &geometry, &policy, nullptr, &plan));
+  Check(
+      kvevict_plan_create(context_.get(), &geometry, &policy, nullptr, &plan));
   plan_.reset(plan);
 
   kvevict_sequence* sequence = nullptr;

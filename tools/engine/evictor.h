@@ -18,6 +18,7 @@
 #include "kvevict/kvevict.h"
 #include "tools/engine/kv_cache.h"
 #include "tools/engine/kvevict_error.h"
+#include "tools/engine/library_context.h"
 #include "tools/engine/rope.h"
 #include "tools/engine/thread_pool.h"
 #include "tools/engine/workspace.h"
@@ -99,7 +100,7 @@ class Evictor {
   uint32_t head_dim_;
   kvevict_policy policy_;
   bool wants_all_queries_;
-  std::unique_ptr<kvevict_context, Deleter<kvevict_context_destroy>> context_;
+  LibraryContext context_;
   std::unique_ptr<kvevict_plan, Deleter<kvevict_plan_destroy>> plan_;
   std::unique_ptr<kvevict_sequence, Deleter<kvevict_sequence_destroy>>
       sequence_;

@@ -81,10 +81,6 @@ void KvCache::FreeDeleter::operator()(uint8_t* memory) const {
   std::free(memory);
 }
 
-void KvCache::ContextDeleter::operator()(kvevict_context* context) const {
-  kvevict_context_destroy(context);
-}
-
 KvCache::KvCache(const KvShape& shape)
     : shape_(shape), lengths_(size_t{shape.n_layers} * shape.n_kv_heads, 0) {
   const std::vector<kvevict_plane> planes = PlanesOf(shape);

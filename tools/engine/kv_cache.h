@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kvevict/kvevict.h"
+#include "tools/engine/library_context.h"
 
 namespace kvevict::tools {
 
@@ -72,10 +73,6 @@ class KvCache {
     void operator()(uint8_t* memory) const;
   };
 
-  struct ContextDeleter {
-    void operator()(kvevict_context* context) const;
-  };
-
   static size_t SlotBytes(const kvevict_plane& plane) {
     return static_cast<size_t>(plane.token_stride_bytes);
   }
@@ -91,7 +88,7 @@ class KvCache {
   std::vector<kvevict_plane> planes_;  // [n_layers, n_planes_]
   std::vector<int32_t> block_table_;   // of every layer
   std::unique_ptr<uint8_t, FreeDeleter> memory_;
-  std::unique_ptr<kvevict_context, ContextDeleter> context_;  // stores rows
+  LibraryContext context_;         // stores rows
   std::vector<uint32_t> lengths_;  // [n_layers, n_kv_heads]
 };
 

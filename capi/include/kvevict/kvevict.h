@@ -1726,10 +1726,10 @@ KVEVICT_API void kvevict_plan_destroy(kvevict_plan* plan) KVEVICT_NOEXCEPT;
  * at first use. On the CPU there is nothing to do.
  *
  * Window attention has kernels of its own for each combination of dtypes,
- * k_head_dim, obs_window and group size, for heads of one length and of
- * several. Those for several are prepared for a plan with head_budgets or a
- * head_split; else the first call with them compiles them, and so it is for
- * rings and blocks with addresses. Contiguous keys and block ids are prepared.
+ * k_head_dim, obs_window and group size. Those for contiguous keys and for
+ * block ids are prepared. Those for heads of several lengths are prepared for a
+ * plan with head_budgets or a head_split. The first call that needs any other
+ * compiles it, as with rings and blocks with addresses.
  * All other kernels serve every plan. With a kernel_cache_dir compiled kernels
  * are taken from there.
  *
