@@ -3,6 +3,7 @@
 #include "cuda/kernels/attention_few.cu"
 
 #include <cmath>
+#include <cstring>
 
 #include "tests/cuda/kernels/cache_layer.h"
 #include "tests/oracle/attention.h"
@@ -103,7 +104,7 @@ cuda::AttendParams ParamsOf(const Case& c, std::vector<Layer>& layers) {
 // As cuda/attend.cc does, some blocks of rows at a time; what goes through attend_few does
 // not always.
 void RunAll(const Case& c, cuda::AttendParams p, uint32_t n_layers,
-            uint32_t slots_per_split, uint32_t turn) {
+            uint32_t slots_per_split, uint32_t turn, uint32_t order) {
   const uint32_t n_heads = c.keys.n_heads;
   const uint32_t dim = c.values.head_dim;
   const uint32_t rows = cuda::kAttendRows;
@@ -118,21 +119,21 @@ void RunAll(const Case& c, cuda::AttendParams p, uint32_t n_layers,
   const uint32_t chunks = (dim + cuda::kAttendValues - 1) / cuda::kAttendValues;
   for (; p.first_block < n_blocks; p.first_block += most) {
     p.n_blocks = std::min(most, n_blocks - p.first_block);
-    if (cuda::TakeFew(p) && turn % 8 != 7) {
+    if (cuda::TakeFew(p) && turn % 7 != 6) {
       Run(cuda::attend_few, {p.n_splits, n_heads, n_layers},
-          cuda::kAttendThreads, p, Schedule(turn));
+          cuda::kAttendThreads, p, Schedule(order));
     } else {
       Run(cuda::attend_split,
           {p.n_splits * p.n_blocks * chunks, n_heads, n_layers},
-          cuda::kAttendThreads, p, Schedule(turn));
+          cuda::kAttendThreads, p, Schedule(order));
     }
     Run(cuda::attend_finish, {p.n_blocks * rows, n_heads, n_layers},
-        cuda::kAttendFinishThreads, p, Schedule(turn));
+        cuda::kAttendFinishThreads, p, Schedule(order));
   }
   Run(cuda::attend_sums,
       {(c.keys.n_most + cuda::kAttendSlots - 1) / cuda::kAttendSlots, n_heads,
        n_layers},
-      cuda::kAttendThreads, p, Schedule(turn));
+      cuda::kAttendThreads, p, Schedule(order));
 }
 
 void Expect(double got, double want, double tolerance, const char* what,
@@ -205,16 +206,18 @@ void TestAttention() {
   constexpr uint32_t kGroups[] = {1, 4, 3, 8};
   Random random(TestSeed("attention"));
   for (uint32_t turn = 0; turn < Turns(48); ++turn) {
-    const uint32_t n_heads = 1 + random.Below(2);
-    // Some with more slots than attend_few has room for at a time.
-    const bool is_long = turn % 3 == 2;
+    const uint32_t batch = turn / kNDTypes;
+    // Some of every dtype, of few rows and of more, with more slots than attend_few has
+    // room for at a time, and these in every order of threads.
+    const bool is_long = (2 * batch + turn) % 3 == 2;
+    const uint32_t n_orders = is_long ? std::size(simt::kPolicies) : 1;
+    const uint32_t n_heads = is_long ? 1 : 1 + random.Below(2);
     const uint32_t n_most = is_long ? cuda::kFewSlots + 90 : 200;
     const uint32_t dtype = DTypeOfTurn(turn);
-    PlaneShape keys =
-        RandomPlane(dtype, kDims[turn / kNDTypes % std::size(kDims)], n_heads,
-                    n_most, random);
+    PlaneShape keys = RandomPlane(dtype, kDims[batch % std::size(kDims)],
+                                  n_heads, n_most, random);
     PlaneShape values = RandomPlane(
-        random.Below(2) == 0 ? dtype : AnyDType(random),
+        is_long || random.Below(2) == 0 ? dtype : AnyDType(random),
         kDims[random.Below(std::size(kDims))], n_heads, n_most, random);
     if (is_long) {  // as attend_few takes them
       keys.head_dim = values.head_dim = 32;
@@ -226,14 +229,15 @@ void TestAttention() {
     Case c = {keys,
               values,
               ListTable(n_heads, random.Below(2) == 0, 2),
-              kGroups[random.Below(std::size(kGroups))],
-              kQueries[random.Below(is_long ? 3 : std::size(kQueries))],
-              random.Below(3) == 0 ? 1 + random.Below(150) : 0,
+              is_long ? 4u : kGroups[random.Below(std::size(kGroups))],
+              is_long ? 1 + batch / 3 % 2
+                      : kQueries[random.Below(std::size(kQueries))],
+              !is_long && random.Below(3) == 0 ? 1 + random.Below(150) : 0,
               random.Below(4) == 0,
               random.Below(2) == 0,
               0.5f / std::sqrt(static_cast<float>(keys.head_dim)),
               random.Below(3) == 0 ? 6.0f : 0.0f};
-    const uint32_t n_layers = 1 + turn % 2;
+    const uint32_t n_layers = is_long ? 1 : 1 + turn % 2;
     std::vector<float> odd;
     if (random.Below(3) == 0) odd = {NAN, INFINITY, -INFINITY};
     std::vector<Layer> layers;
@@ -242,11 +246,19 @@ void TestAttention() {
                         random);
       layers.push_back(MakeLayer(c, l, odd, random));
     }
-    RunAll(c, ParamsOf(c, layers), n_layers,
-           is_long ? 2 * cuda::kFewSlots
-                   : cuda::kAttendSlots * (1 + random.Below(4)),
-           turn);
-    for (size_t l = 0; l < n_layers; ++l) Compare(c, layers[l], l, turn);
+    const uint32_t slots_per_split =
+        is_long ? 2 * cuda::kFewSlots
+                : cuda::kAttendSlots * (1 + random.Below(4));
+    std::vector<float> first;
+    for (uint32_t order = turn; order < turn + n_orders; ++order) {
+      RunAll(c, ParamsOf(c, layers), n_layers, slots_per_split, turn, order);
+      for (size_t l = 0; l < n_layers; ++l) Compare(c, layers[l], l, turn);
+      const std::vector<float>& out = layers[0].out;
+      if (order == turn) first = out;
+      if (std::memcmp(out.data(), first.data(), 4 * out.size()) != 0) {
+        Fail("case %u: other bits in another order of threads", turn);
+      }
+    }
   }
 }
 

@@ -81,6 +81,9 @@ void Block::Start(uint64_t index) {
   n_at_barrier_ = 0;
   generation_ = 0;
   known_.Clear();
+  if (grid.options.one_warp_ahead) {
+    order_ = static_cast<uint32_t>(grid.random());
+  }
   for (Warp& warp : warps_) warp.Start();
   for (Lane& lane : lanes_) {
     std::copy(initial.begin(), initial.end(), lane.registers);
@@ -124,9 +127,19 @@ void Block::SetSpecials(Lane& lane) {
   }
 }
 
+size_t Block::Draw() {
+  // One ahead may wait for those behind.
+  if (!grid.options.one_warp_ahead || grid.idle_turns != 0) {
+    return grid.random() % runnable_.size();
+  }
+  const auto first = std::ranges::min_element(
+      runnable_, {}, [this](uint32_t thread) { return thread ^ order_; });
+  return static_cast<size_t>(first - runnable_.begin());
+}
+
 bool Block::Step() {
   if (runnable_.empty()) Fail("no thread can run: all wait for each other");
-  const size_t drawn = grid.random() % runnable_.size();
+  const size_t drawn = Draw();
   Lane& lane = lanes_[runnable_[drawn]];
   lane.state = LaneState::kRunning;
   try {

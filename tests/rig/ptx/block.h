@@ -61,6 +61,7 @@ class Block {
   friend class Warp;
 
   void SetSpecials(Lane& lane);
+  size_t Draw();  // of the runnable
   void RunLane(Lane& lane);
   void AfterStop(Lane& lane);
   void TryBarrier();
@@ -75,6 +76,7 @@ class Block {
   std::vector<Lane> lanes_;
   std::vector<Warp> warps_;
   std::vector<uint32_t> runnable_;  // lanes, in no order
+  uint32_t order_ = 0;              // of threads, if one warp runs ahead
   uint32_t n_alive_ = 0;
   uint32_t n_at_barrier_ = 0;
   uint32_t generation_ = 0;

@@ -27,6 +27,8 @@ struct LaunchShape {
 
 struct LaunchOptions {
   uint64_t seed = 1;  // of the order of blocks and threads
+  // The warps of a block run in some order, each as far as it can.
+  bool one_warp_ahead = false;
   // Blocks that take turns. A kernel whose blocks wait for others has to cope
   // with any number.
   uint32_t resident_blocks = 4;

@@ -106,6 +106,32 @@ Test(ptx_schedule, a_missing_barrier_shows) {
   cr_expect_gt(wrong, 0u);
 }
 
+// Behind steps of whole warps too, if one warp is ahead of the other.
+Test(ptx_schedule, a_missing_barrier_shows_behind_steps_of_warps) {
+  uint32_t wrong = 0;
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    LaunchOptions options = Options(seed, 1);
+    options.one_warp_ahead = true;
+    const auto out = RunFor<uint32_t>(TestModule(R"(
+      .shared .align 4 .b8 s[4];
+      setp.ne.u32 %p0, %r19, 63;
+      @%p0 bra $step;
+      st.shared.u32 [s], 63;
+      $step:
+      bar.warp.sync -1;
+      bar.warp.sync -1;
+      bar.warp.sync -1;
+      ld.shared.u32 %r0, [s];
+      setp.ne.u32 %p0, %r19, 0;
+      @%p0 ret;
+      st.global.u32 [%rd18], %r0;
+    )"),
+                                      1, {{}, {64, 1, 1}, 0}, {}, options);
+    wrong += out[0] != 63 ? 1 : 0;
+  }
+  cr_expect_gt(wrong, 0u);
+}
+
 Test(ptx_schedule, indices_and_sizes) {
   const auto out = RunFor<uint32_t>(TestModule(R"(
     mov.u32 %r0, %ctaid.x;
