@@ -26,7 +26,7 @@ inline constexpr bool kHasCodes = true;
 inline constexpr bool kHasCodes = false;
 #endif
 
-// Elements x of [-1, 1] as round(127 x): keys in panels, 128 more, as
+// Elements x of [-1, 1] as c = round(127 x): keys in panels, as
 // [panels, padded / 4, width, 4].
 class CodePanels {
  public:
@@ -34,57 +34,82 @@ class CodePanels {
   // f32; memory: Bytes(), aligned to 4.
   CodePanels(size_t dim, uint32_t n_tokens, float threshold, uint8_t* memory)
       : padded_(PaddedRow(dim)),
-        limit_(LimitOf(threshold, padded_)),
-        limits_(reinterpret_cast<int32_t*>(memory)),
-        codes_(memory + Rounded(n_tokens) * sizeof(int32_t)),
+        cut_(padded_ - padded_ / 8 / 16 * 16),
+        threshold_(threshold),
+        offsets_(reinterpret_cast<int32_t*>(memory)),
+        cut_offsets_(offsets_ + Rounded(n_tokens)),
+        rests_(cut_offsets_ + Rounded(n_tokens)),
+        codes_(reinterpret_cast<uint8_t*>(rests_ + Rounded(n_tokens))),
         taken_(codes_ + Rounded(n_tokens) * padded_) {}
 
   static constexpr size_t Bytes(size_t n_tokens, size_t dim) {
-    return Rounded(n_tokens) * (sizeof(int32_t) + PaddedRow(dim)) +
-           2 * kRowPad * PaddedRow(dim);
+    return Rounded(n_tokens) * (3 * sizeof(int32_t) + PaddedRow(dim)) +
+           kBlock * PaddedRow(dim);
   }
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL
   // A panel of directions. Rows come with 128 more, so each key's products are 128 of
   // its codes more.
-  void Add(const float* panel, uint32_t key) const {
+  void Add(const float* panel, uint32_t key) {
+    const RowTag df;
     const hn::Repartition<int32_t, RowTag> d;
     const size_t width = RowPanel::Width();
     const size_t lanes = hn::Lanes(d);
+    const auto low = hn::Set(d, 0xff);
     auto* const to = reinterpret_cast<int32_t*>(PanelAt(key));
     for (size_t half = 0; half < width; half += lanes) {
       auto sum = hn::Zero(d);
+      auto error = hn::Zero(df), rest = error;
       for (size_t e = 0; e < padded_; e += 4) {
+        if (e == cut_) {
+          hn::StoreU(hn::ShiftLeft<7>(sum), d, cut_offsets_ + key + half);
+          rest = hn::Zero(df);
+        }
         const float* const from = panel + e * width + half;
-        const auto c0 = CodeOf(from), c1 = CodeOf(from + width);
-        const auto c2 = CodeOf(from + 2 * width);
-        const auto c3 = CodeOf(from + 3 * width);
+        const auto c0 = CodeOf(from, error, rest);
+        const auto c1 = CodeOf(from + width, error, rest);
+        const auto c2 = CodeOf(from + 2 * width, error, rest);
+        const auto c3 = CodeOf(from + 3 * width, error, rest);
         sum = hn::Add(sum, hn::Add(hn::Add(c0, c1), hn::Add(c2, c3)));
-        const auto low = hn::Or(c0, hn::ShiftLeft<8>(c1));
-        const auto high = hn::Or(hn::ShiftLeft<16>(c2), hn::ShiftLeft<24>(c3));
-        hn::StoreU(hn::Or(low, high), d, to + e / 4 * width + half);
+        const auto c01 =
+            hn::Or(hn::And(c0, low), hn::ShiftLeft<8>(hn::And(c1, low)));
+        const auto c23 =
+            hn::Or(hn::ShiftLeft<16>(hn::And(c2, low)), hn::ShiftLeft<24>(c3));
+        hn::StoreU(hn::Or(c01, c23), d, to + e / 4 * width + half);
       }
-      sum = hn::Sub(sum, hn::Set(d, static_cast<int32_t>(128 * padded_)));
-      hn::StoreU(hn::Add(hn::Set(d, limit_), hn::ShiftLeft<7>(sum)), d,
-                 limits_ + key + half);
+      hn::StoreU(hn::ShiftLeft<7>(sum), d, offsets_ + key + half);
+      const auto norm = hn::Add(hn::Sqrt(rest), hn::Set(df, 1.0f));
+      hn::StoreU(hn::NearestInt(norm), d, rests_ + key + half);
+      most_error_ = HWY_MAX(most_error_, hn::ReduceMax(df, error));
     }
   }
 
-  // The keys that rows meet: those of the panel at `key`.
-  void Take(uint32_t key) {
+  // After all panels.
+  void Finish() { limit_ = LimitOf(threshold_, padded_, most_error_); }
+
+  // Rows [first, first + n) of n <= kBlock, the first of a panel, that keys meet from
+  // now on.
+  void TakeRows(uint32_t first, uint32_t n) {
     const hn::Repartition<uint32_t, RowTag> d;
-    const uint8_t* const codes = PanelAt(key);
-    taken_key_ = key;
-    for (size_t i = 0; i < padded_ * RowPanel::Width(); i += hn::Lanes(d) * 4) {
+    const uint8_t* const codes = PanelAt(first);
+    const size_t width = RowPanel::Width();
+    n = static_cast<uint32_t>((n + width - 1) / width * width);
+    taken_first_ = first;
+    for (uint32_t r = 0; r < n; r += kRowsPerBlock) {
+      const int32_t* const rests = rests_ + first + r;
+      taken_rests_[r / kRowsPerBlock] =
+          *std::max_element(rests, rests + kRowsPerBlock);
+    }
+    for (size_t i = 0; i < padded_ * n; i += hn::Lanes(d) * 4) {
       auto* const from = reinterpret_cast<const uint32_t*>(codes + i);
       hn::StoreU(hn::Xor(hn::LoadU(d, from), hn::Set(d, 0x80808080u)), d,
                  reinterpret_cast<uint32_t*>(taken_ + i));
     }
   }
 
-  // Whether any key of rows [row, row + kRowsPerBlock) may be similar to one of them but
-  // itself.
-  HWY_INLINE bool MayMeet(uint32_t row) const {
+  // Whether any of the keys of the panel at `key` may be similar to one of rows
+  // [row, row + kRowsPerBlock) but itself.
+  HWY_INLINE bool MayMeet(uint32_t row, uint32_t key) const {
     static_assert(kRowsPerBlock == 8);
     const hn::Repartition<int32_t, RowTag> d;
     const hn::Repartition<int8_t, RowTag> d8;
@@ -92,8 +117,9 @@ class CodePanels {
     const size_t lanes = hn::Lanes(d);
     const size_t step = RowPanel::Width() * 4;
     const auto* rows = reinterpret_cast<const int32_t*>(
-        PanelAt(row) + row % RowPanel::Width() * 4);
-    const auto* keys = reinterpret_cast<const int8_t*>(taken_);
+        taken_ + (PanelAt(row) - PanelAt(taken_first_)) +
+        row % RowPanel::Width() * 4);
+    const auto* keys = reinterpret_cast<const int8_t*>(PanelAt(key));
 #define KV_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 #define KV_BEGIN(r) auto sum##r##a = hn::Zero(d), sum##r##b = sum##r##a;
     KV_EACH_ROW(KV_BEGIN)
@@ -114,13 +140,34 @@ class CodePanels {
   }
     // Compilers copy all sums around a loop's body.
     static_assert(kRowPad % 16 == 0);
-    for (size_t e = 0; e < padded_; e += 16) {
+    for (size_t e = 0; e < cut_; e += 16) {
+      KV_STEP KV_STEP KV_STEP KV_STEP
+    }
+#define KV_MOST(r)                     \
+  most_a = hn::Max(most_a, sum##r##a); \
+  most_b = hn::Max(most_b, sum##r##b);
+    const auto limit = hn::Set(d, limit_);
+    const bool meets_self = row - key < RowPanel::Width();
+    if (cut_ < padded_ && !meets_self) {
+      auto most_a = sum0a, most_b = sum0b;
+      KV_EACH_ROW(KV_MOST)
+      const auto rest =
+          hn::Set(d, taken_rests_[(row - taken_first_) / kRowsPerBlock]);
+      const auto bound = [&](auto most, uint32_t k) HWY_ATTR {
+        const auto others = hn::Mul(rest, hn::LoadU(d, rests_ + k));
+        return hn::Add(hn::Sub(most, hn::LoadU(d, cut_offsets_ + k)), others);
+      };
+      const auto a = bound(most_a, key);
+      const auto b = bound(most_b, key + static_cast<uint32_t>(lanes));
+      if (hn::AllFalse(d, hn::Gt(hn::Max(a, b), limit))) return false;
+    }
+    for (size_t e = cut_; e < padded_; e += 16) {
       KV_STEP KV_STEP KV_STEP KV_STEP
     }
 #undef KV_STEP
 #undef KV_MULTIPLY_ADD
-    if (row - taken_key_ < RowPanel::Width()) {
-      const auto lane = hn::Iota(d, static_cast<int32_t>(taken_key_ - row));
+    if (meets_self) {
+      const auto lane = hn::Iota(d, static_cast<int32_t>(key - row));
       const auto lane_b =
           hn::Add(lane, hn::Set(d, static_cast<int32_t>(lanes)));
       const auto least = hn::Set(d, INT32_MIN);
@@ -131,40 +178,43 @@ class CodePanels {
 #undef KV_LEAVE_SELF
     }
     auto most_a = sum0a, most_b = sum0b;
-#define KV_MOST(r)                     \
-  most_a = hn::Max(most_a, sum##r##a); \
-  most_b = hn::Max(most_b, sum##r##b);
     KV_EACH_ROW(KV_MOST)
 #undef KV_MOST
 #undef KV_EACH_ROW
-    return !hn::AllFalse(
-        d, hn::Or(hn::Gt(most_a, hn::LoadU(d, limits_ + taken_key_)),
-                  hn::Gt(most_b, hn::LoadU(d, limits_ + taken_key_ + lanes))));
+    const auto above_a = hn::Sub(most_a, hn::LoadU(d, offsets_ + key));
+    const auto above_b = hn::Sub(most_b, hn::LoadU(d, offsets_ + key + lanes));
+    return !hn::AllFalse(d, hn::Gt(hn::Max(above_a, above_b), limit));
   }
 
  private:
+  // Adds the squares of 127 x - c, and of c.
   static HWY_INLINE hn::Vec<hn::Repartition<int32_t, RowTag>> CodeOf(
-      const float* from) {
-    const RowTag df;
-    const hn::Repartition<int32_t, RowTag> d;
-    const auto x = hn::Mul(hn::LoadU(df, from), hn::Set(df, 127.0f));
-    return hn::Add(hn::NearestInt(x), hn::Set(d, 128));
+      const float* from, hn::Vec<RowTag>& errors, hn::Vec<RowTag>& squares) {
+    const RowTag d;
+    const auto x = hn::Mul(hn::LoadU(d, from), hn::Set(d, 127.0f));
+    const auto code = hn::NearestInt(x);
+    const auto c = hn::ConvertTo(d, code);
+    const auto error = hn::Sub(x, c);
+    squares = hn::MulAdd(c, c, squares);
+    errors = hn::MulAdd(error, error, errors);
+    return code;
   }
 
   uint8_t* PanelAt(uint32_t key) const {
     return codes_ + key / RowPanel::Width() * RowPanel::Width() * padded_;
   }
 #else
-  void Add(const float*, uint32_t) const {}
-  void Take(uint32_t) {}
-  bool MayMeet(uint32_t) const { return true; }
+  void Add(const float*, uint32_t) {}
+  void Finish() {}
+  void TakeRows(uint32_t, uint32_t) {}
+  bool MayMeet(uint32_t, uint32_t) const { return true; }
 
  private:
 #endif
-  // Codes are c = 127 u - e with |e| <= sqrt(padded) / 2: a product u v is c d / 127^2
-  // and no more than 2 E + E^2 beside it, E = |e| / 127.
-  static int32_t LimitOf(float threshold, size_t padded) {
-    const double error = std::sqrt(static_cast<double>(padded)) / 254 * 1.001;
+  // With codes c = 127 u - e and d = 127 v - f, |e|^2 and |f|^2 <= most_error, a product
+  // u v is c d / 127^2 and no more than 2 E + E^2 beside it, E = |e| / 127: |u| <= 1.
+  static int32_t LimitOf(float threshold, size_t padded, float most_error) {
+    const double error = std::sqrt(double{most_error}) / 127 * 1.001 + 1e-5;
     const double rounding = 1e-5 + 2e-7 * static_cast<double>(padded);
     const double least = threshold - 2.001 * error - error * error - rounding;
     return static_cast<int32_t>(std::floor(least * 127 * 127)) - 1;
@@ -174,11 +224,19 @@ class CodePanels {
   }
 
   const size_t padded_;
-  const int32_t limit_;    // of products of codes
-  int32_t* const limits_;  // [n_tokens]: similar are products above
+  // Products of elements from here on are no more than those of norms, which mostly
+  // leave no key near the threshold.
+  const size_t cut_;
+  const float threshold_;
+  float most_error_ = 0;        // of a direction's codes, the squares' sum
+  int32_t limit_ = 0;           // of products of codes: similar are those above
+  int32_t* const offsets_;      // [n_tokens]: what products are more
+  int32_t* const cut_offsets_;  // [n_tokens]: of elements before the cut
+  int32_t* const rests_;  // [n_tokens]: the norm of codes behind it, or more
   uint8_t* const codes_;
-  uint8_t* const taken_;  // [padded / 4, width, 4], signed
-  uint32_t taken_key_ = 0;
+  uint8_t* const taken_;  // [kBlock / width, padded / 4, width, 4], 128 more
+  int32_t taken_rests_[kBlock / kRowsPerBlock] = {};  // of their rows the most
+  uint32_t taken_first_ = 0;
 };
 
 }  // namespace kvevict::HWY_NAMESPACE

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "core/kernels/copy_row-inl.h"
 #include "core/kernels/row_panel-inl.h"
 #include "core/kernels/row_source.h"
 #include "hwy/highway.h"
@@ -38,13 +39,31 @@ struct Directions {
 class DirectionPanels : public RowPanel {
  public:
   DirectionPanels(const Directions& args, float* staged, float* panel)
-      : RowPanel(args.head_dim, staged, panel), args_(args) {}
+      : RowPanel(args.head_dim, staged, panel), args_(args) {
+    // Elements far apart are on lines of their own, too many to ask for.
+    if (args.keys.IsPacked(ElementBytes(args.keys.dtype))) {
+      near_bytes_ =
+          static_cast<uint32_t>(PackedBytes(args.keys.dtype, args.head_dim));
+    }
+  }
 
   // Keys [first, first + Width()) as they are, or as directions; 0 past the last one.
   HWY_INLINE void Pack(uint32_t first, bool scaled) const {
     RowPanel::Pack(std::min(Width(), args_.n_tokens - first),
                    [&](uint32_t i, float* row)
                        HWY_ATTR { Load(first + i, scaled, row); });
+  }
+  // The same, and brings the panel behind it nearer.
+  HWY_INLINE void PackOnward(uint32_t first, bool scaled) const {
+    RowPanel::Pack(std::min(Width(), args_.n_tokens - first),
+                   [&](uint32_t i, float* row) HWY_ATTR {
+                     const uint32_t later = first + i + Width();
+                     if (later < args_.n_tokens) {
+                       PrefetchRow(args_.keys.Row(args_.first + later),
+                                   near_bytes_);
+                     }
+                     Load(first + i, scaled, row);
+                   });
   }
 
   // row[0, padded()) = a key.
@@ -60,32 +79,31 @@ class DirectionPanels : public RowPanel {
 
  private:
   const Directions& args_;
+  uint32_t near_bytes_ = 0;
 };
 
-// Fills the scales, and sum[0, padded) with the sum of all directions; `piece` and
-// `staged` are scratch for a row.
+// Fills the scales, and sum[0, padded) with the sum of all directions; `piece` is
+// scratch for a row.
 HWY_INLINE void FindDirections(const Directions& args,
                                const DirectionPanels& panels, float* sum,
-                               float* piece, float* staged) {
+                               float* piece) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   float squares[2 * kRowPad];
   const size_t padded = panels.padded();
   std::fill_n(sum, padded, 0.0f);
   for (uint32_t first = 0; first < args.n_tokens; first += kPiece) {
     const uint32_t end = std::min(args.n_tokens, first + kPiece);
+    std::fill_n(piece, padded, 0.0f);
     for (uint32_t t = first; t < end; t += RowPanel::Width()) {
-      panels.Pack(t, false);
+      const uint32_t after = std::min(end, t + RowPanel::Width());
+      panels.PackOnward(t, false);
       panels.SquaresOf(squares);
-      for (uint32_t i = t; i < std::min(end, t + RowPanel::Width()); ++i) {
+      for (uint32_t i = t; i < after; ++i) {
         const float norm = std::sqrt(squares[i - t] + args.inside);
         args.scales[i] = norm < kInfinity ? 1.0f / (norm + args.beside) : 0.0f;
+        if (args.scales[i] == 0.0f) continue;
+        AddScaledRow(panels.RowAt(i - t), args.scales[i], padded, piece);
       }
-    }
-    std::fill_n(piece, padded, 0.0f);
-    for (uint32_t t = first; t < end; ++t) {
-      if (args.scales[t] == 0.0f) continue;
-      panels.Load(t, false, staged);
-      AddScaledRow(staged, args.scales[t], padded, piece);
     }
     AddScaledRow(piece, 1.0f, padded, sum);
   }

@@ -74,7 +74,7 @@ constexpr size_t ScratchBytes(size_t n_tokens, size_t dim) {
 
 // The sums of all; with `codes` also these, and cosines with the first key.
 void MeasureColumns(const Redundancy& args, const DirectionPanels& panels,
-                    const Scratch& s, const CodePanels* codes) {
+                    const Scratch& s, CodePanels* codes) {
   const RowTag d;
   const auto multiply = [&](const float* row, float* products) HWY_ATTR {
     panels.SumOver(
@@ -87,7 +87,7 @@ void MeasureColumns(const Redundancy& args, const DirectionPanels& panels,
   float dots[2 * kRowPad], squares[2 * kRowPad], firsts[2 * kRowPad];
   for (uint32_t t = 0; t < args.n_tokens; t += RowPanel::Width()) {
     const uint32_t n = std::min(args.n_tokens - t, RowPanel::Width());
-    panels.Pack(t, true);
+    panels.PackOnward(t, true);
     multiply(s.sum, dots);
     panels.SquaresOf(squares);
     for (uint32_t i = 0; i < n; ++i) s.others[t + i] = dots[i] - squares[i];
@@ -96,6 +96,7 @@ void MeasureColumns(const Redundancy& args, const DirectionPanels& panels,
     std::copy_n(firsts, n, s.firsts + t);
     codes->Add(panels.data(), t);
   }
+  if (codes != nullptr) codes->Finish();
 }
 
 // ---- The entry that each row leaves out ----
@@ -113,9 +114,9 @@ HWY_INLINE int LastSimilar(const float* cosines, float threshold) {
                             : static_cast<int>(hn::FindKnownLastTrue(d, a));
 }
 
-// Cosines are the same both ways, so that a block's rows meet the panels from their own
-// on alone: those of panels behind find in the block what they have not found before.
-// Every row so meets keys from the last one down.
+// Cosines are the same both ways, so that rows meet the panels from their own on alone:
+// those of a panel then find in rows before it what they have not found. Every row so
+// meets keys from the last one down.
 class Search {
  public:
   Search(const Redundancy& args, const DirectionPanels& panels,
@@ -166,23 +167,25 @@ class Search {
   void MeetPanels(uint32_t first) {
     n_left_ += CountLeft(first, kBlock);
     const uint32_t width = RowPanel::Width();
-    bool has_rows = false;
+    bool has_rows = false, has_codes = false;
     for (uint32_t key = (args_.n_tokens - 1) / width * width;; key -= width) {
-      const uint32_t n_keys = key < first + kBlock ? 0 : CountLeft(key, width);
+      const uint32_t n_keys = CountLeft(key, width);
       if (n_left_ == 0) return;
       bool has_keys = false;
-      bool is_taken = !is_coded_;
       for (uint32_t end = first + kBlock; end > first; end -= kRowsPerBlock) {
         const uint32_t row = end - static_cast<uint32_t>(kRowsPerBlock);
         if (row >= args_.n_tokens) continue;
+        if (row >= key + width) continue;  // its panel has met these rows
         if (n_keys == 0 && CountLeft(row, kRowsPerBlock) == 0) continue;
-        if (!is_taken) codes_.Take(key);
-        is_taken = true;
-        if (is_coded_ && !codes_.MayMeet(row)) continue;
+        if (is_coded_ && !has_codes) {
+          codes_.TakeRows(first, std::min(kBlock, args_.n_tokens - first));
+        }
+        has_codes = is_coded_;
+        if (is_coded_ && !codes_.MayMeet(row, key)) continue;
         if (!has_rows) PackRows(first);
         if (!has_keys) panels_.Pack(key, true);
         has_rows = has_keys = true;
-        Meet(first, row, key, n_keys > 0);
+        Meet(first, row, key, n_keys > 0 && row < key);
       }
       if (key == first) return;
       if (kHasCodes && !is_coded_ && n_left_ > 0) {
@@ -302,8 +305,7 @@ void Subtract(const Redundancy& args) {
   const Directions directions{args.keys, 0,     args.n_tokens, args.head_dim,
                               0.0f,      kPlus, scratch.scales};
   const DirectionPanels panels(directions, scratch.staged, scratch.panel);
-  FindDirections(directions, panels, scratch.sum, scratch.piece,
-                 scratch.staged);
+  FindDirections(directions, panels, scratch.sum, scratch.piece);
   Search search(args, panels, scratch);
   search.Run();
   if (!search.is_coded()) MeasureColumns(args, panels, scratch, nullptr);

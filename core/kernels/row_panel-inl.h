@@ -34,7 +34,7 @@ class RowPanel {
       : dim_(dim), staged_(staged), panel_(panel) {}
 
   static constexpr size_t StagedFloats(size_t dim) {
-    return kRowPad * StagedRow(dim);
+    return 2 * kRowPad * StagedRow(dim);
   }
   static constexpr size_t PanelFloats(size_t dim) {
     return 2 * kRowPad * PaddedRow(dim);
@@ -42,6 +42,8 @@ class RowPanel {
   static uint32_t Width() { return static_cast<uint32_t>(KeysPerPanel()); }
   size_t padded() const { return PaddedRow(dim_); }
   const float* data() const { return panel_; }
+  // A row of the panel as load() wrote it.
+  const float* RowAt(uint32_t i) const { return staged_ + i * StagedRow(dim_); }
 
   // Rows 0 .. n - 1 as load(i, row) writes them, [padded] each; then 0.
   template <class Load>
@@ -49,15 +51,16 @@ class RowPanel {
     const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(RowTag()));
     const size_t stride = StagedRow(dim_);
     for (uint32_t i = 0; i < Width(); i += lanes) {
+      float* const rows = staged_ + i * stride;
       for (uint32_t r = 0; r < lanes; ++r) {
-        float* const row = staged_ + r * stride;
+        float* const row = rows + r * stride;
         if (i + r < n) {
           load(i + r, row);
         } else {
           std::fill_n(row, padded(), 0.0f);
         }
       }
-      Transpose(staged_, stride, padded(), panel_ + i, Width());
+      Transpose(rows, stride, padded(), panel_ + i, Width());
     }
   }
 

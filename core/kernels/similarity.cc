@@ -58,8 +58,7 @@ class Others {
                     kInside,   0.0f,       scratch.scales},
         panels_(directions_, scratch.staged, scratch.panel),
         n_rows_(args.n_others * args.block) {
-    FindDirections(directions_, panels_, scratch.sum, scratch.piece,
-                   scratch.staged);
+    FindDirections(directions_, panels_, scratch.sum, scratch.piece);
   }
 
   // Of each row, over all keys but itself.

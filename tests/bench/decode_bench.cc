@@ -46,7 +46,8 @@ constexpr Case kCases[] = {
     {"h2o by sums, margin 0", "h2o", 0},
     {"r-kv around a mean, margin 127", "r-kv:redundancy=0.93", 127, 2.0f,
      kGoal},
-    {"r-kv, no two keys similar, margin 127", "r-kv:redundancy=0.93", 127},
+    {"r-kv, no two keys similar, margin 127", "r-kv:redundancy=0.93", 127, 0.0f,
+     kGoal},
 };
 
 kvevict_plane RowsOf(const float* data, uint32_t n_heads, uint32_t head_dim) {

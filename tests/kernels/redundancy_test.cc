@@ -172,7 +172,7 @@ Test(redundancy, is_the_same_on_every_target_with_fused_arithmetic) {
 Test(redundancy, is_the_same_however_many_keys_are_similar) {
   Random random(TestSeed("redundancy/is_the_same_however_many"));
   for (const float spread : {0.0f, 0.3f, 1.0f, 30.0f}) {
-    for (const uint32_t dim : {3u, 16u, 100u}) {
+    for (const uint32_t dim : {3u, 16u, 100u, 128u, 272u}) {
       const uint32_t n = 150 + random.Below(400);
       std::vector<float> centers(8 * dim), rows(size_t{n} * dim);
       for (float& v : centers) v = random.Gaussian();
