@@ -1,0 +1,334 @@
+#!/usr/bin/env python3
+"""numpy_cache.py LIBRARY [--tokens N] [--repetitions N] [--filter TEXT]: the library's
+quantized caches beside the same caches in vectorised numpy.
+
+A layer's keys and values, [S, 8, 128] of f32, in u8 and u4 with a scale and a minimum in f32
+per token and head, as docs/dtypes.md says: quantized, read back, and attended to by one
+query of 32 heads. Each repetition times both, one after the other, and forms the ratio; both
+on one thread, in CPU time. Both must come to the same, or the program fails.
+"""
+import argparse
+import ctypes
+import os
+import sys
+import time
+
+for pool in ("OMP", "OPENBLAS", "MKL", "BLIS"):
+    os.environ[pool + "_NUM_THREADS"] = "1"
+try:
+    import numpy as np
+except ImportError:
+    print("skipped: python3 has no numpy (apt-get install python3-numpy)")
+    sys.exit(77)
+
+F32, U8, U4 = 1, 6, 8
+HEADS, QUERY_HEADS, DIM = 8, 32, 128
+c_u32, c_i64, c_u64 = ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64
+pointer, size_t = ctypes.c_void_p, ctypes.c_size_t
+
+
+# ---- The library: the structs of kvevict.h that are needed ----
+
+
+class Plane(ctypes.Structure):
+    _fields_ = [
+        ("data", c_u64),
+        ("token_stride", c_i64),
+        ("head_stride", c_i64),
+        ("element_stride", c_i64),
+        ("block_stride", c_i64),
+        ("dtype", ctypes.c_int32),
+        ("head_dim", c_u32),
+        ("row_bytes", c_u32),
+        ("role", ctypes.c_int32),
+        ("rest", c_u64 * 9),
+    ]
+
+
+class View(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_u32),
+        ("n_kv_heads", c_u32),
+        ("k", Plane),
+        ("v", Plane),
+        ("companions", ctypes.POINTER(Plane)),
+        ("n_companions", c_u32),
+        ("rest", c_u32 * 11),
+    ]
+
+
+class Move(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_u32),
+        ("n_tokens", c_u32),
+        ("view", ctypes.POINTER(View)),
+        ("keep", pointer),
+        ("token_counts", pointer),
+        ("merge", ctypes.c_int32),
+        ("first_slot", c_u32),
+        ("merging", ctypes.c_double * 2),
+        ("destination", ctypes.POINTER(View)),
+    ]
+
+
+class AttentionJob(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_u32),
+        ("n_tokens", c_u32),
+        ("token_counts", pointer),
+        ("view", ctypes.POINTER(View)),
+        ("queries", ctypes.POINTER(Plane)),
+        ("out", ctypes.POINTER(Plane)),
+        ("n_q_heads", c_u32),
+        ("n_queries", c_u32),
+        ("rest", c_u64 * 7),
+    ]
+
+
+class Workspace(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_u32),
+        ("alignment", c_u32),
+        ("least_bytes", size_t),
+        ("best_bytes", size_t),
+    ]
+
+
+class Library:
+    """The calls, each of which fails with its message."""
+
+    def __init__(self, path):
+        self.lib = ctypes.CDLL(path)
+        self.lib.kvevict_last_error_message.restype = ctypes.c_char_p
+        self.context = pointer()
+        self.call("context_create", None, ctypes.byref(self.context))
+
+    def call(self, name, *args):
+        if getattr(self.lib, "kvevict_" + name)(*args) != 0:
+            raise RuntimeError(self.lib.kvevict_last_error_message().decode())
+
+    def new(self, kind, name, **fields):
+        struct = kind()
+        self.call(name + "_init", ctypes.byref(struct), size_t(ctypes.sizeof(kind)))
+        for field, value in fields.items():
+            setattr(struct, field, value)
+        return struct
+
+    def mover(self, source, destination, n_tokens):
+        """A function that stores the rows of one view in another."""
+        move = self.new(Move, "move", n_tokens=n_tokens)
+        move.view, move.destination = ctypes.pointer(source), ctypes.pointer(destination)
+        return lambda: self.call(
+            "compact", self.context, ctypes.byref(move), size_t(1), None, size_t(0), None
+        )
+
+    def attender(self, view, queries, out, n_tokens):
+        job = self.new(AttentionJob, "attention_job", n_tokens=n_tokens)
+        job.view, job.n_q_heads, job.n_queries = ctypes.pointer(view), QUERY_HEADS, 1
+        job.queries = ctypes.pointer(plane(queries, F32))
+        job.out = ctypes.pointer(plane(out, F32))
+        need = Workspace(ctypes.sizeof(Workspace))
+        jobs = ctypes.byref(job)
+        self.call("attend_workspace", self.context, jobs, size_t(1), ctypes.byref(need))
+        workspace = aligned((need.best_bytes,), np.uint8)
+        at, n_bytes = pointer(workspace.ctypes.data), size_t(need.best_bytes)
+        # Both keep alive what they point to.
+        return lambda: (workspace, out) and self.call(
+            "attend", self.context, jobs, size_t(1), at, n_bytes, None
+        )
+
+
+def aligned(shape, dtype):
+    n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.zeros(n_bytes + 64, np.uint8)
+    begin = -memory.ctypes.data % 64
+    return memory[begin : begin + n_bytes].view(dtype).reshape(shape)
+
+
+def plane(rows, dtype, role=0, head_dim=DIM):
+    """Of an array [tokens, heads, ...]."""
+    return Plane(
+        data=rows.ctypes.data,
+        token_stride=rows.strides[0],
+        head_stride=rows.strides[1],
+        dtype=dtype,
+        head_dim=head_dim,
+        role=role,
+    )
+
+
+# ---- The same cache in numpy ----
+
+
+class NumpyRows:
+    """Rows of codes, [S, H, D] or [S, H, D / 2], with a scale and a minimum each."""
+
+    def __init__(self, n_tokens, dtype):
+        self.dtype = dtype
+        width = DIM if dtype == U8 else DIM // 2
+        self.codes = aligned((n_tokens, HEADS, width), np.uint8)
+        self.scale = aligned((n_tokens, HEADS, 1), np.float32)
+        self.minimum = aligned((n_tokens, HEADS, 1), np.float32)
+
+    def quantize(self, rows):
+        steps = np.float32(255 if self.dtype == U8 else 15)
+        np.min(rows, axis=-1, keepdims=True, out=self.minimum)
+        np.max(rows, axis=-1, keepdims=True, out=self.scale)
+        self.scale -= self.minimum
+        self.scale /= steps
+        codes = rows - self.minimum
+        codes /= np.where(self.scale > 0, self.scale, np.float32(1))
+        np.rint(codes, out=codes)
+        codes = np.clip(codes, 0, steps, out=codes).astype(np.uint8)
+        if self.dtype == U8:
+            self.codes[...] = codes
+        else:
+            self.codes[...] = codes[..., 0::2] << 4 | codes[..., 1::2]
+
+    def dequantize(self, out):
+        if self.dtype == U8:
+            np.multiply(self.codes, self.scale, out=out, dtype=np.float32)
+        else:
+            np.multiply(self.codes >> 4, self.scale, out=out[..., 0::2], dtype=np.float32)
+            np.multiply(self.codes & 15, self.scale, out=out[..., 1::2], dtype=np.float32)
+        out += self.minimum
+
+
+class NumpyCache:
+    """Keys and values, and what attends to them: rows are read as floats a few at a time, so
+    that they stay in the processor's caches."""
+
+    def __init__(self, n_tokens, dtype):
+        self.k, self.v = NumpyRows(n_tokens, dtype), NumpyRows(n_tokens, dtype)
+        self.tile = aligned((1024, HEADS, DIM), np.float32)
+
+    def parts(self, rows):
+        n = len(rows.codes)
+        for first in range(0, n, len(self.tile)):
+            part = NumpyRows.__new__(NumpyRows)
+            part.dtype = rows.dtype
+            span = slice(first, first + len(self.tile))
+            part.codes, part.scale = rows.codes[span], rows.scale[span]
+            part.minimum = rows.minimum[span]
+            out = self.tile[: len(part.codes)]
+            part.dequantize(out)
+            yield span, out.transpose(1, 0, 2)  # [H, S, D]
+
+    def attend(self, queries, out):
+        """queries, out [1, QH, D]."""
+        q = queries.reshape(HEADS, -1, DIM)
+        logits = np.empty((HEADS, q.shape[1], len(self.k.codes)), np.float32)
+        for span, keys in self.parts(self.k):
+            np.matmul(q, keys.transpose(0, 2, 1), out=logits[..., span])
+        logits *= np.float32(DIM**-0.5)
+        logits -= logits.max(axis=-1, keepdims=True)
+        np.exp(logits, out=logits)
+        total = logits.sum(axis=-1, keepdims=True)
+        result = np.zeros_like(q)
+        for span, values in self.parts(self.v):
+            result += logits[..., span] @ values
+        out[...] = (result / total).reshape(out.shape)
+
+
+# ---- Both ----
+
+
+def view_of(library, k, v, numbers=()):
+    view = library.new(View, "view", n_kv_heads=HEADS, k=k, v=v, n_companions=len(numbers))
+    if numbers:
+        view.companions = (Plane * len(numbers))(*numbers)
+    return view
+
+
+def quantized_view(library, cache):
+    numbers = [
+        plane(array, F32, role, 1)
+        for role, array in enumerate(
+            (cache.k.scale, cache.k.minimum, cache.v.scale, cache.v.minimum), 1
+        )
+    ]
+    codes = [plane(rows.codes, rows.dtype) for rows in (cache.k, cache.v)]
+    return view_of(library, *codes, numbers)
+
+
+def check(name, ours, theirs, at_most):
+    worst = float(np.max(np.abs(ours.astype(np.float64) - theirs)))
+    if not worst <= at_most:
+        raise RuntimeError(f"{name}: off by {worst}, more than {at_most}")
+
+
+def cpu_time(work):
+    begin = time.thread_time()
+    work()
+    return time.thread_time() - begin
+
+
+def compare(name, repetitions, ours, theirs):
+    ours(), theirs()
+    times = [(cpu_time(ours), cpu_time(theirs)) for _ in range(repetitions)]
+    ratios = sorted(b / a for a, b in times)
+    fastest = [min(t) * 1e3 for t in zip(*times)]
+    print(
+        f"{name:24} {fastest[0]:9.2f} {fastest[1]:9.2f}   {ratios[len(ratios) // 2]:6.1f}"
+        f"   {ratios[0]:6.1f} .. {ratios[-1]:.1f}"
+    )
+
+
+def bench(library, dtype, label, args):
+    rng = np.random.default_rng(1)
+    n = args.tokens
+    plain, back = ([aligned((n, HEADS, DIM), np.float32) for _ in "kv"] for _ in range(2))
+    for rows in plain:
+        rng.standard_normal(out=rows, dtype=np.float32)
+    queries = aligned((1, QUERY_HEADS, DIM), np.float32)
+    rng.standard_normal(out=queries, dtype=np.float32)
+    ours, theirs = NumpyCache(n, dtype), NumpyCache(n, dtype)
+    f32 = view_of(library, *(plane(rows, F32) for rows in plain))
+    read = view_of(library, *(plane(rows, F32) for rows in back))
+    quantized = quantized_view(library, ours)
+    out, numpy_out = (np.zeros_like(queries) for _ in range(2))
+
+    def numpy_quantize():
+        theirs.k.quantize(plain[0]), theirs.v.quantize(plain[1])
+
+    numpy_back = [np.empty_like(rows) for rows in back]
+
+    def numpy_dequantize():
+        theirs.k.dequantize(numpy_back[0]), theirs.v.dequantize(numpy_back[1])
+
+    steps = (
+        ("quantize", library.mover(f32, quantized, n), numpy_quantize),
+        ("dequantize", library.mover(quantized, read, n), numpy_dequantize),
+        (
+            "attend",
+            library.attender(quantized, queries, out, n),
+            lambda: theirs.attend(queries, numpy_out),
+        ),
+    )
+    for name, our_step, numpy_step in steps:
+        compare(f"{name} {label} {n}", args.repetitions, our_step, numpy_step)
+    # A code is off by one where numpy's quotient is rounded to another side.
+    step = float(theirs.k.scale.max())
+    check(label, back[0], plain[0], 0.5001 * step)
+    check(label + " in numpy", numpy_back[0], plain[0], 0.5001 * step)
+    check(label + " attended to", out, numpy_out, step / 50)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("library")
+    parser.add_argument("--tokens", type=int, default=16384)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--filter", default="")
+    args = parser.parse_args()
+    library = Library(args.library)
+    print(f"quantized caches beside numpy {np.__version__}: K and V [S, {HEADS}, {DIM}], one")
+    print("thread each, CPU time; the ratio is the median of each repetition's\n")
+    print(f"{'':24} {'ms':>9} {'numpy ms':>9}   {'times as fast':>6}")
+    for dtype, label in ((U8, "int8"), (U4, "int4")):
+        if args.filter in label:
+            bench(library, dtype, label, args)
+
+
+if __name__ == "__main__":
+    main()
