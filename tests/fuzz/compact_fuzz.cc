@@ -1,93 +1,17 @@
 // Any view is refused or its rows are moved as the oracle does it, by compaction or
-// in any order, inside a buffer of exactly the bytes its strides reach.
+// in any order, inside buffers of exactly the bytes its strides reach.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <vector>
 
+#include "tests/fuzz/drawn_plane.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/oracle/compact.h"
 
 namespace kvevict {
 namespace {
-
-constexpr int64_t kMaxBytes = 1 << 16;
-
-struct Range {
-  int64_t low = 0;   // first byte reached, relative to data
-  int64_t high = 0;  // one past the last
-};
-
-// Strides that nest, in a random order, direction and with gaps; now and then any.
-void DrawStrides(Draw& draw, uint32_t n_heads, uint32_t n_tokens,
-                 uint32_t block_size, kvevict_plane* plane) {
-  struct Axis {
-    int64_t* stride;
-    uint32_t n;
-  };
-  const uint32_t in_block =
-      block_size == 0 ? n_tokens : std::min(n_tokens, block_size);
-  Axis axes[] = {{&plane->token_stride_bytes, in_block},
-                 {&plane->head_stride_bytes, n_heads},
-                 {&plane->block_stride_bytes, n_tokens + 1},
-                 {&plane->element_stride_bytes, plane->head_dim}};
-  const bool packed =
-      plane->dtype == KVEVICT_DTYPE_OPAQUE || draw.Below(2) == 0;
-  const size_t n_axes = packed ? 3 : 4;
-  for (size_t i = n_axes; i > 1; --i) {
-    std::swap(axes[i - 1], axes[draw.Below(static_cast<uint32_t>(i))]);
-  }
-  int64_t reach = oracle_row_bytes(plane);
-  if (!packed) reach /= plane->head_dim;
-  for (size_t i = 0; i < n_axes; ++i) {
-    *axes[i].stride = reach + draw.Below(4);
-    reach += *axes[i].stride * (std::max(axes[i].n, 1u) - 1);
-    if (draw.Below(3) == 0) *axes[i].stride = -*axes[i].stride;
-    if (draw.Below(40) == 0) *axes[i].stride = int64_t{draw.Below(90)} - 40;
-  }
-}
-
-kvevict_plane DrawPlane(Draw& draw) {
-  kvevict_plane plane{};
-  plane.data = 1;  // present; placed later
-  plane.dtype = static_cast<kvevict_dtype>(draw.Below(4));
-  const uint32_t dim = 1 + draw.Below(6);
-  (plane.dtype == KVEVICT_DTYPE_OPAQUE ? plane.row_bytes : plane.head_dim) =
-      dim;
-  return plane;
-}
-
-// The bytes that `n_tokens` slots of a plane reach, walked one by one.
-Range RangeOf(const kvevict_view& view, const kvevict_plane& plane,
-              uint32_t n_tokens) {
-  Range range;
-  for (uint32_t t = 0; t < n_tokens; ++t) {
-    for (uint32_t h = 0; h < view.n_kv_heads; ++h) {
-      for (uint32_t b = 0; b < oracle_row_bytes(&plane); ++b) {
-        const auto address =
-            reinterpret_cast<uint64_t>(oracle_row_byte(&view, &plane, t, h, b));
-        const auto at = static_cast<int64_t>(address - plane.data);
-        range.low = std::min(range.low, at);
-        range.high = std::max(range.high, at + 1);
-      }
-    }
-  }
-  return range;
-}
-
-// A plane's rows in memory of just the right size.
-std::unique_ptr<uint8_t[]> Place(kvevict_plane* plane, const Range& range,
-                                 Draw& draw) {
-  const auto n_bytes = static_cast<size_t>(range.high - range.low);
-  auto memory = std::make_unique<uint8_t[]>(std::max<size_t>(n_bytes, 1));
-  for (size_t i = 0; i < n_bytes; ++i) {
-    memory[i] = static_cast<uint8_t>(i * 7 + draw.Byte());
-  }
-  plane->data = reinterpret_cast<uint64_t>(memory.get()) -
-                static_cast<uint64_t>(range.low);
-  return memory;
-}
 
 // n_keep slots below n_tokens: ascending, or any.
 std::vector<int32_t> DrawList(Draw& draw, uint32_t n_tokens, uint32_t n_keep,
@@ -117,6 +41,44 @@ kvevict_status Reorder(const kvevict_context* context,
   return kvevict_reorder(context, &move, 1, workspace.get(), bytes, nullptr);
 }
 
+// K, and where it has them its scales and minima, or some other companion.
+std::vector<kvevict_plane> DrawPlanes(Draw& draw) {
+  std::vector<kvevict_plane> planes = {DrawRows(draw)};
+  const kvevict_dtype dtype = planes[0].dtype;
+  const bool is_coded = dtype >= KVEVICT_DTYPE_FP8_E4M3;
+  if (is_coded && draw.Below(8) > 0) {
+    planes.push_back(DrawNumber(draw, KVEVICT_ROLE_KEY_SCALE));
+  }
+  if (is_coded && draw.Below(2) == 0) {
+    planes.push_back(DrawNumber(draw, KVEVICT_ROLE_KEY_MINIMUM));
+  }
+  if (draw.Below(3) == 0) planes.push_back(DrawRows(draw));
+  return planes;
+}
+
+// Where tokens are: contiguous, in a ring, in blocks with ids or addresses or both.
+void DrawTokens(Draw& draw, uint32_t n_tokens, std::vector<int32_t>* table,
+                bool* has_addresses, kvevict_view* view) {
+  if (draw.Below(4) == 0) {
+    view->ring_slots = n_tokens + draw.Below(4);
+    view->ring_first = draw.Below(view->ring_slots + 1);
+  }
+  if (draw.Below(2) == 0) return;
+  view->block_size = 1 + draw.Below(5);
+  const uint32_t n_rows = std::max(n_tokens, view->ring_slots);
+  table->resize(n_rows + 1);
+  for (size_t i = 0; i < table->size(); ++i) {
+    (*table)[i] = static_cast<int32_t>(i);
+  }
+  for (size_t i = table->size(); i > 1; --i) {
+    std::swap((*table)[i - 1], (*table)[draw.Below(static_cast<uint32_t>(i))]);
+  }
+  *has_addresses = draw.Below(2) == 0;
+  if (*has_addresses && draw.Below(2) == 0) return;
+  view->block_table = table->data();
+  view->block_table_len = table->size();
+}
+
 void Run(Draw& draw) {
   static kvevict_context* context = [] {
     kvevict_context* made = nullptr;
@@ -126,23 +88,20 @@ void Run(Draw& draw) {
   kvevict_view view = KVEVICT_VIEW_INIT;
   view.n_kv_heads = 1 + draw.Below(3);
   const uint32_t n_tokens = draw.Below(20);
-  std::vector<int32_t> table(n_tokens + 1);
-  if (draw.Below(2) == 0) {
-    view.block_size = 1 + draw.Below(5);
-    for (size_t i = 0; i < table.size(); ++i)
-      table[i] = static_cast<int32_t>(i);
-    for (size_t i = table.size(); i > 1; --i) {
-      std::swap(table[i - 1], table[draw.Below(static_cast<uint32_t>(i))]);
-    }
-    view.block_table = table.data();
-    view.block_table_len = table.size();
+  std::vector<int32_t> table;
+  bool has_addresses = false;
+  DrawTokens(draw, n_tokens, &table, &has_addresses, &view);
+  std::vector<kvevict_plane> drawn = DrawPlanes(draw);
+  std::vector<PlaneMemory> memory(drawn.size());
+  for (size_t i = 0; i < drawn.size(); ++i) {
+    DrawStrides(draw, view, n_tokens, has_addresses, &drawn[i]);
+    const auto n_blocks =
+        has_addresses ? static_cast<uint32_t>(table.size()) : 0;
+    if (!memory[i].Place(draw, view, n_tokens, n_blocks, &drawn[i])) return;
   }
-  view.k = DrawPlane(draw);
-  DrawStrides(draw, view.n_kv_heads, n_tokens, view.block_size, &view.k);
-  const Range range = RangeOf(view, view.k, n_tokens);
-  if (range.high - range.low > kMaxBytes) return;
-  const auto memory = Place(&view.k, range, draw);
-  const auto n_bytes = static_cast<size_t>(range.high - range.low);
+  view.k = drawn[0];
+  view.companions = drawn.data() + 1;
+  view.n_companions = static_cast<uint32_t>(drawn.size() - 1);
 
   const uint32_t n_lists = draw.Below(2) == 0 ? 1 : view.n_kv_heads;
   const uint32_t n_keep = draw.Below(n_tokens + 1);
@@ -161,29 +120,20 @@ void Run(Draw& draw) {
   move.n_tokens = n_tokens;
   move.view = &view;
   move.keep = &lists;
-  const std::vector<uint8_t> before(memory.get(), memory.get() + n_bytes);
+  for (PlaneMemory& plane : memory) plane.Remember();
   const kvevict_status status =
       compacts ? kvevict_compact(context, &move, 1, nullptr, 0, nullptr)
                : Reorder(context, move);
   if (status != KVEVICT_OK) {
-    FUZZ_CHECK(std::equal(before.begin(), before.end(), memory.get()));
+    for (const PlaneMemory& plane : memory) FUZZ_CHECK(plane.IsUntouched());
     return;
   }
-  const std::vector<uint8_t> ours(memory.get(), memory.get() + n_bytes);
-  std::copy(before.begin(), before.end(), memory.get());
+  for (PlaneMemory& plane : memory) plane.Exchange();
   oracle_compact(&view, keep.data(), n_keep, n_lists);
   // Rows from n_keep on are open after compaction; all other bytes are not.
-  std::vector<bool> open(n_bytes, false);
-  const auto* first = memory.get();
-  for (uint32_t t = n_keep; compacts && t < n_tokens; ++t) {
-    for (uint32_t h = 0; h < view.n_kv_heads; ++h) {
-      for (uint32_t b = 0; b < oracle_row_bytes(&view.k); ++b) {
-        open[oracle_row_byte(&view, &view.k, t, h, b) - first] = true;
-      }
-    }
-  }
-  for (size_t i = 0; i < n_bytes; ++i) {
-    FUZZ_CHECK(open[i] || ours[i] == memory[i]);
+  const uint32_t first_open = compacts ? n_keep : n_tokens;
+  for (size_t i = 0; i < drawn.size(); ++i) {
+    FUZZ_CHECK(memory[i].IsAsBefore(view, drawn[i], first_open, n_tokens));
   }
 }
 

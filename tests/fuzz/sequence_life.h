@@ -9,14 +9,11 @@
 #include <vector>
 
 #include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/life_rows.h"
 #include "tests/oracle/policy.h"
 #include "tests/oracle/select.h"
 
 namespace kvevict {
-
-inline constexpr uint32_t kLayers = 2;
-inline constexpr uint32_t kHeads = 2;
-inline constexpr uint32_t kMaxTokens = 48;
 
 inline constexpr const char* kPolicies[] = {
     "custom:budget=12,sink=2,recent=2",
@@ -88,7 +85,7 @@ struct Eviction {
 class Life {
  public:
   Life(kvevict::Draw& draw, const kvevict_context* context)
-      : draw_(draw), context_(context) {
+      : draw_(draw), context_(context), rows_(draw) {
     const Made made(draw, context);
     policy_ = made.policy;
     plan_ = made.plan;
@@ -147,9 +144,10 @@ class Life {
   }
   uint32_t n_seen() const { return n_seen_; }
 
-  uint32_t Stored(uint32_t layer) const {
-    return static_cast<uint32_t>(held_[layer][0].size());
+  uint32_t Held(uint32_t layer, uint32_t head) const {
+    return static_cast<uint32_t>(held_[layer][head].size());
   }
+  uint32_t Stored(uint32_t layer) const { return Held(layer, 0); }
 
   void Append(uint32_t n) {
     const bool fits = HasRoom(n);
@@ -164,7 +162,7 @@ class Life {
         for (uint32_t i = 0; i < n; ++i) {
           const auto position = static_cast<int32_t>(n_seen_ + i);
           // A key is its token's name.
-          keys_[l][held_[l][h].size()][h] = Name(l, h, position);
+          rows_.Key(l, h, Held(l, h)) = Name(l, h, position);
           held_[l][h].push_back(position);
         }
       }
@@ -276,15 +274,7 @@ class Life {
   }
 
   void Draw(Eviction* e) {
-    for (uint32_t l = 0; l < kLayers; ++l) {
-      e->views[l] = KVEVICT_VIEW_INIT;
-      e->views[l].n_kv_heads = kHeads;
-      e->views[l].k.data = reinterpret_cast<uint64_t>(&keys_[l][0][0]);
-      e->views[l].k.dtype = KVEVICT_DTYPE_F32;
-      e->views[l].k.head_dim = 1;
-      e->views[l].k.token_stride_bytes = kHeads * sizeof(float);
-      e->views[l].k.head_stride_bytes = sizeof(float);
-    }
+    for (uint32_t l = 0; l < kLayers; ++l) e->views[l] = rows_.View(l);
     // A few bytes make all scores: few values, so that they tie.
     uint32_t state = draw_.Below(65536);
     for (auto& layer : e->scores) {
@@ -317,7 +307,12 @@ class Life {
       e->options.inputs = e->inputs;
       e->options.inputs_len = kLayers;
     }
+    e->options.by_table = draw_.Below(rows_.has_tables() ? 2 : 16) == 1;
     e->fits = Expect(e->scores, e->protect, e->left);
+    if (e->options.by_table != 0 && !rows_.has_tables() &&
+        policy_.kind != KVEVICT_POLICY_NONE) {
+      e->fits = false;
+    }
   }
 
   void Evicted(const Eviction& eviction) {
@@ -406,7 +401,7 @@ class Life {
     return true;
   }
 
-  void Check() const {
+  void Check() {
     uint32_t length = 0;
     FUZZ_CHECK(kvevict_sequence_logical_length(sequence_, &length) ==
                KVEVICT_OK);
@@ -425,7 +420,7 @@ class Life {
                                                    &n) == KVEVICT_OK);
         FUZZ_CHECK(positions == held_[l][h]);
         for (uint32_t slot = 0; slot < length; ++slot) {
-          FUZZ_CHECK(keys_[l][slot][h] == Name(l, h, positions[slot]));
+          FUZZ_CHECK(rows_.Key(l, h, slot) == Name(l, h, positions[slot]));
           int32_t found = -2;
           FUZZ_CHECK(kvevict_sequence_slot_of_position(
                          sequence_, l, h,
@@ -444,7 +439,7 @@ class Life {
   kvevict_sequence* sequence_ = nullptr;
   kvevict_policy policy_ = KVEVICT_POLICY_INIT;
   std::vector<int32_t> held_[kLayers][kHeads];
-  float keys_[kLayers][kMaxTokens][kHeads] = {};
+  LifeRows rows_;
   uint32_t n_seen_ = 0;
   uint32_t bound_ = 0;  // the logical length at the last eviction
 };

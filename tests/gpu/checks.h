@@ -32,7 +32,7 @@ void CheckRandom(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckGraphs(const Gpu& gpu, const Effort& effort, Report* report);
 // Many sequences in one call, and then each under another plan.
 void CheckBatches(const Gpu& gpu, const Effort& effort, Report* report);
-// Quantized rows, scored and attended to.
+// Quantized rows, made, scored and attended to.
 void CheckCodes(const Gpu& gpu, const Effort& effort, Report* report);
 // Random lives of sequences in a paged cache.
 void CheckPaged(const Gpu& gpu, const Effort& effort, Report* report);

@@ -1,8 +1,9 @@
-// Quantized rows, scored and attended to in random layouts, against the CPU.
+// Quantized rows, made, scored and attended to in random layouts, against the CPU.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include "core/dtype.h"
 #include "tests/gpu/checks.h"
@@ -164,6 +165,77 @@ void AttendCodes(const Codes& c, Report* report) {
   report->Note("worst error of attention", worst);
 }
 
+// A view with its rows' numbers, without other companions.
+struct Rows {
+  std::vector<kvevict_plane> numbers;
+  kvevict_view view;
+
+  explicit Rows(const kvevict_view& of) : view(of) {
+    for (uint32_t i = 0; i < of.n_companions; ++i) {
+      if (of.companions[i].role == KVEVICT_ROLE_NONE) continue;
+      numbers.push_back(of.companions[i]);
+    }
+    view.companions = numbers.data();
+    view.n_companions = static_cast<uint32_t>(numbers.size());
+  }
+};
+
+kvevict_status Requantize(const Codes& c, const kvevict_view& from,
+                          const kvevict_view& to, int32_t* slots, size_t n,
+                          bool on_device) {
+  const Rows source(from), destination(to);
+  kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
+  keep.n_lists = 1;
+  keep.slots = slots;
+  keep.slots_len = n;
+  keep.count = static_cast<uint32_t>(n);
+  kvevict_move move = KVEVICT_MOVE_INIT;
+  move.n_tokens = c.n_tokens;
+  move.view = &source.view;
+  move.keep = &keep;
+  move.first_slot = 3;
+  move.destination = &destination.view;
+  return kvevict_compact(on_device ? c.on_gpu.get() : c.on_host.get(), &move, 1,
+                         nullptr, 0, on_device ? c.gpu.stream() : nullptr);
+}
+
+// Some rows of `from` are stored anew in a cache of another dtype: the CPU's bytes.
+void RequantizeTo(Codes& c, const RandomLayer& from, kvevict_dtype dtype,
+                  Report* report) {
+  std::vector<int32_t> slots;
+  for (uint32_t t = 0; t + 3 < c.n_tokens; t += 1 + t % 3) {
+    slots.push_back(static_cast<int32_t>(t));
+  }
+  const Buffer device_slots(c.gpu, slots.size() * sizeof(int32_t));
+  device_slots.Write(slots.data(), device_slots.n_bytes());
+  std::unique_ptr<RandomLayer> to;
+  do {  // until it has the numbers that codes need
+    to = std::make_unique<RandomLayer>(c.gpu, &c.random, CodeGeometry(dtype),
+                                       c.n_tokens);
+  } while (Requantize(c, from.host_view(), to->host_view(), nullptr, 0,
+                      false) != KVEVICT_OK);
+  Check(Requantize(c, from.host_view(), to->host_view(), slots.data(),
+                   slots.size(), false));
+  Check(Requantize(c, from.device_view(), to->device_view(),
+                   device_slots.pointer<int32_t>(), slots.size(), true));
+  c.gpu.Synchronize();
+  report->Expect(from.Compare(c.n_tokens));
+  report->Expect(to->Compare(c.n_tokens));
+}
+
+void RequantizeBothWays(Codes& c, Report* report) {
+  RandomLayer rows(c.gpu, &c.random, CodeGeometry(KVEVICT_DTYPE_BF16),
+                   c.n_tokens);
+  for (uint32_t h = 0; h < kCodeHeads; ++h) {
+    for (uint32_t t = 0; t < c.n_tokens; ++t) {
+      rows.WriteRows(&c.random, h, t, /*special=*/t % 16 == 0);
+    }
+  }
+  rows.Upload();
+  RequantizeTo(c, rows, c.dtype, report);
+  RequantizeTo(c, c.cache, KVEVICT_DTYPE_F32, report);
+}
+
 }  // namespace
 
 void CheckCodes(const Gpu& gpu, const Effort& effort, Report* report) {
@@ -177,7 +249,7 @@ void CheckCodes(const Gpu& gpu, const Effort& effort, Report* report) {
                            info.dtype == DType::kQ4_0;
     if (!effort.full && !is_chosen) continue;
     const auto dtype = static_cast<kvevict_dtype>(info.dtype);
-    const Codes codes(gpu, dtype, n_tokens, ++seed);
+    Codes codes(gpu, dtype, n_tokens, ++seed);
     for (const char* policy : {"snapkv:budget=60,window=16", "knorm:budget=60",
                                "keydiff:budget=60", "lagkv:budget=60"}) {
       report->Check(fmt::format("codes: {}, {}", info.name, policy),
@@ -185,6 +257,8 @@ void CheckCodes(const Gpu& gpu, const Effort& effort, Report* report) {
     }
     report->Check(fmt::format("codes: {}, attention", info.name),
                   [&] { AttendCodes(codes, report); });
+    report->Check(fmt::format("codes: {}, requantized", info.name),
+                  [&] { RequantizeBothWays(codes, report); });
   }
 }
 
