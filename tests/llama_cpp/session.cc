@@ -28,13 +28,14 @@ class Batch {
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
-  void Add(llama_token token, llama_pos position, llama_seq_id seq) {
+  void Add(llama_token token, llama_pos position, llama_seq_id seq,
+           bool wants_logits = true) {
     const int32_t i = batch_.n_tokens++;
     batch_.token[i] = token;
     batch_.pos[i] = position;
     batch_.n_seq_id[i] = 1;
     batch_.seq_id[i][0] = seq;
-    batch_.logits[i] = 1;
+    batch_.logits[i] = wants_logits ? 1 : 0;
   }
   const llama_batch& get() const { return batch_; }
 
@@ -61,7 +62,8 @@ ModelHandle LoadModel(const std::string& path) {
 Session::Session(llama_model* model, const char* policy,
                  const SessionOptions& options)
     : n_vocab_(static_cast<uint32_t>(
-          llama_vocab_n_tokens(llama_model_get_vocab(model)))) {
+          llama_vocab_n_tokens(llama_model_get_vocab(model)))),
+      last_logits_only_(options.last_logits_only) {
   llama_context_params params = llama_context_default_params();
   params.n_ctx = options.n_ctx;
   params.n_batch = options.n_ctx;
@@ -94,14 +96,16 @@ std::vector<float> Session::Decode(std::span<const llama_token> tokens,
   const llama_pos next = llama_memory_seq_pos_max(memory(), seq) + 1;
   Batch batch(tokens.size());
   for (size_t i = 0; i < tokens.size(); ++i) {
-    batch.Add(tokens[i], next + static_cast<llama_pos>(i), seq);
+    batch.Add(tokens[i], next + static_cast<llama_pos>(i), seq,
+              !last_logits_only_ || i + 1 == tokens.size());
   }
   if (kv_ != nullptr) Check(kvevict_llama_batch(kv_.get(), &batch.get()));
   if (llama_decode(ctx_.get(), batch.get()) != 0) {
     throw std::runtime_error("llama_decode");
   }
   const float* logits = llama_get_logits(ctx_.get());
-  return {logits, logits + tokens.size() * n_vocab_};
+  const size_t n = last_logits_only_ ? 1 : tokens.size();
+  return {logits, logits + n * n_vocab_};
 }
 
 void Session::DecodeTogether(

@@ -32,12 +32,15 @@ struct SessionOptions {
   uint32_t n_ubatch = 64;
   uint32_t query_rows = 0;
   bool swa_full = false;
+  bool last_logits_only = false;  // of what Decode() is given
   ggml_backend_sched_eval_callback callback = nullptr;  // the application's
   void* callback_data = nullptr;
 };
 
 class Session {
  public:
+  using Report = kvevict_llama_report;
+
   // policy nullptr: without an adapter.
   Session(llama_model* model, const char* policy,
           const SessionOptions& options);
@@ -67,6 +70,7 @@ class Session {
 
  private:
   uint32_t n_vocab_;
+  bool last_logits_only_;
   std::unique_ptr<kvevict_llama, FreeLlama> kv_;  // outlives its context
   std::unique_ptr<llama_context, FreeLlama> ctx_;
 };
