@@ -1,0 +1,143 @@
+// One adapter: what it knows of a context, its sequences, and what it does to them.
+#ifndef KVEVICT_INTEGRATIONS_LLAMA_ADAPTER_H_
+#define KVEVICT_INTEGRATIONS_LLAMA_ADAPTER_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "include/kvevict-llama.h"
+#include "layers.h"
+#include "observer.h"
+#include "query_rows.h"
+#include "state.h"
+
+namespace kvevict::llama {
+
+// What is known of one of llama.cpp's sequences.
+struct Sequence {
+  SequenceHandle handle;  // nullptr until the layers are known
+  uint32_t next = 0;      // position of the next token
+  uint32_t n_cells = 0;
+  uint32_t evicted_at = 0;  // `next` when it was last evicted
+  bool in_order = true;     // cell i of its stream has the i-th token
+  bool placed = false;      // a token has shown where its cells are
+  std::string unfit;        // why it cannot be evicted any more; "" if it can
+  std::vector<QueryRows> queries;  // by llama.cpp's layer
+};
+
+// Memory without the time to fill it.
+class Bytes {
+ public:
+  explicit Bytes(size_t n) : data_(new uint8_t[n]), size_(n) {}
+  std::span<uint8_t> span() const { return {data_.get(), size_}; }
+
+ private:
+  std::unique_ptr<uint8_t[]> data_;
+  size_t size_;
+};
+
+}  // namespace kvevict::llama
+
+struct kvevict_llama final : private kvevict::llama::GraphListener {
+ public:
+  kvevict_llama(const char* policy, const kvevict_llama_options& options);
+
+  // The callback.
+  bool Eval(ggml_tensor* node, bool ask);
+  void Chain(ggml_backend_sched_eval_callback callback, void* user_data);
+
+  void Attach(llama_context* ctx);
+  void SetBatch(const llama_batch& batch);
+  void Evict(llama_seq_id seq, const kvevict_llama_evict_options& options,
+             kvevict_llama_report& report);
+  void EndPrompt(llama_seq_id seq);
+  void Trim(llama_seq_id seq, uint32_t n_tokens);
+  const kvevict_sequence* Handle(llama_seq_id seq);
+  uint32_t LayerIndex(uint32_t i) const;
+  void Save(llama_seq_id seq, const char* path,
+            std::span<const llama_token> tokens);
+  size_t Load(llama_seq_id seq, const char* path,
+              std::span<llama_token> tokens);
+
+ private:
+  using Sequence = kvevict::llama::Sequence;
+  using State = kvevict::llama::State;
+  using Bytes = kvevict::llama::Bytes;
+  using LayerShape = kvevict::llama::LayerShape;
+  using Layer = kvevict::llama::Layer;
+  struct Eviction;
+  struct Lengths {
+    uint32_t next, evicted_at, n_cells;
+  };
+
+  void OnBatch(std::span<const kvevict::llama::BatchRow> rows,
+               const ggml_tensor* cache) override;
+  void OnQueries(size_t layer, const ggml_tensor* q) override;
+  void OnShift() override;
+
+  void AddToken(Sequence& s, int64_t position, int64_t cell);
+  void TakeBack(Sequence& s, uint32_t position);
+  void Forget(Sequence& s);
+
+  // adapter.cc: brings a sequence to what llama.cpp has of it; throws if it is none.
+  Sequence& Sync(llama_seq_id seq);
+  void MakePlan(llama_seq_id seq);
+  void AdoptLayers(std::vector<LayerShape> shapes, uint32_t max_tokens);
+  std::vector<size_t> FullLayers(llama_seq_id seq);
+
+  // evict.cc
+  void CheckFit(const Sequence& s, llama_seq_id seq) const;
+  void CheckPolicyFits() const;
+  const char* WhyNotInPlace(const Sequence& s) const;
+  void EvictInPlace(llama_seq_id seq, Eviction& eviction);
+  void EvictState(llama_seq_id seq, Eviction& eviction);
+  bool WouldKeepAll(const Sequence& s, llama_seq_id seq) const;
+  std::vector<kvevict_view> LiveViews(llama_seq_id seq) const;
+  // Makes a sequence what another adapter or a file had.
+  void Receive(llama_seq_id seq, const std::vector<LayerShape>& shapes,
+               std::span<const uint8_t> saved, std::span<const uint8_t> state,
+               const Lengths& lengths);
+  void Run(Sequence& s, Eviction& eviction,
+           const std::vector<kvevict_view>& views);
+  void Order(State& state, const std::vector<kvevict_view>& views) const;
+  std::vector<int32_t> Positions(const Sequence& s) const;
+  Bytes FetchState(llama_seq_id seq) const;
+  State ParseState(llama_seq_id seq, std::span<uint8_t> bytes) const;
+  uint64_t PartialBytes(llama_seq_id seq) const;
+  void StoreState(llama_seq_id seq, std::span<const uint8_t> bytes);
+  const Layer& LiveLayer(size_t i) const;
+  uint64_t CellBytes() const;
+
+  kvevict_policy policy_;
+  uint32_t query_rows_ = 0;  // 0: the policy reads none
+  kvevict::llama::ContextHandle own_context_;
+  const kvevict_context* context_;
+  ggml_backend_sched_eval_callback chained_ = nullptr;
+  void* chained_data_ = nullptr;
+  bool asked_ = false, chained_asked_ = false;  // for the node asked for last
+
+  llama_context* ctx_ = nullptr;
+  bool recurrent_ = false;  // has state of other kinds than cells
+  bool windowed_ = false;
+  uint32_t n_seq_max_ = 1;
+  kvevict::llama::Observer observer_{this};
+  std::vector<Sequence> sequences_;
+  std::vector<llama_seq_id> batch_;  // of the rows announced
+  std::vector<llama_pos> batch_positions_;
+  size_t batch_next_ = 0;
+  struct RowOwner {
+    llama_seq_id seq;
+    uint32_t position;
+    uint32_t later;  // rows of the same sequence behind it
+  };
+  std::vector<RowOwner> rows_;  // of the graph being computed
+
+  // The layers that are evicted, once known.
+  std::vector<LayerShape> shapes_;
+  kvevict::llama::PlanHandle plan_;
+};
+
+#endif  // KVEVICT_INTEGRATIONS_LLAMA_ADAPTER_H_

@@ -1,0 +1,51 @@
+// A prompt, what follows it, and what an eviction between the two costs and changes.
+#ifndef KVEVICT_INTEGRATIONS_LLAMA_CLI_MEASURE_H_
+#define KVEVICT_INTEGRATIONS_LLAMA_CLI_MEASURE_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "upstream.h"
+
+namespace kvevict::llama_cli {
+
+struct Task {
+  std::string policy;
+  std::vector<llama_token> prompt;
+  // Fed one by one after the prompt, whatever the model would have said.
+  std::vector<llama_token> following;
+  uint32_t n_generate = 0;
+  // Evict the context itself, not into a smaller one.
+  bool in_place = false;
+  ContextOptions context;
+};
+
+struct Side {  // with the full cache, or the evicted one
+  uint32_t cells = 0;
+  uint64_t cache_bytes = 0;  // of these cells
+  uint64_t resident_bytes = 0;
+  double tokens_per_s = 0;  // decoding one by one
+  double nll = 0;           // mean -log p of what follows, in nats
+  std::vector<llama_token> continuation;
+};
+
+struct Outcome {
+  double prefill_s = 0;
+  Side full, evicted;
+  double evict_ms = 0;    // the whole call
+  double kvevict_ms = 0;  // of it scoring, selecting, moving
+  bool in_place = false;
+  uint32_t n_predictions = 0;
+  double kl = 0;         // mean KL(full || evicted), in nats
+  double agreement = 0;  // share of predictions with the same most likely token
+};
+
+Outcome Measure(llama_model* model, const Task& task,
+                const std::function<void(size_t n_done)>& progress);
+
+}  // namespace kvevict::llama_cli
+
+#endif  // KVEVICT_INTEGRATIONS_LLAMA_CLI_MEASURE_H_

@@ -1,0 +1,318 @@
+/*
+ * kvevict inside an unmodified llama.cpp: evicts the KV cache of a
+ * llama_context through the public headers of llama.cpp alone.
+ *
+ *     kvevict_llama* kv;
+ *     kvevict_llama_create("snapkv:budget=2048", NULL, &kv);
+ *     struct llama_context_params params = llama_context_default_params();
+ *     kvevict_llama_install(kv, &params);
+ *     struct llama_context* ctx = llama_init_from_model(model, params);
+ *     kvevict_llama_attach(kv, ctx);
+ *     ... llama_decode() the prompt ...
+ *     kvevict_llama_evict(kv, 0, NULL, NULL);
+ *     ... llama_decode() goes on, with the positions it would have had ...
+ *
+ * Rules that hold for every function below
+ *
+ * - Failure: functions that can fail return kvevict_status, and on any other
+ *   than KVEVICT_OK kvevict_llama_last_error_message() says why. Nothing has
+ *   changed then, neither in the cache nor in any sequence, unless the message
+ *   begins with "sequence lost: ": llama.cpp then failed to take a state after
+ *   rows had moved, and the sequence is empty there and here.
+ * - Ownership: the adapter owns nothing of llama.cpp's, and its pointers are
+ *   borrowed until the call returns, but for the context, which must stay until
+ *   the adapter is destroyed or attached to another.
+ * - Threads: one thread at a time per adapter, that of its context: an adapter
+ *   works inside llama_decode(). Two adapters are independent.
+ * - Positions: tokens go on being counted as if nothing had been evicted, and
+ *   keys keep their rotation. The position that llama.cpp has of a cell is that
+ *   of the first layer's first KV head; others may hold another token there,
+ *   which changes nothing: all lie in the past of every later token.
+ * - Layers: those whose cache keeps every token are evicted; sliding windows
+ *   and recurrent state are left as they are. Layers of kvevict are numbered
+ *   from 0 without the others, see kvevict_llama_layer().
+ * - Cells that the application removes itself, but for the tail of a sequence
+ *   or all of it, and positions that it shifts (llama_memory_seq_add(),
+ *   _seq_div(), context shift), are noticed by the next llama_decode() and make
+ *   a sequence unfit for eviction until it has been removed; before that
+ *   llama_decode() calls for the sequence are refused. Copies
+ *   (llama_memory_seq_cp()) of evicted sequences are not followed.
+ */
+#ifndef KVEVICT_LLAMA_H_
+#define KVEVICT_LLAMA_H_
+
+#include <kvevict/kvevict.h>
+#include <llama.h>
+
+#if defined(_WIN32)
+#define KVEVICT_LLAMA_API
+#else
+#define KVEVICT_LLAMA_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** What one llama_context needs to be evicted. Opaque. */
+typedef struct kvevict_llama kvevict_llama;
+
+/** How an adapter works. */
+typedef struct kvevict_llama_options {
+  uint32_t struct_size;
+  /** Last queries kept of each layer and sequence, f32, where the policy scores
+   *  by queries; at least, and with 0, its obs_window and 16 more, so that some
+   *  rejected tokens leave a whole window. More serve h2o, which scores by all
+   *  that are kept, and non-causal, which needs those of all cells. Memory: so
+   *  many times 4 * n_q_heads * k_head_dim bytes, twice. */
+  uint32_t query_rows;
+  /** On the CPU, with the application's threads; kept alive by the adapter.
+   *  NULL: one of its own, which works in the calling thread. */
+  const kvevict_context* context;
+} kvevict_llama_options;
+
+#define KVEVICT_LLAMA_OPTIONS_INIT \
+  { (uint32_t)sizeof(kvevict_llama_options), 0, 0 }
+
+/** @return The sentence that explains the calling thread's last failed call of
+ *  this library; thread-local, never NULL. */
+KVEVICT_LLAMA_API const char* kvevict_llama_last_error_message(void)
+    KVEVICT_NOEXCEPT;
+
+/**
+ * Creates an adapter for a policy.
+ *
+ * @param[in]  policy   Text form, see kvevict_policy_parse(). llama.cpp has one
+ *                      list of cells for all layers and heads, so all have to
+ *                      keep equally many tokens.
+ * @param[in]  options  NULL for the defaults.
+ * @param[out] out      Non-NULL. Destroy with kvevict_llama_destroy().
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT for a bad policy;
+ *         KVEVICT_ERROR_UNSUPPORTED for one whose layers or heads keep
+ *         different numbers of tokens (split other than uniform, heads other
+ *         than equal) or that turns keys (rotate);
+ *         KVEVICT_ERROR_OUT_OF_MEMORY.
+ */
+KVEVICT_LLAMA_API kvevict_status
+kvevict_llama_create(const char* policy, const kvevict_llama_options* options,
+                     kvevict_llama** out) KVEVICT_NOEXCEPT;
+
+/**
+ * Destroys an adapter; NULL is ignored. The context, whose graphs call the
+ * adapter, must not compute any more.
+ */
+KVEVICT_LLAMA_API void kvevict_llama_destroy(kvevict_llama* kv)
+    KVEVICT_NOEXCEPT;
+
+/** The callback that kvevict_llama_install() sets. Not to be called. */
+KVEVICT_LLAMA_API bool kvevict_llama_eval(struct ggml_tensor* tensor, bool ask,
+                                          void* kv) KVEVICT_NOEXCEPT;
+
+/** Names the callback that goes on being called for every node: the
+ *  application's own. NULL: none. */
+KVEVICT_LLAMA_API void kvevict_llama_chain(
+    kvevict_llama* kv, ggml_backend_sched_eval_callback callback,
+    void* user_data) KVEVICT_NOEXCEPT;
+
+/**
+ * Puts the adapter into the parameters of the context that it is for. What
+ * they had as cb_eval is called as before.
+ */
+static inline void kvevict_llama_install(kvevict_llama* kv,
+                                         struct llama_context_params* params) {
+  kvevict_llama_chain(kv, params->cb_eval, params->cb_eval_user_data);
+  params->cb_eval = &kvevict_llama_eval;
+  params->cb_eval_user_data = kv;
+}
+
+/**
+ * Says which context the adapter is for. Call it before the first
+ * llama_decode(), and again for a new context: what was known of the cache and
+ * its sequences is then forgotten.
+ *
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
+ *         KVEVICT_ERROR_UNSUPPORTED for a model without a cache.
+ */
+KVEVICT_LLAMA_API kvevict_status kvevict_llama_attach(
+    kvevict_llama* kv, struct llama_context* ctx) KVEVICT_NOEXCEPT;
+
+/**
+ * Says which batch the next llama_decode() gets. Needed with a unified cache of
+ * several sequences (kv_unified, n_seq_max above 1), whose graphs do not tell
+ * whose tokens they compute; else it does nothing. Copied. Hybrid models take
+ * the tokens of such a cache in an order of their own: their sequences are
+ * evicted with a stream for each (kv_unified off), or one alone.
+ *
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
+ *         KVEVICT_ERROR_UNSUPPORTED for tokens that belong to several
+ *         sequences.
+ */
+KVEVICT_LLAMA_API kvevict_status kvevict_llama_batch(
+    kvevict_llama* kv, const struct llama_batch* batch) KVEVICT_NOEXCEPT;
+
+/** How an eviction goes about. */
+enum kvevict_llama_way
+#ifdef __cplusplus
+    : int32_t
+#endif
+{
+  /** In place where it can be, else by state. */
+  KVEVICT_LLAMA_WAY_AUTO = 0,
+  /** On the cache's own tensors: a sequence with a stream of its own (or the
+   *  only one) in cells that are in order, in host memory, of a model without
+   *  windows and recurrence. No copy of the cache is made but one of what
+   *  stays, since llama.cpp takes positions only so. */
+  KVEVICT_LLAMA_WAY_IN_PLACE = 1,
+  /** In a copy of the sequence's state, which llama.cpp then takes. */
+  KVEVICT_LLAMA_WAY_STATE = 2
+};
+#ifndef __cplusplus
+typedef int32_t kvevict_llama_way;
+#endif
+
+/** What an eviction may be told. */
+typedef struct kvevict_llama_evict_options {
+  uint32_t struct_size;
+  kvevict_llama_way way;
+  /** The adapter of another context with the same model and cache types, most
+   *  often of a smaller n_ctx, which receives what stays; the sequence here
+   *  stays as it was. Destroying its context gives its memory back. NULL: what
+   *  stays stays here. */
+  kvevict_llama* target;
+  llama_seq_id target_seq; /**< Replaced there. 0 without target. */
+  uint32_t reserved;       /**< 0. */
+  /** Protected positions, ranges and inputs, by layers of kvevict; NULL: none.
+   *  Inputs replace queries that were kept. undo and by_table are refused. The
+   *  last token is always protected: llama_decode() wants the next one to
+   *  follow it. */
+  const kvevict_evict_options* evict;
+} kvevict_llama_evict_options;
+
+#define KVEVICT_LLAMA_EVICT_OPTIONS_INIT                                      \
+  {                                                                           \
+    (uint32_t)sizeof(kvevict_llama_evict_options), KVEVICT_LLAMA_WAY_AUTO, 0, \
+        0, 0, 0                                                               \
+  }
+
+/** What an eviction did. */
+typedef struct kvevict_llama_report {
+  uint32_t struct_size;
+  uint32_t evicted;      /**< 1 if tokens went. */
+  uint32_t in_place;     /**< 1 if it worked on the cache's own tensors. */
+  uint32_t cells_before; /**< Of the sequence, in layers that are evicted. */
+  uint32_t cells_after;
+  uint32_t reserved;
+  uint64_t bytes_before; /**< K and V of these cells. */
+  uint64_t bytes_after;
+  double total_ms; /**< Of the whole call. */
+  double evict_ms; /**< Of it, scoring, selecting, moving: what
+                      kvevict_sequence_evict() took. */
+} kvevict_llama_report;
+
+#define KVEVICT_LLAMA_REPORT_INIT \
+  { (uint32_t)sizeof(kvevict_llama_report), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/**
+ * Evicts a sequence: scores its tokens, keeps the best by the policy, and frees
+ * the cells of the others, which later tokens and other sequences then use. The
+ * cache's tensors keep their size; to give memory back, evict into a context
+ * with a smaller n_ctx (`target`). A sequence within its budget is left alone,
+ * so that a decoding loop may call this after every token.
+ *
+ * @param[in]  kv       Attached, and has seen a llama_decode() of its context.
+ * @param[in]  seq      0 .. n_seq_max - 1.
+ * @param[in]  options  NULL for none.
+ * @param[out] report   NULL, or report->struct_size set.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also where fewer queries
+ *         are known than score: those of tokens decoded since the last removal
+ *         or load are); KVEVICT_ERROR_UNSUPPORTED with the reason (shifted or
+ *         removed cells, ALiBi with lists that differ or where attention
+ *         scores, logits that are capped or have sinks where attention scores,
+ *         caches of another form); KVEVICT_ERROR_OUT_OF_MEMORY;
+ *         KVEVICT_ERROR_INTERNAL where llama.cpp fails, "sequence lost: "
+ *         where it took the sequence with it (by target: the target's).
+ */
+KVEVICT_LLAMA_API kvevict_status
+kvevict_llama_evict(kvevict_llama* kv, llama_seq_id seq,
+                    const kvevict_llama_evict_options* options,
+                    kvevict_llama_report* report) KVEVICT_NOEXCEPT;
+
+/** Says that what has been decoded so far is the prompt of a sequence; see
+ *  kvevict_sequence_end_prompt(). */
+KVEVICT_LLAMA_API kvevict_status
+kvevict_llama_end_prompt(kvevict_llama* kv, llama_seq_id seq) KVEVICT_NOEXCEPT;
+
+/**
+ * Takes back the last tokens of a sequence, here and in the cache. Exact to the
+ * lengths that kvevict_sequence_trim() takes.
+ *
+ * @param[in] n_tokens  The logical length to return to.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, which names the nearest
+ *         exact lengths; KVEVICT_ERROR_UNSUPPORTED where llama.cpp cannot take
+ *         tokens back (recurrent state).
+ */
+KVEVICT_LLAMA_API kvevict_status kvevict_llama_trim(
+    kvevict_llama* kv, llama_seq_id seq, uint32_t n_tokens) KVEVICT_NOEXCEPT;
+
+/**
+ * The sequence as kvevict knows it: lengths, positions of all slots, report of
+ * the last eviction, by the functions of kvevict.h that only read.
+ *
+ * @param[out] out  Borrowed until the adapter's next call or llama_decode().
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT before the context's first
+ *         llama_decode() or load.
+ */
+KVEVICT_LLAMA_API kvevict_status
+kvevict_llama_sequence(kvevict_llama* kv, llama_seq_id seq,
+                       const kvevict_sequence** out) KVEVICT_NOEXCEPT;
+
+/**
+ * llama.cpp's number of the index-th layer that is evicted, as in the name of
+ * its tensors.
+ *
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT past the end, and before
+ *         the context's first llama_decode() or load.
+ */
+KVEVICT_LLAMA_API kvevict_status
+kvevict_llama_layer(const kvevict_llama* kv, uint32_t index,
+                    uint32_t* out_layer) KVEVICT_NOEXCEPT;
+
+/**
+ * Writes a sequence to a file: its state as llama.cpp has it, the positions of
+ * all slots, and tokens, if given, as the application wants to find them. The
+ * file takes the kept cells' bytes, not those that were evicted.
+ *
+ * @param[in] path      Non-NULL; replaced when all is written.
+ * @param[in] tokens    [n_tokens]; NULL with 0.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
+ *         KVEVICT_ERROR_UNAVAILABLE with the system's reason;
+ *         KVEVICT_ERROR_OUT_OF_MEMORY; KVEVICT_ERROR_INTERNAL.
+ */
+KVEVICT_LLAMA_API kvevict_status
+kvevict_llama_save(kvevict_llama* kv, llama_seq_id seq, const char* path,
+                   const llama_token* tokens, size_t n_tokens) KVEVICT_NOEXCEPT;
+
+/**
+ * Makes a sequence what kvevict_llama_save() saved, in a context of the same
+ * model and cache types, of any n_ctx that has room for its cells. What the
+ * sequence held is replaced. Queries are not saved: a policy that scores by
+ * them needs obs_window more tokens before the next eviction that works.
+ *
+ * @param[out] tokens          [tokens_capacity], receives the saved tokens;
+ *                             NULL with 0.
+ * @param[out] out_n_tokens    NULL, or receives how many were saved.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT for a file that is none of
+ *         these, damaged or of another model, and for a capacity that is too
+ *         small (0 leaves tokens out); KVEVICT_ERROR_UNAVAILABLE with the
+ *         system's reason; KVEVICT_ERROR_OUT_OF_MEMORY; KVEVICT_ERROR_INTERNAL,
+ *         "sequence lost: ", if llama.cpp refuses the state.
+ */
+KVEVICT_LLAMA_API kvevict_status kvevict_llama_load(
+    kvevict_llama* kv, llama_seq_id seq, const char* path, llama_token* tokens,
+    size_t tokens_capacity, size_t* out_n_tokens) KVEVICT_NOEXCEPT;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* KVEVICT_LLAMA_H_ */

@@ -1,0 +1,66 @@
+// What the graphs of a context tell about its cache, and the handles of kvevict.
+#ifndef KVEVICT_INTEGRATIONS_LLAMA_LAYERS_H_
+#define KVEVICT_INTEGRATIONS_LLAMA_LAYERS_H_
+
+#include <ggml-backend.h>
+#include <ggml.h>
+#include <kvevict/kvevict.h>
+
+#include <cstdint>
+#include <memory>
+
+namespace kvevict::llama {
+
+// Where K or V lie in a cache, of one stream, in bytes from cell 0 on.
+struct Rows {
+  int32_t type = 0;  // ggml_type
+  uint32_t head_dim = 0;
+  uint64_t row_bytes = 0;  // all heads of a cell
+  uint32_t transposed = 0;
+  uint32_t reserved = 0;  // no byte of a file is left open
+
+  kvevict_dtype dtype() const;
+  bool operator==(const Rows&) const = default;
+};
+
+// The shape of one layer's cache and attention: all of it goes to session files.
+struct LayerShape {
+  int32_t index = 0;  // llama.cpp's
+  uint32_t n_q_heads = 0;
+  uint32_t n_kv_heads = 0;
+  float scale = 0;
+  float max_bias = 0;  // ALiBi
+  float softcap = 0;
+  uint32_t has_sinks = 0;
+  uint32_t reserved = 0;
+  Rows k;
+  Rows v;  // head_dim 0: values are part of the keys' rows (MLA)
+
+  bool operator==(const LayerShape&) const = default;
+};
+
+// A layer as the last graph had it.
+struct Layer {
+  LayerShape shape;
+  const ggml_tensor* k = nullptr;  // cache_k_l<index>: [row, cells, streams]
+  const ggml_tensor* v = nullptr;  // nullptr for MLA
+  const ggml_tensor* cells = nullptr;   // where the batch's tokens go
+  const ggml_tensor* logits = nullptr;  // K q, until its softmax is seen
+};
+
+// The view of a stream of n_cells cells whose K and V begin at these addresses.
+kvevict_view CacheView(const LayerShape& shape, uint64_t k, uint64_t v,
+                       uint64_t n_cells);
+
+struct DestroyHandle {
+  void operator()(kvevict_context* p) const { kvevict_context_destroy(p); }
+  void operator()(kvevict_plan* p) const { kvevict_plan_destroy(p); }
+  void operator()(kvevict_sequence* p) const { kvevict_sequence_destroy(p); }
+};
+using ContextHandle = std::unique_ptr<kvevict_context, DestroyHandle>;
+using PlanHandle = std::unique_ptr<kvevict_plan, DestroyHandle>;
+using SequenceHandle = std::unique_ptr<kvevict_sequence, DestroyHandle>;
+
+}  // namespace kvevict::llama
+
+#endif  // KVEVICT_INTEGRATIONS_LLAMA_LAYERS_H_

@@ -1,0 +1,230 @@
+#include "observer.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace kvevict::llama {
+namespace {
+
+// What a node reads before it is cast, transposed or made contiguous.
+const ggml_tensor* Uncopied(const ggml_tensor* t) {
+  for (;;) {
+    const bool copy =
+        t->op == GGML_OP_CPY || t->op == GGML_OP_CONT || t->op == GGML_OP_DUP;
+    if (!copy || t->src[0] == nullptr) return t;
+    t = t->src[0];
+  }
+}
+
+const ggml_tensor* Root(const ggml_tensor* t) {
+  for (t = Uncopied(t); t->view_src != nullptr; t = Uncopied(t->view_src)) {
+  }
+  return t;
+}
+
+// The layer's number if the tensor is `prefix`<number>, else -1.
+int32_t LayerOf(const ggml_tensor* t, const char* prefix) {
+  const size_t n = std::strlen(prefix);
+  if (std::strncmp(t->name, prefix, n) != 0) return -1;
+  char* end = nullptr;
+  const long index = std::strtol(t->name + n, &end, 10);
+  return end != t->name + n && *end == '\0' ? static_cast<int32_t>(index) : -1;
+}
+
+int32_t KeyLayer(const ggml_tensor* root) { return LayerOf(root, "cache_k_l"); }
+int32_t ValueLayer(const ggml_tensor* root) {
+  return LayerOf(root, "cache_v_l");
+}
+
+float FloatParam(const ggml_tensor* node, int i) {
+  float value;
+  std::memcpy(&value, &node->op_params[i], sizeof value);
+  return value;
+}
+
+Rows KeyRows(const ggml_tensor* view, const ggml_tensor* root) {
+  Rows rows;
+  rows.type = root->type;
+  rows.head_dim = static_cast<uint32_t>(view->ne[0]);
+  rows.row_bytes = root->nb[1];
+  return rows;
+}
+
+// `tokens` is the dimension of `view` that counts cells: 1 in flash attention, 0 where
+// values are multiplied by weights.
+Rows ValueRows(const ggml_tensor* view, const ggml_tensor* root, int tokens) {
+  Rows rows;
+  rows.type = root->type;
+  rows.head_dim = static_cast<uint32_t>(view->ne[1 - tokens]);
+  rows.row_bytes = root->nb[1];
+  rows.transposed = view->nb[tokens] < view->nb[1 - tokens];
+  return rows;
+}
+
+}  // namespace
+
+void ReadTensor(const ggml_tensor* tensor, void* out, size_t offset, size_t n) {
+  const ggml_backend_buffer_t buffer =
+      tensor->view_src != nullptr ? tensor->view_src->buffer : tensor->buffer;
+  if (buffer == nullptr || ggml_backend_buffer_is_host(buffer)) {
+    std::memcpy(out, static_cast<const char*>(tensor->data) + offset, n);
+  } else {
+    ggml_backend_tensor_get(tensor, out, offset, n);
+  }
+}
+
+void Observer::Reset() {
+  layers_.clear();
+  seen_.clear();
+  positions_ = nullptr;
+}
+
+size_t Observer::Find(int32_t index) {
+  const auto at = std::lower_bound(
+      layers_.begin(), layers_.end(), index,
+      [](const Layer& l, int32_t i) { return l.shape.index < i; });
+  const size_t i = at - layers_.begin();
+  if (at == layers_.end() || at->shape.index != index) {
+    Layer layer;
+    layer.shape.index = index;
+    layers_.insert(at, layer);
+    seen_.insert(seen_.begin() + static_cast<ptrdiff_t>(i), Seen{});
+  }
+  return i;
+}
+
+bool Observer::Ask(const ggml_tensor* node, bool wants_queries) {
+  switch (node->op) {
+    case GGML_OP_ROPE:
+      if (KeyLayer(Root(node->src[0])) >= 0) {
+        listener_->OnShift();
+      } else {
+        positions_ = node->src[1];
+      }
+      return false;
+    case GGML_OP_SET_ROWS:
+      OnStored(node);
+      return false;
+    case GGML_OP_FLASH_ATTN_EXT: {
+      if (!OnAttention(node, node->src[0], node->src[1])) return false;
+      Layer& layer = layers_[attending_];
+      const ggml_tensor* root = Root(node->src[2]);
+      if (ValueLayer(root) == layer.shape.index) {
+        layer.v = root;
+        layer.shape.v = ValueRows(Uncopied(node->src[2]), root, 1);
+      }
+      layer.shape.scale = FloatParam(node, 0);
+      layer.shape.max_bias = FloatParam(node, 1);
+      layer.shape.softcap = FloatParam(node, 2);
+      layer.shape.has_sinks = node->src[4] != nullptr;
+      return wants_queries;
+    }
+    case GGML_OP_MUL_MAT: {
+      const ggml_tensor* root = Root(node->src[0]);
+      if (const int32_t index = ValueLayer(root); index >= 0) {
+        Layer& layer = layers_[Find(index)];
+        layer.v = root;
+        layer.shape.v = ValueRows(Uncopied(node->src[0]), root, 0);
+        return false;
+      }
+      if (!OnAttention(node, node->src[1], node->src[0])) return false;
+      layers_[attending_].logits = node;
+      return wants_queries;
+    }
+    case GGML_OP_SOFT_MAX:
+      OnSoftMax(node);
+      return false;
+    default:
+      return false;
+  }
+}
+
+void Observer::Computed(const ggml_tensor* node) {
+  listener_->OnQueries(attending_,
+                       node->src[node->op == GGML_OP_FLASH_ATTN_EXT ? 0 : 1]);
+}
+
+// The first of a graph's nodes that writes to the cache tells where its tokens go.
+void Observer::OnStored(const ggml_tensor* node) {
+  const ggml_tensor* root = Root(node);
+  const int32_t index = KeyLayer(root);
+  if (index < 0) return;
+  const size_t i = Find(index);
+  layers_[i].k = root;
+  layers_[i].cells = node->src[1];
+  if (n_graphs_ != 0 && seen_[i].stored != n_graphs_) {
+    seen_[i].stored = n_graphs_;
+    return;
+  }
+  seen_[i].stored = ++n_graphs_;
+
+  const ggml_tensor* cells = node->src[1];
+  const auto n = static_cast<size_t>(cells->ne[0]);
+  rows_.resize(n);
+  bytes_.resize(n * 8);
+  const bool wide = cells->type == GGML_TYPE_I64;
+  ReadTensor(cells, bytes_.data(), 0, n * (wide ? 8 : 4));
+  for (size_t r = 0; r < n; ++r) {
+    int32_t narrow = 0;
+    if (wide) {
+      std::memcpy(&rows_[r].cell, bytes_.data() + r * 8, 8);
+    } else {
+      std::memcpy(&narrow, bytes_.data() + r * 4, 4);
+      rows_[r].cell = narrow;
+    }
+    rows_[r].position = -1;
+  }
+  // Multimodal positions have several planes, of which the first counts tokens.
+  if (positions_ != nullptr && positions_->type == GGML_TYPE_I32 &&
+      positions_->ne[0] % static_cast<int64_t>(n) == 0) {
+    ReadTensor(positions_, bytes_.data(), 0, n * 4);
+    for (size_t r = 0; r < n; ++r) {
+      int32_t position;
+      std::memcpy(&position, bytes_.data() + r * 4, 4);
+      rows_[r].position = position;
+    }
+  }
+  listener_->OnBatch(rows_, root);
+}
+
+// Of several layers that read one cache the first one counts, whose it is.
+bool Observer::OnAttention(const ggml_tensor*, const ggml_tensor* q,
+                           const ggml_tensor* k) {
+  const ggml_tensor* root = Root(k);
+  const int32_t index = KeyLayer(root);
+  if (index < 0) return false;
+  const size_t i = Find(index);
+  if (seen_[i].attended == n_graphs_) return false;
+  seen_[i].attended = n_graphs_;
+  const ggml_tensor* view = Uncopied(k);
+  Layer& layer = layers_[i];
+  layer.k = root;
+  layer.shape.k = KeyRows(view, root);
+  layer.shape.n_q_heads = static_cast<uint32_t>(q->ne[2]);
+  layer.shape.n_kv_heads = static_cast<uint32_t>(view->ne[2]);
+  attending_ = i;
+  return true;
+}
+
+void Observer::OnSoftMax(const ggml_tensor* node) {
+  float softcap = 0;
+  const ggml_tensor* t = node->src[0];
+  for (int steps = 0; t != nullptr && steps < 8; ++steps) {
+    if (t->op == GGML_OP_MUL_MAT) break;
+    if (t->op == GGML_OP_UNARY && ggml_get_unary_op(t) == GGML_UNARY_OP_TANH) {
+      softcap = 1;
+    }
+    t = t->src[0];
+  }
+  for (Layer& layer : layers_) {
+    if (layer.logits == nullptr || layer.logits != t) continue;
+    layer.shape.scale = FloatParam(node, 0);
+    layer.shape.max_bias = FloatParam(node, 1);
+    layer.shape.softcap = softcap;
+    layer.shape.has_sinks = node->src[2] != nullptr;
+    layer.logits = nullptr;
+  }
+}
+
+}  // namespace kvevict::llama

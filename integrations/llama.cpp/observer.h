@@ -1,0 +1,78 @@
+// Reads from the nodes of llama.cpp's graphs where the cache lies, which cells a batch
+// goes to, and the queries.
+#ifndef KVEVICT_INTEGRATIONS_LLAMA_OBSERVER_H_
+#define KVEVICT_INTEGRATIONS_LLAMA_OBSERVER_H_
+
+#include <ggml.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "layers.h"
+
+namespace kvevict::llama {
+
+// A token of the batch that a graph computes.
+struct BatchRow {
+  int64_t cell = 0;       // over all streams
+  int64_t position = -1;  // -1: the graph does not tell
+};
+
+// Who is told. Nothing here may throw.
+class GraphListener {
+ public:
+  // A graph begins to compute these tokens; `cache` is a K tensor they go to.
+  virtual void OnBatch(std::span<const BatchRow> rows,
+                       const ggml_tensor* cache) = 0;
+  // Queries [head_dim, tokens, heads, streams] of the layer layers()[i] have been
+  // computed.
+  virtual void OnQueries(size_t i, const ggml_tensor* q) = 0;
+  // Keys were turned to other positions.
+  virtual void OnShift() = 0;
+
+ protected:
+  ~GraphListener() = default;
+};
+
+class Observer {
+ public:
+  explicit Observer(GraphListener* listener) : listener_(listener) {}
+
+  // Before a node is computed: whether Computed() is to be called after it.
+  bool Ask(const ggml_tensor* node, bool wants_queries);
+  void Computed(const ggml_tensor* node);
+
+  // Forgets everything, as for a new context.
+  void Reset();
+
+  // Ascending by index. Grows while the first graph is computed.
+  const std::vector<Layer>& layers() const { return layers_; }
+
+ private:
+  struct Seen {
+    uint64_t stored = 0, attended = 0;  // the last graph that did
+  };
+
+  size_t Find(int32_t index);
+  void OnStored(const ggml_tensor* node);
+  bool OnAttention(const ggml_tensor* node, const ggml_tensor* q,
+                   const ggml_tensor* k);
+  void OnSoftMax(const ggml_tensor* node);
+
+  GraphListener* listener_;
+  std::vector<Layer> layers_;
+  std::vector<Seen> seen_;
+  std::vector<BatchRow> rows_;
+  std::vector<uint8_t> bytes_;
+  const ggml_tensor* positions_ = nullptr;
+  uint64_t n_graphs_ = 0;
+  size_t attending_ = 0;  // the layer whose node has been asked for
+};
+
+// The bytes [offset, offset + n) of a tensor, wherever it lies.
+void ReadTensor(const ggml_tensor* tensor, void* out, size_t offset, size_t n);
+
+}  // namespace kvevict::llama
+
+#endif  // KVEVICT_INTEGRATIONS_LLAMA_OBSERVER_H_

@@ -1,0 +1,167 @@
+// Sequences in files.
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "adapter.h"
+#include "error.h"
+
+using kvevict::llama::Bytes;
+using kvevict::llama::Check;
+using kvevict::llama::Fail;
+using kvevict::llama::LayerShape;
+using kvevict::llama::Sequence;
+
+namespace {
+
+// Little-endian, as llama.cpp's own states are on the machines that it runs on.
+struct Header {
+  char magic[8] = {'K', 'V', 'E', 'L', 'L', 'A', 'M', 'A'};
+  uint32_t version = 1;
+  uint32_t next = 0;
+  uint32_t evicted_at = 0;
+  uint32_t n_cells = 0;
+  uint32_t n_layers = 0;
+  uint32_t layer_bytes = sizeof(LayerShape);
+  uint64_t n_tokens = 0;
+  uint64_t saved_bytes = 0;
+  uint64_t state_bytes = 0;
+  uint64_t checksum = 0;  // of what follows
+};
+static_assert(sizeof(Header) == 64);
+static_assert(sizeof(LayerShape) == 80);
+
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using File = std::unique_ptr<std::FILE, CloseFile>;
+
+// FNV-1a, eight bytes at a time.
+class Checksum {
+ public:
+  void Add(std::span<const uint8_t> bytes) {
+    for (size_t i = 0; i < bytes.size(); i += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, bytes.data() + i,
+                  std::min<size_t>(8, bytes.size() - i));
+      sum_ = (sum_ ^ word) * 0x100000001b3;
+    }
+  }
+  uint64_t sum() const { return sum_; }
+
+ private:
+  uint64_t sum_ = 0xcbf29ce484222325;
+};
+
+template <typename T>
+std::span<const uint8_t> AsBytes(std::span<const T> items) {
+  return {reinterpret_cast<const uint8_t*>(items.data()), items.size_bytes()};
+}
+
+[[noreturn]] void FailSystem(const std::string& path) {
+  Fail(KVEVICT_ERROR_UNAVAILABLE, path, ": ", std::strerror(errno));
+}
+
+}  // namespace
+
+void kvevict_llama::Save(llama_seq_id seq, const char* path,
+                         std::span<const llama_token> tokens) {
+  Sequence& s = Sync(seq);
+  CheckFit(s, seq);
+  size_t n_saved = 0;
+  Check(kvevict_sequence_save(s.handle.get(), nullptr, 0, &n_saved));
+  std::vector<uint8_t> saved(n_saved);
+  Check(kvevict_sequence_save(s.handle.get(), saved.data(), n_saved, &n_saved));
+  const Bytes state = FetchState(seq);
+
+  const std::span<const uint8_t> parts[] = {
+      AsBytes(std::span<const LayerShape>(shapes_)), AsBytes(tokens), saved,
+      state.span()};
+  Checksum checksum;
+  for (const auto& part : parts) checksum.Add(part);
+  Header header;
+  header.next = s.next;
+  header.evicted_at = s.evicted_at;
+  header.n_cells = s.n_cells;
+  header.n_layers = static_cast<uint32_t>(shapes_.size());
+  header.n_tokens = tokens.size();
+  header.saved_bytes = n_saved;
+  header.state_bytes = state.span().size();
+  header.checksum = checksum.sum();
+
+  const std::string unfinished = std::string(path) + ".part";
+  File file(std::fopen(unfinished.c_str(), "wb"));
+  if (file == nullptr) FailSystem(unfinished);
+  bool written = std::fwrite(&header, sizeof header, 1, file.get()) == 1;
+  for (const auto& part : parts) {
+    written = written && std::fwrite(part.data(), 1, part.size(), file.get()) ==
+                             part.size();
+  }
+  if (!written || std::fclose(file.release()) != 0 ||
+      std::rename(unfinished.c_str(), path) != 0) {
+    const int reason = errno;
+    std::remove(unfinished.c_str());
+    errno = reason;
+    FailSystem(path);
+  }
+}
+
+size_t kvevict_llama::Load(llama_seq_id seq, const char* path,
+                           std::span<llama_token> tokens) {
+  const File file(std::fopen(path, "rb"));
+  if (file == nullptr) FailSystem(path);
+  const auto refuse = [&](const char* why) {
+    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, path, ": ", why);
+  };
+  Header header;
+  const Header expected;
+  if (std::fread(&header, sizeof header, 1, file.get()) != 1 ||
+      std::memcmp(header.magic, expected.magic, sizeof header.magic) != 0) {
+    refuse("is no session of kvevict-llama");
+  }
+  if (header.version != expected.version ||
+      header.layer_bytes != expected.layer_bytes) {
+    refuse("is of another version");
+  }
+  // Sizes that are damaged must not ask for more memory than there are bytes.
+  std::error_code error;
+  const uint64_t n_bytes = std::filesystem::file_size(path, error);
+  const uint64_t layers_bytes = uint64_t{header.n_layers} * sizeof(LayerShape);
+  if (error || header.n_layers == 0 || header.n_tokens > n_bytes / 4 ||
+      header.saved_bytes > n_bytes || header.state_bytes > n_bytes ||
+      sizeof header + layers_bytes + header.n_tokens * 4 + header.saved_bytes +
+              header.state_bytes !=
+          n_bytes) {
+    refuse("is cut off or damaged: its length is not what it says");
+  }
+  Bytes rest(n_bytes - sizeof header);
+  const auto all = rest.span();
+  if (std::fread(all.data(), 1, all.size(), file.get()) != all.size()) {
+    FailSystem(path);
+  }
+  const auto layer_bytes = all.first(layers_bytes);
+  const auto token_bytes = all.subspan(layers_bytes, header.n_tokens * 4);
+  const auto saved =
+      all.subspan(layers_bytes + token_bytes.size(), header.saved_bytes);
+  const auto state = all.last(header.state_bytes);
+  Checksum checksum;
+  for (const auto& part : {layer_bytes, token_bytes, saved, state}) {
+    checksum.Add(part);
+  }
+  if (checksum.sum() != header.checksum) refuse("is damaged");
+  if (!tokens.empty() && tokens.size() < header.n_tokens) {
+    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, path, ": tokens_capacity ",
+         tokens.size(), " < ", header.n_tokens, " saved tokens");
+  }
+
+  std::vector<LayerShape> shapes(header.n_layers);
+  std::memcpy(shapes.data(), layer_bytes.data(), layers_bytes);
+  Receive(seq, shapes, saved, state,
+          {header.next, header.evicted_at, header.n_cells});
+  if (!tokens.empty()) {
+    std::memcpy(tokens.data(), token_bytes.data(), token_bytes.size());
+  }
+  return header.n_tokens;
+}

@@ -1,0 +1,80 @@
+// The bytes of llama_state_seq_get_data(): where positions, keys and values lie in
+// them. Nothing in them says which version of llama.cpp wrote them, so they count as
+// understood only if every header agrees with the layers and they end where they must.
+#ifndef KVEVICT_INTEGRATIONS_LLAMA_STATE_H_
+#define KVEVICT_INTEGRATIONS_LLAMA_STATE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "layers.h"
+
+namespace kvevict::llama {
+
+// How versions differ.
+struct StateFormat {
+  uint32_t magic_bytes = 0;      // u32 0xaf143cd8, i32 sequence; or none
+  uint32_t extension_bytes = 0;  // per cell, of models with M-RoPE
+  uint32_t reserved_bytes = 0;   // behind the number of layers
+};
+
+// What a state takes with n_cells cells, without windows and recurrence.
+uint64_t StateBytes(const StateFormat& format,
+                    std::span<const LayerShape> layers, uint32_t n_streams,
+                    uint64_t n_cells);
+
+// Whether any version would write so many bytes.
+bool IsStateSize(std::span<const LayerShape> layers, uint32_t n_streams,
+                 uint64_t n_cells, uint64_t n_bytes);
+
+class State {
+ public:
+  // Reads `bytes` of a cache with `layers`; `partial_bytes` is the size of what is not
+  // cells of these layers, with its own header, or 0. No value: another form.
+  static std::optional<State> Parse(std::span<uint8_t> bytes,
+                                    std::span<const LayerShape> layers,
+                                    uint64_t partial_bytes);
+
+  uint32_t n_cells() const { return n_cells_; }
+  uint32_t n_streams() const { return n_streams_; }
+  int32_t position(uint32_t cell) const;
+  // The layer's rows, where they lie.
+  kvevict_view View(const LayerShape& shape, size_t layer) const;
+
+  // Cells in the order that `order` lists them, but for their rows.
+  void ReorderCells(std::span<const int32_t> order);
+
+  // Keeps cells 0 .. positions.size() - 1 and gives them these positions, ascending;
+  // what a cell has beside goes with its position. Returns the bytes left.
+  size_t Tighten(std::span<const int32_t> positions);
+
+ private:
+  struct Piece {  // K or V of a layer
+    size_t header = 0, header_bytes = 0, data = 0;
+    uint64_t cell_bytes = 0;  // of a row, or of an element of each channel
+    uint64_t n_rows = 0;      // 0: one row per cell; else channels
+  };
+
+  static std::optional<State> ParseAs(const StateFormat& format,
+                                      std::span<uint8_t> bytes,
+                                      std::span<const LayerShape> layers,
+                                      uint64_t partial_bytes);
+  size_t cell_bytes() const { return 12 + format_.extension_bytes; }
+
+  std::span<uint8_t> bytes_;
+  StateFormat format_;
+  uint32_t n_streams_ = 0;
+  uint32_t n_cells_ = 0;
+  size_t count_ = 0;  // offset of the number of cells
+  size_t cells_ = 0;
+  size_t tail_ = 0;  // end of the layers
+  std::vector<Piece> pieces_;
+  std::vector<size_t> k_, v_;  // pieces of each layer; v: SIZE_MAX without
+};
+
+}  // namespace kvevict::llama
+
+#endif  // KVEVICT_INTEGRATIONS_LLAMA_STATE_H_

@@ -1,0 +1,165 @@
+// kvevict_llama_measure [TOKENS BUDGET]: what evicting 8,192 tokens to 1,024 costs in
+// llama.cpp, on a model of random weights with 8 layers and 8 KV heads of 64; the rows of
+// the table in docs/llama-cpp.md.
+#include <malloc.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/llama_cpp/random_model.h"
+#include "tests/llama_cpp/session.h"
+
+namespace {
+
+using kvevict::tests::LoadModel;
+using kvevict::tests::ModelHandle;
+using kvevict::tests::RandomModel;
+using kvevict::tests::RandomTokens;
+using kvevict::tests::Session;
+using kvevict::tests::SessionOptions;
+using kvevict::tests::WriteRandomModel;
+using Clock = std::chrono::steady_clock;
+
+constexpr uint32_t kChunk = 512;
+
+double CpuSeconds() {
+  rusage usage;
+  getrusage(RUSAGE_THREAD, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) +
+           1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+double ResidentMiB() {
+  malloc_trim(0);
+  std::ifstream statm("/proc/self/statm");
+  double all = 0, resident = 0;
+  statm >> all >> resident;
+  return resident * static_cast<double>(sysconf(_SC_PAGESIZE)) / (1 << 20);
+}
+
+double TokensPerSecond(Session& session) {
+  constexpr uint32_t kSteps = 24;
+  const auto tokens = RandomTokens(kSteps, session.n_vocab(), 5);
+  const auto start = Clock::now();
+  for (uint32_t i = 0; i < kSteps; ++i) {
+    session.Decode(std::span(tokens).subspan(i, 1));
+  }
+  return kSteps / std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+struct Row {
+  const char* name;
+  ggml_type type;
+  bool flash;
+  bool smaller_context;
+};
+
+void Measure(llama_model* model, const Row& row, uint32_t n_tokens,
+             uint32_t budget) {
+  SessionOptions options;
+  options.type_k = options.type_v = row.type;
+  options.flash = row.flash;
+  options.n_ctx = n_tokens + 256;
+  options.n_ubatch = kChunk;
+  options.last_logits_only = true;
+  const std::string policy = "snapkv:budget=" + std::to_string(budget);
+  auto session = std::make_unique<Session>(model, policy.c_str(), options);
+  // Chunks take turns with those of a context without the adapter, which is gone before
+  // memory is looked at.
+  double observed = 0, plain = 0;
+  {
+    Session bare(model, nullptr, options);
+    const auto tokens = RandomTokens(n_tokens, session->n_vocab());
+    for (uint32_t i = 0; i < n_tokens; i += kChunk) {
+      const auto chunk =
+          std::span(tokens).subspan(i, std::min(kChunk, n_tokens - i));
+      const bool first = i / kChunk % 2 == 0;
+      for (Session* s :
+           {first ? session.get() : &bare, first ? &bare : session.get()}) {
+        const double start = CpuSeconds();
+        s->Decode(chunk);
+        (s == &bare ? plain : observed) += CpuSeconds() - start;
+      }
+    }
+  }
+  const double resident_before = ResidentMiB();
+  Session::Report report;
+  double before = 0, after = 0, resident_after = resident_before;
+  if (row.smaller_context) {
+    options.n_ctx = budget + 64;
+    Session target(model, policy.c_str(), options);
+    report = session->Evict(0, KVEVICT_LLAMA_WAY_AUTO, &target);
+    before = TokensPerSecond(*session);
+    session.reset();
+    resident_after = ResidentMiB();
+    after = TokensPerSecond(target);
+  } else {
+    report = session->Evict();
+    after = TokensPerSecond(*session);
+  }
+  const double mib = 1 << 20;
+  std::printf("| %s | %s | %.1f -> %.1f | %.1f | %.1f | %.1f | %+.2f %% | ",
+              row.name,
+              row.smaller_context ? "smaller context"
+              : report.in_place   ? "in place"
+                                  : "by state",
+              static_cast<double>(report.bytes_before) / mib,
+              static_cast<double>(report.bytes_after) / mib, report.total_ms,
+              report.evict_ms, report.total_ms - report.evict_ms,
+              100 * (observed / plain - 1));
+  if (row.smaller_context) {
+    std::printf("%.0f -> %.0f | %.0f -> %.0f |\n", resident_before,
+                resident_after, before, after);
+  } else {
+    std::printf("| -> %.0f |\n", after);
+  }
+  std::fflush(stdout);
+}
+
+std::string Processor() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown processor";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const uint32_t n_tokens = argc > 1 ? std::atoi(argv[1]) : 8192;
+  const uint32_t budget = argc > 2 ? std::atoi(argv[2]) : 1024;
+  RandomModel shape;
+  shape.n_layers = 8;
+  shape.n_heads = shape.n_kv_heads = 8;
+  shape.head_dim = 64;
+  shape.n_embd = 128;
+  const std::string path = WriteRandomModel(shape);
+  const ModelHandle model = LoadModel(path);
+  unlink(path.c_str());
+  std::printf(
+      "%u -> %u tokens, 8 layers, 8 KV heads of 64, snapkv, 1 thread, %s\n\n"
+      "| cache | evicted | KV MiB | ms | kvevict's | beside | observing | "
+      "process MiB | tokens/s |\n|---|---|---|---|---|---|---|---|---|\n",
+      n_tokens, budget, Processor().c_str());
+  for (const Row& row : {
+           Row{"f16, flash attention", GGML_TYPE_F16, true, false},
+           Row{"f16, flash attention", GGML_TYPE_F16, true, true},
+           Row{"f16, V transposed", GGML_TYPE_F16, false, false},
+           Row{"q8_0, flash attention", GGML_TYPE_Q8_0, true, false},
+           Row{"f32, V transposed", GGML_TYPE_F32, false, false},
+       }) {
+    Measure(model.get(), row, n_tokens, budget);
+  }
+  return 0;
+}

@@ -1,0 +1,29 @@
+// Models with random weights, in files that llama.cpp loads.
+#ifndef KVEVICT_TESTS_LLAMA_CPP_RANDOM_MODEL_H_
+#define KVEVICT_TESTS_LLAMA_CPP_RANDOM_MODEL_H_
+
+#include <cstdint>
+#include <string>
+
+namespace kvevict::tests {
+
+struct RandomModel {
+  std::string arch =
+      "llama";  // llama, qwen3, gemma2, gemma3, deepseek2, lfm2, bloom
+  uint32_t n_layers = 3;
+  uint32_t n_embd = 64;
+  uint32_t n_heads = 4;
+  uint32_t n_kv_heads = 2;
+  uint32_t head_dim = 32;
+  uint32_t n_ff = 96;
+  uint32_t n_vocab = 256;
+  uint32_t n_ctx = 16384;
+  uint32_t window = 32;  // gemma2, gemma3
+};
+
+// Writes a model of this shape to a file of its own, which the caller removes.
+std::string WriteRandomModel(const RandomModel& model);
+
+}  // namespace kvevict::tests
+
+#endif  // KVEVICT_TESTS_LLAMA_CPP_RANDOM_MODEL_H_

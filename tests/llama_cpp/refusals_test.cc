@@ -1,0 +1,167 @@
+// What llama.cpp cannot hold, or the adapter cannot know, is refused with the reason.
+#include <criterion/criterion.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "tests/llama_cpp/random_model.h"
+#include "tests/llama_cpp/session.h"
+
+namespace {
+
+using kvevict::tests::LoadModel;
+using kvevict::tests::ModelHandle;
+using kvevict::tests::RandomModel;
+using kvevict::tests::RandomTokens;
+using kvevict::tests::Session;
+using kvevict::tests::SessionOptions;
+using kvevict::tests::WriteRandomModel;
+
+ModelHandle Random(const char* arch) {
+  RandomModel shape;
+  shape.arch = arch;
+  if (shape.arch == "bloom") shape.n_embd = shape.n_heads * shape.head_dim;
+  const std::string path = WriteRandomModel(shape);
+  ModelHandle model = LoadModel(path);
+  unlink(path.c_str());
+  return model;
+}
+
+void ExpectPart(const std::string& text, const char* part) {
+  cr_expect(text.find(part) != std::string::npos, "no \"%s\" in \"%s\"", part,
+            text.c_str());
+}
+
+Test(llama_refusals, policies_of_unequal_lists) {
+  kvevict_llama* kv = nullptr;
+  for (const char* policy :
+       {"pyramidkv:budget=64", "snapkv:budget=64,heads=adaptive",
+        "cake:budget=64", "streaming-llm:budget=64,rotate=yes"}) {
+    cr_expect(
+        kvevict_llama_create(policy, nullptr, &kv) == KVEVICT_ERROR_UNSUPPORTED,
+        "%s", policy);
+    ExpectPart(kvevict_llama_last_error_message(), "is held");
+  }
+  cr_expect(kvevict_llama_create("snapkv:budget=", nullptr, &kv) ==
+            KVEVICT_ERROR_INVALID_ARGUMENT);
+  cr_expect(kvevict_llama_create(nullptr, nullptr, &kv) ==
+            KVEVICT_ERROR_INVALID_ARGUMENT);
+  cr_expect(kvevict_llama_create("snapkv", nullptr, nullptr) ==
+            KVEVICT_ERROR_INVALID_ARGUMENT);
+  kvevict_llama_options options = KVEVICT_LLAMA_OPTIONS_INIT;
+  options.struct_size = 4;
+  cr_expect(kvevict_llama_create("snapkv", &options, &kv) ==
+            KVEVICT_ERROR_INVALID_ARGUMENT);
+  kvevict_llama_destroy(nullptr);
+}
+
+Test(llama_refusals, a_context_that_is_not_there_yet) {
+  const ModelHandle model = Random("llama");
+  kvevict_llama* kv = nullptr;
+  cr_assert(kvevict_llama_create("snapkv:budget=64", nullptr, &kv) ==
+            KVEVICT_OK);
+  cr_expect(kvevict_llama_evict(kv, 0, nullptr, nullptr) ==
+            KVEVICT_ERROR_INVALID_ARGUMENT);
+  ExpectPart(kvevict_llama_last_error_message(), "no context is attached");
+  cr_expect(kvevict_llama_attach(kv, nullptr) ==
+            KVEVICT_ERROR_INVALID_ARGUMENT);
+  kvevict_llama_destroy(kv);
+  Session session(model.get(), "snapkv:budget=64", {});
+  ExpectPart(session.EvictRefused(), "llama_decode() comes first");
+  session.Decode(RandomTokens(10, session.n_vocab()));
+  cr_expect(kvevict_llama_evict(session.kv(), 1, nullptr, nullptr) ==
+            KVEVICT_ERROR_INVALID_ARGUMENT);
+  ExpectPart(kvevict_llama_last_error_message(), "seq 1 is not in [0, 1)");
+}
+
+Test(llama_refusals, cells_that_others_changed) {
+  const ModelHandle model = Random("llama");
+  const auto tokens = RandomTokens(200, 256);
+  for (const auto way : {KVEVICT_LLAMA_WAY_AUTO, KVEVICT_LLAMA_WAY_STATE}) {
+    for (const bool evicted : {false, true}) {
+      SessionOptions options;
+      Session removed(model.get(), "snapkv:budget=64", options);
+      Session shifted(model.get(), "snapkv:budget=64", options);
+      for (Session* session : {&removed, &shifted}) {
+        session->Decode(tokens);
+        if (evicted) {
+          session->Evict(0, way);
+          session->Decode(tokens);
+        }
+      }
+      llama_memory_seq_rm(removed.memory(), 0, 8, 20);
+      ExpectPart(removed.EvictRefused(way), evicted ? "cells" : "removed");
+      // Context shift, as llama.cpp's examples do it.
+      llama_memory_seq_rm(shifted.memory(), 0, 8, 20);
+      const llama_pos end = evicted ? 400 : 200;
+      llama_memory_seq_add(shifted.memory(), 0, 20, end, -12);
+      cr_expect(!shifted.EvictRefused(way).empty());
+      shifted.Decode(tokens);
+      ExpectPart(shifted.EvictRefused(way), "shifted");
+      // Removed and decoded anew it is fit again.
+      llama_memory_seq_rm(shifted.memory(), 0, -1, -1);
+      shifted.Decode(tokens);
+      cr_expect(shifted.Evict(0, way).cells_after == 64);
+    }
+  }
+}
+
+Test(llama_refusals, attention_that_cannot_be_scored) {
+  const auto tokens = RandomTokens(200, 256);
+  const ModelHandle alibi = Random("bloom");
+  SessionOptions options;
+  for (const bool flash : {false, true}) {
+    options.flash = flash;
+    Session attention(alibi.get(), "snapkv:budget=64,scope=model", options);
+    attention.Decode(tokens);
+    ExpectPart(attention.EvictRefused(), "ALiBi");
+    Session heads(alibi.get(), "knorm:budget=64", options);
+    heads.Decode(tokens);
+    ExpectPart(heads.EvictRefused(), "scope=model is held");
+    for (const char* policy :
+         {"knorm:budget=64,scope=model", "streaming-llm:budget=64"}) {
+      Session one_list(alibi.get(), policy, options);
+      one_list.Decode(tokens);
+      cr_expect(one_list.Evict().cells_after == 64);
+    }
+    const ModelHandle capped = Random("gemma2");
+    Session snapkv(capped.get(), "snapkv:budget=64", options);
+    snapkv.Decode(tokens);
+    ExpectPart(snapkv.EvictRefused(), "capped");
+    Session knorm(capped.get(), "knorm:budget=64", options);
+    knorm.Decode(tokens);
+    cr_expect(knorm.Evict().cells_after == 64);
+  }
+}
+
+Test(llama_refusals, what_graphs_do_not_tell) {
+  const ModelHandle model = Random("llama");
+  SessionOptions options;
+  options.n_seq = 2;
+  options.unified = true;
+  Session session(model.get(), "snapkv:budget=32,window=8", options);
+  // A batch that nobody announced.
+  std::vector<llama_token> tokens = RandomTokens(64, 256);
+  cr_assert(
+      llama_decode(session.ctx(), llama_batch_get_one(tokens.data(), 64)) == 0);
+  ExpectPart(session.EvictRefused(), "announced");
+  llama_memory_clear(session.memory(), true);
+  session.Decode(tokens);
+  cr_expect(session.Evict().cells_after == 32);
+
+  SessionOptions windowed;
+  const ModelHandle gemma = Random("gemma3");
+  Session window(gemma.get(), "snapkv:budget=32,window=8", windowed);
+  window.Decode(tokens);
+  ExpectPart(window.EvictRefused(KVEVICT_LLAMA_WAY_IN_PLACE), "sliding window");
+  // Fewer queries than score.
+  Session few(model.get(), "snapkv:budget=32,window=8", SessionOptions());
+  few.Decode(tokens);
+  cr_assert(kvevict_llama_trim(few.kv(), 0, 44) == KVEVICT_OK);
+  ExpectPart(few.EvictRefused(), "last 8 queries, of which 4 are known");
+  cr_expect(few.Positions().size() == 44);
+  few.Decode(RandomTokens(4, 256));
+  cr_expect(few.Evict().evicted == 1);
+}
+
+}  // namespace

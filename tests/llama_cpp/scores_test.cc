@@ -1,0 +1,114 @@
+// The queries and scales that the adapter reads are those of llama.cpp's attention: keep
+// sets are those of its own softmax.
+#include <criterion/criterion.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/llama_cpp/random_model.h"
+#include "tests/llama_cpp/session.h"
+
+namespace {
+
+using kvevict::tests::LoadModel;
+using kvevict::tests::ModelHandle;
+using kvevict::tests::RandomModel;
+using kvevict::tests::RandomTokens;
+using kvevict::tests::Session;
+using kvevict::tests::SessionOptions;
+using kvevict::tests::WriteRandomModel;
+
+constexpr uint32_t kTokens = 150, kWindow = 10, kBudget = 60, kSinks = 4;
+
+// Weights [kv, rows, heads] of the last graph, by layer.
+struct Weights {
+  int64_t n_kv = 0, n_rows = 0, n_heads = 0;
+  std::vector<float> values;
+};
+using Captured = std::map<int, Weights>;
+
+bool Capture(ggml_tensor* node, bool ask, void* captured) {
+  if (node->op != GGML_OP_SOFT_MAX) return false;
+  if (ask) return true;
+  const int layer = std::atoi(std::strrchr(node->name, '-') + 1);
+  Weights& w = (*static_cast<Captured*>(captured))[layer];
+  w = {node->ne[0], node->ne[1], node->ne[2], {}};
+  w.values.resize(static_cast<size_t>(ggml_nelements(node)));
+  std::memcpy(w.values.data(), node->data, w.values.size() * sizeof(float));
+  return true;
+}
+
+// SnapKV of one KV head: mean over the window's rows and the group, average over 7
+// neighbours; then sinks, the window, and the best.
+std::vector<int32_t> Oracle(const Weights& w, uint32_t n_kv_heads,
+                            uint32_t head) {
+  const int64_t group = w.n_heads / n_kv_heads;
+  const int64_t past = kTokens - kWindow;
+  std::vector<double> sums(past), pooled(past);
+  for (int64_t q = head * group; q < (head + 1) * group; ++q) {
+    for (int64_t r = w.n_rows - kWindow; r < w.n_rows; ++r) {
+      for (int64_t t = 0; t < past; ++t) {
+        sums[t] += w.values[(q * w.n_rows + r) * w.n_kv + t];
+      }
+    }
+  }
+  for (int64_t t = 0; t < past; ++t) {
+    for (int64_t i = std::max<int64_t>(0, t - 3); i < std::min(past, t + 4);
+         ++i) {
+      pooled[t] += sums[i] / 7;
+    }
+  }
+  std::vector<int32_t> order;
+  for (int32_t t = kSinks; t < past; ++t) order.push_back(t);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return pooled[a] > pooled[b]; });
+  order.resize(kBudget - kSinks - kWindow);
+  for (int32_t t = 0; t < int32_t{kSinks}; ++t) order.push_back(t);
+  for (int32_t t = past; t < int32_t{kTokens}; ++t) order.push_back(t);
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+Test(llama_scores, keep_sets_are_those_of_llama_cpps_softmax) {
+  for (const char* arch : {"llama", "qwen3", "gemma3", "deepseek2", "lfm2"}) {
+    RandomModel shape;
+    shape.arch = arch;
+    shape.n_layers = 7;
+    shape.n_embd = shape.n_heads * shape.head_dim;
+    const std::string path = WriteRandomModel(shape);
+    const ModelHandle model = LoadModel(path);
+    unlink(path.c_str());
+    const uint32_t n_kv_heads = shape.arch == "deepseek2" ? 1 : 2;
+    Captured captured;
+    SessionOptions options;
+    options.callback = &Capture;
+    options.callback_data = &captured;
+    options.n_ubatch = 25;  // the window lies in the last one
+    Session session(model.get(), "snapkv:budget=60,window=10", options);
+    session.Decode(RandomTokens(kTokens, shape.n_vocab));
+    session.Evict();
+    uint32_t layer = 0, differing = 0, lists = 0;
+    for (uint32_t i = 0;
+         kvevict_llama_layer(session.kv(), i, &layer) == KVEVICT_OK; ++i) {
+      for (uint32_t h = 0; h < n_kv_heads; ++h, ++lists) {
+        const auto expected = Oracle(captured.at(layer), n_kv_heads, h);
+        const auto kept = session.Positions(i, h);
+        cr_assert(kept.size() == expected.size());
+        std::vector<int32_t> common;
+        std::set_intersection(kept.begin(), kept.end(), expected.begin(),
+                              expected.end(), std::back_inserter(common));
+        differing += static_cast<uint32_t>(kept.size() - common.size());
+      }
+    }
+    cr_expect(lists >= 2, "%s", arch);
+    // Scores that are equal but for rounding may change places.
+    cr_expect(differing <= 1, "%s: %u tokens of %u lists", arch, differing,
+              lists);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,249 @@
+// Several sequences, other contexts, files, trims.
+#include <criterion/criterion.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "tests/llama_cpp/random_model.h"
+#include "tests/llama_cpp/session.h"
+
+namespace {
+
+using kvevict::tests::LoadModel;
+using kvevict::tests::MaxDifference;
+using kvevict::tests::ModelHandle;
+using kvevict::tests::RandomModel;
+using kvevict::tests::RandomTokens;
+using kvevict::tests::Session;
+using kvevict::tests::SessionOptions;
+using kvevict::tests::WriteRandomModel;
+
+constexpr char kPolicy[] = "snapkv:budget=48,window=16,scope=model";
+
+ModelHandle Random(const RandomModel& shape) {
+  const std::string path = WriteRandomModel(shape);
+  ModelHandle model = LoadModel(path);
+  unlink(path.c_str());
+  return model;
+}
+
+// Sequences take turns in each batch, and are evicted while others stay: each goes on
+// as where llama.cpp itself removed its tokens.
+Test(llama_sequences, interleaved_ones_are_evicted_by_themselves) {
+  const RandomModel shape;
+  const ModelHandle model = Random(shape);
+  for (const bool unified : {false, true}) {
+    for (const bool flash : {false, true}) {
+      SessionOptions options;
+      options.n_seq = 3;
+      options.unified = unified;
+      options.flash = flash;
+      Session evicted(model.get(), kPolicy, options);
+      Session removed(model.get(), nullptr, options);
+      const std::vector<std::vector<llama_token>> prompts = {
+          RandomTokens(90, shape.n_vocab, 1),
+          RandomTokens(70, shape.n_vocab, 2),
+          RandomTokens(30, shape.n_vocab, 3)};
+      evicted.DecodeTogether(prompts);
+      removed.DecodeTogether(prompts);
+      std::vector<std::vector<int32_t>> gone(3);
+      uint32_t next = 90;
+      for (int round = 0; round < 3; ++round) {
+        for (llama_seq_id seq : {1, 0, 2}) {
+          const auto before = evicted.Positions(0, 0, seq);
+          const auto report = evicted.Evict(seq);
+          cr_expect(report.evicted == (before.size() > 48));
+          cr_expect(unified || report.evicted == 0 || report.in_place == 1);
+          const auto after = evicted.Positions(0, 0, seq);
+          size_t i = 0;
+          for (const int32_t position : before) {
+            if (i < after.size() && after[i] == position) {
+              ++i;
+            } else {
+              llama_memory_seq_rm(removed.memory(), seq, position,
+                                  position + 1);
+            }
+          }
+        }
+        const std::vector<std::vector<llama_token>> more = {
+            RandomTokens(20, shape.n_vocab, 10 + round),
+            RandomTokens(33, shape.n_vocab, 20 + round),
+            RandomTokens(5, shape.n_vocab, 30 + round)};
+        evicted.DecodeTogether(more);
+        removed.DecodeTogether(more);
+        for (llama_seq_id seq = 0; seq < 3; ++seq) {
+          const auto one = RandomTokens(1, shape.n_vocab, 40 + seq);
+          const double difference =
+              MaxDifference(evicted.Decode(one, seq), removed.Decode(one, seq));
+          cr_expect(difference < (flash ? 0.2 : 5e-4),
+                    "unified %d flash %d seq %d: %g", unified, flash, seq,
+                    difference);
+        }
+        next += 21;
+      }
+      uint32_t logical = 0;
+      kvevict_sequence_logical_length(evicted.sequence(0), &logical);
+      cr_expect(logical == next);
+    }
+  }
+}
+
+Test(llama_sequences, a_smaller_context_takes_what_stays) {
+  for (const char* arch : {"llama", "gemma3", "deepseek2", "lfm2"}) {
+    RandomModel shape;
+    shape.arch = arch;
+    shape.n_layers = 7;
+    shape.n_embd = shape.n_heads * shape.head_dim;
+    const ModelHandle model = Random(shape);
+    SessionOptions options, small;
+    small.n_ctx = 256;
+    const auto prompt = RandomTokens(300, shape.n_vocab);
+    const auto next = RandomTokens(40, shape.n_vocab, 2);
+    Session large(model.get(), kPolicy, options);
+    Session target(model.get(), kPolicy, small);
+    large.Decode(prompt);
+    const auto report = large.Evict(0, KVEVICT_LLAMA_WAY_AUTO, &target);
+    cr_expect(report.evicted == 1 && report.in_place == 0 &&
+              report.cells_after == 48);
+    // The source is as it was, and evicts the same tokens when told to.
+    cr_expect(large.Positions().size() == 300);
+    large.Evict();
+    cr_expect(large.Positions() == target.Positions());
+    cr_expect(large.Decode(next) == target.Decode(next), "%s", arch);
+    cr_expect(large.Evict().evicted && target.Evict().evicted);
+    cr_expect(large.Positions() == target.Positions());
+    cr_expect(large.Decode(next) == target.Decode(next), "%s", arch);
+  }
+}
+
+Test(llama_sequences, a_context_that_is_too_small_is_left_as_it_was) {
+  const RandomModel shape;
+  const ModelHandle model = Random(shape);
+  SessionOptions options, small;
+  small.n_ctx = 256;
+  Session large(model.get(), "streaming-llm:budget=400", options);
+  Session target(model.get(), "streaming-llm:budget=400", small);
+  large.Decode(RandomTokens(600, shape.n_vocab));
+  target.Decode(RandomTokens(5, shape.n_vocab));
+  try {
+    large.Evict(0, KVEVICT_LLAMA_WAY_AUTO, &target);
+    cr_assert_fail("400 cells fit into 256");
+  } catch (const std::runtime_error& error) {
+    cr_expect(
+        std::string(error.what()).find("256 cells < 400") != std::string::npos,
+        "%s", error.what());
+  }
+  cr_expect(target.Positions().size() == 5);
+  cr_expect(large.Positions().size() == 600);
+}
+
+Test(llama_sequences, sessions_come_back_from_files) {
+  for (const char* arch : {"llama", "gemma3", "lfm2"}) {
+    RandomModel shape;
+    shape.arch = arch;
+    shape.n_layers = 7;
+    shape.n_embd = shape.n_heads * shape.head_dim;
+    const ModelHandle model = Random(shape);
+    SessionOptions options;
+    const auto prompt = RandomTokens(200, shape.n_vocab);
+    const auto next = RandomTokens(40, shape.n_vocab, 2);
+    char path[] = "/tmp/kvevict-session-XXXXXX";
+    close(mkstemp(path));
+    Session first(model.get(), "snapkv:budget=48,window=16", options);
+    first.Decode(prompt);
+    first.Evict();
+    cr_assert(kvevict_llama_save(first.kv(), 0, path, prompt.data(),
+                                 prompt.size()) == KVEVICT_OK,
+              "%s", kvevict_llama_last_error_message());
+    // A context that has not decoded anything, and one that has.
+    for (const bool used : {false, true}) {
+      Session second(model.get(), "snapkv:budget=48,window=16", options);
+      if (used) second.Decode(next);
+      std::vector<llama_token> tokens(prompt.size());
+      size_t n = 0;
+      cr_assert(kvevict_llama_load(second.kv(), 0, path, tokens.data(),
+                                   tokens.size(), &n) == KVEVICT_OK,
+                "%s", kvevict_llama_last_error_message());
+      cr_expect(n == prompt.size() && tokens == prompt);
+      for (uint32_t h = 0; h < 2; ++h) {
+        cr_expect(second.Positions(0, h) == first.Positions(0, h));
+      }
+      if (used) {
+        cr_expect(first.Decode(next) == second.Decode(next), "%s", arch);
+        cr_expect(first.Evict().cells_after == second.Evict().cells_after);
+        cr_expect(first.Positions() == second.Positions());
+      }
+    }
+    // Damage is found, whatever byte it hits.
+    std::ifstream in(path, std::ios::binary);
+    const std::string whole((std::istreambuf_iterator<char>(in)), {});
+    Session third(model.get(), "snapkv:budget=48,window=16", options);
+    for (const size_t at : {size_t{0}, size_t{8}, size_t{16}, size_t{60},
+                            size_t{70}, whole.size() / 2, whole.size() - 1}) {
+      std::string damaged = whole;
+      damaged[at] = static_cast<char>(damaged[at] ^ 4);
+      std::ofstream(path, std::ios::binary) << damaged;
+      if (at != 16) {  // the logical length, which positions tell again
+        cr_expect(kvevict_llama_load(third.kv(), 0, path, nullptr, 0,
+                                     nullptr) == KVEVICT_ERROR_INVALID_ARGUMENT,
+                  "byte %zu", at);
+      }
+    }
+    std::ofstream(path, std::ios::binary) << whole.substr(0, whole.size() / 3);
+    cr_expect(kvevict_llama_load(third.kv(), 0, path, nullptr, 0, nullptr) ==
+              KVEVICT_ERROR_INVALID_ARGUMENT);
+    unlink(path);
+    cr_expect(kvevict_llama_load(third.kv(), 0, path, nullptr, 0, nullptr) ==
+              KVEVICT_ERROR_UNAVAILABLE);
+  }
+}
+
+Test(llama_sequences, trims_are_exact_or_refused) {
+  const RandomModel shape;
+  const ModelHandle model = Random(shape);
+  SessionOptions options;
+  const auto prompt = RandomTokens(120, shape.n_vocab);
+  const auto next = RandomTokens(30, shape.n_vocab, 2);
+  Session a(model.get(), "snapkv:budget=48,window=16", options);
+  Session b(model.get(), "snapkv:budget=48,window=16", options);
+  a.Decode(prompt);
+  b.Decode(prompt);
+  a.Evict();
+  b.Evict();
+  // Speculation that is taken back, by us or by the application itself.
+  const auto rejected = RandomTokens(9, shape.n_vocab, 3);
+  a.Decode(rejected);
+  cr_assert(kvevict_llama_trim(a.kv(), 0, 122) == KVEVICT_OK, "%s",
+            kvevict_llama_last_error_message());
+  cr_expect(kvevict_llama_trim(a.kv(), 0, 120) == KVEVICT_OK);
+  cr_expect(a.Decode(next) == b.Decode(next));
+  a.Decode(rejected);
+  llama_memory_seq_rm(a.memory(), 0, 150, -1);
+  cr_expect(a.Decode(next) == b.Decode(next));
+  cr_expect(a.Evict().cells_after == b.Evict().cells_after);
+  cr_expect(a.Positions() == b.Positions());
+  // What lies between evicted tokens does not come back.
+  cr_expect(kvevict_llama_trim(a.kv(), 0, 100) ==
+            KVEVICT_ERROR_INVALID_ARGUMENT);
+  cr_expect(kvevict_llama_trim(a.kv(), 0, 1000) ==
+            KVEVICT_ERROR_INVALID_ARGUMENT);
+  cr_expect(a.Positions().size() == 48);
+  // The sinks are a prefix that is as it was.
+  cr_expect(kvevict_llama_trim(a.kv(), 0, 4) == KVEVICT_OK);
+  cr_expect(a.Positions().size() == 4);
+  Session fresh(model.get(), nullptr, options);
+  const auto expected = fresh.Decode(prompt);
+  const auto rest = a.Decode(std::span(prompt).subspan(4));
+  cr_expect(MaxDifference(rest, std::span(expected).subspan(
+                                    4 * size_t{shape.n_vocab})) < 5e-4);
+  // All of it removed: anew.
+  llama_memory_seq_rm(a.memory(), 0, -1, -1);
+  cr_expect(a.Decode(prompt) == expected);
+  cr_expect(a.Evict().in_place == 1);
+}
+
+}  // namespace

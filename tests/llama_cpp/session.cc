@@ -1,0 +1,195 @@
+#include "tests/llama_cpp/session.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <random>
+#include <stdexcept>
+
+namespace kvevict::tests {
+namespace {
+
+void Check(kvevict_status status) {
+  if (status != KVEVICT_OK) {
+    throw std::runtime_error(kvevict_llama_last_error_message());
+  }
+}
+
+// Errors only, and those to the test's output where it asks for them.
+void Log(ggml_log_level level, const char* text, void*) {
+  static const bool wanted = std::getenv("KVEVICT_LLAMA_LOG") != nullptr;
+  if (wanted && level >= GGML_LOG_LEVEL_INFO) std::fputs(text, stderr);
+}
+
+class Batch {
+ public:
+  explicit Batch(size_t n) : batch_(llama_batch_init(n, 0, 1)) {}
+  ~Batch() { llama_batch_free(batch_); }
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+  void Add(llama_token token, llama_pos position, llama_seq_id seq,
+           bool wants_logits = true) {
+    const int32_t i = batch_.n_tokens++;
+    batch_.token[i] = token;
+    batch_.pos[i] = position;
+    batch_.n_seq_id[i] = 1;
+    batch_.seq_id[i][0] = seq;
+    batch_.logits[i] = wants_logits ? 1 : 0;
+  }
+  const llama_batch& get() const { return batch_; }
+
+ private:
+  llama_batch batch_;
+};
+
+}  // namespace
+
+ModelHandle LoadModel(const std::string& path) {
+  static const bool loaded = [] {
+    llama_log_set(&Log, nullptr);
+    ggml_backend_load_all_from_path(KVEVICT_LLAMA_LIBRARIES);
+    return true;
+  }();
+  (void)loaded;
+  llama_model_params params = llama_model_default_params();
+  params.n_gpu_layers = 0;
+  ModelHandle model(llama_model_load_from_file(path.c_str(), params));
+  if (model == nullptr) throw std::runtime_error("cannot load " + path);
+  return model;
+}
+
+Session::Session(llama_model* model, const char* policy,
+                 const SessionOptions& options)
+    : n_vocab_(static_cast<uint32_t>(
+          llama_vocab_n_tokens(llama_model_get_vocab(model)))),
+      last_logits_only_(options.last_logits_only) {
+  llama_context_params params = llama_context_default_params();
+  params.n_ctx = options.n_ctx;
+  params.n_batch = options.n_ctx;
+  params.n_ubatch = options.n_ubatch;
+  params.n_seq_max = options.n_seq;
+  params.n_threads = params.n_threads_batch = 1;
+  params.type_k = options.type_k;
+  params.type_v = options.type_v;
+  params.flash_attn_type = options.flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED
+                                         : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+  params.kv_unified = options.unified;
+  params.swa_full = options.swa_full;
+  params.cb_eval = options.callback;
+  params.cb_eval_user_data = options.callback_data;
+  if (policy != nullptr) {
+    kvevict_llama_options adapter = KVEVICT_LLAMA_OPTIONS_INIT;
+    adapter.query_rows = options.query_rows;
+    kvevict_llama* kv = nullptr;
+    Check(kvevict_llama_create(policy, &adapter, &kv));
+    kv_.reset(kv);
+    kvevict_llama_install(kv, &params);
+  }
+  ctx_.reset(llama_init_from_model(model, params));
+  if (ctx_ == nullptr) throw std::runtime_error("llama_init_from_model");
+  if (kv_ != nullptr) Check(kvevict_llama_attach(kv_.get(), ctx_.get()));
+}
+
+std::vector<float> Session::Decode(std::span<const llama_token> tokens,
+                                   llama_seq_id seq) {
+  const llama_pos next = llama_memory_seq_pos_max(memory(), seq) + 1;
+  Batch batch(tokens.size());
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    batch.Add(tokens[i], next + static_cast<llama_pos>(i), seq,
+              !last_logits_only_ || i + 1 == tokens.size());
+  }
+  if (kv_ != nullptr) Check(kvevict_llama_batch(kv_.get(), &batch.get()));
+  if (llama_decode(ctx_.get(), batch.get()) != 0) {
+    throw std::runtime_error("llama_decode");
+  }
+  const float* logits = llama_get_logits(ctx_.get());
+  const size_t n = last_logits_only_ ? 1 : tokens.size();
+  return {logits, logits + n * n_vocab_};
+}
+
+void Session::DecodeTogether(
+    const std::vector<std::vector<llama_token>>& sequences) {
+  size_t total = 0, longest = 0;
+  for (const auto& tokens : sequences) {
+    total += tokens.size();
+    longest = std::max(longest, tokens.size());
+  }
+  Batch batch(total);
+  std::vector<llama_pos> next;
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    next.push_back(llama_memory_seq_pos_max(memory(), s) + 1);
+  }
+  for (size_t i = 0; i < longest; ++i) {
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      if (i < sequences[s].size()) batch.Add(sequences[s][i], next[s]++, s);
+    }
+  }
+  if (kv_ != nullptr) Check(kvevict_llama_batch(kv_.get(), &batch.get()));
+  if (llama_decode(ctx_.get(), batch.get()) != 0) {
+    throw std::runtime_error("llama_decode");
+  }
+}
+
+kvevict_llama_report Session::Evict(llama_seq_id seq, kvevict_llama_way way,
+                                    Session* target,
+                                    const kvevict_evict_options* evict) {
+  kvevict_llama_evict_options options = KVEVICT_LLAMA_EVICT_OPTIONS_INIT;
+  options.way = way;
+  options.target = target == nullptr ? nullptr : target->kv();
+  options.evict = evict;
+  kvevict_llama_report report = KVEVICT_LLAMA_REPORT_INIT;
+  Check(kvevict_llama_evict(kv_.get(), seq, &options, &report));
+  return report;
+}
+
+std::string Session::EvictRefused(kvevict_llama_way way) {
+  try {
+    Evict(0, way);
+    return "";
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+}
+
+const kvevict_sequence* Session::sequence(llama_seq_id seq) {
+  const kvevict_sequence* sequence = nullptr;
+  Check(kvevict_llama_sequence(kv_.get(), seq, &sequence));
+  return sequence;
+}
+
+std::vector<int32_t> Session::Positions(uint32_t layer, uint32_t head,
+                                        llama_seq_id seq) {
+  uint32_t n = 0;
+  kvevict_sequence_stored_length(sequence(seq), layer, head, &n);
+  std::vector<int32_t> positions(n);
+  size_t written = 0;
+  if (kvevict_sequence_keep_positions(sequence(seq), layer, head,
+                                      positions.data(), n,
+                                      &written) != KVEVICT_OK) {
+    throw std::runtime_error(kvevict_last_error_message());
+  }
+  return positions;
+}
+
+std::vector<llama_token> RandomTokens(size_t n, uint32_t n_vocab,
+                                      uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<llama_token> tokens(n);
+  for (llama_token& token : tokens) {
+    token = static_cast<llama_token>(random() % n_vocab);
+  }
+  return tokens;
+}
+
+double MaxDifference(std::span<const float> a, std::span<const float> b) {
+  if (a.size() != b.size()) return INFINITY;
+  double most = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double d = std::fabs(double{a[i]} - b[i]);
+    if (!(d <= most)) most = d;
+  }
+  return most;
+}
+
+}  // namespace kvevict::tests

@@ -1,0 +1,86 @@
+// A llama_context with an adapter, and what tests ask of both.
+#ifndef KVEVICT_TESTS_LLAMA_CPP_SESSION_H_
+#define KVEVICT_TESTS_LLAMA_CPP_SESSION_H_
+
+#include <kvevict-llama.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace kvevict::tests {
+
+struct FreeLlama {
+  void operator()(llama_model* p) const { llama_model_free(p); }
+  void operator()(llama_context* p) const { llama_free(p); }
+  void operator()(kvevict_llama* p) const { kvevict_llama_destroy(p); }
+};
+using ModelHandle = std::unique_ptr<llama_model, FreeLlama>;
+
+// Loads a model file once for all contexts.
+ModelHandle LoadModel(const std::string& path);
+
+struct SessionOptions {
+  ggml_type type_k = GGML_TYPE_F32;
+  ggml_type type_v = GGML_TYPE_F32;
+  bool flash = false;
+  uint32_t n_ctx = 1024;
+  uint32_t n_seq = 1;
+  bool unified = false;
+  uint32_t n_ubatch = 64;
+  uint32_t query_rows = 0;
+  bool swa_full = false;
+  bool last_logits_only = false;  // of what Decode() is given
+  ggml_backend_sched_eval_callback callback = nullptr;  // the application's
+  void* callback_data = nullptr;
+};
+
+class Session {
+ public:
+  using Report = kvevict_llama_report;
+
+  // policy nullptr: without an adapter.
+  Session(llama_model* model, const char* policy,
+          const SessionOptions& options);
+
+  // Decodes tokens of a sequence from its next position on; logits of each token, end
+  // to end.
+  std::vector<float> Decode(std::span<const llama_token> tokens,
+                            llama_seq_id seq = 0);
+  // One batch of several sequences, whose tokens take turns.
+  void DecodeTogether(const std::vector<std::vector<llama_token>>& sequences);
+
+  // Throws with the adapter's sentence.
+  kvevict_llama_report Evict(llama_seq_id seq = 0,
+                             kvevict_llama_way way = KVEVICT_LLAMA_WAY_AUTO,
+                             Session* target = nullptr,
+                             const kvevict_evict_options* evict = nullptr);
+  // The sentence with which an eviction is refused; "" if it is not.
+  std::string EvictRefused(kvevict_llama_way way = KVEVICT_LLAMA_WAY_AUTO);
+
+  std::vector<int32_t> Positions(uint32_t layer = 0, uint32_t head = 0,
+                                 llama_seq_id seq = 0);
+  const kvevict_sequence* sequence(llama_seq_id seq = 0);
+  uint32_t n_vocab() const { return n_vocab_; }
+  llama_context* ctx() { return ctx_.get(); }
+  kvevict_llama* kv() { return kv_.get(); }
+  llama_memory_t memory() { return llama_get_memory(ctx_.get()); }
+
+ private:
+  uint32_t n_vocab_;
+  bool last_logits_only_;
+  std::unique_ptr<kvevict_llama, FreeLlama> kv_;  // outlives its context
+  std::unique_ptr<llama_context, FreeLlama> ctx_;
+};
+
+// n tokens below n_vocab, always the same ones for a seed.
+std::vector<llama_token> RandomTokens(size_t n, uint32_t n_vocab,
+                                      uint32_t seed = 1);
+
+double MaxDifference(std::span<const float> a, std::span<const float> b);
+
+}  // namespace kvevict::tests
+
+#endif  // KVEVICT_TESTS_LLAMA_CPP_SESSION_H_
