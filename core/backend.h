@@ -28,6 +28,7 @@
 #include "core/slot_blocks.h"
 #include "core/status.h"
 #include "core/token_ranges.h"
+#include "core/view.h"
 
 namespace kvevict {
 
@@ -334,7 +335,22 @@ struct MoveJob {
   const kvevict_view& target() const {
     return destination == nullptr ? *view : *destination;
   }
+  // In place: leaves recent rows, the last ones of every list, out, and has those change
+  // that share numbers.
+  void StayWhereRecent() {
+    const uint32_t n_recent = RecentOf(*view, tokens.most);
+    keep.count.most -= n_recent;
+    keep.count.more -= n_recent;  // modulo 2^32
+    change = GroupedRows(*view);
+  }
 };
+
+inline bool AnyChanges(Jobs<MoveJob> jobs) {
+  for (const MoveJob& job : jobs) {
+    if (job.change.any()) return true;
+  }
+  return false;
+}
 
 // Merges rows of each job that are not kept into those that are, as the job says, in
 // place; jobs that merge nothing are left alone. Rows can be read.
@@ -374,7 +390,7 @@ struct DropBlocksArgs {
 };
 
 // Stores the kept rows of each job that change anew in its destination, with their
-// numbers.
+// numbers; or in place, where numbers are those of groups of tokens.
 struct RequantizeArgs {
   Jobs<MoveJob> jobs;
 };

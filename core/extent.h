@@ -17,6 +17,16 @@ inline uint64_t Magnitude(int64_t stride) {
   return stride < 0 ? 0 - bits : bits;
 }
 
+// The row of a plane that slot n has, or shares; and how many n slots have.
+inline uint32_t RowOfSlot(const kvevict_plane& plane, uint32_t n) {
+  if (plane.group_tokens == 0) return n;
+  return static_cast<uint32_t>(n / plane.group_tokens);
+}
+
+inline uint32_t RowsOfSlots(const kvevict_plane& plane, uint32_t n) {
+  return n == 0 ? 0 : RowOfSlot(plane, n - 1) + 1;
+}
+
 // Where a plane has rows: `unit` bytes at data, and wherever steps along the axes lead
 // from there.
 struct PlaneAxes {
@@ -55,6 +65,7 @@ struct PlaneAxes {
                       ? std::max(n_tokens, view.ring_slots)
                       : std::min(std::max(n_tokens, view.ring_slots),
                                  view.block_size)) {
+    tokens.n = RowsOfSlots(plane, static_cast<uint32_t>(tokens.n));
     if (plane.address_table == 0) blocks = {plane.block_stride_bytes, n_blocks};
     // Heads with block tables of their own may all begin where the block does.
     if (view.block_table_head_stride != 0 && heads.stride == 0) heads.n = 1;

@@ -39,13 +39,20 @@ class Effort {
 
 PlaneAxes AxesOf(const LayerCache& cache, const kvevict_plane& plane,
                  int64_t n_blocks) {
-  PlaneAxes axes(*cache.view, plane, cache.tokens.most, n_blocks);
   const kvevict_view& view = *cache.view;
+  if (IsRecent(plane)) return {plane, view.n_kv_heads, cache.n_recent};
+  PlaneAxes axes(view, plane, cache.tokens.most, n_blocks);
   if (view.block_size == 0 && view.ring_slots == 0 && !cache.IsEmpty()) {
-    axes.data += uint64_t{cache.first_slot} * plane.token_stride_bytes;
-    axes.tokens.n -= cache.first_slot;
+    const uint32_t first = RowOfSlot(plane, cache.first_slot);
+    axes.data += uint64_t{first} * plane.token_stride_bytes;
+    axes.tokens.n -= first;
   }
   return axes;
+}
+
+// Whether a plane has none of the slots in question.
+bool IsEmpty(const LayerCache& cache, const kvevict_plane& plane) {
+  return IsRecent(plane) ? cache.n_recent == 0 : cache.IsEmpty();
 }
 
 // A grid in each of some blocks: number * block_stride further on.
@@ -75,6 +82,7 @@ BlockGrid::BlockGrid(const LayerCache& cache, const kvevict_plane& plane)
     : Grid(AxesOf(cache, plane, 1)) {
   Merge();
   if (cache.view->block_size == 0 || !cache.knows_blocks) return;
+  if (IsRecent(plane)) return;
   if (plane.address_table != 0) return;  // as if there were one block
   blocks = BlockNumbers(cache.blocks(), cache.lowest_block, cache.highest_block,
                         plane.block_stride_bytes < 0);
@@ -279,8 +287,8 @@ struct PlaneName {
   char text[24];
 };
 
-bool IsHidden(const LayerCache& cache) {
-  return cache.view->block_size != 0 && !cache.knows_blocks;
+bool IsHidden(const LayerCache& cache, const kvevict_plane& plane) {
+  return cache.view->block_size != 0 && !cache.knows_blocks && !IsRecent(plane);
 }
 
 // From the lowest of its blocks to the highest.
@@ -309,15 +317,15 @@ Answer PlanesMeet(const LayerCache& a, const kvevict_plane& p,
                   const LayerCache& b, const kvevict_plane& q,
                   LayersOfBlocks* layers) {
   if (!HasRows(*a.view, p) || !HasRows(*b.view, q)) return Answer::kNo;
-  if (a.IsEmpty() || b.IsEmpty()) return Answer::kNo;
+  if (IsEmpty(a, p) || IsEmpty(b, q)) return Answer::kNo;
   if (p.address_table != 0 || q.address_table != 0) {
     if (p.address_table != q.address_table ||
         !HaveBlocksInCommon(a, b, layers)) {
       return Answer::kNo;
     }
-  } else if (IsHidden(a) || IsHidden(b)) {
+  } else if (IsHidden(a, p) || IsHidden(b, q)) {
     // In one block of one table the planes' places are known against each other.
-    const bool same_place = IsHidden(a) && IsHidden(b) &&
+    const bool same_place = IsHidden(a, p) && IsHidden(b, q) &&
                             a.view->block_table == b.view->block_table &&
                             p.block_stride_bytes == q.block_stride_bytes;
     if (!same_place) return Answer::kNo;
@@ -349,6 +357,7 @@ bool SameSlots(const LayerCache& a, const LayerCache& b) {
   if (v.n_kv_heads != w.n_kv_heads || v.block_size != w.block_size ||
       v.block_table_head_stride != w.block_table_head_stride ||
       v.ring_slots != w.ring_slots || v.ring_first != w.ring_first ||
+      v.first_recent != w.first_recent || a.n_recent != b.n_recent ||
       !SameLengths(a, b)) {
     return false;
   }
@@ -482,6 +491,8 @@ LayerCache CacheOf(const kvevict_view& view, uint32_t number,
   cache.view = &view;
   cache.number = number;
   cache.tokens = on_host ? tokens : ListCounts(tokens.most);
+  cache.n_recent = RecentOf(view, tokens.most);
+  if (cache.n_recent != 0) cache.tokens = view.first_recent;
   cache.first_slot = first_slot;
   if (cache.IsEmpty()) return cache;
   cache.knows_addresses = on_host;
@@ -515,7 +526,7 @@ LayerCache CacheOf(const kvevict_view& view, uint32_t number,
 bool AreOne(const kvevict_view& a, const kvevict_view& b) {
   return SamePlanes(a, b) && a.block_size == b.block_size &&
          a.block_table == b.block_table && a.ring_first == b.ring_first &&
-         a.ring_slots == b.ring_slots;
+         a.ring_slots == b.ring_slots && a.first_recent == b.first_recent;
 }
 
 void FindShared(std::span<LayerCache> layers) {

@@ -39,6 +39,8 @@ struct LayerCache {
   // Bit i: companion i is a plane of an earlier layer too.
   uint64_t shared_companions = 0;
 
+  uint32_t n_recent = 0;  // slots behind `tokens`, in recent planes
+
   bool IsEmpty() const { return tokens.most <= first_slot; }
   BlockTables blocks() const { return {*view, tokens, first_slot}; }
 };

@@ -545,6 +545,10 @@ const char* ReasonText(kvevict_reason reason) {
       return "q_dtype is quantized: queries are f32, f16 or bf16";
     case KVEVICT_REASON_QUANTIZED_VALUES:
       return "v_dtype is quantized: values that change would be rounded again";
+    case KVEVICT_REASON_TOKEN_GROUPS:
+      return "scales of groups of tokens, or recent rows that lie apart: rows "
+             "do "
+             "not move one by one";
   }
   return "";
 }

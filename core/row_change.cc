@@ -12,13 +12,20 @@ struct Numbers {
   const char* minimum_name;
   kvevict_plane kvevict_view::*rows;
   kvevict_role scale, minimum;
+  bool RowChange::*changes;
 };
-constexpr Numbers kKeyNumbers = {"k", "key_minimum", &kvevict_view::k,
+constexpr Numbers kKeyNumbers = {"k",
+                                 "key_minimum",
+                                 &kvevict_view::k,
                                  KVEVICT_ROLE_KEY_SCALE,
-                                 KVEVICT_ROLE_KEY_MINIMUM};
-constexpr Numbers kValueNumbers = {"v", "value_minimum", &kvevict_view::v,
+                                 KVEVICT_ROLE_KEY_MINIMUM,
+                                 &RowChange::k};
+constexpr Numbers kValueNumbers = {"v",
+                                   "value_minimum",
+                                   &kvevict_view::v,
                                    KVEVICT_ROLE_VALUE_SCALE,
-                                   KVEVICT_ROLE_VALUE_MINIMUM};
+                                   KVEVICT_ROLE_VALUE_MINIMUM,
+                                   &RowChange::v};
 
 // Whether a number that both have, or neither, is of the same kind; one that does not
 // move has to be the same one.
@@ -40,6 +47,12 @@ bool Changes(const kvevict_view& view, const kvevict_view& destination,
   const kvevict_plane& from = view.*numbers.rows;
   const kvevict_plane& to = destination.*numbers.rows;
   if (!IsPresent(from) || !IsPresent(to)) return false;
+  if (GroupedRows(view).*numbers.changes ||
+      GroupedRows(destination).*numbers.changes ||
+      FirstRecent(view) != UINT32_MAX ||
+      FirstRecent(destination) != UINT32_MAX) {
+    return true;
+  }
   return from.dtype != to.dtype ||
          !AreAlike(view, destination, numbers.scale) ||
          !AreAlike(view, destination, numbers.minimum);

@@ -15,7 +15,8 @@ struct RowChange {
   bool v = false;
 
   bool any() const { return k || v; }
-  // Whether a companion is a number of rows that change, which is made, not moved.
+  // Whether a companion is a number of rows that change, which is made, not moved; or
+  // has rows that stay.
   bool Covers(const kvevict_plane& companion) const {
     switch (companion.role) {
       case KVEVICT_ROLE_KEY_SCALE:
@@ -24,6 +25,9 @@ struct RowChange {
       case KVEVICT_ROLE_VALUE_SCALE:
       case KVEVICT_ROLE_VALUE_MINIMUM:
         return v;
+      case KVEVICT_ROLE_KEY_RECENT:
+      case KVEVICT_ROLE_VALUE_RECENT:
+        return true;  // never
       case KVEVICT_ROLE_NONE:
         break;
     }

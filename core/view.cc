@@ -7,6 +7,7 @@
 #include "core/dtype.h"
 #include "core/extent.h"
 #include "core/overlap.h"
+#include "core/view_roles.h"
 
 namespace kvevict {
 namespace {
@@ -140,6 +141,12 @@ Status CheckAddresses(const char* name, const kvevict_plane& plane,
 
 // Only companions have roles.
 Status CheckNoRole(const char* name, const kvevict_plane& plane) {
+  if (plane.group_tokens != 0) {
+    return InvalidArgument(
+        "%s.group_tokens %llu is not 0: only companions have "
+        "them",
+        name, static_cast<unsigned long long>(plane.group_tokens));
+  }
   if (plane.role == KVEVICT_ROLE_NONE) return Status();
   return InvalidArgument("%s.role %d is not 0: only companions have roles",
                          name, static_cast<int>(plane.role));
@@ -226,55 +233,6 @@ bool AllHaveAddresses(const kvevict_view& view) {
     all = all && plane.address_table != 0;
   });
   return all;
-}
-
-// What a role has to do with.
-struct RoleInfo {
-  const char* name;
-  const char* rows_name;
-  kvevict_plane kvevict_view::*rows;
-  bool is_minimum;
-};
-constexpr RoleInfo kRoles[] = {
-    {"none", "", nullptr, false},
-    {"key_scale", "k", &kvevict_view::k, false},
-    {"key_minimum", "k", &kvevict_view::k, true},
-    {"value_scale", "v", &kvevict_view::v, false},
-    {"value_minimum", "v", &kvevict_view::v, true},
-};
-
-// Checks companion i as what its role says that it is.
-Status CheckRole(const kvevict_view& view, uint32_t i) {
-  const kvevict_plane& plane = view.companions[i];
-  if (plane.role < 0 || plane.role >= static_cast<int>(std::size(kRoles))) {
-    return InvalidArgument("companion.role %d is no role",
-                           static_cast<int>(plane.role));
-  }
-  if (plane.role == KVEVICT_ROLE_NONE) return Status();
-  const RoleInfo& role = kRoles[plane.role];
-  if (!InfoOf(static_cast<DType>(plane.dtype)).is_plain() ||
-      plane.head_dim != 1) {
-    return InvalidArgument(
-        "companion.dtype %d, head_dim %u: a %s is one number of f32, f16 or "
-        "bf16",
-        static_cast<int>(plane.dtype), plane.head_dim, role.name);
-  }
-  for (uint32_t j = 0; j < i; ++j) {
-    if (view.companions[j].role != plane.role) continue;
-    return InvalidArgument("companion.role %s is that of companions[%u] too",
-                           role.name, j);
-  }
-  const kvevict_plane& rows = view.*role.rows;
-  if (!IsPresent(rows)) {
-    return InvalidArgument("companion.role %s, but %s.data is 0", role.name,
-                           role.rows_name);
-  }
-  const DTypeInfo& info = InfoOf(static_cast<DType>(rows.dtype));
-  if (role.is_minimum ? info.takes_minimum : info.scale != Scale::kNone) {
-    return Status();
-  }
-  return InvalidArgument("companion.role %s, but %s.dtype %s has none",
-                         role.name, role.rows_name, info.name);
 }
 
 // Checks the block tables, ids from first_slot on; `out_n_blocks` becomes the
@@ -376,7 +334,7 @@ int64_t ElementStride(const kvevict_plane& plane) {
   return ElementBytes(static_cast<DType>(plane.dtype));
 }
 
-Status ValidateView(const kvevict_view& view, const ListCounts& tokens,
+Status ValidateView(const kvevict_view& view, const ListCounts& all,
                     bool on_host, uint32_t first_slot) {
   if (view.n_kv_heads < 1 || view.n_kv_heads > kMaxHeads) {
     return InvalidArgument("n_kv_heads %u is not in [1, %u]", view.n_kv_heads,
@@ -393,9 +351,14 @@ Status ValidateView(const kvevict_view& view, const ListCounts& tokens,
     return InvalidArgument("companions is NULL, but n_companions is %u",
                            view.n_companions);
   }
-  if (view.reserved != 0) {
-    return InvalidArgument("reserved %u is not 0", view.reserved);
+  const uint32_t first_recent = FirstRecent(view);
+  if (first_recent != UINT32_MAX && all.each != nullptr) {
+    return InvalidArgument(
+        "companions: %u recent rows, but heads hold different numbers",
+        RecentOf(view, all.most));
   }
+  const ListCounts tokens =
+      first_recent < all.most ? ListCounts(first_recent) : all;
   KV_RETURN_IF_ERROR(CheckRing(view, tokens.most));
   KV_RETURN_IF_ERROR(CheckSharedBlocks(view));
   uint64_t n_blocks;
@@ -403,6 +366,11 @@ Status ValidateView(const kvevict_view& view, const ListCounts& tokens,
       CheckBlockTables(view, tokens, on_host, first_slot, &n_blocks));
 
   const auto check = [&](const char* name, const kvevict_plane& plane) {
+    if (IsRecent(plane)) {
+      kvevict_view apart = KVEVICT_VIEW_INIT;
+      apart.n_kv_heads = view.n_kv_heads;
+      return CheckPlane(name, apart, plane, RecentOf(view, all.most), 1);
+    }
     KV_RETURN_IF_ERROR(CheckPlane(name, view, plane, tokens.most, n_blocks));
     if (plane.address_table == 0 || tokens.most <= first_slot) return Status();
     return CheckAddresses(name, plane, BlockTables(view, tokens, first_slot),
@@ -423,7 +391,8 @@ Status ValidateView(const kvevict_view& view, const ListCounts& tokens,
     if (status.ok()) status = CheckRole(view, i);
     if (!status.ok()) return Prefixed(status, "companions[%u]: ", i);
   }
-  return CheckPlanesApart(CacheOf(view, 0, tokens, on_host, first_slot));
+  KV_RETURN_IF_ERROR(CheckRoles(view));
+  return CheckPlanesApart(CacheOf(view, 0, all, on_host, first_slot));
 }
 
 Status CheckNotShared(const kvevict_view& view, uint32_t first_slot) {
@@ -506,30 +475,6 @@ Status CheckComplete(const kvevict_view& view,
   return Status();
 }
 
-const kvevict_plane* FindRole(const kvevict_view& view, kvevict_role role) {
-  for (uint32_t i = 0; i < view.n_companions; ++i) {
-    if (view.companions[i].role == role) return &view.companions[i];
-  }
-  return nullptr;
-}
-
-Status CheckScales(const kvevict_view& view, bool reads_keys,
-                   bool reads_values) {
-  const auto check = [&](kvevict_role role) {
-    const RoleInfo& of = kRoles[role];
-    const DTypeInfo& info = InfoOf(static_cast<DType>((view.*of.rows).dtype));
-    if (info.scale != Scale::kNeeded || FindRole(view, role) != nullptr) {
-      return Status();
-    }
-    return InvalidArgument(
-        "companions: none has role %s, without which %s.dtype %s cannot be "
-        "read",
-        of.name, of.rows_name, info.name);
-  };
-  if (reads_keys) KV_RETURN_IF_ERROR(check(KVEVICT_ROLE_KEY_SCALE));
-  return reads_values ? check(KVEVICT_ROLE_VALUE_SCALE) : Status();
-}
-
 // Without the numbers of companions.
 static RowSource BareRows(const kvevict_view& view, const kvevict_plane& plane,
                           uint32_t head) {
@@ -566,20 +511,26 @@ static RowSource BareRows(const kvevict_view& view, const kvevict_plane& plane,
   return rows;
 }
 
-const kvevict_plane* FindNumbers(const kvevict_view& view,
-                                 const kvevict_plane& plane, bool minimum) {
-  for (uint32_t i = 0; i < view.n_companions; ++i) {
-    const RoleInfo& role = kRoles[view.companions[i].role];
-    if (role.rows == nullptr || &(view.*role.rows) != &plane) continue;
-    if (role.is_minimum == minimum) return &view.companions[i];
-  }
-  return nullptr;
+// Those of a plane of `view` itself that are not quantized.
+static void AddRecent(const kvevict_view& view, const kvevict_plane& plane,
+                      uint32_t head, RowSource* rows) {
+  const kvevict_plane* const recent =
+      FindRole(view, &plane == &view.v ? KVEVICT_ROLE_VALUE_RECENT
+                                       : KVEVICT_ROLE_KEY_RECENT);
+  if (recent == nullptr || (&plane != &view.k && &plane != &view.v)) return;
+  rows->recent = {reinterpret_cast<const uint8_t*>(
+                      recent->data +
+                      head * static_cast<uint64_t>(recent->head_stride_bytes)),
+                  recent->token_stride_bytes, recent->head_stride_bytes,
+                  view.first_recent, static_cast<DType>(recent->dtype)};
+  if (rows->block_size != 0) rows->is_plain = false;
 }
 
 RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
                    uint32_t head) {
   RowSource rows = BareRows(view, plane, head);
-  if (InfoOf(rows.dtype).scale == Scale::kNone) return rows;
+  if (!InfoOf(rows.dtype).is_quantized()) return rows;
+  AddRecent(view, plane, head, &rows);
   for (const bool minimum : {false, true}) {
     const kvevict_plane* numbers = FindNumbers(view, plane, minimum);
     if (numbers == nullptr) continue;
@@ -593,6 +544,8 @@ RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
                                              of.is_plain,
                                              IsConstant(view, *numbers),
                                              numbers->head_stride_bytes};
+    (minimum ? rows.minimum : rows.scale).group_rows =
+        static_cast<uint32_t>(numbers->group_tokens);
   }
   return rows;
 }

@@ -2,6 +2,7 @@
 #ifndef KVEVICT_CORE_VIEW_H_
 #define KVEVICT_CORE_VIEW_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/keep_lists.h"
@@ -18,11 +19,25 @@ inline bool IsPresent(const kvevict_plane& plane) {
   return plane.data != 0 || plane.address_table != 0;
 }
 
+// Whether a companion has the last rows, which are not quantized and lie apart.
+inline bool IsRecent(const kvevict_plane& plane) {
+  return plane.role == KVEVICT_ROLE_KEY_RECENT ||
+         plane.role == KVEVICT_ROLE_VALUE_RECENT;
+}
+
+// The first slot that recent planes have; UINT32_MAX where there are none.
+uint32_t FirstRecent(const kvevict_view& view);
+
+// Slots of n that recent planes have.
+inline uint32_t RecentOf(const kvevict_view& view, uint32_t n) {
+  return n - std::min(n, FirstRecent(view));
+}
+
 // Whether a plane of a valid view has the same numbers for all tokens, which nobody
 // moves.
 inline bool IsConstant(const kvevict_view& view, const kvevict_plane& plane) {
-  return plane.role != KVEVICT_ROLE_NONE && plane.token_stride_bytes == 0 &&
-         plane.address_table == 0 &&
+  return plane.role != KVEVICT_ROLE_NONE && !IsRecent(plane) &&
+         plane.token_stride_bytes == 0 && plane.address_table == 0 &&
          (view.block_size == 0 || plane.block_stride_bytes == 0);
 }
 
@@ -101,6 +116,16 @@ const kvevict_plane* FindNumbers(const kvevict_view& view,
 // minimum that companions have of them.
 RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
                    uint32_t head);
+
+// Whether K or V of a valid view have numbers of groups of tokens.
+RowChange GroupedRows(const kvevict_view& view);
+
+// Checks that rows move one by one: that none share numbers by groups of tokens, nor
+// are recent.
+Status CheckMovesByRow(const kvevict_view& view);
+
+// Checks the same where the device cannot read others.
+Status CheckReadable(const kvevict_view& view, bool on_host);
 
 // Calls visit(plane, other's plane) for K, V and companions of two views with the
 // same planes, as far as they have rows and do not change; but for companion i if bit i

@@ -420,6 +420,41 @@ func TestCodesMoveWithTheirScales(t *testing.T) {
 		StatusInvalidArgument, "k.role 1")
 }
 
+// Groups of 4 tokens share scales and minima, the last tokens are not quantized.
+func TestSurvivorsAreGroupedAnew(t *testing.T) {
+	codes := make([]byte, 8*2*4) // 8 tokens, 2 heads, 4 elements
+	for i := range codes {
+		codes[i] = byte(i * 3)
+	}
+	scales, minima := make([]float32, 2*2*4), make([]float32, 2*2*4)
+	for i := range scales {
+		scales[i], minima[i] = 1, float32(i)
+	}
+	recent := random(3*2*4, 7)
+	before := append([]float32(nil), recent...)
+	numbers := Plane{DType: DTypeF32, HeadDim: 4, TokenStride: 32, HeadStride: 16}
+	scale, minimum, last := numbers, numbers, numbers
+	scale.Data, scale.Role, scale.GroupTokens = Slice(scales), RoleKeyScale, 4
+	minimum.Data, minimum.Role, minimum.GroupTokens = Slice(minima), RoleKeyMinimum, 4
+	last.Data, last.Role = Slice(recent), RoleKeyRecent
+	view, err := NewView(Layout{
+		KVHeads:     2,
+		K:           Plane{Data: Slice(codes), DType: DTypeU8, HeadDim: 4, TokenStride: 8, HeadStride: 4},
+		Companions:  []Plane{scale, minimum, last},
+		FirstRecent: 8,
+	})
+	must(t, err)
+	must(t, view.Validate(11))
+	fails(t, view.Validate(12), StatusInvalidArgument, "Companions[2] holds 3 rows")
+	context := newContext(t, nil)
+	fails(t, context.Compact(oneMove(view, 11, Slice([]int32{1, 6, 9, 10}), 1), Memory{}, 0),
+		StatusInvalidArgument, "first_recent 8")
+	must(t, context.Compact(oneMove(view, 11, Slice([]int32{1, 6, 8, 9, 10}), 1), Memory{}, 0))
+	same(t, []byte{0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255}, codes[:12])
+	same(t, []float32{24, 28, 32, 36}, minima[:4])
+	same(t, before, recent)
+}
+
 func TestEveryNumberOfThreadsGivesTheSameBytes(t *testing.T) {
 	const n = 512
 	alone := scoresOf(t, newContext(t, nil), n, 4)

@@ -451,6 +451,10 @@ const (
 	RoleValueScale Role = 3
 	// What is added to codes of values then.
 	RoleValueMinimum Role = 4
+	// Keys of the slots from View.first_recent on, not quantized.
+	RoleKeyRecent Role = 5
+	// Values of the same slots.
+	RoleValueRecent Role = 6
 )
 
 // LayerCache: what a layer keeps of the tokens that it has seen.
@@ -517,6 +521,9 @@ const (
 	ReasonQuantizedQueries Reason = 7
 	// Values are quantized: merged they would be rounded again.
 	ReasonQuantizedValues Reason = 8
+	// Rows share scales by groups of tokens, or the last ones lie apart: they do not move one by
+	// one. Not of a plan: calls that are given such a view say so.
+	ReasonTokenGroups Reason = 9
 )
 
 // BlockLayout: how rows lie in a block.

@@ -33,6 +33,7 @@ type Plane struct {
 	AddressTable Memory
 	InBlock      uint64
 	Role         Role // of a companion
+	GroupTokens  int  // of scales and minima: how many tokens share those of an element; 0: none
 }
 
 const unlimited = 1<<63 - 1
@@ -65,6 +66,7 @@ func (p *Plane) native(name string) (native.Plane, error) {
 		GroupElems:         count(&err, "GroupElems", p.GroupElems),
 		GroupStrideBytes:   p.GroupStride,
 		AddressTable:       p.AddressTable.address,
+		GroupTokens:        uint64(count(&err, "GroupTokens", p.GroupTokens)),
 	}
 	if p.inBlocks() {
 		if p.Data.address != 0 {
@@ -94,7 +96,18 @@ func planeOf(n *native.Plane) Plane {
 		HeadDim:       int(n.HeadDim),
 		RowBytes:      int(n.RowBytes),
 		Role:          Role(n.Role),
+		GroupTokens:   int(n.GroupTokens),
 	}
+}
+
+func (p *Plane) recent() bool { return p.Role == RoleKeyRecent || p.Role == RoleValueRecent }
+
+// rowsFor are the rows that so many tokens have, or share.
+func (p *Plane) rowsFor(nTokens uint32) uint32 {
+	if p.GroupTokens <= 0 || nTokens == 0 {
+		return nTokens
+	}
+	return (nTokens-1)/uint32(p.GroupTokens) + 1
 }
 
 // checkKind tells whether a slice's elements can hold the dtype; bytes can hold any.

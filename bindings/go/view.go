@@ -25,6 +25,8 @@ type Layout struct {
 	// SharedBlocks is how many blocks, from the first of every table on, others hold too: calls that
 	// might write to them are refused.
 	SharedBlocks int
+	// FirstRecent is the first slot that companions with a recent role have, which are not quantized.
+	FirstRecent int
 }
 
 // View is a checked Layout. Nothing is copied; the memory is kept alive until Close. Immutable, so
@@ -59,6 +61,7 @@ func NewView(layout Layout) (*View, error) {
 		RingSlots:            count(&err, "RingSlots", layout.RingSlots),
 		RingFirst:            count(&err, "RingFirst", layout.RingFirst),
 		NSharedBlocks:        count(&err, "SharedBlocks", layout.SharedBlocks),
+		FirstRecent:          count(&err, "FirstRecent", layout.FirstRecent),
 	}
 	if err != nil {
 		return nil, err
@@ -117,6 +120,8 @@ func layoutOf(n *native.View) Layout {
 		V:          planeOf(&n.V),
 		BlockSize:  int(n.BlockSize),
 		BlockTable: Address(uint64(n.BlockTable), 4*n.BlockTableLen),
+
+		FirstRecent: int(n.FirstRecent),
 	}
 	companions := *(**native.Plane)(unsafe.Pointer(&n.Companions))
 	for i := range unsafe.Slice(companions, n.NCompanions) {
@@ -191,6 +196,12 @@ func (c *content) holds(maxTokens uint32) bool {
 
 func (c *content) require(nTokens uint32, counts Memory) error {
 	heads, blockSize := c.native.NKVHeads, c.native.BlockSize
+	recent := uint32(0)
+	for _, plane := range c.planes {
+		if plane.recent() && nTokens > c.native.FirstRecent {
+			nTokens, recent = c.native.FirstRecent, nTokens-c.native.FirstRecent
+		}
+	}
 	if ring := c.native.RingSlots; ring > 0 && nTokens > 0 { // all of it is in use
 		counts = Memory{}
 		if nTokens < ring {
@@ -199,11 +210,14 @@ func (c *content) require(nTokens uint32, counts Memory) error {
 	}
 	highest := c.highestBlock(nTokens, counts)
 	for i, plane := range c.planes {
-		if blockSize == 0 {
-			if err := plane.require(c.names[i], nTokens, heads); err != nil {
+		if rows := plane.rowsFor(nTokens); blockSize == 0 || plane.recent() {
+			if plane.recent() {
+				rows = recent
+			}
+			if err := plane.require(c.names[i], rows, heads); err != nil {
 				return err
 			}
-		} else if n := plane.steps(heads, blockSize, plane.BlockStride); highest >= int64(n) {
+		} else if n := plane.steps(heads, plane.rowsFor(blockSize), plane.BlockStride); highest >= int64(n) {
 			return invalid("%s holds %d blocks, the block table names %d", c.names[i], n, highest)
 		}
 	}

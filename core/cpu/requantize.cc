@@ -6,6 +6,7 @@
 
 #include "core/context.h"
 #include "core/cpu/cpu.h"
+#include "core/kernels/regroup.h"
 #include "core/view.h"
 
 namespace kvevict::cpu {
@@ -28,9 +29,24 @@ uint32_t HeadsAtOnce(const MoveJob& job) {
   return std::min(kMostHeads, job.view->n_kv_heads);
 }
 
+// Whether groups of tokens share the numbers of what K or V become.
+bool IsGrouped(const MoveJob& job, kvevict_plane kvevict_view::*rows) {
+  const RowChange grouped = GroupedRows(job.target());
+  return rows == &kvevict_view::k ? grouped.k : grouped.v;
+}
+
+// Of a list, the first entries whose rows become codes: the others go to recent rows.
+uint32_t CodedOf(const MoveJob& job, uint32_t count) {
+  if (job.destination == nullptr) return count;
+  const uint32_t first_recent = FirstRecent(job.target());
+  return std::min(count, first_recent - std::min(first_recent, job.first_slot));
+}
+
+using Rows = kvevict_plane kvevict_view::*;
+
 // Of heads from `first` on, list entries from `begin` on.
 void Requantize(const Context& context, const MoveJob& job, uint32_t first,
-                uint32_t begin, kvevict_plane kvevict_view::*rows) {
+                uint32_t begin, Rows rows) {
   const kvevict_plane& to = job.target().*rows;
   RequantizeRowsArgs args;
   args.n_heads = std::min(HeadsAtOnce(job), job.view->n_kv_heads - first);
@@ -39,13 +55,70 @@ void Requantize(const Context& context, const MoveJob& job, uint32_t first,
     args.to[h] = HeadRows(job.target(), to, first + h);
   }
   args.keep = job.keep.ListOf(first);
-  args.begin = begin;
-  args.end = std::min(begin + kRun, job.keep.CountOf(first));
   args.first_row = job.first_slot;
   args.streams =
       uint64_t{RowBytes(to)} * job.keep.count.most * job.view->n_kv_heads >=
       kLongBytes;
+  const uint32_t count = job.keep.CountOf(first);
+  const uint32_t end = std::min(begin + kRun, count);
+  const uint32_t n_coded = CodedOf(job, count);
+  args.begin = begin;
+  args.end = std::min(end, n_coded);
+  if (args.begin < args.end && !IsGrouped(job, rows)) {
+    RequantizeRows(context.simd(), args);
+  }
+  args.begin = std::max(begin, n_coded);
+  args.end = end;
+  if (args.begin >= args.end) return;
+  args.first_row -= args.to[0].recent.first;  // modulo 2^32
+  for (uint32_t h = 0; h < args.n_heads; ++h) {
+    args.to[h] = args.to[h].Recent();
+  }
   RequantizeRows(context.simd(), args);
+}
+
+// Of a head, those rows of the destination from `begin` on that are written, in whole
+// groups of `n_rows`.
+void Regroup(const Context& context, const MoveJob& job, uint32_t head,
+             uint64_t begin, uint64_t n_rows, Rows rows) {
+  RegroupRowsArgs args;
+  args.from = HeadRows(*job.view, job.view->*rows, head);
+  args.to = HeadRows(job.target(), job.target().*rows, head);
+  args.in_place = job.destination == nullptr;
+  args.keep = job.keep.ListOf(head);
+  args.first_row = job.first_slot;
+  const uint64_t end = job.first_slot + CodedOf(job, job.keep.CountOf(head));
+  args.begin = static_cast<uint32_t>(std::max<uint64_t>(begin, job.first_slot));
+  args.end = static_cast<uint32_t>(std::min(begin + n_rows, end));
+  if (args.begin < args.end) RegroupRows(context.simd(), args);
+}
+
+// In place a head's groups come one after the other.
+void RegroupAll(const Context& context, const MoveJob& job, Rows rows) {
+  const uint32_t n_heads = job.view->n_kv_heads;
+  const uint64_t group =
+      FindNumbers(job.target(), job.target().*rows, false)->group_tokens;
+  const uint64_t first = job.first_slot / group * group;
+  const uint64_t n_all = job.first_slot - first + job.keep.count.most;
+  const uint64_t n_rows =
+      job.destination == nullptr ? n_all : (kRun + group - 1) / group * group;
+  const uint64_t n_runs = n_all == 0 ? 0 : (n_all + n_rows - 1) / n_rows;
+  context.ParallelFor(static_cast<uint32_t>(n_heads * n_runs),
+                      [&](uint32_t item, uint32_t) {
+                        Regroup(context, job, item % n_heads,
+                                first + item / n_heads * n_rows, n_rows, rows);
+                      });
+}
+
+// Those that do not share numbers, and recent ones.
+void RequantizeAll(const Context& context, const MoveJob& job, Rows rows) {
+  const uint32_t n_heads = HeadsAtOnce(job);
+  const uint32_t n_groups = (job.view->n_kv_heads + n_heads - 1) / n_heads;
+  const uint32_t n_runs = (job.keep.count.most + kRun - 1) / kRun;
+  context.ParallelFor(n_groups * n_runs, [&](uint32_t item, uint32_t) {
+    Requantize(context, job, item % n_groups * n_heads, item / n_groups * kRun,
+               rows);
+  });
 }
 
 }  // namespace
@@ -53,20 +126,11 @@ void Requantize(const Context& context, const MoveJob& job, uint32_t first,
 Status Run_requantize(const Context& context, Stream,
                       const RequantizeArgs& args) {
   for (const MoveJob& job : args.jobs) {
-    if (!job.change.any()) continue;
-    const uint32_t n_heads = HeadsAtOnce(job);
-    const uint32_t n_groups = (job.view->n_kv_heads + n_heads - 1) / n_heads;
-    const uint32_t n_runs = (job.keep.count.most + kRun - 1) / kRun;
-    context.ParallelFor(n_groups * n_runs, [&](uint32_t item, uint32_t) {
-      const uint32_t first = item % n_groups * n_heads;
-      const uint32_t begin = item / n_groups * kRun;
-      if (job.change.k) {
-        Requantize(context, job, first, begin, &kvevict_view::k);
-      }
-      if (job.change.v) {
-        Requantize(context, job, first, begin, &kvevict_view::v);
-      }
-    });
+    for (const Rows rows : {&kvevict_view::k, &kvevict_view::v}) {
+      if (rows == &kvevict_view::k ? !job.change.k : !job.change.v) continue;
+      if (IsGrouped(job, rows)) RegroupAll(context, job, rows);
+      if (job.destination != nullptr) RequantizeAll(context, job, rows);
+    }
   }
   return Status();
 }

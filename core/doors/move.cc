@@ -89,8 +89,9 @@ Status CheckDestination(const Move& move, bool on_host, bool reads_counts) {
       ValidateView(move.destination, WrittenSlots(move, reads_counts), on_host,
                    move.first_slot);
   if (status.ok()) status = CheckNotShared(move.destination, move.first_slot);
+  if (!status.ok()) return Prefixed(status, "destination: ");
   const RowChange change = ChangeOf(move.view, move.destination);
-  if (status.ok()) status = MatchRows(move.view, move.destination, change);
+  status = MatchRows(move.view, move.destination, change);
   if (!status.ok()) return Prefixed(status, "destination: ");
   status = CheckScales(move.view, change.k, change.v);
   return status.ok() ? status : Prefixed(status, "view: ");
@@ -134,6 +135,21 @@ Status CheckHeld(std::span<const int32_t> slots, uint32_t n_tokens, uint32_t) {
   return Status();
 }
 
+// That a list, which ascends, ends in the slots of recent rows.
+Status CheckEnd(uint32_t list, const KeepLists& keep, uint32_t n_recent,
+                uint32_t first_recent) {
+  const uint32_t count = keep.count.Of(list);
+  if (n_recent == 0 || (count == keep.count.most && count >= n_recent &&
+                        keep.List(list)[count - n_recent] ==
+                            static_cast<int32_t>(first_recent))) {
+    return Status();
+  }
+  return InvalidArgument(
+      "keep[%u]: %u slots, which do not end in the %u from first_recent %u on, "
+      "whose rows stay, or are not the %u of others",
+      list, count, n_recent, first_recent, keep.count.most);
+}
+
 // CheckAscending() or CheckHeld().
 using CheckList = Status (*)(std::span<const int32_t> slots, uint32_t n_tokens,
                              uint32_t first_slot);
@@ -156,15 +172,21 @@ Status CheckMove(const Context& context, const Move& move, CheckList check,
   KV_RETURN_IF_ERROR(
       CheckCounts(context, "keep.counts", keep.count, keep.n_lists));
   const bool on_host = context.backend().on_host;
+  Status status = CheckReadable(move.view, on_host);
+  if (!status.ok()) return Prefixed(status, "view: ");
   KV_RETURN_IF_ERROR(CheckDestination(move, on_host, on_host));
+  if (move.has_destination) status = CheckReadable(move.destination, on_host);
+  if (!status.ok()) return Prefixed(status, "destination: ");
   if (!move.has_destination && keep.count.most > 0) {
-    const Status status = CheckNotShared(move.view, move.first_slot);
+    status = CheckNotShared(move.view, move.first_slot);
     if (!status.ok()) return Prefixed(status, "view: ");
   }
   if (move.has_destination) {
     out->change = ChangeOf(move.view, move.destination);
   }
   if (!on_host || move.keeps_all) return Status();
+  const uint32_t n_recent =
+      move.has_destination ? 0 : RecentOf(move.view, tokens.most);
   for (uint32_t list = 0; list < keep.n_lists; ++list) {
     const uint32_t n_held = HeldBy(tokens, list, move);
     // Slots below the count are written.
@@ -177,7 +199,9 @@ Status CheckMove(const Context& context, const Move& move, CheckList check,
         !status.ok()) {
       return Prefixed(status, "keep[%u]", list);
     }
+    KV_RETURN_IF_ERROR(CheckEnd(list, keep, n_recent, move.view.first_recent));
   }
+  if (!move.has_destination) out->StayWhereRecent();
   return Status();
 }
 
@@ -294,6 +318,9 @@ Status CheckMovesWithin(std::span<const Move> moves) {
       return InvalidArgument(
           "moves[%zu]: destination is not NULL: a reordering is in place", i);
     }
+    if (Status status = CheckMovesByRow(move.view); !status.ok()) {
+      return Prefixed(status, "moves[%zu]: view: ", i);
+    }
   }
   return Status();
 }
@@ -333,8 +360,7 @@ Status Compact(const Context& context, std::span<const Move> moves,
     }
     KV_RETURN_IF_ERROR(backend.merge(context, memory.stream, {jobs, scratch}));
   }
-  bool changes = false;
-  for (const MoveJob& job : jobs) changes = changes || job.change.any();
+  const bool changes = AnyChanges(jobs);
   if (changes && backend.check_requantizing != nullptr) {
     KV_RETURN_IF_ERROR(
         backend.check_requantizing(context, memory.stream, jobs));

@@ -340,10 +340,9 @@ HWY_INLINE RowRange RangeOf(const FloatRow& row) {
   return range;
 }
 
-// The scale and minimum of a row of `to`, and the codes that they reach.
-HWY_INLINE ToInteger NumbersOf(const FloatRow& row, const RowSource& to,
+// The scale and minimum of what has a range, and the codes that they reach.
+HWY_INLINE ToInteger NumbersOf(const RowRange& range, const RowSource& to,
                                float lowest, float highest) {
-  const RowRange range = RangeOf(row);
   ToInteger by{0.0f, 0.0f, lowest, highest};
   if (to.minimum.base == nullptr) {
     by.lowest = -highest;
@@ -381,7 +380,7 @@ HWY_INLINE void StoreNumbers(const ToInteger& by, const RowSource& to,
 HWY_INLINE ToInteger IntegersOf(const FloatRow& row, const RowSource& to,
                                 uint32_t r, float lowest, float highest) {
   if (!to.scale.is_constant) {
-    ToInteger by = NumbersOf(row, to, lowest, highest);
+    ToInteger by = NumbersOf(RangeOf(row), to, lowest, highest);
     StoreNumbers(by, to, r);
     // All codes 0, whatever is in the row.
     if (!(by.scale > 0.0f)) by.lowest = by.highest = 0.0f;

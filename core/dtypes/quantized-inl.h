@@ -226,8 +226,10 @@ HWY_INLINE float LoadNumber(const uint8_t* from, DType dtype) {
   }
 }
 
+// Those of a row; where elements have some each, none.
 HWY_INLINE Unscaled NumbersOf(const RowSource& rows, uint32_t r) {
   Unscaled by;
+  if (rows.scale.group_rows != 0) return by;
   if (rows.scale.base != nullptr) {
     by.scale = LoadNumber(rows.Number(rows.scale, r), rows.scale.dtype);
   }
@@ -235,6 +237,63 @@ HWY_INLINE Unscaled NumbersOf(const RowSource& rows, uint32_t r) {
     by.minimum = LoadNumber(rows.Number(rows.minimum, r), rows.minimum.dtype);
   }
   return by;
+}
+
+// Elements [i, i + lanes) of n packed numbers that stand for themselves; behind them 0.
+HWY_INLINE hn::VFromD<RowTag> LoadNumbers(const uint8_t* from, DType dtype,
+                                          size_t i, size_t n) {
+  const RowTag df;
+  const size_t bytes = ElementBytes(dtype);
+  uint8_t rest[kRowPad * sizeof(float)];
+  from += i * bytes;
+  if (HWY_UNLIKELY(i + hn::Lanes(df) > n)) {
+    std::memset(rest, 0, sizeof(rest));
+    std::memcpy(rest, from, (n - i) * bytes);
+    from = rest;
+  }
+  switch (dtype) {
+    case DType::kF16:
+      return DecodeF16::Load(df, from);
+    case DType::kBF16:
+      return DecodeBF16::Load(df, from);
+    default:
+      return DecodeF32::Load(df, from);
+  }
+}
+
+// out[0, n) = elements [first, first + n) of a row that is not quantized.
+HWY_INLINE void LoadRecent(const RowSource& rows, uint32_t r, size_t first,
+                           size_t n, float* HWY_RESTRICT out) {
+  const RecentRows& recent = rows.recent;
+  const RowTag df;
+  const uint8_t* const row = recent.base +
+                             int64_t{r - recent.first} * recent.row_stride +
+                             first * ElementBytes(recent.dtype);
+  for (size_t i = 0; i < n; i += hn::Lanes(df)) {
+    hn::StoreU(LoadNumbers(row, recent.dtype, i, n), df, out + i);
+  }
+}
+
+// out[0, n), codes of elements from `first` on of row r, become what they stand for.
+HWY_INLINE void ScaleElements(const RowSource& rows, uint32_t r, size_t first,
+                              size_t n, float* HWY_RESTRICT out) {
+  const RowTag df;
+  const auto numbers_of = [&](const RowNumbers& numbers) HWY_ATTR {
+    return rows.Number(numbers, r) + first * ElementBytes(numbers.dtype);
+  };
+  const uint8_t* const scales = numbers_of(rows.scale);
+  const bool has_minimum = rows.minimum.base != nullptr;
+  const uint8_t* const minima =
+      has_minimum ? numbers_of(rows.minimum) : nullptr;
+  for (size_t i = 0; i < n; i += hn::Lanes(df)) {
+    const auto code = hn::LoadU(df, out + i);
+    const auto scale = LoadNumbers(scales, rows.scale.dtype, i, n);
+    hn::StoreU(has_minimum
+                   ? hn::MulAdd(code, scale,
+                                LoadNumbers(minima, rows.minimum.dtype, i, n))
+                   : hn::Mul(code, scale),
+               df, out + i);
+  }
 }
 
 // What LoadRowOf() says, of quantized rows: some, `stride` floats apart, so that what a
@@ -245,7 +304,13 @@ inline HWY_NOINLINE void LoadQuantized(const RowSource& rows,
                                        float* HWY_RESTRICT out) {
   const auto load = [&](const auto& load_row) HWY_ATTR {
     for (uint32_t i = 0; i < n_rows; ++i, out += stride) {
-      load_row(rows.Row(list[i]), NumbersOf(rows, list[i]), out);
+      const uint32_t r = list[i];
+      if (HWY_LIKELY(r < rows.recent.first)) {
+        load_row(rows.Row(r), NumbersOf(rows, r), out);
+        if (rows.scale.group_rows != 0) ScaleElements(rows, r, first, n, out);
+      } else {
+        LoadRecent(rows, r, first, n, out);
+      }
       if (n % kRowPad != 0) std::fill(out + n, out + PaddedRow(n), 0.0f);
     }
   };

@@ -154,6 +154,7 @@ Status CheckTables(const Plan& plan, std::span<const kvevict_view> views) {
 Status Eviction::CheckTables() {
   KV_RETURN_IF_ERROR(kvevict::CheckTables(plan_, views_));
   if (!HasWork()) return Status();
+  KV_RETURN_IF_ERROR(CheckMoveByRow("by_table"));
   for (uint32_t l = 0; l < layers_.size(); ++l) {
     if (Cache(l).owner != l) continue;
     uint32_t n = 0;  // of the layer, before

@@ -21,6 +21,7 @@ Status FindCaches(const Sequence& sequence) {
     const PlanLayer& layer = plan.layer(l);
     const ListCounts tokens = sequence.slots().HostTokens(l);
     Status status = ValidateView(views[l], tokens, on_host);
+    if (status.ok()) status = CheckReadable(views[l], on_host);
     if (status.ok()) status = MatchGeometry(views[l], layer.geometry);
     if (status.ok()) status = CheckComplete(views[l], layer.geometry);
     if (!status.ok()) return Prefixed(status, "views[%u]: ", layer.number);
@@ -43,6 +44,7 @@ Status Eviction::Check() {
   if (IsByTable()) KV_RETURN_IF_ERROR(CheckTables());
   KV_RETURN_IF_ERROR(CheckSignal());
   if (!HasWork()) return Status();
+  if (HasChunks(policy_)) KV_RETURN_IF_ERROR(CheckMoveByRow("chunk"));
   if (plan_.merge().Merges()) KV_RETURN_IF_ERROR(CheckMerge());
   if (policy_.rotate != 0) KV_RETURN_IF_ERROR(CheckRotate());
   if (options_.undo != nullptr) KV_RETURN_IF_ERROR(CheckUndo());
@@ -217,8 +219,23 @@ void Eviction::FindRescued(LayerOutcome* layer) const {
 void Eviction::FindForced() {
   forced_.n_sink = policy_.n_sink;
   forced_.n_recent = ForcedRecentTokens(policy_);
+  for (const LayerOutcome& layer : layers_) {
+    forced_.n_recent = std::max(forced_.n_recent,
+                                RecentOf(views_[layer.layer], layer.n_tokens));
+  }
   forced_.protect = {options_.protected_positions,
                      options_.protected_positions_len};
+}
+
+// What an eviction that is told so does only with rows that move one by one.
+Status Eviction::CheckMoveByRow(const char* what) const {
+  for (const LayerEviction& layer : active_) {
+    const Status status = CheckMovesByRow(views_[layer.layer]);
+    if (status.ok()) continue;
+    return Prefixed(status, "%s: views[%u]: ", what,
+                    plan_.layer(layer.layer).number);
+  }
+  return Status();
 }
 
 // What must stay has to fit the layer's budget, in every list.

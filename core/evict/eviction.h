@@ -80,6 +80,7 @@ class Eviction {
   void FindCounts(uint32_t budget, LayerOutcome* layer) const;
   void FindRescued(LayerOutcome* layer) const;
   void FindForced();
+  Status CheckMoveByRow(const char* what) const;
   Status CheckForcedFit(const LayerOutcome& layer) const;
   Status ShareOverChunks(const LayerOutcome& layer) const;
   Status CountProtected(const LayerOutcome& layer,

@@ -1,26 +1,50 @@
 // What an eviction tells.
 #include "core/block_numbers.h"
 #include "core/evict/eviction.h"
+#include "core/extent.h"
 #include "core/view.h"
 
 namespace kvevict {
 namespace {
 
+// Bytes of so many tokens of a head, of which the last ones are recent.
+uint64_t HeadBytes(const LayerCache& cache, uint32_t n_tokens,
+                   uint32_t n_recent) {
+  const kvevict_view& view = *cache.view;
+  uint64_t bytes = 0;
+  ForEachPlane(
+      view,
+      [&](const kvevict_plane& plane) {
+        bytes +=
+            uint64_t{RowsOfSlots(plane, n_tokens - n_recent)} * RowBytes(plane);
+      },
+      cache.shared_companions);
+  for (uint32_t i = 0; n_recent > 0 && i < view.n_companions; ++i) {
+    if (!IsRecent(view.companions[i])) continue;
+    bytes += uint64_t{n_recent} * RowBytes(view.companions[i]);
+  }
+  return bytes;
+}
+
+// Those in blocks.
+ListCounts Without(const ListCounts& tokens, uint32_t n_recent) {
+  return n_recent == 0 ? tokens : ListCounts(tokens.most - n_recent);
+}
+
 // Of a layer that is no other's.
 void AddLayer(const LayerCache& cache, const ListCounts& before,
               const ListCounts& after, kvevict_evict_report* report) {
   const kvevict_view& view = *cache.view;
-  const uint64_t head_bytes =
-      TokenBytes(view, cache.shared_companions) / view.n_kv_heads;
+  const uint32_t n_recent = RecentOf(view, before.most);
   report->tokens_before += before.most;
   report->tokens_after += after.most;
   for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
-    report->bytes_before += before.Of(head) * head_bytes;
-    report->bytes_after += after.Of(head) * head_bytes;
+    report->bytes_before += HeadBytes(cache, before.Of(head), n_recent);
+    report->bytes_after += HeadBytes(cache, after.Of(head), n_recent);
   }
   if (view.block_size == 0) return;
-  const BlockTables tables_before(view, before);
-  const BlockTables tables_after(view, after);
+  const BlockTables tables_before(view, Without(before, n_recent));
+  const BlockTables tables_after(view, Without(after, n_recent));
   for (uint32_t table = 0; table < tables_before.n_tables(); ++table) {
     report->blocks_freed +=
         tables_before.Used(table) - tables_after.Used(table);

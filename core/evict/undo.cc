@@ -132,7 +132,7 @@ Status Eviction::CheckCanUndo() const {
   if (policy_.rotate != 0) {
     return Unsupported("undo: the policy turns keys that stay");
   }
-  return Status();
+  return CheckMoveByRow("undo");
 }
 
 // Where scores decide how many tokens a list keeps, it may be none.

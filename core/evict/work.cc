@@ -64,6 +64,10 @@ Status Eviction::Run() {
                          ? DropBlocks()
                          : backend.compact(context_, sequence_.stream(),
                                            {moves, Scratch(layout_.scores)}));
+  if (AnyChanges(moves)) {
+    KV_RETURN_IF_ERROR(
+        backend.requantize(context_, sequence_.stream(), {moves}));
+  }
   KV_RETURN_IF_ERROR(sequence_.sums().Move(sequence_.stream(), slots_, layers_,
                                            options_.undo != nullptr,
                                            Scratch(layout_.scores)));
@@ -257,6 +261,7 @@ int32_t* Eviction::LayOutLists(int32_t* keep_slots) {
     layer.move = {&views_[layer.layer], slots_.DeviceTokens(layer.layer),
                   layer.keep, Cache(layer.layer).shared_companions,
                   plan_.merge()};
+    layer.move.StayWhereRecent();
     if (!OneList()) keep_slots += layer.keep.n_elements();
     layers_[layer.layer] = layer;
   }

@@ -20,6 +20,16 @@ struct RowNumbers {
   bool is_plain = true;       // as of a RowSource
   bool is_constant = false;   // one of all rows, at base
   int64_t head_stride = 0;    // to the numbers of the next head's rows
+  uint32_t group_rows = 0;  // that share some, one per element; 0: one per row
+};
+
+// Rows from `first` on of a cache whose others are quantized: elements are packed.
+struct RecentRows {
+  const uint8_t* base = nullptr;
+  int64_t row_stride = 0;
+  int64_t head_stride = 0;
+  uint32_t first = UINT32_MAX;
+  DType dtype = DType::kF32;
 };
 
 // Strided rows of one head. Row r, element e is at
@@ -48,6 +58,7 @@ struct RowSource {
   // Of quantized rows: what codes are multiplied by, and what is added then.
   RowNumbers scale;
   RowNumbers minimum;
+  RecentRows recent;
 
   const uint8_t* Row(uint32_t r) const {
     if (block_size == 0) return base + int64_t{r} * row_stride;
@@ -56,9 +67,13 @@ struct RowSource {
            int64_t{r % block_size} * row_stride;
   }
 
-  // Where the number of a row is, in blocks as the rows are.
+  // Where the number of a row is, in blocks as the rows are; or those of its elements.
   const uint8_t* Number(const RowNumbers& numbers, uint32_t r) const {
     if (numbers.is_constant) return numbers.base;
+    if (numbers.group_rows != 0) {
+      const uint32_t in_block = block_size == 0 ? r : r % block_size;
+      r = r - in_block + in_block / numbers.group_rows;
+    }
     if (block_size == 0) return numbers.base + int64_t{r} * numbers.row_stride;
     if (numbers.is_plain) {
       return numbers.base + block_table[r / block_size] * numbers.block_stride +
@@ -80,6 +95,23 @@ struct RowSource {
     base += n * stride;
     scale.base += n * scale.head_stride;
     minimum.base += n * minimum.head_stride;
+    recent.base += n * recent.head_stride;
+  }
+
+  // Whether what codes stand for is told by numbers of their row, or of all rows.
+  bool IsCodedByRow() const {
+    return scale.group_rows == 0 && recent.first == UINT32_MAX;
+  }
+
+  // Those that are not quantized, of which row 0 is row recent.first of these.
+  RowSource Recent() const {
+    RowSource rows;
+    rows.base = recent.base;
+    rows.row_stride = recent.row_stride;
+    rows.dtype = recent.dtype;
+    rows.element_stride = ElementBytes(recent.dtype);
+    rows.n_elements = n_elements;
+    return rows;
   }
 
   // The rows of a head whose rows lie `bytes` from these; of rows without numbers.
@@ -104,6 +136,9 @@ struct RowSource {
  private:
   // Of a ring, of blocks with addresses, and of those that are their own number.
   [[gnu::noinline]] const uint8_t* FarRow(uint32_t r) const {
+    if (r >= recent.first) {
+      return recent.base + int64_t{r - recent.first} * recent.row_stride;
+    }
     if (ring_slots != 0) {
       r = r < ring_slots - ring_first ? r + ring_first
                                       : r - (ring_slots - ring_first);

@@ -3,8 +3,9 @@
 quantized caches beside the same caches in vectorised numpy.
 
 A layer's keys and values, [S, 8, 128] of f32, in u8 and u4 with a scale and a minimum in f32
-per token and head, as docs/dtypes.md says: quantized, read back, and attended to by one
-query of 32 heads. Each repetition times both, one after the other, and forms the ratio; both
+per token and head, and as KIVI keeps them: u4, with those of keys per channel for groups of 32
+tokens, the last 128 tokens in f32. As docs/dtypes.md says, they are quantized, read back, and
+attended to by one query of 32 heads. Each repetition times both, one after the other, and forms the ratio; both
 on one thread, in CPU time. Both must come to the same, or the program fails.
 """
 import argparse
@@ -23,6 +24,8 @@ except ImportError:
 
 F32, U8, U4 = 1, 6, 8
 HEADS, QUERY_HEADS, DIM = 8, 32, 128
+GROUP, RECENT = 32, 128
+KEY_RECENT = 5
 c_u32, c_i64, c_u64 = ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64
 pointer, size_t = ctypes.c_void_p, ctypes.c_size_t
 
@@ -41,7 +44,9 @@ class Plane(ctypes.Structure):
         ("head_dim", c_u32),
         ("row_bytes", c_u32),
         ("role", ctypes.c_int32),
-        ("rest", c_u64 * 9),
+        ("groups", c_u64 * 3),
+        ("group_tokens", c_u64),
+        ("rest", c_u64 * 5),
     ]
 
 
@@ -53,7 +58,8 @@ class View(ctypes.Structure):
         ("v", Plane),
         ("companions", ctypes.POINTER(Plane)),
         ("n_companions", c_u32),
-        ("rest", c_u32 * 11),
+        ("rest", c_u32 * 10),
+        ("first_recent", c_u32),
     ]
 
 
@@ -145,7 +151,7 @@ def aligned(shape, dtype):
     return memory[begin : begin + n_bytes].view(dtype).reshape(shape)
 
 
-def plane(rows, dtype, role=0, head_dim=DIM):
+def plane(rows, dtype, role=0, head_dim=DIM, group_tokens=0):
     """Of an array [tokens, heads, ...]."""
     return Plane(
         data=rows.ctypes.data,
@@ -154,6 +160,7 @@ def plane(rows, dtype, role=0, head_dim=DIM):
         dtype=dtype,
         head_dim=head_dim,
         role=role,
+        group_tokens=group_tokens,
     )
 
 
@@ -161,71 +168,120 @@ def plane(rows, dtype, role=0, head_dim=DIM):
 
 
 class NumpyRows:
-    """Rows of codes, [S, H, D] or [S, H, D / 2], with a scale and a minimum each."""
+    """Rows of codes, [S, H, D] or [S, H, D / 2], with a scale and a minimum each, or for each
+    element those of some rows."""
 
-    def __init__(self, n_tokens, dtype):
-        self.dtype = dtype
+    def __init__(self, n_tokens, dtype, group=0):
+        self.dtype, self.group = dtype, group
         width = DIM if dtype == U8 else DIM // 2
         self.codes = aligned((n_tokens, HEADS, width), np.uint8)
-        self.scale = aligned((n_tokens, HEADS, 1), np.float32)
-        self.minimum = aligned((n_tokens, HEADS, 1), np.float32)
+        shape = (n_tokens // group, HEADS, DIM) if group else (n_tokens, HEADS, 1)
+        self.scale = aligned(shape, np.float32)
+        self.minimum = aligned(shape, np.float32)
+
+    def planes(self, role):
+        """Codes, and their numbers."""
+        dim = DIM if self.group else 1
+        return plane(self.codes, self.dtype), [
+            plane(self.scale, F32, role, dim, self.group),
+            plane(self.minimum, F32, role + 1, dim, self.group),
+        ]
 
     def quantize(self, rows):
         steps = np.float32(255 if self.dtype == U8 else 15)
-        np.min(rows, axis=-1, keepdims=True, out=self.minimum)
-        np.max(rows, axis=-1, keepdims=True, out=self.scale)
-        self.scale -= self.minimum
-        self.scale /= steps
-        codes = rows - self.minimum
-        codes /= np.where(self.scale > 0, self.scale, np.float32(1))
+        scale, minimum, shape = self.scale, self.minimum, rows.shape
+        if self.group:  # [groups, tokens of a group, H, D]
+            rows = rows.reshape(-1, self.group, HEADS, DIM)
+            scale, minimum = scale[:, None], minimum[:, None]
+        axis = 1 if self.group else -1
+        np.min(rows, axis=axis, keepdims=True, out=minimum)
+        np.max(rows, axis=axis, keepdims=True, out=scale)
+        scale -= minimum
+        scale /= steps
+        codes = rows - minimum
+        codes /= np.where(scale > 0, scale, np.float32(1))
         np.rint(codes, out=codes)
-        codes = np.clip(codes, 0, steps, out=codes).astype(np.uint8)
+        codes = np.clip(codes, 0, steps, out=codes).astype(np.uint8).reshape(shape)
         if self.dtype == U8:
             self.codes[...] = codes
         else:
             self.codes[...] = codes[..., 0::2] << 4 | codes[..., 1::2]
 
     def dequantize(self, out):
+        scale, minimum, codes = self.scale, self.minimum, self.codes
+        if self.group:
+            out = out.reshape(-1, self.group, HEADS, DIM)
+            codes = codes.reshape(-1, self.group, *codes.shape[1:])
+            scale, minimum = scale[:, None], minimum[:, None]
         if self.dtype == U8:
-            np.multiply(self.codes, self.scale, out=out, dtype=np.float32)
+            np.multiply(codes, scale, out=out, dtype=np.float32)
         else:
-            np.multiply(self.codes >> 4, self.scale, out=out[..., 0::2], dtype=np.float32)
-            np.multiply(self.codes & 15, self.scale, out=out[..., 1::2], dtype=np.float32)
-        out += self.minimum
+            even, odd = (scale[..., i::2] if self.group else scale for i in range(2))
+            np.multiply(codes >> 4, even, out=out[..., 0::2], dtype=np.float32)
+            np.multiply(codes & 15, odd, out=out[..., 1::2], dtype=np.float32)
+        out += minimum
+
+    def part(self, first, n):
+        """The same of tokens from `first` on."""
+        part = NumpyRows.__new__(NumpyRows)
+        part.dtype, part.group = self.dtype, self.group
+        part.codes = self.codes[first : first + n]
+        per = self.group or 1
+        span = slice(first // per, (first + n) // per)
+        part.scale, part.minimum = self.scale[span], self.minimum[span]
+        return part
 
 
 class NumpyCache:
     """Keys and values, and what attends to them: rows are read as floats a few at a time, so
     that they stay in the processor's caches."""
 
-    def __init__(self, n_tokens, dtype):
-        self.k, self.v = NumpyRows(n_tokens, dtype), NumpyRows(n_tokens, dtype)
+    def __init__(self, n_tokens, dtype, group=0, n_recent=0):
+        self.n_tokens, self.n_coded = n_tokens, n_tokens - n_recent
+        self.k = NumpyRows(self.n_coded, dtype, group)
+        self.v = NumpyRows(self.n_coded, dtype)
+        self.recent = [aligned((n_recent, HEADS, DIM), np.float32) for _ in "kv"]
         self.tile = aligned((1024, HEADS, DIM), np.float32)
 
-    def parts(self, rows):
-        n = len(rows.codes)
-        for first in range(0, n, len(self.tile)):
-            part = NumpyRows.__new__(NumpyRows)
-            part.dtype = rows.dtype
-            span = slice(first, first + len(self.tile))
-            part.codes, part.scale = rows.codes[span], rows.scale[span]
-            part.minimum = rows.minimum[span]
-            out = self.tile[: len(part.codes)]
-            part.dequantize(out)
-            yield span, out.transpose(1, 0, 2)  # [H, S, D]
+    def view(self, library):
+        planes = [self.k.planes(1), self.v.planes(3)]
+        numbers = planes[0][1] + planes[1][1]
+        if len(self.recent[0]):
+            numbers += [plane(r, F32, KEY_RECENT + i) for i, r in enumerate(self.recent)]
+        view = view_of(library, planes[0][0], planes[1][0], numbers)
+        view.first_recent = self.n_coded if len(self.recent[0]) else 0
+        return view
+
+    def quantize(self, k, v):
+        self.k.quantize(k[: self.n_coded]), self.v.quantize(v[: self.n_coded])
+        for recent, rows in zip(self.recent, (k, v)):
+            recent[...] = rows[self.n_coded :]
+
+    def dequantize(self, k, v):
+        self.k.dequantize(k[: self.n_coded]), self.v.dequantize(v[: self.n_coded])
+        for recent, rows in zip(self.recent, (k, v)):
+            rows[self.n_coded :] = recent
+
+    def parts(self, rows, recent):
+        for first in range(0, self.n_coded, len(self.tile)):
+            n = min(len(self.tile), self.n_coded - first)
+            rows.part(first, n).dequantize(self.tile[:n])
+            yield slice(first, first + n), self.tile[:n].transpose(1, 0, 2)  # [H, S, D]
+        if len(recent):
+            yield slice(self.n_coded, self.n_tokens), recent.transpose(1, 0, 2)
 
     def attend(self, queries, out):
         """queries, out [1, QH, D]."""
         q = queries.reshape(HEADS, -1, DIM)
-        logits = np.empty((HEADS, q.shape[1], len(self.k.codes)), np.float32)
-        for span, keys in self.parts(self.k):
+        logits = np.empty((HEADS, q.shape[1], self.n_tokens), np.float32)
+        for span, keys in self.parts(self.k, self.recent[0]):
             np.matmul(q, keys.transpose(0, 2, 1), out=logits[..., span])
         logits *= np.float32(DIM**-0.5)
         logits -= logits.max(axis=-1, keepdims=True)
         np.exp(logits, out=logits)
         total = logits.sum(axis=-1, keepdims=True)
         result = np.zeros_like(q)
-        for span, values in self.parts(self.v):
+        for span, values in self.parts(self.v, self.recent[1]):
             result += logits[..., span] @ values
         out[...] = (result / total).reshape(out.shape)
 
@@ -238,17 +294,6 @@ def view_of(library, k, v, numbers=()):
     if numbers:
         view.companions = (Plane * len(numbers))(*numbers)
     return view
-
-
-def quantized_view(library, cache):
-    numbers = [
-        plane(array, F32, role, 1)
-        for role, array in enumerate(
-            (cache.k.scale, cache.k.minimum, cache.v.scale, cache.v.minimum), 1
-        )
-    ]
-    codes = [plane(rows.codes, rows.dtype) for rows in (cache.k, cache.v)]
-    return view_of(library, *codes, numbers)
 
 
 def check(name, ours, theirs, at_most):
@@ -274,7 +319,7 @@ def compare(name, repetitions, ours, theirs):
     )
 
 
-def bench(library, dtype, label, args):
+def bench(library, label, args, *kind):
     rng = np.random.default_rng(1)
     n = args.tokens
     plain, back = ([aligned((n, HEADS, DIM), np.float32) for _ in "kv"] for _ in range(2))
@@ -282,23 +327,15 @@ def bench(library, dtype, label, args):
         rng.standard_normal(out=rows, dtype=np.float32)
     queries = aligned((1, QUERY_HEADS, DIM), np.float32)
     rng.standard_normal(out=queries, dtype=np.float32)
-    ours, theirs = NumpyCache(n, dtype), NumpyCache(n, dtype)
+    ours, theirs = NumpyCache(n, *kind), NumpyCache(n, *kind)
     f32 = view_of(library, *(plane(rows, F32) for rows in plain))
     read = view_of(library, *(plane(rows, F32) for rows in back))
-    quantized = quantized_view(library, ours)
+    quantized = ours.view(library)
     out, numpy_out = (np.zeros_like(queries) for _ in range(2))
-
-    def numpy_quantize():
-        theirs.k.quantize(plain[0]), theirs.v.quantize(plain[1])
-
     numpy_back = [np.empty_like(rows) for rows in back]
-
-    def numpy_dequantize():
-        theirs.k.dequantize(numpy_back[0]), theirs.v.dequantize(numpy_back[1])
-
     steps = (
-        ("quantize", library.mover(f32, quantized, n), numpy_quantize),
-        ("dequantize", library.mover(quantized, read, n), numpy_dequantize),
+        ("quantize", library.mover(f32, quantized, n), lambda: theirs.quantize(*plain)),
+        ("dequantize", library.mover(quantized, read, n), lambda: theirs.dequantize(*numpy_back)),
         (
             "attend",
             library.attender(quantized, queries, out, n),
@@ -325,9 +362,10 @@ def main():
     print(f"quantized caches beside numpy {np.__version__}: K and V [S, {HEADS}, {DIM}], one")
     print("thread each, CPU time; the ratio is the median of each repetition's\n")
     print(f"{'':24} {'ms':>9} {'numpy ms':>9}   {'times as fast':>6}")
-    for dtype, label in ((U8, "int8"), (U4, "int4")):
+    kinds = {"int8": (U8,), "int4": (U4,), "kivi": (U4, GROUP, RECENT)}
+    for label, kind in kinds.items():
         if args.filter in label:
-            bench(library, dtype, label, args)
+            bench(library, label, args, *kind)
 
 
 if __name__ == "__main__":

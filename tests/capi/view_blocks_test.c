@@ -128,7 +128,7 @@ Test(view_blocks, rings_hold_their_tokens) {
   EXPECT_BREAKS(view.ring_slots = 11, "12 tokens > ring_slots 11");
   EXPECT_BREAKS(view.ring_slots = UINT32_MAX, "ring_slots 4294967295");
   EXPECT_BREAKS(view.ring_slots = 13, "block_table_len 3 < 4");
-  EXPECT_BREAKS(view.reserved = 1, "reserved 1");
+  EXPECT_BREAKS(view.first_recent = 1, "first_recent 1");
   kvevict_view view = Pages();
   view.ring_slots = 12;
   view.ring_first = 11;

@@ -160,11 +160,49 @@ Test(engine_kv_cache, quantized_rows_have_a_scale_and_a_minimum) {
   }
 }
 
+// However rows come in: whole groups are quantized once 6 are behind them, which stay as
+// they are; and after an eviction as many.
+Test(engine_kv_cache, the_last_rows_wait_until_a_group_is_full) {
+  KvShape shape = {.n_layers = 1,
+                   .n_kv_heads = 1,
+                   .k_head_dim = 8,
+                   .v_head_dim = 8,
+                   .dtype = KVEVICT_DTYPE_U4,
+                   .capacity = 40};
+  shape.layout = {.group_tokens = 4, .recent_tokens = 6};
+  const std::vector<float> k = RandomFloats(40 * 8, 8);
+  const std::vector<float> v = RandomFloats(40 * 8, 9);
+  for (uint32_t step : {1u, 3u, 7u, 40u}) {
+    KvCache cache(shape);
+    for (uint32_t n = 0; n < 40;) {
+      const uint32_t more = std::min(step, 40 - n);
+      cache.Append(0, more, &k[n * 8], 8, &v[n * 8], 8);
+      n += more;
+      const kvevict_view view = cache.View(0);
+      cr_assert(kvevict_view_validate(&view, n) == KVEVICT_OK, "%s",
+                kvevict_last_error_message());
+      cr_expect(view.first_recent == (n < 6 ? 0 : (n - 6) / 4 * 4));
+      for (uint32_t i = view.first_recent * 8; i < n * 8; ++i) {
+        const uint32_t slot = i / 8 - view.first_recent;
+        cr_expect(Element(view.companions[4], slot, 0, i % 8) == k[i]);
+        cr_expect(Element(view.companions[5], slot, 0, i % 8) == v[i]);
+      }
+    }
+    // Of 40: 32 in groups of 4 whose keys share 16 numbers, values have 2 each.
+    cr_expect(cache.bytes_in_use() == 32 * (4 + 4 + 4) + 8 * 32 + 8 * 64);
+    const uint32_t kept = 17;
+    cache.set_lengths(0, std::span(&kept, 1));
+    cr_expect(cache.View(0).first_recent == 9);
+    cache.set_length(0, 5);
+    cr_expect(cache.View(0).first_recent == 5);
+  }
+}
+
 // What lies in blocks is found through the table, also behind what was taken back.
 Test(engine_kv_cache, blocks_hold_what_one_piece_holds) {
   KvShape shape = Shape(KVEVICT_DTYPE_F32);
   KvCache whole(shape);
-  shape.block_size = 4;
+  shape.layout.block_size = 4;
   KvCache first(shape);
   const std::vector<float> rows = RandomFloats(110, 7);
   const std::vector<float> values = rows;

@@ -542,6 +542,29 @@ Test(recall_program, demo_keeps_its_cache_as_it_is_told) {
   }
 }
 
+// Its last 128 tokens stay as they are, and those that survive before them are quantized:
+// nothing that is kept is lost for it.
+Test(recall_program, demo_keeps_a_cache_as_kivi_does) {
+  const std::string demo =
+      "demo --json --tokens 2048 --policy snapkv --policy h2o --cache kivi ";
+  for (const char* options : {"--budget 512", "--budget 512 --decode 40"}) {
+    const Outcome run = Run(demo + options);
+    cr_assert(run.status == 0, "%s", run.err.c_str());
+    const json document = json::parse(run.out);
+    for (const json& row : document.at("results")) {
+      const double times = row.at("shrink_of_f32").get<double>();
+      cr_expect(times > 10 && times < 4 * 7, "%s", row.dump().c_str());
+    }
+    const json& snapkv = document.at("results").at(0);
+    if (snapkv.contains("decode_evictions")) continue;
+    cr_expect(snapkv.at("recall_asked") == 1.0, "%s", snapkv.dump().c_str());
+  }
+  const Outcome refused = Run(demo + "--budget 128");
+  cr_expect(refused.status != 0);
+  cr_expect(refused.err.find("budget 128 < ") != std::string::npos, "%s",
+            refused.err.c_str());
+}
+
 // ---- --simd ----
 
 // Every target finds the needles; the library's rounding alone may differ.

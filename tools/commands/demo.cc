@@ -71,7 +71,9 @@ void AddDemoCommand(CLI::App& app, Action& action) {
   demo->add_option("--cache", options.cache,
                    "How the cache is kept: in one piece, in blocks of 16 "
                    "tokens, or quantized, with a scale and a minimum of 16 "
-                   "bits per token and head (default contiguous)")
+                   "bits per token and head; kivi: of four bits, keys with "
+                   "those of each channel for 32 tokens, and the last 128 to "
+                   "159 tokens as they are (default contiguous)")
       ->type_name(CLI::detail::join(kDemoCaches, "|"))
       ->check(OneOf(kDemoCaches));
   demo->add_option("--threads", options.threads,
@@ -122,7 +124,7 @@ void AddDemoCommand(CLI::App& app, Action& action) {
 
   demo->callback([args, tokens, budget, decode, mass, dtype, &action] {
     DemoOptions& options = args->options;
-    if (options.cache == "int8" || options.cache == "int4") {
+    if (options.cache != "contiguous" && options.cache != "paged") {
       if (dtype->count() > 0) {
         throw CLI::ValidationError(
             "--dtype", "is of a cache that is not quantized, and --cache is " +

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kvevict/kvevict.h"
+#include "tools/engine/kv_cache.h"
 #include "tools/engine/policies.h"
 
 namespace kvevict::tools {
@@ -38,7 +39,7 @@ inline const std::vector<NamedPolicy> kDecodingDemoPolicies = {
 };
 
 inline const std::vector<std::string> kDemoCaches = {"contiguous", "paged",
-                                                     "int8", "int4"};
+                                                     "int8", "int4", "kivi"};
 
 struct DemoOptions {
   std::optional<uint32_t>
@@ -59,7 +60,11 @@ struct DemoOptions {
   std::string tokenizer;  // file, for `model`; empty: found beside it
   std::string text;       // file with the prompt, for `model`
 
-  uint32_t block_size() const { return cache == "paged" ? 16 : 0; }
+  KvLayout layout() const {
+    if (cache == "paged") return {.block_size = 16};
+    if (cache == "kivi") return {.group_tokens = 32, .recent_tokens = 128};
+    return {};
+  }
   bool is_quantized() const {
     return dtype == KVEVICT_DTYPE_U8 || dtype == KVEVICT_DTYPE_U4;
   }

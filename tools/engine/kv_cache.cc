@@ -34,7 +34,7 @@ kvevict_plane Plane(const KvShape& shape, kvevict_dtype dtype,
   plane.role = role;
   plane.head_stride_bytes = static_cast<int64_t>(RowBytes(dtype, head_dim));
   plane.token_stride_bytes = plane.head_stride_bytes * shape.n_kv_heads;
-  plane.block_stride_bytes = plane.token_stride_bytes * shape.block_size;
+  plane.block_stride_bytes = plane.token_stride_bytes * shape.layout.block_size;
   return plane;
 }
 
@@ -46,9 +46,28 @@ std::vector<kvevict_plane> PlanesOf(const KvShape& shape) {
   for (kvevict_role role :
        {KVEVICT_ROLE_KEY_SCALE, KVEVICT_ROLE_KEY_MINIMUM,
         KVEVICT_ROLE_VALUE_SCALE, KVEVICT_ROLE_VALUE_MINIMUM}) {
-    planes.push_back(Plane(shape, KVEVICT_DTYPE_F16, 1, role));
+    const bool is_shared =
+        shape.layout.group_tokens > 0 && role <= KVEVICT_ROLE_KEY_MINIMUM;
+    planes.push_back(Plane(shape, KVEVICT_DTYPE_F16,
+                           is_shared ? shape.k_head_dim : 1, role));
+    if (is_shared) planes.back().group_tokens = shape.layout.group_tokens;
   }
+  if (shape.layout.group_tokens == 0) return planes;
+  planes.push_back(Plane(shape, KVEVICT_DTYPE_F32, shape.k_head_dim,
+                         KVEVICT_ROLE_KEY_RECENT));
+  planes.push_back(Plane(shape, KVEVICT_DTYPE_F32, shape.v_head_dim,
+                         KVEVICT_ROLE_VALUE_RECENT));
   return planes;
+}
+
+bool IsRecent(const kvevict_plane& plane) {
+  return plane.role >= KVEVICT_ROLE_KEY_RECENT;
+}
+
+// Rows from the i-th on.
+kvevict_plane From(kvevict_plane plane, uint32_t i) {
+  plane.data += static_cast<uint64_t>(i * plane.token_stride_bytes);
+  return plane;
 }
 
 // f32 rows of all heads, `stride` floats apart.
@@ -82,13 +101,16 @@ void KvCache::FreeDeleter::operator()(uint8_t* memory) const {
 }
 
 KvCache::KvCache(const KvShape& shape)
-    : shape_(shape), lengths_(size_t{shape.n_layers} * shape.n_kv_heads, 0) {
+    : shape_(shape),
+      lengths_(size_t{shape.n_layers} * shape.n_kv_heads, 0),
+      first_recent_(shape.n_layers, 0) {
   const std::vector<kvevict_plane> planes = PlanesOf(shape);
   n_planes_ = static_cast<uint32_t>(planes.size());
-  size_t n_slots = shape.capacity;
-  if (shape.block_size > 0) {
-    const size_t n_blocks = (n_slots + shape.block_size - 1) / shape.block_size;
-    n_slots = n_blocks * shape.block_size;
+  uint32_t n_slots = shape.capacity;
+  if (shape.layout.block_size > 0) {
+    const uint32_t n_blocks =
+        (n_slots + shape.layout.block_size - 1) / shape.layout.block_size;
+    n_slots = n_blocks * shape.layout.block_size;
     // Nothing is where it would be without the table.
     block_table_.resize(n_blocks);
     std::iota(block_table_.rbegin(), block_table_.rend(), 0);
@@ -99,7 +121,11 @@ KvCache::KvCache(const KvShape& shape)
     for (const kvevict_plane& plane : planes) {
       planes_.push_back(plane);
       offsets.push_back(n_bytes);
-      n_bytes += (SlotBytes(plane) * n_slots + 63) / 64 * 64;
+      const size_t n_rows = RowsOf(
+          plane,
+          n_slots + shape.layout.recent_tokens + shape.layout.group_tokens,
+          shape.layout.recent_tokens + shape.layout.group_tokens);
+      n_bytes += (SlotBytes(plane) * n_rows + 63) / 64 * 64;
     }
   }
   n_bytes = RoundUp(n_bytes + 1);
@@ -119,15 +145,82 @@ void* KvCache::Data(uint32_t layer, uint32_t plane) const {
   return reinterpret_cast<void*>(Planes(layer)[plane].data);
 }
 
-size_t KvCache::TokenBytes() const {
-  size_t n_bytes = 0;
-  for (uint32_t i = 0; i < n_planes_; ++i) n_bytes += SlotBytes(planes_[i]);
+uint32_t KvCache::RowsOf(const kvevict_plane& plane, uint32_t n_slots,
+                         uint32_t n_recent) const {
+  if (IsRecent(plane)) return n_recent;
+  n_slots -= n_recent;
+  if (plane.group_tokens == 0) return n_slots;
+  return (n_slots + shape_.layout.group_tokens - 1) /
+         shape_.layout.group_tokens;
+}
+
+double KvCache::BytesOf(uint32_t n_slots, uint32_t n_recent) const {
+  double n_bytes = 0;
+  for (uint32_t i = 0; i < n_planes_; ++i) {
+    n_bytes += static_cast<double>(SlotBytes(planes_[i])) *
+               RowsOf(planes_[i], n_slots, n_recent);
+  }
   return n_bytes;
+}
+
+void KvCache::Store(uint32_t layer, const kvevict_view& rows, uint32_t n_rows,
+                    bool quantizes) {
+  kvevict_view cache = View(layer);
+  kvevict_move move = KVEVICT_MOVE_INIT;
+  move.n_tokens = n_rows;
+  move.view = &rows;
+  move.destination = &cache;
+  move.first_slot = quantizes ? first_recent_[layer] : length(layer);
+  if (quantizes) {  // what rows are recent is none of its business
+    cache.n_companions -= 2;
+    cache.first_recent = 0;
+    first_recent_[layer] += n_rows;
+  }
+  Check(kvevict_compact(context_.get(), &move, 1, nullptr, 0, nullptr));
+}
+
+// The first of the recent rows.
+void KvCache::Quantize(uint32_t layer, uint32_t n_rows) {
+  const uint32_t n_left = RecentOf(layer) - n_rows;
+  kvevict_view rows = KVEVICT_VIEW_INIT;
+  rows.n_kv_heads = shape_.n_kv_heads;
+  rows.k = Planes(layer)[6];
+  rows.v = Planes(layer)[7];
+  rows.k.role = rows.v.role = KVEVICT_ROLE_NONE;
+  Store(layer, rows, n_rows, true);
+  for (const kvevict_plane& plane : {rows.k, rows.v}) {
+    auto* const first = reinterpret_cast<uint8_t*>(plane.data);
+    std::memmove(first, first + n_rows * SlotBytes(plane),
+                 n_left * SlotBytes(plane));
+  }
 }
 
 void KvCache::Append(uint32_t layer, uint32_t n_rows, const float* k,
                      size_t k_row_stride, const float* v, size_t v_row_stride) {
   assert(length(layer) + n_rows <= shape_.capacity);
+  if (shape_.layout.group_tokens > 0) {
+    kvevict_view rows = KVEVICT_VIEW_INIT;
+    rows.n_kv_heads = shape_.n_kv_heads;
+    rows.k = Rows(k, k_row_stride, shape_.k_head_dim);
+    rows.v = Rows(v, v_row_stride, shape_.v_head_dim);
+    // Whole groups of what is more than the recent tokens.
+    const uint32_t n_recent = RecentOf(layer);
+    const uint32_t n_all = n_recent + n_rows;
+    const uint32_t n_more =
+        n_all - std::min(n_all, shape_.layout.recent_tokens);
+    const uint32_t n_quantized =
+        n_more / shape_.layout.group_tokens * shape_.layout.group_tokens;
+    const uint32_t n_old = std::min(n_quantized, n_recent);
+    const uint32_t n_new = n_quantized - n_old;
+    if (n_old > 0) Quantize(layer, n_old);
+    if (n_new > 0) Store(layer, rows, n_new, true);
+    set_length(layer, length(layer) + n_new);
+    rows.k = From(rows.k, n_new);
+    rows.v = From(rows.v, n_new);
+    Store(layer, rows, n_rows - n_new, false);
+    set_length(layer, length(layer) + n_rows - n_new);
+    return;
+  }
   // Heads of one length go at once.
   const uint32_t at_once = is_ragged(layer) ? 1 : shape_.n_kv_heads;
   std::vector<kvevict_plane> planes(Planes(layer), Planes(layer) + n_planes_);
@@ -166,6 +259,7 @@ uint32_t KvCache::length(uint32_t layer) const {
 }
 
 void KvCache::set_length(uint32_t layer, uint32_t n_slots) {
+  first_recent_[layer] = std::min(first_recent_[layer], n_slots);
   const uint32_t change = n_slots - length(layer);  // modulo 2^32
   const auto first = lengths_.begin() + layer * shape_.n_kv_heads;
   std::for_each_n(first, shape_.n_kv_heads,
@@ -173,7 +267,9 @@ void KvCache::set_length(uint32_t layer, uint32_t n_slots) {
 }
 
 void KvCache::set_lengths(uint32_t layer, std::span<const uint32_t> of_heads) {
+  const uint32_t n_recent = RecentOf(layer);
   std::ranges::copy(of_heads, lengths_.begin() + layer * shape_.n_kv_heads);
+  first_recent_[layer] = length(layer) - n_recent;
 }
 
 bool KvCache::is_ragged(uint32_t layer) const {
@@ -183,20 +279,23 @@ bool KvCache::is_ragged(uint32_t layer) const {
 void KvCache::CopyFrom(const KvCache& other) {
   assert(planes_.size() == other.planes_.size());
   lengths_ = other.lengths_;
+  first_recent_ = other.first_recent_;
   // Slots that lie together.
   const uint32_t n_together =
-      shape_.block_size > 0 ? shape_.block_size : shape_.capacity;
+      shape_.layout.block_size > 0 ? shape_.layout.block_size : shape_.capacity;
   for (uint32_t layer = 0; layer < shape_.n_layers; ++layer) {
     for (uint32_t i = 0; i < n_planes_; ++i) {
       const auto* from = static_cast<const uint8_t*>(other.Data(layer, i));
       auto* to = static_cast<uint8_t*>(Data(layer, i));
       const size_t slot_bytes = SlotBytes(planes_[i]);
-      for (uint32_t slot = 0; slot < length(layer); slot += n_together) {
+      const uint32_t n_rows =
+          RowsOf(planes_[i], length(layer), RecentOf(layer));
+      for (uint32_t slot = 0; slot < n_rows; slot += n_together) {
         const size_t first =
-            shape_.block_size == 0
+            shape_.layout.block_size == 0
                 ? 0
                 : size_t(block_table_[slot / n_together]) * n_together;
-        const size_t n = std::min(n_together, length(layer) - slot);
+        const size_t n = std::min(n_together, n_rows - slot);
         std::memcpy(to + first * slot_bytes, from + first * slot_bytes,
                     n * slot_bytes);
       }
@@ -205,25 +304,33 @@ void KvCache::CopyFrom(const KvCache& other) {
 }
 
 uint64_t KvCache::bytes_in_use() const {
-  uint64_t n_rows = 0;
+  double n_bytes = 0;
   for (uint32_t layer = 0; layer < shape_.n_layers; ++layer) {
-    const std::span<const uint32_t> heads = lengths(layer);
-    if (shape_.block_size == 0) {
-      n_rows = std::accumulate(heads.begin(), heads.end(), n_rows);
+    const uint32_t n_heads = shape_.n_kv_heads;
+    if (shape_.layout.block_size == 0) {
+      for (const uint32_t n : lengths(layer)) {
+        n_bytes += BytesOf(n, RecentOf(layer)) / n_heads;
+      }
     } else {
-      const uint64_t n_blocks =
-          (length(layer) + shape_.block_size - 1) / shape_.block_size;
-      n_rows += n_blocks * shape_.block_size * shape_.n_kv_heads;
+      const uint32_t n_blocks = (length(layer) + shape_.layout.block_size - 1) /
+                                shape_.layout.block_size;
+      n_bytes += BytesOf(n_blocks * shape_.layout.block_size, 0);
     }
   }
-  return n_rows * (TokenBytes() / shape_.n_kv_heads);
+  return static_cast<uint64_t>(n_bytes);
 }
 
 double KvCache::times_smaller_than_f32() const {
-  const size_t f32_bytes =
-      RowBytes(KVEVICT_DTYPE_F32, shape_.k_head_dim + shape_.v_head_dim) *
-      shape_.n_kv_heads;
-  return static_cast<double>(f32_bytes) / static_cast<double>(TokenBytes());
+  const auto f32_bytes = static_cast<double>(
+      RowBytes(KVEVICT_DTYPE_F32, shape_.k_head_dim + shape_.v_head_dim));
+  double n_bytes = 0, n_rows = 0;
+  for (uint32_t layer = 0; layer < shape_.n_layers; ++layer) {
+    for (const uint32_t n : lengths(layer)) {
+      n_bytes += BytesOf(n, RecentOf(layer)) / shape_.n_kv_heads;
+      n_rows += n;
+    }
+  }
+  return n_rows * f32_bytes / n_bytes;
 }
 
 kvevict_view KvCache::View(uint32_t layer) const {
@@ -234,8 +341,9 @@ kvevict_view KvCache::View(uint32_t layer) const {
   view.v = planes[1];
   view.n_companions = n_planes_ - 2;
   if (n_planes_ > 2) view.companions = planes + 2;
-  view.block_size = shape_.block_size;
-  if (shape_.block_size > 0) {
+  if (shape_.layout.group_tokens > 0) view.first_recent = first_recent_[layer];
+  view.block_size = shape_.layout.block_size;
+  if (shape_.layout.block_size > 0) {
     view.block_table = block_table_.data();
     view.block_table_len = block_table_.size();
   }

@@ -13,6 +13,16 @@
 
 namespace kvevict::tools {
 
+// How rows are kept.
+struct KvLayout {
+  uint32_t block_size = 0;  // tokens per block; 0: contiguous
+  // As KIVI keeps it: how many tokens share the scales and minima of the keys, which
+  // are then those of channels, and how many of the last ones stay f32, or some more;
+  // 0: none. Contiguous, of a quantized dtype, and all heads hold as many.
+  uint32_t group_tokens = 0;
+  uint32_t recent_tokens = 0;
+};
+
 struct KvShape {
   uint32_t n_layers = 0;
   uint32_t n_kv_heads = 0;
@@ -20,8 +30,8 @@ struct KvShape {
   uint32_t v_head_dim = 0;
   // f32, f16, bf16, or u8 and u4 with a scale and a minimum per row.
   kvevict_dtype dtype = KVEVICT_DTYPE_F32;
-  uint32_t capacity = 0;    // slots per layer
-  uint32_t block_size = 0;  // tokens per block; 0: contiguous
+  uint32_t capacity = 0;  // slots per layer
+  KvLayout layout = {};
 };
 
 // Keys and values, one token-major [capacity, n_kv_heads, head_dim] array each per
@@ -34,10 +44,11 @@ class KvCache {
   const KvShape& shape() const { return shape_; }
 
   // Slots in use, the most of any head. Lowering it forgets the last ones, as many of
-  // each head.
+  // each head; what was quantized meanwhile stays so.
   uint32_t length(uint32_t layer) const;
   void set_length(uint32_t layer, uint32_t n_slots);
-  // Slots that each head has in use. Rows that are appended go behind its own.
+  // Slots that each head has in use. Rows that are appended go behind its own. They are
+  // set after an eviction, which leaves the last rows that are not quantized.
   std::span<const uint32_t> lengths(uint32_t layer) const;
   void set_lengths(uint32_t layer, std::span<const uint32_t> of_heads);
   bool is_ragged(uint32_t layer) const;
@@ -55,7 +66,8 @@ class KvCache {
   // Bytes of the slots in use, or of the blocks, of all layers.
   uint64_t bytes_in_use() const;
 
-  // How much smaller rows are than those of f32, scales and minima included.
+  // How much smaller what it holds is than it would be in f32, scales and minima included;
+  // of what is free in blocks nothing counts.
   double times_smaller_than_f32() const;
 
   // First element of a layer's keys and values.
@@ -76,8 +88,17 @@ class KvCache {
   static size_t SlotBytes(const kvevict_plane& plane) {
     return static_cast<size_t>(plane.token_stride_bytes);
   }
-  // Of every plane of a slot, all heads.
-  size_t TokenBytes() const;
+  // Of n slots, all heads, the last of which are recent.
+  double BytesOf(uint32_t n_slots, uint32_t n_recent) const;
+  uint32_t RecentOf(uint32_t layer) const {
+    return n_planes_ <= 6 ? 0 : length(layer) - first_recent_[layer];
+  }
+  // Rows of a plane that a layer uses.
+  uint32_t RowsOf(const kvevict_plane& plane, uint32_t n_slots,
+                  uint32_t n_recent) const;
+  void Store(uint32_t layer, const kvevict_view& rows, uint32_t n_rows,
+             bool quantizes);
+  void Quantize(uint32_t layer, uint32_t n_rows);
   const kvevict_plane* Planes(uint32_t layer) const {
     return &planes_[layer * n_planes_];
   }
@@ -88,8 +109,9 @@ class KvCache {
   std::vector<kvevict_plane> planes_;  // [n_layers, n_planes_]
   std::vector<int32_t> block_table_;   // of every layer
   std::unique_ptr<uint8_t, FreeDeleter> memory_;
-  LibraryContext context_;         // stores rows
-  std::vector<uint32_t> lengths_;  // [n_layers, n_kv_heads]
+  LibraryContext context_;              // stores rows
+  std::vector<uint32_t> lengths_;       // [n_layers, n_kv_heads]
+  std::vector<uint32_t> first_recent_;  // [n_layers]
 };
 
 // n elements.

@@ -176,7 +176,7 @@ std::string RunTextDemo(const DemoOptions& options) {
       options.policies, budget, n_prompt, model.config().n_layers);
   if (options.decode) CheckDecoding(options.policies, policies);
   TextEvaluation evaluation(model, task, options.dtype, policies, kGreedyTokens,
-                            pool, options.simd_target(), options.block_size());
+                            pool, options.simd_target(), options.layout());
   {
     ProgressBar bar("prefill", n_prompt);
     evaluation.Prefill([&](uint32_t n_done) { bar.Update(n_done); });

@@ -30,9 +30,9 @@ uint32_t Capacity(const TextTask& task, uint32_t n_greedy) {
 }
 
 KvShape CacheShape(const LlamaModel& model, kvevict_dtype dtype,
-                   uint32_t n_slots, uint32_t block_size) {
+                   uint32_t n_slots, const KvLayout& layout) {
   KvShape shape = model.CacheShape(dtype, n_slots);
-  shape.block_size = block_size;
+  shape.layout = layout;
   return shape;
 }
 
@@ -42,12 +42,11 @@ TextEvaluation::TextEvaluation(LlamaModel& model, TextTask task,
                                kvevict_dtype dtype,
                                const std::vector<kvevict_policy>& policies,
                                uint32_t n_greedy, ThreadPool& pool,
-                               const char* simd_target, uint32_t block_size)
+                               const char* simd_target, const KvLayout& layout)
     : model_(model),
       task_(std::move(task)),
       n_greedy_(n_greedy),
-      full_cache_(
-          CacheShape(model, dtype, Capacity(task_, n_greedy), block_size)),
+      full_cache_(CacheShape(model, dtype, Capacity(task_, n_greedy), layout)),
       evicted_cache_(full_cache_.shape()),
       statistics_(full_cache_.shape(), model.HeadShape(), model.RopeOfHeads(),
                   policies, pool, simd_target) {
@@ -101,8 +100,8 @@ void TextEvaluation::Prefill(const Progress& progress) {
 TextResult TextEvaluation::Evaluate(size_t index) {
   evicted_cache_.CopyFrom(full_cache_);
   TextResult result;
-  result.evictions.of_prompt = evictors_[index]->Evict(evicted_cache_, inputs_);
   result.evictions.to_f32 = evicted_cache_.times_smaller_than_f32();
+  result.evictions.of_prompt = evictors_[index]->Evict(evicted_cache_, inputs_);
 
   const std::vector<uint32_t> lengths = Lengths(evicted_cache_);
   result.greedy = ContinueGreedily(evicted_cache_);

@@ -48,7 +48,7 @@ class TextEvaluation {
   TextEvaluation(LlamaModel& model, TextTask task, kvevict_dtype dtype,
                  const std::vector<kvevict_policy>& policies, uint32_t n_greedy,
                  ThreadPool& pool, const char* simd_target = nullptr,
-                 uint32_t block_size = 0);
+                 const KvLayout& layout = {});
 
   // Feeds the prompt and predicts with the full cache; `progress` may be null.
   void Prefill(const Progress& progress);

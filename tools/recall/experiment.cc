@@ -21,9 +21,10 @@ uint32_t Capacity(const Workload& workload) {
   return static_cast<uint32_t>(workload.tokens.size()) + 1;
 }
 
-KvShape CacheShape(kvevict_dtype dtype, uint32_t n_slots, uint32_t block_size) {
+KvShape CacheShape(kvevict_dtype dtype, uint32_t n_slots,
+                   const KvLayout& layout) {
   KvShape shape = RecallModel::CacheShape(dtype, n_slots);
-  shape.block_size = block_size;
+  shape.layout = layout;
   return shape;
 }
 
@@ -33,13 +34,13 @@ RecallExperiment::RecallExperiment(const Workload& workload,
                                    kvevict_dtype dtype,
                                    std::span<const kvevict_policy> policies,
                                    ThreadPool& pool, const char* simd_target,
-                                   uint32_t n_decoded, uint32_t block_size)
+                                   uint32_t n_decoded, const KvLayout& layout)
     : workload_(workload),
       n_prompt_(static_cast<uint32_t>(workload.tokens.size()) - n_decoded),
       decodes_(n_decoded > 0),
       policies_(policies.begin(), policies.end()),
       model_(Capacity(workload), pool, simd_target),
-      full_(CacheShape(dtype, Capacity(workload), block_size)),
+      full_(CacheShape(dtype, Capacity(workload), layout)),
       evicted_(full_.shape()),
       statistics_(full_.shape(), kQueryShape, RecallModel::RopeOfHeads(),
                   policies, pool, simd_target) {
@@ -163,8 +164,8 @@ uint32_t RecallExperiment::BudgetForMass(size_t i, double mass) {
 RecallResult RecallExperiment::Evaluate(size_t i) {
   evicted_.CopyFrom(full_);
   RecallResult result;
-  result.evictions.of_prompt = evictors_[i].Evict(evicted_, inputs_);
   result.evictions.to_f32 = evicted_.times_smaller_than_f32();
+  result.evictions.of_prompt = evictors_[i].Evict(evicted_, inputs_);
   if (decodes_) Decode(i, &result);
 
   uint32_t found_asked = 0;

@@ -34,7 +34,7 @@ class RecallExperiment {
   RecallExperiment(const Workload& workload, kvevict_dtype dtype,
                    std::span<const kvevict_policy> policies, ThreadPool& pool,
                    const char* simd_target = nullptr, uint32_t n_decoded = 0,
-                   uint32_t block_size = 0);
+                   const KvLayout& layout = {});
 
   // Runs the prompt in chunks and shows every policy the queries; `progress` hears
   // how many tokens are done. Throws std::runtime_error if the model does not

@@ -126,7 +126,7 @@ std::string RunRecallDemo(const DemoOptions& options) {
   ThreadPool pool(options.threads);
   RecallExperiment experiment(
       MakeWorkload(n_tokens, options.seed), options.dtype, policies, pool,
-      options.simd_target(), n_decoded, options.block_size());
+      options.simd_target(), n_decoded, options.layout());
   const auto start = std::chrono::steady_clock::now();
   {
     ProgressBar bar("prefill", n_tokens);

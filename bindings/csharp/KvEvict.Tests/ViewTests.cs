@@ -318,6 +318,35 @@ public class ViewTests
     }
 
     [Fact]
+    public void Survivors_of_groups_are_grouped_anew()
+    {
+        using var context = new KvContext();
+        using var codes = new KvPinnedMemory<byte>(8 * Heads * 4);
+        using var scales = new KvPinnedMemory<float>(2 * Heads * 4); // of 4 tokens each
+        using var minima = new KvPinnedMemory<float>(2 * Heads * 4);
+        using var recent = new KvPinnedMemory<float>(3 * Heads * 4);
+        for (int i = 0; i < codes.Length; ++i) codes.Span[i] = (byte)(i * 3);
+        for (int i = 0; i < minima.Length; ++i) (scales.Span[i], minima.Span[i]) = (1, i);
+        for (int i = 0; i < recent.Length; ++i) recent.Span[i] = -i;
+        var view = new KvView(Heads, KvPlane.TokenMajor(codes, KvDType.U8, Heads, 4))
+        {
+            Companions =
+            [
+                KvPlane.TokenMajor(scales, Heads, 4) with { Role = KvRole.KeyScale, GroupTokens = 4 },
+                KvPlane.TokenMajor(minima, Heads, 4) with { Role = KvRole.KeyMinimum, GroupTokens = 4 },
+                KvPlane.TokenMajor(recent, Heads, 4) with { Role = KvRole.KeyRecent },
+            ],
+            FirstRecent = 8,
+        };
+        view.Validate(11);
+        Assert.Throws<ArgumentException>(() => view.Validate(12));
+        context.Compact(view, 11, [1, 6, 8, 9, 10]);
+        Assert.Equal([0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255], codes.Span[..12].ToArray());
+        Assert.Equal([24, 28, 32, 36], minima.Span[..4].ToArray());
+        Assert.Equal(-23, recent.Span[23]);
+    }
+
+    [Fact]
     public void Native_memory_and_negative_strides_are_checked_too()
     {
         using var context = new KvContext();

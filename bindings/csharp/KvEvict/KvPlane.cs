@@ -62,6 +62,12 @@ public readonly record struct KvPlane
     /// </summary>
     public KvRole Role { get; init; }
 
+    /// <summary>
+    /// Of scales and minima: how many tokens share those of an element, of which there are then as many as the rows
+    /// have; 0: none.
+    /// </summary>
+    public int GroupTokens { get; init; }
+
     /// <summary>[tokens, heads, dim].</summary>
     /// <param name="region">The memory, from its first row on; of typed elements.</param>
     /// <param name="headCount">Heads in memory.</param>
@@ -243,8 +249,15 @@ public readonly record struct KvPlane
             address_table = (ulong)(nuint)table,
             address_table_len = (uint)Math.Min(AddressTable.Elements<ulong>(), int.MaxValue),
             role = Role,
+            group_tokens = Check.Count(GroupTokens, nameof(GroupTokens)),
         };
     }
+
+    internal bool IsRecent => Role is KvRole.KeyRecent or KvRole.ValueRecent;
+
+    /// <summary>Rows that so many tokens have, or share.</summary>
+    internal int RowsFor(int tokenCount) =>
+        GroupTokens > 0 && tokenCount > 0 ? (tokenCount - 1) / GroupTokens + 1 : tokenCount;
 
     /// <summary>
     /// Fails unless every row lies in the region. The highest block is -1 if the plane is not paged, the index -1

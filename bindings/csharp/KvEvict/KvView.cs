@@ -80,6 +80,12 @@ public sealed unsafe class KvView
     public int SharedBlockCount { get; set; }
 
     /// <summary>
+    /// The first slot that companions with a recent role have, which are not quantized. Must not change while a call
+    /// uses the view.
+    /// </summary>
+    public int FirstRecent { get; set; }
+
+    /// <summary>
     /// Sets <see cref="BlockTable"/> to a copy, which the view owns. For contexts on the CPU; must not run while a
     /// call uses the view. Allocates only where the table outgrows all before.
     /// </summary>
@@ -135,12 +141,19 @@ public sealed unsafe class KvView
         native->ring_slots = Check.Count(RingSlots, nameof(RingSlots));
         native->ring_first = Check.Count(RingFirst, nameof(RingFirst));
         native->n_shared_blocks = Check.Count(SharedBlockCount, nameof(SharedBlockCount));
+        native->first_recent = Check.Count(FirstRecent, nameof(FirstRecent));
         CheckRows(tokenCount, tokenCounts, onHost: context is null or { Device: KvDevice.Cpu });
     }
 
     private void CheckRows(int tokenCount, uint* tokenCounts, bool onHost)
     {
         Check.Count(tokenCount, nameof(tokenCount));
+        int recent = 0;
+        foreach (KvPlane companion in _companions)
+        {
+            if (companion.IsRecent && tokenCount > FirstRecent)
+                (tokenCount, recent) = (FirstRecent, tokenCount - FirstRecent);
+        }
         if (RingSlots > 0 && tokenCount > 0)
         {
             tokenCount = Math.Max(tokenCount, RingSlots); // all of it is in use
@@ -167,6 +180,10 @@ public sealed unsafe class KvView
         }
         _keys.CheckRows("keys", rows, KvHeads, highestBlock);
         _values.CheckRows("values", rows, KvHeads, highestBlock);
-        foreach (KvPlane companion in _companions) companion.CheckRows("companion", rows, KvHeads, highestBlock);
+        foreach (KvPlane companion in _companions)
+        {
+            if (companion.IsRecent) companion.CheckRows("companion", recent, KvHeads);
+            else companion.CheckRows("companion", companion.RowsFor(rows), KvHeads, highestBlock);
+        }
     }
 }

@@ -1396,7 +1396,11 @@ enum kvevict_role
   /** What codes of values are multiplied by. */
   KVEVICT_ROLE_VALUE_SCALE = 3,
   /** What is added to codes of values then. */
-  KVEVICT_ROLE_VALUE_MINIMUM = 4
+  KVEVICT_ROLE_VALUE_MINIMUM = 4,
+  /** Keys of the slots from kvevict_view.first_recent on, not quantized. */
+  KVEVICT_ROLE_KEY_RECENT = 5,
+  /** Values of the same slots. */
+  KVEVICT_ROLE_VALUE_RECENT = 6
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_role;
@@ -1435,6 +1439,21 @@ typedef int32_t kvevict_role;
  * rows, unless its token and block strides and its address table are 0: then a
  * head has one number for all tokens, or with a head stride of 0 all heads
  * have. Such a plane stays, and any number of layers may share it.
+ *
+ * With group_tokens G the numbers are those of a channel: slots i * G to
+ * i * G + G - 1 of a head share a row of them, packed, one for each element
+ * (head_dim that of the rows), as KIVI has them of keys (arXiv:2402.02750). In
+ * the formulas t is then t / G, and G divides block_size. Rows are u8, i8, u4
+ * or u4_halves, their scale and minimum have the same G, and there is no ring.
+ * They are read by all that reads rows on the CPU; what writes them stores
+ * groups anew: see kvevict_compact(). CUDA takes none.
+ *
+ * A recent plane has the last rows, which are not quantized yet: f32, f16 or
+ * bf16, packed, the one of slot t at data + (t - first_recent) *
+ * token_stride_bytes + h * head_stride_bytes, in no blocks. It goes with rows
+ * of any dtype that is quantized, and K and V both have one or neither has;
+ * where first_recent is, and beyond, their own planes have nothing. Such rows
+ * never move: see kvevict_compact(). CUDA takes none, nor does a ring.
  */
 typedef struct kvevict_plane {
   uint64_t data; /**< Address: a host pointer, or a CUdeviceptr. */
@@ -1454,14 +1473,17 @@ typedef struct kvevict_plane {
   uint64_t address_table;
   uint32_t address_table_len; /**< Elements; no id is as large. */
   uint32_t group_elems;       /**< Divides head_dim; 0: no groups. */
-  uint64_t reserved[6]; /**< 0: room for what rows of other kinds will need. */
+  /** Of a scale or minimum: how many tokens share one per element, 1 .. 256;
+   *  0: a number is of a token, or of all. */
+  uint64_t group_tokens;
+  uint64_t reserved[5]; /**< 0: room for what rows of other kinds will need. */
 } kvevict_plane;
 
 #define KVEVICT_PLANE_INIT                                                    \
   {                                                                           \
     0, 0, 0, 0, 0, KVEVICT_DTYPE_OPAQUE, 0, 0, KVEVICT_ROLE_NONE, 0, 0, 0, 0, \
-    {                                                                         \
-      0, 0, 0, 0, 0, 0                                                        \
+        0, {                                                                  \
+      0, 0, 0, 0, 0                                                           \
     }                                                                         \
   }
 
@@ -1510,7 +1532,9 @@ typedef struct kvevict_view {
    *  might are refused. Compacting to a destination, or from a first_slot
    *  behind them on, is not. 0 for a ring. */
   uint32_t n_shared_blocks;
-  uint32_t reserved; /**< 0. */
+  /** Of a view with recent planes: the first slot that they have; those before
+   *  it are quantized. 0 without. */
+  uint32_t first_recent;
 } kvevict_view;
 
 #define KVEVICT_VIEW_INIT                                                      \
@@ -1887,7 +1911,11 @@ enum kvevict_reason
   /** Queries are quantized, and have no scales of their own. */
   KVEVICT_REASON_QUANTIZED_QUERIES = 7,
   /** Values are quantized: merged they would be rounded again. */
-  KVEVICT_REASON_QUANTIZED_VALUES = 8
+  KVEVICT_REASON_QUANTIZED_VALUES = 8,
+  /** Rows share scales by groups of tokens, or the last ones lie apart: they do
+   *  not move one by one. Not of a plan: calls that are given such a view say
+   *  so. */
+  KVEVICT_REASON_TOKEN_GROUPS = 9
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_reason;
@@ -2524,6 +2552,19 @@ kvevict_move_init(kvevict_move* out, size_t struct_size) KVEVICT_NOEXCEPT;
  * throughout. docs/dtypes.md has all of it, for each dtype. The same happens
  * where K or V keep their dtype but a scale or minimum is there on one side
  * only, has another dtype, or does not move and lies elsewhere.
+ *
+ * Rows whose numbers are shared by groups of tokens (group_tokens) are always
+ * stored anew, in place as well: survivors are read group by group, and each
+ * group of G slots gets numbers of its own, one scale and minimum per element;
+ * in place but for groups before the first slot that goes.
+ * Rows that a first group holds before first_slot are read and stored with it.
+ * An element of a group in which one is NaN or infinite stands for NaN in all
+ * its rows. A destination with recent planes takes rows from slot first_recent
+ * on in these, as floats are rounded, and the others in codes. In place rows of
+ * recent planes stay where they are: lists name all slots from first_recent on,
+ * which is afterwards the number of slots that they name before it; all heads
+ * hold equally many then. To quantize recent rows, compact a view of these
+ * alone to one without recent planes.
  *
  * A move with merge changes rows that stay, also those that stay where they
  * are: a block that another sequence shares must be copied first. Cost: as many
@@ -3318,6 +3359,13 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  * (n_shared_blocks) are left to them, unless merge or rotate change rows where
  * they lie. Positions, lengths and report are as if rows had moved, and undo
  * serves as ever. kvevict_plan_capabilities() says what a plan takes for it.
+ *
+ * Rows in recent planes of a view are never evicted: as many count as recent,
+ * of all layers the most, and stay where they are; first_recent is afterwards
+ * kvevict_sequence_stored_length() less their number. Rows that share numbers
+ * by groups of tokens are stored anew: see kvevict_compact(). Neither goes with
+ * undo, by_table, chunk, nor recent planes with heads that hold different
+ * numbers.
  *
  * On CUDA this call waits for the eviction before it and copies its positions
  * in two cases: more positions are protected than the budget has room for, or

@@ -139,7 +139,8 @@ var (
 	_ [64]byte  = [unsafe.Offsetof(Plane{}.AddressTable)]byte{}
 	_ [72]byte  = [unsafe.Offsetof(Plane{}.AddressTableLen)]byte{}
 	_ [76]byte  = [unsafe.Offsetof(Plane{}.GroupElems)]byte{}
-	_ [80]byte  = [unsafe.Offsetof(Plane{}.Reserved)]byte{}
+	_ [80]byte  = [unsafe.Offsetof(Plane{}.GroupTokens)]byte{}
+	_ [88]byte  = [unsafe.Offsetof(Plane{}.Reserved)]byte{}
 	_ [320]byte = [unsafe.Sizeof(View{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(View{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(View{}.NKVHeads)]byte{}
@@ -154,7 +155,7 @@ var (
 	_ [304]byte = [unsafe.Offsetof(View{}.RingSlots)]byte{}
 	_ [308]byte = [unsafe.Offsetof(View{}.RingFirst)]byte{}
 	_ [312]byte = [unsafe.Offsetof(View{}.NSharedBlocks)]byte{}
-	_ [316]byte = [unsafe.Offsetof(View{}.Reserved)]byte{}
+	_ [316]byte = [unsafe.Offsetof(View{}.FirstRecent)]byte{}
 	_ [40]byte  = [unsafe.Sizeof(LayerGeometry{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(LayerGeometry{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(LayerGeometry{}.Cache)]byte{}

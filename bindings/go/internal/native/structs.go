@@ -172,7 +172,8 @@ type Plane struct {
 	AddressTable       uint64
 	AddressTableLen    uint32
 	GroupElems         uint32
-	Reserved           [6]uint64
+	GroupTokens        uint64
+	Reserved           [5]uint64
 }
 
 // View is kvevict_view.
@@ -190,7 +191,7 @@ type View struct {
 	RingSlots            uint32
 	RingFirst            uint32
 	NSharedBlocks        uint32
-	Reserved             uint32
+	FirstRecent          uint32
 }
 
 // LayerGeometry is kvevict_layer_geometry.

@@ -35,7 +35,7 @@ public final class Plane {
 
   /** Groups of elements, addresses of blocks, and what the rows are for. */
   private static final class Inner {
-    static final Inner NONE = new Inner(0, 0, null, 0, 0, Role.NONE);
+    static final Inner NONE = new Inner(0, 0, null, 0, 0, Role.NONE, 0);
 
     final int groupElements;
     final long groupStride;
@@ -43,15 +43,17 @@ public final class Plane {
     final long tableAddress;
     final int tableLength;
     final Role role;
+    final int groupTokens;
 
     Inner(int groupElements, long groupStride, LongBuffer table, long tableAddress,
-        int tableLength, Role role) {
+        int tableLength, Role role, int groupTokens) {
       this.groupElements = groupElements;
       this.groupStride = groupStride;
       this.table = table;
       this.tableAddress = tableAddress;
       this.tableLength = tableLength;
       this.role = role;
+      this.groupTokens = groupTokens;
     }
   }
 
@@ -175,7 +177,7 @@ public final class Plane {
    */
   public Plane withGroups(int elements, long bytes) {
     return with(new Inner(Memory.count(elements, "elements"), bytes, inner.table,
-        inner.tableAddress, inner.tableLength, inner.role));
+        inner.tableAddress, inner.tableLength, inner.role, inner.groupTokens));
   }
 
   /**
@@ -209,7 +211,7 @@ public final class Plane {
       throw new IllegalArgumentException("the plane is in a buffer: use Plane.at()");
     }
     return with(new Inner(inner.groupElements, inner.groupStride, table, address,
-        Memory.count(length, "length"), inner.role));
+        Memory.count(length, "length"), inner.role, inner.groupTokens));
   }
 
   private Plane with(Inner other) {
@@ -226,7 +228,27 @@ public final class Plane {
    */
   public Plane withRole(Role role) {
     return with(new Inner(inner.groupElements, inner.groupStride, inner.table, inner.tableAddress,
-        inner.tableLength, Objects.requireNonNull(role, "role")));
+        inner.tableLength, Objects.requireNonNull(role, "role"), inner.groupTokens));
+  }
+
+  /**
+   * The same scales or minima, each of which tokens share: rows of one number per element.
+   *
+   * @param tokens of a group; 0: none share any
+   * @return the plane
+   */
+  public Plane withTokenGroups(int tokens) {
+    return with(new Inner(inner.groupElements, inner.groupStride, inner.table, inner.tableAddress,
+        inner.tableLength, inner.role, Memory.count(tokens, "tokens")));
+  }
+
+  boolean isRecent() {
+    return inner.role == Role.KEY_RECENT || inner.role == Role.VALUE_RECENT;
+  }
+
+  /** Rows that so many tokens have, or share. */
+  int rowsFor(int nTokens) {
+    return inner.groupTokens == 0 || nTokens == 0 ? nTokens : (nTokens - 1) / inner.groupTokens + 1;
   }
 
   boolean hasTableBuffer() {
@@ -279,7 +301,7 @@ public final class Plane {
 
   /** Blocks whose rows of nHeads heads all lie inside the buffer. */
   long blocks(int nHeads, int blockSize) {
-    return steps(nHeads, blockSize, blockStride);
+    return steps(nHeads, rowsFor(blockSize), blockStride);
   }
 
   /** How often a group of nTokens tokens and nHeads heads fits at distances of `stride`. */
@@ -360,7 +382,8 @@ public final class Plane {
         in.longAt(offset + Abi.Plane.TOKEN_STRIDE_BYTES),
         in.longAt(offset + Abi.Plane.HEAD_STRIDE_BYTES))
         .withBlockStride(in.longAt(offset + Abi.Plane.BLOCK_STRIDE_BYTES))
-        .withRole(in.enumAt(offset + Abi.Plane.ROLE, Role.class));
+        .withRole(in.enumAt(offset + Abi.Plane.ROLE, Role.class))
+        .withTokenGroups((int) in.longAt(offset + Abi.Plane.GROUP_TOKENS));
   }
 
   /** Writes a plane, or for null an absent one, at an offset where nothing else ever lies. */
@@ -380,6 +403,7 @@ public final class Plane {
         .putLong(offset + Abi.Plane.GROUP_STRIDE_BYTES, plane.inner.groupStride)
         .putLong(offset + Abi.Plane.ADDRESS_TABLE, plane.inner.tableAddress)
         .putInt(offset + Abi.Plane.ADDRESS_TABLE_LEN, plane.inner.tableLength)
-        .putEnum(offset + Abi.Plane.ROLE, plane.inner.role);
+        .putEnum(offset + Abi.Plane.ROLE, plane.inner.role)
+        .putLong(offset + Abi.Plane.GROUP_TOKENS, plane.inner.groupTokens);
   }
 }

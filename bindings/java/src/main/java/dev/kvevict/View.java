@@ -98,6 +98,8 @@ public final class View implements AutoCloseable {
     private final IntBuffer table; // null unless paged and in a buffer
     private final long tableHeadStride;
     private final int ringSlots;
+    private final int firstRecent;
+    private final boolean hasRecent;
     private final Handle owner; // of the memory, if the library made it
 
     private Content(Builder from) {
@@ -117,6 +119,8 @@ public final class View implements AutoCloseable {
       table = from.table;
       tableHeadStride = from.tableHeadStride;
       ringSlots = from.ringSlots;
+      firstRecent = from.firstRecent;
+      hasRecent = from.companions.stream().anyMatch(Plane::isRecent);
 
       Plane.write(from.k, struct, Abi.View.K);
       Plane.write(from.v, struct, Abi.View.V);
@@ -129,7 +133,8 @@ public final class View implements AutoCloseable {
           .putLong(Abi.View.BLOCK_TABLE_HEAD_STRIDE, tableHeadStride)
           .putInt(Abi.View.RING_SLOTS, ringSlots)
           .putInt(Abi.View.RING_FIRST, from.ringFirst)
-          .putInt(Abi.View.N_SHARED_BLOCKS, from.sharedBlocks);
+          .putInt(Abi.View.N_SHARED_BLOCKS, from.sharedBlocks)
+          .putInt(Abi.View.FIRST_RECENT, firstRecent);
     }
 
     private void add(Plane plane, String name) {
@@ -151,7 +156,14 @@ public final class View implements AutoCloseable {
 
     /** Throws unless the buffers hold nTokens, in blocks those that each head has. */
     void require(int nTokens, IntUnaryOperator tokensOf) {
-      if (ringSlots > 0 && nTokens > 0) { // all of it is in use
+      for (int i = 0; i < planes.size(); ++i) {
+        if (planes.get(i).isRecent()) {
+          planes.get(i).require(Math.max(0, nTokens - firstRecent), nKvHeads, names.get(i));
+        }
+      }
+      if (hasRecent && nTokens > firstRecent) {
+        requireRows(firstRecent, head -> firstRecent);
+      } else if (ringSlots > 0 && nTokens > 0) { // all of it is in use
         int rows = Math.max(nTokens, ringSlots);
         requireRows(rows, head -> rows);
       } else {
@@ -163,8 +175,10 @@ public final class View implements AutoCloseable {
       int highest = blockSize > 0 ? highestBlock(tokensOf) : 0;
       for (int i = 0; i < planes.size(); ++i) {
         Plane plane = planes.get(i);
-        if (blockSize == 0) {
-          plane.require(nTokens, nKvHeads, names.get(i));
+        if (plane.isRecent()) {
+          continue;
+        } else if (blockSize == 0) {
+          plane.require(plane.rowsFor(nTokens), nKvHeads, names.get(i));
         } else if (highest >= plane.blocks(nKvHeads, blockSize)) {
           throw new IllegalArgumentException(names.get(i) + " holds "
               + plane.blocks(nKvHeads, blockSize) + " blocks, the block table names " + highest);
@@ -224,6 +238,7 @@ public final class View implements AutoCloseable {
     private int ringSlots;
     private int ringFirst;
     private int sharedBlocks;
+    private int firstRecent;
     private Handle owner;
 
     private Builder(int nKvHeads) {
@@ -318,6 +333,17 @@ public final class View implements AutoCloseable {
      */
     public Builder paged(int size) {
       return paged(size, 0, 0);
+    }
+
+    /**
+     * Says where rows that are not quantized begin: companions with a recent role have them.
+     *
+     * @param slot the first that these have
+     * @return this
+     */
+    public Builder firstRecent(int slot) {
+      firstRecent = Memory.count(slot, "slot");
+      return this;
     }
 
     /**

@@ -497,6 +497,41 @@ final class DoorsTest {
     }
   }
 
+  /** Groups of 4 tokens share scales and minima, the last tokens are not quantized. */
+  static void survivorsAreGroupedAnew() {
+    ByteBuffer codes = Caches.bytes(8 * 2 * 4); // 8 tokens, 2 heads, 4 elements
+    for (int i = 0; i < codes.capacity(); ++i) {
+      codes.put(i, (byte) (i * 3));
+    }
+    FloatBuffer scales = Caches.random(2 * 2 * 4, 6);
+    FloatBuffer minima = Caches.random(2 * 2 * 4, 6);
+    for (int i = 0; i < 16; ++i) {
+      scales.put(i, 1);
+      minima.put(i, i);
+    }
+    FloatBuffer recent = Caches.random(3 * 2 * 4, 7);
+    FloatBuffer before = Caches.copy(recent);
+    try (Context context = Context.create();
+        View view = View.builder(2)
+            .k(Plane.of(codes, DType.U8, 4, 8, 4))
+            .companion(Plane.of(scales, DType.F32, 4, 32, 16).withRole(Role.KEY_SCALE)
+                .withTokenGroups(4))
+            .companion(Plane.of(minima, DType.F32, 4, 32, 16).withTokenGroups(4)
+                .withRole(Role.KEY_MINIMUM))
+            .companion(Plane.of(recent, DType.F32, 4, 32, 16).withRole(Role.KEY_RECENT))
+            .firstRecent(8)
+            .build()) {
+      view.validate(11);
+      Check.fails(IllegalArgumentException.class, () -> view.validate(12), "3 rows");
+      context.compact(Caches.moves(view, 11, 1, 1, 6, 8, 9, 10));
+      for (int i = 0; i < 12; ++i) {
+        Check.equal((byte) (i < 8 ? 0 : 255), codes.get(i));
+      }
+      Check.equal(28f, minima.get(1));
+      Check.equal(before.get(23), recent.get(23));
+    }
+  }
+
   /** Two codes per byte, and the scales that they are multiplied by. */
   static void codesMoveWithTheirScales() {
     ByteBuffer codes = Caches.bytes(10 * 2 * 2); // 10 tokens, 2 heads, 4 codes

@@ -150,13 +150,14 @@ final class LayoutTest {
   static void viewFieldsLieWhereTheHeaderHasThem() {
     View built = View.builder(3)
         .k(Plane.at(101, DType.F16, 8, 102, 103).withElementStride(104).withBlockStride(105)
-            .withGroups(106, 107).withAddressTable(108, 109))
+            .withGroups(106, 107).withAddressTable(108, 109).withTokenGroups(110))
         .v(Plane.opaqueAt(201, 7, 202, 203))
         .companion(Plane.opaqueAt(301, 6, 302, 303))
         .paged(16, 401, 402)
         .tableHeadStride(403)
         .ring(404, 405)
         .sharedBlocks(406)
+        .firstRecent(407)
         .build();
     try (View.Content content = built.content(Device.CPU)) {
       int k = Abi.View.K;
@@ -174,6 +175,8 @@ final class LayoutTest {
           k + Abi.Plane.GROUP_STRIDE_BYTES, 107, k + Abi.Plane.ADDRESS_TABLE, 108,
           k + Abi.Plane.ADDRESS_TABLE_LEN, 109, Abi.View.RING_SLOTS, 404,
           Abi.View.RING_FIRST, 405, Abi.View.N_SHARED_BLOCKS, 406));
+      holds(content.struct,
+          Map.of(k + Abi.Plane.GROUP_TOKENS, 110, Abi.View.FIRST_RECENT, 407));
       Check.that(content.struct.longAt(Abi.View.COMPANIONS) != 0, "companions");
     }
   }

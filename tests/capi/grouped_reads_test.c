@@ -1,0 +1,152 @@
+/* Caches as KIVI has them: scored and attended to as what their rows stand for. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/grouped_rows.h"
+#include "tests/capi/support/hooks.h"
+#include "tests/capi/support/plan.h"
+
+static kvevict_context* context;
+static test_runner runner;
+
+static void CreateContext(void) {
+  kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
+  test_runner_install(&runner, 3, &options);
+  EXPECT_OK(kvevict_context_create(&options, &context));
+}
+static void DestroyContext(void) { kvevict_context_destroy(context); }
+TestSuite(grouped_reads, .init = CreateContext, .fini = DestroyContext);
+
+/* ---- Scores and attention: those of an f32 cache with what rows stand for ---- */
+
+typedef struct both {
+  test_grouped* cache;
+  test_plain plain;
+  uint32_t n;
+} both;
+
+static both MakeBoth(test_random* random, uint32_t n) {
+  test_grouped_spec spec = test_grouped_draw(random);
+  spec.dim = 64;
+  both b = {.n = n};
+  b.cache = test_grouped_filled(context, spec, n, random, true);
+  b.plain = test_grouped_read(context, b.cache, n);
+  return b;
+}
+static void DestroyBoth(both* b) {
+  test_plain_free(&b->plain);
+  test_grouped_destroy(b->cache);
+}
+
+static void AttendTo(const kvevict_view* view, uint32_t n, uint32_t n_q_heads,
+                     uint32_t n_queries, float* queries, float* out) {
+  kvevict_plane plane = KVEVICT_PLANE_INIT;
+  plane.dtype = KVEVICT_DTYPE_F32;
+  plane.head_dim = 64;
+  plane.token_stride_bytes = 64 * 4;
+  plane.head_stride_bytes = 64 * 4 * n_queries;
+  kvevict_plane out_plane = plane;
+  plane.data = (uintptr_t)queries;
+  out_plane.data = (uintptr_t)out;
+  kvevict_attention_job job = KVEVICT_ATTENTION_JOB_INIT;
+  job.n_tokens = n;
+  job.view = view;
+  job.queries = &plane;
+  job.out = &out_plane;
+  job.n_q_heads = n_q_heads;
+  job.n_queries = n_queries;
+  kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+  EXPECT_OK(kvevict_attend_workspace(context, &job, 1, &size));
+  void* workspace = aligned_alloc(64, (size.best_bytes + 127) / 64 * 64);
+  EXPECT_OK(kvevict_attend(context, &job, 1, workspace, size.best_bytes, NULL));
+  free(workspace);
+}
+
+Test(grouped_reads, attention_is_that_to_what_rows_stand_for) {
+  enum { kMostHeads = 6, kMostQueries = 40 };
+  test_random random = test_random_start("grouped attend");
+  static float queries[kMostHeads * kMostQueries * 64];
+  static float ours[kMostHeads * kMostQueries * 64];
+  static float theirs[kMostHeads * kMostQueries * 64];
+  for (size_t i = 0; i < sizeof queries / 4; ++i) {
+    queries[i] = test_random_normal(&random);
+  }
+  for (int i = 0; i < 60; ++i) {
+    both b = MakeBoth(&random, test_random_between(&random, 1, 80));
+    const uint32_t n_heads = 2 * b.cache->spec.n_heads;
+    const uint32_t n_queries =
+        test_random_coin(&random) ? 1 : test_random_between(&random, 2, 40);
+    AttendTo(&b.cache->view, b.n, n_heads, n_queries, queries, ours);
+    AttendTo(&b.plain.view, b.n, n_heads, n_queries, queries, theirs);
+    for (uint32_t e = 0; e < n_heads * n_queries * 64; ++e) {
+      EXPECT(fabsf(ours[e] - theirs[e]) <= 1e-4f, "%u: %g is not %g", e,
+             ours[e], theirs[e]);
+    }
+    DestroyBoth(&b);
+  }
+}
+
+static const char* const kPolicies[] = {"knorm:budget=40",
+                                        "keydiff:budget=40",
+                                        "snapkv:budget=40,window=8",
+                                        "lagkv:budget=40,sink=2,block=8",
+                                        "cur:budget=40",
+                                        "r-kv:budget=40"};
+
+static test_plan* PlanOf(const test_grouped_spec* spec, kvevict_dtype dtype,
+                         const char* policy, kvevict_operation operation) {
+  kvevict_layer_geometry layer =
+      test_layer(2 * spec->n_heads, spec->n_heads, spec->dim, spec->dim);
+  layer.k_dtype = layer.v_dtype = dtype;
+  const kvevict_geometry geometry = test_geometry(1, 100, &layer);
+  return test_plan_create(policy, &geometry, operation, 1);
+}
+
+static void ScoreBy(const char* policy, const both* b, bool grouped,
+                    float* queries, float* scores) {
+  const test_grouped_spec* spec = &b->cache->spec;
+  test_plan* plan = PlanOf(spec, grouped ? spec->dtype : KVEVICT_DTYPE_F32,
+                           policy, KVEVICT_OPERATION_SCORE);
+  kvevict_plane rows = KVEVICT_PLANE_INIT;
+  rows.data = (uintptr_t)queries;
+  rows.dtype = KVEVICT_DTYPE_F32;
+  rows.head_dim = 64;
+  rows.token_stride_bytes = 64 * 4;
+  rows.head_stride_bytes = 64 * 4 * 8;
+  kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+  inputs.queries = &rows;
+  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  job.n_tokens = b->n;
+  job.view = grouped ? &b->cache->view : &b->plain.view;
+  job.inputs = &inputs;
+  job.scores = scores;
+  job.scores_len = (size_t)spec->n_heads * b->n;
+  EXPECT_OK(kvevict_score(plan->plan, &job, 1, plan->workspace,
+                          plan->workspace_bytes, NULL));
+  test_plan_destroy(plan);
+}
+
+Test(grouped_reads, scores_are_those_of_what_rows_stand_for) {
+  test_random random = test_random_start("grouped score");
+  static float queries[6 * 8 * 64];
+  for (size_t i = 0; i < sizeof queries / 4; ++i) {
+    queries[i] = test_random_normal(&random);
+  }
+  for (size_t p = 0; p < sizeof kPolicies / sizeof *kPolicies; ++p) {
+    for (int i = 0; i < 6; ++i) {
+      both b = MakeBoth(&random, test_random_between(&random, 41, 80));
+      float ours[3 * 80], theirs[3 * 80];
+      ScoreBy(kPolicies[p], &b, true, queries, ours);
+      ScoreBy(kPolicies[p], &b, false, queries, theirs);
+      for (uint32_t s = 0; s < b.cache->spec.n_heads * b.n; ++s) {
+        EXPECT(ours[s] == theirs[s] ||
+                   fabsf(ours[s] - theirs[s]) <= 1e-4f * (1 + fabsf(theirs[s])),
+               "%s: score %u: %g is not %g", kPolicies[p], s, ours[s],
+               theirs[s]);
+      }
+      DestroyBoth(&b);
+    }
+  }
+}
