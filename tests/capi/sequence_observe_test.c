@@ -28,7 +28,7 @@ Test(sequence, observe_refuses_bad_arguments) {
   q.token_stride_bytes = INT64_MAX;
   EXPECT_INVALID(test_observe(s, 0, &q, 3, 0), "queries", "64");
   q = good;
-  q.reserved[5] = 9;
+  q.reserved[4] = 9;
   EXPECT_INVALID(test_observe(s, 0, &q, 1, 0), "queries.reserved", "9");
   test_model_destroy(m);
 }
