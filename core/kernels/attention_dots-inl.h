@@ -16,6 +16,7 @@
 #include "core/kernels/attention.h"
 #include "core/kernels/attention_parts.h"
 #include "core/kernels/attention_softmax-inl.h"
+#include "core/kernels/coded_rows-inl.h"
 #include "core/kernels/row_panel-inl.h"
 #include "core/kernels/row_sums-inl.h"
 #include "hwy/highway.h"
@@ -46,22 +47,28 @@ class RowsAhead {
         n_farther_((kFar - kAhead) / n_heads) {}
 
   HWY_INLINE void Next() {
-    if (slot_ < end_) Ask<3>(slot_);
-    if constexpr (kTwice) {
-      if (slot_ + n_farther_ < end_) Ask<2>(slot_ + n_farther_);
+    if (head_ == 0) {
+      near_ = RowAt(slot_);
+      if constexpr (kTwice) far_ = RowAt(slot_ + n_farther_);
     }
+    Ask<3>(near_);
+    if constexpr (kTwice) Ask<2>(far_);
     if (++head_ < n_heads_) return;
     head_ = 0;
     ++slot_;
   }
 
  private:
+  HWY_INLINE const uint8_t* RowAt(uint32_t slot) const {
+    return slot < end_ ? rows_.Row(slot) : nullptr;
+  }
   template <int kCache>
-  HWY_INLINE void Ask(uint32_t slot) const {
-    const uint8_t* const row = rows_.Row(slot) + head_ * head_stride_;
+  HWY_INLINE void Ask(const uint8_t*& row) const {
+    if (row == nullptr) return;
     for (uint32_t i = 0; i < n_bytes_; i += 64) {
       __builtin_prefetch(row + i, 0, kCache);
     }
+    row += head_stride_;
   }
 
   const RowSource& rows_;
@@ -69,6 +76,8 @@ class RowsAhead {
   const uint32_t n_heads_, end_, n_bytes_;
   uint32_t slot_, head_ = 0;
   const uint32_t n_farther_;
+  const uint8_t* near_ = nullptr;
+  const uint8_t* far_ = nullptr;
 };
 
 // Calls visit(rows, head, first, size) for the groups of rows of a tile, of all heads
@@ -81,17 +90,17 @@ HWY_INLINE void ForEachGroup(const RowSource& source, int64_t head_stride,
       !Rows::kIsCopy && std::is_same_v<typename Rows::Decode, DecodeF32>;
   RowsAhead<kIsF32> ahead(source, head_stride, n_heads, tile.begin, end,
                           Rows::NearBytes(source, dim));
-  RowGroup rows;
+  typename Rows::Group rows;
   for (uint32_t slot = tile.begin; slot < tile.end; slot += kRowsAtOnce) {
     const uint32_t size = std::min(kRowsAtOnce, tile.end - slot);
-    RowSource of_head = source;
-    for (uint32_t head = 0; head < n_heads; ++head) {
+    const auto number = [&](uint32_t r) HWY_ATTR { return slot + r; };
+    Rows::Find(source, number, size, dim, copies, rows);
+    for (uint32_t head = 0;;) {
       for (uint32_t r = 0; r < kRowsAtOnce; ++r) ahead.Next();
-      Rows::Find(
-          of_head, [&](uint32_t r) HWY_ATTR { return slot + r; }, size, dim,
-          copies, rows);
       visit(rows, head, slot - tile.begin, size);
-      Rows::NextHead(of_head, 1, head_stride);
+      if (++head == n_heads) break;
+      Rows::FindNext(source, number, size, dim, head, head_stride, copies,
+                     rows);
     }
   }
 }
@@ -110,10 +119,9 @@ HWY_INLINE void ScaleQueries(const Attention& args,
 #if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
 // Dot products of a group of keys and kRows queries, which lie dim apart: logits of a
 // row in a row.
-template <class Decode, size_t kRows>
-HWY_INLINE void DotGroup(const RowGroup& rows,
-                         const float* HWY_RESTRICT queries, size_t dim,
-                         float* HWY_RESTRICT logits) {
+template <class Decode, size_t kRows, class Group>
+HWY_INLINE void DotGroup(const Group& rows, const float* HWY_RESTRICT queries,
+                         size_t dim, float* HWY_RESTRICT logits) {
   for (size_t r = 0; r < kRows; ++r) {
     float dots[kRowsAtOnce];
     DotProducts<Decode>(rows, queries + r * dim, dim, dots);
@@ -136,10 +144,9 @@ HWY_INLINE Quarter SumOfEach(V a, V b, V c, V e) {
               hn::BitCast(d, hn::InterleaveUpper(pairs, x, y))));
 }
 
-template <class Decode, size_t kRows>
-HWY_INLINE void DotGroup(const RowGroup& rows,
-                         const float* HWY_RESTRICT queries, size_t dim,
-                         float* HWY_RESTRICT logits) {
+template <class Decode, size_t kRows, class Group>
+HWY_INLINE void DotGroup(const Group& rows, const float* HWY_RESTRICT queries,
+                         size_t dim, float* HWY_RESTRICT logits) {
   const RowTag d;
 #define KV_EACH(X) X(0) X(1) X(2) X(3)
 #define KV_BEGIN(r)                                                   \
@@ -147,11 +154,13 @@ HWY_INLINE void DotGroup(const RowGroup& rows,
                         s##r##2 = hn::Zero(d), s##r##3 = hn::Zero(d);
   KV_EACH(KV_BEGIN)
 #undef KV_BEGIN
+  // By value: compilers keep in registers what no store can change.
+  const auto row0 = rows[0], row1 = rows[1], row2 = rows[2], row3 = rows[3];
   for (size_t i = 0; i < dim; i += hn::Lanes(d)) {
-    const auto k0 = ElementsAt<Decode>(d, rows[0], i);
-    const auto k1 = ElementsAt<Decode>(d, rows[1], i);
-    const auto k2 = ElementsAt<Decode>(d, rows[2], i);
-    const auto k3 = ElementsAt<Decode>(d, rows[3], i);
+    const auto k0 = ElementsAt<Decode>(d, row0, i);
+    const auto k1 = ElementsAt<Decode>(d, row1, i);
+    const auto k2 = ElementsAt<Decode>(d, row2, i);
+    const auto k3 = ElementsAt<Decode>(d, row3, i);
 #define KV_ADD(r)                                       \
   if constexpr (r < kRows) {                            \
     const auto q = hn::LoadU(d, queries + (r)*dim + i); \
@@ -191,21 +200,20 @@ HWY_INLINE void DotKeys(const Attention& args, SlotSpan tile, uint32_t end,
   ForEachGroup<Rows>(
       args.keys, args.key_head_stride, args.n_heads, tile, end, args.k_dim,
       parts.keys,
-      [&](const RowGroup& rows, uint32_t head, uint32_t first, uint32_t)
-          HWY_ATTR {
-            const size_t row = size_t{head} * n_rows;
-            const float* const queries = parts.queries + row * dim;
-            float* const logits = parts.logits + row * kAttentionTile + first;
-            uint32_t r = 0;
-            for (; r + kDotRows <= n_rows; r += kDotRows) {
-              DotGroup<Decode, kDotRows>(rows, queries + r * dim, dim,
-                                         logits + r * kAttentionTile);
-            }
-            for (; r < n_rows; ++r) {
-              DotGroup<Decode, 1>(rows, queries + r * dim, dim,
-                                  logits + r * kAttentionTile);
-            }
-          });
+      [&](const auto& rows, uint32_t head, uint32_t first, uint32_t) HWY_ATTR {
+        const size_t row = size_t{head} * n_rows;
+        const float* const queries = parts.queries + row * dim;
+        float* const logits = parts.logits + row * kAttentionTile + first;
+        uint32_t r = 0;
+        for (; r + kDotRows <= n_rows; r += kDotRows) {
+          DotGroup<Decode, kDotRows>(rows, queries + r * dim, dim,
+                                     logits + r * kAttentionTile);
+        }
+        for (; r < n_rows; ++r) {
+          DotGroup<Decode, 1>(rows, queries + r * dim, dim,
+                              logits + r * kAttentionTile);
+        }
+      });
 }
 
 // Weights of a row from its logits, relative to its reference; 0 where it does not see.
@@ -245,10 +253,9 @@ HWY_INLINE void WeighLogits(const Attention& args, SlotSpan seen, float* logits,
 }
 
 // Adds a group of values, weighted, to kRows rows that lie `stride` apart.
-template <class Decode, size_t kRows>
-HWY_INLINE void AddGroup(const RowGroup& rows,
-                         const float* HWY_RESTRICT weights, size_t dim,
-                         size_t stride, float* HWY_RESTRICT out) {
+template <class Decode, size_t kRows, class Group>
+HWY_INLINE void AddGroup(const Group& rows, const float* HWY_RESTRICT weights,
+                         size_t dim, size_t stride, float* HWY_RESTRICT out) {
   const RowTag d;
 #define KV_WEIGHTS(r)                                                        \
   [[maybe_unused]] const float* const w##r = weights + (r)*kAttentionTile;   \
@@ -261,11 +268,12 @@ HWY_INLINE void AddGroup(const RowGroup& rows,
   KV_WEIGHTS(2)
   KV_WEIGHTS(3)
 #undef KV_WEIGHTS
+  const auto row0 = rows[0], row1 = rows[1], row2 = rows[2], row3 = rows[3];
   for (size_t i = 0; i < dim; i += hn::Lanes(d)) {
-    const auto v0 = ElementsAt<Decode>(d, rows[0], i);
-    const auto v1 = ElementsAt<Decode>(d, rows[1], i);
-    const auto v2 = ElementsAt<Decode>(d, rows[2], i);
-    const auto v3 = ElementsAt<Decode>(d, rows[3], i);
+    const auto v0 = ElementsAt<Decode>(d, row0, i);
+    const auto v1 = ElementsAt<Decode>(d, row1, i);
+    const auto v2 = ElementsAt<Decode>(d, row2, i);
+    const auto v3 = ElementsAt<Decode>(d, row3, i);
 #define KV_ADD(r)                                         \
   if constexpr (r < kRows) {                              \
     float* const to = out + (r)*stride + i;               \
@@ -280,8 +288,8 @@ HWY_INLINE void AddGroup(const RowGroup& rows,
 }
 
 // The same of all rows of a head, each of which sees the whole group.
-template <class Decode>
-HWY_INLINE void AddGroupToAll(const RowGroup& rows, const float* weights,
+template <class Decode, class Group>
+HWY_INLINE void AddGroupToAll(const Group& rows, const float* weights,
                               uint32_t n_rows, size_t dim, size_t stride,
                               float* out) {
   uint32_t r = 0;
@@ -299,8 +307,8 @@ HWY_INLINE void AddGroupToAll(const RowGroup& rows, const float* weights,
 }
 
 // Adds to a row those of a group that it sees, in the same order.
-template <class Decode>
-HWY_INLINE void AddSeen(const RowGroup& rows, SlotSpan seen, uint32_t first,
+template <class Decode, class Group>
+HWY_INLINE void AddSeen(const Group& rows, SlotSpan seen, uint32_t first,
                         uint32_t size, const float* weights, size_t dim,
                         float* out) {
   const RowTag d;
@@ -325,7 +333,7 @@ HWY_INLINE void AddValues(const Attention& args, SlotSpan tile, uint32_t end,
   ForEachGroup<Rows>(
       args.values, args.value_head_stride, args.n_heads, tile, end, args.v_dim,
       parts.values,
-      [&](const RowGroup& rows, uint32_t head, uint32_t first,
+      [&](const auto& rows, uint32_t head, uint32_t first,
           uint32_t size) HWY_ATTR {
         const size_t row = size_t{head} * n_rows;
         const float* const weights =
@@ -352,7 +360,7 @@ HWY_INLINE void AttendByDots(const Attention& args, SlotSpan span,
   ScaleQueries(args, parts);
   for (uint32_t slot = span.begin; slot < span.end; slot += kAttentionTile) {
     const SlotSpan tile = {slot, std::min(span.end, slot + kAttentionTile)};
-    WithWholeRows(args.keys, args.k_dim, [&](auto rows) HWY_ATTR {
+    WithRowsAtHand(args.keys, args.k_dim, [&](auto rows) HWY_ATTR {
       DotKeys<decltype(rows)>(args, tile, span.end, parts);
     });
     for (uint32_t row = 0; row < args.n_rows(); ++row) {
@@ -361,7 +369,7 @@ HWY_INLINE void AttendByDots(const Attention& args, SlotSpan span,
           parts.logits + size_t{row} * kAttentionTile, state.reference + row,
           state.sum + row, state.out + row * out_stride);
     }
-    WithWholeRows(args.values, args.v_dim, [&](auto rows) HWY_ATTR {
+    WithRowsAtHand(args.values, args.v_dim, [&](auto rows) HWY_ATTR {
       AddValues<decltype(rows)>(args, tile, span.end, parts, state.out);
     });
   }

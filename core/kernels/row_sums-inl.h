@@ -28,6 +28,7 @@ using RowGroup = const uint8_t* [kRowsAtOnce];
 template <class Stored, bool kCopies>
 struct WholeRows {
   using Decode = std::conditional_t<kCopies, DecodeF32, Stored>;
+  using Group = RowGroup;
   static constexpr bool kIsCopy = kCopies;
 
   // Finds rows number(0) .. number(size - 1); behind them the first again. `copies`:
@@ -55,6 +56,21 @@ struct WholeRows {
       for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
         group[r] = r < size ? rows.Row(number(r)) : group[0];
       }
+    }
+  }
+
+  // Goes on to the same rows of the next head, the head-th of those behind rows'.
+  template <class Number>
+  static HWY_INLINE void FindNext(const RowSource& rows, const Number& number,
+                                  uint32_t size, size_t n, uint32_t head,
+                                  int64_t stride, float* copies,
+                                  RowGroup& group) {
+    if constexpr (kCopies) {
+      RowSource of_head = rows;
+      of_head.NextHead(head, stride);
+      Find(of_head, number, size, n, copies, group);
+    } else {
+      for (const uint8_t*& row : group) row += stride;
     }
   }
 

@@ -45,6 +45,7 @@ constexpr Case kCases[] = {
     {"decode q8_0 [S, H, D]", KVEVICT_DTYPE_Q8_0, kTokens, 0, 16384, 1},
     {"decode u4 [S, H, D]", KVEVICT_DTYPE_U4, kTokens, 0, 16384, 1},
     {"decode fp8_e4m3 [S, H, D]", KVEVICT_DTYPE_FP8_E4M3, kTokens, 0, 16384, 1},
+    {"decode u8, 4 queries", KVEVICT_DTYPE_U8, kTokens, 0, 16384, 4},
     {"decode f32, 4 queries", KVEVICT_DTYPE_F32, kTokens, 0, 16384, 4},
     {"prefill f32, 512 of 4,096", KVEVICT_DTYPE_F32, kTokens, 0, 4096, 512,
      kOfPeak},

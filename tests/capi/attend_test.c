@@ -437,3 +437,52 @@ Test(attend, long_caches_and_prompts) {
   }
   kvevict_context_destroy(context);
 }
+
+/* Quantized rows are attended to as the f32 rows that they stand for: the same bytes,
+ * on every target, whether a vector of elements is decoded at once or not. */
+Test(attend, quantized_rows_as_what_they_stand_for) {
+  static const uint32_t dims[] = {32, 96, 128, 40};
+  static const test_layout layouts[] = {TEST_TOKEN_MAJOR, TEST_HEAD_MAJOR,
+                                        TEST_PAGED_16};
+  test_random random = test_random_start("attend quantized");
+  for (uint32_t i = 0; kvevict_simd_target_at(i) != NULL; ++i) {
+    kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
+    options.simd_target = kvevict_simd_target_at(i);
+    kvevict_context* context = NULL;
+    EXPECT_OK(kvevict_context_create(&options, &context));
+    for (uint32_t turn = 0; turn < 32; ++turn) {
+      const kvevict_dtype dtype =
+          (kvevict_dtype)(KVEVICT_DTYPE_FP8_E4M3 + turn % 8);
+      const int has_blocks = dtype >= KVEVICT_DTYPE_Q8_0;
+      const uint32_t dim = dims[turn / 8 % (has_blocks ? 3 : 4)];
+      const test_layout layout = layouts[test_random_below(&random, 3)];
+      const uint32_t n_tokens = test_random_between(&random, 1, 140);
+      const uint32_t v_dim = turn % 5 == 0 ? 0 : dim;
+      test_cache* cache =
+          MakeCache(layout, 3, n_tokens, dim, v_dim, dtype, &random);
+      test_cache* plain = MakeCache(layout, 3, n_tokens, dim, v_dim,
+                                    KVEVICT_DTYPE_F32, &random);
+      kvevict_move move = KVEVICT_MOVE_INIT;
+      move.n_tokens = n_tokens;
+      move.view = &cache->view;
+      move.destination = &plain->view;
+      EXPECT_OK(kvevict_compact(context, &move, 1, NULL, 0, NULL));
+      question q = Draw(n_tokens, 3, dim, &random);
+      q.n_queries = 1 + turn % 3;
+      scene s = MakeScene(cache, &q, &random);
+      Attend(context, &s);
+      uint8_t* quantized = malloc(s.out.n_bytes);
+      memcpy(quantized, s.out.memory, s.out.n_bytes);
+      s.job.view = &plain->view;
+      Attend(context, &s);
+      EXPECT(memcmp(quantized, s.out.memory, s.out.n_bytes) == 0,
+             "%s: dtype %d, %u tokens of %u elements: other bytes than f32",
+             options.simd_target, (int)dtype, n_tokens, dim);
+      free(quantized);
+      FreeScene(&s);
+      test_cache_destroy(plain);
+      test_cache_destroy(cache);
+    }
+    kvevict_context_destroy(context);
+  }
+}
