@@ -139,6 +139,9 @@ void PagedSequence::WantOwn(uint32_t layer, uint32_t begin, uint32_t end) {
     if (replaced != kNone || !cache_->IsShared(layer, Table(layer)[b])) {
       continue;
     }
+    // Until it is taken others are counted alone: of sequences that want to own the same
+    // block together, the last one that holds it needs no copy.
+    cache_->Release(layer, Table(layer)[b]);
     replaced = kWanted;
     ++n_replaced_;
     cache_->Want(layer, 1);
@@ -147,6 +150,7 @@ void PagedSequence::WantOwn(uint32_t layer, uint32_t begin, uint32_t end) {
 
 void PagedSequence::TakeWanted() {
   ForEachReplaced([&](uint32_t layer, size_t i) {
+    cache_->Share(layer, tables_[i]);
     replaced_[i] = tables_[i];
     tables_[i] = cache_->Take(layer);
   });
@@ -183,7 +187,9 @@ Status PagedSequence::CopyTaken(Stream stream, bool has_grown) {
 
 void PagedSequence::GiveUp() {
   ForEachReplaced([&](uint32_t layer, size_t i) {
-    if (replaced_[i] != kWanted) {
+    if (replaced_[i] == kWanted) {
+      cache_->Share(layer, tables_[i]);
+    } else {
       cache_->Release(layer, tables_[i]);
       tables_[i] = replaced_[i];
     }

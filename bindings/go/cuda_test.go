@@ -184,6 +184,54 @@ func TestCUDAEvictsAsTheCPUDoes(t *testing.T) {
 	same(t, expected, model{t, newContext(t, options)}.evicts())
 }
 
+// prefills is a prompt in chunks, an eviction after each: its report, and positions and keys then.
+func (m model) prefills() (PrefillReport, [2][]int32, [2][]float32) {
+	plan := newPlan(m.T, m.context, 2, full, "snapkv:budget=16,window=4")
+	sequence := newSequence(m.T, plan)
+	var k [2][]float32
+	var views []*View
+	for l := range k {
+		k[l] = make([]float32, full*row)
+		views = append(views, m.view(k[l], make([]float32, full*row)))
+	}
+	report, err := sequence.Prefill(&Prefill{
+		Tokens: 45, Chunk: 10, EvictEachChunk: true, Views: views,
+		Workspace: m.workspace(plan.Workspace(OperationEvict, 0)),
+		Forward: func(first, n int) error {
+			for l := range k {
+				held, err := sequence.StoredLength(l, 0)
+				if err != nil {
+					return err
+				}
+				copy(k[l][held*row:], random((first+n)*row, int64(l))[first*row:])
+				queries := m.rows(random((first+n)*qHeads*headDim, 9)[first*qHeads*headDim:], qHeads)
+				if err := sequence.Observe(shown(l, queries), n, first, 0); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}, 0)
+	must(m.T, err)
+	var positions [2][]int32
+	for l := range k {
+		positions[l], err = sequence.KeepPositions(l, 1)
+		must(m.T, err)
+		k[l] = k[l][:16*row]
+	}
+	return report, positions, k
+}
+
+func TestCUDAReadsPromptsAsTheCPUDoes(t *testing.T) {
+	options := cudaOptions(t)
+	report, positions, k := model{t, newContext(t, nil)}.prefills()
+	same(t, 5, report.Chunks)
+	there, positionsThere, kThere := model{t, newContext(t, options)}.prefills()
+	same(t, report, there)
+	same(t, positions, positionsThere)
+	same(t, k, kThere)
+}
+
 // Each option shows in what the library calls, writes, compiles or refuses.
 func TestCUDAOptionsReachTheLibrary(t *testing.T) {
 	counts := make([]int64, 2)

@@ -223,6 +223,53 @@ func TestRowsMoveFromASlotOnAndToAnotherCache(t *testing.T) {
 	fails(t, context.Compact(move, Memory{}, 0), StatusInvalidArgument, "destination is the view itself")
 }
 
+// Rows are quantized on their way to another cache, and read on the way back.
+func TestRowsAreStoredAnew(t *testing.T) {
+	context := newContext(t, nil)
+	source, back := random(8*row, 1), make([]float32, 3*row)
+	codes := make([]uint8, 3*row)
+	scales, minima := make([]float32, 3*kvHeads), make([]float32, 3*kvHeads)
+	number := func(data []float32, role Role) Plane {
+		return Plane{
+			Data: Slice(data), DType: DTypeF32, HeadDim: 1, Role: role, TokenStride: kvHeads * 4, HeadStride: 4,
+		}
+	}
+	view := func(k Plane, companions ...Plane) *View {
+		view, err := NewView(Layout{KVHeads: kvHeads, K: k, Companions: companions})
+		must(t, err)
+		t.Cleanup(func() { _ = view.Close() })
+		return view
+	}
+	ofCodes := Plane{Data: Slice(codes), DType: DTypeU8, HeadDim: headDim, TokenStride: row, HeadStride: headDim}
+	quantized := view(ofCodes, number(scales, RoleKeyScale), number(minima, RoleKeyMinimum))
+	slots := []int32{1, 4, 7}
+	move := oneMove(view(rows(source, kvHeads)), 8, Slice(slots), 1)
+	move[0].Destination = quantized
+	must(t, context.Compact(move, Memory{}, 0))
+	there := oneMove(quantized, 3, Slice([]int32{0, 1, 2}), 1)
+	there[0].Destination = view(rows(back, kvHeads))
+	must(t, context.Compact(there, Memory{}, 0))
+	for i := 0; i < 3*kvHeads; i++ {
+		from := source[int(slots[i/kvHeads])*row+i%kvHeads*headDim:][:headDim]
+		least, most := from[0], from[0]
+		for e, v := range from {
+			if v < least {
+				least = v
+			}
+			if v > most {
+				most = v
+			}
+			if off := math.Abs(float64(back[i*headDim+e] - v)); off > 0.5001*float64(scales[i]) {
+				t.Errorf("row %d element %d is off by %v of %v", i, e, off, scales[i])
+			}
+		}
+		same(t, least, minima[i])
+		same(t, (most-least)/255, scales[i])
+	}
+	move[0].Destination = view(ofCodes)
+	fails(t, context.Compact(move, Memory{}, 0), StatusInvalidArgument, "scale")
+}
+
 func TestKeepList(t *testing.T) {
 	context := newContext(t, nil)
 	plan := newPlan(t, context, 1, 64, "custom:budget=6,sink=1,recent=1")

@@ -561,6 +561,68 @@ Test(paged_cache, merging_leaves_forks_alone) {
   free(s);
 }
 
+/* Takes blocks of every layer until one has none, but for those of 12 tokens. */
+static void TakeAllBut12(stage* s, kvevict_paged_sequence** takers, size_t n) {
+  kvevict_paged_sequence* last = NULL;
+  EXPECT_OK(kvevict_paged_sequence_create(s->cache, &last));
+  EXPECT_OK(kvevict_paged_sequence_append(last, 12, NULL));
+  for (size_t i = 0; i < n; ++i) {
+    EXPECT_OK(kvevict_paged_sequence_create(s->cache, &takers[i]));
+    for (uint32_t t = 0; t < kMaxTokens / 4; ++t) {
+      if (kvevict_paged_sequence_append(takers[i], 4, NULL) != KVEVICT_OK)
+        break;
+    }
+  }
+  EXPECT_FAILS(kvevict_paged_sequence_append(last, 4, NULL),
+               KVEVICT_ERROR_OUT_OF_MEMORY, "are free");
+  kvevict_paged_sequence_destroy(last);
+}
+
+/* Of two that hold a block and write to it in one call, one has it to itself as soon as
+ * the other one has its copy. */
+Test(paged_cache, forks_evicted_together_make_one_copy) {
+  test_random random = test_random_start("paged_cache/one_copy");
+  stage* const s = malloc(sizeof *s);
+  Begin(s, &random, "knorm:budget=10,sink=0,scope=layer");
+  kvevict_paged_cache_destroy(s->cache);
+  free(s->memory);
+  s->memory = NULL;
+  s->options.memory = NULL;
+  s->options.memory_bytes = 0;
+  s->options.block_size = 4;
+  s->options.n_blocks = 200;
+  EXPECT_OK(kvevict_paged_cache_create(s->plan, &s->options, &s->cache));
+  Add(s);
+  while (LongestOf(&s->actors[0]) < 40) Append(s, &s->actors[0]);
+  actor* const fork = &s->actors[1];
+  *fork = s->actors[0];
+  EXPECT_OK(
+      kvevict_paged_sequence_fork(s->actors[0].cached, &fork->cached, NULL));
+  EXPECT_OK(kvevict_sequence_fork(s->actors[0].sequence, NULL, &fork->sequence,
+                                  NULL));
+  s->n_actors = 2;
+  kvevict_paged_sequence* takers[16];
+  TakeAllBut12(s, takers, 16);
+  positions* const before = malloc(sizeof *before);
+  FindPositions(fork, before);
+  kvevict_paged_eviction items[2];
+  for (int i = 0; i < 2; ++i) {
+    items[i] = (kvevict_paged_eviction)KVEVICT_PAGED_EVICTION_INIT;
+    items[i].cached = s->actors[i].cached;
+    items[i].sequence = s->actors[i].sequence;
+  }
+  EXPECT_OK(
+      kvevict_paged_evict(items, 2, s->workspace, s->workspace_bytes, NULL));
+  for (int i = 0; i < 16; ++i) kvevict_paged_sequence_destroy(takers[i]);
+  Follow(&s->actors[0], before);
+  Follow(fork, before);
+  EXPECT(s->actors[0].n_slots[0] == 10, "nothing went");
+  Check(s);
+  free(before);
+  End(s);
+  free(s);
+}
+
 /* Whole blocks stay or go: with no block free, shared by all, none is written. */
 Test(paged_cache, drops_blocks_without_room_and_without_writing) {
   test_random random = test_random_start("paged_cache/drops");

@@ -170,6 +170,32 @@ public sealed class CudaTests : IDisposable
     }
 
     [CudaFact]
+    public void A_prompt_in_chunks_is_read_as_on_the_CPU()
+    {
+        using var cpu = new SmallModel(PolicyText);
+        using var gpu = new SmallModel(PolicyText, new KvContext(Cuda));
+        static KvPrefillReport Read(SmallModel model, KvRegion workspace)
+        {
+            void Forward(int firstToken, int tokenCount)
+            {
+                KvPlane queries = model.QueryPlane;
+                queries = queries with { Offset = firstToken * queries.TokenStride };
+                for (int l = 0; l < SmallModel.Layers; ++l)
+                {
+                    model.Store(l, firstToken, tokenCount);
+                    model.Sequence.Observe(l, queries, tokenCount, firstToken);
+                }
+            }
+            var prompt = new KvPrefill(Tokens, 9, Forward) { EvictEachChunk = true };
+            return model.Sequence.Prefill(prompt, model.Views, workspace);
+        }
+        KvPrefillReport report = Read(cpu, cpu.Workspace);
+        Assert.Equal(6, report.Chunks);
+        Assert.Equal(report, Read(gpu, _device.Allocate(gpu.Plan.WorkspaceSize(KvOperation.Evict))));
+        AssertSame(cpu, gpu);
+    }
+
+    [CudaFact]
     public void The_doors_do_what_they_do_on_the_CPU()
     {
         using var cpu = new SmallModel(PolicyText);

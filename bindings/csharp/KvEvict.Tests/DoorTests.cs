@@ -224,6 +224,50 @@ public class DoorTests
     }
 
     [Fact]
+    public void Rows_are_quantized_on_their_way_and_read_on_the_way_back()
+    {
+        const int row = SmallModel.KvHeads * SmallModel.Dim, heads = SmallModel.KvHeads, kept = 3;
+        using var context = new KvContext();
+        using var source = new KvPinnedMemory<float>(8 * row);
+        using var codes = new KvPinnedMemory<byte>(kept * row);
+        using var scales = new KvPinnedMemory<float>(kept * heads);
+        using var minima = new KvPinnedMemory<float>(kept * heads);
+        using var back = new KvPinnedMemory<float>(kept * row);
+        using var slots = new KvPinnedMemory<int>(new[] { 1, 4, 7 });
+        for (int i = 0; i < source.Length; ++i) source.Span[i] = i * 37 % 101 - 50;
+        KvView Plain(KvPinnedMemory<float> rows) => new(heads, KvPlane.TokenMajor(rows, heads, SmallModel.Dim));
+        var quantized = new KvView(heads, KvPlane.TokenMajor(codes, KvDType.U8, heads, SmallModel.Dim))
+        {
+            Companions =
+            [
+                KvPlane.TokenMajor(scales, heads, 1) with { Role = KvRole.KeyScale },
+                KvPlane.TokenMajor(minima, heads, 1) with { Role = KvRole.KeyMinimum },
+            ],
+        };
+        var move = new KvMove(Plain(source), 8, new KvKeepLists(slots, kept)) { Destination = quantized };
+        context.Compact([move]);
+        for (int i = 0; i < kept * heads; ++i)
+        {
+            Span<float> rows = source.Span.Slice(slots.Span[i / heads] * row + i % heads * SmallModel.Dim,
+                                                 SmallModel.Dim);
+            float least = rows.ToArray().Min(), most = rows.ToArray().Max();
+            Assert.Equal(least, minima.Span[i]);
+            Assert.Equal((most - least) / 255, scales.Span[i]);
+        }
+        using var all = new KvPinnedMemory<int>(new[] { 0, 1, 2 });
+        context.Compact([new KvMove(quantized, kept, new KvKeepLists(all, kept)) { Destination = Plain(back) }]);
+        for (int i = 0; i < back.Length; ++i)
+        {
+            float half = scales.Span[i / SmallModel.Dim] * 0.5001f;
+            Assert.InRange(back.Span[i] - source.Span[slots.Span[i / row] * row + i % row], -half, half);
+        }
+
+        var bare = new KvView(heads, quantized.Keys);
+        Assert.Contains("scale", Assert.ThrowsAny<Exception>(
+            () => context.Compact([move with { Destination = bare }])).Message);
+    }
+
+    [Fact]
     public void All_layers_score_in_one_call()
     {
         using var model = new SmallModel("snapkv:budget=24,window=4");

@@ -177,6 +177,44 @@ final class CudaTest {
     compare(CudaTest::request);
   }
 
+  /** A prompt in chunks, an eviction after each. */
+  static void prefillsAreEqual() {
+    compare(context -> {
+      List<Object> seen = new ArrayList<>();
+      List<FloatBuffer> keys = new ArrayList<>();
+      List<View> views = new ArrayList<>();
+      for (int layer = 0; layer < LAYERS; ++layer) {
+        keys.add(Caches.floats(N * ROW));
+        views.add(view(keys.get(layer), Caches.random(N * ROW, 20 + layer)));
+      }
+      try (Plan plan = Caches.plan(context, LAYERS, N, POLICY);
+          Sequence sequence = plan.newSequence()) {
+        sequence.beginObserving();
+        Prefill prompt = Prefill.of(45, 10, chunk -> {
+          for (int layer = 0; layer < LAYERS; ++layer) {
+            int n = chunk.nTokens();
+            int seed = 100 * chunk.firstToken() + layer;
+            int held = sequence.storedLength(layer);
+            keys.get(layer).put(held * ROW, Caches.random(n * ROW, seed), 0, n * ROW);
+            Plane queries = plane(Caches.random(n * Caches.QH * Caches.D, seed), Caches.QH);
+            sequence.observe(layer, queries, n, chunk.firstToken());
+          }
+        });
+        long bytes = plan.workspace(Operation.EVICT).bestBytes();
+        PrefillReport report = sequence.prefill(
+            prompt.evictingEachChunk(), views, workspace(bytes), bytes, 0);
+        Check.equal(5, report.nChunks());
+        seen.add(report.nEvictions());
+        seen.add(report.peakBytes());
+        for (int layer = 0; layer < LAYERS; ++layer) {
+          seen.add(sequence.keepPositions(layer, 1));
+          seen.add(rows(keys.get(layer), sequence.storedLength(layer)));
+        }
+      }
+      return seen;
+    });
+  }
+
   static void doorsAreEqual() {
     int n = 48;
     List<FloatBuffer> scored = new ArrayList<>();

@@ -368,6 +368,45 @@ final class DoorsTest {
     }
   }
 
+  /** Rows are quantized on their way to another cache, and read on the way back. */
+  static void rowsAreStoredAnew() {
+    int heads = Caches.KVH;
+    int[] slots = {1, 4, 7};
+    FloatBuffer source = Caches.random(8 * ROW, 1);
+    FloatBuffer back = Caches.floats(3 * ROW);
+    ByteBuffer codes = Caches.bytes(3 * ROW);
+    FloatBuffer scales = Caches.floats(3 * heads);
+    FloatBuffer minima = Caches.floats(3 * heads);
+    Plane ofCodes = Plane.of(codes, DType.U8, Caches.D, ROW, Caches.D);
+    View quantized = View.builder(heads).k(ofCodes)
+        .companion(Plane.of(scales, DType.F32, 1, 4 * heads, 4).withRole(Role.KEY_SCALE))
+        .companion(Plane.of(minima, DType.F32, 1, 4 * heads, 4).withRole(Role.KEY_MINIMUM))
+        .build();
+    View plain = View.of(heads, Caches.plane(source, heads), null);
+    Move move = Move.of(plain, 8, KeepLists.of(1, slots));
+    try (Context context = Context.create()) {
+      context.compact(List.of(move.withDestination(quantized)));
+      context.compact(List.of(Move.of(quantized, 3, KeepLists.of(1, 0, 1, 2))
+          .withDestination(View.of(heads, Caches.plane(back, heads), null))));
+      for (int i = 0; i < 3 * heads; ++i) {
+        float least = Float.POSITIVE_INFINITY;
+        float most = Float.NEGATIVE_INFINITY;
+        for (int e = 0; e < Caches.D; ++e) {
+          float v = source.get(slots[i / heads] * ROW + i % heads * Caches.D + e);
+          least = Math.min(least, v);
+          most = Math.max(most, v);
+          float off = Math.abs(back.get(i * Caches.D + e) - v);
+          Check.that(off <= 0.5001f * scales.get(i), i + ", " + e + ": " + off);
+        }
+        Check.equal(least, minima.get(i));
+        Check.equal((most - least) / 255, scales.get(i));
+      }
+      Check.fails(KvEvictException.class,
+          () -> context.compact(List.of(move.withDestination(View.of(heads, ofCodes, null)))),
+          "scale");
+    }
+  }
+
   private static void row(FloatBuffer cache, int slot, int head, FloatBuffer before, int from) {
     Check.equal(before.slice((from * 2 + head) * Caches.D, Caches.D),
         cache.slice((slot * 2 + head) * Caches.D, Caches.D));
