@@ -173,7 +173,8 @@ HWY_INLINE void WithRowsAtHand(const RowSource& rows, size_t n,
     use(CodedRows<DecodeCodes<decltype(of)>>());
   };
   const bool is_byte = ElementBytes(rows.dtype) == 1;
-  if (n % kRowPad == 0 && (!is_byte || rows.IsPacked(1))) {
+  if (n % kRowPad == 0 && (!is_byte || rows.IsPacked(1)) &&
+      rows.IsCodedByRow()) {
     switch (rows.dtype) {
       case DType::kE4M3:
         return codes(CodesE4M3());
