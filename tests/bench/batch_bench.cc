@@ -10,6 +10,7 @@
 #include "tests/bench/clocks.h"
 #include "tests/bench/handles.h"
 #include "tests/bench/huge_buffer.h"
+#include "tests/bench/plans.h"
 #include "tests/bench/suites.h"
 
 namespace kvevict::bench {
@@ -30,24 +31,11 @@ class Requests {
   Requests(const char* simd, const Shape& shape)
       : shape_(shape), context_(CreateContext(simd)) {
     const uint32_t most = shape.n_tokens + 1;
-    kvevict_policy policy = KVEVICT_POLICY_INIT;
-    Check(kvevict_policy_parse(fmt::format("knorm:budget={},margin={}",
-                                           shape.n_tokens, shape.evicts ? 0 : 1)
-                                   .c_str(),
-                               &policy));
-    kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
-    layer.n_q_heads = layer.n_kv_heads = kHeads;
-    layer.k_head_dim = layer.v_head_dim = kHeadDim;
+    kvevict_layer_geometry layer = LayerOf(kHeads, kHeads, kHeadDim);
     layer.k_dtype = layer.v_dtype = KVEVICT_DTYPE_F16;
-    kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-    geometry.n_layers = shape.n_layers;
-    geometry.max_tokens = most;
-    geometry.layers = &layer;
-    geometry.layers_len = 1;
-    kvevict_plan* plan = nullptr;
-    Check(kvevict_plan_create(context_.get(), &geometry, &policy, nullptr,
-                              &plan));
-    plan_.reset(plan);
+    plan_ = CreatePlan(context_.get(), shape.n_layers, layer, most,
+                       fmt::format("knorm:budget={},margin={}", shape.n_tokens,
+                                   shape.evicts ? 0 : 1));
     const size_t n_bytes = size_t{most} * kHeads * kHeadDim * 2;
     views_.resize(size_t{shape.n_sequences} * shape.n_layers);
     for (kvevict_view& view : views_) {
@@ -65,7 +53,7 @@ class Requests {
     }
     for (uint32_t i = 0; i < shape.n_sequences; ++i) {
       kvevict_sequence* sequence = nullptr;
-      Check(kvevict_sequence_create(plan, &sequence));
+      Check(kvevict_sequence_create(plan_.get(), &sequence));
       sequences_.emplace_back(sequence);
       Check(kvevict_sequence_append(sequence, shape.n_tokens, nullptr));
       steps_.push_back({sizeof(kvevict_sequence_tokens), 1, sequence});
@@ -76,7 +64,8 @@ class Requests {
                         nullptr});
     }
     kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-    Check(kvevict_plan_workspace(plan, KVEVICT_OPERATION_EVICT, 0, &size));
+    Check(
+        kvevict_plan_workspace(plan_.get(), KVEVICT_OPERATION_EVICT, 0, &size));
     workspace_ = std::make_unique<HugeBuffer<uint8_t>>(size.best_bytes + 1);
     n_bytes_ = size.best_bytes;
   }

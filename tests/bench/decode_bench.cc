@@ -13,6 +13,7 @@
 #include "tests/bench/clocks.h"
 #include "tests/bench/handles.h"
 #include "tests/bench/huge_buffer.h"
+#include "tests/bench/plans.h"
 #include "tests/bench/reference.h"
 #include "tests/bench/suites.h"
 
@@ -49,16 +50,6 @@ constexpr Case kCases[] = {
     {"r-kv, no two keys similar, margin 127", "r-kv:redundancy=0.93", 127, 0.0f,
      kGoal},
 };
-
-kvevict_plane RowsOf(const float* data, uint32_t n_heads, uint32_t head_dim) {
-  kvevict_plane plane = KVEVICT_PLANE_INIT;
-  plane.data = reinterpret_cast<uintptr_t>(data);
-  plane.dtype = KVEVICT_DTYPE_F32;
-  plane.head_dim = head_dim;
-  plane.head_stride_bytes = int64_t{head_dim} * sizeof(float);
-  plane.token_stride_bytes = n_heads * plane.head_stride_bytes;
-  return plane;
-}
 
 // A sequence in the middle of decoding, its layers filled up to the budget.
 class Decoder {
@@ -125,23 +116,12 @@ class Decoder {
         "{}{}budget={},margin={}", c.policy,
         std::string(c.policy).find(':') == std::string::npos ? ':' : ',',
         s_.budget, margin_);
-    kvevict_policy policy = KVEVICT_POLICY_INIT;
-    Check(kvevict_policy_parse(text.c_str(), &policy));
-    kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
-    layer.n_q_heads = s_.n_q_heads;
-    layer.n_kv_heads = s_.n_kv_heads;
-    layer.k_head_dim = layer.v_head_dim = s_.head_dim;
-    kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-    geometry.n_layers = s_.n_layers;
-    geometry.max_tokens = n_slots_;
-    geometry.layers = &layer;
-    geometry.layers_len = 1;
-    kvevict_plan* plan = nullptr;
-    Check(kvevict_plan_create(context_.get(), &geometry, &policy, nullptr,
-                              &plan));
-    plan_.reset(plan);
+    plan_ = CreatePlan(context_.get(), s_.n_layers,
+                       LayerOf(s_.n_q_heads, s_.n_kv_heads, s_.head_dim),
+                       n_slots_, text);
     kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-    Check(kvevict_plan_workspace(plan, KVEVICT_OPERATION_EVICT, 0, &size));
+    Check(
+        kvevict_plan_workspace(plan_.get(), KVEVICT_OPERATION_EVICT, 0, &size));
     workspace_bytes_ = size.best_bytes;
     workspace_.emplace_back(workspace_bytes_ + 1);
   }

@@ -13,6 +13,7 @@
 #include "tests/bench/clocks.h"
 #include "tests/bench/handles.h"
 #include "tests/bench/huge_buffer.h"
+#include "tests/bench/plans.h"
 #include "tests/bench/suites.h"
 
 namespace kvevict::bench {
@@ -40,27 +41,16 @@ using PagedHandle = std::unique_ptr<kvevict_paged_sequence, DestroyPaged>;
 class Paged {
  public:
   Paged(const char* simd_target, uint32_t n_tokens)
-      : n_tokens_(n_tokens), context_(CreateContext(simd_target)) {
-    kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
-    layer.n_q_heads = layer.n_kv_heads = kHeads;
-    layer.k_head_dim = layer.v_head_dim = kHeadDim;
-    kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-    geometry.n_layers = 1;
-    geometry.max_tokens = n_tokens;
-    geometry.layers = &layer;
-    geometry.layers_len = 1;
-    kvevict_policy policy = KVEVICT_POLICY_INIT;
-    Check(kvevict_policy_parse("none", &policy));
-    kvevict_plan* plan = nullptr;
-    Check(kvevict_plan_create(context_.get(), &geometry, &policy, nullptr,
-                              &plan));
-    plan_.reset(plan);
+      : n_tokens_(n_tokens),
+        context_(CreateContext(simd_target)),
+        plan_(CreatePlan(context_.get(), 1, LayerOf(kHeads, kHeads, kHeadDim),
+                         n_tokens, "none")) {
     kvevict_paged_cache_options options = KVEVICT_PAGED_CACHE_OPTIONS_INIT;
     options.n_blocks = n_tokens / kBlockSize;
     options.block_size = kBlockSize;
     options.layout = KVEVICT_BLOCK_LAYOUT_TOKEN_MAJOR;
     kvevict_paged_cache* cache = nullptr;
-    Check(kvevict_paged_cache_create(plan, &options, &cache));
+    Check(kvevict_paged_cache_create(plan_.get(), &options, &cache));
     cache_.reset(cache);
     ShuffleBlocks(options.n_blocks);
     kvevict_paged_sequence* sequence = nullptr;
@@ -74,8 +64,8 @@ class Paged {
     kvevict_paged_rows rows = KVEVICT_PAGED_ROWS_INIT;
     rows.first_slot = first;
     rows.n_tokens = n;
-    rows.k = PlaneOf(k);
-    rows.v = PlaneOf(v);
+    rows.k = RowsOf(k, kHeads, kHeadDim);
+    rows.v = RowsOf(v, kHeads, kHeadDim);
     return rows;
   }
 
@@ -94,16 +84,6 @@ class Paged {
   }
 
  private:
-  static kvevict_plane PlaneOf(const float* data) {
-    kvevict_plane plane = KVEVICT_PLANE_INIT;
-    plane.data = reinterpret_cast<uintptr_t>(data);
-    plane.dtype = KVEVICT_DTYPE_F32;
-    plane.head_dim = kHeadDim;
-    plane.head_stride_bytes = int64_t{kHeadDim} * sizeof(float);
-    plane.token_stride_bytes = kHeads * plane.head_stride_bytes;
-    return plane;
-  }
-
   // Blocks are free again in the order in which sequences of one block go.
   void ShuffleBlocks(uint32_t n_blocks) const {
     std::vector<PagedHandle> owners;

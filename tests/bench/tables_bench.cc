@@ -11,6 +11,7 @@
 #include "tests/bench/clocks.h"
 #include "tests/bench/handles.h"
 #include "tests/bench/huge_buffer.h"
+#include "tests/bench/plans.h"
 #include "tests/bench/suites.h"
 
 namespace kvevict::bench {
@@ -27,29 +28,18 @@ class Layer {
   Layer(const char* simd_target, uint32_t n_tokens)
       : n_tokens_(n_tokens),
         context_(CreateContext(simd_target)),
+        plan_(CreatePlan(context_.get(), 1, LayerOf(kHeads, kHeads, kHeadDim),
+                         n_tokens,
+                         fmt::format("streaming-llm:budget={},select_block=16",
+                                     n_tokens / 2))),
         rows_(2 * n_tokens * kRow),
         table_(n_tokens / kBlockSize) {
-    kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
-    layer.n_q_heads = layer.n_kv_heads = kHeads;
-    layer.k_head_dim = layer.v_head_dim = kHeadDim;
-    kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-    geometry.n_layers = 1;
-    geometry.max_tokens = n_tokens;
-    geometry.layers = &layer;
-    geometry.layers_len = 1;
-    kvevict_policy policy = KVEVICT_POLICY_INIT;
-    const std::string text =
-        fmt::format("streaming-llm:budget={},select_block=16", n_tokens / 2);
-    Check(kvevict_policy_parse(text.c_str(), &policy));
-    kvevict_plan* plan = nullptr;
-    Check(kvevict_plan_create(context_.get(), &geometry, &policy, nullptr,
-                              &plan));
-    plan_.reset(plan);
     kvevict_sequence* sequence = nullptr;
-    Check(kvevict_sequence_create(plan, &sequence));
+    Check(kvevict_sequence_create(plan_.get(), &sequence));
     sequence_.reset(sequence);
     kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
-    Check(kvevict_plan_workspace(plan, KVEVICT_OPERATION_EVICT, 0, &size));
+    Check(
+        kvevict_plan_workspace(plan_.get(), KVEVICT_OPERATION_EVICT, 0, &size));
     workspace_ = HugeBuffer<float>(size.best_bytes / sizeof(float) + 16);
     std::iota(rows_.data(), rows_.data() + rows_.size(), 0.0f);
     std::iota(table_.begin(), table_.end(), 0);
@@ -76,12 +66,7 @@ class Layer {
 
  private:
   static kvevict_plane PlaneOf(const float* data) {
-    kvevict_plane plane = KVEVICT_PLANE_INIT;
-    plane.data = reinterpret_cast<uintptr_t>(data);
-    plane.dtype = KVEVICT_DTYPE_F32;
-    plane.head_dim = kHeadDim;
-    plane.head_stride_bytes = int64_t{kHeadDim} * sizeof(float);
-    plane.token_stride_bytes = kHeads * plane.head_stride_bytes;
+    kvevict_plane plane = RowsOf(data, kHeads, kHeadDim);
     plane.block_stride_bytes = kBlockSize * plane.token_stride_bytes;
     return plane;
   }

@@ -7,6 +7,7 @@
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/hooks.h"
+#include "tests/capi/support/moves.h"
 #include "tests/oracle/compact.h"
 
 enum { kMaxHeads = 4, kCapacity = 60, kMostFirst = 40 };
@@ -73,30 +74,6 @@ static uint32_t CountOf(const trial* t, uint32_t head) {
   return t->counts[t->keep.n_lists == 1 ? 0 : head];
 }
 
-static void DrawLists(trial* t, test_random* random) {
-  const uint32_t n_heads = t->ours->spec.n_kv_heads;
-  const uint32_t first = t->to == NULL ? t->move.first_slot : 0;
-  kvevict_keep_lists* k = &t->keep;
-  *k = (kvevict_keep_lists)KVEVICT_KEEP_LISTS_INIT;
-  k->n_lists = test_random_coin(random) ? 1 : n_heads;
-  for (uint32_t l = 0; l < k->n_lists; ++l) {
-    uint32_t end = t->held[l];
-    for (uint32_t h = 0; k->n_lists == 1 && h < n_heads; ++h) {
-      if (t->held[h] < end) end = t->held[h];
-    }
-    const uint32_t n = end < first ? 0 : end - first;
-    t->counts[l] = test_random_below(random, n + 1);
-    int32_t* list = t->slots + (size_t)l * kCapacity;
-    test_random_ascending(random, list, t->counts[l], n);
-    for (uint32_t i = 0; i < t->counts[l]; ++i) list[i] += (int32_t)first;
-    if (t->counts[l] > k->count) k->count = t->counts[l];
-  }
-  k->slots = t->slots;
-  k->slots_len = (size_t)k->n_lists * kCapacity;
-  k->list_stride = kCapacity;
-  k->counts = t->counts;
-}
-
 /* Rows of a spec; `to` is a layout, or TEST_N_LAYOUTS: in place. */
 static trial* Draw(test_cache_spec spec, test_layout to, test_random* random) {
   trial* t = calloc(1, sizeof *t);
@@ -105,13 +82,7 @@ static trial* Draw(test_cache_spec spec, test_layout to, test_random* random) {
   t->before = test_cache_clone(t->ours);
   t->theirs = test_cache_clone(t->ours);
   t->move = (kvevict_move)KVEVICT_MOVE_INIT;
-  const bool ragged = test_random_coin(random);
-  const uint32_t most = test_random_below(random, kCapacity + 1);
-  for (uint32_t h = 0; h < spec.n_kv_heads; ++h) {
-    t->held[h] = ragged ? test_random_below(random, most + 1) : most;
-    if (t->held[h] > t->move.n_tokens) t->move.n_tokens = t->held[h];
-  }
-  t->move.token_counts = ragged ? t->held : NULL;
+  test_draw_held(random, spec.n_kv_heads, kCapacity, t->held, &t->move);
   const bool in_place = to == TEST_N_LAYOUTS;
   t->move.first_slot = test_random_below(
       random, in_place ? t->move.n_tokens + 1 : kMostFirst + 1);
@@ -121,7 +92,8 @@ static trial* Draw(test_cache_spec spec, test_layout to, test_random* random) {
     t->to = test_cache_create(&spec, random);
     t->to_theirs = test_cache_clone(t->to);
   }
-  DrawLists(t, random);
+  test_draw_lists(random, spec.n_kv_heads, in_place ? t->move.first_slot : 0,
+                  t->held, kCapacity, t->counts, t->slots, &t->keep);
   oracle_compact_to(&t->theirs->view,
                     in_place ? &t->theirs->view : &t->to_theirs->view,
                     t->move.first_slot, &t->keep);

@@ -8,6 +8,7 @@
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/hooks.h"
+#include "tests/capi/support/moves.h"
 #include "tests/oracle/compact.h"
 #include "tests/oracle/quantize.h"
 #include "tests/oracle/quantized.h"
@@ -74,27 +75,6 @@ typedef struct trial {
   kvevict_move move;
 } trial;
 
-static void DrawLists(trial* t, test_random* random) {
-  const uint32_t n_heads = t->from->spec.n_kv_heads;
-  kvevict_keep_lists* k = &t->keep;
-  *k = (kvevict_keep_lists)KVEVICT_KEEP_LISTS_INIT;
-  k->n_lists = test_random_coin(random) ? 1 : n_heads;
-  for (uint32_t l = 0; l < k->n_lists; ++l) {
-    uint32_t n = t->held[l];
-    for (uint32_t h = 0; k->n_lists == 1 && h < n_heads; ++h) {
-      if (t->held[h] < n) n = t->held[h];
-    }
-    t->counts[l] = test_random_below(random, n + 1);
-    test_random_ascending(random, t->slots + l * kCapacity, t->counts[l], n);
-    if (t->counts[l] > k->count) k->count = t->counts[l];
-  }
-  k->slots = t->slots;
-  k->slots_len = (size_t)k->n_lists * kCapacity;
-  k->list_stride = kCapacity;
-  k->counts = t->counts;
-  t->move.keep = k;
-}
-
 static void Expect(const trial* t) {
   const kvevict_view* from = &t->before->view;
   const kvevict_view* to = &t->theirs->view;
@@ -127,17 +107,15 @@ static trial* Draw(test_cache_spec spec, test_cache_spec to,
   t->to = test_cache_create(&to, random);
   t->theirs = test_cache_clone(t->to);
   t->move = (kvevict_move)KVEVICT_MOVE_INIT;
-  const bool ragged = test_random_coin(random);
-  const uint32_t most = test_random_below(random, kCapacity + 1);
-  for (uint32_t h = 0; h < spec.n_kv_heads; ++h) {
-    t->held[h] = ragged ? test_random_below(random, most + 1) : most;
-    if (t->held[h] > t->move.n_tokens) t->move.n_tokens = t->held[h];
-  }
-  t->move.token_counts = ragged ? t->held : NULL;
+  test_draw_held(random, spec.n_kv_heads, kCapacity, t->held, &t->move);
   t->move.first_slot = test_random_below(random, kMostFirst + 1);
   t->move.view = &t->from->view;
   t->move.destination = &t->to->view;
-  if (test_random_coin(random)) DrawLists(t, random);
+  if (test_random_coin(random)) {
+    test_draw_lists(random, spec.n_kv_heads, 0, t->held, kCapacity, t->counts,
+                    t->slots, &t->keep);
+    t->move.keep = &t->keep;
+  }
   return t;
 }
 
