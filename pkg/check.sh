@@ -1,7 +1,7 @@
 # Sourced by ./run: what `./run check` does beyond the tests. Every step is a function
 # check_NAME; all steps run, and the last line says which of them failed.
 
-readonly check_steps=(format tests deep longest tidy asan tsan)
+readonly check_steps=(format tests deep longest tidy asan tsan llama)
 
 check_format() { sources | xargs clang-format --dry-run --Werror; }
 
@@ -52,6 +52,15 @@ check_tsan() {
     ctest() { setarch -R ctest "$@"; }
   fi
   run_tests build/tsan tsan
+}
+
+# What is tested every day is a pinned llama.cpp. The newest one may change as it likes:
+# this tells, and never fails.
+check_llama() {
+  local shared=${KVEVICT_SHARED_DIR:-../shared}
+  build_release kvevict
+  pkg/canary_llama.sh "$PWD/$release_dir" "$shared/models/english800k.gguf" \
+    "$shared/texts/alice29.txt" || say "the newest llama.cpp is another one now"
 }
 
 # Not one of the steps, since it finds as much as it is given time for: new inputs

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "error.h"
+#include "own_scores.h"
 
 using kvevict::llama::BatchRow;
 using kvevict::llama::Check;
@@ -379,8 +380,12 @@ void kvevict_llama::AdoptLayers(std::vector<LayerShape> shapes,
   geometry.max_tokens = max_tokens;
   geometry.layers = layers.data();
   geometry.layers_len = layers.size();
+  own_scores_ = query_rows_ > 0 && std::any_of(shapes.begin(), shapes.end(),
+                                               kvevict::llama::NeedsOwnScores);
+  const kvevict_policy policy =
+      own_scores_ ? kvevict::llama::ByOwnScores(policy_) : policy_;
   kvevict_plan* plan = nullptr;
-  Check(kvevict_plan_create(context_, &geometry, &policy_, nullptr, &plan));
+  Check(kvevict_plan_create(context_, &geometry, &policy, nullptr, &plan));
   plan_.reset(plan);
   shapes_ = std::move(shapes);
 }

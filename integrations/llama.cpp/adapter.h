@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "bytes.h"
 #include "include/kvevict-llama.h"
 #include "layers.h"
 #include "observer.h"
@@ -26,17 +27,6 @@ struct Sequence {
   bool placed = false;      // a token has shown where its cells are
   std::string unfit;        // why it cannot be evicted any more; "" if it can
   std::vector<QueryRows> queries;  // by llama.cpp's layer
-};
-
-// Memory without the time to fill it.
-class Bytes {
- public:
-  explicit Bytes(size_t n) : data_(new uint8_t[n]), size_(n) {}
-  std::span<uint8_t> span() const { return {data_.get(), size_}; }
-
- private:
-  std::unique_ptr<uint8_t[]> data_;
-  size_t size_;
 };
 
 }  // namespace kvevict::llama
@@ -137,6 +127,7 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
 
   // The layers that are evicted, once known.
   std::vector<LayerShape> shapes_;
+  bool own_scores_ = false;  // the plan takes WindowScores()
   kvevict::llama::PlanHandle plan_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "adapter.h"
 #include "error.h"
+#include "own_scores.h"
 
 using kvevict::llama::Bytes;
 using kvevict::llama::Check;
@@ -16,6 +17,7 @@ using kvevict::llama::QueryRows;
 using kvevict::llama::Sequence;
 using kvevict::llama::SequenceHandle;
 using kvevict::llama::State;
+using kvevict::llama::WindowScores;
 
 namespace {
 
@@ -30,12 +32,6 @@ uint32_t StoredLength(const SequenceHandle& handle) {
   uint32_t n = 0;
   Check(kvevict_sequence_stored_length(handle.get(), 0, 0, &n));
   return n;
-}
-
-void* Aligned(std::span<uint8_t> memory, size_t alignment) {
-  void* p = memory.data();
-  size_t space = memory.size();
-  return std::align(alignment, 1, p, space);
 }
 
 }  // namespace
@@ -71,16 +67,6 @@ void kvevict_llama::CheckPolicyFits() const {
       refuse(
           "attention with ALiBi cannot be scored; use a policy that does "
           "not score by queries");
-    }
-    if (shape.softcap != 0) {
-      refuse(
-          "attention with capped logits cannot be scored; use a policy that "
-          "does not score by queries");
-    }
-    if (shape.has_sinks != 0) {
-      refuse(
-          "attention with sink logits cannot be scored; use a policy that "
-          "does not score by queries");
     }
   }
 }
@@ -173,7 +159,9 @@ void kvevict_llama::Run(Sequence& s, Eviction& eviction,
   options.protected_positions = kept.data();
   options.protected_positions_len = kept.size();
 
-  std::vector<kvevict_plane> planes(shapes_.size());
+  const auto start = Clock::now();
+  std::vector<kvevict_plane> planes(shapes_.size()), score_planes(planes);
+  std::vector<std::vector<float>> scores(shapes_.size());
   std::vector<kvevict_signal_inputs> inputs(shapes_.size());
   if (query_rows_ > 0 && options.inputs == nullptr) {
     for (size_t i = 0; i < shapes_.size(); ++i) {
@@ -205,19 +193,28 @@ void kvevict_llama::Run(Sequence& s, Eviction& eviction,
       inputs[i] = KVEVICT_SIGNAL_INPUTS_INIT;
       inputs[i].queries = &plane;
       inputs[i].n_query_rows = static_cast<uint32_t>(wanted);
+      if (!own_scores_) continue;
+      if (s.n_cells < wanted) continue;
+      scores[i] = WindowScores(context_, policy_, shape, LiveLayer(i).sinks,
+                               views[i], plane, s.n_cells);
+      kvevict_plane& given = score_planes[i] = KVEVICT_PLANE_INIT;
+      given.data = reinterpret_cast<uint64_t>(scores[i].data());
+      given.dtype = KVEVICT_DTYPE_F32;
+      given.head_dim = 1;
+      inputs[i] = KVEVICT_SIGNAL_INPUTS_INIT;
+      inputs[i].scores = &given;
     }
     options.inputs = inputs.data();
     options.inputs_len = inputs.size();
   }
 
-  const auto start = Clock::now();
   kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
   Check(kvevict_plan_workspace(plan_.get(), KVEVICT_OPERATION_EVICT, s.n_cells,
                                &size));
   Bytes workspace(size.best_bytes + size.alignment);
-  Check(kvevict_sequence_evict(
-      eviction.handle, views.data(), views.size(), &options,
-      Aligned(workspace.span(), size.alignment), size.best_bytes, nullptr));
+  Check(kvevict_sequence_evict(eviction.handle, views.data(), views.size(),
+                               &options, workspace.Aligned(size.alignment),
+                               size.best_bytes, nullptr));
   eviction.report.evict_ms = MillisecondsSince(start);
 
   kvevict_evict_report done = KVEVICT_EVICT_REPORT_INIT;
@@ -318,8 +315,7 @@ void kvevict_llama::Order(State& state,
     kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
     Check(kvevict_reorder_workspace(context_, &move, 1, &size));
     Bytes workspace(size.best_bytes + size.alignment);
-    Check(kvevict_reorder(context_, &move, 1,
-                          Aligned(workspace.span(), size.alignment),
+    Check(kvevict_reorder(context_, &move, 1, workspace.Aligned(size.alignment),
                           size.best_bytes, nullptr));
   }
   state.ReorderCells(order);

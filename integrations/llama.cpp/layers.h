@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 namespace kvevict::llama {
 
@@ -30,7 +31,7 @@ struct LayerShape {
   uint32_t n_kv_heads = 0;
   float scale = 0;
   float max_bias = 0;  // ALiBi
-  float softcap = 0;
+  float softcap = 0;   // logits x become softcap * tanh(x / softcap)
   uint32_t has_sinks = 0;
   uint32_t reserved = 0;
   Rows k;
@@ -45,6 +46,7 @@ struct Layer {
   const ggml_tensor* k = nullptr;  // cache_k_l<index>: [row, cells, streams]
   const ggml_tensor* v = nullptr;  // nullptr for MLA
   const ggml_tensor* cells = nullptr;   // where the batch's tokens go
+  std::vector<float> sinks;             // a logit per query head, or none
   const ggml_tensor* logits = nullptr;  // K q, until its softmax is seen
 };
 

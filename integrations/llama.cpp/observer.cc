@@ -62,6 +62,14 @@ Rows ValueRows(const ggml_tensor* view, const ggml_tensor* root, int tokens) {
   return rows;
 }
 
+void ReadSinks(const ggml_tensor* sinks, Layer& layer) {
+  layer.shape.has_sinks = sinks != nullptr ? 1 : 0;
+  // Weights of the model: they do not change.
+  if (sinks == nullptr || !layer.sinks.empty()) return;
+  layer.sinks.resize(static_cast<size_t>(sinks->ne[0]));
+  ReadTensor(sinks, layer.sinks.data(), 0, layer.sinks.size() * sizeof(float));
+}
+
 }  // namespace
 
 void ReadTensor(const ggml_tensor* tensor, void* out, size_t offset, size_t n) {
@@ -117,7 +125,7 @@ bool Observer::Ask(const ggml_tensor* node, bool wants_queries) {
       layer.shape.scale = FloatParam(node, 0);
       layer.shape.max_bias = FloatParam(node, 1);
       layer.shape.softcap = FloatParam(node, 2);
-      layer.shape.has_sinks = node->src[4] != nullptr;
+      ReadSinks(node->src[4], layer);
       return wants_queries;
     }
     case GGML_OP_MUL_MAT: {
@@ -207,22 +215,24 @@ bool Observer::OnAttention(const ggml_tensor*, const ggml_tensor* q,
   return true;
 }
 
+// Logits may pass through scales and a tanh between product and softmax.
 void Observer::OnSoftMax(const ggml_tensor* node) {
-  float softcap = 0;
+  float before = 1, after = FloatParam(node, 0);  // scales around the tanh
+  bool capped = false;
   const ggml_tensor* t = node->src[0];
-  for (int steps = 0; t != nullptr && steps < 8; ++steps) {
-    if (t->op == GGML_OP_MUL_MAT) break;
+  for (int steps = 0; t != nullptr && t->op != GGML_OP_MUL_MAT && steps < 8;
+       ++steps, t = t->src[0]) {
+    if (t->op == GGML_OP_SCALE) (capped ? before : after) *= FloatParam(t, 0);
     if (t->op == GGML_OP_UNARY && ggml_get_unary_op(t) == GGML_UNARY_OP_TANH) {
-      softcap = 1;
+      capped = true;
     }
-    t = t->src[0];
   }
   for (Layer& layer : layers_) {
     if (layer.logits == nullptr || layer.logits != t) continue;
-    layer.shape.scale = FloatParam(node, 0);
+    layer.shape.scale = capped ? before * after : after;
+    layer.shape.softcap = capped ? after : 0;
     layer.shape.max_bias = FloatParam(node, 1);
-    layer.shape.softcap = softcap;
-    layer.shape.has_sinks = node->src[2] != nullptr;
+    ReadSinks(node->src[2], layer);
     layer.logits = nullptr;
   }
 }

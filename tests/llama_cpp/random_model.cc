@@ -129,6 +129,23 @@ void Bloom(Writer& w, const RandomModel& m) {
   }
 }
 
+// Experts, and sinks in the softmax.
+void Oss(Writer& w, const RandomModel& m, const std::string& layer) {
+  constexpr int64_t n_experts = 2;
+  const int64_t n = m.n_embd, ff = m.n_ff;
+  w.Tensor(layer + "post_attention_norm.weight", {n});
+  w.Tensor(layer + "attn_output.bias", {n});
+  w.Tensor(layer + "attn_sinks.weight", {m.n_heads});
+  w.Tensor(layer + "ffn_gate_inp.weight", {n, n_experts});
+  w.Tensor(layer + "ffn_gate_inp.bias", {n_experts});
+  w.Tensor(layer + "ffn_gate_exps.weight", {n, ff, n_experts});
+  w.Tensor(layer + "ffn_up_exps.weight", {n, ff, n_experts});
+  w.Tensor(layer + "ffn_down_exps.weight", {ff, n, n_experts});
+  w.Tensor(layer + "ffn_gate_exps.bias", {ff, n_experts});
+  w.Tensor(layer + "ffn_up_exps.bias", {ff, n_experts});
+  w.Tensor(layer + "ffn_down_exps.bias", {n, n_experts});
+}
+
 }  // namespace
 
 std::string WriteRandomModel(const RandomModel& m) {
@@ -183,15 +200,27 @@ std::string WriteRandomModel(const RandomModel& m) {
     w.Number("attention.value_length", m.head_dim);
     w.Number("rope.dimension_count", m.head_dim);
   }
-  if (gemma) {
+  const bool oss = m.arch == "gpt-oss";
+  if (oss) {
+    w.Tensor("output.weight", {n, m.n_vocab});
+    w.Number("expert_feed_forward_length", m.n_ff);
+    w.Number("expert_count", 2);
+    w.Number("expert_used_count", 1);
+  }
+  if (gemma || oss) {
     w.Number("attention.sliding_window", m.window);
-    w.Real("attn_logit_softcapping", 20);
+    w.Real("attn_logit_softcapping", 2);
     w.Real("final_logit_softcapping", 30);
   }
   w.Tensor(hybrid ? "token_embd_norm.weight" : "output_norm.weight", {n});
   for (uint32_t i = 0; i < m.n_layers; ++i) {
     const std::string layer = "blk." + std::to_string(i) + ".";
     w.Tensor(layer + "attn_norm.weight", {n});
+    if (oss) {
+      Attention(w, m, layer);
+      Oss(w, m, layer);
+      continue;
+    }
     w.Tensor(layer + "ffn_norm.weight", {n});
     w.Tensor(layer + "ffn_gate.weight", {n, m.n_ff});
     w.Tensor(layer + "ffn_up.weight", {n, m.n_ff});

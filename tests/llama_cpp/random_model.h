@@ -9,7 +9,7 @@ namespace kvevict::tests {
 
 struct RandomModel {
   std::string arch =
-      "llama";  // llama, qwen3, gemma2, gemma3, deepseek2, lfm2, bloom
+      "llama";  // or qwen3, gemma2, gemma3, deepseek2, lfm2, bloom, gpt-oss
   uint32_t n_layers = 3;
   uint32_t n_embd = 64;
   uint32_t n_heads = 4;

@@ -125,9 +125,9 @@ Test(llama_refusals, attention_that_cannot_be_scored) {
       cr_expect(one_list.Evict().cells_after == 64);
     }
     const ModelHandle capped = Random("gemma2");
-    Session snapkv(capped.get(), "snapkv:budget=64", options);
-    snapkv.Decode(tokens);
-    ExpectPart(snapkv.EvictRefused(), "capped");
+    Session spread(capped.get(), "r-kv:budget=64,window=8", options);
+    spread.Decode(tokens);
+    ExpectPart(spread.EvictRefused(), "caps its logits");
     Session knorm(capped.get(), "knorm:budget=64", options);
     knorm.Decode(tokens);
     cr_expect(knorm.Evict().cells_after == 64);

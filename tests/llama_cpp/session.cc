@@ -1,6 +1,7 @@
 #include "tests/llama_cpp/session.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <random>
@@ -85,10 +86,24 @@ Session::Session(llama_model* model, const char* policy,
     Check(kvevict_llama_create(policy, &adapter, &kv));
     kv_.reset(kv);
     kvevict_llama_install(kv, &params);
+    if (options.observing_s != nullptr) {
+      timed_ = {kv, options.observing_s};
+      params.cb_eval = &TimedEval;
+      params.cb_eval_user_data = &timed_;
+    }
   }
   ctx_.reset(llama_init_from_model(model, params));
   if (ctx_ == nullptr) throw std::runtime_error("llama_init_from_model");
   if (kv_ != nullptr) Check(kvevict_llama_attach(kv_.get(), ctx_.get()));
+}
+
+bool Session::TimedEval(ggml_tensor* tensor, bool ask, void* timed) {
+  using Clock = std::chrono::steady_clock;
+  const auto& t = *static_cast<Timed*>(timed);
+  const auto start = Clock::now();
+  const bool result = kvevict_llama_eval(tensor, ask, t.kv);
+  *t.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+  return result;
 }
 
 std::vector<float> Session::Decode(std::span<const llama_token> tokens,

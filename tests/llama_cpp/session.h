@@ -35,6 +35,7 @@ struct SessionOptions {
   bool last_logits_only = false;  // of what Decode() is given
   ggml_backend_sched_eval_callback callback = nullptr;  // the application's
   void* callback_data = nullptr;
+  double* observing_s = nullptr;  // receives the time spent in the adapter
 };
 
 class Session {
@@ -69,8 +70,15 @@ class Session {
   llama_memory_t memory() { return llama_get_memory(ctx_.get()); }
 
  private:
+  struct Timed {
+    kvevict_llama* kv;
+    double* seconds;
+  };
+  static bool TimedEval(ggml_tensor* tensor, bool ask, void* timed);
+
   uint32_t n_vocab_;
   bool last_logits_only_;
+  Timed timed_{};
   std::unique_ptr<kvevict_llama, FreeLlama> kv_;  // outlives its context
   std::unique_ptr<llama_context, FreeLlama> ctx_;
 };

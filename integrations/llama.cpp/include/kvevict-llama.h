@@ -227,8 +227,9 @@ typedef struct kvevict_llama_report {
  *         are known than score: those of tokens decoded since the last removal
  *         or load are); KVEVICT_ERROR_UNSUPPORTED with the reason (shifted or
  *         removed cells, ALiBi with lists that differ or where attention
- *         scores, logits that are capped or have sinks where attention scores,
- *         caches of another form); KVEVICT_ERROR_OUT_OF_MEMORY;
+ *         scores; where logits are capped or softmax has sinks, policies that
+ *         score by attention other than snapkv and tova; caches of another
+ *         form); KVEVICT_ERROR_OUT_OF_MEMORY;
  *         KVEVICT_ERROR_INTERNAL where llama.cpp fails, "sequence lost: "
  *         where it took the sequence with it (by target: the target's).
  */

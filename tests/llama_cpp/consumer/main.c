@@ -14,8 +14,10 @@ int main(void) {
   if (params.cb_eval != &kvevict_llama_eval || params.cb_eval_user_data != kv) {
     return 1;
   }
-  if (kvevict_llama_evict(kv, 0, NULL, NULL) != KVEVICT_ERROR_INVALID_ARGUMENT ||
-      strcmp(kvevict_llama_last_error_message(), "no context is attached") != 0) {
+  if (kvevict_llama_evict(kv, 0, NULL, NULL) !=
+          KVEVICT_ERROR_INVALID_ARGUMENT ||
+      strcmp(kvevict_llama_last_error_message(), "no context is attached") !=
+          0) {
     return 1;
   }
   kvevict_llama_destroy(kv);
