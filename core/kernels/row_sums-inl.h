@@ -70,7 +70,10 @@ struct WholeRows {
       of_head.NextHead(head, stride);
       Find(of_head, number, size, n, copies, group);
     } else {
-      for (const uint8_t*& row : group) row += stride;
+      // Not from the last ones: their loads would wait for those stores.
+      for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
+        group[r] = r < size ? rows.Row(number(r)) + head * stride : group[0];
+      }
     }
   }
 
