@@ -307,8 +307,8 @@ HWY_INLINE void SumsOfSquares(const RowGroup& rows, size_t n,
 }
 
 // The dot products of whole rows with n floats.
-template <class Decode>
-HWY_INLINE void DotProducts(const RowGroup& rows, const float* with, size_t n,
+template <class Decode, class Group>
+HWY_INLINE void DotProducts(const Group& rows, const float* with, size_t n,
                             float (&out)[kRowsAtOnce]) {
   const RowTag d;
   SumsOfTerms(
