@@ -70,7 +70,10 @@ struct WholeRows {
       of_head.NextHead(head, stride);
       Find(of_head, number, size, n, copies, group);
     } else {
-      for (const uint8_t*& row : group) row += stride;
+      // Not from the last ones: their loads would wait for those stores.
+      for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
+        group[r] = r < size ? rows.Row(number(r)) + head * stride : group[0];
+      }
     }
   }
 
@@ -304,8 +307,8 @@ HWY_INLINE void SumsOfSquares(const RowGroup& rows, size_t n,
 }
 
 // The dot products of whole rows with n floats.
-template <class Decode>
-HWY_INLINE void DotProducts(const RowGroup& rows, const float* with, size_t n,
+template <class Decode, class Group>
+HWY_INLINE void DotProducts(const Group& rows, const float* with, size_t n,
                             float (&out)[kRowsAtOnce]) {
   const RowTag d;
   SumsOfTerms(
