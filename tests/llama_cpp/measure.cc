@@ -108,7 +108,7 @@ void Measure(llama_model* model, const Row& row, uint32_t n_tokens,
   const double mib = 1 << 20;
   const double kvevict_share = report.evict_ms / report.total_ms;
   std::printf(
-      "| %s | %s | %.1f -> %.1f | %.1f | %.1f | %.1f | %.2f %% | ", row.name,
+      "| %s | %s | %.1f -> %.1f | %.1f | %.1f | %.1f | %.3f %% | ", row.name,
       row.smaller_context ? "smaller context"
       : report.in_place   ? "in place"
                           : "by state",
