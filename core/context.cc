@@ -2,10 +2,10 @@
 
 #include <cstdarg>
 #include <cstdio>
-#include <cstdlib>
 #include <utility>
 
 #include "core/backend.h"
+#include "core/platform.h"
 
 namespace kvevict {
 namespace {
@@ -13,13 +13,14 @@ namespace {
 constexpr uint32_t kMaxThreads = 1024;
 
 void* DefaultAlloc(size_t n_bytes, size_t alignment, void*) {
-  // aligned_alloc wants a multiple of the alignment.
   const CheckedSize rounded = CheckedSize(n_bytes).AlignUp(alignment);
-  return rounded.ok() ? std::aligned_alloc(alignment, rounded.value())
+  return rounded.ok() ? platform::AllocateAligned(alignment, rounded.value())
                       : nullptr;
 }
 
-void DefaultFree(void* memory, size_t, size_t, void*) { std::free(memory); }
+void DefaultFree(void* memory, size_t, size_t, void*) {
+  platform::FreeAligned(memory);
+}
 
 // What only CUDA reads.
 Status CheckDeviceOptions(const kvevict_context_options& o) {

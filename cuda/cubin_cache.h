@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "core/platform.h"
 #include "core/status.h"
 #include "cuda/sha256.h"
 
@@ -13,17 +14,12 @@ namespace kvevict::cuda {
 
 class CubinCache {
  public:
-  CubinCache() = default;  // holds nothing and keeps nothing
-  CubinCache(const CubinCache&) = delete;
-  CubinCache& operator=(const CubinCache&) = delete;
-  ~CubinCache();
-
-  // Keeps files in `folder`, which is made, with mode 0700, if its parent is
-  // there. INVALID_ARGUMENT for a folder of another user, or one that others
+  // Keeps files in `folder`, which is made, for this user alone, if its
+  // parent is there. INVALID_ARGUMENT for a folder of another user, or one that others
   // may write to, or a symbolic link. NULL or "" leaves the cache off.
   Status Open(const char* folder);
 
-  bool is_on() const { return folder_ >= 0; }
+  bool is_on() const { return folder_.is_open(); }
 
   // False if there is no such entry, or none that can be trusted.
   bool Load(const Digest& key, std::string* image) const;
@@ -34,9 +30,7 @@ class CubinCache {
              std::string* reason) const;
 
  private:
-  Status OpenFolder(const char* folder);
-
-  int folder_ = -1;  // a file descriptor
+  platform::PrivateFolder folder_;
 };
 
 }  // namespace kvevict::cuda

@@ -19,7 +19,7 @@ struct OpenDriver {
   const OpenDriver* next;
 };
 
-constinit std::mutex open_mutex;
+std::mutex open_mutex;
 constinit const OpenDriver* open_drivers = nullptr;
 
 Status OpenLibrary(const char* path, SharedLibrary* library) {

@@ -18,7 +18,7 @@ struct OpenNvrtc {
   const OpenNvrtc* next;
 };
 
-constinit std::mutex open_mutex;
+std::mutex open_mutex;
 constinit const OpenNvrtc* open_nvrtcs = nullptr;
 
 // The first symbol that is missing, or null.

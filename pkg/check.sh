@@ -81,6 +81,22 @@ check_fuzz() {
   return "$status"
 }
 
+# Nor this, for the time it takes: Windows under wine. The fast tests, and programs print
+# what this machine's print.
+check_cross() {
+  local status=0
+  need "${cross_packages[@]}"
+  build_release engine_c capi_results kvevict_cli
+  # What x86-64 has besides is the same text, proven by the tests here.
+  build_cross windows-x64 \
+    '-DKVEVICT_SIMD_WITHOUT=HWY_SSSE3|HWY_SSE4|HWY_AVX3_ZEN4|HWY_AVX3_SPR'
+  export WINEDEBUG=-all
+  run_tests build/windows-x64 windows-x64 -L fast || status=1
+  tests/cross/windows.sh build/windows-x64 || status=1
+  tests/cross/compare.sh "$release_dir" build/windows-x64 wine || status=1
+  return "$status"
+}
+
 # Nor this: takes the present interface as the golden one.
 check_abi-update() {
   build_release

@@ -4,6 +4,14 @@
 #   3. find_package(hwy 1.2);
 #   4. the 1.2.0 release, downloaded and checked by hash.
 set(KVEVICT_HIGHWAY_SOURCE "" CACHE PATH "Highway source tree, 1.2 or later")
+# Of arm64's targets the one that adds AES alone, which no kernel uses: each target
+# costs its share of the build and of the library.
+set(without)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  set(without HWY_NEON)
+endif()
+set(KVEVICT_SIMD_WITHOUT "${without}" CACHE STRING
+    "SIMD targets to leave out, as \"HWY_SSE4|HWY_AVX3_ZEN4\"")
 
 if(TARGET hwy)
   get_target_property(hwy_type hwy TYPE)
@@ -56,6 +64,9 @@ else()
                        EXCLUDE_FROM_ALL)
     endif()
     message(STATUS "Highway 1.2.0: downloaded")
+  endif()
+  if(KVEVICT_SIMD_WITHOUT)
+    target_compile_definitions(hwy PUBLIC "HWY_DISABLED_TARGETS=(${KVEVICT_SIMD_WITHOUT})")
   endif()
   # Its headers are not ours to warn about.
   get_target_property(highway_includes hwy INTERFACE_INCLUDE_DIRECTORIES)

@@ -22,6 +22,11 @@ if(PROJECT_VERSION_MAJOR EQUAL 0)
   set(compatibility SameMinorVersion)
 endif()
 
+set(KVEVICT_PRIVATE_LIBRARIES "-lstdc++ -lm")
+if(WIN32)
+  string(APPEND KVEVICT_PRIVATE_LIBRARIES " -lwinpthread")
+endif()
+
 # kvevict_install(PREFIX LIBDIR RUNTIME DEVEL PROGRAM [EXCLUDE_FROM_ALL]): the files for
 # a library folder, as three components. Called again for every other library folder.
 # PREFIX is where pkg-config finds it, or empty: wherever the tree lies.
@@ -31,8 +36,14 @@ function(kvevict_install prefix libdir runtime devel program)
   set(export kvevict-targets-${devel})
 
   install(TARGETS kvevict EXPORT ${export}
+          RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT ${runtime} ${ARGN}
           LIBRARY DESTINATION ${libdir} COMPONENT ${runtime}
-                  NAMELINK_COMPONENT ${devel} ${ARGN})
+                  NAMELINK_COMPONENT ${devel} ${ARGN}
+          ARCHIVE DESTINATION ${libdir} COMPONENT ${devel} ${ARGN})
+  if(KVEVICT_DLLTOOL)
+    install(FILES ${PROJECT_BINARY_DIR}/kvevict.lib
+            DESTINATION ${libdir} COMPONENT ${devel} ${ARGN})
+  endif()
   install(TARGETS kvevict_static EXPORT ${export}
           ARCHIVE DESTINATION ${libdir} COMPONENT ${devel} ${ARGN})
   install(FILES capi/include/kvevict/kvevict.h

@@ -1,12 +1,12 @@
-# Targets package_tarball and, on Debian and its kin, package_deb: what lies in
-# KVEVICT_DIST_DIR afterwards is made by pkg/package.sh.
+# Targets package_tarball, for Windows package_zip, and, on Debian and its kin,
+# package_deb: what lies in KVEVICT_DIST_DIR afterwards is made by pkg/package.sh.
 set(KVEVICT_DIST_DIR ${PROJECT_BINARY_DIR}/dist CACHE PATH "Where packages go")
 
 function(kvevict_add_package kind)
   add_custom_target(
     package_${kind}
     COMMAND ${PROJECT_SOURCE_DIR}/pkg/package.sh ${kind} ${PROJECT_BINARY_DIR}
-            ${KVEVICT_DIST_DIR}
+            ${KVEVICT_DIST_DIR} ${platform}
     VERBATIM)
   foreach(target kvevict kvevict_static kvevict_cli kvevict_pages_written)
     if(TARGET ${target})
@@ -15,6 +15,11 @@ function(kvevict_add_package kind)
   endforeach()
 endfunction()
 
+string(TOLOWER ${CMAKE_SYSTEM_NAME}-${CMAKE_SYSTEM_PROCESSOR} platform)
+if(WIN32)
+  kvevict_add_package(zip)
+  return()
+endif()
 kvevict_add_package(tarball)
 if(EXISTS /etc/debian_version AND CMAKE_LIBRARY_ARCHITECTURE)
   include(pkg/deb.cmake)

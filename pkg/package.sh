@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# package.sh deb|tarball BUILD DIST: packages what is built in BUILD into DIST. The same
-# sources and tools give the same bytes, dated by the last commit or SOURCE_DATE_EPOCH.
+# package.sh deb|tarball|zip BUILD DIST [PLATFORM]: packages what is built in BUILD, for
+# this machine or PLATFORM, into DIST. The same sources and tools give the same bytes,
+# dated by the last commit or SOURCE_DATE_EPOCH.
 set -euo pipefail
-kind=$1 build=$(realpath "$2")
+kind=$1 build=$(realpath "$2") platform=${4:-linux-$(uname -m)}
 mkdir -p "$3"
 dist=$(realpath "$3")
 source=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
@@ -23,11 +24,20 @@ case $kind in
     packages=("$work"/*.deb)
     ;;
   tarball)
-    name=kvevict-$version-linux-$(uname -m)
+    name=kvevict-$version-$platform
     cmake --install "$build" --prefix "$work/$name" --strip >/dev/null
     tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner \
       --mtime="@$SOURCE_DATE_EPOCH" -c "$name" | gzip -9n >"$work/$name.tar.gz"
     packages=("$work/$name.tar.gz")
+    ;;
+  zip)
+    name=kvevict-$version-$platform
+    cmake --install "$build" --prefix "$work/$name" --strip >/dev/null
+    (cd "$work" && find "$name" -type f | LC_ALL=C sort >list &&
+      TZ=UTC cmake -E tar cf "$name.zip" --format=zip \
+        --mtime="$(date -u -d "@$SOURCE_DATE_EPOCH" '+%Y-%m-%d %H:%M:%S UTC')" \
+        --files-from=list)
+    packages=("$work/$name.zip")
     ;;
   *) echo "package.sh: no such package: $kind" >&2 && exit 1 ;;
 esac

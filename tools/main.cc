@@ -4,11 +4,14 @@
 #include <exception>
 #include <sstream>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "kvevict/kvevict.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/output.h"
 #include "tools/engine/evictor.h"
+#include "tools/engine/platform.h"
 
 namespace kvevict::tools {
 namespace {
@@ -26,8 +29,12 @@ int Run(int argc, char** argv) {
   CLI::App app;
   Action action;
   AddCommands(app, action);
+  const std::vector<std::string> arguments = ProgramArguments(argc, argv);
+  std::vector<const char*> texts;
+  for (const std::string& text : arguments) texts.push_back(text.c_str());
+  argc = static_cast<int>(texts.size());
   try {
-    app.parse(argc, argv);
+    app.parse(argc, texts.data());
   } catch (const CLI::Success& help_or_version) {
     // No help with what is not there: "kvevict no-such-verb --help".
     constexpr bool kOfVerbsToo = true;
@@ -56,6 +63,7 @@ int Fail(const std::exception& error, int status) {
 
 int main(int argc, char** argv) {
   using namespace kvevict::tools;
+  PrepareOutput();
   try {
     return Run(argc, argv);
   } catch (const KvevictError& error) {

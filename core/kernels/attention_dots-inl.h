@@ -116,7 +116,7 @@ HWY_INLINE void ScaleQueries(const Attention& args,
   }
 }
 
-#if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
+#if HWY_HAVE_SCALABLE || HWY_TARGET_IS_SVE || HWY_TARGET == HWY_SCALAR
 // Dot products of a group of keys and kRows queries, which lie dim apart: logits of a
 // row in a row.
 template <class Decode, size_t kRows, class Group>

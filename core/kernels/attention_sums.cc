@@ -38,7 +38,7 @@ void DivideListed(const int32_t* positions, int32_t n_seen, int32_t most,
   const auto seen = hn::Set(di, n_seen);
   const auto limit = hn::Set(di, most);
   DivideBy(
-      [=](size_t i, size_t lanes) HWY_ATTR {
+      [&](size_t i, size_t lanes) HWY_ATTR {
         const auto count = hn::Sub(seen, hn::LoadN(di, positions + i, lanes));
         return hn::ConvertTo(d, hn::Min(count, limit));
       },
@@ -52,7 +52,7 @@ void DivideCounted(int32_t first, int32_t most, size_t n, float* sums) {
   const auto lane = hn::Iota(di, 0);
   const auto limit = hn::Set(di, most);
   DivideBy(
-      [=](size_t i, size_t) HWY_ATTR {
+      [&](size_t i, size_t) HWY_ATTR {
         const auto count =
             hn::Sub(hn::Set(di, first - static_cast<int32_t>(i)), lane);
         return hn::ConvertTo(d, hn::Min(count, limit));

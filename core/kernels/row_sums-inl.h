@@ -200,7 +200,7 @@ HWY_INLINE hn::VFromD<D> ElementsAt(D d, const uint8_t* row, size_t i) {
 // out[r] = the sum of row r's n terms, a multiple of kRowPad; add(r, i, sum) returns
 // sum + the terms from i on. The terms j, j + kRowPad, ... make sum j of kRowPad, and
 // AddUp() one of them.
-#if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
+#if HWY_TARGET == HWY_SCALAR
 template <class Add>
 HWY_INLINE void SumsOfTerms(size_t n, const Add& add,
                             float (&out)[kRowsAtOnce]) {
@@ -210,6 +210,34 @@ HWY_INLINE void SumsOfTerms(size_t n, const Add& add,
     for (size_t i = 0; i < n; i += hn::Lanes(d)) {
       float* const sum = sums + i % kRowPad;
       hn::StoreU(add(r, i, hn::LoadU(d, sum)), d, sum);
+    }
+    out[r] = AddUp(sums);
+  }
+}
+#elif HWY_HAVE_SCALABLE || HWY_TARGET_IS_SVE
+// Vectors of these targets cannot be members of a class. They have 4, 8 or 16 lanes,
+// and only the last targets say which.
+template <class Add>
+HWY_INLINE void SumsOfTerms(size_t n, const Add& add,
+                            float (&out)[kRowsAtOnce]) {
+  const RowTag d;
+  const size_t lanes = hn::Lanes(d);
+  for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
+    auto a = hn::Zero(d), b = a, c = a, e = a;
+    for (size_t i = 0; i < n; i += kRowPad) {
+      a = add(r, i, a);
+      if (lanes < kRowPad) b = add(r, i + lanes, b);
+      if (lanes < kRowPad / 2) {
+        c = add(r, i + 2 * lanes, c);
+        e = add(r, i + 3 * lanes, e);
+      }
+    }
+    float sums[kRowPad];
+    hn::StoreU(a, d, sums);
+    if (lanes < kRowPad) hn::StoreU(b, d, sums + lanes);
+    if (lanes < kRowPad / 2) {
+      hn::StoreU(c, d, sums + 2 * lanes);
+      hn::StoreU(e, d, sums + 3 * lanes);
     }
     out[r] = AddUp(sums);
   }

@@ -1,6 +1,6 @@
 #!/bin/sh
-# header_alone.sh gcc|clang HEADER: the header compiles by itself, without a warning,
-# in every language standard it promises.
+# header_alone.sh gcc|clang HEADER [options of the compiler]: the header compiles by
+# itself, without a warning, in every language standard it promises.
 set -eu
 case $1 in
   gcc) cxx=g++ ;;
@@ -10,11 +10,14 @@ command -v "$1" >/dev/null && command -v "$cxx" >/dev/null || {
   echo "$1 is not installed"
   exit 77
 }
-check() { # compiler language standard
+check() { # language standard command...
+  language=$1 standard=$2
+  shift 2
   printf '#include "%s"\n' "$header" |
-    "$1" -x "$2" -std="$3" -Wall -Wextra -pedantic -Werror -fsyntax-only -
-  echo "$1 -std=$3: fine"
+    "$@" -x "$language" -std="$standard" -Wall -Wextra -pedantic -Werror -fsyntax-only -
+  echo "$* -std=$standard: fine"
 }
-header=$2
-for standard in c99 c11; do check "$1" c $standard; done
-for standard in c++11 c++14 c++17 c++20; do check "$cxx" c++ $standard; done
+cc=$1 header=$2
+shift 2
+for standard in c99 c11; do check c $standard "$cc" "$@"; done
+for standard in c++11 c++14 c++17 c++20; do check c++ $standard "$cxx" "$@"; done

@@ -16,7 +16,11 @@ static void expect_usable(uint32_t index, uint32_t capability,
   const kvevict_gpu_info info = gpu_at(index);
   cr_expect_eq(info.compute_capability, capability);
   cr_expect_eq(info.nvrtc_version, 12040);
+#ifdef _WIN32
+  cr_expect_str_eq(info.nvrtc, "nvrtc64_120_0.dll");
+#else
   cr_expect_str_eq(info.nvrtc, "libnvrtc.so.12");
+#endif
   cr_expect_str_eq(info.target, target);
   cr_expect_str_eq(info.problem, "");
 }

@@ -14,7 +14,9 @@ namespace {
 
 const std::string kFakes = KVEVICT_FAKES_DIR "/";
 
-std::string Fake(const char* name) { return kFakes + "lib" + name + ".so"; }
+std::string Fake(const char* name) {
+  return kFakes + KVEVICT_FAKE_PREFIX + name + KVEVICT_FAKE_SUFFIX;
+}
 
 // CheckAvailable() is refused with a message that holds every one of `words`.
 void ExpectRefused(const std::string& driver, const std::string& nvrtc,
@@ -118,9 +120,14 @@ Test(available, libnvrtc_of_the_drivers_major_or_older) {
     return;
   }
   const std::string message = LastErrorMessage();
-  cr_expect(message.find("libnvrtc.so.11.2") != std::string::npos);
+#ifdef _WIN32
+  const char *const of_11 = "nvrtc64_112_0.dll", *const of_12 = "nvrtc64_12";
+#else
+  const char *const of_11 = "libnvrtc.so.11.2", *const of_12 = "libnvrtc.so.12";
+#endif
+  cr_expect(message.find(of_11) != std::string::npos);
   cr_expect(message.find("driver of CUDA 11") != std::string::npos);
-  cr_expect(message.find("libnvrtc.so.12") == std::string::npos);
+  cr_expect(message.find(of_12) == std::string::npos);
 }
 
 Test(available, a_path_is_opened_once) {

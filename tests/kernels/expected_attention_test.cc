@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>

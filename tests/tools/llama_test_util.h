@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <random>
 #include <span>
 #include <sstream>
 #include <stdexcept>
@@ -45,11 +46,12 @@ class TempFile {
  public:
   explicit TempFile(std::span<const uint8_t> bytes,
                     const std::string& suffix = "") {
-    path_ =
-        std::filesystem::temp_directory_path() / ("kvevict-XXXXXX" + suffix);
-    const int fd = mkstemps(path_.data(), static_cast<int>(suffix.size()));
-    cr_assert(fd >= 0);
-    close(fd);
+    const std::string name = "kvevict-" +
+                             std::to_string(std::random_device()()) +
+                             std::to_string(std::random_device()()) + suffix;
+    path_ = (std::filesystem::temp_directory_path() / name).string();
+    cr_assert_not(std::filesystem::exists(path_));
+    std::ofstream{path_};
     Write(bytes);
   }
   ~TempFile() { std::filesystem::remove(path_); }

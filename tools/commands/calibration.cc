@@ -15,6 +15,7 @@
 #include "tools/calibration/tria.h"
 #include "tools/commands/checks.h"
 #include "tools/commands/commands.h"
+#include "tools/engine/platform.h"
 
 namespace kvevict::tools {
 namespace {
@@ -45,7 +46,7 @@ void FillIn(const CalibrationOptions& options, QueryCenters* centers) {
 }
 
 void WriteFile(const std::string& path, const std::string& content) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  std::ofstream file(PathOf(path), std::ios::binary | std::ios::trunc);
   file.write(content.data(), static_cast<std::streamsize>(content.size()));
   file.close();
   if (!file) {

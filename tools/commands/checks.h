@@ -6,8 +6,12 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
+
+#include "tools/engine/platform.h"
 
 namespace kvevict::tools {
 
@@ -60,7 +64,18 @@ inline CLI::Validator OneOf(std::vector<std::string> words) {
 }
 
 inline CLI::Validator File() {
-  return Checked([](std::string& text) { return CLI::ExistingFile(text); });
+  return Checked([](std::string& text) -> std::string {
+    switch (std::error_code error;
+            std::filesystem::status(PathOf(text), error).type()) {
+      case std::filesystem::file_type::not_found:
+      case std::filesystem::file_type::none:
+        return "File does not exist: " + text;
+      case std::filesystem::file_type::directory:
+        return "File is actually a directory: " + text;
+      default:
+        return "";
+    }
+  });
 }
 
 }  // namespace kvevict::tools

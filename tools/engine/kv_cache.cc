@@ -1,20 +1,18 @@
 #include "tools/engine/kv_cache.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cassert>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <numeric>
 
 #include "tools/engine/kvevict_error.h"
+#include "tools/engine/platform.h"
 
 namespace kvevict::tools {
 namespace {
 
-// Large pages make long, strided reads cheaper. The system gives them where it can.
+// Of large pages.
 constexpr size_t kAlignment = size_t{2} << 20;
 
 size_t RoundUp(size_t bytes) {
@@ -97,7 +95,7 @@ size_t RowBytes(kvevict_dtype dtype, uint32_t n) {
 }
 
 void KvCache::FreeDeleter::operator()(uint8_t* memory) const {
-  std::free(memory);
+  FreeAligned(memory);
 }
 
 KvCache::KvCache(const KvShape& shape)
@@ -129,9 +127,9 @@ KvCache::KvCache(const KvShape& shape)
     }
   }
   n_bytes = RoundUp(n_bytes + 1);
-  void* memory = std::aligned_alloc(kAlignment, n_bytes);
+  void* memory = AllocateAligned(kAlignment, n_bytes);
   if (memory == nullptr) throw std::bad_alloc();
-  madvise(memory, n_bytes, MADV_HUGEPAGE);
+  PreferLargePages(memory, n_bytes);
   memory_.reset(static_cast<uint8_t*>(memory));
   for (size_t i = 0; i < planes_.size(); ++i) {
     planes_[i].data = reinterpret_cast<uintptr_t>(memory_.get() + offsets[i]);

@@ -1,11 +1,12 @@
 #include "tools/engine/progress_bar.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <utility>
+
+#include "tools/engine/platform.h"
 
 namespace kvevict::tools {
 namespace {
@@ -18,7 +19,7 @@ constexpr std::chrono::milliseconds kRedraw{50};
 ProgressBar::ProgressBar(std::string label, uint64_t total)
     : label_(std::move(label)),
       total_(std::max<uint64_t>(total, 1)),
-      visible_(isatty(STDERR_FILENO) == 1),
+      visible_(ErrorIsTerminal()),
       start_(Clock::now()),
       drawn_(start_ - kRedraw) {}
 

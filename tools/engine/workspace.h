@@ -3,12 +3,12 @@
 #define KVEVICT_TOOLS_ENGINE_WORKSPACE_H_
 
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
 
 #include "kvevict/kvevict.h"
+#include "tools/engine/platform.h"
 
 namespace kvevict::tools {
 
@@ -20,7 +20,7 @@ class Workspace {
     if (size.best_bytes <= bytes_) return;
     const size_t rounded = (size.best_bytes + size.alignment - 1) /
                            size.alignment * size.alignment;
-    memory_.reset(std::aligned_alloc(size.alignment, rounded));
+    memory_.reset(AllocateAligned(size.alignment, rounded));
     bytes_ = memory_ == nullptr ? 0 : size.best_bytes;
     if (memory_ == nullptr) throw std::bad_alloc();
     std::memset(memory_.get(), 0, rounded);  // page faults now, not in a call
@@ -31,7 +31,7 @@ class Workspace {
 
  private:
   struct Free {
-    void operator()(void* memory) const { std::free(memory); }
+    void operator()(void* memory) const { FreeAligned(memory); }
   };
 
   std::unique_ptr<void, Free> memory_;

@@ -2,10 +2,11 @@
 #ifndef KVEVICT_TOOLS_LLAMA_MAPPED_FILE_H_
 #define KVEVICT_TOOLS_LLAMA_MAPPED_FILE_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+
+#include "tools/engine/platform.h"
 
 namespace kvevict::tools {
 
@@ -14,18 +15,20 @@ namespace kvevict::tools {
 class MappedFile {
  public:
   // Throws std::runtime_error naming the path and the reason.
-  explicit MappedFile(const std::string& path);
-  ~MappedFile();
+  explicit MappedFile(const std::string& path)
+      : path_(path), mapping_(MapFile(path)) {}
+  ~MappedFile() { UnmapFile(mapping_); }
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
   const std::string& path() const { return path_; }
-  std::span<const uint8_t> bytes() const { return {data_, size_}; }
+  std::span<const uint8_t> bytes() const {
+    return {mapping_.data, mapping_.size};
+  }
 
  private:
   std::string path_;
-  const uint8_t* data_ = nullptr;
-  size_t size_ = 0;
+  Mapping mapping_;
 };
 
 }  // namespace kvevict::tools

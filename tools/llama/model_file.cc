@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "tools/engine/platform.h"
 #include "tools/llama/gguf.h"
 #include "tools/llama/llama2c.h"
 #include "tools/llama/llama_gguf.h"
@@ -15,12 +16,12 @@ namespace {
 
 bool IsGguf(const std::string& path) {
   char magic[4] = {};
-  std::ifstream(path, std::ios::binary).read(magic, sizeof(magic));
+  std::ifstream(PathOf(path), std::ios::binary).read(magic, sizeof(magic));
   return std::string_view(magic, sizeof(magic)) == "GGUF";
 }
 
 std::string FindTokenizer(const std::string& model_path, uint32_t vocab_size) {
-  const std::filesystem::path model(model_path);
+  const std::filesystem::path model = PathOf(model_path);
   const std::filesystem::path folder = model.parent_path();
   const std::string by_size = "tok" + std::to_string(vocab_size) + ".bin";
   const std::filesystem::path candidates[] = {
@@ -29,10 +30,10 @@ std::string FindTokenizer(const std::string& model_path, uint32_t vocab_size) {
       folder / "tokenizer.bin",
   };
   for (const auto& candidate : candidates) {
-    if (std::filesystem::exists(candidate)) return candidate.string();
+    if (std::filesystem::exists(candidate)) return TextOf(candidate);
   }
   throw std::runtime_error(model_path + ": no tokenizer beside it (" +
-                           candidates[0].filename().string() + ", " + by_size +
+                           TextOf(candidates[0].filename()) + ", " + by_size +
                            " or tokenizer.bin); name one with --tokenizer");
 }
 

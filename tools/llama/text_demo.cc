@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tools/engine/platform.h"
 #include "tools/engine/progress_bar.h"
 #include "tools/engine/text_table.h"
 #include "tools/engine/thread_pool.h"
@@ -29,7 +30,7 @@ constexpr uint32_t kGreedyTokens = 48;
 constexpr uint32_t kMinDefaultBudget = 48;
 
 std::string ReadText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file(PathOf(path), std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(file)), {});
   if (!file) throw std::runtime_error(path + ": cannot be read");
   return text;

@@ -4,6 +4,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#ifdef _WIN32 /* whose C library has other names */
+#include <malloc.h>
+#define aligned_alloc(alignment, n) _aligned_malloc(n, alignment)
+#define aligned_free _aligned_free
+#else
+#define aligned_free free
+#endif
+
 enum { L = 2, QH = 4, KVH = 2, D = 16, X = QH * D, KV = KVH * D, MAX = 160 };
 enum { PROMPT = 96, GUESSED = 8, DECODED = 24 };
 
@@ -149,6 +157,6 @@ int main(int argc, char** argv) {
   kvevict_sequence_destroy(e->seq);
   kvevict_plan_destroy(plan);
   kvevict_context_destroy(context);
-  free(scratch);
+  aligned_free(scratch);
   free(e);
 }

@@ -1,0 +1,166 @@
+/* Runs the cases that criterion/criterion.h registers: those whose "suite/name" matches
+ * --filter, which may end in one '*'. The exit code is 1 if one fails, and 77 if all were
+ * skipped. As with Criterion each has a process of its own; on Windows, where that takes
+ * longer than most cases, those have it that failed beside others. */
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#ifdef _WIN32
+#include <process.h>
+#else
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
+
+enum { kPassed = 0, kFailed = 1, kSkipped = 77 };
+
+static struct criterion_case* cases;
+static struct criterion_case* at; /* what runs now */
+static int has_failed, is_skipped;
+static void* way_out[5];
+
+/* In the order of the file. */
+void criterion_add(struct criterion_case* one) {
+  struct criterion_case** last = &cases;
+  while (*last != NULL) last = &(*last)->next;
+  *last = one;
+}
+
+static void say(const char* file, int line, const char* what,
+                const char* format, va_list args) {
+  if (file != NULL) printf("%s:%d: ", file, line);
+  printf("%s/%s: %s:", at->suite, at->name, what);
+  vprintf(format, args);
+  printf("\n");
+  fflush(stdout);
+}
+
+void criterion_fail(int is_fatal, const char* file, int line, const char* what,
+                    const char* format, ...) {
+  va_list args;
+  va_start(args, format);
+  say(file, line, what, format, args);
+  va_end(args);
+  has_failed = 1;
+  if (is_fatal) __builtin_longjmp(way_out, 1);
+}
+
+void criterion_skip(const char* format, ...) {
+  va_list args;
+  va_start(args, format);
+  say(NULL, 0, "skipped", format, args);
+  va_end(args);
+  is_skipped = 1;
+  __builtin_longjmp(way_out, 1);
+}
+
+static void crash(int number) {
+  printf("%s/%s: ended by signal %d\n", at->suite, at->name, number);
+  fflush(stdout);
+  _Exit(1);
+}
+
+static int is_wanted(const struct criterion_case* one, const char* filter) {
+  char name[256];
+  if (one->name == NULL) return 0;
+  if (filter == NULL) return 1;
+  snprintf(name, sizeof name, "%s/%s", one->suite, one->name);
+  const size_t n = strlen(filter);
+  const int is_open = n > 0 && filter[n - 1] == '*';
+  return is_open ? strncmp(name, filter, n - 1) == 0
+                 : strcmp(name, filter) == 0;
+}
+
+static struct criterion_options options_of(const struct criterion_case* one) {
+  struct criterion_options all = one->options;
+  for (const struct criterion_case* c = cases; c != NULL; c = c->next) {
+    if (c->name != NULL || strcmp(c->suite, one->suite) != 0) continue;
+    if (all.init == NULL) all.init = c->options.init;
+    if (all.fini == NULL) all.fini = c->options.fini;
+  }
+  return all;
+}
+
+/* A function of its own: none of its locals live across the jump back. */
+static __attribute__((noinline)) void run_all_of(
+    const struct criterion_case* one) {
+  const struct criterion_options options = options_of(one);
+  struct criterion_test_params given = {0, NULL, 1};
+  if (one->parameters != NULL) given = one->parameters();
+  for (size_t i = 0; i < given.length; ++i) {
+    if (options.init != NULL) options.init();
+    if (one->run != NULL) one->run();
+    if (one->run_with != NULL) {
+      one->run_with((char*)given.params + i * given.size);
+    }
+    if (options.fini != NULL) options.fini();
+  }
+}
+
+static __attribute__((noinline)) void run_here(
+    const struct criterion_case* one) {
+  if (__builtin_setjmp(way_out) == 0) run_all_of(one);
+}
+
+static int outcome_here(const struct criterion_case* one) {
+  has_failed = is_skipped = 0;
+  run_here(one);
+  return has_failed ? kFailed : is_skipped ? kSkipped : kPassed;
+}
+
+#ifdef _WIN32
+static int is_alone;
+
+static int outcome(const struct criterion_case* one, const char* program) {
+  const int found = outcome_here(one);
+  if (found != kFailed || is_alone) return found;
+  char name[256];
+  snprintf(name, sizeof name, "%s/%s", one->suite, one->name);
+  printf("%s: again, in a process of its own\n", name);
+  fflush(stdout);
+  return (int)_spawnl(_P_WAIT, program, program, "--alone", "--filter", name,
+                      NULL);
+}
+#else
+static int outcome(const struct criterion_case* one, const char* program) {
+  (void)program;
+  fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) {
+    const int found = outcome_here(one);
+    fflush(stdout);
+    fflush(stderr);
+    _exit(found);
+  }
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child) return kFailed;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : kFailed;
+}
+#endif
+
+int main(int argc, char** argv) {
+  const char* filter = NULL;
+  for (int i = 1; i < argc; ++i) {
+    if (strcmp(argv[i], "--filter") == 0 && i + 1 < argc) filter = argv[i + 1];
+#ifdef _WIN32
+    if (strcmp(argv[i], "--alone") == 0) is_alone = 1;
+#endif
+  }
+  const int fatal[] = {SIGSEGV, SIGABRT, SIGILL, SIGFPE};
+  for (size_t i = 0; i < sizeof fatal / sizeof fatal[0]; ++i) {
+    signal(fatal[i], crash);
+  }
+  int n = 0, n_failed = 0, n_skipped = 0;
+  for (at = cases; at != NULL; at = at->next) {
+    if (!is_wanted(at, filter)) continue;
+    const int found = outcome(at, argv[0]);
+    ++n;
+    n_failed += found != kPassed && found != kSkipped;
+    n_skipped += found == kSkipped;
+  }
+  printf("%d passed, %d failed, %d skipped\n", n - n_failed - n_skipped,
+         n_failed, n_skipped);
+  if (n_failed > 0 || n == 0) return kFailed;
+  return n_skipped == n ? kSkipped : kPassed;
+}

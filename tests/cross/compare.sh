@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# compare.sh NATIVE CROSS RUNNER...: programs of the build folder CROSS, run by RUNNER
+# (wine, qemu-aarch64 ...), print what those of NATIVE print: keep lists, the text of the
+# example engine, the demo's bytes and recalls, messages about what is wrong.
+set -euo pipefail
+here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
+native=$(realpath "$1") cross=$(realpath "$2")
+shift 2
+runner=("$@")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+# wine finds the library there.
+export WINEPATH=Z:${cross//\//\\}
+export LC_ALL=C.UTF-8 WINEDEBUG=${WINEDEBUG:--all} KVEVICT_TEST_SEED=1
+
+suffix=
+[[ ! -e $cross/tools/kvevict.exe ]] || suffix=.exe
+
+# same WHAT FILTER PROGRAM [arguments...]: of the output what FILTER leaves, and the
+# exit code.
+same() {
+  local what=$1 filter=$2 program=$3 side
+  shift 3
+  for side in native cross; do
+    local command=("$native/$program")
+    [[ $side == native ]] || command=("${runner[@]}" "$cross/$program$suffix")
+    local status=0
+    "${command[@]}" "$@" >out 2>err </dev/null || status=$?
+    { echo "exit code $status" && "$filter" <out; } >"$side"
+    [[ $status == 0 ]] || grep -v '^wine' err | sed 's/^.*kvevict: //' >>"$side" || true
+  done
+  diff --label native --label "${runner[*]}" native cross >difference || {
+    echo "$what differs:" && head -n 20 difference && exit 1
+  }
+  echo "$what: $(wc -l <native) lines alike"
+}
+all() { cat; }
+text() { tr -d '\r'; } # as msvcrt writes it
+keep_lists() { text | grep ', head ' | sort; }
+no_times() { grep -v '_ms"\|_per_s"'; }
+
+for seed in 1 7 4000000000; do
+  same "engine with seed $seed" text bindings/examples/engine/engine_c $seed
+done
+same 'keep lists of policies, dtypes and layouts' keep_lists tests/capi/capi_results -j1
+same 'demo' no_times tools/kvevict demo --json --tokens 512 --budget 128
+same 'demo on a paged f16 cache' no_times tools/kvevict demo --json --tokens 512 \
+  --budget 128 --cache paged --dtype f16
+same 'plan' all tools/kvevict plan snapkv:budget=128
+same 'a wrong budget' all tools/kvevict demo --budget -3
+same 'a file that is not there' all tools/kvevict demo --model ключ.gguf --text ō
+model=$(realpath "$here/../../../shared/models/stories260K.gguf" 2>/dev/null) || true
+if [[ -e $model ]]; then
+  cp "$model" ключ.gguf
+  echo 'Once upon a time there was a little girl who had a red ball.' >ō.txt
+  same 'a model and a text in files' no_times tools/kvevict demo --json \
+    --model ключ.gguf --text ō.txt --budget 8
+fi

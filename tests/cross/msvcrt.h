@@ -1,0 +1,23 @@
+/* What the tests take from C11 and POSIX, and msvcrt lacks: part of every source. */
+#ifndef KVEVICT_TESTS_CROSS_MSVCRT_H_
+#define KVEVICT_TESTS_CROSS_MSVCRT_H_
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+#include <cstdlib>
+extern "C" {
+#endif
+
+/* free() takes it back, see msvcrt.c. */
+void* aligned_alloc(size_t alignment, size_t n);
+int posix_memalign(void** out, size_t alignment, size_t n);
+
+#ifdef __cplusplus
+}
+namespace std {
+using ::aligned_alloc;
+}
+#endif
+
+#endif /* KVEVICT_TESTS_CROSS_MSVCRT_H_ */
