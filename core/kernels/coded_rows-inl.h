@@ -164,8 +164,8 @@ struct CodedRows {
 };
 
 // Calls use() with the rows of n elements that a few others are multiplied by: decoded in
-// registers where they are quantized and whole groups of elements lie end to end, else
-// WholeRows.
+// registers where they are quantized by row and whole groups of elements lie end to end,
+// else WholeRows.
 template <class Use>
 HWY_INLINE void WithRowsAtHand(const RowSource& rows, size_t n,
                                const Use& use) {
@@ -173,8 +173,8 @@ HWY_INLINE void WithRowsAtHand(const RowSource& rows, size_t n,
     use(CodedRows<DecodeCodes<decltype(of)>>());
   };
   const bool is_byte = ElementBytes(rows.dtype) == 1;
-  if (n % kRowPad == 0 && (!is_byte || rows.IsPacked(1)) &&
-      rows.IsCodedByRow()) {
+  if (rows.IsCodedByRow() && n % kRowPad == 0 &&
+      (!is_byte || rows.IsPacked(1))) {
     switch (rows.dtype) {
       case DType::kE4M3:
         return codes(CodesE4M3());
