@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# canary_llama.sh BUILD MODEL TEXT: with the library in BUILD, builds the adapter against the newest llama.cpp that Debian
-# has, and evicts with it, in place and into a smaller context. Its packages come with
-# their own C library; they are unpacked beside the machine's and started through their
-# ld-linux. Nothing here fails a check: it tells what has changed upstream.
+# canary_llama.sh BUILD MODEL TEXT: with the library in BUILD, builds the adapter against
+# the newest llama.cpp that Debian has, and evicts with it, in place and into a smaller
+# context. Its packages come with their own C library; they are unpacked beside the
+# machine's and started through their ld-linux. Nothing here fails a check: it tells what
+# has changed upstream.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/private_apt.sh"
 
@@ -38,7 +39,7 @@ say "llama canary: $(cd "$folder/debs" && echo libllama0_*)"
 # Their C library is newer than the one that is linked here.
 c++ -std=c++20 -O1 -DFMT_HEADER_ONLY -I. -Icapi/include -Iintegrations/llama.cpp/include \
   -isystem "$folder/include" integrations/llama.cpp/*.cc integrations/llama.cpp/cli/*.cc \
-  tools/llama/log_softmax.cc tools/engine/{progress_bar,text_table}.cc \
+  tools/llama/log_softmax.cc tools/engine/{platform_posix,progress_bar,text_table}.cc \
   -o "$folder/program" -L"$build" -lkvevict -Wl,--allow-shlib-undefined \
   "$libraries"/libllama.so "$libraries"/libggml.so "$libraries"/libggml-base.so ||
   { say "llama canary: does not build" && exit 1; }
