@@ -23,8 +23,9 @@ tarball() {
     (cd packed && npm pack --silent --ignore-scripts "$package@$version") >/dev/null &&
       mv packed/*.tgz "$2"
   else
-    curl -fsSL --max-time 300 -o "$2" \
-      "https://registry.npmjs.org/$package/-/${package##*/}-$version.tgz"
+    local url="https://registry.npmjs.org/$package/-/${package##*/}-$version.tgz"
+    echo "file(DOWNLOAD $url $PWD/$2 TIMEOUT 300)" >download.cmake
+    cmake -P download.cmake
   fi && sha256sum --quiet --strict -c <<<"$sha  $2"
 }
 
