@@ -15,18 +15,12 @@ readonly sources=node-llama-cpp:a0d9dd80eacd2ab1cfe71aee57ac8a806487fd70b3d2a38f
 
 say() { printf '== %s\n' "$*" >&2; }
 
-# tarball PACKAGE:SHA FILE: npm's client where there is one, for its registry and proxy.
+# tarball PACKAGE:SHA FILE
 tarball() {
   local package=${1%:*} sha=${1##*:}
-  if command -v npm >/dev/null; then
-    mkdir -p packed
-    (cd packed && npm pack --silent --ignore-scripts "$package@$version") >/dev/null &&
-      mv packed/*.tgz "$2"
-  else
-    local url="https://registry.npmjs.org/$package/-/${package##*/}-$version.tgz"
-    echo "file(DOWNLOAD $url $PWD/$2 TIMEOUT 300)" >download.cmake
-    cmake -P download.cmake
-  fi && sha256sum --quiet --strict -c <<<"$sha  $2"
+  mkdir -p packed
+  (cd packed && npm pack --silent --ignore-scripts "$package@$version") >/dev/null &&
+    mv packed/*.tgz "$2" && sha256sum --quiet --strict -c <<<"$sha  $2"
 }
 
 fetch() (
@@ -53,8 +47,8 @@ elif [[ -d $folder ]]; then
   echo "$folder"
 elif [[ $(uname -sm) != "Linux x86_64" ]]; then
   say "no llama.cpp to fetch for $(uname -sm): its tests are left out"
-elif ! command -v git >/dev/null; then
-  say "no git to unpack llama.cpp's headers with: its tests are left out"
+elif ! command -v npm >/dev/null || ! command -v git >/dev/null; then
+  say "no npm and git to fetch llama.cpp with: its tests are left out"
 elif fetch >&2; then
   echo "$folder"
 else

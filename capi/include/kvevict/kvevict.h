@@ -1451,8 +1451,8 @@ typedef int32_t kvevict_role;
  * A recent plane has the last rows, which are not quantized yet: f32, f16 or
  * bf16, packed, the one of slot t at data + (t - first_recent) *
  * token_stride_bytes + h * head_stride_bytes, in no blocks. It goes with rows
- * of any dtype that is quantized, and K and V both have one or neither has;
- * where first_recent is, and beyond, their own planes have nothing. Such rows
+ * of any dtype that is quantized. K and V both have one, or neither has. Slots
+ * from first_recent on are not read in K's and V's own planes. Recent rows
  * never move: see kvevict_compact(). CUDA takes none, nor does a ring.
  */
 typedef struct kvevict_plane {
@@ -2555,8 +2555,8 @@ kvevict_move_init(kvevict_move* out, size_t struct_size) KVEVICT_NOEXCEPT;
  *
  * Rows whose numbers are shared by groups of tokens (group_tokens) are always
  * stored anew, in place as well: survivors are read group by group, and each
- * group of G slots gets numbers of its own, one scale and minimum per element;
- * in place but for groups before the first slot that goes.
+ * group of G slots gets numbers of its own, one scale and minimum per element.
+ * In place, groups before the first slot that goes are left as they are.
  * Rows that a first group holds before first_slot are read and stored with it.
  * An element of a group in which one is NaN or infinite stands for NaN in all
  * its rows. A destination with recent planes takes rows from slot first_recent
@@ -3360,12 +3360,13 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  * they lie. Positions, lengths and report are as if rows had moved, and undo
  * serves as ever. kvevict_plan_capabilities() says what a plan takes for it.
  *
- * Rows in recent planes of a view are never evicted: as many count as recent,
- * of all layers the most, and stay where they are; first_recent is afterwards
+ * Rows in recent planes of a view are never evicted and stay where they are.
+ * They count as recent tokens; if layers have different numbers of them, the
+ * largest counts for all. Afterwards first_recent is
  * kvevict_sequence_stored_length() less their number. Rows that share numbers
- * by groups of tokens are stored anew: see kvevict_compact(). Neither goes with
- * undo, by_table, chunk, nor recent planes with heads that hold different
- * numbers.
+ * by groups of tokens are stored anew: see kvevict_compact(). Undo, by_table
+ * and chunk are refused with either. Recent planes are also refused where heads
+ * hold different numbers of tokens.
  *
  * On CUDA this call waits for the eviction before it and copies its positions
  * in two cases: more positions are protected than the budget has room for, or
