@@ -4,14 +4,15 @@
 #   3. find_package(hwy 1.2);
 #   4. the 1.2.0 release, downloaded and checked by hash.
 set(KVEVICT_HIGHWAY_SOURCE "" CACHE PATH "Highway source tree, 1.2 or later")
-# Of arm64's targets the one that adds AES alone, which no kernel uses: each target
-# costs its share of the build and of the library.
-set(without)
+# Each target costs its share of the build and of the library. Left out: arm64's that adds
+# AES alone and x86-64's that add bf16 and f16 arithmetic alone, which no kernel uses, and
+# one of CPUs of 2006. AVX3_DL, with products of bytes, has to be asked for.
+set(without "HWY_SSSE3|HWY_AVX3_ZEN4|HWY_AVX3_SPR")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set(without HWY_NEON)
 endif()
 set(KVEVICT_SIMD_WITHOUT "${without}" CACHE STRING
-    "SIMD targets to leave out, as \"HWY_SSE4|HWY_AVX3_ZEN4\"")
+    "SIMD targets to leave out, as \"HWY_SSE4|HWY_AVX3_DL\"")
 
 if(TARGET hwy)
   get_target_property(hwy_type hwy TYPE)
@@ -65,6 +66,7 @@ else()
     endif()
     message(STATUS "Highway 1.2.0: downloaded")
   endif()
+  target_compile_definitions(hwy PUBLIC HWY_WANT_AVX3_DL)
   if(KVEVICT_SIMD_WITHOUT)
     target_compile_definitions(hwy PUBLIC "HWY_DISABLED_TARGETS=(${KVEVICT_SIMD_WITHOUT})")
   endif()

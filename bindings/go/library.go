@@ -16,7 +16,7 @@ func ABIVersion() uint32 { return native.Kvevict_abi_version() }
 // CheckDevice asks whether contexts can be created on a device here; if not, the error says why.
 func CheckDevice(device Device) error { return native.Kvevict_device_check(int32(device)) }
 
-// SIMDTargets is what the library holds and this CPU can run, best first: "AVX3_ZEN4", ...
+// SIMDTargets is what the library holds and this CPU can run, best first: "AVX3_DL", ...
 func SIMDTargets() []string {
 	var names []string
 	for {

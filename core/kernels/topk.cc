@@ -76,10 +76,13 @@ void Emit(const uint32_t* keys, size_t n, uint32_t cut, size_t first,
       if (all) take = hn::Or(take, equal);
       rank += n_equal;
     }
-    // Blended, since a plain compress-store may write past out's end.
     if (hn::AllFalse(d, take)) continue;
-    out += hn::CompressBlendedStore(hn::Iota(di, static_cast<int32_t>(i)),
-                                    hn::RebindMask(di, take), di, out);
+    const auto taken = hn::Compress(hn::Iota(di, static_cast<int32_t>(i)),
+                                    hn::RebindMask(di, take));
+    const size_t n_taken = hn::CountTrue(d, take);
+    // Blended, since a whole vector may reach past out's end.
+    hn::BlendedStore(taken, hn::FirstN(di, n_taken), di, out);
+    out += n_taken;
   }
   emit_each(i, n);
 }
@@ -106,7 +109,9 @@ void CountDigit(const uint32_t* keys, size_t n, uint32_t shift,
   for (; i + lanes <= n; i += lanes) {
     const auto v = hn::LoadU(d, keys + i);
     const auto inside = hn::Le(hn::Sub(v, low), span);
-    n_packed += hn::CompressStore(v, inside, d, packed + n_packed);
+    // Not by the instruction that packs into memory, which is slow on Zen 4.
+    hn::StoreU(hn::Compress(v, inside), d, packed + n_packed);
+    n_packed += hn::CountTrue(d, inside);
     if (n_packed >= kPacked) count_packed();
   }
   for (; i < n; ++i) {

@@ -311,7 +311,7 @@ kvevict_dtype_at(uint32_t index, kvevict_dtype_info* out) KVEVICT_NOEXCEPT;
  * Enumerates the SIMD targets that this build holds and this CPU can run.
  *
  * @param[in] index  0 is the best one, which contexts use that name none.
- * @return A name such as "AVX3_ZEN4", static; NULL past the end.
+ * @return A name such as "AVX3_DL", static; NULL past the end.
  *         Since: 0.1
  */
 KVEVICT_API const char* kvevict_simd_target_at(uint32_t index) KVEVICT_NOEXCEPT;

@@ -1,8 +1,7 @@
-// gates [--flagship] SM...: compiles every kernel for these architectures, with every
-// libnvrtc that knows them, and holds the result to what the design promises; of the
-// scorer all variants, or the flagship alone. Prints figures of each, and in the end
-// the tables of docs/cuda.md. Exits with 77 where no
-// libnvrtc knows any of the architectures.
+// gates SM...: compiles every kernel for these architectures, with every libnvrtc that
+// knows them, and holds the result to what the design promises. Prints figures of each,
+// and in the end the tables of docs/cuda.md. Exits with 77 where no libnvrtc knows any of
+// the architectures.
 #include <algorithm>
 #include <chrono>
 #include <cstdarg>
@@ -253,7 +252,7 @@ void CheckVariant(const Nvrtc& nvrtc, const Variant& variant, int sm,
   }
 }
 
-int Run(const std::vector<int>& architectures, Scorers scorers) {
+int Run(const std::vector<int>& architectures) {
   Summary summary;
   for (const int sm : architectures) {
     const std::vector<const Nvrtc*> nvrtcs = FindNvrtcsFor(sm);
@@ -261,7 +260,7 @@ int Run(const std::vector<int>& architectures, Scorers scorers) {
       std::printf("skipped: no libnvrtc here compiles for sm_%d\n", sm);
     }
     for (const Nvrtc* nvrtc : nvrtcs) {
-      for (const Variant& variant : VariantsFor(sm, scorers)) {
+      for (const Variant& variant : VariantsFor(sm)) {
         CheckVariant(*nvrtc, variant, sm, &summary);
       }
     }
@@ -276,21 +275,15 @@ int Run(const std::vector<int>& architectures, Scorers scorers) {
 }  // namespace kvevict::cuda
 
 int main(int argc, char** argv) {
-  using kvevict::cuda::Scorers;
-  const bool few = argc > 1 && argv[1] == std::string_view("--flagship");
   std::vector<int> architectures;
-  for (int i = few ? 2 : 1; i < argc; ++i) {
-    architectures.push_back(std::atoi(argv[i]));
-  }
+  for (int i = 1; i < argc; ++i) architectures.push_back(std::atoi(argv[i]));
   if (architectures.empty() ||
       *std::min_element(architectures.begin(), architectures.end()) <= 0) {
-    std::fprintf(stderr,
-                 "usage: gates [--flagship] SM..., as in gates 80 90\n");
+    std::fprintf(stderr, "usage: gates SM..., as in gates 80 90\n");
     return 2;
   }
   try {
-    return kvevict::cuda::Run(architectures,
-                              few ? Scorers::kFlagship : Scorers::kAll);
+    return kvevict::cuda::Run(architectures);
   } catch (const std::runtime_error& error) {
     std::printf("%s\n", error.what());
     return 1;

@@ -214,7 +214,7 @@ std::string Variant::form() const {
          (n_products > 0 && n_copies == 0 ? ", codes" : "");
 }
 
-std::vector<Variant> VariantsFor(int sm, Scorers scorers) {
+std::vector<Variant> VariantsFor(int sm) {
   std::vector<Variant> variants;
   for (size_t i = 0; i < kNModules; ++i) {
     const auto module = static_cast<ModuleId>(i);
@@ -234,7 +234,6 @@ std::vector<Variant> VariantsFor(int sm, Scorers scorers) {
   for (const Attention& a : kAttention) {
     variants.push_back(
         Make(a, CanUseMma(a.q_dtype, a.k_dtype, a.head_dim, a.window, sm), sm));
-    if (scorers == Scorers::kFlagship) return variants;  // which comes first
   }
   for (const Attention& a : kAttentionWithoutMma) {
     variants.push_back(Make(a, false, sm));

@@ -28,9 +28,8 @@ struct Variant {
   std::string form() const;
 };
 
-// Of every module, for an architecture; of the scorer all, or the flagship alone.
-enum class Scorers { kAll, kFlagship };
-std::vector<Variant> VariantsFor(int sm, Scorers scorers);
+// Of every module, for an architecture.
+std::vector<Variant> VariantsFor(int sm);
 
 }  // namespace kvevict::cuda
 

@@ -77,7 +77,7 @@ public final class KvEvict {
   /**
    * The SIMD targets that the library holds and this CPU can run.
    *
-   * @return names such as {@code "AVX3_ZEN4"}, best first
+   * @return names such as {@code "AVX3_DL"}, best first
    */
   public static List<String> simdTargets() {
     List<String> names = new ArrayList<>();
