@@ -128,13 +128,17 @@ HWY_INLINE float FiniteSize(const float* HWY_RESTRICT from, size_t n,
 
 // The codes of a vector.
 template <class Encode>
-HWY_INLINE void EncodeVector(const Encode& encode, const float* from,
-                             uint8_t* out) {
+HWY_INLINE hn::Vec<hn::Rebind<uint8_t, RowTag>> CodesOf(const Encode& encode,
+                                                        const float* from) {
   const RowTag df;
   const hn::RebindToUnsigned<RowTag> du;
-  const hn::Rebind<uint8_t, RowTag> du8;
-  const auto codes = encode(df, hn::LoadU(df, from));
-  hn::StoreU(hn::TruncateTo(du8, hn::BitCast(du, codes)), du8, out);
+  return hn::TruncateTo(hn::Rebind<uint8_t, RowTag>(),
+                        hn::BitCast(du, encode(df, hn::LoadU(df, from))));
+}
+template <class Encode>
+HWY_INLINE void EncodeVector(const Encode& encode, const float* from,
+                             uint8_t* out) {
+  hn::StoreU(CodesOf(encode, from), hn::Rebind<uint8_t, RowTag>(), out);
 }
 
 // out[0, n) = codes.
@@ -153,6 +157,20 @@ HWY_INLINE void EncodeBytes(const Encode& encode,
   std::copy_n(codes, n - i, out + i);
 }
 
+// The same of whole vectors, past the caches; `out` is aligned to 16 bytes.
+template <class Encode>
+HWY_INLINE void StreamBytes(const Encode& encode,
+                            const float* HWY_RESTRICT from, size_t n,
+                            uint8_t* HWY_RESTRICT out) {
+  const hn::Rebind<uint8_t, RowTag> du8;
+  const size_t lanes = hn::Lanes(du8);
+  // Less than 16 bytes would be written as they stand.
+  if (lanes != 16) return EncodeBytes(encode, from, n, out);
+  for (size_t i = 0; i < n; i += lanes) {
+    hn::Stream(CodesOf(encode, from + i), du8, out + i);
+  }
+}
+
 // The nearest of lowest .. highest, halves to even; NaN is 0.
 struct ToInteger {
   float scale, minimum;
@@ -168,8 +186,8 @@ struct ToInteger {
   }
 };
 
-// The same where all are within reach, and steps are no subnormal. With a fused
-// multiply-add the quotient is what division makes of it, and comes sooner.
+// The same in the lowest byte, where all are within reach, and steps are no subnormal.
+// With a fused multiply-add the quotient is what division makes of it, and comes sooner.
 struct ToReached {
   float scale, minimum, inverse;
   template <class DF>
@@ -179,11 +197,14 @@ struct ToReached {
     const auto by = hn::Set(df, scale);
 #if HWY_NATIVE_FMA
     const auto times = hn::Set(df, inverse);
-    const auto q = hn::Mul(d, times);
-    return hn::NearestInt(hn::MulAdd(hn::NegMulAdd(q, by, d), times, q));
+    const auto product = hn::Mul(d, times);
+    const auto q = hn::MulAdd(hn::NegMulAdd(product, by, d), times, product);
 #else
-    return hn::NearestInt(hn::Div(d, by));
+    const auto q = hn::Div(d, by);
 #endif
+    // 1.5 * 2^23, whose ulp is 1.
+    return hn::BitCast(hn::RebindToSigned<DF>(),
+                       hn::Add(q, hn::Set(df, 12582912.0f)));
   }
 };
 
@@ -231,18 +252,16 @@ struct ToSmallFloat {
 using ToE4M3 = ToSmallFloat<3, 7, 0x7E, 0x7F, 0x7F>;
 using ToE5M2 = ToSmallFloat<2, 15, 0x7B, 0x7C, 0x7E>;
 
-// As C's roundf(), halves away from 0.
+// As C's roundf(), halves away from 0: what is just below one more is taken for it.
 struct ToQ8 {
   float inverse;
   template <class DF>
   HWY_INLINE hn::VFromD<hn::RebindToSigned<DF>> operator()(
       DF df, hn::VFromD<DF> v) const {
     const auto q = hn::Mul(v, hn::Set(df, inverse));
-    const auto even = hn::Round(q);
-    const auto half = hn::Set(df, 0.5f);
-    const auto is_half = hn::Eq(hn::Abs(hn::Sub(q, even)), half);
-    return hn::NearestInt(
-        hn::IfThenElse(is_half, hn::Add(q, hn::CopySign(half, q)), even));
+    const auto below_half = hn::Set(df, 0.49999997f);
+    return hn::ConvertInRangeTo(hn::RebindToSigned<DF>(),
+                                hn::Add(q, hn::CopySign(below_half, q)));
   }
 };
 
@@ -252,8 +271,8 @@ struct ToQ4 {
   HWY_INLINE hn::VFromD<hn::RebindToSigned<DF>> operator()(
       DF df, hn::VFromD<DF> v) const {
     const auto q = hn::MulAdd(v, hn::Set(df, inverse), hn::Set(df, 8.5f));
-    return hn::ConvertTo(hn::RebindToSigned<DF>(),
-                         hn::Min(q, hn::Set(df, 15.0f)));
+    return hn::ConvertInRangeTo(hn::RebindToSigned<DF>(),
+                                hn::Min(q, hn::Set(df, 15.0f)));
   }
 };
 
@@ -311,6 +330,8 @@ class FloatRow {
     }
   }
   size_t size() const { return rows_->n_elements; }
+  // All elements, where there is room for them.
+  const float* all() const { return all_; }
   // Elements [first, first + n), of which the last part read is there.
   const float* Part(size_t first, size_t n) const {
     if (all_ != nullptr) return all_ + first;

@@ -8,6 +8,7 @@
 
 // After foreach_target.h, which includes this file once per target.
 #include "core/dtypes/quantize-inl.h"
+#include "core/dtypes/quantize_four-inl.h"
 #include "core/kernels/copy_row-inl.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -15,14 +16,18 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 
+HWY_INLINE bool AreAligned(const RowSource& rows, size_t alignment) {
+  const auto all = reinterpret_cast<uintptr_t>(rows.base) |
+                   static_cast<uintptr_t>(rows.row_stride) |
+                   static_cast<uintptr_t>(rows.block_stride);
+  return rows.is_plain && all % alignment == 0;
+}
+
 // Whether rows of `to` are floats end to end, of whole vectors.
 HWY_INLINE bool TakesVectors(const RowSource& to, size_t alignment) {
-  const auto all = reinterpret_cast<uintptr_t>(to.base) |
-                   static_cast<uintptr_t>(to.row_stride) |
-                   static_cast<uintptr_t>(to.block_stride);
-  return to.dtype == DType::kF32 && to.is_plain && to.IsPacked(sizeof(float)) &&
+  return to.dtype == DType::kF32 && to.IsPacked(sizeof(float)) &&
          to.n_elements <= kRowPart && to.n_elements % kRowPad == 0 &&
-         all % alignment == 0;
+         AreAligned(to, alignment);
 }
 
 // row = buffer, past the caches.
@@ -34,61 +39,90 @@ HWY_INLINE void StreamRow(const float* HWY_RESTRICT buffer, size_t n,
   }
 }
 
-// Rows of several heads of one token.
+// A row of a head, and the one that it becomes.
+struct RowMove {
+  uint32_t head, from_row, to_row;
+};
+
+// Rows side by side.
 class Step {
  public:
-  explicit Step(const RequantizeRowsArgs& args) : a_(args) {
+  explicit Step(const RequantizeRowsArgs& args)
+      : a_(args),
+        encodes_(InfoOf(args.to[0].dtype).is_quantized()),
+        streams_(args.streams),
+        streams_codes_(args.streams) {
     for (uint32_t h = 0; h < a_.n_heads; ++h) {
       streams_ = streams_ && TakesVectors(a_.to[h], kCacheLine);
       decodes_ = decodes_ && TakesVectors(a_.to[h], alignof(float));
+      goes_by_four_ = goes_by_four_ && CodesFour(a_.to[h]);
+      streams_codes_ = streams_codes_ && AreAligned(a_.to[h], 16);
     }
-    streams_ = streams_ && a_.streams;
   }
   ~Step() {
-    if (streams_) hwy::FlushStream();
+    if (a_.streams) hwy::FlushStream();
   }
   Step(const Step&) = delete;
 
-  void Store(uint32_t from_row, uint32_t to_row) {
-    if (decodes_) return Decode(from_row, to_row);
-    FloatRow rows[kMostHeads];
-    for (uint32_t h = 0; h < a_.n_heads; ++h) {
-      rows[h] = FloatRow(a_.from[h], from_row, buffers_[h]);
+  // Whether rows become floats, which are written as they are read.
+  bool decodes() const { return decodes_; }
+  void Decode(const RowMove& move) {
+    const RowSource& from = a_.from[move.head];
+    const size_t n = from.n_elements;
+    auto* const row = reinterpret_cast<float*>(
+        const_cast<uint8_t*>(a_.to[move.head].Row(move.to_row)));
+    LoadRow(from, move.from_row, 0, n, streams_ ? buffers_[0] : row);
+    if (streams_) StreamRow(buffers_[0], n, row);
+  }
+
+  // n <= kFour.
+  void Store(const RowMove* moves, uint32_t n) {
+    FloatRow rows[kFour];
+    for (uint32_t i = 0; i < n; ++i) {
+      rows[i] =
+          FloatRow(a_.from[moves[i].head], moves[i].from_row, buffers_[i]);
     }
-    if (InfoOf(a_.to[0].dtype).is_quantized()) {
-      Encode(rows, to_row);
-      return;
-    }
-    for (uint32_t h = 0; h < a_.n_heads; ++h) {
-      rows[h].ForEachPart(
-          [&](const float* part, size_t first, size_t n)
-              HWY_ATTR { StoreRow(part, a_.to[h], to_row, first, n); });
-    }
+    if (!encodes_) return Convert(moves, rows, n);
+    if (n == kFour && goes_by_four_ && EncodeFour(moves, rows)) return;
+    Encode(moves, rows, n);
   }
 
  private:
-  void Decode(uint32_t from_row, uint32_t to_row) {
-    for (uint32_t h = 0; h < a_.n_heads; ++h) {
-      const size_t n = a_.from[h].n_elements;
-      auto* const row =
-          reinterpret_cast<float*>(const_cast<uint8_t*>(a_.to[h].Row(to_row)));
-      LoadRow(a_.from[h], from_row, 0, n, streams_ ? buffers_[0] : row);
-      if (streams_) StreamRow(buffers_[0], n, row);
-    }
-  }
-  void Encode(const FloatRow* rows, uint32_t to_row) const {
-    RowCoder coders[kMostHeads];
-    for (uint32_t h = 0; h < a_.n_heads; ++h) {
-      coders[h] = CoderOf(rows[h], a_.to[h], to_row);
-    }
-    for (uint32_t h = 0; h < a_.n_heads; ++h) {
-      StoreQuantized(coders[h], rows[h], a_.to[h], to_row);
+  void Convert(const RowMove* moves, const FloatRow* rows, uint32_t n) const {
+    for (uint32_t i = 0; i < n; ++i) {
+      rows[i].ForEachPart(
+          [&](const float* part, size_t first, size_t n_elements) HWY_ATTR {
+            StoreRow(part, a_.to[moves[i].head], moves[i].to_row, first,
+                     n_elements);
+          });
     }
   }
 
+  void Encode(const RowMove* moves, const FloatRow* rows, uint32_t n) const {
+    RowCoder coders[kFour];
+    for (uint32_t i = 0; i < n; ++i) {
+      coders[i] = CoderOf(rows[i], a_.to[moves[i].head], moves[i].to_row);
+    }
+    for (uint32_t i = 0; i < n; ++i) {
+      StoreQuantized(coders[i], rows[i], a_.to[moves[i].head], moves[i].to_row);
+    }
+  }
+
+  bool EncodeFour(const RowMove* moves, const FloatRow* rows) const {
+    FourRows four;
+    four.streams = streams_codes_;
+    for (uint32_t i = 0; i < kFour; ++i) {
+      four.from[i] = rows[i].all();
+      four.to[i] = &a_.to[moves[i].head];
+      four.row[i] = moves[i].to_row;
+    }
+    return StoreFour(four, rows[0].size());
+  }
+
   const RequantizeRowsArgs& a_;
-  bool streams_ = true, decodes_ = true;
-  HWY_ALIGN float buffers_[kMostHeads][kRowPart];
+  const bool encodes_;
+  bool streams_, streams_codes_, decodes_ = true, goes_by_four_ = true;
+  HWY_ALIGN float buffers_[kFour][kRowPart];
 };
 
 void RequantizeRowsOf(const RequantizeRowsArgs& a) {
@@ -99,6 +133,8 @@ void RequantizeRowsOf(const RequantizeRowsArgs& a) {
     return a.keep == nullptr ? i : static_cast<uint32_t>(a.keep[i]);
   };
   Step step(a);
+  RowMove moves[kFour];
+  uint32_t n = 0;
   for (uint32_t i = a.begin; i < a.end; ++i) {
     // Where survivors follow each other, the hardware knows better.
     const bool is_far =
@@ -106,8 +142,19 @@ void RequantizeRowsOf(const RequantizeRowsArgs& a) {
     for (uint32_t h = 0; is_far && h < a.n_heads; ++h) {
       PrefetchRow(a.from[h].Row(row_of(i + ahead)), bytes);
     }
-    step.Store(row_of(i), a.first_row + i);
+    for (uint32_t h = 0; h < a.n_heads; ++h) {
+      const RowMove move{h, row_of(i), a.first_row + i};
+      if (step.decodes()) {
+        step.Decode(move);
+        continue;
+      }
+      moves[n++] = move;
+      if (n < kFour) continue;
+      step.Store(moves, n);
+      n = 0;
+    }
   }
+  step.Store(moves, n);
 }
 
 }  // namespace kvevict::HWY_NAMESPACE

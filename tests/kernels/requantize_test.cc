@@ -134,6 +134,7 @@ void ExpectStored(SimdTarget simd, const RowStore& from,
   for (int i = 0; i < 2; ++i) {
     args.begin = parts[i];
     args.end = parts[i + 1];
+    args.streams = i == 1;
     RequantizeRows(simd, args);
   }
   std::vector<uint8_t> wanted(stored.row_bytes);
