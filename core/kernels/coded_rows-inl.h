@@ -95,7 +95,7 @@ HWY_INLINE hn::VFromD<D> ElementsAt(D d, const CodedRow& row, size_t i) {
   return Decode::Load(d, row, i);
 }
 
-// As WholeRows; blocks' scales go where copies would.
+// As WholeRows, of numbers that follow each other; blocks' scales go where copies would.
 template <class Decoder, DType kBlocks = DType::kOpaque>
 struct CodedRows {
   using Decode = Decoder;
@@ -106,6 +106,29 @@ struct CodedRows {
   static HWY_INLINE void Find(const RowSource& rows, const Number& number,
                               uint32_t size, size_t n, float* scales,
                               Group& group) {
+    if (rows.block_size == 0) {  // each one is a stride behind the last
+      const uint32_t first = number(0);
+      const uint8_t* codes = rows.Row(first);
+      const uint8_t* scale = rows.scale.base;
+      const uint8_t* minimum = rows.minimum.base;
+      const auto stride = [](const RowNumbers& numbers) {
+        return numbers.is_constant ? 0 : numbers.row_stride;
+      };
+      const int64_t scale_stride = stride(rows.scale);
+      const int64_t minimum_stride = stride(rows.minimum);
+      scale += first * scale_stride;
+      minimum += first * minimum_stride;
+      for (uint32_t r = 0; r < size; ++r) {
+        group[r].codes = codes;
+        group[r].half = rows.n_elements / 2;
+        if (rows.scale.base != nullptr) group[r].scale = scale;
+        if (rows.minimum.base != nullptr) group[r].minimum = minimum;
+        codes += rows.row_stride;
+        scale += scale_stride;
+        minimum += minimum_stride;
+      }
+      return LoadNumbers(rows, size, n, scales, group);
+    }
     for (uint32_t r = 0; r < size; ++r) {
       const uint32_t row = number(r);
       group[r].codes = rows.Row(row);
