@@ -7,15 +7,15 @@ source=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 build=$(realpath "$1")
 shift
 runner=("$@")
-cached() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
-version=$(cached CMAKE_PROJECT_VERSION) compiler=$(cached CMAKE_C_COMPILER)
+version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build/CMakeCache.txt")
 work=$(mktemp -d)
 trap 'chmod -R u+w "$work" && rm -rf "$work"' EXIT
 cd "$work"
 
 if [[ -e $build/kvevict.dll ]]; then
   system=Windows architecture=amd64 libdir=lib suffix=.exe
-  "$source/pkg/package.sh" zip "$build" dist windows-x86_64
+  compiler=x86_64-w64-mingw32-gcc-posix
+  "$source/pkg/package.sh" zip "$build" dist windows-x86_64 >/dev/null
   cmake -E tar xf dist/*.zip
   prefix=$work/$(basename dist/*.zip .zip)
   for file in bin/kvevict.{dll,exe} lib/{libkvevict.a,libkvevict.dll.a,kvevict.lib} \
@@ -26,6 +26,7 @@ if [[ -e $build/kvevict.dll ]]; then
   export WINEPATH=Z:${prefix//\//\\}\\bin
 else
   system=Linux architecture=arm64 libdir=lib/aarch64-linux-gnu suffix=
+  compiler=aarch64-linux-gnu-gcc
   for package in $("$source/pkg/package.sh" deb "$build" dist); do
     [[ $(dpkg-deb -f "$package" Architecture) == arm64 ]] ||
       { echo "$package is not for arm64" && exit 1; }
@@ -37,11 +38,11 @@ else
   sed -i "s|^prefix=.*|prefix=$prefix|" "$prefix/$libdir/pkgconfig/kvevict.pc"
   export QEMU_SET_ENV=LD_LIBRARY_PATH=$prefix/$libdir
 fi
-says() { # says PROGRAM...: what the consumer prints
+says() { # says PROGRAM...: and which version it has found
   local printed
   printed=$("${runner[@]}" "$@" 2>/dev/null | tr -d '\r')
-  [[ $printed == "kvevict $version"* ]] || { echo "$1 prints: $printed" && exit 1; }
-  echo "$1: $printed"
+  [[ $printed == *"$version"* ]] || { echo "$1 prints: $printed" && exit 1; }
+  echo "${1#"$work/"}: $printed"
 }
 
 # ---- CMake, C ----------------------------------------------------------------------
@@ -51,7 +52,7 @@ for target in kvevict static; do
   cmake -S "$source/tests/install/consumer" -B "$target" -G Ninja "${options[@]}" \
     -DCMAKE_SYSTEM_NAME=$system -DCMAKE_C_COMPILER="$compiler" -DCMAKE_BUILD_TYPE=Release \
     -Dkvevict_DIR="$prefix/$libdir/cmake/kvevict" -DKVEVICT_TARGET=kvevict::$target >log &&
-    cmake --build "$target" >>log || { cat log && exit 1; }
+    cmake --build "$target" >>log || { tail -n 30 log && exit 1; }
   says "$target/consumer$suffix"
 done
 says "$prefix/bin/kvevict$suffix" --version
