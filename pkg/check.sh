@@ -101,6 +101,8 @@ cross_windows() {
   export WINEDEBUG=-all
   run_tests build/windows-x64 windows-x64 -L fast || status=1
   tests/cross/windows.sh build/windows-x64 || status=1
+  tests/cross/clang.sh build/windows-x64 windows || status=1
+  tests/cross/packages.sh build/windows-x64 wine || status=1
   tests/cross/compare.sh "$release_dir" build/windows-x64 wine || status=1
   return "$status"
 }
