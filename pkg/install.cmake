@@ -24,7 +24,7 @@ endif()
 
 set(KVEVICT_PRIVATE_LIBRARIES "-lstdc++ -lm")
 if(WIN32)
-  string(APPEND KVEVICT_PRIVATE_LIBRARIES " -lwinpthread")
+  string(APPEND KVEVICT_PRIVATE_LIBRARIES " -lwinpthread -lssp")
 endif()
 
 # kvevict_install(PREFIX LIBDIR RUNTIME DEVEL PROGRAM [EXCLUDE_FROM_ALL]): the files for

@@ -24,9 +24,14 @@ dotnet pack "${pack[@]}" -o "$out" KvEvict
 # What must lie in it.
 package=$(echo "$out"/KvEvict.*.nupkg)
 names=$(cmake -E tar tf "$package")
-runtime=$(sed -n 's:.*<KvEvictRuntime>\(.*\)</KvEvictRuntime>.*:\1:p' "$KvEvictBuild/kvevict.props")
-expected=("runtimes/$runtime/native/libkvevict_csharp.so" README.md LICENSE NOTICE icon.png
-  buildTransitive/KvEvict.targets)
+runtimes=$(sed -n 's:.*<KvEvictRuntimes>\(.*\)</KvEvictRuntimes>.*:\1:p' "$KvEvictBuild/kvevict.props")
+expected=(README.md LICENSE NOTICE icon.png buildTransitive/KvEvict.targets)
+for runtime in $runtimes; do
+  case $runtime in
+    win-*) expected+=("runtimes/$runtime/native/kvevict_csharp.dll") ;;
+    *) expected+=("runtimes/$runtime/native/libkvevict_csharp.so") ;;
+  esac
+done
 for framework in ${KvEvictFrameworks//;/ }; do
   expected+=("lib/$framework/KvEvict.dll" "lib/$framework/KvEvict.xml")
 done
@@ -34,4 +39,4 @@ for name in "${expected[@]}"; do
   grep -qxF "$name" <<<"$names" || { echo "$package has no $name:" && echo "$names" && exit 1; }
 done
 ls "$package" "$out"/KvEvict.*.snupkg
-echo "for ${KvEvictFrameworks//;/, } on $runtime"
+echo "for ${KvEvictFrameworks//;/, } on $runtimes"

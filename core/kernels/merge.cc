@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "core/fused.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/merge.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -206,7 +208,7 @@ class Merger {
       return std::max(low, args_.threshold);
     }
     const float high = *std::min_element(all + below + 1, all + n);
-    return std::fma(part, high - low, low);
+    return FusedMulAdd(part, high - low, low);
   }
 
   // similarities -> weights, 0 of what does not merge; next[e]: its target.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # windows.sh BUILD: of kvevict.dll and the managed packages' DLLs: they need the system's
-# DLLs alone and may lie anywhere; kvevict.dll offers what pkg/abi says. A program made by
-# Microsoft's rules, with kvevict.lib, runs.
+# DLLs alone, may lie anywhere, can be loaded, and offer what they should. A program made
+# by Microsoft's rules, with kvevict.lib, runs.
 set -euo pipefail
 source=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 build=$(realpath "$1")
@@ -23,9 +23,36 @@ for file in "$build"/kvevict.dll "$build"/tools/kvevict.exe "$build"/natives/*/*
   echo "${file#"$build"/} needs" $needed
 done
 
-$dump -p "$build/kvevict.dll" | sed -n '/\[Ordinal\/Name Pointer\]/,/^$/p' |
-  sed -n '1d; s/.*\] \(.*\)$/\1/p' | sort >"$work/symbols"
-diff <(sed 's/@.*//' "$source/pkg/abi/kvevict.symbols") "$work/symbols" && echo "offers what it should"
+offered() { # offered DLL
+  $dump -p "$1" | sed -n '/\[Ordinal\/Name Pointer\]/,/^$/p' |
+    sed -n '1d; s/.*\] \(.*\)$/\1/p' | sort
+}
+diff <(sed 's/@.*//' "$source/pkg/abi/kvevict.symbols") <(offered "$build/kvevict.dll") &&
+  echo "kvevict.dll offers what it should"
+cat >"$work/load.c" <<'C'
+#include <stdio.h>
+#include <windows.h>
+int main(int argc, char** argv) {
+  HMODULE dll = LoadLibraryA(argv[1]);
+  const char* (*version)(void) =
+      argc < 3 ? NULL : (void*)GetProcAddress(dll, argv[2]);
+  printf("%s %s\n", dll ? "loaded" : "not loaded", version ? version() : "");
+  return dll ? 0 : 1;
+}
+C
+x86_64-w64-mingw32-gcc-posix -static -o "$work/load.exe" "$work/load.c"
+# managed DLL PATTERN [FUNCTION]
+managed() {
+  local dll=$build/natives/$1 others
+  [[ -e $dll ]] || { echo "skipped: no $1 is built" && return; }
+  others=$(offered "$dll" | grep -Ev "^($2)$" || true)
+  [[ -z $others ]] || { echo "$1 offers $others" && exit 1; }
+  echo "$1: $(WINEDEBUG=-all wine "$work/load.exe" "Z:${dll//\//\\}" ${3:+"$3"} | tr -d '\r')"
+}
+managed csharp/win-x64/kvevict_csharp.dll 'CSharp_KvEvict_kvevict_[a-z0-9_]+' \
+  CSharp_KvEvict_kvevict_version
+managed java/windows-x86_64/kvevict_java.dll \
+  'JNI_On(L|Unl)oad|Java_dev_kvevict_Native[A-Za-z]*_[A-Za-z0-9_]+'
 
 if ! command -v lld-link >/dev/null || ! command -v clang >/dev/null; then
   echo "skipped: no clang and lld-link for a program by Microsoft's rules"

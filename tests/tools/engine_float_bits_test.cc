@@ -3,6 +3,8 @@
 #include <criterion/criterion.h>
 
 #include <cmath>
+#include <cstdint>
+#include <initializer_list>
 #include <limits>
 
 #include "tests/tools/float_bits.h"

@@ -32,7 +32,8 @@ works unpack.dir -cp "$jar:$natives:." -Dkvevict.unpack.dir="$work/unpacked" \
 output=$(java -cp "$jar:." -Dkvevict.library.path=/nonexistent/a.so Hello 2>&1) &&
   { echo "loaded nothing, and works: $output" && exit 1; }
 for part in UnsatisfiedLinkError 'property kvevict.library.path' /nonexistent/a.so \
-  META-INF/native/dev.kvevict/linux java.library.path; do
+  META-INF/native/dev.kvevict/linux java.library.path \
+  'natives jars for linux-x86_64, linux-aarch64 and windows-x86_64'; do
   grep -qF -- "$part" <<<"$output" || { echo "does not name $part: $output" && exit 1; }
 done
 echo "error: every place is named"

@@ -55,11 +55,11 @@ internal static class NativeLoader
     /// <summary>Why there is no library, for a platform of the form "linux-x64".</summary>
     internal static string Explanation(string platform, IEnumerable<string> tried)
     {
-        string remedy = platform == NativePlatform.Runtime
+        string remedy = NativePlatform.Runtimes.Split(", ").Contains(platform)
             ? $"Set {LibraryVariable} to the file, or reference the NuGet package KvEvict."
             : $"Build kvevict for {platform} and set {LibraryVariable} to its {Name} library.";
-        return $"KvEvict has no native library on {platform}; its package has one for {NativePlatform.Runtime} "
-            + $"(glibc {NativePlatform.Glibc} or later). Tried:{Environment.NewLine}"
+        return $"KvEvict has no native library on {platform}; its package has those for {NativePlatform.Runtimes} "
+            + $"(Linux: glibc {NativePlatform.Glibc} or later). Tried:{Environment.NewLine}"
             + $"{string.Join(Environment.NewLine, tried)}{Environment.NewLine}{remedy}";
     }
 

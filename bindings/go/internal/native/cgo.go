@@ -9,6 +9,8 @@ package native
 // #cgo kvevict_static CFLAGS: -DKVEVICT_STATIC
 // // Of two libraries -lkvevict takes the shared one. After the archive nobody needs it.
 // #cgo kvevict_static LDFLAGS: -l:libkvevict.a -Wl,--as-needed
+// // The runtime of C++ is no part of Windows.
+// #cgo windows,kvevict_static LDFLAGS: -static
 // #include <stdlib.h>
 // #include "support.h"
 import "C"

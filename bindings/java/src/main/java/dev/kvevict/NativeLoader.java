@@ -2,6 +2,7 @@ package dev.kvevict;
 
 import java.io.IOException;
 import java.io.InputStream;
+import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -15,6 +16,11 @@ import java.util.Locale;
 final class NativeLoader {
   private static final String NAME = "kvevict_java";
 
+  /** Natives jars that there are. */
+  private static final String PLATFORMS = "linux-x86_64, linux-aarch64 and windows-x86_64";
+
+  private static final String UNPACKED = "kvevict-java-";
+
   private static boolean loaded;
 
   private NativeLoader() {}
@@ -26,8 +32,8 @@ final class NativeLoader {
     List<String> tried = new ArrayList<>();
     if (!loadProperty(tried) && !loadResource(tried) && !loadPath(tried)) {
       throw new UnsatisfiedLinkError(
-          "kvevict: no native library for " + platform() + "; tried\n  "
-              + String.join("\n  ", tried));
+          "kvevict: no native library for " + platform() + "; there are natives jars for "
+              + PLATFORMS + "; tried\n  " + String.join("\n  ", tried));
     }
     loaded = true;
   }
@@ -41,7 +47,10 @@ final class NativeLoader {
     return load(Path.of(file), "the property kvevict.library.path", tried);
   }
 
-  /** A loaded library needs its file no longer, so nothing stays behind. */
+  /**
+   * On Linux a loaded library needs its file no longer, so nothing stays behind. Windows keeps the
+   * file of a library in use: then the next program to load one removes it.
+   */
   private static boolean loadResource(List<String> tried) {
     String resource =
         "META-INF/native/dev.kvevict/" + platform() + "/" + System.mapLibraryName(NAME);
@@ -54,19 +63,39 @@ final class NativeLoader {
       }
       Path parent = Path.of(System.getProperty(
           "kvevict.unpack.dir", System.getProperty("java.io.tmpdir")));
-      Path directory = Files.createTempDirectory(parent, "kvevict");
+      removeLeftBehind(parent);
+      Path directory = Files.createTempDirectory(parent, UNPACKED);
       Path file = directory.resolve(System.mapLibraryName(NAME));
       try {
         Files.copy(in, file);
         return load(file, resource
             + ", unpacked (another place: the property kvevict.unpack.dir)", tried);
       } finally {
-        Files.deleteIfExists(file);
-        Files.deleteIfExists(directory);
+        remove(directory);
       }
     } catch (IOException e) {
       tried.add(resource + ": " + e);
       return false;
+    }
+  }
+
+  private static void removeLeftBehind(Path parent) throws IOException {
+    if (!platform().startsWith("windows")) {
+      return;
+    }
+    try (DirectoryStream<Path> directories = Files.newDirectoryStream(parent, UNPACKED + "*")) {
+      for (Path directory : directories) {
+        remove(directory);
+      }
+    }
+  }
+
+  private static void remove(Path directory) {
+    try {
+      Files.deleteIfExists(directory.resolve(System.mapLibraryName(NAME)));
+      Files.deleteIfExists(directory);
+    } catch (IOException e) {
+      // In use, or not ours.
     }
   }
 
