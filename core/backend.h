@@ -109,6 +109,9 @@ struct ScoreJob {
   ListCounts tokens;                   // slots held, per KV head
   const kvevict_view* view = nullptr;  // where the signal reads keys
   QueryRows queries;                   // where it reads queries
+  // Natural logits [n_q_heads] that take part in their softmax, and do so in its
+  // log-sum-exps; NULL: none.
+  const float* sinks = nullptr;
   SlotPositions slots;
   float* rows = nullptr;  // out: [ScoreArgs::n_rows, tokens.most]
   // What else the signal needs, of the caller's.
@@ -497,14 +500,20 @@ using ScratchBytes = ScratchNeeds (*)(const Context& context,
                                       const kvevict_policy& policy,
                                       uint32_t n_layers, uint32_t n_tokens);
 
+// What a plan says of the calls to come beside geometry and policy.
+struct ScoreTraits {
+  bool is_ragged = false;  // heads may have unlike lengths
+  bool has_sinks = false;
+};
+
 // How a device scores by one signal.
 struct ScoreOp {
   Status (*run)(const Context& context, Stream stream, const ScoreArgs& args);
   ScratchBytes scratch_bytes;
-  // Compiles what calls with this geometry and policy launch beyond what all do,
-  // and for heads of unlike lengths; null for nothing.
+  // Compiles what calls with this geometry and policy launch beyond what all do; null
+  // for nothing.
   Status (*prepare)(const Context& context, const kvevict_layer_geometry& layer,
-                    const kvevict_policy& policy, bool is_ragged);
+                    const kvevict_policy& policy, const ScoreTraits& traits);
   // Whether all jobs can run, asked before the first one does: rows that the device
   // can load, code that is there while a stream is captured. Jobs have no `rows` yet.
   // Null where nothing can be wrong.

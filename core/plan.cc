@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/budgets/budgets.h"
 #include "core/dtype.h"
@@ -56,11 +57,16 @@ Status CheckLayer(const kvevict_layer_geometry& g) {
     return InvalidArgument("q_dtype %d is no dtype",
                            static_cast<int>(g.q_dtype));
   }
-  if (!(g.softmax_scale >= 0.0f && std::isfinite(g.softmax_scale))) {
-    return InvalidArgument("softmax_scale %s is not a finite number >= 0",
-                           NumberText(g.softmax_scale).c_str());
-  }
-  return Status();
+  // Written so that NaN fails.
+  const auto check = [](const char* name, float value) {
+    if (value >= 0.0f && std::isfinite(value)) return Status();
+    return InvalidArgument("%s %s is not a finite number >= 0", name,
+                           NumberText(value).c_str());
+  };
+  KV_RETURN_IF_ERROR(check("softmax_scale", g.softmax_scale));
+  KV_RETURN_IF_ERROR(check("logit_softcap", g.logit_softcap));
+  if (g.reserved == 0) return Status();
+  return InvalidArgument("reserved %u is not 0", g.reserved);
 }
 
 Status CheckGeometry(const kvevict_geometry& g) {
@@ -100,7 +106,8 @@ bool AreAlike(const PlanLayer& a, const PlanLayer& b) {
   return g.n_q_heads == h.n_q_heads && g.n_kv_heads == h.n_kv_heads &&
          g.k_head_dim == h.k_head_dim && g.v_head_dim == h.v_head_dim &&
          g.q_dtype == h.q_dtype && g.k_dtype == h.k_dtype &&
-         g.v_dtype == h.v_dtype && a.softmax_scale() == b.softmax_scale();
+         g.v_dtype == h.v_dtype && a.softmax_scale() == b.softmax_scale() &&
+         g.logit_softcap == h.logit_softcap;
 }
 
 Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
@@ -117,6 +124,7 @@ Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
   if (plan == nullptr) return OutOfMemory("plan: no %zu bytes", sizeof(Plan));
   Status status = plan->CopyLayers(layers);
   if (status.ok()) status = plan->CopyRope(geometry);
+  if (status.ok()) status = plan->CopySinks(geometry);
   if (!status.ok()) status = Prefixed(status, "geometry: ");
   if (status.ok()) status = plan->CopyBudgets(options);
   if (status.ok()) status = plan->CopyReport(options);
@@ -202,6 +210,34 @@ Status Plan::CopyRope(const kvevict_geometry& geometry) {
         n, layer.number, layer.geometry.k_head_dim);
   }
   return rope_.Copy(geometry);
+}
+
+Status Plan::CopySinks(const kvevict_geometry& geometry) {
+  const size_t n = geometry.sink_logits_len;
+  if (geometry.sink_logits == nullptr) {
+    if (n == 0) return Status();
+    return InvalidArgument("sink_logits is NULL, but sink_logits_len is %zu",
+                           n);
+  }
+  const PlanLayer& last = layers_[n_layers() - 1];
+  const uint64_t n_heads = last.q_heads_before + last.geometry.n_q_heads;
+  if (n != n_heads) {
+    return InvalidArgument(
+        "sink_logits_len %zu is not %llu, the query heads of %u layers with a "
+        "full cache",
+        n, static_cast<unsigned long long>(n_heads), n_layers());
+  }
+  for (size_t i = 0; i < n; ++i) {
+    const float sink = geometry.sink_logits[i];
+    if (sink <= std::numeric_limits<float>::max()) continue;
+    return InvalidArgument("sink_logits[%zu] %s is no number and not -infinity",
+                           i, NumberText(sink).c_str());
+  }
+  KV_RETURN_IF_ERROR(
+      sinks_.AllocateUncleared("logits of sinks", CheckedSize(n)));
+  has_sinks_ = true;
+  return context().backend().write(context(), Stream(), geometry.sink_logits,
+                                   n * sizeof(float), sinks_.data());
 }
 
 Status Plan::CopyReport(const kvevict_plan_options& options) {
@@ -459,8 +495,8 @@ Status Plan::PrepareScoring() const {
   if (op == nullptr || op->prepare == nullptr) return Status();
   for (uint32_t l = 0; l < n_layers(); ++l) {
     if (l > 0 && AreAlike(layers_[l], layers_[l - 1])) continue;
-    KV_RETURN_IF_ERROR(
-        op->prepare(context(), layers_[l].geometry, policy_, IsRagged()));
+    KV_RETURN_IF_ERROR(op->prepare(context(), layers_[l].geometry, policy_,
+                                   {IsRagged(), has_sinks_}));
   }
   return Status();
 }

@@ -9,6 +9,7 @@
 
 #include "core/backend.h"
 #include "core/context.h"
+#include "core/device_array.h"
 #include "core/merge.h"
 #include "core/policy.h"
 #include "core/rope.h"
@@ -98,6 +99,7 @@ class Plan {
         layers_(context),
         places_(context),
         rope_(context),
+        sinks_(context),
         head_budgets_(context),
         layer_budgets_(context) {}
 
@@ -121,6 +123,10 @@ class Plan {
   // As if a layer were alone: with its own budget, where layers have such.
   kvevict_policy PolicyOf(uint32_t layer) const;
   const Rope& rope() const { return rope_; }
+  // Logits of a layer's query heads in device memory, natural; NULL: it has none.
+  const float* SinksOf(const PlanLayer& layer) const {
+    return has_sinks_ ? sinks_.data() + layer.q_heads_before : nullptr;
+  }
   const SignalInfo& signal() const { return SignalOf(policy_); }
   const ScoreOp& score_op() const {
     return *(context().backend().*signal().op);
@@ -255,6 +261,7 @@ class Plan {
  private:
   Status CopyLayers(std::span<const kvevict_layer_geometry> layers);
   Status CopyRope(const kvevict_geometry& geometry);
+  Status CopySinks(const kvevict_geometry& geometry);
   Status CopyBudgets(const kvevict_plan_options& options);
   Status CopyHeadBudgets(const kvevict_plan_options& options);
   Status CopyLayerBudgets(const kvevict_plan_options& options);
@@ -293,6 +300,8 @@ class Plan {
   // [n_model_layers]: see Find(); negative: minus what kind of cache it is
   Array<int32_t> places_;
   Rope rope_;
+  DeviceArray<float> sinks_;  // of the query heads of all layers, or none
+  bool has_sinks_ = false;
   Array<uint32_t> head_budgets_;  // [n_lists], or none
   Array<double> layer_budgets_;   // [n_layers], or none
   bool reports_mass_ = false;

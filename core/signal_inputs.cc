@@ -185,6 +185,7 @@ Status FindInputs(const Plan& plan, const PlanLayer& layer, uint32_t n_tokens,
     return FindRows(name, *plane, shape, rows);
   };
   out->queries = QueryRows();
+  out->sinks = plan.SinksOf(layer);
   if (signal.Needs(kSums)) {
     KV_RETURN_IF_ERROR(
         FindSumHeads(layer, inputs.n_sum_heads, &out->n_sum_heads));

@@ -33,9 +33,9 @@ bool AreAlikeBySource(const ScoreJob& a, const ScoreJob& b) {
 }
 
 Status Prepare(const Context& context, const kvevict_layer_geometry& g,
-               const kvevict_policy&, bool is_ragged) {
+               const kvevict_policy&, const ScoreTraits& traits) {
   if (!CanReadQueries(g)) return Status();
-  return PrepareQuerySums(context, g, is_ragged);
+  return PrepareQuerySums(context, g, traits);
 }
 
 Status Check(const Context& context, Stream stream, const ScoreArgs& args) {

@@ -45,6 +45,7 @@ struct Form {
   uint32_t chunk =
       0;  // tokens whose rows and keys are apart; 0: the window's form
   float spread = 0.0f;  // times the rows' variance, of their sum
+  bool caps = false;    // logits
   Measure measure;
 
   Form(const kvevict_layer_geometry& g, const kvevict_policy& policy,
@@ -56,6 +57,7 @@ struct Form {
         weigh_by_past(policy.row_weight == KVEVICT_ROW_WEIGHT_PAST),
         spread(static_cast<float>(policy.row_spread) *
                static_cast<float>(policy.obs_window)),
+        caps(g.logit_softcap != 0.0f),
         measure(MeasureOf(policy)) {
     if (policy.shaping_order == KVEVICT_SHAPING_REDUCE_LOGITS) {
       logit_heads = group;
@@ -92,6 +94,7 @@ struct Form {
     of_rows.obs_window = std::min(policy.block, PartRows(g.k_head_dim));
     Form form(g, of_rows, per_query_head);
     form.chunk = policy.block;
+    form.caps = false;  // nor are they scaled
     if (form.chunk > form.window && form.group > 1 && !per_query_head) {
       form.reduces_after = true;
       form.out = kRowPerHead;
@@ -141,6 +144,7 @@ struct Variant {
   uint32_t paged;  // KV_PAGED
   bool ragged;     // heads have lengths of their own
   bool mma;
+  bool sinks;
 };
 
 uint32_t TileKeysOf(const Context& context, const kvevict_layer_geometry& g,
@@ -171,6 +175,8 @@ ModuleKey ScorerOf(const Context& context, const kvevict_layer_geometry& g,
   if (form.is_part) key.Add("KV_PART", true);
   if (form.chunk > 0) key.Add("KV_CHUNKS", true);
   if (form.spread > 0.0f) key.Add("KV_SPREAD", true);
+  if (form.caps) key.Add("KV_SOFTCAP", true);
+  if (variant.sinks) key.Add("KV_SINKS", true);
   static_assert(static_cast<int>(Measure::kDynamics) == 1 &&
                 static_cast<int>(Measure::kEnds) == 2);
   if (form.measure != Measure::kNone) {
@@ -239,6 +245,7 @@ bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
          a.queries.head_stride == b.queries.head_stride &&
          a.queries.n_rows == b.queries.n_rows &&
          (a.queries.lse == nullptr) == (b.queries.lse == nullptr) &&
+         (a.sinks == nullptr) == (b.sinks == nullptr) &&
          a.queries.lse_row_stride == b.queries.lse_row_stride &&
          a.queries.lse_head_stride == b.queries.lse_head_stride &&
          a.queries.first_row == b.queries.first_row &&
@@ -340,8 +347,9 @@ class Scorer {
   ModuleKey ScorerOf(const ScoreJob& job) const {
     const RowLayout keys = LayoutOf(*job.view, job.view->k);
     const uint32_t paged = keys.block_size == 0 ? 0 : keys.far == 0 ? 1 : 2;
-    return cuda::ScorerOf(context_, g_, form_,
-                          {paged, job.tokens.each != nullptr, UsesMma(job)});
+    return cuda::ScorerOf(
+        context_, g_, form_,
+        {paged, job.tokens.each != nullptr, UsesMma(job), HasSinks(job)});
   }
   Status Attend(Jobs<ScoreJob> jobs, const Part& part) const;
   Status ReduceGroups(Jobs<ScoreJob> jobs) const;
@@ -350,6 +358,10 @@ class Scorer {
   bool KnowsLse(const ScoreJob& job) const {
     return job.queries.lse != nullptr && !form_.softmax_past &&
            form_.logit_heads == 1;
+  }
+  // Log-sum-exps that are given have them.
+  bool HasSinks(const ScoreJob& job) const {
+    return job.sinks != nullptr && form_.chunk == 0 && !KnowsLse(job);
   }
 
   const Context& context_;
@@ -385,6 +397,10 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
   p.lse_head_stride = first.queries.lse_head_stride;
   p.partial_lse = AddressOf(args_.scratch.data());
   p.scale_log2e = form_.chunk > 0 ? kLog2E : args_.softmax_scale * kLog2E;
+  if (form_.caps) {
+    p.scale_log2e = g_.logit_softcap * kLog2E;
+    p.scale_by_cap = args_.softmax_scale / g_.logit_softcap;
+  }
   p.weight_scale = WeightScale(form_, policy_);
   p.n_kv_heads = g_.n_kv_heads;
   p.n_splits = splits.n_splits;
@@ -407,6 +423,8 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
     layer.block_table = AddressOf(job.view->block_table);
     if (KnowsLse(job)) {
       layer.row_lse = at_first_row(job.queries.lse, p.lse_row_stride);
+    } else if (HasSinks(job)) {
+      layer.row_lse = AddressOf(job.sinks);
     }
     layer.scores = form_.is_part         ? sums
                    : form_.reduces_after ? ApartRowsOf(jobs, i)
@@ -474,7 +492,7 @@ ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
 
 // Every variant of a form that calls may launch, but those for far rows.
 Status PrepareForm(const Context& context, const kvevict_layer_geometry& g,
-                   const Form& form, bool is_ragged) {
+                   const Form& form, const ScoreTraits& traits) {
   if (!InfoOf(static_cast<DType>(g.q_dtype)).is_plain() ||
       !InfoOf(static_cast<DType>(g.k_dtype)).is_plain()) {
     return Status();
@@ -483,8 +501,11 @@ Status PrepareForm(const Context& context, const kvevict_layer_geometry& g,
   KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
   const bool mma = DTypesAllowMma(context, g, form);
   for (uint32_t i = 0; i < 8; ++i) {
-    const Variant variant{i / 4, (i & 1) != 0, (i & 2) != 0};
-    if ((variant.mma && !mma) || (variant.ragged && !is_ragged)) continue;
+    const Variant variant{i / 4, (i & 1) != 0, (i & 2) != 0,
+                          traits.has_sinks && form.chunk == 0};
+    if ((variant.mma && !mma) || (variant.ragged && !traits.is_ragged)) {
+      continue;
+    }
     const Module* module;
     KV_RETURN_IF_ERROR(
         DeviceOf(context).modules().Find(ScorerOf(context, g, form, variant),
@@ -494,8 +515,8 @@ Status PrepareForm(const Context& context, const kvevict_layer_geometry& g,
 }
 
 Status Prepare(const Context& context, const kvevict_layer_geometry& g,
-               const kvevict_policy& policy, bool is_ragged) {
-  return PrepareForm(context, g, Form(g, policy), is_ragged);
+               const kvevict_policy& policy, const ScoreTraits& traits) {
+  return PrepareForm(context, g, Form(g, policy), traits);
 }
 
 Form FormOf(const ScoreArgs& args) {
@@ -527,8 +548,8 @@ CheckedSize QuerySumScratchBytes(const kvevict_layer_geometry& g,
 }
 
 Status PrepareQuerySums(const Context& context, const kvevict_layer_geometry& g,
-                        bool is_ragged) {
-  return PrepareForm(context, g, Form::OfParts(g), is_ragged);
+                        const ScoreTraits& traits) {
+  return PrepareForm(context, g, Form::OfParts(g), traits);
 }
 
 Status CheckQuerySums(const Context& context, Stream stream,
@@ -560,9 +581,9 @@ ScratchNeeds ChunkScratchBytes(const Context&, const kvevict_layer_geometry& g,
 }
 
 Status PrepareChunks(const Context& context, const kvevict_layer_geometry& g,
-                     const kvevict_policy& policy, bool is_ragged) {
+                     const kvevict_policy& policy, const ScoreTraits& traits) {
   const Form form = Form::OfChunks(g, policy, LeavesHeadsApart(g, policy));
-  return PrepareForm(context, g, form, is_ragged);
+  return PrepareForm(context, g, form, traits);
 }
 
 Status CheckChunks(const Context& context, Stream stream,

@@ -16,7 +16,7 @@ CheckedSize QuerySumScratchBytes(const kvevict_layer_geometry& g,
 
 // Compiles what SumQueries() launches.
 Status PrepareQuerySums(const Context& context, const kvevict_layer_geometry& g,
-                        bool is_ragged);
+                        const ScoreTraits& traits);
 
 // See ScoreOp::check, of jobs with queries that go together.
 Status CheckQuerySums(const Context& context, Stream stream,
@@ -34,7 +34,7 @@ ScratchNeeds ChunkScratchBytes(const Context& context,
                                const kvevict_policy& policy, uint32_t n_layers,
                                uint32_t n_tokens);
 Status PrepareChunks(const Context& context, const kvevict_layer_geometry& g,
-                     const kvevict_policy& policy, bool is_ragged);
+                     const kvevict_policy& policy, const ScoreTraits& traits);
 Status CheckChunks(const Context& context, Stream stream,
                    const ScoreArgs& args);
 Status ScoreChunks(const Context& context, Stream stream,

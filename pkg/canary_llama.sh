@@ -37,7 +37,7 @@ unset APT_CONFIG
 
 say "llama canary: $(cd "$folder/debs" && echo libllama0_*)"
 # Their C library is newer than the one that is linked here.
-c++ -std=c++20 -O1 -DFMT_HEADER_ONLY -I. -Icapi/include -Iintegrations/llama.cpp/include \
+c++ -std=c++20 -O1 -DFMT_HEADER_ONLY -I. -Icapi/include -Iintegrations/llama.cpp/include -Iintegrations/llama.cpp/cli \
   -isystem "$folder/include" integrations/llama.cpp/*.cc integrations/llama.cpp/cli/*.cc \
   tools/llama/log_softmax.cc tools/engine/{platform_posix,progress_bar,text_table}.cc \
   -o "$folder/program" -L"$build" -lkvevict -Wl,--allow-shlib-undefined \

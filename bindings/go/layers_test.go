@@ -33,6 +33,25 @@ func unlikeViews(t *testing.T) (views []*View, keys [2][]float32) {
 	return []*View{newView(t, keys[0], random(full*row, 3)), nil, nil, last}, keys
 }
 
+// What a softmax has beside scaled products reaches the plan.
+func TestCapsAndSinksAreOfTheGeometry(t *testing.T) {
+	policy, err := ParsePolicy("snapkv:budget=16,window=4")
+	must(t, err)
+	context := newContext(t, nil)
+	layer := smallLayer
+	layer.LogitSoftcap = 30
+	geometry := Geometry{Layers: 1, MaxTokens: full, Each: []LayerGeometry{layer}}
+	geometry.SinkLogits = make([]float32, layer.QHeads)
+	planOf(t, context, policy, geometry)
+	geometry.SinkLogits = geometry.SinkLogits[1:]
+	_, err = context.NewPlan(geometry, policy, nil)
+	fails(t, err, StatusInvalidArgument, "sink_logits_len")
+	geometry.SinkLogits = nil
+	geometry.Each[0].LogitSoftcap = -1
+	_, err = context.NewPlan(geometry, policy, nil)
+	fails(t, err, StatusInvalidArgument, "logit_softcap -1")
+}
+
 func TestLayersThatDifferAreTold(t *testing.T) {
 	plan := unlikePlan(t, "snapkv:budget=16,window=4")
 	var layers []LayerInfo

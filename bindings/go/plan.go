@@ -19,6 +19,8 @@ type LayerGeometry struct {
 	KDType       DType
 	VDType       DType
 	SoftmaxScale float32 // multiplies q.k; 0 means 1/sqrt(KHeadDim)
+	// Scaled logits x become LogitSoftcap * tanh(x / LogitSoftcap) (Gemma 2); 0: they stay.
+	LogitSoftcap float32
 }
 
 // Geometry is the attention geometry of a model.
@@ -31,6 +33,10 @@ type Geometry struct {
 	// pairs are not turned. Empty: not said; PolicyTriattention needs it.
 	RoPEInvFreq []float32
 	RoPELayout  RoPELayout // which elements are a pair
+	// SinkLogits are a logit per query head that takes part in its softmax and has no value
+	// (gpt-oss), of all layers with a full cache, layer by layer; negative infinity for a head
+	// without one. Empty: no head has one.
+	SinkLogits []float32
 }
 
 // native converts; the struct holds the addresses of the slices.
@@ -49,6 +55,7 @@ func (g *Geometry) native() (native.Geometry, []native.LayerGeometry, error) {
 			KDType:       int32(layer.KDType),
 			VDType:       int32(layer.VDType),
 			SoftmaxScale: layer.SoftmaxScale,
+			LogitSoftcap: layer.LogitSoftcap,
 		}
 		if err != nil {
 			return native.Geometry{}, nil, at(err, "Each", i, len(g.Each))
@@ -64,6 +71,9 @@ func (g *Geometry) native() (native.Geometry, []native.LayerGeometry, error) {
 		RoPELayout:     int32(g.RoPELayout),
 		RoPEInvFreq:    inHeap(unsafe.Pointer(first(g.RoPEInvFreq))),
 		RoPEInvFreqLen: uint64(len(g.RoPEInvFreq)),
+
+		SinkLogits:    inHeap(unsafe.Pointer(first(g.SinkLogits))),
+		SinkLogitsLen: uint64(len(g.SinkLogits)),
 	}
 	return n, each, err
 }

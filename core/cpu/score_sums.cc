@@ -73,6 +73,8 @@ FloatRows MakeSums(const Context& context, const ScoreArgs& args,
   attention.group = GroupSize(g);
   attention.head_dim = g.k_head_dim;
   attention.scale = args.softmax_scale;
+  attention.softcap = g.logit_softcap;
+  if (job.sinks != nullptr) attention.sinks = job.sinks + first_head;
   attention.out = sums;
   attention.out_stride = job.tokens.most;
   attention.scratch = scratch.data() + sums_bytes;

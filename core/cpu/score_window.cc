@@ -116,6 +116,8 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
         attention.group = group / rows.logit_heads;
         attention.head_dim = g.k_head_dim;
         attention.scale = args.softmax_scale;
+        attention.softcap = g.logit_softcap;
+        if (job.sinks != nullptr) attention.sinks = job.sinks + head * group;
         attention.rows = rows;
         attention.out = job.rows + first_row * job.tokens.most;
         attention.out_stride = job.tokens.most;

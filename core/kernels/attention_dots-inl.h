@@ -112,7 +112,7 @@ HWY_INLINE void ScaleQueries(const Attention& args,
   for (uint32_t row = 0; row < args.n_rows(); ++row) {
     float* const query = parts.queries + row * dim;
     LoadQuery(args, row / n_rows, row % n_rows, query);
-    ScaleRow(QueryScale(args), dim, query);
+    ScaleRow(QueryScale(args.scale, args.softcap), dim, query);
   }
 }
 

@@ -31,7 +31,7 @@ HWY_INLINE void PackRows(const Attention& args, const AttentionParts& parts) {
   for (uint32_t r = 0; r < args.n_rows() || r % width != 0; ++r) {
     if (r < args.n_rows()) {
       LoadQuery(args, 0, r, row);
-      ScaleRow(QueryScale(args), PaddedRow(dim), row);
+      ScaleRow(QueryScale(args.scale, args.softcap), PaddedRow(dim), row);
     } else {
       std::fill_n(row, dim, 0.0f);
     }

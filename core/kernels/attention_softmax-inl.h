@@ -14,7 +14,7 @@
 
 #include "core/dtypes/load-inl.h"
 #include "core/kernels/attention.h"
-#include "core/kernels/exp2-inl.h"
+#include "core/kernels/cap-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -28,23 +28,6 @@ inline constexpr float kNothing = -std::numeric_limits<float>::infinity();
 // A reference is raised only when a logit exceeds it by this much (base 2): rarely, and
 // far from overflow.
 inline constexpr float kRaise = 8.0f;
-
-inline constexpr float kLog2OfE = 1.44269504088896340736f;
-
-// By what queries are multiplied, and capped logits then.
-HWY_INLINE float QueryScale(const Attention& args) {
-  return args.softcap == 0.0f ? args.scale * kLog2OfE
-                              : args.scale / args.softcap;
-}
-
-// c tanh(x), of which the queries' scale has made x; tanh within 2^-22.
-template <class D, class V = hn::VFromD<D>>
-HWY_INLINE V Cap(D d, V cap, V x) {
-  const V t = Exp2(d, hn::Mul(hn::Abs(x), hn::Set(d, -2.0f * kLog2OfE)));
-  const V one = hn::Set(d, 1.0f);
-  const V size = hn::Div(hn::Sub(one, t), hn::Add(one, t));
-  return hn::Mul(cap, hn::CopySign(size, x));
-}
 
 // What weights are relative to: not -infinity, of which nothing can be taken away.
 template <class D, class V = hn::VFromD<D>>

@@ -12,7 +12,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h, which includes this file once per target.
-#include "core/kernels/exp2-inl.h"
+#include "core/kernels/cap-inl.h"
 #include "core/kernels/log-inl.h"
 #include "core/kernels/reduce_rows-inl.h"
 #include "core/kernels/window_attention_pack-inl.h"
@@ -143,6 +143,16 @@ HWY_NOINLINE void MaxLogits(const WindowAttention& args, const RowBatch& batch,
     const uint32_t n_heads = args.rows.logit_heads;
     ReduceRowsTo<true>(s.logits + h * n_heads * n, n_heads, n, n, 1.0f, false,
                        s.logits + h * n);
+  }
+}
+
+// Keeps the logits of a batch within the cap, whatever of them rows see.
+HWY_NOINLINE void CapLogits(const WindowAttention& args, const RowBatch& batch,
+                            const WindowAttentionScratch& s) {
+  const RowTag d;
+  const auto cap = hn::Set(d, args.softcap * kLog2OfE);
+  for (size_t i = 0; i < batch.size() * kTileKeys; i += hn::Lanes(d)) {
+    hn::StoreU(Cap(d, cap, hn::LoadU(d, s.logits + i)), d, s.logits + i);
   }
 }
 
@@ -503,10 +513,24 @@ HWY_INLINE double RowWeight(const WindowAttention& args, const RowBatch& batch,
          static_cast<double>(r % batch.n_rows);
 }
 
+// What row r has for its sink, relative to its reference.
+HWY_INLINE double SinkExp(const WindowAttention& args, const RowBatch& batch,
+                          const WindowAttentionScratch& s, size_t r) {
+  const uint32_t n = args.rows.logit_heads;
+  const float* first = args.sinks + (batch.head + r / batch.n_rows) * size_t{n};
+  const double sink = *std::max_element(first, first + n);
+  return std::exp2(sink * kLog2E - s.references[r]);
+}
+
 // After the last tile of the first pass, or before the only one.
 HWY_INLINE void FinishSums(const WindowAttention& args, const RowBatch& batch,
                            const WindowAttentionScratch& s) {
   std::memcpy(s.last_references, s.references, s.n_padded_rows * sizeof(float));
+  if (args.sinks != nullptr && args.lse == nullptr) {
+    for (size_t r = 0; r < batch.size(); ++r) {
+      s.sums[r] += SinkExp(args, batch, s, r);
+    }
+  }
   for (size_t r = 0; r < s.n_padded_rows; ++r) {
     // 1, or NaN of NaN and infinity.
     const double sum = args.lse == nullptr
@@ -542,6 +566,7 @@ void ComputeBatch(const WindowAttention& args, const RowBatch& batch,
              args.first_key + args.n_tokens, args.head_dim, s.staged, s.panels);
     MultiplyTile(args, batch, tile, s);
     if (args.rows.logit_heads > 1) MaxLogits(args, batch, s);
+    if (args.softcap != 0.0f) CapLogits(args, batch, s);
     ExpTile(args, batch, tile, s);
   };
   const size_t n_tiles = TilesOf(args, batch);
@@ -579,7 +604,7 @@ void ComputeBatch(const WindowAttention& args, const RowBatch& batch,
 
 void Compute(const WindowAttention& args, const WindowAttentionScratch& s) {
   // Logits in base 2 turn e^x into 2^x.
-  const float factor = static_cast<float>(args.scale * kLog2E);
+  const float factor = QueryScale(args.scale, args.softcap);
   for (RowBatch batch = s.batches.First(); batch.head < args.group;
        batch = s.batches.After(batch)) {
     ComputeBatch(args, batch, factor, s);

@@ -60,6 +60,11 @@ struct WindowAttention {
   uint32_t group = 0;      // query heads that read this KV head, by logit_heads
   uint32_t head_dim = 0;
   float scale = 0.0f;  // of the logits
+  float softcap =
+      0.0f;  // above 0: scaled logits x become softcap tanh(x / softcap)
+  // Of the group's query heads, natural logits that are in every row's softmax and have
+  // no key; of logit_heads the largest is. Log-sum-exps that are given have them.
+  const float* sinks = nullptr;
   WindowRowOptions rows;
   // For each query head and key, the sum over the window's rows of the softmax
   // weights, times out_scale: [group, n_tokens], rows out_stride elements apart; or

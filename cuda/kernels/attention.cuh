@@ -5,6 +5,7 @@
 #include "attention.h"
 #include "cache_rows.cuh"
 #include "device.cuh"
+#include "tanh.cuh"
 
 namespace kvevict::cuda {
 
@@ -43,11 +44,7 @@ KV_DEVICE bool IsSeen(const QueryRow& row, uint32_t slot) {
 // What the product of a query and a key is as a logit, in base 2.
 KV_DEVICE float LogitOf(const AttendParams& p, float product) {
   const float x = product * p.query_scale;
-  if (p.cap == 0.0f) return x;
-  const float size = x < 0.0f ? -x : x;
-  const float t = Exp2(size * -2.885390082f);  // e^-2x
-  const float tanh = (1.0f - t) / (1.0f + t);
-  return p.cap * (x < 0.0f ? -tanh : tanh);
+  return p.cap == 0.0f ? x : p.cap * Tanh(x);
 }
 
 KV_DEVICE uint64_t StateOf(const AttendParams& p, uint32_t layer, uint32_t head,

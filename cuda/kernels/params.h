@@ -195,6 +195,8 @@ struct ScoreLayer {
   uint64_t block_table;  // i32; paged keys only
   // f32 natural log-sum-exps of the rows' scaled logits, [n_q_heads, window]
   // with the strides below, rows in ring order; 0: the first pass computes them.
+  // KV_SINKS, which computes them always: f32 [n_q_heads], natural logits that are in
+  // them.
   uint64_t row_lse;
   uint64_t scores;      // out: f32 [n_kv_heads or n_q_heads, n_tokens]
   uint32_t n_tokens;    // >= window; of any head, the most
@@ -215,7 +217,7 @@ struct ScoreParams {
   // f32 [n_layers, n_kv_heads, n_splits, rows]: base-2 log-sum-exp of a row over
   // the keys of one split. Written by the first pass, read by the second.
   uint64_t partial_lse;
-  float scale_log2e;   // softmax scale * log2(e)
+  float scale_log2e;   // softmax scale * log2(e); KV_SOFTCAP: the cap * log2(e)
   float weight_scale;  // of the summed weights: 1 / window for a mean
   uint32_t n_kv_heads;
   uint32_t n_splits;        // the most of any layer; grid.x
@@ -232,6 +234,7 @@ struct ScoreParams {
   uint32_t n_first;
   uint32_t n_last;
   float spread;  // KV_SPREAD: times the rows' variance, added to their sum
+  float scale_by_cap;  // KV_SOFTCAP: softmax scale / the cap
   // KV_MEASURE: f32 [n_layers, n_kv_heads, n_splits, 2], what blocks have found.
   uint64_t measures;
   CountTable tokens;  // with KV_RAGGED, per KV head

@@ -17,6 +17,8 @@
 //   KV_WEIGH_BY_PAST  a row's weights times the keys before its own
 //   KV_MAX_OF_ROWS    the maximum over rows in place of their sum
 //   KV_LOGIT_HEADS    query heads whose largest logit is the row's; without tensor cores
+//   KV_SOFTCAP        scaled logits are capped by a tanh
+//   KV_SINKS          a logit of each head is in its softmax that no key has
 //   KV_SPREAD         the rows' variance is added, times ScoreParams::spread
 //   KV_MEASURE        beside scores, of the slots before the window: 1: entropy and
 //                     variance of the weights; 2: their sum over the ends
@@ -56,7 +58,7 @@ KV_DEVICE void SumTile(const Work& work, const Products& products,
                        RowSum (&rows)[kLaneRows]) {
 #pragma unroll kUnrolledChunks
   for (uint32_t c = 0; c < kChunksPerWarp; ++c) {
-    const Chunk& chunk = products.Multiply(c);
+    const Chunk& chunk = LogitsOf(work, products, c);
     const Mask<kMasked> mask(visible_keys,
                              work.first_key + tile * kTileKeys + ChunkKey(c));
     AddChunk(chunk, mask, work.p.scale_log2e, rows);
@@ -71,7 +73,7 @@ KV_KERNEL(window_lse, ScoreParams, kThreads, kShape.blocks_per_sm) {
   KV_SHARED(uint32_t, visible_keys, kBlockRows);
   KV_SHARED(RowSum, group_sums, kShape.key_groups * kBlockRows);
   const Work work = WorkOfBlock(p);
-  if (work.n_tiles == 0 || work.layer.row_lse != 0) return;
+  if (work.n_tiles == 0 || KnowsLse(work)) return;
   Products products(work);
 
   for (uint32_t block = 0; block < kShape.n_blocks; ++block) {

@@ -37,6 +37,12 @@ constexpr uint32_t kTileKeys = KV_TILE_KEYS;
 #ifndef KV_SPREAD
 #define KV_SPREAD 0
 #endif
+#ifndef KV_SOFTCAP
+#define KV_SOFTCAP 0
+#endif
+#ifndef KV_SINKS
+#define KV_SINKS 0
+#endif
 #ifndef KV_MEASURE
 #define KV_MEASURE 0
 #endif

@@ -102,7 +102,7 @@ KV_DEVICE void SumKeys(const Work& work, const Products& products,
                        Measured& measured) {
 #pragma unroll kUnrolledChunks
   for (uint32_t c = 0; c < kChunksPerWarp; ++c) {
-    const Chunk& chunk = products.Multiply(c);
+    const Chunk& chunk = LogitsOf(work, products, c);
     const uint32_t first_key = work.first_key + tile * kTileKeys + ChunkKey(c);
     const Mask<kMasked> mask(visible_keys, first_key);
     int32_t n_past = 0;

@@ -5,6 +5,7 @@
 #define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_SOFTMAX_CUH_
 
 #include "device.cuh"
+#include "tanh.cuh"
 #include "window_attention_rows.cuh"
 
 namespace kvevict::cuda {
@@ -24,6 +25,25 @@ struct Chunk {
     return x[i / 2][j / 2][2 * (i % 2) + j % 2];
   }
 };
+
+// Products that make logits by ScoreParams::scale_log2e: those of a chunk, or what a cap
+// leaves of them.
+template <class Products>
+KV_DEVICE decltype(auto) LogitsOf(const Work& work, const Products& products,
+                                  uint32_t c) {
+  if constexpr (KV_SOFTCAP != 0) {
+    Chunk chunk = products.Multiply(c);
+    for (uint32_t t = 0; t < kTilesPerWarp; ++t) {
+      for (uint32_t i = 0; i < 8; ++i) {
+        float& x = chunk.x[t][i / 4][i % 4];
+        x = Tanh(x * work.p.scale_by_cap);
+      }
+    }
+    return chunk;
+  } else {
+    return products.Multiply(c);
+  }
+}
 
 KV_DEVICE uint32_t Lane() { return threadIdx.x % 32; }
 KV_DEVICE uint32_t RowWarp() { return threadIdx.x / 32 % kShape.row_warps; }
@@ -153,12 +173,29 @@ KV_DEVICE float LogSum(const RowSum& row) {
 // v - v is NaN for infinity, else 0.
 KV_DEVICE float FiniteOrNan(float v) { return v + (v - v); }
 
+KV_DEVICE bool KnowsLse(const Work& work) {
+  return KV_SINKS == 0 && work.layer.row_lse != 0;
+}
+
+// The largest sink of the query heads of a row, in base 2.
+KV_DEVICE float RowSink(const Work& work, const QueryRow& row) {
+  const uint64_t first =
+      work.layer.row_lse +
+      4 * ((uint64_t{work.kv_head} * kGroup + row.head) * kLogitHeads);
+  float sink = LoadGlobal<float>(first);
+  for (uint32_t h = 1; h < kLogitHeads; ++h) {
+    const float other = LoadGlobal<float>(first + 4 * h);
+    if (other > sink) sink = other;
+  }
+  return sink * 1.4426950408889634f;
+}
+
 // The log-sum-exp of a row over all splits, added in their order, or the one
 // that the caller has, a natural logarithm.
 KV_DEVICE float RowLogSum(const Work& work, uint32_t block, uint32_t r) {
   const QueryRow row = FindQueryRow(work, block, r);
   if (!row.valid) return 0.0f;
-  if (work.layer.row_lse != 0) {
+  if (KnowsLse(work)) {
     const float lse = LoadGlobal<float>(
         work.layer.row_lse +
         (uint64_t{work.kv_head} * kGroup + row.head) * work.p.lse_head_stride +
@@ -184,6 +221,7 @@ KV_DEVICE float RowLogSum(const Work& work, uint32_t block, uint32_t r) {
       if (s + i < n_splits) all = Join(all, {partial[i], 1.0f});
     }
   }
+  if constexpr (KV_SINKS != 0) all = Join(all, {RowSink(work, row), 1.0f});
   return FiniteOrNan(LogSum(all));
 }
 

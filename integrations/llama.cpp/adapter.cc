@@ -1,11 +1,9 @@
 #include "adapter.h"
 
 #include <algorithm>
-#include <cstring>
-#include <limits>
+#include <new>
 
 #include "error.h"
-#include "own_scores.h"
 
 using kvevict::llama::BatchRow;
 using kvevict::llama::Check;
@@ -15,9 +13,6 @@ using kvevict::llama::ReadTensor;
 using kvevict::llama::Sequence;
 
 namespace {
-
-// llama.cpp allocates cells in multiples of so many.
-constexpr uint32_t kCellPadding = 256;
 
 // Queries kept beside a window, so that a few rejected tokens leave a whole one.
 constexpr uint32_t kSpareQueries = 16;
@@ -98,6 +93,7 @@ void kvevict_llama::OnBatch(std::span<const BatchRow> rows,
                             const ggml_tensor* cache) {
   const auto n_streams = cache->ne[2];
   const auto stream_cells = cache->ne[1];
+  n_streams_ = static_cast<uint32_t>(n_streams);
   const bool announced = n_streams == 1 && n_seq_max_ > 1;
   rows_.clear();
   for (const BatchRow& row : rows) {
@@ -136,6 +132,7 @@ void kvevict_llama::OnBatch(std::span<const BatchRow> rows,
     for (size_t r = rows_.size(); r-- > 0;) {
       if (static_cast<size_t>(rows_[r].seq) == s) rows_[r].later = later++;
     }
+    if (later > 0) MakeReady(sequences_[s]);
   }
 }
 
@@ -219,6 +216,31 @@ void kvevict_llama::AddToken(Sequence& s, int64_t position, int64_t cell) {
   ++s.next;
 }
 
+// Where a sequence has outgrown its budget, memory for the state of what will stay: its
+// first touch is a part of decoding then, not of the eviction.
+void kvevict_llama::MakeReady(const Sequence& s) {
+  if (recurrent_ || windowed_) return;
+  kvevict_resolved_policy tokens = {};
+  tokens.struct_size = sizeof tokens;
+  if (kvevict_policy_resolve(&policy_, s.n_cells, &tokens) != KVEVICT_OK ||
+      tokens.budget >= s.n_cells) {
+    return;
+  }
+  uint64_t of_cell = 0;
+  for (const Layer& layer : observer_.layers()) {
+    of_cell += layer.shape.k.row_bytes + layer.shape.v.row_bytes;
+  }
+  if (of_cell == 0) return;
+  constexpr uint64_t kCellHeader = 24, kLayerHeader = 24, kHeader = 1 << 14;
+  const uint64_t n_bytes = tokens.budget * (of_cell + kCellHeader) +
+                           observer_.layers().size() * kLayerHeader + kHeader;
+  try {
+    kept_state_.ReserveTouched(n_bytes);
+  } catch (const std::bad_alloc&) {
+    // The eviction asks again.
+  }
+}
+
 void kvevict_llama::Attach(llama_context* ctx) {
   if (ctx == nullptr) Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "ctx is NULL");
   if (llama_get_memory(ctx) == nullptr) {
@@ -226,15 +248,19 @@ void kvevict_llama::Attach(llama_context* ctx) {
   }
   const llama_model* model = llama_get_model(ctx);
   ctx_ = ctx;
+  state_ = kvevict::llama::ContextState(ctx);
   recurrent_ = llama_model_is_hybrid(model) || llama_model_is_recurrent(model);
   windowed_ = llama_model_n_swa(model) > 0;
   n_seq_max_ = llama_n_seq_max(ctx);
+  n_streams_ = 0;
   observer_.Reset();
   sequences_.clear();
   sequences_.resize(n_seq_max_);
   batch_.clear();
   rows_.clear();
   shapes_.clear();
+  sinks_.clear();
+  rope_factors_ = RopeFactors::kNone;
   plan_.reset();
 }
 
@@ -258,7 +284,7 @@ void kvevict_llama::SetBatch(const llama_batch& batch) {
   }
 }
 
-Sequence& kvevict_llama::Sync(llama_seq_id seq) {
+void kvevict_llama::CheckSeq(llama_seq_id seq) const {
   if (ctx_ == nullptr) {
     Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "no context is attached");
   }
@@ -266,6 +292,21 @@ Sequence& kvevict_llama::Sync(llama_seq_id seq) {
     Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "seq ", seq, " is not in [0, ",
          n_seq_max_, ")");
   }
+}
+
+void kvevict_llama::CheckFit(const Sequence& s, llama_seq_id seq) const {
+  if (s.unfit.empty()) return;
+  Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq, ": ", s.unfit,
+       ", so its cells are not known; remove it, and it can be decoded anew");
+}
+
+void kvevict_llama::Lose(llama_seq_id seq, const std::string& why) {
+  Forget(sequences_[static_cast<size_t>(seq)]);
+  Fail(KVEVICT_ERROR_INTERNAL, "sequence lost: seq ", seq, ": ", why);
+}
+
+Sequence& kvevict_llama::Sync(llama_seq_id seq) {
+  CheckSeq(seq);
   llama_synchronize(ctx_);
   Sequence& s = sequences_[static_cast<size_t>(seq)];
   const auto next = static_cast<uint32_t>(
@@ -294,109 +335,7 @@ Sequence& kvevict_llama::Sync(llama_seq_id seq) {
   return s;
 }
 
-// ---- Layers ---------------------------------------------------------------------
-
-// Places, in the observer's list, of the layers whose cache keeps every token.
-std::vector<size_t> kvevict_llama::FullLayers(llama_seq_id seq) {
-  const std::vector<Layer>& layers = observer_.layers();
-  std::vector<size_t> first, second;
-  const ggml_tensor* cells = nullptr;
-  for (size_t i = 0; i < layers.size(); ++i) {
-    if (layers[i].shape.n_kv_heads == 0 || layers[i].cells == nullptr) {
-      continue;
-    }
-    if (cells == nullptr) cells = layers[i].cells;
-    (layers[i].cells == cells ? first : second).push_back(i);
-  }
-  if (second.empty()) return first;
-  // Layers with a window have cells of their own, and mostly fewer of them.
-  const auto n_cells = [&](const std::vector<size_t>& group) {
-    return layers[group.front()].k->ne[1];
-  };
-  if (n_cells(first) != n_cells(second)) {
-    return n_cells(first) > n_cells(second) ? first : second;
-  }
-  // A state begins with the layers that keep everything.
-  Bytes bytes = FetchState(seq);
-  for (const std::vector<size_t>& group : {first, second}) {
-    std::vector<LayerShape> shapes;
-    for (const size_t i : group) shapes.push_back(layers[i].shape);
-    const auto state = State::Parse(bytes.span(), shapes, PartialBytes(seq));
-    if (!state || state->n_cells() == 0) continue;
-    const auto* row =
-        reinterpret_cast<const uint8_t*>(state->View(shapes.front(), 0).k.data);
-    const Layer& layer = layers[group.front()];
-    std::vector<uint8_t> cell(layer.shape.k.row_bytes);
-    for (int64_t c = 0; c < layer.k->ne[1] * layer.k->ne[2]; ++c) {
-      ReadTensor(layer.k, cell.data(), c * cell.size(), cell.size());
-      if (std::memcmp(cell.data(), row, cell.size()) == 0) return group;
-    }
-  }
-  Fail(KVEVICT_ERROR_UNSUPPORTED,
-       "the cache has a form that is not known: none of its layers is where a "
-       "state begins");
-}
-
-void kvevict_llama::MakePlan(llama_seq_id seq) {
-  const std::vector<Layer>& layers = observer_.layers();
-  const std::vector<size_t> full = FullLayers(seq);
-  if (full.empty()) {
-    Fail(KVEVICT_ERROR_INVALID_ARGUMENT,
-         "no layer that keeps all tokens has been seen: llama_decode() comes "
-         "first, in a context with kvevict_llama_install()");
-  }
-  std::vector<LayerShape> shapes;
-  for (const size_t i : full) shapes.push_back(layers[i].shape);
-  AdoptLayers(std::move(shapes),
-              static_cast<uint32_t>(layers[full.front()].k->ne[1]));
-}
-
-void kvevict_llama::AdoptLayers(std::vector<LayerShape> shapes,
-                                uint32_t max_tokens) {
-  if (max_tokens == 0) {
-    const uint32_t n = llama_n_ctx_seq(ctx_);
-    max_tokens = (n + kCellPadding - 1) / kCellPadding * kCellPadding;
-  }
-  std::vector<kvevict_layer_geometry> layers;
-  for (const LayerShape& shape : shapes) {
-    kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
-    layer.n_q_heads = shape.n_q_heads;
-    layer.n_kv_heads = shape.n_kv_heads;
-    layer.k_dtype = shape.k.dtype();
-    layer.v_dtype = shape.v.dtype();
-    if (layer.k_dtype != KVEVICT_DTYPE_OPAQUE) {
-      layer.k_head_dim = shape.k.head_dim;
-    }
-    if (shape.v.head_dim == 0) {
-      layer.v_dtype = KVEVICT_DTYPE_F32;
-    } else if (layer.v_dtype != KVEVICT_DTYPE_OPAQUE) {
-      layer.v_head_dim = shape.v.head_dim;
-    }
-    layer.softmax_scale = shape.scale;
-    layers.push_back(layer);
-  }
-  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  geometry.n_layers = static_cast<uint32_t>(layers.size());
-  geometry.max_tokens = max_tokens;
-  geometry.layers = layers.data();
-  geometry.layers_len = layers.size();
-  own_scores_ = query_rows_ > 0 && std::any_of(shapes.begin(), shapes.end(),
-                                               kvevict::llama::NeedsOwnScores);
-  const kvevict_policy policy =
-      own_scores_ ? kvevict::llama::ByOwnScores(policy_) : policy_;
-  kvevict_plan* plan = nullptr;
-  Check(kvevict_plan_create(context_, &geometry, &policy, nullptr, &plan));
-  plan_.reset(plan);
-  shapes_ = std::move(shapes);
-}
-
-uint32_t kvevict_llama::LayerIndex(uint32_t i) const {
-  if (i >= shapes_.size()) {
-    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "index ", i, " >= ", shapes_.size(),
-         " layers that are evicted");
-  }
-  return static_cast<uint32_t>(shapes_[i].index);
-}
+// ---- What is asked of them --------------------------------------------------------
 
 const kvevict_sequence* kvevict_llama::Handle(llama_seq_id seq) {
   return Sync(seq).handle.get();

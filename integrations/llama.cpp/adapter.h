@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "bytes.h"
+#include "context_state.h"
 #include "include/kvevict-llama.h"
 #include "layers.h"
 #include "observer.h"
 #include "query_rows.h"
-#include "state.h"
 
 namespace kvevict::llama {
 
@@ -55,12 +55,19 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
  private:
   using Sequence = kvevict::llama::Sequence;
   using State = kvevict::llama::State;
-  using Bytes = kvevict::llama::Bytes;
+  using SinkLogits = kvevict::llama::SinkLogits;
+  using RopeFactors = kvevict::llama::RopeFactors;
   using LayerShape = kvevict::llama::LayerShape;
   using Layer = kvevict::llama::Layer;
   struct Eviction;
-  struct Lengths {
+  // A sequence that another adapter or a file had.
+  struct Incoming {
+    std::span<const LayerShape> shapes;
+    std::span<const float> sinks;
+    std::span<const uint8_t> saved;  // by kvevict_sequence_save()
+    std::span<uint8_t> state;
     uint32_t next, evicted_at, n_cells;
+    RopeFactors rope_factors;
   };
 
   void OnBatch(std::span<const kvevict::llama::BatchRow> rows,
@@ -72,34 +79,39 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   void TakeBack(Sequence& s, uint32_t position);
   void Forget(Sequence& s);
 
-  // adapter.cc: brings a sequence to what llama.cpp has of it; throws if it is none.
+  // adapter.cc: the sequence, brought to what llama.cpp has of it; throws if there is
+  // none.
   Sequence& Sync(llama_seq_id seq);
+  void CheckSeq(llama_seq_id seq) const;
+  void CheckFit(const Sequence& s, llama_seq_id seq) const;
+  void MakeReady(const Sequence& s);
+  // Throws: llama.cpp did not take a state.
+  [[noreturn]] void Lose(llama_seq_id seq, const std::string& why);
+
+  // plan.cc
   void MakePlan(llama_seq_id seq);
-  void AdoptLayers(std::vector<LayerShape> shapes, uint32_t max_tokens);
+  void AdoptLayers(std::vector<LayerShape> shapes, SinkLogits sinks,
+                   uint32_t max_tokens);
   std::vector<size_t> FullLayers(llama_seq_id seq);
+  const Layer& LiveLayer(size_t i) const;
+  uint64_t CellBytes() const;
+
+  // receive.cc: makes a sequence what another adapter or a file had.
+  void Receive(llama_seq_id seq, const Incoming& incoming);
+  void CheckIncoming(llama_seq_id seq, const Incoming& incoming);
 
   // evict.cc
-  void CheckFit(const Sequence& s, llama_seq_id seq) const;
   void CheckPolicyFits() const;
   const char* WhyNotInPlace(const Sequence& s) const;
   void EvictInPlace(llama_seq_id seq, Eviction& eviction);
   void EvictState(llama_seq_id seq, Eviction& eviction);
   bool WouldKeepAll(const Sequence& s, llama_seq_id seq) const;
   std::vector<kvevict_view> LiveViews(llama_seq_id seq) const;
-  // Makes a sequence what another adapter or a file had.
-  void Receive(llama_seq_id seq, const std::vector<LayerShape>& shapes,
-               std::span<const uint8_t> saved, std::span<const uint8_t> state,
-               const Lengths& lengths);
   void Run(Sequence& s, Eviction& eviction,
            const std::vector<kvevict_view>& views);
-  void Order(State& state, const std::vector<kvevict_view>& views) const;
-  std::vector<int32_t> Positions(const Sequence& s) const;
-  Bytes FetchState(llama_seq_id seq) const;
-  State ParseState(llama_seq_id seq, std::span<uint8_t> bytes) const;
-  uint64_t PartialBytes(llama_seq_id seq) const;
-  void StoreState(llama_seq_id seq, std::span<const uint8_t> bytes);
-  const Layer& LiveLayer(size_t i) const;
-  uint64_t CellBytes() const;
+  void FindQueries(const Sequence& s, size_t layer, kvevict_plane* plane,
+                   kvevict_signal_inputs* inputs) const;
+  void Order(State& state, const std::vector<kvevict_view>& views);
 
   kvevict_policy policy_;
   uint32_t query_rows_ = 0;  // 0: the policy reads none
@@ -110,9 +122,11 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   bool asked_ = false, chained_asked_ = false;  // for the node asked for last
 
   llama_context* ctx_ = nullptr;
+  kvevict::llama::ContextState state_;
   bool recurrent_ = false;  // has state of other kinds than cells
   bool windowed_ = false;
   uint32_t n_seq_max_ = 1;
+  uint32_t n_streams_ = 0;  // 0: not known yet
   kvevict::llama::Observer observer_{this};
   std::vector<Sequence> sequences_;
   std::vector<llama_seq_id> batch_;  // of the rows announced
@@ -127,8 +141,13 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
 
   // The layers that are evicted, once known.
   std::vector<LayerShape> shapes_;
-  bool own_scores_ = false;  // the plan takes WindowScores()
+  SinkLogits sinks_;
+  RopeFactors rope_factors_ = RopeFactors::kNone;
   kvevict::llama::PlanHandle plan_;
+  // Kept from one eviction to the next: their workspace, and the state of what stays in
+  // place, which decoding makes ready.
+  kvevict::llama::Bytes workspace_;
+  kvevict::llama::Bytes kept_state_;
 };
 
 #endif  // KVEVICT_INTEGRATIONS_LLAMA_ADAPTER_H_

@@ -1,30 +1,48 @@
-// Memory for a state or a workspace: megabytes, used once, so not filled.
+// Memory for a state or a workspace: megabytes, so not filled.
 #ifndef KVEVICT_INTEGRATIONS_LLAMA_BYTES_H_
 #define KVEVICT_INTEGRATIONS_LLAMA_BYTES_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
+#include <new>
 
 namespace kvevict::llama {
 
 class Bytes {
  public:
-  explicit Bytes(size_t n) : data_(new uint8_t[n]), size_(n) {}
+  // Aligned for any workspace of the CPU; moves when it grows.
+  uint8_t* data() const { return data_.get(); }
+  size_t size() const { return size_; }
 
-  std::span<uint8_t> span() const { return {data_.get(), size_}; }
+  // At least so many, with any content.
+  void Reserve(size_t n) {
+    if (n <= size_) return;
+    data_.reset();
+    size_ = 0;
+    data_.reset(new (std::align_val_t(kAlignment)) uint8_t[n]);
+    size_ = n;
+  }
 
-  // All but what it takes to begin at a multiple of `alignment`.
-  void* Aligned(size_t alignment) const {
-    void* p = data_.get();
-    size_t space = size_;
-    return std::align(alignment, 1, p, space);
+  // The same, and in memory: the first touch of a page costs more than its copy.
+  void ReserveTouched(size_t n) {
+    if (n <= size_) return;
+    Reserve(n);
+    volatile uint8_t* const data = data_.get();
+    for (size_t i = 0; i < n; i += kPageBytes) data[i] = 0;
   }
 
  private:
-  std::unique_ptr<uint8_t[]> data_;
-  size_t size_;
+  static constexpr size_t kAlignment = 64;
+  static constexpr size_t kPageBytes = 4096;
+
+  struct Free {
+    void operator()(uint8_t* p) const {
+      ::operator delete[](p, std::align_val_t(kAlignment));
+    }
+  };
+  std::unique_ptr<uint8_t[], Free> data_;
+  size_t size_ = 0;
 };
 
 }  // namespace kvevict::llama

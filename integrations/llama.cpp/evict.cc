@@ -5,7 +5,6 @@
 
 #include "adapter.h"
 #include "error.h"
-#include "own_scores.h"
 
 using kvevict::llama::Bytes;
 using kvevict::llama::Check;
@@ -13,11 +12,9 @@ using kvevict::llama::Fail;
 using kvevict::llama::IsStateSize;
 using kvevict::llama::Layer;
 using kvevict::llama::LayerShape;
-using kvevict::llama::QueryRows;
 using kvevict::llama::Sequence;
 using kvevict::llama::SequenceHandle;
 using kvevict::llama::State;
-using kvevict::llama::WindowScores;
 
 namespace {
 
@@ -28,10 +25,14 @@ double MillisecondsSince(Clock::time_point start) {
       .count();
 }
 
-uint32_t StoredLength(const SequenceHandle& handle) {
+std::vector<int32_t> PositionsOf(const kvevict_sequence* sequence) {
   uint32_t n = 0;
-  Check(kvevict_sequence_stored_length(handle.get(), 0, 0, &n));
-  return n;
+  Check(kvevict_sequence_stored_length(sequence, 0, 0, &n));
+  std::vector<int32_t> positions(n);
+  size_t n_written = 0;
+  Check(kvevict_sequence_keep_positions(sequence, 0, 0, positions.data(), n,
+                                        &n_written));
+  return positions;
 }
 
 }  // namespace
@@ -43,12 +44,6 @@ struct kvevict_llama::Eviction {
 };
 
 // ---- What can be held -----------------------------------------------------------
-
-void kvevict_llama::CheckFit(const Sequence& s, llama_seq_id seq) const {
-  if (s.unfit.empty()) return;
-  Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq, ": ", s.unfit,
-       ", so its cells are not known; remove it, and it can be decoded anew");
-}
 
 void kvevict_llama::CheckPolicyFits() const {
   const bool one_list = policy_.scope == KVEVICT_SCOPE_MODEL ||
@@ -71,79 +66,40 @@ void kvevict_llama::CheckPolicyFits() const {
   }
 }
 
-const Layer& kvevict_llama::LiveLayer(size_t i) const {
-  for (const Layer& layer : observer_.layers()) {
-    if (layer.shape.index != shapes_[i].index) continue;
-    if (layer.shape != shapes_[i]) {
-      Fail(KVEVICT_ERROR_UNSUPPORTED, "layer ", shapes_[i].index,
-           ": its cache or attention is not as it was");
-    }
-    return layer;
-  }
-  Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "layer ", shapes_[i].index,
-       " has not been seen: llama_decode() comes first");
-}
-
-uint64_t kvevict_llama::CellBytes() const {
-  uint64_t bytes = 0;
-  for (const LayerShape& shape : shapes_) {
-    bytes += shape.k.row_bytes + (shape.v.head_dim > 0 ? shape.v.row_bytes : 0);
-  }
-  return bytes;
-}
-
-// ---- llama.cpp's state ----------------------------------------------------------
-
-Bytes kvevict_llama::FetchState(llama_seq_id seq) const {
-  Bytes bytes(llama_state_seq_get_size(ctx_, seq));
-  const auto span = bytes.span();
-  if (span.empty() || llama_state_seq_get_data(ctx_, span.data(), span.size(),
-                                               seq) != span.size()) {
-    Fail(KVEVICT_ERROR_INTERNAL, "seq ", seq,
-         ": llama_state_seq_get_data() failed");
-  }
-  return bytes;
-}
-
-// The size, with header, of what is in a state besides cells that keep everything.
-uint64_t kvevict_llama::PartialBytes(llama_seq_id seq) const {
-  if (!recurrent_ && !windowed_) return 0;
-  return llama_state_seq_get_size_ext(ctx_, seq,
-                                      LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
-}
-
-State kvevict_llama::ParseState(llama_seq_id seq,
-                                std::span<uint8_t> bytes) const {
-  auto state = State::Parse(bytes, shapes_, PartialBytes(seq));
-  // Models with windows may have one cache for all layers, as with a full window.
-  if (!state) state = State::Parse(bytes, shapes_, 0);
-  if (!state) {
-    Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq, ": llama.cpp's state of ",
-         bytes.size(), " bytes has a form that is not known");
-  }
-  return *state;
-}
-
-void kvevict_llama::StoreState(llama_seq_id seq,
-                               std::span<const uint8_t> bytes) {
-  if (llama_state_seq_set_data(ctx_, bytes.data(), bytes.size(), seq) ==
-      bytes.size()) {
-    return;
-  }
-  llama_memory_seq_rm(llama_get_memory(ctx_), seq, -1, -1);
-  Forget(sequences_[static_cast<size_t>(seq)]);
-  Fail(KVEVICT_ERROR_INTERNAL, "sequence lost: llama.cpp did not take ",
-       bytes.size(), " bytes of state for seq ", seq);
-}
-
 // ---- The eviction ---------------------------------------------------------------
 
-std::vector<int32_t> kvevict_llama::Positions(const Sequence& s) const {
-  std::vector<int32_t> positions(StoredLength(s.handle));
-  size_t n = 0;
-  Check(kvevict_sequence_keep_positions(s.handle.get(), 0, 0, positions.data(),
-                                        positions.size(), &n));
-  return positions;
+// The last query rows of a layer as an input of its signal.
+void kvevict_llama::FindQueries(const Sequence& s, size_t layer,
+                                kvevict_plane* plane,
+                                kvevict_signal_inputs* inputs) const {
+  const LayerShape& shape = shapes_[layer];
+  const auto index = static_cast<size_t>(shape.index);
+  size_t known =
+      index < s.queries.size() ? s.queries[index].n_before(s.next) : 0;
+  size_t wanted = policy_.obs_window;
+  if (policy_.kind == KVEVICT_POLICY_NON_CAUSAL) wanted = s.n_cells;
+  if (policy_.kind == KVEVICT_POLICY_H2O) {
+    // Rows from before an eviction saw keys that are gone.
+    known = std::min<size_t>(
+        {known, s.n_cells,
+         s.evicted_at == 0 ? s.n_cells : s.next - s.evicted_at});
+    wanted = std::max<size_t>(known, 1);
+  }
+  if (known < wanted) {
+    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "layer ", shape.index,
+         ": the policy scores by the last ", wanted, " queries, of which ",
+         known, " are known");
+  }
+  const size_t row = size_t{shape.n_q_heads} * shape.k.head_dim;
+  *plane = KVEVICT_PLANE_INIT;
+  plane->data = reinterpret_cast<uint64_t>(s.queries[index].Last(wanted));
+  plane->dtype = KVEVICT_DTYPE_F32;
+  plane->head_dim = shape.k.head_dim;
+  plane->token_stride_bytes = static_cast<int64_t>(row * sizeof(float));
+  plane->head_stride_bytes = shape.k.head_dim * int64_t{sizeof(float)};
+  *inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+  inputs->queries = plane;
+  inputs->n_query_rows = static_cast<uint32_t>(wanted);
 }
 
 void kvevict_llama::Run(Sequence& s, Eviction& eviction,
@@ -160,49 +116,11 @@ void kvevict_llama::Run(Sequence& s, Eviction& eviction,
   options.protected_positions_len = kept.size();
 
   const auto start = Clock::now();
-  std::vector<kvevict_plane> planes(shapes_.size()), score_planes(planes);
-  std::vector<std::vector<float>> scores(shapes_.size());
+  std::vector<kvevict_plane> planes(shapes_.size());
   std::vector<kvevict_signal_inputs> inputs(shapes_.size());
   if (query_rows_ > 0 && options.inputs == nullptr) {
     for (size_t i = 0; i < shapes_.size(); ++i) {
-      const LayerShape& shape = shapes_[i];
-      const auto index = static_cast<size_t>(shape.index);
-      size_t known =
-          index < s.queries.size() ? s.queries[index].n_before(s.next) : 0;
-      size_t wanted = policy_.obs_window;
-      if (policy_.kind == KVEVICT_POLICY_NON_CAUSAL) wanted = s.n_cells;
-      if (policy_.kind == KVEVICT_POLICY_H2O) {
-        // Rows from before an eviction saw keys that are gone.
-        known = std::min<size_t>(
-            {known, s.n_cells,
-             s.evicted_at == 0 ? s.n_cells : s.next - s.evicted_at});
-        wanted = std::max<size_t>(known, 1);
-      }
-      if (known < wanted) {
-        Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "layer ", shape.index,
-             ": the policy scores by the last ", wanted, " queries, of which ",
-             known, " are known");
-      }
-      const size_t row = size_t{shape.n_q_heads} * shape.k.head_dim;
-      kvevict_plane& plane = planes[i] = KVEVICT_PLANE_INIT;
-      plane.data = reinterpret_cast<uint64_t>(s.queries[index].Last(wanted));
-      plane.dtype = KVEVICT_DTYPE_F32;
-      plane.head_dim = shape.k.head_dim;
-      plane.token_stride_bytes = static_cast<int64_t>(row * sizeof(float));
-      plane.head_stride_bytes = shape.k.head_dim * int64_t{sizeof(float)};
-      inputs[i] = KVEVICT_SIGNAL_INPUTS_INIT;
-      inputs[i].queries = &plane;
-      inputs[i].n_query_rows = static_cast<uint32_t>(wanted);
-      if (!own_scores_) continue;
-      if (s.n_cells < wanted) continue;
-      scores[i] = WindowScores(context_, policy_, shape, LiveLayer(i).sinks,
-                               views[i], plane, s.n_cells);
-      kvevict_plane& given = score_planes[i] = KVEVICT_PLANE_INIT;
-      given.data = reinterpret_cast<uint64_t>(scores[i].data());
-      given.dtype = KVEVICT_DTYPE_F32;
-      given.head_dim = 1;
-      inputs[i] = KVEVICT_SIGNAL_INPUTS_INIT;
-      inputs[i].scores = &given;
+      FindQueries(s, i, &planes[i], &inputs[i]);
     }
     options.inputs = inputs.data();
     options.inputs_len = inputs.size();
@@ -211,14 +129,12 @@ void kvevict_llama::Run(Sequence& s, Eviction& eviction,
   kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
   Check(kvevict_plan_workspace(plan_.get(), KVEVICT_OPERATION_EVICT, s.n_cells,
                                &size));
-  Bytes workspace(size.best_bytes + size.alignment);
+  workspace_.Reserve(size.best_bytes);
   Check(kvevict_sequence_evict(eviction.handle, views.data(), views.size(),
-                               &options, workspace.Aligned(size.alignment),
-                               size.best_bytes, nullptr));
+                               &options, workspace_.data(), size.best_bytes,
+                               nullptr));
   eviction.report.evict_ms = MillisecondsSince(start);
 
-  kvevict_evict_report done = KVEVICT_EVICT_REPORT_INIT;
-  Check(kvevict_sequence_report(eviction.handle, &done, nullptr, 0));
   uint32_t n = 0;
   Check(kvevict_sequence_stored_length(eviction.handle, 0, 0, &n));
   eviction.report.evicted = n < s.n_cells ? 1 : 0;
@@ -259,14 +175,14 @@ std::vector<kvevict_view> kvevict_llama::LiveViews(llama_seq_id seq) const {
 void kvevict_llama::EvictInPlace(llama_seq_id seq, Eviction& eviction) {
   Sequence& s = sequences_[static_cast<size_t>(seq)];
   const auto n_streams = static_cast<uint32_t>(LiveLayer(0).k->ne[2]);
-  const size_t size = llama_state_seq_get_size(ctx_, seq);
+  const size_t size = state_.Size(seq);
   if (!IsStateSize(shapes_, n_streams, s.n_cells, size)) {
     Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq, ": its state of ", size,
          " bytes is not that of the ", s.n_cells,
          " cells decoded; some were removed, shifted or copied, or the form is "
          "not known");
   }
-  const std::vector<int32_t> before = Positions(s);
+  const std::vector<int32_t> before = PositionsOf(s.handle.get());
   Run(s, eviction, LiveViews(seq));
   if (eviction.report.evicted == 0) return;
   eviction.report.in_place = 1;
@@ -275,25 +191,24 @@ void kvevict_llama::EvictInPlace(llama_seq_id seq, Eviction& eviction) {
   const uint32_t kept = eviction.report.cells_after;
   llama_memory_seq_rm(llama_get_memory(ctx_), seq, before[kept], -1);
   try {
-    Bytes bytes = FetchState(seq);
-    State state = ParseState(seq, bytes.span());
+    const auto bytes = state_.Fetch(seq, kept_state_);
+    State state = state_.Parse(seq, bytes, shapes_);
     if (state.n_cells() != kept) {
       Fail(KVEVICT_ERROR_INTERNAL, state.n_cells(), " cells are left of ",
            kept);
     }
-    StoreState(seq, bytes.span().first(state.Tighten(Positions(s))));
+    const size_t n_bytes = state.Tighten(PositionsOf(s.handle.get()));
+    if (state_.Store(seq, bytes.first(n_bytes))) return;
   } catch (const std::exception& error) {
     llama_memory_seq_rm(llama_get_memory(ctx_), seq, -1, -1);
-    Forget(s);
-    const std::string what = error.what();
-    Fail(KVEVICT_ERROR_INTERNAL,
-         what.starts_with("sequence lost") ? "" : "sequence lost: ", what);
+    Lose(seq, error.what());
   }
+  Lose(seq, "llama.cpp did not take the state of what stays");
 }
 
 // Brings the rows of a state into the order of their positions.
 void kvevict_llama::Order(State& state,
-                          const std::vector<kvevict_view>& views) const {
+                          const std::vector<kvevict_view>& views) {
   std::vector<int32_t> order(state.n_cells());
   std::iota(order.begin(), order.end(), 0);
   const auto earlier = [&](int32_t a, int32_t b) {
@@ -314,8 +229,8 @@ void kvevict_llama::Order(State& state,
     move.keep = &keep;
     kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
     Check(kvevict_reorder_workspace(context_, &move, 1, &size));
-    Bytes workspace(size.best_bytes + size.alignment);
-    Check(kvevict_reorder(context_, &move, 1, workspace.Aligned(size.alignment),
+    workspace_.Reserve(size.best_bytes);
+    Check(kvevict_reorder(context_, &move, 1, workspace_.data(),
                           size.best_bytes, nullptr));
   }
   state.ReorderCells(order);
@@ -323,9 +238,10 @@ void kvevict_llama::Order(State& state,
 
 void kvevict_llama::EvictState(llama_seq_id seq, Eviction& eviction) {
   Sequence& s = sequences_[static_cast<size_t>(seq)];
-  Bytes bytes = FetchState(seq);
-  State state = ParseState(seq, bytes.span());
-  const std::vector<int32_t> before = Positions(s);
+  Bytes memory;
+  const auto bytes = state_.Fetch(seq, memory);
+  State state = state_.Parse(seq, bytes, shapes_);
+  const std::vector<int32_t> before = PositionsOf(s.handle.get());
   if (state.n_cells() != before.size()) {
     Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq, ": llama.cpp has ",
          state.n_cells(), " cells, of which ", before.size(),
@@ -343,11 +259,14 @@ void kvevict_llama::EvictState(llama_seq_id seq, Eviction& eviction) {
          " in llama.cpp; it was shifted");
   }
   Run(s, eviction, views);
+  const std::vector<int32_t> kept = PositionsOf(eviction.handle);
 
   kvevict_llama* const target = eviction.options.target;
   if (target == nullptr) {
     if (eviction.report.evicted == 0) return;
-    StoreState(seq, bytes.span().first(state.Tighten(Positions(s))));
+    if (!state_.Store(seq, bytes.first(state.Tighten(kept)))) {
+      Lose(seq, "llama.cpp did not take the state of what stays");
+    }
     s.placed = false;
     s.in_order = n_seq_max_ == 1 || state.n_streams() > 1;
     return;
@@ -358,52 +277,16 @@ void kvevict_llama::EvictState(llama_seq_id seq, Eviction& eviction) {
   std::vector<uint8_t> saved(n_saved);
   Check(
       kvevict_sequence_save(eviction.handle, saved.data(), n_saved, &n_saved));
-  std::vector<int32_t> kept(eviction.report.cells_after);
-  Check(kvevict_sequence_keep_positions(eviction.handle, 0, 0, kept.data(),
-                                        kept.size(), &n_saved));
-  const uint32_t evicted_at =
-      eviction.report.evicted != 0 ? s.next : s.evicted_at;
-  target->Receive(eviction.options.target_seq, shapes_, saved,
-                  bytes.span().first(state.Tighten(kept)),
-                  {s.next, evicted_at, eviction.report.cells_after});
-}
-
-void kvevict_llama::Receive(llama_seq_id seq,
-                            const std::vector<LayerShape>& shapes,
-                            std::span<const uint8_t> saved,
-                            std::span<const uint8_t> state,
-                            const Lengths& lengths) {
-  if (ctx_ == nullptr) {
-    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "no context is attached");
-  }
-  if (seq < 0 || static_cast<uint32_t>(seq) >= n_seq_max_) {
-    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "seq ", seq, " is not in [0, ",
-         n_seq_max_, ")");
-  }
-  if (plan_ != nullptr && shapes != shapes_) {
-    Fail(KVEVICT_ERROR_INVALID_ARGUMENT,
-         "the context has another model, other cache types or other flash "
-         "attention than the state");
-  }
-  if (lengths.n_cells > llama_n_ctx_seq(ctx_)) {
-    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "the context has room for ",
-         llama_n_ctx_seq(ctx_), " cells < ", lengths.n_cells);
-  }
-  if (plan_ == nullptr) AdoptLayers(shapes, 0);
-  kvevict_sequence* handle = nullptr;
-  Check(kvevict_sequence_create(plan_.get(), &handle));
-  SequenceHandle loaded(handle);
-  Check(kvevict_sequence_load(handle, saved.data(), saved.size(), nullptr));
-
-  StoreState(seq, state);
-  Sequence& s = sequences_[static_cast<size_t>(seq)];
-  Forget(s);
-  s.handle = std::move(loaded);
-  s.next = lengths.next;
-  s.evicted_at = lengths.evicted_at;
-  s.n_cells = lengths.n_cells;
-  s.placed = false;
-  s.in_order = n_seq_max_ == 1;
+  target->Receive(
+      eviction.options.target_seq,
+      {.shapes = shapes_,
+       .sinks = sinks_,
+       .saved = saved,
+       .state = bytes.first(state.Tighten(kept)),
+       .next = s.next,
+       .evicted_at = eviction.report.evicted != 0 ? s.next : s.evicted_at,
+       .n_cells = eviction.report.cells_after,
+       .rope_factors = rope_factors_});
 }
 
 void kvevict_llama::Evict(llama_seq_id seq,

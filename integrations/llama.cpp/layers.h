@@ -50,6 +50,13 @@ struct Layer {
   const ggml_tensor* logits = nullptr;  // K q, until its softmax is seen
 };
 
+// Which factors LongRoPE has turned keys by.
+enum class RopeFactors : uint32_t { kNone = 0, kShort = 1, kLong = 2 };
+
+// Logits of the sinks of all layers' query heads, layer by layer, or none if no layer has
+// any: kvevict_geometry.sink_logits.
+using SinkLogits = std::vector<float>;
+
 // The view of a stream of n_cells cells whose K and V begin at these addresses.
 kvevict_view CacheView(const LayerShape& shape, uint64_t k, uint64_t v,
                        uint64_t n_cells);

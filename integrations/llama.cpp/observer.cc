@@ -62,6 +62,16 @@ Rows ValueRows(const ggml_tensor* view, const ggml_tensor* root, int tokens) {
   return rows;
 }
 
+void FindFactors(const ggml_tensor* factors, RopeFactors& found) {
+  if (factors == nullptr) return;
+  const char* name = Root(factors)->name;
+  if (std::strstr(name, "rope_factors_long") != nullptr) {
+    found = RopeFactors::kLong;
+  } else if (std::strstr(name, "rope_factors_short") != nullptr) {
+    found = RopeFactors::kShort;
+  }
+}
+
 void ReadSinks(const ggml_tensor* sinks, Layer& layer) {
   layer.shape.has_sinks = sinks != nullptr ? 1 : 0;
   // Weights of the model: they do not change.
@@ -86,6 +96,7 @@ void Observer::Reset() {
   layers_.clear();
   seen_.clear();
   positions_ = nullptr;
+  rope_factors_ = RopeFactors::kNone;
 }
 
 size_t Observer::Find(int32_t index) {
@@ -109,6 +120,7 @@ bool Observer::Ask(const ggml_tensor* node, bool wants_queries) {
         listener_->OnShift();
       } else {
         positions_ = node->src[1];
+        FindFactors(node->src[2], rope_factors_);
       }
       return false;
     case GGML_OP_SET_ROWS:

@@ -48,6 +48,7 @@ class Observer {
 
   // Ascending by index. Grows while the first graph is computed.
   const std::vector<Layer>& layers() const { return layers_; }
+  RopeFactors rope_factors() const { return rope_factors_; }
 
  private:
   struct Seen {
@@ -66,6 +67,7 @@ class Observer {
   std::vector<BatchRow> rows_;
   std::vector<uint8_t> bytes_;
   const ggml_tensor* positions_ = nullptr;
+  RopeFactors rope_factors_ = RopeFactors::kNone;
   uint64_t n_graphs_ = 0;
   size_t attending_ = 0;  // the layer whose node has been asked for
 };

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "adapter.h"
 #include "error.h"
@@ -20,17 +21,19 @@ namespace {
 struct Header {
   char magic[8] = {'K', 'V', 'E', 'L', 'L', 'A', 'M', 'A'};
   uint32_t version = 1;
+  uint32_t rope_factors = 0;
   uint32_t next = 0;
   uint32_t evicted_at = 0;
   uint32_t n_cells = 0;
   uint32_t n_layers = 0;
   uint32_t layer_bytes = sizeof(LayerShape);
+  uint32_t n_sinks = 0;
   uint64_t n_tokens = 0;
   uint64_t saved_bytes = 0;
   uint64_t state_bytes = 0;
-  uint64_t checksum = 0;  // of what follows
+  uint64_t checksum = 0;  // of all bytes, this one as 0
 };
-static_assert(sizeof(Header) == 64);
+static_assert(sizeof(Header) == 72);
 static_assert(sizeof(LayerShape) == 80);
 
 struct CloseFile {
@@ -74,21 +77,25 @@ void kvevict_llama::Save(llama_seq_id seq, const char* path,
   Check(kvevict_sequence_save(s.handle.get(), nullptr, 0, &n_saved));
   std::vector<uint8_t> saved(n_saved);
   Check(kvevict_sequence_save(s.handle.get(), saved.data(), n_saved, &n_saved));
-  const Bytes state = FetchState(seq);
+  Bytes memory;
+  const std::span<const uint8_t> state = state_.Fetch(seq, memory);
 
   const std::span<const uint8_t> parts[] = {
-      AsBytes(std::span<const LayerShape>(shapes_)), AsBytes(tokens), saved,
-      state.span()};
-  Checksum checksum;
-  for (const auto& part : parts) checksum.Add(part);
+      AsBytes(std::span<const LayerShape>(shapes_)),
+      AsBytes(std::span<const float>(sinks_)), AsBytes(tokens), saved, state};
   Header header;
   header.next = s.next;
   header.evicted_at = s.evicted_at;
   header.n_cells = s.n_cells;
   header.n_layers = static_cast<uint32_t>(shapes_.size());
+  header.n_sinks = static_cast<uint32_t>(sinks_.size());
+  header.rope_factors = static_cast<uint32_t>(rope_factors_);
   header.n_tokens = tokens.size();
   header.saved_bytes = n_saved;
-  header.state_bytes = state.span().size();
+  header.state_bytes = state.size();
+  Checksum checksum;
+  checksum.Add(AsBytes(std::span<const Header>(&header, 1)));
+  for (const auto& part : parts) checksum.Add(part);
   header.checksum = checksum.sum();
 
   const std::string unfinished = std::string(path) + ".part";
@@ -129,28 +136,39 @@ size_t kvevict_llama::Load(llama_seq_id seq, const char* path,
   std::error_code error;
   const uint64_t n_bytes = std::filesystem::file_size(path, error);
   const uint64_t layers_bytes = uint64_t{header.n_layers} * sizeof(LayerShape);
+  const uint64_t sinks_bytes = uint64_t{header.n_sinks} * sizeof(float);
   if (error || header.n_layers == 0 || header.n_tokens > n_bytes / 4 ||
       header.saved_bytes > n_bytes || header.state_bytes > n_bytes ||
-      sizeof header + layers_bytes + header.n_tokens * 4 + header.saved_bytes +
-              header.state_bytes !=
+      sizeof header + layers_bytes + sinks_bytes + header.n_tokens * 4 +
+              header.saved_bytes + header.state_bytes !=
           n_bytes) {
     refuse("is cut off or damaged: its length is not what it says");
   }
-  Bytes rest(n_bytes - sizeof header);
-  const auto all = rest.span();
+  Bytes rest;
+  rest.Reserve(n_bytes - sizeof header);
+  const std::span<uint8_t> all(rest.data(), n_bytes - sizeof header);
   if (std::fread(all.data(), 1, all.size(), file.get()) != all.size()) {
     FailSystem(path);
   }
-  const auto layer_bytes = all.first(layers_bytes);
-  const auto token_bytes = all.subspan(layers_bytes, header.n_tokens * 4);
-  const auto saved =
-      all.subspan(layers_bytes + token_bytes.size(), header.saved_bytes);
-  const auto state = all.last(header.state_bytes);
+  size_t at = 0;
+  const auto take = [&](uint64_t n) {
+    const auto part = all.subspan(at, n);
+    at += n;
+    return part;
+  };
+  const auto layer_bytes = take(layers_bytes);
+  const auto sink_bytes = take(sinks_bytes);
+  const auto token_bytes = take(header.n_tokens * 4);
+  const auto saved = take(header.saved_bytes);
+  const auto state = take(header.state_bytes);
+  const uint64_t written = std::exchange(header.checksum, 0);
   Checksum checksum;
-  for (const auto& part : {layer_bytes, token_bytes, saved, state}) {
+  checksum.Add(AsBytes(std::span<const Header>(&header, 1)));
+  for (const auto& part :
+       {layer_bytes, sink_bytes, token_bytes, saved, state}) {
     checksum.Add(part);
   }
-  if (checksum.sum() != header.checksum) refuse("is damaged");
+  if (checksum.sum() != written) refuse("is damaged");
   if (!tokens.empty() && tokens.size() < header.n_tokens) {
     Fail(KVEVICT_ERROR_INVALID_ARGUMENT, path, ": tokens_capacity ",
          tokens.size(), " < ", header.n_tokens, " saved tokens");
@@ -158,8 +176,16 @@ size_t kvevict_llama::Load(llama_seq_id seq, const char* path,
 
   std::vector<LayerShape> shapes(header.n_layers);
   std::memcpy(shapes.data(), layer_bytes.data(), layers_bytes);
-  Receive(seq, shapes, saved, state,
-          {header.next, header.evicted_at, header.n_cells});
+  std::vector<float> sinks(header.n_sinks);
+  if (!sinks.empty()) std::memcpy(sinks.data(), sink_bytes.data(), sinks_bytes);
+  Receive(seq, {.shapes = shapes,
+                .sinks = sinks,
+                .saved = saved,
+                .state = state,
+                .next = header.next,
+                .evicted_at = header.evicted_at,
+                .n_cells = header.n_cells,
+                .rope_factors = static_cast<RopeFactors>(header.rope_factors)});
   if (!tokens.empty()) {
     std::memcpy(tokens.data(), token_bytes.data(), token_bytes.size());
   }

@@ -76,6 +76,16 @@ bool IsStateSize(std::span<const LayerShape> layers, uint32_t n_streams,
       });
 }
 
+uint32_t State::CountStreams(std::span<const uint8_t> bytes) {
+  Reader in(bytes);
+  auto n = in.Take<uint32_t>();
+  if (n == kMagic) {
+    in.Take<int32_t>();
+    n = in.Take<uint32_t>();
+  }
+  return in.ok() && n <= kMaxStreams ? n : 0;
+}
+
 std::optional<State> State::Parse(std::span<uint8_t> bytes,
                                   std::span<const LayerShape> layers,
                                   uint64_t partial_bytes) {

@@ -38,6 +38,9 @@ class State {
                                     std::span<const LayerShape> layers,
                                     uint64_t partial_bytes);
 
+  // Of the cache that a state is of; 0: not a state.
+  static uint32_t CountStreams(std::span<const uint8_t> bytes);
+
   uint32_t n_cells() const { return n_cells_; }
   uint32_t n_streams() const { return n_streams_; }
   int32_t position(uint32_t cell) const;

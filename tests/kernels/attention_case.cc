@@ -84,6 +84,8 @@ std::vector<float> RunKernel(SimdTarget simd,
   args.group = in.group;
   args.head_dim = in.head_dim;
   args.scale = in.scale;
+  args.softcap = in.softcap;
+  if (!in.sinks.empty()) args.sinks = in.sinks.data();
   args.rows = {in.chunk > 0,   in.past_only,   in.weigh_by_past,
                in.max_of_rows, in.logit_heads, in.spread};
   args.measure = measure;

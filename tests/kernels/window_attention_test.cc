@@ -79,6 +79,46 @@ Test(window_attention, matches_the_oracle_on_random_shapes) {
   }
 }
 
+// Caps that bend the logits little, and to nearly one size; sinks far below and above
+// them, and none of a head.
+Test(window_attention, of_capped_logits_and_sinks_matches_the_oracle) {
+  Random random(TestSeed("window_attention/of_capped_logits_and_sinks"));
+  for (const float softcap : {0.0f, 0.1f, 1.5f, 50.0f}) {
+    for (const float sink : {-40.0f, 0.0f, 3.0f, 90.0f}) {
+      for (const uint32_t n_tokens : {9u, 64u, 200u}) {
+        oracle::WindowAttentionInput in =
+            RandomInput(n_tokens, 9, 3, 24, random);
+        in.softcap = softcap;
+        in.past_only = n_tokens == 200 && softcap == 1.5f;
+        in.sinks = {sink, sink + random.Gaussian(), -INFINITY};
+        ExpectOracle(in);
+      }
+    }
+  }
+}
+
+Test(window_attention, of_the_largest_logits_has_their_largest_sink) {
+  Random random(TestSeed("window_attention/of_the_largest_logits"));
+  oracle::WindowAttentionInput in = RandomInput(150, 12, 6, 16, random);
+  in.group = 2;
+  in.logit_heads = 3;
+  in.softcap = 0.7f;
+  for (uint32_t h = 0; h < 6; ++h) in.sinks.push_back(random.Gaussian());
+  ExpectOracle(in);
+}
+
+// Rows that see nothing but -infinity leave all to their sink.
+Test(window_attention, of_logits_of_minus_infinity_is_the_sinks) {
+  Random random(TestSeed("window_attention/of_logits_of_minus_infinity"));
+  oracle::WindowAttentionInput in = RandomInput(80, 4, 1, 8, random);
+  for (float& q : in.queries) q = std::abs(q) + 0.1f;
+  for (float& k : in.keys) k = -INFINITY;
+  in.sinks = {0.5f};
+  ForEachTarget([&](SimdTarget simd) {
+    for (const float weight : RunKernel(simd, in)) cr_assert(weight == 0.0f);
+  });
+}
+
 // PERFORMANCE: 2e-5 relative, whatever the tolerance of the oracle would allow.
 Test(window_attention, is_within_2e_5_on_realistic_data) {
   Random random(TestSeed("window_attention/is_within_2e_5_on_realistic_data"));

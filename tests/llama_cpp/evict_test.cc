@@ -53,6 +53,8 @@ std::vector<Case> Cases() {
   hybrid.arch = "lfm2";
   hybrid.n_layers = 4;
   hybrid.n_embd = hybrid.n_heads * hybrid.head_dim;
+  RandomModel sections = hybrid;  // of positions: M-RoPE
+  sections.arch = "qwen2vl";
   std::vector<Case> cases = {
       {"f32", llama, Types(GGML_TYPE_F32, false), true},
       {"f16", llama, Types(GGML_TYPE_F16, false), true},
@@ -64,13 +66,14 @@ std::vector<Case> Cases() {
       {"q4_0 flash", llama, Types(GGML_TYPE_Q4_0, true), true},
       {"MLA", latent, Types(GGML_TYPE_F32, false), true},
       {"MLA flash", latent, Types(GGML_TYPE_F16, true), true},
+      {"M-RoPE", sections, Types(GGML_TYPE_F32, false), true},
       {"window", window, Types(GGML_TYPE_F32, false), false},
       {"window flash", window, Types(GGML_TYPE_F16, true), false},
       {"full window", window, Types(GGML_TYPE_F16, true), false},
       {"hybrid", hybrid, Types(GGML_TYPE_F32, false), false},
   };
   cases.back().options.n_ubatch = 64;
-  cases[12].options.swa_full = true;
+  cases[cases.size() - 2].options.swa_full = true;
   return cases;
 }
 

@@ -2,8 +2,7 @@
 // llama.cpp, on a model of random weights with 8 layers and 8 KV heads of 64; the rows of
 // the table in docs/llama-cpp.md. Times are the processor's, of one thread, so that
 // others on the machine do not matter as much.
-#include <malloc.h>
-#include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "platform.h"
 #include "tests/llama_cpp/random_model.h"
 #include "tests/llama_cpp/session.h"
 
@@ -30,22 +30,16 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint32_t kChunk = 512;
 
+// getrusage() counts in ticks of milliseconds.
 double CpuSeconds() {
-  rusage usage;
-  getrusage(RUSAGE_THREAD, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) +
-           1e-6 * static_cast<double>(t.tv_usec);
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) +
+         1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 double ResidentMiB() {
-  malloc_trim(0);
-  std::ifstream statm("/proc/self/statm");
-  double all = 0, resident = 0;
-  statm >> all >> resident;
-  return resident * static_cast<double>(sysconf(_SC_PAGESIZE)) / (1 << 20);
+  return static_cast<double>(kvevict::llama_cli::ResidentBytes()) / (1 << 20);
 }
 
 double TokensPerSecond(Session& session) {
@@ -154,8 +148,11 @@ int main(int argc, char** argv) {
            Row{"f16, flash attention", GGML_TYPE_F16, true, false},
            Row{"f16, V transposed", GGML_TYPE_F16, false, false},
            Row{"q8_0, flash attention", GGML_TYPE_Q8_0, true, false},
-           Row{"f16, flash attention", GGML_TYPE_F16, true, true},
+           Row{"f32, flash attention", GGML_TYPE_F32, true, false},
            Row{"f32, V transposed", GGML_TYPE_F32, false, false},
+           Row{"f16, flash attention", GGML_TYPE_F16, true, true},
+           // llama.cpp decodes it slowly.
+           Row{"bf16, flash attention", GGML_TYPE_BF16, true, false},
        }) {
     Measure(model.get(), row, n_tokens, budget);
   }

@@ -76,6 +76,16 @@ Test(llama_program, a_budget_of_everything_changes_nothing) {
   cr_expect(result["full"]["nll"] == result["evicted"]["nll"]);
 }
 
+Test(llama_program, keeps_the_queries_that_a_policy_wants) {
+  NeedModels();
+  for (const char* policy : {"-p non-causal:budget=100 --json",
+                             "-p h2o:budget=100 --query-rows 400 --json"}) {
+    const Outcome run = Run(Text(policy));
+    cr_assert(run.status == 0, "%s", run.out.c_str());
+    cr_expect(json::parse(run.out)["evicted"]["cells"] == 100);
+  }
+}
+
 Test(llama_program, prints_a_table) {
   NeedModels();
   const Outcome run = Run(Text("--cache-type q8_0"));
@@ -101,6 +111,14 @@ Test(llama_program, says_what_is_wrong) {
   const Outcome text = Run(std::string("-m ") + kModel + " -f /nowhere.txt");
   cr_expect(text.status == 1);
   cr_expect(text.out.find("/nowhere.txt: cannot be read") != std::string::npos);
+  const Outcome folder = Run(std::string("-m ") + kModel + " -f /tmp");
+  cr_expect(folder.out.find("/tmp: cannot be read") != std::string::npos);
+  const Outcome key = Run(Text("-p snapkv:bugdet=5"));
+  cr_expect(key.status == 1);
+  cr_expect(key.out.find("no key \"bugdet\"") != std::string::npos);
+  const Outcome backends = Run(Text("--backends /nowhere"));
+  cr_expect(backends.out.find("no backend of ggml is found in /nowhere") !=
+            std::string::npos);
 }
 
 }  // namespace

@@ -42,6 +42,11 @@ class Writer {
                       GGUF_TYPE_UINT32, values.data(), values.size());
   }
 
+  void Signed(const std::string& key, const std::vector<int32_t>& values) {
+    gguf_set_arr_data(gguf_, (model_.arch + "." + key).c_str(), GGUF_TYPE_INT32,
+                      values.data(), values.size());
+  }
+
   // Weights of a matrix keep the size of what they are multiplied by; vectors are
   // norms, near 1.
   void Tensor(const std::string& name, std::initializer_list<int64_t> shape) {
@@ -200,6 +205,17 @@ std::string WriteRandomModel(const RandomModel& m) {
     w.Number("attention.value_length", m.head_dim);
     w.Number("rope.dimension_count", m.head_dim);
   }
+  if (m.long_rope > 0) {
+    w.Text("llama.rope.scaling.type", "longrope");
+    w.Number("rope.scaling.original_context_length", m.long_rope);
+    w.Tensor("rope_factors_long.weight", {m.head_dim / 2});
+    w.Tensor("rope_factors_short.weight", {m.head_dim / 2});
+  }
+  const bool multimodal = m.arch == "qwen2vl";
+  if (multimodal) {
+    const auto part = static_cast<int32_t>(m.head_dim / 8);
+    w.Signed("rope.dimension_sections", {part, part, 2 * part, 0});
+  }
   const bool oss = m.arch == "gpt-oss";
   if (oss) {
     w.Tensor("output.weight", {n, m.n_vocab});
@@ -235,6 +251,11 @@ std::string WriteRandomModel(const RandomModel& m) {
       LatentAttention(w, m, layer);
     } else {
       Attention(w, m, layer);
+    }
+    if (multimodal) {
+      w.Tensor(layer + "attn_q.bias", {m.n_heads * m.head_dim});
+      w.Tensor(layer + "attn_k.bias", {m.n_kv_heads * m.head_dim});
+      w.Tensor(layer + "attn_v.bias", {m.n_kv_heads * m.head_dim});
     }
     if (hybrid || m.arch == "gemma3" || m.arch == "qwen3") {
       w.Tensor(layer + "attn_q_norm.weight", {m.head_dim});

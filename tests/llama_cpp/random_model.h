@@ -9,7 +9,7 @@ namespace kvevict::tests {
 
 struct RandomModel {
   std::string arch =
-      "llama";  // or qwen3, gemma2, gemma3, deepseek2, lfm2, bloom, gpt-oss
+      "llama";  // or qwen2vl, qwen3, gemma2, gemma3, deepseek2, lfm2, bloom, gpt-oss
   uint32_t n_layers = 3;
   uint32_t n_embd = 64;
   uint32_t n_heads = 4;
@@ -18,7 +18,8 @@ struct RandomModel {
   uint32_t n_ff = 96;
   uint32_t n_vocab = 256;
   uint32_t n_ctx = 16384;
-  uint32_t window = 32;  // gemma2, gemma3
+  uint32_t window = 32;    // gemma2, gemma3
+  uint32_t long_rope = 0;  // llama: the length from which on LongRoPE stretches
 };
 
 // Writes a model of this shape to a file of its own, which the caller removes.

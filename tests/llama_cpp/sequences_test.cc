@@ -141,8 +141,83 @@ Test(llama_sequences, a_context_that_is_too_small_is_left_as_it_was) {
   cr_expect(large.Positions().size() == 600);
 }
 
+// Every check comes before the first byte: source and target are as they were.
+void ExpectRefused(Session& from, Session& target, const char* part) {
+  const auto before = from.Positions();
+  try {
+    from.Evict(0, KVEVICT_LLAMA_WAY_AUTO, &target);
+    cr_assert_fail("not refused: %s", part);
+  } catch (const std::runtime_error& error) {
+    cr_expect(std::string(error.what()).find(part) != std::string::npos,
+              "no \"%s\" in \"%s\"", part, error.what());
+    cr_expect(std::string(error.what()).find("lost") == std::string::npos);
+  }
+  cr_expect(from.Positions() == before);
+  cr_expect(from.Evict().cells_after == 48);
+}
+
+Test(llama_sequences, a_target_has_as_many_streams) {
+  const RandomModel shape;
+  const ModelHandle model = Random(shape);
+  const auto prompt = RandomTokens(300, shape.n_vocab);
+  SessionOptions one, two, shared;
+  two.n_seq = shared.n_seq = 2;
+  shared.unified = true;
+  for (const bool used : {false, true}) {
+    Session from(model.get(), kPolicy, one);
+    Session target(model.get(), kPolicy, two);
+    from.Decode(prompt);
+    if (used) target.Decode(RandomTokens(9, shape.n_vocab));
+    ExpectRefused(from, target, "cache has 2 streams, the state's 1");
+    if (used) cr_expect(target.Positions().size() == 9);
+    Session back(model.get(), kPolicy, two);
+    back.Decode(prompt);
+    Session alone(model.get(), kPolicy, one);
+    if (used) alone.Decode(RandomTokens(9, shape.n_vocab));
+    ExpectRefused(back, alone, "cache has 1 stream, the state's 2");
+    // A unified cache is one stream, whoever is in it.
+    Session unified(model.get(), kPolicy, shared);
+    if (used) unified.Decode(RandomTokens(9, shape.n_vocab));
+    Session again(model.get(), kPolicy, one);
+    again.Decode(prompt);
+    cr_expect(again.Evict(0, KVEVICT_LLAMA_WAY_AUTO, &unified).cells_after ==
+              48);
+    cr_expect(unified.Positions().size() == 48);
+  }
+}
+
+// LongRoPE picks its factors by the length of the context.
+Test(llama_sequences, a_target_turns_keys_as_the_source_does) {
+  RandomModel shape;
+  shape.long_rope = 600;
+  const ModelHandle model = Random(shape);
+  const auto prompt = RandomTokens(300, shape.n_vocab);
+  const auto next = RandomTokens(20, shape.n_vocab, 2);
+  SessionOptions longer, shorter, small;
+  shorter.n_ctx = 512;
+  small.n_ctx = 256;
+  Session from(model.get(), kPolicy, longer);
+  Session target(model.get(), kPolicy, shorter);
+  from.Decode(prompt);
+  ExpectRefused(from, target, "LongRoPE's short factors");
+  Session within(model.get(), kPolicy, shorter);
+  Session smaller(model.get(), kPolicy, small);
+  within.Decode(prompt);
+  cr_expect(within.Evict(0, KVEVICT_LLAMA_WAY_AUTO, &smaller).cells_after ==
+            48);
+  within.Evict();
+  cr_expect(within.Decode(next) == smaller.Decode(next));
+  // And through a file.
+  char path[] = "/tmp/kvevict-session-XXXXXX";
+  close(mkstemp(path));
+  cr_assert(kvevict_llama_save(within.kv(), 0, path, nullptr, 0) == KVEVICT_OK);
+  cr_expect(kvevict_llama_load(from.kv(), 0, path, nullptr, 0, nullptr) ==
+            KVEVICT_ERROR_UNSUPPORTED);
+  unlink(path);
+}
+
 Test(llama_sequences, sessions_come_back_from_files) {
-  for (const char* arch : {"llama", "gemma3", "lfm2"}) {
+  for (const char* arch : {"llama", "gemma3", "lfm2", "gpt-oss"}) {
     RandomModel shape;
     shape.arch = arch;
     shape.n_layers = 7;
@@ -183,15 +258,13 @@ Test(llama_sequences, sessions_come_back_from_files) {
     const std::string whole((std::istreambuf_iterator<char>(in)), {});
     Session third(model.get(), "snapkv:budget=48,window=16", options);
     for (const size_t at : {size_t{0}, size_t{8}, size_t{16}, size_t{60},
-                            size_t{70}, whole.size() / 2, whole.size() - 1}) {
+                            size_t{90}, whole.size() / 2, whole.size() - 1}) {
       std::string damaged = whole;
       damaged[at] = static_cast<char>(damaged[at] ^ 4);
       std::ofstream(path, std::ios::binary) << damaged;
-      if (at != 16) {  // the logical length, which positions tell again
-        cr_expect(kvevict_llama_load(third.kv(), 0, path, nullptr, 0,
-                                     nullptr) == KVEVICT_ERROR_INVALID_ARGUMENT,
-                  "byte %zu", at);
-      }
+      cr_expect(kvevict_llama_load(third.kv(), 0, path, nullptr, 0, nullptr) ==
+                    KVEVICT_ERROR_INVALID_ARGUMENT,
+                "byte %zu", at);
     }
     std::ofstream(path, std::ios::binary) << whole.substr(0, whole.size() / 3);
     cr_expect(kvevict_llama_load(third.kv(), 0, path, nullptr, 0, nullptr) ==

@@ -8,13 +8,11 @@
 #include <stdexcept>
 
 namespace kvevict::tests {
-namespace {
 
-void Check(kvevict_status status) {
-  if (status != KVEVICT_OK) {
-    throw std::runtime_error(kvevict_llama_last_error_message());
-  }
-}
+using llama_cli::Batch;
+using llama_cli::Check;
+
+namespace {
 
 // Errors only, and those to the test's output where it asks for them.
 void Log(ggml_log_level level, const char* text, void*) {
@@ -22,42 +20,10 @@ void Log(ggml_log_level level, const char* text, void*) {
   if (wanted && level >= GGML_LOG_LEVEL_INFO) std::fputs(text, stderr);
 }
 
-class Batch {
- public:
-  explicit Batch(size_t n) : batch_(llama_batch_init(n, 0, 1)) {}
-  ~Batch() { llama_batch_free(batch_); }
-  Batch(const Batch&) = delete;
-  Batch& operator=(const Batch&) = delete;
-
-  void Add(llama_token token, llama_pos position, llama_seq_id seq,
-           bool wants_logits = true) {
-    const int32_t i = batch_.n_tokens++;
-    batch_.token[i] = token;
-    batch_.pos[i] = position;
-    batch_.n_seq_id[i] = 1;
-    batch_.seq_id[i][0] = seq;
-    batch_.logits[i] = wants_logits ? 1 : 0;
-  }
-  const llama_batch& get() const { return batch_; }
-
- private:
-  llama_batch batch_;
-};
-
 }  // namespace
 
 ModelHandle LoadModel(const std::string& path) {
-  static const bool loaded = [] {
-    llama_log_set(&Log, nullptr);
-    ggml_backend_load_all_from_path(KVEVICT_LLAMA_LIBRARIES);
-    return true;
-  }();
-  (void)loaded;
-  llama_model_params params = llama_model_default_params();
-  params.n_gpu_layers = 0;
-  ModelHandle model(llama_model_load_from_file(path.c_str(), params));
-  if (model == nullptr) throw std::runtime_error("cannot load " + path);
-  return model;
+  return llama_cli::LoadModel(path, KVEVICT_LLAMA_LIBRARIES, &Log);
 }
 
 Session::Session(llama_model* model, const char* policy,
@@ -65,36 +31,26 @@ Session::Session(llama_model* model, const char* policy,
     : n_vocab_(static_cast<uint32_t>(
           llama_vocab_n_tokens(llama_model_get_vocab(model)))),
       last_logits_only_(options.last_logits_only) {
-  llama_context_params params = llama_context_default_params();
-  params.n_ctx = options.n_ctx;
-  params.n_batch = options.n_ctx;
-  params.n_ubatch = options.n_ubatch;
-  params.n_seq_max = options.n_seq;
-  params.n_threads = params.n_threads_batch = 1;
-  params.type_k = options.type_k;
-  params.type_v = options.type_v;
-  params.flash_attn_type = options.flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED
-                                         : LLAMA_FLASH_ATTN_TYPE_DISABLED;
-  params.kv_unified = options.unified;
-  params.swa_full = options.swa_full;
-  params.cb_eval = options.callback;
-  params.cb_eval_user_data = options.callback_data;
-  if (policy != nullptr) {
-    kvevict_llama_options adapter = KVEVICT_LLAMA_OPTIONS_INIT;
-    adapter.query_rows = options.query_rows;
-    kvevict_llama* kv = nullptr;
-    Check(kvevict_llama_create(policy, &adapter, &kv));
-    kv_.reset(kv);
-    kvevict_llama_install(kv, &params);
-    if (options.observing_s != nullptr) {
-      timed_ = {kv, options.observing_s};
-      params.cb_eval = &TimedEval;
-      params.cb_eval_user_data = &timed_;
-    }
-  }
-  ctx_.reset(llama_init_from_model(model, params));
-  if (ctx_ == nullptr) throw std::runtime_error("llama_init_from_model");
-  if (kv_ != nullptr) Check(kvevict_llama_attach(kv_.get(), ctx_.get()));
+  llama_cli::ContextOptions all;
+  all.n_ctx = all.n_batch = options.n_ctx;
+  all.n_ubatch = options.n_ubatch;
+  all.n_seq = options.n_seq;
+  all.unified = options.unified;
+  all.type_k = options.type_k;
+  all.type_v = options.type_v;
+  all.flash = options.flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED
+                            : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+  all.swa_full = options.swa_full;
+  all.query_rows = options.query_rows;
+  all.callback = options.callback;
+  all.callback_data = options.callback_data;
+  context_ = llama_cli::OpenContext(
+      model, policy, all, [&](llama_context_params& params, kvevict_llama* kv) {
+        if (options.observing_s == nullptr) return;
+        timed_ = {kv, options.observing_s};
+        params.cb_eval = &TimedEval;
+        params.cb_eval_user_data = &timed_;
+      });
 }
 
 bool Session::TimedEval(ggml_tensor* tensor, bool ask, void* timed) {
@@ -114,11 +70,8 @@ std::vector<float> Session::Decode(std::span<const llama_token> tokens,
     batch.Add(tokens[i], next + static_cast<llama_pos>(i), seq,
               !last_logits_only_ || i + 1 == tokens.size());
   }
-  if (kv_ != nullptr) Check(kvevict_llama_batch(kv_.get(), &batch.get()));
-  if (llama_decode(ctx_.get(), batch.get()) != 0) {
-    throw std::runtime_error("llama_decode");
-  }
-  const float* logits = llama_get_logits(ctx_.get());
+  batch.Decode(context_);
+  const float* logits = llama_get_logits(ctx());
   const size_t n = last_logits_only_ ? 1 : tokens.size();
   return {logits, logits + n * n_vocab_};
 }
@@ -137,13 +90,11 @@ void Session::DecodeTogether(
   }
   for (size_t i = 0; i < longest; ++i) {
     for (size_t s = 0; s < sequences.size(); ++s) {
-      if (i < sequences[s].size()) batch.Add(sequences[s][i], next[s]++, s);
+      if (i < sequences[s].size())
+        batch.Add(sequences[s][i], next[s]++, s, true);
     }
   }
-  if (kv_ != nullptr) Check(kvevict_llama_batch(kv_.get(), &batch.get()));
-  if (llama_decode(ctx_.get(), batch.get()) != 0) {
-    throw std::runtime_error("llama_decode");
-  }
+  batch.Decode(context_);
 }
 
 kvevict_llama_report Session::Evict(llama_seq_id seq, kvevict_llama_way way,
@@ -154,7 +105,7 @@ kvevict_llama_report Session::Evict(llama_seq_id seq, kvevict_llama_way way,
   options.target = target == nullptr ? nullptr : target->kv();
   options.evict = evict;
   kvevict_llama_report report = KVEVICT_LLAMA_REPORT_INIT;
-  Check(kvevict_llama_evict(kv_.get(), seq, &options, &report));
+  Check(kvevict_llama_evict(kv(), seq, &options, &report));
   return report;
 }
 
@@ -169,7 +120,7 @@ std::string Session::EvictRefused(kvevict_llama_way way) {
 
 const kvevict_sequence* Session::sequence(llama_seq_id seq) {
   const kvevict_sequence* sequence = nullptr;
-  Check(kvevict_llama_sequence(kv_.get(), seq, &sequence));
+  Check(kvevict_llama_sequence(kv(), seq, &sequence));
   return sequence;
 }
 

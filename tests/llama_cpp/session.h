@@ -5,19 +5,15 @@
 #include <kvevict-llama.h>
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "upstream.h"
+
 namespace kvevict::tests {
 
-struct FreeLlama {
-  void operator()(llama_model* p) const { llama_model_free(p); }
-  void operator()(llama_context* p) const { llama_free(p); }
-  void operator()(kvevict_llama* p) const { kvevict_llama_destroy(p); }
-};
-using ModelHandle = std::unique_ptr<llama_model, FreeLlama>;
+using ModelHandle = llama_cli::Model;
 
 // Loads a model file once for all contexts.
 ModelHandle LoadModel(const std::string& path);
@@ -65,9 +61,9 @@ class Session {
                                  llama_seq_id seq = 0);
   const kvevict_sequence* sequence(llama_seq_id seq = 0);
   uint32_t n_vocab() const { return n_vocab_; }
-  llama_context* ctx() { return ctx_.get(); }
-  kvevict_llama* kv() { return kv_.get(); }
-  llama_memory_t memory() { return llama_get_memory(ctx_.get()); }
+  llama_context* ctx() { return context_.ctx.get(); }
+  kvevict_llama* kv() { return context_.kv.get(); }
+  llama_memory_t memory() { return llama_get_memory(ctx()); }
 
  private:
   struct Timed {
@@ -79,8 +75,7 @@ class Session {
   uint32_t n_vocab_;
   bool last_logits_only_;
   Timed timed_{};
-  std::unique_ptr<kvevict_llama, FreeLlama> kv_;  // outlives its context
-  std::unique_ptr<llama_context, FreeLlama> ctx_;
+  llama_cli::Context context_;
 };
 
 // n tokens below n_vocab, always the same ones for a seed.

@@ -36,6 +36,15 @@ double RowErrorOfDots(double partial, double dot_error, double window) {
          (partial * (2.0 * dot_error + 13.0) + 64.0 + std::sqrt(window));
 }
 
+// Beside it, of capped logits and sinks, in the same unit.
+// - tanh within 2^-22 of a unit, twice; cap log2(e), 1.2 u off, by the difference of two
+//   logits, and these rounded as above: 16 u softcap.
+// - A sink in base 2, and less the reference: 4 u sink.
+double RowErrorBeside(double softcap, double sink) {
+  return kUnit *
+         (16.0 * softcap + (std::isfinite(sink) ? 4.0 * std::abs(sink) : 0.0));
+}
+
 // What a key has of the rows of a head, one after the other.
 struct KeyRows {
   std::vector<double> weights;
@@ -114,15 +123,25 @@ WindowAttentionResult WindowAttention(const WindowAttentionInput& in) {
           partial = std::max(partial, largest * std::abs(in.scale));
         }
       }
+      if (in.softcap != 0.0f) {
+        e[j] = in.softcap * std::tanh(e[j] / in.softcap);
+      }
       highest = std::max(highest, e[j]);
     }
-    double sum = 0.0;
+    double sink = -std::numeric_limits<double>::infinity();
+    for (uint32_t h = 0; h < in.logit_heads && !in.sinks.empty(); ++h) {
+      sink = std::max<double>(sink, in.sinks[g * in.logit_heads + h]);
+    }
+    highest = std::max(highest, sink);
+    double sum = sink == highest ? 1.0 : std::exp(sink - highest);
+    if (in.sinks.empty()) sum = 0.0;
     for (size_t j = first; j < n_visible; ++j) {
       sum += e[j] = std::exp(e[j] - highest);
     }
     double error = in.dot_error > 0.0
                        ? RowErrorOfDots(partial, in.dot_error, in.window)
                        : RowError(magnitude, in.head_dim, in.window);
+    error += RowErrorBeside(in.softcap, sink);
     // A logarithm of up to 31 and a difference, or a product.
     if (in.weigh_by_past) error += 64.0 * kUnit;
     const double factor = in.weigh_by_past ? static_cast<double>(n_past) : 1.0;

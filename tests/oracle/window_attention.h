@@ -27,6 +27,9 @@ struct WindowAttentionInput {
   uint32_t n_last = 0;
   uint32_t head_dim = 0;
   float scale = 0.0f;
+  float softcap = 0.0f;  // of scaled logits; 0: none
+  std::vector<float>
+      sinks;  // [group, logit_heads], of which the largest counts
   std::vector<float> queries;  // [group, logit_heads, window, head_dim]
   std::vector<float> keys;     // [n_tokens, head_dim]
   // How far a dot product may be off, in 2^-24 of the largest magnitude among its

@@ -406,6 +406,21 @@ public class DoorTests
     }
 
     [Fact]
+    public void Caps_and_sinks_are_of_the_geometry()
+    {
+        using var context = new KvContext();
+        KvPolicy policy = KvPolicy.Parse("snapkv:budget=24,window=4");
+        KvLayerGeometry layer = SmallModel.Geometry.Layers[0] with { LogitSoftcap = 30 };
+        var sinks = new float[layer.QueryHeads];
+        KvGeometry Of(KvLayerGeometry each, float[] logits) => new(1, each, Tokens) { SinkLogits = logits };
+        using (new KvPlan(context, Of(layer, sinks), policy)) { }
+        Assert.Contains("sink_logits_len", Assert.Throws<KvEvictException>(
+            () => new KvPlan(context, Of(layer, sinks[1..]), policy)).Message);
+        Assert.Contains("logit_softcap -1", Assert.Throws<KvEvictException>(
+            () => new KvPlan(context, Of(layer with { LogitSoftcap = -1 }, []), policy)).Message);
+    }
+
+    [Fact]
     public void Triattention_scores_by_centers_of_queries()
     {
         const int Q = SmallModel.QueryHeads, Kv = SmallModel.KvHeads, Pairs = SmallModel.Dim / 2;

@@ -36,6 +36,9 @@ public sealed record KvLayerGeometry
     /// <summary>Multiplies q.k; 0 means 1/sqrt(KeyHeadDim).</summary>
     public float SoftmaxScale { get; init; }
 
+    /// <summary>Scaled logits x become c tanh(x / c), c being this (Gemma 2); 0: they stay.</summary>
+    public float LogitSoftcap { get; init; }
+
     internal bool HasFullCache => Cache == KvLayerCache.Full;
 
     /// <summary>
@@ -68,6 +71,7 @@ public sealed record KvLayerGeometry
         native.k_dtype = KeyType;
         native.v_dtype = ValueType;
         native.softmax_scale = SoftmaxScale;
+        native.logit_softcap = LogitSoftcap;
         return native;
     }
 
@@ -121,6 +125,12 @@ public sealed class KvGeometry
     /// </summary>
     public ReadOnlyMemory<float> RopeInverseFrequencies { get; init; }
 
+    /// <summary>
+    /// A logit per query head that takes part in its softmax and has no value (gpt-oss), of all layers with a full
+    /// cache, layer by layer; negative infinity for a head without one. Empty: no head has one.
+    /// </summary>
+    public ReadOnlyMemory<float> SinkLogits { get; init; }
+
     /// <summary>Which elements of a key RoPE turns together.</summary>
     public KvRopeLayout RopeLayout { get; init; }
 
@@ -129,7 +139,7 @@ public sealed class KvGeometry
 
     internal kvevict_layer_geometry[] LayersToNative() => [.. _layers.Select(layer => layer.ToNative())];
 
-    /// <summary>All but the layers and frequencies, which a caller pins.</summary>
+    /// <summary>All but the layers, frequencies and sinks, which a caller pins.</summary>
     internal unsafe kvevict_geometry ToNative()
     {
         kvevict_geometry native;
@@ -138,6 +148,7 @@ public sealed class KvGeometry
         native.max_tokens = Check.Count(MaxTokens, nameof(MaxTokens));
         native.rope_layout = RopeLayout;
         native.rope_inv_freq_len = (nuint)RopeInverseFrequencies.Length;
+        native.sink_logits_len = (nuint)SinkLogits.Length;
         return native;
     }
 }

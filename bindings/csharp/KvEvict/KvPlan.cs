@@ -73,10 +73,12 @@ public sealed unsafe class KvPlan : IDisposable
         {
             fixed (kvevict_layer_geometry* layers = geometry.LayersToNative())
             fixed (float* frequencies = geometry.RopeInverseFrequencies.Span)
+            fixed (float* sinks = geometry.SinkLogits.Span)
             fixed (int* budgets = headBudgets)
             fixed (double* ofLayers = layerBudgets)
             {
                 nativeGeometry.rope_inv_freq = frequencies;
+                nativeGeometry.sink_logits = sinks;
                 nativeGeometry.layers = layers;
                 nativeGeometry.layers_len = (nuint)geometry.Layers.Count;
                 options.head_budgets = (uint*)budgets;

@@ -1610,12 +1610,17 @@ typedef struct kvevict_layer_geometry {
   kvevict_dtype k_dtype;
   kvevict_dtype v_dtype;
   float softmax_scale; /**< Multiplies q.k; 0 means 1/sqrt(k_head_dim). */
+  /** Scaled logits x become c * tanh(x / c), c being this (Gemma 2); 0: they
+   *  stay. Read by window attention, and h2o where it scores by queries. */
+  float logit_softcap;
+  uint32_t reserved; /**< 0. */
 } kvevict_layer_geometry;
 
 #define KVEVICT_LAYER_GEOMETRY_INIT                                           \
   {                                                                           \
     (uint32_t)sizeof(kvevict_layer_geometry), KVEVICT_LAYER_CACHE_FULL, 0, 0, \
-        0, 0, KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32, 0.0f   \
+        0, 0, KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32, KVEVICT_DTYPE_F32, 0.0f,  \
+        0.0f, 0                                                               \
   }
 
 /** Writes KVEVICT_LAYER_GEOMETRY_INIT.
@@ -1657,12 +1662,20 @@ typedef struct kvevict_geometry {
    *  and kvevict_rotate() need it. */
   const float* rope_inv_freq;
   size_t rope_inv_freq_len; /**< Pairs: up to k_head_dim / 2 and 256; 0. */
+  /** NULL, or a logit per query head that takes part in its softmax and has no
+   *  value (gpt-oss), as it is, without scale and cap: f32 of the heads of all
+   *  layers with a full cache, layer by layer; numbers, or -infinity for a head
+   *  without one. Host memory, copied. Read where logit_softcap is; of heads
+   *  whose logits are reduced to one row (order=reduce-logits) the largest
+   *  counts. */
+  const float* sink_logits;
+  size_t sink_logits_len; /**< The n_q_heads of these layers; 0 with NULL. */
 } kvevict_geometry;
 
 #define KVEVICT_GEOMETRY_INIT                                                 \
   {                                                                           \
     (uint32_t)sizeof(kvevict_geometry), 0, 0, KVEVICT_ROPE_LAYOUT_HALF, 0, 0, \
-        0, 0                                                                  \
+        0, 0, 0, 0                                                            \
   }
 
 /**
@@ -1981,11 +1994,11 @@ typedef struct kvevict_signal_inputs {
    *  bytes, else a slower kernel. */
   const kvevict_plane* queries;
   /** NULL, or f32 [n_q_heads, rows], head_dim 1: the natural log-sum-exp of
-   *  each row's scaled logits over the keys that it sees, as flash attention
-   *  leaves it behind. Strides as for queries. Saves h2o the first of two
-   *  passes over the keys, and window attention on CUDA; it has no use on the
-   *  CPU there, nor with softmax=past or order=reduce-logits, whose sums are
-   *  others. */
+   *  each row's logits, scaled and capped, over the keys that it sees and its
+   *  sink, as flash attention leaves it behind. Strides as for queries. Saves
+   *  h2o the first of two passes over the keys, and window attention on CUDA;
+   *  it has no use on the CPU there, nor with softmax=past or
+   *  order=reduce-logits, whose sums are others. */
   const kvevict_plane* row_lse;
   /** Policy custom: f32 [n_kv_heads, slots held], head_dim 1, elements at
    *  multiples of 4 bytes, tokens packed, rows of heads one after another; a

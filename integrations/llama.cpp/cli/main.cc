@@ -70,6 +70,10 @@ void AddOptions(CLI::App& app, Arguments& args) {
       ->capture_default_str()
       ->check(CLI::IsMember(kCacheTypes));
   app.add_flag("--no-flash", args.no_flash, "Without flash attention");
+  app.add_option("--query-rows", args.task.context.query_rows,
+                 "Last queries that are kept of each layer: h2o scores by all "
+                 "of them (default: the policy's window; for non-causal the "
+                 "prompt)");
   app.add_option("-t,--threads", args.task.context.n_threads, "For llama.cpp")
       ->capture_default_str()
       ->check(CLI::Range(uint32_t{1}, uint32_t{1024}));
@@ -84,11 +88,21 @@ void AddOptions(CLI::App& app, Arguments& args) {
   app.add_flag("--verbose", args.verbose, "With llama.cpp's own log");
 }
 
+void LogErrors(ggml_log_level level, const char* text, void*) {
+  if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
+}
+void LogAll(ggml_log_level, const char* text, void*) {
+  std::fputs(text, stderr);
+}
+
 std::vector<llama_token> Tokenize(const llama_vocab* vocab,
                                   const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw std::runtime_error(path + ": cannot be read");
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  std::ostringstream bytes;
+  // Of a folder it opens, and reads nothing; of an empty file too.
+  if (std::ifstream file(path, std::ios::binary); !(bytes << file.rdbuf())) {
+    throw std::runtime_error(path + ": cannot be read, or is empty");
+  }
+  const std::string text = bytes.str();
   std::vector<llama_token> tokens(text.size() + 8);
   const int32_t n = llama_tokenize(
       vocab, text.data(), static_cast<int32_t>(text.size()), tokens.data(),
@@ -108,10 +122,16 @@ std::string Text(const llama_vocab* vocab,
   return text;
 }
 
+// In one line.
+std::string Quoted(const std::string& text) {
+  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 // Cuts the text into prompt and what follows.
 void Cut(const llama_model* model, std::vector<llama_token> tokens,
          const Arguments& args, Task& task) {
   const auto trained = static_cast<size_t>(llama_model_n_ctx_train(model));
+  task.n_trained = trained;
   const size_t behind = std::max<size_t>(args.n_predict, task.n_generate);
   size_t n = args.n_prompt;
   if (n == 0) {
@@ -120,8 +140,10 @@ void Cut(const llama_model* model, std::vector<llama_token> tokens,
   }
   if (n == 0 || tokens.size() < n + args.n_predict) {
     throw std::runtime_error(fmt::format(
-        "{}: {} tokens < prompt of {} and {} to predict", args.prompt_file,
-        tokens.size(), std::max<size_t>(n, 1), args.n_predict));
+        "{}: {} tokens < prompt of {} and {} to predict; see --tokens, "
+        "--predict",
+        args.prompt_file, tokens.size(), std::max<size_t>(n, 1),
+        args.n_predict));
   }
   const auto split = tokens.begin() + static_cast<ptrdiff_t>(n);
   task.prompt.assign(tokens.begin(), split);
@@ -153,6 +175,10 @@ std::string Table(const Outcome& o, const Task& task,
       task.policy, task.prompt.size(), o.prefill_s,
       o.in_place ? "in place" : "by state", o.evict_ms, o.kvevict_ms,
       table.ToString());
+  if (task.prompt.size() > task.n_trained) {
+    text +=
+        fmt::format("\nthe model was trained for {} tokens\n", task.n_trained);
+  }
   if (o.n_predictions > 0) {
     text += fmt::format(
         "\nof {} predictions {:.1f} % agree with the full cache, KL {:.4f} "
@@ -161,8 +187,8 @@ std::string Table(const Outcome& o, const Task& task,
   }
   if (task.n_generate > 0) {
     text += fmt::format("\nfull:    {}\nevicted: {}\n",
-                        Text(vocab, o.full.continuation),
-                        Text(vocab, o.evicted.continuation));
+                        Quoted(Text(vocab, o.full.continuation)),
+                        Quoted(Text(vocab, o.evicted.continuation)));
   }
   return text;
 }
@@ -183,6 +209,7 @@ std::string Json(const Outcome& o, const Arguments& args,
                          {"policy", args.task.policy},
                          {"cache_type", args.cache_type},
                          {"prompt_tokens", args.task.prompt.size()},
+                         {"trained_tokens", args.task.n_trained},
                          {"prefill_s", o.prefill_s},
                          {"evict_ms", o.evict_ms},
                          {"kvevict_ms", o.kvevict_ms},
@@ -214,9 +241,17 @@ int Run(int argc, char** argv) {
   task.context.type_k = task.context.type_v = kCacheTypes.at(args.cache_type);
   if (args.no_flash) task.context.flash = LLAMA_FLASH_ATTN_TYPE_DISABLED;
 
-  const Model model = LoadModel(args.model, args.backends, args.verbose);
+  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  if (kvevict_policy_parse(task.policy.c_str(), &policy) != KVEVICT_OK) {
+    throw std::runtime_error(kvevict_last_error_message());
+  }
+  const Model model =
+      LoadModel(args.model, args.backends, args.verbose ? LogAll : LogErrors);
   const llama_vocab* vocab = llama_model_get_vocab(model.get());
   Cut(model.get(), Tokenize(vocab, args.prompt_file), args, task);
+  if (policy.kind == KVEVICT_POLICY_NON_CAUSAL) {
+    task.context.query_rows = static_cast<uint32_t>(task.prompt.size());
+  }
   std::optional<tools::ProgressBar> bar(std::in_place, "prefill",
                                         task.prompt.size());
   const Outcome outcome = Measure(model.get(), task, [&](size_t n_done) {

@@ -1,11 +1,11 @@
 #include "measure.h"
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <chrono>
 #include <memory>
 
+#include "chat.h"
+#include "platform.h"
 #include "tools/llama/log_softmax.h"
 
 namespace kvevict::llama_cli {
@@ -18,11 +18,6 @@ using tools::LogSoftmax;
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-uint64_t ResidentNow() {
-  malloc_trim(0);
-  return ResidentBytes();
 }
 
 // Logits of the prompt's end and behind each token that follows but the last.
@@ -75,13 +70,14 @@ Outcome Measure(llama_model* model, const Task& task,
   const auto behind = static_cast<uint32_t>(
       std::max<size_t>(task.following.size(), task.n_generate));
   ContextOptions options = task.context;
+  options.n_batch = options.n_ubatch;
   options.n_ctx = std::max(options.n_ctx,
                            static_cast<uint32_t>(task.prompt.size()) + behind);
   auto chat = std::make_unique<Chat>(model, task.policy.c_str(), options);
   auto start = Clock::now();
   chat->Prefill(task.prompt, progress);
   outcome.prefill_s = SecondsSince(start);
-  outcome.full.resident_bytes = ResidentNow();
+  outcome.full.resident_bytes = ResidentBytes();
 
   kvevict_llama_evict_options evict = KVEVICT_LLAMA_EVICT_OPTIONS_INIT;
   kvevict_llama_report report = KVEVICT_LLAMA_REPORT_INIT;
@@ -112,7 +108,7 @@ Outcome Measure(llama_model* model, const Task& task,
     target.StartFrom(*chat);
     full = Decode(*chat, task, outcome.full);
     chat.reset();
-    outcome.evicted.resident_bytes = ResidentNow();
+    outcome.evicted.resident_bytes = ResidentBytes();
     evicted = Decode(target, task, outcome.evicted);
   }
   outcome.evict_ms = report.total_ms;

@@ -15,6 +15,7 @@ namespace kvevict::llama_cli {
 struct Task {
   std::string policy;
   std::vector<llama_token> prompt;
+  size_t n_trained = 0;  // the longest text that the model was trained with
   // Fed one by one after the prompt, whatever the model would have said.
   std::vector<llama_token> following;
   uint32_t n_generate = 0;

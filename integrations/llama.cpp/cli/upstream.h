@@ -1,4 +1,4 @@
-// llama.cpp's objects as the program uses them.
+// llama.cpp's objects, as the program and the tests use them.
 #ifndef KVEVICT_INTEGRATIONS_LLAMA_CLI_UPSTREAM_H_
 #define KVEVICT_INTEGRATIONS_LLAMA_CLI_UPSTREAM_H_
 
@@ -7,9 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
-#include <vector>
 
 namespace kvevict::llama_cli {
 
@@ -24,55 +22,53 @@ using Adapter = std::unique_ptr<kvevict_llama, FreeUpstream>;
 // Throws the adapter's sentence.
 void Check(kvevict_status status);
 
+// Loads ggml's backends for the first model: those in `backends`, or with "" where
+// llama.cpp looks and beside its library. `log` gets what llama.cpp says.
+Model LoadModel(const std::string& path, const std::string& backends,
+                ggml_log_callback log);
+
 struct ContextOptions {
   uint32_t n_ctx = 0;
-  uint32_t n_threads = 1;
+  uint32_t n_batch = 512;
   uint32_t n_ubatch = 512;
+  uint32_t n_seq = 1;
+  bool unified = false;
+  uint32_t n_threads = 1;
   ggml_type type_k = GGML_TYPE_F16;
   ggml_type type_v = GGML_TYPE_F16;
   llama_flash_attn_type flash = LLAMA_FLASH_ATTN_TYPE_AUTO;
+  bool swa_full = false;
+  uint32_t query_rows = 0;
+  ggml_backend_sched_eval_callback callback = nullptr;  // the application's
+  void* callback_data = nullptr;
 };
 
-Model LoadModel(const std::string& path, const std::string& backends,
-                bool verbose);
+// A context with its adapter, which outlives it.
+struct Context {
+  Adapter kv;  // none without a policy
+  std::unique_ptr<llama_context, FreeUpstream> ctx;
+};
+// `adjust`, if any, sees the parameters last.
+Context OpenContext(
+    llama_model* model, const char* policy, const ContextOptions& options,
+    const std::function<void(llama_context_params&, kvevict_llama*)>& adjust =
+        nullptr);
 
-// Bytes that a process has in memory.
-uint64_t ResidentBytes();
-
-// One sequence in a context of its own, with an adapter if there is a policy.
-class Chat {
+class Batch {
  public:
-  Chat(llama_model* model, const char* policy, const ContextOptions& options);
+  explicit Batch(size_t n)
+      : batch_(llama_batch_init(static_cast<int32_t>(n), 0, 1)) {}
+  ~Batch() { llama_batch_free(batch_); }
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
 
-  // Feeds tokens in batches and keeps the logits of the last one.
-  void Prefill(std::span<const llama_token> tokens,
-               const std::function<void(size_t n_done)>& progress);
-  // Feeds one token; its logits.
-  std::span<const float> Step(llama_token token);
-  std::span<const float> logits() const { return logits_; }
-
-  // The whole sequence as it is now, to be returned to. llama.cpp's own state, so that
-  // it serves models that cannot take tokens back.
-  struct Snapshot {
-    std::vector<uint8_t> state;
-    std::vector<float> logits;
-    llama_pos next;
-  };
-  Snapshot Take() const;
-  void Return(const Snapshot& snapshot);
-
-  // Begins where another one's prompt ended.
-  void StartFrom(const Chat& other);
-  kvevict_llama* kv() { return kv_.get(); }
+  void Add(llama_token token, llama_pos position, llama_seq_id seq,
+           bool wants_logits);
+  // Announces and decodes it; throws.
+  void Decode(const Context& context) const;
 
  private:
-  void KeepLogits();
-
-  uint32_t n_vocab_, n_batch_;
-  Adapter kv_;  // outlives its context
-  std::unique_ptr<llama_context, FreeUpstream> ctx_;
-  std::vector<float> logits_;
-  llama_pos next_ = 0;
+  llama_batch batch_;
 };
 
 }  // namespace kvevict::llama_cli

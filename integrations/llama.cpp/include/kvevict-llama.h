@@ -31,6 +31,9 @@
  * - Layers: those whose cache keeps every token are evicted; sliding windows
  *   and recurrent state are left as they are. Layers of kvevict are numbered
  *   from 0 without the others, see kvevict_llama_layer().
+ * - Memory: the queries that score, the workspace of an eviction, and for a
+ *   sequence that is evicted in place, as much again as what stays of it takes;
+ *   kept for the next eviction.
  * - Cells that the application removes itself, but for the tail of a sequence
  *   or all of it, and positions that it shifts (llama_memory_seq_add(),
  *   _seq_div(), context shift), are noticed by the next llama_decode() and make
@@ -161,7 +164,8 @@ enum kvevict_llama_way
   /** On the cache's own tensors: a sequence with a stream of its own (or the
    *  only one) in cells that are in order, in host memory, of a model without
    *  windows and recurrence. No copy of the cache is made but one of what
-   *  stays, since llama.cpp takes positions only so. */
+   *  stays, since llama.cpp takes positions only so; its memory is made ready
+   *  while tokens are decoded beyond the budget. */
   KVEVICT_LLAMA_WAY_IN_PLACE = 1,
   /** In a copy of the sequence's state, which llama.cpp then takes. */
   KVEVICT_LLAMA_WAY_STATE = 2
@@ -227,9 +231,9 @@ typedef struct kvevict_llama_report {
  *         are known than score: those of tokens decoded since the last removal
  *         or load are); KVEVICT_ERROR_UNSUPPORTED with the reason (shifted or
  *         removed cells, ALiBi with lists that differ or where attention
- *         scores; where logits are capped or softmax has sinks, policies that
- *         score by attention other than snapkv and tova; caches of another
- *         form); KVEVICT_ERROR_OUT_OF_MEMORY;
+ *         scores; a target whose cache has another number of streams, or turns
+ *         keys by other factors of LongRoPE; caches of another form);
+ *         KVEVICT_ERROR_OUT_OF_MEMORY;
  *         KVEVICT_ERROR_INTERNAL where llama.cpp fails, "sequence lost: "
  *         where it took the sequence with it (by target: the target's).
  */
@@ -304,7 +308,8 @@ kvevict_llama_save(kvevict_llama* kv, llama_seq_id seq, const char* path,
  * @param[out] out_n_tokens    NULL, or receives how many were saved.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT for a file that is none of
  *         these, damaged or of another model, and for a capacity that is too
- *         small (0 leaves tokens out); KVEVICT_ERROR_UNAVAILABLE with the
+ *         small (0 leaves tokens out); KVEVICT_ERROR_UNSUPPORTED as for a
+ *         target of kvevict_llama_evict(); KVEVICT_ERROR_UNAVAILABLE with the
  *         system's reason; KVEVICT_ERROR_OUT_OF_MEMORY; KVEVICT_ERROR_INTERNAL,
  *         "sequence lost: ", if llama.cpp refuses the state.
  */

@@ -309,6 +309,9 @@ std::vector<float> RowLse(const AttentionVariant& v,
           const double logit = dot * in.scale;
           logits[j] = h == 0 ? logit : std::max(logits[j], logit);
         }
+        if (in.softcap != 0.0f) {
+          logits[j] = in.softcap * std::tanh(logits[j] / in.softcap);
+        }
       }
       const double highest =
           logits.empty() ? -std::numeric_limits<double>::infinity()
@@ -357,6 +360,11 @@ AttentionLayer RandomLayer(const AttentionVariant& v, uint32_t n_kv_heads,
     in.n_last = Last(v);
     in.head_dim = v.head_dim;
     in.scale = 1.0f / std::sqrt(static_cast<float>(v.head_dim));
+    if ((v.rows & kSoftcap) != 0) in.softcap = 1.5f;
+    if ((v.rows & kSinks) != 0) {
+      in.sinks.resize(size_t{v.group} * v.logit_heads);
+      for (float& sink : in.sinks) sink = 3.0f * random.Gaussian();
+    }
     const uint32_t n_query_rows = v.group * v.logit_heads * in.window;
     in.queries.resize(size_t{n_query_rows} * v.head_dim);
     in.keys.resize(size_t{in.n_tokens} * v.head_dim);
@@ -387,6 +395,8 @@ AttentionLayer OutlierLayer(const AttentionVariant& v, uint32_t n_kv_heads,
     }
   };
   for (oracle::WindowAttentionInput& in : layer) {
+    if (in.softcap != 0.0f)
+      in.softcap = 2048.0f;  // else all logits are as large
     const uint32_t first = random.Below(v.head_dim);
     for (uint32_t n = 0; n < n_channels; ++n) {
       const uint32_t c = (first + n * v.head_dim / n_channels) % v.head_dim;
@@ -406,7 +416,7 @@ std::vector<std::vector<float>> RunAttention(
   const auto n_kv_heads = static_cast<uint32_t>(layers[0].size());
   std::vector<Rows> queries;
   std::vector<Keys> keys;
-  std::vector<std::vector<float>> lse;
+  std::vector<std::vector<float>> lse, sinks;
   std::vector<std::vector<float>> scores;
   std::vector<uint32_t> lengths;  // {stored, something else} per layer and head
   uint32_t longest = 0;
@@ -419,8 +429,12 @@ std::vector<std::vector<float>> RunAttention(
     }
     queries.push_back(StoreQueries(v, layers[i], layout));
     keys.push_back(StoreKeys(v, layers[i], layout, numbers));
-    const bool has_lse =
-        layout.odd_layers_have_lse && i % 2 == 1 && (v.rows & kChunks) == 0;
+    const bool has_lse = layout.odd_layers_have_lse && i % 2 == 1 &&
+                         (v.rows & (kChunks | kSinks)) == 0;
+    sinks.emplace_back();
+    for (const oracle::WindowAttentionInput& in : layers[i]) {
+      sinks[i].insert(sinks[i].end(), in.sinks.begin(), in.sinks.end());
+    }
     lse.push_back(has_lse ? RowLse(v, layers[i], layout.first_row)
                           : std::vector<float>());
     const uint32_t n_tokens = layers[i][0].n_tokens;
@@ -433,6 +447,7 @@ std::vector<std::vector<float>> RunAttention(
     layer.keys = keys[i].rows.base;
     layer.block_table = v.paged ? AddressOf(keys[i].table) : 0;
     layer.row_lse = has_lse ? AddressOf(lse[i]) : 0;
+    if (!sinks[i].empty()) layer.row_lse = AddressOf(sinks[i]);
     layer.scores = AddressOf(scores[i]);
     layer.n_tokens = n_tokens;
     layer.first_count = static_cast<int32_t>(2 * n_kv_heads * i);
@@ -457,7 +472,9 @@ std::vector<std::vector<float>> RunAttention(
   p.query_element_stride = queries[0].element_stride;
   p.lse_row_stride = 4;
   p.lse_head_stride = 4 * (QueryRows(v) + kLseGap);
-  p.scale_log2e = layers[0][0].scale * 1.44269504f;
+  const oracle::WindowAttentionInput& any = layers[0][0];
+  p.scale_log2e = (any.softcap == 0.0f ? any.scale : any.softcap) * 1.44269504f;
+  if (any.softcap != 0.0f) p.scale_by_cap = any.scale / any.softcap;
   p.weight_scale = WeightScale(v);
   p.n_kv_heads = n_kv_heads;
   p.keys_per_split = (v.rows & kChunks) != 0
@@ -498,7 +515,7 @@ std::vector<std::vector<float>> RunAttention(
       const ScoreLayer& all = whole.layers[i];
       p.layers[i].queries =
           all.queries + static_cast<uint64_t>(first_row * p.query_row_stride);
-      if (all.row_lse == 0) continue;
+      if (all.row_lse == 0 || (v.rows & kSinks) != 0) continue;
       p.layers[i].row_lse =
           all.row_lse + static_cast<uint64_t>(first_row * p.lse_row_stride);
     }

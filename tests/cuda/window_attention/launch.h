@@ -24,7 +24,9 @@ enum AttentionRows : uint32_t {
   kChunks = 16,
   kSpread = 32,
   kMeasureDynamics = 64,
-  kMeasureEnds = 128
+  kMeasureEnds = 128,
+  kSoftcap = 256,
+  kSinks = 512
 };
 
 // A row of mma_variants.inc or fma_variants.inc.

@@ -156,7 +156,7 @@ var (
 	_ [308]byte = [unsafe.Offsetof(View{}.RingFirst)]byte{}
 	_ [312]byte = [unsafe.Offsetof(View{}.NSharedBlocks)]byte{}
 	_ [316]byte = [unsafe.Offsetof(View{}.FirstRecent)]byte{}
-	_ [40]byte  = [unsafe.Sizeof(LayerGeometry{})]byte{}
+	_ [48]byte  = [unsafe.Sizeof(LayerGeometry{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(LayerGeometry{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(LayerGeometry{}.Cache)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(LayerGeometry{}.NQHeads)]byte{}
@@ -167,7 +167,9 @@ var (
 	_ [28]byte  = [unsafe.Offsetof(LayerGeometry{}.KDType)]byte{}
 	_ [32]byte  = [unsafe.Offsetof(LayerGeometry{}.VDType)]byte{}
 	_ [36]byte  = [unsafe.Offsetof(LayerGeometry{}.SoftmaxScale)]byte{}
-	_ [48]byte  = [unsafe.Sizeof(Geometry{})]byte{}
+	_ [40]byte  = [unsafe.Offsetof(LayerGeometry{}.LogitSoftcap)]byte{}
+	_ [44]byte  = [unsafe.Offsetof(LayerGeometry{}.Reserved)]byte{}
+	_ [64]byte  = [unsafe.Sizeof(Geometry{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(Geometry{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(Geometry{}.NLayers)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(Geometry{}.MaxTokens)]byte{}
@@ -176,6 +178,8 @@ var (
 	_ [24]byte  = [unsafe.Offsetof(Geometry{}.LayersLen)]byte{}
 	_ [32]byte  = [unsafe.Offsetof(Geometry{}.RoPEInvFreq)]byte{}
 	_ [40]byte  = [unsafe.Offsetof(Geometry{}.RoPEInvFreqLen)]byte{}
+	_ [48]byte  = [unsafe.Offsetof(Geometry{}.SinkLogits)]byte{}
+	_ [56]byte  = [unsafe.Offsetof(Geometry{}.SinkLogitsLen)]byte{}
 	_ [48]byte  = [unsafe.Sizeof(PlanOptions{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(PlanOptions{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(PlanOptions{}.Reserved)]byte{}

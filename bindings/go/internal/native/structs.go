@@ -206,6 +206,8 @@ type LayerGeometry struct {
 	KDType       int32
 	VDType       int32
 	SoftmaxScale float32
+	LogitSoftcap float32
+	Reserved     uint32
 }
 
 // Geometry is kvevict_geometry.
@@ -218,6 +220,8 @@ type Geometry struct {
 	LayersLen      uint64
 	RoPEInvFreq    uintptr
 	RoPEInvFreqLen uint64
+	SinkLogits     uintptr
+	SinkLogitsLen  uint64
 }
 
 // PlanOptions is kvevict_plan_options.

@@ -14,14 +14,16 @@ public final class Geometry {
   private final List<LayerGeometry> layers; // one that all have, or one for each
   private final RopeLayout ropeLayout;
   private final float[] ropeInvFreq;
+  private final float[] sinkLogits;
 
   private Geometry(int nLayers, int maxTokens, List<LayerGeometry> layers, RopeLayout ropeLayout,
-      float... ropeInvFreq) {
+      float[] ropeInvFreq, float[] sinkLogits) {
     this.nLayers = nLayers;
     this.maxTokens = Memory.count(maxTokens, "maxTokens");
     this.layers = layers;
     this.ropeLayout = Objects.requireNonNull(ropeLayout, "ropeLayout");
     this.ropeInvFreq = ropeInvFreq.clone();
+    this.sinkLogits = sinkLogits.clone();
   }
 
   /**
@@ -44,7 +46,7 @@ public final class Geometry {
     boolean alike = layers.stream().distinct().count() == 1;
     return new Geometry(
         layers.size(), maxTokens, List.copyOf(alike ? layers.subList(0, 1) : layers),
-        RopeLayout.HALF);
+        RopeLayout.HALF, new float[0], new float[0]);
   }
 
   /**
@@ -57,7 +59,18 @@ public final class Geometry {
    * @return this geometry with RoPE
    */
   public Geometry withRope(RopeLayout layout, float... inverseFrequencies) {
-    return new Geometry(nLayers, maxTokens, layers, layout, inverseFrequencies);
+    return new Geometry(nLayers, maxTokens, layers, layout, inverseFrequencies, sinkLogits);
+  }
+
+  /**
+   * The same with logits that take part in the softmax and have no value (gpt-oss).
+   *
+   * @param logits one per query head of all layers with a full cache, layer by layer; negative
+   *     infinity for a head without one
+   * @return it
+   */
+  public Geometry withSinkLogits(float... logits) {
+    return new Geometry(nLayers, maxTokens, layers, ropeLayout, ropeInvFreq, logits);
   }
 
   /** {@return layers} */
@@ -87,13 +100,17 @@ public final class Geometry {
     return full ? layer(layer) : NOT_EVICTED;
   }
 
-  /** As C has it; the layers lie behind the struct, and then the numbers of RoPE. */
+  /** As C has it; the layers lie behind the struct, then the numbers of RoPE and the sinks. */
   Struct write() {
     int size = Abi.Geometry.SIZEOF;
     int rope = size + layers.size() * Abi.LayerGeometry.SIZEOF;
-    Struct out = new Struct(rope + ropeInvFreq.length * Float.BYTES);
+    int sinks = rope + ropeInvFreq.length * Float.BYTES;
+    Struct out = new Struct(sinks + sinkLogits.length * Float.BYTES);
     for (int f = 0; f < ropeInvFreq.length; ++f) {
       out.putFloat(rope + f * Float.BYTES, ropeInvFreq[f]);
+    }
+    for (int h = 0; h < sinkLogits.length; ++h) {
+      out.putFloat(sinks + h * Float.BYTES, sinkLogits[h]);
     }
     for (int i = 0; i < layers.size(); ++i) {
       out.copyFrom(layers.get(i).struct, size + i * Abi.LayerGeometry.SIZEOF);
@@ -105,25 +122,30 @@ public final class Geometry {
         .putLong(Abi.Geometry.LAYERS_LEN, layers.size())
         .putInt(Abi.Geometry.ROPE_LAYOUT, ropeLayout.value())
         .putLong(Abi.Geometry.ROPE_INV_FREQ, ropeInvFreq.length == 0 ? 0 : out.address + rope)
-        .putLong(Abi.Geometry.ROPE_INV_FREQ_LEN, ropeInvFreq.length);
+        .putLong(Abi.Geometry.ROPE_INV_FREQ_LEN, ropeInvFreq.length)
+        .putLong(Abi.Geometry.SINK_LOGITS, sinkLogits.length == 0 ? 0 : out.address + sinks)
+        .putLong(Abi.Geometry.SINK_LOGITS_LEN, sinkLogits.length);
   }
 
   @Override
   public boolean equals(Object other) {
     return other instanceof Geometry that && nLayers == that.nLayers
         && maxTokens == that.maxTokens && layers.equals(that.layers)
-        && ropeLayout == that.ropeLayout && Arrays.equals(ropeInvFreq, that.ropeInvFreq);
+        && ropeLayout == that.ropeLayout && Arrays.equals(ropeInvFreq, that.ropeInvFreq)
+        && Arrays.equals(sinkLogits, that.sinkLogits);
   }
 
   @Override
   public int hashCode() {
-    return Objects.hash(nLayers, maxTokens, layers, ropeLayout, Arrays.hashCode(ropeInvFreq));
+    return Objects.hash(nLayers, maxTokens, layers, ropeLayout, Arrays.hashCode(ropeInvFreq),
+        Arrays.hashCode(sinkLogits));
   }
 
   @Override
   public String toString() {
     return "Geometry[nLayers=" + nLayers + ", maxTokens=" + maxTokens + ", layers=" + layers
-        + ", ropeLayout=" + ropeLayout + ", ropeInvFreq=" + Arrays.toString(ropeInvFreq) + "]";
+        + ", ropeLayout=" + ropeLayout + ", ropeInvFreq=" + Arrays.toString(ropeInvFreq)
+        + ", sinkLogits=" + Arrays.toString(sinkLogits) + "]";
   }
 
   /** Names the numbers of a {@link Geometry} whose layers are alike; of f32 elements unless set. */
@@ -162,7 +184,7 @@ public final class Geometry {
      */
     public Geometry build() {
       return new Geometry(nLayers, maxTokens, List.of(new LayerGeometry(struct.copy())),
-          RopeLayout.HALF);
+          RopeLayout.HALF, new float[0], new float[0]);
     }
 
     @Override

@@ -90,4 +90,15 @@ abstract class LayerBuilder<B extends LayerBuilder<B>> {
     struct.putFloat(Abi.LayerGeometry.SOFTMAX_SCALE, scale);
     return self();
   }
+
+  /**
+   * Sets what keeps logits within bounds.
+   *
+   * @param cap scaled logits x become cap tanh(x / cap) (Gemma 2); 0, as without a call: they stay
+   * @return this
+   */
+  public B logitSoftcap(float cap) {
+    struct.putFloat(Abi.LayerGeometry.LOGIT_SOFTCAP, cap);
+    return self();
+  }
 }

@@ -63,6 +63,11 @@ public final class LayerGeometry {
     return struct.floatAt(Abi.LayerGeometry.SOFTMAX_SCALE);
   }
 
+  /** {@return what keeps scaled logits within bounds; 0: nothing does} */
+  public float logitSoftcap() {
+    return struct.floatAt(Abi.LayerGeometry.LOGIT_SOFTCAP);
+  }
+
   @Override
   public boolean equals(Object other) {
     return other instanceof LayerGeometry that && struct.equals(that.struct);
@@ -78,7 +83,7 @@ public final class LayerGeometry {
     return "LayerGeometry[cache=" + cache() + ", nQHeads=" + nQHeads() + ", nKvHeads=" + nKvHeads()
         + ", kHeadDim=" + kHeadDim() + ", vHeadDim=" + vHeadDim() + ", qDtype=" + qDtype()
         + ", kDtype=" + kDtype() + ", vDtype=" + vDtype() + ", softmaxScale=" + softmaxScale()
-        + "]";
+        + ", logitSoftcap=" + logitSoftcap() + "]";
   }
 
   /** Names the numbers of a {@link LayerGeometry}. */

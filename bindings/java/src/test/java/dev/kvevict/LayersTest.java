@@ -122,6 +122,20 @@ final class LayersTest {
     }
   }
 
+  static void capsAndSinksAreOfTheGeometry() {
+    Policy policy = Policy.parse("snapkv:budget=16,window=4");
+    Geometry capped = Geometry.builder().layers(1).queryHeads(4).kvHeads(2).headDim(8)
+        .maxTokens(N).logitSoftcap(30).build();
+    Check.equal(30f, capped.layer(0).logitSoftcap());
+    try (Context context = Context.create();
+        Plan plan = context.newPlan(capped.withSinkLogits(0, 1, 2, Float.NEGATIVE_INFINITY),
+            policy)) {
+      Check.that(!plan.policy().equals(Policy.parse("none")), "a plan");
+      Check.fails(KvEvictException.class,
+          () -> context.newPlan(capped.withSinkLogits(0, 1, 2), policy), "sink_logits_len 3");
+    }
+  }
+
   static void headBudgetsAreThoseOfFullCaches() {
     Layer wide = new Layer(WIDE);
     Layer narrow = new Layer(NARROW);

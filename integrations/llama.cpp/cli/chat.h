@@ -1,0 +1,51 @@
+// One sequence in a context of its own.
+#ifndef KVEVICT_INTEGRATIONS_LLAMA_CLI_CHAT_H_
+#define KVEVICT_INTEGRATIONS_LLAMA_CLI_CHAT_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "upstream.h"
+
+namespace kvevict::llama_cli {
+
+class Chat {
+ public:
+  Chat(llama_model* model, const char* policy, const ContextOptions& options);
+
+  // Feeds tokens in batches and keeps the logits of the last one.
+  void Prefill(std::span<const llama_token> tokens,
+               const std::function<void(size_t n_done)>& progress);
+  // Feeds one token.
+  void Step(llama_token token);
+  // Of the last token that was fed.
+  std::span<const float> logits() const { return logits_; }
+
+  // The whole sequence as it is now, to be returned to. llama.cpp's own state, so that
+  // it serves models that cannot take tokens back.
+  struct Snapshot {
+    std::vector<uint8_t> state;
+    std::vector<float> logits;
+    llama_pos next;
+  };
+  Snapshot Take() const;
+  void Return(const Snapshot& snapshot);
+
+  // Begins where another one's prompt ended.
+  void StartFrom(const Chat& other);
+  kvevict_llama* kv() { return context_.kv.get(); }
+
+ private:
+  void KeepLogits();
+
+  uint32_t n_vocab_, n_batch_;
+  Context context_;
+  std::vector<float> logits_;
+  llama_pos next_ = 0;
+};
+
+}  // namespace kvevict::llama_cli
+
+#endif  // KVEVICT_INTEGRATIONS_LLAMA_CLI_CHAT_H_

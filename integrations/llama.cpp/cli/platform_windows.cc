@@ -1,0 +1,34 @@
+#ifdef _WIN32
+#include <windows.h>
+// After windows.h.
+#include <psapi.h>
+
+#include "platform.h"
+
+namespace kvevict::llama_cli {
+
+uint64_t ResidentBytes() {
+  PROCESS_MEMORY_COUNTERS counters = {};
+  if (!K32GetProcessMemoryInfo(GetCurrentProcess(), &counters,
+                               sizeof counters)) {
+    return 0;
+  }
+  return counters.WorkingSetSize;
+}
+
+std::string FolderOf(const void* function) {
+  HMODULE module = nullptr;
+  char path[MAX_PATH] = "";
+  if (!GetModuleHandleExA(GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS |
+                              GET_MODULE_HANDLE_EX_FLAG_UNCHANGED_REFCOUNT,
+                          static_cast<LPCSTR>(function), &module) ||
+      GetModuleFileNameA(module, path, sizeof path) == 0) {
+    return ".";
+  }
+  const std::string text = path;
+  const size_t slash = text.find_last_of("/\\");
+  return slash == std::string::npos ? "." : text.substr(0, slash);
+}
+
+}  // namespace kvevict::llama_cli
+#endif
