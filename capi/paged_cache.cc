@@ -101,6 +101,11 @@ Status CheckPagedEvict(const kvevict_paged_eviction& item, void* workspace,
     return InvalidArgument(
         "options.undo is not NULL: a fork made before keeps what goes");
   }
+  if (options.destinations != nullptr) {
+    return InvalidArgument(
+        "options.destinations is not NULL: kvevict_sequence_evict() takes "
+        "them");
+  }
   if (CanDropBlocks(Core(item.cached).cache(), sequence.plan())) {
     options.by_table = 1;
   }
@@ -109,7 +114,7 @@ Status CheckPagedEvict(const kvevict_paged_eviction& item, void* workspace,
 
 // Wants the shared blocks that an eviction which was checked will write to.
 void WantWritten(PagedSequence& cached, const Sequence& sequence) {
-  if (!WritesRows(sequence)) return;
+  if (!WritesViews(sequence)) return;
   const Plan& plan = sequence.plan();
   const bool to_any = plan.merge().Merges() || IsByTable(sequence) ||
                       CountsByScore(plan.policy()) ||

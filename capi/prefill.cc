@@ -38,6 +38,15 @@ class Prefill {
       return InvalidArgument("views_len %zu is not %zu", options_.views_len,
                              n_views);
     }
+    kvevict_evict_options evict = KVEVICT_EVICT_OPTIONS_INIT;
+    if (options_.evict != nullptr) {
+      KV_RETURN_IF_ERROR(CopyIn("evict", options_.evict, &evict));
+    }
+    if (evict.destinations != nullptr) {
+      return InvalidArgument(
+          "evict.destinations is not NULL: the prompt's rows are evicted where "
+          "they are, chunk by chunk");
+    }
     if (sequence_.prompt().has_ended()) {
       return InvalidArgument("sequence: its prompt has ended");
     }

@@ -78,14 +78,33 @@ Status CopyObservations(const Sequence& sequence,
 
 namespace {
 
+Status CopyViews(const Plan& plan, const char* name, const kvevict_view* views,
+                 size_t views_len, std::span<kvevict_view> out) {
+  return CopyLayers(plan, name, views, views_len,
+                    [&](const kvevict_view* in, uint32_t l) {
+                      out[l] = KVEVICT_VIEW_INIT;
+                      return CopyIn("view", in, &out[l]);
+                    });
+}
 Status CopyViews(const Sequence& sequence, const kvevict_view* views,
                  size_t views_len) {
-  return CopyLayers(sequence.plan(), "views", views, views_len,
-                    [&](const kvevict_view* in, uint32_t l) {
-                      kvevict_view& view = sequence.views()[l];
-                      view = KVEVICT_VIEW_INIT;
-                      return CopyIn("view", in, &view);
-                    });
+  return CopyViews(sequence.plan(), "views", views, views_len,
+                   sequence.views());
+}
+
+Status CopyDestinations(const Sequence& sequence,
+                        const kvevict_evict_options& options) {
+  if (options.destinations == nullptr) {
+    return CheckArray("destinations", options.destinations,
+                      options.destinations_len);
+  }
+  const Plan& plan = sequence.plan();
+  if (!plan.HasDestinations()) {
+    return InvalidArgument(
+        "destinations is not NULL, but has_destinations of the plan is 0");
+  }
+  return CopyViews(plan, "destinations", options.destinations,
+                   options.destinations_len, sequence.destinations());
 }
 
 Status CopyInputs(const Sequence& sequence,
@@ -117,6 +136,7 @@ Status CopyOptions(const Sequence& sequence,
   if (options != nullptr) KV_RETURN_IF_ERROR(CopyIn("options", options, out));
   sequence.ranges() = TokenRanges();
   KV_RETURN_IF_ERROR(CopyIn(out->ranges, out->ranges_len, &sequence.ranges()));
+  KV_RETURN_IF_ERROR(CopyDestinations(sequence, *out));
   return CopyInputs(sequence, *out);
 }
 
@@ -305,6 +325,29 @@ kvevict_status kvevict_sequence_evict(kvevict_sequence* sequence,
           CheckEvict(&Core(sequence), o, workspace, workspace_bytes));
       return RunEvict(&Core(sequence));
     });
+  });
+}
+
+kvevict_status kvevict_sequence_kept_slots(kvevict_sequence* sequence,
+                                           const kvevict_view* views,
+                                           size_t views_len, uint32_t* slots,
+                                           size_t slots_len) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    KV_RETURN_IF_ERROR(CopyViews(Core(sequence), views, views_len));
+    const Plan& plan = Core(sequence).plan();
+    if (slots_len != plan.n_model_layers()) {
+      return InvalidArgument("slots_len %zu is not n_layers %u", slots_len,
+                             plan.n_model_layers());
+    }
+    KV_RETURN_IF_ERROR(CheckNotNull("slots", slots));
+    const std::span<uint32_t> kept(slots, plan.n_layers());
+    KV_RETURN_IF_ERROR(KeptSlots(&Core(sequence), kept));
+    for (uint32_t l = plan.n_model_layers(); l-- > 0;) {
+      const int32_t place = plan.Find(l);
+      slots[l] = place < 0 ? 0 : slots[place];
+    }
+    return Status();
   });
 }
 

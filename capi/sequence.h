@@ -40,8 +40,8 @@ Status CopyObservations(const Sequence& sequence,
                         const kvevict_observation* observations, size_t n,
                         size_t* out_n);
 
-// What an eviction is given: sequence.views() and inputs(), and *out, which has its
-// defaults.
+// What an eviction is given: sequence.views(), destinations() and inputs(), and *out,
+// which has its defaults.
 Status CopyEviction(const Sequence& sequence, const kvevict_view* views,
                     size_t views_len, const kvevict_evict_options* options,
                     kvevict_evict_options* out);

@@ -14,9 +14,7 @@ Status CheckAlike(uint32_t number, const kvevict_layer_geometry& from,
                 {"n_kv_heads", from.n_kv_heads, to.n_kv_heads},
                 {"k_head_dim", from.k_head_dim, to.k_head_dim},
                 {"v_head_dim", from.v_head_dim, to.v_head_dim},
-                {"q_dtype", from.q_dtype, to.q_dtype},
-                {"k_dtype", from.k_dtype, to.k_dtype},
-                {"v_dtype", from.v_dtype, to.v_dtype}};
+                {"q_dtype", from.q_dtype, to.q_dtype}};
   for (const auto& field : fields) {
     if (field.from == field.to) continue;
     return InvalidArgument("plan: layer %u: %s %lld is not the sequence's %lld",

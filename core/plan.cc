@@ -127,7 +127,7 @@ Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
   if (status.ok()) status = plan->CopySinks(geometry);
   if (!status.ok()) status = Prefixed(status, "geometry: ");
   if (status.ok()) status = plan->CopyBudgets(options);
-  if (status.ok()) status = plan->CopyReport(options);
+  if (status.ok()) status = plan->CopyFlags(options);
   if (status.ok()) {
     plan->CountLists();
     status = plan->CheckSizes();
@@ -240,15 +240,21 @@ Status Plan::CopySinks(const kvevict_geometry& geometry) {
                                    n * sizeof(float), sinks_.data());
 }
 
-Status Plan::CopyReport(const kvevict_plan_options& options) {
-  if (options.reserved1 != 0) {
-    return InvalidArgument("options.reserved1 %u is not 0", options.reserved1);
+Status Plan::CopyFlags(const kvevict_plan_options& options) {
+  const struct {
+    const char* name;
+    uint32_t value;
+    bool* out;
+  } flags[] = {
+      {"report_mass", options.report_mass, &reports_mass_},
+      {"has_destinations", options.has_destinations, &has_destinations_}};
+  for (const auto& flag : flags) {
+    if (flag.value > 1) {
+      return InvalidArgument("options.%s %u is not 0 or 1", flag.name,
+                             flag.value);
+    }
+    *flag.out = flag.value != 0;
   }
-  if (options.report_mass > 1) {
-    return InvalidArgument("options.report_mass %u is not 0 or 1",
-                           options.report_mass);
-  }
-  reports_mass_ = options.report_mass != 0;
   return Status();
 }
 

@@ -181,6 +181,8 @@ class Plan {
   }
   // Keys lie beside scores, not in their place.
   bool NeedsKeys() const { return NeedsBest() || ReportsMass(); }
+  // Sequences have room for the destinations of an eviction.
+  bool HasDestinations() const { return has_destinations_; }
   // The policy scores by the window's queries.
   bool ObservesQueries() const { return signal().HasWindow(); }
   // It scores by attention that a sequence may add up.
@@ -266,7 +268,7 @@ class Plan {
   Status CopyHeadBudgets(const kvevict_plan_options& options);
   Status CopyLayerBudgets(const kvevict_plan_options& options);
   bool LayerBudgetsAreEqual() const;
-  Status CopyReport(const kvevict_plan_options& options);
+  Status CopyFlags(const kvevict_plan_options& options);
   void CountLists();
   // Elements of the keep lists of all layers.
   CheckedSize KeepCapacity() const;
@@ -305,6 +307,7 @@ class Plan {
   Array<uint32_t> head_budgets_;  // [n_lists], or none
   Array<double> layer_budgets_;   // [n_layers], or none
   bool reports_mass_ = false;
+  bool has_destinations_ = false;
   size_t keep_capacity_ = 0;
   mutable std::atomic<uint32_t> n_refs_{1};
 };

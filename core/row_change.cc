@@ -1,6 +1,7 @@
 #include "core/row_change.h"
 
 #include "core/dtype.h"
+#include "core/overlap.h"
 #include "core/view.h"
 
 namespace kvevict {
@@ -183,6 +184,24 @@ Status MatchRows(const kvevict_view& view, const kvevict_view& destination,
     if (!status.ok()) return Prefixed(status, "companions[%u]: ", j);
   }
   return CheckScales(destination, change.k, change.v);
+}
+
+Status CheckDestination(const kvevict_view& view,
+                        const kvevict_view& destination,
+                        const ListCounts& written, uint32_t first_slot,
+                        bool on_host) {
+  if (AreOne(view, destination)) {
+    return InvalidArgument(
+        "destination is the view itself: NULL moves rows in place");
+  }
+  Status status = ValidateView(destination, written, on_host, first_slot);
+  if (status.ok()) status = CheckNotShared(destination, first_slot);
+  if (!status.ok()) return Prefixed(status, "destination: ");
+  const RowChange change = ChangeOf(view, destination);
+  status = MatchRows(view, destination, change);
+  if (!status.ok()) return Prefixed(status, "destination: ");
+  status = CheckScales(view, change.k, change.v);
+  return status.ok() ? status : Prefixed(status, "view: ");
 }
 
 }  // namespace kvevict

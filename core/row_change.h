@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "core/keep_lists.h"
 #include "core/status.h"
 
 namespace kvevict {
@@ -47,6 +48,13 @@ uint32_t PartnerOf(const kvevict_view& view, const kvevict_view& destination,
 // planes, that those that move are alike, and that those that change can be stored.
 Status MatchRows(const kvevict_view& view, const kvevict_view& destination,
                  const RowChange& change);
+
+// Checks that rows of a valid view can go to the slots of another one from first_slot
+// on, which are `written`; messages begin with the name of the one that is wrong.
+Status CheckDestination(const kvevict_view& view,
+                        const kvevict_view& destination,
+                        const ListCounts& written, uint32_t first_slot,
+                        bool on_host);
 
 }  // namespace kvevict
 

@@ -98,9 +98,11 @@ Status Sequence::Allocate() {
   KV_RETURN_IF_ERROR(ring_.Allocate());
   KV_RETURN_IF_ERROR(sums_.Allocate());
   KV_RETURN_IF_ERROR(prompt_.Allocate());
-  KV_RETURN_IF_ERROR(views_.Allocate("views of the layers", n_layers));
+  const CheckedSize n_views =
+      n_layers * CheckedSize(plan().HasDestinations() ? 2 : 1);
+  KV_RETURN_IF_ERROR(views_.Allocate("views of the layers", n_views));
   KV_RETURN_IF_ERROR(inputs_.Allocate("inputs of the layers", n_layers));
-  KV_RETURN_IF_ERROR(caches_.Allocate("caches of the layers", n_layers));
+  KV_RETURN_IF_ERROR(caches_.Allocate("caches of the layers", n_views));
   KV_RETURN_IF_ERROR(
       list_reports_.Allocate("report", CheckedSize(plan().n_lists())));
   if (plan().ReportsMass()) {
@@ -115,7 +117,9 @@ Status Sequence::Allocate() {
     return OutOfMemory("eviction: no %zu bytes",
                        sizeof(std::optional<Eviction>));
   }
-  if (TouchesNothing(plan().policy())) return Status();
+  if (TouchesNothing(plan().policy()) && !plan().HasDestinations()) {
+    return Status();
+  }
   KV_RETURN_IF_ERROR(budgets_.Allocate("budgets of the layers", n_layers));
   KV_RETURN_IF_ERROR(outcomes_.Allocate("outcomes of the layers", n_layers));
   KV_RETURN_IF_ERROR(evictions_.Allocate("evictions of the layers", n_layers));
@@ -340,10 +344,18 @@ Status Sequence::HostMasses(std::span<const Mass>* out) const {
 }
 
 std::span<kvevict_view> Sequence::views() const {
-  return {views_.data(), views_.size()};
+  return {views_.data(), plan().n_layers()};
+}
+
+std::span<kvevict_view> Sequence::destinations() const {
+  return {views_.data() + plan().n_layers(), views_.size() - plan().n_layers()};
 }
 
 std::span<LayerCache> Sequence::caches() const {
+  return both_caches().first(plan().n_layers());
+}
+
+std::span<LayerCache> Sequence::both_caches() const {
   return {caches_.data(), caches_.size()};
 }
 

@@ -129,10 +129,12 @@ class Sequence {
 
   // Scratch of calls: copies of what the caller gives, and what becomes of the
   // layers.
-  std::span<kvevict_view> views() const;  // [n_layers]
-  std::span<LayerInputs> inputs() const;  // [n_layers]
+  std::span<kvevict_view> views() const;         // [n_layers]
+  std::span<kvevict_view> destinations() const;  // the same, or none
+  std::span<LayerInputs> inputs() const;         // [n_layers]
   TokenRanges& ranges() const { return ranges_; }
   std::span<LayerCache> caches() const;        // [n_layers]
+  std::span<LayerCache> both_caches() const;   // and behind destinations'
   std::span<LayerOutcome> outcomes() const;    // [n_layers]
   std::span<LayerEviction> evictions() const;  // [n_layers]
   std::span<uint32_t> budgets() const;         // [n_layers]
@@ -191,7 +193,7 @@ class Sequence {
   Prompt prompt_;
   Prompt::Mark prompt_before_;  // the eviction that slots_ remembers
   bool saved_sums_ = false;     // by that one
-  Array<kvevict_view> views_;   // [n_layers]
+  Array<kvevict_view> views_;   // [n_layers], and behind destinations
   Array<LayerInputs> inputs_;   // [n_layers]
   mutable TokenRanges ranges_;
   Array<LayerCache> caches_;

@@ -170,6 +170,9 @@ func (c *Context) NewPlan(geometry Geometry, policy Policy, options *PlanOptions
 		if options.ReportMass {
 			nativeOptions.ReportMass = 1
 		}
+		if options.Destinations {
+			nativeOptions.HasDestinations = 1
+		}
 	}
 	var pointer uintptr
 	err = native.Kvevict_plan_create(

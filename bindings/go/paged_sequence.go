@@ -202,7 +202,7 @@ func (s *PagedSequence) Evict(
 type PagedEviction struct {
 	Cached   *PagedSequence // where the rows are
 	Sequence *Sequence      // which tokens they are of
-	Options  *EvictOptions  // nil for none; no Undo: a fork made before keeps what goes
+	Options  *EvictOptions  // nil for none; no Undo, a fork made before keeps what goes; no Destinations
 }
 
 // EvictAllPaged evicts as EvictAll does and gives emptied blocks back. All items are of one cache. Blocks
@@ -232,6 +232,9 @@ func EvictAllPaged(
 		s := item.Sequence
 		if protected[i], err = s.tell(item.Options); err == nil && item.Options != nil {
 			err = s.give(sequence, item.Options.Inputs)
+		}
+		if err == nil && item.Options != nil && len(item.Options.Destinations) > 0 {
+			err = invalid("Destinations are for Sequence.Evict")
 		}
 		if err != nil {
 			return nil, at(err, "items", i, 0)

@@ -90,6 +90,8 @@ type PlanOptions struct {
 	// ReportMass: evictions measure what mass they keep, for ListReport, in a workspace with room for
 	// keys beside scores.
 	ReportMass bool
+	// Destinations: evictions may be given some, for which a sequence has room.
+	Destinations bool
 }
 
 // Plan is a geometry with a policy and a context, checked once. Immutable; safe for concurrent use.

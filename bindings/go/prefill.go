@@ -24,7 +24,7 @@ type Prefill struct {
 	Views  []*View        // one for each layer, as for Sequence.Evict; or nil, with Cached
 	Cached *PagedSequence // gets room before each chunk, and gives back what evictions leave empty
 
-	Evict     *EvictOptions // of each eviction, read again behind each chunk; nil for none
+	Evict     *EvictOptions // of each eviction, read again behind each chunk, without Destinations; nil for none
 	Workspace Memory        // for OperationEvict
 }
 
@@ -129,6 +129,9 @@ func (r *reading) begin() (err error) {
 
 // arrange puts what evictions are given among the arguments, where calls of Forward have put theirs.
 func (r *reading) arrange(evicts bool) (err error) {
+	if r.prompt.Evict != nil && len(r.prompt.Evict.Destinations) > 0 {
+		return invalid("Evict.Destinations: a prompt is evicted where it is")
+	}
 	if r.protected, err = r.sequence.tell(r.prompt.Evict); err != nil {
 		return err
 	}

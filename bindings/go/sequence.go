@@ -28,6 +28,8 @@ type Sequence struct {
 	observed    []native.Observation
 	ranges      []native.TokenRange // likewise
 	views       []native.View       // one per layer
+	elsewhere   []native.View       // destinations, likewise
+	kept        []uint32            // of each layer
 	caches      []*content
 	stored      []uint32       // of a layer's heads
 	ahead       uint32         // rows behind those, for arguments that are read once they are appended
@@ -386,6 +388,10 @@ type EvictOptions struct {
 	// of their planes: blocks that stay come first, behind them those that go, which are free then.
 	// Whole blocks have to stay or go: see Plan.Capabilities.
 	ByTable bool
+	// Destinations, one for each layer: other caches, to which the rows that stay are copied, as rows of
+	// their type; Views keep theirs. They have room for as many as KeptSlots says. For a plan with
+	// PlanOptions.Destinations. Empty: rows stay in the views.
+	Destinations []*View
 }
 
 // TokenRange is tokens that go later than others, but may go, or sooner: whatever its score, a token
@@ -443,6 +449,37 @@ func (s *Sequence) Evict(
 		return EvictReport{}, err
 	}
 	return s.report(sequence)
+}
+
+// KeptSlots is how many slots an eviction now would leave of each layer's longest list: for how many a
+// destination has room. Where scores decide how many, it is what the layer holds; 0 without a full cache.
+func (s *Sequence) KeptSlots(views []*View) ([]int, error) {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return nil, err
+	}
+	defer s.leave()
+	defer s.release()
+	if err := s.placeAll(sequence, views, nil); err != nil {
+		return nil, err
+	}
+	if err := s.findKept(sequence); err != nil {
+		return nil, err
+	}
+	kept := make([]int, len(s.kept))
+	for layer, n := range s.kept {
+		kept[layer] = int(n)
+	}
+	return kept, nil
+}
+
+// findKept asks the same of the views among the arguments.
+func (s *Sequence) findKept(sequence uintptr) error {
+	if s.kept == nil {
+		s.kept = make([]uint32, len(s.layers))
+	}
+	return native.Kvevict_sequence_kept_slots(
+		sequence, &s.views[0], uint64(len(s.views)), &s.kept[0], uint64(len(s.kept)))
 }
 
 // UndoBytes is how much memory an eviction now would need to be undone; 0 where it would leave every
@@ -521,7 +558,45 @@ func (s *Sequence) arrange(
 	if options == nil {
 		return protected, s.placeAll(sequence, views, nil)
 	}
-	return protected, s.placeAll(sequence, views, options.Inputs)
+	if err = s.placeAll(sequence, views, options.Inputs); err != nil {
+		return protected, err
+	}
+	return protected, s.placeElsewhere(sequence, options.Destinations)
+}
+
+// placeElsewhere puts destinations, if there are any, among the arguments of an eviction, behind all others.
+func (s *Sequence) placeElsewhere(sequence uintptr, views []*View) error {
+	n := len(s.layers)
+	if len(views) == 0 {
+		return nil
+	}
+	if len(views) != n {
+		return invalid("%d destinations for %d layers", len(views), n)
+	}
+	if err := s.findKept(sequence); err != nil {
+		return err
+	}
+	if s.elsewhere == nil {
+		s.elsewhere = make([]native.View, n)
+	}
+	for layer, view := range views {
+		s.elsewhere[layer] = native.View{StructSize: uint32(unsafe.Sizeof(native.View{}))}
+		if s.layers[layer].Cache != LayerCacheFull {
+			continue
+		}
+		cache, err := view.open(s.device)
+		if err == nil {
+			err = cache.require(s.kept[layer], Memory{})
+		}
+		if err != nil {
+			return at(err, "destinations", layer, n)
+		}
+		s.elsewhere[layer] = *cache.native
+		s.caches = append(s.caches, cache)
+	}
+	s.args.options.Destinations = inHeap(unsafe.Pointer(&s.elsewhere[0]))
+	s.args.options.DestinationsLen = uint64(n)
+	return nil
 }
 
 // tell puts the options of an eviction among the arguments, but for what the inputs of layers are.
@@ -634,6 +709,7 @@ func (s *Sequence) release() {
 	for layer := range s.caches {
 		s.caches[layer] = nil
 	}
+	s.caches = s.caches[:len(s.layers)] // without those of destinations
 }
 
 // EvictReport is what an eviction did. Bytes count K, V and companions of all layers.

@@ -306,6 +306,49 @@ func TestUndoTakesAnEvictionBack(t *testing.T) {
 	must(t, sequence.Undo(views, undo, 0))
 }
 
+func TestEvictsToDestinations(t *testing.T) {
+	const budget = 16
+	context := newContext(t, nil)
+	policy, err := ParsePolicy("knorm:budget=16")
+	must(t, err)
+	geometry := Geometry{Layers: 1, MaxTokens: full, Each: []LayerGeometry{smallLayer}}
+	plan, err := context.NewPlan(geometry, policy, &PlanOptions{Destinations: true})
+	must(t, err)
+	defer plan.Close()
+	sequence := newSequence(t, plan)
+	k, v := random(full*row, 1), random(full*row, 2)
+	views := []*View{newView(t, k, v)}
+	before := append([]float32{}, k...)
+	must(t, sequence.Append(full, 0))
+	kept, err := sequence.KeptSlots(views)
+	must(t, err)
+	same(t, []int{budget}, kept)
+	toK, toV := make([]float32, budget*row), make([]float32, budget*row)
+	there := []*View{newView(t, toK, toV)}
+	short := []*View{newView(t, toK[:row], toV)}
+	scratch := newMemory(t)(plan.Workspace(OperationEvict, 0))
+	_, err = sequence.Evict(views, &EvictOptions{Destinations: short}, scratch, 0)
+	fails(t, err, StatusInvalidArgument, "1 rows", "not 16")
+	_, err = sequence.Evict(views, &EvictOptions{Destinations: []*View{}}, Memory{}, 0)
+	fails(t, err, StatusInvalidArgument, "workspace")
+	_, err = sequence.Evict(views, &EvictOptions{Destinations: append(there, there[0])}, scratch, 0)
+	fails(t, err, StatusInvalidArgument, "2 destinations for 1 layers")
+	report, err := sequence.Evict(views, &EvictOptions{Destinations: there}, scratch, 0)
+	must(t, err)
+	same(t, report.BytesBefore/4, report.BytesAfter)
+	same(t, before, k)
+	positions, err := sequence.KeepPositions(0, 0)
+	must(t, err)
+	for slot, position := range positions {
+		same(t, k[int(position)*row:int(position)*row+headDim], toK[slot*row:slot*row+headDim])
+		same(t, v[int(position)*row:int(position)*row+headDim], toV[slot*row:slot*row+headDim])
+	}
+	other := newSequence(t, newPlan(t, context, 1, full, "knorm:budget=16"))
+	must(t, other.Append(full, 0))
+	_, err = other.Evict(views, &EvictOptions{Destinations: there}, scratch, 0)
+	fails(t, err, StatusInvalidArgument, "has_destinations")
+}
+
 func TestBlocksGoByTable(t *testing.T) {
 	const block = 4
 	plan := newPlan(t, newContext(t, nil), 1, full, "streaming-llm:budget=10,sink=4,select_block=4")

@@ -81,20 +81,9 @@ Status CheckDestination(const Move& move, bool on_host, bool reads_counts) {
     return InvalidArgument("first_slot %u + keep.count %u > %d",
                            move.first_slot, move.keep.count, INT32_MAX);
   }
-  if (AreOne(move.view, move.destination)) {
-    return InvalidArgument(
-        "destination is the view itself: NULL moves rows in place");
-  }
-  Status status =
-      ValidateView(move.destination, WrittenSlots(move, reads_counts), on_host,
-                   move.first_slot);
-  if (status.ok()) status = CheckNotShared(move.destination, move.first_slot);
-  if (!status.ok()) return Prefixed(status, "destination: ");
-  const RowChange change = ChangeOf(move.view, move.destination);
-  status = MatchRows(move.view, move.destination, change);
-  if (!status.ok()) return Prefixed(status, "destination: ");
-  status = CheckScales(move.view, change.k, change.v);
-  return status.ok() ? status : Prefixed(status, "view: ");
+  return kvevict::CheckDestination(move.view, move.destination,
+                                   WrittenSlots(move, reads_counts),
+                                   move.first_slot, on_host);
 }
 
 // What moves rows of a view of which so many slots will be addressed.

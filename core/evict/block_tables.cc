@@ -153,7 +153,7 @@ Status CheckTables(const Plan& plan, std::span<const kvevict_view> views) {
 // No entry is of two tables, but where all layers have one.
 Status Eviction::CheckTables() {
   KV_RETURN_IF_ERROR(kvevict::CheckTables(plan_, views_));
-  if (!HasWork()) return Status();
+  if (!LosesTokens()) return Status();
   KV_RETURN_IF_ERROR(CheckMoveByRow("by_table"));
   for (uint32_t l = 0; l < layers_.size(); ++l) {
     if (Cache(l).owner != l) continue;

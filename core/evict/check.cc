@@ -32,18 +32,17 @@ Status FindCaches(const Sequence& sequence) {
 }
 
 Status Eviction::FindBudgets() {
-  layers_ = sequence_.outcomes();
-  active_ = sequence_.evictions().first(0);
-  std::fill(layers_.begin(), layers_.end(), LayerOutcome());
-  KV_RETURN_IF_ERROR(FindLayers());
+  KV_RETURN_IF_ERROR(FindWhole());
   return CheckBudgets();
 }
 
 Status Eviction::Check() {
-  KV_RETURN_IF_ERROR(FindBudgets());
+  KV_RETURN_IF_ERROR(is_due_ ? FindBudgets() : FindWhole());
+  if (HasDestinations()) KV_RETURN_IF_ERROR(CheckDestinations());
+  if (!is_due_) return Status();
   if (IsByTable()) KV_RETURN_IF_ERROR(CheckTables());
   KV_RETURN_IF_ERROR(CheckSignal());
-  if (!HasWork()) return Status();
+  if (!LosesTokens()) return Status();
   if (HasChunks(policy_)) KV_RETURN_IF_ERROR(CheckMoveByRow("chunk"));
   if (plan_.merge().Merges()) KV_RETURN_IF_ERROR(CheckMerge());
   if (policy_.rotate != 0) KV_RETURN_IF_ERROR(CheckRotate());
@@ -52,6 +51,16 @@ Status Eviction::Check() {
   return context_.backend().check_capture(context_, sequence_.stream(), policy_,
                                           !ranges_.empty(),
                                           plan_.ReportsMass());
+}
+
+// Where no layer loses tokens.
+Status Eviction::FindWhole() {
+  layers_ = sequence_.outcomes();
+  active_ = sequence_.evictions().first(0);
+  std::fill(layers_.begin(), layers_.end(), LayerOutcome());
+  KV_RETURN_IF_ERROR(FindLayers());
+  for (LayerOutcome& layer : layers_) layer.n_keep = layer.n_tokens;
+  return Status();
 }
 
 Status Eviction::FindLayers() {
@@ -66,8 +75,9 @@ Status Eviction::FindLayers() {
 
 // What moves must move once, by one list, and be nobody else's.
 Status Eviction::CheckSharing() const {
+  if (HasDestinations()) return Status();
   for (const LayerEviction& layer : active_) {
-    if (!WritesRows()) break;
+    if (!WritesViews()) break;
     Status status = CheckNotShared(views_[layer.layer], 0);
     if (status.ok()) continue;
     return Prefixed(status, "views[%u]: ", plan_.layer(layer.layer).number);
@@ -220,6 +230,7 @@ void Eviction::FindForced() {
   forced_.n_sink = policy_.n_sink;
   forced_.n_recent = ForcedRecentTokens(policy_);
   for (const LayerOutcome& layer : layers_) {
+    if (HasDestinations()) break;
     forced_.n_recent = std::max(forced_.n_recent,
                                 RecentOf(views_[layer.layer], layer.n_tokens));
   }
@@ -367,7 +378,7 @@ Status Eviction::CheckRotate() {
     if (Status status = plan_.CheckCanRotate(of_plan); !status.ok()) {
       return Prefixed(status, "layer %u: ", of_plan.number);
     }
-    layer.rotate.view = &views_[layer.layer];
+    layer.rotate.view = &TargetOf(layer);
   }
   const auto check = context_.backend().check_rotating;
   if (check == nullptr) return Status();

@@ -50,6 +50,37 @@ void ReportUnchanged(Sequence* sequence) {
   }
 }
 
+// Of a sequence's first layer: its view, and where it has one its destination.
+struct FirstCaches {
+  LayerCache caches[2];
+  bool is_written[2];
+  uint32_t n = 1;
+
+  explicit FirstCaches(const Sequence& sequence) {
+    caches[0] = sequence.caches()[0];
+    is_written[0] =
+        IsToEvict(sequence) && !sequence.eviction()->HasDestinations();
+    if (!IsToEvict(sequence) || is_written[0]) return;
+    caches[1] = sequence.both_caches()[sequence.plan().n_layers()];
+    is_written[1] = true;
+    n = 2;
+  }
+};
+
+Status CheckTwoApart(const LayerCache& a, const LayerCache& b) {
+  LayerCache caches[] = {a, b};
+  for (uint32_t i = 0; i < 2; ++i) {
+    if (caches[i].view->block_size != 0) return Status();
+    caches[i].owner = i;
+  }
+  for (const LayerCache::Reach& p : a.reach) {
+    for (const LayerCache::Reach& q : b.reach) {
+      if (p.Meets(q)) return CheckApart("views", caches);
+    }
+  }
+  return Status();
+}
+
 uint32_t Longest(const Sequence& sequence) {
   return std::max(1u, sequence.slots().Longest());
 }
@@ -70,14 +101,17 @@ Status CheckEvict(Sequence* sequence, const kvevict_evict_options& options,
   KV_RETURN_IF_ERROR(CheckWorkspace(plan.context(), workspace, workspace_bytes,
                                     NeedsToEvict(*sequence)));
   KV_RETURN_IF_ERROR(CheckOptions(*sequence, options));
-  if (TouchesNothing(plan.policy()) ||
-      !sequence->prompt().IsDue(sequence->logical_length())) {
+  const bool is_due = !TouchesNothing(plan.policy()) &&
+                      sequence->prompt().IsDue(sequence->logical_length());
+  if (!is_due && options.destinations == nullptr) {
     KV_RETURN_IF_ERROR(FindCaches(*sequence));
     return options.by_table != 0 ? CheckTables(plan, sequence->views())
                                  : Status();
   }
-  eviction.emplace(sequence, options, workspace,
-                   plan.LayOutEvict(n_tokens, workspace_bytes), n_tokens);
+  eviction.emplace(
+      sequence, options, workspace,
+      is_due ? plan.LayOutEvict(n_tokens, workspace_bytes) : EvictWorkspace(),
+      n_tokens, is_due);
   return eviction->Check();
 }
 
@@ -85,8 +119,8 @@ bool IsToEvict(const Sequence& sequence) {
   return sequence.eviction().has_value() && sequence.eviction()->HasWork();
 }
 
-bool WritesRows(const Sequence& sequence) {
-  return IsToEvict(sequence) && sequence.eviction()->WritesRows();
+bool WritesViews(const Sequence& sequence) {
+  return IsToEvict(sequence) && sequence.eviction()->WritesViews();
 }
 
 bool IsByTable(const Sequence& sequence) {
@@ -94,14 +128,11 @@ bool IsByTable(const Sequence& sequence) {
 }
 
 Status CheckCachesApart(const Sequence& a, const Sequence& b) {
-  LayerCache caches[] = {a.caches()[0], b.caches()[0]};
-  for (uint32_t i = 0; i < 2; ++i) {
-    if (caches[i].view->block_size != 0) return Status();
-    caches[i].owner = i;
-  }
-  for (const LayerCache::Reach& p : caches[0].reach) {
-    for (const LayerCache::Reach& q : caches[1].reach) {
-      if (p.Meets(q)) return CheckApart("views", caches);
+  const FirstCaches ours(a), theirs(b);
+  for (uint32_t i = 0; i < ours.n; ++i) {
+    for (uint32_t j = 0; j < theirs.n; ++j) {
+      if (!ours.is_written[i] && !theirs.is_written[j]) continue;
+      KV_RETURN_IF_ERROR(CheckTwoApart(ours.caches[i], theirs.caches[j]));
     }
   }
   return Status();
@@ -124,14 +155,11 @@ Status RunEvict(Sequence* sequence) {
   }
   if (!eviction->HasWork()) {
     eviction->FillReport();
-    sequence->BeginRound();
-    return Status();
-  }
-  if (Status status = eviction->Run(); !status.ok()) {
+  } else if (Status status = eviction->Run(); !status.ok()) {
     sequence->ClearReport();
     return status;
   }
-  sequence->BeginRound();
+  if (eviction->IsDue()) sequence->BeginRound();
   return Status();
 }
 

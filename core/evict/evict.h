@@ -3,6 +3,7 @@
 #define KVEVICT_CORE_EVICT_EVICT_H_
 
 #include <cstddef>
+#include <span>
 
 #include "core/sequence.h"
 #include "core/status.h"
@@ -18,15 +19,18 @@ WorkspaceNeeds NeedsToEvict(const Sequence& sequence);
 Status CheckEvict(Sequence* sequence, const kvevict_evict_options& options,
                   void* workspace, size_t workspace_bytes);
 
+// See kvevict_sequence_kept_slots(): of each layer of the plan.
+Status KeptSlots(Sequence* sequence, std::span<uint32_t> out);
+
 // Whether rows are to move, as far as is known before scores decide.
 bool IsToEvict(const Sequence& sequence);
 
-// Whether it writes to rows, and whether it permutes tables of blocks.
-bool WritesRows(const Sequence& sequence);
+// Whether it writes to rows of its views, and whether it permutes tables of blocks.
+bool WritesViews(const Sequence& sequence);
 bool IsByTable(const Sequence& sequence);
 
-// That two of them do not lie in the same memory, by K and V of their first layers.
-// Paged ones may.
+// That none writes where the other one's views or destinations lie, by K and V of their
+// first layers. Paged ones may.
 Status CheckCachesApart(const Sequence& a, const Sequence& b);
 
 // That what is saved for an undo is apart from what the other one saves, and from its

@@ -26,11 +26,14 @@ void ReportLayer(Sequence* sequence, uint32_t layer, const ListCounts& before,
 
 // The parts read each other's results in order: check.cc, work.cc, report.cc. Where
 // the policy has chunks, chunks.cc serves the first two; undo.cc does where rows are to
-// be saved, and block_tables.cc where they stay in their blocks.
+// be saved, block_tables.cc where they stay in their blocks, and destinations.cc where
+// they go to other caches.
 class Eviction {
  public:
+  // Not due: no layer loses tokens.
   Eviction(Sequence* sequence, const kvevict_evict_options& options,
-           void* workspace, const EvictWorkspace& layout, uint32_t n_tokens)
+           void* workspace, const EvictWorkspace& layout, uint32_t n_tokens,
+           bool is_due = true)
       : sequence_(*sequence),
         slots_(sequence->slots()),
         plan_(sequence->plan()),
@@ -43,15 +46,20 @@ class Eviction {
         ranks_(ranges_),
         layout_(layout),
         n_tokens_(n_tokens),
+        is_due_(is_due),
         workspace_(static_cast<uint8_t*>(workspace)) {}
 
   Status Check();
-  bool HasWork() const { return !active_.empty(); }
+  bool HasWork() const { return LosesTokens() || HasDestinations(); }
+  bool LosesTokens() const { return !active_.empty(); }
+  bool IsDue() const { return is_due_; }
   Status Run();
   void FillReport() const;
   bool IsByTable() const { return options_.by_table != 0; }
-  // Rows of survivors move, or change where they are.
-  bool WritesRows() const {
+  bool HasDestinations() const { return options_.destinations != nullptr; }
+  // Rows of survivors move within the views, or change where they are.
+  bool WritesViews() const {
+    if (HasDestinations()) return false;
     return !IsByTable() || plan_.merge().Merges() || policy_.rotate != 0;
   }
   // Whether rows that go are saved, as far as is known before scores are.
@@ -59,8 +67,9 @@ class Eviction {
   // Apart from those that another eviction saves, or from another cache.
   Status CheckUndoApart(const Eviction& other) const;
   Status CheckUndoApart(const Sequence& other) const;
-  // Rows that may go, as far as is known before scores are.
+  // Rows that may go, and slots that may stay, as far as is known before scores are.
   Status FindUndoBytes(size_t* out);
+  Status FindKept(std::span<uint32_t> out);
 
  private:
   ListCounts AfterOf(const LayerOutcome& layer) const;
@@ -70,6 +79,7 @@ class Eviction {
   }
 
   Status FindBudgets();
+  Status FindWhole();
   Status FindLayers();
   Status CheckSharing() const;
   Status CheckBudgets();
@@ -93,12 +103,20 @@ class Eviction {
   Status CheckMerge();
   Status CheckRotate();
   Status CheckTables();
+  Status CheckDestinations();
+  Status CheckDestination(const LayerOutcome& layer);
+  const kvevict_view& TargetOf(const LayerOutcome& layer) const;
+  ListCounts MostKept(const LayerOutcome& layer) const;
   Status CheckUndo() const;
   Status CheckCanUndo() const;
   CheckedSize UndoBytes() const;
   // Of any list.
   uint32_t MostEvicted(const LayerOutcome& layer) const;
   Status FindQueryRows(LayerEviction* layer) const;
+  Status ChooseSlots();
+  Status MoveRows();
+  MoveJob MoveOf(const LayerOutcome& layer, const KeepLists& keep) const;
+  std::span<LayerEviction> Moving() const;
   size_t CountAsLong() const;
   void EnterChunk(uint32_t chunk);
   KeepLists KeepOfChunk(const LayerEviction& layer) const;
@@ -219,6 +237,7 @@ class Eviction {
   std::span<const TokenRange> ranks_;  // of the layers at once
   const EvictWorkspace layout_;
   const uint32_t n_tokens_;  // of the longest layer
+  const bool is_due_;
   uint8_t* const workspace_;
 
   std::span<LayerOutcome> layers_;

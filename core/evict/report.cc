@@ -31,17 +31,30 @@ ListCounts Without(const ListCounts& tokens, uint32_t n_recent) {
   return n_recent == 0 ? tokens : ListCounts(tokens.most - n_recent);
 }
 
-// Of a layer that is no other's.
-void AddLayer(const LayerCache& cache, const ListCounts& before,
-              const ListCounts& after, kvevict_evict_report* report) {
+uint64_t Bytes(const LayerCache& cache, const ListCounts& tokens,
+               uint32_t n_recent) {
+  uint64_t bytes = 0;
+  for (uint32_t head = 0; head < cache.view->n_kv_heads; ++head) {
+    bytes += HeadBytes(cache, tokens.Of(head), n_recent);
+  }
+  return bytes;
+}
+
+// Of a layer that is no other's; nullptr: what stays does so in its cache.
+void AddLayer(const LayerCache& cache, const LayerCache* destination,
+              const ListCounts& before, const ListCounts& after,
+              kvevict_evict_report* report) {
   const kvevict_view& view = *cache.view;
   const uint32_t n_recent = RecentOf(view, before.most);
   report->tokens_before += before.most;
   report->tokens_after += after.most;
-  for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
-    report->bytes_before += HeadBytes(cache, before.Of(head), n_recent);
-    report->bytes_after += HeadBytes(cache, after.Of(head), n_recent);
+  report->bytes_before += Bytes(cache, before, n_recent);
+  if (destination != nullptr) {
+    report->bytes_after +=
+        Bytes(*destination, after, RecentOf(*destination->view, after.most));
+    return;
   }
+  report->bytes_after += Bytes(cache, after, n_recent);
   if (view.block_size == 0) return;
   const BlockTables tables_before(view, Without(before, n_recent));
   const BlockTables tables_after(view, Without(after, n_recent));
@@ -61,7 +74,14 @@ void ReportLayer(Sequence* sequence, uint32_t l, const ListCounts& before,
                                                       after.Of(i)};
   }
   const LayerCache& cache = sequence->caches()[l];
-  if (cache.owner == l) AddLayer(cache, before, after, &sequence->report());
+  if (cache.owner != l) return;
+  const bool has_destination = sequence->eviction().has_value() &&
+                               sequence->eviction()->HasDestinations();
+  AddLayer(cache,
+           has_destination
+               ? &sequence->both_caches()[sequence->plan().n_layers() + l]
+               : nullptr,
+           before, after, &sequence->report());
 }
 
 void Eviction::FillReport() const {
@@ -70,7 +90,7 @@ void Eviction::FillReport() const {
     ReportLayer(&sequence_, layer.layer, slots_.HostTokens(layer.layer),
                 AfterOf(layer));
   }
-  sequence_.report().evicted = HasWork();
+  sequence_.report().evicted = LosesTokens();
 }
 
 // Slots in use by each list afterwards, known to the host.

@@ -170,7 +170,9 @@ Status Eviction::CheckUndo() const {
   return context_.backend().list_evicted(context_, sequence_.stream(), {});
 }
 
-bool Eviction::Saves() const { return HasWork() && options_.undo != nullptr; }
+bool Eviction::Saves() const {
+  return LosesTokens() && options_.undo != nullptr;
+}
 
 Status Eviction::CheckUndoApart(const Eviction& other) const {
   const auto begin = reinterpret_cast<uintptr_t>(options_.undo);
@@ -185,13 +187,15 @@ Status Eviction::CheckUndoApart(const Eviction& other) const {
 }
 
 Status Eviction::CheckUndoApart(const Sequence& other) const {
+  const bool has_destinations =
+      other.eviction().has_value() && other.eviction()->HasDestinations();
   return LentRows(options_.undo, UndoBytes().value())
-      .CheckApartFrom(other.caches());
+      .CheckApartFrom(has_destinations ? other.both_caches() : other.caches());
 }
 
 Status Eviction::FindUndoBytes(size_t* out) {
   KV_RETURN_IF_ERROR(FindBudgets());
-  if (HasWork()) KV_RETURN_IF_ERROR(CheckCanUndo());
+  if (LosesTokens()) KV_RETURN_IF_ERROR(CheckCanUndo());
   const CheckedSize bytes = UndoBytes();
   if (!bytes.ok()) return UndoOverflows();
   *out = bytes.value();

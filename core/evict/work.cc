@@ -7,7 +7,30 @@
 namespace kvevict {
 
 Status Eviction::Run() {
-  const Backend& backend = context_.backend();
+  if (LosesTokens()) KV_RETURN_IF_ERROR(ChooseSlots());
+  FillReport();
+  if (!HasWork()) return Status();
+  slots_.Forget();
+  if (options_.undo != nullptr) KV_RETURN_IF_ERROR(SaveRows());
+  KV_RETURN_IF_ERROR(MoveRows());
+  if (!LosesTokens()) return Status();
+  KV_RETURN_IF_ERROR(sequence_.sums().Move(sequence_.stream(), slots_, layers_,
+                                           options_.undo != nullptr,
+                                           Scratch(layout_.scores)));
+  if (policy_.rotate != 0) KV_RETURN_IF_ERROR(Rotate());
+  for (const LayerOutcome& layer : layers_) {
+    if (!layer.loses) continue;
+    if (policy_.rotate != 0) sequence_.ForgetQueries(layer.layer);
+    sequence_.ForgetLse(layer.layer);
+  }
+  if (options_.undo != nullptr) sequence_.Remember();
+  Status status = slots_.Commit(sequence_.stream(), layers_, forced_.n_recent);
+  if (!status.ok()) slots_.Forget();
+  return status;
+}
+
+// All layers' slots.
+Status Eviction::ChooseSlots() {
   if (plan_.IsRagged()) {
     KV_RETURN_IF_ERROR(slots_.SendNextCounts(sequence_.stream()));
   }
@@ -50,37 +73,23 @@ Status Eviction::Run() {
     }
   }
   if (CountsByScore(policy_)) KV_RETURN_IF_ERROR(ReadCounts());
-  KV_RETURN_IF_ERROR(ShareMasses());
-  FillReport();
-  if (!HasWork()) return Status();
-  slots_.Forget();
-  if (options_.undo != nullptr) KV_RETURN_IF_ERROR(SaveRows());
-  const Jobs<MoveJob> moves(active_, &LayerEviction::move);
+  return ShareMasses();
+}
+
+// What stays, to where it stays.
+Status Eviction::MoveRows() {
+  const Backend& backend = context_.backend();
+  const Stream stream = sequence_.stream();
+  const Jobs<MoveJob> moves(Moving(), &LayerEviction::move);
+  const std::span<uint8_t> scratch = Scratch(layout_.scores);
   if (plan_.merge().Merges()) {
-    KV_RETURN_IF_ERROR(backend.merge(context_, sequence_.stream(),
-                                     {moves, Scratch(layout_.scores)}));
+    KV_RETURN_IF_ERROR(backend.merge(context_, stream, {moves, scratch}));
   }
   KV_RETURN_IF_ERROR(IsByTable()
                          ? DropBlocks()
-                         : backend.compact(context_, sequence_.stream(),
-                                           {moves, Scratch(layout_.scores)}));
-  if (AnyChanges(moves)) {
-    KV_RETURN_IF_ERROR(
-        backend.requantize(context_, sequence_.stream(), {moves}));
-  }
-  KV_RETURN_IF_ERROR(sequence_.sums().Move(sequence_.stream(), slots_, layers_,
-                                           options_.undo != nullptr,
-                                           Scratch(layout_.scores)));
-  if (policy_.rotate != 0) KV_RETURN_IF_ERROR(Rotate());
-  for (const LayerOutcome& layer : layers_) {
-    if (!layer.loses) continue;
-    if (policy_.rotate != 0) sequence_.ForgetQueries(layer.layer);
-    sequence_.ForgetLse(layer.layer);
-  }
-  if (options_.undo != nullptr) sequence_.Remember();
-  Status status = slots_.Commit(sequence_.stream(), layers_, forced_.n_recent);
-  if (!status.ok()) slots_.Forget();
-  return status;
+                         : backend.compact(context_, stream, {moves, scratch}));
+  if (!AnyChanges(moves)) return Status();
+  return backend.requantize(context_, stream, {moves});
 }
 
 // From the slots of the keep lists to the first ones.
@@ -258,10 +267,7 @@ int32_t* Eviction::LayOutLists(int32_t* keep_slots) {
     layer.keep =
         KeepLists::Packed(keep_slots, plan_.layer(layer.layer).n_lists,
                           slots_.DeviceNext(layer.layer, layer.n_keep));
-    layer.move = {&views_[layer.layer], slots_.DeviceTokens(layer.layer),
-                  layer.keep, Cache(layer.layer).shared_companions,
-                  plan_.merge()};
-    layer.move.StayWhereRecent();
+    layer.move = MoveOf(layer, layer.keep);
     if (!OneList()) keep_slots += layer.keep.n_elements();
     layers_[layer.layer] = layer;
   }

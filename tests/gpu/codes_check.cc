@@ -200,6 +200,18 @@ kvevict_status Requantize(const Codes& c, const kvevict_view& from,
                          nullptr, 0, on_device ? c.gpu.stream() : nullptr);
 }
 
+// One that has the numbers that codes need.
+std::unique_ptr<RandomLayer> NewDestination(Codes& c, const RandomLayer& from,
+                                            kvevict_dtype dtype) {
+  std::unique_ptr<RandomLayer> to;
+  do {
+    to = std::make_unique<RandomLayer>(c.gpu, &c.random, CodeGeometry(dtype),
+                                       c.n_tokens);
+  } while (Requantize(c, from.host_view(), to->host_view(), nullptr, 0,
+                      false) != KVEVICT_OK);
+  return to;
+}
+
 // Some rows of `from` are stored anew in a cache of another dtype: the CPU's bytes.
 void RequantizeTo(Codes& c, const RandomLayer& from, kvevict_dtype dtype,
                   Report* report) {
@@ -209,12 +221,7 @@ void RequantizeTo(Codes& c, const RandomLayer& from, kvevict_dtype dtype,
   }
   const Buffer device_slots(c.gpu, slots.size() * sizeof(int32_t));
   device_slots.Write(slots.data(), device_slots.n_bytes());
-  std::unique_ptr<RandomLayer> to;
-  do {  // until it has the numbers that codes need
-    to = std::make_unique<RandomLayer>(c.gpu, &c.random, CodeGeometry(dtype),
-                                       c.n_tokens);
-  } while (Requantize(c, from.host_view(), to->host_view(), nullptr, 0,
-                      false) != KVEVICT_OK);
+  const auto to = NewDestination(c, from, dtype);
   Check(Requantize(c, from.host_view(), to->host_view(), slots.data(),
                    slots.size(), false));
   Check(Requantize(c, from.device_view(), to->device_view(),
@@ -222,6 +229,44 @@ void RequantizeTo(Codes& c, const RandomLayer& from, kvevict_dtype dtype,
   c.gpu.Synchronize();
   report->Expect(from.Compare(c.n_tokens));
   report->Expect(to->Compare(c.n_tokens));
+}
+
+// An eviction that stores the rows that stay anew, all of them if none go.
+void Evict(Codes& c, const RandomLayer& from, const RandomLayer& to,
+           kvevict_dtype dtype, const char* policy, bool on_device) {
+  kvevict_plan_options plan_options = KVEVICT_PLAN_OPTIONS_INIT;
+  plan_options.has_destinations = 1;
+  const PlanHandle plan = CreatePlan((on_device ? c.on_gpu : c.on_host).get(),
+                                     {1, c.n_tokens, {CodeGeometry(dtype)}},
+                                     ParsePolicy(policy), &plan_options);
+  const SequenceHandle sequence = CreateSequence(plan.get());
+  const kvevict_stream stream = on_device ? c.gpu.stream() : nullptr;
+  Check(kvevict_sequence_append(sequence.get(), c.n_tokens, stream));
+  const size_t n_bytes = WorkspaceBytes(plan.get(), KVEVICT_OPERATION_EVICT);
+  std::vector<Bytes64> host(n_bytes / sizeof(Bytes64) + 1);
+  const Buffer device(c.gpu, n_bytes);
+  const Rows rows(on_device ? from.device_view() : from.host_view());
+  const Rows destination(on_device ? to.device_view() : to.host_view());
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  options.destinations = &destination.view;
+  options.destinations_len = 1;
+  Check(kvevict_sequence_evict(sequence.get(), &rows.view, 1, &options,
+                               on_device ? device.pointer<void>() : host.data(),
+                               n_bytes, stream));
+  if (on_device) c.gpu.Synchronize();
+}
+
+void EvictTo(Codes& c, const RandomLayer& from, kvevict_dtype from_dtype,
+             kvevict_dtype dtype, Report* report) {
+  for (const char* policy :
+       {"random:budget=60,scope=head", "random:budget=100000", "none"}) {
+    const auto to = NewDestination(c, from, dtype);
+    for (const bool on_device : {false, true}) {
+      Evict(c, from, *to, from_dtype, policy, on_device);
+    }
+    report->Expect(from.Compare(c.n_tokens));
+    report->Expect(to->Compare(c.n_tokens));
+  }
 }
 
 void RequantizeBothWays(Codes& c, Report* report) {
@@ -235,6 +280,8 @@ void RequantizeBothWays(Codes& c, Report* report) {
   rows.Upload();
   RequantizeTo(c, rows, c.dtype, report);
   RequantizeTo(c, c.cache, KVEVICT_DTYPE_F32, report);
+  EvictTo(c, rows, KVEVICT_DTYPE_BF16, c.dtype, report);
+  EvictTo(c, c.cache, c.dtype, KVEVICT_DTYPE_F32, report);
 }
 
 // Loads are of a scale or minimum, or of a block's own scale: each needs its alignment,

@@ -157,6 +157,38 @@ public class SequenceTests
     }
 
     [Fact]
+    public void Rows_that_stay_go_to_destinations()
+    {
+        using var model = new SmallModel("knorm:budget=16", hasDestinations: true);
+        using var there = new SmallModel("knorm:budget=16");
+        using var single = new SmallModel("knorm:budget=16", hasDestinations: true);
+        model.Prefill(32);
+        Assert.Equal([16, 16], model.Sequence.KeptSlots(model.Views));
+        float[] before = model.Keys[1].Span.ToArray();
+        foreach (KvPinnedMemory<float> keys in there.Keys) keys.Span.Clear();
+        var small = new KvView(SmallModel.KvHeads,
+                               there.Views[1].Keys with { Offset = 49 * there.Views[1].Keys.TokenStride },
+                               there.Views[1].Values);
+        Assert.Throws<ArgumentException>(() => model.Sequence.Evict(
+            model.Views, model.Workspace, new KvEvictOptions { Destinations = new[] { there.Views[0], small } }));
+        KvEvictReport report = model.Sequence.Evict(
+            model.Views, model.Workspace, new KvEvictOptions { Destinations = there.Views });
+        Assert.Equal(report.BytesBefore / 2, report.BytesAfter);
+        Assert.Equal(before, model.Keys[1].Span.ToArray());
+        int[] positions = model.Sequence.KeepPositions(1, 1);
+        Assert.Equal(16, positions.Length);
+        for (int slot = 0; slot < 16; ++slot) Assert.Equal(positions[slot], there.TokenInSlot(1, 1, slot));
+        // In a batch; and a plan may have no room for them.
+        single.Prefill(32);
+        KvBatch.Evict([new KvSequenceEviction(single.Sequence, single.Views) { Destinations = there.Views }],
+                      single.Workspace);
+        Assert.Equal(16, single.Sequence.StoredLength(0));
+        there.Prefill(32);
+        Assert.Throws<KvEvictException>(() => there.Sequence.Evict(
+            there.Views, there.Workspace, new KvEvictOptions { Destinations = model.Views }));
+    }
+
+    [Fact]
     public void Blocks_go_by_table()
     {
         using var model = new SmallModel("streaming-llm:budget=10,sink=4,select_block=4");

@@ -27,6 +27,13 @@ public ref struct KvEvictOptions
     /// see <see cref="KvPlan.Capabilities"/>.
     /// </summary>
     public bool ByTable { get; set; }
+
+    /// <summary>
+    /// One per layer: other caches, to which the rows that stay are copied, as rows of their type; the views keep
+    /// theirs. They have room for as many as <see cref="KvSequence.KeptSlots"/> says. For a plan that has
+    /// destinations. Empty: rows stay in the views.
+    /// </summary>
+    public ReadOnlySpan<KvView> Destinations { get; set; }
 }
 
 /// <summary>

@@ -33,6 +33,9 @@ public readonly record struct KvSequenceEviction(KvSequence Sequence, ReadOnlyMe
 
     /// <summary>As <see cref="KvEvictOptions.Undo"/>: no other item's.</summary>
     public KvRegion Undo { get; init; }
+
+    /// <summary>As <see cref="KvEvictOptions.Destinations"/>: no other item's.</summary>
+    public ReadOnlyMemory<KvView> Destinations { get; init; }
 }
 
 /// <summary>
@@ -194,7 +197,7 @@ public static unsafe class KvBatch
         foreach (ref readonly KvSequenceEviction item in items)
         {
             rangeCount += item.Ranges.Length;
-            viewCount += Math.Max(item.Views.Length, item.Inputs.Length);
+            viewCount += Math.Max(item.Views.Length, item.Inputs.Length) + item.Destinations.Length;
             inputCount += item.Inputs.Length;
             positionCount += item.ProtectedPositions.Length;
         }
@@ -234,6 +237,14 @@ public static unsafe class KvBatch
                 options[i].undo = (void*)item.Undo.Resolve(item.Sequence.Context, nameof(item.Undo));
                 options[i].undo_bytes = (nuint)item.Undo.Bytes;
                 nextView += Math.Max(item.Views.Length, item.Inputs.Length);
+                if (!item.Destinations.IsEmpty)
+                {
+                    item.Sequence.WriteDestinations(item.Destinations.Span, at->views, item.Views.Length,
+                                                    views + nextView);
+                    options[i].destinations = views + nextView;
+                    options[i].destinations_len = (nuint)item.Destinations.Length;
+                    nextView += item.Destinations.Length;
+                }
                 nextInput += item.Inputs.Length;
                 nextPosition += item.ProtectedPositions.Length;
                 nextRange += item.Ranges.Length;
@@ -244,6 +255,7 @@ public static unsafe class KvBatch
         foreach (ref readonly KvSequenceEviction item in items)
         {
             foreach (KvView view in item.Views.Span) GC.KeepAlive(view);
+            foreach (KvView view in item.Destinations.Span) GC.KeepAlive(view);
             foreach (ref readonly KvSignalInputs one in item.Inputs.Span) one.KeepAlive();
             GC.KeepAlive(item.Undo.Owner);
         }

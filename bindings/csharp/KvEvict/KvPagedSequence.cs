@@ -184,7 +184,7 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
     /// <param name="options">What it is told beside the policy; without undo, since a fork keeps what goes.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <returns>What it did, see <see cref="KvSequence.Report"/>.</returns>
-    /// <exception cref="ArgumentException">There is memory to undo with.</exception>
+    /// <exception cref="ArgumentException">There is memory to undo with, or there are destinations.</exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     /// <exception cref="KvEvictException">As for a batch; nothing was moved.</exception>
     public KvEvictReport Evict(KvSequence sequence, KvRegion workspace, KvEvictOptions options = default,
@@ -192,6 +192,8 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
     {
         if (options.Undo.Address != 0)
             throw new ArgumentException("Undo is set: a fork made before keeps what goes", nameof(options));
+        if (!options.Destinations.IsEmpty)
+            throw new ArgumentException("Destinations are set: KvSequence.Evict takes them", nameof(options));
         KvBatch.EvictPaged([new KvPagedEviction(this, sequence)
         {
             ProtectedPositions = options.ProtectedPositions.ToArray(),

@@ -55,9 +55,12 @@ public sealed unsafe class KvPlan : IDisposable
     /// Whether evictions measure what mass they keep, for <see cref="KvListReport"/>, in a workspace with room for keys
     /// beside scores.
     /// </param>
+    /// <param name="hasDestinations">
+    /// Whether evictions may be given <see cref="KvEvictOptions.Destinations"/>, for which a sequence has room.
+    /// </param>
     /// <exception cref="KvEvictException">They do not go together.</exception>
     public KvPlan(KvContext context, KvGeometry geometry, KvPolicy policy, ReadOnlySpan<int> headBudgets = default,
-                  ReadOnlySpan<double> layerBudgets = default, bool reportMass = false)
+                  ReadOnlySpan<double> layerBudgets = default, bool reportMass = false, bool hasDestinations = false)
     {
         ArgumentNullException.ThrowIfNull(context);
         ArgumentNullException.ThrowIfNull(geometry);
@@ -86,6 +89,7 @@ public sealed unsafe class KvPlan : IDisposable
                 options.layer_budgets = ofLayers;
                 options.layer_budgets_len = (nuint)layerBudgets.Length;
                 options.report_mass = reportMass ? 1u : 0u;
+                options.has_destinations = hasDestinations ? 1u : 0u;
                 Native.kvevict_plan_create(_context, &nativeGeometry, &nativePolicy, &options, _handle);
             }
         }

@@ -13,6 +13,7 @@ public sealed unsafe class KvSequence : IDisposable
     private readonly SequenceHandle _handle;
     private readonly KvPlan _plan;
     private kvevict_view[] _manyViews = [];
+    private kvevict_view[] _destinations = [];
     private kvevict_signal_inputs[] _manyInputs = [];
     private NativeInputs[] _manyPlanes = [];
     private kvevict_observation[] _manyObservations = [];
@@ -398,6 +399,7 @@ public sealed unsafe class KvSequence : IDisposable
         fixed (kvevict_signal_inputs* nativeInputs = inputs)
         fixed (NativeInputs* nativePlanes = planes)
         fixed (kvevict_token_range* nativeRanges = ranges)
+        fixed (kvevict_view* destinations = First(ref _destinations, options.Destinations.Length))
         fixed (int* mustStay = options.ProtectedPositions)
         {
             Write(views, options.Inputs, nativeViews, nativeInputs, nativePlanes);
@@ -412,11 +414,18 @@ public sealed unsafe class KvSequence : IDisposable
             nativeOptions.ranges_len = (nuint)rangeCount;
             nativeOptions.undo = (void*)options.Undo.Resolve(_plan.Context, nameof(options.Undo));
             nativeOptions.undo_bytes = (nuint)options.Undo.Bytes;
+            if (!options.Destinations.IsEmpty)
+            {
+                WriteDestinations(options.Destinations, nativeViews, views.Length, destinations);
+                nativeOptions.destinations = destinations;
+                nativeOptions.destinations_len = (nuint)options.Destinations.Length;
+            }
             Native.kvevict_sequence_evict(handle, nativeViews, (nuint)views.Length, &nativeOptions,
                                           (void*)workspace.Resolve(_plan.Context, nameof(workspace)),
                                           (nuint)workspace.Bytes, stream);
         }
         foreach (KvView view in views) GC.KeepAlive(view);
+        foreach (KvView view in options.Destinations) GC.KeepAlive(view);
         foreach (ref readonly KvSignalInputs one in options.Inputs) one.KeepAlive();
         GC.KeepAlive(workspace.Owner);
         GC.KeepAlive(options.Undo.Owner);
@@ -443,6 +452,47 @@ public sealed unsafe class KvSequence : IDisposable
         ArgumentNullException.ThrowIfNull(prompt);
         ArgumentNullException.ThrowIfNull(views);
         return new PrefillCall(this, prompt, views).Run(null, workspace, stream);
+    }
+
+    /// <summary>
+    /// How many slots an eviction now would leave of each layer's longest list: for how many a destination has room.
+    /// Where scores decide how many, it is what the layer holds; 0 without a full cache.
+    /// </summary>
+    /// <param name="views">As for <see cref="Evict"/>.</param>
+    /// <returns>Slots of each layer.</returns>
+    /// <exception cref="KvEvictException">A view that cannot be, a budget smaller than what must stay.</exception>
+    public int[] KeptSlots(ReadOnlySpan<KvView> views)
+    {
+        Span<kvevict_view> native = First(ref _manyViews, views.Length);
+        fixed (kvevict_view* nativeViews = native)
+        {
+            Write(views, nativeViews, 0);
+            int[] kept = FindKept(nativeViews, views.Length);
+            foreach (KvView view in views) GC.KeepAlive(view);
+            return kept;
+        }
+    }
+
+    private int[] FindKept(kvevict_view* views, int count)
+    {
+        int[] kept = new int[count];
+        fixed (int* slots = kept)
+            Native.kvevict_sequence_kept_slots(Handle, views, (nuint)count, (uint*)slots, (nuint)count);
+        return kept;
+    }
+
+    /// <summary>Writes where the rows of views that were written go, and checks that there is room.</summary>
+    internal void WriteDestinations(ReadOnlySpan<KvView> destinations, kvevict_view* views, int viewCount,
+                                    kvevict_view* native)
+    {
+        int[] kept = FindKept(views, viewCount);
+        for (int layer = 0; layer < destinations.Length; ++layer)
+        {
+            Native.kvevict_view_init(native + layer, (nuint)sizeof(kvevict_view));
+            if (layer >= viewCount || !_plan.Geometry.Of(layer).HasFullCache) continue;
+            KvView view = destinations[layer] ?? throw new ArgumentNullException($"Destinations[{layer}]");
+            view.Write(native + layer, kept[layer], _plan.Context);
+        }
     }
 
     /// <summary>How much memory an eviction now would need to be undone.</summary>

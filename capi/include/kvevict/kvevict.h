@@ -1715,7 +1715,9 @@ typedef struct kvevict_plan_options {
    *  then read the scores once more, in a workspace with room for keys beside
    *  them, and a sequence has 12 bytes per list. */
   uint32_t report_mass;
-  uint32_t reserved1; /**< 0. */
+  /** 1: evictions may be given destinations, for which a sequence of the plan
+   *  then has room, about 500 bytes per layer. 0: they may not. */
+  uint32_t has_destinations;
 } kvevict_plan_options;
 
 #define KVEVICT_PLAN_OPTIONS_INIT \
@@ -3202,7 +3204,8 @@ KVEVICT_API kvevict_status kvevict_fork_options_init(
  * empty. The cache is the caller's to copy or to share.
  *
  * Another plan is of the same context, and its geometry has the same layers;
- * max_tokens may differ as long as all fits. Where KV heads shared a keep list
+ * max_tokens may differ as long as all fits, and so may the dtypes of K and V,
+ * for a cache whose rows were stored anew. Where KV heads shared a keep list
  * and have one each then, all get what the one held. Heads or layers that are
  * to share one must hold the same positions, and those of a plan whose lists
  * have one length the same number: an error names the layer, the heads, and the
@@ -3306,10 +3309,16 @@ typedef struct kvevict_evict_options {
    *  for every eviction. NULL with length 0 for none. */
   const kvevict_token_range* ranges;
   size_t ranges_len;
+  /** [n_layers] views, as the views of the call are given: other caches, to
+   *  which the rows that stay are copied, as rows of their dtype. See
+   *  kvevict_sequence_evict(); for a plan with has_destinations. NULL: rows
+   *  stay in the views. */
+  const kvevict_view* destinations;
+  size_t destinations_len; /**< = n_layers; 0 with NULL. */
 } kvevict_evict_options;
 
 #define KVEVICT_EVICT_OPTIONS_INIT \
-  { (uint32_t)sizeof(kvevict_evict_options), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { (uint32_t)sizeof(kvevict_evict_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
  * Writes KVEVICT_EVICT_OPTIONS_INIT.
@@ -3381,6 +3390,22 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  * and chunk are refused with either. Recent planes are also refused where heads
  * hold different numbers of tokens.
  *
+ * With destinations the views are read and stay as they are; the survivors of
+ * each list go to the first slots of its layer's destination. So do all rows of
+ * a layer that loses none: after a call that succeeds the sequence's rows are
+ * the destinations', also with policy none and where nothing was due. K or V
+ * that have another dtype there are stored anew on the way, with the scales and
+ * minima of the destination, and all is as kvevict_compact() has it: the bytes
+ * are those that it makes of the same lists. Slots behind the survivors are not
+ * written: kvevict_sequence_kept_slots() says for how many there must be room.
+ * Layers with one cache have one destination; otherwise destinations share no
+ * plane with each other and no byte with any view. Recent rows of a view go
+ * like all others. With rotate keys are turned in the destination, as f32, f16
+ * or bf16. The next call is given the destinations as its views, and where K or
+ * V have another dtype there a fork is, with a plan of that geometry:
+ * kvevict_sequence_fork(). Undo, merge and by_table are refused: the views have
+ * all rows still, and a fork that was made before goes on over them.
+ *
  * On CUDA this call waits for the eviction before it and copies its positions
  * in two cases: more positions are protected than the budget has room for, or
  * keep_window is 0 and tokens of the window may be gone. With select_on_host it
@@ -3398,7 +3423,8 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, one without
  *         planes that the geometry has, too few observed queries, sums that do
  *         not reach up to the last token, a budget smaller than what must
- *         stay, layers of unequal length under scope MODEL);
+ *         stay, layers of unequal length under scope MODEL, a destination that
+ *         the plan has no room for, or that rows cannot go to);
  *         KVEVICT_ERROR_UNSUPPORTED (the policy scores by keys or values that
  *         cannot be read, merges them, or turns keys that cannot be turned; or
  *         tokens of the window are gone already, which keep_window 0 allows; or
@@ -3410,6 +3436,25 @@ KVEVICT_API kvevict_status kvevict_sequence_evict(
     kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
     const kvevict_evict_options* options, void* workspace,
     size_t workspace_bytes, kvevict_stream stream) KVEVICT_NOEXCEPT;
+
+/**
+ * How many slots an eviction now would leave of each layer's longest list: what
+ * a destination has room for.
+ *
+ * Where scores decide how many tokens a layer or head keeps it is what the
+ * layer holds. Nothing is scored, and CUDA does not wait.
+ *
+ * @param[in]  sequence   Non-NULL.
+ * @param[in]  views      As for kvevict_sequence_evict().
+ * @param[in]  views_len  = n_layers.
+ * @param[out] slots      [n_layers]; 0 of layers without a full cache.
+ * @param[in]  slots_len  = n_layers.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, a budget
+ *         smaller than what must stay). Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_sequence_kept_slots(
+    kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
+    uint32_t* slots, size_t slots_len) KVEVICT_NOEXCEPT;
 
 /**
  * How many bytes an eviction now would need to be undone: K, V, companions and
@@ -3478,14 +3523,14 @@ typedef struct kvevict_evict_report {
   uint32_t struct_size;
   uint32_t evicted;      /**< 1 if any layer lost a token. */
   uint64_t bytes_before; /**< In use before. */
-  uint64_t bytes_after;  /**< In use then. */
+  uint64_t bytes_after;  /**< In use then, by destinations if there are. */
   /** Slots in use before, summed over the layers: of a layer whose heads
    *  differ, the most of any head. */
   uint64_t tokens_before;
   uint64_t tokens_after;
   /** Paged: blocks, summed over the layers and the block tables of heads, that
    *  hold nothing any more: the entries of each block table from
-   *  ceil(stored length / block_size) on. */
+   *  ceil(stored length / block_size) on. 0 with destinations. */
   uint64_t blocks_freed;
 } kvevict_evict_report;
 
@@ -3811,6 +3856,8 @@ KVEVICT_API kvevict_status kvevict_sequences_workspace(
  * rows; of contiguous ones K and V of the first layer are compared, so that one
  * cache given twice is noticed. Paged caches may have blocks in common, as in
  * single calls: take a copy of those whose rows are to move before.
+ * Destinations are compared likewise, with other items' and with their views;
+ * views that are only read may be one.
  *
  * @param[in] items      [items_len].
  * @param[in] items_len  0 does nothing.
@@ -4146,7 +4193,8 @@ typedef struct kvevict_paged_eviction {
   uint32_t reserved;              /**< 0. */
   kvevict_paged_sequence* cached; /**< Non-NULL: where the rows are. */
   kvevict_sequence* sequence;     /**< Non-NULL: which tokens they are of. */
-  /** NULL for none. No undo: a fork made before keeps what goes. */
+  /** NULL for none. No undo: a fork made before keeps what goes. No
+   *  destinations: kvevict_sequence_evict() takes them, with the views. */
   const kvevict_evict_options* options;
 } kvevict_paged_eviction;
 
@@ -4220,7 +4268,8 @@ typedef struct kvevict_prefill_options {
   /** Where the rows are: gets room before each chunk, and gives back what
    *  evictions leave empty. NULL with `views`. */
   kvevict_paged_sequence* cached;
-  const kvevict_evict_options* evict; /**< Of each eviction; NULL for none. */
+  /** Of each eviction, without destinations; NULL for none. */
+  const kvevict_evict_options* evict;
   void* workspace; /**< KVEVICT_OPERATION_EVICT, for the longest cache. */
   size_t workspace_bytes; /**< Its size. */
 } kvevict_prefill_options;

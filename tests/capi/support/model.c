@@ -92,6 +92,7 @@ static void CreateHandles(test_model* model) {
   kvevict_plan_options plan_options = KVEVICT_PLAN_OPTIONS_INIT;
   plan_options.head_budgets = s->head_budgets;
   plan_options.report_mass = s->report_mass;
+  plan_options.has_destinations = s->has_destinations;
   if (s->head_budgets != NULL) {
     plan_options.head_budgets_len = (size_t)s->n_layers * s->n_kv_heads;
   }

@@ -30,8 +30,9 @@ typedef struct test_model_spec {
   uint32_t n_companions;
   uint32_t n_threads;           /* more than 1: the shuffling runner */
   const uint32_t* head_budgets; /* [n_layers, n_kv_heads]; NULL: the policy's */
-  kvevict_context* context; /* which must stay longer; NULL: one of its own */
-  uint32_t report_mass;     /* of kvevict_plan_options */
+  kvevict_context* context;  /* which must stay longer; NULL: one of its own */
+  uint32_t report_mass;      /* of kvevict_plan_options */
+  uint32_t has_destinations; /* likewise */
 } test_model_spec;
 
 /* 2 layers of 4 heads on 2, 100 slots; f16 queries, f32 cache. */

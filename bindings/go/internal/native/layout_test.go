@@ -188,7 +188,7 @@ var (
 	_ [24]byte  = [unsafe.Offsetof(PlanOptions{}.LayerBudgets)]byte{}
 	_ [32]byte  = [unsafe.Offsetof(PlanOptions{}.LayerBudgetsLen)]byte{}
 	_ [40]byte  = [unsafe.Offsetof(PlanOptions{}.ReportMass)]byte{}
-	_ [44]byte  = [unsafe.Offsetof(PlanOptions{}.Reserved1)]byte{}
+	_ [44]byte  = [unsafe.Offsetof(PlanOptions{}.HasDestinations)]byte{}
 	_ [24]byte  = [unsafe.Sizeof(LayerInfo{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(LayerInfo{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(LayerInfo{}.Cache)]byte{}
@@ -341,7 +341,7 @@ var (
 	_ [8]byte   = [unsafe.Offsetof(ForkOptions{}.Plan)]byte{}
 	_ [16]byte  = [unsafe.Offsetof(ForkOptions{}.Memory)]byte{}
 	_ [24]byte  = [unsafe.Offsetof(ForkOptions{}.MemoryBytes)]byte{}
-	_ [72]byte  = [unsafe.Sizeof(EvictOptions{})]byte{}
+	_ [88]byte  = [unsafe.Sizeof(EvictOptions{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(EvictOptions{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(EvictOptions{}.ByTable)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(EvictOptions{}.ProtectedPositions)]byte{}
@@ -352,6 +352,8 @@ var (
 	_ [48]byte  = [unsafe.Offsetof(EvictOptions{}.UndoBytes)]byte{}
 	_ [56]byte  = [unsafe.Offsetof(EvictOptions{}.Ranges)]byte{}
 	_ [64]byte  = [unsafe.Offsetof(EvictOptions{}.RangesLen)]byte{}
+	_ [72]byte  = [unsafe.Offsetof(EvictOptions{}.Destinations)]byte{}
+	_ [80]byte  = [unsafe.Offsetof(EvictOptions{}.DestinationsLen)]byte{}
 	_ [48]byte  = [unsafe.Sizeof(EvictReport{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(EvictReport{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(EvictReport{}.Evicted)]byte{}

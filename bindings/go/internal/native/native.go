@@ -100,6 +100,8 @@ typedef long long swig_type_70;
 typedef long long swig_type_71;
 typedef long long swig_type_72;
 typedef long long swig_type_73;
+typedef long long swig_type_74;
+typedef long long swig_type_75;
 extern void _wrap_Swig_free_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_Swig_malloc_kvevict(swig_intgo arg1);
 extern swig_type_1 _wrap_kvevict_version_kvevict(void);
@@ -177,25 +179,26 @@ extern uintptr_t _wrap_kvevict_sequence_save_kvevict(uintptr_t arg1, uintptr_t a
 extern uintptr_t _wrap_kvevict_sequence_load_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_48 arg3, uintptr_t arg4);
 extern uintptr_t _wrap_kvevict_evict_options_init_kvevict(swig_voidp arg1, swig_type_49 arg2);
 extern uintptr_t _wrap_kvevict_sequence_evict_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_50 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_51 arg6, uintptr_t arg7);
-extern uintptr_t _wrap_kvevict_sequence_undo_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_52 arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_sequence_undo_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_53 arg3, uintptr_t arg4, swig_type_54 arg5, uintptr_t arg6);
-extern uintptr_t _wrap_kvevict_sequence_report_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_type_55 arg4);
+extern uintptr_t _wrap_kvevict_sequence_kept_slots_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_52 arg3, swig_voidp arg4, swig_type_53 arg5);
+extern uintptr_t _wrap_kvevict_sequence_undo_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_54 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_sequence_undo_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_55 arg3, uintptr_t arg4, swig_type_56 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_sequence_report_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_type_57 arg4);
 extern uintptr_t _wrap_kvevict_sequence_memory_of_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_sequence_stored_length_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_sequence_logical_length_kvevict(uintptr_t arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_sequence_exact_prefix_kvevict(uintptr_t arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_sequence_position_of_slot_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
 extern uintptr_t _wrap_kvevict_sequence_slot_of_position_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
-extern uintptr_t _wrap_kvevict_sequence_keep_positions_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_56 arg5, swig_voidp arg6);
-extern uintptr_t _wrap_kvevict_sequence_tokens_init_kvevict(swig_voidp arg1, swig_type_57 arg2);
-extern uintptr_t _wrap_kvevict_sequences_append_kvevict(swig_voidp arg1, swig_type_58 arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_sequences_trim_kvevict(swig_voidp arg1, swig_type_59 arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_sequence_observations_init_kvevict(swig_voidp arg1, swig_type_60 arg2);
-extern uintptr_t _wrap_kvevict_sequences_observe_kvevict(swig_voidp arg1, swig_type_61 arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_sequence_eviction_init_kvevict(swig_voidp arg1, swig_type_62 arg2);
-extern uintptr_t _wrap_kvevict_sequences_workspace_kvevict(swig_voidp arg1, swig_type_63 arg2, swig_voidp arg3);
-extern uintptr_t _wrap_kvevict_sequences_evict_kvevict(swig_voidp arg1, swig_type_64 arg2, uintptr_t arg3, swig_type_65 arg4, uintptr_t arg5);
-extern uintptr_t _wrap_kvevict_paged_cache_options_init_kvevict(swig_voidp arg1, swig_type_66 arg2);
+extern uintptr_t _wrap_kvevict_sequence_keep_positions_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_58 arg5, swig_voidp arg6);
+extern uintptr_t _wrap_kvevict_sequence_tokens_init_kvevict(swig_voidp arg1, swig_type_59 arg2);
+extern uintptr_t _wrap_kvevict_sequences_append_kvevict(swig_voidp arg1, swig_type_60 arg2, uintptr_t arg3);
+extern uintptr_t _wrap_kvevict_sequences_trim_kvevict(swig_voidp arg1, swig_type_61 arg2, uintptr_t arg3);
+extern uintptr_t _wrap_kvevict_sequence_observations_init_kvevict(swig_voidp arg1, swig_type_62 arg2);
+extern uintptr_t _wrap_kvevict_sequences_observe_kvevict(swig_voidp arg1, swig_type_63 arg2, uintptr_t arg3);
+extern uintptr_t _wrap_kvevict_sequence_eviction_init_kvevict(swig_voidp arg1, swig_type_64 arg2);
+extern uintptr_t _wrap_kvevict_sequences_workspace_kvevict(swig_voidp arg1, swig_type_65 arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_sequences_evict_kvevict(swig_voidp arg1, swig_type_66 arg2, uintptr_t arg3, swig_type_67 arg4, uintptr_t arg5);
+extern uintptr_t _wrap_kvevict_paged_cache_options_init_kvevict(swig_voidp arg1, swig_type_68 arg2);
 extern uintptr_t _wrap_kvevict_paged_cache_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_paged_cache_create_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3);
 extern void _wrap_kvevict_paged_cache_destroy_kvevict(uintptr_t arg1);
@@ -209,12 +212,12 @@ extern uintptr_t _wrap_kvevict_paged_sequence_fit_kvevict(uintptr_t arg1, uintpt
 extern uintptr_t _wrap_kvevict_paged_sequence_length_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_paged_sequence_view_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_paged_sequence_own_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_paged_rows_init_kvevict(swig_voidp arg1, swig_type_67 arg2);
-extern uintptr_t _wrap_kvevict_paged_sequence_write_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_68 arg3, uintptr_t arg4);
-extern uintptr_t _wrap_kvevict_paged_sequence_read_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_69 arg3, uintptr_t arg4);
-extern uintptr_t _wrap_kvevict_paged_eviction_init_kvevict(swig_voidp arg1, swig_type_70 arg2);
-extern uintptr_t _wrap_kvevict_paged_evict_kvevict(swig_voidp arg1, swig_type_71 arg2, uintptr_t arg3, swig_type_72 arg4, uintptr_t arg5);
-extern uintptr_t _wrap_kvevict_prefill_options_init_kvevict(swig_voidp arg1, swig_type_73 arg2);
+extern uintptr_t _wrap_kvevict_paged_rows_init_kvevict(swig_voidp arg1, swig_type_69 arg2);
+extern uintptr_t _wrap_kvevict_paged_sequence_write_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_70 arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_paged_sequence_read_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_71 arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_paged_eviction_init_kvevict(swig_voidp arg1, swig_type_72 arg2);
+extern uintptr_t _wrap_kvevict_paged_evict_kvevict(swig_voidp arg1, swig_type_73 arg2, uintptr_t arg3, swig_type_74 arg4, uintptr_t arg5);
+extern uintptr_t _wrap_kvevict_prefill_options_init_kvevict(swig_voidp arg1, swig_type_75 arg2);
 extern uintptr_t _wrap_kvevict_sequence_prefill_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, uintptr_t arg4);
 #undef intgo
 */
@@ -1330,13 +1333,30 @@ func Kvevict_sequence_evict(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *EvictOp
 	return swig_r_1
 }
 
+func Kvevict_sequence_kept_slots(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *uint32, arg5 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_kept_slots_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_52(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_53(_swig_i_4)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
 func Kvevict_sequence_undo_bytes(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *uint64) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_52(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_54(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1354,7 +1374,7 @@ func Kvevict_sequence_undo(arg1 uintptr, arg2 *View, arg3 uint64, arg4 uintptr, 
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_53(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_54(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_55(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_56(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1370,7 +1390,7 @@ func Kvevict_sequence_report(arg1 uintptr, arg2 *EvictReport, arg3 *ListReport, 
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_report_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_55(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_report_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_57(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1481,7 +1501,7 @@ func Kvevict_sequence_keep_positions(arg1 uintptr, arg2 uint32, arg3 uint32, arg
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_56(_swig_i_4), C.swig_voidp(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_58(_swig_i_4), C.swig_voidp(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1495,7 +1515,7 @@ func Kvevict_sequence_tokens_init(arg1 *SequenceTokens, arg2 uint64) (_swig_ret 
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_tokens_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_57(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_tokens_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_59(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1510,7 +1530,7 @@ func Kvevict_sequences_append(arg1 *SequenceTokens, arg2 uint64, arg3 uintptr) (
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_append_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_58(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_append_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_60(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1525,7 +1545,7 @@ func Kvevict_sequences_trim(arg1 *SequenceTokens, arg2 uint64, arg3 uintptr) (_s
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_trim_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_59(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_trim_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_61(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1539,7 +1559,7 @@ func Kvevict_sequence_observations_init(arg1 *SequenceObservations, arg2 uint64)
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_observations_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_60(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_observations_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_62(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1554,7 +1574,7 @@ func Kvevict_sequences_observe(arg1 *SequenceObservations, arg2 uint64, arg3 uin
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_observe_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_61(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_observe_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_63(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1568,7 +1588,7 @@ func Kvevict_sequence_eviction_init(arg1 *SequenceEviction, arg2 uint64) (_swig_
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_eviction_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_62(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_eviction_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_64(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1583,7 +1603,7 @@ func Kvevict_sequences_workspace(arg1 *SequenceEviction, arg2 uint64, arg3 *Work
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_workspace_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_63(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_workspace_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_65(_swig_i_1), C.swig_voidp(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1600,7 +1620,7 @@ func Kvevict_sequences_evict(arg1 *SequenceEviction, arg2 uint64, arg3 uintptr, 
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_64(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_65(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_66(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_67(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1614,7 +1634,7 @@ func Kvevict_paged_cache_options_init(arg1 *PagedCacheOptions, arg2 uint64) (_sw
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_paged_cache_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_66(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_paged_cache_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_68(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1799,7 +1819,7 @@ func Kvevict_paged_rows_init(arg1 *PagedRows, arg2 uint64) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_paged_rows_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_67(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_paged_rows_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_69(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1815,7 +1835,7 @@ func Kvevict_paged_sequence_write(arg1 uintptr, arg2 *PagedRows, arg3 uint64, ar
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_write_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_68(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_write_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_70(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1831,7 +1851,7 @@ func Kvevict_paged_sequence_read(arg1 uintptr, arg2 *PagedRows, arg3 uint64, arg
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_read_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_69(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_read_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_71(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1845,7 +1865,7 @@ func Kvevict_paged_eviction_init(arg1 *PagedEviction, arg2 uint64) (_swig_ret er
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_paged_eviction_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_70(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_paged_eviction_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_72(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1862,7 +1882,7 @@ func Kvevict_paged_evict(arg1 *PagedEviction, arg2 uint64, arg3 uintptr, arg4 ui
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_paged_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_71(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_72(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_paged_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_73(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_74(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1876,7 +1896,7 @@ func Kvevict_prefill_options_init(arg1 *PrefillOptions, arg2 uint64) (_swig_ret 
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_prefill_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_73(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_prefill_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_75(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

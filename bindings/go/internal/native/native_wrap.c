@@ -1451,6 +1451,27 @@ intgo _wrap_kvevict_sequence_evict_kvevict(kvevict_sequence *_swig_go_0, kvevict
 }
 
 
+intgo _wrap_kvevict_sequence_kept_slots_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, int *_swig_go_3, long long _swig_go_4) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_view *arg2 = (kvevict_view *) 0 ;
+  size_t arg3 ;
+  uint32_t *arg4 = (uint32_t *) 0 ;
+  size_t arg5 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (kvevict_view *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (uint32_t *)_swig_go_3;
+  arg5 = (size_t)_swig_go_4;
+  
+  result = (kvevict_status)kvevict_sequence_kept_slots(arg1,(struct kvevict_view const *)arg2,arg3,arg4,arg5);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
 intgo _wrap_kvevict_sequence_undo_bytes_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, long long *_swig_go_3) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   kvevict_view *arg2 = (kvevict_view *) 0 ;

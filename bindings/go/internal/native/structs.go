@@ -233,7 +233,7 @@ type PlanOptions struct {
 	LayerBudgets    uintptr
 	LayerBudgetsLen uint64
 	ReportMass      uint32
-	Reserved1       uint32
+	HasDestinations uint32
 }
 
 // LayerInfo is kvevict_layer_info.
@@ -448,6 +448,8 @@ type EvictOptions struct {
 	UndoBytes             uint64
 	Ranges                uintptr
 	RangesLen             uint64
+	Destinations          uintptr
+	DestinationsLen       uint64
 }
 
 // EvictReport is kvevict_evict_report.

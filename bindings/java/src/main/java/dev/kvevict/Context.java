@@ -80,6 +80,19 @@ public final class Context extends Handle {
     return newPlan(geometry, policy, planOptions(layerBudgets), false);
   }
 
+  /**
+   * As the other one, for evictions with {@link EvictOptions#withDestinations}, for which its
+   * sequences have room.
+   *
+   * @param geometry of the model
+   * @param policy what survives
+   * @return the plan, which keeps what it needs of this context alive
+   */
+  public Plan newPlanWithDestinations(Geometry geometry, Policy policy) {
+    Struct options = planOptions(false).putFlag(Abi.PlanOptions.HAS_DESTINATIONS, true);
+    return newPlan(geometry, policy, options, false);
+  }
+
   private Plan newPlan(Geometry geometry, Policy policy, Struct planOptions, boolean headsDiffer) {
     long context = enter();
     try (Struct model = geometry.write(); policy.struct; planOptions) {

@@ -2,6 +2,8 @@ package dev.kvevict;
 
 import java.nio.ByteBuffer;
 import java.nio.IntBuffer;
+import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 
 /** What an eviction may be told beside the policy. Immutable; start from {@link #NONE}. */
@@ -17,6 +19,7 @@ public final class EvictOptions implements Cloneable {
   private Struct ranges; // null for none
   private int nRanges;
   private boolean byTable;
+  private List<View> destinations = List.of();
 
   private EvictOptions() {}
 
@@ -68,6 +71,20 @@ public final class EvictOptions implements Cloneable {
   }
 
   /**
+   * Other caches, to which the rows that stay are copied, as rows of their type; the views keep
+   * theirs. They have room for as many as {@link Sequence#keptSlots} says. For a plan that
+   * {@link Context#newPlanWithDestinations} made.
+   *
+   * @param views one per layer; null for layers without a full cache
+   * @return these options with the destinations
+   */
+  public EvictOptions withDestinations(List<View> views) {
+    EvictOptions next = copy();
+    next.destinations = Collections.unmodifiableList(new ArrayList<>(views));
+    return next;
+  }
+
+  /**
    * What the policy's signal needs beside keys: scores, or query rows of the window in place of
    * observed ones, as {@link Plan#score} takes them.
    *
@@ -112,6 +129,18 @@ public final class EvictOptions implements Cloneable {
     return byTable;
   }
 
+  /** Of each layer; empty for none. */
+  List<View> destinations() {
+    return destinations;
+  }
+
+  /** Throws where rows must stay in their cache. */
+  void requireInPlace() {
+    if (!destinations.isEmpty()) {
+      throw new IllegalArgumentException("destinations are for Sequence.evict");
+    }
+  }
+
   EvictOptions withoutInputs() {
     EvictOptions next = copy();
     next.inputs = null;
@@ -138,7 +167,7 @@ public final class EvictOptions implements Cloneable {
   }
 
   /** Writes these options to the begin of memory, and there the address of their inputs. */
-  void write(Struct out, long inputsAddress) {
+  void write(Struct out, long inputsAddress, long destinationsAddress) {
     boolean any = positions != null && positions.hasRemaining();
     out.putInt(Abi.EvictOptions.STRUCT_SIZE, Abi.EvictOptions.SIZEOF)
         .putInt(Abi.EvictOptions.BY_TABLE, byTable ? 1 : 0)
@@ -150,6 +179,8 @@ public final class EvictOptions implements Cloneable {
         .putLong(Abi.EvictOptions.UNDO, undo)
         .putLong(Abi.EvictOptions.UNDO_BYTES, undoBytes)
         .putLong(Abi.EvictOptions.RANGES, Struct.addressOrNull(ranges))
-        .putLong(Abi.EvictOptions.RANGES_LEN, nRanges);
+        .putLong(Abi.EvictOptions.RANGES_LEN, nRanges)
+        .putLong(Abi.EvictOptions.DESTINATIONS, destinations.isEmpty() ? 0 : destinationsAddress)
+        .putLong(Abi.EvictOptions.DESTINATIONS_LEN, destinations.size());
   }
 }

@@ -29,8 +29,8 @@ public final class Sequence extends Handle {
   private final Hooks hooks;
 
   /**
-   * A call's arguments: options, report, and for each layer an observation, inputs, their planes
-   * and a view. Each has its place, so that fields which are not written stay zero.
+   * A call's arguments: options, report, and for each layer an observation, inputs, their planes,
+   * a view and a destination. Each has its place, so that fields which are not written stay zero.
    */
   private final Struct arguments;
 
@@ -45,6 +45,7 @@ public final class Sequence extends Handle {
   private final int inputs;
   private final int planes;
   private final int views;
+  private final int destinations;
 
   Sequence(long pointer, Geometry geometry, int obsWindow, boolean headsDiffer, int nLists,
       Hooks hooks) {
@@ -59,7 +60,8 @@ public final class Sequence extends Handle {
     inputs = OBSERVATIONS + n * Abi.Observation.SIZEOF;
     planes = inputs + n * Abi.SignalInputs.SIZEOF;
     views = planes + n * SignalInputs.PLANES;
-    arguments = new Struct(views + n * Abi.View.SIZEOF);
+    destinations = views + n * Abi.View.SIZEOF;
+    arguments = new Struct(destinations + n * Abi.View.SIZEOF);
   }
 
   /**
@@ -744,6 +746,26 @@ public final class Sequence extends Handle {
   }
 
   /**
+   * How many slots an eviction now would leave of each layer's longest list: for how many a
+   * destination has room. Where scores decide how many, it is what the layer holds.
+   *
+   * @param views one per layer; null for layers without a full cache
+   * @return slots of each layer; 0 without a full cache
+   */
+  public int[] keptSlots(List<View> views) {
+    View.Content[] caches = null;
+    long sequence = enterAlone();
+    try {
+      caches = writeViews(views, 0);
+      return keptSlots(sequence);
+    } finally {
+      leave();
+      Reference.reachabilityFence(arguments);
+      Reference.reachabilityFence(caches);
+    }
+  }
+
+  /**
    * How much memory an eviction now would need to be undone. Policies that merge or rotate cannot be
    * undone.
    *
@@ -833,8 +855,46 @@ public final class Sequence extends Handle {
       arguments.copyFrom(cache.struct, view);
       caches[layer] = cache;
     }
-    options.write(arguments, arguments.address + inputs);
-    return caches;
+    options.write(arguments, arguments.address + inputs, arguments.address + destinations);
+    return withDestinations(sequence, caches, options.destinations());
+  }
+
+  /** Writes destinations, if there are any, with room for what is kept; returns their caches too. */
+  private View.Content[] withDestinations(
+      long sequence, View.Content[] caches, List<View> there) {
+    if (there.isEmpty()) {
+      return caches;
+    }
+    int n = caches.length;
+    if (there.size() != n) {
+      throw new IllegalArgumentException(there.size() + " destinations for " + n + " layers");
+    }
+    int[] kept = keptSlots(sequence);
+    View.Content[] all = Arrays.copyOf(caches, 2 * n);
+    for (int layer = 0; layer < n; ++layer) {
+      int view = destinations + layer * Abi.View.SIZEOF;
+      if (geometry.evicted(layer).cache() != LayerCache.FULL) {
+        arguments.putInt(view + Abi.View.STRUCT_SIZE, Abi.View.SIZEOF);
+        continue;
+      }
+      View.Content cache = there.get(layer).content(device);
+      int slots = kept[layer];
+      cache.require(slots, head -> slots);
+      cache.requireWritable();
+      arguments.copyFrom(cache.struct, view);
+      all[n + layer] = cache;
+    }
+    return all;
+  }
+
+  /** Of the views that are written. */
+  private int[] keptSlots(long sequence) {
+    int n = geometry.nLayers();
+    try (Struct slots = new Struct(4 * n)) {
+      Native.kvevict_sequence_kept_slots(
+          sequence, arguments.address + views, n, slots.address, n);
+      return IntStream.range(0, n).map(layer -> slots.intAt(4 * layer)).toArray();
+    }
   }
 
   /** Writes an item of a batch; returns what is to be kept reachable beside the options. */
@@ -873,7 +933,8 @@ public final class Sequence extends Handle {
         read.requireRows(read.queryRows(obsWindow, most), shape, layer);
       }
     }
-    options.write(arguments, arguments.address + inputs);
+    options.requireInPlace();
+    options.write(arguments, arguments.address + inputs, 0);
   }
 
   /** Where its context works. */

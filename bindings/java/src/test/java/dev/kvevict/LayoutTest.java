@@ -277,7 +277,7 @@ final class LayoutTest {
         null),
         Abi.ContextOptions.SIZEOF, Native::kvevict_context_options_init);
     Struct options = new Struct(Abi.EvictOptions.SIZEOF);
-    EvictOptions.NONE.write(options, 0);
+    EvictOptions.NONE.write(options, 0, 0);
     same(options, Abi.EvictOptions.SIZEOF, Native::kvevict_evict_options_init);
     same(Context.planOptions(false), Abi.PlanOptions.SIZEOF, Native::kvevict_plan_options_init);
     same(PagedCacheOptions.of(0).write(Device.CPU), Abi.PagedCacheOptions.SIZEOF,

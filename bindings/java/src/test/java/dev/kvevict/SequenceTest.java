@@ -377,6 +377,44 @@ final class SequenceTest {
     }
   }
 
+  /** Rows that stay are copied, and the view keeps all. */
+  static void evictsToDestinations() {
+    FloatBuffer keys = Caches.random(N * ROW, 1);
+    FloatBuffer values = Caches.random(N * ROW, 2);
+    FloatBuffer before = Caches.copy(keys);
+    FloatBuffer thereKeys = Caches.floats(16 * ROW);
+    FloatBuffer thereValues = Caches.floats(16 * ROW);
+    try (Context context = Context.create();
+        Plan without = Caches.plan(context, 1, N, "knorm:budget=16");
+        Plan plan = context.newPlanWithDestinations(without.geometry(), without.policy());
+        Sequence sequence = plan.newSequence(); Sequence other = without.newSequence();
+        View view = Caches.view(keys, values); View there = Caches.view(thereKeys, thereValues);
+        View small = Caches.view(Caches.floats(ROW), thereValues)) {
+      ByteBuffer workspace = plan.workspace(Operation.EVICT).allocate();
+      List<View> views = List.of(view);
+      sequence.append(N);
+      other.append(N);
+      Check.equal(new int[] {16}, sequence.keptSlots(views));
+      EvictOptions options = EvictOptions.NONE.withDestinations(List.of(there));
+      Check.fails(KvEvictException.class, () -> other.evict(views, options, workspace),
+          "has_destinations");
+      Check.fails(IllegalArgumentException.class, () -> sequence.evict(
+          views, options.withDestinations(List.of(small)), workspace), "16");
+      Check.fails(IllegalArgumentException.class, () -> sequence.evict(
+          views, options.withDestinations(List.of(there, there)), workspace),
+          "2 destinations for 1 layers");
+      EvictReport report = sequence.evict(views, options, workspace);
+      Check.equal(report.bytesBefore() / (N / 16), report.bytesAfter());
+      Check.equal(before, keys);
+      int[] positions = sequence.keepPositions(0, 0);
+      Check.equal(16, positions.length);
+      for (int slot = 0; slot < positions.length; ++slot) {
+        Check.equal(keys.get(positions[slot] * ROW), thereKeys.get(slot * ROW));
+        Check.equal(values.get(positions[slot] * ROW), thereValues.get(slot * ROW));
+      }
+    }
+  }
+
   /** Positions of a higher rank go last, of a lower one first, and the report tells the mass. */
   static void rangesAndTheMassThatStays() {
     float[] scores = new float[2 * N];
