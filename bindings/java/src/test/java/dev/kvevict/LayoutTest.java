@@ -115,13 +115,15 @@ final class LayoutTest {
 
   static void geometryFieldsLieWhereTheHeaderHasThem() {
     Geometry alike = Geometry.builder().layers(2).queryHeads(2).kvHeads(3).headDims(4, 5)
-        .dtypes(DType.BF16, DType.F16, DType.F32).maxTokens(9).softmaxScale(1.5f).build();
+        .dtypes(DType.BF16, DType.F16, DType.F32).maxTokens(9).softmaxScale(1.5f).logitSoftcap(7)
+        .build();
     LayerGeometry layer = LayerGeometry.builder().queryHeads(2).kvHeads(3).headDims(4, 5)
-        .dtypes(DType.BF16, DType.F16, DType.F32).softmaxScale(1.5f).build();
+        .dtypes(DType.BF16, DType.F16, DType.F32).softmaxScale(1.5f).logitSoftcap(7).build();
     LayerGeometry window = LayerGeometry.builder().cache(LayerCache.WINDOW).build();
     String text = "LayerGeometry[cache=FULL, nQHeads=2, nKvHeads=3, kHeadDim=4, vHeadDim=5, "
-        + "qDtype=BF16, kDtype=F16, vDtype=F32, softmaxScale=1.5]";
-    Check.equal("Geometry[nLayers=2, maxTokens=9, layers=[" + text + "], ropeLayout=HALF, ropeInvFreq=[]]", alike.toString());
+        + "qDtype=BF16, kDtype=F16, vDtype=F32, softmaxScale=1.5, logitSoftcap=7.0]";
+    Check.equal("Geometry[nLayers=2, maxTokens=9, layers=[" + text
+        + "], ropeLayout=HALF, ropeInvFreq=[], sinkLogits=[]]", alike.toString());
     Check.equal(alike, Geometry.of(9, List.of(layer, layer)));
     Check.equal(List.of(layer, layer), List.of(alike.layer(0), alike.layer(1)));
     Geometry differ = Geometry.of(9, List.of(window, layer));
