@@ -81,14 +81,16 @@ check_fuzz() {
   return "$status"
 }
 
-# Nor this, for the time it takes: Windows under wine. The fast tests, and programs print
-# what this machine's print; and what clang says of other systems.
+# Nor this, for the time it takes: Windows under wine and arm64 under qemu. Tests, and
+# programs print what this machine's print; and what clang says of other systems.
 check_cross() {
   local status=0
   need "${cross_packages[@]}"
   build_release engine_c capi_results kvevict_cli
   build_cross windows-x64
+  build_cross linux-arm64
   cross_windows || status=1
+  cross_arm64 || status=1
   tests/cross/clang.sh "$release_dir" freebsd || status=1
   return "$status"
 }
@@ -106,6 +108,26 @@ cross_windows() {
   tests/cross/packages.sh build/windows-x64 wine || status=1
   tests/cross/compare.sh "$release_dir" build/windows-x64 wine || status=1
   exec {awake}>&-
+  return "$status"
+}
+
+# The tests with NEON, but for what takes minutes there; kernels and keep lists with SVE's
+# and SVE2's vectors of 128, 256 and 512 bits too, by the code that the CPU would take and
+# by that for any length.
+cross_arm64() {
+  local status=0 cpu
+  local qemu=(qemu-aarch64 -L /usr/aarch64-linux-gnu)
+  tests/cross/arm64.sh build/linux-arm64 || status=1
+  QEMU_CPU=cortex-a72 run_tests build/linux-arm64 arm64-neon -L fast \
+    -E '^(capi_sequence|tools_recall_.*)$' || status=1
+  for cpu in cortex-a72 max,sve-max-vq={1,2,4}; do
+    say "qemu's CPU $cpu"
+    [[ $cpu == cortex-a72 ]] ||
+      QEMU_CPU=$cpu KVEVICT_TEST_TARGETS="SVE2_128 SVE_256 SVE" \
+        run_tests build/linux-arm64 "arm64-$cpu" -R '^kernels_' || status=1
+    QEMU_CPU=$cpu tests/cross/compare.sh "$release_dir" build/linux-arm64 "${qemu[@]}" ||
+      status=1
+  done
   return "$status"
 }
 

@@ -4,12 +4,13 @@
 #   3. find_package(hwy 1.2);
 #   4. the 1.2.0 release, downloaded and checked by hash.
 set(KVEVICT_HIGHWAY_SOURCE "" CACHE PATH "Highway source tree, 1.2 or later")
-# Each target costs its share of the build and of the library. Left out: arm64's that adds
-# AES alone and x86-64's that add bf16 and f16 arithmetic alone, which no kernel uses, and
-# one of CPUs of 2006. AVX3_DL, with products of bytes, has to be asked for.
+# Each target costs its share of the build and of the library. Left out: those that add
+# what no kernel uses (bf16 and f16 arithmetic, AES, arm64's products of bytes), one of
+# x86-64's of 2006, and SVE2 where it says nothing of the vectors' length. AVX3_DL, with
+# products of bytes, has to be asked for.
 set(without "HWY_SSSE3|HWY_AVX3_ZEN4|HWY_AVX3_SPR")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
-  set(without HWY_NEON)
+  set(without "HWY_NEON|HWY_NEON_BF16|HWY_SVE2")
 endif()
 set(KVEVICT_SIMD_WITHOUT "${without}" CACHE STRING
     "SIMD targets to leave out, as \"HWY_SSE4|HWY_AVX3_DL\"")

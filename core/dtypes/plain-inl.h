@@ -36,6 +36,26 @@ HWY_INLINE float AddUp(float (&sums)[kRowPad]) {
   return sums[0];
 }
 
+#if HWY_TARGET != HWY_SCALAR
+// The same of four rows, with few shuffles.
+using FourTag = hn::FixedTag<float, 4>;
+HWY_INLINE hn::VFromD<FourTag> AddUpFour(const float (&sums)[4][kRowPad]) {
+  const FourTag d;
+  const auto quads = [&](size_t r) HWY_ATTR {
+    const float* const s = sums[r];
+    return hn::Add(hn::Add(hn::Load(d, s), hn::Load(d, s + 8)),
+                   hn::Add(hn::Load(d, s + 4), hn::Load(d, s + 12)));
+  };
+  const auto a = quads(0), b = quads(1), c = quads(2), e = quads(3);
+  const auto ab =
+      hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+  const auto ce =
+      hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e));
+  return hn::Add(hn::ConcatLowerLower(d, ce, ab),
+                 hn::ConcatUpperUpper(d, ce, ab));
+}
+#endif
+
 // packed[0, n) = elements [first, first + n) of a row, wherever they lie.
 template <class Bits>
 HWY_INLINE void CopyElements(const RowSource& rows, const uint8_t* row,
@@ -96,7 +116,7 @@ struct DecodeF16 {
   template <class DF>
   static HWY_INLINE hn::VFromD<DF> Widen(
       DF df, hn::VFromD<hn::Rebind<uint16_t, DF>> half) {
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || HWY_ARCH_ARM_A64
     const hn::Rebind<hwy::float16_t, DF> df16;
     return hn::PromoteTo(df, hn::BitCast(df16, half));
 #else
@@ -128,9 +148,17 @@ struct DecodeBF16 {
   template <class DF>
   static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* from) {
     const hn::Rebind<uint16_t, DF> du16;
+    const auto high = LoadBytes(du16, from);
+#if HWY_TARGET_IS_NEON
+    // One instruction instead of two.
+    const hn::Repartition<uint16_t, DF> halves;
+    return hn::BitCast(df,
+                       hn::InterleaveLower(halves, hn::Zero(halves),
+                                           hn::ResizeBitCast(halves, high)));
+#else
     const hn::RebindToUnsigned<DF> du32;
-    const auto bits = hn::PromoteTo(du32, LoadBytes(du16, from));
-    return hn::BitCast(df, hn::ShiftLeft<16>(bits));
+    return hn::BitCast(df, hn::ShiftLeft<16>(hn::PromoteTo(du32, high)));
+#endif
   }
 };
 

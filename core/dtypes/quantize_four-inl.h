@@ -29,14 +29,13 @@ struct FourRows {
   bool streams = false;  // past the caches: of u8, rows aligned to 16 bytes
 };
 
-#if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE
+#if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE || HWY_TARGET_IS_SVE
 
+// Vectors of scalable targets cannot be in arrays.
 HWY_INLINE bool CodesFour(const RowSource&) { return false; }
 HWY_INLINE bool StoreFour(const FourRows&, size_t) { return false; }
 
 #else
-
-using FourTag = hn::FixedTag<float, kFour>;
 
 template <class D, class Op>
 HWY_INLINE hn::Vec<hn::FixedTag<hn::TFromD<D>, kFour>> ReduceBlocks(

@@ -116,7 +116,7 @@ HWY_INLINE void ScaleQueries(const Attention& args,
   }
 }
 
-#if HWY_HAVE_SCALABLE || HWY_TARGET_IS_SVE || HWY_TARGET == HWY_SCALAR
+#if HWY_TARGET == HWY_SCALAR
 // Dot products of a group of keys and kRows queries, which lie dim apart: logits of a
 // row in a row.
 template <class Decode, size_t kRows, class Group>
@@ -131,7 +131,16 @@ HWY_INLINE void DotGroup(const Group& rows, const float* HWY_RESTRICT queries,
 #else
 // The sums of four vectors. Unlike SumsOfTerms() in an order that depends on the lanes.
 template <class V>
-HWY_INLINE Quarter SumOfEach(V a, V b, V c, V e) {
+HWY_INLINE hn::VFromD<FourTag> SumOfEach(V a, V b, V c, V e) {
+#if HWY_HAVE_SCALABLE || HWY_TARGET_IS_SVE
+  const RowTag d;
+  HWY_ALIGN float sums[4][kRowPad] = {};
+  hn::StoreU(a, d, sums[0]);
+  hn::StoreU(b, d, sums[1]);
+  hn::StoreU(c, d, sums[2]);
+  hn::StoreU(e, d, sums[3]);
+  return AddUpFour(sums);
+#else
   const hn::DFromV<V> d;
   const hn::Repartition<uint64_t, hn::DFromV<V>> pairs;
   const V ab =
@@ -142,6 +151,7 @@ HWY_INLINE Quarter SumOfEach(V a, V b, V c, V e) {
   return FoldToQuarter(
       hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, x, y)),
               hn::BitCast(d, hn::InterleaveUpper(pairs, x, y))));
+#endif
 }
 
 template <class Decode, size_t kRows, class Group>
@@ -172,10 +182,10 @@ HWY_INLINE void DotGroup(const Group& rows, const float* HWY_RESTRICT queries,
     KV_EACH(KV_ADD)
 #undef KV_ADD
   }
-#define KV_STORE(r)                                                         \
-  if constexpr (r < kRows) {                                                \
-    hn::StoreU(SumOfEach(s##r##0, s##r##1, s##r##2, s##r##3), QuarterTag(), \
-               logits + (r)*kAttentionTile);                                \
+#define KV_STORE(r)                                                      \
+  if constexpr (r < kRows) {                                             \
+    hn::StoreU(SumOfEach(s##r##0, s##r##1, s##r##2, s##r##3), FourTag(), \
+               logits + (r)*kAttentionTile);                             \
   }
   KV_EACH(KV_STORE)
 #undef KV_STORE

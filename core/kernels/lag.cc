@@ -154,30 +154,18 @@ HWY_INLINE void MeasureRanges(const Rows<Decode>& rows, uint32_t first,
 
 // ---- Spreads ----
 
-// out[r] += the sums of row r, added pairwise: sum j and j + 8, then j and j + 4, ...
-HWY_INLINE void AddPairs(const float (&sums)[kRows][kRowPad],
-                         float (&out)[kRows]) {
+// out[r] += AddUp() of row r's sums.
+HWY_INLINE void AddSums(const float (&sums)[kRows][kRowPad],
+                        float (&out)[kRows]) {
 #if HWY_TARGET == HWY_SCALAR
   for (size_t r = 0; r < kRows; ++r) {
-    float pairs[kRowPad];
-    std::copy_n(sums[r], kRowPad, pairs);
-    out[r] += AddUp(pairs);
+    float row[kRowPad];
+    std::copy_n(sums[r], kRowPad, row);
+    out[r] += AddUp(row);
   }
 #else
-  const hn::FixedTag<float, 4> d;
-  const auto quads = [&](size_t r) HWY_ATTR {
-    const float* const s = sums[r];
-    return hn::Add(hn::Add(hn::Load(d, s), hn::Load(d, s + 8)),
-                   hn::Add(hn::Load(d, s + 4), hn::Load(d, s + 12)));
-  };
-  const auto a = quads(0), b = quads(1), c = quads(2), e = quads(3);
-  const auto ab =
-      hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
-  const auto ce =
-      hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e));
-  const auto sum =
-      hn::Add(hn::ConcatLowerLower(d, ce, ab), hn::ConcatUpperUpper(d, ce, ab));
-  hn::StoreU(hn::Add(hn::LoadU(d, out), sum), d, out);
+  const FourTag d;
+  hn::StoreU(hn::Add(hn::LoadU(d, out), AddUpFour(sums)), d, out);
 #endif
 }
 
@@ -227,8 +215,8 @@ HWY_INLINE void AddChannels(const uint8_t* const (&rows)[kRows], size_t dim,
       hn::StoreU(q2, d, squares[2] + part);
       hn::StoreU(q3, d, squares[3] + part);
     }
-    AddPairs(sums, out->sum);
-    AddPairs(squares, out->squares);
+    AddSums(sums, out->sum);
+    AddSums(squares, out->squares);
   }
 }
 
@@ -309,7 +297,7 @@ HWY_INLINE float Soften(uint32_t n, float* spreads) {
     hn::StoreU(hn::Add(hn::LoadU(d, sum), added), d, sum);
   });
   float sum[kRows] = {};
-  AddPairs(sums, sum);
+  AddSums(sums, sum);
   return 1.0f / sum[0];
 }
 

@@ -222,6 +222,7 @@ HWY_INLINE void SumsOfTerms(size_t n, const Add& add,
                             float (&out)[kRowsAtOnce]) {
   const RowTag d;
   const size_t lanes = hn::Lanes(d);
+  HWY_ALIGN float sums[kRowsAtOnce][kRowPad];
   for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
     auto a = hn::Zero(d), b = a, c = a, e = a;
     for (size_t i = 0; i < n; i += kRowPad) {
@@ -232,19 +233,18 @@ HWY_INLINE void SumsOfTerms(size_t n, const Add& add,
         e = add(r, i + 3 * lanes, e);
       }
     }
-    float sums[kRowPad];
-    hn::StoreU(a, d, sums);
-    if (lanes < kRowPad) hn::StoreU(b, d, sums + lanes);
+    hn::StoreU(a, d, sums[r]);
+    if (lanes < kRowPad) hn::StoreU(b, d, sums[r] + lanes);
     if (lanes < kRowPad / 2) {
-      hn::StoreU(c, d, sums + 2 * lanes);
-      hn::StoreU(e, d, sums + 3 * lanes);
+      hn::StoreU(c, d, sums[r] + 2 * lanes);
+      hn::StoreU(e, d, sums[r] + 3 * lanes);
     }
-    out[r] = AddUp(sums);
   }
+  hn::StoreU(AddUpFour(sums), FourTag(), out);
 }
 #else
-using QuarterTag = hn::FixedTag<float, kRowPad / 4>;
-using Quarter = hn::VFromD<QuarterTag>;
+using Quarter = hn::VFromD<FourTag>;
+static_assert(kRowPad / 4 == 4);
 
 HWY_INLINE Quarter FoldToQuarter(Quarter v) { return v; }
 template <class V>
@@ -309,7 +309,7 @@ HWY_INLINE void SumsOfTerms(size_t n, const Add& add,
   s1.TakeRow(add, 1, n);
   s2.TakeRow(add, 2, n);
   s3.TakeRow(add, 3, n);
-  const QuarterTag d;
+  const FourTag d;
   const Quarter v0 = s0.Fold(), v1 = s1.Fold(), v2 = s2.Fold(), v3 = s3.Fold();
   const Quarter low =
       hn::Add(hn::ConcatLowerLower(d, v1, v0), hn::ConcatUpperUpper(d, v1, v0));
