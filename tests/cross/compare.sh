@@ -38,7 +38,9 @@ same() {
 all() { cat; }
 text() { tr -d '\r'; } # as msvcrt writes it
 keep_lists() { text | grep ', head ' | sort; }
-no_times() { grep -v '_ms"\|_per_s"'; }
+no_times() { sed '/_ms"\|_per_s"/d'; }
+# What a model makes of exp() and sin(), which C libraries round as they like.
+four_digits() { no_times | sed -E 's/([0-9]\.[0-9]{4})[0-9]+/\1/'; }
 
 for seed in 1 7 4000000000; do
   same "engine with seed $seed" text bindings/examples/engine/engine_c $seed
@@ -50,10 +52,12 @@ same 'demo on a paged f16 cache' no_times tools/kvevict demo --json --tokens 512
 same 'plan' all tools/kvevict plan snapkv:budget=128
 same 'a wrong budget' all tools/kvevict demo --budget -3
 same 'a file that is not there' all tools/kvevict demo --model ключ.gguf --text ō
-model=$(realpath "$here/../../../shared/models/stories260K.gguf" 2>/dev/null) || true
+model=${KVEVICT_SHARED_DIR:-$here/../../../shared}/models/stories260K.gguf
 if [[ -e $model ]]; then
   cp "$model" ключ.gguf
-  echo 'Once upon a time there was a little girl who had a red ball.' >ō.txt
-  same 'a model and a text in files' no_times tools/kvevict demo --json \
-    --model ключ.gguf --text ō.txt --budget 8
+  for _ in {1..20}; do
+    echo 'Once upon a time there was a little girl who had a red ball.'
+  done >ō.txt
+  same 'a model and a text in files' four_digits tools/kvevict demo --json \
+    --model ключ.gguf --text ō.txt --budget 64
 fi

@@ -27,7 +27,8 @@ if [[ -e $build/kvevict.dll ]]; then
 else
   system=Linux architecture=arm64 libdir=lib/aarch64-linux-gnu suffix=
   compiler=aarch64-linux-gnu-gcc
-  for package in $("$source/pkg/package.sh" deb "$build" dist); do
+  packages=$("$source/pkg/package.sh" deb "$build" dist)
+  for package in $packages; do
     [[ $(dpkg-deb -f "$package" Architecture) == arm64 ]] ||
       { echo "$package is not for arm64" && exit 1; }
     echo "${package##*/}: $(dpkg-deb -f "$package" Depends)"
