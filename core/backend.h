@@ -105,7 +105,6 @@ struct AddSumsArgs {
 };
 
 struct ScoreJob {
-  uint32_t layer = 0;                  // its number in the model
   ListCounts tokens;                   // slots held, per KV head
   const kvevict_view* view = nullptr;  // where the signal reads keys
   QueryRows queries;                   // where it reads queries
@@ -124,6 +123,7 @@ struct ScoreJob {
   uint32_t n_summed = INT32_MAX;
   uint32_t n_sink = 0;         // first slots, which stay whatever they score
   uint32_t next_position = 0;  // of the next one, as RoPE will see it
+  uint32_t layer = 0;          // its number in the model
   ListCounts keep;             // slots that lists are to keep, of job.slots
   FloatRows query_mean;        // [n_q_heads, k_head_dim]
   FloatRows query_covariance;  // [n_q_heads, k_head_dim, k_head_dim], or none

@@ -308,10 +308,10 @@ Test(report_mass, options_are_checked) {
                                      &options, &plan),
                  "report_mass 2 is not 0 or 1");
   options.report_mass = 1;
-  options.reserved1 = 1;
+  options.has_destinations = 2;
   EXPECT_INVALID(kvevict_plan_create(m->context, &m->geometry, &m->policy,
                                      &options, &plan),
-                 "reserved1 1 is not 0");
+                 "has_destinations 2 is not 0 or 1");
   cr_assert_null(plan);
   test_model_destroy(m);
 }

@@ -44,7 +44,9 @@ static kvevict_layer_geometry WithoutFullCache(test_random* random) {
                                   99,
                                   -1,
                                   99,
-                                  NAN};
+                                  NAN,
+                                  NAN,
+                                  99};
   return layer;
 }
 
