@@ -133,7 +133,9 @@ class Prefill {
         KV_RETURN_IF_ERROR(CopyIn(
             "views", reinterpret_cast<const kvevict_view*>(address), &view));
       }
-      *out += uint64_t{sequence_.slots()[l].stored} * TokenBytes(view);
+      const uint32_t n_tokens = sequence_.slots()[l].stored;
+      *out +=
+          view.n_kv_heads * HeadBytes(view, n_tokens, RecentOf(view, n_tokens));
     }
     return Status();
   }

@@ -550,14 +550,20 @@ RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
   return rows;
 }
 
-uint64_t TokenBytes(const kvevict_view& view, uint64_t left_out) {
+uint64_t HeadBytes(const kvevict_view& view, uint32_t n_tokens,
+                   uint32_t n_recent, uint64_t left_out) {
   uint64_t bytes = 0;
   ForEachPlane(
       view,
       [&](const kvevict_plane& plane) {
-        bytes += uint64_t{view.n_kv_heads} * RowBytes(plane);
+        bytes +=
+            uint64_t{RowsOfSlots(plane, n_tokens - n_recent)} * RowBytes(plane);
       },
       left_out);
+  for (uint32_t i = 0; n_recent > 0 && i < view.n_companions; ++i) {
+    if (!IsRecent(view.companions[i])) continue;
+    bytes += uint64_t{n_recent} * RowBytes(view.companions[i]);
+  }
   return bytes;
 }
 

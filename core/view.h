@@ -154,8 +154,9 @@ void ForEachPlane(const kvevict_view& view, const Visit& visit,
       left_out);
 }
 
-// Bytes one token takes in these planes and all heads.
-uint64_t TokenBytes(const kvevict_view& view, uint64_t left_out = 0);
+// Bytes of so many tokens of a head, of which the last ones are recent.
+uint64_t HeadBytes(const kvevict_view& view, uint32_t n_tokens,
+                   uint32_t n_recent, uint64_t left_out = 0);
 
 }  // namespace kvevict
 

@@ -39,12 +39,13 @@ CheckedSize BytesOf(const MoveJob& job, uint64_t row_bytes) {
 
 // Grows with the list: scratch for a longer one serves a shorter one.
 CheckedSize ReorderScratchBytes(const Context&, const MoveJob& job) {
-  uint64_t widest = 0;
+  uint64_t widest = 0, all_planes = 0;
   ForEachPlane(*job.view, [&](const kvevict_plane& plane) {
-    widest = std::max<uint64_t>(
-        widest, uint64_t{job.view->n_kv_heads} * RowBytes(plane));
+    const uint64_t bytes = uint64_t{job.view->n_kv_heads} * RowBytes(plane);
+    widest = std::max(widest, bytes);
+    all_planes += bytes;
   });
-  const CheckedSize all = BytesOf(job, TokenBytes(*job.view));
+  const CheckedSize all = BytesOf(job, all_planes);
   if (all.ok() && all.value() <= kStagedBytes) return all;
   const CheckedSize one_plane = BytesOf(job, widest);
   return one_plane.ok() && one_plane.value() <= kStagedBytes ? kStagedBytes

@@ -7,25 +7,6 @@
 namespace kvevict {
 namespace {
 
-// Bytes of so many tokens of a head, of which the last ones are recent.
-uint64_t HeadBytes(const LayerCache& cache, uint32_t n_tokens,
-                   uint32_t n_recent) {
-  const kvevict_view& view = *cache.view;
-  uint64_t bytes = 0;
-  ForEachPlane(
-      view,
-      [&](const kvevict_plane& plane) {
-        bytes +=
-            uint64_t{RowsOfSlots(plane, n_tokens - n_recent)} * RowBytes(plane);
-      },
-      cache.shared_companions);
-  for (uint32_t i = 0; n_recent > 0 && i < view.n_companions; ++i) {
-    if (!IsRecent(view.companions[i])) continue;
-    bytes += uint64_t{n_recent} * RowBytes(view.companions[i]);
-  }
-  return bytes;
-}
-
 // Those in blocks.
 ListCounts Without(const ListCounts& tokens, uint32_t n_recent) {
   return n_recent == 0 ? tokens : ListCounts(tokens.most - n_recent);
@@ -35,7 +16,8 @@ uint64_t Bytes(const LayerCache& cache, const ListCounts& tokens,
                uint32_t n_recent) {
   uint64_t bytes = 0;
   for (uint32_t head = 0; head < cache.view->n_kv_heads; ++head) {
-    bytes += HeadBytes(cache, tokens.Of(head), n_recent);
+    bytes += HeadBytes(*cache.view, tokens.Of(head), n_recent,
+                       cache.shared_companions);
   }
   return bytes;
 }

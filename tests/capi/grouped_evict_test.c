@@ -88,6 +88,49 @@ Test(grouped_evict, evictions_leave_recent_rows_and_group_the_others_anew) {
   }
 }
 
+static kvevict_status WriteNothing(uint32_t first_token, uint32_t n_tokens,
+                                   void* user_data) {
+  (void)first_token;
+  (void)n_tokens;
+  (void)user_data;
+  return KVEVICT_OK;
+}
+
+/* Numbers of a group are there once, however many of its rows are. */
+Test(grouped_evict, a_prefill_takes_the_bytes_that_evictions_report) {
+  test_random random = test_random_start("grouped prefill");
+  for (int i = 0; i < 10; ++i) {
+    test_grouped_spec spec = test_grouped_draw(&random);
+    spec.has_recent = false;
+    test_grouped* c = test_grouped_filled(context, spec, 72, &random, true);
+    test_plan* plan =
+        PlanOf(&spec, spec.dtype, "streaming-llm:budget=40,sink=4",
+               KVEVICT_OPERATION_EVICT);
+    kvevict_sequence* sequence;
+    EXPECT_OK(kvevict_sequence_create(plan->plan, &sequence));
+    kvevict_prefill_options options = KVEVICT_PREFILL_OPTIONS_INIT;
+    options.n_tokens = options.chunk = 72;
+    options.forward = WriteNothing;
+    options.views = &c->view;
+    options.views_len = 1;
+    options.workspace = plan->workspace;
+    options.workspace_bytes = plan->workspace_bytes;
+    kvevict_prefill_report got = {.struct_size = sizeof got};
+    EXPECT_OK(kvevict_sequence_prefill(sequence, &options, &got, NULL));
+    kvevict_evict_report want = {.struct_size = sizeof want};
+    EXPECT_OK(kvevict_sequence_report(sequence, &want, NULL, 0));
+    EXPECT(got.peak_bytes == want.bytes_before, "peak_bytes %llu, not %llu",
+           (unsigned long long)got.peak_bytes,
+           (unsigned long long)want.bytes_before);
+    EXPECT(got.end_bytes == want.bytes_after, "end_bytes %llu, not %llu",
+           (unsigned long long)got.end_bytes,
+           (unsigned long long)want.bytes_after);
+    kvevict_sequence_destroy(sequence);
+    test_plan_destroy(plan);
+    test_grouped_destroy(c);
+  }
+}
+
 /* ---- What is refused ---- */
 
 static test_grouped* Small(test_random* random) {
