@@ -1662,12 +1662,11 @@ typedef struct kvevict_geometry {
    *  and kvevict_rotate() need it. */
   const float* rope_inv_freq;
   size_t rope_inv_freq_len; /**< Pairs: up to k_head_dim / 2 and 256; 0. */
-  /** NULL, or a logit per query head that takes part in its softmax and has no
-   *  value (gpt-oss), as it is, without scale and cap: f32 of the heads of all
-   *  layers with a full cache, layer by layer; numbers, or -infinity for a head
-   *  without one. Host memory, copied. Read where logit_softcap is; of heads
-   *  whose logits are reduced to one row (order=reduce-logits) the largest
-   *  counts. */
+  /** NULL, or f32 [query heads of all layers with a full cache], layer by
+   *  layer: a logit per head that takes part in its softmax and has no value
+   *  (gpt-oss). It is neither scaled nor capped; -infinity: the head has none.
+   *  Host memory, copied. Read where logit_softcap is. Of heads whose logits
+   *  are reduced to one row (order=reduce-logits) the largest counts. */
   const float* sink_logits;
   size_t sink_logits_len; /**< The n_q_heads of these layers; 0 with NULL. */
 } kvevict_geometry;
@@ -3390,21 +3389,26 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  * and chunk are refused with either. Recent planes are also refused where heads
  * hold different numbers of tokens.
  *
- * With destinations the views are read and stay as they are; the survivors of
- * each list go to the first slots of its layer's destination. So do all rows of
- * a layer that loses none: after a call that succeeds the sequence's rows are
- * the destinations', also with policy none and where nothing was due. K or V
- * that have another dtype there are stored anew on the way, with the scales and
- * minima of the destination, and all is as kvevict_compact() has it: the bytes
- * are those that it makes of the same lists. Slots behind the survivors are not
- * written: kvevict_sequence_kept_slots() says for how many there must be room.
- * Layers with one cache have one destination; otherwise destinations share no
- * plane with each other and no byte with any view. Recent rows of a view go
- * like all others. With rotate keys are turned in the destination, as f32, f16
- * or bf16. The next call is given the destinations as its views, and where K or
- * V have another dtype there a fork is, with a plan of that geometry:
- * kvevict_sequence_fork(). Undo, merge and by_table are refused: the views have
- * all rows still, and a fork that was made before goes on over them.
+ * With destinations the views are read and stay as they are. The survivors of
+ * each list go to the first slots of its layer's destination. All rows of a
+ * layer that loses none go there too, also with policy none and where nothing
+ * was due. After a call that succeeds the sequence's rows are those.
+ *
+ * K or V that have another dtype there are stored anew on the way, with the
+ * scales and minima of the destination: the bytes are those that
+ * kvevict_compact() makes of the same lists. With rotate keys are turned in the
+ * destination, as f32, f16 or bf16. Recent rows of a view go like all others.
+ *
+ * Slots behind the survivors are not written. kvevict_sequence_kept_slots()
+ * says for how many there must be room. Layers with one cache have one
+ * destination. Other destinations share no plane with each other and no byte
+ * with any view.
+ *
+ * The next call is given the destinations as its views. Where K or V have
+ * another dtype there, a fork with a plan of that geometry goes on in place of
+ * this sequence: kvevict_sequence_fork(). The views have all rows still, and a
+ * fork that was made before goes on over them: undo is refused, as are merge
+ * and by_table.
  *
  * On CUDA this call waits for the eviction before it and copies its positions
  * in two cases: more positions are protected than the budget has room for, or
@@ -3856,8 +3860,8 @@ KVEVICT_API kvevict_status kvevict_sequences_workspace(
  * rows; of contiguous ones K and V of the first layer are compared, so that one
  * cache given twice is noticed. Paged caches may have blocks in common, as in
  * single calls: take a copy of those whose rows are to move before.
- * Destinations are compared likewise, with other items' and with their views;
- * views that are only read may be one.
+ * Destinations are compared likewise, with other items' destinations and views.
+ * Two items may have one view if both only read it.
  *
  * @param[in] items      [items_len].
  * @param[in] items_len  0 does nothing.
