@@ -44,9 +44,28 @@ class RowsAhead {
         end_(end),
         n_bytes_(n_bytes),
         slot_(first + kAhead / n_heads),
-        n_farther_((kFar - kAhead) / n_heads) {}
+        n_farther_((kFar - kAhead) / n_heads) {
+    const bool are_end_to_end = rows.block_size == 0 &&
+                                head_stride == n_bytes &&
+                                rows.row_stride == n_heads * head_stride;
+    if (kTwice || !are_end_to_end) return;
+    next_ = rows.Row(slot_);
+    last_ = rows.Row(end);
+  }
 
+  // Asks for kRowsAtOnce more.
   HWY_INLINE void Next() {
+    if (last_ == nullptr) {
+      for (uint32_t r = 0; r < kRowsAtOnce; ++r) NextRow();
+    } else if (next_ < last_) {
+      const uint8_t* const end = next_ + kRowsAtOnce * n_bytes_;
+      for (; next_ < end; next_ += 64) __builtin_prefetch(next_);
+      next_ = end;
+    }
+  }
+
+ private:
+  HWY_INLINE void NextRow() {
     if (head_ == 0) {
       near_ = RowAt(slot_);
       if constexpr (kTwice) far_ = RowAt(slot_ + n_farther_);
@@ -57,8 +76,6 @@ class RowsAhead {
     head_ = 0;
     ++slot_;
   }
-
- private:
   HWY_INLINE const uint8_t* RowAt(uint32_t slot) const {
     return slot < end_ ? rows_.Row(slot) : nullptr;
   }
@@ -78,25 +95,33 @@ class RowsAhead {
   const uint32_t n_farther_;
   const uint8_t* near_ = nullptr;
   const uint8_t* far_ = nullptr;
+  // Of rows that all lie end to end.
+  const uint8_t* next_ = nullptr;
+  const uint8_t* last_ = nullptr;
 };
 
 // Calls visit(rows, head, first, size) for the groups of rows of a tile, of all heads
-// in turn; `end`: of the tiles to come.
+// in turn; `end`: of the tiles to come. `copies` and `memory`: for some rows, and for the
+// tile's numbers.
 template <class Rows, class Visit>
 HWY_INLINE void ForEachGroup(const RowSource& source, int64_t head_stride,
                              uint32_t n_heads, SlotSpan tile, uint32_t end,
-                             uint32_t dim, float* copies, const Visit& visit) {
+                             uint32_t dim, float* copies, float* memory,
+                             const Visit& visit) {
   constexpr bool kIsF32 =
       !Rows::kIsCopy && std::is_same_v<typename Rows::Decode, DecodeF32>;
   RowsAhead<kIsF32> ahead(source, head_stride, n_heads, tile.begin, end,
                           Rows::NearBytes(source, dim));
+  const auto numbers =
+      Rows::NumbersOf(source, n_heads, tile.begin, tile.end, memory);
   typename Rows::Group rows;
   for (uint32_t slot = tile.begin; slot < tile.end; slot += kRowsAtOnce) {
     const uint32_t size = std::min(kRowsAtOnce, tile.end - slot);
     const auto number = [&](uint32_t r) HWY_ATTR { return slot + r; };
     Rows::Find(source, number, size, dim, copies, rows);
     for (uint32_t head = 0;;) {
-      for (uint32_t r = 0; r < kRowsAtOnce; ++r) ahead.Next();
+      ahead.Next();
+      Rows::Scale(numbers, head, slot - tile.begin, rows);
       visit(rows, head, slot - tile.begin, size);
       if (++head == n_heads) break;
       Rows::FindNext(source, number, size, dim, head, head_stride, copies,
@@ -209,7 +234,7 @@ HWY_INLINE void DotKeys(const Attention& args, SlotSpan tile, uint32_t end,
   const uint32_t n_rows = args.rows_per_head();
   ForEachGroup<Rows>(
       args.keys, args.key_head_stride, args.n_heads, tile, end, args.k_dim,
-      parts.keys,
+      parts.keys, parts.numbers,
       [&](const auto& rows, uint32_t head, uint32_t first, uint32_t) HWY_ATTR {
         const size_t row = size_t{head} * n_rows;
         const float* const queries = parts.queries + row * dim;
@@ -325,8 +350,9 @@ HWY_INLINE void AddSeen(const Group& rows, SlotSpan seen, uint32_t first,
   for (uint32_t j = 0; j < size; ++j) {
     if (first + j < seen.begin || first + j >= seen.end) continue;
     const auto weight = hn::Set(d, weights[j]);
+    const auto row = rows[j];
     for (size_t i = 0; i < dim; i += hn::Lanes(d)) {
-      const auto v = ElementsAt<Decode>(d, rows[j], i);
+      const auto v = ElementsAt<Decode>(d, row, i);
       hn::StoreU(hn::MulAdd(weight, v, hn::LoadU(d, out + i)), d, out + i);
     }
   }
@@ -342,7 +368,7 @@ HWY_INLINE void AddValues(const Attention& args, SlotSpan tile, uint32_t end,
   const bool all_see = AllSee(args, tile.begin, tile.size());
   ForEachGroup<Rows>(
       args.values, args.value_head_stride, args.n_heads, tile, end, args.v_dim,
-      parts.values,
+      parts.values, parts.numbers,
       [&](const auto& rows, uint32_t head, uint32_t first,
           uint32_t size) HWY_ATTR {
         const size_t row = size_t{head} * n_rows;

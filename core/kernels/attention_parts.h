@@ -26,8 +26,9 @@ struct AttentionParts {
   float* queries;
   // Then weights: [slot, logit_stride] with rows side by side, else [rows, tile].
   float* logits;
-  float* keys;    // [tile, key_stride], else the copies of some rows
-  float* values;  // likewise
+  float* keys;     // [tile, key_stride], else the copies of some rows
+  float* values;   // likewise
+  float* numbers;  // of keys or values that are quantized: [2, heads, tile]
   // Of each row beside each other: by what a tile scales what was before, and the slots
   // of the tile that it sees.
   float* factors;
@@ -56,6 +57,7 @@ struct AttentionParts {
     logits = take(dots ? n_rows * kAttentionTile : tile * logit_stride);
     keys = take(n_loaded * key_stride);
     values = take(n_loaded * value_stride);
+    numbers = take(dots ? 2 * size_t{args.n_heads} * kAttentionTile : 0);
     factors = take(n_rows);
     begins = take(n_rows);
     ends = take(n_rows);

@@ -223,20 +223,25 @@ class CodePanels {
     return (n_tokens + 2 * kRowPad - 1) / (2 * kRowPad) * (2 * kRowPad);
   }
 
+  // Where there are no codes nothing asks for some of these.
   const size_t padded_;
   // Products of elements from here on are no more than those of norms, which mostly
   // leave no key near the threshold.
-  const size_t cut_;
-  const float threshold_;
-  float most_error_ = 0;        // of a direction's codes, the squares' sum
-  int32_t limit_ = 0;           // of products of codes: similar are those above
+  [[maybe_unused]] const size_t cut_;
+  [[maybe_unused]] const float threshold_;
+  // The most of a direction's codes, the squares' sum.
+  [[maybe_unused]] float most_error_ = 0;
+  // Of products of codes: similar are those above.
+  [[maybe_unused]] int32_t limit_ = 0;
   int32_t* const offsets_;      // [n_tokens]: what products are more
   int32_t* const cut_offsets_;  // [n_tokens]: of elements before the cut
   int32_t* const rests_;  // [n_tokens]: the norm of codes behind it, or more
   uint8_t* const codes_;
-  uint8_t* const taken_;  // [kBlock / width, padded / 4, width, 4], 128 more
-  int32_t taken_rests_[kBlock / kRowsPerBlock] = {};  // of their rows the most
-  uint32_t taken_first_ = 0;
+  // Rows that keys meet, [kBlock / width, padded / 4, width, 4], each code 128 more; of
+  // every few rows the highest of rests; the first row.
+  uint8_t* const taken_;
+  [[maybe_unused]] int32_t taken_rests_[kBlock / kRowsPerBlock] = {};
+  [[maybe_unused]] uint32_t taken_first_ = 0;
 };
 
 }  // namespace kvevict::HWY_NAMESPACE

@@ -8,8 +8,10 @@
 #define KVEVICT_CORE_KERNELS_CODED_ROWS_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/dtype.h"
 #include "core/dtypes/load-inl.h"
@@ -21,14 +23,71 @@ HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 
 struct CodedRow {
-  const uint8_t* codes = nullptr;
+  const uint8_t* codes;
   Unscaled by;
-  size_t half = 0;                // of its elements
-  const float* scales = nullptr;  // of blocks
-  // Where the numbers come from.
-  const uint8_t* scale = nullptr;
-  const uint8_t* minimum = nullptr;
+  size_t half;          // of its elements
+  const float* scales;  // of blocks
 };
+
+// Rows of a head, each of which is put together where it is read.
+struct CodedGroup {
+  const uint8_t* codes[kRowsAtOnce];  // of the first head
+  int64_t offset;                     // from there to the head's
+  const float* scales;                // of each row
+  const float* minima;
+  size_t half;
+  const float* block_scales;
+  size_t n_blocks;  // of a row
+
+  HWY_INLINE CodedRow operator[](size_t r) const {
+    return {codes[r] + offset,
+            {scales[r], minima[r]},
+            half,
+            block_scales + r * n_blocks};
+  }
+};
+
+// out[head][i] = the number of row begin + i, of rows without one `other`, up to n; behind
+// them 0. Heads lie PaddedRow(n) apart.
+HWY_INLINE void LoadNumbersOfRows(const RowSource& rows,
+                                  const RowNumbers& numbers, float other,
+                                  uint32_t n_heads, uint32_t begin, size_t n,
+                                  float* HWY_RESTRICT out) {
+  const size_t stride = PaddedRow(n);
+  for (size_t head = 0; head < n_heads; ++head) {
+    std::fill_n(out + head * stride, n, other);
+    std::fill_n(out + head * stride + n, stride - n, 0.0f);
+  }
+  if (numbers.base == nullptr) return;
+  WithDecoder(numbers.dtype, [&](auto decoder) HWY_ATTR {
+    using Decode = decltype(decoder);
+    if constexpr (!std::is_same_v<Decode, DecodeQuantized>) {
+      const RowTag d;
+      const hn::CappedTag<float, 1> one;
+      constexpr size_t kBytes = sizeof(typename Decode::Bits);
+      const auto rows_at = [&](size_t i) HWY_ATTR {
+        return rows.Number(numbers, begin + static_cast<uint32_t>(i));
+      };
+      size_t i = 0;
+      if (rows.block_size == 0 && numbers.row_stride == kBytes) {
+        for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
+          const uint8_t* from = rows_at(i);
+          for (size_t head = 0; head < n_heads; ++head) {
+            hn::StoreU(Decode::Load(d, from), d, out + head * stride + i);
+            from += numbers.head_stride;
+          }
+        }
+      }
+      for (; i < n; ++i) {
+        const uint8_t* from = rows_at(i);
+        for (size_t head = 0; head < n_heads; ++head) {
+          out[head * stride + i] = hn::GetLane(Decode::Load(one, from));
+          from += numbers.head_stride;
+        }
+      }
+    }
+  });
+}
 
 template <class Codes, class DF>
 HWY_INLINE hn::VFromD<DF> Unscale(DF df, hn::VFromD<DF> v, const Unscaled& by) {
@@ -95,64 +154,56 @@ HWY_INLINE hn::VFromD<D> ElementsAt(D d, const CodedRow& row, size_t i) {
   return Decode::Load(d, row, i);
 }
 
-// As WholeRows, of numbers that follow each other; blocks' scales go where copies would.
+// As WholeRows, of elements that follow each other; blocks' scales go where copies would.
 template <class Decoder, DType kBlocks = DType::kOpaque>
 struct CodedRows {
   using Decode = Decoder;
-  using Group = CodedRow[kRowsAtOnce];
+  using Group = CodedGroup;
   static constexpr bool kIsCopy = false;
+
+  // By what codes of some rows are decoded, of all heads.
+  struct Numbers {
+    const float* scales;
+    const float* minima;
+    size_t stride;
+  };
+  // `memory`: for each head 2 * PaddedRow(end - begin) floats.
+  static HWY_INLINE Numbers NumbersOf(const RowSource& rows, uint32_t n_heads,
+                                      uint32_t begin, uint32_t end,
+                                      float* memory) {
+    const size_t n = end - begin, stride = PaddedRow(n);
+    float* const minima = memory + n_heads * stride;
+    LoadNumbersOfRows(rows, rows.scale, 1.0f, n_heads, begin, n, memory);
+    LoadNumbersOfRows(rows, rows.minimum, 0.0f, n_heads, begin, n, minima);
+    return {memory, minima, stride};
+  }
 
   template <class Number>
   static HWY_INLINE void Find(const RowSource& rows, const Number& number,
                               uint32_t size, size_t n, float* scales,
                               Group& group) {
-    if (rows.block_size == 0) {  // each one is a stride behind the last
-      const uint32_t first = number(0);
-      const uint8_t* codes = rows.Row(first);
-      const uint8_t* scale = rows.scale.base;
-      const uint8_t* minimum = rows.minimum.base;
-      const auto stride = [](const RowNumbers& numbers) {
-        return numbers.is_constant ? 0 : numbers.row_stride;
-      };
-      const int64_t scale_stride = stride(rows.scale);
-      const int64_t minimum_stride = stride(rows.minimum);
-      scale += first * scale_stride;
-      minimum += first * minimum_stride;
-      for (uint32_t r = 0; r < size; ++r) {
-        group[r].codes = codes;
-        group[r].half = rows.n_elements / 2;
-        if (rows.scale.base != nullptr) group[r].scale = scale;
-        if (rows.minimum.base != nullptr) group[r].minimum = minimum;
-        codes += rows.row_stride;
-        scale += scale_stride;
-        minimum += minimum_stride;
-      }
-      return LoadNumbers(rows, size, n, scales, group);
+    for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
+      group.codes[r] = r < size ? rows.Row(number(r)) : group.codes[0];
     }
-    for (uint32_t r = 0; r < size; ++r) {
-      const uint32_t row = number(r);
-      group[r].codes = rows.Row(row);
-      group[r].half = rows.n_elements / 2;
-      if (rows.scale.base != nullptr) {
-        group[r].scale = rows.Number(rows.scale, row);
-      }
-      if (rows.minimum.base != nullptr) {
-        group[r].minimum = rows.Number(rows.minimum, row);
-      }
-    }
-    LoadNumbers(rows, size, n, scales, group);
+    group.offset = 0;
+    group.half = rows.n_elements / 2;
+    group.block_scales = scales;
+    LoadScales(n, scales, group);
   }
 
   template <class Number>
-  static HWY_INLINE void FindNext(const RowSource& rows, const Number&,
-                                  uint32_t size, size_t n, uint32_t,
-                                  int64_t stride, float* scales, Group& group) {
-    for (uint32_t r = 0; r < size; ++r) {
-      group[r].codes += stride;
-      group[r].scale += rows.scale.head_stride;
-      group[r].minimum += rows.minimum.head_stride;
-    }
-    LoadNumbers(rows, size, n, scales, group);
+  static HWY_INLINE void FindNext(const RowSource&, const Number&, uint32_t,
+                                  size_t n, uint32_t head, int64_t stride,
+                                  float* scales, Group& group) {
+    group.offset = head * stride;
+    LoadScales(n, scales, group);
+  }
+
+  // For rows from the first-th of the numbers' on.
+  static HWY_INLINE void Scale(const Numbers& numbers, uint32_t head,
+                               uint32_t first, Group& group) {
+    group.scales = numbers.scales + head * numbers.stride + first;
+    group.minima = numbers.minima + head * numbers.stride + first;
   }
 
   static HWY_INLINE uint32_t NearBytes(const RowSource& rows, size_t n) {
@@ -161,28 +212,20 @@ struct CodedRows {
   }
 
  private:
-  static HWY_INLINE void LoadNumbers(const RowSource& rows, uint32_t size,
-                                     size_t n, float* scales, Group& group) {
-    for (uint32_t r = 0; r < size; ++r) {
-      CodedRow& row = group[r];
-      if constexpr (kBlocks == DType::kOpaque) {
-        if (row.scale != nullptr) {
-          row.by.scale = LoadNumber(row.scale, rows.scale.dtype);
-        }
-        if (row.minimum != nullptr) {
-          row.by.minimum = LoadNumber(row.minimum, rows.minimum.dtype);
-        }
-      } else {
-        constexpr DTypeInfo kInfo = InfoOf(kBlocks);
-        const uint8_t* block = row.codes;
-        row.scales = scales;
-        for (size_t i = 0; i < n; i += kInfo.block_elements) {
+  static HWY_INLINE void LoadScales(size_t n, float* scales, Group& group) {
+    if constexpr (kBlocks == DType::kOpaque) {
+      group.n_blocks = 0;
+    } else {
+      constexpr DTypeInfo kInfo = InfoOf(kBlocks);
+      group.n_blocks = n / kInfo.block_elements;
+      for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
+        const uint8_t* block = group.codes[r] + group.offset;
+        for (size_t i = 0; i < group.n_blocks; ++i) {
           *scales++ = LoadNumber(block, DType::kF16);
           block += kInfo.block_bytes;
         }
       }
     }
-    for (uint32_t r = size; r < kRowsAtOnce; ++r) group[r] = group[0];
   }
 };
 

@@ -31,6 +31,14 @@ struct WholeRows {
   using Group = RowGroup;
   static constexpr bool kIsCopy = kCopies;
 
+  // As CodedRows has them; these have none.
+  struct Numbers {};
+  static Numbers NumbersOf(const RowSource&, uint32_t, uint32_t, uint32_t,
+                           float*) {
+    return {};
+  }
+  static void Scale(Numbers, uint32_t, uint32_t, RowGroup&) {}
+
   // Finds rows number(0) .. number(size - 1); behind them the first again. `copies`:
   // kRowsAtOnce of PaddedRow(n) floats, if kCopies.
   template <class Number>
