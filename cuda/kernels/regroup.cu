@@ -36,13 +36,17 @@ struct Column {
 
   // What comes to a slot; those before the first that is written are there.
   KV_DEVICE void Load(uint32_t slot, float (&v)[kElements]) const {
-    const uint32_t first = rows.plane.first_slot;
-    if (slot < first) {
+    const RequantizePlane& plane = rows.plane;
+    const uint32_t head = Afresh(rows.head);  // registers are short
+    if (slot < plane.first_slot) {
       const CacheRow row =
-          FindRow(rows.to, rows.plane.to, rows.plane.to_table, rows.head, slot);
+          FindRow(rows.to, plane.to, plane.to_table, head, slot);
       LoadOf(To(), rows.to, row, v);
     } else {
-      LoadOf(From(), rows.from, rows.From(slot - first), v);
+      const uint32_t from = rows.SlotOf(slot - plane.first_slot);
+      const CacheRow row =
+          FindRow(rows.from, plane.from, plane.from_table, head, from);
+      LoadOf(From(), rows.from, row, v);
     }
   }
   template <class Tag>
@@ -54,51 +58,67 @@ struct Column {
     }
   }
 
+  KV_DEVICE void StoreCodes(uint32_t slot, const float (&v)[kElements],
+                            const Coder (&coders)[kElements]) const {
+    uint32_t byte = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < kElements; ++k) {
+      byte |= CodeOf<To::kValue>(v[k], coders[k]) << k * 4;
+    }
+    const uint64_t row =
+        RowAddress(rows.to.layout, rows.plane.to, rows.plane.to_table,
+                   Afresh(rows.head), slot);
+    StoreGlobal(ByteOf(row), static_cast<uint8_t>(byte));
+  }
+
+  // Those of the group that a slot is in.
+  KV_DEVICE void StoreNumbers(uint32_t slot,
+                              const Coder (&coders)[kElements]) const {
+    const auto store = [&](const RowNumbers& numbers, uint32_t k,
+                           float number) {
+      if (numbers.base == 0) return;
+      const uint64_t first = NumberAddress(
+          rows.to.layout, numbers, rows.plane.to_table, rows.head, slot);
+      const uint32_t bytes = numbers.dtype == kF32 ? 4 : 2;
+      StoreNumber(numbers.dtype, first + uint64_t{Element(k)} * bytes, number);
+    };
+#pragma unroll
+    for (uint32_t k = 0; k < kElements; ++k) {
+      const Coder& coder = coders[k];
+      store(rows.to.scale, k, coder.scale);
+      store(rows.to.minimum, k, IsNumber(coder.scale) ? coder.minimum : 0.0f);
+    }
+  }
+
   // Stores slots [begin, end) of a group, all behind that it gets. Rows come from here
   // or from slots behind, and their numbers from no group before: each is read before
   // what it becomes is written, and numbers at the end.
   KV_DEVICE void Store(uint32_t begin, uint32_t end) const {
-    const RowNumbers& scale = rows.to.scale;
-    const RowNumbers& minimum = rows.to.minimum;
     Range ranges[kElements];
-    float v[kElements];
-    for (uint32_t slot = begin; slot < end; ++slot) {
-      Load(slot, v);
-#pragma unroll
-      for (uint32_t k = 0; k < kElements; ++k) ranges[k].Widen(v[k]);
-    }
     Coder coders[kElements];
+#pragma unroll 1
+    for (uint32_t pass = 0; pass < 2; ++pass) {
+#pragma unroll 1
+      for (uint32_t slot = begin; slot < end; ++slot) {
+        float v[kElements];
+        Load(slot, v);
+        if (pass == 1) {
+          StoreCodes(slot, v, coders);
+          continue;
+        }
 #pragma unroll
-    for (uint32_t k = 0; k < kElements; ++k) {
-      coders[k] = NumbersOf<To::kValue>(ranges[k], scale.dtype, minimum.dtype,
-                                        minimum.base != 0);
-      coders[k].is_zero = !(coders[k].scale > 0.0f);
-    }
-    for (uint32_t slot = begin; slot < end; ++slot) {
-      Load(slot, v);
-      uint32_t byte = 0;
+        for (uint32_t k = 0; k < kElements; ++k) ranges[k].Widen(v[k]);
+      }
+      if (pass == 1) break;
 #pragma unroll
       for (uint32_t k = 0; k < kElements; ++k) {
-        byte |= CodeOf<To::kValue>(v[k], coders[k]) << k * 4;
+        coders[k] = NumbersOf<To::kValue>(ranges[k], rows.to.scale.dtype,
+                                          rows.to.minimum.dtype,
+                                          rows.to.minimum.base != 0);
+        coders[k].is_zero = !(coders[k].scale > 0.0f);
       }
-      const uint64_t row = RowAddress(rows.to.layout, rows.plane.to,
-                                      rows.plane.to_table, rows.head, slot);
-      StoreGlobal(ByteOf(row), static_cast<uint8_t>(byte));
     }
-#pragma unroll
-    for (uint32_t k = 0; k < kElements; ++k) {
-      const auto store = [&](const RowNumbers& numbers, float number) {
-        if (numbers.base == 0) return;
-        const uint64_t first = NumberAddress(
-            rows.to.layout, numbers, rows.plane.to_table, rows.head, begin);
-        const uint32_t bytes = numbers.dtype == kF32 ? 4 : 2;
-        StoreNumber(numbers.dtype, first + uint64_t{Element(k)} * bytes,
-                    number);
-      };
-      const Coder& coder = coders[k];
-      store(scale, coder.scale);
-      store(minimum, IsNumber(coder.scale) ? coder.minimum : 0.0f);
-    }
+    StoreNumbers(begin, coders);
   }
 };
 

@@ -156,19 +156,19 @@ KV_DEVICE CacheRows AsRecent(const CacheRows& rows) {
   return recent;
 }
 
-// Stores row i of the list; codes of groups are not stored here.
-template <class From>
-KV_DEVICE void StoreTo(const RequantizedRows& rows, uint32_t i,
-                       const From& source) {
+// Calls use(tag, target) with where row i of the list goes; not with codes of groups,
+// which are not stored here.
+template <class Use>
+KV_DEVICE void WithTarget(const RequantizedRows& rows, uint32_t i,
+                          const Use& use) {
   const RequantizePlane& plane = rows.plane;
   const CacheRows& to = rows.to;
   const uint32_t slot = plane.first_slot + i;
   CacheRow row;
   if (FindRecent(to, rows.head, slot, row)) {
     const CacheRows recent = AsRecent(to);
-    WithPlainDType(to.recent.dtype, [&](auto tag) {
-      StoreRow(tag, source, ToRow{recent, row.address, 0, 0});
-    });
+    const ToRow target = {recent, row.address, 0, 0};
+    WithPlainDType(to.recent.dtype, [&](auto tag) { use(tag, target); });
     return;
   }
   if (kReadsTokenGroups && to.scale.group_tokens != 0) return;
@@ -178,7 +178,7 @@ KV_DEVICE void StoreTo(const RequantizedRows& rows, uint32_t i,
   const ToRow target = {
       to, RowAddress(to.layout, plane.to, plane.to_table, rows.head, slot),
       number(to.scale), number(to.minimum)};
-  WithDType(to.dtype, [&](auto tag) { StoreRow(tag, source, target); });
+  WithDType(to.dtype, [&](auto tag) { use(tag, target); });
 }
 
 }  // namespace
@@ -195,8 +195,10 @@ KV_KERNEL(requantize_rows, RequantizeParams, kRequantizeThreads, 4) {
     const uint32_t i = blockIdx.x * kRequantizeRows + r;
     if (i >= rows.n_keep) break;
     const CacheRow row = rows.From(i);
-    WithDType(rows.from.dtype, [&](auto tag) {
-      StoreTo(rows, i, FromRow<decltype(tag)>{rows.from, row, lane});
+    WithTarget(rows, i, [&](auto to, const ToRow& target) {
+      WithDType(rows.from.dtype, [&](auto from) {
+        StoreRow(to, FromRow<decltype(from)>{rows.from, row, lane}, target);
+      });
     });
   }
 }
