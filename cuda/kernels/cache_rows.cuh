@@ -22,13 +22,15 @@ struct RowWith<kNumbersAtHand> {
   float scale;
   float minimum;
 };
-// Numbers may be of elements, and the row a recent one.
+// Numbers may be of elements, and the row a recent one, which has none.
 template <>
 struct RowWith<kNumbersInMemory> {
   uint64_t address;
-  uint64_t scale;  // 0: none
+  uint64_t scale;  // 0: none; kIsRecent
   uint64_t minimum;
-  bool is_recent;
+
+  enum : uint64_t { kIsRecent = 1 };
+  KV_DEVICE bool is_recent() const { return scale == kIsRecent; }
 };
 using CacheRow = RowWith<kReadsTokenGroups ? kNumbersInMemory
                          : kReadsQuantized ? kNumbersAtHand
@@ -96,8 +98,8 @@ KV_DEVICE bool FindRecent(const From& from, uint32_t head, uint32_t slot,
                           RowWith<kNumbersInMemory>& row) {
   const RecentRows& recent = from.recent;
   row = {};
-  row.is_recent = recent.base != 0 && slot >= recent.first;
-  if (!row.is_recent) return false;
+  if (recent.base == 0 || slot < recent.first) return false;
+  row.scale = row.kIsRecent;
   row.address = recent.base + head * recent.head_stride +
                 (slot - recent.first) * recent.row_stride;
   return true;
@@ -146,7 +148,7 @@ KV_DEVICE float LoadElement(Tag tag, const From& from,
                             const ElementPlace& place) {
   constexpr bool kInMemory = kNumbers == kNumbersInMemory;
   if constexpr (kInMemory && !Tag::kIsPlain) {
-    if (row.is_recent) {
+    if (row.is_recent()) {
       return LoadNumber(from.recent.dtype, row.address, place.element);
     }
   }
@@ -239,6 +241,8 @@ KV_DEVICE void VisitNarrow(Tag tag, const CacheRows& rows, const RowPart& part,
                            const CacheRow (&found)[kRows], uint32_t lane,
                            const Visit& visit) {
   for (uint32_t i = lane; i < part.n; i += part.lanes) {
+    // One after the other where numbers are in memory: registers are short.
+    if constexpr (kReadsTokenGroups) i = Afresh(i);
     const ElementPlace place = FindElement(tag, rows, part.first + i);
 #pragma unroll
     for (uint32_t r = 0; r < kRows; ++r) {
