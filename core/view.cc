@@ -514,10 +514,8 @@ static RowSource BareRows(const kvevict_view& view, const kvevict_plane& plane,
 // Those of a plane of `view` itself that are not quantized.
 static void AddRecent(const kvevict_view& view, const kvevict_plane& plane,
                       uint32_t head, RowSource* rows) {
-  const kvevict_plane* const recent =
-      FindRole(view, &plane == &view.v ? KVEVICT_ROLE_VALUE_RECENT
-                                       : KVEVICT_ROLE_KEY_RECENT);
-  if (recent == nullptr || (&plane != &view.k && &plane != &view.v)) return;
+  const kvevict_plane* const recent = FindRecent(view, plane);
+  if (recent == nullptr) return;
   rows->recent = {reinterpret_cast<const uint8_t*>(
                       recent->data +
                       head * static_cast<uint64_t>(recent->head_stride_bytes)),

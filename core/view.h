@@ -112,6 +112,10 @@ Status CheckScales(const kvevict_view& view, bool reads_keys,
 const kvevict_plane* FindNumbers(const kvevict_view& view,
                                  const kvevict_plane& plane, bool minimum);
 
+// The companion with the last rows of one of its own planes, likewise.
+const kvevict_plane* FindRecent(const kvevict_view& view,
+                                const kvevict_plane& plane);
+
 // The rows of a valid, present plane of `view` itself for one head, with the scale and
 // minimum that companions have of them.
 RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
@@ -123,9 +127,6 @@ RowChange GroupedRows(const kvevict_view& view);
 // Checks that rows move one by one: that none share numbers by groups of tokens, nor
 // are recent.
 Status CheckMovesByRow(const kvevict_view& view);
-
-// Checks the same where the device cannot read others.
-Status CheckReadable(const kvevict_view& view, bool on_host);
 
 // Calls visit(plane, other's plane) for K, V and companions of two views with the
 // same planes, as far as they have rows and do not change; but for companion i if bit i

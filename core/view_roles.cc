@@ -195,16 +195,25 @@ Status CheckScales(const kvevict_view& view, bool reads_keys,
   return reads_values ? check(KVEVICT_ROLE_VALUE_SCALE) : Status();
 }
 
-const kvevict_plane* FindNumbers(const kvevict_view& view,
-                                 const kvevict_plane& plane, bool minimum) {
+// That part of one of a valid view's own planes.
+static const kvevict_plane* FindPart(const kvevict_view& view,
+                                     const kvevict_plane& plane, int part) {
   for (uint32_t i = 0; i < view.n_companions; ++i) {
     const RoleInfo& role = kRoles[view.companions[i].role];
     if (role.rows == nullptr || &(view.*role.rows) != &plane) continue;
-    if (role.part == (minimum ? RoleInfo::kMinimum : RoleInfo::kScale)) {
-      return &view.companions[i];
-    }
+    if (role.part == part) return &view.companions[i];
   }
   return nullptr;
+}
+
+const kvevict_plane* FindNumbers(const kvevict_view& view,
+                                 const kvevict_plane& plane, bool minimum) {
+  return FindPart(view, plane, minimum ? RoleInfo::kMinimum : RoleInfo::kScale);
+}
+
+const kvevict_plane* FindRecent(const kvevict_view& view,
+                                const kvevict_plane& plane) {
+  return FindPart(view, plane, RoleInfo::kRecent);
 }
 
 uint32_t FirstRecent(const kvevict_view& view) {
@@ -228,10 +237,6 @@ Status CheckMovesByRow(const kvevict_view& view) {
     return Status();
   }
   return Unsupported("companions: %s", ReasonText(KVEVICT_REASON_TOKEN_GROUPS));
-}
-
-Status CheckReadable(const kvevict_view& view, bool on_host) {
-  return on_host ? Status() : CheckMovesByRow(view);
 }
 
 }  // namespace kvevict

@@ -51,11 +51,33 @@ Status CheckRowsAligned(const char* what, const kvevict_view& view,
     KV_RETURN_IF_ERROR(
         CheckPlaneAligned(minimum ? "minima" : "scales", view, *numbers));
   }
-  return Status();
+  const kvevict_plane* const recent = FindRecent(view, plane);
+  if (recent == nullptr) return Status();
+  return CheckAligned("recent rows", recent->data,
+                      {recent->token_stride_bytes,
+                       view.n_kv_heads > 1 ? recent->head_stride_bytes : 0},
+                      ElementBytes(static_cast<DType>(recent->dtype)));
 }
 
 Status CheckKeysAligned(const ScoreJob& job) {
   return CheckRowsAligned("keys", *job.view, job.view->k);
+}
+
+Status RequireReader(
+    const Context& context, Stream stream, Jobs<ScoreJob> jobs, ModuleId module,
+    std::initializer_list<kvevict_plane kvevict_view::*> read) {
+  RowKinds last;
+  for (const ScoreJob& job : jobs) {
+    RowKinds kinds;
+    for (const auto plane : read) {
+      kinds = kinds | KindsOf(RowsOf(*job.view, job.view->*plane));
+    }
+    if (kinds == last) continue;
+    KV_RETURN_IF_ERROR(
+        Require(context, stream, ReaderOf(context, module, kinds)));
+    last = kinds;
+  }
+  return Status();
 }
 
 Status CheckReading(const Context& context, Stream stream,
@@ -68,12 +90,11 @@ Status CheckReading(const Context& context, Stream stream,
     KV_RETURN_IF_ERROR(CheckRowsAligned("values", *job.view, job.view->v));
   }
   KV_RETURN_IF_ERROR(RequireShaping(context, stream));
-  const auto k = static_cast<uint32_t>(args.layer.k_dtype);
-  const auto v = static_cast<uint32_t>(args.layer.v_dtype);
+  const auto keys = &kvevict_view::k;
+  const auto values = reads_values ? &kvevict_view::v : keys;
   for (const ModuleId module : modules) {
-    KV_RETURN_IF_ERROR(Require(context, stream,
-                               reads_values ? ReaderOf(context, module, {k, v})
-                                            : ReaderOf(context, module, {k})));
+    KV_RETURN_IF_ERROR(
+        RequireReader(context, stream, args.jobs, module, {keys, values}));
   }
   return Status();
 }

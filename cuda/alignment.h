@@ -23,6 +23,11 @@ Status CheckRowsAligned(const char* what, const kvevict_view& view,
 // The same of a job's keys.
 Status CheckKeysAligned(const ScoreJob& job);
 
+// Finds or compiles a module that reads planes of jobs' views.
+Status RequireReader(const Context& context, Stream stream, Jobs<ScoreJob> jobs,
+                     ModuleId module,
+                     std::initializer_list<kvevict_plane kvevict_view::*> read);
+
 // All that a signal checks which reads rows of the cache: keys, values if it needs them,
 // and its modules that read them beside those of shaping.
 Status CheckReading(const Context& context, Stream stream,

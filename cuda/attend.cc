@@ -85,11 +85,10 @@ bool GoTogether(const AttendJob& a, const AttendJob& b) {
 
 ModuleKey ReaderOf(const Context& context, ModuleId module,
                    const AttendJob& job) {
-  const auto id = [](const kvevict_plane& rows) {
-    return static_cast<uint32_t>(rows.dtype);
-  };
   return ReaderOf(context, module,
-                  {id(job.queries), id(job.view.k), id(job.values())});
+                  KindsOf(RowsOf(kPlain, job.queries)) |
+                      KindsOf(RowsOf(job.view, job.view.k)) |
+                      KindsOf(RowsOf(job.view, job.values())));
 }
 
 // From sm_80 on there is shared memory for two blocks.

@@ -56,7 +56,7 @@ Status RunBatch(const Context& context, Stream stream,
                    tokens.FirstOf(job.tokens)};
   }
   const ModuleKey reader =
-      ReaderOf(context, ModuleId::redundancy, {p.keys.dtype});
+      ReaderOf(context, ModuleId::redundancy, KindsOf(p.keys));
   const auto launch = [&](KernelId kernel, uint32_t grid_x) {
     return Launch(context, stream, reader, kernel,
                   {grid_x, p.n_kv_heads, Size(batch), kRedundancyThreads}, p);
@@ -92,9 +92,8 @@ Status CheckDiversifying(const Context& context, Stream stream,
   for (const ScoreJob& job : args.jobs) {
     KV_RETURN_IF_ERROR(CheckKeysAligned(job));
   }
-  return Require(context, stream,
-                 ReaderOf(context, ModuleId::redundancy,
-                          {static_cast<uint32_t>(args.layer.k_dtype)}));
+  return RequireReader(context, stream, args.jobs, ModuleId::redundancy,
+                       {&kvevict_view::k});
 }
 
 Status Run_diversify(const Context& context, Stream stream,

@@ -26,12 +26,10 @@ ModuleKey KeyOf(const Context& context, ModuleId id) {
   return key;
 }
 
-ModuleKey ReaderOf(const Context& context, ModuleId id,
-                   std::initializer_list<uint32_t> dtypes) {
+ModuleKey ReaderOf(const Context& context, ModuleId id, const RowKinds& kinds) {
   ModuleKey key = KeyOf(context, id);
-  uint32_t bits = 0;
-  for (const uint32_t dtype : dtypes) bits |= 1u << dtype;
-  if ((bits & ~kPlainDTypes) != 0) key.Add("KV_DTYPES", bits);
+  if ((kinds.dtypes & ~kPlainDTypes) != 0) key.Add("KV_DTYPES", kinds.dtypes);
+  if (kinds.token_groups) key.Add("KV_TOKEN_GROUPS", 1);
   return key;
 }
 

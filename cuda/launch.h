@@ -3,7 +3,6 @@
 #define KVEVICT_CUDA_LAUNCH_H_
 
 #include <cstdint>
-#include <initializer_list>
 
 #include "core/backend.h"
 #include "core/context.h"
@@ -28,10 +27,20 @@ struct LaunchShape {
 // Of a module without variants, for the context's GPU.
 ModuleKey KeyOf(const Context& context, ModuleId id);
 
-// Of a module that reads rows of caches, of these dtypes: with quantized ones a variant
-// for them. See cuda/kernels/dtypes.cuh.
-ModuleKey ReaderOf(const Context& context, ModuleId id,
-                   std::initializer_list<uint32_t> dtypes);
+// What rows of caches are to those who read them: KindsOf() in row_layout.h.
+struct RowKinds {
+  uint32_t dtypes = 0;        // a bit for each
+  bool token_groups = false;  // numbers of groups of tokens, or recent rows
+
+  RowKinds operator|(const RowKinds& other) const {
+    return {dtypes | other.dtypes, token_groups || other.token_groups};
+  }
+  bool operator==(const RowKinds&) const = default;
+};
+
+// Of a module that reads such rows: with quantized ones a variant for them. See
+// cuda/kernels/dtypes.cuh.
+ModuleKey ReaderOf(const Context& context, ModuleId id, const RowKinds& kinds);
 
 // Finds or compiles a module, without variants by its id. For operations of
 // several launches, before the first: a graph gets all of them or none.

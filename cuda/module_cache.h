@@ -22,7 +22,7 @@ namespace kvevict::cuda {
 
 // A variant of a module: its compile-time constants, -Dname=value.
 struct ModuleKey {
-  static constexpr size_t kMaxDefines = 16;
+  static constexpr size_t kMaxDefines = 20;
 
   struct Define {
     const char* name;  // static

@@ -63,7 +63,15 @@ RowNumbers NumbersOf(const kvevict_view& view, const kvevict_plane& plane,
   numbers.far = layout.far;
   numbers.is_constant = IsConstant(view, *of) ? 1 : 0;
   numbers.dtype = static_cast<uint32_t>(of->dtype);
+  numbers.group_tokens = static_cast<uint32_t>(of->group_tokens);
   return numbers;
+}
+
+RecentRows RecentRowsOf(const kvevict_view& view, const kvevict_plane& plane) {
+  const kvevict_plane* const of = FindRecent(view, plane);
+  if (of == nullptr) return {};
+  return {of->data, of->token_stride_bytes, of->head_stride_bytes,
+          view.first_recent, static_cast<uint32_t>(of->dtype)};
 }
 
 bool HaveLikeNumbers(const kvevict_view& a, const kvevict_plane& plane_a,
@@ -74,9 +82,12 @@ bool HaveLikeNumbers(const kvevict_view& a, const kvevict_plane& plane_a,
     return (x.base == 0) == (y.base == 0) && x.row_stride == y.row_stride &&
            x.head_stride == y.head_stride && x.block_stride == y.block_stride &&
            x.far == y.far && x.is_constant == y.is_constant &&
-           x.dtype == y.dtype;
+           x.dtype == y.dtype && x.group_tokens == y.group_tokens;
   };
-  return alike(false) && alike(true);
+  const RecentRows x = RecentRowsOf(a, plane_a), y = RecentRowsOf(b, plane_b);
+  return alike(false) && alike(true) && (x.base == 0) == (y.base == 0) &&
+         x.row_stride == y.row_stride && x.head_stride == y.head_stride &&
+         x.first == y.first && x.dtype == y.dtype;
 }
 
 bool ShareNumbers(const kvevict_view& a, const kvevict_plane& plane_a,
@@ -87,7 +98,8 @@ bool ShareNumbers(const kvevict_view& a, const kvevict_plane& plane_a,
   };
   return HaveLikeNumbers(a, plane_a, b, plane_b) &&
          base_of(a, plane_a, false) == base_of(b, plane_b, false) &&
-         base_of(a, plane_a, true) == base_of(b, plane_b, true);
+         base_of(a, plane_a, true) == base_of(b, plane_b, true) &&
+         RecentRowsOf(a, plane_a).base == RecentRowsOf(b, plane_b).base;
 }
 
 CacheRows RowsOf(const kvevict_view& view, const kvevict_plane& plane) {
@@ -95,6 +107,7 @@ CacheRows RowsOf(const kvevict_view& view, const kvevict_plane& plane) {
   rows.layout = LayoutOf(view, plane);
   rows.scale = NumbersOf(view, plane, false);
   rows.minimum = NumbersOf(view, plane, true);
+  rows.recent = RecentRowsOf(view, plane);
   rows.dtype = static_cast<uint32_t>(plane.dtype);
   rows.n_elements = rows.head_dim = plane.head_dim;
   const RowLayout& layout = rows.layout;
@@ -105,7 +118,9 @@ CacheRows RowsOf(const kvevict_view& view, const kvevict_plane& plane) {
                        static_cast<uint64_t>(layout.head_stride) |
                        static_cast<uint64_t>(layout.block_stride) |
                        static_cast<uint64_t>(layout.group_stride);
-  rows.wide = all % 16 == 0 ? BytesBetweenLoads(layout, dtype) : 0;
+  rows.wide = all % 16 == 0 && !KindsOf(rows).token_groups
+                  ? BytesBetweenLoads(layout, dtype)
+                  : 0;
   rows.lanes = LanesOfRow(rows.wide != 0 ? static_cast<uint32_t>(row_bytes / 16)
                                          : plane.head_dim);
   return rows;

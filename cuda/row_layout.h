@@ -34,10 +34,21 @@ inline bool SameLayout(const RowLayout& a, const RowLayout& b) {
 RowNumbers NumbersOf(const kvevict_view& view, const kvevict_plane& plane,
                      bool minimum);
 
+// The rows of one of a view's own planes that are not quantized; base 0 if it has none.
+RecentRows RecentRowsOf(const kvevict_view& view, const kvevict_plane& plane);
+
 // Rows of keys or values of a view, of a dtype that can be scored.
 CacheRows RowsOf(const kvevict_view& view, const kvevict_plane& plane);
 
-// Whether two views' own planes have scales and minima that lie alike, or none.
+// What it takes to read them.
+inline RowKinds KindsOf(const CacheRows& rows) {
+  return {1u << rows.dtype, rows.scale.group_tokens != 0 ||
+                                rows.minimum.group_tokens != 0 ||
+                                rows.recent.base != 0};
+}
+
+// Whether two views' own planes have scales, minima and recent rows that lie alike, or
+// none.
 bool HaveLikeNumbers(const kvevict_view& a, const kvevict_plane& plane_a,
                      const kvevict_view& b, const kvevict_plane& plane_b);
 

@@ -33,7 +33,7 @@ Status LaunchRowNorms(const Context& context, Stream stream, Jobs<Job> jobs,
                      tokens.FirstOf(job.tokens)};
     }
     return Launch(context, stream,
-                  ReaderOf(context, ModuleId::row_norm, {p.rows.dtype}),
+                  ReaderOf(context, ModuleId::row_norm, KindsOf(p.rows)),
                   KernelId::row_norms,
                   {BlocksFor(LongestOf(batch), NormBlockRows(p.rows.lanes)),
                    p.n_kv_heads, Size(batch), kNormThreads},

@@ -84,7 +84,7 @@ class Scorer {
                      where.layers[i].first_count};
     }
     return Launch(context_, stream_,
-                  ReaderOf(context_, ModuleId::row_norm, {p.rows.dtype}),
+                  ReaderOf(context_, ModuleId::row_norm, KindsOf(p.rows)),
                   KernelId::row_norms,
                   {BlocksFor(longest, NormBlockRows(p.rows.lanes)),
                    p.n_kv_heads, Size(batch_), kNormThreads},
@@ -109,10 +109,9 @@ ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
 
 Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
   KV_RETURN_IF_ERROR(CheckReading(context, stream, args, {}));
-  for (const kvevict_dtype dtype : {args.layer.k_dtype, args.layer.v_dtype}) {
-    KV_RETURN_IF_ERROR(Require(
-        context, stream,
-        ReaderOf(context, ModuleId::row_norm, {static_cast<uint32_t>(dtype)})));
+  for (const auto plane : {&kvevict_view::k, &kvevict_view::v}) {
+    KV_RETURN_IF_ERROR(
+        RequireReader(context, stream, args.jobs, ModuleId::row_norm, {plane}));
   }
   return Require(context, stream, ModuleId::cur);
 }

@@ -57,7 +57,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
   }
   const uint32_t longest = LongestOf(batch);
   const ModuleKey reader =
-      ReaderOf(context, ModuleId::expected_attention, {p.keys.dtype});
+      ReaderOf(context, ModuleId::expected_attention, KindsOf(p.keys));
   KV_RETURN_IF_ERROR(Launch(context, stream, reader, KernelId::expected_logits,
                             {BlocksFor(longest, kExpectedKeys), g.n_kv_heads,
                              Size(batch), kExpectedThreads},

@@ -38,7 +38,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
                    tokens.FirstOf(job.tokens)};
   }
   const ModuleKey reader =
-      ReaderOf(context, ModuleId::key_diff, {p.keys.dtype});
+      ReaderOf(context, ModuleId::key_diff, KindsOf(p.keys));
   const auto launch = [&](KernelId kernel, uint32_t grid_x) {
     return Launch(context, stream, reader, kernel,
                   {grid_x, g.n_kv_heads, Size(batch), kDiffThreads}, p);
@@ -81,7 +81,7 @@ Status RunBlocks(const Context& context, Stream stream, const ScoreArgs& args,
                    keep.FirstOf(job.keep)};
   }
   return Launch(context, stream,
-                ReaderOf(context, ModuleId::key_diff_blocks, {p.keys.dtype}),
+                ReaderOf(context, ModuleId::key_diff_blocks, KindsOf(p.keys)),
                 KernelId::key_diff_blocks,
                 {g.n_kv_heads, Size(batch), 1, kSelectThreads}, p);
 }

@@ -35,7 +35,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
                    tokens.FirstOf(job.tokens)};
   }
   return Launch(context, stream,
-                ReaderOf(context, ModuleId::key_filter, {p.keys.dtype}),
+                ReaderOf(context, ModuleId::key_filter, KindsOf(p.keys)),
                 KernelId::filter_keys,
                 {BlocksFor(LongestOf(batch), KeyFilterBlockRows(p.keys.lanes)),
                  g.n_kv_heads, Size(batch), kFilterThreads},

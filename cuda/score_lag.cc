@@ -54,8 +54,8 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
                    job.tokens.most,
                    tokens.FirstOf(job.tokens)};
   }
-  const ModuleKey reader = ReaderOf(context, ModuleId::lag,
-                                    {p.keys.rows.dtype, p.values.rows.dtype});
+  const ModuleKey reader = ReaderOf(
+      context, ModuleId::lag, KindsOf(p.keys.rows) | KindsOf(p.values.rows));
   const uint32_t n_partitions = LagPartitions(longest, p.n_sink, p.partition);
   if (n_partitions > 1) {
     KV_RETURN_IF_ERROR(Launch(

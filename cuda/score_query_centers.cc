@@ -65,7 +65,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
   }
   const uint32_t longest = LongestOf(batch);
   const ModuleKey reader =
-      ReaderOf(context, ModuleId::query_centers, {p.keys.dtype});
+      ReaderOf(context, ModuleId::query_centers, KindsOf(p.keys));
   KV_RETURN_IF_ERROR(Launch(context, stream, reader, KernelId::center_scores,
                             {BlocksFor(longest, CentersBlockRows(p.keys.lanes)),
                              g.n_kv_heads, Size(batch), kCentersThreads},

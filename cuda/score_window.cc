@@ -145,6 +145,7 @@ struct Variant {
   bool ragged;     // heads have lengths of their own
   bool mma;
   bool sinks;
+  bool token_groups;  // rows share numbers, or some are recent
 };
 
 uint32_t TileKeysOf(const Context& context, const kvevict_layer_geometry& g,
@@ -177,6 +178,7 @@ ModuleKey ScorerOf(const Context& context, const kvevict_layer_geometry& g,
   if (form.spread > 0.0f) key.Add("KV_SPREAD", true);
   if (form.caps) key.Add("KV_SOFTCAP", true);
   if (variant.sinks) key.Add("KV_SINKS", true);
+  if (variant.token_groups) key.Add("KV_TOKEN_GROUPS", true);
   static_assert(static_cast<int>(Measure::kDynamics) == 1 &&
                 static_cast<int>(Measure::kEnds) == 2);
   if (form.measure != Measure::kNone) {
@@ -221,13 +223,14 @@ bool IsMultipleOf(uint64_t unit, std::initializer_list<uint64_t> values) {
 
 // Whether the rows of a job lie as the tensor cores want them.
 bool LayoutAllowsMma(const ScoreJob& job) {
-  const RowLayout keys = LayoutOf(*job.view, job.view->k);
+  const CacheRows rows = RowsOf(*job.view, job.view->k);
+  const RowLayout& keys = rows.layout;
   const auto u = [](int64_t v) { return static_cast<uint64_t>(v); };
   const int64_t element = ElementBytes(job.queries.rows.dtype);
   const auto k_dtype = static_cast<DType>(job.view->k.dtype);
   return keys.element_stride == int64_t{ElementBytes(k_dtype)} &&
-         keys.group_elems == 0 &&
-         FindNumbers(*job.view, job.view->k, /*minimum=*/true) == nullptr &&
+         keys.group_elems == 0 && rows.minimum.base == 0 &&
+         !KindsOf(rows).token_groups &&
          job.queries.rows.element_stride == element &&
          IsMultipleOf(16, {job.view->k.data, u(keys.row_stride),
                            u(keys.head_stride), u(keys.block_stride)}) &&
@@ -349,7 +352,8 @@ class Scorer {
     const uint32_t paged = keys.block_size == 0 ? 0 : keys.far == 0 ? 1 : 2;
     return cuda::ScorerOf(
         context_, g_, form_,
-        {paged, job.tokens.each != nullptr, UsesMma(job), HasSinks(job)});
+        {paged, job.tokens.each != nullptr, UsesMma(job), HasSinks(job),
+         KindsOf(RowsOf(*job.view, job.view->k)).token_groups});
   }
   Status Attend(Jobs<ScoreJob> jobs, const Part& part) const;
   Status ReduceGroups(Jobs<ScoreJob> jobs) const;
@@ -390,6 +394,7 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
   p.keys = LayoutOf(*first.view, first.view->k);
   p.scale = NumbersOf(*first.view, first.view->k, false);
   p.minimum = NumbersOf(*first.view, first.view->k, true);
+  p.recent = RecentRowsOf(*first.view, first.view->k);
   p.query_row_stride = first.queries.rows.row_stride;
   p.query_head_stride = first.queries.head_stride;
   p.query_element_stride = first.queries.rows.element_stride;
@@ -502,7 +507,7 @@ Status PrepareForm(const Context& context, const kvevict_layer_geometry& g,
   const bool mma = DTypesAllowMma(context, g, form);
   for (uint32_t i = 0; i < 8; ++i) {
     const Variant variant{i / 4, (i & 1) != 0, (i & 2) != 0,
-                          traits.has_sinks && form.chunk == 0};
+                          traits.has_sinks && form.chunk == 0, false};
     if ((variant.mma && !mma) || (variant.ragged && !traits.is_ragged)) {
       continue;
     }

@@ -82,7 +82,7 @@ Status RunBatch(const Context& context, Stream stream, const VaryArgs& args,
                    lists[i].tokens.most,       lists[i].keep.count.most};
   }
   const ModuleKey reader =
-      ReaderOf(context, ModuleId::similarity, {p.keys.dtype});
+      ReaderOf(context, ModuleId::similarity, KindsOf(p.keys));
   const auto of_lists = [&](KernelId kernel) {
     return Launch(context, stream, reader, kernel,
                   {p.n_lists, Size(batch), 1, kSimilarityThreads}, p);
@@ -121,9 +121,8 @@ Status CheckVarying(const Context& context, Stream stream,
   for (const ScoreJob& job : args.jobs) {
     KV_RETURN_IF_ERROR(CheckKeysAligned(job));
   }
-  return Require(context, stream,
-                 ReaderOf(context, ModuleId::similarity,
-                          {static_cast<uint32_t>(args.layer.k_dtype)}));
+  return RequireReader(context, stream, args.jobs, ModuleId::similarity,
+                       {&kvevict_view::k});
 }
 
 // Lists of a layer have one length.

@@ -24,9 +24,8 @@ Status CheckWeighing(const Context& context, Stream stream,
   for (const ScoreJob& job : args.jobs) {
     KV_RETURN_IF_ERROR(CheckRowsAligned("values", *job.view, job.view->v));
   }
-  return Require(context, stream,
-                 ReaderOf(context, ModuleId::row_norm,
-                          {static_cast<uint32_t>(args.layer.v_dtype)}));
+  return RequireReader(context, stream, args.jobs, ModuleId::row_norm,
+                       {&kvevict_view::v});
 }
 
 Status Run_weigh(const Context& context, Stream stream, const WeighArgs& args) {

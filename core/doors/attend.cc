@@ -81,9 +81,6 @@ Status CheckCache(const Context& context, bool reads_blocks, AttendJob* job) {
                                    job->view.n_kv_heads));
   }
   Status status = ValidateView(job->view, job->tokens, reads_blocks);
-  if (status.ok()) {
-    status = CheckReadable(job->view, context.backend().on_host);
-  }
   if (status.ok() && !IsPresent(job->view.k)) {
     status = InvalidArgument("k.data is 0: no keys to attend to");
   }

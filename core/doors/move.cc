@@ -139,6 +139,19 @@ Status CheckEnd(uint32_t list, const KeepLists& keep, uint32_t n_recent,
       list, count, n_recent, first_recent, keep.count.most);
 }
 
+// The same of lists that cannot be read.
+Status CheckRecentStay(const KeepLists& keep, uint32_t n_recent) {
+  if (keep.count.each != nullptr) {
+    return Unsupported(
+        "keep.counts is not NULL: CUDA moves rows before %u recent ones by "
+        "lists of one length",
+        n_recent);
+  }
+  if (keep.count.most >= n_recent) return Status();
+  return InvalidArgument("keep.count %u < %u recent rows, which stay",
+                         keep.count.most, n_recent);
+}
+
 // CheckAscending() or CheckHeld().
 using CheckList = Status (*)(std::span<const int32_t> slots, uint32_t n_tokens,
                              uint32_t first_slot);
@@ -161,22 +174,21 @@ Status CheckMove(const Context& context, const Move& move, CheckList check,
   KV_RETURN_IF_ERROR(
       CheckCounts(context, "keep.counts", keep.count, keep.n_lists));
   const bool on_host = context.backend().on_host;
-  Status status = CheckReadable(move.view, on_host);
-  if (!status.ok()) return Prefixed(status, "view: ");
   KV_RETURN_IF_ERROR(CheckDestination(move, on_host, on_host));
-  if (move.has_destination) status = CheckReadable(move.destination, on_host);
-  if (!status.ok()) return Prefixed(status, "destination: ");
   if (!move.has_destination && keep.count.most > 0) {
-    status = CheckNotShared(move.view, move.first_slot);
+    const Status status = CheckNotShared(move.view, move.first_slot);
     if (!status.ok()) return Prefixed(status, "view: ");
   }
   if (move.has_destination) {
     out->change = ChangeOf(move.view, move.destination);
   }
-  if (!on_host || move.keeps_all) return Status();
+  if (move.keeps_all) return Status();
   const uint32_t n_recent =
       move.has_destination ? 0 : RecentOf(move.view, tokens.most);
-  for (uint32_t list = 0; list < keep.n_lists; ++list) {
+  if (n_recent > 0 && !on_host) {
+    KV_RETURN_IF_ERROR(CheckRecentStay(keep, n_recent));
+  }
+  for (uint32_t list = 0; on_host && list < keep.n_lists; ++list) {
     const uint32_t n_held = HeldBy(tokens, list, move);
     // Slots below the count are written.
     if (keep.count.Of(list) > n_held) {

@@ -69,7 +69,6 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
   if (plan.ReadsRows() || by_queries) {
     KV_RETURN_IF_ERROR(plan.CheckCanScore(layer, by_queries));
     Status status = ValidateView(request.view, tokens, on_host);
-    if (status.ok()) status = CheckReadable(request.view, on_host);
     if (status.ok()) status = MatchGeometry(request.view, g);
     if (status.ok() && (plan.ReadsKeys() || by_queries) &&
         !IsPresent(request.view.k)) {

@@ -21,7 +21,6 @@ Status FindCaches(const Sequence& sequence) {
     const PlanLayer& layer = plan.layer(l);
     const ListCounts tokens = sequence.slots().HostTokens(l);
     Status status = ValidateView(views[l], tokens, on_host);
-    if (status.ok()) status = CheckReadable(views[l], on_host);
     if (status.ok()) status = MatchGeometry(views[l], layer.geometry);
     if (status.ok()) status = CheckComplete(views[l], layer.geometry);
     if (!status.ok()) return Prefixed(status, "views[%u]: ", layer.number);
@@ -46,6 +45,7 @@ Status Eviction::Check() {
   if (HasChunks(policy_)) KV_RETURN_IF_ERROR(CheckMoveByRow("chunk"));
   if (plan_.merge().Merges()) KV_RETURN_IF_ERROR(CheckMerge());
   if (policy_.rotate != 0) KV_RETURN_IF_ERROR(CheckRotate());
+  if (!HasDestinations()) KV_RETURN_IF_ERROR(CheckRegroup());
   if (options_.undo != nullptr) KV_RETURN_IF_ERROR(CheckUndo());
   KV_RETURN_IF_ERROR(CheckSharing());
   return context_.backend().check_capture(context_, sequence_.stream(), policy_,
@@ -369,6 +369,30 @@ Status Eviction::CheckMerge() {
   if (check == nullptr) return Status();
   return check(context_, sequence_.stream(),
                Jobs<MoveJob>(active_, &LayerEviction::move));
+}
+
+// What shares numbers is stored anew where it is.
+Status Eviction::CheckRegroup() {
+  const Backend& backend = context_.backend();
+  for (const LayerEviction& layer : active_) {
+    const kvevict_view& view = views_[layer.layer];
+    MoveJob job;
+    job.view = &view;
+    job.change = GroupedRows(view);
+    Status status;
+    if (!backend.on_host && plan_.IsRagged() &&
+        FirstRecent(view) != UINT32_MAX) {
+      status = Unsupported(
+          "companions: recent rows, but heads keep different numbers of "
+          "tokens, before which CUDA moves none");
+    } else if (job.change.any() && backend.check_requantizing != nullptr) {
+      status = backend.check_requantizing(context_, sequence_.stream(),
+                                          Jobs<MoveJob>(job));
+    }
+    if (status.ok()) continue;
+    return Prefixed(status, "views[%u]: ", plan_.layer(layer.layer).number);
+  }
+  return Status();
 }
 
 // What moves has to be turned.

@@ -103,8 +103,6 @@ Status Eviction::CheckDestination(const LayerOutcome& layer) {
   const ListCounts written = MostKept(layer);
   KV_RETURN_IF_ERROR(
       kvevict::CheckDestination(view, destination, written, 0, on_host));
-  Status status = CheckReadable(destination, on_host);
-  if (!status.ok()) return Prefixed(status, "destination: ");
   if (plan_.IsRagged() && FirstRecent(destination) != UINT32_MAX) {
     return InvalidArgument(
         "destination: companions: recent rows, but heads keep different "

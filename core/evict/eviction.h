@@ -102,6 +102,7 @@ class Eviction {
                           kvevict_plane* plane) const;
   Status CheckMerge();
   Status CheckRotate();
+  Status CheckRegroup();
   Status CheckTables();
   Status CheckDestinations();
   Status CheckDestination(const LayerOutcome& layer);

@@ -70,7 +70,8 @@ KV_DEVICE void LoadQuery(Tag, const AttendParams& p, const CacheRow& row,
     float v = 0.0f;
     if (row.address != 0) {
       WithPlainDType(p.queries.dtype, [&](auto query) {
-        v = LoadElement(query, row, FindElement(query, p.queries, e));
+        v = LoadElement(query, p.queries, row,
+                        FindElement(query, p.queries, e));
       });
     }
     const uint32_t four = r * (Tag::kPer16 / 4) + e % Tag::kPer16 / 4;

@@ -11,17 +11,30 @@ namespace kvevict::cuda {
 
 // A row, and of codes what they stand for: code * scale + minimum. Its address is 0
 // where it is none.
-template <bool kHasNumbers>
+enum : int { kNoNumbers, kNumbersAtHand, kNumbersInMemory };
+template <int kNumbers>
 struct RowWith {
   uint64_t address;
 };
 template <>
-struct RowWith<true> {
+struct RowWith<kNumbersAtHand> {
   uint64_t address;
   float scale;
   float minimum;
 };
-using CacheRow = RowWith<kReadsQuantized>;
+// Numbers may be of elements, and the row a recent one, which has none.
+template <>
+struct RowWith<kNumbersInMemory> {
+  uint64_t address;
+  uint64_t scale;  // 0: none; kIsRecent
+  uint64_t minimum;
+
+  enum : uint64_t { kIsRecent = 1 };
+  KV_DEVICE bool is_recent() const { return scale == kIsRecent; }
+};
+using CacheRow = RowWith<kReadsTokenGroups ? kNumbersInMemory
+                         : kReadsQuantized ? kNumbersAtHand
+                                           : kNoNumbers>;
 
 KV_DEVICE float LoadNumber(uint32_t dtype, uint64_t address) {
   if (dtype == kF16) return ToFloat<kF16>(LoadGlobal<uint16_t>(address));
@@ -29,7 +42,7 @@ KV_DEVICE float LoadNumber(uint32_t dtype, uint64_t address) {
   return LoadGlobal<float>(address);
 }
 
-// Where the number of a row is; 0 where there are none.
+// Where the number of a row is, or that of its element 0; 0 where there are none.
 KV_DEVICE uint64_t NumberAddress(const RowLayout& rows,
                                  const RowNumbers& numbers,
                                  uint64_t block_table, uint32_t head,
@@ -37,6 +50,11 @@ KV_DEVICE uint64_t NumberAddress(const RowLayout& rows,
   if (numbers.base == 0) return 0;
   if (numbers.is_constant != 0) {
     return numbers.base + head * numbers.head_stride;
+  }
+  if (kReadsTokenGroups && numbers.group_tokens != 0) {
+    // Groups fill blocks.
+    const uint32_t row = rows.block_size == 0 ? slot : slot % rows.block_size;
+    slot = slot - row + row / numbers.group_tokens;
   }
   RowLayout layout = rows;
   layout.row_stride = numbers.row_stride;
@@ -59,18 +77,43 @@ KV_DEVICE float NumberOf(const RowLayout& rows, const RowNumbers& numbers,
 template <class From>
 KV_DEVICE void FindNumbers(const From& from, const RowLayout& rows,
                            uint64_t block_table, uint32_t head, uint32_t slot,
-                           RowWith<true>& row) {
+                           RowWith<kNumbersAtHand>& row) {
   row.scale = NumberOf(rows, from.scale, block_table, head, slot, 1.0f);
   row.minimum = NumberOf(rows, from.minimum, block_table, head, slot, 0.0f);
 }
 template <class From>
+KV_DEVICE void FindNumbers(const From& from, const RowLayout& rows,
+                           uint64_t block_table, uint32_t head, uint32_t slot,
+                           RowWith<kNumbersInMemory>& row) {
+  row.scale = NumberAddress(rows, from.scale, block_table, head, slot);
+  row.minimum = NumberAddress(rows, from.minimum, block_table, head, slot);
+}
+template <class From>
 KV_DEVICE void FindNumbers(const From&, const RowLayout&, uint64_t, uint32_t,
-                           uint32_t, RowWith<false>&) {}
+                           uint32_t, RowWith<kNoNumbers>&) {}
+
+// Whether a slot is one of the recent ones, of which blocks know nothing: their row.
+template <class From>
+KV_DEVICE bool FindRecent(const From& from, uint32_t head, uint32_t slot,
+                          RowWith<kNumbersInMemory>& row) {
+  const RecentRows& recent = from.recent;
+  row = {};
+  if (recent.base == 0 || slot < recent.first) return false;
+  row.scale = row.kIsRecent;
+  row.address = recent.base + head * recent.head_stride +
+                (slot - recent.first) * recent.row_stride;
+  return true;
+}
+template <class From, class Row>
+KV_DEVICE bool FindRecent(const From&, uint32_t, uint32_t, Row&) {
+  return false;
+}
 
 // The row of a slot. `base`: slot 0, head 0.
 KV_DEVICE CacheRow FindRow(const CacheRows& rows, uint64_t base,
                            uint64_t block_table, uint32_t head, uint32_t slot) {
   CacheRow row;
+  if (FindRecent(rows, head, slot, row)) return row;
   row.address = RowAddress(rows.layout, base, block_table, head, slot);
   FindNumbers(rows, rows.layout, block_table, head, slot, row);
   return row;
@@ -82,13 +125,33 @@ KV_DEVICE ElementPlace FindElement(Tag tag, const CacheRows& rows, uint32_t i) {
 }
 
 template <int kDType>
-KV_DEVICE float OfCode(uint32_t code, const RowWith<true>& row) {
+KV_DEVICE float OfCode(uint32_t code, const RowWith<kNumbersAtHand>& row) {
   return Scaled<kDType>(code, row.scale, row.minimum);
 }
 
-template <class Tag>
-KV_DEVICE float LoadElement(Tag tag, const CacheRow& row,
+// Element i of packed numbers.
+KV_DEVICE float LoadNumber(uint32_t dtype, uint64_t address, uint32_t i) {
+  return LoadNumber(dtype, address + uint64_t{i} * (dtype == kF32 ? 4 : 2));
+}
+
+// That of a row, or of its element i, or what codes have without.
+KV_DEVICE float NumberOf(const RowNumbers& numbers, uint64_t address,
+                         uint32_t i, float otherwise) {
+  if (address == 0) return otherwise;
+  return LoadNumber(numbers.dtype, address, numbers.group_tokens == 0 ? 0 : i);
+}
+
+// `from` has what is known of the rows, as for FindNumbers().
+template <class Tag, class From, int kNumbers>
+KV_DEVICE float LoadElement(Tag tag, const From& from,
+                            const RowWith<kNumbers>& row,
                             const ElementPlace& place) {
+  constexpr bool kInMemory = kNumbers == kNumbersInMemory;
+  if constexpr (kInMemory && !Tag::kIsPlain) {
+    if (row.is_recent()) {
+      return LoadNumber(from.recent.dtype, row.address, place.element);
+    }
+  }
   const uint32_t code = LoadCode(tag, row.address, place);
   if constexpr (Tag::kIsPlain) {
     return ToFloat<Tag::kValue>(code);
@@ -96,12 +159,22 @@ KV_DEVICE float LoadElement(Tag tag, const CacheRow& row,
     const uint64_t scale = row.address + place.block;
     return Scaled<Tag::kValue>(code, ToFloat<kF16>(LoadGlobal<uint16_t>(scale)),
                                0.0f);
+  } else if constexpr (kInMemory) {
+    return Scaled<Tag::kValue>(
+        code, NumberOf(from.scale, row.scale, place.element, 1.0f),
+        NumberOf(from.minimum, row.minimum, place.element, 0.0f));
   } else {
     return OfCode<Tag::kValue>(code, row);
   }
 }
 
-// The elements of 16 bytes of a row.
+// Whether rows are loaded 16 bytes at a time: of codes, where numbers are at hand.
+template <class Tag>
+KV_DEVICE bool AreWide(Tag, const CacheRows& rows) {
+  return (Tag::kIsPlain || !kReadsTokenGroups) && rows.wide != 0;
+}
+
+// The elements of 16 bytes of a row that is wide.
 template <class Tag>
 KV_DEVICE void Unpack(Tag, const CacheRow& row, const Bytes16& words,
                       float (&v)[Tag::kPer16]) {
@@ -114,7 +187,7 @@ KV_DEVICE void Unpack(Tag, const CacheRow& row, const Bytes16& words,
     } else if constexpr (Tag::kIsPlain) {
       v[2 * j] = ToFloat<Tag::kValue>(word & 0xffff);
       v[2 * j + 1] = ToFloat<Tag::kValue>(word >> 16);
-    } else {
+    } else if constexpr (!kReadsTokenGroups) {
 #pragma unroll
       for (uint32_t k = 0; k < kPerWord; ++k) {
         // Of a byte's nibbles the high one is first.
@@ -168,11 +241,13 @@ KV_DEVICE void VisitNarrow(Tag tag, const CacheRows& rows, const RowPart& part,
                            const CacheRow (&found)[kRows], uint32_t lane,
                            const Visit& visit) {
   for (uint32_t i = lane; i < part.n; i += part.lanes) {
+    // One after the other where numbers are in memory: registers are short.
+    if constexpr (kReadsTokenGroups) i = Afresh(i);
     const ElementPlace place = FindElement(tag, rows, part.first + i);
 #pragma unroll
     for (uint32_t r = 0; r < kRows; ++r) {
       if (found[r].address == 0) continue;
-      visit(r, i, LoadElement(tag, found[r], place));
+      visit(r, i, LoadElement(tag, rows, found[r], place));
     }
   }
 }
@@ -184,7 +259,7 @@ KV_DEVICE void VisitRows(const CacheRows& rows, const RowPart& part,
                          const CacheRow (&found)[kRows], uint32_t lane,
                          const Visit& visit) {
   WithDType(rows.dtype, [&](auto tag) {
-    if (rows.wide != 0) {
+    if (AreWide(tag, rows)) {
       VisitWide(tag, rows, part, found, lane, visit);
     } else {
       VisitNarrow(tag, rows, part, found, lane, visit);

@@ -29,8 +29,9 @@ KV_DEVICE void FindDirections(const CacheRows& keys, const CacheRow& row,
       float sum = 0.0f;
 #pragma unroll 4
       for (uint32_t t = 0; t < n; ++t) {
-        const float v =
-            rows[t].address == 0 ? 0.0f : LoadElement(tag, rows[t], place);
+        const float v = rows[t].address == 0
+                            ? 0.0f
+                            : LoadElement(tag, keys, rows[t], place);
         sum = Fma(v, scales[t], sum);
       }
       StoreGlobal(sums + uint64_t{i} * sizeof(float), sum);

@@ -17,6 +17,14 @@ enum : uint32_t { kDTypesOfRows = kPlainDTypes };
 #endif
 enum : bool { kReadsQuantized = (kDTypesOfRows & ~kPlainDTypes) != 0 };
 
+// Whether quantized rows of this variant may share numbers by groups of tokens, or have
+// recent rows behind them: KV_TOKEN_GROUPS.
+#ifdef KV_TOKEN_GROUPS
+enum : bool { kReadsTokenGroups = true };
+#else
+enum : bool { kReadsTokenGroups = false };
+#endif
+
 template <int kDType>
 struct DTypeTag {
   static constexpr int kValue = kDType;
@@ -87,6 +95,7 @@ struct ElementPlace {
   int64_t offset;
   uint32_t shift;  // of a nibble in its byte
   int64_t block;   // where its block begins
+  uint32_t element;
 };
 
 // Of rows of so many elements.
@@ -97,14 +106,14 @@ KV_DEVICE ElementPlace FindElement(Tag, const RowLayout& layout,
     constexpr bool kNibbles = Tag::kValue == kQ4_0;
     const int64_t block = int64_t{i / 32} * (kNibbles ? 18 : 34);
     const uint32_t code = i % (kNibbles ? 16 : 32);
-    return {block + 2 + code, kNibbles ? i / 16 % 2 * 4 : 0, block};
+    return {block + 2 + code, kNibbles ? i / 16 % 2 * 4 : 0, block, i};
   } else if constexpr (Tag::kValue == kU4) {
-    return {int64_t{i / 2}, 4 - i % 2 * 4, 0};
+    return {int64_t{i / 2}, 4 - i % 2 * 4, 0, i};
   } else if constexpr (Tag::kValue == kU4Halves) {
     const bool is_high = i >= n_elements / 2;
-    return {int64_t{is_high ? i - n_elements / 2 : i}, is_high ? 4u : 0u, 0};
+    return {int64_t{is_high ? i - n_elements / 2 : i}, is_high ? 4u : 0u, 0, i};
   } else {
-    return {ElementOffset(layout, i), 0, 0};
+    return {ElementOffset(layout, i), 0, 0, i};
   }
 }
 

@@ -131,7 +131,7 @@ KV_DEVICE void AddRows(Tag tag, const KeyDiffParams& p, const Chunk& chunk,
 #pragma unroll
       for (uint32_t r = 0; r < kDiffRows; ++r) {
         const CacheRow& row = rows[t + r];
-        v[r] = row.address == 0 ? 0.0f : LoadElement(tag, row, place);
+        v[r] = row.address == 0 ? 0.0f : LoadElement(tag, p.keys, row, place);
       }
 #pragma unroll
       for (uint32_t r = 0; r < kDiffRows; ++r) {

@@ -117,7 +117,8 @@ KV_DEVICE void AddDirections(const Head& h, uint32_t n,
 #pragma unroll 2
       for (uint32_t t = 0; t < n; ++t) {
         const Change change = change_of(t);
-        const float v = LoadElement(tag, h.RowOf(change.token), place);
+        const float v =
+            LoadElement(tag, h.p.keys, h.RowOf(change.token), place);
         const float scale = 1.0f / AtLeast(change.norm, kLeastNorm);
         const float units = Multiply(Multiply(v, scale), kUnits);
         if (!HasDirection(change.norm)) continue;

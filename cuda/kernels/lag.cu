@@ -54,15 +54,15 @@ struct LagPiece {
 #pragma unroll
       for (uint32_t k = 0; k < kLagDims; ++k) {
         if (!Has(k)) continue;
-        const int64_t offset =
-            int64_t{first + k * kLagLanes} * rows.layout.element_stride;
-        x[k] = LoadElement(Tag(), row, {offset, 0, 0});
+        const uint32_t element = first + k * kLagLanes;
+        const int64_t offset = int64_t{element} * rows.layout.element_stride;
+        x[k] = LoadElement(Tag(), rows, row, {offset, 0, 0, element});
       }
     } else {
       for (uint32_t k = 0; k < kLagDims; ++k) {
         if (!Has(k)) continue;
         const uint32_t element = first + k * kLagLanes;
-        x[k] = LoadElement(Tag(), row, FindElement(Tag(), rows, element));
+        x[k] = LoadElement(Tag(), rows, row, FindElement(Tag(), rows, element));
       }
     }
   }

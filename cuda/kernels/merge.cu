@@ -319,7 +319,7 @@ KV_DEVICE void MergeRow(Tag tag, const MergeHead& my, const CacheRows& rows,
     const auto load = [&](const CacheRow& from, uint32_t j) {
       const uint32_t i = begin + j * 32 + lane;
       return i < rows.head_dim
-                 ? LoadElement(tag, from, FindElement(tag, rows, i))
+                 ? LoadElement(tag, rows, from, FindElement(tag, rows, i))
                  : 0.0f;
     };
     float own[kPerLane];

@@ -70,7 +70,8 @@ struct RowLayout {
 };
 static_assert(sizeof(RowLayout) == 64);
 
-// A number of each row of codes, in the rows' blocks; or one of a head, or of all.
+// A number of each row of codes, in the rows' blocks; or one of a head, or of all. Or
+// rows of numbers, packed, one for each element, which groups of rows share.
 struct RowNumbers {
   uint64_t base;  // slot 0, head 0; 0: none
   int64_t row_stride;
@@ -79,9 +80,20 @@ struct RowNumbers {
   uint32_t far;
   uint32_t is_constant;  // at base + head * head_stride
   uint32_t dtype;        // plain
-  uint32_t reserved;
+  uint32_t
+      group_tokens;  // slots of a group; 0: a number is of a row, or constant
 };
 static_assert(sizeof(RowNumbers) == 48);
+
+// The last rows of a cache, packed, in no blocks: those before them are quantized.
+struct RecentRows {
+  uint64_t base;  // slot `first`, head 0; 0: there are none
+  int64_t row_stride;
+  int64_t head_stride;
+  uint32_t first;
+  uint32_t dtype;  // plain
+};
+static_assert(sizeof(RecentRows) == 32);
 
 // Rows of keys or values whose elements are read.
 struct CacheRows {
@@ -92,12 +104,13 @@ struct CacheRows {
   // Bytes from 16 bytes of a row to the next, at multiples of 16, which elements fill:
   // 16, or groups lie so far apart. 0: they do not.
   uint32_t wide;
-  RowNumbers scale;     // of quantized rows: what codes are multiplied by,
-  RowNumbers minimum;   // and what is added then
+  RowNumbers scale;    // of quantized rows: what codes are multiplied by,
+  RowNumbers minimum;  // and what is added then
+  RecentRows recent;
   uint32_t n_elements;  // of a row
   uint32_t reserved;
 };
-static_assert(sizeof(CacheRows) == 184);
+static_assert(sizeof(CacheRows) == 216);
 
 // Threads of a warp that share a row: a power of two, enough to load it at once.
 constexpr uint32_t LanesOfRow(uint32_t loads_per_row) {
@@ -209,6 +222,7 @@ struct ScoreParams {
   RowLayout keys;
   RowNumbers scale;  // of quantized keys, as in CacheRows
   RowNumbers minimum;
+  RecentRows recent;
   int64_t query_row_stride;
   int64_t query_head_stride;
   int64_t query_element_stride;
@@ -270,7 +284,7 @@ struct AttendLayer {
 static_assert(sizeof(AttendLayer) == 72);
 
 struct AttendParams {
-  static constexpr uint32_t kMaxLayers = 47;
+  static constexpr uint32_t kMaxLayers = 46;
   CacheRows queries;
   CacheRows keys;
   CacheRows values;  // head_dim: elements of a value
@@ -313,20 +327,25 @@ struct RequantizePlane {
   uint64_t from_minimum;
   uint64_t to_scale;
   uint64_t to_minimum;
+  uint64_t from_recent;  // as RecentRows::base
+  uint64_t to_recent;
   uint32_t n_keep;      // of any list, the most
   int32_t first_count;  // of RequantizeParams::counts
   uint32_t first_slot;  // where the first kept row goes
   uint32_t reserved;
 };
-static_assert(sizeof(RequantizePlane) == 88);
+static_assert(sizeof(RequantizePlane) == 104);
 
 struct RequantizeParams {
-  static constexpr uint32_t kMaxPlanes = 40;
-  CacheRows from;  // head_dim, lanes, wide and where numbers are: not read
+  static constexpr uint32_t kMaxPlanes = 34;
+  CacheRows
+      from;  // head_dim, lanes, wide, where numbers and recent rows are: not read
   CacheRows to;
   CountTable counts;     // per list
   uint32_t n_lists;      // 1 or n_kv_heads
   uint32_t keep_stride;  // elements from list to list; 0: the plane's n_keep
+  uint32_t in_place;     // regroup: rows move down, if they move
+  uint32_t groups_per_block;
   RequantizePlane planes[kMaxPlanes];
 };
 static_assert(sizeof(RequantizeParams) <= 4096);
@@ -683,7 +702,7 @@ struct ExpectedLayer {
 static_assert(sizeof(ExpectedLayer) == 48);
 
 struct ExpectedParams {
-  static constexpr uint32_t kMaxLayers = 80;
+  static constexpr uint32_t kMaxLayers = 79;
   CacheRows keys;
   CountTable tokens;           // per KV head
   uint64_t mean_stride;        // elements
@@ -704,7 +723,7 @@ struct LagRows {
   float mean_scale;    // 1 / head_dim
   float spread_scale;  // log2(e)^2 / (head_dim - 1), or 0
 };
-static_assert(sizeof(LagRows) == 192);
+static_assert(sizeof(LagRows) == 224);
 
 struct LagLayer {
   uint64_t keys;         // slot 0, head 0
@@ -717,7 +736,7 @@ struct LagLayer {
 static_assert(sizeof(LagLayer) == 40);
 
 struct LagParams {
-  static constexpr uint32_t kMaxLayers = 91;
+  static constexpr uint32_t kMaxLayers = 90;
   LagRows keys;
   LagRows values;
   CountTable tokens;  // per KV head
@@ -817,7 +836,7 @@ struct RedundancyLayer {
 static_assert(sizeof(RedundancyLayer) == 32);
 
 struct RedundancyParams {
-  static constexpr uint32_t kMaxLayers = 120;
+  static constexpr uint32_t kMaxLayers = 119;
   CacheRows keys;
   CountTable tokens;  // per KV head
   // f32 [n_layers, n_kv_heads, n_chunks, head_dim]: of a chunk of tokens, the sum of
@@ -914,7 +933,7 @@ struct CentersTurn {
 };
 
 struct CentersParams {
-  static constexpr uint32_t kMaxLayers = 45;
+  static constexpr uint32_t kMaxLayers = 44;
   static constexpr uint32_t kMaxPairs = 256;
   CacheRows keys;          // PairRows(); head_dim is not read
   CountTable tokens;       // per KV head
@@ -943,7 +962,7 @@ struct MergeLayer {
 static_assert(sizeof(MergeLayer) == 48);
 
 struct MergeParams {
-  static constexpr uint32_t kMaxLayers = 76;
+  static constexpr uint32_t kMaxLayers = 74;
   CacheRows keys;
   CacheRows values;
   CountTable tokens;  // per KV head

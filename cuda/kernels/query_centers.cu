@@ -66,7 +66,7 @@ KV_DEVICE void VisitPairs(Tag tag, const CentersParams& p,
   constexpr uint32_t kPer16 = Tag::kPer16;
   const bool interleaved = p.is_interleaved != 0;
   float re[kCentersRows], im[kCentersRows];
-  if (p.keys.wide == 0) {
+  if (!AreWide(tag, p.keys)) {
     for (uint32_t f = lane; f < p.n_pairs; f += p.keys.lanes) {
       const ElementPlace of_re =
           FindElement(tag, p.keys, interleaved ? 2 * f : f);
@@ -76,8 +76,8 @@ KV_DEVICE void VisitPairs(Tag tag, const CentersParams& p,
       for (uint32_t r = 0; r < kCentersRows; ++r) {
         re[r] = im[r] = 0.0f;
         if (rows[r].address == 0) continue;
-        re[r] = LoadElement(tag, rows[r], of_re);
-        im[r] = LoadElement(tag, rows[r], of_im);
+        re[r] = LoadElement(tag, p.keys, rows[r], of_re);
+        im[r] = LoadElement(tag, p.keys, rows[r], of_im);
       }
       visit(f, re, im);
     }

@@ -4,8 +4,8 @@
 
 #include "cache_rows.cuh"
 #include "codes.cuh"
-#include "counts.cuh"
 #include "device.cuh"
+#include "requantized_rows.cuh"
 
 namespace kvevict::cuda {
 
@@ -21,7 +21,7 @@ struct FromRow {
   uint32_t lane;
 
   KV_DEVICE float Element(uint32_t i) const {
-    return LoadElement(Tag(), row, FindElement(Tag(), rows, i));
+    return LoadElement(Tag(), rows, row, FindElement(Tag(), rows, i));
   }
   // All lanes have it.
   KV_DEVICE Range FindRange() const {
@@ -148,13 +148,37 @@ KV_DEVICE void StoreRow(To tag, const From& from, const ToRow& to) {
   }
 }
 
-// Rows whose numbers are a plane's own.
-KV_DEVICE CacheRows RowsAt(const CacheRows& rows, uint64_t scale,
-                           uint64_t minimum) {
-  CacheRows of = rows;
-  of.scale.base = scale;
-  of.minimum.base = minimum;
-  return of;
+// Rows that lie as recent ones do.
+KV_DEVICE CacheRows AsRecent(const CacheRows& rows) {
+  CacheRows recent = rows;
+  recent.layout.element_stride = rows.recent.dtype == kF32 ? 4 : 2;
+  recent.layout.group_elems = 0;
+  return recent;
+}
+
+// Calls use(tag, target) with where row i of the list goes; not with codes of groups,
+// which are not stored here.
+template <class Use>
+KV_DEVICE void WithTarget(const RequantizedRows& rows, uint32_t i,
+                          const Use& use) {
+  const RequantizePlane& plane = rows.plane;
+  const CacheRows& to = rows.to;
+  const uint32_t slot = plane.first_slot + i;
+  CacheRow row;
+  if (FindRecent(to, rows.head, slot, row)) {
+    const CacheRows recent = AsRecent(to);
+    const ToRow target = {recent, row.address, 0, 0};
+    WithPlainDType(to.recent.dtype, [&](auto tag) { use(tag, target); });
+    return;
+  }
+  if (kReadsTokenGroups && to.scale.group_tokens != 0) return;
+  const auto number = [&](const RowNumbers& numbers) {
+    return NumberAddress(to.layout, numbers, plane.to_table, rows.head, slot);
+  };
+  const ToRow target = {
+      to, RowAddress(to.layout, plane.to, plane.to_table, rows.head, slot),
+      number(to.scale), number(to.minimum)};
+  WithDType(to.dtype, [&](auto tag) { use(tag, target); });
 }
 
 }  // namespace
@@ -164,35 +188,17 @@ KV_DEVICE CacheRows RowsAt(const CacheRows& rows, uint64_t scale,
 // they get numbers, the second time from a cache, and writes them once.
 KV_KERNEL(requantize_rows, RequantizeParams, kRequantizeThreads, 4) {
   const RequantizePlane& plane = p.planes[blockIdx.z];
-  const uint32_t head = blockIdx.y;
-  const uint32_t list = p.n_lists == 1 ? 0 : head;
-  const uint32_t n_keep =
-      CountOf(p.counts, plane.first_count, list, plane.n_keep);
-  const uint64_t keep_stride =
-      p.keep_stride == 0 ? plane.n_keep : p.keep_stride;
-  const uint64_t keep = plane.keep + list * keep_stride * sizeof(int32_t);
-  const CacheRows from = RowsAt(p.from, plane.from_scale, plane.from_minimum);
-  const CacheRows to = RowsAt(p.to, plane.to_scale, plane.to_minimum);
+  const RequantizedRows rows(p, plane, blockIdx.y);
   const uint32_t lane = threadIdx.x % kWarp;
   for (uint32_t r = threadIdx.x / kWarp; r < kRequantizeRows;
        r += kRequantizeThreads / kWarp) {
     const uint32_t i = blockIdx.x * kRequantizeRows + r;
-    if (i >= n_keep) break;
-    const uint32_t slot =
-        plane.keep == 0
-            ? i
-            : LoadGlobal<uint32_t>(keep + uint64_t{i} * sizeof(int32_t));
-    const uint32_t to_slot = plane.first_slot + i;
-    const CacheRow row =
-        FindRow(from, plane.from, plane.from_table, head, slot);
-    const ToRow target = {
-        to, RowAddress(to.layout, plane.to, plane.to_table, head, to_slot),
-        NumberAddress(to.layout, to.scale, plane.to_table, head, to_slot),
-        NumberAddress(to.layout, to.minimum, plane.to_table, head, to_slot)};
-    WithDType(from.dtype, [&](auto from_tag) {
-      const FromRow<decltype(from_tag)> source = {from, row, lane};
-      WithDType(to.dtype,
-                [&](auto to_tag) { StoreRow(to_tag, source, target); });
+    if (i >= rows.n_keep) break;
+    const CacheRow row = rows.From(i);
+    WithTarget(rows, i, [&](auto to, const ToRow& target) {
+      WithDType(rows.from.dtype, [&](auto from) {
+        StoreRow(to, FromRow<decltype(from)>{rows.from, row, lane}, target);
+      });
     });
   }
 }

@@ -77,8 +77,8 @@ KV_KERNEL(rotate_rows, RotateParams, kRotateThreads, 4) {
             FindElement(tag, p.keys, interleaved ? 2 * f : f);
         const ElementPlace of_im =
             FindElement(tag, p.keys, interleaved ? 2 * f + 1 : p.n_pairs + f);
-        const float re = LoadElement(tag, row, of_re);
-        const float im = LoadElement(tag, row, of_im);
+        const float re = LoadElement(tag, p.keys, row, of_re);
+        const float im = LoadElement(tag, p.keys, row, of_im);
         // Modulo a turn; an offset below 0 turns back.
         const uint64_t turn = static_cast<uint64_t>(offset) * p.turns[f];
         float cosine, sine;

@@ -37,7 +37,7 @@ KV_DEVICE void VisitRowsWith(const CacheRows& rows,
                              uint64_t with, const Visit& visit) {
   WithDType(rows.dtype, [&](auto tag) {
     using Tag = decltype(tag);
-    if (rows.wide != 0) {
+    if (AreWide(tag, rows)) {
       for (uint32_t i = lane; i < rows.head_dim / Tag::kPer16;
            i += rows.lanes) {
         const uint64_t offset = uint64_t{i} * rows.wide;
@@ -66,7 +66,7 @@ KV_DEVICE void VisitRowsWith(const CacheRows& rows,
 #pragma unroll
         for (uint32_t r = 0; r < kRows; ++r) {
           if (found[r].address == 0) continue;
-          visit(r, LoadElement(tag, found[r], place), other);
+          visit(r, LoadElement(tag, rows, found[r], place), other);
         }
       }
     }

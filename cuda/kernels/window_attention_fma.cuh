@@ -119,6 +119,7 @@ class Products {
 
   KV_DEVICE CacheRow FindKey(uint32_t key) const {
     CacheRow row;
+    if (FindRecent(work_.p, work_.kv_head, key, row)) return row;
     row.address = KeyRow(work_, key);
     FindNumbers(work_.p, work_.p.keys, work_.layer.block_table, work_.kv_head,
                 key, row);
@@ -207,7 +208,7 @@ class Products {
       LoadSlice<KV_Q_DTYPE, kBlockRows, 4>(
           query_rows_, first,
           [&](uint32_t i) {
-            return ElementPlace{query_offset + i * query_step, 0, 0};
+            return ElementPlace{query_offset + i * query_step, 0, 0, i};
           },
           slices_);
       const RowLayout& keys = work_.p.keys;
@@ -217,7 +218,7 @@ class Products {
         LoadSlice<KV_K_DTYPE, kTileKeys, 4>(
             KeysOf(tile), first,
             [&](uint32_t i) {
-              return ElementPlace{i * keys.element_stride, 0, 0};
+              return ElementPlace{i * keys.element_stride, 0, 0, i};
             },
             key_slices);
       } else {  // one at a time: divisions take registers
@@ -242,8 +243,8 @@ class Products {
 
   // Zeros beyond the row's end and in rows that are none.
   template <int kDType, uint32_t kRows, int kAtOnce, class Row, class PlaceOf>
-  KV_DEVICE static void LoadSlice(const Row* rows, uint32_t first,
-                                  const PlaceOf& place_of, float* slices) {
+  KV_DEVICE void LoadSlice(const Row* rows, uint32_t first,
+                           const PlaceOf& place_of, float* slices) const {
     constexpr uint32_t kLoads = kRows * 16;
 #pragma unroll kAtOnce
     for (uint32_t n = 0; n < CeilDiv(kLoads, kThreads); ++n) {
@@ -254,7 +255,8 @@ class Products {
       float v = 0.0f;
       const CacheRow stored = RowOf(rows[row]);
       if (stored.address != 0 && first + element < kHeadDim) {
-        v = LoadElement(DTypeTag<kDType>(), stored, place_of(first + element));
+        v = LoadElement(DTypeTag<kDType>(), work_.p, stored,
+                        place_of(first + element));
       }
       slices[row * ConvertedSlice::kPitch + element] = v;
     }

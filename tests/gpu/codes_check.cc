@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "core/dtype.h"
+#include "core/view.h"
 #include "tests/gpu/checks.h"
 #include "tests/gpu/doors.h"
 #include "tests/gpu/evictable.h"
@@ -68,20 +69,23 @@ struct Codes {
   const Gpu& gpu;
   kvevict_dtype dtype;
   uint32_t n_tokens;
+  bool groups;  // of tokens share numbers
   Random random;
   ContextHandle on_gpu;
   ContextHandle on_host;
   RandomLayer cache;
   QueryHeadRows queries;
 
-  Codes(const Gpu& gpu, kvevict_dtype dtype, uint32_t n_tokens, uint64_t seed)
+  Codes(const Gpu& gpu, kvevict_dtype dtype, uint32_t n_tokens, bool groups,
+        uint64_t seed)
       : gpu(gpu),
         dtype(dtype),
         n_tokens(n_tokens),
+        groups(groups),
         random(seed),
         on_gpu(CreateContext(gpu.ContextOptions())),
         on_host(CreateContext(KVEVICT_CONTEXT_OPTIONS_INIT)),
-        cache(gpu, &random, CodeGeometry(dtype), n_tokens),
+        cache(gpu, &random, CodeGeometry(dtype), n_tokens, groups),
         queries(gpu, seed, kCodeDim) {
     for (uint32_t h = 0; h < kCodeHeads; ++h) {
       for (uint32_t t = 0; t < n_tokens; ++t) {
@@ -205,8 +209,9 @@ std::unique_ptr<RandomLayer> NewDestination(Codes& c, const RandomLayer& from,
                                             kvevict_dtype dtype) {
   std::unique_ptr<RandomLayer> to;
   do {
-    to = std::make_unique<RandomLayer>(c.gpu, &c.random, CodeGeometry(dtype),
-                                       c.n_tokens);
+    to =
+        std::make_unique<RandomLayer>(c.gpu, &c.random, CodeGeometry(dtype),
+                                      c.n_tokens, c.groups && dtype == c.dtype);
   } while (Requantize(c, from.host_view(), to->host_view(), nullptr, 0,
                       false) != KVEVICT_OK);
   return to;
@@ -231,11 +236,12 @@ void RequantizeTo(Codes& c, const RandomLayer& from, kvevict_dtype dtype,
   report->Expect(to->Compare(c.n_tokens));
 }
 
-// An eviction that stores the rows that stay anew, all of them if none go.
+// An eviction that stores the rows that stay anew, all of them if none go; in place if
+// `to` is `from`.
 void Evict(Codes& c, const RandomLayer& from, const RandomLayer& to,
            kvevict_dtype dtype, const char* policy, bool on_device) {
   kvevict_plan_options plan_options = KVEVICT_PLAN_OPTIONS_INIT;
-  plan_options.has_destinations = 1;
+  plan_options.has_destinations = &to != &from;
   const PlanHandle plan = CreatePlan((on_device ? c.on_gpu : c.on_host).get(),
                                      {1, c.n_tokens, {CodeGeometry(dtype)}},
                                      ParsePolicy(policy), &plan_options);
@@ -248,8 +254,10 @@ void Evict(Codes& c, const RandomLayer& from, const RandomLayer& to,
   const Rows rows(on_device ? from.device_view() : from.host_view());
   const Rows destination(on_device ? to.device_view() : to.host_view());
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-  options.destinations = &destination.view;
-  options.destinations_len = 1;
+  if (&to != &from) {
+    options.destinations = &destination.view;
+    options.destinations_len = 1;
+  }
   Check(kvevict_sequence_evict(sequence.get(), &rows.view, 1, &options,
                                on_device ? device.pointer<void>() : host.data(),
                                n_bytes, stream));
@@ -266,6 +274,29 @@ void EvictTo(Codes& c, const RandomLayer& from, kvevict_dtype from_dtype,
     }
     report->Expect(from.Compare(c.n_tokens));
     report->Expect(to->Compare(c.n_tokens));
+  }
+}
+
+// Rows that share numbers get new ones where they are.
+void EvictInPlace(Codes& c, Report* report) {
+  for (uint32_t n_kept = c.n_tokens - 1; n_kept > 0; n_kept /= 4) {
+    RandomLayer cache(c.gpu, &c.random, CodeGeometry(c.dtype), c.n_tokens,
+                      c.groups);
+    for (uint32_t h = 0; h < kCodeHeads; ++h) {
+      for (uint32_t t = 0; t < c.n_tokens; ++t) {
+        cache.WriteRows(&c.random, h, t, /*special=*/t % 16 == 0);
+      }
+    }
+    cache.Upload();
+    const uint32_t n_recent = RecentOf(cache.host_view(), c.n_tokens);
+    if (n_recent > n_kept) continue;
+    const std::string policy =
+        fmt::format("random:budget={},sink=0,scope={}", n_kept,
+                    c.random.OneOf(2) ? "head" : "layer");
+    for (const bool on_device : {false, true}) {
+      Evict(c, cache, cache, c.dtype, policy.c_str(), on_device);
+    }
+    report->Expect(cache.Compare(n_kept - n_recent));
   }
 }
 
@@ -356,6 +387,25 @@ void CheckAlignment(const Gpu& gpu, kvevict_dtype dtype, Report* report) {
 
 }  // namespace
 
+// Of random layouts of a dtype.
+static void CheckLayouts(const Gpu& gpu, kvevict_dtype dtype, uint32_t n_tokens,
+                         bool groups, uint64_t seed, Report* report) {
+  const std::string name =
+      fmt::format("codes: {}{}", InfoOf(static_cast<DType>(dtype)).name,
+                  groups ? " in groups" : "");
+  Codes codes(gpu, dtype, n_tokens, groups, seed);
+  for (const char* policy : {"snapkv:budget=60,window=16", "knorm:budget=60",
+                             "keydiff:budget=60", "lagkv:budget=60"}) {
+    report->Check(fmt::format("{}, {}", name, policy),
+                  [&] { ScoreCodes(codes, policy, report); });
+  }
+  report->Check(name + ", attention", [&] { AttendCodes(codes, report); });
+  report->Check(name + ", requantized",
+                [&] { RequantizeBothWays(codes, report); });
+  if (!groups) return;
+  report->Check(name + ", in place", [&] { EvictInPlace(codes, report); });
+}
+
 void CheckCodes(const Gpu& gpu, const Effort& effort, Report* report) {
   uint64_t seed = effort.seed;
   const uint32_t n_tokens = effort.full ? 5000 : 150;
@@ -365,22 +415,18 @@ void CheckCodes(const Gpu& gpu, const Effort& effort, Report* report) {
     const bool is_chosen = info.dtype == DType::kU8 ||
                            info.dtype == DType::kU4Halves ||
                            info.dtype == DType::kQ4_0;
-    if (!effort.full && !is_chosen) continue;
+    const bool has_groups = info.dtype == DType::kU4;
     const auto dtype = static_cast<kvevict_dtype>(info.dtype);
-    Codes codes(gpu, dtype, n_tokens, ++seed);
-    for (const char* policy : {"snapkv:budget=60,window=16", "knorm:budget=60",
-                               "keydiff:budget=60", "lagkv:budget=60"}) {
-      report->Check(fmt::format("codes: {}, {}", info.name, policy),
-                    [&] { ScoreCodes(codes, policy, report); });
+    if (effort.full || is_chosen) {
+      CheckLayouts(gpu, dtype, n_tokens, /*groups=*/false, ++seed, report);
     }
-    report->Check(fmt::format("codes: {}, attention", info.name),
-                  [&] { AttendCodes(codes, report); });
+    if (info.takes_minimum && (effort.full || has_groups)) {
+      CheckLayouts(gpu, dtype, n_tokens, /*groups=*/true, ++seed, report);
+    }
     if (dtype == KVEVICT_DTYPE_U8 || dtype == KVEVICT_DTYPE_Q4_0) {
       report->Check(fmt::format("codes: {}, alignment", info.name),
                     [&] { CheckAlignment(gpu, dtype, report); });
     }
-    report->Check(fmt::format("codes: {}, requantized", info.name),
-                  [&] { RequantizeBothWays(codes, report); });
   }
 }
 

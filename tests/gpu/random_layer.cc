@@ -37,6 +37,10 @@ NumberRange RangeOf(kvevict_role role, kvevict_dtype of) {
   return {0.5f, 1, 4};
 }
 
+bool IsRecentRole(kvevict_role role) {
+  return role == KVEVICT_ROLE_KEY_RECENT || role == KVEVICT_ROLE_VALUE_RECENT;
+}
+
 bool IsConstant(const kvevict_plane& plane) {
   return plane.role != KVEVICT_ROLE_NONE && plane.token_stride_bytes == 0;
 }
@@ -45,43 +49,48 @@ bool IsConstant(const kvevict_plane& plane) {
 
 RandomLayer::RandomLayer(const Gpu& gpu, Random* random,
                          const kvevict_layer_geometry& geometry,
-                         uint32_t n_slots)
+                         uint32_t n_slots, bool groups)
     : n_kv_heads_(geometry.n_kv_heads), n_slots_(n_slots) {
-  if (random->OneOf(4)) {
+  if (groups) {
+    group_tokens_ = random->Pick({1u, 2u, 8u, 32u});
+    if (random->OneOf(2)) first_recent_ = random->In(0, n_slots_ - 1);
+  } else if (random->OneOf(4)) {
     ring_slots_ = n_slots_ + random->In(0, 5);
     ring_first_ = random->In(0, ring_slots_ - 1);
   }
   if (random->OneOf(2)) DrawTables(gpu, random);
-  const uint32_t n_rows = std::max(n_slots_, ring_slots_);
-  uint64_t n_bytes = 0;
   const auto add = [&](kvevict_dtype dtype, uint32_t row_len) {
-    RandomPlane drawn =
-        DrawPlane(random, dtype, row_len, n_kv_heads_,
-                  block_size_ > 0 ? block_size_ : n_rows, n_blocks_,
-                  /*may_group=*/true, has_addresses_ ? 16 : 1);
-    n_bytes = (n_bytes + 15) / 16 * 16;
-    drawn.plane.data += n_bytes;
-    n_bytes += drawn.n_bytes;
-    if (block_size_ == 0) drawn.plane.block_stride_bytes = 0;
-    planes_.push_back(drawn.plane);
+    AddPlane(DrawPlane(random, dtype, row_len, n_kv_heads_, RowsOfBlock(),
+                       n_blocks_, /*may_group=*/true, BlockAlign()),
+             KVEVICT_ROLE_NONE);
   };
   add(geometry.k_dtype, geometry.k_head_dim);
   add(geometry.v_dtype, geometry.v_head_dim);
-  const auto add_numbers = [&](kvevict_dtype of, kvevict_role scale,
-                               kvevict_role minimum) {
+  const auto add_numbers = [&](kvevict_dtype of, uint32_t head_dim,
+                               kvevict_role scale, kvevict_role minimum) {
     const DTypeInfo& info = InfoOf(static_cast<DType>(of));
-    if (info.scale == Scale::kNeeded ||
-        (info.scale == Scale::kOptional && random->OneOf(2))) {
-      AddNumbers(random, scale, &n_bytes);
+    const bool has_groups =
+        groups && (scale == KVEVICT_ROLE_KEY_SCALE || random->OneOf(2));
+    if (has_groups) {
+      AddPacked(random, scale, head_dim);
+    } else if (info.scale == Scale::kNeeded ||
+               (info.scale == Scale::kOptional && random->OneOf(2))) {
+      AddNumbers(random, scale);
     }
-    if (info.takes_minimum && random->OneOf(2)) {
-      AddNumbers(random, minimum, &n_bytes);
+    if (has_groups) {
+      AddPacked(random, minimum, head_dim);
+    } else if (info.takes_minimum && random->OneOf(2)) {
+      AddNumbers(random, minimum);
     }
   };
-  add_numbers(geometry.k_dtype, KVEVICT_ROLE_KEY_SCALE,
+  add_numbers(geometry.k_dtype, geometry.k_head_dim, KVEVICT_ROLE_KEY_SCALE,
               KVEVICT_ROLE_KEY_MINIMUM);
-  add_numbers(geometry.v_dtype, KVEVICT_ROLE_VALUE_SCALE,
+  add_numbers(geometry.v_dtype, geometry.v_head_dim, KVEVICT_ROLE_VALUE_SCALE,
               KVEVICT_ROLE_VALUE_MINIMUM);
+  if (first_recent_ != UINT32_MAX) {
+    AddPacked(random, KVEVICT_ROLE_KEY_RECENT, geometry.k_head_dim);
+    AddPacked(random, KVEVICT_ROLE_VALUE_RECENT, geometry.v_head_dim);
+  }
   for (uint32_t i = random->In(0, 3); i > 0; --i) {
     if (random->OneOf(2)) {
       add(KVEVICT_DTYPE_OPAQUE, random->In(1, 33));
@@ -89,6 +98,7 @@ RandomLayer::RandomLayer(const Gpu& gpu, Random* random,
       add(RandomDType(random), random->In(1, 9));
     }
   }
+  const uint64_t n_bytes = n_bytes_;
   host_.resize(n_bytes);
   for (uint8_t& byte : host_) byte = static_cast<uint8_t>(random->Bits());
   for (const kvevict_plane& plane : planes_) {
@@ -121,17 +131,25 @@ RandomLayer::RandomLayer(const Gpu& gpu, Random* random,
   }
 }
 
-void RandomLayer::AddNumbers(Random* random, kvevict_role role,
-                             uint64_t* n_bytes) {
+uint32_t RandomLayer::RowsOfBlock() const {
+  return block_size_ > 0 ? block_size_ : std::max(n_slots_, ring_slots_);
+}
+
+void RandomLayer::AddPlane(RandomPlane drawn, kvevict_role role) {
+  n_bytes_ = (n_bytes_ + 15) / 16 * 16;
+  drawn.plane.role = role;
+  drawn.plane.data += n_bytes_;
+  n_bytes_ += drawn.n_bytes;
+  if (block_size_ == 0) drawn.plane.block_stride_bytes = 0;
+  planes_.push_back(drawn.plane);
+}
+
+void RandomLayer::AddNumbers(Random* random, kvevict_role role) {
   const kvevict_dtype dtype = RandomDType(random);
-  const uint32_t n_rows = std::max(n_slots_, ring_slots_);
-  *n_bytes = (*n_bytes + 15) / 16 * 16;
   RandomPlane drawn;
   if (random->OneOf(2)) {
-    drawn = DrawPlane(random, dtype, 1, n_kv_heads_,
-                      block_size_ > 0 ? block_size_ : n_rows, n_blocks_,
-                      /*may_group=*/false, has_addresses_ ? 16 : 1);
-    if (block_size_ == 0) drawn.plane.block_stride_bytes = 0;
+    drawn = DrawPlane(random, dtype, 1, n_kv_heads_, RowsOfBlock(), n_blocks_,
+                      /*may_group=*/false, BlockAlign());
   } else {  // of a head, or of all
     drawn.plane.dtype = dtype;
     drawn.plane.head_dim = 1;
@@ -140,10 +158,27 @@ void RandomLayer::AddNumbers(Random* random, kvevict_role role,
     }
     drawn.n_bytes = uint64_t{n_kv_heads_} * ElementBytesOf(dtype);
   }
-  drawn.plane.role = role;
-  drawn.plane.data += *n_bytes;
-  *n_bytes += drawn.n_bytes;
-  planes_.push_back(drawn.plane);
+  AddPlane(drawn, role);
+}
+
+void RandomLayer::AddPacked(Random* random, kvevict_role role,
+                            uint32_t head_dim) {
+  const bool is_recent = IsRecentRole(role);
+  const uint32_t n_rows =
+      is_recent ? n_slots_ - first_recent_
+                : (RowsOfBlock() + group_tokens_ - 1) / group_tokens_;
+  RandomPlane drawn;
+  do {
+    drawn = DrawPlane(random, RandomDType(random), head_dim, n_kv_heads_,
+                      n_rows, is_recent ? 1 : n_blocks_, /*may_group=*/false,
+                      is_recent ? 1 : BlockAlign());
+  } while (drawn.plane.element_stride_bytes != 0);
+  if (is_recent) {
+    drawn.plane.block_stride_bytes = 0;
+  } else {
+    drawn.plane.group_tokens = group_tokens_;
+  }
+  AddPlane(drawn, role);
 }
 
 void RandomLayer::WriteNumber(Random* random, const kvevict_plane& plane,
@@ -159,7 +194,8 @@ void RandomLayer::WriteNumber(Random* random, const kvevict_plane& plane,
 
 // Blocks all differ, those of heads with tables of their own too.
 void RandomLayer::DrawTables(const Gpu& gpu, Random* random) {
-  block_size_ = random->Pick({1u, 2u, 7u, 16u});
+  block_size_ = group_tokens_ > 0 ? group_tokens_ * random->In(1, 2)
+                                  : random->Pick({1u, 2u, 7u, 16u});
   const uint32_t n_rows = std::max(n_slots_, ring_slots_);
   const uint32_t used = (n_rows + block_size_ - 1) / block_size_;
   has_addresses_ = random->OneOf(2);
@@ -200,7 +236,8 @@ void RandomLayer::View(uint64_t base, const std::vector<uint64_t>& tables,
                        std::vector<kvevict_plane>* companions) const {
   std::vector<kvevict_plane> planes = planes_;
   for (size_t i = 0; i < planes.size(); ++i) {
-    if (!has_addresses_ || IsConstant(planes[i])) {
+    if (!has_addresses_ || IsConstant(planes[i]) ||
+        IsRecentRole(planes[i].role)) {
       planes[i].data += base;
       continue;
     }
@@ -221,17 +258,21 @@ void RandomLayer::View(uint64_t base, const std::vector<uint64_t>& tables,
   view->block_table_head_stride = table_head_stride_;
   view->ring_slots = ring_slots_;
   view->ring_first = ring_first_;
+  view->first_recent = first_recent_ == UINT32_MAX ? 0 : first_recent_;
 }
 
 uint64_t RandomLayer::Offset(const kvevict_plane& plane, uint32_t slot,
                              uint32_t head, uint32_t element) const {
   int64_t offset = static_cast<int64_t>(plane.data);
   if (ring_slots_ > 0) slot = (slot + ring_first_) % ring_slots_;
-  if (block_size_ > 0) {
+  const bool is_recent = IsRecentRole(plane.role);
+  if (is_recent) slot -= first_recent_;
+  if (block_size_ > 0 && !is_recent) {
     offset += block_table_[head * table_head_stride_ + slot / block_size_] *
               plane.block_stride_bytes;
     slot %= block_size_;
   }
+  if (plane.group_tokens > 0) slot /= group_tokens_;
   offset += slot * plane.token_stride_bytes + head * plane.head_stride_bytes;
   if (plane.group_elems > 0) {
     offset += element / plane.group_elems * plane.group_stride_bytes;
@@ -249,6 +290,8 @@ template <typename Visit>
 void RandomLayer::ForEachPiece(uint32_t head, uint32_t slot,
                                const Visit& visit) const {
   for (const kvevict_plane& plane : planes_) {
+    if (IsRecentRole(plane.role) && slot < first_recent_) continue;
+    if (plane.group_tokens > 0 && slot % group_tokens_ != 0) continue;
     for (uint32_t e = 0; e < Units(plane); ++e) {
       visit(plane, Offset(plane, slot, head, e), UnitBytes(plane));
     }
@@ -265,7 +308,8 @@ void RandomLayer::WriteRows(Random* random, uint32_t head, uint32_t slot,
           for (uint32_t i = 0; i < n_bytes; ++i) {
             to[i] = static_cast<uint8_t>(random->Bits());
           }
-        } else if (plane.role != KVEVICT_ROLE_NONE) {
+        } else if (plane.role != KVEVICT_ROLE_NONE &&
+                   !IsRecentRole(plane.role)) {
           if (!IsConstant(plane)) WriteNumber(random, plane, offset);
         } else if (Units(plane) != plane.head_dim) {
           FillWithValues(random->Bits(), plane.dtype, plane.head_dim, to);
@@ -288,7 +332,8 @@ std::string RandomLayer::Compare(const std::vector<uint32_t>& n_tokens) const {
     for (uint32_t slot = n_tokens[head]; slot < n_slots_; ++slot) {
       ForEachPiece(
           head, slot,
-          [&](const kvevict_plane&, uint64_t offset, uint32_t n_bytes) {
+          [&](const kvevict_plane& plane, uint64_t offset, uint32_t n_bytes) {
+            if (plane.group_tokens > 0 || IsRecentRole(plane.role)) return;
             std::fill_n(loose.begin() + static_cast<long>(offset), n_bytes, 1);
           });
     }

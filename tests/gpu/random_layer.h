@@ -15,8 +15,11 @@ namespace kvevict::gpu {
 
 class RandomLayer {
  public:
+  // `groups`: of tokens, which share numbers of keys and maybe of values; the last rows
+  // may be recent.
   RandomLayer(const Gpu& gpu, Random* random,
-              const kvevict_layer_geometry& geometry, uint32_t n_slots);
+              const kvevict_layer_geometry& geometry, uint32_t n_slots,
+              bool groups = false);
 
   const kvevict_view& host_view() const { return host_view_; }
   const kvevict_view& device_view() const { return device_view_; }
@@ -43,7 +46,13 @@ class RandomLayer {
             kvevict_view* view, std::vector<kvevict_plane>* companions) const;
 
   void DrawTables(const Gpu& gpu, Random* random);
-  void AddNumbers(Random* random, kvevict_role role, uint64_t* n_bytes);
+  // Puts a plane behind what there is.
+  void AddPlane(RandomPlane drawn, kvevict_role role);
+  void AddNumbers(Random* random, kvevict_role role);
+  // Packed rows of elements: of numbers of groups, or recent ones.
+  void AddPacked(Random* random, kvevict_role role, uint32_t head_dim);
+  uint32_t RowsOfBlock() const;  // of all, without blocks
+  uint32_t BlockAlign() const { return has_addresses_ ? 16 : 1; }
   void WriteNumber(Random* random, const kvevict_plane& plane, uint64_t offset);
   // Of a plane's blocks in memory from `base` on, by id or in the order of entries.
   std::vector<uint64_t> AddressesOf(const kvevict_plane& plane,
@@ -59,6 +68,9 @@ class RandomLayer {
   bool has_ids_ = true;  // else blocks are found by their addresses alone
   uint32_t ring_slots_ = 0;
   uint32_t ring_first_ = 0;
+  uint32_t group_tokens_ = 0;
+  uint32_t first_recent_ = UINT32_MAX;
+  uint64_t n_bytes_ = 0;
   std::vector<kvevict_plane> planes_;  // K, V, companions; offsets
   std::vector<uint8_t> host_;
   std::unique_ptr<Buffer> device_;

@@ -1445,15 +1445,15 @@ typedef int32_t kvevict_role;
  * (head_dim that of the rows), as KIVI has them of keys (arXiv:2402.02750). In
  * the formulas t is then t / G, and G divides block_size. Rows are u8, i8, u4
  * or u4_halves, their scale and minimum have the same G, and there is no ring.
- * They are read by all that reads rows on the CPU; what writes them stores
- * groups anew: see kvevict_compact(). CUDA takes none.
+ * They are read by all that reads rows; what writes them stores groups anew:
+ * see kvevict_compact().
  *
  * A recent plane has the last rows, which are not quantized yet: f32, f16 or
  * bf16, packed, the one of slot t at data + (t - first_recent) *
  * token_stride_bytes + h * head_stride_bytes, in no blocks. It goes with rows
  * of any dtype that is quantized. K and V both have one, or neither has. Slots
  * from first_recent on are not read in K's and V's own planes. Recent rows
- * never move: see kvevict_compact(). CUDA takes none, nor does a ring.
+ * never move: see kvevict_compact(). No ring has them.
  */
 typedef struct kvevict_plane {
   uint64_t data; /**< Address: a host pointer, or a CUdeviceptr. */
@@ -2577,8 +2577,8 @@ kvevict_move_init(kvevict_move* out, size_t struct_size) KVEVICT_NOEXCEPT;
  * on in these, as floats are rounded, and the others in codes. In place rows of
  * recent planes stay where they are: lists name all slots from first_recent on,
  * which is afterwards the number of slots that they name before it; all heads
- * hold equally many then. To quantize recent rows, compact a view of these
- * alone to one without recent planes.
+ * hold equally many then, and on CUDA keep.counts is NULL. To quantize recent
+ * rows, compact a view of these alone to one without recent planes.
  *
  * A move with merge changes rows that stay, also those that stay where they
  * are: a block that another sequence shares must be copied first. Cost: as many

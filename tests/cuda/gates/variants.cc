@@ -129,6 +129,7 @@ const Attention kAttentionWithoutMma[] = {
     {kF16, kF16, 256, 32, 1, false, kRowPerHead},
     {kBF16, kU8, 128, 64, 4, true, kSumOfGroup},
     {kF16, kQ4_0, 96, 16, 7, true, kRowPerHead, true},
+    {kBF16, kU4, 128, 64, 4, true, kSumOfGroup, true, {"KV_TOKEN_GROUPS"}},
     // The largest logit of a group: R-KV's window, and longer ones.
     {kBF16,
      kBF16,
@@ -147,7 +148,8 @@ const Attention kAttentionWithoutMma[] = {
 // Modules that read rows, with such rows: each way in which codes lie.
 struct Reader {
   ModuleId module;
-  uint32_t dtypes;  // KV_DTYPES
+  uint32_t dtypes;            // KV_DTYPES
+  bool token_groups = false;  // KV_TOKEN_GROUPS
 };
 const Reader kReaders[] = {
     {ModuleId::row_norm, 1u << kU4},
@@ -163,6 +165,18 @@ const Reader kReaders[] = {
     {ModuleId::attention, 1u << kQ4_0 | 1u << kF16},
     {ModuleId::requantize, 1u << kF32 | 1u << kU8},
     {ModuleId::requantize, 1u << kQ4_0 | 1u << kBF16},
+    {ModuleId::row_norm, 1u << kU4, true},
+    {ModuleId::key_filter, 1u << kU4, true},
+    {ModuleId::key_diff, 1u << kU8, true},
+    {ModuleId::key_diff_blocks, 1u << kU4, true},
+    {ModuleId::lag, 1u << kU4, true},
+    {ModuleId::redundancy, 1u << kU4, true},
+    {ModuleId::similarity, 1u << kU4, true},
+    {ModuleId::expected_attention, 1u << kU4Halves, true},
+    {ModuleId::query_centers, 1u << kI8, true},
+    {ModuleId::attention, 1u << kU4 | 1u << kF16, true},
+    {ModuleId::requantize, 1u << kF32 | 1u << kU4, true},
+    {ModuleId::regroup, 1u << kF32 | 1u << kU4, true},
 };
 
 std::string Define(const char* name, uint32_t value) {
@@ -224,11 +238,16 @@ std::string Variant::name() const {
 
 std::string Variant::form() const {
   const std::string module_name = ModuleName(module);
+  const bool is_codes = !options.empty();
+  const bool has_groups =
+      std::find(options.begin(), options.end(), Define("KV_TOKEN_GROUPS", 1)) !=
+      options.end();
   if (module != ModuleId::window_attention) {
-    return module_name + (options.empty() ? "" : ", codes");
+    return module_name + (has_groups ? ", groups" : is_codes ? ", codes" : "");
   }
   return module_name + (n_products > 0 ? ", tensor cores" : ", FMA") +
-         (n_products > 0 && n_copies == 0 ? ", codes" : "");
+         (n_products > 0 && n_copies == 0 ? ", codes" : "") +
+         (has_groups ? ", groups" : "");
 }
 
 std::vector<Variant> VariantsFor(int sm) {
@@ -236,6 +255,7 @@ std::vector<Variant> VariantsFor(int sm) {
   for (size_t i = 0; i < kNModules; ++i) {
     const auto module = static_cast<ModuleId>(i);
     if (module == ModuleId::attention_few && sm < 80) continue;
+    if (module == ModuleId::regroup) continue;  // of codes alone
     if (module != ModuleId::window_attention) {
       variants.push_back({.module = module, .options = {}});
       if (module == ModuleId::pool_select) {
@@ -247,6 +267,8 @@ std::vector<Variant> VariantsFor(int sm) {
   for (const Reader& reader : kReaders) {
     variants.push_back({.module = reader.module,
                         .options = {Define("KV_DTYPES", reader.dtypes)}});
+    if (!reader.token_groups) continue;
+    variants.back().options.push_back(Define("KV_TOKEN_GROUPS", 1));
   }
   for (const Attention& a : kAttention) {
     variants.push_back(

@@ -214,13 +214,14 @@ void TestAttention() {
     const uint32_t n_heads = is_long ? 1 : 1 + random.Below(2);
     const uint32_t n_most = is_long ? cuda::kFewSlots + 90 : 200;
     const uint32_t dtype = DTypeOfTurn(turn);
-    PlaneShape keys = RandomPlane(dtype, kDims[batch % std::size(kDims)],
-                                  n_heads, n_most, random);
-    PlaneShape values = RandomPlane(
-        is_long || random.Below(2) == 0 ? dtype : AnyDType(random),
-        kDims[random.Below(std::size(kDims))], n_heads, n_most, random);
+    PlaneShape keys =
+        RandomPlane(dtype, is_long ? 32 : kDims[batch % std::size(kDims)],
+                    n_heads, n_most, random);
+    PlaneShape values =
+        RandomPlane(is_long || random.Below(2) == 0 ? dtype : AnyDType(random),
+                    is_long ? 32 : kDims[random.Below(std::size(kDims))],
+                    n_heads, n_most, random);
     if (is_long) {  // as attend_few takes them
-      keys.head_dim = values.head_dim = 32;
       keys.gap = keys.group = values.gap = values.group = 0;
       keys.transposed = values.transposed = false;
     }

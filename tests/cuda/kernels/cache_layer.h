@@ -69,15 +69,21 @@ inline CacheLayer MakeCacheLayer(const PlaneShape& s, const ListTable& tokens,
         row[random.Below(s.head_dim)] =
             odd[random.Below(static_cast<uint32_t>(odd.size()))];
       }
+      if (t >= s.recent.first) {
+        std::copy_n(s.recent.Row(h, t), s.head_dim, row);
+        continue;
+      }
       const int64_t block = s.block_size == 0 ? 0 : table[t / s.rows()];
       uint8_t* const to = layer.memory.data() + block * s.block_stride() +
                           h * s.head_stride() + t % s.rows() * s.row_stride();
       if (IsQuantized(s.dtype)) {
         const auto number = [&](const Numbers& of, float otherwise) {
-          return of.of == Numbers::kNone
-                     ? otherwise
-                     : of.values[of.Index(static_cast<uint32_t>(block), h,
-                                          t % s.rows(), s.rows())];
+          return [&of, &s, block, h, t, otherwise](uint32_t e) {
+            return of.of == Numbers::kNone
+                       ? otherwise
+                       : of.values[of.Index(static_cast<uint32_t>(block), h,
+                                            t % s.rows(), s.rows(), e)];
+          };
         };
         const std::vector<uint8_t> bytes =
             EncodeRow(s.dtype, s.head_dim, number(s.scales, 1.0f),

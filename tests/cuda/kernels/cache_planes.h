@@ -32,6 +32,7 @@ struct PlaneShape {
       0;  // elements side by side, the groups of all rows apart; 0: all
   Numbers scales = {};  // of all layers
   Numbers minima = {};
+  Recent recent = {};
 
   // What strides are multiples of.
   int64_t element_bytes() const {
@@ -76,11 +77,14 @@ struct PlaneShape {
     r.layout.group_stride = group > 0 ? group_stride() : 0;
     r.scale = scales.InBlocksOf(rows());
     r.minimum = minima.InBlocksOf(rows());
+    r.recent = recent.params();
     r.dtype = dtype;
     r.n_elements = r.head_dim = head_dim;
     const bool in_order = !HasBlocks(dtype) && dtype != cuda::kU4Halves;
-    const bool wide = in_order && !transposed && row_bytes() % 16 == 0 &&
-                      row_stride() % 16 == 0 && head_stride() % 16 == 0;
+    const bool shares = scales.of == Numbers::kGroup || r.recent.base != 0;
+    const bool wide = in_order && !shares && !transposed &&
+                      row_bytes() % 16 == 0 && row_stride() % 16 == 0 &&
+                      head_stride() % 16 == 0;
     const bool groups_are_loads = group * element_bytes() == 16;
     if (wide && group == 0) r.wide = 16;
     if (wide && groups_are_loads) {
@@ -100,8 +104,17 @@ inline PlaneShape RandomPlane(uint32_t dtype, uint32_t head_dim,
   head_dim = (head_dim + block - 1) / block * block;
   PlaneShape s = {dtype, head_dim, n_heads, 0, n_most, 1, 0, false};
   constexpr uint32_t kMostBlock = 40;
-  s.scales = DrawScales(dtype, n_heads, n_most + kMostBlock, random);
-  s.minima = DrawMinima(dtype, n_heads, n_most + kMostBlock, random);
+  bool has_groups = false;
+#ifdef KV_TOKEN_GROUPS
+  // Codes are of groups, or before recent rows.
+  has_groups = dtype >= cuda::kU8 && !HasBlocks(dtype) && random.Below(3) != 0;
+  if (IsQuantized(dtype) && (!has_groups || random.Below(2) == 0)) {
+    s.recent = DrawRecent(n_heads, head_dim, n_most, random);
+  }
+#endif
+  const uint32_t dim = has_groups ? head_dim : 0;
+  s.scales = DrawScales(dtype, n_heads, n_most + kMostBlock, random, dim);
+  s.minima = DrawMinima(dtype, n_heads, n_most + kMostBlock, random, dim);
   if (random.Below(2) == 0) s.block_size = 1 + random.Below(kMostBlock);
   if (s.block_size > 0 && random.Below(2) == 0) s.table_heads = n_heads;
   if (random.Below(3) == 0) s.gap = random.Below(9);
@@ -209,10 +222,17 @@ inline RowSource HeadSource(const PlaneShape& s,
     n.block_stride = in.block_stride;
     n.dtype = static_cast<DType>(in.dtype);
     n.is_constant = in.is_constant != 0;
+    n.group_rows = in.group_tokens;
     return n;
   };
   rows.scale = numbers(s.scales);
   rows.minimum = numbers(s.minima);
+  const Recent& recent = s.recent;
+  if (recent.first == UINT32_MAX) return rows;
+  rows.recent = {recent.memory.data() + head * recent.head_stride(),
+                 recent.row_stride(), recent.head_stride(), recent.first,
+                 static_cast<DType>(recent.dtype)};
+  if (rows.block_size != 0) rows.is_plain = false;
   return rows;
 }
 

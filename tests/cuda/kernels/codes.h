@@ -56,21 +56,26 @@ inline uint32_t EncodeElement(uint32_t dtype, float v) {
   return sign | (((bits & 0x7fffffffu) >> 13) - (112u << 10));
 }
 
-// A number of every row of n_heads, or of every head, or of all; maybe none.
+// A number of every row of n_heads, or of every head, or of all; maybe none. Or numbers
+// of every element of groups of rows.
 struct Numbers {
-  enum Of { kNone, kRow, kHead, kAll };
+  enum Of { kNone, kRow, kHead, kAll, kGroup };
   Of of = kNone;
   uint32_t dtype = cuda::kF32;
   uint32_t n_heads = 1;
-  std::vector<float> values;    // by rows [block, head, row]
+  uint32_t group = 1;  // rows
+  uint32_t dim = 1;
+  std::vector<float> values;    // by rows [block, head, row], or group, element
   std::vector<uint8_t> memory;  // the same, stored
 
   int64_t bytes() const { return dtype == cuda::kF32 ? 4 : 2; }
-  size_t Index(uint32_t block, uint32_t head, uint32_t row,
-               uint32_t rows) const {
+  size_t Index(uint32_t block, uint32_t head, uint32_t row, uint32_t rows,
+               uint32_t element) const {
     if (of == kAll) return 0;
     if (of == kHead) return head;
-    return (size_t{block} * n_heads + head) * rows + row;
+    const uint32_t n_groups = (rows + group - 1) / group;
+    const size_t i = (size_t{block} * n_heads + head) * n_groups + row / group;
+    return i * dim + (of == kGroup ? element : 0);
   }
   // Of rows that lie in blocks of so many, in this order.
   cuda::RowNumbers InBlocksOf(uint32_t rows) const {
@@ -78,27 +83,32 @@ struct Numbers {
     if (of == kNone) return n;
     n.base = reinterpret_cast<uint64_t>(memory.data());
     n.dtype = dtype;
-    n.is_constant = of != kRow;
+    n.is_constant = of != kRow && of != kGroup;
     if (of == kHead) n.head_stride = bytes();
-    if (of != kRow) return n;
-    n.row_stride = bytes();
-    n.head_stride = rows * bytes();
+    if (n.is_constant != 0) return n;
+    if (of == kGroup) n.group_tokens = group;
+    n.row_stride = dim * bytes();
+    n.head_stride = (rows + group - 1) / group * n.row_stride;
     n.block_stride = n.head_stride * n_heads;
     return n;
   }
 };
 
+// `dim`: of rows that have numbers of groups; 0: none have.
 inline Numbers DrawNumbers(uint32_t n_heads, uint32_t n_rows, Random& random,
-                           const std::vector<float>& choices) {
+                           const std::vector<float>& choices,
+                           uint32_t dim = 0) {
   Numbers n;
   constexpr Numbers::Of kOf[] = {Numbers::kRow, Numbers::kRow, Numbers::kHead,
                                  Numbers::kAll};
-  n.of = kOf[random.Below(4)];
+  n.of = dim > 0 ? Numbers::kGroup : kOf[random.Below(4)];
   n.dtype = cuda::kF32 + random.Below(3);
   n.n_heads = n_heads;
-  const size_t size = n.of == Numbers::kRow    ? size_t{n_heads} * n_rows
-                      : n.of == Numbers::kHead ? n_heads
-                                               : 1;
+  if (dim > 0) n.dim = dim, n.group = 1u << random.Below(6);
+  const size_t size = n.of == Numbers::kHead ? n_heads
+                      : n.of == Numbers::kAll
+                          ? 1
+                          : size_t{n_heads} * n_rows * n.dim;
   n.memory.resize(size * static_cast<size_t>(n.bytes()));
   for (size_t i = 0; i < size; ++i) {
     n.values.push_back(
@@ -112,22 +122,66 @@ inline Numbers DrawNumbers(uint32_t n_heads, uint32_t n_rows, Random& random,
 
 // Powers of two that leave eighths what they are; codes reach +-6.5 with most of them.
 inline Numbers DrawScales(uint32_t dtype, uint32_t n_heads, uint32_t n_rows,
-                          Random& random) {
+                          Random& random, uint32_t dim = 0) {
   if (!IsQuantized(dtype) || HasBlocks(dtype)) return {};
   if (IsFp8(dtype)) {
     if (random.Below(3) == 0) return {};
     return DrawNumbers(n_heads, n_rows, random, {0.5f, 1.0f, 2.0f});
   }
   if (BlockElements(dtype) == 2) {
-    return DrawNumbers(n_heads, n_rows, random, {0.5f, 1.0f});
+    return DrawNumbers(n_heads, n_rows, random, {0.5f, 1.0f}, dim);
   }
-  return DrawNumbers(n_heads, n_rows, random, {0.125f, 0.25f});
+  return DrawNumbers(n_heads, n_rows, random, {0.125f, 0.25f}, dim);
 }
 inline Numbers DrawMinima(uint32_t dtype, uint32_t n_heads, uint32_t n_rows,
-                          Random& random) {
+                          Random& random, uint32_t dim = 0) {
   if (!IsQuantized(dtype) || HasBlocks(dtype) || IsFp8(dtype)) return {};
   if (random.Below(4) == 0) return {};
-  return DrawNumbers(n_heads, n_rows, random, {-6.5f, -4.0f, -0.125f, 1.5f});
+  return DrawNumbers(n_heads, n_rows, random, {-6.5f, -4.0f, -0.125f, 1.5f},
+                     dim);
+}
+
+// The last rows, not quantized, of every layer the same: [head, row, element].
+struct Recent {
+  uint32_t first = UINT32_MAX;  // there are none
+  uint32_t dtype = cuda::kF32;
+  uint32_t n_heads = 1;
+  uint32_t dim = 1;
+  std::vector<float> values;
+  std::vector<uint8_t> memory;
+
+  int64_t row_stride() const { return dim * (dtype == cuda::kF32 ? 4 : 2); }
+  int64_t head_stride() const {
+    return static_cast<int64_t>(memory.size()) / n_heads;
+  }
+  const float* Row(uint32_t head, uint32_t slot) const {
+    return values.data() + values.size() / n_heads * head +
+           size_t{slot - first} * dim;
+  }
+  cuda::RecentRows params() const {
+    if (first == UINT32_MAX) return {};
+    return {reinterpret_cast<uint64_t>(memory.data()), row_stride(),
+            head_stride(), first, dtype};
+  }
+};
+
+inline Recent DrawRecent(uint32_t n_heads, uint32_t dim, uint32_t n_slots,
+                         Random& random) {
+  Recent r;
+  r.first = random.Below(n_slots);
+  r.dtype = cuda::kF32 + random.Below(3);
+  r.n_heads = n_heads;
+  r.dim = dim;
+  const size_t n = size_t{n_heads} * (n_slots - r.first) * dim;
+  const size_t bytes = r.dtype == cuda::kF32 ? 4 : 2;
+  r.memory.resize(n * bytes);
+  for (size_t i = 0; i < n; ++i) {
+    r.values.push_back(
+        static_cast<float>(static_cast<int>(random.Below(105)) - 52) / 8.0f);
+    const uint32_t bits = EncodeElement(r.dtype, r.values[i]);
+    std::memcpy(r.memory.data() + i * bytes, &bits, bytes);
+  }
+  return r;
 }
 
 inline int Rounded(float v, int least, int most) {
@@ -158,26 +212,31 @@ inline uint32_t EncodeCode(uint32_t dtype, float v) {
 }
 
 // The bytes of a packed row near n numbers, which become what it stands for.
-inline std::vector<uint8_t> EncodeRow(uint32_t dtype, uint32_t n, float scale,
-                                      float minimum, Random& random,
-                                      float* row) {
+// scale_of(e), minimum_of(e): of its elements, where they have some.
+template <typename ScaleOf, typename MinimumOf>
+std::vector<uint8_t> EncodeRow(uint32_t dtype, uint32_t n,
+                               const ScaleOf& scale_of,
+                               const MinimumOf& minimum_of, Random& random,
+                               float* row) {
   const auto oracle_dtype = static_cast<kvevict_dtype>(dtype);
   std::vector<uint8_t> bytes(oracle_packed_bytes(oracle_dtype, n));
+  float block_scale = 0.0f;
   for (uint32_t e = 0; e < n; ++e) {
     if (HasBlocks(dtype)) {
       const bool nibbles = dtype == cuda::kQ4_0;
       uint8_t* const block = bytes.data() + e / 32 * (nibbles ? 18 : 34);
       if (e % 32 == 0) {
-        scale = nibbles ? 0.5f : random.Below(2) == 0 ? 0.125f : 0.0625f;
-        const uint32_t bits = EncodeElement(cuda::kF16, scale);
+        block_scale = nibbles ? 0.5f : random.Below(2) == 0 ? 0.125f : 0.0625f;
+        const uint32_t bits = EncodeElement(cuda::kF16, block_scale);
         std::memcpy(block, &bits, 2);
       }
-      const uint32_t code = EncodeCode(dtype, row[e] / scale);
+      const uint32_t code = EncodeCode(dtype, row[e] / block_scale);
       block[2 + e % (nibbles ? 16 : 32)] |=
           static_cast<uint8_t>(nibbles && e % 32 >= 16 ? code << 4 : code);
       continue;
     }
-    const uint32_t code = EncodeCode(dtype, (row[e] - minimum) / scale);
+    const uint32_t code =
+        EncodeCode(dtype, (row[e] - minimum_of(e)) / scale_of(e));
     if (dtype == cuda::kU4) {
       bytes[e / 2] |= static_cast<uint8_t>(e % 2 == 0 ? code << 4 : code);
     } else if (dtype == cuda::kU4Halves) {
@@ -186,10 +245,10 @@ inline std::vector<uint8_t> EncodeRow(uint32_t dtype, uint32_t n, float scale,
       bytes[e] = static_cast<uint8_t>(code);
     }
   }
-  if (HasBlocks(dtype)) scale = 1.0f;
   for (uint32_t e = 0; e < n; ++e) {
     const double code = oracle_code(oracle_dtype, bytes.data(), n, e);
-    row[e] = static_cast<float>(code * double{scale} + double{minimum});
+    const float scale = HasBlocks(dtype) ? 1.0f : scale_of(e);
+    row[e] = static_cast<float>(code * double{scale} + double{minimum_of(e)});
   }
   return bytes;
 }

@@ -220,6 +220,8 @@ void Check(DType from_dtype, DType to_dtype, Random& random, uint32_t turn) {
                  base(from.view, true),
                  base(to.view, false),
                  base(to.view, true),
+                 0,
+                 0,
                  n_keep,
                  0,
                  first_slot,

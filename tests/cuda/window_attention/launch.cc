@@ -267,10 +267,11 @@ Keys StoreKeys(const AttentionVariant& v, const AttentionLayer& layer,
         const uint32_t at =
             static_cast<uint32_t>(keys.Block(head, j / block)) * block +
             j % block;
-        StoreCodes(v, &layer[head].keys[size_t{j} * v.head_dim],
-                   NumberAt(numbers.scales, at, head, 1.0f),
-                   NumberAt(numbers.minima, at, head, 0.0f), random,
-                   rows.element_stride, row);
+        StoreCodes(
+            v, &layer[head].keys[size_t{j} * v.head_dim],
+            [&](uint32_t) { return NumberAt(numbers.scales, at, head, 1.0f); },
+            [&](uint32_t) { return NumberAt(numbers.minima, at, head, 0.0f); },
+            random, rows.element_stride, row);
         continue;
       }
       for (uint32_t d = 0; d < v.head_dim; ++d) {

@@ -1,0 +1,27 @@
+// Launch shape of regroup.cu.
+#ifndef KVEVICT_CUDA_KERNELS_REGROUP_H_
+#define KVEVICT_CUDA_KERNELS_REGROUP_H_
+
+#include "params.h"
+
+namespace kvevict::cuda {
+
+constexpr uint32_t kRegroupThreads = 64;
+constexpr uint32_t kRegroupRows = 32;  // of a run, or a group
+
+// Bytes of a row of codes, of which a thread has one.
+constexpr uint32_t RegroupColumns(const CacheRows& to) {
+  return IsNibbles(static_cast<int>(to.dtype)) ? to.n_elements / 2
+                                               : to.n_elements;
+}
+
+// Groups of a plane that get rows.
+constexpr uint32_t GroupsOf(const CacheRows& to, uint32_t first_slot,
+                            uint32_t n_rows) {
+  const uint32_t size = to.scale.group_tokens;
+  return (first_slot % size + n_rows + size - 1) / size;
+}
+
+}  // namespace kvevict::cuda
+
+#endif  // KVEVICT_CUDA_KERNELS_REGROUP_H_
