@@ -79,6 +79,7 @@ Status CheckItemOfPaged(const kvevict_paged_eviction& item,
 
 // Whether whole blocks stay or go, and their rows stay as they are.
 bool CanDropBlocks(const PagedCache& cache, const Plan& plan) {
+  if (cache.most_recent() != 0) return false;
   const kvevict_policy& policy = plan.policy();
   if (BlocksOf(policy).size % cache.block_size() != 0) return false;
   if (plan.merge().Merges() || policy.rotate != 0) return false;
@@ -121,7 +122,8 @@ void WantWritten(PagedSequence& cached, const Sequence& sequence) {
                       SplitsByScore(plan.policy());
   for (const LayerOutcome& layer : sequence.outcomes()) {
     if (!layer.loses) continue;
-    cached.WantOwn(layer.layer, 0, to_any ? layer.n_tokens : layer.n_keep);
+    const uint32_t n_moved = layer.n_keep - cached.n_recent(layer.layer);
+    cached.WantOwn(layer.layer, 0, to_any ? layer.n_tokens : n_moved);
   }
 }
 
@@ -406,7 +408,7 @@ kvevict_status kvevict_paged_evict(const kvevict_paged_eviction* items,
             KV_RETURN_IF_ERROR(Core(item.cached).ReadTables(stream));
           }
           for (uint32_t l = 0; l < sequence.plan().n_layers(); ++l) {
-            Core(item.cached).Shrink(l, sequence.slots()[l].stored);
+            Core(item.cached).ShrinkBeforeRecent(l, sequence.slots()[l].stored);
           }
           return Status();
         });

@@ -4,57 +4,20 @@
 #include <cstring>
 
 #include "core/dtype.h"
-#include "core/extent.h"
+#include "core/paged_options.h"
 #include "core/view.h"
 
 namespace kvevict {
 namespace {
 
 constexpr size_t kAlignment = 256;
-constexpr uint32_t kMostBlockSize = 65536;
+constexpr size_t kRecentAlignment = 64;
 
 bool HaveLikeRows(const kvevict_layer_geometry& a,
                   const kvevict_layer_geometry& b) {
   return a.n_kv_heads == b.n_kv_heads && a.k_head_dim == b.k_head_dim &&
          a.v_head_dim == b.v_head_dim && a.k_dtype == b.k_dtype &&
          (a.v_dtype == b.v_dtype || a.v_head_dim == 0);
-}
-
-Status CheckOptions(const Plan& plan,
-                    const kvevict_paged_cache_options& options) {
-  if (options.n_blocks < 1) return InvalidArgument("n_blocks 0 < 1");
-  if (options.block_size > kMostBlockSize) {
-    return InvalidArgument("block_size %u > %u", options.block_size,
-                           kMostBlockSize);
-  }
-  if (options.layout != KVEVICT_BLOCK_LAYOUT_HEAD_MAJOR &&
-      options.layout != KVEVICT_BLOCK_LAYOUT_TOKEN_MAJOR) {
-    return InvalidArgument("layout %d is no layout of blocks",
-                           static_cast<int>(options.layout));
-  }
-  const DTypeInfo* const numbers = FindDType(options.number_dtype);
-  if (options.number_dtype != 0 &&
-      (numbers == nullptr || !numbers->is_plain())) {
-    return InvalidArgument("number_dtype %d is not f32, f16, bf16 or 0",
-                           static_cast<int>(options.number_dtype));
-  }
-  if (options.reserved != 0) {
-    return InvalidArgument("reserved %u is not 0", options.reserved);
-  }
-  if (options.memory == nullptr && options.memory_bytes != 0) {
-    return InvalidArgument("memory is NULL, but memory_bytes is %zu",
-                           options.memory_bytes);
-  }
-  for (const PlanLayer& layer : plan.layers()) {
-    const kvevict_layer_geometry& g = layer.geometry;
-    if (g.k_dtype == KVEVICT_DTYPE_OPAQUE ||
-        (HasValues(g) && g.v_dtype == KVEVICT_DTYPE_OPAQUE)) {
-      return Unsupported(
-          "layer %u has opaque rows: how many bytes they have is not said",
-          layer.number);
-    }
-  }
-  return Status();
 }
 
 // A plane of blocks with `head_dim` elements to a row; its address comes later.
@@ -96,6 +59,7 @@ void ForEachNumber(const kvevict_layer_geometry& g,
 struct PagedCache::Layout {
   CheckedSize bytes{0};
   CheckedSize n_blocks{0};
+  CheckedSize recent_bytes{0};
 
   size_t Add(size_t block_bytes, CheckedSize n) {
     const size_t begin = bytes.value();
@@ -104,9 +68,9 @@ struct PagedCache::Layout {
   }
   // The planes of layers like this one.
   void AddGroup(const kvevict_layer_geometry& g, uint32_t n_layers,
-                const kvevict_paged_cache_options& options, Group* out) {
-    const uint32_t block_size =
-        options.block_size == 0 ? 16 : options.block_size;
+                const kvevict_paged_cache_options& options,
+                uint32_t most_recent, Group* out) {
+    const uint32_t block_size = BlockSizeOf(options);
     const CheckedSize n = CheckedSize(options.n_blocks) * CheckedSize(n_layers);
     n_blocks = n_blocks + n;
     kvevict_view& view = out->view;
@@ -114,25 +78,60 @@ struct PagedCache::Layout {
     view.n_kv_heads = g.n_kv_heads;
     view.block_size = block_size;
     const auto add = [&](kvevict_dtype dtype, uint32_t head_dim,
-                         kvevict_role role, kvevict_plane* plane) {
-      *plane =
-          BlockPlane(dtype, head_dim, g.n_kv_heads, block_size, options.layout);
+                         kvevict_role role, kvevict_plane* plane,
+                         uint32_t group = 0) {
+      *plane = BlockPlane(dtype, head_dim, g.n_kv_heads,
+                          block_size / std::max(1u, group), options.layout);
       plane->role = role;
+      plane->group_tokens = group;
       plane->data = Add(static_cast<size_t>(plane->block_stride_bytes), n);
     };
     add(g.k_dtype, g.k_head_dim, KVEVICT_ROLE_NONE, &view.k);
     if (HasValues(g)) add(g.v_dtype, g.v_head_dim, KVEVICT_ROLE_NONE, &view.v);
     view.companions = out->numbers;
     ForEachNumber(g, options, [&](kvevict_role role) {
+      const bool of_keys =
+          role == KVEVICT_ROLE_KEY_SCALE || role == KVEVICT_ROLE_KEY_MINIMUM;
+      const uint32_t group = of_keys ? options.group_tokens : 0;
       add(options.number_dtype == 0 ? KVEVICT_DTYPE_F32 : options.number_dtype,
-          1, role, &out->numbers[view.n_companions++]);
+          group == 0 ? 1 : g.k_head_dim, role,
+          &out->numbers[view.n_companions++], group);
     });
+    if (most_recent > 0) AddRecent(options, most_recent, n_layers, out);
     out->n_layers = n_layers;
     out->n_blocks = out->n_free = static_cast<uint32_t>(n.value());
+  }
+  // The rows of a sequence that are not quantized, [n_kv_heads, most, head_dim].
+  void AddRecent(const kvevict_paged_cache_options& options, uint32_t most,
+                 uint32_t n_layers, Group* out) {
+    const kvevict_view& view = out->view;
+    CheckedSize n_bytes(0);
+    const auto add = [&](const kvevict_plane& rows, kvevict_role role,
+                         kvevict_plane* plane) {
+      plane->role = role;
+      plane->dtype =
+          options.recent_dtype == 0 ? KVEVICT_DTYPE_F32 : options.recent_dtype;
+      plane->head_dim = rows.head_dim;
+      const size_t row = RowBytes(*plane);
+      plane->token_stride_bytes = static_cast<int64_t>(row);
+      plane->head_stride_bytes = plane->token_stride_bytes * most;
+      plane->data = n_bytes.value();
+      const CheckedSize n_rows = CheckedSize(most) * view.n_kv_heads;
+      n_bytes = (n_bytes + n_rows * row).AlignUp(kRecentAlignment);
+    };
+    add(view.k, KVEVICT_ROLE_KEY_RECENT, &out->recent[0]);
+    if (view.v.head_dim > 0) {
+      add(view.v, KVEVICT_ROLE_VALUE_RECENT, &out->recent[1]);
+    }
+    out->recent_bytes = n_bytes.value();
+    recent_bytes = recent_bytes + n_bytes * CheckedSize(n_layers);
   }
   Status Check() const {
     if (!bytes.ok()) {
       return InvalidArgument("blocks: more bytes than size_t holds");
+    }
+    if (!recent_bytes.ok()) {
+      return InvalidArgument("recent rows: more bytes than size_t holds");
     }
     return Status();
   }
@@ -159,7 +158,7 @@ void ForEachKind(const Plan& plan, const Visit& visit) {
 
 Status CheckBlocks(const Plan& plan,
                    const kvevict_paged_cache_options& options) {
-  KV_RETURN_IF_ERROR(CheckOptions(plan, options));
+  KV_RETURN_IF_ERROR(CheckPagedOptions(plan, options));
   Status status;
   ForEachKind(plan, [&](uint32_t l, uint32_t n_layers) {
     const uint64_t n = uint64_t{n_layers} * options.n_blocks;
@@ -181,7 +180,8 @@ Status PagedCache::FindBytes(const Plan& plan,
   Layout layout;
   ForEachKind(plan, [&](uint32_t l, uint32_t n_layers) {
     Group group{};
-    layout.AddGroup(plan.layer(l).geometry, n_layers, options, &group);
+    layout.AddGroup(plan.layer(l).geometry, n_layers, options,
+                    MostRecent(plan, options), &group);
   });
   KV_RETURN_IF_ERROR(layout.Check());
   *out = layout.bytes.value();
@@ -226,10 +226,13 @@ Status PagedCache::Allocate(const kvevict_paged_cache_options& options) {
   uint32_t n_groups = 0;
   ForEachKind(plan(), [&](uint32_t, uint32_t) { ++n_groups; });
   KV_RETURN_IF_ERROR(groups_.Allocate("pools", CheckedSize(n_groups)));
+  least_recent_ = options.recent_tokens;
+  most_recent_ = MostRecent(plan(), options);
   Layout layout;
   n_groups = 0;
   ForEachKind(plan(), [&](uint32_t l, uint32_t n) {
-    layout.AddGroup(plan().layer(l).geometry, n, options, &groups_[n_groups]);
+    layout.AddGroup(plan().layer(l).geometry, n, options, most_recent_,
+                    &groups_[n_groups]);
     for (uint32_t other = l; other < n_layers; ++other) {
       if (HaveLikeRows(plan().layer(l).geometry,
                        plan().layer(other).geometry)) {
@@ -240,6 +243,7 @@ Status PagedCache::Allocate(const kvevict_paged_cache_options& options) {
   });
   block_size_ = groups_[0].view.block_size;
   n_bytes_ = layout.bytes.value();
+  recent_bytes_ = layout.recent_bytes.value();
 
   KV_RETURN_IF_ERROR(free_.AllocateUncleared("free blocks", layout.n_blocks));
   KV_RETURN_IF_ERROR(holders_.Allocate("blocks", layout.n_blocks));
@@ -284,14 +288,6 @@ void PagedCache::Unref() const {
   context.Free(self, sizeof(*self), alignof(PagedCache));
 }
 
-bool PagedCache::IsApart(const kvevict_plane& plane, uint32_t n_heads,
-                         uint32_t n_rows) const {
-  if (!IsPresent(plane) || n_rows == 0) return true;
-  const Extent rows(PlaneAxes(plane, n_heads, n_rows));
-  const auto begin = reinterpret_cast<uint64_t>(memory_);
-  return rows.end <= begin || rows.begin >= Wide{begin} + n_bytes_;
-}
-
 void PagedCache::FillUsage(kvevict_paged_cache_usage* out) const {
   const Lock lock(*this);
   out->n_sequences = n_sequences_;
@@ -302,7 +298,9 @@ void PagedCache::FillUsage(kvevict_paged_cache_usage* out) const {
       block_bytes += n_bytes;
     });
     const kvevict_view& view = group.view;
-    out->f32_bytes += uint64_t{group.n_blocks} * view.block_size *
+    const uint64_t n_recent =
+        uint64_t{n_sequences_} * group.n_layers * most_recent_;
+    out->f32_bytes += (uint64_t{group.n_blocks} * view.block_size + n_recent) *
                       view.n_kv_heads * sizeof(float) *
                       (view.k.head_dim + view.v.head_dim);
     out->n_blocks += group.n_blocks;
@@ -311,6 +309,8 @@ void PagedCache::FillUsage(kvevict_paged_cache_usage* out) const {
     out->bytes += group.n_blocks * block_bytes;
     out->bytes_in_use += (group.n_blocks - group.n_free) * block_bytes;
   }
+  out->bytes += n_sequences_ * recent_bytes_;
+  out->bytes_in_use += n_sequences_ * recent_bytes_;
 }
 
 PagedCache::Lock::Lock(const PagedCache& cache) : lock_(cache.mutex_) {

@@ -23,6 +23,10 @@ class PagedCache {
     // Of a sequence's layer, but for its table. Blocks of a plane lie end to end.
     kvevict_view view;
     kvevict_plane numbers[4];  // its companions: scales and minima
+    // K and V of recent rows, behind the first of a sequence's layer; 0 where all rows
+    // are in blocks.
+    kvevict_plane recent[2];
+    size_t recent_bytes;  // of a sequence's layer
     uint32_t n_layers;
     uint32_t n_blocks;
     uint32_t n_free;
@@ -46,6 +50,15 @@ class PagedCache {
   const Plan& plan() const { return *plan_; }
   const Context& context() const { return plan_->context(); }
   uint32_t block_size() const { return block_size_; }
+  // Rows of a sequence's layer that are not quantized, at most.
+  uint32_t most_recent() const { return most_recent_; }
+  // Of n_slots, of which so many are in blocks, those that belong there.
+  uint32_t CodedOf(uint32_t n_coded, uint32_t n_slots) const {
+    if (most_recent_ == 0) return n_slots;
+    if (n_slots - n_coded <= most_recent_) return n_coded;
+    const uint32_t n = n_slots - least_recent_;
+    return n - n % block_size_;
+  }
   uint32_t BlocksFor(uint32_t n_slots) const {
     return n_slots / block_size_ + (n_slots % block_size_ != 0);
   }
@@ -59,9 +72,10 @@ class PagedCache {
   Group& GroupOf(uint32_t layer) const { return groups_[group_of_[layer]]; }
   // 0, 1, ... up to max_tokens; memory of the device.
   int32_t* slots() const { return slots_.data(); }
-  // Whether a plane of so many rows lies apart from the blocks.
-  bool IsApart(const kvevict_plane& plane, uint32_t n_heads,
-               uint32_t n_rows) const;
+  const uint8_t* memory() const { return memory_; }
+  size_t n_bytes() const { return n_bytes_; }
+  // Of the recent rows of a sequence.
+  size_t recent_bytes() const { return recent_bytes_; }
   void FillUsage(kvevict_paged_cache_usage* out) const;
 
   // Holds the lock; nothing is wanted when it begins.
@@ -91,6 +105,8 @@ class PagedCache {
 
   const Retained<Plan> plan_;
   uint32_t block_size_ = 0;
+  uint32_t least_recent_ = 0;
+  uint32_t most_recent_ = 0;
   Array<Group> groups_;
   Array<uint32_t> group_of_;  // [n_layers]
   Array<int32_t> free_;       // of all groups
@@ -98,6 +114,7 @@ class PagedCache {
   DeviceArray<uint8_t> own_memory_;
   const uint8_t* memory_ = nullptr;
   size_t n_bytes_ = 0;
+  size_t recent_bytes_ = 0;
   DeviceArray<int32_t> slots_;
   mutable std::mutex mutex_;
   mutable uint32_t n_sequences_ = 0;

@@ -1,11 +1,7 @@
 #include "core/paged_sequence.h"
 
 #include <algorithm>
-#include <cstring>
 
-#include "core/dtype.h"
-#include "core/extent.h"
-#include "core/row_change.h"
 #include "core/view.h"
 
 namespace kvevict {
@@ -15,6 +11,9 @@ PagedSequence::PagedSequence(const PagedCache& cache)
       tables_(cache.context()),
       replaced_(cache.context()),
       device_tables_(cache.context()),
+      recent_(cache.context()),
+      companions_(cache.context()),
+      n_recent_(cache.context()),
       lengths_(cache.context()) {}
 
 Status PagedSequence::Create(const PagedCache& cache, PagedSequence** out) {
@@ -30,6 +29,7 @@ Status PagedSequence::Create(const PagedCache& cache, PagedSequence** out) {
   if (status.ok() && !context.backend().on_host) {
     status = sequence->device_tables_.AllocateUncleared("block tables", n);
   }
+  if (status.ok()) status = sequence->AllocateRecent();
   // Last: what has lengths is counted.
   if (status.ok()) {
     status = sequence->lengths_.Allocate("lengths", CheckedSize(n_layers));
@@ -45,6 +45,27 @@ Status PagedSequence::Create(const PagedCache& cache, PagedSequence** out) {
   return Status();
 }
 
+Status PagedSequence::AllocateRecent() {
+  const CheckedSize n(n_layers());
+  KV_RETURN_IF_ERROR(n_recent_.Allocate("lengths", n));
+  if (cache_->most_recent() == 0) return Status();
+  KV_RETURN_IF_ERROR(
+      companions_.Allocate("companions", n * CheckedSize(kMostCompanions)));
+  KV_RETURN_IF_ERROR(recent_.AllocateUncleared(
+      "recent rows", CheckedSize(cache_->recent_bytes())));
+  auto begin = reinterpret_cast<uint64_t>(recent_.data());
+  for (uint32_t l = 0; l < n_layers(); ++l) {
+    const PagedCache::Group& group = cache_->GroupOf(l);
+    kvevict_plane* const recent =
+        std::copy_n(group.numbers, group.view.n_companions,
+                    &companions_[size_t{l} * kMostCompanions]);
+    std::copy_n(group.recent, NRecentPlanes(l), recent);
+    for (uint32_t i = 0; i < NRecentPlanes(l); ++i) recent[i].data += begin;
+    begin += group.recent_bytes;
+  }
+  return Status();
+}
+
 PagedSequence::~PagedSequence() {
   if (lengths_.size() == 0) return;
   for (uint32_t l = 0; l < n_layers(); ++l) Shrink(l, 0);
@@ -57,19 +78,44 @@ void PagedSequence::Destroy() {
   DeleteObject(alive->context(), this);
 }
 
+uint32_t PagedSequence::NRecentPlanes(uint32_t layer) const {
+  return IsPresent(cache_->GroupOf(layer).view.v) ? 2 : 1;
+}
+
 kvevict_view PagedSequence::View(uint32_t layer) const {
+  kvevict_view view = CodedView(layer);
+  if (companions_.size() == 0) return view;
+  view.companions = &companions_[size_t{layer} * kMostCompanions];
+  view.n_companions += NRecentPlanes(layer);
+  view.first_recent = NCoded(layer);
+  return view;
+}
+
+kvevict_view PagedSequence::RecentView(uint32_t layer) const {
+  const kvevict_view& coded = cache_->GroupOf(layer).view;
+  const kvevict_plane* const recent =
+      &companions_[size_t{layer} * kMostCompanions + coded.n_companions];
+  kvevict_view view = KVEVICT_VIEW_INIT;
+  view.n_kv_heads = coded.n_kv_heads;
+  view.k = recent[0];
+  if (NRecentPlanes(layer) > 1) view.v = recent[1];
+  view.k.role = view.v.role = KVEVICT_ROLE_NONE;
+  return view;
+}
+
+kvevict_view PagedSequence::CodedView(uint32_t layer) const {
   kvevict_view view = cache_->GroupOf(layer).view;
   const int32_t* const tables =
       device_tables_.data() != nullptr ? device_tables_.data() : tables_.data();
   view.block_table = tables + size_t{layer} * table_stride_;
-  view.block_table_len = cache_->BlocksFor(lengths_[layer]);
+  view.block_table_len = cache_->BlocksFor(NCoded(layer));
   return view;
 }
 
 uint32_t PagedSequence::CountShared(uint32_t layer) const {
   const PagedCache::Lock lock(*cache_);
   if (cache_->GroupOf(layer).n_shared == 0) return 0;
-  uint32_t n = cache_->BlocksFor(lengths_[layer]);
+  uint32_t n = cache_->BlocksFor(NCoded(layer));
   while (n > 0 && !cache_->IsShared(layer, Table(layer)[n - 1])) --n;
   return n;
 }
@@ -94,14 +140,22 @@ Status PagedSequence::Fork(Stream stream, PagedSequence** out) const {
   {
     const PagedCache::Lock lock(*cache_);
     for (uint32_t l = 0; l < n_layers(); ++l) {
-      const uint32_t n = cache_->BlocksFor(lengths_[l]);
+      const uint32_t n = cache_->BlocksFor(NCoded(l));
       for (uint32_t b = 0; b < n; ++b) cache_->Share(l, Table(l)[b]);
       std::copy_n(Table(l), n, fork->Table(l));
       fork->lengths_[l] = lengths_[l];
+      fork->n_recent_[l] = n_recent_[l];
       cache_->CountSlots(lengths_[l]);
     }
   }
-  if (Status status = fork->ShowTables(stream); !status.ok()) {
+  Status status = fork->ShowTables(stream);
+  if (status.ok() && recent_.data() != nullptr) {
+    const Context& context = cache_->context();
+    status =
+        context.backend().copy(context, stream, recent_.data(),
+                               cache_->recent_bytes(), fork->recent_.data());
+  }
+  if (!status.ok()) {
     fork->Destroy();
     return status;
   }
@@ -111,13 +165,26 @@ Status PagedSequence::Fork(Stream stream, PagedSequence** out) const {
 
 void PagedSequence::Shrink(uint32_t layer, uint32_t n_slots) {
   if (n_slots >= lengths_[layer]) return;
+  const uint32_t n_coded = std::min(n_slots, NCoded(layer));
+  ShrinkTo(layer, n_coded, n_slots - n_coded);
+}
+
+void PagedSequence::ShrinkBeforeRecent(uint32_t layer, uint32_t n_slots) {
+  if (n_slots >= lengths_[layer]) return;
+  ShrinkTo(layer, n_slots - n_recent_[layer], n_recent_[layer]);
+}
+
+void PagedSequence::ShrinkTo(uint32_t layer, uint32_t n_coded,
+                             uint32_t n_recent) {
   const PagedCache::Lock lock(*cache_);
-  for (uint32_t b = cache_->BlocksFor(n_slots);
-       b < cache_->BlocksFor(lengths_[layer]); ++b) {
+  for (uint32_t b = cache_->BlocksFor(n_coded);
+       b < cache_->BlocksFor(NCoded(layer)); ++b) {
     cache_->Release(layer, Table(layer)[b]);
   }
+  const uint32_t n_slots = n_coded + n_recent;
   cache_->CountSlots(int64_t{n_slots} - lengths_[layer]);
   lengths_[layer] = n_slots;
+  n_recent_[layer] = n_recent;
 }
 
 // ---- Blocks of its own ----
@@ -133,7 +200,7 @@ void PagedSequence::ForEachReplaced(const Visit& visit) const {
 }
 
 void PagedSequence::WantOwn(uint32_t layer, uint32_t begin, uint32_t end) {
-  const uint32_t end_block = cache_->BlocksFor(std::min(end, lengths_[layer]));
+  const uint32_t end_block = cache_->BlocksFor(std::min(end, NCoded(layer)));
   for (uint32_t b = begin / cache_->block_size(); b < end_block; ++b) {
     int32_t& replaced = replaced_[size_t{layer} * table_stride_ + b];
     if (replaced != kNone || !cache_->IsShared(layer, Table(layer)[b])) {
@@ -223,6 +290,19 @@ Status PagedSequence::Own(uint32_t first_slot, Stream stream) {
       stream);
 }
 
+Status PagedSequence::OwnBlocksOf(std::span<const PagedRows> rows,
+                                  Stream stream) {
+  return Replace(
+      [&] {
+        for (const PagedRows& one : rows) {
+          if (one.n_tokens == 0 || one.first_slot >= NCoded(one.layer))
+            continue;
+          WantOwn(one.layer, one.first_slot, one.first_slot + one.n_tokens);
+        }
+      },
+      stream);
+}
+
 Status PagedSequence::Append(uint32_t n_tokens, Stream stream) {
   const uint32_t most = cache_->plan().max_tokens();
   for (uint32_t l = 0; l < n_layers(); ++l) {
@@ -232,17 +312,22 @@ Status PagedSequence::Append(uint32_t n_tokens, Stream stream) {
         lengths_[l], cache_->plan().layer(l).number, most);
   }
   if (n_tokens == 0) return Status();
+  const auto n_coded = [&](uint32_t l) {  // afterwards
+    return cache_->CodedOf(NCoded(l), lengths_[l] + n_tokens);
+  };
+  const auto n_blocks = [&](uint32_t l) {
+    return cache_->BlocksFor(NCoded(l));
+  };
+  const auto n_after = [&](uint32_t l) {
+    return cache_->BlocksFor(n_coded(l));
+  };
+  const int64_t n_slots = int64_t{n_layers()} * n_tokens;
   bool has_grown = false;
   {
     const PagedCache::Lock lock(*cache_);
-    const auto n_blocks = [&](uint32_t l) {
-      return cache_->BlocksFor(lengths_[l]);
-    };
-    const auto n_after = [&](uint32_t l) {
-      return cache_->BlocksFor(lengths_[l] + n_tokens);
-    };
     for (uint32_t l = 0; l < n_layers(); ++l) {
-      WantOwn(l, lengths_[l], lengths_[l]);
+      if (n_coded(l) == NCoded(l)) continue;
+      WantOwn(l, NCoded(l), NCoded(l));
       cache_->Want(l, n_after(l) - n_blocks(l));
     }
     if (Status status = cache_->CheckWanted(); !status.ok()) {
@@ -255,194 +340,27 @@ Status PagedSequence::Append(uint32_t n_tokens, Stream stream) {
         Table(l)[b] = cache_->Take(l);
         has_grown = true;
       }
-      lengths_[l] += n_tokens;
-      cache_->CountSlots(n_tokens);
     }
+    cache_->CountSlots(n_slots);
   }
   Status status = CopyTaken(stream, has_grown);
-  if (status.ok()) return status;
-  for (uint32_t l = 0; l < n_layers(); ++l) Shrink(l, lengths_[l] - n_tokens);
-  return status;
-}
-
-// ---- Rows ----
-
-namespace {
-
-kvevict_view ViewOf(const PagedRows& rows, uint32_t n_kv_heads) {
-  kvevict_view view = KVEVICT_VIEW_INIT;
-  view.n_kv_heads = n_kv_heads;
-  view.k = rows.k;
-  view.v = rows.v;
-  return view;
-}
-
-// Of numbers that stand for themselves.
-bool IsPlain(const kvevict_plane& plane) {
-  return InfoOf(static_cast<DType>(plane.dtype)).is_plain();
-}
-
-// A sequence's view without the planes that the rows lack, nor their numbers.
-struct PartOfView {
-  kvevict_view view;
-  kvevict_plane numbers[4];
-
-  PartOfView(const kvevict_view& all, const PagedRows& rows) : view(all) {
-    const RowChange lacks = {!IsPresent(rows.k), !IsPresent(rows.v)};
-    if (lacks.k) view.k = kvevict_plane{};
-    if (lacks.v) view.v = kvevict_plane{};
-    view.companions = numbers;
-    view.n_companions = 0;
-    for (uint32_t i = 0; i < all.n_companions; ++i) {
-      if (lacks.Covers(all.companions[i])) continue;
-      numbers[view.n_companions++] = all.companions[i];
+  for (uint32_t l = 0; status.ok() && l < n_layers(); ++l) {
+    status = Quantize(l, n_coded(l), stream);
+  }
+  if (!status.ok()) {
+    const PagedCache::Lock lock(*cache_);
+    for (uint32_t l = 0; l < n_layers(); ++l) {
+      for (uint32_t b = n_blocks(l); b < n_after(l); ++b) {
+        cache_->Release(l, Table(l)[b]);
+      }
     }
+    cache_->CountSlots(-n_slots);
+    return status;
   }
-  PartOfView(const PartOfView&) = delete;
-};
-
-// Where a packed row is, of a cache in contiguous memory or in blocks by id.
-uint8_t* RowAt(const kvevict_view& view, const kvevict_plane& plane,
-               uint32_t head, uint32_t slot) {
-  int64_t at = head * plane.head_stride_bytes;
-  if (view.block_size == 0) {
-    at += slot * plane.token_stride_bytes;
-  } else {
-    const uint32_t block = slot / view.block_size;
-    at += view.block_table[block] * plane.block_stride_bytes +
-          int64_t{slot - block * view.block_size} * plane.token_stride_bytes;
-  }
-  return reinterpret_cast<uint8_t*>(plane.data + static_cast<uint64_t>(at));
-}
-
-// Slots of one cache that are copied to those of another.
-struct CopiedRows {
-  const kvevict_view& from;
-  uint32_t first;
-  uint32_t n;
-  const kvevict_view& to;
-  uint32_t to_first;
-};
-
-// Steps of decoding copy a row or two of each head, which is done before an operation
-// has begun.
-constexpr uint32_t kFewRows = 4;
-
-bool AreFew(const CopiedRows& rows) {
-  const auto is_packed = [](const kvevict_plane& plane) {
-    return !IsPresent(plane) || PieceBytes(plane) == RowBytes(plane);
-  };
-  return rows.n <= kFewRows && is_packed(rows.from.k) &&
-         is_packed(rows.from.v) && is_packed(rows.to.k) && is_packed(rows.to.v);
-}
-
-void CopyFew(const CopiedRows& rows, const kvevict_plane& from,
-             const kvevict_plane& to) {
-  if (!IsPresent(from)) return;
-  const uint32_t n_bytes = RowBytes(from);
-  for (uint32_t i = 0; i < rows.n; ++i) {
-    for (uint32_t head = 0; head < rows.from.n_kv_heads; ++head) {
-      std::memcpy(RowAt(rows.to, to, head, rows.to_first + i),
-                  RowAt(rows.from, from, head, rows.first + i), n_bytes);
-    }
-  }
-}
-
-Status CopyRows(const PagedCache& cache, const CopiedRows& rows,
-                Stream stream) {
-  const Context& context = cache.context();
-  const Backend& backend = context.backend();
-  const RowChange change = ChangeOf(rows.from, rows.to);
-  if (backend.on_host && !change.any() && AreFew(rows)) {
-    CopyFew(rows, rows.from.k, rows.to.k);
-    CopyFew(rows, rows.from.v, rows.to.v);
-    return Status();
-  }
-  MoveJob job;
-  job.view = &rows.from;
-  job.tokens = rows.first + rows.n;
-  job.keep = KeepLists::Packed(cache.slots() + rows.first, 1, rows.n);
-  job.first_slot = rows.to_first;
-  job.destination = &rows.to;
-  job.change = change;
-  const Jobs<MoveJob> jobs(job);
-  KV_RETURN_IF_ERROR(backend.compact(context, stream, {jobs, {}}));
-  return change.any() ? backend.requantize(context, stream, {jobs}) : Status();
-}
-
-}  // namespace
-
-Status PagedSequence::CheckRows(const PagedRows& rows, Stream stream) const {
-  kvevict_layer_geometry g = cache_->plan().layer(rows.layer).geometry;
-  const uint32_t held = lengths_[rows.layer];
-  if (rows.first_slot > held || rows.n_tokens > held - rows.first_slot) {
-    return InvalidArgument("first_slot %u + n_tokens %u > %u slots held",
-                           rows.first_slot, rows.n_tokens, held);
-  }
-  const kvevict_view view = ViewOf(rows, g.n_kv_heads);
-  KV_RETURN_IF_ERROR(ValidateView(view, rows.n_tokens, true));
-  // What stands for itself is stored anew.
-  if (IsPlain(rows.k)) g.k_dtype = rows.k.dtype;
-  if (IsPlain(rows.v)) g.v_dtype = rows.v.dtype;
-  KV_RETURN_IF_ERROR(MatchGeometry(view, g));
-  if (IsPresent(rows.v) && !HasValues(g)) {
-    return InvalidArgument("v.data is not 0, but the geometry has no values");
-  }
-  if (!cache_->IsApart(rows.k, g.n_kv_heads, rows.n_tokens) ||
-      !cache_->IsApart(rows.v, g.n_kv_heads, rows.n_tokens)) {
-    return InvalidArgument("rows overlap the cache's blocks");
-  }
-  const PartOfView part(View(rows.layer), rows);
-  MoveJob job;
-  job.view = &view;
-  job.destination = &part.view;
-  job.change = ChangeOf(view, part.view);
-  KV_RETURN_IF_ERROR(CheckScales(view, job.change.k, job.change.v));
-  const Backend& backend = cache_->context().backend();
-  if (!job.change.any() || backend.check_requantizing == nullptr) {
-    return Status();
-  }
-  return backend.check_requantizing(cache_->context(), stream,
-                                    Jobs<MoveJob>(job));
-}
-
-Status PagedSequence::Write(std::span<const PagedRows> rows, Stream stream) {
-  for (size_t i = 0; i < rows.size(); ++i) {
-    Status status = CheckRows(rows[i], stream);
-    if (!status.ok()) return Prefixed(status, "rows[%zu]: ", i);
-  }
-  KV_RETURN_IF_ERROR(Replace(
-      [&] {
-        for (const PagedRows& one : rows) {
-          if (one.n_tokens == 0) continue;
-          WantOwn(one.layer, one.first_slot, one.first_slot + one.n_tokens);
-        }
-      },
-      stream));
-  for (const PagedRows& one : rows) {
-    if (one.n_tokens == 0) continue;
-    const PartOfView part(View(one.layer), one);
-    KV_RETURN_IF_ERROR(CopyRows(*cache_,
-                                {ViewOf(one, part.view.n_kv_heads), 0,
-                                 one.n_tokens, part.view, one.first_slot},
-                                stream));
-  }
-  return Status();
-}
-
-Status PagedSequence::Read(std::span<const PagedRows> rows,
-                           Stream stream) const {
-  for (size_t i = 0; i < rows.size(); ++i) {
-    Status status = CheckRows(rows[i], stream);
-    if (!status.ok()) return Prefixed(status, "rows[%zu]: ", i);
-  }
-  for (const PagedRows& one : rows) {
-    if (one.n_tokens == 0) continue;
-    const PartOfView part(View(one.layer), one);
-    KV_RETURN_IF_ERROR(CopyRows(*cache_,
-                                {part.view, one.first_slot, one.n_tokens,
-                                 ViewOf(one, part.view.n_kv_heads), 0},
-                                stream));
+  for (uint32_t l = 0; l < n_layers(); ++l) {
+    const uint32_t n = n_coded(l);
+    lengths_[l] += n_tokens;
+    n_recent_[l] = lengths_[l] - n;
   }
   return Status();
 }

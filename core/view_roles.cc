@@ -26,8 +26,6 @@ constexpr RoleInfo kRoles[] = {
     {"value_recent", "v", &kvevict_view::v, RoleInfo::kRecent},
 };
 
-constexpr uint64_t kMostGroupTokens = 256;
-
 // Of a companion whose rows are as long as those that it goes with, end to end.
 Status CheckRowsOf(const RoleInfo& role, const kvevict_plane& plane,
                    const kvevict_plane& rows) {
@@ -56,8 +54,8 @@ Status CheckTokenGroups(const kvevict_view& view, const RoleInfo& role,
                            role.rows_name, info.name);
   }
   if (n > kMostGroupTokens) {
-    return InvalidArgument("companion.group_tokens %llu > %llu", n,
-                           static_cast<unsigned long long>(kMostGroupTokens));
+    return InvalidArgument("companion.group_tokens %llu > %u", n,
+                           kMostGroupTokens);
   }
   if (view.ring_slots != 0 ||
       (view.block_size != 0 && view.block_size % n != 0)) {

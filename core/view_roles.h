@@ -8,6 +8,8 @@
 
 namespace kvevict {
 
+inline constexpr uint32_t kMostGroupTokens = 256;
+
 // Checks companion i, a valid plane, as what its role says that it is.
 Status CheckRole(const kvevict_view& view, uint32_t i);
 

@@ -9,7 +9,7 @@ import (
 // PagedCacheOptions says how to make a paged cache.
 type PagedCacheOptions struct {
 	Blocks    int // for each layer; layers that are alike share theirs
-	BlockSize int // tokens; 0: 16
+	BlockSize int // tokens; 0: GroupTokens, or 16 without
 	Layout    BlockLayout
 	// Memory for the blocks, Plan.PagedCacheBytes or more, aligned to 256; the zero Memory: the context
 	// allocates.
@@ -17,17 +17,27 @@ type PagedCacheOptions struct {
 	// NumberDType is that of the scales and minima that blocks have for each row of DTypeU8, DTypeI8, DTypeU4
 	// and DTypeU4Halves; zero: DTypeF32. Rows of fp8 have a scale if it is not zero.
 	NumberDType DType
+	// GroupTokens is how many tokens share the scales and minima of keys, one per element; 0: keys have
+	// theirs per token. CPU only.
+	GroupTokens int
+	// RecentTokens is how many last rows of a sequence are not quantized, at least. CPU only.
+	RecentTokens int
+	// RecentDType is that of those rows: DTypeF32, DTypeF16 or DTypeBF16; zero: DTypeF32.
+	RecentDType DType
 }
 
 func (o *PagedCacheOptions) native(device Device) (n native.PagedCacheOptions, err error) {
 	n = native.PagedCacheOptions{
-		StructSize:  uint32(unsafe.Sizeof(n)),
-		NBlocks:     count(&err, "Blocks", o.Blocks),
-		BlockSize:   count(&err, "BlockSize", o.BlockSize),
-		Layout:      int32(o.Layout),
-		Memory:      uintptr(o.Memory.address),
-		MemoryBytes: o.Memory.bytes,
-		NumberDType: int32(o.NumberDType),
+		StructSize:   uint32(unsafe.Sizeof(n)),
+		NBlocks:      count(&err, "Blocks", o.Blocks),
+		BlockSize:    count(&err, "BlockSize", o.BlockSize),
+		Layout:       int32(o.Layout),
+		Memory:       uintptr(o.Memory.address),
+		MemoryBytes:  o.Memory.bytes,
+		NumberDType:  int32(o.NumberDType),
+		GroupTokens:  count(&err, "GroupTokens", o.GroupTokens),
+		RecentTokens: count(&err, "RecentTokens", o.RecentTokens),
+		RecentDType:  int32(o.RecentDType),
 	}
 	if err == nil {
 		err = o.Memory.on(device, "Memory")
@@ -89,9 +99,9 @@ type PagedCacheUsage struct {
 	Free       uint64 // of them, that nobody holds
 	Shared     uint64 // that several sequences hold
 	Slots      uint64 // rows of all layers that sequences hold, each for itself
-	Bytes      uint64 // of all blocks
-	BytesInUse uint64 // of those that are not free
-	F32Bytes   uint64 // of all blocks if their rows were f32
+	Bytes      uint64 // of all blocks, and of what sequences have for recent rows
+	BytesInUse uint64 // without the blocks that are free
+	F32Bytes   uint64 // as Bytes if all rows were f32
 }
 
 // Usage counts blocks.

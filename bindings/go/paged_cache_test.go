@@ -309,6 +309,58 @@ func TestPagedViewsAreThoseThatCallsTake(t *testing.T) {
 	same(t, uint64(2*(20-3)), p.usage(t).Free)
 }
 
+// TestPagedLastRowsAreNotQuantized: as KIVI has them, keys in groups and the last rows in f16.
+func TestPagedLastRowsAreNotQuantized(t *testing.T) {
+	layer := smallLayer
+	layer.KDType, layer.VDType = DTypeU8, DTypeU8
+	policy, err := ParsePolicy("knorm:budget=12,sink=1")
+	must(t, err)
+	plan := planOf(t, newContext(t, nil), policy,
+		Geometry{Layers: pagedLayers, MaxTokens: pagedTokens, Each: []LayerGeometry{layer}})
+	options := PagedCacheOptions{Blocks: 10, GroupTokens: 4, RecentTokens: 3, RecentDType: DTypeF16}
+	cache, err := plan.NewPagedCache(options)
+	must(t, err)
+	defer cache.Close()
+	empty, err := cache.Usage()
+	must(t, err)
+	cached, err := cache.NewSequence()
+	must(t, err)
+	defer cached.Close()
+	usage, err := cache.Usage()
+	must(t, err)
+	same(t, empty.Bytes+pagedLayers*(3+4-1)*2*row*2, usage.Bytes)
+	given, got := make([]float32, 20*row), make([]float32, 20*row)
+	for i := range given {
+		given[i] = float32(i/row) + float32(i%7)/8
+	}
+	k, v, out := rows(given, kvHeads), rows(append([]float32(nil), given...), kvHeads), rows(got, kvHeads)
+	must(t, cached.Append(20, 0))
+	must(t, cached.Write([]PagedRows{{0, 0, 20, k, v}, {1, 0, 20, k, v}}, 0))
+	view, err := cached.View(1)
+	must(t, err)
+	must(t, view.Validate(20))
+	layout := view.Layout()
+	same(t, [3]int{16, 4, 6}, [3]int{layout.FirstRecent, layout.Companions[0].GroupTokens, len(layout.Companions)})
+	must(t, cached.Read([]PagedRows{{1, 0, 20, out, Plane{}}}, 0))
+	for i := range got {
+		if by := got[i] - given[i]; by*by > 16.0/255/255 || i >= 16*row && by != 0 {
+			t.Fatalf("element %d: %g is not %g", i, got[i], given[i])
+		}
+	}
+	sequence := newSequence(t, plan)
+	must(t, sequence.Append(20, 0))
+	_, err = cached.Evict(sequence, nil, newMemory(t)(plan.Workspace(OperationEvict, 0)), 0)
+	must(t, err)
+	view, err = cached.View(0)
+	must(t, err)
+	same(t, 8, view.Layout().FirstRecent)
+	options.GroupTokens, options.BlockSize = 3, 4
+	_, err = plan.NewPagedCache(options)
+	fails(t, err, StatusInvalidArgument, "group_tokens 3 does not divide block_size 4")
+	_, err = plan.NewPagedCache(PagedCacheOptions{Blocks: 1, RecentTokens: -1})
+	fails(t, err, StatusInvalidArgument, "RecentTokens -1")
+}
+
 func TestPagedErrorsSayWhatIsWrong(t *testing.T) {
 	p := newPool(t, PagedCacheOptions{Blocks: 4})
 	a := p.actor(t)

@@ -43,6 +43,7 @@ Status Eviction::Check() {
   KV_RETURN_IF_ERROR(CheckSignal());
   if (!LosesTokens()) return Status();
   if (HasChunks(policy_)) KV_RETURN_IF_ERROR(CheckMoveByRow("chunk"));
+  if (plan_.IsRagged()) KV_RETURN_IF_ERROR(CheckNoneRecent());
   if (plan_.merge().Merges()) KV_RETURN_IF_ERROR(CheckMerge());
   if (policy_.rotate != 0) KV_RETURN_IF_ERROR(CheckRotate());
   if (!HasDestinations()) KV_RETURN_IF_ERROR(CheckRegroup());
@@ -245,6 +246,19 @@ Status Eviction::CheckMoveByRow(const char* what) const {
     if (status.ok()) continue;
     return Prefixed(status, "%s: views[%u]: ", what,
                     plan_.layer(layer.layer).number);
+  }
+  return Status();
+}
+
+// Recent rows begin at one slot, which heads that keep different numbers do not share.
+Status Eviction::CheckNoneRecent() const {
+  for (const LayerEviction& layer : active_) {
+    const kvevict_view& view = views_[layer.layer];
+    if (HasDestinations() || FirstRecent(view) == UINT32_MAX) continue;
+    return InvalidArgument(
+        "views[%u]: companions: recent rows, but heads keep different numbers "
+        "of tokens",
+        plan_.layer(layer.layer).number);
   }
   return Status();
 }

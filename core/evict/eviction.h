@@ -91,6 +91,7 @@ class Eviction {
   void FindRescued(LayerOutcome* layer) const;
   void FindForced();
   Status CheckMoveByRow(const char* what) const;
+  Status CheckNoneRecent() const;
   Status CheckForcedFit(const LayerOutcome& layer) const;
   Status ShareOverChunks(const LayerOutcome& layer) const;
   Status CountProtected(const LayerOutcome& layer,

@@ -262,6 +262,47 @@ public class PagedCacheTests
         Assert.Equal(2 * (20 - 3), pool.Cache.Usage.Free);
     }
 
+    /// <summary>As KIVI has them: in f16 until they are no longer recent.</summary>
+    [Fact]
+    public void Last_rows_are_not_quantized_and_keys_are_in_groups()
+    {
+        using var context = new KvContext();
+        KvLayerGeometry layer = SmallModel.Layer with { KeyType = KvDType.U8, ValueType = KvDType.U8 };
+        using var plan = new KvPlan(context, new KvGeometry(Layers, layer, SmallModel.MaxTokens),
+                                    KvPolicy.Parse("knorm:budget=12,sink=1"));
+        var options = new KvPagedCacheOptions(10)
+        {
+            GroupTokens = 4, RecentTokens = 3, RecentDType = KvDType.F16,
+        };
+        using var cache = new KvPagedCache(plan, options);
+        long blocks = cache.Usage.Bytes;
+        using var cached = new KvPagedSequence(cache);
+        using var sequence = new KvSequence(plan);
+        Assert.Equal(blocks + Layers * (3 + 4 - 1) * 2 * Row * 2, cache.Usage.Bytes);
+        using var rows = new KvPinnedMemory<float>(20 * Row);
+        for (int i = 0; i < rows.Length; ++i) rows.Span[i] = i / Row + i % 7 / 8f;
+        using var values = new KvPinnedMemory<float>(20 * Row);
+        rows.Span.CopyTo(values.Span);
+        KvPlane k = KvPlane.TokenMajor(rows, KvHeads, Dim), v = KvPlane.TokenMajor(values, KvHeads, Dim);
+        cached.Append(20);
+        sequence.Append(20);
+        cached.Write([new(0, 0, 20, k, v), new(1, 0, 20, k, v)]);
+        KvView view = cached.View(1);
+        view.Validate(20);
+        Assert.Equal((16, 4, 6), (view.FirstRecent, view.Companions[0].GroupTokens, view.Companions.Count));
+        using var read = new KvPinnedMemory<float>(20 * Row);
+        cached.Read([new(1, 0, 20, KvPlane.TokenMajor(read, KvHeads, Dim))]);
+        for (int i = 0; i < read.Length; ++i)
+            Assert.True(Math.Abs(read.Span[i] - rows.Span[i]) <= (i < 16 * Row ? 4 / 255f : 0), $"element {i}");
+        using KvWorkspace workspace = plan.CreateWorkspace(KvOperation.Evict);
+        cached.Evict(sequence, workspace);
+        Assert.Equal((12, 8), (cached.Length(0), cached.View(0).FirstRecent));
+        KvEvictException e = Assert.Throws<KvEvictException>(
+            () => new KvPagedCache(plan, options with { GroupTokens = 3, BlockSize = 4 }));
+        Assert.Contains("group_tokens 3 does not divide block_size 4", e.Message);
+        Assert.Throws<ArgumentOutOfRangeException>(() => KvPagedCache.BytesFor(plan, options with { RecentTokens = -1 }));
+    }
+
     [Fact]
     public void Errors_say_what_is_wrong()
     {

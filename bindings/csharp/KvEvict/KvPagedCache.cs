@@ -4,7 +4,7 @@ namespace KvEvict;
 /// <param name="BlockCount">For each layer; layers that are alike share theirs.</param>
 public readonly record struct KvPagedCacheOptions(int BlockCount)
 {
-    /// <summary>Tokens per block; 0: 16.</summary>
+    /// <summary>Tokens per block; 0: <see cref="GroupTokens"/>, or 16 without.</summary>
     public int BlockSize { get; init; }
 
     /// <summary>How rows lie in a block.</summary>
@@ -21,6 +21,17 @@ public readonly record struct KvPagedCacheOptions(int BlockCount)
     /// </summary>
     public KvDType NumberDType { get; init; }
 
+    /// <summary>
+    /// How many tokens share the scales and minima of keys, one per element; 0: keys have theirs per token. CPU only.
+    /// </summary>
+    public int GroupTokens { get; init; }
+
+    /// <summary>How many last rows of a sequence are not quantized, at least. CPU only.</summary>
+    public int RecentTokens { get; init; }
+
+    /// <summary>Of those rows: f32, f16 or bf16. <see cref="KvDType.Opaque"/>: f32.</summary>
+    public KvDType RecentDType { get; init; }
+
     internal unsafe kvevict_paged_cache_options ToNative(ContextHandle context)
     {
         kvevict_paged_cache_options native;
@@ -31,6 +42,9 @@ public readonly record struct KvPagedCacheOptions(int BlockCount)
         native.memory = (void*)Memory.Resolve(context, nameof(Memory));
         native.memory_bytes = (nuint)Memory.Bytes;
         native.number_dtype = NumberDType;
+        native.group_tokens = Check.Count(GroupTokens, nameof(GroupTokens));
+        native.recent_tokens = Check.Count(RecentTokens, nameof(RecentTokens));
+        native.recent_dtype = RecentDType;
         return native;
     }
 }
@@ -41,9 +55,9 @@ public readonly record struct KvPagedCacheOptions(int BlockCount)
 /// <param name="Free">Blocks that nobody holds.</param>
 /// <param name="Shared">Blocks that several sequences hold.</param>
 /// <param name="Slots">Rows of all layers that sequences hold, each for itself.</param>
-/// <param name="Bytes">Of all blocks.</param>
-/// <param name="BytesInUse">Of those that are not free.</param>
-/// <param name="F32Bytes">Of all blocks if their rows were f32.</param>
+/// <param name="Bytes">Of all blocks, and of what sequences have for recent rows.</param>
+/// <param name="BytesInUse">Without the blocks that are free.</param>
+/// <param name="F32Bytes">As <paramref name="Bytes"/> if all rows were f32.</param>
 public readonly record struct KvPagedCacheUsage(
     int Sequences, long Blocks, long Free, long Shared, long Slots, long Bytes, long BytesInUse, long F32Bytes);
 

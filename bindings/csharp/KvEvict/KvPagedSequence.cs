@@ -136,6 +136,7 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
             Companions = companions,
             BlockSize = (int)native.block_size,
             BlockTable = new KvRegion((nint)native.block_table, (long)native.block_table_len * sizeof(int), this),
+            FirstRecent = (int)native.first_recent,
         };
     }
 
@@ -263,5 +264,6 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
         HeadStride = native.head_stride_bytes,
         BlockStride = native.block_stride_bytes,
         Role = native.role,
+        GroupTokens = (int)native.group_tokens,
     };
 }

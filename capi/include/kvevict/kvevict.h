@@ -3885,10 +3885,17 @@ KVEVICT_API kvevict_status kvevict_sequences_evict(
  * tokens to some of them. A sequence has a table per layer and is a
  * kvevict_view of it: for attention, for scoring, for any other call.
  *
+ * With group_tokens or recent_tokens it is a cache as KIVI has it,
+ * arXiv:2402.02750: keys may have their numbers per channel and group of
+ * tokens, and the last rows of a sequence are not quantized. Of each layer it
+ * holds recent_tokens of these, once it has so many, and fewer than block_size
+ * more, in memory of its own. When a block more would be there, whole blocks of
+ * the oldest ones are quantized; what is quantized stays so.
+ *
  * A fork shares its blocks, which are counted; who writes to a shared one gets
- * a copy of its own first. A call that needs more blocks than are free fails
- * with KVEVICT_ERROR_OUT_OF_MEMORY, names need and free, and has changed
- * nothing.
+ * a copy of its own first. Recent rows are copied. A call that needs more
+ * blocks than are free fails with KVEVICT_ERROR_OUT_OF_MEMORY, names need and
+ * free, and has changed nothing.
  *
  * Threads: a cache is locked within; of each sequence one call at a time.
  * Calls allocate nothing but where a name ends in _create or _fork. On CUDA
@@ -3921,7 +3928,8 @@ typedef struct kvevict_paged_cache_options {
   uint32_t struct_size;
   /** For each layer; together with those that are alike 1 .. 2^31 - 1. */
   uint32_t n_blocks;
-  uint32_t block_size; /**< Tokens, 1 .. 65536; 0: 16. */
+  /** Tokens, 1 .. 65536; 0: group_tokens, or 16 without. */
+  uint32_t block_size;
   kvevict_block_layout layout;
   /** Of the context's device, kvevict_paged_cache_bytes() or more, aligned to
    *  256, borrowed until the cache is gone; NULL: the context allocates. */
@@ -3931,13 +3939,24 @@ typedef struct kvevict_paged_cache_options {
    *  u4_halves: f32, f16 or bf16. 0: f32. Rows of fp8 have a scale if this is
    *  not 0. */
   kvevict_dtype number_dtype;
-  uint32_t reserved; /**< 0. */
+  /** How many tokens share the scales and minima of keys, one per element (see
+   *  kvevict_plane), 1 .. 256; values have theirs per token. Divides
+   *  block_size. Keys are u8, i8, u4 or u4_halves, values are quantized. CPU
+   *  only. 0: keys have theirs per token too. */
+  uint32_t group_tokens;
+  /** How many last rows are not quantized, at least, up to max_tokens. Keys and
+   *  values are quantized. CPU only. With 0 and groups, those that fill no
+   *  block are not; without groups all are. */
+  uint32_t recent_tokens;
+  /** Of those rows: f32, f16 or bf16. 0: f32. */
+  kvevict_dtype recent_dtype;
 } kvevict_paged_cache_options;
 
-#define KVEVICT_PAGED_CACHE_OPTIONS_INIT                               \
-  {                                                                    \
-    (uint32_t)sizeof(kvevict_paged_cache_options), 0, 0,               \
-        KVEVICT_BLOCK_LAYOUT_HEAD_MAJOR, 0, 0, KVEVICT_DTYPE_OPAQUE, 0 \
+#define KVEVICT_PAGED_CACHE_OPTIONS_INIT                                   \
+  {                                                                        \
+    (uint32_t)sizeof(kvevict_paged_cache_options), 0, 0,                   \
+        KVEVICT_BLOCK_LAYOUT_HEAD_MAJOR, 0, 0, KVEVICT_DTYPE_OPAQUE, 0, 0, \
+        KVEVICT_DTYPE_OPAQUE                                               \
   }
 
 /** Writes KVEVICT_PAGED_CACHE_OPTIONS_INIT.
@@ -3949,14 +3968,16 @@ KVEVICT_API kvevict_status kvevict_paged_cache_options_init(
     kvevict_paged_cache_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
- * What the blocks of all layers take.
+ * What the blocks of all layers take. Recent rows are not in it: each sequence
+ * allocates its own, (recent_tokens + block_size - 1, or max_tokens if that is
+ * less) * n_kv_heads rows of K and V per layer.
  *
  * @param[in]  plan       Non-NULL; of it the geometry counts.
  * @param[in]  options    Non-NULL.
  * @param[out] out_bytes  Non-NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also for more bytes than
  *         size_t holds; KVEVICT_ERROR_UNSUPPORTED (opaque rows, whose size a
- *         geometry does not say). Since: 0.1
+ *         geometry does not say; groups or recent rows on CUDA). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_paged_cache_bytes(
     const kvevict_plan* plan, const kvevict_paged_cache_options* options,
@@ -3995,10 +4016,11 @@ typedef struct kvevict_paged_cache_usage {
   uint64_t n_shared; /**< That several sequences hold. */
   /** Rows of all layers that sequences hold, each for itself. */
   uint64_t n_slots;
-  uint64_t bytes;        /**< Of all blocks. */
-  uint64_t bytes_in_use; /**< Of those that are not free. */
-  /** Of all blocks if their rows were f32: this by `bytes` is what quantized
-   *  rows save, scales and minima included. */
+  /** Of all blocks, and of what sequences have for recent rows. */
+  uint64_t bytes;
+  uint64_t bytes_in_use; /**< Without the blocks that are free. */
+  /** As `bytes` if all rows were f32: this by `bytes` is what quantized rows
+   *  save, scales and minima included. */
   uint64_t f32_bytes;
 } kvevict_paged_cache_usage;
 
@@ -4020,7 +4042,8 @@ kvevict_paged_cache_get_usage(const kvevict_paged_cache* cache,
  * @param[out] out_sequence  Non-NULL. Give its blocks back with
  *                           kvevict_paged_sequence_destroy().
  * @return KVEVICT_OK, KVEVICT_ERROR_INVALID_ARGUMENT,
- *         KVEVICT_ERROR_OUT_OF_MEMORY (its tables). Since: 0.1
+ *         KVEVICT_ERROR_OUT_OF_MEMORY (its tables, its recent rows).
+ *         Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_paged_sequence_create(
     kvevict_paged_cache* cache,
@@ -4055,6 +4078,10 @@ KVEVICT_API void kvevict_paged_sequence_destroy(
  * any content: the engine writes them through kvevict_paged_sequence_view(), or
  * kvevict_paged_sequence_write() does.
  *
+ * Recent rows that no longer are, since the new ones are behind them, are
+ * quantized by this call; of the new ones those before first_recent of the
+ * view, when they are written.
+ *
  * @param[in] sequence  Non-NULL.
  * @param[in] n_tokens  No layer may come to hold more than the plan's
  *                      max_tokens; 0 does nothing.
@@ -4068,7 +4095,7 @@ KVEVICT_API kvevict_status kvevict_paged_sequence_append(
 
 /**
  * Drops the last tokens of layers that hold more than so many; blocks that this
- * leaves empty are given back.
+ * leaves empty are given back. Recent rows go first.
  *
  * @param[in] sequence  Non-NULL.
  * @param[in] n_slots   What each layer holds at most from now on.
@@ -4080,7 +4107,8 @@ KVEVICT_API kvevict_status kvevict_paged_sequence_truncate(
 /**
  * Drops the last rows of each layer that a sequence of positions stores no
  * longer: behind kvevict_sequence_trim() or kvevict_sequence_reset(), or an
- * eviction by views.
+ * eviction by views. With recent rows kvevict_paged_evict() alone evicts: here
+ * they would go first.
  *
  * @param[in] sequence  Non-NULL.
  * @param[in] stored    Non-NULL, of a plan of the cache's geometry. Where its
@@ -4108,8 +4136,8 @@ KVEVICT_API kvevict_status kvevict_paged_sequence_length(
  * A layer's rows as a view, valid until a call changes the sequence. Blocks up
  * to the last one that others share are its n_shared_blocks: an engine does not
  * write to them either. kvevict_paged_sequence_own() makes them this one's. The
- * scales and minima of quantized rows are its companions, an array of the
- * cache's.
+ * scales and minima of quantized rows are its companions, and recent rows: an
+ * array of the cache's or the sequence's.
  *
  * @param[in]  sequence  Non-NULL.
  * @param[in]  layer     One with a full cache.
@@ -4163,7 +4191,10 @@ KVEVICT_API kvevict_status kvevict_paged_rows_init(
     kvevict_paged_rows* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
- * Copies rows into slots that layers hold.
+ * Copies rows into slots that layers hold. Keys that share numbers by groups of
+ * tokens are written in order: with those before them in their first group,
+ * which are stored anew, up to the end of a group or of all that have such
+ * numbers, or to recent rows.
  *
  * @param[in] sequence  Non-NULL.
  * @param[in] rows      [rows_len], structs of one struct_size; a layer may come
@@ -4220,7 +4251,8 @@ KVEVICT_API kvevict_status kvevict_paged_eviction_init(
  * is merged or turned. Then no row moves, and no block is copied or needed;
  * shared ones stay or are given up. Otherwise of blocks that others share only
  * those that survivors move to are copied, or all where rows are merged; the
- * others hold theirs unchanged.
+ * others hold theirs unchanged. Recent rows stay, groups are stored anew, and
+ * with either nothing goes by_table: see kvevict_sequence_evict().
  *
  * @param[in] items      [items_len], structs of one struct_size. Each layer of
  *                       `cached` has the rows that `sequence` stores; all are

@@ -220,7 +220,7 @@ void test_grouped_store(test_grouped* c, int v, uint32_t head, uint32_t first,
   const uint32_t end = test_grouped_coded(c, first + n);
   memcpy(test_grouped_row(c, v, head, first), from, n * dim * sizeof(float));
   for (uint32_t slot = first; slot < end;) {
-    if (v == 1 && !c->spec.groups_values) {
+    if (c->spec.group == 0 || (v == 1 && !c->spec.groups_values)) {
       StoreTogether(c, v, head, slot++, 1, 0, dim);
       continue;
     }

@@ -398,7 +398,7 @@ var (
 	_ [16]byte  = [unsafe.Offsetof(SequenceEviction{}.Views)]byte{}
 	_ [24]byte  = [unsafe.Offsetof(SequenceEviction{}.ViewsLen)]byte{}
 	_ [32]byte  = [unsafe.Offsetof(SequenceEviction{}.Options)]byte{}
-	_ [40]byte  = [unsafe.Sizeof(PagedCacheOptions{})]byte{}
+	_ [48]byte  = [unsafe.Sizeof(PagedCacheOptions{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(PagedCacheOptions{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(PagedCacheOptions{}.NBlocks)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(PagedCacheOptions{}.BlockSize)]byte{}
@@ -406,7 +406,9 @@ var (
 	_ [16]byte  = [unsafe.Offsetof(PagedCacheOptions{}.Memory)]byte{}
 	_ [24]byte  = [unsafe.Offsetof(PagedCacheOptions{}.MemoryBytes)]byte{}
 	_ [32]byte  = [unsafe.Offsetof(PagedCacheOptions{}.NumberDType)]byte{}
-	_ [36]byte  = [unsafe.Offsetof(PagedCacheOptions{}.Reserved)]byte{}
+	_ [36]byte  = [unsafe.Offsetof(PagedCacheOptions{}.GroupTokens)]byte{}
+	_ [40]byte  = [unsafe.Offsetof(PagedCacheOptions{}.RecentTokens)]byte{}
+	_ [44]byte  = [unsafe.Offsetof(PagedCacheOptions{}.RecentDType)]byte{}
 	_ [64]byte  = [unsafe.Sizeof(PagedCacheUsage{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(PagedCacheUsage{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(PagedCacheUsage{}.NSequences)]byte{}

@@ -516,14 +516,16 @@ type SequenceEviction struct {
 
 // PagedCacheOptions is kvevict_paged_cache_options.
 type PagedCacheOptions struct {
-	StructSize  uint32
-	NBlocks     uint32
-	BlockSize   uint32
-	Layout      int32
-	Memory      uintptr
-	MemoryBytes uint64
-	NumberDType int32
-	Reserved    uint32
+	StructSize   uint32
+	NBlocks      uint32
+	BlockSize    uint32
+	Layout       int32
+	Memory       uintptr
+	MemoryBytes  uint64
+	NumberDType  int32
+	GroupTokens  uint32
+	RecentTokens uint32
+	RecentDType  int32
 }
 
 // PagedCacheUsage is kvevict_paged_cache_usage.

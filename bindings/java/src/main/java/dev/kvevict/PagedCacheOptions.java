@@ -12,9 +12,13 @@ public final class PagedCacheOptions {
   private final long memory;
   private final long memoryBytes;
   private final DType numberDType;
+  private final int groupTokens;
+  private final int recentTokens;
+  private final DType recentDType;
 
   private PagedCacheOptions(int nBlocks, int blockSize, BlockLayout layout, ByteBuffer lent,
-      long memory, long memoryBytes, DType numberDType) {
+      long memory, long memoryBytes, DType numberDType, int groupTokens, int recentTokens,
+      DType recentDType) {
     this.nBlocks = Memory.count(nBlocks, "nBlocks");
     this.blockSize = Memory.count(blockSize, "blockSize");
     this.layout = Objects.requireNonNull(layout, "layout");
@@ -22,6 +26,9 @@ public final class PagedCacheOptions {
     this.memory = memory;
     this.memoryBytes = memoryBytes;
     this.numberDType = Objects.requireNonNull(numberDType, "numberDType");
+    this.groupTokens = Memory.count(groupTokens, "groupTokens");
+    this.recentTokens = Memory.count(recentTokens, "recentTokens");
+    this.recentDType = Objects.requireNonNull(recentDType, "recentDType");
   }
 
   /**
@@ -32,18 +39,18 @@ public final class PagedCacheOptions {
    */
   public static PagedCacheOptions of(int nBlocks) {
     return new PagedCacheOptions(nBlocks, 0, BlockLayout.HEAD_MAJOR, null, 0, 0,
-        DType.OPAQUE);
+        DType.OPAQUE, 0, 0, DType.OPAQUE);
   }
 
   /**
    * The same with blocks of another size.
    *
-   * @param nTokens per block; 0: 16
+   * @param nTokens per block; 0: what shares the numbers of keys, or 16
    * @return the options
    */
   public PagedCacheOptions withBlockSize(int nTokens) {
     return new PagedCacheOptions(nBlocks, nTokens, layout, lent, memory, memoryBytes,
-        numberDType);
+        numberDType, groupTokens, recentTokens, recentDType);
   }
 
   /**
@@ -54,7 +61,7 @@ public final class PagedCacheOptions {
    */
   public PagedCacheOptions withLayout(BlockLayout blockLayout) {
     return new PagedCacheOptions(nBlocks, blockSize, blockLayout, lent, memory, memoryBytes,
-        numberDType);
+        numberDType, groupTokens, recentTokens, recentDType);
   }
 
   /**
@@ -68,7 +75,8 @@ public final class PagedCacheOptions {
       throw new IllegalArgumentException("blocks is read-only");
     }
     return new PagedCacheOptions(nBlocks, blockSize, layout, blocks,
-        Memory.address(blocks, "blocks"), Memory.bytes(blocks), numberDType);
+        Memory.address(blocks, "blocks"), Memory.bytes(blocks), numberDType, groupTokens,
+        recentTokens, recentDType);
   }
 
   /**
@@ -79,7 +87,8 @@ public final class PagedCacheOptions {
    * @return the options
    */
   public PagedCacheOptions withMemory(long blocks, long bytes) {
-    return new PagedCacheOptions(nBlocks, blockSize, layout, null, blocks, bytes, numberDType);
+    return new PagedCacheOptions(nBlocks, blockSize, layout, null, blocks, bytes, numberDType,
+        groupTokens, recentTokens, recentDType);
   }
 
   /**
@@ -90,7 +99,31 @@ public final class PagedCacheOptions {
    * @return the options
    */
   public PagedCacheOptions withNumberDType(DType dtype) {
-    return new PagedCacheOptions(nBlocks, blockSize, layout, lent, memory, memoryBytes, dtype);
+    return new PagedCacheOptions(nBlocks, blockSize, layout, lent, memory, memoryBytes, dtype,
+        groupTokens, recentTokens, recentDType);
+  }
+
+  /**
+   * The same with scales and minima of keys that so many tokens share, one per element. CPU only.
+   *
+   * @param nTokens divides the block size; 0: keys have theirs per token
+   * @return the options
+   */
+  public PagedCacheOptions withGroupTokens(int nTokens) {
+    return new PagedCacheOptions(nBlocks, blockSize, layout, lent, memory, memoryBytes,
+        numberDType, nTokens, recentTokens, recentDType);
+  }
+
+  /**
+   * The same with last rows of a sequence that are not quantized. CPU only.
+   *
+   * @param nTokens how many there are at least
+   * @param dtype f32, f16 or bf16; opaque: f32
+   * @return the options
+   */
+  public PagedCacheOptions withRecentTokens(int nTokens, DType dtype) {
+    return new PagedCacheOptions(nBlocks, blockSize, layout, lent, memory, memoryBytes,
+        numberDType, groupTokens, nTokens, dtype);
   }
 
   /** As C has it. */
@@ -104,6 +137,9 @@ public final class PagedCacheOptions {
         .putEnum(Abi.PagedCacheOptions.LAYOUT, layout)
         .putLong(Abi.PagedCacheOptions.MEMORY, memory)
         .putLong(Abi.PagedCacheOptions.MEMORY_BYTES, memoryBytes)
-        .putEnum(Abi.PagedCacheOptions.NUMBER_DTYPE, numberDType);
+        .putEnum(Abi.PagedCacheOptions.NUMBER_DTYPE, numberDType)
+        .putInt(Abi.PagedCacheOptions.GROUP_TOKENS, groupTokens)
+        .putInt(Abi.PagedCacheOptions.RECENT_TOKENS, recentTokens)
+        .putEnum(Abi.PagedCacheOptions.RECENT_DTYPE, recentDType);
   }
 }

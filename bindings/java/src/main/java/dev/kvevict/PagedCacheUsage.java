@@ -17,12 +17,12 @@ public sealed interface PagedCacheUsage permits Records.PagedCacheUsage {
   /** {@return rows of all layers that sequences hold, each for itself} */
   long nSlots();
 
-  /** {@return bytes of all blocks} */
+  /** {@return bytes of all blocks, and of what sequences have for recent rows} */
   long bytes();
 
-  /** {@return bytes of those that are not free} */
+  /** {@return of them, without the blocks that are free} */
   long bytesInUse();
 
-  /** {@return bytes of all blocks if their rows were f32} */
+  /** {@return what {@link #bytes} were if all rows were f32} */
   long f32Bytes();
 }

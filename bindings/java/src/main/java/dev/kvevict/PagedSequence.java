@@ -139,6 +139,7 @@ public final class PagedSequence extends Handle {
           .v(Plane.read(out, Abi.View.V))
           .paged(out.intAt(Abi.View.BLOCK_SIZE), out.longAt(Abi.View.BLOCK_TABLE),
               out.longAt(Abi.View.BLOCK_TABLE_LEN))
+          .firstRecent(out.intAt(Abi.View.FIRST_RECENT))
           .owner(this)
           .build();
     } finally {

@@ -259,6 +259,51 @@ final class PagedCacheTest {
     }
   }
 
+  /** As KIVI has them: keys in groups, and the last rows in f16. */
+  static void lastRowsAreNotQuantized() {
+    Geometry geometry = Geometry.builder().layers(LAYERS).queryHeads(Caches.QH).kvHeads(KVH)
+        .headDim(D).dtypes(DType.F32, DType.U8, DType.U8).maxTokens(N).build();
+    PagedCacheOptions options =
+        PagedCacheOptions.of(10).withGroupTokens(4).withRecentTokens(3, DType.F16);
+    try (Context context = Context.create();
+        Plan plan = context.newPlan(geometry, Policy.parse("knorm:budget=12,sink=1"));
+        PagedCache cache = plan.newPagedCache(options);
+        Sequence sequence = plan.newSequence()) {
+      long blocks = cache.usage().bytes();
+      PagedSequence cached = cache.newSequence();
+      Check.equal(blocks + LAYERS * (3 + 4 - 1) * 2 * ROW * 2, cache.usage().bytes());
+      FloatBuffer given = Caches.floats(20 * ROW);
+      FloatBuffer values = Caches.floats(20 * ROW);
+      for (int i = 0; i < 20 * ROW; ++i) {
+        given.put(i, i / ROW + i % 7 / 8f);
+        values.put(i, given.get(i));
+      }
+      Plane k = Caches.plane(given, KVH);
+      Plane v = Caches.plane(values, KVH);
+      cached.append(20);
+      sequence.append(20);
+      cached.write(List.of(PagedRows.of(0, 0, 20, k, v), PagedRows.of(1, 0, 20, k, v)));
+      cached.view(1).validate(20);
+      FloatBuffer got = Caches.floats(20 * ROW);
+      cached.read(List.of(PagedRows.of(1, 0, 20, Caches.plane(got, KVH), null)));
+      for (int i = 0; i < 20 * ROW; ++i) {
+        float by = Math.abs(got.get(i) - given.get(i));
+        Check.that(by <= (i < 16 * ROW ? 4 / 255f : 0), "element " + i + " is off by " + by);
+      }
+      cached.evict(sequence, EvictOptions.NONE, plan.workspace(Operation.EVICT).allocate());
+      Check.equal(12, cached.length(0));
+      cached.view(0).validate(12);
+      Check.fails(KvEvictException.class,
+          () -> plan.newPagedCache(options.withGroupTokens(3).withBlockSize(4)),
+          "group_tokens 3 does not divide block_size 4");
+      Check.fails(IllegalArgumentException.class, () -> options.withGroupTokens(-1),
+          "groupTokens is negative");
+      Check.fails(IllegalArgumentException.class,
+          () -> options.withRecentTokens(-1, DType.F16), "recentTokens is negative");
+      cached.close();
+    }
+  }
+
   static void errorsSayWhatIsWrong() {
     try (Pool pool = new Pool(blocks(4)); Actor actor = Actor.begin(pool)) {
       actor.append(9);

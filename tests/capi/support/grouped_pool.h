@@ -1,0 +1,70 @@
+/* Sequences as KIVI has them in a paged cache, each with a model of its own: what its rows
+ * stand for, by the oracle. */
+#ifndef KVEVICT_TESTS_CAPI_SUPPORT_GROUPED_POOL_H_
+#define KVEVICT_TESTS_CAPI_SUPPORT_GROUPED_POOL_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kvevict/kvevict.h"
+#include "tests/capi/support/grouped.h"
+#include "tests/capi/support/random.h"
+
+enum {
+  TEST_POOL_LAYERS = 3,
+  TEST_POOL_TOKENS = 130,
+  TEST_POOL_MOST = 4, /* sequences */
+  TEST_POOL_DIM = 32  /* at most */
+};
+
+/* The first and the last layer share blocks; the other has no values. */
+extern const uint32_t test_pool_heads[TEST_POOL_LAYERS];
+bool test_pool_has_values(uint32_t layer);
+
+typedef struct test_pooled {
+  kvevict_paged_sequence* cached;
+  kvevict_sequence* sequence;
+  test_grouped* held[TEST_POOL_LAYERS];
+  uint32_t n_slots[TEST_POOL_LAYERS];
+} test_pooled;
+
+typedef struct test_pool {
+  test_random* random;
+  kvevict_context* context;
+  kvevict_plan* plan;
+  kvevict_paged_cache* cache;
+  kvevict_paged_cache_options options;
+  uint32_t block_size, dim;
+  kvevict_dtype dtype;
+  void* workspace;
+  size_t workspace_bytes;
+  uint8_t* memory; /* of the blocks, with guards; NULL: the cache's own */
+  size_t memory_bytes;
+  uint32_t n_sequences;
+  test_pooled sequences[TEST_POOL_MOST];
+  uint32_t n_short;   /* calls that found too few blocks */
+  uint32_t n_evicted; /* layers that lost tokens */
+} test_pool;
+
+/* With options, elements and maybe memory that are drawn. */
+void test_pool_begin(test_pool* s, test_random* random, const char* policy);
+void test_pool_end(test_pool* s);
+
+test_pooled* test_pool_add(test_pool* s);
+void test_pool_fork(test_pool* s, const test_pooled* from);
+void test_pool_remove(test_pool* s, uint32_t i);
+
+/* Room for 1 .. most tokens, if there are blocks, and their rows; rows over others; the
+ * last positions go; some sequences are evicted in one call. */
+void test_pool_append(test_pool* s, test_pooled* a, uint32_t most);
+void test_pool_overwrite(test_pool* s, test_pooled* a);
+void test_pool_trim(test_pool* s, test_pooled* a);
+void test_pool_evict(test_pool* s);
+
+kvevict_view test_pool_view(const test_pooled* a, uint32_t layer);
+
+/* What must hold after every operation. */
+void test_pool_check(const test_pool* s);
+
+#endif /* KVEVICT_TESTS_CAPI_SUPPORT_GROUPED_POOL_H_ */
