@@ -80,8 +80,8 @@ void Emit(const uint32_t* keys, size_t n, uint32_t cut, size_t first,
     const auto taken = hn::Compress(hn::Iota(di, static_cast<int32_t>(i)),
                                     hn::RebindMask(di, take));
     const size_t n_taken = hn::CountTrue(d, take);
-    // Blended, since a whole vector may reach past out's end.
-    hn::BlendedStore(taken, hn::FirstN(di, n_taken), di, out);
+    // No whole vector, which may reach past the end.
+    hn::StoreN(taken, di, out, n_taken);
     out += n_taken;
   }
   emit_each(i, n);

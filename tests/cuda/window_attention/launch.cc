@@ -196,7 +196,7 @@ float NumberAt(const Numbers& numbers, uint32_t row, uint32_t head,
                float otherwise) {
   if (numbers.of == Numbers::kNone) return otherwise;
   if (numbers.of != Numbers::kRow) {
-    return numbers.values[numbers.Index(0, head, 0, 1)];
+    return numbers.values[numbers.Index(0, head, 0, 1, 0)];
   }
   return numbers.values[size_t{row} * numbers.n_heads + head];
 }
@@ -218,8 +218,9 @@ void StoreCodes(const AttentionVariant& v, const float* key, float scale,
                 float minimum, Random& random, int64_t element_stride,
                 uint64_t to) {
   std::vector<float> stored(key, key + v.head_dim);
-  const std::vector<uint8_t> bytes =
-      EncodeRow(v.k_dtype, v.head_dim, scale, minimum, random, stored.data());
+  const std::vector<uint8_t> bytes = EncodeRow(
+      v.k_dtype, v.head_dim, [=](uint32_t) { return scale; },
+      [=](uint32_t) { return minimum; }, random, stored.data());
   const int64_t step = BlockElements(v.k_dtype) == 1 ? element_stride : 1;
   for (size_t i = 0; i < bytes.size(); ++i) {
     *reinterpret_cast<uint8_t*>(to + i * step) = bytes[i];
@@ -267,11 +268,10 @@ Keys StoreKeys(const AttentionVariant& v, const AttentionLayer& layer,
         const uint32_t at =
             static_cast<uint32_t>(keys.Block(head, j / block)) * block +
             j % block;
-        StoreCodes(
-            v, &layer[head].keys[size_t{j} * v.head_dim],
-            [&](uint32_t) { return NumberAt(numbers.scales, at, head, 1.0f); },
-            [&](uint32_t) { return NumberAt(numbers.minima, at, head, 0.0f); },
-            random, rows.element_stride, row);
+        StoreCodes(v, &layer[head].keys[size_t{j} * v.head_dim],
+                   NumberAt(numbers.scales, at, head, 1.0f),
+                   NumberAt(numbers.minima, at, head, 0.0f), random,
+                   rows.element_stride, row);
         continue;
       }
       for (uint32_t d = 0; d < v.head_dim; ++d) {
