@@ -305,7 +305,7 @@ void EvictInPlace(Codes& c, Report* report) {
                                                    : of_all + ",scope=layer";
     if (n_recent > 0) {
       ExpectFailure(Evict(c, cache, cache, c.dtype, unlike.c_str(), true),
-                    KVEVICT_ERROR_UNSUPPORTED, {"views[0]", "recent rows"},
+                    KVEVICT_ERROR_INVALID_ARGUMENT, {"views[0]", "recent rows"},
                     report);
     }
     for (const bool on_device : {false, true}) {
