@@ -387,22 +387,16 @@ Status Eviction::CheckMerge() {
 
 // What shares numbers is stored anew where it is.
 Status Eviction::CheckRegroup() {
-  const Backend& backend = context_.backend();
+  const auto check = context_.backend().check_requantizing;
+  if (check == nullptr) return Status();
   for (const LayerEviction& layer : active_) {
     const kvevict_view& view = views_[layer.layer];
     MoveJob job;
     job.view = &view;
     job.change = GroupedRows(view);
-    Status status;
-    if (!backend.on_host && plan_.IsRagged() &&
-        FirstRecent(view) != UINT32_MAX) {
-      status = Unsupported(
-          "companions: recent rows, but heads keep different numbers of "
-          "tokens, before which CUDA moves none");
-    } else if (job.change.any() && backend.check_requantizing != nullptr) {
-      status = backend.check_requantizing(context_, sequence_.stream(),
-                                          Jobs<MoveJob>(job));
-    }
+    if (!job.change.any()) continue;
+    const Status status =
+        check(context_, sequence_.stream(), Jobs<MoveJob>(job));
     if (status.ok()) continue;
     return Prefixed(status, "views[%u]: ", plan_.layer(layer.layer).number);
   }

@@ -238,8 +238,8 @@ void RequantizeTo(Codes& c, const RandomLayer& from, kvevict_dtype dtype,
 
 // An eviction that stores the rows that stay anew, all of them if none go; in place if
 // `to` is `from`.
-void Evict(Codes& c, const RandomLayer& from, const RandomLayer& to,
-           kvevict_dtype dtype, const char* policy, bool on_device) {
+kvevict_status Evict(Codes& c, const RandomLayer& from, const RandomLayer& to,
+                     kvevict_dtype dtype, const char* policy, bool on_device) {
   kvevict_plan_options plan_options = KVEVICT_PLAN_OPTIONS_INIT;
   plan_options.has_destinations = &to != &from;
   const PlanHandle plan = CreatePlan((on_device ? c.on_gpu : c.on_host).get(),
@@ -258,10 +258,11 @@ void Evict(Codes& c, const RandomLayer& from, const RandomLayer& to,
     options.destinations = &destination.view;
     options.destinations_len = 1;
   }
-  Check(kvevict_sequence_evict(sequence.get(), &rows.view, 1, &options,
-                               on_device ? device.pointer<void>() : host.data(),
-                               n_bytes, stream));
+  const kvevict_status status = kvevict_sequence_evict(
+      sequence.get(), &rows.view, 1, &options,
+      on_device ? device.pointer<void>() : host.data(), n_bytes, stream);
   if (on_device) c.gpu.Synchronize();
+  return status;
 }
 
 void EvictTo(Codes& c, const RandomLayer& from, kvevict_dtype from_dtype,
@@ -270,33 +271,97 @@ void EvictTo(Codes& c, const RandomLayer& from, kvevict_dtype from_dtype,
        {"random:budget=60,scope=head", "random:budget=100000", "none"}) {
     const auto to = NewDestination(c, from, dtype);
     for (const bool on_device : {false, true}) {
-      Evict(c, from, *to, from_dtype, policy, on_device);
+      Check(Evict(c, from, *to, from_dtype, policy, on_device));
     }
     report->Expect(from.Compare(c.n_tokens));
     report->Expect(to->Compare(c.n_tokens));
   }
 }
 
+// Another cache of the same kind.
+RandomLayer NewCache(Codes& c) {
+  RandomLayer cache(c.gpu, &c.random, CodeGeometry(c.dtype), c.n_tokens,
+                    c.groups);
+  for (uint32_t h = 0; h < kCodeHeads; ++h) {
+    for (uint32_t t = 0; t < c.n_tokens; ++t) {
+      cache.WriteRows(&c.random, h, t, /*special=*/t % 16 == 0);
+    }
+  }
+  cache.Upload();
+  return cache;
+}
+
 // Rows that share numbers get new ones where they are.
 void EvictInPlace(Codes& c, Report* report) {
   for (uint32_t n_kept = c.n_tokens - 1; n_kept > 0; n_kept /= 4) {
-    RandomLayer cache(c.gpu, &c.random, CodeGeometry(c.dtype), c.n_tokens,
-                      c.groups);
-    for (uint32_t h = 0; h < kCodeHeads; ++h) {
-      for (uint32_t t = 0; t < c.n_tokens; ++t) {
-        cache.WriteRows(&c.random, h, t, /*special=*/t % 16 == 0);
-      }
-    }
-    cache.Upload();
+    const RandomLayer cache = NewCache(c);
     const uint32_t n_recent = RecentOf(cache.host_view(), c.n_tokens);
     if (n_recent > n_kept) continue;
-    const std::string policy =
-        fmt::format("random:budget={},sink=0,scope={}", n_kept,
-                    c.random.OneOf(2) ? "head" : "layer");
-    for (const bool on_device : {false, true}) {
-      Evict(c, cache, cache, c.dtype, policy.c_str(), on_device);
+    const std::string of_all = fmt::format("random:budget={},sink=0", n_kept);
+    const std::string unlike = of_all + ",scope=head,heads=adaptive,floor=0.5";
+    const bool is_ragged = n_recent == 0 && c.random.OneOf(2);
+    const std::string policy = is_ragged           ? unlike
+                               : c.random.OneOf(2) ? of_all + ",scope=head"
+                                                   : of_all + ",scope=layer";
+    if (n_recent > 0) {
+      ExpectFailure(Evict(c, cache, cache, c.dtype, unlike.c_str(), true),
+                    KVEVICT_ERROR_INVALID_ARGUMENT, {"views[0]", "recent rows"},
+                    report);
     }
-    report->Expect(cache.Compare(n_kept - n_recent));
+    for (const bool on_device : {false, true}) {
+      Check(Evict(c, cache, cache, c.dtype, policy.c_str(), on_device));
+    }
+    report->Expect(cache.Compare(is_ragged ? n_kept / 2 : n_kept - n_recent));
+  }
+}
+
+// Lists move rows from some slot on down, but none of the recent ones.
+void CompactInPlace(Codes& c, Report* report) {
+  for (const bool has_recent : {false, true}) {
+    std::unique_ptr<RandomLayer> cache;
+    uint32_t n_recent;
+    do {
+      cache = std::make_unique<RandomLayer>(NewCache(c));
+      n_recent = RecentOf(cache->host_view(), c.n_tokens);
+    } while ((n_recent > 1) != has_recent || n_recent > c.n_tokens - 20);
+    constexpr uint32_t kFirst = 11;
+    std::vector<int32_t> slots;
+    for (uint32_t t = kFirst; t < c.n_tokens; ++t) {
+      if (t + n_recent < c.n_tokens && c.random.OneOf(2)) continue;
+      slots.push_back(static_cast<int32_t>(t));
+    }
+    const auto n_kept = static_cast<uint32_t>(slots.size());
+    const Buffer device_slots(c.gpu, slots.size() * sizeof(int32_t));
+    device_slots.Write(slots.data(), device_slots.n_bytes());
+    const auto compact = [&](bool on_device, uint32_t count, uint32_t* counts) {
+      const Rows rows(on_device ? cache->device_view() : cache->host_view());
+      kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
+      keep.n_lists = 1;
+      keep.slots = on_device ? device_slots.pointer<int32_t>() : slots.data();
+      keep.slots_len = slots.size();
+      keep.count = count;
+      keep.counts = counts;
+      kvevict_move move = KVEVICT_MOVE_INIT;
+      move.n_tokens = c.n_tokens;
+      move.view = &rows.view;
+      move.keep = &keep;
+      move.first_slot = kFirst;
+      return kvevict_compact(on_device ? c.on_gpu.get() : c.on_host.get(),
+                             &move, 1, nullptr, 0,
+                             on_device ? c.gpu.stream() : nullptr);
+    };
+    if (has_recent) {
+      ExpectFailure(compact(true, n_recent - 1, nullptr),
+                    KVEVICT_ERROR_INVALID_ARGUMENT,
+                    {"keep.count", "recent rows"}, report);
+      ExpectFailure(compact(true, n_kept, device_slots.pointer<uint32_t>()),
+                    KVEVICT_ERROR_UNSUPPORTED, {"keep.counts"}, report);
+    }
+    for (const bool on_device : {false, true}) {
+      Check(compact(on_device, n_kept, nullptr));
+    }
+    c.gpu.Synchronize();
+    report->Expect(cache->Compare(kFirst + n_kept - n_recent));
   }
 }
 
@@ -403,7 +468,10 @@ static void CheckLayouts(const Gpu& gpu, kvevict_dtype dtype, uint32_t n_tokens,
   report->Check(name + ", requantized",
                 [&] { RequantizeBothWays(codes, report); });
   if (!groups) return;
-  report->Check(name + ", in place", [&] { EvictInPlace(codes, report); });
+  report->Check(name + ", in place", [&] {
+    EvictInPlace(codes, report);
+    CompactInPlace(codes, report);
+  });
 }
 
 void CheckCodes(const Gpu& gpu, const Effort& effort, Report* report) {

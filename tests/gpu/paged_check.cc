@@ -22,26 +22,29 @@ constexpr uint32_t kMostSequences = 5;
 struct Case {
   const char* policy;
   uint32_t n_fit;
+  bool is_kivi = false;  // groups of keys, recent rows
 };
 constexpr Case kCases[] = {
     {"streaming-llm:budget=40,sink=4", 3},
     {"random:budget=33,scope=head", 2},
     {"random:budget=0.5,sink=0,scope=layer", 1},
     // By table, if block sizes divide it.
-    {"random:budget=0.5,sink=0,scope=layer,select_block=24", 1}};
+    {"random:budget=0.5,sink=0,scope=layer,select_block=24", 1},
+    {"random:budget=40,sink=2,scope=head", 2, true}};
 
 using Bytes = std::vector<uint8_t>;
 using CacheHandle = Handle<kvevict_paged_cache, kvevict_paged_cache_destroy>;
 using PagedHandle =
     Handle<kvevict_paged_sequence, kvevict_paged_sequence_destroy>;
 
-Geometry ModelOf() {
+Geometry ModelOf(bool is_kivi) {
   kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
   layer.n_q_heads = 4;
   layer.n_kv_heads = 2;
   layer.k_head_dim = 32;
   layer.v_head_dim = 24;
   layer.q_dtype = layer.k_dtype = layer.v_dtype = KVEVICT_DTYPE_BF16;
+  if (is_kivi) layer.k_dtype = layer.v_dtype = KVEVICT_DTYPE_U4;
   kvevict_layer_geometry last = layer;
   last.n_kv_heads = 1;
   last.k_head_dim = 40;
@@ -77,13 +80,13 @@ size_t RowBytes(const kvevict_layer_geometry& g) {
 // The cache and the sequences of one device; gpu is NULL for the host.
 class Engine {
  public:
-  Engine(const Gpu* gpu, const char* policy,
+  Engine(const Gpu* gpu, const Case& c,
          const kvevict_paged_cache_options& options)
-      : gpu_(gpu), model_(ModelOf()) {
+      : gpu_(gpu), model_(ModelOf(c.is_kivi)) {
     kvevict_context_options of_context = KVEVICT_CONTEXT_OPTIONS_INIT;
     if (gpu != nullptr) of_context = gpu->ContextOptions();
     context_ = CreateContext(of_context);
-    plan_ = CreatePlan(context_.get(), model_, ParsePolicy(policy));
+    plan_ = CreatePlan(context_.get(), model_, ParsePolicy(c.policy));
     n_bytes_ = WorkspaceBytes(plan_.get(), KVEVICT_OPERATION_EVICT);
     if (gpu != nullptr) {
       workspace_ = std::make_unique<Buffer>(*gpu, n_bytes_);
@@ -228,9 +231,10 @@ class Life {
  public:
   Life(const Gpu& gpu, const Case& c, uint64_t seed, Report* report)
       : random_(seed),
-        options_(Options(c.n_fit)),
-        cpu_(nullptr, c.policy, options_),
-        gpu_(&gpu, c.policy, options_),
+        model_(ModelOf(c.is_kivi)),
+        options_(Options(c)),
+        cpu_(nullptr, c, options_),
+        gpu_(&gpu, c, options_),
         report_(report) {
     Add();
   }
@@ -270,10 +274,15 @@ class Life {
 
  private:
   uint32_t Below(uint32_t n) { return static_cast<uint32_t>(random_() % n); }
-  kvevict_paged_cache_options Options(uint32_t n_fit) {
+  kvevict_paged_cache_options Options(const Case& c) {
     kvevict_paged_cache_options options = KVEVICT_PAGED_CACHE_OPTIONS_INIT;
     options.block_size = 1 + Below(16);
-    options.n_blocks = n_fit * kMaxTokens / options.block_size + 2;
+    if (c.is_kivi) {
+      options.group_tokens = 1 + Below(8);
+      options.block_size = options.group_tokens * (1 + Below(2));
+      options.recent_tokens = Below(20);
+    }
+    options.n_blocks = c.n_fit * kMaxTokens / options.block_size + 2;
     options.layout = static_cast<kvevict_block_layout>(Below(2));
     return options;
   }
@@ -335,7 +344,13 @@ class Life {
       const kvevict_status status = cpu_.Own(i, first);
       if (!Same(status, gpu_.Own(i, first))) return;
     }
-    (void)Write(i, layer, first, 1 + Below(held - first));
+    uint32_t end = first + 1 + Below(held - first);
+    if (options_.group_tokens > 0) {  // no group is written in part
+      end = std::min(held, end + options_.group_tokens - 1);
+      if (end < held) end -= end % options_.group_tokens;
+      if (end <= first) return;
+    }
+    (void)Write(i, layer, first, end - first);
   }
   void Trim(size_t i) {
     const uint32_t n = Below(LongestOf(i) + 1);
@@ -382,7 +397,7 @@ class Life {
   }
 
   std::mt19937_64 random_;
-  const Geometry model_ = ModelOf();
+  const Geometry model_;
   const kvevict_paged_cache_options options_;
   Engine cpu_;
   Engine gpu_;
