@@ -18,9 +18,9 @@ type PagedCacheOptions struct {
 	// and DTypeU4Halves; zero: DTypeF32. Rows of fp8 have a scale if it is not zero.
 	NumberDType DType
 	// GroupTokens is how many tokens share the scales and minima of keys, one per element; 0: keys have
-	// theirs per token. CPU only.
+	// theirs per token.
 	GroupTokens int
-	// RecentTokens is how many last rows of a sequence are not quantized, at least. CPU only.
+	// RecentTokens is how many last rows of a sequence are not quantized, at least.
 	RecentTokens int
 	// RecentDType is that of those rows: DTypeF32, DTypeF16 or DTypeBF16; zero: DTypeF32.
 	RecentDType DType

@@ -393,16 +393,9 @@ Status Eviction::CheckRegroup() {
     MoveJob job;
     job.view = &view;
     job.change = GroupedRows(view);
-    Status status;
-    if (!backend.on_host && plan_.IsRagged() &&
-        FirstRecent(view) != UINT32_MAX) {
-      status = Unsupported(
-          "companions: recent rows, but heads keep different numbers of "
-          "tokens, before which CUDA moves none");
-    } else if (job.change.any() && backend.check_requantizing != nullptr) {
-      status = backend.check_requantizing(context_, sequence_.stream(),
-                                          Jobs<MoveJob>(job));
-    }
+    if (!job.change.any() || backend.check_requantizing == nullptr) continue;
+    const Status status = backend.check_requantizing(
+        context_, sequence_.stream(), Jobs<MoveJob>(job));
     if (status.ok()) continue;
     return Prefixed(status, "views[%u]: ", plan_.layer(layer.layer).number);
   }

@@ -22,11 +22,11 @@ public readonly record struct KvPagedCacheOptions(int BlockCount)
     public KvDType NumberDType { get; init; }
 
     /// <summary>
-    /// How many tokens share the scales and minima of keys, one per element; 0: keys have theirs per token. CPU only.
+    /// How many tokens share the scales and minima of keys, one per element; 0: keys have theirs per token.
     /// </summary>
     public int GroupTokens { get; init; }
 
-    /// <summary>How many last rows of a sequence are not quantized, at least. CPU only.</summary>
+    /// <summary>How many last rows of a sequence are not quantized, at least.</summary>
     public int RecentTokens { get; init; }
 
     /// <summary>Of those rows: f32, f16 or bf16. <see cref="KvDType.Opaque"/>: f32.</summary>

@@ -3941,12 +3941,12 @@ typedef struct kvevict_paged_cache_options {
   kvevict_dtype number_dtype;
   /** How many tokens share the scales and minima of keys, one per element (see
    *  kvevict_plane), 1 .. 256; values have theirs per token. Divides
-   *  block_size. Keys are u8, i8, u4 or u4_halves, values are quantized. CPU
-   *  only. 0: keys have theirs per token too. */
+   *  block_size. Keys are u8, i8, u4 or u4_halves, values are quantized.
+   *  0: keys have theirs per token too. */
   uint32_t group_tokens;
   /** How many last rows are not quantized, at least, up to max_tokens. Keys and
-   *  values are quantized. CPU only. With 0 and groups, those that fill no
-   *  block are not; without groups all are. */
+   *  values are quantized. With 0 and groups, those that fill no block are
+   *  not; without groups all are. */
   uint32_t recent_tokens;
   /** Of those rows: f32, f16 or bf16. 0: f32. */
   kvevict_dtype recent_dtype;
@@ -3977,7 +3977,7 @@ KVEVICT_API kvevict_status kvevict_paged_cache_options_init(
  * @param[out] out_bytes  Non-NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also for more bytes than
  *         size_t holds; KVEVICT_ERROR_UNSUPPORTED (opaque rows, whose size a
- *         geometry does not say; groups or recent rows on CUDA). Since: 0.1
+ *         geometry does not say). Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_paged_cache_bytes(
     const kvevict_plan* plan, const kvevict_paged_cache_options* options,

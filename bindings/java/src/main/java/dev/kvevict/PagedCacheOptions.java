@@ -104,7 +104,7 @@ public final class PagedCacheOptions {
   }
 
   /**
-   * The same with scales and minima of keys that so many tokens share, one per element. CPU only.
+   * The same with scales and minima of keys that so many tokens share, one per element.
    *
    * @param nTokens divides the block size; 0: keys have theirs per token
    * @return the options
@@ -115,7 +115,7 @@ public final class PagedCacheOptions {
   }
 
   /**
-   * The same with last rows of a sequence that are not quantized. CPU only.
+   * The same with last rows of a sequence that are not quantized.
    *
    * @param nTokens how many there are at least
    * @param dtype f32, f16 or bf16; opaque: f32
