@@ -247,6 +247,28 @@ Test(paged_grouped_errors, truncation_takes_recent_rows_first) {
   End(s);
 }
 
+/* Recent rows are nobody else's, also where the block before them is. */
+Test(paged_grouped_errors, writing_recent_rows_takes_no_block) {
+  scene* const s = Begin("none", KVEVICT_DTYPE_U8, 4);
+  Append(s, 3 * kBlock + kRecent);
+  EXPECT_OK(kvevict_paged_sequence_truncate(s->cached, 2 * kBlock + 3));
+  EXPECT_OK(kvevict_paged_sequence_append(s->cached, 1, NULL));
+  kvevict_paged_sequence *fork = NULL, *taker = NULL;
+  EXPECT_OK(kvevict_paged_sequence_fork(s->cached, &fork, NULL));
+  EXPECT_OK(kvevict_paged_sequence_create(s->cache, &taker));
+  EXPECT_OK(kvevict_paged_sequence_append(taker, kRecent + kBlock, NULL));
+  const kvevict_paged_cache_usage before = UsageOf(s);
+  EXPECT(before.n_free == 0 && before.n_shared == 6, "%llu free",
+         (unsigned long long)before.n_free);
+  const kvevict_paged_rows in = RowsOf(s->given, 1, 2 * kBlock + 3, 1);
+  EXPECT_OK(kvevict_paged_sequence_write(s->cached, &in, 1, NULL));
+  const kvevict_paged_cache_usage after = UsageOf(s);
+  EXPECT(memcmp(&before, &after, sizeof before) == 0, "blocks were taken");
+  kvevict_paged_sequence_destroy(taker);
+  kvevict_paged_sequence_destroy(fork);
+  End(s);
+}
+
 static kvevict_status Forward(uint32_t first, uint32_t n, void* user_data) {
   scene* const s = user_data;
   for (uint32_t l = 0; l < 2; ++l) {

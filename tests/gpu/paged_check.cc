@@ -22,7 +22,7 @@ constexpr uint32_t kMostSequences = 5;
 struct Case {
   const char* policy;
   uint32_t n_fit;
-  bool is_kivi = false;  // groups of keys, recent rows
+  uint32_t group_tokens = 0;  // of codes, with recent rows
 };
 constexpr Case kCases[] = {
     {"streaming-llm:budget=40,sink=4", 3},
@@ -30,21 +30,25 @@ constexpr Case kCases[] = {
     {"random:budget=0.5,sink=0,scope=layer", 1},
     // By table, if block sizes divide it.
     {"random:budget=0.5,sink=0,scope=layer,select_block=24", 1},
-    {"random:budget=40,sink=2,scope=head", 2, true}};
+    {"streaming-llm:budget=50,sink=4", 2, 4},
+    {"random:budget=45,sink=1,scope=head", 2, 8}};
 
 using Bytes = std::vector<uint8_t>;
 using CacheHandle = Handle<kvevict_paged_cache, kvevict_paged_cache_destroy>;
 using PagedHandle =
     Handle<kvevict_paged_sequence, kvevict_paged_sequence_destroy>;
 
-Geometry ModelOf(bool is_kivi) {
+Geometry ModelOf(const Case& c) {
   kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
   layer.n_q_heads = 4;
   layer.n_kv_heads = 2;
   layer.k_head_dim = 32;
   layer.v_head_dim = 24;
   layer.q_dtype = layer.k_dtype = layer.v_dtype = KVEVICT_DTYPE_BF16;
-  if (is_kivi) layer.k_dtype = layer.v_dtype = KVEVICT_DTYPE_U4;
+  if (c.group_tokens != 0) {
+    layer.k_dtype = KVEVICT_DTYPE_U4;
+    layer.v_dtype = KVEVICT_DTYPE_U8;
+  }
   kvevict_layer_geometry last = layer;
   last.n_kv_heads = 1;
   last.k_head_dim = 40;
@@ -82,7 +86,7 @@ class Engine {
  public:
   Engine(const Gpu* gpu, const Case& c,
          const kvevict_paged_cache_options& options)
-      : gpu_(gpu), model_(ModelOf(c.is_kivi)) {
+      : gpu_(gpu), model_(ModelOf(c)) {
     kvevict_context_options of_context = KVEVICT_CONTEXT_OPTIONS_INIT;
     if (gpu != nullptr) of_context = gpu->ContextOptions();
     context_ = CreateContext(of_context);
@@ -231,7 +235,7 @@ class Life {
  public:
   Life(const Gpu& gpu, const Case& c, uint64_t seed, Report* report)
       : random_(seed),
-        model_(ModelOf(c.is_kivi)),
+        model_(ModelOf(c)),
         options_(Options(c)),
         cpu_(nullptr, c, options_),
         gpu_(&gpu, c, options_),
@@ -277,10 +281,11 @@ class Life {
   kvevict_paged_cache_options Options(const Case& c) {
     kvevict_paged_cache_options options = KVEVICT_PAGED_CACHE_OPTIONS_INIT;
     options.block_size = 1 + Below(16);
-    if (c.is_kivi) {
-      options.group_tokens = 1 + Below(8);
-      options.block_size = options.group_tokens * (1 + Below(2));
-      options.recent_tokens = Below(20);
+    if (c.group_tokens != 0) {
+      options.block_size = c.group_tokens * (1 + Below(3));
+      options.group_tokens = c.group_tokens;
+      options.recent_tokens = Below(12);
+      options.recent_dtype = static_cast<kvevict_dtype>(Below(4));
     }
     options.n_blocks = c.n_fit * kMaxTokens / options.block_size + 2;
     options.layout = static_cast<kvevict_block_layout>(Below(2));
@@ -344,13 +349,9 @@ class Life {
       const kvevict_status status = cpu_.Own(i, first);
       if (!Same(status, gpu_.Own(i, first))) return;
     }
-    uint32_t end = first + 1 + Below(held - first);
-    if (options_.group_tokens > 0) {  // no group is written in part
-      end = std::min(held, end + options_.group_tokens - 1);
-      if (end < held) end -= end % options_.group_tokens;
-      if (end <= first) return;
-    }
-    (void)Write(i, layer, first, end - first);
+    // Rows of groups up to the end of one, which all of them are.
+    const uint32_t n = 1 + Below(held - first);
+    (void)Write(i, layer, first, options_.group_tokens != 0 ? held - first : n);
   }
   void Trim(size_t i) {
     const uint32_t n = Below(LongestOf(i) + 1);
