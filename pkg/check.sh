@@ -111,20 +111,23 @@ cross_windows() {
   return "$status"
 }
 
-# The tests with NEON, but for what takes minutes there; kernels and keep lists with SVE's
-# and SVE2's vectors of 128, 256 and 512 bits too, by the code that the CPU would take and
-# by that for any length.
+# The tests with NEON, but for what takes minutes there; kernels and keep lists by the code
+# that CPUs with vectors of 128, 256 and 512 bits take: SVE2's, SVE's, and that for any
+# length.
 cross_arm64() {
-  local status=0 cpu
+  local status=0 cpu vq
   local qemu=(qemu-aarch64 -L /usr/aarch64-linux-gnu)
+  local -A target=([1]=SVE2_128 [2]=SVE_256 [4]=SVE)
   tests/cross/arm64.sh build/linux-arm64 || status=1
   QEMU_CPU=cortex-a72 run_tests build/linux-arm64 arm64-neon -L fast \
-    -E '^(capi_sequence|tools_recall_.*)$' || status=1
-  for cpu in cortex-a72 max,sve-max-vq={1,2,4}; do
+    -E '^(capi_(sequence|workspace)|core_(overlap|budgets)|tools_recall_.*)$' || status=1
+  QEMU_CPU=cortex-a72 tests/cross/compare.sh "$release_dir" build/linux-arm64 "${qemu[@]}" ||
+    status=1
+  for vq in 1 2 4; do
+    cpu=max,sve-max-vq=$vq
     say "qemu's CPU $cpu"
-    [[ $cpu == cortex-a72 ]] ||
-      QEMU_CPU=$cpu KVEVICT_TEST_TARGETS="SVE2_128 SVE_256 SVE" \
-        run_tests build/linux-arm64 "arm64-$cpu" -R '^kernels_' || status=1
+    QEMU_CPU=$cpu KVEVICT_TEST_TARGETS=${target[$vq]} \
+      run_tests build/linux-arm64 "arm64-sve-$vq" -R '^kernels_' || status=1
     QEMU_CPU=$cpu tests/cross/compare.sh "$release_dir" build/linux-arm64 "${qemu[@]}" ||
       status=1
   done
