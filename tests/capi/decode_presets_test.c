@@ -134,16 +134,6 @@ static float* Normals(size_t n, float scale, test_random* random) {
   return out;
 }
 
-static kvevict_plane Plane(const float* rows, uint32_t n_heads) {
-  kvevict_plane plane = KVEVICT_PLANE_INIT;
-  plane.data = (uint64_t)(uintptr_t)rows;
-  plane.dtype = KVEVICT_DTYPE_F32;
-  plane.head_dim = kDim;
-  plane.token_stride_bytes = (int64_t)(n_heads * kDim * sizeof(float));
-  plane.head_stride_bytes = (int64_t)(kDim * sizeof(float));
-  return plane;
-}
-
 static engine* Create(const run* r, const char* text) {
   test_random random = {0};
   for (const char* c = text; *c != '\0'; ++c) {
@@ -184,10 +174,10 @@ static engine* Create(const run* r, const char* text) {
     const size_t at = (size_t)l * e->n_slots * kHeads * kDim;
     e->views[l] = (kvevict_view)KVEVICT_VIEW_INIT;
     e->views[l].n_kv_heads = kHeads;
-    e->views[l].k = Plane(e->k + at, kHeads);
-    e->views[l].v = Plane(e->v + at, kHeads);
+    e->views[l].k = test_rows_plane(e->k + at, kHeads, kDim);
+    e->views[l].v = test_rows_plane(e->v + at, kHeads, kDim);
     kvevict_plane* centers = &e->center_planes[l];
-    *centers = Plane(e->centers[l * kQueryHeads][0], 1);
+    *centers = test_rows_plane(e->centers[l * kQueryHeads][0], 1, kDim);
     centers->head_dim = kPairs;
     centers->token_stride_bytes = (int64_t)sizeof e->centers[0][0];
     centers->head_stride_bytes = (int64_t)sizeof e->centers[0];
@@ -217,9 +207,9 @@ static const float* Key(const engine* e, uint32_t layer, uint32_t position,
 
 static void Append(engine* e, uint32_t n) {
   for (uint32_t l = 0; l < kLayers; ++l) {
-    const kvevict_plane queries = Plane(
+    const kvevict_plane queries = test_rows_plane(
         e->queries + ((size_t)l * e->n_most + e->n_seen) * kQueryHeads * kDim,
-        kQueryHeads);
+        kQueryHeads, kDim);
     EXPECT_OK(test_observe(e->sequence, l, &queries, n, e->n_seen));
     for (uint32_t h = 0; h < kHeads; ++h) {
       const uint32_t list = l * kHeads + h;

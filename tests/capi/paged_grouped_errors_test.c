@@ -4,6 +4,7 @@
 
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/grouped_pool.h"
+#include "tests/capi/support/inputs.h"
 #include "tests/capi/support/plan.h"
 
 enum {
@@ -63,24 +64,14 @@ static void End(scene* s) {
   free(s);
 }
 
-static kvevict_plane PlaneOf(const float* data) {
-  kvevict_plane plane = KVEVICT_PLANE_INIT;
-  plane.data = (uintptr_t)data;
-  plane.dtype = KVEVICT_DTYPE_F32;
-  plane.head_dim = kDim;
-  plane.head_stride_bytes = kDim * sizeof(float);
-  plane.token_stride_bytes = kHeads * kDim * sizeof(float);
-  return plane;
-}
-
 static kvevict_paged_rows RowsOf(rows of[2], uint32_t layer, uint32_t first,
                                  uint32_t n) {
   kvevict_paged_rows out = KVEVICT_PAGED_ROWS_INIT;
   out.layer = layer;
   out.first_slot = first;
   out.n_tokens = n;
-  out.k = PlaneOf(&of[0][first][0][0]);
-  out.v = PlaneOf(&of[1][first][0][0]);
+  out.k = test_rows_plane(&of[0][first][0][0], kHeads, kDim);
+  out.v = test_rows_plane(&of[1][first][0][0], kHeads, kDim);
   return out;
 }
 

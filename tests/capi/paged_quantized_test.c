@@ -63,22 +63,12 @@ static void End(stage* s) {
   free(s);
 }
 
-static kvevict_plane PlaneOf(const float* data) {
-  kvevict_plane plane = KVEVICT_PLANE_INIT;
-  plane.data = (uintptr_t)data;
-  plane.dtype = KVEVICT_DTYPE_F32;
-  plane.head_dim = kDim;
-  plane.head_stride_bytes = kDim * sizeof(float);
-  plane.token_stride_bytes = kHeads * kDim * sizeof(float);
-  return plane;
-}
-
 static kvevict_paged_rows RowsOf(const rows* of, uint32_t first, uint32_t n) {
   kvevict_paged_rows in = KVEVICT_PAGED_ROWS_INIT;
   in.first_slot = first;
   in.n_tokens = n;
-  in.k = PlaneOf(&of->k[first][0][0]);
-  in.v = PlaneOf(&of->v[first][0][0]);
+  in.k = test_rows_plane(&of->k[first][0][0], kHeads, kDim);
+  in.v = test_rows_plane(&of->v[first][0][0], kHeads, kDim);
   return in;
 }
 

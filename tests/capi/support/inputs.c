@@ -12,6 +12,14 @@ kvevict_plane test_floats_plane(const float* numbers, uint64_t stride) {
   return plane;
 }
 
+kvevict_plane test_rows_plane(const float* rows, uint32_t n_heads,
+                              uint32_t head_dim) {
+  kvevict_plane plane = test_floats_plane(rows, head_dim);
+  plane.head_dim = head_dim;
+  plane.token_stride_bytes = n_heads * plane.head_stride_bytes;
+  return plane;
+}
+
 void test_give_scores(kvevict_evict_options* options, test_inputs* inputs,
                       uint32_t n_layers, const float* scores,
                       uint64_t layer_stride, uint64_t head_stride) {

@@ -10,6 +10,9 @@ enum { TEST_MAX_LAYERS = 8 };
 
 /* f32 numbers, `stride` elements from one head's to the next's. */
 kvevict_plane test_floats_plane(const float* numbers, uint64_t stride);
+/* f32 rows [tokens, n_heads, head_dim]. */
+kvevict_plane test_rows_plane(const float* rows, uint32_t n_heads,
+                              uint32_t head_dim);
 
 /* Of every layer of a model, with the planes pointed to. Not to be copied. */
 typedef struct test_inputs {
