@@ -20,29 +20,29 @@ Status PagedSequence::Create(const PagedCache& cache, PagedSequence** out) {
   const Context& context = cache.context();
   auto* sequence = NewObject<PagedSequence>(context, cache);
   if (sequence == nullptr) return OutOfMemory("paged sequence: no memory");
-  sequence->table_stride_ = cache.BlocksFor(cache.plan().max_tokens());
-  const uint32_t n_layers = cache.plan().n_layers();
-  const CheckedSize n =
-      CheckedSize(n_layers) * CheckedSize(sequence->table_stride_);
-  Status status = sequence->tables_.Allocate("block tables", n);
-  if (status.ok()) status = sequence->replaced_.Allocate("block tables", n);
-  if (status.ok() && !context.backend().on_host) {
-    status = sequence->device_tables_.AllocateUncleared("block tables", n);
-  }
-  if (status.ok()) status = sequence->AllocateRecent();
-  // Last: what has lengths is counted.
-  if (status.ok()) {
-    status = sequence->lengths_.Allocate("lengths", CheckedSize(n_layers));
-  }
+  const Status status = sequence->Allocate();
   if (!status.ok()) {
     DeleteObject(context, sequence);
     return status;
   }
-  std::fill(sequence->replaced_.begin(), sequence->replaced_.end(), kNone);
   const PagedCache::Lock lock(cache);
   cache.CountSequence(1);
   *out = sequence;
   return Status();
+}
+
+Status PagedSequence::Allocate() {
+  table_stride_ = cache_->BlocksFor(cache_->plan().max_tokens());
+  const CheckedSize n = CheckedSize(n_layers()) * CheckedSize(table_stride_);
+  KV_RETURN_IF_ERROR(tables_.Allocate("block tables", n));
+  KV_RETURN_IF_ERROR(replaced_.Allocate("block tables", n));
+  std::fill(replaced_.begin(), replaced_.end(), kNone);
+  if (!cache_->context().backend().on_host) {
+    KV_RETURN_IF_ERROR(device_tables_.AllocateUncleared("block tables", n));
+  }
+  KV_RETURN_IF_ERROR(AllocateRecent());
+  // Last: what has lengths is counted.
+  return lengths_.Allocate("lengths", CheckedSize(n_layers()));
 }
 
 Status PagedSequence::AllocateRecent() {
@@ -142,6 +142,7 @@ Status PagedSequence::Fork(Stream stream, PagedSequence** out) const {
     for (uint32_t l = 0; l < n_layers(); ++l) {
       const uint32_t n = cache_->BlocksFor(NCoded(l));
       for (uint32_t b = 0; b < n; ++b) cache_->Share(l, Table(l)[b]);
+      // NOLINTNEXTLINE: it is there, Create() has not failed
       std::copy_n(Table(l), n, fork->Table(l));
       fork->lengths_[l] = lengths_[l];
       fork->n_recent_[l] = n_recent_[l];

@@ -67,6 +67,7 @@ class PagedSequence {
   // visit(layer, entry) with each that is wanted or taken, until it has seen all.
   template <typename Visit>
   void ForEachReplaced(const Visit& visit) const;
+  Status Allocate();
   Status AllocateRecent();
   // K, and V where there is one.
   uint32_t NRecentPlanes(uint32_t layer) const;
