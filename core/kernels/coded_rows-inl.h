@@ -217,7 +217,8 @@ struct CodedRows {
       group.n_blocks = 0;
     } else {
       constexpr DTypeInfo kInfo = InfoOf(kBlocks);
-      group.n_blocks = n / kInfo.block_elements;
+      // A row of values may end within a block of the keys that it begins.
+      group.n_blocks = (n + kInfo.block_elements - 1) / kInfo.block_elements;
       for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
         const uint8_t* block = group.codes[r] + group.offset;
         for (size_t i = 0; i < group.n_blocks; ++i) {
