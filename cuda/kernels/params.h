@@ -80,8 +80,8 @@ struct RowNumbers {
   uint32_t far;
   uint32_t is_constant;  // at base + head * head_stride
   uint32_t dtype;        // plain
-  uint32_t
-      group_tokens;  // slots of a group; 0: a number is of a row, or constant
+  // Slots of a group; 0: a number is of a row, or constant.
+  uint32_t group_tokens;
 };
 static_assert(sizeof(RowNumbers) == 48);
 
@@ -338,8 +338,8 @@ static_assert(sizeof(RequantizePlane) == 104);
 
 struct RequantizeParams {
   static constexpr uint32_t kMaxPlanes = 34;
-  CacheRows
-      from;  // head_dim, lanes, wide, where numbers and recent rows are: not read
+  // Not read: head_dim, lanes, wide, where numbers and recent rows are.
+  CacheRows from;
   CacheRows to;
   CountTable counts;     // per list
   uint32_t n_lists;      // 1 or n_kv_heads

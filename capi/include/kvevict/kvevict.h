@@ -3887,10 +3887,10 @@ KVEVICT_API kvevict_status kvevict_sequences_evict(
  *
  * With group_tokens or recent_tokens it is a cache as KIVI has it,
  * arXiv:2402.02750: keys may have their numbers per channel and group of
- * tokens, and the last rows of a sequence are not quantized. Of each layer it
- * holds recent_tokens of these, once it has so many, and fewer than block_size
- * more, in memory of its own. When a block more would be there, whole blocks of
- * the oldest ones are quantized; what is quantized stays so.
+ * tokens, and the last rows of a sequence are not quantized. A sequence holds
+ * them in memory of its own: of each layer recent_tokens, and fewer than
+ * block_size more. An append that makes them more quantizes whole blocks of the
+ * oldest ones. What is quantized stays so.
  *
  * A fork shares its blocks, which are counted; who writes to a shared one gets
  * a copy of its own first. Recent rows are copied. A call that needs more
@@ -3945,8 +3945,8 @@ typedef struct kvevict_paged_cache_options {
    *  keys have theirs per token too. */
   uint32_t group_tokens;
   /** How many last rows are not quantized, at least, up to max_tokens. Keys and
-   *  values are quantized. With 0 and groups, those that fill no block are not;
-   *  without groups all are. */
+   *  values are quantized. 0: all rows are in codes; with group_tokens all but
+   *  those that do not fill a block yet. */
   uint32_t recent_tokens;
   /** Of those rows: f32, f16 or bf16. 0: f32. */
   kvevict_dtype recent_dtype;
