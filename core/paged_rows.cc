@@ -24,40 +24,39 @@ bool IsPlain(const kvevict_plane& plane) {
   return InfoOf(static_cast<DType>(plane.dtype)).is_plain();
 }
 
-// A sequence's view without the planes that the rows lack, nor their numbers.
-struct PartOfView {
-  kvevict_view view;
-  kvevict_plane companions[6];
-
-  PartOfView(const kvevict_view& all, const PagedRows& rows) : view(all) {
-    const RowChange lacks = {!IsPresent(rows.k), !IsPresent(rows.v)};
-    if (lacks.k) view.k = kvevict_plane{};
-    if (lacks.v) view.v = kvevict_plane{};
-    view.companions = companions;
-    view.n_companions = 0;
-    for (uint32_t i = 0; i < all.n_companions; ++i) {
-      const kvevict_plane& plane = all.companions[i];
-      if (!IsRecent(plane)) {
-        if (lacks.Covers(plane)) continue;
-      } else if (plane.role == KVEVICT_ROLE_KEY_RECENT ? lacks.k : lacks.v) {
-        continue;
-      }
-      companions[view.n_companions++] = plane;
+// Leaves out of a sequence's view the planes that rows lack, and their companions; what
+// stays of these goes to `companions`.
+void LeavePart(const PagedRows& rows, kvevict_plane* companions,
+               kvevict_view* view) {
+  const RowChange lacks = {!IsPresent(rows.k), !IsPresent(rows.v)};
+  if (!lacks.any()) return;
+  if (lacks.k) view->k = kvevict_plane{};
+  if (lacks.v) view->v = kvevict_plane{};
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < view->n_companions; ++i) {
+    const kvevict_plane& plane = view->companions[i];
+    if (!IsRecent(plane)) {
+      if (lacks.Covers(plane)) continue;
+    } else if (plane.role == KVEVICT_ROLE_KEY_RECENT ? lacks.k : lacks.v) {
+      continue;
     }
+    companions[n++] = plane;
   }
-  PartOfView(const PartOfView&) = delete;
-};
+  view->companions = companions;
+  view->n_companions = n;
+}
 
-// Where a packed row is, of a cache in contiguous memory or in blocks by id.
-uint8_t* RowAt(const kvevict_view& view, const kvevict_plane& plane,
-               uint32_t head, uint32_t slot) {
-  int64_t at = head * plane.head_stride_bytes;
+// Where a slot's packed row of head 0 is, of a cache in contiguous memory or in blocks by
+// id.
+uint8_t* SlotAt(const kvevict_view& view, const kvevict_plane& plane,
+                uint32_t slot) {
+  int64_t at;
   if (view.block_size == 0) {
-    at += slot * plane.token_stride_bytes;
+    at = slot * plane.token_stride_bytes;
   } else {
     const uint32_t block = slot / view.block_size;
-    at += view.block_table[block] * plane.block_stride_bytes +
-          int64_t{slot - block * view.block_size} * plane.token_stride_bytes;
+    at = view.block_table[block] * plane.block_stride_bytes +
+         int64_t{slot - block * view.block_size} * plane.token_stride_bytes;
   }
   return reinterpret_cast<uint8_t*>(plane.data + static_cast<uint64_t>(at));
 }
@@ -86,11 +85,22 @@ bool AreFew(const CopiedRows& rows) {
 void CopyFew(const CopiedRows& rows, const kvevict_plane& from,
              const kvevict_plane& to) {
   if (!IsPresent(from)) return;
-  const uint32_t n_bytes = RowBytes(from);
+  uint32_t n_heads = rows.from.n_kv_heads;
+  size_t n_bytes = RowBytes(from);
+  const auto ends_at_next = [&](const kvevict_plane& plane) {
+    return plane.head_stride_bytes == static_cast<int64_t>(n_bytes);
+  };
+  if (ends_at_next(from) && ends_at_next(to)) {
+    n_bytes *= n_heads;
+    n_heads = 1;
+  }
   for (uint32_t i = 0; i < rows.n; ++i) {
-    for (uint32_t head = 0; head < rows.from.n_kv_heads; ++head) {
-      std::memcpy(RowAt(rows.to, to, head, rows.to_first + i),
-                  RowAt(rows.from, from, head, rows.first + i), n_bytes);
+    const uint8_t* in = SlotAt(rows.from, from, rows.first + i);
+    uint8_t* out = SlotAt(rows.to, to, rows.to_first + i);
+    for (uint32_t head = 0; head < n_heads; ++head) {
+      std::memcpy(out, in, n_bytes);
+      in += from.head_stride_bytes;
+      out += to.head_stride_bytes;
     }
   }
 }
@@ -192,11 +202,13 @@ Status PagedSequence::CheckRows(const PagedRows& rows, Stream stream) const {
       !IsApart(rows.v, g.n_kv_heads, rows.n_tokens)) {
     return InvalidArgument("rows overlap the cache's blocks");
   }
-  const PartOfView part(View(rows.layer), rows);
+  kvevict_view part = View(rows.layer);
+  kvevict_plane companions[kMostCompanions];
+  LeavePart(rows, companions, &part);
   MoveJob job;
   job.view = &view;
-  job.destination = &part.view;
-  job.change = ChangeOf(view, part.view);
+  job.destination = &part;
+  job.change = ChangeOf(view, part);
   KV_RETURN_IF_ERROR(CheckScales(view, job.change.k, job.change.v));
   const Backend& backend = cache_->context().backend();
   if (!job.change.any() || backend.check_requantizing == nullptr) {
@@ -215,11 +227,12 @@ Status PagedSequence::Write(std::span<const PagedRows> rows, Stream stream) {
   KV_RETURN_IF_ERROR(OwnBlocksOf(rows, stream));
   for (const PagedRows& one : rows) {
     if (one.n_tokens == 0) continue;
-    const Place place = PlaceOf(one);
-    const PartOfView part(place.view, one);
+    Place place = PlaceOf(one);
+    kvevict_plane companions[kMostCompanions];
+    LeavePart(one, companions, &place.view);
     KV_RETURN_IF_ERROR(CopyRows(*cache_,
-                                {ViewOf(one, part.view.n_kv_heads), 0,
-                                 one.n_tokens, part.view, place.first_slot},
+                                {ViewOf(one, place.view.n_kv_heads), 0,
+                                 one.n_tokens, place.view, place.first_slot},
                                 stream));
   }
   return Status();
@@ -233,11 +246,12 @@ Status PagedSequence::Read(std::span<const PagedRows> rows,
   }
   for (const PagedRows& one : rows) {
     if (one.n_tokens == 0) continue;
-    const Place place = PlaceOf(one);
-    const PartOfView part(place.view, one);
+    Place place = PlaceOf(one);
+    kvevict_plane companions[kMostCompanions];
+    LeavePart(one, companions, &place.view);
     KV_RETURN_IF_ERROR(CopyRows(*cache_,
-                                {part.view, place.first_slot, one.n_tokens,
-                                 ViewOf(one, part.view.n_kv_heads), 0},
+                                {place.view, place.first_slot, one.n_tokens,
+                                 ViewOf(one, place.view.n_kv_heads), 0},
                                 stream));
   }
   return Status();

@@ -48,6 +48,9 @@ bool Changes(const kvevict_view& view, const kvevict_view& destination,
   const kvevict_plane& from = view.*numbers.rows;
   const kvevict_plane& to = destination.*numbers.rows;
   if (!IsPresent(from) || !IsPresent(to)) return false;
+  if (view.n_companions == 0 && destination.n_companions == 0) {
+    return from.dtype != to.dtype;
+  }
   if (GroupedRows(view).*numbers.changes ||
       GroupedRows(destination).*numbers.changes ||
       FirstRecent(view) != UINT32_MAX ||
