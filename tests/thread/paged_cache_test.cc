@@ -37,11 +37,18 @@ struct Pair {
   }
 };
 
-// The number that a row consists of: of a token of a request, in a layer.
-float Content(uint32_t request, int32_t position, uint32_t layer) {
+// The number that tells a row of a token of a request, in a layer, from others.
+uint32_t Number(uint32_t request, int32_t position, uint32_t layer) {
   const auto at = static_cast<uint32_t>(position);
   const uint32_t owner = at < kPrefix ? 99 : request;
-  return static_cast<float>((owner * 1000 + at) * 4 + layer + 1);
+  return (owner * 1000 + at) * 4 + layer + 1;
+}
+
+// What its elements are, such that 8 bits hold them exactly: values have the number
+// throughout; keys, in groups of tokens, one of two numbers by its bits.
+float Value(uint32_t number) { return static_cast<float>(number); }
+float Key(uint32_t number, uint32_t element) {
+  return (number * 0x9E3779B1u >> element % 32 & 1) != 0 ? 255.0f : 0.0f;
 }
 
 uint32_t StoredBy(const kvevict_sequence* sequence, uint32_t layer) {
@@ -88,9 +95,10 @@ class Request {
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
       std::vector<float> k(n * kRow), v(n * kRow);
       for (size_t i = 0; i < k.size(); ++i) {
-        k[i] =
-            Content(number_, static_cast<int32_t>(position + i / kRow), layer);
-        v[i] = -k[i];
+        const uint32_t number =
+            Number(number_, static_cast<int32_t>(position + i / kRow), layer);
+        k[i] = Key(number, i % kHeadDim);
+        v[i] = Value(number);
       }
       const kvevict_paged_rows rows =
           RowsAt(layer, StoredBy(sequence_, layer), k, v);
@@ -114,10 +122,10 @@ class Request {
             sequence_, layer, head, positions.data(), n, &n_positions));
         CHECK(n_positions == n);
         for (uint32_t slot = 0; slot < n; ++slot) {
-          const float want = Content(number_, positions[slot], layer);
+          const uint32_t number = Number(number_, positions[slot], layer);
           for (uint32_t e = 0; e < kHeadDim; ++e) {
             const size_t at = slot * kRow + head * kHeadDim + e;
-            CHECK(k[at] == want && v[at] == -want);
+            CHECK(k[at] == Key(number, e) && v[at] == Value(number));
           }
         }
       }
@@ -206,13 +214,26 @@ uint32_t Live(const kvevict_plan* plan, const kvevict_paged_cache* cache,
   return n_refused;
 }
 
-void Run(const char* policy) {
+kvevict_paged_cache_options PoolOf(uint32_t n_blocks) {
+  kvevict_paged_cache_options options = KVEVICT_PAGED_CACHE_OPTIONS_INIT;
+  options.n_blocks = n_blocks;
+  options.block_size = 8;
+  return options;
+}
+
+// Keys in groups of tokens, and the last rows as they are; see KIVI.
+kvevict_paged_cache_options KiviPool() {
+  kvevict_paged_cache_options options = PoolOf(kBlocks - 6);
+  options.group_tokens = 4;
+  options.recent_tokens = 11;
+  return options;
+}
+
+void Run(const char* policy, kvevict_dtype dtype,
+         const kvevict_paged_cache_options& options) {
   uint32_t n_threads = 1;
   kvevict_context* context = NewContext(&n_threads);
-  kvevict_plan* plan = NewPlan(context, policy);
-  kvevict_paged_cache_options options = KVEVICT_PAGED_CACHE_OPTIONS_INIT;
-  options.n_blocks = kBlocks;
-  options.block_size = 8;
+  kvevict_plan* plan = NewPlan(context, policy, dtype);
   kvevict_paged_cache* cache = nullptr;
   CHECK_OK(kvevict_paged_cache_create(plan, &options, &cache));
   std::vector<Pair> prefixes;
@@ -237,7 +258,8 @@ void Run(const char* policy) {
   kvevict_paged_cache_destroy(cache);
   kvevict_plan_destroy(plan);
   kvevict_context_destroy(context);
-  std::printf("%s: %u threads, %u times no block was free\n", policy, kThreads,
+  std::printf("%s, %s rows: %u threads, %u times no block was free\n", policy,
+              options.group_tokens == 0 ? "f32" : "grouped", kThreads,
               n_refused.load());
 }
 
@@ -247,6 +269,7 @@ void Run(const char* policy) {
 int main() {
   for (const char* policy :
        {"knorm:budget=40,sink=4", "random:budget=30,sink=0"}) {
-    kvevict::Run(policy);
+    kvevict::Run(policy, KVEVICT_DTYPE_F32, kvevict::PoolOf(kvevict::kBlocks));
+    kvevict::Run(policy, KVEVICT_DTYPE_U8, kvevict::KiviPool());
   }
 }

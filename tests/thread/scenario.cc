@@ -8,11 +8,13 @@
 
 namespace kvevict {
 
-kvevict_plan* NewPlan(const kvevict_context* context, const char* policy_text) {
+kvevict_plan* NewPlan(const kvevict_context* context, const char* policy_text,
+                      kvevict_dtype dtype) {
   kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
   layer.n_q_heads = kQHeads;
   layer.n_kv_heads = kKvHeads;
   layer.k_head_dim = layer.v_head_dim = kHeadDim;
+  layer.k_dtype = layer.v_dtype = dtype;
   kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
   geometry.n_layers = kLayers;
   geometry.max_tokens = kMaxTokens;

@@ -15,7 +15,8 @@ inline constexpr uint32_t kKvHeads = 2;
 inline constexpr uint32_t kHeadDim = 24;
 inline constexpr uint32_t kMaxTokens = 220;
 
-kvevict_plan* NewPlan(const kvevict_context* context, const char* policy);
+kvevict_plan* NewPlan(const kvevict_context* context, const char* policy,
+                      kvevict_dtype dtype = KVEVICT_DTYPE_F32);
 
 // Numbers that depend on the seed alone.
 std::vector<float> RandomFloats(uint64_t seed, size_t n);
