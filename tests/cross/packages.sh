@@ -63,7 +63,7 @@ command -v go >/dev/null || { echo "skipped: no go here" && exit 0; }
 mkdir app
 cp "$source/bindings/go/tests/consumer/main.go" app
 cd app
-export PKG_CONFIG_LIBDIR=$prefix/$libdir/pkgconfig GOCACHE=$build/go-cache GOPROXY=off \
+export PKG_CONFIG_LIBDIR=$prefix/$libdir/pkgconfig GOCACHE=$work/go-cache GOPROXY=off \
   GOMODCACHE=$work/modules GOTOOLCHAIN=local GOFLAGS=-modcacherw
 go mod init consumer 2>/dev/null
 grep '^replace ' "$source/bindings/go/README.md" |
@@ -73,4 +73,4 @@ export CGO_ENABLED=1 CC=$compiler GOOS=${system,,} GOARCH=$architecture
 go build -o "shared$suffix" .
 "${runner[@]}" "./shared$suffix"
 go build -tags kvevict_static -o "archive$suffix" .
-WINEPATH='' QEMU_SET_ENV='' "${runner[@]}" "./archive$suffix"
+env -u WINEPATH -u QEMU_SET_ENV "${runner[@]}" "./archive$suffix"
