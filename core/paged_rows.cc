@@ -24,8 +24,8 @@ bool IsPlain(const kvevict_plane& plane) {
   return InfoOf(static_cast<DType>(plane.dtype)).is_plain();
 }
 
-// Leaves out of a sequence's view the planes that rows lack, and their companions; what
-// stays of these goes to `companions`.
+// Leaves out of a sequence's view the planes that rows lack, and their companions. The
+// others' are copied to `companions`, which has room for kMostCompanions.
 void LeavePart(const PagedRows& rows, kvevict_plane* companions,
                kvevict_view* view) {
   const RowChange lacks = {!IsPresent(rows.k), !IsPresent(rows.v)};

@@ -1,8 +1,9 @@
 /* Runs the cases that criterion/criterion.h registers: those whose "suite/name" matches
- * --filter, which may end in one '*', but for those that the file KVEVICT_TEST_LEAVE_OUT
- * names, a line each. The exit code is 1 if one fails, and 77 if all were skipped. Cases
- * that take two seconds and more are printed. As with Criterion each has a process of its own; on Windows, where that takes
- * longer than most cases, those have it that failed beside others. */
+ * --filter, which may end in one '*', but not those that the file KVEVICT_TEST_LEAVE_OUT
+ * names, a line each. The exit code is 1 if one fails, and 77 if none ran or all were
+ * skipped. How long a case took is printed from two seconds on. As with Criterion each
+ * has a process of its own; on Windows, where that takes longer than most cases, those
+ * have it that failed beside others. */
 #include <criterion/criterion.h>
 #include <signal.h>
 #include <stdarg.h>
