@@ -12,7 +12,7 @@
 namespace kvevict::cpu {
 namespace {
 
-constexpr uint32_t kRun = 256;  // rows
+constexpr uint32_t kRunRows = 256;
 // What is longer passes the caches by.
 constexpr uint64_t kLongBytes = uint64_t{4} << 20;
 
@@ -60,7 +60,7 @@ void Requantize(const Context& context, const MoveJob& job, uint32_t first,
       uint64_t{RowBytes(to)} * job.keep.count.most * job.view->n_kv_heads >=
       kLongBytes;
   const uint32_t count = job.keep.CountOf(first);
-  const uint32_t end = std::min(begin + kRun, count);
+  const uint32_t end = std::min(begin + kRunRows, count);
   const uint32_t n_coded = CodedOf(job, count);
   args.begin = begin;
   args.end = std::min(end, n_coded);
@@ -100,8 +100,9 @@ void RegroupAll(const Context& context, const MoveJob& job, Rows rows) {
       FindNumbers(job.target(), job.target().*rows, false)->group_tokens;
   const uint64_t first = job.first_slot / group * group;
   const uint64_t n_all = job.first_slot - first + job.keep.count.most;
-  const uint64_t n_rows =
-      job.destination == nullptr ? n_all : (kRun + group - 1) / group * group;
+  const uint64_t n_rows = job.destination == nullptr
+                              ? n_all
+                              : (kRunRows + group - 1) / group * group;
   const uint64_t n_runs = n_all == 0 ? 0 : (n_all + n_rows - 1) / n_rows;
   context.ParallelFor(static_cast<uint32_t>(n_heads * n_runs),
                       [&](uint32_t item, uint32_t) {
@@ -114,10 +115,10 @@ void RegroupAll(const Context& context, const MoveJob& job, Rows rows) {
 void RequantizeAll(const Context& context, const MoveJob& job, Rows rows) {
   const uint32_t n_heads = HeadsAtOnce(job);
   const uint32_t n_groups = (job.view->n_kv_heads + n_heads - 1) / n_heads;
-  const uint32_t n_runs = (job.keep.count.most + kRun - 1) / kRun;
+  const uint32_t n_runs = (job.keep.count.most + kRunRows - 1) / kRunRows;
   context.ParallelFor(n_groups * n_runs, [&](uint32_t item, uint32_t) {
-    Requantize(context, job, item % n_groups * n_heads, item / n_groups * kRun,
-               rows);
+    Requantize(context, job, item % n_groups * n_heads,
+               item / n_groups * kRunRows, rows);
   });
 }
 

@@ -13,7 +13,7 @@ namespace {
 static_assert(kMaxPairs == kMaxRopeFrequencies);
 
 constexpr uint32_t kMostHeads = 8;  // at once
-constexpr uint32_t kRun = 128;      // tokens
+constexpr uint32_t kRunTokens = 128;
 
 // Heads of one list and length find cosines once.
 uint32_t HeadsAtOnce(const RotateJob& job) {
@@ -33,7 +33,7 @@ void Rotate(const Context& context, const RotateArgs& args,
   const uint64_t list = job.n_lists == 1 ? 0 : first_head;
   RotateRowsInPlace(
       context.simd(),
-      {heads, n_heads, first, std::min(kRun, n_tokens - first),
+      {heads, n_heads, first, std::min(kRunTokens, n_tokens - first),
        job.offsets + list * job.tokens.most + first, args.rope.turns().data(),
        args.rope.n_frequencies(), args.rope.is_interleaved(), args.from_slots});
 }
@@ -45,11 +45,12 @@ Status Run_rotate(const Context& context, Stream, const RotateArgs& args) {
     const uint32_t n_all = job.view->n_kv_heads;
     const uint32_t n_heads = HeadsAtOnce(job);
     const uint32_t n_groups = (n_all + n_heads - 1) / n_heads;
-    const uint32_t n_runs = (job.tokens.most + kRun - 1) / kRun;
+    const uint32_t n_runs = (job.tokens.most + kRunTokens - 1) / kRunTokens;
     context.ParallelFor(n_groups * n_runs, [&](uint32_t item, uint32_t) {
       const uint32_t first_head = item % n_groups * n_heads;
       Rotate(context, args, job, first_head,
-             std::min(n_heads, n_all - first_head), item / n_groups * kRun);
+             std::min(n_heads, n_all - first_head),
+             item / n_groups * kRunTokens);
     });
   }
   return Status();

@@ -25,8 +25,8 @@ done
 commands=$(sed -n 's/^ *"command": "\(.*\)",\?$/\1/p' "$build/compile_commands.json" |
   sed 's/\\"/"/g' |
   sed -nE "s# -(O2|f[^ ]*|Wa,[^ ]*)##g
-    s#^[^ ]+( [^ -][^ ]*)* (.*) -o [^ ]+ -c ($source/(core|capi|cuda|tools)|$build/tools)/#${clang[*]} \2 \3/#p" |
+    s#^[^ ]+( [^ -][^ ]*)* (.*) -o [^ ]+ -c ($source/(core|cuda|tools)|$build/(CMakeFiles|core|tools))/#${clang[*]} \2 \3/#p" |
   grep -v -e -DKVEVICT_STATIC -e -DKVEVICT_STRUCTS "${left_out[@]}")
-[[ $(wc -l <<<"$commands") -gt 100 ]]
+[[ $(wc -l <<<"$commands") -gt 80 ]]
 xargs -P "$(nproc)" -d '\n' -n 1 bash -c <<<"$commands"
 echo "$(wc -l <<<"$commands") sources are right to clang for $2"

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# compare.sh NATIVE CROSS RUNNER...: programs of the build folder CROSS, run by RUNNER
+# compare.sh NATIVE CROSS WHAT RUNNER...: programs of the build folder CROSS, run by RUNNER
 # (wine, qemu-aarch64 ...), print what those of NATIVE print: keep lists, the text of the
-# example engine, the demo's bytes and recalls, messages about what is wrong.
+# example engine, and where WHAT is `all` and not `results` also the demo's bytes and
+# recalls, and messages about what is wrong.
 set -euo pipefail
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
-native=$(realpath "$1") cross=$(realpath "$2")
-shift 2
+native=$(realpath "$1") cross=$(realpath "$2") extent=$3
+shift 3
 runner=("$@")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -30,10 +31,10 @@ same() {
     { echo "exit code $status" && "$filter" <out; } >"$side"
     [[ $status == 0 ]] || grep -v '^wine' err | sed 's/^.*kvevict: //' >>"$side" || true
   done
-  diff --label native --label "${runner[*]}" native cross >difference || {
+  diff --label native --label "${runner[*]} ${QEMU_CPU-}" native cross >difference || {
     echo "$what differs:" && head -n 20 difference && exit 1
   }
-  echo "$what: $(wc -l <native) lines alike"
+  echo "${QEMU_CPU:+$QEMU_CPU: }$what: $(wc -l <native) lines alike"
 }
 all() { cat; }
 text() { tr -d '\r'; } # as msvcrt writes it
@@ -46,6 +47,7 @@ for seed in 1 7 4000000000; do
   same "engine with seed $seed" text bindings/examples/engine/engine_c $seed
 done
 same 'keep lists of policies, dtypes and layouts' keep_lists tests/capi/capi_results -j1
+[[ $extent == all ]] || exit 0
 same 'demo' no_times tools/kvevict demo --json --tokens 512 --budget 128
 same 'demo on a paged f16 cache' no_times tools/kvevict demo --json --tokens 512 \
   --budget 128 --cache paged --dtype f16

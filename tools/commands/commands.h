@@ -8,9 +8,6 @@
 
 namespace kvevict::tools {
 
-// Exit status of a command line that makes no sense.
-inline constexpr int kUsageError = 2;
-
 using Action = std::function<std::string()>;  // returns what to print
 
 // Names the program and adds all of its commands.
