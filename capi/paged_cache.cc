@@ -79,7 +79,7 @@ Status CheckItemOfPaged(const kvevict_paged_eviction& item,
 
 // Whether whole blocks stay or go, and their rows stay as they are.
 bool CanDropBlocks(const PagedCache& cache, const Plan& plan) {
-  if (cache.most_recent() != 0) return false;
+  if (!cache.rows_stand_alone()) return false;
   const kvevict_policy& policy = plan.policy();
   if (BlocksOf(policy).size % cache.block_size() != 0) return false;
   if (plan.merge().Merges() || policy.rotate != 0) return false;

@@ -228,6 +228,7 @@ Status PagedCache::Allocate(const kvevict_paged_cache_options& options) {
   KV_RETURN_IF_ERROR(groups_.Allocate("pools", CheckedSize(n_groups)));
   least_recent_ = options.recent_tokens;
   most_recent_ = MostRecent(plan(), options);
+  rows_stand_alone_ = RowsStandAlone(options);
   Layout layout;
   n_groups = 0;
   ForEachKind(plan(), [&](uint32_t l, uint32_t n) {

@@ -52,6 +52,8 @@ class PagedCache {
   uint32_t block_size() const { return block_size_; }
   // Rows of a sequence's layer that are not quantized, at most.
   uint32_t most_recent() const { return most_recent_; }
+  // See RowsStandAlone().
+  bool rows_stand_alone() const { return rows_stand_alone_; }
   // Of n_slots, of which so many are in blocks, those that belong there.
   uint32_t CodedOf(uint32_t n_coded, uint32_t n_slots) const {
     if (most_recent_ == 0) return n_slots;
@@ -107,6 +109,7 @@ class PagedCache {
   uint32_t block_size_ = 0;
   uint32_t least_recent_ = 0;
   uint32_t most_recent_ = 0;
+  bool rows_stand_alone_ = true;
   Array<Group> groups_;
   Array<uint32_t> group_of_;  // [n_layers]
   Array<int32_t> free_;       // of all groups

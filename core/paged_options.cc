@@ -12,10 +12,6 @@ namespace {
 
 constexpr uint32_t kMostBlockSize = 65536;
 
-bool HasRecent(const kvevict_paged_cache_options& options) {
-  return options.group_tokens != 0 || options.recent_tokens != 0;
-}
-
 // That rows of a layer may be quantized by groups, or later than others.
 Status CheckLayer(const PlanLayer& layer,
                   const kvevict_paged_cache_options& options) {
@@ -44,7 +40,7 @@ Status CheckRecent(const Plan& plan,
     return InvalidArgument("recent_dtype %d is not f32, f16, bf16 or 0",
                            static_cast<int>(options.recent_dtype));
   }
-  if (!HasRecent(options)) {
+  if (RowsStandAlone(options)) {
     if (options.recent_dtype == 0) return Status();
     return InvalidArgument(
         "recent_dtype %d, but group_tokens and recent_tokens are 0",
@@ -71,6 +67,10 @@ Status CheckRecent(const Plan& plan,
 
 }  // namespace
 
+bool RowsStandAlone(const kvevict_paged_cache_options& options) {
+  return options.group_tokens == 0 && options.recent_tokens == 0;
+}
+
 uint32_t BlockSizeOf(const kvevict_paged_cache_options& options) {
   if (options.block_size != 0) return options.block_size;
   return options.group_tokens != 0 ? options.group_tokens : 16;
@@ -78,7 +78,7 @@ uint32_t BlockSizeOf(const kvevict_paged_cache_options& options) {
 
 uint32_t MostRecent(const Plan& plan,
                     const kvevict_paged_cache_options& options) {
-  if (!HasRecent(options)) return 0;
+  if (RowsStandAlone(options)) return 0;
   return std::min(options.recent_tokens + BlockSizeOf(options) - 1,
                   plan.max_tokens());
 }

@@ -14,6 +14,10 @@ class Plan;
 Status CheckPagedOptions(const Plan& plan,
                          const kvevict_paged_cache_options& options);
 
+// Whether no row shares numbers with others and none is recent: a row means the same in
+// any block.
+bool RowsStandAlone(const kvevict_paged_cache_options& options);
+
 uint32_t BlockSizeOf(const kvevict_paged_cache_options& options);
 
 // Rows of a sequence's layer that are not quantized, at most, of checked options; 0 where

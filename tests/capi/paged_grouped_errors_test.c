@@ -1,6 +1,7 @@
 /* Paged caches as KIVI has them: what is counted, how far off rows are, what is refused. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/grouped_pool.h"
@@ -36,15 +37,11 @@ static test_plan* PlanOf(const char* policy, kvevict_dtype k, kvevict_dtype v) {
   return test_plan_create(policy, &geometry, KVEVICT_OPERATION_EVICT, 1);
 }
 
-static scene* Begin(const char* policy, kvevict_dtype dtype,
-                    uint32_t n_blocks) {
+static scene* BeginWith(const char* policy, kvevict_dtype dtype,
+                        kvevict_paged_cache_options options) {
   scene* const s = calloc(1, sizeof *s);
   s->plan = PlanOf(policy, dtype, dtype);
-  s->options = (kvevict_paged_cache_options)KVEVICT_PAGED_CACHE_OPTIONS_INIT;
-  s->options.n_blocks = n_blocks;
-  s->options.block_size = kBlock;
-  s->options.group_tokens = kGroup;
-  s->options.recent_tokens = kRecent;
+  s->options = options;
   EXPECT_OK(kvevict_paged_cache_create(s->plan->plan, &s->options, &s->cache));
   EXPECT_OK(kvevict_paged_sequence_create(s->cache, &s->cached));
   EXPECT_OK(kvevict_sequence_create(s->plan->plan, &s->sequence));
@@ -54,6 +51,16 @@ static scene* Begin(const char* policy, kvevict_dtype dtype,
     all[i] = (float)(i % kDim) * test_random_normal(&random);
   }
   return s;
+}
+
+static scene* Begin(const char* policy, kvevict_dtype dtype,
+                    uint32_t n_blocks) {
+  kvevict_paged_cache_options options = KVEVICT_PAGED_CACHE_OPTIONS_INIT;
+  options.n_blocks = n_blocks;
+  options.block_size = kBlock;
+  options.group_tokens = kGroup;
+  options.recent_tokens = kRecent;
+  return BeginWith(policy, dtype, options);
 }
 
 static void End(scene* s) {
@@ -417,6 +424,36 @@ Test(paged_grouped_errors, calls) {
   kvevict_paged_cache_usage longer = before;
   longer.n_slots += 2 * (kBlock - 1);
   ExpectSame(s, n + kBlock - 1, 3 * kBlock, &longer);
+  End(s);
+}
+
+/* Groups of one token in blocks of one: no row is recent, keys are exact. */
+Test(paged_grouped_errors, blocks_of_one_row_are_evicted_as_any) {
+  kvevict_paged_cache_options options = KVEVICT_PAGED_CACHE_OPTIONS_INIT;
+  options.n_blocks = 60;
+  options.block_size = 1;
+  options.group_tokens = 1;
+  scene* const s =
+      BeginWith("streaming-llm:budget=20,sink=4", KVEVICT_DTYPE_U4, options);
+  Append(s, 60);
+  kvevict_paged_eviction item = KVEVICT_PAGED_EVICTION_INIT;
+  item.cached = s->cached;
+  item.sequence = s->sequence;
+  EXPECT_OK(kvevict_paged_evict(&item, 1, s->plan->workspace,
+                                s->plan->workspace_bytes, NULL));
+  Read(s, 20);
+  for (uint32_t t = 0; t < 20; ++t) {
+    const uint32_t from = t < 4 ? t : t + 40;
+    for (uint32_t i = 0; i < kHeads * kDim; ++i) {
+      const float got = s->got[0][t][i / kDim][i % kDim];
+      const float given = s->given[0][from][i / kDim][i % kDim];
+      EXPECT(got == given, "slot %u holds %g, not %g of slot %u", t,
+             (double)got, (double)given, from);
+    }
+  }
+  const kvevict_paged_cache_usage usage = UsageOf(s);
+  EXPECT(usage.n_free == 2 * 40, "%llu blocks are free",
+         (unsigned long long)usage.n_free);
   End(s);
 }
 
