@@ -26,6 +26,7 @@ int RunProgram(const std::vector<std::string>& arguments) {
   Action action;
   AddCommands(app, action);
   std::vector<const char*> texts;
+  texts.reserve(arguments.size());
   for (const std::string& text : arguments) texts.push_back(text.c_str());
   try {
     app.parse(static_cast<int>(texts.size()), texts.data());
