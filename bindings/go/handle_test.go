@@ -95,7 +95,7 @@ func TestLeftToTheCollector(t *testing.T) {
 	for i := 0; i < 8; i++ {
 		newCounted(&destroyed)
 	}
-	for i := 0; destroyed.Load() < 8 && i < 400; i++ {
+	for i := 0; destroyed.Load() < 8 && i < 600_000; i++ {
 		runtime.GC()
 		time.Sleep(time.Millisecond)
 	}

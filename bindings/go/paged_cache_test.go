@@ -468,7 +468,7 @@ func TestPagedSequencesAreLeftToTheCollector(t *testing.T) {
 		_, err = fork.View(1)
 		must(t, err)
 	}
-	for i := 0; p.usage(t).Sequences > 0 && i < 400; i++ {
+	for i := 0; p.usage(t).Sequences > 0 && i < 600_000; i++ {
 		runtime.GC()
 		time.Sleep(time.Millisecond)
 	}

@@ -189,7 +189,7 @@ static void DestroyModel(model* m) {
   kvevict_context_destroy(m->context);
 }
 
-Test(overlap, of_layers_is_found_exactly, .timeout = 300) {
+Test(overlap, of_layers_is_found_exactly) {
   test_random random = test_random_start("overlap of layers");
   uint32_t n_apart = 0, n_overlap = 0, n_passed = 0, n_refused = 0, n_tail = 0;
   uint32_t n_apart_in_pool = 0;
@@ -244,7 +244,7 @@ Test(overlap, of_layers_is_found_exactly, .timeout = 300) {
 
 /* The planes of one view. Rows whose axes interleave without nesting are refused
  * before, by a message that names their size. */
-Test(overlap, of_planes_in_a_view_is_found_exactly, .timeout = 300) {
+Test(overlap, of_planes_in_a_view_is_found_exactly) {
   test_random random = test_random_start("overlap of planes");
   uint32_t n_apart = 0, n_overlap = 0;
   while (n_apart < 10000 || n_overlap < 10000) {

@@ -13,12 +13,12 @@ Test(recall_long, recalls_4096_tokens) {
                 {"streaming-llm:budget=256", 0.06, {}, 16}});
 }
 
-Test(recall_long, recalls_16384_tokens_in_bf16, .timeout = 500) {
+Test(recall_long, recalls_16384_tokens_in_bf16) {
   ExpectRecall(16384, KVEVICT_DTYPE_BF16,
                {{"none", 1.00, 1.00, 1}, {"snapkv:budget=2048", 1.00, {}, 8}});
 }
 
-Test(recall_long, recalls_16384_tokens, .timeout = 500) {
+Test(recall_long, recalls_16384_tokens) {
   ExpectRecall(16384, KVEVICT_DTYPE_F32,
                {{"none", 1.00, 1.00, 1},
                 {"snapkv:budget=2048", 1.00, 0.15, 8},

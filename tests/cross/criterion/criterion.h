@@ -14,7 +14,6 @@ extern "C" {
 struct criterion_options {
   void (*init)(void);
   void (*fini)(void);
-  double timeout; /* left to ctest */
 };
 
 struct criterion_test_params {

@@ -22,7 +22,7 @@ launcher=()
 setarch -R true 2>/dev/null && launcher=(setarch -R)
 
 # A program that does not end has noticed as well.
-fails() { ! timeout 60 "${launcher[@]}" "$@" >/dev/null 2>&1; }
+fails() { ! timeout 600 "${launcher[@]}" "$@" >/dev/null 2>&1; }
 
 n_waits=0 n_survivors=0
 for kernel in "${kernels[@]}"; do

@@ -80,7 +80,7 @@ final class HandleTest {
     for (int i = 0; i < 8; ++i) {
       new Counted(destroyed);
     }
-    for (int i = 0; destroyed.get() < 8 && i < 400; ++i) {
+    for (int i = 0; destroyed.get() < 8 && i < 120_000; ++i) {
       System.gc();
       Thread.sleep(5);
     }

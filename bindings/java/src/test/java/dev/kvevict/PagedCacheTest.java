@@ -397,7 +397,7 @@ final class PagedCacheTest {
         sequence.append(10);
         sequence.fork().view(1);
       }
-      for (int i = 0; pool.cache.usage().nSequences() > 0 && i < 400; ++i) {
+      for (int i = 0; pool.cache.usage().nSequences() > 0 && i < 120_000; ++i) {
         System.gc();
         Thread.sleep(5);
       }
