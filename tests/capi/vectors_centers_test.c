@@ -7,6 +7,7 @@
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/npy.h"
 #include "tests/capi/support/plan.h"
+#include "tests/paths.h"
 
 enum { kMaxLayers = 4 };
 
@@ -25,8 +26,7 @@ typedef struct recorded {
 
 static recorded* Load(const char* name) {
   recorded* r = calloc(1, sizeof *r);
-  snprintf(r->folder, sizeof r->folder, "%s/vectors/%s", KVEVICT_SHARED_DIR,
-           name);
+  snprintf(r->folder, sizeof r->folder, "%s/vectors/%s", test_shared_dir, name);
   r->k = test_npy_read(r->folder, "K", "<f2", 4);
   if (r->k.bytes == NULL) {
     fprintf(stderr, "skipped: no reference vectors in %s\n", r->folder);

@@ -12,6 +12,7 @@
 #include "tests/capi/support/npy.h"
 #include "tests/capi/support/plan.h"
 #include "tests/capi/support/policies.h"
+#include "tests/paths.h"
 
 typedef struct vector_case {
   char folder[64];
@@ -136,7 +137,7 @@ typedef struct vector_files {
 static vector_files Load(const vector_case* c) {
   vector_files v;
   memset(&v, 0, sizeof v);
-  snprintf(v.folder, sizeof v.folder, "%s/vectors/%s", KVEVICT_SHARED_DIR,
+  snprintf(v.folder, sizeof v.folder, "%s/vectors/%s", test_shared_dir,
            c->folder);
   v.k = test_npy_read(v.folder, "K", "<f2", 3);
   if (v.k.bytes == NULL) {
@@ -550,7 +551,7 @@ Test(vectors, shares_of_norms_average_to_published_scores) {
 Test(vectors, budgets_of_partitions_keep_the_published_set) {
   vector_files v;
   memset(&v, 0, sizeof v);
-  snprintf(v.folder, sizeof v.folder, "%s/vectors/%s", KVEVICT_SHARED_DIR,
+  snprintf(v.folder, sizeof v.folder, "%s/vectors/%s", test_shared_dir,
            "lagkv_official__S300_lag64");
   test_npy theirs = test_npy_read(v.folder, "keep", "<i4", 2);
   if (theirs.bytes == NULL) {
@@ -597,7 +598,7 @@ Test(vectors, budgets_of_partitions_keep_the_published_set) {
 Test(vectors, redundancy_is_the_published_one) {
   vector_files v;
   memset(&v, 0, sizeof v);
-  snprintf(v.folder, sizeof v.folder, "%s/vectors/%s", KVEVICT_SHARED_DIR,
+  snprintf(v.folder, sizeof v.folder, "%s/vectors/%s", test_shared_dir,
            "rkv_official__gqa8x2_D64_S256");
   test_npy theirs = test_npy_read(v.folder, "redundancy", "<f4", 2);
   if (theirs.bytes == NULL) {

@@ -9,15 +9,17 @@
 
 #include "core/policy.h"
 #include "core/policy_text.h"
+#include "tests/paths.h"
 
 namespace kvevict {
 namespace {
 
 std::vector<std::string> ReadLines() {
-  std::ifstream page(KVEVICT_POLICIES_PAGE);
+  const std::string path = std::string(test_source_dir) + "/docs/policies.md";
+  std::ifstream page(path);
   std::vector<std::string> lines;
   for (std::string line; std::getline(page, line);) lines.push_back(line);
-  cr_assert(lines.size() > 50, "%s", KVEVICT_POLICIES_PAGE);
+  cr_assert(lines.size() > 50, "%s", path.c_str());
   return lines;
 }
 

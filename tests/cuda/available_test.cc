@@ -8,11 +8,12 @@
 
 #include "cuda/device.h"
 #include "cuda/jit.h"
+#include "tests/paths.h"
 
 namespace kvevict::cuda {
 namespace {
 
-const std::string kFakes = KVEVICT_FAKES_DIR "/";
+const std::string kFakes = std::string(test_fakes_dir) + "/";
 
 std::string Fake(const char* name) {
   return kFakes + KVEVICT_FAKE_PREFIX + name + KVEVICT_FAKE_SUFFIX;

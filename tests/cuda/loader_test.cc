@@ -12,6 +12,7 @@
 #include "cuda/device.h"
 #include "cuda/kernels/positions.h"
 #include "cuda/module_cache.h"
+#include "tests/paths.h"
 #include "tests/rig/mock/mock.h"
 #include "tests/rig/nvrtcs.h"
 

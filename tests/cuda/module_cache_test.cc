@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 
+#include "tests/paths.h"
 #include "tests/rig/fakes/fake_gpu.h"
 
 namespace kvevict::cuda {
@@ -19,17 +20,18 @@ namespace {
 
 // ---- NVRTC ----
 
-constexpr char kNvrtcPath[] = KVEVICT_FAKES_DIR "/libfake_nvrtc_12.so";
+const std::string kNvrtcPath =
+    std::string(test_fakes_dir) + "/libfake_nvrtc_12.so";
 
 const Nvrtc& OpenNvrtc() {
   const Nvrtc* nvrtc = nullptr;
-  cr_assert(Nvrtc::Open(kNvrtcPath, 12, 80, &nvrtc).ok(), "%s",
+  cr_assert(Nvrtc::Open(kNvrtcPath.c_str(), 12, 80, &nvrtc).ok(), "%s",
             LastErrorMessage());
   return *nvrtc;
 }
 
 int NumCompiled() {
-  void* library = dlopen(kNvrtcPath, RTLD_NOW | RTLD_NOLOAD);
+  void* library = dlopen(kNvrtcPath.c_str(), RTLD_NOW | RTLD_NOLOAD);
   return static_cast<std::atomic<int>*>(dlsym(library, "fake_nvrtc_n_compiled"))
       ->load();
 }

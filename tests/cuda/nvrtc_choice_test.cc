@@ -9,12 +9,13 @@
 #include "core/context.h"
 #include "cuda/device.h"
 #include "cuda/jit.h"
+#include "tests/paths.h"
 #include "tests/rig/mock/mock.h"
 
 namespace kvevict::cuda {
 namespace {
 
-const std::string kFakes = KVEVICT_FAKES_DIR "/lib";
+const std::string kFakes = std::string(test_fakes_dir) + "/lib";
 
 // The major version of what is taken; 0: UNAVAILABLE.
 int Choice(int driver_major, int sm) {
@@ -125,14 +126,14 @@ Test(nvrtc_choice, serves_the_gpu_that_is_there) {
 Test(nvrtc_choice, serves_the_gpu_of_a_context) {
   mock::Reset({.compute_capability = 70, .driver_version = 13000});
   const Driver* driver = nullptr;
-  cr_assert(Driver::Open(KVEVICT_MOCK_PATH, &driver).ok());
+  cr_assert(Driver::Open(test_mock_cuda, &driver).ok());
   CUcontext cuda_context = nullptr;
   cr_assert(driver->cuDevicePrimaryCtxRetain(&cuda_context, 0) == CUDA_SUCCESS);
 
   kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
   options.device = KVEVICT_DEVICE_CUDA;
   options.cuda_context = cuda_context;
-  options.libcuda_path = KVEVICT_MOCK_PATH;
+  options.libcuda_path = test_mock_cuda;
   Context* context = nullptr;
   cr_assert(Context::Create(options, &context).ok(), "%s", LastErrorMessage());
   context->Unref();

@@ -14,6 +14,7 @@
 #include "tests/gpu/checks.h"
 #include "tests/gpu/driver_use_check.h"
 #include "tests/gpu/timings.h"
+#include "tests/paths.h"
 #include "tests/rig/mock/mock.h"
 #include "tests/rig/nvrtcs.h"
 
@@ -79,7 +80,7 @@ int Run(const std::string& part, bool by_oldest) {
   std::string cache = std::filesystem::temp_directory_path() / "kvevict-XXXXXX";
   if (mkdtemp(cache.data()) == nullptr) return 1;
   {
-    const Gpu gpu({KVEVICT_MOCK_LIBRARY, nvrtc.name(), cache});
+    const Gpu gpu({test_mock_cuda, nvrtc.name(), cache});
     const auto run = [&](const Part& p) {
       if (part == p.name) p.run(gpu, {false, Seed(), 3}, &report);
     };

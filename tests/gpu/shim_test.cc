@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/gpu/checks.h"
+#include "tests/paths.h"
 #include "tests/rig/shim/shim.h"
 #include "tests/rig/simt/run.h"
 
@@ -19,7 +20,8 @@ using namespace kvevict::gpu;  // NOLINT
 Gpu ShimUnder(simt::Policy policy) {
   fmt::print("schedule {}, seed {}\n", static_cast<int>(policy), simt::Seed());
   shim::Schedule({policy, simt::Seed(), 4});
-  return Gpu({KVEVICT_SHIM_CUDA, KVEVICT_FAKES_DIR "/libfake_nvrtc_12.so", ""});
+  return Gpu({KVEVICT_SHIM_CUDA,
+              test_fakes_dir + std::string("/libfake_nvrtc_12.so"), ""});
 }
 
 // What an eviction of the first user's ring takes, and decoding around it.

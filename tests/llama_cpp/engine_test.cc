@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/llama_cpp/session.h"
+#include "tests/paths.h"
 #include "tools/engine/evictor.h"
 #include "tools/engine/policies.h"
 #include "tools/engine/thread_pool.h"
@@ -30,8 +31,9 @@ using kvevict::tools::KlDivergence;
 using kvevict::tools::KvCache;
 using kvevict::tools::LlamaModel;
 
-constexpr char kModel[] = KVEVICT_SHARED_DIR "/models/english800k.gguf";
-constexpr char kText[] = KVEVICT_SHARED_DIR "/texts/alice29.txt";
+const std::string kModel =
+    std::string(test_shared_dir) + "/models/english800k.gguf";
+const std::string kText = std::string(test_shared_dir) + "/texts/alice29.txt";
 constexpr uint32_t kPrompt = 600, kFollowing = 24, kBudget = 150;
 
 using Logits = std::vector<std::vector<float>>;
@@ -118,7 +120,9 @@ size_t CountDiffering(const std::vector<int32_t>& a,
 }
 
 Test(llama_engine, keeps_and_predicts_as_the_demo_does) {
-  if (!std::filesystem::exists(kModel)) cr_skip_test("skipped: no %s", kModel);
+  if (!std::filesystem::exists(kModel)) {
+    cr_skip_test("skipped: no %s", kModel.c_str());
+  }
   kvevict::tools::ThreadPool pool(1);
   auto file = kvevict::tools::ReadModelFile(kModel, "");
   LlamaModel model(std::move(file.weights), pool);

@@ -8,12 +8,15 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "tests/paths.h"
+
 namespace {
 
 using nlohmann::json;
 
-constexpr char kModel[] = KVEVICT_SHARED_DIR "/models/english800k.gguf";
-constexpr char kText[] = KVEVICT_SHARED_DIR "/texts/alice29.txt";
+const std::string kModel =
+    std::string(test_shared_dir) + "/models/english800k.gguf";
+const std::string kText = std::string(test_shared_dir) + "/texts/alice29.txt";
 
 struct Outcome {
   int status;
@@ -21,7 +24,8 @@ struct Outcome {
 };
 
 Outcome Run(const std::string& arguments) {
-  const std::string command = KVEVICT_PROGRAM " " + arguments + " 2>&1";
+  const std::string command =
+      test_llama_program + std::string(" ") + arguments + " 2>&1";
   FILE* pipe = popen(command.c_str(), "r");
   Outcome outcome{-1, ""};
   char buffer[4096];
@@ -40,7 +44,7 @@ std::string Text(const std::string& options) {
 
 void NeedModels() {
   if (!std::filesystem::exists(kModel)) {
-    cr_skip_test("skipped: no %s", kModel);
+    cr_skip_test("skipped: no %s", kModel.c_str());
   }
 }
 

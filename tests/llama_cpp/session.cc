@@ -1,4 +1,5 @@
 #include "tests/llama_cpp/session.h"
+#include "tests/paths.h"
 
 #include <algorithm>
 #include <chrono>
@@ -23,7 +24,7 @@ void Log(ggml_log_level level, const char* text, void*) {
 }  // namespace
 
 ModelHandle LoadModel(const std::string& path) {
-  return llama_cli::LoadModel(path, KVEVICT_LLAMA_LIBRARIES, &Log);
+  return llama_cli::LoadModel(path, test_llama_libraries, &Log);
 }
 
 Session::Session(llama_model* model, const char* policy,

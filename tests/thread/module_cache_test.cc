@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/paths.h"
 #include "tests/rig/fakes/fake_gpu.h"
 #include "tests/thread/check.h"
 
@@ -16,8 +17,10 @@ namespace {
 constexpr int kThreads = 8;
 constexpr int kVariants = 12;
 
-constexpr char kDriverPath[] = KVEVICT_FAKES_DIR "/libfake_driver.so";
-constexpr char kNvrtcPath[] = KVEVICT_FAKES_DIR "/libfake_nvrtc_12.so";
+const std::string kDriverPath =
+    std::string(test_fakes_dir) + "/libfake_driver.so";
+const std::string kNvrtcPath =
+    std::string(test_fakes_dir) + "/libfake_nvrtc_12.so";
 
 struct Found {
   const Driver* driver = nullptr;
@@ -27,8 +30,8 @@ struct Found {
 };
 
 void Find(ModuleCache* cache, int first, Found* found) {
-  found->all_ok &= Driver::Open(kDriverPath, &found->driver).ok();
-  found->all_ok &= Nvrtc::Open(kNvrtcPath, 12, 80, &found->nvrtc).ok();
+  found->all_ok &= Driver::Open(kDriverPath.c_str(), &found->driver).ok();
+  found->all_ok &= Nvrtc::Open(kNvrtcPath.c_str(), 12, 80, &found->nvrtc).ok();
   // Twice: the second time there is nothing to compile. Each thread begins
   // elsewhere, so that some look up while others add.
   for (int i = 0; i < 2 * kVariants; ++i) {
@@ -50,7 +53,7 @@ int main() {
   Context* context = nullptr;
   CHECK(Context::Create(KVEVICT_CONTEXT_OPTIONS_INIT, &context).ok());
   const Nvrtc* nvrtc = nullptr;
-  CHECK(Nvrtc::Open(kNvrtcPath, 12, 80, &nvrtc).ok());
+  CHECK(Nvrtc::Open(kNvrtcPath.c_str(), 12, 80, &nvrtc).ok());
   const Driver driver = FakeDriver(/*with_libraries=*/true);
   {
     ModuleCache cache(*context, driver, *nvrtc);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "tests/paths.h"
 #include "tests/tools/llama_oracle.h"
 #include "tests/tools/llama_synthetic.h"
 #include "tests/tools/llama_test_util.h"
@@ -269,7 +270,7 @@ struct Change {
 // `skew` is added to the positions after the eviction; 0 is right.
 Change MeasureOnStories(LlamaModel& model, const std::string& policy,
                         size_t n_stories, uint32_t skew, ThreadPool& pool) {
-  std::istringstream stories(ReadFile(std::string(KVEVICT_SHARED_DIR) +
+  std::istringstream stories(ReadFile(std::string(test_shared_dir) +
                                       "/texts/stories260k_sampled.tok512.ids"));
   constexpr uint32_t kPrompt = 320;
   constexpr double kBudget = 80;

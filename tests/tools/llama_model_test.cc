@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "tests/paths.h"
 #include "tests/tools/llama_oracle.h"
 #include "tests/tools/llama_synthetic.h"
 #include "tests/tools/llama_test_util.h"
@@ -16,7 +17,7 @@ namespace kvevict::tools {
 namespace {
 
 std::string Shared(const std::string& name) {
-  return std::string(KVEVICT_SHARED_DIR) + "/models/" + name;
+  return std::string(test_shared_dir) + "/models/" + name;
 }
 
 // Logits of all tokens, [n, vocab_size], fed in chunks of at most `chunk`.

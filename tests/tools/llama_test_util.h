@@ -19,15 +19,17 @@
 #include <string>
 #include <vector>
 
+#include "tests/paths.h"
+
 namespace kvevict::tools {
 
 // A file of the data that is not part of the repository; the test is skipped,
 // with the reason, where it is absent.
-#define KV_SHARED_FILE(variable, name)                                       \
-  const std::string variable = std::string(KVEVICT_SHARED_DIR) + "/" + name; \
-  if (!std::filesystem::exists(variable)) {                                  \
-    fprintf(stderr, "skipped: %s is absent\n", variable.c_str());            \
-    cr_skip_test("%s is absent", variable.c_str());                          \
+#define KV_SHARED_FILE(variable, name)                                    \
+  const std::string variable = std::string(test_shared_dir) + "/" + name; \
+  if (!std::filesystem::exists(variable)) {                               \
+    fprintf(stderr, "skipped: %s is absent\n", variable.c_str());         \
+    cr_skip_test("%s is absent", variable.c_str());                       \
   }
 
 inline std::string ReadFile(const std::string& path) {

@@ -1,6 +1,7 @@
 // Text to ids and back.
 #include <nlohmann/json.hpp>
 
+#include "tests/paths.h"
 #include "tests/tools/llama_test_util.h"
 #include "tools/llama/model_file.h"
 #include "tools/llama/tokenizer.h"
@@ -95,7 +96,7 @@ Test(llama_tokenizer, ids_outside_the_vocabulary_are_errors) {
 // The reference ids were made by llama.cpp's tokenizer.
 void CheckReferences(const std::string& model_path) {
   const Tokenizer t = ReadModelFile(model_path, "").tokenizer;
-  const std::string texts = std::string(KVEVICT_SHARED_DIR) + "/texts/";
+  const std::string texts = std::string(test_shared_dir) + "/texts/";
 
   const std::string alice = ReadFile(texts + "alice29.txt");
   const std::vector<int32_t> alice_ids =
@@ -126,7 +127,7 @@ void CheckReferences(const std::string& model_path) {
 
   for (const char* name : {"stories260k", "english800k"}) {
     const auto reference = nlohmann::json::parse(
-        ReadFile(std::string(KVEVICT_SHARED_DIR) + "/models/reference/" + name +
+        ReadFile(std::string(test_shared_dir) + "/models/reference/" + name +
                  "_greedy.json"));
     for (const auto& prompt : reference["prompts"]) {
       cr_expect(t.Encode(prompt["prompt"].get<std::string>()) ==

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kvevict/kvevict.h"
+#include "tests/paths.h"
 
 namespace {
 
@@ -41,7 +42,7 @@ std::string TemporaryFile() {
 Outcome Run(const std::string& arguments, const std::string& to = "") {
   const std::string out = TemporaryFile();
   const std::string err = TemporaryFile();
-  const std::string command = KVEVICT_PROGRAM " " + arguments +
+  const std::string command = test_program + std::string(" ") + arguments +
                               (to.empty() ? " >" + out : to) + " 2>" + err;
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadAndRemove(out),

@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "tests/paths.h"
 #include "tests/rig/mock/mock_test.h"
 
 namespace kvevict::mock {
@@ -77,7 +78,7 @@ Test(mock_context, contexts_are_apart) {
 Test(mock_context, an_older_driver_lacks_functions) {
   const Device device;
   cr_expect_not_null(dlsym(RTLD_DEFAULT, "cuLibraryLoadData"));
-  void* older = dlopen(KVEVICT_MOCK_CUDA_11, RTLD_NOW | RTLD_LOCAL);
+  void* older = dlopen(test_mock_cuda_11, RTLD_NOW | RTLD_LOCAL);
   cr_assert_not_null(older);
   cr_expect_null(dlsym(older, "cuLibraryLoadData"));
   cr_expect_not_null(dlsym(older, "cuModuleLoadData"));

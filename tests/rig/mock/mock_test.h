@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda/driver.h"
+#include "tests/paths.h"
 #include "tests/rig/mock/mock.h"
 #include "tests/rig/ptx/ptx_test.h"
 
@@ -24,7 +25,7 @@ using cuda::CUstream;
 
 inline const cuda::Driver& Driver() {
   const cuda::Driver* driver = nullptr;
-  cr_assert(cuda::Driver::Open(KVEVICT_MOCK_CUDA, &driver).ok(), "%s",
+  cr_assert(cuda::Driver::Open(test_mock_cuda, &driver).ok(), "%s",
             LastErrorMessage());
   return *driver;
 }

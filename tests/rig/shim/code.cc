@@ -10,6 +10,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "tests/paths.h"
 #include "tests/rig/shim/driver.h"
 #include "tests/rig/shim/kernel.h"
 #include "tests/rig/shim/shim.h"
@@ -62,8 +63,8 @@ void* Compile(const std::string& variant) {
   static int n_compiled = 0;
   const std::string path =
       folder.path() + '/' + std::to_string(n_compiled++) + ".so";
-  const std::string command =
-      "sh '" KVEVICT_SHIM_COMPILE "' '" + path + "' " + variant;
+  const std::string command = std::string("sh '") + KVEVICT_SHIM_COMPILE +
+                              "' '" + path + "' " + variant;
   if (std::system(command.c_str()) != 0) {
     std::fprintf(stderr, "failed: %s\n", command.c_str());
     return nullptr;
