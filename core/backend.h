@@ -268,16 +268,18 @@ struct MassArgs {
 
 // What changes scores by which of a list are the best, what must stay before all.
 //
-// normalize: multiplies a list's scores by the share that its best have in the sum of
+// normalize: writes a list's scores times the share that its best have in the sum of
 // them, as many as the budget has beside what must stay, which is in neither sum, nor
-// is NaN. Where that is not a finite number above 0 scores stay as they are.
+// is NaN. Where that is not a finite number above 0 it writes them as they are.
 //
 // secure: of what a list keeps the best `share`, rounded down in f32, get +infinity,
 // and where heads are adaptive, those of its floor. Where scores decide how many a list
 // keeps, they do so here. Ranges rank the best of secure, and do not count in normalize.
 struct BestArgs {
-  SelectArgs select;      // whose lists are scratch, and keys not the scores
-  Jobs<ShapeJob> shapes;  // with the scores of the jobs, which are written to
+  SelectArgs select;  // whose lists are scratch
+  Jobs<ShapeJob>
+      shapes;  // whose scores are written to, and are not the keys of
+               // secure; those of normalize may be keys or scores
   double share = 0.0;
 
   // Of any list of a layer.

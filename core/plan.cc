@@ -120,7 +120,10 @@ Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
   if (Status status = ValidatePolicy(policy); !status.ok()) {
     return Prefixed(status, "policy: ");
   }
-  Plan* plan = NewObject<Plan>(context, context, geometry, policy);
+  // Of a ratio shares are known with the context.
+  Plan* plan = NewObject<Plan>(
+      context, context, geometry,
+      CountsTokens(policy) ? InTokens(policy, geometry.max_tokens) : policy);
   if (plan == nullptr) return OutOfMemory("plan: no %zu bytes", sizeof(Plan));
   Status status = plan->CopyLayers(layers);
   if (status.ok()) status = plan->CopyRope(geometry);
@@ -143,6 +146,12 @@ Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
               plan->n_layers(), plan->n_model_layers(),
               plan->WorkspaceFor(KVEVICT_OPERATION_EVICT, geometry.max_tokens)
                   .best.value());
+  if (AwaitsPrompt(policy)) {
+    context.Log(KVEVICT_LOG_INFO,
+                "plan %s: evictions do nothing until "
+                "kvevict_sequence_end_prompt()",
+                text);
+  }
   *out = plan;
   return Status();
 }
@@ -196,9 +205,13 @@ Status Plan::CopyRope(const kvevict_geometry& geometry) {
   KV_RETURN_IF_ERROR(CheckRope(geometry));
   const size_t n = geometry.rope_inv_freq_len;
   if (n == 0) {
-    if (!signal().Needs(kCenters)) return Status();
-    return InvalidArgument("rope_inv_freq is NULL, but the policy scores by %s",
-                           signal().text);
+    if (signal().Needs(kCenters)) {
+      return InvalidArgument(
+          "rope_inv_freq is NULL, but the policy scores by %s", signal().text);
+    }
+    if (TouchesNothing(policy_) || policy_.rotate == 0) return Status();
+    return InvalidArgument(
+        "rope_inv_freq is NULL, but the policy has rotate yes");
   }
   for (const PlanLayer& layer : layers_) {
     if (layer.geometry.k_dtype == KVEVICT_DTYPE_OPAQUE ||
@@ -262,6 +275,12 @@ Status Plan::CopyBudgets(const kvevict_plan_options& options) {
   if (options.reserved != 0) {
     return InvalidArgument("options.reserved %u is not 0", options.reserved);
   }
+  if (policy_.recent_share > 0.0 &&
+      (options.head_budgets != nullptr || options.layer_budgets != nullptr)) {
+    return InvalidArgument(
+        "head_budgets or layer_budgets with recent %s, a share of a ratio",
+        NumberText(policy_.recent_share).c_str());
+  }
   KV_RETURN_IF_ERROR(CopyHeadBudgets(options));
   return CopyLayerBudgets(options);
 }
@@ -316,6 +335,20 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
       head_budgets_.Allocate("budgets of the heads", CheckedSize(n)));
   for (size_t i = 0; i < n; ++i) {  // at least a token, or a block
     head_budgets_[i] = std::max(options.head_budgets[i], policy_.select_block);
+  }
+  return CheckHeadBudgets();
+}
+
+// What must stay has to fit each, of a list of any length.
+Status Plan::CheckHeadBudgets() const {
+  const SlotBlocks blocks = BlocksOf(policy_);
+  const uint64_t sink = blocks.RoundUp(policy_.n_sink);
+  const uint32_t recent = ForcedRecentTokens(policy_);
+  for (size_t i = 0; i < head_budgets_.size(); ++i) {
+    if (sink + recent + blocks.size - 1 <= head_budgets_[i]) continue;
+    return InvalidArgument(
+        "head_budgets[%zu] %u < sink %llu + recent %u%s", i, head_budgets_[i],
+        static_cast<unsigned long long>(sink), recent, BlockWords(blocks).text);
   }
   return Status();
 }
@@ -591,6 +624,11 @@ const char* ReasonText(kvevict_reason reason) {
       return "scales of groups of tokens, or recent rows that lie apart: rows "
              "do "
              "not move one by one";
+    case KVEVICT_REASON_OPEN_PROMPT:
+      return "the policy's prompt is not inside, and "
+             "kvevict_sequence_end_prompt() has not been called";
+    case KVEVICT_REASON_SMALL_BUDGET:
+      return "the budget, a ratio, has no room yet for what must stay";
   }
   return "";
 }

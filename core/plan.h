@@ -175,10 +175,7 @@ class Plan {
     return Secures() || Normalizes() || Rescues(policy_) || Varies(policy_);
   }
   // Evictions measure what mass they keep, of scores that are one.
-  bool ReportsMass() const {
-    return reports_mass_ && signal().is_mass && !Diversifies() && !Secures() &&
-           !Rescues(policy_) && !Varies(policy_);
-  }
+  bool ReportsMass() const { return reports_mass_ && ScoresAreMass(policy_); }
   // Keys lie beside scores, not in their place.
   bool NeedsKeys() const { return NeedsBest() || ReportsMass(); }
   // Sequences have room for the destinations of an eviction.
@@ -266,6 +263,7 @@ class Plan {
   Status CopySinks(const kvevict_geometry& geometry);
   Status CopyBudgets(const kvevict_plan_options& options);
   Status CopyHeadBudgets(const kvevict_plan_options& options);
+  Status CheckHeadBudgets() const;
   Status CopyLayerBudgets(const kvevict_plan_options& options);
   bool LayerBudgetsAreEqual() const;
   Status CopyFlags(const kvevict_plan_options& options);

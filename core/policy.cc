@@ -177,6 +177,44 @@ Status CheckNumbers(const kvevict_policy& p) {
   return Status();
 }
 
+// Shares of the budget.
+Status CheckShares(const kvevict_policy& p) {
+  struct Share {
+    const char* key;
+    double value;
+    bool of_ratio;
+  };
+  const Share shares[] = {{"sink", p.sink_share, false},
+                          {"recent", p.recent_share, true},
+                          {"window", p.window_share, false}};
+  const bool has_window = !SignalOf(p).Ranks() && p.n_recent > 0;
+  if (TouchesNothing(p)) return Status();
+  for (const Share& share : shares) {
+    const auto refuse = [&](const char* why) {
+      return InvalidArgument("%s %s%s", share.key,
+                             NumberText(share.value).c_str(), why);
+    };
+    if (!(share.value >= 0.0 && share.value < 1.0)) {
+      return refuse(" is not a share in [0, 1)");
+    }
+    if (share.value == 0.0) continue;
+    if (!SignalOf(p).Ranks() && (has_window || share.of_ratio)) {
+      return refuse(" with streaming-llm: its budget is made of recent");
+    }
+    if (CountsTokens(p)) continue;
+    if (!share.of_ratio) {
+      return refuse(
+          " with a budget that is a ratio: only recent may be a share");
+    }
+    if (p.layer_split == KVEVICT_LAYER_SPLIT_LAZY) {
+      return refuse(" of a ratio with split lazy");
+    }
+    if (HasChunks(p)) return refuse(" of a ratio with chunk");
+    if (IsBudgetOfPartition(p)) return refuse(" with of partition");
+  }
+  return Status();
+}
+
 // Tokens are secured of each head's own, one by one, so many as it keeps.
 Status CheckSecure(const kvevict_policy& p) {
   if (p.secure == 0.0 || !SignalOf(p).Ranks()) return Status();
@@ -321,35 +359,33 @@ uint64_t PartitionLoss(const kvevict_policy& p, uint32_t n_context) {
   return uint64_t{n / p.block - 1} * (p.block - keep);
 }
 
-// What must stay has to fit into `budget` tokens.
-Status CheckForced(const kvevict_policy& p, uint64_t budget) {
-  const uint64_t sink = p.n_sink;
-  const uint64_t recent = RecentTokens(p);
-  const auto tokens = static_cast<unsigned long long>(budget);
-  if (TouchesNothing(p)) return Status();
+// The fewest tokens of a budget that has room for what must stay.
+uint64_t LeastRoom(const kvevict_policy& p) {
+  if (TouchesNothing(p)) return 0;
   const SignalInfo& signal = SignalOf(p);
-  if (!signal.Ranks()) {
-    if (sink < budget) return Status();
-    return InvalidArgument("sink %u >= budget %llu", p.n_sink, tokens);
-  }
-  if (signal.HasWindow()) {
-    // A lazy layer may keep what must stay alone.
-    const bool is_lazy = p.layer_split == KVEVICT_LAYER_SPLIT_LAZY;
-    if (sink + recent < budget + is_lazy) return Status();
-    return InvalidArgument(
-        "sink %u + %s %llu %s budget %llu", p.n_sink,
-        p.keep_window != 0 && p.obs_window >= p.n_recent ? "window" : "recent",
-        static_cast<unsigned long long>(recent), is_lazy ? ">" : ">=", tokens);
-  }
-  if (sink + recent <= budget) return Status();
-  return InvalidArgument("sink %u + recent %llu > budget %llu", p.n_sink,
-                         static_cast<unsigned long long>(recent), tokens);
+  const uint64_t sink = p.n_sink;
+  if (!signal.Ranks()) return sink + 1;
+  // A lazy layer may keep what must stay alone; without a window so may all.
+  const bool selects =
+      signal.HasWindow() && p.layer_split != KVEVICT_LAYER_SPLIT_LAZY;
+  return sink + RecentTokens(p) + selects;
 }
 
-// Whether the budget is a number of tokens, whatever the context.
-bool CountsTokens(const kvevict_policy& p) {
-  if (IsBudgetOfPartition(p)) return false;
-  return p.budget > 1.0 || (!SignalOf(p).Ranks() && p.n_recent > 0);
+Status CheckForced(const kvevict_policy& p, uint64_t budget) {
+  const uint64_t least = LeastRoom(p);
+  if (least <= budget) return Status();
+  const auto tokens = static_cast<unsigned long long>(budget);
+  const SignalInfo& signal = SignalOf(p);
+  if (!signal.Ranks()) {
+    return InvalidArgument("sink %u >= budget %llu", p.n_sink, tokens);
+  }
+  const uint64_t recent = RecentTokens(p);
+  const bool is_window =
+      signal.HasWindow() && p.keep_window != 0 && p.obs_window >= p.n_recent;
+  return InvalidArgument("sink %u + %s %llu %s budget %llu", p.n_sink,
+                         is_window ? "window" : "recent",
+                         static_cast<unsigned long long>(recent),
+                         least > p.n_sink + recent ? ">=" : ">", tokens);
 }
 
 double TokenBudget(const kvevict_policy& p) {
@@ -359,9 +395,20 @@ double TokenBudget(const kvevict_policy& p) {
   return p.budget;
 }
 
+// The budget in whole blocks, whether or not what must stay has room in it.
+uint32_t WholeBudget(const kvevict_policy& p, uint32_t n_context) {
+  const SlotBlocks blocks = BlocksOf(p);
+  const double exact = std::floor(ExactBudget(p, n_context));
+  return blocks.TokensOf(
+      static_cast<uint32_t>(
+          std::clamp(exact, 1.0, static_cast<double>(blocks.Count(n_context)))),
+      n_context);
+}
+
 // What chunks keep at least has to fit too.
 Status CheckLeast(const kvevict_policy& p, uint32_t n_context,
                   uint32_t budget) {
+  if (!HasChunks(p)) return Status();
   const Chunks chunks(p, n_context);
   if (budget == n_context || chunks.Least() <= budget) return Status();
   return InvalidArgument(
@@ -435,6 +482,13 @@ bool Varies(const kvevict_policy& policy) {
   return SignalOf(policy).Ranks() && policy.diverse_mass > 0.0;
 }
 
+bool ScoresAreMass(const kvevict_policy& policy) {
+  const bool secures =
+      policy.secure > 0.0 && policy.value_weight != KVEVICT_VALUE_WEIGHT_NONE;
+  return SignalOf(policy).is_mass && policy.redundancy == 0.0 && !secures &&
+         !Rescues(policy) && !Varies(policy);
+}
+
 uint64_t RescuedTokens(const kvevict_policy& policy) {
   return Rescues(policy) ? uint64_t{policy.rescue} * policy.select_block : 0;
 }
@@ -455,12 +509,15 @@ const char* TriggerText(Trigger trigger) {
   return "";
 }
 
-Status ValidatePolicy(const kvevict_policy& p) {
-  if (FindPolicy(p.kind) == nullptr) {
-    return InvalidArgument("kind %d is no policy", static_cast<int>(p.kind));
+Status ValidatePolicy(const kvevict_policy& policy) {
+  if (FindPolicy(policy.kind) == nullptr) {
+    return InvalidArgument("kind %d is no policy",
+                           static_cast<int>(policy.kind));
   }
-  KV_RETURN_IF_ERROR(CheckEnums(p));
-  KV_RETURN_IF_ERROR(CheckNumbers(p));
+  KV_RETURN_IF_ERROR(CheckEnums(policy));
+  KV_RETURN_IF_ERROR(CheckNumbers(policy));
+  KV_RETURN_IF_ERROR(CheckShares(policy));
+  const kvevict_policy p = InTokens(policy, kMaxTokens);
   KV_RETURN_IF_ERROR(ValidateMerge(MergeOf(p)));
   KV_RETURN_IF_ERROR(CheckReductions(p));
   KV_RETURN_IF_ERROR(CheckMeasures(p));
@@ -539,13 +596,39 @@ double ExactBudget(const kvevict_policy& p, uint32_t n_context) {
   return (TokenBudget(p) + free_slots) / blocks.size;
 }
 
+bool CountsTokens(const kvevict_policy& p) {
+  if (IsBudgetOfPartition(p)) return false;
+  return p.budget > 1.0 || (!SignalOf(p).Ranks() && p.n_recent > 0);
+}
+
+kvevict_policy InTokens(const kvevict_policy& policy, uint32_t n_context) {
+  kvevict_policy p = policy;
+  if (p.sink_share + p.recent_share + p.window_share == 0.0) return p;
+  const double budget = CountsTokens(p)
+                            ? std::min(p.budget, double{kMaxTokens})
+                            : WholeBudget(p, std::max(1u, n_context));
+  const auto count = [&](double* share, uint32_t* n) {
+    if (*share > 0.0) *n = static_cast<uint32_t>(std::floor(budget) * *share);
+    *share = 0.0;
+  };
+  count(&p.sink_share, &p.n_sink);
+  count(&p.recent_share, &p.n_recent);
+  count(&p.window_share, &p.obs_window);
+  p.obs_window = std::max(1u, p.obs_window);
+  return p;
+}
+
+bool LacksRoom(const kvevict_policy& policy, uint32_t n_context) {
+  if (CountsTokens(policy) || TouchesNothing(policy)) return false;
+  const kvevict_policy p = InTokens(policy, n_context);
+  const uint32_t budget = WholeBudget(p, n_context);
+  const ForcedSlots forced(BlocksOf(p), p.n_sink, ForcedRecentTokens(p),
+                           n_context);
+  return budget < n_context && std::max(LeastRoom(p), forced.ends()) > budget;
+}
+
 uint32_t BudgetTokens(const kvevict_policy& p, uint32_t n_context) {
-  const SlotBlocks blocks = BlocksOf(p);
-  const double exact = std::floor(ExactBudget(p, n_context));
-  return blocks.TokensOf(
-      static_cast<uint32_t>(
-          std::clamp(exact, 1.0, static_cast<double>(blocks.Count(n_context)))),
-      n_context);
+  return LacksRoom(p, n_context) ? n_context : WholeBudget(p, n_context);
 }
 
 uint32_t RecentTokens(const kvevict_policy& p) {
@@ -562,22 +645,12 @@ kvevict_tie TieOf(const kvevict_policy& p) {
   return SignalOf(p).Ranks() ? p.tie : KVEVICT_TIE_HIGHER_POSITION;
 }
 
-Status ResolvePolicy(const kvevict_policy& p, uint32_t n_context,
+Status ResolvePolicy(const kvevict_policy& policy, uint32_t n_context,
                      kvevict_resolved_policy* out) {
+  const kvevict_policy p = InTokens(policy, n_context);
   const SignalInfo& signal = SignalOf(p);
   const uint32_t budget = BudgetTokens(p, n_context);
-  KV_RETURN_IF_ERROR(CheckForced(p, budget));
-  const ForcedSlots forced(BlocksOf(p), p.n_sink, ForcedRecentTokens(p),
-                           n_context);
-  if (budget < n_context && forced.ends() > budget) {
-    return InvalidArgument(
-        "budget %u < %llu tokens of the blocks of %u that sink %u and recent "
-        "%u "
-        "lie in",
-        budget, static_cast<unsigned long long>(forced.ends()), p.select_block,
-        p.n_sink, ForcedRecentTokens(p));
-  }
-  if (HasChunks(p)) KV_RETURN_IF_ERROR(CheckLeast(p, n_context, budget));
+  KV_RETURN_IF_ERROR(CheckLeast(p, n_context, budget));
   out->budget = budget;
   out->n_sink = 0;
   out->n_recent = 0;
@@ -593,6 +666,7 @@ Status ResolvePolicy(const kvevict_policy& p, uint32_t n_context,
   }
   out->n_selected = budget - out->n_sink - out->n_recent;
   out->obs_window = signal.HasWindow() ? p.obs_window : 0;
+  out->scores_are_mass = ScoresAreMass(p);
   return Status();
 }
 

@@ -52,6 +52,8 @@ bool HeadsCompete(const kvevict_policy& policy);
 bool Rescues(const kvevict_policy& policy);
 // Of the blocks that stay some do by how unlike their keys are.
 bool Varies(const kvevict_policy& policy);
+// What lists are chosen by adds up to a mass.
+bool ScoresAreMass(const kvevict_policy& policy);
 // Slots of a list that rescued blocks may have on top of its budget.
 uint64_t RescuedTokens(const kvevict_policy& policy);
 
@@ -66,11 +68,21 @@ Status ValidatePolicy(const kvevict_policy& policy);
 // What a valid policy keeps or evicts together.
 SlotBlocks BlocksOf(const kvevict_policy& policy);
 
+// Whether the budget is a number of tokens, whatever the context.
+bool CountsTokens(const kvevict_policy& policy);
+
+// A valid policy in which shares of the budget are counts, of a context.
+kvevict_policy InTokens(const kvevict_policy& policy, uint32_t n_context);
+
+// Whether a budget that grows with the context has no room yet for the ends that must
+// stay. Then the context stays as it is.
+bool LacksRoom(const kvevict_policy& policy, uint32_t n_context);
+
 // Tokens a valid policy keeps of `n_context`, in whole blocks, at least one and at
 // most all.
 uint32_t BudgetTokens(const kvevict_policy& policy, uint32_t n_context);
 
-// The same in blocks, before rounding and clamping.
+// The budget in blocks, before rounding and clamping, whether or not it has room.
 double ExactBudget(const kvevict_policy& policy, uint32_t n_context);
 
 // Tokens are scored and chosen chunk by chunk.
@@ -83,6 +95,10 @@ const char* PromptText(kvevict_prompt prompt);
 // The prompt stays, once it has ended; it is no part of the budget.
 bool IsPromptPinned(const kvevict_policy& policy);
 bool IsPromptBeside(const kvevict_policy& policy);
+// Nothing goes before it has ended.
+inline bool AwaitsPrompt(const kvevict_policy& policy) {
+  return !TouchesNothing(policy) && policy.prompt != KVEVICT_PROMPT_INSIDE;
+}
 // How long it is in a layer matters.
 inline bool CountsPrompt(const kvevict_policy& policy) {
   return IsPromptPinned(policy) || IsPromptBeside(policy);

@@ -19,7 +19,7 @@ constexpr Preset kPresets[] = {
 
 // ---- The keys: one row each, read and written alike ----
 
-enum class FieldType { kDouble, kU32, kU64, kWord, kPool };
+enum class FieldType { kDouble, kU32, kU64, kWord, kPool, kCountOrShare };
 
 // To which policies a key means something.
 bool Evicts(const PolicyInfo& policy) { return policy.Evicts(); }
@@ -51,19 +51,25 @@ struct Field {
   // kWord: the words of values 0, 1, ... separated by '|'; otherwise what to
   // expect.
   const char* words;
+  size_t share = 0;  // kCountOrShare: where the share is
 };
 
 static_assert(sizeof(kvevict_pool) == sizeof(uint32_t));
 
+constexpr char kCountOrShare[] =
+    "a count below 2^32 or a share of the budget below 1";
+
 constexpr Field kFields[] = {
     {"budget", Evicts, FieldType::kDouble, offsetof(kvevict_policy, budget),
      "a number"},
-    {"sink", Evicts, FieldType::kU32, offsetof(kvevict_policy, n_sink),
-     "a count below 2^32"},
-    {"recent", Evicts, FieldType::kU32, offsetof(kvevict_policy, n_recent),
-     "a count below 2^32"},
-    {"window", HasWindow, FieldType::kU32, offsetof(kvevict_policy, obs_window),
-     "a count below 2^32"},
+    {"sink", Evicts, FieldType::kCountOrShare, offsetof(kvevict_policy, n_sink),
+     kCountOrShare, offsetof(kvevict_policy, sink_share)},
+    {"recent", Evicts, FieldType::kCountOrShare,
+     offsetof(kvevict_policy, n_recent), kCountOrShare,
+     offsetof(kvevict_policy, recent_share)},
+    {"window", HasWindow, FieldType::kCountOrShare,
+     offsetof(kvevict_policy, obs_window), kCountOrShare,
+     offsetof(kvevict_policy, window_share)},
     {"keep_window", HasWindow, FieldType::kWord,
      offsetof(kvevict_policy, keep_window), "no|yes"},
     {"pool", Ranks, FieldType::kPool, offsetof(kvevict_policy, pool),
@@ -213,6 +219,19 @@ bool ReadField(std::string_view value, size_t offset, kvevict_policy* policy) {
   return true;
 }
 
+// A whole number is a count.
+bool ReadCountOrShare(const Field& field, std::string_view value,
+                      kvevict_policy* policy) {
+  if (ReadField<uint32_t>(value, field.offset, policy)) {
+    Set(policy, field.share, 0.0);
+    return true;
+  }
+  double share = 0.0;
+  if (!ReadNumber(value, &share) || !(share > 0.0 && share < 1.0)) return false;
+  Set(policy, field.share, share);
+  return true;
+}
+
 bool ReadPool(std::string_view value, kvevict_policy* policy) {
   for (uint32_t i = 0; i < std::size(kPoolWords); ++i) {
     const std::string_view word = kPoolWords[i];
@@ -252,6 +271,8 @@ bool ReadValue(const Field& field, std::string_view value,
       return ReadWord(field, value, policy);
     case FieldType::kPool:
       return ReadPool(value, policy);
+    case FieldType::kCountOrShare:
+      return ReadCountOrShare(field, value, policy);
   }
   return false;
 }
@@ -444,6 +465,12 @@ void WriteValue(const Field& field, const kvevict_policy& policy,
           policy.pool_kernel != defaults.pool_kernel) {
         out->Number(policy.pool_kernel);
       }
+      return;
+    case FieldType::kCountOrShare:
+      if (const double share = Get<double>(policy, field.share); share > 0.0) {
+        return out->Number(share);
+      }
+      return out->Number(Get<uint32_t>(policy, field.offset));
   }
 }
 
@@ -459,6 +486,9 @@ bool Differs(const Field& field, const kvevict_policy& a,
       return Get<uint32_t>(a, field.offset) != Get<uint32_t>(b, field.offset);
     case FieldType::kPool:
       return a.pool != b.pool || a.pool_kernel != b.pool_kernel;
+    case FieldType::kCountOrShare:
+      return Get<double>(a, field.share) != Get<double>(b, field.share) ||
+             Get<uint32_t>(a, field.offset) != Get<uint32_t>(b, field.offset);
   }
   return true;
 }
@@ -466,6 +496,7 @@ bool Differs(const Field& field, const kvevict_policy& a,
 // Neither end of the cache stays: not only where that is the policy's default.
 bool IsSaid(const Field& field, const kvevict_policy& policy) {
   if (!SignalOf(policy).Ranks() || policy.n_sink > 0 ||
+      policy.sink_share > 0.0 || policy.recent_share > 0.0 ||
       RecentTokens(policy) > 0) {
     return false;
   }

@@ -29,7 +29,7 @@ const char* SplitText(kvevict_layer_split split);
 Status ParsePolicy(std::string_view text, kvevict_policy* out);
 
 // Longest text of a valid policy, with its terminator.
-inline constexpr size_t kMaxPolicyText = 896;
+inline constexpr size_t kMaxPolicyText = 960;
 
 // Writes the text of a valid policy, zero-terminated; returns its length.
 size_t FormatPolicy(const kvevict_policy& policy,

@@ -64,9 +64,8 @@ uint32_t Prompt::RoundFor(const kvevict_policy& other) const {
 }
 
 bool Prompt::IsDue(uint32_t n_seen) const {
-  const kvevict_policy& policy = plan_.policy();
-  if (!has_ended()) return policy.prompt == KVEVICT_PROMPT_INSIDE;
-  return policy.every <= 1 || RoundOf(n_seen) > round_;
+  if (!has_ended()) return !IsAwaited();
+  return plan_.policy().every <= 1 || RoundOf(n_seen) > round_;
 }
 
 }  // namespace kvevict

@@ -38,6 +38,10 @@ class Prompt {
     return has_ended() ? n_seen - n_tokens_ : n_seen;
   }
 
+  // Nothing is evicted before it has ended.
+  bool IsAwaited() const {
+    return !has_ended() && AwaitsPrompt(plan_.policy());
+  }
   // Whether the policy lets an eviction work now.
   bool IsDue(uint32_t n_seen) const;
   // One has worked.

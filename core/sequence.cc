@@ -209,6 +209,7 @@ void Sequence::ClearReport() {
 
 void Sequence::BeginReport() {
   report_ = KVEVICT_EVICT_REPORT_INIT;
+  if (prompt_.IsAwaited()) report_.reason = KVEVICT_REASON_OPEN_PROMPT;
   has_report_ = true;
 }
 

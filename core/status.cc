@@ -73,6 +73,7 @@ KeptErrorMessage::KeptErrorMessage() {
 }
 
 KeptErrorMessage::~KeptErrorMessage() {
+  if (!is_kept_) return;
   std::memcpy(last_error_message, message_, kMessageBytes);
 }
 

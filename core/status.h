@@ -44,8 +44,11 @@ class KeptErrorMessage {
   ~KeptErrorMessage();
   KeptErrorMessage(const KeptErrorMessage&) = delete;
   KeptErrorMessage& operator=(const KeptErrorMessage&) = delete;
+  // The failure is the caller's after all: its message stands.
+  void Drop() { is_kept_ = false; }
 
  private:
+  bool is_kept_ = true;
   char message_[512];
 };
 

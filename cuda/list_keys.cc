@@ -205,8 +205,8 @@ Status ForBestOf(const Context& context, Stream stream, const BestArgs& args,
         q.input = p.input;
         q.share = static_cast<float>(args.share);
         for (size_t i = 0; i < jobs.size(); ++i) {
-          q.layers[i] = {p.layers[i], AddressOf(shapes[i].scores),
-                         n_best(args, jobs[i]), 0};
+          q.layers[i] = {p.layers[i], AddressOf(jobs[i].scores),
+                         AddressOf(shapes[i].scores), n_best(args, jobs[i]), 0};
         }
         shapes = shapes.subspan(jobs.size());
         return Launch(context, stream, kernel,

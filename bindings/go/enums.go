@@ -498,7 +498,7 @@ const (
 	OperationObserve Operation = 2
 )
 
-// Reason: why a plan cannot do something.
+// Reason: why a plan cannot do something, or why an eviction did nothing.
 type Reason int32
 
 // Values of Reason.
@@ -524,6 +524,12 @@ const (
 	// Rows share scales by groups of tokens, or the last ones lie apart: they do not move one by
 	// one. Not of a plan: calls that are given such a view say so.
 	ReasonTokenGroups Reason = 9
+	// Of an eviction: the policy's prompt is not INSIDE, and SequenceEndPrompt() has not been
+	// called.
+	ReasonOpenPrompt Reason = 10
+	// Of an eviction: the budget is a ratio of the context, and has no room yet for what must
+	// stay.
+	ReasonSmallBudget Reason = 11
 )
 
 // BlockLayout: how rows lie in a block.

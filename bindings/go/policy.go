@@ -171,9 +171,12 @@ type ResolvedPolicy struct {
 	Recent    int // last tokens kept, the observation window included
 	Selected  int // tokens chosen by score
 	ObsWindow int // last queries that score; 0 if none do
+
+	ScoresAreMass bool // whether the scores by which lists are chosen are a mass
 }
 
-// Resolve turns the policy into token counts, strictly: a context too short for it is an error.
+// Resolve turns the policy into token counts. A context that is left alone has a budget of all of
+// it.
 func (p Policy) Resolve(nContext int) (ResolvedPolicy, error) {
 	n, err := p.native()
 	context := count(&err, "nContext", nContext)
@@ -186,6 +189,7 @@ func (p Policy) Resolve(nContext int) (ResolvedPolicy, error) {
 	}
 	return ResolvedPolicy{
 		int(out.Budget), int(out.NSink), int(out.NRecent), int(out.NSelected), int(out.ObsWindow),
+		out.ScoresAreMass != 0,
 	}, nil
 }
 

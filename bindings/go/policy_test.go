@@ -91,7 +91,7 @@ func TestPolicyInTokens(t *testing.T) {
 	must(t, err)
 	resolved, err := policy.Resolve(4096)
 	must(t, err)
-	same(t, ResolvedPolicy{512, 4, 32, 476, 32}, resolved)
+	same(t, ResolvedPolicy{512, 4, 32, 476, 32, true}, resolved)
 	budgets, err := policy.LayerBudgets(4096, 3)
 	must(t, err)
 	same(t, []uint32{512, 512, 512}, budgets)

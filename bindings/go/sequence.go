@@ -720,6 +720,9 @@ type EvictReport struct {
 	TokensBefore uint64 // slots in use, summed over the layers: where heads differ, the most of any
 	TokensAfter  uint64
 	BlocksFreed  uint64 // paged: blocks, summed over the block tables, that hold nothing any more
+	// Reason is why layers were left alone that may be over their budgets: ReasonOpenPrompt, then
+	// all were; ReasonSmallBudget, then one was at least.
+	Reason Reason
 }
 
 // Report tells what the last successful Evict did; all 0 before it and after a Reset.
@@ -740,6 +743,7 @@ func (s *Sequence) report(sequence uintptr) (EvictReport, error) {
 	}
 	return EvictReport{
 		r.Evicted != 0, r.BytesBefore, r.BytesAfter, r.TokensBefore, r.TokensAfter, r.BlocksFreed,
+		Reason(r.Reason),
 	}, nil
 }
 

@@ -21,7 +21,7 @@ func TestKeepsSinksAndRecents(t *testing.T) {
 	report, err := sequence.Evict([]*View{view}, nil, newMemory(t)(plan.Workspace(OperationEvict, 0)), 0)
 	must(t, err)
 	bytes := uint64(2 * row * 4)
-	same(t, EvictReport{true, full * bytes, 8 * bytes, full, 8, 0}, report)
+	same(t, EvictReport{true, full * bytes, 8 * bytes, full, 8, 0, ReasonNone}, report)
 	again, err := sequence.Report()
 	must(t, err)
 	same(t, report, again)

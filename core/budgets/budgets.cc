@@ -71,9 +71,10 @@ bool IsCovered(const kvevict_policy& policy, uint32_t n_context,
 }
 
 // Of a context that the budget does not cover.
-Status Spread(const kvevict_policy& policy, uint32_t n_context,
+Status Spread(const kvevict_policy& of_shares, uint32_t n_context,
               std::span<const LayerMeasure> measures, uint32_t n_protected,
               std::span<uint32_t> budgets) {
+  const kvevict_policy policy = InTokens(of_shares, n_context);
   std::optional<SplitInput> in;
   KV_RETURN_IF_ERROR(InputOf(policy, n_context, n_protected, &in));
   in->measures = measures;
@@ -107,8 +108,9 @@ Status LayerBudgets(const kvevict_policy& policy, uint32_t n_context,
   return Spread(policy, n_context, measures, n_protected, budgets);
 }
 
-Status LeastBudget(const kvevict_policy& policy, uint32_t n_context,
+Status LeastBudget(const kvevict_policy& of_shares, uint32_t n_context,
                    uint32_t n_protected, uint32_t* out) {
+  const kvevict_policy policy = InTokens(of_shares, n_context);
   if (IsCovered(policy, n_context, {out, 1})) return Status();
   std::optional<SplitInput> in;
   KV_RETURN_IF_ERROR(InputOf(policy, n_context, n_protected, &in));

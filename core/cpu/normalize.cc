@@ -16,7 +16,7 @@ Status Run_normalize(const Context& context, Stream, const BestArgs& args) {
     const uint32_t room = HeadSplit::RoomOf(job.budget, select.forced);
     MakeKeys(context, select, job, list);
     ScaleByBestShare(simd, job.keys + row, job.tokens.Of(list), room,
-                     args.shapes[item].scores + row);
+                     job.scores + row, args.shapes[item].scores + row);
   });
   return Status();
 }

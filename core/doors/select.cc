@@ -229,9 +229,9 @@ Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
                            n_tokens, INT32_MAX);
   }
   uint32_t budgets[kMaxLayers];
+  const uint32_t n_context = plan.ContextOf(n_seen, n_tokens);
   KV_RETURN_IF_ERROR(
-      plan.LayerBudgets(plan.ContextOf(n_seen, n_tokens),
-                        std::span(budgets).first(plan.n_layers())));
+      plan.LayerBudgets(n_context, std::span(budgets).first(plan.n_layers())));
   options->n_tokens = n_tokens;
   options->tie = TieOf(policy);
   if (const SlotBlocks blocks = BlocksOf(policy); blocks.size > 1) {
@@ -248,7 +248,7 @@ Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
   }
   if (keep->count == n_tokens) return Status();
   options->n_sink = policy.n_sink;
-  options->n_recent = ForcedRecentTokens(policy);
+  options->n_recent = ForcedRecentTokens(InTokens(policy, n_context));
   return Status();
 }
 

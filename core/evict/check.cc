@@ -100,15 +100,23 @@ Status Eviction::CheckBudgets() {
   const std::span<uint32_t> budgets = sequence_.budgets();
   FindForced();
   std::optional<uint32_t> n_context;  // of which budgets are
+  bool has_room = true;
   for (LayerOutcome& layer : layers_) {
     if (const uint32_t n = ContextOf(layer); n_context != n) {
-      KV_RETURN_IF_ERROR(FindBudgets(n, budgets));
+      KV_RETURN_IF_ERROR(FindBudgets(n, budgets, &has_room));
       n_context = n;
     }
     FindCounts(budgets[layer.owner], &layer);
+    layer.lacks_room =
+        !has_room || (*n_context > 0 && GrowsWithContext(layer.layer) &&
+                      LacksRoom(plan_.PolicyOf(layer.layer), *n_context));
+    if (layer.owner != layer.layer) {  // owners come first
+      layer.lacks_room = layers_[layer.owner].lacks_room;
+    } else if (layer.loses && !layer.lacks_room) {
+      KV_RETURN_IF_ERROR(FindRoom(&layer));
+    }
+    if (layer.lacks_room) LeaveAlone(&layer);
     if (!layer.loses || layer.owner != layer.layer) continue;
-    KV_RETURN_IF_ERROR(HasChunks(policy_) ? ShareOverChunks(layer)
-                                          : CheckForcedFit(layer));
     active_ = {active_.data(), active_.size() + 1};
     active_.back() = LayerEviction(layer);
   }
@@ -124,17 +132,22 @@ Status Eviction::CheckBudgets() {
   return Status();
 }
 
-Status Eviction::FindBudgets(uint32_t n_context,
-                             std::span<uint32_t> budgets) const {
+Status Eviction::FindBudgets(uint32_t n_context, std::span<uint32_t> budgets,
+                             bool* has_room) const {
+  *has_room = true;
   if (n_context == 0) {
     std::fill(budgets.begin(), budgets.end(), 0);
     return Status();
   }
+  if (plan_.HasLayerBudgets()) return FindOwnBudgets(n_context, budgets);
+  KeptErrorMessage message;
   Status status = FindBudgetsOf(n_context, budgets);
   if (status.ok()) return status;
-  // What must stay has no room yet.
+  *has_room = CountsTokens(policy_);
   for (const LayerOutcome& layer : layers_) {
-    if (!IsTooEarly(n_context, layer)) return status;
+    if (!*has_room || IsWithinMargin(n_context, layer)) continue;
+    message.Drop();
+    return status;
   }
   std::fill(budgets.begin(), budgets.end(), n_context);
   return Status();
@@ -143,7 +156,6 @@ Status Eviction::FindBudgets(uint32_t n_context,
 // Of each layer, or what is known of it before scores decide.
 Status Eviction::FindBudgetsOf(uint32_t n_context,
                                std::span<uint32_t> budgets) const {
-  if (plan_.HasLayerBudgets()) return FindOwnBudgets(n_context, budgets);
   if (!SplitsByScore(policy_)) return plan_.LayerBudgets(n_context, budgets);
   uint32_t least = 0;
   KV_RETURN_IF_ERROR(LeastBudget(policy_, n_context, n_protected(), &least));
@@ -160,21 +172,44 @@ Status Eviction::FindOwnBudgets(uint32_t n_context,
     uint32_t& budget = budgets[layer.layer];
     const uint32_t n = OfChunks(plan_.PolicyOf(layer.layer), n_context,
                                 std::max(1u, layer.n_tokens));
+    KeptErrorMessage message;
     Status status = plan_.LayerBudget(layer.layer, n, &budget);
     if (status.ok()) continue;
-    if (!IsTooEarly(n, layer)) return status;
+    if (!IsWithinMargin(n, layer)) {
+      message.Drop();
+      return status;
+    }
     budget = n;
   }
   return Status();
 }
 
-// A ratio of the tokens behind the prompt is of few at first; and within the margin
-// nothing goes.
-bool Eviction::IsTooEarly(uint32_t n_context, const LayerOutcome& layer) const {
+// Nothing goes of the layer then, whether or not its budget has room.
+bool Eviction::IsWithinMargin(uint32_t n_context,
+                              const LayerOutcome& layer) const {
   const kvevict_policy policy = plan_.PolicyOf(layer.layer);
-  if (IsPromptBeside(policy) && policy.budget <= 1.0) return true;
   return layer.n_tokens <=
          uint64_t{BudgetTokens(policy, n_context)} + policy.margin;
+}
+
+// What must stay of a layer that would lose tokens has to fit its budget. One that
+// grows with the context leaves the layer alone until then.
+Status Eviction::FindRoom(LayerOutcome* layer) const {
+  KeptErrorMessage message;
+  const Status status =
+      HasChunks(policy_) ? ShareOverChunks(*layer) : CheckForcedFit(*layer);
+  layer->lacks_room = status.code() == KVEVICT_ERROR_INVALID_ARGUMENT &&
+                      GrowsWithContext(layer->layer);
+  if (layer->lacks_room) return Status();
+  message.Drop();
+  return status;
+}
+
+void Eviction::LeaveAlone(LayerOutcome* layer) const {
+  layer->n_keep = layer->n_tokens;
+  layer->n_rescued = 0;
+  layer->loses = false;
+  if (plan_.IsRagged()) slots_.LeaveCounts(layer->layer);
 }
 
 // How many slots the layer's lists keep, and whether that is less than they hold.
@@ -184,9 +219,9 @@ void Eviction::FindCounts(uint32_t budget, LayerOutcome* layer) const {
   const uint64_t margin = policy_.margin;
   if (IsPromptBeside(policy_)) budget += sequence_.prompt().SlotsOf(l);
   layer->n_keep = blocks.Within(budget, layer->n_tokens);
+  layer->n_rescued = RescuedOf(*layer);
+  layer->n_keep += layer->n_rescued;
   layer->loses = layer->n_keep + margin < layer->n_tokens;
-  layer->n_rescued = 0;
-  if (layer->loses && Rescues(policy_)) FindRescued(layer);
   if (!plan_.IsRagged()) return;
   if (layer->owner != l) {  // owners come first
     slots_.CopyCounts(layer->owner, l);
@@ -218,18 +253,19 @@ void Eviction::FindCounts(uint32_t budget, LayerOutcome* layer) const {
   if (!layer->loses) slots_.LeaveCounts(l);
 }
 
-// Lists lose whole blocks.
-void Eviction::FindRescued(LayerOutcome* layer) const {
+// Of slots that would go, which are whole blocks.
+uint32_t Eviction::RescuedOf(const LayerOutcome& layer) const {
   const uint64_t n = RescuedTokens(policy_);
-  if (layer->n_tokens - layer->n_keep < n) return;
-  layer->n_rescued = static_cast<uint32_t>(n);
-  layer->n_keep += layer->n_rescued;
-  layer->loses = layer->n_keep < layer->n_tokens;
+  return layer.n_tokens - layer.n_keep < n ? 0 : static_cast<uint32_t>(n);
 }
 
 void Eviction::FindForced() {
   forced_.n_sink = policy_.n_sink;
-  forced_.n_recent = ForcedRecentTokens(policy_);
+  uint32_t n_context = 1;
+  for (const LayerOutcome& layer : layers_) {
+    n_context = std::max(n_context, ContextOf(layer));
+  }
+  forced_.n_recent = ForcedRecentTokens(InTokens(policy_, n_context));
   for (const LayerOutcome& layer : layers_) {
     if (HasDestinations()) break;
     forced_.n_recent = std::max(forced_.n_recent,

@@ -83,12 +83,15 @@ class Eviction {
   Status FindLayers();
   Status CheckSharing() const;
   Status CheckBudgets();
-  Status FindBudgets(uint32_t n_context, std::span<uint32_t> budgets) const;
+  Status FindBudgets(uint32_t n_context, std::span<uint32_t> budgets,
+                     bool* has_room) const;
   Status FindBudgetsOf(uint32_t n_context, std::span<uint32_t> budgets) const;
   Status FindOwnBudgets(uint32_t n_context, std::span<uint32_t> budgets) const;
-  bool IsTooEarly(uint32_t n_context, const LayerOutcome& layer) const;
+  bool IsWithinMargin(uint32_t n_context, const LayerOutcome& layer) const;
+  Status FindRoom(LayerOutcome* layer) const;
+  void LeaveAlone(LayerOutcome* layer) const;
   void FindCounts(uint32_t budget, LayerOutcome* layer) const;
-  void FindRescued(LayerOutcome* layer) const;
+  uint32_t RescuedOf(const LayerOutcome& layer) const;
   void FindForced();
   Status CheckMoveByRow(const char* what) const;
   Status CheckNoneRecent() const;
@@ -130,7 +133,8 @@ class Eviction {
   Status SumCalls() const;
   Status ShareBudgets();
   Status ReadCounts();
-  Status RefineScores() const;
+  Status RefineScores();
+  Status Secure();
   Status Normalize() const;
   void LeaveOutWhole();
   Status Reduce() const;
@@ -138,7 +142,7 @@ class Eviction {
   Status Vary();
   HeadSplit Split() const;
   SelectArgs ArgsFor(Jobs<SelectJob> jobs, const HeadSplit& heads) const;
-  BestArgs BestOfLists() const;
+  BestArgs BestOfLists(ShapeJob LayerEviction::*scores) const;
   Status Select();
   Status SelectAtOnce() const;
   Status SaveRows() const;
@@ -174,6 +178,10 @@ class Eviction {
            uint64_t{policy_.n_sink} + policy_.n_recent +
                    2 * uint64_t{policy_.obs_window} <=
                layer.n_tokens;
+  }
+  // A layer's budget is a ratio.
+  bool GrowsWithContext(uint32_t layer) const {
+    return !plan_.HasHeadBudgets() && !CountsTokens(plan_.PolicyOf(layer));
   }
   // What the budget of a layer is reckoned by: a ratio is one of the context, which
   // never exceeds what the plan is for, and whose last block is as full as that of the

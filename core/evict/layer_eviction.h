@@ -16,8 +16,10 @@ struct LayerOutcome {
   uint32_t n_keep = 0;    // slots that survive, likewise
   uint32_t n_rescued = 0;  // of them on top of the budget
   bool loses = false;      // a list keeps less than it holds
-  uint32_t budget = 0;     // of each list, where they share
-  KeepLists keep;          // where it loses
+  bool lacks_room =
+      false;            // left alone: its budget has none for what must stay
+  uint32_t budget = 0;  // of each list, where they share
+  KeepLists keep;       // where it loses
   MapJob map;
 };
 
@@ -28,6 +30,7 @@ struct LayerEviction : LayerOutcome {
 
   ScoreJob score;
   ShapeJob shape;
+  ShapeJob contest;  // with the scores by which heads compete
   ReduceJob reduce;
   RescueJob rescue;
   VaryJob vary;

@@ -73,6 +73,10 @@ void Eviction::FillReport() const {
                 AfterOf(layer));
   }
   sequence_.report().evicted = LosesTokens();
+  for (const LayerOutcome& layer : layers_) {
+    if (!layer.lacks_room) continue;
+    sequence_.report().reason = KVEVICT_REASON_SMALL_BUDGET;
+  }
 }
 
 // Slots in use by each list afterwards, known to the host.

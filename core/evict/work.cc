@@ -215,13 +215,9 @@ Status Eviction::Score() const {
 
 // Heads compete by the scores that decide first: where tokens are secured, by shaped
 // ones.
-Status Eviction::RefineScores() const {
+Status Eviction::RefineScores() {
   if (!Ranks()) return Status();
-  if (plan_.Secures()) {
-    KV_RETURN_IF_ERROR(Normalize());
-    KV_RETURN_IF_ERROR(
-        context_.backend().secure(context_, sequence_.stream(), BestOfLists()));
-  }
+  if (plan_.Secures()) KV_RETURN_IF_ERROR(Secure());
   KV_RETURN_IF_ERROR(Refine(plan_, sequence_.stream(), n_at_once(),
                             Jobs<uint32_t>(at_once_, &LayerEviction::layer),
                             Jobs<ShapeJob>(at_once_, &LayerEviction::shape),
@@ -229,15 +225,29 @@ Status Eviction::RefineScores() const {
   return plan_.Secures() ? Status() : Normalize();
 }
 
+// What normalize makes of scores decides the contest of heads alone.
+Status Eviction::Secure() {
+  KV_RETURN_IF_ERROR(Normalize());
+  for (LayerEviction& layer : at_once_) {
+    if (plan_.Normalizes()) layer.select.scores = layer.contest.scores;
+  }
+  KV_RETURN_IF_ERROR(context_.backend().secure(
+      context_, sequence_.stream(), BestOfLists(&LayerEviction::shape)));
+  for (LayerEviction& layer : at_once_) {
+    layer.select.scores = layer.shape.scores;
+  }
+  return Status();
+}
+
 Status Eviction::Normalize() const {
   if (!plan_.Normalizes()) return Status();
   return context_.backend().normalize(context_, sequence_.stream(),
-                                      BestOfLists());
+                                      BestOfLists(&LayerEviction::contest));
 }
 
-BestArgs Eviction::BestOfLists() const {
+BestArgs Eviction::BestOfLists(ShapeJob LayerEviction::*scores) const {
   return {ArgsFor(Jobs<SelectJob>(at_once_, &LayerEviction::select), Split()),
-          Jobs<ShapeJob>(at_once_, &LayerEviction::shape), policy_.secure};
+          Jobs<ShapeJob>(at_once_, scores), policy_.secure};
 }
 
 // Of the layers at once.
@@ -286,6 +296,10 @@ void Eviction::LayOutSelection() {
                     first_keys + (scores - first_scores), KeepOfChunk(layer),
                     layer.score.slots};
     layer.select.masses = sequence_.DeviceMasses(layer.layer);
+    layer.contest = layer.shape;
+    if (plan_.Secures()) {
+      layer.contest.scores = reinterpret_cast<float*>(layer.select.keys);
+    }
     if (CountsByScore(policy_)) {
       layer.select.budget = layer.budget;
       layer.select.counts = slots_.DeviceNextCounts(layer.layer);

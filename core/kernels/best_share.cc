@@ -56,12 +56,12 @@ void AddUp(const uint32_t* keys, const float* scores, size_t n, uint32_t cut,
   }
 }
 
-void Scale(float by, size_t n, float* scores) {
+void Scale(float by, size_t n, const float* scores, float* out) {
   const hn::ScalableTag<float> d;
   const auto factor = hn::Set(d, by);
   for (size_t i = 0; i < n; i += hn::Lanes(d)) {
     const size_t m = std::min(hn::Lanes(d), n - i);
-    hn::StoreN(hn::Mul(hn::LoadN(d, scores + i, m), factor), d, scores + i, m);
+    hn::StoreN(hn::Mul(hn::LoadN(d, scores + i, m), factor), d, out + i, m);
   }
 }
 
@@ -86,12 +86,11 @@ float ScoreOfKey(uint32_t key) {
   return std::bit_cast<float>(key >> 31 != 0 ? key ^ 0x80000000u : ~key);
 }
 
-}  // namespace
-
-void ScaleByBestShare(SimdTarget simd, const uint32_t* keys, uint32_t n,
-                      uint32_t n_best, float* scores) {
+// 1 where it is no finite number above 0.
+float BestShare(SimdTarget simd, const uint32_t* keys, uint32_t n,
+                uint32_t n_best, const float* scores) {
   const uint32_t n_forced = CountGreater(simd, keys, n, kForcedKey - 1);
-  if (n_best == 0 || n_forced == n) return;
+  if (n_best == 0 || n_forced == n) return 1.0f;
   const KeyCut cut =
       FindKeyCut(simd, keys, n, n_forced + std::min(n_best, n - n_forced));
   ShareSums sums;
@@ -103,8 +102,18 @@ void ScaleByBestShare(SimdTarget simd, const uint32_t* keys, uint32_t n,
                                ScoreOfKey(cut.key));
   }
   const float share = best / SumOf(sums.all);
-  if (!(share > 0.0f && share <= std::numeric_limits<float>::max())) return;
-  KV_DISPATCH(simd, Scale)(share, n, scores);
+  const bool scales =
+      share > 0.0f && share <= std::numeric_limits<float>::max();
+  return scales ? share : 1.0f;
+}
+
+}  // namespace
+
+void ScaleByBestShare(SimdTarget simd, const uint32_t* keys, uint32_t n,
+                      uint32_t n_best, const float* scores, float* out) {
+  const float share = BestShare(simd, keys, n, n_best, scores);
+  if (share == 1.0f && out == scores) return;
+  KV_DISPATCH(simd, Scale)(share, n, scores, out);
 }
 
 }  // namespace kvevict

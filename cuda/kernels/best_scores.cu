@@ -13,8 +13,9 @@ struct NormalizeShared {
   float best[kSelectThreads];
 };
 
-KV_DEVICE uint64_t RowOf(const BestLayer& layer, uint32_t list) {
-  return layer.scores + uint64_t{list} * layer.select.n_tokens * sizeof(float);
+// Of scores or of what is written.
+KV_DEVICE uint64_t RowOf(uint64_t rows, const BestLayer& layer, uint32_t list) {
+  return rows + uint64_t{list} * layer.select.n_tokens * sizeof(float);
 }
 
 // Thread t adds up every 256th score from t on, of those that take part.
@@ -48,6 +49,26 @@ KV_DEVICE float ScoreOfKey(uint32_t key) {
   return ToFloat<kF32>(key >> 31 != 0 ? key ^ 0x80000000u : ~key);
 }
 
+// What the n_best best have of the sum of all, for every thread; 1 where that is no
+// finite number above 0. Every thread has read the keys when it returns.
+KV_DEVICE float BestShare(const Keys& keys, uint64_t scores, uint32_t n_best,
+                          NormalizeShared& shared) {
+  const uint32_t n = keys.words.n;
+  TallyWarps(keys, WarpPart(0, keys.Size()), kForcedKey, shared.select);
+  const uint32_t n_forced = SumTallies(shared.select, kWarps).equal;
+  if (n_best == 0 || n_forced == n) return 1.0f;
+  const uint32_t rest = n - n_forced;
+  const Cut cut = BlockCut(keys, n, n_forced + (n_best < rest ? n_best : rest),
+                           shared.select);
+  AddUp(keys, scores, cut.low, shared);
+  float best = shared.best[0];
+  if (cut.low != kNanKey) {
+    best += Multiply(static_cast<float>(cut.needed), ScoreOfKey(cut.low));
+  }
+  const float share = best / shared.all[0];
+  return share > 0.0f && share <= 3.402823466e38f ? share : 1.0f;
+}
+
 // Gives +infinity to places.
 struct ToInfinity {
   uint64_t scores;
@@ -66,24 +87,13 @@ KV_KERNEL(normalize_scores, BestParams, kSelectThreads, 3) {
   const BestLayer& layer = p.layers[blockIdx.y];
   const Keys keys(p, layer.select, blockIdx.x);
   const uint32_t n = keys.words.n;
-  TallyWarps(keys, WarpPart(0, keys.Size()), kForcedKey, shared->select);
-  const uint32_t n_forced = SumTallies(shared->select, kWarps).equal;
-  if (layer.n_best == 0 || n_forced == n) return;
-  const uint32_t rest = n - n_forced;
-  const Cut cut =
-      BlockCut(keys, n, n_forced + (layer.n_best < rest ? layer.n_best : rest),
-               shared->select);
-  const uint64_t scores = RowOf(layer, blockIdx.x);
-  AddUp(keys, scores, cut.low, *shared);
-  float best = shared->best[0];
-  if (cut.low != kNanKey) {
-    best += Multiply(static_cast<float>(cut.needed), ScoreOfKey(cut.low));
-  }
-  const float share = best / shared->all[0];
-  if (!(share > 0.0f && share <= 3.402823466e38f)) return;
+  const uint64_t scores = RowOf(layer.scores, layer, blockIdx.x);
+  const uint64_t out = RowOf(layer.out, layer, blockIdx.x);
+  const float share = BestShare(keys, scores, layer.n_best, *shared);
+  if (share == 1.0f && out == scores) return;
   for (uint32_t i = threadIdx.x; i < n; i += kSelectThreads) {
-    const uint64_t place = scores + uint64_t{i} * sizeof(float);
-    StoreGlobal(place, LoadGlobal<float>(place) * share);
+    const uint64_t offset = uint64_t{i} * sizeof(float);
+    StoreGlobal(out + offset, LoadGlobal<float>(scores + offset) * share);
   }
 }
 
@@ -101,7 +111,7 @@ KV_KERNEL(secure_scores, BestParams, kSelectThreads, 3) {
   // A warp reads what it writes, and nothing that another one does.
   BlockEmit(keys, 0, keys.Size(), cut,
             EqualsTaken(p.lists.higher_wins != 0, cut), {0, 0},
-            ToInfinity{RowOf(layer, blockIdx.x)}, *shared);
+            ToInfinity{RowOf(layer.out, layer, blockIdx.x)}, *shared);
 }
 
 }  // namespace kvevict::cuda

@@ -541,14 +541,15 @@ static_assert(sizeof(MassParams) <= 4096);
 
 struct BestLayer {
   SelectLayer select;  // `keep` is not used
-  uint64_t scores;  // f32 [n_lists, n_tokens], in place; may be select.scores
+  uint64_t scores;     // f32 [n_lists, n_tokens]: normalize reads them
+  uint64_t out;  // likewise, written to; of normalize scores or select.scores
   uint32_t n_best;  // normalize: beside what must stay; secure: at least
   uint32_t reserved;
 };
-static_assert(sizeof(BestLayer) == 48);
+static_assert(sizeof(BestLayer) == 56);
 
 struct BestParams {
-  static constexpr uint32_t kMaxLayers = 80;
+  static constexpr uint32_t kMaxLayers = 70;
   SelectLists lists;
   uint32_t input;  // SelectInput: scores or keys
   float share;     // secure: of what a list keeps

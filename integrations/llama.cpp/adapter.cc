@@ -39,6 +39,13 @@ kvevict_policy ParsePolicy(const char* text) {
   if (policy.rotate != 0) {
     refuse("llama.cpp goes on counting positions; rotate=no is held");
   }
+  if (policy.window_share > 0.0) {
+    kvevict_resolved_policy tokens = {};
+    tokens.struct_size = sizeof tokens;
+    Check(kvevict_policy_resolve(&policy, INT32_MAX, &tokens));
+    policy.obs_window = tokens.obs_window;
+    policy.window_share = 0.0;
+  }
   return policy;
 }
 

@@ -108,6 +108,51 @@ Test(policy_text, every_word_has_its_value) {
 #undef EXPECT_WORD
 }
 
+Test(policy_text, ends_may_be_shares_of_the_budget) {
+  kvevict_policy p =
+      test_policy("snapkv:budget=1024,sink=0.01,recent=0.5,window=0.25");
+  cr_expect(p.sink_share == 0.01 && p.recent_share == 0.5 &&
+            p.window_share == 0.25 && p.n_sink == 4 && p.obs_window == 32);
+  ExpectText(&p, "snapkv:budget=1024,sink=0.01,recent=0.5,window=0.25");
+  kvevict_resolved_policy r = {.struct_size = sizeof r};
+  for (uint32_t n = 2000; n <= 8000; n *= 2) {
+    EXPECT_OK(kvevict_policy_resolve(&p, n, &r));
+    cr_expect(r.budget == 1024 && r.n_sink == 10 && r.n_recent == 512 &&
+              r.obs_window == 256);
+  }
+  p = test_policy("snapkv:recent=0.5,window=8,recent=7");
+  cr_expect(p.recent_share == 0 && p.n_recent == 7);
+  p = test_policy("h2o:budget=0.2,recent=0.5");
+  EXPECT_OK(kvevict_policy_resolve(&p, 1000, &r));
+  cr_expect(r.budget == 200 && r.n_recent == 100 && r.n_selected == 100);
+  EXPECT_OK(kvevict_policy_resolve(&p, 2000, &r));
+  cr_expect(r.budget == 400 && r.n_recent == 200);
+  static const struct {
+    const char *text, *words;
+  } kBad[] = {
+      {"h2o:recent=1.0", "column 12: recent=\"1.0\" is not a count"},
+      {"h2o:recent=1.5", "share of the budget below 1"},
+      {"h2o:recent=-0.5", "share of the budget below 1"},
+      {"h2o:recent=0.0", "share of the budget below 1"},
+      {"h2o:recent=nan", "share of the budget below 1"},
+      {"h2o:budget=0.5,sink=0.1", "sink 0.1 with a budget that is a ratio"},
+      {"tova:budget=0.5,window=0.1",
+       "window 0.1 with a budget that is a ratio"},
+      {"knorm:budget=0.5,recent=0.5,chunk=64", "recent 0.5 of a ratio"},
+      {"snapkv:budget=0.5,recent=0.5,split=lazy", "recent 0.5 of a ratio"},
+      {"lagkv:budget=0.5,recent=0.5,of=partition", "recent 0.5 with of"},
+      {"streaming-llm:budget=64,recent=0.5", "recent 0.5 with streaming-llm"},
+      {"streaming-llm:recent=64,sink=0.5", "sink 0.5 with streaming-llm"},
+      {"snapkv:budget=64,sink=0.5,recent=0.5", "sink 32 + "},
+  };
+  for (size_t i = 0; i < sizeof kBad / sizeof *kBad; ++i) {
+    EXPECT_INVALID(kvevict_policy_parse(kBad[i].text, &p), kBad[i].words);
+  }
+  p = test_policy("h2o:budget=64");
+  p.recent_share = 1.0;
+  EXPECT_INVALID(kvevict_policy_validate(&p), "recent 1", "[0, 1)");
+}
+
 #define KEYS_OF_MERGE ", merge, merge_threshold, merge_fraction"
 #define KEYS_OF_RANKED                                                       \
   "budget, sink, recent, pool, edge, scope, over, tie, split, alpha, beta, " \

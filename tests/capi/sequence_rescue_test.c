@@ -122,6 +122,21 @@ Test(rescue, the_nearest_to_the_anchor_and_every_so_manyth_after_it_stay) {
   }
 }
 
+/* A margin is one over all that stays, the rescued blocks too. */
+Test(rescue, margin_counts_what_is_rescued) {
+  for (uint32_t n = 29; n <= 37; n += 4) {
+    const test_model_spec spec = test_small_model(
+        "knorm:budget=20,sink=1,select_block=4,scope=layer,margin=8,rescue=2");
+    test_model* m = test_model_create(&spec, (test_random){1});
+    test_model_append(m, n);
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+    const uint32_t want = n <= 25 + 8 ? n : 25;
+    EXPECT(test_model_stored(m, 0) == want, "%u tokens: %u stay", n,
+           test_model_stored(m, 0));
+    test_model_destroy(m);
+  }
+}
+
 /* The best block by rank and then score stays, and of all others one is rescued whatever
  * its rank. */
 Test(rescue, ranks_choose_the_best_and_not_the_rescued) {

@@ -270,6 +270,58 @@ Test(normalize, favours_heads_whose_best_have_most) {
   }
 }
 
+/* It shares a layer out: which tokens a head keeps, the scores themselves decide, also
+ * where they are refined once some tokens are secured. */
+Test(normalize, leaves_refined_scores_as_they_are) {
+  static const float kScores[] = {10, 4, 3, 1}, kWeights[] = {1, 1, 1.24f, 1};
+  static const char* const kTexts[] = {
+      "custom:budget=2,sink=0,recent=0,heads=adaptive-blend,normalize=yes,"
+      "weight=given,epsilon=1,secure=0.5",
+      "custom:budget=20,sink=0,recent=2,heads=adaptive,normalize=yes,"
+      "weight=given,epsilon=0.5,secure=0.3"};
+  test_random random = test_random_start("normalize refined");
+  for (int i = 0; i < 40; ++i) {
+    given g;
+    const uint32_t n = i == 0 ? 4 : 60;
+    Start(&g, kTexts[i > 0], n, 1);
+    const kvevict_policy* const p = &g.m->policy;
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      for (uint32_t t = 0; t < n; ++t) {
+        const float score = expf(test_random_normal(&random) * (float)(1 + h));
+        const float weight = fabsf(test_random_normal(&random));
+        for (int l = 0; l < kLayers; ++l) {
+          g.scores[l][h][t] = i == 0 ? kScores[t] : score;
+          g.weights[l][h][t] = i == 0 ? kWeights[t] : weight;
+        }
+      }
+    }
+    const int32_t protect[] = {30};
+    if (i % 2 == 1) {
+      g.options.protected_positions = protect;
+      g.options.protected_positions_len = 1;
+    }
+    const given before = g;
+    EXPECT_OK(test_model_evict(g.m, &g.options, NULL));
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      int32_t kept[kRow], expected[kRow];
+      uint8_t forced[kRow] = {0};
+      for (uint32_t t = n - p->n_recent; t < n; ++t) forced[t] = 1;
+      if (i % 2 == 1) forced[protect[0]] = 1;
+      const uint32_t n_kept = test_model_stored_of(g.m, 1, h);
+      KeptInStages(p, before.scores[1][h], before.weights[1][h], n, forced,
+                   n_kept, i == 0 ? 0 : 4, expected);
+      test_model_positions(g.m, 1, h, kept);
+      for (uint32_t k = 0; k < n_kept; ++k) {
+        EXPECT(kept[k] == expected[k], "case %d, head %u: %d, not %d", i, h,
+               kept[k], expected[k]);
+      }
+      EXPECT(i > 0 || (n_kept == 2 && kept[0] == 0 && kept[1] == 1),
+             "head %u keeps %u", h, n_kept);
+    }
+    test_model_destroy(g.m);
+  }
+}
+
 /* Scores of 0, negative sums, infinities, NaN: heads keep the best they have. */
 Test(normalize, never_turns_a_head_round) {
   static const float kOf[][3] = {

@@ -25,9 +25,20 @@ std::vector<float> Scale(SimdTarget simd, std::vector<float> scores,
   std::vector<uint32_t> keys(scores.size());
   ScoresToKeys(simd, scores.data(), scores.size(), keys.data());
   std::fill(keys.end() - n_forced, keys.end(), kForcedKey);
-  ScaleByBestShare(simd, keys.data(), static_cast<uint32_t>(keys.size()),
-                   n_best, scores.data());
-  return scores;
+  const auto n = static_cast<uint32_t>(keys.size());
+  std::vector<float> in_place = scores;
+  ScaleByBestShare(simd, keys.data(), n, n_best, in_place.data(),
+                   in_place.data());
+  // Where the keys are, the same.
+  ScaleByBestShare(simd, keys.data(), n, n_best, scores.data(),
+                   reinterpret_cast<float*>(keys.data()));
+  for (uint32_t i = 0; i < n; ++i) {
+    cr_assert(std::isnan(in_place[i])
+                  ? (keys[i] & 0x7FFFFFFFu) > 0x7F800000u
+                  : keys[i] == std::bit_cast<uint32_t>(in_place[i]),
+              "%s, %u of %u", simd.name, i, n);
+  }
+  return in_place;
 }
 
 // By sorting, of numbers; 1 where scores stay as they are.

@@ -15,6 +15,28 @@ bool ScoresByAttention(const kvevict_policy& p) {
          p.kind == KVEVICT_POLICY_R_KV || p.kind == KVEVICT_POLICY_CAKE;
 }
 
+// The words of kvevict_list_report.
+bool ScoresAreMass(const kvevict_policy& p) {
+  switch (p.kind) {
+    case KVEVICT_POLICY_NONE:
+    case KVEVICT_POLICY_STREAMING_LLM:
+    case KVEVICT_POLICY_RANDOM:
+    case KVEVICT_POLICY_KNORM:
+    case KVEVICT_POLICY_KEYDIFF:
+    case KVEVICT_POLICY_Q_FILTER:
+    case KVEVICT_POLICY_LAGKV:
+    case KVEVICT_POLICY_CUR:
+    case KVEVICT_POLICY_TRIATTENTION:
+      return false;
+    default:
+      break;
+  }
+  const bool secures =
+      p.secure > 0.0 && p.value_weight != KVEVICT_VALUE_WEIGHT_NONE;
+  return p.redundancy == 0.0 && !secures && p.rescue == 0 &&
+         p.diverse_mass == 0.0;
+}
+
 uint32_t Blocks(const kvevict_policy& p, uint32_t n_context) {
   return n_context / p.select_block + (n_context % p.select_block != 0);
 }
@@ -97,11 +119,6 @@ uint32_t BudgetBlocks(const kvevict_policy& p, uint32_t n_context) {
       std::clamp(n_blocks, 1.0, static_cast<double>(Blocks(p, n_context))));
 }
 
-uint32_t Budget(const kvevict_policy& p, uint32_t n_context) {
-  return static_cast<uint32_t>(
-      Tokens(p, BudgetBlocks(p, n_context), n_context));
-}
-
 // The first tokens of all blocks that the first n lie in, and the last ones.
 uint64_t FirstInBlocks(const kvevict_policy& p, uint64_t n) {
   while (n % p.select_block != 0) ++n;
@@ -113,36 +130,53 @@ uint64_t LastInBlocks(const kvevict_policy& p, uint64_t n, uint32_t n_context) {
   return n;
 }
 
+// The last tokens that must stay.
+uint64_t Recent(const kvevict_policy& p) {
+  if (p.kind == KVEVICT_POLICY_STREAMING_LLM) return 1;
+  const bool window = ScoresByAttention(p) && p.keep_window != 0;
+  return window ? std::max(p.n_recent, p.obs_window) : p.n_recent;
+}
+
+// Whether both ends fit a budget that is less than the context.
+bool Fits(const kvevict_policy& p, uint64_t budget, uint32_t n_context) {
+  if (p.kind == KVEVICT_POLICY_NONE) return true;
+  uint64_t least = p.n_sink + Recent(p);
+  if (ScoresByAttention(p) && p.layer_split != KVEVICT_LAYER_SPLIT_LAZY) {
+    ++least;  // one is chosen
+  }
+  return least <= budget &&
+         FirstInBlocks(p, p.n_sink) + LastInBlocks(p, Recent(p), n_context) <=
+             budget;
+}
+
+bool IsOfContext(const kvevict_policy& p) {
+  if (p.kind == KVEVICT_POLICY_LAGKV && p.budget_of_partition != 0) return true;
+  const bool by_window =
+      p.kind == KVEVICT_POLICY_STREAMING_LLM && p.n_recent > 0;
+  return p.budget <= 1.0 && !by_window;
+}
+
+// A ratio of a context in which the ends do not fit is all of it.
+uint32_t Budget(const kvevict_policy& p, uint32_t n_context) {
+  const auto budget =
+      static_cast<uint32_t>(Tokens(p, BudgetBlocks(p, n_context), n_context));
+  return IsOfContext(p) && !Fits(p, budget, n_context) ? n_context : budget;
+}
+
 }  // namespace
 
 bool oracle_resolve(const kvevict_policy* policy, uint32_t n_context,
                     kvevict_resolved_policy* out) {
   const kvevict_policy& p = *policy;
   const uint64_t budget = Budget(p, n_context);
-  uint64_t sink = p.n_sink;
-  uint64_t recent = p.n_recent;
-  bool fits = true;
-  if (p.kind == KVEVICT_POLICY_NONE) {
-    sink = 0;
-    recent = 0;
-  } else if (p.kind == KVEVICT_POLICY_STREAMING_LLM) {
-    fits = sink < budget;
-    recent = budget - sink;  // the window is what the sinks leave
-  } else if (ScoresByAttention(p)) {
-    if (p.keep_window != 0 && p.obs_window > recent) recent = p.obs_window;
-    fits = p.layer_split == KVEVICT_LAYER_SPLIT_LAZY ? sink + recent <= budget
-                                                     : sink + recent < budget;
-  } else {
-    fits = sink + recent <= budget;
-  }
-  if (!fits) return false;
-  if (p.select_block > 1 && p.kind != KVEVICT_POLICY_NONE) {
-    const bool streams = p.kind == KVEVICT_POLICY_STREAMING_LLM;
-    sink = FirstInBlocks(p, sink);
-    recent = LastInBlocks(p, streams ? 1 : recent, n_context);
-    if (budget < n_context && sink + recent > budget) return false;
-    sink = std::min(sink, budget);
-    recent = streams ? budget - sink : std::min(recent, budget - sink);
+  uint64_t sink = 0;
+  uint64_t recent = 0;
+  if (p.kind != KVEVICT_POLICY_NONE) {
+    sink = std::min(FirstInBlocks(p, p.n_sink), budget);
+    recent = budget - sink;
+    if (p.kind != KVEVICT_POLICY_STREAMING_LLM) {
+      recent = std::min(LastInBlocks(p, Recent(p), n_context), recent);
+    }
   }
   if (HasChunks(p)) {
     if (budget < n_context && LeastOfChunks(p, n_context) > budget) {
@@ -160,6 +194,7 @@ bool oracle_resolve(const kvevict_policy* policy, uint32_t n_context,
   out->n_recent = static_cast<uint32_t>(recent);
   out->n_selected = static_cast<uint32_t>(budget - sink - recent);
   out->obs_window = ScoresByAttention(p) ? p.obs_window : 0;
+  out->scores_are_mass = ScoresAreMass(p);
   return true;
 }
 

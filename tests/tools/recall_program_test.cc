@@ -174,6 +174,17 @@ Test(recall_program, demo_tells_budgets_for_a_mass) {
               b.dump().c_str(), c.dump().c_str());
   }
   cr_expect(n >= 6 && n + 7 <= half.size(), "%u of %zu", n, half.size());
+  // What the library says of a policy's scores, not of its kind.
+  for (const auto& [policy, is_mass] :
+       {std::pair{"r-kv", false}, {"r-kv:redundancy=0", true}}) {
+    const Outcome run =
+        Run(std::string("demo --json --tokens 512 --budget 128 --mass 0.95 "
+                        "--policy ") +
+            policy);
+    cr_assert(run.status == 0, "%s", run.err.c_str());
+    const json row = json::parse(run.out).at("results").at(0);
+    cr_expect(row.at("budget_for_mass").is_null() != is_mass, "%s", policy);
+  }
   const Outcome table = Run("demo --tokens 512 --mass 0.9");
   cr_expect(table.out.find("for 0.9") != std::string::npos);
 }
@@ -412,6 +423,17 @@ Test(recall_program, plan_tells_what_a_policy_keeps) {
     cr_expect(layer.at("n_last") == 40);
     cr_expect(layer.at("n_chosen") == 2004);
   }
+}
+
+Test(recall_program, plan_tells_shares_of_the_budget_in_tokens) {
+  const Outcome run =
+      Run("plan h2o:budget=0.25,recent=0.5 --tokens 4000 --layers 1 --json");
+  cr_assert(run.status == 0, "%s", run.err.c_str());
+  const json document = json::parse(run.out);
+  cr_expect(document.at("policy") == "h2o:budget=0.25,recent=0.5");
+  const json& layer = document.at("layers").at(0);
+  cr_expect(layer.at("n_keep") == 1000 && layer.at("n_last") == 500 &&
+            layer.at("n_chosen") == 500);
 }
 
 // Layers as the library splits the budget; a preset spelled out.

@@ -54,13 +54,10 @@ Kept Resolve(const PlanOptions& options) {
                                      kept.layers.data(), kept.layers.size()));
   kvevict_resolved_policy resolved = {};
   resolved.struct_size = sizeof(resolved);
-  // It fails where the context is within the budget: all of it stays.
-  if (kvevict_policy_resolve(&policy, options.n_tokens, &resolved) ==
-      KVEVICT_OK) {
-    kept.n_first = resolved.n_sink;
-    kept.n_last = resolved.n_recent;
-    kept.chooses = resolved.n_selected > 0;
-  }
+  Check(kvevict_policy_resolve(&policy, options.n_tokens, &resolved));
+  kept.n_first = resolved.n_sink;
+  kept.n_last = resolved.n_recent;
+  kept.chooses = resolved.n_selected > 0;
   for (const kvevict_dtype_info& info : CacheDtypes()) {
     if (info.dtype != options.dtype) continue;
     kept.token_bytes = uint64_t{2} * options.n_kv_heads * options.head_dim *

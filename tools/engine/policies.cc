@@ -14,6 +14,16 @@ bool Needs(const kvevict_policy& policy, kvevict_input input) {
   return need == KVEVICT_NEED_REQUIRED;
 }
 
+// What a policy is of the longest context, as long as it may be: chunks of it would
+// keep more than their budget.
+kvevict_resolved_policy OfLongContext(kvevict_policy policy) {
+  policy.chunk = 0;
+  kvevict_resolved_policy resolved = {};
+  resolved.struct_size = sizeof(resolved);
+  Check(kvevict_policy_resolve(&policy, INT32_MAX, &resolved));
+  return resolved;
+}
+
 // What the library checks only when an eviction knows the tokens.
 void CheckFits(const kvevict_policy& policy, uint32_t n_tokens,
                uint32_t n_layers) {
@@ -50,12 +60,7 @@ kvevict_policy ParsePolicy(const std::string& text, double default_budget) {
 
 uint32_t WindowOf(const kvevict_policy& policy) {
   if (!Needs(policy, KVEVICT_INPUT_QUERIES)) return 0;
-  kvevict_policy of_any_budget = policy;
-  of_any_budget.budget = 1;
-  kvevict_resolved_policy resolved = {};
-  resolved.struct_size = sizeof(resolved);
-  Check(kvevict_policy_resolve(&of_any_budget, INT32_MAX, &resolved));
-  return resolved.obs_window;
+  return OfLongContext(policy).obs_window;
 }
 
 bool WantsAllQueries(const kvevict_policy& policy) {
@@ -63,19 +68,8 @@ bool WantsAllQueries(const kvevict_policy& policy) {
 }
 
 bool ScoresAreMass(const kvevict_policy& policy) {
-  if (policy.redundancy > 0.0 || policy.chunk > 0) return false;
-  switch (policy.kind) {
-    case KVEVICT_POLICY_SNAPKV:
-    case KVEVICT_POLICY_PYRAMIDKV:
-    case KVEVICT_POLICY_TOVA:
-    case KVEVICT_POLICY_CAKE:
-    case KVEVICT_POLICY_H2O:
-    case KVEVICT_POLICY_EXPECTED_ATTENTION:
-    case KVEVICT_POLICY_NON_CAUSAL:
-      return true;
-    default:
-      return false;
-  }
+  // kvevict_score() scores no more than a chunk at a time.
+  return policy.chunk == 0 && OfLongContext(policy).scores_are_mass != 0;
 }
 
 bool WantsSums(const kvevict_policy& policy) {

@@ -73,8 +73,13 @@ public readonly record struct KvTokenRange(int First, int End, int Rank)
 /// Paged: blocks that hold nothing any more, the entries of each block table, also of a head's own, from
 /// ceil(stored length / block size) on.
 /// </param>
+/// <param name="Reason">
+/// Why layers were left alone that may be over their budgets: <see cref="KvReason.OpenPrompt"/>, then all were;
+/// <see cref="KvReason.SmallBudget"/>, then one was at least.
+/// </param>
 public readonly record struct KvEvictReport(
-    bool Evicted, long BytesBefore, long BytesAfter, long TokensBefore, long TokensAfter, long BlocksFreed);
+    bool Evicted, long BytesBefore, long BytesAfter, long TokensBefore, long TokensAfter, long BlocksFreed,
+    KvReason Reason = KvReason.None);
 
 /// <summary>What an eviction did to one keep list.</summary>
 /// <param name="Layer">Its layer.</param>

@@ -292,17 +292,22 @@ public sealed unsafe record KvPolicy
         Native.kvevict_policy_validate(&native);
     }
 
-    /// <summary>Turns the policy into token counts for a context length, strictly.</summary>
+    /// <summary>
+    /// Turns the policy into token counts for a context length. A context that is left alone has a budget of all of
+    /// it.
+    /// </summary>
     /// <param name="contextTokens">Tokens, at least 1.</param>
     /// <returns>What would be kept.</returns>
-    /// <exception cref="KvEvictException">The context is too short for what must stay.</exception>
+    /// <exception cref="KvEvictException">
+    /// The policy is invalid, or chunks of such a context keep more than a budget in tokens.
+    /// </exception>
     public KvResolvedPolicy Resolve(int contextTokens)
     {
         kvevict_policy native = _native;
         kvevict_resolved_policy r = new() { struct_size = (uint)sizeof(kvevict_resolved_policy) };
         Native.kvevict_policy_resolve(&native, Check.Count(contextTokens, nameof(contextTokens)), &r);
         return new KvResolvedPolicy((int)r.budget, (int)r.n_sink, (int)r.n_recent, (int)r.n_selected,
-                                    (int)r.obs_window);
+                                    (int)r.obs_window, r.scores_are_mass != 0);
     }
 
     /// <summary>Tokens each layer keeps of a context: the budget spread by <see cref="LayerSplit"/>.</summary>

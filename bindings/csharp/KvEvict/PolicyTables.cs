@@ -6,7 +6,9 @@ namespace KvEvict;
 /// <param name="Recent">Last tokens kept, the observation window included.</param>
 /// <param name="Selected">Tokens chosen by score.</param>
 /// <param name="ObservationWindow">Last queries that score; 0 if none do.</param>
-public readonly record struct KvResolvedPolicy(int Budget, int Sink, int Recent, int Selected, int ObservationWindow);
+/// <param name="ScoresAreMass">Whether the scores by which lists are chosen are a mass.</param>
+public readonly record struct KvResolvedPolicy(
+    int Budget, int Sink, int Recent, int Selected, int ObservationWindow, bool ScoresAreMass);
 
 /// <summary>A row of the table of policies.</summary>
 /// <param name="Kind">Its number.</param>

@@ -906,7 +906,9 @@ typedef int32_t kvevict_need;
  * r-kv and cake, n_sink + n_recent <= budget for the others. With
  * select_block b, at whatever length: n_sink, rounded up to whole blocks,
  * + n_recent or kept window + b - 1 <= budget. With chunks: what must stay of
- * each, or one token, <= budget in all.
+ * each, or one token, <= budget in all. A budget in tokens that is too small is
+ * an error. A ratio of a short context may be too small too: then the context
+ * is left alone, and kvevict_evict_report says KVEVICT_REASON_SMALL_BUDGET.
  *
  * Messages call a field by its key of the text form, see
  * kvevict_policy_parse().
@@ -1027,12 +1029,12 @@ typedef struct kvevict_policy {
   /** 1: an eviction turns the keys that it moves, by RoPE, from their slots to
    *  the new ones. Every key is then as if its slot were its position, and the
    *  next token takes kvevict_sequence_stored_length() of its layer and head as
-   *  RoPE's position. It needs rope_inv_freq and keys that can be turned; an
-   *  eviction that would move others is refused. Rows of a sequence that starts
-   *  or is loaded must be turned to their slots already. Observed queries of
-   *  layers that lose tokens are forgotten. Where keys are f16 or bf16, each
-   *  turn rounds them once: margin makes turns few. Default 0. StreamingLLM,
-   *  arXiv:2309.17453. */
+   *  RoPE's position. It needs rope_inv_freq, or there is no plan, and keys
+   *  that can be turned; an eviction that would move others is refused. Rows of
+   *  a sequence that starts or is loaded must be turned to their slots already.
+   *  Observed queries of layers that lose tokens are forgotten. Where keys are
+   *  f16 or bf16, each turn rounds them once: margin makes turns few. Default
+   *  0. StreamingLLM, arXiv:2309.17453. */
   uint32_t rotate;
   /** An eviction leaves a layer alone while each of its lists holds at most so
    *  many tokens more than it would keep; where heads compete, on average.
@@ -1044,7 +1046,8 @@ typedef struct kvevict_policy {
   uint32_t every;
   /** Default inside. Beside and pinned need lists of one length per layer:
    *  equal heads, and no head_budgets. With any other than inside evictions do
-   *  nothing until the prompt has ended. */
+   *  nothing until the prompt has ended: creating the plan logs so, and
+   *  kvevict_evict_report says KVEVICT_REASON_OPEN_PROMPT. */
   kvevict_prompt prompt;
   /** Above 0: each chunk of so many neighbouring slots, from slot 0 on, is
    *  scored and chosen from as if it were the cache: scores know of no token
@@ -1113,6 +1116,16 @@ typedef struct kvevict_policy {
   /** 1: the first call that a sequence observes of a layer is not pooled, as
    *  long as it is the only one. Needs sum_last. Default 0. OpenVINO GenAI. */
   uint32_t sum_raw_first;
+  /** Above 0, n_sink, n_recent or obs_window is this share of `budget`, rounded
+   *  down, in place of the count; obs_window is at least 1. Of a budget in
+   *  tokens that is one count, whatever the context. Of a ratio only n_recent
+   *  may be a share: it grows with the context, and does not go with
+   *  layer_split LAZY, chunk, budget_of_partition or layer_budgets.
+   *  streaming-llm takes no share for n_recent, which is its budget. [0, 1);
+   *  default 0. */
+  double sink_share;
+  double recent_share;
+  double window_share;
 } kvevict_policy;
 
 #define KVEVICT_POLICY_INIT                                                  \
@@ -1126,7 +1139,8 @@ typedef struct kvevict_policy {
         1.0, 1.0, 20, 128, 0, KVEVICT_VALUE_WEIGHT_NONE,                     \
         KVEVICT_HEAD_SPLIT_EQUAL, 0.0, 0.0, 0.5, 0.0, 1, 0, 0.2, 0.0, 0, 1,  \
         0.0, 1.0, KVEVICT_MERGE_NONE, 0, 0, 0, KVEVICT_PROMPT_INSIDE, 0,     \
-        KVEVICT_SUM_ROWS_KV_HEAD, 1, 0, KVEVICT_ANCHOR_MEAN, 0.0, 0, 0       \
+        KVEVICT_SUM_ROWS_KV_HEAD, 1, 0, KVEVICT_ANCHOR_MEAN, 0.0, 0, 0, 0.0, \
+        0.0, 0.0                                                             \
   }
 
 /**
@@ -1164,7 +1178,10 @@ kvevict_policy_init(kvevict_policy* out, size_t struct_size,
  *
  * name: a policy ("snapkv") or a preset ("snapkv-kvpress"). Keys, their words,
  * and the fields they set:
- *     budget, sink, recent, window   budget, n_sink, n_recent, obs_window
+ *     budget                         budget
+ *     sink, recent, window           n_sink, n_recent, obs_window where whole,
+ *                                    as 32; below 1, as 0.5, sink_share,
+ *                                    recent_share, window_share
  *     keep_window=yes|no             keep_window
  *     pool=none|avgN|maxN            pool, pool_kernel
  *     edge=pad|shrink                pool_edge
@@ -1277,21 +1294,25 @@ typedef struct kvevict_resolved_policy {
   uint32_t n_recent; /**< Last tokens kept, the observation window included. */
   uint32_t n_selected; /**< Tokens chosen by score. */
   uint32_t obs_window; /**< Last queries that score; 0 if none do. */
+  /** 1: the scores by which lists are chosen are a mass, whatever the context;
+   *  see kvevict_list_report. 0: they are not. */
+  uint32_t scores_are_mass;
 } kvevict_resolved_policy;
 
 /**
- * Turns a policy into token counts for a context length, strictly.
+ * Turns a policy into token counts for a context length.
  *
- * none: budget = n_selected = n_context. StreamingLLM: n_sink < budget. SnapKV
- * and PyramidKV: n_sink + n_recent < budget after clamping to the context, so a
- * context too short for the policy is an error here; evicting calls instead
- * leave a cache alone that is within its budget.
+ * An eviction leaves the context alone where budget is n_context: it is within
+ * its budget, or the budget is a ratio that has no room for what must stay. Of
+ * a context shorter than what must stay, n_sink and then n_recent are what
+ * there is. none: budget = n_selected = n_context.
  *
  * @param[in]  policy     Non-NULL.
  * @param[in]  n_context  Tokens, 1 .. 2^31 - 1.
  * @param[out] out        Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT naming the numbers.
- *         Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT naming the numbers: a bad
+ *         policy, or chunks of such a context keep more than a budget in
+ *         tokens. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_policy_resolve(const kvevict_policy* policy, uint32_t n_context,
@@ -1303,7 +1324,7 @@ kvevict_policy_resolve(const kvevict_policy* policy, uint32_t n_context,
  * @param[in]  policy       Non-NULL.
  * @param[in]  n_context    Tokens, 1 .. 2^31 - 1.
  * @param[out] budgets      [n_layers] tokens, 1 .. n_context each; all of it if
- *                          the budget covers it.
+ *                          the context is left alone.
  * @param[in]  budgets_len  = n_layers, at least 1.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
  *         where scores decide (split cake or lazy). Since: 0.1
@@ -1696,7 +1717,8 @@ typedef struct kvevict_plan_options {
   uint32_t reserved; /**< 0. */
   /** Tokens that each KV head keeps, everything included, and at least one, or
    *  a block of select_block: the heads of all layers with a full cache, layer
-   *  by layer, in place of the policy's budget and layer split. A head shorter
+   *  by layer, in place of the policy's budget and layer split. What must stay
+   *  has to fit each. A head shorter
    *  than its budget keeps everything. Heads may then hold different numbers of
    *  tokens, so scope must be KV_HEAD, head_split equal, and layer_split not
    *  one that scores decide. NULL: the policy's. Copied. */
@@ -1902,7 +1924,7 @@ KVEVICT_API kvevict_status kvevict_plan_layer_budgets(
     const kvevict_plan* plan, uint32_t n_tokens, uint32_t* budgets,
     size_t budgets_len) KVEVICT_NOEXCEPT;
 
-/** Why a plan cannot do something. */
+/** Why a plan cannot do something, or why an eviction did nothing. */
 enum kvevict_reason
 #ifdef __cplusplus
     : int32_t
@@ -1929,7 +1951,13 @@ enum kvevict_reason
   /** Rows share scales by groups of tokens, or the last ones lie apart: they do
    *  not move one by one. Not of a plan: calls that are given such a view say
    *  so. */
-  KVEVICT_REASON_TOKEN_GROUPS = 9
+  KVEVICT_REASON_TOKEN_GROUPS = 9,
+  /** Of an eviction: the policy's prompt is not INSIDE, and
+   *  kvevict_sequence_end_prompt() has not been called. */
+  KVEVICT_REASON_OPEN_PROMPT = 10,
+  /** Of an eviction: the budget is a ratio of the context, and has no room yet
+   *  for what must stay. */
+  KVEVICT_REASON_SMALL_BUDGET = 11
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_reason;
@@ -3332,8 +3360,10 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
 /**
  * Scores, selects and compacts the cache of a whole model in place.
  *
- * A layer within its budget is left alone; with policy none, or when every
- * layer is within its budget, no byte changes. A decoding loop may so call this
+ * A layer within its budget is left alone, and so is one whose budget is a
+ * ratio of the context and has no room for what must stay: the ends, protected
+ * positions, a pinned prompt. With policy none, or when every layer is left
+ * alone, no byte changes. A decoding loop may so call this
  * after every step: margin, every and prompt of the policy say when there is
  * something to do. Every check is made before the
  * first byte moves. Afterwards the next token goes to slot
@@ -3536,10 +3566,18 @@ typedef struct kvevict_evict_report {
    *  hold nothing any more: the entries of each block table from
    *  ceil(stored length / block_size) on. 0 with destinations. */
   uint64_t blocks_freed;
+  /** Why layers were left alone that may be over their budgets:
+   *  KVEVICT_REASON_OPEN_PROMPT, then all were; KVEVICT_REASON_SMALL_BUDGET,
+   *  then one was at least. Otherwise KVEVICT_REASON_NONE. */
+  kvevict_reason reason;
+  uint32_t reserved; /**< 0. */
 } kvevict_evict_report;
 
-#define KVEVICT_EVICT_REPORT_INIT \
-  { (uint32_t)sizeof(kvevict_evict_report), 0, 0, 0, 0, 0, 0 }
+#define KVEVICT_EVICT_REPORT_INIT                             \
+  {                                                           \
+    (uint32_t)sizeof(kvevict_evict_report), 0, 0, 0, 0, 0, 0, \
+        KVEVICT_REASON_NONE, 0                                \
+  }
 
 /**
  * What it did to one keep list.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <limits>
 
 #include "core/backend.h"
@@ -23,6 +24,7 @@ struct Case {
   uint32_t n_recent;
   uint32_t kind;
   bool secures;  // else normalizes
+  bool to_keys;  // writes where keys lie
   Tie tie;
   float share;
 };
@@ -55,7 +57,9 @@ struct Layer {
 void ChangeOnHost(const Case& c, uint32_t n, uint32_t n_keep, uint32_t n_best,
                   const uint32_t* keys, float* scores) {
   const SimdTarget simd = SimdTargetAt(0);
-  if (!c.secures) return ScaleByBestShare(simd, keys, n, n_best, scores);
+  if (!c.secures) {
+    return ScaleByBestShare(simd, keys, n, n_best, scores, scores);
+  }
   n_keep = std::min(n_keep, n);
   const auto part = static_cast<uint32_t>(static_cast<float>(n_keep) * c.share);
   std::vector<int32_t> best(std::min(std::max(part, n_best), n_keep));
@@ -113,17 +117,24 @@ void Check(const Case& c, uint32_t n_layers, uint32_t n_most, Random& random,
   for (uint32_t l = 0; l < n_layers; ++l) {
     Layer& layer = layers[l];
     const uint64_t scores = Address(layer.scores.data());
-    const uint64_t words =
-        c.input == cuda::kSelectKeys ? Address(layer.keys.data()) : scores;
+    const uint64_t keys = Address(layer.keys.data());
+    const uint64_t words = c.input == cuda::kSelectKeys ? keys : scores;
     p.layers[l] = {
         {words, 0, n_tokens[l], n_keep[l], tokens.FirstOf(l), keep.FirstOf(l)},
         scores,
+        c.to_keys ? keys : scores,
         layer.n_best,
         0};
   }
   Run(c.secures ? cuda::secure_scores : cuda::normalize_scores,
       {c.n_lists, n_layers}, cuda::kSelectThreads, p, Schedule(turn));
-  for (const Layer& layer : layers) {
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    Layer& layer = layers[l];
+    for (uint32_t list = 0; c.to_keys && list < c.n_lists; ++list) {
+      const size_t row = size_t{list} * n_tokens[l];
+      std::memcpy(&layer.scores[row], &layer.keys[row],
+                  tokens.Of(l, list) * sizeof(float));
+    }
     ExpectSame(BitsOf(layer.scores), BitsOf(layer.expected),
                c.secures ? "secured" : "normalized", turn);
   }
@@ -135,6 +146,7 @@ void TestBest() {
   for (uint32_t turn = 0; turn < Turns(100); ++turn) {
     Case c = {};
     c.secures = turn % 2 == 0;
+    c.to_keys = !c.secures && random.Below(2) == 0;
     c.input = random.Below(3) == 0 ? cuda::kSelectKeys : cuda::kSelectScores;
     c.n_lists = 1 + random.Below(4);
     c.n_sink = random.Below(3);

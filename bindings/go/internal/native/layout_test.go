@@ -48,7 +48,7 @@ var (
 	_ [128]byte = [unsafe.Offsetof(ContextOptions{}.DeviceAllocUserData)]byte{}
 	_ [136]byte = [unsafe.Offsetof(ContextOptions{}.SelectOnHost)]byte{}
 	_ [140]byte = [unsafe.Offsetof(ContextOptions{}.Debug)]byte{}
-	_ [280]byte = [unsafe.Sizeof(Policy{})]byte{}
+	_ [304]byte = [unsafe.Sizeof(Policy{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(Policy{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(Policy{}.Kind)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(Policy{}.Budget)]byte{}
@@ -103,13 +103,17 @@ var (
 	_ [264]byte = [unsafe.Offsetof(Policy{}.DiverseMass)]byte{}
 	_ [272]byte = [unsafe.Offsetof(Policy{}.SumLast)]byte{}
 	_ [276]byte = [unsafe.Offsetof(Policy{}.SumRawFirst)]byte{}
-	_ [24]byte  = [unsafe.Sizeof(ResolvedPolicy{})]byte{}
+	_ [280]byte = [unsafe.Offsetof(Policy{}.SinkShare)]byte{}
+	_ [288]byte = [unsafe.Offsetof(Policy{}.RecentShare)]byte{}
+	_ [296]byte = [unsafe.Offsetof(Policy{}.WindowShare)]byte{}
+	_ [28]byte  = [unsafe.Sizeof(ResolvedPolicy{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(ResolvedPolicy{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(ResolvedPolicy{}.Budget)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(ResolvedPolicy{}.NSink)]byte{}
 	_ [12]byte  = [unsafe.Offsetof(ResolvedPolicy{}.NRecent)]byte{}
 	_ [16]byte  = [unsafe.Offsetof(ResolvedPolicy{}.NSelected)]byte{}
 	_ [20]byte  = [unsafe.Offsetof(ResolvedPolicy{}.ObsWindow)]byte{}
+	_ [24]byte  = [unsafe.Offsetof(ResolvedPolicy{}.ScoresAreMass)]byte{}
 	_ [56]byte  = [unsafe.Sizeof(PolicyInfo{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(PolicyInfo{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(PolicyInfo{}.Kind)]byte{}
@@ -354,7 +358,7 @@ var (
 	_ [64]byte  = [unsafe.Offsetof(EvictOptions{}.RangesLen)]byte{}
 	_ [72]byte  = [unsafe.Offsetof(EvictOptions{}.Destinations)]byte{}
 	_ [80]byte  = [unsafe.Offsetof(EvictOptions{}.DestinationsLen)]byte{}
-	_ [48]byte  = [unsafe.Sizeof(EvictReport{})]byte{}
+	_ [56]byte  = [unsafe.Sizeof(EvictReport{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(EvictReport{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(EvictReport{}.Evicted)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(EvictReport{}.BytesBefore)]byte{}
@@ -362,6 +366,8 @@ var (
 	_ [24]byte  = [unsafe.Offsetof(EvictReport{}.TokensBefore)]byte{}
 	_ [32]byte  = [unsafe.Offsetof(EvictReport{}.TokensAfter)]byte{}
 	_ [40]byte  = [unsafe.Offsetof(EvictReport{}.BlocksFreed)]byte{}
+	_ [48]byte  = [unsafe.Offsetof(EvictReport{}.Reason)]byte{}
+	_ [52]byte  = [unsafe.Offsetof(EvictReport{}.Reserved)]byte{}
 	_ [24]byte  = [unsafe.Sizeof(ListReport{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(ListReport{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(ListReport{}.Layer)]byte{}

@@ -124,16 +124,20 @@ type Policy struct {
 	DiverseMass       float64
 	SumLast           uint32
 	SumRawFirst       uint32
+	SinkShare         float64
+	RecentShare       float64
+	WindowShare       float64
 }
 
 // ResolvedPolicy is kvevict_resolved_policy.
 type ResolvedPolicy struct {
-	StructSize uint32
-	Budget     uint32
-	NSink      uint32
-	NRecent    uint32
-	NSelected  uint32
-	ObsWindow  uint32
+	StructSize    uint32
+	Budget        uint32
+	NSink         uint32
+	NRecent       uint32
+	NSelected     uint32
+	ObsWindow     uint32
+	ScoresAreMass uint32
 }
 
 // PolicyInfo is kvevict_policy_info.
@@ -461,6 +465,8 @@ type EvictReport struct {
 	TokensBefore uint64
 	TokensAfter  uint64
 	BlocksFreed  uint64
+	Reason       int32
+	Reserved     uint32
 }
 
 // ListReport is kvevict_list_report.

@@ -22,4 +22,10 @@ public sealed interface EvictReport permits Records.EvictReport {
 
   /** {@return paged: blocks, summed over the block tables, that hold nothing any more} */
   long blocksFreed();
+
+  /**
+   * {@return why layers were left alone that may be over their budgets: {@link Reason#OPEN_PROMPT},
+   * then all were; {@link Reason#SMALL_BUDGET}, then one was at least}
+   */
+  Reason reason();
 }

@@ -48,7 +48,7 @@ final class Records {
   }
 
   record EvictReport(boolean evicted, long bytesBefore, long bytesAfter, long tokensBefore,
-      long tokensAfter, long blocksFreed)
+      long tokensAfter, long blocksFreed, Reason reason)
       implements dev.kvevict.EvictReport {
     static EvictReport read(Struct in, int offset) {
       return new EvictReport(
@@ -57,7 +57,8 @@ final class Records {
           in.longAt(offset + Abi.EvictReport.BYTES_AFTER),
           in.longAt(offset + Abi.EvictReport.TOKENS_BEFORE),
           in.longAt(offset + Abi.EvictReport.TOKENS_AFTER),
-          in.longAt(offset + Abi.EvictReport.BLOCKS_FREED));
+          in.longAt(offset + Abi.EvictReport.BLOCKS_FREED),
+          in.enumAt(offset + Abi.EvictReport.REASON, Reason.class));
     }
   }
 
@@ -159,7 +160,8 @@ final class Records {
     }
   }
 
-  record ResolvedPolicy(int budget, int nSink, int nRecent, int nSelected, int obsWindow)
+  record ResolvedPolicy(int budget, int nSink, int nRecent, int nSelected, int obsWindow,
+      boolean scoresAreMass)
       implements dev.kvevict.ResolvedPolicy {
     static ResolvedPolicy read(Struct in) {
       return new ResolvedPolicy(
@@ -167,7 +169,8 @@ final class Records {
           in.intAt(Abi.ResolvedPolicy.N_SINK),
           in.intAt(Abi.ResolvedPolicy.N_RECENT),
           in.intAt(Abi.ResolvedPolicy.N_SELECTED),
-          in.intAt(Abi.ResolvedPolicy.OBS_WINDOW));
+          in.intAt(Abi.ResolvedPolicy.OBS_WINDOW),
+          in.flagAt(Abi.ResolvedPolicy.SCORES_ARE_MASS));
     }
   }
 

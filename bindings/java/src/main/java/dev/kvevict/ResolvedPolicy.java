@@ -16,4 +16,7 @@ public sealed interface ResolvedPolicy permits Records.ResolvedPolicy {
 
   /** {@return last queries that score; 0 if none do} */
   int obsWindow();
+
+  /** {@return whether the scores by which lists are chosen are a mass} */
+  boolean scoresAreMass();
 }
