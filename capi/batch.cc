@@ -35,20 +35,6 @@ Status CheckUndosApart(const Batch<kvevict_sequence_eviction>& batch,
   return Status();
 }
 
-// Of items that are numbers of tokens.
-Status DoWithTokens(const kvevict_sequence_tokens* items, size_t n,
-                    Stream stream, Status (Sequence::*check)(uint32_t) const,
-                    Status (Sequence::*run)(uint32_t)) {
-  return Batch(items, n, stream)
-      .Do(
-          [&](const kvevict_sequence_tokens& item) {
-            return (Core(item.sequence).*check)(item.n_tokens);
-          },
-          [&](const kvevict_sequence_tokens& item) {
-            return (Core(item.sequence).*run)(item.n_tokens);
-          });
-}
-
 }  // namespace
 
 extern "C" {
@@ -56,6 +42,11 @@ extern "C" {
 kvevict_status kvevict_sequence_tokens_init(kvevict_sequence_tokens* out,
                                             size_t struct_size) noexcept {
   return Init(kDefault<kvevict_sequence_tokens>, out, struct_size);
+}
+
+kvevict_status kvevict_sequence_length_init(kvevict_sequence_length* out,
+                                            size_t struct_size) noexcept {
+  return Init(kDefault<kvevict_sequence_length>, out, struct_size);
 }
 
 kvevict_status kvevict_sequence_observations_init(
@@ -72,17 +63,29 @@ kvevict_status kvevict_sequences_append(const kvevict_sequence_tokens* items,
                                         size_t items_len,
                                         kvevict_stream stream) noexcept {
   return Guard([&] {
-    return DoWithTokens(items, items_len, stream, &Sequence::CheckAppend,
-                        &Sequence::Append);
+    return Batch(items, items_len, stream)
+        .Do(
+            [](const kvevict_sequence_tokens& item) {
+              return Core(item.sequence).CheckAppend(item.n_tokens);
+            },
+            [](const kvevict_sequence_tokens& item) {
+              return Core(item.sequence).Append(item.n_tokens);
+            });
   });
 }
 
-kvevict_status kvevict_sequences_trim(const kvevict_sequence_tokens* items,
-                                      size_t items_len,
-                                      kvevict_stream stream) noexcept {
+kvevict_status kvevict_sequences_trim_to(const kvevict_sequence_length* items,
+                                         size_t items_len,
+                                         kvevict_stream stream) noexcept {
   return Guard([&] {
-    return DoWithTokens(items, items_len, stream, &Sequence::CheckTrim,
-                        &Sequence::Trim);
+    return Batch(items, items_len, stream)
+        .Do(
+            [](const kvevict_sequence_length& item) {
+              return Core(item.sequence).CheckTrim(item.new_length);
+            },
+            [](const kvevict_sequence_length& item) {
+              return Core(item.sequence).Trim(item.new_length);
+            });
   });
 }
 

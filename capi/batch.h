@@ -16,6 +16,9 @@ template <>
 inline constexpr kvevict_sequence_tokens kDefault<kvevict_sequence_tokens> =
     KVEVICT_SEQUENCE_TOKENS_INIT;
 template <>
+inline constexpr kvevict_sequence_length kDefault<kvevict_sequence_length> =
+    KVEVICT_SEQUENCE_LENGTH_INIT;
+template <>
 inline constexpr kvevict_sequence_observations
     kDefault<kvevict_sequence_observations> =
         KVEVICT_SEQUENCE_OBSERVATIONS_INIT;

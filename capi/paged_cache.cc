@@ -275,12 +275,12 @@ kvevict_status kvevict_paged_sequence_append(kvevict_paged_sequence* sequence,
 }
 
 kvevict_status kvevict_paged_sequence_truncate(kvevict_paged_sequence* sequence,
-                                               uint32_t n_slots) noexcept {
+                                               uint32_t new_length) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
     PagedSequence& s = Core(sequence);
     for (uint32_t l = 0; l < s.cache().plan().n_layers(); ++l) {
-      s.Shrink(l, n_slots);
+      s.Shrink(l, new_length);
     }
     return Status();
   });

@@ -293,13 +293,13 @@ kvevict_status kvevict_sequence_replayed(kvevict_sequence* sequence,
   });
 }
 
-kvevict_status kvevict_sequence_trim(kvevict_sequence* sequence,
-                                     uint32_t n_tokens,
-                                     kvevict_stream stream) noexcept {
+kvevict_status kvevict_sequence_trim_to(kvevict_sequence* sequence,
+                                        uint32_t new_length,
+                                        kvevict_stream stream) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
     return OnStream(Core(sequence), stream,
-                    [&] { return Core(sequence).Trim(n_tokens); });
+                    [&] { return Core(sequence).Trim(new_length); });
   });
 }
 

@@ -40,12 +40,13 @@ class Rope;
 // Everything has been checked. Pointers but for views are to memory of the device.
 
 // Query rows of one layer, and what is known of them. Row w, the query of token
-// n_tokens - n_rows + w, is stored row (first_row + w) % n_rows.
+// n_tokens - n_rows + w, is stored row (first_row + w) % ring_rows.
 struct QueryRows {
   PlainRows rows;
   int64_t head_stride = 0;
   uint32_t n_rows = 0;  // the window's; 0: none are given
   uint32_t first_row = 0;
+  uint32_t ring_rows = UINT32_MAX;  // this: they do not wrap
   // Natural log-sum-exps in the same order; NULL if unknown. Strides in bytes.
   const float* lse = nullptr;
   int64_t lse_row_stride = 0;
@@ -57,14 +58,14 @@ struct ObserveArgs {
   Jobs<const kvevict_plane*> layers;  // of [n_heads, first_row + n_rows]
   uint32_t n_heads;
   uint32_t first_row;       // those before it would not stay
-  uint32_t n_rows;          // <= window
+  uint32_t n_rows;          // <= ring_rows
   uint32_t first_position;  // of first_row
   // Not NULL: first_position counts from the position that stands there when
   // the work runs.
   const uint32_t* position_address;
-  // [layers, window, n_heads, packed row]; position p in row p % window
+  // [layers, ring_rows, n_heads, packed row]; position p in row p % ring_rows
   uint8_t* rings;
-  uint32_t window;
+  uint32_t ring_rows;
 };
 
 // Floats of every head, packed within it.

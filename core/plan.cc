@@ -254,6 +254,11 @@ Status Plan::CopySinks(const kvevict_geometry& geometry) {
 }
 
 Status Plan::CopyFlags(const kvevict_plan_options& options) {
+  if (options.draft_tokens > INT32_MAX) {
+    return InvalidArgument("options.draft_tokens %u > %d", options.draft_tokens,
+                           INT32_MAX);
+  }
+  draft_tokens_ = options.draft_tokens;
   const struct {
     const char* name;
     uint32_t value;
@@ -272,9 +277,6 @@ Status Plan::CopyFlags(const kvevict_plan_options& options) {
 }
 
 Status Plan::CopyBudgets(const kvevict_plan_options& options) {
-  if (options.reserved != 0) {
-    return InvalidArgument("options.reserved %u is not 0", options.reserved);
-  }
   if (policy_.recent_share > 0.0 &&
       (options.head_budgets != nullptr || options.layer_budgets != nullptr)) {
     return InvalidArgument(

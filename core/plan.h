@@ -182,6 +182,8 @@ class Plan {
   bool HasDestinations() const { return has_destinations_; }
   // The policy scores by the window's queries.
   bool ObservesQueries() const { return signal().HasWindow(); }
+  // The rows of it that a sequence keeps: a trim by draft_tokens leaves a window.
+  uint32_t QueryRingRows() const { return policy_.obs_window + draft_tokens_; }
   // It scores by attention that a sequence may add up.
   bool ObservesSums() const { return signal().Needs(kSums); }
   // Rows that each row of sums has in memory: with single calls their sum comes first.
@@ -306,6 +308,7 @@ class Plan {
   Array<double> layer_budgets_;   // [n_layers], or none
   bool reports_mass_ = false;
   bool has_destinations_ = false;
+  uint32_t draft_tokens_ = 0;
   size_t keep_capacity_ = 0;
   mutable std::atomic<uint32_t> n_refs_{1};
 };

@@ -208,13 +208,13 @@ CheckedSize Plan::QueryMemory(CheckedSize* out_lse_offset) const {
   if (!ObservesQueries()) return CheckedSize(0);
   const Backend& backend = context().backend();
   const PlanLayer& last = layers_[n_layers() - 1];
-  const CheckedSize window(policy_.obs_window);
+  const CheckedSize ring_rows(QueryRingRows());
   const CheckedSize rows =
-      (window * CheckedSize(last.query_bytes_before + last.query_bytes()))
+      (ring_rows * CheckedSize(last.query_bytes_before + last.query_bytes()))
           .AlignUp(backend.workspace_alignment);
   if (out_lse_offset != nullptr) *out_lse_offset = rows;
   if (!ReadsLse()) return rows;
-  return rows + window *
+  return rows + ring_rows *
                     CheckedSize(last.q_heads_before + last.geometry.n_q_heads) *
                     CheckedSize(sizeof(float));
 }

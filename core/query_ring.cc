@@ -5,11 +5,16 @@
 
 namespace kvevict {
 
-void ObservedRange::Add(uint32_t first, uint32_t n_rows, uint32_t window) {
+void ObservedRange::Add(uint32_t first, uint32_t n_rows, uint32_t ring_rows) {
   if (n_rows == 0) return;
-  if (first > end || first < begin) begin = first;
+  if (first > end || first < begin) {
+    begin = first;
+    pushed_out = false;
+  }
   end = first + n_rows;
-  begin = std::max(begin, end - std::min(end, window));
+  if (end - begin <= ring_rows) return;
+  begin = end - ring_rows;
+  pushed_out = true;
 }
 
 Status CheckPositions(const QueryChunk& chunk) {
@@ -89,7 +94,7 @@ void QueryRing::ForgetLse(uint32_t layer) {
 void QueryRing::Replayed(uint32_t first_position, uint32_t n_rows) {
   if (!has_memory()) return;
   for (ObservedRange& range : observed_) {
-    range.Add(first_position, n_rows, window());
+    range.Add(first_position, n_rows, ring_rows());
   }
 }
 
@@ -110,8 +115,8 @@ Status QueryRing::Store(Stream stream, std::span<const LayerInputs> layers,
   ObserveArgs args;
   args.layers = Jobs<const kvevict_plane*>(layers, rows);
   args.n_heads = plan_.layer(first).geometry.n_q_heads;
-  args.window = window();
-  args.n_rows = std::min(chunk.n_rows, args.window);
+  args.ring_rows = ring_rows();
+  args.n_rows = std::min(chunk.n_rows, args.ring_rows);
   args.first_row = args.first_position = chunk.n_rows - args.n_rows;
   args.position_address = chunk.position_address;
   if (chunk.position_address == nullptr) {
@@ -160,7 +165,7 @@ Status QueryRing::Observe(Stream stream, std::span<const LayerInputs> layers,
   }
   for (const LayerInputs& layer : layers) {
     const auto add_to = [&](Array<ObservedRange>& ranges) {
-      ranges[layer.layer].Add(chunk.first_position, chunk.n_rows, window());
+      ranges[layer.layer].Add(chunk.first_position, chunk.n_rows, ring_rows());
     };
     if (layer.queries != nullptr) add_to(observed_);
     if (!plan_.ReadsLse()) continue;
@@ -176,11 +181,11 @@ Status QueryRing::Observe(Stream stream, std::span<const LayerInputs> layers,
 // ---- Rows that are there ----
 
 uint8_t* QueryRing::RowsOf(uint32_t layer) const {
-  return memory_.data() + window() * plan_.layer(layer).query_bytes_before;
+  return memory_.data() + ring_rows() * plan_.layer(layer).query_bytes_before;
 }
 
 uint8_t* QueryRing::LseOf(uint32_t layer) const {
-  return lse_ + window() * plan_.layer(layer).q_heads_before * sizeof(float);
+  return lse_ + ring_rows() * plan_.layer(layer).q_heads_before * sizeof(float);
 }
 
 Status QueryRing::CheckWindow(uint32_t layer, uint32_t logical) const {
@@ -189,11 +194,15 @@ Status QueryRing::CheckWindow(uint32_t layer, uint32_t logical) const {
   }
   const ObservedRange& known = observed_[layer];
   if (known.Covers(logical - window(), logical)) return Status();
-  return InvalidArgument(
-      "layer %u: observed queries are of positions [%u, %u), window %u "
-      "needs [%u, %u)",
-      plan_.layer(layer).number, known.begin, known.end, window(),
-      logical - window(), logical);
+  Status status = InvalidArgument(
+      "observed queries are of positions [%u, %u), window %u needs [%u, %u)",
+      known.begin, known.end, window(), logical - window(), logical);
+  if (known.pushed_out && known.end == logical) {
+    status = Prefixed(status,
+                      "more was taken back than draft_tokens %u of the plan: ",
+                      ring_rows() - window());
+  }
+  return Prefixed(status, "layer %u: ", plan_.layer(layer).number);
 }
 
 QueryRows QueryRing::WindowOf(uint32_t layer, uint32_t logical) const {
@@ -207,7 +216,8 @@ QueryRows QueryRing::WindowOf(uint32_t layer, uint32_t logical) const {
   queries.rows.element_stride = ElementBytes(dtype);
   queries.rows.dtype = dtype;
   queries.head_stride = int64_t{g.k_head_dim} * ElementBytes(dtype);
-  queries.first_row = (logical - window()) % window();
+  queries.ring_rows = ring_rows();
+  queries.first_row = (logical - window()) % ring_rows();
   if (observed_lse_.size() > 0 &&
       observed_lse_[layer].Covers(logical - window(), logical)) {
     queries.lse = reinterpret_cast<const float*>(LseOf(layer));

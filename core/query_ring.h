@@ -20,9 +20,12 @@ struct ObservedRange {
   uint32_t begin = 0;
   uint32_t end = 0;
 
+  // Whether rows were pushed out since they started afresh.
+  bool pushed_out = false;
+
   // Rows that follow on, or replace known ones, extend what is known; others
-  // start afresh. The ring holds `window` rows.
-  void Add(uint32_t first, uint32_t n_rows, uint32_t window);
+  // start afresh.
+  void Add(uint32_t first, uint32_t n_rows, uint32_t ring_rows);
   // Forgets the rows from `position` on.
   void Cut(uint32_t position) {
     end = std::min(end, position);
@@ -58,7 +61,7 @@ class QueryRing {
   // Whether it takes another one's rows as they are, of the same layers.
   bool IsLike(const QueryRing& other) const {
     return plan_.ObservesQueries() && other.plan_.ObservesQueries() &&
-           window() == other.window();
+           window() == other.window() && ring_rows() == other.ring_rows();
   }
   // What another such ring has observed; both have memory, or neither.
   Status CopyFrom(Stream stream, const QueryRing& other);
@@ -92,14 +95,15 @@ class QueryRing {
   Status StoreAll(Stream stream, std::span<const LayerInputs> layers, Rows rows,
                   const QueryChunk& chunk) const;
   uint32_t window() const { return plan_.policy().obs_window; }
+  uint32_t ring_rows() const { return plan_.QueryRingRows(); }
   uint8_t* RowsOf(uint32_t layer) const;
   uint8_t* LseOf(uint32_t layer) const;
 
   const Plan& plan_;
   Array<ObservedRange> observed_;
   Array<ObservedRange> observed_lse_;  // empty where nobody reads them
-  // Of each layer [obs_window, n_q_heads, k_head_dim] of q_dtype; where they are read,
-  // then log-sum-exps, f32 [obs_window, n_q_heads].
+  // Of each layer [ring_rows, n_q_heads, k_head_dim] of q_dtype; where they are read,
+  // then log-sum-exps, f32 [ring_rows, n_q_heads].
   LentMemory memory_;
   uint8_t* lse_ = nullptr;
 };

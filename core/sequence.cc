@@ -230,11 +230,11 @@ Status Sequence::Replayed(uint32_t n_tokens) {
   return Status();
 }
 
-Status Sequence::Trim(uint32_t n_tokens) {
-  KV_RETURN_IF_ERROR(slots_.Trim(stream_, n_tokens));
-  ring_.Cut(n_tokens);
+Status Sequence::Trim(uint32_t new_length) {
+  KV_RETURN_IF_ERROR(slots_.Trim(stream_, new_length));
+  ring_.Cut(new_length);
   prompt_.Trim(slots_);
-  return sums_.Cut(stream_, n_tokens);
+  return sums_.Cut(stream_, new_length);
 }
 
 void Sequence::Remember() {

@@ -75,10 +75,10 @@ class Sequence {
   }
   Status Append(uint32_t n_tokens);
   Status Replayed(uint32_t n_tokens);
-  Status CheckTrim(uint32_t n_tokens) const {
-    return slots_.CheckTrim(stream_, n_tokens);
+  Status CheckTrim(uint32_t new_length) const {
+    return slots_.CheckTrim(stream_, new_length);
   }
-  Status Trim(uint32_t n_tokens);
+  Status Trim(uint32_t new_length);
 
   Status EndPrompt() { return prompt_.End(slots_); }
   const Prompt& prompt() const { return prompt_; }

@@ -236,36 +236,36 @@ void SlotTable::CountAppended(uint32_t n_tokens) {
   logical_ += n_tokens;
 }
 
-Status SlotTable::CheckTrim(Stream stream, uint32_t n_tokens) const {
-  if (n_tokens > logical_) {
-    return InvalidArgument("n_tokens %u > logical length %u", n_tokens,
+Status SlotTable::CheckTrim(Stream stream, uint32_t new_length) const {
+  if (new_length > logical_) {
+    return InvalidArgument("new_length %u > logical length %u", new_length,
                            logical_);
   }
   const uint32_t last = LastEvicted();
-  if (n_tokens >= layers_[last].tail_position) return Status();
+  if (new_length >= layers_[last].tail_position) return Status();
   uint32_t prefix = 0;
   KV_RETURN_IF_ERROR(ExactPrefix(stream, &prefix));
-  if (n_tokens <= prefix) return Status();
+  if (new_length <= prefix) return Status();
   return InvalidArgument(
-      "n_tokens %u: not all of the first %u tokens are held any more; exact "
+      "new_length %u: not all of the first %u tokens are held any more; exact "
       "are "
       "lengths up to %u, and from %u on, where layer %u has its last gap",
-      n_tokens, n_tokens, prefix, layers_[last].tail_position,
+      new_length, new_length, prefix, layers_[last].tail_position,
       plan_.layer(last).number);
 }
 
-Status SlotTable::Trim(Stream stream, uint32_t n_tokens) {
-  KV_RETURN_IF_ERROR(CheckTrim(stream, n_tokens));
-  if (n_tokens < layers_[LastEvicted()].tail_position) {
-    return Restart(stream, n_tokens);
+Status SlotTable::Trim(Stream stream, uint32_t new_length) {
+  KV_RETURN_IF_ERROR(CheckTrim(stream, new_length));
+  if (new_length < layers_[LastEvicted()].tail_position) {
+    return Restart(stream, new_length);
   }
-  const uint32_t n_removed = logical_ - n_tokens;
+  const uint32_t n_removed = logical_ - new_length;
   if (n_removed == 0) return Status();
   for (uint32_t& stored : stored_) stored -= n_removed;
-  KV_RETURN_IF_ERROR(SendLengths(stream, n_tokens));
+  KV_RETURN_IF_ERROR(SendLengths(stream, new_length));
   for (LayerSlots& layer : layers_) layer.stored -= n_removed;
-  logical_ = n_tokens;
-  if (n_tokens < logical_before_) Forget();
+  logical_ = new_length;
+  if (new_length < logical_before_) Forget();
   return Status();
 }
 

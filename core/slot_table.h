@@ -38,8 +38,8 @@ class SlotTable {
   // The device has counted them already.
   void CountAppended(uint32_t n_tokens);
   // Back to a logical length; may wait for the device.
-  Status CheckTrim(Stream stream, uint32_t n_tokens) const;
-  Status Trim(Stream stream, uint32_t n_tokens);
+  Status CheckTrim(Stream stream, uint32_t new_length) const;
+  Status Trim(Stream stream, uint32_t new_length);
   // As if so many tokens had been appended, and that were all.
   Status Restart(Stream stream, uint32_t n_tokens);
   // As the positions of all layers say, which have been checked.

@@ -31,7 +31,7 @@ Status ObserveBatch(const Context& context, Stream stream,
   p.n_heads = args.n_heads;
   p.n_elements = rows.head_dim;
   p.element_bytes = RowBytes(rows) / rows.head_dim;
-  p.window = args.window;
+  p.ring_rows = args.ring_rows;
   p.n_layers = static_cast<uint32_t>(layers.size());
   for (uint32_t done = 0; done < args.n_rows; done += p.n_rows) {
     p.n_rows = std::min(args.n_rows - done, kMaxGridY);
@@ -58,7 +58,7 @@ Status Run_observe(const Context& context, Stream stream,
       args.layers, ObserveParams::kMaxLayers, SameStrides,
       [&](Jobs<const kvevict_plane*> layers) {
         KV_RETURN_IF_ERROR(ObserveBatch(context, stream, args, layers, rings));
-        rings += layers.size() * args.window * args.n_heads *
+        rings += layers.size() * args.ring_rows * args.n_heads *
                  uint64_t{RowBytes(*layers[0])};
         return Status();
       });

@@ -252,6 +252,7 @@ bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
          a.queries.lse_row_stride == b.queries.lse_row_stride &&
          a.queries.lse_head_stride == b.queries.lse_head_stride &&
          a.queries.first_row == b.queries.first_row &&
+         a.queries.ring_rows == b.queries.ring_rows &&
          InOneTable(a.tokens, b.tokens) &&
          LayoutAllowsMma(a) == LayoutAllowsMma(b);
 }
@@ -411,6 +412,7 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
   p.n_splits = splits.n_splits;
   p.keys_per_split = splits.keys_per_split;
   p.first_row = form_.chunk > 0 ? part.first_row : first.queries.first_row;
+  p.ring_rows = first.queries.ring_rows;
   p.n_after = part.n_after;
   p.n_absent = static_cast<uint32_t>(std::max<int64_t>(0, -first_row));
   p.adds = part.n_after > 0 || part.first_row > 0;

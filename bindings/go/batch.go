@@ -11,25 +11,20 @@ import (
 // once. They do to each what the method of one does, in order, to the same bytes; all are checked
 // before the first one changes. An error begins with the item that it is about.
 
-// SequenceTokens is how many tokens a sequence appends, or the length that it is trimmed to.
+// SequenceTokens is how many tokens a sequence appends.
 type SequenceTokens struct {
 	Sequence *Sequence
 	Tokens   int
 }
 
+// SequenceLength is the logical length that a sequence returns to.
+type SequenceLength struct {
+	Sequence  *Sequence
+	NewLength int
+}
+
 // AppendAll is Append of each item.
 func AppendAll(items []SequenceTokens, stream Stream) error {
-	return noteAll(native.Kvevict_sequences_append, items, stream)
-}
-
-// TrimAll is Trim of each item: a batch of speculations, each accepted up to another token.
-func TrimAll(items []SequenceTokens, stream Stream) error {
-	return noteAll(native.Kvevict_sequences_trim, items, stream)
-}
-
-func noteAll(
-	call func(*native.SequenceTokens, uint64, uintptr) error, items []SequenceTokens, stream Stream,
-) error {
 	n := make([]native.SequenceTokens, len(items))
 	var b batch
 	defer b.leave()
@@ -42,7 +37,28 @@ func noteAll(
 			return at(err, "items", i, 0)
 		}
 	}
-	err := call(first(n), uint64(len(n)), uintptr(stream))
+	err := native.Kvevict_sequences_append(first(n), uint64(len(n)), uintptr(stream))
+	for i := range n {
+		_ = b.sequences[i].changed(n[i].Sequence, nil)
+	}
+	return err
+}
+
+// TrimAllTo is TrimTo of each item: a batch of speculations, each accepted up to another token.
+func TrimAllTo(items []SequenceLength, stream Stream) error {
+	n := make([]native.SequenceLength, len(items))
+	var b batch
+	defer b.leave()
+	for i := range items {
+		sequence, err := b.enter(items[i].Sequence)
+		n[i].StructSize = uint32(unsafe.Sizeof(n[i]))
+		n[i].Sequence = sequence
+		n[i].NewLength = count(&err, "NewLength", items[i].NewLength)
+		if err != nil {
+			return at(err, "items", i, 0)
+		}
+	}
+	err := native.Kvevict_sequences_trim_to(first(n), uint64(len(n)), uintptr(stream))
 	for i := range n {
 		_ = b.sequences[i].changed(n[i].Sequence, nil)
 	}

@@ -32,12 +32,13 @@ func TestBatchesEqualSingleCalls(t *testing.T) {
 	scratch := newMemory(t)(plan.Workspace(OperationEvict, 0))
 	var singles []EvictReport
 	var shows []SequenceObservations
-	var tokens, trims []SequenceTokens
+	var tokens []SequenceTokens
+	var lengths []SequenceLength
 	var evictions []SequenceEviction
 	for i, s := range one.sequences {
 		must(t, s.Observe(shown(0, &one.queries[i]), one.lengths[i]+3, 0, 0))
 		must(t, s.Append(one.lengths[i]+3, 0))
-		must(t, s.Trim(one.lengths[i], 0))
+		must(t, s.TrimTo(one.lengths[i], 0))
 		must(t, s.Observe(shown(0, &one.queries[i]), one.lengths[i], 0, 0))
 		report, err := s.Evict(one.views[i], &EvictOptions{Protected: []int32{7}}, scratch, 0)
 		must(t, err)
@@ -45,13 +46,13 @@ func TestBatchesEqualSingleCalls(t *testing.T) {
 		s = all.sequences[i]
 		shows = append(shows, SequenceObservations{s, shown(0, &all.queries[i]), one.lengths[i], 0})
 		tokens = append(tokens, SequenceTokens{s, one.lengths[i] + 3})
-		trims = append(trims, SequenceTokens{s, one.lengths[i]})
+		lengths = append(lengths, SequenceLength{s, one.lengths[i]})
 		evictions = append(evictions,
 			SequenceEviction{s, all.views[i], &EvictOptions{Protected: []int32{7}}})
 	}
 	must(t, AppendAll(tokens, 0))
 	same(t, 50, all.sequences[2].LogicalLength())
-	must(t, TrimAll(trims, 0))
+	must(t, TrimAllTo(lengths, 0))
 	same(t, 47, all.sequences[2].LogicalLength())
 	must(t, ObserveAll(shows, 0))
 	small := newMemory(t)(EvictAllWorkspace(all.sequences))
@@ -93,8 +94,8 @@ func TestBatchesAreCheckedFirst(t *testing.T) {
 	fails(t, err, StatusInvalidArgument, "items[1]: n_tokens")
 	err = AppendAll([]SequenceTokens{{r.sequences[1], 1}, {r.sequences[1], 1}}, 0)
 	fails(t, err, StatusInvalidArgument, "items[1]: ", "in use")
-	fails(t, TrimAll([]SequenceTokens{{nil, 1}}, 0), StatusInvalidArgument, "items[0]: ", "nil")
-	fails(t, TrimAll([]SequenceTokens{{r.sequences[0], -1}}, 0), StatusInvalidArgument, "Tokens -1")
+	fails(t, TrimAllTo([]SequenceLength{{nil, 1}}, 0), StatusInvalidArgument, "items[0]: ", "nil")
+	fails(t, TrimAllTo([]SequenceLength{{r.sequences[0], -1}}, 0), StatusInvalidArgument, "NewLength -1")
 	same(t, 12, r.sequences[1].LogicalLength())
 	must(t, AppendAll(nil, 0))
 	must(t, ObserveAll(nil, 0))

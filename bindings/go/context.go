@@ -173,6 +173,10 @@ func (c *Context) NewPlan(geometry Geometry, policy Policy, options *PlanOptions
 		if options.Destinations {
 			nativeOptions.HasDestinations = 1
 		}
+		nativeOptions.DraftTokens = count(&err, "DraftTokens", options.DraftTokens)
+		if err != nil {
+			return nil, err
+		}
 	}
 	var pointer uintptr
 	err = native.Kvevict_plan_create(

@@ -170,7 +170,7 @@ func (m model) evicts() (states []state) {
 	must(m.T, sequence.Append(prompt-40, 0))
 	evict()
 	decode(8)
-	must(m.T, sequence.Trim(prompt+5, 0))
+	must(m.T, sequence.TrimTo(prompt+5, 0))
 	decode(6)
 	evict()
 	return states
@@ -444,7 +444,7 @@ func TestCUDACallsQueueOnTheirStream(t *testing.T) {
 		call func() error
 	}{
 		{"Append", func() error { return sequence.Append(full, stream) }},
-		{"Trim", func() error { return sequence.Trim(full-8, stream) }},
+		{"TrimTo", func() error { return sequence.TrimTo(full-8, stream) }},
 		{"Observe", func() error {
 			return sequence.Observe([]Observation{{0, inputs}}, 4, full-12, stream)
 		}},

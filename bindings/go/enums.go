@@ -492,9 +492,9 @@ const (
 	OperationScore Operation = 1
 	// SequenceBeginObserving(): there a sequence keeps what it observes until
 	// SequenceEndObserving(). Of policies that score by the last queries, for each layer
-	// obs_window * n_q_heads rows of k_head_dim elements, and on CUDA a float with each; of h2o
-	// max_tokens floats for each KV head, query head or layer, as sum_rows says, and with sum_last
-	// so many more times as many; 0 for others.
+	// (obs_window + draft_tokens) * n_q_heads rows of k_head_dim elements, and on CUDA a float
+	// with each; of h2o max_tokens floats for each KV head, query head or layer, as sum_rows says,
+	// and with sum_last so many more times as many; 0 for others.
 	OperationObserve Operation = 2
 )
 

@@ -124,7 +124,7 @@ func (a *actor) use(t *testing.T, layer, first, n int, writes bool) {
 
 func (a *actor) trim(t *testing.T, length int) {
 	t.Helper()
-	if a.sequence.Trim(length, 0) != nil {
+	if a.sequence.TrimTo(length, 0) != nil {
 		return // before the last eviction
 	}
 	must(t, a.cached.Fit(a.sequence))

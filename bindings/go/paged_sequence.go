@@ -49,9 +49,9 @@ func (s *PagedSequence) Append(nTokens int, stream Stream) error {
 	})
 }
 
-// Truncate drops the last tokens of layers that hold more than nSlots.
-func (s *PagedSequence) Truncate(nSlots int) error {
-	return s.change("nSlots", nSlots, native.Kvevict_paged_sequence_truncate)
+// Truncate drops the last tokens of layers that hold more than newLength slots.
+func (s *PagedSequence) Truncate(newLength int) error {
+	return s.change("newLength", newLength, native.Kvevict_paged_sequence_truncate)
 }
 
 // Own copies the blocks of all layers that others share and that hold slots from firstSlot on, so that
@@ -77,7 +77,7 @@ func (s *PagedSequence) change(
 	return call(sequence, n)
 }
 
-// Fit drops the last rows of each layer that a sequence of positions stores no longer: after its Trim or
+// Fit drops the last rows of each layer that a sequence of positions stores no longer: after its TrimTo or
 // Reset, or an eviction by views.
 func (s *PagedSequence) Fit(stored *Sequence) error {
 	sequence, err := s.enterAlone()

@@ -92,6 +92,9 @@ type PlanOptions struct {
 	ReportMass bool
 	// Destinations: evictions may be given some, for which a sequence has room.
 	Destinations bool
+	// DraftTokens are the most tokens that a step of speculation takes back. A policy that scores by the
+	// last queries then remembers so many rows beside its window, so that TrimTo leaves the window whole.
+	DraftTokens int
 }
 
 // Plan is a geometry with a policy and a context, checked once. Immutable; safe for concurrent use.

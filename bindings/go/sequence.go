@@ -163,39 +163,41 @@ func (s *Sequence) show(
 // Append notes that the engine stored nTokens more rows in every layer, each at the layer's next slot
 // and with the next positions.
 func (s *Sequence) Append(nTokens int, stream Stream) error {
-	return s.note(native.Kvevict_sequence_append, nTokens, stream)
+	return s.note(native.Kvevict_sequence_append, "nTokens", nTokens, stream)
 }
 
 // EndPrompt says that what has been appended so far is the prompt: see Prompt and Every of Policy.
 func (s *Sequence) EndPrompt() error {
 	return s.note(func(sequence uintptr, _ uint32, _ uintptr) error {
 		return native.Kvevict_sequence_end_prompt(sequence)
-	}, 0, 0)
+	}, "nTokens", 0, 0)
 }
 
 // Replayed notes on the host that a graph ran once more which observed and appended nTokens.
 func (s *Sequence) Replayed(nTokens int) error {
 	return s.note(func(sequence uintptr, n uint32, _ uintptr) error {
 		return native.Kvevict_sequence_replayed(sequence, n)
-	}, nTokens, 0)
+	}, "nTokens", nTokens, 0)
 }
 
-// Trim takes back the last tokens, for example rejected speculation, down to a logical length of
-// nTokens. It is exact down to the logical length at the last eviction, and to lengths up to
-// ExactPrefix, and changes no byte of a cache. The error for another one names the nearest exact ones.
-func (s *Sequence) Trim(nTokens int, stream Stream) error {
-	return s.note(native.Kvevict_sequence_trim, nTokens, stream)
+// TrimTo takes back the last tokens, for example rejected speculation, down to a logical length. It is
+// exact down to the logical length at the last eviction, and to lengths up to ExactPrefix, and changes
+// no byte of a cache. The error for another one names the nearest exact ones. Of a policy that scores by
+// the last queries DraftTokens of the plan may be taken back before each eviction; after more some
+// queries have to be observed again.
+func (s *Sequence) TrimTo(newLength int, stream Stream) error {
+	return s.note(native.Kvevict_sequence_trim_to, "newLength", newLength, stream)
 }
 
 func (s *Sequence) note(
-	call func(sequence uintptr, n uint32, stream uintptr) error, nTokens int, stream Stream,
+	call func(sequence uintptr, n uint32, stream uintptr) error, name string, value int, stream Stream,
 ) error {
 	sequence, err := s.enterAlone()
 	if err != nil {
 		return err
 	}
 	defer s.leave()
-	n := count(&err, "nTokens", nTokens)
+	n := count(&err, name, value)
 	if err != nil {
 		return err
 	}
@@ -264,7 +266,7 @@ func (s *Sequence) Start(layers [][][]int32, nTokens int, stream Stream) error {
 	err := s.note(func(sequence uintptr, n uint32, stream uintptr) error {
 		return native.Kvevict_sequence_start(
 			sequence, first(structs), uint64(len(structs)), n, stream)
-	}, nTokens, stream)
+	}, "nTokens", nTokens, stream)
 	runtime.KeepAlive(firstPosition.owner)
 	runtime.KeepAlive(firstCount.owner)
 	return err
@@ -502,7 +504,7 @@ func (s *Sequence) UndoBytes(views []*View) (uint64, error) {
 // Undo takes back the last eviction, whose rows EvictOptions.Undo received: they stand again where
 // they stood, and positions and lengths are as before it. What was appended since stays, behind them;
 // trim first what is not wanted. It works once, until the next eviction that evicts, a Reset, a Load,
-// or a Trim to before. views are as then, each with rows for max tokens of the plan, or for the
+// or a TrimTo to before. views are as then, each with rows for max tokens of the plan, or for the
 // logical length if that is less; undo may be a copy of what Evict left.
 func (s *Sequence) Undo(views []*View, undo Memory, stream Stream) error {
 	sequence, err := s.enterAlone()

@@ -97,8 +97,8 @@ func TestLogicalLengthIsTheLibrarys(t *testing.T) {
 		{40, func() { must(t, sequence.Observe(shown(0, &q), 40, 0, 0)) }},
 		{40, func() { _, err := sequence.Evict([]*View{view}, nil, scratch, 0); must(t, err) }},
 		{45, func() { must(t, sequence.Append(5, 0)) }},
-		{42, func() { must(t, sequence.Trim(42, 0)) }},
-		{42, func() { ignored(sequence.Trim(39, 0)) }},
+		{42, func() { must(t, sequence.TrimTo(42, 0)) }},
+		{42, func() { ignored(sequence.TrimTo(39, 0)) }},
 		{42, func() { must(t, sequence.Observe(shown(0, &q), 10, 30, 0)) }},
 		{0, func() { must(t, sequence.Reset(0)) }},
 		{7, func() { must(t, sequence.Append(7, 0)) }},
@@ -158,9 +158,9 @@ func TestStartsForksSavesAndLoads(t *testing.T) {
 			must(t, err)
 			same(t, lists[head], list)
 		}
-		must(t, copied.Trim(full, 0))
-		fails(t, copied.Trim(prefix+1, 0), StatusInvalidArgument, "up to")
-		must(t, copied.Trim(prefix, 0))
+		must(t, copied.TrimTo(full, 0))
+		fails(t, copied.TrimTo(prefix+1, 0), StatusInvalidArgument, "up to")
+		must(t, copied.TrimTo(prefix, 0))
 		same(t, prefix, copied.LogicalLength())
 	}
 	must(t, fork.Close())
@@ -461,13 +461,13 @@ func TestTrimTakesTokensBack(t *testing.T) {
 	plan := newPlan(t, newContext(t, nil), 1, full, "snapkv:budget=16,window=4")
 	sequence := newSequence(t, plan)
 	must(t, sequence.Append(20, 0))
-	must(t, sequence.Trim(17, 0))
+	must(t, sequence.TrimTo(17, 0))
 	stored, err := sequence.StoredLength(0, 0)
 	must(t, err)
 	if stored != 17 {
 		t.Fatalf("%d tokens are stored, not 17", stored)
 	}
-	fails(t, sequence.Trim(18, 0), StatusInvalidArgument, "n_tokens 18")
+	fails(t, sequence.TrimTo(18, 0), StatusInvalidArgument, "new_length 18")
 }
 
 // A call per token must not allocate.
@@ -586,7 +586,7 @@ func TestHeadsMayDiffer(t *testing.T) {
 	same(t, [2]uint64{60, 9 + 30}, [2]uint64{report.TokensBefore, report.TokensAfter})
 	add(6)
 	holds(10, 15, 18, 36)
-	must(t, sequence.Trim(34, 0))
+	must(t, sequence.TrimTo(34, 0))
 	holds(8, 13, 16, 34)
 	observe(30, 4)
 	evict([]uint32{8, 13, 16, 34}, []uint32{4, 9, 12, 34})

@@ -16,8 +16,8 @@ void ObserveLayer(const ObserveArgs& args, const kvevict_plane& rows,
       args.first_position +
       (args.position_address == nullptr ? 0 : *args.position_address);
   for (uint32_t r = 0; r < args.n_rows; ++r) {
-    uint8_t* to =
-        ring + uint64_t{(first + r) % args.window} * args.n_heads * row_bytes;
+    uint8_t* to = ring + uint64_t{(first + r) % args.ring_rows} * args.n_heads *
+                             row_bytes;
     for (uint32_t h = 0; h < args.n_heads; ++h, to += row_bytes) {
       const uint8_t* from =
           base + (int64_t{args.first_row} + r) * rows.token_stride_bytes +
@@ -39,7 +39,7 @@ Status Run_observe(const Context&, Stream, const ObserveArgs& args) {
   uint8_t* ring = args.rings;
   for (const kvevict_plane* rows : args.layers) {
     ObserveLayer(args, *rows, ring);
-    ring += uint64_t{args.window} * args.n_heads * RowBytes(*rows);
+    ring += uint64_t{args.ring_rows} * args.n_heads * RowBytes(*rows);
   }
   return Status();
 }

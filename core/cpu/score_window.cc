@@ -69,19 +69,22 @@ ScratchNeeds ScratchBytes(const Context& context,
   return {of_all(attention.least), of_all(attention.best)};
 }
 
-// Rows that begin with `first` and wrap around: a paged cache with one row per
-// block.
-RowSource Wrapped(const RowSource& rows, uint32_t first, uint32_t n_rows,
-                  int32_t* table) {
-  if (first == 0) return rows;
-  for (uint32_t w = 0; w < n_rows; ++w) {
-    table[w] = static_cast<int32_t>((first + w) % n_rows);
+// A window's rows. Those that wrap around are a paged cache with one row per block.
+RowSource SourceOf(const QueryRows& queries, int32_t* table) {
+  RowSource rows = queries.rows.Source();
+  const uint32_t n_before_end = queries.ring_rows - queries.first_row;
+  if (queries.n_rows <= n_before_end) {
+    rows.base += int64_t{queries.first_row} * rows.row_stride;
+    return rows;
   }
-  RowSource wrapped = rows;
-  wrapped.block_size = 1;
-  wrapped.block_table = table;
-  wrapped.block_stride = rows.row_stride;
-  return wrapped;
+  for (uint32_t w = 0; w < queries.n_rows; ++w) {
+    table[w] = static_cast<int32_t>(w < n_before_end ? queries.first_row + w
+                                                     : w - n_before_end);
+  }
+  rows.block_size = 1;
+  rows.block_table = table;
+  rows.block_stride = rows.row_stride;
+  return rows;
 }
 
 Status Run(const Context& context, Stream, const ScoreArgs& args) {
@@ -105,8 +108,7 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
         WindowAttention attention;
         attention.queries =
-            Wrapped(job.queries.rows.Source(), job.queries.first_row, window,
-                    reinterpret_cast<int32_t*>(share.data()));
+            SourceOf(job.queries, reinterpret_cast<int32_t*>(share.data()));
         attention.queries.base +=
             int64_t{head} * group * job.queries.head_stride;
         attention.query_head_stride = job.queries.head_stride;

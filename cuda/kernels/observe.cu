@@ -12,7 +12,7 @@ KV_DEVICE uint32_t RingRow(const ObserveParams& p, uint32_t row) {
   if (p.position_address != 0) {
     position += LoadGlobal<uint32_t>(p.position_address);
   }
-  return position % p.window;
+  return position % p.ring_rows;
 }
 
 template <class Unit>
@@ -23,7 +23,7 @@ KV_DEVICE void CopyUnit(uint64_t from, uint64_t to) {
 }  // namespace
 
 // Grid (units of a row / 128, n_rows, n_layers); a thread owns one unit. Rows are
-// at most `window`, so no two go to the same place.
+// at most `ring_rows`, so no two go to the same place.
 KV_KERNEL(observe_rows, ObserveParams, kObserveThreads, 1) {
   const uint64_t head_bytes = uint64_t{p.n_elements} * p.element_bytes;
   const uint64_t row_bytes = p.n_heads * head_bytes;
@@ -39,7 +39,8 @@ KV_KERNEL(observe_rows, ObserveParams, kObserveThreads, 1) {
       static_cast<uint64_t>(static_cast<int64_t>(in_head / p.element_bytes) *
                             p.from_element_stride) +
       in_head % p.element_bytes;
-  const uint64_t ring = p.rings + uint64_t{blockIdx.z} * p.window * row_bytes;
+  const uint64_t ring =
+      p.rings + uint64_t{blockIdx.z} * p.ring_rows * row_bytes;
   const uint64_t to = ring + RingRow(p, row) * row_bytes + byte;
   switch (p.unit) {
     case 16:

@@ -146,7 +146,7 @@ static_assert(sizeof(SlotPositions) == 24);
 
 struct ObserveParams {
   static constexpr uint32_t kMaxLayers = 128;
-  uint64_t rings;  // [layers, window, n_heads, row elements], packed
+  uint64_t rings;  // [layers, ring_rows, n_heads, row elements], packed
   // u32 with the position of row 0, read when the kernel runs; 0: first_position
   // below is it.
   uint64_t position_address;
@@ -154,12 +154,12 @@ struct ObserveParams {
   int64_t from_head_stride;
   int64_t from_element_stride;
   uint32_t first_position;  // added to what is read
-  uint32_t n_rows;          // <= window
+  uint32_t n_rows;          // <= ring_rows
   uint32_t n_heads;
   uint32_t n_elements;  // per row and head
   uint32_t element_bytes;
-  uint32_t window;  // position p goes to ring row p % window
-  uint32_t unit;    // bytes moved at a time: ObserveUnit()
+  uint32_t ring_rows;  // position p goes to row p % ring_rows
+  uint32_t unit;       // bytes moved at a time: ObserveUnit()
   uint32_t n_layers;
   uint64_t from[kMaxLayers];  // row 0 of those to copy, head 0
 };
@@ -236,8 +236,9 @@ struct ScoreParams {
   uint32_t n_kv_heads;
   uint32_t n_splits;        // the most of any layer; grid.x
   uint32_t keys_per_split;  // a multiple of KV_TILE_KEYS; KV_CHUNKS: a chunk
-  // Window row w is stored row (it + w) % window, or row it + w of the chunk.
+  // Window row w is stored row (it + w) % ring_rows, or row it + w of the chunk.
   uint32_t first_row;
+  uint32_t ring_rows;
   // KV_PART: the window's rows are those of the tokens before the last n_after, the
   // first n_absent of which are not there. With it and with KV_CHUNKS: whether they
   // are added to what stands in the scores.

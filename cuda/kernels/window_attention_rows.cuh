@@ -166,7 +166,7 @@ KV_DEVICE bool HasPadding(const Work& work) {
 KV_DEVICE uint32_t StoredRow(const Work& work, uint32_t window_row) {
   const uint32_t row = work.p.first_row + window_row;
   if constexpr (KV_CHUNKS != 0) return work.first_key + row;
-  return row < kWindow ? row : row - kWindow;
+  return row < work.p.ring_rows ? row : row - work.p.ring_rows;
 }
 
 // 0 for padding. Of the first of the row's logit heads.

@@ -200,8 +200,8 @@ void kvevict_llama::TakeBack(Sequence& s, uint32_t position) {
   uint32_t known = 0;
   if (s.handle != nullptr && s.unfit.empty()) {
     kvevict_sequence_logical_length(s.handle.get(), &known);
-    if (known > position && kvevict_sequence_trim(s.handle.get(), position,
-                                                  nullptr) != KVEVICT_OK) {
+    if (known > position && kvevict_sequence_trim_to(s.handle.get(), position,
+                                                     nullptr) != KVEVICT_OK) {
       s.unfit = kvevict_last_error_message();
     }
   }
@@ -352,25 +352,25 @@ void kvevict_llama::EndPrompt(llama_seq_id seq) {
   Check(kvevict_sequence_end_prompt(Sync(seq).handle.get()));
 }
 
-void kvevict_llama::Trim(llama_seq_id seq, uint32_t n_tokens) {
+void kvevict_llama::Trim(llama_seq_id seq, uint32_t new_length) {
   Sequence& s = Sync(seq);
   CheckFit(s, seq);
-  if (n_tokens >= s.next) {
-    if (n_tokens == s.next) return;
-    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "n_tokens ", n_tokens,
+  if (new_length >= s.next) {
+    if (new_length == s.next) return;
+    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "new_length ", new_length,
          " > logical length ", s.next);
   }
   uint32_t exact = 0;
   Check(kvevict_sequence_exact_prefix(s.handle.get(), &exact));
-  if (n_tokens > exact && n_tokens < s.evicted_at) {
-    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "n_tokens ", n_tokens,
+  if (new_length > exact && new_length < s.evicted_at) {
+    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "new_length ", new_length,
          ": exact are lengths up to ", exact, " and from ", s.evicted_at,
          " on; tokens between them were evicted");
   }
   if (!llama_memory_seq_rm(llama_get_memory(ctx_), seq,
-                           static_cast<llama_pos>(n_tokens), -1)) {
+                           static_cast<llama_pos>(new_length), -1)) {
     Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq,
-         ": llama.cpp cannot take tokens back to length ", n_tokens);
+         ": llama.cpp cannot take tokens back to length ", new_length);
   }
-  TakeBack(s, n_tokens);
+  TakeBack(s, new_length);
 }

@@ -44,7 +44,7 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   void Evict(llama_seq_id seq, const kvevict_llama_evict_options& options,
              kvevict_llama_report& report);
   void EndPrompt(llama_seq_id seq);
-  void Trim(llama_seq_id seq, uint32_t n_tokens);
+  void Trim(llama_seq_id seq, uint32_t new_length);
   const kvevict_sequence* Handle(llama_seq_id seq);
   uint32_t LayerIndex(uint32_t i) const;
   void Save(llama_seq_id seq, const char* path,

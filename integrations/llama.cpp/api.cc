@@ -133,10 +133,10 @@ kvevict_status kvevict_llama_end_prompt(kvevict_llama* kv,
 }
 
 kvevict_status kvevict_llama_trim(kvevict_llama* kv, llama_seq_id seq,
-                                  uint32_t n_tokens) noexcept {
+                                  uint32_t new_length) noexcept {
   return Guard([&] {
     NonNull(kv, "kv");
-    kv->Trim(seq, n_tokens);
+    kv->Trim(seq, new_length);
   });
 }
 

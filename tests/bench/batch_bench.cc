@@ -58,7 +58,7 @@ class Requests {
       Check(kvevict_sequence_append(sequence, shape.n_tokens, nullptr));
       steps_.push_back({sizeof(kvevict_sequence_tokens), 1, sequence});
       lengths_.push_back(
-          {sizeof(kvevict_sequence_tokens), shape.n_tokens, sequence});
+          {sizeof(kvevict_sequence_length), shape.n_tokens, sequence});
       items_.push_back({sizeof(kvevict_sequence_eviction), 0, sequence,
                         &views_[size_t{i} * shape.n_layers], shape.n_layers,
                         nullptr});
@@ -78,7 +78,7 @@ class Requests {
                                    nullptr, workspace_->data(), n_bytes_,
                                    nullptr));
       if (shape_.evicts) continue;
-      Check(kvevict_sequence_trim(item.sequence, shape_.n_tokens, nullptr));
+      Check(kvevict_sequence_trim_to(item.sequence, shape_.n_tokens, nullptr));
     }
   }
 
@@ -87,7 +87,7 @@ class Requests {
     Check(kvevict_sequences_evict(items_.data(), items_.size(),
                                   workspace_->data(), n_bytes_, nullptr));
     if (shape_.evicts) return;
-    Check(kvevict_sequences_trim(lengths_.data(), lengths_.size(), nullptr));
+    Check(kvevict_sequences_trim_to(lengths_.data(), lengths_.size(), nullptr));
   }
 
  private:
@@ -98,7 +98,7 @@ class Requests {
   std::vector<HugeBuffer<uint8_t>> caches_;
   std::vector<kvevict_view> views_;
   std::vector<kvevict_sequence_tokens> steps_;
-  std::vector<kvevict_sequence_tokens> lengths_;  // to return to
+  std::vector<kvevict_sequence_length> lengths_;
   std::vector<kvevict_sequence_eviction> items_;
   std::unique_ptr<HugeBuffer<uint8_t>> workspace_;
   size_t n_bytes_ = 0;

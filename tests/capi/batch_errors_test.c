@@ -137,7 +137,7 @@ Test(batch_errors, caches_lie_apart) {
   /* Where neither moves rows, nobody minds. */
   s.evictions[2].views = s.models[0]->views;
   for (uint32_t i = 0; i < kItems; ++i) {
-    EXPECT_OK(kvevict_sequence_trim(s.models[i]->sequence, 20, NULL));
+    EXPECT_OK(kvevict_sequence_trim_to(s.models[i]->sequence, 20, NULL));
   }
   EXPECT_OK(Evict(&s));
   End(&s);
@@ -190,15 +190,17 @@ Test(batch_errors, tokens_that_have_no_room_leave_all_as_it_was) {
   s.tokens[2] = s.tokens[1];
   EXPECT_INVALID(kvevict_sequences_append(s.tokens, kItems, NULL),
                  "items[2]: sequence: items[1] has it too");
-  s.tokens[2].sequence = s.models[2]->sequence;
-  s.tokens[2].n_tokens = 81;
-  EXPECT_INVALID(kvevict_sequences_trim(s.tokens, kItems, NULL),
-                 "items[2]: n_tokens 81 > logical length 80");
+  kvevict_sequence_length lengths[kItems];
+  for (uint32_t i = 0; i < kItems; ++i) {
+    lengths[i] = (kvevict_sequence_length)KVEVICT_SEQUENCE_LENGTH_INIT;
+    lengths[i].sequence = s.models[i]->sequence;
+    lengths[i].new_length = (uint32_t[]){9, 0, 81}[i];
+  }
+  EXPECT_INVALID(kvevict_sequences_trim_to(lengths, kItems, NULL),
+                 "items[2]: new_length 81 > logical length 80");
   ExpectUntouched(&s);
-  s.tokens[0].n_tokens = 9;
-  s.tokens[1].n_tokens = 0;
-  s.tokens[2].n_tokens = 80;
-  EXPECT_OK(kvevict_sequences_trim(s.tokens, kItems, NULL));
+  lengths[2].new_length = 80;
+  EXPECT_OK(kvevict_sequences_trim_to(lengths, kItems, NULL));
   uint32_t length = 0;
   EXPECT_OK(kvevict_sequence_logical_length(s.models[0]->sequence, &length));
   cr_expect_eq(length, 9);
@@ -254,7 +256,7 @@ Test(batch_errors, sequences_share_a_context) {
 Test(batch_errors, no_items_do_nothing) {
   kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
   EXPECT_OK(kvevict_sequences_append(NULL, 0, NULL));
-  EXPECT_OK(kvevict_sequences_trim(NULL, 0, NULL));
+  EXPECT_OK(kvevict_sequences_trim_to(NULL, 0, NULL));
   EXPECT_OK(kvevict_sequences_observe(NULL, 0, NULL));
   EXPECT_OK(kvevict_sequences_evict(NULL, 0, NULL, 0, NULL));
   EXPECT_OK(kvevict_sequences_workspace(NULL, 0, &size));
@@ -268,6 +270,7 @@ Test(batch_errors, no_items_do_nothing) {
 
 Test(batch_errors, items_are_versioned) {
   EXPECT_SAME_INIT(kvevict_sequence_tokens, KVEVICT_SEQUENCE_TOKENS_INIT);
+  EXPECT_SAME_INIT(kvevict_sequence_length, KVEVICT_SEQUENCE_LENGTH_INIT);
   EXPECT_SAME_INIT(kvevict_sequence_observations,
                    KVEVICT_SEQUENCE_OBSERVATIONS_INIT);
   EXPECT_SAME_INIT(kvevict_sequence_eviction, KVEVICT_SEQUENCE_EVICTION_INIT);
@@ -277,6 +280,12 @@ Test(batch_errors, items_are_versioned) {
   tokens.value.n_tokens = 0;
   EXPECT_CHECKS_STRUCT_SIZE(tokens,
                             kvevict_sequences_append(&tokens.value, 1, NULL));
+  GROWN(kvevict_sequence_length) length;
+  length.value = (kvevict_sequence_length)KVEVICT_SEQUENCE_LENGTH_INIT;
+  length.value.sequence = s.models[0]->sequence;
+  length.value.new_length = 60;
+  EXPECT_CHECKS_STRUCT_SIZE(length,
+                            kvevict_sequences_trim_to(&length.value, 1, NULL));
   GROWN(kvevict_sequence_eviction) eviction;
   eviction.value = s.evictions[0];
   EXPECT_CHECKS_STRUCT_SIZE(

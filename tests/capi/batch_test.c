@@ -101,15 +101,15 @@ static void Append(test_model* const* models, uint32_t n,
 }
 
 static void Trim(test_model* const* models, uint32_t n,
-                 const uint32_t* n_tokens) {
-  kvevict_sequence_tokens items[kMost];
+                 const uint32_t* lengths) {
+  kvevict_sequence_length items[kMost];
   for (uint32_t i = 0; i < n; ++i) {
-    items[i] = (kvevict_sequence_tokens)KVEVICT_SEQUENCE_TOKENS_INIT;
+    items[i] = (kvevict_sequence_length)KVEVICT_SEQUENCE_LENGTH_INIT;
     items[i].sequence = models[i]->sequence;
-    items[i].n_tokens = n_tokens[i];
+    items[i].new_length = lengths[i];
   }
-  EXPECT_OK(kvevict_sequences_trim(items, n, NULL));
-  for (uint32_t i = 0; i < n; ++i) models[i]->n_seen = n_tokens[i];
+  EXPECT_OK(kvevict_sequences_trim_to(items, n, NULL));
+  for (uint32_t i = 0; i < n; ++i) models[i]->n_seen = lengths[i];
 }
 
 /* In the least workspace or the best one. */
@@ -180,7 +180,7 @@ static void Turn(trial* t, uint32_t* lengths, test_random* random) {
     back[i] =
         may ? test_random_between(random, lengths[i], t->single[i]->n_seen)
             : t->single[i]->n_seen;
-    EXPECT_OK(kvevict_sequence_trim(t->single[i]->sequence, back[i], NULL));
+    EXPECT_OK(kvevict_sequence_trim_to(t->single[i]->sequence, back[i], NULL));
     t->single[i]->n_seen = back[i];
   }
   if (trims) Trim(t->batch, t->n, back);

@@ -229,7 +229,7 @@ static void Speculate(test_model* m, const settings* s, layer_state* state,
     --state[l].n_ever;
   }
   m->n_seen -= n;
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, m->n_seen, NULL));
+  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, m->n_seen, NULL));
 }
 
 static tally Run(const char* policy, settings s, uint32_t n_prompt,

@@ -142,7 +142,7 @@ static void Run(const char* text, uint64_t seed) {
     if (a.n_seen > last_length && test_random_below(&random, 20) == 0) {
       const uint32_t most = a.n_seen - last_length;
       const uint32_t back = 1 + test_random_below(&random, most < 3 ? most : 3);
-      EXPECT_OK(kvevict_sequence_trim(m->sequence, a.n_seen - back, NULL));
+      EXPECT_OK(kvevict_sequence_trim_to(m->sequence, a.n_seen - back, NULL));
       Trim(&a, a.n_seen - back);
       m->n_seen = a.n_seen;
       /* Queries that the trimmed ones pushed out are shown again. */
@@ -276,7 +276,7 @@ Test(decode, pinned_prompts_that_do_not_fit_are_refused) {
   EXPECT_INVALID(test_model_evict(m, NULL, NULL),
                  "layer 0: budget 40 < prompt 60");
   EXPECT(test_model_stored(m, 0) == 60, "nothing was changed");
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 35, NULL));
+  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 35, NULL));
   m->n_seen = 35;
   test_model_step(m, 20);
   EXPECT_OK(test_model_evict(m, NULL, NULL));

@@ -364,7 +364,7 @@ Test(migration, trim_takes_back_tokens_not_slots) {
   test_model_step(m, 60);
   ExpectEvicts(m, true);
   test_model_append(m, 9);
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 63, NULL));
+  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 63, NULL));
   cr_expect_eq(test_model_stored(m, 0), 43);
   uint32_t logical = 0;
   EXPECT_OK(kvevict_sequence_logical_length(m->sequence, &logical));

@@ -402,7 +402,7 @@ static void Trim(stage* s, actor* a) {
   uint32_t n_seen = 0;
   EXPECT_OK(kvevict_sequence_logical_length(a->sequence, &n_seen));
   const uint32_t n = test_random_between(s->random, 0, n_seen);
-  if (kvevict_sequence_trim(a->sequence, n, NULL) != KVEVICT_OK) return;
+  if (kvevict_sequence_trim_to(a->sequence, n, NULL) != KVEVICT_OK) return;
   EXPECT_OK(kvevict_paged_sequence_fit(a->cached, a->sequence));
   for (uint32_t l = 0; l < kFull; ++l) {
     uint32_t most = 0;

@@ -176,7 +176,7 @@ static void ObserveWindow(test_model* m) {
 /* True if it was taken. */
 static bool Trim(life* a, uint32_t length) {
   const kvevict_status status =
-      kvevict_sequence_trim(a->m->sequence, length, NULL);
+      kvevict_sequence_trim_to(a->m->sequence, length, NULL);
   if (NaiveTrimIsExact(&a->n, length)) {
     EXPECT(status == KVEVICT_OK, "trim to %u of %u: %s", length, a->n.logical,
            kvevict_last_error_message());

@@ -144,7 +144,7 @@ Test(sequence_device, streams_and_preparing_are_nothing_here) {
     EXPECT_OK(kvevict_sequence_observe(m->sequence, &shown, 1, 90, 0, stream));
   }
   test_model_append(m, 100);
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 90, stream));
+  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 90, stream));
   m->n_seen = 90;
   test_model_step(without, 90);
   EXPECT_OK(kvevict_sequence_evict(m->sequence, m->views, 2, NULL, m->workspace,

@@ -267,7 +267,7 @@ Test(heads, a_threshold_that_all_reach_evicts_nothing) {
   ExpectCounts(&g, 70, 70, "above the threshold");
   /* Of one layer only. */
   for (int t = 0; t < 50; ++t) g.scores[1][0][t] = -2.5f;
-  EXPECT_OK(kvevict_sequence_trim(g.m->sequence, 60, NULL));
+  EXPECT_OK(kvevict_sequence_trim_to(g.m->sequence, 60, NULL));
   g.m->n_seen = 60;
   EXPECT_OK(test_model_evict(g.m, &g.options, &report));
   cr_expect_eq(report.evicted, 1);

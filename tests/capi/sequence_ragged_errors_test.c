@@ -26,9 +26,9 @@ Test(ragged_errors, bad_budgets_of_heads_are_errors) {
   o->head_budgets_len = 4;
   EXPECT_INVALID(CREATE(), "head_budgets", "NULL", "4");
   o->head_budgets = budgets;
-  o->reserved = 5;
-  EXPECT_INVALID(CREATE(), "options.reserved 5");
-  o->reserved = 0;
+  o->draft_tokens = 0x80000000;
+  EXPECT_INVALID(CREATE(), "options.draft_tokens 2147483648 > 2147483647");
+  o->draft_tokens = 0;
   policy = test_policy("random:sink=0,scope=layer");
   EXPECT_INVALID(CREATE(), "head_budgets", "scope layer");
   policy = test_policy("random:sink=0,scope=model");
@@ -126,6 +126,6 @@ Test(ragged_errors, questions_are_of_a_heads_own_length) {
   EXPECT_INVALID(kvevict_sequence_append(m->sequence, 51, NULL), "51", "50",
                  "100");
   EXPECT_OK(kvevict_sequence_append(m->sequence, 50, NULL));
-  EXPECT_INVALID(kvevict_sequence_trim(m->sequence, 69, NULL), "69", "70");
+  EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, 69, NULL), "69", "70");
   test_model_destroy(m);
 }

@@ -418,7 +418,7 @@ static void Live(test_random* random, const ragged_kind* kind, int round) {
     ExpectMemory(m, &a, what);
     if (m->n_seen > a.tail && test_random_coin(random)) {
       const uint32_t n = test_random_between(random, 0, m->n_seen - a.tail);
-      EXPECT_OK(kvevict_sequence_trim(m->sequence, m->n_seen - n, NULL));
+      EXPECT_OK(kvevict_sequence_trim_to(m->sequence, m->n_seen - n, NULL));
       m->n_seen -= n;
       Shrink(&a, spec.n_kv_heads, n);
       if (m->policy.kind == KVEVICT_POLICY_SNAPKV) {

@@ -67,7 +67,7 @@ Test(report, is_of_the_last_eviction_that_worked) {
   EXPECT_INVALID(test_model_evict(m, NULL, NULL), "observed");
   t = Ask(m);
   ExpectTold(&t, 90, 60, "refused");
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 95, NULL));
+  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 95, NULL));
   m->n_seen = 95;
   t = Ask(m);
   ExpectTold(&t, 90, 60, "trimmed");

@@ -353,7 +353,7 @@ Test(sequence_saved, that_rows_were_merged_is_saved) {
   const test_saved saved = test_save(m->sequence);
   EXPECT_OK(Load(other, &saved));
   cr_expect_eq(test_exact_prefix(other->sequence), 0);
-  EXPECT_INVALID(kvevict_sequence_trim(other->sequence, 9, NULL), "up to 0");
+  EXPECT_INVALID(kvevict_sequence_trim_to(other->sequence, 9, NULL), "up to 0");
   free(saved.data);
   test_model_destroy(other);
   test_model_destroy(m);
@@ -370,9 +370,9 @@ Test(sequence_saved, a_load_replaces_all_but_the_query_memory) {
   EXPECT_OK(kvevict_sequence_report(other->sequence, &report, NULL, 0));
   cr_expect_eq(report.tokens_before, 0);
   EXPECT_INVALID(test_model_evict(other, NULL, NULL), "observed", "[99, 107)");
-  EXPECT_INVALID(kvevict_sequence_trim(other->sequence, 99, NULL),
+  EXPECT_INVALID(kvevict_sequence_trim_to(other->sequence, 99, NULL),
                  "from 100 on");
-  EXPECT_OK(kvevict_sequence_trim(other->sequence, 100, NULL));
+  EXPECT_OK(kvevict_sequence_trim_to(other->sequence, 100, NULL));
   other->n_seen = 100;
   test_model_observe(other, 92, 8);
   EXPECT_OK(test_model_evict(other, NULL, NULL));
@@ -428,7 +428,7 @@ Test(sequence_saved, prompts_go_along) {
   EXPECT_OK(Load(other, &saved));
   ExpectUnchanged(other, &saved);
   EXPECT_INVALID(kvevict_sequence_end_prompt(other->sequence), "at 15 tokens");
-  EXPECT_OK(kvevict_sequence_trim(other->sequence, 10, NULL));
+  EXPECT_OK(kvevict_sequence_trim_to(other->sequence, 10, NULL));
   EXPECT_INVALID(kvevict_sequence_end_prompt(other->sequence), "at 10 tokens");
   free(saved.data);
   free(of_fork.data);

@@ -31,12 +31,12 @@ Test(sequence_start, a_trim_into_the_prefix_is_as_if_nothing_had_been_evicted) {
   for (uint32_t n = 21; n < 100; ++n) {
     char text[40];
     snprintf(text, sizeof text, "n_tokens %u", n);
-    EXPECT_INVALID(kvevict_sequence_trim(m->sequence, n, NULL), text,
+    EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, n, NULL), text,
                    "up to 20", "from 100 on");
   }
   test_model_check(m, "after refused trims");
   cr_expect_eq(test_model_stored(m, 0), 70);
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 17, NULL));
+  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 17, NULL));
   m->n_seen = 17;
   cr_expect_eq(test_exact_prefix(m->sequence), 17);
   test_model_step(fresh, 17);
@@ -60,7 +60,7 @@ Test(sequence_start, a_trim_to_nothing_is_always_exact) {
     test_model* m = Model(policies[i]);
     test_model_step(m, 100);
     EXPECT_OK(test_model_evict(m, NULL, NULL));
-    EXPECT_OK(kvevict_sequence_trim(m->sequence, 0, NULL));
+    EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 0, NULL));
     cr_expect_eq(test_model_stored(m, 1), 0);
     m->n_seen = 0;
     test_model_step(m, 7);
@@ -77,9 +77,9 @@ Test(sequence_start, the_prefix_is_that_of_the_list_which_has_least) {
   cr_expect_eq(test_exact_prefix(m->sequence), 50);
   EXPECT_OK(test_model_evict(m, NULL, NULL)); /* not head 1 of layer 0 */
   cr_expect_eq(test_exact_prefix(m->sequence), 4);
-  EXPECT_INVALID(kvevict_sequence_trim(m->sequence, 30, NULL), "up to 4",
+  EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, 30, NULL), "up to 4",
                  "from 50 on, where layer");
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 4, NULL));
+  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 4, NULL));
   m->n_seen = 4;
   test_model_step(m, 50);
   test_model_check(m, "lists that differed");
@@ -95,7 +95,7 @@ Test(sequence_start, merged_rows_are_no_prefix) {
   test_model_step(m, 50);
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   cr_expect_eq(test_exact_prefix(m->sequence), 0);
-  EXPECT_INVALID(kvevict_sequence_trim(m->sequence, 1, NULL), "up to 0",
+  EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, 1, NULL), "up to 0",
                  "from 100 on");
   EXPECT_OK(kvevict_sequence_reset(m->sequence, NULL));
   EXPECT_OK(kvevict_sequence_append(m->sequence, 5, NULL));
@@ -129,7 +129,7 @@ Test(sequence_start, without_lists_all_hold_all) {
     cr_expect_eq(test_model_stored(m, 1), 40);
     EXPECT_INVALID(kvevict_sequence_start(m->sequence, NULL, 0, 40, NULL),
                    "holds 40 tokens", "reset");
-    EXPECT_OK(kvevict_sequence_trim(m->sequence, 3, NULL));
+    EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 3, NULL));
     EXPECT_OK(kvevict_sequence_reset(m->sequence, NULL));
     EXPECT_OK(kvevict_sequence_start(m->sequence, NULL, 0, 100, NULL));
     cr_expect_eq(test_model_stored(m, 0), 100);
@@ -215,9 +215,9 @@ Test(sequence_start, trims_reach_back_to_the_last_gap) {
   EXPECT_OK(kvevict_sequence_start(m->sequence, layers, 2, 10, NULL));
   cr_expect_eq(test_model_stored_of(m, 1, 1), 2);
   cr_expect_eq(test_exact_prefix(m->sequence), 0);
-  EXPECT_INVALID(kvevict_sequence_trim(m->sequence, 8, NULL), "up to 0",
+  EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, 8, NULL), "up to 0",
                  "from 9 on, where layer 1");
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 9, NULL));
+  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 9, NULL));
   cr_expect_eq(test_model_stored_of(m, 0, 0), 4);
   cr_expect_eq(test_model_stored_of(m, 1, 0), 4);
   cr_expect_eq(test_model_stored_of(m, 1, 1), 1);
@@ -234,8 +234,8 @@ Test(sequence_start, trims_leave_every_list_a_token) {
   layers[0].positions_len = layers[0].count = 5;
   layers[1] = layers[0];
   EXPECT_OK(kvevict_sequence_start(m->sequence, layers, 2, 10, NULL));
-  EXPECT_INVALID(kvevict_sequence_trim(m->sequence, 5, NULL), "from 6 on");
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 6, NULL));
+  EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, 5, NULL), "from 6 on");
+  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 6, NULL));
   cr_expect_eq(test_model_stored(m, 1), 1);
   test_model_destroy(m);
 }

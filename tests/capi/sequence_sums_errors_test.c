@@ -56,7 +56,7 @@ Test(sums, are_forgotten_by_a_trim_to_their_first_row) {
     test_model_append(m, 10);
     EXPECT_OK(Show(m, 5, 10));
     test_model_append(m, 5);
-    EXPECT_OK(kvevict_sequence_trim(m->sequence, to, NULL));
+    EXPECT_OK(kvevict_sequence_trim_to(m->sequence, to, NULL));
     m->n_seen = to;
     test_model_append(m, 2);
     if (to > 10) {
@@ -86,7 +86,7 @@ Test(sums, of_single_calls_before_an_undo_must_go_on_since) {
   test_model_append(m, 3);
   EXPECT_OK(test_undo(m, undo));
   EXPECT(test_model_stored(m, 0) == 33, "%u", test_model_stored(m, 0));
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 31, NULL));
+  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 31, NULL));
   m->n_seen = 31;
   EXPECT_INVALID(test_model_evict(m, NULL, NULL), "layer 0", "attention_sums");
   EXPECT_OK(Show(m, 1, 31));

@@ -272,7 +272,7 @@ Test(sums, begin_with_the_first_row_that_is_observed) {
 Test(sums, of_new_slots_begin_anew) {
   scene* s = Scene("h2o:budget=30,recent=4");
   Step(s, 40, 40);
-  EXPECT_OK(kvevict_sequence_trim(s->m->sequence, 10, NULL));
+  EXPECT_OK(kvevict_sequence_trim_to(s->m->sequence, 10, NULL));
   s->m->n_seen = 10;
   float before[10];
   memcpy(before, SumsOf(s->m, kLayers - 1), sizeof before);

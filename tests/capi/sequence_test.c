@@ -194,7 +194,7 @@ Test(sequence, trimmed_tokens_were_never_there) {
   test_model_step(m, 90);
   test_model_step(fresh, 90);
   test_model_step(m, 5);
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 90, NULL));
+  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 90, NULL));
   m->n_seen = 90;
   test_model_check(m, "trimmed");
   cr_expect_eq(test_model_stored(m, 1), 90);
@@ -207,14 +207,14 @@ Test(sequence, trimmed_tokens_were_never_there) {
 
   /* Down to the eviction, not below it. */
   test_model_step(m, 7);
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 92, NULL));
+  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 92, NULL));
   m->n_seen = 92;
   test_model_check(m, "trimmed after an eviction");
   cr_expect_eq(test_model_stored(m, 0), 62);
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 90, NULL));
+  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 90, NULL));
   m->n_seen = 90;
   test_expect_same_tokens(m, fresh, "trimmed to the eviction");
-  EXPECT_INVALID(kvevict_sequence_trim(m->sequence, 89, NULL), "n_tokens 89",
+  EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, 89, NULL), "n_tokens 89",
                  "90");
   test_expect_same_tokens(m, fresh, "after an error");
   test_model_destroy(m);
@@ -223,14 +223,14 @@ Test(sequence, trimmed_tokens_were_never_there) {
 
 Test(sequence, trim_refuses_lengths_it_has_not_reached) {
   test_model* m = Model();
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 0, NULL));
+  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 0, NULL));
   test_model_append(m, 10);
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 10, NULL));
-  EXPECT_INVALID(kvevict_sequence_trim(m->sequence, 11, NULL), "n_tokens 11",
+  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 10, NULL));
+  EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, 11, NULL), "n_tokens 11",
                  "logical length 10");
-  EXPECT_INVALID(kvevict_sequence_trim(NULL, 0, NULL), "sequence", "NULL");
+  EXPECT_INVALID(kvevict_sequence_trim_to(NULL, 0, NULL), "sequence", "NULL");
   cr_expect_eq(test_model_stored(m, 0), 10);
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 0, NULL));
+  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 0, NULL));
   cr_expect_eq(test_model_stored(m, 0), 0);
   m->n_seen = 0;
   test_model_check(m, "trimmed to nothing");

@@ -39,7 +39,7 @@ Test(undo_errors, is_of_the_last_eviction_and_once) {
       EXPECT_OK(kvevict_sequence_save(m->sequence, saved, sizeof saved, &n));
       EXPECT_OK(kvevict_sequence_load(m->sequence, saved, n, NULL));
     }
-    if (i == 2) EXPECT_OK(kvevict_sequence_trim(m->sequence, 0, NULL));
+    if (i == 2) EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 0, NULL));
     EXPECT_INVALID(test_undo(m, undo), "nothing to undo");
   }
   test_lent_return(undo);
@@ -185,7 +185,7 @@ Test(undo_errors, arguments_are_checked_before_a_byte_moves) {
   /* All that comes back and what was appended since need slots. */
   test_model_step(m, 50);
   EXPECT_INVALID(test_undo(m, undo), "layer 0: 110 slots", "max_tokens 100");
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, 100, NULL));
+  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 100, NULL));
   m->n_seen = 100;
   EXPECT_OK(test_undo(m, undo));
   EXPECT(test_model_stored(m, 0) == 100, "%u", test_model_stored(m, 0));

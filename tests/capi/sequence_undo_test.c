@@ -140,8 +140,9 @@ static void Run(const trial* t, uint64_t seed) {
       const uint32_t n = test_random_between(&random, 1, 9);
       StepBoth(m, twin, n);
       const uint32_t back = test_random_below(&random, n + 1);
-      EXPECT_OK(kvevict_sequence_trim(m->sequence, m->n_seen - back, NULL));
-      EXPECT_OK(kvevict_sequence_trim(twin->sequence, m->n_seen - back, NULL));
+      EXPECT_OK(kvevict_sequence_trim_to(m->sequence, m->n_seen - back, NULL));
+      EXPECT_OK(
+          kvevict_sequence_trim_to(twin->sequence, m->n_seen - back, NULL));
       m->n_seen = twin->n_seen = m->n_seen - back;
       const uint32_t w = m->policy.obs_window;
       const uint32_t first = m->n_seen > w ? m->n_seen - w : 0;
@@ -229,8 +230,8 @@ static void StepBothWithSums(test_model* m, test_model* twin, uint32_t n,
 static void TrimBoth(test_model* m, test_model* twin, uint32_t n,
                      test_random* random) {
   const uint32_t to = m->n_seen - test_random_between(random, 0, n);
-  EXPECT_OK(kvevict_sequence_trim(m->sequence, to, NULL));
-  EXPECT_OK(kvevict_sequence_trim(twin->sequence, to, NULL));
+  EXPECT_OK(kvevict_sequence_trim_to(m->sequence, to, NULL));
+  EXPECT_OK(kvevict_sequence_trim_to(twin->sequence, to, NULL));
   m->n_seen = twin->n_seen = to;
 }
 

@@ -47,19 +47,13 @@ class Fuzz {
   }
 
  private:
-  static kvevict_sequence_tokens Tokens(const Life& life, uint32_t n) {
-    kvevict_sequence_tokens item = KVEVICT_SEQUENCE_TOKENS_INIT;
-    item.sequence = life.sequence();
-    item.n_tokens = n;
-    return item;
-  }
-
   // All or none.
   void Append(const std::vector<Life*>& lives) {
     std::vector<kvevict_sequence_tokens> items;
     bool fits = true;
     for (const Life* life : lives) {
-      items.push_back(Tokens(*life, draw_.Below(30)));
+      items.push_back(
+          {sizeof(kvevict_sequence_tokens), draw_.Below(30), life->sequence()});
       fits = fits && life->HasRoom(items.back().n_tokens);
     }
     FUZZ_CHECK((kvevict_sequences_append(items.data(), items.size(), nullptr) ==
@@ -70,16 +64,17 @@ class Fuzz {
   }
 
   void Trim(const std::vector<Life*>& lives) {
-    std::vector<kvevict_sequence_tokens> items;
+    std::vector<kvevict_sequence_length> items;
     bool fits = true;
     for (const Life* life : lives) {
-      items.push_back(Tokens(*life, draw_.Below(life->n_seen() + 2)));
-      fits = fits && life->IsExact(items.back().n_tokens);
+      items.push_back({sizeof(kvevict_sequence_length),
+                       draw_.Below(life->n_seen() + 2), life->sequence()});
+      fits = fits && life->IsExact(items.back().new_length);
     }
-    FUZZ_CHECK((kvevict_sequences_trim(items.data(), items.size(), nullptr) ==
-                KVEVICT_OK) == fits);
+    FUZZ_CHECK((kvevict_sequences_trim_to(items.data(), items.size(),
+                                          nullptr) == KVEVICT_OK) == fits);
     for (size_t i = 0; i < lives.size() && fits; ++i) {
-      lives[i]->Trimmed(items[i].n_tokens);
+      lives[i]->Trimmed(items[i].new_length);
     }
   }
 

@@ -187,8 +187,8 @@ class Life {
 
   void Trim(uint32_t n) {
     const bool is_exact = IsExact(n);
-    FUZZ_CHECK((kvevict_sequence_trim(sequence_, n, nullptr) == KVEVICT_OK) ==
-               is_exact);
+    FUZZ_CHECK((kvevict_sequence_trim_to(sequence_, n, nullptr) ==
+                KVEVICT_OK) == is_exact);
     if (is_exact) Trimmed(n);
   }
 

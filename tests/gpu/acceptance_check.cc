@@ -59,7 +59,7 @@ void CheckRing(const Gpu& gpu, const Effort& effort, kvevict_dtype dtype,
   report->FailIf(side.Logical() != n_tokens, "the next position is wrong");
   side.Prefill(n_tokens, 5, 1);
   ExpectLengths(gpu, side, twin, report);
-  Check(kvevict_sequence_trim(side.sequence(), n_tokens + 3, side.stream()));
+  Check(kvevict_sequence_trim_to(side.sequence(), n_tokens + 3, side.stream()));
   report->FailIf(side.Stored(0) != budget + 3, "decoding does not count");
   int32_t slot = 0;
   Check(kvevict_sequence_slot_of_position(side.sequence(), 0, 0, n_tokens + 2,

@@ -121,7 +121,9 @@ std::vector<Door> Doors(const Gpu& gpu, const Evictable& e) {
        }},
       {"append", [=] { return kvevict_sequence_append(s, 1, stream); }},
       {"trim",
-       [=] { return kvevict_sequence_trim(s, next == 0 ? 0 : 130, stream); }},
+       [=] {
+         return kvevict_sequence_trim_to(s, next == 0 ? 0 : 130, stream);
+       }},
       {"reset", [=] { return kvevict_sequence_reset(s, stream); }},
       {"start", [=] { return StartAfresh(s, stream); }},
       {"score",
@@ -172,7 +174,9 @@ void CheckWhereItBegins(const Gpu& gpu, Report* report) {
   const auto save = [&] {
     return kvevict_sequence_save(s, saved.data(), saved.size(), &n);
   };
-  const auto trim = [&] { return kvevict_sequence_trim(s, 1, gpu.stream()); };
+  const auto trim = [&] {
+    return kvevict_sequence_trim_to(s, 1, gpu.stream());
+  };
   const auto load = [&] {
     return kvevict_sequence_load(s, saved.data(), n, gpu.stream());
   };

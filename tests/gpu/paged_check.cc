@@ -141,7 +141,8 @@ class Engine {
   }
   // Whether this was exact.
   bool Trim(size_t i, uint32_t n) {
-    if (kvevict_sequence_trim(sequences_[i].get(), n, stream()) != KVEVICT_OK) {
+    if (kvevict_sequence_trim_to(sequences_[i].get(), n, stream()) !=
+        KVEVICT_OK) {
       return false;
     }
     Check(kvevict_paged_sequence_fit(cached_[i].get(), sequences_[i].get()));

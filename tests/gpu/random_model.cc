@@ -32,6 +32,7 @@ bool RandomModel::MakePlans() {
       case_.head_budgets.empty() ? nullptr : case_.head_budgets.data();
   options.head_budgets_len = case_.head_budgets.size();
   options.report_mass = case_.reports_mass;
+  options.draft_tokens = random_.In(0, 9);
   kvevict_plan* plan = nullptr;
   const kvevict_status status =
       kvevict_plan_create(context(), &g, &policy(), &options, &plan);
@@ -48,6 +49,7 @@ bool RandomModel::MakePlans() {
   if (status != KVEVICT_OK) return false;
 
   DrawTwinPolicy();
+  options.draft_tokens = 0;
   twin_plan_ = CreatePlan(host_context(), geometry(), twin_policy_, &options);
   sequence_ = CreateSequence(plan_.get());
   twin_ = CreateSequence(twin_plan_.get());
@@ -357,8 +359,8 @@ void RandomModel::Trim() {
                          ? random_.In(0, logical)
                          : logical - random_.In(0, std::min(logical, 9u));
   const kvevict_status status =
-      kvevict_sequence_trim(sequence(), n, NextStream());
-  if (status != kvevict_sequence_trim(twin(), n, nullptr)) {
+      kvevict_sequence_trim_to(sequence(), n, NextStream());
+  if (status != kvevict_sequence_trim_to(twin(), n, nullptr)) {
     throw std::runtime_error("only one side takes tokens back");
   }
   if (status != KVEVICT_OK) return;

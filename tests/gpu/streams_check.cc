@@ -50,7 +50,8 @@ void Serve(const Side& side, const Twin& twin, const Buffer& workspace,
       calls.queued();
       const uint32_t first = n + round * kDecoded;
       ShowAndAppend(side, twin, first, 16, calls);
-      Check(kvevict_sequence_trim(side.sequence(), first + 1, calls.stream()));
+      Check(
+          kvevict_sequence_trim_to(side.sequence(), first + 1, calls.stream()));
       calls.queued();
       for (uint32_t i = 1; i < kDecoded; ++i) {
         ShowAndAppend(side, twin, first + i, 1, calls);

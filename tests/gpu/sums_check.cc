@@ -207,8 +207,8 @@ class CallTwins {
   }
   void Trim(uint32_t n) {
     for (const Side* one : {&cpu_, &side_}) {
-      Check(kvevict_sequence_trim(one->sequence(), one->Logical() - n,
-                                  one->stream()));
+      Check(kvevict_sequence_trim_to(one->sequence(), one->Logical() - n,
+                                     one->stream()));
     }
     gpu_.Synchronize();
   }

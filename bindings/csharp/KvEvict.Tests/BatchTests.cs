@@ -20,7 +20,7 @@ public class BatchTests
             single.Sequence.Evict(single.Views, single.Workspace, new KvEvictOptions { ProtectedPositions = [7] });
         }
         KvBatch.Append([.. models.All.Zip(Lengths, (m, n) => new KvSequenceTokens(m.Sequence, n + 3))]);
-        KvBatch.Trim([.. models.All.Zip(Lengths, (m, n) => new KvSequenceTokens(m.Sequence, n))]);
+        KvBatch.TrimTo([.. models.All.Zip(Lengths, (m, n) => new KvSequenceLength(m.Sequence, n))]);
         Assert.Equal(Lengths, models.All.Select(m => m.Sequence.LogicalLength));
         KvBatch.Observe([.. models.All.Zip(Lengths, (m, n) => new KvSequenceObservations(
             m.Sequence, Enumerable.Range(0, SmallModel.Layers).Select(l => new KvObservation(l, m.QueriesFrom(0)))
@@ -60,7 +60,7 @@ public class BatchTests
         Assert.Throws<ArgumentNullException>(() => KvBatch.Append([new(b.Sequence, 1), new(null!, 1)]));
         Assert.Equal(30, a.Sequence.StoredLength(0));
         Assert.Equal(12, b.Sequence.LogicalLength);
-        KvBatch.Trim([]);
+        KvBatch.TrimTo([]);
         KvBatch.Observe([]);
         KvBatch.Evict([], default);
         Assert.Equal(0, KvBatch.WorkspaceSize([]).Best);

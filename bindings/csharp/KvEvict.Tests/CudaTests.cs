@@ -99,7 +99,7 @@ public sealed class CudaTests : IDisposable
         Captures(lengths, () => s.Append(Tokens, stream));
         Captures(lengths, () => s.Evict(gpu.Views, workspace, stream: stream));
         s.Append(2);
-        Captures(lengths, () => s.Trim(Tokens + 1, stream));
+        Captures(lengths, () => s.TrimTo(Tokens + 1, stream));
         Captures(lengths, () => s.Reset(stream));
 
         KvRegion scores = _device.Allocate(SmallModel.KvHeads * Tokens * sizeof(float));

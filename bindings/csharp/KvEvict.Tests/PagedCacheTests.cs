@@ -120,7 +120,7 @@ public class PagedCacheTests
         {
             try
             {
-                Sequence.Trim(length);
+                Sequence.TrimTo(length);
             }
             catch (KvEvictException)
             {

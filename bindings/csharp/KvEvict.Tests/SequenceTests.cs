@@ -98,9 +98,9 @@ public class SequenceTests
             Assert.Equal(63, copy.LogicalLength);
             for (int l = 0; l < SmallModel.Layers; ++l)
                 for (int h = 0; h < SmallModel.KvHeads; ++h) Assert.Equal(lists[l][h], copy.KeepPositions(l, h));
-            copy.Trim(60);
-            Assert.Contains("up to", Assert.Throws<KvEvictException>(() => copy.Trim(prefix + 1)).Message);
-            copy.Trim(prefix);
+            copy.TrimTo(60);
+            Assert.Contains("up to", Assert.Throws<KvEvictException>(() => copy.TrimTo(prefix + 1)).Message);
+            copy.TrimTo(prefix);
             Assert.Equal(prefix, copy.ExactPrefix());
         }
         saved[40] ^= 1;
@@ -434,7 +434,7 @@ public class SequenceTests
             s.Observe(l, model.QueryPlane with { Offset = 30 * model.QueryPlane.TokenStride }, 6);
         s.Append(6);
         Assert.Equal([10, 15, 18, 36], Lengths());
-        s.Trim(34);
+        s.TrimTo(34);
         Assert.Equal([8, 13, 16, 34], Lengths());
         Assert.Equal(34, s.LogicalLength);
         for (int l = 0; l < SmallModel.Layers; ++l)
@@ -492,7 +492,7 @@ public class SequenceTests
         model.Sequence.Observe([new(0, rows)], 40, 0, stream: 7);
         model.Sequence.Observe([new(1, rows)], 0);
         model.Sequence.Append(1, stream: 7);
-        model.Sequence.Trim(40, stream: 7);
+        model.Sequence.TrimTo(40, stream: 7);
         model.Sequence.Reset(stream: 7);
         model.Prefill(40);
         model.Context.Prepare(model.Plan);
@@ -517,11 +517,11 @@ public class SequenceTests
         model.Prefill(40);
         model.Sequence.Evict(model.Views, model.Workspace);
         model.Sequence.Append(3);
-        model.Sequence.Trim(41);
+        model.Sequence.TrimTo(41);
         Assert.Equal(41, model.Sequence.LogicalLength);
         Assert.Equal(25, model.Sequence.StoredLength(0));
-        Assert.Throws<KvEvictException>(() => model.Sequence.Trim(39));
-        Assert.Throws<KvEvictException>(() => model.Sequence.Trim(42));
+        Assert.Throws<KvEvictException>(() => model.Sequence.TrimTo(39));
+        Assert.Throws<KvEvictException>(() => model.Sequence.TrimTo(42));
         Assert.Equal(41, model.Sequence.LogicalLength);
     }
 

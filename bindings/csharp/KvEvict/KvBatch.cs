@@ -1,9 +1,14 @@
 namespace KvEvict;
 
-/// <summary>How many tokens a sequence of a batch appends, or the length that it is trimmed to.</summary>
+/// <summary>How many tokens a sequence of a batch appends.</summary>
 /// <param name="Sequence">The sequence.</param>
 /// <param name="TokenCount">Tokens.</param>
 public readonly record struct KvSequenceTokens(KvSequence Sequence, int TokenCount);
+
+/// <summary>The logical length that a sequence of a batch returns to.</summary>
+/// <param name="Sequence">The sequence.</param>
+/// <param name="NewLength">The length.</param>
+public readonly record struct KvSequenceLength(KvSequence Sequence, int NewLength);
 
 /// <summary>What the layers of a sequence of a batch show, as for
 /// <see cref="KvSequence.Observe(ReadOnlySpan{KvObservation}, int, int?, nint)"/>.</summary>
@@ -52,21 +57,37 @@ public static unsafe class KvBatch
     public static void Append(ReadOnlySpan<KvSequenceTokens> items, nint stream = 0)
     {
         using var handles = new Held(items.Length);
-        fixed (kvevict_sequence_tokens* native = Write(items, handles))
+        fixed (kvevict_sequence_tokens* native = new kvevict_sequence_tokens[items.Length])
+        {
+            for (int i = 0; i < items.Length; ++i)
+            {
+                Native.kvevict_sequence_tokens_init(native + i, (nuint)sizeof(kvevict_sequence_tokens));
+                native[i].sequence = handles.Add(items[i].Sequence);
+                native[i].n_tokens = Check.Count(items[i].TokenCount, nameof(KvSequenceTokens.TokenCount));
+            }
             Native.kvevict_sequences_append(native, (nuint)items.Length, stream);
+        }
     }
 
     /// <summary>
-    /// <see cref="KvSequence.Trim"/> for each item: a batch of speculations, each accepted up to another token.
+    /// <see cref="KvSequence.TrimTo"/> for each item: a batch of speculations, each accepted up to another token.
     /// </summary>
     /// <param name="items">Lengths to return to.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <exception cref="KvEvictException">A length is above the present one, or not exact.</exception>
-    public static void Trim(ReadOnlySpan<KvSequenceTokens> items, nint stream = 0)
+    public static void TrimTo(ReadOnlySpan<KvSequenceLength> items, nint stream = 0)
     {
         using var handles = new Held(items.Length);
-        fixed (kvevict_sequence_tokens* native = Write(items, handles))
-            Native.kvevict_sequences_trim(native, (nuint)items.Length, stream);
+        fixed (kvevict_sequence_length* native = new kvevict_sequence_length[items.Length])
+        {
+            for (int i = 0; i < items.Length; ++i)
+            {
+                Native.kvevict_sequence_length_init(native + i, (nuint)sizeof(kvevict_sequence_length));
+                native[i].sequence = handles.Add(items[i].Sequence);
+                native[i].new_length = Check.Count(items[i].NewLength, nameof(KvSequenceLength.NewLength));
+            }
+            Native.kvevict_sequences_trim_to(native, (nuint)items.Length, stream);
+        }
     }
 
     /// <summary><see cref="KvSequence.Observe(ReadOnlySpan{KvObservation}, int, int?, nint)"/> for each item.</summary>
@@ -260,22 +281,6 @@ public static unsafe class KvBatch
             GC.KeepAlive(item.Undo.Owner);
         }
         GC.KeepAlive(workspace.Owner);
-    }
-
-    private static kvevict_sequence_tokens[] Write(ReadOnlySpan<KvSequenceTokens> items, Held handles)
-    {
-        var native = new kvevict_sequence_tokens[items.Length];
-        fixed (kvevict_sequence_tokens* nativeItems = native)
-        {
-            for (int i = 0; i < items.Length; ++i)
-            {
-                kvevict_sequence_tokens* at = nativeItems + i;
-                Native.kvevict_sequence_tokens_init(at, (nuint)sizeof(kvevict_sequence_tokens));
-                at->sequence = handles.Add(items[i].Sequence);
-                at->n_tokens = Check.Count(items[i].TokenCount, nameof(KvSequenceTokens.TokenCount));
-            }
-        }
-        return native;
     }
 
     /// <summary>Keeps the handles of a call open.</summary>

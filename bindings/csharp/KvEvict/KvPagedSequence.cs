@@ -90,9 +90,9 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
         Native.kvevict_paged_sequence_append(Handle, Check.Count(tokenCount, nameof(tokenCount)), stream);
 
     /// <summary>Drops the last tokens of layers that hold more than so many.</summary>
-    /// <param name="slotCount">What each layer holds at most from now on.</param>
-    public void Truncate(int slotCount) =>
-        Native.kvevict_paged_sequence_truncate(Handle, Check.Count(slotCount, nameof(slotCount)));
+    /// <param name="newLength">What each layer holds at most from now on.</param>
+    public void Truncate(int newLength) =>
+        Native.kvevict_paged_sequence_truncate(Handle, Check.Count(newLength, nameof(newLength)));
 
     /// <summary>
     /// Drops the last rows of each layer that a sequence of positions stores no longer: after its trim or reset, or an

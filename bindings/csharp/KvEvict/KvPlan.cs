@@ -58,9 +58,14 @@ public sealed unsafe class KvPlan : IDisposable
     /// <param name="hasDestinations">
     /// Whether evictions may be given <see cref="KvEvictOptions.Destinations"/>, for which a sequence has room.
     /// </param>
+    /// <param name="draftTokens">
+    /// The most tokens that a step of speculation takes back. A policy that scores by the last queries then remembers so
+    /// many rows beside its window, so that <see cref="KvSequence.TrimTo"/> leaves the window whole.
+    /// </param>
     /// <exception cref="KvEvictException">They do not go together.</exception>
     public KvPlan(KvContext context, KvGeometry geometry, KvPolicy policy, ReadOnlySpan<int> headBudgets = default,
-                  ReadOnlySpan<double> layerBudgets = default, bool reportMass = false, bool hasDestinations = false)
+                  ReadOnlySpan<double> layerBudgets = default, bool reportMass = false, bool hasDestinations = false,
+                  int draftTokens = 0)
     {
         ArgumentNullException.ThrowIfNull(context);
         ArgumentNullException.ThrowIfNull(geometry);
@@ -90,6 +95,7 @@ public sealed unsafe class KvPlan : IDisposable
                 options.layer_budgets_len = (nuint)layerBudgets.Length;
                 options.report_mass = reportMass ? 1u : 0u;
                 options.has_destinations = hasDestinations ? 1u : 0u;
+                options.draft_tokens = Check.Count(draftTokens, nameof(draftTokens));
                 Native.kvevict_plan_create(_context, &nativeGeometry, &nativePolicy, &options, _handle);
             }
         }

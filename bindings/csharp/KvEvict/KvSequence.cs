@@ -203,15 +203,17 @@ public sealed unsafe class KvSequence : IDisposable
 
     /// <summary>
     /// Takes back the last tokens, for example rejected speculation. Exact down to the logical length at the last
-    /// eviction, and to lengths up to <see cref="ExactPrefix"/>; no cache byte changes.
+    /// eviction, and to lengths up to <see cref="ExactPrefix"/>; no cache byte changes. Of a policy that scores by the
+    /// last queries as many tokens may be taken back before each eviction as the plan's draftTokens; after more some
+    /// queries have to be observed again.
     /// </summary>
-    /// <param name="tokenCount">The logical length to return to.</param>
+    /// <param name="newLength">The logical length to return to.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <exception cref="KvEvictException">
     /// It is above the present length, or between the exact ones, the nearest of which the message names.
     /// </exception>
-    public void Trim(int tokenCount, nint stream = 0) =>
-        Native.kvevict_sequence_trim(Handle, Check.Count(tokenCount, nameof(tokenCount)), stream);
+    public void TrimTo(int newLength, nint stream = 0) =>
+        Native.kvevict_sequence_trim_to(Handle, Check.Count(newLength, nameof(newLength)), stream);
 
     /// <summary>
     /// Begins an empty sequence from caches that are filled already: every list holds the tokens before

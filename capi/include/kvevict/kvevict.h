@@ -1714,7 +1714,11 @@ typedef struct kvevict_plan kvevict_plan;
 /** What a plan may be told beside geometry and policy. */
 typedef struct kvevict_plan_options {
   uint32_t struct_size;
-  uint32_t reserved; /**< 0. */
+  /** The most tokens that a step of speculation takes back, at most 2^31 - 1.
+   *  A policy that scores by the last queries then remembers so many rows
+   *  beside its obs_window, and a trim by as many leaves the window whole.
+   *  Other policies ignore it. */
+  uint32_t draft_tokens;
   /** Tokens that each KV head keeps, everything included, and at least one, or
    *  a block of select_block: the heads of all layers with a full cache, layer
    *  by layer, in place of the policy's budget and layer split. What must stay
@@ -1862,10 +1866,10 @@ enum kvevict_operation
   KVEVICT_OPERATION_SCORE = 1,
   /** kvevict_sequence_begin_observing(): there a sequence keeps what it
    *  observes until kvevict_sequence_end_observing(). Of policies that score by
-   *  the last queries, for each layer obs_window * n_q_heads rows of k_head_dim
-   *  elements, and on CUDA a float with each; of h2o max_tokens floats for each
-   *  KV head, query head or layer, as sum_rows says, and with sum_last so many
-   *  more times as many; 0 for others. */
+   *  the last queries, for each layer (obs_window + draft_tokens) * n_q_heads
+   *  rows of k_head_dim elements, and on CUDA a float with each; of h2o
+   *  max_tokens floats for each KV head, query head or layer, as sum_rows says,
+   *  and with sum_last so many more times as many; 0 for others. */
   KVEVICT_OPERATION_OBSERVE = 2
 };
 #ifndef __cplusplus
@@ -3016,14 +3020,14 @@ KVEVICT_API kvevict_status kvevict_observation_init(
  * Shows the query rows of one chunk, of one layer or of many, or the attention
  * that they paid.
  *
- * Window attention: the last obs_window rows of each layer are remembered.
- * Any split of a prompt into chunks leaves the same rows behind, and a chunk
- * may leave out rows that later ones push out anyway. Showing earlier positions
- * again replaces them and forgets what came after (rollback). Log-sum-exps may
- * come with the rows or after them. CUDA uses them where it has all of a
- * layer's window, and then skips the first of two passes; the CPU never reads
- * them. An eviction forgets those of layers that lose tokens, since they cover
- * keys that are gone.
+ * Window attention: the last obs_window + draft_tokens rows of each layer are
+ * remembered. Any split of a prompt into chunks leaves the same rows behind,
+ * and a chunk may leave out rows that later ones push out anyway. Showing
+ * earlier positions again replaces them and forgets what came after (rollback).
+ * Log-sum-exps may come with the rows or after them. CUDA uses them where it
+ * has all of a layer's window, and then skips the first of two passes; the CPU
+ * never reads them. An eviction forgets those of layers that lose tokens, since
+ * they cover keys that are gone.
  *
  * Accumulated attention (h2o): attention_sums, [n_sum_heads, slots], of the
  * slots that a layer holds once the rows' own tokens are stored, whether they
@@ -3120,24 +3124,25 @@ KVEVICT_API kvevict_status kvevict_sequence_replayed(
  * of any layer on, and up to kvevict_sequence_exact_prefix(), where the
  * sequence is as if nothing had been evicted. Between them tokens are missing
  * that do not come back; such a length is an error that names the nearest exact
- * one on either side. Observed queries of the tokens are forgotten, and so are
- * the older ones that they pushed out of the window: an eviction may want some
+ * one on either side. Observed queries of the tokens are forgotten. Those of
+ * the tokens before them are still there if at most draft_tokens of
+ * kvevict_plan_options are taken back; if more are, an eviction may want some
  * of them observed again. Sums of attention stay as long as a row of theirs
  * does, see kvevict_sequence_observe(). kvevict_sequence_report() stays.
  *
  * On CUDA a length below the last eviction waits as
  * kvevict_sequence_exact_prefix() does; others do not.
  *
- * @param[in] sequence  Non-NULL.
- * @param[in] n_tokens  The logical length to return to; the present one does
- *                      nothing.
- * @param[in] stream    See kvevict_stream.
+ * @param[in] sequence    Non-NULL.
+ * @param[in] new_length  The logical length to return to; the present one does
+ *                        nothing.
+ * @param[in] stream      See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, which names the bounds.
  *         Since: 0.1
  */
 KVEVICT_API kvevict_status
-kvevict_sequence_trim(kvevict_sequence* sequence, uint32_t n_tokens,
-                      kvevict_stream stream) KVEVICT_NOEXCEPT;
+kvevict_sequence_trim_to(kvevict_sequence* sequence, uint32_t new_length,
+                         kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
  * Which tokens a layer's slots hold: a list of positions that all of its keep
@@ -3240,9 +3245,10 @@ KVEVICT_API kvevict_status kvevict_fork_options_init(
  * evicted. Of the prompt a layer then has what it still holds, of any list the
  * most; every goes on from the last eviction that worked, as exactly as the
  * other plan's every counted it. Observed queries go along where both plans
- * score by queries of one window, and sums where both have them of the same
- * rows, made alike, for as many max_tokens; otherwise the new sequence does not
- * observe until kvevict_sequence_begin_observing().
+ * score by queries of one window and have the same draft_tokens, and sums where
+ * both have them of the same rows, made alike, for as many max_tokens;
+ * otherwise the new sequence does not observe until
+ * kvevict_sequence_begin_observing().
  *
  * @param[in]  sequence      Non-NULL. Not modified.
  * @param[in]  options       NULL for none. Its memory is not used if the new
@@ -3773,7 +3779,7 @@ KVEVICT_API kvevict_status kvevict_sequence_keep_positions(
  * are structs of one struct_size.
  */
 
-/** How many tokens a sequence of a batch appends, or is left with. */
+/** How many tokens a sequence of a batch appends. */
 typedef struct kvevict_sequence_tokens {
   uint32_t struct_size;
   uint32_t n_tokens;
@@ -3803,18 +3809,36 @@ KVEVICT_API kvevict_status
 kvevict_sequences_append(const kvevict_sequence_tokens* items, size_t items_len,
                          kvevict_stream stream) KVEVICT_NOEXCEPT;
 
-/**
- * kvevict_sequence_trim() for each item: a batch of speculations, of which each
- * was accepted up to another token.
+/** The logical length that a sequence of a batch returns to. */
+typedef struct kvevict_sequence_length {
+  uint32_t struct_size;
+  uint32_t new_length;
+  kvevict_sequence* sequence; /**< Non-NULL. */
+} kvevict_sequence_length;
+
+#define KVEVICT_SEQUENCE_LENGTH_INIT \
+  { (uint32_t)sizeof(kvevict_sequence_length), 0, 0 }
+
+/** Writes KVEVICT_SEQUENCE_LENGTH_INIT.
  *
- * @param[in] items      [items_len]; n_tokens is the length to return to.
+ * @param[out] out          Non-NULL.
+ * @param[in]  struct_size  sizeof(*out) of the caller.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
+KVEVICT_API kvevict_status kvevict_sequence_length_init(
+    kvevict_sequence_length* out, size_t struct_size) KVEVICT_NOEXCEPT;
+
+/**
+ * kvevict_sequence_trim_to() for each item: a batch of speculations, of which
+ * each was accepted up to another token.
+ *
+ * @param[in] items      [items_len].
  * @param[in] items_len  0 does nothing.
  * @param[in] stream     See kvevict_stream.
- * @return As kvevict_sequence_trim(). Since: 0.1
+ * @return As kvevict_sequence_trim_to(). Since: 0.1
  */
-KVEVICT_API kvevict_status
-kvevict_sequences_trim(const kvevict_sequence_tokens* items, size_t items_len,
-                       kvevict_stream stream) KVEVICT_NOEXCEPT;
+KVEVICT_API kvevict_status kvevict_sequences_trim_to(
+    const kvevict_sequence_length* items, size_t items_len,
+    kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /** What the layers of a sequence of a batch show. */
 typedef struct kvevict_sequence_observations {
@@ -4135,16 +4159,16 @@ KVEVICT_API kvevict_status kvevict_paged_sequence_append(
  * Drops the last tokens of layers that hold more than so many; blocks that this
  * leaves empty are given back. Recent rows go first.
  *
- * @param[in] sequence  Non-NULL.
- * @param[in] n_slots   What each layer holds at most from now on.
+ * @param[in] sequence    Non-NULL.
+ * @param[in] new_length  What each layer holds at most from now on.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_paged_sequence_truncate(
-    kvevict_paged_sequence* sequence, uint32_t n_slots) KVEVICT_NOEXCEPT;
+    kvevict_paged_sequence* sequence, uint32_t new_length) KVEVICT_NOEXCEPT;
 
 /**
  * Drops the last rows of each layer that a sequence of positions stores no
- * longer: behind kvevict_sequence_trim() or kvevict_sequence_reset(), or an
+ * longer: behind kvevict_sequence_trim_to() or kvevict_sequence_reset(), or an
  * eviction by views. With recent rows kvevict_paged_evict() alone evicts: here
  * they would go first.
  *

@@ -249,15 +249,15 @@ kvevict_llama_end_prompt(kvevict_llama* kv, llama_seq_id seq) KVEVICT_NOEXCEPT;
 
 /**
  * Takes back the last tokens of a sequence, here and in the cache. Exact to the
- * lengths that kvevict_sequence_trim() takes.
+ * lengths that kvevict_sequence_trim_to() takes.
  *
- * @param[in] n_tokens  The logical length to return to.
+ * @param[in] new_length  The logical length to return to.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, which names the nearest
  *         exact lengths; KVEVICT_ERROR_UNSUPPORTED where llama.cpp cannot take
  *         tokens back (recurrent state).
  */
 KVEVICT_LLAMA_API kvevict_status kvevict_llama_trim(
-    kvevict_llama* kv, llama_seq_id seq, uint32_t n_tokens) KVEVICT_NOEXCEPT;
+    kvevict_llama* kv, llama_seq_id seq, uint32_t new_length) KVEVICT_NOEXCEPT;
 
 /**
  * The sequence as kvevict knows it: lengths, positions of all slots, report of

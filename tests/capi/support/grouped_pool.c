@@ -359,7 +359,7 @@ void test_pool_trim(test_pool* s, test_pooled* a) {
   EXPECT_OK(kvevict_sequence_logical_length(a->sequence, &n_seen));
   const uint32_t most = n_seen < 40 ? n_seen : 40;
   const uint32_t n = n_seen - test_random_between(s->random, 0, most);
-  if (kvevict_sequence_trim(a->sequence, n, NULL) != KVEVICT_OK) return;
+  if (kvevict_sequence_trim_to(a->sequence, n, NULL) != KVEVICT_OK) return;
   EXPECT_OK(kvevict_paged_sequence_fit(a->cached, a->sequence));
   for (uint32_t l = 0; l < TEST_POOL_LAYERS; ++l) {
     uint32_t* const first_recent = &a->held[l]->view.first_recent;

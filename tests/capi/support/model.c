@@ -93,6 +93,7 @@ static void CreateHandles(test_model* model) {
   plan_options.head_budgets = s->head_budgets;
   plan_options.report_mass = s->report_mass;
   plan_options.has_destinations = s->has_destinations;
+  plan_options.draft_tokens = s->draft_tokens;
   if (s->head_budgets != NULL) {
     plan_options.head_budgets_len = (size_t)s->n_layers * s->n_kv_heads;
   }

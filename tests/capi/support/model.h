@@ -33,6 +33,7 @@ typedef struct test_model_spec {
   kvevict_context* context;  /* which must stay longer; NULL: one of its own */
   uint32_t report_mass;      /* of kvevict_plan_options */
   uint32_t has_destinations; /* likewise */
+  uint32_t draft_tokens;     /* likewise */
 } test_model_spec;
 
 /* 2 layers of 4 heads on 2, 100 slots; f16 queries, f32 cache. */

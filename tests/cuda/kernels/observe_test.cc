@@ -110,7 +110,7 @@ uint32_t ObserveAndCompare(Random& random, uint32_t turn) {
   p.n_heads = s.n_heads;
   p.n_elements = s.n_elements;
   p.element_bytes = s.element_bytes;
-  p.window = window;
+  p.ring_rows = window;
   p.n_layers = n_layers;
   p.unit = cuda::ObserveUnit(p);
   Run(cuda::observe_rows, {cuda::ObserveBlocks(p), s.n_rows, n_layers},

@@ -85,6 +85,7 @@ void Score() {
   p.scale_log2e = 0.1f;
   p.weight_scale = 1.0f;
   p.n_kv_heads = 1;
+  p.ring_rows = 64;
   p.n_splits = kSplits;
   p.keys_per_split = kScoredTokens / kSplits;
   p.layers[0].queries = queries.address();

@@ -47,7 +47,9 @@ std::vector<AttentionLayer> ThreeLayers(const AttentionVariant& v,
 
 AttentionLayout RandomRing(const AttentionVariant& v, Random& random) {
   const bool is_ring = (v.rows & (kPart | kChunks)) == 0;
-  return {.first_row = is_ring ? random.Below(v.window) : 0,
+  const uint32_t n_spare = is_ring ? random.Below(3) : 0;
+  return {.first_row = is_ring ? random.Below(v.window + n_spare) : 0,
+          .n_spare = n_spare,
           .odd_layers_have_lse = true};
 }
 

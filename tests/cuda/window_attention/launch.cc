@@ -137,12 +137,13 @@ Rows StoreQueries(const AttentionVariant& v, const AttentionLayer& layer,
   const auto n_kv_heads = static_cast<uint32_t>(layer.size());
   const uint32_t group = v.group * v.logit_heads;
   const uint32_t n_rows = QueryRows(v, layer[0].n_tokens);
-  Rows rows = MakeRows(layout.queries, v.q_dtype, n_kv_heads * group, n_rows,
+  const uint32_t n_stored = n_rows + layout.n_spare;
+  Rows rows = MakeRows(layout.queries, v.q_dtype, n_kv_heads * group, n_stored,
                        v.head_dim, Gap(v, layout, v.q_dtype));
   for (uint32_t head = 0; head < n_kv_heads * group; ++head) {
     const oracle::WindowAttentionInput& in = layer[head / group];
     for (uint32_t w = 0; w < in.window; ++w) {
-      const uint32_t stored = (layout.first_row + w) % n_rows;
+      const uint32_t stored = (layout.first_row + w) % n_stored;
       for (uint32_t d = 0; d < v.head_dim; ++d) {
         rows.Store(
             v.q_dtype,
@@ -287,10 +288,12 @@ Keys StoreKeys(const AttentionVariant& v, const AttentionLayer& layer,
 // Natural logarithms, [n_q_heads, rows] with a gap, rows in ring order.
 constexpr uint32_t kLseGap = 1;
 std::vector<float> RowLse(const AttentionVariant& v,
-                          const AttentionLayer& layer, uint32_t first_row) {
+                          const AttentionLayer& layer,
+                          const AttentionLayout& layout) {
   const auto n_heads = static_cast<uint32_t>(layer.size()) * v.group;
   const uint32_t n_rows = QueryRows(v);
-  std::vector<float> lse(n_heads * (n_rows + kLseGap), kNan);
+  const uint32_t n_stored = n_rows + layout.n_spare;
+  std::vector<float> lse(n_heads * (n_stored + kLseGap), kNan);
   for (uint32_t head = 0; head < n_heads; ++head) {
     const oracle::WindowAttentionInput& in = layer[head / v.group];
     for (uint32_t w = 0; w < n_rows; ++w) {
@@ -319,8 +322,8 @@ std::vector<float> RowLse(const AttentionVariant& v,
                          : *std::max_element(logits.begin(), logits.end());
       double sum = 0.0;
       for (double logit : logits) sum += std::exp(logit - highest);
-      const uint32_t stored = (first_row + w) % n_rows;
-      lse[head * (n_rows + kLseGap) + stored] = static_cast<float>(
+      const uint32_t stored = (layout.first_row + w) % n_stored;
+      lse[head * (n_stored + kLseGap) + stored] = static_cast<float>(
           std::isinf(highest) ? highest : highest + std::log(sum));
     }
   }
@@ -436,7 +439,7 @@ std::vector<std::vector<float>> RunAttention(
     for (const oracle::WindowAttentionInput& in : layers[i]) {
       sinks[i].insert(sinks[i].end(), in.sinks.begin(), in.sinks.end());
     }
-    lse.push_back(has_lse ? RowLse(v, layers[i], layout.first_row)
+    lse.push_back(has_lse ? RowLse(v, layers[i], layout)
                           : std::vector<float>());
     const uint32_t n_tokens = layers[i][0].n_tokens;
     const size_t n_rows = n_kv_heads * (v.out == 2 ? v.group : 1);
@@ -467,12 +470,13 @@ std::vector<std::vector<float>> RunAttention(
   p.scale = BesideHeads(numbers.scales, block);
   p.minimum = BesideHeads(numbers.minima, block);
   p.first_row = layout.first_row;
+  p.ring_rows = v.window + layout.n_spare;
   if (v.ragged) p.tokens = {AddressOf(lengths), 2, 0};
   p.query_row_stride = queries[0].row_stride;
   p.query_head_stride = queries[0].head_stride;
   p.query_element_stride = queries[0].element_stride;
   p.lse_row_stride = 4;
-  p.lse_head_stride = 4 * (QueryRows(v) + kLseGap);
+  p.lse_head_stride = 4 * (QueryRows(v) + layout.n_spare + kLseGap);
   const oracle::WindowAttentionInput& any = layers[0][0];
   p.scale_log2e = (any.softcap == 0.0f ? any.scale : any.softcap) * 1.44269504f;
   if (any.softcap != 0.0f) p.scale_by_cap = any.scale / any.softcap;

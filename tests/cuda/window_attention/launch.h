@@ -87,6 +87,7 @@ struct AttentionLayout {
   RowOrder keys = RowOrder::kTokenMajor;
   uint32_t block_size = 24;  // paged variants: a shuffled table
   uint32_t first_row = 0;    // of the query ring
+  uint32_t n_spare = 0;      // its rows beside the window's
   uint32_t tiles_per_split = 3;
   // Odd layers come with row log-sum-exps, so only the others are summed.
   bool odd_layers_have_lse = false;

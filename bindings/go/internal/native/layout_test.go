@@ -186,7 +186,7 @@ var (
 	_ [56]byte  = [unsafe.Offsetof(Geometry{}.SinkLogitsLen)]byte{}
 	_ [48]byte  = [unsafe.Sizeof(PlanOptions{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(PlanOptions{}.StructSize)]byte{}
-	_ [4]byte   = [unsafe.Offsetof(PlanOptions{}.Reserved)]byte{}
+	_ [4]byte   = [unsafe.Offsetof(PlanOptions{}.DraftTokens)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(PlanOptions{}.HeadBudgets)]byte{}
 	_ [16]byte  = [unsafe.Offsetof(PlanOptions{}.HeadBudgetsLen)]byte{}
 	_ [24]byte  = [unsafe.Offsetof(PlanOptions{}.LayerBudgets)]byte{}
@@ -389,6 +389,10 @@ var (
 	_ [0]byte   = [unsafe.Offsetof(SequenceTokens{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(SequenceTokens{}.NTokens)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(SequenceTokens{}.Sequence)]byte{}
+	_ [16]byte  = [unsafe.Sizeof(SequenceLength{})]byte{}
+	_ [0]byte   = [unsafe.Offsetof(SequenceLength{}.StructSize)]byte{}
+	_ [4]byte   = [unsafe.Offsetof(SequenceLength{}.NewLength)]byte{}
+	_ [8]byte   = [unsafe.Offsetof(SequenceLength{}.Sequence)]byte{}
 	_ [40]byte  = [unsafe.Sizeof(SequenceObservations{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(SequenceObservations{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(SequenceObservations{}.NRows)]byte{}

@@ -102,6 +102,7 @@ typedef long long swig_type_72;
 typedef long long swig_type_73;
 typedef long long swig_type_74;
 typedef long long swig_type_75;
+typedef long long swig_type_76;
 extern void _wrap_Swig_free_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_Swig_malloc_kvevict(swig_intgo arg1);
 extern swig_type_1 _wrap_kvevict_version_kvevict(void);
@@ -170,7 +171,7 @@ extern uintptr_t _wrap_kvevict_sequence_observe_kvevict(uintptr_t arg1, swig_voi
 extern uintptr_t _wrap_kvevict_sequence_append_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
 extern uintptr_t _wrap_kvevict_sequence_end_prompt_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_sequence_replayed_kvevict(uintptr_t arg1, int arg2);
-extern uintptr_t _wrap_kvevict_sequence_trim_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
+extern uintptr_t _wrap_kvevict_sequence_trim_to_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
 extern uintptr_t _wrap_kvevict_position_lists_init_kvevict(swig_voidp arg1, swig_type_44 arg2);
 extern uintptr_t _wrap_kvevict_sequence_start_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_45 arg3, int arg4, uintptr_t arg5);
 extern uintptr_t _wrap_kvevict_fork_options_init_kvevict(swig_voidp arg1, swig_type_46 arg2);
@@ -192,13 +193,14 @@ extern uintptr_t _wrap_kvevict_sequence_slot_of_position_kvevict(uintptr_t arg1,
 extern uintptr_t _wrap_kvevict_sequence_keep_positions_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_58 arg5, swig_voidp arg6);
 extern uintptr_t _wrap_kvevict_sequence_tokens_init_kvevict(swig_voidp arg1, swig_type_59 arg2);
 extern uintptr_t _wrap_kvevict_sequences_append_kvevict(swig_voidp arg1, swig_type_60 arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_sequences_trim_kvevict(swig_voidp arg1, swig_type_61 arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_sequence_observations_init_kvevict(swig_voidp arg1, swig_type_62 arg2);
-extern uintptr_t _wrap_kvevict_sequences_observe_kvevict(swig_voidp arg1, swig_type_63 arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_sequence_eviction_init_kvevict(swig_voidp arg1, swig_type_64 arg2);
-extern uintptr_t _wrap_kvevict_sequences_workspace_kvevict(swig_voidp arg1, swig_type_65 arg2, swig_voidp arg3);
-extern uintptr_t _wrap_kvevict_sequences_evict_kvevict(swig_voidp arg1, swig_type_66 arg2, uintptr_t arg3, swig_type_67 arg4, uintptr_t arg5);
-extern uintptr_t _wrap_kvevict_paged_cache_options_init_kvevict(swig_voidp arg1, swig_type_68 arg2);
+extern uintptr_t _wrap_kvevict_sequence_length_init_kvevict(swig_voidp arg1, swig_type_61 arg2);
+extern uintptr_t _wrap_kvevict_sequences_trim_to_kvevict(swig_voidp arg1, swig_type_62 arg2, uintptr_t arg3);
+extern uintptr_t _wrap_kvevict_sequence_observations_init_kvevict(swig_voidp arg1, swig_type_63 arg2);
+extern uintptr_t _wrap_kvevict_sequences_observe_kvevict(swig_voidp arg1, swig_type_64 arg2, uintptr_t arg3);
+extern uintptr_t _wrap_kvevict_sequence_eviction_init_kvevict(swig_voidp arg1, swig_type_65 arg2);
+extern uintptr_t _wrap_kvevict_sequences_workspace_kvevict(swig_voidp arg1, swig_type_66 arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_sequences_evict_kvevict(swig_voidp arg1, swig_type_67 arg2, uintptr_t arg3, swig_type_68 arg4, uintptr_t arg5);
+extern uintptr_t _wrap_kvevict_paged_cache_options_init_kvevict(swig_voidp arg1, swig_type_69 arg2);
 extern uintptr_t _wrap_kvevict_paged_cache_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_paged_cache_create_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3);
 extern void _wrap_kvevict_paged_cache_destroy_kvevict(uintptr_t arg1);
@@ -212,12 +214,12 @@ extern uintptr_t _wrap_kvevict_paged_sequence_fit_kvevict(uintptr_t arg1, uintpt
 extern uintptr_t _wrap_kvevict_paged_sequence_length_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_paged_sequence_view_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_paged_sequence_own_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_paged_rows_init_kvevict(swig_voidp arg1, swig_type_69 arg2);
-extern uintptr_t _wrap_kvevict_paged_sequence_write_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_70 arg3, uintptr_t arg4);
-extern uintptr_t _wrap_kvevict_paged_sequence_read_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_71 arg3, uintptr_t arg4);
-extern uintptr_t _wrap_kvevict_paged_eviction_init_kvevict(swig_voidp arg1, swig_type_72 arg2);
-extern uintptr_t _wrap_kvevict_paged_evict_kvevict(swig_voidp arg1, swig_type_73 arg2, uintptr_t arg3, swig_type_74 arg4, uintptr_t arg5);
-extern uintptr_t _wrap_kvevict_prefill_options_init_kvevict(swig_voidp arg1, swig_type_75 arg2);
+extern uintptr_t _wrap_kvevict_paged_rows_init_kvevict(swig_voidp arg1, swig_type_70 arg2);
+extern uintptr_t _wrap_kvevict_paged_sequence_write_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_71 arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_paged_sequence_read_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_72 arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_paged_eviction_init_kvevict(swig_voidp arg1, swig_type_73 arg2);
+extern uintptr_t _wrap_kvevict_paged_evict_kvevict(swig_voidp arg1, swig_type_74 arg2, uintptr_t arg3, swig_type_75 arg4, uintptr_t arg5);
+extern uintptr_t _wrap_kvevict_prefill_options_init_kvevict(swig_voidp arg1, swig_type_76 arg2);
 extern uintptr_t _wrap_kvevict_sequence_prefill_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, uintptr_t arg4);
 #undef intgo
 */
@@ -1192,12 +1194,12 @@ func Kvevict_sequence_replayed(arg1 uintptr, arg2 uint32) (_swig_ret error) {
 	return swig_r_1
 }
 
-func Kvevict_sequence_trim(arg1 uintptr, arg2 uint32, arg3 uintptr) (_swig_ret error) {
+func Kvevict_sequence_trim_to(arg1 uintptr, arg2 uint32, arg3 uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_trim_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_trim_to_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1540,12 +1542,26 @@ func Kvevict_sequences_append(arg1 *SequenceTokens, arg2 uint64, arg3 uintptr) (
 	return swig_r_1
 }
 
-func Kvevict_sequences_trim(arg1 *SequenceTokens, arg2 uint64, arg3 uintptr) (_swig_ret error) {
+func Kvevict_sequence_length_init(arg1 *SequenceLength, arg2 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_length_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_61(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequences_trim_to(arg1 *SequenceLength, arg2 uint64, arg3 uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_trim_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_61(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_trim_to_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_62(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1559,7 +1575,7 @@ func Kvevict_sequence_observations_init(arg1 *SequenceObservations, arg2 uint64)
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_observations_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_62(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_observations_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_63(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1574,7 +1590,7 @@ func Kvevict_sequences_observe(arg1 *SequenceObservations, arg2 uint64, arg3 uin
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_observe_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_63(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_observe_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_64(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1588,7 +1604,7 @@ func Kvevict_sequence_eviction_init(arg1 *SequenceEviction, arg2 uint64) (_swig_
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_eviction_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_64(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_eviction_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_65(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1603,7 +1619,7 @@ func Kvevict_sequences_workspace(arg1 *SequenceEviction, arg2 uint64, arg3 *Work
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_workspace_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_65(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_workspace_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_66(_swig_i_1), C.swig_voidp(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1620,7 +1636,7 @@ func Kvevict_sequences_evict(arg1 *SequenceEviction, arg2 uint64, arg3 uintptr, 
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_66(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_67(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_67(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_68(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1634,7 +1650,7 @@ func Kvevict_paged_cache_options_init(arg1 *PagedCacheOptions, arg2 uint64) (_sw
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_paged_cache_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_68(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_paged_cache_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_69(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1819,7 +1835,7 @@ func Kvevict_paged_rows_init(arg1 *PagedRows, arg2 uint64) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_paged_rows_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_69(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_paged_rows_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_70(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1835,7 +1851,7 @@ func Kvevict_paged_sequence_write(arg1 uintptr, arg2 *PagedRows, arg3 uint64, ar
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_write_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_70(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_write_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_71(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1851,7 +1867,7 @@ func Kvevict_paged_sequence_read(arg1 uintptr, arg2 *PagedRows, arg3 uint64, arg
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_read_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_71(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_read_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_72(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1865,7 +1881,7 @@ func Kvevict_paged_eviction_init(arg1 *PagedEviction, arg2 uint64) (_swig_ret er
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_paged_eviction_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_72(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_paged_eviction_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_73(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1882,7 +1898,7 @@ func Kvevict_paged_evict(arg1 *PagedEviction, arg2 uint64, arg3 uintptr, arg4 ui
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_paged_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_73(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_74(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_paged_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_74(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_75(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1896,7 +1912,7 @@ func Kvevict_prefill_options_init(arg1 *PrefillOptions, arg2 uint64) (_swig_ret 
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_prefill_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_75(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_prefill_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_76(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

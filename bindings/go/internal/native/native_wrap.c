@@ -1286,7 +1286,7 @@ intgo _wrap_kvevict_sequence_replayed_kvevict(kvevict_sequence *_swig_go_0, int 
 }
 
 
-intgo _wrap_kvevict_sequence_trim_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_stream _swig_go_2) {
+intgo _wrap_kvevict_sequence_trim_to_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_stream _swig_go_2) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;
   kvevict_stream arg3 = (kvevict_stream) 0 ;
@@ -1297,7 +1297,7 @@ intgo _wrap_kvevict_sequence_trim_kvevict(kvevict_sequence *_swig_go_0, int _swi
   arg2 = (uint32_t)_swig_go_1;
   arg3 = (kvevict_stream)_swig_go_2;
   
-  result = (kvevict_status)kvevict_sequence_trim(arg1,arg2,arg3);
+  result = (kvevict_status)kvevict_sequence_trim_to(arg1,arg2,arg3);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -1696,18 +1696,33 @@ intgo _wrap_kvevict_sequences_append_kvevict(kvevict_sequence_tokens *_swig_go_0
 }
 
 
-intgo _wrap_kvevict_sequences_trim_kvevict(kvevict_sequence_tokens *_swig_go_0, long long _swig_go_1, kvevict_stream _swig_go_2) {
-  kvevict_sequence_tokens *arg1 = (kvevict_sequence_tokens *) 0 ;
+intgo _wrap_kvevict_sequence_length_init_kvevict(kvevict_sequence_length *_swig_go_0, long long _swig_go_1) {
+  kvevict_sequence_length *arg1 = (kvevict_sequence_length *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence_length *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_sequence_length_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequences_trim_to_kvevict(kvevict_sequence_length *_swig_go_0, long long _swig_go_1, kvevict_stream _swig_go_2) {
+  kvevict_sequence_length *arg1 = (kvevict_sequence_length *) 0 ;
   size_t arg2 ;
   kvevict_stream arg3 = (kvevict_stream) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
-  arg1 = (kvevict_sequence_tokens *)_swig_go_0;
+  arg1 = (kvevict_sequence_length *)_swig_go_0;
   arg2 = (size_t)_swig_go_1;
   arg3 = (kvevict_stream)_swig_go_2;
   
-  result = (kvevict_status)kvevict_sequences_trim((struct kvevict_sequence_tokens const *)arg1,arg2,arg3);
+  result = (kvevict_status)kvevict_sequences_trim_to((struct kvevict_sequence_length const *)arg1,arg2,arg3);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }

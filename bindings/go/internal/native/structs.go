@@ -231,7 +231,7 @@ type Geometry struct {
 // PlanOptions is kvevict_plan_options.
 type PlanOptions struct {
 	StructSize      uint32
-	Reserved        uint32
+	DraftTokens     uint32
 	HeadBudgets     uintptr
 	HeadBudgetsLen  uint64
 	LayerBudgets    uintptr
@@ -496,6 +496,13 @@ type SequenceMemory struct {
 type SequenceTokens struct {
 	StructSize uint32
 	NTokens    uint32
+	Sequence   uintptr
+}
+
+// SequenceLength is kvevict_sequence_length.
+type SequenceLength struct {
+	StructSize uint32
+	NewLength  uint32
 	Sequence   uintptr
 }
 

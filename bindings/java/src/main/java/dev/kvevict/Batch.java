@@ -16,7 +16,7 @@ import java.util.function.Function;
 public final class Batch {
   private Batch() {}
 
-  /** How many tokens a sequence appends, or the length that it is trimmed to. Immutable. */
+  /** How many tokens a sequence appends. Immutable. */
   public static final class Tokens {
     private final Sequence sequence;
     private final int nTokens;
@@ -35,6 +35,28 @@ public final class Batch {
      */
     public static Tokens of(Sequence sequence, int nTokens) {
       return new Tokens(sequence, nTokens);
+    }
+  }
+
+  /** The logical length that a sequence returns to. Immutable. */
+  public static final class Length {
+    private final Sequence sequence;
+    private final int newLength;
+
+    private Length(Sequence sequence, int newLength) {
+      this.sequence = Objects.requireNonNull(sequence, "sequence");
+      this.newLength = Memory.count(newLength, "newLength");
+    }
+
+    /**
+     * An item.
+     *
+     * @param sequence which
+     * @param newLength the length to return to
+     * @return the item
+     */
+    public static Length of(Sequence sequence, int newLength) {
+      return new Length(sequence, newLength);
     }
   }
 
@@ -111,18 +133,36 @@ public final class Batch {
    * @param stream a CUstream; ignored on the CPU
    */
   public static void append(List<Tokens> items, long stream) {
-    note(items, stream, Native::kvevict_sequences_append);
+    int size = Abi.SequenceTokens.SIZEOF;
+    try (Entered all = new Entered(items, item -> item.sequence);
+        Struct out = new Struct(items.size() * size)) {
+      for (int i = 0; i < items.size(); ++i) {
+        out.putInt(i * size + Abi.SequenceTokens.STRUCT_SIZE, size)
+            .putInt(i * size + Abi.SequenceTokens.N_TOKENS, items.get(i).nTokens)
+            .putLong(i * size + Abi.SequenceTokens.SEQUENCE, all.pointers[i]);
+      }
+      Native.kvevict_sequences_append(out.address, items.size(), stream);
+    }
   }
 
   /**
-   * {@link Sequence#trim(int, long)} for each item: a batch of speculations, each accepted up to
+   * {@link Sequence#trimTo(int, long)} for each item: a batch of speculations, each accepted up to
    * another token.
    *
    * @param items lengths to return to
    * @param stream a CUstream; ignored on the CPU
    */
-  public static void trim(List<Tokens> items, long stream) {
-    note(items, stream, Native::kvevict_sequences_trim);
+  public static void trimTo(List<Length> items, long stream) {
+    int size = Abi.SequenceLength.SIZEOF;
+    try (Entered all = new Entered(items, item -> item.sequence);
+        Struct out = new Struct(items.size() * size)) {
+      for (int i = 0; i < items.size(); ++i) {
+        out.putInt(i * size + Abi.SequenceLength.STRUCT_SIZE, size)
+            .putInt(i * size + Abi.SequenceLength.NEW_LENGTH, items.get(i).newLength)
+            .putLong(i * size + Abi.SequenceLength.SEQUENCE, all.pointers[i]);
+      }
+      Native.kvevict_sequences_trim_to(out.address, items.size(), stream);
+    }
   }
 
   /**
@@ -295,23 +335,6 @@ public final class Batch {
       return reports;
     } finally {
       Reference.reachabilityFence(items);
-    }
-  }
-
-  private interface Call {
-    void of(long items, long n, long stream);
-  }
-
-  private static void note(List<Tokens> items, long stream, Call call) {
-    int size = Abi.SequenceTokens.SIZEOF;
-    try (Entered all = new Entered(items, item -> item.sequence);
-        Struct out = new Struct(items.size() * size)) {
-      for (int i = 0; i < items.size(); ++i) {
-        out.putInt(i * size + Abi.SequenceTokens.STRUCT_SIZE, size)
-            .putInt(i * size + Abi.SequenceTokens.N_TOKENS, items.get(i).nTokens)
-            .putLong(i * size + Abi.SequenceTokens.SEQUENCE, all.pointers[i]);
-      }
-      call.of(out.address, items.size(), stream);
     }
   }
 

@@ -40,96 +40,29 @@ public final class Context extends Handle {
    *
    * @param geometry of the model
    * @param policy what survives
-   * @param headBudgets tokens that each KV head keeps, everything included: the heads of all layers
-   *     with a full cache, layer by layer, in place of the policy's budget and layer split, for
-   *     scope KV_HEAD; above a head's length it keeps all. Without any: the policy's
    * @return the plan, which keeps what it needs of this context alive
    */
-  public Plan newPlan(Geometry geometry, Policy policy, int... headBudgets) {
-    return newPlan(geometry, policy, false, headBudgets);
+  public Plan newPlan(Geometry geometry, Policy policy) {
+    return newPlan(geometry, policy, PlanOptions.NONE);
   }
 
   /**
-   * As without reportMass.
+   * As the other one, with options.
    *
    * @param geometry of the model
    * @param policy what survives
-   * @param reportMass whether evictions measure what mass they keep, for {@link ListReport}, in a
-   *     workspace with room for keys beside scores
-   * @param headBudgets tokens that each KV head keeps
+   * @param options what else the plan is told
    * @return the plan, which keeps what it needs of this context alive
    */
-  public Plan newPlan(Geometry geometry, Policy policy, boolean reportMass, int... headBudgets) {
-    for (int budget : headBudgets) {
-      Memory.count(budget, "headBudgets");
-    }
-    return newPlan(geometry, policy, planOptions(reportMass, headBudgets),
-        headBudgets.length > 0);
-  }
-
-  /**
-   * As the other one, with budgets of the layers' own.
-   *
-   * @param geometry of the model
-   * @param policy what survives
-   * @param layerBudgets of each layer with a full cache what the budget of a policy means, in place
-   *     of that and of the layer split
-   * @return the plan, which keeps what it needs of this context alive
-   */
-  public Plan newPlan(Geometry geometry, Policy policy, double[] layerBudgets) {
-    return newPlan(geometry, policy, planOptions(layerBudgets), false);
-  }
-
-  /**
-   * As the other one, for evictions with {@link EvictOptions#withDestinations}, for which its
-   * sequences have room.
-   *
-   * @param geometry of the model
-   * @param policy what survives
-   * @return the plan, which keeps what it needs of this context alive
-   */
-  public Plan newPlanWithDestinations(Geometry geometry, Policy policy) {
-    Struct options = planOptions(false).putFlag(Abi.PlanOptions.HAS_DESTINATIONS, true);
-    return newPlan(geometry, policy, options, false);
-  }
-
-  private Plan newPlan(Geometry geometry, Policy policy, Struct planOptions, boolean headsDiffer) {
+  public Plan newPlan(Geometry geometry, Policy policy, PlanOptions options) {
     long context = enter();
-    try (Struct model = geometry.write(); policy.struct; planOptions) {
+    try (Struct model = geometry.write(); policy.struct; Struct told = options.write()) {
       long pointer = Native.kvevict_plan_create(
-          context, model.address, policy.struct.address, planOptions.address);
-      return new Plan(pointer, geometry, policy, headsDiffer, hooks);
+          context, model.address, policy.struct.address, told.address);
+      return new Plan(pointer, geometry, policy, options.headsDiffer(), hooks);
     } finally {
       leave();
     }
-  }
-
-  /** The budgets lie behind the struct. */
-  static Struct planOptions(boolean reportMass, int... headBudgets) {
-    int size = Abi.PlanOptions.SIZEOF;
-    int n = headBudgets.length;
-    Struct options = new Struct(size + 4 * n);
-    options.putInt(Abi.PlanOptions.STRUCT_SIZE, size)
-        .putLong(Abi.PlanOptions.HEAD_BUDGETS, n == 0 ? 0 : options.address + size)
-        .putLong(Abi.PlanOptions.HEAD_BUDGETS_LEN, n)
-        .putFlag(Abi.PlanOptions.REPORT_MASS, reportMass);
-    for (int i = 0; i < n; ++i) {
-      options.putInt(size + 4 * i, headBudgets[i]);
-    }
-    return options;
-  }
-
-  static Struct planOptions(double[] layerBudgets) {
-    int size = Abi.PlanOptions.SIZEOF;
-    int n = layerBudgets.length;
-    Struct options = new Struct(size + 8 * n);
-    options.putInt(Abi.PlanOptions.STRUCT_SIZE, size)
-        .putLong(Abi.PlanOptions.LAYER_BUDGETS, options.address + size)
-        .putLong(Abi.PlanOptions.LAYER_BUDGETS_LEN, n);
-    for (int i = 0; i < n; ++i) {
-      options.putDouble(size + 8 * i, layerBudgets[i]);
-    }
-    return options;
   }
 
   /**

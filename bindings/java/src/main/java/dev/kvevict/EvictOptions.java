@@ -73,7 +73,7 @@ public final class EvictOptions implements Cloneable {
   /**
    * Other caches, to which the rows that stay are copied, as rows of their type; the views keep
    * theirs. They have room for as many as {@link Sequence#keptSlots} says. For a plan that
-   * {@link Context#newPlanWithDestinations} made.
+   * {@link PlanOptions#withDestinations} is for.
    *
    * @param views one per layer; null for layers without a full cache
    * @return these options with the destinations

@@ -70,13 +70,13 @@ public final class PagedSequence extends Handle {
   /**
    * Drops the last tokens of layers that hold more than so many.
    *
-   * @param nSlots what each layer holds at most from now on
+   * @param newLength what each layer holds at most from now on
    */
-  public void truncate(int nSlots) {
-    Memory.count(nSlots, "nSlots");
+  public void truncate(int newLength) {
+    Memory.count(newLength, "newLength");
     long sequence = enterAlone();
     try {
-      Native.kvevict_paged_sequence_truncate(sequence, nSlots);
+      Native.kvevict_paged_sequence_truncate(sequence, newLength);
     } finally {
       leave();
     }

@@ -545,26 +545,27 @@ public final class Sequence extends Handle {
 
   /**
    * Takes back the last tokens, for example rejected speculation. Exact down to the logical length
-   * at the last eviction, and to lengths up to {@link #exactPrefix}; no cache byte changes.
+   * at the last eviction, and to lengths up to {@link #exactPrefix}; no cache byte changes. Of a
+   * policy that scores by the last queries {@link PlanOptions#withDraftTokens} tokens may be taken
+   * back before each eviction; after more some queries have to be observed again.
    *
-   * @param nTokens the logical length to return to
+   * @param newLength the logical length to return to
    */
-  public void trim(int nTokens) {
-    trim(nTokens, 0);
+  public void trimTo(int newLength) {
+    trimTo(newLength, 0);
   }
 
   /**
-   * Takes back the last tokens, for example rejected speculation. Exact down to the logical length
-   * at the last eviction, and to lengths up to {@link #exactPrefix}; no cache byte changes.
+   * As the other one, on a stream.
    *
-   * @param nTokens the logical length to return to
+   * @param newLength the logical length to return to
    * @param stream a CUstream; ignored on the CPU
    */
-  public void trim(int nTokens, long stream) {
-    Memory.count(nTokens, "nTokens");
+  public void trimTo(int newLength, long stream) {
+    Memory.count(newLength, "newLength");
     long sequence = enterAlone();
     try {
-      Native.kvevict_sequence_trim(sequence, nTokens, stream);
+      Native.kvevict_sequence_trim_to(sequence, newLength, stream);
     } finally {
       leave();
     }

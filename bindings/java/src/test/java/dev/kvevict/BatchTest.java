@@ -47,7 +47,7 @@ final class BatchTest {
       EvictOptions options = EvictOptions.NONE.withProtected(7);
       List<EvictReport> singles = new ArrayList<>();
       List<Batch.Tokens> tokens = new ArrayList<>();
-      List<Batch.Tokens> trims = new ArrayList<>();
+      List<Batch.Length> trims = new ArrayList<>();
       List<Batch.Observations> shown = new ArrayList<>();
       List<Batch.Eviction> evictions = new ArrayList<>();
       for (int i = 0; i < LENGTHS.length; ++i) {
@@ -57,14 +57,14 @@ final class BatchTest {
         singles.add(sequence.evict(List.of(one.views.get(i)), options, workspace));
         sequence = all.sequences.get(i);
         tokens.add(Batch.Tokens.of(sequence, LENGTHS[i] + 3));
-        trims.add(Batch.Tokens.of(sequence, LENGTHS[i]));
+        trims.add(Batch.Length.of(sequence, LENGTHS[i]));
         shown.add(Batch.Observations.of(
             sequence, List.of(Caches.queries(all.queries.get(i))), LENGTHS[i], 0));
         evictions.add(
             Batch.Eviction.of(sequence, List.of(all.views.get(i))).withOptions(options));
       }
       Batch.append(tokens, 0);
-      Batch.trim(trims, 0);
+      Batch.trimTo(trims, 0);
       Check.equal(47, all.sequences.get(2).logicalLength());
       Batch.observe(shown, 0);
       ByteBuffer small = Batch.workspace(all.sequences).allocate();
@@ -104,7 +104,7 @@ final class BatchTest {
           () -> Batch.append(List.of(Batch.Tokens.of(b, 1), Batch.Tokens.of(b, 1)), 0),
           "in use");
       Check.equal(12, b.logicalLength());
-      Batch.trim(List.of(), 0);
+      Batch.trimTo(List.of(), 0);
       Batch.observe(List.of(), 0);
       Check.equal(0L, Batch.workspace(List.of()).bestBytes());
       Check.equal(List.of(), Batch.evict(List.of(), null));
@@ -140,10 +140,12 @@ final class BatchTest {
   static void layersHaveBudgetsOfTheirOwn() {
     try (Context context = Context.create();
         Plan plan = Caches.plan(context, 2, N, "knorm:budget=5");
-        Plan own = context.newPlan(plan.geometry(), plan.policy(), new double[] {0.5, 9})) {
+        Plan own = context.newPlan(plan.geometry(), plan.policy(),
+            PlanOptions.NONE.withLayerBudgets(0.5, 9))) {
       Check.equal(new int[] {15, 9}, own.layerBudgets(30));
       Check.fails(KvEvictException.class,
-          () -> context.newPlan(plan.geometry(), plan.policy(), new double[] {1}),
+          () -> context.newPlan(plan.geometry(), plan.policy(),
+              PlanOptions.NONE.withLayerBudgets(1)),
           "layer_budgets_len 1");
     }
   }

@@ -78,6 +78,7 @@ final class Caches {
       Context context, int nLayers, int maxTokens, String policy, int... headBudgets) {
     Geometry geometry = Geometry.builder().layers(nLayers).queryHeads(QH).kvHeads(KVH).headDim(D)
         .maxTokens(maxTokens).build();
-    return context.newPlan(geometry, Policy.parse(policy), headBudgets);
+    return context.newPlan(
+        geometry, Policy.parse(policy), PlanOptions.NONE.withHeadBudgets(headBudgets));
   }
 }

@@ -161,7 +161,7 @@ final class CudaTest {
       evict.run();
 
       sequence.append(3); // a wrong branch
-      sequence.trim(61);
+      sequence.trimTo(61);
       sequence.observe(from(queries, 57), 4, 57);
       evict.run();
     }

@@ -140,7 +140,8 @@ final class LayersTest {
     Layer wide = new Layer(WIDE);
     Layer narrow = new Layer(NARROW);
     try (Context context = Context.create();
-        Plan plan = context.newPlan(MODEL, Policy.parse("knorm:sink=0,budget=16"), 5, 9, 70);
+        Plan plan = context.newPlan(MODEL, Policy.parse("knorm:sink=0,budget=16"),
+            PlanOptions.NONE.withHeadBudgets(5, 9, 70));
         Sequence sequence = plan.newSequence()) {
       sequence.append(N);
       sequence.evict(Arrays.asList(null, wide.view, null, narrow.view, null),
@@ -148,7 +149,8 @@ final class LayersTest {
       Check.equal(List.of(5, 9, N), List.of(sequence.storedLength(1, 0),
           sequence.storedLength(1, 1), sequence.storedLength(3)));
       Check.fails(KvEvictException.class,
-          () -> context.newPlan(MODEL, plan.policy(), 5, 9), "head_budgets_len 2");
+          () -> context.newPlan(MODEL, plan.policy(), PlanOptions.NONE.withHeadBudgets(5, 9)),
+          "head_budgets_len 2");
     }
   }
 }

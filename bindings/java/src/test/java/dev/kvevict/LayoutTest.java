@@ -225,13 +225,14 @@ final class LayoutTest {
       long at = job.longAt(parts + pointers[i]) - job.address;
       Check.equal(101L + i, job.longAt((int) at + Abi.Plane.DATA));
     }
-    Struct plan = Context.planOptions(false, 7, 8, 9);
+    Struct plan = PlanOptions.NONE.withHeadBudgets(7, 8, 9).withLayerBudgets(0.5, 9)
+        .withReportMass().withDestinations().withDraftTokens(5).write();
     int size = Abi.PlanOptions.SIZEOF;
-    holds(plan, Map.of(Abi.PlanOptions.STRUCT_SIZE, size, Abi.PlanOptions.HEAD_BUDGETS_LEN, 3,
-        size, 7, size + 8, 9));
-    Check.equal(plan.address + size, plan.longAt(Abi.PlanOptions.HEAD_BUDGETS));
-    plan = Context.planOptions(new double[] {0.5, 9});
-    holds(plan, Map.of(Abi.PlanOptions.STRUCT_SIZE, size, Abi.PlanOptions.LAYER_BUDGETS_LEN, 2));
+    holds(plan, Map.of(Abi.PlanOptions.STRUCT_SIZE, size, Abi.PlanOptions.DRAFT_TOKENS, 5,
+        Abi.PlanOptions.HEAD_BUDGETS_LEN, 3, Abi.PlanOptions.LAYER_BUDGETS_LEN, 2,
+        Abi.PlanOptions.REPORT_MASS, 1, Abi.PlanOptions.HAS_DESTINATIONS, 1,
+        size + 16, 7, size + 24, 9));
+    Check.equal(plan.address + size + 16, plan.longAt(Abi.PlanOptions.HEAD_BUDGETS));
     Check.equal(plan.address + size, plan.longAt(Abi.PlanOptions.LAYER_BUDGETS));
     Check.equal(9.0, plan.doubleAt(size + 8));
   }
@@ -281,7 +282,7 @@ final class LayoutTest {
     Struct options = new Struct(Abi.EvictOptions.SIZEOF);
     EvictOptions.NONE.write(options, 0, 0);
     same(options, Abi.EvictOptions.SIZEOF, Native::kvevict_evict_options_init);
-    same(Context.planOptions(false), Abi.PlanOptions.SIZEOF, Native::kvevict_plan_options_init);
+    same(PlanOptions.NONE.write(), Abi.PlanOptions.SIZEOF, Native::kvevict_plan_options_init);
     same(PagedCacheOptions.of(0).write(Device.CPU), Abi.PagedCacheOptions.SIZEOF,
         Native::kvevict_paged_cache_options_init);
     Struct keep = new Struct(Abi.KeepLists.SIZEOF);

@@ -229,8 +229,8 @@ final class MemoryTest {
       Check.fails(WRONG, () -> view.validate(-1), "nTokens");
       Check.fails(KvEvictException.class, () -> sequence.storedLength(-1), "4294967295");
       Check.fails(KvEvictException.class, () -> sequence.append(65), "65");
-      Check.fails(KvEvictException.class, () -> sequence.trim(65), "n_tokens 65");
-      sequence.trim(sequence.logicalLength());
+      Check.fails(KvEvictException.class, () -> sequence.trimTo(65), "new_length 65");
+      sequence.trimTo(sequence.logicalLength());
     }
   }
 

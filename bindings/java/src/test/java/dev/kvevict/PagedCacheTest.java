@@ -122,7 +122,7 @@ final class PagedCacheTest {
 
     void trim(int length) {
       try {
-        sequence.trim(length);
+        sequence.trimTo(length);
       } catch (KvEvictException e) {
         return; // before the last eviction
       }

@@ -113,9 +113,9 @@ final class SequenceTest {
           Check.equal(N + 5, copy.logicalLength());
           Check.equal(lists[0], copy.keepPositions(0, 0));
           Check.equal(lists[1], copy.keepPositions(0, 1));
-          copy.trim(N);
-          Check.fails(KvEvictException.class, () -> copy.trim(prefix + 1), "up to");
-          copy.trim(prefix);
+          copy.trimTo(N);
+          Check.fails(KvEvictException.class, () -> copy.trimTo(prefix + 1), "up to");
+          copy.trimTo(prefix);
           Check.equal(prefix, copy.exactPrefix());
         }
         saved[40] ^= 1;
@@ -386,7 +386,8 @@ final class SequenceTest {
     FloatBuffer thereValues = Caches.floats(16 * ROW);
     try (Context context = Context.create();
         Plan without = Caches.plan(context, 1, N, "knorm:budget=16");
-        Plan plan = context.newPlanWithDestinations(without.geometry(), without.policy());
+        Plan plan = context.newPlan(without.geometry(), without.policy(),
+            PlanOptions.NONE.withDestinations());
         Sequence sequence = plan.newSequence(); Sequence other = without.newSequence();
         View view = Caches.view(keys, values); View there = Caches.view(thereKeys, thereValues);
         View small = Caches.view(Caches.floats(ROW), thereValues)) {
@@ -424,7 +425,8 @@ final class SequenceTest {
     FloatBuffer direct = Caches.floats(scores.length).put(0, scores);
     try (Context context = Context.create();
         Plan small = Caches.plan(context, 1, N, "custom:budget=6,sink=1");
-        Plan plan = context.newPlan(small.geometry(), small.policy(), true);
+        Plan plan = context.newPlan(small.geometry(), small.policy(),
+            PlanOptions.NONE.withReportMass());
         Sequence sequence = plan.newSequence();
         View view = Caches.view(Caches.random(N * ROW, 1), Caches.random(N * ROW, 2))) {
       ByteBuffer workspace = plan.workspace(Operation.EVICT).allocate();
@@ -526,7 +528,7 @@ final class SequenceTest {
       }
       sequence.append(6);
       holds(sequence, k, 10, 15, 18, 36);
-      sequence.trim(34);
+      sequence.trimTo(34);
       holds(sequence, k, 8, 13, 16, 34);
       for (int layer = 0; layer < 2; ++layer) {
         sequence.observe(layer, queries.from(30 * rowBytes), 4, 30);
@@ -544,9 +546,11 @@ final class SequenceTest {
       Check.fails(KvEvictException.class, () -> plan.selection(0, 34), "budgets of their own");
       Check.fails(KvEvictException.class, () -> sequence.storedLength(0, 2), "kv_head 2");
       Check.fails(KvEvictException.class,
-          () -> context.newPlan(plan.geometry(), plan.policy(), 1, 2, 3), "head_budgets_len 3");
+          () -> context.newPlan(plan.geometry(), plan.policy(),
+              PlanOptions.NONE.withHeadBudgets(1, 2, 3)),
+          "head_budgets_len 3");
       Check.fails(IllegalArgumentException.class,
-          () -> context.newPlan(plan.geometry(), plan.policy(), 24, 24, 24, -1), "headBudgets");
+          () -> PlanOptions.NONE.withHeadBudgets(24, 24, 24, -1), "headBudgets");
     }
   }
 
