@@ -11,10 +11,7 @@ import (
 func Example() {
 	const layers, qHeads, kvHeads, dim, prompt = 2, 8, 2, 64, 1024
 	rows := func(data []float32, heads int) kvevict.Plane { // [token, head, dim]
-		return kvevict.Plane{
-			Data: kvevict.Slice(data), DType: kvevict.DTypeF32, HeadDim: dim,
-			TokenStride: int64(heads) * dim * 4, HeadStride: dim * 4,
-		}
+		return kvevict.TokenMajor(kvevict.Slice(data), kvevict.DTypeF32, heads, dim)
 	}
 	context, err := kvevict.NewContext(nil)
 	check(err)

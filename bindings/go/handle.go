@@ -8,7 +8,7 @@ import (
 
 // handle is an object of the native library. It is destroyed by Close, or when it has become
 // unreachable, but never under a call: then the last call does it. Every call ends with leave(),
-// which keeps the handle reachable until then.
+// which keeps the handle reachable until then. The zero value is closed.
 type handle struct {
 	pointer uintptr
 	destroy func(uintptr)
@@ -37,6 +37,9 @@ func (h *handle) end() {
 
 // enter returns the pointer, which stays valid until leave().
 func (h *handle) enter() (uintptr, error) {
+	if h.pointer == 0 {
+		return 0, ErrClosed
+	}
 	for {
 		n := h.calls.Load()
 		if n < 0 {
@@ -50,6 +53,9 @@ func (h *handle) enter() (uintptr, error) {
 
 // enterAlone is enter for objects that serve one goroutine at a time.
 func (h *handle) enterAlone() (uintptr, error) {
+	if h.pointer == 0 {
+		return 0, ErrClosed
+	}
 	outer := h.outer.Load()
 	if h.calls.CompareAndSwap(outer, outer+1) {
 		return h.pointer, nil
@@ -79,10 +85,13 @@ func (h *handle) leave() {
 	}
 }
 
-func (h *handle) isClosed() bool { return h.calls.Load() < 0 }
+func (h *handle) isClosed() bool { return h.pointer == 0 || h.calls.Load() < 0 }
 
 // Close releases the native object; a second call does nothing. It never fails.
 func (h *handle) Close() error {
+	if h.pointer == 0 {
+		return nil
+	}
 	for {
 		n := h.calls.Load()
 		if n < 0 {

@@ -3,6 +3,7 @@ package kvevict
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime"
 	"strings"
 	"sync"
@@ -211,4 +212,42 @@ func TestMissingDeviceSaysWhy(t *testing.T) {
 		t.Error(err)
 	}
 	fails(t, CheckDevice(99), StatusInvalidArgument, "99")
+}
+
+// Zero values are handles that nobody has opened: calls say so.
+func TestZeroHandlesAreClosed(t *testing.T) {
+	for _, zero := range []closer{
+		&Context{}, &Plan{}, &Sequence{}, &PagedCache{}, &PagedSequence{}, &View{},
+	} {
+		value := reflect.ValueOf(zero)
+		for i := 0; i < value.NumMethod(); i++ {
+			method, name := value.Method(i), fmt.Sprintf("%T.%s", zero, value.Type().Method(i).Name)
+			var arguments []reflect.Value
+			for j := 0; j < method.Type().NumIn(); j++ {
+				arguments = append(arguments, reflect.Zero(method.Type().In(j)))
+			}
+			err, panicked := callForError(method, arguments)
+			if panicked != nil {
+				t.Errorf("%s panics: %v", name, panicked)
+			} else if failed, ok := err.(error); ok && !errors.Is(failed, ErrClosed) {
+				t.Errorf("%s: %v", name, failed)
+			} else if !ok && method.Type().NumOut() > 0 && !strings.HasSuffix(name, ".Close") &&
+				method.Type().Out(method.Type().NumOut()-1).String() == "error" {
+				t.Errorf("%s does not fail", name)
+			}
+		}
+	}
+}
+
+// callForError is the last result of a call, or what it panicked.
+func callForError(method reflect.Value, arguments []reflect.Value) (last, panicked any) {
+	defer func() { panicked = recover() }()
+	call := method.Call
+	if method.Type().IsVariadic() {
+		call = method.CallSlice
+	}
+	if results := call(arguments); len(results) > 0 {
+		last = results[len(results)-1].Interface()
+	}
+	return last, nil
 }

@@ -32,6 +32,41 @@ func TestEndsOfPlanes(t *testing.T) {
 	same(t, uint64(unlimited), paged.steps(2, 2, 128))
 }
 
+// Element e of head h of token t lies where the layout's name says.
+func TestLayouts(t *testing.T) {
+	const tokens, heads, dim, size, row = 6, 2, 4, 3, 2 * 4
+	data := Slice(make([]uint16, tokens*heads*dim))
+	with := func(change func(*Plane)) Plane {
+		p := Plane{Data: data, DType: DTypeBF16, HeadDim: dim}
+		change(&p)
+		return p
+	}
+	same(t, with(func(p *Plane) { p.TokenStride, p.HeadStride = row*heads, row }),
+		TokenMajor(data, DTypeBF16, heads, dim))
+	same(t, with(func(p *Plane) { p.TokenStride, p.HeadStride = row, row*tokens }),
+		HeadMajor(data, DTypeBF16, tokens, dim))
+	same(t, with(func(p *Plane) { p.TokenStride, p.HeadStride, p.ElementStride = 2, row*tokens, 2*tokens }),
+		Transposed(data, DTypeBF16, tokens, dim))
+	same(t, with(func(p *Plane) { p.TokenStride, p.HeadStride, p.BlockStride = row*heads, row, row*heads*size }),
+		PagedTokenMajor(data, DTypeBF16, size, heads, dim))
+	same(t, with(func(p *Plane) { p.TokenStride, p.HeadStride, p.BlockStride = row, row*size, row*heads*size }),
+		PagedHeadMajor(data, DTypeBF16, size, heads, dim))
+	same(t, with(func(p *Plane) {
+		p.TokenStride, p.HeadStride, p.BlockStride = 4, row*size, row*heads*size
+		p.GroupElems, p.GroupStride = 2, 4*size
+	}), Vectorised(data, DTypeBF16, size, heads, dim, 2))
+	table := Slice(make([]uint64, 2))
+	same(t, with(func(p *Plane) {
+		p.Data, p.AddressTable, p.InBlock = Memory{}, table, 10
+		p.TokenStride, p.HeadStride = row*heads, row
+	}), InBlocks(table, DTypeBF16, heads, dim, 10))
+	same(t, Plane{Data: data, DType: DTypeQ8_0, HeadDim: 64, TokenStride: 2 * 68, HeadStride: 68},
+		TokenMajor(data, DTypeQ8_0, 2, 64))
+	same(t, int64(unlimited), PagedTokenMajor(data, DTypeF32, 1<<31, 1<<31, 1<<31).BlockStride)
+	_, err := NewView(Layout{KVHeads: 1, K: TokenMajor(data, DTypeBF16, 1, -1)})
+	fails(t, err, StatusInvalidArgument, "HeadDim -1")
+}
+
 func TestTypesThatDoNotHoldTheDType(t *testing.T) {
 	for _, wrong := range []Plane{
 		{Data: Slice([]float32{1}), DType: DTypeF16, HeadDim: 2},
@@ -39,7 +74,7 @@ func TestTypesThatDoNotHoldTheDType(t *testing.T) {
 		{Data: Slice([]int32{1}), DType: DTypeF32, HeadDim: 2},
 	} {
 		_, err := NewView(Layout{KVHeads: 1, K: wrong})
-		fails(t, err, StatusInvalidArgument, "K.DType", "does not hold")
+		fails(t, err, StatusInvalidArgument, "K.DType is "+dtypeInfo(wrong.DType).Name+", which", "does not hold")
 	}
 	for _, right := range []Plane{
 		{Data: Slice([]byte{1, 2, 3, 4}), DType: DTypeF32, HeadDim: 1},

@@ -125,7 +125,7 @@ func (p *Plane) checkKind(name string) error {
 		fits = fits || kind == reflect.Float32 && p.DType == DTypeF32
 	}
 	if !fits {
-		return invalid("%s.DType is %d, which a slice of %v does not hold", name, p.DType, kind)
+		return invalid("%s.DType is %s, which a slice of %v does not hold", name, dtypeInfo(p.DType).Name, kind)
 	}
 	return nil
 }

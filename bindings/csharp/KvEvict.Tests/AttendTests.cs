@@ -118,5 +118,5 @@ public sealed class AttendTests : IDisposable
     }
 
     private static void Fails(string message, Action call) =>
-        Assert.Contains(message, Assert.Throws<KvEvictException>(call).Message);
+        Assert.Contains(message, Assert.Throws<ArgumentException>(call).Message);
 }

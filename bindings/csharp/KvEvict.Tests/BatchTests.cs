@@ -97,7 +97,7 @@ public class BatchTests
                         Refused(() => new KvPlan(context, SmallModel.Geometry, policy, layerBudgets: [1.0])));
     }
 
-    private static string Refused(Action call) => Assert.Throws<KvEvictException>(call).Message;
+    private static string Refused(Action call) => Assert.Throws<ArgumentException>(call).Message;
 
     private sealed class Models(string policy, KvContext context) : IDisposable
     {

@@ -121,7 +121,7 @@ public class DoorTests
         Assert.Equal([3, 2], context.BudgetForMass(
             layers, new KvMassOptions(0.75) { SinkCount = 1, RecentCount = 1 }));
         Assert.Empty(context.BudgetForMass([], new KvMassOptions(0.5) { Scope = KvScope.Model }));
-        Assert.Throws<KvEvictException>(() => context.BudgetForMass(layers, default));
+        Assert.Throws<ArgumentException>(() => context.BudgetForMass(layers, default));
         Assert.Throws<ArgumentException>(
             () => context.BudgetForMass([new(new float[4], 3)], new KvMassOptions(0.5)));
     }
@@ -153,7 +153,7 @@ public class DoorTests
         Assert.Contains("Counts has 1 elements, 2 are needed", Assert.Throws<ArgumentException>(
             () => context.Select(new KvSelectOptions { TokenCount = 10 }, lists, workspace)).Message);
 
-        void Fails(string text) => Assert.Contains(text, Assert.Throws<KvEvictException>(
+        void Fails(string text) => Assert.Contains(text, Assert.Throws<ArgumentException>(
             () => context.Select(new KvSelectOptions { TokenCount = 10, SinkCount = 1 }, lists, workspace)).Message);
     }
 
@@ -180,7 +180,7 @@ public class DoorTests
         Assert.True(model.Context.CompactWorkspaceSize(merging).Least > 0);
         merging[0] = merging[0] with { MergeThreshold = 2 };
         Assert.Contains("merge_threshold 2",
-                        Assert.Throws<KvEvictException>(() => model.Context.Compact(merging)).Message);
+                        Assert.Throws<ArgumentException>(() => model.Context.Compact(merging)).Message);
 
         // Both layers back to front; the second one's lists have 3 and 2.
         using var backwards = new KvPinnedMemory<int>(new[] { 2, 1, 0, 1, 0, 9 });
@@ -193,10 +193,10 @@ public class DoorTests
         Assert.Equal([40, 2], Enumerable.Range(0, 2).Select(i => model.TokenInSlot(1, 1, i)));
 
         moves = [moves[0] with { Keep = shared with { Count = 1 } }, moves[0] with { Keep = shared with { Count = 1 } }];
-        Assert.Contains("moves[1]", Assert.Throws<KvEvictException>(() => model.Context.Compact(moves)).Message);
+        Assert.Contains("moves[1]", Assert.Throws<ArgumentException>(() => model.Context.Compact(moves)).Message);
         moves = [.. Enumerable.Repeat(moves[0], 129)];
         Assert.Contains("moves_len 129 > 128",
-                        Assert.Throws<KvEvictException>(() => model.Context.Compact(moves)).Message);
+                        Assert.Throws<ArgumentException>(() => model.Context.Compact(moves)).Message);
         model.Context.Compact([]);
     }
 
@@ -220,7 +220,7 @@ public class DoorTests
         Fails("destination is the view itself", copy with { Destination = copy.View });
 
         void Fails(string text, KvMove move) => Assert.Contains(
-            text, Assert.Throws<KvEvictException>(() => model.Context.Compact([move])).Message);
+            text, Assert.Throws<ArgumentException>(() => model.Context.Compact([move])).Message);
     }
 
     [Fact]
@@ -289,7 +289,7 @@ public class DoorTests
         jobs[1] = jobs[1] with { Inputs = model.QueriesFrom(61) };
         Assert.Contains("Queries[1]",
                         Assert.Throws<ArgumentException>(() => model.Plan.Score(jobs, workspace)).Message);
-        Assert.Contains("jobs_len 129 > 128", Assert.Throws<KvEvictException>(
+        Assert.Contains("jobs_len 129 > 128", Assert.Throws<ArgumentException>(
             () => model.Plan.Score([.. Enumerable.Repeat(jobs[0], 129)], workspace)).Message);
         model.Plan.Score([], workspace);
     }
@@ -304,7 +304,7 @@ public class DoorTests
         float[] scores = new float[own.Length], expected = new float[own.Length];
         for (int i = -1; i <= 1; ++i) expected[10 + i] = expected[Tokens + 20 + i] = 1;
         var job = new KvScoreJob(0, model.Views[0], Tokens);
-        Assert.Throws<KvEvictException>(() => model.Plan.Score(job, scores, workspace));
+        Assert.Throws<ArgumentException>(() => model.Plan.Score(job, scores, workspace));
         model.Plan.Score(job with { Inputs = new() { Scores = KvPlane.HeadMajor(own, Tokens, 1) } }, scores, workspace);
         Assert.Equal(expected, scores);
     }
@@ -327,8 +327,8 @@ public class DoorTests
         // The first of five tokens was seen by five queries, the last by one.
         Assert.Equal([1, 1, 1, 1, 1, 2, 2, 1, 0, 7], Score("h2o:rows=mean", reduced));
         Assert.Equal([10, 8, 3, 2, 7, 10, 8, 3, 2, 7], Score("h2o:group=max", all));
-        Assert.Contains("attention_sums is NULL", Assert.Throws<KvEvictException>(() => Score("h2o", default)).Message);
-        Assert.Contains("n_sum_heads 3", Assert.Throws<KvEvictException>(
+        Assert.Contains("attention_sums is NULL", Assert.Throws<ArgumentException>(() => Score("h2o", default)).Message);
+        Assert.Contains("n_sum_heads 3", Assert.Throws<ArgumentException>(
             () => Score("h2o", all with { SumHeads = 3 })).Message);
         Assert.Throws<ArgumentOutOfRangeException>(() => Score("h2o", all with { SumHeads = -1 }));
 
@@ -350,7 +350,7 @@ public class DoorTests
         model.Sequence.Append(5);
         Assert.Throws<ArgumentException>(() => Observe([0, 0, 0, 0, 0, 0, 0, 0], 1, 4));
         Observe([0, 1, 0, 0, 0, 0, 0, 0, 8, 0], 1, 4);
-        Assert.Contains("do not follow", Assert.Throws<KvEvictException>(
+        Assert.Contains("do not follow", Assert.Throws<ArgumentException>(
             () => Observe([0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 1, 4)).Message);
         model.Evict();
         Assert.Equal([0, 2, 4], model.Sequence.KeepPositions(1, 0));
@@ -414,9 +414,9 @@ public class DoorTests
         var sinks = new float[layer.QueryHeads];
         KvGeometry Of(KvLayerGeometry each, float[] logits) => new(1, each, Tokens) { SinkLogits = logits };
         using (new KvPlan(context, Of(layer, sinks), policy)) { }
-        Assert.Contains("sink_logits_len", Assert.Throws<KvEvictException>(
+        Assert.Contains("sink_logits_len", Assert.Throws<ArgumentException>(
             () => new KvPlan(context, Of(layer, sinks[1..]), policy)).Message);
-        Assert.Contains("logit_softcap -1", Assert.Throws<KvEvictException>(
+        Assert.Contains("logit_softcap -1", Assert.Throws<ArgumentException>(
             () => new KvPlan(context, Of(layer with { LogitSoftcap = -1 }, []), policy)).Message);
     }
 
@@ -428,7 +428,7 @@ public class DoorTests
         using var context = new KvContext();
         KvPolicy policy = KvPolicy.Parse("triattention:sink=0,budget=24");
         KvLayerGeometry layer = model.Plan.Geometry.Layers[0];
-        Assert.Contains("rope_inv_freq is NULL", Assert.Throws<KvEvictException>(
+        Assert.Contains("rope_inv_freq is NULL", Assert.Throws<ArgumentException>(
             () => new KvPlan(context, new KvGeometry(1, layer, Tokens), policy)).Message);
         float[] frequencies = [.. Enumerable.Range(0, Pairs).Select(f => MathF.Pow(100, -(float)f / Pairs))];
         var geometry = new KvGeometry(1, layer, Tokens)
@@ -450,7 +450,7 @@ public class DoorTests
         Assert.Equal(now, later);
         plan.Score(job with { SeenCount = Tokens + 100 }, later, workspace);
         Assert.NotEqual(now, later);
-        Assert.Contains("n_seen 1", Assert.Throws<KvEvictException>(
+        Assert.Contains("n_seen 1", Assert.Throws<ArgumentException>(
             () => plan.Score(job with { SeenCount = 1 }, later, workspace)).Message);
     }
 
@@ -472,10 +472,10 @@ public class DoorTests
         Assert.Equal([5, 30], new[] { model.TokenInSlot(0, 0, 0), model.TokenInSlot(0, 0, 1) });
         Assert.Equal([5, 19], new[] { model.TokenInSlot(0, 1, 0), model.TokenInSlot(0, 1, 1) });
         slots.Span[3] = 20; // the second head has no such slot
-        Assert.Contains("keep[1][1] 20", Assert.Throws<KvEvictException>(() => model.Context.Compact([move])).Message);
-        Assert.Throws<KvEvictException>(() => model.Context.Reorder([move], workspace));
+        Assert.Contains("keep[1][1] 20", Assert.Throws<ArgumentException>(() => model.Context.Compact([move])).Message);
+        Assert.Throws<ArgumentException>(() => model.Context.Reorder([move], workspace));
         counts.Span[0] = Tokens + 1;
-        Assert.Throws<KvEvictException>(() => model.Context.Compact([move]));
+        Assert.Throws<ArgumentException>(() => model.Context.Compact([move]));
         move = move with { TokenCounts = counts.ToRegion().Slice(4) };
         Assert.Contains("TokenCounts has 1 elements, 2 are needed",
                         Assert.Throws<ArgumentException>(() => model.Context.Compact([move])).Message);
@@ -491,7 +491,7 @@ public class DoorTests
         model.Plan.Score(new KvScoreJob(1, model.Views[1], Tokens), second, workspace);
         Assert.NotEqual(first, second);
         using var streaming = new SmallModel("streaming-llm:budget=24,sink=4");
-        Assert.Contains("nothing to score", Assert.Throws<KvEvictException>(() => streaming.Plan.Score(
+        Assert.Contains("nothing to score", Assert.Throws<ArgumentException>(() => streaming.Plan.Score(
             new KvScoreJob(0, model.Views[0], Tokens), first, workspace)).Message);
     }
 
@@ -506,25 +506,25 @@ public class DoorTests
         Refuses<ArgumentNullException>("View", job with { View = null! }, scores);
         Refuses<ArgumentOutOfRangeException>("tokenCount", job with { TokenCount = -1 }, scores);
         Refuses<ArgumentOutOfRangeException>("Layer", job with { Layer = -1 }, scores);
-        Refuses<KvEvictException>("layer 2", job with { Layer = 2 }, scores);
+        Refuses<ArgumentException>("layer 2", job with { Layer = 2 }, scores);
         using var counts = new KvPinnedMemory<int>(new[] { Tokens });
         Refuses<ArgumentException>("TokenCounts has 1 elements", job with { TokenCounts = counts }, scores);
         // Four query rows are asked for; the last one lies behind the memory.
         KvSignalInputs behind = model.QueriesFrom(SmallModel.MaxTokens - 3);
         Refuses<ArgumentException>("Queries", job with { Inputs = behind }, scores);
         Refuses<ArgumentException>("RowLse", job with { Inputs = job.Inputs with { RowLse = behind.Queries } }, scores);
-        Refuses<KvEvictException>("queries", job with { Inputs = default }, scores);
+        Refuses<ArgumentException>("queries", job with { Inputs = default }, scores);
         Assert.Throws<ArgumentException>(
             () => model.Plan.Score([job with { Scores = new KvRegion(64, 95 * 4) }], workspace));
-        Assert.Throws<KvEvictException>(() => model.Plan.Score([job], workspace)); // no scores at all
-        Assert.Throws<KvEvictException>(() => model.Plan.Score(job, scores, new KvRegion(64, 1)));
+        Assert.Throws<ArgumentException>(() => model.Plan.Score([job], workspace)); // no scores at all
+        Assert.Throws<ArgumentException>(() => model.Plan.Score(job, scores, new KvRegion(64, 1)));
         Assert.Throws<ArgumentNullException>(() => model.Context.Compact(null!, Tokens, [0]));
-        Assert.Throws<KvEvictException>(() => model.Plan.Selection(2, Tokens, out _));
+        Assert.Throws<ArgumentException>(() => model.Plan.Selection(2, Tokens, out _));
         Assert.Throws<ArgumentException>(() => model.Context.Select(
             new KvSelectOptions { TokenCount = Tokens }, scores, new int[3], model.Workspace, 2));
-        Assert.Throws<KvEvictException>(() => model.Context.Select(
+        Assert.Throws<ArgumentException>(() => model.Context.Select(
             new KvSelectOptions { TokenCount = Tokens }, scores, new int[2], default, 2));
-        Assert.Throws<KvEvictException>(() => model.Context.Compact(model.Views[0], Tokens, [5, 5]));
+        Assert.Throws<ArgumentException>(() => model.Context.Compact(model.Views[0], Tokens, [5, 5]));
         Assert.Throws<ArgumentOutOfRangeException>(() => model.Context.Compact(model.Views[0], Tokens, [5], -1));
 
         void Refuses<T>(string text, KvScoreJob job, Span<float> scores) where T : Exception
@@ -560,8 +560,8 @@ public class DoorTests
                      model.Plan.WorkspaceSize(KvOperation.Observe).Least);
         Assert.InRange(model.Context.SelectWorkspaceSize(Tokens).Least, 1,
                        model.Context.SelectWorkspaceSize(Tokens, 2).Best);
-        Assert.Throws<KvEvictException>(() => model.Plan.WorkspaceSize((KvOperation)9));
-        Assert.Throws<KvEvictException>(() => model.Plan.WorkspaceSize(KvOperation.Evict, SmallModel.MaxTokens + 1));
+        Assert.Throws<ArgumentException>(() => model.Plan.WorkspaceSize((KvOperation)9));
+        Assert.Throws<ArgumentException>(() => model.Plan.WorkspaceSize(KvOperation.Evict, SmallModel.MaxTokens + 1));
         Assert.Throws<ArgumentOutOfRangeException>(() => model.Plan.WorkspaceSize(KvOperation.Evict, -1));
         Assert.Throws<ArgumentOutOfRangeException>(() => model.Context.SelectWorkspaceSize(-1));
         Assert.Throws<ArgumentOutOfRangeException>(() => new KvWorkspace(-1));
@@ -570,7 +570,7 @@ public class DoorTests
         Assert.True(can is { CanMove: true, CanScore: true, CanRotate: false, NeedsScore: true });
         Assert.Equal(KvReason.NoRope, can.RotateReason);
         Assert.NotEqual("", KvEvictLibrary.ReasonText(can.RotateReason));
-        Assert.Throws<KvEvictException>(() => model.Plan.Capabilities(2));
+        Assert.Throws<ArgumentException>(() => model.Plan.Capabilities(2));
         Assert.Throws<ArgumentOutOfRangeException>(() => model.Plan.LayerBudgets(-5));
     }
 
@@ -604,7 +604,7 @@ public class DoorTests
             });
             Assert.Contains($"SIMD target {name},", said);
         }
-        var e = Assert.Throws<KvEvictException>(() => new KvContext(new KvContextOptions { SimdTarget = "MMX" }));
+        var e = Assert.Throws<ArgumentException>(() => new KvContext(new KvContextOptions { SimdTarget = "MMX" }));
         Assert.Contains("simd_target \"MMX\"", e.Message);
     }
 }

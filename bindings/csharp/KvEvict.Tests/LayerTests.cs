@@ -41,9 +41,9 @@ public sealed class LayerTests : IDisposable
         Assert.Equal([0, 24, 0, 24], plan.LayerBudgets(Tokens));
         Assert.Equal(KvReason.NoFullCache, plan.Capabilities(0).MoveReason);
         Assert.Equal(KvReason.None, plan.Capabilities(3).MoveReason);
-        Assert.Throws<KvEvictException>(() => plan.Layer(4));
+        Assert.Throws<ArgumentException>(() => plan.Layer(4));
         Assert.Throws<ArgumentOutOfRangeException>(() => plan.Layer(-1));
-        Assert.Throws<KvEvictException>(() => plan.Selection(2, Tokens, out _));
+        Assert.Throws<ArgumentException>(() => plan.Selection(2, Tokens, out _));
 
         using KvPlan streaming = Plan("streaming-llm:budget=16,sink=4"); // one list for all heads
         Assert.Equal((2, 1), (streaming.ListCount, streaming.Layer(3).FirstList));
@@ -143,7 +143,7 @@ public sealed class LayerTests : IDisposable
         Assert.Equal(expected, scores);
         Assert.Contains("Scores has 119 elements, 120 are needed", Assert.Throws<ArgumentException>(
             () => plan.Score(job with { Inputs = layers[3].Rows }, scores.AsSpan(1), workspace)).Message);
-        Assert.Contains("layer 2", Assert.Throws<KvEvictException>(
+        Assert.Contains("layer 2", Assert.Throws<ArgumentException>(
             () => plan.Score(job with { Layer = 2, Inputs = layers[3].Rows }, scores, workspace)).Message);
     }
 
@@ -164,7 +164,7 @@ public sealed class LayerTests : IDisposable
             Assert.Equal([12, 20, 40], Enumerable.Range(0, 3).Select(h => sequence.StoredLength(3, h)));
             Assert.Equal([new(1, round == 0 ? 40 : 4, 4), new(1, round == 0 ? 40 : 9, 9)], sequence.ListReports()[..2]);
         }
-        Assert.Throws<KvEvictException>(() => new KvPlan(_context, s_mixed, policy, [4, 9, 12, 20]));
+        Assert.Throws<ArgumentException>(() => new KvPlan(_context, s_mixed, policy, [4, 9, 12, 20]));
     }
 
     [Fact]
@@ -173,13 +173,13 @@ public sealed class LayerTests : IDisposable
         KvPolicy policy = KvPolicy.Parse("none");
         Assert.Throws<ArgumentNullException>(() => new KvGeometry([s_small, null!], MaxTokens));
         Assert.Throws<ArgumentNullException>(() => new KvGeometry(2, null!, MaxTokens));
-        Assert.Throws<KvEvictException>(() => new KvPlan(_context, new KvGeometry([], MaxTokens), policy));
-        Assert.Throws<KvEvictException>(() => new KvPlan(_context, new KvGeometry(0, s_small, MaxTokens), policy));
+        Assert.Throws<ArgumentException>(() => new KvPlan(_context, new KvGeometry([], MaxTokens), policy));
+        Assert.Throws<ArgumentException>(() => new KvPlan(_context, new KvGeometry(0, s_small, MaxTokens), policy));
         Assert.Throws<ArgumentOutOfRangeException>(
             () => new KvPlan(_context, new KvGeometry(-1, s_small, MaxTokens), policy));
         Assert.Throws<ArgumentOutOfRangeException>(
             () => new KvPlan(_context, new KvGeometry(1, s_small with { KvHeads = -1 }, MaxTokens), policy));
-        Assert.Contains("layers[1]", Assert.Throws<KvEvictException>(() => new KvPlan(
+        Assert.Contains("layers[1]", Assert.Throws<ArgumentException>(() => new KvPlan(
             _context, new KvGeometry([s_small, s_small with { QueryHeads = 3 }], MaxTokens), policy)).Message);
         Assert.Equal((4, MaxTokens, 4), (s_mixed.LayerCount, s_mixed.MaxTokens, s_mixed.Layers.Count));
         Assert.Equal((2, 1), (SmallModel.Geometry.LayerCount, SmallModel.Geometry.Layers.Count));

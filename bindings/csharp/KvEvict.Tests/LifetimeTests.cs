@@ -107,7 +107,7 @@ public class LifetimeTests
         using (var context = new KvContext(new KvContextOptions { Memory = memory }))
         {
             long before = memory.Blocks;
-            Assert.Throws<KvEvictException>(
+            Assert.Throws<ArgumentException>(
                 () => new KvPlan(context, new KvGeometry(2, SmallModel.Layer with { QueryHeads = 3 }, 64),
                                  new KvPolicy(KvPolicyKind.None)));
             Assert.Equal(before, memory.Blocks);

@@ -127,7 +127,7 @@ public class PrefillTests
     {
         using var reader = new Reader(paged: false);
         reader.At = _ => reader.Model.Sequence.StoredLength(7);
-        Assert.Contains("layer 7", Assert.Throws<KvEvictException>(() => reader.Read(reader.Prompt(30))).Message);
+        Assert.Contains("layer 7", Assert.Throws<ArgumentException>(() => reader.Read(reader.Prompt(30))).Message);
     }
 
     [Fact]
@@ -136,6 +136,17 @@ public class PrefillTests
         using var reader = new Reader(paged: true);
         reader.At = _ => reader.Model.Sequence.Dispose();
         Assert.Throws<ObjectDisposedException>(() => reader.Read(reader.Prompt(8)));
+    }
+
+    [Fact]
+    public void Views_may_be_part_of_an_array()
+    {
+        using var reader = new Reader(paged: false);
+        KvView[] longer = [.. reader.Model.Views, null!];
+        ReadOnlySpan<KvView> views = longer.AsSpan(0, SmallModel.Layers);
+        reader.At = _ => GC.Collect(); // the array moves no more than what native code holds
+        reader.Model.Sequence.Prefill(reader.Prompt(30), views, reader.Model.Workspace);
+        Assert.Equal(30, reader.Model.Sequence.LogicalLength);
     }
 
     [Fact]
@@ -170,7 +181,7 @@ public class PrefillTests
         Assert.Throws<ArgumentNullException>(() => new KvPrefill(1, 1, null!));
         Assert.Throws<ArgumentOutOfRangeException>(() => reader.Read(new KvPrefill(-1, 1, reader.Forward)));
         void Says(string part, Func<KvPrefillReport> call) =>
-            Assert.Contains(part, Assert.Throws<KvEvictException>(() => call()).Message);
+            Assert.Contains(part, Assert.Throws<ArgumentException>(() => call()).Message);
         Says("chunk 0 < 1", () => reader.Read(new KvPrefill(20, 0, reader.Forward)));
         Says("65", () => reader.Read(reader.Prompt(65)));
         Says("both NULL", () => reader.Model.Sequence.Prefill(reader.Prompt(1), [], reader.Model.Workspace));

@@ -93,7 +93,7 @@ public class RunnerTests
         var call = new NativeCall();
         NativeCall.Fail(new TimeoutException("first"));
         NativeCall.Fail(new TimeoutException("second"));
-        Assert.Throws<KvEvictException>(() => KvPolicy.Parse("typo")); // a call within the call
+        Assert.Throws<ArgumentException>(() => KvPolicy.Parse("typo")); // a call within the call
         var e = Assert.Throws<KvEvictException>(() => call.End(KvStatus.Unavailable));
         Assert.Equal("first", Assert.IsType<TimeoutException>(e.InnerException).Message);
         new NativeCall().End(KvStatus.Ok); // and it does not come again

@@ -52,8 +52,8 @@ public class ViewTests
         table.Span[1] = 5; // a block behind the pool
         Assert.Throws<ArgumentException>(() => view.Validate(Tokens));
         table.Span[1] = -1;
-        Assert.Throws<KvEvictException>(() => view.Validate(Tokens));
-        Assert.Throws<KvEvictException>(() => view.Validate(3 * BlockSize + 1));
+        Assert.Throws<ArgumentException>(() => view.Validate(Tokens));
+        Assert.Throws<ArgumentException>(() => view.Validate(3 * BlockSize + 1));
 
         int Place(int token, int head) => (int)(table.Span[token / BlockSize] * plane.BlockStride
             + token % BlockSize * plane.TokenStride + head * plane.HeadStride) / sizeof(float);
@@ -104,12 +104,12 @@ public class ViewTests
         Assert.Equal([-2f, -5f, -8f], Enumerable.Range(0, 3).Select(t => Value(t)));
 
         view.SharedBlockCount = 1;
-        var e = Assert.Throws<KvEvictException>(() => context.Compact(view, Tokens, [1]));
+        var e = Assert.Throws<ArgumentException>(() => context.Compact(view, Tokens, [1]));
         Assert.Contains("n_shared_blocks 1", e.Message);
         view.SharedBlockCount = 0;
         addresses.Span[ids[2]] = 0;
         view.Validate(2 * BlockSize);
-        e = Assert.Throws<KvEvictException>(() => view.Validate(Tokens));
+        e = Assert.Throws<ArgumentException>(() => view.Validate(Tokens));
         Assert.Contains($"k.address_table[{ids[2]}] is 0", e.Message);
         using var pool = new KvPinnedMemory<float>(1);
         Assert.Throws<ArgumentException>(() => new KvView(Heads, keys with { Region = pool }).Validate(1));
@@ -130,7 +130,7 @@ public class ViewTests
         context.Compact(view, Tokens, [2, 5, 8]);
         Assert.Equal([2f, 5f, 8f], Enumerable.Range(7, 3).Select(t => memory.Span[t * Heads * Dim]));
         view.RingFirst = Tokens;
-        Assert.Throws<KvEvictException>(() => view.Validate(1));
+        Assert.Throws<ArgumentException>(() => view.Validate(1));
         var longer = new KvView(Heads, view.Keys) { RingSlots = Tokens + 1 };
         Assert.Throws<ArgumentException>(() => longer.Validate(1)); // all of a ring is in memory
     }
@@ -157,12 +157,12 @@ public class ViewTests
         var e = Assert.Throws<ArgumentException>(() => View(3, 3).Validate(Tokens));
         Assert.Contains("keys", e.Message);
         Assert.Throws<ArgumentException>(() => context.Compact(View(3, 3), Tokens, [2, 5, 8]));
-        Assert.Throws<KvEvictException>(() => View(6, 2).Validate(2 * BlockSize + 1)); // too short
+        Assert.Throws<ArgumentException>(() => View(6, 2).Validate(2 * BlockSize + 1)); // too short
         var absent = new KvView(Heads, KvPlane.PagedTokenMajor(pool, BlockSize, Heads, Dim))
         {
             BlockSize = BlockSize, BlockTable = new KvRegion(0, 1000),
         };
-        Assert.Throws<KvEvictException>(() => absent.Validate(Tokens));
+        Assert.Throws<ArgumentException>(() => absent.Validate(Tokens));
     }
 
     /// <summary>A head's table may have anything behind the blocks of its own tokens.</summary>
@@ -181,8 +181,8 @@ public class ViewTests
         Compact([4, 0, 2, 1, -1, 1 << 28], 2);
         Assert.Throws<ArgumentException>(() => Compact([4, 0, 2, 1, -1, 1 << 28], 9));
         Assert.Throws<ArgumentException>(() => Compact([4, 0, 2, 5, 1, 3], 2)); // a block behind the pool
-        Assert.Throws<KvEvictException>(() => Compact([4, 0, 2], 2)); // the second has no table
-        Assert.Throws<KvEvictException>(() => Compact([4, 0, 2, 1, 3, 3], -1)); // above all that are held
+        Assert.Throws<ArgumentException>(() => Compact([4, 0, 2], 2)); // the second has no table
+        Assert.Throws<ArgumentException>(() => Compact([4, 0, 2, 1, 3, 3], -1)); // above all that are held
         // Slots 2 and 9 of the first table are token 2 of block 4 and token 1 of block 2.
         Assert.Equal([18, 9, 18, 19], Enumerable.Range(16, 4).Select(row => (int)pool.Span[row * Dim]));
         Assert.Equal([4, 5, 6, 7], Enumerable.Range(4, 4).Select(row => (int)pool.Span[row * Dim]));
@@ -210,14 +210,14 @@ public class ViewTests
             view.Validate(t + 1);
         }
         Assert.Equal(3 * sizeof(int), view.BlockTable.Bytes);
-        Assert.Throws<KvEvictException>(() => view.Validate(3 * BlockSize + 1)); // the table ends there
+        Assert.Throws<ArgumentException>(() => view.Validate(3 * BlockSize + 1)); // the table ends there
         context.Compact(view, Tokens, [2, 5, 8]);
         Assert.Equal([2f, 5f, 8f], Enumerable.Range(0, 3).Select(t => pool.Span[Place(t, 1)]));
         view.SetBlockTable([5]); // a block behind the pool
         Assert.Throws<ArgumentException>(() => view.Validate(1));
         view.SetBlockTable([]);
         view.Validate(0);
-        Assert.Throws<KvEvictException>(() => view.Validate(1));
+        Assert.Throws<ArgumentException>(() => view.Validate(1));
 
         int Place(int token, int head) =>
             ((table[token / BlockSize] * BlockSize + token % BlockSize) * Heads + head) * Dim;
@@ -245,6 +245,39 @@ public class ViewTests
         Assert.Throws<ArgumentException>(() => KvPlane.HeadMajor(scratch, 4, Dim));
         Assert.Throws<ArgumentException>(() => KvPlane.Transposed(new KvRegion(64, 64), 4, Dim));
     }
+
+    [Fact]
+    public void A_named_type_must_be_that_of_the_elements()
+    {
+        using var floats = new KvPinnedMemory<float>(1024);
+        using var halves = new KvPinnedMemory<Half>(1024);
+        using var bits = new KvPinnedMemory<ushort>(1024);
+        using var bytes = new KvPinnedMemory<byte>(1024);
+        using var doubles = new KvPinnedMemory<double>(1024);
+        Refuses(floats, KvDType.BF16, "Keys: DType is BF16, which a region of F32 does not hold");
+        Refuses(floats, KvDType.Q8_0, "F32");
+        Refuses(halves, KvDType.BF16, "F16");
+        Refuses(halves.ToRegion().Slice(64), KvDType.F32, "F16");
+        Refuses(bits, KvDType.F32, "2-byte elements");
+        Refuses(doubles, KvDType.F32, "8-byte elements");
+        foreach (KvDType dtype in new[] { KvDType.F16, KvDType.BF16 }) View(bits, dtype).Validate(1);
+        foreach (KvDType dtype in Enum.GetValues<KvDType>().Where(dtype => dtype != KvDType.Opaque))
+        {
+            View(bytes, dtype).Validate(1);
+            View(new KvRegion(bytes.Address, bytes.Length), dtype).Validate(1);
+        }
+        new KvView(1, KvPlane.Opaque(floats, 64, 64, 64)).Validate(1);
+        KvPlane changed = KvPlane.TokenMajor(floats, 1, 64) with { DType = KvDType.F16 };
+        Assert.Throws<ArgumentException>(() => new KvView(1, changed).Validate(1));
+
+        static KvView View(KvRegion region, KvDType dtype) => new(1, KvPlane.TokenMajor(region, dtype, 1, 64));
+        static void Refuses(KvRegion region, KvDType dtype, string text) => Assert.Contains(
+            text, Assert.Throws<ArgumentException>(() => View(region, dtype).Validate(1)).Message);
+    }
+
+    [Fact]
+    public void Memory_of_a_negative_length_is_refused() =>
+        Assert.Throws<ArgumentOutOfRangeException>("length", () => new KvPinnedMemory<float>(-1));
 
     [Fact]
     public void A_slice_is_a_part_and_keeps_its_owner()
@@ -311,7 +344,7 @@ public class ViewTests
         Assert.Equal([(Half)2, (Half)3, (Half)14, (Half)15], scales.Span[..4].ToArray());
 
         var misplaced = new KvView(Heads, keys with { Role = KvRole.KeyScale });
-        Assert.Contains("k.role 1", Assert.Throws<KvEvictException>(() => misplaced.Validate(Tokens)).Message);
+        Assert.Contains("k.role 1", Assert.Throws<ArgumentException>(() => misplaced.Validate(Tokens)).Message);
         Assert.Throws<ArgumentException>(() => KvPlane.Transposed(codes, KvDType.U4, Tokens, 4));
         Assert.Throws<ArgumentException>(() => KvPlane.TokenMajor(codes, KvDType.Q8_0, Heads, 4));
         Assert.Equal(8 * 68, KvPlane.HeadMajor(codes, KvDType.Q8_0, 8, 64).HeadStride);
@@ -379,7 +412,7 @@ public class ViewTests
         Assert.Throws<ArgumentNullException>(() => new KvView(1, default) { Companions = null! });
         Assert.Throws<ArgumentNullException>(() => KvPlane.TokenMajor((KvPinnedMemory<float>)null!, KvDType.F32, 1, 1));
         Assert.Throws<ArgumentOutOfRangeException>(() => new KvRegion(0, -1));
-        Assert.Throws<KvEvictException>(() => new KvView(1, default).Validate(1)); // no rows at all
+        Assert.Throws<ArgumentException>(() => new KvView(1, default).Validate(1)); // no rows at all
         var view = new KvView(1, KvPlane.TokenMajor(memory, KvDType.F32, 1, Dim));
         Assert.Throws<ArgumentOutOfRangeException>(() => view.Validate(-1));
         view.Validate(0);

@@ -125,9 +125,11 @@ public sealed unsafe partial class KvContext
     /// </param>
     /// <param name="workspace">Of <see cref="AttendWorkspaceSize"/>.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="ArgumentException">A region is too short, or rows lie outside their memory.</exception>
+    /// <exception cref="ArgumentException">
+    /// A region is too short, or rows lie outside their memory. A view cannot be, rows cannot be read, or outputs
+    /// overlap.
+    /// </exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">A view cannot be, rows cannot be read, or outputs overlap.</exception>
     public void Attend(ReadOnlySpan<KvAttention> jobs, KvRegion workspace, nint stream = 0)
     {
         void* scratch = (void*)workspace.Resolve(Handle, nameof(workspace));
@@ -138,8 +140,9 @@ public sealed unsafe partial class KvContext
     /// <summary>The workspace of attention: of few queries the best holds what the parts of a cache give.</summary>
     /// <param name="jobs">As for the call.</param>
     /// <returns>Its size.</returns>
-    /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
-    /// <exception cref="KvEvictException">A view cannot be, or rows cannot be read.</exception>
+    /// <exception cref="ArgumentException">
+    /// Rows lie outside their memory. A view cannot be, or rows cannot be read.
+    /// </exception>
     public KvWorkspaceSize AttendWorkspaceSize(ReadOnlySpan<KvAttention> jobs)
     {
         kvevict_workspace size = new() { struct_size = (uint)sizeof(kvevict_workspace) };

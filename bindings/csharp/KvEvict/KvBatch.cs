@@ -53,7 +53,7 @@ public static unsafe class KvBatch
     /// <summary><see cref="KvSequence.Append"/> for each item.</summary>
     /// <param name="items">Tokens to append.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="KvEvictException">A layer would hold more than its geometry's tokens.</exception>
+    /// <exception cref="ArgumentException">A layer would hold more than its geometry's tokens.</exception>
     public static void Append(ReadOnlySpan<KvSequenceTokens> items, nint stream = 0)
     {
         using var handles = new Held(items.Length);
@@ -74,7 +74,7 @@ public static unsafe class KvBatch
     /// </summary>
     /// <param name="items">Lengths to return to.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="KvEvictException">A length is above the present one, or not exact.</exception>
+    /// <exception cref="ArgumentException">A length is above the present one, or not exact.</exception>
     public static void TrimTo(ReadOnlySpan<KvSequenceLength> items, nint stream = 0)
     {
         using var handles = new Held(items.Length);
@@ -93,9 +93,10 @@ public static unsafe class KvBatch
     /// <summary><see cref="KvSequence.Observe(ReadOnlySpan{KvObservation}, int, int?, nint)"/> for each item.</summary>
     /// <param name="items">Rows.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
+    /// <exception cref="ArgumentException">
+    /// Rows lie outside their memory. A plane does not match its geometry.
+    /// </exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">A plane does not match its geometry.</exception>
     public static void Observe(ReadOnlySpan<KvSequenceObservations> items, nint stream = 0)
     {
         int count = 0;
@@ -158,9 +159,10 @@ public static unsafe class KvBatch
     /// <param name="items">Sequences and their caches.</param>
     /// <param name="workspace">Scratch, see <see cref="WorkspaceSize"/>.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="ArgumentException">Rows lie outside their memory, or a view is null.</exception>
+    /// <exception cref="ArgumentException">
+    /// Rows lie outside their memory, or a view is null. As for one sequence; nothing was moved in any.
+    /// </exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">As for one sequence; nothing was moved in any.</exception>
     public static void Evict(ReadOnlySpan<KvSequenceEviction> items, KvRegion workspace, nint stream = 0)
     {
         nuint count = (nuint)items.Length;
@@ -176,9 +178,8 @@ public static unsafe class KvBatch
     /// <param name="workspace">Scratch, the largest for <see cref="KvOperation.Evict"/> of the plans.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">
-    /// As for <see cref="Evict"/>, or too few blocks are free for copies; nothing was moved in any.
-    /// </exception>
+    /// <exception cref="ArgumentException">As for <see cref="Evict"/>; nothing was moved in any.</exception>
+    /// <exception cref="KvEvictException">Too few blocks are free for copies; nothing was moved in any.</exception>
     public static void EvictPaged(ReadOnlySpan<KvPagedEviction> items, KvRegion workspace, nint stream = 0)
     {
         using var handles = new Held(items.Length);

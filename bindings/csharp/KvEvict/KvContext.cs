@@ -35,7 +35,8 @@ public sealed unsafe partial class KvContext : IDisposable
 
     /// <summary>Creates a context.</summary>
     /// <param name="options">null for the CPU and the calling thread.</param>
-    /// <exception cref="KvEvictException">The options do not go together, or the device is not there.</exception>
+    /// <exception cref="ArgumentException">The options do not go together.</exception>
+    /// <exception cref="KvEvictException">The device is not there.</exception>
     public KvContext(KvContextOptions? options = null)
     {
         options ??= new KvContextOptions();
@@ -93,11 +94,11 @@ public sealed unsafe partial class KvContext : IDisposable
     /// <param name="keep">Lists whose slots are written, ascending.</param>
     /// <param name="workspace">Scratch of <see cref="SelectWorkspaceSize"/>.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="ArgumentException">A region is too short.</exception>
-    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">
-    /// A list would keep more than it holds or less than what must stay, or something is too short.
+    /// <exception cref="ArgumentException">
+    /// A region is too short. A list would keep more than it holds or less than what must stay, or something is too
+    /// short.
     /// </exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     public void Select(in KvSelectOptions options, KvKeepLists keep, KvRegion workspace, nint stream = 0)
     {
         kvevict_keep_lists lists;
@@ -114,11 +115,11 @@ public sealed unsafe partial class KvContext : IDisposable
     /// <param name="keep">Receives [<paramref name="listCount"/>, n] slots, ascending per list.</param>
     /// <param name="workspace">Scratch, from <see cref="CreateSelectWorkspace"/>.</param>
     /// <param name="listCount">Lists.</param>
-    /// <exception cref="ArgumentException"><paramref name="keep"/> is no whole lists.</exception>
-    /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">
-    /// A list would keep more than it holds or less than what must stay, or something is too short.
+    /// <exception cref="ArgumentException">
+    /// <paramref name="keep"/> is no whole lists. A list would keep more than it holds or less than what must stay, or
+    /// something is too short.
     /// </exception>
+    /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     public void Select(in KvSelectOptions options, ReadOnlySpan<float> scores, Span<int> keep, KvRegion workspace,
                        int listCount = 1)
     {
@@ -167,11 +168,11 @@ public sealed unsafe partial class KvContext : IDisposable
     /// Absent, or scratch of <see cref="CompactWorkspaceSize"/>, with which CUDA may be faster.
     /// </param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="ArgumentException">Rows lie outside a view's memory, or a region is too short.</exception>
-    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">
-    /// A slot is out of range or order, a view cannot be, or two overlap; nothing was moved.
+    /// <exception cref="ArgumentException">
+    /// Rows lie outside a view's memory, or a region is too short. A slot is out of range or order, a view cannot be,
+    /// or two overlap; nothing was moved.
     /// </exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     public void Compact(ReadOnlySpan<KvMove> moves, KvRegion workspace = default, nint stream = 0) =>
         Move(ascending: true, moves, workspace, stream);
 
@@ -183,9 +184,11 @@ public sealed unsafe partial class KvContext : IDisposable
     /// <paramref name="tokenCount"/>.
     /// </param>
     /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
-    /// <exception cref="ArgumentException">Rows lie outside the view's memory, or these are no whole lists.</exception>
+    /// <exception cref="ArgumentException">
+    /// Rows lie outside the view's memory, or these are no whole lists. A slot is out of range or order, or the view
+    /// cannot be.
+    /// </exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">A slot is out of range or order, or the view cannot be.</exception>
     public void Compact(KvView view, int tokenCount, ReadOnlySpan<int> keep, int listCount = 1)
     {
         Handle.RefuseHostMemory(nameof(keep));
@@ -199,8 +202,7 @@ public sealed unsafe partial class KvContext : IDisposable
     /// </summary>
     /// <param name="moves">As for the call; only views and the lists' counts are read.</param>
     /// <returns>Its size.</returns>
-    /// <exception cref="ArgumentException">Rows lie outside a view's memory.</exception>
-    /// <exception cref="KvEvictException">A view cannot be.</exception>
+    /// <exception cref="ArgumentException">Rows lie outside a view's memory. A view cannot be.</exception>
     public KvWorkspaceSize CompactWorkspaceSize(ReadOnlySpan<KvMove> moves) =>
         MoveWorkspaceSize(ascending: true, moves);
 
@@ -212,11 +214,11 @@ public sealed unsafe partial class KvContext : IDisposable
     /// <param name="moves">A layer each, at most 128, with slots in any order, also repeated.</param>
     /// <param name="workspace">Scratch of <see cref="ReorderWorkspaceSize"/>.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="ArgumentException">Rows lie outside a view's memory, or a region is too short.</exception>
-    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">
-    /// A slot is out of range, the workspace is too small, a view cannot be, or two overlap; nothing was moved.
+    /// <exception cref="ArgumentException">
+    /// Rows lie outside a view's memory, or a region is too short. A slot is out of range, the workspace is too small,
+    /// a view cannot be, or two overlap; nothing was moved.
     /// </exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     public void Reorder(ReadOnlySpan<KvMove> moves, KvRegion workspace, nint stream = 0) =>
         Move(ascending: false, moves, workspace, stream);
 
@@ -229,11 +231,11 @@ public sealed unsafe partial class KvContext : IDisposable
     /// </param>
     /// <param name="workspace">Scratch, from <see cref="CreateReorderWorkspace"/>.</param>
     /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
-    /// <exception cref="ArgumentException">Rows lie outside the view's memory, or these are no whole lists.</exception>
-    /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">
-    /// A slot is out of range, the workspace is too small, or the view cannot be.
+    /// <exception cref="ArgumentException">
+    /// Rows lie outside the view's memory, or these are no whole lists. A slot is out of range, the workspace is too
+    /// small, or the view cannot be.
     /// </exception>
+    /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     public void Reorder(KvView view, int tokenCount, ReadOnlySpan<int> slots, KvRegion workspace, int listCount = 1)
     {
         Handle.RefuseHostMemory(nameof(slots));
@@ -244,17 +246,19 @@ public sealed unsafe partial class KvContext : IDisposable
     /// <summary>The workspace of reordering.</summary>
     /// <param name="moves">As for the call; only views and the lists' counts are read.</param>
     /// <returns>Its size; 0 if nothing is listed.</returns>
-    /// <exception cref="ArgumentException">Rows lie outside a view's memory.</exception>
-    /// <exception cref="KvEvictException">A view, or so many lists, cannot be.</exception>
+    /// <exception cref="ArgumentException">
+    /// Rows lie outside a view's memory. A view, or so many lists, cannot be.
+    /// </exception>
     public KvWorkspaceSize ReorderWorkspaceSize(ReadOnlySpan<KvMove> moves) =>
         MoveWorkspaceSize(ascending: false, moves);
 
     /// <summary>Allocates the scratch that reordering needs on the CPU.</summary>
     /// <param name="moves">As for the call; only views and the lists' counts are read.</param>
     /// <returns>A workspace to dispose.</returns>
-    /// <exception cref="ArgumentException">Rows lie outside a view's memory.</exception>
+    /// <exception cref="ArgumentException">
+    /// Rows lie outside a view's memory. A view, or so many lists, cannot be.
+    /// </exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">A view, or so many lists, cannot be.</exception>
     public KvWorkspace CreateReorderWorkspace(ReadOnlySpan<KvMove> moves)
     {
         Handle.RefuseHostMemory("workspace");
@@ -268,8 +272,9 @@ public sealed unsafe partial class KvContext : IDisposable
     /// <param name="layers">Their scores.</param>
     /// <param name="options">How much to keep, and of what.</param>
     /// <returns>Tokens of each row, of each layer, or of all, as the scope says.</returns>
-    /// <exception cref="ArgumentException">Scores are not whole rows.</exception>
-    /// <exception cref="KvEvictException">A score is below 0, or a number cannot be.</exception>
+    /// <exception cref="ArgumentException">
+    /// Scores are not whole rows. A score is below 0, or a number cannot be.
+    /// </exception>
     public int[] BudgetForMass(ReadOnlySpan<KvLayerScores> layers, KvMassOptions options)
     {
         var native = new kvevict_layer_scores[layers.Length];

@@ -3,15 +3,17 @@ using System.Diagnostics.CodeAnalysis;
 namespace KvEvict;
 
 /// <summary>
-/// A call of the native library failed. The message names the parameter, its value and the bound;
-/// no output has been written and no cache byte has moved.
+/// A call failed for want of something: memory, a device, free blocks, a combination that is handled.
+/// No output has been written and no cache byte has moved.
 /// </summary>
 /// <remarks>
-/// Mistakes that can be seen without the library (null, a negative count, a span that is too short,
-/// rows outside their memory) are <see cref="ArgumentException"/>s instead, and use after
-/// <c>Dispose</c> is an <see cref="ObjectDisposedException"/>.
+/// Every wrong argument is an <see cref="ArgumentException"/>, whose message names the parameter, its value
+/// and the bound. Use after <c>Dispose</c> is an <see cref="ObjectDisposedException"/>.
 /// </remarks>
-/// <param name="status">What kind of failure it is; not <see cref="KvEvict.KvStatus.Ok"/>.</param>
+/// <param name="status">
+/// What kind of failure it is; neither <see cref="KvEvict.KvStatus.Ok"/> nor
+/// <see cref="KvEvict.KvStatus.InvalidArgument"/>.
+/// </param>
 /// <param name="message">The sentence that explains it.</param>
 /// <param name="inner">What a callback threw during the call.</param>
 public sealed class KvEvictException(KvStatus status, string message, Exception? inner = null)
@@ -25,6 +27,7 @@ public sealed class KvEvictException(KvStatus status, string message, Exception?
     internal static unsafe void Throw(KvStatus status, Exception? inner = null)
     {
         string message = KvEvictLibrary.Text(Native.kvevict_last_error_message());
+        if (status == KvStatus.InvalidArgument) throw new ArgumentException(message, inner);
         throw new KvEvictException(status, message, inner);
     }
 }

@@ -74,7 +74,8 @@ public sealed unsafe class KvPagedCache : IDisposable
     /// <param name="plan">Its geometry's tokens are the most that a sequence may hold.</param>
     /// <param name="options">How many blocks, and where.</param>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">Options that cannot be, opaque rows, or no memory left.</exception>
+    /// <exception cref="ArgumentException">Options that cannot be, or opaque rows.</exception>
+    /// <exception cref="KvEvictException">There is no memory left.</exception>
     public KvPagedCache(KvPlan plan, KvPagedCacheOptions options)
     {
         ArgumentNullException.ThrowIfNull(plan);
@@ -102,7 +103,7 @@ public sealed unsafe class KvPagedCache : IDisposable
     /// <param name="plan">Whose geometry counts.</param>
     /// <param name="options">How many blocks.</param>
     /// <returns>Bytes.</returns>
-    /// <exception cref="KvEvictException">Options that cannot be, or opaque rows.</exception>
+    /// <exception cref="ArgumentException">Options that cannot be, or opaque rows.</exception>
     public static long BytesFor(KvPlan plan, KvPagedCacheOptions options)
     {
         ArgumentNullException.ThrowIfNull(plan);

@@ -83,9 +83,8 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
     /// <summary>Makes room for tokens behind the last one, in every layer. Their rows have any content.</summary>
     /// <param name="tokenCount">Tokens; 0 does nothing.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="KvEvictException">
-    /// A layer would hold more than the geometry's tokens, or too few blocks are free.
-    /// </exception>
+    /// <exception cref="ArgumentException">A layer would hold more than the geometry's tokens.</exception>
+    /// <exception cref="KvEvictException">Too few blocks are free.</exception>
     public void Append(int tokenCount, nint stream = 0) =>
         Native.kvevict_paged_sequence_append(Handle, Check.Count(tokenCount, nameof(tokenCount)), stream);
 
@@ -99,7 +98,7 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
     /// eviction by views.
     /// </summary>
     /// <param name="stored">Of a plan of the cache's geometry.</param>
-    /// <exception cref="KvEvictException">It stores more than there are rows.</exception>
+    /// <exception cref="ArgumentException">It stores more than there are rows.</exception>
     public void Fit(KvSequence stored)
     {
         ArgumentNullException.ThrowIfNull(stored);
@@ -109,7 +108,7 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
     /// <summary>How many rows a layer holds.</summary>
     /// <param name="layer">One with a full cache.</param>
     /// <returns>Slots.</returns>
-    /// <exception cref="KvEvictException">There is no such layer.</exception>
+    /// <exception cref="ArgumentException">There is no such layer.</exception>
     public int Length(int layer)
     {
         uint slots;
@@ -123,7 +122,7 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
     /// </summary>
     /// <param name="layer">One with a full cache.</param>
     /// <returns>The view, which keeps this alive.</returns>
-    /// <exception cref="KvEvictException">There is no such layer.</exception>
+    /// <exception cref="ArgumentException">There is no such layer.</exception>
     public KvView View(int layer)
     {
         kvevict_view native;
@@ -156,9 +155,9 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
     /// </summary>
     /// <param name="rows">A layer may come up more than once.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
+    /// <exception cref="ArgumentException">Rows lie outside their memory. There are no such slots.</exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">There are no such slots, or too few blocks are free.</exception>
+    /// <exception cref="KvEvictException">Too few blocks are free.</exception>
     public void Write(ReadOnlySpan<KvPagedRows> rows, nint stream = 0)
     {
         fixed (kvevict_paged_rows* native = ToNative(rows))
@@ -169,9 +168,8 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
     /// <summary>Copies rows out of the slots of layers into the planes.</summary>
     /// <param name="rows">A layer may come up more than once.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
+    /// <exception cref="ArgumentException">Rows lie outside their memory. There are no such slots.</exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">There are no such slots.</exception>
     public void Read(ReadOnlySpan<KvPagedRows> rows, nint stream = 0)
     {
         fixed (kvevict_paged_rows* native = ToNative(rows))
@@ -185,9 +183,10 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
     /// <param name="options">What it is told beside the policy; without undo, since a fork keeps what goes.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <returns>What it did, see <see cref="KvSequence.Report"/>.</returns>
-    /// <exception cref="ArgumentException">There is memory to undo with, or there are destinations.</exception>
+    /// <exception cref="ArgumentException">
+    /// There is memory to undo with, or there are destinations. As for a batch; nothing was moved.
+    /// </exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">As for a batch; nothing was moved.</exception>
     public KvEvictReport Evict(KvSequence sequence, KvRegion workspace, KvEvictOptions options = default,
                                nint stream = 0)
     {
@@ -214,12 +213,13 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <returns>What it took.</returns>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">As for the calls; the prompt has ended, or too few blocks are free.</exception>
+    /// <exception cref="ArgumentException">As for the calls; the prompt has ended.</exception>
+    /// <exception cref="KvEvictException">Too few blocks are free.</exception>
     public KvPrefillReport Prefill(KvPrefill prompt, KvSequence sequence, KvRegion workspace, nint stream = 0)
     {
         ArgumentNullException.ThrowIfNull(prompt);
         ArgumentNullException.ThrowIfNull(sequence);
-        return new PrefillCall(sequence, prompt, []).Run(Handle, workspace, stream);
+        return PrefillCall.Run(sequence, prompt, [], Handle, workspace, stream);
     }
 
     /// <summary>Gives the blocks back that nobody else holds. A second call does nothing.</summary>

@@ -15,7 +15,8 @@ public sealed unsafe class KvPinnedMemory<T> : IDisposable, IRegionOwner where T
 
     /// <summary>Allocates a zeroed array where the collector moves nothing.</summary>
     /// <param name="length">Elements.</param>
-    public KvPinnedMemory(int length) : this(new Memory<T>(GC.AllocateArray<T>(length, pinned: true)))
+    /// <exception cref="ArgumentOutOfRangeException"><paramref name="length"/> is negative.</exception>
+    public KvPinnedMemory(int length) : this(new Memory<T>(Allocate(length)))
     {
     }
 
@@ -56,7 +57,7 @@ public sealed unsafe class KvPinnedMemory<T> : IDisposable, IRegionOwner where T
 
     /// <summary>The memory as a region that keeps this alive and knows its element type.</summary>
     /// <returns>All of it.</returns>
-    public KvRegion ToRegion() => KvRegion.OfHost(Address, (long)Length * sizeof(T), this, ElementType);
+    public KvRegion ToRegion() => KvRegion.OfHost(Address, (long)Length * sizeof(T), this, ElementType, sizeof(T));
 
     /// <summary>
     /// Gives the memory free to move again; calls with a <see cref="KvRegion"/> of it fail from now on. Must not
@@ -68,6 +69,12 @@ public sealed unsafe class KvPinnedMemory<T> : IDisposable, IRegionOwner where T
         IsDisposed = true;
         _pin.Dispose();
         GC.SuppressFinalize(this);
+    }
+
+    private static T[] Allocate(int length)
+    {
+        ArgumentOutOfRangeException.ThrowIfNegative(length);
+        return GC.AllocateArray<T>(length, pinned: true);
     }
 
     private static KvDType ElementType =>

@@ -62,7 +62,7 @@ public sealed unsafe class KvPlan : IDisposable
     /// The most tokens that a step of speculation takes back. A policy that scores by the last queries then remembers so
     /// many rows beside its window, so that <see cref="KvSequence.TrimTo"/> leaves the window whole.
     /// </param>
-    /// <exception cref="KvEvictException">They do not go together.</exception>
+    /// <exception cref="ArgumentException">They do not go together.</exception>
     public KvPlan(KvContext context, KvGeometry geometry, KvPolicy policy, ReadOnlySpan<int> headBudgets = default,
                   ReadOnlySpan<double> layerBudgets = default, bool reportMass = false, bool hasDestinations = false,
                   int draftTokens = 0)
@@ -130,7 +130,7 @@ public sealed unsafe class KvPlan : IDisposable
     /// <summary>Tells what a layer is for the plan.</summary>
     /// <param name="layer">Below the number of layers.</param>
     /// <returns>What it keeps, and its heads and lists.</returns>
-    /// <exception cref="KvEvictException">There is no such layer.</exception>
+    /// <exception cref="ArgumentException">There is no such layer.</exception>
     public KvLayerInfo Layer(int layer)
     {
         kvevict_layer_info i = new() { struct_size = (uint)sizeof(kvevict_layer_info) };
@@ -145,7 +145,7 @@ public sealed unsafe class KvPlan : IDisposable
     /// </param>
     /// <param name="tokenCount">The most slots that a layer will hold then; 0: the geometry's tokens.</param>
     /// <returns>Its size.</returns>
-    /// <exception cref="KvEvictException">There is no such operation, or no layer holds so much.</exception>
+    /// <exception cref="ArgumentException">There is no such operation, or no layer holds so much.</exception>
     public KvWorkspaceSize WorkspaceSize(KvOperation operation, int tokenCount = 0)
     {
         kvevict_workspace size = new() { struct_size = (uint)sizeof(kvevict_workspace) };
@@ -158,7 +158,7 @@ public sealed unsafe class KvPlan : IDisposable
     /// <param name="tokenCount">The most slots that a layer will hold then; 0: the geometry's tokens.</param>
     /// <returns>A workspace to dispose.</returns>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">There is no such operation, or no layer holds so much.</exception>
+    /// <exception cref="ArgumentException">There is no such operation, or no layer holds so much.</exception>
     public KvWorkspace CreateWorkspace(KvOperation operation, int tokenCount = 0)
     {
         _context.RefuseHostMemory("workspace");
@@ -168,7 +168,7 @@ public sealed unsafe class KvPlan : IDisposable
     /// <summary>Tokens each layer keeps.</summary>
     /// <param name="tokenCount">Tokens seen so far, at least 1.</param>
     /// <returns>Tokens per layer; 0 without a full cache.</returns>
-    /// <exception cref="KvEvictException"><paramref name="tokenCount"/> is 0.</exception>
+    /// <exception cref="ArgumentException"><paramref name="tokenCount"/> is 0.</exception>
     public int[] LayerBudgets(int tokenCount)
     {
         int[] budgets = new int[Geometry.LayerCount];
@@ -183,7 +183,7 @@ public sealed unsafe class KvPlan : IDisposable
     /// <summary>Says what the plan can do with a layer.</summary>
     /// <param name="layer">Below the number of layers.</param>
     /// <returns>What it can do, and why not.</returns>
-    /// <exception cref="KvEvictException">There is no such layer.</exception>
+    /// <exception cref="ArgumentException">There is no such layer.</exception>
     public KvCapabilities Capabilities(int layer)
     {
         kvevict_capabilities c = new() { struct_size = (uint)sizeof(kvevict_capabilities) };
@@ -203,7 +203,7 @@ public sealed unsafe class KvPlan : IDisposable
     /// <param name="keep">The lists, without slots.</param>
     /// <param name="seenCount">Tokens seen so far, which a budget that is a ratio is one of; 0: the slots held.</param>
     /// <returns>The options, without scores.</returns>
-    /// <exception cref="KvEvictException">
+    /// <exception cref="ArgumentException">
     /// There is no such layer, or so many tokens; its heads have budgets of their own.
     /// </exception>
     public KvSelectOptions Selection(int layer, int tokenCount, out KvKeepLists keep, int seenCount = 0)
@@ -230,11 +230,11 @@ public sealed unsafe class KvPlan : IDisposable
     /// <param name="jobs">A layer each, at most 128.</param>
     /// <param name="workspace">Scratch for <see cref="KvOperation.Score"/>.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="ArgumentException">A region is too short, or rows lie outside their memory.</exception>
-    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">
-    /// A view cannot be, keys cannot be read, or the policy scores nothing.
+    /// <exception cref="ArgumentException">
+    /// A region is too short, or rows lie outside their memory. A view cannot be, keys cannot be read, or the policy
+    /// scores nothing.
     /// </exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     public void Score(ReadOnlySpan<KvScoreJob> jobs, KvRegion workspace, nint stream = 0)
     {
         // More than these the library refuses.
@@ -264,11 +264,11 @@ public sealed unsafe class KvPlan : IDisposable
     /// <param name="job">The layer, without scores.</param>
     /// <param name="scores">Receives [KV heads, tokens]; may be longer.</param>
     /// <param name="workspace">Scratch for <see cref="KvOperation.Score"/>.</param>
-    /// <exception cref="ArgumentException">A span is too short, or rows lie outside their memory.</exception>
-    /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">
-    /// The view cannot be, keys cannot be read, or the policy scores nothing.
+    /// <exception cref="ArgumentException">
+    /// A span is too short, or rows lie outside their memory. The view cannot be, keys cannot be read, or the policy
+    /// scores nothing.
     /// </exception>
+    /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     public void Score(in KvScoreJob job, Span<float> scores, KvRegion workspace)
     {
         _context.RefuseHostMemory(nameof(scores));
@@ -283,11 +283,11 @@ public sealed unsafe class KvPlan : IDisposable
     /// </param>
     /// <param name="scores">Receives [KV heads, tokens]; may be longer.</param>
     /// <param name="workspace">Scratch for <see cref="KvOperation.Score"/>.</param>
-    /// <exception cref="ArgumentException">A span has too few rows, or rows lie outside their memory.</exception>
-    /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">
-    /// The view cannot be, keys cannot be read, or the policy scores nothing.
+    /// <exception cref="ArgumentException">
+    /// A span has too few rows, or rows lie outside their memory. The view cannot be, keys cannot be read, or the
+    /// policy scores nothing.
     /// </exception>
+    /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     public void Score(in KvScoreJob job, ReadOnlySpan<float> queries, Span<float> scores, KvRegion workspace) =>
         Score(job, queries, KvDType.F32, scores, workspace);
 
@@ -306,11 +306,13 @@ public sealed unsafe class KvPlan : IDisposable
     /// </summary>
     /// <param name="rotations">A layer each, at most 128, whose caches do not overlap.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="ArgumentException">A region is too short, or rows lie outside their memory.</exception>
-    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">
-    /// A view cannot be, or keys cannot be turned: <see cref="Capabilities"/> says why.
+    /// <exception cref="ArgumentException">
+    /// A region is too short, or rows lie outside their memory. A view cannot be.
     /// </exception>
+    /// <exception cref="KvEvictException">
+    /// Keys cannot be turned: <see cref="Capabilities"/> says why.
+    /// </exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     public void Rotate(ReadOnlySpan<KvRotation> rotations, nint stream = 0)
     {
         // More than these the library refuses.
@@ -334,9 +336,11 @@ public sealed unsafe class KvPlan : IDisposable
     /// </summary>
     /// <param name="rotation">The layer, without offsets.</param>
     /// <param name="offsets">[lists, tokens]: new position - old one, of each slot.</param>
-    /// <exception cref="ArgumentException">A span is too short, or rows lie outside their memory.</exception>
+    /// <exception cref="ArgumentException">
+    /// A span is too short, or rows lie outside their memory. A view cannot be.
+    /// </exception>
+    /// <exception cref="KvEvictException">Keys cannot be turned.</exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">A view cannot be, or keys cannot be turned.</exception>
     public void Rotate(in KvRotation rotation, ReadOnlySpan<int> offsets)
     {
         _context.RefuseHostMemory(nameof(offsets));

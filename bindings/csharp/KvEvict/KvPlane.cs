@@ -232,6 +232,8 @@ public readonly record struct KvPlane
     {
         nint address = Region.Resolve(context, name);
         nint table = AddressTable.Resolve(context, nameof(AddressTable));
+        if (!Region.Holds(DType))
+            throw new ArgumentException($"{name}: DType is {DType}, which a region of {Region.ElementName} does not hold", name);
         if (address != 0 && table != 0)
             throw new ArgumentException($"{name} has both a Region and an AddressTable", name);
         return new kvevict_plane

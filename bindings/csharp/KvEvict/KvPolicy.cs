@@ -25,7 +25,7 @@ public sealed unsafe record KvPolicy
 
     /// <summary>The defaults of a kind of policy.</summary>
     /// <param name="kind">The kind; <see cref="KvPolicyKind.None"/> touches nothing.</param>
-    /// <exception cref="KvEvictException">There is no such kind.</exception>
+    /// <exception cref="ArgumentException">There is no such kind.</exception>
     public KvPolicy(KvPolicyKind kind)
     {
         kvevict_policy native;
@@ -240,7 +240,7 @@ public sealed unsafe record KvPolicy
     /// <param name="text">Such as "snapkv:budget=2048,sink=4,window=32,pool=avg7".</param>
     /// <returns>A policy that is valid.</returns>
     /// <exception cref="ArgumentNullException"><paramref name="text"/> is null.</exception>
-    /// <exception cref="KvEvictException">
+    /// <exception cref="ArgumentException">
     /// The text cannot be read: the message has the column and what was expected there.
     /// </exception>
     public static KvPolicy Parse(string text)
@@ -275,7 +275,7 @@ public sealed unsafe record KvPolicy
     /// <param name="maxTokens">The model's context length.</param>
     /// <param name="fullCacheBytes">K and V of all layers at that length.</param>
     /// <returns>Tokens.</returns>
-    /// <exception cref="KvEvictException"><paramref name="maxTokens"/> is 0.</exception>
+    /// <exception cref="ArgumentException"><paramref name="maxTokens"/> is 0.</exception>
     public static int AutoBudget(int maxTokens, long fullCacheBytes)
     {
         ArgumentOutOfRangeException.ThrowIfNegative(fullCacheBytes);
@@ -285,7 +285,7 @@ public sealed unsafe record KvPolicy
     }
 
     /// <summary>Checks every property and their combination, for any context length.</summary>
-    /// <exception cref="KvEvictException">One is wrong, or they do not go together.</exception>
+    /// <exception cref="ArgumentException">One is wrong, or they do not go together.</exception>
     public void Validate()
     {
         kvevict_policy native = _native;
@@ -298,7 +298,7 @@ public sealed unsafe record KvPolicy
     /// </summary>
     /// <param name="contextTokens">Tokens, at least 1.</param>
     /// <returns>What would be kept.</returns>
-    /// <exception cref="KvEvictException">
+    /// <exception cref="ArgumentException">
     /// The policy is invalid, or chunks of such a context keep more than a budget in tokens.
     /// </exception>
     public KvResolvedPolicy Resolve(int contextTokens)
@@ -314,7 +314,7 @@ public sealed unsafe record KvPolicy
     /// <param name="contextTokens">Tokens, at least 1.</param>
     /// <param name="layerCount">Layers, at least 1.</param>
     /// <returns>Tokens per layer.</returns>
-    /// <exception cref="KvEvictException">The policy or a number is wrong.</exception>
+    /// <exception cref="ArgumentException">The policy or a number is wrong.</exception>
     public int[] LayerBudgets(int contextTokens, int layerCount)
     {
         kvevict_policy native = _native;
@@ -330,7 +330,7 @@ public sealed unsafe record KvPolicy
     /// <summary>Whether this policy wants an input, so that an engine makes no others.</summary>
     /// <param name="input">Rows of a view, or a part of <see cref="KvSignalInputs"/>.</param>
     /// <returns>Whether it is read, and whether calls fail without it.</returns>
-    /// <exception cref="KvEvictException">The policy is not valid, or there is no such input.</exception>
+    /// <exception cref="ArgumentException">The policy is not valid, or there is no such input.</exception>
     public KvNeed NeedOf(KvInput input)
     {
         kvevict_policy native = _native;

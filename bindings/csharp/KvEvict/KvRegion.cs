@@ -36,6 +36,9 @@ public readonly record struct KvRegion
 
     internal object? Owner { get; }
 
+    /// <summary>Of an element of pinned memory; 0 where nobody knows.</summary>
+    private int ElementBytes { get; init; }
+
     /// <summary>A part, which keeps the same owner alive.</summary>
     /// <param name="offset">Bytes from this begin to the part's.</param>
     /// <param name="bytes">The part's size.</param>
@@ -58,8 +61,24 @@ public readonly record struct KvRegion
 
     /// <summary>Names memory that this library made or pinned.</summary>
     internal static KvRegion OfHost(
-        nint address, long bytes, IRegionOwner owner, KvDType elementType = KvDType.Opaque) =>
-        new(address, bytes, owner) { IsOfHost = true, ElementType = elementType };
+        nint address, long bytes, IRegionOwner owner, KvDType elementType = KvDType.Opaque, int elementBytes = 0) =>
+        new(address, bytes, owner) { IsOfHost = true, ElementType = elementType, ElementBytes = elementBytes };
+
+    /// <summary>What lies in it, for messages.</summary>
+    internal string ElementName =>
+        ElementType == KvDType.Opaque ? $"{ElementBytes}-byte elements" : ElementType.ToString();
+
+    /// <summary>
+    /// Whether rows of a dtype can lie here. Memory of float or <see cref="Half"/> holds that. Memory of other
+    /// elements holds those as wide: 16 bits may be F16 or BF16. Bytes hold anything, and opaque rows lie anywhere.
+    /// </summary>
+    internal bool Holds(KvDType dtype)
+    {
+        if (dtype == KvDType.Opaque || ElementBytes <= 1) return true;
+        if (ElementType != KvDType.Opaque) return dtype == ElementType;
+        int bytes = KvEvictLibrary.InfoOf(dtype).ElementBytes;
+        return bytes == 0 || bytes == ElementBytes;
+    }
 
     /// <summary>
     /// The address, from an owner that is not disposed, for a call that works with a context (null: the CPU).

@@ -76,13 +76,14 @@ public sealed unsafe class KvSequence : IDisposable
     /// Takes memory for query rows from the context, which keeps what is given back. For policies that score by
     /// queries: before the first <see cref="Observe(int, KvPlane, int, int?, nint)"/>; for others it does nothing.
     /// </summary>
-    /// <exception cref="KvEvictException">The sequence observes already, or there is no memory left.</exception>
+    /// <exception cref="ArgumentException">The sequence observes already.</exception>
+    /// <exception cref="KvEvictException">There is no memory left.</exception>
     public void BeginObserving() => Native.kvevict_sequence_begin_observing(Handle, null, 0);
 
     /// <summary>As the other overload, with memory of the caller's until <see cref="EndObserving"/>.</summary>
     /// <param name="memory">The workspace of <see cref="KvOperation.Observe"/>.</param>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">It is too small, or the sequence observes already.</exception>
+    /// <exception cref="ArgumentException">It is too small, or the sequence observes already.</exception>
     public void BeginObserving(KvRegion memory)
     {
         nint address = memory.Resolve(_plan.Context, nameof(memory));
@@ -118,9 +119,10 @@ public sealed unsafe class KvSequence : IDisposable
     /// <param name="rowCount">Rows of each layer; 0 does nothing.</param>
     /// <param name="firstPosition">Position of row 0; null: the sequence's logical length.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
+    /// <exception cref="ArgumentException">
+    /// Rows lie outside their memory. A plane does not match the geometry, or there is no such layer.
+    /// </exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">A plane does not match the geometry, or there is no such layer.</exception>
     public void Observe(ReadOnlySpan<KvObservation> observations, int rowCount, int? firstPosition = null,
                         nint stream = 0)
     {
@@ -150,9 +152,10 @@ public sealed unsafe class KvSequence : IDisposable
     /// <param name="rowCount">Rows; 0 does nothing.</param>
     /// <param name="firstPosition">Position of row 0; null: the sequence's logical length.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
+    /// <exception cref="ArgumentException">
+    /// Rows lie outside their memory. The plane does not match the geometry, or there is no such layer.
+    /// </exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">The plane does not match the geometry, or there is no such layer.</exception>
     public void Observe(int layer, KvPlane queries, int rowCount, int? firstPosition = null, nint stream = 0) =>
         Observe([new KvObservation(layer, new KvSignalInputs { Queries = queries })], rowCount, firstPosition, stream);
 
@@ -164,9 +167,10 @@ public sealed unsafe class KvSequence : IDisposable
     /// [rows, query heads, key dim] after RoPE; ushort for the bits of <see cref="KvDType.BF16"/>. Copied.
     /// </param>
     /// <param name="firstPosition">Position of row 0; null: the sequence's logical length.</param>
-    /// <exception cref="ArgumentException">These are no whole rows.</exception>
+    /// <exception cref="ArgumentException">
+    /// These are no whole rows. The geometry's queries are of another type.
+    /// </exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">The geometry's queries are of another type.</exception>
     public void Observe(int layer, ReadOnlySpan<float> queries, int? firstPosition = null) =>
         Observe(layer, queries, KvDType.F32, firstPosition);
 
@@ -181,7 +185,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// <summary>Notes that the engine stored more rows in every layer, each at the layer's next slot.</summary>
     /// <param name="tokenCount">Tokens.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="KvEvictException">A layer would hold more than the geometry's tokens.</exception>
+    /// <exception cref="ArgumentException">A layer would hold more than the geometry's tokens.</exception>
     public void Append(int tokenCount, nint stream = 0) =>
         Native.kvevict_sequence_append(Handle, Check.Count(tokenCount, nameof(tokenCount)), stream);
 
@@ -189,7 +193,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// Says that what has been appended so far is the prompt; see <see cref="KvPolicy.Prompt"/> and
     /// <see cref="KvPolicy.Every"/>.
     /// </summary>
-    /// <exception cref="KvEvictException">The prompt has ended before.</exception>
+    /// <exception cref="ArgumentException">The prompt has ended before.</exception>
     public void EndPrompt() => Native.kvevict_sequence_end_prompt(Handle);
 
     /// <summary>
@@ -197,7 +201,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// appended so many tokens.
     /// </summary>
     /// <param name="tokenCount">Tokens.</param>
-    /// <exception cref="KvEvictException">As for <see cref="Append"/>.</exception>
+    /// <exception cref="ArgumentException">As for <see cref="Append"/>.</exception>
     public void Replayed(int tokenCount) =>
         Native.kvevict_sequence_replayed(Handle, Check.Count(tokenCount, nameof(tokenCount)));
 
@@ -209,7 +213,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// </summary>
     /// <param name="newLength">The logical length to return to.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="KvEvictException">
+    /// <exception cref="ArgumentException">
     /// It is above the present length, or between the exact ones, the nearest of which the message names.
     /// </exception>
     public void TrimTo(int newLength, nint stream = 0) =>
@@ -221,7 +225,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// </summary>
     /// <param name="tokenCount">The logical length.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="KvEvictException">The sequence is not empty, or there is not room for so many.</exception>
+    /// <exception cref="ArgumentException">The sequence is not empty, or there is not room for so many.</exception>
     public void Start(int tokenCount, nint stream = 0) =>
         Native.kvevict_sequence_start(Handle, null, 0, Check.Count(tokenCount, nameof(tokenCount)), stream);
 
@@ -235,7 +239,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// </param>
     /// <param name="tokenCount">The logical length, above every position.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="KvEvictException">The sequence is not empty, or the lists cannot be.</exception>
+    /// <exception cref="ArgumentException">The sequence is not empty, or the lists cannot be.</exception>
     public void Start(ReadOnlySpan<int[][]?> layers, int tokenCount, nint stream = 0)
     {
         SequenceHandle handle = Handle;
@@ -290,7 +294,8 @@ public sealed unsafe class KvSequence : IDisposable
     /// <param name="stream">CUstream on which the work is queued, after this one's.</param>
     /// <returns>The new sequence.</returns>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">The memory is too small, or there is none left.</exception>
+    /// <exception cref="ArgumentException">The memory is too small.</exception>
+    /// <exception cref="KvEvictException">There is no memory left.</exception>
     public KvSequence Fork(KvRegion memory, nint stream = 0) => Fork(_plan, memory, stream);
 
     /// <summary>
@@ -304,9 +309,8 @@ public sealed unsafe class KvSequence : IDisposable
     /// <param name="stream">CUstream on which the work is queued, after this one's.</param>
     /// <returns>The new sequence.</returns>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">
-    /// The plan's lists cannot hold what this one's do, or there is no memory left.
-    /// </exception>
+    /// <exception cref="ArgumentException">The plan's lists cannot hold what this one's do.</exception>
+    /// <exception cref="KvEvictException">There is no memory left.</exception>
     public KvSequence Fork(KvPlan plan, KvRegion memory = default, nint stream = 0)
     {
         ArgumentNullException.ThrowIfNull(plan);
@@ -346,7 +350,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// </summary>
     /// <param name="data">The bytes.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="KvEvictException">They are damaged, or another plan's; the sequence is as before.</exception>
+    /// <exception cref="ArgumentException">They are damaged, or another plan's; the sequence is as before.</exception>
     public void Load(ReadOnlySpan<byte> data, nint stream = 0)
     {
         byte nothing;
@@ -376,11 +380,11 @@ public sealed unsafe class KvSequence : IDisposable
     /// <param name="options">What it is told beside the policy.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <returns>What it did, see <see cref="Report"/>.</returns>
-    /// <exception cref="ArgumentException">Rows lie outside their memory, or a view is null.</exception>
-    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">
-    /// A view that cannot be, too few observed queries, a budget smaller than what must stay; nothing was moved.
+    /// <exception cref="ArgumentException">
+    /// Rows lie outside their memory, or a view is null. A view that cannot be, too few observed queries, a budget
+    /// smaller than what must stay; nothing was moved.
     /// </exception>
+    /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     public KvEvictReport Evict(ReadOnlySpan<KvView> views, KvRegion workspace, KvEvictOptions options = default,
                                nint stream = 0)
     {
@@ -441,19 +445,20 @@ public sealed unsafe class KvSequence : IDisposable
     /// </summary>
     /// <param name="prompt">How.</param>
     /// <param name="views">
-    /// As for <see cref="Evict"/>, read again behind each chunk, so that the model may change the array.
+    /// As for <see cref="Evict"/>, read again behind each chunk, so that the model may change what the span is of.
     /// </param>
     /// <param name="workspace">Scratch for <see cref="KvOperation.Evict"/>.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <returns>What it took.</returns>
-    /// <exception cref="ArgumentException">Rows lie outside their memory, or a view is null.</exception>
+    /// <exception cref="ArgumentException">
+    /// Rows lie outside their memory, or a view is null. As for the calls above; the prompt has ended.
+    /// </exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">As for the calls above; the prompt has ended.</exception>
-    public KvPrefillReport Prefill(KvPrefill prompt, KvView[] views, KvRegion workspace, nint stream = 0)
+    public KvPrefillReport Prefill(
+        KvPrefill prompt, ReadOnlySpan<KvView> views, KvRegion workspace, nint stream = 0)
     {
         ArgumentNullException.ThrowIfNull(prompt);
-        ArgumentNullException.ThrowIfNull(views);
-        return new PrefillCall(this, prompt, views).Run(null, workspace, stream);
+        return PrefillCall.Run(this, prompt, views, null, workspace, stream);
     }
 
     /// <summary>
@@ -462,7 +467,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// </summary>
     /// <param name="views">As for <see cref="Evict"/>.</param>
     /// <returns>Slots of each layer.</returns>
-    /// <exception cref="KvEvictException">A view that cannot be, a budget smaller than what must stay.</exception>
+    /// <exception cref="ArgumentException">A view that cannot be, a budget smaller than what must stay.</exception>
     public int[] KeptSlots(ReadOnlySpan<KvView> views)
     {
         Span<kvevict_view> native = First(ref _manyViews, views.Length);
@@ -500,7 +505,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// <summary>How much memory an eviction now would need to be undone.</summary>
     /// <param name="views">As for <see cref="Evict"/>.</param>
     /// <returns>Bytes; 0 where it would leave every layer alone.</returns>
-    /// <exception cref="KvEvictException">A view that cannot be, or the policy merges or rotates.</exception>
+    /// <exception cref="ArgumentException">A view that cannot be, or the policy merges or rotates.</exception>
     public long UndoBytes(ReadOnlySpan<KvView> views)
     {
         SequenceHandle handle = Handle;
@@ -526,9 +531,10 @@ public sealed unsafe class KvSequence : IDisposable
     /// </param>
     /// <param name="undo">What the eviction left, or a copy.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="ArgumentException">Rows lie outside their memory, or a view is null.</exception>
+    /// <exception cref="ArgumentException">
+    /// Rows lie outside their memory, or a view is null. There is nothing to undo, or a view is another than then.
+    /// </exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="KvEvictException">There is nothing to undo, or a view is another than then.</exception>
     public void Undo(ReadOnlySpan<KvView> views, KvRegion undo, nint stream = 0)
     {
         SequenceHandle handle = Handle;
@@ -634,7 +640,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// <summary>Tells where the state of a layer lies, for the engine's own kernels.</summary>
     /// <param name="layer">Below the number of layers.</param>
     /// <returns>Addresses on the context's device.</returns>
-    /// <exception cref="KvEvictException">There is no such layer.</exception>
+    /// <exception cref="ArgumentException">There is no such layer.</exception>
     public KvSequenceMemory MemoryOf(int layer)
     {
         kvevict_sequence_memory m = new() { struct_size = (uint)sizeof(kvevict_sequence_memory) };
@@ -648,7 +654,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// <param name="layer">Below the number of layers.</param>
     /// <param name="kvHead">A KV head; all alike unless the plan has budgets for each.</param>
     /// <returns>Slots; 0 of a layer without a full cache.</returns>
-    /// <exception cref="KvEvictException">There is no such layer or head.</exception>
+    /// <exception cref="ArgumentException">There is no such layer or head.</exception>
     public int StoredLength(int layer, int kvHead = 0)
     {
         uint length;
@@ -662,7 +668,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// <param name="kvHead">A KV head; all alike unless the scope is <see cref="KvScope.KvHead"/>.</param>
     /// <param name="slot">Below the layer's stored length.</param>
     /// <returns>The position.</returns>
-    /// <exception cref="KvEvictException">There is no such layer, head or slot.</exception>
+    /// <exception cref="ArgumentException">There is no such layer, head or slot.</exception>
     public int PositionOfSlot(int layer, int kvHead, int slot)
     {
         int position;
@@ -677,7 +683,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// <param name="kvHead">A KV head.</param>
     /// <param name="position">Below the logical length.</param>
     /// <returns>The slot; -1 if the token was evicted.</returns>
-    /// <exception cref="KvEvictException">There is no such layer, head or position.</exception>
+    /// <exception cref="ArgumentException">There is no such layer, head or position.</exception>
     public int SlotOfPosition(int layer, int kvHead, int position)
     {
         int slot;
@@ -691,7 +697,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// <param name="layer">Below the number of layers.</param>
     /// <param name="kvHead">A KV head.</param>
     /// <returns>As many as <see cref="StoredLength"/> says.</returns>
-    /// <exception cref="KvEvictException">There is no such layer or head.</exception>
+    /// <exception cref="ArgumentException">There is no such layer or head.</exception>
     public int[] KeepPositions(int layer, int kvHead)
     {
         int[] positions = new int[StoredLength(layer, kvHead)];
@@ -704,8 +710,9 @@ public sealed unsafe class KvSequence : IDisposable
     /// <param name="kvHead">A KV head.</param>
     /// <param name="positions">At least <see cref="StoredLength"/> elements.</param>
     /// <returns>Elements written.</returns>
-    /// <exception cref="ArgumentException"><paramref name="positions"/> is too short.</exception>
-    /// <exception cref="KvEvictException">There is no such layer or head.</exception>
+    /// <exception cref="ArgumentException">
+    /// <paramref name="positions"/> is too short. There is no such layer or head.
+    /// </exception>
     public int KeepPositions(int layer, int kvHead, Span<int> positions)
     {
         int stored = StoredLength(layer, kvHead);

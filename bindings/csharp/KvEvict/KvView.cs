@@ -107,8 +107,9 @@ public sealed unsafe class KvView
 
     /// <summary>Checks the view as executing calls on the CPU do, which read the block table.</summary>
     /// <param name="tokenCount">Slots that will be addressed; 0 is valid.</param>
-    /// <exception cref="ArgumentException">Rows lie outside their memory.</exception>
-    /// <exception cref="KvEvictException">Rows overlap, or a block table is too short or negative.</exception>
+    /// <exception cref="ArgumentException">
+    /// Rows lie outside their memory. Rows overlap, or a block table is too short or negative.
+    /// </exception>
     public void Validate(int tokenCount)
     {
         kvevict_view native;

@@ -38,7 +38,7 @@ final class Engine {
 
   /** Rows of so many heads, one after the other. */
   static Plane rows(FloatBuffer data, int heads) {
-    return Plane.of(data, DType.F32, D, heads * D * 4, D * 4);
+    return Plane.tokenMajor(data, DType.F32, heads, D);
   }
 
   int hash(int a) {

@@ -3,22 +3,34 @@ using System.Runtime.CompilerServices;
 using System.Runtime.ExceptionServices;
 using System.Runtime.InteropServices;
 
+// The views stay where the caller has them, pinned; to point to references is fine then.
+#pragma warning disable CS8500
+
 namespace KvEvict;
 
 /// <summary>
 /// A call of <see cref="KvSequence.Prefill"/>. Its arrays are pinned until it ends; native code reads them again
 /// behind each chunk.
 /// </summary>
-internal sealed unsafe class PrefillCall(KvSequence sequence, KvPrefill prompt, KvView[] views)
+internal sealed unsafe class PrefillCall(KvSequence sequence, KvPrefill prompt, KvView* views, int viewCount)
 {
-    private readonly kvevict_view[] _views = new kvevict_view[Math.Max(views.Length, prompt.Inputs.Length)];
+    private readonly kvevict_view[] _views = new kvevict_view[Math.Max(viewCount, prompt.Inputs.Length)];
     private readonly kvevict_signal_inputs[] _inputs = new kvevict_signal_inputs[prompt.Inputs.Length];
     private readonly NativeInputs[] _planes = new NativeInputs[prompt.Inputs.Length];
     private readonly kvevict_token_range[] _ranges = new kvevict_token_range[prompt.Ranges.Length];
     private int _done;
     private ExceptionDispatchInfo? _failure;
 
-    internal KvPrefillReport Run(PagedSequenceHandle? cached, KvRegion workspace, nint stream)
+    internal static KvPrefillReport Run(KvSequence sequence, KvPrefill prompt, ReadOnlySpan<KvView> views,
+                                        PagedSequenceHandle? cached, KvRegion workspace, nint stream)
+    {
+        fixed (KvView* first = views)
+            return new PrefillCall(sequence, prompt, first, views.Length).Run(cached, workspace, stream);
+    }
+
+    private ReadOnlySpan<KvView> Views => MemoryMarshal.CreateReadOnlySpan(ref *views, viewCount);
+
+    private KvPrefillReport Run(PagedSequenceHandle? cached, KvRegion workspace, nint stream)
     {
         KvTokenRange.Write(prompt.Ranges.Span, _ranges);
         Write(0, evicts: false);
@@ -50,7 +62,7 @@ internal sealed unsafe class PrefillCall(KvSequence sequence, KvPrefill prompt, 
                 options.forward = &Forward;
                 options.user_data = (void*)GCHandle.ToIntPtr(self);
                 options.views = cached is null ? nativeViews : null;
-                options.views_len = cached is null ? (nuint)views.Length : 0;
+                options.views_len = cached is null ? (nuint)viewCount : 0;
                 options.cached = NativeHandle.Pointer(cached);
                 options.evict = &evict;
                 options.workspace = (void*)workspace.Resolve(sequence.Context, nameof(workspace));
@@ -103,13 +115,13 @@ internal sealed unsafe class PrefillCall(KvSequence sequence, KvPrefill prompt, 
         fixed (kvevict_signal_inputs* nativeInputs = _inputs)
         fixed (NativeInputs* nativePlanes = _planes)
         {
-            sequence.Write(views, evicts ? prompt.Inputs.Span : default, nativeViews, nativeInputs, nativePlanes, ahead);
+            sequence.Write(Views, evicts ? prompt.Inputs.Span : default, nativeViews, nativeInputs, nativePlanes, ahead);
         }
     }
 
     private void KeepAlive()
     {
-        foreach (KvView view in views) GC.KeepAlive(view);
+        foreach (KvView view in Views) GC.KeepAlive(view);
         foreach (ref readonly KvSignalInputs one in prompt.Inputs.Span) one.KeepAlive();
     }
 }

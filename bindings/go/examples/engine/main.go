@@ -40,10 +40,7 @@ func (e *engine) hash(a uint32) uint32 {
 
 // rows of so many heads, one after the other.
 func rows(data []float32, heads int) kvevict.Plane {
-	return kvevict.Plane{
-		Data: kvevict.Slice(data), DType: f32, HeadDim: dim,
-		TokenStride: int64(heads) * dim * 4, HeadStride: dim * 4,
-	}
+	return kvevict.TokenMajor(kvevict.Slice(data), f32, heads, dim)
 }
 
 // observe shows n rows of the query log.

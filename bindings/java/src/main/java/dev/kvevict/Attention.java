@@ -9,13 +9,13 @@ import java.util.Objects;
 /** One layer of one sequence in {@link Context#attend}. Immutable. */
 public final class Attention {
   private final View view;
-  private final int nTokens;
-  private final int nQHeads;
-  private final int nQueries;
+  private final int tokenCount;
+  private final int queryHeads;
+  private final int queryCount;
   private final Plane queries;
   private final Plane out;
-  private Numbers tokenCounts; // null: all heads hold nTokens
-  private int vHeadDim;
+  private Numbers tokenCounts; // null: all heads hold tokenCount
+  private int valueHeadDim;
   private int window;
   private boolean nonCausal;
   private float softmaxScale;
@@ -23,22 +23,22 @@ public final class Attention {
   private Numbers sinkLogits; // or null
   private Plane rowLse; // or null
   private Plane attentionSums; // or null
-  private int nSumHeads;
+  private int sumHeads;
 
   private Attention(
-      View view, int nTokens, int nQHeads, int nQueries, Plane queries, Plane out) {
+      View view, int tokenCount, int queryHeads, int queryCount, Plane queries, Plane out) {
     this.view = Objects.requireNonNull(view, "view");
-    this.nTokens = Memory.count(nTokens, "nTokens");
-    this.nQHeads = Memory.count(nQHeads, "nQHeads");
-    this.nQueries = Memory.count(nQueries, "nQueries");
+    this.tokenCount = Memory.count(tokenCount, "tokenCount");
+    this.queryHeads = Memory.count(queryHeads, "queryHeads");
+    this.queryCount = Memory.count(queryCount, "queryCount");
     this.queries = Objects.requireNonNull(queries, "queries");
     this.out = Objects.requireNonNull(out, "out");
   }
 
   private Attention copy() {
-    Attention copy = new Attention(view, nTokens, nQHeads, nQueries, queries, out);
+    Attention copy = new Attention(view, tokenCount, queryHeads, queryCount, queries, out);
     copy.tokenCounts = tokenCounts;
-    copy.vHeadDim = vHeadDim;
+    copy.valueHeadDim = valueHeadDim;
     copy.window = window;
     copy.nonCausal = nonCausal;
     copy.softmaxScale = softmaxScale;
@@ -46,7 +46,7 @@ public final class Attention {
     copy.sinkLogits = sinkLogits;
     copy.rowLse = rowLse;
     copy.attentionSums = attentionSums;
-    copy.nSumHeads = nSumHeads;
+    copy.sumHeads = sumHeads;
     return copy;
   }
 
@@ -54,22 +54,22 @@ public final class Attention {
    * Causal attention.
    *
    * @param view the cache, the queries' own tokens among its slots
-   * @param nTokens slots held, the most of any head
-   * @param nQHeads a multiple of the view's KV heads
-   * @param nQueries of each head; query i belongs to slot nTokens - nQueries + i
-   * @param queries [nQHeads, nQueries, kHeadDim] after RoPE
-   * @param out [nQHeads, nQueries, vHeadDim] f32, f16 or bf16, in which no two rows overlap: written
+   * @param tokenCount slots held, the most of any head
+   * @param queryHeads a multiple of the view's KV heads
+   * @param queryCount of each head; query i belongs to slot tokenCount - queryCount + i
+   * @param queries [queryHeads, queryCount, keyHeadDim] after RoPE
+   * @param out [queryHeads, queryCount, valueHeadDim] f32, f16 or bf16, in which no two rows overlap: written
    * @return the job
    */
   public static Attention of(
-      View view, int nTokens, int nQHeads, int nQueries, Plane queries, Plane out) {
-    return new Attention(view, nTokens, nQHeads, nQueries, queries, out);
+      View view, int tokenCount, int queryHeads, int queryCount, Plane queries, Plane out) {
+    return new Attention(view, tokenCount, queryHeads, queryCount, queries, out);
   }
 
   /**
    * Where heads hold different numbers of slots, on the CPU.
    *
-   * @param each slots of a KV head, at most nTokens; direct, in native order
+   * @param each slots of a KV head, at most tokenCount; direct, in native order
    * @return this job with the counts
    */
   public Attention withTokenCounts(IntBuffer each) {
@@ -81,7 +81,7 @@ public final class Attention {
   /**
    * Where heads hold different numbers of slots, at an address.
    *
-   * @param each address of u32 [nKvHeads], at most nTokens, on the context's device
+   * @param each address of u32 [kvHeads], at most tokenCount, on the context's device
    * @return this job with the counts
    */
   public Attention withTokenCounts(long each) {
@@ -98,7 +98,7 @@ public final class Attention {
    */
   public Attention withVHeadDim(int n) {
     Attention copy = copy();
-    copy.vHeadDim = Memory.count(n, "n");
+    copy.valueHeadDim = Memory.count(n, "n");
     return copy;
   }
 
@@ -128,7 +128,7 @@ public final class Attention {
   /**
    * What multiplies products of queries and keys.
    *
-   * @param scale 0 means 1 / sqrt(kHeadDim)
+   * @param scale 0 means 1 / sqrt(keyHeadDim)
    * @return this job with the scale
    */
   public Attention withSoftmaxScale(float scale) {
@@ -152,7 +152,7 @@ public final class Attention {
   /**
    * A term of each head's softmax that has no value, on the CPU.
    *
-   * @param logits [nQHeads]; direct, in native order
+   * @param logits [queryHeads]; direct, in native order
    * @return this job with the sinks
    */
   public Attention withSinkLogits(FloatBuffer logits) {
@@ -164,19 +164,19 @@ public final class Attention {
   /**
    * A term of each head's softmax that has no value, at an address.
    *
-   * @param logits address of f32 [nQHeads] on the context's device
+   * @param logits address of f32 [queryHeads] on the context's device
    * @return this job with the sinks
    */
   public Attention withSinkLogits(long logits) {
     Attention copy = copy();
-    copy.sinkLogits = Numbers.at(logits, nQHeads, "logits");
+    copy.sinkLogits = Numbers.at(logits, queryHeads, "logits");
     return copy;
   }
 
   /**
    * Where the log-sum-exp of each query's logits goes, as {@link SignalInputs#withRowLse} takes it.
    *
-   * @param lse [nQHeads, nQueries] f32, headDim 1: written; or null
+   * @param lse [queryHeads, queryCount] f32, headDim 1: written; or null
    * @return this job with the plane
    */
   public Attention withRowLse(Plane lse) {
@@ -189,14 +189,14 @@ public final class Attention {
    * Where the attention weight that each slot got of all queries goes, as {@link
    * SignalInputs#withAttentionSums} of a step or chunk takes it.
    *
-   * @param each [nHeads, nTokens] f32, headDim 1: written; or null
-   * @param nHeads nQHeads, or nKvHeads, whose query heads are added up; 0: nQHeads
+   * @param each [headCount, tokenCount] f32, headDim 1: written; or null
+   * @param headCount queryHeads, or kvHeads, whose query heads are added up; 0: queryHeads
    * @return this job with the sums
    */
-  public Attention withAttentionSums(Plane each, int nHeads) {
+  public Attention withAttentionSums(Plane each, int headCount) {
     Attention copy = copy();
     copy.attentionSums = each;
-    copy.nSumHeads = Memory.count(nHeads, "nHeads");
+    copy.sumHeads = Memory.count(headCount, "headCount");
     return copy;
   }
 
@@ -221,32 +221,32 @@ public final class Attention {
     }
 
     private View.Content write(Attention job, Device device, int at, int planes) {
-      View.Content cache = job.view.content(device, job.nTokens, job.tokenCounts);
-      int nSums = job.nSumHeads == 0 ? job.nQHeads : job.nSumHeads;
+      View.Content cache = job.view.content(device, job.tokenCount, job.tokenCounts);
+      int sumCount = job.sumHeads == 0 ? job.queryHeads : job.sumHeads;
       struct.putInt(at + Abi.AttentionJob.STRUCT_SIZE, Abi.AttentionJob.SIZEOF)
-          .putInt(at + Abi.AttentionJob.N_TOKENS, job.nTokens)
+          .putInt(at + Abi.AttentionJob.N_TOKENS, job.tokenCount)
           .putLong(at + Abi.AttentionJob.TOKEN_COUNTS,
-              Numbers.each(job.tokenCounts, device, cache.nKvHeads, "tokenCounts"))
+              Numbers.each(job.tokenCounts, device, cache.kvHeads, "tokenCounts"))
           .putLong(at + Abi.AttentionJob.VIEW, cache.struct.address)
-          .putInt(at + Abi.AttentionJob.N_Q_HEADS, job.nQHeads)
-          .putInt(at + Abi.AttentionJob.N_QUERIES, job.nQueries)
-          .putInt(at + Abi.AttentionJob.V_HEAD_DIM, job.vHeadDim)
+          .putInt(at + Abi.AttentionJob.N_Q_HEADS, job.queryHeads)
+          .putInt(at + Abi.AttentionJob.N_QUERIES, job.queryCount)
+          .putInt(at + Abi.AttentionJob.V_HEAD_DIM, job.valueHeadDim)
           .putInt(at + Abi.AttentionJob.WINDOW, job.window)
           .putFlag(at + Abi.AttentionJob.NON_CAUSAL, job.nonCausal)
           .putFloat(at + Abi.AttentionJob.SOFTMAX_SCALE, job.softmaxScale)
           .putFloat(at + Abi.AttentionJob.LOGIT_SOFTCAP, job.logitSoftcap)
-          .putInt(at + Abi.AttentionJob.N_SUM_HEADS, job.nSumHeads)
+          .putInt(at + Abi.AttentionJob.N_SUM_HEADS, job.sumHeads)
           .putLong(at + Abi.AttentionJob.SINK_LOGITS,
               job.sinkLogits == null ? 0 : job.sinkLogits.input(device, "sinkLogits"))
           .putLong(at + Abi.AttentionJob.SINK_LOGITS_LEN,
               job.sinkLogits == null ? 0 : job.sinkLogits.length);
-      put(at + Abi.AttentionJob.QUERIES, planes, job.queries, job.nQueries, job.nQHeads, "queries");
+      put(at + Abi.AttentionJob.QUERIES, planes, job.queries, job.queryCount, job.queryHeads, "queries");
       put(at + Abi.AttentionJob.OUT, planes + Abi.Plane.SIZEOF,
-          writable(job.out, "out"), job.nQueries, job.nQHeads, "out");
+          writable(job.out, "out"), job.queryCount, job.queryHeads, "out");
       put(at + Abi.AttentionJob.ROW_LSE, planes + 2 * Abi.Plane.SIZEOF,
-          writable(job.rowLse, "rowLse"), job.nQueries, job.nQHeads, "rowLse");
+          writable(job.rowLse, "rowLse"), job.queryCount, job.queryHeads, "rowLse");
       put(at + Abi.AttentionJob.ATTENTION_SUMS, planes + 3 * Abi.Plane.SIZEOF,
-          writable(job.attentionSums, "attentionSums"), job.nTokens, nSums, "attentionSums");
+          writable(job.attentionSums, "attentionSums"), job.tokenCount, sumCount, "attentionSums");
       return cache;
     }
 
@@ -257,11 +257,11 @@ public final class Attention {
       return plane;
     }
 
-    private void put(int pointer, int at, Plane plane, int nRows, int nHeads, String name) {
+    private void put(int pointer, int at, Plane plane, int rowCount, int headCount, String name) {
       if (plane == null) {
         return;
       }
-      plane.require(nRows, nHeads, name);
+      plane.require(rowCount, headCount, name);
       Plane.write(plane, struct, at);
       struct.putLong(pointer, struct.address + at);
     }

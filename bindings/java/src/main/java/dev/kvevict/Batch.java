@@ -19,22 +19,22 @@ public final class Batch {
   /** How many tokens a sequence appends. Immutable. */
   public static final class Tokens {
     private final Sequence sequence;
-    private final int nTokens;
+    private final int tokenCount;
 
-    private Tokens(Sequence sequence, int nTokens) {
+    private Tokens(Sequence sequence, int tokenCount) {
       this.sequence = Objects.requireNonNull(sequence, "sequence");
-      this.nTokens = Memory.count(nTokens, "nTokens");
+      this.tokenCount = Memory.count(tokenCount, "tokenCount");
     }
 
     /**
      * An item.
      *
      * @param sequence which
-     * @param nTokens how many
+     * @param tokenCount how many
      * @return the item
      */
-    public static Tokens of(Sequence sequence, int nTokens) {
-      return new Tokens(sequence, nTokens);
+    public static Tokens of(Sequence sequence, int tokenCount) {
+      return new Tokens(sequence, tokenCount);
     }
   }
 
@@ -64,14 +64,14 @@ public final class Batch {
   public static final class Observations {
     private final Sequence sequence;
     private final SignalInputs[] layers;
-    private final int nRows;
+    private final int rowCount;
     private final int firstPosition;
 
     private Observations(
-        Sequence sequence, SignalInputs[] layers, int nRows, int firstPosition) {
+        Sequence sequence, SignalInputs[] layers, int rowCount, int firstPosition) {
       this.sequence = Objects.requireNonNull(sequence, "sequence");
       this.layers = layers;
-      this.nRows = Memory.count(nRows, "nRows");
+      this.rowCount = Memory.count(rowCount, "rowCount");
       this.firstPosition = firstPosition;
     }
 
@@ -80,14 +80,14 @@ public final class Batch {
      *
      * @param sequence which
      * @param layers what each layer shows; null for nothing
-     * @param nRows of each layer
+     * @param rowCount of each layer
      * @param firstPosition position of row 0, or {@link Sequence#POSITION_NEXT}
      * @return the item
      */
     public static Observations of(
-        Sequence sequence, List<SignalInputs> layers, int nRows, int firstPosition) {
+        Sequence sequence, List<SignalInputs> layers, int rowCount, int firstPosition) {
       return new Observations(
-          sequence, layers.toArray(new SignalInputs[0]), nRows, firstPosition);
+          sequence, layers.toArray(new SignalInputs[0]), rowCount, firstPosition);
     }
   }
 
@@ -138,7 +138,7 @@ public final class Batch {
         Struct out = new Struct(items.size() * size)) {
       for (int i = 0; i < items.size(); ++i) {
         out.putInt(i * size + Abi.SequenceTokens.STRUCT_SIZE, size)
-            .putInt(i * size + Abi.SequenceTokens.N_TOKENS, items.get(i).nTokens)
+            .putInt(i * size + Abi.SequenceTokens.N_TOKENS, items.get(i).tokenCount)
             .putLong(i * size + Abi.SequenceTokens.SEQUENCE, all.pointers[i]);
       }
       Native.kvevict_sequences_append(out.address, items.size(), stream);
@@ -178,7 +178,7 @@ public final class Batch {
       for (int i = 0; i < items.size(); ++i) {
         Observations item = items.get(i);
         item.sequence.writeItem(
-            out, i * size, all.pointers[i], item.layers, item.nRows, item.firstPosition);
+            out, i * size, all.pointers[i], item.layers, item.rowCount, item.firstPosition);
       }
       Native.kvevict_sequences_observe(out.address, items.size(), stream);
     } finally {

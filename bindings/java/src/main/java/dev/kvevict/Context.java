@@ -127,7 +127,7 @@ public final class Context extends Handle {
     int lists = Abi.SelectOptions.SIZEOF;
     try (Struct arguments = new Struct(lists + Abi.KeepLists.SIZEOF)) {
       keep.write(hooks.device, true, arguments, lists);
-      options.write(hooks.device, keep.nLists(), arguments);
+      options.write(hooks.device, keep.listCount(), arguments);
       Native.kvevict_select(context, arguments.address, arguments.address + lists, workspace,
           workspaceBytes, stream);
     } finally {
@@ -140,17 +140,17 @@ public final class Context extends Handle {
   /**
    * Scratch that selecting needs.
    *
-   * @param nTokens the most slots held
-   * @param nLists keep lists
+   * @param tokenCount the most slots held
+   * @param listCount keep lists
    * @return its sizes
    */
-  public Workspace selectWorkspace(int nTokens, int nLists) {
-    Memory.count(nTokens, "nTokens");
-    Memory.count(nLists, "nLists");
+  public Workspace selectWorkspace(int tokenCount, int listCount) {
+    Memory.count(tokenCount, "tokenCount");
+    Memory.count(listCount, "listCount");
     long context = enter();
     try {
       return Records.Workspace.of(hooks.device,
-          out -> Native.kvevict_select_workspace(context, nTokens, nLists, out));
+          out -> Native.kvevict_select_workspace(context, tokenCount, listCount, out));
     } finally {
       leave();
     }
@@ -166,9 +166,9 @@ public final class Context extends Handle {
    */
   public int[] budgetForMass(List<LayerScores> layers, MassOptions wanted) {
     int size = Abi.LayerScores.SIZEOF;
-    int nRows = layers.stream().mapToInt(LayerScores::rows).sum();
+    int rowCount = layers.stream().mapToInt(LayerScores::rows).sum();
     int n = switch (wanted.scope()) {
-      case KV_HEAD -> nRows;
+      case KV_HEAD -> rowCount;
       case LAYER -> layers.size();
       case MODEL -> Math.min(1, layers.size());
     };
@@ -333,7 +333,7 @@ public final class Context extends Handle {
   /** Sets up a {@link Context}. Addresses of native functions have the header's types. */
   public static final class Builder {
     private Device device = Device.CPU;
-    private int nThreads;
+    private int threadCount;
     private LogLevel logLevel = LogLevel.WARNING;
     private BiConsumer<LogLevel, String> logger;
     private Executor executor;
@@ -371,7 +371,7 @@ public final class Context extends Handle {
      */
     public Builder parallel(Executor helpers, int threads) {
       executor = Objects.requireNonNull(helpers, "helpers");
-      nThreads = Memory.count(threads, "threads");
+      threadCount = Memory.count(threads, "threads");
       return this;
     }
 
@@ -505,7 +505,7 @@ public final class Context extends Handle {
      *     there
      */
     public Context build() {
-      Hooks hooks = new Hooks(device, logger, executor, nThreads);
+      Hooks hooks = new Hooks(device, logger, executor, threadCount);
       try (Struct simd = Struct.text(simdTarget);
           Struct cuda = Struct.text(libcudaPath);
           Struct nvrtc = Struct.text(libnvrtcPath);
@@ -518,7 +518,7 @@ public final class Context extends Handle {
     Struct write(Hooks hooks, Struct simd, Struct cuda, Struct nvrtc, Struct cache) {
       return Struct.sized(Abi.ContextOptions.SIZEOF)
           .putEnum(Abi.ContextOptions.DEVICE, device)
-          .putInt(Abi.ContextOptions.N_THREADS, nThreads)
+          .putInt(Abi.ContextOptions.N_THREADS, threadCount)
           .putEnum(Abi.ContextOptions.LOG_LEVEL, logLevel)
           .putLong(Abi.ContextOptions.ALLOC, hostHooks[0])
           .putLong(Abi.ContextOptions.FREE, hostHooks[1])

@@ -17,7 +17,7 @@ public final class EvictOptions implements Cloneable {
   private long undo;
   private long undoBytes;
   private Struct ranges; // null for none
-  private int nRanges;
+  private int rangeCount;
   private boolean byTable;
   private List<View> destinations = List.of();
 
@@ -53,7 +53,7 @@ public final class EvictOptions implements Cloneable {
   public EvictOptions withRanges(TokenRange... tokens) {
     EvictOptions next = copy();
     next.ranges = TokenRange.write(tokens);
-    next.nRanges = tokens.length;
+    next.rangeCount = tokens.length;
     return next;
   }
 
@@ -179,7 +179,7 @@ public final class EvictOptions implements Cloneable {
         .putLong(Abi.EvictOptions.UNDO, undo)
         .putLong(Abi.EvictOptions.UNDO_BYTES, undoBytes)
         .putLong(Abi.EvictOptions.RANGES, Struct.addressOrNull(ranges))
-        .putLong(Abi.EvictOptions.RANGES_LEN, nRanges)
+        .putLong(Abi.EvictOptions.RANGES_LEN, rangeCount)
         .putLong(Abi.EvictOptions.DESTINATIONS, destinations.isEmpty() ? 0 : destinationsAddress)
         .putLong(Abi.EvictOptions.DESTINATIONS_LEN, destinations.size());
   }

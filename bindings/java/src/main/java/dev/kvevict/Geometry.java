@@ -9,16 +9,16 @@ public final class Geometry {
   private static final LayerGeometry NOT_EVICTED =
       LayerGeometry.builder().cache(LayerCache.NONE).build();
 
-  private final int nLayers;
+  private final int layerCount;
   private final int maxTokens;
   private final List<LayerGeometry> layers; // one that all have, or one for each
   private final RopeLayout ropeLayout;
   private final float[] ropeInvFreq;
   private final float[] sinkLogits;
 
-  private Geometry(int nLayers, int maxTokens, List<LayerGeometry> layers, RopeLayout ropeLayout,
+  private Geometry(int layerCount, int maxTokens, List<LayerGeometry> layers, RopeLayout ropeLayout,
       float[] ropeInvFreq, float[] sinkLogits) {
-    this.nLayers = nLayers;
+    this.layerCount = layerCount;
     this.maxTokens = Memory.count(maxTokens, "maxTokens");
     this.layers = layers;
     this.ropeLayout = Objects.requireNonNull(ropeLayout, "ropeLayout");
@@ -59,7 +59,7 @@ public final class Geometry {
    * @return this geometry with RoPE
    */
   public Geometry withRope(RopeLayout layout, float... inverseFrequencies) {
-    return new Geometry(nLayers, maxTokens, layers, layout, inverseFrequencies, sinkLogits);
+    return new Geometry(layerCount, maxTokens, layers, layout, inverseFrequencies, sinkLogits);
   }
 
   /**
@@ -70,12 +70,12 @@ public final class Geometry {
    * @return it
    */
   public Geometry withSinkLogits(float... logits) {
-    return new Geometry(nLayers, maxTokens, layers, ropeLayout, ropeInvFreq, logits);
+    return new Geometry(layerCount, maxTokens, layers, ropeLayout, ropeInvFreq, logits);
   }
 
   /** {@return layers} */
-  public int nLayers() {
-    return nLayers;
+  public int layerCount() {
+    return layerCount;
   }
 
   /** {@return most slots a layer will ever hold} */
@@ -90,13 +90,13 @@ public final class Geometry {
    * @return its geometry
    */
   public LayerGeometry layer(int layer) {
-    return layers.get(Objects.checkIndex(layer, nLayers) < layers.size() ? layer : 0);
+    return layers.get(Objects.checkIndex(layer, layerCount) < layers.size() ? layer : 0);
   }
 
   /** The layer if it is evicted. Else one without heads: C reads nothing of it, or refuses it. */
   LayerGeometry evicted(int layer) {
     boolean full =
-        layer >= 0 && layer < nLayers && layer(layer).cache() == LayerCache.FULL;
+        layer >= 0 && layer < layerCount && layer(layer).cache() == LayerCache.FULL;
     return full ? layer(layer) : NOT_EVICTED;
   }
 
@@ -116,7 +116,7 @@ public final class Geometry {
       out.copyFrom(layers.get(i).struct, size + i * Abi.LayerGeometry.SIZEOF);
     }
     return out.putInt(Abi.Geometry.STRUCT_SIZE, size)
-        .putInt(Abi.Geometry.N_LAYERS, nLayers)
+        .putInt(Abi.Geometry.N_LAYERS, layerCount)
         .putInt(Abi.Geometry.MAX_TOKENS, maxTokens)
         .putLong(Abi.Geometry.LAYERS, layers.isEmpty() ? 0 : out.address + size)
         .putLong(Abi.Geometry.LAYERS_LEN, layers.size())
@@ -129,7 +129,7 @@ public final class Geometry {
 
   @Override
   public boolean equals(Object other) {
-    return other instanceof Geometry that && nLayers == that.nLayers
+    return other instanceof Geometry that && layerCount == that.layerCount
         && maxTokens == that.maxTokens && layers.equals(that.layers)
         && ropeLayout == that.ropeLayout && Arrays.equals(ropeInvFreq, that.ropeInvFreq)
         && Arrays.equals(sinkLogits, that.sinkLogits);
@@ -137,20 +137,20 @@ public final class Geometry {
 
   @Override
   public int hashCode() {
-    return Objects.hash(nLayers, maxTokens, layers, ropeLayout, Arrays.hashCode(ropeInvFreq),
+    return Objects.hash(layerCount, maxTokens, layers, ropeLayout, Arrays.hashCode(ropeInvFreq),
         Arrays.hashCode(sinkLogits));
   }
 
   @Override
   public String toString() {
-    return "Geometry[nLayers=" + nLayers + ", maxTokens=" + maxTokens + ", layers=" + layers
+    return "Geometry[layerCount=" + layerCount + ", maxTokens=" + maxTokens + ", layers=" + layers
         + ", ropeLayout=" + ropeLayout + ", ropeInvFreq=" + Arrays.toString(ropeInvFreq)
         + ", sinkLogits=" + Arrays.toString(sinkLogits) + "]";
   }
 
   /** Names the numbers of a {@link Geometry} whose layers are alike; of f32 elements unless set. */
   public static final class Builder extends LayerBuilder<Builder> {
-    private int nLayers;
+    private int layerCount;
     private int maxTokens;
 
     private Builder() {}
@@ -162,7 +162,7 @@ public final class Geometry {
      * @return this
      */
     public Builder layers(int n) {
-      nLayers = Memory.count(n, "layers");
+      layerCount = Memory.count(n, "layers");
       return this;
     }
 
@@ -183,7 +183,7 @@ public final class Geometry {
      * @return it
      */
     public Geometry build() {
-      return new Geometry(nLayers, maxTokens, List.of(new LayerGeometry(struct.copy())),
+      return new Geometry(layerCount, maxTokens, List.of(new LayerGeometry(struct.copy())),
           RopeLayout.HALF, new float[0], new float[0]);
     }
 

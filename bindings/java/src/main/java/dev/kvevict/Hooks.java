@@ -22,13 +22,13 @@ final class Hooks {
   final Device device;
   final BiConsumer<LogLevel, String> logger;
   final Executor executor;
-  final int nThreads;
+  final int threadCount;
 
-  Hooks(Device device, BiConsumer<LogLevel, String> logger, Executor executor, int nThreads) {
+  Hooks(Device device, BiConsumer<LogLevel, String> logger, Executor executor, int threadCount) {
     this.device = device;
     this.logger = logger;
     this.executor = executor;
-    this.nThreads = nThreads;
+    this.threadCount = threadCount;
     ALL.put(id, new WeakReference<>(this));
     Long key = id; // and not `this`
     CLEANER.register(this, () -> ALL.remove(key));
@@ -43,9 +43,9 @@ final class Hooks {
    * Called from native code, whose calling thread then does what no helper has taken. What this
    * throws, the call throws when its work is done.
    */
-  static void askForHelp(int nItems, long job, long id) {
+  static void askForHelp(int itemCount, long job, long id) {
     Hooks hooks = ALL.get(id).get();
-    int workers = Math.min(hooks.nThreads, nItems);
+    int workers = Math.min(hooks.threadCount, itemCount);
     Runnable help = () -> NativeSupport.help(job, workers);
     try {
       for (int i = 1; i < workers; ++i) {

@@ -7,14 +7,14 @@ import java.nio.IntBuffer;
  * with a count of its own. Immutable; nothing is copied but arrays.
  */
 public final class KeepLists {
-  private final int nLists;
+  private final int listCount;
   private final int count;
   private final long stride;
   private final Numbers slots;
   private final Numbers counts; // null: all are count
 
-  private KeepLists(int nLists, int count, long stride, Numbers slots, Numbers counts) {
-    this.nLists = Memory.count(nLists, "nLists");
+  private KeepLists(int listCount, int count, long stride, Numbers slots, Numbers counts) {
+    this.listCount = Memory.count(listCount, "listCount");
     this.count = Memory.count(count, "count");
     this.stride = Memory.count(stride, "stride");
     this.slots = slots;
@@ -24,41 +24,41 @@ public final class KeepLists {
   /**
    * Lists in a buffer, on the CPU.
    *
-   * @param slots [nLists, count], from the position on; direct, in native order
-   * @param nLists 1 or the view's KV heads
+   * @param slots [listCount, count], from the position on; direct, in native order
+   * @param listCount 1 or the view's KV heads
    * @param count slots in every list; with counts, the most of any
    * @return the lists
    */
-  public static KeepLists of(IntBuffer slots, int nLists, int count) {
-    return new KeepLists(nLists, count, 0, Numbers.of(slots, "slots"), null);
+  public static KeepLists of(IntBuffer slots, int listCount, int count) {
+    return new KeepLists(listCount, count, 0, Numbers.of(slots, "slots"), null);
   }
 
   /**
    * Lists of the same length with a copy of an array's slots, to read from, on the CPU.
    *
-   * @param nLists 1 or the view's KV heads
-   * @param slots [nLists, slots per list]
+   * @param listCount 1 or the view's KV heads
+   * @param slots [listCount, slots per list]
    * @return the lists
    */
-  public static KeepLists of(int nLists, int... slots) {
-    if (nLists <= 0 || slots.length % nLists != 0) {
+  public static KeepLists of(int listCount, int... slots) {
+    if (listCount <= 0 || slots.length % listCount != 0) {
       throw new IllegalArgumentException(
-          slots.length + " slots are not " + nLists + " lists of the same length");
+          slots.length + " slots are not " + listCount + " lists of the same length");
     }
-    return of(Memory.allocateInts(slots.length).put(0, slots), nLists, slots.length / nLists);
+    return of(Memory.allocateInts(slots.length).put(0, slots), listCount, slots.length / listCount);
   }
 
   /**
    * Lists at an address.
    *
-   * @param address of i32 [nLists, count] on the context's device; 0 where only sizes are asked for
+   * @param address of i32 [listCount, count] on the context's device; 0 where only sizes are asked for
    * @param length elements there
-   * @param nLists 1 or the view's KV heads
+   * @param listCount 1 or the view's KV heads
    * @param count slots in every list; with counts, the most of any
    * @return the lists
    */
-  public static KeepLists at(long address, long length, int nLists, int count) {
-    return new KeepLists(nLists, count, 0, Numbers.at(address, length, "length"), null);
+  public static KeepLists at(long address, long length, int listCount, int count) {
+    return new KeepLists(listCount, count, 0, Numbers.at(address, length, "length"), null);
   }
 
   /**
@@ -68,7 +68,7 @@ public final class KeepLists {
    * @return the lists
    */
   public KeepLists withStride(long elements) {
-    return new KeepLists(nLists, count, elements, slots, counts);
+    return new KeepLists(listCount, count, elements, slots, counts);
   }
 
   /**
@@ -78,21 +78,21 @@ public final class KeepLists {
    * @return the lists
    */
   public KeepLists withCounts(IntBuffer each) {
-    return new KeepLists(nLists, count, stride, slots, Numbers.of(each, "each"));
+    return new KeepLists(listCount, count, stride, slots, Numbers.of(each, "each"));
   }
 
   /**
    * The same lists with counts of their own, at an address.
    *
-   * @param each address of u32 [nLists], at most the count, on the context's device
+   * @param each address of u32 [listCount], at most the count, on the context's device
    * @return the lists
    */
   public KeepLists withCounts(long each) {
-    return new KeepLists(nLists, count, stride, slots, Numbers.at(each, nLists, "nLists"));
+    return new KeepLists(listCount, count, stride, slots, Numbers.at(each, listCount, "listCount"));
   }
 
-  int nLists() {
-    return nLists;
+  int listCount() {
+    return listCount;
   }
 
   int count() {
@@ -102,12 +102,12 @@ public final class KeepLists {
   /** Writes the lists at an offset; they are reachable as long as this object. */
   void write(Device device, boolean written, Struct out, int offset) {
     out.putInt(offset + Abi.KeepLists.STRUCT_SIZE, Abi.KeepLists.SIZEOF)
-        .putInt(offset + Abi.KeepLists.N_LISTS, nLists)
+        .putInt(offset + Abi.KeepLists.N_LISTS, listCount)
         .putLong(offset + Abi.KeepLists.SLOTS,
             written ? slots.output(device, "slots") : slots.input(device, "slots"))
         .putLong(offset + Abi.KeepLists.SLOTS_LEN, slots.length)
         .putLong(offset + Abi.KeepLists.LIST_STRIDE, stride)
         .putInt(offset + Abi.KeepLists.COUNT, count)
-        .putLong(offset + Abi.KeepLists.COUNTS, Numbers.each(counts, device, nLists, "counts"));
+        .putLong(offset + Abi.KeepLists.COUNTS, Numbers.each(counts, device, listCount, "counts"));
   }
 }

@@ -23,42 +23,42 @@ public final class LayerGeometry {
     return struct.enumAt(Abi.LayerGeometry.CACHE, LayerCache.class);
   }
 
-  /** {@return query heads, a multiple of {@link #nKvHeads}} */
-  public int nQHeads() {
+  /** {@return query heads, a multiple of {@link #kvHeads}} */
+  public int queryHeads() {
     return struct.intAt(Abi.LayerGeometry.N_Q_HEADS);
   }
 
   /** {@return KV heads} */
-  public int nKvHeads() {
+  public int kvHeads() {
     return struct.intAt(Abi.LayerGeometry.N_KV_HEADS);
   }
 
   /** {@return elements of a key row; 0 if opaque} */
-  public int kHeadDim() {
+  public int keyHeadDim() {
     return struct.intAt(Abi.LayerGeometry.K_HEAD_DIM);
   }
 
   /** {@return elements of a value row; 0 if opaque or no V} */
-  public int vHeadDim() {
+  public int valueHeadDim() {
     return struct.intAt(Abi.LayerGeometry.V_HEAD_DIM);
   }
 
   /** {@return element type of the queries} */
-  public DType qDtype() {
+  public DType queryType() {
     return struct.enumAt(Abi.LayerGeometry.Q_DTYPE, DType.class);
   }
 
   /** {@return element type of the keys} */
-  public DType kDtype() {
+  public DType keyType() {
     return struct.enumAt(Abi.LayerGeometry.K_DTYPE, DType.class);
   }
 
   /** {@return element type of the values} */
-  public DType vDtype() {
+  public DType valueType() {
     return struct.enumAt(Abi.LayerGeometry.V_DTYPE, DType.class);
   }
 
-  /** {@return what multiplies q.k; 0 means 1/sqrt(kHeadDim)} */
+  /** {@return what multiplies q.k; 0 means 1/sqrt(keyHeadDim)} */
   public float softmaxScale() {
     return struct.floatAt(Abi.LayerGeometry.SOFTMAX_SCALE);
   }
@@ -80,9 +80,9 @@ public final class LayerGeometry {
 
   @Override
   public String toString() {
-    return "LayerGeometry[cache=" + cache() + ", nQHeads=" + nQHeads() + ", nKvHeads=" + nKvHeads()
-        + ", kHeadDim=" + kHeadDim() + ", vHeadDim=" + vHeadDim() + ", qDtype=" + qDtype()
-        + ", kDtype=" + kDtype() + ", vDtype=" + vDtype() + ", softmaxScale=" + softmaxScale()
+    return "LayerGeometry[cache=" + cache() + ", queryHeads=" + queryHeads() + ", kvHeads=" + kvHeads()
+        + ", keyHeadDim=" + keyHeadDim() + ", valueHeadDim=" + valueHeadDim() + ", queryType=" + queryType()
+        + ", keyType=" + keyType() + ", valueType=" + valueType() + ", softmaxScale=" + softmaxScale()
         + ", logitSoftcap=" + logitSoftcap() + "]";
   }
 

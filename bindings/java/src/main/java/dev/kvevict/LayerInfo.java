@@ -6,16 +6,16 @@ public sealed interface LayerInfo permits Records.LayerInfo {
   LayerCache cache();
 
   /** {@return query heads} */
-  int nQHeads();
+  int queryHeads();
 
   /** {@return KV heads; 0 without a full cache} */
-  int nKvHeads();
+  int kvHeads();
 
   /**
    * {@return its keep lists: as many as KV heads where these may keep different tokens, else one;
    * 0 without a full cache}
    */
-  int nLists();
+  int listCount();
 
   /** {@return the place of its first one where those of all layers lie end to end} */
   int firstList();

@@ -8,19 +8,19 @@ import java.util.Objects;
 /** One layer's part of a call that moves rows. Immutable. */
 public final class Move {
   private final View view;
-  private final int nTokens;
+  private final int tokenCount;
   private final KeepLists keep; // null: all, to a destination
-  private final Numbers tokenCounts; // null: all heads hold nTokens
+  private final Numbers tokenCounts; // null: all heads hold tokenCount
   private final Merge merge;
   private final double mergeThreshold;
   private final double mergeFraction;
   private final int firstSlot;
   private final View destination; // null: in place
 
-  private Move(View view, int nTokens, KeepLists keep, Numbers tokenCounts, Merge merge,
+  private Move(View view, int tokenCount, KeepLists keep, Numbers tokenCounts, Merge merge,
       double mergeThreshold, double mergeFraction, int firstSlot, View destination) {
     this.view = Objects.requireNonNull(view, "view");
-    this.nTokens = Memory.count(nTokens, "nTokens");
+    this.tokenCount = Memory.count(tokenCount, "tokenCount");
     this.keep = keep;
     this.tokenCounts = tokenCounts;
     this.merge = Objects.requireNonNull(merge, "merge");
@@ -31,7 +31,7 @@ public final class Move {
   }
 
   private Move withTokenCounts(Numbers each) {
-    return new Move(view, nTokens, keep, each, merge, mergeThreshold, mergeFraction, firstSlot,
+    return new Move(view, tokenCount, keep, each, merge, mergeThreshold, mergeFraction, firstSlot,
         destination);
   }
 
@@ -39,12 +39,12 @@ public final class Move {
    * A layer's part.
    *
    * @param view the layer's cache
-   * @param nTokens slots held before, the most of any head
+   * @param tokenCount slots held before, the most of any head
    * @param keep slots that are held
    * @return the move
    */
-  public static Move of(View view, int nTokens, KeepLists keep) {
-    return new Move(view, nTokens, Objects.requireNonNull(keep, "keep"), null, Merge.NONE, 0, 1, 0,
+  public static Move of(View view, int tokenCount, KeepLists keep) {
+    return new Move(view, tokenCount, Objects.requireNonNull(keep, "keep"), null, Merge.NONE, 0, 1, 0,
         null);
   }
 
@@ -52,12 +52,12 @@ public final class Move {
    * All slots that are held, to another cache.
    *
    * @param view the layer's cache
-   * @param nTokens slots held, the most of any head
+   * @param tokenCount slots held, the most of any head
    * @param destination where they are copied to
    * @return the move
    */
-  public static Move all(View view, int nTokens, View destination) {
-    return new Move(view, nTokens, null, null, Merge.NONE, 0, 1, 0,
+  public static Move all(View view, int tokenCount, View destination) {
+    return new Move(view, tokenCount, null, null, Merge.NONE, 0, 1, 0,
         Objects.requireNonNull(destination, "destination"));
   }
 
@@ -65,7 +65,7 @@ public final class Move {
    * Where heads hold different numbers of slots, on the CPU. Blocks beyond a head's own count need
    * not be in its table.
    *
-   * @param each slots of a KV head, at most nTokens; direct, in native order
+   * @param each slots of a KV head, at most tokenCount; direct, in native order
    * @return this move with the counts
    */
   public Move withTokenCounts(IntBuffer each) {
@@ -75,7 +75,7 @@ public final class Move {
   /**
    * Where heads hold different numbers of slots, at an address.
    *
-   * @param each address of u32 [nKvHeads], at most nTokens, on the context's device
+   * @param each address of u32 [kvHeads], at most tokenCount, on the context's device
    * @return this move with the counts
    */
   public Move withTokenCounts(long each) {
@@ -101,7 +101,7 @@ public final class Move {
    * @return this move with the rule
    */
   public Move withMerge(Merge rule, double threshold, double fraction) {
-    return new Move(view, nTokens, keep, tokenCounts, rule, threshold, fraction, firstSlot,
+    return new Move(view, tokenCount, keep, tokenCounts, rule, threshold, fraction, firstSlot,
         destination);
   }
 
@@ -113,7 +113,7 @@ public final class Move {
    * @return this move to slots from there on
    */
   public Move withFirstSlot(int slot) {
-    return new Move(view, nTokens, keep, tokenCounts, merge, mergeThreshold, mergeFraction, slot,
+    return new Move(view, tokenCount, keep, tokenCounts, merge, mergeThreshold, mergeFraction, slot,
         destination);
   }
 
@@ -126,7 +126,7 @@ public final class Move {
    * @return this move to the other cache
    */
   public Move withDestination(View cache) {
-    return new Move(view, nTokens, keep, tokenCounts, merge, mergeThreshold, mergeFraction,
+    return new Move(view, tokenCount, keep, tokenCounts, merge, mergeThreshold, mergeFraction,
         firstSlot, Objects.requireNonNull(cache, "cache"));
   }
 
@@ -135,7 +135,7 @@ public final class Move {
   }
 
   private int mostKept() {
-    return keep == null ? nTokens : keep.count();
+    return keep == null ? tokenCount : keep.count();
   }
 
   /** The native structs of a call's moves; a try block keeps what they point to reachable. */
@@ -156,7 +156,7 @@ public final class Move {
       for (int i = 0; i < n; ++i) {
         Move move = moves[i];
         int least = move.destination == null ? move.slotsKept() : move.mostKept();
-        caches[i] = move.view.content(device, sizes ? least : move.nTokens, move.tokenCounts);
+        caches[i] = move.view.content(device, sizes ? least : move.tokenCount, move.tokenCounts);
         if (!sizes && move.destination == null) {
           caches[i].requireWritable();
         }
@@ -168,14 +168,14 @@ public final class Move {
           move.keep.write(device, false, struct, keep);
         }
         struct.putInt(at + Abi.Move.STRUCT_SIZE, Abi.Move.SIZEOF)
-            .putInt(at + Abi.Move.N_TOKENS, move.nTokens)
+            .putInt(at + Abi.Move.N_TOKENS, move.tokenCount)
             .putLong(at + Abi.Move.VIEW, struct.address + view)
             .putLong(at + Abi.Move.KEEP, move.keep == null ? 0 : struct.address + keep)
             .putEnum(at + Abi.Move.MERGE, move.merge, "merge")
             .putDouble(at + Abi.Move.MERGE_THRESHOLD, move.mergeThreshold)
             .putDouble(at + Abi.Move.MERGE_FRACTION, move.mergeFraction)
             .putLong(at + Abi.Move.TOKEN_COUNTS,
-                Numbers.each(move.tokenCounts, device, caches[i].nKvHeads, "tokenCounts"))
+                Numbers.each(move.tokenCounts, device, caches[i].kvHeads, "tokenCounts"))
             .putInt(at + Abi.Move.FIRST_SLOT, move.firstSlot);
         if (move.destination != null) {
           View.Content to = move.destination.content(device, move.slotsKept(), null);

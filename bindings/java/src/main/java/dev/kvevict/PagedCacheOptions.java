@@ -5,7 +5,7 @@ import java.util.Objects;
 
 /** How to make a {@link PagedCache}. Immutable. */
 public final class PagedCacheOptions {
-  private final int nBlocks;
+  private final int blockCount;
   private final int blockSize;
   private final BlockLayout layout;
   private final ByteBuffer lent; // null unless the memory is a buffer
@@ -16,10 +16,10 @@ public final class PagedCacheOptions {
   private final int recentTokens;
   private final DType recentDType;
 
-  private PagedCacheOptions(int nBlocks, int blockSize, BlockLayout layout, ByteBuffer lent,
+  private PagedCacheOptions(int blockCount, int blockSize, BlockLayout layout, ByteBuffer lent,
       long memory, long memoryBytes, DType numberDType, int groupTokens, int recentTokens,
       DType recentDType) {
-    this.nBlocks = Memory.count(nBlocks, "nBlocks");
+    this.blockCount = Memory.count(blockCount, "blockCount");
     this.blockSize = Memory.count(blockSize, "blockSize");
     this.layout = Objects.requireNonNull(layout, "layout");
     this.lent = lent;
@@ -34,22 +34,22 @@ public final class PagedCacheOptions {
   /**
    * Blocks of 16 tokens, in memory of the context.
    *
-   * @param nBlocks for each layer; layers that are alike share theirs
+   * @param blockCount for each layer; layers that are alike share theirs
    * @return the options
    */
-  public static PagedCacheOptions of(int nBlocks) {
-    return new PagedCacheOptions(nBlocks, 0, BlockLayout.HEAD_MAJOR, null, 0, 0,
+  public static PagedCacheOptions of(int blockCount) {
+    return new PagedCacheOptions(blockCount, 0, BlockLayout.HEAD_MAJOR, null, 0, 0,
         DType.OPAQUE, 0, 0, DType.OPAQUE);
   }
 
   /**
    * The same with blocks of another size.
    *
-   * @param nTokens per block; 0: what shares the numbers of keys, or 16
+   * @param tokenCount per block; 0: what shares the numbers of keys, or 16
    * @return the options
    */
-  public PagedCacheOptions withBlockSize(int nTokens) {
-    return new PagedCacheOptions(nBlocks, nTokens, layout, lent, memory, memoryBytes,
+  public PagedCacheOptions withBlockSize(int tokenCount) {
+    return new PagedCacheOptions(blockCount, tokenCount, layout, lent, memory, memoryBytes,
         numberDType, groupTokens, recentTokens, recentDType);
   }
 
@@ -60,7 +60,7 @@ public final class PagedCacheOptions {
    * @return the options
    */
   public PagedCacheOptions withLayout(BlockLayout blockLayout) {
-    return new PagedCacheOptions(nBlocks, blockSize, blockLayout, lent, memory, memoryBytes,
+    return new PagedCacheOptions(blockCount, blockSize, blockLayout, lent, memory, memoryBytes,
         numberDType, groupTokens, recentTokens, recentDType);
   }
 
@@ -74,7 +74,7 @@ public final class PagedCacheOptions {
     if (blocks.isReadOnly()) {
       throw new IllegalArgumentException("blocks is read-only");
     }
-    return new PagedCacheOptions(nBlocks, blockSize, layout, blocks,
+    return new PagedCacheOptions(blockCount, blockSize, layout, blocks,
         Memory.address(blocks, "blocks"), Memory.bytes(blocks), numberDType, groupTokens,
         recentTokens, recentDType);
   }
@@ -87,7 +87,7 @@ public final class PagedCacheOptions {
    * @return the options
    */
   public PagedCacheOptions withMemory(long blocks, long bytes) {
-    return new PagedCacheOptions(nBlocks, blockSize, layout, null, blocks, bytes, numberDType,
+    return new PagedCacheOptions(blockCount, blockSize, layout, null, blocks, bytes, numberDType,
         groupTokens, recentTokens, recentDType);
   }
 
@@ -99,31 +99,31 @@ public final class PagedCacheOptions {
    * @return the options
    */
   public PagedCacheOptions withNumberDType(DType dtype) {
-    return new PagedCacheOptions(nBlocks, blockSize, layout, lent, memory, memoryBytes, dtype,
+    return new PagedCacheOptions(blockCount, blockSize, layout, lent, memory, memoryBytes, dtype,
         groupTokens, recentTokens, recentDType);
   }
 
   /**
    * The same with scales and minima of keys that so many tokens share, one per element.
    *
-   * @param nTokens divides the block size; 0: keys have theirs per token
+   * @param tokenCount divides the block size; 0: keys have theirs per token
    * @return the options
    */
-  public PagedCacheOptions withGroupTokens(int nTokens) {
-    return new PagedCacheOptions(nBlocks, blockSize, layout, lent, memory, memoryBytes,
-        numberDType, nTokens, recentTokens, recentDType);
+  public PagedCacheOptions withGroupTokens(int tokenCount) {
+    return new PagedCacheOptions(blockCount, blockSize, layout, lent, memory, memoryBytes,
+        numberDType, tokenCount, recentTokens, recentDType);
   }
 
   /**
    * The same with last rows of a sequence that are not quantized.
    *
-   * @param nTokens how many there are at least
+   * @param tokenCount how many there are at least
    * @param dtype f32, f16 or bf16; opaque: f32
    * @return the options
    */
-  public PagedCacheOptions withRecentTokens(int nTokens, DType dtype) {
-    return new PagedCacheOptions(nBlocks, blockSize, layout, lent, memory, memoryBytes,
-        numberDType, groupTokens, nTokens, dtype);
+  public PagedCacheOptions withRecentTokens(int tokenCount, DType dtype) {
+    return new PagedCacheOptions(blockCount, blockSize, layout, lent, memory, memoryBytes,
+        numberDType, groupTokens, tokenCount, dtype);
   }
 
   /** As C has it. */
@@ -132,7 +132,7 @@ public final class PagedCacheOptions {
       Memory.requireCpu(device, "blocks");
     }
     return Struct.sized(Abi.PagedCacheOptions.SIZEOF)
-        .putInt(Abi.PagedCacheOptions.N_BLOCKS, nBlocks)
+        .putInt(Abi.PagedCacheOptions.N_BLOCKS, blockCount)
         .putInt(Abi.PagedCacheOptions.BLOCK_SIZE, blockSize)
         .putEnum(Abi.PagedCacheOptions.LAYOUT, layout)
         .putLong(Abi.PagedCacheOptions.MEMORY, memory)

@@ -3,19 +3,19 @@ package dev.kvevict;
 /** What is in use of a {@link PagedCache}, at one moment. */
 public sealed interface PagedCacheUsage permits Records.PagedCacheUsage {
   /** {@return sequences} */
-  int nSequences();
+  int sequenceCount();
 
   /** {@return blocks of all layers} */
-  long nBlocks();
+  long blockCount();
 
   /** {@return of them, those that nobody holds} */
-  long nFree();
+  long freeCount();
 
   /** {@return those that several sequences hold} */
-  long nShared();
+  long sharedCount();
 
   /** {@return rows of all layers that sequences hold, each for itself} */
-  long nSlots();
+  long slotCount();
 
   /** {@return bytes of all blocks, and of what sequences have for recent rows} */
   long bytes();

@@ -4,14 +4,14 @@ package dev.kvevict;
 public final class PagedRows {
   private final int layer;
   private final int firstSlot;
-  private final int nTokens;
+  private final int tokenCount;
   private final Plane k;
   private final Plane v;
 
-  private PagedRows(int layer, int firstSlot, int nTokens, Plane k, Plane v) {
+  private PagedRows(int layer, int firstSlot, int tokenCount, Plane k, Plane v) {
     this.layer = Memory.count(layer, "layer");
     this.firstSlot = Memory.count(firstSlot, "firstSlot");
-    this.nTokens = Memory.count(nTokens, "nTokens");
+    this.tokenCount = Memory.count(tokenCount, "tokenCount");
     this.k = k;
     this.v = v;
   }
@@ -21,24 +21,24 @@ public final class PagedRows {
    *
    * @param layer one with a full cache
    * @param firstSlot of row 0
-   * @param nTokens rows of each KV head; 0 is valid
+   * @param tokenCount rows of each KV head; 0 is valid
    * @param k keys, of the geometry's type, in any layout; null: they are left alone
    * @param v values likewise; not both null
    * @return the rows
    */
-  public static PagedRows of(int layer, int firstSlot, int nTokens, Plane k, Plane v) {
-    return new PagedRows(layer, firstSlot, nTokens, k, v);
+  public static PagedRows of(int layer, int firstSlot, int tokenCount, Plane k, Plane v) {
+    return new PagedRows(layer, firstSlot, tokenCount, k, v);
   }
 
   /** Writes them at an offset; of those that are read, the planes are written to. */
   void write(Geometry geometry, boolean isRead, Struct out, int at) {
-    int heads = geometry.evicted(layer).nKvHeads();
+    int heads = geometry.evicted(layer).kvHeads();
     check(k, heads, isRead, "k");
     check(v, heads, isRead, "v");
     out.putInt(at + Abi.PagedRows.STRUCT_SIZE, Abi.PagedRows.SIZEOF)
         .putInt(at + Abi.PagedRows.LAYER, layer)
         .putInt(at + Abi.PagedRows.FIRST_SLOT, firstSlot)
-        .putInt(at + Abi.PagedRows.N_TOKENS, nTokens);
+        .putInt(at + Abi.PagedRows.N_TOKENS, tokenCount);
     Plane.write(k, out, at + Abi.PagedRows.K);
     Plane.write(v, out, at + Abi.PagedRows.V);
   }
@@ -47,7 +47,7 @@ public final class PagedRows {
     if (plane == null) {
       return;
     }
-    plane.require(nTokens, heads, name);
+    plane.require(tokenCount, heads, name);
     if (isRead && plane.isReadOnly()) {
       throw new IllegalArgumentException(name + " is in a read-only buffer");
     }

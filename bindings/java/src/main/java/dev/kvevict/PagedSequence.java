@@ -45,23 +45,23 @@ public final class PagedSequence extends Handle {
   /**
    * Makes room for tokens behind the last one, in every layer. Their rows have any content.
    *
-   * @param nTokens how many
+   * @param tokenCount how many
    */
-  public void append(int nTokens) {
-    append(nTokens, 0);
+  public void append(int tokenCount) {
+    append(tokenCount, 0);
   }
 
   /**
    * Makes room for tokens behind the last one, in every layer. Their rows have any content.
    *
-   * @param nTokens how many
+   * @param tokenCount how many
    * @param stream a CUstream; ignored on the CPU
    */
-  public void append(int nTokens, long stream) {
-    Memory.count(nTokens, "nTokens");
+  public void append(int tokenCount, long stream) {
+    Memory.count(tokenCount, "tokenCount");
     long sequence = enterAlone();
     try {
-      Native.kvevict_paged_sequence_append(sequence, nTokens, stream);
+      Native.kvevict_paged_sequence_append(sequence, tokenCount, stream);
     } finally {
       leave();
     }

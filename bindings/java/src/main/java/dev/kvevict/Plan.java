@@ -17,7 +17,7 @@ public final class Plan extends Handle {
   private final Policy policy;
   private final boolean headsDiffer;
   private final Hooks hooks;
-  private final int nLists; // of all layers
+  private final int listCount; // of all layers
 
   Plan(long pointer, Geometry geometry, Policy policy, boolean headsDiffer, Hooks hooks) {
     super(pointer, Native::kvevict_plan_destroy, hooks);
@@ -25,7 +25,7 @@ public final class Plan extends Handle {
     this.policy = policy;
     this.headsDiffer = headsDiffer;
     this.hooks = hooks;
-    nLists = IntStream.range(0, geometry.nLayers()).map(layer -> layer(layer).nLists()).sum();
+    listCount = IntStream.range(0, geometry.layerCount()).map(layer -> layer(layer).listCount()).sum();
   }
 
   /**
@@ -62,7 +62,7 @@ public final class Plan extends Handle {
 
   /** Around a pointer. */
   Sequence newSequence(long pointer) {
-    return new Sequence(pointer, geometry, policy.queryRows(), headsDiffer, nLists, hooks);
+    return new Sequence(pointer, geometry, policy.queryRows(), headsDiffer, listCount, hooks);
   }
 
   /**
@@ -111,14 +111,14 @@ public final class Plan extends Handle {
    * Scratch for an operation. In the least, scoring on the CPU is slower.
    *
    * @param operation which
-   * @param nTokens the most slots that a layer will hold then; 0: maxTokens
+   * @param tokenCount the most slots that a layer will hold then; 0: maxTokens
    * @return its sizes
    */
-  public Workspace workspace(Operation operation, int nTokens) {
+  public Workspace workspace(Operation operation, int tokenCount) {
     long plan = enter();
     try {
       return Records.Workspace.of(hooks.device,
-          out -> Native.kvevict_plan_workspace(plan, operation.value(), nTokens, out));
+          out -> Native.kvevict_plan_workspace(plan, operation.value(), tokenCount, out));
     } finally {
       leave();
     }
@@ -143,14 +143,14 @@ public final class Plan extends Handle {
   /**
    * Tokens each layer keeps.
    *
-   * @param nTokens tokens seen so far, at least 1
+   * @param tokenCount tokens seen so far, at least 1
    * @return tokens per layer; 0 without a full cache
    */
-  public int[] layerBudgets(int nTokens) {
-    int[] budgets = new int[geometry.nLayers()];
+  public int[] layerBudgets(int tokenCount) {
+    int[] budgets = new int[geometry.layerCount()];
     long plan = enter();
     try {
-      Native.kvevict_plan_layer_budgets_a(plan, nTokens, budgets);
+      Native.kvevict_plan_layer_budgets_a(plan, tokenCount, budgets);
     } finally {
       leave();
     }
@@ -178,27 +178,27 @@ public final class Plan extends Handle {
    * where the lists lie.
    *
    * @param layer decides the budget; with scope MODEL the first one with a full cache
-   * @param nTokens slots held, and the tokens seen so far
+   * @param tokenCount slots held, and the tokens seen so far
    * @return what must stay, the rules, the number of lists and how many slots each keeps
    */
-  public Selection selection(int layer, int nTokens) {
-    return selection(layer, nTokens, 0);
+  public Selection selection(int layer, int tokenCount) {
+    return selection(layer, tokenCount, 0);
   }
 
   /**
    * The same of a cache that has lost tokens.
    *
    * @param layer decides the budget; with scope MODEL the first one with a full cache
-   * @param nTokens slots held
-   * @param nSeen tokens seen so far, which a budget that is a ratio is one of; 0: the slots held
+   * @param tokenCount slots held
+   * @param tokensSeen tokens seen so far, which a budget that is a ratio is one of; 0: the slots held
    * @return what must stay, the rules, the number of lists and how many slots each keeps
    */
-  public Selection selection(int layer, int nTokens, int nSeen) {
+  public Selection selection(int layer, int tokenCount, int tokensSeen) {
     long plan = enter();
     try (Struct options = Struct.sized(Abi.SelectOptions.SIZEOF);
         Struct keep = Struct.sized(Abi.KeepLists.SIZEOF)) {
-      Native.kvevict_plan_selection(plan, layer, nTokens, nSeen, options.address, keep.address);
-      return new Records.Selection(SelectOptions.read(options, nTokens),
+      Native.kvevict_plan_selection(plan, layer, tokenCount, tokensSeen, options.address, keep.address);
+      return new Records.Selection(SelectOptions.read(options, tokenCount),
           keep.intAt(Abi.KeepLists.N_LISTS), keep.intAt(Abi.KeepLists.COUNT));
     } finally {
       leave();

@@ -74,12 +74,12 @@ public final class PlanOptions {
    * remember so many rows beside the window, and a {@link Sequence#trimTo} that takes back as many
    * tokens leaves the window whole.
    *
-   * @param nTokens the most that a step takes back
+   * @param tokenCount the most that a step takes back
    * @return the options
    */
-  public PlanOptions withDraftTokens(int nTokens) {
+  public PlanOptions withDraftTokens(int tokenCount) {
     return new PlanOptions(headBudgets, layerBudgets, reportMass, destinations,
-        Memory.count(nTokens, "nTokens"));
+        Memory.count(tokenCount, "tokenCount"));
   }
 
   boolean headsDiffer() {

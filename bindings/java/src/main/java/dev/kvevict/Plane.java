@@ -119,6 +119,203 @@ public final class Plane {
   }
 
   /**
+   * [tokens, heads, dim].
+   *
+   * @param data direct, in native order: the rows from its position on
+   * @param dtype element type
+   * @param headCount heads in memory
+   * @param headDim elements per row
+   * @return the plane
+   */
+  public static Plane tokenMajor(Buffer data, DType dtype, int headCount, int headDim) {
+    return of(data, dtype, headDim, stride(dtype, headDim, headCount), stride(dtype, headDim, 1));
+  }
+
+  /**
+   * [tokens, heads, dim], at an address.
+   *
+   * @param address of the first row, on a host or device; nobody checks where they end
+   * @param dtype element type
+   * @param headCount heads in memory
+   * @param headDim elements per row
+   * @return the plane
+   */
+  public static Plane tokenMajor(long address, DType dtype, int headCount, int headDim) {
+    return at(address, dtype, headDim, stride(dtype, headDim, headCount), stride(dtype, headDim, 1));
+  }
+
+  /**
+   * [heads, capacity, dim].
+   *
+   * @param data direct, in native order: the rows from its position on
+   * @param dtype element type
+   * @param capacity tokens for which there is room per head
+   * @param headDim elements per row
+   * @return the plane
+   */
+  public static Plane headMajor(Buffer data, DType dtype, int capacity, int headDim) {
+    return of(data, dtype, headDim, stride(dtype, headDim, 1), stride(dtype, headDim, capacity));
+  }
+
+  /**
+   * [heads, capacity, dim], at an address.
+   *
+   * @param address of the first row, on a host or device; nobody checks where they end
+   * @param dtype element type
+   * @param capacity tokens for which there is room per head
+   * @param headDim elements per row
+   * @return the plane
+   */
+  public static Plane headMajor(long address, DType dtype, int capacity, int headDim) {
+    return at(address, dtype, headDim, stride(dtype, headDim, 1), stride(dtype, headDim, capacity));
+  }
+
+  /**
+   * [heads, dim, capacity]: transposed, as some engines store V.
+   *
+   * @param data direct, in native order: the rows from its position on
+   * @param dtype element type
+   * @param capacity tokens for which there is room per head
+   * @param headDim elements per row
+   * @return the plane
+   */
+  public static Plane transposed(Buffer data, DType dtype, int capacity, int headDim) {
+    return of(data, dtype, headDim, elementBytes(dtype), stride(dtype, headDim, capacity))
+        .withElementStride(times(elementBytes(dtype), capacity));
+  }
+
+  /**
+   * [heads, dim, capacity]: transposed, as some engines store V, at an address.
+   *
+   * @param address of the first row, on a host or device; nobody checks where they end
+   * @param dtype element type
+   * @param capacity tokens for which there is room per head
+   * @param headDim elements per row
+   * @return the plane
+   */
+  public static Plane transposed(long address, DType dtype, int capacity, int headDim) {
+    return at(address, dtype, headDim, elementBytes(dtype), stride(dtype, headDim, capacity))
+        .withElementStride(times(elementBytes(dtype), capacity));
+  }
+
+  /**
+   * [blocks, tokens of a block, heads, dim], for a paged view.
+   *
+   * @param data direct, in native order, from its position on: the whole pool
+   * @param dtype element type
+   * @param blockSize tokens per block
+   * @param headCount heads in memory
+   * @param headDim elements per row
+   * @return the plane
+   */
+  public static Plane pagedTokenMajor(
+      Buffer data, DType dtype, int blockSize, int headCount, int headDim) {
+    return tokenMajor(data, dtype, headCount, headDim)
+        .withBlockStride(times(stride(dtype, headDim, headCount), blockSize));
+  }
+
+  /**
+   * [blocks, tokens of a block, heads, dim], for a paged view, at an address.
+   *
+   * @param address of the pool, on a host or device; nobody checks its end
+   * @param dtype element type
+   * @param blockSize tokens per block
+   * @param headCount heads in memory
+   * @param headDim elements per row
+   * @return the plane
+   */
+  public static Plane pagedTokenMajor(
+      long address, DType dtype, int blockSize, int headCount, int headDim) {
+    return tokenMajor(address, dtype, headCount, headDim)
+        .withBlockStride(times(stride(dtype, headDim, headCount), blockSize));
+  }
+
+  /**
+   * [blocks, heads, tokens of a block, dim], for a paged view.
+   *
+   * @param data direct, in native order, from its position on: the whole pool
+   * @param dtype element type
+   * @param blockSize tokens per block
+   * @param headCount heads in memory
+   * @param headDim elements per row
+   * @return the plane
+   */
+  public static Plane pagedHeadMajor(
+      Buffer data, DType dtype, int blockSize, int headCount, int headDim) {
+    return headMajor(data, dtype, blockSize, headDim)
+        .withBlockStride(times(stride(dtype, headDim, blockSize), headCount));
+  }
+
+  /**
+   * [blocks, heads, tokens of a block, dim], for a paged view, at an address.
+   *
+   * @param address of the pool, on a host or device; nobody checks its end
+   * @param dtype element type
+   * @param blockSize tokens per block
+   * @param headCount heads in memory
+   * @param headDim elements per row
+   * @return the plane
+   */
+  public static Plane pagedHeadMajor(
+      long address, DType dtype, int blockSize, int headCount, int headDim) {
+    return headMajor(address, dtype, blockSize, headDim)
+        .withBlockStride(times(stride(dtype, headDim, blockSize), headCount));
+  }
+
+  /**
+   * [blocks, heads, groups, tokens of a block, elements of a group], for a paged view: vectorised, as
+   * some engines store K.
+   *
+   * @param data direct, in native order, from its position on: the whole pool
+   * @param dtype element type
+   * @param blockSize tokens per block
+   * @param headCount heads in memory
+   * @param headDim elements per row
+   * @param groupElements elements of a group; a divisor of them
+   * @return the plane
+   */
+  public static Plane vectorised(
+      Buffer data, DType dtype, int blockSize, int headCount, int headDim, int groupElements) {
+    return of(data, dtype, headDim, stride(dtype, groupElements, 1), stride(dtype, headDim, blockSize))
+        .withGroups(groupElements, stride(dtype, groupElements, blockSize))
+        .withBlockStride(times(stride(dtype, headDim, blockSize), headCount));
+  }
+
+  /**
+   * [blocks, heads, groups, tokens of a block, elements of a group], for a paged view: vectorised, as
+   * some engines store K, at an address.
+   *
+   * @param address of the pool, on a host or device; nobody checks its end
+   * @param dtype element type
+   * @param blockSize tokens per block
+   * @param headCount heads in memory
+   * @param headDim elements per row
+   * @param groupElements elements of a group; a divisor of them
+   * @return the plane
+   */
+  public static Plane vectorised(
+      long address, DType dtype, int blockSize, int headCount, int headDim, int groupElements) {
+    return at(address, dtype, headDim, stride(dtype, groupElements, 1), stride(dtype, headDim, blockSize))
+        .withGroups(groupElements, stride(dtype, groupElements, blockSize))
+        .withBlockStride(times(stride(dtype, headDim, blockSize), headCount));
+  }
+
+  /**
+   * [tokens of a block, heads, dim] in blocks that were allocated one by one, for a paged view.
+   *
+   * @param addresses as for {@link #withAddressTable(LongBuffer)}
+   * @param dtype element type
+   * @param headCount heads in memory
+   * @param headDim elements per row
+   * @param offset bytes from a block's beginning to its first row
+   * @return the plane
+   */
+  public static Plane inBlocks(
+      LongBuffer addresses, DType dtype, int headCount, int headDim, long offset) {
+    return tokenMajor(offset, dtype, headCount, headDim).withAddressTable(addresses);
+  }
+
+  /**
    * Rows of bytes that only the engine understands, in a buffer from its position on.
    *
    * @param data direct
@@ -247,8 +444,8 @@ public final class Plane {
   }
 
   /** Rows that so many tokens have, or share. */
-  int rowsFor(int nTokens) {
-    return inner.groupTokens == 0 || nTokens == 0 ? nTokens : (nTokens - 1) / inner.groupTokens + 1;
+  int rowsFor(int tokenCount) {
+    return inner.groupTokens == 0 || tokenCount == 0 ? tokenCount : (tokenCount - 1) / inner.groupTokens + 1;
   }
 
   boolean hasTableBuffer() {
@@ -285,27 +482,27 @@ public final class Plane {
     return after != UNKNOWN;
   }
 
-  /** Throws unless the buffer holds nTokens rows of nHeads heads. */
-  void require(int nTokens, int nHeads, String name) {
-    long capacity = capacity(nHeads);
-    if (nTokens > capacity) {
+  /** Throws unless the buffer holds tokenCount rows of headCount heads. */
+  void require(int tokenCount, int headCount, String name) {
+    long capacity = capacity(headCount);
+    if (tokenCount > capacity) {
       throw new IllegalArgumentException(
-          name + " holds " + capacity + " rows of " + nHeads + " heads, not " + nTokens);
+          name + " holds " + capacity + " rows of " + headCount + " heads, not " + tokenCount);
     }
   }
 
-  /** Tokens whose rows of nHeads heads all lie inside the buffer. */
-  long capacity(int nHeads) {
-    return steps(nHeads, 1, tokenStride);
+  /** Tokens whose rows of headCount heads all lie inside the buffer. */
+  long capacity(int headCount) {
+    return steps(headCount, 1, tokenStride);
   }
 
-  /** Blocks whose rows of nHeads heads all lie inside the buffer. */
-  long blocks(int nHeads, int blockSize) {
-    return steps(nHeads, rowsFor(blockSize), blockStride);
+  /** Blocks whose rows of headCount heads all lie inside the buffer. */
+  long blocks(int headCount, int blockSize) {
+    return steps(headCount, rowsFor(blockSize), blockStride);
   }
 
-  /** How often a group of nTokens tokens and nHeads heads fits at distances of `stride`. */
-  private long steps(int nHeads, int nTokens, long stride) {
+  /** How often a group of tokenCount tokens and headCount heads fits at distances of `stride`. */
+  private long steps(int headCount, int tokenCount, long stride) {
     if (!hasEnd()) {
       return UNKNOWN;
     }
@@ -315,7 +512,7 @@ public final class Plane {
       elementBytes = 1;
       elements = packedBytes();
     }
-    if (nHeads <= 0 || elements == 0) {
+    if (headCount <= 0 || elements == 0) {
       return UNKNOWN; // the native checks name this better
     }
     long[] reach = {0, elementBytes};
@@ -323,8 +520,8 @@ public final class Plane {
       int group = inner.groupElements > 0 ? Math.min(inner.groupElements, elements) : elements;
       extend(reach, group - 1, elementStride == 0 ? elementBytes : elementStride);
       extend(reach, elements / group - 1, inner.groupStride);
-      extend(reach, nHeads - 1, headStride);
-      extend(reach, nTokens - 1, tokenStride);
+      extend(reach, headCount - 1, headStride);
+      extend(reach, tokenCount - 1, tokenStride);
     } catch (ArithmeticException e) {
       throw new IllegalArgumentException("the strides reach beyond 64 bits", e);
     }
@@ -346,6 +543,35 @@ public final class Plane {
         OF[info.dtype().ordinal()] = info;
       }
     }
+  }
+
+  /** Bytes of so many packed rows. */
+  private static long stride(DType dtype, int headDim, int rows) {
+    DTypeInfo info = info(Objects.requireNonNull(dtype, "dtype"));
+    long bytes = info.blockElements() == 0 ? 0
+        : (long) Memory.count(headDim, "headDim") / info.blockElements() * info.blockBytes();
+    if (bytes == 0) {
+      throw new IllegalArgumentException(headDim + " elements of " + dtype
+          + " make no row; opaque rows have none, use Plane.opaque()");
+    }
+    return times(bytes, rows);
+  }
+
+  private static long times(long bytes, int count) {
+    try {
+      return Math.multiplyExact(bytes, Memory.count(count, "count"));
+    } catch (ArithmeticException e) {
+      throw new IllegalArgumentException(
+          "a stride of " + bytes + " * " + count + " bytes exceeds 64 bits", e);
+    }
+  }
+
+  private static int elementBytes(DType dtype) {
+    int bytes = info(Objects.requireNonNull(dtype, "dtype")).elementBytes();
+    if (bytes == 0) {
+      throw new IllegalArgumentException("elements of " + dtype + " are not bytes of their own");
+    }
+    return bytes;
   }
 
   private static DTypeInfo info(DType dtype) {

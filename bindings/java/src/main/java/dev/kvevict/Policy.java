@@ -5,7 +5,7 @@ import java.util.Objects;
 /**
  * What survives an eviction: signal, shaping, budget.
  *
- * <p>Always kept are the first tokens ({@link #nSink}), the last ({@link #nRecent}), the window
+ * <p>Always kept are the first tokens ({@link #sink}), the last ({@link #recent}), the window
  * (unless {@link #keepWindow} is false) and protected positions; they count inside the
  * budget. The rest of the budget goes to the highest scores.
  *
@@ -107,13 +107,13 @@ public final class Policy {
   /**
    * Turns the policy into token counts, strictly: a context too short for it is an error.
    *
-   * @param nContext tokens, at least 1
+   * @param contextTokens tokens, at least 1
    * @return the counts
    */
-  public ResolvedPolicy resolve(int nContext) {
+  public ResolvedPolicy resolve(int contextTokens) {
     try (struct;
         Struct out = Struct.sized(Abi.ResolvedPolicy.SIZEOF)) {
-      Native.kvevict_policy_resolve(struct.address, nContext, out.address);
+      Native.kvevict_policy_resolve(struct.address, contextTokens, out.address);
       return Records.ResolvedPolicy.read(out);
     }
   }
@@ -121,14 +121,14 @@ public final class Policy {
   /**
    * Tokens each layer keeps of a context.
    *
-   * @param nContext tokens, at least 1
-   * @param nLayers layers, at least 1
+   * @param contextTokens tokens, at least 1
+   * @param layerCount layers, at least 1
    * @return tokens per layer
    */
-  public int[] layerBudgets(int nContext, int nLayers) {
-    int[] budgets = new int[Memory.count(nLayers, "nLayers")];
+  public int[] layerBudgets(int contextTokens, int layerCount) {
+    int[] budgets = new int[Memory.count(layerCount, "layerCount")];
     try (struct) {
-      Native.kvevict_policy_layer_budgets_a(struct.address, nContext, budgets);
+      Native.kvevict_policy_layer_budgets_a(struct.address, contextTokens, budgets);
     }
     return budgets;
   }
@@ -157,12 +157,12 @@ public final class Policy {
   }
 
   /** {@return first tokens, always kept} */
-  public int nSink() {
+  public int sink() {
     return struct.intAt(Abi.Policy.N_SINK);
   }
 
   /** {@return last tokens, always kept} */
-  public int nRecent() {
+  public int recent() {
     return struct.intAt(Abi.Policy.N_RECENT);
   }
 

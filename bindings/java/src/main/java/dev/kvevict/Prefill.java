@@ -8,11 +8,11 @@ public final class Prefill {
   /** Tokens that the model runs over. */
   public static final class Chunk {
     private final int firstToken;
-    private final int nTokens;
+    private final int tokenCount;
 
-    Chunk(int firstToken, int nTokens) {
+    Chunk(int firstToken, int tokenCount) {
       this.firstToken = firstToken;
-      this.nTokens = nTokens;
+      this.tokenCount = tokenCount;
     }
 
     /** {@return the position of the first one} */
@@ -21,20 +21,20 @@ public final class Prefill {
     }
 
     /** {@return how many, at most a chunk} */
-    public int nTokens() {
-      return nTokens;
+    public int tokenCount() {
+      return tokenCount;
     }
   }
 
-  final int nTokens;
+  final int tokenCount;
   final int chunk;
   final Consumer<Chunk> forward;
   final boolean evictsEachChunk;
   final EvictOptions options;
 
-  private Prefill(int nTokens, int chunk, Consumer<Chunk> forward, boolean evictsEachChunk,
+  private Prefill(int tokenCount, int chunk, Consumer<Chunk> forward, boolean evictsEachChunk,
       EvictOptions options) {
-    this.nTokens = Memory.count(nTokens, "nTokens");
+    this.tokenCount = Memory.count(tokenCount, "tokenCount");
     this.chunk = Memory.count(chunk, "chunk");
     this.forward = Objects.requireNonNull(forward, "forward");
     this.evictsEachChunk = evictsEachChunk;
@@ -49,13 +49,13 @@ public final class Prefill {
    * Sequence#observe}. It may use the sequence and its blocks, but appends nothing. What it throws
    * ends the prefill, which throws the same.
    *
-   * @param nTokens of the prompt
+   * @param tokenCount of the prompt
    * @param chunk tokens at a time, at least 1
    * @param forward the model
    * @return the prompt
    */
-  public static Prefill of(int nTokens, int chunk, Consumer<Chunk> forward) {
-    return new Prefill(nTokens, chunk, forward, false, EvictOptions.NONE);
+  public static Prefill of(int tokenCount, int chunk, Consumer<Chunk> forward) {
+    return new Prefill(tokenCount, chunk, forward, false, EvictOptions.NONE);
   }
 
   /**
@@ -65,7 +65,7 @@ public final class Prefill {
    * @return this prompt so
    */
   public Prefill evictingEachChunk() {
-    return new Prefill(nTokens, chunk, forward, true, options);
+    return new Prefill(tokenCount, chunk, forward, true, options);
   }
 
   /**
@@ -75,6 +75,6 @@ public final class Prefill {
    * @return this prompt with the options
    */
   public Prefill withOptions(EvictOptions evictOptions) {
-    return new Prefill(nTokens, chunk, forward, evictsEachChunk, evictOptions);
+    return new Prefill(tokenCount, chunk, forward, evictsEachChunk, evictOptions);
   }
 }

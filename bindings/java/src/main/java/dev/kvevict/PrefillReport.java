@@ -3,10 +3,10 @@ package dev.kvevict;
 /** What reading a prompt took. */
 public sealed interface PrefillReport permits Records.PrefillReport {
   /** {@return chunks that the model has run over} */
-  int nChunks();
+  int chunks();
 
   /** {@return evictions that lost tokens} */
-  int nEvictions();
+  int evictions();
 
   /** {@return the most tokens that any layer held, a chunk included} */
   int peakTokens();

@@ -32,7 +32,7 @@ final class Reading {
     Long id = LAST_ID.incrementAndGet();
     ALL.put(id, this);
     try (Struct report = Struct.sized(Abi.PrefillReport.SIZEOF)) {
-      options.putInt(Abi.PrefillOptions.N_TOKENS, prompt.nTokens)
+      options.putInt(Abi.PrefillOptions.N_TOKENS, prompt.tokenCount)
           .putInt(Abi.PrefillOptions.CHUNK, prompt.chunk)
           .putInt(Abi.PrefillOptions.EVICT_EACH_CHUNK, prompt.evictsEachChunk ? 1 : 0)
           .putLong(Abi.PrefillOptions.FORWARD, NativeSupport.forwardHook())
@@ -48,16 +48,16 @@ final class Reading {
   }
 
   /** Called from native code. What this throws the call throws. */
-  static void forward(int firstToken, int nTokens, long id) {
-    ALL.get(id).chunk(firstToken, nTokens);
+  static void forward(int firstToken, int tokenCount, long id) {
+    ALL.get(id).chunk(firstToken, tokenCount);
   }
 
-  private void chunk(int firstToken, int nTokens) {
+  private void chunk(int firstToken, int tokenCount) {
     for (Handle handle : lent) {
       handle.lend();
     }
     try {
-      prompt.forward.accept(new Prefill.Chunk(firstToken, nTokens));
+      prompt.forward.accept(new Prefill.Chunk(firstToken, tokenCount));
     } finally {
       for (Handle handle : lent) {
         handle.takeBack();
@@ -66,9 +66,9 @@ final class Reading {
     for (Handle handle : lent) {
       handle.requireAlone();
     }
-    done += nTokens;
-    boolean evicts = prompt.evictsEachChunk || done == prompt.nTokens;
+    done += tokenCount;
+    boolean evicts = prompt.evictsEachChunk || done == prompt.tokenCount;
     // Its rows are there, though nobody has appended them yet.
-    held = arguments.write(evicts ? prompt.options : prompt.options.withoutInputs(), nTokens);
+    held = arguments.write(evicts ? prompt.options : prompt.options.withoutInputs(), tokenCount);
   }
 }

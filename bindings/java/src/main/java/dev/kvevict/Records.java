@@ -77,7 +77,7 @@ final class Records {
     }
   }
 
-  record LayerInfo(LayerCache cache, int nQHeads, int nKvHeads, int nLists, int firstList)
+  record LayerInfo(LayerCache cache, int queryHeads, int kvHeads, int listCount, int firstList)
       implements dev.kvevict.LayerInfo {
     static LayerInfo read(Struct in) {
       return new LayerInfo(
@@ -106,7 +106,7 @@ final class Records {
     }
   }
 
-  record PagedCacheUsage(int nSequences, long nBlocks, long nFree, long nShared, long nSlots,
+  record PagedCacheUsage(int sequenceCount, long blockCount, long freeCount, long sharedCount, long slotCount,
       long bytes, long bytesInUse, long f32Bytes)
       implements dev.kvevict.PagedCacheUsage {
     static PagedCacheUsage read(Struct in) {
@@ -137,7 +137,7 @@ final class Records {
     }
   }
 
-  record PrefillReport(int nChunks, int nEvictions, int peakTokens, long peakBytes,
+  record PrefillReport(int chunks, int evictions, int peakTokens, long peakBytes,
       long endBytes)
       implements dev.kvevict.PrefillReport {
     static PrefillReport read(Struct in) {
@@ -160,7 +160,7 @@ final class Records {
     }
   }
 
-  record ResolvedPolicy(int budget, int nSink, int nRecent, int nSelected, int obsWindow,
+  record ResolvedPolicy(int budget, int sink, int recent, int selected, int obsWindow,
       boolean scoresAreMass)
       implements dev.kvevict.ResolvedPolicy {
     static ResolvedPolicy read(Struct in) {
@@ -174,17 +174,17 @@ final class Records {
     }
   }
 
-  record Selection(SelectOptions options, int nLists, int count)
+  record Selection(SelectOptions options, int listCount, int count)
       implements dev.kvevict.Selection {}
 
   record SequenceMemory(
       long lengths,
       long positions,
       long listedCounts,
-      int nListed,
-      int nLists,
+      int listedCount,
+      int listCount,
       long sums,
-      int nSumHeads,
+      int sumHeads,
       long sumStride)
       implements dev.kvevict.SequenceMemory {
     static SequenceMemory read(Struct in) {

@@ -6,13 +6,13 @@ public sealed interface ResolvedPolicy permits Records.ResolvedPolicy {
   int budget();
 
   /** {@return first tokens kept} */
-  int nSink();
+  int sink();
 
   /** {@return last tokens kept, the observation window included} */
-  int nRecent();
+  int recent();
 
   /** {@return tokens chosen by score} */
-  int nSelected();
+  int selected();
 
   /** {@return last queries that score; 0 if none do} */
   int obsWindow();

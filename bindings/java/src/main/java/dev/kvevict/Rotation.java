@@ -8,19 +8,19 @@ import java.util.Objects;
 /** One layer's part of {@link Plan#rotate}. Immutable. */
 public final class Rotation {
   private final int layer;
-  private final int nTokens;
+  private final int tokenCount;
   private final View view;
   private final Numbers offsets;
-  private final int nLists;
-  private final Numbers tokenCounts; // null: all heads hold nTokens
+  private final int listCount;
+  private final Numbers tokenCounts; // null: all heads hold tokenCount
 
   private Rotation(
-      int layer, int nTokens, View view, Numbers offsets, int nLists, Numbers tokenCounts) {
+      int layer, int tokenCount, View view, Numbers offsets, int listCount, Numbers tokenCounts) {
     this.layer = layer;
-    this.nTokens = Memory.count(nTokens, "nTokens");
+    this.tokenCount = Memory.count(tokenCount, "tokenCount");
     this.view = Objects.requireNonNull(view, "view");
     this.offsets = offsets;
-    this.nLists = nLists;
+    this.listCount = listCount;
     this.tokenCounts = tokenCounts;
   }
 
@@ -29,13 +29,13 @@ public final class Rotation {
    *
    * @param layer which, with a full cache
    * @param view its cache, of which only keys are read and written
-   * @param nTokens slots held, the most of any head
-   * @param offsets [nLists, nTokens]: by how many positions the key in each slot moves, new
+   * @param tokenCount slots held, the most of any head
+   * @param offsets [listCount, tokenCount]: by how many positions the key in each slot moves, new
    *     position - old one; direct, in native order
    * @return the rotation, with one list, which all heads share
    */
-  public static Rotation of(int layer, View view, int nTokens, IntBuffer offsets) {
-    return new Rotation(layer, nTokens, view, Numbers.of(offsets, "offsets"), 1, null);
+  public static Rotation of(int layer, View view, int tokenCount, IntBuffer offsets) {
+    return new Rotation(layer, tokenCount, view, Numbers.of(offsets, "offsets"), 1, null);
   }
 
   /**
@@ -43,14 +43,14 @@ public final class Rotation {
    *
    * @param layer which, with a full cache
    * @param view its cache, of which only keys are read and written
-   * @param nTokens slots held, the most of any head
-   * @param offsets address of i32 [nLists, nTokens] on the context's device: by how many positions
+   * @param tokenCount slots held, the most of any head
+   * @param offsets address of i32 [listCount, tokenCount] on the context's device: by how many positions
    *     the key in each slot moves, new position - old one
    * @param length elements there
    * @return the rotation, with one list, which all heads share
    */
-  public static Rotation of(int layer, View view, int nTokens, long offsets, long length) {
-    return new Rotation(layer, nTokens, view, Numbers.at(offsets, length, "length"), 1, null);
+  public static Rotation of(int layer, View view, int tokenCount, long offsets, long length) {
+    return new Rotation(layer, tokenCount, view, Numbers.at(offsets, length, "length"), 1, null);
   }
 
   /**
@@ -60,28 +60,28 @@ public final class Rotation {
    * @return this rotation with so many
    */
   public Rotation withLists(int n) {
-    return new Rotation(layer, nTokens, view, offsets, Memory.count(n, "n"), tokenCounts);
+    return new Rotation(layer, tokenCount, view, offsets, Memory.count(n, "n"), tokenCounts);
   }
 
   /**
    * Where heads hold different numbers of slots, on the CPU.
    *
-   * @param each slots of a KV head, at most nTokens; direct, in native order
+   * @param each slots of a KV head, at most tokenCount; direct, in native order
    * @return this rotation with the counts
    */
   public Rotation withTokenCounts(IntBuffer each) {
-    return new Rotation(layer, nTokens, view, offsets, nLists, Numbers.of(each, "each"));
+    return new Rotation(layer, tokenCount, view, offsets, listCount, Numbers.of(each, "each"));
   }
 
   /**
    * Where heads hold different numbers of slots, at an address.
    *
-   * @param each address of u32 [nKvHeads], at most nTokens, on the context's device
+   * @param each address of u32 [kvHeads], at most tokenCount, on the context's device
    * @return this rotation with the counts
    */
   public Rotation withTokenCounts(long each) {
     return new Rotation(
-        layer, nTokens, view, offsets, nLists, Numbers.at(each, Integer.MAX_VALUE, "each"));
+        layer, tokenCount, view, offsets, listCount, Numbers.at(each, Integer.MAX_VALUE, "each"));
   }
 
   /** The native structs of a call's rotations; a try block keeps what they point to reachable. */
@@ -98,16 +98,16 @@ public final class Rotation {
       struct = new Struct(n * Abi.Rotation.SIZEOF);
       for (int i = 0; i < n; ++i) {
         Rotation rotation = rotations[i];
-        View.Content cache = rotation.view.content(device, rotation.nTokens, rotation.tokenCounts);
+        View.Content cache = rotation.view.content(device, rotation.tokenCount, rotation.tokenCounts);
         cache.requireWritable();
         caches[i] = cache;
         int at = i * Abi.Rotation.SIZEOF;
         struct.putInt(at + Abi.Rotation.STRUCT_SIZE, Abi.Rotation.SIZEOF)
             .putInt(at + Abi.Rotation.LAYER, rotation.layer)
-            .putInt(at + Abi.Rotation.N_TOKENS, rotation.nTokens)
-            .putInt(at + Abi.Rotation.N_LISTS, rotation.nLists)
+            .putInt(at + Abi.Rotation.N_TOKENS, rotation.tokenCount)
+            .putInt(at + Abi.Rotation.N_LISTS, rotation.listCount)
             .putLong(at + Abi.Rotation.TOKEN_COUNTS,
-                Numbers.each(rotation.tokenCounts, device, cache.nKvHeads, "tokenCounts"))
+                Numbers.each(rotation.tokenCounts, device, cache.kvHeads, "tokenCounts"))
             .putLong(at + Abi.Rotation.VIEW, cache.struct.address)
             .putLong(at + Abi.Rotation.OFFSETS, rotation.offsets.input(device, "offsets"))
             .putLong(at + Abi.Rotation.OFFSETS_LEN, rotation.offsets.length);

@@ -10,18 +10,18 @@ public final class ScoreJob {
   static final int PARTS = Abi.SignalInputs.SIZEOF + SignalInputs.PLANES;
 
   private final int layer;
-  private final int nTokens;
-  private final int nSeen; // 0: nTokens
+  private final int tokenCount;
+  private final int tokensSeen; // 0: tokenCount
   private final Numbers scores;
-  private final Numbers tokenCounts; // null: all heads hold nTokens
+  private final Numbers tokenCounts; // null: all heads hold tokenCount
   private final View view;
   private final SignalInputs inputs;
 
-  private ScoreJob(int layer, int nTokens, int nSeen, Numbers scores, Numbers tokenCounts, View view,
+  private ScoreJob(int layer, int tokenCount, int tokensSeen, Numbers scores, Numbers tokenCounts, View view,
       SignalInputs inputs) {
     this.layer = layer;
-    this.nTokens = Memory.count(nTokens, "nTokens");
-    this.nSeen = Memory.count(nSeen, "nSeen");
+    this.tokenCount = Memory.count(tokenCount, "tokenCount");
+    this.tokensSeen = Memory.count(tokensSeen, "tokensSeen");
     this.scores = scores;
     this.tokenCounts = tokenCounts;
     this.view = view;
@@ -32,58 +32,58 @@ public final class ScoreJob {
    * A layer's part, on the CPU.
    *
    * @param layer which, with a full cache
-   * @param nTokens slots held
-   * @param scores out: [nKvHeads, nTokens], higher keeps; direct, in native order
+   * @param tokenCount slots held
+   * @param scores out: [kvHeads, tokenCount], higher keeps; direct, in native order
    * @return the job
    */
-  public static ScoreJob of(int layer, int nTokens, FloatBuffer scores) {
+  public static ScoreJob of(int layer, int tokenCount, FloatBuffer scores) {
     return new ScoreJob(
-        layer, nTokens, 0, Numbers.of(scores, "scores"), null, null, SignalInputs.NONE);
+        layer, tokenCount, 0, Numbers.of(scores, "scores"), null, null, SignalInputs.NONE);
   }
 
   /**
    * A layer's part, with scores at an address.
    *
    * @param layer which, with a full cache
-   * @param nTokens slots held
-   * @param scores address of f32 [nKvHeads, nTokens] on the context's device, written; higher keeps
+   * @param tokenCount slots held
+   * @param scores address of f32 [kvHeads, tokenCount] on the context's device, written; higher keeps
    * @param length elements there
    * @return the job
    */
-  public static ScoreJob of(int layer, int nTokens, long scores, long length) {
+  public static ScoreJob of(int layer, int tokenCount, long scores, long length) {
     return new ScoreJob(
-        layer, nTokens, 0, Numbers.at(scores, length, "length"), null, null, SignalInputs.NONE);
+        layer, tokenCount, 0, Numbers.at(scores, length, "length"), null, null, SignalInputs.NONE);
   }
 
   /**
    * Where heads hold different numbers of slots, on the CPU.
    *
-   * @param each slots of a KV head, at most nTokens; direct, in native order
+   * @param each slots of a KV head, at most tokenCount; direct, in native order
    * @return this job with the counts
    */
   public ScoreJob withTokenCounts(IntBuffer each) {
-    return new ScoreJob(layer, nTokens, nSeen, scores, Numbers.of(each, "each"), view, inputs);
+    return new ScoreJob(layer, tokenCount, tokensSeen, scores, Numbers.of(each, "each"), view, inputs);
   }
 
   /**
    * Where heads hold different numbers of slots, at an address.
    *
-   * @param each address of u32 [nKvHeads], at most nTokens, on the context's device
+   * @param each address of u32 [kvHeads], at most tokenCount, on the context's device
    * @return this job with the counts
    */
   public ScoreJob withTokenCounts(long each) {
     return new ScoreJob(
-        layer, nTokens, nSeen, scores, Numbers.at(each, Integer.MAX_VALUE, "each"), view, inputs);
+        layer, tokenCount, tokensSeen, scores, Numbers.at(each, Integer.MAX_VALUE, "each"), view, inputs);
   }
 
   /**
    * For the policies h2o and triattention, and keydiff with a block.
    *
-   * @param n tokens seen so far, evicted ones included; 0: nTokens
+   * @param n tokens seen so far, evicted ones included; 0: tokenCount
    * @return this job with that number
    */
   public ScoreJob withSeen(int n) {
-    return new ScoreJob(layer, nTokens, n, scores, tokenCounts, view, inputs);
+    return new ScoreJob(layer, tokenCount, n, scores, tokenCounts, view, inputs);
   }
 
   /**
@@ -93,17 +93,17 @@ public final class ScoreJob {
    * @return this job with the view
    */
   public ScoreJob withView(View cache) {
-    return new ScoreJob(layer, nTokens, nSeen, scores, tokenCounts, cache, inputs);
+    return new ScoreJob(layer, tokenCount, tokensSeen, scores, tokenCounts, cache, inputs);
   }
 
   /**
    * What is read beside keys.
    *
-   * @param read of n rows of queries and log-sum-exps, row i is the query of token nTokens - n + i
+   * @param read of n rows of queries and log-sum-exps, row i is the query of token tokenCount - n + i
    * @return this job with the inputs
    */
   public ScoreJob withInputs(SignalInputs read) {
-    return new ScoreJob(layer, nTokens, nSeen, scores, tokenCounts, view,
+    return new ScoreJob(layer, tokenCount, tokensSeen, scores, tokenCounts, view,
         Objects.requireNonNull(read, "read"));
   }
 
@@ -115,16 +115,16 @@ public final class ScoreJob {
   View.Content write(Geometry geometry, int obsWindow, Device device, Struct out, int at,
       int parts) {
     LayerGeometry shape = geometry.evicted(layer);
-    inputs.requireRows(inputs.queryRows(obsWindow, nTokens), shape, layer);
-    inputs.requireSlots(nTokens, shape, layer);
-    View.Content cache = view == null ? null : view.content(device, nTokens, tokenCounts);
+    inputs.requireRows(inputs.queryRows(obsWindow, tokenCount), shape, layer);
+    inputs.requireSlots(tokenCount, shape, layer);
+    View.Content cache = view == null ? null : view.content(device, tokenCount, tokenCounts);
     inputs.write(out, parts, parts + Abi.SignalInputs.SIZEOF);
     out.putInt(at + Abi.ScoreJob.STRUCT_SIZE, Abi.ScoreJob.SIZEOF)
         .putInt(at + Abi.ScoreJob.LAYER, layer)
-        .putInt(at + Abi.ScoreJob.N_TOKENS, nTokens)
-        .putInt(at + Abi.ScoreJob.N_SEEN, nSeen)
+        .putInt(at + Abi.ScoreJob.N_TOKENS, tokenCount)
+        .putInt(at + Abi.ScoreJob.N_SEEN, tokensSeen)
         .putLong(at + Abi.ScoreJob.TOKEN_COUNTS,
-            Numbers.each(tokenCounts, device, shape.nKvHeads(), "tokenCounts"))
+            Numbers.each(tokenCounts, device, shape.kvHeads(), "tokenCounts"))
         .putLong(at + Abi.ScoreJob.VIEW, cache == null ? 0 : cache.struct.address)
         .putLong(at + Abi.ScoreJob.INPUTS, out.address + parts)
         .putLong(at + Abi.ScoreJob.SCORES, scores.output(device, "scores"))

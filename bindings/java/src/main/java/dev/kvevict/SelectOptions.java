@@ -9,37 +9,37 @@ import java.util.Objects;
  * it: {@link Plan#selection}.
  */
 public final class SelectOptions implements Cloneable {
-  private int nTokens;
+  private int tokenCount;
   private Numbers tokenCounts;
   private Numbers scores;
-  private int nRows;
+  private int rowCount;
   private Reduce reduce = Reduce.MEAN;
-  private int nSink;
-  private int nRecent;
+  private int sink;
+  private int recent;
   private Tie tie = Tie.LOWER_POSITION;
   private int selectBlock;
   private IntBuffer slots;
   private Struct ranges; // null for none
-  private int nRanges;
+  private int rangeCount;
 
   private SelectOptions() {}
 
   /**
    * Options without scores: every list keeps its first slots.
    *
-   * @param nTokens slots held, at least 1
+   * @param tokenCount slots held, at least 1
    * @return the options
    */
-  public static SelectOptions of(int nTokens) {
+  public static SelectOptions of(int tokenCount) {
     SelectOptions options = new SelectOptions();
-    options.nTokens = Memory.count(nTokens, "nTokens");
+    options.tokenCount = Memory.count(tokenCount, "tokenCount");
     return options;
   }
 
   /**
    * Where lists hold different numbers of slots, on the CPU.
    *
-   * @param each slots of a list, at most nTokens; direct, in native order
+   * @param each slots of a list, at most tokenCount; direct, in native order
    * @return these options with the counts
    */
   public SelectOptions withTokenCounts(IntBuffer each) {
@@ -51,7 +51,7 @@ public final class SelectOptions implements Cloneable {
   /**
    * Where lists hold different numbers of slots, at an address.
    *
-   * @param each address of u32 [lists], at most nTokens, on the context's device
+   * @param each address of u32 [lists], at most tokenCount, on the context's device
    * @return these options with the counts
    */
   public SelectOptions withTokenCounts(long each) {
@@ -63,7 +63,7 @@ public final class SelectOptions implements Cloneable {
   /**
    * What is ranked, on the CPU.
    *
-   * @param buffer f32 [rows, nTokens] of any values; direct, in native order
+   * @param buffer f32 [rows, tokenCount] of any values; direct, in native order
    * @return these options with the scores
    */
   public SelectOptions withScores(FloatBuffer buffer) {
@@ -75,7 +75,7 @@ public final class SelectOptions implements Cloneable {
   /**
    * What is ranked, at an address.
    *
-   * @param address of f32 [rows, nTokens] on the context's device
+   * @param address of f32 [rows, tokenCount] on the context's device
    * @param length elements
    * @return these options with the scores
    */
@@ -94,7 +94,7 @@ public final class SelectOptions implements Cloneable {
    */
   public SelectOptions withRows(int rows, Reduce how) {
     SelectOptions next = copy();
-    next.nRows = Memory.count(rows, "rows");
+    next.rowCount = Memory.count(rows, "rows");
     next.reduce = Objects.requireNonNull(how, "how");
     return next;
   }
@@ -107,7 +107,7 @@ public final class SelectOptions implements Cloneable {
    */
   public SelectOptions withSink(int n) {
     SelectOptions next = copy();
-    next.nSink = Memory.count(n, "n");
+    next.sink = Memory.count(n, "n");
     return next;
   }
 
@@ -119,7 +119,7 @@ public final class SelectOptions implements Cloneable {
    */
   public SelectOptions withRecent(int n) {
     SelectOptions next = copy();
-    next.nRecent = Memory.count(n, "n");
+    next.recent = Memory.count(n, "n");
     return next;
   }
 
@@ -168,7 +168,7 @@ public final class SelectOptions implements Cloneable {
   public SelectOptions withRanges(TokenRange... tokens) {
     SelectOptions next = copy();
     next.ranges = TokenRange.write(tokens);
-    next.nRanges = tokens.length;
+    next.rangeCount = tokens.length;
     return next;
   }
 
@@ -180,8 +180,8 @@ public final class SelectOptions implements Cloneable {
     }
   }
 
-  static SelectOptions read(Struct in, int nTokens) {
-    return of(nTokens)
+  static SelectOptions read(Struct in, int tokenCount) {
+    return of(tokenCount)
         .withRows(in.intAt(Abi.SelectOptions.N_ROWS),
             in.enumAt(Abi.SelectOptions.REDUCE, Reduce.class))
         .withSink(in.intAt(Abi.SelectOptions.N_SINK))
@@ -190,24 +190,24 @@ public final class SelectOptions implements Cloneable {
         .withSelectBlock(in.intAt(Abi.SelectOptions.SELECT_BLOCK));
   }
 
-  /** Writes these options at the begin of zeroed memory; nLists is that of the keep lists. */
-  void write(Device device, int nLists, Struct out) {
+  /** Writes these options at the begin of zeroed memory; listCount is that of the keep lists. */
+  void write(Device device, int listCount, Struct out) {
     boolean any = slots != null && slots.hasRemaining();
     out.putInt(Abi.SelectOptions.STRUCT_SIZE, Abi.SelectOptions.SIZEOF)
-        .putInt(Abi.SelectOptions.N_TOKENS, nTokens)
+        .putInt(Abi.SelectOptions.N_TOKENS, tokenCount)
         .putLong(Abi.SelectOptions.TOKEN_COUNTS,
-            Numbers.each(tokenCounts, device, nLists, "tokenCounts"))
+            Numbers.each(tokenCounts, device, listCount, "tokenCounts"))
         .putLong(Abi.SelectOptions.SCORES, scores == null ? 0 : scores.input(device, "scores"))
         .putLong(Abi.SelectOptions.SCORES_LEN, scores == null ? 0 : scores.length)
-        .putInt(Abi.SelectOptions.N_ROWS, nRows)
+        .putInt(Abi.SelectOptions.N_ROWS, rowCount)
         .putEnum(Abi.SelectOptions.REDUCE, reduce)
-        .putInt(Abi.SelectOptions.N_SINK, nSink)
-        .putInt(Abi.SelectOptions.N_RECENT, nRecent)
+        .putInt(Abi.SelectOptions.N_SINK, sink)
+        .putInt(Abi.SelectOptions.N_RECENT, recent)
         .putEnum(Abi.SelectOptions.TIE, tie)
         .putInt(Abi.SelectOptions.SELECT_BLOCK, selectBlock)
         .putLong(Abi.SelectOptions.PROTECTED_SLOTS, any ? Memory.address(slots, "slots") : 0)
         .putLong(Abi.SelectOptions.PROTECTED_SLOTS_LEN, any ? slots.remaining() : 0)
         .putLong(Abi.SelectOptions.RANGES, Struct.addressOrNull(ranges))
-        .putLong(Abi.SelectOptions.RANGES_LEN, nRanges);
+        .putLong(Abi.SelectOptions.RANGES_LEN, rangeCount);
   }
 }

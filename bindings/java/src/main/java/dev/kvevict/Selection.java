@@ -6,7 +6,7 @@ public sealed interface Selection permits Records.Selection {
   SelectOptions options();
 
   /** {@return keep lists} */
-  int nLists();
+  int listCount();
 
   /** {@return slots in every list} */
   int count();

@@ -24,7 +24,7 @@ public final class Sequence extends Handle {
   private final Geometry geometry;
   private final int obsWindow;
   private final boolean headsDiffer;
-  private final int nLists; // of all layers
+  private final int listCount; // of all layers
   private final Device device;
   private final Hooks hooks;
 
@@ -47,16 +47,16 @@ public final class Sequence extends Handle {
   private final int views;
   private final int destinations;
 
-  Sequence(long pointer, Geometry geometry, int obsWindow, boolean headsDiffer, int nLists,
+  Sequence(long pointer, Geometry geometry, int obsWindow, boolean headsDiffer, int listCount,
       Hooks hooks) {
     super(pointer, Native::kvevict_sequence_destroy, hooks);
     this.geometry = geometry;
     this.obsWindow = obsWindow;
     this.headsDiffer = headsDiffer;
-    this.nLists = nLists;
+    this.listCount = listCount;
     this.hooks = hooks;
     device = hooks.device;
-    int n = geometry.nLayers();
+    int n = geometry.layerCount();
     inputs = OBSERVATIONS + n * Abi.Observation.SIZEOF;
     planes = inputs + n * Abi.SignalInputs.SIZEOF;
     views = planes + n * SignalInputs.PLANES;
@@ -115,26 +115,26 @@ public final class Sequence extends Handle {
 
   /**
    * Begins an empty sequence from caches that are filled already: every list holds the tokens before
-   * nTokens.
+   * tokenCount.
    *
-   * @param nTokens the logical length
+   * @param tokenCount the logical length
    */
-  public void start(int nTokens) {
-    start(nTokens, 0);
+  public void start(int tokenCount) {
+    start(tokenCount, 0);
   }
 
   /**
    * Begins an empty sequence from caches that are filled already: every list holds the tokens before
-   * nTokens.
+   * tokenCount.
    *
-   * @param nTokens the logical length
+   * @param tokenCount the logical length
    * @param stream a CUstream; ignored on the CPU
    */
-  public void start(int nTokens, long stream) {
-    Memory.count(nTokens, "nTokens");
+  public void start(int tokenCount, long stream) {
+    Memory.count(tokenCount, "tokenCount");
     long sequence = enterAlone();
     try {
-      Native.kvevict_sequence_start(sequence, 0, 0, nTokens, stream);
+      Native.kvevict_sequence_start(sequence, 0, 0, tokenCount, stream);
     } finally {
       leave();
     }
@@ -146,29 +146,29 @@ public final class Sequence extends Handle {
    *
    * @param layers of each layer the positions that its slots hold, ascending: one list, or one for
    *     each of its keep lists, see {@link LayerInfo}; null for layers without a full cache
-   * @param nTokens the logical length, above every position
+   * @param tokenCount the logical length, above every position
    */
-  public void start(List<int[][]> layers, int nTokens) {
-    start(layers, nTokens, 0);
+  public void start(List<int[][]> layers, int tokenCount) {
+    start(layers, tokenCount, 0);
   }
 
   /**
    * Begins an empty sequence from caches that are filled already. On CUDA this waits.
    *
    * @param layers as for the other overload
-   * @param nTokens the logical length, above every position
+   * @param tokenCount the logical length, above every position
    * @param stream a CUstream; ignored on the CPU
    */
-  public void start(List<int[][]> layers, int nTokens, long stream) {
-    Memory.count(nTokens, "nTokens");
+  public void start(List<int[][]> layers, int tokenCount, long stream) {
+    Memory.count(tokenCount, "tokenCount");
     int n = layers.size();
     int counts = n * Abi.PositionLists.SIZEOF;
     int positions = counts;
     int end = counts;
     for (int[][] lists : layers) {
-      int nLists = lists == null ? 0 : lists.length;
-      positions = Math.addExact(positions, 4 * nLists);
-      end = Math.addExact(end, Math.multiplyExact(4 * nLists, 1 + most(lists)));
+      int listCount = lists == null ? 0 : lists.length;
+      positions = Math.addExact(positions, 4 * listCount);
+      end = Math.addExact(end, Math.multiplyExact(4 * listCount, 1 + most(lists)));
     }
     long sequence = enterAlone();
     try (Struct in = new Struct(end)) {
@@ -194,7 +194,7 @@ public final class Sequence extends Handle {
           positions += 4 * most;
         }
       }
-      Native.kvevict_sequence_start(sequence, in.address, n, nTokens, stream);
+      Native.kvevict_sequence_start(sequence, in.address, n, tokenCount, stream);
     } finally {
       leave();
     }
@@ -238,7 +238,7 @@ public final class Sequence extends Handle {
    */
   public Sequence fork(long memory, long memoryBytes, long stream) {
     return new Sequence(fork(0, memory, memoryBytes, stream), geometry, obsWindow, headsDiffer,
-        nLists, hooks);
+        listCount, hooks);
   }
 
   /**
@@ -354,12 +354,12 @@ public final class Sequence extends Handle {
    * positions again replaces them and forgets what came after (rollback).
    *
    * @param layer which
-   * @param queries [nQHeads, nRows] rows, after RoPE; copied
-   * @param nRows 0 does nothing
+   * @param queries [queryHeads, rowCount] rows, after RoPE; copied
+   * @param rowCount 0 does nothing
    * @param firstPosition position of row 0, or {@link #POSITION_NEXT}
    */
-  public void observe(int layer, Plane queries, int nRows, int firstPosition) {
-    observe(layer, SignalInputs.NONE.withQueries(Objects.requireNonNull(queries, "queries")), nRows,
+  public void observe(int layer, Plane queries, int rowCount, int firstPosition) {
+    observe(layer, SignalInputs.NONE.withQueries(Objects.requireNonNull(queries, "queries")), rowCount,
         firstPosition, 0);
   }
 
@@ -370,18 +370,18 @@ public final class Sequence extends Handle {
    * observed before.
    *
    * @param layer which
-   * @param shown nRows rows; copied. Log-sum-exps may come with the queries or after them
-   * @param nRows 0 does nothing
+   * @param shown rowCount rows; copied. Log-sum-exps may come with the queries or after them
+   * @param rowCount 0 does nothing
    * @param firstPosition position of row 0, or {@link #POSITION_NEXT}
    * @param stream a CUstream; ignored on the CPU
    */
   public void observe(
-      int layer, SignalInputs shown, int nRows, int firstPosition, long stream) {
-    Memory.count(nRows, "nRows");
+      int layer, SignalInputs shown, int rowCount, int firstPosition, long stream) {
+    Memory.count(rowCount, "rowCount");
     long sequence = enterAlone();
     try {
-      writeObservation(sequence, 0, layer, shown, nRows, firstPosition);
-      observe(sequence, 1, nRows, firstPosition, stream);
+      writeObservation(sequence, 0, layer, shown, rowCount, firstPosition);
+      observe(sequence, 1, rowCount, firstPosition, stream);
     } finally {
       leave();
       Reference.reachabilityFence(arguments);
@@ -395,11 +395,11 @@ public final class Sequence extends Handle {
    *
    * @param layers what each layer shows, as for one; null for nothing, as of layers without a full
    *     cache
-   * @param nRows of each layer; 0 does nothing
+   * @param rowCount of each layer; 0 does nothing
    * @param firstPosition position of row 0, or {@link #POSITION_NEXT}
    */
-  public void observe(List<SignalInputs> layers, int nRows, int firstPosition) {
-    observe(layers, nRows, firstPosition, 0);
+  public void observe(List<SignalInputs> layers, int rowCount, int firstPosition) {
+    observe(layers, rowCount, firstPosition, 0);
   }
 
   /**
@@ -408,16 +408,16 @@ public final class Sequence extends Handle {
    *
    * @param layers what each layer shows, as for one; null for nothing, as of layers without a full
    *     cache
-   * @param nRows of each layer; 0 does nothing
+   * @param rowCount of each layer; 0 does nothing
    * @param firstPosition position of row 0, or {@link #POSITION_NEXT}
    * @param stream a CUstream; ignored on the CPU
    */
-  public void observe(List<SignalInputs> layers, int nRows, int firstPosition, long stream) {
+  public void observe(List<SignalInputs> layers, int rowCount, int firstPosition, long stream) {
     SignalInputs[] shown = layers.toArray(new SignalInputs[0]);
     long sequence = enterAlone();
     try {
-      int n = writeObservations(sequence, shown, nRows, firstPosition);
-      observe(sequence, n, nRows, firstPosition, stream);
+      int n = writeObservations(sequence, shown, rowCount, firstPosition);
+      observe(sequence, n, rowCount, firstPosition, stream);
     } finally {
       leave();
       Reference.reachabilityFence(arguments);
@@ -427,27 +427,27 @@ public final class Sequence extends Handle {
 
   /** Returns of how many layers. */
   private int writeObservations(
-      long sequence, SignalInputs[] shown, int nRows, int firstPosition) {
-    Memory.count(nRows, "nRows");
-    if (shown.length != geometry.nLayers()) {
+      long sequence, SignalInputs[] shown, int rowCount, int firstPosition) {
+    Memory.count(rowCount, "rowCount");
+    if (shown.length != geometry.layerCount()) {
       throw new IllegalArgumentException(
-          shown.length + " inputs for " + geometry.nLayers() + " layers");
+          shown.length + " inputs for " + geometry.layerCount() + " layers");
     }
     int n = 0;
     for (int layer = 0; layer < shown.length; ++layer) {
       if (shown[layer] != null) {
-        writeObservation(sequence, n++, layer, shown[layer], nRows, firstPosition);
+        writeObservation(sequence, n++, layer, shown[layer], rowCount, firstPosition);
       }
     }
     return n;
   }
 
   /** Writes an item of a batch, with the pointer that enterAlone() returned. */
-  void writeItem(Struct out, int at, long sequence, SignalInputs[] shown, int nRows,
+  void writeItem(Struct out, int at, long sequence, SignalInputs[] shown, int rowCount,
       int firstPosition) {
-    int n = writeObservations(sequence, shown, nRows, firstPosition);
+    int n = writeObservations(sequence, shown, rowCount, firstPosition);
     out.putInt(at + Abi.SequenceObservations.STRUCT_SIZE, Abi.SequenceObservations.SIZEOF)
-        .putInt(at + Abi.SequenceObservations.N_ROWS, nRows)
+        .putInt(at + Abi.SequenceObservations.N_ROWS, rowCount)
         .putLong(at + Abi.SequenceObservations.SEQUENCE, sequence)
         .putLong(at + Abi.SequenceObservations.OBSERVATIONS, arguments.address + OBSERVATIONS)
         .putLong(at + Abi.SequenceObservations.OBSERVATIONS_LEN, n)
@@ -455,11 +455,11 @@ public final class Sequence extends Handle {
   }
 
   private void writeObservation(
-      long sequence, int i, int layer, SignalInputs shown, int nRows, int firstPosition) {
+      long sequence, int i, int layer, SignalInputs shown, int rowCount, int firstPosition) {
     LayerGeometry shape = geometry.evicted(layer);
-    shown.requireRows(nRows, shape, layer);
-    if (shown.hasSums() && shape.nKvHeads() > 0) {
-      shown.requireSlots(heldWith(sequence, layer, shape, nRows, firstPosition), shape, layer);
+    shown.requireRows(rowCount, shape, layer);
+    if (shown.hasSums() && shape.kvHeads() > 0) {
+      shown.requireSlots(heldWith(sequence, layer, shape, rowCount, firstPosition), shape, layer);
     }
     int at = OBSERVATIONS + i * Abi.Observation.SIZEOF;
     arguments.putInt(at + Abi.Observation.STRUCT_SIZE, Abi.Observation.SIZEOF)
@@ -467,21 +467,21 @@ public final class Sequence extends Handle {
         .putLong(at + Abi.Observation.INPUTS, writeInputs(i, shown));
   }
 
-  private void observe(long sequence, int n, int nRows, int firstPosition, long stream) {
+  private void observe(long sequence, int n, int rowCount, int firstPosition, long stream) {
     Native.kvevict_sequence_observe(
-        sequence, arguments.address + OBSERVATIONS, n, nRows, firstPosition, stream);
+        sequence, arguments.address + OBSERVATIONS, n, rowCount, firstPosition, stream);
   }
 
   /** Slots of a layer once rows from a position on are stored, or 0 where C refuses them. */
   private int heldWith(
-      long sequence, int layer, LayerGeometry shape, int nRows, int firstPosition) {
+      long sequence, int layer, LayerGeometry shape, int rowCount, int firstPosition) {
     long ahead =
         firstPosition == POSITION_NEXT
             ? 0
             : Integer.toUnsignedLong(firstPosition)
                 - Native.kvevict_sequence_logical_length(sequence);
     int most = IntStream.of(storedLengths(sequence, layer, shape)).max().getAsInt();
-    return (int) Math.max(0, Math.min(most + ahead + nRows, Integer.MAX_VALUE));
+    return (int) Math.max(0, Math.min(most + ahead + rowCount, Integer.MAX_VALUE));
   }
 
   /** Returns where inputs lie then. */
@@ -495,24 +495,24 @@ public final class Sequence extends Handle {
    * Notes that the engine stored more rows in every layer, each at the layer's next slot and with
    * the next positions.
    *
-   * @param nTokens how many
+   * @param tokenCount how many
    */
-  public void append(int nTokens) {
-    append(nTokens, 0);
+  public void append(int tokenCount) {
+    append(tokenCount, 0);
   }
 
   /**
    * Notes that the engine stored more rows in every layer, each at the layer's next slot and with
    * the next positions.
    *
-   * @param nTokens how many
+   * @param tokenCount how many
    * @param stream a CUstream; ignored on the CPU
    */
-  public void append(int nTokens, long stream) {
-    Memory.count(nTokens, "nTokens");
+  public void append(int tokenCount, long stream) {
+    Memory.count(tokenCount, "tokenCount");
     long sequence = enterAlone();
     try {
-      Native.kvevict_sequence_append(sequence, nTokens, stream);
+      Native.kvevict_sequence_append(sequence, tokenCount, stream);
     } finally {
       leave();
     }
@@ -531,13 +531,13 @@ public final class Sequence extends Handle {
   /**
    * Notes on the host that a graph ran once more which observed and appended.
    *
-   * @param nTokens how many
+   * @param tokenCount how many
    */
-  public void replayed(int nTokens) {
-    Memory.count(nTokens, "nTokens");
+  public void replayed(int tokenCount) {
+    Memory.count(tokenCount, "tokenCount");
     long sequence = enterAlone();
     try {
-      Native.kvevict_sequence_replayed(sequence, nTokens);
+      Native.kvevict_sequence_replayed(sequence, tokenCount);
     } finally {
       leave();
     }
@@ -716,9 +716,9 @@ public final class Sequence extends Handle {
   }
 
   private int requireViews(List<View> views) {
-    if (views.size() != geometry.nLayers()) {
+    if (views.size() != geometry.layerCount()) {
       throw new IllegalArgumentException(
-          views.size() + " views for " + geometry.nLayers() + " layers");
+          views.size() + " views for " + geometry.layerCount() + " layers");
     }
     return views.size();
   }
@@ -732,7 +732,7 @@ public final class Sequence extends Handle {
         arguments.putInt(view + Abi.View.STRUCT_SIZE, Abi.View.SIZEOF);
         continue;
       }
-      View.Content cache = views.get(layer).content(device);
+      View.Content cache = View.at(views, layer, "views").content(device);
       cache.require(slots, head -> slots);
       cache.requireWritable();
       arguments.copyFrom(cache.struct, view);
@@ -841,7 +841,7 @@ public final class Sequence extends Handle {
         arguments.putInt(view + Abi.View.STRUCT_SIZE, Abi.View.SIZEOF);
         continue;
       }
-      View.Content cache = views.get(layer).content(device);
+      View.Content cache = View.at(views, layer, "views").content(device);
       if (read.hasSlots(obsWindow) || !cache.holds(geometry.maxTokens())) {
         int[] stored = storedLengths(sequence, layer, shape);
         int most = IntStream.of(stored).max().getAsInt();
@@ -878,7 +878,7 @@ public final class Sequence extends Handle {
         arguments.putInt(view + Abi.View.STRUCT_SIZE, Abi.View.SIZEOF);
         continue;
       }
-      View.Content cache = there.get(layer).content(device);
+      View.Content cache = View.at(there, layer, "destinations").content(device);
       int slots = kept[layer];
       cache.require(slots, head -> slots);
       cache.requireWritable();
@@ -890,7 +890,7 @@ public final class Sequence extends Handle {
 
   /** Of the views that are written. */
   private int[] keptSlots(long sequence) {
-    int n = geometry.nLayers();
+    int n = geometry.layerCount();
     try (Struct slots = new Struct(4 * n)) {
       Native.kvevict_sequence_kept_slots(
           sequence, arguments.address + views, n, slots.address, n);
@@ -920,7 +920,7 @@ public final class Sequence extends Handle {
   }
 
   private void writePagedEviction(long sequence, EvictOptions options) {
-    int n = geometry.nLayers();
+    int n = geometry.layerCount();
     options.requireLayers(n);
     options.requireOn(device);
     for (int layer = 0; layer < n; ++layer) {
@@ -972,10 +972,10 @@ public final class Sequence extends Handle {
   public List<ListReport> listReports() {
     int size = Abi.ListReport.SIZEOF;
     long sequence = enterAlone();
-    try (Struct out = new Struct(nLists * size)) {
-      IntStream.range(0, nLists).forEach(i -> out.putInt(i * size, size));
-      Native.kvevict_sequence_report(sequence, 0, out.address, nLists);
-      return IntStream.range(0, nLists)
+    try (Struct out = new Struct(listCount * size)) {
+      IntStream.range(0, listCount).forEach(i -> out.putInt(i * size, size));
+      Native.kvevict_sequence_report(sequence, 0, out.address, listCount);
+      return IntStream.range(0, listCount)
           .<ListReport>mapToObj(i -> Records.ListReport.read(out, i * size)).toList();
     } finally {
       leave();
@@ -1027,7 +1027,7 @@ public final class Sequence extends Handle {
 
   /** Slots in use by each head of a layer, or by all where they do not differ. */
   private int[] storedLengths(long sequence, int layer, LayerGeometry shape) {
-    int[] stored = new int[headsDiffer ? shape.nKvHeads() : 1];
+    int[] stored = new int[headsDiffer ? shape.kvHeads() : 1];
     Arrays.setAll(
         stored, head -> Native.kvevict_sequence_stored_length(sequence, layer, head) + ahead);
     return stored;

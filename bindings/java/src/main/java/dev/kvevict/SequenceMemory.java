@@ -3,37 +3,37 @@ package dev.kvevict;
 /** Where a sequence keeps a layer's state, on the device of its context. */
 public sealed interface SequenceMemory permits Records.SequenceMemory {
   /**
-   * {@return the address of u32 [nLists, 2]: stored and logical length of the layer's lists; those
+   * {@return the address of u32 [listCount, 2]: stored and logical length of the layer's lists; those
    * of all layers lie end to end; fixed for life}
    */
   long lengths();
 
   /**
-   * {@return the address of i32 [nLists, nListed]: positions of a layer's first nListed slots;
+   * {@return the address of i32 [listCount, listedCount]: positions of a layer's first listedCount slots;
    * moves with every eviction}
    */
   long positions();
 
   /**
-   * {@return the address of u32 [nLists]: how many slots of a list are listed, where lists differ; 0
-   * where all list nListed; moves with every eviction}
+   * {@return the address of u32 [listCount]: how many slots of a list are listed, where lists differ; 0
+   * where all list listedCount; moves with every eviction}
    */
   long listedCounts();
 
   /** {@return how many slots, the most of any list, have their positions listed; those after count up by one} */
-  int nListed();
+  int listedCount();
 
   /** {@return keep lists of the layer, see {@link LayerInfo}} */
-  int nLists();
+  int listCount();
 
   /**
-   * {@return the address of f32 [nSumHeads, sumStride]: the attention observed that each slot has
+   * {@return the address of f32 [sumHeads, sumStride]: the attention observed that each slot has
    * got; fixed while the sequence observes; 0 where it keeps none}
    */
   long sums();
 
   /** {@return rows of sums} */
-  int nSumHeads();
+  int sumHeads();
 
   /** {@return elements from row to row of sums} */
   long sumStride();

@@ -42,19 +42,19 @@ public final class SignalInputs {
   static final int PLANES = INPUTS.length * Abi.Plane.SIZEOF;
 
   private final Plane[] planes; // of INPUTS
-  private final int nSumHeads;
-  private final int nQueryRows;
+  private final int sumHeads;
+  private final int queryRows;
 
-  private SignalInputs(Plane[] planes, int nSumHeads, int nQueryRows) {
+  private SignalInputs(Plane[] planes, int sumHeads, int queryRows) {
     this.planes = planes;
-    this.nSumHeads = nSumHeads;
-    this.nQueryRows = nQueryRows;
+    this.sumHeads = sumHeads;
+    this.queryRows = queryRows;
   }
 
-  private SignalInputs with(Input input, Plane plane, int nSumHeads) {
+  private SignalInputs with(Input input, Plane plane, int sumHeads) {
     Plane[] changed = planes.clone();
     changed[input.ordinal()] = plane;
-    return new SignalInputs(changed, nSumHeads, nQueryRows);
+    return new SignalInputs(changed, sumHeads, queryRows);
   }
 
   /**
@@ -62,44 +62,44 @@ public final class SignalInputs {
    * takes its tensor cores where elements are packed and rows of queries and keys begin at
    * multiples of 16 bytes.
    *
-   * @param rows [nQHeads, rows], after RoPE; or null
+   * @param rows [queryHeads, rows], after RoPE; or null
    * @return these inputs with the queries
    */
   public SignalInputs withQueries(Plane rows) {
-    return with(Input.QUERIES, rows, nSumHeads);
+    return with(Input.QUERIES, rows, sumHeads);
   }
 
   /**
    * Rows of queries and of log-sum-exps that a score job or an eviction is given: those of the last
    * tokens.
    *
-   * @param nRows 0: the policy's window, and for the policy h2o, whose sums they make, and
+   * @param rowCount 0: the policy's window, and for the policy h2o, whose sums they make, and
    *     non-causal, which takes no others, as many as slots are held
    * @return these inputs with the number
    */
-  public SignalInputs withQueryRows(int nRows) {
-    return new SignalInputs(planes, nSumHeads, Memory.count(nRows, "nRows"));
+  public SignalInputs withQueryRows(int rowCount) {
+    return new SignalInputs(planes, sumHeads, Memory.count(rowCount, "rowCount"));
   }
 
   /**
    * What saves a pass over the keys.
    *
-   * @param lse [nQHeads, rows] f32, headDim 1: the natural log-sum-exp of each query row's scaled
+   * @param lse [queryHeads, rows] f32, headDim 1: the natural log-sum-exp of each query row's scaled
    *     logits; or null
    * @return these inputs with the numbers
    */
   public SignalInputs withRowLse(Plane lse) {
-    return with(Input.ROW_LSE, lse, nSumHeads);
+    return with(Input.ROW_LSE, lse, sumHeads);
   }
 
   /**
    * For the policy custom.
    *
-   * @param each [nKvHeads, slots held] f32, headDim 1, tokens packed; or null
+   * @param each [kvHeads, slots held] f32, headDim 1, tokens packed; or null
    * @return these inputs with the scores
    */
   public SignalInputs withScores(Plane each) {
-    return with(Input.SCORES, each, nSumHeads);
+    return with(Input.SCORES, each, sumHeads);
   }
 
   /**
@@ -108,61 +108,61 @@ public final class SignalInputs {
    * summed over all queries that saw a slot, and the engine's to keep: a companion of the view moves
    * with its tokens.
    *
-   * @param each [nHeads, slots held] f32, headDim 1, tokens packed; or null
-   * @param nHeads nQHeads, or nKvHeads where the query heads of a KV head are reduced already, or 1
-   *     of all where they share a keep list; 0: nQHeads
+   * @param each [headCount, slots held] f32, headDim 1, tokens packed; or null
+   * @param headCount queryHeads, or kvHeads where the query heads of a KV head are reduced already, or 1
+   *     of all where they share a keep list; 0: queryHeads
    * @return these inputs with the sums
    */
-  public SignalInputs withAttentionSums(Plane each, int nHeads) {
-    return with(Input.ATTENTION_SUMS, each, Memory.count(nHeads, "nHeads"));
+  public SignalInputs withAttentionSums(Plane each, int headCount) {
+    return with(Input.ATTENTION_SUMS, each, Memory.count(headCount, "headCount"));
   }
 
   /**
    * For the policy expected-attention: the queries to come, rotated to where they will be.
    *
-   * @param mean [nQHeads, 1, kHeadDim] f32, packed; or null
-   * @param covariance [nQHeads, kHeadDim, kHeadDim] f32, packed; or null
+   * @param mean [queryHeads, 1, keyHeadDim] f32, packed; or null
+   * @param covariance [queryHeads, keyHeadDim, keyHeadDim] f32, packed; or null
    * @return these inputs with mean and covariance
    */
   public SignalInputs withQueryStatistics(Plane mean, Plane covariance) {
-    return with(Input.QUERY_MEAN, mean, nSumHeads)
-        .with(Input.QUERY_COVARIANCE, covariance, nSumHeads);
+    return with(Input.QUERY_MEAN, mean, sumHeads)
+        .with(Input.QUERY_COVARIANCE, covariance, sumHeads);
   }
 
   /**
    * For the policy q-filter.
    *
-   * @param direction [nKvHeads, 1, kHeadDim] f32, packed: where keys get no attention; or null
+   * @param direction [kvHeads, 1, keyHeadDim] f32, packed: where keys get no attention; or null
    * @return these inputs with the direction
    */
   public SignalInputs withKeyFilter(Plane direction) {
-    return with(Input.KEY_FILTER, direction, nSumHeads);
+    return with(Input.KEY_FILTER, direction, sumHeads);
   }
 
   /**
    * What scores are multiplied by with {@link ValueWeight#GIVEN}, whatever the policy.
    *
-   * @param each [nKvHeads, slots held] f32, headDim 1, tokens packed; or null
+   * @param each [kvHeads, slots held] f32, headDim 1, tokens packed; or null
    * @return these inputs with the weights
    */
   public SignalInputs withTokenWeights(Plane each) {
-    return with(Input.TOKEN_WEIGHTS, each, nSumHeads);
+    return with(Input.TOKEN_WEIGHTS, each, sumHeads);
   }
 
   /** Rows of queries, of a window of so many, or 0 for any number, and so many slots. */
-  int queryRows(int window, int nSlots) {
-    return nQueryRows != 0 ? nQueryRows : window != 0 ? window : nSlots;
+  int queryRows(int window, int slotCount) {
+    return queryRows != 0 ? queryRows : window != 0 ? window : slotCount;
   }
 
   /**
    * For the policy triattention: where the model's queries lie before RoPE.
    *
-   * @param centers [nQHeads, 3, pairs that RoPE turns] f32, packed: of each pair of elements the
+   * @param centers [queryHeads, 3, pairs that RoPE turns] f32, packed: of each pair of elements the
    *     real and the imaginary part of its mean, and its mean length; or null
    * @return these inputs with the centers
    */
   public SignalInputs withQueryCenters(Plane centers) {
-    return with(Input.QUERY_CENTERS, centers, nSumHeads);
+    return with(Input.QUERY_CENTERS, centers, sumHeads);
   }
 
   /** Whether there are sums of attention. */
@@ -184,12 +184,12 @@ public final class SignalInputs {
   }
 
   /** Throws unless buffers without a row per slot hold what is read, of so many query rows. */
-  void requireRows(int nRows, LayerGeometry shape, int layer) {
+  void requireRows(int rowCount, LayerGeometry shape, int layer) {
     for (Input input : INPUTS) {
       if (input.rows != Rows.SLOTS) {
         require(input, switch (input.rows) {
-          case WINDOW -> nRows;
-          case HEAD_DIM -> shape.kHeadDim();
+          case WINDOW -> rowCount;
+          case HEAD_DIM -> shape.keyHeadDim();
           case THREE -> 3;
           default -> 1;
         }, shape, layer);
@@ -198,33 +198,33 @@ public final class SignalInputs {
   }
 
   /** Throws unless buffers with a row per slot hold so many. */
-  void requireSlots(int nSlots, LayerGeometry shape, int layer) {
+  void requireSlots(int slotCount, LayerGeometry shape, int layer) {
     for (Input input : INPUTS) {
       if (input.rows == Rows.SLOTS) {
-        require(input, nSlots, shape, layer);
+        require(input, slotCount, shape, layer);
       }
     }
   }
 
   private void require(Input input, int n, LayerGeometry shape, int layer) {
     Plane plane = planes[input.ordinal()];
-    if (plane == null || shape.nKvHeads() == 0) {
+    if (plane == null || shape.kvHeads() == 0) {
       return;
     }
-    int nHeads = input.ofKvHeads ? shape.nKvHeads() : shape.nQHeads();
-    if (input == Input.ATTENTION_SUMS && nSumHeads != 0) {
-      nHeads = nSumHeads;
+    int headCount = input.ofKvHeads ? shape.kvHeads() : shape.queryHeads();
+    if (input == Input.ATTENTION_SUMS && sumHeads != 0) {
+      headCount = sumHeads;
     }
-    if (plane.capacity(nHeads) < n) {
-      plane.require(n, nHeads, input.text + " of layer " + layer);
+    if (plane.capacity(headCount) < n) {
+      plane.require(n, headCount, input.text + " of layer " + layer);
     }
   }
 
   /** Writes these inputs, and their planes, at offsets where nothing else ever lies. */
   void write(Struct out, int offset, int planes) {
     out.putInt(offset + Abi.SignalInputs.STRUCT_SIZE, Abi.SignalInputs.SIZEOF)
-        .putInt(offset + Abi.SignalInputs.N_SUM_HEADS, nSumHeads)
-        .putInt(offset + Abi.SignalInputs.N_QUERY_ROWS, nQueryRows);
+        .putInt(offset + Abi.SignalInputs.N_SUM_HEADS, sumHeads)
+        .putInt(offset + Abi.SignalInputs.N_QUERY_ROWS, queryRows);
     for (Input input : INPUTS) {
       Plane plane = this.planes[input.ordinal()];
       int at = planes + input.ordinal() * Abi.Plane.SIZEOF;

@@ -21,35 +21,35 @@ public final class View implements AutoCloseable {
   /**
    * The view of a contiguous cache.
    *
-   * @param nKvHeads KV heads
+   * @param kvHeads KV heads
    * @param k keys
    * @param v values; null for caches with one row per token (MLA)
    * @return the view
    */
-  public static View of(int nKvHeads, Plane k, Plane v) {
-    return builder(nKvHeads).k(k).v(v).build();
+  public static View of(int kvHeads, Plane k, Plane v) {
+    return builder(kvHeads).k(k).v(v).build();
   }
 
   /**
    * A view to fill in.
    *
-   * @param nKvHeads KV heads
+   * @param kvHeads KV heads
    * @return the builder
    */
-  public static Builder builder(int nKvHeads) {
-    return new Builder(Memory.count(nKvHeads, "nKvHeads"));
+  public static Builder builder(int kvHeads) {
+    return new Builder(Memory.count(kvHeads, "kvHeads"));
   }
 
   /**
    * Checks the view as executing calls on the CPU do, which read the block table.
    *
-   * @param nTokens slots that will be addressed; 0 is valid
+   * @param tokenCount slots that will be addressed; 0 is valid
    * @throws KvEvictException if the layout is wrong
    * @throws IllegalArgumentException if a buffer is too short
    */
-  public void validate(int nTokens) {
-    try (Content cache = content(Device.CPU, nTokens, null)) {
-      Native.kvevict_view_validate(cache.struct.address, nTokens);
+  public void validate(int tokenCount) {
+    try (Content cache = content(Device.CPU, tokenCount, null)) {
+      Native.kvevict_view_validate(cache.struct.address, tokenCount);
     }
   }
 
@@ -57,6 +57,15 @@ public final class View implements AutoCloseable {
   @Override
   public void close() {
     content = null;
+  }
+
+  /** One of several, which are told apart by a name; null is an error that says which. */
+  static View at(List<View> views, int index, String name) {
+    View view = views.get(index);
+    if (view == null) {
+      throw new NullPointerException(name + "[" + index + "] is null");
+    }
+    return view;
   }
 
   /** The open view's content, for calls on a device. */
@@ -77,20 +86,20 @@ public final class View implements AutoCloseable {
   }
 
   /**
-   * The open view's content, whose buffers hold nTokens, or of each head as many as the counts say,
+   * The open view's content, whose buffers hold tokenCount, or of each head as many as the counts say,
    * for calls on a device.
    */
-  Content content(Device device, int nTokens, Numbers tokenCounts) {
+  Content content(Device device, int tokenCount, Numbers tokenCounts) {
     Content open = content(device);
-    open.require(Memory.count(nTokens, "nTokens"),
-        head -> Numbers.tokensOf(tokenCounts, head, nTokens));
+    open.require(Memory.count(tokenCount, "tokenCount"),
+        head -> Numbers.tokensOf(tokenCounts, head, tokenCount));
     return open;
   }
 
   /** What calls need of a view; a try block keeps it and its buffers reachable. */
   static final class Content implements AutoCloseable {
     final Struct struct = Struct.sized(Abi.View.SIZEOF);
-    final int nKvHeads;
+    final int kvHeads;
     private final List<Plane> planes;
     private final List<String> names;
     private final Struct companions;
@@ -104,7 +113,7 @@ public final class View implements AutoCloseable {
 
     private Content(Builder from) {
       owner = from.owner;
-      nKvHeads = from.nKvHeads;
+      kvHeads = from.kvHeads;
       planes = new ArrayList<>();
       names = new ArrayList<>();
       add(from.k, "k");
@@ -124,7 +133,7 @@ public final class View implements AutoCloseable {
 
       Plane.write(from.k, struct, Abi.View.K);
       Plane.write(from.v, struct, Abi.View.V);
-      struct.putInt(Abi.View.N_KV_HEADS, nKvHeads)
+      struct.putInt(Abi.View.N_KV_HEADS, kvHeads)
           .putLong(Abi.View.COMPANIONS, n == 0 ? 0 : companions.address)
           .putInt(Abi.View.N_COMPANIONS, n)
           .putInt(Abi.View.BLOCK_SIZE, blockSize)
@@ -147,41 +156,41 @@ public final class View implements AutoCloseable {
     /** Whether nothing that require(maxTokens) checks can go wrong. */
     boolean holds(int maxTokens) {
       for (Plane plane : planes) {
-        if (plane.hasEnd() && (blockSize > 0 || plane.capacity(nKvHeads) < maxTokens)) {
+        if (plane.hasEnd() && (blockSize > 0 || plane.capacity(kvHeads) < maxTokens)) {
           return false;
         }
       }
       return true;
     }
 
-    /** Throws unless the buffers hold nTokens, in blocks those that each head has. */
-    void require(int nTokens, IntUnaryOperator tokensOf) {
+    /** Throws unless the buffers hold tokenCount, in blocks those that each head has. */
+    void require(int tokenCount, IntUnaryOperator tokensOf) {
       for (int i = 0; i < planes.size(); ++i) {
         if (planes.get(i).isRecent()) {
-          planes.get(i).require(Math.max(0, nTokens - firstRecent), nKvHeads, names.get(i));
+          planes.get(i).require(Math.max(0, tokenCount - firstRecent), kvHeads, names.get(i));
         }
       }
-      if (hasRecent && nTokens > firstRecent) {
+      if (hasRecent && tokenCount > firstRecent) {
         requireRows(firstRecent, head -> firstRecent);
-      } else if (ringSlots > 0 && nTokens > 0) { // all of it is in use
-        int rows = Math.max(nTokens, ringSlots);
+      } else if (ringSlots > 0 && tokenCount > 0) { // all of it is in use
+        int rows = Math.max(tokenCount, ringSlots);
         requireRows(rows, head -> rows);
       } else {
-        requireRows(nTokens, tokensOf);
+        requireRows(tokenCount, tokensOf);
       }
     }
 
-    private void requireRows(int nTokens, IntUnaryOperator tokensOf) {
+    private void requireRows(int tokenCount, IntUnaryOperator tokensOf) {
       int highest = blockSize > 0 ? highestBlock(tokensOf) : 0;
       for (int i = 0; i < planes.size(); ++i) {
         Plane plane = planes.get(i);
         if (plane.isRecent()) {
           continue;
         } else if (blockSize == 0) {
-          plane.require(plane.rowsFor(nTokens), nKvHeads, names.get(i));
-        } else if (highest >= plane.blocks(nKvHeads, blockSize)) {
+          plane.require(plane.rowsFor(tokenCount), kvHeads, names.get(i));
+        } else if (highest >= plane.blocks(kvHeads, blockSize)) {
           throw new IllegalArgumentException(names.get(i) + " holds "
-              + plane.blocks(nKvHeads, blockSize) + " blocks, the block table names " + highest);
+              + plane.blocks(kvHeads, blockSize) + " blocks, the block table names " + highest);
         }
       }
     }
@@ -190,7 +199,7 @@ public final class View implements AutoCloseable {
     private int highestBlock(IntUnaryOperator tokensOf) {
       int highest = -1;
       long begin = 0;
-      for (int head = 0; table != null && head < nKvHeads; ++head) {
+      for (int head = 0; table != null && head < kvHeads; ++head) {
         long used = ((long) tokensOf.applyAsInt(head) + blockSize - 1) / blockSize;
         for (long i = begin; i < Math.min(begin + used, table.remaining()); ++i) {
           highest = Math.max(highest, table.get(table.position() + (int) i));
@@ -226,7 +235,7 @@ public final class View implements AutoCloseable {
 
   /** Names the parts of a {@link View}. */
   public static final class Builder {
-    private final int nKvHeads;
+    private final int kvHeads;
     private Plane k;
     private Plane v;
     private final List<Plane> companions = new ArrayList<>();
@@ -241,8 +250,8 @@ public final class View implements AutoCloseable {
     private int firstRecent;
     private Handle owner;
 
-    private Builder(int nKvHeads) {
-      this.nKvHeads = nKvHeads;
+    private Builder(int kvHeads) {
+      this.kvHeads = kvHeads;
     }
 
     /**

@@ -17,10 +17,9 @@
  *   List<View> views = new ArrayList<>();
  *   sequence.beginObserving(); // lends it memory for queries
  *   for (int layer = 0; layer < LAYERS; ++layer) { // q, k, v: direct FloatBuffer[], [token, head, D]
- *     sequence.observe(layer, Plane.of(q[layer], DType.F32, D, QH * D * 4, D * 4), N, 0);
- *     views.add(View.of(KVH,
- *         Plane.of(k[layer], DType.F32, D, KVH * D * 4, D * 4),
- *         Plane.of(v[layer], DType.F32, D, KVH * D * 4, D * 4)));
+ *     sequence.observe(layer, Plane.tokenMajor(q[layer], DType.F32, QH, D), N, 0);
+ *     views.add(View.of(KVH, Plane.tokenMajor(k[layer], DType.F32, KVH, D),
+ *         Plane.tokenMajor(v[layer], DType.F32, KVH, D)));
  *   }
  *   sequence.append(N);
  *   EvictReport report = sequence.evict(views, workspace);

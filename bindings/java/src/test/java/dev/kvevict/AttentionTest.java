@@ -19,8 +19,8 @@ final class AttentionTest {
 
   private AttentionTest() {}
 
-  private Attention job(int nTokens, int nQueries) {
-    return Attention.of(view, nTokens, Caches.QH, nQueries, Caches.plane(q, Caches.QH),
+  private Attention job(int tokenCount, int queryCount) {
+    return Attention.of(view, tokenCount, Caches.QH, queryCount, Caches.plane(q, Caches.QH),
         Caches.plane(out, Caches.QH));
   }
 
@@ -98,7 +98,7 @@ final class AttentionTest {
     AttentionTest t = new AttentionTest();
     Plane queries = Caches.plane(t.q, Caches.QH);
     try (Context context = Context.create()) {
-      Check.fails(wrong, () -> t.job(-1, 1), "nTokens is negative: -1");
+      Check.fails(wrong, () -> t.job(-1, 1), "tokenCount is negative: -1");
       Check.fails(wrong, () -> t.good.withWindow(-1), "n is negative: -1");
       Check.fails(wrong, () -> attend(context, t.job(N + 1, 1)), "k", "10", "11");
       Check.fails(wrong, () -> attend(context, t.job(N, QUERIES + 1)), "queries", "3", "4");

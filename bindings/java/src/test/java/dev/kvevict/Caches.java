@@ -36,9 +36,9 @@ final class Caches {
     return floats(from.capacity()).put(0, from, 0, from.capacity());
   }
 
-  /** Rows of nHeads heads. */
-  static Plane plane(FloatBuffer data, int nHeads) {
-    return Plane.of(data, DType.F32, D, nHeads * D * 4, D * 4);
+  /** Rows of headCount heads. */
+  static Plane plane(FloatBuffer data, int headCount) {
+    return Plane.of(data, DType.F32, D, headCount * D * 4, D * 4);
   }
 
   static View view(FloatBuffer k, FloatBuffer v) {
@@ -50,8 +50,8 @@ final class Caches {
   }
 
   /** Scores, a row of so many tokens per head. */
-  static Plane scores(FloatBuffer data, int nTokens) {
-    return Plane.of(data, DType.F32, 1, 4, 4L * nTokens);
+  static Plane scores(FloatBuffer data, int tokenCount) {
+    return Plane.of(data, DType.F32, 1, 4, 4L * tokenCount);
   }
 
   static SignalInputs queries(Plane rows) {
@@ -59,24 +59,24 @@ final class Caches {
   }
 
   /** One layer's scores, by queries. */
-  static List<ScoreJob> jobs(View view, int nTokens, Plane queries, FloatBuffer scores) {
+  static List<ScoreJob> jobs(View view, int tokenCount, Plane queries, FloatBuffer scores) {
     return List.of(
-        ScoreJob.of(0, nTokens, scores).withView(view).withInputs(queries(queries)));
+        ScoreJob.of(0, tokenCount, scores).withView(view).withInputs(queries(queries)));
   }
 
   /** A move of one layer by lists of an array. */
-  static List<Move> moves(View view, int nTokens, int nLists, int... slots) {
-    return List.of(Move.of(view, nTokens, KeepLists.of(nLists, slots)));
+  static List<Move> moves(View view, int tokenCount, int listCount, int... slots) {
+    return List.of(Move.of(view, tokenCount, KeepLists.of(listCount, slots)));
   }
 
   /** A move that only asks for sizes. */
-  static List<Move> sized(View view, int nLists, int count) {
-    return List.of(Move.of(view, 0, KeepLists.at(0, 0, nLists, count)));
+  static List<Move> sized(View view, int listCount, int count) {
+    return List.of(Move.of(view, 0, KeepLists.at(0, 0, listCount, count)));
   }
 
   static Plan plan(
-      Context context, int nLayers, int maxTokens, String policy, int... headBudgets) {
-    Geometry geometry = Geometry.builder().layers(nLayers).queryHeads(QH).kvHeads(KVH).headDim(D)
+      Context context, int layerCount, int maxTokens, String policy, int... headBudgets) {
+    Geometry geometry = Geometry.builder().layers(layerCount).queryHeads(QH).kvHeads(KVH).headDim(D)
         .maxTokens(maxTokens).build();
     return context.newPlan(
         geometry, Policy.parse(policy), PlanOptions.NONE.withHeadBudgets(headBudgets));

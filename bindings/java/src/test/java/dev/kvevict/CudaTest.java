@@ -69,9 +69,9 @@ final class CudaTest {
     return address(Caches.bytes((int) bytes + 512).alignedSlice(256));
   }
 
-  private static Plane plane(FloatBuffer rows, int nHeads) {
+  private static Plane plane(FloatBuffer rows, int headCount) {
     return Plane.at(
-        address(rows), DType.F32, Caches.D, nHeads * Caches.D * 4, Caches.D * 4);
+        address(rows), DType.F32, Caches.D, headCount * Caches.D * 4, Caches.D * 4);
   }
 
   private static View view(FloatBuffer k, FloatBuffer v) {
@@ -138,7 +138,7 @@ final class CudaTest {
           seen.add(rows(k[layer], stored));
           seen.add(rows(v[layer], stored));
           SequenceMemory memory = sequence.memoryOf(layer);
-          seen.add(read(memory.positions(), memory.nLists() * memory.nListed()));
+          seen.add(read(memory.positions(), memory.listCount() * memory.listedCount()));
           Check.equal(new int[] {stored, sequence.logicalLength()},
               read(memory.lengths(), 2));
         }
@@ -192,7 +192,7 @@ final class CudaTest {
         sequence.beginObserving();
         Prefill prompt = Prefill.of(45, 10, chunk -> {
           for (int layer = 0; layer < LAYERS; ++layer) {
-            int n = chunk.nTokens();
+            int n = chunk.tokenCount();
             int seed = 100 * chunk.firstToken() + layer;
             int held = sequence.storedLength(layer);
             keys.get(layer).put(held * ROW, Caches.random(n * ROW, seed), 0, n * ROW);
@@ -203,8 +203,8 @@ final class CudaTest {
         long bytes = plan.workspace(Operation.EVICT).bestBytes();
         PrefillReport report = sequence.prefill(
             prompt.evictingEachChunk(), views, workspace(bytes), bytes, 0);
-        Check.equal(5, report.nChunks());
-        seen.add(report.nEvictions());
+        Check.equal(5, report.chunks());
+        seen.add(report.evictions());
         seen.add(report.peakBytes());
         for (int layer = 0; layer < LAYERS; ++layer) {
           seen.add(sequence.keepPositions(layer, 1));
@@ -233,7 +233,7 @@ final class CudaTest {
         Selection selection = plan.selection(0, n);
         int kept = selection.count();
         Check.equal(16, kept);
-        bytes = context.selectWorkspace(n, selection.nLists()).bestBytes();
+        bytes = context.selectWorkspace(n, selection.listCount()).bestBytes();
         long slots = ints(new int[Caches.KVH * kept]);
         KeepLists keep = KeepLists.at(slots, Caches.KVH * kept, Caches.KVH, kept);
         context.select(selection.options().withProtected(7)

@@ -126,7 +126,7 @@ final class DoorsTest {
     Check.fails(KvEvictException.class,
         () -> accumulated("h2o", SignalInputs.NONE.withAttentionSums(all, 3)), "n_sum_heads 3");
     Check.fails(IllegalArgumentException.class,
-        () -> SignalInputs.NONE.withAttentionSums(all, -1), "nHeads");
+        () -> SignalInputs.NONE.withAttentionSums(all, -1), "headCount");
   }
 
   private static float[] accumulated(String policy, SignalInputs inputs) {
@@ -173,7 +173,7 @@ final class DoorsTest {
       }
       FloatBuffer direct = Caches.floats(scores.length).put(0, scores);
       Selection selection = plan.selection(0, N);
-      Check.equal(List.of(Caches.KVH, 6), List.of(selection.nLists(), selection.count()));
+      Check.equal(List.of(Caches.KVH, 6), List.of(selection.listCount(), selection.count()));
       SelectOptions options = selection.options().withProtected(7);
       ByteBuffer workspace = context.selectWorkspace(N, Caches.KVH).allocate();
 

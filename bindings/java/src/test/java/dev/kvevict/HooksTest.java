@@ -94,13 +94,13 @@ final class HooksTest {
   }
 
   /** Runs a task in several threads at once, and returns when all have run it. */
-  private static void runAtOnce(Runnable task, int nThreads) {
+  private static void runAtOnce(Runnable task, int threadCount) {
     AtomicInteger ready = new AtomicInteger();
     List<Thread> threads = new ArrayList<>();
-    for (int i = 0; i < nThreads; ++i) {
+    for (int i = 0; i < threadCount; ++i) {
       threads.add(new Thread(() -> {
         ready.incrementAndGet();
-        while (ready.get() < nThreads) {
+        while (ready.get() < threadCount) {
           Thread.yield();
         }
         task.run();

@@ -25,8 +25,8 @@ final class LayersTest {
         .build();
   }
 
-  private static Plane rows(FloatBuffer data, int nHeads, int dim) {
-    return Plane.of(data, DType.F32, dim, nHeads * dim * 4, dim * 4);
+  private static Plane rows(FloatBuffer data, int headCount, int dim) {
+    return Plane.of(data, DType.F32, dim, headCount * dim * 4, dim * 4);
   }
 
   /** A layer's queries and cache. */
@@ -36,10 +36,10 @@ final class LayersTest {
     final View view;
 
     Layer(LayerGeometry shape) {
-      int dim = shape.kHeadDim();
-      int heads = shape.nKvHeads();
+      int dim = shape.keyHeadDim();
+      int heads = shape.kvHeads();
       queries = Caches.queries(
-          rows(Caches.random(N * shape.nQHeads() * dim, dim), shape.nQHeads(), dim));
+          rows(Caches.random(N * shape.queryHeads() * dim, dim), shape.queryHeads(), dim));
       k = Caches.random(N * heads * dim, 1 + dim);
       view = View.of(heads, rows(k, heads, dim),
           rows(Caches.random(N * heads * dim, 2 + dim), heads, dim));
@@ -56,7 +56,7 @@ final class LayersTest {
       for (int layer : new int[] {0, 2, 4}) {
         LayerInfo info = plan.layer(layer);
         Check.equal(MODEL.layer(layer).cache(), info.cache());
-        Check.equal(List.of(0, 0), List.of(info.nKvHeads(), info.nLists()));
+        Check.equal(List.of(0, 0), List.of(info.kvHeads(), info.listCount()));
         Capabilities can = plan.capabilities(layer);
         Check.equal(List.of(false, false), List.of(can.canMove(), can.canScore()));
         Check.equal(List.of(Reason.NO_FULL_CACHE, Reason.NO_FULL_CACHE),
@@ -65,7 +65,7 @@ final class LayersTest {
       Check.fails(KvEvictException.class, () -> plan.layer(5), "layer 5");
       Check.fails(KvEvictException.class, () -> plan.layer(-1), "4294967295");
       Check.equal(new int[] {0, 16, 0, 16, 0}, plan.layerBudgets(N));
-      Check.equal(2, plan.selection(1, N).nLists());
+      Check.equal(2, plan.selection(1, N).listCount());
       Check.fails(KvEvictException.class, () -> plan.selection(0, N), "layer 0");
       Check.fails(KvEvictException.class,
           () -> plan.score(List.of(ScoreJob.of(2, N, Caches.floats(N))), null), "layer 2");
@@ -94,8 +94,8 @@ final class LayersTest {
       Check.equal(List.of(0, 16, 0, 16, 0),
           List.of(0, 1, 2, 3, 4).stream().map(sequence::storedLength).toList());
       Check.equal(0L, sequence.memoryOf(0).lengths());
-      Check.equal(List.of(0, 2, 1), List.of(sequence.memoryOf(2).nLists(),
-          sequence.memoryOf(1).nLists(), sequence.memoryOf(3).nLists()));
+      Check.equal(List.of(0, 2, 1), List.of(sequence.memoryOf(2).listCount(),
+          sequence.memoryOf(1).listCount(), sequence.memoryOf(3).listCount()));
       asByItself(context, sequence, 1, WIDE, wide);
       asByItself(context, sequence, 3, NARROW, narrow);
       Check.fails(IllegalArgumentException.class,
@@ -115,7 +115,7 @@ final class LayersTest {
       alone.observe(0, again.queries, N, 0, 0);
       alone.append(N);
       alone.evict(List.of(again.view), plan.workspace(Operation.EVICT).allocate());
-      for (int head = 0; head < shape.nKvHeads(); ++head) {
+      for (int head = 0; head < shape.kvHeads(); ++head) {
         Check.equal(alone.keepPositions(0, head), sequence.keepPositions(layer, head));
       }
       Check.equal(again.k, evicted.k);

@@ -1,5 +1,6 @@
 package dev.kvevict;
 
+import java.lang.reflect.Field;
 import java.lang.reflect.Method;
 import java.lang.reflect.RecordComponent;
 import java.util.List;
@@ -12,10 +13,18 @@ import java.util.function.Function;
 final class LayoutTest {
   private LayoutTest() {}
 
-  /** Where a field of a struct in {@link Abi} begins. */
+  /** Where a field of a struct in {@link Abi} begins, by its name in Java: listCount is N_LISTS. */
   private static int offset(Class<?> struct, String name) throws ReflectiveOperationException {
-    String field = name.replaceAll("([A-Z])", "_$1").toUpperCase(Locale.ROOT);
-    return struct.getDeclaredField(field).getInt(null);
+    String field = name.replaceAll("([A-Z])", "_$1").toUpperCase(Locale.ROOT)
+        .replace("QUERY_HEADS", "Q_HEADS");
+    String counted = field.replaceFirst("_COUNT$", "");
+    List<String> spellings = List.of(field, "N_" + counted, "N_" + counted + "S");
+    for (Field candidate : struct.getDeclaredFields()) {
+      if (spellings.contains(candidate.getName())) {
+        return candidate.getInt(null);
+      }
+    }
+    throw new NoSuchFieldException(struct + " has none of " + spellings);
   }
 
   static void recordsReadTheirFields() throws Exception {
@@ -74,10 +83,7 @@ final class LayoutTest {
       if (set.getParameterCount() != 1) {
         continue;
       }
-      String name = set.getName().matches("sink|recent")
-          ? "n" + set.getName().substring(0, 1).toUpperCase(Locale.ROOT)
-              + set.getName().substring(1)
-          : set.getName();
+      String name = set.getName();
       Method get = Policy.class.getDeclaredMethod(name);
       Object value = other(get.invoke(defaults));
       Policy.Builder builder = defaults.toBuilder();
@@ -120,9 +126,9 @@ final class LayoutTest {
     LayerGeometry layer = LayerGeometry.builder().queryHeads(2).kvHeads(3).headDims(4, 5)
         .dtypes(DType.BF16, DType.F16, DType.F32).softmaxScale(1.5f).logitSoftcap(7).build();
     LayerGeometry window = LayerGeometry.builder().cache(LayerCache.WINDOW).build();
-    String text = "LayerGeometry[cache=FULL, nQHeads=2, nKvHeads=3, kHeadDim=4, vHeadDim=5, "
-        + "qDtype=BF16, kDtype=F16, vDtype=F32, softmaxScale=1.5, logitSoftcap=7.0]";
-    Check.equal("Geometry[nLayers=2, maxTokens=9, layers=[" + text
+    String text = "LayerGeometry[cache=FULL, queryHeads=2, kvHeads=3, keyHeadDim=4, valueHeadDim=5, "
+        + "queryType=BF16, keyType=F16, valueType=F32, softmaxScale=1.5, logitSoftcap=7.0]";
+    Check.equal("Geometry[layerCount=2, maxTokens=9, layers=[" + text
         + "], ropeLayout=HALF, ropeInvFreq=[], sinkLogits=[]]", alike.toString());
     Check.equal(alike, Geometry.of(9, List.of(layer, layer)));
     Check.equal(List.of(layer, layer), List.of(alike.layer(0), alike.layer(1)));
@@ -291,7 +297,7 @@ final class LayoutTest {
     Struct select = new Struct(Abi.SelectOptions.SIZEOF);
     SelectOptions.of(0).write(Device.CPU, 1, select);
     same(select, Abi.SelectOptions.SIZEOF, Native::kvevict_select_options_init);
-    Check.equal(List.of(4, 32, 7), List.of(Policy.of(PolicyKind.SNAPKV).nSink(),
+    Check.equal(List.of(4, 32, 7), List.of(Policy.of(PolicyKind.SNAPKV).sink(),
         Policy.of(PolicyKind.SNAPKV).obsWindow(), Policy.of(PolicyKind.SNAPKV).poolKernel()));
   }
 

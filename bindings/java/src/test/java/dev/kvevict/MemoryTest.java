@@ -3,6 +3,8 @@ package dev.kvevict;
 import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
 import java.nio.IntBuffer;
+import java.nio.LongBuffer;
+import java.nio.ShortBuffer;
 import java.util.List;
 import java.util.function.Function;
 
@@ -55,6 +57,63 @@ final class MemoryTest {
     Plane.of(Caches.bytes(64).asShortBuffer(), DType.BF16, 8, 16, 16);
   }
 
+  /** Element e of head h of token t lies where the layout's name says. */
+  static void layouts() {
+    final int tokens = 6;
+    final int heads = 2;
+    final int dim = 4;
+    final int size = 3;
+    ShortBuffer data = Caches.bytes(2 * tokens * heads * dim).asShortBuffer();
+    long start = NativeSupport.addressOf(data);
+    DType type = DType.BF16;
+    long row = 2L * dim;
+    same(Plane.of(data, type, dim, row * heads, row), Plane.tokenMajor(data, type, heads, dim),
+        Plane.tokenMajor(start, type, heads, dim));
+    same(Plane.of(data, type, dim, row, row * tokens), Plane.headMajor(data, type, tokens, dim),
+        Plane.headMajor(start, type, tokens, dim));
+    same(Plane.of(data, type, dim, 2, row * tokens).withElementStride(2 * tokens),
+        Plane.transposed(data, type, tokens, dim), Plane.transposed(start, type, tokens, dim));
+    same(Plane.of(data, type, dim, row * heads, row).withBlockStride(row * heads * size),
+        Plane.pagedTokenMajor(data, type, size, heads, dim),
+        Plane.pagedTokenMajor(start, type, size, heads, dim));
+    same(Plane.of(data, type, dim, row, row * size).withBlockStride(row * heads * size),
+        Plane.pagedHeadMajor(data, type, size, heads, dim),
+        Plane.pagedHeadMajor(start, type, size, heads, dim));
+    same(Plane.of(data, type, dim, 4, row * size).withGroups(2, 4 * size)
+            .withBlockStride(row * heads * size),
+        Plane.vectorised(data, type, size, heads, dim, 2),
+        Plane.vectorised(start, type, size, heads, dim, 2));
+    LongBuffer table = Caches.bytes(16).asLongBuffer();
+    same(Plane.at(10, type, dim, row * heads, row).withAddressTable(table),
+        Plane.inBlocks(table, type, heads, dim, 10));
+    same(Plane.at(8, DType.Q8_0, 64, 2 * 68, 68), Plane.tokenMajor(8, DType.Q8_0, 2, 64));
+    Check.equal(6L, Plane.tokenMajor(data, type, heads, dim).capacity(heads));
+  }
+
+  static void layoutsThatCannotBe() {
+    ByteBuffer data = Caches.bytes(64);
+    Check.fails(WRONG, () -> Plane.tokenMajor(data, DType.OPAQUE, 1, 8), "OPAQUE make no row");
+    Check.fails(WRONG, () -> Plane.transposed(data, DType.Q8_0, 1, 32), "Q8_0 are not bytes");
+    Check.fails(WRONG, () -> Plane.headMajor(data, DType.F32, -1, 8), "is negative: -1");
+    Check.fails(WRONG, () -> Plane.headMajor(data, DType.Q8_0, 1, 31), "31 elements of Q8_0");
+    Check.fails(WRONG, () -> Plane.pagedTokenMajor(
+        data, DType.F32, Integer.MAX_VALUE, Integer.MAX_VALUE, Integer.MAX_VALUE), "exceeds 64 bits");
+    Check.fails(WRONG, () -> Plane.tokenMajor(Caches.floats(8), DType.BF16, 1, 8), "FloatBuffer");
+  }
+
+  /** All are written to the library alike. */
+  private static void same(Plane wanted, Plane... planes) {
+    for (Plane plane : planes) {
+      Struct expected = new Struct(Abi.Plane.SIZEOF);
+      Struct actual = new Struct(Abi.Plane.SIZEOF);
+      Plane.write(wanted, expected, 0);
+      Plane.write(plane, actual, 0);
+      for (int at = 0; at < Abi.Plane.SIZEOF; at += 4) {
+        Check.equal(at + ": " + expected.intAt(at), at + ": " + actual.intAt(at));
+      }
+    }
+  }
+
   static void endsOfPlanes() {
     // 10 rows of 2 heads of 8 floats
     Plane plane = Caches.plane(Caches.floats(160), 2);
@@ -100,13 +159,13 @@ final class MemoryTest {
     tooShort(shape, 4, 3, 4, "queryCenters", none::withQueryCenters);
   }
 
-  /** Of 3 query rows and 5 slots: [nHeads, nRows, dim] numbers will do, one less will not. */
-  private static void tooShort(LayerGeometry shape, int nHeads, int nRows, int dim, String name,
+  /** Of 3 query rows and 5 slots: [headCount, rowCount, dim] numbers will do, one less will not. */
+  private static void tooShort(LayerGeometry shape, int headCount, int rowCount, int dim, String name,
       Function<Plane, SignalInputs> inputs) {
     for (int less = 0; less < 2; ++less) {
-      FloatBuffer numbers = Caches.floats(nHeads * nRows * dim - less);
+      FloatBuffer numbers = Caches.floats(headCount * rowCount * dim - less);
       SignalInputs given =
-          inputs.apply(Plane.of(numbers, DType.F32, dim, 4 * dim, 4L * dim * nRows));
+          inputs.apply(Plane.of(numbers, DType.F32, dim, 4 * dim, 4L * dim * rowCount));
       Runnable check = () -> {
         given.requireRows(3, shape, 7);
         given.requireSlots(5, shape, 7);
@@ -114,8 +173,8 @@ final class MemoryTest {
       if (less == 0) {
         check.run();
       } else {
-        Check.fails(WRONG, check::run, name + " of layer 7 holds " + (nRows - 1) + " rows of "
-            + nHeads + " heads, not " + nRows);
+        Check.fails(WRONG, check::run, name + " of layer 7 holds " + (rowCount - 1) + " rows of "
+            + headCount + " heads, not " + rowCount);
       }
       given.requireRows(3, Geometry.builder().build().evicted(0), 7);
     }
@@ -217,7 +276,7 @@ final class MemoryTest {
 
   static void negativeCounts() {
     Check.fails(WRONG, () -> Plane.at(1, DType.F32, -8, 0, 0), "headDim is negative: -8");
-    Check.fails(WRONG, () -> View.builder(-1), "nKvHeads");
+    Check.fails(WRONG, () -> View.builder(-1), "kvHeads");
     Check.fails(WRONG, () -> KvEvict.autoBudget(1, -1), "fullCacheBytes");
     try (Context context = Context.create();
         Plan plan = Caches.plan(context, 1, 64, "snapkv:budget=16,window=4");
@@ -225,8 +284,8 @@ final class MemoryTest {
         View view = Caches.view(Caches.floats(64), Caches.floats(64))) {
       Check.fails(WRONG, () -> context.newPlan(Geometry.builder().layers(-1).build(),
           plan.policy()), "layers is negative");
-      Check.fails(WRONG, () -> sequence.append(Integer.MAX_VALUE + 1), "nTokens is negative");
-      Check.fails(WRONG, () -> view.validate(-1), "nTokens");
+      Check.fails(WRONG, () -> sequence.append(Integer.MAX_VALUE + 1), "tokenCount is negative");
+      Check.fails(WRONG, () -> view.validate(-1), "tokenCount");
       Check.fails(KvEvictException.class, () -> sequence.storedLength(-1), "4294967295");
       Check.fails(KvEvictException.class, () -> sequence.append(65), "65");
       Check.fails(KvEvictException.class, () -> sequence.trimTo(65), "new_length 65");

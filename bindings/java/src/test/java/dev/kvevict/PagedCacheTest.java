@@ -211,14 +211,14 @@ final class PagedCacheTest {
         }
         actors.forEach(Actor::check);
         PagedCacheUsage usage = pool.cache.usage();
-        Check.equal(actors.size(), usage.nSequences());
-        Check.equal(actors.stream().mapToLong(a -> LAYERS * a.length()).sum(), usage.nSlots());
+        Check.equal(actors.size(), usage.sequenceCount());
+        Check.equal(actors.stream().mapToLong(a -> LAYERS * a.length()).sum(), usage.slotCount());
       }
       Check.that(refused > 0 && evictions > 0, refused + " refused, " + evictions + " evictions");
       actors.forEach(Actor::close);
       PagedCacheUsage usage = pool.cache.usage();
-      Check.equal(List.of(usage.nBlocks(), 0L, 0L),
-          List.of(usage.nFree(), usage.nShared(), usage.bytesInUse()));
+      Check.equal(List.of(usage.blockCount(), 0L, 0L),
+          List.of(usage.freeCount(), usage.sharedCount(), usage.bytesInUse()));
       Check.equal(pool.plan.pagedCacheBytes(blocks(26)), usage.bytes());
     }
   }
@@ -227,12 +227,12 @@ final class PagedCacheTest {
     try (Pool pool = new Pool(blocks(40)); Actor actor = Actor.begin(pool)) {
       actor.append(30); // 8 blocks a layer
       try (Actor fork = actor.fork()) {
-        Check.equal(16L, pool.cache.usage().nShared());
-        Check.equal(64L, pool.cache.usage().nFree());
+        Check.equal(16L, pool.cache.usage().sharedCount());
+        Check.equal(64L, pool.cache.usage().freeCount());
         fork.use(0, 5, 1, true);
-        Check.equal(15L, pool.cache.usage().nShared());
+        Check.equal(15L, pool.cache.usage().sharedCount());
         fork.cached.own(28);
-        Check.equal(13L, pool.cache.usage().nShared());
+        Check.equal(13L, pool.cache.usage().sharedCount());
         EvictReport report = fork.cached.evict(
             fork.sequence, EvictOptions.NONE.withProtected(7), pool.workspace);
         Check.equal(List.of(true, 60L, 24L),
@@ -240,9 +240,9 @@ final class PagedCacheTest {
         Check.that(fork.sequence.slotOfPosition(0, 1, 7) >= 0, "7 is gone");
         actor.check();
         fork.cached.own(0);
-        Check.equal(0L, pool.cache.usage().nShared());
+        Check.equal(0L, pool.cache.usage().sharedCount());
         fork.cached.truncate(5);
-        Check.equal(80L - 16 - 4, pool.cache.usage().nFree());
+        Check.equal(80L - 16 - 4, pool.cache.usage().freeCount());
       }
     }
   }
@@ -255,7 +255,7 @@ final class PagedCacheTest {
       actor.cached.fit(actor.sequence);
       actor.follow(before);
       actor.check();
-      Check.equal(2L * (20 - 3), pool.cache.usage().nFree());
+      Check.equal(2L * (20 - 3), pool.cache.usage().freeCount());
     }
   }
 
@@ -332,7 +332,7 @@ final class PagedCacheTest {
       Plane readOnly = Caches.plane(memory.asReadOnlyBuffer(), KVH);
       Check.fails(wrong, () -> actor.cached.read(List.of(PagedRows.of(0, 0, 1, readOnly, null))),
           "read-only");
-      Check.fails(wrong, () -> actor.cached.append(-1), "nTokens is negative");
+      Check.fails(wrong, () -> actor.cached.append(-1), "tokenCount is negative");
       Check.fails(IllegalStateException.class, () -> Batch.evictPaged(List.of(
           Batch.PagedEviction.of(actor.cached, actor.sequence),
           Batch.PagedEviction.of(actor.cached, actor.sequence)), pool.workspace), "in use");
@@ -397,12 +397,12 @@ final class PagedCacheTest {
         sequence.append(10);
         sequence.fork().view(1);
       }
-      for (int i = 0; pool.cache.usage().nSequences() > 0 && i < 120_000; ++i) {
+      for (int i = 0; pool.cache.usage().sequenceCount() > 0 && i < 120_000; ++i) {
         System.gc();
         Thread.sleep(5);
       }
-      Check.equal(0, pool.cache.usage().nSequences());
-      Check.equal(128L, pool.cache.usage().nFree());
+      Check.equal(0, pool.cache.usage().sequenceCount());
+      Check.equal(128L, pool.cache.usage().freeCount());
     }
   }
 }

@@ -90,7 +90,7 @@ final class PolicyTest {
     Check.equal(new Records.ResolvedPolicy(512, 4, 32, 476, 32, true), policy.resolve(4096));
     Check.equal(new int[] {512, 512, 512}, policy.layerBudgets(4096, 3));
     Check.fails(KvEvictException.class, () -> policy.resolve(0), "n_context");
-    Check.fails(IllegalArgumentException.class, () -> policy.layerBudgets(64, -1), "nLayers");
+    Check.fails(IllegalArgumentException.class, () -> policy.layerBudgets(64, -1), "layerCount");
   }
 
   static void saysHowManyRowsOfQueriesItTakes() {

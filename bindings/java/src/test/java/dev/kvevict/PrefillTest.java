@@ -46,7 +46,7 @@ final class PrefillTest {
     }
 
     void forward(Prefill.Chunk chunk) {
-      forward(chunk.firstToken(), chunk.nTokens());
+      forward(chunk.firstToken(), chunk.tokenCount());
     }
 
     void forward(int firstToken, int n) {
@@ -78,8 +78,8 @@ final class PrefillTest {
                             : cached.prefill(prompt, sequence, workspace);
     }
 
-    Prefill prompt(int nTokens) {
-      return Prefill.of(nTokens, 8, this::forward);
+    Prefill prompt(int tokenCount) {
+      return Prefill.of(tokenCount, 8, this::forward);
     }
 
     List<List<Integer>> positions() {
@@ -131,8 +131,8 @@ final class PrefillTest {
               Check.equal(loop.keys.get(1).slice(0, 12 * ROW), model.keys.get(1).slice(0, 12 * ROW));
             }
             int bytes = LAYERS * 2 * ROW * 4;
-            Check.equal(4, report.nChunks());
-            Check.equal(each ? 3 : 1, report.nEvictions());
+            Check.equal(4, report.chunks());
+            Check.equal(each ? 3 : 1, report.evictions());
             Check.equal(each ? 20 : 30, report.peakTokens());
             Check.equal((each ? 20L : 30L) * bytes, report.peakBytes());
             Check.equal(12L * bytes, report.endBytes());
@@ -161,7 +161,7 @@ final class PrefillTest {
         };
         Check.fails(StackOverflowError.class, () -> model.read(model.prompt(22)));
         model.at = first -> {}; // and the rest may be read
-        Check.equal(3, model.read(model.prompt(22).evictingEachChunk()).nChunks());
+        Check.equal(3, model.read(model.prompt(22).evictingEachChunk()).chunks());
       }
     }
   }
@@ -177,7 +177,7 @@ final class PrefillTest {
     try (Model model = new Model(false)) {
       model.at = first -> Check.fails(IllegalStateException.class,
           () -> model.read(model.prompt(1)), "reads a prompt already");
-      Check.equal(1, model.read(model.prompt(8)).nChunks());
+      Check.equal(1, model.read(model.prompt(8)).chunks());
     }
     try (Model model = new Model(true)) {
       model.at = first -> model.sequence.close();

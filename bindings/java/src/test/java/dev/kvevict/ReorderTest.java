@@ -140,11 +140,11 @@ final class ReorderTest {
         "slots is not a direct buffer");
     Check.fails(wrong, () -> KeepLists.of(3, RING), "10 slots are not 3 lists");
     Check.fails(wrong, () -> KeepLists.at(0, 0, 1, -1), "count is negative");
-    Check.fails(wrong, () -> KeepLists.at(0, 0, -1, 1), "nLists is negative");
+    Check.fails(wrong, () -> KeepLists.at(0, 0, -1, 1), "listCount is negative");
     Check.fails(wrong, () -> KeepLists.of(1, RING).withStride(-1), "stride is negative");
     Check.fails(wrong, () -> context.reorder(ring, ByteBuffer.allocate(4096)),
         "workspace is not a direct buffer");
-    Check.fails(wrong, () -> Move.of(view, -1, KeepLists.of(1, 1)), "nTokens is negative");
+    Check.fails(wrong, () -> Move.of(view, -1, KeepLists.of(1, 1)), "tokenCount is negative");
     Check.fails(wrong, () -> context.reorder(Caches.moves(view, N + 1, 1, RING), scratch),
         "k holds 10 rows of 2 heads, not 11");
     Check.fails(wrong, () -> context.reorderWorkspace(Caches.sized(view, 1, N + 1)).bestBytes(),

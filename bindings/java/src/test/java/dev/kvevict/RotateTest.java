@@ -13,8 +13,8 @@ final class RotateTest {
 
   private RotateTest() {}
 
-  static Plan plan(Context context, int nLayers, int maxTokens) {
-    Geometry geometry = Geometry.builder().layers(nLayers).queryHeads(Caches.QH)
+  static Plan plan(Context context, int layerCount, int maxTokens) {
+    Geometry geometry = Geometry.builder().layers(layerCount).queryHeads(Caches.QH)
         .kvHeads(Caches.KVH).headDim(Caches.D).maxTokens(maxTokens).build();
     return context.newPlan(
         geometry.withRope(RopeLayout.INTERLEAVED, INV_FREQ), Policy.parse("none"));
@@ -80,7 +80,7 @@ final class RotateTest {
     try (Context context = Context.create(); Plan plan = plan(context, 1, 2 * N);
         Plan without = Caches.plan(context, 1, N, "none")) {
       Rotation good = Rotation.of(0, cache.view, N, offsets);
-      Check.fails(wrong, () -> Rotation.of(0, cache.view, -1, offsets), "nTokens is negative: -1");
+      Check.fails(wrong, () -> Rotation.of(0, cache.view, -1, offsets), "tokenCount is negative: -1");
       Check.fails(wrong, () -> good.withLists(-1), "n is negative: -1");
       Check.fails(wrong,
           () -> plan.rotate(List.of(Rotation.of(0, cache.view, N + 1, offsets))), "k", "10", "11");

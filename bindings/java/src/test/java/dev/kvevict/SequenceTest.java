@@ -32,7 +32,7 @@ final class SequenceTest {
       Check.equal(new int[] {0, 2, 4}, sequence.keepPositions(0, 0));
       Check.equal(new int[] {1, 3, 4}, sequence.keepPositions(0, 1));
       SequenceMemory memory = sequence.memoryOf(0);
-      Check.that(memory.sums() != 0 && memory.nSumHeads() == Caches.KVH, memory.toString());
+      Check.that(memory.sums() != 0 && memory.sumHeads() == Caches.KVH, memory.toString());
       Check.equal((long) N, memory.sumStride());
     }
   }
@@ -73,7 +73,7 @@ final class SequenceTest {
       Check.equal(8, sequence.keepPositions(0, 0, buffer));
       Check.equal(58, buffer.get(1 + 2));
       SequenceMemory memory = sequence.memoryOf(0);
-      Check.that(memory.lengths() != 0 && memory.nLists() >= 1, memory.toString());
+      Check.that(memory.lengths() != 0 && memory.listCount() >= 1, memory.toString());
       sequence.reset();
       Check.equal(0, sequence.logicalLength());
       Check.equal(new Records.EvictReport(false, 0, 0, 0, 0, 0), sequence.report());
@@ -144,11 +144,20 @@ final class SequenceTest {
         View keysAlone =
             View.builder(Caches.KVH).k(Caches.plane(alone, Caches.KVH)).build()) {
       sequence.append(N);
+      ByteBuffer workspace = plan.workspace(Operation.EVICT).allocate();
       KvEvictException e = Check.fails(KvEvictException.class,
           () -> sequence.evict(
-              List.of(whole, keysAlone), plan.workspace(Operation.EVICT).allocate()),
+              List.of(whole, keysAlone), workspace),
           "views[1]: v.data is 0");
       Check.equal(Status.INVALID_ARGUMENT, e.status());
+      Check.fails(NullPointerException.class,
+          () -> sequence.evict(Arrays.asList(whole, null), workspace), "views[1] is null");
+      Check.fails(NullPointerException.class,
+          () -> sequence.undoBytes(Arrays.asList(null, whole)), "views[0] is null");
+      EvictOptions elsewhere = EvictOptions.NONE.withDestinations(Arrays.asList(whole, null));
+      Check.fails(NullPointerException.class,
+          () -> sequence.evict(List.of(whole, whole), elsewhere, workspace),
+          "destinations[1] is null");
       for (int layer = 0; layer < 2; ++layer) {
         Check.equal(N, sequence.storedLength(layer));
       }
@@ -541,7 +550,7 @@ final class SequenceTest {
       holds(sequence, k, 4, 9, 12, 34);
       Check.equal(34, sequence.logicalLength());
       Check.that(sequence.memoryOf(0).listedCounts() != 0, "listed counts");
-      Check.equal(2, sequence.memoryOf(0).nLists());
+      Check.equal(2, sequence.memoryOf(0).listCount());
 
       Check.fails(KvEvictException.class, () -> plan.selection(0, 34), "budgets of their own");
       Check.fails(KvEvictException.class, () -> sequence.storedLength(0, 2), "kv_head 2");
@@ -613,7 +622,7 @@ final class SequenceTest {
       Check.equal(true, plan.capabilities(1).canScore());
       Check.equal(Reason.NO_ROPE, plan.capabilities(1).rotateReason());
       Check.fails(KvEvictException.class, () -> plan.capabilities(2), "layer 2");
-      Check.equal(2, plan.geometry().nLayers());
+      Check.equal(2, plan.geometry().layerCount());
       Check.equal(PolicyKind.SNAPKV, plan.policy().kind());
     }
   }
