@@ -126,6 +126,9 @@ void kvevict_llama::OnBatch(std::span<const BatchRow> rows,
     AddToken(s, position, cell);
     rows_.push_back({seq, static_cast<uint32_t>(position), 0});
   }
+  for (size_t s = 0; n_streams > 1 && s < sequences_.size(); ++s) {
+    sequences_[s].computed_to = NextOf(static_cast<llama_seq_id>(s));
+  }
   // How many rows push each one out again.
   for (size_t s = 0; s < sequences_.size(); ++s) {
     uint32_t later = 0;
@@ -169,6 +172,7 @@ void kvevict_llama::Forget(Sequence& s) {
   s.next = s.n_cells = s.evicted_at = 0;
   s.in_order = true;
   s.placed = false;
+  s.computed_to = 0;
   s.unfit.clear();
   for (QueryRows& rows : s.queries) rows.TakeBack(0);
   if (s.handle != nullptr) kvevict_sequence_reset(s.handle.get(), nullptr);
@@ -207,7 +211,9 @@ void kvevict_llama::AddToken(Sequence& s, int64_t position, int64_t cell) {
     TakeBack(s, static_cast<uint32_t>(position));
   }
   if (position > s.next) {
-    s.unfit = "its positions do not follow on";
+    s.unfit =
+        "its positions do not follow on: it has tokens that were not decoded "
+        "here; copies are made by kvevict_llama_copy()";
     s.next = static_cast<uint32_t>(position);
   }
   if (cell != s.n_cells) s.in_order = false;
@@ -300,6 +306,11 @@ void kvevict_llama::CheckFit(const Sequence& s, llama_seq_id seq) const {
        ", so its cells are not known; remove it, and it can be decoded anew");
 }
 
+uint32_t kvevict_llama::NextOf(llama_seq_id seq) const {
+  return static_cast<uint32_t>(
+      llama_memory_seq_pos_max(llama_get_memory(ctx_), seq) + 1);
+}
+
 void kvevict_llama::Lose(llama_seq_id seq, const std::string& why) {
   Forget(sequences_[static_cast<size_t>(seq)]);
   Fail(KVEVICT_ERROR_INTERNAL, "sequence lost: seq ", seq, ": ", why);
@@ -309,8 +320,7 @@ Sequence& kvevict_llama::Sync(llama_seq_id seq) {
   CheckSeq(seq);
   llama_synchronize(ctx_);
   Sequence& s = sequences_[static_cast<size_t>(seq)];
-  const auto next = static_cast<uint32_t>(
-      llama_memory_seq_pos_max(llama_get_memory(ctx_), seq) + 1);
+  const uint32_t next = NextOf(seq);
   if (next == 0) Forget(s);
   // A tail that was removed looks like a shift that llama.cpp has put off until then.
   if (next < s.next && s.unfit.empty()) {
@@ -319,7 +329,9 @@ Sequence& kvevict_llama::Sync(llama_seq_id seq) {
          "; take tokens back by kvevict_llama_trim(), or decode one first");
   }
   if (next > s.next && s.unfit.empty()) {
-    s.unfit = "it has tokens that were not decoded here";
+    s.unfit =
+        "it has tokens that were not decoded here; copies are made by "
+        "kvevict_llama_copy()";
   }
   if (plan_ == nullptr) MakePlan(seq);
   if (s.handle == nullptr) {
@@ -366,4 +378,5 @@ void kvevict_llama::Trim(llama_seq_id seq, uint32_t n_tokens) {
          ": llama.cpp cannot take tokens back to length ", n_tokens);
   }
   TakeBack(s, n_tokens);
+  s.computed_to = std::min(s.computed_to, n_tokens);
 }

@@ -25,7 +25,10 @@ struct Sequence {
   uint32_t evicted_at = 0;  // `next` when it was last evicted
   bool in_order = true;     // cell i of its stream has the i-th token
   bool placed = false;      // a token has shown where its cells are
-  std::string unfit;        // why it cannot be evicted any more; "" if it can
+  // llama.cpp's next position when a graph was computed last: tokens that it has beside
+  // these may be a copy that it makes before the next graph.
+  uint32_t computed_to = 0;
+  std::string unfit;  // why it cannot be evicted any more; "" if it can
   std::vector<QueryRows> queries;  // by llama.cpp's layer
 };
 
@@ -43,6 +46,7 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   void SetBatch(const llama_batch& batch);
   void Evict(llama_seq_id seq, const kvevict_llama_evict_options& options,
              kvevict_llama_report& report);
+  void Copy(llama_seq_id from, llama_seq_id to);
   void EndPrompt(llama_seq_id seq);
   void Trim(llama_seq_id seq, uint32_t n_tokens);
   const kvevict_sequence* Handle(llama_seq_id seq);
@@ -84,6 +88,15 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   Sequence& Sync(llama_seq_id seq);
   void CheckSeq(llama_seq_id seq) const;
   void CheckFit(const Sequence& s, llama_seq_id seq) const;
+  // The position of the next token, as llama.cpp has it.
+  uint32_t NextOf(llama_seq_id seq) const;
+  // copies.cc: throw where llama.cpp has yet to copy rows from or to a stream.
+  void CheckRowsAreThere(llama_seq_id seq) const;
+  void CheckNoneCopies(llama_seq_id seq) const;
+  bool OthersHaveTokens(llama_seq_id seq) const;
+  // Throws unless the cache surely has room for n_cells where `seq` has `state` now.
+  void CheckRoomBeside(llama_seq_id seq, const State& state,
+                       uint32_t n_cells) const;
   void MakeReady(const Sequence& s);
   // Throws: llama.cpp did not take a state.
   [[noreturn]] void Lose(llama_seq_id seq, const std::string& why);
@@ -102,7 +115,7 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
 
   // evict.cc
   void CheckPolicyFits() const;
-  const char* WhyNotInPlace(const Sequence& s) const;
+  const char* WhyNotInPlace(const Sequence& s, llama_seq_id seq) const;
   void EvictInPlace(llama_seq_id seq, Eviction& eviction);
   void EvictState(llama_seq_id seq, Eviction& eviction);
   bool WouldKeepAll(const Sequence& s, llama_seq_id seq) const;

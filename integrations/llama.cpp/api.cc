@@ -124,6 +124,14 @@ kvevict_status kvevict_llama_evict(kvevict_llama* kv, llama_seq_id seq,
   });
 }
 
+kvevict_status kvevict_llama_copy(kvevict_llama* kv, llama_seq_id from,
+                                  llama_seq_id to) noexcept {
+  return Guard([&] {
+    NonNull(kv, "kv");
+    kv->Copy(from, to);
+  });
+}
+
 kvevict_status kvevict_llama_end_prompt(kvevict_llama* kv,
                                         llama_seq_id seq) noexcept {
   return Guard([&] {

@@ -73,6 +73,7 @@ void kvevict_llama::Save(llama_seq_id seq, const char* path,
                          std::span<const llama_token> tokens) {
   Sequence& s = Sync(seq);
   CheckFit(s, seq);
+  CheckRowsAreThere(seq);
   size_t n_saved = 0;
   Check(kvevict_sequence_save(s.handle.get(), nullptr, 0, &n_saved));
   std::vector<uint8_t> saved(n_saved);

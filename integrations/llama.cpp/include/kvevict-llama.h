@@ -38,8 +38,10 @@
  *   or all of it, and positions that it shifts (llama_memory_seq_add(),
  *   _seq_div(), context shift), are noticed by the next llama_decode() and make
  *   a sequence unfit for eviction until it has been removed; before that
- *   llama_decode() calls for the sequence are refused. Copies
- *   (llama_memory_seq_cp()) of evicted sequences are not followed.
+ *   llama_decode() calls for the sequence are refused.
+ * - Copies are made by kvevict_llama_copy(). One that llama_memory_seq_cp()
+ *   made is unfit for eviction until it has been removed; others are evicted
+ *   beside it without touching its rows.
  */
 #ifndef KVEVICT_LLAMA_H_
 #define KVEVICT_LLAMA_H_
@@ -162,7 +164,7 @@ enum kvevict_llama_way
   /** In place where it can be, else by state. */
   KVEVICT_LLAMA_WAY_AUTO = 0,
   /** On the cache's own tensors: a sequence with a stream of its own (or the
-   *  only one) in cells that are in order, in host memory, of a model without
+   *  only one that has tokens) in cells that are in order, in host memory, of a model without
    *  windows and recurrence. No copy of the cache is made but one of what
    *  stays, since llama.cpp takes positions only so; its memory is made ready
    *  while tokens are decoded beyond the budget. */
@@ -241,6 +243,28 @@ KVEVICT_LLAMA_API kvevict_status
 kvevict_llama_evict(kvevict_llama* kv, llama_seq_id seq,
                     const kvevict_llama_evict_options* options,
                     kvevict_llama_report* report) KVEVICT_NOEXCEPT;
+
+/**
+ * Makes a sequence a copy of another one, in place of llama_memory_seq_cp(),
+ * which it calls: evicted or not, the copy is evicted by itself from then on.
+ * What it held before is removed. A prompt that several sequences have in
+ * common is decoded for one and copied to the others.
+ *
+ * In a unified cache the sequences share cells. An eviction of one then goes by
+ * state, into cells beside those that others share, so that they keep theirs;
+ * it is refused where the cache surely has no room for that. With a stream for
+ * each sequence (kv_unified off) llama.cpp copies the rows at the next
+ * llama_decode(), of any sequence. Until then the copy cannot be saved,
+ * evicted or copied on, nor can another sequence be evicted or replaced.
+ *
+ * @param[in] from  Has tokens that were decoded, loaded or copied here.
+ * @param[in] to    Another one.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
+ *         KVEVICT_ERROR_UNSUPPORTED as for kvevict_llama_evict();
+ *         KVEVICT_ERROR_OUT_OF_MEMORY.
+ */
+KVEVICT_LLAMA_API kvevict_status kvevict_llama_copy(
+    kvevict_llama* kv, llama_seq_id from, llama_seq_id to) KVEVICT_NOEXCEPT;
 
 /** Says that what has been decoded so far is the prompt of a sequence; see
  *  kvevict_sequence_end_prompt(). */
