@@ -14,7 +14,6 @@ using kvevict::llama::StateBytes;
 void kvevict_llama::Copy(llama_seq_id from, llama_seq_id to) {
   CheckSeq(to);
   Sequence& source = Sync(from);
-  CheckFit(source, from);
   if (from == to) {
     Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "from and to are both ", from);
   }

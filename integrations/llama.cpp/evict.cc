@@ -313,7 +313,6 @@ void kvevict_llama::Evict(llama_seq_id seq,
          "options.evict: undo and by_table do not reach llama.cpp's cells");
   }
   Sequence& s = Sync(seq);
-  CheckFit(s, seq);
   if (options.evict == nullptr || options.evict->inputs == nullptr) {
     CheckPolicyFits();
   }
@@ -351,6 +350,7 @@ void kvevict_llama::Evict(llama_seq_id seq,
   }
   report.bytes_after = report.cells_after * cell_bytes;
   if (report.evicted != 0 && options.target == nullptr) {
+    MoveWitnesses(s, seq, report.cells_after);
     s.n_cells = report.cells_after;
     s.evicted_at = s.next;
   }
