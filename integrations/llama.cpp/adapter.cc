@@ -6,13 +6,24 @@
 #include "error.h"
 
 using kvevict::llama::BatchRow;
+using kvevict::llama::Bytes;
 using kvevict::llama::Check;
 using kvevict::llama::Fail;
+using kvevict::llama::Layer;
 using kvevict::llama::QueryRows;
 using kvevict::llama::ReadTensor;
 using kvevict::llama::Sequence;
 
 namespace {
+
+constexpr char kRemovedBeforeEviction[] =
+    "tokens were removed from before its last eviction, which has kept others "
+    "of them in each layer and head";
+constexpr char kLostWindow[] =
+    "its layers with a sliding window had lost tokens that it needs since "
+    "others were removed";
+constexpr char kRemedy[] =
+    "; remove all of it and decode it anew, or load a state of it";
 
 // Queries kept beside a window, so that a few rejected tokens leave a whole one.
 constexpr uint32_t kSpareQueries = 16;
@@ -82,7 +93,7 @@ void kvevict_llama::Chain(ggml_backend_sched_eval_callback callback,
 
 bool kvevict_llama::Eval(ggml_tensor* node, bool ask) {
   if (ask) {
-    asked_ = ctx_ != nullptr && observer_.Ask(node, query_rows_ > 0);
+    asked_ = ctx_ != nullptr && observer_.Ask(node);
     chained_asked_ = chained_ != nullptr && chained_(node, true, chained_data_);
     return asked_ || chained_asked_;
   }
@@ -130,8 +141,12 @@ void kvevict_llama::OnBatch(std::span<const BatchRow> rows,
     if (seq < 0 || static_cast<size_t>(seq) >= sequences_.size()) continue;
     Sequence& s = sequences_[static_cast<size_t>(seq)];
     const int64_t position = row.position < 0 ? s.next : row.position;
-    AddToken(s, position, cell);
+    if (position == s.next) CheckWitnesses(s);
+    AddToken(seq, position, cell);
     rows_.push_back({seq, static_cast<uint32_t>(position), 0});
+  }
+  for (size_t s = 0; n_streams > 1 && s < sequences_.size(); ++s) {
+    sequences_[s].computed_to = NextOf(static_cast<llama_seq_id>(s));
   }
   // How many rows push each one out again.
   for (size_t s = 0; s < sequences_.size(); ++s) {
@@ -143,7 +158,15 @@ void kvevict_llama::OnBatch(std::span<const BatchRow> rows,
   }
 }
 
+bool kvevict_llama::WantsQueries(size_t layer) {
+  const Layer& from = observer_.layers()[layer];
+  return query_rows_ > 0 || (from.cache < witness_layers_.size() &&
+                             from.shape.index >= witness_layers_[from.cache]);
+}
+
 void kvevict_llama::OnQueries(size_t layer, const ggml_tensor* q) {
+  TakeWitnesses(layer);
+  if (query_rows_ == 0) return;
   const auto [head_dim, tokens, heads, streams] = q->ne;
   if (q->type != GGML_TYPE_F32 ||
       static_cast<size_t>(tokens * streams) != rows_.size()) {
@@ -176,6 +199,8 @@ void kvevict_llama::Forget(Sequence& s) {
   s.next = s.n_cells = s.evicted_at = 0;
   s.in_order = true;
   s.placed = false;
+  s.computed_to = 0;
+  ForgetWitnesses(s);
   s.unfit.clear();
   for (QueryRows& rows : s.queries) rows.TakeBack(0);
   if (s.handle != nullptr) kvevict_sequence_reset(s.handle.get(), nullptr);
@@ -193,9 +218,10 @@ void kvevict_llama::TakeBack(Sequence& s, uint32_t position) {
     s.n_cells = position;
     s.evicted_at = 0;
   } else {
-    s.unfit = "tokens between evicted ones were removed";
+    s.unfit = kRemovedBeforeEviction;
   }
   s.next = position;
+  if (position <= s.witnessed) ForgetWitnesses(s);
   for (QueryRows& rows : s.queries) rows.TakeBack(position);
   uint32_t known = 0;
   if (s.handle != nullptr && s.unfit.empty()) {
@@ -207,14 +233,21 @@ void kvevict_llama::TakeBack(Sequence& s, uint32_t position) {
   }
 }
 
-void kvevict_llama::AddToken(Sequence& s, int64_t position, int64_t cell) {
+void kvevict_llama::AddToken(llama_seq_id seq, int64_t position, int64_t cell) {
+  Sequence& s = sequences_[static_cast<size_t>(seq)];
   if (position == 0) {
     Forget(s);
   } else if (position < s.next) {
     TakeBack(s, static_cast<uint32_t>(position));
+    // Of what this length needs llama.cpp has not used a cell again yet.
+    if (HasLostWindow(seq, static_cast<uint32_t>(position))) {
+      s.unfit = kLostWindow;
+    }
   }
   if (position > s.next) {
-    s.unfit = "its positions do not follow on";
+    s.unfit =
+        "its positions do not follow on: it has tokens that were not decoded "
+        "here; copies are made by kvevict_llama_copy()";
     s.next = static_cast<uint32_t>(position);
   }
   if (cell != s.n_cells) s.in_order = false;
@@ -260,6 +293,7 @@ void kvevict_llama::Attach(llama_context* ctx) {
   windowed_ = llama_model_n_swa(model) > 0;
   n_seq_max_ = llama_n_seq_max(ctx);
   n_streams_ = 0;
+  witness_layers_ = {-1, -1};
   observer_.Reset();
   sequences_.clear();
   sequences_.resize(n_seq_max_);
@@ -303,8 +337,12 @@ void kvevict_llama::CheckSeq(llama_seq_id seq) const {
 
 void kvevict_llama::CheckFit(const Sequence& s, llama_seq_id seq) const {
   if (s.unfit.empty()) return;
-  Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq, ": ", s.unfit,
-       ", so its cells are not known; remove it, and it can be decoded anew");
+  Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq, ": ", s.unfit, kRemedy);
+}
+
+uint32_t kvevict_llama::NextOf(llama_seq_id seq) const {
+  return static_cast<uint32_t>(
+      llama_memory_seq_pos_max(llama_get_memory(ctx_), seq) + 1);
 }
 
 void kvevict_llama::Lose(llama_seq_id seq, const std::string& why) {
@@ -312,22 +350,21 @@ void kvevict_llama::Lose(llama_seq_id seq, const std::string& why) {
   Fail(KVEVICT_ERROR_INTERNAL, "sequence lost: seq ", seq, ": ", why);
 }
 
-Sequence& kvevict_llama::Sync(llama_seq_id seq) {
+Sequence& kvevict_llama::Update(llama_seq_id seq) {
   CheckSeq(seq);
   llama_synchronize(ctx_);
   Sequence& s = sequences_[static_cast<size_t>(seq)];
-  const auto next = static_cast<uint32_t>(
-      llama_memory_seq_pos_max(llama_get_memory(ctx_), seq) + 1);
-  if (next == 0) Forget(s);
-  // A tail that was removed looks like a shift that llama.cpp has put off until then.
-  if (next < s.next && s.unfit.empty()) {
-    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "seq ", seq, ": of ", s.next,
-         " tokens decoded llama.cpp's positions reach ", next,
-         "; take tokens back by kvevict_llama_trim(), or decode one first");
+  const uint32_t next = NextOf(seq);
+  if (next == 0 && s.next > 0) {
+    CheckAllIsGone(seq);
+    Forget(s);
   }
   if (next > s.next && s.unfit.empty()) {
-    s.unfit = "it has tokens that were not decoded here";
+    s.unfit =
+        "it has tokens that were not decoded here; copies are made by "
+        "kvevict_llama_copy()";
   }
+  if (next == s.next) CheckWitnesses(s);
   if (plan_ == nullptr) MakePlan(seq);
   if (s.handle == nullptr) {
     kvevict_sequence* handle = nullptr;
@@ -342,6 +379,33 @@ Sequence& kvevict_llama::Sync(llama_seq_id seq) {
   return s;
 }
 
+Sequence& kvevict_llama::Sync(llama_seq_id seq) {
+  Sequence& s = Update(seq);
+  CheckFit(s, seq);
+  const uint32_t next = NextOf(seq);
+  if (next >= s.next) return s;
+  uint32_t exact = 0;
+  Check(kvevict_sequence_exact_prefix(s.handle.get(), &exact));
+  if (next > exact && next < s.evicted_at) {
+    Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq, ": ", kRemovedBeforeEviction,
+         kRemedy);
+  }
+  // A tail that was removed looks like a shift that llama.cpp has put off until then.
+  Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "seq ", seq, ": of ", s.next,
+       " tokens decoded llama.cpp's positions reach ", next,
+       "; kvevict_llama_trim() to that length says that they were taken back, "
+       "or decode one first");
+}
+
+// A window that lost all it held looks like an empty sequence.
+void kvevict_llama::CheckAllIsGone(llama_seq_id seq) const {
+  if (!windowed_ || plan_ == nullptr) return;
+  Bytes memory;
+  const auto state = state_.TryParse(seq, state_.Fetch(seq, memory), shapes_);
+  if (!state || state->n_cells() == 0) return;
+  Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq, ": ", kLostWindow, kRemedy);
+}
+
 // ---- What is asked of them --------------------------------------------------------
 
 const kvevict_sequence* kvevict_llama::Handle(llama_seq_id seq) {
@@ -352,14 +416,25 @@ void kvevict_llama::EndPrompt(llama_seq_id seq) {
   Check(kvevict_sequence_end_prompt(Sync(seq).handle.get()));
 }
 
+void kvevict_llama::Invalidate(llama_seq_id seq) {
+  CheckSeq(seq);
+  sequences_[static_cast<size_t>(seq)].unfit =
+      "kvevict_llama_invalidate() was called";
+}
+
 void kvevict_llama::Trim(llama_seq_id seq, uint32_t new_length) {
-  Sequence& s = Sync(seq);
+  Sequence& s = Update(seq);
   CheckFit(s, seq);
-  if (new_length >= s.next) {
-    if (new_length == s.next) return;
+  if (new_length > s.next) {
     Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "new_length ", new_length,
          " > logical length ", s.next);
   }
+  const uint32_t next = NextOf(seq);
+  if (new_length > next) {
+    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "new_length ", new_length,
+         ": llama.cpp's positions reach ", next);
+  }
+  if (new_length == s.next) return;
   uint32_t exact = 0;
   Check(kvevict_sequence_exact_prefix(s.handle.get(), &exact));
   if (new_length > exact && new_length < s.evicted_at) {
@@ -367,10 +442,28 @@ void kvevict_llama::Trim(llama_seq_id seq, uint32_t new_length) {
          ": exact are lengths up to ", exact, " and from ", s.evicted_at,
          " on; tokens between them were evicted");
   }
+  if (new_length > 0 && HasLostWindow(seq, new_length)) {
+    Fail(KVEVICT_ERROR_UNSUPPORTED, "new_length ", new_length,
+         ": layers with a sliding window of ",
+         llama_model_n_swa(llama_get_model(ctx_)),
+         " hold tokens from position ",
+         llama_memory_seq_pos_min(llama_get_memory(ctx_), seq),
+         " on, and have lost earlier ones that this length needs; trim to 0 "
+         "and decode it anew, or load a state of that length");
+  }
   if (!llama_memory_seq_rm(llama_get_memory(ctx_), seq,
                            static_cast<llama_pos>(new_length), -1)) {
     Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq,
          ": llama.cpp cannot take tokens back to length ", new_length);
   }
   TakeBack(s, new_length);
+  s.computed_to = std::min(s.computed_to, new_length);
+}
+
+bool kvevict_llama::HasLostWindow(llama_seq_id seq, uint32_t length) const {
+  if (!windowed_) return false;
+  const int64_t n_swa = llama_model_n_swa(llama_get_model(ctx_));
+  const int64_t first = std::max<int64_t>(0, length - n_swa + 1);
+  const llama_pos held = llama_memory_seq_pos_min(llama_get_memory(ctx_), seq);
+  return held < 0 || held > first;
 }

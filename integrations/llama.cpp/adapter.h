@@ -2,6 +2,7 @@
 #ifndef KVEVICT_INTEGRATIONS_LLAMA_ADAPTER_H_
 #define KVEVICT_INTEGRATIONS_LLAMA_ADAPTER_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -17,6 +18,13 @@
 
 namespace kvevict::llama {
 
+// The key of the last token of a sequence in the deepest layer of a cache: in a state
+// that somebody else has set it is another one.
+struct Witness {
+  int64_t cell = -1;  // over all streams; -1: not known
+  std::vector<uint8_t> key;
+};
+
 // What is known of one of llama.cpp's sequences.
 struct Sequence {
   SequenceHandle handle;  // nullptr until the layers are known
@@ -25,8 +33,13 @@ struct Sequence {
   uint32_t evicted_at = 0;  // `next` when it was last evicted
   bool in_order = true;     // cell i of its stream has the i-th token
   bool placed = false;      // a token has shown where its cells are
-  std::string unfit;        // why it cannot be evicted any more; "" if it can
-  std::vector<QueryRows> queries;  // by llama.cpp's layer
+  // llama.cpp's next position when a graph was computed last: tokens that it has beside
+  // these may be a copy that it makes before the next graph.
+  uint32_t computed_to = 0;
+  std::string unfit;  // why it cannot be evicted any more; "" if it can
+  std::vector<QueryRows> queries;    // by llama.cpp's layer
+  std::array<Witness, 2> witnesses;  // by llama.cpp's cache
+  uint32_t witnessed = 0;            // the position of their token
 };
 
 }  // namespace kvevict::llama
@@ -43,7 +56,9 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   void SetBatch(const llama_batch& batch);
   void Evict(llama_seq_id seq, const kvevict_llama_evict_options& options,
              kvevict_llama_report& report);
+  void Copy(llama_seq_id from, llama_seq_id to);
   void EndPrompt(llama_seq_id seq);
+  void Invalidate(llama_seq_id seq);
   void Trim(llama_seq_id seq, uint32_t new_length);
   const kvevict_sequence* Handle(llama_seq_id seq);
   uint32_t LayerIndex(uint32_t i) const;
@@ -51,6 +66,12 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
             std::span<const llama_token> tokens);
   size_t Load(llama_seq_id seq, const char* path,
               std::span<llama_token> tokens);
+  // The bytes of the session, which are written unless data is NULL.
+  size_t SaveData(llama_seq_id seq, std::span<const llama_token> tokens,
+                  std::span<uint8_t> data);
+  // `name` is what messages call the data.
+  size_t LoadData(llama_seq_id seq, const char* name,
+                  std::span<const uint8_t> data, std::span<llama_token> tokens);
 
  private:
   using Sequence = kvevict::llama::Sequence;
@@ -60,30 +81,51 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   using LayerShape = kvevict::llama::LayerShape;
   using Layer = kvevict::llama::Layer;
   struct Eviction;
+  struct Session;
   // A sequence that another adapter or a file had.
   struct Incoming {
     std::span<const LayerShape> shapes;
     std::span<const float> sinks;
     std::span<const uint8_t> saved;  // by kvevict_sequence_save()
-    std::span<uint8_t> state;
+    std::span<const uint8_t> state;
     uint32_t next, evicted_at, n_cells;
     RopeFactors rope_factors;
   };
 
   void OnBatch(std::span<const kvevict::llama::BatchRow> rows,
                const ggml_tensor* cache) override;
+  bool WantsQueries(size_t layer) override;
   void OnQueries(size_t layer, const ggml_tensor* q) override;
   void OnShift() override;
 
-  void AddToken(Sequence& s, int64_t position, int64_t cell);
+  void AddToken(llama_seq_id seq, int64_t position, int64_t cell);
   void TakeBack(Sequence& s, uint32_t position);
+  // witness.cc
+  void TakeWitnesses(size_t layer);
+  void CheckWitnesses(Sequence& s) const;
+  void MoveWitnesses(Sequence& s, llama_seq_id seq, uint32_t n_cells) const;
+  static void ForgetWitnesses(Sequence& s);
+  const Layer* WitnessLayer(size_t cache) const;
   void Forget(Sequence& s);
 
-  // adapter.cc: the sequence, brought to what llama.cpp has of it; throws if there is
-  // none.
+  // adapter.cc: the sequence, brought to what llama.cpp has of it; throws if it cannot be.
   Sequence& Sync(llama_seq_id seq);
+  // The same, but for tokens that were removed since and what makes it unfit.
+  Sequence& Update(llama_seq_id seq);
+  void CheckAllIsGone(llama_seq_id seq) const;
+  // Whether layers with a window lack tokens that a sequence of this length sees.
+  bool HasLostWindow(llama_seq_id seq, uint32_t length) const;
   void CheckSeq(llama_seq_id seq) const;
   void CheckFit(const Sequence& s, llama_seq_id seq) const;
+  // The position of the next token, as llama.cpp has it.
+  uint32_t NextOf(llama_seq_id seq) const;
+  // copies.cc: throw where llama.cpp has yet to copy rows from or to a stream.
+  void CheckRowsAreThere(llama_seq_id seq) const;
+  void CheckNoneCopies(llama_seq_id seq) const;
+  bool OthersHaveTokens(llama_seq_id seq) const;
+  // Throws unless the cache surely has room for n_cells where `seq` has `state` now.
+  void CheckRoomBeside(llama_seq_id seq, const State& state,
+                       uint32_t n_cells) const;
   void MakeReady(const Sequence& s);
   // Throws: llama.cpp did not take a state.
   [[noreturn]] void Lose(llama_seq_id seq, const std::string& why);
@@ -96,13 +138,17 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   const Layer& LiveLayer(size_t i) const;
   uint64_t CellBytes() const;
 
+  // session.cc
+  void Pack(llama_seq_id seq, std::span<const llama_token> tokens,
+            Session& out);
+
   // receive.cc: makes a sequence what another adapter or a file had.
   void Receive(llama_seq_id seq, const Incoming& incoming);
   void CheckIncoming(llama_seq_id seq, const Incoming& incoming);
 
   // evict.cc
   void CheckPolicyFits() const;
-  const char* WhyNotInPlace(const Sequence& s) const;
+  const char* WhyNotInPlace(const Sequence& s, llama_seq_id seq) const;
   void EvictInPlace(llama_seq_id seq, Eviction& eviction);
   void EvictState(llama_seq_id seq, Eviction& eviction);
   bool WouldKeepAll(const Sequence& s, llama_seq_id seq) const;
@@ -138,6 +184,9 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
     uint32_t later;  // rows of the same sequence behind it
   };
   std::vector<RowOwner> rows_;  // of the graph being computed
+
+  std::array<int32_t, 2> witness_layers_ = {
+      -1, -1};  // llama.cpp's numbers, by cache
 
   // The layers that are evicted, once known.
   std::vector<LayerShape> shapes_;

@@ -124,11 +124,27 @@ kvevict_status kvevict_llama_evict(kvevict_llama* kv, llama_seq_id seq,
   });
 }
 
+kvevict_status kvevict_llama_copy(kvevict_llama* kv, llama_seq_id from,
+                                  llama_seq_id to) noexcept {
+  return Guard([&] {
+    NonNull(kv, "kv");
+    kv->Copy(from, to);
+  });
+}
+
 kvevict_status kvevict_llama_end_prompt(kvevict_llama* kv,
                                         llama_seq_id seq) noexcept {
   return Guard([&] {
     NonNull(kv, "kv");
     kv->EndPrompt(seq);
+  });
+}
+
+kvevict_status kvevict_llama_invalidate(kvevict_llama* kv,
+                                        llama_seq_id seq) noexcept {
+  return Guard([&] {
+    NonNull(kv, "kv");
+    kv->Invalidate(seq);
   });
 }
 
@@ -178,6 +194,37 @@ kvevict_status kvevict_llama_load(kvevict_llama* kv, llama_seq_id seq,
     NonNull(path, "path");
     if (tokens_capacity > 0) NonNull(tokens, "tokens");
     const size_t n = kv->Load(seq, path, {tokens, tokens_capacity});
+    if (out_n_tokens != nullptr) *out_n_tokens = n;
+  });
+}
+
+kvevict_status kvevict_llama_save_data(kvevict_llama* kv, llama_seq_id seq,
+                                       const llama_token* tokens,
+                                       size_t n_tokens, void* data,
+                                       size_t capacity,
+                                       size_t* out_n_bytes) noexcept {
+  return Guard([&] {
+    NonNull(kv, "kv");
+    NonNull(out_n_bytes, "out_n_bytes");
+    if (n_tokens > 0) NonNull(tokens, "tokens");
+    if (capacity > 0) NonNull(data, "data");
+    *out_n_bytes = kv->SaveData(seq, {tokens, n_tokens},
+                                {static_cast<uint8_t*>(data), capacity});
+  });
+}
+
+kvevict_status kvevict_llama_load_data(kvevict_llama* kv, llama_seq_id seq,
+                                       const void* data, size_t n_bytes,
+                                       llama_token* tokens,
+                                       size_t tokens_capacity,
+                                       size_t* out_n_tokens) noexcept {
+  return Guard([&] {
+    NonNull(kv, "kv");
+    NonNull(data, "data");
+    if (tokens_capacity > 0) NonNull(tokens, "tokens");
+    const size_t n =
+        kv->LoadData(seq, "data", {static_cast<const uint8_t*>(data), n_bytes},
+                     {tokens, tokens_capacity});
     if (out_n_tokens != nullptr) *out_n_tokens = n;
   });
 }

@@ -31,6 +31,11 @@ uint64_t ContextState::PartialBytes(llama_seq_id seq) const {
                                       LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
 }
 
+uint64_t ContextState::FullBytes(llama_seq_id seq, const State& like) const {
+  if (!like.has_tail()) return Size(seq);
+  return Size(seq) - (PartialBytes(seq) - like.format().magic_bytes);
+}
+
 std::optional<State> ContextState::TryParse(
     llama_seq_id seq, std::span<uint8_t> bytes,
     std::span<const LayerShape> layers) const {

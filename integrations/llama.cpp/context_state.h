@@ -31,6 +31,9 @@ class ContextState {
   // Replaces the sequence. False: llama.cpp did not take it, and has none of it now.
   [[nodiscard]] bool Store(llama_seq_id seq,
                            std::span<const uint8_t> bytes) const;
+  // Bytes of the cells that keep everything: of a sequence, or with -1 of all; `like` is
+  // a state of the same context.
+  uint64_t FullBytes(llama_seq_id seq, const State& like) const;
   // Of the cache, as the state of a sequence without cells has it.
   uint32_t CountStreams(llama_seq_id seq) const;
 

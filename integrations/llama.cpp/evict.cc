@@ -40,7 +40,7 @@ std::vector<int32_t> PositionsOf(const kvevict_sequence* sequence) {
 struct kvevict_llama::Eviction {
   const kvevict_llama_evict_options& options;
   kvevict_llama_report& report;
-  kvevict_sequence* handle = nullptr;  // a fork, with a target
+  kvevict_sequence* handle = nullptr;  // a fork, unless in place
 };
 
 // ---- What can be held -----------------------------------------------------------
@@ -141,9 +141,13 @@ void kvevict_llama::Run(Sequence& s, Eviction& eviction,
   eviction.report.cells_after = n;
 }
 
-const char* kvevict_llama::WhyNotInPlace(const Sequence& s) const {
+const char* kvevict_llama::WhyNotInPlace(const Sequence& s,
+                                         llama_seq_id seq) const {
   if (recurrent_) return "the model has recurrent layers";
   if (windowed_) return "the model has layers with a sliding window";
+  if (n_streams_ == 1 && OthersHaveTokens(seq)) {
+    return "other sequences of its cache may share its cells";
+  }
   if (!s.in_order) return "the sequence's cells are not in order";
   if (!s.placed) return "no token has been decoded since its state was set";
   for (size_t i = 0; i < shapes_.size(); ++i) {
@@ -264,6 +268,7 @@ void kvevict_llama::EvictState(llama_seq_id seq, Eviction& eviction) {
   kvevict_llama* const target = eviction.options.target;
   if (target == nullptr) {
     if (eviction.report.evicted == 0) return;
+    CheckRoomBeside(seq, state, eviction.report.cells_after);
     if (!state_.Store(seq, bytes.first(state.Tighten(kept)))) {
       Lose(seq, "llama.cpp did not take the state of what stays");
     }
@@ -308,7 +313,6 @@ void kvevict_llama::Evict(llama_seq_id seq,
          "options.evict: undo and by_table do not reach llama.cpp's cells");
   }
   Sequence& s = Sync(seq);
-  CheckFit(s, seq);
   if (options.evict == nullptr || options.evict->inputs == nullptr) {
     CheckPolicyFits();
   }
@@ -320,7 +324,7 @@ void kvevict_llama::Evict(llama_seq_id seq,
   const char* why = options.target != nullptr ? "it has a target"
                     : options.way == KVEVICT_LLAMA_WAY_STATE
                         ? "options.way is STATE"
-                        : WhyNotInPlace(s);
+                        : WhyNotInPlace(s, seq);
   if (why != nullptr && options.way == KVEVICT_LLAMA_WAY_IN_PLACE) {
     Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq,
          " cannot be evicted in place: ", why);
@@ -329,9 +333,11 @@ void kvevict_llama::Evict(llama_seq_id seq,
     report.total_ms = MillisecondsSince(start);
     return;
   }
+  CheckRowsAreThere(seq);
+  if (options.target == nullptr) CheckNoneCopies(seq);
   Eviction eviction{options, report, s.handle.get()};
   SequenceHandle fork;
-  if (options.target != nullptr) {
+  if (why != nullptr) {
     Check(kvevict_sequence_fork(s.handle.get(), nullptr, &eviction.handle,
                                 nullptr));
     fork.reset(eviction.handle);
@@ -340,9 +346,11 @@ void kvevict_llama::Evict(llama_seq_id seq,
     EvictInPlace(seq, eviction);
   } else {
     EvictState(seq, eviction);
+    if (options.target == nullptr) s.handle = std::move(fork);
   }
   report.bytes_after = report.cells_after * cell_bytes;
   if (report.evicted != 0 && options.target == nullptr) {
+    MoveWitnesses(s, seq, report.cells_after);
     s.n_cells = report.cells_after;
     s.evicted_at = s.next;
   }

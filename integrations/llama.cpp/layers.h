@@ -45,7 +45,9 @@ struct Layer {
   LayerShape shape;
   const ggml_tensor* k = nullptr;  // cache_k_l<index>: [row, cells, streams]
   const ggml_tensor* v = nullptr;  // nullptr for MLA
-  const ggml_tensor* cells = nullptr;   // where the batch's tokens go
+  const ggml_tensor* cells = nullptr;  // where the batch's tokens go
+  size_t cache =
+      0;  // of the caches of the graph, the first that is written to is 0
   std::vector<float> sinks;             // a logit per query head, or none
   const ggml_tensor* logits = nullptr;  // K q, until its softmax is seen
 };

@@ -113,7 +113,7 @@ size_t Observer::Find(int32_t index) {
   return i;
 }
 
-bool Observer::Ask(const ggml_tensor* node, bool wants_queries) {
+bool Observer::Ask(const ggml_tensor* node) {
   switch (node->op) {
     case GGML_OP_ROPE:
       if (KeyLayer(Root(node->src[0])) >= 0) {
@@ -138,7 +138,7 @@ bool Observer::Ask(const ggml_tensor* node, bool wants_queries) {
       layer.shape.max_bias = FloatParam(node, 1);
       layer.shape.softcap = FloatParam(node, 2);
       ReadSinks(node->src[4], layer);
-      return wants_queries;
+      return listener_->WantsQueries(attending_);
     }
     case GGML_OP_MUL_MAT: {
       const ggml_tensor* root = Root(node->src[0]);
@@ -150,7 +150,7 @@ bool Observer::Ask(const ggml_tensor* node, bool wants_queries) {
       }
       if (!OnAttention(node, node->src[1], node->src[0])) return false;
       layers_[attending_].logits = node;
-      return wants_queries;
+      return listener_->WantsQueries(attending_);
     }
     case GGML_OP_SOFT_MAX:
       OnSoftMax(node);
@@ -165,39 +165,55 @@ void Observer::Computed(const ggml_tensor* node) {
                        node->src[node->op == GGML_OP_FLASH_ATTN_EXT ? 0 : 1]);
 }
 
+// The place in caches_ of the one whose tokens go to these cells.
+size_t Observer::FindCache(const ggml_tensor* cells) {
+  for (size_t i = 0; i < n_caches_; ++i) {
+    if (caches_[i].source == cells) return i;
+  }
+  if (n_caches_ == caches_.size()) caches_.emplace_back();
+  Cache& cache = caches_[n_caches_];
+  const auto n = static_cast<size_t>(cells->ne[0]);
+  cache.source = cells;
+  cache.cells.resize(n);
+  if (cells->type == GGML_TYPE_I64) {
+    ReadTensor(cells, cache.cells.data(), 0, n * sizeof(int64_t));
+  } else {
+    bytes_.resize(n * sizeof(int32_t));
+    ReadTensor(cells, bytes_.data(), 0, bytes_.size());
+    for (size_t r = 0; r < n; ++r) {
+      int32_t cell;
+      std::memcpy(&cell, bytes_.data() + r * sizeof cell, sizeof cell);
+      cache.cells[r] = cell;
+    }
+  }
+  return n_caches_++;
+}
+
 // The first of a graph's nodes that writes to the cache tells where its tokens go.
 void Observer::OnStored(const ggml_tensor* node) {
   const ggml_tensor* root = Root(node);
   const int32_t index = KeyLayer(root);
   if (index < 0) return;
   const size_t i = Find(index);
+  const ggml_tensor* cells = node->src[1];
   layers_[i].k = root;
-  layers_[i].cells = node->src[1];
+  layers_[i].cells = cells;
   if (n_graphs_ != 0 && seen_[i].stored != n_graphs_) {
     seen_[i].stored = n_graphs_;
+    layers_[i].cache = FindCache(cells);
     return;
   }
   seen_[i].stored = ++n_graphs_;
+  n_caches_ = 0;
+  layers_[i].cache = FindCache(cells);
 
-  const ggml_tensor* cells = node->src[1];
   const auto n = static_cast<size_t>(cells->ne[0]);
   rows_.resize(n);
-  bytes_.resize(n * 8);
-  const bool wide = cells->type == GGML_TYPE_I64;
-  ReadTensor(cells, bytes_.data(), 0, n * (wide ? 8 : 4));
-  for (size_t r = 0; r < n; ++r) {
-    int32_t narrow = 0;
-    if (wide) {
-      std::memcpy(&rows_[r].cell, bytes_.data() + r * 8, 8);
-    } else {
-      std::memcpy(&narrow, bytes_.data() + r * 4, 4);
-      rows_[r].cell = narrow;
-    }
-    rows_[r].position = -1;
-  }
+  for (size_t r = 0; r < n; ++r) rows_[r] = {caches_[0].cells[r], -1};
   // Multimodal positions have several planes, of which the first counts tokens.
   if (positions_ != nullptr && positions_->type == GGML_TYPE_I32 &&
       positions_->ne[0] % static_cast<int64_t>(n) == 0) {
+    bytes_.resize(n * 4);
     ReadTensor(positions_, bytes_.data(), 0, n * 4);
     for (size_t r = 0; r < n; ++r) {
       int32_t position;

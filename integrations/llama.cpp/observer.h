@@ -25,8 +25,10 @@ class GraphListener {
   // A graph begins to compute these tokens; `cache` is a K tensor they go to.
   virtual void OnBatch(std::span<const BatchRow> rows,
                        const ggml_tensor* cache) = 0;
+  // Whether OnQueries() is to be called for the layer layers()[i].
+  virtual bool WantsQueries(size_t i) = 0;
   // Queries [head_dim, tokens, heads, streams] of the layer layers()[i] have been
-  // computed.
+  // computed, and its keys have been stored.
   virtual void OnQueries(size_t i, const ggml_tensor* q) = 0;
   // Keys were turned to other positions.
   virtual void OnShift() = 0;
@@ -40,7 +42,7 @@ class Observer {
   explicit Observer(GraphListener* listener) : listener_(listener) {}
 
   // Before a node is computed: whether Computed() is to be called after it.
-  bool Ask(const ggml_tensor* node, bool wants_queries);
+  bool Ask(const ggml_tensor* node);
   void Computed(const ggml_tensor* node);
 
   // Forgets everything, as for a new context.
@@ -49,13 +51,25 @@ class Observer {
   // Ascending by index. Grows while the first graph is computed.
   const std::vector<Layer>& layers() const { return layers_; }
   RopeFactors rope_factors() const { return rope_factors_; }
+  // Where the tokens that the graph computes go in the cache of layers()[i], over all
+  // streams: OnBatch() has those of the first of these caches.
+  std::span<const int64_t> CellsOf(size_t i) const {
+    return caches_[layers_[i].cache].cells;
+  }
 
  private:
   struct Seen {
     uint64_t stored = 0, attended = 0;  // the last graph that did
   };
 
+  // Layers with a window have a cache, and so cells, of their own.
+  struct Cache {
+    const ggml_tensor* source = nullptr;
+    std::vector<int64_t> cells;
+  };
+
   size_t Find(int32_t index);
+  size_t FindCache(const ggml_tensor* cells);
   void OnStored(const ggml_tensor* node);
   bool OnAttention(const ggml_tensor* node, const ggml_tensor* q,
                    const ggml_tensor* k);
@@ -64,6 +78,8 @@ class Observer {
   GraphListener* listener_;
   std::vector<Layer> layers_;
   std::vector<Seen> seen_;
+  std::vector<Cache> caches_;
+  size_t n_caches_ = 0;  // of the graph
   std::vector<BatchRow> rows_;
   std::vector<uint8_t> bytes_;
   const ggml_tensor* positions_ = nullptr;

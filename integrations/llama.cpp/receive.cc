@@ -60,6 +60,8 @@ void kvevict_llama::CheckIncoming(llama_seq_id seq, const Incoming& incoming) {
          ": llama.cpp takes a state only where kv_unified and n_seq_max make "
          "as many");
   }
+  CheckRowsAreThere(seq);
+  CheckNoneCopies(seq);
   if (incoming.rope_factors == RopeFactors::kNone) return;
   const RopeFactors own = FactorsOf(ctx_);
   if (own != incoming.rope_factors) {
@@ -89,7 +91,7 @@ void kvevict_llama::Receive(llama_seq_id seq, const Incoming& incoming) {
   Sequence& s = sequences_[static_cast<size_t>(seq)];
   Forget(s);
   s.handle = std::move(loaded);
-  s.next = incoming.next;
+  s.next = s.computed_to = incoming.next;
   s.evicted_at = incoming.evicted_at;
   s.n_cells = incoming.n_cells;
   s.placed = false;

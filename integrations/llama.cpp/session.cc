@@ -1,5 +1,6 @@
-// Sequences in files.
+// Sequences in files and in memory.
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -69,21 +70,26 @@ std::span<const uint8_t> AsBytes(std::span<const T> items) {
 
 }  // namespace
 
-void kvevict_llama::Save(llama_seq_id seq, const char* path,
-                         std::span<const llama_token> tokens) {
+// What a session is made of, in this order.
+struct kvevict_llama::Session {
+  Header header;
+  std::vector<uint8_t> saved;
+  Bytes memory;
+  std::array<std::span<const uint8_t>, 6> parts;  // the header first
+};
+
+void kvevict_llama::Pack(llama_seq_id seq, std::span<const llama_token> tokens,
+                         Session& out) {
   Sequence& s = Sync(seq);
-  CheckFit(s, seq);
+  CheckRowsAreThere(seq);
   size_t n_saved = 0;
   Check(kvevict_sequence_save(s.handle.get(), nullptr, 0, &n_saved));
-  std::vector<uint8_t> saved(n_saved);
-  Check(kvevict_sequence_save(s.handle.get(), saved.data(), n_saved, &n_saved));
-  Bytes memory;
-  const std::span<const uint8_t> state = state_.Fetch(seq, memory);
+  out.saved.resize(n_saved);
+  Check(kvevict_sequence_save(s.handle.get(), out.saved.data(), n_saved,
+                              &n_saved));
+  const std::span<const uint8_t> state = state_.Fetch(seq, out.memory);
 
-  const std::span<const uint8_t> parts[] = {
-      AsBytes(std::span<const LayerShape>(shapes_)),
-      AsBytes(std::span<const float>(sinks_)), AsBytes(tokens), saved, state};
-  Header header;
+  Header& header = out.header;
   header.next = s.next;
   header.evicted_at = s.evicted_at;
   header.n_cells = s.n_cells;
@@ -93,16 +99,26 @@ void kvevict_llama::Save(llama_seq_id seq, const char* path,
   header.n_tokens = tokens.size();
   header.saved_bytes = n_saved;
   header.state_bytes = state.size();
+  out.parts = {AsBytes(std::span<const Header>(&header, 1)),
+               AsBytes(std::span<const LayerShape>(shapes_)),
+               AsBytes(std::span<const float>(sinks_)),
+               AsBytes(tokens),
+               out.saved,
+               state};
   Checksum checksum;
-  checksum.Add(AsBytes(std::span<const Header>(&header, 1)));
-  for (const auto& part : parts) checksum.Add(part);
+  for (const auto& part : out.parts) checksum.Add(part);
   header.checksum = checksum.sum();
+}
 
+void kvevict_llama::Save(llama_seq_id seq, const char* path,
+                         std::span<const llama_token> tokens) {
+  Session session;
+  Pack(seq, tokens, session);
   const std::string unfinished = std::string(path) + ".part";
   File file(std::fopen(unfinished.c_str(), "wb"));
   if (file == nullptr) FailSystem(unfinished);
-  bool written = std::fwrite(&header, sizeof header, 1, file.get()) == 1;
-  for (const auto& part : parts) {
+  bool written = true;
+  for (const auto& part : session.parts) {
     written = written && std::fwrite(part.data(), 1, part.size(), file.get()) ==
                              part.size();
   }
@@ -115,44 +131,73 @@ void kvevict_llama::Save(llama_seq_id seq, const char* path,
   }
 }
 
+size_t kvevict_llama::SaveData(llama_seq_id seq,
+                               std::span<const llama_token> tokens,
+                               std::span<uint8_t> data) {
+  Session session;
+  Pack(seq, tokens, session);
+  size_t n_bytes = 0;
+  for (const auto& part : session.parts) n_bytes += part.size();
+  if (data.data() == nullptr) return n_bytes;
+  if (data.size() < n_bytes) {
+    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "capacity ", data.size(), " < ",
+         n_bytes, " bytes of the session");
+  }
+  uint8_t* out = data.data();
+  for (const auto& part : session.parts) {
+    out = std::copy(part.begin(), part.end(), out);
+  }
+  return n_bytes;
+}
+
 size_t kvevict_llama::Load(llama_seq_id seq, const char* path,
                            std::span<llama_token> tokens) {
   const File file(std::fopen(path, "rb"));
   if (file == nullptr) FailSystem(path);
+  std::error_code error;
+  const uint64_t n_bytes = std::filesystem::file_size(path, error);
+  if (error) {
+    Fail(KVEVICT_ERROR_UNAVAILABLE, path, ": ", error.message());
+  }
+  Bytes memory;
+  memory.Reserve(n_bytes);
+  if (std::fread(memory.data(), 1, n_bytes, file.get()) != n_bytes) {
+    FailSystem(path);
+  }
+  return LoadData(seq, path, {memory.data(), n_bytes}, tokens);
+}
+
+size_t kvevict_llama::LoadData(llama_seq_id seq, const char* name,
+                               std::span<const uint8_t> data,
+                               std::span<llama_token> tokens) {
   const auto refuse = [&](const char* why) {
-    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, path, ": ", why);
+    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, name, ": ", why);
   };
   Header header;
   const Header expected;
-  if (std::fread(&header, sizeof header, 1, file.get()) != 1 ||
-      std::memcmp(header.magic, expected.magic, sizeof header.magic) != 0) {
+  if (data.size() < sizeof header) refuse("is no session of kvevict-llama");
+  std::memcpy(&header, data.data(), sizeof header);
+  if (std::memcmp(header.magic, expected.magic, sizeof header.magic) != 0) {
     refuse("is no session of kvevict-llama");
   }
   if (header.version != expected.version ||
       header.layer_bytes != expected.layer_bytes) {
     refuse("is of another version");
   }
-  // Sizes that are damaged must not ask for more memory than there are bytes.
-  std::error_code error;
-  const uint64_t n_bytes = std::filesystem::file_size(path, error);
+  // Sizes that are damaged must not overflow their sum.
+  const uint64_t n_bytes = data.size();
   const uint64_t layers_bytes = uint64_t{header.n_layers} * sizeof(LayerShape);
   const uint64_t sinks_bytes = uint64_t{header.n_sinks} * sizeof(float);
-  if (error || header.n_layers == 0 || header.n_tokens > n_bytes / 4 ||
+  if (header.n_layers == 0 || header.n_tokens > n_bytes / 4 ||
       header.saved_bytes > n_bytes || header.state_bytes > n_bytes ||
       sizeof header + layers_bytes + sinks_bytes + header.n_tokens * 4 +
               header.saved_bytes + header.state_bytes !=
           n_bytes) {
     refuse("is cut off or damaged: its length is not what it says");
   }
-  Bytes rest;
-  rest.Reserve(n_bytes - sizeof header);
-  const std::span<uint8_t> all(rest.data(), n_bytes - sizeof header);
-  if (std::fread(all.data(), 1, all.size(), file.get()) != all.size()) {
-    FailSystem(path);
-  }
-  size_t at = 0;
+  size_t at = sizeof header;
   const auto take = [&](uint64_t n) {
-    const auto part = all.subspan(at, n);
+    const auto part = data.subspan(at, n);
     at += n;
     return part;
   };
@@ -170,7 +215,7 @@ size_t kvevict_llama::Load(llama_seq_id seq, const char* path,
   }
   if (checksum.sum() != written) refuse("is damaged");
   if (!tokens.empty() && tokens.size() < header.n_tokens) {
-    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, path, ": tokens_capacity ",
+    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, name, ": tokens_capacity ",
          tokens.size(), " < ", header.n_tokens, " saved tokens");
   }
 

@@ -185,6 +185,14 @@ int32_t State::position(uint32_t cell) const {
   return position;
 }
 
+uint64_t State::BytesPerCell() const {
+  uint64_t bytes = cell_bytes();
+  for (const Piece& p : pieces_) {
+    bytes += p.cell_bytes * std::max<uint64_t>(p.n_rows, 1);
+  }
+  return bytes;
+}
+
 kvevict_view State::View(const LayerShape& shape, size_t layer) const {
   const auto address = [&](size_t piece) {
     return reinterpret_cast<uint64_t>(bytes_.data() + pieces_[piece].data);

@@ -43,7 +43,12 @@ class State {
 
   uint32_t n_cells() const { return n_cells_; }
   uint32_t n_streams() const { return n_streams_; }
+  const StateFormat& format() const { return format_; }
+  // Whether there is more than cells that keep everything.
+  bool has_tail() const { return tail_ < bytes_.size(); }
   int32_t position(uint32_t cell) const;
+  // Of the layers' rows and what is beside them, per cell of one sequence.
+  uint64_t BytesPerCell() const;
   // The layer's rows, where they lie.
   kvevict_view View(const LayerShape& shape, size_t layer) const;
 

@@ -38,8 +38,14 @@
  *   or all of it, and positions that it shifts (llama_memory_seq_add(),
  *   _seq_div(), context shift), are noticed by the next llama_decode() and make
  *   a sequence unfit for eviction until it has been removed; before that
- *   llama_decode() calls for the sequence are refused. Copies
- *   (llama_memory_seq_cp()) of evicted sequences are not followed.
+ *   llama_decode() calls for the sequence are refused. So are a tail that
+ *   begins before the last eviction, since heads have kept other tokens there,
+ *   and a state that llama_state_seq_set_data() set since the last
+ *   llama_decode() for the sequence. kvevict_llama_invalidate() says of any
+ *   other change that it was made.
+ * - Copies are made by kvevict_llama_copy(). One that llama_memory_seq_cp()
+ *   made is unfit for eviction until it has been removed; others are evicted
+ *   beside it without touching its rows.
  */
 #ifndef KVEVICT_LLAMA_H_
 #define KVEVICT_LLAMA_H_
@@ -162,7 +168,7 @@ enum kvevict_llama_way
   /** In place where it can be, else by state. */
   KVEVICT_LLAMA_WAY_AUTO = 0,
   /** On the cache's own tensors: a sequence with a stream of its own (or the
-   *  only one) in cells that are in order, in host memory, of a model without
+   *  only one that has tokens) in cells that are in order, in host memory, of a model without
    *  windows and recurrence. No copy of the cache is made but one of what
    *  stays, since llama.cpp takes positions only so; its memory is made ready
    *  while tokens are decoded beyond the budget. */
@@ -242,6 +248,28 @@ kvevict_llama_evict(kvevict_llama* kv, llama_seq_id seq,
                     const kvevict_llama_evict_options* options,
                     kvevict_llama_report* report) KVEVICT_NOEXCEPT;
 
+/**
+ * Makes a sequence a copy of another one, in place of llama_memory_seq_cp(),
+ * which it calls: evicted or not, the copy is evicted by itself from then on.
+ * What it held before is removed. A prompt that several sequences have in
+ * common is decoded for one and copied to the others.
+ *
+ * In a unified cache the sequences share cells. An eviction of one then goes by
+ * state, into cells beside those that others share, so that they keep theirs;
+ * it is refused where the cache surely has no room for that. With a stream for
+ * each sequence (kv_unified off) llama.cpp copies the rows at the next
+ * llama_decode(), of any sequence. Until then the copy cannot be saved,
+ * evicted or copied on, nor can another sequence be evicted or replaced.
+ *
+ * @param[in] from  Has tokens that were decoded, loaded or copied here.
+ * @param[in] to    Another one.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
+ *         KVEVICT_ERROR_UNSUPPORTED as for kvevict_llama_evict();
+ *         KVEVICT_ERROR_OUT_OF_MEMORY.
+ */
+KVEVICT_LLAMA_API kvevict_status kvevict_llama_copy(
+    kvevict_llama* kv, llama_seq_id from, llama_seq_id to) KVEVICT_NOEXCEPT;
+
 /** Says that what has been decoded so far is the prompt of a sequence; see
  *  kvevict_sequence_end_prompt(). */
 KVEVICT_LLAMA_API kvevict_status
@@ -251,13 +279,34 @@ kvevict_llama_end_prompt(kvevict_llama* kv, llama_seq_id seq) KVEVICT_NOEXCEPT;
  * Takes back the last tokens of a sequence, here and in the cache. Exact to the
  * lengths that kvevict_sequence_trim_to() takes.
  *
+ * Layers with a sliding window forget tokens by themselves. Exact are then only
+ * lengths whose window is still held: llama_memory_seq_pos_min() must be at
+ * most max(0, new_length - n_swa + 1). A context with swa_full holds all tokens
+ * there, until its first eviction: that goes by state, which holds the last
+ * window alone.
+ *
+ * Tokens that the application or another adapter of the context has taken back
+ * by llama_memory_seq_rm() are told by the same call, with the length that they
+ * have left: each adapter of a context is told of every trim.
+ *
  * @param[in] new_length  The logical length to return to.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, which names the nearest
  *         exact lengths; KVEVICT_ERROR_UNSUPPORTED where llama.cpp cannot take
- *         tokens back (recurrent state).
+ *         tokens back (recurrent state, windows that have lost tokens).
  */
 KVEVICT_LLAMA_API kvevict_status kvevict_llama_trim(
     kvevict_llama* kv, llama_seq_id seq, uint32_t new_length) KVEVICT_NOEXCEPT;
+
+/**
+ * Says that the application has changed a sequence through llama.cpp in another
+ * way than by decoding, removing all of it or taking back its tail: set a
+ * state, say. It is unfit for eviction then, until it has been removed, loaded
+ * or made a copy.
+ *
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT.
+ */
+KVEVICT_LLAMA_API kvevict_status
+kvevict_llama_invalidate(kvevict_llama* kv, llama_seq_id seq) KVEVICT_NOEXCEPT;
 
 /**
  * The sequence as kvevict knows it: lengths, positions of all slots, report of
@@ -265,7 +314,8 @@ KVEVICT_LLAMA_API kvevict_status kvevict_llama_trim(
  *
  * @param[out] out  Borrowed until the adapter's next call or llama_decode().
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT before the context's first
- *         llama_decode() or load.
+ *         llama_decode() or load; KVEVICT_ERROR_UNSUPPORTED if it is unfit for
+ *         eviction.
  */
 KVEVICT_LLAMA_API kvevict_status
 kvevict_llama_sequence(kvevict_llama* kv, llama_seq_id seq,
@@ -316,6 +366,27 @@ kvevict_llama_save(kvevict_llama* kv, llama_seq_id seq, const char* path,
 KVEVICT_LLAMA_API kvevict_status kvevict_llama_load(
     kvevict_llama* kv, llama_seq_id seq, const char* path, llama_token* tokens,
     size_t tokens_capacity, size_t* out_n_tokens) KVEVICT_NOEXCEPT;
+
+/**
+ * The same as kvevict_llama_save(), to memory.
+ *
+ * @param[out] data         [capacity] bytes; NULL with 0, to ask for the size.
+ * @param[out] out_n_bytes  Non-NULL, receives the size.
+ * @return As kvevict_llama_save(); KVEVICT_ERROR_INVALID_ARGUMENT for a
+ *         capacity that is too small.
+ */
+KVEVICT_LLAMA_API kvevict_status
+kvevict_llama_save_data(kvevict_llama* kv, llama_seq_id seq,
+                        const llama_token* tokens, size_t n_tokens, void* data,
+                        size_t capacity, size_t* out_n_bytes) KVEVICT_NOEXCEPT;
+
+/** The same as kvevict_llama_load(), from the bytes that
+ *  kvevict_llama_save_data() or a file of kvevict_llama_save() has. Borrowed
+ *  until the call returns. */
+KVEVICT_LLAMA_API kvevict_status kvevict_llama_load_data(
+    kvevict_llama* kv, llama_seq_id seq, const void* data, size_t n_bytes,
+    llama_token* tokens, size_t tokens_capacity,
+    size_t* out_n_tokens) KVEVICT_NOEXCEPT;
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,190 @@
+// Sequences that are copies of others: evicting one leaves the others their rows.
+#include <criterion/criterion.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/llama_cpp/random_model.h"
+#include "tests/llama_cpp/session.h"
+
+namespace {
+
+using kvevict::tests::LoadModel;
+using kvevict::tests::MaxDifference;
+using kvevict::tests::ModelHandle;
+using kvevict::tests::RandomModel;
+using kvevict::tests::RandomTokens;
+using kvevict::tests::Session;
+using kvevict::tests::SessionOptions;
+using kvevict::tests::WriteRandomModel;
+
+constexpr char kPolicy[] = "snapkv:budget=48,window=16,scope=model";
+
+ModelHandle Random(const char* arch) {
+  RandomModel shape;
+  shape.arch = arch;
+  shape.n_layers = 7;
+  const std::string path = WriteRandomModel(shape);
+  ModelHandle model = LoadModel(path);
+  unlink(path.c_str());
+  return model;
+}
+
+SessionOptions Three(bool unified) {
+  SessionOptions options;
+  options.n_seq = 3;
+  options.unified = unified;
+  return options;
+}
+
+void ExpectRefused(Session& session, llama_seq_id seq, const char* part,
+                   kvevict_llama_way way = KVEVICT_LLAMA_WAY_AUTO) {
+  try {
+    session.Evict(seq, way);
+    cr_expect_fail("not refused: %s", part);
+  } catch (const std::runtime_error& error) {
+    cr_expect(std::string(error.what()).find(part) != std::string::npos,
+              "no \"%s\" in \"%s\"", part, error.what());
+  }
+}
+
+// What was evicted from a sequence, removed by llama.cpp itself.
+void RemoveOthers(Session& session, const std::vector<int32_t>& kept, int32_t n,
+                  llama_seq_id seq) {
+  int32_t from = 0;
+  for (size_t i = 0; i <= kept.size(); ++i) {
+    const int32_t to = i < kept.size() ? kept[i] : n;
+    if (to > from) llama_memory_seq_rm(session.memory(), seq, from, to);
+    from = to + 1;
+  }
+}
+
+// One prompt for three, as a server has it: each is evicted while the others go on with
+// the whole of it.
+Test(llama_copies, a_shared_prefix_stays_whole_for_others) {
+  for (const char* arch : {"llama", "gemma3"}) {
+    const ModelHandle model = Random(arch);
+    const auto prompt = RandomTokens(120, 256);
+    for (const bool unified : {true, false}) {
+      for (const bool by_adapter : {true, false}) {
+        // The window of queries covers that of the sliding layers.
+        Session evicted(model.get(), "snapkv:budget=64,window=40,scope=model",
+                        Three(unified));
+        Session removed(model.get(), nullptr, Three(unified));
+        evicted.Decode(prompt);
+        removed.Decode(prompt);
+        for (llama_seq_id to : {1, 2}) {
+          if (by_adapter) {
+            cr_assert(kvevict_llama_copy(evicted.kv(), 0, to) == KVEVICT_OK,
+                      "%s", kvevict_llama_last_error_message());
+            if (!unified) evicted.Decode(RandomTokens(1, 256, 90 + to), to);
+          } else {
+            llama_memory_seq_cp(evicted.memory(), 0, to, -1, -1);
+            if (!unified) evicted.Decode(RandomTokens(1, 256, 90 + to), to);
+          }
+          llama_memory_seq_cp(removed.memory(), 0, to, -1, -1);
+          if (!unified) removed.Decode(RandomTokens(1, 256, 90 + to), to);
+        }
+        const auto report = evicted.Evict(0);
+        cr_expect(report.cells_after == 64);
+        cr_expect(report.in_place ==
+                  (!unified && std::string(arch) == "llama"));
+        RemoveOthers(removed, evicted.Positions(), 120, 0);
+        std::vector<llama_seq_id> order = {1, 0, 2};
+        for (const llama_seq_id seq : order) {
+          const auto next = RandomTokens(6, 256, 10 + seq);
+          const double difference = MaxDifference(evicted.Decode(next, seq),
+                                                  removed.Decode(next, seq));
+          cr_expect(difference < 5e-4, "%s unified %d seq %d: %g", arch,
+                    unified, seq, difference);
+        }
+        if (!by_adapter) {
+          ExpectRefused(evicted, 1, "kvevict_llama_copy()");
+          continue;
+        }
+        // Copies are evicted like others.
+        const int32_t n = unified ? 126 : 127;
+        cr_expect(evicted.Evict(1).cells_after == 64);
+        RemoveOthers(removed, evicted.Positions(0, 0, 1), n, 1);
+        for (const llama_seq_id seq : order) {
+          const auto next = RandomTokens(6, 256, 20 + seq);
+          const double difference = MaxDifference(evicted.Decode(next, seq),
+                                                  removed.Decode(next, seq));
+          cr_expect(difference < 5e-4, "%s unified %d seq %d: %g", arch,
+                    unified, seq, difference);
+        }
+      }
+    }
+  }
+}
+
+// An evicted sequence is copied with what it has kept.
+Test(llama_copies, evicted_ones_are_copied_too) {
+  const ModelHandle model = Random("llama");
+  const auto prompt = RandomTokens(200, 256), next = RandomTokens(60, 256, 2);
+  for (const bool unified : {true, false}) {
+    Session session(model.get(), "snapkv:budget=48,window=16", Three(unified));
+    session.Decode(prompt);
+    session.Evict();
+    cr_assert(kvevict_llama_copy(session.kv(), 0, 2) == KVEVICT_OK, "%s",
+              kvevict_llama_last_error_message());
+    cr_expect(session.Positions(0, 1, 2) == session.Positions(0, 1, 0));
+    const auto expected = session.Decode(next);
+    cr_expect(MaxDifference(session.Decode(next, 2), expected) < 5e-4);
+    session.Evict();
+    session.Evict(2);
+    cr_expect(session.Positions(1, 1, 2) == session.Positions(1, 1, 0));
+  }
+}
+
+// With a stream for each sequence llama.cpp copies rows at the next llama_decode().
+Test(llama_copies, rows_that_are_yet_to_be_copied_stay) {
+  const ModelHandle model = Random("llama");
+  const auto prompt = RandomTokens(200, 256), next = RandomTokens(20, 256, 2);
+  for (const auto way : {KVEVICT_LLAMA_WAY_AUTO, KVEVICT_LLAMA_WAY_STATE}) {
+    for (const bool by_adapter : {true, false}) {
+      Session session(model.get(), kPolicy, Three(false));
+      const auto expected = [&] {
+        Session plain(model.get(), nullptr, Three(false));
+        plain.Decode(prompt);
+        return plain.Decode(next);
+      }();
+      session.Decode(prompt);
+      if (by_adapter) {
+        cr_assert(kvevict_llama_copy(session.kv(), 0, 1) == KVEVICT_OK);
+      } else {
+        llama_memory_seq_cp(session.memory(), 0, 1, -1, -1);
+      }
+      ExpectRefused(session, 0, "decode a token, of any sequence, first", way);
+      ExpectRefused(session, 1,
+                    by_adapter ? "decode a token, of any sequence, first"
+                               : "not decoded here",
+                    way);
+      cr_expect(session.Positions().size() == 200);
+      session.Decode(RandomTokens(1, 256, 3), 2);
+      cr_expect(session.Evict(0, way).cells_after == 48);
+      cr_expect(MaxDifference(session.Decode(next, 1), expected) < 5e-4);
+    }
+  }
+}
+
+// Cells that others share stay theirs, so what stays of an eviction needs its own.
+Test(llama_copies, an_eviction_that_has_no_room_is_refused) {
+  const ModelHandle model = Random("llama");
+  SessionOptions options = Three(true);
+  options.n_ctx = 256;
+  Session session(model.get(), kPolicy, options);
+  session.Decode(RandomTokens(220, 256));
+  cr_assert(kvevict_llama_copy(session.kv(), 0, 1) == KVEVICT_OK);
+  ExpectRefused(session, 1, "need n_ctx 268 > 256");
+  cr_expect(session.Positions(0, 0, 1).size() == 220);
+  const auto next = RandomTokens(8, 256, 2);
+  cr_expect(MaxDifference(session.Decode(next, 1), session.Decode(next)) <
+            5e-4);
+  // Alone it has room.
+  cr_assert(kvevict_llama_trim(session.kv(), 0, 0) == KVEVICT_OK);
+  cr_expect(session.Evict(1).cells_after == 48);
+}
+
+}  // namespace

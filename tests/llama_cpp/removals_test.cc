@@ -1,0 +1,219 @@
+// Tokens that are taken back, by the adapter or by others, and states that others set:
+// what goes on is exact, or refused with the remedy.
+#include <criterion/criterion.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/llama_cpp/random_model.h"
+#include "tests/llama_cpp/session.h"
+
+namespace {
+
+using kvevict::tests::LoadModel;
+using kvevict::tests::MaxDifference;
+using kvevict::tests::ModelHandle;
+using kvevict::tests::RandomModel;
+using kvevict::tests::RandomTokens;
+using kvevict::tests::Session;
+using kvevict::tests::SessionOptions;
+using kvevict::tests::WriteRandomModel;
+
+constexpr char kPolicy[] = "snapkv:budget=60,window=8";
+
+ModelHandle Random(const char* arch) {
+  RandomModel shape;
+  shape.arch = arch;
+  shape.n_layers = 7;
+  const std::string path = WriteRandomModel(shape);
+  ModelHandle model = LoadModel(path);
+  unlink(path.c_str());
+  return model;
+}
+
+void ExpectPart(const std::string& text, const char* part) {
+  cr_expect(text.find(part) != std::string::npos, "no \"%s\" in \"%s\"", part,
+            text.c_str());
+}
+
+void ExpectTrimRefused(Session& session, uint32_t n_tokens, const char* part) {
+  cr_expect(kvevict_llama_trim(session.kv(), 0, n_tokens) ==
+            KVEVICT_ERROR_UNSUPPORTED);
+  ExpectPart(kvevict_llama_last_error_message(), part);
+}
+
+std::vector<uint8_t> StateOf(Session& session) {
+  std::vector<uint8_t> state(llama_state_seq_get_size(session.ctx(), 0));
+  llama_state_seq_get_data(session.ctx(), state.data(), state.size(), 0);
+  return state;
+}
+
+// A window of 32 in 256 cells: it forgets from 287 tokens on.
+Test(llama_removals, a_trim_needs_what_windows_have_forgotten) {
+  const ModelHandle model = Random("gemma3");
+  const auto tokens = RandomTokens(900, 256), next = RandomTokens(20, 256, 2);
+  const auto prefix = [&](uint32_t n) { return std::span(tokens).first(n); };
+  for (const bool full : {false, true}) {
+    SessionOptions options;
+    options.swa_full = full;
+    // Never evicted.
+    Session plain(model.get(), kPolicy, options);
+    plain.Decode(tokens);
+    if (!full) ExpectTrimRefused(plain, 500, "sliding window of 32");
+    cr_expect(plain.Positions().size() == 900);
+    const uint32_t length = full ? 500 : 890;
+    cr_expect(kvevict_llama_trim(plain.kv(), 0, length) == KVEVICT_OK, "%s",
+              kvevict_llama_last_error_message());
+    Session shorter(model.get(), nullptr, options);
+    shorter.Decode(prefix(length));
+    cr_expect(MaxDifference(plain.Decode(next), shorter.Decode(next)) < 5e-4);
+    // Evicted: a state holds the last window alone, whatever swa_full had kept.
+    Session evicted(model.get(), kPolicy, options);
+    evicted.Decode(tokens);
+    evicted.Evict();
+    cr_expect(llama_memory_seq_pos_min(evicted.memory(), 0) == 900 - 32);
+    ExpectTrimRefused(evicted, 4, "hold tokens from position 868 on");
+    cr_expect(evicted.Positions().size() == 60);
+    evicted.Decode(prefix(400));
+    if (full) {
+      cr_expect(kvevict_llama_trim(evicted.kv(), 0, 900) == KVEVICT_OK);
+      cr_expect(kvevict_llama_trim(evicted.kv(), 0, 0) == KVEVICT_OK);
+    } else {
+      ExpectTrimRefused(evicted, 900, "trim to 0 and decode it anew");
+      cr_expect(kvevict_llama_trim(evicted.kv(), 0, 0) == KVEVICT_OK);
+    }
+    cr_expect(evicted.Decode(prefix(50)).size() == 50 * 256);
+    cr_expect(evicted.Positions().size() == 50);
+    // By llama.cpp's own call nothing is said; the adapter notices.
+    evicted.Decode(tokens);
+    llama_memory_seq_rm(evicted.memory(), 0, full ? 0 : 500, -1);
+    if (full) continue;
+    ExpectPart(evicted.EvictRefused(), "sliding window had lost tokens");
+    llama_memory_seq_rm(evicted.memory(), 0, 500, -1);
+    llama_memory_seq_rm(evicted.memory(), 0, -1, -1);
+    evicted.Decode(tokens);
+    cr_expect(evicted.Evict().cells_after == 60);
+  }
+}
+
+// Regenerating from before an eviction: heads have kept others of the tokens.
+Test(llama_removals, a_tail_from_before_the_eviction_is_noticed) {
+  const ModelHandle model = Random("llama");
+  const auto prompt = RandomTokens(200, 256), next = RandomTokens(20, 256, 2);
+  for (const bool decoded : {false, true}) {
+    Session session(model.get(), kPolicy, SessionOptions());
+    session.Decode(prompt);
+    size_t n_bytes = 0;
+    cr_assert(kvevict_llama_save_data(session.kv(), 0, nullptr, 0, nullptr, 0,
+                                      &n_bytes) == KVEVICT_OK);
+    std::vector<uint8_t> before(n_bytes);
+    cr_assert(kvevict_llama_save_data(session.kv(), 0, nullptr, 0,
+                                      before.data(), n_bytes,
+                                      &n_bytes) == KVEVICT_OK);
+    session.Evict();
+    session.Decode(next);
+    llama_memory_seq_rm(session.memory(), 0, 150, -1);
+    if (decoded) session.Decode(next);
+    const auto refused = session.EvictRefused();
+    ExpectPart(refused, "from before its last eviction");
+    ExpectPart(refused, "remove all of it and decode it anew, or load");
+    const kvevict_sequence* sequence = nullptr;
+    cr_expect(kvevict_llama_sequence(session.kv(), 0, &sequence) ==
+              KVEVICT_ERROR_UNSUPPORTED);
+    // The recipe: a state from before the eviction, and the edited tail.
+    cr_assert(kvevict_llama_load_data(session.kv(), 0, before.data(), n_bytes,
+                                      nullptr, 0, nullptr) == KVEVICT_OK,
+              "%s", kvevict_llama_last_error_message());
+    cr_assert(kvevict_llama_trim(session.kv(), 0, 150) == KVEVICT_OK);
+    Session plain(model.get(), nullptr, SessionOptions());
+    plain.Decode(std::span(prompt).first(150));
+    cr_expect(MaxDifference(session.Decode(next), plain.Decode(next)) < 5e-4);
+    cr_expect(session.Evict().cells_after == 60);
+  }
+}
+
+// Another conversation that ends at the same position.
+Test(llama_removals, a_foreign_state_of_the_same_length_is_noticed) {
+  for (const char* arch : {"llama", "gemma3", "deepseek2"}) {
+    const ModelHandle model = Random(arch);
+    for (const char* policy : {kPolicy, "keydiff:budget=60"}) {
+      for (const int when : {0, 1, 2}) {
+        Session other(model.get(), nullptr, SessionOptions());
+        auto tokens = RandomTokens(200, 256, 3);
+        other.Decode(tokens);
+        tokens = RandomTokens(199, 256, 4);
+        tokens.push_back(RandomTokens(200, 256, 3).back());
+        Session session(model.get(), policy, SessionOptions());
+        session.Decode(tokens);
+        if (when == 1) session.Evict();
+        const auto foreign = StateOf(other);
+        cr_assert(llama_state_seq_set_data(session.ctx(), foreign.data(),
+                                           foreign.size(),
+                                           0) == foreign.size());
+        if (when == 2) session.Decode(RandomTokens(9, 256, 5));
+        ExpectPart(session.EvictRefused(),
+                   when == 1 ? "cells" : "a state was set");
+        llama_memory_seq_rm(session.memory(), 0, -1, -1);
+        session.Decode(tokens);
+        cr_expect(session.Evict().cells_after == 60);
+      }
+    }
+  }
+  const ModelHandle model = Random("llama");
+  Session session(model.get(), kPolicy, SessionOptions());
+  session.Decode(RandomTokens(200, 256));
+  cr_expect(kvevict_llama_invalidate(session.kv(), 1) ==
+            KVEVICT_ERROR_INVALID_ARGUMENT);
+  cr_expect(kvevict_llama_invalidate(session.kv(), 0) == KVEVICT_OK);
+  ExpectPart(session.EvictRefused(), "kvevict_llama_invalidate() was called");
+  session.Decode(RandomTokens(1, 256));
+  ExpectPart(session.EvictRefused(), "kvevict_llama_invalidate() was called");
+  llama_memory_seq_rm(session.memory(), 0, -1, -1);
+  session.Decode(RandomTokens(200, 256));
+  cr_expect(session.Evict().cells_after == 60);
+}
+
+// Several policies from one prefill: each adapter is told of a trim.
+Test(llama_removals, adapters_of_one_context_are_trimmed_each) {
+  const ModelHandle model = Random("llama");
+  const auto prompt = RandomTokens(200, 256), next = RandomTokens(20, 256, 2);
+  kvevict_llama* second = nullptr;
+  cr_assert(kvevict_llama_create("knorm:budget=60", nullptr, &second) ==
+            KVEVICT_OK);
+  SessionOptions options;
+  options.callback = &kvevict_llama_eval;  // chained
+  options.callback_data = second;
+  {
+    Session session(model.get(), kPolicy, options);
+    cr_assert(kvevict_llama_attach(second, session.ctx()) == KVEVICT_OK);
+    session.Decode(prompt);
+    for (int round = 0; round < 2; ++round) {
+      session.Decode(next);
+      for (kvevict_llama* kv : {session.kv(), second}) {
+        cr_expect(kvevict_llama_trim(kv, 0, 200) == KVEVICT_OK, "%s",
+                  kvevict_llama_last_error_message());
+      }
+      for (kvevict_llama* kv : {session.kv(), second}) {
+        const kvevict_sequence* sequence = nullptr;
+        uint32_t length = 0;
+        cr_assert(kvevict_llama_sequence(kv, 0, &sequence) == KVEVICT_OK);
+        kvevict_sequence_logical_length(sequence, &length);
+        cr_expect(length == 200);
+      }
+    }
+    cr_expect(kvevict_llama_trim(second, 0, 210) ==
+              KVEVICT_ERROR_INVALID_ARGUMENT);
+    // What the application removed itself is told in the same way.
+    session.Decode(next);
+    llama_memory_seq_rm(session.memory(), 0, 210, -1);
+    cr_expect(kvevict_llama_trim(session.kv(), 0, 215) ==
+              KVEVICT_ERROR_INVALID_ARGUMENT);
+    ExpectPart(kvevict_llama_last_error_message(), "positions reach 210");
+    cr_expect(kvevict_llama_trim(session.kv(), 0, 210) == KVEVICT_OK);
+    cr_expect(session.Evict().cells_after == 60);
+  }
+  kvevict_llama_destroy(second);
+}
+
+}  // namespace
