@@ -25,7 +25,7 @@ void Check(kvevict_status status);
 // Loads ggml's backends for the first model: those in `backends`, or with "" where
 // llama.cpp looks and beside its library. `log` gets what llama.cpp says.
 Model LoadModel(const std::string& path, const std::string& backends,
-                ggml_log_callback log);
+                ggml_log_callback log, int32_t n_gpu_layers = 0);
 
 struct ContextOptions {
   uint32_t n_ctx = 0;
