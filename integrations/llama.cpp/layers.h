@@ -45,9 +45,10 @@ struct Layer {
   LayerShape shape;
   const ggml_tensor* k = nullptr;  // cache_k_l<index>: [row, cells, streams]
   const ggml_tensor* v = nullptr;  // nullptr for MLA
-  const ggml_tensor* cells = nullptr;   // where the batch's tokens go
-  std::vector<float> sinks;             // a logit per query head, or none
-  const ggml_tensor* logits = nullptr;  // K q, until its softmax is seen
+  const ggml_tensor* cells = nullptr;       // where the batch's tokens go
+  std::vector<float> sinks;                 // a logit per query head, or none
+  const ggml_tensor* logits = nullptr;      // K q, until its softmax is seen
+  const ggml_tensor* projection = nullptr;  // weights of attention's output
 };
 
 // Which factors LongRoPE has turned keys by.

@@ -327,10 +327,15 @@ int Run(int argc, char** argv) {
   task.context.type_k = task.context.type_v = kCacheTypes.at(args.cache_type);
   if (args.no_flash) task.context.flash = LLAMA_FLASH_ATTN_TYPE_DISABLED;
 
-  if (!task.policy.empty()) ParsePolicy(task.policy);
+  const bool reads_weights =
+      !task.policy.empty() && ReadsWeights(ParsePolicy(task.policy));
   const Model model =
       LoadModel(args.model, args.backends, args.verbose ? LogAll : LogErrors,
-                args.n_gpu_layers);
+                [&](llama_model_params& params) {
+                  params.n_gpu_layers = args.n_gpu_layers;
+                  // Repacked weights cannot be read.
+                  if (reads_weights) params.use_extra_bufts = false;
+                });
   const llama_vocab* vocab = llama_model_get_vocab(model.get());
   Cut(model.get(), Tokenize(vocab, args.prompt_file), args, task);
   const auto n_prompt = static_cast<uint32_t>(task.prompt.size());

@@ -81,6 +81,10 @@ kvevict_resolved_policy Resolve(const std::string& text, uint32_t n_prompt) {
   return tokens;
 }
 
+bool ReadsWeights(const kvevict_policy& policy) {
+  return Requires(policy, KVEVICT_INPUT_TOKEN_WEIGHTS);
+}
+
 std::string DefaultPolicy(uint32_t n_prompt) {
   const std::string text = "snapkv:budget=0.25";
   const kvevict_policy policy = ParsePolicy(text);

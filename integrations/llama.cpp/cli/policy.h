@@ -14,6 +14,9 @@ namespace kvevict::llama_cli {
 kvevict_policy ParsePolicy(const std::string& text);
 kvevict_resolved_policy Resolve(const std::string& text, uint32_t n_prompt);
 
+// It weighs tokens by the model's own weights.
+bool ReadsWeights(const kvevict_policy& policy);
+
 // A quarter of the prompt, with a window that leaves room in it.
 std::string DefaultPolicy(uint32_t n_prompt);
 
