@@ -46,11 +46,11 @@ if [[ -n ${KVEVICT_LLAMA_DIR:-} ]]; then
 elif [[ -d $folder ]]; then
   echo "$folder"
 elif [[ $(uname -sm) != "Linux x86_64" ]]; then
-  say "no llama.cpp to fetch for $(uname -sm): its tests are left out"
+  say "no llama.cpp to fetch for $(uname -sm): the adapter is left out"
 elif ! command -v npm >/dev/null || ! command -v git >/dev/null; then
-  say "no npm and git to fetch llama.cpp with: its tests are left out"
+  say "no npm and git to fetch llama.cpp with: the adapter is left out"
 elif fetch >&2; then
   echo "$folder"
 else
-  say "could not fetch llama.cpp: its tests are left out; offline: put it at $folder"
+  say "could not fetch llama.cpp: the adapter is left out; offline: put it at $folder"
 fi

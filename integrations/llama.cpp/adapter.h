@@ -82,6 +82,11 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   using Layer = kvevict::llama::Layer;
   struct Eviction;
   struct Session;
+  // Memory of a layer's inputs, which the planes point to.
+  struct LayerInputs {
+    kvevict_plane queries, weights;
+    std::vector<float> weight_values;
+  };
   // A sequence that another adapter or a file had.
   struct Incoming {
     std::span<const LayerShape> shapes;
@@ -157,6 +162,10 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
            const std::vector<kvevict_view>& views);
   void FindQueries(const Sequence& s, size_t layer, kvevict_plane* plane,
                    kvevict_signal_inputs* inputs) const;
+  // inputs.cc: what the policy reads beside the cache, of every layer.
+  void FindInputs(const Sequence& s, const std::vector<kvevict_view>& views,
+                  std::vector<LayerInputs>& memory,
+                  std::vector<kvevict_signal_inputs>& inputs) const;
   void Order(State& state, const std::vector<kvevict_view>& views);
 
   kvevict_policy policy_;

@@ -97,7 +97,6 @@ void kvevict_llama::FindQueries(const Sequence& s, size_t layer,
   plane->head_dim = shape.k.head_dim;
   plane->token_stride_bytes = static_cast<int64_t>(row * sizeof(float));
   plane->head_stride_bytes = shape.k.head_dim * int64_t{sizeof(float)};
-  *inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   inputs->queries = plane;
   inputs->n_query_rows = static_cast<uint32_t>(wanted);
 }
@@ -116,14 +115,12 @@ void kvevict_llama::Run(Sequence& s, Eviction& eviction,
   options.protected_positions_len = kept.size();
 
   const auto start = Clock::now();
-  std::vector<kvevict_plane> planes(shapes_.size());
-  std::vector<kvevict_signal_inputs> inputs(shapes_.size());
-  if (query_rows_ > 0 && options.inputs == nullptr) {
-    for (size_t i = 0; i < shapes_.size(); ++i) {
-      FindQueries(s, i, &planes[i], &inputs[i]);
-    }
-    options.inputs = inputs.data();
-    options.inputs_len = inputs.size();
+  std::vector<LayerInputs> inputs;
+  std::vector<kvevict_signal_inputs> of_layers;
+  if (options.inputs == nullptr) {
+    FindInputs(s, views, inputs, of_layers);
+    options.inputs = of_layers.data();
+    options.inputs_len = of_layers.size();
   }
 
   kvevict_workspace size = KVEVICT_WORKSPACE_INIT;

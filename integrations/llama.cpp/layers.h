@@ -46,10 +46,10 @@ struct Layer {
   const ggml_tensor* k = nullptr;  // cache_k_l<index>: [row, cells, streams]
   const ggml_tensor* v = nullptr;  // nullptr for MLA
   const ggml_tensor* cells = nullptr;  // where the batch's tokens go
-  size_t cache =
-      0;  // of the caches of the graph, the first that is written to is 0
-  std::vector<float> sinks;             // a logit per query head, or none
-  const ggml_tensor* logits = nullptr;  // K q, until its softmax is seen
+  size_t cache = 0;  // of the graph's caches; the first one written to is 0
+  std::vector<float> sinks;                 // a logit per query head, or none
+  const ggml_tensor* logits = nullptr;      // K q, until its softmax is seen
+  const ggml_tensor* projection = nullptr;  // weights of attention's output
 };
 
 // Which factors LongRoPE has turned keys by.

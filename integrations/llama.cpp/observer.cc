@@ -95,7 +95,7 @@ void ReadTensor(const ggml_tensor* tensor, void* out, size_t offset, size_t n) {
 void Observer::Reset() {
   layers_.clear();
   seen_.clear();
-  positions_ = nullptr;
+  positions_ = attended_ = nullptr;
   rope_factors_ = RopeFactors::kNone;
 }
 
@@ -129,6 +129,8 @@ bool Observer::Ask(const ggml_tensor* node) {
     case GGML_OP_FLASH_ATTN_EXT: {
       if (!OnAttention(node, node->src[0], node->src[1])) return false;
       Layer& layer = layers_[attending_];
+      attended_ = node;
+      attended_layer_ = layer.shape.index;
       const ggml_tensor* root = Root(node->src[2]);
       if (ValueLayer(root) == layer.shape.index) {
         layer.v = root;
@@ -146,8 +148,11 @@ bool Observer::Ask(const ggml_tensor* node) {
         Layer& layer = layers_[Find(index)];
         layer.v = root;
         layer.shape.v = ValueRows(Uncopied(node->src[0]), root, 0);
+        attended_ = node;
+        attended_layer_ = index;
         return false;
       }
+      OnProjection(node);
       if (!OnAttention(node, node->src[1], node->src[0])) return false;
       layers_[attending_].logits = node;
       return listener_->WantsQueries(attending_);
@@ -241,6 +246,23 @@ bool Observer::OnAttention(const ggml_tensor*, const ggml_tensor* q,
   layer.shape.n_kv_heads = static_cast<uint32_t>(view->ne[2]);
   attending_ = i;
   return true;
+}
+
+// What attention's output is multiplied by first is the layer's output projection, if it
+// is of the model's weights and takes the values of all heads.
+void Observer::OnProjection(const ggml_tensor* node) {
+  if (attended_ == nullptr || Root(node->src[1]) != attended_) return;
+  attended_ = nullptr;
+  Layer& layer = layers_[Find(attended_layer_)];
+  const ggml_tensor* weights = node->src[0];
+  const bool is_weight = weights->buffer != nullptr &&
+                         ggml_backend_buffer_get_usage(weights->buffer) ==
+                             GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+  if (layer.projection == nullptr && is_weight && layer.shape.n_q_heads > 0 &&
+      weights->ne[0] ==
+          int64_t{layer.shape.n_q_heads} * layer.shape.v.head_dim) {
+    layer.projection = weights;
+  }
 }
 
 // Logits may pass through scales and a tanh between product and softmax.

@@ -74,6 +74,7 @@ class Observer {
   bool OnAttention(const ggml_tensor* node, const ggml_tensor* q,
                    const ggml_tensor* k);
   void OnSoftMax(const ggml_tensor* node);
+  void OnProjection(const ggml_tensor* node);
 
   GraphListener* listener_;
   std::vector<Layer> layers_;
@@ -86,6 +87,9 @@ class Observer {
   RopeFactors rope_factors_ = RopeFactors::kNone;
   uint64_t n_graphs_ = 0;
   size_t attending_ = 0;  // the layer whose node has been asked for
+  // The last attention and its layer, until what multiplies it is seen.
+  const ggml_tensor* attended_ = nullptr;
+  int32_t attended_layer_ = 0;
 };
 
 // The bytes [offset, offset + n) of a tensor, wherever it lies.

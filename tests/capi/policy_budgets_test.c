@@ -75,6 +75,9 @@ static const struct {
      4096,
      4,
      {1024, 1024, 1024, 1024}},
+    /* ... but from half of the context up: highest 1021 - 64 = 957, lowest 64 */
+    {"pyramidkv-kvpress:budget=0.5", 1021, 2, {957, 64}},
+    {"pyramidkv-kvpress:budget=0.49", 1021, 2, {500, 500}},
     {"snapkv:budget=200,sink=0,window=64,split=arithmetic-kvpress",
      4096,
      1,

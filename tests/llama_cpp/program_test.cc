@@ -5,13 +5,18 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "tests/llama_cpp/random_model.h"
 #include "tests/paths.h"
 
 namespace {
 
+using kvevict::tests::RandomModel;
+using kvevict::tests::WriteRandomModel;
 using nlohmann::json;
 
 const std::string kModel =
@@ -48,6 +53,88 @@ void NeedModels() {
   }
 }
 
+bool Has(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
+
+// A run that works.
+std::string Output(const std::string& arguments) {
+  const Outcome run = Run(arguments);
+  cr_assert(run.status == 0, "%s:\n%s", arguments.c_str(), run.out.c_str());
+  return run.out;
+}
+
+Test(llama_program, defaults_fit_the_model_and_the_text) {
+  NeedModels();
+  const std::string text = std::string(" -f ") + kText;
+  for (const char* model : {"english800k", "stories260K"}) {
+    // Trained for 128 tokens.
+    const std::string out = Output("-m " KVEVICT_SHARED_DIR "/models/" +
+                                   std::string(model) + ".gguf" + text);
+    cr_expect(Has(out,
+                  "-p snapkv:budget=0.25,sink=4,window=6 --tokens 96 "
+                  "--predict 32 --generate 32\n"),
+              "%s", out.c_str());
+  }
+  const std::string model = std::string("-m ") + kModel;
+  const json longer =
+      json::parse(Output(model + text + " --tokens 400 --json"));
+  cr_expect(longer["policy"] == "snapkv:budget=0.25");
+  cr_expect(longer["predict_tokens"] == 64);
+  // Few tokens, more of them than bytes since these are no text.
+  const char* path = "/tmp/kvevict-random-bytes";
+  std::ofstream(path, std::ios::binary) << std::string(40, '\xfe');
+  Output(model + " -f " + path);
+  unlink(path);
+}
+
+Test(llama_program, says_what_scores_and_what_it_measured) {
+  NeedModels();
+  const std::string h2o = Output(Text("-p h2o:budget=100"));
+  cr_expect(Has(h2o, "the last 32 queries of the prompt score (--query-rows)"),
+            "%s", h2o.c_str());
+  const std::string none = Output(Text("-p knorm:budget=100"));
+  cr_expect(!Has(none, "queries of the prompt"), "%s", none.c_str());
+
+  const std::string short_text = std::string("-m ") + kModel + " -f " + kText +
+                                 " --tokens 400 --generate 4 -ngl 0 ";
+  const std::string unpredicted = Output(short_text + "--predict 0");
+  cr_expect(!Has(unpredicted, "tokens/s") && !Has(unpredicted, "nats"), "%s",
+            unpredicted.c_str());
+  const json one = json::parse(Output(short_text + "--predict 1 --json"));
+  cr_expect(one["predictions"] == 0 && one["full"]["nll"].is_null() &&
+            one["kl"].is_null() && one["full"]["tokens_per_s"] > 0);
+  const std::string whole = Output(short_text + "-p snapkv:budget=400");
+  cr_expect(Has(whole, "nothing was evicted") && !Has(whole, "by state"), "%s",
+            whole.c_str());
+}
+
+Test(llama_program, counts_the_whole_cache) {
+  NeedModels();
+  RandomModel shape;
+  shape.arch = "gemma3";
+  shape.n_layers = 7;  // of which one keeps every token
+  shape.n_embd = shape.n_heads * shape.head_dim;
+  shape.n_vocab = 512;
+  shape.tokenizer = kModel;
+  const std::string path = WriteRandomModel(shape);
+  const std::string arguments = "-m " + path + " -f " + kText +
+                                " --tokens 900 --predict 8 --ubatch 64 " +
+                                "--generate 0 -p snapkv:budget=100,window=8";
+  const std::string table = Output(arguments);
+  const json result = json::parse(Output(arguments + " --json"));
+  unlink(path.c_str());
+  cr_expect(Has(table, "6 of 7 layers are others"), "%s", table.c_str());
+  cr_expect(Has(table, "go back to the system"), "%s", table.c_str());
+  const uint64_t cell = 2 * 2 * shape.n_kv_heads * shape.head_dim;
+  cr_expect(result["full"]["cache_bytes"] == 900 * cell);
+  cr_expect(result["evicted"]["cache_bytes"] == 100 * cell);
+  // Windows of 32 tokens and a batch of 64 take 256 cells in six layers.
+  cr_expect(result["full"]["allocated_bytes"] == (1024 + 6 * 256) * cell);
+  cr_expect(result["evicted"]["allocated_bytes"] == 7 * 256 * cell);
+  cr_expect(result["returned_bytes"] == 768 * cell);
+}
+
 Test(llama_program, compares_both_caches) {
   NeedModels();
   json by_way[2];
@@ -60,6 +147,8 @@ Test(llama_program, compares_both_caches) {
     cr_expect(result["full"]["cache_bytes"] == 400 * 4 * 2 * 2 * 32 * 2);
     cr_expect(result["in_place"] == in_place);
     cr_expect(result["predictions"] == 23);
+    cr_expect(result["freed_bytes"] ==
+              (in_place ? 300 * 4 * 2 * 2 * 32 * 2 : 0));
     cr_expect(result["kl"] > 0 && result["kl"] < 2);
     cr_expect(result["full"]["continuation_tokens"].size() == 8);
   }
@@ -95,23 +184,41 @@ Test(llama_program, prints_a_table) {
   const Outcome run = Run(Text("--cache-type q8_0"));
   cr_assert(run.status == 0, "%s", run.out.c_str());
   for (const char* part : {"full ", "evicted ", "KV MiB", "agree with the full",
-                           "400 tokens prefilled"}) {
+                           "prefilled in"}) {
     cr_expect(run.out.find(part) != std::string::npos, "no %s in\n%s", part,
+              run.out.c_str());
+  }
+}
+
+Test(llama_program, lists_and_refuses_policies_that_cannot_work) {
+  const std::string help = Output("--help");
+  for (const char* policy :
+       {"pyramidkv", "adakv-kvpress", "custom", "q-filter",
+        "triattention-original", "streaming-llm-original-decode"}) {
+    const Outcome run =
+        Run("-m /nowhere.gguf -f /nowhere.txt -p " + std::string(policy));
+    cr_expect(run.status == 1);
+    const size_t at = run.out.find("\": ");
+    cr_assert(at != std::string::npos, "%s", run.out.c_str());
+    const std::string why = run.out.substr(at + 1, run.out.find('\n') - at - 1);
+    cr_expect(Has(help, policy) && Has(help, why.c_str()), "%s: %s", policy,
               run.out.c_str());
   }
 }
 
 Test(llama_program, says_what_is_wrong) {
   cr_expect(Run("").status == 2);
-  cr_expect(Run("--help").status == 0);
   const Outcome missing = Run("-m /nowhere.gguf -f /nowhere.txt");
   cr_expect(missing.status == 1);
   cr_expect(missing.out.find("/nowhere.gguf: llama.cpp does not load it") !=
             std::string::npos);
   NeedModels();
-  const Outcome pyramid = Run(Text("-p pyramidkv:budget=100"));
-  cr_expect(pyramid.status == 1);
-  cr_expect(pyramid.out.find("split=uniform is held") != std::string::npos);
+  const Outcome unfit = Run(Text("-p snapkv:budget=0.05"));
+  cr_expect(unfit.status == 1);
+  cr_expect(Has(unfit.out,
+                "\"snapkv:budget=0.05\": with a prompt of 400 tokens "
+                "(--tokens): sink 4 + window 32 >= budget 20"),
+            "%s", unfit.out.c_str());
   const Outcome text = Run(std::string("-m ") + kModel + " -f /nowhere.txt");
   cr_expect(text.status == 1);
   cr_expect(text.out.find("/nowhere.txt: cannot be read") != std::string::npos);

@@ -28,6 +28,13 @@ class Writer {
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
+  // Everything but tensors of another model's file.
+  void AllOf(const std::string& path) {
+    gguf_context* other = gguf_init_from_file(path.c_str(), {true, nullptr});
+    if (other == nullptr) throw std::runtime_error("cannot read " + path);
+    gguf_set_kv(gguf_, other);
+    gguf_free(other);
+  }
   void Text(const char* key, const std::string& value) {
     gguf_set_val_str(gguf_, key, value.c_str());
   }
@@ -159,8 +166,12 @@ std::string WriteRandomModel(const RandomModel& m) {
   const bool gemma = m.arch.starts_with("gemma");
   const bool latent = m.arch == "deepseek2";
   const bool hybrid = m.arch == "lfm2";
+  if (m.tokenizer.empty()) {
+    w.Text("tokenizer.ggml.model", "none");
+  } else {
+    w.AllOf(m.tokenizer);
+  }
   w.Text("general.architecture", m.arch);
-  w.Text("tokenizer.ggml.model", "none");
   w.Number("vocab_size", m.n_vocab);
   w.Number("context_length", m.n_ctx);
   w.Number("embedding_length", m.n_embd);

@@ -20,6 +20,8 @@ struct RandomModel {
   uint32_t n_ctx = 16384;
   uint32_t window = 32;    // gemma2, gemma3
   uint32_t long_rope = 0;  // llama: the length from which on LongRoPE stretches
+  std::string
+      tokenizer;  // a model file that has one for n_vocab tokens; "": none
 };
 
 // Writes a model of this shape to a file of its own, which the caller removes.

@@ -27,16 +27,26 @@ ProgressBar::~ProgressBar() {
   if (visible_) std::fputs("\r\x1b[K", stderr);
 }
 
+std::string ProgressBar::Line(const std::string& label, double share,
+                              double seconds) {
+  const int filled = static_cast<int>(share * kWidth);
+  std::string line =
+      fmt::format("{} [{:=<{}}{: <{}}] {:3.0f} % {:.1f} s", label, "", filled,
+                  "", kWidth - filled, 100 * share, seconds);
+  if (share > 0) {
+    line += fmt::format(", {:.1f} s left", seconds / share - seconds);
+  }
+  return line;
+}
+
 void ProgressBar::Update(uint64_t done) {
   const Clock::time_point now = Clock::now();
   if (!visible_ || now - drawn_ < kRedraw) return;
   drawn_ = now;
   const double share =
       std::min(1.0, static_cast<double>(done) / static_cast<double>(total_));
-  const int filled = static_cast<int>(share * kWidth);
   const double seconds = std::chrono::duration<double>(now - start_).count();
-  fmt::print(stderr, "\r{} [{:=<{}}{: <{}}] {:3.0f} % {:.1f} s\x1b[K", label_,
-             "", filled, "", kWidth - filled, 100 * share, seconds);
+  fmt::print(stderr, "\r{}\x1b[K", Line(label_, share, seconds));
   std::fflush(stderr);
 }
 

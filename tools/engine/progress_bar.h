@@ -19,6 +19,11 @@ class ProgressBar {
 
   void Update(uint64_t done);
 
+  // What is drawn after so many seconds: the share done, the time taken, and the time
+  // left if the rest goes as fast.
+  static std::string Line(const std::string& label, double share,
+                          double seconds);
+
  private:
   using Clock = std::chrono::steady_clock;
 

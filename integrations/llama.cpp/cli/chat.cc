@@ -1,6 +1,8 @@
 #include "chat.h"
 
 #include <algorithm>
+#include <cstring>
+#include <set>
 #include <stdexcept>
 
 namespace kvevict::llama_cli {
@@ -10,9 +12,44 @@ Chat::Chat(llama_model* model, const char* policy,
     : n_vocab_(static_cast<uint32_t>(
           llama_vocab_n_tokens(llama_model_get_vocab(model)))),
       n_batch_(options.n_batch),
-      context_(OpenContext(model, policy, options)) {}
+      context_(OpenContext(model, policy, Watched(options))) {}
+
+ContextOptions Chat::Watched(ContextOptions options) {
+  options.callback = &SeeCache;
+  options.callback_data = this;
+  return options;
+}
+
+bool Chat::SeeCache(ggml_tensor* node, bool ask, void* chat) {
+  Chat& self = *static_cast<Chat*>(chat);
+  if (!ask || self.cache_is_known_) return false;
+  for (const ggml_tensor* t : node->src) {
+    if (t == nullptr) continue;
+    while (t->view_src != nullptr) t = t->view_src;
+    if (t->op == GGML_OP_NONE && std::strncmp(t->name, "cache_", 6) == 0) {
+      self.cache_[t->name] = ggml_nbytes(t);
+    }
+  }
+  return false;
+}
+
+uint64_t Chat::AllocatedBytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [name, n] : cache_) bytes += n;
+  return bytes;
+}
+
+// Names are cache_k_l<layer>, cache_v_l<layer> and the like.
+uint32_t Chat::CachedLayers() const {
+  std::set<std::string> layers;
+  for (const auto& [name, n] : cache_) {
+    layers.insert(name.substr(name.rfind('_') + 1));
+  }
+  return static_cast<uint32_t>(layers.size());
+}
 
 void Chat::KeepLogits() {
+  cache_is_known_ = true;
   const float* last = llama_get_logits_ith(context_.ctx.get(), -1);
   logits_.assign(last, last + n_vocab_);
 }

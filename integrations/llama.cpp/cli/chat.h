@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "upstream.h"
@@ -37,10 +39,21 @@ class Chat {
   void StartFrom(const Chat& other);
   kvevict_llama* kv() { return context_.kv.get(); }
 
+  // The context's whole cache, windows and recurrent state included, as llama.cpp has
+  // allocated it. 0 before the first token.
+  uint64_t AllocatedBytes() const;
+  // Layers that have any of it.
+  uint32_t CachedLayers() const;
+
  private:
+  static bool SeeCache(ggml_tensor* node, bool ask, void* chat);
+  ContextOptions Watched(ContextOptions options);
   void KeepLogits();
 
   uint32_t n_vocab_, n_batch_;
+  // Bytes of the cache's tensors by name, complete with the first graph.
+  std::map<std::string, uint64_t> cache_;
+  bool cache_is_known_ = false;
   Context context_;
   std::vector<float> logits_;
   llama_pos next_ = 0;

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <fstream>
 #include <iterator>
@@ -14,6 +15,7 @@
 #include <string>
 
 #include "measure.h"
+#include "policy.h"
 #include "tools/commands/output.h"
 #include "tools/engine/progress_bar.h"
 #include "tools/engine/text_table.h"
@@ -28,7 +30,9 @@ constexpr int kUsageError = 2;
 
 struct Arguments {
   std::string model, prompt_file, backends;
-  uint32_t n_prompt = 0, n_predict = 64;
+  uint32_t n_prompt = 0;
+  std::optional<uint32_t> n_predict, n_generate;
+  int32_t n_gpu_layers = 0;
   bool no_flash = false, verbose = false, as_json = false;
   std::string cache_type = "f16";
   Task task;
@@ -49,19 +53,19 @@ void AddOptions(CLI::App& app, Arguments& args) {
                  "predicted")
       ->required();
   app.add_option("-p,--policy", args.task.policy,
-                 "Policy, e.g. snapkv:budget=2048 (docs/policies.md)")
-      ->capture_default_str();
+                 "Policy, e.g. snapkv:budget=2048 (docs/policies.md; default: "
+                 "snapkv with a quarter of the prompt)");
   app.add_option("--tokens", args.n_prompt,
                  "Length of the prompt (default: all of the text but what is "
                  "predicted, as far as the model was trained for)")
       ->check(CLI::Range(uint32_t{1}, uint32_t{1} << 30));
   app.add_option("--predict", args.n_predict,
                  "Tokens behind the prompt that are fed one by one, with and "
-                 "without eviction")
-      ->capture_default_str();
-  app.add_option("--generate", args.task.n_generate,
-                 "Tokens to continue the prompt with, greedily")
-      ->capture_default_str();
+                 "without eviction: all but the first are predicted by both "
+                 "caches (default: 64, or what fits)");
+  app.add_option("--generate", args.n_generate,
+                 "Tokens to continue the prompt with, greedily (default: 32, "
+                 "or what fits)");
   app.add_flag("--in-place", args.task.in_place,
                "Evict the context itself; default: into a smaller one, which "
                "gives memory back");
@@ -77,6 +81,10 @@ void AddOptions(CLI::App& app, Arguments& args) {
   app.add_option("-t,--threads", args.task.context.n_threads, "For llama.cpp")
       ->capture_default_str()
       ->check(CLI::Range(uint32_t{1}, uint32_t{1024}));
+  app.add_option("--gpu-layers", args.n_gpu_layers,
+                 "Layers that llama.cpp puts on a GPU, with their cache; -1: "
+                 "all. -ngl is the same")
+      ->capture_default_str();
   app.add_option("--ubatch", args.task.context.n_ubatch,
                  "Tokens that llama.cpp takes at once")
       ->capture_default_str()
@@ -103,10 +111,18 @@ std::vector<llama_token> Tokenize(const llama_vocab* vocab,
     throw std::runtime_error(path + ": cannot be read, or is empty");
   }
   const std::string text = bytes.str();
+  const auto tokenize = [&](std::vector<llama_token>& tokens) {
+    return llama_tokenize(vocab, text.data(), static_cast<int32_t>(text.size()),
+                          tokens.data(), static_cast<int32_t>(tokens.size()),
+                          true, false);
+  };
   std::vector<llama_token> tokens(text.size() + 8);
-  const int32_t n = llama_tokenize(
-      vocab, text.data(), static_cast<int32_t>(text.size()), tokens.data(),
-      static_cast<int32_t>(tokens.size()), true, false);
+  int32_t n = tokenize(tokens);
+  // Bytes that are no UTF-8 become more tokens than there are bytes.
+  if (n < 0 && n != INT32_MIN) {
+    tokens.resize(static_cast<size_t>(-n));
+    n = tokenize(tokens);
+  }
   if (n < 0) throw std::runtime_error(path + ": llama_tokenize() failed");
   tokens.resize(static_cast<size_t>(n));
   return tokens;
@@ -127,57 +143,109 @@ std::string Quoted(const std::string& text) {
   return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-// Cuts the text into prompt and what follows.
+// Cuts the text into prompt and what follows. What the user left open fits the model
+// and the text.
 void Cut(const llama_model* model, std::vector<llama_token> tokens,
          const Arguments& args, Task& task) {
   const auto trained = static_cast<size_t>(llama_model_n_ctx_train(model));
   task.n_trained = trained;
-  const size_t behind = std::max<size_t>(args.n_predict, task.n_generate);
+  const size_t most =
+      args.n_prompt > 0 ? tokens.size() : std::min(tokens.size(), trained);
+  const size_t beyond = most - std::min<size_t>(args.n_prompt, most);
+  const auto fitting = [&](size_t n) {
+    return static_cast<uint32_t>(std::min({n, most / 4, beyond}));
+  };
+  const uint32_t n_predict = args.n_predict.value_or(fitting(64));
+  task.n_generate = args.n_generate.value_or(fitting(32));
+  const size_t behind = std::max(n_predict, task.n_generate);
   size_t n = args.n_prompt;
-  if (n == 0) {
-    const size_t most = std::min(tokens.size(), trained);
-    n = most > behind ? most - behind : 0;
-  }
-  if (n == 0 || tokens.size() < n + args.n_predict) {
+  if (n == 0) n = most > behind ? most - behind : 0;
+  if (n == 0 || tokens.size() < n + n_predict) {
     throw std::runtime_error(fmt::format(
         "{}: {} tokens < prompt of {} and {} to predict; see --tokens, "
         "--predict",
-        args.prompt_file, tokens.size(), std::max<size_t>(n, 1),
-        args.n_predict));
+        args.prompt_file, tokens.size(), std::max<size_t>(n, 1), n_predict));
   }
   const auto split = tokens.begin() + static_cast<ptrdiff_t>(n);
   task.prompt.assign(tokens.begin(), split);
-  task.following.assign(split, split + args.n_predict);
+  task.following.assign(split, split + n_predict);
 }
 
 double MiB(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
-std::string Table(const Outcome& o, const Task& task,
-                  const llama_vocab* vocab) {
+// Bytes of the cells that later tokens may use, and of what went back to the system.
+uint64_t FreedBytes(const Outcome& o) {
+  return o.in_place ? o.full.cache_bytes - o.evicted.cache_bytes : 0;
+}
+uint64_t ReturnedBytes(const Outcome& o) {
+  const bool known = o.evicted.allocated_bytes > 0;
+  return known && o.full.allocated_bytes > o.evicted.allocated_bytes
+             ? o.full.allocated_bytes - o.evicted.allocated_bytes
+             : 0;
+}
+
+std::string CacheTable(const Outcome& o, const Task& task) {
   using enum TextTable::Align;
-  TextTable table({{"cache", kLeft},
-                   {"cells"},
-                   {"KV MiB"},
-                   {"process MiB"},
-                   {"tokens/s"},
-                   {"nats/token"}});
+  const bool has_speed = !task.following.empty();
+  std::vector<TextTable::Column> columns = {{"cache", kLeft},
+                                            {"cells"},
+                                            {"KV MiB"},
+                                            {"allocated MiB"},
+                                            {"process MiB"}};
+  if (has_speed) columns.push_back({"tokens/s"});
+  if (o.n_predictions > 0) columns.push_back({"nats/token"});
+  TextTable table(columns);
   for (const auto& [name, side] :
        {std::pair("full", &o.full), std::pair("evicted", &o.evicted)}) {
-    table.AddRow({name, fmt::format("{}", side->cells),
-                  fmt::format("{:.2f}", MiB(side->cache_bytes)),
-                  fmt::format("{:.1f}", MiB(side->resident_bytes)),
-                  fmt::format("{:.0f}", side->tokens_per_s),
-                  fmt::format("{:.3f}", side->nll)});
+    std::vector<std::string> row = {
+        name, fmt::format("{}", side->cells),
+        fmt::format("{:.2f}", MiB(side->cache_bytes)),
+        side->allocated_bytes == 0
+            ? "-"
+            : fmt::format("{:.2f}", MiB(side->allocated_bytes)),
+        fmt::format("{:.1f}", MiB(side->resident_bytes))};
+    if (has_speed) row.push_back(fmt::format("{:.0f}", side->tokens_per_s));
+    if (o.n_predictions > 0) row.push_back(fmt::format("{:.3f}", side->nll));
+    table.AddRow(row);
   }
-  std::string text = fmt::format(
-      "{}: {} tokens prefilled in {:.2f} s; evicted {} in {:.2f} ms, of which "
-      "kvevict {:.2f} ms\n\n{}",
-      task.policy, task.prompt.size(), o.prefill_s,
-      o.in_place ? "in place" : "by state", o.evict_ms, o.kvevict_ms,
-      table.ToString());
+  return table.ToString();
+}
+
+std::string Table(const Outcome& o, const Task& task,
+                  const llama_vocab* vocab) {
+  std::string text =
+      fmt::format("-p {} --tokens {} --predict {} --generate {}\n", task.policy,
+                  task.prompt.size(), task.following.size(), task.n_generate);
+  if (!task.scoring.empty()) text += task.scoring + "\n";
   if (task.prompt.size() > task.n_trained) {
     text +=
-        fmt::format("\nthe model was trained for {} tokens\n", task.n_trained);
+        fmt::format("the model was trained for {} tokens\n", task.n_trained);
+  }
+  text += fmt::format("prefilled in {:.2f} s; ", o.prefill_s);
+  text +=
+      o.evicted_any
+          ? fmt::format(
+                "evicted {} in {:.2f} ms, of which kvevict {:.2f} "
+                "ms\n\n",
+                o.in_place ? "in place" : "by state", o.evict_ms, o.kvevict_ms)
+          : "nothing was evicted: the prompt fits the budget\n\n";
+  text += CacheTable(o, task);
+  text += "\nKV: of these cells, in the layers that keep every token";
+  if (o.n_evicted_layers < o.n_cached_layers) {
+    text +=
+        fmt::format("; {} of {} layers are others, and keep what they keep",
+                    o.n_cached_layers - o.n_evicted_layers, o.n_cached_layers);
+  }
+  text += "\nallocated: the whole cache of the context\n";
+  if (o.in_place) {
+    text += fmt::format(
+        "{:.2f} MiB are free for later tokens; nothing goes back to the "
+        "system\n",
+        MiB(FreedBytes(o)));
+  } else if (ReturnedBytes(o) > 0) {
+    text +=
+        fmt::format("{:.2f} MiB go back to the system with the old context\n",
+                    MiB(ReturnedBytes(o)));
   }
   if (o.n_predictions > 0) {
     text += fmt::format(
@@ -193,41 +261,59 @@ std::string Table(const Outcome& o, const Task& task,
   return text;
 }
 
-json ToJson(const Side& side, const llama_vocab* vocab) {
+// null: there is none.
+json OrNull(bool there_is, double value) {
+  return there_is ? json(value) : json();
+}
+
+json ToJson(const Side& side, const Outcome& o, const llama_vocab* vocab) {
   return {{"cells", side.cells},
           {"cache_bytes", side.cache_bytes},
+          {"allocated_bytes", side.allocated_bytes},
           {"resident_bytes", side.resident_bytes},
-          {"tokens_per_s", side.tokens_per_s},
-          {"nll", side.nll},
+          {"tokens_per_s", OrNull(side.tokens_per_s > 0, side.tokens_per_s)},
+          {"nll", OrNull(o.n_predictions > 0, side.nll)},
           {"continuation_tokens", side.continuation},
           {"continuation", Text(vocab, side.continuation)}};
 }
 
 std::string Json(const Outcome& o, const Arguments& args,
                  const llama_vocab* vocab) {
-  const json document = {{"model", args.model},
-                         {"policy", args.task.policy},
-                         {"cache_type", args.cache_type},
-                         {"prompt_tokens", args.task.prompt.size()},
-                         {"trained_tokens", args.task.n_trained},
-                         {"prefill_s", o.prefill_s},
-                         {"evict_ms", o.evict_ms},
-                         {"kvevict_ms", o.kvevict_ms},
-                         {"in_place", o.in_place},
-                         {"predictions", o.n_predictions},
-                         {"kl", o.kl},
-                         {"agreement", o.agreement},
-                         {"full", ToJson(o.full, vocab)},
-                         {"evicted", ToJson(o.evicted, vocab)}};
+  const json document = {
+      {"model", args.model},
+      {"policy", args.task.policy},
+      {"scoring", args.task.scoring},
+      {"cache_type", args.cache_type},
+      {"prompt_tokens", args.task.prompt.size()},
+      {"predict_tokens", args.task.following.size()},
+      {"trained_tokens", args.task.n_trained},
+      {"prefill_s", o.prefill_s},
+      {"evict_ms", o.evict_ms},
+      {"kvevict_ms", o.kvevict_ms},
+      {"evicted_any", o.evicted_any},
+      {"in_place", o.in_place},
+      {"evicted_layers", o.n_evicted_layers},
+      {"cached_layers", o.n_cached_layers},
+      {"freed_bytes", FreedBytes(o)},
+      {"returned_bytes", ReturnedBytes(o)},
+      {"predictions", o.n_predictions},
+      {"kl", OrNull(o.n_predictions > 0, o.kl)},
+      {"agreement", OrNull(o.n_predictions > 0, o.agreement)},
+      {"full", ToJson(o.full, o, vocab)},
+      {"evicted", ToJson(o.evicted, o, vocab)}};
   return document.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
 int Run(int argc, char** argv) {
   CLI::App app("Evicts the KV cache of a model in llama.cpp, and compares");
   Arguments args;
-  args.task.policy = "snapkv:budget=0.25";
-  args.task.n_generate = 32;
   AddOptions(app, args);
+  app.footer(&PoliciesThatCannotWork);
+  // llama.cpp's own name, which the parser takes for three options.
+  static char gpu_layers[] = "--gpu-layers";
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "-ngl") == 0) argv[i] = gpu_layers;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -241,17 +327,25 @@ int Run(int argc, char** argv) {
   task.context.type_k = task.context.type_v = kCacheTypes.at(args.cache_type);
   if (args.no_flash) task.context.flash = LLAMA_FLASH_ATTN_TYPE_DISABLED;
 
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
-  if (kvevict_policy_parse(task.policy.c_str(), &policy) != KVEVICT_OK) {
-    throw std::runtime_error(kvevict_last_error_message());
-  }
+  const bool reads_weights =
+      !task.policy.empty() && ReadsWeights(ParsePolicy(task.policy));
   const Model model =
-      LoadModel(args.model, args.backends, args.verbose ? LogAll : LogErrors);
+      LoadModel(args.model, args.backends, args.verbose ? LogAll : LogErrors,
+                [&](llama_model_params& params) {
+                  params.n_gpu_layers = args.n_gpu_layers;
+                  // Repacked weights cannot be read.
+                  if (reads_weights) params.use_extra_bufts = false;
+                });
   const llama_vocab* vocab = llama_model_get_vocab(model.get());
   Cut(model.get(), Tokenize(vocab, args.prompt_file), args, task);
+  const auto n_prompt = static_cast<uint32_t>(task.prompt.size());
+  if (task.policy.empty()) task.policy = DefaultPolicy(n_prompt);
+  task.budget = Resolve(task.policy, n_prompt).budget;
+  const kvevict_policy policy = ParsePolicy(task.policy);
   if (policy.kind == KVEVICT_POLICY_NON_CAUSAL) {
-    task.context.query_rows = static_cast<uint32_t>(task.prompt.size());
+    task.context.query_rows = n_prompt;
   }
+  task.scoring = ScoringQueries(policy, n_prompt, task.context.query_rows);
   std::optional<tools::ProgressBar> bar(std::in_place, "prefill",
                                         task.prompt.size());
   const Outcome outcome = Measure(model.get(), task, [&](size_t n_done) {

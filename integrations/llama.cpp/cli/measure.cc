@@ -28,15 +28,13 @@ Predictions Decode(Chat& chat, const Task& task, Side& side) {
   const Chat::Snapshot prompt_end = chat.Take();
   Predictions predictions;
   const auto start = Clock::now();
-  for (size_t i = 0; i < task.following.size(); ++i) {
+  for (const llama_token token : task.following) {
     predictions.emplace_back(chat.logits().begin(), chat.logits().end());
-    side.nll -= LogSoftmax(predictions.back(), task.following[i]);
-    chat.Step(task.following[i]);
+    chat.Step(token);
   }
   if (!task.following.empty()) {
-    const auto n = static_cast<double>(task.following.size());
-    side.tokens_per_s = n / SecondsSince(start);
-    side.nll /= n;
+    side.tokens_per_s =
+        static_cast<double>(task.following.size()) / SecondsSince(start);
   }
   if (task.n_generate > 0) {
     chat.Return(prompt_end);
@@ -45,21 +43,41 @@ Predictions Decode(Chat& chat, const Task& task, Side& side) {
       chat.Step(side.continuation.back());
     }
   }
+  side.allocated_bytes = chat.AllocatedBytes();
   return predictions;
 }
 
+// The first prediction is made before the eviction, and counts nowhere.
 void Compare(const Predictions& full, const Predictions& evicted,
-             Outcome& outcome) {
-  // The first is made before the eviction.
+             const Task& task, Outcome& outcome) {
+  if (full.size() < 2) return;
+  const auto n = static_cast<uint32_t>(full.size() - 1);
   for (size_t i = 1; i < full.size(); ++i) {
     outcome.kl += KlDivergence(full[i], evicted[i]);
     outcome.agreement += ArgMax(full[i]) == ArgMax(evicted[i]) ? 1 : 0;
-    ++outcome.n_predictions;
+    outcome.full.nll -= LogSoftmax(full[i], task.following[i]);
+    outcome.evicted.nll -= LogSoftmax(evicted[i], task.following[i]);
   }
-  if (outcome.n_predictions > 0) {
-    outcome.kl /= outcome.n_predictions;
-    outcome.agreement /= outcome.n_predictions;
+  for (double* sum : {&outcome.kl, &outcome.agreement, &outcome.full.nll,
+                      &outcome.evicted.nll}) {
+    *sum /= n;
   }
+  outcome.n_predictions = n;
+}
+
+uint32_t EvictedLayers(const kvevict_llama* kv) {
+  uint32_t n = 0, layer = 0;
+  while (kvevict_llama_layer(kv, n, &layer) == KVEVICT_OK) ++n;
+  return n;
+}
+
+// The smallest context that takes the evicted sequence and what comes behind it.
+uint32_t CellsOfTarget(const llama_model* model, const Task& task,
+                       uint32_t behind) {
+  const auto n_window = static_cast<uint32_t>(llama_model_n_swa(model));
+  const uint32_t of_window =
+      n_window == 0 ? 0 : n_window + task.context.n_ubatch;
+  return std::max(task.budget + behind, of_window);
 }
 
 }  // namespace
@@ -78,6 +96,7 @@ Outcome Measure(llama_model* model, const Task& task,
   chat->Prefill(task.prompt, progress);
   outcome.prefill_s = SecondsSince(start);
   outcome.full.resident_bytes = ResidentBytes();
+  outcome.n_cached_layers = chat->CachedLayers();
 
   kvevict_llama_evict_options evict = KVEVICT_LLAMA_EVICT_OPTIONS_INIT;
   kvevict_llama_report report = KVEVICT_LLAMA_REPORT_INIT;
@@ -85,26 +104,18 @@ Outcome Measure(llama_model* model, const Task& task,
   if (task.in_place) {
     const Chat::Snapshot whole = chat->Take();
     Check(kvevict_llama_evict(chat->kv(), 0, &evict, &report));
+    outcome.n_evicted_layers = EvictedLayers(chat->kv());
     outcome.evicted.resident_bytes = outcome.full.resident_bytes;
     evicted = Decode(*chat, task, outcome.evicted);
     chat->Return(whole);
     full = Decode(*chat, task, outcome.full);
   } else {
-    // The smallest context that holds what stays is known by trying.
-    kvevict_policy policy = KVEVICT_POLICY_INIT;
-    kvevict_resolved_policy tokens = {};
-    tokens.struct_size = sizeof tokens;
-    const auto n_prompt = static_cast<uint32_t>(task.prompt.size());
-    uint32_t budget = n_prompt;
-    if (kvevict_policy_parse(task.policy.c_str(), &policy) == KVEVICT_OK &&
-        kvevict_policy_resolve(&policy, n_prompt, &tokens) == KVEVICT_OK) {
-      budget = tokens.budget;
-    }
     ContextOptions small = options;
-    small.n_ctx = std::min(budget + behind, options.n_ctx);
+    small.n_ctx = std::min(CellsOfTarget(model, task, behind), options.n_ctx);
     Chat target(model, task.policy.c_str(), small);
     evict.target = target.kv();
     Check(kvevict_llama_evict(chat->kv(), 0, &evict, &report));
+    outcome.n_evicted_layers = EvictedLayers(chat->kv());
     target.StartFrom(*chat);
     full = Decode(*chat, task, outcome.full);
     chat.reset();
@@ -113,12 +124,13 @@ Outcome Measure(llama_model* model, const Task& task,
   }
   outcome.evict_ms = report.total_ms;
   outcome.kvevict_ms = report.evict_ms;
+  outcome.evicted_any = report.cells_after < report.cells_before;
   outcome.in_place = report.in_place != 0;
   outcome.full.cells = report.cells_before;
   outcome.full.cache_bytes = report.bytes_before;
   outcome.evicted.cells = report.cells_after;
   outcome.evicted.cache_bytes = report.bytes_after;
-  Compare(full, evicted, outcome);
+  Compare(full, evicted, task, outcome);
   return outcome;
 }
 

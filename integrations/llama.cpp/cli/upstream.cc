@@ -15,7 +15,8 @@ void Check(kvevict_status status) {
 }
 
 Model LoadModel(const std::string& path, const std::string& backends,
-                ggml_log_callback log) {
+                ggml_log_callback log,
+                const std::function<void(llama_model_params&)>& adjust) {
   llama_log_set(log, nullptr);
   static const bool loaded = [&] {
     if (backends.empty()) ggml_backend_load_all();
@@ -35,6 +36,7 @@ Model LoadModel(const std::string& path, const std::string& backends,
   }
   llama_model_params params = llama_model_default_params();
   params.n_gpu_layers = 0;
+  if (adjust) adjust(params);
   Model model(llama_model_load_from_file(path.c_str(), params));
   if (model == nullptr) {
     throw std::runtime_error(path + ": llama.cpp does not load it");

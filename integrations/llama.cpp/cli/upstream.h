@@ -23,9 +23,11 @@ using Adapter = std::unique_ptr<kvevict_llama, FreeUpstream>;
 void Check(kvevict_status status);
 
 // Loads ggml's backends for the first model: those in `backends`, or with "" where
-// llama.cpp looks and beside its library. `log` gets what llama.cpp says.
-Model LoadModel(const std::string& path, const std::string& backends,
-                ggml_log_callback log);
+// llama.cpp looks and beside its library. `log` gets what llama.cpp says. `adjust`, if
+// any, sees the parameters last.
+Model LoadModel(
+    const std::string& path, const std::string& backends, ggml_log_callback log,
+    const std::function<void(llama_model_params&)>& adjust = nullptr);
 
 struct ContextOptions {
   uint32_t n_ctx = 0;

@@ -192,7 +192,8 @@ typedef struct kvevict_llama_evict_options {
   llama_seq_id target_seq; /**< Replaced there. 0 without target. */
   uint32_t reserved;       /**< 0. */
   /** Protected positions, ranges and inputs, by layers of kvevict; NULL: none.
-   *  Inputs replace queries that were kept. undo and by_table are refused. The
+   *  Inputs replace those that the adapter has: queries that were kept, and
+   *  with weight=given the L1 norms of values times the output projection. undo and by_table are refused. The
    *  last token is always protected: llama_decode() wants the next one to
    *  follow it. */
   const kvevict_evict_options* evict;
@@ -237,7 +238,8 @@ typedef struct kvevict_llama_report {
  *         are known than score: those of tokens decoded since the last removal
  *         or load are); KVEVICT_ERROR_UNSUPPORTED with the reason (shifted or
  *         removed cells, ALiBi with lists that differ or where attention
- *         scores; a target whose cache has another number of streams, or turns
+ *         scores; weight=given where the output projection is repacked, or
+ *         no product follows attention directly, as with MLA; a target whose cache has another number of streams, or turns
  *         keys by other factors of LongRoPE; caches of another form);
  *         KVEVICT_ERROR_OUT_OF_MEMORY;
  *         KVEVICT_ERROR_INTERNAL where llama.cpp fails, "sequence lost: "

@@ -1,0 +1,194 @@
+// What the adapter reads of the model for a policy is what the model computes by.
+#include <criterion/criterion.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/llama_cpp/random_model.h"
+#include "tests/llama_cpp/session.h"
+
+namespace {
+
+using kvevict::tests::LoadModel;
+using kvevict::tests::ModelHandle;
+using kvevict::tests::RandomModel;
+using kvevict::tests::RandomTokens;
+using kvevict::tests::Session;
+using kvevict::tests::SessionOptions;
+using kvevict::tests::WriteRandomModel;
+
+constexpr uint32_t kTokens = 150;
+
+RandomModel Shape(const char* arch) {
+  RandomModel shape;
+  shape.arch = arch;
+  shape.n_embd = shape.n_heads * shape.head_dim;
+  return shape;
+}
+
+ModelHandle Load(const RandomModel& shape) {
+  const std::string path = WriteRandomModel(shape);
+  ModelHandle model = LoadModel(path);
+  unlink(path.c_str());
+  return model;
+}
+
+std::vector<uint32_t> Layers(Session& session) {
+  std::vector<uint32_t> layers;
+  uint32_t layer = 0;
+  session.sequence();
+  for (uint32_t i = 0;
+       kvevict_llama_layer(session.kv(), i, &layer) == KVEVICT_OK; ++i) {
+    layers.push_back(layer);
+  }
+  return layers;
+}
+
+void ExpectSameLists(Session& a, Session& b, uint32_t n_layers,
+                     uint32_t n_kv_heads, const std::string& what) {
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    for (uint32_t h = 0; h < n_kv_heads; ++h) {
+      cr_expect(a.Positions(l, h) == b.Positions(l, h), "%s: layer %u head %u",
+                what.c_str(), l, h);
+    }
+  }
+}
+
+kvevict_plane Packed(const std::vector<float>& values, int64_t rows,
+                     uint32_t n) {
+  kvevict_plane plane = KVEVICT_PLANE_INIT;
+  plane.data = reinterpret_cast<uint64_t>(values.data());
+  plane.dtype = KVEVICT_DTYPE_F32;
+  plane.head_dim = n;
+  plane.token_stride_bytes = 4 * int64_t{n};
+  plane.head_stride_bytes = rows * plane.token_stride_bytes;
+  return plane;
+}
+
+// ---- Weights of tokens ----------------------------------------------------------
+
+struct Tensors {
+  std::map<std::string, const ggml_tensor*> by_name;
+};
+
+bool FindTensors(ggml_tensor* node, bool, void* tensors) {
+  for (const ggml_tensor* t : node->src) {
+    if (t == nullptr) continue;
+    while (t->view_src != nullptr) t = t->view_src;
+    static_cast<Tensors*>(tensors)->by_name[t->name] = t;
+  }
+  return false;
+}
+
+float Element(const ggml_tensor* t, size_t i) {
+  if (t->type == GGML_TYPE_F32) return static_cast<const float*>(t->data)[i];
+  return ggml_fp16_to_fp32(static_cast<const ggml_fp16_t*>(t->data)[i]);
+}
+
+// ||V Wo||_1, the mean over a KV head's query heads.
+std::vector<float> Weights(const Tensors& tensors, const RandomModel& shape,
+                           uint32_t layer, bool transposed) {
+  const std::string number = std::to_string(layer);
+  const ggml_tensor* wo =
+      tensors.by_name.at("blk." + number + ".attn_output.weight");
+  const ggml_tensor* v = tensors.by_name.at("cache_v_l" + number);
+  const size_t dim = shape.head_dim, row = shape.n_kv_heads * dim;
+  const auto n_cells = static_cast<size_t>(v->ne[1]);
+  const uint32_t group = shape.n_heads / shape.n_kv_heads;
+  std::vector<float> weights;
+  for (uint32_t h = 0; h < shape.n_kv_heads; ++h) {
+    for (size_t t = 0; t < kTokens; ++t) {
+      double sum = 0;
+      for (size_t q = h * group; q < (h + 1) * group; ++q) {
+        for (int64_t r = 0; r < wo->ne[1]; ++r) {
+          double out = 0;
+          for (size_t i = 0; i < dim; ++i) {
+            const size_t e = h * dim + i;
+            out +=
+                double{Element(v, transposed ? e * n_cells + t : t * row + e)} *
+                Element(wo, static_cast<size_t>(r * wo->ne[0]) + q * dim + i);
+          }
+          sum += std::fabs(out);
+        }
+      }
+      weights.push_back(static_cast<float>(sum / group));
+    }
+  }
+  return weights;
+}
+
+Test(llama_inputs, token_weights_are_norms_of_projected_values) {
+  const char* policy = "knorm:budget=60,weight=given";
+  for (const char* arch : {"llama", "qwen3", "gemma2", "gpt-oss", "lfm2"}) {
+    const RandomModel shape = Shape(arch);
+    const ModelHandle model = Load(shape);
+    const auto tokens = RandomTokens(kTokens, shape.n_vocab);
+    for (const bool flash : {false, true}) {
+      for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16}) {
+        Tensors tensors;
+        SessionOptions options;
+        options.flash = flash;
+        options.type_k = options.type_v = type;
+        Session own(model.get(), policy, options);
+        own.Decode(tokens);
+        own.Evict();
+        options.callback = &FindTensors;
+        options.callback_data = &tensors;
+        Session given(model.get(), policy, options);
+        given.Decode(tokens);
+        const auto layers = Layers(given);
+        std::vector<std::vector<float>> weights;
+        std::vector<kvevict_plane> planes;
+        std::vector<kvevict_signal_inputs> inputs;
+        for (const uint32_t layer : layers) {
+          weights.push_back(Weights(tensors, shape, layer, !flash));
+          planes.push_back(Packed(weights.back(), kTokens, 1));
+        }
+        for (const kvevict_plane& plane : planes) {
+          inputs.push_back(KVEVICT_SIGNAL_INPUTS_INIT);
+          inputs.back().token_weights = &plane;
+        }
+        kvevict_evict_options evict = KVEVICT_EVICT_OPTIONS_INIT;
+        evict.inputs = inputs.data();
+        evict.inputs_len = inputs.size();
+        given.Evict(0, KVEVICT_LLAMA_WAY_AUTO, nullptr, &evict);
+        ExpectSameLists(own, given, static_cast<uint32_t>(layers.size()),
+                        shape.n_kv_heads,
+                        std::string(arch) + (flash ? " flash " : " ") +
+                            ggml_type_name(type));
+        Session plain(model.get(), "knorm:budget=60", options);
+        plain.Decode(tokens);
+        plain.Evict();
+        cr_expect(plain.Positions() != own.Positions(), "%s", arch);
+      }
+    }
+  }
+}
+
+Test(llama_inputs, critical_kv_needs_nothing_from_the_caller) {
+  const RandomModel shape = Shape("llama");
+  const ModelHandle model = Load(shape);
+  const auto tokens = RandomTokens(kTokens, shape.n_vocab);
+  SessionOptions options;
+  for (const auto way : {KVEVICT_LLAMA_WAY_IN_PLACE, KVEVICT_LLAMA_WAY_STATE}) {
+    Session session(model.get(), "criticalkv-kvpress:budget=60,window=10",
+                    options);
+    session.Decode(tokens);
+    cr_expect(session.Evict(0, way).cells_after == 60);
+  }
+  const RandomModel latent = Shape("deepseek2");
+  const ModelHandle mla = Load(latent);
+  Session session(mla.get(), "criticalkv-kvpress:budget=60,window=10", options);
+  session.Decode(tokens);
+  const std::string why = session.EvictRefused();
+  cr_expect(why.find("no output projection") != std::string::npos, "%s",
+            why.c_str());
+  cr_expect(session.Positions().size() == kTokens);
+}
+
+}  // namespace
