@@ -91,6 +91,25 @@ Test(decode_drafts, rows_that_were_never_shown_do_not_blame_the_plan) {
   test_model_destroy(m);
 }
 
+Test(decode_drafts, rows_go_along_to_plans_of_as_many_drafts) {
+  for (uint32_t draft_tokens = 1; draft_tokens <= 3; ++draft_tokens) {
+    const test_model_spec spec = Spec("snapkv:budget=40,window=8", 2);
+    test_model* m = test_model_create(&spec, (test_random){3});
+    kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
+    options.draft_tokens = draft_tokens;
+    test_model_step(m, 60);
+    EXPECT_OK(test_model_go_on(m, "snapkv:budget=30,window=8", NULL, &options));
+    if (draft_tokens != 2) {
+      EXPECT_INVALID(test_model_evict(m, NULL, NULL),
+                     "layer 0: observed queries are of positions [0, 0)");
+      test_model_observe(m, 52, 8);
+    }
+    EXPECT_OK(test_model_evict(m, NULL, NULL));
+    test_model_check(m, "after a fork");
+    test_model_destroy(m);
+  }
+}
+
 /* ---- Against the same tokens without drafts ---- */
 
 static void SaveAndLoad(test_model* m) {

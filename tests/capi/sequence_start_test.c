@@ -30,7 +30,7 @@ Test(sequence_start, a_trim_into_the_prefix_is_as_if_nothing_had_been_evicted) {
   cr_expect_eq(test_exact_prefix(m->sequence), 20);
   for (uint32_t n = 21; n < 100; ++n) {
     char text[40];
-    snprintf(text, sizeof text, "n_tokens %u", n);
+    snprintf(text, sizeof text, "new_length %u", n);
     EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, n, NULL), text,
                    "up to 20", "from 100 on");
   }

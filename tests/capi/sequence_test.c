@@ -214,8 +214,8 @@ Test(sequence, trimmed_tokens_were_never_there) {
   EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 90, NULL));
   m->n_seen = 90;
   test_expect_same_tokens(m, fresh, "trimmed to the eviction");
-  EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, 89, NULL), "n_tokens 89",
-                 "90");
+  EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, 89, NULL),
+                 "new_length 89", "90");
   test_expect_same_tokens(m, fresh, "after an error");
   test_model_destroy(m);
   test_model_destroy(fresh);
@@ -226,8 +226,8 @@ Test(sequence, trim_refuses_lengths_it_has_not_reached) {
   EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 0, NULL));
   test_model_append(m, 10);
   EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 10, NULL));
-  EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, 11, NULL), "n_tokens 11",
-                 "logical length 10");
+  EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, 11, NULL),
+                 "new_length 11", "logical length 10");
   EXPECT_INVALID(kvevict_sequence_trim_to(NULL, 0, NULL), "sequence", "NULL");
   cr_expect_eq(test_model_stored(m, 0), 10);
   EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 0, NULL));

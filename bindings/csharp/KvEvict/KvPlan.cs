@@ -59,8 +59,8 @@ public sealed unsafe class KvPlan : IDisposable
     /// Whether evictions may be given <see cref="KvEvictOptions.Destinations"/>, for which a sequence has room.
     /// </param>
     /// <param name="draftTokens">
-    /// The most tokens that a step of speculation takes back. A policy that scores by the last queries then remembers so
-    /// many rows beside its window, so that <see cref="KvSequence.TrimTo"/> leaves the window whole.
+    /// The most tokens that a step of speculation takes back. A policy that scores by the last queries then remembers
+    /// so many rows beside its window, so that <see cref="KvSequence.TrimTo"/> leaves the window whole.
     /// </param>
     /// <exception cref="ArgumentException">They do not go together.</exception>
     public KvPlan(KvContext context, KvGeometry geometry, KvPolicy policy, ReadOnlySpan<int> headBudgets = default,

@@ -2,18 +2,19 @@
 using KvEvict;
 
 const int Layers = 2, QueryHeads = 4, KvHeads = 2, Dim = 16, X = QueryHeads * Dim, Kv = KvHeads * Dim, Max = 160;
-const int Prompt = 96, Guessed = 8, Decoded = 24;
+const int Prompt = 104, Steps = 12, Drafts = 3;
 
 uint seed = args.Length > 0 ? uint.Parse(args[0]) : 1;
 var layer = new KvLayerGeometry { QueryHeads = QueryHeads, KvHeads = KvHeads, KeyHeadDim = Dim, ValueHeadDim = Dim };
 var model = new KvGeometry(Layers, layer, Max);
 using var context = new KvContext();
-using var plan = new KvPlan(context, model, KvPolicy.Parse("snapkv:budget=40,window=8,sink=2"));
+// Of so many drafts all may be taken back, and the window is whole.
+using var plan = new KvPlan(context, model, KvPolicy.Parse("snapkv:budget=40,window=8,sink=2"), draftTokens: Drafts);
 using var sequence = new KvSequence(plan);
 sequence.BeginObserving();
 using var workspace = plan.CreateWorkspace(KvOperation.Evict);
 
-// The cache by slot, in arrays that the collector does not move; the queries by position, to take back.
+// The cache by slot, in arrays that the collector does not move; the queries of one token.
 var k = new KvPinnedMemory<float>[Layers];
 var v = new KvPinnedMemory<float>[Layers];
 var q = new float[Layers][];
@@ -22,29 +23,26 @@ for (int l = 0; l < Layers; ++l)
 {
     k[l] = new KvPinnedMemory<float>(Max * Kv);
     v[l] = new KvPinnedMemory<float>(Max * Kv);
-    q[l] = new float[Max * X];
+    q[l] = new float[X];
     views[l] = new KvView(KvHeads, KvPlane.TokenMajor(k[l], KvHeads, Dim), KvPlane.TokenMajor(v[l], KvHeads, Dim));
 }
 int[] x = new int[X];
 
-for (uint i = 0; i < Prompt; ++i) Step(Hash(i) % 256);
-for (uint i = 0; i < Guessed; ++i) Step(Hash(1000 + i) % 256);
-TakeBack(Prompt);
+ulong checksum = 14695981039346656037;
 uint token = 0;
-for (uint i = Prompt; i < Prompt + Guessed; ++i) token = Step(Hash(i) % 256);
+for (uint i = 0; i < Prompt; ++i) token = Step(Hash(i) % 256);
 sequence.Evict(views, workspace);
+for (int i = 0; i < Steps; ++i)
+{
+    token = Speculate(token);
+    sequence.Evict(views, workspace);
+}
 for (int l = 0; l < Layers; ++l)
 {
     for (int h = 0; h < KvHeads; ++h)
         Console.WriteLine($"layer {l} head {h} keeps {string.Join(' ', sequence.KeepPositions(l, h))}");
 }
-ulong checksum = 14695981039346656037;
-for (int i = 0; i < Decoded; ++i)
-{
-    token = Step(token);
-    foreach (int value in x) checksum = (checksum ^ (ulong)(value + 8)) * 1099511628211;
-}
-Console.WriteLine($"last token {token}, checksum {checksum:x16}");
+Console.WriteLine($"length {sequence.LogicalLength}, last token {token}, checksum {checksum:x16}");
 foreach (KvPinnedMemory<float> memory in k.Concat(v)) memory.Dispose();
 
 uint Hash(uint a)
@@ -62,7 +60,7 @@ uint Step(uint token)
     for (int l = 0; l < Layers; ++l)
     {
         int slot = sequence.StoredLength(l);
-        Span<float> query = q[l].AsSpan(position * X, X);
+        float[] query = q[l];
         Span<float> key = k[l].Span.Slice(slot * Kv, Kv);
         Span<float> value = v[l].Span.Slice(slot * Kv, Kv);
         for (int i = 0; i < X; ++i) query[i] = x[(5 * i + 3 * l + 1) % X];
@@ -71,7 +69,7 @@ uint Step(uint token)
             key[i] = x[(7 * i + l) % X];
             value[i] = x[(3 * i + 2 * l + 5) % X];
         }
-        Observe(l, position, 1);
+        sequence.Observe(l, query, position);
         Attend(l, slot + 1, query);
     }
     sequence.Append(1);
@@ -79,10 +77,6 @@ uint Step(uint token)
     for (int i = 0; i < X; ++i) next += (uint)((x[i] + 8) * (i + 1));
     return next % 256;
 }
-
-// Shows rows of the query log.
-void Observe(int layer, int first, int count) =>
-    sequence.Observe(layer, q[layer].AsSpan(first * X, count * X), first);
 
 void Attend(int layer, int slots, ReadOnlySpan<float> query)
 {
@@ -110,10 +104,24 @@ void Attend(int layer, int slots, ReadOnlySpan<float> query)
     }
 }
 
-// Before an eviction the cache has every row: start over and show what stays.
-void TakeBack(int count)
+// A token and drafts of those behind it through all layers. Drafts that the model does not say, and all after them,
+// are taken back. Returns the next token.
+uint Speculate(uint token)
 {
-    sequence.Reset();
-    for (int l = 0; l < Layers; ++l) Observe(l, 0, count);
-    sequence.Append(count);
+    int length = sequence.LogicalLength, accepted = 0;
+    uint next = 0;
+    bool right = true;
+    for (int i = 0; i <= Drafts; ++i)
+    {
+        uint said = Step(token);
+        // Stands for a draft model, which is wrong now and then.
+        token = said ^ (1u >> (int)(Hash(1000 + (uint)(length + i)) % 4));
+        if (!right) continue;
+        ++accepted;
+        next = said;
+        right = token == said;
+        foreach (int value in x) checksum = (checksum ^ (ulong)(value + 8)) * 1099511628211;
+    }
+    sequence.TrimTo(length + accepted);
+    return next;
 }

@@ -11,14 +11,15 @@ import (
 )
 
 const layers, qHeads, kvHeads, dim, room, x, kv = 2, 4, 2, 16, 160, qHeads * dim, kvHeads * dim
-const prompt, guessed, decoded, f32 = 96, 8, 24, kvevict.DTypeF32
+const prompt, steps, drafts, f32 = 104, 12, 3, kvevict.DTypeF32
 
 type engine struct {
 	seed     uint32
 	sequence *kvevict.Sequence
 	k, v     [layers][]float32 // the cache, by slot
-	q        [layers][]float32 // queries by position, to take back
+	q        [layers][]float32 // the queries of one token
 	x        [x]int
+	checksum uint64
 }
 
 func check(err error) {
@@ -41,13 +42,6 @@ func (e *engine) hash(a uint32) uint32 {
 // rows of so many heads, one after the other.
 func rows(data []float32, heads int) kvevict.Plane {
 	return kvevict.TokenMajor(kvevict.Slice(data), f32, heads, dim)
-}
-
-// observe shows n rows of the query log.
-func (e *engine) observe(layer, first, n int) {
-	queries := rows(e.q[layer][first*x:], qHeads)
-	inputs := kvevict.SignalInputs{Queries: &queries}
-	check(e.sequence.Observe([]kvevict.Observation{{Layer: layer, Inputs: inputs}}, n, first, 0))
 }
 
 func (e *engine) attend(layer, nSlots int, q []float32) {
@@ -80,16 +74,17 @@ func (e *engine) step(token uint32) (next uint32) {
 	}
 	for l := 0; l < layers; l++ {
 		slot := must(e.sequence.StoredLength(l, 0))
-		q := e.q[l][position*x:]
 		for i := range e.x {
-			q[i] = float32(e.x[(5*i+3*l+1)%x])
+			e.q[l][i] = float32(e.x[(5*i+3*l+1)%x])
 		}
 		for i := 0; i < kv; i++ {
 			e.k[l][slot*kv+i] = float32(e.x[(7*i+l)%x])
 			e.v[l][slot*kv+i] = float32(e.x[(3*i+2*l+5)%x])
 		}
-		e.observe(l, position, 1)
-		e.attend(l, slot+1, q)
+		queries := rows(e.q[l], qHeads)
+		shown := kvevict.Observation{Layer: l, Inputs: kvevict.SignalInputs{Queries: &queries}}
+		check(e.sequence.Observe([]kvevict.Observation{shown}, 1, position, 0))
+		e.attend(l, slot+1, e.q[l])
 	}
 	check(e.sequence.Append(1, 0))
 	for i, value := range e.x {
@@ -98,49 +93,53 @@ func (e *engine) step(token uint32) (next uint32) {
 	return next % 256
 }
 
-// feed steps through n tokens; returns the next one.
-func (e *engine) feed(first, n uint32) (next uint32) {
-	for i := first; i < first+n; i++ {
-		next = e.step(e.hash(i) % 256)
+// speculate takes a token and drafts of those behind it through all layers. Drafts that the model does not
+// say, and all after them, are taken back. Returns the next token.
+func (e *engine) speculate(token uint32) (next uint32) {
+	length, accepted, right := e.sequence.LogicalLength(), 0, true
+	for i := 0; i <= drafts; i++ {
+		said := e.step(token)
+		// Stands for a draft model, which is wrong now and then.
+		token = said ^ 1>>(e.hash(uint32(1000+length+i))%4)
+		if right {
+			accepted, next, right = accepted+1, said, token == said
+			for _, value := range e.x {
+				e.checksum = (e.checksum ^ uint64(value+8)) * 1099511628211
+			}
+		}
 	}
+	check(e.sequence.TrimTo(length+accepted, 0))
 	return next
 }
 
 func main() {
-	e := &engine{}
+	e, token := &engine{checksum: 14695981039346656037}, uint32(0)
 	must(fmt.Sscan(append(os.Args, "1")[1], &e.seed))
 	plan := must(must(kvevict.NewContext(nil)).NewPlan(kvevict.Geometry{
 		Layers: layers, MaxTokens: room, Each: []kvevict.LayerGeometry{{
 			QHeads: qHeads, KVHeads: kvHeads, KHeadDim: dim, VHeadDim: dim, QDType: f32, KDType: f32, VDType: f32}},
-	}, must(kvevict.ParsePolicy("snapkv:budget=40,window=8,sink=2")), nil))
+	}, must(kvevict.ParsePolicy("snapkv:budget=40,window=8,sink=2")),
+		&kvevict.PlanOptions{DraftTokens: drafts})) // of which all may be taken back
 	e.sequence = must(plan.NewSequence())
 	check(e.sequence.BeginObserving(kvevict.Memory{}))
 	scratch := must(must(plan.Workspace(kvevict.OperationEvict, 0)).New())
 	views := make([]*kvevict.View, layers)
 	for l := range views {
-		e.q[l], e.k[l], e.v[l] = make([]float32, room*x), make([]float32, room*kv), make([]float32, room*kv)
+		e.q[l], e.k[l], e.v[l] = make([]float32, x), make([]float32, room*kv), make([]float32, room*kv)
 		views[l] = must(kvevict.NewView(kvevict.Layout{
 			KVHeads: kvHeads, K: rows(e.k[l], kvHeads), V: rows(e.v[l], kvHeads)}))
 	}
-	e.feed(0, prompt)
-	e.feed(1000, guessed)
-	check(e.sequence.Reset(0)) // the cache has every row still: start over, show what stays
-	for l := range views {
-		e.observe(l, 0, prompt)
+	for i := uint32(0); i < prompt; i++ {
+		token = e.step(e.hash(i) % 256)
 	}
-	check(e.sequence.Append(prompt, 0))
-	token := e.feed(prompt, guessed)
 	must(e.sequence.Evict(views, nil, scratch, 0))
+	for i := 0; i < steps; i++ {
+		token = e.speculate(token)
+		must(e.sequence.Evict(views, nil, scratch, 0))
+	}
 	for i := 0; i < layers*kvHeads; i++ {
 		kept := fmt.Sprint(must(e.sequence.KeepPositions(i/kvHeads, i%kvHeads)))
 		fmt.Printf("layer %d head %d keeps %s\n", i/kvHeads, i%kvHeads, kept[1:len(kept)-1])
 	}
-	checksum := uint64(14695981039346656037)
-	for i := 0; i < decoded; i++ {
-		token = e.step(token)
-		for _, value := range e.x {
-			checksum = (checksum ^ uint64(value+8)) * 1099511628211
-		}
-	}
-	fmt.Printf("last token %d, checksum %016x\n", token, checksum)
+	fmt.Printf("length %d, last token %d, checksum %016x\n", e.sequence.LogicalLength(), token, e.checksum)
 }
