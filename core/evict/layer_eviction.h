@@ -14,12 +14,11 @@ struct LayerOutcome {
   uint32_t owner = 0;     // the first layer with the same cache; mostly `layer`
   uint32_t n_tokens = 0;  // slots held; of any list, the most
   uint32_t n_keep = 0;    // slots that survive, likewise
-  uint32_t n_rescued = 0;  // of them on top of the budget
-  bool loses = false;      // a list keeps less than it holds
-  bool lacks_room =
-      false;            // left alone: its budget has none for what must stay
-  uint32_t budget = 0;  // of each list, where they share
-  KeepLists keep;       // where it loses
+  uint32_t n_rescued = 0;   // of them on top of the budget
+  bool loses = false;       // a list keeps less than it holds
+  bool lacks_room = false;  // for what must stay, and is left alone
+  uint32_t budget = 0;      // of each list, where they share
+  KeepLists keep;           // where it loses
   MapJob map;
 };
 
