@@ -341,13 +341,13 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
   return CheckHeadBudgets();
 }
 
-// What must stay has to fit each, of a list of any length.
+// What must stay has to fit each.
 Status Plan::CheckHeadBudgets() const {
   const SlotBlocks blocks = BlocksOf(policy_);
   const uint64_t sink = blocks.RoundUp(policy_.n_sink);
   const uint32_t recent = ForcedRecentTokens(policy_);
   for (size_t i = 0; i < head_budgets_.size(); ++i) {
-    if (sink + recent + blocks.size - 1 <= head_budgets_[i]) continue;
+    if (sink + recent <= head_budgets_[i]) continue;
     return InvalidArgument(
         "head_budgets[%zu] %u < sink %llu + recent %u%s", i, head_budgets_[i],
         static_cast<unsigned long long>(sink), recent, BlockWords(blocks).text);

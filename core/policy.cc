@@ -365,7 +365,7 @@ uint64_t LeastRoom(const kvevict_policy& p) {
   const SignalInfo& signal = SignalOf(p);
   const uint64_t sink = p.n_sink;
   if (!signal.Ranks()) return sink + 1;
-  // A lazy layer may keep what must stay alone; without a window so may all.
+  // The window chooses a token at least, but for a lazy layer.
   const bool selects =
       signal.HasWindow() && p.layer_split != KVEVICT_LAYER_SPLIT_LAZY;
   return sink + RecentTokens(p) + selects;
@@ -603,7 +603,9 @@ bool CountsTokens(const kvevict_policy& p) {
 
 kvevict_policy InTokens(const kvevict_policy& policy, uint32_t n_context) {
   kvevict_policy p = policy;
-  if (p.sink_share + p.recent_share + p.window_share == 0.0) return p;
+  const bool has_shares =
+      p.sink_share > 0.0 || p.recent_share > 0.0 || p.window_share > 0.0;
+  if (!has_shares || TouchesNothing(p)) return p;
   const double budget = CountsTokens(p)
                             ? std::min(p.budget, double{kMaxTokens})
                             : WholeBudget(p, std::max(1u, n_context));

@@ -195,18 +195,16 @@ kvevict_policy DrawPolicy(Random* random, uint32_t max_tokens) {
 }
 
 // About what the policy's budget would be. In some models a head may keep all, which
-// ends what can be appended, or less than must stay.
+// ends what can be appended.
 std::vector<uint32_t> DrawHeadBudgets(Random* random, const Geometry& g,
                                       const kvevict_policy& policy) {
   const uint32_t least = LeastBudget(policy);
   const bool some_keep_all = random->OneOf(4);
-  const bool some_are_small = random->OneOf(8);
   std::vector<uint32_t> budgets;
   for (uint32_t l = 0; l < g.n_layers; ++l) {
     for (uint32_t h = 0; g.IsFull(l) && h < g.layer(l).n_kv_heads; ++h) {
       uint32_t budget = least + random->In(0, g.max_tokens / 5);
       if (some_keep_all && random->OneOf(4)) budget = g.max_tokens;
-      if (some_are_small && random->OneOf(4)) budget = random->In(1, least);
       budgets.push_back(budget);
     }
   }
