@@ -192,6 +192,33 @@ Test(reorder, queries_check_what_they_are_asked) {
   test_cache_destroy(cache);
 }
 
+/* A query reads no row, so a view may name any address: a sanitizer would find an
+ * overflow where that is counted on. */
+Test(reorder, a_query_takes_any_address) {
+  uint64_t addresses[4] = {16, 16, 16, 16};
+  int32_t slots[4] = {0, 1, 2, 3};
+  kvevict_view view = KVEVICT_VIEW_INIT;
+  view.n_kv_heads = 3;
+  view.block_size = 4;
+  view.k.address_table = (uint64_t)(uintptr_t)addresses;
+  view.k.address_table_len = 4;
+  view.k.data = UINT64_C(1) << 63;
+  view.k.dtype = KVEVICT_DTYPE_F32;
+  view.k.head_dim = 4;
+  view.k.token_stride_bytes = 16;
+  view.k.head_stride_bytes = INT64_C(1) << 61;
+  EXPECT_OK(kvevict_view_validate(&view, 16));
+  kvevict_keep_lists lists = test_lists(slots, 4, 1);
+  size_t bytes = 0;
+  EXPECT_OK(test_reorder_bytes(context, &view, 4, 3, &bytes));
+  view.k.head_stride_bytes = INT64_MAX;
+  kvevict_move move = KVEVICT_MOVE_INIT;
+  move.view = &view;
+  move.keep = &lists;
+  kvevict_workspace needs = KVEVICT_WORKSPACE_INIT;
+  EXPECT_OK(kvevict_reorder_workspace(context, &move, 1, &needs));
+}
+
 /* ---- Errors ---- */
 
 /* `change` to a valid call makes it fail; no byte moves. */

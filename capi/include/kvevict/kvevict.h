@@ -4169,9 +4169,10 @@ typedef struct kvevict_paged_rows {
   uint32_t first_slot; /**< Of row 0. */
   uint32_t n_tokens;   /**< 0 is valid. */
   /** [n_kv_heads, n_tokens, head_dim] in any layout, apart from the cache's
-   *  memory; absent: is left alone, not both. Of the geometry's dtype, and then
-   *  moved byte for byte, where rows have no scale in their blocks; or of f32,
-   *  f16 or bf16, and then stored anew: see kvevict_compact(). */
+   *  memory; absent: is left alone, not both. A write may take K and V from
+   *  the same rows. Of the geometry's dtype, and then moved byte for byte,
+   *  where rows have no scale in their blocks; or of f32, f16 or bf16, and then
+   *  stored anew: see kvevict_compact(). */
   kvevict_plane k;
   kvevict_plane v;
 } kvevict_paged_rows;
