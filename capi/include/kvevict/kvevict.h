@@ -3633,10 +3633,11 @@ kvevict_sequence_memory_of(const kvevict_sequence* sequence, uint32_t layer,
  * Slots in use by a layer and KV head: where its next row goes.
  *
  * @param[in]  sequence    Non-NULL.
- * @param[in]  layer       < n_layers.
+ * @param[in]  layer       < n_layers, with a full cache: kvevict_plan_layer()
+ *                         tells which ones have it.
  * @param[in]  kv_head     < n_kv_heads; all alike but for a plan with
  *                         head_budgets or a head_split.
- * @param[out] out_length  Slots; 0 for a layer without a full cache.
+ * @param[out] out_length  Slots.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_stored_length(
