@@ -30,6 +30,9 @@
  *   that was not prepared. Their scratch is the caller's workspace. One call at
  *   a time may use a workspace; on CUDA a call uses it until the stream has
  *   passed the call, so that calls on two streams need two.
+ * - Hooks: alloc, free, parallel, log and a kvevict_prefill_fn do not throw. An
+ *   exception that leaves one ends the process by std::terminate(), since rows
+ *   may be half moved by then. But std::bad_alloc of an allocator is as NULL.
  * - Threads: functions may be called from any threads at once, but for two that
  *   use one sequence, one workspace or one output.
  * - Cost: microseconds, or what a call says. Executing calls take time
@@ -323,10 +326,10 @@ typedef struct kvevict_context kvevict_context;
 
 /**
  * Allocates n_bytes (> 0) aligned to `alignment` (a power of two <= 256).
- * NULL means out of memory. Called only by functions whose name ends in
- * _create, by kvevict_sequence_begin_observing(), _start(), _fork() and
- * _load(), and where a CUDA kernel is compiled: by kvevict_context_prepare(),
- * or by the first call that needs it.
+ * NULL means out of memory, and so does std::bad_alloc. Called only by
+ * functions whose name ends in _create, by kvevict_sequence_begin_observing(),
+ * _start(), _fork() and _load(), and where a CUDA kernel is compiled: by
+ * kvevict_context_prepare(), or by the first call that needs it.
  * Must be thread-safe if contexts are shared.
  */
 typedef void* (*kvevict_alloc_fn)(size_t n_bytes, size_t alignment,
