@@ -262,6 +262,19 @@ Test(reorder, null_pointers_are_errors) {
   EXPECT_BREAKS(lists.slots = NULL, "keep.slots", "NULL", "4");
 }
 
+/* Of a plane of a paged view: behind the first row of the first block in use. */
+static void* OnRows(const kvevict_view* view, const kvevict_plane* plane) {
+  const int64_t block = view->block_table[0] * plane->block_stride_bytes;
+  return (void*)(uintptr_t)((plane->data + (uint64_t)block + 64) / 64 * 64);
+}
+
+Test(reorder, a_workspace_on_rows_is_an_error) {
+  EXPECT_BREAKS(workspace = OnRows(&view, &view.k), "workspace 0x",
+                "overlaps moves[0]");
+  EXPECT_BREAKS(workspace = OnRows(&view, &view.v), "workspace 0x",
+                "overlaps moves[0]");
+}
+
 Test(reorder, wrong_lengths_are_errors) {
   EXPECT_BREAKS(move.struct_size = 8, "struct_size", "8");
   EXPECT_BREAKS(lists.n_lists = 0, "n_lists 0");

@@ -27,12 +27,14 @@
  *   _fork() and _load() allocate through the context's hooks. Executing calls
  *   (score, select, compact, reorder, observe, append, evict) allocate nothing,
  *   take no lock, print nothing and read no environment, but for a CUDA kernel
- *   that was not prepared. Their scratch is the caller's workspace. One call at
- *   a time may use a workspace; on CUDA a call uses it until the stream has
- *   passed the call, so that calls on two streams need two.
+ *   that was not prepared. Their scratch is the caller's workspace, apart from
+ *   all that they read and write: score, compact, reorder and evict refuse one
+ *   that overlaps rows of their caches, as far as the host knows where those
+ *   are. One call at a time may use a workspace; on CUDA a call uses it until
+ *   the stream has passed the call, so that calls on two streams need two.
  * - Hooks: alloc, free, parallel, log and a kvevict_prefill_fn do not throw. An
  *   exception that leaves one ends the process by std::terminate(), since rows
- *   may be half moved by then. But std::bad_alloc of an allocator is as NULL.
+ *   may be half moved by then. From an allocator std::bad_alloc counts as NULL.
  * - Threads: functions may be called from any threads at once, but for two that
  *   use one sequence, one workspace or one output.
  * - Cost: microseconds, or what a call says. Executing calls take time
@@ -4302,8 +4304,8 @@ typedef struct kvevict_prefill_options {
   uint32_t evict_each_chunk;
   kvevict_prefill_fn forward; /**< Non-NULL. */
   void* user_data;            /**< Passed to it. */
-  /** [n_layers], read again by each eviction, so `forward` may change what they
-   *  say. NULL with `cached`. */
+  /** [n_layers], of the tokens held from the start; read again by each
+   *  eviction, so `forward` may change what they say. NULL with `cached`. */
   const kvevict_view* views;
   size_t views_len; /**< = n_layers, or 0. */
   /** Where the rows are: gets room before each chunk, and gives back what
@@ -4349,8 +4351,10 @@ typedef struct kvevict_prefill_report {
  *                         went, where a chunk fails.
  * @param[in]  stream      See kvevict_stream.
  * @return KVEVICT_OK; what `forward` returned; what the calls named above fail
- *         with. The chunks before stay appended, and the call may be made again
- *         for the rest. All that does not depend on the model is checked first.
+ *         with. The chunks before stay appended, the prompt has not ended, and
+ *         the call may be made again for the rest, which is 0 tokens where the
+ *         last eviction failed. What the first eviction takes is checked before
+ *         the first chunk: views, workspace, and `evict` but for its inputs.
  *         Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_prefill(
