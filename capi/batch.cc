@@ -154,6 +154,7 @@ kvevict_status kvevict_sequences_evict(const kvevict_sequence_eviction* items,
         },
         [&] {
           KV_RETURN_IF_ERROR(CheckCachesApart(batch, items_len));
+          KV_RETURN_IF_ERROR(CheckWorkspaceApart(batch, items_len, workspace));
           return CheckUndosApart(batch, items_len);
         },
         [](const kvevict_sequence_eviction& item) {

@@ -2,6 +2,7 @@
 #ifndef KVEVICT_CAPI_BATCH_H_
 #define KVEVICT_CAPI_BATCH_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -35,6 +36,23 @@ Status CheckItem(const Item& item) {
     KV_RETURN_IF_ERROR(CheckReserved("item", item.reserved));
   }
   return CheckNotNull("sequence", item.sequence);
+}
+
+// The workspace of a batch lies apart from the caches of all its sequences, which have
+// been checked.
+template <typename Items>
+Status CheckWorkspaceApart(const Items& items, size_t n,
+                           const void* workspace) {
+  size_t n_bytes = 0;
+  for (size_t i = 0; i < n; ++i) {
+    n_bytes = std::max(n_bytes, WorkspaceBytes(items.SequenceOf(i)));
+  }
+  for (size_t i = 0; i < n; ++i) {
+    Status status =
+        CheckWorkspaceApart(items.SequenceOf(i), workspace, n_bytes);
+    if (!status.ok()) return Prefixed(status, "items[%zu]: ", i);
+  }
+  return Status();
 }
 
 // The items of a call. While it lives their sequences are marked, so that none comes

@@ -32,6 +32,38 @@ Status CheckStoredIn(const PagedSequence& cached, const Sequence& sequence) {
   return Status();
 }
 
+// Whether whole blocks stay or go, and their rows stay as they are.
+static bool CanDropBlocks(const PagedCache& cache, const Plan& plan) {
+  if (!cache.rows_stand_alone()) return false;
+  const kvevict_policy& policy = plan.policy();
+  if (BlocksOf(policy).size % cache.block_size() != 0) return false;
+  if (plan.merge().Merges() || policy.rotate != 0) return false;
+  for (const PlanLayer& layer : plan.layers()) {
+    if (layer.n_lists != 1) return false;
+  }
+  return true;
+}
+
+Status CopyPagedEviction(const PagedSequence& cached, const Sequence& sequence,
+                         const kvevict_evict_options* options,
+                         kvevict_evict_options* out) {
+  for (uint32_t l = 0; l < sequence.plan().n_layers(); ++l) {
+    sequence.views()[l] = cached.View(l);
+  }
+  KV_RETURN_IF_ERROR(CopyOptions(sequence, options, out));
+  if (out->undo != nullptr) {
+    return InvalidArgument(
+        "options.undo is not NULL: a fork made before keeps what goes");
+  }
+  if (out->destinations != nullptr) {
+    return InvalidArgument(
+        "options.destinations is not NULL: kvevict_sequence_evict() takes "
+        "them");
+  }
+  if (CanDropBlocks(cached.cache(), sequence.plan())) out->by_table = 1;
+  return Status();
+}
+
 }  // namespace kvevict::capi
 
 namespace {
@@ -77,39 +109,13 @@ Status CheckItemOfPaged(const kvevict_paged_eviction& item,
   return CheckStoredIn(cached, sequence);
 }
 
-// Whether whole blocks stay or go, and their rows stay as they are.
-bool CanDropBlocks(const PagedCache& cache, const Plan& plan) {
-  if (!cache.rows_stand_alone()) return false;
-  const kvevict_policy& policy = plan.policy();
-  if (BlocksOf(policy).size % cache.block_size() != 0) return false;
-  if (plan.merge().Merges() || policy.rotate != 0) return false;
-  for (const PlanLayer& layer : plan.layers()) {
-    if (layer.n_lists != 1) return false;
-  }
-  return true;
-}
-
 // What is checked of an item; fills the sequence's views.
 Status CheckPagedEvict(const kvevict_paged_eviction& item, void* workspace,
                        size_t workspace_bytes) {
   Sequence& sequence = Core(item.sequence);
-  for (uint32_t l = 0; l < sequence.plan().n_layers(); ++l) {
-    sequence.views()[l] = Core(item.cached).View(l);
-  }
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-  KV_RETURN_IF_ERROR(CopyOptions(sequence, item.options, &options));
-  if (options.undo != nullptr) {
-    return InvalidArgument(
-        "options.undo is not NULL: a fork made before keeps what goes");
-  }
-  if (options.destinations != nullptr) {
-    return InvalidArgument(
-        "options.destinations is not NULL: kvevict_sequence_evict() takes "
-        "them");
-  }
-  if (CanDropBlocks(Core(item.cached).cache(), sequence.plan())) {
-    options.by_table = 1;
-  }
+  KV_RETURN_IF_ERROR(
+      CopyPagedEviction(Core(item.cached), sequence, item.options, &options));
   return CheckEvict(&sequence, options, workspace, workspace_bytes);
 }
 
@@ -400,7 +406,10 @@ kvevict_status kvevict_paged_evict(const kvevict_paged_eviction* items,
           KV_RETURN_IF_ERROR(paged.CheckIsNew(item.cached, n_checked++));
           return CheckPagedEvict(item, workspace, workspace_bytes);
         },
-        [&] { return paged.OwnWritten(stream); },
+        [&] {
+          KV_RETURN_IF_ERROR(CheckWorkspaceApart(paged, items_len, workspace));
+          return paged.OwnWritten(stream);
+        },
         [&](const kvevict_paged_eviction& item) {
           const Sequence& sequence = Core(item.sequence);
           KV_RETURN_IF_ERROR(RunEvict(&Core(item.sequence)));

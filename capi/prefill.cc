@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "capi/sequence.h"
+#include "core/evict/evict.h"
 #include "core/view.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
@@ -38,15 +39,6 @@ class Prefill {
       return InvalidArgument("views_len %zu is not %zu", options_.views_len,
                              n_views);
     }
-    kvevict_evict_options evict = KVEVICT_EVICT_OPTIONS_INIT;
-    if (options_.evict != nullptr) {
-      KV_RETURN_IF_ERROR(CopyIn("evict", options_.evict, &evict));
-    }
-    if (evict.destinations != nullptr) {
-      return InvalidArgument(
-          "evict.destinations is not NULL: the prompt's rows are evicted where "
-          "they are, chunk by chunk");
-    }
     if (sequence_.prompt().has_ended()) {
       return InvalidArgument("sequence: its prompt has ended");
     }
@@ -54,10 +46,7 @@ class Prefill {
       Status status = CheckStoredIn(Core(options_.cached), sequence_);
       if (!status.ok()) return Prefixed(status, "cached: ");
     }
-    if (!options_.evict_each_chunk) {
-      return sequence_.CheckAppend(options_.n_tokens);
-    }
-    return Status();
+    return CheckFirstEviction();
   }
 
   // Room for a chunk.
@@ -119,6 +108,33 @@ class Prefill {
  private:
   const Plan& plan() const { return sequence_.plan(); }
 
+  // But for the inputs, which the model computes.
+  Status CheckFirstEviction() const {
+    kvevict_evict_options given = KVEVICT_EVICT_OPTIONS_INIT;
+    if (options_.evict != nullptr) {
+      KV_RETURN_IF_ERROR(CopyIn("evict", options_.evict, &given));
+    }
+    if (given.destinations != nullptr) {
+      return InvalidArgument(
+          "evict.destinations is not NULL: the prompt's rows are evicted where "
+          "they are, chunk by chunk");
+    }
+    given.inputs = nullptr;
+    given.inputs_len = 0;
+    kvevict_evict_options evict = KVEVICT_EVICT_OPTIONS_INIT;
+    KV_RETURN_IF_ERROR(options_.cached == nullptr
+                           ? CopyEviction(sequence_, options_.views,
+                                          options_.views_len, &given, &evict)
+                           : CopyPagedEviction(Core(options_.cached), sequence_,
+                                               &given, &evict));
+    const uint32_t n = options_.evict_each_chunk != 0
+                           ? std::min(options_.chunk, options_.n_tokens)
+                           : options_.n_tokens;
+    KV_RETURN_IF_ERROR(sequence_.CheckAppend(n));
+    return CheckEvictAhead(sequence_, evict, options_.workspace,
+                           options_.workspace_bytes, n);
+  }
+
   // Of the rows that are stored.
   Status FindBytes(uint64_t* out) const {
     *out = 0;
@@ -165,8 +181,11 @@ kvevict_status Run(Prefill& prefill, Sequence& sequence,
     status = prefill.Evict();
     if (status != KVEVICT_OK) return status;
   }
-  const kvevict_status status = Guard([&] { return prefill.EndPrompt(); });
-  return status == KVEVICT_OK ? prefill.Evict() : status;
+  kvevict_status status = Guard([&] { return prefill.EndPrompt(); });
+  if (status != KVEVICT_OK) return status;
+  status = prefill.Evict();
+  if (status != KVEVICT_OK) sequence.ReopenPrompt();
+  return status;
 }
 
 }  // namespace

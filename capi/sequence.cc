@@ -11,31 +11,18 @@ using namespace kvevict::capi;  // NOLINT
 
 namespace {
 
-// A question about a layer and KV head of a sequence; *out_layer < 0: its cache is
-// not full.
-Status CheckQuestion(const kvevict_sequence* sequence, uint32_t layer,
-                     uint32_t kv_head, const char* out_name, const void* out,
-                     int32_t* out_layer) {
-  KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
-  KV_RETURN_IF_ERROR(CheckNotNull(out_name, out));
-  const Plan& plan = Core(sequence).plan();
-  KV_RETURN_IF_ERROR(CheckLayer(plan, layer));
-  *out_layer = plan.Find(layer);
-  if (*out_layer < 0) return Status();
-  const uint32_t n_kv_heads =
-      plan.layer(static_cast<uint32_t>(*out_layer)).geometry.n_kv_heads;
-  if (kv_head < n_kv_heads) return Status();
-  return InvalidArgument("kv_head %u >= n_kv_heads %u", kv_head, n_kv_heads);
-}
-
-// The same, of what only a full cache has.
+// A question about a KV head of a layer with a full cache, which is *out_layer of the
+// plan's.
 Status CheckQuestion(const kvevict_sequence* sequence, uint32_t layer,
                      uint32_t kv_head, const char* out_name, const void* out,
                      uint32_t* out_layer) {
-  int32_t place = 0;
-  KV_RETURN_IF_ERROR(
-      CheckQuestion(sequence, layer, kv_head, out_name, out, &place));
-  return FindLayer(Core(sequence).plan(), layer, out_layer);
+  KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+  KV_RETURN_IF_ERROR(CheckNotNull(out_name, out));
+  const Plan& plan = Core(sequence).plan();
+  KV_RETURN_IF_ERROR(FindLayer(plan, layer, out_layer));
+  const uint32_t n_kv_heads = plan.layer(*out_layer).geometry.n_kv_heads;
+  if (kv_head < n_kv_heads) return Status();
+  return InvalidArgument("kv_head %u >= n_kv_heads %u", kv_head, n_kv_heads);
 }
 
 }  // namespace
@@ -395,11 +382,12 @@ kvevict_status kvevict_sequence_memory_of(
     const kvevict_sequence* sequence, uint32_t layer,
     kvevict_sequence_memory* out) noexcept {
   return Guard([&] {
-    int32_t l = 0;
-    KV_RETURN_IF_ERROR(CheckQuestion(sequence, layer, 0, "out", out, &l));
+    KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
+    const Plan& plan = Core(sequence).plan();
+    KV_RETURN_IF_ERROR(CheckLayer(plan, layer));
     KV_RETURN_IF_ERROR(CheckOut("out", out));
     kvevict_sequence_memory memory{};
-    if (l >= 0) {
+    if (const int32_t l = plan.Find(layer); l >= 0) {
       const SlotTable& slots = Core(sequence).slots();
       const auto place = static_cast<uint32_t>(l);
       const SlotPositions positions = slots.DevicePositions(place);
@@ -407,7 +395,6 @@ kvevict_status kvevict_sequence_memory_of(
       memory.positions = reinterpret_cast<uintptr_t>(positions.kept);
       memory.listed_counts = reinterpret_cast<uintptr_t>(positions.n_kept.each);
       memory.n_listed = positions.n_kept.most;
-      const Plan& plan = Core(sequence).plan();
       memory.n_lists = plan.layer(place).n_lists;
       const SumTable& sums = Core(sequence).sums();
       if (sums.has_memory() && !sums.KeepsCalls()) {
@@ -425,11 +412,10 @@ kvevict_status kvevict_sequence_stored_length(const kvevict_sequence* sequence,
                                               uint32_t layer, uint32_t kv_head,
                                               uint32_t* out_length) noexcept {
   return Guard([&] {
-    int32_t l = 0;
+    uint32_t l = 0;
     KV_RETURN_IF_ERROR(
         CheckQuestion(sequence, layer, kv_head, "out_length", out_length, &l));
-    *out_length =
-        l < 0 ? 0 : Core(sequence).Stored(static_cast<uint32_t>(l), kv_head);
+    *out_length = Core(sequence).Stored(l, kv_head);
     return Status();
   });
 }

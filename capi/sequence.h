@@ -50,6 +50,11 @@ Status CopyOptions(const Sequence& sequence,
                    const kvevict_evict_options* options,
                    kvevict_evict_options* out);
 
+// The same of a paged cache's rows, which are the views.
+Status CopyPagedEviction(const PagedSequence& cached, const Sequence& sequence,
+                         const kvevict_evict_options* options,
+                         kvevict_evict_options* out);
+
 // That a sequence of positions can be one of a paged cache's rows.
 Status CheckGoesWith(const PagedSequence& cached, const Sequence& sequence);
 // And that each layer has the rows that it stores.

@@ -2,6 +2,7 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <new>
 #include <utility>
 
 #include "core/backend.h"
@@ -69,6 +70,15 @@ Status CheckOptions(const kvevict_context_options& o) {
 
 }  // namespace
 
+void* CallAllocator(kvevict_alloc_fn alloc, size_t n_bytes, size_t alignment,
+                    void* user_data) noexcept {
+  try {
+    return alloc(n_bytes, alignment, user_data);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
 Status Context::Create(const kvevict_context_options& options, Context** out) {
   KV_RETURN_IF_ERROR(CheckOptions(options));
   const Backend* backend = nullptr;
@@ -84,7 +94,8 @@ Status Context::Create(const kvevict_context_options& options, Context** out) {
   if (o.n_threads == 0) o.n_threads = 1;
   o.simd_target = o.libcuda_path = o.libnvrtc_path = o.kernel_cache_dir =
       nullptr;
-  void* memory = o.alloc(sizeof(Context), alignof(Context), o.alloc_user_data);
+  void* memory = CallAllocator(o.alloc, sizeof(Context), alignof(Context),
+                               o.alloc_user_data);
   if (memory == nullptr) {
     return OutOfMemory("context: no %zu bytes", sizeof(Context));
   }
@@ -106,7 +117,7 @@ Context::~Context() {
   backend_.close(device_state_);
 }
 
-void Context::Unref() const {
+void Context::Unref() const noexcept {
   if (n_refs_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   const kvevict_context_options o = options_;
   this->~Context();
@@ -114,15 +125,18 @@ void Context::Unref() const {
          o.alloc_user_data);
 }
 
-void* Context::Allocate(size_t n_bytes, size_t alignment) const {
-  return options_.alloc(n_bytes, alignment, options_.alloc_user_data);
+void* Context::Allocate(size_t n_bytes, size_t alignment) const noexcept {
+  return CallAllocator(options_.alloc, n_bytes, alignment,
+                       options_.alloc_user_data);
 }
 
-void Context::Free(void* memory, size_t n_bytes, size_t alignment) const {
+void Context::Free(void* memory, size_t n_bytes,
+                   size_t alignment) const noexcept {
   options_.free(memory, n_bytes, alignment, options_.alloc_user_data);
 }
 
-void Context::Log(kvevict_log_level level, const char* format, ...) const {
+void Context::Log(kvevict_log_level level, const char* format,
+                  ...) const noexcept {
   if (options_.log == nullptr || level > options_.log_level) return;
   char line[512];
   va_list args;

@@ -16,6 +16,11 @@
 
 namespace kvevict {
 
+// Calls an allocator of the host, whose std::bad_alloc is NULL. Hooks do not throw
+// otherwise: what calls them is noexcept, so that nothing goes on half done.
+void* CallAllocator(kvevict_alloc_fn alloc, size_t n_bytes, size_t alignment,
+                    void* user_data) noexcept;
+
 struct Backend;
 class DeviceState;  // what a context keeps for its backend
 
@@ -24,7 +29,7 @@ class Context {
   static Status Create(const kvevict_context_options& options, Context** out);
 
   void Ref() const { n_refs_.fetch_add(1, std::memory_order_relaxed); }
-  void Unref() const;
+  void Unref() const noexcept;
 
   const Backend& backend() const { return backend_; }
   DeviceState* device_state() const { return device_state_; }
@@ -33,15 +38,16 @@ class Context {
   SimdTarget simd() const { return simd_; }
   MemoryPool& query_memory() const { return query_memory_; }
 
-  void* Allocate(size_t n_bytes, size_t alignment) const;
-  void Free(void* memory, size_t n_bytes, size_t alignment) const;
+  void* Allocate(size_t n_bytes, size_t alignment) const noexcept;
+  void Free(void* memory, size_t n_bytes, size_t alignment) const noexcept;
 
   [[gnu::format(printf, 3, 4)]] void Log(kvevict_log_level level,
-                                         const char* format, ...) const;
+                                         const char* format,
+                                         ...) const noexcept;
 
   // Runs body(item, worker) for every item in [0, n_items), in any order.
   template <typename Body>
-  void ParallelFor(uint32_t n_items, const Body& body) const {
+  void ParallelFor(uint32_t n_items, const Body& body) const noexcept {
     if (options_.parallel == nullptr || n_items <= 1) {
       for (uint32_t i = 0; i < n_items; ++i) body(i, 0u);
       return;

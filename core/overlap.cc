@@ -1,6 +1,7 @@
 #include "core/overlap.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstring>
 #include <numeric>
@@ -590,6 +591,39 @@ bool Overlap(const LayerCache& a, const LayerCache& b) {
     }
   }
   return false;
+}
+
+Status CheckApartFrom(const char* name, const void* memory, uint64_t n_bytes,
+                      const char* array, std::span<const LayerCache> caches) {
+  // As rows of a cache, the longest that end where the memory does.
+  const uint32_t row_bytes = 1u << std::countr_zero(n_bytes | 64);
+  kvevict_view view = KVEVICT_VIEW_INIT;
+  view.n_kv_heads = 1;
+  view.k.data = reinterpret_cast<uintptr_t>(memory);
+  view.k.dtype = KVEVICT_DTYPE_OPAQUE;
+  view.k.row_bytes = row_bytes;
+  view.k.token_stride_bytes = row_bytes;
+  const LayerCache lent =
+      CacheOf(view, 0, static_cast<uint32_t>(n_bytes / row_bytes), true);
+  for (uint32_t l = 0; l < caches.size(); ++l) {
+    const LayerCache& cache = caches[l];
+    if (cache.owner != l) continue;
+    const LayerCache both[] = {cache, lent};
+    LayersOfBlocks blocks(both);
+    for (uint32_t i = 0; i < PlaneCount(*cache.view); ++i) {
+      if (i < 2 && !cache.reach[i].Meets(lent.reach[0])) continue;
+      const kvevict_plane& plane = PlaneAt(*cache.view, i);
+      if (PlanesMeet(cache, plane, lent, view.k, &blocks) == Answer::kNo) {
+        continue;
+      }
+      return InvalidArgument(
+          "%s 0x%llx, of which %llu bytes are needed, overlaps %s[%u]%s", name,
+          static_cast<unsigned long long>(view.k.data),
+          static_cast<unsigned long long>(n_bytes), array, cache.number,
+          cache.is_destination ? ".destination" : "");
+    }
+  }
+  return Status();
 }
 
 Status CheckDistinct(const char* array, std::span<LayerCache> layers) {

@@ -74,6 +74,11 @@ Status CheckDistinct(const char* array, std::span<LayerCache> layers);
 // intricate to tell does.
 bool Overlap(const LayerCache& a, const LayerCache& b);
 
+// Checks that bytes of memory, which messages call `name`, lie apart from K, V and
+// companions of caches, as CheckApart() does, with the same exceptions.
+Status CheckApartFrom(const char* name, const void* memory, uint64_t n_bytes,
+                      const char* array, std::span<const LayerCache> caches);
+
 // Checks the same of the planes of one view.
 Status CheckPlanesApart(const LayerCache& cache);
 

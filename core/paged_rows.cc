@@ -182,7 +182,9 @@ Status PagedSequence::CheckGroups(const PagedRows& rows) const {
       rows.first_slot, rows.n_tokens, static_cast<unsigned long long>(group));
 }
 
-Status PagedSequence::CheckRows(const PagedRows& rows, Stream stream) const {
+// `writes_rows`: rows come out of the cache, else they go into it.
+Status PagedSequence::CheckRows(const PagedRows& rows, bool writes_rows,
+                                Stream stream) const {
   kvevict_layer_geometry g = cache_->plan().layer(rows.layer).geometry;
   const uint32_t held = lengths_[rows.layer];
   if (rows.first_slot > held || rows.n_tokens > held - rows.first_slot) {
@@ -190,7 +192,8 @@ Status PagedSequence::CheckRows(const PagedRows& rows, Stream stream) const {
                            rows.first_slot, rows.n_tokens, held);
   }
   const kvevict_view view = ViewOf(rows, g.n_kv_heads);
-  KV_RETURN_IF_ERROR(ValidateView(view, rows.n_tokens, true));
+  KV_RETURN_IF_ERROR(writes_rows ? ValidateView(view, rows.n_tokens, true)
+                                 : ValidateReadView(view, rows.n_tokens, true));
   // What stands for itself is stored anew.
   if (IsPlain(rows.k)) g.k_dtype = rows.k.dtype;
   if (IsPlain(rows.v)) g.v_dtype = rows.v.dtype;
@@ -220,7 +223,7 @@ Status PagedSequence::CheckRows(const PagedRows& rows, Stream stream) const {
 
 Status PagedSequence::Write(std::span<const PagedRows> rows, Stream stream) {
   for (size_t i = 0; i < rows.size(); ++i) {
-    Status status = CheckRows(rows[i], stream);
+    Status status = CheckRows(rows[i], false, stream);
     if (status.ok()) status = CheckGroups(rows[i]);
     if (!status.ok()) return Prefixed(status, "rows[%zu]: ", i);
   }
@@ -241,7 +244,7 @@ Status PagedSequence::Write(std::span<const PagedRows> rows, Stream stream) {
 Status PagedSequence::Read(std::span<const PagedRows> rows,
                            Stream stream) const {
   for (size_t i = 0; i < rows.size(); ++i) {
-    Status status = CheckRows(rows[i], stream);
+    Status status = CheckRows(rows[i], true, stream);
     if (!status.ok()) return Prefixed(status, "rows[%zu]: ", i);
   }
   for (const PagedRows& one : rows) {

@@ -89,7 +89,8 @@ class PagedSequence {
   Place PlaceOf(const PagedRows& rows) const;
   bool IsApart(const kvevict_plane& plane, uint32_t n_heads,
                uint32_t n_rows) const;
-  Status CheckRows(const PagedRows& rows, Stream stream) const;
+  Status CheckRows(const PagedRows& rows, bool writes_rows,
+                   Stream stream) const;
   Status CheckGroups(const PagedRows& rows) const;
   // To the device, if that is another.
   Status ShowTables(Stream stream) const;

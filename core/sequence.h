@@ -81,6 +81,8 @@ class Sequence {
   Status Trim(uint32_t new_length);
 
   Status EndPrompt() { return prompt_.End(slots_); }
+  // As if it had not ended.
+  void ReopenPrompt() { prompt_.Reset(); }
   const Prompt& prompt() const { return prompt_; }
   // An eviction has worked.
   void BeginRound() { prompt_.BeginRound(logical_length()); }

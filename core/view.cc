@@ -334,8 +334,8 @@ int64_t ElementStride(const kvevict_plane& plane) {
   return ElementBytes(static_cast<DType>(plane.dtype));
 }
 
-Status ValidateView(const kvevict_view& view, const ListCounts& all,
-                    bool on_host, uint32_t first_slot) {
+Status ValidateReadView(const kvevict_view& view, const ListCounts& all,
+                        bool on_host, uint32_t first_slot) {
   if (view.n_kv_heads < 1 || view.n_kv_heads > kMaxHeads) {
     return InvalidArgument("n_kv_heads %u is not in [1, %u]", view.n_kv_heads,
                            kMaxHeads);
@@ -391,8 +391,13 @@ Status ValidateView(const kvevict_view& view, const ListCounts& all,
     if (status.ok()) status = CheckRole(view, i);
     if (!status.ok()) return Prefixed(status, "companions[%u]: ", i);
   }
-  KV_RETURN_IF_ERROR(CheckRoles(view));
-  return CheckPlanesApart(CacheOf(view, 0, all, on_host, first_slot));
+  return CheckRoles(view);
+}
+
+Status ValidateView(const kvevict_view& view, const ListCounts& tokens,
+                    bool on_host, uint32_t first_slot) {
+  KV_RETURN_IF_ERROR(ValidateReadView(view, tokens, on_host, first_slot));
+  return CheckPlanesApart(CacheOf(view, 0, tokens, on_host, first_slot));
 }
 
 Status CheckNotShared(const kvevict_view& view, uint32_t first_slot) {
@@ -479,8 +484,10 @@ Status CheckComplete(const kvevict_view& view,
 static RowSource BareRows(const kvevict_view& view, const kvevict_plane& plane,
                           uint32_t head) {
   RowSource rows;
+  // With addresses: where the rows of a block at `origin` would be, which is no NULL.
   rows.base = reinterpret_cast<const uint8_t*>(
-      plane.data + head * static_cast<uint64_t>(plane.head_stride_bytes));
+      plane.address_table + plane.data +
+      head * static_cast<uint64_t>(plane.head_stride_bytes));
   rows.row_stride = plane.token_stride_bytes;
   rows.dtype = static_cast<DType>(plane.dtype);
   rows.element_stride = ElementStride(plane);
@@ -499,11 +506,7 @@ static RowSource BareRows(const kvevict_view& view, const kvevict_plane& plane,
   rows.ring_first = view.ring_first;
   if (plane.address_table != 0) {
     rows.addresses = reinterpret_cast<const uint64_t*>(plane.address_table);
-    // A place that is no NULL, from which to count.
     rows.origin = plane.address_table;
-    rows.base = reinterpret_cast<const uint8_t*>(rows.addresses) +
-                static_cast<int64_t>(plane.data) +
-                int64_t{head} * plane.head_stride_bytes;
     if (view.block_table == nullptr) rows.addresses += first_entry;
   }
   // A ring without blocks is all in one.

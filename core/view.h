@@ -81,6 +81,10 @@ inline bool IsPlain(const kvevict_view& view, const kvevict_plane& plane) {
 Status ValidateView(const kvevict_view& view, const ListCounts& tokens,
                     bool on_host, uint32_t first_slot = 0);
 
+// The same of a view that is only read: its planes may share memory.
+Status ValidateReadView(const kvevict_view& view, const ListCounts& tokens,
+                        bool on_host, uint32_t first_slot = 0);
+
 // Checks that a valid view's slots from this one on may be written: that their blocks
 // are nobody else's too.
 Status CheckNotShared(const kvevict_view& view, uint32_t first_slot);

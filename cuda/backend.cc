@@ -78,7 +78,8 @@ Status Allocate(const Context& context, const char* what, size_t n_bytes,
   const RelaxedCapture relaxed(driver);
   CUdeviceptr memory = 0;
   if (o.device_alloc != nullptr) {
-    *out = o.device_alloc(n_bytes, kMemoryAlignment, o.device_alloc_user_data);
+    *out = CallAllocator(o.device_alloc, n_bytes, kMemoryAlignment,
+                         o.device_alloc_user_data);
     memory = AddressOf(*out);
   } else {
     const CUresult result = driver.cuMemAlloc(&memory, n_bytes);
@@ -107,7 +108,7 @@ Status Clear(const Context& context, void* memory, size_t n_bytes) {
   return Status();
 }
 
-void Free(const Context& context, void* memory, size_t n_bytes) {
+void Free(const Context& context, void* memory, size_t n_bytes) noexcept {
   const kvevict_context_options& o = context.options();
   ContextScope scope(DeviceOf(context).driver());
   if (!DeviceOf(context).Enter(&scope).ok()) return;

@@ -53,11 +53,20 @@ func Example() {
 	check(err)
 	check(sequence.EndObserving()) // small from here on
 
-	slot, err := sequence.StoredLength(0, 0)
-	check(err)
-	fmt.Printf("the next token goes to slot %d with RoPE position %d\n", slot,
-		sequence.LogicalLength())
-	// Output: the next token goes to slot 512 with RoPE position 1024
+	for layer := range views {
+		info, err := plan.Layer(layer)
+		check(err)
+		if info.Lists == 0 { // no full cache, as some layers of a hybrid
+			continue
+		}
+		slot, err := sequence.StoredLength(layer, 0)
+		check(err)
+		fmt.Printf("layer %d: the next token goes to slot %d with RoPE position %d\n", layer, slot,
+			sequence.LogicalLength())
+	}
+	// Output:
+	// layer 0: the next token goes to slot 512 with RoPE position 1024
+	// layer 1: the next token goes to slot 512 with RoPE position 1024
 }
 
 func check(err error) {

@@ -843,8 +843,8 @@ func (s *Sequence) MemoryOf(layer int) (SequenceMemory, error) {
 	}, nil
 }
 
-// StoredLength is the slots in use by a layer and KV head: where its next row goes. Heads are all
-// alike, unless the plan has budgets for each.
+// StoredLength is the slots in use by a layer with a full cache, which Plan.Layer tells, and a KV head:
+// where its next row goes. Heads are all alike, unless the plan has budgets for each.
 func (s *Sequence) StoredLength(layer, kvHead int) (int, error) {
 	sequence, err := s.enterAlone()
 	if err != nil {

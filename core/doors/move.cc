@@ -15,8 +15,13 @@ struct MoveJobs {
   MoveJob jobs[kMaxJobs];
   LayerCache caches[2 * kMaxJobs];  // and destinations
   size_t n = 0;
+  size_t n_caches = 0;
 
   Jobs<MoveJob> all() const { return std::span(jobs).first(n); }
+  Status CheckWorkspaceApart(std::span<const uint8_t> workspace) const {
+    return CheckApartFrom("workspace", workspace.data(), workspace.size(),
+                          "moves", std::span(caches).first(n_caches));
+  }
 };
 
 // What is merged has to be readable, and nothing may stay behind.
@@ -226,6 +231,7 @@ Status CheckMoves(const Context& context, std::span<const Move> moves,
     out->caches[n_caches++].is_destination = true;
   }
   out->n = moves.size();
+  out->n_caches = n_caches;
   const std::span<LayerCache> caches = std::span(out->caches).first(n_caches);
   KV_RETURN_IF_ERROR(CheckDistinct("moves", caches));
   for (const LayerCache& cache : caches) {
@@ -354,6 +360,7 @@ Status Compact(const Context& context, std::span<const Move> moves,
     KV_RETURN_IF_ERROR(CheckMemory("workspace", context, memory.workspace,
                                    memory.workspace_bytes, useful_bytes));
     scratch = {static_cast<uint8_t*>(memory.workspace), useful_bytes};
+    KV_RETURN_IF_ERROR(checked.CheckWorkspaceApart(scratch));
   }
   if (merges) {
     if (backend.check_merging != nullptr) {
@@ -390,9 +397,11 @@ Status Reorder(const Context& context, std::span<const Move> moves,
   const size_t needed_bytes = bytes.value();
   KV_RETURN_IF_ERROR(CheckMemory("workspace", context, memory.workspace,
                                  memory.workspace_bytes, needed_bytes));
-  return context.backend().reorder(
-      context, memory.stream,
-      {checked.all(), {static_cast<uint8_t*>(memory.workspace), needed_bytes}});
+  const std::span<uint8_t> scratch(static_cast<uint8_t*>(memory.workspace),
+                                   needed_bytes);
+  KV_RETURN_IF_ERROR(checked.CheckWorkspaceApart(scratch));
+  return context.backend().reorder(context, memory.stream,
+                                   {checked.all(), scratch});
 }
 
 }  // namespace kvevict

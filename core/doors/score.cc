@@ -4,6 +4,7 @@
 #include "core/budgets/budgets.h"
 #include "core/doors/checks.h"
 #include "core/doors/doors.h"
+#include "core/overlap.h"
 #include "core/policy.h"
 #include "core/score.h"
 #include "core/signal_inputs.h"
@@ -131,6 +132,17 @@ Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
                                   Jobs<uint32_t>(all, &ScoredLayer::layer),
                                   Jobs<ScoreJob>(all, &ScoredLayer::score)));
   auto* const workspace = static_cast<uint8_t*>(memory.workspace);
+  const auto n_layers = static_cast<uint32_t>(all.size());
+  const size_t n_bytes =
+      plan.LayOutScore(n_layers, n_tokens, memory.workspace_bytes).bytes;
+  for (uint32_t i = 0; i < n_layers; ++i) {
+    const ScoreJob& job = all[i].score;
+    if (job.view == nullptr) continue;
+    const LayerCache cache =
+        CacheOf(*job.view, i, job.tokens, plan.context().backend().on_host);
+    KV_RETURN_IF_ERROR(
+        CheckApartFrom("workspace", workspace, n_bytes, "jobs", {&cache, 1}));
+  }
   for (size_t i = 0; i < all.size();) {
     const ScoreWorkspace parts =
         plan.LayOutScore(static_cast<uint32_t>(all.size() - i), n_tokens,

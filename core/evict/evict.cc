@@ -11,7 +11,7 @@
 namespace kvevict {
 namespace {
 
-Status CheckOptions(const Sequence& sequence,
+Status CheckOptions(uint32_t logical_length,
                     const kvevict_evict_options& options) {
   if (options.by_table > 1) {
     return InvalidArgument("by_table %u is not 0 or 1", options.by_table);
@@ -29,12 +29,11 @@ Status CheckOptions(const Sequence& sequence,
   int32_t least = 0;
   for (size_t i = 0; i < options.protected_positions_len; ++i) {
     const int32_t position = options.protected_positions[i];
-    if (position < least ||
-        static_cast<uint32_t>(position) >= sequence.logical_length()) {
+    if (position < least || static_cast<uint32_t>(position) >= logical_length) {
       return InvalidArgument(
           "protected_positions[%zu] %d: ascending positions in [%d, %u) are "
           "wanted",
-          i, position, least, sequence.logical_length());
+          i, position, least, logical_length);
     }
     least = position + 1;
   }
@@ -100,7 +99,7 @@ Status CheckEvict(Sequence* sequence, const kvevict_evict_options& options,
   eviction.reset();
   KV_RETURN_IF_ERROR(CheckWorkspace(plan.context(), workspace, workspace_bytes,
                                     NeedsToEvict(*sequence)));
-  KV_RETURN_IF_ERROR(CheckOptions(*sequence, options));
+  KV_RETURN_IF_ERROR(CheckOptions(sequence->logical_length(), options));
   const bool is_due = !TouchesNothing(plan.policy()) &&
                       sequence->prompt().IsDue(sequence->logical_length());
   if (!is_due && options.destinations == nullptr) {
@@ -112,7 +111,36 @@ Status CheckEvict(Sequence* sequence, const kvevict_evict_options& options,
       sequence, options, workspace,
       is_due ? plan.LayOutEvict(n_tokens, workspace_bytes) : EvictWorkspace(),
       n_tokens, is_due);
-  return eviction->Check();
+  KV_RETURN_IF_ERROR(eviction->Check());
+  return CheckWorkspaceApart(*sequence, workspace, WorkspaceBytes(*sequence));
+}
+
+size_t WorkspaceBytes(const Sequence& sequence) {
+  return IsToEvict(sequence) ? sequence.eviction()->workspace_bytes() : 0;
+}
+
+Status CheckWorkspaceApart(const Sequence& sequence, const void* workspace,
+                           size_t n_bytes) {
+  if (n_bytes == 0) return Status();
+  const std::optional<Eviction>& eviction = sequence.eviction();
+  const bool has_destinations =
+      eviction.has_value() && eviction->HasDestinations();
+  return CheckApartFrom(
+      "workspace", workspace, n_bytes, "views",
+      has_destinations ? sequence.both_caches() : sequence.caches());
+}
+
+Status CheckEvictAhead(const Sequence& sequence,
+                       const kvevict_evict_options& options, void* workspace,
+                       size_t workspace_bytes, uint32_t n_new) {
+  const Plan& plan = sequence.plan();
+  const uint32_t n_tokens = std::max(1u, sequence.slots().Longest() + n_new);
+  KV_RETURN_IF_ERROR(
+      CheckWorkspace(plan.context(), workspace, workspace_bytes,
+                     plan.WorkspaceFor(KVEVICT_OPERATION_EVICT, n_tokens)));
+  KV_RETURN_IF_ERROR(CheckOptions(sequence.logical_length() + n_new, options));
+  KV_RETURN_IF_ERROR(FindCaches(sequence));
+  return options.by_table != 0 ? CheckTables(plan, sequence.views()) : Status();
 }
 
 bool IsToEvict(const Sequence& sequence) {

@@ -19,6 +19,12 @@ WorkspaceNeeds NeedsToEvict(const Sequence& sequence);
 Status CheckEvict(Sequence* sequence, const kvevict_evict_options& options,
                   void* workspace, size_t workspace_bytes);
 
+// What CheckEvict() will ask when n_new tokens more are stored, as far as that does not
+// depend on them.
+Status CheckEvictAhead(const Sequence& sequence,
+                       const kvevict_evict_options& options, void* workspace,
+                       size_t workspace_bytes, uint32_t n_new);
+
 // See kvevict_sequence_kept_slots(): of each layer of the plan.
 Status KeptSlots(Sequence* sequence, std::span<uint32_t> out);
 
@@ -32,6 +38,12 @@ bool IsByTable(const Sequence& sequence);
 // That none writes where the other one's views or destinations lie, by K and V of their
 // first layers. Paged ones may.
 Status CheckCachesApart(const Sequence& a, const Sequence& b);
+
+// Bytes of its workspace that an eviction which was checked uses; and that so many lie
+// apart from the sequence's caches, those of its destinations included.
+size_t WorkspaceBytes(const Sequence& sequence);
+Status CheckWorkspaceApart(const Sequence& sequence, const void* workspace,
+                           size_t n_bytes);
 
 // That what is saved for an undo is apart from what the other one saves, and from its
 // cache.

@@ -55,6 +55,7 @@ class Eviction {
   bool IsDue() const { return is_due_; }
   Status Run();
   void FillReport() const;
+  size_t workspace_bytes() const { return layout_.bytes; }
   bool IsByTable() const { return options_.by_table != 0; }
   bool HasDestinations() const { return options_.destinations != nullptr; }
   // Rows of survivors move within the views, or change where they are.

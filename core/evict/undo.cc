@@ -73,44 +73,6 @@ Status ForEachSaved(const Plan& plan, void* memory, const SavedOfPart& saved_of,
   return rows.entries().empty() ? Status() : run(rows.entries());
 }
 
-// Memory that is lent, as the rows of a cache.
-class LentRows {
- public:
-  LentRows(const void* memory, size_t n_bytes) {
-    constexpr uint32_t kRow = 64;  // of which parts are multiples
-    view_.n_kv_heads = 1;
-    view_.k.data = reinterpret_cast<uintptr_t>(memory);
-    view_.k.dtype = KVEVICT_DTYPE_OPAQUE;
-    view_.k.row_bytes = kRow;
-    view_.k.token_stride_bytes = kRow;
-    cache_ = CacheOf(view_, 0, static_cast<uint32_t>(n_bytes / kRow), true);
-    cache_.owner = 1;
-  }
-  LentRows(const LentRows&) = delete;
-  LentRows& operator=(const LentRows&) = delete;
-
-  Status CheckApartFrom(std::span<const LayerCache> caches) const {
-    for (uint32_t l = 0; l < caches.size(); ++l) {
-      if (caches[l].owner != l) continue;
-      LayerCache both[] = {caches[l], cache_};
-      both[0].owner = 0;
-      both[0].shared_companions = 0;
-      if (CheckApart("views", both).ok()) continue;
-      return InvalidArgument(
-          "undo 0x%llx, of which %llu bytes are needed, overlaps views[%u]",
-          static_cast<unsigned long long>(view_.k.data),
-          static_cast<unsigned long long>(cache_.tokens.most) *
-              view_.k.row_bytes,
-          caches[l].number);
-    }
-    return Status();
-  }
-
- private:
-  kvevict_view view_ = KVEVICT_VIEW_INIT;
-  LayerCache cache_;
-};
-
 }  // namespace
 
 // ---- Before an eviction ----
@@ -164,8 +126,8 @@ Status Eviction::CheckUndo() const {
     return InvalidArgument("undo %p overlaps the workspace %p", options_.undo,
                            static_cast<void*>(workspace_));
   }
-  KV_RETURN_IF_ERROR(LentRows(options_.undo, bytes.value())
-                         .CheckApartFrom(sequence_.caches()));
+  KV_RETURN_IF_ERROR(CheckApartFrom("undo", options_.undo, bytes.value(),
+                                    "views", sequence_.caches()));
   // Without jobs: whether it can run, asked before anything is queued.
   return context_.backend().list_evicted(context_, sequence_.stream(), {});
 }
@@ -189,8 +151,9 @@ Status Eviction::CheckUndoApart(const Eviction& other) const {
 Status Eviction::CheckUndoApart(const Sequence& other) const {
   const bool has_destinations =
       other.eviction().has_value() && other.eviction()->HasDestinations();
-  return LentRows(options_.undo, UndoBytes().value())
-      .CheckApartFrom(has_destinations ? other.both_caches() : other.caches());
+  return CheckApartFrom(
+      "undo", options_.undo, UndoBytes().value(), "views",
+      has_destinations ? other.both_caches() : other.caches());
 }
 
 Status Eviction::FindUndoBytes(size_t* out) {

@@ -143,6 +143,24 @@ Test(batch_errors, caches_lie_apart) {
   End(&s);
 }
 
+/* Nor does one work where another has its rows, even if that one loses none. */
+Test(batch_errors, the_workspace_lies_apart_from_all_caches) {
+  scene s = Begin();
+  void* const own = s.workspace;
+  for (uint32_t trimmed = 0; trimmed < 2; ++trimmed) {
+    if (trimmed) {
+      EXPECT_OK(kvevict_sequence_trim(s.models[2]->sequence, 20, NULL));
+    }
+    s.workspace =
+        (void*)(uintptr_t)((s.models[2]->views[0].v.data + 64) / 64 * 64);
+    EXPECT_INVALID(Evict(&s), "items[2]: workspace 0x", "overlaps views[0]");
+    if (!trimmed) ExpectUntouched(&s);
+  }
+  s.workspace = own;
+  EXPECT_OK(Evict(&s));
+  End(&s);
+}
+
 /* What one item saves, another would write over. */
 Test(batch_errors, memory_for_undos_lies_apart) {
   scene s = Begin();

@@ -170,8 +170,15 @@ Test(layers, without_a_full_cache_hold_nothing) {
   for (uint32_t l = 0; l < kFive; ++l) {
     const bool full = l % 2 == 0;
     uint32_t length = 77;
-    EXPECT_OK(kvevict_sequence_stored_length(s, l, 0, &length));
-    EXPECT(length == (full ? 90 : 0), "layer %u holds %u", l, length);
+    if (full) {
+      EXPECT_OK(kvevict_sequence_stored_length(s, l, 0, &length));
+    } else {
+      char name[16];
+      snprintf(name, sizeof name, "layer %u has", l);
+      EXPECT_INVALID(kvevict_sequence_stored_length(s, l, 0, &length), name,
+                     "no full cache");
+    }
+    EXPECT(length == (full ? 90 : 77), "layer %u holds %u", l, length);
     kvevict_sequence_memory memory = {.struct_size = sizeof memory};
     kvevict_layer_info info = {.struct_size = sizeof info};
     EXPECT_OK(kvevict_sequence_memory_of(s, l, &memory));

@@ -205,6 +205,19 @@ Test(paged_cache_errors, rows) {
                                 (uint64_t)(view.block_table[0] *
                                            view.k.block_stride_bytes));
   EXPECT(*first == 0.0f, "a row was written");
+  /* One buffer may be K and V where it is read, not where it is written. */
+  rows = RowsOf(s, 0, 0, 4);
+  rows.v = rows.k;
+  s->rows[0] = 5.0f;
+  EXPECT_OK(kvevict_paged_sequence_write(s->cached, &rows, 1, NULL));
+  const float* const value =
+      (const float*)(uintptr_t)(view.v.data +
+                                (uint64_t)(view.block_table[0] *
+                                           view.v.block_stride_bytes));
+  EXPECT(*first == 5.0f && *value == 5.0f, "%g and %g were written", *first,
+         *value);
+  EXPECT_INVALID(kvevict_paged_sequence_read(s->cached, &rows, 1, NULL),
+                 "rows[0]", "v.data", "overlap");
   /* From the cache into itself. */
   rows = RowsOf(s, 0, 0, 4);
   rows.k = view.k;

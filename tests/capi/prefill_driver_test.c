@@ -255,6 +255,89 @@ Test(prefill_driver, keeps_a_paged_cache_within_budget_and_chunk) {
   test_plan_destroy(plan);
 }
 
+/* What the first eviction refuses is refused before the model runs, and the call works
+ * once it is mended. */
+Test(prefill_driver, checks_the_eviction_before_the_model_runs) {
+  static const int32_t kTwice[2] = {5, 5}, kBeyond[1] = {10}, kFine[1] = {9};
+  for (uint32_t each = 0; each < 2; ++each) {
+    test_model_spec spec = test_small_model("snapkv:budget=32,window=4");
+    test_model* const m = test_model_create(&spec, (test_random){9});
+    engine e = {m, 10, 0, UINT32_MAX};
+    kvevict_evict_options evict = KVEVICT_EVICT_OPTIONS_INIT;
+    kvevict_prefill_options good = OptionsOf(&e, 60);
+    good.evict = &evict;
+    good.evict_each_chunk = each;
+    kvevict_prefill_options o = good;
+    o.workspace = NULL;
+    EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &o, NULL, NULL),
+                   "workspace is NULL");
+    o = good;
+    o.workspace_bytes = 64;
+    EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &o, NULL, NULL),
+                   "workspace_bytes 64");
+    evict.protected_positions = kTwice;
+    evict.protected_positions_len = 2;
+    EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &good, NULL, NULL),
+                   "protected_positions[1] 5", "[6, ");
+    evict.protected_positions = NULL;
+    EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &good, NULL, NULL),
+                   "protected_positions is NULL",
+                   "protected_positions_len is 2");
+    evict.protected_positions = kBeyond; /* of the first chunk's eviction */
+    evict.protected_positions_len = 1;
+    if (each) {
+      EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &good, NULL, NULL),
+                     "protected_positions[0] 10", "[0, 10)");
+    }
+    evict.protected_positions = kFine;
+    evict.by_table = 1;
+    EXPECT_FAILS(kvevict_sequence_prefill(m->sequence, &good, NULL, NULL),
+                 KVEVICT_ERROR_UNSUPPORTED, "by_table", "views[0]");
+    evict.by_table = 0;
+    const uint32_t size = m->views[1].struct_size;
+    m->views[1].struct_size = 8;
+    EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &good, NULL, NULL),
+                   "views[1]", "struct_size 8");
+    m->views[1].struct_size = size;
+    EXPECT(e.n_calls == 0, "forward ran");
+    EXPECT_OK(kvevict_sequence_prefill(m->sequence, &good, NULL, NULL));
+    EXPECT(e.n_calls == 6, "%u chunks", e.n_calls);
+    test_model_check(m, "after what was refused");
+    test_model_destroy(m);
+  }
+}
+
+/* Takes the window's queries, so that the last eviction fails. */
+static kvevict_status Blind(uint32_t first, uint32_t n, void* user_data) {
+  engine* const e = user_data;
+  (void)first;
+  ++e->n_calls;
+  test_model_store(e->model, n);
+  e->model->n_seen += n;
+  return KVEVICT_OK;
+}
+
+Test(prefill_driver, goes_on_where_the_last_eviction_failed) {
+  test_model_spec spec = test_small_model("snapkv:budget=32,window=4");
+  test_model* const m = test_model_create(&spec, (test_random){9});
+  engine e = {m, 10, 0, UINT32_MAX};
+  kvevict_prefill_options o = OptionsOf(&e, 60);
+  o.forward = Blind;
+  EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &o, NULL, NULL),
+                 "layer 0", "queries");
+  EXPECT(e.n_calls == 6, "%u chunks", e.n_calls);
+  test_model_observe(m, 56, 4);
+  o.n_tokens = 0;
+  EXPECT_OK(kvevict_sequence_prefill(m->sequence, &o, NULL, NULL));
+  for (uint32_t l = 0; l < spec.n_layers; ++l) {
+    EXPECT(test_model_stored(m, l) == 32, "layer %u was not evicted", l);
+  }
+  o.n_tokens = 1;
+  EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &o, NULL, NULL),
+                 "its prompt has ended");
+  test_model_destroy(m);
+}
+
 Test(prefill_driver, names_what_is_wrong) {
   test_model_spec spec = test_small_model("knorm:budget=32");
   test_model* const m = test_model_create(&spec, (test_random){9});

@@ -192,6 +192,33 @@ Test(reorder, queries_check_what_they_are_asked) {
   test_cache_destroy(cache);
 }
 
+/* A query reads no row, so a view may name any address: a sanitizer would find an
+ * overflow where that is counted on. */
+Test(reorder, a_query_takes_any_address) {
+  uint64_t addresses[4] = {16, 16, 16, 16};
+  int32_t slots[4] = {0, 1, 2, 3};
+  kvevict_view view = KVEVICT_VIEW_INIT;
+  view.n_kv_heads = 3;
+  view.block_size = 4;
+  view.k.address_table = (uint64_t)(uintptr_t)addresses;
+  view.k.address_table_len = 4;
+  view.k.data = UINT64_C(1) << 63;
+  view.k.dtype = KVEVICT_DTYPE_F32;
+  view.k.head_dim = 4;
+  view.k.token_stride_bytes = 16;
+  view.k.head_stride_bytes = INT64_C(1) << 61;
+  EXPECT_OK(kvevict_view_validate(&view, 16));
+  kvevict_keep_lists lists = test_lists(slots, 4, 1);
+  size_t bytes = 0;
+  EXPECT_OK(test_reorder_bytes(context, &view, 4, 3, &bytes));
+  view.k.head_stride_bytes = INT64_MAX;
+  kvevict_move move = KVEVICT_MOVE_INIT;
+  move.view = &view;
+  move.keep = &lists;
+  kvevict_workspace needs = KVEVICT_WORKSPACE_INIT;
+  EXPECT_OK(kvevict_reorder_workspace(context, &move, 1, &needs));
+}
+
 /* ---- Errors ---- */
 
 /* `change` to a valid call makes it fail; no byte moves. */
@@ -233,6 +260,19 @@ Test(reorder, null_pointers_are_errors) {
   EXPECT_BREAKS(at = NULL, "view", "NULL");
   EXPECT_BREAKS(keep = NULL, "keep", "NULL");
   EXPECT_BREAKS(lists.slots = NULL, "keep.slots", "NULL", "4");
+}
+
+/* Of a plane of a paged view: behind the first row of the first block in use. */
+static void* OnRows(const kvevict_view* view, const kvevict_plane* plane) {
+  const int64_t block = view->block_table[0] * plane->block_stride_bytes;
+  return (void*)(uintptr_t)((plane->data + (uint64_t)block + 64) / 64 * 64);
+}
+
+Test(reorder, a_workspace_on_rows_is_an_error) {
+  EXPECT_BREAKS(workspace = OnRows(&view, &view.k), "workspace 0x",
+                "overlaps moves[0]");
+  EXPECT_BREAKS(workspace = OnRows(&view, &view.v), "workspace 0x",
+                "overlaps moves[0]");
 }
 
 Test(reorder, wrong_lengths_are_errors) {

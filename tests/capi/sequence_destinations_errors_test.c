@@ -113,6 +113,21 @@ Test(destinations_errors, views_share_no_byte_with_them) {
   End(s);
 }
 
+Test(destinations_errors, the_workspace_is_none) {
+  scene* s = Begin("knorm:budget=40", KVEVICT_DTYPE_F32, TEST_TOKEN_MAJOR);
+  for (uint32_t l = 0; l < 2; ++l) {
+    char where[48];
+    snprintf(where, sizeof where, "overlaps views[%u].destination", l);
+    EXPECT_INVALID(
+        kvevict_sequence_evict(
+            s->model->sequence, s->model->views, 2, &s->options,
+            (void*)(uintptr_t)((s->destinations[l].k.data + 64) / 64 * 64),
+            s->model->workspace_bytes, NULL),
+        "workspace 0x", where);
+  }
+  End(s);
+}
+
 Test(destinations_errors, what_belongs_in_place_is_refused) {
   scene* s = Begin("knorm:budget=40", KVEVICT_DTYPE_BF16, TEST_PAGED_16);
   uint8_t undo[64];

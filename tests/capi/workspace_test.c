@@ -96,6 +96,57 @@ Test(workspace, of_any_size_evicts_the_same) {
   }
 }
 
+/* Of K or V of any layer: all of it, and a byte at either end. */
+Test(workspace, on_rows_of_the_cache_is_refused) {
+  test_model* m = Model("snapkv:budget=60,window=8");
+  test_model_step(m, 100);
+  const size_t bytes = m->workspace_bytes;
+  for (uint32_t l = 0; l < 3; ++l) {
+    char where[32];
+    snprintf(where, sizeof where, "overlaps views[%u]", l);
+    for (int part = 0; part < 2; ++part) {
+      const kvevict_view* view = &m->views[l];
+      const uint64_t data = part == 0 ? view->k.data : view->v.data;
+      const uint64_t first = (data + 64) / 64 * 64; /* behind a row's begin */
+      const uint64_t kPlaces[] = {first, first - bytes / 64 * 64};
+      for (int i = 0; i < 2; ++i) {
+        EXPECT_INVALID(
+            kvevict_sequence_evict(m->sequence, m->views, 3, NULL,
+                                   (void*)(uintptr_t)kPlaces[i], bytes, NULL),
+            "workspace 0x", where);
+      }
+    }
+  }
+  test_model_check(m, "refused");
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  test_model_check(m, "evicted");
+  test_model_destroy(m);
+}
+
+Test(workspace, on_keys_that_are_scored_is_refused) {
+  const test_scene_spec spec = {"snapkv:budget=50,window=9",
+                                6,
+                                2,
+                                40,
+                                700,
+                                KVEVICT_DTYPE_F32,
+                                KVEVICT_DTYPE_BF16,
+                                TEST_TOKEN_MAJOR,
+                                1,
+                                0.0f};
+  test_scene* s = test_scene_create_for(NULL, &spec, 1);
+  void* const own = s->plan->workspace;
+  float* const scores = malloc(test_scene_scores_len(s) * sizeof(float));
+  s->plan->workspace =
+      (void*)(uintptr_t)((s->cache->view.k.data + 64) / 64 * 64);
+  EXPECT_INVALID(test_score(s->plan, &s->queries, &s->cache->view, s->n_tokens,
+                            scores, test_scene_scores_len(s)),
+                 "workspace 0x", "overlaps jobs[0]");
+  s->plan->workspace = own;
+  free(scores);
+  test_scene_destroy(s);
+}
+
 Test(workspace, of_less_than_the_least_is_refused_with_both_numbers) {
   test_model* m = Model("snapkv:budget=60,window=8");
   char least[32], best[32];

@@ -360,5 +360,39 @@ Test(overlap, a_block_in_two_tables_is_found) {
   cr_assert(CheckApart("views", CachesOf(m)).ok());
 }
 
+// Memory that a call works in, up to a byte in front of all rows, and on one of them: by
+// the host's view of a host, and of a device whose block tables it cannot read.
+Test(overlap, memory_on_a_row_is_found) {
+  const auto is_apart = [](uint64_t address, uint64_t n_bytes,
+                           const std::vector<LayerCache>& caches) {
+    return CheckApartFrom("workspace", reinterpret_cast<void*>(address),
+                          n_bytes, "views", caches)
+        .ok();
+  };
+  for (const Layout& layout : Layouts()) {
+    Model m;
+    layout.build(&m);
+    const kvevict_view& view = m.views[50];
+    const bool is_paged = view.block_size != 0;
+    const int64_t block = is_paged ? view.block_table[0] : 0;
+    const uint64_t row =
+        view.k.data + static_cast<uint64_t>(block * view.k.block_stride_bytes);
+    for (const bool on_host : {true, false}) {
+      const std::vector<LayerCache> caches = CachesOf(m, on_host);
+      for (const uint64_t n : {0, 1, 63, 64, 4096}) {
+        cr_expect(is_apart(kBase - n, n, caches), "%s: %s", layout.name,
+                  LastErrorMessage());
+        if (n == 0 || (is_paged && !on_host)) continue;
+        cr_expect_not(is_apart(row - n + 1, n, caches), "%s: %llu bytes",
+                      layout.name, static_cast<unsigned long long>(n));
+      }
+      if (is_paged && !on_host) continue;
+      cr_expect_not(is_apart(row, 1, caches), "%s", layout.name);
+      cr_expect_not_null(std::strstr(LastErrorMessage(), "overlaps views[50]"),
+                         "%s: %s", layout.name, LastErrorMessage());
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvevict

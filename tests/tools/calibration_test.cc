@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/tools/llama_allocation_limit.h"
 #include "tools/calibration/pickle.h"
 #include "tools/calibration/query_centers.h"
 #include "tools/calibration/tria.h"
@@ -295,6 +296,63 @@ Test(calibration, pickles_that_call_anything_are_refused) {
   for (int i = 0; i < 1000000; ++i) deep += "]";
   for (int i = 1; i < 1000000; ++i) deep += "a";
   cr_expect_eq(refusal(deep + "."), "");
+}
+
+// The second entry of an archive is where the first one is.
+Test(calibration, entries_that_overlap_are_refused) {
+  std::string archive = Zip({{"a", "same"}, {"b", "same"}});
+  const size_t second = archive.rfind("PK\1\2");
+  archive.replace(second + 42, 4, Raw<uint32_t>(0));
+  ExpectRefused(archive, "overlap");
+}
+
+// What a pickle uses again and again takes no memory each time.
+Test(calibration, memory_is_linear_in_the_file) {
+  constexpr int kTimes = 4000;
+  const auto allocated = [](const auto& act) {
+    const size_t before = AllocatedBytes();
+    act();
+    return AllocatedBytes() - before;
+  };
+  const auto repeated = [](const std::string& text) {
+    std::string out;
+    for (int i = 0; i < kTimes; ++i) out += text;
+    return out;
+  };
+  const auto expect_linear = [&](const std::string& pickle) {
+    const size_t n = allocated([&] { Pickle("file", Bytes(pickle)); });
+    cr_expect(n < 500 * pickle.size(), "%zu bytes of a pickle of %zu", n,
+              pickle.size());
+  };
+  const std::string put_0 = "q" + Raw<uint8_t>(0),
+                    get_0 = "h" + Raw<uint8_t>(0);
+  const std::string put_1 = "q" + Raw<uint8_t>(1),
+                    get_1 = "h" + Raw<uint8_t>(1);
+  const std::string storage = "(" + Text("storage") + "ctorch\nFloatStorage\n";
+  // A tensor's arguments, of which there are too many.
+  expect_linear("ctorch._utils\n_rebuild_tensor_v2\n" + put_0 + "(" + storage +
+                Text("0") + Text("cpu") + Byte(1) + "tQ" + repeated(")") + "t" +
+                put_1 + repeated(get_0 + get_1 + "R") + ".");
+  // A storage's name, which is long.
+  expect_linear(storage + Text(std::string(100000, 'n')) + Text("cpu") +
+                Byte(1) + "t" + put_0 + repeated(get_0 + "Q") + ".");
+  // All heads have the same rows.
+  const std::string row(4 * 255, '\0');
+  std::string heads;
+  for (int h = 0; h < kTimes; ++h) {
+    heads += Text("layer0_head" + std::to_string(h)) + get_0;
+  }
+  const std::string rows = Tensor("0", 255) + put_1;
+  const std::string file =
+      Zip({{"a/data.pkl", "}(" + Text("stats") + "}(" + Text("layer0_head0") +
+                              "}" + put_0 + "(" + Text("q_mean_real") + rows +
+                              Text("q_mean_imag") + get_1 + Text("q_abs_mean") +
+                              get_1 + "u" + heads + "uu."},
+           {"a/data/0", row}});
+  const size_t n =
+      allocated([&] { ExpectRefused(file, "more numbers than the file"); });
+  cr_expect(n < 500 * file.size(), "%zu bytes of a file of %zu", n,
+            file.size());
 }
 
 Test(calibration, damaged_files_are_errors_and_nothing_else) {

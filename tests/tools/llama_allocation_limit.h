@@ -10,6 +10,9 @@ namespace kvevict::tools {
 // std::bad_alloc.
 void LimitAllocations(size_t n_bytes);
 
+// What all of them have asked for so far.
+size_t AllocatedBytes();
+
 }  // namespace kvevict::tools
 
 #endif  // KVEVICT_TESTS_TOOLS_LLAMA_ALLOCATION_LIMIT_H_

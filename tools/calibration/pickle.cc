@@ -143,7 +143,8 @@ void Unpickler::Reduce() {
       arguments->items[0]->kind != Kind::kStorage) {
     reader_.Fail("a tensor without storage, offset, sizes and strides");
   }
-  Push(Kind::kTensor)->items = arguments->items;
+  Push(Kind::kTensor)
+      ->items.assign(arguments->items.begin(), arguments->items.begin() + 4);
 }
 
 void Unpickler::Do(char code) {
@@ -224,9 +225,7 @@ void Unpickler::Do(char code) {
           id->items[1]->kind != Kind::kGlobal) {
         reader_.Fail("something outside that is no storage");
       }
-      PickleValue* const storage = Push(Kind::kStorage);
-      storage->text = id->items[2]->text;
-      storage->global = id->items[1];
+      Push(Kind::kStorage)->items = {id->items[1], id->items[2]};
       return;
     }
     case 'R':

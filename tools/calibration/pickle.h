@@ -23,14 +23,13 @@ struct PickleValue {
     kList,  // and tuples
     kDict,
     kGlobal,   // text: "module name"
-    kStorage,  // text: the entry's name; `global` says of what
+    kStorage,  // items: what it is of, the entry's name
     kTensor    // items: storage, offset, sizes, strides
   };
   Kind kind = Kind::kNone;
   int64_t number = 0;
   double real = 0.0;
   std::string text;
-  const PickleValue* global = nullptr;
   std::vector<const PickleValue*> items;
   std::vector<std::pair<const PickleValue*, const PickleValue*>> pairs;
 
@@ -38,7 +37,8 @@ struct PickleValue {
   const PickleValue* Find(std::string_view key) const;
 };
 
-// What a pickle holds, for as long as this is there.
+// What a pickle holds, for as long as this is there. Its memory is linear in the
+// pickle: what is used again is pointed to, not copied.
 class Pickle {
  public:
   // Throws std::runtime_error that names the file, the place and what is wrong.

@@ -20,7 +20,7 @@ constexpr const char* kRows[] = {"q_mean_real", "q_mean_imag", "q_abs_mean"};
 class PtReader {
  public:
   PtReader(const std::string& path, std::span<const uint8_t> bytes)
-      : path_(path), entries_(ReadZip(path, bytes)) {}
+      : path_(path), n_bytes_(bytes.size()), entries_(ReadZip(path, bytes)) {}
 
   QueryCenters Read();
 
@@ -33,12 +33,9 @@ class PtReader {
     if (at == entries_.end()) Fail("there is no " + folder_ + name + " in it");
     return at->second;
   }
-  const PickleValue& Dict(const PickleValue& in, const std::string& key) const {
-    const PickleValue* const value = in.Find(key);
-    if (value == nullptr || value->kind != Kind::kDict) {
-      Fail("there is no dictionary \"" + key + "\" in it");
-    }
-    return *value;
+  void CheckIsDict(const PickleValue* value, const std::string& key) const {
+    if (value != nullptr && value->kind == Kind::kDict) return;
+    Fail("there is no dictionary \"" + key + "\" in it");
   }
   void FindFolder();
   void ReadMetadata(const PickleValue& root, QueryCenters* out) const;
@@ -47,6 +44,7 @@ class PtReader {
                          const char* name) const;
 
   const std::string& path_;
+  const size_t n_bytes_;
   const Entries entries_;
   std::string folder_;  // in which all entries are
 };
@@ -88,14 +86,15 @@ std::vector<float> PtReader::Row(const std::string& head,
   const PickleValue& storage = *tensor->items[0];
   const PickleValue& sizes = *tensor->items[2];
   const PickleValue& strides = *tensor->items[3];
-  if (storage.global->text != "torch FloatStorage") {
-    Fail(what + " is of " + storage.global->text + ", not of f32");
+  const std::string& type = storage.items[0]->text;
+  if (type != "torch FloatStorage") {
+    Fail(what + " is of " + type + ", not of f32");
   }
   if (sizes.items.size() != 1 || strides.items.size() != 1 ||
       (strides.items[0]->number != 1 && sizes.items[0]->number != 1)) {
     Fail(what + " is not one row of numbers, end to end");
   }
-  const auto content = Entry("data/" + storage.text);
+  const auto content = Entry("data/" + storage.items[1]->text);
   const int64_t first = tensor->items[1]->number;
   const int64_t n = sizes.items[0]->number;
   const auto n_held = static_cast<int64_t>(content.size() / sizeof(float));
@@ -116,11 +115,16 @@ QueryCenters PtReader::Read() {
     Fail("its numbers are not little-endian");
   }
   const Pickle pickle(path_, Entry("data.pkl"));
-  const PickleValue& stats = Dict(pickle.root(), "stats");
+  const PickleValue* const stats = pickle.root().Find("stats");
+  CheckIsDict(stats, "stats");
   QueryCenters c;
   ReadMetadata(pickle.root(), &c);
-  std::map<std::pair<uint32_t, uint32_t>, std::string> heads;
-  for (const auto& [key, value] : stats.pairs) {
+  struct Head {
+    const PickleValue* key;
+    const PickleValue* stats;
+  };
+  std::map<std::pair<uint32_t, uint32_t>, Head> heads;
+  for (const auto& [key, value] : stats->pairs) {
     uint32_t layer = 0, head = 0;
     int n_read = 0;
     if (std::sscanf(key->text.c_str(), "layer%5u_head%5u%n", &layer, &head,
@@ -128,7 +132,8 @@ QueryCenters PtReader::Read() {
         static_cast<size_t>(n_read) != key->text.size()) {
       Fail("\"" + key->text + "\" is no layer and head");
     }
-    heads[{layer, head}] = key->text;
+    CheckIsDict(value, key->text);
+    heads[{layer, head}] = {key, value};
     c.n_layers = std::max(c.n_layers, layer + 1);
     c.n_q_heads = std::max(c.n_q_heads, head + 1);
   }
@@ -137,9 +142,13 @@ QueryCenters PtReader::Read() {
          std::to_string(c.n_q_heads) + " in each of " +
          std::to_string(c.n_layers) + " layers");
   }
-  for (const auto& [place, key] : heads) {
+  for (const auto& [place, head] : heads) {
+    const std::string& key = head.key->text;
     for (const char* name : kRows) {
-      const std::vector<float> row = Row(key, Dict(stats, key), name);
+      const std::vector<float> row = Row(key, *head.stats, name);
+      if ((c.values.size() + row.size()) * sizeof(float) > n_bytes_) {
+        Fail("heads up to " + key + " have more numbers than the file");
+      }
       if (c.n_pairs == 0) c.n_pairs = static_cast<uint32_t>(row.size());
       if (row.size() != c.n_pairs) {
         Fail(key + "." + name + " has " + std::to_string(row.size()) +

@@ -1,6 +1,8 @@
 #include "tools/calibration/zip.h"
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "tools/llama/byte_reader.h"
 
@@ -81,11 +83,22 @@ std::span<const uint8_t> Content(const std::string& path,
   const auto n_name = reader.Read<uint16_t>(entry.name);
   const auto n_extra = reader.Read<uint16_t>(entry.name);
   reader.Take(size_t{n_name} + n_extra, entry.name);
-  const auto content = reader.Take(entry.size, entry.name);
-  if (Crc32(content) != entry.checksum) {
-    reader.Fail(entry.name + " is damaged: its checksum is another");
+  return reader.Take(entry.size, entry.name);
+}
+
+// Entries share no byte, so that reading them all takes no longer than the file is.
+void CheckApart(const ByteReader& reader,
+                std::vector<std::span<const uint8_t>> contents) {
+  std::sort(contents.begin(), contents.end(),
+            [](const auto& a, const auto& b) { return a.data() < b.data(); });
+  const uint8_t* end = nullptr;
+  for (const auto& content : contents) {
+    if (content.empty()) continue;
+    if (end != nullptr && content.data() < end) {
+      reader.Fail("the archive's entries overlap");
+    }
+    end = content.data() + content.size();
   }
-  return content;
 }
 
 }  // namespace
@@ -104,11 +117,19 @@ std::map<std::string, std::span<const uint8_t>> ReadZip(
   ByteReader reader(path, bytes);
   reader.Take(directory, "the archive's directory");
   std::map<std::string, std::span<const uint8_t>> entries;
+  std::vector<Entry> listed;
+  std::vector<std::span<const uint8_t>> contents;
   for (uint32_t i = 0; i < n_entries; ++i) {
-    const Entry entry = ReadEntry(reader);
-    if (!entries.emplace(entry.name, Content(path, bytes, entry)).second) {
-      reader.Fail(entry.name + " is there twice");
+    listed.push_back(ReadEntry(reader));
+    contents.push_back(Content(path, bytes, listed.back()));
+    if (!entries.emplace(listed.back().name, contents.back()).second) {
+      reader.Fail(listed.back().name + " is there twice");
     }
+  }
+  CheckApart(reader, contents);
+  for (const Entry& entry : listed) {
+    if (Crc32(entries[entry.name]) == entry.checksum) continue;
+    reader.Fail(entry.name + " is damaged: its checksum is another");
   }
   return entries;
 }

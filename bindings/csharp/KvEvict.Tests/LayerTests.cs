@@ -90,7 +90,9 @@ public sealed class LayerTests : IDisposable
                        other => Assert.Equal(list, other with { Layer = 0 }));
         }
         Assert.Equal(new KvEvictReport(true, before, after, 2 * Tokens, tokens, 0), report);
-        Assert.Equal((0, 0), (sequence.StoredLength(0), sequence.StoredLength(2)));
+        foreach (int l in new[] { 0, 2 })
+            Assert.Contains($"layer {l} has no full cache",
+                            Assert.Throws<KvEvictException>(() => sequence.StoredLength(l)).Message);
         Assert.Equal(0, sequence.MemoryOf(0).Lengths);
         Assert.Equal(plan.ListCount, sequence.ListReports().Length);
         Assert.Equal(s_full, sequence.ListReports().Select(list => list.Layer).Distinct());

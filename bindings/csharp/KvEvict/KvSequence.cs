@@ -651,10 +651,10 @@ public sealed unsafe class KvSequence : IDisposable
     }
 
     /// <summary>Slots in use by a layer and KV head: where its next row goes.</summary>
-    /// <param name="layer">Below the number of layers.</param>
+    /// <param name="layer">One with a full cache: <see cref="KvPlan.Layer"/> tells which ones have it.</param>
     /// <param name="kvHead">A KV head; all alike unless the plan has budgets for each.</param>
-    /// <returns>Slots; 0 of a layer without a full cache.</returns>
-    /// <exception cref="ArgumentException">There is no such layer or head.</exception>
+    /// <returns>Slots.</returns>
+    /// <exception cref="ArgumentException">There is no such layer or head, or the layer has no full cache.</exception>
     public int StoredLength(int layer, int kvHead = 0)
     {
         uint length;

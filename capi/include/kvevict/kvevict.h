@@ -27,9 +27,14 @@
  *   _fork() and _load() allocate through the context's hooks. Executing calls
  *   (score, select, compact, reorder, observe, append, evict) allocate nothing,
  *   take no lock, print nothing and read no environment, but for a CUDA kernel
- *   that was not prepared. Their scratch is the caller's workspace. One call at
- *   a time may use a workspace; on CUDA a call uses it until the stream has
- *   passed the call, so that calls on two streams need two.
+ *   that was not prepared. Their scratch is the caller's workspace, apart from
+ *   all that they read and write: score, compact, reorder and evict refuse one
+ *   that overlaps rows of their caches, as far as the host knows where those
+ *   are. One call at a time may use a workspace; on CUDA a call uses it until
+ *   the stream has passed the call, so that calls on two streams need two.
+ * - Hooks: alloc, free, parallel, log and a kvevict_prefill_fn do not throw. An
+ *   exception that leaves one ends the process by std::terminate(), since rows
+ *   may be half moved by then. From an allocator std::bad_alloc counts as NULL.
  * - Threads: functions may be called from any threads at once, but for two that
  *   use one sequence, one workspace or one output.
  * - Cost: microseconds, or what a call says. Executing calls take time
@@ -323,10 +328,10 @@ typedef struct kvevict_context kvevict_context;
 
 /**
  * Allocates n_bytes (> 0) aligned to `alignment` (a power of two <= 256).
- * NULL means out of memory. Called only by functions whose name ends in
- * _create, by kvevict_sequence_begin_observing(), _start(), _fork() and
- * _load(), and where a CUDA kernel is compiled: by kvevict_context_prepare(),
- * or by the first call that needs it.
+ * NULL means out of memory, and so does std::bad_alloc. Called only by
+ * functions whose name ends in _create, by kvevict_sequence_begin_observing(),
+ * _start(), _fork() and _load(), and where a CUDA kernel is compiled: by
+ * kvevict_context_prepare(), or by the first call that needs it.
  * Must be thread-safe if contexts are shared.
  */
 typedef void* (*kvevict_alloc_fn)(size_t n_bytes, size_t alignment,
@@ -3677,10 +3682,11 @@ kvevict_sequence_memory_of(const kvevict_sequence* sequence, uint32_t layer,
  * Slots in use by a layer and KV head: where its next row goes.
  *
  * @param[in]  sequence    Non-NULL.
- * @param[in]  layer       < n_layers.
+ * @param[in]  layer       < n_layers, with a full cache: kvevict_plan_layer()
+ *                         tells which ones have it.
  * @param[in]  kv_head     < n_kv_heads; all alike but for a plan with
  *                         head_budgets or a head_split.
- * @param[out] out_length  Slots; 0 for a layer without a full cache.
+ * @param[out] out_length  Slots.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_stored_length(
@@ -4231,9 +4237,10 @@ typedef struct kvevict_paged_rows {
   uint32_t first_slot; /**< Of row 0. */
   uint32_t n_tokens;   /**< 0 is valid. */
   /** [n_kv_heads, n_tokens, head_dim] in any layout, apart from the cache's
-   *  memory; absent: is left alone, not both. Of the geometry's dtype, and then
-   *  moved byte for byte, where rows have no scale in their blocks; or of f32,
-   *  f16 or bf16, and then stored anew: see kvevict_compact(). */
+   *  memory; absent: is left alone, not both. A write may take K and V from
+   *  the same rows. Of the geometry's dtype, and then moved byte for byte,
+   *  where rows have no scale in their blocks; or of f32, f16 or bf16, and then
+   *  stored anew: see kvevict_compact(). */
   kvevict_plane k;
   kvevict_plane v;
 } kvevict_paged_rows;
@@ -4359,8 +4366,8 @@ typedef struct kvevict_prefill_options {
   uint32_t evict_each_chunk;
   kvevict_prefill_fn forward; /**< Non-NULL. */
   void* user_data;            /**< Passed to it. */
-  /** [n_layers], read again by each eviction, so `forward` may change what they
-   *  say. NULL with `cached`. */
+  /** [n_layers], of the tokens held from the start; read again by each
+   *  eviction, so `forward` may change what they say. NULL with `cached`. */
   const kvevict_view* views;
   size_t views_len; /**< = n_layers, or 0. */
   /** Where the rows are: gets room before each chunk, and gives back what
@@ -4406,8 +4413,10 @@ typedef struct kvevict_prefill_report {
  *                         went, where a chunk fails.
  * @param[in]  stream      See kvevict_stream.
  * @return KVEVICT_OK; what `forward` returned; what the calls named above fail
- *         with. The chunks before stay appended, and the call may be made again
- *         for the rest. All that does not depend on the model is checked first.
+ *         with. The chunks before stay appended, the prompt has not ended, and
+ *         the call may be made again for the rest, which is 0 tokens where the
+ *         last eviction failed. What the first eviction takes is checked before
+ *         the first chunk: views, workspace, and `evict` but for its inputs.
  *         Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_prefill(

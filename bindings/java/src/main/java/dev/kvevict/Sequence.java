@@ -999,10 +999,9 @@ public final class Sequence extends Handle {
   }
 
   /**
-   * Slots in use in a layer: where its next row goes; of KV head 0, where heads differ. 0 without a
-   * full cache.
+   * Slots in use in a layer: where its next row goes; of KV head 0, where heads differ.
    *
-   * @param layer which
+   * @param layer one with a full cache: {@link Plan#layer} tells which ones have it
    * @return slots
    */
   public int storedLength(int layer) {
@@ -1012,7 +1011,7 @@ public final class Sequence extends Handle {
   /**
    * Slots in use by a layer and KV head: where its next row goes.
    *
-   * @param layer which
+   * @param layer one with a full cache
    * @param kvHead which; all alike unless the plan has budgets for each
    * @return slots
    */

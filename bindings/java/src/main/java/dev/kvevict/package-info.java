@@ -24,7 +24,10 @@
  *   sequence.append(N);
  *   EvictReport report = sequence.evict(views, workspace);
  *   sequence.endObserving(); // small from here on
- *   int slot = sequence.storedLength(0); // where the next token goes
+ *   for (int layer = 0; layer < LAYERS; ++layer) {
+ *     if (plan.layer(layer).nLists() == 0) continue; // no full cache, as some layers of a hybrid
+ *     int slot = sequence.storedLength(layer); // where the next token goes
+ *   }
  *   int position = sequence.logicalLength(); // what RoPE rotates it by
  * }
  * }</pre>

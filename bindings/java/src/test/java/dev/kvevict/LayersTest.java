@@ -91,8 +91,11 @@ final class LayersTest {
       Check.equal(List.of(2L * N, 32L), List.of(report.tokensBefore(), report.tokensAfter()));
       Check.equal(List.of(new Records.ListReport(1, N, 16), new Records.ListReport(1, N, 16),
           new Records.ListReport(3, N, 16)), sequence.listReports());
-      Check.equal(List.of(0, 16, 0, 16, 0),
-          List.of(0, 1, 2, 3, 4).stream().map(sequence::storedLength).toList());
+      Check.equal(List.of(16, 16), List.of(1, 3).stream().map(sequence::storedLength).toList());
+      for (int layer : List.of(0, 2, 4)) {
+        Check.fails(KvEvictException.class, () -> sequence.storedLength(layer),
+            "layer " + layer + " has no full cache");
+      }
       Check.equal(0L, sequence.memoryOf(0).lengths());
       Check.equal(List.of(0, 2, 1), List.of(sequence.memoryOf(2).listCount(),
           sequence.memoryOf(1).listCount(), sequence.memoryOf(3).listCount()));
