@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <string_view>
 
 #include "error.h"
 
@@ -24,6 +25,43 @@ constexpr char kLostWindow[] =
     "others were removed";
 constexpr char kRemedy[] =
     "; remove all of it and decode it anew, or load a state of it";
+
+// Graphs are read with the numbers that ggml's headers gave nodes when this was compiled.
+void CheckHeaders() {
+  constexpr struct {
+    ggml_op op;
+    const char* name;
+  } kOps[] = {
+      {GGML_OP_DUP, "DUP"},
+      {GGML_OP_CPY, "CPY"},
+      {GGML_OP_CONT, "CONT"},
+      {GGML_OP_SCALE, "SCALE"},
+      {GGML_OP_MUL_MAT, "MUL_MAT"},
+      {GGML_OP_SET_ROWS, "SET_ROWS"},
+      {GGML_OP_SOFT_MAX, "SOFT_MAX"},
+      {GGML_OP_ROPE, "ROPE"},
+      {GGML_OP_UNARY, "UNARY"},
+      {GGML_OP_FLASH_ATTN_EXT, "FLASH_ATTN_EXT"},
+  };
+  constexpr char kRemedy[] =
+      "; compile it with the headers of the llama.cpp that it runs with";
+  for (const auto& [op, name] : kOps) {
+    if (std::string_view(ggml_op_name(op)) == name) continue;
+    Fail(KVEVICT_ERROR_UNSUPPORTED,
+         "the adapter's ggml.h is of another version: operation ",
+         static_cast<int>(op), " is ", name, " there and ", ggml_op_name(op),
+         " in the loaded ggml", kRemedy);
+  }
+  // A tensor is allocated behind an object: two sizes, a pointer, a type and padding.
+  constexpr size_t kObjectBytes = 2 * sizeof(size_t) + sizeof(void*) + 8;
+  constexpr size_t kBytes = kObjectBytes + sizeof(ggml_tensor);
+  if (ggml_tensor_overhead() != kBytes) {
+    Fail(KVEVICT_ERROR_UNSUPPORTED,
+         "the adapter's ggml.h is of another version: tensors take ", kBytes,
+         " bytes there and ", ggml_tensor_overhead(), " in the loaded ggml",
+         kRemedy);
+  }
+}
 
 // Queries kept beside a window, so that a few rejected tokens leave a whole one.
 constexpr uint32_t kSpareQueries = 16;
@@ -275,6 +313,7 @@ void kvevict_llama::MakeReady(const Sequence& s) {
 }
 
 void kvevict_llama::Attach(llama_context* ctx) {
+  CheckHeaders();
   if (ctx == nullptr) Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "ctx is NULL");
   if (llama_get_memory(ctx) == nullptr) {
     Fail(KVEVICT_ERROR_UNSUPPORTED, "the model has no cache");

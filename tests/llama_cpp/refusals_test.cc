@@ -1,11 +1,35 @@
 // What llama.cpp cannot hold, or the adapter cannot know, is refused with the reason.
 #include <criterion/criterion.h>
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <string>
 
 #include "tests/llama_cpp/random_model.h"
 #include "tests/llama_cpp/session.h"
+
+namespace {
+
+// A ggml of another version, as the adapter sees it.
+bool ops_are_others = false;
+size_t more_overhead = 0;
+
+}  // namespace
+
+extern "C" [[gnu::visibility("default")]] const char* ggml_op_name(ggml_op op) {
+  using Function = const char* (*)(ggml_op);
+  static const auto real =
+      reinterpret_cast<Function>(dlsym(RTLD_NEXT, "ggml_op_name"));
+  const int shift = ops_are_others && op >= GGML_OP_SET_ROWS ? 1 : 0;
+  return real(static_cast<ggml_op>(op + shift));
+}
+
+extern "C" [[gnu::visibility("default")]] size_t ggml_tensor_overhead() {
+  using Function = size_t (*)();
+  static const auto real =
+      reinterpret_cast<Function>(dlsym(RTLD_NEXT, "ggml_tensor_overhead"));
+  return real() + more_overhead;
+}
 
 namespace {
 
@@ -72,6 +96,23 @@ Test(llama_refusals, a_context_that_is_not_there_yet) {
   cr_expect(kvevict_llama_evict(session.kv(), 1, nullptr, nullptr) ==
             KVEVICT_ERROR_INVALID_ARGUMENT);
   ExpectPart(kvevict_llama_last_error_message(), "seq 1 is not in [0, 1)");
+}
+
+// Headers of another version would take one node for another.
+Test(llama_refusals, a_ggml_of_another_version) {
+  const ModelHandle model = Random("llama");
+  Session session(model.get(), "snapkv:budget=64", {});
+  ops_are_others = true;
+  cr_expect(kvevict_llama_attach(session.kv(), session.ctx()) ==
+            KVEVICT_ERROR_UNSUPPORTED);
+  ExpectPart(kvevict_llama_last_error_message(), "is SET_ROWS there and ");
+  ops_are_others = false;
+  more_overhead = 8;
+  cr_expect(kvevict_llama_attach(session.kv(), session.ctx()) ==
+            KVEVICT_ERROR_UNSUPPORTED);
+  ExpectPart(kvevict_llama_last_error_message(), "tensors take ");
+  more_overhead = 0;
+  cr_expect(kvevict_llama_attach(session.kv(), session.ctx()) == KVEVICT_OK);
 }
 
 Test(llama_refusals, cells_that_others_changed) {

@@ -140,7 +140,9 @@ static inline void kvevict_llama_install(kvevict_llama* kv,
  * its sequences is then forgotten.
  *
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
- *         KVEVICT_ERROR_UNSUPPORTED for a model without a cache.
+ *         KVEVICT_ERROR_UNSUPPORTED for a model without a cache, and where the
+ *         loaded ggml numbers operations in another way, or has other tensors,
+ *         than the headers that the adapter was compiled with.
  */
 KVEVICT_LLAMA_API kvevict_status kvevict_llama_attach(
     kvevict_llama* kv, struct llama_context* ctx) KVEVICT_NOEXCEPT;
@@ -184,10 +186,14 @@ typedef int32_t kvevict_llama_way;
 typedef struct kvevict_llama_evict_options {
   uint32_t struct_size;
   kvevict_llama_way way;
-  /** The adapter of another context with the same model and cache types, most
-   *  often of a smaller n_ctx, which receives what stays; the sequence here
-   *  stays as it was. Destroying its context gives its memory back. NULL: what
-   *  stays stays here. */
+  /** The adapter of another context with the same model, cache types and flash
+   *  attention, most often of a smaller n_ctx, which receives what stays; the
+   *  sequence here stays as it was. Destroying its context gives its memory
+   *  back. Its n_ctx holds the cells that stay, and for a model with sliding
+   *  windows no fewer than n_swa + n_ubatch for each sequence. Its policy may
+   *  be any whose keep lists can be what the cells hold: lists of a layer go to
+   *  heads, lists of heads to a layer only if they are equal. NULL: what stays
+   *  stays here. */
   kvevict_llama* target;
   llama_seq_id target_seq; /**< Replaced there. 0 without target. */
   uint32_t reserved;       /**< 0. */
@@ -349,8 +355,8 @@ kvevict_llama_save(kvevict_llama* kv, llama_seq_id seq, const char* path,
 
 /**
  * Makes a sequence what kvevict_llama_save() saved, in a context of the same
- * model and cache types, of any n_ctx that has room for its cells. What the
- * sequence held is replaced. Queries are not saved: a policy that scores by
+ * model, cache types and flash attention. Its n_ctx and its policy are as for a
+ * target of kvevict_llama_evict(). What the sequence held is replaced. Queries are not saved: a policy that scores by
  * them needs obs_window more tokens before the next eviction that works.
  *
  * @param[out] tokens          [tokens_capacity], receives the saved tokens;
