@@ -91,11 +91,12 @@ kvevict_policy ParsePolicy(const char* text) {
   return policy;
 }
 
-uint32_t QueryRowsOf(const kvevict_policy& policy, uint32_t asked) {
+// The last queries that score, of those policies that have a number of them.
+uint32_t ScoringRows(const kvevict_policy& policy, uint32_t asked) {
   kvevict_need need = KVEVICT_NEED_NONE;
   Check(kvevict_policy_need(&policy, KVEVICT_INPUT_QUERIES, &need));
   if (need == KVEVICT_NEED_NONE) return 0;
-  return std::max(asked, policy.obs_window + kSpareQueries);
+  return std::max(asked, policy.obs_window);
 }
 
 }  // namespace
@@ -103,7 +104,8 @@ uint32_t QueryRowsOf(const kvevict_policy& policy, uint32_t asked) {
 kvevict_llama::kvevict_llama(const char* policy,
                              const kvevict_llama_options& options)
     : policy_(ParsePolicy(policy)),
-      query_rows_(QueryRowsOf(policy_, options.query_rows)),
+      h2o_rows_(ScoringRows(policy_, options.query_rows)),
+      query_rows_(h2o_rows_ > 0 ? h2o_rows_ + kSpareQueries : 0),
       context_(options.context) {
   if (context_ == nullptr) {
     kvevict_context_options defaults = KVEVICT_CONTEXT_OPTIONS_INIT;

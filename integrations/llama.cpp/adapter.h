@@ -168,7 +168,8 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   void Order(State& state, const std::vector<kvevict_view>& views);
 
   kvevict_policy policy_;
-  uint32_t query_rows_ = 0;  // 0: the policy reads none
+  uint32_t h2o_rows_ = 0;    // queries that score by h2o
+  uint32_t query_rows_ = 0;  // that are kept; 0: the policy reads none
   kvevict::llama::ContextHandle own_context_;
   const kvevict_context* context_;
   ggml_backend_sched_eval_callback chained_ = nullptr;

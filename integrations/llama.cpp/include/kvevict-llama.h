@@ -69,11 +69,13 @@ typedef struct kvevict_llama kvevict_llama;
 /** How an adapter works. */
 typedef struct kvevict_llama_options {
   uint32_t struct_size;
-  /** Last queries kept of each layer and sequence, f32, where the policy scores
-   *  by queries; at least, and with 0, its obs_window and 16 more, so that some
-   *  rejected tokens leave a whole window. More serve h2o, which scores by all
-   *  that are kept, and non-causal, which needs those of all cells. Memory: so
-   *  many times 4 * n_q_heads * k_head_dim bytes, twice. */
+  /** Last queries of each layer and sequence that are there to score by, where
+   *  the policy scores by queries; at least, and with 0, its obs_window. More
+   *  serve h2o and non-causal. h2o scores by so many, or by all since the last
+   *  eviction where these are fewer, however tokens were batched. Non-causal
+   *  needs those of all cells. 16 more are kept, f32, so that some rejected
+   *  tokens leave enough. Memory: so many, with the 16, times
+   *  4 * n_q_heads * k_head_dim bytes, twice. */
   uint32_t query_rows;
   /** On the CPU, with the application's threads; kept alive by the adapter.
    *  NULL: one of its own, which works in the calling thread. */
