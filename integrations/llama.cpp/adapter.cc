@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <string_view>
 
 #include "error.h"
 
@@ -24,6 +25,43 @@ constexpr char kLostWindow[] =
     "others were removed";
 constexpr char kRemedy[] =
     "; remove all of it and decode it anew, or load a state of it";
+
+// Graphs are read with the numbers that ggml's headers gave nodes when this was compiled.
+void CheckHeaders() {
+  constexpr struct {
+    ggml_op op;
+    const char* name;
+  } kOps[] = {
+      {GGML_OP_DUP, "DUP"},
+      {GGML_OP_CPY, "CPY"},
+      {GGML_OP_CONT, "CONT"},
+      {GGML_OP_SCALE, "SCALE"},
+      {GGML_OP_MUL_MAT, "MUL_MAT"},
+      {GGML_OP_SET_ROWS, "SET_ROWS"},
+      {GGML_OP_SOFT_MAX, "SOFT_MAX"},
+      {GGML_OP_ROPE, "ROPE"},
+      {GGML_OP_UNARY, "UNARY"},
+      {GGML_OP_FLASH_ATTN_EXT, "FLASH_ATTN_EXT"},
+  };
+  constexpr char kRemedy[] =
+      "; compile it with the headers of the llama.cpp that it runs with";
+  for (const auto& [op, name] : kOps) {
+    if (std::string_view(ggml_op_name(op)) == name) continue;
+    Fail(KVEVICT_ERROR_UNSUPPORTED,
+         "the adapter's ggml.h is of another version: operation ",
+         static_cast<int>(op), " is ", name, " there and ", ggml_op_name(op),
+         " in the loaded ggml", kRemedy);
+  }
+  // A tensor is allocated behind an object: two sizes, a pointer, a type and padding.
+  constexpr size_t kObjectBytes = 2 * sizeof(size_t) + sizeof(void*) + 8;
+  constexpr size_t kBytes = kObjectBytes + sizeof(ggml_tensor);
+  if (ggml_tensor_overhead() != kBytes) {
+    Fail(KVEVICT_ERROR_UNSUPPORTED,
+         "the adapter's ggml.h is of another version: tensors take ", kBytes,
+         " bytes there and ", ggml_tensor_overhead(), " in the loaded ggml",
+         kRemedy);
+  }
+}
 
 // Queries kept beside a window, so that a few rejected tokens leave a whole one.
 constexpr uint32_t kSpareQueries = 16;
@@ -60,11 +98,12 @@ kvevict_policy ParsePolicy(const char* text) {
   return policy;
 }
 
-uint32_t QueryRowsOf(const kvevict_policy& policy, uint32_t asked) {
+// The last queries that score, of those policies that have a number of them.
+uint32_t ScoringRows(const kvevict_policy& policy, uint32_t asked) {
   kvevict_need need = KVEVICT_NEED_NONE;
   Check(kvevict_policy_need(&policy, KVEVICT_INPUT_QUERIES, &need));
   if (need == KVEVICT_NEED_NONE) return 0;
-  return std::max(asked, policy.obs_window + kSpareQueries);
+  return std::max(asked, policy.obs_window);
 }
 
 }  // namespace
@@ -72,7 +111,8 @@ uint32_t QueryRowsOf(const kvevict_policy& policy, uint32_t asked) {
 kvevict_llama::kvevict_llama(const char* policy,
                              const kvevict_llama_options& options)
     : policy_(ParsePolicy(policy)),
-      query_rows_(QueryRowsOf(policy_, options.query_rows)),
+      h2o_rows_(ScoringRows(policy_, options.query_rows)),
+      query_rows_(h2o_rows_ > 0 ? h2o_rows_ + kSpareQueries : 0),
       context_(options.context) {
   if (context_ == nullptr) {
     kvevict_context_options defaults = KVEVICT_CONTEXT_OPTIONS_INIT;
@@ -282,6 +322,7 @@ void kvevict_llama::MakeReady(const Sequence& s) {
 }
 
 void kvevict_llama::Attach(llama_context* ctx) {
+  CheckHeaders();
   if (ctx == nullptr) Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "ctx is NULL");
   if (llama_get_memory(ctx) == nullptr) {
     Fail(KVEVICT_ERROR_UNSUPPORTED, "the model has no cache");

@@ -137,6 +137,10 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
 
   // plan.cc
   void MakePlan(llama_seq_id seq);
+  kvevict::llama::PlanHandle PlanFor(const kvevict_policy& policy,
+                                     std::span<const LayerShape> shapes,
+                                     std::span<const float> sinks,
+                                     uint32_t max_tokens) const;
   void AdoptLayers(std::vector<LayerShape> shapes, SinkLogits sinks,
                    uint32_t max_tokens);
   std::vector<size_t> FullLayers(llama_seq_id seq);
@@ -150,6 +154,10 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   // receive.cc: makes a sequence what another adapter or a file had.
   void Receive(llama_seq_id seq, const Incoming& incoming);
   void CheckIncoming(llama_seq_id seq, const Incoming& incoming);
+  void CheckSameLayers(llama_seq_id seq, const Incoming& incoming) const;
+  void CheckRoom(llama_seq_id seq, uint32_t n_cells) const;
+  kvevict::llama::SequenceHandle LoadLists(
+      std::span<const uint8_t> saved) const;
 
   // evict.cc
   void CheckPolicyFits() const;
@@ -169,7 +177,8 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   void Order(State& state, const std::vector<kvevict_view>& views);
 
   kvevict_policy policy_;
-  uint32_t query_rows_ = 0;  // 0: the policy reads none
+  uint32_t h2o_rows_ = 0;    // queries that score by h2o
+  uint32_t query_rows_ = 0;  // that are kept; 0: the policy reads none
   kvevict::llama::ContextHandle own_context_;
   const kvevict_context* context_;
   ggml_backend_sched_eval_callback chained_ = nullptr;

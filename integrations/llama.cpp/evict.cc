@@ -74,16 +74,14 @@ void kvevict_llama::FindQueries(const Sequence& s, size_t layer,
                                 kvevict_signal_inputs* inputs) const {
   const LayerShape& shape = shapes_[layer];
   const auto index = static_cast<size_t>(shape.index);
-  size_t known =
+  const size_t known =
       index < s.queries.size() ? s.queries[index].n_before(s.next) : 0;
   size_t wanted = policy_.obs_window;
   if (policy_.kind == KVEVICT_POLICY_NON_CAUSAL) wanted = s.n_cells;
   if (policy_.kind == KVEVICT_POLICY_H2O) {
     // Rows from before an eviction saw keys that are gone.
-    known = std::min<size_t>(
-        {known, s.n_cells,
-         s.evicted_at == 0 ? s.n_cells : s.next - s.evicted_at});
-    wanted = std::max<size_t>(known, 1);
+    const uint32_t since = s.next - s.evicted_at;
+    wanted = std::max(1u, std::min({h2o_rows_, s.n_cells, since}));
   }
   if (known < wanted) {
     Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "layer ", shape.index,

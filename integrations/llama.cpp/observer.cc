@@ -37,6 +37,14 @@ int32_t ValueLayer(const ggml_tensor* root) {
   return LayerOf(root, "cache_v_l");
 }
 
+// Whether a tensor is keys of the cache, as they lie or with a quantized cache's rotation
+// taken back.
+bool IsCachedKeys(const ggml_tensor* t) {
+  const ggml_tensor* root = Root(t);
+  if (root->op == GGML_OP_MUL_MAT) root = Root(root->src[1]);
+  return KeyLayer(root) >= 0;
+}
+
 float FloatParam(const ggml_tensor* node, int i) {
   float value;
   std::memcpy(&value, &node->op_params[i], sizeof value);
@@ -116,7 +124,7 @@ size_t Observer::Find(int32_t index) {
 bool Observer::Ask(const ggml_tensor* node) {
   switch (node->op) {
     case GGML_OP_ROPE:
-      if (KeyLayer(Root(node->src[0])) >= 0) {
+      if (IsCachedKeys(node->src[0])) {
         listener_->OnShift();
       } else {
         positions_ = node->src[1];

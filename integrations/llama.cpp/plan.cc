@@ -10,6 +10,8 @@ using kvevict::llama::Bytes;
 using kvevict::llama::Check;
 using kvevict::llama::Fail;
 using kvevict::llama::Layer;
+using kvevict::llama::LayerShape;
+using kvevict::llama::PlanHandle;
 using kvevict::llama::ReadTensor;
 
 namespace {
@@ -107,8 +109,10 @@ uint64_t kvevict_llama::CellBytes() const {
   return bytes;
 }
 
-void kvevict_llama::AdoptLayers(std::vector<LayerShape> shapes,
-                                SinkLogits sinks, uint32_t max_tokens) {
+PlanHandle kvevict_llama::PlanFor(const kvevict_policy& policy,
+                                  std::span<const LayerShape> shapes,
+                                  std::span<const float> sinks,
+                                  uint32_t max_tokens) const {
   if (max_tokens == 0) {
     const uint32_t n = llama_n_ctx_seq(ctx_);
     max_tokens = (n + kCellPadding - 1) / kCellPadding * kCellPadding;
@@ -140,8 +144,13 @@ void kvevict_llama::AdoptLayers(std::vector<LayerShape> shapes,
   geometry.sink_logits = sinks.empty() ? nullptr : sinks.data();
   geometry.sink_logits_len = sinks.size();
   kvevict_plan* plan = nullptr;
-  Check(kvevict_plan_create(context_, &geometry, &policy_, nullptr, &plan));
-  plan_.reset(plan);
+  Check(kvevict_plan_create(context_, &geometry, &policy, nullptr, &plan));
+  return PlanHandle(plan);
+}
+
+void kvevict_llama::AdoptLayers(std::vector<LayerShape> shapes,
+                                SinkLogits sinks, uint32_t max_tokens) {
+  plan_ = PlanFor(policy_, shapes, sinks, max_tokens);
   shapes_ = std::move(shapes);
   sinks_ = std::move(sinks);
 }

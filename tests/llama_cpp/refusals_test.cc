@@ -1,11 +1,35 @@
 // What llama.cpp cannot hold, or the adapter cannot know, is refused with the reason.
 #include <criterion/criterion.h>
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <string>
 
 #include "tests/llama_cpp/random_model.h"
 #include "tests/llama_cpp/session.h"
+
+namespace {
+
+// A ggml of another version, as the adapter sees it.
+bool ops_are_others = false;
+size_t more_overhead = 0;
+
+}  // namespace
+
+extern "C" [[gnu::visibility("default")]] const char* ggml_op_name(ggml_op op) {
+  using Function = const char* (*)(ggml_op);
+  static const auto real =
+      reinterpret_cast<Function>(dlsym(RTLD_NEXT, "ggml_op_name"));
+  const int shift = ops_are_others && op >= GGML_OP_SET_ROWS ? 1 : 0;
+  return real(static_cast<ggml_op>(op + shift));
+}
+
+extern "C" [[gnu::visibility("default")]] size_t ggml_tensor_overhead() {
+  using Function = size_t (*)();
+  static const auto real =
+      reinterpret_cast<Function>(dlsym(RTLD_NEXT, "ggml_tensor_overhead"));
+  return real() + more_overhead;
+}
 
 namespace {
 
@@ -17,9 +41,10 @@ using kvevict::tests::Session;
 using kvevict::tests::SessionOptions;
 using kvevict::tests::WriteRandomModel;
 
-ModelHandle Random(const char* arch) {
+ModelHandle Random(const char* arch, uint32_t head_dim = 32) {
   RandomModel shape;
   shape.arch = arch;
+  shape.head_dim = head_dim;
   if (shape.arch == "bloom") shape.n_embd = shape.n_heads * shape.head_dim;
   const std::string path = WriteRandomModel(shape);
   ModelHandle model = LoadModel(path);
@@ -74,12 +99,36 @@ Test(llama_refusals, a_context_that_is_not_there_yet) {
   ExpectPart(kvevict_llama_last_error_message(), "seq 1 is not in [0, 1)");
 }
 
-Test(llama_refusals, cells_that_others_changed) {
+// Headers of another version would take one node for another.
+Test(llama_refusals, a_ggml_of_another_version) {
   const ModelHandle model = Random("llama");
+  Session session(model.get(), "snapkv:budget=64", {});
+  ops_are_others = true;
+  cr_expect(kvevict_llama_attach(session.kv(), session.ctx()) ==
+            KVEVICT_ERROR_UNSUPPORTED);
+  ExpectPart(kvevict_llama_last_error_message(), "is SET_ROWS there and ");
+  ops_are_others = false;
+  more_overhead = 8;
+  cr_expect(kvevict_llama_attach(session.kv(), session.ctx()) ==
+            KVEVICT_ERROR_UNSUPPORTED);
+  ExpectPart(kvevict_llama_last_error_message(), "tensors take ");
+  more_overhead = 0;
+  cr_expect(kvevict_llama_attach(session.kv(), session.ctx()) == KVEVICT_OK);
+}
+
+Test(llama_refusals, cells_that_others_changed) {
+  // llama.cpp rotates quantized caches of heads of 64 and more.
+  const ModelHandle model = Random("llama", 64);
   const auto tokens = RandomTokens(200, 256);
   for (const auto way : {KVEVICT_LLAMA_WAY_AUTO, KVEVICT_LLAMA_WAY_STATE}) {
-    for (const bool evicted : {false, true}) {
+    for (const int kind : {0, 1, 2, 3}) {
+      const bool evicted = kind % 2 == 1;
       SessionOptions options;
+      // What is rotated is rotated back to be shifted.
+      if (kind >= 2) {
+        options.type_k = options.type_v = GGML_TYPE_Q8_0;
+        options.flash = true;
+      }
       Session removed(model.get(), "snapkv:budget=64", options);
       Session shifted(model.get(), "snapkv:budget=64", options);
       for (Session* session : {&removed, &shifted}) {
@@ -97,7 +146,7 @@ Test(llama_refusals, cells_that_others_changed) {
       llama_memory_seq_add(shifted.memory(), 0, 20, end, -12);
       cr_expect(!shifted.EvictRefused(way).empty());
       shifted.Decode(tokens);
-      ExpectPart(shifted.EvictRefused(way), "shifted");
+      ExpectPart(shifted.EvictRefused(way), "its positions were shifted");
       // Removed and decoded anew it is fit again.
       llama_memory_seq_rm(shifted.memory(), 0, -1, -1);
       shifted.Decode(tokens);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -122,6 +123,65 @@ Test(llama_scores, keep_sets_are_those_of_llama_cpps_softmax) {
     // Scores that are equal but for rounding may change places.
     cr_expect(differing <= 1, "%s: %u tokens of %u lists", arch, differing,
               lists);
+  }
+}
+
+// h2o scores by as many of the last queries as it is told, whatever batches they came in.
+Test(llama_scores, h2o_does_not_depend_on_batches) {
+  const RandomModel shape;
+  const std::string path = WriteRandomModel(shape);
+  const ModelHandle model = LoadModel(path);
+  unlink(path.c_str());
+  constexpr uint32_t kN = 230, kMore = 60;
+  const auto tokens = RandomTokens(kN, shape.n_vocab);
+  const auto more = RandomTokens(kMore, shape.n_vocab, 2);
+  for (const uint32_t query_rows : {0u, 50u, 400u}) {
+    std::vector<std::vector<int32_t>> first, second;
+    for (const uint32_t way : {0, 1, 2, 3, 4}) {
+      SessionOptions options;
+      options.query_rows = query_rows;
+      options.n_ubatch = way == 1 ? 97 : 512;
+      Session session(model.get(), "h2o:budget=100", options);
+      const auto feed = [&](std::span<const llama_token> text, size_t chunk) {
+        for (size_t i = 0; i < text.size(); i += chunk) {
+          session.Decode(text.subspan(i, std::min(chunk, text.size() - i)));
+        }
+      };
+      switch (way) {
+        case 0:
+        case 1:
+          feed(tokens, kN);
+          break;
+        case 2:
+          feed(tokens, 97);
+          break;
+        case 3:  // the last ones singly
+          feed(std::span(tokens).first(kN - 60), kN);
+          feed(std::span(tokens).subspan(kN - 60), 1);
+          break;
+        case 4:  // rejected tokens in between
+          feed(std::span(tokens).first(kN - 5), 33);
+          feed(RandomTokens(12, shape.n_vocab, 3), 12);
+          cr_assert(kvevict_llama_trim(session.kv(), 0, kN - 5) == KVEVICT_OK);
+          feed(std::span(tokens).subspan(kN - 5), 5);
+      }
+      session.Evict();
+      std::vector<std::vector<int32_t>> kept;
+      for (uint32_t i = 0; i < 6; ++i) {
+        kept.push_back(session.Positions(i / 2, i % 2));
+      }
+      if (way == 0) first = kept;
+      cr_expect(kept == first, "%u rows, way %u", query_rows, way);
+      // Another eviction scores by the queries since.
+      feed(more, way == 3 ? 1 : way == 2 ? 7 : kMore);
+      session.Evict();
+      kept.clear();
+      for (uint32_t i = 0; i < 6; ++i) {
+        kept.push_back(session.Positions(i / 2, i % 2));
+      }
+      if (way == 0) second = kept;
+      cr_expect(kept == second, "%u rows again, way %u", query_rows, way);
+    }
   }
 }
 

@@ -69,11 +69,13 @@ typedef struct kvevict_llama kvevict_llama;
 /** How an adapter works. */
 typedef struct kvevict_llama_options {
   uint32_t struct_size;
-  /** Last queries kept of each layer and sequence, f32, where the policy scores
-   *  by queries; at least, and with 0, its obs_window and 16 more, so that some
-   *  rejected tokens leave a whole window. More serve h2o, which scores by all
-   *  that are kept, and non-causal, which needs those of all cells. Memory: so
-   *  many times 4 * n_q_heads * k_head_dim bytes, twice. */
+  /** Last queries of each layer and sequence that are there to score by, where
+   *  the policy scores by queries; at least, and with 0, its obs_window. More
+   *  serve h2o and non-causal. h2o scores by so many, or by all since the last
+   *  eviction where these are fewer, however tokens were batched. Non-causal
+   *  needs those of all cells. 16 more are kept, f32, so that some rejected
+   *  tokens leave enough. Memory: so many, with the 16, times
+   *  4 * n_q_heads * k_head_dim bytes, twice. */
   uint32_t query_rows;
   /** On the CPU, with the application's threads; kept alive by the adapter.
    *  NULL: one of its own, which works in the calling thread. */
@@ -140,7 +142,9 @@ static inline void kvevict_llama_install(kvevict_llama* kv,
  * its sequences is then forgotten.
  *
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
- *         KVEVICT_ERROR_UNSUPPORTED for a model without a cache.
+ *         KVEVICT_ERROR_UNSUPPORTED for a model without a cache, and where the
+ *         loaded ggml numbers operations in another way, or has other tensors,
+ *         than the headers that the adapter was compiled with.
  */
 KVEVICT_LLAMA_API kvevict_status kvevict_llama_attach(
     kvevict_llama* kv, struct llama_context* ctx) KVEVICT_NOEXCEPT;
@@ -184,10 +188,14 @@ typedef int32_t kvevict_llama_way;
 typedef struct kvevict_llama_evict_options {
   uint32_t struct_size;
   kvevict_llama_way way;
-  /** The adapter of another context with the same model and cache types, most
-   *  often of a smaller n_ctx, which receives what stays; the sequence here
-   *  stays as it was. Destroying its context gives its memory back. NULL: what
-   *  stays stays here. */
+  /** The adapter of another context with the same model, cache types and flash
+   *  attention, most often of a smaller n_ctx, which receives what stays; the
+   *  sequence here stays as it was. Destroying its context gives its memory
+   *  back. Its n_ctx holds the cells that stay, and for a model with sliding
+   *  windows no fewer than n_swa + n_ubatch for each sequence. Its policy may
+   *  be any whose keep lists can be what the cells hold: lists of a layer go to
+   *  heads, lists of heads to a layer only if they are equal. NULL: what stays
+   *  stays here. */
   kvevict_llama* target;
   llama_seq_id target_seq; /**< Replaced there. 0 without target. */
   uint32_t reserved;       /**< 0. */
@@ -351,8 +359,8 @@ kvevict_llama_save(kvevict_llama* kv, llama_seq_id seq, const char* path,
 
 /**
  * Makes a sequence what kvevict_llama_save() saved, in a context of the same
- * model and cache types, of any n_ctx that has room for its cells. What the
- * sequence held is replaced. Queries are not saved: a policy that scores by
+ * model, cache types and flash attention. Its n_ctx and its policy are as for a
+ * target of kvevict_llama_evict(). What the sequence held is replaced. Queries are not saved: a policy that scores by
  * them needs obs_window more tokens before the next eviction that works.
  *
  * @param[out] tokens          [tokens_capacity], receives the saved tokens;

@@ -1,0 +1,173 @@
+// What a context cannot take is refused before it is touched: cache types, flash attention,
+// room of both caches, keep lists.
+#include <criterion/criterion.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/llama_cpp/random_model.h"
+#include "tests/llama_cpp/session.h"
+
+namespace {
+
+using kvevict::tests::LoadModel;
+using kvevict::tests::ModelHandle;
+using kvevict::tests::RandomModel;
+using kvevict::tests::RandomTokens;
+using kvevict::tests::Session;
+using kvevict::tests::SessionOptions;
+using kvevict::tests::WriteRandomModel;
+
+constexpr char kPolicy[] = "snapkv:budget=60,window=8";
+
+ModelHandle Random(const RandomModel& shape) {
+  const std::string path = WriteRandomModel(shape);
+  ModelHandle model = LoadModel(path);
+  unlink(path.c_str());
+  return model;
+}
+
+void ExpectPart(const std::string& text, const char* part) {
+  cr_expect(text.find(part) != std::string::npos, "no \"%s\" in \"%s\"", part,
+            text.c_str());
+  cr_expect(text.find("lost") == std::string::npos, "%s", text.c_str());
+}
+
+std::string Refusal(Session& from, Session& target) {
+  try {
+    from.Evict(0, KVEVICT_LLAMA_WAY_AUTO, &target);
+    return "";
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+}
+
+// What a session of 200 tokens, or an eviction of one, says of a context of other options.
+Test(llama_targets, other_caches_are_refused_before_a_change) {
+  const ModelHandle model = Random(RandomModel());
+  const auto prompt = RandomTokens(200, 256), own = RandomTokens(100, 256, 2),
+             next = RandomTokens(20, 256, 3);
+  SessionOptions f32, f16, flash, mixed;
+  f16.type_k = f16.type_v = GGML_TYPE_F16;
+  flash.flash = mixed.flash = true;
+  mixed.type_v = GGML_TYPE_F16;
+  struct Other {
+    const SessionOptions& from;
+    const SessionOptions& target;
+    const char* why;
+  };
+  for (const Other& other :
+       {Other{f32, f16, "K of f32, the context's is f16"},
+        Other{f32, flash, "V of a context without flash attention"},
+        Other{flash, f32, "V of a context with flash attention"},
+        Other{flash, mixed, "V of f32, the context's is f16"}}) {
+    Session from(model.get(), kPolicy, other.from);
+    from.Decode(prompt);
+    size_t n_bytes = 0;
+    cr_assert(kvevict_llama_save_data(from.kv(), 0, nullptr, 0, nullptr, 0,
+                                      &n_bytes) == KVEVICT_OK);
+    std::vector<uint8_t> saved(n_bytes);
+    cr_expect(kvevict_llama_save_data(from.kv(), 0, nullptr, 0, saved.data(),
+                                      n_bytes - 1, &n_bytes) ==
+              KVEVICT_ERROR_INVALID_ARGUMENT);
+    cr_assert(kvevict_llama_save_data(from.kv(), 0, nullptr, 0, saved.data(),
+                                      saved.size(), &n_bytes) == KVEVICT_OK);
+    // Decoded and never evicted, so without a plan.
+    Session target(model.get(), kPolicy, other.target);
+    Session plain(model.get(), nullptr, other.target);
+    target.Decode(own);
+    plain.Decode(own);
+    ExpectPart(Refusal(from, target), other.why);
+    cr_expect(kvevict_llama_load_data(target.kv(), 0, saved.data(),
+                                      saved.size(), nullptr, 0, nullptr) ==
+              KVEVICT_ERROR_INVALID_ARGUMENT);
+    ExpectPart(kvevict_llama_last_error_message(), other.why);
+    cr_expect(target.Decode(next) == plain.Decode(next));
+    cr_expect(target.Positions().size() == 120);
+    // Of a context that has decoded nothing llama.cpp tells nothing, and loses nothing.
+    Session fresh(model.get(), kPolicy, other.target);
+    ExpectPart(Refusal(from, fresh), "did not take the state");
+    fresh.Decode(own);
+    cr_expect(fresh.Positions().size() == 100);
+    cr_expect(fresh.Evict().cells_after == 60);
+  }
+}
+
+// The window's cache has to take batches too.
+Test(llama_targets, windows_need_room_of_their_own) {
+  RandomModel shape;
+  shape.arch = "gemma3";
+  shape.n_layers = 7;
+  shape.window = 200;
+  const ModelHandle model = Random(shape);
+  const auto prompt = RandomTokens(600, 256), next = RandomTokens(40, 256, 2);
+  SessionOptions large, small;
+  large.n_ubatch = small.n_ubatch = 128;
+  small.n_ctx = 256;
+  Session from(model.get(), kPolicy, large);
+  from.Decode(prompt);
+  for (const bool used : {false, true}) {
+    Session target(model.get(), kPolicy, small);
+    if (used) target.Decode(next);
+    ExpectPart(Refusal(from, target),
+               "room for 256 cells of a sequence < 328 that layers with a "
+               "sliding window of 200 need to take batches of n_ubatch 128; "
+               "n_ctx has to be 328 or more");
+    if (used) cr_expect(target.Positions().size() == 40);
+  }
+  small.n_ctx = 328;
+  Session target(model.get(), kPolicy, small);
+  cr_expect(from.Evict(0, KVEVICT_LLAMA_WAY_AUTO, &target).cells_after == 60);
+  from.Evict();
+  cr_expect(from.Decode(next) == target.Decode(next));
+}
+
+// Other sequences of a unified cache keep their cells.
+Test(llama_targets, other_sequences_leave_less_room) {
+  const ModelHandle model = Random(RandomModel());
+  SessionOptions one, two;
+  two.n_seq = 2;
+  two.unified = true;
+  two.n_ctx = 256;
+  Session from(model.get(), kPolicy, one);
+  from.Decode(RandomTokens(200, 256));
+  Session target(model.get(), kPolicy, two);
+  target.Decode(RandomTokens(5, 256));
+  target.Decode(RandomTokens(210, 256), 1);
+  ExpectPart(Refusal(from, target), "n_ctx has to be 270 or more");
+  cr_expect(target.Positions().size() == 5);
+  target.Evict(1);
+  cr_expect(from.Evict(0, KVEVICT_LLAMA_WAY_AUTO, &target).cells_after == 60);
+}
+
+// A target takes lists of another scope if its cells can hold them.
+Test(llama_targets, lists_of_another_scope_are_taken_or_refused) {
+  const ModelHandle model = Random(RandomModel());
+  const auto prompt = RandomTokens(200, 256), next = RandomTokens(20, 256, 2);
+  Session layers(model.get(), "snapkv:budget=60,window=8,scope=layer", {});
+  Session heads(model.get(), "knorm:budget=60", {});
+  layers.Decode(prompt);
+  heads.Decode(prompt);
+  for (const char* policy :
+       {"none", "keydiff:budget=80", "streaming-llm:budget=60"}) {
+    Session target(model.get(), policy, {});
+    cr_expect(layers.Evict(0, KVEVICT_LLAMA_WAY_AUTO, &target).cells_after ==
+              60);
+    Session evicted(model.get(), "snapkv:budget=60,window=8,scope=layer", {});
+    evicted.Decode(prompt);
+    evicted.Evict();
+    cr_expect(target.Positions(2, 1) == evicted.Positions(2, 1), "%s", policy);
+    cr_expect(target.Decode(next) == evicted.Decode(next), "%s", policy);
+  }
+  for (const bool used : {false, true}) {
+    Session target(model.get(), "none", {});
+    if (used) target.Decode(next);
+    const auto refusal = Refusal(heads, target);
+    ExpectPart(refusal, "scope");
+    if (used) cr_expect(target.Positions().size() == 20);
+    cr_expect(heads.Positions().size() == 200);
+  }
+}
+
+}  // namespace
