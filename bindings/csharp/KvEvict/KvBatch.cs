@@ -279,7 +279,7 @@ public static unsafe class KvBatch
         return native;
     }
 
-    /// <summary>Keeps the handles of a call open.</summary>
+    // Keeps the handles of a call open.
     private sealed class Held(int count) : IDisposable
     {
         private readonly List<NativeHandle> _handles = new(count);
