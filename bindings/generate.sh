@@ -11,6 +11,9 @@ include=${INCLUDE:-$PWD/capi/include}
 rm -rf "$out"
 mkdir -p "$out"
 pkg/abi/table.sh "$include/kvevict/kvevict.h" >"$out/table"
+# The functions, but for those that nobody who reads a message could have called.
+grep -oE '\bkvevict_[a-z0-9_]+\(' "$include/kvevict/kvevict.h" | LC_ALL=C sort -u | tr -d '(' |
+  grep -vE '_(init|create|destroy)$' | sed 's/^/call\t/' >>"$out/table"
 awk -v out="$out" -f bindings/table/names.awk -f "bindings/table/$language.awk" "$out/table"
 "${SWIG:-swig}" "-$language" -Wall -Werror -Ibindings -I"$include" -I"$out" "$@" \
   -outdir "$out" -o "$out/wrap.c" bindings/kvevict.i

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/dtype_name.h"
+
 namespace kvevict {
 namespace {
 
@@ -13,15 +15,17 @@ Status CheckAlike(uint32_t number, const kvevict_layer_geometry& from,
   } fields[] = {{"n_q_heads", from.n_q_heads, to.n_q_heads},
                 {"n_kv_heads", from.n_kv_heads, to.n_kv_heads},
                 {"k_head_dim", from.k_head_dim, to.k_head_dim},
-                {"v_head_dim", from.v_head_dim, to.v_head_dim},
-                {"q_dtype", from.q_dtype, to.q_dtype}};
+                {"v_head_dim", from.v_head_dim, to.v_head_dim}};
   for (const auto& field : fields) {
     if (field.from == field.to) continue;
     return InvalidArgument("plan: layer %u: %s %lld is not the sequence's %lld",
                            number, field.name, static_cast<long long>(field.to),
                            static_cast<long long>(field.from));
   }
-  return Status();
+  if (from.q_dtype == to.q_dtype) return Status();
+  return InvalidArgument("plan: layer %u: q_dtype %s is not the sequence's %s",
+                         number, DTypeName(to.q_dtype).text,
+                         DTypeName(from.q_dtype).text);
 }
 
 Status CheckSameLayers(const Plan& from, const Plan& to) {

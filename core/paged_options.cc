@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/dtype.h"
+#include "core/dtype_name.h"
 #include "core/plan.h"
 #include "core/view.h"
 #include "core/view_roles.h"
@@ -37,14 +38,14 @@ Status CheckRecent(const Plan& plan,
                    const kvevict_paged_cache_options& options) {
   const DTypeInfo* const recent = FindDType(options.recent_dtype);
   if (options.recent_dtype != 0 && (recent == nullptr || !recent->is_plain())) {
-    return InvalidArgument("recent_dtype %d is not f32, f16, bf16 or 0",
-                           static_cast<int>(options.recent_dtype));
+    return InvalidArgument("recent_dtype %s is not f32, f16, bf16 or 0",
+                           DTypeName(options.recent_dtype).text);
   }
   if (RowsStandAlone(options)) {
     if (options.recent_dtype == 0) return Status();
     return InvalidArgument(
-        "recent_dtype %d, but group_tokens and recent_tokens are 0",
-        static_cast<int>(options.recent_dtype));
+        "recent_dtype %s, but group_tokens and recent_tokens are 0",
+        DTypeName(options.recent_dtype).text);
   }
   const uint32_t block_size = BlockSizeOf(options);
   if (options.group_tokens > kMostGroupTokens) {
@@ -98,8 +99,8 @@ Status CheckPagedOptions(const Plan& plan,
   const DTypeInfo* const numbers = FindDType(options.number_dtype);
   if (options.number_dtype != 0 &&
       (numbers == nullptr || !numbers->is_plain())) {
-    return InvalidArgument("number_dtype %d is not f32, f16, bf16 or 0",
-                           static_cast<int>(options.number_dtype));
+    return InvalidArgument("number_dtype %s is not f32, f16, bf16 or 0",
+                           DTypeName(options.number_dtype).text);
   }
   if (options.memory == nullptr && options.memory_bytes != 0) {
     return InvalidArgument("memory is NULL, but memory_bytes is %zu",

@@ -1,6 +1,7 @@
 #include "core/row_change.h"
 
 #include "core/dtype.h"
+#include "core/dtype_name.h"
 #include "core/overlap.h"
 #include "core/view.h"
 
@@ -84,9 +85,9 @@ Status CheckMoved(const char* name, const kvevict_view& view,
     return Status();
   }
   return InvalidArgument(
-      "%s.dtype %d, head_dim %u, row_bytes %u are not the view's %d, %u, %u",
-      name, static_cast<int>(b.dtype), b.head_dim, b.row_bytes,
-      static_cast<int>(a.dtype), a.head_dim, a.row_bytes);
+      "%s.dtype %s, head_dim %u, row_bytes %u are not the view's %s, %u, %u",
+      name, DTypeName(b.dtype).text, b.head_dim, b.row_bytes,
+      DTypeName(a.dtype).text, a.head_dim, a.row_bytes);
 }
 
 // Of rows that change: that floats can be made of them, and they of floats.

@@ -5,6 +5,7 @@
 
 #include "core/block_numbers.h"
 #include "core/dtype.h"
+#include "core/dtype_name.h"
 #include "core/extent.h"
 #include "core/overlap.h"
 #include "core/view_roles.h"
@@ -158,10 +159,10 @@ Status CheckAbsent(const char* name, const kvevict_plane& plane) {
   static constexpr kvevict_plane kNone{};
   if (std::memcmp(&plane, &kNone, sizeof(plane)) == 0) return Status();
   return InvalidArgument(
-      "%s.data is 0, but %s.dtype %d, head_dim %u, row_bytes %u, "
+      "%s.data is 0, but %s.dtype %s, head_dim %u, row_bytes %u, "
       "token_stride_bytes %lld: an absent plane is 0 throughout",
-      name, name, static_cast<int>(plane.dtype), plane.head_dim,
-      plane.row_bytes, static_cast<long long>(plane.token_stride_bytes));
+      name, name, DTypeName(plane.dtype).text, plane.head_dim, plane.row_bytes,
+      static_cast<long long>(plane.token_stride_bytes));
 }
 
 Status CheckPlane(const char* name, const kvevict_view& view,
@@ -416,9 +417,8 @@ Status ValidateRows(const char* name, const kvevict_plane& rows,
                     uint32_t n_rows) {
   if (!IsPresent(rows)) return InvalidArgument("%s.data is 0", name);
   if (rows.dtype != dtype) {
-    return InvalidArgument("%s.dtype %d is not %d", name,
-                           static_cast<int>(rows.dtype),
-                           static_cast<int>(dtype));
+    return InvalidArgument("%s.dtype %s is not %s", name,
+                           DTypeName(rows.dtype).text, DTypeName(dtype).text);
   }
   if (rows.head_dim != head_dim) {
     return InvalidArgument("%s.head_dim %u is not %u", name, rows.head_dim,
@@ -452,9 +452,9 @@ Status MatchGeometry(const kvevict_view& view,
                         kvevict_dtype dtype, uint32_t head_dim) {
     if (!IsPresent(plane)) return Status();
     if (plane.dtype != dtype) {
-      return InvalidArgument("%s.dtype %d is not the geometry's %d", name,
-                             static_cast<int>(plane.dtype),
-                             static_cast<int>(dtype));
+      return InvalidArgument("%s.dtype %s is not the geometry's %s", name,
+                             DTypeName(plane.dtype).text,
+                             DTypeName(dtype).text);
     }
     if (plane.head_dim != head_dim) {
       return InvalidArgument("%s.head_dim %u is not the geometry's %u", name,
@@ -473,9 +473,9 @@ Status CheckComplete(const kvevict_view& view,
   }
   if (!IsPresent(view.v) && HasValues(g)) {
     return InvalidArgument(
-        "v.data is 0, but the geometry has values (v_dtype %d, v_head_dim %u): "
+        "v.data is 0, but the geometry has values (v_dtype %s, v_head_dim %u): "
         "they would stay behind",
-        static_cast<int>(g.v_dtype), g.v_head_dim);
+        DTypeName(g.v_dtype).text, g.v_head_dim);
   }
   return Status();
 }

@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "core/dtype.h"
+#include "core/dtype_name.h"
 #include "core/plan.h"
 #include "core/view.h"
 
@@ -36,9 +37,9 @@ Status CheckRowsOf(const RoleInfo& role, const kvevict_plane& plane,
     return Status();
   }
   return InvalidArgument(
-      "companion.dtype %d, head_dim %u, element_stride_bytes %lld: a %s of %s "
+      "companion.dtype %s, head_dim %u, element_stride_bytes %lld: a %s of %s "
       "has its %u elements, packed, in f32, f16 or bf16",
-      static_cast<int>(plane.dtype), plane.head_dim,
+      DTypeName(plane.dtype).text, plane.head_dim,
       static_cast<long long>(plane.element_stride_bytes), role.name,
       role.rows_name, rows.head_dim);
 }
@@ -112,9 +113,9 @@ Status CheckRole(const kvevict_view& view, uint32_t i) {
       (!InfoOf(static_cast<DType>(plane.dtype)).is_plain() ||
        plane.head_dim != 1)) {
     return InvalidArgument(
-        "companion.dtype %d, head_dim %u: a %s is one number of f32, f16 or "
+        "companion.dtype %s, head_dim %u: a %s is one number of f32, f16 or "
         "bf16",
-        static_cast<int>(plane.dtype), plane.head_dim, role.name);
+        DTypeName(plane.dtype).text, plane.head_dim, role.name);
   }
   for (uint32_t j = 0; j < i; ++j) {
     if (view.companions[j].role != plane.role) continue;

@@ -19,7 +19,9 @@ type ContextOptions struct {
 
 	SIMDTarget string // of SIMDTargets(): whose code the CPU's kernels run; "": the best one
 
-	Alloc, Free   uintptr // kvevict_alloc_fn and kvevict_free_fn for the library's own memory
+	// C functions for the library's own memory: void *(size_t bytes, size_t alignment, void *userData), and
+	// void (void *memory, size_t bytes, size_t alignment, void *userData).
+	Alloc, Free   uintptr
 	AllocUserData uintptr
 
 	// What follows concerns CUDA.

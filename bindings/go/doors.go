@@ -8,7 +8,7 @@ import (
 )
 
 // MaxJobs is how many jobs or moves one call takes at most.
-const MaxJobs = native.MaxJobs
+const MaxJobs = 128
 
 // ScoreJob is one layer's part of Plan.Score.
 type ScoreJob struct {

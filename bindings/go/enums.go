@@ -15,7 +15,7 @@ const (
 	StatusUnsupported Status = 2
 	// The device or a library it needs is not on this machine.
 	StatusUnavailable Status = 3
-	// The allocator hook returned NULL.
+	// The allocator hook returned nil.
 	StatusOutOfMemory Status = 4
 	// A bug in kvevict; please report the message.
 	StatusInternal Status = 5
@@ -40,12 +40,12 @@ const (
 // byte and read as the f32 that they stand for, rounded once, or on SIMD targets without a
 // fused multiply-add twice; there are no copies of them in memory. Quantized keys can be
 // scored, but neither turned nor merged, for that would round them again; queries are f32, f16
-// or bf16. U8, I8, U4 and U4_HALVES stand for code * scale + minimum, FP8 for value * scale,
-// with the scale and minimum of their token and head or of more: see Role. Without one the
-// minimum is 0, and the scale of fp8 is 1; codes must have a scale to be scored. What has no
-// row per token cannot be moved row by row, such as keys quantized per channel over a group of
-// tokens (KIVI): there is no dtype for it. An engine may call a group a token (an opaque row
-// of group size * row bytes, and keep whole groups), or store rows in another type.
+// or bf16. U8, I8, U4 and DTypeU4Halves stand for code * scale + minimum, FP8 for value *
+// scale, with the scale and minimum of their token and head or of more: see Role. Without one
+// the minimum is 0, and the scale of fp8 is 1; codes must have a scale to be scored. What has
+// no row per token cannot be moved row by row, such as keys quantized per channel over a group
+// of tokens (KIVI): there is no dtype for it. An engine may call a group a token (an opaque
+// row of group size * row bytes, and keep whole groups), or store rows in another type.
 type DType int32
 
 // Values of DType.
@@ -68,16 +68,16 @@ const (
 	// Codes -128 .. 127, in two's complement.
 	DTypeI8 DType = 7
 	// Codes 0 .. 15, two per byte: element 2j in the high nibble of byte j, 2j + 1 in the low one.
-	// head_dim is even.
+	// HeadDim is even.
 	DTypeU4 DType = 8
-	// Codes 0 .. 15, two per byte: of a row, element j in the low nibble of byte j, j + head_dim /
-	// 2 in the high one. head_dim is even.
+	// Codes 0 .. 15, two per byte: of a row, element j in the low nibble of byte j, j + HeadDim /
+	// 2 in the high one. HeadDim is even.
 	DTypeU4Halves DType = 9
-	// ggml's: of 32 elements 34 bytes, an f16 d and 32 codes as I8; code * d. head_dim is a
+	// ggml's: of 32 elements 34 bytes, an f16 d and 32 codes as I8; code * d. HeadDim is a
 	// multiple of 32.
 	DTypeQ8_0 DType = 10
 	// ggml's: of 32 elements 18 bytes, an f16 d and 16 bytes, of which byte j has element j in the
-	// low nibble and j + 16 in the high one; (code - 8) * d. head_dim is a multiple of 32.
+	// low nibble and j + 16 in the high one; (code - 8) * d. HeadDim is a multiple of 32.
 	DTypeQ4_0 DType = 11
 )
 
@@ -179,7 +179,7 @@ const (
 )
 
 // ShapingOrder: which comes first: reducing the query heads of a KV head, pooling, or weighing
-// by value_weight. Reducing and pooling commute, but for rounding, unless a maximum is
+// by ValueWeight. Reducing and pooling commute, but for rounding, unless a maximum is
 // involved.
 type ShapingOrder int32
 
@@ -258,23 +258,23 @@ const (
 	// The same in floating point with the window on top, falling back to uniform where the
 	// schedule does not fit, as kvpress computes it.
 	LayerSplitArithmeticKVPress LayerSplit = 3
-	// The integer steps of ARITHMETIC_KVF for every context over the budget, as AdaKV's authors
-	// compute them.
+	// The integer steps of LayerSplitArithmeticKVF for every context over the budget, as AdaKV's
+	// authors compute them.
 	LayerSplitArithmeticAdakv LayerSplit = 4
-	// By preference, E^(1/cake_tau1) * V^(1/cake_tau2): E is the entropy of a layer's weights,
-	// -sum a ln(a + 1e-10); V the variance of a weight over the window's rows, summed over slots
-	// and query heads. Beside what every layer keeps, the budgets' sum is spread by preference,
+	// By preference, E^(1/CakeTau1) * V^(1/CakeTau2): E is the entropy of a layer's weights, -sum
+	// a ln(a + 1e-10); V the variance of a weight over the window's rows, summed over slots and
+	// query heads. Beside what every layer keeps, the budgets' sum is spread by preference,
 	// rounded down; what a layer would get beyond the context goes to the others in equal parts,
 	// and so does what rounding took, one more to lower layers; never beyond the context.
 	// Variances below 2^-17 of a mean square are rounding, and count as 0. A layer whose
-	// preference is no number or 0 gets none; if all are like that, uniform. obs_window >= 2.
-	// CAKE, arXiv:2503.12491.
+	// preference is no number or 0 gets none; if all are like that, uniform. ObsWindow >= 2. CAKE,
+	// arXiv:2503.12491.
 	LayerSplitCake LayerSplit = 5
 	// Lazy layers keep the budget, others everything. A layer is lazy if its weights, averaged
-	// over rows and query heads, add up to more than lazy_threshold over the first n_sink slots
-	// and the n_recent + obs_window last ones before the window. One that holds fewer than n_sink
-	// + n_recent + 2 * obs_window slots is not. The budget may be what must stay, no more.
-	// SimLayerKV, arXiv:2410.13846, as kvpress computes it.
+	// over rows and query heads, add up to more than LazyThreshold over the first Sink slots and
+	// the Recent + ObsWindow last ones before the window. One that holds fewer than Sink + Recent
+	// + 2 * ObsWindow slots is not. The budget may be what must stay, no more. SimLayerKV,
+	// arXiv:2410.13846, as kvpress computes it.
 	LayerSplitLazy LayerSplit = 6
 )
 
@@ -287,19 +287,19 @@ const (
 	// Alike.
 	HeadSplitEqual HeadSplit = 0
 	// A contest: the layer keeps its highest scores, whichever head has them, and of each head at
-	// least the best head_floor of a head's budget, rounded down. The layer keeps exactly its
+	// least the best HeadFloor of a head's budget, rounded down. The layer keeps exactly its
 	// budget. Of scores that are equal at the cut every head gets one in turn. AdaKV,
 	// arXiv:2407.11550, as kvpress computes it.
 	HeadSplitAdaptive HeadSplit = 1
 	// The same contest without a floor, then a mean: beside what must stay, a head keeps 1 -
-	// head_floor of the tokens that it won, and head_floor of an equal share, which is rounded
-	// down first. The sum is rounded to the nearest, halves to even, in f32; so a layer may keep
-	// more or less than its budget, by half a token per head and by what rounding down took. AdaKV
-	// as its authors compute it.
+	// HeadFloor of the tokens that it won, and HeadFloor of an equal share, which is rounded down
+	// first. The sum is rounded to the nearest, halves to even, in f32; so a layer may keep more
+	// or less than its budget, by half a token per head and by what rounding down took. AdaKV as
+	// its authors compute it.
 	HeadSplitAdaptiveBlend HeadSplit = 2
-	// Nothing is shared: a head keeps the tokens whose final score is at least score_threshold,
-	// but no more than its budget, the best ones; what must stay counts first. NaN is below every
-	// threshold. With n_recent as the sliding window: DMS, arXiv:2506.05345, and KVzap,
+	// Nothing is shared: a head keeps the tokens whose final score is at least ScoreThreshold, but
+	// no more than its budget, the best ones; what must stay counts first. NaN is below every
+	// threshold. With Recent as the sliding window: DMS, arXiv:2506.05345, and KVzap,
 	// arXiv:2601.07891.
 	HeadSplitThreshold HeadSplit = 3
 )
@@ -333,7 +333,7 @@ const (
 	MergeNone Merge = 0
 	// Values only, by how similar their keys are: with w_e = max(similarity, 0) |v_e| / (|v_e| +
 	// |v_t| + 1e-6), v_t = (v_t + sum w_e v_e) / (1 + sum w_e), where the sum of weights is above
-	// 0. merge_threshold and merge_fraction say which e take part. MergingPress of kvpress, after
+	// 0. MergeThreshold and MergeFraction say which e take part. MergingPress of kvpress, after
 	// arXiv:2210.09461 and arXiv:2406.13035.
 	MergeValues Merge = 1
 	// Keys and values: x_t = the mean of x_t and of (x_e + x_t) / 2 of every e. Keys that RoPE has
@@ -344,7 +344,7 @@ const (
 	MergeWeighted Merge = 3
 )
 
-// Prompt: how the prompt counts, once SequenceEndPrompt() has said where it ends; of it, what
+// Prompt: how the prompt counts, once Sequence.EndPrompt() has said where it ends; of it, what
 // was stored then.
 type Prompt int32
 
@@ -362,12 +362,12 @@ const (
 	PromptAtEnd Prompt = 4
 )
 
-// SumRows: whose attention a sequence adds up in one row of sums, see SequenceObserve().
+// SumRows: whose attention a sequence adds up in one row of sums, see Sequence.Observe().
 type SumRows int32
 
 // Values of SumRows.
 const (
-	// That of a KV head, reduced over its query heads by group_reduce as it comes.
+	// That of a KV head, reduced over its query heads by GroupReduce as it comes.
 	SumRowsKVHead SumRows = 0
 	// That of a query head.
 	SumRowsQueryHead SumRows = 1
@@ -429,8 +429,8 @@ type Need int32
 const (
 	// It is not read.
 	NeedNone Need = 0
-	// It is used where it is given. h2o wants attention_sums, observed or given to the eviction,
-	// or else keys and queries: each of them is optional, not all.
+	// It is used where it is given. h2o wants AttentionSums, observed or given to the eviction, or
+	// else keys and queries: each of them is optional, not all.
 	NeedOptional Need = 1
 	// Without it calls fail.
 	NeedRequired Need = 2
@@ -451,7 +451,7 @@ const (
 	RoleValueScale Role = 3
 	// What is added to codes of values then.
 	RoleValueMinimum Role = 4
-	// Keys of the slots from View.first_recent on, not quantized.
+	// Keys of the slots from Layout.FirstRecent on, not quantized.
 	RoleKeyRecent Role = 5
 	// Values of the same slots.
 	RoleValueRecent Role = 6
@@ -475,7 +475,7 @@ type RoPELayout int32
 
 // Values of RoPELayout.
 const (
-	// f and f + rope_inv_freq_len (NeoX, Hugging Face).
+	// f and f + len(RoPEInvFreq) (NeoX, Hugging Face).
 	RoPELayoutHalf RoPELayout = 0
 	// 2 f and 2 f + 1 (GPT-J; Llama's keys in llama.cpp).
 	RoPELayoutInterleaved RoPELayout = 1
@@ -486,15 +486,15 @@ type Operation int32
 
 // Values of Operation.
 const (
-	// SequenceEvict().
+	// Sequence.Evict().
 	OperationEvict Operation = 0
-	// Score().
+	// Plan.Score().
 	OperationScore Operation = 1
-	// SequenceBeginObserving(): there a sequence keeps what it observes until
-	// SequenceEndObserving(). Of policies that score by the last queries, for each layer
-	// (obs_window + draft_tokens) * n_q_heads rows of k_head_dim elements, and on CUDA a float
-	// with each; of h2o max_tokens floats for each KV head, query head or layer, as sum_rows says,
-	// and with sum_last so many more times as many; 0 for others.
+	// Sequence.BeginObserving(): there a sequence keeps what it observes until
+	// Sequence.EndObserving(). Of policies that score by the last queries, for each layer
+	// (ObsWindow + DraftTokens) * QHeads rows of KHeadDim elements, and on CUDA a float with each;
+	// of h2o MaxTokens floats for each KV head, query head or layer, as SumRows says, and with
+	// SumLast so many more times as many; 0 for others.
 	OperationObserve Operation = 2
 )
 
@@ -509,7 +509,7 @@ const (
 	ReasonOpaqueKeys Reason = 1
 	// Queries are opaque.
 	ReasonOpaqueQueries Reason = 2
-	// The geometry does not say how RoPE turned the keys (rope_inv_freq).
+	// The geometry does not say how RoPE turned the keys (RoPEInvFreq).
 	ReasonNoRoPE Reason = 3
 	// The layer has no cache, or only that of a sliding window.
 	ReasonNoFullCache Reason = 4
@@ -524,7 +524,7 @@ const (
 	// Rows share scales by groups of tokens, or the last ones lie apart: they do not move one by
 	// one. Not of a plan: calls that are given such a view say so.
 	ReasonTokenGroups Reason = 9
-	// Of an eviction: the policy's prompt is not INSIDE, and SequenceEndPrompt() has not been
+	// Of an eviction: the policy's prompt is not INSIDE, and Sequence.EndPrompt() has not been
 	// called.
 	ReasonOpenPrompt Reason = 10
 	// Of an eviction: the budget is a ratio of the context, and has no room yet for what must
@@ -537,8 +537,8 @@ type BlockLayout int32
 
 // Values of BlockLayout.
 const (
-	// [n_kv_heads, block_size, head_dim], "HND".
+	// [KVHeads, BlockSize, HeadDim], "HND".
 	BlockLayoutHeadMajor BlockLayout = 0
-	// [block_size, n_kv_heads, head_dim], "NHD".
+	// [BlockSize, KVHeads, HeadDim], "NHD".
 	BlockLayoutTokenMajor BlockLayout = 1
 )

@@ -3,6 +3,7 @@ package kvevict
 import (
 	"errors"
 	"fmt"
+	"regexp"
 
 	"kvevict.dev/kvevict/bindings/go/internal/native"
 )
@@ -27,8 +28,9 @@ func (s Status) Error() string { return "kvevict: " + s.name() }
 func (s Status) name() string { return native.Kvevict_status_name(int32(s)) }
 
 func init() {
+	function := regexp.MustCompile("kvevict_[a-z0-9_]+")
 	native.NewError = func(code int32, message string) error {
-		return &Error{Status(code), message}
+		return &Error{Status(code), function.ReplaceAllStringFunc(message, native.OwnName)}
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 // PositionNext, as firstPosition, is the sequence's logical length. On CUDA it is read when the work
 // runs, so that a captured graph goes on where the sequence is.
-const PositionNext = native.PositionNext
+const PositionNext = 1<<32 - 1
 
 // Sequence is what one request carries between steps: the position of every slot, stored and logical
 // length, and, while it observes, the last queries of every layer. It serves one goroutine at a time;

@@ -492,7 +492,7 @@ func TestCallsPerTokenDoNotAllocate(t *testing.T) {
 func TestQueryMemoryIsTheContextsOrLent(t *testing.T) {
 	plan := newPlan(t, newContext(t, nil), 1, full, "snapkv:budget=16,window=4,pool=none")
 	sequence := newSequence(t, plan) // observes in the context's memory
-	fails(t, sequence.BeginObserving(Memory{}), StatusInvalidArgument, "kvevict_sequence_end_observing()")
+	fails(t, sequence.BeginObserving(Memory{}), StatusInvalidArgument, "Sequence.EndObserving() first")
 	memory := newMemory(t)(plan.Workspace(OperationObserve, 0))
 	need, err := plan.Workspace(OperationEvict, full)
 	must(t, err)
@@ -510,7 +510,7 @@ func TestQueryMemoryIsTheContextsOrLent(t *testing.T) {
 		must(t, err)
 		must(t, sequence.EndObserving())
 		must(t, sequence.Reset(0))
-		fails(t, sequence.Observe(shown(0, &queries), 1, 0, 0), StatusInvalidArgument, "kvevict_sequence_begin_observing()")
+		fails(t, sequence.Observe(shown(0, &queries), 1, 0, 0), StatusInvalidArgument, "Sequence.BeginObserving() first")
 		fails(t, sequence.BeginObserving(Slice(make([]byte, 8))), StatusInvalidArgument, "memory_bytes 8")
 		must(t, sequence.BeginObserving(memory))
 	}

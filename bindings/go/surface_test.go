@@ -189,3 +189,35 @@ func TestVersionAndDevices(t *testing.T) {
 	must(t, err)
 	same(t, 1024, budget)
 }
+
+// What messages call a function is a method of that name.
+func TestFunctionsHaveNamesOfMethods(t *testing.T) {
+	types := map[string]reflect.Type{}
+	for _, value := range []any{
+		&Context{}, &Plan{}, &Sequence{}, &PagedCache{}, &PagedSequence{}, &Policy{}, &View{},
+	} {
+		types[reflect.TypeOf(value).Elem().Name()] = reflect.TypeOf(value)
+	}
+	named := 0
+	for _, symbol := range symbols(t) {
+		name := native.OwnName(symbol)
+		if name == symbol {
+			continue
+		}
+		named++
+		parts := strings.Split(name, ".")
+		if types[parts[0]] == nil {
+			t.Errorf("%s is no %s", symbol, name)
+		} else if _, ok := types[parts[0]].MethodByName(parts[1]); !ok {
+			t.Errorf("%s is no %s", symbol, name)
+		}
+	}
+	if named < 50 {
+		t.Errorf("%d functions have names", named)
+	}
+}
+
+func TestConstantsAreTheHeaders(t *testing.T) {
+	same(t, native.MaxJobs, MaxJobs)
+	same(t, uint32(native.PositionNext), uint32(PositionNext))
+}

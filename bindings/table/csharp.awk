@@ -1,7 +1,20 @@
 # C#: Enums.cs, the public enums; NativeStructs.cs, constants and structs under their C
-# names, which sequential layout lays out as C does.
+# names, which sequential layout lays out as C does; NativeNames.cs, what functions that
+# messages name are called here.
 BEGIN {
-  prefix = "Kv"
+  prefix = "Kv"; nothing = "null"
+  named = "n_sink=Sink n_recent=Recent obs_window=ObservationWindow n_kv_heads=KvHeads " \
+          "n_q_heads=QueryHeads k_head_dim=KeyHeadDim rope_inv_freq=RopeInverseFrequencies " \
+          "rope_inv_freq_len=RopeInverseFrequencies.Length " \
+          "kvevict_attend_workspace=KvContext.AttendWorkspaceSize " \
+          "kvevict_compact_workspace=KvContext.CompactWorkspaceSize " \
+          "kvevict_reorder_workspace=KvContext.ReorderWorkspaceSize " \
+          "kvevict_select_workspace=KvContext.SelectWorkspaceSize " \
+          "kvevict_plan_workspace=KvPlan.WorkspaceSize " \
+          "kvevict_paged_cache_bytes=KvPagedCache.BytesFor " \
+          "kvevict_paged_cache_get_usage=KvPagedCache.Usage kvevict_policy_at=KvPolicy.All " \
+          "kvevict_policy_format=KvPolicy.ToString kvevict_policy_need=KvPolicy.NeedOf " \
+          "kvevict_device_check=KvEvictLibrary.CheckDevice"
   spelled = "BF16 DType E4M3 E5M2 FP8 SnapKV PyramidKV H2O KeyDiff LagKV"
   split("bool char double float int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t " \
         "uint64_t size_t uintptr_t void", c, " ")
@@ -31,7 +44,11 @@ $1 == "enum" {
   printf "\n%spublic enum %s\n{\n", summary($3, ""), type_name($2) > enums
 }
 $1 == "value" {
-  printf "%s    %s = %s,\n", summary($4, "    "), camel(value_name(enum, $2)), $3 > enums
+  printf "%s    %s = %s,\n", summary($4, "    "), value_here(enum, $2), $3 > enums
+}
+
+$1 == "call" && call_name($2) != "-" {
+  names = names "        \"" $2 "\" => \"" call_name($2) "\",\n"
 }
 
 $1 == "struct" {
@@ -55,6 +72,8 @@ END {
   close_type()
   printf "\ninternal static class NativeConstants\n{\n%s}\n%s%s", constants, body,
          arrays > structs
+  printf "%s\ninternal static class NativeNames\n{\n    internal static string Of(string name) => " \
+         "name switch\n    {\n%s        _ => name,\n    };\n}\n", made, names > (out "/NativeNames.cs")
 }
 
 function close_type() {
@@ -62,6 +81,7 @@ function close_type() {
   if (open_file == structs) body = body "}\n"
   open_file = ""
 }
+function value_here(enum, value) { return camel(value_name(enum, value)) }
 function type_name(c_name) {
   if (kind[c_name] == "struct") return c_name
   return kind[c_name] == "handle" ? camel(c_name) "Handle" : prefix camel(c_name)

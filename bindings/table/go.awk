@@ -1,7 +1,14 @@
 # Go: enums.go of the public package; structs.go of internal/native, where pointers are
 # numbers and what they point to is kept alive by the caller; layout_test.go, which does
-# not compile unless Go lays the structs out as C does.
+# not compile unless Go lays the structs out as C does; names.go, what functions that
+# messages name are called here.
 BEGIN {
+  nothing = "nil"
+  named = "n_sink=Sink n_recent=Recent n_kv_heads=KVHeads n_q_heads=QHeads k_head_dim=KHeadDim " \
+          "rope_inv_freq_len=len(RoPEInvFreq) kvevict_view.first_recent=Layout.FirstRecent " \
+          "kvevict_paged_cache_bytes=- " \
+          "kvevict_paged_cache_get_usage=PagedCache.Usage kvevict_policy_at=- " \
+          "kvevict_policy_need=Policy.NeedOf kvevict_policy_parse=-"
   spelled = "ABI BF16 CPU CUDA CUR DType E4M3 E5M2 FP8 GPU H2O KV KVF KVPress KeyDiff LLM LSE LagKV " \
             "LibCUDA LibNVRTC NVRTC OK PyramidKV RoPE SIMD SnapKV TOVA"
   split("bool char double float int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t " \
@@ -30,11 +37,11 @@ $1 == "enum" {
          type_name($2), type_name($2) > enums
 }
 $1 == "value" {
-  name = value_name(enum, $2)
-  # Its prefix makes the name one of the package's: KVEVICT_DTYPE_F32 -> DTypeF32.
-  name = name == substr($2, 9) || /^value\tKVEVICT_ERROR_/ ? camel(enum) camel(name) \
-                                                           : camel(substr($2, 9))
-  printf "%s%s %s = %s\n", wrapped(prose($4), "// "), name, type_name(enum), $3 > enums
+  printf "%s%s %s = %s\n", wrapped(prose($4), "// "), value_here(enum, $2), type_name(enum), $3 > enums
+}
+
+$1 == "call" && call_name($2) != "-" {
+  names = names "case \"" $2 "\": return \"" call_name($2) "\"\n"
 }
 
 $1 == "struct" {
@@ -51,12 +58,20 @@ END {
   close_type()
   printf "%s)\n%s", constants, body > structs
   print ")" > layout
+  printf "%spackage native\n\n// OwnName is what Go calls a function of C.\nfunc OwnName(name string) " \
+         "string {\nswitch name {\n%s}\nreturn name\n}\n", made, names > (out "/names.go")
 }
 
 function close_type() {
   if (open_file == enums) print ")" > enums
   if (open_file == structs) body = body "}\n"
   open_file = ""
+}
+# Its prefix makes the name one of the package's: KVEVICT_DTYPE_F32 -> DTypeF32.
+function value_here(enum, value, name) {
+  name = value_name(enum, value)
+  return name == substr(value, 9) || value ~ /^KVEVICT_ERROR_/ ? camel(enum) camel(name) \
+                                                               : camel(substr(value, 9))
 }
 function type_name(c_name) { return camel(c_name) }
 function type(c) {

@@ -1,6 +1,13 @@
 # Java: a file per public enum; Abi.java, the constants, and the sizes and offsets of the
-# structs; `sources`, which lists these files.
+# structs; Names.java, what functions that messages name are called here; `sources`, which
+# lists these files.
 BEGIN {
+  nothing = "null"; begins_small = 1
+  named = "n_sink=sink n_recent=recent n_kv_heads=kvHeads n_q_heads=queryHeads " \
+          "k_head_dim=keyHeadDim rope_inv_freq=Geometry.withRope " \
+          "rope_inv_freq_len=inverseFrequencies.length kvevict_paged_cache_bytes=- " \
+          "kvevict_paged_cache_get_usage=PagedCache.usage kvevict_policy_at=- " \
+          "kvevict_policy_need=Policy.needOf kvevict_device_check=KvEvict.checkDevice"
   spelled = "DType"
   abi = out "/Abi.java"
   made = "// Made from kvevict.h by bindings/table.\npackage dev.kvevict;\n\n"
@@ -23,7 +30,11 @@ $1 == "enum" {
 }
 $1 == "value" {
   printf "%s%s  %s(%s)", values++ ? ",\n" : "", comment($4, "  "),
-         value_name(enum, $2), $3 > file
+         value_here(enum, $2), $3 > file
+}
+
+$1 == "call" && call_name($2) != "-" {
+  names = names "      case \"" $2 "\" -> \"" call_name($2) "\";\n"
 }
 
 $1 != "field" { close_struct() }
@@ -37,6 +48,10 @@ $1 == "field" { printf "    static final int %s = %s;\n", toupper($2), $3 > abi 
 END {
   close_enum(); close_struct()
   print "}" > abi
+  printf "%sfinal class Names {\n  private Names() {}\n\n  /** What Java calls a function of C. */\n" \
+         "  static String of(String name) {\n    return switch (name) {\n%s      default -> name;\n" \
+         "    };\n  }\n}\n", made, names > (out "/Names.java")
+  print (out "/Names.java") > (out "/sources")
 }
 
 function close_enum() {
@@ -50,6 +65,7 @@ function close_struct() {
   if (struct != "") print "  }" > abi
   struct = ""
 }
+function value_here(enum, value) { return value_name(enum, value) }
 function type_name(c_name) { return camel(c_name) }
 function comment(text, indent, lines) {
   text = prose(text)

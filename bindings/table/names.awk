@@ -2,10 +2,22 @@
 #
 #   awk -v out=FOLDER -f names.awk -f LANGUAGE.awk TABLE
 #
-# from what pkg/abi/table.sh prints. LANGUAGE.awk has the function type_name(c_name), and
-# in `spelled` the words that are not written Likethis. Into FOLDER goes also
-# kvevict_types.i, SWIG's lists of the header's types and of their names here.
-BEGIN { FS = "\t" }
+# from what pkg/abi/table.sh prints, and a row `call name` for each function. LANGUAGE.awk
+# has the functions type_name(c_name) and value_here(enum, value); in `spelled` the words
+# that are not written Likethis, in `named` what has another name here than its C name
+# makes: c=here ..., where "-" is none, and in `nothing` what NULL is. Into FOLDER goes
+# also kvevict_types.i, SWIG's lists of the header's types and of their names here.
+BEGIN {
+  FS = "\t"
+  # Documentation names what comes later, too.
+  while ((getline row < ARGV[1]) > 0) {
+    split(row, cell, "\t")
+    if (cell[1] ~ /^(enum|struct|handle|alias|function)$/) kind[cell[2]] = cell[1]
+    if (cell[1] == "enum") enum_of_row = cell[2]
+    if (cell[1] == "value") enum_of[cell[2]] = enum_of_row
+  }
+  close(ARGV[1])
+}
 $1 == "enum" { kind[$2] = "enum"; for_each("ENUM", $2) }
 $1 == "handle" { kind[$2] = "handle"; for_each("HANDLE", $2) }
 $1 == "struct" { kind[$2] = "struct"; for_each("STRUCT", $2) }
@@ -47,14 +59,60 @@ function value_name(enum, value, e, v, n, i) {
   return value
 }
 
-# Documentation with the names of this language.
+# Documentation with the names of this language, for a value of `enum` or an enum.
 function prose(text, done, name) {
-  while (match(text, /kvevict_[a-z0-9_]+/)) {
+  gsub(/NULL/, nothing, text)
+  while (match(text, /[A-Za-z0-9]+_[A-Za-z0-9_]*[A-Za-z0-9](\.[a-z_]+)?/)) {
     name = substr(text, RSTART, RLENGTH)
-    done = done substr(text, 1, RSTART - 1) prefix camel(name)
+    done = done substr(text, 1, RSTART - 1) own_name(name)
     text = substr(text, RSTART + RLENGTH)
   }
   return done text
+}
+
+# What C calls `name`: a type, a field of it, a function, a value or a field.
+function own_name(name, parts, value) {
+  if (given(name) != "" && given(name) != "-") return given(name)
+  if (name ~ /^kvevict_/) {
+    split(name, parts, ".")
+    if (!(parts[1] in kind)) return call_name(name) == "-" ? name : call_name(name)
+    return prefix camel(parts[1]) (parts[2] == "" ? "" : "." member_name(parts[2]))
+  }
+  value = name ~ /^KVEVICT_/ ? name : toupper(enum) "_" name
+  if (value in enum_of) return value_here(enum_of[value], value)
+  # Sums of a formula have the names of the paper.
+  return name ~ /^[a-z][a-z0-9]+_[a-z0-9_]*$/ || name ~ /^[a-z]_[a-z0-9_][a-z0-9_]+$/ \
+         ? member_name(name) : name
+}
+
+# The method of a function: "kvevict_sequence_end_prompt" -> "KvSequence.EndPrompt", and
+# "-" if it has none of that kind.
+function call_name(c_name, n, nouns, i, rest) {
+  if (given(c_name) != "") return given(c_name)
+  rest = substr(c_name, 9)
+  n = split("paged_sequence paged_cache sequence context plan policy view", nouns, " ")
+  for (i = 1; i <= n; i++)
+    if (index(rest, nouns[i] "_") == 1)
+      return prefix camel(nouns[i]) "." member_name(substr(rest, length(nouns[i]) + 2))
+  if (rest ~ /^(score|rotate)/) return prefix camel("plan") "." member_name(rest)
+  if (rest ~ /^(select|compact|reorder|attend)/)
+    return prefix camel("context") "." member_name(rest)
+  return "-"
+}
+
+# A field or method: "head_dim" -> "HeadDim", or "headDim" where they begin small.
+function member_name(c_name, name) {
+  if (given(c_name) != "") return given(c_name)
+  name = camel(c_name)
+  return begins_small ? tolower(substr(name, 1, 1)) substr(name, 2) : name
+}
+
+function given(c_name, n, i, list, pair) {
+  if (!("" in other)) {
+    other[""]; n = split(named, list, " ")
+    for (i = 1; i <= n; i++) { split(list[i], pair, "="); other[pair[1]] = pair[2] }
+  }
+  return c_name in other ? other[c_name] : ""
 }
 
 # Lines of at most 95 characters, each after `indent`.

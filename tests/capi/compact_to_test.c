@@ -430,16 +430,16 @@ Test(compact_to, destinations_that_cannot_be_are_errors) {
   EXPECT_BREAKS_TO(to.struct_size = 8, "destination.struct_size", "8");
   EXPECT_BREAKS_TO(to.n_kv_heads = 1, "destination: n_kv_heads 1", "2");
   EXPECT_BREAKS_TO(to.n_companions = 1, "destination: n_companions 1", "2");
-  EXPECT_BREAKS_TO(to.k.head_dim = 3, "destination: k.dtype 1", "head_dim 3",
-                   "the view's 1, 4, 0");
-  EXPECT_BREAKS_TO(to.v.head_dim = 3, "destination: v.dtype 1", "head_dim 3");
+  EXPECT_BREAKS_TO(to.k.head_dim = 3, "destination: k.dtype f32", "head_dim 3",
+                   "the view's f32, 4, 0");
+  EXPECT_BREAKS_TO(to.v.head_dim = 3, "destination: v.dtype f32", "head_dim 3");
   EXPECT_BREAKS_TO((to.v = (kvevict_plane)KVEVICT_PLANE_INIT),
                    "destination: v.data is 0, but not the view's");
   EXPECT_BREAKS_TO((view.v = (kvevict_plane)KVEVICT_PLANE_INIT),
                    "destination: v.data is 0 in the view alone");
   EXPECT_BREAKS_TO(other->companions[1].row_bytes = 4,
-                   "destination: companions[1]: companion.dtype 0",
-                   "row_bytes 4", "0, 0, 5");
+                   "destination: companions[1]: companion.dtype opaque",
+                   "row_bytes 4", "opaque, 0, 5");
   EXPECT_BREAKS_TO(to.k.token_stride_bytes = 3, "destination: k", "overlap");
   EXPECT_BREAKS_TO(to.block_size = 1, "destination: block_table_len 0", "14");
   EXPECT_BREAKS_TO(move.first_slot = INT32_MAX,

@@ -97,10 +97,10 @@ Test(dtypes_errors, roles_are_of_companions) {
 
 Test(dtypes_errors, roles_say_what_planes_hold) {
   EXPECT_BREAKS(s.companions[2].dtype = KVEVICT_DTYPE_FP8_E4M3, "companions[2]",
-                "dtype 4", "value_scale");
+                "dtype fp8_e4m3", "value_scale");
   EXPECT_BREAKS((s.companions[2].dtype = KVEVICT_DTYPE_OPAQUE,
                  s.companions[2].head_dim = 0, s.companions[2].row_bytes = 2),
-                "companions[2]", "dtype 0", "value_scale");
+                "companions[2]", "dtype opaque", "value_scale");
   EXPECT_BREAKS(
       (s.companions[0].head_dim = 2, s.companions[0].head_stride_bytes = 4,
        s.companions[0].token_stride_bytes = 8),

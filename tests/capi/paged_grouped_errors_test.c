@@ -336,12 +336,12 @@ Test(paged_grouped_errors, options) {
   EXPECT_REFUSED(plan, o.recent_tokens = kTokens + 1,
                  "recent_tokens 101 > max_tokens 100");
   EXPECT_REFUSED(plan, o.recent_tokens = UINT32_MAX, "recent_tokens");
-  EXPECT_REFUSED(plan, o.recent_dtype = KVEVICT_DTYPE_U8, "recent_dtype 6");
+  EXPECT_REFUSED(plan, o.recent_dtype = KVEVICT_DTYPE_U8, "recent_dtype u8");
   EXPECT_REFUSED(plan, o.recent_dtype = (kvevict_dtype)77, "recent_dtype 77");
   EXPECT_REFUSED(plan,
                  (o.group_tokens = o.recent_tokens = 0,
                   o.recent_dtype = KVEVICT_DTYPE_F16),
-                 "recent_dtype 2", "0");
+                 "recent_dtype f16", "0");
   test_plan* other = PlanOf("none", KVEVICT_DTYPE_FP8_E4M3, KVEVICT_DTYPE_U8);
   EXPECT_REFUSED(other->plan, o.recent_tokens = 1, "group_tokens 4", "k_dtype",
                  "layer 0", "fp8_e4m3");

@@ -310,7 +310,7 @@ Test(paged_quantized, what_cannot_be_is_an_error) {
                  "rows[0]", "none has role value_scale", "u8");
   in.v.dtype = KVEVICT_DTYPE_I8;
   EXPECT_INVALID(kvevict_paged_sequence_write(s->cached, &in, 1, NULL),
-                 "rows[0]", "v.dtype 7", "geometry's 6");
+                 "rows[0]", "v.dtype i8", "geometry's u8");
   in = RowsOf(&s->given, 0, 8);
   in.k.head_dim = 32;
   EXPECT_INVALID(kvevict_paged_sequence_read(s->cached, &in, 1, NULL),
@@ -320,7 +320,7 @@ Test(paged_quantized, what_cannot_be_is_an_error) {
   options.number_dtype = KVEVICT_DTYPE_U8;
   size_t bytes;
   EXPECT_INVALID(kvevict_paged_cache_bytes(s->plan->plan, &options, &bytes),
-                 "number_dtype 6");
+                 "number_dtype u8");
   options.number_dtype = 99;
   EXPECT_INVALID(kvevict_paged_cache_bytes(s->plan->plan, &options, &bytes),
                  "number_dtype 99");

@@ -184,7 +184,7 @@ Test(score, scores_that_do_not_match_are_errors) {
   EXPECT_CUSTOM_BREAKS(in = NULL, "scores", "NULL");
   EXPECT_CUSTOM_BREAKS(at = NULL, "scores", "NULL");
   EXPECT_CUSTOM_BREAKS(plane.data = 0, "scores.data", "0");
-  EXPECT_CUSTOM_BREAKS(plane.dtype = KVEVICT_DTYPE_F16, "scores.dtype 2");
+  EXPECT_CUSTOM_BREAKS(plane.dtype = KVEVICT_DTYPE_F16, "scores.dtype f16");
   EXPECT_CUSTOM_BREAKS(plane.head_dim = 2, "scores.head_dim 2");
   EXPECT_CUSTOM_BREAKS(plane.token_stride_bytes = 8, "scores.token_stride", "8",
                        "4");

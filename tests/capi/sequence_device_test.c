@@ -117,7 +117,7 @@ Test(sequence_device, log_sum_exps_are_checked_and_change_nothing_here) {
   plane.head_dim = 1;
   plane.dtype = KVEVICT_DTYPE_BF16;
   EXPECT_INVALID(test_observe_lse(b->sequence, 0, &plane, 8, 82),
-                 "row_lse.dtype 3");
+                 "row_lse.dtype bf16");
   test_model_destroy(a);
   test_model_destroy(b);
 }

@@ -209,7 +209,7 @@ Test(evict, custom_scores_must_be_there) {
                        "inputs.scores is NULL");
   EXPECT_CUSTOM_BREAKS(given.planes[1].data = 0, "layer 1", "scores.data", "0");
   EXPECT_CUSTOM_BREAKS(given.planes[2].dtype = KVEVICT_DTYPE_F16, "layer 2",
-                       "scores.dtype 2");
+                       "scores.dtype f16");
   EXPECT_CUSTOM_BREAKS(given.planes[2].head_dim = 4, "layer 2",
                        "scores.head_dim 4");
   EXPECT_CUSTOM_BREAKS(given.planes[0].token_stride_bytes = 8, "layer 0",

@@ -57,11 +57,11 @@ public class SequenceTests
         using var pooled = new SmallModel("snapkv:budget=24,window=4");
         using var lent = new SmallModel("snapkv:budget=24,window=4");
         lent.Sequence.EndObserving();
-        Assert.Contains("begin_observing", Assert.Throws<ArgumentException>(() => lent.Prefill(40)).Message);
+        Assert.Contains("KvSequence.BeginObserving() first", Assert.Throws<ArgumentException>(() => lent.Prefill(40)).Message);
         using KvWorkspace memory = lent.Plan.CreateWorkspace(KvOperation.Observe);
         Assert.Throws<ArgumentException>(() => lent.Sequence.BeginObserving(memory.ToRegion().Slice(64)));
         lent.Sequence.BeginObserving(memory);
-        Assert.Contains("end_observing",
+        Assert.Contains("KvSequence.EndObserving() first",
                         Assert.Throws<ArgumentException>(lent.Sequence.BeginObserving).Message);
         pooled.Prefill(40);
         lent.Prefill(40);

@@ -5,6 +5,7 @@ using System.Reflection.PortableExecutable;
 using System.Runtime.CompilerServices;
 using System.Runtime.InteropServices;
 using System.Text.RegularExpressions;
+using System.Xml.Linq;
 using Xunit;
 
 namespace KvEvict.Tests;
@@ -92,6 +93,45 @@ public class SurfaceTests
         Assert.Superset(new HashSet<string> { "Plane", "Parallel", "Half" }, taken);
         Assert.All(s_library.GetExportedTypes(), type => Assert.DoesNotContain(type.Name, taken));
         Assert.All(s_library.GetExportedTypes(), type => Assert.StartsWith("Kv", type.Name));
+    }
+
+    [Fact]
+    public void Functions_have_names_of_methods()
+    {
+        Assert.All(Exported().Where(name => NativeNames.Of(name) != name), name =>
+        {
+            string[] parts = NativeNames.Of(name).Split('.');
+            Assert.NotEmpty(s_library.GetType($"KvEvict.{parts[0]}", throwOnError: true)!.GetMember(parts[1]));
+        });
+        Assert.InRange(Exported().Count(name => NativeNames.Of(name) != name), 50, 1000);
+    }
+
+    [Fact]
+    public void Only_what_is_public_is_documented()
+    {
+        string file = Path.ChangeExtension(s_library.Location, "xml");
+        HashSet<string> documented = [.. XDocument.Load(file).Descendants("member")
+            .Select(member => member.Attribute("name")!.Value)];
+        foreach (string name in documented)
+        {
+            // "M:KvEvict.KvView.Validate(System.Int32)"
+            string path = Regex.Replace(name[2..], @"[(~].*", "").Replace("``0", "");
+            Type? type = s_library.GetType(path);
+            int dot = path.LastIndexOf('.');
+            MemberInfo[] members = type is not null ? [type]
+                : s_library.GetType(path[..dot])!.GetMember(path[(dot + 1)..].Replace('#', '.'), Any);
+            Assert.True(members.Any(IsVisible), $"{name} is internal");
+        }
+
+        static bool IsVisible(MemberInfo member) => member switch
+        {
+            Type type => type.IsVisible,
+            _ when !member.DeclaringType!.IsVisible => false,
+            MethodBase method => method.IsPublic || method.IsFamily,
+            FieldInfo field => field.IsPublic,
+            PropertyInfo property => property.GetAccessors().Length > 0,
+            _ => false,
+        };
     }
 
     private static IEnumerable<string> PublicTypes(string file)

@@ -2,28 +2,28 @@ using System.Runtime.CompilerServices;
 
 namespace KvEvict;
 
-/// <summary>Checks of what callers hand in, in .NET's own terms.</summary>
+// Checks of what callers hand in, in .NET's own terms.
 internal static class Check
 {
-    /// <summary>A count, index or position, which the library takes unsigned.</summary>
+    // A count, index or position, which the library takes unsigned.
     internal static uint Count(int value, string name)
     {
         if (value < 0) ThrowNegative(value, name);
         return (uint)value;
     }
 
-    /// <summary>A stride, which the library takes unsigned.</summary>
+    // A stride, which the library takes unsigned.
     internal static ulong Count(long value, string name)
     {
         ArgumentOutOfRangeException.ThrowIfNegative(value, name);
         return (ulong)value;
     }
 
-    /// <summary>A number of the library that .NET shows as int.</summary>
+    // A number of the library that .NET shows as int.
     internal static int ToInt(ulong value) =>
         value <= int.MaxValue ? (int)value : throw new OverflowException($"{value} does not fit in an int");
 
-    /// <summary>Bytes from one thing to the next; their product must fit in 64 bits.</summary>
+    // Bytes from one thing to the next; their product must fit in 64 bits.
     internal static long Stride(long a, long b, long c = 1, [CallerMemberName] string layout = "")
     {
         Int128 product = (Int128)a * b * c;
@@ -32,10 +32,8 @@ internal static class Check
         return (long)product;
     }
 
-    /// <summary>
-    /// The handle of an object that is not disposed. (A SafeHandle alone would not tell while something
-    /// made from it is still open.)
-    /// </summary>
+    // The handle of an object that is not disposed. (A SafeHandle alone would not tell while something
+    // made from it is still open.)
     internal static T Open<T>(T handle, object owner) where T : NativeHandle
     {
         ObjectDisposedException.ThrowIf(handle.IsDisposed, owner);

@@ -38,14 +38,14 @@ public readonly record struct KvScoreJob(int Layer, KvView View, int TokenCount)
     }
 }
 
-/// <summary>The native structs of one job, which point to each other and so must not move themselves.</summary>
+// The native structs of one job, which point to each other and so must not move themselves.
 internal unsafe struct NativeScoreJob
 {
     private kvevict_view _view;
     private kvevict_signal_inputs _inputs;
     private NativeInputs _planes;
 
-    /// <summary>Writes a job, whose rows must lie in their memory.</summary>
+    // Writes a job, whose rows must lie in their memory.
     internal static void Write(NativeScoreJob* self, kvevict_score_job* native, in KvScoreJob job,
                                KvLayerGeometry layer, int window, ContextHandle context, int index)
     {
@@ -145,7 +145,7 @@ public ref struct KvSelectOptions
     /// <summary>Slots that go later or sooner than others.</summary>
     public ReadOnlySpan<KvTokenRange> Ranges { get; set; }
 
-    /// <summary>All but the scores, the protected slots and the ranges, which a caller pins.</summary>
+    // All but the scores, the protected slots and the ranges, which a caller pins.
     internal readonly unsafe void Write(kvevict_select_options* native, int listCount, ContextHandle context)
     {
         Native.kvevict_select_options_init(native, (nuint)sizeof(kvevict_select_options));
@@ -244,14 +244,14 @@ public readonly record struct KvMove(KvView View, int TokenCount, KvKeepLists Ke
     }
 }
 
-/// <summary>The native structs of one move, which point to each other and so must not move themselves.</summary>
+// The native structs of one move, which point to each other and so must not move themselves.
 internal unsafe struct NativeMove
 {
     private kvevict_view _view;
     private kvevict_view _destination;
     private kvevict_keep_lists _keep;
 
-    /// <summary>Writes a move; its rows must lie in the view's memory for so many tokens.</summary>
+    // Writes a move; its rows must lie in the view's memory for so many tokens.
     internal static void Write(NativeMove* self, kvevict_move* native, in KvMove move, int tokenCount,
                                ContextHandle context)
     {
@@ -298,12 +298,12 @@ public readonly record struct KvRotation(int Layer, KvView View, int TokenCount,
     }
 }
 
-/// <summary>The native structs of one rotation, which point to each other and so must not move themselves.</summary>
+// The native structs of one rotation, which point to each other and so must not move themselves.
 internal unsafe struct NativeRotation
 {
     private kvevict_view _view;
 
-    /// <summary>Writes a rotation, whose rows must lie in their memory.</summary>
+    // Writes a rotation, whose rows must lie in their memory.
     internal static void Write(NativeRotation* self, kvevict_rotation* native, in KvRotation rotation,
                                ContextHandle context)
     {

@@ -48,7 +48,7 @@ public readonly record struct KvTokenRange(int First, int End, int Rank)
 {
     internal const int Most = 64; // more are the library's to refuse
 
-    /// <summary>Writes ranges, as many as there is room for.</summary>
+    // Writes ranges, as many as there is room for.
     internal static unsafe void Write(ReadOnlySpan<KvTokenRange> ranges, Span<kvevict_token_range> native)
     {
         for (int i = 0; i < native.Length; ++i)

@@ -66,7 +66,7 @@ public readonly record struct KvAttention(KvView View, int TokenCount, int Query
     }
 }
 
-/// <summary>The native structs of one job, which point to each other and so must not move themselves.</summary>
+// The native structs of one job, which point to each other and so must not move themselves.
 internal unsafe struct NativeAttention
 {
     private kvevict_view _view;
@@ -75,7 +75,7 @@ internal unsafe struct NativeAttention
     private kvevict_plane _rowLse;
     private kvevict_plane _attentionSums;
 
-    /// <summary>Writes a job, whose rows must lie in their memory.</summary>
+    // Writes a job, whose rows must lie in their memory.
     internal static void Write(NativeAttention* self, kvevict_attention_job* native, in KvAttention job,
                                ContextHandle context)
     {

@@ -284,7 +284,7 @@ public static unsafe class KvBatch
         GC.KeepAlive(workspace.Owner);
     }
 
-    /// <summary>Keeps the handles of a call open.</summary>
+    // Keeps the handles of a call open.
     private sealed class Held(int count) : IDisposable
     {
         private readonly List<NativeHandle> _handles = new(count);

@@ -1,4 +1,5 @@
 using System.Diagnostics.CodeAnalysis;
+using System.Text.RegularExpressions;
 
 namespace KvEvict;
 
@@ -26,7 +27,8 @@ public sealed class KvEvictException(KvStatus status, string message, Exception?
     [DoesNotReturn]
     internal static unsafe void Throw(KvStatus status, Exception? inner = null)
     {
-        string message = KvEvictLibrary.Text(Native.kvevict_last_error_message());
+        string message = Regex.Replace(KvEvictLibrary.Text(Native.kvevict_last_error_message()), "kvevict_[a-z0-9_]+",
+                                       function => NativeNames.Of(function.Value));
         if (status == KvStatus.InvalidArgument) throw new ArgumentException(message, inner);
         throw new KvEvictException(status, message, inner);
     }

@@ -94,7 +94,7 @@ public static unsafe class KvEvictLibrary
     /// <returns>"" for <see cref="KvReason.None"/>.</returns>
     public static string ReasonText(KvReason reason) => Text(Native.kvevict_reason_text(reason));
 
-    /// <summary>Whether the native library is there.</summary>
+    // Whether the native library is there.
     internal static bool IsLoadable
     {
         get

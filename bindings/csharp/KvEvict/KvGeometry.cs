@@ -41,9 +41,7 @@ public sealed record KvLayerGeometry
 
     internal bool HasFullCache => Cache == KvLayerCache.Full;
 
-    /// <summary>
-    /// Packed query rows [rows, query heads, key dim], and how many those are; none of a layer that observes nothing.
-    /// </summary>
+    // Packed query rows [rows, query heads, key dim], and how many those are; none of a layer that observes nothing.
     internal unsafe KvPlane QueryRows<T>(T* rows, int length, KvDType dtype, out int rowCount) where T : unmanaged
     {
         rowCount = 0;
@@ -134,12 +132,12 @@ public sealed class KvGeometry
     /// <summary>Which elements of a key RoPE turns together.</summary>
     public KvRopeLayout RopeLayout { get; init; }
 
-    /// <summary>A layer's; of a layer that is none, which the library refuses, the nearest.</summary>
+    // A layer's; of a layer that is none, which the library refuses, the nearest.
     internal KvLayerGeometry Of(int layer) => _layers[Math.Clamp(layer, 0, _layers.Length - 1)];
 
     internal kvevict_layer_geometry[] LayersToNative() => [.. _layers.Select(layer => layer.ToNative())];
 
-    /// <summary>All but the layers, frequencies and sinks, which a caller pins.</summary>
+    // All but the layers, frequencies and sinks, which a caller pins.
     internal unsafe kvevict_geometry ToNative()
     {
         kvevict_geometry native;

@@ -254,7 +254,7 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
         }
     }
 
-    /// <summary>A plane of the cache, whose end the library knows.</summary>
+    // A plane of the cache, whose end the library knows.
     private KvPlane PlaneOf(in kvevict_plane native) => native.data == 0 ? default : new()
     {
         Region = new KvRegion((nint)native.data, long.MaxValue, this),

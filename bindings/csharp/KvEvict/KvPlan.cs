@@ -124,7 +124,7 @@ public sealed unsafe class KvPlan : IDisposable
 
     internal ContextHandle Context => _context;
 
-    /// <summary>Whether the heads of a layer may hold different numbers of tokens.</summary>
+    // Whether the heads of a layer may hold different numbers of tokens.
     internal bool HeadsDiffer { get; }
 
     /// <summary>Tells what a layer is for the plan.</summary>

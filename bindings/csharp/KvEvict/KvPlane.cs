@@ -257,14 +257,12 @@ public readonly record struct KvPlane
 
     internal bool IsRecent => Role is KvRole.KeyRecent or KvRole.ValueRecent;
 
-    /// <summary>Rows that so many tokens have, or share.</summary>
+    // Rows that so many tokens have, or share.
     internal int RowsFor(int tokenCount) =>
         GroupTokens > 0 && tokenCount > 0 ? (tokenCount - 1) / GroupTokens + 1 : tokenCount;
 
-    /// <summary>
-    /// Fails unless every row lies in the region. The highest block is -1 if the plane is not paged, the index -1
-    /// if it is none of several.
-    /// </summary>
+    // Fails unless every row lies in the region. The highest block is -1 if the plane is not paged, the index -1
+    // if it is none of several.
     internal void CheckRows(string name, int tokenCount, int headCount, int highestBlock = -1, int index = -1)
     {
         if (tokenCount <= 0 || headCount <= 0 || Region.Address == 0) return;

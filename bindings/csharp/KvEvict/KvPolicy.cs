@@ -88,7 +88,7 @@ public sealed unsafe record KvPolicy
     /// <summary>What is added to the mean of the window's rows: so many times their variance; at least 0.</summary>
     public double RowSpread { get => _native.row_spread; init => _native.row_spread = value; }
 
-    /// <summary>Rows of queries that score; 0: of any number.</summary>
+    // Rows of queries that score; 0: of any number.
     internal int QueryRows => Kind is KvPolicyKind.H2O or KvPolicyKind.NonCausal ? 0 : ObservationWindow;
 
     /// <summary>How the query heads of a KV head become one.</summary>

@@ -36,7 +36,7 @@ public readonly record struct KvRegion
 
     internal object? Owner { get; }
 
-    /// <summary>Of an element of pinned memory; 0 where nobody knows.</summary>
+    // Of an element of pinned memory; 0 where nobody knows.
     private int ElementBytes { get; init; }
 
     /// <summary>A part, which keeps the same owner alive.</summary>
@@ -59,19 +59,17 @@ public readonly record struct KvRegion
     /// <exception cref="ArgumentOutOfRangeException">It would begin beyond this range.</exception>
     public KvRegion Slice(long offset) => Slice(offset, Bytes - offset);
 
-    /// <summary>Names memory that this library made or pinned.</summary>
+    // Names memory that this library made or pinned.
     internal static KvRegion OfHost(
         nint address, long bytes, IRegionOwner owner, KvDType elementType = KvDType.Opaque, int elementBytes = 0) =>
         new(address, bytes, owner) { IsOfHost = true, ElementType = elementType, ElementBytes = elementBytes };
 
-    /// <summary>What lies in it, for messages.</summary>
+    // What lies in it, for messages.
     internal string ElementName =>
         ElementType == KvDType.Opaque ? $"{ElementBytes}-byte elements" : ElementType.ToString();
 
-    /// <summary>
-    /// Whether rows of a dtype can lie here. Memory of float or <see cref="Half"/> holds that. Memory of other
-    /// elements holds those as wide: 16 bits may be F16 or BF16. Bytes hold anything, and opaque rows lie anywhere.
-    /// </summary>
+    // Whether rows of a dtype can lie here. Memory of float or Half holds that. Memory of other
+    // elements holds those as wide: 16 bits may be F16 or BF16. Bytes hold anything, and opaque rows lie anywhere.
     internal bool Holds(KvDType dtype)
     {
         if (dtype == KvDType.Opaque || ElementBytes <= 1) return true;
@@ -80,9 +78,7 @@ public readonly record struct KvRegion
         return bytes == 0 || bytes == ElementBytes;
     }
 
-    /// <summary>
-    /// The address, from an owner that is not disposed, for a call that works with a context (null: the CPU).
-    /// </summary>
+    // The address, from an owner that is not disposed, for a call that works with a context (null: the CPU).
     internal nint Resolve(ContextHandle? context, string name)
     {
         if (IsOfHost) context?.RefuseHostMemory(name);
@@ -90,7 +86,7 @@ public readonly record struct KvRegion
         return Address;
     }
 
-    /// <summary>The address of 32-bit numbers, one for each of some; 0 if absent.</summary>
+    // The address of 32-bit numbers, one for each of some; 0 if absent.
     internal nint Each(ContextHandle? context, string name, long count)
     {
         if (Address != 0 && Elements<uint>() < (nuint)Math.Max(count, 0))
@@ -101,7 +97,7 @@ public readonly record struct KvRegion
     internal unsafe nuint Elements<T>() where T : unmanaged => (nuint)(Bytes / sizeof(T));
 }
 
-/// <summary>Memory whose address ends with its owner.</summary>
+// Memory whose address ends with its owner.
 internal interface IRegionOwner
 {
     bool IsDisposed { get; }

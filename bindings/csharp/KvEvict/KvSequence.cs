@@ -488,7 +488,7 @@ public sealed unsafe class KvSequence : IDisposable
         return kept;
     }
 
-    /// <summary>Writes where the rows of views that were written go, and checks that there is room.</summary>
+    // Writes where the rows of views that were written go, and checks that there is room.
     internal void WriteDestinations(ReadOnlySpan<KvView> destinations, kvevict_view* views, int viewCount,
                                     kvevict_view* native)
     {
@@ -549,7 +549,7 @@ public sealed unsafe class KvSequence : IDisposable
         GC.KeepAlive(undo.Owner);
     }
 
-    /// <summary>Writes what layers show, as many of each.</summary>
+    // Writes what layers show, as many of each.
     internal void Write(ReadOnlySpan<KvObservation> observations, int rowCount, int? firstPosition,
                         kvevict_observation* nativeObservations, kvevict_signal_inputs* nativeInputs,
                         NativeInputs* nativePlanes)
@@ -570,10 +570,8 @@ public sealed unsafe class KvSequence : IDisposable
         }
     }
 
-    /// <summary>
-    /// Writes what an eviction is given, once so many more rows are stored: native views as many as the longer of both
-    /// has.
-    /// </summary>
+    // Writes what an eviction is given, once so many more rows are stored: native views as many as the longer of both
+    // has.
     internal void Write(ReadOnlySpan<KvView> views, ReadOnlySpan<KvSignalInputs> inputs, kvevict_view* nativeViews,
                         kvevict_signal_inputs* nativeInputs, NativeInputs* nativePlanes, int ahead = 0)
     {
@@ -768,7 +766,7 @@ public sealed unsafe class KvSequence : IDisposable
         }
     }
 
-    /// <summary>Slots of a layer once rows from a position on are stored, or 0 where the library refuses them.</summary>
+    // Slots of a layer once rows from a position on are stored, or 0 where the library refuses them.
     private int HeldWith(int layer, int? firstPosition, int rowCount)
     {
         if ((uint)layer >= (uint)_plan.Geometry.LayerCount) return 0;

@@ -90,17 +90,15 @@ public readonly record struct KvSignalInputs
 /// <param name="Inputs">Queries, their log-sum-exps, or both, or the attention that they paid; copied.</param>
 public readonly record struct KvObservation(int Layer, KvSignalInputs Inputs);
 
-/// <summary>The native planes of a layer's inputs, to which they point and which so must not move themselves.</summary>
+// The native planes of a layer's inputs, to which they point and which so must not move themselves.
 [System.Runtime.CompilerServices.InlineArray(9)]
 internal unsafe struct NativeInputs
 {
     private kvevict_plane _first;
 
-    /// <summary>
-    /// Writes inputs of so many query rows and slots, which must lie in their memory; 0 rows are as many as the inputs
-    /// say, or as there are slots; none of a layer of which
-    /// nothing is read. The index is -1 if they are none of several.
-    /// </summary>
+    // Writes inputs of so many query rows and slots, which must lie in their memory; 0 rows are as many as the inputs
+    // say, or as there are slots; none of a layer of which
+    // nothing is read. The index is -1 if they are none of several.
     internal static void Write(NativeInputs* self, kvevict_signal_inputs* native, in KvSignalInputs inputs,
                                KvLayerGeometry layer, int rowCount, int slotCount, ContextHandle context, int index)
     {

@@ -118,10 +118,8 @@ public sealed unsafe class KvView
         GC.KeepAlive(this);
     }
 
-    /// <summary>
-    /// Writes the native view, whose pointers hold as long as this object; fails if rows of so many tokens lie
-    /// outside their memory. Where heads hold different numbers, there is one for each in the context's memory.
-    /// </summary>
+    // Writes the native view, whose pointers hold as long as this object; fails if rows of so many tokens lie
+    // outside their memory. Where heads hold different numbers, there is one for each in the context's memory.
     internal void Write(kvevict_view* native, int tokenCount, ContextHandle? context, uint* tokenCounts = null)
     {
         Native.kvevict_view_init(native, (nuint)sizeof(kvevict_view));

@@ -27,7 +27,7 @@ public sealed record KvPolicyInfo(
 /// <param name="Reproduces">Whose behaviour this is.</param>
 public sealed record KvPresetInfo(string Name, string PolicyText, string Reproduces);
 
-/// <summary>The library's tables end with a status, which is no failure here.</summary>
+// The library's tables end with a status, which is no failure here.
 internal static unsafe class PolicyTables
 {
     internal static KvPolicyInfo[] ReadPolicies()

@@ -3,11 +3,9 @@ using System.Runtime.InteropServices;
 
 namespace KvEvict;
 
-/// <summary>
-/// The managed ends of a context's callbacks. The context's handle keeps it alive; native code holds it by a
-/// weak GCHandle, so that hooks which refer to the context's owner do not keep both for ever. The GCHandle
-/// tracks resurrection: finalizers of handles still call back.
-/// </summary>
+// The managed ends of a context's callbacks. The context's handle keeps it alive; native code holds it by a
+// weak GCHandle, so that hooks which refer to the context's owner do not keep both for ever. The GCHandle
+// tracks resurrection: finalizers of handles still call back.
 internal sealed unsafe class ContextHooks
 {
     private readonly KvContextOptions _options;
@@ -19,7 +17,7 @@ internal sealed unsafe class ContextHooks
         _self = GCHandle.Alloc(this, GCHandleType.WeakTrackResurrection);
     }
 
-    /// <summary>Enters the callbacks.</summary>
+    // Enters the callbacks.
     internal static ContextHooks Install(KvContextOptions options, kvevict_context_options* native)
     {
         var hooks = new ContextHooks(options);

@@ -2,29 +2,27 @@ using System.Runtime.ExceptionServices;
 
 namespace KvEvict;
 
-/// <summary>
-/// A call of the library, and what its callbacks throw. No exception may pass through native code: the first
-/// is kept and leaves the call in which it happened. The library calls back on the thread of the call.
-/// </summary>
+// A call of the library, and what its callbacks throw. No exception may pass through native code: the first
+// is kept and leaves the call in which it happened. The library calls back on the thread of the call.
 internal struct NativeCall
 {
     [ThreadStatic] private static ExceptionDispatchInfo? t_failure;
     private readonly ExceptionDispatchInfo? _outer;
 
-    /// <summary>Begins a call, maybe in the midst of another one: a callback may use the library.</summary>
+    // Begins a call, maybe in the midst of another one: a callback may use the library.
     public NativeCall()
     {
         _outer = t_failure;
         t_failure = null;
     }
 
-    /// <summary>Whether a callback of this thread's call has thrown.</summary>
+    // Whether a callback of this thread's call has thrown.
     internal static bool HasFailed => t_failure is not null;
 
-    /// <summary>Keeps what a callback threw.</summary>
+    // Keeps what a callback threw.
     internal static void Fail(Exception e) => t_failure ??= ExceptionDispatchInfo.Capture(e);
 
-    /// <summary>Throws what went wrong.</summary>
+    // Throws what went wrong.
     internal readonly void End(KvStatus status)
     {
         ExceptionDispatchInfo? failure = t_failure;

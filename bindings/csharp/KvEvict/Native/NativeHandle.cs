@@ -2,11 +2,9 @@ using System.Runtime.InteropServices;
 
 namespace KvEvict;
 
-/// <summary>
-/// Owns a native handle, and keeps the handle that it was made from open, so that finalizers
-/// may run in any order. Created empty before the native call that fills it: nothing can fail
-/// between the two owners. Destroying an empty one is harmless.
-/// </summary>
+// Owns a native handle, and keeps the handle that it was made from open, so that finalizers
+// may run in any order. Created empty before the native call that fills it: nothing can fail
+// between the two owners. Destroying an empty one is harmless.
 internal abstract unsafe class NativeHandle : SafeHandle
 {
     private readonly NativeHandle? _parent;
@@ -23,7 +21,7 @@ internal abstract unsafe class NativeHandle : SafeHandle
 
     internal static void* Pointer(NativeHandle? handle) => handle is null ? null : (void*)handle.handle;
 
-    /// <summary>Whether the owner was disposed, even if something made from it keeps this open.</summary>
+    // Whether the owner was disposed, even if something made from it keeps this open.
     internal bool IsDisposed { get; private set; }
 
     internal void Own(void* native) => SetHandle((nint)native);
@@ -44,15 +42,13 @@ internal abstract unsafe class NativeHandle : SafeHandle
     }
 }
 
-/// <summary>Keeps the callbacks alive, which native code may use until the last handle is gone.</summary>
+// Keeps the callbacks alive, which native code may use until the last handle is gone.
 internal sealed unsafe class ContextHandle(KvDevice device, ContextHooks hooks) : NativeHandle(null)
 {
-    /// <summary>Where the caches lie.</summary>
+    // Where the caches lie.
     internal KvDevice Device => device;
 
-    /// <summary>
-    /// Refuses memory that stays in place only until the call returns, where a device works on it later.
-    /// </summary>
+    // Refuses memory that stays in place only until the call returns, where a device works on it later.
     internal void RefuseHostMemory(string name)
     {
         if (device == KvDevice.Cpu) return;

@@ -4,7 +4,7 @@ using System.Runtime.InteropServices;
 
 namespace KvEvict;
 
-/// <summary>Finds libkvevict_csharp, and says where it looked if it does not.</summary>
+// Finds libkvevict_csharp, and says where it looked if it does not.
 internal static class NativeLoader
 {
     internal const string LibraryVariable = "KVEVICT_LIBRARY";
@@ -52,7 +52,7 @@ internal static class NativeLoader
         throw new DllNotFoundException(Explanation(Platform(), tried));
     }
 
-    /// <summary>Why there is no library, for a platform of the form "linux-x64".</summary>
+    // Why there is no library, for a platform of the form "linux-x64".
     internal static string Explanation(string platform, IEnumerable<string> tried)
     {
         string remedy = NativePlatform.Runtimes.Split(", ").Contains(platform)
@@ -63,7 +63,7 @@ internal static class NativeLoader
             + $"{string.Join(Environment.NewLine, tried)}{Environment.NewLine}{remedy}";
     }
 
-    /// <summary>The portable name of this platform, whatever distribution the runtime was built for.</summary>
+    // The portable name of this platform, whatever distribution the runtime was built for.
     internal static string Platform()
     {
         string runtime = RuntimeInformation.RuntimeIdentifier;

@@ -1,10 +1,8 @@
 namespace KvEvict;
 
-/// <summary>
-/// One call of the library's parallel runner after another: a thread has one object for all of them, so that
-/// calls allocate nothing. It checks what runners do, since native code relies on it: every item once, no
-/// worker's memory used by two threads, nothing after the call.
-/// </summary>
+// One call of the library's parallel runner after another: a thread has one object for all of them, so that
+// calls allocate nothing. It checks what runners do, since native code relies on it: every item once, no
+// worker's memory used by two threads, nothing after the call.
 internal sealed unsafe class ParallelWork : IThreadPoolWorkItem
 {
     [ThreadStatic] private static ParallelWork? t_idle;
@@ -21,7 +19,7 @@ internal sealed unsafe class ParallelWork : IThreadPoolWorkItem
     private long _call;  // odd: the number of the call; even: there is none
     private int _inside; // threads that may look at the above
 
-    /// <summary>Does all items of a call, by a runner or by the .NET thread pool.</summary>
+    // Does all items of a call, by a runner or by the .NET thread pool.
     internal static void Do(delegate* unmanaged[Cdecl]<void*, uint, uint, void> run, void* task, int itemCount,
                             int workerCount, KvParallelRunner? runner)
     {
@@ -63,10 +61,8 @@ internal sealed unsafe class ParallelWork : IThreadPoolWorkItem
         }
     }
 
-    /// <summary>
-    /// A thread of the pool joins. The pool may be so late that the call is over, or another one: then it helps
-    /// there or finds nothing to do.
-    /// </summary>
+    // A thread of the pool joins. The pool may be so late that the call is over, or another one: then it helps
+    // there or finds nothing to do.
     void IThreadPoolWorkItem.Execute()
     {
         Interlocked.Increment(ref _inside);
@@ -94,7 +90,7 @@ internal sealed unsafe class ParallelWork : IThreadPoolWorkItem
         Interlocked.Increment(ref _call);
     }
 
-    /// <summary>Afterwards no other thread runs an item, nor will.</summary>
+    // Afterwards no other thread runs an item, nor will.
     private void Close()
     {
         Interlocked.Increment(ref _call);

@@ -8,10 +8,8 @@ using System.Runtime.InteropServices;
 
 namespace KvEvict;
 
-/// <summary>
-/// A call of <see cref="KvSequence.Prefill"/>. Its arrays are pinned until it ends; native code reads them again
-/// behind each chunk.
-/// </summary>
+// A call of KvSequence.Prefill. Its arrays are pinned until it ends; native code reads them again
+// behind each chunk.
 internal sealed unsafe class PrefillCall(KvSequence sequence, KvPrefill prompt, KvView* views, int viewCount)
 {
     private readonly kvevict_view[] _views = new kvevict_view[Math.Max(viewCount, prompt.Inputs.Length)];

@@ -391,8 +391,9 @@ public final class Context extends Handle {
     /**
      * Allocates the library's own memory by native functions.
      *
-     * @param alloc address of a kvevict_alloc_fn
-     * @param free address of a kvevict_free_fn
+     * @param alloc address of a C function {@code void *(size_t bytes, size_t alignment, void *userData)}
+     * @param free address of a C function {@code void (void *memory, size_t bytes, size_t alignment, void
+     *     *userData)}
      * @param userData passed to both
      * @return this
      */
@@ -406,8 +407,9 @@ public final class Context extends Handle {
     /**
      * Allocates the device memory of sequences by native functions.
      *
-     * @param alloc address of a kvevict_alloc_fn that returns a CUdeviceptr
-     * @param free address of a kvevict_free_fn
+     * @param alloc address of a C function as for {@link #allocator}, which returns a CUdeviceptr
+     * @param free address of a C function {@code void (void *memory, size_t bytes, size_t alignment, void
+     *     *userData)}
      * @param userData passed to both
      * @return this
      */

@@ -95,7 +95,7 @@ final class SequenceTest {
       try (Sequence observing = sequence.fork();
           Sequence lent = sequence.fork(plan.workspace(Operation.OBSERVE).allocate())) {
         for (Sequence fork : List.of(observing, lent)) {
-          Check.fails(KvEvictException.class, () -> fork.beginObserving(), "end_observing");
+          Check.fails(KvEvictException.class, () -> fork.beginObserving(), "Sequence.endObserving() first");
         }
       }
       sequence.evict(List.of(view), plan.workspace(Operation.EVICT).allocate());
@@ -306,7 +306,7 @@ final class SequenceTest {
         Plan plan = Caches.plan(context, 1, N, "snapkv:budget=16,window=4,pool=none");
         Sequence sequence = plan.newSequence()) {
       Check.fails(KvEvictException.class, () -> sequence.observe(0, queries, N, 0),
-          "kvevict_sequence_begin_observing()");
+          "Sequence.beginObserving()");
       ByteBuffer memory = plan.workspace(Operation.OBSERVE).allocate();
       Check.fails(KvEvictException.class,
           () -> sequence.beginObserving(memory.slice(64, memory.capacity() - 64)), "memory_bytes");
@@ -321,7 +321,7 @@ final class SequenceTest {
           sequence.beginObserving(memory);
         }
         Check.fails(KvEvictException.class, sequence::beginObserving,
-            "kvevict_sequence_end_observing()");
+            "Sequence.endObserving()");
         sequence.observe(0, queries, N, 0);
         sequence.append(N);
         try (View view = Caches.view(Caches.copy(k), Caches.copy(v))) {

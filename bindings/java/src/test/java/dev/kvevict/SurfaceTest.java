@@ -66,6 +66,24 @@ final class SurfaceTest {
     Check.equal(leftOut, unreached);
   }
 
+  /** What messages call a function is a method of that name. */
+  static void functionsHaveNamesOfMethods() throws Exception {
+    int named = 0;
+    for (String symbol : symbols()) {
+      String name = Names.of(symbol);
+      if (name.equals(symbol)) {
+        continue;
+      }
+      ++named;
+      String[] parts = name.split("\\.");
+      Class<?> type = Class.forName("dev.kvevict." + parts[0]);
+      Check.that(Arrays.stream(type.getDeclaredMethods())
+          .anyMatch(m -> Modifier.isPublic(m.getModifiers()) && m.getName().equals(parts[1])),
+          symbol + " is no " + name);
+    }
+    Check.that(named > 50, named + " functions have names");
+  }
+
   /** An enum as a header could have it: neither dense nor in order. */
   private enum Sparse implements CEnum {
     MANY(700),
