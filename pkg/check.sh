@@ -1,7 +1,7 @@
 # Sourced by ./run: what `./run check` does beyond the tests. Every step is a function
 # check_NAME; all steps run, and the last line says which of them failed.
 
-readonly check_steps=(format tests deep longest tidy asan tsan llama)
+readonly check_steps=(format tests deep longest plain tidy asan tsan llama)
 
 check_format() { sources | xargs clang-format --dry-run --Werror; }
 
@@ -21,6 +21,16 @@ check_deep() {
 check_longest() {
   build_tests "$release_dir" -DKVEVICT_DEEP_TESTS=ON
   run_tests "$release_dir" longest -L longest
+}
+
+# Without an optimizer, where inline functions and variables of one name meet: each
+# means one thing, and the kernels do what they are to on the baseline's target.
+check_plain() {
+  configure build/plain -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG='-O0 -g1' \
+    -DCMAKE_CXX_FLAGS=-DHWY_COMPILE_ONLY_STATIC
+  build build/plain kvevict tests/kernels/all
+  pkg/one_definition.sh build/plain
+  run_tests build/plain plain -R '^kernels_'
 }
 
 # What is compiled, not every header by itself; tests are held to the compiler's

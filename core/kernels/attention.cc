@@ -20,6 +20,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
 void AttendSpanOf(const Attention& args, SlotSpan span,
                   const AttentionState& state, float* scratch) {
@@ -111,6 +112,7 @@ void FinishRows(const Attention& args, const AttentionState& state,
   }
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

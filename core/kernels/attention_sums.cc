@@ -13,6 +13,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -86,6 +87,7 @@ void AddForwardMaxTo(const float* rows, size_t n, uint32_t width, size_t n_old,
   ForwardMax<false>(rows + n_old, n - n_old, width, sums + n_old);
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

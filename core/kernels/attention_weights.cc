@@ -16,6 +16,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
 // In base 2, of row r.
 HWY_INLINE float LseOf(const AttentionWeights& args, uint32_t r) {
@@ -144,6 +145,7 @@ void AddWeights(const AttentionWeights& all) {
   }
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

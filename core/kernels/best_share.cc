@@ -27,6 +27,7 @@ struct ShareSums {
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -65,6 +66,7 @@ void Scale(float by, size_t n, const float* scores, float* out) {
   }
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -9,6 +9,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -41,6 +42,7 @@ void Average(const float* scores, size_t n, size_t block, float* out) {
   std::fill(out + begin, out + n, sum / static_cast<float>(n - begin));
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -16,14 +16,15 @@
 #ifndef KVEVICT_CORE_KERNELS_EXPECTED_ATTENTION_TILE_
 #define KVEVICT_CORE_KERNELS_EXPECTED_ATTENTION_TILE_
 namespace kvevict {
+namespace {
 
 // Keys of a tile, which lies transposed, [PaddedDim(), kTileKeys]: three vectors of any
 // length divide it.
-inline constexpr size_t kTileKeys = 48;
+constexpr size_t kTileKeys = 48;
 // Rows of a covariance that are multiplied together.
-inline constexpr size_t kPanelRows = 4;
+constexpr size_t kPanelRows = 4;
 // Larger heads have covariances that are read as they lie.
-inline constexpr size_t kMostPackedDim = 1024;
+constexpr size_t kMostPackedDim = 1024;
 
 constexpr size_t PaddedDim(size_t dim) {
   return (dim + kPanelRows - 1) / kPanelRows * kPanelRows;
@@ -35,11 +36,13 @@ constexpr size_t PackedFloats(size_t dim) {
   return kPanelRows * kPanelRows * n_panels * (n_panels + 1) / 2;
 }
 
+}  // namespace
 }  // namespace kvevict
 #endif
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
 // ---- Logits ----
 
@@ -318,6 +321,7 @@ void ExpectedAttentionOf(const ExpectedAttention& args) {
   }
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -12,6 +12,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
 // Rows from here on move as runs of adjacent survivors; shorter ones do not pay
 // for the search.
@@ -70,6 +71,7 @@ void GatherRows(const GatherRowsArgs& args, uint32_t begin) {
   }
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

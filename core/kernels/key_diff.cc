@@ -16,6 +16,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
 constexpr float kLeastNorm = 1e-12f;   // of a key that gets a direction
 constexpr float kLeastCosine = 1e-8f;  // of a norm that a cosine is divided by
@@ -342,6 +343,7 @@ size_t DiffScratchFloats(uint32_t n_heads, uint32_t head_dim) {
   return (2 * size_t{n_heads} + kRowsAtOnce) * PaddedRow(head_dim);
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

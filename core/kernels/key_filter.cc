@@ -12,6 +12,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
 template <class Rows>
 void ProductsOf(const KeyFilter& args) {
@@ -45,6 +46,7 @@ size_t FilterScratchFloats(uint32_t n_heads, uint32_t head_dim) {
   return (size_t{n_heads} + kRowsAtOnce) * PaddedRow(head_dim);
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

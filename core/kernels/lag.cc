@@ -388,8 +388,6 @@ void RankMany(uint32_t n, uint64_t* order, float* out) {
   }
 }
 
-}  // namespace
-
 void ScoreByLag(const LagScores& args) {
   const uint32_t n = args.partition;
   const uint32_t n_sink = std::min(args.n_sink, args.n_tokens);
@@ -431,6 +429,7 @@ void ScoreByLag(const LagScores& args) {
   }
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

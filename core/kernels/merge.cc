@@ -18,6 +18,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
 constexpr float kLeastNorm = 1e-6f;  // that a key is divided by
 constexpr float kPlus = 1e-6f;       // to a sum of norms that is divided by
@@ -291,6 +292,7 @@ void Merge(const MergeRowsArgs& args) {
   if (args.n_keep < args.n_tokens) Merger(args).Run();
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -13,6 +13,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -60,6 +61,7 @@ void MaxRows(const float* rows, size_t n_rows, size_t row_stride, size_t n,
   ReduceRowsTo<true>(rows, n_rows, row_stride, n, scale, false, out);
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -14,6 +14,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
 // ---- Scores ----
 
@@ -237,6 +238,7 @@ void ScoreByCentersOf(const QueryCenters& args) {
   }
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -15,6 +15,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
 constexpr float kPlus = 1e-8f;  // to a norm that a key is divided by
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -314,6 +315,7 @@ void Subtract(const Redundancy& args) {
   Mix(args, scratch.scales);
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

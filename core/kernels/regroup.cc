@@ -12,6 +12,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
 // Elements at once: with as many rows as a group may have they fit the second cache.
 inline constexpr size_t kPanel = 64;
@@ -162,6 +163,7 @@ void RegroupRowsOf(const RegroupRowsArgs& a) {
   }
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -12,6 +12,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
 // The row that a move writes.
 HWY_INLINE int32_t RowOf(int32_t move) { return move < 0 ? ~move : move; }
@@ -46,6 +47,7 @@ void ReorderRowsInPlace(const ReorderRowsArgs& args) {
   }
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

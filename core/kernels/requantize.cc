@@ -15,6 +15,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
 HWY_INLINE bool AreAligned(const RowSource& rows, size_t alignment) {
   const auto all = reinterpret_cast<uintptr_t>(rows.base) |
@@ -157,6 +158,7 @@ void RequantizeRowsOf(const RequantizeRowsArgs& a) {
   step.Store(moves, n);
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

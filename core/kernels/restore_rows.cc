@@ -12,6 +12,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
 // Moves rows [begin, end) up by n rows, the last one first: a row is read before
 // anything is written over it.
@@ -48,6 +49,7 @@ void RestoreRows(const RestoreRowsArgs& args) {
   }
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -11,6 +11,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
 static_assert(kMaxPairs % kRowPad == 0);
 
@@ -129,6 +130,7 @@ void RotateRowsOf(const RotateRows& args) {
   }
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

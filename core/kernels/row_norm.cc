@@ -12,6 +12,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
 // Squares' sums -> norms of `n` rows.
 HWY_INLINE void Finish(float (&sums)[kRowsAtOnce], uint32_t n, bool negated,
@@ -90,6 +91,7 @@ void RowNormsOf(const RowNorms& args) {
               [&](auto decoder) HWY_ATTR { NormsOf<decltype(decoder)>(args); });
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

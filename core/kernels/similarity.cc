@@ -12,6 +12,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
 constexpr float kInside = 0x1p-23f;
 constexpr float kUnits = 0x1p24f;
@@ -168,6 +169,7 @@ void Sum(const Similarity& args) {
   others.SumRows();
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

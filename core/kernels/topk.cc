@@ -9,6 +9,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -136,6 +137,7 @@ uint32_t CountGreater(const uint32_t* keys, size_t n, uint32_t key) {
   return count;
 }
 
+}  // namespace
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# one_definition.sh FOLDER: whether objects there, compiled with -O0 -g1, agree on what
+# they define together. Inline functions and variables of one name are one for the
+# linker, whatever each object means by it; of functions it compares line and size, of
+# variables the bytes.
+set -euo pipefail
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+find "$1" -name '*.o' | sort >"$folder/objects"
+while read -r object; do
+  # Address, size, kind, name and line, but not that of an alias: constructors and
+  # destructors have two names.
+  nm -l -S --defined-only "$object" | awk -v object="$object" '
+    NF >= 4 && $3 ~ /^[WVu]$/ && $4 ~ /7kvevict/ {
+      line = $3 == "W" && $4 !~ /[CD]1E/ && NF > 4 ? $5 : "-"
+      print $4, $3 == "W" ? "function" : "variable", $2, line, object
+    }'
+done <"$folder/objects" | sort >"$folder/symbols"
+n_symbols=$(awk '{ print $1 }' "$folder/symbols" | uniq | wc -l)
+if [[ ! -s $folder/symbols ]] || ! grep -q ' function [^ ]* [^ ]*:[0-9]' "$folder/symbols"; then
+  echo "no inline functions, or no lines, in the objects of $1"
+  exit 2
+fi
+
+# The bytes of variables that several objects have.
+awk '$2 == "variable" { print $1 }' "$folder/symbols" | uniq -d >"$folder/shared"
+while read -r name; do
+  awk -v name="$name" '$1 == name { print $5 }' "$folder/symbols" |
+    while read -r object; do
+      bytes=$(objdump -s -r -j ".rodata.$name" -j ".data.rel.ro.$name" \
+        -j ".data.rel.ro.local.$name" -j ".data.$name" "$object" 2>/dev/null |
+        tail -n +3 | md5sum)
+      echo "$name variable ${bytes%% *} - $object"
+    done
+done <"$folder/shared" >"$folder/bytes"
+
+awk '$2 == "function"' "$folder/symbols" | cat - "$folder/bytes" |
+  awk '{
+    what = $3 " " $4
+    if (!($1 in first)) {
+      first[$1] = what
+      where[$1] = $5 " (" $4 ")"
+    } else if (first[$1] != what && !($1 in told)) {
+      told[$1] = 1
+      print $1 ": " where[$1] " and " $5 " (" $4 ") differ"
+    }
+  }' | c++filt >"$folder/wrong"
+cat "$folder/wrong"
+echo "$n_symbols inline functions and variables, $(wc -l <"$folder/wrong") defined twice"
+[[ ! -s $folder/wrong ]]
