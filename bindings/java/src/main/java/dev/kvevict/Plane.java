@@ -285,6 +285,17 @@ public final class Plane {
     return after != UNKNOWN;
   }
 
+  /** With the strides that 0 stands for in inputs but queries: those of nTokens packed rows. */
+  Plane packed(int nTokens) {
+    if (tokenStride != 0 && headStride != 0) {
+      return this;
+    }
+    long row = (long) headDim * info(dtype).elementBytes();
+    return new Plane(owner, start, before, after, readOnly, dtype, headDim, rowBytes,
+        tokenStride == 0 ? row : tokenStride, headStride == 0 ? row * nTokens : headStride,
+        elementStride, blockStride, inner);
+  }
+
   /** Throws unless the buffer holds nTokens rows of nHeads heads. */
   void require(int nTokens, int nHeads, String name) {
     long capacity = capacity(nHeads);

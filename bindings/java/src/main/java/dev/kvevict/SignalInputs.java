@@ -215,6 +215,9 @@ public final class SignalInputs {
     if (input == Input.ATTENTION_SUMS && nSumHeads != 0) {
       nHeads = nSumHeads;
     }
+    if (input != Input.QUERIES) {
+      plane = plane.packed(n);
+    }
     if (plane.capacity(nHeads) < n) {
       plane.require(n, nHeads, input.text + " of layer " + layer);
     }
