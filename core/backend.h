@@ -55,7 +55,8 @@ struct QueryRows {
 
 // Rows of one chunk into the rings of layers.
 struct ObserveArgs {
-  Jobs<const kvevict_plane*> layers;  // of [n_heads, first_row + n_rows]
+  // [n_heads, first_row + n_rows] rows each; strides may be 0 for packed.
+  Jobs<const kvevict_plane*> layers;
   uint32_t n_heads;
   uint32_t first_row;       // those before it would not stay
   uint32_t n_rows;          // <= ring_rows

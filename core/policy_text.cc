@@ -374,6 +374,25 @@ WordList PolicyNames() {
   return names;
 }
 
+size_t CommonPrefix(std::string_view a, std::string_view b) {
+  const size_t n = std::min(a.size(), b.size());
+  return static_cast<size_t>(
+      std::mismatch(a.begin(), a.begin() + n, b.begin()).first - a.begin());
+}
+
+// The presets that have the longest beginning in common with a name.
+WordList PresetsLike(std::string_view name) {
+  size_t longest = 1;
+  for (const Preset& preset : kPresets) {
+    longest = std::max(longest, CommonPrefix(name, preset.name));
+  }
+  WordList alike;
+  for (const Preset& preset : kPresets) {
+    if (CommonPrefix(name, preset.name) == longest) alike.Add(preset.name);
+  }
+  return alike;
+}
+
 }  // namespace
 
 std::span<const Preset> Presets() { return kPresets; }
@@ -402,10 +421,12 @@ Status ParsePolicy(std::string_view text, kvevict_policy* out) {
   const std::string_view name = Trim(text.substr(0, colon));
   kvevict_policy policy;
   if (!ReadName(name, &policy)) {
+    const WordList alike = PresetsLike(name);
     return InvalidArgument(
         "policy text, column %d: \"%.*s\" is no policy or preset; the policies "
-        "are %s",
-        reader.Column(name), KV_SV(name), PolicyNames().text());
+        "are %s%s%s",
+        reader.Column(name), KV_SV(name), PolicyNames().text(),
+        alike.empty() ? "" : "; presets that begin alike: ", alike.text());
   }
   if (colon != text.npos) {
     KV_RETURN_IF_ERROR(ReadPairs(reader, text.substr(colon + 1), &policy));

@@ -22,13 +22,11 @@ Status CheckPacked(const char* name, const char* stride_name, int64_t stride,
                          static_cast<long long>(wanted));
 }
 
-// A stride of 0 stands for packed rows.
-Status FindRows(const char* name, kvevict_plane plane, const Shape& shape,
-                FloatRows* out) {
+Status FindRows(const char* name, const kvevict_plane& given,
+                const Shape& shape, FloatRows* out) {
   const int64_t row = kElement * shape.n;
-  int64_t& head = plane.head_stride_bytes;
-  if (plane.token_stride_bytes == 0) plane.token_stride_bytes = row;
-  if (head == 0) head = row * shape.n_rows;
+  const kvevict_plane plane = WithPackedStrides(given, row, shape.n_rows);
+  const int64_t head = plane.head_stride_bytes;
   KV_RETURN_IF_ERROR(ValidateRows(name, plane, KVEVICT_DTYPE_F32, shape.n,
                                   shape.n_heads, shape.n_rows));
   if (shape.n > 1) {
@@ -56,11 +54,15 @@ Status FindRows(const char* name, kvevict_plane plane, const Shape& shape,
   return Status();
 }
 
-// Rows of which all are the first are a stride forgotten.
-Status CheckStep(const char* name, const char* stride_name, const char* what,
-                 uint32_t n, int64_t stride) {
+kvevict_plane PackedLse(const kvevict_plane& rows, uint32_t n_rows) {
+  return WithPackedStrides(rows, kElement, n_rows);
+}
+
+// Query rows of which all are the first are a stride forgotten.
+Status CheckStep(const char* stride_name, const char* what, uint32_t n,
+                 int64_t stride) {
   if (n <= 1 || stride != 0) return Status();
-  return InvalidArgument("%s.%s is 0 for %u %s", name, stride_name, n, what);
+  return InvalidArgument("queries.%s is 0 for %u %s", stride_name, n, what);
 }
 
 Status CheckGiven(const char* name, const kvevict_plane* plane,
@@ -68,7 +70,8 @@ Status CheckGiven(const char* name, const kvevict_plane* plane,
   if (plane != nullptr) return Status();
   if (signal.Needs(kSums)) {
     return InvalidArgument(
-        "inputs.%s is NULL, and so are queries, but the policy scores by %s",
+        "inputs.%s is NULL, so are queries, and no attention_sums were "
+        "observed, but the policy scores by %s",
         name, signal.text);
   }
   return InvalidArgument("inputs.%s is NULL, but the policy scores by %s", name,
@@ -91,19 +94,18 @@ Status FindSumHeads(const PlanLayer& layer, uint32_t given, uint32_t* out) {
 
 Status CheckQueryRows(const kvevict_layer_geometry& layer, uint32_t n_rows,
                       const LayerInputs& inputs) {
-  const auto check = [&](const char* name, const kvevict_plane* plane,
-                         kvevict_dtype dtype, uint32_t head_dim) {
-    if (plane == nullptr) return Status();
-    KV_RETURN_IF_ERROR(
-        ValidateRows(name, *plane, dtype, head_dim, layer.n_q_heads, n_rows));
-    KV_RETURN_IF_ERROR(CheckStep(name, "head_stride_bytes", "heads",
-                                 layer.n_q_heads, plane->head_stride_bytes));
-    return CheckStep(name, "token_stride_bytes", "rows", n_rows,
-                     plane->token_stride_bytes);
-  };
-  KV_RETURN_IF_ERROR(
-      check("queries", inputs.queries, layer.q_dtype, layer.k_head_dim));
-  return check("row_lse", inputs.row_lse, KVEVICT_DTYPE_F32, 1);
+  if (inputs.queries != nullptr) {
+    const kvevict_plane& queries = *inputs.queries;
+    KV_RETURN_IF_ERROR(ValidateRows("queries", queries, layer.q_dtype,
+                                    layer.k_head_dim, layer.n_q_heads, n_rows));
+    KV_RETURN_IF_ERROR(CheckStep("head_stride_bytes", "heads", layer.n_q_heads,
+                                 queries.head_stride_bytes));
+    KV_RETURN_IF_ERROR(CheckStep("token_stride_bytes", "rows", n_rows,
+                                 queries.token_stride_bytes));
+  }
+  if (inputs.row_lse == nullptr) return Status();
+  return ValidateRows("row_lse", PackedLse(*inputs.row_lse, n_rows),
+                      KVEVICT_DTYPE_F32, 1, layer.n_q_heads, n_rows);
 }
 
 bool IsScoredByQueries(const Plan& plan, const LayerInputs& inputs) {
@@ -148,9 +150,10 @@ Status FindQueries(const Plan& plan, const PlanLayer& layer, uint32_t n_rows,
   rows.rows.dtype = static_cast<DType>(queries.dtype);
   rows.head_stride = queries.head_stride_bytes;
   if (read.row_lse != nullptr) {
-    rows.lse = reinterpret_cast<const float*>(read.row_lse->data);
-    rows.lse_row_stride = read.row_lse->token_stride_bytes;
-    rows.lse_head_stride = read.row_lse->head_stride_bytes;
+    const kvevict_plane lse = PackedLse(*read.row_lse, n_rows);
+    rows.lse = reinterpret_cast<const float*>(lse.data);
+    rows.lse_row_stride = lse.token_stride_bytes;
+    rows.lse_head_stride = lse.head_stride_bytes;
   }
   return Status();
 }

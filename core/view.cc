@@ -335,6 +335,13 @@ int64_t ElementStride(const kvevict_plane& plane) {
   return ElementBytes(static_cast<DType>(plane.dtype));
 }
 
+kvevict_plane WithPackedStrides(kvevict_plane rows, int64_t row_bytes,
+                                uint32_t n_rows) {
+  if (rows.token_stride_bytes == 0) rows.token_stride_bytes = row_bytes;
+  if (rows.head_stride_bytes == 0) rows.head_stride_bytes = row_bytes * n_rows;
+  return rows;
+}
+
 Status ValidateReadView(const kvevict_view& view, const ListCounts& all,
                         bool on_host, uint32_t first_slot) {
   if (view.n_kv_heads < 1 || view.n_kv_heads > kMaxHeads) {

@@ -58,6 +58,11 @@ uint32_t RowBytes(const kvevict_plane& plane);
 // are not bytes of their own.
 int64_t ElementStride(const kvevict_plane& plane);
 
+// The same rows with the strides that 0 stands for: those of [heads, n_rows] rows of
+// row_bytes, packed.
+kvevict_plane WithPackedStrides(kvevict_plane rows, int64_t row_bytes,
+                                uint32_t n_rows);
+
 // Bytes of a valid plane's row that lie end to end: of all of it, a group, an element.
 uint32_t PieceBytes(const kvevict_plane& plane);
 

@@ -21,7 +21,8 @@ bool SameStrides(const kvevict_plane* a, const kvevict_plane* b) {
 Status ObserveBatch(const Context& context, Stream stream,
                     const ObserveArgs& args, Jobs<const kvevict_plane*> layers,
                     uint8_t* rings) {
-  const kvevict_plane& rows = *layers[0];
+  const kvevict_plane rows = WithPackedStrides(*layers[0], RowBytes(*layers[0]),
+                                               args.first_row + args.n_rows);
   ObserveParams p{};
   p.rings = AddressOf(rings);
   p.position_address = AddressOf(args.position_address);

@@ -48,6 +48,11 @@ func TestScoresOfSlicesPointersAndAddressesAreEqual(t *testing.T) {
 		must(t, plan.Score([]ScoreJob{job}, scratch, 0))
 		same(t, expected, scores)
 	}
+	lse.TokenStride, lse.HeadStride = 0, 0 // packed
+	must(t, plan.Score([]ScoreJob{job}, scratch, 0))
+	lse.Data = Slice(make([]float32, 4*qHeads-1))
+	fails(t, plan.Score([]ScoreJob{job}, scratch, 0), StatusInvalidArgument,
+		"RowLSE holds 3 rows of 4 heads, not 4")
 	if !math.IsInf(float64(expected[nTokens-1]), 1) || expected[0] <= 0 || expected[0] >= 1 {
 		t.Error("a kept window and a mean of weights:", expected[nTokens-1], expected[0])
 	}

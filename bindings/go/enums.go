@@ -42,10 +42,11 @@ const (
 // scored, but neither turned nor merged, for that would round them again; queries are f32, f16
 // or bf16. U8, I8, U4 and DTypeU4Halves stand for code * scale + minimum, FP8 for value *
 // scale, with the scale and minimum of their token and head or of more: see Role. Without one
-// the minimum is 0, and the scale of fp8 is 1; codes must have a scale to be scored. What has
-// no row per token cannot be moved row by row, such as keys quantized per channel over a group
-// of tokens (KIVI): there is no dtype for it. An engine may call a group a token (an opaque
-// row of group size * row bytes, and keep whole groups), or store rows in another type.
+// the minimum is 0, and the scale of fp8 is 1; codes must have a scale to be scored. Keys
+// quantized per channel over a group of tokens (KIVI) are codes whose scale and minimum have
+// GroupTokens: see Plane. A codec that only the engine can read, and that packs a group of
+// tokens together, has no row per token. An engine may call such a group a token (an opaque
+// row of all its bytes) and keep whole groups, or store rows in another type.
 type DType int32
 
 // Values of DType.

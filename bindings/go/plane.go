@@ -171,6 +171,18 @@ func (p *Plane) rows(device Device, name string, nTokens, nHeads uint32) (native
 	return p.native(name)
 }
 
+// packed has the strides that 0 stands for in inputs but queries: those of nTokens packed rows.
+func (p *Plane) packed(nTokens uint32) Plane {
+	q, row := *p, int64(p.HeadDim)*int64(dtypeInfo(p.DType).ElementBytes)
+	if q.TokenStride == 0 {
+		q.TokenStride = row
+	}
+	if q.HeadStride == 0 {
+		q.HeadStride = row * int64(nTokens)
+	}
+	return q
+}
+
 // require fails unless the memory holds nTokens rows of nHeads heads.
 func (p *Plane) require(name string, nTokens, nHeads uint32) error {
 	if capacity := p.steps(nHeads, 1, p.TokenStride); uint64(nTokens) > capacity {

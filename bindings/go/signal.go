@@ -100,6 +100,10 @@ func (s *signals) put(
 			continue
 		}
 		s.planes[i][j], err = plane.from.rows(device, plane.name, plane.rows, plane.heads)
+		if err == nil && plane.from != inputs.Queries {
+			packed := plane.from.packed(plane.rows)
+			err = packed.require(plane.name, plane.rows, plane.heads)
+		}
 		if err != nil {
 			return 0, err
 		}

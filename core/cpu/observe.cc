@@ -6,9 +6,11 @@
 namespace kvevict::cpu {
 namespace {
 
-void ObserveLayer(const ObserveArgs& args, const kvevict_plane& rows,
+void ObserveLayer(const ObserveArgs& args, const kvevict_plane& given,
                   uint8_t* ring) {
-  const uint32_t row_bytes = RowBytes(rows);
+  const uint32_t row_bytes = RowBytes(given);
+  const kvevict_plane rows =
+      WithPackedStrides(given, row_bytes, args.first_row + args.n_rows);
   const uint32_t element = row_bytes / rows.head_dim;
   const int64_t stride = ElementStride(rows);
   const uint8_t* base = reinterpret_cast<const uint8_t*>(rows.data);

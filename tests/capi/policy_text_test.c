@@ -373,6 +373,8 @@ static const typo kTypos[] = {
     {"empty", "", 1, "policy"},
     {"blank", "   ", 0, "policy"},
     {"unknown name", "snapkw:budget=2048", 1, "snapkv, pyramidkv"},
+    {"unknown preset", "snapkv-kvpres", 1, "alike: snapkv-kvpress"},
+    {"unknown source", "openvino:budget=99", 1, "openvino-genai-sum, "},
     {"upper case", "SnapKV", 1, "SnapKV"},
     {"leading spaces", "  snapkw", 3, "knorm"},
     {"no pair", "snapkv:", 8, "key"},

@@ -108,7 +108,7 @@ static void FromQueries(const query_case* c, test_random* random) {
   job.inputs = &inputs;
   job.scores = scores;
   job.scores_len = (size_t)TEST_SUMS_HEADS * n;
-  /* In any workspace to the same bytes. */
+  /* In any workspace to the same bytes, and with strides of 0 for packed. */
   float* least = malloc(sizeof(float) * TEST_SUMS_HEADS * n);
   memset(scores, 0, sizeof(float) * TEST_SUMS_HEADS * n);
   memset(least, 0, sizeof(float) * TEST_SUMS_HEADS * n);
@@ -118,6 +118,7 @@ static void FromQueries(const query_case* c, test_random* random) {
   test_plan_shrink(
       p, test_workspace(p->plan, KVEVICT_OPERATION_SCORE, n).least_bytes);
   job.scores = least;
+  row_lse.token_stride_bytes = row_lse.head_stride_bytes = 0;
   EXPECT_OK(
       kvevict_score(p->plan, &job, 1, p->workspace, p->workspace_bytes, NULL));
   for (uint32_t h = 0; h < TEST_SUMS_HEADS; ++h) {

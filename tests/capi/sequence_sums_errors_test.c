@@ -118,7 +118,8 @@ Test(sums, that_are_missing_are_named) {
   test_model* m = Model("h2o:budget=20,recent=4");
   test_model_append(m, 30);
   EXPECT_INVALID(test_model_evict(m, NULL, NULL), "layer 0",
-                 "attention_sums is NULL", "queries");
+                 "attention_sums is NULL", "so are queries",
+                 "no attention_sums were observed");
   EXPECT_OK(Show(m, 5, 25));
   EXPECT_OK(kvevict_sequence_end_observing(m->sequence));
   EXPECT_INVALID(Show(m, 1, 30), "no query memory",

@@ -61,6 +61,37 @@ void CheckLayersTogether(const Gpu& gpu, bool same_strides, Report* report) {
   ExpectSamePositions(apart.side, e.side, e.twin, report);
 }
 
+// Log-sum-exps whose strides are 0 lie packed: each row's is another, so that any
+// other order would choose other tokens.
+void CheckPackedLse(const Gpu& gpu, Report* report) {
+  Evictable explicitly(gpu), packed(gpu);
+  const uint32_t window = explicitly.side.obs_window();
+  std::vector<float> lse(size_t{SmallShape().n_q_heads} * window);
+  for (size_t i = 0; i < lse.size(); ++i) {
+    lse[i] = static_cast<float>((i * 7) % 23);
+  }
+  const Buffer rows(gpu, lse.size() * sizeof(float));
+  rows.Write(lse.data(), rows.n_bytes());
+  kvevict_plane plane{};
+  plane.data = rows.address();
+  plane.dtype = KVEVICT_DTYPE_F32;
+  plane.head_dim = 1;
+  const uint64_t passes = mock::Launches("window_lse");
+  for (Evictable* e : {&packed, &explicitly}) {
+    e->side.Prefill(0, 120, 50);
+    for (uint32_t l = 0; l < SmallShape().n_layers; ++l) {
+      Check(Observe(e->side.sequence(), {l, nullptr, &plane}, window,
+                    120 - window, gpu.stream()));
+    }
+    Check(e->Evict());
+    plane.token_stride_bytes = sizeof(float);
+    plane.head_stride_bytes = int64_t{window} * int64_t{sizeof(float)};
+  }
+  gpu.Synchronize();
+  report->FailIf(mock::Launches("window_lse") != passes, "they are not used");
+  ExpectSamePositions(explicitly.side, packed.side, packed.twin, report);
+}
+
 // More layers than a kernel's argument holds.
 void CheckManyLayers(const Gpu& gpu, Report* report) {
   constexpr uint32_t kLayers = cuda::ObserveParams::kMaxLayers + 1;
@@ -117,6 +148,8 @@ void CheckQueryRows(const Gpu& gpu, const Effort&, Report* report) {
                 [&] { CheckLayersTogether(gpu, true, report); });
   report->Check("queries of layers laid out differently take several",
                 [&] { CheckLayersTogether(gpu, false, report); });
+  report->Check("log-sum-exps with strides of 0 are packed",
+                [&] { CheckPackedLse(gpu, report); });
   report->Check("queries of very many layers take two",
                 [&] { CheckManyLayers(gpu, report); });
   report->Check("long windows are observed in pieces",

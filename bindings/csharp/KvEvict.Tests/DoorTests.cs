@@ -513,6 +513,9 @@ public class DoorTests
         KvSignalInputs behind = model.QueriesFrom(SmallModel.MaxTokens - 3);
         Refuses<ArgumentException>("Queries", job with { Inputs = behind }, scores);
         Refuses<ArgumentException>("RowLse", job with { Inputs = job.Inputs with { RowLse = behind.Queries } }, scores);
+        using var oneShort = new KvPinnedMemory<float>(SmallModel.QueryHeads * 4 - 1);
+        KvPlane packed = KvPlane.HeadMajor(oneShort, KvDType.F32, 4, 1) with { TokenStride = 0, HeadStride = 0 };
+        Refuses<ArgumentException>("RowLse", job with { Inputs = job.Inputs with { RowLse = packed } }, scores);
         Refuses<ArgumentException>("queries", job with { Inputs = default }, scores);
         Assert.Throws<ArgumentException>(
             () => model.Plan.Score([job with { Scores = new KvRegion(64, 95 * 4) }], workspace));

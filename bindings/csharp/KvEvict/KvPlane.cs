@@ -255,6 +255,17 @@ public readonly record struct KvPlane
         };
     }
 
+    /// <summary>With the strides that 0 stands for in inputs but queries: those of so many packed rows.</summary>
+    internal KvPlane Packed(int rowCount)
+    {
+        long row = (long)HeadDim * KvEvictLibrary.InfoOf(DType).ElementBytes;
+        return this with
+        {
+            TokenStride = TokenStride == 0 ? row : TokenStride,
+            HeadStride = HeadStride == 0 ? row * rowCount : HeadStride,
+        };
+    }
+
     internal bool IsRecent => Role is KvRole.KeyRecent or KvRole.ValueRecent;
 
     // Rows that so many tokens have, or share.

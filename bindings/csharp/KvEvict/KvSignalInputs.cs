@@ -124,7 +124,8 @@ internal unsafe struct NativeInputs
         kvevict_plane* Write(KvPlane plane, string name, int count, int headCount)
         {
             if (plane.Region.Address == 0) return null;
-            plane.CheckRows(name, count, headCount, index: index);
+            KvPlane checkedRows = name == nameof(KvSignalInputs.Queries) ? plane : plane.Packed(count);
+            checkedRows.CheckRows(name, count, headCount, index: index);
             *next = plane.ToNative(context, name);
             return next++;
         }

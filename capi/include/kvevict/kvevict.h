@@ -55,8 +55,11 @@
  *   from listed positions, are saved or loaded, or trimmed into what was
  *   evicted, evictions whose budgets scores decide (kvevict_head_split; split
  *   cake or lazy), and all evictions with select_on_host or debug.
- * - Structs begin with struct_size = sizeof(the struct). Fill them with the
- *   *_INIT initialiser or the *_init() function, then set what you need.
+ * - Structs begin with struct_size = sizeof(the struct). Fill one that a call
+ *   reads with its *_INIT initialiser or *_init() function, then set what you
+ *   need. A struct that a call writes needs only its struct_size.
+ *   kvevict_plane has no struct_size: KVEVICT_PLANE_INIT fills it, and its
+ *   reserved fields are what it grows into.
  *   Structs grow at their end. A caller of an older release passes a smaller
  *   size, down to the first release's; fields that it lacks have their
  *   defaults. A caller of a newer one passes a larger size, which is accepted
@@ -240,10 +243,11 @@ typedef void* kvevict_stream;
  * see kvevict_role. Without one the minimum is 0, and the scale of fp8 is 1;
  * codes must have a scale to be scored.
  *
- * What has no row per token cannot be moved row by row, such as keys quantized
- * per channel over a group of tokens (KIVI): there is no dtype for it. An
- * engine may call a group a token (an opaque row of group size * row bytes, and
- * keep whole groups), or store rows in another type.
+ * Keys quantized per channel over a group of tokens (KIVI) are codes whose scale
+ * and minimum have group_tokens: see kvevict_plane. A codec that only the engine
+ * can read, and that packs a group of tokens together, has no row per token. An
+ * engine may call such a group a token (an opaque row of all its bytes) and keep
+ * whole groups, or store rows in another type.
  */
 enum kvevict_dtype
 #ifdef __cplusplus
@@ -1095,15 +1099,15 @@ typedef struct kvevict_policy {
   uint32_t rescue;
   kvevict_anchor anchor; /**< Of rescue. Default mean. */
   /** Above 0 some blocks stay by what they add. Of the blocks between those
-   *  that must stay at both ends, protected ones and then the best are taken,
-   *  while those taken have less than this share of the mass of all: the one
-   *  that reaches it is taken, and never more than the list keeps. The rest of
-   *  its room goes to those of the other blocks whose keys are least like the
-   *  other blocks': least of the sum, over a block's slots i and all slots j of
-   *  the other blocks, of the cosines of keys c_ij, of which those below the
-   *  mean of i's are left out. That is the mean over all slots between both
-   *  ends, in which i's own cosine is 0. Heads that share the list add up; of
-   *  equals the block goes by `tie`.
+   *  that must stay at both ends, protected ones are taken first and then the
+   *  best, until those taken have this share of the mass of all: the one that
+   *  reaches it is taken, and never more than the list keeps. The rest of the
+   *  list's room goes to the blocks not taken whose keys are least similar. A
+   *  block's similarity is the sum of the cosines of keys c_ij over its slots i
+   *  and all slots j of the blocks not taken, its own slots included. c_ii is 0,
+   *  and a c_ij below the mean of i's is left out; that mean is over all slots
+   *  between both ends. Heads that share the list add up; of equals the block
+   *  goes by `tie`.
    *
    *  u = k / sqrt(|k|^2 + 2^-23) in f32, cosines are added up in units of
    *  2^-24, so in any order alike; a key with NaN or infinity has cosines of 0.
@@ -2033,10 +2037,10 @@ typedef struct kvevict_signal_inputs {
   const kvevict_plane* queries;
   /** NULL, or f32 [n_q_heads, rows], head_dim 1: the natural log-sum-exp of
    *  each row's logits, scaled and capped, over the keys that it sees and its
-   *  sink, as flash attention leaves it behind. Strides as for queries. Saves
-   *  h2o the first of two passes over the keys, and window attention on CUDA;
-   *  it has no use on the CPU there, nor with softmax=past or
-   *  order=reduce-logits, whose sums are others. */
+   *  sink, as flash attention leaves it behind. In any strides; a stride of 0
+   *  means packed. Saves h2o the first of two passes over the keys, and window
+   *  attention on CUDA; it has no use on the CPU there, nor with softmax=past
+   *  or order=reduce-logits, whose sums are others. */
   const kvevict_plane* row_lse;
   /** Policy custom: f32 [n_kv_heads, slots held], head_dim 1, elements at
    *  multiples of 4 bytes, tokens packed, rows of heads one after another; a
@@ -3419,8 +3423,10 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  * or streaming-llm, and are equally long. Other tables do not overlap, nor do
  * those of the sequences of a batch. Blocks that others hold too
  * (n_shared_blocks) are left to them, unless merge or rotate change rows where
- * they lie. Positions, lengths and report are as if rows had moved, and undo
- * serves as ever. kvevict_plan_capabilities() says what a plan takes for it.
+ * they lie. Positions, lengths and report are as if rows had moved. Undo saves
+ * the rows of the blocks that go and puts them back into any blocks; an engine
+ * that keeps the freed blocks until then may keep a copy of the table instead.
+ * kvevict_plan_capabilities() says what a plan takes for it.
  *
  * Rows in recent planes of a view are never evicted and stay where they are.
  * They count as recent tokens; if layers have different numbers of them, the

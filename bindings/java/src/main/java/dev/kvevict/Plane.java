@@ -482,6 +482,17 @@ public final class Plane {
     return after != UNKNOWN;
   }
 
+  /** With the strides that 0 stands for in inputs but queries: those of tokenCount packed rows. */
+  Plane packed(int tokenCount) {
+    if (tokenStride != 0 && headStride != 0) {
+      return this;
+    }
+    long row = (long) headDim * info(dtype).elementBytes();
+    return new Plane(owner, start, before, after, readOnly, dtype, headDim, rowBytes,
+        tokenStride == 0 ? row : tokenStride, headStride == 0 ? row * tokenCount : headStride,
+        elementStride, blockStride, inner);
+  }
+
   /** Throws unless the buffer holds tokenCount rows of headCount heads. */
   void require(int tokenCount, int headCount, String name) {
     long capacity = capacity(headCount);

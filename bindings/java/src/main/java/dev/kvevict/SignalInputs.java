@@ -215,6 +215,9 @@ public final class SignalInputs {
     if (input == Input.ATTENTION_SUMS && sumHeads != 0) {
       headCount = sumHeads;
     }
+    if (input != Input.QUERIES) {
+      plane = plane.packed(n);
+    }
     if (plane.capacity(headCount) < n) {
       plane.require(n, headCount, input.text + " of layer " + layer);
     }

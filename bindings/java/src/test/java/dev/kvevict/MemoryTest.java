@@ -196,6 +196,10 @@ final class MemoryTest {
           SignalInputs.NONE.withRowLse(Plane.of(Caches.floats(15), DType.F32, 1, 16, 4));
       Check.fails(WRONG, () -> sequence.observe(0, inputs, 4, 0, 0),
           "rowLse of layer 0 holds 3 rows of 4 heads, not 4");
+      SignalInputs packed =
+          SignalInputs.NONE.withRowLse(Plane.of(Caches.floats(15), DType.F32, 1, 0, 0));
+      Check.fails(WRONG, () -> sequence.observe(0, packed, 4, 0, 0),
+          "rowLse of layer 0 holds 3 rows of 4 heads, not 4");
       Check.fails(WRONG,
           () -> plan.score(Caches.jobs(view, 63, queries, Caches.floats(126)), null),
           "queries of layer 0 holds 3 rows");
