@@ -43,16 +43,13 @@ HWY_INLINE void PackRows(const Attention& args, const AttentionParts& parts) {
 // Rows of a tile where elements lie in order; those of the next tile are asked for.
 HWY_INLINE void LoadTile(const RowSource& rows, SlotSpan tile, uint32_t end,
                          uint32_t dim, size_t stride, float* to) {
-  WithDecoder(rows.dtype, [&](auto decoder) HWY_ATTR {
-    using Decode = decltype(decoder);
-    for (uint32_t t = tile.begin; t < tile.end; ++t, to += stride) {
-      const uint32_t next = t + kAttentionTile;
-      if (next < end && IsPacked<Decode>(rows)) {
-        AskForRows(rows, next, next + 1, dim * sizeof(typename Decode::Bits));
-      }
-      LoadRowOf<Decode>(rows, t, 0, dim, to);
-    }
-  });
+  const size_t bytes = ElementBytes(rows.dtype);
+  const bool asks = bytes > 1 && rows.IsPacked(bytes);
+  for (uint32_t t = tile.begin; t < tile.end; ++t, to += stride) {
+    const uint32_t next = t + kAttentionTile;
+    if (asks && next < end) AskForRows(rows, next, next + 1, dim * bytes);
+    LoadRow(rows, t, 0, dim, to);
+  }
 }
 
 // Logits of rows [row, row + KeysPerPanel()) and the tile.

@@ -1,5 +1,5 @@
 // Quantized rows that are decoded in registers, where they are multiplied: to the same
-// numbers as LoadQuantized() writes.
+// numbers as LoadRows() writes.
 #if defined(KVEVICT_CORE_KERNELS_CODED_ROWS_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_KERNELS_CODED_ROWS_INL_H_
@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "core/dtype.h"
+#include "core/dtypes/codes-inl.h"
 #include "core/dtypes/load-inl.h"
 #include "core/kernels/row_source.h"
 #include "core/kernels/row_sums-inl.h"
@@ -61,29 +62,27 @@ HWY_INLINE void LoadNumbersOfRows(const RowSource& rows,
   if (numbers.base == nullptr) return;
   WithDecoder(numbers.dtype, [&](auto decoder) HWY_ATTR {
     using Decode = decltype(decoder);
-    if constexpr (!std::is_same_v<Decode, DecodeQuantized>) {
-      const RowTag d;
-      const hn::CappedTag<float, 1> one;
-      constexpr size_t kBytes = sizeof(typename Decode::Bits);
-      const auto rows_at = [&](size_t i) HWY_ATTR {
-        return rows.Number(numbers, begin + static_cast<uint32_t>(i));
-      };
-      size_t i = 0;
-      if (rows.block_size == 0 && numbers.row_stride == kBytes) {
-        for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
-          const uint8_t* from = rows_at(i);
-          for (size_t head = 0; head < n_heads; ++head) {
-            hn::StoreU(Decode::Load(d, from), d, out + head * stride + i);
-            from += numbers.head_stride;
-          }
-        }
-      }
-      for (; i < n; ++i) {
+    const RowTag d;
+    const hn::CappedTag<float, 1> one;
+    constexpr size_t kBytes = sizeof(typename Decode::Bits);
+    const auto rows_at = [&](size_t i) HWY_ATTR {
+      return rows.Number(numbers, begin + static_cast<uint32_t>(i));
+    };
+    size_t i = 0;
+    if (rows.block_size == 0 && numbers.row_stride == kBytes) {
+      for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
         const uint8_t* from = rows_at(i);
         for (size_t head = 0; head < n_heads; ++head) {
-          out[head * stride + i] = hn::GetLane(Decode::Load(one, from));
+          hn::StoreU(Decode::Load(d, from), d, out + head * stride + i);
           from += numbers.head_stride;
         }
+      }
+    }
+    for (; i < n; ++i) {
+      const uint8_t* from = rows_at(i);
+      for (size_t head = 0; head < n_heads; ++head) {
+        out[head * stride + i] = hn::GetLane(Decode::Load(one, from));
+        from += numbers.head_stride;
       }
     }
   });

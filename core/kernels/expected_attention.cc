@@ -47,13 +47,12 @@ namespace {
 // ---- Logits ----
 
 // Rows [first, first + n) of the keys; the tile's other keys are 0.
-template <class Decode>
 void LoadTile(const ExpectedAttention& args, uint32_t first, uint32_t n,
               float* HWY_RESTRICT tile, float* HWY_RESTRICT row) {
   const size_t dim = args.head_dim;
   std::fill(tile + dim * kTileKeys, tile + PaddedDim(dim) * kTileKeys, 0.0f);
   for (uint32_t t = 0; t < n; ++t) {
-    LoadRowOf<Decode>(args.keys, first + t, 0, dim, row);
+    LoadRow(args.keys, first + t, 0, dim, row);
     for (size_t i = 0; i < dim; ++i) tile[i * kTileKeys + t] = row[i];
   }
   if (n == kTileKeys) return;
@@ -192,7 +191,6 @@ void LogitsOf(const ExpectedAttention& args, uint32_t head, const float* packed,
 }
 
 // Logits of the keys from n_sink on, to where their weights shall be.
-template <class Decode>
 void LogitsByCovariance(const ExpectedAttention& args, uint32_t n_sink) {
   const size_t dim = args.head_dim;
   float* const tile = static_cast<float*>(args.scratch);
@@ -207,7 +205,7 @@ void LogitsByCovariance(const ExpectedAttention& args, uint32_t n_sink) {
   for (uint32_t first = n_sink; first < args.n_tokens;) {
     const uint32_t n = static_cast<uint32_t>(
         std::min<size_t>(kTileKeys, args.n_tokens - first));
-    LoadTile<Decode>(args, first, n, tile, row);
+    LoadTile(args, first, n, tile, row);
     for (uint32_t head = 0; head < args.group; ++head) {
       LogitsOf(args, head, packs ? packed + head * PackedFloats(dim) : nullptr,
                tile, logits);
@@ -218,7 +216,6 @@ void LogitsByCovariance(const ExpectedAttention& args, uint32_t n_sink) {
 }
 
 // The same without a covariance: a dot product for each key.
-template <class Decode>
 void LogitsByMean(const ExpectedAttention& args, uint32_t n_sink) {
   const size_t dim = args.head_dim;
   const RowTag d;
@@ -226,7 +223,7 @@ void LogitsByMean(const ExpectedAttention& args, uint32_t n_sink) {
   const size_t n_whole = dim / lanes * lanes;
   float* const row = static_cast<float*>(args.scratch);
   for (uint32_t t = n_sink; t < args.n_tokens; ++t) {
-    LoadRowOf<Decode>(args.keys, t, 0, dim, row);
+    LoadRow(args.keys, t, 0, dim, row);
     for (uint32_t head = 0; head < args.group; ++head) {
       const float* const mean = args.mean + head * args.mean_stride;
       auto a = hn::Zero(d), b = a;
@@ -304,13 +301,11 @@ void ScaleRow(float* row, size_t n, float scale) {
 void ExpectedAttentionOf(const ExpectedAttention& args) {
   const uint32_t n = args.n_tokens;
   const uint32_t n_sink = std::min(args.n_sink, n);
-  WithDecoder(args.keys.dtype, [&](auto decoder) HWY_ATTR {
-    if (args.covariance != nullptr) {
-      LogitsByCovariance<decltype(decoder)>(args, n_sink);
-    } else {
-      LogitsByMean<decltype(decoder)>(args, n_sink);
-    }
-  });
+  if (args.covariance != nullptr) {
+    LogitsByCovariance(args, n_sink);
+  } else {
+    LogitsByMean(args, n_sink);
+  }
   for (uint32_t head = 0; head < args.group; ++head) {
     float* const out = args.out + head * args.out_stride;
     std::fill(out, out + n_sink, 0.0f);

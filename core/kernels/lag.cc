@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/lag.cc"
@@ -56,10 +57,7 @@ template <class Decode>
 class Rows {
  public:
   Rows(const RowSource& source, size_t dim, float* row)
-      : source_(source),
-        dim_(dim),
-        is_whole_(dim % kRowPad == 0 && IsPacked<Decode>(source)),
-        row_(row) {}
+      : source_(source), dim_(dim), row_(row) {}
 
   size_t dim() const { return dim_; }
   size_t padded_dim() const { return PaddedRow(dim_); }
@@ -69,14 +67,14 @@ class Rows {
   template <class Visit>
   HWY_INLINE void ForEach(uint32_t first, uint32_t n,
                           const Visit& visit) const {
-    if (!is_whole_) {
+    if constexpr (kIsCopy) {
       for (uint32_t t = 0; t < n; ++t) {
-        LoadRowOf<Decode>(source_, first + t, 0, dim_, row_);
+        LoadRow(source_, first + t, 0, dim_, row_);
         const uint8_t* rows[kRows];
         for (const uint8_t*& row : rows) {
           row = reinterpret_cast<const uint8_t*>(row_);
         }
-        visit(DecodeF32(), rows, t, 1u);
+        visit(Decode(), rows, t, 1u);
       }
       return;
     }
@@ -91,17 +89,17 @@ class Rows {
 
   // Brings a row nearer, if it is to be loaded by vectors.
   HWY_INLINE void Prefetch(uint32_t t) const {
-    if (!is_whole_) return;
+    if constexpr (kIsCopy) return;
     const uint8_t* const row = source_.Row(t);
     const size_t n_bytes = dim_ * sizeof(typename Decode::Bits);
     for (size_t i = 0; i < n_bytes; i += 64) hwy::Prefetch(row + i);
   }
 
  private:
+  static constexpr bool kIsCopy = std::is_same_v<Decode, DecodeCopies>;
   const RowSource& source_;
   const size_t dim_;
-  const bool is_whole_;  // can be loaded by vectors
-  float* const row_;     // a copy of one that cannot
+  float* const row_;  // a copy, if kIsCopy
 };
 
 // ---- What a partition is measured by ----
@@ -409,14 +407,16 @@ void ScoreByLag(const LagScores& args) {
     const uint32_t first = n_sink + p * n;
     const uint32_t n_later = p + 2 < n_ranked / n ? n : 0;
     float* const out = args.out + first;
-    WithDecoder(args.keys.dtype, [&](auto decoder) HWY_ATTR {
+    WithDecoderOrCopies(args.keys, args.k_head_dim, [&](auto decoder) HWY_ATTR {
       MeasureSpreads<decltype(decoder)>(args.keys, args.k_head_dim, first, n,
                                         n_later, ranges, squares, out);
     });
-    WithDecoder(args.values.dtype, [&](auto decoder) HWY_ATTR {
-      MeasureSpreads<decltype(decoder)>(args.values, args.v_head_dim, first, n,
-                                        n_later, ranges, squares, values);
-    });
+    WithDecoderOrCopies(
+        args.values, args.v_head_dim, [&](auto decoder) HWY_ATTR {
+          MeasureSpreads<decltype(decoder)>(args.values, args.v_head_dim, first,
+                                            n, n_later, ranges, squares,
+                                            values);
+        });
     const float k_scale = Soften(n, out);
     const float v_scale = Soften(n, values);
     AddWeights(n, values, v_scale, k_scale, out);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/query_centers.cc"
@@ -37,23 +38,24 @@ void TurnCenters(const QueryCenters& args, uint32_t head, size_t n_padded,
   }
 }
 
-// Rows whose pairs Decode reads in whole vectors: where they lie or, if elements lie
-// apart or leave the last group open, in a copy that ends in zeros.
-template <class Stored, bool kCopies, bool kInterleaved>
+// Rows whose pairs Decode reads in whole vectors: where they lie or, with DecodeCopies,
+// in copies that end in zeros.
+template <class Decode, bool kInterleaved>
 struct PairRows {
-  using Decode = std::conditional_t<kCopies, DecodeF32, Stored>;
   static constexpr size_t kBytes = sizeof(typename Decode::Bits);
 
   // `copy`: 2 * n_padded floats, zeros where the row has nothing.
   static HWY_INLINE const uint8_t* Find(const QueryCenters& args, uint32_t row,
                                         size_t n_padded, float* copy) {
-    if constexpr (!kCopies) return args.keys.Row(row);
+    if constexpr (!std::is_same_v<Decode, DecodeCopies>) {
+      return args.keys.Row(row);
+    }
     const size_t n = args.n_pairs;
     if constexpr (kInterleaved) {
-      LoadRowOf<Stored>(args.keys, row, 0, 2 * n, copy);
+      LoadRow(args.keys, row, 0, 2 * n, copy);
     } else {
-      LoadRowOf<Stored>(args.keys, row, 0, n, copy);
-      LoadRowOf<Stored>(args.keys, row, n, n, copy + n_padded);
+      LoadRow(args.keys, row, 0, n, copy);
+      LoadRow(args.keys, row, n, n, copy + n_padded);
     }
     return reinterpret_cast<const uint8_t*>(copy);
   }
@@ -157,19 +159,6 @@ void ScoresOf(const QueryCenters& args) {
   }
 }
 
-template <class Stored>
-void ScoresOfStored(const QueryCenters& args) {
-  const bool copies =
-      args.n_pairs % kRowPad != 0 || !IsPacked<Stored>(args.keys);
-  if (args.is_interleaved) {
-    copies ? ScoresOf<PairRows<Stored, true, true>>(args)
-           : ScoresOf<PairRows<Stored, false, true>>(args);
-  } else {
-    copies ? ScoresOf<PairRows<Stored, true, false>>(args)
-           : ScoresOf<PairRows<Stored, false, false>>(args);
-  }
-}
-
 // ---- Mean and deviation ----
 
 struct Sums {
@@ -227,8 +216,10 @@ void Standardise(float* row, size_t n) {
 }
 
 void ScoreByCentersOf(const QueryCenters& args) {
-  WithDecoder(args.keys.dtype, [&](auto decoder) HWY_ATTR {
-    ScoresOfStored<decltype(decoder)>(args);
+  WithDecoderOrCopies(args.keys, args.n_pairs, [&](auto decoder) HWY_ATTR {
+    using Decode = decltype(decoder);
+    args.is_interleaved ? ScoresOf<PairRows<Decode, true>>(args)
+                        : ScoresOf<PairRows<Decode, false>>(args);
   });
   const uint32_t n_sink = std::min(args.n_sink, args.n_tokens);
   for (uint32_t head = 0; head < args.group; ++head) {

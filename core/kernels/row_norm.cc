@@ -49,7 +49,6 @@ void NormsOfWholeRows(const RowNorms& args, float* copies) {
 inline constexpr size_t kAtOnce = 16 * kRowPad;
 
 // Any rows of a head, some groups of kRowPad elements after the other; the same sums.
-template <class Decode>
 void NormsOfGroups(const RowNorms& args, uint32_t head) {
   const RowTag d;
   const size_t n = args.head_dim;
@@ -60,7 +59,7 @@ void NormsOfGroups(const RowNorms& args, uint32_t head) {
     for (size_t i = 0; i < n; i += kAtOnce) {
       float some[kAtOnce];
       const size_t n_now = std::min(n - i, kAtOnce);
-      LoadRowOf<Decode>(rows, args.first_row + r, i, n_now, some);
+      LoadRow(rows, args.first_row + r, i, n_now, some);
       for (size_t j = 0; j < n_now; j += hn::Lanes(d)) {
         float* const sum = sums + j % kRowPad;
         const auto v = hn::LoadU(d, some + j);
@@ -72,23 +71,20 @@ void NormsOfGroups(const RowNorms& args, uint32_t head) {
   }
 }
 
-template <class Decode>
-void NormsOf(const RowNorms& args) {
-  if (args.head_dim % kRowPad == 0 && IsPacked<Decode>(args.rows)) {
-    NormsOfWholeRows<WholeRows<Decode, false>>(args, nullptr);
-  } else if (args.head_dim <= kAtOnce) {
-    HWY_ALIGN float copies[kRowsAtOnce * kAtOnce];
-    NormsOfWholeRows<WholeRows<Decode, true>>(args, copies);
-  } else {
-    for (uint32_t head = 0; head < args.heads.n_heads; ++head) {
-      NormsOfGroups<Decode>(args, head);
-    }
-  }
-}
-
 void RowNormsOf(const RowNorms& args) {
-  WithDecoder(args.rows.dtype,
-              [&](auto decoder) HWY_ATTR { NormsOf<decltype(decoder)>(args); });
+  WithWholeRows(args.rows, args.head_dim, [&](auto rows) HWY_ATTR {
+    using Rows = decltype(rows);
+    if constexpr (!Rows::kIsCopy) {
+      NormsOfWholeRows<Rows>(args, nullptr);
+    } else if (args.head_dim <= kAtOnce) {
+      HWY_ALIGN float copies[kRowsAtOnce * kAtOnce];
+      NormsOfWholeRows<Rows>(args, copies);
+    } else {
+      for (uint32_t head = 0; head < args.heads.n_heads; ++head) {
+        NormsOfGroups(args, head);
+      }
+    }
+  });
 }
 
 }  // namespace

@@ -23,13 +23,13 @@ namespace kvevict::HWY_NAMESPACE {
 inline constexpr uint32_t kRowsAtOnce = 4;
 using RowGroup = const uint8_t* [kRowsAtOnce];
 
-// Rows in whole groups of kRowPad elements, which Decode reads: where they lie or, if
-// elements lie apart or leave the last group open, in a copy that ends in zeros.
-template <class Stored, bool kCopies>
+// Rows in whole groups of kRowPad elements, which Decode reads: where they lie or, with
+// DecodeCopies, in copies that end in zeros.
+template <class Decoder>
 struct WholeRows {
-  using Decode = std::conditional_t<kCopies, DecodeF32, Stored>;
+  using Decode = Decoder;
   using Group = RowGroup;
-  static constexpr bool kIsCopy = kCopies;
+  static constexpr bool kIsCopy = std::is_same_v<Decode, DecodeCopies>;
 
   // As CodedRows has them; these have none.
   struct Numbers {};
@@ -40,22 +40,16 @@ struct WholeRows {
   static void Scale(Numbers, uint32_t, uint32_t, RowGroup&) {}
 
   // Finds rows number(0) .. number(size - 1); behind them the first again. `copies`:
-  // kRowsAtOnce of PaddedRow(n) floats, if kCopies.
+  // kRowsAtOnce of PaddedRow(n) floats, if kIsCopy.
   template <class Number>
   static HWY_INLINE void Find(const RowSource& rows, const Number& number,
                               uint32_t size, size_t n, float* copies,
                               RowGroup& group) {
-    if constexpr (kCopies) {
+    if constexpr (kIsCopy) {
       const size_t stride = PaddedRow(n);
-      if constexpr (std::is_same_v<Stored, DecodeQuantized>) {
-        uint32_t list[kRowsAtOnce] = {};
-        for (uint32_t r = 0; r < size; ++r) list[r] = number(r);
-        LoadQuantized(rows, list, size, 0, n, stride, copies);
-      } else {
-        for (uint32_t r = 0; r < size; ++r) {
-          LoadRowOf<Stored>(rows, number(r), 0, n, copies + r * stride);
-        }
-      }
+      uint32_t list[kRowsAtOnce] = {};
+      for (uint32_t r = 0; r < size; ++r) list[r] = number(r);
+      LoadRows(rows, list, size, 0, n, stride, copies);
       for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
         group[r] = reinterpret_cast<const uint8_t*>(
             copies + (r < size ? r * stride : 0));
@@ -73,7 +67,7 @@ struct WholeRows {
                                   uint32_t size, size_t n, uint32_t head,
                                   int64_t stride, float* copies,
                                   RowGroup& group) {
-    if constexpr (kCopies) {
+    if constexpr (kIsCopy) {
       RowSource of_head = rows;
       of_head.NextHead(head, stride);
       Find(of_head, number, size, n, copies, group);
@@ -87,7 +81,7 @@ struct WholeRows {
 
   // Goes on to the n-th next head.
   static HWY_INLINE void NextHead(RowSource& rows, int64_t n, int64_t stride) {
-    if constexpr (kCopies) {
+    if constexpr (kIsCopy) {
       rows.NextHead(n, stride);
     } else {
       rows.base += n * stride;
@@ -97,7 +91,7 @@ struct WholeRows {
   // Bytes of a row of n elements that lie near each other, else 0.
   static HWY_INLINE uint32_t NearBytes(const RowSource& rows, size_t n) {
     const auto elements = static_cast<uint32_t>(n);
-    if constexpr (!kCopies) return elements * sizeof(typename Stored::Bits);
+    if constexpr (!kIsCopy) return elements * sizeof(typename Decode::Bits);
     if (ElementBytes(rows.dtype) == 0) {
       return static_cast<uint32_t>(PackedBytes(rows.dtype, elements));
     }
@@ -110,13 +104,8 @@ struct WholeRows {
 // Calls use() with the WholeRows for rows of n elements.
 template <class Use>
 HWY_INLINE void WithWholeRows(const RowSource& rows, size_t n, const Use& use) {
-  WithDecoder(rows.dtype, [&](auto decoder) HWY_ATTR {
-    using Stored = decltype(decoder);
-    if (n % kRowPad == 0 && IsPacked<Stored>(rows)) {
-      use(WholeRows<Stored, false>());
-    } else {
-      use(WholeRows<Stored, true>());
-    }
+  WithDecoderOrCopies(rows, n, [&](auto decoder) HWY_ATTR {
+    use(WholeRows<decltype(decoder)>());
   });
 }
 

@@ -31,11 +31,11 @@ table() {
   done <<'LOOPS'
 logits of 8 queries and two vectors of keys|window_attention|MultiplyTile
 2^x of a vector of logits|window_attention|ExpTile
-squares of rows of f32|row_norm|NormsOfWholeRows<.*DecodeF32, false>
-squares of rows of f16|row_norm|NormsOfWholeRows<.*DecodeF16, false>
-squares of rows of bf16|row_norm|NormsOfWholeRows<.*DecodeBF16, false>
-attention: 4 queries by 4 keys of f32|attention|(AttendByDots|DotKeys).*WholeRows<.*DecodeF32, false>
-attention: 4 queries by 4 keys of bf16|attention|(AttendByDots|DotKeys).*WholeRows<.*DecodeBF16, false>
+squares of rows of f32|row_norm|NormsOfWholeRows<.*DecodeF32>
+squares of rows of f16|row_norm|NormsOfWholeRows<.*DecodeF16>
+squares of rows of bf16|row_norm|NormsOfWholeRows<.*DecodeBF16>
+attention: 4 queries by 4 keys of f32|attention|(AttendByDots|DotKeys).*WholeRows<.*DecodeF32>
+attention: 4 queries by 4 keys of bf16|attention|(AttendByDots|DotKeys).*WholeRows<.*DecodeBF16>
 LOOPS
 }
 

@@ -1,137 +1,24 @@
-// Rows of quantized dtypes, as f32. A new one is codes more, or a case below.
-#if defined(KVEVICT_CORE_DTYPES_QUANTIZED_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef KVEVICT_CORE_DTYPES_QUANTIZED_INL_H_
-#undef KVEVICT_CORE_DTYPES_QUANTIZED_INL_H_
-#else
-#define KVEVICT_CORE_DTYPES_QUANTIZED_INL_H_
-#endif
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/dtypes/load.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h, which includes this file once per target.
 #include "core/dtype.h"
-#include "core/dtypes/plain-inl.h"
+#include "core/dtypes/codes-inl.h"
+#include "core/dtypes/load-inl.h"
 #include "core/kernels/row_source.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
+namespace {
 
-namespace hn = hwy::HWY_NAMESPACE;
-
-// Codes that follow each other in memory: Load() turns the Lanes(df) from the i-th on
-// into f32, exactly; so many lie in a byte, where the i-th may be its first.
-struct CodesU8 {
-  static constexpr size_t kPerByte = 1;
-  static constexpr bool kHasMinimum = true;
-  template <class DF>
-  static HWY_INLINE hn::VFromD<hn::RebindToSigned<DF>> Widen(
-      DF, const uint8_t* codes, size_t i) {
-    return hn::PromoteTo(hn::RebindToSigned<DF>(),
-                         hn::LoadU(hn::Rebind<uint8_t, DF>(), codes + i));
-  }
-  template <class DF>
-  static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* codes, size_t i) {
-    return hn::ConvertTo(df, Widen(df, codes, i));
-  }
-};
-
-template <bool kMayHaveMinimum>
-struct CodesOfI8 {
-  static constexpr size_t kPerByte = 1;
-  static constexpr bool kHasMinimum = kMayHaveMinimum;
-  template <class DF>
-  static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* codes, size_t i) {
-    const hn::Rebind<int8_t, DF> di8;
-    const auto* const from = reinterpret_cast<const int8_t*>(codes) + i;
-    return hn::ConvertTo(
-        df, hn::PromoteTo(hn::RebindToSigned<DF>(), hn::LoadU(di8, from)));
-  }
-};
-
-// Those of half the bytes' nibbles, less kZero.
-template <bool kHigh, int32_t kZero>
-struct CodesOfNibbles {
-  static constexpr size_t kPerByte = 1;
-  static constexpr bool kHasMinimum = kZero == 0;
-  template <class DF>
-  static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* codes, size_t i) {
-    const hn::RebindToSigned<DF> di;
-    const auto both = CodesU8::Widen(df, codes, i);
-    const auto one =
-        kHigh ? hn::ShiftRight<4>(both) : hn::And(both, hn::Set(di, 15));
-    return hn::ConvertTo(df,
-                         kZero == 0 ? one : hn::Sub(one, hn::Set(di, kZero)));
-  }
-};
-
-// Both nibbles of a byte, the high one first.
-struct CodesU4 {
-  static constexpr size_t kPerByte = 2;
-  static constexpr bool kHasMinimum = true;
-  template <class DF>
-  static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* codes, size_t i) {
-#if HWY_TARGET == HWY_SCALAR
-    const uint8_t both = codes[i / 2];
-    return hn::Set(df, static_cast<float>(i % 2 == 0 ? both >> 4 : both & 15));
-#else
-    const hn::Rebind<uint8_t, DF> du8;
-    const hn::Repartition<uint16_t, decltype(du8)> pair;
-    const auto both = hn::PromoteTo(
-        pair, hn::LoadU(hn::Rebind<uint8_t, decltype(pair)>(), codes + i / 2));
-    const auto apart =
-        hn::Or(hn::ShiftRight<4>(both),
-               hn::ShiftLeft<8>(hn::And(both, hn::Set(pair, 15))));
-    return hn::ConvertTo(
-        df, hn::PromoteTo(hn::RebindToSigned<DF>(), hn::BitCast(du8, apart)));
-#endif
-  }
-};
-
-struct CodesE4M3 {
-  static constexpr size_t kPerByte = 1;
-  static constexpr bool kHasMinimum = false;
-  // None of the arithmetic sees a subnormal f32, as in DecodeF16.
-  template <class DF>
-  static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* codes, size_t i) {
-    const hn::RebindToUnsigned<DF> du;
-    const auto bits = hn::BitCast(du, CodesU8::Widen(df, codes, i));
-    const auto size = hn::And(bits, hn::Set(du, 0x7Fu));
-    const auto sign = hn::ShiftLeft<24>(hn::Xor(bits, size));
-    const auto rebias = hn::Set(du, (127u - 7u) << 23);
-    const auto normal = hn::Add(hn::ShiftLeft<20>(size), rebias);
-    // Subnormal: 2^-6 (1 + fraction) - 2^-6.
-    const auto one = hn::Set(du, 1u << 23);
-    const auto least = hn::BitCast(df, hn::Add(rebias, one));
-    const auto subnormal =
-        hn::BitCast(du, hn::Sub(hn::BitCast(df, hn::Add(normal, one)), least));
-    auto result =
-        hn::IfThenElse(hn::Lt(size, hn::Set(du, 8u)), subnormal, normal);
-    result = hn::IfThenElse(hn::Eq(size, hn::Set(du, 0x7Fu)),
-                            hn::Set(du, 0x7FC00000u), result);
-    return hn::BitCast(df, hn::Or(result, sign));
-  }
-};
-
-struct CodesE5M2 {
-  static constexpr size_t kPerByte = 1;
-  static constexpr bool kHasMinimum = false;
-  template <class DF>
-  static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* codes, size_t i) {
-    const hn::Rebind<uint16_t, DF> du16;
-    const auto bits =
-        hn::PromoteTo(du16, hn::LoadU(hn::Rebind<uint8_t, DF>(), codes + i));
-    return DecodeF16::Widen(df, hn::ShiftLeft<8>(bits));
-  }
-};
-
-// What codes are multiplied by, and what is added then.
-struct Unscaled {
-  float scale = 1.0f;
-  float minimum = 0.0f;
-};
+// ---- Quantized rows ----
 
 // out[0, n) = n codes, in whole bytes.
 template <class Codes>
@@ -214,18 +101,6 @@ HWY_INLINE void LoadHalves(const uint8_t* codes, size_t half, size_t first,
   }
 }
 
-HWY_INLINE float LoadNumber(const uint8_t* from, DType dtype) {
-  const hn::CappedTag<float, 1> one;
-  switch (dtype) {
-    case DType::kF16:
-      return hn::GetLane(DecodeF16::Load(one, from));
-    case DType::kBF16:
-      return hn::GetLane(DecodeBF16::Load(one, from));
-    default:
-      return hn::GetLane(DecodeF32::Load(one, from));
-  }
-}
-
 // Those of a row; where elements have some each, none.
 HWY_INLINE Unscaled NumbersOf(const RowSource& rows, uint32_t r) {
   Unscaled by;
@@ -296,12 +171,10 @@ HWY_INLINE void ScaleElements(const RowSource& rows, uint32_t r, size_t first,
   }
 }
 
-// What LoadRowOf() says, of quantized rows: some, `stride` floats apart, so that what a
-// dtype is is asked once.
-inline HWY_NOINLINE void LoadQuantized(const RowSource& rows,
-                                       const uint32_t* list, uint32_t n_rows,
-                                       size_t first, size_t n, size_t stride,
-                                       float* HWY_RESTRICT out) {
+// LoadRows() of quantized rows.
+void LoadQuantized(const RowSource& rows, const uint32_t* list, uint32_t n_rows,
+                   size_t first, size_t n, size_t stride,
+                   float* HWY_RESTRICT out) {
   const auto load = [&](const auto& load_row) HWY_ATTR {
     for (uint32_t i = 0; i < n_rows; ++i, out += stride) {
       const uint32_t r = list[i];
@@ -365,7 +238,48 @@ inline HWY_NOINLINE void LoadQuantized(const RowSource& rows,
   }
 }
 
+// ---- Rows whose elements stand for themselves ----
+
+template <class Decode>
+HWY_INLINE void LoadPlain(const RowSource& rows, uint32_t r, size_t first,
+                          size_t n, float* HWY_RESTRICT out) {
+  using Bits = typename Decode::Bits;
+  const uint8_t* const row = rows.Row(r);
+  const RowTag df;
+  const size_t lanes = hn::Lanes(df);
+  size_t i = 0;
+  if (rows.IsPacked(sizeof(Bits))) {
+    const uint8_t* const from = row + first * sizeof(Bits);
+    for (; i + lanes <= n; i += lanes) {
+      hn::StoreU(Decode::Load(df, from + i * sizeof(Bits)), df, out + i);
+    }
+  }
+  // The end of the row, and elements that lie apart, go through a packed copy, so
+  // that nothing past the row is read.
+  for (; i < PaddedRow(n); i += lanes) {
+    Bits packed[kRowPad] = {};
+    if (i < n) {
+      CopyElements(rows, row, first + i, HWY_MIN(lanes, n - i), packed);
+    }
+    hn::StoreU(Decode::Load(df, reinterpret_cast<const uint8_t*>(packed)), df,
+               out + i);
+  }
+}
+
+}  // namespace
+
+void LoadRows(const RowSource& rows, const uint32_t* list, uint32_t n_rows,
+              size_t first, size_t n, size_t stride, float* HWY_RESTRICT out) {
+  if (WithDecoder(rows.dtype, [&](auto decoder) HWY_ATTR {
+        for (uint32_t i = 0; i < n_rows; ++i) {
+          LoadPlain<decltype(decoder)>(rows, list[i], first, n,
+                                       out + i * stride);
+        }
+      })) {
+    return;
+  }
+  LoadQuantized(rows, list, n_rows, first, n, stride, out);
+}
+
 }  // namespace kvevict::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // per-target include guard

@@ -1,0 +1,148 @@
+// Codes of quantized dtypes, and the scales and minima beside them, as f32.
+#if defined(KVEVICT_CORE_DTYPES_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVEVICT_CORE_DTYPES_CODES_INL_H_
+#undef KVEVICT_CORE_DTYPES_CODES_INL_H_
+#else
+#define KVEVICT_CORE_DTYPES_CODES_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "core/dtypes/plain-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvevict::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Codes that follow each other in memory: Load() turns the Lanes(df) from the i-th on
+// into f32, exactly; so many lie in a byte, where the i-th may be its first.
+struct CodesU8 {
+  static constexpr size_t kPerByte = 1;
+  static constexpr bool kHasMinimum = true;
+  template <class DF>
+  static HWY_INLINE hn::VFromD<hn::RebindToSigned<DF>> Widen(
+      DF, const uint8_t* codes, size_t i) {
+    return hn::PromoteTo(hn::RebindToSigned<DF>(),
+                         hn::LoadU(hn::Rebind<uint8_t, DF>(), codes + i));
+  }
+  template <class DF>
+  static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* codes, size_t i) {
+    return hn::ConvertTo(df, Widen(df, codes, i));
+  }
+};
+
+template <bool kMayHaveMinimum>
+struct CodesOfI8 {
+  static constexpr size_t kPerByte = 1;
+  static constexpr bool kHasMinimum = kMayHaveMinimum;
+  template <class DF>
+  static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* codes, size_t i) {
+    const hn::Rebind<int8_t, DF> di8;
+    const auto* const from = reinterpret_cast<const int8_t*>(codes) + i;
+    return hn::ConvertTo(
+        df, hn::PromoteTo(hn::RebindToSigned<DF>(), hn::LoadU(di8, from)));
+  }
+};
+
+// Those of half the bytes' nibbles, less kZero.
+template <bool kHigh, int32_t kZero>
+struct CodesOfNibbles {
+  static constexpr size_t kPerByte = 1;
+  static constexpr bool kHasMinimum = kZero == 0;
+  template <class DF>
+  static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* codes, size_t i) {
+    const hn::RebindToSigned<DF> di;
+    const auto both = CodesU8::Widen(df, codes, i);
+    const auto one =
+        kHigh ? hn::ShiftRight<4>(both) : hn::And(both, hn::Set(di, 15));
+    return hn::ConvertTo(df,
+                         kZero == 0 ? one : hn::Sub(one, hn::Set(di, kZero)));
+  }
+};
+
+// Both nibbles of a byte, the high one first.
+struct CodesU4 {
+  static constexpr size_t kPerByte = 2;
+  static constexpr bool kHasMinimum = true;
+  template <class DF>
+  static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* codes, size_t i) {
+#if HWY_TARGET == HWY_SCALAR
+    const uint8_t both = codes[i / 2];
+    return hn::Set(df, static_cast<float>(i % 2 == 0 ? both >> 4 : both & 15));
+#else
+    const hn::Rebind<uint8_t, DF> du8;
+    const hn::Repartition<uint16_t, decltype(du8)> pair;
+    const auto both = hn::PromoteTo(
+        pair, hn::LoadU(hn::Rebind<uint8_t, decltype(pair)>(), codes + i / 2));
+    const auto apart =
+        hn::Or(hn::ShiftRight<4>(both),
+               hn::ShiftLeft<8>(hn::And(both, hn::Set(pair, 15))));
+    return hn::ConvertTo(
+        df, hn::PromoteTo(hn::RebindToSigned<DF>(), hn::BitCast(du8, apart)));
+#endif
+  }
+};
+
+struct CodesE4M3 {
+  static constexpr size_t kPerByte = 1;
+  static constexpr bool kHasMinimum = false;
+  // None of the arithmetic sees a subnormal f32, as in DecodeF16.
+  template <class DF>
+  static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* codes, size_t i) {
+    const hn::RebindToUnsigned<DF> du;
+    const auto bits = hn::BitCast(du, CodesU8::Widen(df, codes, i));
+    const auto size = hn::And(bits, hn::Set(du, 0x7Fu));
+    const auto sign = hn::ShiftLeft<24>(hn::Xor(bits, size));
+    const auto rebias = hn::Set(du, (127u - 7u) << 23);
+    const auto normal = hn::Add(hn::ShiftLeft<20>(size), rebias);
+    // Subnormal: 2^-6 (1 + fraction) - 2^-6.
+    const auto one = hn::Set(du, 1u << 23);
+    const auto least = hn::BitCast(df, hn::Add(rebias, one));
+    const auto subnormal =
+        hn::BitCast(du, hn::Sub(hn::BitCast(df, hn::Add(normal, one)), least));
+    auto result =
+        hn::IfThenElse(hn::Lt(size, hn::Set(du, 8u)), subnormal, normal);
+    result = hn::IfThenElse(hn::Eq(size, hn::Set(du, 0x7Fu)),
+                            hn::Set(du, 0x7FC00000u), result);
+    return hn::BitCast(df, hn::Or(result, sign));
+  }
+};
+
+struct CodesE5M2 {
+  static constexpr size_t kPerByte = 1;
+  static constexpr bool kHasMinimum = false;
+  template <class DF>
+  static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* codes, size_t i) {
+    const hn::Rebind<uint16_t, DF> du16;
+    const auto bits =
+        hn::PromoteTo(du16, hn::LoadU(hn::Rebind<uint8_t, DF>(), codes + i));
+    return DecodeF16::Widen(df, hn::ShiftLeft<8>(bits));
+  }
+};
+
+// What codes are multiplied by, and what is added then.
+struct Unscaled {
+  float scale = 1.0f;
+  float minimum = 0.0f;
+};
+
+HWY_INLINE float LoadNumber(const uint8_t* from, DType dtype) {
+  const hn::CappedTag<float, 1> one;
+  switch (dtype) {
+    case DType::kF16:
+      return hn::GetLane(DecodeF16::Load(one, from));
+    case DType::kBF16:
+      return hn::GetLane(DecodeBF16::Load(one, from));
+    default:
+      return hn::GetLane(DecodeF32::Load(one, from));
+  }
+}
+
+}  // namespace kvevict::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
