@@ -13,6 +13,7 @@
 #include "include/kvevict-llama.h"
 #include "layers.h"
 #include "observer.h"
+#include "query_moments.h"
 #include "query_rows.h"
 
 namespace kvevict::llama {
@@ -26,7 +27,8 @@ struct Sequence {
   bool in_order = true;     // cell i of its stream has the i-th token
   bool placed = false;      // a token has shown where its cells are
   std::string unfit;        // why it cannot be evicted any more; "" if it can
-  std::vector<QueryRows> queries;  // by llama.cpp's layer
+  std::vector<QueryRows> queries;     // by llama.cpp's layer
+  std::vector<QueryMoments> moments;  // likewise
 };
 
 }  // namespace kvevict::llama
@@ -62,8 +64,8 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   struct Eviction;
   // Memory of a layer's inputs, which the planes point to.
   struct LayerInputs {
-    kvevict_plane queries, weights;
-    std::vector<float> weight_values;
+    kvevict_plane queries, weights, mean, covariance;
+    std::vector<float> weight_values, mean_values, covariance_values;
   };
   // A sequence that another adapter or a file had.
   struct Incoming {
@@ -117,6 +119,9 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   void FindQueries(const Sequence& s, size_t layer, kvevict_plane* plane,
                    kvevict_signal_inputs* inputs) const;
   // inputs.cc: what the policy reads beside the cache, of every layer.
+  void AddMoments(size_t index, const ggml_tensor* q);
+  void FindMoments(const Sequence& s, size_t layer, LayerInputs& own,
+                   kvevict_signal_inputs& inputs) const;
   void FindInputs(const Sequence& s, const std::vector<kvevict_view>& views,
                   std::vector<LayerInputs>& memory,
                   std::vector<kvevict_signal_inputs>& inputs) const;
@@ -124,6 +129,8 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
 
   kvevict_policy policy_;
   uint32_t query_rows_ = 0;  // 0: the policy reads none
+  bool wants_moments_ = false;
+  std::vector<kvevict::llama::Rotation> rotations_;  // by llama.cpp's layer
   kvevict::llama::ContextHandle own_context_;
   const kvevict_context* context_;
   ggml_backend_sched_eval_callback chained_ = nullptr;
