@@ -85,6 +85,13 @@ kvevict_policy ParsePolicy(const char* text) {
         "heads would keep different numbers of tokens, and llama.cpp has one "
         "list of cells for all; heads=equal is held");
   }
+  kvevict_need need = KVEVICT_NEED_NONE;
+  Check(kvevict_policy_need(&policy, KVEVICT_INPUT_QUERY_CENTERS, &need));
+  if (need == KVEVICT_NEED_REQUIRED) {
+    refuse(
+        "it needs RoPE's frequencies and a table made for the model, which the "
+        "adapter has not; expected-attention is held");
+  }
   if (policy.rotate != 0) {
     refuse("llama.cpp goes on counting positions; rotate=no is held");
   }
@@ -96,6 +103,12 @@ kvevict_policy ParsePolicy(const char* text) {
     policy.window_share = 0.0;
   }
   return policy;
+}
+
+bool WantsMoments(const kvevict_policy& policy) {
+  kvevict_need need = KVEVICT_NEED_NONE;
+  Check(kvevict_policy_need(&policy, KVEVICT_INPUT_QUERY_MEAN, &need));
+  return need != KVEVICT_NEED_NONE;
 }
 
 // The last queries that score, of those policies that have a number of them.
@@ -111,8 +124,11 @@ uint32_t ScoringRows(const kvevict_policy& policy, uint32_t asked) {
 kvevict_llama::kvevict_llama(const char* policy,
                              const kvevict_llama_options& options)
     : policy_(ParsePolicy(policy)),
+      wants_moments_(WantsMoments(policy_)),
       h2o_rows_(ScoringRows(policy_, options.query_rows)),
-      query_rows_(h2o_rows_ > 0 ? h2o_rows_ + kSpareQueries : 0),
+      query_rows_(h2o_rows_ > 0    ? h2o_rows_ + kSpareQueries
+                  : wants_moments_ ? 1
+                                   : 0),
       context_(options.context) {
   if (context_ == nullptr) {
     kvevict_context_options defaults = KVEVICT_CONTEXT_OPTIONS_INIT;
@@ -214,6 +230,7 @@ void kvevict_llama::OnQueries(size_t layer, const ggml_tensor* q) {
   }
   const auto index = static_cast<size_t>(observer_.layers()[layer].shape.index);
   const size_t row_bytes = static_cast<size_t>(head_dim) * sizeof(float);
+  if (wants_moments_) return AddMoments(index, q);
   const bool packed = q->nb[2] == row_bytes;
   for (size_t r = 0; r < rows_.size(); ++r) {
     const RowOwner& row = rows_[r];
@@ -243,6 +260,7 @@ void kvevict_llama::Forget(Sequence& s) {
   ForgetWitnesses(s);
   s.unfit.clear();
   for (QueryRows& rows : s.queries) rows.TakeBack(0);
+  for (auto& moments : s.moments) moments.Clear();
   if (s.handle != nullptr) kvevict_sequence_reset(s.handle.get(), nullptr);
 }
 
@@ -340,6 +358,7 @@ void kvevict_llama::Attach(llama_context* ctx) {
   sequences_.resize(n_seq_max_);
   batch_.clear();
   rows_.clear();
+  rotations_.clear();
   shapes_.clear();
   sinks_.clear();
   rope_factors_ = RopeFactors::kNone;

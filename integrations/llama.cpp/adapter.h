@@ -14,6 +14,7 @@
 #include "include/kvevict-llama.h"
 #include "layers.h"
 #include "observer.h"
+#include "query_moments.h"
 #include "query_rows.h"
 
 namespace kvevict::llama {
@@ -37,9 +38,10 @@ struct Sequence {
   // these may be a copy that it makes before the next graph.
   uint32_t computed_to = 0;
   std::string unfit;  // why it cannot be evicted any more; "" if it can
-  std::vector<QueryRows> queries;    // by llama.cpp's layer
-  std::array<Witness, 2> witnesses;  // by llama.cpp's cache
-  uint32_t witnessed = 0;            // the position of their token
+  std::vector<QueryRows> queries;     // by llama.cpp's layer
+  std::vector<QueryMoments> moments;  // likewise
+  std::array<Witness, 2> witnesses;   // by llama.cpp's cache
+  uint32_t witnessed = 0;             // the position of their token
 };
 
 }  // namespace kvevict::llama
@@ -84,8 +86,8 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   struct Session;
   // Memory of a layer's inputs, which the planes point to.
   struct LayerInputs {
-    kvevict_plane queries, weights;
-    std::vector<float> weight_values;
+    kvevict_plane queries, weights, mean, covariance;
+    std::vector<float> weight_values, mean_values, covariance_values;
   };
   // A sequence that another adapter or a file had.
   struct Incoming {
@@ -171,14 +173,19 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   void FindQueries(const Sequence& s, size_t layer, kvevict_plane* plane,
                    kvevict_signal_inputs* inputs) const;
   // inputs.cc: what the policy reads beside the cache, of every layer.
+  void AddMoments(size_t index, const ggml_tensor* q);
+  void FindMoments(const Sequence& s, size_t layer, LayerInputs& own,
+                   kvevict_signal_inputs& inputs) const;
   void FindInputs(const Sequence& s, const std::vector<kvevict_view>& views,
                   std::vector<LayerInputs>& memory,
                   std::vector<kvevict_signal_inputs>& inputs) const;
   void Order(State& state, const std::vector<kvevict_view>& views);
 
   kvevict_policy policy_;
+  bool wants_moments_ = false;
   uint32_t h2o_rows_ = 0;    // queries that score by h2o
   uint32_t query_rows_ = 0;  // that are kept; 0: the policy reads none
+  std::vector<kvevict::llama::Rotation> rotations_;  // by llama.cpp's layer
   kvevict::llama::ContextHandle own_context_;
   const kvevict_context* context_;
   ggml_backend_sched_eval_callback chained_ = nullptr;

@@ -29,6 +29,7 @@ void kvevict_llama::Copy(llama_seq_id from, llama_seq_id to) {
   copy.in_order = source.in_order;
   copy.placed = source.placed;
   copy.queries = source.queries;
+  copy.moments = source.moments;
   const llama_memory_t memory = llama_get_memory(ctx_);
   if (!llama_memory_seq_rm(memory, to, -1, -1)) {
     Fail(KVEVICT_ERROR_INTERNAL, "seq ", to, ": llama_memory_seq_rm() failed");

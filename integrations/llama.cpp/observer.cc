@@ -17,12 +17,6 @@ const ggml_tensor* Uncopied(const ggml_tensor* t) {
   }
 }
 
-const ggml_tensor* Root(const ggml_tensor* t) {
-  for (t = Uncopied(t); t->view_src != nullptr; t = Uncopied(t->view_src)) {
-  }
-  return t;
-}
-
 // The layer's number if the tensor is `prefix`<number>, else -1.
 int32_t LayerOf(const ggml_tensor* t, const char* prefix) {
   const size_t n = std::strlen(prefix);
@@ -89,6 +83,12 @@ void ReadSinks(const ggml_tensor* sinks, Layer& layer) {
 }
 
 }  // namespace
+
+const ggml_tensor* Root(const ggml_tensor* t) {
+  for (t = Uncopied(t); t->view_src != nullptr; t = Uncopied(t->view_src)) {
+  }
+  return t;
+}
 
 void ReadTensor(const ggml_tensor* tensor, void* out, size_t offset, size_t n) {
   const ggml_backend_buffer_t buffer =

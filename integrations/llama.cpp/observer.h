@@ -92,6 +92,9 @@ class Observer {
   int32_t attended_layer_ = 0;
 };
 
+// The tensor whose data a node reads, through views and copies.
+const ggml_tensor* Root(const ggml_tensor* t);
+
 // The bytes [offset, offset + n) of a tensor, wherever it lies.
 void ReadTensor(const ggml_tensor* tensor, void* out, size_t offset, size_t n);
 

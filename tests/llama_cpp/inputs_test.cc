@@ -27,6 +27,7 @@ constexpr uint32_t kTokens = 150;
 RandomModel Shape(const char* arch) {
   RandomModel shape;
   shape.arch = arch;
+  shape.n_layers = 7;  // of which gemma3 has one without a window
   shape.n_embd = shape.n_heads * shape.head_dim;
   return shape;
 }
@@ -189,6 +190,175 @@ Test(llama_inputs, critical_kv_needs_nothing_from_the_caller) {
   cr_expect(why.find("no output projection") != std::string::npos, "%s",
             why.c_str());
   cr_expect(session.Positions().size() == kTokens);
+}
+
+// ---- Moments of queries -----------------------------------------------------------
+
+// Rows [n_heads * head_dim] of a layer's queries before RoPE, in order.
+using Queries = std::map<uint32_t, std::vector<float>>;
+
+bool CaptureQueries(ggml_tensor* node, bool ask, void* queries) {
+  const bool normed = std::strncmp(node->name, "Qcur_normed-", 12) == 0;
+  const bool plain = std::strncmp(node->name, "Qcur-", 5) == 0;
+  if ((!normed && !plain) ||
+      (node->op != GGML_OP_MUL_MAT && node->op != GGML_OP_MUL)) {
+    return false;
+  }
+  if (ask) return true;
+  auto& rows = (*static_cast<Queries*>(queries))[static_cast<uint32_t>(
+      std::atoi(std::strrchr(node->name, '-') + 1))];
+  const auto* data = static_cast<const float*>(node->data);
+  const auto n = static_cast<size_t>(ggml_nelements(node));
+  // What was captured before its norm is replaced.
+  if (normed) rows.resize(rows.size() - n);
+  rows.insert(rows.end(), data, data + n);
+  return true;
+}
+
+struct Moments {
+  std::vector<float> mean, covariance;
+};
+
+// In double: R m and R C R' of the queries from position 4 on.
+Moments Expected(const std::vector<float>& rows, const RandomModel& shape,
+                 const std::vector<double>& inv_freq, bool halves) {
+  const size_t dim = shape.head_dim, n_pairs = dim / 2;
+  const size_t width = shape.n_heads * dim, n_rows = rows.size() / width;
+  std::vector<double> r(dim * dim);  // [to, from]
+  for (size_t p = 0; p < n_pairs; ++p) {
+    double cosine = 0, sine = 0;
+    for (size_t i = 0; i < 512; ++i) {
+      cosine += std::cos(static_cast<double>(n_rows + i) * inv_freq[p]) / 512;
+      sine += std::sin(static_cast<double>(n_rows + i) * inv_freq[p]) / 512;
+    }
+    const size_t x = halves ? p : 2 * p, y = halves ? p + n_pairs : 2 * p + 1;
+    r[x * dim + x] = r[y * dim + y] = cosine;
+    r[x * dim + y] = -sine;
+    r[y * dim + x] = sine;
+  }
+  Moments found;
+  for (size_t h = 0; h < shape.n_heads; ++h) {
+    std::vector<double> m(dim), c(dim * dim);
+    const auto n = static_cast<double>(n_rows - 4);
+    const auto at = [&](size_t t, size_t i) {
+      return double{rows[t * width + h * dim + i]};
+    };
+    for (size_t t = 4; t < n_rows; ++t) {
+      for (size_t i = 0; i < dim; ++i) m[i] += at(t, i) / n;
+    }
+    for (size_t t = 4; t < n_rows; ++t) {
+      for (size_t i = 0; i < dim; ++i) {
+        for (size_t j = 0; j < dim; ++j) {
+          c[i * dim + j] += (at(t, i) - m[i]) * (at(t, j) - m[j]) / n;
+        }
+      }
+    }
+    for (size_t i = 0; i < dim; ++i) {
+      double sum = 0;
+      for (size_t j = 0; j < dim; ++j) sum += r[i * dim + j] * m[j];
+      found.mean.push_back(static_cast<float>(sum));
+    }
+    std::vector<double> rc(dim * dim);
+    for (size_t i = 0; i < dim; ++i) {
+      for (size_t j = 0; j < dim; ++j) {
+        for (size_t k = 0; k < dim; ++k) {
+          rc[i * dim + j] += r[i * dim + k] * c[k * dim + j];
+        }
+      }
+    }
+    for (size_t i = 0; i < dim; ++i) {
+      for (size_t j = 0; j < dim; ++j) {
+        double sum = 0;
+        for (size_t k = 0; k < dim; ++k)
+          sum += rc[i * dim + k] * r[j * dim + k];
+        found.covariance.push_back(static_cast<float>(sum));
+      }
+    }
+  }
+  return found;
+}
+
+Test(llama_inputs,
+     expected_attention_takes_moments_of_the_queries_before_rope) {
+  const char* policy = "expected-attention:budget=60";
+  for (const char* arch : {"llama", "qwen3"}) {
+    const RandomModel shape = Shape(arch);
+    const ModelHandle model = Load(shape);
+    const auto tokens = RandomTokens(kTokens, shape.n_vocab);
+    std::vector<double> inv_freq;
+    for (uint32_t p = 0; p < shape.head_dim / 2; ++p) {
+      inv_freq.push_back(std::pow(10000.0, -2.0 * p / shape.head_dim));
+    }
+    for (const bool flash : {false, true}) {
+      Queries queries;
+      SessionOptions options;
+      options.flash = flash;
+      options.n_ubatch = 25;
+      Session own(model.get(), policy, options);
+      own.Decode(tokens);
+      own.Evict();
+      options.callback = &CaptureQueries;
+      options.callback_data = &queries;
+      Session given(model.get(), policy, options);
+      given.Decode(tokens);
+      const auto layers = Layers(given);
+      std::vector<Moments> moments;
+      std::vector<kvevict_plane> planes;
+      for (const uint32_t layer : layers) {
+        const std::vector<float>& rows = queries.at(layer);
+        cr_assert(rows.size() == kTokens * shape.n_heads * shape.head_dim);
+        moments.push_back(
+            Expected(rows, shape, inv_freq, std::string(arch) == "qwen3"));
+      }
+      for (const Moments& m : moments) {
+        planes.push_back(Packed(m.mean, 1, shape.head_dim));
+        planes.push_back(Packed(m.covariance, shape.head_dim, shape.head_dim));
+      }
+      std::vector<kvevict_signal_inputs> inputs;
+      for (size_t l = 0; l < layers.size(); ++l) {
+        inputs.push_back(KVEVICT_SIGNAL_INPUTS_INIT);
+        inputs.back().query_mean = &planes[2 * l];
+        inputs.back().query_covariance = &planes[2 * l + 1];
+      }
+      kvevict_evict_options evict = KVEVICT_EVICT_OPTIONS_INIT;
+      evict.inputs = inputs.data();
+      evict.inputs_len = inputs.size();
+      given.Evict(0, KVEVICT_LLAMA_WAY_AUTO, nullptr, &evict);
+      ExpectSameLists(own, given, static_cast<uint32_t>(layers.size()),
+                      shape.n_kv_heads, arch);
+    }
+  }
+}
+
+Test(llama_inputs, expected_attention_knows_what_it_has_not_seen) {
+  SessionOptions options;
+  const auto tokens = RandomTokens(kTokens, 256);
+  for (const char* arch : {"gemma3", "gemma2", "lfm2", "gpt-oss", "qwen2vl"}) {
+    const ModelHandle model = Load(Shape(arch));
+    Session session(model.get(), "expected-attention:budget=60", options);
+    session.Decode(tokens);
+    cr_expect(session.Evict().cells_after == 60, "%s", arch);
+    session.Decode(tokens);
+    cr_expect(session.Evict().cells_after == 60, "%s", arch);
+  }
+  const ModelHandle mla = Load(Shape("deepseek2"));
+  Session latent(mla.get(), "expected-attention:budget=60", options);
+  latent.Decode(tokens);
+  const std::string why = latent.EvictRefused();
+  cr_expect(why.find("no RoPE directly before") != std::string::npos, "%s",
+            why.c_str());
+  cr_expect(latent.Positions().size() == kTokens);
+  // A new context has seen none of a sequence that it takes.
+  const ModelHandle model = Load(Shape("llama"));
+  Session source(model.get(), "expected-attention:budget=100", options);
+  Session target(model.get(), "expected-attention:budget=60", options);
+  source.Decode(tokens);
+  source.Evict(0, KVEVICT_LLAMA_WAY_AUTO, &target);
+  const std::string unseen = target.EvictRefused();
+  cr_expect(unseen.find("of which none is known") != std::string::npos, "%s",
+            unseen.c_str());
+  target.Decode(RandomTokens(20, 256, 3));
+  cr_expect(target.Evict().cells_after == 60);
 }
 
 }  // namespace

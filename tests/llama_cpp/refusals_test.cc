@@ -61,7 +61,8 @@ Test(llama_refusals, policies_of_unequal_lists) {
   kvevict_llama* kv = nullptr;
   for (const char* policy :
        {"pyramidkv:budget=64", "snapkv:budget=64,heads=adaptive",
-        "cake:budget=64", "streaming-llm:budget=64,rotate=yes"}) {
+        "cake:budget=64", "triattention:budget=64",
+        "streaming-llm:budget=64,rotate=yes"}) {
     cr_expect(
         kvevict_llama_create(policy, nullptr, &kv) == KVEVICT_ERROR_UNSUPPORTED,
         "%s", policy);

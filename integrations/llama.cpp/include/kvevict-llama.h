@@ -31,8 +31,10 @@
  * - Layers: those whose cache keeps every token are evicted; sliding windows
  *   and recurrent state are left as they are. Layers of kvevict are numbered
  *   from 0 without the others, see kvevict_llama_layer().
- * - Memory: the queries that score, the workspace of an eviction, and for a
- *   sequence that is evicted in place, as much again as what stays of it takes;
+ * - Memory: the queries that score (for expected-attention their products,
+ *   n_q_heads * k_head_dim^2 f32 of each layer and sequence), the workspace of
+ *   an eviction, and for a sequence that is evicted in place, as much again as
+ *   what stays of it takes;
  *   kept for the next eviction.
  * - Cells that the application removes itself, but for the tail of a sequence
  *   or all of it, and positions that it shifts (llama_memory_seq_add(),
@@ -101,7 +103,8 @@ KVEVICT_LLAMA_API const char* kvevict_llama_last_error_message(void)
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT for a bad policy;
  *         KVEVICT_ERROR_UNSUPPORTED for one whose layers or heads keep
  *         different numbers of tokens (split other than uniform, heads other
- *         than equal) or that turns keys (rotate);
+ *         than equal), that turns keys (rotate) or that reads a table of the
+ *         model's (triattention);
  *         KVEVICT_ERROR_OUT_OF_MEMORY.
  */
 KVEVICT_LLAMA_API kvevict_status
@@ -201,7 +204,8 @@ typedef struct kvevict_llama_evict_options {
   uint32_t reserved;       /**< 0. */
   /** Protected positions, ranges and inputs, by layers of kvevict; NULL: none.
    *  Inputs replace those that the adapter has: queries that were kept, and
-   *  with weight=given the L1 norms of values times the output projection. undo and by_table are refused. The
+   *  with weight=given the L1 norms of values times the output projection;
+   *  for expected-attention the moments of all queries that were seen. undo and by_table are refused. The
    *  last token is always protected: llama_decode() wants the next one to
    *  follow it. */
   const kvevict_evict_options* evict;
