@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # canary_llama.sh BUILD MODEL TEXT: with the library in BUILD, builds the adapter against
 # the newest llama.cpp that Debian has, and evicts with it, in place and into a smaller
-# context. Its packages come with their own C library; they are unpacked beside the
-# machine's and started through their ld-linux. Nothing here fails a check: it tells what
-# has changed upstream.
+# context, and several sequences in a unified cache by its newest calls. Its packages come
+# with their own C library; they are unpacked beside the machine's and started through
+# their ld-linux. Nothing here fails a check: it tells what has changed upstream.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/private_apt.sh"
 
@@ -36,18 +36,27 @@ readonly libraries=$folder/root/usr/lib/x86_64-linux-gnu
 unset APT_CONFIG
 
 say "llama canary: $(cd "$folder/debs" && echo libllama0_*)"
-# Their C library is newer than the one that is linked here.
-c++ -std=c++20 -O1 -DFMT_HEADER_ONLY -I. -Icapi/include -Iintegrations/llama.cpp/include -Iintegrations/llama.cpp/cli \
-  -isystem "$folder/include" integrations/llama.cpp/*.cc integrations/llama.cpp/cli/*.cc \
-  tools/llama/log_softmax.cc tools/engine/{platform_posix,progress_bar,text_table}.cc \
-  -o "$folder/program" -L"$build" -lkvevict -Wl,--allow-shlib-undefined \
-  "$libraries"/libllama.so "$libraries"/libggml.so "$libraries"/libggml-base.so ||
-  { say "llama canary: does not build" && exit 1; }
+# compile FILE SOURCES...: their C library is newer than the one that is linked here.
+compile() {
+  c++ -std=c++20 -O1 -DFMT_HEADER_ONLY -I. -Icapi/include -Iintegrations/llama.cpp/include \
+    -Iintegrations/llama.cpp/cli -isystem "$folder/include" "${@:2}" -o "$folder/$1" \
+    -L"$build" -lkvevict -Wl,--allow-shlib-undefined \
+    "$libraries"/libllama.so "$libraries"/libggml.so "$libraries"/libggml-base.so ||
+    { say "llama canary: does not build" && exit 1; }
+}
+readonly adapter=$folder/adapter.so
+compile "${adapter##*/}" -fPIC -shared integrations/llama.cpp/*.cc
+compile program integrations/llama.cpp/cli/*.cc tools/llama/log_softmax.cc \
+  tools/engine/{platform_posix,progress_bar,text_table}.cc "$adapter"
+compile several integrations/llama.cpp/cli/{platform_posix,upstream}.cc \
+  tests/llama_cpp/canary.cc "$adapter"
 
 backends=$(dirname "$(find "$libraries" -name 'libggml-cpu*.so' | head -n 1)")
+start() {
+  "$libraries/ld-linux-x86-64.so.2" --library-path "$libraries:$build" "$folder/$1" "${@:2}"
+}
 run() {
-  "$libraries/ld-linux-x86-64.so.2" --library-path "$libraries:$build" \
-    "$folder/program" -m "$model" -f "$text" --backends "$backends" \
+  start program -m "$model" -f "$text" --backends "$backends" \
     --tokens 400 --predict 24 --generate 0 "$@"
 }
 for kind in "f16" "q8_0" "f32 --no-flash"; do
@@ -57,4 +66,6 @@ for kind in "f16" "q8_0" "f32 --no-flash"; do
     run --cache-type $kind $way || { say "llama canary: FAILED" && exit 1; }
   done
 done
+say "llama canary: four sequences in a unified cache"
+start several "$model" "$backends" || { say "llama canary: FAILED" && exit 1; }
 say "llama canary: sings"

@@ -366,6 +366,23 @@ void kvevict_llama::Attach(llama_context* ctx) {
 }
 
 void kvevict_llama::SetBatch(const llama_batch& batch) {
+  const auto n = static_cast<size_t>(std::max(batch.n_tokens, 0));
+  std::vector<llama_seq_id> seqs(n_seq_max_ > 1 ? n : 0, 0);
+  for (size_t i = 0; batch.seq_id != nullptr && i < seqs.size(); ++i) {
+    if (batch.n_seq_id != nullptr && batch.n_seq_id[i] != 1) {
+      Fail(KVEVICT_ERROR_UNSUPPORTED, "token ", i, " belongs to ",
+           batch.n_seq_id[i],
+           " sequences, whose cells would be shared; decode it for one of them "
+           "and copy that by kvevict_llama_copy()");
+    }
+    seqs[i] = batch.seq_id[i][0];
+  }
+  Announce(seqs, batch.pos);
+}
+
+// With a stream for each sequence nothing of this is read.
+void kvevict_llama::Announce(std::span<const llama_seq_id> seqs,
+                             const llama_pos* positions) {
   if (ctx_ == nullptr) {
     Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "no context is attached");
   }
@@ -373,15 +390,9 @@ void kvevict_llama::SetBatch(const llama_batch& batch) {
   batch_positions_.clear();
   batch_next_ = 0;
   if (n_seq_max_ == 1) return;
-  // With a stream for each sequence nothing of this is read.
-  for (int32_t i = 0; i < batch.n_tokens; ++i) {
-    if (batch.seq_id != nullptr && batch.n_seq_id != nullptr &&
-        batch.n_seq_id[i] != 1) {
-      Fail(KVEVICT_ERROR_UNSUPPORTED, "token ", i, " belongs to ",
-           batch.n_seq_id[i], " sequences, whose cells would be shared");
-    }
-    batch_.push_back(batch.seq_id == nullptr ? 0 : batch.seq_id[i][0]);
-    if (batch.pos != nullptr) batch_positions_.push_back(batch.pos[i]);
+  batch_.assign(seqs.begin(), seqs.end());
+  if (positions != nullptr) {
+    batch_positions_.assign(positions, positions + seqs.size());
   }
 }
 

@@ -56,6 +56,7 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
 
   void Attach(llama_context* ctx);
   void SetBatch(const llama_batch& batch);
+  void Announce(std::span<const llama_seq_id> seqs, const llama_pos* positions);
   void Evict(llama_seq_id seq, const kvevict_llama_evict_options& options,
              kvevict_llama_report& report);
   void Copy(llama_seq_id from, llama_seq_id to);

@@ -108,6 +108,16 @@ kvevict_status kvevict_llama_batch(kvevict_llama* kv,
   });
 }
 
+kvevict_status kvevict_llama_tokens(kvevict_llama* kv, const llama_seq_id* seqs,
+                                    const llama_pos* positions,
+                                    size_t n_tokens) noexcept {
+  return Guard([&] {
+    NonNull(kv, "kv");
+    if (n_tokens > 0) NonNull(seqs, "seqs");
+    kv->Announce({seqs, n_tokens}, positions);
+  });
+}
+
 kvevict_status kvevict_llama_evict(kvevict_llama* kv, llama_seq_id seq,
                                    const kvevict_llama_evict_options* options,
                                    kvevict_llama_report* report) noexcept {

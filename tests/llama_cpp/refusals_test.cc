@@ -199,6 +199,36 @@ Test(llama_refusals, what_graphs_do_not_tell) {
   session.Decode(tokens);
   cr_expect(session.Evict().cells_after == 32);
 
+  // Announced by sequence and position alone, two in one batch.
+  llama_memory_clear(session.memory(), true);
+  std::vector<llama_seq_id> seqs;
+  std::vector<llama_pos> positions;
+  llama_batch batch = llama_batch_init(128, 0, 2);
+  for (int32_t i = 0; i < 128; ++i) {
+    seqs.push_back(i % 2);
+    positions.push_back(i / 2);
+    batch.token[i] = tokens[static_cast<size_t>(i / 2)];
+    batch.pos[i] = i / 2;
+    batch.n_seq_id[i] = 1;
+    batch.seq_id[i][0] = i % 2;
+    batch.logits[i] = 0;
+  }
+  batch.n_tokens = 128;
+  cr_expect(kvevict_llama_tokens(session.kv(), nullptr, nullptr, 128) ==
+            KVEVICT_ERROR_INVALID_ARGUMENT);
+  cr_expect(kvevict_llama_tokens(session.kv(), seqs.data(), positions.data(),
+                                 128) == KVEVICT_OK);
+  cr_assert(llama_decode(session.ctx(), batch) == 0);
+  cr_expect(session.Evict(0).cells_after == 32);
+  cr_expect(session.Evict(1).cells_after == 32);
+  cr_expect(session.Positions(0, 0, 0) == session.Positions(0, 0, 1));
+  // One token of both is copied instead.
+  batch.n_seq_id[0] = 2;
+  cr_expect(kvevict_llama_batch(session.kv(), &batch) ==
+            KVEVICT_ERROR_UNSUPPORTED);
+  ExpectPart(kvevict_llama_last_error_message(), "kvevict_llama_copy()");
+  llama_batch_free(batch);
+
   SessionOptions windowed;
   const ModelHandle gemma = Random("gemma3");
   Session window(gemma.get(), "snapkv:budget=32,window=8", windowed);

@@ -161,10 +161,24 @@ KVEVICT_LLAMA_API kvevict_status kvevict_llama_attach(
  *
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
  *         KVEVICT_ERROR_UNSUPPORTED for tokens that belong to several
- *         sequences.
+ *         sequences: kvevict_llama_copy() serves these.
  */
 KVEVICT_LLAMA_API kvevict_status kvevict_llama_batch(
     kvevict_llama* kv, const struct llama_batch* batch) KVEVICT_NOEXCEPT;
+
+/**
+ * The same for batches of another kind, such as the llama_batch_ext of newer
+ * versions that llama_process() takes, which do not tell what is in them: the
+ * tokens in the order in which they were added, each of one sequence.
+ *
+ * @param[in] seqs       [n_tokens]; NULL with 0.
+ * @param[in] positions  [n_tokens], to be compared with those of the graph;
+ *                       NULL: they are not.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT.
+ */
+KVEVICT_LLAMA_API kvevict_status kvevict_llama_tokens(
+    kvevict_llama* kv, const llama_seq_id* seqs, const llama_pos* positions,
+    size_t n_tokens) KVEVICT_NOEXCEPT;
 
 /** How an eviction goes about. */
 enum kvevict_llama_way
