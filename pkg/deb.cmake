@@ -1,6 +1,6 @@
 # Debian packages, one per component and named like it:
 #   libkvevictN      the shared library
-#   libkvevict-dev   header, static library, pkg-config file and CMake package
+#   libkvevict-dev   header, static library, pkg-config file, CMake package and docs
 #   kvevict          the program
 set(deb_runtime libkvevict${KVEVICT_ABI_VERSION})
 set(deb_devel libkvevict-dev)
@@ -15,6 +15,8 @@ endif()
 # pkg-config leaves the system's own folders out only where they are named plainly.
 kvevict_install(/usr lib/${CMAKE_LIBRARY_ARCHITECTURE} ${deb_runtime} ${deb_devel}
                 ${deb_program} EXCLUDE_FROM_ALL)
+install(DIRECTORY ${PROJECT_BINARY_DIR}/pages/ DESTINATION share/doc/${deb_devel}
+        COMPONENT ${deb_devel} EXCLUDE_FROM_ALL)
 if(TARGET kvevict_cli)
   # The library lies where the dynamic linker looks anyway.
   install(
@@ -49,7 +51,7 @@ endmacro()
 
 describe(${deb_runtime} libs "the shared library")
 describe(${deb_devel} libdevel
-         "the header, the static library and the build files")
+         "the header, the static library, the build files and the documentation")
 describe(${deb_program} utils "the program kvevict, which shows what eviction does")
 
 string(TOUPPER ${deb_devel} upper)

@@ -85,6 +85,8 @@ endfunction()
 kvevict_install("" ${CMAKE_INSTALL_LIBDIR} runtime devel program)
 install(FILES LICENSE ${PROJECT_BINARY_DIR}/copyright
         DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/doc/kvevict COMPONENT runtime)
+install(DIRECTORY ${PROJECT_BINARY_DIR}/pages/
+        DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/doc/kvevict COMPONENT devel)
 
 if(PROJECT_IS_TOP_LEVEL AND NOT KVEVICT_SANITIZE)
   include(pkg/package.cmake)

@@ -19,10 +19,12 @@ awk '/^```csharp$/ { inside = 1; next } /^```$/ { inside = 0 } inside' "$here/RE
   >"$work/Program.cs"
 [[ -s $work/Program.cs ]]
 cd "$work"
-# Our feed, and the user's own sources beside it or not.
+# Our feed, added as the README says, and the user's own sources beside it or not.
+add_source=$(grep '^dotnet nuget add source ' "$here/README.md")
 sources() { # sources [clear]
-  printf '<configuration><packageSources>%s<add key="local" value="%s" />%s\n' \
-    "${1:+<clear />}" "$feed" '</packageSources></configuration>' >nuget.config
+  printf '<configuration><packageSources>%s</packageSources></configuration>\n' \
+    "${1:+<clear />}" >nuget.config
+  ${add_source/\/path\/to\/dist/$feed} --configfile "$work/nuget.config"
 }
 
 # restore FRAMEWORK [options]: false where the framework's packs cannot be had.

@@ -25,7 +25,7 @@ dotnet pack "${pack[@]}" -o "$out" KvEvict
 package=$(echo "$out"/KvEvict.*.nupkg)
 names=$(cmake -E tar tf "$package")
 runtimes=$(sed -n 's:.*<KvEvictRuntimes>\(.*\)</KvEvictRuntimes>.*:\1:p' "$KvEvictBuild/kvevict.props")
-expected=(README.md LICENSE NOTICE icon.png buildTransitive/KvEvict.targets)
+expected=(README.md docs/policies.md docs/policies/budgets.md LICENSE NOTICE icon.png buildTransitive/KvEvict.targets)
 for runtime in $runtimes; do
   case $runtime in
     win-*) expected+=("runtimes/$runtime/native/kvevict_csharp.dll") ;;
@@ -37,6 +37,11 @@ for framework in ${KvEvictFrameworks//;/ }; do
 done
 for name in "${expected[@]}"; do
   grep -qxF "$name" <<<"$names" || { echo "$package has no $name:" && echo "$names" && exit 1; }
+done
+(cd "$KvEvictBuild" && rm -rf unpacked && mkdir unpacked && cd unpacked && cmake -E tar xf "$package" README.md)
+for policy in none snapkv custom; do
+  grep -q "^| \`$policy\` |" "$KvEvictBuild/unpacked/README.md" ||
+    { echo "the package's README has no policy $policy" && exit 1; }
 done
 ls "$package" "$out"/KvEvict.*.snupkg
 echo "for ${KvEvictFrameworks//;/, } on $runtimes"

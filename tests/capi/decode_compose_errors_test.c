@@ -41,7 +41,7 @@ Test(decode_compose, other_models_are_refused) {
         "n_kv_heads 1 is not the sequence's 2",
         "k_head_dim 32",
         "v_head_dim 0",
-        "q_dtype bf16 is not the sequence's f32",
+        "q_dtype bf16 is not the sequence's f16",
         "layer 1: cache 1 is not the sequence's 0"};
     kvevict_layer_geometry layers[kLayers] = {m->layer, m->layer, m->layer};
     kvevict_geometry geometry = m->geometry;

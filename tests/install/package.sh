@@ -36,7 +36,7 @@ if [[ $kind == deb ]]; then
   for package in "${packages[@]}"; do
     dpkg-deb -x "$package" "$work/root"
   done
-  prefix=$work/root/usr
+  prefix=$work/root/usr documented=libkvevict-dev
   # Installed, it lies where the dynamic linker looks, and the compiler: pkg-config
   # names no folder.
   library_path=$prefix/$libdir
@@ -50,10 +50,11 @@ if [[ $kind == deb ]]; then
 else
   [[ ${#packages[@]} == 1 ]]
   tar -C "$work/root" -xf "${packages[0]}"
-  prefix=$work/root/$(basename "${packages[0]}" .tar.gz)
+  prefix=$work/root/$(basename "${packages[0]}" .tar.gz) documented=kvevict
   library_path=
 fi
 
+"$here/documentation.sh" "$prefix" "$libdir" "$documented"
 for linkage in shared static; do
   env "${compiler_path[@]}" "$here/pkgconfig.sh" "$prefix" "$libdir" $linkage "$here/consumer/main.c"
   "$here/cmake.sh" "$prefix" "$libdir" $linkage "$here/consumer"

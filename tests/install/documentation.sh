@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# documentation.sh PREFIX LIBDIR [NAME]: share/doc/NAME has the pages that the header cites,
+# and all that those link to.
+set -euo pipefail
+prefix=$1 doc=$1/share/doc/${3:-kvevict}
+[[ -f $doc/README.md ]] || { echo "no $doc/README.md" && exit 1; }
+cited=$(grep -oE 'docs/[a-z/-]+\.md' "$prefix/include/kvevict/kvevict.h")
+for page in $cited; do
+  [[ -f $doc/$page ]] || { echo "kvevict.h cites $page, which is not in $doc" && exit 1; }
+done
+status=0 links=0
+while read -r page; do
+  for link in $(grep -oE '\]\([^) ]+\)' "$page" | sed 's/^](//; s/)$//; s/#.*//'); do
+    [[ $link != *://* ]] || continue
+    links=$((links + 1))
+    [[ -e $(dirname "$page")/$link ]] || { echo "$page links to $link" && status=1; }
+  done
+done < <(find "$doc" -name '*.md')
+echo "$links links"
+[[ $links -gt 20 ]] || status=1
+exit "$status"
