@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# one_definition.sh FOLDER: whether objects there, compiled with -O0 -g1, agree on what
+# one_definition.sh FOLDER...: whether objects there, compiled with -O0 -g1, agree on what
 # they define together. Inline functions and variables of one name are one for the
 # linker, whatever each object means by it; of functions it compares line and size, of
 # variables the bytes.
@@ -7,7 +7,7 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-find "$1" -name '*.o' | sort >"$folder/objects"
+find "$@" -name '*.o' | sort >"$folder/objects"
 while read -r object; do
   # Address, size, kind, name and line, but not that of an alias: constructors and
   # destructors have two names.
@@ -19,7 +19,7 @@ while read -r object; do
 done <"$folder/objects" | sort >"$folder/symbols"
 n_symbols=$(awk '{ print $1 }' "$folder/symbols" | uniq | wc -l)
 if [[ ! -s $folder/symbols ]] || ! grep -q ' function [^ ]* [^ ]*:[0-9]' "$folder/symbols"; then
-  echo "no inline functions, or no lines, in the objects of $1"
+  echo "no inline functions, or no lines, in the objects of $*"
   exit 2
 fi
 
