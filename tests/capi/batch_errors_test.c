@@ -149,7 +149,7 @@ Test(batch_errors, the_workspace_lies_apart_from_all_caches) {
   void* const own = s.workspace;
   for (uint32_t trimmed = 0; trimmed < 2; ++trimmed) {
     if (trimmed) {
-      EXPECT_OK(kvevict_sequence_trim(s.models[2]->sequence, 20, NULL));
+      EXPECT_OK(kvevict_sequence_trim_to(s.models[2]->sequence, 20, NULL));
     }
     s.workspace =
         (void*)(uintptr_t)((s.models[2]->views[0].v.data + 64) / 64 * 64);
