@@ -10,9 +10,9 @@
 
 #include "core/context.h"
 #include "core/float_mode.h"
-#include "core/paged_sequence.h"
-#include "core/plan.h"
-#include "core/sequence.h"
+#include "core/paged/paged_sequence.h"
+#include "core/plan/plan.h"
+#include "core/sequence/sequence.h"
 #include "core/status.h"
 
 namespace kvevict::capi {

@@ -1,9 +1,9 @@
-#include "core/plan.h"
+#include "core/plan/plan.h"
 
 #include "capi/guard.h"
 #include "core/budgets/budgets.h"
 #include "core/dtype.h"
-#include "core/query_ring.h"
+#include "core/sequence/query_ring.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT

@@ -1,8 +1,8 @@
-#include "core/policy.h"
+#include "core/policy/policy.h"
 
 #include "capi/guard.h"
 #include "core/budgets/budgets.h"
-#include "core/policy_text.h"
+#include "core/policy/policy_text.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT

@@ -3,7 +3,7 @@
 
 #include "capi/sequence.h"
 #include "core/evict/evict.h"
-#include "core/view.h"
+#include "core/view/view.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "capi/guard.h"
-#include "core/sequence.h"
+#include "core/sequence/sequence.h"
 
 namespace kvevict::capi {
 

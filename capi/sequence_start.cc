@@ -1,7 +1,7 @@
 // Where a sequence begins: positions that are given, another one, or a saved one.
 #include "capi/sequence.h"
-#include "core/layer_positions.h"
-#include "core/saved_sequence.h"
+#include "core/sequence/layer_positions.h"
+#include "core/sequence/saved_sequence.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT

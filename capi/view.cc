@@ -1,4 +1,4 @@
-#include "core/view.h"
+#include "core/view/view.h"
 
 #include "capi/guard.h"
 

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <span>
 
+#include "core/evict/keep_lists.h"
 #include "core/jobs.h"
-#include "core/keep_lists.h"
-#include "core/view.h"
+#include "core/view/view.h"
 #include "kvevict/kvevict.h"
 
 namespace kvevict {

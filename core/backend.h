@@ -18,17 +18,17 @@
 
 #include "core/attention.h"
 #include "core/checked_math.h"
+#include "core/evict/keep_lists.h"
+#include "core/evict/mass.h"
+#include "core/evict/merge.h"
+#include "core/evict/slot_blocks.h"
+#include "core/evict/token_ranges.h"
 #include "core/jobs.h"
-#include "core/keep_lists.h"
 #include "core/kernels/row_source.h"
-#include "core/mass.h"
-#include "core/merge.h"
-#include "core/row_change.h"
-#include "core/shaping.h"
-#include "core/slot_blocks.h"
+#include "core/policy/shaping.h"
 #include "core/status.h"
-#include "core/token_ranges.h"
-#include "core/view.h"
+#include "core/view/row_change.h"
+#include "core/view/view.h"
 
 namespace kvevict {
 

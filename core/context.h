@@ -10,7 +10,7 @@
 
 #include "core/checked_math.h"
 #include "core/float_mode.h"
-#include "core/memory_pool.h"
+#include "core/memory/memory_pool.h"
 #include "core/simd.h"
 #include "core/status.h"
 

@@ -1,8 +1,8 @@
 #include "cuda/alignment.h"
 
 #include "core/dtype.h"
-#include "core/signal.h"
-#include "core/view.h"
+#include "core/signals/signal.h"
+#include "core/view/view.h"
 #include "cuda/ops.h"
 #include "cuda/row_layout.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/dtype.h"
-#include "core/view.h"
+#include "core/view/view.h"
 #include "cuda/alignment.h"
 #include "cuda/device_state.h"
 #include "cuda/kernels/attention.h"

@@ -1,7 +1,7 @@
 // The CUDA filling of the table: memory here, launches in the files beside.
 #include "core/backend.h"
 #include "core/context.h"
-#include "core/policy.h"
+#include "core/policy/policy.h"
 #include "cuda/device_state.h"
 #include "cuda/launch.h"
 #include "cuda/ops.h"

@@ -2,7 +2,7 @@
 // where one chunk of tokens is all there is.
 #include <algorithm>
 
-#include "core/view.h"
+#include "core/view/view.h"
 #include "cuda/alignment.h"
 #include "cuda/kernels/redundancy.h"
 #include "cuda/launch.h"

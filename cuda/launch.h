@@ -7,7 +7,7 @@
 #include "core/backend.h"
 #include "core/context.h"
 #include "core/status.h"
-#include "core/view.h"
+#include "core/view/view.h"
 #include "cuda/module_cache.h"
 
 namespace kvevict::cuda {

@@ -1,7 +1,7 @@
 // Merging: three launches for layers that lie alike, four where a fraction merges.
 #include <algorithm>
 
-#include "core/view.h"
+#include "core/view/view.h"
 #include "cuda/alignment.h"
 #include "cuda/check_keep.h"
 #include "cuda/kernels/merge.h"

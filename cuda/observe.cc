@@ -1,7 +1,7 @@
 // Query rows into the rings of a sequence.
 #include <algorithm>
 
-#include "core/view.h"
+#include "core/view/view.h"
 #include "cuda/kernels/observe.h"
 #include "cuda/kernels/params.h"
 #include "cuda/launch.h"

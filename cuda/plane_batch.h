@@ -8,7 +8,7 @@
 
 #include "core/backend.h"
 #include "core/status.h"
-#include "core/view.h"
+#include "core/view/view.h"
 #include "cuda/kernels/params.h"
 
 namespace kvevict::cuda {

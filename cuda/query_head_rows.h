@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "core/backend.h"
-#include "core/shaping.h"
-#include "core/signal.h"
+#include "core/policy/shaping.h"
+#include "core/signals/signal.h"
 #include "cuda/reduce_rows.h"
 
 namespace kvevict::cuda {

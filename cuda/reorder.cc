@@ -2,7 +2,7 @@
 // as the staged rows have room.
 #include <algorithm>
 
-#include "core/view.h"
+#include "core/view/view.h"
 #include "cuda/check_keep.h"
 #include "cuda/kernels/gather_rows.h"
 #include "cuda/launch.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/view.h"
+#include "core/view/view.h"
 #include "cuda/alignment.h"
 #include "cuda/kernels/regroup.h"
 #include "cuda/launch.h"

@@ -1,8 +1,8 @@
 // Keys at other positions: one launch for layers that lie alike.
 #include <algorithm>
 
-#include "core/rope.h"
-#include "core/view.h"
+#include "core/view/rope.h"
+#include "core/view/view.h"
 #include "cuda/alignment.h"
 #include "cuda/kernels/rotate_rows.h"
 #include "cuda/launch.h"

@@ -3,7 +3,7 @@
 #define KVEVICT_CUDA_ROW_NORMS_H_
 
 #include "core/backend.h"
-#include "core/view.h"
+#include "core/view/view.h"
 #include "cuda/kernels/row_norm.h"
 #include "cuda/launch.h"
 #include "cuda/row_layout.h"

@@ -1,6 +1,6 @@
 // Shares of squared norms: launches for layers that lie alike, two of row_norm.cu and
 // two of cur.cu.
-#include "core/view.h"
+#include "core/view/view.h"
 #include "cuda/alignment.h"
 #include "cuda/kernels/cur.h"
 #include "cuda/kernels/row_norm.h"

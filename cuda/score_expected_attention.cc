@@ -2,7 +2,7 @@
 // that lie alike.
 #include <algorithm>
 
-#include "core/view.h"
+#include "core/view/view.h"
 #include "cuda/alignment.h"
 #include "cuda/kernels/expected_attention.h"
 #include "cuda/launch.h"

@@ -2,8 +2,8 @@
 // one chunk of tokens is all there is; block by block one.
 #include <algorithm>
 
-#include "core/policy.h"
-#include "core/view.h"
+#include "core/policy/policy.h"
+#include "core/view/view.h"
 #include "cuda/alignment.h"
 #include "cuda/kernels/key_diff.h"
 #include "cuda/kernels/key_diff_blocks.h"

@@ -1,5 +1,5 @@
 // Keys against the filters of their heads: one launch for layers that lie alike.
-#include "core/view.h"
+#include "core/view/view.h"
 #include "cuda/alignment.h"
 #include "cuda/kernels/key_filter.h"
 #include "cuda/launch.h"

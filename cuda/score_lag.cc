@@ -2,7 +2,7 @@
 // alike.
 #include <algorithm>
 
-#include "core/view.h"
+#include "core/view/view.h"
 #include "cuda/alignment.h"
 #include "cuda/kernels/lag.h"
 #include "cuda/launch.h"

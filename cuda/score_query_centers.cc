@@ -2,8 +2,8 @@
 // for layers that lie alike.
 #include <algorithm>
 
-#include "core/rope.h"
-#include "core/view.h"
+#include "core/view/rope.h"
+#include "core/view/view.h"
 #include "cuda/alignment.h"
 #include "cuda/kernels/query_centers.h"
 #include "cuda/launch.h"

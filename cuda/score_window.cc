@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "core/dtype.h"
-#include "core/policy.h"
-#include "core/shaping.h"
-#include "core/signal.h"
-#include "core/view.h"
+#include "core/policy/policy.h"
+#include "core/policy/shaping.h"
+#include "core/signals/signal.h"
+#include "core/view/view.h"
 #include "cuda/alignment.h"
 #include "cuda/device_state.h"
 #include "cuda/kernels/params.h"

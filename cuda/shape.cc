@@ -1,5 +1,5 @@
 // Pooling, in place, and group reduction: one launch each.
-#include "core/policy.h"
+#include "core/policy/policy.h"
 #include "cuda/kernels/params.h"
 #include "cuda/kernels/pool1d.h"
 #include "cuda/launch.h"

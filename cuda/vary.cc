@@ -2,7 +2,7 @@
 // layers that lie alike.
 #include <algorithm>
 
-#include "core/view.h"
+#include "core/view/view.h"
 #include "cuda/alignment.h"
 #include "cuda/kernels/similarity.h"
 #include "cuda/launch.h"

@@ -4,9 +4,9 @@
 #include <iterator>
 #include <optional>
 
-#include "core/chunks.h"
-#include "core/policy.h"
-#include "core/policy_text.h"
+#include "core/policy/policy.h"
+#include "core/policy/policy_text.h"
+#include "core/view/chunks.h"
 
 namespace kvevict {
 namespace {
@@ -20,7 +20,7 @@ struct LayerSplit {
 constexpr LayerSplit kSplits[] = {
 #define KVEVICT_LAYER_SPLIT(NAME, text, function, is_exact, measure) \
   {KVEVICT_LAYER_SPLIT_##NAME, function, is_exact},
-#include "core/layer_splits.inc"
+#include "core/budgets/layer_splits.inc"
 #undef KVEVICT_LAYER_SPLIT
 };
 

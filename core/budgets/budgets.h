@@ -37,7 +37,7 @@ struct SplitInput {
 // Each writes, per layer, the blocks it keeps, in [least, n_context].
 #define KVEVICT_LAYER_SPLIT(NAME, text, function, is_exact, measure) \
   void function(const SplitInput& in, std::span<uint32_t> budgets);
-#include "core/layer_splits.inc"
+#include "core/budgets/layer_splits.inc"
 #undef KVEVICT_LAYER_SPLIT
 
 // Tokens each layer keeps of a context; n_context where the budget covers it.

@@ -6,7 +6,7 @@
 #include "core/context.h"
 #include "core/cpu/cpu.h"
 #include "core/kernels/attention_sums.h"
-#include "core/policy.h"
+#include "core/policy/policy.h"
 
 namespace kvevict::cpu {
 namespace {

@@ -7,7 +7,7 @@
 #include "core/cpu/cpu.h"
 #include "core/kernels/attention.h"
 #include "core/kernels/attention_weights.h"
-#include "core/view.h"
+#include "core/view/view.h"
 
 namespace kvevict::cpu {
 namespace {

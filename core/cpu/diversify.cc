@@ -1,7 +1,7 @@
 // Redundancy of keys off their scores: an item is a layer and KV head.
 #include "core/cpu/cpu.h"
 #include "core/kernels/redundancy.h"
-#include "core/view.h"
+#include "core/view/view.h"
 
 namespace kvevict::cpu {
 

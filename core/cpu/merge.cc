@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "core/cpu/cpu.h"
-#include "core/view.h"
+#include "core/view/view.h"
 
 namespace kvevict::cpu {
 namespace {

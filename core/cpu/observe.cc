@@ -1,7 +1,7 @@
 #include <cstring>
 
 #include "core/cpu/cpu.h"
-#include "core/view.h"
+#include "core/view/view.h"
 
 namespace kvevict::cpu {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "core/view.h"
+#include "core/view/view.h"
 
 namespace kvevict::cpu {
 namespace {

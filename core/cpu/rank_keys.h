@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
+#include "core/evict/token_ranges.h"
 #include "core/simd.h"
-#include "core/token_ranges.h"
 
 namespace kvevict::cpu {
 

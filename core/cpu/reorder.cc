@@ -5,7 +5,7 @@
 #include "core/cpu/cpu.h"
 #include "core/cpu/plane_rows.h"
 #include "core/kernels/reorder_rows.h"
-#include "core/view.h"
+#include "core/view/view.h"
 
 namespace kvevict::cpu {
 namespace {

@@ -7,7 +7,7 @@
 #include "core/context.h"
 #include "core/cpu/cpu.h"
 #include "core/kernels/regroup.h"
-#include "core/view.h"
+#include "core/view/view.h"
 
 namespace kvevict::cpu {
 namespace {

@@ -4,8 +4,8 @@
 #include "core/context.h"
 #include "core/cpu/cpu.h"
 #include "core/kernels/rotate_rows.h"
-#include "core/rope.h"
-#include "core/view.h"
+#include "core/view/rope.h"
+#include "core/view/view.h"
 
 namespace kvevict::cpu {
 namespace {

@@ -9,7 +9,7 @@
 #include "core/context.h"
 #include "core/cpu/cpu.h"
 #include "core/kernels/row_source.h"
-#include "core/view.h"
+#include "core/view/view.h"
 
 namespace kvevict::cpu {
 

@@ -2,7 +2,7 @@
 #include "core/context.h"
 #include "core/cpu/cpu.h"
 #include "core/kernels/expected_attention.h"
-#include "core/view.h"
+#include "core/view/view.h"
 
 namespace kvevict::cpu {
 namespace {

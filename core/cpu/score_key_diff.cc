@@ -5,8 +5,8 @@
 #include "core/cpu/cpu.h"
 #include "core/cpu/row_runs.h"
 #include "core/kernels/key_diff.h"
-#include "core/policy.h"
-#include "core/view.h"
+#include "core/policy/policy.h"
+#include "core/view/view.h"
 
 namespace kvevict::cpu {
 namespace {

@@ -1,7 +1,7 @@
 // Ranks of keys and values against later ones: an item is a layer and KV head.
 #include "core/cpu/cpu.h"
 #include "core/kernels/lag.h"
-#include "core/view.h"
+#include "core/view/view.h"
 
 namespace kvevict::cpu {
 namespace {

@@ -6,7 +6,7 @@
 #include "core/cpu/cpu.h"
 #include "core/dtype.h"
 #include "core/kernels/window_attention.h"
-#include "core/view.h"
+#include "core/view/view.h"
 
 namespace kvevict::cpu {
 namespace {

@@ -8,7 +8,7 @@
 #include "core/dtype.h"
 #include "core/kernels/attention_sums.h"
 #include "core/kernels/window_attention.h"
-#include "core/view.h"
+#include "core/view/view.h"
 
 namespace kvevict::cpu {
 namespace {

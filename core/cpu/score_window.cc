@@ -2,8 +2,8 @@
 #include "core/context.h"
 #include "core/cpu/cpu.h"
 #include "core/kernels/window_attention.h"
-#include "core/policy.h"
-#include "core/view.h"
+#include "core/policy/policy.h"
+#include "core/view/view.h"
 
 namespace kvevict::cpu {
 namespace {

@@ -8,7 +8,7 @@
 #include "core/cpu/list_keys.h"
 #include "core/kernels/similarity.h"
 #include "core/kernels/topk.h"
-#include "core/view.h"
+#include "core/view/view.h"
 
 namespace kvevict::cpu {
 namespace {

@@ -6,10 +6,10 @@
 #include "core/doors/checks.h"
 #include "core/doors/doors.h"
 #include "core/dtype.h"
-#include "core/extent.h"
 #include "core/number_text.h"
-#include "core/overlap.h"
-#include "core/view.h"
+#include "core/view/extent.h"
+#include "core/view/overlap.h"
+#include "core/view/view.h"
 
 namespace kvevict {
 namespace {

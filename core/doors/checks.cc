@@ -1,7 +1,7 @@
 #include "core/doors/checks.h"
 
 #include "core/backend.h"
-#include "core/view.h"
+#include "core/view/view.h"
 
 namespace kvevict {
 

@@ -7,7 +7,7 @@
 
 #include "core/checked_math.h"
 #include "core/context.h"
-#include "core/keep_lists.h"
+#include "core/evict/keep_lists.h"
 #include "core/status.h"
 
 namespace kvevict {

@@ -8,8 +8,8 @@
 #include <span>
 
 #include "core/backend.h"
-#include "core/plan.h"
-#include "core/query_ring.h"
+#include "core/plan/plan.h"
+#include "core/sequence/query_ring.h"
 #include "core/status.h"
 
 namespace kvevict {

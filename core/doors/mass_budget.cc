@@ -5,7 +5,7 @@
 
 #include "core/doors/checks.h"
 #include "core/doors/doors.h"
-#include "core/mass.h"
+#include "core/evict/mass.h"
 
 namespace kvevict {
 namespace {

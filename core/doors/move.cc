@@ -3,9 +3,9 @@
 
 #include "core/doors/checks.h"
 #include "core/doors/doors.h"
-#include "core/overlap.h"
-#include "core/row_change.h"
-#include "core/view.h"
+#include "core/view/overlap.h"
+#include "core/view/row_change.h"
+#include "core/view/view.h"
 
 namespace kvevict {
 namespace {

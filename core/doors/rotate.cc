@@ -1,8 +1,8 @@
 // Turning keys alone.
 #include "core/doors/checks.h"
 #include "core/doors/doors.h"
-#include "core/overlap.h"
-#include "core/view.h"
+#include "core/view/overlap.h"
+#include "core/view/view.h"
 
 namespace kvevict {
 namespace {

@@ -4,11 +4,11 @@
 #include "core/budgets/budgets.h"
 #include "core/doors/checks.h"
 #include "core/doors/doors.h"
-#include "core/overlap.h"
-#include "core/policy.h"
-#include "core/score.h"
-#include "core/signal_inputs.h"
-#include "core/view.h"
+#include "core/policy/policy.h"
+#include "core/signals/score.h"
+#include "core/signals/signal_inputs.h"
+#include "core/view/overlap.h"
+#include "core/view/view.h"
 
 namespace kvevict {
 namespace {

@@ -4,7 +4,7 @@
 #include "core/budgets/budgets.h"
 #include "core/doors/checks.h"
 #include "core/doors/doors.h"
-#include "core/policy.h"
+#include "core/policy/policy.h"
 
 namespace kvevict {
 namespace {

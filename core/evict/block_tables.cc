@@ -1,9 +1,9 @@
 #include "core/evict/block_tables.h"
 
-#include "core/block_numbers.h"
 #include "core/evict/eviction.h"
-#include "core/policy.h"
-#include "core/view.h"
+#include "core/policy/policy.h"
+#include "core/view/block_numbers.h"
+#include "core/view/view.h"
 
 namespace kvevict {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "core/plan.h"
+#include "core/plan/plan.h"
 #include "core/status.h"
 
 namespace kvevict {

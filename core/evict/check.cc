@@ -5,10 +5,10 @@
 
 #include "core/evict/eviction.h"
 #include "core/number_text.h"
-#include "core/overlap.h"
-#include "core/score.h"
-#include "core/signal_inputs.h"
-#include "core/view.h"
+#include "core/signals/score.h"
+#include "core/signals/signal_inputs.h"
+#include "core/view/overlap.h"
+#include "core/view/view.h"
 
 namespace kvevict {
 

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/chunks.h"
 #include "core/evict/eviction.h"
-#include "core/view.h"
+#include "core/view/chunks.h"
+#include "core/view/view.h"
 
 namespace kvevict {
 namespace {

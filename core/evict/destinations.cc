@@ -5,9 +5,9 @@
 #include "core/dtype.h"
 #include "core/evict/evict.h"
 #include "core/evict/eviction.h"
-#include "core/overlap.h"
-#include "core/row_change.h"
-#include "core/view.h"
+#include "core/view/overlap.h"
+#include "core/view/row_change.h"
+#include "core/view/view.h"
 
 namespace kvevict {
 

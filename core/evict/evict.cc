@@ -5,8 +5,8 @@
 
 #include "core/evict/block_tables.h"
 #include "core/evict/eviction.h"
-#include "core/overlap.h"
-#include "core/policy.h"
+#include "core/policy/policy.h"
+#include "core/view/overlap.h"
 
 namespace kvevict {
 namespace {

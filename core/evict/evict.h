@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <span>
 
-#include "core/sequence.h"
+#include "core/sequence/sequence.h"
 #include "core/status.h"
 
 namespace kvevict {

@@ -7,12 +7,12 @@
 #include <span>
 
 #include "core/budgets/budgets.h"
-#include "core/chunks.h"
 #include "core/evict/layer_eviction.h"
-#include "core/policy.h"
-#include "core/sequence.h"
-#include "core/signal.h"
+#include "core/policy/policy.h"
+#include "core/sequence/sequence.h"
+#include "core/signals/signal.h"
 #include "core/status.h"
+#include "core/view/chunks.h"
 
 namespace kvevict {
 

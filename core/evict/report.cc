@@ -1,8 +1,8 @@
 // What an eviction tells.
-#include "core/block_numbers.h"
 #include "core/evict/eviction.h"
-#include "core/extent.h"
-#include "core/view.h"
+#include "core/view/block_numbers.h"
+#include "core/view/extent.h"
+#include "core/view/view.h"
 
 namespace kvevict {
 namespace {

@@ -1,7 +1,7 @@
 #include "core/evict/saved_rows.h"
 
-#include "core/overlap.h"
-#include "core/view.h"
+#include "core/view/overlap.h"
+#include "core/view/view.h"
 
 namespace kvevict {
 namespace {

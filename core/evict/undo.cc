@@ -4,8 +4,8 @@
 
 #include "core/evict/eviction.h"
 #include "core/evict/saved_rows.h"
-#include "core/overlap.h"
-#include "core/view.h"
+#include "core/view/overlap.h"
+#include "core/view/view.h"
 
 namespace kvevict {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "core/sequence.h"
+#include "core/sequence/sequence.h"
 #include "core/status.h"
 
 namespace kvevict {

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "core/evict/eviction.h"
-#include "core/score.h"
+#include "core/signals/score.h"
 
 namespace kvevict {
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/keep_lists.h"
+#include "core/evict/keep_lists.h"
 #include "core/simd.h"
 
 namespace kvevict {

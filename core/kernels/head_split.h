@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/keep_lists.h"
+#include "core/evict/keep_lists.h"
 #include "core/simd.h"
 
 namespace kvevict {

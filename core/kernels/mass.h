@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/mass.h"
+#include "core/evict/mass.h"
 
 namespace kvevict {
 

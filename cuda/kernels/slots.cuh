@@ -1,4 +1,4 @@
-// Which position a slot holds, and back: core/sequence.h on the device.
+// Which position a slot holds, and back: core/sequence/sequence.h on the device.
 #ifndef KVEVICT_CUDA_KERNELS_SLOTS_CUH_
 #define KVEVICT_CUDA_KERNELS_SLOTS_CUH_
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "core/policy.h"
-#include "core/policy_text.h"
+#include "core/policy/policy.h"
+#include "core/policy/policy_text.h"
 #include "tests/kernels/random.h"
 #include "tests/oracle/layer_measures.h"
 

@@ -1,6 +1,6 @@
 // The layouts that engines use, at the size of a model: none is taken for an overlap,
 // each is when one layer lies a byte off.
-#include "core/overlap.h"
+#include "core/view/overlap.h"
 
 #include <criterion/criterion.h>
 
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "core/view.h"
+#include "core/view/view.h"
 #include "tests/kernels/random.h"
 
 namespace kvevict {

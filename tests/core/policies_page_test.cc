@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "core/policy.h"
-#include "core/policy_text.h"
+#include "core/policy/policy.h"
+#include "core/policy/policy_text.h"
 #include "tests/paths.h"
 
 namespace kvevict {

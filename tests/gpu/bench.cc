@@ -7,10 +7,10 @@
 #include <numeric>
 
 #include "capi/guard.h"
-#include "core/plan.h"
-#include "core/policy.h"
-#include "core/rope.h"
-#include "core/shaping.h"
+#include "core/plan/plan.h"
+#include "core/policy/policy.h"
+#include "core/policy/shaping.h"
+#include "core/view/rope.h"
 #include "cuda/launch.h"
 #include "tests/gpu/random_values.h"
 

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "core/dtype.h"
-#include "core/view.h"
+#include "core/view/view.h"
 #include "tests/gpu/checks.h"
 #include "tests/gpu/doors.h"
 #include "tests/gpu/evictable.h"

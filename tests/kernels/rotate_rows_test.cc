@@ -9,7 +9,7 @@
 #include <limits>
 #include <vector>
 
-#include "core/rope.h"
+#include "core/view/rope.h"
 #include "hwy/base.h"
 #include "tests/kernels/key_cases.h"
 #include "tests/kernels/random.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/kernels/regroup.h"
-#include "core/view.h"
+#include "core/view/view.h"
 #include "cuda/row_layout.h"
 #include "tests/cuda/kernels/codes.h"
 #include "tests/cuda/kernels/launch.h"

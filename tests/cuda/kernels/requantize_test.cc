@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/kernels/requantize.h"
-#include "core/view.h"
+#include "core/view/view.h"
 #include "cuda/row_layout.h"
 #include "tests/cuda/kernels/launch.h"
 #include "tests/kernels/key_cases.h"

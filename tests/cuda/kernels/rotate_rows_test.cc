@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/kernels/rotate_rows.h"
-#include "core/rope.h"
+#include "core/view/rope.h"
 #include "tests/cuda/kernels/cache_layer.h"
 #include "tests/kernels/key_cases.h"
 

@@ -1,0 +1,42 @@
+// What becomes of the rows that compaction drops: see kvevict_merge.
+#ifndef KVEVICT_CORE_EVICT_MERGE_H_
+#define KVEVICT_CORE_EVICT_MERGE_H_
+
+#include <cstdint>
+
+#include "core/status.h"
+
+namespace kvevict {
+
+struct Merge {
+  kvevict_merge rule = KVEVICT_MERGE_NONE;
+  double threshold = 0.0;
+  double fraction = 1.0;
+
+  bool operator==(const Merge&) const = default;
+  bool Merges() const { return rule != KVEVICT_MERGE_NONE; }
+  bool MergesKeys() const {
+    return rule == KVEVICT_MERGE_PIVOT || rule == KVEVICT_MERGE_WEIGHTED;
+  }
+};
+
+Merge MergeOf(const kvevict_policy& policy);
+
+// Checks rule and numbers, which a message calls by their keys.
+Status ValidateMerge(const Merge& merge);
+
+// Why rows of such dtypes cannot be merged.
+kvevict_reason MergeReason(const Merge& merge, kvevict_dtype k_dtype,
+                           bool has_values, kvevict_dtype v_dtype);
+
+// Of the rows that one operation merges in a layer: what its scratch depends on.
+struct MergeShape {
+  uint32_t n_kv_heads = 0;
+  uint32_t k_head_dim = 0;
+  uint32_t v_head_dim = 0;
+  uint32_t n_tokens = 0;
+};
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_EVICT_MERGE_H_

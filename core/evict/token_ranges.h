@@ -1,0 +1,74 @@
+// Tokens that go later or sooner than others: see kvevict_token_range.
+#ifndef KVEVICT_CORE_EVICT_TOKEN_RANGES_H_
+#define KVEVICT_CORE_EVICT_TOKEN_RANGES_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "core/evict/keep_lists.h"
+#include "core/evict/slot_blocks.h"
+#include "core/status.h"
+
+namespace kvevict {
+
+struct TokenRange {
+  uint32_t first = 0;  // position
+  uint32_t end = 0;
+  int32_t rank = 0;
+};
+
+// What a call is told of: ascending, none into the next.
+class TokenRanges {
+ public:
+  static constexpr size_t kMost = 64;
+
+  Status Add(const TokenRange& range);
+  std::span<const TokenRange> all() const { return {of_, n_}; }
+
+ private:
+  TokenRange of_[kMost];
+  size_t n_ = 0;
+};
+
+// Neighbouring slots of one rank, in whole blocks.
+struct RankedSlots {
+  uint32_t begin;
+  uint32_t end;
+  int32_t rank;
+};
+
+// The slots of one list, by rank: those in no range have rank 0, and a block the
+// highest of its slots'.
+class SlotRanks {
+ public:
+  SlotRanks(std::span<const TokenRange> ranges, SlotBlocks blocks,
+            const SlotPositions& slots, uint32_t list, uint32_t n_tokens);
+
+  // Calls visit(RankedSlots) for all of them, in order; neighbours may have the same.
+  template <typename Visit>
+  void ForEach(const Visit& visit) const {
+    size_t range = 0;  // the first that ends behind `begin`
+    for (RankedSlots slots = {0, 0, 0}; slots.begin < n_tokens_;
+         slots.begin = slots.end) {
+      slots = From(slots.begin, &range);
+      visit(slots);
+    }
+  }
+
+ private:
+  // From the first slot of a block on.
+  RankedSlots From(uint32_t begin, size_t* range) const;
+  // The same of single slots.
+  RankedSlots Run(uint32_t begin, size_t* range) const;
+
+  const SlotBlocks blocks_;
+  const uint32_t n_tokens_;
+  RankedSlots of_[TokenRanges::kMost];  // that are held
+  size_t n_ = 0;
+};
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_EVICT_TOKEN_RANGES_H_

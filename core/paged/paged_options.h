@@ -1,0 +1,30 @@
+// How a pool of blocks is made: see kvevict_paged_cache_options.
+#ifndef KVEVICT_CORE_PAGED_PAGED_OPTIONS_H_
+#define KVEVICT_CORE_PAGED_PAGED_OPTIONS_H_
+
+#include <cstdint>
+
+#include "core/status.h"
+#include "kvevict/kvevict.h"
+
+namespace kvevict {
+
+class Plan;
+
+Status CheckPagedOptions(const Plan& plan,
+                         const kvevict_paged_cache_options& options);
+
+// Whether no row shares numbers with others and none is recent: a row means the same in
+// any block.
+bool RowsStandAlone(const kvevict_paged_cache_options& options);
+
+uint32_t BlockSizeOf(const kvevict_paged_cache_options& options);
+
+// Rows of a sequence's layer that are not quantized, at most, of checked options; 0 where
+// all rows are in blocks.
+uint32_t MostRecent(const Plan& plan,
+                    const kvevict_paged_cache_options& options);
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_PAGED_PAGED_OPTIONS_H_

@@ -1,0 +1,288 @@
+// How a plan lays out the memory that calls work in.
+#include <algorithm>
+
+#include "core/budgets/budgets.h"
+#include "core/plan/plan.h"
+#include "core/policy/policy.h"
+
+namespace kvevict {
+namespace {
+
+constexpr size_t kPartAlignment = 256;
+
+// One that does not fit is larger than any.
+CheckedSize Larger(CheckedSize a, CheckedSize b) {
+  if (!a.ok() || !b.ok()) return a.ok() ? b : a;
+  return a.value() < b.value() ? b : a;
+}
+
+// Of operations that run one after the other.
+ScratchNeeds Larger(const ScratchNeeds& a, const ScratchNeeds& b) {
+  return {Larger(a.least, b.least), Larger(a.best, b.best)};
+}
+
+// Hands out aligned parts of a workspace.
+class Layout {
+ public:
+  size_t Add(CheckedSize n, size_t element_bytes) {
+    const size_t offset = end_.value();
+    end_ = (end_ + n * CheckedSize(element_bytes)).AlignUp(kPartAlignment);
+    return offset;
+  }
+  // Of a layout whose last part is scratch.
+  size_t AddScratch(const ScratchNeeds& scratch, WorkspaceNeeds* needs) {
+    const auto with = [&](CheckedSize bytes) {
+      return (end_ + bytes).AlignUp(kPartAlignment);
+    };
+    *needs = {with(scratch.least), with(scratch.best)};
+    return end_.value();
+  }
+
+ private:
+  CheckedSize end_{0};
+};
+
+// As many layers at once as have the best scratch: that saves more time than more
+// layers do.
+template <typename Parts, typename Make>
+Parts LargestThatFits(uint32_t fewest, uint32_t most, size_t bytes,
+                      const Make& make) {
+  for (uint32_t n = most;; --n) {
+    WorkspaceNeeds needs;
+    Parts parts = make(n, &needs);
+    parts.bytes = std::min(bytes, needs.best.value());
+    if (n == fewest || needs.best.value() <= bytes) return parts;
+  }
+}
+
+}  // namespace
+
+uint32_t Plan::MostRows() const {
+  uint32_t most = 0;
+  for (const PlanLayer& layer : layers_) {
+    most = std::max(
+        most, signal().Ranks() ? layer.geometry.n_kv_heads : layer.n_lists);
+  }
+  return most;
+}
+
+// Elements of the rows that shaping finds apart, n_layers at a time.
+CheckedSize Plan::ApartRows(uint32_t n_layers, uint32_t n_tokens) const {
+  uint32_t most = 0;
+  for (const PlanLayer& layer : layers_) {
+    if (ShapingOf(layer).n_terms == 1) continue;
+    most = std::max(most, layer.geometry.n_q_heads);
+  }
+  return CheckedSize(std::min(n_layers, kMostApart)) * CheckedSize(most) *
+         CheckedSize(n_tokens);
+}
+
+ScratchNeeds Plan::NeedsOf(ScratchBytes bytes, uint32_t n_layers,
+                           uint32_t n_tokens) const {
+  ScratchNeeds most;
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    if (!CanScore(layers_[l])) continue;
+    if (l > 0 && AreAlike(layers_[l], layers_[l - 1])) continue;
+    most = Larger(most, bytes(context(), layers_[l].geometry, policy_, n_layers,
+                              n_tokens));
+  }
+  return most;
+}
+
+ScratchNeeds Plan::ScoringNeeds(uint32_t n_layers, uint32_t n_tokens) const {
+  const Backend& backend = context().backend();
+  return Larger(
+      NeedsOf(score_op().scratch_bytes, n_layers, n_tokens),
+      Larger(NeedsOf(backend.shape_scratch_bytes, n_layers, n_tokens),
+             NeedsOf(backend.diversify_scratch_bytes, n_layers, n_tokens)));
+}
+
+CheckedSize Plan::MergeBytes(uint32_t n_tokens) const {
+  CheckedSize most(0);
+  for (const PlanLayer& layer : layers_) {
+    const kvevict_layer_geometry& g = layer.geometry;
+    if (MergeReasonOf(layer) != KVEVICT_REASON_NONE) continue;
+    const MergeShape shape{g.n_kv_heads, g.k_head_dim, g.v_head_dim, n_tokens};
+    most = Larger(
+        most,
+        context().backend().merge_scratch_bytes(context(), shape, 1).least);
+  }
+  return most;
+}
+
+size_t Plan::n_scores() const {
+  return uint64_t{n_layers()} * MostRows() * ChunkTokens(policy_, max_tokens_);
+}
+
+// Layers that share a list are reduced together; those that share a budget by score
+// are all scored before any keeps something.
+uint32_t Plan::FewestLayersAtOnce() const {
+  const bool together =
+      scope() == KVEVICT_SCOPE_MODEL || SplitsByScore(policy_);
+  return together ? n_layers() : 1;
+}
+
+ScoreWorkspace Plan::ScoreParts(uint32_t n_layers, uint32_t n_tokens,
+                                WorkspaceNeeds* needs) const {
+  ScoreWorkspace parts;
+  Layout layout;
+  parts.n_layers = n_layers;
+  parts.rows = layout.Add(ApartRows(n_layers, n_tokens), sizeof(float));
+  parts.scratch = layout.AddScratch(ScoringNeeds(n_layers, n_tokens), needs);
+  return parts;
+}
+
+EvictWorkspace Plan::EvictParts(uint32_t n_layers, uint32_t n_tokens,
+                                WorkspaceNeeds* needs) const {
+  const Backend& backend = context().backend();
+  EvictWorkspace parts;
+  Layout layout;
+  // No layer keeps more than it holds.
+  const CheckedSize all = CheckedSize(n_lists()) * CheckedSize(n_tokens);
+  parts.keep =
+      layout.Add(all.ok() ? CheckedSize(std::min(all.value(), keep_capacity_))
+                          : CheckedSize(keep_capacity_),
+                 sizeof(int32_t));
+  // Chunks take turns.
+  const uint32_t n_at_once = ChunkTokens(policy_, n_tokens);
+  parts.n_layers = n_layers;
+  parts.scores = layout.Add(
+      CheckedSize(n_layers) * CheckedSize(MostRows()) * CheckedSize(n_at_once),
+      sizeof(float));
+  if (NeedsKeys()) {
+    parts.keys = layout.Add(CheckedSize(n_layers) * CheckedSize(MostRows()) *
+                                CheckedSize(n_at_once),
+                            sizeof(uint32_t));
+  }
+  uint32_t most_lists = 0;
+  for (const PlanLayer& layer : layers_) {
+    most_lists = std::max(most_lists, layer.n_lists);
+  }
+  ScratchNeeds scratch = backend.select_scratch_bytes(
+      context(), n_at_once, uint64_t{n_layers} * most_lists);
+  if (signal().Ranks()) {
+    parts.rows = layout.Add(ApartRows(n_layers, n_at_once), sizeof(float));
+    scratch = Larger(scratch, ScoringNeeds(n_layers, n_at_once));
+  }
+  if (SplitsByScore(policy_)) {
+    parts.measures =
+        layout.Add(CheckedSize(Plan::n_layers()), sizeof(LayerMeasure));
+  }
+  parts.scratch = layout.AddScratch(scratch, needs);
+  if (merge().Merges()) {  // once the keep lists are there
+    const CheckedSize merging =
+        (CheckedSize(parts.scores) + MergeBytes(n_tokens))
+            .AlignUp(kPartAlignment);
+    needs->least = Larger(needs->least, merging);
+    needs->best = Larger(needs->best, merging);
+  }
+  return parts;
+}
+
+WorkspaceNeeds Plan::WorkspaceFor(kvevict_operation operation,
+                                  uint32_t n_tokens) const {
+  WorkspaceNeeds needs;
+  WorkspaceNeeds fewest;
+  switch (operation) {
+    case KVEVICT_OPERATION_EVICT:
+      if (TouchesNothing(policy_)) break;
+      EvictParts(FewestLayersAtOnce(), n_tokens, &fewest);
+      EvictParts(n_layers(), n_tokens, &needs);
+      needs.least = fewest.least;
+      break;
+    case KVEVICT_OPERATION_SCORE:
+      if (!signal().Ranks()) break;
+      ScoreParts(1, n_tokens, &fewest);
+      ScoreParts(n_layers(), n_tokens, &needs);
+      needs.least = fewest.least;
+      break;
+    case KVEVICT_OPERATION_OBSERVE:
+      needs.least = needs.best =
+          ObservesSums() ? SumMemory() : QueryMemory(nullptr);
+      break;
+  }
+  return needs;
+}
+
+CheckedSize Plan::QueryMemory(CheckedSize* out_lse_offset) const {
+  if (!ObservesQueries()) return CheckedSize(0);
+  const Backend& backend = context().backend();
+  const PlanLayer& last = layers_[n_layers() - 1];
+  const CheckedSize ring_rows(QueryRingRows());
+  const CheckedSize rows =
+      (ring_rows * CheckedSize(last.query_bytes_before + last.query_bytes()))
+          .AlignUp(backend.workspace_alignment);
+  if (out_lse_offset != nullptr) *out_lse_offset = rows;
+  if (!ReadsLse()) return rows;
+  return rows + ring_rows *
+                    CheckedSize(last.q_heads_before + last.geometry.n_q_heads) *
+                    CheckedSize(sizeof(float));
+}
+
+uint32_t Plan::SumRowsOf(const PlanLayer& layer) const {
+  if (!ObservesSums()) return 0;
+  switch (policy_.sum_rows) {
+    case KVEVICT_SUM_ROWS_KV_HEAD:
+      return layer.geometry.n_kv_heads;
+    case KVEVICT_SUM_ROWS_QUERY_HEAD:
+      return layer.geometry.n_q_heads;
+    case KVEVICT_SUM_ROWS_LAYER:
+      return 1;
+  }
+  return 0;
+}
+
+CheckedSize Plan::SumMemory() const {
+  const PlanLayer& last = layers_[n_layers() - 1];
+  return CheckedSize(last.sum_rows_before + SumRowsOf(last)) *
+         CheckedSize(RowsPerSum()) * CheckedSize(max_tokens_) *
+         CheckedSize(sizeof(float));
+}
+
+ScoreWorkspace Plan::LayOutScore(uint32_t n_layers, uint32_t n_tokens,
+                                 size_t bytes) const {
+  return LargestThatFits<ScoreWorkspace>(
+      1, n_layers, bytes, [&](uint32_t n, WorkspaceNeeds* needs) {
+        return ScoreParts(n, n_tokens, needs);
+      });
+}
+
+EvictWorkspace Plan::LayOutEvict(uint32_t n_tokens, size_t bytes) const {
+  return LargestThatFits<EvictWorkspace>(
+      FewestLayersAtOnce(), n_layers(), bytes,
+      [&](uint32_t n, WorkspaceNeeds* needs) {
+        return EvictParts(n, n_tokens, needs);
+      });
+}
+
+Status CheckMemory(const char* name, const Context& context, const void* memory,
+                   size_t memory_bytes, size_t needed_bytes) {
+  if (memory_bytes < needed_bytes) {
+    return InvalidArgument("%s_bytes %zu < %zu", name, memory_bytes,
+                           needed_bytes);
+  }
+  if (needed_bytes == 0) return Status();
+  if (memory == nullptr) {
+    return InvalidArgument("%s is NULL, but %zu bytes are needed", name,
+                           needed_bytes);
+  }
+  const size_t alignment = context.backend().workspace_alignment;
+  if (reinterpret_cast<uintptr_t>(memory) % alignment != 0) {
+    return InvalidArgument("%s %p is not %zu-byte aligned", name, memory,
+                           alignment);
+  }
+  return Status();
+}
+
+Status CheckWorkspace(const Context& context, const void* workspace,
+                      size_t workspace_bytes, const WorkspaceNeeds& needs) {
+  if (workspace_bytes < needs.least.value()) {
+    return InvalidArgument("workspace_bytes %zu < %zu, the least; best are %zu",
+                           workspace_bytes, needs.least.value(),
+                           needs.best.value());
+  }
+  return CheckMemory("workspace", context, workspace, workspace_bytes,
+                     needs.least.value());
+}
+
+}  // namespace kvevict

@@ -1,0 +1,264 @@
+// The format, little-endian:
+//
+//   u8 magic[8]   u32 version   u32 CRC-32 of all that follows
+//   u64 bytes in all   u32 n_layers with a full cache   u32 logical length
+//   u32 tokens of the prompt, or 2^32 - 1   u32 round
+//   per layer: u32 number   u32 n_lists   u32 tail position   u32 flags
+//              u32 slots of the prompt
+//              unless it is as before: u32 counts[n_lists], i32 positions of each list
+#include "core/sequence/saved_sequence.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/crc32.h"
+
+namespace kvevict {
+namespace {
+
+constexpr uint8_t kMagic[8] = {'K', 'V', 'E', 'V', 'S', 'E', 'Q', 0x1A};
+constexpr uint32_t kVersion = 1;
+constexpr size_t kCrcBegin = 16;
+constexpr size_t kHeaderBytes = 40;
+constexpr size_t kLayerBytes = 20;
+
+enum LayerFlags : uint32_t {
+  kMerged = 1,    // rows may have been changed
+  kAsBefore = 2,  // the lists are those of the layer before
+};
+
+// Layers of one list, or of one cache.
+bool IsAsBefore(const Sequence& sequence, uint32_t l) {
+  if (l == 0) return false;
+  const LayerSlots& slots = sequence.slots()[l];
+  const LayerSlots& before = sequence.slots()[l - 1];
+  return slots.n_kept > 0 && slots.n_kept == before.n_kept &&
+         slots.kept_offset == before.kept_offset;
+}
+
+class Writer {
+ public:
+  explicit Writer(uint8_t* out) : out_(out) {}
+
+  void U32(uint32_t value) {
+    for (int i = 0; i < 4; ++i) *out_++ = static_cast<uint8_t>(value >> 8 * i);
+  }
+  void U64(uint64_t value) {
+    U32(static_cast<uint32_t>(value));
+    U32(static_cast<uint32_t>(value >> 32));
+  }
+
+ private:
+  uint8_t* out_;
+};
+
+// Reads 0 where nothing is left, and then is not ok.
+class Reader {
+ public:
+  explicit Reader(std::span<const uint8_t> data) : data_(data) {}
+
+  uint32_t U32() {
+    uint32_t value = 0;
+    ok_ = ok_ && data_.size() >= 4;
+    if (!ok_) return 0;
+    for (int i = 0; i < 4; ++i) value |= uint32_t{data_[i]} << 8 * i;
+    data_ = data_.subspan(4);
+    return value;
+  }
+  uint64_t U64() {
+    const uint64_t low = U32();
+    return low | uint64_t{U32()} << 32;
+  }
+  bool ok() const { return ok_; }
+  size_t n_left() const { return data_.size(); }
+
+ private:
+  std::span<const uint8_t> data_;
+  bool ok_ = true;
+};
+
+Status SaveLayer(const Sequence& sequence, uint32_t l, Writer* out) {
+  const PlanLayer& layer = sequence.plan().layer(l);
+  const LayerSlots& slots = sequence.slots()[l];
+  const bool as_before = IsAsBefore(sequence, l);
+  out->U32(layer.number);
+  out->U32(layer.n_lists);
+  out->U32(slots.tail_position);
+  out->U32((slots.is_merged ? kMerged : 0u) | (as_before ? kAsBefore : 0u));
+  // Evictions may leave less than the prompt; more has no meaning then.
+  out->U32(std::min(sequence.prompt().SlotsOf(l), slots.stored));
+  if (as_before) return Status();
+  SlotPositions positions;
+  KV_RETURN_IF_ERROR(sequence.HostPositions(l, &positions));
+  for (uint32_t list = 0; list < layer.n_lists; ++list) {
+    out->U32(positions.n_kept.Of(list));
+  }
+  for (uint32_t list = 0; list < layer.n_lists; ++list) {
+    for (uint32_t i = 0; i < positions.n_kept.Of(list); ++i) {
+      out->U32(static_cast<uint32_t>(positions.PositionOf(list, i)));
+    }
+  }
+  return Status();
+}
+
+// ---- What is read ----
+
+Status CheckHeader(std::span<const uint8_t> data) {
+  if (data.size() < kHeaderBytes) {
+    return InvalidArgument("data_len %zu < %zu of the least saved sequence",
+                           data.size(), kHeaderBytes);
+  }
+  if (!std::equal(std::begin(kMagic), std::end(kMagic), data.begin())) {
+    return InvalidArgument("data: no saved sequence's magic at its begin");
+  }
+  Reader header(data.subspan(sizeof kMagic));
+  if (const uint32_t version = header.U32(); version != kVersion) {
+    return InvalidArgument("data: version %u, this library reads %u", version,
+                           kVersion);
+  }
+  const uint32_t saved_crc = header.U32();
+  if (const uint64_t n_bytes = header.U64(); n_bytes != data.size()) {
+    return InvalidArgument("data_len %zu is not the %llu bytes that were saved",
+                           data.size(),
+                           static_cast<unsigned long long>(n_bytes));
+  }
+  if (const uint32_t crc = Crc32(data.subspan(kCrcBegin)); crc != saved_crc) {
+    return InvalidArgument("data: CRC-32 %08x is not the saved %08x: damaged",
+                           crc, saved_crc);
+  }
+  return Status();
+}
+
+Status Malformed(const PlanLayer& layer) {
+  return InvalidArgument("data: layer %u contradicts itself", layer.number);
+}
+
+// Positions come to lie at *room, which moves on.
+Status LoadLists(const PlanLayer& layer, Reader* in, int32_t** room,
+                 const LayerPositions& out) {
+  uint64_t n_positions = 0;
+  for (PositionList& list : out.lists) {
+    const uint32_t n = in->U32();
+    if (n_positions + n > in->n_left() / sizeof(int32_t)) {
+      return Malformed(layer);
+    }
+    list = {*room + n_positions, n};
+    n_positions += n;
+  }
+  for (uint64_t i = 0; i < n_positions; ++i) {
+    const auto position = static_cast<int32_t>(in->U32());
+    if (position >= int64_t{out.tail_position}) return Malformed(layer);
+    *(*room)++ = position;
+  }
+  return Status();
+}
+
+Status LoadLayer(const Plan& plan, uint32_t l, uint32_t logical, Reader* in,
+                 int32_t** room, std::span<LayerPositions> layers) {
+  const PlanLayer& layer = plan.layer(l);
+  if (const uint32_t number = in->U32(); number != layer.number) {
+    return InvalidArgument("data: layer %u in place of the plan's layer %u",
+                           number, layer.number);
+  }
+  if (const uint32_t n_lists = in->U32(); n_lists != layer.n_lists) {
+    return InvalidArgument("data: layer %u has %u lists, the plan's has %u",
+                           layer.number, n_lists, layer.n_lists);
+  }
+  layers[l].tail_position = in->U32();
+  const uint32_t flags = in->U32();
+  layers[l].prompt_slots = in->U32();
+  layers[l].is_merged = (flags & kMerged) != 0;
+  if (layers[l].tail_position > logical || flags > (kMerged | kAsBefore)) {
+    return Malformed(layer);
+  }
+  if ((flags & kAsBefore) == 0) return LoadLists(layer, in, room, layers[l]);
+  if (l == 0 || layers[l - 1].lists.size() != layer.n_lists) {
+    return Malformed(layer);
+  }
+  std::copy(layers[l - 1].lists.begin(), layers[l - 1].lists.end(),
+            layers[l].lists.begin());
+  return Status();
+}
+
+}  // namespace
+
+size_t SavedBytes(const Sequence& sequence) {
+  size_t n = kHeaderBytes;
+  for (uint32_t l = 0; l < sequence.plan().n_layers(); ++l) {
+    n += kLayerBytes;
+    if (IsAsBefore(sequence, l)) continue;
+    const LayerSlots& slots = sequence.slots()[l];
+    const uint32_t tail = slots.stored - slots.n_kept;
+    for (uint32_t list = 0; list < sequence.plan().layer(l).n_lists; ++list) {
+      const uint32_t n_kept = sequence.slots().HostTokens(l).Of(list) - tail;
+      n += sizeof(uint32_t) + n_kept * sizeof(int32_t);
+    }
+  }
+  return n;
+}
+
+Status SaveSequence(const Sequence& sequence, std::span<uint8_t> out) {
+  const uint32_t n_layers = sequence.plan().n_layers();
+  // What can fail comes before the first byte.
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    SlotPositions positions;
+    KV_RETURN_IF_ERROR(sequence.HostPositions(l, &positions));
+  }
+  Writer layers(out.data() + kHeaderBytes);
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    KV_RETURN_IF_ERROR(SaveLayer(sequence, l, &layers));
+  }
+  std::copy(std::begin(kMagic), std::end(kMagic), out.begin());
+  Writer rest(out.data() + kCrcBegin);
+  rest.U64(out.size());
+  rest.U32(n_layers);
+  rest.U32(sequence.logical_length());
+  rest.U32(sequence.prompt().n_tokens());
+  rest.U32(sequence.prompt().round());
+  Writer checks(out.data() + sizeof kMagic);
+  checks.U32(kVersion);
+  checks.U32(Crc32(out.subspan(kCrcBegin)));
+  return Status();
+}
+
+Status LoadSequence(Sequence* sequence, std::span<const uint8_t> data) {
+  const Plan& plan = sequence->plan();
+  KV_RETURN_IF_ERROR(CheckHeader(data));
+  Reader in(data.subspan(kCrcBegin + sizeof(uint64_t)));
+  const uint32_t n_layers = in.U32();
+  const uint32_t logical = in.U32();
+  const uint32_t n_prompt = in.U32();
+  const uint32_t round = in.U32();
+  if (n_layers != plan.n_layers()) {
+    return InvalidArgument("data: %u layers with full caches, the plan has %u",
+                           n_layers, plan.n_layers());
+  }
+  if (logical > INT32_MAX) {
+    return InvalidArgument("data: logical length %u > %d", logical, INT32_MAX);
+  }
+  if (n_prompt != Prompt::kNotEnded && n_prompt > logical) {
+    return InvalidArgument("data: a prompt of %u tokens > logical length %u",
+                           n_prompt, logical);
+  }
+  Positions positions(plan.context());
+  Array<int32_t> all(plan.context());
+  KV_RETURN_IF_ERROR(positions.Allocate(plan));
+  KV_RETURN_IF_ERROR(
+      all.AllocateUncleared("saved positions", in.n_left() / sizeof(int32_t)));
+  int32_t* room = all.data();
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    KV_RETURN_IF_ERROR(
+        LoadLayer(plan, l, logical, &in, &room, positions.layers()));
+  }
+  if (!in.ok() || in.n_left() > 0) {
+    return InvalidArgument("data: its layers do not end where it does");
+  }
+  if (Status status = sequence->Restore(positions.layers(), logical);
+      !status.ok()) {
+    return Prefixed(status, "data: ");
+  }
+  sequence->RestorePrompt(positions.layers(), n_prompt, round);
+  return Status();
+}
+
+}  // namespace kvevict

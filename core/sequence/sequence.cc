@@ -1,0 +1,398 @@
+#include "core/sequence/sequence.h"
+
+#include <algorithm>
+
+#include "core/evict/eviction.h"
+#include "core/policy/policy.h"
+#include "core/sequence/handover.h"
+#include "core/view/chunks.h"
+
+namespace kvevict {
+
+Status Sequence::Create(const Plan& plan, Sequence** out) {
+  Sequence* sequence = NewObject<Sequence>(plan.context(), plan);
+  if (sequence == nullptr) {
+    return OutOfMemory("sequence: no %zu bytes", sizeof(Sequence));
+  }
+  if (Status status = sequence->Allocate(); !status.ok()) {
+    sequence->Destroy();
+    return status;
+  }
+  *out = sequence;
+  return Status();
+}
+
+// Memory first: what is queued needs it.
+Status Sequence::Fork(const Sequence& from, const Plan& plan, void* memory,
+                      size_t memory_bytes, Stream stream, Sequence** out) {
+  Sequence* sequence = nullptr;
+  KV_RETURN_IF_ERROR(Create(plan, &sequence));
+  sequence->set_stream(stream);
+  Status status;
+  if ((from.ring_.has_memory() && sequence->ring_.IsLike(from.ring_)) ||
+      (from.sums_.has_memory() && sequence->sums_.IsLike(from.sums_))) {
+    status = sequence->BeginObserving(memory, memory_bytes);
+  }
+  if (status.ok()) {
+    status = &plan == &from.plan() ? sequence->CopyFrom(from)
+                                   : sequence->TakeOver(from);
+  }
+  if (status.ok()) status = sequence->ring_.CopyFrom(stream, from.ring_);
+  if (status.ok()) status = sequence->sums_.CopyFrom(stream, from.sums_);
+  if (!status.ok()) {
+    sequence->Destroy();
+    return status;
+  }
+  *out = sequence;
+  return Status();
+}
+
+// Of the same plan.
+Status Sequence::CopyFrom(const Sequence& other) {
+  KV_RETURN_IF_ERROR(slots_.MakeRoomFor(other.slots_));
+  prompt_.CopyFrom(other.prompt_);
+  return slots_.CopyFrom(stream_, other.slots_);
+}
+
+Status Sequence::TakeOver(const Sequence& other) {
+  Positions positions(plan().context());
+  KV_RETURN_IF_ERROR(positions.Allocate(plan()));
+  KV_RETURN_IF_ERROR(HandOver(other, plan(), positions.layers()));
+  KV_RETURN_IF_ERROR(Restore(positions.layers(), other.logical_length()));
+  RestorePrompt(positions.layers(), other.prompt().n_tokens(),
+                other.prompt().RoundFor(plan().policy()));
+  return Status();
+}
+
+Sequence::Sequence(const Plan& plan)
+    : plan_(plan),
+      slots_(plan),
+      ring_(plan),
+      sums_(plan),
+      prompt_(plan),
+      views_(plan.context()),
+      inputs_(plan.context()),
+      caches_(plan.context()),
+      outcomes_(plan.context()),
+      evictions_(plan.context()),
+      host_jobs_(plan.context()),
+      budgets_(plan.context()),
+      chunk_ends_(plan.context()),
+      chunked_layers_(plan.context()),
+      measures_(plan.context()),
+      host_scores_(plan.context()),
+      host_keep_(plan.context()),
+      list_reports_(plan.context()),
+      masses_(plan.context()),
+      host_masses_(plan.context()) {}
+
+Sequence::~Sequence() {
+  if (eviction_ != nullptr) DeleteObject(plan().context(), eviction_);
+}
+
+void Sequence::Destroy() { DeleteObject(plan().context(), this); }
+
+Status Sequence::Allocate() {
+  const CheckedSize n_layers(plan().n_layers());
+  KV_RETURN_IF_ERROR(slots_.Allocate());
+  KV_RETURN_IF_ERROR(ring_.Allocate());
+  KV_RETURN_IF_ERROR(sums_.Allocate());
+  KV_RETURN_IF_ERROR(prompt_.Allocate());
+  const CheckedSize n_views =
+      n_layers * CheckedSize(plan().HasDestinations() ? 2 : 1);
+  KV_RETURN_IF_ERROR(views_.Allocate("views of the layers", n_views));
+  KV_RETURN_IF_ERROR(inputs_.Allocate("inputs of the layers", n_layers));
+  KV_RETURN_IF_ERROR(caches_.Allocate("caches of the layers", n_views));
+  KV_RETURN_IF_ERROR(
+      list_reports_.Allocate("report", CheckedSize(plan().n_lists())));
+  if (plan().ReportsMass()) {
+    const CheckedSize n_lists(plan().n_lists());
+    KV_RETURN_IF_ERROR(masses_.Allocate("masses of the lists", n_lists));
+    if (!plan().context().backend().on_host) {
+      KV_RETURN_IF_ERROR(host_masses_.Allocate("masses of the lists", n_lists));
+    }
+  }
+  eviction_ = NewObject<std::optional<Eviction>>(plan().context());
+  if (eviction_ == nullptr) {
+    return OutOfMemory("eviction: no %zu bytes",
+                       sizeof(std::optional<Eviction>));
+  }
+  if (TouchesNothing(plan().policy()) && !plan().HasDestinations()) {
+    return Status();
+  }
+  KV_RETURN_IF_ERROR(budgets_.Allocate("budgets of the layers", n_layers));
+  KV_RETURN_IF_ERROR(outcomes_.Allocate("outcomes of the layers", n_layers));
+  KV_RETURN_IF_ERROR(evictions_.Allocate("evictions of the layers", n_layers));
+  if (HasChunks(plan().policy())) {
+    const Chunks most(plan().policy(), plan().max_tokens());
+    KV_RETURN_IF_ERROR(chunk_ends_.Allocate(
+        "ends of the chunks", n_layers * CheckedSize(most.Count())));
+    KV_RETURN_IF_ERROR(chunked_layers_.Allocate("layers in chunks", n_layers));
+  }
+  if (SplitsByScore(plan().policy())) {
+    KV_RETURN_IF_ERROR(measures_.Allocate("measures of the layers",
+                                          n_layers * CheckedSize(2)));
+  }
+  if (plan().context().options().select_on_host == 0) return Status();
+  KV_RETURN_IF_ERROR(host_jobs_.Allocate("jobs on the host", n_layers));
+  KV_RETURN_IF_ERROR(host_scores_.AllocateUncleared(
+      "scores on the host", CheckedSize(plan().n_scores())));
+  return host_keep_.AllocateUncleared("keep lists on the host",
+                                      plan().keep_capacity());
+}
+
+Status Sequence::Reset() {
+  KV_RETURN_IF_ERROR(slots_.Restart(stream_, 0));
+  ring_.Reset();
+  sums_.Reset();
+  prompt_.Reset();
+  ClearReport();
+  return Status();
+}
+
+Status Sequence::Start(uint32_t n_tokens) {
+  KV_RETURN_IF_ERROR(CheckEmpty());
+  if (n_tokens > plan().max_tokens()) {
+    return InvalidArgument("n_tokens %u > max_tokens %u", n_tokens,
+                           plan().max_tokens());
+  }
+  KV_RETURN_IF_ERROR(slots_.Restart(stream_, n_tokens));
+  sums_.Reset();
+  return Status();
+}
+
+Status Sequence::Start(std::span<LayerPositions> layers, uint32_t n_tokens) {
+  KV_RETURN_IF_ERROR(CheckEmpty());
+  if (n_tokens > INT32_MAX) {
+    return InvalidArgument("n_tokens %u > %d", n_tokens, INT32_MAX);
+  }
+  for (LayerPositions& layer : layers) {
+    layer.tail_position = FindTail(layer, n_tokens);
+  }
+  KV_RETURN_IF_ERROR(CheckPositions(plan(), layers, n_tokens));
+  KV_RETURN_IF_ERROR(slots_.Fill(stream_, layers, n_tokens));
+  sums_.Reset();
+  return Status();
+}
+
+Status Sequence::CheckEmpty() const {
+  if (logical_length() == 0) return Status();
+  return InvalidArgument("the sequence holds %u tokens: reset it first",
+                         logical_length());
+}
+
+Status Sequence::Restore(std::span<const LayerPositions> layers,
+                         uint32_t n_tokens) {
+  KV_RETURN_IF_ERROR(CheckPositions(plan(), layers, n_tokens));
+  KV_RETURN_IF_ERROR(slots_.Fill(stream_, layers, n_tokens));
+  ring_.Reset();
+  sums_.Reset();
+  prompt_.Reset();
+  ClearReport();
+  return Status();
+}
+
+void Sequence::RestorePrompt(std::span<const LayerPositions> layers,
+                             uint32_t n_tokens, uint32_t round) {
+  prompt_.Restore(n_tokens, round);
+  for (uint32_t l = 0; l < layers.size(); ++l) {
+    prompt_.RestoreSlots(l, layers[l].prompt_slots);
+  }
+  prompt_.Trim(slots_);
+}
+
+void Sequence::ClearReport() {
+  report_ = KVEVICT_EVICT_REPORT_INIT;
+  std::fill(list_reports_.begin(), list_reports_.end(), ListReport());
+  has_report_ = false;
+}
+
+void Sequence::BeginReport() {
+  report_ = KVEVICT_EVICT_REPORT_INIT;
+  if (prompt_.IsAwaited()) report_.reason = KVEVICT_REASON_OPEN_PROMPT;
+  has_report_ = true;
+}
+
+Status Sequence::Append(uint32_t n_tokens) {
+  return slots_.Append(stream_, n_tokens);
+}
+
+Status Sequence::Replayed(uint32_t n_tokens) {
+  // Graphs are CUDA's. Elsewhere nothing has run that observed or appended.
+  if (plan().context().backend().on_host) {
+    return Unsupported(
+        "replayed: the context is on the CPU, where no graphs run");
+  }
+  KV_RETURN_IF_ERROR(slots_.CheckAppend(n_tokens));
+  ring_.Replayed(logical_length(), n_tokens);
+  sums_.Replayed(logical_length(), n_tokens);
+  slots_.CountAppended(n_tokens);
+  return Status();
+}
+
+Status Sequence::Trim(uint32_t new_length) {
+  KV_RETURN_IF_ERROR(slots_.Trim(stream_, new_length));
+  ring_.Cut(new_length);
+  prompt_.Trim(slots_);
+  return sums_.Cut(stream_, new_length);
+}
+
+void Sequence::Remember() {
+  slots_.Remember(outcomes());
+  prompt_before_ = prompt_.mark();
+  saved_sums_ = sums_.has_memory();
+}
+
+Status Sequence::TakeBack() {
+  slots_.Forget();
+  prompt_.TakeBack(prompt_before_, slots_);
+  for (uint32_t l = 0; l < plan().n_layers(); ++l) {
+    if (slots_.EvictedOf(l) == 0) continue;
+    ForgetLse(l);
+    sums_.TakeBack(l, slots_.length_before());
+  }
+  ClearReport();
+  return slots_.SendExchanged(stream_);
+}
+
+// ---- What is observed ----
+
+Status Sequence::BeginObserving(void* memory, size_t memory_bytes) {
+  if (memory == nullptr && memory_bytes != 0) {
+    return InvalidArgument("memory is NULL, but memory_bytes is %zu",
+                           memory_bytes);
+  }
+  KV_RETURN_IF_ERROR(ring_.Begin(memory, memory_bytes));
+  return sums_.Begin(memory, memory_bytes);
+}
+
+Status Sequence::CheckObserve(std::span<const LayerInputs> layers,
+                              uint32_t n_rows, uint32_t first_position) const {
+  const QueryChunk chunk = ChunkOf(n_rows, first_position);
+  KV_RETURN_IF_ERROR(ring_.CheckObserve(layers, chunk));
+  return sums_.CheckAdd(slots_, layers, chunk);
+}
+
+Status Sequence::Observe(std::span<const LayerInputs> layers, uint32_t n_rows,
+                         uint32_t first_position) {
+  const QueryChunk chunk = ChunkOf(n_rows, first_position);
+  KV_RETURN_IF_ERROR(ring_.Observe(stream_, layers, chunk));
+  return sums_.Add(stream_, slots_, layers, chunk);
+}
+
+QueryChunk Sequence::ChunkOf(uint32_t n_rows, uint32_t first_position) const {
+  if (first_position != KVEVICT_POSITION_NEXT) {
+    return {n_rows, first_position, nullptr};
+  }
+  const uint32_t* lengths = slots_.lengths();
+  return {n_rows, logical_length(), lengths == nullptr ? nullptr : lengths + 1};
+}
+
+Status Sequence::CheckQueries(uint32_t layer, uint32_t n_rows,
+                              const LayerInputs& inputs) const {
+  const bool observed = inputs.queries == nullptr;
+  const char* name = plan().ObservesQueries()   ? "window"
+                     : inputs.n_query_rows == 0 ? "n_query_rows 0, all slots:"
+                                                : "n_query_rows";
+  const uint32_t number = plan().layer(layer).number;
+  const LayerSlots& slots = slots_[layer];
+  const ListCounts tokens = slots_.HostTokens(layer);
+  for (uint32_t list = 0; list < plan().layer(layer).n_lists; ++list) {
+    if (n_rows <= tokens.Of(list)) continue;
+    return InvalidArgument("layer %u: %s %u > %u stored tokens", number, name,
+                           n_rows, tokens.Of(list));
+  }
+  if (observed) KV_RETURN_IF_ERROR(ring_.CheckWindow(layer, logical_length()));
+  if (slots.stored - slots.n_kept + slots.n_kept_in_row >= n_rows) {
+    return Status();
+  }
+  SlotPositions positions;
+  KV_RETURN_IF_ERROR(HostPositions(layer, &positions));
+  bool whole = true;
+  for (uint32_t list = 0; list < plan().layer(layer).n_lists; ++list) {
+    // Positions ascend, so this one in place means that all after it are.
+    whole = whole && positions.PositionOf(list, tokens.Of(list) - n_rows) ==
+                         static_cast<int32_t>(logical_length() - n_rows);
+  }
+  if (whole) return Status();
+  return Unsupported(
+      "layer %u: tokens of the last %s %u positions were evicted", number, name,
+      n_rows);
+}
+
+std::span<LayerInputs> Sequence::inputs() const {
+  return {inputs_.data(), inputs_.size()};
+}
+
+std::span<ListReport> Sequence::list_reports() const {
+  return {list_reports_.data(), list_reports_.size()};
+}
+
+Mass* Sequence::DeviceMasses(uint32_t layer) const {
+  return masses_.data() == nullptr
+             ? nullptr
+             : masses_.data() + plan().layer(layer).first_list;
+}
+
+Status Sequence::HostMasses(std::span<const Mass>* out) const {
+  const size_t n_lists = plan().ReportsMass() ? plan().n_lists() : 0;
+  *out = {masses_.data(), n_lists};
+  if (n_lists == 0 || plan().context().backend().on_host) return Status();
+  *out = {host_masses_.data(), n_lists};
+  return plan().context().backend().read(plan().context(), stream_,
+                                         masses_.data(), n_lists * sizeof(Mass),
+                                         host_masses_.data());
+}
+
+std::span<kvevict_view> Sequence::views() const {
+  return {views_.data(), plan().n_layers()};
+}
+
+std::span<kvevict_view> Sequence::destinations() const {
+  return {views_.data() + plan().n_layers(), views_.size() - plan().n_layers()};
+}
+
+std::span<LayerCache> Sequence::caches() const {
+  return both_caches().first(plan().n_layers());
+}
+
+std::span<LayerCache> Sequence::both_caches() const {
+  return {caches_.data(), caches_.size()};
+}
+
+std::span<LayerOutcome> Sequence::outcomes() const {
+  return {outcomes_.data(), outcomes_.size()};
+}
+
+std::span<LayerEviction> Sequence::evictions() const {
+  return {evictions_.data(), evictions_.size()};
+}
+
+std::span<uint32_t> Sequence::budgets() const {
+  return {budgets_.data(), budgets_.size()};
+}
+
+std::span<ChunkedLayer> Sequence::chunked_layers() const {
+  return {chunked_layers_.data(), chunked_layers_.size()};
+}
+
+std::span<uint32_t> Sequence::chunk_ends(uint32_t layer) const {
+  const size_t most = chunk_ends_.size() / plan().n_layers();
+  return {chunk_ends_.data() + layer * most, most};
+}
+
+std::span<LayerMeasure> Sequence::read_measures() const {
+  return {measures_.data(), measures_.size() / 2};
+}
+
+std::span<LayerMeasure> Sequence::measures() const {
+  return {measures_.data() + measures_.size() / 2, measures_.size() / 2};
+}
+
+HostCopy Sequence::host_copy() const {
+  return {host_scores_.data(),
+          host_keep_.data(),
+          {host_jobs_.data(), host_jobs_.size()}};
+}
+
+}  // namespace kvevict

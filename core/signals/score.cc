@@ -1,0 +1,130 @@
+#include "core/signals/score.h"
+
+#include <algorithm>
+
+namespace kvevict {
+namespace {
+
+ScoreArgs ArgsOf(const Plan& plan, const PlanLayer& layer, uint32_t n_tokens,
+                 Jobs<ScoreJob> jobs, std::span<uint8_t> scratch) {
+  return {layer.geometry,
+          plan.policy(),
+          plan.rope(),
+          layer.softmax_scale(),
+          plan.ShapingOf(layer).n_terms > 1,
+          n_tokens,
+          jobs,
+          scratch};
+}
+
+// ScoreAndShape() of jobs whose layers are alike.
+Status ScoreAndShapeRun(const Plan& plan, const PlanLayer& layer, Stream stream,
+                        uint32_t n_tokens, Jobs<ScoreJob> scores,
+                        Jobs<ShapeJob> shapes, std::span<uint8_t> scratch) {
+  const Context& context = plan.context();
+  const Shaping shaping = plan.ShapingOf(layer);
+  const bool apart = shaping.n_terms > 1;
+  while (!scores.empty()) {
+    const size_t n =
+        apart ? std::min<size_t>(scores.size(), kMostApart) : scores.size();
+    KV_RETURN_IF_ERROR(plan.score_op().run(
+        context, stream,
+        ArgsOf(plan, layer, n_tokens, scores.first(n), scratch)));
+    scores = scores.subspan(n);
+    if (shapes.empty()) continue;
+    if (plan.WeighsFirst()) {
+      KV_RETURN_IF_ERROR(context.backend().weigh(
+          context, stream, {layer.geometry, plan.policy(), shapes.first(n)}));
+    }
+    if (!shaping.IsIdentity()) {
+      KV_RETURN_IF_ERROR(context.backend().shape(
+          context, stream,
+          {shaping, layer.geometry.n_kv_heads, shapes.first(n), scratch}));
+    }
+    shapes = shapes.subspan(n);
+  }
+  return Status();
+}
+
+}  // namespace
+
+float* ApartRows::Next(const PlanLayer& layer, uint32_t n_tokens,
+                       float* scores) {
+  const bool goes_on = last_ != nullptr && AreAlike(layer, *last_);
+  last_ = &layer;
+  if (plan_.ShapingOf(layer).n_terms == 1) return scores;
+  n_ = goes_on ? n_ % kMostApart : 0;
+  if (n_++ == 0) next_ = first_;
+  float* const rows = next_;
+  next_ += uint64_t{layer.geometry.n_q_heads} * n_tokens;
+  return rows;
+}
+
+size_t CountAlike(const Plan& plan, Jobs<uint32_t> layers) {
+  size_t n = 1;
+  while (n < layers.size() &&
+         AreAlike(plan.layer(layers[n]), plan.layer(layers[0]))) {
+    ++n;
+  }
+  return n;
+}
+
+Status CheckScoring(const Plan& plan, Stream stream, uint32_t n_tokens,
+                    Jobs<uint32_t> layers, Jobs<ScoreJob> scores) {
+  const Context& context = plan.context();
+  const decltype(ScoreOp::check) checks[] = {
+      plan.score_op().check,
+      plan.Weighs() ? context.backend().check_weighing : nullptr,
+      plan.Diversifies() ? context.backend().check_diversifying : nullptr,
+      Varies(plan.policy()) ? context.backend().check_varying : nullptr};
+  while (!layers.empty()) {
+    const PlanLayer& layer = plan.layer(layers[0]);
+    const size_t n = CountAlike(plan, layers);
+    const ScoreArgs args = ArgsOf(plan, layer, n_tokens, scores.first(n), {});
+    for (const auto check : checks) {
+      if (check != nullptr) KV_RETURN_IF_ERROR(check(context, stream, args));
+    }
+    layers = layers.subspan(n);
+    scores = scores.subspan(n);
+  }
+  return Status();
+}
+
+Status ScoreAndShape(const Plan& plan, Stream stream, uint32_t n_tokens,
+                     Jobs<uint32_t> layers, Jobs<ScoreJob> scores,
+                     Jobs<ShapeJob> shapes, std::span<uint8_t> scratch) {
+  while (!layers.empty()) {
+    const size_t n = CountAlike(plan, layers);
+    KV_RETURN_IF_ERROR(ScoreAndShapeRun(
+        plan, plan.layer(layers[0]), stream, n_tokens, scores.first(n),
+        shapes.empty() ? shapes : shapes.first(n), scratch));
+    layers = layers.subspan(n);
+    scores = scores.subspan(n);
+    if (!shapes.empty()) shapes = shapes.subspan(n);
+  }
+  return Status();
+}
+
+Status Refine(const Plan& plan, Stream stream, uint32_t n_tokens,
+              Jobs<uint32_t> layers, Jobs<ShapeJob> shapes,
+              std::span<uint8_t> scratch) {
+  const Context& context = plan.context();
+  while (plan.Refines() && !layers.empty()) {
+    const kvevict_layer_geometry& layer = plan.layer(layers[0]).geometry;
+    const size_t n = CountAlike(plan, layers);
+    if (plan.Weighs() && !plan.WeighsFirst()) {
+      KV_RETURN_IF_ERROR(context.backend().weigh(
+          context, stream, {layer, plan.policy(), shapes.first(n)}));
+    }
+    if (plan.Diversifies()) {
+      KV_RETURN_IF_ERROR(context.backend().diversify(
+          context, stream,
+          {layer, plan.policy(), n_tokens, shapes.first(n), scratch}));
+    }
+    layers = layers.subspan(n);
+    shapes = shapes.subspan(n);
+  }
+  return Status();
+}
+
+}  // namespace kvevict

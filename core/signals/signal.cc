@@ -1,0 +1,60 @@
+#include "core/signals/signal.h"
+
+#include <algorithm>
+
+#include "core/backend.h"
+#include "core/evict/merge.h"
+#include "core/policy/policy.h"
+
+namespace kvevict {
+namespace {
+
+constexpr SignalInfo kSignals[] = {
+#define KVEVICT_SIGNAL(Name, text, needs, takes, is_mass, op) \
+  {text, needs, takes, is_mass, &Backend::op},
+#include "core/signals/signals.inc"
+#undef KVEVICT_SIGNAL
+};
+
+}  // namespace
+
+bool SignalInfo::Ranks() const { return op != &Backend::no_score; }
+
+const SignalInfo& InfoOf(Signal signal) {
+  return kSignals[static_cast<int>(signal)];
+}
+
+const SignalInfo& SignalOf(const kvevict_policy& policy) {
+  return InfoOf(FindPolicy(policy.kind)->signal);
+}
+
+kvevict_need ScoringNeedOf(const kvevict_policy& policy, kvevict_input input) {
+  const SignalInfo& signal = SignalOf(policy);
+  const uint32_t what = 1u << input;
+  uint32_t refining = kNothing;  // what is done to shaped scores
+  if (policy.value_weight == KVEVICT_VALUE_WEIGHT_NORM) refining |= kValues;
+  if (policy.value_weight == KVEVICT_VALUE_WEIGHT_GIVEN) {
+    refining |= kTokenWeights;
+  }
+  if (policy.redundancy > 0.0 || policy.diverse_mass > 0.0) refining |= kKeys;
+  if (signal.Ranks() && (refining & what) != 0) return KVEVICT_NEED_REQUIRED;
+  if ((signal.takes & what) != 0) return KVEVICT_NEED_OPTIONAL;
+  return signal.Needs(static_cast<SignalNeeds>(what)) ? KVEVICT_NEED_REQUIRED
+                                                      : KVEVICT_NEED_NONE;
+}
+
+kvevict_need NeedOf(const kvevict_policy& policy, kvevict_input input) {
+  const kvevict_need to_score = ScoringNeedOf(policy, input);
+  const Merge merge = TouchesNothing(policy) ? Merge() : MergeOf(policy);
+  kvevict_need to_merge = KVEVICT_NEED_NONE;
+  if (merge.Merges() && input == KVEVICT_INPUT_KEYS) {
+    to_merge = KVEVICT_NEED_REQUIRED;
+  } else if (merge.Merges() && input == KVEVICT_INPUT_VALUES) {
+    // Where a layer has none, keys alone are merged.
+    to_merge =
+        merge.MergesKeys() ? KVEVICT_NEED_OPTIONAL : KVEVICT_NEED_REQUIRED;
+  }
+  return std::max(to_score, to_merge);
+}
+
+}  // namespace kvevict

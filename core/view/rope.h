@@ -1,0 +1,62 @@
+// How RoPE turned the keys of a model, and how far queries to come will be from them.
+#ifndef KVEVICT_CORE_VIEW_ROPE_H_
+#define KVEVICT_CORE_VIEW_ROPE_H_
+
+#include <cstdint>
+#include <span>
+
+#include "core/complex.h"
+#include "core/context.h"
+#include "core/status.h"
+
+namespace kvevict {
+
+// Of every backend: they pass one number per frequency in a kernel's argument.
+inline constexpr uint32_t kMaxRopeFrequencies = 256;
+
+// What a caller says of it.
+Status CheckRope(const kvevict_geometry& geometry);
+
+// Of either sign, in radians per position.
+inline constexpr double kMaxFrequency = 65536.0;
+
+// The part of a turn by which RoPE turns a pair of this frequency per position, in
+// 2^-64 turns, rounded down: n positions are n times as much, modulo 2^64.
+uint64_t TurnsOf(float inv_freq);
+
+class Rope {
+ public:
+  explicit Rope(const Context& context)
+      : frequencies_(context), turns_(context) {}
+
+  // Of a geometry that has been checked.
+  Status Copy(const kvevict_geometry& geometry);
+
+  // 0 where the caller did not say.
+  uint32_t n_frequencies() const {
+    return static_cast<uint32_t>(frequencies_.size());
+  }
+  bool is_interleaved() const { return is_interleaved_; }
+  // TurnsOf() every frequency.
+  std::span<const uint64_t> turns() const {
+    return {turns_.data(), turns_.size()};
+  }
+
+  // turns[f] = the mean of e^(i w (position + o)) over the distances o = 1, 2, 4 ..
+  // 65536, with the frequency w of pair f.
+  void TurnsAt(uint32_t position, Complex* turns) const;
+
+ private:
+  struct Frequency {
+    double w;
+    Complex mean;  // of e^(i w o)
+  };
+
+  Array<Frequency> frequencies_;
+  Array<uint64_t> turns_;
+  bool is_interleaved_ = false;
+};
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_VIEW_ROPE_H_

@@ -1,0 +1,241 @@
+#include "core/view/view_roles.h"
+
+#include <iterator>
+
+#include "core/dtype.h"
+#include "core/dtype_name.h"
+#include "core/plan/plan.h"
+#include "core/view/view.h"
+
+namespace kvevict {
+namespace {
+
+// What a role has to do with.
+struct RoleInfo {
+  const char* name;
+  const char* rows_name;
+  kvevict_plane kvevict_view::*rows;
+  enum { kScale, kMinimum, kRecent } part;
+};
+constexpr RoleInfo kRoles[] = {
+    {"none", "", nullptr, RoleInfo::kScale},
+    {"key_scale", "k", &kvevict_view::k, RoleInfo::kScale},
+    {"key_minimum", "k", &kvevict_view::k, RoleInfo::kMinimum},
+    {"value_scale", "v", &kvevict_view::v, RoleInfo::kScale},
+    {"value_minimum", "v", &kvevict_view::v, RoleInfo::kMinimum},
+    {"key_recent", "k", &kvevict_view::k, RoleInfo::kRecent},
+    {"value_recent", "v", &kvevict_view::v, RoleInfo::kRecent},
+};
+
+// Of a companion whose rows are as long as those that it goes with, end to end.
+Status CheckRowsOf(const RoleInfo& role, const kvevict_plane& plane,
+                   const kvevict_plane& rows) {
+  const DTypeInfo& info = InfoOf(static_cast<DType>(plane.dtype));
+  if (info.is_plain() && plane.head_dim == rows.head_dim &&
+      plane.group_elems == 0 &&
+      ElementStride(plane) == int64_t{info.element_bytes}) {
+    return Status();
+  }
+  return InvalidArgument(
+      "companion.dtype %s, head_dim %u, element_stride_bytes %lld: a %s of %s "
+      "has its %u elements, packed, in f32, f16 or bf16",
+      DTypeName(plane.dtype).text, plane.head_dim,
+      static_cast<long long>(plane.element_stride_bytes), role.name,
+      role.rows_name, rows.head_dim);
+}
+
+// Of numbers that tokens share.
+Status CheckTokenGroups(const kvevict_view& view, const RoleInfo& role,
+                        const kvevict_plane& plane) {
+  const auto n = static_cast<unsigned long long>(plane.group_tokens);
+  const kvevict_plane& rows = view.*role.rows;
+  const DTypeInfo& info = InfoOf(static_cast<DType>(rows.dtype));
+  if (!info.takes_minimum) {
+    return InvalidArgument("companion.group_tokens %llu, but %s.dtype is %s", n,
+                           role.rows_name, info.name);
+  }
+  if (n > kMostGroupTokens) {
+    return InvalidArgument("companion.group_tokens %llu > %u", n,
+                           kMostGroupTokens);
+  }
+  if (view.ring_slots != 0 ||
+      (view.block_size != 0 && view.block_size % n != 0)) {
+    return InvalidArgument(
+        "companion.group_tokens %llu with block_size %u, ring_slots %u: groups "
+        "fill blocks, and no ring has them",
+        n, view.block_size, view.ring_slots);
+  }
+  if (IsConstant(view, plane)) {
+    return InvalidArgument(
+        "companion.group_tokens %llu, but token_stride_bytes is 0", n);
+  }
+  return CheckRowsOf(role, plane, rows);
+}
+
+// Of rows that are not quantized.
+Status CheckRecent(const kvevict_view& view, const RoleInfo& role,
+                   const kvevict_plane& plane) {
+  const kvevict_plane& rows = view.*role.rows;
+  const DTypeInfo& info = InfoOf(static_cast<DType>(rows.dtype));
+  if (!info.is_quantized()) {
+    return InvalidArgument("companion.role %s, but %s.dtype is %s", role.name,
+                           role.rows_name, info.name);
+  }
+  if (plane.block_stride_bytes != 0 || plane.address_table != 0 ||
+      view.ring_slots != 0) {
+    return InvalidArgument(
+        "companion.block_stride_bytes %lld, address_table 0x%llx, ring_slots "
+        "%u: a %s lies in no blocks, and goes with no ring",
+        static_cast<long long>(plane.block_stride_bytes),
+        static_cast<unsigned long long>(plane.address_table), view.ring_slots,
+        role.name);
+  }
+  return CheckRowsOf(role, plane, rows);
+}
+
+}  // namespace
+
+Status CheckRole(const kvevict_view& view, uint32_t i) {
+  const kvevict_plane& plane = view.companions[i];
+  if (plane.role < 0 || plane.role >= static_cast<int>(std::size(kRoles))) {
+    return InvalidArgument("companion.role %d is no role",
+                           static_cast<int>(plane.role));
+  }
+  const RoleInfo& role = kRoles[plane.role];
+  if (plane.group_tokens != 0 &&
+      (role.rows == nullptr || role.part == RoleInfo::kRecent)) {
+    return InvalidArgument("companion.group_tokens %llu, but role is %s",
+                           static_cast<unsigned long long>(plane.group_tokens),
+                           role.name);
+  }
+  if (plane.role == KVEVICT_ROLE_NONE) return Status();
+  if (role.part != RoleInfo::kRecent && plane.group_tokens == 0 &&
+      (!InfoOf(static_cast<DType>(plane.dtype)).is_plain() ||
+       plane.head_dim != 1)) {
+    return InvalidArgument(
+        "companion.dtype %s, head_dim %u: a %s is one number of f32, f16 or "
+        "bf16",
+        DTypeName(plane.dtype).text, plane.head_dim, role.name);
+  }
+  for (uint32_t j = 0; j < i; ++j) {
+    if (view.companions[j].role != plane.role) continue;
+    return InvalidArgument("companion.role %s is that of companions[%u] too",
+                           role.name, j);
+  }
+  const kvevict_plane& rows = view.*role.rows;
+  if (!IsPresent(rows)) {
+    return InvalidArgument("companion.role %s, but %s.data is 0", role.name,
+                           role.rows_name);
+  }
+  if (role.part == RoleInfo::kRecent) return CheckRecent(view, role, plane);
+  if (plane.group_tokens != 0) return CheckTokenGroups(view, role, plane);
+  const DTypeInfo& info = InfoOf(static_cast<DType>(rows.dtype));
+  if (role.part == RoleInfo::kMinimum ? info.takes_minimum
+                                      : info.scale != Scale::kNone) {
+    return Status();
+  }
+  return InvalidArgument("companion.role %s, but %s.dtype %s has none",
+                         role.name, role.rows_name, info.name);
+}
+
+Status CheckRoles(const kvevict_view& view) {
+  const auto group_of = [&](kvevict_role role) {
+    const kvevict_plane* const plane = FindRole(view, role);
+    return plane == nullptr ? 0 : plane->group_tokens;
+  };
+  for (const kvevict_role scale :
+       {KVEVICT_ROLE_KEY_SCALE, KVEVICT_ROLE_VALUE_SCALE}) {
+    const auto minimum = static_cast<kvevict_role>(scale + 1);
+    if (FindRole(view, minimum) == nullptr ||
+        group_of(scale) == group_of(minimum)) {
+      continue;
+    }
+    return InvalidArgument(
+        "companions: group_tokens of %s %llu, of %s %llu", kRoles[scale].name,
+        static_cast<unsigned long long>(group_of(scale)), kRoles[minimum].name,
+        static_cast<unsigned long long>(group_of(minimum)));
+  }
+  const bool has_keys = FindRole(view, KVEVICT_ROLE_KEY_RECENT) != nullptr;
+  const bool has_values = FindRole(view, KVEVICT_ROLE_VALUE_RECENT) != nullptr;
+  if (!has_keys && !has_values) {
+    if (view.first_recent == 0) return Status();
+    return InvalidArgument("first_recent %u, but no companion is recent",
+                           view.first_recent);
+  }
+  if (has_keys == IsPresent(view.k) && has_values == IsPresent(view.v)) {
+    return Status();
+  }
+  return InvalidArgument(
+      "companions: %s is recent, but %s is not: both or neither",
+      has_keys ? "k" : "v", has_keys ? "v" : "k");
+}
+
+const kvevict_plane* FindRole(const kvevict_view& view, kvevict_role role) {
+  for (uint32_t i = 0; i < view.n_companions; ++i) {
+    if (view.companions[i].role == role) return &view.companions[i];
+  }
+  return nullptr;
+}
+
+Status CheckScales(const kvevict_view& view, bool reads_keys,
+                   bool reads_values) {
+  const auto check = [&](kvevict_role role) {
+    const RoleInfo& of = kRoles[role];
+    const DTypeInfo& info = InfoOf(static_cast<DType>((view.*of.rows).dtype));
+    if (info.scale != Scale::kNeeded || FindRole(view, role) != nullptr) {
+      return Status();
+    }
+    return InvalidArgument(
+        "companions: none has role %s, without which %s.dtype %s cannot be "
+        "read",
+        of.name, of.rows_name, info.name);
+  };
+  if (reads_keys) KV_RETURN_IF_ERROR(check(KVEVICT_ROLE_KEY_SCALE));
+  return reads_values ? check(KVEVICT_ROLE_VALUE_SCALE) : Status();
+}
+
+// That part of one of a valid view's own planes.
+static const kvevict_plane* FindPart(const kvevict_view& view,
+                                     const kvevict_plane& plane, int part) {
+  for (uint32_t i = 0; i < view.n_companions; ++i) {
+    const RoleInfo& role = kRoles[view.companions[i].role];
+    if (role.rows == nullptr || &(view.*role.rows) != &plane) continue;
+    if (role.part == part) return &view.companions[i];
+  }
+  return nullptr;
+}
+
+const kvevict_plane* FindNumbers(const kvevict_view& view,
+                                 const kvevict_plane& plane, bool minimum) {
+  return FindPart(view, plane, minimum ? RoleInfo::kMinimum : RoleInfo::kScale);
+}
+
+const kvevict_plane* FindRecent(const kvevict_view& view,
+                                const kvevict_plane& plane) {
+  return FindPart(view, plane, RoleInfo::kRecent);
+}
+
+uint32_t FirstRecent(const kvevict_view& view) {
+  for (uint32_t i = 0; i < view.n_companions; ++i) {
+    if (IsRecent(view.companions[i])) return view.first_recent;
+  }
+  return UINT32_MAX;
+}
+
+RowChange GroupedRows(const kvevict_view& view) {
+  const auto is_grouped = [&](kvevict_role role) {
+    const kvevict_plane* const scale = FindRole(view, role);
+    return scale != nullptr && scale->group_tokens != 0;
+  };
+  return {is_grouped(KVEVICT_ROLE_KEY_SCALE),
+          is_grouped(KVEVICT_ROLE_VALUE_SCALE)};
+}
+
+Status CheckMovesByRow(const kvevict_view& view) {
+  if (!GroupedRows(view).any() && FirstRecent(view) == UINT32_MAX) {
+    return Status();
+  }
+  return Unsupported("companions: %s", ReasonText(KVEVICT_REASON_TOKEN_GROUPS));
+}
+
+}  // namespace kvevict
