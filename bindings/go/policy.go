@@ -16,10 +16,15 @@ type Policy struct {
 	Kind PolicyKind
 	// Budget is the tokens kept per KV head and layer, everything included; in (0, 1] a ratio of
 	// the context.
-	Budget       float64
-	Sink         int  // first tokens, always kept
-	Recent       int  // last tokens, always kept
-	ObsWindow    int  // last queries that score
+	Budget    float64
+	Sink      int // first tokens, always kept
+	Recent    int // last tokens, always kept
+	ObsWindow int // last queries that score
+	// SinkShare, RecentShare and WindowShare, above 0, are shares of the budget that count in place
+	// of Sink, Recent and ObsWindow.
+	SinkShare    float64
+	RecentShare  float64
+	WindowShare  float64
 	KeepWindow   bool // whether the window's own tokens are kept
 	Pool         Pool
 	PoolKernel   int // odd width of the pooling
@@ -243,6 +248,9 @@ func (p *Policy) native() (native.Policy, error) {
 		NSink:        count(&err, "Sink", p.Sink),
 		NRecent:      count(&err, "Recent", p.Recent),
 		ObsWindow:    count(&err, "ObsWindow", p.ObsWindow),
+		SinkShare:    p.SinkShare,
+		RecentShare:  p.RecentShare,
+		WindowShare:  p.WindowShare,
 		KeepWindow:   flag(p.KeepWindow),
 		Pool:         int32(p.Pool),
 		PoolKernel:   count(&err, "PoolKernel", p.PoolKernel),
@@ -318,6 +326,9 @@ func policyOf(n *native.Policy) Policy {
 		Sink:         int(n.NSink),
 		Recent:       int(n.NRecent),
 		ObsWindow:    int(n.ObsWindow),
+		SinkShare:    n.SinkShare,
+		RecentShare:  n.RecentShare,
+		WindowShare:  n.WindowShare,
 		KeepWindow:   n.KeepWindow != 0,
 		Pool:         Pool(n.Pool),
 		PoolKernel:   int(n.PoolKernel),

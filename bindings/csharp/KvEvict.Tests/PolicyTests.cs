@@ -157,7 +157,11 @@ public class PolicyTests
         KvPolicy policy = KvPolicy.Parse("snapkv:budget=100,sink=4,window=32");
         Assert.Equal(new KvResolvedPolicy(100, 4, 32, 64, 32, true), policy.Resolve(1000));
         Assert.Equal(new KvResolvedPolicy(20, 4, 16, 0, 32, true), policy.Resolve(20));
-        Assert.Equal(512, KvPolicy.Parse("h2o:budget=1024,recent=0.5").Resolve(5000).Recent);
+        KvPolicy half = KvPolicy.Parse("h2o:budget=1024,recent=0.5");
+        Assert.Equal(0.5, half.RecentShare);
+        Assert.Equal(512, half.Resolve(5000).Recent);
+        Assert.Equal(7, (half with { Recent = 7 }).Resolve(5000).Recent);
+        Assert.Equal(256, (half with { RecentShare = 0.25 }).Resolve(5000).Recent);
         Assert.Throws<ArgumentOutOfRangeException>(() => policy.Resolve(-1));
         Assert.Equal([100, 100, 100], policy.LayerBudgets(1000, 3));
         int[] pyramid = KvPolicy.Parse("pyramidkv:budget=100,window=8").LayerBudgets(1000, 3);

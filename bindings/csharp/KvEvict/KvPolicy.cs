@@ -45,20 +45,40 @@ public sealed unsafe record KvPolicy
     public double Budget { get => _native.budget; init => _native.budget = value; }
 
     /// <summary>First tokens, always kept.</summary>
-    public int Sink { get => (int)_native.n_sink; init => _native.n_sink = Check.Count(value, nameof(Sink)); }
+    public int Sink
+    {
+        get => (int)_native.n_sink;
+        init { _native.n_sink = Check.Count(value, nameof(Sink)); _native.sink_share = 0; }
+    }
+
+    /// <summary>Above 0, the share of <see cref="Budget"/> that is kept in place of <see cref="Sink"/> tokens.</summary>
+    public double SinkShare { get => _native.sink_share; init => _native.sink_share = value; }
 
     /// <summary>
     /// Last tokens, always kept. StreamingLLM: its window; 0 means budget - sink, otherwise the budget is
     /// sink + recent.
     /// </summary>
-    public int Recent { get => (int)_native.n_recent; init => _native.n_recent = Check.Count(value, nameof(Recent)); }
+    public int Recent
+    {
+        get => (int)_native.n_recent;
+        init { _native.n_recent = Check.Count(value, nameof(Recent)); _native.recent_share = 0; }
+    }
+
+    /// <summary>Above 0, the share of <see cref="Budget"/> that is kept in place of <see cref="Recent"/> tokens.</summary>
+    public double RecentShare { get => _native.recent_share; init => _native.recent_share = value; }
 
     /// <summary>Last queries that score, at least 1.</summary>
     public int ObservationWindow
     {
         get => (int)_native.obs_window;
-        init => _native.obs_window = Check.Count(value, nameof(ObservationWindow));
+        init { _native.obs_window = Check.Count(value, nameof(ObservationWindow)); _native.window_share = 0; }
     }
+
+    /// <summary>
+    /// Above 0, the share of <see cref="Budget"/> whose last queries score, in place of
+    /// <see cref="ObservationWindow"/>.
+    /// </summary>
+    public double WindowShare { get => _native.window_share; init => _native.window_share = value; }
 
     /// <summary>Whether the window's own tokens are kept, or ranked and pooled like others.</summary>
     public bool KeepWindow { get => _native.keep_window != 0; init => _native.keep_window = value ? 1u : 0; }

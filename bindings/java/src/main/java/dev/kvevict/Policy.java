@@ -161,14 +161,29 @@ public final class Policy {
     return struct.intAt(Abi.Policy.N_SINK);
   }
 
+  /** {@return the share of the budget that counts in place of {@link #sink}; 0: none} */
+  public double sinkShare() {
+    return struct.doubleAt(Abi.Policy.SINK_SHARE);
+  }
+
   /** {@return last tokens, always kept} */
   public int recent() {
     return struct.intAt(Abi.Policy.N_RECENT);
   }
 
+  /** {@return the share of the budget that counts in place of {@link #recent}; 0: none} */
+  public double recentShare() {
+    return struct.doubleAt(Abi.Policy.RECENT_SHARE);
+  }
+
   /** {@return last queries that score} */
   public int obsWindow() {
     return struct.intAt(Abi.Policy.OBS_WINDOW);
+  }
+
+  /** {@return the share of the budget that counts in place of {@link #obsWindow}; 0: none} */
+  public double windowShare() {
+    return struct.doubleAt(Abi.Policy.WINDOW_SHARE);
   }
 
   /** {@return whether the window's own tokens are kept} */
@@ -464,6 +479,18 @@ public final class Policy {
      */
     public Builder sink(int tokens) {
       struct.putCount(Abi.Policy.N_SINK, tokens, "sink");
+      struct.putDouble(Abi.Policy.SINK_SHARE, 0);
+      return this;
+    }
+
+    /**
+     * The share of the budget that counts in place of {@link #sink}.
+     *
+     * @param share in [0, 1); 0: none
+     * @return this
+     */
+    public Builder sinkShare(double share) {
+      struct.putDouble(Abi.Policy.SINK_SHARE, share);
       return this;
     }
 
@@ -475,6 +502,18 @@ public final class Policy {
      */
     public Builder recent(int tokens) {
       struct.putCount(Abi.Policy.N_RECENT, tokens, "recent");
+      struct.putDouble(Abi.Policy.RECENT_SHARE, 0);
+      return this;
+    }
+
+    /**
+     * The share of the budget that counts in place of {@link #recent}.
+     *
+     * @param share in [0, 1); 0: none
+     * @return this
+     */
+    public Builder recentShare(double share) {
+      struct.putDouble(Abi.Policy.RECENT_SHARE, share);
       return this;
     }
 
@@ -486,6 +525,18 @@ public final class Policy {
      */
     public Builder obsWindow(int queries) {
       struct.putCount(Abi.Policy.OBS_WINDOW, queries, "obsWindow");
+      struct.putDouble(Abi.Policy.WINDOW_SHARE, 0);
+      return this;
+    }
+
+    /**
+     * The share of the budget that counts in place of {@link #obsWindow}.
+     *
+     * @param share in [0, 1); 0: none
+     * @return this
+     */
+    public Builder windowShare(double share) {
+      struct.putDouble(Abi.Policy.WINDOW_SHARE, share);
       return this;
     }
 

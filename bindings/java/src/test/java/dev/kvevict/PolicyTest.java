@@ -88,6 +88,11 @@ final class PolicyTest {
   static void tokensPerLayer() {
     Policy policy = Policy.parse("snapkv:budget=512,window=32");
     Check.equal(new Records.ResolvedPolicy(512, 4, 32, 476, 32, true), policy.resolve(4096));
+    Policy half = Policy.parse("h2o:budget=1024,recent=0.5");
+    Check.equal(0.5, half.recentShare());
+    Check.equal(512, half.resolve(5000).recent());
+    Check.equal(7, half.toBuilder().recent(7).build().resolve(5000).recent());
+    Check.equal(256, half.toBuilder().recentShare(0.25).build().resolve(5000).recent());
     Check.equal(new int[] {512, 512, 512}, policy.layerBudgets(4096, 3));
     Check.fails(KvEvictException.class, () -> policy.resolve(0), "n_context");
     Check.fails(IllegalArgumentException.class, () -> policy.layerBudgets(64, -1), "layerCount");
