@@ -158,8 +158,8 @@ kvevict_status kvevict_llama_invalidate(kvevict_llama* kv,
   });
 }
 
-kvevict_status kvevict_llama_trim(kvevict_llama* kv, llama_seq_id seq,
-                                  uint32_t new_length) noexcept {
+kvevict_status kvevict_llama_trim_to(kvevict_llama* kv, llama_seq_id seq,
+                                     uint32_t new_length) noexcept {
   return Guard([&] {
     NonNull(kv, "kv");
     kv->Trim(seq, new_length);

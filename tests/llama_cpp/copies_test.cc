@@ -183,7 +183,7 @@ Test(llama_copies, an_eviction_that_has_no_room_is_refused) {
   cr_expect(MaxDifference(session.Decode(next, 1), session.Decode(next)) <
             5e-4);
   // Alone it has room.
-  cr_assert(kvevict_llama_trim(session.kv(), 0, 0) == KVEVICT_OK);
+  cr_assert(kvevict_llama_trim_to(session.kv(), 0, 0) == KVEVICT_OK);
   cr_expect(session.Evict(1).cells_after == 48);
 }
 

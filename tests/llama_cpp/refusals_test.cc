@@ -237,7 +237,7 @@ Test(llama_refusals, what_graphs_do_not_tell) {
   // Fewer queries than score.
   Session few(model.get(), "snapkv:budget=32,window=8", SessionOptions());
   few.Decode(tokens);
-  cr_assert(kvevict_llama_trim(few.kv(), 0, 44) == KVEVICT_OK);
+  cr_assert(kvevict_llama_trim_to(few.kv(), 0, 44) == KVEVICT_OK);
   ExpectPart(few.EvictRefused(), "last 8 queries, of which 4 are known");
   cr_expect(few.Positions().size() == 44);
   few.Decode(RandomTokens(4, 256));

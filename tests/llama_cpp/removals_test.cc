@@ -38,7 +38,7 @@ void ExpectPart(const std::string& text, const char* part) {
 }
 
 void ExpectTrimRefused(Session& session, uint32_t n_tokens, const char* part) {
-  cr_expect(kvevict_llama_trim(session.kv(), 0, n_tokens) ==
+  cr_expect(kvevict_llama_trim_to(session.kv(), 0, n_tokens) ==
             KVEVICT_ERROR_UNSUPPORTED);
   ExpectPart(kvevict_llama_last_error_message(), part);
 }
@@ -63,7 +63,7 @@ Test(llama_removals, a_trim_needs_what_windows_have_forgotten) {
     if (!full) ExpectTrimRefused(plain, 500, "sliding window of 32");
     cr_expect(plain.Positions().size() == 900);
     const uint32_t length = full ? 500 : 890;
-    cr_expect(kvevict_llama_trim(plain.kv(), 0, length) == KVEVICT_OK, "%s",
+    cr_expect(kvevict_llama_trim_to(plain.kv(), 0, length) == KVEVICT_OK, "%s",
               kvevict_llama_last_error_message());
     Session shorter(model.get(), nullptr, options);
     shorter.Decode(prefix(length));
@@ -77,11 +77,11 @@ Test(llama_removals, a_trim_needs_what_windows_have_forgotten) {
     cr_expect(evicted.Positions().size() == 60);
     evicted.Decode(prefix(400));
     if (full) {
-      cr_expect(kvevict_llama_trim(evicted.kv(), 0, 900) == KVEVICT_OK);
-      cr_expect(kvevict_llama_trim(evicted.kv(), 0, 0) == KVEVICT_OK);
+      cr_expect(kvevict_llama_trim_to(evicted.kv(), 0, 900) == KVEVICT_OK);
+      cr_expect(kvevict_llama_trim_to(evicted.kv(), 0, 0) == KVEVICT_OK);
     } else {
       ExpectTrimRefused(evicted, 900, "trim to 0 and decode it anew");
-      cr_expect(kvevict_llama_trim(evicted.kv(), 0, 0) == KVEVICT_OK);
+      cr_expect(kvevict_llama_trim_to(evicted.kv(), 0, 0) == KVEVICT_OK);
     }
     cr_expect(evicted.Decode(prefix(50)).size() == 50 * 256);
     cr_expect(evicted.Positions().size() == 50);
@@ -125,7 +125,7 @@ Test(llama_removals, a_tail_from_before_the_eviction_is_noticed) {
     cr_assert(kvevict_llama_load_data(session.kv(), 0, before.data(), n_bytes,
                                       nullptr, 0, nullptr) == KVEVICT_OK,
               "%s", kvevict_llama_last_error_message());
-    cr_assert(kvevict_llama_trim(session.kv(), 0, 150) == KVEVICT_OK);
+    cr_assert(kvevict_llama_trim_to(session.kv(), 0, 150) == KVEVICT_OK);
     Session plain(model.get(), nullptr, SessionOptions());
     plain.Decode(std::span(prompt).first(150));
     cr_expect(MaxDifference(session.Decode(next), plain.Decode(next)) < 5e-4);
@@ -191,7 +191,7 @@ Test(llama_removals, adapters_of_one_context_are_trimmed_each) {
     for (int round = 0; round < 2; ++round) {
       session.Decode(next);
       for (kvevict_llama* kv : {session.kv(), second}) {
-        cr_expect(kvevict_llama_trim(kv, 0, 200) == KVEVICT_OK, "%s",
+        cr_expect(kvevict_llama_trim_to(kv, 0, 200) == KVEVICT_OK, "%s",
                   kvevict_llama_last_error_message());
       }
       for (kvevict_llama* kv : {session.kv(), second}) {
@@ -202,15 +202,15 @@ Test(llama_removals, adapters_of_one_context_are_trimmed_each) {
         cr_expect(length == 200);
       }
     }
-    cr_expect(kvevict_llama_trim(second, 0, 210) ==
+    cr_expect(kvevict_llama_trim_to(second, 0, 210) ==
               KVEVICT_ERROR_INVALID_ARGUMENT);
     // What the application removed itself is told in the same way.
     session.Decode(next);
     llama_memory_seq_rm(session.memory(), 0, 210, -1);
-    cr_expect(kvevict_llama_trim(session.kv(), 0, 215) ==
+    cr_expect(kvevict_llama_trim_to(session.kv(), 0, 215) ==
               KVEVICT_ERROR_INVALID_ARGUMENT);
     ExpectPart(kvevict_llama_last_error_message(), "positions reach 210");
-    cr_expect(kvevict_llama_trim(session.kv(), 0, 210) == KVEVICT_OK);
+    cr_expect(kvevict_llama_trim_to(session.kv(), 0, 210) == KVEVICT_OK);
     cr_expect(session.Evict().cells_after == 60);
   }
   kvevict_llama_destroy(second);

@@ -162,7 +162,8 @@ Test(llama_scores, h2o_does_not_depend_on_batches) {
         case 4:  // rejected tokens in between
           feed(std::span(tokens).first(kN - 5), 33);
           feed(RandomTokens(12, shape.n_vocab, 3), 12);
-          cr_assert(kvevict_llama_trim(session.kv(), 0, kN - 5) == KVEVICT_OK);
+          cr_assert(kvevict_llama_trim_to(session.kv(), 0, kN - 5) ==
+                    KVEVICT_OK);
           feed(std::span(tokens).subspan(kN - 5), 5);
       }
       session.Evict();

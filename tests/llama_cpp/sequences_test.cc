@@ -290,9 +290,9 @@ Test(llama_sequences, trims_are_exact_or_refused) {
   // Speculation that is taken back, by us or by the application itself.
   const auto rejected = RandomTokens(9, shape.n_vocab, 3);
   a.Decode(rejected);
-  cr_assert(kvevict_llama_trim(a.kv(), 0, 122) == KVEVICT_OK, "%s",
+  cr_assert(kvevict_llama_trim_to(a.kv(), 0, 122) == KVEVICT_OK, "%s",
             kvevict_llama_last_error_message());
-  cr_expect(kvevict_llama_trim(a.kv(), 0, 120) == KVEVICT_OK);
+  cr_expect(kvevict_llama_trim_to(a.kv(), 0, 120) == KVEVICT_OK);
   cr_expect(a.Decode(next) == b.Decode(next));
   a.Decode(rejected);
   llama_memory_seq_rm(a.memory(), 0, 150, -1);
@@ -300,13 +300,13 @@ Test(llama_sequences, trims_are_exact_or_refused) {
   cr_expect(a.Evict().cells_after == b.Evict().cells_after);
   cr_expect(a.Positions() == b.Positions());
   // What lies between evicted tokens does not come back.
-  cr_expect(kvevict_llama_trim(a.kv(), 0, 100) ==
+  cr_expect(kvevict_llama_trim_to(a.kv(), 0, 100) ==
             KVEVICT_ERROR_INVALID_ARGUMENT);
-  cr_expect(kvevict_llama_trim(a.kv(), 0, 1000) ==
+  cr_expect(kvevict_llama_trim_to(a.kv(), 0, 1000) ==
             KVEVICT_ERROR_INVALID_ARGUMENT);
   cr_expect(a.Positions().size() == 48);
   // The sinks are a prefix that is as it was.
-  cr_expect(kvevict_llama_trim(a.kv(), 0, 4) == KVEVICT_OK);
+  cr_expect(kvevict_llama_trim_to(a.kv(), 0, 4) == KVEVICT_OK);
   cr_expect(a.Positions().size() == 4);
   Session fresh(model.get(), nullptr, options);
   const auto expected = fresh.Decode(prompt);

@@ -322,7 +322,7 @@ kvevict_llama_end_prompt(kvevict_llama* kv, llama_seq_id seq) KVEVICT_NOEXCEPT;
  *         exact lengths; KVEVICT_ERROR_UNSUPPORTED where llama.cpp cannot take
  *         tokens back (recurrent state, windows that have lost tokens).
  */
-KVEVICT_LLAMA_API kvevict_status kvevict_llama_trim(
+KVEVICT_LLAMA_API kvevict_status kvevict_llama_trim_to(
     kvevict_llama* kv, llama_seq_id seq, uint32_t new_length) KVEVICT_NOEXCEPT;
 
 /**
