@@ -279,9 +279,8 @@ struct MassArgs {
 // keeps, they do so here. Ranges rank the best of secure, and do not count in normalize.
 struct BestArgs {
   SelectArgs select;  // whose lists are scratch
-  Jobs<ShapeJob>
-      shapes;  // whose scores are written to, and are not the keys of
-               // secure; those of normalize may be keys or scores
+  // Their scores are written to: of secure not the keys, of normalize either.
+  Jobs<ShapeJob> shapes;
   double share = 0.0;
 
   // Of any list of a layer.

@@ -143,7 +143,7 @@ class Eviction {
   Status Vary();
   HeadSplit Split() const;
   SelectArgs ArgsFor(Jobs<SelectJob> jobs, const HeadSplit& heads) const;
-  BestArgs BestOfLists(ShapeJob LayerEviction::*scores) const;
+  BestArgs BestOfLists() const;
   Status Select();
   Status SelectAtOnce() const;
   Status SaveRows() const;

@@ -30,7 +30,6 @@ struct LayerEviction : LayerOutcome {
 
   ScoreJob score;
   ShapeJob shape;
-  ShapeJob contest;  // with the scores by which heads compete
   ReduceJob reduce;
   RescueJob rescue;
   VaryJob vary;

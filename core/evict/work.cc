@@ -1,5 +1,6 @@
 // What an eviction does. All layers' slots are chosen before the first byte moves.
 #include <algorithm>
+#include <utility>
 
 #include "core/evict/eviction.h"
 #include "core/signals/score.h"
@@ -225,14 +226,21 @@ Status Eviction::RefineScores() {
   return plan_.Secures() ? Status() : Normalize();
 }
 
-// What normalize makes of scores decides the contest of heads alone.
+// What normalize makes of scores decides the contest of heads alone. It lies in the
+// memory of keys, which are found later.
 Status Eviction::Secure() {
-  KV_RETURN_IF_ERROR(Normalize());
-  for (LayerEviction& layer : at_once_) {
-    if (plan_.Normalizes()) layer.select.scores = layer.contest.scores;
+  if (plan_.Normalizes()) {
+    for (LayerEviction& layer : at_once_) {
+      layer.shape.scores = reinterpret_cast<float*>(layer.select.keys);
+    }
+    const Status status = Normalize();
+    for (LayerEviction& layer : at_once_) {
+      std::swap(layer.shape.scores, layer.select.scores);
+    }
+    KV_RETURN_IF_ERROR(status);
   }
-  KV_RETURN_IF_ERROR(context_.backend().secure(
-      context_, sequence_.stream(), BestOfLists(&LayerEviction::shape)));
+  KV_RETURN_IF_ERROR(
+      context_.backend().secure(context_, sequence_.stream(), BestOfLists()));
   for (LayerEviction& layer : at_once_) {
     layer.select.scores = layer.shape.scores;
   }
@@ -242,12 +250,12 @@ Status Eviction::Secure() {
 Status Eviction::Normalize() const {
   if (!plan_.Normalizes()) return Status();
   return context_.backend().normalize(context_, sequence_.stream(),
-                                      BestOfLists(&LayerEviction::contest));
+                                      BestOfLists());
 }
 
-BestArgs Eviction::BestOfLists(ShapeJob LayerEviction::*scores) const {
+BestArgs Eviction::BestOfLists() const {
   return {ArgsFor(Jobs<SelectJob>(at_once_, &LayerEviction::select), Split()),
-          Jobs<ShapeJob>(at_once_, scores), policy_.secure};
+          Jobs<ShapeJob>(at_once_, &LayerEviction::shape), policy_.secure};
 }
 
 // Of the layers at once.
@@ -296,10 +304,6 @@ void Eviction::LayOutSelection() {
                     first_keys + (scores - first_scores), KeepOfChunk(layer),
                     layer.score.slots};
     layer.select.masses = sequence_.DeviceMasses(layer.layer);
-    layer.contest = layer.shape;
-    if (plan_.Secures()) {
-      layer.contest.scores = reinterpret_cast<float*>(layer.select.keys);
-    }
     if (CountsByScore(policy_)) {
       layer.select.budget = layer.budget;
       layer.select.counts = slots_.DeviceNextCounts(layer.layer);

@@ -257,21 +257,35 @@ Test(decode_rotate, observed_queries_are_forgotten) {
 Test(decode_rotate, what_cannot_be_turned_is_refused_before_a_byte_moves) {
   engine* e = Create("knorm:sink=0,budget=30,rotate=yes", KVEVICT_DTYPE_F32,
                      KVEVICT_ROPE_LAYOUT_HALF, 4);
+  const test_cache_spec spec = {
+      TEST_TOKEN_MAJOR,  kHeads, kSlots, KVEVICT_DTYPE_OPAQUE, kDim,
+      KVEVICT_DTYPE_F32, kDim,   0};
+  e->layer.k_dtype = KVEVICT_DTYPE_OPAQUE;
+  e->layer.k_head_dim = 0;
   kvevict_geometry geometry = test_geometry(kLayers, kSlots, &e->layer);
-  const kvevict_policy p = test_policy("knorm:sink=0,budget=30,rotate=yes");
+  geometry.rope_inv_freq = e->inv_freq;
+  geometry.rope_inv_freq_len = kPairs;
+  const kvevict_policy p = test_policy("streaming-llm:budget=30,rotate=yes");
   kvevict_plan* plan = NULL;
   kvevict_sequence* sequence = NULL;
   EXPECT_OK(kvevict_plan_create(e->context, &geometry, &p, NULL, &plan));
   EXPECT_OK(kvevict_sequence_create(plan, &sequence));
   EXPECT_OK(kvevict_sequence_append(sequence, 60, NULL));
-  test_cache* before[kLayers];
-  for (int l = 0; l < kLayers; ++l) before[l] = test_cache_clone(e->caches[l]);
-  EXPECT_FAILS(kvevict_sequence_evict(sequence, e->views, kLayers, NULL,
+  test_random random = {1};
+  test_cache *caches[kLayers], *before[kLayers];
+  kvevict_view views[kLayers];
+  for (int l = 0; l < kLayers; ++l) {
+    caches[l] = test_cache_create(&spec, &random);
+    before[l] = test_cache_clone(caches[l]);
+    views[l] = caches[l]->view;
+  }
+  EXPECT_FAILS(kvevict_sequence_evict(sequence, views, kLayers, NULL,
                                       e->workspace, e->workspace_bytes, NULL),
                KVEVICT_ERROR_UNSUPPORTED, "layer 0: cannot rotate");
   for (int l = 0; l < kLayers; ++l) {
-    test_expect_same_bytes(e->caches[l], before[l], "refused");
+    test_expect_same_bytes(caches[l], before[l], "refused");
     test_cache_destroy(before[l]);
+    test_cache_destroy(caches[l]);
   }
   kvevict_sequence_destroy(sequence);
   kvevict_plan_destroy(plan);

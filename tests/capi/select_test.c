@@ -504,10 +504,16 @@ Test(select, more_to_keep_than_the_budget_is_an_error) {
       "keep.count 10", "< n_sink 2", "n_recent 2", "7 protected");
   EXPECT_UNTOUCHED(keep);
   test_plan_destroy(p);
-  p = Plan("snapkv:budget=0.5", 1, 1, 1);
-  EXPECT_INVALID(Select(p, 0, scores, 60, 60, keep, 10, &n_keep), "budget 30",
-                 "4", "32");
-  EXPECT_UNTOUCHED(keep);
+}
+
+Test(select, a_ratio_that_has_no_room_keeps_all) {
+  test_plan* p = Plan("snapkv:budget=0.5", 1, 1, 1);
+  static const float scores[60];
+  int32_t keep[60];
+  uint32_t n_keep;
+  EXPECT_OK(Select(p, 0, scores, 60, 60, keep, 60, &n_keep));
+  EXPECT(n_keep == 60, "%u", n_keep);
+  for (int32_t i = 0; i < 60; ++i) EXPECT(keep[i] == i, "%d: %d", i, keep[i]);
   test_plan_destroy(p);
 }
 

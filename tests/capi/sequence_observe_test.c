@@ -20,7 +20,7 @@ Test(sequence, observe_refuses_bad_arguments) {
   EXPECT_INVALID(test_observe(s, 0, &q, 1, 0), "layer 0", "queries.data is 0");
   q = good;
   q.dtype = KVEVICT_DTYPE_BF16;
-  EXPECT_INVALID(test_observe(s, 0, &q, 1, 0), "queries.dtype", "3", "2");
+  EXPECT_INVALID(test_observe(s, 0, &q, 1, 0), "queries.dtype bf16", "f16");
   q = good;
   q.head_dim = 17;
   EXPECT_INVALID(test_observe(s, 0, &q, 1, 0), "queries.head_dim 17", "16");

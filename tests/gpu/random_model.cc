@@ -32,7 +32,8 @@ bool RandomModel::MakePlans() {
       case_.head_budgets.empty() ? nullptr : case_.head_budgets.data();
   options.head_budgets_len = case_.head_budgets.size();
   options.report_mass = case_.reports_mass;
-  options.draft_tokens = random_.In(0, 9);
+  // By a copy, which leaves the draws of the life as they are.
+  options.draft_tokens = Random(random_).In(0, 9);
   kvevict_plan* plan = nullptr;
   const kvevict_status status =
       kvevict_plan_create(context(), &g, &policy(), &options, &plan);

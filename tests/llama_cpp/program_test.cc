@@ -69,8 +69,8 @@ Test(llama_program, defaults_fit_the_model_and_the_text) {
   const std::string text = std::string(" -f ") + kText;
   for (const char* model : {"english800k", "stories260K"}) {
     // Trained for 128 tokens.
-    const std::string out = Output("-m " KVEVICT_SHARED_DIR "/models/" +
-                                   std::string(model) + ".gguf" + text);
+    const std::string out = Output(std::string("-m ") + test_shared_dir +
+                                   "/models/" + model + ".gguf" + text);
     cr_expect(Has(out,
                   "-p snapkv:budget=0.25,sink=4,window=6 --tokens 96 "
                   "--predict 32 --generate 32\n"),
@@ -183,8 +183,8 @@ Test(llama_program, prints_a_table) {
   NeedModels();
   const Outcome run = Run(Text("--cache-type q8_0"));
   cr_assert(run.status == 0, "%s", run.out.c_str());
-  for (const char* part : {"full ", "evicted ", "KV MiB", "agree with the full",
-                           "prefilled in"}) {
+  for (const char* part :
+       {"full ", "evicted ", "KV MiB", "agree with the full", "prefilled in"}) {
     cr_expect(run.out.find(part) != std::string::npos, "no %s in\n%s", part,
               run.out.c_str());
   }

@@ -56,7 +56,7 @@ final class SequenceTest {
           sequence.evict(List.of(view), plan.workspace(Operation.EVICT).allocate());
       long row = 2 * ROW * 4;
       Check.equal(new Records.EvictReport(
-          true, N * row, 8 * row, N, 8, 0), report);
+          true, N * row, 8 * row, N, 8, 0, Reason.NONE), report);
       Check.equal(report, sequence.report());
       Check.equal(List.of(new Records.ListReport(0, N, 8)), sequence.listReports());
       int[] kept = {0, 1, 58, 59, 60, 61, 62, 63};
@@ -76,7 +76,7 @@ final class SequenceTest {
       Check.that(memory.lengths() != 0 && memory.listCount() >= 1, memory.toString());
       sequence.reset();
       Check.equal(0, sequence.logicalLength());
-      Check.equal(new Records.EvictReport(false, 0, 0, 0, 0, 0), sequence.report());
+      Check.equal(new Records.EvictReport(false, 0, 0, 0, 0, 0, Reason.NONE), sequence.report());
       Check.equal(0, sequence.listReports().get(0).tokensBefore());
     }
   }
