@@ -1,6 +1,5 @@
 // What an eviction does. All layers' slots are chosen before the first byte moves.
 #include <algorithm>
-#include <utility>
 
 #include "core/evict/eviction.h"
 #include "core/signals/score.h"
@@ -235,7 +234,8 @@ Status Eviction::Secure() {
     }
     const Status status = Normalize();
     for (LayerEviction& layer : at_once_) {
-      std::swap(layer.shape.scores, layer.select.scores);
+      layer.select.scores = layer.shape.scores;
+      layer.shape.scores = layer.reduce.out;
     }
     KV_RETURN_IF_ERROR(status);
   }
