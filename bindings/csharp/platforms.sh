@@ -9,7 +9,7 @@ trap 'rm -rf "$work"' EXIT
 
 # ---- The package: what has been built, and more native libraries -----------------
 mkdir "$work/build" "$work/feed"
-cp "$KvEvictBuild"/{kvevict.props,KvEvict.targets,NativePlatform.cs} "$work/build"
+cp "$KvEvictBuild"/{kvevict.props,KvEvict.targets,NativePlatform.cs,README.md} "$work/build"
 props=$work/build/kvevict.props
 for native in linux-x64/libkvevict_csharp.so linux-arm64/libkvevict_csharp.so \
   win-x64/kvevict_csharp.dll; do

@@ -40,7 +40,7 @@ func TestPolicyTypoSaysWhere(t *testing.T) {
 
 func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
 	policy := Policy{
-		PolicyPyramidKV, 0.5, 11, 12, 13, false, PoolMax, 15, PoolEdgeShrink, ReduceSum, RowWeightPast,
+		PolicyPyramidKV, 0.5, 11, 12, 13, 0.1, 0.2, 0.3, false, PoolMax, 15, PoolEdgeShrink, ReduceSum, RowWeightPast,
 		SoftmaxPast, 1.5, ReduceMax, ShapingReduceLogits, ScopeLayer, ReduceMax, TieHigherPosition, LayerSplitArithmeticKVF,
 		0.25, 17, 0.375, 2, 18, 19, 20, 21, 0.875, ValueWeightGiven, 0.125, 0.75, 0.625, 0.375, false, true,
 		HeadSplitThreshold, 0.0625, -4, MergeWeighted, 0.4375, 0.875, true, true, 22, 23, PromptPinned,

@@ -324,11 +324,11 @@ class Life {
     }
   }
 
-  // Every layer holds no more than a ratio's budget, which has no room yet for what must
-  // stay.
-  bool IsWithin(double budget) const {
-    const double least = std::max(1.0, budget);
-    return policy_.budget <= 1.0 && Stored(0) <= least && Stored(1) <= least;
+  // A ratio that has no room for what must stay leaves a layer alone.
+  bool IsRatio() const {
+    return policy_.budget <= 1.0 &&
+           (policy_.kind != KVEVICT_POLICY_STREAMING_LLM ||
+            policy_.n_recent == 0);
   }
 
   // Positions that should be left; false: the call should fail.
@@ -347,15 +347,17 @@ class Life {
       while (n_context % block != n % block) --n_context;
       uint32_t budgets[kLayers];
       if (!oracle_layer_budgets(&policy_, n_context, budgets, kLayers)) {
-        if (!IsWithin(policy_.budget * n_context)) return false;
-        continue;
+        return false;
       }
       if (budgets[l] >= n) continue;
       kvevict_resolved_policy r;
       if (!oracle_resolve(&policy_, n_context, &r)) return false;
       const uint32_t n_last = oracle_last_tokens(&policy_, &r);
+      std::vector<uint8_t> forced_of[kHeads];
+      bool has_room = true;
       for (uint32_t h = 0; h < kHeads; ++h) {
-        std::vector<uint8_t> forced(n);
+        std::vector<uint8_t>& forced = forced_of[h];
+        forced.resize(n);
         uint32_t n_forced = 0;
         for (uint32_t slot = 0; slot < n; ++slot) {
           forced[slot] = slot < r.n_sink || slot + n_last >= n ||
@@ -370,7 +372,11 @@ class Life {
             n_forced += end - begin;
           }
         }
-        if (n_forced > budgets[l]) return false;
+        has_room = has_room && n_forced <= budgets[l];
+      }
+      if (!has_room && !IsRatio()) return false;
+      for (uint32_t h = 0; h < kHeads && has_room; ++h) {
+        const std::vector<uint8_t>& forced = forced_of[h];
         std::vector<float> rows;
         uint32_t n_rows = 0;
         for (uint32_t l2 = 0; l2 < kLayers; ++l2) {

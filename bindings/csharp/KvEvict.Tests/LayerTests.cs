@@ -92,7 +92,7 @@ public sealed class LayerTests : IDisposable
         Assert.Equal(new KvEvictReport(true, before, after, 2 * Tokens, tokens, 0), report);
         foreach (int l in new[] { 0, 2 })
             Assert.Contains($"layer {l} has no full cache",
-                            Assert.Throws<KvEvictException>(() => sequence.StoredLength(l)).Message);
+                            Assert.Throws<ArgumentException>(() => sequence.StoredLength(l)).Message);
         Assert.Equal(0, sequence.MemoryOf(0).Lengths);
         Assert.Equal(plan.ListCount, sequence.ListReports().Length);
         Assert.Equal(s_full, sequence.ListReports().Select(list => list.Layer).Distinct());

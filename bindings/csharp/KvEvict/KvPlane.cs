@@ -255,7 +255,7 @@ public readonly record struct KvPlane
         };
     }
 
-    /// <summary>With the strides that 0 stands for in inputs but queries: those of so many packed rows.</summary>
+    // With the strides that 0 stands for in inputs but queries: those of so many packed rows.
     internal KvPlane Packed(int rowCount)
     {
         long row = (long)HeadDim * KvEvictLibrary.InfoOf(DType).ElementBytes;

@@ -23,7 +23,7 @@ public class Example {
     FloatBuffer[] q = rows(QH), k = rows(KVH), v = rows(KVH);
 JAVA
   sed -n '/<pre>{@code/,/}<\/pre>/p' "$info" | sed '1d; $d; s/^ \* \{0,1\}//' |
-    sed 's|^    int position = .*|&\n    System.out.println(slot + " " + position);|; s|^  int position = .*|&\n  System.out.println(slot + " " + position);|'
+    sed 's|^ *int slot = .*|&\nif (layer == 0) System.out.println(slot + " " + position);|'
   echo '}}'
 } >Example.java
 javac -cp "$jar" -d . Example.java

@@ -228,7 +228,7 @@ std::string Table(const Outcome& o, const Task& task,
                 "evicted {} in {:.2f} ms, of which kvevict {:.2f} "
                 "ms\n\n",
                 o.in_place ? "in place" : "by state", o.evict_ms, o.kvevict_ms)
-          : "nothing was evicted: the prompt fits the budget\n\n";
+          : fmt::format("nothing was evicted: {}\n\n", o.why_not);
   text += CacheTable(o, task);
   text += "\nKV: of these cells, in the layers that keep every token";
   if (o.n_evicted_layers < o.n_cached_layers) {

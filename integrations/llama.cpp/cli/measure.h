@@ -43,6 +43,7 @@ struct Outcome {
   double evict_ms = 0;    // the whole call
   double kvevict_ms = 0;  // of it scoring, selecting, moving
   bool evicted_any = false;
+  std::string why_not;  // nothing was evicted
   bool in_place = false;
   uint32_t n_evicted_layers = 0;  // the others keep what they keep
   uint32_t n_cached_layers = 0;

@@ -24,11 +24,11 @@
  *   sequence.append(N);
  *   EvictReport report = sequence.evict(views, workspace);
  *   sequence.endObserving(); // small from here on
+ *   int position = sequence.logicalLength(); // what RoPE rotates the next token by
  *   for (int layer = 0; layer < LAYERS; ++layer) {
- *     if (plan.layer(layer).nLists() == 0) continue; // no full cache, as some layers of a hybrid
- *     int slot = sequence.storedLength(layer); // where the next token goes
+ *     if (plan.layer(layer).listCount() == 0) continue; // no full cache, as some layers of a hybrid
+ *     int slot = sequence.storedLength(layer); // where the token goes
  *   }
- *   int position = sequence.logicalLength(); // what RoPE rotates it by
  * }
  * }</pre>
  *
