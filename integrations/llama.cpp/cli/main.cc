@@ -228,7 +228,10 @@ std::string Table(const Outcome& o, const Task& task,
                 "evicted {} in {:.2f} ms, of which kvevict {:.2f} "
                 "ms\n\n",
                 o.in_place ? "in place" : "by state", o.evict_ms, o.kvevict_ms)
-          : fmt::format("nothing was evicted: {}\n\n", o.why_not);
+          : fmt::format("nothing was evicted: {}\n\n",
+                        task.lacks_room
+                            ? kvevict_reason_text(KVEVICT_REASON_SMALL_BUDGET)
+                            : "the prompt fits the budget");
   text += CacheTable(o, task);
   text += "\nKV: of these cells, in the layers that keep every token";
   if (o.n_evicted_layers < o.n_cached_layers) {
@@ -342,6 +345,7 @@ int Run(int argc, char** argv) {
   if (task.policy.empty()) task.policy = DefaultPolicy(n_prompt);
   task.budget = Resolve(task.policy, n_prompt).budget;
   const kvevict_policy policy = ParsePolicy(task.policy);
+  task.lacks_room = task.budget == n_prompt && policy.budget < 1.0;
   if (policy.kind == KVEVICT_POLICY_NON_CAUSAL) {
     task.context.query_rows = n_prompt;
   }

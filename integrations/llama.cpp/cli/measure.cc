@@ -71,17 +71,6 @@ uint32_t EvictedLayers(const kvevict_llama* kv) {
   return n;
 }
 
-// Why an eviction did nothing.
-std::string WhyNot(kvevict_llama* kv) {
-  const kvevict_sequence* sequence = nullptr;
-  Check(kvevict_llama_sequence(kv, 0, &sequence));
-  kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
-  Check(kvevict_sequence_report(sequence, &report, nullptr, 0));
-  return report.reason == KVEVICT_REASON_NONE
-             ? "the prompt fits the budget"
-             : kvevict_reason_text(report.reason);
-}
-
 // The smallest context that takes the evicted sequence and what comes behind it.
 uint32_t CellsOfTarget(const llama_model* model, const Task& task,
                        uint32_t behind) {
@@ -115,7 +104,6 @@ Outcome Measure(llama_model* model, const Task& task,
   if (task.in_place) {
     const Chat::Snapshot whole = chat->Take();
     Check(kvevict_llama_evict(chat->kv(), 0, &evict, &report));
-    outcome.why_not = WhyNot(chat->kv());
     outcome.n_evicted_layers = EvictedLayers(chat->kv());
     outcome.evicted.resident_bytes = outcome.full.resident_bytes;
     evicted = Decode(*chat, task, outcome.evicted);
@@ -127,7 +115,6 @@ Outcome Measure(llama_model* model, const Task& task,
     Chat target(model, task.policy.c_str(), small);
     evict.target = target.kv();
     Check(kvevict_llama_evict(chat->kv(), 0, &evict, &report));
-    outcome.why_not = WhyNot(chat->kv());
     outcome.n_evicted_layers = EvictedLayers(chat->kv());
     target.StartFrom(*chat);
     full = Decode(*chat, task, outcome.full);

@@ -24,6 +24,7 @@ struct Task {
   bool in_place = false;
   // Tokens that stay of the prompt.
   uint32_t budget = 0;
+  bool lacks_room = false;  // a ratio has none for what must stay
   ContextOptions context;
 };
 
@@ -43,7 +44,6 @@ struct Outcome {
   double evict_ms = 0;    // the whole call
   double kvevict_ms = 0;  // of it scoring, selecting, moving
   bool evicted_any = false;
-  std::string why_not;  // nothing was evicted
   bool in_place = false;
   uint32_t n_evicted_layers = 0;  // the others keep what they keep
   uint32_t n_cached_layers = 0;
