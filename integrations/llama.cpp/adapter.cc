@@ -464,9 +464,8 @@ Sequence& kvevict_llama::Sync(llama_seq_id seq) {
   // A tail that was removed looks like a shift that llama.cpp has put off until then.
   Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "seq ", seq, ": of ", s.next,
        " tokens decoded llama.cpp's positions reach ", next,
-       "; kvevict_llama_trim_to() to that length says that they were taken "
-       "back, "
-       "or decode one first");
+       "; if the tail was removed, call kvevict_llama_trim_to() with length ",
+       next, "; if positions were shifted, decode a token first");
 }
 
 // A window that lost all it held looks like an empty sequence.

@@ -100,12 +100,7 @@ void ReadTensor(const ggml_tensor* tensor, void* out, size_t offset, size_t n) {
   }
 }
 
-void Observer::Reset() {
-  layers_.clear();
-  seen_.clear();
-  positions_ = attended_ = nullptr;
-  rope_factors_ = RopeFactors::kNone;
-}
+void Observer::Reset() { *this = Observer(listener_); }
 
 size_t Observer::Find(int32_t index) {
   const auto at = std::lower_bound(

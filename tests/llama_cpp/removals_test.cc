@@ -98,6 +98,20 @@ Test(llama_removals, a_trim_needs_what_windows_have_forgotten) {
 }
 
 // Regenerating from before an eviction: heads have kept others of the tokens.
+// What was known of the cache is forgotten with it.
+Test(llama_removals, a_context_may_be_attached_again) {
+  for (const char* arch : {"llama", "gemma3"}) {
+    const ModelHandle model = Random(arch);
+    Session session(model.get(), kPolicy, SessionOptions());
+    session.Decode(RandomTokens(100, 256));
+    session.Evict();
+    llama_memory_clear(session.memory(), true);
+    cr_assert(kvevict_llama_attach(session.kv(), session.ctx()) == KVEVICT_OK);
+    session.Decode(RandomTokens(90, 256, 2));
+    cr_expect(session.Evict().cells_after == 60, "%s", arch);
+  }
+}
+
 Test(llama_removals, a_tail_from_before_the_eviction_is_noticed) {
   const ModelHandle model = Random("llama");
   const auto prompt = RandomTokens(200, 256), next = RandomTokens(20, 256, 2);

@@ -5,6 +5,7 @@
  *     kvevict_llama* kv;
  *     kvevict_llama_create("snapkv:budget=2048", NULL, &kv);
  *     struct llama_context_params params = llama_context_default_params();
+ *     params.n_ctx = 8192;
  *     kvevict_llama_install(kv, &params);
  *     struct llama_context* ctx = llama_init_from_model(model, params);
  *     kvevict_llama_attach(kv, ctx);
