@@ -4421,9 +4421,10 @@ typedef struct kvevict_prefill_report {
  * @return KVEVICT_OK; what `forward` returned; what the calls named above fail
  *         with. The chunks before stay appended, the prompt has not ended, and
  *         the call may be made again for the rest, which is 0 tokens where the
- *         last eviction failed. What the first eviction takes is checked before
- *         the first chunk: views, workspace, and `evict` but for its inputs.
- *         Since: 0.1
+ *         last eviction failed. Before the first chunk the call checks the
+ *         workspace's size, `evict` but for its inputs, and views for the tokens
+ *         held by then. Whether rows overlap others, or the workspace, shows
+ *         when a chunk has been read. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_prefill(
     kvevict_sequence* sequence, const kvevict_prefill_options* options,
