@@ -16,8 +16,8 @@
 #include <limits>
 
 #include "core/dtype.h"
-#include "core/dtypes/encode-inl.h"
 #include "core/dtypes/codes-inl.h"
+#include "core/dtypes/encode-inl.h"
 #include "core/dtypes/load-inl.h"
 #include "core/dtypes/store-inl.h"
 #include "core/kernels/row_source.h"
