@@ -93,7 +93,9 @@ KV_KERNEL(normalize_scores, BestParams, kSelectThreads, 3) {
   if (share == 1.0f && out == scores) return;
   for (uint32_t i = threadIdx.x; i < n; i += kSelectThreads) {
     const uint64_t offset = uint64_t{i} * sizeof(float);
-    StoreGlobal(out + offset, LoadGlobal<float>(scores + offset) * share);
+    const float score = LoadGlobal<float>(scores + offset);
+    // As it is where nothing is scaled: a product would change the bits of NaN.
+    StoreGlobal(out + offset, share == 1.0f ? score : score * share);
   }
 }
 
