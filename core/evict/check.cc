@@ -253,7 +253,7 @@ void Eviction::FindCounts(uint32_t budget, LayerOutcome* layer) const {
   if (!layer->loses) slots_.LeaveCounts(l);
 }
 
-// Of slots that would go, which are whole blocks.
+// Counts what is rescued of the slots that would go, in whole blocks.
 uint32_t Eviction::RescuedOf(const LayerOutcome& layer) const {
   const uint64_t n = RescuedTokens(policy_);
   return layer.n_tokens - layer.n_keep < n ? 0 : static_cast<uint32_t>(n);

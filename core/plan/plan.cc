@@ -120,7 +120,7 @@ Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
   if (Status status = ValidatePolicy(policy); !status.ok()) {
     return Prefixed(status, "policy: ");
   }
-  // Of a ratio shares are known with the context.
+  // A share of a ratio becomes a count when the context is known.
   Plan* plan = NewObject<Plan>(
       context, context, geometry,
       CountsTokens(policy) ? InTokens(policy, geometry.max_tokens) : policy);

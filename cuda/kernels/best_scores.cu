@@ -13,7 +13,7 @@ struct NormalizeShared {
   float best[kSelectThreads];
 };
 
-// Of scores or of what is written.
+// The address of a list of `rows`: of scores, or of what is written.
 KV_DEVICE uint64_t RowOf(uint64_t rows, const BestLayer& layer, uint32_t list) {
   return rows + uint64_t{list} * layer.select.n_tokens * sizeof(float);
 }

@@ -36,7 +36,7 @@ public readonly record struct KvRegion
 
     internal object? Owner { get; }
 
-    // Of an element of pinned memory; 0 where nobody knows.
+    // The bytes of an element of pinned memory; 0 if they are not known.
     private int ElementBytes { get; init; }
 
     /// <summary>A part, which keeps the same owner alive.</summary>

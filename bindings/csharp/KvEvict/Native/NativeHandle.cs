@@ -45,7 +45,7 @@ internal abstract unsafe class NativeHandle : SafeHandle
 // Keeps the callbacks alive, which native code may use until the last handle is gone.
 internal sealed unsafe class ContextHandle(KvDevice device, ContextHooks hooks) : NativeHandle(null)
 {
-    // Where the caches lie.
+    // The device that holds the caches.
     internal KvDevice Device => device;
 
     // Refuses memory that stays in place only until the call returns, where a device works on it later.

@@ -8,7 +8,7 @@ uint seed = args.Length > 0 ? uint.Parse(args[0]) : 1;
 var layer = new KvLayerGeometry { QueryHeads = QueryHeads, KvHeads = KvHeads, KeyHeadDim = Dim, ValueHeadDim = Dim };
 var model = new KvGeometry(Layers, layer, Max);
 using var context = new KvContext();
-// Of so many drafts all may be taken back, and the window is whole.
+// A step may take back so many drafts and leave the window whole.
 using var plan = new KvPlan(context, model, KvPolicy.Parse("snapkv:budget=40,window=8,sink=2"), draftTokens: Drafts);
 using var sequence = new KvSequence(plan);
 sequence.BeginObserving();

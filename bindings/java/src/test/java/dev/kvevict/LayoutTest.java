@@ -13,7 +13,7 @@ import java.util.function.Function;
 final class LayoutTest {
   private LayoutTest() {}
 
-  /** Where a field of a struct in {@link Abi} begins, by its name in Java: listCount is N_LISTS. */
+  /** Returns the offset of a field of {@link Abi} by its name in Java: listCount is N_LISTS. */
   private static int offset(Class<?> struct, String name) throws ReflectiveOperationException {
     String field = name.replaceAll("([A-Z])", "_$1").toUpperCase(Locale.ROOT)
         .replace("QUERY_HEADS", "Q_HEADS");
