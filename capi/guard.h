@@ -180,9 +180,6 @@ kvevict_status Init(const T& defaults, T* out, size_t struct_size) noexcept {
   return Guard([&] { return InitStruct(defaults, out, struct_size); });
 }
 
-// A policy: what an older caller's lacks depends on its kind.
-Status CopyIn(const kvevict_policy* in, kvevict_policy* out);
-
 // A layer of the model.
 inline Status CheckLayer(const Plan& plan, uint32_t number) {
   if (number < plan.n_model_layers()) return Status();
@@ -253,6 +250,12 @@ inline Status CopyIn(const kvevict_token_range* in, size_t n,
 
 inline const Context& Core(const kvevict_context* handle) {
   return *reinterpret_cast<const Context*>(handle);
+}
+inline const Policy& Core(const kvevict_policy* handle) {
+  return *reinterpret_cast<const Policy*>(handle);
+}
+inline Policy& Core(kvevict_policy* handle) {
+  return *reinterpret_cast<Policy*>(handle);
 }
 inline const Plan& Core(const kvevict_plan* handle) {
   return *reinterpret_cast<const Plan*>(handle);

@@ -35,7 +35,7 @@ Status CheckStoredIn(const PagedSequence& cached, const Sequence& sequence) {
 // Whether whole blocks stay or go, and their rows stay as they are.
 static bool CanDropBlocks(const PagedCache& cache, const Plan& plan) {
   if (!cache.rows_stand_alone()) return false;
-  const kvevict_policy& policy = plan.policy();
+  const Policy& policy = plan.policy();
   if (BlocksOf(policy).size % cache.block_size() != 0) return false;
   if (plan.merge().Merges() || policy.rotate != 0) return false;
   for (const PlanLayer& layer : plan.layers()) {

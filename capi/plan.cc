@@ -70,16 +70,16 @@ kvevict_status kvevict_plan_create(const kvevict_context* context,
     KV_RETURN_IF_ERROR(CheckNotNull("context", context));
     KV_RETURN_IF_ERROR(CheckNotNull("out_plan", out_plan));
     kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
-    kvevict_policy p;
     KV_RETURN_IF_ERROR(CopyIn("geometry", geometry, &g));
     Array<kvevict_layer_geometry> layers(Core(context));
     KV_RETURN_IF_ERROR(CopyLayers(g, &layers));
-    KV_RETURN_IF_ERROR(CopyIn(policy, &p));
+    KV_RETURN_IF_ERROR(CheckNotNull("policy", policy));
     Plan* plan = nullptr;
     kvevict_plan_options o = KVEVICT_PLAN_OPTIONS_INIT;
     if (options != nullptr) KV_RETURN_IF_ERROR(CopyIn("options", options, &o));
-    KV_RETURN_IF_ERROR(Plan::Create(
-        Core(context), g, {layers.data(), layers.size()}, p, o, &plan));
+    KV_RETURN_IF_ERROR(Plan::Create(Core(context), g,
+                                    {layers.data(), layers.size()},
+                                    Core(policy), o, &plan));
     *out_plan = reinterpret_cast<kvevict_plan*>(plan);
     return Status();
   });

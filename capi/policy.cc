@@ -1,5 +1,7 @@
 #include "core/policy/policy.h"
 
+#include <new>
+
 #include "capi/guard.h"
 #include "core/budgets/budgets.h"
 #include "core/policy/policy_text.h"
@@ -7,124 +9,206 @@
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT
 
-Status kvevict::capi::CopyIn(const kvevict_policy* in, kvevict_policy* out) {
-  KV_RETURN_IF_ERROR(CheckStruct("policy", in));
-  const PolicyInfo* info = FindPolicy(in->kind);
-  *out = info == nullptr ? kvevict_policy KVEVICT_POLICY_INIT
-                         : DefaultPolicy(*info);
-  return CopyIn("policy", in, out);
-}
-
 namespace {
-
-Status ReadPolicy(const kvevict_policy* in, kvevict_policy* policy) {
-  KV_RETURN_IF_ERROR(CopyIn(in, policy));
-  return ValidatePolicy(*policy);
-}
 
 Status CheckTokens(const char* name, uint32_t n) {
   if (n >= 1 && n <= INT32_MAX) return Status();
   return InvalidArgument("%s %u is not in [1, %d]", name, n, INT32_MAX);
 }
 
+Status CheckPolicy(const kvevict_policy* policy) {
+  KV_RETURN_IF_ERROR(CheckNotNull("policy", policy));
+  return ValidatePolicy(Core(policy));
+}
+
+Status Create(const Policy& policy, kvevict_policy** out) {
+  auto* created = new (std::nothrow) Policy(policy);
+  if (created == nullptr) {
+    return OutOfMemory("policy: no memory for %zu bytes", sizeof(Policy));
+  }
+  *out = reinterpret_cast<kvevict_policy*>(created);
+  return Status();
+}
+
+Status FindParam(const kvevict_policy* policy, const char* key,
+                 const Param** out) {
+  KV_RETURN_IF_ERROR(CheckNotNull("policy", policy));
+  KV_RETURN_IF_ERROR(CheckNotNull("key", key));
+  const PolicyInfo& info = InfoOf(Core(policy).kind);
+  *out = kvevict::FindParam(info, key);
+  return *out == nullptr ? NoSuchKey(info, key) : Status();
+}
+
+// A text for a caller who may ask for its length alone.
+Status CopyText(std::string_view text, char* out, size_t capacity,
+                size_t* out_len) {
+  if (capacity > 0) {
+    KV_RETURN_IF_ERROR(CheckNotNull("text", out));
+    if (capacity <= text.size()) {
+      return InvalidArgument("text_capacity %zu <= length %zu", capacity,
+                             text.size());
+    }
+    std::memcpy(out, text.data(), text.size());
+    out[text.size()] = '\0';
+  }
+  if (out_len != nullptr) *out_len = text.size();
+  return Status();
+}
+
 }  // namespace
 
 extern "C" {
 
-kvevict_status kvevict_policy_init(kvevict_policy* out, size_t struct_size,
-                                   kvevict_policy_kind kind) noexcept {
-  return Guard([&] {
-    const PolicyInfo* info = FindPolicy(kind);
-    if (info == nullptr) {
-      return InvalidArgument("kind %d is no policy", static_cast<int>(kind));
-    }
-    return InitStruct(DefaultPolicy(*info), out, struct_size);
-  });
-}
-
-kvevict_status kvevict_policy_parse(const char* text,
-                                    kvevict_policy* out) noexcept {
+kvevict_status kvevict_policy_create(const char* text,
+                                     kvevict_policy** out_policy) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckNotNull("text", text));
-    KV_RETURN_IF_ERROR(CheckOut("out", out));
-    kvevict_policy policy;
+    KV_RETURN_IF_ERROR(CheckNotNull("out_policy", out_policy));
+    Policy policy;
     KV_RETURN_IF_ERROR(ParsePolicy(text, &policy));
-    return CopyOutWhole("out", policy, DefaultPolicy(*FindPolicy(policy.kind)),
-                        out);
+    return Create(policy, out_policy);
   });
 }
 
-kvevict_status kvevict_policy_format(const kvevict_policy* in, char* text,
+kvevict_status kvevict_policy_copy(const kvevict_policy* policy,
+                                   kvevict_policy** out_policy) noexcept {
+  return Guard([&] {
+    KV_RETURN_IF_ERROR(CheckNotNull("policy", policy));
+    KV_RETURN_IF_ERROR(CheckNotNull("out_policy", out_policy));
+    return Create(Core(policy), out_policy);
+  });
+}
+
+void kvevict_policy_destroy(kvevict_policy* policy) noexcept {
+  if (policy != nullptr) delete &Core(policy);
+}
+
+kvevict_status kvevict_policy_set(kvevict_policy* policy, const char* key,
+                                  const char* value) noexcept {
+  return Guard([&] {
+    const Param* param = nullptr;
+    KV_RETURN_IF_ERROR(FindParam(policy, key, &param));
+    KV_RETURN_IF_ERROR(CheckNotNull("value", value));
+    return ReadParam(*param, value, &Core(policy));
+  });
+}
+
+kvevict_status kvevict_policy_set_number(kvevict_policy* policy,
+                                         const char* key,
+                                         double value) noexcept {
+  return Guard([&] {
+    const Param* param = nullptr;
+    KV_RETURN_IF_ERROR(FindParam(policy, key, &param));
+    return SetParam(*param, value, &Core(policy));
+  });
+}
+
+kvevict_status kvevict_policy_get(const kvevict_policy* policy, const char* key,
+                                  char* text, size_t text_capacity,
+                                  size_t* out_text_len) noexcept {
+  return Guard([&] {
+    const Param* param = nullptr;
+    KV_RETURN_IF_ERROR(FindParam(policy, key, &param));
+    char value[kMaxValueText];
+    const size_t length = WriteParam(*param, Core(policy), value);
+    return CopyText({value, length}, text, text_capacity, out_text_len);
+  });
+}
+
+kvevict_status kvevict_policy_get_number(const kvevict_policy* policy,
+                                         const char* key,
+                                         double* out_value) noexcept {
+  return Guard([&] {
+    const Param* param = nullptr;
+    KV_RETURN_IF_ERROR(FindParam(policy, key, &param));
+    KV_RETURN_IF_ERROR(CheckNotNull("out_value", out_value));
+    return GetParam(*param, Core(policy), out_value);
+  });
+}
+
+kvevict_status kvevict_policy_format(const kvevict_policy* policy, char* text,
                                      size_t text_capacity,
                                      size_t* out_text_len) noexcept {
   return Guard([&] {
-    kvevict_policy policy;
-    KV_RETURN_IF_ERROR(ReadPolicy(in, &policy));
+    KV_RETURN_IF_ERROR(CheckNotNull("policy", policy));
     char buffer[kMaxPolicyText];
-    const size_t length = FormatPolicy(policy, buffer);
-    if (text_capacity > 0) {
-      KV_RETURN_IF_ERROR(CheckNotNull("text", text));
-      if (text_capacity <= length) {
-        return InvalidArgument("text_capacity %zu <= length %zu", text_capacity,
-                               length);
-      }
-      std::memcpy(text, buffer, length + 1);
-    }
-    if (out_text_len != nullptr) *out_text_len = length;
-    return Status();
+    const size_t length = FormatPolicy(Core(policy), buffer);
+    return CopyText({buffer, length}, text, text_capacity, out_text_len);
   });
 }
 
-kvevict_status kvevict_policy_validate(const kvevict_policy* in) noexcept {
+kvevict_status kvevict_policy_validate(const kvevict_policy* policy) noexcept {
+  return Guard([&] { return CheckPolicy(policy); });
+}
+
+kvevict_status kvevict_parameter_at(const char* name, uint32_t index,
+                                    kvevict_parameter_info* out) noexcept {
   return Guard([&] {
-    kvevict_policy policy;
-    return ReadPolicy(in, &policy);
+    KV_RETURN_IF_ERROR(CheckOut("out", out));
+    Policy policy;
+    if (name != nullptr) KV_RETURN_IF_ERROR(ParsePolicy(name, &policy));
+    uint32_t n = 0;
+    for (const Param& param : Params()) {
+      if (name != nullptr && !param.is_of(InfoOf(policy.kind))) continue;
+      if (n++ < index) continue;
+      kvevict_parameter_info row{};
+      row.type = param.type;
+      row.key = param.key;
+      row.words = param.words;
+      row.doc = param.doc;
+      row.least = param.range.least;
+      row.most = param.range.most;
+      row.excludes_least = param.range.is_open;
+      row.takes_zero = param.range.takes_0;
+      static_assert(sizeof(row.default_text) == kMaxValueText);
+      WriteParam(param, policy, row.default_text);
+      CopyOut(row, out);
+      return Status();
+    }
+    return InvalidArgument("index %u >= %u parameters", index, n);
   });
 }
 
-kvevict_status kvevict_policy_resolve(const kvevict_policy* in,
+kvevict_status kvevict_policy_resolve(const kvevict_policy* policy,
                                       uint32_t n_context,
                                       kvevict_resolved_policy* out) noexcept {
   return Guard([&] {
-    kvevict_policy policy;
-    KV_RETURN_IF_ERROR(ReadPolicy(in, &policy));
+    KV_RETURN_IF_ERROR(CheckPolicy(policy));
     KV_RETURN_IF_ERROR(CheckTokens("n_context", n_context));
     KV_RETURN_IF_ERROR(CheckOut("out", out));
     kvevict_resolved_policy resolved{};
-    KV_RETURN_IF_ERROR(ResolvePolicy(policy, n_context, &resolved));
+    KV_RETURN_IF_ERROR(ResolvePolicy(Core(policy), n_context, &resolved));
     CopyOut(resolved, out);
     return Status();
   });
 }
 
-kvevict_status kvevict_policy_layer_budgets(const kvevict_policy* in,
+kvevict_status kvevict_policy_layer_budgets(const kvevict_policy* policy,
                                             uint32_t n_context,
                                             uint32_t* budgets,
                                             size_t budgets_len) noexcept {
   return Guard([&] {
-    kvevict_policy policy;
-    KV_RETURN_IF_ERROR(ReadPolicy(in, &policy));
+    KV_RETURN_IF_ERROR(CheckPolicy(policy));
     KV_RETURN_IF_ERROR(CheckTokens("n_context", n_context));
     KV_RETURN_IF_ERROR(CheckNotNull("budgets", budgets));
     if (budgets_len == 0 || budgets_len > kMaxLayers) {
       return InvalidArgument("budgets_len %zu is not in [1, %u] layers",
                              budgets_len, kMaxLayers);
     }
-    return LayerBudgets(policy, n_context, {budgets, budgets_len});
+    return LayerBudgets(Core(policy), n_context, {budgets, budgets_len});
   });
 }
 
-kvevict_status kvevict_policy_need(const kvevict_policy* in,
+kvevict_status kvevict_policy_need(const kvevict_policy* policy,
                                    kvevict_input input,
                                    kvevict_need* out_need) noexcept {
   return Guard([&] {
-    kvevict_policy policy;
-    KV_RETURN_IF_ERROR(ReadPolicy(in, &policy));
+    KV_RETURN_IF_ERROR(CheckPolicy(policy));
     if (input < KVEVICT_INPUT_KEYS || input > KVEVICT_INPUT_QUERY_CENTERS) {
       return InvalidArgument("input %d is none", static_cast<int>(input));
     }
     KV_RETURN_IF_ERROR(CheckNotNull("out_need", out_need));
-    *out_need = NeedOf(policy, input);
+    *out_need = NeedOf(Core(policy), input);
     return Status();
   });
 }
@@ -154,13 +238,13 @@ kvevict_status kvevict_policy_at(uint32_t index,
     }
     const PolicyInfo& info = Policies()[index];
     kvevict_policy_info row{};
-    row.kind = info.kind;
     row.name = info.name;
     row.signal = InfoOf(info.signal).text;
     row.shaping = info.shaping;
-    row.budget = SplitText(DefaultPolicy(info).layer_split);
+    row.budget = WordOf(DefaultPolicy(static_cast<PolicyKind>(index)).split);
     row.trigger = TriggerText(info.trigger);
     row.paper = info.paper;
+    row.defaults = info.defaults;
     CopyOut(row, out);
     return Status();
   });

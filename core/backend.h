@@ -25,6 +25,7 @@
 #include "core/evict/token_ranges.h"
 #include "core/jobs.h"
 #include "core/kernels/row_source.h"
+#include "core/policy/params.h"
 #include "core/policy/shaping.h"
 #include "core/status.h"
 #include "core/view/row_change.h"
@@ -139,7 +140,7 @@ struct ScoreJob {
 // where shaping wants them apart.
 struct ScoreArgs {
   const kvevict_layer_geometry& layer;  // of all jobs
-  const kvevict_policy& policy;         // the signal's own parameters
+  const Policy& policy;                 // the signal's own parameters
   const Rope& rope;
   float softmax_scale;
   bool per_query_head;
@@ -174,7 +175,7 @@ struct ShapeArgs {
 // which has weights; +infinity stays.
 struct WeighArgs {
   const kvevict_layer_geometry& layer;  // of all jobs
-  const kvevict_policy& policy;
+  const Policy& policy;
   Jobs<ShapeJob> jobs;
 };
 
@@ -182,7 +183,7 @@ struct WeighArgs {
 // policy says, whose redundancy is above 0; +infinity stays.
 struct DiversifyArgs {
   const kvevict_layer_geometry& layer;  // of all jobs
-  const kvevict_policy& policy;
+  const Policy& policy;
   uint32_t n_tokens;  // the most of any layer, of these jobs or beside them
   Jobs<ShapeJob> jobs;
   std::span<uint8_t> scratch;  // Backend::diversify_scratch_bytes()
@@ -211,15 +212,15 @@ struct Forced {
 
 // How many a list keeps, where the scores of its layer decide.
 struct HeadSplit {
-  kvevict_head_split kind = KVEVICT_HEAD_SPLIT_EQUAL;
+  HeadRule kind = HeadRule::kEqual;
   double floor = 0.0;
   double threshold = 0.0;
 
-  bool Counts() const { return kind != KVEVICT_HEAD_SPLIT_EQUAL; }
+  bool Counts() const { return kind != HeadRule::kEqual; }
   // What a list keeps whatever others have: its best tokens; of a blend, beside what
   // must stay.
   uint32_t OwnOf(uint32_t budget, const Forced& forced) const {
-    if (kind == KVEVICT_HEAD_SPLIT_ADAPTIVE) {
+    if (kind == HeadRule::kAdaptive) {
       return std::max(1u, static_cast<uint32_t>(budget * floor));
     }
     return static_cast<uint32_t>(RoomOf(budget, forced) * floor);
@@ -285,7 +286,7 @@ struct BestArgs {
 
   // Of any list of a layer.
   uint32_t LeastSecured(const SelectJob& job) const {
-    return select.heads.kind == KVEVICT_HEAD_SPLIT_ADAPTIVE
+    return select.heads.kind == HeadRule::kAdaptive
                ? select.heads.OwnOf(job.budget, select.forced)
                : 0;
   }
@@ -299,12 +300,12 @@ struct RescueJob {
   uint32_t n_seen = 0;    // tokens so far
 };
 
-// Some blocks that would go stay: see kvevict_policy.rescue. Of each list, slots between
+// Some blocks that would go stay: see Policy.rescue. Of each list, slots between
 // both ends that stay get +infinity, all others NaN.
 struct RescueArgs {
   SelectArgs select;  // before; its lists are scratch, and keys not the scores
   Jobs<RescueJob> jobs;
-  kvevict_anchor anchor;
+  Anchor anchor;
   uint64_t seed;
 };
 
@@ -314,7 +315,7 @@ struct VaryJob {
 };
 
 // Beyond a share of the mass blocks stay by how unlike their keys are: see
-// kvevict_policy.diverse_mass. Of each list whose best blocks do not use up its room,
+// Policy.diverse_mass. Of each list whose best blocks do not use up its room,
 // slots between both ends that stay get +infinity, all others NaN.
 struct VaryArgs {
   SelectArgs select;  // before; its lists are scratch, and keys not the scores
@@ -500,8 +501,8 @@ struct ScratchNeeds {
 // For jobs of n_layers, of up to n_tokens each.
 using ScratchBytes = ScratchNeeds (*)(const Context& context,
                                       const kvevict_layer_geometry& layer,
-                                      const kvevict_policy& policy,
-                                      uint32_t n_layers, uint32_t n_tokens);
+                                      const Policy& policy, uint32_t n_layers,
+                                      uint32_t n_tokens);
 
 // What a plan says of the calls to come beside geometry and policy.
 struct ScoreTraits {
@@ -516,7 +517,7 @@ struct ScoreOp {
   // Compiles what calls with this geometry and policy launch beyond what all do; null
   // for nothing.
   Status (*prepare)(const Context& context, const kvevict_layer_geometry& layer,
-                    const kvevict_policy& policy, const ScoreTraits& traits);
+                    const Policy& policy, const ScoreTraits& traits);
   // Whether all jobs can run, asked before the first one does: rows that the device
   // can load, code that is there while a stream is captured. Jobs have no `rows` yet.
   // Null where nothing can be wrong.
@@ -544,8 +545,7 @@ struct Backend {
   // policy would have to wait or to compile, also to rank tokens by ranges, or to
   // measure mass.
   Status (*check_capture)(const Context& context, Stream stream,
-                          const kvevict_policy& policy, bool ranks,
-                          bool measures);
+                          const Policy& policy, bool ranks, bool measures);
 
   // Aligned to 256, with any content.
   Status (*allocate)(const Context& context, const char* what, size_t n_bytes,

@@ -32,8 +32,8 @@ Status Prepare(const Context& context) {
   return Status();
 }
 
-Status CheckCapture(const Context& context, Stream stream,
-                    const kvevict_policy& policy, bool ranks, bool measures) {
+Status CheckCapture(const Context& context, Stream stream, const Policy& policy,
+                    bool ranks, bool measures) {
   const DeviceState& device = DeviceOf(context);
   ContextScope scope(device.driver());
   KV_RETURN_IF_ERROR(device.Enter(&scope));
@@ -173,7 +173,7 @@ Status Copy(const Context& context, Stream stream, const void* from,
 namespace cuda {
 
 ScratchNeeds NoScratch(const Context&, const kvevict_layer_geometry&,
-                       const kvevict_policy&, uint32_t, uint32_t) {
+                       const Policy&, uint32_t, uint32_t) {
   return CheckedSize(0);
 }
 

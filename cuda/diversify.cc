@@ -77,8 +77,8 @@ Status RunBatch(const Context& context, Stream stream,
 
 ScratchNeeds DiversifyScratchBytes(const Context&,
                                    const kvevict_layer_geometry& g,
-                                   const kvevict_policy& policy,
-                                   uint32_t n_layers, uint32_t n_tokens) {
+                                   const Policy& policy, uint32_t n_layers,
+                                   uint32_t n_tokens) {
   if (policy.diverse_mass > 0.0) {
     return VaryScratchBytes(g, policy, n_layers, n_tokens);
   }

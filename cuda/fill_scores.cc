@@ -11,10 +11,10 @@ namespace {
 // Of the sum of the rows that a row of scores is made of. A sum that was reduced
 // already is in equal parts that of its query heads.
 float ScaleOf(const ScoreArgs& args, const FillScoresParams& p) {
-  const bool is_mean = args.policy.group_reduce == KVEVICT_REDUCE_MEAN &&
-                       p.n_sum_rows > p.n_score_rows;
-  const bool is_part = args.policy.group_reduce == KVEVICT_REDUCE_SUM &&
-                       p.n_sum_rows < p.n_score_rows;
+  const bool is_mean =
+      args.policy.group == KVEVICT_REDUCE_MEAN && p.n_sum_rows > p.n_score_rows;
+  const bool is_part =
+      args.policy.group == KVEVICT_REDUCE_SUM && p.n_sum_rows < p.n_score_rows;
   if (is_mean) return 1.0f / static_cast<float>(p.n_sum_rows);
   return is_part ? 1.0f / static_cast<float>(p.n_score_rows) : 1.0f;
 }

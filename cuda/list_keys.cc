@@ -153,13 +153,14 @@ Status RankKeys(const Context& context, Stream stream, const SelectArgs& args,
 Status CountKept(const Context& context, Stream stream, const SelectArgs& args,
                  Jobs<SelectJob> jobs, const SelectParams& p) {
   const HeadSplit& heads = args.heads;
-  static_assert(int{kHeadsAdaptive} == int{KVEVICT_HEAD_SPLIT_ADAPTIVE} &&
-                int{kHeadsBlend} == int{KVEVICT_HEAD_SPLIT_ADAPTIVE_BLEND} &&
-                int{kHeadsThreshold} == int{KVEVICT_HEAD_SPLIT_THRESHOLD});
+  static_assert(int{kHeadsAdaptive} == static_cast<int>(HeadRule::kAdaptive) &&
+                int{kHeadsBlend} ==
+                    static_cast<int>(HeadRule::kAdaptiveBlend) &&
+                int{kHeadsThreshold} == static_cast<int>(HeadRule::kThreshold));
   HeadSplitParams q{};
   q.lists = p.lists;
   q.input = p.input;
-  q.kind = heads.kind;
+  q.kind = static_cast<uint32_t>(heads.kind);
   q.won_part = heads.won_part();
   q.threshold = static_cast<float>(heads.threshold);
   for (size_t i = 0; i < jobs.size();) {

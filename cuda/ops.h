@@ -50,14 +50,14 @@ Status RequireSelection(const Context& context, Stream stream);
 
 ScratchNeeds NoScratch(const Context& context,
                        const kvevict_layer_geometry& geometry,
-                       const kvevict_policy& policy, uint32_t n_layers,
+                       const Policy& policy, uint32_t n_layers,
                        uint32_t n_tokens);
 ScratchNeeds DiversifyScratchBytes(const Context& context,
                                    const kvevict_layer_geometry& geometry,
-                                   const kvevict_policy& policy,
-                                   uint32_t n_layers, uint32_t n_tokens);
+                                   const Policy& policy, uint32_t n_layers,
+                                   uint32_t n_tokens);
 ScratchNeeds VaryScratchBytes(const kvevict_layer_geometry& geometry,
-                              const kvevict_policy& policy, uint32_t n_layers,
+                              const Policy& policy, uint32_t n_layers,
                               uint32_t n_tokens);
 CheckedSize SelectScratchBytes(const Context& context, uint32_t n_tokens,
                                uint64_t n_lists);

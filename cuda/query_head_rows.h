@@ -28,8 +28,8 @@ inline CheckedSize QueryHeadRowsBytes(const kvevict_layer_geometry& g,
 template <Signal kSignal>
 ScratchNeeds QueryHeadRowsScratch(const Context&,
                                   const kvevict_layer_geometry& g,
-                                  const kvevict_policy& policy,
-                                  uint32_t n_layers, uint32_t n_tokens) {
+                                  const Policy& policy, uint32_t n_layers,
+                                  uint32_t n_tokens) {
   constexpr uint32_t kMostInScratch = 16;  // layers
   const uint32_t group = GroupSize(g);
   if (group == 1 || MakeShaping(policy, InfoOf(kSignal), group).n_terms > 1) {

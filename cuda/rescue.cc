@@ -8,11 +8,12 @@
 
 namespace kvevict::cuda {
 
-static_assert(int{kAnchorMean} == int{KVEVICT_ANCHOR_MEAN} &&
-              int{kAnchorZeros} == int{KVEVICT_ANCHOR_ZEROS} &&
-              int{kAnchorOnes} == int{KVEVICT_ANCHOR_ONES} &&
-              int{kAnchorAlternating} == int{KVEVICT_ANCHOR_ALTERNATING} &&
-              int{kAnchorRandom} == int{KVEVICT_ANCHOR_RANDOM});
+static_assert(int{kAnchorMean} == static_cast<int>(Anchor::kMean) &&
+              int{kAnchorZeros} == static_cast<int>(Anchor::kZeros) &&
+              int{kAnchorOnes} == static_cast<int>(Anchor::kOnes) &&
+              int{kAnchorAlternating} ==
+                  static_cast<int>(Anchor::kAlternating) &&
+              int{kAnchorRandom} == static_cast<int>(Anchor::kRandom));
 static_assert(kMostRescueBlock == SlotBlocks::kMostSize);
 
 // Lists of a layer have one length.

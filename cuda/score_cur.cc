@@ -55,7 +55,7 @@ class Scorer {
     CurParams p{};
     p.tokens = tokens_.table();
     p.window = args_.policy.block;
-    p.n_sink = args_.policy.n_sink;
+    p.n_sink = args_.policy.sink.count;
     uint64_t scratch = AddressOf(args_.scratch.data());
     for (size_t i = 0; i < batch_.size(); ++i) {
       const ScoreJob& job = batch_[i];
@@ -99,7 +99,7 @@ class Scorer {
 };
 
 ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
-                          const kvevict_policy& policy, uint32_t n_layers,
+                          const Policy& policy, uint32_t n_layers,
                           uint32_t n_tokens) {
   const CheckedSize per_head =
       CheckedSize(n_tokens) + CheckedSize(CurBlocks(n_tokens, policy.block));

@@ -36,7 +36,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
   p.n_sink = first.n_sink;
   p.scale = args.softmax_scale;
   p.half_square = args.softmax_scale * args.softmax_scale * 0.5f;
-  ReduceParams reduce = ReductionOf(args.policy.group_reduce, p.group);
+  ReduceParams reduce = ReductionOf(args.policy.group, p.group);
   reduce.n_out_rows = g.n_kv_heads;
   reduce.tokens = p.tokens;
   for (size_t i = 0; i < batch.size(); ++i) {

@@ -90,7 +90,7 @@ Status RunBlocks(const Context& context, Stream stream, const ScoreArgs& args,
 
 // Sums of the chunks of one batch, or what each of its heads needs.
 ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
-                          const kvevict_policy& policy, uint32_t n_layers,
+                          const Policy& policy, uint32_t n_layers,
                           uint32_t n_tokens) {
   if (policy.block > 0) {
     return CheckedSize(std::min(n_layers, KeyDiffBlocksParams::kMaxLayers)) *

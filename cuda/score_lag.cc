@@ -40,11 +40,10 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
   p.scratch_stride = longest;
   p.n_layers = Size(batch);
   p.n_kv_heads = g.n_kv_heads;
-  p.n_sink = args.policy.n_sink;
+  p.n_sink = args.policy.sink.count;
   p.partition = args.policy.block;
-  p.rank_scale = args.policy.lag_ranks != 0
-                     ? 1.0f / static_cast<float>(p.partition)
-                     : 0.0f;
+  p.rank_scale =
+      args.policy.ranks != 0 ? 1.0f / static_cast<float>(p.partition) : 0.0f;
   for (size_t i = 0; i < batch.size(); ++i) {
     const ScoreJob& job = batch[i];
     p.layers[i] = {BaseOf(job.view->k),
@@ -69,8 +68,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
 }
 
 ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
-                          const kvevict_policy&, uint32_t n_layers,
-                          uint32_t n_tokens) {
+                          const Policy&, uint32_t n_layers, uint32_t n_tokens) {
   return CheckedSize(std::min(n_layers, LagParams::kMaxLayers)) *
          CheckedSize(LagScratchRows(g.k_head_dim, g.v_head_dim)) *
          CheckedSize(g.n_kv_heads) * CheckedSize(n_tokens) *

@@ -45,7 +45,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
     p.turns[f] = {static_cast<float>(turns[f].re),
                   static_cast<float>(turns[f].im)};
   }
-  ReduceParams reduce = ReductionOf(args.policy.group_reduce, p.group);
+  ReduceParams reduce = ReductionOf(args.policy.group, p.group);
   reduce.n_out_rows = g.n_kv_heads;
   reduce.tokens = p.tokens;
   for (size_t i = 0; i < batch.size(); ++i) {

@@ -20,8 +20,7 @@ bool CanReadQueries(const kvevict_layer_geometry& g) {
 
 // f32 [n_layers, n_q_heads, n_tokens], behind the scratch of making them.
 ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
-                          const kvevict_policy&, uint32_t n_layers,
-                          uint32_t n_tokens) {
+                          const Policy&, uint32_t n_layers, uint32_t n_tokens) {
   if (!CanReadQueries(g)) return CheckedSize(0);
   return QuerySumScratchBytes(g, n_layers, n_tokens) +
          CheckedSize(n_layers) * CheckedSize(g.n_q_heads) *
@@ -33,7 +32,7 @@ bool AreAlikeBySource(const ScoreJob& a, const ScoreJob& b) {
 }
 
 Status Prepare(const Context& context, const kvevict_layer_geometry& g,
-               const kvevict_policy&, const ScoreTraits& traits) {
+               const Policy&, const ScoreTraits& traits) {
   if (!CanReadQueries(g)) return Status();
   return PrepareQuerySums(context, g, traits);
 }
@@ -53,8 +52,8 @@ Status Fill(const Context& context, Stream stream, const ScoreArgs& args,
   ScoreArgs of_jobs = args;
   of_jobs.jobs = jobs;
   FillScoresParams p{};
-  p.is_max = args.policy.group_reduce == KVEVICT_REDUCE_MAX;
-  p.divides = args.policy.window_reduce == KVEVICT_REDUCE_MEAN;
+  p.is_max = args.policy.group == KVEVICT_REDUCE_MAX;
+  p.divides = args.policy.rows == KVEVICT_REDUCE_MEAN;
   return FillScores(context, stream, of_jobs, KernelId::sum_scores,
                     &ScoreJob::sums, p);
 }

@@ -26,8 +26,7 @@ constexpr float kLog2E = 1.44269504088896340736f;
 
 enum Out : uint32_t { kSumOfGroup = 0, kMaxOfGroup = 1, kRowPerHead = 2 };
 
-bool LeavesHeadsApart(const kvevict_layer_geometry& g,
-                      const kvevict_policy& policy) {
+bool LeavesHeadsApart(const kvevict_layer_geometry& g, const Policy& policy) {
   return MakeShaping(policy, SignalOf(policy), g.n_q_heads / g.n_kv_heads)
              .n_terms > 1;
 }
@@ -48,22 +47,22 @@ struct Form {
   bool caps = false;    // logits
   Measure measure;
 
-  Form(const kvevict_layer_geometry& g, const kvevict_policy& policy,
+  Form(const kvevict_layer_geometry& g, const Policy& policy,
        bool per_query_head)
       : group(g.n_q_heads / g.n_kv_heads),
-        window(policy.obs_window),
-        max_of_rows(policy.window_reduce == KVEVICT_REDUCE_MAX),
-        softmax_past(policy.softmax_keys == KVEVICT_SOFTMAX_PAST),
-        weigh_by_past(policy.row_weight == KVEVICT_ROW_WEIGHT_PAST),
-        spread(static_cast<float>(policy.row_spread) *
-               static_cast<float>(policy.obs_window)),
+        window(policy.window.count),
+        max_of_rows(policy.rows == KVEVICT_REDUCE_MAX),
+        softmax_past(policy.softmax == SoftmaxKeys::kPast),
+        weigh_by_past(policy.row_weight == RowWeight::kPast),
+        spread(static_cast<float>(policy.spread) *
+               static_cast<float>(policy.window.count)),
         caps(g.logit_softcap != 0.0f),
         measure(MeasureOf(policy)) {
-    if (policy.shaping_order == KVEVICT_SHAPING_REDUCE_LOGITS) {
+    if (policy.order == ShapingOrder::kReduceLogits) {
       logit_heads = group;
       group = 1;
     }
-    const bool max = policy.group_reduce == KVEVICT_REDUCE_MAX;
+    const bool max = policy.group == KVEVICT_REDUCE_MAX;
     const bool reduces = group > 1 && !per_query_head;
     // A maximum of both is one of all; else of whole heads, if a block has them.
     reduces_after =
@@ -77,21 +76,21 @@ struct Form {
 
   // Of rows that go part by part: sums of every query head.
   static Form OfParts(const kvevict_layer_geometry& g) {
-    kvevict_policy policy = KVEVICT_POLICY_INIT;
-    policy.window_reduce = KVEVICT_REDUCE_SUM;
-    policy.obs_window = PartRows(g.k_head_dim);
+    Policy policy;
+    policy.rows = KVEVICT_REDUCE_SUM;
+    policy.window.count = PartRows(g.k_head_dim);
     Form form(g, policy, /*per_query_head=*/true);
     form.is_part = true;
     return form;
   }
 
   // Within chunks: sums of their rows, in parts where these are too many for one.
-  static Form OfChunks(const kvevict_layer_geometry& g,
-                       const kvevict_policy& policy, bool per_query_head) {
-    kvevict_policy of_rows = KVEVICT_POLICY_INIT;
-    of_rows.window_reduce = KVEVICT_REDUCE_SUM;
-    of_rows.group_reduce = policy.group_reduce;
-    of_rows.obs_window = std::min(policy.block, PartRows(g.k_head_dim));
+  static Form OfChunks(const kvevict_layer_geometry& g, const Policy& policy,
+                       bool per_query_head) {
+    Policy of_rows;
+    of_rows.rows = KVEVICT_REDUCE_SUM;
+    of_rows.group = policy.group;
+    of_rows.window.count = std::min(policy.block, PartRows(g.k_head_dim));
     Form form(g, of_rows, per_query_head);
     form.chunk = policy.block;
     form.caps = false;  // nor are they scaled
@@ -118,18 +117,18 @@ struct Form {
   }
 
   // By the plan's own form.
-  Form(const kvevict_layer_geometry& g, const kvevict_policy& policy)
+  Form(const kvevict_layer_geometry& g, const Policy& policy)
       : Form(g, policy, LeavesHeadsApart(g, policy)) {}
 };
 
 // Of the summed weights of a row of scores.
-float WeightScale(const Form& form, const kvevict_policy& policy) {
+float WeightScale(const Form& form, const Policy& policy) {
   float scale = 1.0f;
   if (form.is_part) return scale;
-  if (form.chunk == 0 && policy.window_reduce == KVEVICT_REDUCE_MEAN) {
+  if (form.chunk == 0 && policy.rows == KVEVICT_REDUCE_MEAN) {
     scale /= static_cast<float>(form.window);
   }
-  if (form.out == kSumOfGroup && policy.group_reduce == KVEVICT_REDUCE_MEAN) {
+  if (form.out == kSumOfGroup && policy.group == KVEVICT_REDUCE_MEAN) {
     scale /= static_cast<float>(form.group);
   }
   return scale;
@@ -373,7 +372,7 @@ class Scorer {
   const Stream stream_;
   const ScoreArgs& args_;
   const kvevict_layer_geometry& g_;
-  const kvevict_policy& policy_;
+  const Policy& policy_;
   const Form form_;
 };
 
@@ -416,8 +415,8 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
   p.n_after = part.n_after;
   p.n_absent = static_cast<uint32_t>(std::max<int64_t>(0, -first_row));
   p.adds = part.n_after > 0 || part.first_row > 0;
-  p.n_first = policy_.n_sink;
-  p.n_last = policy_.n_recent + policy_.obs_window;
+  p.n_first = policy_.sink.count;
+  p.n_last = policy_.recent.count + policy_.window.count;
   p.spread = form_.spread;
   p.measures = MeasuresOfBlocks();
   p.tokens = tokens.table();
@@ -470,7 +469,7 @@ Status Scorer::AddMeasures(Jobs<ScoreJob> jobs) const {
 }
 
 Status Scorer::ReduceGroups(Jobs<ScoreJob> jobs) const {
-  ReduceParams p = ReductionOf(policy_.group_reduce, form_.group);
+  ReduceParams p = ReductionOf(policy_.group, form_.group);
   p.n_out_rows = g_.n_kv_heads;
   for (size_t i = 0; i < jobs.size(); ++i) {
     p.layers[i] = {ApartRowsOf(jobs, i), AddressOf(jobs[i].rows),
@@ -492,7 +491,7 @@ CheckedSize FormBytes(const kvevict_layer_geometry& g, const Form& form,
 }
 
 ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
-                          const kvevict_policy& policy, uint32_t n_layers,
+                          const Policy& policy, uint32_t n_layers,
                           uint32_t n_tokens) {
   return FormBytes(g, Form(g, policy), n_layers, n_tokens);
 }
@@ -522,7 +521,7 @@ Status PrepareForm(const Context& context, const kvevict_layer_geometry& g,
 }
 
 Status Prepare(const Context& context, const kvevict_layer_geometry& g,
-               const kvevict_policy& policy, const ScoreTraits& traits) {
+               const Policy& policy, const ScoreTraits& traits) {
   return PrepareForm(context, g, Form(g, policy), traits);
 }
 
@@ -581,14 +580,14 @@ Status SumQueries(const Context& context, Stream stream, const ScoreArgs& args,
 // ---- Within chunks ----
 
 ScratchNeeds ChunkScratchBytes(const Context&, const kvevict_layer_geometry& g,
-                               const kvevict_policy& policy, uint32_t n_layers,
+                               const Policy& policy, uint32_t n_layers,
                                uint32_t n_tokens) {
   const Form form = Form::OfChunks(g, policy, LeavesHeadsApart(g, policy));
   return FormBytes(g, form, n_layers, n_tokens);
 }
 
 Status PrepareChunks(const Context& context, const kvevict_layer_geometry& g,
-                     const kvevict_policy& policy, const ScoreTraits& traits) {
+                     const Policy& policy, const ScoreTraits& traits) {
   const Form form = Form::OfChunks(g, policy, LeavesHeadsApart(g, policy));
   return PrepareForm(context, g, form, traits);
 }

@@ -31,10 +31,10 @@ Status SumQueries(const Context& context, Stream stream, const ScoreArgs& args,
 // this is.
 ScratchNeeds ChunkScratchBytes(const Context& context,
                                const kvevict_layer_geometry& g,
-                               const kvevict_policy& policy, uint32_t n_layers,
+                               const Policy& policy, uint32_t n_layers,
                                uint32_t n_tokens);
 Status PrepareChunks(const Context& context, const kvevict_layer_geometry& g,
-                     const kvevict_policy& policy, const ScoreTraits& traits);
+                     const Policy& policy, const ScoreTraits& traits);
 Status CheckChunks(const Context& context, Stream stream,
                    const ScoreArgs& args);
 Status ScoreChunks(const Context& context, Stream stream,

@@ -62,9 +62,9 @@ Status Selector::SelectInShared(Jobs<SelectJob> jobs,
                                 const SelectParams& p) const {
   PoolSelectParams q{};
   q.lists = p.lists;
-  q.kernel = shaping_.Pools() ? shaping_.pool_kernel : 1;
-  q.is_max = shaping_.pool == KVEVICT_POOL_MAX;
-  q.edge_shrinks = shaping_.pool_edge == KVEVICT_POOL_EDGE_SHRINK;
+  q.kernel = shaping_.Pools() ? shaping_.pool.width : 1;
+  q.is_max = shaping_.pool.kind == PoolKind::kMax;
+  q.edge_shrinks = shaping_.edge == PoolEdge::kShrink;
   q.n_unpooled = shaping_.n_unpooled;
   std::copy_n(p.layers, jobs.size(), q.layers);
   return Launch(context_, stream_, KernelId::pool_select,
@@ -100,7 +100,7 @@ Status Selector::SelectLong(Jobs<SelectJob> jobs, SelectParams p) const {
 bool CanShape(const Context& context, const Shaping& shaping,
               const SelectArgs& args) {
   return args.forced.protect.empty() && args.blocks.size == 1 &&
-         args.ranges.empty() && shaping.pool_kernel <= kMostSelectPoolKernel &&
+         args.ranges.empty() && shaping.pool.width <= kMostSelectPoolKernel &&
          FitsShared(context, LongestOf(args.jobs));
 }
 

@@ -10,7 +10,7 @@
 namespace kvevict::cuda {
 namespace {
 
-static_assert(kvevict::kMaxPoolKernel <= kMaxPoolKernel);
+static_assert(kMaxPoolWidth <= kMaxPoolKernel);
 
 bool GoTogether(const ShapeJob& a, const ShapeJob& b) {
   return InOneTable(a.tokens, b.tokens);
@@ -27,9 +27,9 @@ Status PoolRows(const Context& context, Stream stream, const Shaping& shaping,
     p.n_unpooled = shaping.n_unpooled;
     p.n_terms = shaping.n_terms;
     p.tokens = tokens.table();
-    p.kernel = shaping.Pools() ? shaping.pool_kernel : 1;
-    p.is_max = shaping.pool == KVEVICT_POOL_MAX;
-    p.edge_shrinks = shaping.pool_edge == KVEVICT_POOL_EDGE_SHRINK;
+    p.kernel = shaping.Pools() ? shaping.pool.width : 1;
+    p.is_max = shaping.pool.kind == PoolKind::kMax;
+    p.edge_shrinks = shaping.edge == PoolEdge::kShrink;
     for (size_t i = 0; i < batch.size(); ++i) {
       const ShapeJob& job = batch[i];
       p.layers[i] = {AddressOf(job.rows), job.tokens.most,

@@ -106,7 +106,7 @@ Status RunBatch(const Context& context, Stream stream, const VaryArgs& args,
 }  // namespace
 
 ScratchNeeds VaryScratchBytes(const kvevict_layer_geometry& g,
-                              const kvevict_policy& policy, uint32_t n_layers,
+                              const Policy& policy, uint32_t n_layers,
                               uint32_t n_tokens) {
   const auto bytes = [&](uint32_t n) {
     return Scratch(0, n, g.n_kv_heads, g.k_head_dim, n_tokens,

@@ -7,8 +7,8 @@
 namespace kvevict::cuda {
 namespace {
 
-bool ByNorms(const kvevict_policy& policy) {
-  return policy.value_weight == KVEVICT_VALUE_WEIGHT_NORM;
+bool ByNorms(const Policy& policy) {
+  return policy.weight == ValueWeight::kNorm;
 }
 
 bool GoTogether(const ShapeJob& a, const ShapeJob& b) {
@@ -29,7 +29,7 @@ Status CheckWeighing(const Context& context, Stream stream,
 }
 
 Status Run_weigh(const Context& context, Stream stream, const WeighArgs& args) {
-  const auto epsilon = static_cast<float>(args.policy.weight_epsilon);
+  const auto epsilon = static_cast<float>(args.policy.epsilon);
   if (ByNorms(args.policy)) {
     RowNormParams p{};
     p.weighs = 1;

@@ -16,7 +16,7 @@ void SplitArithmeticAdakv(const SplitInput& in, std::span<uint32_t> budgets) {
   const int64_t window = in.n_recent;
   const int64_t c = int64_t{in.budget} - window;
   const int64_t past = int64_t{in.n_context} - window;
-  int64_t lowest = c / in.policy.pyramid_beta;
+  int64_t lowest = c / in.policy.beta;
   int64_t highest = 2 * c - lowest;
   if (highest >= past) {
     highest = past;
@@ -44,7 +44,7 @@ void SplitArithmeticKvpress(const SplitInput& in, std::span<uint32_t> budgets) {
   // Rounded twice, as the original does: halves depend on it.
   const double capacity = window + in.exact_budget;
   const double c = capacity - window;
-  double lowest = c / in.policy.pyramid_beta;
+  double lowest = c / in.policy.beta;
   double highest = 2.0 * c - lowest;
   if (highest > in.n_context - window) {
     highest = in.n_context - window;

@@ -11,30 +11,21 @@
 namespace kvevict {
 namespace {
 
-struct LayerSplit {
-  kvevict_layer_split value;
+struct Split {
   void (*spread)(const SplitInput&, std::span<uint32_t>);
   bool is_exact;
 };
 
-constexpr LayerSplit kSplits[] = {
-#define KVEVICT_LAYER_SPLIT(NAME, text, function, is_exact, measure) \
-  {KVEVICT_LAYER_SPLIT_##NAME, function, is_exact},
+constexpr Split kSplits[] = {
+#define KVEVICT_LAYER_SPLIT(Name, text, is_exact, measure) \
+  {Split##Name, is_exact},
 #include "core/budgets/layer_splits.inc"
 #undef KVEVICT_LAYER_SPLIT
 };
 
-constexpr bool StandInOrder() {
-  for (size_t i = 0; i < std::size(kSplits); ++i) {
-    if (static_cast<size_t>(kSplits[i].value) != i) return false;
-  }
-  return true;
-}
-static_assert(StandInOrder());
-
 // Of a context that the budget does not cover.
-Status InputOf(const kvevict_policy& policy, uint32_t n_context,
-               uint32_t n_protected, std::optional<SplitInput>* out) {
+Status InputOf(const Policy& policy, uint32_t n_context, uint32_t n_protected,
+               std::optional<SplitInput>* out) {
   kvevict_resolved_policy resolved;
   KV_RETURN_IF_ERROR(ResolvePolicy(policy, n_context, &resolved));
   // Splits count blocks: what layers have of them adds up.
@@ -50,8 +41,8 @@ Status InputOf(const kvevict_policy& policy, uint32_t n_context,
     return InvalidArgument(
         "budget %u < sink %u + recent %u + %u protected positions, which every "
         "layer has room for%s",
-        resolved.budget, policy.n_sink, ForcedRecentTokens(policy), n_protected,
-        BlockWords(blocks).text);
+        resolved.budget, policy.sink.count, ForcedRecentTokens(policy),
+        n_protected, BlockWords(blocks).text);
   }
   out->emplace(SplitInput{policy,
                           blocks.Count(n_context),
@@ -63,7 +54,7 @@ Status InputOf(const kvevict_policy& policy, uint32_t n_context,
   return Status();
 }
 
-bool IsCovered(const kvevict_policy& policy, uint32_t n_context,
+bool IsCovered(const Policy& policy, uint32_t n_context,
                std::span<uint32_t> budgets) {
   if (BudgetTokens(policy, n_context) < n_context) return false;
   std::fill(budgets.begin(), budgets.end(), n_context);
@@ -71,14 +62,14 @@ bool IsCovered(const kvevict_policy& policy, uint32_t n_context,
 }
 
 // Of a context that the budget does not cover.
-Status Spread(const kvevict_policy& of_shares, uint32_t n_context,
+Status Spread(const Policy& of_shares, uint32_t n_context,
               std::span<const LayerMeasure> measures, uint32_t n_protected,
               std::span<uint32_t> budgets) {
-  const kvevict_policy policy = InTokens(of_shares, n_context);
+  const Policy policy = InTokens(of_shares, n_context);
   std::optional<SplitInput> in;
   KV_RETURN_IF_ERROR(InputOf(policy, n_context, n_protected, &in));
   in->measures = measures;
-  kSplits[policy.layer_split].spread(*in, budgets);
+  kSplits[static_cast<int>(policy.split)].spread(*in, budgets);
   for (uint32_t& budget : budgets) {
     budget = BlocksOf(policy).TokensOf(budget, n_context);
   }
@@ -87,7 +78,7 @@ Status Spread(const kvevict_policy& of_shares, uint32_t n_context,
 
 }  // namespace
 
-Status LayerBudgets(const kvevict_policy& policy, uint32_t n_context,
+Status LayerBudgets(const Policy& policy, uint32_t n_context,
                     std::span<uint32_t> budgets) {
   if (IsCovered(policy, n_context, budgets)) return Status();
   if (SplitsByScore(policy)) {
@@ -96,31 +87,31 @@ Status LayerBudgets(const kvevict_policy& policy, uint32_t n_context,
     return Unsupported(
         "split %s: scores decide how many tokens layers keep, in "
         "kvevict_sequence_evict()",
-        SplitText(policy.layer_split));
+        WordOf(policy.split));
   }
   return Spread(policy, n_context, {}, 0, budgets);
 }
 
-Status LayerBudgets(const kvevict_policy& policy, uint32_t n_context,
+Status LayerBudgets(const Policy& policy, uint32_t n_context,
                     std::span<const LayerMeasure> measures,
                     uint32_t n_protected, std::span<uint32_t> budgets) {
   if (IsCovered(policy, n_context, budgets)) return Status();
   return Spread(policy, n_context, measures, n_protected, budgets);
 }
 
-Status LeastBudget(const kvevict_policy& of_shares, uint32_t n_context,
+Status LeastBudget(const Policy& of_shares, uint32_t n_context,
                    uint32_t n_protected, uint32_t* out) {
-  const kvevict_policy policy = InTokens(of_shares, n_context);
+  const Policy policy = InTokens(of_shares, n_context);
   if (IsCovered(policy, n_context, {out, 1})) return Status();
   std::optional<SplitInput> in;
   KV_RETURN_IF_ERROR(InputOf(policy, n_context, n_protected, &in));
   // A lazy layer keeps the budget, whatever others do.
-  const bool is_lazy = policy.layer_split == KVEVICT_LAYER_SPLIT_LAZY;
+  const bool is_lazy = policy.split == LayerSplit::kLazy;
   *out = BlocksOf(policy).TokensOf(is_lazy ? in->budget : in->least, n_context);
   return Status();
 }
 
-size_t MaxTotalBudget(const kvevict_policy& policy, uint32_t max_tokens,
+size_t MaxTotalBudget(const Policy& policy, uint32_t max_tokens,
                       uint32_t n_layers) {
   const SlotBlocks blocks = BlocksOf(policy);
   // The last block of a shorter context may be fuller.
@@ -128,9 +119,9 @@ size_t MaxTotalBudget(const kvevict_policy& policy, uint32_t max_tokens,
   // The integer steps of the arithmetic splits lose less than one block per layer
   // and step, and sinks may lift a layer, so a layer keeps on average fewer than
   // n_layers + n_sink blocks more than it should; of chunks all may lift it.
-  const bool is_exact = kSplits[policy.layer_split].is_exact;
+  const bool is_exact = kSplits[static_cast<int>(policy.split)].is_exact;
   const uint64_t lift = HasChunks(policy) ? Chunks(policy, max_tokens).Least()
-                                          : blocks.RoundUp(policy.n_sink);
+                                          : blocks.RoundUp(policy.sink.count);
   // A context that is a token longer may end a partition, which then loses some.
   const size_t per_layer = budget +
                            (is_exact ? 0 : lift + n_layers * blocks.size) +

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "core/policy/params.h"
 #include "core/status.h"
 
 namespace kvevict {
@@ -24,7 +25,7 @@ struct LayerMeasure {
 // What a split starts from, in blocks of the policy's, which mostly are tokens.
 // least <= budget < n_context.
 struct SplitInput {
-  const kvevict_policy& policy;
+  const Policy& policy;
   uint32_t n_context;
   uint32_t budget;
   double exact_budget;  // before rounding
@@ -35,30 +36,30 @@ struct SplitInput {
 };
 
 // Each writes, per layer, the blocks it keeps, in [least, n_context].
-#define KVEVICT_LAYER_SPLIT(NAME, text, function, is_exact, measure) \
-  void function(const SplitInput& in, std::span<uint32_t> budgets);
+#define KVEVICT_LAYER_SPLIT(Name, text, is_exact, measure) \
+  void Split##Name(const SplitInput& in, std::span<uint32_t> budgets);
 #include "core/budgets/layer_splits.inc"
 #undef KVEVICT_LAYER_SPLIT
 
 // Tokens each layer keeps of a context; n_context where the budget covers it.
 // The policy is valid. Fails where kvevict_policy_resolve() does, except that a
 // covered context is no error.
-Status LayerBudgets(const kvevict_policy& policy, uint32_t n_context,
+Status LayerBudgets(const Policy& policy, uint32_t n_context,
                     std::span<uint32_t> budgets);
 
 // The same by a split of layers that are measured. Every layer keeps n_protected more
 // than what else must stay, which leaves budget enough.
-Status LayerBudgets(const kvevict_policy& policy, uint32_t n_context,
+Status LayerBudgets(const Policy& policy, uint32_t n_context,
                     std::span<const LayerMeasure> measures,
                     uint32_t n_protected, std::span<uint32_t> budgets);
 
 // What every layer of such a split keeps at least. Fails if that is over the budget.
-Status LeastBudget(const kvevict_policy& policy, uint32_t n_context,
+Status LeastBudget(const Policy& policy, uint32_t n_context,
                    uint32_t n_protected, uint32_t* out);
 
 // No context of up to max_tokens tokens makes LayerBudgets() sum up to more
 // than this, counting only layers that keep less than they hold.
-size_t MaxTotalBudget(const kvevict_policy& policy, uint32_t max_tokens,
+size_t MaxTotalBudget(const Policy& policy, uint32_t max_tokens,
                       uint32_t n_layers);
 
 }  // namespace kvevict

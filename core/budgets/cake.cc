@@ -32,9 +32,9 @@ class Preferences {
     const LayerMeasure& layer = in_.measures[l];
     if (!IsPreferred(layer)) return 0.0;
     return std::pow(std::scalbn(double{layer.first}, -first_exponent_),
-                    1.0 / in_.policy.cake_tau1) *
+                    1.0 / in_.policy.tau1) *
            std::pow(std::scalbn(double{layer.variance}, -variance_exponent_),
-                    1.0 / in_.policy.cake_tau2);
+                    1.0 / in_.policy.tau2);
   }
 
  private:

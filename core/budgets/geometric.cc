@@ -35,7 +35,7 @@ double Share(double alpha, size_t first, size_t n_layers, size_t l,
 void SplitGeometric(const SplitInput& in, std::span<uint32_t> budgets) {
   const size_t n = budgets.size();
   const uint32_t available = in.n_context - in.least;
-  const double alpha = in.policy.pyramid_alpha;
+  const double alpha = in.policy.alpha;
 
   // Weights fall with the layer, so the full layers come first.
   size_t first = 0;

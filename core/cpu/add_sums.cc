@@ -27,7 +27,7 @@ void AddRow(SimdTarget simd, const AddSumsArgs& args, const AddSumsJob& job,
   const uint32_t n_old = job.begins ? 0 : n_before;
   const uint32_t more = args.pool - 1;
   float* const sums = job.sums + row * args.stride;
-  float reduced[kColumns + kMaxPoolKernel];
+  float reduced[kColumns + kMaxPoolWidth];
   for (uint32_t begin = 0; begin < n; begin += kColumns) {
     const uint32_t n_here = std::min(kColumns, n - begin);
     const uint32_t n_read = std::min(n_here + more, n - begin);

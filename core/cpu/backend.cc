@@ -40,7 +40,7 @@ CheckedSize GroupRowsBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
 }
 
 ScratchNeeds NoScratch(const Context&, const kvevict_layer_geometry&,
-                       const kvevict_policy&, uint32_t, uint32_t) {
+                       const Policy&, uint32_t, uint32_t) {
   return CheckedSize(0);
 }
 
@@ -61,7 +61,7 @@ void Close(DeviceState*) {}
 
 Status Prepare(const Context&) { return Status(); }
 
-Status CheckCapture(const Context&, Stream, const kvevict_policy&, bool, bool) {
+Status CheckCapture(const Context&, Stream, const Policy&, bool, bool) {
   return Status();
 }
 

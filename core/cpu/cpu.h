@@ -54,19 +54,19 @@ void ForEachHead(const Context& context, const Args& args, const Body& body) {
 
 ScratchNeeds NoScratch(const Context& context,
                        const kvevict_layer_geometry& geometry,
-                       const kvevict_policy& policy, uint32_t n_layers,
+                       const Policy& policy, uint32_t n_layers,
                        uint32_t n_tokens);
 ScratchNeeds ShapeScratchBytes(const Context& context,
                                const kvevict_layer_geometry& geometry,
-                               const kvevict_policy& policy, uint32_t n_layers,
+                               const Policy& policy, uint32_t n_layers,
                                uint32_t n_tokens);
 ScratchNeeds DiversifyScratchBytes(const Context& context,
                                    const kvevict_layer_geometry& geometry,
-                                   const kvevict_policy& policy,
-                                   uint32_t n_layers, uint32_t n_tokens);
+                                   const Policy& policy, uint32_t n_layers,
+                                   uint32_t n_tokens);
 CheckedSize VaryScratchBytes(const Context& context,
                              const kvevict_layer_geometry& geometry,
-                             const kvevict_policy& policy, uint32_t n_tokens);
+                             const Policy& policy, uint32_t n_tokens);
 ScratchNeeds MergeScratchBytes(const Context& context, const MergeShape& shape,
                                uint32_t n_layers);
 CheckedSize ReorderScratchBytes(const Context& context, const MoveJob& job);

@@ -7,7 +7,7 @@ namespace kvevict::cpu {
 
 ScratchNeeds DiversifyScratchBytes(const Context& context,
                                    const kvevict_layer_geometry& g,
-                                   const kvevict_policy& policy, uint32_t,
+                                   const Policy& policy, uint32_t,
                                    uint32_t n_tokens) {
   if (policy.diverse_mass > 0.0) {
     return VaryScratchBytes(context, g, policy, n_tokens);
@@ -19,7 +19,7 @@ ScratchNeeds DiversifyScratchBytes(const Context& context,
 
 Status Run_diversify(const Context& context, Stream,
                      const DiversifyArgs& args) {
-  const kvevict_policy& policy = args.policy;
+  const Policy& policy = args.policy;
   ForEachHead(
       context, args, [&](const ShapeJob& job, uint32_t head, uint32_t worker) {
         SubtractRedundancy(

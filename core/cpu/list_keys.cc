@@ -40,13 +40,13 @@ void CountKept(SimdTarget simd, const SelectArgs& args, const SelectJob& job) {
                             job.keep.stride};
   const uint32_t n_own = heads.OwnOf(job.budget, args.forced);
   switch (heads.kind) {
-    case KVEVICT_HEAD_SPLIT_EQUAL:
+    case HeadRule::kEqual:
       return;
-    case KVEVICT_HEAD_SPLIT_ADAPTIVE:
+    case HeadRule::kAdaptive:
       return CountWinners(simd, contest, n_own);
-    case KVEVICT_HEAD_SPLIT_ADAPTIVE_BLEND:
+    case HeadRule::kAdaptiveBlend:
       return BlendWinners(simd, contest, n_own, heads.won_part());
-    case KVEVICT_HEAD_SPLIT_THRESHOLD:
+    case HeadRule::kThreshold:
       return CountPassing(simd, contest, static_cast<float>(heads.threshold));
   }
 }

@@ -13,11 +13,11 @@ namespace {
 constexpr uint32_t kKept = UINT32_MAX;  // in place of a distance
 
 // A bit for each place in a block.
-class Anchor {
+class AnchorBits {
  public:
   // Of n_blocks whose slots are marked by 1, else 0.
-  Anchor(const RescueArgs& args, const RescueJob& job, const uint32_t* marks,
-         uint32_t n_blocks) {
+  AnchorBits(const RescueArgs& args, const RescueJob& job,
+             const uint32_t* marks, uint32_t n_blocks) {
     const uint32_t size = args.select.blocks.size;
     for (uint32_t i = 0; i < size; ++i) {
       bits_[i / 64] |= uint64_t{Has(args, job, marks, n_blocks, i)} << i % 64;
@@ -29,20 +29,20 @@ class Anchor {
   static bool Has(const RescueArgs& args, const RescueJob& job,
                   const uint32_t* marks, uint32_t n_blocks, uint32_t i) {
     switch (args.anchor) {
-      case KVEVICT_ANCHOR_MEAN: {
+      case Anchor::kMean: {
         uint64_t n = 0;
         for (uint32_t block = 0; block < n_blocks; ++block) {
           n += marks[uint64_t{block} * args.select.blocks.size + i];
         }
         return 2 * n > n_blocks;
       }
-      case KVEVICT_ANCHOR_ZEROS:
+      case Anchor::kZeros:
         return false;
-      case KVEVICT_ANCHOR_ONES:
+      case Anchor::kOnes:
         return true;
-      case KVEVICT_ANCHOR_ALTERNATING:
+      case Anchor::kAlternating:
         return i % 2 == 1;
-      case KVEVICT_ANCHOR_RANDOM:
+      case Anchor::kRandom:
         return RandomScore(args.seed, job.layer, job.n_seen, i) >= 0.5f;
     }
     return false;
@@ -86,7 +86,7 @@ void RescueOf(SimdTarget simd, const RescueArgs& args, const SelectJob& select,
   ScoresToKeys(simd, job.marks.data + list * job.marks.head_stride + begin,
                end - begin, keys);
   Mark(simd, end - begin, keys);
-  const Anchor anchor(args, job, keys, n_blocks);
+  const AnchorBits anchor(args, job, keys, n_blocks);
   // Distances take the place of marks that have been read.
   const int32_t* kept = select.keep.List(list);
   const int32_t* const kept_end = kept + select.keep.count.Of(list);

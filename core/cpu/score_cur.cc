@@ -9,7 +9,7 @@ namespace {
 
 // Norms of a layer's values.
 ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
-                          const kvevict_policy&, uint32_t, uint32_t n_tokens) {
+                          const Policy&, uint32_t, uint32_t n_tokens) {
   return CheckedSize(g.n_kv_heads) * CheckedSize(n_tokens) *
          CheckedSize(sizeof(float));
 }
@@ -40,7 +40,7 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
     ForEachHead(context, layer, [&](const ScoreJob&, uint32_t head, uint32_t) {
       const uint64_t first = uint64_t{head} * job.tokens.most;
       ComputeCurShares({job.tokens.Of(head), args.policy.block,
-                        args.policy.n_sink, value_norms + first,
+                        args.policy.sink.count, value_norms + first,
                         job.rows + first});
     });
   }

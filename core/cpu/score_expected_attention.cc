@@ -8,8 +8,8 @@ namespace kvevict::cpu {
 namespace {
 
 ScratchNeeds ScratchBytes(const Context& context,
-                          const kvevict_layer_geometry& g,
-                          const kvevict_policy&, uint32_t, uint32_t n_tokens) {
+                          const kvevict_layer_geometry& g, const Policy&,
+                          uint32_t, uint32_t n_tokens) {
   return SharesOf(context, GroupRowsBytes(g, n_tokens) +
                                ExpectedAttentionScratchBytes(
                                    g.k_head_dim, g.n_q_heads / g.n_kv_heads));
@@ -49,7 +49,7 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
         ComputeExpectedAttention(context.simd(), attention);
         if (!reduces) return;
         ReduceRows(context.simd(), group_rows, group, n_tokens, n_tokens,
-                   ToReduce(args.policy.group_reduce), rows);
+                   ToReduce(args.policy.group), rows);
       });
   return Status();
 }

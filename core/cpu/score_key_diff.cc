@@ -12,9 +12,8 @@ namespace kvevict::cpu {
 namespace {
 
 ScratchNeeds ScratchBytes(const Context& context,
-                          const kvevict_layer_geometry& g,
-                          const kvevict_policy& policy, uint32_t,
-                          uint32_t n_tokens) {
+                          const kvevict_layer_geometry& g, const Policy& policy,
+                          uint32_t, uint32_t n_tokens) {
   if (policy.block > 0) {
     return SharesOf(context,
                     CheckedSize(KeyDiffBlocksBytes(g.k_head_dim, n_tokens)));

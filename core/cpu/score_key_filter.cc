@@ -6,8 +6,8 @@ namespace kvevict::cpu {
 namespace {
 
 ScratchNeeds ScratchBytes(const Context& context,
-                          const kvevict_layer_geometry& g,
-                          const kvevict_policy&, uint32_t, uint32_t) {
+                          const kvevict_layer_geometry& g, const Policy&,
+                          uint32_t, uint32_t) {
   return SharesOf(context,
                   CheckedSize(KeyFilterScratchFloats(
                       std::min(g.n_kv_heads, kMostSideBySide), g.k_head_dim)) *

@@ -7,24 +7,25 @@ namespace kvevict::cpu {
 namespace {
 
 ScratchNeeds ScratchBytes(const Context& context,
-                          const kvevict_layer_geometry& g,
-                          const kvevict_policy& policy, uint32_t, uint32_t) {
+                          const kvevict_layer_geometry& g, const Policy& policy,
+                          uint32_t, uint32_t) {
   return SharesOf(context, CheckedSize(LagScratchBytes(
                                g.k_head_dim, g.v_head_dim, policy.block)));
 }
 
 Status Run(const Context& context, Stream, const ScoreArgs& args) {
   const kvevict_layer_geometry& g = args.layer;
-  ForEachHead(
-      context, args, [&](const ScoreJob& job, uint32_t head, uint32_t worker) {
-        ComputeLagScores(context.simd(),
-                         {HeadRows(*job.view, job.view->k, head),
-                          HeadRows(*job.view, job.view->v, head), g.k_head_dim,
-                          g.v_head_dim, job.tokens.Of(head), args.policy.n_sink,
-                          args.policy.block, args.policy.lag_ranks != 0,
-                          ShareOf(context, args.scratch, worker).data(),
-                          job.rows + uint64_t{head} * job.tokens.most});
-      });
+  ForEachHead(context, args,
+              [&](const ScoreJob& job, uint32_t head, uint32_t worker) {
+                ComputeLagScores(
+                    context.simd(),
+                    {HeadRows(*job.view, job.view->k, head),
+                     HeadRows(*job.view, job.view->v, head), g.k_head_dim,
+                     g.v_head_dim, job.tokens.Of(head), args.policy.sink.count,
+                     args.policy.block, args.policy.ranks != 0,
+                     ShareOf(context, args.scratch, worker).data(),
+                     job.rows + uint64_t{head} * job.tokens.most});
+              });
   return Status();
 }
 

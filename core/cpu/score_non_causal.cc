@@ -12,9 +12,8 @@ namespace kvevict::cpu {
 namespace {
 
 ScratchNeeds ScratchBytes(const Context& context,
-                          const kvevict_layer_geometry& g,
-                          const kvevict_policy& policy, uint32_t,
-                          uint32_t n_tokens) {
+                          const kvevict_layer_geometry& g, const Policy& policy,
+                          uint32_t, uint32_t n_tokens) {
   const uint32_t chunk = std::min(policy.block, n_tokens);
   const WindowAttentionScratchSize attention =
       WindowAttentionScratchOfAnyWindow(chunk, GroupSize(g), g.k_head_dim);
@@ -45,7 +44,7 @@ void ScoreChunk(const Context& context, const ScoreArgs& args,
   attention.out = job.rows + first_row * job.tokens.most + first;
   attention.out_stride = job.tokens.most;
   if (!args.per_query_head) {
-    attention.group_reduce = ToReduce(args.policy.group_reduce);
+    attention.group_reduce = ToReduce(args.policy.group);
   }
   attention.scratch = scratch.data();
   attention.scratch_bytes = scratch.size();

@@ -11,8 +11,8 @@ namespace kvevict::cpu {
 namespace {
 
 ScratchNeeds ScratchBytes(const Context& context,
-                          const kvevict_layer_geometry& g,
-                          const kvevict_policy&, uint32_t, uint32_t n_tokens) {
+                          const kvevict_layer_geometry& g, const Policy&,
+                          uint32_t, uint32_t n_tokens) {
   const uint32_t n_pairs = std::min(g.k_head_dim / 2, kMaxRopeFrequencies);
   return SharesOf(context, GroupRowsBytes(g, n_tokens) +
                                QueryCentersScratchBytes(
@@ -51,7 +51,7 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
         ScoreByCenters(context.simd(), centers);
         if (!reduces) return;
         ReduceRows(context.simd(), group_rows, group, n_tokens, n_tokens,
-                   ToReduce(args.policy.group_reduce), rows);
+                   ToReduce(args.policy.group), rows);
       });
   return Status();
 }

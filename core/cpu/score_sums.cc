@@ -27,8 +27,8 @@ CheckedSize MadeSumsBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
 }
 
 ScratchNeeds ScratchBytes(const Context& context,
-                          const kvevict_layer_geometry& g,
-                          const kvevict_policy&, uint32_t, uint32_t n_tokens) {
+                          const kvevict_layer_geometry& g, const Policy&,
+                          uint32_t, uint32_t n_tokens) {
   const bool readable =
       FindDType(g.k_dtype)->can_score && FindDType(g.q_dtype)->can_score;
   if (!readable) return CheckedSize(0);
@@ -88,23 +88,23 @@ FloatRows MakeSums(const Context& context, const ScoreArgs& args,
 void ScoreRow(SimdTarget simd, const ScoreArgs& args, const ScoreJob& job,
               uint32_t head, const FloatRows& sums, uint32_t first,
               uint32_t n_terms, float* scores) {
-  const kvevict_policy& policy = args.policy;
+  const Policy& policy = args.policy;
   const uint32_t list = job.slots.n_lists == 1 ? 0 : head;
   const uint32_t n_tokens = job.tokens.Of(head);
   const float* const terms = sums.data + first * sums.head_stride;
   // A sum that was reduced already is in equal parts that of its query heads.
   const uint32_t n_rows = args.n_rows() / args.layer.n_kv_heads;
-  const bool is_part = policy.group_reduce == KVEVICT_REDUCE_SUM &&
-                       job.n_sum_heads < args.n_rows();
+  const bool is_part =
+      policy.group == KVEVICT_REDUCE_SUM && job.n_sum_heads < args.n_rows();
   const float part = is_part ? 1.0f / static_cast<float>(n_rows) : 1.0f;
   for (uint32_t begin = 0; begin < n_tokens; begin += kColumns) {
     const uint32_t n = std::min(kColumns, n_tokens - begin);
     ReduceRows(simd, terms + begin, n_terms, sums.head_stride, n,
-               ToReduce(policy.group_reduce), scores + begin);
+               ToReduce(policy.group), scores + begin);
     if (part != 1.0f) {
       for (uint32_t i = begin; i < begin + n; ++i) scores[i] *= part;
     }
-    if (policy.window_reduce != KVEVICT_REDUCE_MEAN) continue;
+    if (policy.rows != KVEVICT_REDUCE_MEAN) continue;
     if (job.queries.n_rows > 0) {
       DivideByRows(simd, n_tokens, job.queries.n_rows, begin, n,
                    scores + begin);

@@ -9,21 +9,21 @@ namespace kvevict::cpu {
 namespace {
 
 WindowRowOptions OptionsOf(const kvevict_layer_geometry& g,
-                           const kvevict_policy& policy) {
+                           const Policy& policy) {
   WindowRowOptions rows;
-  rows.past_only = policy.softmax_keys == KVEVICT_SOFTMAX_PAST;
-  rows.weigh_by_past = policy.row_weight == KVEVICT_ROW_WEIGHT_PAST;
-  rows.max_of_rows = policy.window_reduce == KVEVICT_REDUCE_MAX;
-  if (policy.shaping_order == KVEVICT_SHAPING_REDUCE_LOGITS) {
+  rows.past_only = policy.softmax == SoftmaxKeys::kPast;
+  rows.weigh_by_past = policy.row_weight == RowWeight::kPast;
+  rows.max_of_rows = policy.rows == KVEVICT_REDUCE_MAX;
+  if (policy.order == ShapingOrder::kReduceLogits) {
     rows.logit_heads = GroupSize(g);
   }
-  rows.spread = static_cast<float>(policy.row_spread);
+  rows.spread = static_cast<float>(policy.spread);
   return rows;
 }
 
 // WindowMeasure of every job and head, where the policy wants them.
-CheckedSize MeasureBytes(const kvevict_layer_geometry& g,
-                         const kvevict_policy& policy, size_t n_layers) {
+CheckedSize MeasureBytes(const kvevict_layer_geometry& g, const Policy& policy,
+                         size_t n_layers) {
   if (!SplitsByScore(policy)) return CheckedSize(0);
   return (CheckedSize(n_layers) * CheckedSize(g.n_kv_heads) *
           CheckedSize(sizeof(WindowMeasure)))
@@ -31,7 +31,7 @@ CheckedSize MeasureBytes(const kvevict_layer_geometry& g,
 }
 
 // A job's, of its heads in order.
-void AddMeasures(const kvevict_layer_geometry& g, const kvevict_policy& policy,
+void AddMeasures(const kvevict_layer_geometry& g, const Policy& policy,
                  const WindowMeasure* heads, float* out) {
   double first = 0.0;
   double variance = 0.0;
@@ -40,25 +40,24 @@ void AddMeasures(const kvevict_layer_geometry& g, const kvevict_policy& policy,
     variance += heads[head].variance;
   }
   if (MeasureOf(policy) == Measure::kEnds) {
-    first /= double{1} * g.n_q_heads * policy.obs_window;
+    first /= double{1} * g.n_q_heads * policy.window.count;
   }
   out[0] = static_cast<float>(first);
   out[1] = static_cast<float>(variance);
 }
 
 // i32 [obs_window]: the stored row of window row w.
-CheckedSize WindowTableBytes(const kvevict_policy& policy) {
-  return (CheckedSize(policy.obs_window) * CheckedSize(sizeof(int32_t)))
+CheckedSize WindowTableBytes(const Policy& policy) {
+  return (CheckedSize(policy.window.count) * CheckedSize(sizeof(int32_t)))
       .AlignUp(kCacheLine);
 }
 
 ScratchNeeds ScratchBytes(const Context& context,
-                          const kvevict_layer_geometry& g,
-                          const kvevict_policy& policy, uint32_t n_layers,
-                          uint32_t n_tokens) {
+                          const kvevict_layer_geometry& g, const Policy& policy,
+                          uint32_t n_layers, uint32_t n_tokens) {
   const uint32_t logit_heads = OptionsOf(g, policy).logit_heads;
   const WindowAttentionScratchSize attention = WindowAttentionScratchBytes(
-      n_tokens, policy.obs_window, GroupSize(g) / logit_heads, g.k_head_dim,
+      n_tokens, policy.window.count, GroupSize(g) / logit_heads, g.k_head_dim,
       logit_heads);
   const auto of_all = [&](size_t attention_bytes) {
     // SIZE_MAX, which says that it does not fit, overflows here.
@@ -89,7 +88,7 @@ RowSource SourceOf(const QueryRows& queries, int32_t* table) {
 
 Status Run(const Context& context, Stream, const ScoreArgs& args) {
   const kvevict_layer_geometry& g = args.layer;
-  const uint32_t window = args.policy.obs_window;
+  const uint32_t window = args.policy.window.count;
   const uint32_t group = GroupSize(g);
   const WindowRowOptions rows = OptionsOf(g, args.policy);
   const size_t measure_bytes =
@@ -123,17 +122,17 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
         attention.rows = rows;
         attention.out = job.rows + first_row * job.tokens.most;
         attention.out_stride = job.tokens.most;
-        if (args.policy.window_reduce == KVEVICT_REDUCE_MEAN) {
+        if (args.policy.rows == KVEVICT_REDUCE_MEAN) {
           attention.out_scale = 1.0f / static_cast<float>(window);
         }
         if (!args.per_query_head && rows.logit_heads == 1) {
-          attention.group_reduce = ToReduce(args.policy.group_reduce);
+          attention.group_reduce = ToReduce(args.policy.group);
         }
         if (job.measure != nullptr) {
           attention.measure = measures + item;
           *attention.measure = {MeasureOf(args.policy) == Measure::kEnds,
-                                args.policy.n_sink,
-                                args.policy.n_recent + window};
+                                args.policy.sink.count,
+                                args.policy.recent.count + window};
         }
         attention.scratch = share.data() + table_bytes;
         attention.scratch_bytes = share.size() - table_bytes;

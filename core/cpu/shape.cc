@@ -10,10 +10,7 @@ namespace {
 
 void PoolRow(SimdTarget simd, const Shaping& shaping, const float* row,
              uint32_t n, float* out) {
-  Pool1d(simd, row, n, shaping.pool_kernel,
-         shaping.pool == KVEVICT_POOL_MAX ? Pool::kMax : Pool::kAvg,
-         shaping.pool_edge == KVEVICT_POOL_EDGE_PAD ? PoolEdge::kPad
-                                                    : PoolEdge::kShrink,
+  Pool1d(simd, row, n, shaping.pool.width, shaping.pool.kind, shaping.edge,
          out);
 }
 
@@ -21,9 +18,8 @@ void PoolRow(SimdTarget simd, const Shaping& shaping, const float* row,
 
 // f32 [n_tokens]: a row as it was before pooling.
 ScratchNeeds ShapeScratchBytes(const Context& context,
-                               const kvevict_layer_geometry&,
-                               const kvevict_policy&, uint32_t,
-                               uint32_t n_tokens) {
+                               const kvevict_layer_geometry&, const Policy&,
+                               uint32_t, uint32_t n_tokens) {
   return SharesOf(context, CheckedSize(n_tokens) * CheckedSize(sizeof(float)));
 }
 

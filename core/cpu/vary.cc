@@ -22,7 +22,7 @@ struct Found {
   int64_t* similarity;  // [n_others], of the head of the same number
 };
 
-uint32_t MostBlocks(const kvevict_policy& policy, uint32_t n_tokens) {
+uint32_t MostBlocks(const Policy& policy, uint32_t n_tokens) {
   return n_tokens / policy.select_block;
 }
 
@@ -147,7 +147,7 @@ void Keep(const VaryArgs& args, const SelectJob& job, const VaryJob& vary,
 
 CheckedSize VaryScratchBytes(const Context& context,
                              const kvevict_layer_geometry& g,
-                             const kvevict_policy& policy, uint32_t n_tokens) {
+                             const Policy& policy, uint32_t n_tokens) {
   return Layer::Bytes(g.n_kv_heads, MostBlocks(policy, n_tokens)) +
          SharesOf(context,
                   CheckedSize(SimilarityScratchBytes(n_tokens, g.k_head_dim)));

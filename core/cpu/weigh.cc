@@ -42,8 +42,8 @@ void WeighByGiven(const Context& context, const WeighArgs& args,
 }  // namespace
 
 Status Run_weigh(const Context& context, Stream, const WeighArgs& args) {
-  const auto epsilon = static_cast<float>(args.policy.weight_epsilon);
-  if (args.policy.value_weight == KVEVICT_VALUE_WEIGHT_NORM) {
+  const auto epsilon = static_cast<float>(args.policy.epsilon);
+  if (args.policy.weight == ValueWeight::kNorm) {
     WeighByNorms(context, args, epsilon);
   } else {
     WeighByGiven(context, args, epsilon);

@@ -32,7 +32,7 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
   const SignalInfo& signal = plan.signal();
   const bool on_host = plan.context().backend().on_host;
   const bool by_queries = IsScoredByQueries(plan, request.inputs);
-  const uint32_t window = signal.HasWindow() ? plan.policy().obs_window : 1;
+  const uint32_t window = signal.HasWindow() ? plan.policy().window.count : 1;
   KV_RETURN_IF_ERROR(CheckTokenCount(request.n_tokens, window,
                                      plan.max_tokens(), "max_tokens"));
   if (HasChunks(plan.policy()) && request.n_tokens > plan.policy().chunk) {
@@ -53,7 +53,7 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
   KV_RETURN_IF_ERROR(FindKeep(plan, request, out));
   out->layer = layer.number;
   out->n_seen = request.n_seen;
-  out->n_sink = plan.policy().n_sink;
+  out->n_sink = plan.policy().sink.count;
   out->next_position =
       plan.policy().rotate != 0 ? request.n_tokens : request.n_seen;
   out->tokens = {request.n_tokens, request.token_counts};

@@ -184,7 +184,7 @@ Status Select(const Context& context, const kvevict_select_options& o,
 Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
                      uint32_t n_seen, kvevict_select_options* options,
                      kvevict_keep_lists* keep) {
-  const kvevict_policy& policy = plan.policy();
+  const Policy& policy = plan.policy();
   const PlanLayer& of_plan = plan.layer(layer);
   const bool model = plan.scope() == KVEVICT_SCOPE_MODEL;
   if (model && layer != 0) {
@@ -237,7 +237,7 @@ Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
   if (const SlotBlocks blocks = BlocksOf(policy); blocks.size > 1) {
     options->select_block = blocks.size;
   }
-  options->reduce = policy.scope_reduce;
+  options->reduce = policy.over;
   keep->n_lists = of_plan.n_lists;
   keep->count = BlocksOf(policy).Within(budgets[layer], n_tokens);
   if (plan.signal().Ranks()) {
@@ -247,7 +247,7 @@ Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
     }
   }
   if (keep->count == n_tokens) return Status();
-  options->n_sink = policy.n_sink;
+  options->n_sink = policy.sink.count;
   options->n_recent = ForcedRecentTokens(InTokens(policy, n_context));
   return Status();
 }

@@ -187,7 +187,7 @@ Status Eviction::FindOwnBudgets(uint32_t n_context,
 // Nothing goes of the layer then, whether or not its budget has room.
 bool Eviction::IsWithinMargin(uint32_t n_context,
                               const LayerOutcome& layer) const {
-  const kvevict_policy policy = plan_.PolicyOf(layer.layer);
+  const Policy policy = plan_.PolicyOf(layer.layer);
   return layer.n_tokens <=
          uint64_t{BudgetTokens(policy, n_context)} + policy.margin;
 }
@@ -260,7 +260,7 @@ uint32_t Eviction::RescuedOf(const LayerOutcome& layer) const {
 }
 
 void Eviction::FindForced() {
-  forced_.n_sink = policy_.n_sink;
+  forced_.n_sink = policy_.sink.count;
   uint32_t n_context = 1;
   for (const LayerOutcome& layer : layers_) {
     n_context = std::max(n_context, ContextOf(layer));
@@ -326,8 +326,8 @@ Status Eviction::CheckForcedFit(const LayerOutcome& layer) const {
           "layer %u: budget %u < %s %u + recent %u + %llu protected "
           "positions%s",
           plan_.layer(layer.layer).number, n_keep,
-          n_sink > policy_.n_sink ? "prompt" : "sink", n_sink, forced_.n_recent,
-          forced.n_added(), BlockWords(blocks).text);
+          n_sink > policy_.sink.count ? "prompt" : "sink", n_sink,
+          forced_.n_recent, forced.n_added(), BlockWords(blocks).text);
     }
   }
   return Status();
@@ -347,7 +347,7 @@ Status Eviction::CheckSignal() {
     layer.score.tokens = slots_.DeviceTokens(layer.layer);
     layer.score.n_seen = sequence_.logical_length();
     layer.score.n_sink =
-        HasChunks(policy_) ? policy_.n_sink : SinkOf(layer.layer);
+        HasChunks(policy_) ? policy_.sink.count : SinkOf(layer.layer);
     layer.score.next_position =
         policy_.rotate != 0 ? layer.n_tokens : sequence_.logical_length();
     LayerInputs inputs = sequence_.inputs()[layer.layer];

@@ -83,7 +83,7 @@ Status Eviction::ShareOverChunks(const LayerOutcome& layer) const {
         "of each, recent %u, %zu protected positions, or one",
         plan_.layer(layer.layer).number, layer.n_keep,
         static_cast<unsigned long long>(least), chunks.Count(), policy_.chunk,
-        policy_.n_sink, forced_.n_recent, forced_.protect.size());
+        policy_.sink.count, forced_.n_recent, forced_.protect.size());
   }
   chunks.Share(layer.n_keep, counts);
   std::partial_sum(counts.begin(), counts.end(), counts.begin());

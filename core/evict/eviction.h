@@ -176,8 +176,8 @@ class Eviction {
   // Ends of the context that are measured lie side by side.
   bool CanBeMeasured(const LayerOutcome& layer) const {
     return MeasureOf(policy_) != Measure::kEnds ||
-           uint64_t{policy_.n_sink} + policy_.n_recent +
-                   2 * uint64_t{policy_.obs_window} <=
+           uint64_t{policy_.sink.count} + policy_.recent.count +
+                   2 * uint64_t{policy_.window.count} <=
                layer.n_tokens;
   }
   // A layer's budget is a ratio.
@@ -199,15 +199,15 @@ class Eviction {
   }
   // A budget of tokens is one of the slots held where their chunks have to share it; a
   // ratio is one of each chunk, so of the context.
-  static uint32_t OfChunks(const kvevict_policy& policy, uint32_t n_context,
+  static uint32_t OfChunks(const Policy& policy, uint32_t n_context,
                            uint32_t n_held) {
     const bool counts = HasChunks(policy) && policy.budget > 1.0;
     return counts ? std::min(n_context, n_held) : n_context;
   }
   // First slots of a layer that must stay.
   uint32_t SinkOf(uint32_t layer) const {
-    if (!IsPromptPinned(policy_)) return policy_.n_sink;
-    return std::max(policy_.n_sink, sequence_.prompt().SlotsOf(layer));
+    if (!IsPromptPinned(policy_)) return policy_.sink.count;
+    return std::max(policy_.sink.count, sequence_.prompt().SlotsOf(layer));
   }
   // Of the layers at once.
   Forced ForcedAtOnce() const {
@@ -221,7 +221,7 @@ class Eviction {
   }
   // Scores are means of sums, and slots are marked by these.
   bool MarksBySums() const {
-    return signal_.Needs(kSums) && policy_.window_reduce == KVEVICT_REDUCE_MEAN;
+    return signal_.Needs(kSums) && policy_.rows == KVEVICT_REDUCE_MEAN;
   }
   const PlanLayer& LayerAtOnce() const {
     return plan_.layer(at_once_.front().layer);
@@ -240,7 +240,7 @@ class Eviction {
   SlotTable& slots_;
   const Plan& plan_;
   const Context& context_;
-  const kvevict_policy& policy_;
+  const Policy& policy_;
   const SignalInfo& signal_;
   const std::span<const kvevict_view> views_;
   const kvevict_evict_options options_;

@@ -5,7 +5,7 @@
 
 namespace kvevict {
 
-Merge MergeOf(const kvevict_policy& policy) {
+Merge MergeOf(const Policy& policy) {
   return {policy.merge, policy.merge_threshold, policy.merge_fraction};
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/policy/params.h"
 #include "core/status.h"
 
 namespace kvevict {
@@ -20,7 +21,7 @@ struct Merge {
   }
 };
 
-Merge MergeOf(const kvevict_policy& policy);
+Merge MergeOf(const Policy& policy);
 
 // Checks rule and numbers, which a message calls by their keys.
 Status ValidateMerge(const Merge& merge);

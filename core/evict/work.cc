@@ -328,7 +328,7 @@ Status Eviction::Reduce() const {
       context_, sequence_.stream(),
       {Jobs<ReduceJob>(OneList() ? at_once_.first(1) : at_once_,
                        &LayerEviction::reduce),
-       n_rows, alike ? KVEVICT_REDUCE_MAX : policy_.scope_reduce});
+       n_rows, alike ? KVEVICT_REDUCE_MAX : policy_.over});
 }
 
 // First what stays of the budget is chosen, by lists without the rescued.
@@ -378,7 +378,7 @@ Status Eviction::Vary() {
 
 HeadSplit Eviction::Split() const {
   if (!CountsByScore(policy_)) return HeadSplit();
-  return {policy_.head_split, policy_.head_floor, policy_.score_threshold};
+  return {policy_.heads, policy_.floor, policy_.threshold};
 }
 
 SelectArgs Eviction::ArgsFor(Jobs<SelectJob> jobs,

@@ -76,16 +76,16 @@ HWY_EXPORT(MaxRows);
 
 // One output whose kernel hangs over an edge: terms [begin, end).
 float PoolAtEdge(const float* in, size_t begin, size_t end, uint32_t width,
-                 Pool pool, PoolEdge edge) {
+                 PoolKind pool, PoolEdge edge) {
   float result = in[begin];
   for (size_t i = begin + 1; i < end; ++i) {
-    if (pool == Pool::kAvg) {
+    if (pool == PoolKind::kAvg) {
       result += in[i];
     } else if (!std::isnan(result) && !(in[i] <= result)) {
       result = in[i];
     }
   }
-  if (pool == Pool::kMax) return result;
+  if (pool == PoolKind::kMax) return result;
   const size_t terms = edge == PoolEdge::kPad ? width : end - begin;
   return result * (1.0f / static_cast<float>(terms));
 }
@@ -93,7 +93,7 @@ float PoolAtEdge(const float* in, size_t begin, size_t end, uint32_t width,
 }  // namespace
 
 void Pool1d(SimdTarget simd, const float* in, size_t n, uint32_t width,
-            Pool pool, PoolEdge edge, float* out) {
+            PoolKind pool, PoolEdge edge, float* out) {
   const size_t half = width / 2;
   const size_t n_inside = n > 2 * half ? n - 2 * half : 0;
   const auto at_edges = [&](size_t begin, size_t end) {
@@ -106,7 +106,7 @@ void Pool1d(SimdTarget simd, const float* in, size_t n, uint32_t width,
   at_edges(0, left);
   const float scale = 1.0f / static_cast<float>(width);
   if (n_inside > 0) {
-    if (pool == Pool::kMax) {
+    if (pool == PoolKind::kMax) {
       KV_DISPATCH(simd, MaxPoolInside)
       (in, n_inside, width, scale, out + half);
     } else {

@@ -6,20 +6,16 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/policy/params.h"
 #include "core/simd.h"
 
 namespace kvevict {
 
-enum class Pool { kAvg, kMax };
-
-// Average pooling divides by the full width (kPad) or by the terms inside
-// (kShrink).
-enum class PoolEdge { kPad, kShrink };
-
 // out[i] = average or maximum of in[i - width/2 .. i + width/2], as far as
-// inside [0, n). width is odd. in and out do not overlap. NaN in, NaN out.
+// inside [0, n). width is odd. An average divides by the full width (kPad) or by the
+// number of terms inside (kShrink). in and out do not overlap. NaN in, NaN out.
 void Pool1d(SimdTarget simd, const float* in, size_t n, uint32_t width,
-            Pool pool, PoolEdge edge, float* out);
+            PoolKind pool, PoolEdge edge, float* out);
 
 enum class Reduce { kMean, kMax, kSum };
 

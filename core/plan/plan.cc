@@ -112,8 +112,8 @@ bool AreAlike(const PlanLayer& a, const PlanLayer& b) {
 
 Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
                     std::span<const kvevict_layer_geometry> layers,
-                    const kvevict_policy& policy,
-                    const kvevict_plan_options& options, Plan** out) {
+                    const Policy& policy, const kvevict_plan_options& options,
+                    Plan** out) {
   if (Status status = CheckGeometry(geometry); !status.ok()) {
     return Prefixed(status, "geometry: ");
   }
@@ -277,11 +277,11 @@ Status Plan::CopyFlags(const kvevict_plan_options& options) {
 }
 
 Status Plan::CopyBudgets(const kvevict_plan_options& options) {
-  if (policy_.recent_share > 0.0 &&
+  if (policy_.recent.share > 0.0 &&
       (options.head_budgets != nullptr || options.layer_budgets != nullptr)) {
     return InvalidArgument(
         "head_budgets or layer_budgets with recent %s, a share of a ratio",
-        NumberText(policy_.recent_share).c_str());
+        NumberText(policy_.recent.share).c_str());
   }
   KV_RETURN_IF_ERROR(CopyHeadBudgets(options));
   return CopyLayerBudgets(options);
@@ -311,7 +311,7 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
   }
   if (SplitsByScore(policy_)) {
     return InvalidArgument("head_budgets with split %s: one or the other",
-                           SplitText(policy_.layer_split));
+                           WordOf(policy_.split));
   }
   if (Rescues(policy_)) {
     return InvalidArgument("head_budgets with rescue %u: one or the other",
@@ -325,7 +325,7 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
   if (CountsPrompt(policy_)) {
     return InvalidArgument(
         "head_budgets with prompt %s: it has one length per layer",
-        PromptText(policy_.prompt));
+        WordOf(policy_.prompt));
   }
   if (signal().Ranks() && policy_.scope != KVEVICT_SCOPE_KV_HEAD) {
     return InvalidArgument(
@@ -344,7 +344,7 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
 // What must stay has to fit each.
 Status Plan::CheckHeadBudgets() const {
   const SlotBlocks blocks = BlocksOf(policy_);
-  const uint64_t sink = blocks.RoundUp(policy_.n_sink);
+  const uint64_t sink = blocks.RoundUp(policy_.sink.count);
   const uint32_t recent = ForcedRecentTokens(policy_);
   for (size_t i = 0; i < head_budgets_.size(); ++i) {
     if (sink + recent <= head_budgets_[i]) continue;
@@ -372,7 +372,7 @@ Status Plan::CopyLayerBudgets(const kvevict_plan_options& options) {
   }
   if (SplitsByScore(policy_)) {
     return InvalidArgument("layer_budgets with split %s: one or the other",
-                           SplitText(policy_.layer_split));
+                           WordOf(policy_.split));
   }
   KV_RETURN_IF_ERROR(
       layer_budgets_.Allocate("budgets of the layers", CheckedSize(n)));
@@ -393,13 +393,13 @@ bool Plan::LayerBudgetsAreEqual() const {
                      [this](double b) { return b == layer_budgets_[0]; });
 }
 
-kvevict_policy Plan::PolicyOf(uint32_t layer) const {
-  kvevict_policy policy = policy_;
+Policy Plan::PolicyOf(uint32_t layer) const {
+  Policy policy = policy_;
   if (!HasLayerBudgets()) return policy;
   policy.budget = layer_budgets_[layer];
-  policy.layer_split = KVEVICT_LAYER_SPLIT_UNIFORM;
+  policy.split = LayerSplit::kUniform;
   // Where nothing is ranked it would be the budget.
-  if (!signal().Ranks()) policy.n_recent = 0;
+  if (!signal().Ranks()) policy.recent.count = 0;
   return policy;
 }
 
@@ -520,7 +520,7 @@ Status Plan::CheckSizes() {
   if (!WorkspaceFor(KVEVICT_OPERATION_SCORE, max_tokens_).ok()) {
     return InvalidArgument(
         "max_tokens %u and window %u: a workspace over size_t", max_tokens_,
-        policy_.obs_window);
+        policy_.window.count);
   }
   if (!keep.ok() || !WorkspaceFor(KVEVICT_OPERATION_EVICT, max_tokens_).ok()) {
     return InvalidArgument(
@@ -546,7 +546,7 @@ bool Plan::LayersKeepAlike() const {
   if (scope() == KVEVICT_SCOPE_MODEL) return true;
   if (signal().Ranks() || IsRagged()) return false;
   return HasLayerBudgets() ? LayerBudgetsAreEqual()
-                           : policy_.layer_split == KVEVICT_LAYER_SPLIT_UNIFORM;
+                           : policy_.split == LayerSplit::kUniform;
 }
 
 bool Plan::CanScore(const PlanLayer& layer) const {

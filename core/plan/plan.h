@@ -87,11 +87,11 @@ class Plan {
   // `layers`: one that all have, or one for each.
   static Status Create(const Context& context, const kvevict_geometry& geometry,
                        std::span<const kvevict_layer_geometry> layers,
-                       const kvevict_policy& policy,
+                       const Policy& policy,
                        const kvevict_plan_options& options, Plan** out);
 
   Plan(const Context& context, const kvevict_geometry& geometry,
-       const kvevict_policy& policy)
+       const Policy& policy)
       : context_(context),
         n_model_layers_(geometry.n_layers),
         max_tokens_(geometry.max_tokens),
@@ -119,9 +119,9 @@ class Plan {
   kvevict_layer_cache CacheKindOf(uint32_t number) const {
     return static_cast<kvevict_layer_cache>(std::max(0, -places_[number]));
   }
-  const kvevict_policy& policy() const { return policy_; }
+  const Policy& policy() const { return policy_; }
   // As if a layer were alone: with its own budget, where layers have such.
-  kvevict_policy PolicyOf(uint32_t layer) const;
+  Policy PolicyOf(uint32_t layer) const;
   const Rope& rope() const { return rope_; }
   // Logits of a layer's query heads in device memory, natural; NULL: it has none.
   const float* SinksOf(const PlanLayer& layer) const {
@@ -143,8 +143,7 @@ class Plan {
   bool MayReadQueries() const { return signal().Needs(kSums); }
   // Shaped scores are multiplied by weights.
   bool Weighs() const {
-    return signal().Ranks() &&
-           policy_.value_weight != KVEVICT_VALUE_WEIGHT_NONE;
+    return signal().Ranks() && policy_.weight != ValueWeight::kNone;
   }
   // Redundancy is taken off weighed scores.
   bool Diversifies() const {
@@ -153,7 +152,7 @@ class Plan {
   // It is scores that are not yet shaped.
   bool WeighsFirst() const {
     return Weighs() && signal().IsOfQueryHeads() &&
-           policy_.shaping_order == KVEVICT_SHAPING_WEIGH_THEN_POOL;
+           policy_.order == ShapingOrder::kWeighPool;
   }
   // Something is done to shaped scores.
   bool Refines() const { return Weighs() || Diversifies(); }
@@ -169,7 +168,7 @@ class Plan {
   bool Secures() const { return Refines() && policy_.secure > 0.0; }
   // Scores of heads are brought to one scale before they compete.
   bool Normalizes() const {
-    return HeadsCompete(policy_) && policy_.head_normalize != 0;
+    return HeadsCompete(policy_) && policy_.normalize != 0;
   }
   bool NeedsBest() const {
     return Secures() || Normalizes() || Rescues(policy_) || Varies(policy_);
@@ -183,7 +182,9 @@ class Plan {
   // The policy scores by the window's queries.
   bool ObservesQueries() const { return signal().HasWindow(); }
   // The rows of it that a sequence keeps: a trim by draft_tokens leaves a window.
-  uint32_t QueryRingRows() const { return policy_.obs_window + draft_tokens_; }
+  uint32_t QueryRingRows() const {
+    return policy_.window.count + draft_tokens_;
+  }
   // It scores by attention that a sequence may add up.
   bool ObservesSums() const { return signal().Needs(kSums); }
   // Rows that each row of sums has in memory: with single calls their sum comes first.
@@ -297,7 +298,7 @@ class Plan {
   const Retained<Context> context_;
   const uint32_t n_model_layers_;
   const uint32_t max_tokens_;
-  const kvevict_policy policy_;
+  const Policy policy_;
   Array<PlanLayer> layers_;
   // [n_model_layers]: see Find(); negative: minus what kind of cache it is
   Array<int32_t> places_;

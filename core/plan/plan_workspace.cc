@@ -221,12 +221,12 @@ CheckedSize Plan::QueryMemory(CheckedSize* out_lse_offset) const {
 
 uint32_t Plan::SumRowsOf(const PlanLayer& layer) const {
   if (!ObservesSums()) return 0;
-  switch (policy_.sum_rows) {
-    case KVEVICT_SUM_ROWS_KV_HEAD:
+  switch (policy_.sums) {
+    case SumRows::kHead:
       return layer.geometry.n_kv_heads;
-    case KVEVICT_SUM_ROWS_QUERY_HEAD:
+    case SumRows::kQuery:
       return layer.geometry.n_q_heads;
-    case KVEVICT_SUM_ROWS_LAYER:
+    case SumRows::kLayer:
       return 1;
   }
   return 0;

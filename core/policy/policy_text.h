@@ -20,20 +20,19 @@ struct Preset {
 std::span<const Preset> Presets();
 
 // What a policy is before any option is given.
-kvevict_policy DefaultPolicy(const PolicyInfo& info);
+Policy DefaultPolicy(PolicyKind kind);
 
-// The word of a valid layer split.
-const char* SplitText(kvevict_layer_split split);
+// See kvevict_policy_create(). `out` is written on success only.
+Status ParsePolicy(std::string_view text, Policy* out);
 
-// See kvevict_policy_parse(). `out` is written on success only.
-Status ParsePolicy(std::string_view text, kvevict_policy* out);
-
-// Longest text of a valid policy, with its terminator.
+// Longest text of a policy, with its terminator.
 inline constexpr size_t kMaxPolicyText = 960;
 
-// Writes the text of a valid policy, zero-terminated; returns its length.
-size_t FormatPolicy(const kvevict_policy& policy,
-                    std::span<char, kMaxPolicyText> text);
+// The error of a key that a policy does not have.
+Status NoSuchKey(const PolicyInfo& policy, std::string_view key);
+
+// Writes the text of a policy, zero-terminated; returns its length.
+size_t FormatPolicy(const Policy& policy, std::span<char, kMaxPolicyText> text);
 
 }  // namespace kvevict
 

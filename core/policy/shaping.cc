@@ -2,21 +2,20 @@
 
 namespace kvevict {
 
-Shaping MakeShaping(const kvevict_policy& policy, const SignalInfo& signal,
+Shaping MakeShaping(const Policy& policy, const SignalInfo& signal,
                     uint32_t group_size) {
   Shaping shaping;
   shaping.pool = policy.pool;
-  shaping.pool_kernel = policy.pool_kernel;
-  shaping.pool_edge = policy.pool_edge;
-  shaping.group_reduce = policy.group_reduce;
+  shaping.edge = policy.edge;
+  shaping.group_reduce = policy.group;
   if (!signal.IsOfQueryHeads()) return shaping;
-  if (signal.HasWindow() && policy.keep_window != 0) {
-    shaping.n_unpooled = policy.obs_window;
+  if (signal.HasWindow() && policy.keep_window) {
+    shaping.n_unpooled = policy.window.count;
   }
-  const bool commutes = (policy.group_reduce == KVEVICT_REDUCE_MAX) ==
-                        (policy.pool == KVEVICT_POOL_MAX);
+  const bool commutes = (policy.group == KVEVICT_REDUCE_MAX) ==
+                        (policy.pool.kind == PoolKind::kMax);
   if (shaping.Pools() && !commutes &&
-      policy.shaping_order == KVEVICT_SHAPING_POOL_THEN_REDUCE) {
+      policy.order == ShapingOrder::kPoolReduce) {
     shaping.n_terms = group_size;
   }
   return shaping;

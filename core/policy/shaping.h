@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/policy/params.h"
 #include "core/signals/signal.h"
 #include "core/status.h"
 
@@ -13,16 +14,15 @@ namespace kvevict {
 // with a row per query head reduces its groups itself where that commutes with
 // pooling or comes first; otherwise it leaves the rows apart.
 struct Shaping {
-  kvevict_pool pool = KVEVICT_POOL_NONE;
-  uint32_t pool_kernel = 1;
-  kvevict_pool_edge pool_edge = KVEVICT_POOL_EDGE_PAD;
+  Pooling pool;
+  PoolEdge edge = PoolEdge::kPad;
   // Rows per KV head that pooling still finds apart, and what makes one of them.
   uint32_t n_terms = 1;
   kvevict_reduce group_reduce = KVEVICT_REDUCE_MEAN;
   // Last tokens that are kept whatever their score: not pooled, +infinity.
   uint32_t n_unpooled = 0;
 
-  bool Pools() const { return pool != KVEVICT_POOL_NONE && pool_kernel > 1; }
+  bool Pools() const { return pool.kind != PoolKind::kNone && pool.width > 1; }
   // Nothing is left to do.
   bool IsIdentity() const {
     return !Pools() && n_terms == 1 && n_unpooled == 0;
@@ -31,7 +31,7 @@ struct Shaping {
 
 // Of a signal's numbers by a valid policy, for a model with group_size query heads
 // per KV head.
-Shaping MakeShaping(const kvevict_policy& policy, const SignalInfo& signal,
+Shaping MakeShaping(const Policy& policy, const SignalInfo& signal,
                     uint32_t group_size);
 
 }  // namespace kvevict

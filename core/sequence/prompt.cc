@@ -58,7 +58,7 @@ uint32_t Prompt::RoundOf(uint32_t n_seen) const {
   return Behind(n_seen) / std::max(1u, plan_.policy().every);
 }
 
-uint32_t Prompt::RoundFor(const kvevict_policy& other) const {
+uint32_t Prompt::RoundFor(const Policy& other) const {
   return round_ * std::max(1u, plan_.policy().every) /
          std::max(1u, other.every);
 }

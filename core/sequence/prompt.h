@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/plan/plan.h"
+#include "core/policy/params.h"
 #include "core/sequence/slot_table.h"
 #include "core/status.h"
 
@@ -49,7 +50,7 @@ class Prompt {
   // Which multiple of the policy's `every` was reached when one worked last.
   uint32_t round() const { return round_; }
   // The same for another policy.
-  uint32_t RoundFor(const kvevict_policy& other) const;
+  uint32_t RoundFor(const Policy& other) const;
 
   // What evictions and its end change.
   struct Mark {

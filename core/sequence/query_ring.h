@@ -94,7 +94,7 @@ class QueryRing {
                const QueryChunk& chunk) const;
   Status StoreAll(Stream stream, std::span<const LayerInputs> layers, Rows rows,
                   const QueryChunk& chunk) const;
-  uint32_t window() const { return plan_.policy().obs_window; }
+  uint32_t window() const { return plan_.policy().window.count; }
   uint32_t ring_rows() const { return plan_.QueryRingRows(); }
   uint8_t* RowsOf(uint32_t layer) const;
   uint8_t* LseOf(uint32_t layer) const;

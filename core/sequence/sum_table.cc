@@ -48,12 +48,12 @@ void SumTable::End() {
 }
 
 bool SumTable::IsLike(const SumTable& other) const {
-  const kvevict_policy& a = plan_.policy();
-  const kvevict_policy& b = other.plan_.policy();
+  const Policy& a = plan_.policy();
+  const Policy& b = other.plan_.policy();
   return plan_.ObservesSums() && other.plan_.ObservesSums() &&
-         plan_.max_tokens() == other.plan_.max_tokens() &&
-         a.sum_rows == b.sum_rows && a.sum_pool == b.sum_pool &&
-         a.sum_last == b.sum_last && a.group_reduce == b.group_reduce;
+         plan_.max_tokens() == other.plan_.max_tokens() && a.sums == b.sums &&
+         a.sum_pool == b.sum_pool && a.sum_last == b.sum_last &&
+         a.group == b.group;
 }
 
 Status SumTable::CopyFrom(Stream stream, const SumTable& other) {
@@ -234,15 +234,15 @@ Status SumTable::Add(Stream stream, const SlotTable& slots,
   if (!plan_.ObservesSums() || chunk.n_rows == 0) return Status();
   AddSumsJob jobs[kAddedAtOnce];
   const Context& context = plan_.context();
-  const kvevict_policy& policy = plan_.policy();
+  const Policy& policy = plan_.policy();
   AddSumsArgs args;
   args.n_new = chunk.n_rows;
   args.stride = plan_.max_tokens();
   args.pool = KeepsCalls() ? 1 : policy.sum_pool;
   args.clears = KeepsCalls();
   args.sums_ring = n_ring();
-  args.reduce = policy.sum_rows == KVEVICT_SUM_ROWS_LAYER ? KVEVICT_REDUCE_SUM
-                                                          : policy.group_reduce;
+  args.reduce =
+      policy.sums == SumRows::kLayer ? KVEVICT_REDUCE_SUM : policy.group;
   size_t n = 0;
   for (size_t i = 0; i < layers.size(); ++i) {
     if (layers[i].attention_sums != nullptr) {
@@ -268,7 +268,7 @@ Status SumTable::Add(Stream stream, const SlotTable& slots,
 Status SumTable::SumCalls(Stream stream, const SlotTable& slots,
                           Jobs<uint32_t> layers) const {
   const Context& context = plan_.context();
-  const kvevict_policy& policy = plan_.policy();
+  const Policy& policy = plan_.policy();
   AddSumsJob jobs[kAddedAtOnce];
   AddSumsArgs args;
   args.n_new = 0;
@@ -286,7 +286,7 @@ Status SumTable::SumCalls(Stream stream, const SlotTable& slots,
     args.pool = raw ? 1 : policy.sum_pool;
     for (const uint32_t l : layers) {
       const Calls& calls = calls_[l];
-      if ((policy.sum_raw_first != 0 && calls.n_ever == 1) != raw) continue;
+      if ((policy.raw_first != 0 && calls.n_ever == 1) != raw) continue;
       AddSumsJob& job = jobs[n++] = AddSumsJob();
       job.from = {RowOfCall(l, 0), plan_.max_tokens()};
       job.n_from = calls.n_counted;

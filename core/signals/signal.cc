@@ -24,16 +24,16 @@ const SignalInfo& InfoOf(Signal signal) {
   return kSignals[static_cast<int>(signal)];
 }
 
-const SignalInfo& SignalOf(const kvevict_policy& policy) {
-  return InfoOf(FindPolicy(policy.kind)->signal);
+const SignalInfo& SignalOf(const Policy& policy) {
+  return InfoOf(InfoOf(policy.kind).signal);
 }
 
-kvevict_need ScoringNeedOf(const kvevict_policy& policy, kvevict_input input) {
+kvevict_need ScoringNeedOf(const Policy& policy, kvevict_input input) {
   const SignalInfo& signal = SignalOf(policy);
   const uint32_t what = 1u << input;
   uint32_t refining = kNothing;  // what is done to shaped scores
-  if (policy.value_weight == KVEVICT_VALUE_WEIGHT_NORM) refining |= kValues;
-  if (policy.value_weight == KVEVICT_VALUE_WEIGHT_GIVEN) {
+  if (policy.weight == ValueWeight::kNorm) refining |= kValues;
+  if (policy.weight == ValueWeight::kGiven) {
     refining |= kTokenWeights;
   }
   if (policy.redundancy > 0.0 || policy.diverse_mass > 0.0) refining |= kKeys;
@@ -43,7 +43,7 @@ kvevict_need ScoringNeedOf(const kvevict_policy& policy, kvevict_input input) {
                                                       : KVEVICT_NEED_NONE;
 }
 
-kvevict_need NeedOf(const kvevict_policy& policy, kvevict_input input) {
+kvevict_need NeedOf(const Policy& policy, kvevict_input input) {
   const kvevict_need to_score = ScoringNeedOf(policy, input);
   const Merge merge = TouchesNothing(policy) ? Merge() : MergeOf(policy);
   kvevict_need to_merge = KVEVICT_NEED_NONE;

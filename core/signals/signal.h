@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/policy/params.h"
 #include "core/status.h"
 
 namespace kvevict {
@@ -59,13 +60,13 @@ struct SignalInfo {
 const SignalInfo& InfoOf(Signal signal);
 
 // The signal of a valid policy.
-const SignalInfo& SignalOf(const kvevict_policy& policy);
+const SignalInfo& SignalOf(const Policy& policy);
 
 // Of a valid policy's scores: its signal, its weights, its redundancy; and what it
 // compares where they leave room.
-kvevict_need ScoringNeedOf(const kvevict_policy& policy, kvevict_input input);
+kvevict_need ScoringNeedOf(const Policy& policy, kvevict_input input);
 // Of all that it does: merging reads keys and values too.
-kvevict_need NeedOf(const kvevict_policy& policy, kvevict_input input);
+kvevict_need NeedOf(const Policy& policy, kvevict_input input);
 
 }  // namespace kvevict
 

@@ -118,7 +118,7 @@ Status FindQueryCount(const Plan& plan, uint32_t n_tokens,
                       const LayerInputs& inputs, uint32_t* out) {
   const uint32_t n = inputs.n_query_rows;
   if (plan.signal().HasWindow()) {
-    *out = plan.policy().obs_window;
+    *out = plan.policy().window.count;
     if (n == 0 || n == *out) return Status();
     return InvalidArgument("inputs.n_query_rows %u is not 0 or window %u", n,
                            *out);

@@ -7,10 +7,10 @@
 
 namespace kvevict {
 
-Chunks::Chunks(const kvevict_policy& policy, uint32_t n_tokens)
+Chunks::Chunks(const Policy& policy, uint32_t n_tokens)
     : n_tokens_(n_tokens),
       size_(ChunkTokens(policy, std::max(1u, n_tokens))),
-      n_sink_(policy.n_sink),
+      n_sink_(policy.sink.count),
       n_recent_(ForcedRecentTokens(policy)) {}
 
 uint64_t Chunks::Least() const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "core/policy/params.h"
 #include "core/status.h"
 
 namespace kvevict {
@@ -14,7 +15,7 @@ namespace kvevict {
 // The chunks of a valid policy, or the one of all slots.
 class Chunks {
  public:
-  Chunks(const kvevict_policy& policy, uint32_t n_tokens);
+  Chunks(const Policy& policy, uint32_t n_tokens);
 
   uint32_t Count() const {
     return static_cast<uint32_t>((uint64_t{n_tokens_} + size_ - 1) / size_);

@@ -560,7 +560,7 @@ static_assert(sizeof(BestParams) <= 4096);
 
 // ---- rescue: blocks that stay beside the best ----
 
-enum AnchorKind : uint32_t {  // the numbers of kvevict_anchor
+enum AnchorKind : uint32_t {  // the numbers of Anchor
   kAnchorMean = 0,
   kAnchorZeros = 1,
   kAnchorOnes = 2,

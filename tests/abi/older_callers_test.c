@@ -55,13 +55,13 @@ static kvevict_plan* PlanOf(const kvevict_policy* policy) {
   return plan;
 }
 
-static kvevict_plan* Plan(kvevict_policy_kind kind, double budget) {
+static kvevict_plan* Plan(oracle_kind kind, double budget) {
   kvevict_policy whole;
   EXPECT_OK(kvevict_policy_init(&whole, sizeof whole, kind));
   whole.budget = budget;
   whole.n_sink = 2;
-  whole.obs_window = 4;
-  whole.pyramid_alpha = -1.0; /* is cut off */
+  whole.window = 4;
+  whole.alpha = -1.0; /* is cut off */
   kvevict_policy* policy = OLDER(kvevict_policy, layer_split, whole);
   kvevict_plan* plan = PlanOf(policy);
   free(policy);
@@ -71,15 +71,15 @@ static kvevict_plan* Plan(kvevict_policy_kind kind, double budget) {
 TestSuite(older_callers);
 
 Test(older_callers, lack_fields_that_have_their_defaults) {
-  kvevict_plan* plan = Plan(KVEVICT_POLICY_PYRAMIDKV, 24);
+  kvevict_plan* plan = Plan(ORACLE_PYRAMIDKV, 24);
   uint32_t budgets[kLayers], expected[kLayers];
   EXPECT_OK(kvevict_plan_layer_budgets(plan, kTokens, budgets, kLayers));
   kvevict_policy whole;
   EXPECT_OK(
-      kvevict_policy_init(&whole, sizeof whole, KVEVICT_POLICY_PYRAMIDKV));
+      kvevict_policy_init(&whole, sizeof whole, ORACLE_PYRAMIDKV));
   whole.budget = 24;
   whole.n_sink = 2;
-  whole.obs_window = 4;
+  whole.window = 4;
   EXPECT_OK(kvevict_policy_layer_budgets(&whole, kTokens, expected, kLayers));
   cr_expect(memcmp(budgets, expected, sizeof budgets) == 0);
   cr_expect(budgets[0] > budgets[2], "pyramidkv's own split is the default");
@@ -87,7 +87,7 @@ Test(older_callers, lack_fields_that_have_their_defaults) {
 }
 
 Test(older_callers, evict_with_older_views_options_and_reports) {
-  kvevict_plan* plan = Plan(KVEVICT_POLICY_STREAMING_LLM, 24);
+  kvevict_plan* plan = Plan(ORACLE_STREAMING_LLM, 24);
   kvevict_sequence* sequence = NULL;
   EXPECT_OK(kvevict_sequence_create(plan, &sequence));
   const kvevict_workspace whole_size = KVEVICT_WORKSPACE_INIT;
@@ -182,17 +182,17 @@ Test(older_callers, get_no_more_than_they_know) {
   } u;
   memset(&u, 0xA5, sizeof u);
   const size_t older = offsetof(kvevict_policy, layer_split);
-  EXPECT_OK(kvevict_policy_init(&u.policy, older, KVEVICT_POLICY_PYRAMIDKV));
-  cr_expect_eq(u.policy.n_sink, 4u);
+  EXPECT_OK(kvevict_policy_init(&u.policy, older, ORACLE_PYRAMIDKV));
+  cr_expect_eq(u.policy.sink, 4u);
   for (size_t i = older; i < sizeof u; ++i) cr_expect_eq(u.bytes[i], 0xA5);
 }
 
 Test(older_callers, are_no_older_than_the_first_release) {
   kvevict_policy policy;
   const size_t first = offsetof(kvevict_policy, layer_split);
-  EXPECT_INVALID(kvevict_policy_init(&policy, first - 1, KVEVICT_POLICY_NONE),
+  EXPECT_INVALID(kvevict_policy_init(&policy, first - 1, ORACLE_NONE),
                  "struct_size");
-  EXPECT_OK(kvevict_policy_init(&policy, first, KVEVICT_POLICY_NONE));
+  EXPECT_OK(kvevict_policy_init(&policy, first, ORACLE_NONE));
   policy.struct_size = (uint32_t)first - 1;
   EXPECT_INVALID(kvevict_policy_validate(&policy), "struct_size");
 }
@@ -216,7 +216,7 @@ Test(older_callers, are_not_given_half_a_policy) {
   cr_expect_eq(policy->budget, 90.0);
   /* The split of pyramidkv is the default of that kind. */
   EXPECT_OK(kvevict_policy_parse("pyramidkv:split=geometric", policy));
-  cr_expect_eq(policy->kind, KVEVICT_POLICY_PYRAMIDKV);
+  cr_expect_eq(policy->kind, ORACLE_PYRAMIDKV);
   free(before);
   free(policy);
 }
@@ -248,7 +248,7 @@ Test(older_callers, are_not_given_half_a_selection) {
   ExpectSelection("custom:sink=0,budget=24", NULL);
   ExpectSelection("custom:sink=0,budget=24,tie=higher", "48");
   /* Lists of one count none. */
-  kvevict_plan* plan = Plan(KVEVICT_POLICY_CUSTOM, 24);
+  kvevict_plan* plan = Plan(ORACLE_CUSTOM, 24);
   const kvevict_keep_lists whole = KVEVICT_KEEP_LISTS_INIT;
   kvevict_keep_lists* keep = OLDER(kvevict_keep_lists, count, whole);
   kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
@@ -262,7 +262,7 @@ Test(older_callers, are_not_given_half_a_selection) {
 /* Later fields of what is asked are not written, and later fields of a move are not
  * read. */
 Test(older_callers, move_and_ask_as_they_did) {
-  kvevict_plan* plan = Plan(KVEVICT_POLICY_CUSTOM, 24);
+  kvevict_plan* plan = Plan(ORACLE_CUSTOM, 24);
   const kvevict_layer_info whole_info = {.struct_size = 7};
   kvevict_layer_info* info = OLDER(kvevict_layer_info, first_list, whole_info);
   EXPECT_OK(kvevict_plan_layer(plan, 1, info));

@@ -77,7 +77,7 @@ class Scorer {
     kvevict_policy parsed = KVEVICT_POLICY_INIT;
     Check(kvevict_policy_parse(
         fmt::format("{}:budget={}", policy, w.budget).c_str(), &parsed));
-    parsed.obs_window = std::min(parsed.obs_window, w.window);
+    parsed.window = std::min(parsed.window, w.window);
     kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
     layer.n_q_heads = w.n_q_heads;
     layer.n_kv_heads = w.n_kv_heads;
@@ -99,7 +99,7 @@ class Scorer {
     rows_.dtype = KVEVICT_DTYPE_F32;
     rows_.head_dim = w.head_dim;
     rows_.token_stride_bytes = int64_t{w.head_dim} * sizeof(float);
-    rows_.head_stride_bytes = rows_.token_stride_bytes * parsed.obs_window;
+    rows_.head_stride_bytes = rows_.token_stride_bytes * parsed.window;
     inputs_.queries = &rows_;
     job_.n_tokens = w.n_tokens;
     job_.view = &keys_.view();

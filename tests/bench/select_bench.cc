@@ -87,8 +87,8 @@ void BenchPoolAndSelect(Session& session, const Workload& w,
       ReduceRows(session.simd,
                  data.weights() + size_t{head} * w.group() * w.n_tokens,
                  w.group(), w.n_tokens, n_pooled, Reduce::kMean, mean.data());
-      Pool1d(session.simd, mean.data(), n_pooled, 7, Pool::kAvg, PoolEdge::kPad,
-             head_scores);
+      Pool1d(session.simd, mean.data(), n_pooled, 7, PoolKind::kAvg,
+             PoolEdge::kPad, head_scores);
       std::fill(head_scores + n_pooled, head_scores + w.n_tokens,
                 std::numeric_limits<float>::infinity());
     }

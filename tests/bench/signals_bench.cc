@@ -88,9 +88,9 @@ class Layer {
     for (kvevict_input rows : {KVEVICT_INPUT_KEYS, KVEVICT_INPUT_VALUES}) {
       if (Needs(policy, rows)) bytes += static_cast<double>(RowsBytes());
     }
-    if (policy.kind == KVEVICT_POLICY_KEYDIFF) bytes *= 2;
+    if (policy.kind == ORACLE_KEYDIFF) bytes *= 2;
     // Which are there, so that nothing has to stand in for them.
-    if (policy.kind == KVEVICT_POLICY_H2O) {
+    if (policy.kind == ORACLE_H2O) {
       bytes += of_tokens * w_.n_q_heads;
     }
     if (Needs(policy, KVEVICT_INPUT_SCORES)) bytes += of_tokens * w_.n_kv_heads;
@@ -154,7 +154,7 @@ void BenchPolicy(Session& session, const Workload& w, const char* policy_name,
   Check(kvevict_policy_parse(
       fmt::format("{}:budget={}", policy_name, w.budget).c_str(), &policy));
   if (Needs(policy, KVEVICT_INPUT_QUERIES)) {
-    policy.obs_window = std::min(policy.obs_window, w.window);
+    policy.window = std::min(policy.window, w.window);
   }
   const ContextHandle context = CreateContext(session.simd.name);
   const kvevict_layer_geometry of_layer = layer.Geometry();
@@ -200,8 +200,8 @@ void BenchSignals(Session& session) {
   kvevict_policy_info info = {};
   info.struct_size = sizeof(info);
   for (uint32_t i = 0; kvevict_policy_at(i, &info) == KVEVICT_OK; ++i) {
-    const bool ranks = info.kind != KVEVICT_POLICY_NONE &&
-                       info.kind != KVEVICT_POLICY_STREAMING_LLM;
+    const bool ranks = info.kind != ORACLE_NONE &&
+                       info.kind != ORACLE_STREAMING_LLM;
     if (ranks) BenchPolicy(session, w, info.name, layer);
   }
 }

@@ -142,8 +142,8 @@ static void GiveSums(const test_model* m, uint32_t step, all_scores scores,
 
 static void Decode(test_model* m, const char* what) {
   const kvevict_policy* p = &m->policy;
-  const bool by_sums = p->kind == KVEVICT_POLICY_H2O;
-  const bool by_window = p->kind == KVEVICT_POLICY_TOVA;
+  const bool by_sums = p->kind == ORACLE_H2O;
+  const bool by_window = p->kind == ORACLE_TOVA;
   kvevict_resolved_policy rp = {.struct_size = sizeof rp};
   EXPECT_OK(kvevict_policy_resolve(p, kSlots, &rp));
   const rule r = {rp.budget, rp.n_sink, rp.n_recent, p->scope,

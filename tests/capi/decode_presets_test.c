@@ -169,7 +169,7 @@ static engine* Create(const run* r, const char* text) {
   e->plan = test_plan_create(text, &geometry, KVEVICT_OPERATION_EVICT, 1);
   EXPECT_OK(kvevict_sequence_create(e->plan->plan, &e->sequence));
   EXPECT_OK(kvevict_sequence_begin_observing(e->sequence, NULL, 0));
-  e->has_inputs = e->plan->policy.kind == KVEVICT_POLICY_TRIATTENTION;
+  e->has_inputs = e->plan->policy.kind == ORACLE_TRIATTENTION;
   for (uint32_t l = 0; l < kLayers; ++l) {
     const size_t at = (size_t)l * e->n_slots * kHeads * kDim;
     e->views[l] = (kvevict_view)KVEVICT_VIEW_INIT;
@@ -367,7 +367,7 @@ static void Decode(const run* r) {
   }
   EXPECT(all.evictions >= 2, "%s: %u evictions", text, all.evictions);
   /* Plateaus of a maximum pool end at the cut mostly, but not always. */
-  const uint32_t part = e->plan->policy.pool == KVEVICT_POOL_MAX ? 20 : 2;
+  const uint32_t part = e->plan->policy.pool == ORACLE_POOL_MAX ? 20 : 2;
   EXPECT(all.sure * part >= all.lists, "%s: %u of %u lists are in doubt", text,
          all.lists - all.sure, all.lists);
   Destroy(e);

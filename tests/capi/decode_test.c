@@ -28,12 +28,12 @@ typedef struct loop {
 } loop;
 
 static bool IsBeside(const loop* a) {
-  return a->policy->prompt == KVEVICT_PROMPT_BESIDE ||
-         a->policy->prompt == KVEVICT_PROMPT_PINNED_BESIDE;
+  return a->policy->prompt == ORACLE_PROMPT_BESIDE ||
+         a->policy->prompt == ORACLE_PROMPT_PINNED_BESIDE;
 }
 static bool IsPinned(const loop* a) {
-  return a->policy->prompt == KVEVICT_PROMPT_PINNED ||
-         a->policy->prompt == KVEVICT_PROMPT_PINNED_BESIDE;
+  return a->policy->prompt == ORACLE_PROMPT_PINNED ||
+         a->policy->prompt == ORACLE_PROMPT_PINNED_BESIDE;
 }
 
 static uint32_t Round(const loop* a) {
@@ -66,7 +66,7 @@ static void Trim(loop* a, uint32_t n_tokens) {
 
 /* Whether a layer lost tokens. */
 static bool Evict(loop* a) {
-  if (!a->has_prompt && a->policy->prompt != KVEVICT_PROMPT_INSIDE) {
+  if (!a->has_prompt && a->policy->prompt != ORACLE_PROMPT_INSIDE) {
     return false;
   }
   if (a->has_prompt && a->policy->every > 1 && Round(a) <= a->last_round) {
@@ -95,7 +95,7 @@ static void ExpectStreaming(const test_model* m, const loop* a, uint32_t l,
                             const char* what) {
   int32_t positions[kMostSlots];
   test_model_positions(m, l, 0, positions);
-  uint32_t n_first = a->policy->n_sink;
+  uint32_t n_first = a->policy->sink;
   if (IsPinned(a) && a->prompt_slots[l] > n_first) {
     n_first = a->prompt_slots[l];
   }
@@ -120,7 +120,7 @@ static void Run(const char* text, uint64_t seed) {
   test_random random = {seed};
   test_model* m = Model(text, seed);
   loop a = {.policy = &m->policy};
-  const bool streams = m->policy.kind == KVEVICT_POLICY_STREAMING_LLM;
+  const bool streams = m->policy.kind == ORACLE_STREAMING_LLM;
   const uint32_t n_prompt = 20 + test_random_below(&random, 20);
   /* A prompt in chunks, with evictions between them. */
   while (a.n_seen < n_prompt) {
@@ -146,7 +146,7 @@ static void Run(const char* text, uint64_t seed) {
       Trim(&a, a.n_seen - back);
       m->n_seen = a.n_seen;
       /* Queries that the trimmed ones pushed out are shown again. */
-      const uint32_t window = m->policy.obs_window;
+      const uint32_t window = m->policy.window;
       const uint32_t first = a.n_seen > window ? a.n_seen - window : 0;
       test_model_observe(m, first, a.n_seen - first);
       was_trimmed = true;
@@ -293,7 +293,7 @@ Test(decode, ratios_work_when_they_have_room) {
       "snapkv:budget=0.5,sink=2,window=8,prompt=beside"};
   for (int i = 0; i < 3; ++i) {
     test_model* m = Model(kTexts[i], 11);
-    const bool custom = m->policy.kind == KVEVICT_POLICY_CUSTOM;
+    const bool custom = m->policy.kind == ORACLE_CUSTOM;
     test_model_step(m, 60);
     EXPECT_OK(kvevict_sequence_end_prompt(m->sequence));
     for (uint32_t behind = 1; behind <= 60; ++behind) {
@@ -347,10 +347,10 @@ Test(decode, what_does_not_go_together_is_refused) {
       kvevict_policy_parse("knorm:sink=0,margin=4,every=8,prompt=pinned", &p));
   cr_assert_eq(p.margin, 4);
   cr_assert_eq(p.every, 8);
-  cr_assert_eq(p.prompt, KVEVICT_PROMPT_PINNED);
+  cr_assert_eq(p.prompt, ORACLE_PROMPT_PINNED);
   p.prompt = 5;
   EXPECT_INVALID(kvevict_policy_validate(&p), "prompt 5 is not in [0, 4]");
-  p.prompt = KVEVICT_PROMPT_INSIDE;
+  p.prompt = ORACLE_PROMPT_INSIDE;
   p.rotate = 2;
   EXPECT_INVALID(kvevict_policy_validate(&p), "rotate 2");
 }

@@ -99,7 +99,7 @@ static void Score(const char* policy, kvevict_dtype dtype, uint32_t dim,
       test_plan_create(policy, &geometry, KVEVICT_OPERATION_SCORE, 3);
   const bool by_all = strncmp(policy, "non-causal", 10) == 0;
   const bool by_some = strncmp(policy, "h2o", 3) == 0;
-  const uint32_t n_rows = by_all ? n : by_some ? 6 : plan->policy.obs_window;
+  const uint32_t n_rows = by_all ? n : by_some ? 6 : plan->policy.window;
 
   kvevict_plane queries = test_floats_plane(numbers, (uint64_t)n_rows * dim);
   queries.head_dim = dim;

@@ -169,7 +169,7 @@ static void ExpectNoAllocation(const char* policy, uint32_t n_threads) {
   const int32_t protect[] = {0, 99};
   options.protected_positions = protect;
   options.protected_positions_len = 2;
-  if (m->policy.kind == KVEVICT_POLICY_CUSTOM) {
+  if (m->policy.kind == ORACLE_CUSTOM) {
     test_give_scores(&options, &inputs, 3, scores, 200, 100);
   }
   kvevict_plane queries[3];

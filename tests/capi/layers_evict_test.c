@@ -314,7 +314,7 @@ static uint32_t ScoreRows(const test_mixed* m, bool given, float* rows) {
       continue;
     }
     queries[n] = test_model_queries(m->alike[l], l,
-                                    n_tokens - m->alike[l]->policy.obs_window);
+                                    n_tokens - m->alike[l]->policy.window);
     inputs[n] = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
     inputs[n].queries = &queries[n];
     jobs[n] = (kvevict_score_job)KVEVICT_SCORE_JOB_INIT;
@@ -380,7 +380,7 @@ Test(layers_evict, that_differ_share_one_list_of_the_model) {
       const uint32_t n_rows = ScoreRows(m, given, rows);
       for (uint32_t i = 0; i < n; ++i) forced[i] = i < 2 || i + 3 >= n;
       const kvevict_policy policy = test_policy(kModel[k]);
-      oracle_combine(rows, n_rows, n, policy.scope_reduce, combined);
+      oracle_combine(rows, n_rows, n, policy.over, combined);
       oracle_select(combined, n, 30, forced, policy.tie, expected);
       SelectByDoor(m, rows, n_rows, n, keep, 30);
       EXPECT(memcmp(keep, expected, sizeof keep) == 0, "%s: selected others",

@@ -60,7 +60,7 @@ static kvevict_plane Rows(const float* first, uint32_t n_rows, uint32_t dim) {
 static void Score(const test_plan* plan, const test_cache* cache,
                   const numbers* n, bool all_queries, float* scores) {
   const uint32_t dim = cache->spec.k_head_dim;
-  const uint32_t n_rows = all_queries ? kTokens : plan->policy.obs_window;
+  const uint32_t n_rows = all_queries ? kTokens : plan->policy.window;
   const kvevict_plane queries = Rows(n->queries, n_rows, dim);
   const kvevict_plane mean = Rows(n->others, 1, dim);
   const kvevict_plane covariance = Rows(n->others, dim, dim);

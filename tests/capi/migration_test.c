@@ -59,7 +59,7 @@ static uint32_t Keeps(const char* text, const float* scores, uint32_t n,
   const kvevict_geometry g = test_geometry(1, n, &layer);
   test_plan* p = test_plan_create_to_select(text, &g, 1);
   uint32_t n_keep = 0;
-  const bool ranks = p->policy.kind == KVEVICT_POLICY_SNAPKV;
+  const bool ranks = p->policy.kind == ORACLE_SNAPKV;
   EXPECT_OK(test_select(p, 0, ranks ? scores : NULL, ranks ? n : 0, n, NULL, 0,
                         keep, n, &n_keep));
   test_plan_destroy(p);
@@ -105,9 +105,9 @@ Test(migration, numbers_that_would_say_something_else) {
   policy = test_policy(TextOf(1, 64, 0));
   EXPECT_OK(kvevict_policy_resolve(&policy, 1000, &resolved));
   cr_expect_eq(resolved.budget, 1);
-  cr_expect_eq(test_policy(TextOf(0, 64, 64)).kind, KVEVICT_POLICY_NONE);
-  cr_expect_eq(test_policy(TextOf(-5, 64, 64)).kind, KVEVICT_POLICY_NONE);
-  cr_expect_eq(test_policy(TextOf(512, 0, 64)).obs_window, 1);
+  cr_expect_eq(test_policy(TextOf(0, 64, 64)).kind, ORACLE_NONE);
+  cr_expect_eq(test_policy(TextOf(-5, 64, 64)).kind, ORACLE_NONE);
+  cr_expect_eq(test_policy(TextOf(512, 0, 64)).window, 1);
 }
 
 /* NaN is the worst of all, and of several the lower position stays. */

@@ -102,7 +102,7 @@ Test(plan, bad_geometries_are_errors) {
 Test(plan, bad_policies_are_errors) {
   EXPECT_BREAKS(p.budget = 0.0, "budget", "0");
   EXPECT_BREAKS(p.budget = 36.0, "36");
-  EXPECT_BREAKS(p.pool_kernel = 6, "pool width", "6");
+  EXPECT_BREAKS(p.pool_width = 6, "pool width", "6");
   EXPECT_BREAKS(p.kind = 18, "kind", "18");
 }
 

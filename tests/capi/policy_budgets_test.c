@@ -186,7 +186,7 @@ Test(policy_budgets, agree_with_the_oracle) {
   for (int i = 0; i < 20000; ++i) {
     kvevict_policy policy = test_random_policy(&random);
     policy.scope = KVEVICT_SCOPE_KV_HEAD; /* leaves every split allowed */
-    policy.layer_split = (kvevict_layer_split)test_random_below(&random, 5);
+    policy.split = (int)test_random_below(&random, 5);
     const uint32_t n_layers = test_random_between(&random, 1, kMaxLayers);
     const uint32_t n_context =
         1 + test_random_below(&random, 1u << test_random_below(&random, 18));

@@ -72,17 +72,17 @@ Test(policy_resolve, token_counts_are_those_of_the_configuration_layer) {
     EXPECT_OK(kvevict_policy_resolve(&policy, row->n_context, &r));
     EXPECT(r.budget == row->budget && r.n_sink == row->n_sink &&
                r.n_recent == row->n_recent && r.n_selected == row->n_selected &&
-               r.obs_window == row->obs_window,
+               r.window == row->window,
            "%s of %u: budget %u sink %u recent %u selected %u window %u",
            row->policy, row->n_context, r.budget, r.n_sink, r.n_recent,
-           r.n_selected, r.obs_window);
+           r.n_selected, r.window);
   }
 }
 
 Test(policy_resolve, none_keeps_everything_whatever_is_set) {
   kvevict_policy policy = test_policy("none");
   policy.budget = 0.5;
-  policy.n_sink = 9;
+  policy.sink = 9;
   kvevict_resolved_policy r = {.struct_size = sizeof r};
   EXPECT_OK(kvevict_policy_resolve(&policy, 16384, &r));
   cr_assert_eq(r.budget, 16384);
@@ -101,7 +101,7 @@ Test(policy_resolve, bad_arguments_are_errors) {
   EXPECT_INVALID(kvevict_policy_resolve(&policy, 2147483648u, &r), "n_context",
                  "2147483648", "2147483647");
   kvevict_policy bad = policy;
-  bad.pool_kernel = 2;
+  bad.pool_width = 2;
   EXPECT_INVALID(kvevict_policy_resolve(&bad, 4096, &r), "pool width");
   cr_assert(memcmp(&r, &before, sizeof r) == 0, "out was written");
 }

@@ -24,24 +24,24 @@ Test(policy_text, name_alone_is_the_kinds_default) {
 Test(policy_text, every_key_sets_its_field) {
   kvevict_policy expected;
   EXPECT_OK(
-      kvevict_policy_init(&expected, sizeof expected, KVEVICT_POLICY_SNAPKV));
+      kvevict_policy_init(&expected, sizeof expected, ORACLE_SNAPKV));
   expected.budget = 0.25;
   expected.n_sink = 5;
   expected.n_recent = 40;
-  expected.obs_window = 16;
+  expected.window = 16;
   expected.keep_window = 0;
-  expected.pool = KVEVICT_POOL_MAX;
-  expected.pool_kernel = 9;
-  expected.pool_edge = KVEVICT_POOL_EDGE_SHRINK;
-  expected.window_reduce = KVEVICT_REDUCE_SUM;
-  expected.group_reduce = KVEVICT_REDUCE_MAX;
-  expected.shaping_order = KVEVICT_SHAPING_POOL_THEN_REDUCE;
+  expected.pool = ORACLE_POOL_MAX;
+  expected.pool_width = 9;
+  expected.edge = ORACLE_EDGE_SHRINK;
+  expected.rows = KVEVICT_REDUCE_SUM;
+  expected.group = KVEVICT_REDUCE_MAX;
+  expected.order = ORACLE_ORDER_POOL_REDUCE;
   expected.scope = KVEVICT_SCOPE_LAYER;
-  expected.scope_reduce = KVEVICT_REDUCE_SUM;
+  expected.over = KVEVICT_REDUCE_SUM;
   expected.tie = KVEVICT_TIE_HIGHER_POSITION;
-  expected.layer_split = KVEVICT_LAYER_SPLIT_ARITHMETIC_KVF;
-  expected.pyramid_alpha = 0.5;
-  expected.pyramid_beta = 12;
+  expected.split = ORACLE_SPLIT_ARITHMETIC_KVF;
+  expected.alpha = 0.5;
+  expected.beta = 12;
   expected.select_block = 16;
   expected.merge = KVEVICT_MERGE_VALUES;
   expected.merge_threshold = 0.5;
@@ -59,30 +59,30 @@ Test(policy_text, every_key_sets_its_field) {
 Test(policy_text, every_word_has_its_value) {
 #define EXPECT_WORD(word, field, value) \
   cr_expect_eq(test_policy("snapkv:" word).field, value, "%s", word)
-  EXPECT_WORD("pool=none", pool, KVEVICT_POOL_NONE);
-  EXPECT_WORD("pool=avg3", pool, KVEVICT_POOL_AVG);
-  EXPECT_WORD("pool=max3", pool, KVEVICT_POOL_MAX);
+  EXPECT_WORD("pool=none", pool, ORACLE_POOL_NONE);
+  EXPECT_WORD("pool=avg3", pool, ORACLE_POOL_AVG);
+  EXPECT_WORD("pool=max3", pool, ORACLE_POOL_MAX);
   EXPECT_WORD("pool=max3", pool_kernel, 3);
   EXPECT_WORD("keep_window=yes", keep_window, 1);
   EXPECT_WORD("keep_window=no", keep_window, 0);
-  EXPECT_WORD("edge=pad", pool_edge, KVEVICT_POOL_EDGE_PAD);
-  EXPECT_WORD("edge=shrink", pool_edge, KVEVICT_POOL_EDGE_SHRINK);
+  EXPECT_WORD("edge=pad", pool_edge, ORACLE_EDGE_PAD);
+  EXPECT_WORD("edge=shrink", pool_edge, ORACLE_EDGE_SHRINK);
   EXPECT_WORD("rows=mean", window_reduce, KVEVICT_REDUCE_MEAN);
   EXPECT_WORD("rows=max", window_reduce, KVEVICT_REDUCE_MAX);
   EXPECT_WORD("rows=sum", window_reduce, KVEVICT_REDUCE_SUM);
-  EXPECT_WORD("row_weight=none", row_weight, KVEVICT_ROW_WEIGHT_NONE);
-  EXPECT_WORD("row_weight=past", row_weight, KVEVICT_ROW_WEIGHT_PAST);
-  EXPECT_WORD("softmax=causal", softmax_keys, KVEVICT_SOFTMAX_CAUSAL);
-  EXPECT_WORD("softmax=past", softmax_keys, KVEVICT_SOFTMAX_PAST);
+  EXPECT_WORD("row_weight=none", row_weight, ORACLE_ROW_WEIGHT_NONE);
+  EXPECT_WORD("row_weight=past", row_weight, ORACLE_ROW_WEIGHT_PAST);
+  EXPECT_WORD("softmax=causal", softmax_keys, ORACLE_SOFTMAX_CAUSAL);
+  EXPECT_WORD("softmax=past", softmax_keys, ORACLE_SOFTMAX_PAST);
   EXPECT_WORD("group=mean", group_reduce, KVEVICT_REDUCE_MEAN);
   EXPECT_WORD("group=max", group_reduce, KVEVICT_REDUCE_MAX);
   EXPECT_WORD("group=sum", group_reduce, KVEVICT_REDUCE_SUM);
   EXPECT_WORD("order=reduce-pool", shaping_order,
-              KVEVICT_SHAPING_REDUCE_THEN_POOL);
+              ORACLE_ORDER_REDUCE_POOL);
   EXPECT_WORD("order=pool-reduce", shaping_order,
-              KVEVICT_SHAPING_POOL_THEN_REDUCE);
+              ORACLE_ORDER_POOL_REDUCE);
   EXPECT_WORD("group=max,order=reduce-logits", shaping_order,
-              KVEVICT_SHAPING_REDUCE_LOGITS);
+              ORACLE_ORDER_REDUCE_LOGITS);
   EXPECT_WORD("scope=head", scope, KVEVICT_SCOPE_KV_HEAD);
   EXPECT_WORD("scope=layer", scope, KVEVICT_SCOPE_LAYER);
   EXPECT_WORD("scope=model", scope, KVEVICT_SCOPE_MODEL);
@@ -91,20 +91,20 @@ Test(policy_text, every_word_has_its_value) {
   EXPECT_WORD("over=sum", scope_reduce, KVEVICT_REDUCE_SUM);
   EXPECT_WORD("tie=lower", tie, KVEVICT_TIE_LOWER_POSITION);
   EXPECT_WORD("tie=higher", tie, KVEVICT_TIE_HIGHER_POSITION);
-  EXPECT_WORD("split=uniform", layer_split, KVEVICT_LAYER_SPLIT_UNIFORM);
-  EXPECT_WORD("split=geometric", layer_split, KVEVICT_LAYER_SPLIT_GEOMETRIC);
+  EXPECT_WORD("split=uniform", layer_split, ORACLE_SPLIT_UNIFORM);
+  EXPECT_WORD("split=geometric", layer_split, ORACLE_SPLIT_GEOMETRIC);
   EXPECT_WORD("split=arithmetic-kvf", layer_split,
-              KVEVICT_LAYER_SPLIT_ARITHMETIC_KVF);
+              ORACLE_SPLIT_ARITHMETIC_KVF);
   EXPECT_WORD("split=arithmetic-kvpress", layer_split,
-              KVEVICT_LAYER_SPLIT_ARITHMETIC_KVPRESS);
+              ORACLE_SPLIT_ARITHMETIC_KVPRESS);
   EXPECT_WORD("split=arithmetic-adakv", layer_split,
-              KVEVICT_LAYER_SPLIT_ARITHMETIC_ADAKV);
+              ORACLE_SPLIT_ARITHMETIC_ADAKV);
   EXPECT_WORD("merge=none", merge, KVEVICT_MERGE_NONE);
   EXPECT_WORD("merge=values", merge, KVEVICT_MERGE_VALUES);
   EXPECT_WORD("merge=pivot", merge, KVEVICT_MERGE_PIVOT);
   EXPECT_WORD("merge=weighted", merge, KVEVICT_MERGE_WEIGHTED);
-  EXPECT_WORD("split=cake", layer_split, KVEVICT_LAYER_SPLIT_CAKE);
-  EXPECT_WORD("split=lazy", layer_split, KVEVICT_LAYER_SPLIT_LAZY);
+  EXPECT_WORD("split=cake", layer_split, ORACLE_SPLIT_CAKE);
+  EXPECT_WORD("split=lazy", layer_split, ORACLE_SPLIT_LAZY);
 #undef EXPECT_WORD
 }
 
@@ -112,13 +112,13 @@ Test(policy_text, ends_may_be_shares_of_the_budget) {
   kvevict_policy p =
       test_policy("snapkv:budget=1024,sink=0.01,recent=0.5,window=0.25");
   cr_expect(p.sink_share == 0.01 && p.recent_share == 0.5 &&
-            p.window_share == 0.25 && p.n_sink == 4 && p.obs_window == 32);
+            p.window_share == 0.25 && p.n_sink == 4 && p.window == 32);
   ExpectText(&p, "snapkv:budget=1024,sink=0.01,recent=0.5,window=0.25");
   kvevict_resolved_policy r = {.struct_size = sizeof r};
   for (uint32_t n = 2000; n <= 8000; n *= 2) {
     EXPECT_OK(kvevict_policy_resolve(&p, n, &r));
     cr_expect(r.budget == 1024 && r.n_sink == 10 && r.n_recent == 512 &&
-              r.obs_window == 256);
+              r.window == 256);
   }
   p = test_policy("snapkv:recent=0.5,window=8,recent=7");
   cr_expect(p.recent_share == 0 && p.n_recent == 7);
@@ -283,7 +283,7 @@ Test(policy_text, keys_without_meaning_for_the_policy_are_errors) {
         const kvevict_policy defaults = test_policy(name);
         const bool says = !test_same_policy(&policy, &defaults);
         /* Of these the window is all that stays of both ends. */
-        const bool neither = policy.n_sink == 0 &&
+        const bool neither = policy.sink == 0 &&
                              strcmp(name, "snapkv") != 0 &&
                              strcmp(kPairs[j], "keep_window=no") == 0;
         snprintf(text, sizeof text, "%s%s%s%s", name, says ? ":" : "",
@@ -341,10 +341,10 @@ Test(policy_text, every_policy_keeps_an_end_by_itself) {
     kvevict_policy policy = test_policy(info.name);
     policy.budget = 0.5;
     cr_expect(KeepsAnEnd(&policy), "%s", info.name);
-    policy.n_sink = policy.n_recent = policy.keep_window = 0;
+    policy.sink = policy.recent = policy.keep_window = 0;
     if (!KeepsAnEnd(&policy)) ExpectSaid(info.name, &policy);
     cr_expect_neq(KeepsAnEnd(&policy),
-                  policy.kind != KVEVICT_POLICY_STREAMING_LLM, "%s", info.name);
+                  policy.kind != ORACLE_STREAMING_LLM, "%s", info.name);
   }
 }
 
@@ -528,7 +528,7 @@ Test(policy_text, format_refuses_null_and_invalid_policies) {
   kvevict_policy policy = test_policy("snapkv:budget=2048");
   EXPECT_INVALID(kvevict_policy_format(&policy, NULL, 64, &length), "text",
                  "NULL");
-  policy.pool_kernel = 4;
+  policy.pool_width = 4;
   EXPECT_INVALID(kvevict_policy_format(&policy, text, sizeof text, &length),
                  "pool width");
   EXPECT_UNTOUCHED(text);
@@ -543,70 +543,70 @@ static kvevict_policy WhatCounts(const kvevict_policy* policy) {
   kvevict_policy p;
   EXPECT_OK(kvevict_policy_init(&p, sizeof p, policy->kind));
   const bool by_queries =
-      p.kind == KVEVICT_POLICY_SNAPKV || p.kind == KVEVICT_POLICY_PYRAMIDKV ||
-      p.kind == KVEVICT_POLICY_TOVA || p.kind == KVEVICT_POLICY_R_KV ||
-      p.kind == KVEVICT_POLICY_CAKE;
-  if (p.kind == KVEVICT_POLICY_NONE) return p;
+      p.kind == ORACLE_SNAPKV || p.kind == ORACLE_PYRAMIDKV ||
+      p.kind == ORACLE_TOVA || p.kind == ORACLE_R_KV ||
+      p.kind == ORACLE_CAKE;
+  if (p.kind == ORACLE_NONE) return p;
   p.budget = policy->budget;
-  p.n_sink = policy->n_sink;
-  p.n_recent = policy->n_recent;
-  p.layer_split = policy->layer_split;
-  p.pyramid_alpha = policy->pyramid_alpha;
-  p.pyramid_beta = policy->pyramid_beta;
+  p.n_sink = policy->sink;
+  p.n_recent = policy->recent;
+  p.split = policy->split;
+  p.alpha = policy->alpha;
+  p.beta = policy->beta;
   p.select_block = policy->select_block;
   p.merge = policy->merge;
   p.merge_threshold = policy->merge_threshold;
   p.merge_fraction = policy->merge_fraction;
-  if (p.kind == KVEVICT_POLICY_STREAMING_LLM) return p;
+  if (p.kind == ORACLE_STREAMING_LLM) return p;
   p.pool = policy->pool;
-  p.pool_kernel = policy->pool_kernel;
-  p.pool_edge = policy->pool_edge;
+  p.pool_width = policy->pool_width;
+  p.edge = policy->edge;
   p.scope = policy->scope;
-  p.scope_reduce = policy->scope_reduce;
+  p.over = policy->over;
   p.tie = policy->tie;
   if (by_queries) {
-    p.obs_window = policy->obs_window;
+    p.window = policy->window;
     p.keep_window = policy->keep_window;
     p.row_weight = policy->row_weight;
-    p.softmax_keys = policy->softmax_keys;
-    p.row_spread = policy->row_spread;
-    p.cake_tau1 = policy->cake_tau1;
-    p.cake_tau2 = policy->cake_tau2;
-    p.lazy_threshold = policy->lazy_threshold;
+    p.softmax = policy->softmax;
+    p.spread = policy->spread;
+    p.tau1 = policy->tau1;
+    p.tau2 = policy->tau2;
+    p.lazy = policy->lazy;
   }
-  const bool by_sums = p.kind == KVEVICT_POLICY_H2O;
-  if (by_queries || by_sums) p.window_reduce = policy->window_reduce;
+  const bool by_sums = p.kind == ORACLE_H2O;
+  if (by_queries || by_sums) p.rows = policy->rows;
   if (by_sums) {
-    p.sum_rows = policy->sum_rows;
+    p.sums = policy->sums;
     p.sum_pool = policy->sum_pool;
     p.sum_last = policy->sum_last;
-    p.sum_raw_first = policy->sum_raw_first;
+    p.raw_first = policy->raw_first;
   }
-  const bool by_tables = p.kind == KVEVICT_POLICY_EXPECTED_ATTENTION ||
-                         p.kind == KVEVICT_POLICY_TRIATTENTION;
-  const bool by_chunks = p.kind == KVEVICT_POLICY_NON_CAUSAL;
+  const bool by_tables = p.kind == ORACLE_EXPECTED_ATTENTION ||
+                         p.kind == ORACLE_TRIATTENTION;
+  const bool by_chunks = p.kind == ORACLE_NON_CAUSAL;
   if (by_queries || by_sums || by_tables || by_chunks) {
-    p.group_reduce = policy->group_reduce;
-    p.shaping_order = policy->shaping_order;
+    p.group = policy->group;
+    p.order = policy->order;
   }
-  if (p.kind == KVEVICT_POLICY_LAGKV || p.kind == KVEVICT_POLICY_CUR ||
-      p.kind == KVEVICT_POLICY_KEYDIFF || by_chunks) {
+  if (p.kind == ORACLE_LAGKV || p.kind == ORACLE_CUR ||
+      p.kind == ORACLE_KEYDIFF || by_chunks) {
     p.block = policy->block;
   }
-  if (p.kind == KVEVICT_POLICY_LAGKV) {
-    p.lag_ranks = policy->lag_ranks;
-    p.budget_of_partition = policy->budget_of_partition;
+  if (p.kind == ORACLE_LAGKV) {
+    p.ranks = policy->ranks;
+    p.of = policy->of;
   }
   p.chunk = policy->chunk;
-  p.value_weight = policy->value_weight;
-  p.weight_epsilon = policy->weight_epsilon;
+  p.weight = policy->weight;
+  p.epsilon = policy->epsilon;
   p.redundancy = policy->redundancy;
   p.similarity = policy->similarity;
   p.secure = policy->secure;
-  p.head_split = policy->head_split;
-  p.head_floor = policy->head_floor;
-  p.score_threshold = policy->score_threshold;
-  p.head_normalize = policy->head_normalize;
+  p.heads = policy->heads;
+  p.floor = policy->floor;
+  p.threshold = policy->threshold;
+  p.normalize = policy->normalize;
   p.seed = policy->seed;
   p.rescue = policy->rescue;
   p.anchor = policy->anchor;

@@ -74,7 +74,7 @@ static void ObserveSums(const test_model* m, uint32_t first, uint32_t n) {
 }
 
 static void Step(test_model* m, uint32_t n) {
-  if (m->policy.kind == KVEVICT_POLICY_H2O && n > 0) {
+  if (m->policy.kind == ORACLE_H2O && n > 0) {
     ObserveSums(m, m->n_seen, n);
   }
   test_model_step(m, n);
@@ -146,7 +146,7 @@ static void ExpectBound(const test_model* m, const uint32_t* budgets,
                         uint32_t more, const char* policy) {
   for (uint32_t l = 0; l < kLayers; ++l) {
     uint32_t held = test_model_stored(m, l);
-    if (m->policy.head_split != KVEVICT_HEAD_SPLIT_EQUAL) {
+    if (m->policy.heads != ORACLE_HEADS_EQUAL) {
       held = test_model_stored_of(m, l, 0) + test_model_stored_of(m, l, 1);
       held = (held + 1) / 2;
     }

@@ -311,8 +311,8 @@ static kvevict_signal_inputs InputsOf(const kvevict_policy* policy,
   kvevict_resolved_policy resolved = {.struct_size = sizeof resolved};
   EXPECT_OK(kvevict_policy_resolve(policy, 1 << 20, &resolved));
   const uint32_t n_rows =
-      need == KVEVICT_NEED_REQUIRED && resolved.obs_window > 0
-          ? resolved.obs_window
+      need == KVEVICT_NEED_REQUIRED && resolved.window > 0
+          ? resolved.window
           : n;
   planes->queries = Plane(p->queries + q * n * d, n, d);
   planes->queries.data += (uint64_t)(n - n_rows) * d * sizeof(float);
@@ -435,9 +435,9 @@ static tally Compare(const run* r, const char* text, const oracle_prompt* p) {
  * looks at with keys that leave less in doubt. */
 static bool IsMostlyInDoubt(const char* preset) {
   const kvevict_policy policy = test_policy(preset);
-  return policy.pool == KVEVICT_POOL_MAX ||
-         policy.kind == KVEVICT_POLICY_LAGKV ||
-         (policy.kind == KVEVICT_POLICY_KEYDIFF && policy.block > 0);
+  return policy.pool == ORACLE_POOL_MAX ||
+         policy.kind == ORACLE_LAGKV ||
+         (policy.kind == ORACLE_KEYDIFF && policy.block > 0);
 }
 
 static void Conform(const run* r) {

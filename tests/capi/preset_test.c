@@ -19,7 +19,7 @@ Test(preset, every_preset_is_its_policy_text) {
 Test(preset, keys_after_a_preset_change_it) {
   kvevict_policy expected = test_policy("snapkv-kvpress");
   expected.budget = 0.25;
-  expected.obs_window = 16;
+  expected.window = 16;
   const kvevict_policy policy =
       test_policy("snapkv-kvpress:budget=0.25,window=16");
   cr_assert(test_same_policy(&policy, &expected));
@@ -27,55 +27,55 @@ Test(preset, keys_after_a_preset_change_it) {
 
 Test(preset, original_snapkv_has_the_published_numbers) {
   const kvevict_policy p = test_policy("snapkv-original");
-  cr_expect_eq(p.kind, KVEVICT_POLICY_SNAPKV);
+  cr_expect_eq(p.kind, ORACLE_SNAPKV);
   cr_expect_eq(p.n_sink, 0);
-  cr_expect_eq(p.obs_window, 32);
+  cr_expect_eq(p.window, 32);
   cr_expect_eq(p.keep_window, 1);
-  cr_expect_eq(p.pool, KVEVICT_POOL_AVG);
-  cr_expect_eq(p.pool_kernel, 5);
-  cr_expect_eq(p.pool_edge, KVEVICT_POOL_EDGE_PAD);
-  cr_expect_eq(p.window_reduce, KVEVICT_REDUCE_SUM);
+  cr_expect_eq(p.pool, ORACLE_POOL_AVG);
+  cr_expect_eq(p.pool_width, 5);
+  cr_expect_eq(p.edge, ORACLE_EDGE_PAD);
+  cr_expect_eq(p.rows, KVEVICT_REDUCE_SUM);
   cr_expect_eq(p.budget, 2048.0);
 }
 
 Test(preset, kvpress_pools_each_query_head_before_the_group_mean) {
   const kvevict_policy p = test_policy("snapkv-kvpress");
-  cr_expect_eq(p.kind, KVEVICT_POLICY_SNAPKV);
+  cr_expect_eq(p.kind, ORACLE_SNAPKV);
   cr_expect_eq(p.n_sink, 0);
-  cr_expect_eq(p.obs_window, 64);
-  cr_expect_eq(p.pool, KVEVICT_POOL_AVG);
-  cr_expect_eq(p.pool_kernel, 5);
-  cr_expect_eq(p.window_reduce, KVEVICT_REDUCE_MEAN);
-  cr_expect_eq(p.group_reduce, KVEVICT_REDUCE_MEAN);
-  cr_expect_eq(p.shaping_order, KVEVICT_SHAPING_POOL_THEN_REDUCE);
+  cr_expect_eq(p.window, 64);
+  cr_expect_eq(p.pool, ORACLE_POOL_AVG);
+  cr_expect_eq(p.pool_width, 5);
+  cr_expect_eq(p.rows, KVEVICT_REDUCE_MEAN);
+  cr_expect_eq(p.group, KVEVICT_REDUCE_MEAN);
+  cr_expect_eq(p.order, ORACLE_ORDER_POOL_REDUCE);
 }
 
 Test(preset, kvpress_expected_attention_weighs_by_norms) {
   const kvevict_policy p = test_policy("expected-attention-kvpress");
-  cr_expect_eq(p.kind, KVEVICT_POLICY_EXPECTED_ATTENTION);
+  cr_expect_eq(p.kind, ORACLE_EXPECTED_ATTENTION);
   cr_expect_eq(p.budget, 0.5);
   cr_expect_eq(p.n_sink, 4);
   cr_expect_eq(p.n_recent, 0);
-  cr_expect_eq(p.pool, KVEVICT_POOL_NONE);
-  cr_expect_eq(p.group_reduce, KVEVICT_REDUCE_MEAN);
-  cr_expect_eq(p.value_weight, KVEVICT_VALUE_WEIGHT_NORM);
-  cr_expect_eq(p.weight_epsilon, 0.0);
+  cr_expect_eq(p.pool, ORACLE_POOL_NONE);
+  cr_expect_eq(p.group, KVEVICT_REDUCE_MEAN);
+  cr_expect_eq(p.weight, ORACLE_WEIGHT_NORM);
+  cr_expect_eq(p.epsilon, 0.0);
 }
 
 Test(preset, sharpinference_sums_everything_into_one_list) {
   const kvevict_policy p = test_policy("snapkv-sharpinference");
   cr_expect_eq(p.n_recent, 64);
-  cr_expect_eq(p.pool, KVEVICT_POOL_NONE);
-  cr_expect_eq(p.group_reduce, KVEVICT_REDUCE_SUM);
+  cr_expect_eq(p.pool, ORACLE_POOL_NONE);
+  cr_expect_eq(p.group, KVEVICT_REDUCE_SUM);
   cr_expect_eq(p.scope, KVEVICT_SCOPE_MODEL);
-  cr_expect_eq(p.scope_reduce, KVEVICT_REDUCE_SUM);
+  cr_expect_eq(p.over, KVEVICT_REDUCE_SUM);
 }
 
 Test(preset, web_llm_has_its_configuration_layers_numbers) {
   const kvevict_policy p = test_policy("snapkv-web-llm");
   cr_expect_eq(p.n_sink, 4);
-  cr_expect_eq(p.obs_window, 32);
-  cr_expect_eq(p.pool_kernel, 7);
+  cr_expect_eq(p.window, 32);
+  cr_expect_eq(p.pool_width, 7);
 }
 
 Test(preset, enumeration_ends_with_an_error_and_untouched_output) {

@@ -80,7 +80,7 @@ static void ExpectMass(const trial* t, uint32_t l, uint32_t h,
       memcpy(rows + (size_t)n_rows++ * n, t->scores[l2][h2], n * sizeof *rows);
     }
   }
-  oracle_combine(rows, n_rows, n, p->scope_reduce, scores);
+  oracle_combine(rows, n_rows, n, p->over, scores);
   int32_t positions[kMaxTokens];
   test_model_positions(t->m, l, h, positions);
   const uint32_t n_now = test_model_stored_of(t->m, l, h);

@@ -24,7 +24,7 @@ static void DrawJob(const test_mixed* m, uint32_t layer, test_random* random,
                     jobs* all) {
   const size_t i = all->n++;
   const test_model* alike = m->alike[layer];
-  const uint32_t window = alike->policy.obs_window;
+  const uint32_t window = alike->policy.window;
   const uint32_t n = test_random_between(random, window, kTokens);
   const uint32_t heads = m->layers[layer].n_kv_heads;
   for (uint32_t h = 0; h < kHeads; ++h) {
@@ -233,7 +233,7 @@ Test(score_jobs, are_all_checked_before_the_first) {
 static void PoolByHand(const kvevict_policy* policy, const float* row,
                        uint32_t n, float* out) {
   const uint32_t half =
-      policy->pool == KVEVICT_POOL_NONE ? 0 : policy->pool_kernel / 2;
+      policy->pool == ORACLE_POOL_NONE ? 0 : policy->pool_width / 2;
   for (uint32_t i = 0; i < n; ++i) {
     const uint32_t begin = i < half ? 0 : i - half;
     const uint32_t end = n - i <= half ? n : i + half + 1;
@@ -242,11 +242,11 @@ static void PoolByHand(const kvevict_policy* policy, const float* row,
       sum += row[k];
       if (row[k] > most) most = row[k];
     }
-    const uint32_t width = policy->pool_edge == KVEVICT_POOL_EDGE_PAD
-                               ? policy->pool_kernel
+    const uint32_t width = policy->edge == ORACLE_EDGE_PAD
+                               ? policy->pool_width
                                : end - begin;
-    out[i] = policy->pool == KVEVICT_POOL_NONE  ? row[i]
-             : policy->pool == KVEVICT_POOL_MAX ? most
+    out[i] = policy->pool == ORACLE_POOL_NONE  ? row[i]
+             : policy->pool == ORACLE_POOL_MAX ? most
                                                 : sum / (float)width;
   }
 }

@@ -122,7 +122,7 @@ static void OracleScores(const scene* s, uint32_t head, uint32_t n,
       c->head_dim,
       queries,
       s->k.numbers + (size_t)head * c->n_tokens * c->head_dim,
-      policy->value_weight == KVEVICT_VALUE_WEIGHT_NORM ? norms : NULL};
+      policy->weight == ORACLE_WEIGHT_NORM ? norms : NULL};
   oracle_non_causal_scores(&in, policy, scores);
   free(norms);
   free(queries);
@@ -135,7 +135,7 @@ static void ExpectScores(const scene* s, const char* what) {
   const double dim = s->c.head_dim;
   const double bound = 0x1p-24 * (dim * (8.0 + 4.0 * sqrt(dim)) + 100.0 +
                                   sqrt(s->plan->policy.block) + s->c.group +
-                                  s->plan->policy.pool_kernel);
+                                  s->plan->policy.pool_width);
   double* expected = malloc(sizeof(double) * s->c.n_tokens);
   for (uint32_t h = 0; h < kHeads; ++h) {
     const uint32_t n = s->c.counts == NULL ? s->c.n_tokens : s->c.counts[h];
@@ -330,7 +330,7 @@ Test(score_non_causal, evicts_as_kvpress_does) {
     EXPECT_INVALID(test_model_evict(m, &options, NULL), "n_query_rows 89");
     inputs[1].n_query_rows = kTokens;
     EXPECT_OK(test_model_evict(m, &options, NULL));
-    const bool equal = m->policy.head_split == KVEVICT_HEAD_SPLIT_EQUAL;
+    const bool equal = m->policy.heads == ORACLE_HEADS_EQUAL;
     for (uint32_t l = 0; l < spec.n_layers; ++l) {
       uint32_t n_kept = 0;
       double lowest_kept = INFINITY, highest_lost = -INFINITY;

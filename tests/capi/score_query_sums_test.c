@@ -77,7 +77,7 @@ static void FromQueries(const query_case* c, test_random* random) {
       for (uint32_t t = 0; t < held; ++t) {
         /* Divided by those that see the slot, or not. */
         const uint32_t n_later = held - t < n_rows ? held - t : n_rows;
-        const bool divides = p->policy.window_reduce == KVEVICT_REDUCE_MEAN;
+        const bool divides = p->policy.rows == KVEVICT_REDUCE_MEAN;
         s.values[((size_t)h * c->group + g) * n + t] =
             (float)(weights[(size_t)g * held + t] / (divides ? n_later : 1));
       }
@@ -97,7 +97,7 @@ static void FromQueries(const query_case* c, test_random* random) {
     }
   }
   kvevict_policy summed = p->policy;
-  summed.window_reduce = KVEVICT_REDUCE_SUM;
+  summed.rows = KVEVICT_REDUCE_SUM;
 
   float* scores = malloc(sizeof(float) * TEST_SUMS_HEADS * n);
   double* expected = malloc(sizeof(double) * n);
@@ -194,8 +194,8 @@ Test(score_sums, are_made_of_queries_by_evictions) {
       uint8_t forced[TEST_MAX_LAYERS][TEST_SUMS_HEADS][100];
       double scores[TEST_MAX_LAYERS][TEST_SUMS_HEADS][100];
       kvevict_policy summed = m->policy;
-      summed.window_reduce = KVEVICT_REDUCE_SUM;
-      summed.obs_window = n_new;
+      summed.rows = KVEVICT_REDUCE_SUM;
+      summed.window = n_new;
       summed.keep_window = 0;
       const kvevict_policy own = m->policy;
       for (uint32_t l = 0; l < spec.n_layers; ++l) {
@@ -211,7 +211,7 @@ Test(score_sums, are_made_of_queries_by_evictions) {
           test_model_oracle_scores_of(m, l, h, scores[l][h]);
           m->policy = own;
           for (uint32_t t = 0; t < n; ++t) {
-            if (own.window_reduce != KVEVICT_REDUCE_MEAN) continue;
+            if (own.rows != KVEVICT_REDUCE_MEAN) continue;
             scores[l][h][t] /= n - t < n_new ? n - t : n_new;
           }
         }

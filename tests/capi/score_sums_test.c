@@ -51,7 +51,7 @@ static void ExpectScores(const test_plan* p, const test_sums* s,
                          const uint32_t* counts, const float* scores,
                          const char* what) {
   const uint32_t width =
-      p->policy.pool == KVEVICT_POOL_NONE ? 1 : p->policy.pool_kernel;
+      p->policy.pool == ORACLE_POOL_NONE ? 1 : p->policy.pool_width;
   const double bound = (s->group + width + 6) * 0x1p-24;
   double* expected = malloc(s->n_tokens * sizeof(double));
   for (uint32_t h = 0; h < s->n_heads; ++h) {

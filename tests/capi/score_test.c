@@ -21,7 +21,7 @@ static float Query(const test_scene* s, uint32_t head, uint32_t row,
  * and some units for exp, the sums over tokens and rows, and the pooling. */
 static double* OracleScores(const test_scene* s, double* tolerance) {
   const kvevict_layer_geometry* g = &s->plan->layer;
-  const uint32_t window = s->plan->policy.obs_window;
+  const uint32_t window = s->plan->policy.window;
   float* queries =
       malloc(sizeof(float) * g->n_q_heads * window * g->k_head_dim);
   float* keys =

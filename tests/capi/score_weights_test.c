@@ -209,21 +209,21 @@ static void EvictTwice(const char* text, const uint32_t* budgets,
         const float* row = scores[l] + h * longest;
         uint8_t forced[kMost] = {0};
         if (m->policy.scope == KVEVICT_SCOPE_LAYER) {
-          oracle_combine(scores[l], kHeads, n, m->policy.scope_reduce,
+          oracle_combine(scores[l], kHeads, n, m->policy.over,
                          combined[l]);
           row = combined[l];
         } else if (m->policy.scope == KVEVICT_SCOPE_MODEL) {
           static float rows[2 * kHeads * kMost];
           memcpy(rows, scores[0], kHeads * n * sizeof(float));
           memcpy(rows + kHeads * n, scores[1], kHeads * n * sizeof(float));
-          oracle_combine(rows, 2 * kHeads, n, m->policy.scope_reduce,
+          oracle_combine(rows, 2 * kHeads, n, m->policy.over,
                          combined[l]);
           row = combined[l];
         }
         for (uint32_t i = 0; i < n; ++i) {
           forced[i] =
-              i < m->policy.n_sink || i + m->policy.n_recent >= n ||
-              (m->policy.kind == KVEVICT_POLICY_SNAPKV && i + kWindow >= n);
+              i < m->policy.sink || i + m->policy.recent >= n ||
+              (m->policy.kind == ORACLE_SNAPKV && i + kWindow >= n);
         }
         oracle_select(row, n, keep, forced, m->policy.tie, want);
         test_model_positions(m, l, h, got);

@@ -285,7 +285,7 @@ static bool OracleCase(const select_case* c, const test_plan* p,
   for (uint32_t list = 0; list < *n_lists; ++list) {
     float combined[kMaxTokens];
     oracle_combine(c->scores + (size_t)list * rows * c->n_tokens, rows,
-                   c->n_tokens, policy->scope_reduce, combined);
+                   c->n_tokens, policy->over, combined);
     oracle_select(combined, c->n_tokens, *n_keep, forced, policy->tie,
                   expected + (size_t)list * *n_keep);
   }

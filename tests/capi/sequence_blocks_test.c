@@ -32,10 +32,10 @@ typedef struct held {
 static void Note(const test_model* m, uint32_t l, uint32_t h,
                  const kvevict_evict_options* options, held* b) {
   const kvevict_policy* p = &m->policy;
-  const bool streams = p->kind == KVEVICT_POLICY_STREAMING_LLM;
+  const bool streams = p->kind == ORACLE_STREAMING_LLM;
   uint32_t recent = streams ? 1 : p->n_recent;
-  if (p->kind == KVEVICT_POLICY_SNAPKV && p->obs_window > recent) {
-    recent = p->obs_window;
+  if (p->kind == ORACLE_SNAPKV && p->window > recent) {
+    recent = p->window;
   }
   b->n = test_model_stored_of(m, l, h);
   test_model_positions(m, l, h, b->positions);
@@ -59,14 +59,14 @@ static void Note(const test_model* m, uint32_t l, uint32_t h,
   for (uint32_t r = 0; r < n_rows; ++r) {
     memcpy(packed + (size_t)r * b->n, rows[r], b->n * sizeof(float));
   }
-  oracle_combine(packed, n_rows, b->n, p->scope_reduce, b->scores);
+  oracle_combine(packed, n_rows, b->n, p->over, b->scores);
   if (streams) memset(b->scores, 0, sizeof b->scores);
 }
 
 /* Whole blocks of what was held, and the oracle's. */
 static void ExpectKept(const test_model* m, uint32_t l, uint32_t h,
                        const held* b, uint32_t budget, const char* what) {
-  const kvevict_tie tie = m->policy.kind == KVEVICT_POLICY_STREAMING_LLM
+  const kvevict_tie tie = m->policy.kind == ORACLE_STREAMING_LLM
                               ? KVEVICT_TIE_HIGHER_POSITION
                               : m->policy.tie;
   int32_t expected[kMaxTokens], positions[kMaxTokens];
@@ -118,7 +118,7 @@ Test(sequence_blocks, evictions_agree_with_the_oracle) {
         DrawScores(&random);
         kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
         test_inputs inputs;
-        if (m->policy.kind == KVEVICT_POLICY_CUSTOM) {
+        if (m->policy.kind == ORACLE_CUSTOM) {
           test_give_scores(&options, &inputs, kLayers, &given[0][0][0],
                            kHeads * kMaxTokens, kMaxTokens);
         }
@@ -176,7 +176,7 @@ Test(sequence_blocks, an_eviction_is_score_and_select) {
     float scores[kLayers][kHeads * N];
     for (uint32_t l = 0; l < kLayers; ++l) {
       const kvevict_plane queries =
-          test_model_queries(m, l, N - m->policy.obs_window);
+          test_model_queries(m, l, N - m->policy.window);
       kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
       inputs.queries = &queries;
       kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;

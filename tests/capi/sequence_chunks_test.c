@@ -213,8 +213,8 @@ static uint32_t Positions(const kvevict_sequence* sequence, uint32_t layer,
 
 /* Numbers that know of positions, which a chunk by itself does not. */
 static bool ScoresByPosition(const kvevict_policy* policy) {
-  return policy->kind == KVEVICT_POLICY_RANDOM ||
-         policy->kind == KVEVICT_POLICY_TRIATTENTION;
+  return policy->kind == ORACLE_RANDOM ||
+         policy->kind == ORACLE_TRIATTENTION;
 }
 
 typedef struct chunk {
@@ -233,10 +233,10 @@ static void KeepOfChunk(const prompt* p, const held* h, kvevict_policy policy,
     for (uint32_t i = 0; i < n; ++i) out[i] = (int32_t)(of->begin + i);
     return;
   }
-  if (ScoresByPosition(&policy)) policy.kind = KVEVICT_POLICY_CUSTOM;
+  if (ScoresByPosition(&policy)) policy.kind = ORACLE_CUSTOM;
   policy.chunk = 0;
-  policy.layer_split = KVEVICT_LAYER_SPLIT_UNIFORM;
-  policy.n_recent = of->n_recent;
+  policy.split = ORACLE_SPLIT_UNIFORM;
+  policy.recent = of->n_recent;
   policy.budget = of->n_keep + 0.5; /* 1 would be all */
   cache* c = calloc(1, sizeof *c);
   for (uint32_t l = 0; l < kLayers; ++l) c->n[l] = n;
@@ -274,7 +274,7 @@ static void CountChunks(const kvevict_policy* policy, const held* h,
           n - begin < policy->chunk ? n : begin + policy->chunk;
       uint32_t n_forced = 0;
       for (uint32_t s = begin; s < end; ++s) {
-        bool forced = s - begin < policy->n_sink || s + policy->n_recent >= n;
+        bool forced = s - begin < policy->sink || s + policy->recent >= n;
         for (size_t i = 0; i < n_protect; ++i) {
           forced = forced || h->position[layer][head][s] == protect[i];
         }
@@ -308,7 +308,7 @@ static void ExpectKept(const char* text, const prompt* p,
         chunk of = {l, head, begin, begin + policy->chunk, counts[i], 0};
         if (of.end > n) of.end = n;
         for (uint32_t s = begin; s < of.end; ++s) {
-          of.n_recent += s + policy->n_recent >= n;
+          of.n_recent += s + policy->recent >= n;
         }
         int32_t slots[kMost];
         KeepOfChunk(p, before, *policy, &of, protect, n_protect, slots);
@@ -408,7 +408,7 @@ static void ScoreSlots(const test_plan* plan, prompt* p, const held* h,
 
 static void FindScores(const kvevict_policy* policy, const held* h,
                        uint32_t n_seen, prompt* p) {
-  const bool draws = policy->kind == KVEVICT_POLICY_RANDOM;
+  const bool draws = policy->kind == ORACLE_RANDOM;
   kvevict_policy alone = *policy;
   alone.chunk = 0;
   alone.budget = 1;

@@ -167,7 +167,7 @@ static uint32_t RoomOf(const life* a) {
 }
 
 static void ObserveWindow(test_model* m) {
-  const uint32_t window = m->policy.obs_window;
+  const uint32_t window = m->policy.window;
   if (window > 0 && m->n_seen >= window) {
     test_model_observe(m, m->n_seen - window, window);
   }

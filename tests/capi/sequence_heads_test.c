@@ -204,7 +204,7 @@ Test(heads, window_attention_shares_a_layers_budget) {
     spec.layout = (test_layout)(round % TEST_N_LAYOUTS);
     test_model* m = test_model_create(&spec, random);
     test_random_u64(&random);
-    const double floor = m->policy.head_floor;
+    const double floor = m->policy.floor;
     for (int i = 0; i < 3; ++i) {
       test_model_step(m, i == 0 ? 70 : 14);
       double scores[kLayers][4][kRow];
@@ -343,7 +343,7 @@ Test(heads, a_budget_must_hold_what_must_stay) {
 
 Test(heads, other_scopes_and_tables_are_refused) {
   kvevict_policy p = test_policy("tova");
-  p.head_split = KVEVICT_HEAD_SPLIT_ADAPTIVE;
+  p.heads = ORACLE_HEADS_ADAPTIVE;
   EXPECT_INVALID(kvevict_policy_validate(&p), "heads that are not equal",
                  "scope layer");
   p.scope = KVEVICT_SCOPE_MODEL;
@@ -372,7 +372,7 @@ Test(heads, policies_that_do_not_rank_ignore_the_split) {
   const test_model_spec spec = test_small_model("streaming-llm:budget=30");
   test_model* m = test_model_create(&spec, (test_random){1});
   kvevict_policy p = m->policy;
-  p.head_split = KVEVICT_HEAD_SPLIT_ADAPTIVE;
+  p.heads = ORACLE_HEADS_ADAPTIVE;
   kvevict_plan* plan = NULL;
   EXPECT_OK(kvevict_plan_create(m->context, &m->geometry, &p, NULL, &plan));
   kvevict_sequence* sequence = NULL;

@@ -107,9 +107,9 @@ static void CombineScores(const test_model* m, snapshot* layers,
             terms += 1;
           }
         }
-        if (p->scope_reduce == KVEVICT_REDUCE_MEAN) sum /= terms;
+        if (p->over == KVEVICT_REDUCE_MEAN) sum /= terms;
         const double score =
-            p->scope_reduce == KVEVICT_REDUCE_MAX ? highest : sum;
+            p->over == KVEVICT_REDUCE_MAX ? highest : sum;
         layers[l].scores[h][t] = score;
         if (isfinite(score)) {
           layers[l].largest = fmax(layers[l].largest, fabs(score));
@@ -300,7 +300,7 @@ Test(property, custom_scores_select_exactly_as_the_oracle) {
               n_rows += 1;
             }
           }
-          oracle_combine(rows, n_rows, before[l].n, p->scope_reduce, combined);
+          oracle_combine(rows, n_rows, before[l].n, p->over, combined);
           int32_t expected[kMaxTokens], slots[kMaxTokens];
           oracle_select(combined, before[l].n, n, before[l].forced[h], p->tie,
                         expected);

@@ -174,7 +174,7 @@ static void ExpectChosen(const test_model* m, const head_before* before,
   float scores[kMaxTokens];
   int32_t expected[kMaxTokens];
   for (uint32_t i = 0; i < before->n; ++i) scores[i] = (float)before->scores[i];
-  const kvevict_tie tie = m->policy.kind == KVEVICT_POLICY_STREAMING_LLM
+  const kvevict_tie tie = m->policy.kind == ORACLE_STREAMING_LLM
                               ? KVEVICT_TIE_HIGHER_POSITION
                               : m->policy.tie;
   oracle_select(scores, before->n, n_keep, before->forced, tie, expected);
@@ -199,7 +199,7 @@ static void CountByScores(const test_model* m, const head_before* before,
     counts[h] = UINT32_MAX;
   }
   if (n_held <= (uint64_t)budget * n &&
-      p->head_split != KVEVICT_HEAD_SPLIT_THRESHOLD) {
+      p->heads != ORACLE_HEADS_THRESHOLD) {
     return;
   }
   oracle_head_counts(p, heads, n, budget,
@@ -223,10 +223,10 @@ static uint64_t Evict(test_model* m, const uint32_t* budgets, account* a,
       b->largest = 0.0;
       test_model_forced(m, l, h, options, b->forced);
       memset(b->scores, 0, sizeof b->scores);
-      if (m->policy.kind == KVEVICT_POLICY_SNAPKV &&
-          m->n_seen >= m->policy.obs_window) {
+      if (m->policy.kind == ORACLE_SNAPKV &&
+          m->n_seen >= m->policy.window) {
         test_model_oracle_scores_of(m, l, h, b->scores);
-      } else if (m->policy.kind == KVEVICT_POLICY_CUSTOM) {
+      } else if (m->policy.kind == ORACLE_CUSTOM) {
         for (uint32_t i = 0; i < b->n; ++i) {
           b->scores[i] = given_scores[l][h][i];
         }
@@ -289,14 +289,14 @@ static uint64_t Evict(test_model* m, const uint32_t* budgets, account* a,
                a->positions[l][h][i]);
         kept[i] = (int32_t)slot++;
       }
-      if (m->policy.kind != KVEVICT_POLICY_RANDOM && want < b->n) {
-        ExpectChosen(m, b, want, kept, m->policy.kind != KVEVICT_POLICY_SNAPKV,
+      if (m->policy.kind != ORACLE_RANDOM && want < b->n) {
+        ExpectChosen(m, b, want, kept, m->policy.kind != ORACLE_SNAPKV,
                      what);
       }
       for (uint32_t i = 0, k = 0; i < b->n && want < b->n; ++i) {
         while (k < want && kept[k] < (int32_t)i) ++k;
         EXPECT(!b->forced[i] ||
-                   m->policy.kind == KVEVICT_POLICY_STREAMING_LLM ||
+                   m->policy.kind == ORACLE_STREAMING_LLM ||
                    (k < want && kept[k] == (int32_t)i),
                "%s: layer %u, head %u lost slot %u, which must stay", what, l,
                h, i);
@@ -421,9 +421,9 @@ static void Live(test_random* random, const ragged_kind* kind, int round) {
       EXPECT_OK(kvevict_sequence_trim_to(m->sequence, m->n_seen - n, NULL));
       m->n_seen -= n;
       Shrink(&a, spec.n_kv_heads, n);
-      if (m->policy.kind == KVEVICT_POLICY_SNAPKV) {
+      if (m->policy.kind == ORACLE_SNAPKV) {
         /* Queries that others pushed out of the window are wanted again. */
-        const uint32_t window = Min(m->policy.obs_window, m->n_seen);
+        const uint32_t window = Min(m->policy.window, m->n_seen);
         test_model_observe(m, m->n_seen - window, window);
       }
       SetBlocks(m, &t, 0);
@@ -438,7 +438,7 @@ static void Live(test_random* random, const ragged_kind* kind, int round) {
     test_random_ascending(random, protect,
                           (uint32_t)options.protected_positions_len, m->n_seen);
     test_inputs inputs;
-    if (m->policy.kind == KVEVICT_POLICY_CUSTOM) {
+    if (m->policy.kind == ORACLE_CUSTOM) {
       DrawScores(random);
       test_give_scores(&options, &inputs, kLayers, given_scores[0][0],
                        kMaxHeads * kMaxTokens, kMaxTokens);
@@ -446,7 +446,7 @@ static void Live(test_random* random, const ragged_kind* kind, int round) {
     Evict(m, budgets, &a, &options, &t, what);
     const account same = a;
     /* Nothing is left to do. */
-    if (m->policy.kind != KVEVICT_POLICY_CUSTOM) {
+    if (m->policy.kind != ORACLE_CUSTOM) {
       EXPECT(Evict(m, budgets, &a, &options, &t, what) == 0, "%s: again", what);
       EXPECT(memcmp(same.n, a.n, sizeof same.n) == 0, "%s: again", what);
     }

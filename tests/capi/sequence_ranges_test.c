@@ -28,7 +28,7 @@ typedef struct trial {
 } trial;
 
 static bool HasScores(const trial* t) {
-  return t->m->policy.kind == KVEVICT_POLICY_CUSTOM;
+  return t->m->policy.kind == ORACLE_CUSTOM;
 }
 
 static void Snap(trial* t, uint32_t l, uint32_t h) {
@@ -57,7 +57,7 @@ static void Snap(trial* t, uint32_t l, uint32_t h) {
       ++n_rows;
     }
   }
-  oracle_combine(rows, n_rows, s->n, p->scope_reduce, s->scores);
+  oracle_combine(rows, n_rows, s->n, p->over, s->scores);
 }
 
 /* Which slots of [begin, end) before are held now. */

@@ -183,7 +183,7 @@ Test(rescue, what_does_not_go_together_is_refused) {
   EXPECT_INVALID(kvevict_policy_validate(&policy), "rescue 2", "select_block");
   policy.select_block = 8;
   EXPECT_OK(kvevict_policy_validate(&policy));
-  policy.anchor = (kvevict_anchor)5;
+  policy.anchor = (int)5;
   EXPECT_INVALID(kvevict_policy_validate(&policy), "anchor 5");
   /* Scores that were divided say nothing of the sums. */
   const test_model_spec spec = test_small_model(

@@ -50,7 +50,7 @@ Test(room, ratios_leave_short_contexts_alone) {
       kvevict_resolved_policy r = {.struct_size = sizeof r};
       EXPECT_OK(kvevict_policy_resolve(&m->policy, n, &r));
       const kvevict_reason reason = Evict(m, NULL, kRatios[i]);
-      const uint32_t ends = m->policy.n_sink + m->policy.n_recent;
+      const uint32_t ends = m->policy.sink + m->policy.recent;
       if (r.budget == n) {
         ++n_left;
         EXPECT(test_model_stored(m, 0) == n, "%s of %u: %u stay", kRatios[i], n,

@@ -46,21 +46,21 @@ static double Expected(const kvevict_policy* p, const oracle_measure* measures,
     for (uint32_t l = 0; l < n_layers; ++l) budgets[l] = n_context;
     return nearest;
   }
-  if (p->layer_split == KVEVICT_LAYER_SPLIT_LAZY) {
+  if (p->split == ORACLE_SPLIT_LAZY) {
     for (uint32_t l = 0; l < n_layers; ++l) {
-      const double apart = measures[l].ends - p->lazy_threshold;
+      const double apart = measures[l].ends - p->lazy;
       nearest = fmin(nearest, fabs(apart));
       budgets[l] = apart > 0 ? budget : n_context;
     }
     return nearest;
   }
   const uint32_t recent =
-      p->n_recent > p->obs_window ? p->n_recent : p->obs_window;
+      p->n_recent > p->window ? p->n_recent : p->window;
   const uint32_t least = p->n_sink + recent + n_protected;
   double preferences[TEST_MAX_LAYERS] = {0.0};
   for (uint32_t l = 0; l < n_layers; ++l) {
-    preferences[l] = pow(measures[l].entropy, 1.0 / p->cake_tau1) *
-                     pow(measures[l].variance, 1.0 / p->cake_tau2);
+    preferences[l] = pow(measures[l].entropy, 1.0 / p->tau1) *
+                     pow(measures[l].variance, 1.0 / p->tau2);
   }
   nearest = oracle_split_cake(preferences, n_layers,
                               (uint64_t)(budget - least) * n_layers,
@@ -74,7 +74,7 @@ static double Expected(const kvevict_policy* p, const oracle_measure* measures,
 static bool EvictAsOracle(test_model* m, const kvevict_evict_options* options,
                           const char* what) {
   const uint32_t n_layers = m->spec.n_layers;
-  const bool adaptive = m->policy.head_split != KVEVICT_HEAD_SPLIT_EQUAL;
+  const bool adaptive = m->policy.heads != ORACLE_HEADS_EQUAL;
   static double scores[kLayers][kHeads][kTokens];
   static uint8_t forced[kLayers][kHeads][kTokens];
   int32_t positions[kLayers][kHeads][kTokens];
@@ -109,9 +109,9 @@ static bool EvictAsOracle(test_model* m, const kvevict_evict_options* options,
       stored_of_all += stored;
       held_of_all += held[l][h];
       /* Both ends that are measured have to lie side by side. */
-      const bool is_short = m->policy.layer_split == KVEVICT_LAYER_SPLIT_LAZY &&
-                            held[l][h] < m->policy.n_sink + m->policy.n_recent +
-                                             2 * m->policy.obs_window;
+      const bool is_short = m->policy.split == ORACLE_SPLIT_LAZY &&
+                            held[l][h] < m->policy.sink + m->policy.recent +
+                                             2 * m->policy.window;
       const uint64_t expected =
           !is_short && budgets[l] < held[l][h] ? budgets[l] : held[l][h];
       EXPECT(adaptive || stored == expected ||

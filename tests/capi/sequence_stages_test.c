@@ -48,7 +48,7 @@ static void KeptInStages(const kvevict_policy* p, const float* scores,
   if (n_first > n_keep) n_first = n_keep;
   float refined[kRow];
   for (uint32_t i = 0; i < n; ++i) {
-    const float sum = scores[i] + (float)p->weight_epsilon;
+    const float sum = scores[i] + (float)p->epsilon;
     refined[i] =
         isinf(scores[i]) && scores[i] > 0 ? scores[i] : sum * weights[i];
   }
@@ -117,9 +117,9 @@ Test(stages, keep_what_sorting_keeps) {
           forced[protect[i]] = 1;
         }
         const uint32_t least =
-            p->head_split != KVEVICT_HEAD_SPLIT_ADAPTIVE
+            p->heads != ORACLE_HEADS_ADAPTIVE
                 ? 0
-                : (uint32_t)fmax(1, floor(p->budget * p->head_floor));
+                : (uint32_t)fmax(1, floor(p->budget * p->floor));
         KeptInStages(p, before.scores[l][h], before.weights[l][h], n, forced,
                      want[l][h], least, expected);
         const uint32_t n_kept = test_model_stored_of(g.m, l, h);
@@ -224,7 +224,7 @@ Test(stages, other_scopes_blocks_and_thresholds_are_refused) {
     EXPECT_INVALID(kvevict_policy_validate(&p), "secure", "[0, 1]");
   }
   p.secure = 0;
-  p.head_normalize = 2;
+  p.normalize = 2;
   EXPECT_INVALID(kvevict_policy_validate(&p), "normalize 2");
 }
 

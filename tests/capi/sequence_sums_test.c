@@ -24,10 +24,10 @@ typedef struct ledger {
 } ledger;
 
 static uint32_t SumRows(const kvevict_policy* policy) {
-  switch (policy->sum_rows) {
-    case KVEVICT_SUM_ROWS_KV_HEAD:
+  switch (policy->sums) {
+    case ORACLE_SUMS_HEAD:
       return kKv;
-    case KVEVICT_SUM_ROWS_QUERY_HEAD:
+    case ORACLE_SUMS_QUERY:
       return kQ;
     default:
       return 1;
@@ -38,17 +38,17 @@ static uint32_t SumRows(const kvevict_policy* policy) {
 static float Reduced(const kvevict_policy* policy, const test_attention* a,
                      uint32_t row, uint32_t t) {
   const uint32_t n = a->n_rows / SumRows(policy);
-  const bool of_layer = policy->sum_rows == KVEVICT_SUM_ROWS_LAYER;
+  const bool of_layer = policy->sums == ORACLE_SUMS_LAYER;
   float all = 0.0f;
   for (uint32_t i = 0; i < n; ++i) {
     const float one = a->values[row * n + i][t];
-    if (!of_layer && policy->group_reduce == KVEVICT_REDUCE_MAX) {
+    if (!of_layer && policy->group == KVEVICT_REDUCE_MAX) {
       all = i == 0 || one > all ? one : all;
     } else {
       all += one;
     }
   }
-  const bool is_mean = !of_layer && policy->group_reduce == KVEVICT_REDUCE_MEAN;
+  const bool is_mean = !of_layer && policy->group == KVEVICT_REDUCE_MEAN;
   return is_mean ? all / (float)n : all;
 }
 

@@ -230,7 +230,7 @@ static void Live(const life* of, test_random* random) {
     if (room > of->most_at_once) room = of->most_at_once;
     const uint32_t n = round == 0 ? room : test_random_between(random, 1, room);
     if (m->n_seen + n > spec.max_positions) break;
-    if (round == 5 && m->policy.prompt == KVEVICT_PROMPT_AT_END) {
+    if (round == 5 && m->policy.prompt == ORACLE_PROMPT_AT_END) {
       EXPECT_OK(kvevict_sequence_end_prompt(m->sequence));
       EXPECT_OK(kvevict_sequence_end_prompt(moves->sequence));
     }

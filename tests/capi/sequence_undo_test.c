@@ -144,7 +144,7 @@ static void Run(const trial* t, uint64_t seed) {
       EXPECT_OK(
           kvevict_sequence_trim_to(twin->sequence, m->n_seen - back, NULL));
       m->n_seen = twin->n_seen = m->n_seen - back;
-      const uint32_t w = m->policy.obs_window;
+      const uint32_t w = m->policy.window;
       const uint32_t first = m->n_seen > w ? m->n_seen - w : 0;
       test_model_observe(m, first, m->n_seen - first);
       test_model_observe(twin, first, m->n_seen - first);
@@ -172,7 +172,7 @@ static void Run(const trial* t, uint64_t seed) {
     }
     test_lent_return(undo);
   }
-  EXPECT(n_undone > 0 || m->policy.prompt != KVEVICT_PROMPT_INSIDE,
+  EXPECT(n_undone > 0 || m->policy.prompt != ORACLE_PROMPT_INSIDE,
          "%s: nothing was undone", what);
   test_model_destroy(twin);
   test_model_destroy(m);
@@ -194,7 +194,7 @@ static void StepBothWithSums(test_model* m, test_model* twin, uint32_t n,
   static test_attention shown, of_twin;
   static int32_t held[TEST_ATTENTION_SLOTS], all[TEST_ATTENTION_SLOTS];
   const uint32_t n_heads = m->spec.n_kv_heads;
-  const bool of_layer = m->policy.sum_rows == KVEVICT_SUM_ROWS_LAYER;
+  const bool of_layer = m->policy.sums == ORACLE_SUMS_LAYER;
   StepBoth(m, twin, n);
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
     const uint32_t n_rows = of_layer ? 1 : n_heads;

@@ -260,7 +260,7 @@ static void ExpectScores(const vector_files* v, const kvevict_policy* policy,
   EXPECT_OK(kvevict_policy_resolve(policy, v->n_tokens, &resolved));
   const uint32_t n_past = v->scores.shape[1] < v->n_tokens
                               ? v->scores.shape[1]
-                              : v->n_tokens - resolved.obs_window;
+                              : v->n_tokens - resolved.window;
   /* Theirs of sinks say only that they stay. */
   const uint32_t n_sink = resolved.n_sink;
   if (policy->scope == KVEVICT_SCOPE_LAYER) {
@@ -279,7 +279,7 @@ static void ExpectScores(const vector_files* v, const kvevict_policy* policy,
              "head %u, token %u: score %.9g, not %.9g", h, t, (double)ours[t],
              (double)theirs[t]);
     }
-    for (uint32_t t = v->n_tokens - resolved.obs_window; t < v->n_tokens; ++t) {
+    for (uint32_t t = v->n_tokens - resolved.window; t < v->n_tokens; ++t) {
       EXPECT(ours[t] == INFINITY, "head %u: token %u of the window", h, t);
     }
   }
@@ -386,7 +386,7 @@ static void RunCase(const vector_case* c, const vector_files* v,
   test_plan_destroy(p);
 
   /* Scores of all heads decide only in an eviction. */
-  const bool alike = test_policy(c->policy).head_split == 0;
+  const bool alike = test_policy(c->policy).heads == 0;
   p = test_plan_create_to_select(c->policy, &geometry, 1);
   for (uint32_t set = 0; alike && set < c->n_keep_sets; ++set) {
     SelectSet(c, v, p, set, scores);

@@ -207,7 +207,7 @@ Test(budgets, lazy_layers_keep_the_budget) {
   std::vector<uint32_t> budgets(4);
   cr_assert(LayerBudgets(policy, 100, layers, 0, budgets).ok());
   cr_expect(budgets == std::vector<uint32_t>({100, 40, 100, 40}));
-  policy.lazy_threshold = 1.0;  // never, whatever rounding says
+  policy.lazy = 1.0;  // never, whatever rounding says
   const std::vector<LayerMeasure> all(4, LayerMeasure{1.0001f});
   cr_assert(LayerBudgets(policy, 100, all, 0, budgets).ok());
   cr_expect(budgets == std::vector<uint32_t>(4, 100));

@@ -131,7 +131,7 @@ void CheckPolicy(const kvevict_policy& policy, Draw& draw) {
   CheckBudgets(again, policy, draw);
   // Fields that mean nothing to another policy are not printed, and change nothing.
   kvevict_policy other = policy;
-  other.kind = static_cast<kvevict_policy_kind>(draw.Below(8));
+  other.kind = static_cast<oracle_kind>(draw.Below(8));
   other.seed = draw.Byte();
   if (kvevict_policy_validate(&other) == KVEVICT_OK) {
     CheckBudgets(Reread(other), other, draw);

@@ -233,7 +233,7 @@ class Life {
   // Goes on by another policy, if heads and layers that share a list can.
   void ChangePlan() {
     const Made made(draw_, context_);
-    const bool shares = made.policy.kind != KVEVICT_POLICY_CUSTOM ||
+    const bool shares = made.policy.kind != ORACLE_CUSTOM ||
                         made.policy.scope != KVEVICT_SCOPE_KV_HEAD;
     bool fits = true;
     for (uint32_t l = 0; l < kLayers && shares; ++l) {
@@ -303,14 +303,14 @@ class Life {
       e->inputs[l] = KVEVICT_SIGNAL_INPUTS_INIT;
       e->inputs[l].scores = &e->planes[l];
     }
-    if (policy_.kind == KVEVICT_POLICY_CUSTOM) {
+    if (policy_.kind == ORACLE_CUSTOM) {
       e->options.inputs = e->inputs;
       e->options.inputs_len = kLayers;
     }
     e->options.by_table = draw_.Below(rows_.has_tables() ? 2 : 16) == 1;
     e->fits = Expect(e->scores, e->protect, e->left);
     if (e->options.by_table != 0 && !rows_.has_tables() &&
-        policy_.kind != KVEVICT_POLICY_NONE) {
+        policy_.kind != ORACLE_NONE) {
       e->fits = false;
     }
   }
@@ -327,8 +327,8 @@ class Life {
   // A ratio that has no room for what must stay leaves a layer alone.
   bool IsRatio() const {
     return policy_.budget <= 1.0 &&
-           (policy_.kind != KVEVICT_POLICY_STREAMING_LLM ||
-            policy_.n_recent == 0);
+           (policy_.kind != ORACLE_STREAMING_LLM ||
+            policy_.recent == 0);
   }
 
   // Positions that should be left; false: the call should fail.
@@ -388,15 +388,15 @@ class Life {
           }
         }
         std::vector<float> combined(n);
-        oracle_combine(rows.data(), n_rows, n, policy_.scope_reduce,
+        oracle_combine(rows.data(), n_rows, n, policy_.over,
                        combined.data());
-        if (policy_.kind == KVEVICT_POLICY_STREAMING_LLM) {  // by place
+        if (policy_.kind == ORACLE_STREAMING_LLM) {  // by place
           std::iota(combined.begin(), combined.end(), 0.0f);
         }
         std::vector<int32_t> keep(n);
         keep.resize(oracle_select_blocks(
             combined.data(), n, budgets[l], forced.data(), block,
-            policy_.kind == KVEVICT_POLICY_STREAMING_LLM
+            policy_.kind == ORACLE_STREAMING_LLM
                 ? KVEVICT_TIE_HIGHER_POSITION
                 : policy_.tie,
             keep.data()));

@@ -167,7 +167,7 @@ ShapeArgs Bench::ShapeOfAll() const {
 SelectArgs Bench::SelectionOfAll() const {
   return {JobsOf(&LayerEviction::select),
           policy_.tie,
-          {policy_.n_sink, policy_.obs_window, {}},
+          {policy_.sink, policy_.window, {}},
           Scratch(select_scratch_)};
 }
 

@@ -114,7 +114,7 @@ void ScoreCodes(const Codes& c, const std::string& text, Report* report) {
     const ScoreCall call = {
         plan.get(), 0, c.n_tokens,
         on_device ? &c.cache.device_view() : &c.cache.host_view(),
-        policy.obs_window > 0 ? &rows : nullptr};
+        policy.window > 0 ? &rows : nullptr};
     Check(Score(
         call, on_device ? device.pointer<float>() : out.data(), out.size(),
         on_device ? Scratch{workspace.pointer<void>(), n_bytes, c.gpu.stream()}

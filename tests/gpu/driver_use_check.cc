@@ -96,7 +96,7 @@ void CheckCaptureWantsPreparing(const Gpu& gpu, Report* report) {
 void CheckLseSavesAPass(const Gpu& gpu, bool observed, Report* report) {
   Evictable e(gpu);
   e.side.Prefill(0, 120, 50);
-  const uint32_t window = e.side.obs_window();
+  const uint32_t window = e.side.window();
   const std::vector<float> ones(SmallShape().n_q_heads * window, 1.0f);
   const Buffer rows(gpu, ones.size() * sizeof(float));
   rows.Write(ones.data(), rows.n_bytes());

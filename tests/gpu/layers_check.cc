@@ -121,7 +121,7 @@ void ScoreTogetherAndAlone(const Gpu& gpu, const char* policy, uint64_t seed,
   RandomModel model(gpu, &random, {UnlikeLayers(), ParsePolicy(policy)});
   if (!model.MakePlans()) throw std::runtime_error("there is no plan");
   model.Append(75);
-  const uint32_t window = model.policy().obs_window;
+  const uint32_t window = model.policy().window;
   std::vector<ScoredLayer> layers;
   for (uint32_t l = model.geometry().n_layers; l-- > 0;) {
     if (!model.IsFull(l)) continue;

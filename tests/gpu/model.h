@@ -21,7 +21,7 @@ class Side {
   const kvevict_context* context() const { return context_.get(); }
   const kvevict_plan* plan() const { return plan_.get(); }
   kvevict_sequence* sequence() const { return sequence_.get(); }
-  uint32_t obs_window() const { return policy_.obs_window; }
+  uint32_t obs_window() const { return policy_.window; }
   kvevict_stream stream() const { return stream_; }
   // For the calls of the sequence from now on.
   void UseStream(kvevict_stream stream) { stream_ = stream; }

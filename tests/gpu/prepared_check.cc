@@ -35,7 +35,7 @@ void ScoreRowsThatLieOddly(const Gpu& gpu, const Twin& twin, const Side& side,
                            bool keys) {
   kvevict_view view = twin.device_views()[0];
   kvevict_plane queries =
-      twin.DeviceQueries(0, kTokens - side.obs_window() - 1);
+      twin.DeviceQueries(0, kTokens - side.window() - 1);
   (keys ? view.k : queries).data += 4;
   const size_t n = size_t{twin.shape().n_kv_heads} * kTokens;
   const Buffer scores(gpu, n * sizeof(float));
@@ -50,8 +50,8 @@ void ScoreRowsThatLieOddly(const Gpu& gpu, const Twin& twin, const Side& side,
 void CallTheDoors(const Gpu& gpu, Twin* twin, Side* side,
                   const kvevict_plane& row_lse) {
   const Shape& shape = twin->shape();
-  const kvevict_policy_kind kind = side->policy().kind;
-  if (kind == KVEVICT_POLICY_SNAPKV || kind == KVEVICT_POLICY_PYRAMIDKV) {
+  const oracle_kind kind = side->policy().kind;
+  if (kind == ORACLE_SNAPKV || kind == ORACLE_PYRAMIDKV) {
     side->Score(0, kTokens);
     side->Score(0, kTokens, &row_lse);
     for (const bool keys : {false, true}) {
@@ -60,7 +60,7 @@ void CallTheDoors(const Gpu& gpu, Twin* twin, Side* side,
   }
   size_t n_scores = size_t{shape.n_kv_heads} * kTokens;
   if (side->policy().scope == KVEVICT_SCOPE_MODEL) n_scores *= shape.n_layers;
-  if (kind == KVEVICT_POLICY_NONE || kind == KVEVICT_POLICY_STREAMING_LLM) {
+  if (kind == ORACLE_NONE || kind == ORACLE_STREAMING_LLM) {
     n_scores = 0;  // nothing is ranked
   }
   const std::vector<float> scores(n_scores, 1.0f);
@@ -79,7 +79,7 @@ void CallTheDoors(const Gpu& gpu, Twin* twin, Side* side,
 void LiveASequence(const Gpu& gpu, Side* side, const Twin& twin,
                    const kvevict_plane& row_lse) {
   side->Prefill(0, kTokens, 30);
-  const uint32_t window = side->obs_window();
+  const uint32_t window = side->window();
   for (uint32_t l = 0; l < twin.shape().n_layers; ++l) {
     Check(Observe(side->sequence(), {l, nullptr, &row_lse}, window,
                   kTokens - window, side->stream()));
@@ -87,7 +87,7 @@ void LiveASequence(const Gpu& gpu, Side* side, const Twin& twin,
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
   const int32_t protect[] = {20};
   // Its sinks and recents leave no room for another.
-  if (side->policy().kind != KVEVICT_POLICY_STREAMING_LLM) {
+  if (side->policy().kind != ORACLE_STREAMING_LLM) {
     options.protected_positions = protect;
     options.protected_positions_len = 1;
   }
@@ -100,7 +100,7 @@ void LiveASequence(const Gpu& gpu, Side* side, const Twin& twin,
         scores.pointer<float>() + size_t{l} * twin.shape().n_kv_heads * kTokens,
         kTokens);
   }
-  if (side->policy().kind == KVEVICT_POLICY_CUSTOM) inputs.Lend(&options);
+  if (side->policy().kind == ORACLE_CUSTOM) inputs.Lend(&options);
   side->Evict(&options);
   side->Prefill(kTokens, 3, 1);
   side->Evict(&options);
@@ -113,10 +113,10 @@ void CheckPlan(const Gpu& gpu, const std::string& policy, kvevict_dtype q_dtype,
   Twin twin(gpu, {"", 2, 4, 2, 16, kTokens, q_dtype, kv_dtype, layout}, 1);
   Side side(&gpu, &twin, policy);
   const Buffer lse(
-      gpu, size_t{twin.shape().n_q_heads} * side.obs_window() * sizeof(float));
+      gpu, size_t{twin.shape().n_q_heads} * side.window() * sizeof(float));
   const std::vector<float> ones(lse.n_bytes() / sizeof(float), 1.0f);
   lse.Write(ones.data(), lse.n_bytes());
-  const kvevict_plane row_lse = LsePlane(lse, side.obs_window());
+  const kvevict_plane row_lse = LsePlane(lse, side.window());
 
   Check(kvevict_context_prepare(side.context(), side.plan()));
   const uint64_t before = Loads();

@@ -108,73 +108,73 @@ bool HasScalarKeys(const Geometry& g) {
 uint32_t LeastBudget(const kvevict_policy& p) {
   const uint32_t b = p.select_block;
   return (p.n_sink + b - 1) / b * b +
-         std::max(p.n_recent, p.keep_window ? p.obs_window : 0) + b;
+         std::max(p.n_recent, p.keep_window ? p.window : 0) + b;
 }
 
 // Of any policy that evicts.
-kvevict_policy_kind DrawKind(Random* random) {
+oracle_kind DrawKind(Random* random) {
   uint32_t n = 0;
   kvevict_policy_info info{};
   info.struct_size = sizeof(info);
   while (kvevict_policy_at(n, &info) == KVEVICT_OK) ++n;
   do {
     Check(kvevict_policy_at(random->In(0, n - 1), &info));
-  } while (info.kind == KVEVICT_POLICY_NONE);
+  } while (info.kind == ORACLE_NONE);
   return info.kind;
 }
 
 kvevict_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   kvevict_policy p = KVEVICT_POLICY_INIT;
-  const kvevict_policy_kind kind =
-      random->OneOf(3) ? KVEVICT_POLICY_SNAPKV : DrawKind(random);
+  const oracle_kind kind =
+      random->OneOf(3) ? ORACLE_SNAPKV : DrawKind(random);
   Check(kvevict_policy_init(&p, sizeof(p), kind));
   p.n_sink = random->In(0, 4);
   p.block = random->OneOf(4) ? random->In(20, 60) : random->In(2, 12);
   p.n_recent = random->OneOf(2) ? 0 : random->In(0, 12);
-  p.obs_window = random->OneOf(4) ? random->In(1, 64) : random->In(1, 12);
-  const bool spreads = kind == KVEVICT_POLICY_CAKE;
-  if (spreads) p.obs_window = std::max(2u, p.obs_window);
+  p.window = random->OneOf(4) ? random->In(1, 64) : random->In(1, 12);
+  const bool spreads = kind == ORACLE_CAKE;
+  if (spreads) p.window = std::max(2u, p.window);
   p.keep_window = !random->OneOf(4);
   if (random->OneOf(4)) p.select_block = random->In(2, 20);
   p.budget = random->OneOf(5)
                  ? 0.3 + random->In(0, 60) * 0.01
                  : LeastBudget(p) + random->In(0, std::max(1u, max_tokens / 5));
   p.pool =
-      random->Pick({KVEVICT_POOL_NONE, KVEVICT_POOL_AVG, KVEVICT_POOL_MAX});
-  p.pool_kernel = 2 * random->In(0, random->OneOf(4) ? 40 : 5) + 1;
-  p.pool_edge = random->Pick({KVEVICT_POOL_EDGE_PAD, KVEVICT_POOL_EDGE_SHRINK});
-  p.window_reduce = random->Pick({KVEVICT_REDUCE_MEAN, KVEVICT_REDUCE_SUM});
+      random->Pick({ORACLE_POOL_NONE, ORACLE_POOL_AVG, ORACLE_POOL_MAX});
+  p.pool_width = 2 * random->In(0, random->OneOf(4) ? 40 : 5) + 1;
+  p.edge = random->Pick({ORACLE_EDGE_PAD, ORACLE_EDGE_SHRINK});
+  p.rows = random->Pick({KVEVICT_REDUCE_MEAN, KVEVICT_REDUCE_SUM});
   if (spreads) {
-    p.window_reduce = KVEVICT_REDUCE_MEAN;
-    p.row_spread = random->In(0, 2) * 10.0;
+    p.rows = KVEVICT_REDUCE_MEAN;
+    p.spread = random->In(0, 2) * 10.0;
   }
-  p.group_reduce = random->Pick(
+  p.group = random->Pick(
       {KVEVICT_REDUCE_MEAN, KVEVICT_REDUCE_MAX, KVEVICT_REDUCE_SUM});
-  p.shaping_order = random->Pick(
-      {KVEVICT_SHAPING_REDUCE_THEN_POOL, KVEVICT_SHAPING_POOL_THEN_REDUCE});
+  p.order = random->Pick(
+      {ORACLE_ORDER_REDUCE_POOL, ORACLE_ORDER_POOL_REDUCE});
   p.scope = random->Pick(
       {KVEVICT_SCOPE_KV_HEAD, KVEVICT_SCOPE_LAYER, KVEVICT_SCOPE_MODEL});
-  p.scope_reduce = random->Pick(
+  p.over = random->Pick(
       {KVEVICT_REDUCE_MEAN, KVEVICT_REDUCE_MAX, KVEVICT_REDUCE_SUM});
   p.tie =
       random->Pick({KVEVICT_TIE_LOWER_POSITION, KVEVICT_TIE_HIGHER_POSITION});
   if (p.scope == KVEVICT_SCOPE_MODEL) {
-    p.layer_split = KVEVICT_LAYER_SPLIT_UNIFORM;
+    p.split = ORACLE_SPLIT_UNIFORM;
   } else if (random->OneOf(3)) {
-    p.layer_split = KVEVICT_LAYER_SPLIT_GEOMETRIC;
-    p.pyramid_alpha = 0.9;
+    p.split = ORACLE_SPLIT_GEOMETRIC;
+    p.alpha = 0.9;
   } else {
-    p.layer_split = KVEVICT_LAYER_SPLIT_UNIFORM;
+    p.split = ORACLE_SPLIT_UNIFORM;
   }
   p.seed = random->Bits();
   // Norms round otherwise on either side, which scores that are lent to the twin do
   // not mind.
   const bool lends = RoundsOnItsOwn(kind);
-  p.value_weight = random->OneOf(3)            ? KVEVICT_VALUE_WEIGHT_GIVEN
-                   : lends && random->OneOf(2) ? KVEVICT_VALUE_WEIGHT_NORM
-                                               : KVEVICT_VALUE_WEIGHT_NONE;
+  p.weight = random->OneOf(3)            ? ORACLE_WEIGHT_GIVEN
+                   : lends && random->OneOf(2) ? ORACLE_WEIGHT_NORM
+                                               : ORACLE_WEIGHT_NONE;
   // Not to what is below 0, lest a sum near 0 is all rounding.
-  if (kind != KVEVICT_POLICY_KNORM && random->OneOf(2)) p.weight_epsilon = 0.25;
+  if (kind != ORACLE_KNORM && random->OneOf(2)) p.epsilon = 0.25;
   if (lends && random->OneOf(3)) p.redundancy = 0.5;
   p.similarity = random->In(0, 4) * 0.2;
   if (random->OneOf(3)) {
@@ -188,8 +188,8 @@ kvevict_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   if (random->OneOf(4)) {
     p.every = random->In(0, 8);
     p.prompt = random->Pick(
-        {KVEVICT_PROMPT_INSIDE, KVEVICT_PROMPT_BESIDE, KVEVICT_PROMPT_PINNED,
-         KVEVICT_PROMPT_PINNED_BESIDE, KVEVICT_PROMPT_AT_END});
+        {ORACLE_PROMPT_INSIDE, ORACLE_PROMPT_BESIDE, ORACLE_PROMPT_PINNED,
+         ORACLE_PROMPT_PINNED_BESIDE, ORACLE_PROMPT_AT_END});
   }
   return p;
 }
@@ -213,21 +213,21 @@ std::vector<uint32_t> DrawHeadBudgets(Random* random, const Geometry& g,
 
 // Of policies that rank.
 void DrawHeadSplit(Random* random, kvevict_policy* policy) {
-  if (policy->kind == KVEVICT_POLICY_STREAMING_LLM) return;
+  if (policy->kind == ORACLE_STREAMING_LLM) return;
   policy->scope = KVEVICT_SCOPE_KV_HEAD;
-  policy->head_split = random->Pick({KVEVICT_HEAD_SPLIT_ADAPTIVE,
-                                     KVEVICT_HEAD_SPLIT_ADAPTIVE_BLEND,
-                                     KVEVICT_HEAD_SPLIT_THRESHOLD});
-  policy->head_floor = random->In(0, 10) * 0.1;
-  policy->score_threshold = random->In(0, 8) * 0.01;
-  policy->head_normalize = random->OneOf(3);
+  policy->heads = random->Pick({ORACLE_HEADS_ADAPTIVE,
+                                     ORACLE_HEADS_ADAPTIVE_BLEND,
+                                     ORACLE_HEADS_THRESHOLD});
+  policy->floor = random->In(0, 10) * 0.1;
+  policy->threshold = random->In(0, 8) * 0.01;
+  policy->normalize = random->OneOf(3);
 }
 
 // Of policies whose scores are not lent to the twin, which has none to refine.
 void DrawSecure(Random* random, kvevict_policy* policy) {
   if (RoundsOnItsOwn(policy->kind)) return;
   kvevict_policy p = *policy;
-  p.value_weight = KVEVICT_VALUE_WEIGHT_GIVEN;
+  p.weight = ORACLE_WEIGHT_GIVEN;
   p.secure = random->In(1, 10) * 0.1;
   if (kvevict_policy_validate(&p) == KVEVICT_OK) *policy = p;
 }
@@ -244,10 +244,10 @@ void DrawBlocks(Random* random, kvevict_policy* policy) {
   kvevict_policy p = *policy;
   if (random->OneOf(2)) {
     p.rescue = random->In(1, 3);
-    p.anchor = random->Pick({KVEVICT_ANCHOR_MEAN, KVEVICT_ANCHOR_ZEROS,
-                             KVEVICT_ANCHOR_ONES, KVEVICT_ANCHOR_ALTERNATING,
-                             KVEVICT_ANCHOR_RANDOM});
-    if (p.kind == KVEVICT_POLICY_H2O) p.window_reduce = KVEVICT_REDUCE_SUM;
+    p.anchor = random->Pick({ORACLE_ANCHOR_MEAN, ORACLE_ANCHOR_ZEROS,
+                             ORACLE_ANCHOR_ONES, ORACLE_ANCHOR_ALTERNATING,
+                             ORACLE_ANCHOR_RANDOM});
+    if (p.kind == ORACLE_H2O) p.rows = KVEVICT_REDUCE_SUM;
   } else {
     p.diverse_mass = random->In(1, 10) * 0.1;
   }
@@ -255,15 +255,15 @@ void DrawBlocks(Random* random, kvevict_policy* policy) {
 }
 
 void DrawSums(Random* random, kvevict_policy* policy) {
-  if (policy->kind != KVEVICT_POLICY_H2O) return;
+  if (policy->kind != ORACLE_H2O) return;
   kvevict_policy p = *policy;
-  p.sum_rows =
-      random->Pick({KVEVICT_SUM_ROWS_KV_HEAD, KVEVICT_SUM_ROWS_QUERY_HEAD,
-                    KVEVICT_SUM_ROWS_LAYER});
+  p.sums =
+      random->Pick({ORACLE_SUMS_HEAD, ORACLE_SUMS_QUERY,
+                    ORACLE_SUMS_LAYER});
   p.sum_pool = random->In(1, 9);
   if (kvevict_policy_validate(&p) == KVEVICT_OK) *policy = p;
   p.sum_last = random->In(1, 4);
-  p.sum_raw_first = random->In(0, 1);
+  p.raw_first = random->In(0, 1);
   if (kvevict_policy_validate(&p) == KVEVICT_OK) *policy = p;
 }
 
@@ -303,12 +303,12 @@ ModelCase RandomCase(Random* random) {
   const bool rounds_rows =
       c.policy.merge != KVEVICT_MERGE_NONE || c.policy.rotate != 0;
   if (!rounds_rows && random->OneOf(3)) DrawCodes(random, &c.geometry);
-  if (c.policy.kind == KVEVICT_POLICY_KEYDIFF && HasScalarKeys(c.geometry)) {
-    c.policy.kind = KVEVICT_POLICY_KNORM;
+  if (c.policy.kind == ORACLE_KEYDIFF && HasScalarKeys(c.geometry)) {
+    c.policy.kind = ORACLE_KNORM;
   }
   // By blocks a token that is next to the cut decides who comes after it: rounding may
   // tell other scores, which doors_check.cc is for.
-  if (c.policy.kind == KVEVICT_POLICY_KEYDIFF) c.policy.block = 0;
+  if (c.policy.kind == ORACLE_KEYDIFF) c.policy.block = 0;
   if (random->OneOf(3)) {
     c.policy.scope = KVEVICT_SCOPE_KV_HEAD;
     c.head_budgets = DrawHeadBudgets(random, c.geometry, c.policy);

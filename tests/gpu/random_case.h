@@ -70,17 +70,17 @@ void WriteRandomElement(Random* random, kvevict_dtype dtype, bool special,
                         void* to);
 
 // The last queries of a window rank.
-inline bool ByWindow(kvevict_policy_kind kind) {
-  return kind == KVEVICT_POLICY_SNAPKV || kind == KVEVICT_POLICY_PYRAMIDKV ||
-         kind == KVEVICT_POLICY_TOVA || kind == KVEVICT_POLICY_R_KV ||
-         kind == KVEVICT_POLICY_CAKE;
+inline bool ByWindow(oracle_kind kind) {
+  return kind == ORACLE_SNAPKV || kind == ORACLE_PYRAMIDKV ||
+         kind == ORACLE_TOVA || kind == ORACLE_R_KV ||
+         kind == ORACLE_CAKE;
 }
 
 // Scores of the CPU are others.
-inline bool RoundsOnItsOwn(kvevict_policy_kind kind) {
-  return kind != KVEVICT_POLICY_STREAMING_LLM &&
-         kind != KVEVICT_POLICY_RANDOM && kind != KVEVICT_POLICY_CUSTOM &&
-         kind != KVEVICT_POLICY_H2O;
+inline bool RoundsOnItsOwn(oracle_kind kind) {
+  return kind != ORACLE_STREAMING_LLM &&
+         kind != ORACLE_RANDOM && kind != ORACLE_CUSTOM &&
+         kind != ORACLE_H2O;
 }
 
 }  // namespace kvevict::gpu

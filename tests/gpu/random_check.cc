@@ -168,7 +168,7 @@ uint32_t DrawFullLayer(const RandomModel& model, Random* random) {
 
 // Rows that the layer's lists are chosen from.
 uint64_t RowsOf(const RandomModel& model, uint32_t layer) {
-  if (model.policy().kind == KVEVICT_POLICY_STREAMING_LLM) return 0;
+  if (model.policy().kind == ORACLE_STREAMING_LLM) return 0;
   if (model.policy().scope != KVEVICT_SCOPE_MODEL) {
     return model.n_kv_heads(layer);
   }

@@ -274,7 +274,7 @@ void LendScores(const Gpu& gpu, Random* random, RandomModel* model,
     }
     cases.clear();
   };
-  const uint32_t least = model->by_attention() ? model->policy().obs_window : 1;
+  const uint32_t least = model->by_attention() ? model->policy().window : 1;
   for (uint32_t l = 0; l < model->geometry().n_layers; ++l) {
     if (!model->OwnsCache(l)) continue;
     ScoreCase c = {l, model->Counts(l)};
@@ -314,7 +314,7 @@ EvictInput DrawInput(const Gpu& gpu, Random* random, RandomModel* model,
     }
     return input;
   }
-  const uint32_t window = model->policy().obs_window;
+  const uint32_t window = model->policy().window;
   const bool has_windows = model->by_attention() && model->Logical() >= window;
   input.scores.resize(n_layers);
   input.windows.resize(n_layers);

@@ -77,20 +77,20 @@ void RandomModel::DrawTwinPolicy() {
   twin_policy_ = p;
   if (!RoundsOnItsOwn(p.kind)) return;
   Check(kvevict_policy_init(&twin_policy_, sizeof(twin_policy_),
-                            KVEVICT_POLICY_CUSTOM));
+                            ORACLE_CUSTOM));
   twin_policy_.n_sink = p.n_sink;
   twin_policy_.n_recent = std::max(
-      p.n_recent, by_attention() && p.keep_window != 0 ? p.obs_window : 0);
+      p.n_recent, by_attention() && p.keep_window != 0 ? p.window : 0);
   twin_policy_.budget = p.budget;
   twin_policy_.scope = p.scope;
-  twin_policy_.scope_reduce = p.scope_reduce;
+  twin_policy_.over = p.over;
   twin_policy_.tie = p.tie;
-  twin_policy_.layer_split = p.layer_split;
-  twin_policy_.pyramid_alpha = p.pyramid_alpha;
-  twin_policy_.head_split = p.head_split;
-  twin_policy_.head_floor = p.head_floor;
-  twin_policy_.score_threshold = p.score_threshold;
-  twin_policy_.head_normalize = p.head_normalize;
+  twin_policy_.split = p.split;
+  twin_policy_.alpha = p.alpha;
+  twin_policy_.heads = p.heads;
+  twin_policy_.floor = p.floor;
+  twin_policy_.threshold = p.threshold;
+  twin_policy_.normalize = p.normalize;
   twin_policy_.select_block = p.select_block;
   twin_policy_.rescue = p.rescue;
   twin_policy_.anchor = p.anchor;
@@ -371,7 +371,7 @@ void RandomModel::Trim() {
 
 void RandomModel::ObserveWindow() {
   const uint32_t n = Logical();
-  const uint32_t again = std::min(n, policy().obs_window);
+  const uint32_t again = std::min(n, policy().window);
   if (observes() && again > 0) ObserveLayers(n - again, again, false);
 }
 

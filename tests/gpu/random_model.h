@@ -63,30 +63,30 @@ class RandomModel {
   // The heads of a layer may hold different numbers.
   bool IsRagged() const {
     return !case_.head_budgets.empty() ||
-           case_.policy.head_split != KVEVICT_HEAD_SPLIT_EQUAL;
+           case_.policy.heads != ORACLE_HEADS_EQUAL;
   }
   // The GPU's numbers are the twin's too.
   bool lends_scores() const { return case_.policy.kind != twin_policy_.kind; }
   // Mean and covariance of queries are handed over.
   bool by_statistics() const {
-    return case_.policy.kind == KVEVICT_POLICY_EXPECTED_ATTENTION;
+    return case_.policy.kind == ORACLE_EXPECTED_ATTENTION;
   }
   bool by_given_weights() const {
-    return case_.policy.kind != KVEVICT_POLICY_STREAMING_LLM &&
-           case_.policy.value_weight == KVEVICT_VALUE_WEIGHT_GIVEN;
+    return case_.policy.kind != ORACLE_STREAMING_LLM &&
+           case_.policy.weight == ORACLE_WEIGHT_GIVEN;
   }
   bool by_attention() const {
     return lends_scores() && ByWindow(case_.policy.kind);
   }
   // Of every slot.
   bool by_all_queries() const {
-    return case_.policy.kind == KVEVICT_POLICY_NON_CAUSAL;
+    return case_.policy.kind == ORACLE_NON_CAUSAL;
   }
   bool by_filter() const {
-    return case_.policy.kind == KVEVICT_POLICY_Q_FILTER;
+    return case_.policy.kind == ORACLE_Q_FILTER;
   }
   bool by_centers() const {
-    return case_.policy.kind == KVEVICT_POLICY_TRIATTENTION;
+    return case_.policy.kind == ORACLE_TRIATTENTION;
   }
   // Of statistics, filters, centers or weights, both sides.
   bool takes_given_rows() const {
@@ -96,10 +96,10 @@ class RandomModel {
   // Otherwise every eviction is handed the window's rows.
   bool observes() const { return observes_; }
   bool observes_sums() const { return observes_sums_; }
-  bool takes_sums() const { return policy().kind == KVEVICT_POLICY_H2O; }
+  bool takes_sums() const { return policy().kind == ORACLE_H2O; }
   // Of scores or sums, the twin at least.
   bool takes_rows() const {
-    return takes_sums() || twin_policy_.kind == KVEVICT_POLICY_CUSTOM;
+    return takes_sums() || twin_policy_.kind == ORACLE_CUSTOM;
   }
   const kvevict_context* context() const { return context_.get(); }
   const kvevict_context* host_context() const { return host_context_.get(); }

@@ -19,8 +19,8 @@ inline double ScoreError(const kvevict_policy& policy, float got,
   constexpr double kOfOthers = 1e-30;
   if (got == expected || (std::isnan(got) && std::isnan(expected))) return 0.0;
   const double absolute =
-      policy.kind == KVEVICT_POLICY_TRIATTENTION ? kOfDeviation
-      : policy.kind == KVEVICT_POLICY_KEYDIFF || policy.redundancy > 0.0
+      policy.kind == ORACLE_TRIATTENTION ? kOfDeviation
+      : policy.kind == ORACLE_KEYDIFF || policy.redundancy > 0.0
           ? kOfCosine
           : kOfOthers;
   return std::abs(double{got} - expected) /

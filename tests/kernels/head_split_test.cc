@@ -82,9 +82,9 @@ std::vector<uint32_t> Count(SimdTarget simd, const Layer& layer,
   Forced forced;
   forced.n_recent = n_asked;
   const uint32_t n_own = heads.OwnOf(budget, forced);
-  if (heads.kind == KVEVICT_HEAD_SPLIT_ADAPTIVE) {
+  if (heads.kind == ORACLE_HEADS_ADAPTIVE) {
     CountWinners(simd, contest, n_own);
-  } else if (heads.kind == KVEVICT_HEAD_SPLIT_ADAPTIVE_BLEND) {
+  } else if (heads.kind == ORACLE_HEADS_ADAPTIVE_BLEND) {
     BlendWinners(simd, contest, n_own, heads.won_part());
   } else {
     CountPassing(simd, contest, static_cast<float>(heads.threshold));
@@ -101,9 +101,9 @@ void ExpectAsOracle(SimdTarget simd, const Layer& layer, uint32_t budget,
     heads.floor = kFloors[random.Below(5)];
     heads.threshold = 0.25 * random.Below(10) - 1.0;
     kvevict_policy policy = KVEVICT_POLICY_INIT;
-    policy.head_split = heads.kind;
-    policy.head_floor = heads.floor;
-    policy.score_threshold = heads.threshold;
+    policy.heads = heads.kind;
+    policy.floor = heads.floor;
+    policy.threshold = heads.threshold;
     std::vector<uint32_t> expected(layer.n_lists);
     const std::vector<oracle_head> of = layer.Heads();
     oracle_head_counts(&policy, of.data(), layer.n_lists, budget, n_asked,
@@ -143,7 +143,7 @@ Test(head_split, counts_as_sorting_all_of_them) {
 
 HeadSplit Adaptive(double floor) {
   HeadSplit heads;
-  heads.kind = KVEVICT_HEAD_SPLIT_ADAPTIVE;
+  heads.kind = ORACLE_HEADS_ADAPTIVE;
   heads.floor = floor;
   return heads;
 }

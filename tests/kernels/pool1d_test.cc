@@ -59,21 +59,21 @@ Test(pool1d, matches_the_oracle_at_every_edge) {
           for (size_t i = 0; i < n; ++i) {
             exact[i] = in.data()[i] = RandomScore(random, special);
           }
-          for (const Pool pool : {Pool::kAvg, Pool::kMax}) {
+          for (const PoolKind pool : {PoolKind::kAvg, PoolKind::kMax}) {
             for (const PoolEdge edge : {PoolEdge::kPad, PoolEdge::kShrink}) {
               kvevict_policy policy = KVEVICT_POLICY_INIT;
               policy.pool =
-                  pool == Pool::kAvg ? KVEVICT_POOL_AVG : KVEVICT_POOL_MAX;
-              policy.pool_edge = edge == PoolEdge::kPad
-                                     ? KVEVICT_POOL_EDGE_PAD
-                                     : KVEVICT_POOL_EDGE_SHRINK;
-              policy.pool_kernel = width;
+                  pool == PoolKind::kAvg ? ORACLE_POOL_AVG : ORACLE_POOL_MAX;
+              policy.edge = edge == PoolEdge::kPad
+                                     ? ORACLE_EDGE_PAD
+                                     : ORACLE_EDGE_SHRINK;
+              policy.pool_width = width;
               oracle_pool(exact.data(), static_cast<uint32_t>(n), &policy,
                           expected.data());
               GuardedFloats out(n);
               Pool1d(simd, in.data(), n, width, pool, edge, out.data());
               for (size_t i = 0; i < n; ++i) {
-                const size_t n_terms = pool == Pool::kMax ? 0 : width;
+                const size_t n_terms = pool == PoolKind::kMax ? 0 : width;
                 if (!IsNear(out.data()[i], expected[i], n_terms)) {
                   cr_assert_fail("%s: %zu of %zu, width %u: %.9g, not %.9g",
                                  simd.name, i, n, width, out.data()[i],
@@ -93,7 +93,7 @@ Test(pool1d, gives_the_same_bytes_on_every_target) {
   std::vector<float> in(1000), out(1000), first;
   for (float& f : in) f = RandomScore(random, false);
   ForEachTarget([&](SimdTarget simd) {
-    Pool1d(simd, in.data(), in.size(), 7, Pool::kAvg, PoolEdge::kPad,
+    Pool1d(simd, in.data(), in.size(), 7, PoolKind::kAvg, PoolEdge::kPad,
            out.data());
     if (first.empty()) first = out;
     cr_assert(out == first, "%s differs", simd.name);

@@ -67,28 +67,28 @@ uint32_t Blend(uint32_t n_won, uint32_t n_own, double floor) {
 
 }  // namespace
 
-void oracle_head_counts(const kvevict_policy* policy, const oracle_head* heads,
+void oracle_head_counts(const oracle_policy* policy, const oracle_head* heads,
                         uint32_t n_heads, uint32_t budget, uint32_t n_asked,
                         uint32_t* counts) {
-  const double floor = policy->head_floor;
-  if (policy->head_split == KVEVICT_HEAD_SPLIT_ADAPTIVE) {
+  const double floor = policy->floor;
+  if (policy->heads == ORACLE_HEADS_ADAPTIVE) {
     const auto n_safe = static_cast<uint32_t>(budget * floor);
     CountWinners(heads, n_heads, budget, std::max(1u, n_safe), counts);
-  } else if (policy->head_split == KVEVICT_HEAD_SPLIT_ADAPTIVE_BLEND) {
+  } else if (policy->heads == ORACLE_HEADS_ADAPTIVE_BLEND) {
     CountWinners(heads, n_heads, budget, 0, counts);
   }
   for (uint32_t h = 0; h < n_heads; ++h) {
     const oracle_head& head = heads[h];
     const auto n_forced = static_cast<uint32_t>(
         std::count(head.forced, head.forced + head.n_tokens, 1));
-    if (policy->head_split == KVEVICT_HEAD_SPLIT_EQUAL) counts[h] = budget;
-    if (policy->head_split == KVEVICT_HEAD_SPLIT_ADAPTIVE_BLEND) {
+    if (policy->heads == ORACLE_HEADS_EQUAL) counts[h] = budget;
+    if (policy->heads == ORACLE_HEADS_ADAPTIVE_BLEND) {
       const uint32_t base = n_asked < budget ? budget - n_asked : 0;
       counts[h] = n_forced + Blend(counts[h] - n_forced,
                                    static_cast<uint32_t>(base * floor), floor);
     }
-    if (policy->head_split == KVEVICT_HEAD_SPLIT_THRESHOLD) {
-      const auto least = static_cast<float>(policy->score_threshold);
+    if (policy->heads == ORACLE_HEADS_THRESHOLD) {
+      const auto least = static_cast<float>(policy->threshold);
       counts[h] = 0;
       for (uint32_t i = 0; i < head.n_tokens; ++i) {
         counts[h] += head.forced[i] || head.scores[i] >= least;

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "kvevict/kvevict.h"
+#include "tests/oracle/policy_values.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -20,7 +20,7 @@ typedef struct oracle_head {
 // counts[n_heads] by head_split, head_floor and score_threshold of the policy.
 // `budget` of a head; n_asked: what a head is asked to keep in any case, whether it
 // holds it or not.
-void oracle_head_counts(const kvevict_policy* policy, const oracle_head* heads,
+void oracle_head_counts(const oracle_policy* policy, const oracle_head* heads,
                         uint32_t n_heads, uint32_t budget, uint32_t n_asked,
                         uint32_t* counts);
 

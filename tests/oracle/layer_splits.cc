@@ -23,7 +23,7 @@ void SplitGeometric(const Split& in, uint32_t* budgets, uint32_t n_layers) {
     for (uint32_t l = 0; l < n_layers; ++l) {
       share[l] = full[l] ? 0 : weight;
       sum += share[l];
-      if (!full[l]) weight *= in.policy.pyramid_alpha;
+      if (!full[l]) weight *= in.policy.alpha;
     }
     for (long double& s : share) s = s * total / sum;
     for (uint32_t l = 0; l < n_layers; ++l) {
@@ -67,7 +67,7 @@ void SplitKvf(const Split& in, uint32_t* budgets, uint32_t n_layers) {
   const int64_t c = cap - window;
   const int64_t seen = in.n_context;
   if (n_layers == 1 || seen < 2 * c) return;  // uniform
-  int64_t lowest = c / in.policy.pyramid_beta;
+  int64_t lowest = c / in.policy.beta;
   int64_t highest = 2 * c - lowest;
   if (highest >= seen - window) {
     highest = seen - window;
@@ -86,7 +86,7 @@ void SplitAdakv(const Split& in, uint32_t* budgets, uint32_t n_layers) {
   const int64_t window = in.resolved.n_recent;
   const int64_t base = in.resolved.budget - window;
   const int64_t past = in.n_context - window;
-  int64_t min_num = base / in.policy.pyramid_beta;
+  int64_t min_num = base / in.policy.beta;
   int64_t max_num = base * 2 - min_num;
   if (max_num >= past) {
     max_num = past;
@@ -106,7 +106,7 @@ void SplitKvpress(const Split& in, uint32_t* budgets, uint32_t n_layers) {
   const double window = in.resolved.n_recent;
   const double seen = in.n_context;
   const double capacity = window + in.real_budget;
-  double lowest = (capacity - window) / in.policy.pyramid_beta;
+  double lowest = (capacity - window) / in.policy.beta;
   double highest = (capacity - window) * 2 - lowest;
   if (highest >= seen - window) {
     highest = seen - window;

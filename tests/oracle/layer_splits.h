@@ -5,13 +5,13 @@
 
 #include <cstdint>
 
-#include "kvevict/kvevict.h"
+#include "tests/oracle/policy_values.h"
 
 namespace kvevict::oracle {
 
 // In blocks of the policy's, which mostly are tokens.
 struct Split {
-  const kvevict_policy& policy;
+  const oracle_policy& policy;
   uint32_t n_context;  // more than the budget
   double real_budget;  // before rounding
   const kvevict_resolved_policy& resolved;

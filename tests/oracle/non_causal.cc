@@ -41,7 +41,7 @@ std::vector<double> WeightsOf(const oracle_non_causal* in, uint32_t head,
 }  // namespace
 
 void oracle_non_causal_scores(const oracle_non_causal* in,
-                              const kvevict_policy* policy, double* scores) {
+                              const oracle_policy* policy, double* scores) {
   const uint32_t n = in->n_tokens;
   const auto pool = [&](std::vector<double>& row) {
     const std::vector<double> before = row;
@@ -50,7 +50,7 @@ void oracle_non_causal_scores(const oracle_non_causal* in,
   std::vector<std::vector<double>> rows;
   for (uint32_t g = 0; g < in->group; ++g) {
     rows.push_back(WeightsOf(in, g, policy->block));
-    if (policy->shaping_order == KVEVICT_SHAPING_POOL_THEN_REDUCE) {
+    if (policy->order == ORACLE_ORDER_POOL_REDUCE) {
       pool(rows.back());
     }
   }
@@ -58,13 +58,13 @@ void oracle_non_causal_scores(const oracle_non_causal* in,
   for (uint32_t t = 0; t < n; ++t) {
     std::vector<double> terms;
     for (const auto& of_head : rows) terms.push_back(of_head[t]);
-    row[t] = Reduce(terms, policy->group_reduce);
+    row[t] = Reduce(terms, policy->group);
   }
-  if (policy->shaping_order == KVEVICT_SHAPING_REDUCE_THEN_POOL) pool(row);
+  if (policy->order == ORACLE_ORDER_REDUCE_POOL) pool(row);
   for (uint32_t t = 0; t < n && in->token_weights != nullptr; ++t) {
-    row[t] = (row[t] + policy->weight_epsilon) * in->token_weights[t];
+    row[t] = (row[t] + policy->epsilon) * in->token_weights[t];
   }
-  if (policy->shaping_order == KVEVICT_SHAPING_WEIGH_THEN_POOL) pool(row);
+  if (policy->order == ORACLE_ORDER_WEIGH_POOL) pool(row);
   std::copy(row.begin(), row.end(), scores);
 }
 

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "kvevict/kvevict.h"
+#include "tests/oracle/policy_values.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -24,7 +24,7 @@ typedef struct oracle_non_causal {
 // each of its queries; summed over these; the group reduced, weighed and pooled in the
 // policy's order.
 void oracle_non_causal_scores(const oracle_non_causal* in,
-                              const kvevict_policy* policy, double* scores);
+                              const oracle_policy* policy, double* scores);
 
 // What kvpress does to the scores of all heads of a layer, [n]: less their mean, over
 // their standard deviation, n - 1 of them, at least 1e-6.

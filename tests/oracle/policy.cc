@@ -9,62 +9,62 @@
 
 namespace {
 
-bool ScoresByAttention(const kvevict_policy& p) {
-  return p.kind == KVEVICT_POLICY_SNAPKV ||
-         p.kind == KVEVICT_POLICY_PYRAMIDKV || p.kind == KVEVICT_POLICY_TOVA ||
-         p.kind == KVEVICT_POLICY_R_KV || p.kind == KVEVICT_POLICY_CAKE;
+bool ScoresByAttention(const oracle_policy& p) {
+  return p.kind == ORACLE_SNAPKV ||
+         p.kind == ORACLE_PYRAMIDKV || p.kind == ORACLE_TOVA ||
+         p.kind == ORACLE_R_KV || p.kind == ORACLE_CAKE;
 }
 
 // The words of kvevict_list_report.
-bool ScoresAreMass(const kvevict_policy& p) {
+bool ScoresAreMass(const oracle_policy& p) {
   switch (p.kind) {
-    case KVEVICT_POLICY_NONE:
-    case KVEVICT_POLICY_STREAMING_LLM:
-    case KVEVICT_POLICY_RANDOM:
-    case KVEVICT_POLICY_KNORM:
-    case KVEVICT_POLICY_KEYDIFF:
-    case KVEVICT_POLICY_Q_FILTER:
-    case KVEVICT_POLICY_LAGKV:
-    case KVEVICT_POLICY_CUR:
-    case KVEVICT_POLICY_TRIATTENTION:
+    case ORACLE_NONE:
+    case ORACLE_STREAMING_LLM:
+    case ORACLE_RANDOM:
+    case ORACLE_KNORM:
+    case ORACLE_KEYDIFF:
+    case ORACLE_Q_FILTER:
+    case ORACLE_LAGKV:
+    case ORACLE_CUR:
+    case ORACLE_TRIATTENTION:
       return false;
     default:
       break;
   }
   const bool secures =
-      p.secure > 0.0 && p.value_weight != KVEVICT_VALUE_WEIGHT_NONE;
+      p.secure > 0.0 && p.weight != ORACLE_WEIGHT_NONE;
   return p.redundancy == 0.0 && !secures && p.rescue == 0 &&
          p.diverse_mass == 0.0;
 }
 
-uint32_t Blocks(const kvevict_policy& p, uint32_t n_context) {
+uint32_t Blocks(const oracle_policy& p, uint32_t n_context) {
   return n_context / p.select_block + (n_context % p.select_block != 0);
 }
 
 // Of so many blocks of a cache, the last one being one of them.
-double Tokens(const kvevict_policy& p, double n_blocks, uint32_t n_context) {
+double Tokens(const oracle_policy& p, double n_blocks, uint32_t n_context) {
   const uint32_t last = n_context - (Blocks(p, n_context) - 1) * p.select_block;
   return (n_blocks - 1) * p.select_block + last;
 }
 
-bool HasChunks(const kvevict_policy& p) {
-  return p.kind != KVEVICT_POLICY_NONE &&
-         p.kind != KVEVICT_POLICY_STREAMING_LLM && p.chunk > 0;
+bool HasChunks(const oracle_policy& p) {
+  return p.kind != ORACLE_NONE &&
+         p.kind != ORACLE_STREAMING_LLM && p.chunk > 0;
 }
 
 // What must stay of the slots [begin, end) of n, the first of a chunk on.
-uint64_t ForcedOfChunk(const kvevict_policy& p, uint64_t begin, uint64_t end,
+uint64_t ForcedOfChunk(const oracle_policy& p, uint64_t begin, uint64_t end,
                        uint64_t n) {
-  const uint64_t sinks = std::min<uint64_t>(end, begin + p.n_sink);
+  const uint64_t sinks = std::min<uint64_t>(end, begin + p.sink);
   const uint64_t recent =
-      std::max<uint64_t>(begin, n - std::min<uint64_t>(n, p.n_recent));
+      std::max<uint64_t>(begin, n - std::min<uint64_t>(n, p.recent));
   if (recent >= end) return sinks - begin;
   return recent <= sinks ? end - begin : sinks - begin + (end - recent);
 }
 
 // Adds up what chunks have, by a function of where each begins and ends.
 template <typename Of>
-uint64_t OverChunks(const kvevict_policy& p, uint64_t n, const Of& of) {
+uint64_t OverChunks(const oracle_policy& p, uint64_t n, const Of& of) {
   uint64_t sum = 0;
   for (uint64_t begin = 0; begin < n; begin += p.chunk) {
     sum += of(begin, std::min<uint64_t>(n, begin + p.chunk));
@@ -72,21 +72,21 @@ uint64_t OverChunks(const kvevict_policy& p, uint64_t n, const Of& of) {
   return sum;
 }
 
-uint64_t LeastOfChunks(const kvevict_policy& p, uint32_t n_context) {
+uint64_t LeastOfChunks(const oracle_policy& p, uint32_t n_context) {
   return OverChunks(p, n_context, [&](uint64_t begin, uint64_t end) {
     return std::max<uint64_t>(1, ForcedOfChunk(p, begin, end, n_context));
   });
 }
 
 // The budget in blocks as a real number, before it is rounded and clamped.
-double RealBudget(const kvevict_policy& p, uint32_t n_context) {
+double RealBudget(const oracle_policy& p, uint32_t n_context) {
   const double n_blocks = Blocks(p, n_context);
-  if (p.kind == KVEVICT_POLICY_NONE) return n_blocks;
-  if (p.kind == KVEVICT_POLICY_LAGKV && p.budget_of_partition != 0) {
+  if (p.kind == ORACLE_NONE) return n_blocks;
+  if (p.kind == ORACLE_LAGKV && p.of != 0) {
     // Sinks, all partitions but the last, the rest.
     double kept = 0.0;
     uint32_t left = n_context;
-    for (uint32_t i = 0; i < p.n_sink && left > 0; ++i, --left) kept += 1.0;
+    for (uint32_t i = 0; i < p.sink && left > 0; ++i, --left) kept += 1.0;
     while (left >= 2 * p.block) {
       double of_partition = p.budget > 1.0 ? p.budget : p.budget * p.block;
       if (of_partition > p.block) of_partition = p.block;
@@ -96,8 +96,8 @@ double RealBudget(const kvevict_policy& p, uint32_t n_context) {
     return kept + left;
   }
   double tokens = p.budget;
-  if (p.kind == KVEVICT_POLICY_STREAMING_LLM && p.n_recent > 0) {
-    tokens = static_cast<double>(p.n_sink) + static_cast<double>(p.n_recent);
+  if (p.kind == ORACLE_STREAMING_LLM && p.recent > 0) {
+    tokens = static_cast<double>(p.sink) + static_cast<double>(p.recent);
   } else if (p.budget <= 1.0 && HasChunks(p)) {
     return static_cast<double>(
         OverChunks(p, n_context, [&](uint64_t begin, uint64_t end) {
@@ -113,51 +113,51 @@ double RealBudget(const kvevict_policy& p, uint32_t n_context) {
   return 1 + (tokens - Tokens(p, 1, n_context)) / p.select_block;
 }
 
-uint32_t BudgetBlocks(const kvevict_policy& p, uint32_t n_context) {
+uint32_t BudgetBlocks(const oracle_policy& p, uint32_t n_context) {
   const double n_blocks = std::floor(RealBudget(p, n_context));
   return static_cast<uint32_t>(
       std::clamp(n_blocks, 1.0, static_cast<double>(Blocks(p, n_context))));
 }
 
 // The first tokens of all blocks that the first n lie in, and the last ones.
-uint64_t FirstInBlocks(const kvevict_policy& p, uint64_t n) {
+uint64_t FirstInBlocks(const oracle_policy& p, uint64_t n) {
   while (n % p.select_block != 0) ++n;
   return n;
 }
 
-uint64_t LastInBlocks(const kvevict_policy& p, uint64_t n, uint32_t n_context) {
+uint64_t LastInBlocks(const oracle_policy& p, uint64_t n, uint32_t n_context) {
   while (n < n_context && (n_context - n) % p.select_block != 0) ++n;
   return n;
 }
 
 // The last tokens that must stay.
-uint64_t Recent(const kvevict_policy& p) {
-  if (p.kind == KVEVICT_POLICY_STREAMING_LLM) return 1;
+uint64_t Recent(const oracle_policy& p) {
+  if (p.kind == ORACLE_STREAMING_LLM) return 1;
   const bool window = ScoresByAttention(p) && p.keep_window != 0;
-  return window ? std::max(p.n_recent, p.obs_window) : p.n_recent;
+  return window ? std::max(p.recent, p.window) : p.recent;
 }
 
 // Whether both ends fit a budget that is less than the context.
-bool Fits(const kvevict_policy& p, uint64_t budget, uint32_t n_context) {
-  if (p.kind == KVEVICT_POLICY_NONE) return true;
-  uint64_t least = p.n_sink + Recent(p);
-  if (ScoresByAttention(p) && p.layer_split != KVEVICT_LAYER_SPLIT_LAZY) {
+bool Fits(const oracle_policy& p, uint64_t budget, uint32_t n_context) {
+  if (p.kind == ORACLE_NONE) return true;
+  uint64_t least = p.sink + Recent(p);
+  if (ScoresByAttention(p) && p.split != ORACLE_SPLIT_LAZY) {
     ++least;  // one is chosen
   }
   return least <= budget &&
-         FirstInBlocks(p, p.n_sink) + LastInBlocks(p, Recent(p), n_context) <=
+         FirstInBlocks(p, p.sink) + LastInBlocks(p, Recent(p), n_context) <=
              budget;
 }
 
-bool IsOfContext(const kvevict_policy& p) {
-  if (p.kind == KVEVICT_POLICY_LAGKV && p.budget_of_partition != 0) return true;
+bool IsOfContext(const oracle_policy& p) {
+  if (p.kind == ORACLE_LAGKV && p.of != 0) return true;
   const bool by_window =
-      p.kind == KVEVICT_POLICY_STREAMING_LLM && p.n_recent > 0;
+      p.kind == ORACLE_STREAMING_LLM && p.recent > 0;
   return p.budget <= 1.0 && !by_window;
 }
 
 // A ratio of a context in which the ends do not fit is all of it.
-uint32_t Budget(const kvevict_policy& p, uint32_t n_context) {
+uint32_t Budget(const oracle_policy& p, uint32_t n_context) {
   const auto budget =
       static_cast<uint32_t>(Tokens(p, BudgetBlocks(p, n_context), n_context));
   return IsOfContext(p) && !Fits(p, budget, n_context) ? n_context : budget;
@@ -165,16 +165,16 @@ uint32_t Budget(const kvevict_policy& p, uint32_t n_context) {
 
 }  // namespace
 
-bool oracle_resolve(const kvevict_policy* policy, uint32_t n_context,
+bool oracle_resolve(const oracle_policy* policy, uint32_t n_context,
                     kvevict_resolved_policy* out) {
-  const kvevict_policy& p = *policy;
+  const oracle_policy& p = *policy;
   const uint64_t budget = Budget(p, n_context);
   uint64_t sink = 0;
   uint64_t recent = 0;
-  if (p.kind != KVEVICT_POLICY_NONE) {
-    sink = std::min(FirstInBlocks(p, p.n_sink), budget);
+  if (p.kind != ORACLE_NONE) {
+    sink = std::min(FirstInBlocks(p, p.sink), budget);
     recent = budget - sink;
-    if (p.kind != KVEVICT_POLICY_STREAMING_LLM) {
+    if (p.kind != ORACLE_STREAMING_LLM) {
       recent = std::min(LastInBlocks(p, Recent(p), n_context), recent);
     }
   }
@@ -183,7 +183,7 @@ bool oracle_resolve(const kvevict_policy* policy, uint32_t n_context,
       return false;
     }
     sink = OverChunks(p, n_context, [&](uint64_t begin, uint64_t end) {
-      return std::min<uint64_t>(p.n_sink, end - begin);
+      return std::min<uint64_t>(p.sink, end - begin);
     });
     sink = std::min(sink, budget);
     recent = std::min(recent, budget - sink);
@@ -193,21 +193,24 @@ bool oracle_resolve(const kvevict_policy* policy, uint32_t n_context,
   out->n_sink = static_cast<uint32_t>(sink);
   out->n_recent = static_cast<uint32_t>(recent);
   out->n_selected = static_cast<uint32_t>(budget - sink - recent);
-  out->obs_window = ScoresByAttention(p) ? p.obs_window : 0;
+  out->n_query_rows = ScoresByAttention(p)             ? p.window
+                      : p.kind == ORACLE_H2O        ? KVEVICT_QUERY_ROWS_ANY
+                      : p.kind == ORACLE_NON_CAUSAL ? KVEVICT_QUERY_ROWS_ALL
+                                                    : 0;
   out->scores_are_mass = ScoresAreMass(p);
   return true;
 }
 
-uint32_t oracle_last_tokens(const kvevict_policy* policy,
+uint32_t oracle_last_tokens(const oracle_policy* policy,
                             const kvevict_resolved_policy* resolved) {
-  if (HasChunks(*policy)) return policy->n_recent;
-  if (policy->kind != KVEVICT_POLICY_STREAMING_LLM) return resolved->n_recent;
+  if (HasChunks(*policy)) return policy->recent;
+  if (policy->kind != ORACLE_STREAMING_LLM) return resolved->n_recent;
   return 1;
 }
 
-bool oracle_layer_budgets(const kvevict_policy* policy, uint32_t n_context,
+bool oracle_layer_budgets(const oracle_policy* policy, uint32_t n_context,
                           uint32_t* budgets, uint32_t n_layers) {
-  const kvevict_policy& p = *policy;
+  const oracle_policy& p = *policy;
   const uint32_t budget = Budget(p, n_context);
   std::fill(budgets, budgets + n_layers, budget);
   if (budget == n_context) return true;
@@ -227,23 +230,23 @@ bool oracle_layer_budgets(const kvevict_policy* policy, uint32_t n_context,
   const kvevict::oracle::Split split = {
       p, Blocks(p, n_context), RealBudget(p, n_context), resolved,
       std::max(1u, static_cast<uint32_t>(least))};
-  switch (p.layer_split) {
-    case KVEVICT_LAYER_SPLIT_UNIFORM:
+  switch (p.split) {
+    case ORACLE_SPLIT_UNIFORM:
       break;
-    case KVEVICT_LAYER_SPLIT_GEOMETRIC:
+    case ORACLE_SPLIT_GEOMETRIC:
       SplitGeometric(split, budgets, n_layers);
       break;
-    case KVEVICT_LAYER_SPLIT_ARITHMETIC_KVF:
+    case ORACLE_SPLIT_ARITHMETIC_KVF:
       SplitKvf(split, budgets, n_layers);
       break;
-    case KVEVICT_LAYER_SPLIT_ARITHMETIC_KVPRESS:
+    case ORACLE_SPLIT_ARITHMETIC_KVPRESS:
       SplitKvpress(split, budgets, n_layers);
       break;
-    case KVEVICT_LAYER_SPLIT_ARITHMETIC_ADAKV:
+    case ORACLE_SPLIT_ARITHMETIC_ADAKV:
       SplitAdakv(split, budgets, n_layers);
       break;
-    case KVEVICT_LAYER_SPLIT_CAKE:
-    case KVEVICT_LAYER_SPLIT_LAZY:
+    case ORACLE_SPLIT_CAKE:
+    case ORACLE_SPLIT_LAZY:
       return false;  // scores decide
   }
   for (uint32_t l = 0; l < n_layers; ++l) {
@@ -252,9 +255,9 @@ bool oracle_layer_budgets(const kvevict_policy* policy, uint32_t n_context,
   return true;
 }
 
-void oracle_chunk_counts(const kvevict_policy* policy, uint32_t n_tokens,
+void oracle_chunk_counts(const oracle_policy* policy, uint32_t n_tokens,
                          uint32_t budget, uint32_t* counts) {
-  const kvevict_policy& p = *policy;
+  const oracle_policy& p = *policy;
   const uint64_t size = std::min(p.chunk, n_tokens);
   const uint64_t n = (n_tokens + size - 1) / size;
   const auto length = [&](uint64_t i) {

@@ -6,29 +6,29 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "kvevict/kvevict.h"
+#include "tests/oracle/policy_values.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 // What kvevict_policy_resolve() must say of a valid policy; false: an error.
-bool oracle_resolve(const kvevict_policy* policy, uint32_t n_context,
+bool oracle_resolve(const oracle_policy* policy, uint32_t n_context,
                     kvevict_resolved_policy* out);
 
 // Last tokens that every layer keeps, whatever is protected and however the budget is
 // split. StreamingLLM's window gives way to what is protected, but for the last token.
-uint32_t oracle_last_tokens(const kvevict_policy* policy,
+uint32_t oracle_last_tokens(const oracle_policy* policy,
                             const kvevict_resolved_policy* resolved);
 
 // What kvevict_policy_layer_budgets() must say of a valid policy; false: an
 // error.
-bool oracle_layer_budgets(const kvevict_policy* policy, uint32_t n_context,
+bool oracle_layer_budgets(const oracle_policy* policy, uint32_t n_context,
                           uint32_t* budgets, uint32_t n_layers);
 
 // What each chunk keeps of n_tokens, of which a list keeps `budget`, as the header says
 // of `chunk`. Before, counts have what chunks keep at least beside their ends, or 0.
-void oracle_chunk_counts(const kvevict_policy* policy, uint32_t n_tokens,
+void oracle_chunk_counts(const oracle_policy* policy, uint32_t n_tokens,
                          uint32_t budget, uint32_t* counts);
 
 #ifdef __cplusplus

@@ -40,16 +40,16 @@ double LargestLogit(const oracle_attention* in, uint32_t head, uint32_t row,
 
 void oracle_row_weights(const oracle_attention* in, uint32_t head, uint32_t row,
                         double* weights) {
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  oracle_policy policy = {};
   if (in->policy != nullptr) policy = *in->policy;
   const uint32_t n_past = in->n_tokens - in->window + row;
-  const uint32_t n_visible = policy.softmax_keys == KVEVICT_SOFTMAX_PAST
+  const uint32_t n_visible = policy.softmax == ORACLE_SOFTMAX_PAST
                                  ? in->n_tokens - in->window
                                  : n_past + 1;
   std::fill(weights, weights + in->n_tokens, 0.0);
   double highest = -std::numeric_limits<double>::infinity();
   for (uint32_t j = 0; j < n_visible; ++j) {
-    weights[j] = policy.shaping_order == KVEVICT_SHAPING_REDUCE_LOGITS
+    weights[j] = policy.order == ORACLE_ORDER_REDUCE_LOGITS
                      ? LargestLogit(in, head, row, j)
                      : Logit(in, head, row, j);
     highest = std::max(highest, weights[j]);
@@ -58,14 +58,14 @@ void oracle_row_weights(const oracle_attention* in, uint32_t head, uint32_t row,
   for (uint32_t j = 0; j < n_visible; ++j) {
     sum += weights[j] = std::exp(weights[j] - highest);
   }
-  const bool weighed = policy.row_weight == KVEVICT_ROW_WEIGHT_PAST;
+  const bool weighed = policy.row_weight == ORACLE_ROW_WEIGHT_PAST;
   for (uint32_t j = 0; j < n_visible; ++j) {
     weights[j] = weights[j] / sum * (weighed ? n_past : 1.0);
   }
 }
 
 void oracle_window_weights(const oracle_attention* in, double* weights) {
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  oracle_policy policy = {};
   if (in->policy != nullptr) policy = *in->policy;
   std::vector<std::vector<double>> rows(in->window,
                                         std::vector<double>(in->n_tokens));
@@ -77,12 +77,12 @@ void oracle_window_weights(const oracle_attention* in, double* weights) {
       std::vector<double> of_key;
       for (const auto& row : rows) of_key.push_back(row[j]);
       double& out = weights[size_t{h} * in->n_tokens + j];
-      out = Reduce(of_key, policy.window_reduce == KVEVICT_REDUCE_MAX
+      out = Reduce(of_key, policy.rows == KVEVICT_REDUCE_MAX
                                ? KVEVICT_REDUCE_MAX
                                : KVEVICT_REDUCE_SUM);
       // CAKE: mean + gamma * variance, here of sums.
-      if (policy.row_spread == 0.0) continue;
-      out += policy.row_spread * in->window *
+      if (policy.spread == 0.0) continue;
+      out += policy.spread * in->window *
              oracle_variance(of_key.data(), in->window);
     }
   }
@@ -97,11 +97,11 @@ double oracle_variance(const double* values, uint32_t n) {
   return squares / (n - 1);
 }
 
-void oracle_pool(const double* in, uint32_t n, const kvevict_policy* policy,
+void oracle_pool(const double* in, uint32_t n, const oracle_policy* policy,
                  double* out) {
-  const int64_t half = policy->pool_kernel / 2;
+  const int64_t half = policy->pool_width / 2;
   for (int64_t i = 0; i < n; ++i) {
-    if (policy->pool == KVEVICT_POOL_NONE) {
+    if (policy->pool == ORACLE_POOL_NONE) {
       out[i] = in[i];
       continue;
     }
@@ -109,25 +109,25 @@ void oracle_pool(const double* in, uint32_t n, const kvevict_policy* policy,
     for (int64_t j = i - half; j <= i + half; ++j) {
       if (j >= 0 && j < n) terms.push_back(in[j]);
     }
-    if (policy->pool == KVEVICT_POOL_MAX) {
+    if (policy->pool == ORACLE_POOL_MAX) {
       out[i] = Reduce(terms, KVEVICT_REDUCE_MAX);
     } else {
-      const double width = policy->pool_edge == KVEVICT_POOL_EDGE_PAD
-                               ? policy->pool_kernel
+      const double width = policy->edge == ORACLE_EDGE_PAD
+                               ? policy->pool_width
                                : static_cast<double>(terms.size());
       out[i] = Reduce(terms, KVEVICT_REDUCE_SUM) / width;
     }
   }
 }
 
-void oracle_shape_scores(const kvevict_policy* policy,
+void oracle_shape_scores(const oracle_policy* policy,
                          const oracle_attention* in, const double* weights,
                          double* scores) {
   const uint32_t n = in->n_tokens;
   const uint32_t group = in->n_q_heads / in->n_kv_heads;
   const uint32_t n_past = policy->keep_window != 0 ? n - in->window : n;
   const bool pool_first =
-      policy->shaping_order == KVEVICT_SHAPING_POOL_THEN_REDUCE;
+      policy->order == ORACLE_ORDER_POOL_REDUCE;
   for (uint32_t kv = 0; kv < in->n_kv_heads; ++kv) {
     double* out = scores + size_t{kv} * n;
     std::fill(out, out + n, std::numeric_limits<double>::infinity());
@@ -136,7 +136,7 @@ void oracle_shape_scores(const kvevict_policy* policy,
       std::vector<double> row(n_past);
       for (uint32_t j = 0; j < n_past; ++j) {
         row[j] = weights[(size_t{kv} * group + g) * n + j];
-        if (policy->window_reduce == KVEVICT_REDUCE_MEAN) row[j] /= in->window;
+        if (policy->rows == KVEVICT_REDUCE_MEAN) row[j] /= in->window;
       }
       if (pool_first) {
         oracle_pool(row.data(), n_past, policy, rows[g].data());
@@ -148,7 +148,7 @@ void oracle_shape_scores(const kvevict_policy* policy,
     for (uint32_t j = 0; j < n_past; ++j) {
       std::vector<double> terms;
       for (const auto& row : rows) terms.push_back(row[j]);
-      reduced[j] = Reduce(terms, policy->group_reduce);
+      reduced[j] = Reduce(terms, policy->group);
     }
     if (pool_first) {
       std::copy(reduced.begin(), reduced.end(), out);

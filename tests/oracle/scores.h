@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "kvevict/kvevict.h"
+#include "tests/oracle/policy_values.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,7 +21,7 @@ typedef struct oracle_attention {
   const float* queries;  // [n_q_heads, window, head_dim]
   const float* keys;     // [n_kv_heads, n_tokens, head_dim]
   // What it says of rows, softmax and logits; NULL: causal, and summed.
-  const kvevict_policy* policy;
+  const oracle_policy* policy;
 } oracle_attention;
 
 // weights[n_tokens]: the softmax weights of one row of the window.
@@ -36,13 +36,13 @@ double oracle_variance(const double* values, uint32_t n);
 void oracle_window_weights(const oracle_attention* in, double* weights);
 
 // One row of n values pooled; out is not in.
-void oracle_pool(const double* in, uint32_t n, const kvevict_policy* policy,
+void oracle_pool(const double* in, uint32_t n, const oracle_policy* policy,
                  double* out);
 
 // scores[n_kv_heads, n_tokens] from the weights, as the policy shapes them. A
 // kept window is +infinity and outside the pooling; one that is not kept is
 // like the rest.
-void oracle_shape_scores(const kvevict_policy* policy,
+void oracle_shape_scores(const oracle_policy* policy,
                          const oracle_attention* in, const double* weights,
                          double* scores);
 

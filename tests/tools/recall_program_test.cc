@@ -455,8 +455,8 @@ Test(recall_program, plan_splits_budgets_as_the_library_does) {
         Run("plan " + text + " --tokens 2000 --layers 7 --json");
     kvevict_policy policy = KVEVICT_POLICY_INIT;
     cr_assert(kvevict_policy_parse(text.c_str(), &policy) == KVEVICT_OK);
-    if (policy.layer_split == KVEVICT_LAYER_SPLIT_CAKE ||
-        policy.layer_split == KVEVICT_LAYER_SPLIT_LAZY) {
+    if (policy.split == ORACLE_SPLIT_CAKE ||
+        policy.split == ORACLE_SPLIT_LAZY) {
       cr_assert(
           run.status != 0 && run.err.find("scores decide") != run.err.npos,
           "%s: %s", text.c_str(), run.err.c_str());
@@ -474,7 +474,7 @@ Test(recall_program, plan_splits_budgets_as_the_library_does) {
       const auto n_last = layer.at("n_last").get<uint64_t>();
       const auto n_chosen = layer.at("n_chosen").get<uint64_t>();
       cr_expect(n_first + n_last + n_chosen == budgets[l], "%s", text.c_str());
-      if (policy.kind == KVEVICT_POLICY_STREAMING_LLM) {
+      if (policy.kind == ORACLE_STREAMING_LLM) {
         cr_expect(n_chosen == 0 && n_first == 4, "%s", text.c_str());
       }
     }

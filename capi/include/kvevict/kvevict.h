@@ -7,7 +7,7 @@
  * kvevict_sequence_evict() walk through all three for a whole model.
  *
  *     context   device, allocator, parallel runner   share between threads
- *     policy    what survives: a struct or a text    value
+ *     policy    what survives: name and parameters   one thread at a time
  *     plan      geometry + policy, checked once      immutable, share
  *     sequence  what one request carries along       one thread at a time
  *     view      where one layer's K and V lie        value
@@ -53,7 +53,7 @@
  *   stream is captured, and the capture goes on. Such calls are those whose
  *   kernels are not prepared, questions about positions, sequences that start
  *   from listed positions, are saved or loaded, or trimmed into what was
- *   evicted, evictions whose budgets scores decide (kvevict_head_split; split
+ *   evicted, evictions whose budgets scores decide (parameter heads; split
  *   cake or lazy), and all evictions with select_on_host or debug.
  * - Structs begin with struct_size = sizeof(the struct). Fill one that a call
  *   reads with its *_INIT initialiser or *_init() function, then set what you
@@ -470,94 +470,6 @@ KVEVICT_API void kvevict_context_destroy(kvevict_context* context)
 
 /* ---- Policy -------------------------------------------------------------- */
 
-/** The named policies. Values are ABI and never reused. */
-enum kvevict_policy_kind
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** Touches nothing. */
-  KVEVICT_POLICY_NONE = 0,
-  /** First and last tokens: arXiv:2309.17453. */
-  KVEVICT_POLICY_STREAMING_LLM = 1,
-  /** Attention of the last queries, pooled: arXiv:2404.14469. */
-  KVEVICT_POLICY_SNAPKV = 2,
-  /** SnapKV with more tokens for lower layers: arXiv:2406.02069. */
-  KVEVICT_POLICY_PYRAMIDKV = 3,
-  /** A seeded baseline: every token and KV head draws its own number. */
-  KVEVICT_POLICY_RANDOM = 4,
-  /** The caller's scores, in kvevict_evict_options. */
-  KVEVICT_POLICY_CUSTOM = 5,
-  /** The keys of the smallest Euclidean norm: arXiv:2406.11430. */
-  KVEVICT_POLICY_KNORM = 6,
-  /** Attention that tokens have got so far, summed: arXiv:2306.14048. The
-   *  engine hands the sums over. */
-  KVEVICT_POLICY_H2O = 7,
-  /** Attention of the last query, over all heads: arXiv:2401.06104. */
-  KVEVICT_POLICY_TOVA = 8,
-  /** The keys least like their mean: arXiv:2504.15364. */
-  KVEVICT_POLICY_KEYDIFF = 9,
-  /** Keys and values that stand out against the tokens after them:
-   *  arXiv:2504.04704. */
-  KVEVICT_POLICY_LAGKV = 10,
-  /** Keys and values of large norm among their neighbours: arXiv:2509.15038. */
-  KVEVICT_POLICY_CUR = 11,
-  /** Keys against a direction per KV head, found beforehand:
-   *  arXiv:2503.02812. */
-  KVEVICT_POLICY_Q_FILTER = 12,
-  /** Attention of queries to come, from their mean and covariance:
-   *  arXiv:2510.00636. */
-  KVEVICT_POLICY_EXPECTED_ATTENTION = 13,
-  /** Keys against where the model's queries lie before RoPE, found beforehand:
-   *  arXiv:2604.04921. */
-  KVEVICT_POLICY_TRIATTENTION = 14,
-  /** Attention of the last queries, less the redundancy of the keys:
-   *  arXiv:2505.24133. */
-  KVEVICT_POLICY_R_KV = 15,
-  /** Attention within chunks of the prompt, to tokens before and after alike,
-   *  times the value's norm: arXiv:2507.08143. */
-  KVEVICT_POLICY_NON_CAUSAL = 16,
-  /** Attention of the last queries and its variance, with more tokens for
-   *  layers whose attention is spread and shifts: arXiv:2503.12491. */
-  KVEVICT_POLICY_CAKE = 17
-};
-#ifndef __cplusplus
-typedef int32_t kvevict_policy_kind;
-#endif
-
-/** Pooling of scores along the tokens, stride 1. */
-enum kvevict_pool
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** Scores stay as they are. */
-  KVEVICT_POOL_NONE = 0,
-  /** The mean over the kernel. */
-  KVEVICT_POOL_AVG = 1,
-  /** The maximum over the kernel. */
-  KVEVICT_POOL_MAX = 2
-};
-#ifndef __cplusplus
-typedef int32_t kvevict_pool;
-#endif
-
-/** What average pooling divides by where the kernel hangs over an edge. Max
- *  pooling ignores what is outside either way. */
-enum kvevict_pool_edge
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** The full width: outside counts as zeros. What published code does. */
-  KVEVICT_POOL_EDGE_PAD = 0,
-  /** The number of terms inside. */
-  KVEVICT_POOL_EDGE_SHRINK = 1
-};
-#ifndef __cplusplus
-typedef int32_t kvevict_pool_edge;
-#endif
-
 /** How several numbers become one; NaN in, NaN out. */
 enum kvevict_reduce
 #ifdef __cplusplus
@@ -573,61 +485,6 @@ enum kvevict_reduce
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_reduce;
-#endif
-
-/** Which comes first: reducing the query heads of a KV head, pooling, or
- *  weighing by value_weight. Reducing and pooling commute, but for rounding,
- *  unless a maximum is involved. */
-enum kvevict_shaping_order
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** Reduces, pools, weighs. */
-  KVEVICT_SHAPING_REDUCE_THEN_POOL = 0,
-  /** Pools, reduces, weighs. */
-  KVEVICT_SHAPING_POOL_THEN_REDUCE = 1,
-  /** Reduces logits, before the softmax: window attention by maximum. R-KV,
-   *  arXiv:2505.24133. */
-  KVEVICT_SHAPING_REDUCE_LOGITS = 2,
-  /** Reduces, weighs, pools: weights of neighbours count too. */
-  KVEVICT_SHAPING_WEIGH_THEN_POOL = 3
-};
-#ifndef __cplusplus
-typedef int32_t kvevict_shaping_order;
-#endif
-
-/** Window attention: the keys over which a row's softmax goes. */
-enum kvevict_softmax_keys
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** All up to the row's own token. */
-  KVEVICT_SOFTMAX_CAUSAL = 0,
-  /** Those before the window. Those of the window score 0 where it is not
-   *  kept. R-KV, arXiv:2505.24133. */
-  KVEVICT_SOFTMAX_PAST = 1
-};
-#ifndef __cplusplus
-typedef int32_t kvevict_softmax_keys;
-#endif
-
-/** Window attention: what a row's weights are multiplied by before rows are
- *  reduced. */
-enum kvevict_row_weight
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** Nothing. */
-  KVEVICT_ROW_WEIGHT_NONE = 0,
-  /** The slots before its own: a row that sees more keys has less for each.
-   *  FINCH, arXiv:2408.00167. */
-  KVEVICT_ROW_WEIGHT_PAST = 1
-};
-#ifndef __cplusplus
-typedef int32_t kvevict_row_weight;
 #endif
 
 /** What shares one keep list. */
@@ -660,102 +517,6 @@ enum kvevict_tie
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_tie;
-#endif
-
-/** How the budget is spread over the layers. */
-enum kvevict_layer_split
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** The same for every layer. */
-  KVEVICT_LAYER_SPLIT_UNIFORM = 0,
-  /** Weights alpha^layer, largest-remainder rounding, the sum is exact. */
-  KVEVICT_LAYER_SPLIT_GEOMETRIC = 1,
-  /** Integer steps down from 2c - c/beta to c/beta past tokens, as
-   *  KVCache-Factory computes them; the floor in the step makes the sum run
-   *  over. */
-  KVEVICT_LAYER_SPLIT_ARITHMETIC_KVF = 2,
-  /** The same in floating point with the window on top, falling back to uniform
-   *  where the schedule does not fit, as kvpress computes it. */
-  KVEVICT_LAYER_SPLIT_ARITHMETIC_KVPRESS = 3,
-  /** The integer steps of ARITHMETIC_KVF for every context over the budget, as
-   *  AdaKV's authors compute them. */
-  KVEVICT_LAYER_SPLIT_ARITHMETIC_ADAKV = 4,
-  /* The next two are found while an eviction scores, by the weights of the
-   * window's rows in the slots before the window. They need window attention
-   * with the mean over rows, no row_weight and no order=reduce-logits, and a
-   * window of up to 64. */
-  /** By preference, E^(1/cake_tau1) * V^(1/cake_tau2): E is the entropy of a
-   *  layer's weights, -sum a ln(a + 1e-10); V the variance of a weight over the
-   *  window's rows, summed over slots and query heads. Beside what every layer
-   *  keeps, the budgets' sum is spread by preference, rounded down; what a
-   *  layer would get beyond the context goes to the others in equal parts, and
-   *  so does what rounding took, one more to lower layers; never beyond the
-   *  context.
-   *  Variances below 2^-17 of a mean square are rounding, and count as 0. A
-   *  layer whose preference is no number or 0 gets none; if all are like that,
-   *  uniform. obs_window >= 2. CAKE, arXiv:2503.12491. */
-  KVEVICT_LAYER_SPLIT_CAKE = 5,
-  /** Lazy layers keep the budget, others everything. A layer is lazy if its
-   *  weights, averaged over rows and query heads, add up to more than
-   *  lazy_threshold over the first n_sink slots and the n_recent + obs_window
-   *  last ones before the window. One that holds fewer than n_sink + n_recent +
-   *  2 * obs_window slots is not. The budget may be what must stay, no more.
-   *  SimLayerKV, arXiv:2410.13846, as kvpress computes it. */
-  KVEVICT_LAYER_SPLIT_LAZY = 6
-};
-#ifndef __cplusplus
-typedef int32_t kvevict_layer_split;
-#endif
-
-/** How the KV heads of a layer share its budget, which is that of a head times
- *  their number. A head keeps what must stay, and at least one token. */
-enum kvevict_head_split
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** Alike. */
-  KVEVICT_HEAD_SPLIT_EQUAL = 0,
-  /** A contest: the layer keeps its highest scores, whichever head has them,
-   *  and of each head at least the best head_floor of a head's budget, rounded
-   *  down. The layer keeps exactly its budget. Of scores that are equal at the
-   *  cut every head gets one in turn. AdaKV, arXiv:2407.11550, as kvpress
-   *  computes it. */
-  KVEVICT_HEAD_SPLIT_ADAPTIVE = 1,
-  /** The same contest without a floor, then a mean: beside what must stay, a
-   *  head keeps 1 - head_floor of the tokens that it won, and head_floor of an
-   *  equal share, which is rounded down first. The sum is rounded to the
-   *  nearest, halves to even, in f32; so a layer may keep more or less than its
-   *  budget, by half a token per head and by what rounding down took. AdaKV as
-   *  its authors compute it. */
-  KVEVICT_HEAD_SPLIT_ADAPTIVE_BLEND = 2,
-  /** Nothing is shared: a head keeps the tokens whose final score is at least
-   *  score_threshold, but no more than its budget, the best ones; what must
-   *  stay counts first. NaN is below every threshold. With n_recent as the
-   *  sliding window: DMS, arXiv:2506.05345, and KVzap, arXiv:2601.07891. */
-  KVEVICT_HEAD_SPLIT_THRESHOLD = 3
-};
-#ifndef __cplusplus
-typedef int32_t kvevict_head_split;
-#endif
-
-/** A weight of each token by which its score is multiplied. */
-enum kvevict_value_weight
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** None. */
-  KVEVICT_VALUE_WEIGHT_NONE = 0,
-  /** The Euclidean norm of its value row, which has to be readable. */
-  KVEVICT_VALUE_WEIGHT_NORM = 1,
-  /** The caller's, in kvevict_signal_inputs. */
-  KVEVICT_VALUE_WEIGHT_GIVEN = 2
-};
-#ifndef __cplusplus
-typedef int32_t kvevict_value_weight;
 #endif
 
 /** What becomes of a row that compaction drops: nothing, or it is merged into
@@ -793,70 +554,6 @@ enum kvevict_merge
 };
 #ifndef __cplusplus
 typedef int32_t kvevict_merge;
-#endif
-
-/** How the prompt counts, once kvevict_sequence_end_prompt() has said where it
- *  ends; of it, what was stored then. */
-enum kvevict_prompt
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** As all tokens do: within the budget, and it may go. */
-  KVEVICT_PROMPT_INSIDE = 0,
-  /** On top of the budget, which is then one of the tokens behind it, a ratio
-   *  too. It may go. */
-  KVEVICT_PROMPT_BESIDE = 1,
-  /** Within the budget; it stays. */
-  KVEVICT_PROMPT_PINNED = 2,
-  /** On top of the budget, and it stays. */
-  KVEVICT_PROMPT_PINNED_BESIDE = 3,
-  /** As inside, but evictions do nothing until it has ended. */
-  KVEVICT_PROMPT_AT_END = 4
-};
-#ifndef __cplusplus
-typedef int32_t kvevict_prompt;
-#endif
-
-/** Whose attention a sequence adds up in one row of sums, see
- *  kvevict_sequence_observe(). */
-enum kvevict_sum_rows
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** That of a KV head, reduced over its query heads by group_reduce as it
-   *  comes. */
-  KVEVICT_SUM_ROWS_KV_HEAD = 0,
-  /** That of a query head. */
-  KVEVICT_SUM_ROWS_QUERY_HEAD = 1,
-  /** That of the layer: the sum over its heads. */
-  KVEVICT_SUM_ROWS_LAYER = 2
-};
-#ifndef __cplusplus
-typedef int32_t kvevict_sum_rows;
-#endif
-
-/** Against what blocks are held of which some are rescued: a bit for each slot
- *  of a block. */
-enum kvevict_anchor
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** Of each place in a block what most blocks have there. */
-  KVEVICT_ANCHOR_MEAN = 0,
-  /** 0: the blocks with the fewest slots that matter come first. */
-  KVEVICT_ANCHOR_ZEROS = 1,
-  /** 1: those with the most. */
-  KVEVICT_ANCHOR_ONES = 2,
-  /** 0, 1, 0, 1 .. */
-  KVEVICT_ANCHOR_ALTERNATING = 3,
-  /** Drawn from (seed, layer, tokens seen, place). */
-  KVEVICT_ANCHOR_RANDOM = 4
-};
-#ifndef __cplusplus
-typedef int32_t kvevict_anchor;
 #endif
 
 /** What a policy may read of a layer: rows of its view, or a plane of
@@ -902,372 +599,129 @@ typedef int32_t kvevict_need;
 #endif
 
 /**
- * What survives an eviction: signal, shaping, budget.
+ * What survives an eviction: signal, shaping, budget. Opaque. It is a name and the
+ * values of its parameters, and is most easily written as a text:
+ * `snapkv:budget=2048,window=32`. kvevict_policy_at() lists the names,
+ * kvevict_preset_at() those of presets, kvevict_parameter_at() the parameters
+ * with their range, default and meaning; docs/parameters.md has them as a table.
  *
- * Always kept: the first n_sink tokens (of each chunk, where there are such),
- * the last n_recent, the observation window (unless keep_window is 0) and
+ * Always kept: the first `sink` tokens (of each chunk, where there are chunks),
+ * the last `recent`, the observation window (unless keep_window=no) and
  * protected positions; they count inside the budget. The rest of the budget
  * goes to the highest scores: descending, ties by `tie`, NaN last, +infinity
  * first.
  *
- * What must stay has to fit: n_sink < budget for streaming-llm,
- * n_sink + max(n_recent, kept window) < budget for snapkv, pyramidkv, tova,
- * r-kv and cake, n_sink + n_recent <= budget for the others. With
- * select_block b, at whatever length: n_sink, rounded up to whole blocks,
- * + n_recent or kept window + b - 1 <= budget. With chunks: what must stay of
- * each, or one token, <= budget in all. A budget in tokens that is too small is
- * an error. A ratio of a short context may be too small too: then the context
- * is left alone, and kvevict_evict_report says KVEVICT_REASON_SMALL_BUDGET.
+ * What must stay has to fit: sink < budget for streaming-llm,
+ * sink + max(recent, kept window) < budget for snapkv, pyramidkv, tova, r-kv
+ * and cake, sink + recent <= budget for the others. With select_block b, at
+ * whatever length: sink, rounded up to whole blocks, + recent or kept window
+ * + b - 1 <= budget. With chunks: what must stay of each, or one token,
+ * <= budget in all. A budget in tokens that is too small is an error. A ratio of
+ * a short context may be too small too: then the context is left alone, and
+ * kvevict_evict_report says KVEVICT_REASON_SMALL_BUDGET.
  *
- * Messages call a field by its key of the text form, see
- * kvevict_policy_parse().
+ * One thread at a time may change a policy; several may read it. Plans copy it.
+ * Policies are small and allocated by malloc().
  */
-typedef struct kvevict_policy {
-  uint32_t struct_size;
-  kvevict_policy_kind kind;
-  /** Tokens kept per KV head and layer (on average over layers, and over heads
-   *  that are adaptive), everything included. (0, 1]: ratio of the context,
-   *  which is the tokens seen so far, but at most a plan's max_tokens; above 1:
-   *  a token count. Both are rounded down and clamped to [1, context]. Default
-   *  1.0: everything. 0, negative, NaN and infinity are errors. */
-  double budget;
-  /** First tokens, always kept. Default 4. */
-  uint32_t n_sink;
-  /** Last tokens, always kept. Default 0. StreamingLLM: its window; 0 means
-   *  budget - n_sink, otherwise the budget is n_sink + n_recent. A layer keeps
-   *  the sinks, what is protected, and then as many of the window's last tokens
-   *  as its budget has room for, at least one. */
-  uint32_t n_recent;
-  uint32_t obs_window;  /**< Last queries that score, >= 1. Default 32. */
-  uint32_t keep_window; /**< 1: the window's own tokens are kept; 0: they are
-                                 ranked and pooled like others. Default 1. */
-  kvevict_pool pool;    /**< Default average. */
-  uint32_t pool_kernel; /**< Odd width up to 1023. Default 7. */
-  kvevict_pool_edge pool_edge; /**< Default pad. */
-  /** Over the window's rows. h2o: over the queries that could see a token: sum
-   *  takes attention_sums as they are, mean divides them by the tokens seen so
-   *  far less the token's position, observed ones by as many of the rows
-   *  observed; there is no max. Default mean. */
-  kvevict_reduce window_reduce;
-  kvevict_row_weight row_weight;     /**< Default none. */
-  kvevict_softmax_keys softmax_keys; /**< Default causal. */
-  /** Window attention: added to the mean of a weight over the window's rows is
-   *  row_spread times its unbiased variance, per query head. Needs
-   *  window_reduce mean, and a window of 2 .. 64. An f32, >= 0; 0: nothing.
-   *  Default 0, of cake 200. CAKE, arXiv:2503.12491. */
-  double row_spread;
-  kvevict_reduce group_reduce; /**< Over the query heads of a KV head. */
-  kvevict_shaping_order shaping_order;
-  kvevict_scope scope;         /**< Default: a keep list per KV head. */
-  kvevict_reduce scope_reduce; /**< Over heads (and layers) sharing a list. */
-  kvevict_tie tie;             /**< Default: the lower position survives. */
-  /** Default: pyramidkv geometric, cake cake, else uniform, which scope MODEL
-   *  needs. */
-  kvevict_layer_split layer_split;
-  double pyramid_alpha;  /**< Geometric ratio in (0, 1]. Default 0.7. */
-  double cake_tau1;      /**< Split cake: of the entropy. [0.01, 100], 1. */
-  double cake_tau2;      /**< Likewise, of the variance. */
-  double lazy_threshold; /**< Split lazy, in [0, 1]; 1, the default: never. */
-  uint32_t pyramid_beta; /**< Steepness of the arithmetic splits, >= 1; 20. */
-  /** lagkv: tokens of a partition, default 128; cur: of a window, default 16;
-   *  non-causal: of a chunk, default 256. 2 .. 65536. keydiff: that come at a
-   *  time, see kvevict_score(); or 0, its default: all at once. */
-  uint32_t block;
-  uint64_t seed; /**< Of policy random and of anchor random. Default 0. */
-  /** A shaped score becomes (score + weight_epsilon) * weight, per KV head;
-   *  +infinity stays. */
-  /** Default: none; of expected-attention and non-causal norm, which needs V
-   *  that can be scored. */
-  kvevict_value_weight value_weight;
-  /** Default equal. Another needs scope KV_HEAD; heads then hold different
-   *  numbers of tokens. */
-  kvevict_head_split head_split;
-  double weight_epsilon; /**< An f32, >= 0. Default 0. */
-  /** Then, where above 0, (1 - redundancy) * score - redundancy * R, per KV
-   *  head; +infinity stays. R: how much a token's key is like the others, which
-   *  have to be readable; see kvevict_score(). [0, 1]. Default 0. */
-  double redundancy;
-  double similarity; /**< Cosine above which keys are similar. Default 0.5. */
-  /** Two stages, where scores are weighed or lose redundancy: so much of what a
-   *  KV head keeps, rounded down in f32, goes to its best tokens by shaped
-   *  scores alone, what must stay included; the rest to the best by what scores
-   *  become. Heads that compete do so by shaped scores then, and where they are
-   *  adaptive the tokens of their floor are secured too. Only
-   *  kvevict_sequence_evict() does it. [0, 1]; above 0 it needs scope KV_HEAD,
-   *  and does not go with heads by threshold nor with select_block above 1.
-   *  Default 0. CriticalKV, arXiv:2502.03805. */
-  double secure;
-  /** lagkv: 1: a token scores by its place within its partition; 0: by the
-   *  number that places it. Default 1. */
-  uint32_t lag_ranks;
-  /** lagkv: 1: the budget is that of each partition but the last whole one,
-   *  ratio or tokens of `block`; sinks and what follows those partitions are
-   *  kept beside it. Default 0: of the context. */
-  uint32_t budget_of_partition;
-  double head_floor;      /**< Of adaptive heads, in [0, 1]. Default 0.2. */
-  double score_threshold; /**< Of heads by threshold, an f32. Default 0. */
-  /** 1: the scores of a head that competes are first multiplied by the share
-   *  that its best have in their sum, so many as a head's budget has room for
-   *  beside what must stay; what must stay is in neither sum, nor is NaN. A
-   *  head whose share is not a finite number above 0 keeps its scores. AdaKV's
-   *  normalize. Default 0. */
-  uint32_t head_normalize;
-  /** Tokens stay or go in whole blocks of so many neighbouring slots, from slot
-   *  0 on: those of a block have the mean of its final scores, and what must
-   *  stay keeps the blocks it lies in. The last block, where it is not full,
-   *  must stay: it is where the next token goes. A ratio budget is one of the
-   *  blocks, rounded down to at least one; a token count, also of a layer or a
-   *  head, is rounded down to whole blocks. Both are reckoned once, for the
-   *  list: the context counts as the longest of no more tokens whose last block
-   *  is as full as that of the slots held. So a token count B keeps the most of
-   *  B - select_block + 1 .. B slots that whole blocks can be lost for. Above 1
-   *  it does not go with head_split or budget_of_partition. 1 .. 65536; default
-   *  1: single tokens. ChunkKV, arXiv:2502.00299. */
-  uint32_t select_block;
-  /** Of merge values: the least similarity that merges, in [0, 1]; 0. */
-  double merge_threshold;
-  /** Of merge values: which part of a head's tokens that go is merged, the most
-   *  similar ones: those that reach the quantile 1 - merge_fraction of the
-   *  similarities. It is interpolated linearly. Similarities below the
-   *  threshold count as -infinity, and so does what lies between one of them
-   *  and a number. (0, 1]. Default 1. */
-  double merge_fraction;
-  /** What becomes of the rows that go; K, and V where there is one, must be
-   *  readable, and values needs V. Default none: they are dropped. */
-  kvevict_merge merge;
-  /** 1: an eviction turns the keys that it moves, by RoPE, from their slots to
-   *  the new ones. Every key is then as if its slot were its position, and the
-   *  next token takes kvevict_sequence_stored_length() of its layer and head as
-   *  RoPE's position. It needs rope_inv_freq, or there is no plan, and keys
-   *  that can be turned; an eviction that would move others is refused. Rows of
-   *  a sequence that starts or is loaded must be turned to their slots already.
-   *  Observed queries of layers that lose tokens are forgotten. Where keys are
-   *  f16 or bf16, each turn rounds them once: margin makes turns few. Default
-   *  0. StreamingLLM, arXiv:2309.17453. */
-  uint32_t rotate;
-  /** An eviction leaves a layer alone while each of its lists holds at most so
-   *  many tokens more than it would keep; where heads compete, on average.
-   *  Default 0. */
-  uint32_t margin;
-  /** Once the prompt has ended, one eviction works per so many tokens: the
-   *  first that is asked for after another multiple of so many has come behind
-   *  the prompt. The others do nothing. 0, the default, and 1: all work. */
-  uint32_t every;
-  /** Default inside. Beside and pinned need lists of one length per layer:
-   *  equal heads, and no head_budgets. With any other than inside evictions do
-   *  nothing until the prompt has ended: creating the plan logs so, and
-   *  kvevict_evict_report says KVEVICT_REASON_OPEN_PROMPT. */
-  kvevict_prompt prompt;
-  /** Above 0: each chunk of so many neighbouring slots, from slot 0 on, is
-   *  scored and chosen from as if it were the cache: scores know of no token
-   *  beyond their chunk, and n_sink is of each. The last chunk is what is left.
-   *  n_recent and protected positions are of the whole cache.
-   *
-   *  A ratio budget is one of each chunk, rounded down; their sum is the
-   *  context's. A token count, and what a layer has of either, is shared out:
-   *  all chunks keep one share of their tokens, the largest that fits, rounded
-   *  down; what is left goes to the first ones, one each: the sum is exact. A
-   *  chunk keeps at least one token, and what must stay of it.
-   *
-   *  It does not go with signals of attention by the last queries or summed,
-   *  heads that are not equal, budgets of heads, budget_of_partition, a prompt
-   *  that is pinned or beside, nor select_block above 1. Of paged caches whose
-   *  rows are scored it is a multiple of the block size. Only
-   *  kvevict_sequence_evict() does it: one chunk after the other, with scores
-   *  and scratch for one. kvevict_score() takes up to a chunk of tokens. 0, or
-   *  2 .. 2^31 - 1; default 0: all at once. ChunkPress of kvpress. */
-  uint32_t chunk;
-  /** h2o: whose attention a sequence adds up, where it observes. A row of the
-   *  layer needs scope LAYER or MODEL. Default: a KV head's. */
-  kvevict_sum_rows sum_rows;
-  /** h2o: what is observed at a time is pooled before it is added to the sums:
-   *  a slot gets the maximum of its own and those of the next sum_pool - 1
-   *  slots, as far as there are such. 1 .. 1023; default 1: its own. OpenVINO
-   *  GenAI. */
-  uint32_t sum_pool;
-  /** So many blocks of those that would go stay on top of the budget, where at
-   *  least as many would go; where fewer would, all go. They are chosen by how
-   *  they are made up, so that what is left is like what was there: of the
-   *  slots between those that must stay at both ends, in whole blocks, the half
-   *  with the highest scores has bit 1, of equals the first ones. The blocks
-   *  that would go are sorted by the bits that differ from the anchor's, of
-   *  equals the first ones first; of n of them, each floor(n / rescue)-th
-   *  stays, from the first on. Scores of h2o are those before rows=mean divides
-   *  them, which then have to be one row of all heads. Above 0 it needs
-   *  select_block above 1, and does not go with head_budgets. Default 0.
-   *  KVCrush, arXiv:2503.00022, as OpenVINO GenAI has it. */
-  uint32_t rescue;
-  kvevict_anchor anchor; /**< Of rescue. Default mean. */
-  /** Above 0 some blocks stay by what they add. Of the blocks between those
-   *  that must stay at both ends, protected ones are taken first and then the
-   *  best, until those taken have this share of the mass of all: the one that
-   *  reaches it is taken, and never more than the list keeps. The rest of the
-   *  list's room goes to the blocks not taken whose keys are least similar. A
-   *  block's similarity is the sum of the cosines of keys c_ij over its slots i
-   *  and all slots j of the blocks not taken, its own slots included. c_ii is 0,
-   *  and a c_ij below the mean of i's is left out; that mean is over all slots
-   *  between both ends. Heads that share the list add up; of equals the block
-   *  goes by `tie`.
-   *
-   *  u = k / sqrt(|k|^2 + 2^-23) in f32, cosines are added up in units of
-   *  2^-24, so in any order alike; a key with NaN or infinity has cosines of 0.
-   *  A score that is NaN or infinite has no mass. It needs keys that can be
-   *  read, a signal whose numbers are a mass, without redundancy or secure, and
-   *  select_block above 1, and does not go with rescue, scope MODEL,
-   *  head_budgets, nor an eviction's ranges. (0, 1]; default 0: all by score.
-   *  Adaptive R-KV of OpenVINO GenAI. */
-  double diverse_mass;
-  /** h2o: above 0, sums are of the last so many calls of
-   *  kvevict_sequence_observe() alone, and of no call before the layer's last
-   *  eviction: those are forgotten with it. Pooled is then their sum. Up to 64.
-   *  Needs sums layer and rows sum. Default 0: of all calls. OpenVINO GenAI. */
-  uint32_t sum_last;
-  /** 1: the first call that a sequence observes of a layer is not pooled, as
-   *  long as it is the only one. Needs sum_last. Default 0. OpenVINO GenAI. */
-  uint32_t sum_raw_first;
-  /** Above 0, n_sink, n_recent or obs_window is this share of `budget`, rounded
-   *  down, in place of the count; obs_window is at least 1. Of a budget in
-   *  tokens that is one count, whatever the context. Of a ratio only n_recent
-   *  may be a share: it grows with the context, and does not go with
-   *  layer_split LAZY, chunk, budget_of_partition or layer_budgets.
-   *  streaming-llm takes no share for n_recent, which is its budget. [0, 1);
-   *  default 0. */
-  double sink_share;
-  double recent_share;
-  double window_share;
-} kvevict_policy;
-
-#define KVEVICT_POLICY_INIT                                                  \
-  {                                                                          \
-    (uint32_t)sizeof(kvevict_policy), KVEVICT_POLICY_NONE, 1.0, 4, 0, 32, 1, \
-        KVEVICT_POOL_AVG, 7, KVEVICT_POOL_EDGE_PAD, KVEVICT_REDUCE_MEAN,     \
-        KVEVICT_ROW_WEIGHT_NONE, KVEVICT_SOFTMAX_CAUSAL, 0.0,                \
-        KVEVICT_REDUCE_MEAN, KVEVICT_SHAPING_REDUCE_THEN_POOL,               \
-        KVEVICT_SCOPE_KV_HEAD, KVEVICT_REDUCE_MEAN,                          \
-        KVEVICT_TIE_LOWER_POSITION, KVEVICT_LAYER_SPLIT_UNIFORM, 0.7, 1.0,   \
-        1.0, 1.0, 20, 128, 0, KVEVICT_VALUE_WEIGHT_NONE,                     \
-        KVEVICT_HEAD_SPLIT_EQUAL, 0.0, 0.0, 0.5, 0.0, 1, 0, 0.2, 0.0, 0, 1,  \
-        0.0, 1.0, KVEVICT_MERGE_NONE, 0, 0, 0, KVEVICT_PROMPT_INSIDE, 0,     \
-        KVEVICT_SUM_ROWS_KV_HEAD, 1, 0, KVEVICT_ANCHOR_MEAN, 0.0, 0, 0, 0.0, \
-        0.0, 0.0                                                             \
-  }
+typedef struct kvevict_policy kvevict_policy;
 
 /**
- * Writes the defaults of a policy kind: KVEVICT_POLICY_INIT with that kind and,
- * as a policy text would set them:
- *     pyramidkv                 split=geometric
- *     tova                      sink=0,window=1,pool=none,scope=layer
- *     h2o                       sink=0,recent=32,pool=none,rows=sum
- *     knorm, q-filter           sink=4,pool=none
- *     keydiff                   sink=4,pool=none,block=0
- *     random, custom            sink=4,pool=none
- *     lagkv                     sink=4,pool=none
- *     cur                       sink=4,pool=none,block=16
- *     expected-attention        sink=4,pool=none,weight=norm
- *     triattention              sink=4,pool=none,group=max,over=max
- *     non-causal                sink=4,pool=avg3,order=weigh-pool,block=256,
- *                               weight=norm
- *     r-kv                      sink=0,window=8,pool=max7,group=max,
- *                               order=reduce-logits,softmax=past,
- *                               redundancy=0.9
- *     cake                      sink=0,pool=avg5,spread=200,split=cake
- * So all of them keep first tokens, last ones, or both.
+ * Creates a policy from its text: `name` or `name:key=value,key=value`, where
+ * name is a policy ("snapkv") or a preset ("snapkv-kvpress"). Spaces around
+ * names, keys and values are ignored; of a key given twice the last value
+ * counts. A key that means nothing to the policy is an error.
  *
- * @param[out] out         Non-NULL.
- * @param[in] struct_size  sizeof(*out) of the caller.
- * @param[in]  kind        Of the table of policies.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
+ * @param[in]  text        Zero-terminated, non-NULL.
+ * @param[out] out_policy  Non-NULL. Destroy with kvevict_policy_destroy().
+ * @return KVEVICT_OK; KVEVICT_ERROR_OUT_OF_MEMORY;
+ *         KVEVICT_ERROR_INVALID_ARGUMENT: with the column and what was expected
+ *         there where the text cannot be read, with the numbers where they do
+ *         not go together. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_policy_create(
+    const char* text, kvevict_policy** out_policy) KVEVICT_NOEXCEPT;
+
+/**
+ * Creates a policy that equals another.
+ *
+ * @param[in]  policy      Non-NULL.
+ * @param[out] out_policy  Non-NULL. Destroy with kvevict_policy_destroy().
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
+ *         KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_policy_copy(
+    const kvevict_policy* policy, kvevict_policy** out_policy) KVEVICT_NOEXCEPT;
+
+/**
+ * Destroys a policy; NULL is ignored.
+ *
+ * @param[in] policy  NULL or a policy.
+ * Since: 0.1
+ */
+KVEVICT_API void kvevict_policy_destroy(kvevict_policy* policy)
+    KVEVICT_NOEXCEPT;
+
+/**
+ * Sets a parameter to a value as it stands in the text form. Whether values go
+ * together is checked by kvevict_policy_validate() and where the policy is used.
+ *
+ * @param[in,out] policy  Non-NULL; unchanged on error.
+ * @param[in]     key     Zero-terminated: "budget".
+ * @param[in]     value   Zero-terminated: "0.25", "avg7", "yes".
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if the policy has no such
+ *         parameter, or the value is outside its range. Since: 0.1
  */
 KVEVICT_API kvevict_status
-kvevict_policy_init(kvevict_policy* out, size_t struct_size,
-                    kvevict_policy_kind kind) KVEVICT_NOEXCEPT;
+kvevict_policy_set(kvevict_policy* policy, const char* key,
+                   const char* value) KVEVICT_NOEXCEPT;
 
 /**
- * Reads a policy from its text form: `name` or `name:key=value,key=value`.
+ * Sets a parameter that is a number. A flag is 1 or 0. Of parameters that are a
+ * count or a share, a number above 0 and below 1 is a share.
  *
- * name: a policy ("snapkv") or a preset ("snapkv-kvpress"). Keys, their words,
- * and the fields they set:
- *     budget                         budget
- *     sink, recent, window           n_sink, n_recent, obs_window where whole,
- *                                    as 32; below 1, as 0.5, sink_share,
- *                                    recent_share, window_share
- *     keep_window=yes|no             keep_window
- *     pool=none|avgN|maxN            pool, pool_kernel
- *     edge=pad|shrink                pool_edge
- *     rows=mean|max|sum              window_reduce
- *     row_weight=none|past           row_weight
- *     softmax=causal|past            softmax_keys
- *     spread                         row_spread
- *     group=mean|max|sum             group_reduce
- *     order=reduce-pool|pool-reduce|reduce-logits|weigh-pool
- *                                    shaping_order
- *     scope=head|layer|model         scope
- *     over=mean|max|sum              scope_reduce
- *     tie=lower|higher               tie
- *     split=uniform|geometric|arithmetic-kvf|arithmetic-kvpress
- *          |arithmetic-adakv|cake|lazy   layer_split
- *     alpha, beta, seed              pyramid_alpha, pyramid_beta, seed
- *     tau1, tau2, lazy               cake_tau1, cake_tau2, lazy_threshold
- *     block                          block
- *     select_block                   select_block
- *     chunk                          chunk
- *     weight=none|norm|given, epsilon   value_weight, weight_epsilon
- *     redundancy, similarity         redundancy, similarity
- *     secure                         secure
- *     ranks=no|yes                   lag_ranks
- *     of=context|partition           budget_of_partition
- *     heads=equal|adaptive|adaptive-blend|threshold   head_split
- *     floor, threshold               head_floor, score_threshold
- *     normalize=no|yes               head_normalize
- *     merge=none|values|pivot|weighted   merge
- *     merge_threshold, merge_fraction    merge_threshold, merge_fraction
- *     rotate=no|yes                  rotate
- *     margin, every                  margin, every
- *     prompt=inside|beside|pinned|pinned-beside|at-end   prompt
- *     sums=head|query|layer, sum_pool   sum_rows, sum_pool
- *     sum_last, raw_first=no|yes     sum_last, sum_raw_first
- *     rescue, anchor=mean|zeros|ones|alternating|random   rescue, anchor
- *     diverse_mass                   diverse_mass
- * Example: `snapkv:budget=2048,sink=4,window=32,pool=avg7`. Spaces around
- * tokens are ignored; of a key given twice the last value counts. The result
- * is validated.
+ * @param[in,out] policy  Non-NULL; unchanged on error.
+ * @param[in]     key     Zero-terminated: "budget".
+ * @param[in]     value   Within the parameter's range.
+ * @return As kvevict_policy_set(); words and poolings are no numbers. Since: 0.1
+ */
+KVEVICT_API kvevict_status kvevict_policy_set_number(
+    kvevict_policy* policy, const char* key, double value) KVEVICT_NOEXCEPT;
+
+/**
+ * Writes a parameter's value as it stands in the text form.
  *
- * A policy has the keys that mean something to it, any other is an error:
- *     all but none                budget, sink, recent, split, alpha, beta,
- *                                 select_block, merge, merge_threshold,
- *                                 merge_fraction, rotate, margin, every,
- *                                 prompt
- *     all but streaming-llm too   pool, edge, scope, over, tie, weight,
- *                                 epsilon, redundancy, similarity, secure,
- *                                 heads, floor, threshold, normalize, chunk,
- *                                 seed, rescue, anchor, diverse_mass
- *     snapkv, pyramidkv, tova,
- *     r-kv, cake                  window, keep_window, rows, row_weight,
- *                                 softmax, spread, group, order, tau1, tau2,
- *                                 lazy
- *     h2o                         rows, group, order, sums, sum_pool,
- *                                 sum_last, raw_first
- *     expected-attention          group, order
- *     triattention, non-causal    group, order
- *     lagkv, cur, keydiff,
- *     non-causal                  block
- *     lagkv                       ranks, of
- *
- * @param[in]  text  Zero-terminated, non-NULL.
- * @param[out] out   Non-NULL, out->struct_size set; unchanged on error.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT: with the column and what
- *         was expected there where the text cannot be read, with the numbers
- *         where they do not go together. Since: 0.1
+ * @param[in]  policy         Non-NULL.
+ * @param[in]  key            Zero-terminated: "budget".
+ * @param[out] text           At least text_capacity bytes; zero-terminated on
+ *                            success, untouched on error. May be NULL if
+ *                            text_capacity is 0. 40 bytes hold every value.
+ * @param[in]  text_capacity  Bytes of text; 0 asks for the length alone.
+ * @param[out] out_text_len   NULL, or receives the length without the
+ *                            terminator, also when text_capacity is 0.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if the policy has no such
+ *         parameter or 0 < text_capacity <= length. Since: 0.1
  */
 KVEVICT_API kvevict_status
-kvevict_policy_parse(const char* text, kvevict_policy* out) KVEVICT_NOEXCEPT;
+kvevict_policy_get(const kvevict_policy* policy, const char* key, char* text,
+                   size_t text_capacity, size_t* out_text_len) KVEVICT_NOEXCEPT;
 
 /**
- * Writes the text form: the policy's name and every key it has that differs
- * from that policy's default; of one that keeps neither first nor last tokens,
- * sink=0 and recent=0. Parsing it gives a policy that behaves the same:
- * fields that mean nothing to the policy are not written, and come back as its
- * defaults.
+ * Reads a parameter that is a number, as kvevict_policy_set_number() sets it.
+ *
+ * @param[in]  policy     Non-NULL.
+ * @param[in]  key        Zero-terminated: "budget".
+ * @param[out] out_value  Non-NULL.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if the policy has no such
+ *         parameter, it is no number, or a seed above 2^53. Since: 0.1
+ */
+KVEVICT_API kvevict_status
+kvevict_policy_get_number(const kvevict_policy* policy, const char* key,
+                          double* out_value) KVEVICT_NOEXCEPT;
+
+/**
+ * Writes the text form: the policy's name and every parameter that differs from
+ * that policy's default; of one that keeps neither first nor last tokens,
+ * sink=0 and recent=0. Creating a policy from it gives an equal one.
  *
  * @param[in]  policy         Non-NULL.
  * @param[out] text           At least text_capacity bytes; zero-terminated on
@@ -1277,21 +731,81 @@ kvevict_policy_parse(const char* text, kvevict_policy* out) KVEVICT_NOEXCEPT;
  * @param[out] out_text_len   NULL, or receives the length without the
  *                            terminator, also when text_capacity is 0 (a size
  *                            query, OK).
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if the policy is invalid
- *         or 0 < text_capacity <= length. Since: 0.1
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if
+ *         0 < text_capacity <= length. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_policy_format(
     const kvevict_policy* policy, char* text, size_t text_capacity,
     size_t* out_text_len) KVEVICT_NOEXCEPT;
 
 /**
- * Checks every field and their combination, for any context length.
+ * Checks whether the values of the parameters go together, for any context
+ * length.
  *
  * @param[in] policy  Non-NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_policy_validate(const kvevict_policy* policy)
     KVEVICT_NOEXCEPT;
+
+/** What the values of a parameter are. */
+enum kvevict_parameter_type
+#ifdef __cplusplus
+    : int32_t
+#endif
+{
+  /** A number in [least, most]. */
+  KVEVICT_PARAMETER_NUMBER = 0,
+  /** A whole number in [least, most]. */
+  KVEVICT_PARAMETER_COUNT = 1,
+  /** A count, or a share of the budget above 0 and below 1. */
+  KVEVICT_PARAMETER_COUNT_OR_SHARE = 2,
+  /** A whole number below 2^64. */
+  KVEVICT_PARAMETER_SEED = 3,
+  /** `no` or `yes`; as a number 0 or 1. */
+  KVEVICT_PARAMETER_FLAG = 4,
+  /** One of a few words. */
+  KVEVICT_PARAMETER_WORD = 5,
+  /** `none`, `avgN` or `maxN`. */
+  KVEVICT_PARAMETER_POOL = 6
+};
+#ifndef __cplusplus
+typedef int32_t kvevict_parameter_type;
+#endif
+
+/** A parameter of policies. Every text is static but default_text. */
+typedef struct kvevict_parameter_info {
+  uint32_t struct_size;
+  kvevict_parameter_type type;
+  const char* key;   /**< Its name in the text form and in every language. */
+  const char* words; /**< "mean|max|sum"; "" for numbers. */
+  const char* doc;   /**< What it does, in sentences. */
+  double least;      /**< Of numbers and counts; else 0. */
+  double most;       /**< Likewise. */
+  uint32_t excludes_least; /**< 1: values are above least. */
+  uint32_t takes_zero;     /**< 1: 0 is allowed beside [least, most]. */
+  char default_text[40];   /**< As in the text form; zero-terminated. */
+} kvevict_parameter_info;
+
+/**
+ * Enumerates the parameters, in the order of the text form.
+ *
+ * @param[in]  name   A policy or a preset: those that it has, with its defaults.
+ *                    NULL: all of the library, with the defaults that hold for
+ *                    policies that say no other.
+ * @param[in]  index  0, 1, ... until the call fails.
+ * @param[out] out    Non-NULL, out->struct_size set.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT past the end, or if there
+ *         is no such policy. Since: 0.1
+ */
+KVEVICT_API kvevict_status
+kvevict_parameter_at(const char* name, uint32_t index,
+                     kvevict_parameter_info* out) KVEVICT_NOEXCEPT;
+
+/** Values of kvevict_resolved_policy.n_query_rows: any number, see there. */
+#define KVEVICT_QUERY_ROWS_ANY 4294967295u
+/** A row for each slot held. */
+#define KVEVICT_QUERY_ROWS_ALL 4294967294u
 
 /** A policy in tokens, for one context length. */
 typedef struct kvevict_resolved_policy {
@@ -1302,7 +816,11 @@ typedef struct kvevict_resolved_policy {
   uint32_t n_sink;   /**< First tokens kept, with chunks of all of them. */
   uint32_t n_recent; /**< Last tokens kept, the observation window included. */
   uint32_t n_selected; /**< Tokens chosen by score. */
-  uint32_t obs_window; /**< Last queries that score; 0 if none do. */
+  /** Query rows by which a layer is scored: the observation window of policies
+   *  that have one; KVEVICT_QUERY_ROWS_ANY where it is as many as are given
+   *  (h2o); KVEVICT_QUERY_ROWS_ALL where it is one for each slot held
+   *  (non-causal); 0 where queries are not read. */
+  uint32_t n_query_rows;
   /** 1: the scores by which lists are chosen are a mass, whatever the context;
    *  see kvevict_list_report. 0: they are not. */
   uint32_t scores_are_mass;
@@ -1328,7 +846,7 @@ kvevict_policy_resolve(const kvevict_policy* policy, uint32_t n_context,
                        kvevict_resolved_policy* out) KVEVICT_NOEXCEPT;
 
 /**
- * What each layer keeps of a context, per KV head: the budget by layer_split.
+ * What each layer keeps of a context, per KV head: the budget by `split`.
  *
  * @param[in]  policy       Non-NULL.
  * @param[in]  n_context    Tokens, 1 .. 2^31 - 1.
@@ -1370,13 +888,16 @@ kvevict_auto_budget(uint32_t max_tokens, uint64_t full_cache_bytes,
 /** One row of the table of policies; every text is static. */
 typedef struct kvevict_policy_info {
   uint32_t struct_size;
-  kvevict_policy_kind kind;
+  uint32_t reserved;   /**< 0. */
   const char* name;    /**< As in the text form. */
   const char* signal;  /**< What ranks a token. */
   const char* shaping; /**< What happens to the numbers. */
   const char* budget;  /**< How many survive, where. */
   const char* trigger; /**< When it runs. */
   const char* paper;   /**< Source, e.g. "arXiv:2404.14469"; "" if none. */
+  /** Parameters whose default is another than the library's, as in the text form;
+   *  "" if none. */
+  const char* defaults;
 } kvevict_policy_info;
 
 /**
@@ -1725,7 +1246,7 @@ typedef struct kvevict_plan_options {
   uint32_t struct_size;
   /** The most tokens that a step of speculation takes back, at most 2^31 - 1.
    *  A policy that scores by the last queries then remembers so many rows
-   *  beside its obs_window, and a trim by as many leaves the window whole.
+   *  beside its window, and a trim by as many leaves the window whole.
    *  Other policies ignore it. */
   uint32_t draft_tokens;
   /** Tokens that each KV head keeps, everything included, and at least one, or
@@ -1733,7 +1254,7 @@ typedef struct kvevict_plan_options {
    *  by layer, in place of the policy's budget and layer split. What must stay
    *  has to fit each. A head shorter
    *  than its budget keeps everything. Heads may then hold different numbers of
-   *  tokens, so scope must be KV_HEAD, head_split equal, and layer_split not
+   *  tokens, so scope must be head, heads equal, and split not
    *  one that scores decide. NULL: the policy's. Copied. */
   const uint32_t* head_budgets;
   size_t head_budgets_len; /**< As many as there are heads; 0 with NULL. */
@@ -1741,7 +1262,7 @@ typedef struct kvevict_plan_options {
    *  kvevict_policy means, in place of that and of the layer split: a ratio of
    *  the context up to 1, else tokens. All else of the policy holds for each
    *  layer as if it were alone. Under scope MODEL all are equal. Not with
-   *  head_budgets, nor with a layer_split that scores decide. NULL: the
+   *  head_budgets, nor with a split that scores decide. NULL: the
    *  policy's. Copied. */
   const double* layer_budgets;
   size_t layer_budgets_len; /**< As many as there are such layers; 0. */
@@ -1799,9 +1320,9 @@ KVEVICT_API void kvevict_plan_destroy(kvevict_plan* plan) KVEVICT_NOEXCEPT;
  * at first use. On the CPU there is nothing to do.
  *
  * Window attention has kernels of its own for each combination of dtypes,
- * k_head_dim, obs_window and group size. Those for contiguous keys and for
+ * k_head_dim, window and group size. Those for contiguous keys and for
  * block ids are prepared. Those for heads of several lengths are prepared for a
- * plan with head_budgets or a head_split. The first call that needs any other
+ * plan with head_budgets or heads that are not equal. The first call that needs any other
  * compiles it, as with rings and blocks with addresses.
  * All other kernels serve every plan. With a kernel_cache_dir compiled kernels
  * are taken from there.
@@ -1875,9 +1396,9 @@ enum kvevict_operation
   KVEVICT_OPERATION_SCORE = 1,
   /** kvevict_sequence_begin_observing(): there a sequence keeps what it
    *  observes until kvevict_sequence_end_observing(). Of policies that score by
-   *  the last queries, for each layer (obs_window + draft_tokens) * n_q_heads
+   *  the last queries, for each layer (window + draft_tokens) * n_q_heads
    *  rows of k_head_dim elements, and on CUDA a float with each; of h2o
-   *  max_tokens floats for each KV head, query head or layer, as sum_rows says,
+   *  max_tokens floats for each KV head, query head or layer, as `sums` says,
    *  and with sum_last so many more times as many; 0 for others. */
   KVEVICT_OPERATION_OBSERVE = 2
 };
@@ -2081,9 +1602,9 @@ typedef struct kvevict_signal_inputs {
   const kvevict_plane* query_centers;
   /** Rows of queries and of row_lse that kvevict_score() and
    *  kvevict_sequence_evict() are given, those of the last tokens: 1 .. the
-   *  slots held. 0, and the only one that window attention takes beside 0:
-   *  obs_window; of h2o, and the only one that non-causal takes: as many as
-   *  slots are held. */
+   *  slots held. 0 selects the policy's own number: the window for window
+   *  attention, every slot held for h2o and non-causal. Only h2o accepts
+   *  another. */
   uint32_t n_query_rows;
   uint32_t reserved; /**< 0. */
 } kvevict_signal_inputs;
@@ -2112,7 +1633,7 @@ typedef struct kvevict_score_job {
    *  triattention takes n_tokens with rotate. */
   uint32_t n_seen;
   /** Where heads hold different numbers: u32 [n_kv_heads], each at most
-   *  n_tokens and at least the policy's obs_window where queries score, device
+   *  n_tokens and at least the policy's window where queries score, device
    *  memory; NULL: all hold n_tokens. On CUDA they are the caller's word. */
   const uint32_t* token_counts;
   /** The layer's cache; k as in the geometry, and v where values are read. NULL
@@ -2148,10 +1669,10 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  * causal softmax over all of a head's keys, or with softmax_keys over those
  * before the window; they are reduced over the window's rows and the query
  * heads of each KV head and pooled over the tokens before the window (with
- * keep_window 0 over all), as the policy says. Accumulated in f32 whatever the
+ * keep_window=no over all), as the policy says. Accumulated in f32 whatever the
  * dtypes. NaN in a key makes every weight of the rows that see it NaN, and so
  * the head's other scores. Method: SnapKV, arXiv:2404.14469. Cost: reads K
- * once; n_q_heads x obs_window x n_tokens x head_dim multiply-adds. On CUDA
+ * once; n_q_heads x window x n_tokens x head_dim multiply-adds. On CUDA
  * twice as much of both without row_lse.
  *
  * Accumulated attention (h2o): attention_sums, with rows=mean divided by the
@@ -2168,7 +1689,7 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  * Expected attention: softmax over a head's keys k of s m.k + s^2 / 2 k' C k,
  * with the mean m and the covariance C of the queries to come and the softmax
  * scale s; by query head, reduced over the query heads of each KV head and
- * pooled. The first n_sink tokens are left out of the softmax and get 0.
+ * pooled. The first `sink` tokens are left out of the softmax and get 0.
  * Accumulated in f32. NaN in any other key, or with a covariance infinity,
  * makes the scores of all others NaN. Method: arXiv:2510.00636. Cost: reads K
  * once; n_q_heads*n_tokens*head_dim^2 multiply-adds, without a covariance
@@ -2179,7 +1700,7 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  * its chunk, those before it and after it, and to no others: softmax of q.k,
  * without the softmax scale. A slot's score is the sum over its chunk's
  * queries, reduced over the query heads of each KV head; then it is weighed,
- * then pooled, in the order that shaping_order says. NaN in a key makes NaN of
+ * then pooled, in the order that `order` says. NaN in a key makes NaN of
  * its chunk. Accumulated in f32. Method: Compactor, arXiv:2507.08143, whose
  * normalisation over the layer's heads and tokens is left out: it scales and
  * shifts all scores of a layer alike, and so changes no keep list. Cost: reads
@@ -2193,7 +1714,7 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  * the mean of e^(i w (t + o)) over distances o = 1, 2, 4 .. 65536 of queries to
  * come. Each query head's scores less their mean are divided by their standard
  * deviation, at least 1e-6, and reduced over the query heads of each KV head
- * and pooled. The first n_sink tokens are left out of both and get 0; a key
+ * and pooled. The first `sink` tokens are left out of both and get 0; a key
  * with NaN or infinity gets NaN and is in neither. Keys must still be turned to
  * the positions where their tokens were seen. A factor that all keys have
  * (YaRN's) does not matter. In f32, m in double. Method: arXiv:2604.04921.
@@ -2221,17 +1742,17 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  * Keys and values against their neighbours (lagkv, cur): slots behind the sinks
  * are cut into partitions of `block`, slots from 0 on into windows. lagkv: how
  * far a token's channels spread on the scale of the next partition, as a place
- * within its own, in [0, 1), or with lag_ranks 0 as the mean of two softmaxes
+ * within its own, in [0, 1), or with ranks=no as the mean of two softmaxes
  * over the partition, of keys and of values. Sinks, the last whole partition
  * and what follows it score 1. With fewer than two whole partitions slot t
- * scores (t - n_sink) / (n_tokens - n_sink), so that late ones stay. cur: the
+ * scores (t - sink) / (n_tokens - sink), so that late ones stay. cur: the
  * shares that a token's squared norms have of their window's, multiplied, of
  * the sum of all; sinks 1. A token with NaN or infinity scores NaN and changes
  * no other score but those it would be compared with. Methods: LagKV,
  * arXiv:2504.04704; CurDKV, arXiv:2509.15038. Cost: reads K and V once, or
  * twice where two partitions do not fit the cache.
  *
- * With value_weight shaped scores are weighed here too, all of them: the stages
+ * With a `weight` shaped scores are weighed here too, all of them: the stages
  * of `secure` are an eviction's. Cost of KVEVICT_VALUE_WEIGHT_NORM: reads V
  * once.
  *
@@ -2303,7 +1824,7 @@ KVEVICT_API kvevict_status kvevict_keep_lists_init(
  * goes before them. A block of select_block has the highest rank in it.
  *
  * Ranks say which tokens a list keeps, never how many: layers, heads
- * (kvevict_head_split) and chunks keep as many as without ranges. With `secure`
+ * (parameter heads) and chunks keep as many as without ranges. With `secure`
  * the tokens secured are the best by rank and then by score. With `rescue` the
  * blocks of the budget are those of the highest rank and then score, and the
  * rescued are chosen from all others as without ranges: they stay whatever
@@ -2438,7 +1959,7 @@ KVEVICT_API kvevict_status kvevict_select_workspace(
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
  *         for a layer whose heads have budgets of their own, for one of two
  *         stages (`secure`), or where scores decide: of heads
- *         (kvevict_head_split), which kvevict_sequence_evict() does also with
+ *         (parameter heads), which kvevict_sequence_evict() does also with
  *         the caller's scores (policy custom), or of layers (split cake or
  *         lazy), which have to be together.
  *         Since: 0.1
@@ -2549,7 +2070,7 @@ typedef struct kvevict_move {
    *  destination at most n_tokens, and no listed slot is below it. 0 with merge
    *  and for kvevict_reorder(). */
   uint32_t first_slot;
-  double merge_threshold; /**< See kvevict_policy. */
+  double merge_threshold; /**< See the parameter of that name. */
   double merge_fraction;  /**< Likewise; 0: 1. */
   /** kvevict_compact(): another cache that the survivors are copied to, with
    *  slots for first_slot + the longest list; NULL: they move in place. As many
@@ -3029,7 +2550,7 @@ KVEVICT_API kvevict_status kvevict_observation_init(
  * Shows the query rows of one chunk, of one layer or of many, or the attention
  * that they paid.
  *
- * Window attention: the last obs_window + draft_tokens rows of each layer are
+ * Window attention: the last window + draft_tokens rows of each layer are
  * remembered. Any split of a prompt into chunks leaves the same rows behind,
  * and a chunk may leave out rows that later ones push out anyway. Showing
  * earlier positions again replaces them and forgets what came after (rollback).
@@ -3041,7 +2562,7 @@ KVEVICT_API kvevict_status kvevict_observation_init(
  * Accumulated attention (h2o): attention_sums, [n_sum_heads, slots], of the
  * slots that a layer holds once the rows' own tokens are stored, whether they
  * have been appended yet or not: the attention weights of the n_rows queries,
- * summed over them. They are reduced to the rows that sum_rows of the policy
+ * summed over them. They are reduced to the rows that `sums` of the policy
  * says, so n_sum_heads may not be fewer, pooled by sum_pool, and added to the
  * sums; slots that are new begin at 0. An eviction that is given neither
  * attention_sums nor queries scores by these sums, which have to reach up to
@@ -3169,7 +2690,7 @@ typedef struct kvevict_position_lists {
   uint32_t count;    /**< Slots of every list; with counts, the most of any. */
   uint32_t reserved; /**< 0. */
   /** [n_lists], each at most count; NULL: all are count. Only a plan with
-   *  head_budgets or a head_split has lists that differ. */
+   *  head_budgets or heads that are not equal has lists that differ. */
   const uint32_t* counts;
 } kvevict_position_lists;
 
@@ -3459,7 +2980,7 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  *
  * On CUDA this call waits for the eviction before it and copies its positions
  * in two cases: more positions are protected than the budget has room for, or
- * keep_window is 0 and tokens of the window may be gone. With select_on_host it
+ * keep_window is no and tokens of the window may be gone. With select_on_host it
  * always waits.
  *
  * @param[in]  sequence         Non-NULL.
@@ -3478,7 +2999,7 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  *         the plan has no room for, or that rows cannot go to);
  *         KVEVICT_ERROR_UNSUPPORTED (the policy scores by keys or values that
  *         cannot be read, merges them, or turns keys that cannot be turned; or
- *         tokens of the window are gone already, which keep_window 0 allows; or
+ *         tokens of the window are gone already, which keep_window=no allows; or
  *         chunk is no multiple of the block size; or by_table parts of blocks
  *         would go, a view is contiguous or a ring, or heads or layers that
  *         keep different tokens share a table). Since: 0.1
@@ -3691,7 +3212,7 @@ kvevict_sequence_memory_of(const kvevict_sequence* sequence, uint32_t layer,
  * @param[in]  layer       < n_layers, with a full cache: kvevict_plan_layer()
  *                         tells which ones have it.
  * @param[in]  kv_head     < n_kv_heads; all alike but for a plan with
- *                         head_budgets or a head_split.
+ *                         head_budgets or heads that are not equal.
  * @param[out] out_length  Slots.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */

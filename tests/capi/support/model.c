@@ -343,7 +343,7 @@ void test_model_check(const test_model* model, const char* what) {
 static oracle_attention AttentionOf(const test_model* model, uint32_t layer,
                                     uint32_t head) {
   const test_model_spec* s = &model->spec;
-  const uint32_t window = model->policy.obs_window;
+  const uint32_t window = model->policy.window;
   const uint32_t n = test_model_stored_of(model, layer, head);
   const uint32_t group = s->n_q_heads / s->n_kv_heads;
   const uint32_t size = test_element_bytes(s->q_dtype);
@@ -426,12 +426,12 @@ oracle_measure test_model_measure(const test_model* model, uint32_t layer) {
   oracle_measure measure = {0.0, 0.0, 0.0};
   for (uint32_t h = 0; h < model->spec.n_kv_heads; ++h) {
     const oracle_attention attention = AttentionOf(model, layer, h);
-    oracle_measure_attention(&attention, model->policy.n_sink,
-                             model->policy.n_recent + model->policy.obs_window,
+    oracle_measure_attention(&attention, model->policy.sink,
+                             model->policy.recent + model->policy.window,
                              &measure);
     FreeAttention(&attention);
   }
-  measure.ends /= model->spec.n_q_heads * model->policy.obs_window;
+  measure.ends /= model->spec.n_q_heads * model->policy.window;
   return measure;
 }
 
@@ -451,7 +451,7 @@ void test_model_forced(const test_model* model, uint32_t layer, uint32_t head,
   uint32_t n_context = test_model_context(model);
   /* A budget that not every context has. */
   if (model->spec.head_budgets != NULL ||
-      policy.head_split != KVEVICT_HEAD_SPLIT_EQUAL) {
+      policy.heads != ORACLE_HEADS_EQUAL) {
     n_context = INT32_MAX;
     policy.budget = n_context;
   }

@@ -1,13 +1,43 @@
 #include "tests/capi/support/policies.h"
 
 #include <math.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "tests/capi/support/expect.h"
 
-kvevict_policy test_policy(const char* text) {
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
-  EXPECT_OK(kvevict_policy_parse(text, &policy));
+/* The process's policies, so that none is a leak. */
+typedef struct owned {
+  kvevict_policy* policy;
+  struct owned* next;
+} owned;
+static _Atomic(owned*) g_policies;
+
+static kvevict_policy* Own(kvevict_policy* policy) {
+  owned* one = malloc(sizeof *one);
+  one->policy = policy;
+  one->next = g_policies;
+  while (!atomic_compare_exchange_weak(&g_policies, &one->next, one)) {
+  }
   return policy;
+}
+
+kvevict_policy* test_policy(const char* text) {
+  kvevict_policy* policy = NULL;
+  EXPECT_OK(kvevict_policy_create(text, &policy));
+  return Own(policy);
+}
+
+kvevict_policy* test_policy_of(const char* format, ...) {
+  char text[1024];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  return test_policy(text);
 }
 
 static double RandomBudget(test_random* random) {
@@ -23,83 +53,109 @@ static double RandomBudget(test_random* random) {
   }
 }
 
-static kvevict_policy_kind RandomKind(test_random* random) {
-  kvevict_policy_info info = {.struct_size = sizeof info};
-  uint32_t n = 0;
-  while (kvevict_policy_at(n, &info) == KVEVICT_OK) ++n;
-  EXPECT_OK(kvevict_policy_at(test_random_below(random, n), &info));
-  return info.kind;
+static uint32_t RandomCount(test_random* random, const kvevict_parameter_info* row) {
+  const double most = fmin(row->most, row->least + 80);
+  return row->takes_zero && test_random_coin(random)
+             ? 0
+             : test_random_between(random, (uint32_t)row->least, (uint32_t)most);
 }
 
-/* Every field takes its default half the time, so that combinations get
- * through. */
-#define MAYBE(field, value) \
-  if (test_random_coin(random)) policy.field = (value)
+static double RandomNumber(test_random* random, const kvevict_parameter_info* row) {
+  if (strcmp(row->key, "budget") == 0) return RandomBudget(random);
+  const double least = fmax(row->least, -3.0);
+  const double most = fmin(row->most, least + 300.0);
+  return most - (most - least) * test_random_unit(random);
+}
 
-kvevict_policy test_random_policy(test_random* random) {
+static void RandomWord(test_random* random, const char* words, char* out) {
+  uint32_t n = 1;
+  for (const char* at = words; *at != 0; ++at) n += *at == '|';
+  for (uint32_t skip = test_random_below(random, n); skip > 0; --skip) {
+    words = strchr(words, '|') + 1;
+  }
+  const size_t length = strcspn(words, "|");
+  memcpy(out, words, length);
+  out[length] = 0;
+}
+
+static void SetAtRandom(test_random* random, const kvevict_parameter_info* row,
+                        kvevict_policy* policy) {
+  char text[40];
+  switch (row->type) {
+    case KVEVICT_PARAMETER_NUMBER:
+      EXPECT_OK(kvevict_policy_set_number(policy, row->key,
+                                          RandomNumber(random, row)));
+      return;
+    case KVEVICT_PARAMETER_COUNT_OR_SHARE:
+    case KVEVICT_PARAMETER_COUNT:
+      EXPECT_OK(kvevict_policy_set_number(policy, row->key,
+                                          RandomCount(random, row)));
+      return;
+    case KVEVICT_PARAMETER_SEED:
+      snprintf(text, sizeof text, "%llu",
+               (unsigned long long)test_random_u64(random));
+      break;
+    case KVEVICT_PARAMETER_POOL:
+      RandomWord(random, "none|avg|max", text);
+      if (text[0] != 'n') {
+        snprintf(text + 3, sizeof text - 3, "%u",
+                 2 * test_random_below(random, 20) + 1);
+      }
+      break;
+    default:
+      RandomWord(random, row->words, text);
+      break;
+  }
+  EXPECT_OK(kvevict_policy_set(policy, row->key, text));
+}
+
+/* What stands in the way of much else is set less often. */
+static uint32_t OneIn(const char* key) {
+  static const char* const kRare[] = {"chunk", "rescue", "diverse_mass"};
+  for (size_t i = 0; i < sizeof kRare / sizeof *kRare; ++i) {
+    if (strcmp(key, kRare[i]) == 0) return 6;
+  }
+  return strcmp(key, "budget") == 0 ? 1 : 2;
+}
+
+/* Every parameter keeps its default half the time, so that combinations get
+ * through. */
+kvevict_policy* test_random_policy(test_random* random) {
+  uint32_t n_kinds = 0;
+  kvevict_policy_info info = {.struct_size = sizeof info};
+  while (kvevict_policy_at(n_kinds, &info) == KVEVICT_OK) ++n_kinds;
   for (;;) {
-    kvevict_policy policy;
-    EXPECT_OK(kvevict_policy_init(&policy, sizeof policy, RandomKind(random)));
-    policy.budget = RandomBudget(random);
-    MAYBE(n_sink, test_random_below(random, 20));
-    MAYBE(n_recent, test_random_below(random, 80));
-    MAYBE(obs_window, test_random_between(random, 1, 70));
-    MAYBE(keep_window, test_random_below(random, 2));
-    MAYBE(pool, (kvevict_pool)test_random_below(random, 3));
-    MAYBE(pool_kernel, 2 * test_random_below(random, 20) + 1);
-    MAYBE(pool_edge, (kvevict_pool_edge)test_random_below(random, 2));
-    MAYBE(window_reduce, (kvevict_reduce)test_random_below(random, 3));
-    MAYBE(row_weight, (kvevict_row_weight)test_random_below(random, 2));
-    MAYBE(softmax_keys, (kvevict_softmax_keys)test_random_below(random, 2));
-    MAYBE(group_reduce, (kvevict_reduce)test_random_below(random, 3));
-    MAYBE(shaping_order, (kvevict_shaping_order)test_random_below(random, 4));
-    MAYBE(scope, (kvevict_scope)test_random_below(random, 3));
-    MAYBE(scope_reduce, (kvevict_reduce)test_random_below(random, 3));
-    MAYBE(tie, (kvevict_tie)test_random_below(random, 2));
-    MAYBE(layer_split, (kvevict_layer_split)test_random_below(random, 7));
-    MAYBE(row_spread, 300.0 * test_random_unit(random));
-    MAYBE(cake_tau1, 0.01 + 3.0 * test_random_unit(random));
-    MAYBE(cake_tau2, 0.01 + 3.0 * test_random_unit(random));
-    MAYBE(lazy_threshold, test_random_unit(random));
-    MAYBE(pyramid_alpha, 1.0 - test_random_unit(random));
-    MAYBE(pyramid_beta, test_random_between(random, 1, 64));
-    MAYBE(seed, test_random_u64(random));
-    MAYBE(block, test_random_between(random, 2, 300));
-    MAYBE(value_weight, (kvevict_value_weight)test_random_below(random, 3));
-    MAYBE(weight_epsilon, test_random_unit(random));
-    MAYBE(redundancy, test_random_unit(random));
-    MAYBE(similarity, test_random_unit(random));
-    MAYBE(secure, test_random_unit(random));
-    MAYBE(lag_ranks, test_random_below(random, 2));
-    MAYBE(budget_of_partition, test_random_below(random, 2));
-    MAYBE(head_split, (kvevict_head_split)test_random_below(random, 4));
-    MAYBE(head_floor, test_random_unit(random));
-    MAYBE(score_threshold, (double)test_random_normal(random));
-    MAYBE(head_normalize, test_random_below(random, 2));
-    MAYBE(select_block, test_random_between(random, 1, 40));
-    if (test_random_below(random, 6) == 0) {
-      policy.chunk = test_random_between(random, 2, 600);
+    EXPECT_OK(kvevict_policy_at(test_random_below(random, n_kinds), &info));
+    kvevict_policy* policy = NULL;
+    EXPECT_OK(kvevict_policy_create(info.name, &policy));
+    kvevict_parameter_info row = {.struct_size = sizeof row};
+    for (uint32_t i = 0; kvevict_parameter_at(info.name, i, &row) == KVEVICT_OK;
+         ++i) {
+      if (test_random_below(random, OneIn(row.key)) == 0) {
+        SetAtRandom(random, &row, policy);
+      }
     }
-    if (test_random_below(random, 4) == 0) {
-      policy.rescue = test_random_below(random, 6);
-      policy.anchor = (kvevict_anchor)test_random_below(random, 5);
-    }
-    if (test_random_below(random, 8) == 0) {
-      policy.diverse_mass = test_random_unit(random);
-    }
-    if (policy.kind == KVEVICT_POLICY_H2O) {
-      MAYBE(sum_rows, (kvevict_sum_rows)test_random_below(random, 3));
-      MAYBE(sum_pool, test_random_between(random, 1, 30));
-      MAYBE(sum_last, test_random_below(random, 65));
-      MAYBE(sum_raw_first, test_random_below(random, 2));
-    }
-    MAYBE(merge, (kvevict_merge)test_random_below(random, 4));
-    MAYBE(merge_threshold, test_random_unit(random));
-    MAYBE(merge_fraction, 1.0 - test_random_unit(random));
-    if (kvevict_policy_validate(&policy) == KVEVICT_OK) return policy;
+    if (kvevict_policy_validate(policy) == KVEVICT_OK) return Own(policy);
+    kvevict_policy_destroy(policy);
   }
 }
 
+/* The value's text, or "" where the policy has no such parameter. */
+static void Value(const kvevict_policy* policy, const char* key, char* text,
+                  size_t capacity) {
+  text[0] = 0;
+  (void)kvevict_policy_get(policy, key, text, capacity, NULL);
+}
+
 bool test_same_policy(const kvevict_policy* a, const kvevict_policy* b) {
-  return memcmp(a, b, sizeof(*a)) == 0; /* the struct has no padding */
+  if (oracle_policy_of(a).kind != oracle_policy_of(b).kind) return false;
+  kvevict_parameter_info row = {.struct_size = sizeof row};
+  for (uint32_t i = 0; kvevict_parameter_at(NULL, i, &row) == KVEVICT_OK; ++i) {
+    char of_a[40];
+    char of_b[40];
+    Value(a, row.key, of_a, sizeof of_a);
+    Value(b, row.key, of_b, sizeof of_b);
+    if (strcmp(of_a, of_b) != 0) return false;
+  }
+  return true;
 }

@@ -6,12 +6,18 @@
 
 #include "kvevict/kvevict.h"
 #include "tests/capi/support/random.h"
+#include "tests/oracle/policy_values.h"
 
-/* Fails the test if the text is wrong. */
-kvevict_policy test_policy(const char* text);
+/* Fails the test if the text is wrong. The policy lives as long as the process. */
+kvevict_policy* test_policy(const char* text);
 
-/* A random valid policy of any kind. */
-kvevict_policy test_random_policy(test_random* random);
+/* The same by a format. */
+kvevict_policy* test_policy_of(const char* format, ...)
+    __attribute__((format(printf, 1, 2)));
+
+/* A random valid policy of any kind, of parameters that the library lists. It lives as
+ * long as the process. */
+kvevict_policy* test_random_policy(test_random* random);
 
 bool test_same_policy(const kvevict_policy* a, const kvevict_policy* b);
 

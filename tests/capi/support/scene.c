@@ -25,7 +25,7 @@ test_scene* test_scene_create_for(const char* simd_target,
                                  KVEVICT_OPERATION_SCORE, spec->n_threads);
   s->n_tokens = spec->n_tokens;
 
-  const uint32_t window = s->plan->policy.obs_window;
+  const uint32_t window = s->plan->policy.window;
   const uint32_t size = test_element_bytes(spec->q_dtype);
   const size_t n = (size_t)spec->n_q_heads * window * spec->head_dim;
   s->query_bytes = malloc(n * size);

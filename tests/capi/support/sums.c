@@ -25,14 +25,14 @@ void test_sums_scores(const kvevict_policy* policy, const test_sums* s,
                       uint32_t head, uint32_t n_tokens, uint32_t n_seen,
                       const int32_t* positions, double* scores) {
   const bool pool_first =
-      policy->shaping_order == KVEVICT_SHAPING_POOL_THEN_REDUCE;
+      policy->order == ORACLE_ORDER_POOL_REDUCE;
   double* row = malloc(n_tokens * sizeof(double));
   double* pooled = malloc(n_tokens * sizeof(double));
   for (uint32_t g = 0; g < s->group; ++g) {
     for (uint32_t t = 0; t < n_tokens; ++t) {
       const uint32_t position = positions == NULL ? t : (uint32_t)positions[t];
       row[t] = test_sum_of(s, head, g, t);
-      if (policy->window_reduce == KVEVICT_REDUCE_MEAN) {
+      if (policy->rows == KVEVICT_REDUCE_MEAN) {
         row[t] /= n_seen - position;
       }
     }
@@ -43,17 +43,17 @@ void test_sums_scores(const kvevict_policy* policy, const test_sums* s,
     for (uint32_t t = 0; t < n_tokens; ++t) {
       if (g == 0) {
         scores[t] = row[t];
-      } else if (policy->group_reduce == KVEVICT_REDUCE_MAX) {
+      } else if (policy->group == KVEVICT_REDUCE_MAX) {
         scores[t] = fmax(scores[t], row[t]);
       } else {
         scores[t] += row[t];
       }
     }
   }
-  const bool is_mean = policy->group_reduce == KVEVICT_REDUCE_MEAN;
+  const bool is_mean = policy->group == KVEVICT_REDUCE_MEAN;
   /* One row that was reduced already. */
   const bool is_one =
-      s->n_rows == s->n_heads && policy->group_reduce == KVEVICT_REDUCE_SUM;
+      s->n_rows == s->n_heads && policy->group == KVEVICT_REDUCE_SUM;
   for (uint32_t t = 0; t < n_tokens; ++t) {
     row[t] = scores[t] / (is_mean || is_one ? s->group : 1);
   }

@@ -63,7 +63,7 @@ void PoolAndCompare(const Pooled& c, uint32_t kernel, uint32_t lead,
   p.kernel = kernel;
   p.is_max = turn & 1;
   p.edge_shrinks = turn >> 1 & 1;
-  const Pool pool = p.is_max != 0 ? Pool::kMax : Pool::kAvg;
+  const PoolKind pool = p.is_max != 0 ? PoolKind::kMax : PoolKind::kAvg;
   const PoolEdge edge =
       p.edge_shrinks != 0 ? PoolEdge::kShrink : PoolEdge::kPad;
   std::vector<std::vector<float>> rows, expected;

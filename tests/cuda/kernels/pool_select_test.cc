@@ -97,7 +97,7 @@ std::vector<int32_t> OnHost(const Case& c, const Layers& layers, size_t l) {
     std::vector<float> pooled(row, row + n);
     if (c.kernel > 1) {
       Pool1d(SimdTargetAt(0), row, n_pooled, c.kernel,
-             c.is_max ? Pool::kMax : Pool::kAvg,
+             c.is_max ? PoolKind::kMax : PoolKind::kAvg,
              c.edge_shrinks ? PoolEdge::kShrink : PoolEdge::kPad,
              pooled.data());
     }

@@ -1,0 +1,138 @@
+// The values of a policy's parameters as the C API tells them, for tests and for what
+// they expect.
+#ifndef KVEVICT_TESTS_ORACLE_POLICY_VALUES_H_
+#define KVEVICT_TESTS_ORACLE_POLICY_VALUES_H_
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kvevict/kvevict.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// In the order of kvevict_policy_at().
+typedef enum oracle_kind {
+  ORACLE_NONE,
+  ORACLE_STREAMING_LLM,
+  ORACLE_SNAPKV,
+  ORACLE_PYRAMIDKV,
+  ORACLE_TOVA,
+  ORACLE_H2O,
+  ORACLE_KNORM,
+  ORACLE_KEYDIFF,
+  ORACLE_Q_FILTER,
+  ORACLE_LAGKV,
+  ORACLE_CUR,
+  ORACLE_EXPECTED_ATTENTION,
+  ORACLE_TRIATTENTION,
+  ORACLE_NON_CAUSAL,
+  ORACLE_R_KV,
+  ORACLE_CAKE,
+  ORACLE_RANDOM,
+  ORACLE_CUSTOM
+} oracle_kind;
+
+// Words, in the order of their rows.
+enum { ORACLE_POOL_NONE, ORACLE_POOL_AVG, ORACLE_POOL_MAX };
+enum { ORACLE_EDGE_PAD, ORACLE_EDGE_SHRINK };
+enum { ORACLE_ROW_WEIGHT_NONE, ORACLE_ROW_WEIGHT_PAST };
+enum { ORACLE_SOFTMAX_CAUSAL, ORACLE_SOFTMAX_PAST };
+enum {
+  ORACLE_ORDER_REDUCE_POOL,
+  ORACLE_ORDER_POOL_REDUCE,
+  ORACLE_ORDER_REDUCE_LOGITS,
+  ORACLE_ORDER_WEIGH_POOL
+};
+enum {
+  ORACLE_SPLIT_UNIFORM,
+  ORACLE_SPLIT_GEOMETRIC,
+  ORACLE_SPLIT_ARITHMETIC_KVF,
+  ORACLE_SPLIT_ARITHMETIC_KVPRESS,
+  ORACLE_SPLIT_ARITHMETIC_ADAKV,
+  ORACLE_SPLIT_CAKE,
+  ORACLE_SPLIT_LAZY
+};
+enum { ORACLE_OF_CONTEXT, ORACLE_OF_PARTITION };
+enum { ORACLE_WEIGHT_NONE, ORACLE_WEIGHT_NORM, ORACLE_WEIGHT_GIVEN };
+enum {
+  ORACLE_HEADS_EQUAL,
+  ORACLE_HEADS_ADAPTIVE,
+  ORACLE_HEADS_ADAPTIVE_BLEND,
+  ORACLE_HEADS_THRESHOLD
+};
+enum {
+  ORACLE_PROMPT_INSIDE,
+  ORACLE_PROMPT_BESIDE,
+  ORACLE_PROMPT_PINNED,
+  ORACLE_PROMPT_PINNED_BESIDE,
+  ORACLE_PROMPT_AT_END
+};
+enum { ORACLE_SUMS_HEAD, ORACLE_SUMS_QUERY, ORACLE_SUMS_LAYER };
+enum {
+  ORACLE_ANCHOR_MEAN,
+  ORACLE_ANCHOR_ZEROS,
+  ORACLE_ANCHOR_ONES,
+  ORACLE_ANCHOR_ALTERNATING,
+  ORACLE_ANCHOR_RANDOM
+};
+
+// A field for each parameter: numbers and flags as they are, a word as its place in the
+// row, a count or share and a pooling as two fields. What a policy does not have is at the
+// library's default.
+typedef struct oracle_policy {
+  oracle_kind kind;
+  double budget;
+  uint32_t sink, recent, window;  // 0 where there is a share
+  double sink_share, recent_share, window_share;
+  bool keep_window;
+  int pool;
+  uint32_t pool_width;
+  int edge;
+  kvevict_reduce rows;
+  int row_weight, softmax;
+  double spread;
+  kvevict_reduce group;
+  int order;
+  kvevict_scope scope;
+  kvevict_reduce over;
+  kvevict_tie tie;
+  int split;
+  double alpha;
+  uint32_t beta;
+  double tau1, tau2, lazy;
+  uint64_t seed;
+  uint32_t block;
+  bool ranks;
+  int of;
+  uint32_t select_block, chunk;
+  int weight;
+  double epsilon, redundancy, similarity, secure;
+  int heads;
+  double floor, threshold;
+  bool normalize;
+  kvevict_merge merge;
+  double merge_threshold, merge_fraction;
+  bool rotate;
+  uint32_t margin, every;
+  int prompt;
+  int sums;
+  uint32_t sum_pool, sum_last;
+  bool raw_first;
+  uint32_t rescue;
+  int anchor;
+  double diverse_mass;
+} oracle_policy;
+
+// Ends the process if the policy is NULL.
+oracle_policy oracle_policy_of(const kvevict_policy* policy);
+
+// Of a policy text that is right.
+oracle_policy oracle_policy_from(const char* text);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // KVEVICT_TESTS_ORACLE_POLICY_VALUES_H_
