@@ -1,6 +1,7 @@
 #!/bin/sh
 # generate.sh LANGUAGE FOLDER [options of SWIG...]: makes all that a binding has from
-# kvevict.h: enums, structs and constants by table/, calls by SWIG. FOLDER is new
+# kvevict.h and core/policy/params.inc: enums, structs, constants and the properties of
+# policies by table/, calls by SWIG. FOLDER is new
 # afterwards, so that a type without a typemap (a file SWIGTYPE_*) is noticed. SWIG and CC
 # name programs, INCLUDE the folder of kvevict/kvevict.h, absolute.
 set -eu
@@ -14,6 +15,8 @@ pkg/abi/table.sh "$include/kvevict/kvevict.h" >"$out/table"
 # The functions, but for those that nobody who reads a message could have called.
 grep -oE '\bkvevict_[a-z0-9_]+\(' "$include/kvevict/kvevict.h" | LC_ALL=C sort -u | tr -d '(' |
   grep -vE '_(init|create|destroy)$' | sed 's/^/call\t/' >>"$out/table"
+${CC:-cc} -I. -o "$out/params" bindings/table/params.c
+"$out/params" >>"$out/table"
 awk -v out="$out" -f bindings/table/names.awk -f "bindings/table/$language.awk" "$out/table"
 "${SWIG:-swig}" "-$language" -Wall -Werror -Ibindings -I"$include" -I"$out" "$@" \
   -outdir "$out" -o "$out/wrap.c" bindings/kvevict.i

@@ -38,6 +38,7 @@ KV_BLITTABLE(const C_TYPE *, CS_TYPE*)
 %enddef
 
 KV_POINTER(char, byte)
+KV_POINTER(double, double)
 KV_POINTER(float, float)
 KV_POINTER(int32_t, int)
 KV_POINTER(uint32_t, uint)

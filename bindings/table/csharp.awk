@@ -1,9 +1,9 @@
 # C#: Enums.cs, the public enums; NativeStructs.cs, constants and structs under their C
 # names, which sequential layout lays out as C does; NativeNames.cs, what functions that
-# messages name are called here.
+# messages name are called here; PolicyParameters.cs, the properties of KvPolicy.
 BEGIN {
   prefix = "Kv"; nothing = "null"
-  named = "n_sink=Sink n_recent=Recent obs_window=ObservationWindow n_kv_heads=KvHeads " \
+  named = "n_sink=Sink n_recent=Recent n_kv_heads=KvHeads " \
           "n_q_heads=QueryHeads k_head_dim=KeyHeadDim rope_inv_freq=RopeInverseFrequencies " \
           "rope_inv_freq_len=RopeInverseFrequencies.Length " \
           "kvevict_attend_workspace=KvContext.AttendWorkspaceSize " \
@@ -13,7 +13,9 @@ BEGIN {
           "kvevict_plan_workspace=KvPlan.WorkspaceSize " \
           "kvevict_paged_cache_bytes=KvPagedCache.BytesFor " \
           "kvevict_paged_cache_get_usage=KvPagedCache.Usage kvevict_policy_at=KvPolicy.All " \
-          "kvevict_policy_format=KvPolicy.ToString kvevict_policy_need=KvPolicy.NeedOf " \
+          "kvevict_policy_copy=- kvevict_policy_format=KvPolicy.ToString kvevict_policy_get=- " \
+          "kvevict_policy_get_number=- kvevict_policy_need=KvPolicy.NeedOf kvevict_policy_set=- " \
+          "kvevict_policy_set_number=- " \
           "kvevict_device_check=KvEvictLibrary.CheckDevice"
   spelled = "BF16 DType E4M3 E5M2 FP8 SnapKV PyramidKV H2O KeyDiff LagKV"
   split("bool char double float int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t " \
@@ -27,10 +29,19 @@ BEGIN {
             "ref sbyte sealed stackalloc string this throw true try typeof uint ulong " \
             "unchecked unsafe ushort using virtual", words, " ")
   for (i = 1; i <= n; i++) reserved[words[i]]
+  of_kind["number"] = "double"; of_kind["count"] = "int"; of_kind["seed"] = "ulong"
+  of_kind["flag"] = "bool"; of_kind["text"] = "string"
   enums = out "/Enums.cs"; structs = out "/NativeStructs.cs"
   made = "// Made from kvevict.h by bindings/table.\nnamespace KvEvict;\n"
   printf "%s", made > enums
   printf "%s", made > structs
+}
+
+$1 == "param" {
+  kind_here = param_kind($3)
+  properties = properties "\n" summary($4, "    ") "    public " of_kind[kind_here] " " \
+               member_name($2) "\n    {\n        get => Read" capital(kind_here) "(\"" $2 \
+               "\");\n        init => Set(\"" $2 "\", value);\n    }\n"
 }
 
 $1 == "constant" {
@@ -74,8 +85,12 @@ END {
          arrays > structs
   printf "%s\ninternal static class NativeNames\n{\n    internal static string Of(string name) => " \
          "name switch\n    {\n%s        _ => name,\n    };\n}\n", made, names > (out "/NativeNames.cs")
+  printf "// Made from params.inc by bindings/table.\nnamespace KvEvict;\n\n" \
+         "public sealed partial record KvPolicy\n{\n%s}\n",
+         substr(properties, 2) > (out "/PolicyParameters.cs")
 }
 
+function capital(word) { return toupper(substr(word, 1, 1)) substr(word, 2) }
 function close_type() {
   if (open_file == enums) print "}" > enums
   if (open_file == structs) body = body "}\n"

@@ -14,7 +14,7 @@ mkdir -p "$INCLUDE/kvevict"
 header=$here/../../capi/include/kvevict/kvevict.h
 last=$(grep -n '^#ifdef __cplusplus$' "$header" | tail -1 | cut -d : -f 1)
 awk -v last="$last" -v grown="$here/grown.inc" '
-  /^\} kvevict_policy;$/ { print "  uint32_t grown_field;\n  uint32_t grown_room;" }
+  /^\} kvevict_resolved_policy;$/ { print "  uint32_t grown_field;\n  uint32_t grown_room;" }
   NR == last { while ((getline line < grown) > 0) print line }
   { print }
   /^enum/ { enum = $2 }

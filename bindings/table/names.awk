@@ -2,11 +2,11 @@
 #
 #   awk -v out=FOLDER -f names.awk -f LANGUAGE.awk TABLE
 #
-# from what pkg/abi/table.sh prints, and a row `call name` for each function. LANGUAGE.awk
-# has the functions type_name(c_name) and value_here(enum, value); in `spelled` the words
-# that are not written Likethis, in `named` what has another name here than its C name
-# makes: c=here ..., where "-" is none, and in `nothing` what NULL is. Into FOLDER goes
-# also kvevict_types.i, SWIG's lists of the header's types and of their names here.
+# from what pkg/abi/table.sh prints, a row `call name` for each function, and what params.c
+# prints. LANGUAGE.awk has the functions type_name(c_name) and value_here(enum, value); in
+# `spelled` the words that are not written Likethis, in `named` what has another name here
+# than its C name makes: c=here ..., where "-" is none, and in `nothing` what NULL is. Into
+# FOLDER goes also kvevict_types.i, SWIG's lists of the header's types and of their names here.
 BEGIN {
   FS = "\t"
   # Documentation names what comes later, too.
@@ -14,6 +14,7 @@ BEGIN {
     split(row, cell, "\t")
     if (cell[1] ~ /^(enum|struct|handle|alias|function)$/) kind[cell[2]] = cell[1]
     if (cell[1] == "enum") enum_of_row = cell[2]
+    if (cell[1] == "param") parameter[cell[2]]
     if (cell[1] == "value") enum_of[cell[2]] = enum_of_row
   }
   close(ARGV[1])
@@ -62,6 +63,13 @@ function value_name(enum, value, e, v, n, i) {
 # Documentation with the names of this language, for a value of `enum` or an enum.
 function prose(text, done, name) {
   gsub(/NULL/, nothing, text)
+  while (match(text, /[a-z_0-9]+=[a-z0-9]/)) {
+    name = substr(text, RSTART, RLENGTH - 2)
+    if (name in parameter) name = member_name(name)
+    done = done substr(text, 1, RSTART - 1) name "="
+    text = substr(text, RSTART + RLENGTH - 1)
+  }
+  text = done text; done = ""
   while (match(text, /[A-Za-z0-9]+_[A-Za-z0-9_]*[A-Za-z0-9](\.[a-z_]+)?/)) {
     name = substr(text, RSTART, RLENGTH)
     done = done substr(text, 1, RSTART - 1) own_name(name)
@@ -113,6 +121,14 @@ function given(c_name, n, i, list, pair) {
     for (i = 1; i <= n; i++) { split(list[i], pair, "="); other[pair[1]] = pair[2] }
   }
   return c_name in other ? other[c_name] : ""
+}
+
+# What the values of a parameter of C++ type `type` are in any language.
+function param_kind(type) {
+  if (type == "double" || type == "CountOrShare") return "number"
+  if (type == "uint32_t") return "count"
+  if (type == "uint64_t") return "seed"
+  return type == "bool" ? "flag" : "text"
 }
 
 # Lines of at most 95 characters, each after `indent`.

@@ -118,10 +118,10 @@ public class CallbackTests
         Assert.Throws<ArgumentException>(
             () => new KvContext(new KvContextOptions { DeviceMemory = new NoMemory(throws: false) }));
         Assert.Throws<ArgumentNullException>(
-            () => new KvPlan(null!, SmallModel.Geometry, new KvPolicy(KvPolicyKind.None)));
+            () => new KvPlan(null!, SmallModel.Geometry, new KvPolicy("none")));
         using var context = new KvContext();
         Assert.Equal(KvDevice.Cpu, context.Device);
-        Assert.Throws<ArgumentNullException>(() => new KvPlan(context, null!, new KvPolicy(KvPolicyKind.None)));
+        Assert.Throws<ArgumentNullException>(() => new KvPlan(context, null!, new KvPolicy("none")));
         Assert.Throws<ArgumentNullException>(() => new KvPlan(context, SmallModel.Geometry, null!));
         Assert.Throws<ArgumentNullException>(() => new KvSequence(null!));
     }

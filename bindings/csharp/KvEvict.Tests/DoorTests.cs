@@ -309,13 +309,6 @@ public class DoorTests
         Assert.Equal(expected, scores);
     }
 
-    [Theory]
-    [InlineData("non-causal", 0)]
-    [InlineData("h2o", 0)]
-    [InlineData("snapkv:budget=40,window=9", 9)]
-    public void Policies_say_how_many_rows_of_queries_they_take(string policy, int rows) =>
-        Assert.Equal(rows, KvPolicy.Parse(policy).QueryRows);
-
     [Fact]
     public void Accumulated_attention_is_scored()
     {
@@ -378,9 +371,8 @@ public class DoorTests
         using var model = new SmallModel("random:sink=0,budget=24");
         using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Score);
         float[] scores = new float[Kv * Tokens];
-        int window = model.Plan.Policy.ObservationWindow;
-        Needs(Q, window, Dim, plane => new() { Queries = plane }, nameof(KvSignalInputs.Queries));
-        Needs(Q, window, 1, plane => new() { RowLse = plane }, nameof(KvSignalInputs.RowLse));
+        Needs(Q, 9, Dim, plane => new() { Queries = plane, QueryRows = 9 }, nameof(KvSignalInputs.Queries));
+        Needs(Q, 9, 1, plane => new() { RowLse = plane, QueryRows = 9 }, nameof(KvSignalInputs.RowLse));
         Needs(Kv, Tokens, 1, plane => new() { Scores = plane }, nameof(KvSignalInputs.Scores));
         Needs(Q, Tokens, 1, plane => new() { AttentionSums = plane }, nameof(KvSignalInputs.AttentionSums));
         Needs(Kv, Tokens, 1, plane => new() { AttentionSums = plane, SumHeads = Kv }, "AttentionSums");

@@ -218,7 +218,7 @@ public sealed unsafe class KeepAliveTests : IDisposable
     {
         var lines = new List<string>();
         using var context = new KvContext(new KvContextOptions { Log = (_, line) => lines.Add(line) });
-        using var plan = new KvPlan(context, SmallModel.Geometry, new KvPolicy(KvPolicyKind.None));
+        using var plan = new KvPlan(context, SmallModel.Geometry, new KvPolicy("none"));
         return (new KvSequence(plan), new WeakReference(lines));
     }
 }

@@ -109,7 +109,7 @@ public class LifetimeTests
             long before = memory.Blocks;
             Assert.Throws<ArgumentException>(
                 () => new KvPlan(context, new KvGeometry(2, SmallModel.Layer with { QueryHeads = 3 }, 64),
-                                 new KvPolicy(KvPolicyKind.None)));
+                                 new KvPolicy("none")));
             Assert.Equal(before, memory.Blocks);
         }
         Assert.Equal(0, memory.Blocks);

@@ -1,3 +1,5 @@
+using System.Globalization;
+using System.Reflection;
 using Xunit;
 
 namespace KvEvict.Tests;
@@ -5,138 +7,120 @@ namespace KvEvict.Tests;
 public class PolicyTests
 {
     [Fact]
-    public void Text_form_is_read_and_written()
+    public void A_policy_is_its_text()
     {
-        KvPolicy policy = KvPolicy.Parse("snapkv:budget=2048, window=64, pool=max5, keep_window=no");
-        Assert.Equal(KvPolicyKind.SnapKV, policy.Kind);
-        Assert.Equal(2048, policy.Budget);
-        Assert.Equal(64, policy.ObservationWindow);
-        Assert.Equal((KvPool.Max, 5, false), (policy.Pool, policy.PoolKernel, policy.KeepWindow));
-        Assert.Equal(policy, KvPolicy.Parse(policy.ToString()));
+        KvPolicy policy = KvPolicy.Parse("snapkv: window=64, budget=2048");
+        Assert.Equal("snapkv:budget=2048,window=64", policy.ToString());
+        var same = new KvPolicy("snapkv") { Window = 64, Budget = 2048 };
+        Assert.Equal(policy, same);
+        Assert.Equal(policy.GetHashCode(), same.GetHashCode());
+        Assert.Equal(policy, new KvPolicy("snapkv").With("window=64").With("budget=2048"));
+        KvPolicy other = policy with { Budget = 0.25 };
+        Assert.Equal((2048, 0.25), (policy.Budget, other.Budget));
+        Assert.NotEqual(policy, other);
+        Assert.Equal(KvPolicy.Parse("snapkv-kvpress"), new KvPolicy("snapkv-kvpress"));
     }
 
     [Fact]
-    public void Every_property_survives_the_text_form()
+    public void Every_parameter_is_a_property()
     {
-        var policy = new KvPolicy(KvPolicyKind.PyramidKV) with
+        PropertyInfo[] properties = typeof(KvPolicy).GetProperties(BindingFlags.Public | BindingFlags.Instance);
+        IReadOnlyList<KvParameterInfo> rows = KvPolicy.ParametersOf();
+        Assert.Equal(rows.Select(row => NameOf(row.Key)).Order(), properties.Select(p => p.Name).Order());
+        foreach (KvParameterInfo row in rows)
         {
-            Budget = 0.25,
-            Sink = 3,
-            Recent = 5,
-            ObservationWindow = 16,
-            KeepWindow = false,
-            Pool = KvPool.Max,
-            PoolKernel = 9,
-            PoolEdge = KvPoolEdge.Shrink,
-            WindowReduce = KvReduce.Sum,
-            RowWeight = KvRowWeight.Past,
-            SoftmaxKeys = KvSoftmaxKeys.Past,
-            GroupReduce = KvReduce.Max,
-            ShapingOrder = KvShapingOrder.PoolThenReduce,
-            Scope = KvScope.Layer,
-            ScopeReduce = KvReduce.Max,
-            Tie = KvTie.HigherPosition,
-            LayerSplit = KvLayerSplit.ArithmeticKvf,
-            PyramidAlpha = 0.5,
-            PyramidBeta = 14,
-            ValueWeight = KvValueWeight.Given,
-            WeightEpsilon = 0.125,
-            Redundancy = 0.75,
-            Similarity = 0.625,
-        };
-        policy.Validate();
-        KvPolicy back = KvPolicy.Parse(policy.ToString());
-        Assert.Equal(policy, back);
-        Assert.Equal(policy.GetHashCode(), back.GetHashCode());
-        Assert.Equal(
-            (0.25, 3, 5, 16, false, KvPool.Max, 9),
-            (back.Budget, back.Sink, back.Recent, back.ObservationWindow, back.KeepWindow, back.Pool, back.PoolKernel));
-        Assert.Equal(
-            (KvPoolEdge.Shrink, KvReduce.Sum, KvReduce.Max, KvShapingOrder.PoolThenReduce, KvScope.Layer, KvReduce.Max),
-            (back.PoolEdge, back.WindowReduce, back.GroupReduce, back.ShapingOrder, back.Scope, back.ScopeReduce));
-        Assert.Equal(
-            (KvTie.HigherPosition, KvLayerSplit.ArithmeticKvf, 0.5, 14, KvValueWeight.Given, 0.125),
-            (back.Tie, back.LayerSplit, back.PyramidAlpha, back.PyramidBeta, back.ValueWeight, back.WeightEpsilon));
-        Assert.Equal((KvRowWeight.Past, KvSoftmaxKeys.Past), (back.RowWeight, back.SoftmaxKeys));
-        Assert.Equal((0.75, 0.625), (back.Redundancy, back.Similarity));
-        KvPolicy shared = policy with
+            PropertyInfo property = properties.Single(p => p.Name == NameOf(row.Key));
+            Assert.NotEqual("", row.Doc);
+            string name = KvPolicy.All.Select(policy => policy.Name)
+                                  .First(policy => KvPolicy.ParametersOf(policy).Any(own => own.Key == row.Key));
+            string before = KvPolicy.ParametersOf(name).Single(own => own.Key == row.Key).Default;
+            var policy = new KvPolicy(name);
+            Assert.Equal(before, TextOf(property.GetValue(policy)!));
+            foreach (object value in OtherValues(row, before))
+            {
+                property.SetValue(policy, value);
+                Assert.Equal(value, property.GetValue(policy));
+                Assert.Contains($"{row.Key}={TextOf(value)}", policy.ToString().Split(':', ','));
+            }
+        }
+
+        static string NameOf(string key) =>
+            string.Concat(key.Split('_').Select(word => char.ToUpperInvariant(word[0]) + word[1..]));
+
+        static string TextOf(object value) =>
+            value is bool flag ? flag ? "yes" : "no" : Convert.ToString(value, CultureInfo.InvariantCulture)!;
+
+        static object[] OtherValues(KvParameterInfo row, string before) => row.Type switch
         {
-            Scope = KvScope.KvHead, HeadSplit = KvHeadSplit.AdaptiveBlend, HeadFloor = 0.0625, ScoreThreshold = -4,
-            HeadNormalize = true, Secure = 0.375,
+            KvParameterType.Number => [before == "0.5" ? 0.25 : 0.5],
+            KvParameterType.Count => [(int)row.Least + 1],
+            KvParameterType.CountOrShare => [0.25, 3.0],
+            KvParameterType.Seed => [ulong.MaxValue],
+            KvParameterType.Flag => [before == "no"],
+            KvParameterType.Pool => ["max5"],
+            _ => [.. row.Words.Split('|').Where(word => word != before)],
         };
-        back = KvPolicy.Parse(shared.ToString());
-        Assert.Equal(
-            (KvHeadSplit.AdaptiveBlend, 0.0625, -4.0), (back.HeadSplit, back.HeadFloor, back.ScoreThreshold));
-        Assert.Equal((true, 0.375), (back.HeadNormalize, back.Secure));
-        KvPolicy merging = policy with { Merge = KvMerge.Pivot, MergeThreshold = 0.5, MergeFraction = 0.75 };
-        back = KvPolicy.Parse(merging.ToString());
-        Assert.Equal((KvMerge.Pivot, 0.5, 0.75), (back.Merge, back.MergeThreshold, back.MergeFraction));
-        KvPolicy diverse = KvPolicy.Parse("openvino-genai-adaptive-r-kv");
-        Assert.Equal((0.9, 8, true), (diverse.DiverseMass, diverse.SumLast, diverse.SumRawFirst));
-        KvPolicy other = diverse with { DiverseMass = 0.5, SumLast = 3, SumRawFirst = false };
-        Assert.Equal((0.5, 3, false), (other.DiverseMass, other.SumLast, other.SumRawFirst));
-        Assert.Equal((128, 64), (policy.Block, (policy with { Block = 64 }).Block));
-        var lag = new KvPolicy(KvPolicyKind.LagKV) with { LagRanks = false, BudgetOfPartition = true };
-        KvPolicy lagBack = KvPolicy.Parse(lag.ToString());
-        Assert.Equal((lag, false, true), (lagBack, lagBack.LagRanks, lagBack.BudgetOfPartition));
-        Assert.Equal((1, 16), (policy.SelectBlock, (policy with { SelectBlock = 16 }).SelectBlock));
-        KvPolicy chunks = new KvPolicy(KvPolicyKind.Knorm) with { Chunk = 1024 };
-        Assert.Equal((0, 1024, "knorm:chunk=1024"), (policy.Chunk, chunks.Chunk, chunks.ToString()));
-        var cake = new KvPolicy(KvPolicyKind.Cake) with
-        {
-            RowSpread = 3.5, CakeTau1 = 1.5, CakeTau2 = 0.25, LazyThreshold = 0.75,
-        };
-        KvPolicy cakeBack = KvPolicy.Parse(cake.ToString());
-        Assert.Equal(cake, cakeBack);
-        Assert.Equal(
-            (3.5, 1.5, 0.25, 0.75),
-            (cakeBack.RowSpread, cakeBack.CakeTau1, cakeBack.CakeTau2, cakeBack.LazyThreshold));
-        var drawn = new KvPolicy(KvPolicyKind.Random) with { Seed = 1 };
-        Assert.Equal(drawn, KvPolicy.Parse(drawn.ToString()));
     }
 
-    [Theory]
-    [InlineData("snapkv:budgte=5", "budgte")]
-    [InlineData("snapkw", "snapkw")]
-    [InlineData("snapkv:budget=many", "many")]
-    public void A_typo_says_where(string text, string typo)
+    [Fact]
+    public void Values_go_together_where_the_policy_is_used()
     {
-        var e = Assert.Throws<ArgumentException>(() => KvPolicy.Parse(text));
-        Assert.Contains($"column {text.IndexOf(typo, StringComparison.Ordinal) + 1}", e.Message);
-        Assert.False(KvPolicy.TryParse(text, out KvPolicy? policy));
-        Assert.Null(policy);
+        var policy = new KvPolicy("streaming-llm") { Budget = 64, Sink = 64 };
+        Assert.Equal((64, 64), (policy.Budget, policy.Sink));
+        Assert.Contains("64", Assert.Throws<ArgumentException>(policy.Validate).Message);
+        Assert.Throws<ArgumentException>(() => policy.Resolve(1000));
+        Assert.Throws<ArgumentException>(() => policy.With("margin=1"));
+        (policy with { Budget = 128 }).Validate();
     }
 
     [Fact]
     public void Wrong_values_are_refused()
     {
+        Assert.Throws<ArgumentNullException>(() => new KvPolicy(null!));
         Assert.Throws<ArgumentNullException>(() => KvPolicy.Parse(null!));
-        Assert.False(KvPolicy.TryParse(null, out _));
+        Assert.Throws<ArgumentNullException>(() => new KvPolicy("snapkv") { Pool = null! });
         Assert.Throws<ArgumentException>(() => KvPolicy.Parse("snapkv\0:budget=5"));
-        Assert.False(KvPolicy.TryParse("snapkv\0:budget=5", out _));
-        Assert.Throws<ArgumentOutOfRangeException>(() => new KvPolicy(KvPolicyKind.SnapKV) with { Sink = -1 });
-        KvPolicy invalid = new KvPolicy(KvPolicyKind.SnapKV) with { PoolKernel = 4 };
-        Assert.Contains("pool width", Assert.Throws<ArgumentException>(invalid.Validate).Message);
-        Assert.Contains("not valid", invalid.ToString());
-        Assert.Throws<ArgumentException>(() => new KvPolicy((KvPolicyKind)99));
+        Refused(() => new KvPolicy("snapkv") { Sink = -1 }, "sink", "-1");
+        Refused(() => new KvPolicy("snapkv") { Margin = -1 }, "margin", "-1");
+        Refused(() => new KvPolicy("snapkv") { Pool = "avg4" }, "pool", "avg4");
+        Refused(() => new KvPolicy("snapkv") { Pool = "avg3,sink=1" }, "pool");
+        Refused(() => new KvPolicy("knorm") { Window = 4 }, "knorm", "window");
+        Refused(() => _ = new KvPolicy("knorm").Window, "knorm", "window");
+        Assert.Throws<OverflowException>(() => KvPolicy.Parse("snapkv:every=4294967295").Every);
+
+        static void Refused(Func<object> made, params string[] words)
+        {
+            string message = Assert.Throws<ArgumentException>(made).Message;
+            Assert.All(words, word => Assert.Contains(word, message));
+        }
+    }
+
+    [Theory]
+    [InlineData("snapkv:budgte=5", 8)]
+    [InlineData("snapkw", 1)]
+    public void A_typo_says_where(string text, int column)
+    {
+        Assert.Contains($"column {column}", Assert.Throws<ArgumentException>(() => KvPolicy.Parse(text)).Message);
+        Assert.False(KvPolicy.TryParse(text, out KvPolicy? policy));
+        Assert.Null(policy);
+        Assert.False(KvPolicy.TryParse(text + '\0', out _));
+        Assert.False(KvPolicy.TryParse(null, out _));
+        Assert.True(KvPolicy.TryParse("snapkv:budget=50", out policy));
+        Assert.Equal(50, policy.Budget);
     }
 
     [Fact]
-    public void Every_policy_and_preset_can_be_parsed()
+    public void Tables_are_read()
     {
-        Assert.Equal(Enum.GetValues<KvPolicyKind>(), KvPolicy.All.Select(p => p.Kind).Order());
-        foreach (KvPolicyInfo info in KvPolicy.All)
-        {
-            Assert.Equal(info.Name, new KvPolicy(info.Kind).ToString());
-            Assert.NotEqual("", info.Signal + info.Shaping + info.Budget + info.Trigger);
-        }
-        Assert.Contains(KvPolicy.All, p => p.Paper == "arXiv:2404.14469");
-        Assert.NotEmpty(KvPolicy.Presets);
-        foreach (KvPresetInfo preset in KvPolicy.Presets)
-        {
-            Assert.Equal(KvPolicy.Parse(preset.PolicyText), KvPolicy.Parse(preset.Name));
-            Assert.NotEqual("", preset.Reproduces);
-        }
+        KvPolicyInfo h2o = KvPolicy.All.Single(policy => policy.Name == "h2o");
+        Assert.Equal(("arXiv:2306.14048", "uniform"), (h2o.Paper, h2o.Budget));
+        Assert.Equal(new KvPolicy("h2o"), new KvPolicy("h2o").With(h2o.Defaults));
+        KvPresetInfo preset = KvPolicy.Presets.Single(preset => preset.Name == "snapkv-kvpress");
+        Assert.Equal(KvPolicy.Parse(preset.PolicyText), KvPolicy.Parse(preset.Name));
+        KvParameterInfo alpha = KvPolicy.ParametersOf("pyramidkv").Single(row => row.Key == "alpha");
+        Assert.Equal((0.0, 1.0, true, false, "0.7"),
+                     (alpha.Least, alpha.Most, alpha.ExcludesLeast, alpha.TakesZero, alpha.Default));
+        Assert.Empty(KvPolicy.ParametersOf("snapkw"));
     }
 
     [Fact]
@@ -144,11 +128,8 @@ public class PolicyTests
     {
         KvPolicy policy = KvPolicy.Parse("snapkv:budget=100,weight=norm");
         Assert.Equal(KvNeed.Required, policy.NeedOf(KvInput.Queries));
-        Assert.Equal(KvNeed.Required, policy.NeedOf(KvInput.Values));
-        Assert.Equal(KvNeed.Optional, policy.NeedOf(KvInput.RowLse));
         Assert.Equal(KvNeed.None, policy.NeedOf(KvInput.TokenWeights));
         Assert.Throws<ArgumentException>(() => policy.NeedOf((KvInput)99));
-        Assert.Throws<ArgumentException>(() => (policy with { Budget = -1 }).NeedOf(KvInput.Keys));
     }
 
     [Fact]
@@ -156,19 +137,12 @@ public class PolicyTests
     {
         KvPolicy policy = KvPolicy.Parse("snapkv:budget=100,sink=4,window=32");
         Assert.Equal(new KvResolvedPolicy(100, 4, 32, 64, 32, true), policy.Resolve(1000));
-        Assert.Equal(new KvResolvedPolicy(20, 4, 16, 0, 32, true), policy.Resolve(20));
-        KvPolicy half = KvPolicy.Parse("h2o:budget=1024,recent=0.5");
-        Assert.Equal(0.5, half.RecentShare);
-        Assert.Equal(512, half.Resolve(5000).Recent);
-        Assert.Equal(7, (half with { Recent = 7 }).Resolve(5000).Recent);
-        Assert.Equal(256, (half with { RecentShare = 0.25 }).Resolve(5000).Recent);
+        Assert.Equal(KvResolvedPolicy.AnyQueryRows, new KvPolicy("h2o").Resolve(1).QueryRows);
+        Assert.Equal(KvResolvedPolicy.AllQueryRows, new KvPolicy("non-causal").Resolve(1).QueryRows);
         Assert.Throws<ArgumentOutOfRangeException>(() => policy.Resolve(-1));
         Assert.Equal([100, 100, 100], policy.LayerBudgets(1000, 3));
-        int[] pyramid = KvPolicy.Parse("pyramidkv:budget=100,window=8").LayerBudgets(1000, 3);
-        Assert.Equal(300, pyramid.Sum());
-        Assert.True(pyramid[0] > pyramid[2]);
+        Assert.Throws<ArgumentOutOfRangeException>(() => policy.LayerBudgets(1000, -1));
         Assert.Equal(4096, KvPolicy.AutoBudget(32768, 4L << 30));
-        Assert.Equal(0, KvPolicy.AutoBudget(32768, 1));
         Assert.Throws<ArgumentOutOfRangeException>(() => KvPolicy.AutoBudget(32768, -1));
     }
 }

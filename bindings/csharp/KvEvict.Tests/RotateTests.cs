@@ -15,7 +15,7 @@ public sealed class RotateTests : IDisposable
 
     public RotateTests()
     {
-        _plan = new KvPlan(_context, Geometry(Frequencies), new KvPolicy(KvPolicyKind.None));
+        _plan = new KvPlan(_context, Geometry(Frequencies), new KvPolicy("none"));
         foreach (KvPinnedMemory<float> keys in _keys)
             for (int i = 0; i < keys.Length; ++i) keys.Span[i] = Old(i);
         _views = [.. _keys.Zip(_values, (keys, values) => new KvView(
@@ -82,7 +82,7 @@ public sealed class RotateTests : IDisposable
         Fails("layer 2", () => _plan.Rotate(good with { Layer = 2 }, offsets));
         Fails("n_lists 3", () => _plan.Rotate(good with { ListCount = 3 }, new int[3 * Tokens]));
         Fails("offsets", () => _plan.Rotate([good]));
-        using var plain = new KvPlan(_context, Geometry([]), new KvPolicy(KvPolicyKind.None));
+        using var plain = new KvPlan(_context, Geometry([]), new KvPolicy("none"));
         Assert.Contains("rope_inv_freq", Assert.Throws<KvEvictException>(() => plain.Rotate(good, offsets)).Message);
         Turned(0, 0);
         _plan.Dispose();

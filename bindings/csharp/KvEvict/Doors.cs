@@ -12,8 +12,8 @@ public readonly record struct KvScoreJob(int Layer, KvView View, int TokenCount)
     public KvRegion TokenCounts { get; init; }
 
     /// <summary>
-    /// Tokens seen so far, evicted ones included; 0: <see cref="TokenCount"/>. Read by <see cref="KvPolicyKind.H2O"/>,
-    /// <see cref="KvPolicyKind.Triattention"/>, and <see cref="KvPolicyKind.KeyDiff"/> with a block.
+    /// Tokens seen so far, evicted ones included; 0: <see cref="TokenCount"/>. Read by <c>h2o</c>,
+    /// <c>triattention</c>, and <c>keydiff</c> with a block.
     /// </summary>
     public int SeenCount { get; init; }
 

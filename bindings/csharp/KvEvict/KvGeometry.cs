@@ -119,7 +119,7 @@ public sealed class KvGeometry
     /// <summary>
     /// How RoPE turned the keys of layers with a full cache: pair f of a key at position p by p times number f radians,
     /// whatever scaling went into that. Elements beyond the pairs are not turned. Empty: not said;
-    /// <see cref="KvPolicyKind.Triattention"/> needs it.
+    /// <c>triattention</c> needs it.
     /// </summary>
     public ReadOnlyMemory<float> RopeInverseFrequencies { get; init; }
 

@@ -71,7 +71,7 @@ public sealed unsafe class KvPlan : IDisposable
         ArgumentNullException.ThrowIfNull(geometry);
         ArgumentNullException.ThrowIfNull(policy);
         kvevict_geometry nativeGeometry = geometry.ToNative();
-        kvevict_policy nativePolicy = policy.ToNative();
+        using PolicyHandle nativePolicy = policy.Open();
         foreach (int budget in headBudgets) Check.Count(budget, nameof(headBudgets));
         kvevict_plan_options options;
         Native.kvevict_plan_options_init(&options, (nuint)sizeof(kvevict_plan_options));
@@ -96,7 +96,7 @@ public sealed unsafe class KvPlan : IDisposable
                 options.report_mass = reportMass ? 1u : 0u;
                 options.has_destinations = hasDestinations ? 1u : 0u;
                 options.draft_tokens = Check.Count(draftTokens, nameof(draftTokens));
-                Native.kvevict_plan_create(_context, &nativeGeometry, &nativePolicy, &options, _handle);
+                Native.kvevict_plan_create(_context, &nativeGeometry, nativePolicy, &options, _handle);
             }
         }
         catch
@@ -106,6 +106,7 @@ public sealed unsafe class KvPlan : IDisposable
         }
         Geometry = geometry;
         Policy = policy;
+        QueryRows = policy.Resolve(1).QueryRows;
         HeadsDiffer = !headBudgets.IsEmpty;
         KvLayerInfo last = Layer(geometry.LayerCount - 1);
         ListCount = last.FirstList + last.ListCount;
@@ -123,6 +124,9 @@ public sealed unsafe class KvPlan : IDisposable
     internal PlanHandle Handle => Check.Open(_handle, this);
 
     internal ContextHandle Context => _context;
+
+    // Query rows by which a layer is scored; below 0: as many as there are slots.
+    internal int QueryRows { get; }
 
     // Whether the heads of a layer may hold different numbers of tokens.
     internal bool HeadsDiffer { get; }
@@ -248,7 +252,7 @@ public sealed unsafe class KvPlan : IDisposable
             for (int i = 0; i < jobs.Length; ++i)
             {
                 NativeScoreJob.Write(part + i, first + i, jobs[i], Geometry.Of(jobs[i].Layer),
-                                     Policy.QueryRows, _context, jobs.Length == 1 ? -1 : i);
+                                     QueryRows, _context, jobs.Length == 1 ? -1 : i);
             }
             Native.kvevict_score(Handle, first, (nuint)jobs.Length,
                                  (void*)workspace.Resolve(_context, nameof(workspace)), (nuint)workspace.Bytes,

@@ -592,7 +592,7 @@ public sealed unsafe class KvSequence : IDisposable
                 if (layer < inputs.Length)
                 {
                     NativeInputs.Write(nativePlanes + layer, nativeInputs + layer, inputs[layer], geometry,
-                                       _plan.Policy.QueryRows, held, _plan.Context, layer);
+                                       _plan.QueryRows, held, _plan.Context, layer);
                 }
             }
         }

@@ -17,19 +17,19 @@ public readonly record struct KvSignalInputs
 
     /// <summary>
     /// Rows of <see cref="Queries"/> and <see cref="RowLse"/> where layers are scored: those of the last tokens. 0: the
-    /// policy's window, and for <see cref="KvPolicyKind.H2O"/>, whose sums they make, and
-    /// <see cref="KvPolicyKind.NonCausal"/>, which takes no others, as many as slots are held.
+    /// policy's window, and for <c>h2o</c>, whose sums they make, and
+    /// <c>non-causal</c>, which takes no others, as many as slots are held.
     /// </summary>
     public int QueryRows { get; init; }
 
     /// <summary>
-    /// <see cref="KvPolicyKind.Custom"/>: floats [KV heads, slots held] with one element per row, such as
+    /// Policy <c>custom</c>: floats [KV heads, slots held] with one element per row, such as
     /// <c>KvPlane.HeadMajor(scores, slots, 1)</c>.
     /// </summary>
     public KvPlane Scores { get; init; }
 
     /// <summary>
-    /// <see cref="KvPolicyKind.H2O"/>: floats [<see cref="SumHeads"/>, slots held] with one element per row: the
+    /// Policy <c>h2o</c>: floats [<see cref="SumHeads"/>, slots held] with one element per row: the
     /// attention weight that each slot got. A sequence that observes it, summed over a chunk's rows, of the slots with
     /// the chunk's, adds it up. Where layers are scored it is summed over all queries that saw a slot, and the
     /// engine's to keep: a companion of the view moves with its tokens.
@@ -43,30 +43,30 @@ public readonly record struct KvSignalInputs
     public int SumHeads { get; init; }
 
     /// <summary>
-    /// <see cref="KvPolicyKind.ExpectedAttention"/>: floats [query heads, 1, key dim], packed: the mean of the queries
+    /// Policy <c>expected-attention</c>: floats [query heads, 1, key dim], packed: the mean of the queries
     /// to come, rotated to where they will be.
     /// </summary>
     public KvPlane QueryMean { get; init; }
 
     /// <summary>
-    /// <see cref="KvPolicyKind.ExpectedAttention"/>: floats [query heads, key dim, key dim], packed: their covariance.
+    /// Policy <c>expected-attention</c>: floats [query heads, key dim, key dim], packed: their covariance.
     /// </summary>
     public KvPlane QueryCovariance { get; init; }
 
     /// <summary>
-    /// <see cref="KvPolicyKind.QFilter"/>: floats [KV heads, 1, key dim], packed: the direction of a KV head in which
+    /// Policy <c>q-filter</c>: floats [KV heads, 1, key dim], packed: the direction of a KV head in which
     /// keys get no attention.
     /// </summary>
     public KvPlane KeyFilter { get; init; }
 
     /// <summary>
-    /// <see cref="KvValueWeight.Given"/>: floats [KV heads, slots held] with one element per row: what scores are
+    /// <see cref="KvPolicy.Weight"/> given: floats [KV heads, slots held] with one element per row: what scores are
     /// multiplied by, whatever the policy.
     /// </summary>
     public KvPlane TokenWeights { get; init; }
 
     /// <summary>
-    /// <see cref="KvPolicyKind.Triattention"/>: floats [query heads, 3, pairs that RoPE turns], packed: of each pair of
+    /// Policy <c>triattention</c>: floats [query heads, 3, pairs that RoPE turns], packed: of each pair of
     /// elements of the model's queries before RoPE the real and the imaginary part of their mean, and the mean length.
     /// </summary>
     public KvPlane QueryCenters { get; init; }
@@ -96,9 +96,8 @@ internal unsafe struct NativeInputs
 {
     private kvevict_plane _first;
 
-    // Writes inputs of so many query rows and slots, which must lie in their memory; 0 rows are as many as the inputs
-    // say, or as there are slots; none of a layer of which
-    // nothing is read. The index is -1 if they are none of several.
+    // Writes inputs of so many query rows and slots, which must lie in their memory, and none of a layer of which
+    // nothing is read. Below 0 rows are as many as there are slots. The index is -1 if they are none of several.
     internal static void Write(NativeInputs* self, kvevict_signal_inputs* native, in KvSignalInputs inputs,
                                KvLayerGeometry layer, int rowCount, int slotCount, ContextHandle context, int index)
     {
@@ -108,7 +107,7 @@ internal unsafe struct NativeInputs
         int sumHeads = inputs.SumHeads == 0 ? queryHeads : inputs.SumHeads;
         native->n_query_rows = Check.Count(inputs.QueryRows, nameof(inputs.QueryRows));
         if (slotCount > 0 && inputs.QueryRows > 0) rowCount = inputs.QueryRows;
-        else if (rowCount == 0) rowCount = slotCount;
+        else if (rowCount < 0) rowCount = slotCount;
         kvevict_plane* next = &self->_first;
         native->queries = Write(inputs.Queries, nameof(inputs.Queries), rowCount, queryHeads);
         native->row_lse = Write(inputs.RowLse, nameof(inputs.RowLse), rowCount, queryHeads);

@@ -5,27 +5,54 @@ namespace KvEvict;
 /// <param name="Sink">First tokens kept.</param>
 /// <param name="Recent">Last tokens kept, the observation window included.</param>
 /// <param name="Selected">Tokens chosen by score.</param>
-/// <param name="ObservationWindow">Last queries that score; 0 if none do.</param>
+/// <param name="QueryRows">
+/// Query rows by which a layer is scored: the observation window of policies that have one; <see cref="AnyQueryRows"/>
+/// where it is as many as are given; <see cref="AllQueryRows"/> where it is one for each slot held; 0 where queries are
+/// not read.
+/// </param>
 /// <param name="ScoresAreMass">Whether the scores by which lists are chosen are a mass.</param>
 public readonly record struct KvResolvedPolicy(
-    int Budget, int Sink, int Recent, int Selected, int ObservationWindow, bool ScoresAreMass);
+    int Budget, int Sink, int Recent, int Selected, int QueryRows, bool ScoresAreMass)
+{
+    /// <summary>As many query rows as are given (h2o).</summary>
+    public const int AnyQueryRows = unchecked((int)NativeConstants.KVEVICT_QUERY_ROWS_ANY);
+
+    /// <summary>A query row for each slot held (non-causal).</summary>
+    public const int AllQueryRows = unchecked((int)NativeConstants.KVEVICT_QUERY_ROWS_ALL);
+}
 
 /// <summary>A row of the table of policies.</summary>
-/// <param name="Kind">Its number.</param>
 /// <param name="Name">As in the text form.</param>
 /// <param name="Signal">What ranks a token.</param>
 /// <param name="Shaping">What happens to the numbers.</param>
 /// <param name="Budget">How many survive, where.</param>
 /// <param name="Trigger">When it runs.</param>
 /// <param name="Paper">Source, such as "arXiv:2404.14469"; "" if there is none.</param>
+/// <param name="Defaults">
+/// Parameters whose default is another than the library's, as in the text form; "" if there are none.
+/// </param>
 public sealed record KvPolicyInfo(
-    KvPolicyKind Kind, string Name, string Signal, string Shaping, string Budget, string Trigger, string Paper);
+    string Name, string Signal, string Shaping, string Budget, string Trigger, string Paper, string Defaults);
 
 /// <summary>A preset: the options under which another implementation's keep sets come out.</summary>
 /// <param name="Name">As in the text form.</param>
 /// <param name="PolicyText">The same policy spelled out.</param>
 /// <param name="Reproduces">Whose behaviour this is.</param>
 public sealed record KvPresetInfo(string Name, string PolicyText, string Reproduces);
+
+/// <summary>A parameter of policies.</summary>
+/// <param name="Key">Its name in the text form.</param>
+/// <param name="Type">What its values are.</param>
+/// <param name="Words">Those that it may be, such as "mean|max|sum"; "" for numbers.</param>
+/// <param name="Doc">What it does, in sentences.</param>
+/// <param name="Least">Of numbers and counts; else 0.</param>
+/// <param name="Most">Likewise.</param>
+/// <param name="ExcludesLeast">Whether values are above <paramref name="Least"/>.</param>
+/// <param name="TakesZero">Whether 0 is allowed beside <paramref name="Least"/> and what is above.</param>
+/// <param name="Default">As in the text form.</param>
+public sealed record KvParameterInfo(
+    string Key, KvParameterType Type, string Words, string Doc, double Least, double Most, bool ExcludesLeast,
+    bool TakesZero, string Default);
 
 // The library's tables end with a status, which is no failure here.
 internal static unsafe class PolicyTables
@@ -36,9 +63,26 @@ internal static unsafe class PolicyTables
         kvevict_policy_info row = new() { struct_size = (uint)sizeof(kvevict_policy_info) };
         while (NativePINVOKE.kvevict_policy_at((uint)rows.Count, &row) == KvStatus.Ok)
         {
-            rows.Add(new KvPolicyInfo(row.kind, KvEvictLibrary.Text(row.name), KvEvictLibrary.Text(row.signal),
+            rows.Add(new KvPolicyInfo(KvEvictLibrary.Text(row.name), KvEvictLibrary.Text(row.signal),
                                       KvEvictLibrary.Text(row.shaping), KvEvictLibrary.Text(row.budget),
-                                      KvEvictLibrary.Text(row.trigger), KvEvictLibrary.Text(row.paper)));
+                                      KvEvictLibrary.Text(row.trigger), KvEvictLibrary.Text(row.paper),
+                                      KvEvictLibrary.Text(row.defaults)));
+        }
+        return [.. rows];
+    }
+
+    internal static KvParameterInfo[] ReadParameters(string? policy)
+    {
+        var rows = new List<KvParameterInfo>();
+        kvevict_parameter_info row = new() { struct_size = (uint)sizeof(kvevict_parameter_info) };
+        fixed (byte* name = policy is null ? null : KvPolicy.ZeroTerminated(policy))
+        {
+            while (NativePINVOKE.kvevict_parameter_at(name, (uint)rows.Count, &row) == KvStatus.Ok)
+            {
+                rows.Add(new KvParameterInfo(KvEvictLibrary.Text(row.key), row.type, KvEvictLibrary.Text(row.words),
+                                             KvEvictLibrary.Text(row.doc), row.least, row.most, row.excludes_least != 0,
+                                             row.takes_zero != 0, KvEvictLibrary.Text(row.default_text)));
+            }
         }
         return [.. rows];
     }

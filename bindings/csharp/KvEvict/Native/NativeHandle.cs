@@ -63,6 +63,11 @@ internal sealed unsafe class ContextHandle(KvDevice device, ContextHooks hooks) 
     }
 }
 
+internal sealed unsafe class PolicyHandle() : NativeHandle(null)
+{
+    protected override void Destroy(void* native) => NativePINVOKE.kvevict_policy_destroy(native);
+}
+
 internal sealed unsafe class PlanHandle(ContextHandle context) : NativeHandle(context)
 {
     protected override void Destroy(void* native) => NativePINVOKE.kvevict_plan_destroy(native);
