@@ -84,7 +84,7 @@ static kvevict_plane rows(int heads) {
 
 int main(void) {
   kvevict_context* context;
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  kvevict_policy* policy;
   kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
   kvevict_geometry model = KVEVICT_GEOMETRY_INIT;
   kvevict_workspace evicting = KVEVICT_WORKSPACE_INIT;
@@ -94,8 +94,9 @@ int main(void) {
   model.n_layers = LAYERS, model.max_tokens = TOKENS;
   model.layers = &layer, model.layers_len = 1;
   check(kvevict_context_create(NULL, &context));
-  check(kvevict_policy_parse("snapkv:budget=64,window=8", &policy));
-  check(kvevict_plan_create(context, &model, &policy, NULL, &plan));
+  check(kvevict_policy_create("snapkv:budget=64,window=8", &policy));
+  check(kvevict_plan_create(context, &model, policy, NULL, &plan));
+  kvevict_policy_destroy(policy);
   check(kvevict_sequence_create(plan, &sequence));
   check(kvevict_sequence_begin_observing(sequence, NULL, 0));
   check(kvevict_plan_workspace(plan, KVEVICT_OPERATION_EVICT, 0, &evicting));

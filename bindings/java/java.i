@@ -54,6 +54,7 @@ KV_NUMBER(uint64_t, jlong, long, )
 KV_NUMBER(size_t, jlong, long, )
 KV_ADDRESS(void *)
 KV_NUMBER(kvevict_stream, jlong, long, (intptr_t))
+KV_NUMBER(double, jdouble, double, )
 KV_ADDRESS(float *)
 KV_ADDRESS(int32_t *)
 KV_ADDRESS(uint32_t *)
@@ -97,6 +98,7 @@ KV_NUMBER(char *text, jlong, long, (intptr_t))
 %enddef
 
 KV_OUTPUT(kvevict_context *, out_context)
+KV_OUTPUT(kvevict_policy *, out_policy)
 KV_OUTPUT(kvevict_plan *, out_plan)
 KV_OUTPUT(kvevict_sequence *, out_sequence)
 KV_OUTPUT(kvevict_paged_cache *, out_cache)
@@ -111,9 +113,11 @@ KV_OUTPUT(uint32_t, out_slots)
 KV_OUTPUT(int32_t, out_position)
 KV_OUTPUT(int32_t, out_slot)
 KV_OUTPUT(kvevict_need, out_need)
+KV_OUTPUT(double, out_value)
 
-%typemap(argout) kvevict_context **out_context, kvevict_plan **out_plan,
-                 kvevict_sequence **out_sequence, kvevict_paged_cache **out_cache,
+%typemap(argout) kvevict_context **out_context, kvevict_policy **out_policy,
+                 kvevict_plan **out_plan, kvevict_sequence **out_sequence,
+                 kvevict_paged_cache **out_cache,
                  kvevict_paged_sequence **out_sequence
   "$result = (jlong)(intptr_t)value$argnum;"
 %typemap(argout) size_t *out_text_len, size_t *out_positions_len, size_t *out_data_len,
@@ -122,8 +126,13 @@ KV_OUTPUT(kvevict_need, out_need)
 %typemap(argout) uint32_t *out_budget, uint32_t *out_length, uint32_t *out_slots,
                  int32_t *out_position, int32_t *out_slot, kvevict_need *out_need
   "$result = (jint)value$argnum;"
+%typemap(argout) double *out_value "$result = value$argnum;"
 
 KV_RESULT(kvevict_context_create, jlong, long)
+KV_RESULT(kvevict_policy_create, jlong, long)
+KV_RESULT(kvevict_policy_copy, jlong, long)
+KV_RESULT(kvevict_policy_get, jlong, long)
+KV_RESULT(kvevict_policy_get_number, jdouble, double)
 KV_RESULT(kvevict_plan_create, jlong, long)
 KV_RESULT(kvevict_sequence_create, jlong, long)
 KV_RESULT(kvevict_sequence_fork, jlong, long)

@@ -30,7 +30,7 @@ BEGIN {
             "unchecked unsafe ushort using virtual", words, " ")
   for (i = 1; i <= n; i++) reserved[words[i]]
   of_kind["number"] = "double"; of_kind["count"] = "int"; of_kind["seed"] = "ulong"
-  of_kind["flag"] = "bool"; of_kind["text"] = "string"
+  of_kind["flag"] = "bool"; of_kind["word"] = "string"
   enums = out "/Enums.cs"; structs = out "/NativeStructs.cs"
   made = "// Made from kvevict.h by bindings/table.\nnamespace KvEvict;\n"
   printf "%s", made > enums

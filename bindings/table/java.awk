@@ -1,14 +1,21 @@
 # Java: a file per public enum; Abi.java, the constants, and the sizes and offsets of the
-# structs; Names.java, what functions that messages name are called here; `sources`, which
-# lists these files.
+# structs; Names.java, what functions that messages name are called here;
+# PolicyParameters.java, the getters of Policy and the setters of its builder; `sources`,
+# which lists these files.
 BEGIN {
   nothing = "null"; begins_small = 1
   named = "n_sink=sink n_recent=recent n_kv_heads=kvHeads n_q_heads=queryHeads " \
           "k_head_dim=keyHeadDim rope_inv_freq=Geometry.withRope " \
           "rope_inv_freq_len=inverseFrequencies.length kvevict_paged_cache_bytes=- " \
           "kvevict_paged_cache_get_usage=PagedCache.usage kvevict_policy_at=- " \
-          "kvevict_policy_need=Policy.needOf kvevict_device_check=KvEvict.checkDevice"
+          "kvevict_policy_copy=- kvevict_policy_format=Policy.toString kvevict_policy_get=- " \
+          "kvevict_policy_get_number=- kvevict_policy_need=Policy.needOf kvevict_policy_set=- " \
+          "kvevict_policy_set_number=- kvevict_device_check=KvEvict.checkDevice"
   spelled = "DType"
+  of_kind["number"] = "double"; of_kind["count"] = "int"; of_kind["seed"] = "long"
+  of_kind["flag"] = "boolean"; of_kind["word"] = "String"
+  given_as["number"] = given_as["count"] = given_as["word"] = "value"
+  given_as["seed"] = "Long.toUnsignedString(value)"; given_as["flag"] = "value ? 1 : 0"
   abi = out "/Abi.java"
   made = "// Made from kvevict.h by bindings/table.\npackage dev.kvevict;\n\n"
   printf "%s/** Numbers of kvevict.h. A struct has those of its fields: where they begin. */\n" \
@@ -16,10 +23,22 @@ BEGIN {
   print abi > (out "/sources")
 }
 
+$1 != "field" { close_struct() }
+
 # An unsigned number above Java's is the negative one of the same bits.
 $1 == "constant" {
   printf "\n%s  static final int %s = %s;\n", $4 == "" ? "" : comment($4, "  "),
          substr($2, 9), ($3 > 2147483647 ? "(int) " $3 "L" : $3) > abi
+}
+
+$1 == "param" {
+  kind_here = param_kind($3)
+  getters = getters "\n" comment($4, "  ", "@return the value") "  public " of_kind[kind_here] " " \
+            member_name($2) "() {\n    return read" camel(kind_here) "(\"" $2 "\");\n  }\n"
+  setters = setters "\n" comment("Sets {@link Policy#" member_name($2) "()}.", "    ", \
+                                    "@param value the value\n@return this") \
+            "    public Policy.Builder " member_name($2) "(" of_kind[kind_here] " value) {\n" \
+            "      return set(\"" $2 "\", " given_as[kind_here] ");\n    }\n"
 }
 
 $1 != "value" { close_enum() }
@@ -37,7 +56,6 @@ $1 == "call" && call_name($2) != "-" {
   names = names "      case \"" $2 "\" -> \"" call_name($2) "\";\n"
 }
 
-$1 != "field" { close_struct() }
 $1 == "struct" {
   struct = $2
   printf "\n  static final class %s {\n    static final int SIZEOF = %s;\n", type_name($2),
@@ -52,6 +70,15 @@ END {
          "  static String of(String name) {\n    return switch (name) {\n%s      default -> name;\n" \
          "    };\n  }\n}\n", made, names > (out "/Names.java")
   print (out "/Names.java") > (out "/sources")
+  printf "// Made from params.inc by bindings/table.\npackage dev.kvevict;\n\n" \
+         "abstract class PolicyParameters {\n  abstract double readNumber(String key);\n\n" \
+         "  abstract int readCount(String key);\n\n  abstract boolean readFlag(String key);\n\n" \
+         "  abstract long readSeed(String key);\n\n  abstract String readWord(String key);\n" \
+         "%s\n  abstract static class Setters {\n" \
+         "    abstract Policy.Builder set(String key, double value);\n\n" \
+         "    abstract Policy.Builder set(String key, String value);\n%s  }\n}\n", getters,
+         setters > (out "/PolicyParameters.java")
+  print (out "/PolicyParameters.java") > (out "/sources")
 }
 
 function close_enum() {
@@ -67,10 +94,13 @@ function close_struct() {
 }
 function value_here(enum, value) { return value_name(enum, value) }
 function type_name(c_name) { return camel(c_name) }
-function comment(text, indent, lines) {
+# The tags, if any, are lines behind the text.
+function comment(text, indent, tags) {
   text = prose(text)
   gsub(/&/, "\\&amp;", text); gsub(/</, "\\&lt;", text); gsub(/>/, "\\&gt;", text)
   gsub(/@/, "\\&#64;", text)
-  if (length(text) < 85) return indent "/** " text " */\n"
-  return indent "/**\n" wrapped(text, indent " * ") indent " */\n"
+  if (tags == "" && length(text) < 85) return indent "/** " text " */\n"
+  gsub(/\n/, "\n" indent " * ", tags)
+  return indent "/**\n" wrapped(text, indent " * ") \
+         (tags == "" ? "" : indent " *\n" indent " * " tags "\n") indent " */\n"
 }

@@ -128,7 +128,7 @@ function param_kind(type) {
   if (type == "double" || type == "CountOrShare") return "number"
   if (type == "uint32_t") return "count"
   if (type == "uint64_t") return "seed"
-  return type == "bool" ? "flag" : "text"
+  return type == "bool" ? "flag" : "word"
 }
 
 # Lines of at most 95 characters, each after `indent`.

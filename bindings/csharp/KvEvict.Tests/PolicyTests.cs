@@ -120,7 +120,8 @@ public class PolicyTests
         KvParameterInfo alpha = KvPolicy.ParametersOf("pyramidkv").Single(row => row.Key == "alpha");
         Assert.Equal((0.0, 1.0, true, false, "0.7"),
                      (alpha.Least, alpha.Most, alpha.ExcludesLeast, alpha.TakesZero, alpha.Default));
-        Assert.Empty(KvPolicy.ParametersOf("snapkw"));
+        Assert.Empty(KvPolicy.ParametersOf("none"));
+        Assert.Throws<ArgumentException>(() => KvPolicy.ParametersOf("snapkw"));
     }
 
     [Fact]

@@ -53,8 +53,13 @@ public sealed unsafe partial record KvPolicy
     /// A policy or a preset: those that it has, with its defaults. Null: all, with the defaults of policies that say no
     /// other.
     /// </param>
-    /// <returns>A row per parameter; none if there is no such policy.</returns>
-    public static IReadOnlyList<KvParameterInfo> ParametersOf(string? name = null) => PolicyTables.ReadParameters(name);
+    /// <returns>A row per parameter.</returns>
+    /// <exception cref="ArgumentException">There is no such policy.</exception>
+    public static IReadOnlyList<KvParameterInfo> ParametersOf(string? name = null)
+    {
+        if (name is not null) _ = new KvPolicy(name);
+        return PolicyTables.ReadParameters(name);
+    }
 
     /// <summary>
     /// Reads the text form: <c>name</c> or <c>name:key=value,key=value</c> with the name of a policy or a
@@ -225,9 +230,9 @@ public sealed unsafe partial record KvPolicy
 
     private bool ReadFlag(string key) => ReadNumber(key) != 0;
 
-    private ulong ReadSeed(string key) => ulong.Parse(ReadText(key), CultureInfo.InvariantCulture);
+    private ulong ReadSeed(string key) => ulong.Parse(ReadWord(key), CultureInfo.InvariantCulture);
 
-    private string ReadText(string key)
+    private string ReadWord(string key)
     {
         using PolicyHandle native = Open();
         byte[] text = new byte[40]; // which hold every value

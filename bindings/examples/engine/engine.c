@@ -125,7 +125,7 @@ int main(int argc, char** argv) {
   engine* e = calloc(1, sizeof *e);
   kvevict_context* context;
   kvevict_plan* plan;
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  kvevict_policy* policy;
   kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
   kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
   kvevict_geometry model = KVEVICT_GEOMETRY_INIT;
@@ -139,9 +139,10 @@ int main(int argc, char** argv) {
   model.n_layers = L, model.max_tokens = MAX;
   model.layers = &layer, model.layers_len = 1;
   check(kvevict_context_create(NULL, &context));
-  check(kvevict_policy_parse("snapkv:budget=40,window=8,sink=2", &policy));
+  check(kvevict_policy_create("snapkv:budget=40,window=8,sink=2", &policy));
   options.draft_tokens = DRAFTS; /* trims by as many leave the window whole */
-  check(kvevict_plan_create(context, &model, &policy, &options, &plan));
+  check(kvevict_plan_create(context, &model, policy, &options, &plan));
+  kvevict_policy_destroy(policy);
   check(kvevict_sequence_create(plan, &e->seq));
   check(kvevict_sequence_begin_observing(e->seq, NULL, 0));
   check(kvevict_plan_workspace(plan, KVEVICT_OPERATION_EVICT, 0, &need));

@@ -37,7 +37,7 @@ JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handInit(JNIEnv* env,
                                                            jobject v) {
   (void)owner;
   kvevict_context* context;
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  kvevict_policy* policy;
   kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
   kvevict_geometry model = KVEVICT_GEOMETRY_INIT;
   layer.n_q_heads = QH, layer.n_kv_heads = KVH;
@@ -45,10 +45,11 @@ JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handInit(JNIEnv* env,
   model.n_layers = LAYERS, model.max_tokens = TOKENS;
   model.layers = &layer, model.layers_len = 1;
   if (kvevict_context_create(NULL, &context) != KVEVICT_OK ||
-      kvevict_policy_parse("snapkv:budget=64,window=8", &policy) !=
+      kvevict_policy_create("snapkv:budget=64,window=8", &policy) !=
           KVEVICT_OK ||
-      kvevict_plan_create(context, &model, &policy, NULL, &plan) != KVEVICT_OK)
+      kvevict_plan_create(context, &model, policy, NULL, &plan) != KVEVICT_OK)
     return check(env, KVEVICT_ERROR_INTERNAL);
+  kvevict_policy_destroy(policy);
   check(env, kvevict_sequence_create(plan, &sequence));
   check(env, kvevict_sequence_begin_observing(sequence, NULL, 0));
   queries = rows(env, q, QH), inputs.queries = &queries;

@@ -56,9 +56,9 @@ public final class Context extends Handle {
    */
   public Plan newPlan(Geometry geometry, Policy policy, PlanOptions options) {
     long context = enter();
-    try (Struct model = geometry.write(); policy.struct; Struct told = options.write()) {
-      long pointer = Native.kvevict_plan_create(
-          context, model.address, policy.struct.address, told.address);
+    try (Struct model = geometry.write(); Struct told = options.write()) {
+      long pointer = policy.call(survives -> Native.kvevict_plan_create(
+          context, model.address, survives, told.address));
       return new Plan(pointer, geometry, policy, options.headsDiffer(), hooks);
     } finally {
       leave();

@@ -75,6 +75,33 @@ public final class KvEvict {
   }
 
   /**
+   * The parameters of all policies, in the order of the text form.
+   *
+   * @return a row per parameter, with the default that holds for policies that say no other
+   */
+  public static List<ParameterInfo> parameters() {
+    return parametersOf(null);
+  }
+
+  /**
+   * The parameters that a policy has.
+   *
+   * @param policy the name of a policy or a preset
+   * @return a row per parameter, with the policy's default
+   * @throws KvEvictException if there is no such policy
+   */
+  public static List<ParameterInfo> parameters(String policy) {
+    Policy.of(policy);
+    return parametersOf(policy);
+  }
+
+  private static List<ParameterInfo> parametersOf(String policy) {
+    return table(Abi.ParameterInfo.SIZEOF,
+        (index, out) -> Native.kvevict_parameter_at(policy, index, out),
+        Records.ParameterInfo::read);
+  }
+
+  /**
    * The SIMD targets that the library holds and this CPU can run.
    *
    * @return names such as {@code "AVX3_DL"}, best first
@@ -121,7 +148,7 @@ public final class KvEvict {
         rows.add(read.apply(out));
       }
     } catch (KvEvictException e) {
-      if (e.status() != Status.INVALID_ARGUMENT || rows.isEmpty()) {
+      if (e.status() != Status.INVALID_ARGUMENT) {
         throw e;
       }
       return rows;

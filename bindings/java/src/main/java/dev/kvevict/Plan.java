@@ -17,6 +17,7 @@ public final class Plan extends Handle {
   private final Policy policy;
   private final boolean headsDiffer;
   private final Hooks hooks;
+  private final int queryRows; // by which a layer is scored; below 0: as many as there are slots
   private final int listCount; // of all layers
 
   Plan(long pointer, Geometry geometry, Policy policy, boolean headsDiffer, Hooks hooks) {
@@ -25,6 +26,7 @@ public final class Plan extends Handle {
     this.policy = policy;
     this.headsDiffer = headsDiffer;
     this.hooks = hooks;
+    queryRows = policy.resolve(1).queryRows();
     listCount = IntStream.range(0, geometry.layerCount()).map(layer -> layer(layer).listCount()).sum();
   }
 
@@ -62,7 +64,7 @@ public final class Plan extends Handle {
 
   /** Around a pointer. */
   Sequence newSequence(long pointer) {
-    return new Sequence(pointer, geometry, policy.queryRows(), headsDiffer, listCount, hooks);
+    return new Sequence(pointer, geometry, queryRows, headsDiffer, listCount, hooks);
   }
 
   /**
@@ -232,7 +234,7 @@ public final class Plan extends Handle {
     long plan = enter();
     try {
       for (int i = 0; i < all.length; ++i) {
-        caches[i] = all[i].write(geometry, policy.queryRows(), hooks.device, struct,
+        caches[i] = all[i].write(geometry, queryRows, hooks.device, struct,
             i * Abi.ScoreJob.SIZEOF, parts + i * ScoreJob.PARTS);
       }
       Native.kvevict_score(

@@ -2,9 +2,6 @@ package dev.kvevict;
 
 /** One row of the table of policies. */
 public sealed interface PolicyInfo permits Records.PolicyInfo {
-  /** {@return the policy} */
-  PolicyKind kind();
-
   /** {@return as in the text form} */
   String name();
 
@@ -22,4 +19,10 @@ public sealed interface PolicyInfo permits Records.PolicyInfo {
 
   /** {@return its source; empty if none} */
   String paper();
+
+  /**
+   * {@return the parameters whose default is another than the library's, as in the text form; empty
+   *     if none}
+   */
+  String defaults();
 }

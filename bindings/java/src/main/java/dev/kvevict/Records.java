@@ -122,18 +122,35 @@ final class Records {
     }
   }
 
-  record PolicyInfo(PolicyKind kind, String name, String signal, String shaping, String budget,
-      String trigger, String paper)
+  record ParameterInfo(String key, ParameterType type, String words, String doc, double least,
+      double most, boolean excludesLeast, boolean takesZero, String defaultText)
+      implements dev.kvevict.ParameterInfo {
+    static ParameterInfo read(Struct in) {
+      return new ParameterInfo(
+          in.textAt(Abi.ParameterInfo.KEY),
+          in.enumAt(Abi.ParameterInfo.TYPE, ParameterType.class),
+          in.textAt(Abi.ParameterInfo.WORDS),
+          in.textAt(Abi.ParameterInfo.DOC),
+          in.doubleAt(Abi.ParameterInfo.LEAST),
+          in.doubleAt(Abi.ParameterInfo.MOST),
+          in.flagAt(Abi.ParameterInfo.EXCLUDES_LEAST),
+          in.flagAt(Abi.ParameterInfo.TAKES_ZERO),
+          NativeSupport.stringAt(in.address + Abi.ParameterInfo.DEFAULT_TEXT));
+    }
+  }
+
+  record PolicyInfo(String name, String signal, String shaping, String budget, String trigger,
+      String paper, String defaults)
       implements dev.kvevict.PolicyInfo {
     static PolicyInfo read(Struct in) {
       return new PolicyInfo(
-          in.enumAt(Abi.PolicyInfo.KIND, PolicyKind.class),
           in.textAt(Abi.PolicyInfo.NAME),
           in.textAt(Abi.PolicyInfo.SIGNAL),
           in.textAt(Abi.PolicyInfo.SHAPING),
           in.textAt(Abi.PolicyInfo.BUDGET),
           in.textAt(Abi.PolicyInfo.TRIGGER),
-          in.textAt(Abi.PolicyInfo.PAPER));
+          in.textAt(Abi.PolicyInfo.PAPER),
+          in.textAt(Abi.PolicyInfo.DEFAULTS));
     }
   }
 
@@ -160,7 +177,7 @@ final class Records {
     }
   }
 
-  record ResolvedPolicy(int budget, int sink, int recent, int selected, int obsWindow,
+  record ResolvedPolicy(int budget, int sink, int recent, int selected, int queryRows,
       boolean scoresAreMass)
       implements dev.kvevict.ResolvedPolicy {
     static ResolvedPolicy read(Struct in) {
@@ -169,7 +186,7 @@ final class Records {
           in.intAt(Abi.ResolvedPolicy.N_SINK),
           in.intAt(Abi.ResolvedPolicy.N_RECENT),
           in.intAt(Abi.ResolvedPolicy.N_SELECTED),
-          in.intAt(Abi.ResolvedPolicy.OBS_WINDOW),
+          in.intAt(Abi.ResolvedPolicy.N_QUERY_ROWS),
           in.flagAt(Abi.ResolvedPolicy.SCORES_ARE_MASS));
     }
   }

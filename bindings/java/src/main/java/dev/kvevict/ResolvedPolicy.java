@@ -2,6 +2,12 @@ package dev.kvevict;
 
 /** A policy in tokens, for one context length. */
 public sealed interface ResolvedPolicy permits Records.ResolvedPolicy {
+  /** As many query rows as are given (h2o). */
+  int ANY_QUERY_ROWS = Abi.QUERY_ROWS_ANY;
+
+  /** A query row for each slot held (non-causal). */
+  int ALL_QUERY_ROWS = Abi.QUERY_ROWS_ALL;
+
   /** {@return tokens kept in all} */
   int budget();
 
@@ -14,8 +20,11 @@ public sealed interface ResolvedPolicy permits Records.ResolvedPolicy {
   /** {@return tokens chosen by score} */
   int selected();
 
-  /** {@return last queries that score; 0 if none do} */
-  int obsWindow();
+  /**
+   * {@return query rows by which a layer is scored: the observation window of policies that have
+   *     one, {@link #ANY_QUERY_ROWS}, {@link #ALL_QUERY_ROWS}, or 0 where queries are not read}
+   */
+  int queryRows();
 
   /** {@return whether the scores by which lists are chosen are a mass} */
   boolean scoresAreMass();

@@ -112,10 +112,10 @@ public final class ScoreJob {
    *
    * @return the cache, which must stay reachable; null without a view
    */
-  View.Content write(Geometry geometry, int obsWindow, Device device, Struct out, int at,
+  View.Content write(Geometry geometry, int rowCount, Device device, Struct out, int at,
       int parts) {
     LayerGeometry shape = geometry.evicted(layer);
-    inputs.requireRows(inputs.queryRows(obsWindow, tokenCount), shape, layer);
+    inputs.requireRows(inputs.queryRows(rowCount, tokenCount), shape, layer);
     inputs.requireSlots(tokenCount, shape, layer);
     View.Content cache = view == null ? null : view.content(device, tokenCount, tokenCounts);
     inputs.write(out, parts, parts + Abi.SignalInputs.SIZEOF);

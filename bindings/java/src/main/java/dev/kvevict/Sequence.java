@@ -22,7 +22,7 @@ public final class Sequence extends Handle {
   public static final int POSITION_NEXT = Abi.POSITION_NEXT;
 
   private final Geometry geometry;
-  private final int obsWindow;
+  private final int queryRows; // by which a layer is scored; below 0: as many as there are slots
   private final boolean headsDiffer;
   private final int listCount; // of all layers
   private final Device device;
@@ -47,11 +47,11 @@ public final class Sequence extends Handle {
   private final int views;
   private final int destinations;
 
-  Sequence(long pointer, Geometry geometry, int obsWindow, boolean headsDiffer, int listCount,
+  Sequence(long pointer, Geometry geometry, int queryRows, boolean headsDiffer, int listCount,
       Hooks hooks) {
     super(pointer, Native::kvevict_sequence_destroy, hooks);
     this.geometry = geometry;
-    this.obsWindow = obsWindow;
+    this.queryRows = queryRows;
     this.headsDiffer = headsDiffer;
     this.listCount = listCount;
     this.hooks = hooks;
@@ -237,7 +237,7 @@ public final class Sequence extends Handle {
    * @return the new sequence, of the same plan
    */
   public Sequence fork(long memory, long memoryBytes, long stream) {
-    return new Sequence(fork(0, memory, memoryBytes, stream), geometry, obsWindow, headsDiffer,
+    return new Sequence(fork(0, memory, memoryBytes, stream), geometry, queryRows, headsDiffer,
         listCount, hooks);
   }
 
@@ -350,7 +350,7 @@ public final class Sequence extends Handle {
   }
 
   /**
-   * Shows a layer's query rows of one chunk; the last obsWindow are remembered. Showing earlier
+   * Shows a layer's query rows of one chunk; the rows of the window are remembered. Showing earlier
    * positions again replaces them and forgets what came after (rollback).
    *
    * @param layer which
@@ -364,7 +364,7 @@ public final class Sequence extends Handle {
   }
 
   /**
-   * Shows a layer's query rows of one chunk, their log-sum-exps, or both; the last obsWindow are
+   * Shows a layer's query rows of one chunk, their log-sum-exps, or both; the rows of the window are
    * remembered. Showing earlier positions again replaces them and forgets what came after
    * (rollback). Or the attention that the rows paid, which is added up: of rows that follow on those
    * observed before.
@@ -834,7 +834,7 @@ public final class Sequence extends Handle {
     for (int layer = 0; layer < n; ++layer) {
       LayerGeometry shape = geometry.evicted(layer);
       SignalInputs read = options.inputs(layer);
-      read.requireRows(read.queryRows(obsWindow, 0), shape, layer);
+      read.requireRows(read.queryRows(queryRows, 0), shape, layer);
       writeInputs(layer, read);
       int view = this.views + layer * Abi.View.SIZEOF;
       if (shape.cache() != LayerCache.FULL) {
@@ -842,11 +842,11 @@ public final class Sequence extends Handle {
         continue;
       }
       View.Content cache = View.at(views, layer, "views").content(device);
-      if (read.hasSlots(obsWindow) || !cache.holds(geometry.maxTokens())) {
+      if (read.hasSlots(queryRows) || !cache.holds(geometry.maxTokens())) {
         int[] stored = storedLengths(sequence, layer, shape);
         int most = IntStream.of(stored).max().getAsInt();
         read.requireSlots(most, shape, layer);
-        read.requireRows(read.queryRows(obsWindow, most), shape, layer);
+        read.requireRows(read.queryRows(queryRows, most), shape, layer);
         cache.require(most, head -> stored[Math.min(head, stored.length - 1)]);
       }
       cache.requireWritable();
@@ -926,12 +926,12 @@ public final class Sequence extends Handle {
     for (int layer = 0; layer < n; ++layer) {
       LayerGeometry shape = geometry.evicted(layer);
       SignalInputs read = options.inputs(layer);
-      read.requireRows(read.queryRows(obsWindow, 0), shape, layer);
+      read.requireRows(read.queryRows(queryRows, 0), shape, layer);
       writeInputs(layer, read);
-      if (shape.cache() == LayerCache.FULL && read.hasSlots(obsWindow)) {
+      if (shape.cache() == LayerCache.FULL && read.hasSlots(queryRows)) {
         int most = IntStream.of(storedLengths(sequence, layer, shape)).max().getAsInt();
         read.requireSlots(most, shape, layer);
-        read.requireRows(read.queryRows(obsWindow, most), shape, layer);
+        read.requireRows(read.queryRows(queryRows, most), shape, layer);
       }
     }
     options.requireInPlace();

@@ -140,7 +140,7 @@ public final class SignalInputs {
   }
 
   /**
-   * What scores are multiplied by with {@link ValueWeight#GIVEN}, whatever the policy.
+   * What scores are multiplied by with {@code weight=given}, whatever the policy.
    *
    * @param each [kvHeads, slots held] f32, headDim 1, tokens packed; or null
    * @return these inputs with the weights
@@ -149,9 +149,9 @@ public final class SignalInputs {
     return with(Input.TOKEN_WEIGHTS, each, sumHeads);
   }
 
-  /** Rows of queries, of a window of so many, or 0 for any number, and so many slots. */
-  int queryRows(int window, int slotCount) {
-    return queryRows != 0 ? queryRows : window != 0 ? window : slotCount;
+  /** Rows of queries for a plan that takes so many, or below 0 as many as there are slots. */
+  int queryRows(int ofPlan, int slotCount) {
+    return queryRows != 0 ? queryRows : ofPlan >= 0 ? ofPlan : slotCount;
   }
 
   /**
@@ -171,8 +171,8 @@ public final class SignalInputs {
   }
 
   /** Whether some have a row per slot held. */
-  boolean hasSlots(int window) {
-    if (queryRows(window, 0) == 0 && planes[Input.QUERIES.ordinal()] != null) {
+  boolean hasSlots(int ofPlan) {
+    if (queryRows == 0 && ofPlan < 0 && planes[Input.QUERIES.ordinal()] != null) {
       return true;
     }
     for (Input input : INPUTS) {

@@ -76,49 +76,6 @@ final class LayoutTest {
     }
   }
 
-  /** What a builder sets lies at the C offset, in no other place, and is what is read back. */
-  static void policyFieldsLieWhereTheHeaderHasThem() throws Exception {
-    Policy defaults = Policy.of(PolicyKind.NONE);
-    for (Method set : Policy.Builder.class.getDeclaredMethods()) {
-      if (set.getParameterCount() != 1) {
-        continue;
-      }
-      String name = set.getName();
-      Method get = Policy.class.getDeclaredMethod(name);
-      Object value = other(get.invoke(defaults));
-      Policy.Builder builder = defaults.toBuilder();
-      Check.that(set.invoke(builder, value) == builder, "not this");
-      Policy policy = builder.build();
-      Check.equal(value, get.invoke(policy));
-      int begin = offset(Abi.Policy.class, name);
-      int end = begin + (value instanceof Long || value instanceof Double ? 8 : 4);
-      for (int at = 0; at < Abi.Policy.SIZEOF; at += 4) {
-        boolean inside = at >= begin && at < end;
-        Check.that(inside || defaults.struct.intAt(at) == policy.struct.intAt(at), name);
-      }
-      Check.that(!policy.equals(defaults), name);
-    }
-    Check.equal(PolicyKind.CUSTOM, Policy.of(PolicyKind.CUSTOM).kind());
-  }
-
-  /** A value of the same type that differs. */
-  private static Object other(Object value) {
-    if (value instanceof Integer i) {
-      return i + 7;
-    }
-    if (value instanceof Long i) {
-      return i - 7;
-    }
-    if (value instanceof Double d) {
-      return d + 0.125;
-    }
-    if (value instanceof Boolean b) {
-      return !b;
-    }
-    Object[] all = value.getClass().getEnumConstants();
-    return all[value == all[0] ? 1 : 0];
-  }
-
   static void geometryFieldsLieWhereTheHeaderHasThem() {
     Geometry alike = Geometry.builder().layers(2).queryHeads(2).kvHeads(3).headDims(4, 5)
         .dtypes(DType.BF16, DType.F16, DType.F32).maxTokens(9).softmaxScale(1.5f).logitSoftcap(7)
@@ -297,8 +254,6 @@ final class LayoutTest {
     Struct select = new Struct(Abi.SelectOptions.SIZEOF);
     SelectOptions.of(0).write(Device.CPU, 1, select);
     same(select, Abi.SelectOptions.SIZEOF, Native::kvevict_select_options_init);
-    Check.equal(List.of(4, 32, 7), List.of(Policy.of(PolicyKind.SNAPKV).sink(),
-        Policy.of(PolicyKind.SNAPKV).obsWindow(), Policy.of(PolicyKind.SNAPKV).poolKernel()));
   }
 
   private interface Init {

@@ -1,18 +1,95 @@
 package dev.kvevict;
 
+import java.lang.reflect.Method;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.stream.Collectors;
+
 /** Policies, which are values with a text form. */
 final class PolicyTest {
   private PolicyTest() {}
 
-  static void textGoesThereAndBack() {
-    Policy policy = Policy.parse("snapkv:budget=512,window=16,pool=max5");
-    Check.equal(PolicyKind.SNAPKV, policy.kind());
-    Check.equal(512.0, policy.budget());
-    Check.equal(16, policy.obsWindow());
-    Check.equal(Pool.MAX, policy.pool());
-    Check.equal(policy, Policy.parse(policy.format()));
-    Check.equal(Policy.of(PolicyKind.SNAPKV).with("pool=max5,window=16,budget=512"), policy);
-    Check.equal(0.25, policy.with("budget=0.25").budget());
+  static void isItsText() {
+    Policy policy = Policy.parse("snapkv: window=16, budget=512");
+    Check.equal("snapkv:budget=512,window=16", policy.toString());
+    Policy.Builder builder = Policy.builder("snapkv").window(16).budget(512);
+    Check.equal(policy, builder.build());
+    Check.equal(policy.hashCode(), builder.build().hashCode());
+    Check.equal(policy, Policy.of("snapkv").with("window=16").with("budget=512"));
+    Check.equal(0.25, policy.toBuilder().budget(0.25).build().budget());
+    Check.equal(512.0, policy.budget()); // a value
+    Check.that(!policy.equals(Policy.of("snapkv")), "budgets differ");
+    Check.that(Policy.of("snapkv-kvpress").toString().startsWith("snapkv:"), "a preset");
+  }
+
+  /** Each row of the library's has a getter, and a setter of the builder. */
+  static void everyParameterIsThere() throws Exception {
+    Set<String> names = new TreeSet<>();
+    for (ParameterInfo row : KvEvict.parameters()) {
+      String name = nameOf(row.key());
+      names.add(name);
+      Check.that(!row.doc().isEmpty(), name);
+      Method get = Policy.class.getMethod(name);
+      String policy = KvEvict.policies().stream().map(PolicyInfo::name)
+          .filter(other -> own(row, other) != null).findFirst().orElseThrow();
+      String before = own(row, policy).defaultText();
+      Policy.Builder builder = Policy.builder(policy);
+      Check.equal(before, textOf(get.invoke(builder.build())));
+      for (Object value : otherValues(row, before)) {
+        Method set = Policy.Builder.class.getMethod(name, get.getReturnType());
+        Check.that(set.invoke(builder, value) == builder, "not this");
+        Check.equal(value, get.invoke(builder.build()));
+        String said = row.key() + "=" + (row.type() == ParameterType.SEED
+            ? Long.toUnsignedString((long) value) : textOf(value));
+        Check.that(List.of(builder.build().toString().split("[:,]")).contains(said), said);
+      }
+    }
+    Check.equal(names, Arrays.stream(Policy.Builder.class.getMethods())
+        .filter(m -> m.getDeclaringClass() != Object.class && m.getParameterCount() == 1)
+        .map(Method::getName).collect(Collectors.toCollection(TreeSet::new)));
+  }
+
+  private static ParameterInfo own(ParameterInfo row, String policy) {
+    return KvEvict.parameters(policy).stream().filter(other -> other.key().equals(row.key()))
+        .findFirst().orElse(null);
+  }
+
+  private static String nameOf(String key) {
+    StringBuilder name = new StringBuilder();
+    for (String word : key.split("_")) {
+      name.append(name.length() == 0 ? word
+          : Character.toUpperCase(word.charAt(0)) + word.substring(1));
+    }
+    return name.toString();
+  }
+
+  private static String textOf(Object value) {
+    return value instanceof Boolean flag ? flag ? "yes" : "no"
+        : value.toString().replaceFirst("\\.0$", "");
+  }
+
+  private static List<?> otherValues(ParameterInfo row, String before) {
+    return switch (row.type()) {
+      case NUMBER -> List.of(before.equals("0.5") ? 0.25 : 0.5);
+      case COUNT -> List.of((int) row.least() + 1);
+      case COUNT_OR_SHARE -> List.of(0.25, 3.0);
+      case SEED -> List.of(-1L);
+      case FLAG -> List.of(before.equals("no"));
+      case WORD -> Arrays.stream(row.words().split("\\|")).filter(word -> !word.equals(before))
+          .toList();
+      case POOL -> List.of("max5");
+    };
+  }
+
+  static void valuesGoTogetherWhereThePolicyIsUsed() {
+    Policy policy = Policy.builder("streaming-llm").budget(64).sink(64).build();
+    Check.equal(64.0, policy.sink());
+    Check.fails(KvEvictException.class, policy::validate, "64");
+    Check.fails(KvEvictException.class, () -> policy.resolve(1000), "64");
+    Check.fails(KvEvictException.class, () -> policy.with("margin=1"), "64");
+    policy.toBuilder().budget(128).build().validate();
   }
 
   static void typoSaysWhere() {
@@ -24,94 +101,37 @@ final class PolicyTest {
     Check.fails(KvEvictException.class, () -> Policy.parse("snåpkv"), "column 1");
   }
 
-  static void nullsAndNegativesAreNamed() {
+  static void wrongValuesAreRefused() {
     Check.fails(NullPointerException.class, () -> Policy.parse(null), "text");
-    Check.fails(NullPointerException.class, () -> Policy.of(null));
-    Policy.Builder builder = Policy.builder(PolicyKind.SNAPKV);
-    Check.fails(IllegalArgumentException.class, () -> builder.sink(-1), "sink is negative: -1");
+    Check.fails(NullPointerException.class, () -> Policy.of(null), "name");
+    Policy.Builder builder = Policy.builder("snapkv");
     Check.fails(NullPointerException.class, () -> builder.pool(null), "pool");
-  }
-
-  static void isBuiltPartByPart() {
-    Policy.Builder builder = Policy.builder(PolicyKind.SNAPKV).budget(512).obsWindow(16)
-        .pool(Pool.MAX).poolKernel(5);
-    Policy policy = builder.build();
-    Check.equal(Policy.parse("snapkv:budget=512,window=16,pool=max5"), policy);
-    Check.equal(policy.hashCode(), builder.build().hashCode());
-    builder.budget(1024);
-    Check.equal(512.0, policy.budget()); // a value
-    Check.equal(policy, policy.toBuilder().build());
-    Check.equal(policy.format(), policy.toString());
-    Policy shared = policy.toBuilder().headSplit(HeadSplit.ADAPTIVE_BLEND).headFloor(0.5)
-        .scoreThreshold(-4).headNormalize(true).secure(0.25).build();
-    Check.equal(shared,
-        policy.with("heads=adaptive-blend,floor=0.5,threshold=-4,normalize=yes,secure=0.25"));
-    Check.that(shared.headNormalize(), "heads are normalized");
-    Check.equal(0.25, shared.secure());
-    Check.equal(HeadSplit.ADAPTIVE_BLEND, shared.headSplit());
-    Check.equal(0.5, shared.headFloor());
-    Check.equal(-4.0, shared.scoreThreshold());
-    Policy merging = policy.toBuilder().merge(Merge.PIVOT).mergeThreshold(0.5).mergeFraction(0.75)
-        .build();
-    Check.equal(merging, policy.with("merge=pivot,merge_threshold=0.5,merge_fraction=0.75"));
-    Check.equal(Merge.PIVOT, merging.merge());
-    Check.equal(0.5, merging.mergeThreshold());
-    Check.equal(0.75, merging.mergeFraction());
-    Policy diverse = Policy.parse("openvino-genai-adaptive-r-kv");
-    Check.equal(0.9, diverse.diverseMass());
-    Check.equal(8, diverse.sumLast());
-    Check.equal(true, diverse.sumRawFirst());
-    Policy other = diverse.toBuilder().diverseMass(0.5).sumLast(3).sumRawFirst(false).build();
-    Check.equal(0.5, other.diverseMass());
-    Check.equal(3, other.sumLast());
-    Check.equal(false, other.sumRawFirst());
-    Policy chunks = Policy.builder(PolicyKind.KNORM).chunk(1024).build();
-    Check.equal(Policy.parse("knorm:chunk=1024"), chunks);
-    Check.equal(1024, chunks.chunk());
-    Policy cake = Policy.builder(PolicyKind.CAKE).rowSpread(3.5).cakeTau1(1.5).cakeTau2(0.25)
-        .lazyThreshold(0.75).build();
-    Check.equal(Policy.parse("cake:spread=3.5,tau1=1.5,tau2=0.25,lazy=0.75"), cake);
-    Check.equal(3.5, cake.rowSpread());
-    Check.equal(1.5, cake.cakeTau1());
-    Check.equal(0.25, cake.cakeTau2());
-    Check.equal(0.75, cake.lazyThreshold());
-    Check.that(policy.toBuilder().budget(-1).build().toString().startsWith("(INVALID_ARGUMENT"),
-        "an invalid policy has no text form");
-  }
-
-  static void validateNamesTheNumbers() {
-    Policy.of(PolicyKind.SNAPKV).validate();
-    Check.fails(KvEvictException.class,
-        () -> Policy.parse("streaming-llm:sink=64,budget=64"), "64");
+    Check.fails(KvEvictException.class, () -> builder.sink(-1), "sink", "-1");
+    Check.fails(KvEvictException.class, () -> builder.margin(-1), "margin", "-1");
+    Check.fails(KvEvictException.class, () -> builder.pool("avg3,sink=1"), "pool");
+    Check.fails(KvEvictException.class, () -> builder.block(4), "snapkv", "block");
+    Check.fails(KvEvictException.class, () -> Policy.of("knorm").window(), "knorm", "window");
+    Check.equal(Policy.of("snapkv"), builder.build());
+    Check.fails(ArithmeticException.class,
+        () -> Policy.parse("snapkv:every=4294967295").every());
+    Check.fails(KvEvictException.class, () -> KvEvict.parameters("snapkw"), "snapkw");
+    Check.equal(List.of(), KvEvict.parameters("none"));
   }
 
   static void tokensPerLayer() {
     Policy policy = Policy.parse("snapkv:budget=512,window=32");
     Check.equal(new Records.ResolvedPolicy(512, 4, 32, 476, 32, true), policy.resolve(4096));
-    Policy half = Policy.parse("h2o:budget=1024,recent=0.5");
-    Check.equal(0.5, half.recentShare());
-    Check.equal(512, half.resolve(5000).recent());
-    Check.equal(7, half.toBuilder().recent(7).build().resolve(5000).recent());
-    Check.equal(256, half.toBuilder().recentShare(0.25).build().resolve(5000).recent());
+    Check.equal(ResolvedPolicy.ANY_QUERY_ROWS, Policy.of("h2o").resolve(1).queryRows());
+    Check.equal(ResolvedPolicy.ALL_QUERY_ROWS, Policy.of("non-causal").resolve(1).queryRows());
     Check.equal(new int[] {512, 512, 512}, policy.layerBudgets(4096, 3));
     Check.fails(KvEvictException.class, () -> policy.resolve(0), "n_context");
     Check.fails(IllegalArgumentException.class, () -> policy.layerBudgets(64, -1), "layerCount");
   }
 
-  static void saysHowManyRowsOfQueriesItTakes() {
-    Check.equal(0, Policy.parse("non-causal").queryRows());
-    Check.equal(0, Policy.parse("h2o").queryRows());
-    Check.equal(9, Policy.parse("snapkv:budget=40,window=9").queryRows());
-  }
-
   static void saysWhatItReads() {
     Policy policy = Policy.parse("snapkv:budget=100,weight=norm");
     Check.equal(Need.REQUIRED, policy.needOf(Input.QUERIES));
-    Check.equal(Need.REQUIRED, policy.needOf(Input.VALUES));
-    Check.equal(Need.OPTIONAL, policy.needOf(Input.ROW_LSE));
     Check.equal(Need.NONE, policy.needOf(Input.TOKEN_WEIGHTS));
     Check.fails(NullPointerException.class, () -> policy.needOf(null));
-    Check.fails(KvEvictException.class,
-        () -> policy.toBuilder().budget(-1).build().needOf(Input.KEYS), "budget -1");
   }
 }

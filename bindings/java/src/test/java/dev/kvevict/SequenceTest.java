@@ -623,7 +623,7 @@ final class SequenceTest {
       Check.equal(Reason.NO_ROPE, plan.capabilities(1).rotateReason());
       Check.fails(KvEvictException.class, () -> plan.capabilities(2), "layer 2");
       Check.equal(2, plan.geometry().layerCount());
-      Check.equal(PolicyKind.SNAPKV, plan.policy().kind());
+      Check.equal(Policy.parse("snapkv:budget=16,window=4"), plan.policy());
     }
   }
 }
