@@ -142,10 +142,6 @@ func setHooks(n *native.ContextOptions, options *ContextOptions) *hooks {
 // NewPlan checks a geometry and a policy against each other and lays out the workspace. options may
 // be nil. The plan keeps what it needs of the context alive.
 func (c *Context) NewPlan(geometry Geometry, policy Policy, options *PlanOptions) (*Plan, error) {
-	nativePolicy, err := policy.native()
-	if err != nil {
-		return nil, err
-	}
 	nativeGeometry, each, err := geometry.native()
 	if err != nil {
 		return nil, err
@@ -155,10 +151,11 @@ func (c *Context) NewPlan(geometry Geometry, policy Policy, options *PlanOptions
 		return nil, err
 	}
 	defer c.leave()
-	p := &Plan{device: c.device, maxTokens: nativeGeometry.MaxTokens, obsWindow: nativePolicy.ObsWindow}
-	if policy.Kind == PolicyH2O || policy.Kind == PolicyNonCausal {
-		p.obsWindow = 0
+	resolved, err := policy.Resolve(1) // rows of queries are as many at every length
+	if err != nil {
+		return nil, err
 	}
+	p := &Plan{device: c.device, maxTokens: nativeGeometry.MaxTokens, queryRows: resolved.QueryRows}
 	nativeOptions := native.PlanOptions{StructSize: uint32(unsafe.Sizeof(native.PlanOptions{}))}
 	var budgets, layerBudgets Memory
 	if options != nil {
@@ -181,8 +178,9 @@ func (c *Context) NewPlan(geometry Geometry, policy Policy, options *PlanOptions
 		}
 	}
 	var pointer uintptr
-	err = native.Kvevict_plan_create(
-		context, &nativeGeometry, &nativePolicy, &nativeOptions, &pointer)
+	err = policy.call(func(survives uintptr) error {
+		return native.Kvevict_plan_create(context, &nativeGeometry, survives, &nativeOptions, &pointer)
+	})
 	runtime.KeepAlive(each)
 	runtime.KeepAlive(geometry.RoPEInvFreq)
 	runtime.KeepAlive(budgets.owner)

@@ -14,8 +14,8 @@ const MaxJobs = 128
 type ScoreJob struct {
 	Layer  int // with a full cache
 	Tokens int // slots held
-	// Seen is how many tokens were seen so far, evicted ones included, for PolicyH2O and
-	// PolicyTriattention; 0: Tokens.
+	// Seen is how many tokens were seen so far, evicted ones included, for h2o and
+	// triattention; 0: Tokens.
 	Seen        int
 	TokenCounts Memory // where heads hold different numbers: uint32 [KVHeads], each at most Tokens
 	View        *View  // nil where no key is read
@@ -25,7 +25,7 @@ type ScoreJob struct {
 
 // Score scores the cached tokens of layers, at most MaxJobs, by the signal of the policy. Queries and
 // their log-sum-exps have ObsWindow rows: row w is that of token Tokens - ObsWindow + w. With
-// PolicyCustom the caller's scores are pooled as the policy says. workspace is for OperationScore.
+// custom the caller's scores are pooled as the policy says. workspace is for OperationScore.
 func (p *Plan) Score(jobs []ScoreJob, workspace Memory, stream Stream) error {
 	plan, err := p.enter()
 	if err != nil {
@@ -77,7 +77,7 @@ func (p *Plan) job(n *native.ScoreJob, job *ScoreJob, inputs *signals, i int) (*
 		}
 		n.View = uintptr(unsafe.Pointer(cache.native))
 	}
-	n.Inputs, err = inputs.put(i, &job.Inputs, p.device, layer, p.obsWindow, n.NTokens)
+	n.Inputs, err = inputs.put(i, &job.Inputs, p.device, layer, p.queryRows, n.NTokens)
 	if err != nil {
 		return nil, err
 	}

@@ -95,77 +95,6 @@ const (
 	LogDebug LogLevel = 2
 )
 
-// PolicyKind: the named policies. Values are ABI and never reused.
-type PolicyKind int32
-
-// Values of PolicyKind.
-const (
-	// Touches nothing.
-	PolicyNone PolicyKind = 0
-	// First and last tokens: arXiv:2309.17453.
-	PolicyStreamingLLM PolicyKind = 1
-	// Attention of the last queries, pooled: arXiv:2404.14469.
-	PolicySnapKV PolicyKind = 2
-	// SnapKV with more tokens for lower layers: arXiv:2406.02069.
-	PolicyPyramidKV PolicyKind = 3
-	// A seeded baseline: every token and KV head draws its own number.
-	PolicyRandom PolicyKind = 4
-	// The caller's scores, in EvictOptions.
-	PolicyCustom PolicyKind = 5
-	// The keys of the smallest Euclidean norm: arXiv:2406.11430.
-	PolicyKnorm PolicyKind = 6
-	// Attention that tokens have got so far, summed: arXiv:2306.14048. The engine hands the sums
-	// over.
-	PolicyH2O PolicyKind = 7
-	// Attention of the last query, over all heads: arXiv:2401.06104.
-	PolicyTOVA PolicyKind = 8
-	// The keys least like their mean: arXiv:2504.15364.
-	PolicyKeyDiff PolicyKind = 9
-	// Keys and values that stand out against the tokens after them: arXiv:2504.04704.
-	PolicyLagKV PolicyKind = 10
-	// Keys and values of large norm among their neighbours: arXiv:2509.15038.
-	PolicyCUR PolicyKind = 11
-	// Keys against a direction per KV head, found beforehand: arXiv:2503.02812.
-	PolicyQFilter PolicyKind = 12
-	// Attention of queries to come, from their mean and covariance: arXiv:2510.00636.
-	PolicyExpectedAttention PolicyKind = 13
-	// Keys against where the model's queries lie before RoPE, found beforehand: arXiv:2604.04921.
-	PolicyTriattention PolicyKind = 14
-	// Attention of the last queries, less the redundancy of the keys: arXiv:2505.24133.
-	PolicyRKV PolicyKind = 15
-	// Attention within chunks of the prompt, to tokens before and after alike, times the value's
-	// norm: arXiv:2507.08143.
-	PolicyNonCausal PolicyKind = 16
-	// Attention of the last queries and its variance, with more tokens for layers whose attention
-	// is spread and shifts: arXiv:2503.12491.
-	PolicyCake PolicyKind = 17
-)
-
-// Pool: pooling of scores along the tokens, stride 1.
-type Pool int32
-
-// Values of Pool.
-const (
-	// Scores stay as they are.
-	PoolNone Pool = 0
-	// The mean over the kernel.
-	PoolAvg Pool = 1
-	// The maximum over the kernel.
-	PoolMax Pool = 2
-)
-
-// PoolEdge: what average pooling divides by where the kernel hangs over an edge. Max pooling
-// ignores what is outside either way.
-type PoolEdge int32
-
-// Values of PoolEdge.
-const (
-	// The full width: outside counts as zeros. What published code does.
-	PoolEdgePad PoolEdge = 0
-	// The number of terms inside.
-	PoolEdgeShrink PoolEdge = 1
-)
-
 // Reduce: how several numbers become one; NaN in, NaN out.
 type Reduce int32
 
@@ -177,47 +106,6 @@ const (
 	ReduceMax Reduce = 1
 	// Their sum.
 	ReduceSum Reduce = 2
-)
-
-// ShapingOrder: which comes first: reducing the query heads of a KV head, pooling, or weighing
-// by ValueWeight. Reducing and pooling commute, but for rounding, unless a maximum is
-// involved.
-type ShapingOrder int32
-
-// Values of ShapingOrder.
-const (
-	// Reduces, pools, weighs.
-	ShapingReduceThenPool ShapingOrder = 0
-	// Pools, reduces, weighs.
-	ShapingPoolThenReduce ShapingOrder = 1
-	// Reduces logits, before the softmax: window attention by maximum. R-KV, arXiv:2505.24133.
-	ShapingReduceLogits ShapingOrder = 2
-	// Reduces, weighs, pools: weights of neighbours count too.
-	ShapingWeighThenPool ShapingOrder = 3
-)
-
-// SoftmaxKeys: window attention: the keys over which a row's softmax goes.
-type SoftmaxKeys int32
-
-// Values of SoftmaxKeys.
-const (
-	// All up to the row's own token.
-	SoftmaxCausal SoftmaxKeys = 0
-	// Those before the window. Those of the window score 0 where it is not kept. R-KV,
-	// arXiv:2505.24133.
-	SoftmaxPast SoftmaxKeys = 1
-)
-
-// RowWeight: window attention: what a row's weights are multiplied by before rows are reduced.
-type RowWeight int32
-
-// Values of RowWeight.
-const (
-	// Nothing.
-	RowWeightNone RowWeight = 0
-	// The slots before its own: a row that sees more keys has less for each. FINCH,
-	// arXiv:2408.00167.
-	RowWeightPast RowWeight = 1
 )
 
 // Scope: what shares one keep list.
@@ -242,80 +130,6 @@ const (
 	TieLowerPosition Tie = 0
 	// The later token.
 	TieHigherPosition Tie = 1
-)
-
-// LayerSplit: how the budget is spread over the layers.
-type LayerSplit int32
-
-// Values of LayerSplit.
-const (
-	// The same for every layer.
-	LayerSplitUniform LayerSplit = 0
-	// Weights alpha^layer, largest-remainder rounding, the sum is exact.
-	LayerSplitGeometric LayerSplit = 1
-	// Integer steps down from 2c - c/beta to c/beta past tokens, as KVCache-Factory computes them;
-	// the floor in the step makes the sum run over.
-	LayerSplitArithmeticKVF LayerSplit = 2
-	// The same in floating point with the window on top, falling back to uniform where the
-	// schedule does not fit, as kvpress computes it.
-	LayerSplitArithmeticKVPress LayerSplit = 3
-	// The integer steps of LayerSplitArithmeticKVF for every context over the budget, as AdaKV's
-	// authors compute them.
-	LayerSplitArithmeticAdakv LayerSplit = 4
-	// By preference, E^(1/CakeTau1) * V^(1/CakeTau2): E is the entropy of a layer's weights, -sum
-	// a ln(a + 1e-10); V the variance of a weight over the window's rows, summed over slots and
-	// query heads. Beside what every layer keeps, the budgets' sum is spread by preference,
-	// rounded down; what a layer would get beyond the context goes to the others in equal parts,
-	// and so does what rounding took, one more to lower layers; never beyond the context.
-	// Variances below 2^-17 of a mean square are rounding, and count as 0. A layer whose
-	// preference is no number or 0 gets none; if all are like that, uniform. ObsWindow >= 2. CAKE,
-	// arXiv:2503.12491.
-	LayerSplitCake LayerSplit = 5
-	// Lazy layers keep the budget, others everything. A layer is lazy if its weights, averaged
-	// over rows and query heads, add up to more than LazyThreshold over the first Sink slots and
-	// the Recent + ObsWindow last ones before the window. One that holds fewer than Sink + Recent
-	// + 2 * ObsWindow slots is not. The budget may be what must stay, no more. SimLayerKV,
-	// arXiv:2410.13846, as kvpress computes it.
-	LayerSplitLazy LayerSplit = 6
-)
-
-// HeadSplit: how the KV heads of a layer share its budget, which is that of a head times their
-// number. A head keeps what must stay, and at least one token.
-type HeadSplit int32
-
-// Values of HeadSplit.
-const (
-	// Alike.
-	HeadSplitEqual HeadSplit = 0
-	// A contest: the layer keeps its highest scores, whichever head has them, and of each head at
-	// least the best HeadFloor of a head's budget, rounded down. The layer keeps exactly its
-	// budget. Of scores that are equal at the cut every head gets one in turn. AdaKV,
-	// arXiv:2407.11550, as kvpress computes it.
-	HeadSplitAdaptive HeadSplit = 1
-	// The same contest without a floor, then a mean: beside what must stay, a head keeps 1 -
-	// HeadFloor of the tokens that it won, and HeadFloor of an equal share, which is rounded down
-	// first. The sum is rounded to the nearest, halves to even, in f32; so a layer may keep more
-	// or less than its budget, by half a token per head and by what rounding down took. AdaKV as
-	// its authors compute it.
-	HeadSplitAdaptiveBlend HeadSplit = 2
-	// Nothing is shared: a head keeps the tokens whose final score is at least ScoreThreshold, but
-	// no more than its budget, the best ones; what must stay counts first. NaN is below every
-	// threshold. With Recent as the sliding window: DMS, arXiv:2506.05345, and KVzap,
-	// arXiv:2601.07891.
-	HeadSplitThreshold HeadSplit = 3
-)
-
-// ValueWeight: A weight of each token by which its score is multiplied.
-type ValueWeight int32
-
-// Values of ValueWeight.
-const (
-	// None.
-	ValueWeightNone ValueWeight = 0
-	// The Euclidean norm of its value row, which has to be readable.
-	ValueWeightNorm ValueWeight = 1
-	// The caller's, in SignalInputs.
-	ValueWeightGiven ValueWeight = 2
 )
 
 // Merge: what becomes of a row that compaction drops: nothing, or it is merged into one that
@@ -343,55 +157,6 @@ const (
 	// Keys, likewise, and values: with w_e = max((similarity + 1) / 2, 1e-6), x_t = (x_t + sum w_e
 	// x_e) / (1 + sum w_e). KVMerger, arXiv:2407.08454.
 	MergeWeighted Merge = 3
-)
-
-// Prompt: how the prompt counts, once Sequence.EndPrompt() has said where it ends; of it, what
-// was stored then.
-type Prompt int32
-
-// Values of Prompt.
-const (
-	// As all tokens do: within the budget, and it may go.
-	PromptInside Prompt = 0
-	// On top of the budget, which is then one of the tokens behind it, a ratio too. It may go.
-	PromptBeside Prompt = 1
-	// Within the budget; it stays.
-	PromptPinned Prompt = 2
-	// On top of the budget, and it stays.
-	PromptPinnedBeside Prompt = 3
-	// As inside, but evictions do nothing until it has ended.
-	PromptAtEnd Prompt = 4
-)
-
-// SumRows: whose attention a sequence adds up in one row of sums, see Sequence.Observe().
-type SumRows int32
-
-// Values of SumRows.
-const (
-	// That of a KV head, reduced over its query heads by GroupReduce as it comes.
-	SumRowsKVHead SumRows = 0
-	// That of a query head.
-	SumRowsQueryHead SumRows = 1
-	// That of the layer: the sum over its heads.
-	SumRowsLayer SumRows = 2
-)
-
-// Anchor: against what blocks are held of which some are rescued: a bit for each slot of a
-// block.
-type Anchor int32
-
-// Values of Anchor.
-const (
-	// Of each place in a block what most blocks have there.
-	AnchorMean Anchor = 0
-	// 0: the blocks with the fewest slots that matter come first.
-	AnchorZeros Anchor = 1
-	// 1: those with the most.
-	AnchorOnes Anchor = 2
-	// 0, 1, 0, 1 ..
-	AnchorAlternating Anchor = 3
-	// Drawn from (seed, layer, tokens seen, place).
-	AnchorRandom Anchor = 4
 )
 
 // Input: what a policy may read of a layer: rows of its view, or a plane of SignalInputs.
@@ -435,6 +200,27 @@ const (
 	NeedOptional Need = 1
 	// Without it calls fail.
 	NeedRequired Need = 2
+)
+
+// ParameterType: what the values of a parameter are.
+type ParameterType int32
+
+// Values of ParameterType.
+const (
+	// A number in [least, most].
+	ParameterNumber ParameterType = 0
+	// A whole number in [least, most].
+	ParameterCount ParameterType = 1
+	// A count, or a share of the budget above 0 and below 1.
+	ParameterCountOrShare ParameterType = 2
+	// A whole number below 2^64.
+	ParameterSeed ParameterType = 3
+	// `no` or `yes`; as a number 0 or 1.
+	ParameterFlag ParameterType = 4
+	// One of a few words.
+	ParameterWord ParameterType = 5
+	// `none`, `avgN` or `maxN`.
+	ParameterPool ParameterType = 6
 )
 
 // Role: what a companion plane is for the rows that it goes with.
@@ -492,10 +278,10 @@ const (
 	// Plan.Score().
 	OperationScore Operation = 1
 	// Sequence.BeginObserving(): there a sequence keeps what it observes until
-	// Sequence.EndObserving(). Of policies that score by the last queries, for each layer
-	// (ObsWindow + DraftTokens) * QHeads rows of KHeadDim elements, and on CUDA a float with each;
-	// of h2o MaxTokens floats for each KV head, query head or layer, as SumRows says, and with
-	// SumLast so many more times as many; 0 for others.
+	// Sequence.EndObserving(). Of policies that score by the last queries, for each layer (window
+	// + DraftTokens) * QHeads rows of KHeadDim elements, and on CUDA a float with each; of h2o
+	// MaxTokens floats for each KV head, query head or layer, as `sums` says, and with SumLast so
+	// many more times as many; 0 for others.
 	OperationObserve Operation = 2
 )
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# generate.sh [--check]: writes what is made from kvevict.h, which is committed, or
-# compares it with what would be made today. All is made elsewhere: a *.swig file or
+# generate.sh [--check]: writes what is made from kvevict.h and params.inc, which is
+# committed, or compares it with what would be made today. All is made elsewhere: a *.swig file or
 # another file of SWIG's would become part of the package.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -25,7 +25,7 @@ made() { # folder file...
     fi
   done
 }
-made . enums.go
+made . enums.go parameters.go
 made internal/native names.go structs.go layout_test.go
 version=$(swig -version | sed -n 's/^SWIG Version //p')
 if [[ $check != --check ]] || grep -q "^ \* Version $version\$" internal/native/native.go; then

@@ -62,9 +62,18 @@ KV_POINTER(NAME *, *GO_NAME)
 %enddef
 KV_FOR_EACH_STRUCT(KV_STRUCT)
 
+KV_NUMBER(double, float64)
+KV_NUMBER(double *, *float64)
+
 /* Zero-terminated bytes; what returns text stays a string. */
-KV_POINTER(char *text, *byte)
-%typemap(freearg) char *text, const char *text ""
+%define KV_TEXT(NAME)
+KV_POINTER(char *NAME, *byte)
+%typemap(freearg) char *NAME, const char *NAME ""
+%enddef
+KV_TEXT(text)
+KV_TEXT(name)
+KV_TEXT(key)
+KV_TEXT(value)
 
 /* ---- Status ---------------------------------------------------------------------- */
 

@@ -83,7 +83,7 @@ func TestLayersThatDifferAreTold(t *testing.T) {
 
 	wrong := unlike
 	wrong.Each = wrong.Each[:2]
-	policy, err := NewPolicy(PolicySnapKV)
+	policy, err := NewPolicy("snapkv")
 	must(t, err)
 	_, err = newContext(t, nil).NewPlan(wrong, policy, nil)
 	fails(t, err, StatusInvalidArgument, "layers_len 2")

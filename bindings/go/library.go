@@ -2,6 +2,7 @@ package kvevict
 
 import (
 	"errors"
+	"strings"
 	"unsafe"
 
 	"kvevict.dev/kvevict/bindings/go/internal/native"
@@ -70,13 +71,25 @@ type DTypeInfo struct {
 
 // PolicyInfo is one row of the table of policies.
 type PolicyInfo struct {
-	Kind    PolicyKind
-	Name    string // as in the text form
-	Signal  string // what ranks a token
-	Shaping string // what happens to the numbers
-	Budget  string // how many survive, where
-	Trigger string // when it runs
-	Paper   string // its source; "" if none
+	Name     string // as in the text form
+	Signal   string // what ranks a token
+	Shaping  string // what happens to the numbers
+	Budget   string // how many survive, where
+	Trigger  string // when it runs
+	Paper    string // its source; "" if none
+	Defaults string // parameters whose default is another than the library's, as in the text form
+}
+
+// ParameterInfo is a parameter of policies.
+type ParameterInfo struct {
+	Key           string // its name in the text form
+	Type          ParameterType
+	Words         string  // that it may be: "mean|max|sum"; "" for numbers
+	Doc           string  // what it does, in sentences
+	Least, Most   float64 // of numbers and counts; else 0
+	ExcludesLeast bool    // values are above Least
+	TakesZero     bool    // 0 is allowed beside Least and what is above
+	Default       string  // as in the text form
 }
 
 // PresetInfo is a preset: the options under which another implementation's keep sets come out.
@@ -121,12 +134,33 @@ func Policies() []PolicyInfo {
 	rows, _ := table(func(i uint32) (PolicyInfo, error) {
 		err := native.Kvevict_policy_at(i, &n)
 		return PolicyInfo{
-			PolicyKind(n.Kind), native.Text(n.Name), native.Text(n.Signal),
-			native.Text(n.Shaping), native.Text(n.Budget), native.Text(n.Trigger),
-			native.Text(n.Paper),
+			native.Text(n.Name), native.Text(n.Signal), native.Text(n.Shaping),
+			native.Text(n.Budget), native.Text(n.Trigger), native.Text(n.Paper),
+			native.Text(n.Defaults),
 		}, err
 	})
 	return rows
+}
+
+// Parameters are those of a policy or a preset, with its defaults, or for "" all, with the defaults
+// of policies that say no other; in the order of the text form.
+func Parameters(policy string) ([]ParameterInfo, error) {
+	var name *byte
+	if policy != "" {
+		if _, err := ParsePolicy(policy); err != nil {
+			return nil, err
+		}
+		name = keyOf(policy)
+	}
+	n := native.ParameterInfo{StructSize: uint32(unsafe.Sizeof(native.ParameterInfo{}))}
+	return table(func(i uint32) (ParameterInfo, error) {
+		err := native.Kvevict_parameter_at(name, i, &n)
+		text, _, _ := strings.Cut(string(n.DefaultText[:]), "\x00")
+		return ParameterInfo{
+			native.Text(n.Key), ParameterType(n.Type), native.Text(n.Words), native.Text(n.Doc),
+			n.Least, n.Most, n.ExcludesLeast != 0, n.TakesZero != 0, text,
+		}, err
+	})
 }
 
 // Presets is the table of presets.
@@ -147,7 +181,7 @@ func table[T any](at func(index uint32) (T, error)) ([]T, error) {
 	var rows []T
 	for {
 		row, err := at(uint32(len(rows)))
-		if errors.Is(err, StatusInvalidArgument) && len(rows) > 0 {
+		if errors.Is(err, StatusInvalidArgument) {
 			return rows, nil
 		}
 		if err != nil {

@@ -186,10 +186,12 @@ func TestNumbersAndNils(t *testing.T) {
 	fails(t, err, StatusInvalidArgument, "KVHeads -1")
 	_, err = NewView(Layout{K: Plane{HeadDim: -8}})
 	fails(t, err, StatusInvalidArgument, "K: ", "HeadDim -8")
-	_, err = context.NewPlan(Geometry{Layers: -1}, Policy{Budget: 1}, nil)
+	policy, err := NewPolicy("none")
+	must(t, err)
+	_, err = context.NewPlan(Geometry{Layers: -1}, policy, nil)
 	fails(t, err, StatusInvalidArgument, "Layers -1")
 	each := []LayerGeometry{smallLayer, {KVHeads: -1}}
-	_, err = context.NewPlan(Geometry{Layers: 2, Each: each}, Policy{Budget: 1}, nil)
+	_, err = context.NewPlan(Geometry{Layers: 2, Each: each}, policy, nil)
 	fails(t, err, StatusInvalidArgument, "Each[1]", "KVHeads -1")
 	lists := KeepLists{Slots: Slice(make([]int32, 32)), Lists: 2, Count: 16}
 	err = context.Select(&SelectOptions{Tokens: 64}, lists, Memory{}, 0)

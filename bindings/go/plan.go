@@ -30,7 +30,7 @@ type Geometry struct {
 	Each      []LayerGeometry // one that all layers have, or one for each
 	// RoPEInvFreq says how RoPE turned the keys of layers with a full cache: pair f of a key at
 	// position p by p times number f radians, whatever scaling went into that. Elements beyond the
-	// pairs are not turned. Empty: not said; PolicyTriattention needs it.
+	// pairs are not turned. Empty: not said; policy triattention needs it.
 	RoPEInvFreq []float32
 	RoPELayout  RoPELayout // which elements are a pair
 	// SinkLogits are a logit per query head that takes part in its softmax and has no value
@@ -103,7 +103,7 @@ type Plan struct {
 	device      Device
 	layers      []LayerInfo
 	maxTokens   uint32
-	obsWindow   uint32 // 0: queries are not of a window
+	queryRows   int // by which a layer is scored; below 0: as many as there are slots
 	headsDiffer bool
 }
 
@@ -152,7 +152,7 @@ func (p *Plan) sequence() *Sequence {
 		device:      p.device,
 		layers:      p.layers,
 		maxTokens:   p.maxTokens,
-		obsWindow:   p.obsWindow,
+		queryRows:   p.queryRows,
 		headsDiffer: p.headsDiffer,
 	}).sibling()
 }

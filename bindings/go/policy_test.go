@@ -1,32 +1,143 @@
 package kvevict
 
 import (
+	"fmt"
+	"reflect"
+	"strings"
 	"testing"
-
-	"kvevict.dev/kvevict/bindings/go/internal/native"
 )
 
-func TestPolicyTextGoesThereAndBack(t *testing.T) {
-	policy, err := ParsePolicy("snapkv:budget=512,window=16,pool=max5")
+func policyNamed(t *testing.T, name string) Policy {
+	t.Helper()
+	policy, err := NewPolicy(name)
 	must(t, err)
-	same(t, PolicySnapKV, policy.Kind)
-	same(t, 512.0, policy.Budget)
-	same(t, 16, policy.ObsWindow)
-	same(t, PoolMax, policy.Pool)
-	text, err := policy.Format()
+	return policy
+}
+
+func TestPolicyIsItsText(t *testing.T) {
+	policy, err := ParsePolicy("snapkv: window=16, budget=512")
 	must(t, err)
-	again, err := ParsePolicy(text)
+	same(t, "snapkv:budget=512,window=16", policy.String())
+	other := policyNamed(t, "snapkv")
+	must(t, other.SetWindow(16))
+	must(t, other.SetBudget(512))
+	same(t, true, policy == other)
+	other, err = policyNamed(t, "snapkv").With("window=16")
 	must(t, err)
-	same(t, policy, again)
-	same(t, text, policy.String())
-	plain, err := NewPolicy(PolicySnapKV)
+	other, err = other.With("budget=512")
 	must(t, err)
-	changed, err := plain.With("pool=max5,window=16,budget=512")
+	same(t, policy, other)
+	must(t, other.SetBudget(0.25))
+	budget, err := policy.Budget()
 	must(t, err)
-	same(t, policy, changed)
-	changed, err = changed.With("budget=0.25")
+	same(t, 512.0, budget) // a value
+}
+
+// Each row of the library's has a method that reads it and one that sets it.
+func TestEveryParameterIsThere(t *testing.T) {
+	rows, err := Parameters("")
 	must(t, err)
-	same(t, 0.25, changed.Budget)
+	setters := 0
+	for policy, i := reflect.TypeOf(&Policy{}), 0; i < policy.NumMethod(); i++ {
+		if strings.HasPrefix(policy.Method(i).Name, "Set") {
+			setters++
+		}
+	}
+	same(t, len(rows), setters)
+	for _, row := range rows {
+		if row.Doc == "" {
+			t.Error(row.Key)
+		}
+		policy, before := havingParameter(t, row.Key)
+		name := ""
+		for _, word := range strings.Split(row.Key, "_") {
+			name += strings.ToUpper(word[:1]) + word[1:]
+		}
+		get := reflect.ValueOf(&policy).MethodByName(name)
+		set := reflect.ValueOf(&policy).MethodByName("Set" + name)
+		same(t, before, textOf(get.Call(nil)[0].Interface()))
+		for _, value := range otherValues(row, before) {
+			if failed := set.Call([]reflect.Value{reflect.ValueOf(value)})[0]; !failed.IsNil() {
+				t.Error(row.Key, failed)
+			}
+			read := get.Call(nil)
+			same(t, value, read[0].Interface())
+			same(t, true, read[1].IsNil())
+			pairs := strings.FieldsFunc(policy.String(), func(c rune) bool { return c == ':' || c == ',' })
+			found := false
+			for _, pair := range pairs {
+				found = found || pair == row.Key+"="+textOf(value)
+			}
+			if !found {
+				t.Errorf("%s=%v is not in %s", row.Key, value, policy)
+			}
+		}
+	}
+}
+
+// havingParameter is a policy that has a parameter, and its default.
+func havingParameter(t *testing.T, key string) (Policy, string) {
+	for _, info := range Policies() {
+		rows, err := Parameters(info.Name)
+		must(t, err)
+		for _, row := range rows {
+			if row.Key == key {
+				return policyNamed(t, info.Name), row.Default
+			}
+		}
+	}
+	t.Fatal("no policy has ", key)
+	return Policy{}, ""
+}
+
+func textOf(value any) string {
+	switch value {
+	case true:
+		return "yes"
+	case false:
+		return "no"
+	}
+	return fmt.Sprint(value)
+}
+
+func otherValues(row ParameterInfo, before string) []any {
+	switch row.Type {
+	case ParameterNumber:
+		if before == "0.5" {
+			return []any{0.25}
+		}
+		return []any{0.5}
+	case ParameterCount:
+		return []any{int(row.Least) + 1}
+	case ParameterCountOrShare:
+		return []any{0.25, 3.0}
+	case ParameterSeed:
+		return []any{^uint64(0)}
+	case ParameterFlag:
+		return []any{before == "no"}
+	case ParameterPool:
+		return []any{"max5"}
+	}
+	var words []any
+	for _, word := range strings.Split(row.Words, "|") {
+		if word != before {
+			words = append(words, word)
+		}
+	}
+	return words
+}
+
+func TestPolicyValuesGoTogetherWhereItIsUsed(t *testing.T) {
+	policy := policyNamed(t, "streaming-llm")
+	must(t, policy.SetBudget(64))
+	must(t, policy.SetSink(64))
+	fails(t, policy.Validate(), StatusInvalidArgument, "64")
+	_, err := policy.Resolve(1000)
+	fails(t, err, StatusInvalidArgument, "64")
+	_, err = newContext(t, nil).NewPlan(Geometry{}, policy, nil)
+	fails(t, err, StatusInvalidArgument, "64")
+	must(t, policy.SetBudget(128))
+	must(t, policy.Validate())
 }
 
 func TestPolicyTypoSaysWhere(t *testing.T) {
@@ -38,52 +149,24 @@ func TestPolicyTypoSaysWhere(t *testing.T) {
 	fails(t, err, StatusInvalidArgument, "column")
 }
 
-func TestPolicyFieldsArriveEachInItsPlace(t *testing.T) {
-	policy := Policy{
-		PolicyPyramidKV, 0.5, 11, 12, 13, 0.1, 0.2, 0.3, false, PoolMax, 15, PoolEdgeShrink, ReduceSum, RowWeightPast,
-		SoftmaxPast, 1.5, ReduceMax, ShapingReduceLogits, ScopeLayer, ReduceMax, TieHigherPosition, LayerSplitArithmeticKVF,
-		0.25, 17, 0.375, 2, 18, 19, 20, 21, 0.875, ValueWeightGiven, 0.125, 0.75, 0.625, 0.375, false, true,
-		HeadSplitThreshold, 0.0625, -4, MergeWeighted, 0.4375, 0.875, true, true, 22, 23, PromptPinned,
-		SumRowsLayer, 24, 25, AnchorOnes, 0.1875, 26, true,
-		native.Policy{},
-	}
-	n, err := policy.native()
+func TestPolicyValuesAreChecked(t *testing.T) {
+	policy := policyNamed(t, "snapkv")
+	fails(t, policy.SetSink(-1), StatusInvalidArgument, "sink", "-1")
+	fails(t, policy.SetMargin(1<<32), StatusInvalidArgument, "margin", "4294967296")
+	fails(t, policy.SetPool("avg3,sink=1"), StatusInvalidArgument, "pool")
+	fails(t, policy.SetPool("avg3\x00"), StatusInvalidArgument, "pool has a zero byte at 4")
+	fails(t, policy.SetBlock(4), StatusInvalidArgument, "snapkv", "block")
+	same(t, policyNamed(t, "snapkv"), policy)
+	_, err := policyNamed(t, "knorm").Window()
+	fails(t, err, StatusInvalidArgument, "knorm", "window")
+	_, err = policyNamed(t, "knorm").Ranks()
+	fails(t, err, StatusInvalidArgument, "knorm", "ranks")
+	fails(t, Policy{}.Validate(), StatusInvalidArgument, "column 1")
+	_, err = Parameters("snapkw")
+	fails(t, err, StatusInvalidArgument, "snapkw")
+	none, err := Parameters("none")
 	must(t, err)
-	same(t, policy, policyOf(&n))
-	same(t, [14]uint32{11, 12, 13, 0, 15, 17, 19, 20, 21, 22, 23, 24, 25, 26}, [14]uint32{
-		n.NSink, n.NRecent, n.ObsWindow, n.KeepWindow, n.PoolKernel, n.PyramidBeta, n.Block, n.SelectBlock, n.Chunk,
-		n.Margin, n.Every, n.SumPool, n.Rescue, n.SumLast,
-	})
-	same(t, [5]uint32{0, 1, 1, 1, 1}, [5]uint32{
-		n.LagRanks, n.BudgetOfPartition, n.HeadNormalize, n.Rotate, n.SumRawFirst,
-	})
-	same(t, [11]int32{3, 2, 1, 2, 1, 2, 3, 3, 2, 2, 2}, [11]int32{
-		n.Kind, n.WindowReduce, n.GroupReduce, n.Pool, n.PoolEdge, n.ValueWeight, n.HeadSplit, n.Merge, n.Prompt,
-		n.SumRows, n.Anchor,
-	})
-	same(t, [3]float64{0.4375, 0.875, 0.1875}, [3]float64{n.MergeThreshold, n.MergeFraction, n.DiverseMass})
-	same(t, [3]int32{1, 1, 2}, [3]int32{n.RowWeight, n.SoftmaxKeys, n.ShapingOrder})
-	same(t, [4]float64{1.5, 0.375, 2, 0.875}, [4]float64{n.RowSpread, n.CakeTau1, n.CakeTau2, n.LazyThreshold})
-	same(t, [8]float64{0.5, 0.25, 0.125, 0.75, 0.625, 0.375, 0.0625, -4}, [8]float64{
-		n.Budget, n.PyramidAlpha, n.WeightEpsilon, n.Redundancy, n.Similarity, n.Secure, n.HeadFloor, n.ScoreThreshold,
-	})
-}
-
-func TestPolicyNumbersAreChecked(t *testing.T) {
-	policy, err := NewPolicy(PolicySnapKV)
-	must(t, err)
-	must(t, policy.Validate())
-	negative := policy
-	negative.Sink = -1
-	fails(t, negative.Validate(), StatusInvalidArgument, "Sink -1")
-	huge := policy
-	huge.PyramidBeta = 1 << 32
-	fails(t, huge.Validate(), StatusInvalidArgument, "PyramidBeta 4294967296 is not in 0 .. 4294967295")
-	fails(t, Policy{}.Validate(), StatusInvalidArgument, "budget")
-	_, err = NewPolicy(99)
-	fails(t, err, StatusInvalidArgument, "99")
-	_, err = ParsePolicy("streaming-llm:sink=64,budget=64")
-	fails(t, err, StatusInvalidArgument, "64")
+	same(t, 0, len(none))
 }
 
 func TestPolicyInTokens(t *testing.T) {
@@ -92,11 +175,11 @@ func TestPolicyInTokens(t *testing.T) {
 	resolved, err := policy.Resolve(4096)
 	must(t, err)
 	same(t, ResolvedPolicy{512, 4, 32, 476, 32, true}, resolved)
-	half, err := ParsePolicy("h2o:budget=1024,recent=0.5")
-	must(t, err)
-	resolved, err = half.Resolve(5000)
-	must(t, err)
-	same(t, 512, resolved.Recent)
+	for name, rows := range map[string]int{"h2o": QueryRowsAny, "non-causal": QueryRowsAll} {
+		resolved, err := policyNamed(t, name).Resolve(1)
+		must(t, err)
+		same(t, rows, resolved.QueryRows)
+	}
 	budgets, err := policy.LayerBudgets(4096, 3)
 	must(t, err)
 	same(t, []uint32{512, 512, 512}, budgets)
@@ -108,36 +191,14 @@ func TestPolicyInTokens(t *testing.T) {
 	fails(t, err, StatusInvalidArgument)
 }
 
-// What the header's struct has beside what the fields of Policy say is neither lost nor makes policies differ.
-func TestPolicyKeepsWhatItHasNoFieldFor(t *testing.T) {
-	parsed, err := ParsePolicy("random:sink=0,budget=100,seed=7")
-	must(t, err)
-	n, err := parsed.native()
-	must(t, err)
-	n.KeepWindow = 5 // of which a bool has one bit
-	changed := policyOf(&n)
-	kept, err := changed.native()
-	must(t, err)
-	same(t, n, kept)
-	changed.Budget = 200
-	n.Budget = 200
-	same(t, policyOf(&n), changed)
-}
-
 func TestPolicySaysWhatItReads(t *testing.T) {
 	policy, err := ParsePolicy("snapkv:budget=100,weight=norm")
 	must(t, err)
-	for input, want := range map[Input]Need{
-		InputQueries: NeedRequired, InputValues: NeedRequired, InputRowLSE: NeedOptional,
-		InputTokenWeights: NeedNone,
-	} {
+	for input, want := range map[Input]Need{InputQueries: NeedRequired, InputTokenWeights: NeedNone} {
 		need, err := policy.NeedOf(input)
 		must(t, err)
 		same(t, want, need)
 	}
 	_, err = policy.NeedOf(99)
 	fails(t, err, StatusInvalidArgument, "input 99")
-	policy.Budget = -1
-	_, err = policy.NeedOf(InputKeys)
-	fails(t, err, StatusInvalidArgument, "budget -1")
 }

@@ -21,7 +21,7 @@ type Sequence struct {
 	device      Device
 	layers      []LayerInfo // of the plan
 	maxTokens   uint32
-	obsWindow   uint32
+	queryRows   int
 	headsDiffer bool
 	args        *arguments
 	signals     signals // those of one call
@@ -147,7 +147,7 @@ func (s *Sequence) show(
 				held, err = s.heldWith(sequence, o.Layer, position, rows)
 			}
 			if err == nil {
-				inputs, err = s.signals.put(i, &shown, s.device, layerAt(s.layers, layer), rows, held)
+				inputs, err = s.signals.put(i, &shown, s.device, layerAt(s.layers, layer), int(rows), held)
 			}
 		}
 		if err != nil {
@@ -219,7 +219,7 @@ func (s *Sequence) sibling() *Sequence {
 		device:      s.device,
 		layers:      s.layers,
 		maxTokens:   s.maxTokens,
-		obsWindow:   s.obsWindow,
+		queryRows:   s.queryRows,
 		headsDiffer: s.headsDiffer,
 		args:        &arguments{},
 		views:       make([]native.View, len(s.layers)),
@@ -660,7 +660,7 @@ func (s *Sequence) place(sequence uintptr, layer int, view *View, inputs []Signa
 	if len(inputs) == 0 {
 		return nil
 	}
-	_, err := s.signals.put(layer, &inputs[layer], s.device, info, s.obsWindow, most)
+	_, err := s.signals.put(layer, &inputs[layer], s.device, info, s.queryRows, most)
 	return err
 }
 
@@ -673,7 +673,7 @@ func (s *Sequence) give(sequence uintptr, inputs []SignalInputs) error {
 			most, _, err = s.held(sequence, layer)
 		}
 		if err == nil {
-			_, err = s.signals.put(layer, &inputs[layer], s.device, info, s.obsWindow, most)
+			_, err = s.signals.put(layer, &inputs[layer], s.device, info, s.queryRows, most)
 		}
 		if err != nil {
 			return at(err, "layers", layer, len(inputs))
@@ -791,7 +791,7 @@ func (s *Sequence) ListReports() ([]ListReport, error) {
 // SequenceMemory is where a sequence keeps a layer's state, on the device of its context.
 type SequenceMemory struct {
 	// Lengths is the address of u32 [Lists, 2]: stored and logical length; fixed for life. Those of all
-	// layers lie end to end. 0 with PolicyNone and without a full cache.
+	// layers lie end to end. 0 with policy none and without a full cache.
 	Lengths uint64
 	// Positions is the address of i32 [Lists, Listed]: positions of a layer's first Listed slots;
 	// those after count up by one. Moves with every eviction.

@@ -9,15 +9,15 @@ import (
 // SignalInputs is what signals read of a layer beside its keys. Each policy's signal needs some of
 // them; what it has no use for may be nil.
 type SignalInputs struct {
-	// Queries are rows of the query heads, after RoPE: of the window, for PolicyH2O without
-	// AttentionSums of the last QueryRows tokens, for PolicyNonCausal of all slots.
+	// Queries are rows of the query heads, after RoPE: of the window, for h2o without
+	// AttentionSums of the last QueryRows tokens, for non-causal of all slots.
 	Queries *Plane
 	// QueryRows of Queries and RowLSE are handed over where layers are scored; 0: those of the window,
-	// for PolicyH2O and PolicyNonCausal as many as slots are held.
+	// for h2o and non-causal as many as slots are held.
 	QueryRows int
 	RowLSE    *Plane // float32 log-sum-exps of the rows' logits, which save a pass over the keys
-	Scores    *Plane // PolicyCustom: float32 [KVHeads, slots held], HeadDim 1, tokens packed
-	// AttentionSums are for PolicyH2O: float32 [SumHeads, slots held], HeadDim 1, tokens packed: the
+	Scores    *Plane // policy custom: float32 [KVHeads, slots held], HeadDim 1, tokens packed
+	// AttentionSums are for policy h2o: float32 [SumHeads, slots held], HeadDim 1, tokens packed: the
 	// attention weight that each slot got. A sequence that observes it, summed over a chunk's rows, of
 	// the slots with the chunk's, adds it up. Where layers are scored it is summed over all queries that
 	// saw a slot, and the engine's to keep: a companion of the view moves with its tokens.
@@ -25,16 +25,16 @@ type SignalInputs struct {
 	// SumHeads is QHeads, or KVHeads where the query heads of a KV head are reduced already, or 1 of all
 	// where they share a keep list; 0: QHeads.
 	SumHeads int
-	// QueryMean and QueryCovariance are for PolicyExpectedAttention: float32 [QHeads, 1, KHeadDim]
+	// QueryMean and QueryCovariance are for policy expected-attention: float32 [QHeads, 1, KHeadDim]
 	// and [QHeads, KHeadDim, KHeadDim], packed, of the queries to come, rotated to where they will be.
 	QueryMean, QueryCovariance *Plane
-	// KeyFilter is for PolicyQFilter: float32 [KVHeads, 1, KHeadDim], packed: the direction of a KV
+	// KeyFilter is for policy q-filter: float32 [KVHeads, 1, KHeadDim], packed: the direction of a KV
 	// head in which keys get no attention.
 	KeyFilter *Plane
-	// TokenWeights are for ValueWeightGiven: float32 [KVHeads, slots held], HeadDim 1, tokens packed:
+	// TokenWeights are for Weight=given: float32 [KVHeads, slots held], HeadDim 1, tokens packed:
 	// what scores are multiplied by, whatever the policy.
 	TokenWeights *Plane
-	// QueryCenters are for PolicyTriattention: float32 [QHeads, 3, pairs that RoPE turns], packed: of
+	// QueryCenters are for policy triattention: float32 [QHeads, 3, pairs that RoPE turns], packed: of
 	// each pair of elements of the model's queries before RoPE the real and the imaginary part of
 	// their mean, and the mean length.
 	QueryCenters *Plane
@@ -56,9 +56,10 @@ func (s *signals) grow(n int) {
 }
 
 // put converts inputs of a layer with so many rows of queries and slots held, and returns where
-// they lie; 0 rows are as many as the inputs say, or as slots are held. Without a full cache nothing of them is read, so any memory will do.
+// they lie; below 0 rows are as many as slots are held. Without a full cache nothing of them is read,
+// so any memory will do.
 func (s *signals) put(
-	i int, inputs *SignalInputs, device Device, layer LayerInfo, rows, held uint32,
+	i int, inputs *SignalInputs, device Device, layer LayerInfo, queryRows int, held uint32,
 ) (uintptr, error) {
 	n := &s.inputs[i]
 	*n = native.SignalInputs{StructSize: uint32(unsafe.Sizeof(*n))}
@@ -75,9 +76,10 @@ func (s *signals) put(
 	if sums == 0 {
 		sums = q
 	}
+	rows := uint32(queryRows)
 	if held > 0 && n.NQueryRows > 0 {
 		rows = n.NQueryRows
-	} else if rows == 0 {
+	} else if queryRows < 0 {
 		rows = held
 	}
 	for j, plane := range [nPlanes]struct {

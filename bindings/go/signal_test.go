@@ -143,12 +143,3 @@ func TestAttentionThatIsObservedIsAddedUp(t *testing.T) {
 	same(t, n, int(memory.SumStride))
 	same(t, true, memory.Sums != 0)
 }
-
-func TestRowsOfQueriesThatPoliciesTake(t *testing.T) {
-	context := newContext(t, nil)
-	for text, rows := range map[string]uint32{
-		"non-causal": 0, "h2o": 0, "snapkv:budget=40,window=9": 9,
-	} {
-		same(t, rows, newPlan(t, context, 1, 64, text).obsWindow)
-	}
-}

@@ -147,17 +147,8 @@ func TestTables(t *testing.T) {
 	dtypes := DTypes()
 	same(t, DTypeInfo{DTypeBF16, "bf16", 2, true, true, true, 1, 2, false, false, false}, dtypes[DTypeBF16])
 	same(t, DTypeInfo{DTypeU4, "u4", 0, true, true, false, 2, 1, true, true, true}, dtypes[DTypeU4])
-	same(t, "snapkv", Policies()[PolicySnapKV].Name)
-	presets := Presets()
-	for _, preset := range presets {
-		short, err := ParsePolicy(preset.Name)
-		must(t, err)
-		long, err := ParsePolicy(preset.PolicyText)
-		must(t, err)
-		same(t, long, short)
-	}
-	if len(presets) < 4 || len(SIMDTargets()) == 0 {
-		t.Error(presets, SIMDTargets())
+	if len(SIMDTargets()) == 0 {
+		t.Error("no SIMD targets")
 	}
 }
 
@@ -220,4 +211,6 @@ func TestFunctionsHaveNamesOfMethods(t *testing.T) {
 func TestConstantsAreTheHeaders(t *testing.T) {
 	same(t, native.MaxJobs, MaxJobs)
 	same(t, uint32(native.PositionNext), uint32(PositionNext))
+	any, all := QueryRowsAny, QueryRowsAll
+	same(t, [2]uint32{native.QueryRowsAny, native.QueryRowsAll}, [2]uint32{uint32(any), uint32(all)})
 }

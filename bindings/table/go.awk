@@ -1,4 +1,5 @@
-# Go: enums.go of the public package; structs.go of internal/native, where pointers are
+# Go: enums.go and parameters.go, the methods of Policy for its parameters, of the public
+# package; structs.go of internal/native, where pointers are
 # numbers and what they point to is kept alive by the caller; layout_test.go, which does
 # not compile unless Go lays the structs out as C does; names.go, what functions that
 # messages name are called here.
@@ -8,7 +9,9 @@ BEGIN {
           "rope_inv_freq_len=len(RoPEInvFreq) kvevict_view.first_recent=Layout.FirstRecent " \
           "kvevict_paged_cache_bytes=- " \
           "kvevict_paged_cache_get_usage=PagedCache.Usage kvevict_policy_at=- " \
-          "kvevict_policy_need=Policy.NeedOf kvevict_policy_parse=-"
+          "kvevict_policy_copy=- kvevict_policy_format=Policy.String kvevict_policy_get=- " \
+          "kvevict_policy_get_number=- kvevict_policy_need=Policy.NeedOf kvevict_policy_set=- " \
+          "kvevict_policy_set_number=-"
   spelled = "ABI BF16 CPU CUDA CUR DType E4M3 E5M2 FP8 GPU H2O KV KVF KVPress KeyDiff LLM LSE LagKV " \
             "LibCUDA LibNVRTC NVRTC OK PyramidKV RoPE SIMD SnapKV TOVA"
   split("bool char double float int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t " \
@@ -16,6 +19,8 @@ BEGIN {
   split("bool byte float64 float32 int8 uint8 int16 uint16 int32 uint32 int64 " \
         "uint64 uint64 uintptr", go, " ")
   for (i in c) number[c[i]] = go[i]
+  of_kind["number"] = "float64"; of_kind["count"] = "int"; of_kind["seed"] = "uint64"
+  of_kind["flag"] = "bool"; of_kind["word"] = "string"
   enums = out "/enums.go"; structs = out "/structs.go"; layout = out "/layout_test.go"
   made = "// Code generated from kvevict.h by bindings/go/generate.sh. DO NOT EDIT.\n\n"
   printf "%spackage kvevict\n", made > enums
@@ -31,13 +36,19 @@ $1 == "constant" {
 $1 == "enum" || $1 == "struct" { close_type() }
 $1 == "enum" {
   open_file = enums; enum = $2
-  text = type_name($2) ": " ($3 ~ /^[A-Z][a-z]+[ ,]/ ? tolower(substr($3, 1, 1)) : \
-                             substr($3, 1, 1)) substr($3, 2)
-  printf "\n%stype %s int32\n\n// Values of %s.\nconst (\n", wrapped(prose(text), "// "),
+  printf "\n%stype %s int32\n\n// Values of %s.\nconst (\n", comment(type_name($2), $3),
          type_name($2), type_name($2) > enums
 }
 $1 == "value" {
   printf "%s%s %s = %s\n", wrapped(prose($4), "// "), value_here(enum, $2), type_name(enum), $3 > enums
+}
+
+$1 == "param" {
+  kind_here = param_kind($3); name = member_name($2); of = of_kind[kind_here]
+  parameters = parameters "\n" comment(name, $4) "func (p Policy) " name "() (" of \
+               ", error) { return p." kind_here "(\"" $2 "\") }\n\n// Set" name " sets what " \
+               name " returns.\nfunc (p *Policy) Set" name "(value " of \
+               ") error { return p.set" camel(kind_here) "(\"" $2 "\", value) }\n"
 }
 
 $1 == "call" && call_name($2) != "-" {
@@ -60,8 +71,16 @@ END {
   print ")" > layout
   printf "%spackage native\n\n// OwnName is what Go calls a function of C.\nfunc OwnName(name string) " \
          "string {\nswitch name {\n%s}\nreturn name\n}\n", made, names > (out "/names.go")
+  sub(/kvevict\.h/, "params.inc", made)
+  printf "%spackage kvevict\n%s", made, parameters > (out "/parameters.go")
 }
 
+# The documentation of what has a name here, with which it begins.
+function comment(name, text) {
+  text = (text ~ /^[A-Z][a-z]+[ ,:]/ ? tolower(substr(text, 1, 1)) : substr(text, 1, 1)) \
+         substr(text, 2)
+  return wrapped(prose(name ": " text), "// ")
+}
 function close_type() {
   if (open_file == enums) print ")" > enums
   if (open_file == structs) body = body "}\n"

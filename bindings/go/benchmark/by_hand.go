@@ -40,19 +40,19 @@ func ok(status C.kvevict_status) {
 func newByHand() *byHand {
 	h := &byHand{}
 	var context *C.kvevict_context
-	var policy C.kvevict_policy
+	var policy *C.kvevict_policy
 	var model C.kvevict_geometry
 	layer := (*C.kvevict_layer_geometry)(C.malloc(C.sizeof_kvevict_layer_geometry))
 	ok(C.kvevict_layer_geometry_init(layer, C.sizeof_kvevict_layer_geometry))
 	ok(C.kvevict_geometry_init(&model, C.sizeof_kvevict_geometry))
-	ok(C.kvevict_policy_init(&policy, C.sizeof_kvevict_policy, C.KVEVICT_POLICY_NONE))
 	layer.n_q_heads, layer.n_kv_heads, layer.k_head_dim, layer.v_head_dim = qHeads, kvHeads, dim, dim
 	model.n_layers, model.max_tokens, model.layers, model.layers_len = layers, tokens, layer, 1
 	text := C.CString("snapkv:budget=64,window=8")
-	ok(C.kvevict_policy_parse(text, &policy))
+	ok(C.kvevict_policy_create(text, &policy))
 	C.free(unsafe.Pointer(text))
 	ok(C.kvevict_context_create(nil, &context))
-	ok(C.kvevict_plan_create(context, &model, &policy, nil, &h.plan))
+	ok(C.kvevict_plan_create(context, &model, policy, nil, &h.plan))
+	C.kvevict_policy_destroy(policy)
 	ok(C.kvevict_sequence_create(h.plan, &h.sequence))
 	ok(C.kvevict_sequence_begin_observing(h.sequence, nil, 0))
 	h.evicting.struct_size, h.scoring.struct_size = C.sizeof_kvevict_workspace, C.sizeof_kvevict_workspace

@@ -46,7 +46,7 @@ func OwnName(name string) string {
 	case "kvevict_plan_workspace":
 		return "Plan.Workspace"
 	case "kvevict_policy_format":
-		return "Policy.Format"
+		return "Policy.String"
 	case "kvevict_policy_layer_budgets":
 		return "Policy.LayerBudgets"
 	case "kvevict_policy_need":

@@ -116,13 +116,19 @@ extern swig_type_4 _wrap_kvevict_simd_target_at_kvevict(int arg1);
 extern uintptr_t _wrap_kvevict_context_options_init_kvevict(swig_voidp arg1, swig_type_5 arg2);
 extern uintptr_t _wrap_kvevict_context_create_kvevict(swig_voidp arg1, swig_voidp arg2);
 extern void _wrap_kvevict_context_destroy_kvevict(uintptr_t arg1);
-extern uintptr_t _wrap_kvevict_policy_init_kvevict(swig_voidp arg1, swig_type_6 arg2, swig_intgo arg3);
-extern uintptr_t _wrap_kvevict_policy_parse_kvevict(swig_voidp arg1, swig_voidp arg2);
-extern uintptr_t _wrap_kvevict_policy_format_kvevict(swig_voidp arg1, swig_voidp arg2, swig_type_7 arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_policy_validate_kvevict(swig_voidp arg1);
-extern uintptr_t _wrap_kvevict_policy_resolve_kvevict(swig_voidp arg1, int arg2, swig_voidp arg3);
-extern uintptr_t _wrap_kvevict_policy_layer_budgets_kvevict(swig_voidp arg1, int arg2, swig_voidp arg3, swig_type_8 arg4);
-extern uintptr_t _wrap_kvevict_policy_need_kvevict(swig_voidp arg1, swig_intgo arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_policy_create_kvevict(swig_voidp arg1, swig_voidp arg2);
+extern uintptr_t _wrap_kvevict_policy_copy_kvevict(uintptr_t arg1, swig_voidp arg2);
+extern void _wrap_kvevict_policy_destroy_kvevict(uintptr_t arg1);
+extern uintptr_t _wrap_kvevict_policy_set_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_policy_set_number_kvevict(uintptr_t arg1, swig_voidp arg2, double arg3);
+extern uintptr_t _wrap_kvevict_policy_get_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_type_6 arg4, swig_voidp arg5);
+extern uintptr_t _wrap_kvevict_policy_get_number_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_policy_format_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_7 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_policy_validate_kvevict(uintptr_t arg1);
+extern uintptr_t _wrap_kvevict_parameter_at_kvevict(swig_voidp arg1, int arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_policy_resolve_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_policy_layer_budgets_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_8 arg4);
+extern uintptr_t _wrap_kvevict_policy_need_kvevict(uintptr_t arg1, swig_intgo arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_auto_budget_kvevict(int arg1, swig_type_9 arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_policy_at_kvevict(int arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_preset_at_kvevict(int arg1, swig_voidp arg2);
@@ -131,7 +137,7 @@ extern uintptr_t _wrap_kvevict_view_validate_kvevict(swig_voidp arg1, int arg2);
 extern uintptr_t _wrap_kvevict_layer_geometry_init_kvevict(swig_voidp arg1, swig_type_11 arg2);
 extern uintptr_t _wrap_kvevict_geometry_init_kvevict(swig_voidp arg1, swig_type_12 arg2);
 extern uintptr_t _wrap_kvevict_plan_options_init_kvevict(swig_voidp arg1, swig_type_13 arg2);
-extern uintptr_t _wrap_kvevict_plan_create_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_voidp arg4, swig_voidp arg5);
+extern uintptr_t _wrap_kvevict_plan_create_kvevict(uintptr_t arg1, swig_voidp arg2, uintptr_t arg3, swig_voidp arg4, swig_voidp arg5);
 extern void _wrap_kvevict_plan_destroy_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_context_prepare_kvevict(uintptr_t arg1, uintptr_t arg2);
 extern uintptr_t _wrap_kvevict_plan_layer_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
@@ -388,12 +394,45 @@ func Kvevict_context_destroy(arg1 uintptr) {
 	C._wrap_kvevict_context_destroy_kvevict(C.uintptr_t(_swig_i_0))
 }
 
-func Kvevict_policy_init(arg1 *Policy, arg2 uint64, arg3 int32) (_swig_ret error) {
+func Kvevict_policy_create(arg1 *byte, arg2 *uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_policy_create_kvevict(C.swig_voidp(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_policy_copy(arg1 uintptr, arg2 *uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_policy_copy_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_policy_destroy(arg1 uintptr) {
+	_swig_i_0 := arg1
+	C._wrap_kvevict_policy_destroy_kvevict(C.uintptr_t(_swig_i_0))
+}
+
+func Kvevict_policy_set(arg1 uintptr, arg2 *byte, arg3 *byte) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_policy_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_6(_swig_i_1), C.swig_intgo(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_policy_set_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -403,27 +442,12 @@ func Kvevict_policy_init(arg1 *Policy, arg2 uint64, arg3 int32) (_swig_ret error
 	return swig_r_1
 }
 
-func Kvevict_policy_parse(arg1 *byte, arg2 *Policy) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_policy_parse_kvevict(C.swig_voidp(_swig_i_0), C.swig_voidp(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_policy_format(arg1 *Policy, arg2 *byte, arg3 uint64, arg4 *uint64) (_swig_ret error) {
+func Kvevict_policy_set_number(arg1 uintptr, arg2 *byte, arg3 float64) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_policy_format_kvevict(C.swig_voidp(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_7(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_policy_set_number_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.double(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -433,41 +457,14 @@ func Kvevict_policy_format(arg1 *Policy, arg2 *byte, arg3 uint64, arg4 *uint64) 
 	return swig_r_1
 }
 
-func Kvevict_policy_validate(arg1 *Policy) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	swig_r = (uintptr)(C._wrap_kvevict_policy_validate_kvevict(C.swig_voidp(_swig_i_0)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_policy_resolve(arg1 *Policy, arg2 uint32, arg3 *ResolvedPolicy) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_policy_resolve_kvevict(C.swig_voidp(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_policy_layer_budgets(arg1 *Policy, arg2 uint32, arg3 *uint32, arg4 uint64) (_swig_ret error) {
+func Kvevict_policy_get(arg1 uintptr, arg2 *byte, arg3 *byte, arg4 uint64, arg5 *uint64) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_policy_layer_budgets_kvevict(C.swig_voidp(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_8(_swig_i_3)))
+	_swig_i_4 := arg5
+	swig_r = (uintptr)(C._wrap_kvevict_policy_get_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_6(_swig_i_3), C.swig_voidp(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -477,12 +474,102 @@ func Kvevict_policy_layer_budgets(arg1 *Policy, arg2 uint32, arg3 *uint32, arg4 
 	return swig_r_1
 }
 
-func Kvevict_policy_need(arg1 *Policy, arg2 int32, arg3 *int32) (_swig_ret error) {
+func Kvevict_policy_get_number(arg1 uintptr, arg2 *byte, arg3 *float64) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_policy_need_kvevict(C.swig_voidp(_swig_i_0), C.swig_intgo(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_policy_get_number_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_policy_format(arg1 uintptr, arg2 *byte, arg3 uint64, arg4 *uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_policy_format_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_7(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_policy_validate(arg1 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	swig_r = (uintptr)(C._wrap_kvevict_policy_validate_kvevict(C.uintptr_t(_swig_i_0)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_parameter_at(arg1 *byte, arg2 uint32, arg3 *ParameterInfo) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_parameter_at_kvevict(C.swig_voidp(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_policy_resolve(arg1 uintptr, arg2 uint32, arg3 *ResolvedPolicy) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_policy_resolve_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_policy_layer_budgets(arg1 uintptr, arg2 uint32, arg3 *uint32, arg4 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_policy_layer_budgets_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_8(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_policy_need(arg1 uintptr, arg2 int32, arg3 *int32) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_policy_need_kvevict(C.uintptr_t(_swig_i_0), C.swig_intgo(_swig_i_1), C.swig_voidp(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -605,14 +692,14 @@ func Kvevict_plan_options_init(arg1 *PlanOptions, arg2 uint64) (_swig_ret error)
 	return swig_r_1
 }
 
-func Kvevict_plan_create(arg1 uintptr, arg2 *Geometry, arg3 *Policy, arg4 *PlanOptions, arg5 *uintptr) (_swig_ret error) {
+func Kvevict_plan_create(arg1 uintptr, arg2 *Geometry, arg3 uintptr, arg4 *PlanOptions, arg5 *uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_plan_create_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_voidp(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_plan_create_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_voidp(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

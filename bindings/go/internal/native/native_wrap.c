@@ -355,33 +355,119 @@ void _wrap_kvevict_context_destroy_kvevict(kvevict_context *_swig_go_0) {
 }
 
 
-intgo _wrap_kvevict_policy_init_kvevict(kvevict_policy *_swig_go_0, long long _swig_go_1, intgo _swig_go_2) {
+intgo _wrap_kvevict_policy_create_kvevict(char *_swig_go_0, kvevict_policy **_swig_go_1) {
+  char *arg1 = (char *) 0 ;
+  kvevict_policy **arg2 = (kvevict_policy **) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (char *)_swig_go_0;
+  arg2 = (kvevict_policy **)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_policy_create((char const *)arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_policy_copy_kvevict(kvevict_policy *_swig_go_0, kvevict_policy **_swig_go_1) {
   kvevict_policy *arg1 = (kvevict_policy *) 0 ;
-  size_t arg2 ;
-  kvevict_policy_kind arg3 ;
+  kvevict_policy **arg2 = (kvevict_policy **) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
   arg1 = (kvevict_policy *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  arg3 = (kvevict_policy_kind)_swig_go_2;
+  arg2 = (kvevict_policy **)_swig_go_1;
   
-  result = (kvevict_status)kvevict_policy_init(arg1,arg2,arg3);
+  result = (kvevict_status)kvevict_policy_copy((struct kvevict_policy const *)arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_policy_parse_kvevict(char *_swig_go_0, kvevict_policy *_swig_go_1) {
-  char *arg1 = (char *) 0 ;
-  kvevict_policy *arg2 = (kvevict_policy *) 0 ;
+void _wrap_kvevict_policy_destroy_kvevict(kvevict_policy *_swig_go_0) {
+  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
+  
+  arg1 = (kvevict_policy *)_swig_go_0;
+  
+  kvevict_policy_destroy(arg1);
+  
+}
+
+
+intgo _wrap_kvevict_policy_set_kvevict(kvevict_policy *_swig_go_0, char *_swig_go_1, char *_swig_go_2) {
+  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
+  char *arg2 = (char *) 0 ;
+  char *arg3 = (char *) 0 ;
   kvevict_status result;
   intgo _swig_go_result;
   
-  arg1 = (char *)_swig_go_0;
-  arg2 = (kvevict_policy *)_swig_go_1;
+  arg1 = (kvevict_policy *)_swig_go_0;
+  arg2 = (char *)_swig_go_1;
+  arg3 = (char *)_swig_go_2;
   
-  result = (kvevict_status)kvevict_policy_parse((char const *)arg1,arg2);
+  result = (kvevict_status)kvevict_policy_set(arg1,(char const *)arg2,(char const *)arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  
+  
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_policy_set_number_kvevict(kvevict_policy *_swig_go_0, char *_swig_go_1, double _swig_go_2) {
+  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
+  char *arg2 = (char *) 0 ;
+  double arg3 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_policy *)_swig_go_0;
+  arg2 = (char *)_swig_go_1;
+  arg3 = (double)_swig_go_2;
+  
+  result = (kvevict_status)kvevict_policy_set_number(arg1,(char const *)arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_policy_get_kvevict(kvevict_policy *_swig_go_0, char *_swig_go_1, char *_swig_go_2, long long _swig_go_3, long long *_swig_go_4) {
+  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
+  char *arg2 = (char *) 0 ;
+  char *arg3 = (char *) 0 ;
+  size_t arg4 ;
+  size_t *arg5 = (size_t *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_policy *)_swig_go_0;
+  arg2 = (char *)_swig_go_1;
+  arg3 = (char *)_swig_go_2;
+  arg4 = (size_t)_swig_go_3;
+  arg5 = (size_t *)_swig_go_4;
+  
+  result = (kvevict_status)kvevict_policy_get((struct kvevict_policy const *)arg1,(char const *)arg2,arg3,arg4,arg5);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  
+  
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_policy_get_number_kvevict(kvevict_policy *_swig_go_0, char *_swig_go_1, double *_swig_go_2) {
+  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
+  char *arg2 = (char *) 0 ;
+  double *arg3 = (double *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_policy *)_swig_go_0;
+  arg2 = (char *)_swig_go_1;
+  arg3 = (double *)_swig_go_2;
+  
+  result = (kvevict_status)kvevict_policy_get_number((struct kvevict_policy const *)arg1,(char const *)arg2,arg3);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   
   return _swig_go_result;
@@ -417,6 +503,24 @@ intgo _wrap_kvevict_policy_validate_kvevict(kvevict_policy *_swig_go_0) {
   
   result = (kvevict_status)kvevict_policy_validate((struct kvevict_policy const *)arg1);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_parameter_at_kvevict(char *_swig_go_0, int _swig_go_1, kvevict_parameter_info *_swig_go_2) {
+  char *arg1 = (char *) 0 ;
+  uint32_t arg2 ;
+  kvevict_parameter_info *arg3 = (kvevict_parameter_info *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (char *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (kvevict_parameter_info *)_swig_go_2;
+  
+  result = (kvevict_status)kvevict_parameter_at((char const *)arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  
   return _swig_go_result;
 }
 

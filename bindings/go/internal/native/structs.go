@@ -9,6 +9,10 @@ const (
 	VersionPatch = 0
 	// Rises with every incompatible change of this header; equals the SONAME.
 	ABIVersion = 0
+	// Values of kvevict_resolved_policy.n_query_rows: any number, see there.
+	QueryRowsAny = 4294967295
+	// A row for each slot held.
+	QueryRowsAll = 4294967294
 	// Jobs and moves that one call takes at most.
 	MaxJobs = 128
 	// As first_position: the sequence's logical length. On CUDA it is then read from device memory
@@ -68,65 +72,18 @@ type ContextOptions struct {
 	Debug               uint32
 }
 
-// Policy is kvevict_policy.
-type Policy struct {
-	StructSize        uint32
-	Kind              int32
-	Budget            float64
-	NSink             uint32
-	NRecent           uint32
-	ObsWindow         uint32
-	KeepWindow        uint32
-	Pool              int32
-	PoolKernel        uint32
-	PoolEdge          int32
-	WindowReduce      int32
-	RowWeight         int32
-	SoftmaxKeys       int32
-	RowSpread         float64
-	GroupReduce       int32
-	ShapingOrder      int32
-	Scope             int32
-	ScopeReduce       int32
-	Tie               int32
-	LayerSplit        int32
-	PyramidAlpha      float64
-	CakeTau1          float64
-	CakeTau2          float64
-	LazyThreshold     float64
-	PyramidBeta       uint32
-	Block             uint32
-	Seed              uint64
-	ValueWeight       int32
-	HeadSplit         int32
-	WeightEpsilon     float64
-	Redundancy        float64
-	Similarity        float64
-	Secure            float64
-	LagRanks          uint32
-	BudgetOfPartition uint32
-	HeadFloor         float64
-	ScoreThreshold    float64
-	HeadNormalize     uint32
-	SelectBlock       uint32
-	MergeThreshold    float64
-	MergeFraction     float64
-	Merge             int32
-	Rotate            uint32
-	Margin            uint32
-	Every             uint32
-	Prompt            int32
-	Chunk             uint32
-	SumRows           int32
-	SumPool           uint32
-	Rescue            uint32
-	Anchor            int32
-	DiverseMass       float64
-	SumLast           uint32
-	SumRawFirst       uint32
-	SinkShare         float64
-	RecentShare       float64
-	WindowShare       float64
+// ParameterInfo is kvevict_parameter_info.
+type ParameterInfo struct {
+	StructSize    uint32
+	Type          int32
+	Key           uintptr
+	Words         uintptr
+	Doc           uintptr
+	Least         float64
+	Most          float64
+	ExcludesLeast uint32
+	TakesZero     uint32
+	DefaultText   [40]byte
 }
 
 // ResolvedPolicy is kvevict_resolved_policy.
@@ -136,20 +93,21 @@ type ResolvedPolicy struct {
 	NSink         uint32
 	NRecent       uint32
 	NSelected     uint32
-	ObsWindow     uint32
+	NQueryRows    uint32
 	ScoresAreMass uint32
 }
 
 // PolicyInfo is kvevict_policy_info.
 type PolicyInfo struct {
 	StructSize uint32
-	Kind       int32
+	Reserved   uint32
 	Name       uintptr
 	Signal     uintptr
 	Shaping    uintptr
 	Budget     uintptr
 	Trigger    uintptr
 	Paper      uintptr
+	Defaults   uintptr
 }
 
 // PresetInfo is kvevict_preset_info.
