@@ -14,7 +14,7 @@ const MaxJobs = 128
 type ScoreJob struct {
 	Layer  int // with a full cache
 	Tokens int // slots held
-	// Seen is how many tokens were seen so far, evicted ones included, for h2o and
+	// Seen is how many tokens were seen so far, evicted ones included, for policies h2o and
 	// triattention; 0: Tokens.
 	Seen        int
 	TokenCounts Memory // where heads hold different numbers: uint32 [KVHeads], each at most Tokens
@@ -24,8 +24,8 @@ type ScoreJob struct {
 }
 
 // Score scores the cached tokens of layers, at most MaxJobs, by the signal of the policy. Queries and
-// their log-sum-exps have ObsWindow rows: row w is that of token Tokens - ObsWindow + w. With
-// custom the caller's scores are pooled as the policy says. workspace is for OperationScore.
+// their log-sum-exps have as many rows as the window: row w is that of token Tokens - window + w. Of
+// policy custom the caller's scores are pooled as the policy says. workspace is for OperationScore.
 func (p *Plan) Score(jobs []ScoreJob, workspace Memory, stream Stream) error {
 	plan, err := p.enter()
 	if err != nil {

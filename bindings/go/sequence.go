@@ -99,8 +99,8 @@ type Observation struct {
 	Inputs SignalInputs
 }
 
-// Observe shows nRows query rows of one chunk, of one layer or of many in ascending order; the last
-// ObsWindow of each are copied and remembered. Showing earlier positions again replaces them and
+// Observe shows nRows query rows of one chunk, of one layer or of many in ascending order; of each the
+// rows of the window are copied and remembered. Showing earlier positions again replaces them and
 // forgets what came after (rollback). Log-sum-exps may come with the rows or after them. Or the attention
 // that the rows paid, which is added up: of rows that follow on those observed before. firstPosition
 // is that of row 0, or PositionNext. On CUDA neighbouring layers that lie alike take one launch.
