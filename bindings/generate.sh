@@ -1,9 +1,9 @@
 #!/bin/sh
 # generate.sh LANGUAGE FOLDER [options of SWIG...]: makes all that a binding has from
 # kvevict.h and core/policy/params.inc: enums, structs, constants and the properties of
-# policies by table/, calls by SWIG. FOLDER is new
-# afterwards, so that a type without a typemap (a file SWIGTYPE_*) is noticed. SWIG and CC
-# name programs, INCLUDE the folder of kvevict/kvevict.h, absolute.
+# policies by table/, calls by SWIG. FOLDER is new afterwards, so that a type without a
+# typemap (a file SWIGTYPE_*) is noticed. SWIG and CC name programs, INCLUDE the folder of
+# kvevict/kvevict.h, absolute.
 set -eu
 language=$1 out=$2
 shift 2

@@ -17,7 +17,7 @@ BEGIN {
           "kvevict_policy_get_number=- kvevict_policy_need=KvPolicy.NeedOf kvevict_policy_set=- " \
           "kvevict_policy_set_number=- " \
           "kvevict_device_check=KvEvictLibrary.CheckDevice"
-  spelled = "BF16 DType E4M3 E5M2 FP8 SnapKV PyramidKV H2O KeyDiff LagKV"
+  spelled = "BF16 DType E4M3 E5M2 FP8"
   split("bool char double float int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t " \
         "uint64_t size_t uintptr_t void", c, " ")
   split("bool byte double float sbyte byte short ushort int uint long ulong nuint nuint void",
@@ -40,7 +40,7 @@ BEGIN {
 $1 == "param" {
   kind_here = param_kind($3)
   properties = properties "\n" summary($4, "    ") "    public " of_kind[kind_here] " " \
-               member_name($2) "\n    {\n        get => Read" capital(kind_here) "(\"" $2 \
+               member_name($2) "\n    {\n        get => Read" camel(kind_here) "(\"" $2 \
                "\");\n        init => Set(\"" $2 "\", value);\n    }\n"
 }
 
@@ -90,7 +90,6 @@ END {
          substr(properties, 2) > (out "/PolicyParameters.cs")
 }
 
-function capital(word) { return toupper(substr(word, 1, 1)) substr(word, 2) }
 function close_type() {
   if (open_file == enums) print "}" > enums
   if (open_file == structs) body = body "}\n"

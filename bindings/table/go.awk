@@ -1,8 +1,7 @@
-# Go: enums.go and parameters.go, the methods of Policy for its parameters, of the public
-# package; structs.go of internal/native, where pointers are
-# numbers and what they point to is kept alive by the caller; layout_test.go, which does
-# not compile unless Go lays the structs out as C does; names.go, what functions that
-# messages name are called here.
+# Go: of the public package enums.go and parameters.go, the methods of Policy; structs.go of
+# internal/native, where pointers are numbers and what they point to is kept alive by the
+# caller; layout_test.go, which does not compile unless Go lays the structs out as C does;
+# names.go, what functions that messages name are called here.
 BEGIN {
   nothing = "nil"
   named = "n_sink=Sink n_recent=Recent n_kv_heads=KVHeads n_q_heads=QHeads k_head_dim=KHeadDim " \
@@ -12,8 +11,7 @@ BEGIN {
           "kvevict_policy_copy=- kvevict_policy_format=Policy.String kvevict_policy_get=- " \
           "kvevict_policy_get_number=- kvevict_policy_need=Policy.NeedOf kvevict_policy_set=- " \
           "kvevict_policy_set_number=-"
-  spelled = "ABI BF16 CPU CUDA CUR DType E4M3 E5M2 FP8 GPU H2O KV KVF KVPress KeyDiff LLM LSE LagKV " \
-            "LibCUDA LibNVRTC NVRTC OK PyramidKV RoPE SIMD SnapKV TOVA"
+  spelled = "ABI BF16 CPU CUDA DType E4M3 E5M2 FP8 GPU KV LLM LSE LibCUDA LibNVRTC NVRTC OK RoPE SIMD"
   split("bool char double float int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t " \
         "uint64_t size_t uintptr_t", c, " ")
   split("bool byte float64 float32 int8 uint8 int16 uint16 int32 uint32 int64 " \
