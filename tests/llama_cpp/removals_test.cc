@@ -1,36 +1,22 @@
 // Tokens that are taken back, by the adapter or by others, and states that others set:
 // what goes on is exact, or refused with the remedy.
 #include <criterion/criterion.h>
-#include <unistd.h>
 
 #include <string>
 #include <vector>
 
-#include "tests/llama_cpp/random_model.h"
 #include "tests/llama_cpp/session.h"
 
 namespace {
 
-using kvevict::tests::LoadModel;
+using kvevict::tests::LoadRandomModel;
 using kvevict::tests::MaxDifference;
 using kvevict::tests::ModelHandle;
-using kvevict::tests::RandomModel;
 using kvevict::tests::RandomTokens;
 using kvevict::tests::Session;
 using kvevict::tests::SessionOptions;
-using kvevict::tests::WriteRandomModel;
 
 constexpr char kPolicy[] = "snapkv:budget=60,window=8";
-
-ModelHandle Random(const char* arch) {
-  RandomModel shape;
-  shape.arch = arch;
-  shape.n_layers = 7;
-  const std::string path = WriteRandomModel(shape);
-  ModelHandle model = LoadModel(path);
-  unlink(path.c_str());
-  return model;
-}
 
 void ExpectPart(const std::string& text, const char* part) {
   cr_expect(text.find(part) != std::string::npos, "no \"%s\" in \"%s\"", part,
@@ -51,7 +37,7 @@ std::vector<uint8_t> StateOf(Session& session) {
 
 // A window of 32 in 256 cells: it forgets from 287 tokens on.
 Test(llama_removals, a_trim_needs_what_windows_have_forgotten) {
-  const ModelHandle model = Random("gemma3");
+  const ModelHandle model = LoadRandomModel("gemma3");
   const auto tokens = RandomTokens(900, 256), next = RandomTokens(20, 256, 2);
   const auto prefix = [&](uint32_t n) { return std::span(tokens).first(n); };
   for (const bool full : {false, true}) {
@@ -101,7 +87,7 @@ Test(llama_removals, a_trim_needs_what_windows_have_forgotten) {
 // What was known of the cache is forgotten with it.
 Test(llama_removals, a_context_may_be_attached_again) {
   for (const char* arch : {"llama", "gemma3"}) {
-    const ModelHandle model = Random(arch);
+    const ModelHandle model = LoadRandomModel(arch);
     Session session(model.get(), kPolicy, SessionOptions());
     session.Decode(RandomTokens(100, 256));
     session.Evict();
@@ -113,7 +99,7 @@ Test(llama_removals, a_context_may_be_attached_again) {
 }
 
 Test(llama_removals, a_tail_from_before_the_eviction_is_noticed) {
-  const ModelHandle model = Random("llama");
+  const ModelHandle model = LoadRandomModel("llama");
   const auto prompt = RandomTokens(200, 256), next = RandomTokens(20, 256, 2);
   for (const bool decoded : {false, true}) {
     Session session(model.get(), kPolicy, SessionOptions());
@@ -150,7 +136,7 @@ Test(llama_removals, a_tail_from_before_the_eviction_is_noticed) {
 // Another conversation that ends at the same position.
 Test(llama_removals, a_foreign_state_of_the_same_length_is_noticed) {
   for (const char* arch : {"llama", "gemma3", "deepseek2"}) {
-    const ModelHandle model = Random(arch);
+    const ModelHandle model = LoadRandomModel(arch);
     for (const char* policy : {kPolicy, "keydiff:budget=60"}) {
       for (const int when : {0, 1, 2}) {
         Session other(model.get(), nullptr, SessionOptions());
@@ -174,7 +160,7 @@ Test(llama_removals, a_foreign_state_of_the_same_length_is_noticed) {
       }
     }
   }
-  const ModelHandle model = Random("llama");
+  const ModelHandle model = LoadRandomModel("llama");
   Session session(model.get(), kPolicy, SessionOptions());
   session.Decode(RandomTokens(200, 256));
   cr_expect(kvevict_llama_invalidate(session.kv(), 1) ==
@@ -190,7 +176,7 @@ Test(llama_removals, a_foreign_state_of_the_same_length_is_noticed) {
 
 // Several policies from one prefill: each adapter is told of a trim.
 Test(llama_removals, adapters_of_one_context_are_trimmed_each) {
-  const ModelHandle model = Random("llama");
+  const ModelHandle model = LoadRandomModel("llama");
   const auto prompt = RandomTokens(200, 256), next = RandomTokens(20, 256, 2);
   kvevict_llama* second = nullptr;
   cr_assert(kvevict_llama_create("knorm:budget=60", nullptr, &second) ==

@@ -8,34 +8,25 @@
 #include <string>
 #include <vector>
 
-#include "tests/llama_cpp/random_model.h"
 #include "tests/llama_cpp/session.h"
 
 namespace {
 
-using kvevict::tests::LoadModel;
+using kvevict::tests::LoadRandomModel;
 using kvevict::tests::MaxDifference;
 using kvevict::tests::ModelHandle;
 using kvevict::tests::RandomModel;
 using kvevict::tests::RandomTokens;
 using kvevict::tests::Session;
 using kvevict::tests::SessionOptions;
-using kvevict::tests::WriteRandomModel;
 
 constexpr char kPolicy[] = "snapkv:budget=48,window=16,scope=model";
-
-ModelHandle Random(const RandomModel& shape) {
-  const std::string path = WriteRandomModel(shape);
-  ModelHandle model = LoadModel(path);
-  unlink(path.c_str());
-  return model;
-}
 
 // Sequences take turns in each batch, and are evicted while others stay: each goes on
 // as where llama.cpp itself removed its tokens.
 Test(llama_sequences, interleaved_ones_are_evicted_by_themselves) {
   const RandomModel shape;
-  const ModelHandle model = Random(shape);
+  const ModelHandle model = LoadRandomModel(shape);
   for (const bool unified : {false, true}) {
     for (const bool flash : {false, true}) {
       SessionOptions options;
@@ -98,7 +89,7 @@ Test(llama_sequences, a_smaller_context_takes_what_stays) {
     shape.arch = arch;
     shape.n_layers = 7;
     shape.n_embd = shape.n_heads * shape.head_dim;
-    const ModelHandle model = Random(shape);
+    const ModelHandle model = LoadRandomModel(shape);
     SessionOptions options, small;
     small.n_ctx = 256;
     const auto prompt = RandomTokens(300, shape.n_vocab);
@@ -122,7 +113,7 @@ Test(llama_sequences, a_smaller_context_takes_what_stays) {
 
 Test(llama_sequences, a_context_that_is_too_small_is_left_as_it_was) {
   const RandomModel shape;
-  const ModelHandle model = Random(shape);
+  const ModelHandle model = LoadRandomModel(shape);
   SessionOptions options, small;
   small.n_ctx = 256;
   Session large(model.get(), "streaming-llm:budget=400", options);
@@ -158,7 +149,7 @@ void ExpectRefused(Session& from, Session& target, const char* part) {
 
 Test(llama_sequences, a_target_has_as_many_streams) {
   const RandomModel shape;
-  const ModelHandle model = Random(shape);
+  const ModelHandle model = LoadRandomModel(shape);
   const auto prompt = RandomTokens(300, shape.n_vocab);
   SessionOptions one, two, shared;
   two.n_seq = shared.n_seq = 2;
@@ -190,7 +181,7 @@ Test(llama_sequences, a_target_has_as_many_streams) {
 Test(llama_sequences, a_target_turns_keys_as_the_source_does) {
   RandomModel shape;
   shape.long_rope = 600;
-  const ModelHandle model = Random(shape);
+  const ModelHandle model = LoadRandomModel(shape);
   const auto prompt = RandomTokens(300, shape.n_vocab);
   const auto next = RandomTokens(20, shape.n_vocab, 2);
   SessionOptions longer, shorter, small;
@@ -222,7 +213,7 @@ Test(llama_sequences, sessions_come_back_from_files) {
     shape.arch = arch;
     shape.n_layers = 7;
     shape.n_embd = shape.n_heads * shape.head_dim;
-    const ModelHandle model = Random(shape);
+    const ModelHandle model = LoadRandomModel(shape);
     SessionOptions options;
     const auto prompt = RandomTokens(200, shape.n_vocab);
     const auto next = RandomTokens(40, shape.n_vocab, 2);
@@ -277,7 +268,7 @@ Test(llama_sequences, sessions_come_back_from_files) {
 
 Test(llama_sequences, trims_are_exact_or_refused) {
   const RandomModel shape;
-  const ModelHandle model = Random(shape);
+  const ModelHandle model = LoadRandomModel(shape);
   SessionOptions options;
   const auto prompt = RandomTokens(120, shape.n_vocab);
   const auto next = RandomTokens(30, shape.n_vocab, 2);

@@ -1,32 +1,22 @@
 // What a context cannot take is refused before it is touched: cache types, flash attention,
 // room of both caches, keep lists.
 #include <criterion/criterion.h>
-#include <unistd.h>
 
 #include <string>
 #include <vector>
 
-#include "tests/llama_cpp/random_model.h"
 #include "tests/llama_cpp/session.h"
 
 namespace {
 
-using kvevict::tests::LoadModel;
+using kvevict::tests::LoadRandomModel;
 using kvevict::tests::ModelHandle;
 using kvevict::tests::RandomModel;
 using kvevict::tests::RandomTokens;
 using kvevict::tests::Session;
 using kvevict::tests::SessionOptions;
-using kvevict::tests::WriteRandomModel;
 
 constexpr char kPolicy[] = "snapkv:budget=60,window=8";
-
-ModelHandle Random(const RandomModel& shape) {
-  const std::string path = WriteRandomModel(shape);
-  ModelHandle model = LoadModel(path);
-  unlink(path.c_str());
-  return model;
-}
 
 void ExpectPart(const std::string& text, const char* part) {
   cr_expect(text.find(part) != std::string::npos, "no \"%s\" in \"%s\"", part,
@@ -45,7 +35,7 @@ std::string Refusal(Session& from, Session& target) {
 
 // What a session of 200 tokens, or an eviction of one, says of a context of other options.
 Test(llama_targets, other_caches_are_refused_before_a_change) {
-  const ModelHandle model = Random(RandomModel());
+  const ModelHandle model = LoadRandomModel(RandomModel());
   const auto prompt = RandomTokens(200, 256), own = RandomTokens(100, 256, 2),
              next = RandomTokens(20, 256, 3);
   SessionOptions f32, f16, flash, mixed;
@@ -100,7 +90,7 @@ Test(llama_targets, windows_need_room_of_their_own) {
   shape.arch = "gemma3";
   shape.n_layers = 7;
   shape.window = 200;
-  const ModelHandle model = Random(shape);
+  const ModelHandle model = LoadRandomModel(shape);
   const auto prompt = RandomTokens(600, 256), next = RandomTokens(40, 256, 2);
   SessionOptions large, small;
   large.n_ubatch = small.n_ubatch = 128;
@@ -125,7 +115,7 @@ Test(llama_targets, windows_need_room_of_their_own) {
 
 // Other sequences of a unified cache keep their cells.
 Test(llama_targets, other_sequences_leave_less_room) {
-  const ModelHandle model = Random(RandomModel());
+  const ModelHandle model = LoadRandomModel(RandomModel());
   SessionOptions one, two;
   two.n_seq = 2;
   two.unified = true;
@@ -143,7 +133,7 @@ Test(llama_targets, other_sequences_leave_less_room) {
 
 // A target takes lists of another scope if its cells can hold them.
 Test(llama_targets, lists_of_another_scope_are_taken_or_refused) {
-  const ModelHandle model = Random(RandomModel());
+  const ModelHandle model = LoadRandomModel(RandomModel());
   const auto prompt = RandomTokens(200, 256), next = RandomTokens(20, 256, 2);
   Session layers(model.get(), "snapkv:budget=60,window=8,scope=layer", {});
   Session heads(model.get(), "knorm:budget=60", {});
