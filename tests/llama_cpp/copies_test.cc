@@ -163,4 +163,68 @@ Test(llama_copies, an_eviction_that_has_no_room_is_refused) {
   cr_expect(session.Evict(1).cells_after == 48);
 }
 
+// llama.cpp copies rows to a stream even if what they were for is gone from it.
+Test(llama_copies, a_removed_copy_takes_no_state_before_its_rows_came) {
+  const ModelHandle model = LoadRandomModel("llama");
+  const auto next = RandomTokens(20, 256, 2);
+  Session session(model.get(), kPolicy, Three(false));
+  session.Decode(RandomTokens(200, 256));
+  Session other(model.get(), kPolicy, Three(false));
+  other.Decode(RandomTokens(150, 256, 3));
+  const auto expected = [&] {
+    Session evicted(model.get(), kPolicy, Three(false));
+    evicted.Decode(RandomTokens(150, 256, 3));
+    evicted.Evict();
+    return evicted.Decode(next);
+  }();
+  size_t n_bytes = 0;
+  cr_assert(kvevict_llama_save_data(other.kv(), 0, nullptr, 0, nullptr, 0,
+                                    &n_bytes) == KVEVICT_OK);
+  std::vector<uint8_t> saved(n_bytes);
+  cr_assert(kvevict_llama_save_data(other.kv(), 0, nullptr, 0, saved.data(),
+                                    n_bytes, &n_bytes) == KVEVICT_OK);
+  const auto load = [&] {
+    return kvevict_llama_load_data(session.kv(), 1, saved.data(), n_bytes,
+                                   nullptr, 0, nullptr);
+  };
+  kvevict_llama_evict_options options = KVEVICT_LLAMA_EVICT_OPTIONS_INIT;
+  options.target = session.kv();
+  options.target_seq = 1;
+  const auto receive = [&] {
+    return kvevict_llama_evict(other.kv(), 0, &options, nullptr);
+  };
+  for (const bool trims : {false, true}) {
+    cr_assert(kvevict_llama_copy(session.kv(), 0, 1) == KVEVICT_OK);
+    if (trims) {
+      cr_assert(kvevict_llama_trim_to(session.kv(), 1, 0) == KVEVICT_OK);
+    } else {
+      llama_memory_seq_rm(session.memory(), 1, -1, -1);
+    }
+    for (const auto status : {load(), receive()}) {
+      cr_expect(status == KVEVICT_ERROR_INVALID_ARGUMENT);
+      cr_expect(std::string(kvevict_llama_last_error_message())
+                    .find("decode a token, of any sequence, first") !=
+                std::string::npos);
+    }
+    session.Decode(RandomTokens(1, 256, 4), 2);
+    cr_assert(receive() == KVEVICT_OK, "%s",
+              kvevict_llama_last_error_message());
+    cr_expect(MaxDifference(session.Decode(next, 1), expected) < 5e-4);
+    cr_assert(load() == KVEVICT_OK);
+  }
+}
+
+Test(llama_copies, an_empty_sequence_is_no_source) {
+  const ModelHandle model = LoadRandomModel("llama");
+  for (const bool unified : {false, true}) {
+    Session session(model.get(), kPolicy, Three(unified));
+    session.Decode(RandomTokens(100, 256));
+    cr_expect(kvevict_llama_copy(session.kv(), 1, 0) ==
+              KVEVICT_ERROR_INVALID_ARGUMENT);
+    cr_expect(std::string(kvevict_llama_last_error_message())
+                  .find("seq 1 has 0 tokens < 1") != std::string::npos);
+    cr_expect(session.Positions().size() == 100);
+  }
+}
+
 }  // namespace

@@ -1,8 +1,12 @@
 // Several sequences, other contexts, files, trims.
 #include <criterion/criterion.h>
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -264,6 +268,52 @@ Test(llama_sequences, sessions_come_back_from_files) {
     cr_expect(kvevict_llama_load(third.kv(), 0, path, nullptr, 0, nullptr) ==
               KVEVICT_ERROR_UNAVAILABLE);
   }
+}
+
+// A save replaces files, not what leads to them or is none.
+Test(llama_sequences, links_and_devices_stay) {
+  namespace fs = std::filesystem;
+  const ModelHandle model = LoadRandomModel(RandomModel());
+  Session session(model.get(), kPolicy, SessionOptions());
+  session.Decode(RandomTokens(9, 256));  // which fit into a pipe
+  const auto save = [&](const fs::path& path) {
+    return kvevict_llama_save(session.kv(), 0, path.c_str(), nullptr, 0);
+  };
+  char name[] = "/tmp/kvevict-session-XXXXXX";
+  const fs::path folder = mkdtemp(name);
+  fs::create_directory(folder / "other");
+  fs::create_symlink("other/file", folder / "relative");
+  fs::create_symlink(folder / "relative", folder / "absolute");
+  // The first time there is nothing yet where the links lead.
+  for (int i = 0; i < 2; ++i) {
+    cr_expect(save(folder / "absolute") == KVEVICT_OK, "%s",
+              kvevict_llama_last_error_message());
+    cr_expect(fs::is_symlink(folder / "absolute"));
+    cr_expect(fs::is_symlink(folder / "relative"));
+    cr_expect(kvevict_llama_load(session.kv(), 0,
+                                 (folder / "other/file").c_str(), nullptr, 0,
+                                 nullptr) == KVEVICT_OK);
+  }
+  cr_expect(std::distance(fs::directory_iterator(folder / "other"), {}) == 1);
+  fs::create_symlink("round", folder / "round");
+  cr_expect(save(folder / "round") == KVEVICT_ERROR_UNAVAILABLE);
+  cr_expect(save(folder) == KVEVICT_ERROR_UNAVAILABLE);
+  // What is no file is written to; a full device says so.
+  const fs::path pipe = folder / "pipe";
+  cr_assert(mkfifo(pipe.c_str(), 0600) == 0);
+  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  cr_expect(save(pipe) == KVEVICT_OK, "%s", kvevict_llama_last_error_message());
+  char magic[8] = "";
+  cr_expect(read(reader, magic, 8) == 8 && std::string(magic, 3) == "KVE");
+  close(reader);
+  cr_expect(fs::is_fifo(pipe));
+  fs::create_symlink("/dev/full", folder / "full");
+  cr_expect(save(folder / "full") == KVEVICT_ERROR_UNAVAILABLE);
+  cr_expect(
+      std::string(kvevict_llama_last_error_message()).find("No space left") !=
+      std::string::npos);
+  cr_expect(fs::is_symlink(folder / "full"));
+  fs::remove_all(folder);
 }
 
 Test(llama_sequences, trims_are_exact_or_refused) {

@@ -160,4 +160,22 @@ Test(llama_targets, lists_of_another_scope_are_taken_or_refused) {
   }
 }
 
+Test(llama_targets, options_without_a_meaning_are_refused) {
+  const ModelHandle model = LoadRandomModel(RandomModel());
+  Session session(model.get(), kPolicy, SessionOptions());
+  session.Decode(RandomTokens(200, 256));
+  const auto refusal = [&](const kvevict_llama_evict_options& options) {
+    cr_expect(kvevict_llama_evict(session.kv(), 0, &options, nullptr) ==
+              KVEVICT_ERROR_INVALID_ARGUMENT);
+    return std::string(kvevict_llama_last_error_message());
+  };
+  kvevict_llama_evict_options options = KVEVICT_LLAMA_EVICT_OPTIONS_INIT;
+  options.target_seq = 1;
+  ExpectPart(refusal(options), "options.target_seq 1 != 0 without");
+  options.target_seq = 0;
+  options.reserved = 7;
+  ExpectPart(refusal(options), "options.reserved 7 != 0");
+  cr_expect(session.Positions().size() == 200);
+}
+
 }  // namespace
