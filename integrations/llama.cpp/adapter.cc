@@ -115,6 +115,11 @@ uint32_t ScoringRows(const kvevict_policy& policy, uint32_t asked) {
   kvevict_need need = KVEVICT_NEED_NONE;
   Check(kvevict_policy_need(&policy, KVEVICT_INPUT_QUERIES, &need));
   if (need == KVEVICT_NEED_NONE) return 0;
+  constexpr uint32_t kMost = INT32_MAX - kSpareQueries;
+  if (asked > kMost) {
+    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "options.query_rows ", asked, " > ",
+         kMost);
+  }
   return std::max(asked, policy.obs_window);
 }
 

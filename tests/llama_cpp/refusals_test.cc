@@ -72,6 +72,12 @@ Test(llama_refusals, policies_of_unequal_lists) {
   options.struct_size = 4;
   cr_expect(kvevict_llama_create("snapkv", &options, &kv) ==
             KVEVICT_ERROR_INVALID_ARGUMENT);
+  options = KVEVICT_LLAMA_OPTIONS_INIT;
+  options.query_rows = UINT32_MAX;
+  cr_expect(kvevict_llama_create("h2o:budget=64", &options, &kv) ==
+            KVEVICT_ERROR_INVALID_ARGUMENT);
+  ExpectPart(kvevict_llama_last_error_message(),
+             "options.query_rows 4294967295 > 2147483631");
   kvevict_llama_destroy(nullptr);
 }
 
