@@ -179,10 +179,6 @@ void kvevict_llama::EvictInPlace(llama_seq_id seq, Eviction& eviction) {
       Fail(KVEVICT_ERROR_INTERNAL, state.n_cells(), " cells are left of ",
            kept);
     }
-    if (n_streams_ == 1 && n_seq_max_ > 1) {
-      s.state_key = KeyIn(state, kept - 1);
-      s.state_last = s.next - 1;
-    }
     const size_t n_bytes = state.Tighten(PositionsOf(s.handle.get()));
     if (state_.Store(seq, bytes.first(n_bytes))) return;
   } catch (const std::exception& error) {

@@ -174,7 +174,7 @@ bool kvevict_llama::WasShifted(const Sequence& s, llama_seq_id seq,
   return false;
 }
 
-// After an eviction: what stays begins at its stream's first cell, or nobody tells where.
+// After an eviction in place, whose cells begin at their stream's first one.
 void kvevict_llama::MoveWitnesses(Sequence& s, llama_seq_id seq,
                                   uint32_t n_cells) const {
   for (size_t cache = 0; cache < s.witnesses.size(); ++cache) {
@@ -183,7 +183,7 @@ void kvevict_llama::MoveWitnesses(Sequence& s, llama_seq_id seq,
     if (witness.cell < 0 || layer == nullptr) continue;
     witness.cell = -1;
     const auto [row, stream_cells, n_streams, _] = layer->k->ne;
-    if ((n_seq_max_ > 1 && n_streams == 1) || n_cells > stream_cells) continue;
+    if (n_cells > stream_cells) continue;
     const int64_t cell =
         (n_streams > 1 ? seq * stream_cells : 0) + int64_t{n_cells} - 1;
     if (KeyOf(*layer, cell) == witness.key) witness.cell = cell;

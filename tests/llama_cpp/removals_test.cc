@@ -339,6 +339,29 @@ Test(llama_removals, a_foreign_state_over_a_loaded_one_is_noticed) {
   }
 }
 
+// In place the last key is where it is known to lie, in a cache that others may use too.
+Test(llama_removals, a_foreign_state_over_one_evicted_in_place_is_noticed) {
+  constexpr char kRecent[] = "streaming-llm:budget=60";
+  const ModelHandle model = LoadRandomModel("llama");
+  for (const bool unified : {false, true}) {
+    Session other(model.get(), kRecent, Several(2, unified));
+    other.Decode(RandomTokens(200, 256, 3));
+    other.Evict();
+    const auto foreign = StateOf(other);
+    for (const bool decodes : {false, true}) {
+      Session session(model.get(), kRecent, Several(2, unified));
+      session.Decode(RandomTokens(200, 256, 4));
+      cr_expect(session.Evict().in_place == 1);
+      session.Decode(RandomTokens(20, 256, 7), 1);
+      cr_expect(session.Positions().size() == 60);
+      llama_state_seq_set_data(session.ctx(), foreign.data(), foreign.size(),
+                               0);
+      if (decodes) session.Decode(RandomTokens(9, 256, 5));
+      ExpectAllRefused(session.kv(), 200, "a state was set");
+    }
+  }
+}
+
 // What one adapter has evicted the others do not know.
 Test(llama_removals, another_adapters_eviction_is_noticed) {
   for (const char* arch : {"llama", "gemma3", "lfm2"}) {

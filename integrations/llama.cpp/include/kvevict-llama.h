@@ -81,7 +81,7 @@ typedef struct kvevict_llama_options {
    *  serve h2o and non-causal. h2o scores by so many, or by all since the last
    *  eviction where these are fewer, however tokens were batched. Non-causal
    *  needs those of all cells. 16 more are kept so that some rejected tokens
-   *  leave enough. At most 2^31 - 17. Memory of each layer and sequence, as f32:
+   *  leave enough. At most 2^31 - 17. f32 memory of each layer and sequence:
    *  2 * (max(query_rows, obs_window) + 16) * n_q_heads * k_head_dim * 4
    *  bytes; none with a policy that reads no queries. */
   uint32_t query_rows;
