@@ -10,6 +10,7 @@ using kvevict::llama::BatchRow;
 using kvevict::llama::Bytes;
 using kvevict::llama::Check;
 using kvevict::llama::Fail;
+using kvevict::llama::kRemedy;
 using kvevict::llama::Layer;
 using kvevict::llama::QueryRows;
 using kvevict::llama::ReadTensor;
@@ -23,8 +24,6 @@ constexpr char kRemovedBeforeEviction[] =
 constexpr char kLostWindow[] =
     "its layers with a sliding window had lost tokens that it needs since "
     "others were removed";
-constexpr char kRemedy[] =
-    "; remove all of it and decode it anew, or load a state of it";
 
 // Graphs are read with the numbers that ggml's headers gave nodes when this was compiled.
 void CheckHeaders() {
@@ -116,6 +115,11 @@ uint32_t ScoringRows(const kvevict_policy& policy, uint32_t asked) {
   kvevict_need need = KVEVICT_NEED_NONE;
   Check(kvevict_policy_need(&policy, KVEVICT_INPUT_QUERIES, &need));
   if (need == KVEVICT_NEED_NONE) return 0;
+  constexpr uint32_t kMost = INT32_MAX - kSpareQueries;
+  if (asked > kMost) {
+    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "options.query_rows ", asked, " > ",
+         kMost);
+  }
   return std::max(asked, policy.obs_window);
 }
 
@@ -203,6 +207,7 @@ void kvevict_llama::OnBatch(std::span<const BatchRow> rows,
   }
   for (size_t s = 0; n_streams > 1 && s < sequences_.size(); ++s) {
     sequences_[s].computed_to = NextOf(static_cast<llama_seq_id>(s));
+    sequences_[s].awaits_rows = false;
   }
   // How many rows push each one out again.
   for (size_t s = 0; s < sequences_.size(); ++s) {
@@ -258,6 +263,7 @@ void kvevict_llama::Forget(Sequence& s) {
   s.placed = false;
   s.computed_to = 0;
   ForgetWitnesses(s);
+  s.state_key.clear();
   s.unfit.clear();
   for (QueryRows& rows : s.queries) rows.TakeBack(0);
   for (auto& moments : s.moments) moments.Clear();
@@ -280,6 +286,7 @@ void kvevict_llama::TakeBack(Sequence& s, uint32_t position) {
   }
   s.next = position;
   if (position <= s.witnessed) ForgetWitnesses(s);
+  if (position <= s.state_last) s.state_key.clear();
   for (QueryRows& rows : s.queries) rows.TakeBack(position);
   uint32_t known = 0;
   if (s.handle != nullptr && s.unfit.empty()) {
@@ -461,11 +468,16 @@ Sequence& kvevict_llama::Sync(llama_seq_id seq) {
     Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq, ": ", kRemovedBeforeEviction,
          kRemedy);
   }
-  // A tail that was removed looks like a shift that llama.cpp has put off until then.
+  CheckCells(s, seq);
   Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "seq ", seq, ": of ", s.next,
        " tokens decoded llama.cpp's positions reach ", next,
-       "; if the tail was removed, call kvevict_llama_trim_to() with length ",
-       next, "; if positions were shifted, decode a token first");
+       "; call kvevict_llama_trim_to() with length ", next);
+}
+
+Sequence& kvevict_llama::Verify(llama_seq_id seq) {
+  Sequence& s = Sync(seq);
+  CheckCells(s, seq);
+  return s;
 }
 
 // A window that lost all it held looks like an empty sequence.
@@ -480,11 +492,11 @@ void kvevict_llama::CheckAllIsGone(llama_seq_id seq) const {
 // ---- What is asked of them --------------------------------------------------------
 
 const kvevict_sequence* kvevict_llama::Handle(llama_seq_id seq) {
-  return Sync(seq).handle.get();
+  return Verify(seq).handle.get();
 }
 
 void kvevict_llama::EndPrompt(llama_seq_id seq) {
-  Check(kvevict_sequence_end_prompt(Sync(seq).handle.get()));
+  Check(kvevict_sequence_end_prompt(Verify(seq).handle.get()));
 }
 
 void kvevict_llama::Invalidate(llama_seq_id seq) {
@@ -496,6 +508,7 @@ void kvevict_llama::Invalidate(llama_seq_id seq) {
 void kvevict_llama::Trim(llama_seq_id seq, uint32_t new_length) {
   Sequence& s = Update(seq);
   CheckFit(s, seq);
+  CheckCells(s, seq);
   if (new_length > s.next) {
     Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "new_length ", new_length,
          " > logical length ", s.next);

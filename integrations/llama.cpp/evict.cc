@@ -9,9 +9,9 @@
 using kvevict::llama::Bytes;
 using kvevict::llama::Check;
 using kvevict::llama::Fail;
-using kvevict::llama::IsStateSize;
 using kvevict::llama::Layer;
 using kvevict::llama::LayerShape;
+using kvevict::llama::PositionsOf;
 using kvevict::llama::Sequence;
 using kvevict::llama::SequenceHandle;
 using kvevict::llama::State;
@@ -23,16 +23,6 @@ using Clock = std::chrono::steady_clock;
 double MillisecondsSince(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start)
       .count();
-}
-
-std::vector<int32_t> PositionsOf(const kvevict_sequence* sequence) {
-  uint32_t n = 0;
-  Check(kvevict_sequence_stored_length(sequence, 0, 0, &n));
-  std::vector<int32_t> positions(n);
-  size_t n_written = 0;
-  Check(kvevict_sequence_keep_positions(sequence, 0, 0, positions.data(), n,
-                                        &n_written));
-  return positions;
 }
 
 }  // namespace
@@ -173,14 +163,7 @@ std::vector<kvevict_view> kvevict_llama::LiveViews(llama_seq_id seq) const {
 
 void kvevict_llama::EvictInPlace(llama_seq_id seq, Eviction& eviction) {
   Sequence& s = sequences_[static_cast<size_t>(seq)];
-  const auto n_streams = static_cast<uint32_t>(LiveLayer(0).k->ne[2]);
-  const size_t size = state_.Size(seq);
-  if (!IsStateSize(shapes_, n_streams, s.n_cells, size)) {
-    Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq, ": its state of ", size,
-         " bytes is not that of the ", s.n_cells,
-         " cells decoded; some were removed, shifted or copied, or the form is "
-         "not known");
-  }
+  CheckCells(s, seq);
   const std::vector<int32_t> before = PositionsOf(s.handle.get());
   Run(s, eviction, LiveViews(seq));
   if (eviction.report.evicted == 0) return;
@@ -240,23 +223,12 @@ void kvevict_llama::EvictState(llama_seq_id seq, Eviction& eviction) {
   Bytes memory;
   const auto bytes = state_.Fetch(seq, memory);
   State state = state_.Parse(seq, bytes, shapes_);
-  const std::vector<int32_t> before = PositionsOf(s.handle.get());
-  if (state.n_cells() != before.size()) {
-    Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq, ": llama.cpp has ",
-         state.n_cells(), " cells, of which ", before.size(),
-         " were decoded here; some were removed or copied");
-  }
+  CheckState(s, seq, state);
   std::vector<kvevict_view> views;
   for (size_t i = 0; i < shapes_.size(); ++i) {
     views.push_back(state.View(shapes_[i], i));
   }
   Order(state, views);
-  for (uint32_t i = 0; i < state.n_cells(); ++i) {
-    if (state.position(i) == before[i]) continue;
-    Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq, ": the token of position ",
-         before[i], " has position ", state.position(i),
-         " in llama.cpp; it was shifted");
-  }
   Run(s, eviction, views);
   const std::vector<int32_t> kept = PositionsOf(eviction.handle);
 
@@ -264,9 +236,13 @@ void kvevict_llama::EvictState(llama_seq_id seq, Eviction& eviction) {
   if (target == nullptr) {
     if (eviction.report.evicted == 0) return;
     CheckRoomBeside(seq, state, eviction.report.cells_after);
+    std::vector<uint8_t> key = KeyIn(state, eviction.report.cells_after - 1);
     if (!state_.Store(seq, bytes.first(state.Tighten(kept)))) {
       Lose(seq, "llama.cpp did not take the state of what stays");
     }
+    ForgetWitnesses(s);
+    s.state_key = std::move(key);
+    s.state_last = s.next - 1;
     s.placed = false;
     s.in_order = n_seq_max_ == 1 || state.n_streams() > 1;
     return;
@@ -297,6 +273,14 @@ void kvevict_llama::Evict(llama_seq_id seq,
       options.way > KVEVICT_LLAMA_WAY_STATE) {
     Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "options.way ",
          static_cast<int>(options.way), " is not in [0, 2]");
+  }
+  if (options.reserved != 0) {
+    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "options.reserved ", options.reserved,
+         " != 0");
+  }
+  if (options.target == nullptr && options.target_seq != 0) {
+    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "options.target_seq ",
+         options.target_seq, " != 0 without options.target");
   }
   if (options.target == this) {
     Fail(KVEVICT_ERROR_INVALID_ARGUMENT,
@@ -345,7 +329,7 @@ void kvevict_llama::Evict(llama_seq_id seq,
   }
   report.bytes_after = report.cells_after * cell_bytes;
   if (report.evicted != 0 && options.target == nullptr) {
-    MoveWitnesses(s, seq, report.cells_after);
+    if (report.in_place != 0) MoveWitnesses(s, seq, report.cells_after);
     s.n_cells = report.cells_after;
     s.evicted_at = s.next;
   }

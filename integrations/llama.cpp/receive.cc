@@ -223,4 +223,12 @@ void kvevict_llama::Receive(llama_seq_id seq, const Incoming& incoming) {
   s.n_cells = incoming.n_cells;
   s.placed = false;
   s.in_order = n_seq_max_ == 1;
+  // Nothing is written. With windows, their part has the size that it has here by now.
+  const std::span<uint8_t> bytes{const_cast<uint8_t*>(incoming.state.data()),
+                                 incoming.state.size()};
+  const auto state = state_.TryParse(seq, bytes, shapes_);
+  if (state && state->n_cells() > 0) {
+    s.state_key = KeyIn(*state, state->LastCell());
+    s.state_last = s.next - 1;
+  }
 }

@@ -114,14 +114,14 @@ std::string ScoringQueries(const kvevict_policy& policy, uint32_t n_prompt,
       need == KVEVICT_NEED_NONE) {
     return "";
   }
-  if (policy.kind == KVEVICT_POLICY_NON_CAUSAL || query_rows >= n_prompt) {
+  const bool is_h2o = policy.kind == KVEVICT_POLICY_H2O;
+  const uint32_t n = std::max(is_h2o ? query_rows : 0, policy.obs_window);
+  if (policy.kind == KVEVICT_POLICY_NON_CAUSAL || n >= n_prompt) {
     return "all queries of the prompt score";
   }
-  if (policy.kind != KVEVICT_POLICY_H2O) query_rows = 0;
-  return fmt::format(
-      "the last {} queries of the prompt score{}",
-      std::min(std::max(query_rows, policy.obs_window), n_prompt),
-      policy.kind == KVEVICT_POLICY_H2O ? " (--query-rows)" : "");
+  return (n == 1 ? "the last query of the prompt scores"
+                 : fmt::format("the last {} queries of the prompt score", n)) +
+         (is_h2o ? " (--query-rows)" : "");
 }
 
 }  // namespace kvevict::llama_cli
