@@ -12,6 +12,8 @@ using kvevict::llama::Check;
 using kvevict::llama::Fail;
 using kvevict::llama::kRemedy;
 using kvevict::llama::Layer;
+using kvevict::llama::ParsePolicy;
+using kvevict::llama::Policy;
 using kvevict::llama::QueryRows;
 using kvevict::llama::ReadTensor;
 using kvevict::llama::Sequence;
@@ -65,62 +67,15 @@ void CheckHeaders() {
 // Queries kept beside a window, so that a few rejected tokens leave a whole one.
 constexpr uint32_t kSpareQueries = 16;
 
-kvevict_policy ParsePolicy(const char* text) {
-  if (text == nullptr) {
-    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "policy is NULL");
-  }
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
-  Check(kvevict_policy_parse(text, &policy));
-  const auto refuse = [&](const char* what) {
-    Fail(KVEVICT_ERROR_UNSUPPORTED, "policy \"", text, "\": ", what);
-  };
-  if (policy.layer_split != KVEVICT_LAYER_SPLIT_UNIFORM) {
-    refuse(
-        "layers would keep different numbers of tokens, and llama.cpp has one "
-        "list of cells for all; split=uniform is held");
-  }
-  if (policy.head_split != KVEVICT_HEAD_SPLIT_EQUAL) {
-    refuse(
-        "heads would keep different numbers of tokens, and llama.cpp has one "
-        "list of cells for all; heads=equal is held");
-  }
-  kvevict_need need = KVEVICT_NEED_NONE;
-  Check(kvevict_policy_need(&policy, KVEVICT_INPUT_QUERY_CENTERS, &need));
-  if (need == KVEVICT_NEED_REQUIRED) {
-    refuse(
-        "it needs RoPE's frequencies and a table made for the model, which the "
-        "adapter has not; expected-attention is held");
-  }
-  if (policy.rotate != 0) {
-    refuse("llama.cpp goes on counting positions; rotate=no is held");
-  }
-  if (policy.window_share > 0.0) {
-    kvevict_resolved_policy tokens = {};
-    tokens.struct_size = sizeof tokens;
-    Check(kvevict_policy_resolve(&policy, INT32_MAX, &tokens));
-    policy.obs_window = tokens.obs_window;
-    policy.window_share = 0.0;
-  }
-  return policy;
-}
-
-bool WantsMoments(const kvevict_policy& policy) {
-  kvevict_need need = KVEVICT_NEED_NONE;
-  Check(kvevict_policy_need(&policy, KVEVICT_INPUT_QUERY_MEAN, &need));
-  return need != KVEVICT_NEED_NONE;
-}
+// Queries that score by sums of attention, unless more are asked for.
+constexpr uint32_t kSumRows = 32;
 
 // The last queries that score, of those policies that have a number of them.
-uint32_t ScoringRows(const kvevict_policy& policy, uint32_t asked) {
-  kvevict_need need = KVEVICT_NEED_NONE;
-  Check(kvevict_policy_need(&policy, KVEVICT_INPUT_QUERIES, &need));
-  if (need == KVEVICT_NEED_NONE) return 0;
-  constexpr uint32_t kMost = INT32_MAX - kSpareQueries;
-  if (asked > kMost) {
-    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "options.query_rows ", asked, " > ",
-         kMost);
-  }
-  return std::max(asked, policy.obs_window);
+uint32_t ScoringRows(const Policy& policy, uint32_t asked) {
+  if (policy.n_query_rows == 0) return 0;
+  return std::max(asked, policy.n_query_rows < KVEVICT_QUERY_ROWS_ALL
+                             ? policy.n_query_rows
+                             : kSumRows);
 }
 
 }  // namespace
@@ -128,7 +83,7 @@ uint32_t ScoringRows(const kvevict_policy& policy, uint32_t asked) {
 kvevict_llama::kvevict_llama(const char* policy,
                              const kvevict_llama_options& options)
     : policy_(ParsePolicy(policy)),
-      wants_moments_(WantsMoments(policy_)),
+      wants_moments_(policy_.Needs(KVEVICT_INPUT_QUERY_MEAN)),
       h2o_rows_(ScoringRows(policy_, options.query_rows)),
       query_rows_(h2o_rows_ > 0    ? h2o_rows_ + kSpareQueries
                   : wants_moments_ ? 1
@@ -327,7 +282,8 @@ void kvevict_llama::MakeReady(const Sequence& s) {
   if (recurrent_ || windowed_) return;
   kvevict_resolved_policy tokens = {};
   tokens.struct_size = sizeof tokens;
-  if (kvevict_policy_resolve(&policy_, s.n_cells, &tokens) != KVEVICT_OK ||
+  if (kvevict_policy_resolve(policy_.handle.get(), s.n_cells, &tokens) !=
+          KVEVICT_OK ||
       tokens.budget >= s.n_cells) {
     return;
   }

@@ -14,6 +14,7 @@
 #include "include/kvevict-llama.h"
 #include "layers.h"
 #include "observer.h"
+#include "policy.h"
 #include "query_moments.h"
 #include "query_rows.h"
 
@@ -165,7 +166,7 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
 
   // plan.cc
   void MakePlan(llama_seq_id seq);
-  kvevict::llama::PlanHandle PlanFor(const kvevict_policy& policy,
+  kvevict::llama::PlanHandle PlanFor(const kvevict_policy* policy,
                                      std::span<const LayerShape> shapes,
                                      std::span<const float> sinks,
                                      uint32_t max_tokens) const;
@@ -207,7 +208,7 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
                   std::vector<kvevict_signal_inputs>& inputs) const;
   void Order(State& state, const std::vector<kvevict_view>& views);
 
-  kvevict_policy policy_;
+  kvevict::llama::Policy policy_;
   bool wants_moments_ = false;
   uint32_t h2o_rows_ = 0;    // queries that score by h2o
   uint32_t query_rows_ = 0;  // that are kept; 0: the policy reads none

@@ -36,13 +36,11 @@ struct kvevict_llama::Eviction {
 // ---- What can be held -----------------------------------------------------------
 
 void kvevict_llama::CheckPolicyFits() const {
-  const bool one_list = policy_.scope == KVEVICT_SCOPE_MODEL ||
-                        policy_.kind == KVEVICT_POLICY_STREAMING_LLM;
   for (const LayerShape& shape : shapes_) {
     const auto refuse = [&](const char* what) {
       Fail(KVEVICT_ERROR_UNSUPPORTED, "layer ", shape.index, ": ", what);
     };
-    if (shape.max_bias > 0 && !one_list) {
+    if (shape.max_bias > 0 && !policy_.has_one_list) {
       refuse(
           "ALiBi goes by the positions of cells, which all layers and heads "
           "share; scope=model is held");
@@ -66,9 +64,9 @@ void kvevict_llama::FindQueries(const Sequence& s, size_t layer,
   const auto index = static_cast<size_t>(shape.index);
   const size_t known =
       index < s.queries.size() ? s.queries[index].n_before(s.next) : 0;
-  size_t wanted = policy_.obs_window;
-  if (policy_.kind == KVEVICT_POLICY_NON_CAUSAL) wanted = s.n_cells;
-  if (policy_.kind == KVEVICT_POLICY_H2O) {
+  size_t wanted = policy_.n_query_rows;
+  if (wanted == KVEVICT_QUERY_ROWS_ALL) wanted = s.n_cells;
+  if (wanted == KVEVICT_QUERY_ROWS_ANY) {
     // Rows from before an eviction saw keys that are gone.
     const uint32_t since = s.next - s.evicted_at;
     wanted = std::max(1u, std::min({h2o_rows_, s.n_cells, since}));
@@ -338,7 +336,7 @@ void kvevict_llama::Evict(llama_seq_id seq,
 
 // Whether the eviction would do nothing, so that no state need be fetched for it.
 bool kvevict_llama::WouldKeepAll(const Sequence& s, llama_seq_id seq) const {
-  if (policy_.merge != KVEVICT_MERGE_NONE || !s.placed) return false;
+  if (policy_.merges || !s.placed) return false;
   const std::vector<kvevict_view> views = LiveViews(seq);
   size_t bytes = 0;
   Check(kvevict_sequence_undo_bytes(s.handle.get(), views.data(), views.size(),

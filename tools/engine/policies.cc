@@ -8,10 +8,9 @@
 namespace kvevict::tools {
 namespace {
 
-// What a policy is of any context. Chunks of a long one would keep more than their budget.
-kvevict_resolved_policy OfAnyContext(Policy policy) {
-  if (policy.Number("chunk") > 0) policy.Set("chunk", 0.0);
-  return policy.Resolve(INT32_MAX);
+// What does not depend on the context.
+kvevict_resolved_policy OfAnyContext(const Policy& policy) {
+  return policy.Resolve(1);
 }
 
 // What the library checks only when an eviction knows the tokens.

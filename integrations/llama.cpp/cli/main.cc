@@ -358,9 +358,9 @@ int Run(int argc, char** argv) {
   const auto n_prompt = static_cast<uint32_t>(task.prompt.size());
   if (task.policy.empty()) task.policy = DefaultPolicy(n_prompt);
   task.budget = Resolve(task.policy, n_prompt).budget;
-  const kvevict_policy policy = ParsePolicy(task.policy);
-  task.lacks_room = task.budget == n_prompt && policy.budget < 1.0;
-  if (policy.kind == KVEVICT_POLICY_NON_CAUSAL) {
+  const tools::Policy policy = ParsePolicy(task.policy);
+  task.lacks_room = task.budget == n_prompt && policy.Number("budget") < 1.0;
+  if (policy.Resolve(1).n_query_rows == KVEVICT_QUERY_ROWS_ALL) {
     task.context.query_rows = n_prompt;
   }
   task.context.query_rows = std::min(task.context.query_rows, n_prompt);

@@ -101,7 +101,7 @@ KVEVICT_LLAMA_API const char* kvevict_llama_last_error_message(void)
 /**
  * Creates an adapter for a policy.
  *
- * @param[in]  policy   Text form, see kvevict_policy_parse(). llama.cpp has one
+ * @param[in]  policy   Text form, see kvevict_policy_create(). llama.cpp has one
  *                      list of cells for all layers and heads, so all have to
  *                      keep equally many tokens.
  * @param[in]  options  NULL for the defaults.
