@@ -107,9 +107,7 @@ Status Eviction::CheckBudgets() {
       n_context = n;
     }
     FindCounts(budgets[layer.owner], &layer);
-    layer.lacks_room =
-        !has_room || (*n_context > 0 && GrowsWithContext(layer.layer) &&
-                      LacksRoom(plan_.PolicyOf(layer.layer), *n_context));
+    layer.lacks_room = !has_room || LacksRoomIn(*n_context, layer);
     if (layer.owner != layer.layer) {  // owners come first
       layer.lacks_room = layers_[layer.owner].lacks_room;
     } else if (layer.loses && !layer.lacks_room) {
@@ -182,6 +180,15 @@ Status Eviction::FindOwnBudgets(uint32_t n_context,
     budget = n;
   }
   return Status();
+}
+
+bool Eviction::LacksRoomIn(uint32_t n_context,
+                           const LayerOutcome& layer) const {
+  if (n_context == 0) return false;
+  if (plan_.HasHeadBudgets()) {
+    return layer.loses && LacksQueries(policy_, n_context);
+  }
+  return LacksRoom(plan_.PolicyOf(layer.layer), n_context);
 }
 
 // Nothing goes of the layer then, whether or not its budget has room.

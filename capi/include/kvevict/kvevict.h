@@ -917,7 +917,9 @@ typedef int32_t kvevict_need;
  * + n_recent or kept window + b - 1 <= budget. With chunks: what must stay of
  * each, or one token, <= budget in all. A budget in tokens that is too small is
  * an error. A ratio of a short context may be too small too: then the context
- * is left alone, and kvevict_evict_report says KVEVICT_REASON_SMALL_BUDGET.
+ * is left alone, and kvevict_evict_report says KVEVICT_REASON_SMALL_BUDGET. So
+ * is, with a budget of either kind, a context that has fewer tokens than the
+ * query window, whose rows are missing.
  *
  * Messages call a field by its key of the text form, see
  * kvevict_policy_parse().
@@ -1965,11 +1967,12 @@ enum kvevict_reason
    *  not move one by one. Not of a plan: calls that are given such a view say
    *  so. */
   KVEVICT_REASON_TOKEN_GROUPS = 9,
-  /** Of an eviction: the policy's prompt is not INSIDE, and
+  /** An eviction does nothing: the policy's prompt is not INSIDE, and
    *  kvevict_sequence_end_prompt() has not been called. */
   KVEVICT_REASON_OPEN_PROMPT = 10,
-  /** Of an eviction: the budget is a ratio of the context, and has no room yet
-   *  for what must stay. */
+  /** An eviction leaves a layer alone, since the context is too short yet: its
+   *  budget, a ratio, has no room for what must stay, or it has fewer tokens
+   *  than obs_window. */
   KVEVICT_REASON_SMALL_BUDGET = 11
 };
 #ifndef __cplusplus
@@ -3377,8 +3380,8 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  *
  * A layer within its budget is left alone, and so is one whose budget is a
  * ratio of the context and has no room for what must stay: the ends, protected
- * positions, a pinned prompt. With policy none, or when every layer is left
- * alone, no byte changes. A decoding loop may so call this
+ * positions, a pinned prompt; or whose context has fewer tokens than the query
+ * window. With policy none, or when every layer is left alone, no byte changes. A decoding loop may so call this
  * after every step: margin, every and prompt of the policy say when there is
  * something to do. Every check is made before the
  * first byte moves. Afterwards the next token goes to slot
