@@ -278,8 +278,20 @@ void Eviction::FindForced() {
     forced_.n_recent = std::max(forced_.n_recent,
                                 RecentOf(views_[layer.layer], layer.n_tokens));
   }
-  forced_.protect = {options_.protected_positions,
-                     options_.protected_positions_len};
+  forced_.protect = BetweenEnds(
+      {options_.protected_positions, options_.protected_positions_len});
+}
+
+// Of ascending positions those that may be held beside both ends: what must stay is
+// counted once.
+std::span<const int32_t> Eviction::BetweenEnds(
+    std::span<const int32_t> positions) const {
+  const int64_t n_seen = sequence_.logical_length();
+  const auto begin = std::lower_bound(positions.begin(), positions.end(),
+                                      int64_t{forced_.n_sink});
+  const auto end =
+      std::lower_bound(begin, positions.end(), n_seen - forced_.n_recent);
+  return {begin, end};
 }
 
 // What an eviction that is told so does only with rows that move one by one.
