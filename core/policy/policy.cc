@@ -266,6 +266,12 @@ Status CheckChunks(const kvevict_policy& p) {
   if (IsBudgetOfPartition(p)) with = "of partition";
   if (p.select_block > 1) with = "select_block above 1";
   if (CountsPrompt(p)) with = "a prompt that is pinned or beside";
+  if (with == nullptr && CountsTokens(p) && p.n_sink >= p.chunk) {
+    return InvalidArgument(
+        "chunk %u <= sink %u, of each chunk: no context longer than budget %s "
+        "loses a token",
+        p.chunk, p.n_sink, NumberText(p.budget).c_str());
+  }
   if (with == nullptr) return Status();
   return InvalidArgument(
       "chunk %u with %s: how many tokens a chunk keeps is known before",

@@ -915,11 +915,11 @@ typedef int32_t kvevict_need;
  * r-kv and cake, n_sink + n_recent <= budget for the others. With
  * select_block b, at whatever length: n_sink, rounded up to whole blocks,
  * + n_recent or kept window + b - 1 <= budget. With chunks: what must stay of
- * each, or one token, <= budget in all. A budget in tokens that is too small is
- * an error. A ratio of a short context may be too small too: then the context
- * is left alone, and kvevict_evict_report says KVEVICT_REASON_SMALL_BUDGET. So
- * is, with a budget of either kind, a context that has fewer tokens than the
- * query window, whose rows are missing.
+ * each, or one token, <= budget in all; n_sink < chunk where the budget is in
+ * tokens. A budget in tokens that is too small is an error. A ratio of a short
+ * context may be too small too: then the context is left alone, and
+ * kvevict_evict_report says KVEVICT_REASON_SMALL_BUDGET. So is a context that
+ * has fewer tokens than the query window, with a budget of either kind.
  *
  * Messages call a field by its key of the text form, see
  * kvevict_policy_parse().
