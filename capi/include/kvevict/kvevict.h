@@ -4376,13 +4376,15 @@ typedef struct kvevict_prefill_options {
   kvevict_prefill_fn forward; /**< Non-NULL. */
   void* user_data;            /**< Passed to it. */
   /** [n_layers], of the tokens held from the start; read again by each
-   *  eviction, so `forward` may change what they say. NULL with `cached`. */
+   *  eviction, so `forward` may change what they say. Contiguous ones lie apart
+   *  with the rows of the first eviction from the start. NULL with `cached`. */
   const kvevict_view* views;
   size_t views_len; /**< = n_layers, or 0. */
   /** Where the rows are: gets room before each chunk, and gives back what
    *  evictions leave empty. NULL with `views`. */
   kvevict_paged_sequence* cached;
-  /** Of each eviction, without destinations; NULL for none. */
+  /** Read again by each eviction, without destinations; NULL for none. An
+   *  eviction ignores protected positions that are yet to come. */
   const kvevict_evict_options* evict;
   void* workspace; /**< KVEVICT_OPERATION_EVICT, for the longest cache. */
   size_t workspace_bytes; /**< Its size. */
@@ -4424,10 +4426,11 @@ typedef struct kvevict_prefill_report {
  * @return KVEVICT_OK; what `forward` returned; what the calls named above fail
  *         with. The chunks before stay appended, the prompt has not ended, and
  *         the call may be made again for the rest, which is 0 tokens where the
- *         last eviction failed. Before the first chunk the call checks the
- *         workspace's size, `evict` but for its inputs, and views for the tokens
- *         held by then. Whether rows overlap others, or the workspace, shows
- *         when a chunk has been read. Since: 0.1
+ *         last eviction failed. Before the first chunk the call checks n_tokens,
+ *         the workspace's size, `evict` but for its inputs, and views for the
+ *         tokens held by then. It also checks that rows of different layers, and
+ *         the workspace, lie apart: rows held, contiguous ones of the first
+ *         eviction, and all blocks of `cached`. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_prefill(
     kvevict_sequence* sequence, const kvevict_prefill_options* options,
