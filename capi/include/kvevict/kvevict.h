@@ -1461,10 +1461,12 @@ typedef int32_t kvevict_role;
  * share no byte, nor do those of two tables; that is not checked. Groups and
  * address tables are for planes of a view alone.
  *
- * Strides may be negative or zero where no two rows overlap. No alignment is
- * needed, but for elements that CUDA is to score: at multiples of their size.
- * On CUDA blocks of an address table begin at multiples of 16 bytes. A plane
- * with neither data nor address_table is absent, and then 0 throughout.
+ * Strides may be negative or zero where no two rows overlap. Each exceeds what
+ * the smaller ones reach: other layouts without an overlap are errors too, whose
+ * message says that they are too intricate to tell. No alignment is needed, but
+ * for elements that CUDA is to score: at multiples of their size. On CUDA blocks
+ * of an address table begin at multiples of 16 bytes. A plane with neither data
+ * nor address_table is absent, and then 0 throughout.
  *
  * A companion with a role holds one number of f32, f16 or bf16 per token and
  * head (head_dim 1), and there is one of a role at most. It moves with its
