@@ -523,7 +523,7 @@ const (
 	// Values are quantized: merged they would be rounded again.
 	ReasonQuantizedValues Reason = 8
 	// Rows share scales by groups of tokens, or the last ones lie apart: they do not move one by
-	// one. Not of a plan: calls that are given such a view say so.
+	// one. Calls that are given such a view say so; a plan never does.
 	ReasonTokenGroups Reason = 9
 	// An eviction does nothing: the policy's prompt is not INSIDE, and Sequence.EndPrompt() has
 	// not been called.

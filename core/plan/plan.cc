@@ -341,7 +341,7 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
   return CheckHeadBudgets();
 }
 
-// What must stay has to fit each.
+// Each head's budget has room for what must stay, or is as large.
 Status Plan::CheckHeadBudgets() const {
   const SlotBlocks blocks = BlocksOf(policy_);
   const uint64_t sink = blocks.RoundUp(policy_.n_sink);
