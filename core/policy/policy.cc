@@ -266,6 +266,12 @@ Status CheckChunks(const kvevict_policy& p) {
   if (IsBudgetOfPartition(p)) with = "of partition";
   if (p.select_block > 1) with = "select_block above 1";
   if (CountsPrompt(p)) with = "a prompt that is pinned or beside";
+  if (with == nullptr && CountsTokens(p) && p.n_sink >= p.chunk) {
+    return InvalidArgument(
+        "chunk %u <= sink %u, of each chunk: no context longer than budget %s "
+        "loses a token",
+        p.chunk, p.n_sink, NumberText(p.budget).c_str());
+  }
   if (with == nullptr) return Status();
   return InvalidArgument(
       "chunk %u with %s: how many tokens a chunk keeps is known before",
@@ -621,12 +627,20 @@ kvevict_policy InTokens(const kvevict_policy& policy, uint32_t n_context) {
 }
 
 bool LacksRoom(const kvevict_policy& policy, uint32_t n_context) {
-  if (CountsTokens(policy) || TouchesNothing(policy)) return false;
+  if (TouchesNothing(policy)) return false;
   const kvevict_policy p = InTokens(policy, n_context);
   const uint32_t budget = WholeBudget(p, n_context);
+  if (budget >= n_context) return false;
+  if (LacksQueries(p, n_context)) return true;
   const ForcedSlots forced(BlocksOf(p), p.n_sink, ForcedRecentTokens(p),
                            n_context);
-  return budget < n_context && std::max(LeastRoom(p), forced.ends()) > budget;
+  return !CountsTokens(policy) &&
+         std::max(LeastRoom(p), forced.ends()) > budget;
+}
+
+bool LacksQueries(const kvevict_policy& policy, uint32_t n_context) {
+  return SignalOf(policy).HasWindow() &&
+         n_context < InTokens(policy, n_context).obs_window;
 }
 
 uint32_t BudgetTokens(const kvevict_policy& p, uint32_t n_context) {

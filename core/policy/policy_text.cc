@@ -328,6 +328,10 @@ Status ReadPair(const Reader& reader, std::string_view pair,
   const PolicyInfo& info = *FindPolicy(policy->kind);
   const size_t equals = pair.find('=');
   const std::string_view key = Trim(pair.substr(0, equals));
+  if (key.empty()) {
+    return InvalidArgument("policy text, column %d: a key is missing",
+                           reader.Column(key));
+  }
   const Field* field = FindField(info, key);
   if (field == nullptr) return NoSuchKey(reader, key, info);
   if (equals == pair.npos) {

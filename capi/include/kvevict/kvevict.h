@@ -915,9 +915,11 @@ typedef int32_t kvevict_need;
  * r-kv and cake, n_sink + n_recent <= budget for the others. With
  * select_block b, at whatever length: n_sink, rounded up to whole blocks,
  * + n_recent or kept window + b - 1 <= budget. With chunks: what must stay of
- * each, or one token, <= budget in all. A budget in tokens that is too small is
- * an error. A ratio of a short context may be too small too: then the context
- * is left alone, and kvevict_evict_report says KVEVICT_REASON_SMALL_BUDGET.
+ * each, or one token, <= budget in all; n_sink < chunk where the budget is in
+ * tokens. A budget in tokens that is too small is an error. A ratio of a short
+ * context may be too small too: then the context is left alone, and
+ * kvevict_evict_report says KVEVICT_REASON_SMALL_BUDGET. So is a context that
+ * has fewer tokens than the query window, with a budget of either kind.
  *
  * Messages call a field by its key of the text form, see
  * kvevict_policy_parse().
@@ -928,7 +930,9 @@ typedef struct kvevict_policy {
   /** Tokens kept per KV head and layer (on average over layers, and over heads
    *  that are adaptive), everything included. (0, 1]: ratio of the context,
    *  which is the tokens seen so far, but at most a plan's max_tokens; above 1:
-   *  a token count. Both are rounded down and clamped to [1, context]. Default
+   *  a token count. Both are rounded down and clamped to [1, context]. A ratio
+   *  is multiplied in double and the product rounded down: 0.29 of 100 tokens
+   *  are 28, since 0.29 * 100 is below 29 in double. Shares likewise. Default
    *  1.0: everything. 0, negative, NaN and infinity are errors. */
   double budget;
   /** First tokens, always kept. Default 4. */
@@ -938,9 +942,13 @@ typedef struct kvevict_policy {
    *  the sinks, what is protected, and then as many of the window's last tokens
    *  as its budget has room for, at least one. */
   uint32_t n_recent;
-  uint32_t obs_window;  /**< Last queries that score, >= 1. Default 32. */
-  uint32_t keep_window; /**< 1: the window's own tokens are kept; 0: they are
-                                 ranked and pooled like others. Default 1. */
+  /** Last queries that score, >= 1. An eviction needs all of their tokens held,
+   *  also with keep_window 0. Default 32. */
+  uint32_t obs_window;
+  /** 1: the window's own tokens are kept. 0: they are ranked and pooled like
+   *  others. Where one goes, the next eviction needs up to obs_window new
+   *  tokens. Default 1. */
+  uint32_t keep_window;
   kvevict_pool pool;    /**< Default average. */
   uint32_t pool_kernel; /**< Odd width up to 1023. Default 7. */
   kvevict_pool_edge pool_edge; /**< Default pad. */
@@ -1017,12 +1025,11 @@ typedef struct kvevict_policy {
    *  stay keeps the blocks it lies in. The last block, where it is not full,
    *  must stay: it is where the next token goes. A ratio budget is one of the
    *  blocks, rounded down to at least one; a token count, also of a layer or a
-   *  head, is rounded down to whole blocks. Both are reckoned once, for the
-   *  list: the context counts as the longest of no more tokens whose last block
-   *  is as full as that of the slots held. So a token count B keeps the most of
-   *  B - select_block + 1 .. B slots that whole blocks can be lost for. Above 1
-   *  it does not go with head_split or budget_of_partition. 1 .. 65536; default
-   *  1: single tokens. ChunkKV, arXiv:2502.00299. */
+   *  head, is rounded down to whole blocks. The context is first rounded down
+   *  to a length whose last block is as full as the cache's. Only whole blocks
+   *  go, so a token count B leaves between B - select_block + 1 and B slots.
+   *  Above 1 it does not go with head_split or budget_of_partition.
+   *  1 .. 65536; default 1: single tokens. ChunkKV, arXiv:2502.00299. */
   uint32_t select_block;
   /** Of merge values: the least similarity that merges, in [0, 1]; 0. */
   double merge_threshold;
@@ -1049,9 +1056,10 @@ typedef struct kvevict_policy {
    *  many tokens more than it would keep; where heads compete, on average.
    *  Default 0. */
   uint32_t margin;
-  /** Once the prompt has ended, one eviction works per so many tokens: the
-   *  first that is asked for after another multiple of so many has come behind
-   *  the prompt. The others do nothing. 0, the default, and 1: all work. */
+  /** Above 1: once the prompt has ended, an eviction is due each time that
+   *  another `every` tokens have followed it. The first call from then on
+   *  evicts, the others do nothing. 0, the default, and 1: every call evicts.
+   *  Before the prompt has ended it has no say. */
   uint32_t every;
   /** Default inside. Beside and pinned need lists of one length per layer:
    *  equal heads, and no head_budgets. With any other than inside evictions do
@@ -1459,10 +1467,12 @@ typedef int32_t kvevict_role;
  * share no byte, nor do those of two tables; that is not checked. Groups and
  * address tables are for planes of a view alone.
  *
- * Strides may be negative or zero where no two rows overlap. No alignment is
- * needed, but for elements that CUDA is to score: at multiples of their size.
- * On CUDA blocks of an address table begin at multiples of 16 bytes. A plane
- * with neither data nor address_table is absent, and then 0 throughout.
+ * Strides may be negative or zero where no two rows overlap. Each exceeds what
+ * the smaller ones reach: other layouts without an overlap are errors too, whose
+ * message says that they are too intricate to tell. No alignment is needed, but
+ * for elements that CUDA is to score: at multiples of their size. On CUDA blocks
+ * of an address table begin at multiples of 16 bytes. A plane with neither data
+ * nor address_table is absent, and then 0 throughout.
  *
  * A companion with a role holds one number of f32, f16 or bf16 per token and
  * head (head_dim 1), and there is one of a role at most. It moves with its
@@ -1730,11 +1740,12 @@ typedef struct kvevict_plan_options {
   uint32_t draft_tokens;
   /** Tokens that each KV head keeps, everything included, and at least one, or
    *  a block of select_block: the heads of all layers with a full cache, layer
-   *  by layer, in place of the policy's budget and layer split. What must stay
-   *  has to fit each. A head shorter
-   *  than its budget keeps everything. Heads may then hold different numbers of
-   *  tokens, so scope must be KV_HEAD, head_split equal, and layer_split not
-   *  one that scores decide. NULL: the policy's. Copied. */
+   *  by layer, in place of the policy's budget and layer split. Each is at
+   *  least as large as what must stay; n_sink + n_recent, or the kept window,
+   *  may fill it. A head shorter than its budget keeps everything. Heads may
+   *  then hold different numbers of tokens, so scope must be KV_HEAD,
+   *  head_split equal, and layer_split not one that scores decide. NULL: the
+   *  policy's. Copied. */
   const uint32_t* head_budgets;
   size_t head_budgets_len; /**< As many as there are heads; 0 with NULL. */
   /** Budgets of the layers with a full cache, each what budget of
@@ -1962,14 +1973,15 @@ enum kvevict_reason
   /** Values are quantized: merged they would be rounded again. */
   KVEVICT_REASON_QUANTIZED_VALUES = 8,
   /** Rows share scales by groups of tokens, or the last ones lie apart: they do
-   *  not move one by one. Not of a plan: calls that are given such a view say
-   *  so. */
+   *  not move one by one. Calls that are given such a view say so; a plan never
+   *  does. */
   KVEVICT_REASON_TOKEN_GROUPS = 9,
-  /** Of an eviction: the policy's prompt is not INSIDE, and
+  /** An eviction does nothing: the policy's prompt is not INSIDE, and
    *  kvevict_sequence_end_prompt() has not been called. */
   KVEVICT_REASON_OPEN_PROMPT = 10,
-  /** Of an eviction: the budget is a ratio of the context, and has no room yet
-   *  for what must stay. */
+  /** An eviction leaves a layer alone, since the context is too short yet: its
+   *  budget, a ratio, has no room for what must stay, or it has fewer tokens
+   *  than obs_window. */
   KVEVICT_REASON_SMALL_BUDGET = 11
 };
 #ifndef __cplusplus
@@ -3191,8 +3203,8 @@ KVEVICT_API kvevict_status kvevict_position_lists_init(
  * Rows lie in the slots as listed, and the next token gets position n_tokens.
  * A list need not reach n_tokens. Trims are exact to lengths from which on
  * every list has all positions, and within the prefix. Query memory and queries
- * that were observed stay, sums do not. Positions up to a layer's last gap take
- * memory, twice 4 bytes each.
+ * that were observed stay, sums do not. A layer's positions take memory up to
+ * the last one that is missing, twice 4 bytes each.
  *
  * @param[in] sequence    Non-NULL, of logical length 0, as when newly created
  *                        or reset.
@@ -3377,8 +3389,8 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  *
  * A layer within its budget is left alone, and so is one whose budget is a
  * ratio of the context and has no room for what must stay: the ends, protected
- * positions, a pinned prompt. With policy none, or when every layer is left
- * alone, no byte changes. A decoding loop may so call this
+ * positions, a pinned prompt; or whose context has fewer tokens than the query
+ * window. With policy none, or when every layer is left alone, no byte changes. A decoding loop may so call this
  * after every step: margin, every and prompt of the policy say when there is
  * something to do. Every check is made before the
  * first byte moves. Afterwards the next token goes to slot
@@ -3760,7 +3772,7 @@ KVEVICT_API kvevict_status kvevict_sequence_slot_of_position(
  * The positions of all slots of a layer and KV head, ascending.
  *
  * @param[in]  sequence            Non-NULL.
- * @param[in]  layer               < n_layers; none without a full cache.
+ * @param[in]  layer               < n_layers, with a full cache.
  * @param[in]  kv_head             < n_kv_heads; all alike where they share a
  *                                 list.
  * @param[out] positions  The layer's stored length in elements.
@@ -4373,13 +4385,15 @@ typedef struct kvevict_prefill_options {
   kvevict_prefill_fn forward; /**< Non-NULL. */
   void* user_data;            /**< Passed to it. */
   /** [n_layers], of the tokens held from the start; read again by each
-   *  eviction, so `forward` may change what they say. NULL with `cached`. */
+   *  eviction, so `forward` may change what they say. Contiguous ones lie apart
+   *  with the rows of the first eviction from the start. NULL with `cached`. */
   const kvevict_view* views;
   size_t views_len; /**< = n_layers, or 0. */
   /** Where the rows are: gets room before each chunk, and gives back what
    *  evictions leave empty. NULL with `views`. */
   kvevict_paged_sequence* cached;
-  /** Of each eviction, without destinations; NULL for none. */
+  /** Read again by each eviction, without destinations; NULL for none. An
+   *  eviction ignores protected positions that are yet to come. */
   const kvevict_evict_options* evict;
   void* workspace; /**< KVEVICT_OPERATION_EVICT, for the longest cache. */
   size_t workspace_bytes; /**< Its size. */
@@ -4421,10 +4435,11 @@ typedef struct kvevict_prefill_report {
  * @return KVEVICT_OK; what `forward` returned; what the calls named above fail
  *         with. The chunks before stay appended, the prompt has not ended, and
  *         the call may be made again for the rest, which is 0 tokens where the
- *         last eviction failed. Before the first chunk the call checks the
- *         workspace's size, `evict` but for its inputs, and views for the tokens
- *         held by then. Whether rows overlap others, or the workspace, shows
- *         when a chunk has been read. Since: 0.1
+ *         last eviction failed. Before the first chunk the call checks n_tokens,
+ *         the workspace's size, `evict` but for its inputs, and views for the
+ *         tokens held by then. It also checks that rows of different layers, and
+ *         the workspace, lie apart: rows held, contiguous ones of the first
+ *         eviction, and all blocks of `cached`. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_prefill(
     kvevict_sequence* sequence, const kvevict_prefill_options* options,
