@@ -10,9 +10,9 @@
 namespace {
 
 bool ScoresByAttention(const oracle_policy& p) {
-  return p.kind == ORACLE_SNAPKV ||
-         p.kind == ORACLE_PYRAMIDKV || p.kind == ORACLE_TOVA ||
-         p.kind == ORACLE_R_KV || p.kind == ORACLE_CAKE;
+  return p.kind == ORACLE_SNAPKV || p.kind == ORACLE_PYRAMIDKV ||
+         p.kind == ORACLE_TOVA || p.kind == ORACLE_R_KV ||
+         p.kind == ORACLE_CAKE;
 }
 
 // The words of kvevict_list_report.
@@ -31,8 +31,7 @@ bool ScoresAreMass(const oracle_policy& p) {
     default:
       break;
   }
-  const bool secures =
-      p.secure > 0.0 && p.weight != ORACLE_WEIGHT_NONE;
+  const bool secures = p.secure > 0.0 && p.weight != ORACLE_WEIGHT_NONE;
   return p.redundancy == 0.0 && !secures && p.rescue == 0 &&
          p.diverse_mass == 0.0;
 }
@@ -48,8 +47,7 @@ double Tokens(const oracle_policy& p, double n_blocks, uint32_t n_context) {
 }
 
 bool HasChunks(const oracle_policy& p) {
-  return p.kind != ORACLE_NONE &&
-         p.kind != ORACLE_STREAMING_LLM && p.chunk > 0;
+  return p.kind != ORACLE_NONE && p.kind != ORACLE_STREAMING_LLM && p.chunk > 0;
 }
 
 // What must stay of the slots [begin, end) of n, the first of a chunk on.
@@ -151,13 +149,14 @@ bool Fits(const oracle_policy& p, uint64_t budget, uint32_t n_context) {
 
 bool IsOfContext(const oracle_policy& p) {
   if (p.kind == ORACLE_LAGKV && p.of != 0) return true;
-  const bool by_window =
-      p.kind == ORACLE_STREAMING_LLM && p.recent > 0;
+  const bool by_window = p.kind == ORACLE_STREAMING_LLM && p.recent > 0;
   return p.budget <= 1.0 && !by_window;
 }
 
-// A ratio of a context in which the ends do not fit is all of it.
+// A ratio of a context in which the ends do not fit is all of it, and so is any budget
+// of one that has no query for each row of the window.
 uint32_t Budget(const oracle_policy& p, uint32_t n_context) {
+  if (ScoresByAttention(p) && n_context < p.window) return n_context;
   const auto budget =
       static_cast<uint32_t>(Tokens(p, BudgetBlocks(p, n_context), n_context));
   return IsOfContext(p) && !Fits(p, budget, n_context) ? n_context : budget;
@@ -193,7 +192,7 @@ bool oracle_resolve(const oracle_policy* policy, uint32_t n_context,
   out->n_sink = static_cast<uint32_t>(sink);
   out->n_recent = static_cast<uint32_t>(recent);
   out->n_selected = static_cast<uint32_t>(budget - sink - recent);
-  out->n_query_rows = ScoresByAttention(p)             ? p.window
+  out->n_query_rows = ScoresByAttention(p)          ? p.window
                       : p.kind == ORACLE_H2O        ? KVEVICT_QUERY_ROWS_ANY
                       : p.kind == ORACLE_NON_CAUSAL ? KVEVICT_QUERY_ROWS_ALL
                                                     : 0;
