@@ -4,8 +4,9 @@ package kvevict
 
 // Budget: tokens that a KV head of a layer keeps, everything included. A number up to 1 is a
 // ratio of the context; above 1 it is a count of tokens. The context is the tokens seen so
-// far, at most the plan's MaxTokens. The count is rounded down and lies in [1, context]. Where
-// layers or adaptive heads keep different numbers, it is their mean.
+// far, at most the plan's MaxTokens. The count is rounded down and lies in [1, context]; a
+// ratio is multiplied in double first, so that 0.29 of 100 tokens are 28, since 0.29 * 100 is
+// below 29 in double. Where layers or adaptive heads keep different numbers, it is their mean.
 func (p Policy) Budget() (float64, error) { return p.number("budget") }
 
 // SetBudget sets what Budget returns.
@@ -28,14 +29,14 @@ func (p Policy) Recent() (float64, error) { return p.number("recent") }
 func (p *Policy) SetRecent(value float64) error { return p.setNumber("recent", value) }
 
 // Window: last queries whose attention scores: a count, or below 1 a share of a budget in
-// tokens, at least 1.
+// tokens, at least 1. An eviction needs all of their tokens held, also with KeepWindow=no.
 func (p Policy) Window() (float64, error) { return p.number("window") }
 
 // SetWindow sets what Window returns.
 func (p *Policy) SetWindow(value float64) error { return p.setNumber("window", value) }
 
 // KeepWindow: whether the tokens of the window are always kept. With no they are ranked and
-// pooled like others.
+// pooled like others; where one goes, the next eviction needs up to a window of new tokens.
 func (p Policy) KeepWindow() (bool, error) { return p.flag("keep_window") }
 
 // SetKeepWindow sets what KeepWindow returns.
@@ -201,9 +202,10 @@ func (p *Policy) SetOf(value string) error { return p.setWord("of", value) }
 // SelectBlock: neighbouring slots that stay or go together, counted from slot 0. The slots of
 // a block have the mean of its scores, and a slot that must stay keeps its block. A last block
 // that is not full must stay, since the next token goes there. A budget is rounded down to
-// whole blocks. Above 1 it needs Heads=equal and Of=context. The context counts as the longest
-// one of no more tokens whose last block is as full as the last block held: a budget of B
-// tokens keeps between B - SelectBlock + 1 and B slots (ChunkKV, arXiv:2502.00299).
+// whole blocks. The context is first rounded down to a length whose last block is as full as
+// the cache's. Only whole blocks go, so that a budget of B tokens leaves between B -
+// SelectBlock + 1 and B slots. Above 1 it needs Heads=equal and Of=context (ChunkKV,
+// arXiv:2502.00299).
 func (p Policy) SelectBlock() (int, error) { return p.count("select_block") }
 
 // SetSelectBlock sets what SelectBlock returns.
@@ -334,8 +336,9 @@ func (p Policy) Margin() (int, error) { return p.count("margin") }
 // SetMargin sets what Margin returns.
 func (p *Policy) SetMargin(value int) error { return p.setCount("margin", value) }
 
-// Every: after the prompt has ended, only one eviction per this many tokens does something:
-// the first one after each further multiple of them. 0 and 1: every eviction does.
+// Every: above 1: once the prompt has ended, an eviction is due each time that this many more
+// tokens have followed it. The first call from then on evicts, the others do nothing. 0 and 1:
+// every call evicts. Before the prompt has ended it has no effect.
 func (p Policy) Every() (int, error) { return p.count("every") }
 
 // SetEvery sets what Every returns.
