@@ -10,9 +10,9 @@
 namespace {
 
 bool ScoresByAttention(const oracle_policy& p) {
-  return p.kind == ORACLE_SNAPKV ||
-         p.kind == ORACLE_PYRAMIDKV || p.kind == ORACLE_TOVA ||
-         p.kind == ORACLE_R_KV || p.kind == ORACLE_CAKE;
+  return p.kind == ORACLE_SNAPKV || p.kind == ORACLE_PYRAMIDKV ||
+         p.kind == ORACLE_TOVA || p.kind == ORACLE_R_KV ||
+         p.kind == ORACLE_CAKE;
 }
 
 // The words of kvevict_list_report.
@@ -31,8 +31,7 @@ bool ScoresAreMass(const oracle_policy& p) {
     default:
       break;
   }
-  const bool secures =
-      p.secure > 0.0 && p.weight != ORACLE_WEIGHT_NONE;
+  const bool secures = p.secure > 0.0 && p.weight != ORACLE_WEIGHT_NONE;
   return p.redundancy == 0.0 && !secures && p.rescue == 0 &&
          p.diverse_mass == 0.0;
 }
@@ -48,8 +47,7 @@ double Tokens(const oracle_policy& p, double n_blocks, uint32_t n_context) {
 }
 
 bool HasChunks(const oracle_policy& p) {
-  return p.kind != ORACLE_NONE &&
-         p.kind != ORACLE_STREAMING_LLM && p.chunk > 0;
+  return p.kind != ORACLE_NONE && p.kind != ORACLE_STREAMING_LLM && p.chunk > 0;
 }
 
 // What must stay of the slots [begin, end) of n, the first of a chunk on.
@@ -110,7 +108,8 @@ double RealBudget(const oracle_policy& p, uint32_t n_context) {
     return p.budget * n_blocks;
   }
   // What the tokens hold beyond the last block, in blocks.
-  return 1 + (tokens - Tokens(p, 1, n_context)) / p.select_block;
+  // Rounded once: layers whose share lies halfway between two numbers depend on it.
+  return (tokens - Tokens(p, 1, n_context) + p.select_block) / p.select_block;
 }
 
 uint32_t BudgetBlocks(const oracle_policy& p, uint32_t n_context) {
@@ -151,8 +150,7 @@ bool Fits(const oracle_policy& p, uint64_t budget, uint32_t n_context) {
 
 bool IsOfContext(const oracle_policy& p) {
   if (p.kind == ORACLE_LAGKV && p.of != 0) return true;
-  const bool by_window =
-      p.kind == ORACLE_STREAMING_LLM && p.recent > 0;
+  const bool by_window = p.kind == ORACLE_STREAMING_LLM && p.recent > 0;
   return p.budget <= 1.0 && !by_window;
 }
 
@@ -193,7 +191,7 @@ bool oracle_resolve(const oracle_policy* policy, uint32_t n_context,
   out->n_sink = static_cast<uint32_t>(sink);
   out->n_recent = static_cast<uint32_t>(recent);
   out->n_selected = static_cast<uint32_t>(budget - sink - recent);
-  out->n_query_rows = ScoresByAttention(p)             ? p.window
+  out->n_query_rows = ScoresByAttention(p)          ? p.window
                       : p.kind == ORACLE_H2O        ? KVEVICT_QUERY_ROWS_ANY
                       : p.kind == ORACLE_NON_CAUSAL ? KVEVICT_QUERY_ROWS_ALL
                                                     : 0;
