@@ -211,7 +211,8 @@ Test(plan_layer_budgets, what_does_not_go_together_is_refused) {
   static const double kBad[] = {0, -1, (double)NAN, (double)INFINITY};
   for (int i = 0; i < 4; ++i) {
     bad[1] = kBad[i];
-    EXPECT_INVALID(CREATE(), "layer_budgets[1]: ", "budget");
+    EXPECT_INVALID(CREATE(), "layer_budgets[1]: budget ",
+                   " is not a finite number > 0");
   }
   bad[1] = 30;
   options.layer_budgets_len = 2;

@@ -274,8 +274,7 @@ Test(score_non_causal, with_what_is_missing_or_wrong_is_an_error) {
 #undef EXPECT_BREAKS
   FreeScene(s);
   static const char* const kWrong[][2] = {
-      {"non-causal:sink=0,block=1", "block 1"},
-      {"non-causal:sink=0,block=65537", "block 65537"},
+      {"non-causal:sink=0,block=0", "block 0"},
       {"non-causal:sink=0,window=8", "window"},
       {"non-causal:sink=0,rows=mean", "rows"},
       {"non-causal:sink=0,softmax=past", "softmax"},
