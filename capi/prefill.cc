@@ -82,16 +82,18 @@ class Prefill {
   Status EndPrompt() { return sequence_.EndPrompt(); }
 
   kvevict_status Evict() {
-    kvevict_status status;
+    kvevict_evict_options evict = KVEVICT_EVICT_OPTIONS_INIT;
+    kvevict_status status = Guard([&] { return CopyForNow(&evict); });
+    if (status != KVEVICT_OK) return status;
     if (options_.cached == nullptr) {
       status = kvevict_sequence_evict(
-          handle_, options_.views, options_.views_len, options_.evict,
+          handle_, options_.views, options_.views_len, &evict,
           options_.workspace, options_.workspace_bytes, stream_);
     } else {
       kvevict_paged_eviction item = KVEVICT_PAGED_EVICTION_INIT;
       item.cached = options_.cached;
       item.sequence = handle_;
-      item.options = options_.evict;
+      item.options = &evict;
       status = kvevict_paged_evict(&item, 1, options_.workspace,
                                    options_.workspace_bytes, stream_);
     }
@@ -108,12 +110,27 @@ class Prefill {
  private:
   const Plan& plan() const { return sequence_.plan(); }
 
+  Status CopyGiven(kvevict_evict_options* out) const {
+    if (options_.evict == nullptr) return Status();
+    return CopyIn("evict", options_.evict, out);
+  }
+
+  // Protected positions that are yet to come are left out.
+  Status CopyForNow(kvevict_evict_options* out) const {
+    KV_RETURN_IF_ERROR(CopyGiven(out));
+    const int32_t* const begin = out->protected_positions;
+    if (begin == nullptr) return Status();
+    out->protected_positions_len =
+        std::lower_bound(begin, begin + out->protected_positions_len,
+                         int64_t{sequence_.logical_length()}) -
+        begin;
+    return Status();
+  }
+
   // But for the inputs, which the model computes.
   Status CheckFirstEviction() const {
     kvevict_evict_options given = KVEVICT_EVICT_OPTIONS_INIT;
-    if (options_.evict != nullptr) {
-      KV_RETURN_IF_ERROR(CopyIn("evict", options_.evict, &given));
-    }
+    KV_RETURN_IF_ERROR(CopyGiven(&given));
     if (given.destinations != nullptr) {
       return InvalidArgument(
           "evict.destinations is not NULL: the prompt's rows are evicted where "
@@ -131,8 +148,31 @@ class Prefill {
                            ? std::min(options_.chunk, options_.n_tokens)
                            : options_.n_tokens;
     KV_RETURN_IF_ERROR(sequence_.CheckAppend(n));
-    return CheckEvictAhead(sequence_, evict, options_.workspace,
-                           options_.workspace_bytes, n);
+    const uint32_t length = sequence_.logical_length();
+    if (options_.n_tokens > INT32_MAX - length) {
+      return InvalidArgument("n_tokens %u + logical length %u > %d",
+                             options_.n_tokens, length, INT32_MAX);
+    }
+    KV_RETURN_IF_ERROR(CheckEvictAhead(sequence_, evict, options_.workspace,
+                                       options_.workspace_bytes, n,
+                                       options_.n_tokens));
+    return CheckApartFromPool();
+  }
+
+  // Later chunks may lie in any of its blocks.
+  Status CheckApartFromPool() const {
+    if (options_.cached == nullptr || options_.workspace == nullptr) {
+      return Status();
+    }
+    const PagedCache& cache = Core(options_.cached).cache();
+    const auto pool = reinterpret_cast<uintptr_t>(cache.memory());
+    const auto workspace = reinterpret_cast<uintptr_t>(options_.workspace);
+    if (workspace >= pool + cache.n_bytes() ||
+        pool >= workspace + options_.workspace_bytes) {
+      return Status();
+    }
+    return InvalidArgument("workspace %p overlaps the blocks of cached",
+                           options_.workspace);
   }
 
   // Of the rows that are stored.

@@ -523,13 +523,13 @@ const (
 	// Values are quantized: merged they would be rounded again.
 	ReasonQuantizedValues Reason = 8
 	// Rows share scales by groups of tokens, or the last ones lie apart: they do not move one by
-	// one. Not of a plan: calls that are given such a view say so.
+	// one. Calls that are given such a view say so; a plan never does.
 	ReasonTokenGroups Reason = 9
-	// Of an eviction: the policy's prompt is not INSIDE, and Sequence.EndPrompt() has not been
-	// called.
+	// An eviction does nothing: the policy's prompt is not INSIDE, and Sequence.EndPrompt() has
+	// not been called.
 	ReasonOpenPrompt Reason = 10
-	// Of an eviction: the budget is a ratio of the context, and has no room yet for what must
-	// stay.
+	// An eviction leaves a layer alone, since the context is too short yet: its budget, a ratio,
+	// has no room for what must stay, or it has fewer tokens than ObsWindow.
 	ReasonSmallBudget Reason = 11
 )
 

@@ -107,9 +107,7 @@ Status Eviction::CheckBudgets() {
       n_context = n;
     }
     FindCounts(budgets[layer.owner], &layer);
-    layer.lacks_room =
-        !has_room || (*n_context > 0 && GrowsWithContext(layer.layer) &&
-                      LacksRoom(plan_.PolicyOf(layer.layer), *n_context));
+    layer.lacks_room = !has_room || LacksRoomIn(*n_context, layer);
     if (layer.owner != layer.layer) {  // owners come first
       layer.lacks_room = layers_[layer.owner].lacks_room;
     } else if (layer.loses && !layer.lacks_room) {
@@ -182,6 +180,15 @@ Status Eviction::FindOwnBudgets(uint32_t n_context,
     budget = n;
   }
   return Status();
+}
+
+bool Eviction::LacksRoomIn(uint32_t n_context,
+                           const LayerOutcome& layer) const {
+  if (n_context == 0) return false;
+  if (plan_.HasHeadBudgets()) {
+    return layer.loses && LacksQueries(policy_, n_context);
+  }
+  return LacksRoom(plan_.PolicyOf(layer.layer), n_context);
 }
 
 // Nothing goes of the layer then, whether or not its budget has room.
@@ -271,8 +278,20 @@ void Eviction::FindForced() {
     forced_.n_recent = std::max(forced_.n_recent,
                                 RecentOf(views_[layer.layer], layer.n_tokens));
   }
-  forced_.protect = {options_.protected_positions,
-                     options_.protected_positions_len};
+  forced_.protect = BetweenEnds(
+      {options_.protected_positions, options_.protected_positions_len});
+}
+
+// Of ascending positions those that may be held beside both ends: what must stay is
+// counted once.
+std::span<const int32_t> Eviction::BetweenEnds(
+    std::span<const int32_t> positions) const {
+  const int64_t n_seen = sequence_.logical_length();
+  const auto begin = std::lower_bound(positions.begin(), positions.end(),
+                                      int64_t{forced_.n_sink});
+  const auto end =
+      std::lower_bound(begin, positions.end(), n_seen - forced_.n_recent);
+  return {begin, end};
 }
 
 // What an eviction that is told so does only with rows that move one by one.

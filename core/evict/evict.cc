@@ -80,6 +80,21 @@ Status CheckTwoApart(const LayerCache& a, const LayerCache& b) {
   return Status();
 }
 
+// To caches whose views say where further tokens will lie: those of blocks and of
+// recent rows do not.
+void AddRows(const Sequence& sequence, uint32_t n_new) {
+  const bool on_host = sequence.plan().context().backend().on_host;
+  for (LayerCache& cache : sequence.caches()) {
+    const kvevict_view& view = *cache.view;
+    if (view.block_size != 0 || FirstRecent(view) != UINT32_MAX) continue;
+    const ListCounts tokens(cache.tokens.most + n_new);
+    KeptErrorMessage message;
+    if (!ValidateView(view, tokens, on_host).ok()) continue;
+    cache = CacheOf(view, cache.number, tokens, on_host);
+  }
+  FindShared(sequence.caches());
+}
+
 uint32_t Longest(const Sequence& sequence) {
   return std::max(1u, sequence.slots().Longest());
 }
@@ -132,15 +147,26 @@ Status CheckWorkspaceApart(const Sequence& sequence, const void* workspace,
 
 Status CheckEvictAhead(const Sequence& sequence,
                        const kvevict_evict_options& options, void* workspace,
-                       size_t workspace_bytes, uint32_t n_new) {
+                       size_t workspace_bytes, uint32_t n_new,
+                       uint32_t n_to_come) {
   const Plan& plan = sequence.plan();
   const uint32_t n_tokens = std::max(1u, sequence.slots().Longest() + n_new);
   KV_RETURN_IF_ERROR(
       CheckWorkspace(plan.context(), workspace, workspace_bytes,
                      plan.WorkspaceFor(KVEVICT_OPERATION_EVICT, n_tokens)));
-  KV_RETURN_IF_ERROR(CheckOptions(sequence.logical_length() + n_new, options));
+  KV_RETURN_IF_ERROR(
+      CheckOptions(sequence.logical_length() + n_to_come, options));
   KV_RETURN_IF_ERROR(FindCaches(sequence));
-  return options.by_table != 0 ? CheckTables(plan, sequence.views()) : Status();
+  if (options.by_table != 0) {
+    KV_RETURN_IF_ERROR(CheckTables(plan, sequence.views()));
+  }
+  if (TouchesNothing(plan.policy())) return Status();
+  AddRows(sequence, n_new);
+  KV_RETURN_IF_ERROR(CheckApart("views", sequence.caches()));
+  const size_t n_bytes = plan.LayOutEvict(n_tokens, workspace_bytes).bytes;
+  if (n_bytes == 0) return Status();
+  return CheckApartFrom("workspace", workspace, n_bytes, "views",
+                        sequence.caches());
 }
 
 bool IsToEvict(const Sequence& sequence) {

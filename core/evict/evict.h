@@ -20,10 +20,11 @@ Status CheckEvict(Sequence* sequence, const kvevict_evict_options& options,
                   void* workspace, size_t workspace_bytes);
 
 // What CheckEvict() will ask when n_new tokens more are stored, as far as that does not
-// depend on them.
+// depend on them; positions of n_to_come tokens may be protected.
 Status CheckEvictAhead(const Sequence& sequence,
                        const kvevict_evict_options& options, void* workspace,
-                       size_t workspace_bytes, uint32_t n_new);
+                       size_t workspace_bytes, uint32_t n_new,
+                       uint32_t n_to_come);
 
 // See kvevict_sequence_kept_slots(): of each layer of the plan.
 Status KeptSlots(Sequence* sequence, std::span<uint32_t> out);

@@ -88,12 +88,15 @@ class Eviction {
                      bool* has_room) const;
   Status FindBudgetsOf(uint32_t n_context, std::span<uint32_t> budgets) const;
   Status FindOwnBudgets(uint32_t n_context, std::span<uint32_t> budgets) const;
+  bool LacksRoomIn(uint32_t n_context, const LayerOutcome& layer) const;
   bool IsWithinMargin(uint32_t n_context, const LayerOutcome& layer) const;
   Status FindRoom(LayerOutcome* layer) const;
   void LeaveAlone(LayerOutcome* layer) const;
   void FindCounts(uint32_t budget, LayerOutcome* layer) const;
   uint32_t RescuedOf(const LayerOutcome& layer) const;
   void FindForced();
+  std::span<const int32_t> BetweenEnds(
+      std::span<const int32_t> positions) const;
   Status CheckMoveByRow(const char* what) const;
   Status CheckNoneRecent() const;
   Status CheckForcedFit(const LayerOutcome& layer) const;

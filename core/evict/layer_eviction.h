@@ -18,7 +18,7 @@ struct LayerOutcome {
   // In one word, since a sequence has two of these for each layer.
   uint32_t n_rescued : 30 = 0;  // of the survivors, on top of the budget
   bool loses : 1 = false;       // a list keeps less than it holds
-  bool lacks_room : 1 = false;  // left alone: what must stay exceeds the budget
+  bool lacks_room : 1 = false;  // left alone: see LacksRoom()
   KeepLists keep;               // where it loses
   MapJob map;
 };

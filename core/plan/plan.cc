@@ -341,7 +341,7 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
   return CheckHeadBudgets();
 }
 
-// What must stay has to fit each.
+// Each head's budget has room for what must stay, or is as large.
 Status Plan::CheckHeadBudgets() const {
   const SlotBlocks blocks = BlocksOf(policy_);
   const uint64_t sink = blocks.RoundUp(policy_.sink.count);
@@ -636,7 +636,8 @@ const char* ReasonText(kvevict_reason reason) {
       return "the policy's prompt is not inside, and "
              "kvevict_sequence_end_prompt() has not been called";
     case KVEVICT_REASON_SMALL_BUDGET:
-      return "the budget, a ratio, has no room yet for what must stay";
+      return "the context is too short yet: its budget, a ratio, has no room "
+             "for what must stay, or it has fewer tokens than the query window";
   }
   return "";
 }

@@ -112,6 +112,12 @@ Status CheckChunks(const Policy& p) {
   if (IsBudgetOfPartition(p)) with = "of partition";
   if (p.select_block > 1) with = "select_block above 1";
   if (CountsPrompt(p)) with = "a prompt that is pinned or beside";
+  if (with == nullptr && CountsTokens(p) && p.sink.count >= p.chunk) {
+    return InvalidArgument(
+        "chunk %u <= sink %u, of each chunk: no context longer than budget %s "
+        "loses a token",
+        p.chunk, p.sink.count, NumberText(p.budget).c_str());
+  }
   if (with == nullptr) return Status();
   return InvalidArgument(
       "chunk %u with %s: how many tokens a chunk keeps is known before",
@@ -448,12 +454,20 @@ Policy InTokens(const Policy& policy, uint32_t n_context) {
 }
 
 bool LacksRoom(const Policy& policy, uint32_t n_context) {
-  if (CountsTokens(policy) || TouchesNothing(policy)) return false;
+  if (TouchesNothing(policy)) return false;
   const Policy p = InTokens(policy, n_context);
   const uint32_t budget = WholeBudget(p, n_context);
+  if (budget >= n_context) return false;
+  if (LacksQueries(p, n_context)) return true;
   const ForcedSlots forced(BlocksOf(p), p.sink.count, ForcedRecentTokens(p),
                            n_context);
-  return budget < n_context && std::max(LeastRoom(p), forced.ends()) > budget;
+  return !CountsTokens(policy) &&
+         std::max(LeastRoom(p), forced.ends()) > budget;
+}
+
+bool LacksQueries(const Policy& policy, uint32_t n_context) {
+  return SignalOf(policy).HasWindow() &&
+         n_context < InTokens(policy, n_context).window.count;
 }
 
 uint32_t BudgetTokens(const Policy& p, uint32_t n_context) {

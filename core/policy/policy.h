@@ -71,9 +71,12 @@ bool CountsTokens(const Policy& policy);
 // A valid policy in which shares of the budget are counts, of a context.
 Policy InTokens(const Policy& policy, uint32_t n_context);
 
-// Whether a budget that grows with the context has no room yet for the ends that must
-// stay. Then the context stays as it is.
+// Whether a context that exceeds its budget stays as it is: a budget that grows with
+// the context has no room yet for the ends that must stay, or the queries are missing.
 bool LacksRoom(const Policy& policy, uint32_t n_context);
+
+// Whether the context has fewer tokens than the window whose queries score.
+bool LacksQueries(const Policy& policy, uint32_t n_context);
 
 // Tokens a valid policy keeps of `n_context`, in whole blocks, at least one and at
 // most all.

@@ -59,6 +59,7 @@ Status ReadPair(const Reader& reader, std::string_view pair, Policy* policy) {
                : Prefixed(status,
                           "policy text, column %d: ", reader.Column(part));
   };
+  if (key.empty()) return at(InvalidArgument("a key is missing"), key);
   const Param* param = FindParam(info, key);
   if (param == nullptr) return at(NoSuchKey(info, key), key);
   if (equals == pair.npos) {

@@ -102,8 +102,8 @@ class QueryRing {
   const Plan& plan_;
   Array<ObservedRange> observed_;
   Array<ObservedRange> observed_lse_;  // empty where nobody reads them
-  // Of each layer [ring_rows, n_q_heads, k_head_dim] of q_dtype; where they are read,
-  // then log-sum-exps, f32 [ring_rows, n_q_heads].
+  // Each layer has [ring_rows, n_q_heads, k_head_dim] of q_dtype. Log-sum-exps, f32
+  // [ring_rows, n_q_heads], follow where they are read.
   LentMemory memory_;
   uint8_t* lse_ = nullptr;
 };

@@ -247,11 +247,10 @@ Status SlotTable::CheckTrim(Stream stream, uint32_t new_length) const {
   KV_RETURN_IF_ERROR(ExactPrefix(stream, &prefix));
   if (new_length <= prefix) return Status();
   return InvalidArgument(
-      "new_length %u: not all of the first %u tokens are held any more; exact "
-      "are "
-      "lengths up to %u, and from %u on, where layer %u has its last gap",
-      new_length, new_length, prefix, layers_[last].tail_position,
-      plan_.layer(last).number);
+      "new_length %u: layer %u has lost some of its first %u tokens, so only "
+      "lengths up to %u and from %u on are exact",
+      new_length, plan_.layer(last).number, layers_[last].tail_position, prefix,
+      layers_[last].tail_position);
 }
 
 Status SlotTable::Trim(Stream stream, uint32_t new_length) {

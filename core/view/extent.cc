@@ -24,6 +24,20 @@ bool Grid::Nests() const {
   return true;
 }
 
+bool Grid::Collides() const {
+  for (int i = 0; i < n_axes; ++i) {
+    const Wide fine = axes[i].stride;
+    if (fine < unit) return true;
+    for (int j = i + 1; j < n_axes; ++j) {
+      const Wide rest = axes[j].stride % fine;
+      const Wide steps = axes[j].stride / fine;
+      if (rest < unit && steps < axes[i].n) return true;
+      if (fine - rest < unit && steps + 1 < axes[i].n) return true;
+    }
+  }
+  return false;
+}
+
 void Grid::Merge() {
   int n_merged = 0;
   for (; n_merged < n_axes; ++n_merged) {

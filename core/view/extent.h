@@ -116,6 +116,9 @@ struct Grid {
   // Whether each step of an axis clears all that the finer ones reach; then no two
   // units overlap.
   bool Nests() const;
+  // Whether units overlap for certain: those a step of one axis apart, or a step of one
+  // and some of another. Neither this nor Nests(): too intricate to tell.
+  bool Collides() const;
   // Makes longer units of axes whose steps lie end to end, and leaves out those whose
   // steps lead nowhere.
   void Merge();

@@ -187,10 +187,13 @@ Status CheckPlane(const char* name, const kvevict_view& view,
   }
   if (!grid.Nests()) {
     return InvalidArgument(
-        "%s: rows of %u bytes overlap with token_stride_bytes %lld, "
+        "%s: rows of %u bytes %s with token_stride_bytes %lld, "
         "head_stride_bytes %lld, element_stride_bytes %lld, "
         "block_stride_bytes %lld, group_stride_bytes %lld",
-        name, RowBytes(plane), static_cast<long long>(plane.token_stride_bytes),
+        name, RowBytes(plane),
+        grid.Collides() ? "overlap"
+                        : "are too intricate to tell that they do not overlap",
+        static_cast<long long>(plane.token_stride_bytes),
         static_cast<long long>(plane.head_stride_bytes),
         static_cast<long long>(plane.element_stride_bytes),
         static_cast<long long>(plane.block_stride_bytes),

@@ -10,7 +10,10 @@ using kvevict::llama::BatchRow;
 using kvevict::llama::Bytes;
 using kvevict::llama::Check;
 using kvevict::llama::Fail;
+using kvevict::llama::kRemedy;
 using kvevict::llama::Layer;
+using kvevict::llama::ParsePolicy;
+using kvevict::llama::Policy;
 using kvevict::llama::QueryRows;
 using kvevict::llama::ReadTensor;
 using kvevict::llama::Sequence;
@@ -23,8 +26,6 @@ constexpr char kRemovedBeforeEviction[] =
 constexpr char kLostWindow[] =
     "its layers with a sliding window had lost tokens that it needs since "
     "others were removed";
-constexpr char kRemedy[] =
-    "; remove all of it and decode it anew, or load a state of it";
 
 // Graphs are read with the numbers that ggml's headers gave nodes when this was compiled.
 void CheckHeaders() {
@@ -66,57 +67,15 @@ void CheckHeaders() {
 // Queries kept beside a window, so that a few rejected tokens leave a whole one.
 constexpr uint32_t kSpareQueries = 16;
 
-kvevict_policy ParsePolicy(const char* text) {
-  if (text == nullptr) {
-    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "policy is NULL");
-  }
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
-  Check(kvevict_policy_parse(text, &policy));
-  const auto refuse = [&](const char* what) {
-    Fail(KVEVICT_ERROR_UNSUPPORTED, "policy \"", text, "\": ", what);
-  };
-  if (policy.layer_split != KVEVICT_LAYER_SPLIT_UNIFORM) {
-    refuse(
-        "layers would keep different numbers of tokens, and llama.cpp has one "
-        "list of cells for all; split=uniform is held");
-  }
-  if (policy.head_split != KVEVICT_HEAD_SPLIT_EQUAL) {
-    refuse(
-        "heads would keep different numbers of tokens, and llama.cpp has one "
-        "list of cells for all; heads=equal is held");
-  }
-  kvevict_need need = KVEVICT_NEED_NONE;
-  Check(kvevict_policy_need(&policy, KVEVICT_INPUT_QUERY_CENTERS, &need));
-  if (need == KVEVICT_NEED_REQUIRED) {
-    refuse(
-        "it needs RoPE's frequencies and a table made for the model, which the "
-        "adapter has not; expected-attention is held");
-  }
-  if (policy.rotate != 0) {
-    refuse("llama.cpp goes on counting positions; rotate=no is held");
-  }
-  if (policy.window_share > 0.0) {
-    kvevict_resolved_policy tokens = {};
-    tokens.struct_size = sizeof tokens;
-    Check(kvevict_policy_resolve(&policy, INT32_MAX, &tokens));
-    policy.obs_window = tokens.obs_window;
-    policy.window_share = 0.0;
-  }
-  return policy;
-}
-
-bool WantsMoments(const kvevict_policy& policy) {
-  kvevict_need need = KVEVICT_NEED_NONE;
-  Check(kvevict_policy_need(&policy, KVEVICT_INPUT_QUERY_MEAN, &need));
-  return need != KVEVICT_NEED_NONE;
-}
+// Queries that score by sums of attention, unless more are asked for.
+constexpr uint32_t kSumRows = 32;
 
 // The last queries that score, of those policies that have a number of them.
-uint32_t ScoringRows(const kvevict_policy& policy, uint32_t asked) {
-  kvevict_need need = KVEVICT_NEED_NONE;
-  Check(kvevict_policy_need(&policy, KVEVICT_INPUT_QUERIES, &need));
-  if (need == KVEVICT_NEED_NONE) return 0;
-  return std::max(asked, policy.obs_window);
+uint32_t ScoringRows(const Policy& policy, uint32_t asked) {
+  if (policy.n_query_rows == 0) return 0;
+  return std::max(asked, policy.n_query_rows < KVEVICT_QUERY_ROWS_ALL
+                             ? policy.n_query_rows
+                             : kSumRows);
 }
 
 }  // namespace
@@ -124,7 +83,7 @@ uint32_t ScoringRows(const kvevict_policy& policy, uint32_t asked) {
 kvevict_llama::kvevict_llama(const char* policy,
                              const kvevict_llama_options& options)
     : policy_(ParsePolicy(policy)),
-      wants_moments_(WantsMoments(policy_)),
+      wants_moments_(policy_.Needs(KVEVICT_INPUT_QUERY_MEAN)),
       h2o_rows_(ScoringRows(policy_, options.query_rows)),
       query_rows_(h2o_rows_ > 0    ? h2o_rows_ + kSpareQueries
                   : wants_moments_ ? 1
@@ -203,6 +162,7 @@ void kvevict_llama::OnBatch(std::span<const BatchRow> rows,
   }
   for (size_t s = 0; n_streams > 1 && s < sequences_.size(); ++s) {
     sequences_[s].computed_to = NextOf(static_cast<llama_seq_id>(s));
+    sequences_[s].awaits_rows = false;
   }
   // How many rows push each one out again.
   for (size_t s = 0; s < sequences_.size(); ++s) {
@@ -258,6 +218,7 @@ void kvevict_llama::Forget(Sequence& s) {
   s.placed = false;
   s.computed_to = 0;
   ForgetWitnesses(s);
+  s.state_key.clear();
   s.unfit.clear();
   for (QueryRows& rows : s.queries) rows.TakeBack(0);
   for (auto& moments : s.moments) moments.Clear();
@@ -280,6 +241,7 @@ void kvevict_llama::TakeBack(Sequence& s, uint32_t position) {
   }
   s.next = position;
   if (position <= s.witnessed) ForgetWitnesses(s);
+  if (position <= s.state_last) s.state_key.clear();
   for (QueryRows& rows : s.queries) rows.TakeBack(position);
   uint32_t known = 0;
   if (s.handle != nullptr && s.unfit.empty()) {
@@ -320,7 +282,8 @@ void kvevict_llama::MakeReady(const Sequence& s) {
   if (recurrent_ || windowed_) return;
   kvevict_resolved_policy tokens = {};
   tokens.struct_size = sizeof tokens;
-  if (kvevict_policy_resolve(&policy_, s.n_cells, &tokens) != KVEVICT_OK ||
+  if (kvevict_policy_resolve(policy_.handle.get(), s.n_cells, &tokens) !=
+          KVEVICT_OK ||
       tokens.budget >= s.n_cells) {
     return;
   }
@@ -461,11 +424,16 @@ Sequence& kvevict_llama::Sync(llama_seq_id seq) {
     Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq, ": ", kRemovedBeforeEviction,
          kRemedy);
   }
-  // A tail that was removed looks like a shift that llama.cpp has put off until then.
+  CheckCells(s, seq);
   Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "seq ", seq, ": of ", s.next,
        " tokens decoded llama.cpp's positions reach ", next,
-       "; if the tail was removed, call kvevict_llama_trim_to() with length ",
-       next, "; if positions were shifted, decode a token first");
+       "; call kvevict_llama_trim_to() with length ", next);
+}
+
+Sequence& kvevict_llama::Verify(llama_seq_id seq) {
+  Sequence& s = Sync(seq);
+  CheckCells(s, seq);
+  return s;
 }
 
 // A window that lost all it held looks like an empty sequence.
@@ -480,11 +448,11 @@ void kvevict_llama::CheckAllIsGone(llama_seq_id seq) const {
 // ---- What is asked of them --------------------------------------------------------
 
 const kvevict_sequence* kvevict_llama::Handle(llama_seq_id seq) {
-  return Sync(seq).handle.get();
+  return Verify(seq).handle.get();
 }
 
 void kvevict_llama::EndPrompt(llama_seq_id seq) {
-  Check(kvevict_sequence_end_prompt(Sync(seq).handle.get()));
+  Check(kvevict_sequence_end_prompt(Verify(seq).handle.get()));
 }
 
 void kvevict_llama::Invalidate(llama_seq_id seq) {
@@ -496,6 +464,7 @@ void kvevict_llama::Invalidate(llama_seq_id seq) {
 void kvevict_llama::Trim(llama_seq_id seq, uint32_t new_length) {
   Sequence& s = Update(seq);
   CheckFit(s, seq);
+  CheckCells(s, seq);
   if (new_length > s.next) {
     Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "new_length ", new_length,
          " > logical length ", s.next);

@@ -14,6 +14,7 @@
 #include "include/kvevict-llama.h"
 #include "layers.h"
 #include "observer.h"
+#include "policy.h"
 #include "query_moments.h"
 #include "query_rows.h"
 
@@ -42,7 +43,20 @@ struct Sequence {
   std::vector<QueryMoments> moments;  // likewise
   std::array<Witness, 2> witnesses;   // by llama.cpp's cache
   uint32_t witnessed = 0;             // the position of their token
+  // The last token's key in the deepest evicted layer, and its position, from when a
+  // state was set here, so that nobody knows its cell, until the state has been seen to
+  // have it and later tokens; else empty.
+  std::vector<uint8_t> state_key;
+  uint32_t state_last = 0;
+  // llama.cpp copies rows into its stream before the next graph, whatever it holds then.
+  bool awaits_rows = false;
 };
+
+inline constexpr char kRemedy[] =
+    "; remove all of it and decode it anew, or load a state of it";
+
+// Positions of the first layer's first head, which are those of llama.cpp's cells.
+std::vector<int32_t> PositionsOf(const kvevict_sequence* sequence);
 
 }  // namespace kvevict::llama
 
@@ -110,6 +124,15 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   void TakeBack(Sequence& s, uint32_t position);
   // witness.cc
   void TakeWitnesses(size_t layer);
+  // A cell's key in the deepest evicted layer.
+  std::vector<uint8_t> KeyIn(const State& state, uint32_t cell) const;
+  // Throw unless llama.cpp's cells of a sequence are those that are known here: by their
+  // number, by a state, by what is cheapest.
+  void CheckCount(const Sequence& s, llama_seq_id seq) const;
+  void CheckState(Sequence& s, llama_seq_id seq, const State& state) const;
+  void CheckCells(Sequence& s, llama_seq_id seq) const;
+  bool WasShifted(const Sequence& s, llama_seq_id seq,
+                  const State& state) const;
   void CheckWitnesses(Sequence& s) const;
   void MoveWitnesses(Sequence& s, llama_seq_id seq, uint32_t n_cells) const;
   static void ForgetWitnesses(Sequence& s);
@@ -120,6 +143,8 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   Sequence& Sync(llama_seq_id seq);
   // The same, but for tokens that were removed since and what makes it unfit.
   Sequence& Update(llama_seq_id seq);
+  // The same as Sync(), with llama.cpp's cells compared.
+  Sequence& Verify(llama_seq_id seq);
   void CheckAllIsGone(llama_seq_id seq) const;
   // Whether layers with a window lack tokens that a sequence of this length sees.
   bool HasLostWindow(llama_seq_id seq, uint32_t length) const;
@@ -128,6 +153,7 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   // The position of the next token, as llama.cpp has it.
   uint32_t NextOf(llama_seq_id seq) const;
   // copies.cc: throw where llama.cpp has yet to copy rows from or to a stream.
+  bool MayAwaitRows(llama_seq_id seq) const;
   void CheckRowsAreThere(llama_seq_id seq) const;
   void CheckNoneCopies(llama_seq_id seq) const;
   bool OthersHaveTokens(llama_seq_id seq) const;
@@ -140,7 +166,7 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
 
   // plan.cc
   void MakePlan(llama_seq_id seq);
-  kvevict::llama::PlanHandle PlanFor(const kvevict_policy& policy,
+  kvevict::llama::PlanHandle PlanFor(const kvevict_policy* policy,
                                      std::span<const LayerShape> shapes,
                                      std::span<const float> sinks,
                                      uint32_t max_tokens) const;
@@ -182,7 +208,7 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
                   std::vector<kvevict_signal_inputs>& inputs) const;
   void Order(State& state, const std::vector<kvevict_view>& views);
 
-  kvevict_policy policy_;
+  kvevict::llama::Policy policy_;
   bool wants_moments_ = false;
   uint32_t h2o_rows_ = 0;    // queries that score by h2o
   uint32_t query_rows_ = 0;  // that are kept; 0: the policy reads none

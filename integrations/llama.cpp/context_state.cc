@@ -36,6 +36,14 @@ uint64_t ContextState::FullBytes(llama_seq_id seq, const State& like) const {
   return Size(seq) - (PartialBytes(seq) - like.format().magic_bytes);
 }
 
+bool ContextState::HasCells(llama_seq_id seq,
+                            std::span<const LayerShape> layers,
+                            uint32_t n_streams, uint32_t n_cells) const {
+  const uint64_t size = Size(seq), partial = PartialBytes(seq);
+  return IsStateSize(layers, n_streams, n_cells, partial, size) ||
+         (is_partial_ && IsStateSize(layers, n_streams, n_cells, 0, size));
+}
+
 std::optional<State> ContextState::TryParse(
     llama_seq_id seq, std::span<uint8_t> bytes,
     std::span<const LayerShape> layers) const {

@@ -34,6 +34,9 @@ class ContextState {
   // Bytes of the cells that keep everything: of a sequence, or with -1 of all; `like` is
   // a state of the same context.
   uint64_t FullBytes(llama_seq_id seq, const State& like) const;
+  // Whether a state of the sequence has so many cells, without fetching it.
+  bool HasCells(llama_seq_id seq, std::span<const LayerShape> layers,
+                uint32_t n_streams, uint32_t n_cells) const;
   // Of the cache, as the state of a sequence without cells has it.
   uint32_t CountStreams(llama_seq_id seq) const;
 

@@ -13,9 +13,13 @@ using kvevict::llama::StateBytes;
 
 void kvevict_llama::Copy(llama_seq_id from, llama_seq_id to) {
   CheckSeq(to);
-  Sequence& source = Sync(from);
+  Sequence& source = Verify(from);
   if (from == to) {
     Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "from and to are both ", from);
+  }
+  if (source.next == 0) {
+    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "from: seq ", from,
+         " has 0 tokens < 1; llama_memory_seq_rm() empties seq ", to);
   }
   CheckRowsAreThere(from);
   CheckNoneCopies(to);
@@ -30,6 +34,7 @@ void kvevict_llama::Copy(llama_seq_id from, llama_seq_id to) {
   copy.placed = source.placed;
   copy.queries = source.queries;
   copy.moments = source.moments;
+  copy.awaits_rows = n_streams_ > 1;
   const llama_memory_t memory = llama_get_memory(ctx_);
   if (!llama_memory_seq_rm(memory, to, -1, -1)) {
     Fail(KVEVICT_ERROR_INTERNAL, "seq ", to, ": llama_memory_seq_rm() failed");
@@ -46,28 +51,26 @@ bool kvevict_llama::OthersHaveTokens(llama_seq_id seq) const {
   return false;
 }
 
+bool kvevict_llama::MayAwaitRows(llama_seq_id seq) const {
+  const Sequence& s = sequences_[static_cast<size_t>(seq)];
+  return s.awaits_rows || NextOf(seq) != s.computed_to;
+}
+
 void kvevict_llama::CheckRowsAreThere(llama_seq_id seq) const {
-  const uint32_t computed_to = sequences_[static_cast<size_t>(seq)].computed_to;
-  if (n_streams_ <= 1 || NextOf(seq) == computed_to) return;
-  Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "seq ", seq, " has ", NextOf(seq),
-       " tokens and had ", computed_to,
-       " at the last llama_decode(): llama.cpp may not have copied its rows "
-       "yet; decode a token, of any "
-       "sequence, first");
+  if (n_streams_ <= 1 || !MayAwaitRows(seq)) return;
+  Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "seq ", seq,
+       " is, or was, a copy since the last llama_decode(): llama.cpp may not "
+       "have copied its rows yet; decode a token, of any sequence, first");
 }
 
 void kvevict_llama::CheckNoneCopies(llama_seq_id seq) const {
   if (n_streams_ <= 1) return;
-  for (uint32_t other = 0; other < n_seq_max_; ++other) {
-    const auto id = static_cast<llama_seq_id>(other);
-    const uint32_t next = NextOf(id);
-    if (id == seq || next == 0 || next == sequences_[other].computed_to) {
-      continue;
-    }
-    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "seq ", other, " has ", next,
-         " tokens and had ", sequences_[other].computed_to,
-         " at the last llama_decode(): llama.cpp may have yet to copy rows of "
-         "seq ",
+  for (uint32_t i = 0; i < n_seq_max_; ++i) {
+    const auto other = static_cast<llama_seq_id>(i);
+    if (other == seq || NextOf(other) == 0 || !MayAwaitRows(other)) continue;
+    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "seq ", other,
+         " has changed since the last llama_decode(): llama.cpp may have yet "
+         "to copy rows of seq ",
          seq, " to it; decode a token, of any sequence, first");
   }
 }

@@ -9,9 +9,9 @@
 using kvevict::llama::Bytes;
 using kvevict::llama::Check;
 using kvevict::llama::Fail;
-using kvevict::llama::IsStateSize;
 using kvevict::llama::Layer;
 using kvevict::llama::LayerShape;
+using kvevict::llama::PositionsOf;
 using kvevict::llama::Sequence;
 using kvevict::llama::SequenceHandle;
 using kvevict::llama::State;
@@ -25,16 +25,6 @@ double MillisecondsSince(Clock::time_point start) {
       .count();
 }
 
-std::vector<int32_t> PositionsOf(const kvevict_sequence* sequence) {
-  uint32_t n = 0;
-  Check(kvevict_sequence_stored_length(sequence, 0, 0, &n));
-  std::vector<int32_t> positions(n);
-  size_t n_written = 0;
-  Check(kvevict_sequence_keep_positions(sequence, 0, 0, positions.data(), n,
-                                        &n_written));
-  return positions;
-}
-
 }  // namespace
 
 struct kvevict_llama::Eviction {
@@ -46,13 +36,11 @@ struct kvevict_llama::Eviction {
 // ---- What can be held -----------------------------------------------------------
 
 void kvevict_llama::CheckPolicyFits() const {
-  const bool one_list = policy_.scope == KVEVICT_SCOPE_MODEL ||
-                        policy_.kind == KVEVICT_POLICY_STREAMING_LLM;
   for (const LayerShape& shape : shapes_) {
     const auto refuse = [&](const char* what) {
       Fail(KVEVICT_ERROR_UNSUPPORTED, "layer ", shape.index, ": ", what);
     };
-    if (shape.max_bias > 0 && !one_list) {
+    if (shape.max_bias > 0 && !policy_.has_one_list) {
       refuse(
           "ALiBi goes by the positions of cells, which all layers and heads "
           "share; scope=model is held");
@@ -76,9 +64,9 @@ void kvevict_llama::FindQueries(const Sequence& s, size_t layer,
   const auto index = static_cast<size_t>(shape.index);
   const size_t known =
       index < s.queries.size() ? s.queries[index].n_before(s.next) : 0;
-  size_t wanted = policy_.obs_window;
-  if (policy_.kind == KVEVICT_POLICY_NON_CAUSAL) wanted = s.n_cells;
-  if (policy_.kind == KVEVICT_POLICY_H2O) {
+  size_t wanted = policy_.n_query_rows;
+  if (wanted == KVEVICT_QUERY_ROWS_ALL) wanted = s.n_cells;
+  if (wanted == KVEVICT_QUERY_ROWS_ANY) {
     // Rows from before an eviction saw keys that are gone.
     const uint32_t since = s.next - s.evicted_at;
     wanted = std::max(1u, std::min({h2o_rows_, s.n_cells, since}));
@@ -173,14 +161,7 @@ std::vector<kvevict_view> kvevict_llama::LiveViews(llama_seq_id seq) const {
 
 void kvevict_llama::EvictInPlace(llama_seq_id seq, Eviction& eviction) {
   Sequence& s = sequences_[static_cast<size_t>(seq)];
-  const auto n_streams = static_cast<uint32_t>(LiveLayer(0).k->ne[2]);
-  const size_t size = state_.Size(seq);
-  if (!IsStateSize(shapes_, n_streams, s.n_cells, size)) {
-    Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq, ": its state of ", size,
-         " bytes is not that of the ", s.n_cells,
-         " cells decoded; some were removed, shifted or copied, or the form is "
-         "not known");
-  }
+  CheckCells(s, seq);
   const std::vector<int32_t> before = PositionsOf(s.handle.get());
   Run(s, eviction, LiveViews(seq));
   if (eviction.report.evicted == 0) return;
@@ -240,23 +221,12 @@ void kvevict_llama::EvictState(llama_seq_id seq, Eviction& eviction) {
   Bytes memory;
   const auto bytes = state_.Fetch(seq, memory);
   State state = state_.Parse(seq, bytes, shapes_);
-  const std::vector<int32_t> before = PositionsOf(s.handle.get());
-  if (state.n_cells() != before.size()) {
-    Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq, ": llama.cpp has ",
-         state.n_cells(), " cells, of which ", before.size(),
-         " were decoded here; some were removed or copied");
-  }
+  CheckState(s, seq, state);
   std::vector<kvevict_view> views;
   for (size_t i = 0; i < shapes_.size(); ++i) {
     views.push_back(state.View(shapes_[i], i));
   }
   Order(state, views);
-  for (uint32_t i = 0; i < state.n_cells(); ++i) {
-    if (state.position(i) == before[i]) continue;
-    Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq, ": the token of position ",
-         before[i], " has position ", state.position(i),
-         " in llama.cpp; it was shifted");
-  }
   Run(s, eviction, views);
   const std::vector<int32_t> kept = PositionsOf(eviction.handle);
 
@@ -264,9 +234,13 @@ void kvevict_llama::EvictState(llama_seq_id seq, Eviction& eviction) {
   if (target == nullptr) {
     if (eviction.report.evicted == 0) return;
     CheckRoomBeside(seq, state, eviction.report.cells_after);
+    std::vector<uint8_t> key = KeyIn(state, eviction.report.cells_after - 1);
     if (!state_.Store(seq, bytes.first(state.Tighten(kept)))) {
       Lose(seq, "llama.cpp did not take the state of what stays");
     }
+    ForgetWitnesses(s);
+    s.state_key = std::move(key);
+    s.state_last = s.next - 1;
     s.placed = false;
     s.in_order = n_seq_max_ == 1 || state.n_streams() > 1;
     return;
@@ -297,6 +271,14 @@ void kvevict_llama::Evict(llama_seq_id seq,
       options.way > KVEVICT_LLAMA_WAY_STATE) {
     Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "options.way ",
          static_cast<int>(options.way), " is not in [0, 2]");
+  }
+  if (options.reserved != 0) {
+    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "options.reserved ", options.reserved,
+         " != 0");
+  }
+  if (options.target == nullptr && options.target_seq != 0) {
+    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "options.target_seq ",
+         options.target_seq, " != 0 without options.target");
   }
   if (options.target == this) {
     Fail(KVEVICT_ERROR_INVALID_ARGUMENT,
@@ -345,7 +327,7 @@ void kvevict_llama::Evict(llama_seq_id seq,
   }
   report.bytes_after = report.cells_after * cell_bytes;
   if (report.evicted != 0 && options.target == nullptr) {
-    MoveWitnesses(s, seq, report.cells_after);
+    if (report.in_place != 0) MoveWitnesses(s, seq, report.cells_after);
     s.n_cells = report.cells_after;
     s.evicted_at = s.next;
   }
@@ -354,7 +336,7 @@ void kvevict_llama::Evict(llama_seq_id seq,
 
 // Whether the eviction would do nothing, so that no state need be fetched for it.
 bool kvevict_llama::WouldKeepAll(const Sequence& s, llama_seq_id seq) const {
-  if (policy_.merge != KVEVICT_MERGE_NONE || !s.placed) return false;
+  if (policy_.merges || !s.placed) return false;
   const std::vector<kvevict_view> views = LiveViews(seq);
   size_t bytes = 0;
   Check(kvevict_sequence_undo_bytes(s.handle.get(), views.data(), views.size(),

@@ -13,12 +13,6 @@ using kvevict::llama::Rotation;
 
 namespace {
 
-bool Needs(const kvevict_policy& policy, kvevict_input input) {
-  kvevict_need need = KVEVICT_NEED_NONE;
-  Check(kvevict_policy_need(&policy, input, &need));
-  return need != KVEVICT_NEED_NONE;
-}
-
 // f32 [n_heads, n_rows, n], packed.
 kvevict_plane Packed(const std::vector<float>& values, uint32_t n_rows,
                      uint32_t n) {
@@ -84,8 +78,8 @@ void kvevict_llama::FindInputs(
     const Sequence& s, const std::vector<kvevict_view>& views,
     std::vector<LayerInputs>& memory,
     std::vector<kvevict_signal_inputs>& inputs) const {
-  const bool needs_queries = Needs(policy_, KVEVICT_INPUT_QUERIES);
-  const bool needs_weights = Needs(policy_, KVEVICT_INPUT_TOKEN_WEIGHTS);
+  const bool needs_queries = policy_.Needs(KVEVICT_INPUT_QUERIES);
+  const bool needs_weights = policy_.Needs(KVEVICT_INPUT_TOKEN_WEIGHTS);
   if (!needs_queries && !needs_weights && !wants_moments_) return;
   const kvevict_signal_inputs none = KVEVICT_SIGNAL_INPUTS_INIT;
   inputs.assign(shapes_.size(), none);

@@ -64,10 +64,12 @@ kvevict_view CacheView(const LayerShape& shape, uint64_t k, uint64_t v,
                        uint64_t n_cells);
 
 struct DestroyHandle {
+  void operator()(kvevict_policy* p) const { kvevict_policy_destroy(p); }
   void operator()(kvevict_context* p) const { kvevict_context_destroy(p); }
   void operator()(kvevict_plan* p) const { kvevict_plan_destroy(p); }
   void operator()(kvevict_sequence* p) const { kvevict_sequence_destroy(p); }
 };
+using PolicyHandle = std::unique_ptr<kvevict_policy, DestroyHandle>;
 using ContextHandle = std::unique_ptr<kvevict_context, DestroyHandle>;
 using PlanHandle = std::unique_ptr<kvevict_plan, DestroyHandle>;
 using SequenceHandle = std::unique_ptr<kvevict_sequence, DestroyHandle>;

@@ -109,7 +109,7 @@ uint64_t kvevict_llama::CellBytes() const {
   return bytes;
 }
 
-PlanHandle kvevict_llama::PlanFor(const kvevict_policy& policy,
+PlanHandle kvevict_llama::PlanFor(const kvevict_policy* policy,
                                   std::span<const LayerShape> shapes,
                                   std::span<const float> sinks,
                                   uint32_t max_tokens) const {
@@ -144,13 +144,13 @@ PlanHandle kvevict_llama::PlanFor(const kvevict_policy& policy,
   geometry.sink_logits = sinks.empty() ? nullptr : sinks.data();
   geometry.sink_logits_len = sinks.size();
   kvevict_plan* plan = nullptr;
-  Check(kvevict_plan_create(context_, &geometry, &policy, nullptr, &plan));
+  Check(kvevict_plan_create(context_, &geometry, policy, nullptr, &plan));
   return PlanHandle(plan);
 }
 
 void kvevict_llama::AdoptLayers(std::vector<LayerShape> shapes,
                                 SinkLogits sinks, uint32_t max_tokens) {
-  plan_ = PlanFor(policy_, shapes, sinks, max_tokens);
+  plan_ = PlanFor(policy_.handle.get(), shapes, sinks, max_tokens);
   shapes_ = std::move(shapes);
   sinks_ = std::move(sinks);
 }

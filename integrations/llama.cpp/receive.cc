@@ -7,10 +7,12 @@
 #include "error.h"
 
 using kvevict::llama::Check;
+using kvevict::llama::CreatePolicy;
 using kvevict::llama::Fail;
 using kvevict::llama::Layer;
 using kvevict::llama::LayerShape;
 using kvevict::llama::PlanHandle;
+using kvevict::llama::PolicyHandle;
 using kvevict::llama::RopeFactors;
 using kvevict::llama::Rows;
 using kvevict::llama::Sequence;
@@ -139,9 +141,8 @@ SequenceHandle kvevict_llama::LoadLists(std::span<const uint8_t> saved) const {
   if (own != nullptr) return own;
   const std::string why = kvevict_last_error_message();
   for (const char* text : {"random:budget=0.5,scope=head", "none"}) {
-    kvevict_policy policy = KVEVICT_POLICY_INIT;
-    Check(kvevict_policy_parse(text, &policy));
-    const PlanHandle plan = PlanFor(policy, shapes_, sinks_, 0);
+    const PolicyHandle policy = CreatePolicy(text);
+    const PlanHandle plan = PlanFor(policy.get(), shapes_, sinks_, 0);
     const SequenceHandle loaded = load(plan.get());
     if (loaded == nullptr) continue;
     kvevict_fork_options options = KVEVICT_FORK_OPTIONS_INIT;
@@ -223,4 +224,12 @@ void kvevict_llama::Receive(llama_seq_id seq, const Incoming& incoming) {
   s.n_cells = incoming.n_cells;
   s.placed = false;
   s.in_order = n_seq_max_ == 1;
+  // Nothing is written. With windows, their part has the size that it has here by now.
+  const std::span<uint8_t> bytes{const_cast<uint8_t*>(incoming.state.data()),
+                                 incoming.state.size()};
+  const auto state = state_.TryParse(seq, bytes, shapes_);
+  if (state && state->n_cells() > 0) {
+    s.state_key = KeyIn(*state, state->LastCell());
+    s.state_last = s.next - 1;
+  }
 }

@@ -18,6 +18,8 @@ using kvevict::llama::Sequence;
 
 namespace {
 
+namespace fs = std::filesystem;
+
 // Little-endian, as llama.cpp's own states are on the machines that it runs on.
 struct Header {
   char magic[8] = {'K', 'V', 'E', 'L', 'L', 'A', 'M', 'A'};
@@ -68,6 +70,22 @@ std::span<const uint8_t> AsBytes(std::span<const T> items) {
   Fail(KVEVICT_ERROR_UNAVAILABLE, path, ": ", std::strerror(errno));
 }
 
+// Where a path's links lead to, whether or not there is a file. A device or pipe that is
+// there stays as it is named: links in /proc lead to no path.
+fs::path Destination(fs::path path) {
+  std::error_code error;
+  if (fs::is_other(path, error)) return path;
+  constexpr int kMostLinks = 40;
+  for (int i = 0; fs::is_symlink(path, error); ++i) {
+    if (i == kMostLinks) {
+      errno = ELOOP;
+      FailSystem(path.string());
+    }
+    path = path.parent_path() / fs::read_symlink(path, error);
+  }
+  return path;
+}
+
 }  // namespace
 
 // What a session is made of, in this order.
@@ -80,7 +98,7 @@ struct kvevict_llama::Session {
 
 void kvevict_llama::Pack(llama_seq_id seq, std::span<const llama_token> tokens,
                          Session& out) {
-  Sequence& s = Sync(seq);
+  Sequence& s = Verify(seq);
   CheckRowsAreThere(seq);
   size_t n_saved = 0;
   Check(kvevict_sequence_save(s.handle.get(), nullptr, 0, &n_saved));
@@ -114,7 +132,10 @@ void kvevict_llama::Save(llama_seq_id seq, const char* path,
                          std::span<const llama_token> tokens) {
   Session session;
   Pack(seq, tokens, session);
-  const std::string unfinished = std::string(path) + ".part";
+  const fs::path at = Destination(path);
+  std::error_code error;
+  const bool is_file = !fs::exists(at, error) || fs::is_regular_file(at, error);
+  const std::string unfinished = at.string() + (is_file ? ".part" : "");
   File file(std::fopen(unfinished.c_str(), "wb"));
   if (file == nullptr) FailSystem(unfinished);
   bool written = true;
@@ -122,13 +143,14 @@ void kvevict_llama::Save(llama_seq_id seq, const char* path,
     written = written && std::fwrite(part.data(), 1, part.size(), file.get()) ==
                              part.size();
   }
-  if (!written || std::fclose(file.release()) != 0 ||
-      std::rename(unfinished.c_str(), path) != 0) {
-    const int reason = errno;
-    std::remove(unfinished.c_str());
-    errno = reason;
-    FailSystem(path);
+  if (std::fclose(file.release()) == 0 && written &&
+      (!is_file || std::rename(unfinished.c_str(), at.string().c_str()) == 0)) {
+    return;
   }
+  const int reason = errno;
+  if (is_file) std::remove(unfinished.c_str());
+  errno = reason;
+  FailSystem(path);
 }
 
 size_t kvevict_llama::SaveData(llama_seq_id seq,

@@ -69,10 +69,12 @@ uint64_t StateBytes(const StateFormat& format,
 }
 
 bool IsStateSize(std::span<const LayerShape> layers, uint32_t n_streams,
-                 uint64_t n_cells, uint64_t n_bytes) {
+                 uint64_t n_cells, uint64_t partial_bytes, uint64_t n_bytes) {
   return std::any_of(
       std::begin(kFormats), std::end(kFormats), [&](const StateFormat& format) {
-        return StateBytes(format, layers, n_streams, n_cells) == n_bytes;
+        const uint64_t tail =
+            partial_bytes == 0 ? 0 : partial_bytes - format.magic_bytes;
+        return StateBytes(format, layers, n_streams, n_cells) + tail == n_bytes;
       });
 }
 
@@ -199,6 +201,21 @@ kvevict_view State::View(const LayerShape& shape, size_t layer) const {
   };
   return CacheView(shape, address(k_[layer]),
                    v_[layer] == SIZE_MAX ? 0 : address(v_[layer]), n_cells_);
+}
+
+std::vector<uint8_t> State::Key(const LayerShape& shape, size_t layer,
+                                uint32_t cell) const {
+  const uint8_t* const key =
+      bytes_.data() + pieces_[k_[layer]].data + cell * shape.k.row_bytes;
+  return {key, key + shape.k.row_bytes};
+}
+
+uint32_t State::LastCell() const {
+  uint32_t last = 0;
+  for (uint32_t i = 1; i < n_cells_; ++i) {
+    if (position(i) > position(last)) last = i;
+  }
+  return last;
 }
 
 void State::ReorderCells(std::span<const int32_t> order) {

@@ -26,9 +26,9 @@ uint64_t StateBytes(const StateFormat& format,
                     std::span<const LayerShape> layers, uint32_t n_streams,
                     uint64_t n_cells);
 
-// Whether any version would write so many bytes.
+// Whether any version would write so many bytes; `partial_bytes` as for State::Parse().
 bool IsStateSize(std::span<const LayerShape> layers, uint32_t n_streams,
-                 uint64_t n_cells, uint64_t n_bytes);
+                 uint64_t n_cells, uint64_t partial_bytes, uint64_t n_bytes);
 
 class State {
  public:
@@ -51,6 +51,12 @@ class State {
   uint64_t BytesPerCell() const;
   // The layer's rows, where they lie.
   kvevict_view View(const LayerShape& shape, size_t layer) const;
+
+  // The cell's key in the layer.
+  std::vector<uint8_t> Key(const LayerShape& shape, size_t layer,
+                           uint32_t cell) const;
+  // Of the last position.
+  uint32_t LastCell() const;
 
   // Cells in the order that `order` lists them, but for their rows.
   void ReorderCells(std::span<const int32_t> order);

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <stdexcept>
+#include <string>
 
 #include "kvevict/kvevict.h"
 
@@ -17,10 +18,12 @@ inline void Check(kvevict_status status) {
 
 struct Destroy {
   void operator()(kvevict_context* p) const { kvevict_context_destroy(p); }
+  void operator()(kvevict_policy* p) const { kvevict_policy_destroy(p); }
   void operator()(kvevict_plan* p) const { kvevict_plan_destroy(p); }
   void operator()(kvevict_sequence* p) const { kvevict_sequence_destroy(p); }
 };
 using ContextHandle = std::unique_ptr<kvevict_context, Destroy>;
+using PolicyHandle = std::unique_ptr<kvevict_policy, Destroy>;
 using PlanHandle = std::unique_ptr<kvevict_plan, Destroy>;
 using SequenceHandle = std::unique_ptr<kvevict_sequence, Destroy>;
 
@@ -30,6 +33,21 @@ inline ContextHandle CreateContext(const char* simd_target) {
   kvevict_context* context = nullptr;
   Check(kvevict_context_create(&options, &context));
   return ContextHandle(context);
+}
+
+inline PolicyHandle CreatePolicy(const std::string& text) {
+  kvevict_policy* policy = nullptr;
+  Check(kvevict_policy_create(text.c_str(), &policy));
+  return PolicyHandle(policy);
+}
+
+// Where the policy has a window.
+inline void NarrowWindow(kvevict_policy* policy, uint32_t most) {
+  double window = 0.0;
+  if (kvevict_policy_get_number(policy, "window", &window) == KVEVICT_OK &&
+      window > most) {
+    Check(kvevict_policy_set_number(policy, "window", most));
+  }
 }
 
 }  // namespace kvevict::bench

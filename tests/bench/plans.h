@@ -12,15 +12,14 @@ namespace kvevict::bench {
 inline PlanHandle CreatePlan(const kvevict_context* context, uint32_t n_layers,
                              const kvevict_layer_geometry& layer,
                              uint32_t max_tokens, const std::string& policy) {
-  kvevict_policy parsed = KVEVICT_POLICY_INIT;
-  Check(kvevict_policy_parse(policy.c_str(), &parsed));
   kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
   geometry.n_layers = n_layers;
   geometry.max_tokens = max_tokens;
   geometry.layers = &layer;
   geometry.layers_len = 1;
   kvevict_plan* plan = nullptr;
-  Check(kvevict_plan_create(context, &geometry, &parsed, nullptr, &plan));
+  Check(kvevict_plan_create(context, &geometry,
+                            CreatePolicy(policy).get(), nullptr, &plan));
   return PlanHandle(plan);
 }
 

@@ -74,10 +74,9 @@ class Scorer {
         scores_(size_t{w.n_kv_heads} * w.n_tokens),
         context_(CreateContext(session.simd.name)) {
     std::fill_n(queries_.data(), queries_.size(), 0.25f);
-    kvevict_policy parsed = KVEVICT_POLICY_INIT;
-    Check(kvevict_policy_parse(
-        fmt::format("{}:budget={}", policy, w.budget).c_str(), &parsed));
-    parsed.window = std::min(parsed.window, w.window);
+    const PolicyHandle parsed =
+        CreatePolicy(fmt::format("{}:budget={}", policy, w.budget));
+    NarrowWindow(parsed.get(), w.window);
     kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
     layer.n_q_heads = w.n_q_heads;
     layer.n_kv_heads = w.n_kv_heads;
@@ -89,7 +88,7 @@ class Scorer {
     geometry.layers = &layer;
     geometry.layers_len = 1;
     kvevict_plan* made = nullptr;
-    Check(kvevict_plan_create(context_.get(), &geometry, &parsed, nullptr,
+    Check(kvevict_plan_create(context_.get(), &geometry, parsed.get(), nullptr,
                               &made));
     plan_.reset(made);
     kvevict_workspace size = KVEVICT_WORKSPACE_INIT;

@@ -89,9 +89,9 @@ PlanHandle PlanOf(const kvevict_context* context, const Workload& w,
   geometry.rope_layout = layout;
   geometry.rope_inv_freq = inv_freq.data();
   geometry.rope_inv_freq_len = static_cast<uint32_t>(inv_freq.size());
-  const kvevict_policy policy = KVEVICT_POLICY_INIT;
   kvevict_plan* plan = nullptr;
-  Check(kvevict_plan_create(context, &geometry, &policy, nullptr, &plan));
+  Check(kvevict_plan_create(context, &geometry, CreatePolicy("none").get(), nullptr,
+                            &plan));
   return PlanHandle(plan);
 }
 

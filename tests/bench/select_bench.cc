@@ -25,8 +25,6 @@ class Selector {
   Selector(SimdTarget simd, const std::string& policy_text, uint32_t n_kv_heads,
            uint32_t n_tokens, uint32_t budget)
       : context_(CreateContext(simd.name)), keep_(size_t{n_kv_heads} * budget) {
-    kvevict_policy policy = KVEVICT_POLICY_INIT;
-    Check(kvevict_policy_parse(policy_text.c_str(), &policy));
     kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
     layer.n_q_heads = layer.n_kv_heads = n_kv_heads;
     layer.k_head_dim = 1;
@@ -36,7 +34,8 @@ class Selector {
     geometry.layers = &layer;
     geometry.layers_len = 1;
     kvevict_plan* plan = nullptr;
-    Check(kvevict_plan_create(context_.get(), &geometry, &policy, nullptr,
+    Check(kvevict_plan_create(context_.get(), &geometry,
+                              CreatePolicy(policy_text).get(), nullptr,
                               &plan));
     plan_.reset(plan);
     Check(kvevict_plan_selection(plan, 0, n_tokens, 0, &options_, &lists_));

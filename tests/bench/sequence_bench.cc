@@ -16,12 +16,8 @@ constexpr double kMinSeconds = 3e-3;
 
 PlanHandle MakePlan(const kvevict_context* context, const Workload& w,
                     uint32_t n_layers) {
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
-  Check(kvevict_policy_parse(
-      fmt::format("snapkv:budget={},sink=4,window={},pool=avg7", w.budget,
-                  w.window)
-          .c_str(),
-      &policy));
+  const PolicyHandle policy = CreatePolicy(fmt::format(
+      "snapkv:budget={},sink=4,window={},pool=avg7", w.budget, w.window));
   kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
   layer.n_q_heads = w.n_q_heads;
   layer.n_kv_heads = w.n_kv_heads;
@@ -32,7 +28,7 @@ PlanHandle MakePlan(const kvevict_context* context, const Workload& w,
   geometry.layers = &layer;
   geometry.layers_len = 1;
   kvevict_plan* plan = nullptr;
-  Check(kvevict_plan_create(context, &geometry, &policy, nullptr, &plan));
+  Check(kvevict_plan_create(context, &geometry, policy.get(), nullptr, &plan));
   return PlanHandle(plan);
 }
 

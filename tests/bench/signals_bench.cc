@@ -16,9 +16,9 @@
 namespace kvevict::bench {
 namespace {
 
-bool Needs(const kvevict_policy& policy, kvevict_input input) {
+bool Needs(const kvevict_policy* policy, kvevict_input input) {
   kvevict_need need = KVEVICT_NEED_NONE;
-  Check(kvevict_policy_need(&policy, input, &need));
+  Check(kvevict_policy_need(policy, input, &need));
   return need == KVEVICT_NEED_REQUIRED;
 }
 
@@ -82,17 +82,15 @@ class Layer {
 
   // What a policy reads as long as the cache: keys for keydiff twice, since their mean
   // comes before what they are compared with.
-  double BytesRead(const kvevict_policy& policy) const {
+  double BytesRead(std::string_view name, const kvevict_policy* policy) const {
     const double of_tokens = 4.0 * w_.n_tokens;
     double bytes = 0;
     for (kvevict_input rows : {KVEVICT_INPUT_KEYS, KVEVICT_INPUT_VALUES}) {
       if (Needs(policy, rows)) bytes += static_cast<double>(RowsBytes());
     }
-    if (policy.kind == ORACLE_KEYDIFF) bytes *= 2;
+    if (name == "keydiff") bytes *= 2;
     // Which are there, so that nothing has to stand in for them.
-    if (policy.kind == ORACLE_H2O) {
-      bytes += of_tokens * w_.n_q_heads;
-    }
+    if (name == "h2o") bytes += of_tokens * w_.n_q_heads;
     if (Needs(policy, KVEVICT_INPUT_SCORES)) bytes += of_tokens * w_.n_kv_heads;
     return bytes;
   }
@@ -131,7 +129,7 @@ class Layer {
 // Keys are read at the speed of memory where nothing else is, and no query head has
 // products of its own.
 std::optional<Goal> GoalOf(const Session& session,
-                           const kvevict_policy& policy) {
+                           const kvevict_policy* policy) {
   bool keys_alone = Needs(policy, KVEVICT_INPUT_KEYS);
   for (kvevict_input input :
        {KVEVICT_INPUT_VALUES, KVEVICT_INPUT_QUERIES, KVEVICT_INPUT_QUERY_MEAN,
@@ -150,12 +148,10 @@ void BenchPolicy(Session& session, const Workload& w, const char* policy_name,
   session.announce(name);
   if (!made_layer) made_layer.emplace(w);
   Layer& layer = *made_layer;
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
-  Check(kvevict_policy_parse(
-      fmt::format("{}:budget={}", policy_name, w.budget).c_str(), &policy));
-  if (Needs(policy, KVEVICT_INPUT_QUERIES)) {
-    policy.window = std::min(policy.window, w.window);
-  }
+  const PolicyHandle owner =
+      CreatePolicy(fmt::format("{}:budget={}", policy_name, w.budget));
+  const kvevict_policy* policy = owner.get();
+  NarrowWindow(owner.get(), w.window);
   const ContextHandle context = CreateContext(session.simd.name);
   const kvevict_layer_geometry of_layer = layer.Geometry();
   kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
@@ -167,7 +163,7 @@ void BenchPolicy(Session& session, const Workload& w, const char* policy_name,
   geometry.rope_inv_freq = inv_freq.data();
   geometry.rope_inv_freq_len = inv_freq.size();
   kvevict_plan* made = nullptr;
-  Check(kvevict_plan_create(context.get(), &geometry, &policy, nullptr, &made));
+  Check(kvevict_plan_create(context.get(), &geometry, policy, nullptr, &made));
   const PlanHandle plan(made);
   kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
   Check(kvevict_plan_workspace(plan.get(), KVEVICT_OPERATION_SCORE, 0, &size));
@@ -175,7 +171,7 @@ void BenchPolicy(Session& session, const Workload& w, const char* policy_name,
   const kvevict_score_job job = layer.Job();
 
   Row& row = session.report.AddRow(name, 1, "token/s");
-  const double n_bytes = layer.BytesRead(policy);
+  const double n_bytes = layer.BytesRead(policy_name, policy);
   Comparison* const read = n_bytes == 0 ? nullptr
                                         : &row.Against("reading what it reads",
                                                        GoalOf(session, policy));
@@ -200,8 +196,8 @@ void BenchSignals(Session& session) {
   kvevict_policy_info info = {};
   info.struct_size = sizeof(info);
   for (uint32_t i = 0; kvevict_policy_at(i, &info) == KVEVICT_OK; ++i) {
-    const bool ranks = info.kind != ORACLE_NONE &&
-                       info.kind != ORACLE_STREAMING_LLM;
+    const std::string_view policy = info.name;
+    const bool ranks = policy != "none" && policy != "streaming-llm";
     if (ranks) BenchPolicy(session, w, info.name, layer);
   }
 }

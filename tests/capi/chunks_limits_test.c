@@ -65,6 +65,35 @@ Test(chunks, share_what_is_less_than_they_must_keep_is_an_error) {
   test_model_destroy(m);
 }
 
+/* Of a chunk that is all sinks nothing goes: no context above the budget would fit. */
+Test(chunks, with_a_budget_in_tokens_have_more_than_sinks) {
+  EXPECT_NO_POLICY("custom:budget=37,chunk=2", "chunk 2 <= sink 4",
+                   "budget 37");
+  EXPECT_NO_POLICY("knorm:budget=37,chunk=4", "chunk 4 <= sink 4");
+  EXPECT_NO_POLICY("knorm:budget=100,chunk=20,sink=0.25", "chunk 20 <= sink 25",
+                   "budget 100");
+  kvevict_resolved_policy r = {.struct_size = sizeof r};
+  EXPECT_OK(
+      kvevict_policy_resolve(test_policy("knorm:budget=37,chunk=5"), 38, &r));
+  cr_expect_eq(r.budget, 37);
+  /* A ratio keeps all. */
+  EXPECT_OK(
+      kvevict_policy_resolve(test_policy("knorm:budget=0.5,chunk=4"), 38, &r));
+  cr_expect_eq(r.budget, 38);
+
+  const double budgets[] = {0.5, 20};
+  test_model_spec spec = test_small_model("knorm:budget=0.5,chunk=4");
+  test_model* m = test_model_create(&spec, (test_random){1});
+  kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
+  options.layer_budgets = budgets;
+  options.layer_budgets_len = 2;
+  kvevict_plan* plan = NULL;
+  EXPECT_INVALID(kvevict_plan_create(m->context, &m->geometry, m->policy_handle,
+                                     &options, &plan),
+                 "layer_budgets[1]", "chunk 4 <= sink 4", "budget 20");
+  test_model_destroy(m);
+}
+
 /* ---- What does not go together ---- */
 
 Test(chunks, have_no_meaning_with_some) {

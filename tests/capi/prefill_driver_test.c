@@ -225,6 +225,20 @@ Test(prefill_driver, keeps_a_paged_cache_within_budget_and_chunk) {
         kvevict_sequence_position_of_slot(sequence, 0, 1, slot, &position));
     EXPECT(position == (int32_t)slot, "slot %u holds token %d", slot, position);
   }
+  /* A workspace among the blocks that are to come. */
+  kvevict_sequence* fresh = NULL;
+  kvevict_paged_sequence* fresh_rows = NULL;
+  EXPECT_OK(kvevict_sequence_create(plan->plan, &fresh));
+  EXPECT_OK(kvevict_paged_sequence_create(e.cache, &fresh_rows));
+  kvevict_view view = {.struct_size = sizeof view};
+  EXPECT_OK(kvevict_paged_sequence_view(e.cached, 0, &view));
+  kvevict_prefill_options among = options;
+  among.cached = fresh_rows;
+  among.workspace = (void*)(uintptr_t)(view.v.data / 64 * 64);
+  EXPECT_INVALID(kvevict_sequence_prefill(fresh, &among, NULL, NULL),
+                 "workspace", "overlaps the blocks of cached");
+  kvevict_paged_sequence_destroy(fresh_rows);
+  kvevict_sequence_destroy(fresh);
   /* Rows that the sequence does not store. */
   kvevict_sequence* empty = NULL;
   EXPECT_OK(kvevict_sequence_create(plan->plan, &empty));
@@ -258,7 +272,7 @@ Test(prefill_driver, keeps_a_paged_cache_within_budget_and_chunk) {
 /* What the first eviction refuses is refused before the model runs, and the call works
  * once it is mended. */
 Test(prefill_driver, checks_the_eviction_before_the_model_runs) {
-  static const int32_t kTwice[2] = {5, 5}, kBeyond[1] = {10}, kFine[1] = {9};
+  static const int32_t kTwice[2] = {5, 5}, kBeyond[1] = {60}, kFine[1] = {9};
   for (uint32_t each = 0; each < 2; ++each) {
     test_model_spec spec = test_small_model("snapkv:budget=32,window=4");
     test_model* const m = test_model_create(&spec, (test_random){9});
@@ -283,12 +297,10 @@ Test(prefill_driver, checks_the_eviction_before_the_model_runs) {
     EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &good, NULL, NULL),
                    "protected_positions is NULL",
                    "protected_positions_len is 2");
-    evict.protected_positions = kBeyond; /* of the first chunk's eviction */
+    evict.protected_positions = kBeyond; /* of the whole prompt */
     evict.protected_positions_len = 1;
-    if (each) {
-      EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &good, NULL, NULL),
-                     "protected_positions[0] 10", "[0, 10)");
-    }
+    EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &good, NULL, NULL),
+                   "protected_positions[0] 60", "[0, 60)");
     evict.protected_positions = kFine;
     evict.by_table = 1;
     EXPECT_FAILS(kvevict_sequence_prefill(m->sequence, &good, NULL, NULL),
@@ -299,12 +311,50 @@ Test(prefill_driver, checks_the_eviction_before_the_model_runs) {
     EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &good, NULL, NULL),
                    "views[1]", "struct_size 8");
     m->views[1].struct_size = size;
+    /* Rows that are to come. */
+    const kvevict_plane k = m->views[1].k;
+    m->views[1].k.data = m->views[0].k.data + 5 * 2 * 16 * sizeof(float);
+    EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &good, NULL, NULL),
+                   "views[0].k of", "views[1].k of", "overlap");
+    m->views[1].k = k;
+    o = good;
+    o.workspace = (void*)(uintptr_t)(k.data / 64 * 64 + 64);
+    EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &o, NULL, NULL),
+                   "workspace 0x", "overlaps views[1]");
+    o = good;
+    o.n_tokens = UINT32_MAX;
+    EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &o, NULL, NULL),
+                   "n_tokens 4294967295");
     EXPECT(e.n_calls == 0, "forward ran");
     EXPECT_OK(kvevict_sequence_prefill(m->sequence, &good, NULL, NULL));
     EXPECT(e.n_calls == 6, "%u chunks", e.n_calls);
     test_model_check(m, "after what was refused");
     test_model_destroy(m);
   }
+}
+
+/* Positions of any chunk, in an eviction after each. */
+Test(prefill_driver, keeps_protected_positions_of_later_chunks) {
+  static const int32_t kProtected[] = {3, 9, 10, 31, 58};
+  test_model_spec spec = test_small_model("streaming-llm:budget=12,sink=2");
+  test_model* const m = test_model_create(&spec, (test_random){9});
+  engine e = {m, 10, 0, UINT32_MAX};
+  kvevict_evict_options evict = KVEVICT_EVICT_OPTIONS_INIT;
+  evict.protected_positions = kProtected;
+  evict.protected_positions_len = 5;
+  kvevict_prefill_options o = OptionsOf(&e, 60);
+  o.evict = &evict;
+  o.evict_each_chunk = 1;
+  EXPECT_OK(kvevict_sequence_prefill(m->sequence, &o, NULL, NULL));
+  static const int32_t kWant[] = {0, 1, 3, 9, 10, 31, 54, 55, 56, 57, 58, 59};
+  int32_t positions[12];
+  cr_assert_eq(test_model_stored(m, 0), 12);
+  test_model_positions(m, 0, 0, positions);
+  for (int i = 0; i < 12; ++i) {
+    EXPECT(positions[i] == kWant[i], "%d, not %d", positions[i], kWant[i]);
+  }
+  EXPECT(evict.protected_positions_len == 5, "the caller's own");
+  test_model_destroy(m);
 }
 
 /* Takes the window's queries, so that the last eviction fails. */

@@ -185,7 +185,7 @@ static bool Trim(life* a, uint32_t length) {
     return true;
   }
   char below[40], above[40];
-  snprintf(below, sizeof below, "up to %u,", NaivePrefix(&a->n));
+  snprintf(below, sizeof below, "up to %u and", NaivePrefix(&a->n));
   snprintf(above, sizeof above, "from %u on", a->n.bound);
   EXPECT_INVALID(status, below, above);
   return false;

@@ -184,7 +184,7 @@ static void ExpectChosen(const test_model* m, const head_before* before,
 
 /* What a layer's heads keep by the scores that the test has given. */
 static void CountByScores(const test_model* m, const head_before* before,
-                          uint32_t budget, size_t n_protect, uint32_t* counts) {
+                          uint32_t budget, uint32_t n_asked, uint32_t* counts) {
   const oracle_policy* p = &m->policy;
   const uint32_t n = m->spec.n_kv_heads;
   oracle_head heads[kMaxHeads];
@@ -201,8 +201,7 @@ static void CountByScores(const test_model* m, const head_before* before,
   if (n_held <= (uint64_t)budget * n && p->heads != ORACLE_HEADS_THRESHOLD) {
     return;
   }
-  oracle_head_counts(p, heads, n, budget,
-                     p->sink + p->recent + (uint32_t)n_protect, counts);
+  oracle_head_counts(p, heads, n, budget, n_asked, counts);
 }
 
 /* Evicts; `a` becomes what is held then. Returns the tokens that went. `budgets` of the
@@ -241,8 +240,8 @@ static uint64_t Evict(test_model* m, const uint32_t* budgets, account* a,
     EXPECT_OK(kvevict_policy_layer_budgets(
         m->policy_handle, n_context + (n_context == 0), of_layers, kLayers));
     for (uint32_t l = 0; l < kLayers; ++l) {
-      CountByScores(m, before[l], of_layers[l],
-                    options->protected_positions_len, counts + l * heads);
+      CountByScores(m, before[l], of_layers[l], test_model_asked(m, options),
+                    counts + l * heads);
     }
     budgets = counts;
   }

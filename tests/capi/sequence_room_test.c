@@ -38,6 +38,9 @@ static const char* const kRatios[] = {
     "snapkv:budget=0.5,heads=threshold",
     "lagkv:budget=0.5,block=8,of=partition,recent=30",
     "knorm:budget=0.5,recent=0.9",
+    "snapkv:budget=0.5,keep_window=no",
+    "tova:budget=0.5,window=30,keep_window=no",
+    "pyramidkv:budget=0.5,window=40,keep_window=no,scope=layer",
 };
 
 /* Every length, each as a prompt of its own. */
@@ -111,6 +114,47 @@ Test(room, ratios_leave_protected_and_pinned_tokens_alone) {
     test_model_append(m, 2);
   }
   cr_expect_eq(test_model_stored(m, 0), 34 + 2);
+  test_model_destroy(m);
+}
+
+/* Of a window that is ranked like other tokens the queries are missing. */
+Test(room, budgets_leave_contexts_alone_that_are_shorter_than_the_window) {
+  static const char* const kPolicies[] = {
+      "snapkv:budget=8,keep_window=no",
+      "snapkv:budget=8,keep_window=no,heads=adaptive",
+      "snapkv:budget=8,keep_window=no,select_block=2,scope=model",
+      "cake:budget=8,sink=0,keep_window=no",
+      "snapkv-sharpinference:budget=8,recent=0,window=32",
+  };
+  for (size_t i = 0; i < sizeof kPolicies / sizeof *kPolicies; ++i) {
+    test_model* m = Model(kPolicies[i]);
+    for (uint32_t n = 1; n <= 32; ++n) {
+      test_model_step(m, 1);
+      kvevict_resolved_policy r = {.struct_size = sizeof r};
+      EXPECT_OK(kvevict_policy_resolve(m->policy_handle, n, &r));
+      const kvevict_reason reason = Evict(m, NULL, kPolicies[i]);
+      const bool waits = n > 8 && n < 32;
+      EXPECT((reason == KVEVICT_REASON_SMALL_BUDGET) == waits &&
+                 (test_model_stored(m, 0) == n) == (n < 32) &&
+                 r.budget == (n < 32 ? n : 8),
+             "%s of %u: %u stay, reason %d, budget %u", kPolicies[i], n,
+             test_model_stored(m, 0), (int)reason, r.budget);
+    }
+    test_model_destroy(m);
+  }
+  /* Budgets of heads. */
+  const uint32_t heads[4] = {8, 12, 12, 8};
+  test_model* m = Model("snapkv:budget=1,sink=0,keep_window=no");
+  kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
+  options.head_budgets = heads;
+  options.head_budgets_len = 4;
+  EXPECT_OK(test_model_go_on(m, m->spec.policy, NULL, &options));
+  for (uint32_t n = 1; n <= 32; ++n) {
+    test_model_step(m, 1);
+    const bool waits = n > 8 && n < 32;
+    cr_expect_eq(Evict(m, NULL, "heads") == KVEVICT_REASON_SMALL_BUDGET, waits);
+    cr_expect_eq(test_model_stored(m, 0), n < 32 ? n : 12, "%u", n);
+  }
   test_model_destroy(m);
 }
 

@@ -101,9 +101,8 @@ Test(stages, keep_what_sorting_keeps) {
         test_model_forced(g.m, l, h, &g.options, forced[h]);
         heads[h] = (oracle_head){g.scores[l][h], forced[h], n};
       }
-      const uint32_t n_asked =
-          p->sink + p->recent + (uint32_t)g.options.protected_positions_len;
-      oracle_head_counts(p, heads, kHeads, budgets[l], n_asked, want[l]);
+      oracle_head_counts(p, heads, kHeads, budgets[l],
+                         test_model_asked(g.m, &g.options), want[l]);
     }
     const given before = g;
     EXPECT_OK(test_model_evict(g.m, &g.options, NULL));
@@ -226,6 +225,52 @@ Test(stages, are_an_evictions_and_need_the_weights) {
                  "token_weights", "weight=given");
   cr_expect_eq(test_model_stored(g.m, 0), 80);
   test_model_destroy(g.m);
+}
+
+/* ---- What is protected ---- */
+
+/* Sinks and last tokens stay once, protected or not. */
+Test(protection, of_what_stays_anyway_changes_nothing) {
+  static const char* const kTexts[] = {
+      "custom:budget=20,sink=4,recent=4,heads=adaptive-blend,floor=1",
+      "custom:budget=20,sink=4,recent=4,heads=adaptive-blend,floor=0.3",
+      "custom:budget=20,sink=4,recent=4,heads=adaptive,normalize=yes"};
+  static const int32_t kEnds[] = {0, 1, 2, 3, 38, 39};
+  for (int i = 0; i < 3; ++i) {
+    int32_t kept[2][kHeads][kRow];
+    uint32_t n_kept[2][kHeads];
+    for (int is_protected = 0; is_protected < 2; ++is_protected) {
+      test_random random = {5};
+      given g;
+      Start(&g, kTexts[i], 40, 1);
+      for (uint32_t h = 0; h < kHeads; ++h) {
+        for (uint32_t t = 0; t < 40; ++t) {
+          const float score =
+              expf(test_random_normal(&random) * (float)(1 + h));
+          for (int l = 0; l < kLayers; ++l) g.scores[l][h][t] = score;
+        }
+      }
+      if (is_protected) {
+        g.options.protected_positions = kEnds;
+        g.options.protected_positions_len = 6;
+      }
+      EXPECT_OK(test_model_evict(g.m, &g.options, NULL));
+      for (uint32_t h = 0; h < kHeads; ++h) {
+        const uint32_t n = test_model_stored_of(g.m, 0, h);
+        EXPECT(i > 0 || n == 20, "%s: head %u keeps %u", kTexts[i], h, n);
+        test_model_positions(g.m, 0, h, kept[is_protected][h]);
+        n_kept[is_protected][h] = n;
+      }
+      test_model_destroy(g.m);
+    }
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      EXPECT(n_kept[0][h] == n_kept[1][h] &&
+                 memcmp(kept[0][h], kept[1][h],
+                        n_kept[0][h] * sizeof(int32_t)) == 0,
+             "%s: head %u keeps %u, with protection %u", kTexts[i], h,
+             n_kept[0][h], n_kept[1][h]);
+    }
+  }
 }
 
 /* ---- normalize ---- */

@@ -78,7 +78,7 @@ Test(sequence_start, the_prefix_is_that_of_the_list_which_has_least) {
   EXPECT_OK(test_model_evict(m, NULL, NULL)); /* not head 1 of layer 0 */
   cr_expect_eq(test_exact_prefix(m->sequence), 4);
   EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, 30, NULL), "up to 4",
-                 "from 50 on, where layer");
+                 "from 50 on are exact");
   EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 4, NULL));
   m->n_seen = 4;
   test_model_step(m, 50);
@@ -216,7 +216,7 @@ Test(sequence_start, trims_reach_back_to_the_last_gap) {
   cr_expect_eq(test_model_stored_of(m, 1, 1), 2);
   cr_expect_eq(test_exact_prefix(m->sequence), 0);
   EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, 8, NULL), "up to 0",
-                 "from 9 on, where layer 1");
+                 "layer 1 has lost", "from 9 on");
   EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 9, NULL));
   cr_expect_eq(test_model_stored_of(m, 0, 0), 4);
   cr_expect_eq(test_model_stored_of(m, 1, 0), 4);

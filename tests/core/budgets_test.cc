@@ -54,7 +54,7 @@ Test(budgets, no_layer_is_emptied) {
        {12, 8, 8, 4}},
   };
   for (const auto& c : kCases) {
-    kvevict_policy policy;
+    Policy policy;
     cr_assert(ParsePolicy(c.text, &policy).ok(), "%s", c.text);
     std::vector<uint32_t> budgets(4);
     cr_assert(LayerBudgets(policy, 400, budgets).ok());
@@ -70,7 +70,7 @@ Test(budgets, no_context_needs_more_than_the_bound) {
   int n_evicting = 0;
   for (int i = 0; i < 100000; ++i) {
     const std::string text = RandomPolicyText(random);
-    kvevict_policy policy;
+    Policy policy;
     if (!ParsePolicy(text, &policy).ok()) continue;
     const uint32_t n_layers = 1 + random.Below(12);
     const uint32_t max_tokens = 10 + random.Below(500);
@@ -95,7 +95,7 @@ Test(budgets, every_layer_keeps_what_must_stay) {
   Random random(TestSeed("budgets/every_layer_keeps_what_must_stay"));
   for (int i = 0; i < 100000; ++i) {
     const std::string text = RandomPolicyText(random);
-    kvevict_policy policy;
+    Policy policy;
     if (!ParsePolicy(text, &policy).ok()) continue;
     const uint32_t n_context = 1 + random.Below(500);
     std::vector<uint32_t> budgets(1 + random.Below(12));
@@ -123,7 +123,7 @@ Test(budgets, every_layer_keeps_what_must_stay) {
 // What SplitCake() makes of preferences, in tokens beside the least.
 std::vector<uint32_t> CakeOf(const std::vector<LayerMeasure>& layers,
                              const std::string& keys, uint32_t n_context) {
-  kvevict_policy policy;
+  Policy policy;
   cr_assert(ParsePolicy("cake:window=4," + keys, &policy).ok(), "%s",
             keys.c_str());
   std::vector<uint32_t> budgets(layers.size());
@@ -199,7 +199,7 @@ Test(budgets, cake_is_the_oracles) {
 }
 
 Test(budgets, lazy_layers_keep_the_budget) {
-  kvevict_policy policy;
+  Policy policy;
   cr_assert(
       ParsePolicy("snapkv:budget=40,window=4,split=lazy,lazy=0.5", &policy)
           .ok());

@@ -63,7 +63,7 @@ Test(policies_page, has_every_preset) {
 Test(policies_page, has_every_key) {
   const std::vector<std::string> lines = ReadLines();
   for (const PolicyInfo& policy : Policies()) {
-    kvevict_policy out;
+    Policy out;
     cr_assert(!ParsePolicy(std::string(policy.name) + ":?=1", &out).ok());
     std::string keys = LastErrorMessage();
     keys.erase(0, keys.find("it has ") + 7);

@@ -31,7 +31,7 @@ inline constexpr const char* kPolicies[] = {
 
 // A plan of one of the policies.
 struct Made {
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  oracle_policy policy{};
   kvevict_plan* plan = nullptr;
 
   Made(Draw& draw, const kvevict_context* context) {
@@ -43,10 +43,14 @@ struct Made {
     geometry.max_tokens = kMaxTokens;
     geometry.layers = &layer;
     geometry.layers_len = 1;
-    FUZZ_CHECK(kvevict_policy_parse(kPolicies[draw.Below(std::size(kPolicies))],
-                                    &policy) == KVEVICT_OK);
-    FUZZ_CHECK(kvevict_plan_create(context, &geometry, &policy, nullptr,
+    kvevict_policy* handle = nullptr;
+    FUZZ_CHECK(kvevict_policy_create(
+                   kPolicies[draw.Below(std::size(kPolicies))], &handle) ==
+               KVEVICT_OK);
+    policy = oracle_policy_of(handle);
+    FUZZ_CHECK(kvevict_plan_create(context, &geometry, handle, nullptr,
                                    &plan) == KVEVICT_OK);
+    kvevict_policy_destroy(handle);
   }
 };
 
@@ -443,7 +447,7 @@ class Life {
   const kvevict_context* const context_;
   kvevict_plan* plan_ = nullptr;
   kvevict_sequence* sequence_ = nullptr;
-  kvevict_policy policy_ = KVEVICT_POLICY_INIT;
+  oracle_policy policy_{};
   std::vector<int32_t> held_[kLayers][kHeads];
   LifeRows rows_;
   uint32_t n_seen_ = 0;

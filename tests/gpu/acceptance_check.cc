@@ -137,7 +137,7 @@ void CheckAgainstCpu(const Gpu& gpu, kvevict_dtype dtype, Report* report) {
   }
   ExpectLengths(gpu, device, twin, report);
   // These have left the window, which kept them everywhere.
-  const auto oldest = static_cast<int32_t>(budget - host.window());
+  const auto oldest = static_cast<int32_t>(budget - host.obs_window());
   EvictBoth({oldest, oldest + 2}, &twin, &device, &host, report);
   ExpectLengths(gpu, device, twin, report);
 }

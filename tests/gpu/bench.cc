@@ -8,7 +8,7 @@
 
 #include "capi/guard.h"
 #include "core/plan/plan.h"
-#include "core/policy/policy.h"
+#include "core/policy/policy_text.h"
 #include "core/policy/shaping.h"
 #include "core/view/rope.h"
 #include "cuda/launch.h"
@@ -46,12 +46,19 @@ BenchData::BenchData(const Gpu& gpu, const Workload& w, uint64_t seed)
   }
 }
 
+static Policy CorePolicy(const std::string& text) {
+  Policy policy;
+  Check(kvevict::ParsePolicy(text, &policy).code());
+  return policy;
+}
+
 Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
              bool has_lse, const char* shaping)
     : gpu_(gpu),
       geometry_(GeometryOf(data.workload)),
-      policy_(ParsePolicy(fmt::format("snapkv:budget={},window={},{}",
-                                      data.workload.budget, window, shaping))),
+      policy_text_(fmt::format("snapkv:budget={},window={},{}",
+                               data.workload.budget, window, shaping)),
+      policy_(CorePolicy(policy_text_)),
       context_(ContextOn(gpu)),
       staged_query_(gpu, data.workload.WindowBytes() / data.workload.window),
       row_lse_(gpu, uint64_t{4} * data.workload.n_q_heads * window),
@@ -123,7 +130,8 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
   std::iota(ring.begin(), ring.end(), 0);
   std::rotate(ring.begin(), ring.begin() + w.budget / 2, ring.end());
   ring_.Write(ring.data(), ring_.n_bytes());
-  const PlanHandle plan = CreatePlan(context_.get(), geometry_, policy_);
+  const PlanHandle plan = CreatePlan(context_.get(), geometry_,
+                                     ParsePolicy(policy_text_));
   Check(kvevict_context_prepare(context_.get(), plan.get()));
 }
 
@@ -167,7 +175,7 @@ ShapeArgs Bench::ShapeOfAll() const {
 SelectArgs Bench::SelectionOfAll() const {
   return {JobsOf(&LayerEviction::select),
           policy_.tie,
-          {policy_.sink, policy_.window, {}},
+          {policy_.sink.count, policy_.window.count, {}},
           Scratch(select_scratch_)};
 }
 

@@ -90,7 +90,8 @@ class Bench {
 
   const Gpu& gpu_;
   Geometry geometry_;
-  kvevict_policy policy_;
+  const std::string policy_text_;
+  const Policy policy_;  // as the core has it
   ContextHandle context_;
   Buffer staged_query_;
   Buffer row_lse_;

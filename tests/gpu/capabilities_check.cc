@@ -63,7 +63,7 @@ kvevict_plane PlaneOf(uint64_t address, kvevict_dtype dtype, uint32_t head_dim,
 }
 
 void CheckCase(const Gpu& gpu, const AlignmentCase& c, Report* report) {
-  const kvevict_policy policy = ParsePolicy(c.policy);
+  const oracle_policy policy = ParsePolicy(c.policy);
   const uint32_t n_tokens = policy.window + 9;
   kvevict_layer_geometry g = KVEVICT_LAYER_GEOMETRY_INIT;
   g.n_kv_heads = kKvHeads;

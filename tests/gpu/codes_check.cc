@@ -97,7 +97,7 @@ struct Codes {
 };
 
 void ScoreCodes(const Codes& c, const std::string& text, Report* report) {
-  const kvevict_policy policy = ParsePolicy(text);
+  const oracle_policy policy = ParsePolicy(text);
   const Geometry geometry = {1, c.n_tokens, {CodeGeometry(c.dtype)}};
   std::vector<float> scores[2];
   for (const bool on_device : {false, true}) {

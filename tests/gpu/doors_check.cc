@@ -13,7 +13,7 @@
 namespace kvevict::gpu {
 namespace {
 
-void CompareScores(const kvevict_policy& policy, const std::vector<float>& got,
+void CompareScores(const oracle_policy& policy, const std::vector<float>& got,
                    const std::vector<float>& expected, Report* report) {
   double worst = 0;
   for (size_t i = 0; i < got.size(); ++i) {

@@ -96,7 +96,7 @@ void CheckCaptureWantsPreparing(const Gpu& gpu, Report* report) {
 void CheckLseSavesAPass(const Gpu& gpu, bool observed, Report* report) {
   Evictable e(gpu);
   e.side.Prefill(0, 120, 50);
-  const uint32_t window = e.side.window();
+  const uint32_t window = e.side.obs_window();
   const std::vector<float> ones(SmallShape().n_q_heads * window, 1.0f);
   const Buffer rows(gpu, ones.size() * sizeof(float));
   rows.Write(ones.data(), rows.n_bytes());
@@ -184,7 +184,7 @@ void CheckCreationFailures(const Gpu& gpu, const char* function, int result,
   Twin twin(gpu, SmallShape(), 1);
   const Geometry layers = GeometryOf(twin.shape());
   const kvevict_geometry geometry = layers.Borrowed();
-  const kvevict_policy policy = ParsePolicy(kPolicy);
+  const PolicyHandle policy = HandleOf(ParsePolicy(kPolicy));
   const kvevict_context_options options = gpu.ContextOptions();
   const auto n_allocations = [] {
     std::string all;
@@ -201,7 +201,7 @@ void CheckCreationFailures(const Gpu& gpu, const char* function, int result,
     kvevict_sequence* fork = nullptr;
     kvevict_status status = kvevict_context_create(&options, &context);
     if (status == KVEVICT_OK) {
-      status = kvevict_plan_create(context, &geometry, &policy, nullptr, &plan);
+      status = kvevict_plan_create(context, &geometry, policy.get(), nullptr, &plan);
     }
     if (status == KVEVICT_OK) status = kvevict_context_prepare(context, plan);
     if (status == KVEVICT_OK) status = kvevict_sequence_create(plan, &sequence);

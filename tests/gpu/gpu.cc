@@ -220,11 +220,12 @@ kvevict_geometry Geometry::Borrowed() const {
 }
 
 PlanHandle CreatePlan(const kvevict_context* context, const Geometry& geometry,
-                      const kvevict_policy& policy,
+                      const oracle_policy& policy,
                       const kvevict_plan_options* options) {
   const kvevict_geometry g = geometry.Borrowed();
+  const PolicyHandle handle = HandleOf(policy);
   kvevict_plan* plan = nullptr;
-  Check(kvevict_plan_create(context, &g, &policy, options, &plan));
+  Check(kvevict_plan_create(context, &g, handle.get(), options, &plan));
   return PlanHandle(plan);
 }
 
@@ -236,10 +237,20 @@ SequenceHandle CreateSequence(const kvevict_plan* plan) {
   return handle;
 }
 
-kvevict_policy ParsePolicy(const std::string& text) {
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
-  Check(kvevict_policy_parse(text.c_str(), &policy));
-  return policy;
+oracle_policy ParsePolicy(const std::string& text) {
+  kvevict_policy* policy = nullptr;
+  Check(kvevict_policy_create(text.c_str(), &policy));
+  return oracle_policy_of(PolicyHandle(policy).get());
+}
+
+bool IsValid(const oracle_policy& policy) {
+  return PolicyHandle(oracle_policy_create(&policy)).get() != nullptr;
+}
+
+PolicyHandle HandleOf(const oracle_policy& policy) {
+  PolicyHandle handle(oracle_policy_create(&policy));
+  if (handle.get() == nullptr) throw std::runtime_error(kvevict_last_error_message());
+  return handle;
 }
 
 kvevict_workspace WorkspaceOf(const kvevict_plan* plan,

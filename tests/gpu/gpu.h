@@ -11,6 +11,7 @@
 
 #include "cuda/driver.h"
 #include "kvevict/kvevict.h"
+#include "tests/oracle/policy_values.h"
 
 namespace kvevict::gpu {
 
@@ -144,11 +145,13 @@ class Handle {
 };
 
 inline void DestroyContext(kvevict_context* c) { kvevict_context_destroy(c); }
+inline void DestroyPolicy(kvevict_policy* p) { kvevict_policy_destroy(p); }
 inline void DestroyPlan(kvevict_plan* p) { kvevict_plan_destroy(p); }
 inline void DestroySequence(kvevict_sequence* s) {
   kvevict_sequence_destroy(s);
 }
 using ContextHandle = Handle<kvevict_context, DestroyContext>;
+using PolicyHandle = Handle<kvevict_policy, DestroyPolicy>;
 using PlanHandle = Handle<kvevict_plan, DestroyPlan>;
 using SequenceHandle = Handle<kvevict_sequence, DestroySequence>;
 
@@ -172,10 +175,13 @@ struct Geometry {
 
 ContextHandle CreateContext(const kvevict_context_options& options);
 PlanHandle CreatePlan(const kvevict_context* context, const Geometry& geometry,
-                      const kvevict_policy& policy,
+                      const oracle_policy& policy,
                       const kvevict_plan_options* options = nullptr);
 SequenceHandle CreateSequence(const kvevict_plan* plan);
-kvevict_policy ParsePolicy(const std::string& text);
+oracle_policy ParsePolicy(const std::string& text);
+// Throws unless the values go together.
+PolicyHandle HandleOf(const oracle_policy& policy);
+bool IsValid(const oracle_policy& policy);
 kvevict_workspace WorkspaceOf(const kvevict_plan* plan,
                               kvevict_operation operation);
 // The best size.

@@ -98,7 +98,7 @@ void CheckDoorsInGraph(const Gpu& gpu, const Effort& effort, Report* report) {
   const Buffer select_workspace(
       gpu, SelectBytes(side.context(), n, shape.n_kv_heads));
   const Buffer keep(gpu, expected.size() * sizeof(int32_t));
-  const kvevict_plane queries = twin.DeviceQueries(1, n - side.window());
+  const kvevict_plane queries = twin.DeviceQueries(1, n - side.obs_window());
   uint32_t n_keep = 0;
   const Graph graph(gpu, [&] {
     Check(Score({side.plan(), 1, n, &twin.device_views()[1], &queries},

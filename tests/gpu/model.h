@@ -25,7 +25,7 @@ class Side {
   kvevict_stream stream() const { return stream_; }
   // For the calls of the sequence from now on.
   void UseStream(kvevict_stream stream) { stream_ = stream; }
-  const kvevict_policy& policy() const { return policy_; }
+  const oracle_policy& policy() const { return policy_; }
 
   // ---- The doors, of one layer at n_tokens ----
 
@@ -67,7 +67,7 @@ class Side {
 
   const Gpu* gpu_;
   Twin* twin_;
-  kvevict_policy policy_;
+  oracle_policy policy_;
   ContextHandle context_;
   PlanHandle plan_;
   SequenceHandle sequence_;

@@ -35,7 +35,7 @@ void ScoreRowsThatLieOddly(const Gpu& gpu, const Twin& twin, const Side& side,
                            bool keys) {
   kvevict_view view = twin.device_views()[0];
   kvevict_plane queries =
-      twin.DeviceQueries(0, kTokens - side.window() - 1);
+      twin.DeviceQueries(0, kTokens - side.obs_window() - 1);
   (keys ? view.k : queries).data += 4;
   const size_t n = size_t{twin.shape().n_kv_heads} * kTokens;
   const Buffer scores(gpu, n * sizeof(float));
@@ -79,7 +79,7 @@ void CallTheDoors(const Gpu& gpu, Twin* twin, Side* side,
 void LiveASequence(const Gpu& gpu, Side* side, const Twin& twin,
                    const kvevict_plane& row_lse) {
   side->Prefill(0, kTokens, 30);
-  const uint32_t window = side->window();
+  const uint32_t window = side->obs_window();
   for (uint32_t l = 0; l < twin.shape().n_layers; ++l) {
     Check(Observe(side->sequence(), {l, nullptr, &row_lse}, window,
                   kTokens - window, side->stream()));
@@ -113,10 +113,10 @@ void CheckPlan(const Gpu& gpu, const std::string& policy, kvevict_dtype q_dtype,
   Twin twin(gpu, {"", 2, 4, 2, 16, kTokens, q_dtype, kv_dtype, layout}, 1);
   Side side(&gpu, &twin, policy);
   const Buffer lse(
-      gpu, size_t{twin.shape().n_q_heads} * side.window() * sizeof(float));
+      gpu, size_t{twin.shape().n_q_heads} * side.obs_window() * sizeof(float));
   const std::vector<float> ones(lse.n_bytes() / sizeof(float), 1.0f);
   lse.Write(ones.data(), lse.n_bytes());
-  const kvevict_plane row_lse = LsePlane(lse, side.window());
+  const kvevict_plane row_lse = LsePlane(lse, side.obs_window());
 
   Check(kvevict_context_prepare(side.context(), side.plan()));
   const uint64_t before = Loads();

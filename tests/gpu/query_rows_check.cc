@@ -36,7 +36,7 @@ void CheckLayersTogether(const Gpu& gpu, bool same_strides, Report* report) {
   Check(apart.Evict());
   Evictable e(gpu);
   kvevict_sequence* const sequence = e.side.sequence();
-  const uint32_t window = e.side.window();
+  const uint32_t window = e.side.obs_window();
   Check(kvevict_sequence_append(sequence, 120 - window, gpu.stream()));
   const uint64_t before = mock::Launches("observe_rows");
   std::vector<kvevict_plane> queries(SmallShape().n_layers);
@@ -65,7 +65,7 @@ void CheckLayersTogether(const Gpu& gpu, bool same_strides, Report* report) {
 // other order would choose other tokens.
 void CheckPackedLse(const Gpu& gpu, Report* report) {
   Evictable explicitly(gpu), packed(gpu);
-  const uint32_t window = explicitly.side.window();
+  const uint32_t window = explicitly.side.obs_window();
   std::vector<float> lse(size_t{SmallShape().n_q_heads} * window);
   for (size_t i = 0; i < lse.size(); ++i) {
     lse[i] = static_cast<float>((i * 7) % 23);

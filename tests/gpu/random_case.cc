@@ -105,32 +105,31 @@ bool HasScalarKeys(const Geometry& g) {
 }
 
 // What must stay, wherever blocks begin, and one more.
-uint32_t LeastBudget(const kvevict_policy& p) {
+uint32_t LeastBudget(const oracle_policy& p) {
   const uint32_t b = p.select_block;
-  return (p.n_sink + b - 1) / b * b +
-         std::max(p.n_recent, p.keep_window ? p.window : 0) + b;
+  return (p.sink + b - 1) / b * b +
+         std::max(p.recent, p.keep_window ? p.window : 0) + b;
 }
 
 // Of any policy that evicts.
-oracle_kind DrawKind(Random* random) {
+std::string DrawName(Random* random) {
   uint32_t n = 0;
   kvevict_policy_info info{};
   info.struct_size = sizeof(info);
   while (kvevict_policy_at(n, &info) == KVEVICT_OK) ++n;
   do {
     Check(kvevict_policy_at(random->In(0, n - 1), &info));
-  } while (info.kind == ORACLE_NONE);
-  return info.kind;
+  } while (std::string_view(info.name) == "none");
+  return info.name;
 }
 
-kvevict_policy DrawPolicy(Random* random, uint32_t max_tokens) {
-  kvevict_policy p = KVEVICT_POLICY_INIT;
-  const oracle_kind kind =
-      random->OneOf(3) ? ORACLE_SNAPKV : DrawKind(random);
-  Check(kvevict_policy_init(&p, sizeof(p), kind));
-  p.n_sink = random->In(0, 4);
+oracle_policy DrawPolicy(Random* random, uint32_t max_tokens) {
+  oracle_policy p =
+      ParsePolicy(random->OneOf(3) ? "snapkv" : DrawName(random));
+  const oracle_kind kind = p.kind;
+  p.sink = random->In(0, 4);
   p.block = random->OneOf(4) ? random->In(20, 60) : random->In(2, 12);
-  p.n_recent = random->OneOf(2) ? 0 : random->In(0, 12);
+  p.recent = random->OneOf(2) ? 0 : random->In(0, 12);
   p.window = random->OneOf(4) ? random->In(1, 64) : random->In(1, 12);
   const bool spreads = kind == ORACLE_CAKE;
   if (spreads) p.window = std::max(2u, p.window);
@@ -197,7 +196,7 @@ kvevict_policy DrawPolicy(Random* random, uint32_t max_tokens) {
 // About what the policy's budget would be. In some models a head may keep all, which
 // ends what can be appended.
 std::vector<uint32_t> DrawHeadBudgets(Random* random, const Geometry& g,
-                                      const kvevict_policy& policy) {
+                                      const oracle_policy& policy) {
   const uint32_t least = LeastBudget(policy);
   const bool some_keep_all = random->OneOf(4);
   std::vector<uint32_t> budgets;
@@ -212,7 +211,7 @@ std::vector<uint32_t> DrawHeadBudgets(Random* random, const Geometry& g,
 }
 
 // Of policies that rank.
-void DrawHeadSplit(Random* random, kvevict_policy* policy) {
+void DrawHeadSplit(Random* random, oracle_policy* policy) {
   if (policy->kind == ORACLE_STREAMING_LLM) return;
   policy->scope = KVEVICT_SCOPE_KV_HEAD;
   policy->heads = random->Pick({ORACLE_HEADS_ADAPTIVE,
@@ -224,12 +223,12 @@ void DrawHeadSplit(Random* random, kvevict_policy* policy) {
 }
 
 // Of policies whose scores are not lent to the twin, which has none to refine.
-void DrawSecure(Random* random, kvevict_policy* policy) {
+void DrawSecure(Random* random, oracle_policy* policy) {
   if (RoundsOnItsOwn(policy->kind)) return;
-  kvevict_policy p = *policy;
+  oracle_policy p = *policy;
   p.weight = ORACLE_WEIGHT_GIVEN;
   p.secure = random->In(1, 10) * 0.1;
-  if (kvevict_policy_validate(&p) == KVEVICT_OK) *policy = p;
+  if (IsValid(p)) *policy = p;
 }
 
 // Of 16 bytes or a few elements; 0: none.
@@ -240,8 +239,8 @@ uint32_t DrawGroup(Random* random, uint32_t row_len, uint32_t element_bytes) {
 }
 
 // Blocks that stay beside the best, or by their keys; sums of all calls or of the last.
-void DrawBlocks(Random* random, kvevict_policy* policy) {
-  kvevict_policy p = *policy;
+void DrawBlocks(Random* random, oracle_policy* policy) {
+  oracle_policy p = *policy;
   if (random->OneOf(2)) {
     p.rescue = random->In(1, 3);
     p.anchor = random->Pick({ORACLE_ANCHOR_MEAN, ORACLE_ANCHOR_ZEROS,
@@ -251,20 +250,20 @@ void DrawBlocks(Random* random, kvevict_policy* policy) {
   } else {
     p.diverse_mass = random->In(1, 10) * 0.1;
   }
-  if (kvevict_policy_validate(&p) == KVEVICT_OK) *policy = p;
+  if (IsValid(p)) *policy = p;
 }
 
-void DrawSums(Random* random, kvevict_policy* policy) {
+void DrawSums(Random* random, oracle_policy* policy) {
   if (policy->kind != ORACLE_H2O) return;
-  kvevict_policy p = *policy;
+  oracle_policy p = *policy;
   p.sums =
       random->Pick({ORACLE_SUMS_HEAD, ORACLE_SUMS_QUERY,
                     ORACLE_SUMS_LAYER});
   p.sum_pool = random->In(1, 9);
-  if (kvevict_policy_validate(&p) == KVEVICT_OK) *policy = p;
+  if (IsValid(p)) *policy = p;
   p.sum_last = random->In(1, 4);
   p.raw_first = random->In(0, 1);
-  if (kvevict_policy_validate(&p) == KVEVICT_OK) *policy = p;
+  if (IsValid(p)) *policy = p;
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ class Random {
 // What a model is made of.
 struct ModelCase {
   Geometry geometry;
-  kvevict_policy policy;
+  oracle_policy policy;
   std::vector<uint32_t> head_budgets = {};  // of the plan, or none
   bool reports_mass = false;
   bool select_on_host = false;

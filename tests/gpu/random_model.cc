@@ -34,15 +34,18 @@ bool RandomModel::MakePlans() {
   options.report_mass = case_.reports_mass;
   // By a copy, which leaves the draws of the life as they are.
   options.draft_tokens = Random(random_).In(0, 9);
+  // Both refuse what does not go together.
+  const PolicyHandle handle(oracle_policy_create(&policy()));
+  if (handle.get() == nullptr) return false;
   kvevict_plan* plan = nullptr;
   const kvevict_status status =
-      kvevict_plan_create(context(), &g, &policy(), &options, &plan);
+      kvevict_plan_create(context(), &g, handle.get(), &options, &plan);
   plan_ = PlanHandle(plan);
   const std::string message =
       status == KVEVICT_OK ? "" : kvevict_last_error_message();
   plan = nullptr;
   const kvevict_status on_host =
-      kvevict_plan_create(host_context(), &g, &policy(), &options, &plan);
+      kvevict_plan_create(host_context(), &g, handle.get(), &options, &plan);
   host_plan_ = PlanHandle(plan);
   if (status != on_host) {
     throw std::runtime_error("only one side makes a plan; the GPU: " + message);
@@ -73,14 +76,13 @@ bool RandomModel::MakePlans() {
 }
 
 void RandomModel::DrawTwinPolicy() {
-  const kvevict_policy& p = policy();
+  const oracle_policy& p = policy();
   twin_policy_ = p;
   if (!RoundsOnItsOwn(p.kind)) return;
-  Check(kvevict_policy_init(&twin_policy_, sizeof(twin_policy_),
-                            ORACLE_CUSTOM));
-  twin_policy_.n_sink = p.n_sink;
-  twin_policy_.n_recent = std::max(
-      p.n_recent, by_attention() && p.keep_window != 0 ? p.window : 0);
+  twin_policy_ = ParsePolicy("custom");
+  twin_policy_.sink = p.sink;
+  twin_policy_.recent =
+      std::max(p.recent, by_attention() && p.keep_window ? p.window : 0);
   twin_policy_.budget = p.budget;
   twin_policy_.scope = p.scope;
   twin_policy_.over = p.over;

@@ -59,7 +59,7 @@ class RandomModel {
     return case_.geometry.layer(layer).n_kv_heads;
   }
   uint32_t first_full() const;
-  const kvevict_policy& policy() const { return case_.policy; }
+  const oracle_policy& policy() const { return case_.policy; }
   // The heads of a layer may hold different numbers.
   bool IsRagged() const {
     return !case_.head_budgets.empty() ||
@@ -159,7 +159,7 @@ class RandomModel {
   const Gpu& gpu_;
   Random& random_;
   const ModelCase case_;
-  kvevict_policy twin_policy_ = KVEVICT_POLICY_INIT;
+  oracle_policy twin_policy_{};
   bool special_;  // NaN and infinities are among the keys
   bool observes_ = false;
   bool observes_sums_ = false;

@@ -11,7 +11,7 @@ namespace kvevict::gpu {
 // As a share of what is allowed: at most 1. The CPU itself is within 2e-5; the GPU adds
 // 2^x and log2 to a few units in the last place, and sums in another order. What is a
 // difference or a cosine may be next to 0.
-inline double ScoreError(const kvevict_policy& policy, float got,
+inline double ScoreError(const oracle_policy& policy, float got,
                          float expected) {
   constexpr double kRelative = 1e-4;
   constexpr double kOfDeviation = 1e-4;

@@ -94,7 +94,7 @@ std::vector<float> RunKernel(SimdTarget simd,
   args.lse_head_stride = int64_t{in.window} * int64_t{sizeof(float)};
   args.out = reinterpret_cast<float*>(out.data());
   args.out_stride = in.n_tokens;
-  args.group = group_reduce;
+  args.group_reduce = group_reduce;
   args.scratch = scratch.data();
   args.scratch_bytes = scratch_bytes;
   ComputeWindowAttention(simd, args);

@@ -82,9 +82,9 @@ std::vector<uint32_t> Count(SimdTarget simd, const Layer& layer,
   Forced forced;
   forced.n_recent = n_asked;
   const uint32_t n_own = heads.OwnOf(budget, forced);
-  if (heads.kind == ORACLE_HEADS_ADAPTIVE) {
+  if (heads.kind == HeadRule::kAdaptive) {
     CountWinners(simd, contest, n_own);
-  } else if (heads.kind == ORACLE_HEADS_ADAPTIVE_BLEND) {
+  } else if (heads.kind == HeadRule::kAdaptiveBlend) {
     BlendWinners(simd, contest, n_own, heads.won_part());
   } else {
     CountPassing(simd, contest, static_cast<float>(heads.threshold));
@@ -97,11 +97,11 @@ void ExpectAsOracle(SimdTarget simd, const Layer& layer, uint32_t budget,
   constexpr double kFloors[] = {0.0, 0.05, 0.2, 0.5, 1.0};
   for (int32_t kind = 1; kind <= 3; ++kind) {
     HeadSplit heads;
-    heads.kind = static_cast<kvevict_head_split>(kind);
+    heads.kind = static_cast<HeadRule>(kind);
     heads.floor = kFloors[random.Below(5)];
     heads.threshold = 0.25 * random.Below(10) - 1.0;
-    kvevict_policy policy = KVEVICT_POLICY_INIT;
-    policy.heads = heads.kind;
+    oracle_policy policy{};
+    policy.heads = kind;
     policy.floor = heads.floor;
     policy.threshold = heads.threshold;
     std::vector<uint32_t> expected(layer.n_lists);

@@ -61,7 +61,7 @@ Test(pool1d, matches_the_oracle_at_every_edge) {
           }
           for (const PoolKind pool : {PoolKind::kAvg, PoolKind::kMax}) {
             for (const PoolEdge edge : {PoolEdge::kPad, PoolEdge::kShrink}) {
-              kvevict_policy policy = KVEVICT_POLICY_INIT;
+              oracle_policy policy{};
               policy.pool =
                   pool == PoolKind::kAvg ? ORACLE_POOL_AVG : ORACLE_POOL_MAX;
               policy.edge = edge == PoolEdge::kPad

@@ -1,35 +1,22 @@
 // Sequences that are copies of others: evicting one leaves the others their rows.
 #include <criterion/criterion.h>
-#include <unistd.h>
 
 #include <string>
 #include <vector>
 
-#include "tests/llama_cpp/random_model.h"
 #include "tests/llama_cpp/session.h"
 
 namespace {
 
-using kvevict::tests::LoadModel;
+using kvevict::tests::LoadRandomModel;
 using kvevict::tests::MaxDifference;
 using kvevict::tests::ModelHandle;
-using kvevict::tests::RandomModel;
 using kvevict::tests::RandomTokens;
+using kvevict::tests::RemoveOthers;
 using kvevict::tests::Session;
 using kvevict::tests::SessionOptions;
-using kvevict::tests::WriteRandomModel;
 
 constexpr char kPolicy[] = "snapkv:budget=48,window=16,scope=model";
-
-ModelHandle Random(const char* arch) {
-  RandomModel shape;
-  shape.arch = arch;
-  shape.n_layers = 7;
-  const std::string path = WriteRandomModel(shape);
-  ModelHandle model = LoadModel(path);
-  unlink(path.c_str());
-  return model;
-}
 
 SessionOptions Three(bool unified) {
   SessionOptions options;
@@ -49,22 +36,11 @@ void ExpectRefused(Session& session, llama_seq_id seq, const char* part,
   }
 }
 
-// What was evicted from a sequence, removed by llama.cpp itself.
-void RemoveOthers(Session& session, const std::vector<int32_t>& kept, int32_t n,
-                  llama_seq_id seq) {
-  int32_t from = 0;
-  for (size_t i = 0; i <= kept.size(); ++i) {
-    const int32_t to = i < kept.size() ? kept[i] : n;
-    if (to > from) llama_memory_seq_rm(session.memory(), seq, from, to);
-    from = to + 1;
-  }
-}
-
 // One prompt for three, as a server has it: each is evicted while the others go on with
 // the whole of it.
 Test(llama_copies, a_shared_prefix_stays_whole_for_others) {
   for (const char* arch : {"llama", "gemma3"}) {
-    const ModelHandle model = Random(arch);
+    const ModelHandle model = LoadRandomModel(arch);
     const auto prompt = RandomTokens(120, 256);
     for (const bool unified : {true, false}) {
       for (const bool by_adapter : {true, false}) {
@@ -121,7 +97,7 @@ Test(llama_copies, a_shared_prefix_stays_whole_for_others) {
 
 // An evicted sequence is copied with what it has kept.
 Test(llama_copies, evicted_ones_are_copied_too) {
-  const ModelHandle model = Random("llama");
+  const ModelHandle model = LoadRandomModel("llama");
   const auto prompt = RandomTokens(200, 256), next = RandomTokens(60, 256, 2);
   for (const bool unified : {true, false}) {
     Session session(model.get(), "snapkv:budget=48,window=16", Three(unified));
@@ -140,7 +116,7 @@ Test(llama_copies, evicted_ones_are_copied_too) {
 
 // With a stream for each sequence llama.cpp copies rows at the next llama_decode().
 Test(llama_copies, rows_that_are_yet_to_be_copied_stay) {
-  const ModelHandle model = Random("llama");
+  const ModelHandle model = LoadRandomModel("llama");
   const auto prompt = RandomTokens(200, 256), next = RandomTokens(20, 256, 2);
   for (const auto way : {KVEVICT_LLAMA_WAY_AUTO, KVEVICT_LLAMA_WAY_STATE}) {
     for (const bool by_adapter : {true, false}) {
@@ -171,7 +147,7 @@ Test(llama_copies, rows_that_are_yet_to_be_copied_stay) {
 
 // Cells that others share stay theirs, so what stays of an eviction needs its own.
 Test(llama_copies, an_eviction_that_has_no_room_is_refused) {
-  const ModelHandle model = Random("llama");
+  const ModelHandle model = LoadRandomModel("llama");
   SessionOptions options = Three(true);
   options.n_ctx = 256;
   Session session(model.get(), kPolicy, options);
@@ -185,6 +161,70 @@ Test(llama_copies, an_eviction_that_has_no_room_is_refused) {
   // Alone it has room.
   cr_assert(kvevict_llama_trim_to(session.kv(), 0, 0) == KVEVICT_OK);
   cr_expect(session.Evict(1).cells_after == 48);
+}
+
+// llama.cpp copies rows to a stream even if what they were for is gone from it.
+Test(llama_copies, a_removed_copy_takes_no_state_before_its_rows_came) {
+  const ModelHandle model = LoadRandomModel("llama");
+  const auto next = RandomTokens(20, 256, 2);
+  Session session(model.get(), kPolicy, Three(false));
+  session.Decode(RandomTokens(200, 256));
+  Session other(model.get(), kPolicy, Three(false));
+  other.Decode(RandomTokens(150, 256, 3));
+  const auto expected = [&] {
+    Session evicted(model.get(), kPolicy, Three(false));
+    evicted.Decode(RandomTokens(150, 256, 3));
+    evicted.Evict();
+    return evicted.Decode(next);
+  }();
+  size_t n_bytes = 0;
+  cr_assert(kvevict_llama_save_data(other.kv(), 0, nullptr, 0, nullptr, 0,
+                                    &n_bytes) == KVEVICT_OK);
+  std::vector<uint8_t> saved(n_bytes);
+  cr_assert(kvevict_llama_save_data(other.kv(), 0, nullptr, 0, saved.data(),
+                                    n_bytes, &n_bytes) == KVEVICT_OK);
+  const auto load = [&] {
+    return kvevict_llama_load_data(session.kv(), 1, saved.data(), n_bytes,
+                                   nullptr, 0, nullptr);
+  };
+  kvevict_llama_evict_options options = KVEVICT_LLAMA_EVICT_OPTIONS_INIT;
+  options.target = session.kv();
+  options.target_seq = 1;
+  const auto receive = [&] {
+    return kvevict_llama_evict(other.kv(), 0, &options, nullptr);
+  };
+  for (const bool trims : {false, true}) {
+    cr_assert(kvevict_llama_copy(session.kv(), 0, 1) == KVEVICT_OK);
+    if (trims) {
+      cr_assert(kvevict_llama_trim_to(session.kv(), 1, 0) == KVEVICT_OK);
+    } else {
+      llama_memory_seq_rm(session.memory(), 1, -1, -1);
+    }
+    for (const auto status : {load(), receive()}) {
+      cr_expect(status == KVEVICT_ERROR_INVALID_ARGUMENT);
+      cr_expect(std::string(kvevict_llama_last_error_message())
+                    .find("decode a token, of any sequence, first") !=
+                std::string::npos);
+    }
+    session.Decode(RandomTokens(1, 256, 4), 2);
+    cr_assert(receive() == KVEVICT_OK, "%s",
+              kvevict_llama_last_error_message());
+    cr_expect(MaxDifference(session.Decode(next, 1), expected) < 5e-4);
+    cr_assert(load() == KVEVICT_OK);
+  }
+}
+
+Test(llama_copies, an_empty_sequence_is_no_source) {
+  const ModelHandle model = LoadRandomModel("llama");
+  for (const bool unified : {false, true}) {
+    Session session(model.get(), kPolicy, Three(unified));
+    session.Decode(RandomTokens(100, 256));
+    cr_expect(kvevict_llama_copy(session.kv(), 1, 0) ==
+              KVEVICT_ERROR_INVALID_ARGUMENT);
+    cr_expect(std::string(kvevict_llama_last_error_message())
+                  .find("seq 1 has 0 tokens < 1") != std::string::npos);
+    cr_expect(session.Positions().size() == 100);
+  }
 }
 
 }  // namespace

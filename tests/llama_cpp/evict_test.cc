@@ -1,7 +1,6 @@
 // Evictions in a llama_context, for every kind of cache: against the same context where
 // llama.cpp has removed the same tokens itself, and row by row.
 #include <criterion/criterion.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -9,26 +8,18 @@
 #include <string>
 #include <vector>
 
-#include "tests/llama_cpp/random_model.h"
 #include "tests/llama_cpp/session.h"
 
 namespace {
 
-using kvevict::tests::LoadModel;
+using kvevict::tests::LoadRandomModel;
 using kvevict::tests::MaxDifference;
 using kvevict::tests::ModelHandle;
 using kvevict::tests::RandomModel;
 using kvevict::tests::RandomTokens;
+using kvevict::tests::RemoveOthers;
 using kvevict::tests::Session;
 using kvevict::tests::SessionOptions;
-using kvevict::tests::WriteRandomModel;
-
-ModelHandle Random(const RandomModel& shape) {
-  const std::string path = WriteRandomModel(shape);
-  ModelHandle model = LoadModel(path);
-  unlink(path.c_str());
-  return model;
-}
 
 struct Case {
   const char* name;
@@ -75,19 +66,6 @@ std::vector<Case> Cases() {
   cases.back().options.n_ubatch = 64;
   cases[cases.size() - 2].options.swa_full = true;
   return cases;
-}
-
-// Removes from a sequence what another one has evicted.
-void RemoveOthers(Session& session, const std::vector<int32_t>& kept, int32_t n,
-                  llama_seq_id seq = 0) {
-  int32_t from = 0;
-  for (size_t i = 0; i <= kept.size(); ++i) {
-    const int32_t to = i < kept.size() ? kept[i] : n;
-    if (to > from) {
-      cr_assert(llama_memory_seq_rm(session.memory(), seq, from, to));
-    }
-    from = to + 1;
-  }
 }
 
 // llama.cpp's own compaction: a state holds no empty cells.
@@ -145,7 +123,7 @@ Row CacheRow(const ggml_tensor* t, bool transposed, uint32_t n_heads,
 Test(llama_evict, equals_what_llama_cpp_removes) {
   for (const Case& c : Cases()) {
     if (c.model.arch == "lfm2") continue;  // removes nothing from the middle
-    const ModelHandle model = Random(c.model);
+    const ModelHandle model = LoadRandomModel(c.model);
     const auto prompt = RandomTokens(200, c.model.n_vocab);
     const auto next = RandomTokens(70, c.model.n_vocab, 2);
     Session removed(model.get(), nullptr, c.options);
@@ -184,7 +162,7 @@ Test(llama_evict, equals_what_llama_cpp_removes) {
 // no row of such a layer stays as it is.
 Test(llama_evict, moves_the_rows_of_each_head) {
   for (Case& c : Cases()) {
-    const ModelHandle model = Random(c.model);
+    const ModelHandle model = LoadRandomModel(c.model);
     const bool latent = c.model.arch == "deepseek2";
     const uint32_t n_heads = latent ? 1 : c.model.n_kv_heads;
     Tensors tensors;
@@ -246,7 +224,7 @@ Test(llama_evict, moves_the_rows_of_each_head) {
 
 Test(llama_evict, a_budget_beyond_the_prompt_changes_nothing) {
   for (const Case& c : Cases()) {
-    const ModelHandle model = Random(c.model);
+    const ModelHandle model = LoadRandomModel(c.model);
     Session plain(model.get(), nullptr, c.options);
     Session within(model.get(), "snapkv:budget=500,window=8", c.options);
     for (uint32_t seed = 1; seed < 4; ++seed) {

@@ -1,6 +1,5 @@
 // What the adapter reads of the model for a policy is what the model computes by.
 #include <criterion/criterion.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstdio>
@@ -9,18 +8,16 @@
 #include <string>
 #include <vector>
 
-#include "tests/llama_cpp/random_model.h"
 #include "tests/llama_cpp/session.h"
 
 namespace {
 
-using kvevict::tests::LoadModel;
+using kvevict::tests::LoadRandomModel;
 using kvevict::tests::ModelHandle;
 using kvevict::tests::RandomModel;
 using kvevict::tests::RandomTokens;
 using kvevict::tests::Session;
 using kvevict::tests::SessionOptions;
-using kvevict::tests::WriteRandomModel;
 
 constexpr uint32_t kTokens = 150;
 
@@ -30,13 +27,6 @@ RandomModel Shape(const char* arch) {
   shape.n_layers = 7;  // of which gemma3 has one without a window
   shape.n_embd = shape.n_heads * shape.head_dim;
   return shape;
-}
-
-ModelHandle Load(const RandomModel& shape) {
-  const std::string path = WriteRandomModel(shape);
-  ModelHandle model = LoadModel(path);
-  unlink(path.c_str());
-  return model;
 }
 
 std::vector<uint32_t> Layers(Session& session) {
@@ -127,7 +117,7 @@ Test(llama_inputs, token_weights_are_norms_of_projected_values) {
   const char* policy = "knorm:budget=60,weight=given";
   for (const char* arch : {"llama", "qwen3", "gemma2", "gpt-oss", "lfm2"}) {
     const RandomModel shape = Shape(arch);
-    const ModelHandle model = Load(shape);
+    const ModelHandle model = LoadRandomModel(shape);
     const auto tokens = RandomTokens(kTokens, shape.n_vocab);
     for (const bool flash : {false, true}) {
       for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16}) {
@@ -173,7 +163,7 @@ Test(llama_inputs, token_weights_are_norms_of_projected_values) {
 
 Test(llama_inputs, critical_kv_needs_nothing_from_the_caller) {
   const RandomModel shape = Shape("llama");
-  const ModelHandle model = Load(shape);
+  const ModelHandle model = LoadRandomModel(shape);
   const auto tokens = RandomTokens(kTokens, shape.n_vocab);
   SessionOptions options;
   for (const auto way : {KVEVICT_LLAMA_WAY_IN_PLACE, KVEVICT_LLAMA_WAY_STATE}) {
@@ -183,7 +173,7 @@ Test(llama_inputs, critical_kv_needs_nothing_from_the_caller) {
     cr_expect(session.Evict(0, way).cells_after == 60);
   }
   const RandomModel latent = Shape("deepseek2");
-  const ModelHandle mla = Load(latent);
+  const ModelHandle mla = LoadRandomModel(latent);
   Session session(mla.get(), "criticalkv-kvpress:budget=60,window=10", options);
   session.Decode(tokens);
   const std::string why = session.EvictRefused();
@@ -283,7 +273,7 @@ Test(llama_inputs,
   const char* policy = "expected-attention:budget=60";
   for (const char* arch : {"llama", "qwen3"}) {
     const RandomModel shape = Shape(arch);
-    const ModelHandle model = Load(shape);
+    const ModelHandle model = LoadRandomModel(shape);
     const auto tokens = RandomTokens(kTokens, shape.n_vocab);
     std::vector<double> inv_freq;
     for (uint32_t p = 0; p < shape.head_dim / 2; ++p) {
@@ -334,14 +324,14 @@ Test(llama_inputs, expected_attention_knows_what_it_has_not_seen) {
   SessionOptions options;
   const auto tokens = RandomTokens(kTokens, 256);
   for (const char* arch : {"gemma3", "gemma2", "lfm2", "gpt-oss", "qwen2vl"}) {
-    const ModelHandle model = Load(Shape(arch));
+    const ModelHandle model = LoadRandomModel(Shape(arch));
     Session session(model.get(), "expected-attention:budget=60", options);
     session.Decode(tokens);
     cr_expect(session.Evict().cells_after == 60, "%s", arch);
     session.Decode(tokens);
     cr_expect(session.Evict().cells_after == 60, "%s", arch);
   }
-  const ModelHandle mla = Load(Shape("deepseek2"));
+  const ModelHandle mla = LoadRandomModel(Shape("deepseek2"));
   Session latent(mla.get(), "expected-attention:budget=60", options);
   latent.Decode(tokens);
   const std::string why = latent.EvictRefused();
@@ -349,7 +339,7 @@ Test(llama_inputs, expected_attention_knows_what_it_has_not_seen) {
             why.c_str());
   cr_expect(latent.Positions().size() == kTokens);
   // A new context has seen none of a sequence that it takes.
-  const ModelHandle model = Load(Shape("llama"));
+  const ModelHandle model = LoadRandomModel(Shape("llama"));
   Session source(model.get(), "expected-attention:budget=100", options);
   Session target(model.get(), "expected-attention:budget=60", options);
   source.Decode(tokens);

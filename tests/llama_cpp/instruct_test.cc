@@ -19,6 +19,7 @@ namespace {
 
 using kvevict::tests::LoadModel;
 using kvevict::tests::ModelHandle;
+using kvevict::tests::RemoveOthers;
 using kvevict::tests::Session;
 using kvevict::tests::SessionOptions;
 using kvevict::tools::KlDivergence;
@@ -62,17 +63,6 @@ SessionOptions Options(bool unified, uint32_t n_seq = 2) {
   return options;
 }
 
-// Removes from llama.cpp's own cache what an eviction did not keep.
-void RemoveOthers(Session& session, const std::vector<int32_t>& kept) {
-  int32_t from = 0;
-  for (size_t i = 0; i <= kept.size(); ++i) {
-    const int32_t to =
-        i < kept.size() ? kept[i] : static_cast<int32_t>(kPrompt);
-    if (to > from) llama_memory_seq_rm(session.memory(), 0, from, to);
-    from = to + 1;
-  }
-}
-
 // A prompt of two sequences, the first of which is evicted.
 Test(llama_instruct, a_shared_prompt_is_evicted_for_one) {
   const ModelHandle model = Instruct();
@@ -92,7 +82,7 @@ Test(llama_instruct, a_shared_prompt_is_evicted_for_one) {
       session->Decode(next.first(1), 1);
     }
     cr_expect(evicted.Evict(0).cells_after == 128);
-    RemoveOthers(removed, evicted.Positions());
+    RemoveOthers(removed, evicted.Positions(), kPrompt);
     for (const llama_seq_id seq : {1, 0}) {
       const auto answer = evicted.Decode(next.subspan(1), seq);
       const double kl =

@@ -3,7 +3,6 @@
 // the table in docs/llama-cpp.md. Times are the processor's, of one thread, so that
 // others on the machine do not matter as much.
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,18 +13,16 @@
 #include <vector>
 
 #include "platform.h"
-#include "tests/llama_cpp/random_model.h"
 #include "tests/llama_cpp/session.h"
 
 namespace {
 
-using kvevict::tests::LoadModel;
+using kvevict::tests::LoadRandomModel;
 using kvevict::tests::ModelHandle;
 using kvevict::tests::RandomModel;
 using kvevict::tests::RandomTokens;
 using kvevict::tests::Session;
 using kvevict::tests::SessionOptions;
-using kvevict::tests::WriteRandomModel;
 using Clock = std::chrono::steady_clock;
 
 constexpr uint32_t kChunk = 512;
@@ -136,9 +133,7 @@ int main(int argc, char** argv) {
   shape.n_heads = shape.n_kv_heads = 8;
   shape.head_dim = 64;
   shape.n_embd = 128;
-  const std::string path = WriteRandomModel(shape);
-  const ModelHandle model = LoadModel(path);
-  unlink(path.c_str());
+  const ModelHandle model = LoadRandomModel(shape);
   std::printf(
       "%u -> %u tokens, 8 layers, 8 KV heads of 64, snapkv, 1 thread, %s\n\n"
       "| cache | evicted | KV MiB | ms | kvevict's | beside | observing | "

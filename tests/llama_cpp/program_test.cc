@@ -93,6 +93,12 @@ Test(llama_program, says_what_scores_and_what_it_measured) {
   const std::string h2o = Output(Text("-p h2o:budget=100"));
   cr_expect(Has(h2o, "the last 32 queries of the prompt score (--query-rows)"),
             "%s", h2o.c_str());
+  const std::string all =
+      Output(Text("-p h2o:budget=100 --query-rows 4294967295"));
+  cr_expect(Has(all, "all queries of the prompt score"), "%s", all.c_str());
+  const std::string one_row = Output(Text("-p tova:budget=100"));
+  cr_expect(Has(one_row, "the last query of the prompt scores\n"), "%s",
+            one_row.c_str());
   const std::string none = Output(Text("-p knorm:budget=100"));
   cr_expect(!Has(none, "queries of the prompt"), "%s", none.c_str());
 
@@ -230,6 +236,21 @@ Test(llama_program, says_what_is_wrong) {
   const Outcome key = Run(Text("-p snapkv:bugdet=5"));
   cr_expect(key.status == 1);
   cr_expect(key.out.find("no key \"bugdet\"") != std::string::npos);
+  const Outcome long_one = Run(std::string("-m ") + kModel + " -f " + kText +
+                               " --tokens 400 --generate 4294967295");
+  cr_expect(long_one.status == 1);
+  cr_expect(Has(long_one.out,
+                "--generate 4294967295 > 16776816, what a context "
+                "of 16777216 tokens leaves behind a prompt of 400"),
+            "%s", long_one.out.c_str());
+  const Outcome nameless = Run(Text("-p \"\""));
+  cr_expect(nameless.status == 2);
+  cr_expect(Has(nameless.out, "--policy: a policy has a name"), "%s",
+            nameless.out.c_str());
+  const Outcome layers = Run(Text("-ngl -7"));
+  cr_expect(layers.status == 2);
+  cr_expect(Has(layers.out, "--gpu-layers: Value -7 not in range -1 to"), "%s",
+            layers.out.c_str());
   const Outcome backends = Run(Text("--backends /nowhere"));
   cr_expect(backends.out.find("no backend of ggml is found in /nowhere") !=
             std::string::npos);

@@ -1,11 +1,9 @@
 // What llama.cpp cannot hold, or the adapter cannot know, is refused with the reason.
 #include <criterion/criterion.h>
 #include <dlfcn.h>
-#include <unistd.h>
 
 #include <string>
 
-#include "tests/llama_cpp/random_model.h"
 #include "tests/llama_cpp/session.h"
 
 namespace {
@@ -33,23 +31,19 @@ extern "C" [[gnu::visibility("default")]] size_t ggml_tensor_overhead() {
 
 namespace {
 
-using kvevict::tests::LoadModel;
+using kvevict::tests::LoadRandomModel;
 using kvevict::tests::ModelHandle;
 using kvevict::tests::RandomModel;
 using kvevict::tests::RandomTokens;
 using kvevict::tests::Session;
 using kvevict::tests::SessionOptions;
-using kvevict::tests::WriteRandomModel;
 
 ModelHandle Random(const char* arch, uint32_t head_dim = 32) {
   RandomModel shape;
   shape.arch = arch;
   shape.head_dim = head_dim;
   if (shape.arch == "bloom") shape.n_embd = shape.n_heads * shape.head_dim;
-  const std::string path = WriteRandomModel(shape);
-  ModelHandle model = LoadModel(path);
-  unlink(path.c_str());
-  return model;
+  return LoadRandomModel(shape);
 }
 
 void ExpectPart(const std::string& text, const char* part) {
@@ -78,6 +72,12 @@ Test(llama_refusals, policies_of_unequal_lists) {
   options.struct_size = 4;
   cr_expect(kvevict_llama_create("snapkv", &options, &kv) ==
             KVEVICT_ERROR_INVALID_ARGUMENT);
+  options = KVEVICT_LLAMA_OPTIONS_INIT;
+  options.query_rows = UINT32_MAX;
+  cr_expect(kvevict_llama_create("h2o:budget=64", &options, &kv) ==
+            KVEVICT_ERROR_INVALID_ARGUMENT);
+  ExpectPart(kvevict_llama_last_error_message(),
+             "options.query_rows 4294967295 > 2147483631");
   kvevict_llama_destroy(nullptr);
 }
 

@@ -1,36 +1,23 @@
 // Tokens that are taken back, by the adapter or by others, and states that others set:
 // what goes on is exact, or refused with the remedy.
 #include <criterion/criterion.h>
-#include <unistd.h>
 
 #include <string>
 #include <vector>
 
-#include "tests/llama_cpp/random_model.h"
 #include "tests/llama_cpp/session.h"
 
 namespace {
 
-using kvevict::tests::LoadModel;
+using kvevict::tests::LoadRandomModel;
 using kvevict::tests::MaxDifference;
 using kvevict::tests::ModelHandle;
 using kvevict::tests::RandomModel;
 using kvevict::tests::RandomTokens;
 using kvevict::tests::Session;
 using kvevict::tests::SessionOptions;
-using kvevict::tests::WriteRandomModel;
 
 constexpr char kPolicy[] = "snapkv:budget=60,window=8";
-
-ModelHandle Random(const char* arch) {
-  RandomModel shape;
-  shape.arch = arch;
-  shape.n_layers = 7;
-  const std::string path = WriteRandomModel(shape);
-  ModelHandle model = LoadModel(path);
-  unlink(path.c_str());
-  return model;
-}
 
 void ExpectPart(const std::string& text, const char* part) {
   cr_expect(text.find(part) != std::string::npos, "no \"%s\" in \"%s\"", part,
@@ -51,7 +38,7 @@ std::vector<uint8_t> StateOf(Session& session) {
 
 // A window of 32 in 256 cells: it forgets from 287 tokens on.
 Test(llama_removals, a_trim_needs_what_windows_have_forgotten) {
-  const ModelHandle model = Random("gemma3");
+  const ModelHandle model = LoadRandomModel("gemma3");
   const auto tokens = RandomTokens(900, 256), next = RandomTokens(20, 256, 2);
   const auto prefix = [&](uint32_t n) { return std::span(tokens).first(n); };
   for (const bool full : {false, true}) {
@@ -101,7 +88,7 @@ Test(llama_removals, a_trim_needs_what_windows_have_forgotten) {
 // What was known of the cache is forgotten with it.
 Test(llama_removals, a_context_may_be_attached_again) {
   for (const char* arch : {"llama", "gemma3"}) {
-    const ModelHandle model = Random(arch);
+    const ModelHandle model = LoadRandomModel(arch);
     Session session(model.get(), kPolicy, SessionOptions());
     session.Decode(RandomTokens(100, 256));
     session.Evict();
@@ -113,7 +100,7 @@ Test(llama_removals, a_context_may_be_attached_again) {
 }
 
 Test(llama_removals, a_tail_from_before_the_eviction_is_noticed) {
-  const ModelHandle model = Random("llama");
+  const ModelHandle model = LoadRandomModel("llama");
   const auto prompt = RandomTokens(200, 256), next = RandomTokens(20, 256, 2);
   for (const bool decoded : {false, true}) {
     Session session(model.get(), kPolicy, SessionOptions());
@@ -150,7 +137,7 @@ Test(llama_removals, a_tail_from_before_the_eviction_is_noticed) {
 // Another conversation that ends at the same position.
 Test(llama_removals, a_foreign_state_of_the_same_length_is_noticed) {
   for (const char* arch : {"llama", "gemma3", "deepseek2"}) {
-    const ModelHandle model = Random(arch);
+    const ModelHandle model = LoadRandomModel(arch);
     for (const char* policy : {kPolicy, "keydiff:budget=60"}) {
       for (const int when : {0, 1, 2}) {
         Session other(model.get(), nullptr, SessionOptions());
@@ -174,7 +161,7 @@ Test(llama_removals, a_foreign_state_of_the_same_length_is_noticed) {
       }
     }
   }
-  const ModelHandle model = Random("llama");
+  const ModelHandle model = LoadRandomModel("llama");
   Session session(model.get(), kPolicy, SessionOptions());
   session.Decode(RandomTokens(200, 256));
   cr_expect(kvevict_llama_invalidate(session.kv(), 1) ==
@@ -190,7 +177,7 @@ Test(llama_removals, a_foreign_state_of_the_same_length_is_noticed) {
 
 // Several policies from one prefill: each adapter is told of a trim.
 Test(llama_removals, adapters_of_one_context_are_trimmed_each) {
-  const ModelHandle model = Random("llama");
+  const ModelHandle model = LoadRandomModel("llama");
   const auto prompt = RandomTokens(200, 256), next = RandomTokens(20, 256, 2);
   kvevict_llama* second = nullptr;
   cr_assert(kvevict_llama_create("knorm:budget=60", nullptr, &second) ==
@@ -228,6 +215,181 @@ Test(llama_removals, adapters_of_one_context_are_trimmed_each) {
     cr_expect(session.Evict().cells_after == 60);
   }
   kvevict_llama_destroy(second);
+}
+
+SessionOptions Several(uint32_t n_seq, bool unified) {
+  SessionOptions options;
+  options.n_seq = n_seq;
+  options.unified = unified;
+  return options;
+}
+
+std::vector<uint8_t> Save(Session& session) {
+  size_t n_bytes = 0;
+  cr_assert(kvevict_llama_save_data(session.kv(), 0, nullptr, 0, nullptr, 0,
+                                    &n_bytes) == KVEVICT_OK);
+  std::vector<uint8_t> saved(n_bytes);
+  cr_assert(kvevict_llama_save_data(session.kv(), 0, nullptr, 0, saved.data(),
+                                    n_bytes, &n_bytes) == KVEVICT_OK);
+  return saved;
+}
+
+// What is known is not what llama.cpp has: nothing is read, copied or taken back by it.
+void ExpectAllRefused(kvevict_llama* kv, uint32_t length, const char* part) {
+  const kvevict_sequence* sequence = nullptr;
+  size_t n_bytes = 0;
+  const auto expect = [&](kvevict_status status, const char* call) {
+    cr_expect(status == KVEVICT_ERROR_UNSUPPORTED, "%s: %d", call, status);
+    ExpectPart(kvevict_llama_last_error_message(), part);
+  };
+  expect(kvevict_llama_sequence(kv, 0, &sequence), "sequence");
+  expect(kvevict_llama_save_data(kv, 0, nullptr, 0, nullptr, 0, &n_bytes),
+         "save_data");
+  expect(kvevict_llama_copy(kv, 0, 1), "copy");
+  expect(kvevict_llama_trim_to(kv, 0, length), "trim_to");
+  expect(kvevict_llama_trim_to(kv, 0, length - 1), "trim_to less");
+  expect(kvevict_llama_end_prompt(kv, 0), "end_prompt");
+  expect(kvevict_llama_evict(kv, 0, nullptr, nullptr), "evict");
+}
+
+// Positions reach as far as where the tail went, and other tokens are there.
+Test(llama_removals, a_shift_is_no_tail_that_went) {
+  for (const char* arch : {"llama", "gemma3"}) {
+    const ModelHandle model = LoadRandomModel(arch);
+    for (const bool unified : {false, true}) {
+      for (const bool evicted : {false, true}) {
+        for (const bool shifts : {false, true}) {
+          Session session(model.get(), kPolicy, Several(2, unified));
+          session.Decode(RandomTokens(30, 256, 7), 1);
+          session.Decode(RandomTokens(200, 256));
+          if (evicted) {
+            session.Evict();
+            session.Decode(RandomTokens(40, 256, 2));
+          }
+          const int32_t n = evicted ? 240 : 200;
+          if (shifts) {
+            llama_memory_seq_rm(session.memory(), 0, n - 30, n - 20);
+            llama_memory_seq_add(session.memory(), 0, n - 20, -1, -10);
+            // And a rejected draft behind it, where cells are known to be in order.
+            if (!unified && std::string(arch) == "llama") {
+              llama_memory_seq_rm(session.memory(), 0, n - 15, -1);
+            }
+          } else {
+            llama_memory_seq_rm(session.memory(), 0, n - 10, -1);
+          }
+          const auto next = static_cast<uint32_t>(
+              llama_memory_seq_pos_max(session.memory(), 0) + 1);
+          const auto trim = [&] {
+            return kvevict_llama_trim_to(session.kv(), 0, next);
+          };
+          if (!shifts) {
+            cr_expect(trim() == KVEVICT_OK, "%s %d %d: %s", arch, unified,
+                      evicted, kvevict_llama_last_error_message());
+            cr_expect(session.Positions().back() == n - 11);
+            continue;
+          }
+          cr_expect(trim() == KVEVICT_ERROR_UNSUPPORTED, "%s %d %d", arch,
+                    unified, evicted);
+          ExpectPart(kvevict_llama_last_error_message(), "shifted");
+          ExpectPart(kvevict_llama_last_error_message(), "decode it anew");
+          // Nothing was changed: what llama.cpp goes on with is the shifted one.
+          session.Decode(RandomTokens(1, 256, 3));
+          ExpectPart(session.EvictRefused(), "shifted");
+        }
+      }
+    }
+  }
+}
+
+// Sessions of as many cells at the same positions.
+Test(llama_removals, a_foreign_state_over_a_loaded_one_is_noticed) {
+  constexpr char kRecent[] = "streaming-llm:budget=60";
+  for (const char* arch : {"llama", "gemma3"}) {
+    const ModelHandle model = LoadRandomModel(arch);
+    for (const bool unified : {false, true}) {
+      const SessionOptions options = Several(2, unified);
+      Session own(model.get(), kRecent, options);
+      Session other(model.get(), kRecent, options);
+      own.Decode(RandomTokens(200, 256, 4));
+      other.Decode(RandomTokens(200, 256, 3));
+      own.Evict();
+      other.Evict();
+      const auto saved = Save(own), foreign = StateOf(other);
+      for (const bool loads : {false, true}) {
+        for (const bool decodes : {false, true}) {
+          Session session(model.get(), kRecent, options);
+          if (loads) {
+            cr_assert(kvevict_llama_load_data(session.kv(), 0, saved.data(),
+                                              saved.size(), nullptr, 0,
+                                              nullptr) == KVEVICT_OK);
+          } else {
+            session.Decode(RandomTokens(30, 256, 7), 1);
+            session.Decode(RandomTokens(200, 256, 4));
+            session.Evict(0, KVEVICT_LLAMA_WAY_STATE);
+          }
+          cr_expect(session.Positions().size() == 60);
+          cr_assert(llama_state_seq_set_data(session.ctx(), foreign.data(),
+                                             foreign.size(),
+                                             0) == foreign.size());
+          if (decodes) session.Decode(RandomTokens(9, 256, 5));
+          ExpectAllRefused(session.kv(), 200, "a state was set");
+        }
+      }
+    }
+  }
+}
+
+// In place the last key is where it is known to lie, in a cache that others may use too.
+Test(llama_removals, a_foreign_state_over_one_evicted_in_place_is_noticed) {
+  constexpr char kRecent[] = "streaming-llm:budget=60";
+  const ModelHandle model = LoadRandomModel("llama");
+  for (const bool unified : {false, true}) {
+    Session other(model.get(), kRecent, Several(2, unified));
+    other.Decode(RandomTokens(200, 256, 3));
+    other.Evict();
+    const auto foreign = StateOf(other);
+    for (const bool decodes : {false, true}) {
+      Session session(model.get(), kRecent, Several(2, unified));
+      session.Decode(RandomTokens(200, 256, 4));
+      cr_expect(session.Evict().in_place == 1);
+      session.Decode(RandomTokens(20, 256, 7), 1);
+      cr_expect(session.Positions().size() == 60);
+      llama_state_seq_set_data(session.ctx(), foreign.data(), foreign.size(),
+                               0);
+      if (decodes) session.Decode(RandomTokens(9, 256, 5));
+      ExpectAllRefused(session.kv(), 200, "a state was set");
+    }
+  }
+}
+
+// What one adapter has evicted the others do not know.
+Test(llama_removals, another_adapters_eviction_is_noticed) {
+  for (const char* arch : {"llama", "gemma3", "lfm2"}) {
+    RandomModel shape;
+    shape.arch = arch;
+    shape.n_layers = 7;
+    shape.n_embd = shape.n_heads * shape.head_dim;
+    const ModelHandle model = LoadRandomModel(shape);
+    for (const bool decodes : {false, true}) {
+      kvevict_llama* second = nullptr;
+      cr_assert(kvevict_llama_create("knorm:budget=60", nullptr, &second) ==
+                KVEVICT_OK);
+      SessionOptions options = Several(2, false);
+      options.callback = &kvevict_llama_eval;
+      options.callback_data = second;
+      {
+        Session session(model.get(), kPolicy, options);
+        cr_assert(kvevict_llama_attach(second, session.ctx()) == KVEVICT_OK);
+        session.Decode(RandomTokens(200, 256));
+        cr_expect(session.Evict().cells_after == 60);
+        if (decodes) session.Decode(RandomTokens(9, 256, 2));
+        ExpectAllRefused(second, decodes ? 209 : 200,
+                         "another adapter has evicted it");
+        cr_expect(session.Positions().size() == (decodes ? 69 : 60));
+      }
+      kvevict_llama_destroy(second);
+    }
+  }
 }
 
 }  // namespace

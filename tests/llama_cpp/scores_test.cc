@@ -1,7 +1,6 @@
 // The queries and scales that the adapter reads are those of llama.cpp's attention: keep
 // sets are those of its own softmax.
 #include <criterion/criterion.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -10,18 +9,16 @@
 #include <string>
 #include <vector>
 
-#include "tests/llama_cpp/random_model.h"
 #include "tests/llama_cpp/session.h"
 
 namespace {
 
-using kvevict::tests::LoadModel;
+using kvevict::tests::LoadRandomModel;
 using kvevict::tests::ModelHandle;
 using kvevict::tests::RandomModel;
 using kvevict::tests::RandomTokens;
 using kvevict::tests::Session;
 using kvevict::tests::SessionOptions;
-using kvevict::tests::WriteRandomModel;
 
 constexpr uint32_t kTokens = 150, kWindow = 10, kBudget = 60, kSinks = 4;
 
@@ -81,9 +78,7 @@ Test(llama_scores, keep_sets_are_those_of_llama_cpps_softmax) {
     shape.arch = arch;
     shape.n_layers = 7;
     shape.n_embd = shape.n_heads * shape.head_dim;
-    const std::string path = WriteRandomModel(shape);
-    const ModelHandle model = LoadModel(path);
-    unlink(path.c_str());
+    const ModelHandle model = LoadRandomModel(shape);
     const uint32_t n_kv_heads = shape.arch == "deepseek2" ? 1 : 2;
     Captured captured;
     SessionOptions options;
@@ -129,9 +124,7 @@ Test(llama_scores, keep_sets_are_those_of_llama_cpps_softmax) {
 // h2o scores by as many of the last queries as it is told, whatever batches they came in.
 Test(llama_scores, h2o_does_not_depend_on_batches) {
   const RandomModel shape;
-  const std::string path = WriteRandomModel(shape);
-  const ModelHandle model = LoadModel(path);
-  unlink(path.c_str());
+  const ModelHandle model = LoadRandomModel(shape);
   constexpr uint32_t kN = 230, kMore = 60;
   const auto tokens = RandomTokens(kN, shape.n_vocab);
   const auto more = RandomTokens(kMore, shape.n_vocab, 2);

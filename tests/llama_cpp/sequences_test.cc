@@ -1,41 +1,36 @@
 // Several sequences, other contexts, files, trims.
 #include <criterion/criterion.h>
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
 
-#include "tests/llama_cpp/random_model.h"
 #include "tests/llama_cpp/session.h"
 
 namespace {
 
-using kvevict::tests::LoadModel;
+using kvevict::tests::LoadRandomModel;
 using kvevict::tests::MaxDifference;
 using kvevict::tests::ModelHandle;
 using kvevict::tests::RandomModel;
 using kvevict::tests::RandomTokens;
 using kvevict::tests::Session;
 using kvevict::tests::SessionOptions;
-using kvevict::tests::WriteRandomModel;
 
 constexpr char kPolicy[] = "snapkv:budget=48,window=16,scope=model";
-
-ModelHandle Random(const RandomModel& shape) {
-  const std::string path = WriteRandomModel(shape);
-  ModelHandle model = LoadModel(path);
-  unlink(path.c_str());
-  return model;
-}
 
 // Sequences take turns in each batch, and are evicted while others stay: each goes on
 // as where llama.cpp itself removed its tokens.
 Test(llama_sequences, interleaved_ones_are_evicted_by_themselves) {
   const RandomModel shape;
-  const ModelHandle model = Random(shape);
+  const ModelHandle model = LoadRandomModel(shape);
   for (const bool unified : {false, true}) {
     for (const bool flash : {false, true}) {
       SessionOptions options;
@@ -98,7 +93,7 @@ Test(llama_sequences, a_smaller_context_takes_what_stays) {
     shape.arch = arch;
     shape.n_layers = 7;
     shape.n_embd = shape.n_heads * shape.head_dim;
-    const ModelHandle model = Random(shape);
+    const ModelHandle model = LoadRandomModel(shape);
     SessionOptions options, small;
     small.n_ctx = 256;
     const auto prompt = RandomTokens(300, shape.n_vocab);
@@ -122,7 +117,7 @@ Test(llama_sequences, a_smaller_context_takes_what_stays) {
 
 Test(llama_sequences, a_context_that_is_too_small_is_left_as_it_was) {
   const RandomModel shape;
-  const ModelHandle model = Random(shape);
+  const ModelHandle model = LoadRandomModel(shape);
   SessionOptions options, small;
   small.n_ctx = 256;
   Session large(model.get(), "streaming-llm:budget=400", options);
@@ -158,7 +153,7 @@ void ExpectRefused(Session& from, Session& target, const char* part) {
 
 Test(llama_sequences, a_target_has_as_many_streams) {
   const RandomModel shape;
-  const ModelHandle model = Random(shape);
+  const ModelHandle model = LoadRandomModel(shape);
   const auto prompt = RandomTokens(300, shape.n_vocab);
   SessionOptions one, two, shared;
   two.n_seq = shared.n_seq = 2;
@@ -190,7 +185,7 @@ Test(llama_sequences, a_target_has_as_many_streams) {
 Test(llama_sequences, a_target_turns_keys_as_the_source_does) {
   RandomModel shape;
   shape.long_rope = 600;
-  const ModelHandle model = Random(shape);
+  const ModelHandle model = LoadRandomModel(shape);
   const auto prompt = RandomTokens(300, shape.n_vocab);
   const auto next = RandomTokens(20, shape.n_vocab, 2);
   SessionOptions longer, shorter, small;
@@ -222,7 +217,7 @@ Test(llama_sequences, sessions_come_back_from_files) {
     shape.arch = arch;
     shape.n_layers = 7;
     shape.n_embd = shape.n_heads * shape.head_dim;
-    const ModelHandle model = Random(shape);
+    const ModelHandle model = LoadRandomModel(shape);
     SessionOptions options;
     const auto prompt = RandomTokens(200, shape.n_vocab);
     const auto next = RandomTokens(40, shape.n_vocab, 2);
@@ -275,9 +270,55 @@ Test(llama_sequences, sessions_come_back_from_files) {
   }
 }
 
+// A save replaces files, not what leads to them or is none.
+Test(llama_sequences, links_and_devices_stay) {
+  namespace fs = std::filesystem;
+  const ModelHandle model = LoadRandomModel(RandomModel());
+  Session session(model.get(), kPolicy, SessionOptions());
+  session.Decode(RandomTokens(9, 256));  // which fit into a pipe
+  const auto save = [&](const fs::path& path) {
+    return kvevict_llama_save(session.kv(), 0, path.c_str(), nullptr, 0);
+  };
+  char name[] = "/tmp/kvevict-session-XXXXXX";
+  const fs::path folder = mkdtemp(name);
+  fs::create_directory(folder / "other");
+  fs::create_symlink("other/file", folder / "relative");
+  fs::create_symlink(folder / "relative", folder / "absolute");
+  // The first time there is nothing yet where the links lead.
+  for (int i = 0; i < 2; ++i) {
+    cr_expect(save(folder / "absolute") == KVEVICT_OK, "%s",
+              kvevict_llama_last_error_message());
+    cr_expect(fs::is_symlink(folder / "absolute"));
+    cr_expect(fs::is_symlink(folder / "relative"));
+    cr_expect(kvevict_llama_load(session.kv(), 0,
+                                 (folder / "other/file").c_str(), nullptr, 0,
+                                 nullptr) == KVEVICT_OK);
+  }
+  cr_expect(std::distance(fs::directory_iterator(folder / "other"), {}) == 1);
+  fs::create_symlink("round", folder / "round");
+  cr_expect(save(folder / "round") == KVEVICT_ERROR_UNAVAILABLE);
+  cr_expect(save(folder) == KVEVICT_ERROR_UNAVAILABLE);
+  // What is no file is written to; a full device says so.
+  const fs::path pipe = folder / "pipe";
+  cr_assert(mkfifo(pipe.c_str(), 0600) == 0);
+  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  cr_expect(save(pipe) == KVEVICT_OK, "%s", kvevict_llama_last_error_message());
+  char magic[8] = "";
+  cr_expect(read(reader, magic, 8) == 8 && std::string(magic, 3) == "KVE");
+  close(reader);
+  cr_expect(fs::is_fifo(pipe));
+  fs::create_symlink("/dev/full", folder / "full");
+  cr_expect(save(folder / "full") == KVEVICT_ERROR_UNAVAILABLE);
+  cr_expect(
+      std::string(kvevict_llama_last_error_message()).find("No space left") !=
+      std::string::npos);
+  cr_expect(fs::is_symlink(folder / "full"));
+  fs::remove_all(folder);
+}
+
 Test(llama_sequences, trims_are_exact_or_refused) {
   const RandomModel shape;
-  const ModelHandle model = Random(shape);
+  const ModelHandle model = LoadRandomModel(shape);
   SessionOptions options;
   const auto prompt = RandomTokens(120, shape.n_vocab);
   const auto next = RandomTokens(30, shape.n_vocab, 2);

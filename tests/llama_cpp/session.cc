@@ -1,6 +1,8 @@
 #include "tests/llama_cpp/session.h"
 #include "tests/paths.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -25,6 +27,20 @@ void Log(ggml_log_level level, const char* text, void*) {
 
 ModelHandle LoadModel(const std::string& path) {
   return llama_cli::LoadModel(path, test_llama_libraries, &Log);
+}
+
+ModelHandle LoadRandomModel(const RandomModel& shape) {
+  const std::string path = WriteRandomModel(shape);
+  ModelHandle model = LoadModel(path);
+  unlink(path.c_str());
+  return model;
+}
+
+ModelHandle LoadRandomModel(const char* arch) {
+  RandomModel shape;
+  shape.arch = arch;
+  shape.n_layers = 7;
+  return LoadRandomModel(shape);
 }
 
 Session::Session(llama_model* model, const char* policy,
@@ -147,6 +163,18 @@ std::vector<llama_token> RandomTokens(size_t n, uint32_t n_vocab,
     token = static_cast<llama_token>(random() % n_vocab);
   }
   return tokens;
+}
+
+void RemoveOthers(Session& session, std::span<const int32_t> kept, int32_t n,
+                  llama_seq_id seq) {
+  int32_t from = 0;
+  for (size_t i = 0; i <= kept.size(); ++i) {
+    const int32_t to = i < kept.size() ? kept[i] : n;
+    if (to > from && !llama_memory_seq_rm(session.memory(), seq, from, to)) {
+      throw std::runtime_error("llama_memory_seq_rm() failed");
+    }
+    from = to + 1;
+  }
 }
 
 double MaxDifference(std::span<const float> a, std::span<const float> b) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/llama_cpp/random_model.h"
 #include "upstream.h"
 
 namespace kvevict::tests {
@@ -17,6 +18,10 @@ using ModelHandle = llama_cli::Model;
 
 // Loads a model file once for all contexts.
 ModelHandle LoadModel(const std::string& path);
+// A model of this shape with random weights; or of seven layers, of which gemma3 has one
+// without a window.
+ModelHandle LoadRandomModel(const RandomModel& shape);
+ModelHandle LoadRandomModel(const char* arch);
 
 struct SessionOptions {
   ggml_type type_k = GGML_TYPE_F32;
@@ -81,6 +86,10 @@ class Session {
 // n tokens below n_vocab, always the same ones for a seed.
 std::vector<llama_token> RandomTokens(size_t n, uint32_t n_vocab,
                                       uint32_t seed = 1);
+
+// Removes from llama.cpp's own cache what of a sequence of n tokens is not kept.
+void RemoveOthers(Session& session, std::span<const int32_t> kept, int32_t n,
+                  llama_seq_id seq = 0);
 
 double MaxDifference(std::span<const float> a, std::span<const float> b);
 

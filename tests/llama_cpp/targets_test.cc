@@ -1,32 +1,22 @@
 // What a context cannot take is refused before it is touched: cache types, flash attention,
 // room of both caches, keep lists.
 #include <criterion/criterion.h>
-#include <unistd.h>
 
 #include <string>
 #include <vector>
 
-#include "tests/llama_cpp/random_model.h"
 #include "tests/llama_cpp/session.h"
 
 namespace {
 
-using kvevict::tests::LoadModel;
+using kvevict::tests::LoadRandomModel;
 using kvevict::tests::ModelHandle;
 using kvevict::tests::RandomModel;
 using kvevict::tests::RandomTokens;
 using kvevict::tests::Session;
 using kvevict::tests::SessionOptions;
-using kvevict::tests::WriteRandomModel;
 
 constexpr char kPolicy[] = "snapkv:budget=60,window=8";
-
-ModelHandle Random(const RandomModel& shape) {
-  const std::string path = WriteRandomModel(shape);
-  ModelHandle model = LoadModel(path);
-  unlink(path.c_str());
-  return model;
-}
 
 void ExpectPart(const std::string& text, const char* part) {
   cr_expect(text.find(part) != std::string::npos, "no \"%s\" in \"%s\"", part,
@@ -45,7 +35,7 @@ std::string Refusal(Session& from, Session& target) {
 
 // What a session of 200 tokens, or an eviction of one, says of a context of other options.
 Test(llama_targets, other_caches_are_refused_before_a_change) {
-  const ModelHandle model = Random(RandomModel());
+  const ModelHandle model = LoadRandomModel(RandomModel());
   const auto prompt = RandomTokens(200, 256), own = RandomTokens(100, 256, 2),
              next = RandomTokens(20, 256, 3);
   SessionOptions f32, f16, flash, mixed;
@@ -100,7 +90,7 @@ Test(llama_targets, windows_need_room_of_their_own) {
   shape.arch = "gemma3";
   shape.n_layers = 7;
   shape.window = 200;
-  const ModelHandle model = Random(shape);
+  const ModelHandle model = LoadRandomModel(shape);
   const auto prompt = RandomTokens(600, 256), next = RandomTokens(40, 256, 2);
   SessionOptions large, small;
   large.n_ubatch = small.n_ubatch = 128;
@@ -125,7 +115,7 @@ Test(llama_targets, windows_need_room_of_their_own) {
 
 // Other sequences of a unified cache keep their cells.
 Test(llama_targets, other_sequences_leave_less_room) {
-  const ModelHandle model = Random(RandomModel());
+  const ModelHandle model = LoadRandomModel(RandomModel());
   SessionOptions one, two;
   two.n_seq = 2;
   two.unified = true;
@@ -143,7 +133,7 @@ Test(llama_targets, other_sequences_leave_less_room) {
 
 // A target takes lists of another scope if its cells can hold them.
 Test(llama_targets, lists_of_another_scope_are_taken_or_refused) {
-  const ModelHandle model = Random(RandomModel());
+  const ModelHandle model = LoadRandomModel(RandomModel());
   const auto prompt = RandomTokens(200, 256), next = RandomTokens(20, 256, 2);
   Session layers(model.get(), "snapkv:budget=60,window=8,scope=layer", {});
   Session heads(model.get(), "knorm:budget=60", {});
@@ -168,6 +158,24 @@ Test(llama_targets, lists_of_another_scope_are_taken_or_refused) {
     if (used) cr_expect(target.Positions().size() == 20);
     cr_expect(heads.Positions().size() == 200);
   }
+}
+
+Test(llama_targets, options_without_a_meaning_are_refused) {
+  const ModelHandle model = LoadRandomModel(RandomModel());
+  Session session(model.get(), kPolicy, SessionOptions());
+  session.Decode(RandomTokens(200, 256));
+  const auto refusal = [&](const kvevict_llama_evict_options& options) {
+    cr_expect(kvevict_llama_evict(session.kv(), 0, &options, nullptr) ==
+              KVEVICT_ERROR_INVALID_ARGUMENT);
+    return std::string(kvevict_llama_last_error_message());
+  };
+  kvevict_llama_evict_options options = KVEVICT_LLAMA_EVICT_OPTIONS_INIT;
+  options.target_seq = 1;
+  ExpectPart(refusal(options), "options.target_seq 1 != 0 without");
+  options.target_seq = 0;
+  options.reserved = 7;
+  ExpectPart(refusal(options), "options.reserved 7 != 0");
+  cr_expect(session.Positions().size() == 200);
 }
 
 }  // namespace

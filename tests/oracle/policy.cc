@@ -154,8 +154,10 @@ bool IsOfContext(const oracle_policy& p) {
   return p.budget <= 1.0 && !by_window;
 }
 
-// A ratio of a context in which the ends do not fit is all of it.
+// A ratio of a context in which the ends do not fit is all of it, and so is any budget
+// of one that has no query for each row of the window.
 uint32_t Budget(const oracle_policy& p, uint32_t n_context) {
+  if (ScoresByAttention(p) && n_context < p.window) return n_context;
   const auto budget =
       static_cast<uint32_t>(Tokens(p, BudgetBlocks(p, n_context), n_context));
   return IsOfContext(p) && !Fits(p, budget, n_context) ? n_context : budget;

@@ -1,10 +1,14 @@
 #include "tests/oracle/policy_values.h"
 
+#include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace {
 
@@ -13,60 +17,159 @@ namespace {
   std::abort();
 }
 
-// The values of one policy, by key.
-class Reader {
- public:
-  explicit Reader(const kvevict_policy* policy) : policy_(policy) {}
+// One line for each parameter: its key and its field.
+template <typename Visitor, typename Values>
+void ForEachField(const Visitor& on, Values& p) {
+  on.Number("budget", p.budget);
+  on.CountOrShare("sink", p.sink, p.sink_share);
+  on.CountOrShare("recent", p.recent, p.recent_share);
+  on.CountOrShare("window", p.window, p.window_share);
+  on.Word("keep_window", p.keep_window);
+  on.Pool("pool", p.pool, p.pool_width);
+  on.Word("edge", p.edge);
+  on.Word("rows", p.rows);
+  on.Word("row_weight", p.row_weight);
+  on.Word("softmax", p.softmax);
+  on.Number("spread", p.spread);
+  on.Word("group", p.group);
+  on.Word("order", p.order);
+  on.Word("scope", p.scope);
+  on.Word("over", p.over);
+  on.Word("tie", p.tie);
+  on.Word("split", p.split);
+  on.Number("alpha", p.alpha);
+  on.Number("beta", p.beta);
+  on.Number("tau1", p.tau1);
+  on.Number("tau2", p.tau2);
+  on.Number("lazy", p.lazy);
+  on.Number("seed", p.seed);
+  on.Number("block", p.block);
+  on.Word("ranks", p.ranks);
+  on.Word("of", p.of);
+  on.Number("select_block", p.select_block);
+  on.Number("chunk", p.chunk);
+  on.Word("weight", p.weight);
+  on.Number("epsilon", p.epsilon);
+  on.Number("redundancy", p.redundancy);
+  on.Number("similarity", p.similarity);
+  on.Number("secure", p.secure);
+  on.Word("heads", p.heads);
+  on.Number("floor", p.floor);
+  on.Number("threshold", p.threshold);
+  on.Word("normalize", p.normalize);
+  on.Word("merge", p.merge);
+  on.Number("merge_threshold", p.merge_threshold);
+  on.Number("merge_fraction", p.merge_fraction);
+  on.Word("rotate", p.rotate);
+  on.Number("margin", p.margin);
+  on.Number("every", p.every);
+  on.Word("prompt", p.prompt);
+  on.Word("sums", p.sums);
+  on.Number("sum_pool", p.sum_pool);
+  on.Number("sum_last", p.sum_last);
+  on.Word("raw_first", p.raw_first);
+  on.Number("rescue", p.rescue);
+  on.Word("anchor", p.anchor);
+  on.Number("diverse_mass", p.diverse_mass);
+}
+
+kvevict_parameter_info RowOf(const char* key) {
+  kvevict_parameter_info row = {};
+  row.struct_size = sizeof(row);
+  for (uint32_t i = 0; kvevict_parameter_at(nullptr, i, &row) == KVEVICT_OK;
+       ++i) {
+    if (std::strcmp(row.key, key) == 0) return row;
+  }
+  Fail(key);
+}
+
+std::vector<std::string> WordsOf(const char* key) {
+  std::istringstream all(RowOf(key).words);
+  std::vector<std::string> words;
+  for (std::string word; std::getline(all, word, '|');) words.push_back(word);
+  return words;
+}
+
+template <typename Number>
+std::string TextOf(Number value) {
+  char text[40];
+  *std::to_chars(text, text + sizeof(text) - 1, value).ptr = '\0';
+  return text;
+}
+
+constexpr const char* kPools[] = {"none", "avg", "max"};
+
+// Fills fields with a policy's values, and with the library's defaults where it has none.
+struct Reader {
+  const kvevict_policy* policy;
 
   std::string Text(const char* key) const {
     char text[40];
-    if (kvevict_policy_get(policy_, key, text, sizeof(text), nullptr) ==
+    if (kvevict_policy_get(policy, key, text, sizeof(text), nullptr) ==
         KVEVICT_OK) {
       return text;
     }
-    return Row(key).default_text;
+    return RowOf(key).default_text;
   }
-  double Number(const char* key) const {
-    return std::strtod(Text(key).c_str(), nullptr);
+  template <typename T>
+  void Number(const char* key, T& out) const {
+    const std::string text = Text(key);
+    std::from_chars(text.data(), text.data() + text.size(), out);
   }
-  uint32_t Count(const char* key) const {
-    return static_cast<uint32_t>(Number(key));
-  }
-  // The place of a value among the row's words.
-  int Word(const char* key) const {
-    const std::string value = Text(key);
-    std::string_view words = Row(key).words;
-    for (int i = 0;; ++i) {
-      const size_t bar = words.find('|');
-      if (words.substr(0, bar) == value) return i;
-      if (bar == words.npos) Fail(key);
-      words.remove_prefix(bar + 1);
-    }
-  }
-  template <typename Enum>
-  Enum Word(const char* key) const {
-    return static_cast<Enum>(Word(key));
-  }
-  bool Flag(const char* key) const { return Word(key) == 1; }
-  void CountOrShare(const char* key, uint32_t* count, double* share) const {
-    const double value = Number(key);
+  void CountOrShare(const char* key, uint32_t& count, double& share) const {
+    double value = 0.0;
+    Number(key, value);
     const bool is_share = value > 0.0 && value < 1.0;
-    *count = is_share ? 0 : static_cast<uint32_t>(value);
-    *share = is_share ? value : 0.0;
+    count = is_share ? 0 : static_cast<uint32_t>(value);
+    share = is_share ? value : 0.0;
   }
-
- private:
-  static kvevict_parameter_info Row(const char* key) {
-    kvevict_parameter_info row = {};
-    row.struct_size = sizeof(row);
-    for (uint32_t i = 0; kvevict_parameter_at(nullptr, i, &row) == KVEVICT_OK;
-         ++i) {
-      if (std::strcmp(row.key, key) == 0) return row;
+  template <typename T>
+  void Word(const char* key, T& out) const {
+    const std::vector<std::string> words = WordsOf(key);
+    const auto at = std::find(words.begin(), words.end(), Text(key));
+    if (at == words.end()) Fail(key);
+    out = static_cast<T>(at - words.begin());
+  }
+  void Pool(const char* key, int& pool, uint32_t& width) const {
+    const std::string text = Text(key);
+    for (pool = ORACLE_POOL_MAX; !text.starts_with(kPools[pool]); --pool) {
     }
-    Fail(key);
+    width = 1;
+    if (pool != ORACLE_POOL_NONE) {
+      std::from_chars(text.data() + 3, text.data() + text.size(), width);
+    }
   }
+};
 
-  const kvevict_policy* policy_;
+// Sets those that the policy has; `ok` says whether it took all of them.
+struct Writer {
+  kvevict_policy* policy;
+  bool* ok;
+
+  void Set(const char* key, const std::string& value) const {
+    char text[40];
+    if (kvevict_policy_get(policy, key, text, sizeof(text), nullptr) !=
+            KVEVICT_OK ||
+        !*ok) {
+      return;
+    }
+    *ok = kvevict_policy_set(policy, key, value.c_str()) == KVEVICT_OK;
+  }
+  template <typename T>
+  void Number(const char* key, T value) const {
+    Set(key, TextOf(value));
+  }
+  void CountOrShare(const char* key, uint32_t count, double share) const {
+    Set(key, share > 0.0 ? TextOf(share) : TextOf(count));
+  }
+  template <typename T>
+  void Word(const char* key, T value) const {
+    Set(key, WordsOf(key).at(static_cast<size_t>(value)));
+  }
+  void Pool(const char* key, int pool, uint32_t width) const {
+    const std::string word = kPools[pool];
+    Set(key, pool == ORACLE_POOL_NONE ? word : word + TextOf(width));
+  }
 };
 
 oracle_kind KindOf(const kvevict_policy* policy) {
@@ -88,66 +191,9 @@ oracle_kind KindOf(const kvevict_policy* policy) {
 }  // namespace
 
 oracle_policy oracle_policy_of(const kvevict_policy* policy) {
-  const Reader values(policy);
   oracle_policy p = {};
   p.kind = KindOf(policy);
-  p.budget = values.Number("budget");
-  values.CountOrShare("sink", &p.sink, &p.sink_share);
-  values.CountOrShare("recent", &p.recent, &p.recent_share);
-  values.CountOrShare("window", &p.window, &p.window_share);
-  p.keep_window = values.Flag("keep_window");
-  const std::string pool = values.Text("pool");
-  p.pool = pool[0] == 'n'   ? ORACLE_POOL_NONE
-           : pool[0] == 'a' ? ORACLE_POOL_AVG
-                            : ORACLE_POOL_MAX;
-  p.pool_width = p.pool == ORACLE_POOL_NONE
-                     ? 1
-                     : static_cast<uint32_t>(std::atoi(pool.c_str() + 3));
-  p.edge = values.Word("edge");
-  p.rows = values.Word<kvevict_reduce>("rows");
-  p.row_weight = values.Word("row_weight");
-  p.softmax = values.Word("softmax");
-  p.spread = values.Number("spread");
-  p.group = values.Word<kvevict_reduce>("group");
-  p.order = values.Word("order");
-  p.scope = values.Word<kvevict_scope>("scope");
-  p.over = values.Word<kvevict_reduce>("over");
-  p.tie = values.Word<kvevict_tie>("tie");
-  p.split = values.Word("split");
-  p.alpha = values.Number("alpha");
-  p.beta = values.Count("beta");
-  p.tau1 = values.Number("tau1");
-  p.tau2 = values.Number("tau2");
-  p.lazy = values.Number("lazy");
-  p.seed = std::strtoull(values.Text("seed").c_str(), nullptr, 10);
-  p.block = values.Count("block");
-  p.ranks = values.Flag("ranks");
-  p.of = values.Word("of");
-  p.select_block = values.Count("select_block");
-  p.chunk = values.Count("chunk");
-  p.weight = values.Word("weight");
-  p.epsilon = values.Number("epsilon");
-  p.redundancy = values.Number("redundancy");
-  p.similarity = values.Number("similarity");
-  p.secure = values.Number("secure");
-  p.heads = values.Word("heads");
-  p.floor = values.Number("floor");
-  p.threshold = values.Number("threshold");
-  p.normalize = values.Flag("normalize");
-  p.merge = values.Word<kvevict_merge>("merge");
-  p.merge_threshold = values.Number("merge_threshold");
-  p.merge_fraction = values.Number("merge_fraction");
-  p.rotate = values.Flag("rotate");
-  p.margin = values.Count("margin");
-  p.every = values.Count("every");
-  p.prompt = values.Word("prompt");
-  p.sums = values.Word("sums");
-  p.sum_pool = values.Count("sum_pool");
-  p.sum_last = values.Count("sum_last");
-  p.raw_first = values.Flag("raw_first");
-  p.rescue = values.Count("rescue");
-  p.anchor = values.Word("anchor");
-  p.diverse_mass = values.Number("diverse_mass");
+  ForEachField(Reader{policy}, p);
   return p;
 }
 
@@ -157,4 +203,20 @@ oracle_policy oracle_policy_from(const char* text) {
   const oracle_policy values = oracle_policy_of(policy);
   kvevict_policy_destroy(policy);
   return values;
+}
+
+kvevict_policy* oracle_policy_create(const oracle_policy* values) {
+  kvevict_policy_info info = {};
+  info.struct_size = sizeof(info);
+  kvevict_policy* policy = nullptr;
+  if (kvevict_policy_at(static_cast<uint32_t>(values->kind), &info) !=
+          KVEVICT_OK ||
+      kvevict_policy_create(info.name, &policy) != KVEVICT_OK) {
+    Fail("kind");
+  }
+  bool ok = true;
+  ForEachField(Writer{policy, &ok}, *values);
+  if (ok && kvevict_policy_validate(policy) == KVEVICT_OK) return policy;
+  kvevict_policy_destroy(policy);
+  return nullptr;
 }

@@ -1,5 +1,5 @@
-// The values of a policy's parameters as the C API tells them, for tests and for what
-// they expect.
+// The values of a policy's parameters, read and set through the C API, for tests and for
+// what they expect.
 #ifndef KVEVICT_TESTS_ORACLE_POLICY_VALUES_H_
 #define KVEVICT_TESTS_ORACLE_POLICY_VALUES_H_
 
@@ -130,6 +130,10 @@ oracle_policy oracle_policy_of(const kvevict_policy* policy);
 
 // Of a policy text that is right.
 oracle_policy oracle_policy_from(const char* text);
+
+// A policy of these values, as far as its kind has such parameters; NULL, with the
+// library's error, if it would not be valid. The caller destroys it.
+kvevict_policy* oracle_policy_create(const oracle_policy* values);
 
 #ifdef __cplusplus
 }

@@ -96,10 +96,11 @@ void AskAndFail(const kvevict_plan* plan, uint32_t thread) {
     CHECK(std::strstr(kvevict_last_error_message(),
                       std::to_string(layer).c_str()) != nullptr);
     const std::string text = "snapkv:budget=" + std::to_string(1000 + layer);
-    kvevict_policy policy = KVEVICT_POLICY_INIT;
-    CHECK_OK(kvevict_policy_parse(text.c_str(), &policy));
+    kvevict_policy* policy = nullptr;
+    CHECK_OK(kvevict_policy_create(text.c_str(), &policy));
     char printed[256];
-    CHECK_OK(kvevict_policy_format(&policy, printed, sizeof(printed), nullptr));
+    CHECK_OK(kvevict_policy_format(policy, printed, sizeof(printed), nullptr));
+    kvevict_policy_destroy(policy);
     CHECK(text == printed);
     CHECK(kvevict_simd_target_at(0) != nullptr);
   }

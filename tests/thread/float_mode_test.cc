@@ -158,12 +158,13 @@ std::vector<int32_t> List(const kvevict_context* context,
 
 // Computed on the calling thread, and rounded to the nearest.
 std::vector<uint32_t> Budgets() {
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
-  CHECK_OK(kvevict_policy_parse(
+  kvevict_policy* policy = nullptr;
+  CHECK_OK(kvevict_policy_create(
       "pyramidkv:budget=2048,window=32,split=arithmetic-kvpress", &policy));
   std::vector<uint32_t> budgets(kLayers * 9);
-  CHECK_OK(kvevict_policy_layer_budgets(&policy, 20000, budgets.data(),
+  CHECK_OK(kvevict_policy_layer_budgets(policy, 20000, budgets.data(),
                                         budgets.size()));
+  kvevict_policy_destroy(policy);
   return budgets;
 }
 

@@ -20,10 +20,11 @@ kvevict_plan* NewPlan(const kvevict_context* context, const char* policy_text,
   geometry.max_tokens = kMaxTokens;
   geometry.layers = &layer;
   geometry.layers_len = 1;
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
-  CHECK_OK(kvevict_policy_parse(policy_text, &policy));
+  kvevict_policy* policy = nullptr;
+  CHECK_OK(kvevict_policy_create(policy_text, &policy));
   kvevict_plan* plan = nullptr;
-  CHECK_OK(kvevict_plan_create(context, &geometry, &policy, nullptr, &plan));
+  CHECK_OK(kvevict_plan_create(context, &geometry, policy, nullptr, &plan));
+  kvevict_policy_destroy(policy);
   return plan;
 }
 

@@ -13,17 +13,14 @@ namespace kvevict::tools {
 namespace {
 
 Test(engine_evictor, the_default_budget_fills_what_the_text_leaves_open) {
-  cr_expect(ParsePolicy("snapkv", 512).budget == 512);
-  cr_expect(ParsePolicy("snapkv:window=16", 512).budget == 512);
-  cr_expect(ParsePolicy("snapkv:budget=300", 512).budget == 300);
-  cr_expect(ParsePolicy("snapkv: budget = 1.0", 512).budget == 1.0);
-  cr_expect(ParsePolicy("streaming-llm", 512).budget == 512);
+  cr_expect(ParsePolicy("snapkv", 512).Number("budget") == 512);
+  cr_expect(ParsePolicy("snapkv:window=16", 512).Number("budget") == 512);
+  cr_expect(ParsePolicy("snapkv:budget=300", 512).Number("budget") == 300);
+  cr_expect(ParsePolicy("snapkv: budget = 1.0", 512).Number("budget") == 1.0);
+  cr_expect(ParsePolicy("streaming-llm", 512).Number("budget") == 512);
   // Its window and sinks say how much it keeps.
-  const kvevict_policy window = ParsePolicy("streaming-llm:recent=100", 512);
-  kvevict_resolved_policy resolved = {};
-  resolved.struct_size = sizeof(resolved);
-  cr_assert(kvevict_policy_resolve(&window, 1000, &resolved) == KVEVICT_OK);
-  cr_expect(resolved.budget == 104);
+  const Policy window = ParsePolicy("streaming-llm:recent=100", 512);
+  cr_expect(window.Resolve(1000).budget == 104);
 }
 
 Test(engine_evictor, errors_speak_the_librarys_words) {

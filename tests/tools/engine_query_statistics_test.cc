@@ -90,7 +90,7 @@ const float* Numbers(const kvevict_plane& plane, uint32_t head) {
 void ExpectExpected(bool halves) {
   const Rope rope = RopeOf(halves);
   ThreadPool pool(2);
-  const kvevict_policy policy = ParsePolicy("expected-attention", 20);
+  const Policy policy = ParsePolicy("expected-attention", 20);
   QueryStatistics statistics(kCache, {.n_q_heads = kQHeads}, rope,
                              std::span(&policy, 1), pool);
   Show(statistics, rope);
@@ -155,7 +155,7 @@ Test(engine_query_statistics, centers_are_those_of_queries_before_rope) {
   for (bool halves : {false, true}) {
     const Rope rope = RopeOf(halves);
     ThreadPool pool(2);
-    const kvevict_policy policy = ParsePolicy("triattention", 20);
+    const Policy policy = ParsePolicy("triattention", 20);
     QueryStatistics statistics(kCache, {.n_q_heads = kQHeads}, rope,
                                std::span(&policy, 1), pool);
     Show(statistics, rope);
@@ -190,7 +190,7 @@ Test(engine_query_statistics, keeps_queries_for_who_wants_all) {
   rope.inv_freq.assign(kPairs, 0.0);  // after RoPE as before
   ThreadPool pool(2);
   for (const char* text : {"non-causal", "snapkv:budget=40,window=8"}) {
-    const kvevict_policy policy = ParsePolicy(text, 20);
+    const Policy policy = ParsePolicy(text, 20);
     QueryStatistics statistics(kCache, {.n_q_heads = kQHeads}, rope,
                                std::span(&policy, 1), pool);
     Show(statistics, rope);
@@ -218,7 +218,7 @@ Test(engine_query_statistics, filters_point_away_from_what_queries_share) {
   Rope rope = RopeOf(true);
   rope.inv_freq.assign(kPairs, 0.0);  // after RoPE as before
   ThreadPool pool(2);
-  const kvevict_policy policy = ParsePolicy("q-filter", 20);
+  const Policy policy = ParsePolicy("q-filter", 20);
   QueryStatistics statistics(kCache, {.n_q_heads = kQHeads}, rope,
                              std::span(&policy, 1), pool);
   Show(statistics, rope);
@@ -261,7 +261,7 @@ Test(engine_query_statistics, filters_point_away_from_what_queries_share) {
 Test(engine_query_statistics, sums_are_those_of_all_rows) {
   const Rope rope = RopeOf(true);
   ThreadPool pool(2);
-  const kvevict_policy policy = ParsePolicy("h2o:recent=5", 20);
+  const Policy policy = ParsePolicy("h2o:recent=5", 20);
   QueryStatistics statistics(kCache, {.n_q_heads = kQHeads}, rope,
                              std::span(&policy, 1), pool);
   Show(statistics, rope);

@@ -42,7 +42,7 @@ Test(recall_policies, asked_recall_survives_16_bit_caches) {
 
 // Half of the questions lie before a window of 16.
 Test(recall_policies, a_short_window_sees_half_of_the_questions) {
-  const kvevict_policy policy = ParsePolicy("snapkv:budget=256,window=16", 1.0);
+  const Policy policy = ParsePolicy("snapkv:budget=256,window=16", 1.0);
   ThreadPool pool(2);
   for (uint32_t seed = 1; seed <= kSeeds; ++seed) {
     RecallExperiment experiment(MakeWorkload(2048, seed), KVEVICT_DTYPE_F32,
@@ -58,7 +58,7 @@ Test(recall_policies, random_recalls_its_share) {
   ThreadPool pool(2);
   for (uint32_t budget : {1024u, 512u, 256u}) {
     constexpr uint32_t kPolicies = 8;
-    std::vector<kvevict_policy> policies;
+    std::vector<Policy> policies;
     for (uint32_t seed = 0; seed < kPolicies; ++seed) {
       policies.push_back(ParsePolicy(
           "random:sink=0,recent=32,seed=" + std::to_string(seed), budget));

@@ -370,16 +370,13 @@ Test(recall_program, inspect_lists_what_the_library_enumerates) {
     cr_expect(row.at("trigger") == policy.trigger);
     cr_expect(row.at("paper") == policy.paper);
     const json& reads = row.at("reads");
-    kvevict_policy of_kind = {};
-    kvevict_policy_init(&of_kind, sizeof(of_kind), policy.kind);
-    kvevict_need need = KVEVICT_NEED_NONE;
-    kvevict_policy_need(&of_kind, KVEVICT_INPUT_VALUES, &need);
+    const Policy of_name(policy.name);
     cr_expect((std::find(reads.begin(), reads.end(), "V") != reads.end()) ==
-                  (need == KVEVICT_NEED_REQUIRED),
+                  of_name.Requires(KVEVICT_INPUT_VALUES),
               "%s", policy.name);
-    kvevict_policy_need(&of_kind, KVEVICT_INPUT_ROW_LSE, &need);
     cr_expect((std::find(reads.begin(), reads.end(), "[log-sum-exps]") !=
-               reads.end()) == (need == KVEVICT_NEED_OPTIONAL),
+               reads.end()) == (of_name.Need(KVEVICT_INPUT_ROW_LSE) ==
+                                KVEVICT_NEED_OPTIONAL),
               "%s", policy.name);
   }
   cr_expect(n == document.at("policies").size() && n >= 6);
@@ -453,10 +450,9 @@ Test(recall_program, plan_splits_budgets_as_the_library_does) {
   for (const std::string& text : texts) {
     const Outcome run =
         Run("plan " + text + " --tokens 2000 --layers 7 --json");
-    kvevict_policy policy = KVEVICT_POLICY_INIT;
-    cr_assert(kvevict_policy_parse(text.c_str(), &policy) == KVEVICT_OK);
-    if (policy.split == ORACLE_SPLIT_CAKE ||
-        policy.split == ORACLE_SPLIT_LAZY) {
+    const Policy policy(text);
+    const std::string split = policy.Get("split");
+    if (split == "cake" || split == "lazy") {
       cr_assert(
           run.status != 0 && run.err.find("scores decide") != run.err.npos,
           "%s: %s", text.c_str(), run.err.c_str());
@@ -465,7 +461,7 @@ Test(recall_program, plan_splits_budgets_as_the_library_does) {
     cr_assert(run.status == 0, "%s: %s", text.c_str(), run.err.c_str());
     const json document = json::parse(run.out);
     uint32_t budgets[7];
-    cr_assert(kvevict_policy_layer_budgets(&policy, 2000, budgets, 7) ==
+    cr_assert(kvevict_policy_layer_budgets(policy.get(), 2000, budgets, 7) ==
               KVEVICT_OK);
     for (size_t l = 0; l < 7; ++l) {
       const json& layer = document.at("layers").at(l);
@@ -474,16 +470,12 @@ Test(recall_program, plan_splits_budgets_as_the_library_does) {
       const auto n_last = layer.at("n_last").get<uint64_t>();
       const auto n_chosen = layer.at("n_chosen").get<uint64_t>();
       cr_expect(n_first + n_last + n_chosen == budgets[l], "%s", text.c_str());
-      if (policy.kind == ORACLE_STREAMING_LLM) {
+      if (policy.Name() == "streaming-llm") {
         cr_expect(n_chosen == 0 && n_first == 4, "%s", text.c_str());
       }
     }
-    kvevict_policy printed = KVEVICT_POLICY_INIT;
     const std::string spelled_out = document.at("policy");
-    cr_assert(kvevict_policy_parse(spelled_out.c_str(), &printed) ==
-              KVEVICT_OK);
-    cr_expect(std::memcmp(&printed, &policy, sizeof(policy)) == 0, "%s",
-              spelled_out.c_str());
+    cr_expect(spelled_out == policy.Text());
   }
 }
 

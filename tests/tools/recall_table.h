@@ -30,7 +30,7 @@ inline constexpr double kPublished = 0.005 + 1e-9;
 
 inline void ExpectRecall(uint32_t n_tokens, kvevict_dtype dtype,
                          const std::vector<RecallRow>& rows) {
-  std::vector<kvevict_policy> policies;
+  std::vector<Policy> policies;
   for (const RecallRow& row : rows) {
     policies.push_back(ParsePolicy(row.policy, 1.0));
   }

@@ -8,7 +8,7 @@
 
 #include "kvevict/kvevict.h"
 #include "tools/commands/commands.h"
-#include "tools/engine/kvevict_error.h"
+#include "tools/engine/policy.h"
 #include "tools/engine/text_table.h"
 
 namespace kvevict::tools {
@@ -36,8 +36,8 @@ struct Inspection {
   std::vector<kvevict_dtype_info> dtypes;
 };
 
-// What a policy of a kind reads, by its defaults; in brackets what it can do without.
-std::vector<std::string> InputsOf(kvevict_policy_kind kind) {
+// What a policy reads, by its defaults; in brackets what it can do without.
+std::vector<std::string> InputsOf(const char* name) {
   static constexpr const char* kNames[] = {"K",
                                            "V",
                                            "queries",
@@ -50,13 +50,11 @@ std::vector<std::string> InputsOf(kvevict_policy_kind kind) {
                                            "token weights",
                                            "query centers"};
   static_assert(std::size(kNames) == KVEVICT_INPUT_QUERY_CENTERS + 1);
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
-  Check(kvevict_policy_init(&policy, sizeof(policy), kind));
+  const Policy policy(name);
   std::vector<std::string> inputs;
   for (kvevict_input i = {}; i <= KVEVICT_INPUT_QUERY_CENTERS;
        i = static_cast<kvevict_input>(i + 1)) {
-    kvevict_need need = KVEVICT_NEED_NONE;
-    Check(kvevict_policy_need(&policy, i, &need));
+    const kvevict_need need = policy.Need(i);
     if (need == KVEVICT_NEED_REQUIRED) inputs.emplace_back(kNames[i]);
     if (need == KVEVICT_NEED_OPTIONAL) {
       inputs.push_back(fmt::format("[{}]", kNames[i]));
@@ -113,7 +111,7 @@ nlohmann::ordered_json ToJson(const Inspection& found) {
   for (const kvevict_policy_info& p : found.policies) {
     policies.push_back({{"name", p.name},
                         {"signal", p.signal},
-                        {"reads", InputsOf(p.kind)},
+                        {"reads", InputsOf(p.name)},
                         {"shaping", p.shaping},
                         {"budget", p.budget},
                         {"trigger", p.trigger},
@@ -178,7 +176,7 @@ std::string ToText(const Inspection& found) {
                       {"paper", kLeft}});
   for (const kvevict_policy_info& p : found.policies) {
     policies.AddRow({p.name, p.signal,
-                     fmt::format("{}", fmt::join(InputsOf(p.kind), ", ")),
+                     fmt::format("{}", fmt::join(InputsOf(p.name), ", ")),
                      p.shaping, p.budget, p.trigger, p.paper});
   }
   TextTable presets(

@@ -12,7 +12,7 @@
 #include "tools/commands/checks.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/dtype_option.h"
-#include "tools/engine/kvevict_error.h"
+#include "tools/engine/policy.h"
 #include "tools/engine/text_table.h"
 
 namespace kvevict::tools {
@@ -33,28 +33,21 @@ struct Kept {
   std::string policy;  // spelled out
   uint32_t n_first = 0;
   uint32_t n_last = 0;
-  bool chooses = false;  // some of the others, by score
-  kvevict_head_split heads = KVEVICT_HEAD_SPLIT_EQUAL;
+  bool chooses = false;          // some of the others, by score
+  std::string heads;             // the word of the parameter
   std::vector<uint32_t> layers;  // tokens in all
   uint64_t token_bytes = 0;      // K and V of one layer
 };
 
 Kept Resolve(const PlanOptions& options) {
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
-  Check(kvevict_policy_parse(options.policy.c_str(), &policy));
+  const Policy policy(options.policy);
   Kept kept;
-  size_t length = 0;
-  Check(kvevict_policy_format(&policy, nullptr, 0, &length));
-  kept.policy.resize(length);
-  Check(
-      kvevict_policy_format(&policy, kept.policy.data(), length + 1, nullptr));
-  kept.heads = policy.head_split;
+  kept.policy = policy.Text();
+  kept.heads = policy.Get("heads");
   kept.layers.resize(options.n_layers);
-  Check(kvevict_policy_layer_budgets(&policy, options.n_tokens,
+  Check(kvevict_policy_layer_budgets(policy.get(), options.n_tokens,
                                      kept.layers.data(), kept.layers.size()));
-  kvevict_resolved_policy resolved = {};
-  resolved.struct_size = sizeof(resolved);
-  Check(kvevict_policy_resolve(&policy, options.n_tokens, &resolved));
+  const kvevict_resolved_policy resolved = policy.Resolve(options.n_tokens);
   kept.n_first = resolved.n_sink;
   kept.n_last = resolved.n_recent;
   kept.chooses = resolved.n_selected > 0;
@@ -94,18 +87,10 @@ uint64_t BytesBefore(const PlanOptions& options, const Kept& kept) {
 }
 
 // What the numbers of a layer are, where its heads keep different ones.
-const char* NumbersAre(kvevict_head_split heads) {
-  switch (heads) {
-    case KVEVICT_HEAD_SPLIT_EQUAL:
-      return "of every head";
-    case KVEVICT_HEAD_SPLIT_ADAPTIVE:
-      return "the mean of heads";
-    case KVEVICT_HEAD_SPLIT_ADAPTIVE_BLEND:
-      return "about the mean of heads";
-    case KVEVICT_HEAD_SPLIT_THRESHOLD:
-      return "the most of a head";
-  }
-  return "";
+const char* NumbersAre(const std::string& heads) {
+  if (heads == "adaptive") return "the mean of heads";
+  if (heads == "adaptive-blend") return "about the mean of heads";
+  return heads == "threshold" ? "the most of a head" : "of every head";
 }
 
 std::string ToJson(const PlanOptions& options, const Kept& kept) {
@@ -167,13 +152,12 @@ std::string ToText(const PlanOptions& options, const Kept& kept) {
       "{}\n\n{}\n{}Of {} tokens per KV head {}{} stay in a layer, on average: "
       "{} MiB become {}, {:.1f} times less.\n",
       kept.policy, table.ToString(),
-      kept.heads == KVEVICT_HEAD_SPLIT_EQUAL
+      kept.heads == "equal"
           ? ""
           : fmt::format("Scores decide what each head keeps: keep and chosen "
                         "are {}.\n",
                         NumbersAre(kept.heads)),
-      options.n_tokens,
-      kept.heads == KVEVICT_HEAD_SPLIT_THRESHOLD ? "at most " : "",
+      options.n_tokens, kept.heads == "threshold" ? "at most " : "",
       Sum(kept.layers) / options.n_layers, mib(before), mib(after),
       static_cast<double>(before) / static_cast<double>(after));
 }

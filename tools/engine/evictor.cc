@@ -29,7 +29,7 @@ kvevict_layer_geometry LayerGeometry(const KvShape& cache,
 // Step 1. The plan checks geometry and policy once and knows the workspace size;
 // nothing is allocated after this.
 Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
-                 const kvevict_policy& policy, ThreadPool& pool,
+                 const Policy& policy, ThreadPool& pool,
                  const char* simd_target, const Rope& rope)
     : n_layers_(cache.n_layers),
       n_q_heads_(queries.n_q_heads),
@@ -50,8 +50,8 @@ Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
   geometry.rope_layout =
       rope.halves ? KVEVICT_ROPE_LAYOUT_HALF : KVEVICT_ROPE_LAYOUT_INTERLEAVED;
   kvevict_plan* plan = nullptr;
-  Check(
-      kvevict_plan_create(context_.get(), &geometry, &policy, nullptr, &plan));
+  Check(kvevict_plan_create(context_.get(), &geometry, policy.get(), nullptr,
+                            &plan));
   plan_.reset(plan);
 
   kvevict_sequence* sequence = nullptr;
@@ -146,9 +146,11 @@ uint32_t Evictor::BudgetForMass(double mass, KvCache& cache,
   kvevict_mass_options options = KVEVICT_MASS_OPTIONS_INIT;
   options.scope = KVEVICT_SCOPE_MODEL;
   options.mass = mass;
-  options.n_sink = policy_.n_sink;
-  options.n_recent = std::max(policy_.n_recent,
-                              policy_.keep_window != 0 ? WindowOf(policy_) : 0);
+  options.n_sink = static_cast<uint32_t>(policy_.Number("sink"));
+  options.n_recent = static_cast<uint32_t>(policy_.Number("recent"));
+  if (policy_.Get("keep_window") == "yes") {
+    options.n_recent = std::max(options.n_recent, WindowOf(policy_));
+  }
   uint32_t budget = 0;
   Check(kvevict_budget_for_mass(context_.get(), layers.data(), layers.size(),
                                 &options, &budget, 1));

@@ -19,6 +19,7 @@
 #include "tools/engine/kv_cache.h"
 #include "tools/engine/kvevict_error.h"
 #include "tools/engine/library_context.h"
+#include "tools/engine/policy.h"
 #include "tools/engine/rope.h"
 #include "tools/engine/thread_pool.h"
 #include "tools/engine/workspace.h"
@@ -36,9 +37,9 @@ class Evictor {
  public:
   // `pool` must outlive the evictor. simd_target is whose code the library runs;
   // nullptr: the best one. `rope` is for policies that see through it.
-  Evictor(const KvShape& cache, const QueryShape& queries,
-          const kvevict_policy& policy, ThreadPool& pool,
-          const char* simd_target = nullptr, const Rope& rope = {});
+  Evictor(const KvShape& cache, const QueryShape& queries, const Policy& policy,
+          ThreadPool& pool, const char* simd_target = nullptr,
+          const Rope& rope = {});
 
   // Query rows [n_rows, n_q_heads, k_head_dim] of a layer, f32 after RoPE, for
   // positions first_position, first_position + 1, ...
@@ -98,7 +99,7 @@ class Evictor {
   uint32_t n_q_heads_;
   uint32_t n_kv_heads_;
   uint32_t head_dim_;
-  kvevict_policy policy_;
+  Policy policy_;
   bool wants_all_queries_;
   LibraryContext context_;
   std::unique_ptr<kvevict_plan, Deleter<kvevict_plan_destroy>> plan_;

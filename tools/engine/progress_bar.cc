@@ -13,18 +13,19 @@ namespace {
 
 constexpr int kWidth = 30;
 constexpr std::chrono::milliseconds kRedraw{50};
+constexpr std::chrono::seconds kLog{10};
 
 }  // namespace
 
 ProgressBar::ProgressBar(std::string label, uint64_t total)
     : label_(std::move(label)),
       total_(std::max<uint64_t>(total, 1)),
-      visible_(ErrorIsTerminal()),
+      is_drawn_(ErrorIsTerminal()),
       start_(Clock::now()),
-      drawn_(start_ - kRedraw) {}
+      next_(is_drawn_ ? start_ : start_ + kLog) {}
 
 ProgressBar::~ProgressBar() {
-  if (visible_) std::fputs("\r\x1b[K", stderr);
+  if (is_drawn_) std::fputs("\r\x1b[K", stderr);
 }
 
 std::string ProgressBar::Line(const std::string& label, double share,
@@ -41,12 +42,14 @@ std::string ProgressBar::Line(const std::string& label, double share,
 
 void ProgressBar::Update(uint64_t done) {
   const Clock::time_point now = Clock::now();
-  if (!visible_ || now - drawn_ < kRedraw) return;
-  drawn_ = now;
+  if (now < next_) return;
+  next_ = now + (is_drawn_ ? Clock::duration(kRedraw) : kLog);
   const double share =
       std::min(1.0, static_cast<double>(done) / static_cast<double>(total_));
   const double seconds = std::chrono::duration<double>(now - start_).count();
-  fmt::print(stderr, "\r{}\x1b[K", Line(label_, share, seconds));
+  const std::string line = Line(label_, share, seconds);
+  fmt::print(stderr, "{}{}{}", is_drawn_ ? "\r" : "", line,
+             is_drawn_ ? "\x1b[K" : "\n");
   std::fflush(stderr);
 }
 

@@ -8,8 +8,8 @@
 
 namespace kvevict::tools {
 
-// Drawn only when stderr is a terminal, so logs and pipes stay clean; erased when it
-// is destroyed.
+// Drawn in place when stderr is a terminal, and erased when it is destroyed. Logs and
+// pipes get a line every ten seconds.
 class ProgressBar {
  public:
   ProgressBar(std::string label, uint64_t total);
@@ -29,9 +29,9 @@ class ProgressBar {
 
   std::string label_;
   uint64_t total_;
-  bool visible_;
+  bool is_drawn_;
   Clock::time_point start_;
-  Clock::time_point drawn_;
+  Clock::time_point next_;
 };
 
 }  // namespace kvevict::tools

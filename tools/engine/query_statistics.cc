@@ -19,12 +19,10 @@ constexpr uint32_t kFuturePositions = 512;
 // More than enough for a direction that stands out at all.
 constexpr int kPowerIterations = 64;
 
-bool AnyNeeds(std::span<const kvevict_policy> policies, kvevict_input input) {
+bool AnyNeeds(std::span<const Policy> policies, kvevict_input input) {
   return std::any_of(policies.begin(), policies.end(),
-                     [&](const kvevict_policy& policy) {
-                       kvevict_need need = KVEVICT_NEED_NONE;
-                       Check(kvevict_policy_need(&policy, input, &need));
-                       return need != KVEVICT_NEED_NONE;
+                     [&](const Policy& policy) {
+                       return policy.Need(input) != KVEVICT_NEED_NONE;
                      });
 }
 
@@ -58,7 +56,7 @@ double Norm(const std::vector<double>& x) {
 
 QueryStatistics::QueryStatistics(const KvShape& cache,
                                  const QueryShape& queries, Rope rope,
-                                 std::span<const kvevict_policy> policies,
+                                 std::span<const Policy> policies,
                                  ThreadPool& pool, const char* simd_target)
     : n_q_heads_(queries.n_q_heads),
       n_kv_heads_(cache.n_kv_heads),

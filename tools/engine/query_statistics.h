@@ -12,6 +12,7 @@
 #include "kvevict/kvevict.h"
 #include "tools/engine/evictor.h"
 #include "tools/engine/kv_cache.h"
+#include "tools/engine/policy.h"
 #include "tools/engine/rope.h"
 #include "tools/engine/thread_pool.h"
 
@@ -23,7 +24,7 @@ class QueryStatistics {
  public:
   // `pool` must outlive this.
   QueryStatistics(const KvShape& cache, const QueryShape& queries, Rope rope,
-                  std::span<const kvevict_policy> policies, ThreadPool& pool,
+                  std::span<const Policy> policies, ThreadPool& pool,
                   const char* simd_target = nullptr);
 
   // Query rows [n_rows, n_q_heads, k_head_dim] of a layer, after RoPE, for positions

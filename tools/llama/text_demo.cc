@@ -173,7 +173,7 @@ std::string RunTextDemo(const DemoOptions& options) {
   const uint32_t budget = options.budget
                               ? BudgetTokens(*options.budget, n_prompt)
                               : DefaultBudget(n_prompt);
-  const std::vector<kvevict_policy> policies = ParsePolicies(
+  const std::vector<Policy> policies = ParsePolicies(
       options.policies, budget, n_prompt, model.config().n_layers);
   if (options.decode) CheckDecoding(options.policies, policies);
   TextEvaluation evaluation(model, task, options.dtype, policies, kGreedyTokens,

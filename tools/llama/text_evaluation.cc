@@ -40,7 +40,7 @@ KvShape CacheShape(const LlamaModel& model, kvevict_dtype dtype,
 
 TextEvaluation::TextEvaluation(LlamaModel& model, TextTask task,
                                kvevict_dtype dtype,
-                               const std::vector<kvevict_policy>& policies,
+                               const std::vector<Policy>& policies,
                                uint32_t n_greedy, ThreadPool& pool,
                                const char* simd_target, const KvLayout& layout)
     : model_(model),
@@ -50,7 +50,7 @@ TextEvaluation::TextEvaluation(LlamaModel& model, TextTask task,
       evicted_cache_(full_cache_.shape()),
       statistics_(full_cache_.shape(), model.HeadShape(), model.RopeOfHeads(),
                   policies, pool, simd_target) {
-  for (const kvevict_policy& policy : policies) {
+  for (const Policy& policy : policies) {
     evictors_.push_back(std::make_unique<Evictor>(
         full_cache_.shape(), model.HeadShape(), policy, pool, simd_target,
         model.RopeOfHeads()));

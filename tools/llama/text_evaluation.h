@@ -46,7 +46,7 @@ class TextEvaluation {
   // `model` and `pool` must outlive this. Throws KvevictError for a policy that
   // does not fit the model.
   TextEvaluation(LlamaModel& model, TextTask task, kvevict_dtype dtype,
-                 const std::vector<kvevict_policy>& policies, uint32_t n_greedy,
+                 const std::vector<Policy>& policies, uint32_t n_greedy,
                  ThreadPool& pool, const char* simd_target = nullptr,
                  const KvLayout& layout = {});
 

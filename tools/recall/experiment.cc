@@ -32,7 +32,7 @@ KvShape CacheShape(kvevict_dtype dtype, uint32_t n_slots,
 
 RecallExperiment::RecallExperiment(const Workload& workload,
                                    kvevict_dtype dtype,
-                                   std::span<const kvevict_policy> policies,
+                                   std::span<const Policy> policies,
                                    ThreadPool& pool, const char* simd_target,
                                    uint32_t n_decoded, const KvLayout& layout)
     : workload_(workload),
@@ -44,7 +44,7 @@ RecallExperiment::RecallExperiment(const Workload& workload,
       evicted_(full_.shape()),
       statistics_(full_.shape(), kQueryShape, RecallModel::RopeOfHeads(),
                   policies, pool, simd_target) {
-  for (const kvevict_policy& policy : policies) {
+  for (const Policy& policy : policies) {
     evictors_.emplace_back(full_.shape(), kQueryShape, policy, pool,
                            simd_target, RecallModel::RopeOfHeads());
     window_ = std::max(window_, WindowOf(policy));

@@ -32,7 +32,7 @@ class RecallExperiment {
   // tokens of the prompt, fewer than it has, are read one by one behind the first
   // eviction, each with another one after it.
   RecallExperiment(const Workload& workload, kvevict_dtype dtype,
-                   std::span<const kvevict_policy> policies, ThreadPool& pool,
+                   std::span<const Policy> policies, ThreadPool& pool,
                    const char* simd_target = nullptr, uint32_t n_decoded = 0,
                    const KvLayout& layout = {});
 
@@ -55,7 +55,7 @@ class RecallExperiment {
   const Workload workload_;
   const uint32_t n_prompt_;  // of its tokens that are not decoded
   const bool decodes_;
-  const std::vector<kvevict_policy> policies_;
+  const std::vector<Policy> policies_;
   RecallModel model_;
   KvCache full_;
   KvCache evicted_;

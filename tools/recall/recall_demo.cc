@@ -111,7 +111,7 @@ std::string RunRecallDemo(const DemoOptions& options) {
   const uint32_t budget = options.budget
                               ? BudgetTokens(*options.budget, n_tokens)
                               : std::max(n_tokens / 8, kMinDefaultBudget);
-  const std::vector<kvevict_policy> policies =
+  const std::vector<Policy> policies =
       ParsePolicies(options.policies, budget, n_tokens, kLayers);
 
   const uint32_t n_decoded = options.decode.value_or(0);

@@ -616,9 +616,11 @@ typedef int32_t kvevict_need;
  * and cake, sink + recent <= budget for the others. With select_block b, at
  * whatever length: sink, rounded up to whole blocks, + recent or kept window
  * + b - 1 <= budget. With chunks: what must stay of each, or one token,
- * <= budget in all. A budget in tokens that is too small is an error. A ratio of
- * a short context may be too small too: then the context is left alone, and
- * kvevict_evict_report says KVEVICT_REASON_SMALL_BUDGET.
+ * <= budget in all; sink < chunk where the budget is in tokens. A budget in
+ * tokens that is too small is an error. A ratio of a short context may be too
+ * small too: then the context is left alone, and kvevict_evict_report says
+ * KVEVICT_REASON_SMALL_BUDGET. So is a context that has fewer tokens than the
+ * query window, with a budget of either kind.
  *
  * One thread at a time may change a policy; several may read it. Plans copy it.
  * Policies are small and allocated by malloc().
@@ -980,10 +982,12 @@ typedef int32_t kvevict_role;
  * share no byte, nor do those of two tables; that is not checked. Groups and
  * address tables are for planes of a view alone.
  *
- * Strides may be negative or zero where no two rows overlap. No alignment is
- * needed, but for elements that CUDA is to score: at multiples of their size.
- * On CUDA blocks of an address table begin at multiples of 16 bytes. A plane
- * with neither data nor address_table is absent, and then 0 throughout.
+ * Strides may be negative or zero where no two rows overlap. Each exceeds what
+ * the smaller ones reach: other layouts without an overlap are errors too, whose
+ * message says that they are too intricate to tell. No alignment is needed, but
+ * for elements that CUDA is to score: at multiples of their size. On CUDA blocks
+ * of an address table begin at multiples of 16 bytes. A plane with neither data
+ * nor address_table is absent, and then 0 throughout.
  *
  * A companion with a role holds one number of f32, f16 or bf16 per token and
  * head (head_dim 1), and there is one of a role at most. It moves with its
@@ -1483,14 +1487,15 @@ enum kvevict_reason
   /** Values are quantized: merged they would be rounded again. */
   KVEVICT_REASON_QUANTIZED_VALUES = 8,
   /** Rows share scales by groups of tokens, or the last ones lie apart: they do
-   *  not move one by one. Not of a plan: calls that are given such a view say
-   *  so. */
+   *  not move one by one. Calls that are given such a view say so; a plan never
+   *  does. */
   KVEVICT_REASON_TOKEN_GROUPS = 9,
-  /** Of an eviction: the policy's prompt is not INSIDE, and
+  /** An eviction does nothing: the policy's prompt is not INSIDE, and
    *  kvevict_sequence_end_prompt() has not been called. */
   KVEVICT_REASON_OPEN_PROMPT = 10,
-  /** Of an eviction: the budget is a ratio of the context, and has no room yet
-   *  for what must stay. */
+  /** An eviction leaves a layer alone, since the context is too short yet: its
+   *  budget, a ratio, has no room for what must stay, or it has fewer tokens
+   *  than obs_window. */
   KVEVICT_REASON_SMALL_BUDGET = 11
 };
 #ifndef __cplusplus
@@ -2712,8 +2717,8 @@ KVEVICT_API kvevict_status kvevict_position_lists_init(
  * Rows lie in the slots as listed, and the next token gets position n_tokens.
  * A list need not reach n_tokens. Trims are exact to lengths from which on
  * every list has all positions, and within the prefix. Query memory and queries
- * that were observed stay, sums do not. Positions up to a layer's last gap take
- * memory, twice 4 bytes each.
+ * that were observed stay, sums do not. A layer's positions take memory up to
+ * the last one that is missing, twice 4 bytes each.
  *
  * @param[in] sequence    Non-NULL, of logical length 0, as when newly created
  *                        or reset.
@@ -2898,8 +2903,8 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  *
  * A layer within its budget is left alone, and so is one whose budget is a
  * ratio of the context and has no room for what must stay: the ends, protected
- * positions, a pinned prompt. With policy none, or when every layer is left
- * alone, no byte changes. A decoding loop may so call this
+ * positions, a pinned prompt; or whose context has fewer tokens than the query
+ * window. With policy none, or when every layer is left alone, no byte changes. A decoding loop may so call this
  * after every step: margin, every and prompt of the policy say when there is
  * something to do. Every check is made before the
  * first byte moves. Afterwards the next token goes to slot
@@ -3281,7 +3286,7 @@ KVEVICT_API kvevict_status kvevict_sequence_slot_of_position(
  * The positions of all slots of a layer and KV head, ascending.
  *
  * @param[in]  sequence            Non-NULL.
- * @param[in]  layer               < n_layers; none without a full cache.
+ * @param[in]  layer               < n_layers, with a full cache.
  * @param[in]  kv_head             < n_kv_heads; all alike where they share a
  *                                 list.
  * @param[out] positions  The layer's stored length in elements.
@@ -3894,13 +3899,15 @@ typedef struct kvevict_prefill_options {
   kvevict_prefill_fn forward; /**< Non-NULL. */
   void* user_data;            /**< Passed to it. */
   /** [n_layers], of the tokens held from the start; read again by each
-   *  eviction, so `forward` may change what they say. NULL with `cached`. */
+   *  eviction, so `forward` may change what they say. Contiguous ones lie apart
+   *  with the rows of the first eviction from the start. NULL with `cached`. */
   const kvevict_view* views;
   size_t views_len; /**< = n_layers, or 0. */
   /** Where the rows are: gets room before each chunk, and gives back what
    *  evictions leave empty. NULL with `views`. */
   kvevict_paged_sequence* cached;
-  /** Of each eviction, without destinations; NULL for none. */
+  /** Read again by each eviction, without destinations; NULL for none. An
+   *  eviction ignores protected positions that are yet to come. */
   const kvevict_evict_options* evict;
   void* workspace; /**< KVEVICT_OPERATION_EVICT, for the longest cache. */
   size_t workspace_bytes; /**< Its size. */
@@ -3942,10 +3949,11 @@ typedef struct kvevict_prefill_report {
  * @return KVEVICT_OK; what `forward` returned; what the calls named above fail
  *         with. The chunks before stay appended, the prompt has not ended, and
  *         the call may be made again for the rest, which is 0 tokens where the
- *         last eviction failed. Before the first chunk the call checks the
- *         workspace's size, `evict` but for its inputs, and views for the tokens
- *         held by then. Whether rows overlap others, or the workspace, shows
- *         when a chunk has been read. Since: 0.1
+ *         last eviction failed. Before the first chunk the call checks n_tokens,
+ *         the workspace's size, `evict` but for its inputs, and views for the
+ *         tokens held by then. It also checks that rows of different layers, and
+ *         the workspace, lie apart: rows held, contiguous ones of the first
+ *         eviction, and all blocks of `cached`. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_prefill(
     kvevict_sequence* sequence, const kvevict_prefill_options* options,

@@ -27,6 +27,8 @@ using nlohmann::json;
 using tools::TextTable;
 
 constexpr int kUsageError = 2;
+// More than any model was trained for.
+constexpr uint32_t kMostCells = 1 << 24;
 
 struct Arguments {
   std::string model, prompt_file, backends;
@@ -54,11 +56,15 @@ void AddOptions(CLI::App& app, Arguments& args) {
       ->required();
   app.add_option("-p,--policy", args.task.policy,
                  "Policy, e.g. snapkv:budget=2048 (docs/policies.md; default: "
-                 "snapkv with a quarter of the prompt)");
+                 "snapkv with a quarter of the prompt)")
+      ->check([](const std::string& text) {
+        return text.empty() ? "a policy has a name, and \"\" has none"
+                            : std::string();
+      });
   app.add_option("--tokens", args.n_prompt,
                  "Length of the prompt (default: all of the text but what is "
                  "predicted, as far as the model was trained for)")
-      ->check(CLI::Range(uint32_t{1}, uint32_t{1} << 30));
+      ->check(CLI::Range(uint32_t{1}, kMostCells));
   app.add_option("--predict", args.n_predict,
                  "Tokens behind the prompt that are fed one by one, with and "
                  "without eviction: all but the first are predicted by both "
@@ -76,15 +82,16 @@ void AddOptions(CLI::App& app, Arguments& args) {
   app.add_flag("--no-flash", args.no_flash, "Without flash attention");
   app.add_option("--query-rows", args.task.context.query_rows,
                  "Last queries that are kept of each layer: h2o scores by all "
-                 "of them (default: the policy's window; for non-causal the "
-                 "prompt)");
+                 "of them (default: the policy's window; for non-causal, and "
+                 "at most, the prompt)");
   app.add_option("-t,--threads", args.task.context.n_threads, "For llama.cpp")
       ->capture_default_str()
       ->check(CLI::Range(uint32_t{1}, uint32_t{1024}));
   app.add_option("--gpu-layers", args.n_gpu_layers,
                  "Layers that llama.cpp puts on a GPU, with their cache; -1: "
                  "all. -ngl is the same")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(int32_t{-1}, INT32_MAX));
   app.add_option("--ubatch", args.task.context.n_ubatch,
                  "Tokens that llama.cpp takes at once")
       ->capture_default_str()
@@ -158,6 +165,13 @@ void Cut(const llama_model* model, std::vector<llama_token> tokens,
   const uint32_t n_predict = args.n_predict.value_or(fitting(64));
   task.n_generate = args.n_generate.value_or(fitting(32));
   const size_t behind = std::max(n_predict, task.n_generate);
+  const size_t most_behind = kMostCells - std::min(args.n_prompt, kMostCells);
+  if (behind > most_behind) {
+    throw std::runtime_error(fmt::format(
+        "{} {} > {}, what a context of {} tokens leaves behind a prompt of {}",
+        behind == task.n_generate ? "--generate" : "--predict", behind,
+        most_behind, kMostCells, args.n_prompt));
+  }
   size_t n = args.n_prompt;
   if (n == 0) n = most > behind ? most - behind : 0;
   if (n == 0 || tokens.size() < n + n_predict) {
@@ -344,11 +358,12 @@ int Run(int argc, char** argv) {
   const auto n_prompt = static_cast<uint32_t>(task.prompt.size());
   if (task.policy.empty()) task.policy = DefaultPolicy(n_prompt);
   task.budget = Resolve(task.policy, n_prompt).budget;
-  const kvevict_policy policy = ParsePolicy(task.policy);
-  task.lacks_room = task.budget == n_prompt && policy.budget < 1.0;
-  if (policy.kind == KVEVICT_POLICY_NON_CAUSAL) {
+  const tools::Policy policy = ParsePolicy(task.policy);
+  task.lacks_room = task.budget == n_prompt && policy.Number("budget") < 1.0;
+  if (policy.Resolve(1).n_query_rows == KVEVICT_QUERY_ROWS_ALL) {
     task.context.query_rows = n_prompt;
   }
+  task.context.query_rows = std::min(task.context.query_rows, n_prompt);
   task.scoring = ScoringQueries(policy, n_prompt, task.context.query_rows);
   std::optional<tools::ProgressBar> bar(std::in_place, "prefill",
                                         task.prompt.size());

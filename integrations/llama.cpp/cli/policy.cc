@@ -8,37 +8,39 @@
 #include <vector>
 
 namespace kvevict::llama_cli {
+
+using tools::Policy;
+
 namespace {
 
 [[noreturn]] void Refuse(const std::string& text, const std::string& why) {
   throw std::runtime_error(fmt::format("policy \"{}\": {}", text, why));
 }
 
-bool Requires(const kvevict_policy& policy, kvevict_input input) {
-  kvevict_need need = KVEVICT_NEED_NONE;
-  return kvevict_policy_need(&policy, input, &need) == KVEVICT_OK &&
-         need == KVEVICT_NEED_REQUIRED;
+bool IsOther(const Policy& policy, const char* key, const char* word) {
+  const std::string value = policy.Get(key);
+  return !value.empty() && value != word;
 }
 
 // Why a policy cannot work here; nullptr if it can.
-const char* WhyNot(const kvevict_policy& policy) {
-  if (policy.layer_split != KVEVICT_LAYER_SPLIT_UNIFORM) {
+const char* WhyNot(const Policy& policy) {
+  if (IsOther(policy, "split", "uniform")) {
     return "its layers keep different numbers of tokens, and llama.cpp has one "
            "list of cells for all layers; split=uniform works";
   }
-  if (policy.head_split != KVEVICT_HEAD_SPLIT_EQUAL) {
+  if (IsOther(policy, "heads", "equal")) {
     return "its heads keep different numbers of tokens, and llama.cpp has one "
            "list of cells for all heads; heads=equal works";
   }
-  if (policy.rotate != 0) {
+  if (IsOther(policy, "rotate", "no")) {
     return "it turns keys to new positions, and llama.cpp goes on counting the "
            "old ones; rotate=no works";
   }
-  if (Requires(policy, KVEVICT_INPUT_SCORES)) {
+  if (policy.Requires(KVEVICT_INPUT_SCORES)) {
     return "it ranks by scores of the caller's own, and this program has none";
   }
-  if (Requires(policy, KVEVICT_INPUT_KEY_FILTER) ||
-      Requires(policy, KVEVICT_INPUT_QUERY_CENTERS)) {
+  if (policy.Requires(KVEVICT_INPUT_KEY_FILTER) ||
+      policy.Requires(KVEVICT_INPUT_QUERY_CENTERS)) {
     return "it needs a file made for the model, and this program reads none";
   }
   return nullptr;
@@ -50,9 +52,7 @@ void AddNames(kvevict_status (*at)(uint32_t, Info*),
   Info info = {};
   info.struct_size = sizeof info;
   for (uint32_t i = 0; at(i, &info) == KVEVICT_OK; ++i) {
-    kvevict_policy policy = KVEVICT_POLICY_INIT;
-    if (kvevict_policy_parse(info.name, &policy) != KVEVICT_OK) continue;
-    const char* why = WhyNot(policy);
+    const char* why = WhyNot(Policy(info.name));
     if (why == nullptr) continue;
     std::string& names = names_by_reason[why];
     names += (names.empty() ? "" : ", ") + std::string(info.name);
@@ -61,37 +61,34 @@ void AddNames(kvevict_status (*at)(uint32_t, Info*),
 
 }  // namespace
 
-kvevict_policy ParsePolicy(const std::string& text) {
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
-  if (kvevict_policy_parse(text.c_str(), &policy) != KVEVICT_OK) {
-    throw std::runtime_error(kvevict_last_error_message());
-  }
+Policy ParsePolicy(const std::string& text) {
+  Policy policy(text);
   if (const char* why = WhyNot(policy)) Refuse(text, why);
   return policy;
 }
 
 kvevict_resolved_policy Resolve(const std::string& text, uint32_t n_prompt) {
-  const kvevict_policy policy = ParsePolicy(text);
-  kvevict_resolved_policy tokens = {};
-  tokens.struct_size = sizeof tokens;
-  if (kvevict_policy_resolve(&policy, n_prompt, &tokens) != KVEVICT_OK) {
+  const Policy policy = ParsePolicy(text);
+  try {
+    return policy.Resolve(n_prompt);
+  } catch (const tools::KvevictError& error) {
     Refuse(text, fmt::format("with a prompt of {} tokens (--tokens): {}",
-                             n_prompt, kvevict_last_error_message()));
+                             n_prompt, error.what()));
   }
-  return tokens;
 }
 
-bool ReadsWeights(const kvevict_policy& policy) {
-  return Requires(policy, KVEVICT_INPUT_TOKEN_WEIGHTS);
+bool ReadsWeights(const Policy& policy) {
+  return policy.Requires(KVEVICT_INPUT_TOKEN_WEIGHTS);
 }
 
 std::string DefaultPolicy(uint32_t n_prompt) {
   const std::string text = "snapkv:budget=0.25";
-  const kvevict_policy policy = ParsePolicy(text);
+  const Policy policy(text);
+  const auto sink = static_cast<uint32_t>(policy.Number("sink"));
+  const auto window = static_cast<uint32_t>(policy.Number("window"));
   const uint32_t budget = n_prompt / 4;
-  if (budget > policy.n_sink + policy.obs_window) return text;
-  return fmt::format("{},sink={},window={}", text,
-                     std::min(policy.n_sink, budget / 4),
+  if (budget > sink + window) return text;
+  return fmt::format("{},sink={},window={}", text, std::min(sink, budget / 4),
                      std::max(budget / 4, uint32_t{1}));
 }
 
@@ -106,22 +103,16 @@ std::string PoliciesThatCannotWork() {
   return lines;
 }
 
-std::string ScoringQueries(const kvevict_policy& policy, uint32_t n_prompt,
+std::string ScoringQueries(const Policy& policy, uint32_t n_prompt,
                            uint32_t query_rows) {
-  kvevict_need need = KVEVICT_NEED_NONE;
-  if (kvevict_policy_need(&policy, KVEVICT_INPUT_QUERIES, &need) !=
-          KVEVICT_OK ||
-      need == KVEVICT_NEED_NONE) {
-    return "";
-  }
-  if (policy.kind == KVEVICT_POLICY_NON_CAUSAL || query_rows >= n_prompt) {
-    return "all queries of the prompt score";
-  }
-  if (policy.kind != KVEVICT_POLICY_H2O) query_rows = 0;
-  return fmt::format(
-      "the last {} queries of the prompt score{}",
-      std::min(std::max(query_rows, policy.obs_window), n_prompt),
-      policy.kind == KVEVICT_POLICY_H2O ? " (--query-rows)" : "");
+  const uint32_t n_rows = policy.Resolve(1).n_query_rows;
+  if (n_rows == 0) return "";
+  const bool is_any = n_rows == KVEVICT_QUERY_ROWS_ANY;
+  const uint32_t n = is_any ? std::max(query_rows, 32u) : n_rows;
+  if (n >= n_prompt) return "all queries of the prompt score";
+  return (n == 1 ? "the last query of the prompt scores"
+                 : fmt::format("the last {} queries of the prompt score", n)) +
+         (is_any ? " (--query-rows)" : "");
 }
 
 }  // namespace kvevict::llama_cli

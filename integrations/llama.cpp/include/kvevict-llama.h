@@ -43,12 +43,16 @@
  *   a sequence unfit for eviction until it has been removed; before that
  *   llama_decode() calls for the sequence are refused. So are a tail that
  *   begins before the last eviction, since heads have kept other tokens there,
- *   and a state that llama_state_seq_set_data() set since the last
- *   llama_decode() for the sequence. kvevict_llama_invalidate() says of any
- *   other change that it was made.
+ *   and a state of as many tokens that llama_state_seq_set_data() set.
+ *   kvevict_llama_invalidate() says of any other change that it was made.
+ * - Several adapters of a context: what one has evicted every call of the
+ *   others refuses that reads, copies, trims or evicts the sequence.
  * - Copies are made by kvevict_llama_copy(). One that llama_memory_seq_cp()
  *   made is unfit for eviction until it has been removed; others are evicted
- *   beside it without touching its rows.
+ *   beside it without touching its rows. With a stream for each sequence
+ *   (kv_unified off) nothing tells until the next llama_decode() that
+ *   llama_memory_seq_cp() copied over a sequence of as many tokens: call
+ *   kvevict_llama_invalidate() for it at once.
  */
 #ifndef KVEVICT_LLAMA_H_
 #define KVEVICT_LLAMA_H_
@@ -76,9 +80,10 @@ typedef struct kvevict_llama_options {
    *  the policy scores by queries; at least, and with 0, its obs_window. More
    *  serve h2o and non-causal. h2o scores by so many, or by all since the last
    *  eviction where these are fewer, however tokens were batched. Non-causal
-   *  needs those of all cells. 16 more are kept, f32, so that some rejected
-   *  tokens leave enough. Memory: so many, with the 16, times
-   *  4 * n_q_heads * k_head_dim bytes, twice. */
+   *  needs those of all cells. 16 more are kept so that some rejected tokens
+   *  leave enough. At most 2^31 - 17. f32 memory of each layer and sequence:
+   *  2 * (max(query_rows, obs_window) + 16) * n_q_heads * k_head_dim * 4
+   *  bytes; none with a policy that reads no queries. */
   uint32_t query_rows;
   /** On the CPU, with the application's threads; kept alive by the adapter.
    *  NULL: one of its own, which works in the calling thread. */
@@ -96,7 +101,7 @@ KVEVICT_LLAMA_API const char* kvevict_llama_last_error_message(void)
 /**
  * Creates an adapter for a policy.
  *
- * @param[in]  policy   Text form, see kvevict_policy_parse(). llama.cpp has one
+ * @param[in]  policy   Text form, see kvevict_policy_create(). llama.cpp has one
  *                      list of cells for all layers and heads, so all have to
  *                      keep equally many tokens.
  * @param[in]  options  NULL for the defaults.
@@ -209,14 +214,16 @@ typedef struct kvevict_llama_evict_options {
   /** The adapter of another context with the same model, cache types and flash
    *  attention, most often of a smaller n_ctx, which receives what stays; the
    *  sequence here stays as it was. Destroying its context gives its memory
-   *  back. Its n_ctx holds the cells that stay, and for a model with sliding
-   *  windows no fewer than n_swa + n_ubatch for each sequence. Its policy may
+   *  back. The target's llama_n_ctx_seq() is room for the cells that stay: that
+   *  is n_ctx / n_seq_max with a stream for each sequence, and in a unified
+   *  cache n_ctx, less the cells of its other sequences. For a model with
+   *  sliding windows it is n_swa + n_ubatch or more. Its policy may
    *  be any whose keep lists can be what the cells hold: lists of a layer go to
    *  heads, lists of heads to a layer only if they are equal. NULL: what stays
    *  stays here. */
   kvevict_llama* target;
-  llama_seq_id target_seq; /**< Replaced there. 0 without target. */
-  uint32_t reserved;       /**< 0. */
+  llama_seq_id target_seq; /**< Replaced there. Must be 0 without target. */
+  uint32_t reserved;       /**< Must be 0. */
   /** Protected positions, ranges and inputs, by layers of kvevict; NULL: none.
    *  Inputs replace those that the adapter has: queries that were kept, and
    *  with weight=given the L1 norms of values times the output projection;
@@ -281,16 +288,18 @@ kvevict_llama_evict(kvevict_llama* kv, llama_seq_id seq,
  * Makes a sequence a copy of another one, in place of llama_memory_seq_cp(),
  * which it calls: evicted or not, the copy is evicted by itself from then on.
  * What it held before is removed. A prompt that several sequences have in
- * common is decoded for one and copied to the others.
+ * common is decoded for one and copied to the others. An empty sequence is no
+ * source; llama_memory_seq_rm() empties `to`.
  *
  * In a unified cache the sequences share cells. An eviction of one then goes by
  * state, into cells beside those that others share, so that they keep theirs;
  * it is refused where the cache surely has no room for that. With a stream for
  * each sequence (kv_unified off) llama.cpp copies the rows at the next
  * llama_decode(), of any sequence. Until then the copy cannot be saved,
- * evicted or copied on, nor can another sequence be evicted or replaced.
+ * evicted or copied on, nor can another sequence be evicted or replaced. A copy
+ * that was removed before then takes no state either: the rows still come.
  *
- * @param[in] from  Has tokens that were decoded, loaded or copied here.
+ * @param[in] from  Has one token or more, decoded, loaded or copied here.
  * @param[in] to    Another one.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
  *         KVEVICT_ERROR_UNSUPPORTED as for kvevict_llama_evict();
@@ -316,12 +325,14 @@ kvevict_llama_end_prompt(kvevict_llama* kv, llama_seq_id seq) KVEVICT_NOEXCEPT;
  *
  * Tokens that the application or another adapter of the context has taken back
  * by llama_memory_seq_rm() are told by the same call, with the length that they
- * have left: each adapter of a context is told of every trim.
+ * have left: each adapter of a context is told of every trim. Positions that
+ * were shifted to that length are refused.
  *
  * @param[in] new_length  The logical length to return to.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, which names the nearest
  *         exact lengths; KVEVICT_ERROR_UNSUPPORTED where llama.cpp cannot take
- *         tokens back (recurrent state, windows that have lost tokens).
+ *         tokens back (recurrent state, windows that have lost tokens), and
+ *         for a sequence that is unfit for eviction.
  */
 KVEVICT_LLAMA_API kvevict_status kvevict_llama_trim_to(
     kvevict_llama* kv, llama_seq_id seq, uint32_t new_length) KVEVICT_NOEXCEPT;
@@ -339,7 +350,10 @@ kvevict_llama_invalidate(kvevict_llama* kv, llama_seq_id seq) KVEVICT_NOEXCEPT;
 
 /**
  * The sequence as kvevict knows it: lengths, positions of all slots, report of
- * the last eviction, by the functions of kvevict.h that only read.
+ * the last eviction, by the functions of kvevict.h that only read. Compares
+ * llama.cpp's cells: their number, which costs a walk over them, or from a load
+ * or an eviction by state until the next token of the sequence its state, which
+ * costs a copy of it.
  *
  * @param[out] out  Borrowed until the adapter's next call or llama_decode().
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT before the context's first
@@ -366,7 +380,10 @@ kvevict_llama_layer(const kvevict_llama* kv, uint32_t index,
  * all slots, and tokens, if given, as the application wants to find them. The
  * file takes the kept cells' bytes, not those that were evicted.
  *
- * @param[in] path      Non-NULL; replaced when all is written.
+ * @param[in] path      Non-NULL. A file there, or that a link leads to, is
+ *                      replaced when all is written, by way of a file beside
+ *                      it with ".part" behind its name. A device or pipe is
+ *                      written to.
  * @param[in] tokens    [n_tokens]; NULL with 0.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
  *         KVEVICT_ERROR_UNAVAILABLE with the system's reason;
@@ -378,19 +395,28 @@ kvevict_llama_save(kvevict_llama* kv, llama_seq_id seq, const char* path,
 
 /**
  * Makes a sequence what kvevict_llama_save() saved, in a context of the same
- * model, cache types and flash attention. Its n_ctx and its policy are as for a
- * target of kvevict_llama_evict(). What the sequence held is replaced. Queries are not saved: a policy that scores by
- * them needs obs_window more tokens before the next eviction that works.
+ * model, cache types and flash attention. Its room and its policy are as for a
+ * target of kvevict_llama_evict(). What the sequence held is replaced. Queries
+ * are not saved: a policy that scores by them needs obs_window more tokens
+ * before the next eviction that works.
  *
  * @param[out] tokens          [tokens_capacity], receives the saved tokens;
  *                             NULL with 0.
  * @param[out] out_n_tokens    NULL, or receives how many were saved.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT for a file that is none of
- *         these, damaged or of another model, and for a capacity that is too
- *         small (0 leaves tokens out); KVEVICT_ERROR_UNSUPPORTED as for a
- *         target of kvevict_llama_evict(); KVEVICT_ERROR_UNAVAILABLE with the
- *         system's reason; KVEVICT_ERROR_OUT_OF_MEMORY; KVEVICT_ERROR_INTERNAL,
- *         "sequence lost: ", if llama.cpp refuses the state.
+ * @return KVEVICT_OK;
+ *         KVEVICT_ERROR_INVALID_ARGUMENT for a file that is none of these,
+ *         damaged, or of a model, cache type or flash attention that the
+ *         context is known not to have, for a capacity that is too small (0
+ *         leaves tokens out), a context without room, lists that its policy
+ *         cannot hold, and before llama.cpp has made a copy, see
+ *         kvevict_llama_copy();
+ *         KVEVICT_ERROR_UNSUPPORTED for another number of streams or LongRoPE's
+ *         other factors, and where llama.cpp does not take the state into a
+ *         sequence that was empty, and stays so;
+ *         KVEVICT_ERROR_INTERNAL, "sequence lost: ", where it does not take it
+ *         into one that had tokens;
+ *         KVEVICT_ERROR_UNAVAILABLE with the system's reason;
+ *         KVEVICT_ERROR_OUT_OF_MEMORY.
  */
 KVEVICT_LLAMA_API kvevict_status kvevict_llama_load(
     kvevict_llama* kv, llama_seq_id seq, const char* path, llama_token* tokens,

@@ -134,6 +134,10 @@ void test_model_read_rows(const test_model* model, uint32_t layer,
  * rows and query heads. */
 oracle_measure test_model_measure(const test_model* model, uint32_t layer);
 
+/* What a list is asked to keep in any case: both ends of the policy, and what is
+ * protected beside them, held or not. */
+uint32_t test_model_asked(const test_model* model,
+                          const kvevict_evict_options* options);
 /* What must stay of a layer and head: forced[stored_of] of 0 and 1; protected
  * positions as in the options. */
 void test_model_forced(const test_model* model, uint32_t layer, uint32_t head,

@@ -61,13 +61,13 @@ void CountOnHost(const Case& c, Layer* layer) {
   const Forced forced{c.n_sink, c.n_recent, {}};
   const uint32_t n_own = c.heads.OwnOf(layer->budget, forced);
   const SimdTarget simd = SimdTargetAt(0);
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
-  policy.heads = c.heads.kind;
+  oracle_policy policy{};
+  policy.heads = static_cast<int>(c.heads.kind);
   policy.floor = c.heads.floor;
   policy.threshold = c.heads.threshold;
-  if (c.heads.kind == ORACLE_HEADS_ADAPTIVE) {
+  if (c.heads.kind == HeadRule::kAdaptive) {
     CountWinners(simd, contest, n_own);
-  } else if (c.heads.kind == ORACLE_HEADS_ADAPTIVE_BLEND) {
+  } else if (c.heads.kind == HeadRule::kAdaptiveBlend) {
     BlendWinners(simd, contest, n_own, c.heads.won_part());
   } else {
     CountPassing(simd, contest, static_cast<float>(c.heads.threshold));
@@ -93,7 +93,7 @@ Layer MakeLayer(const Case& c, const ListTable& tokens, size_t l,
   }
   const uint32_t least = std::max(1u, c.n_sink + c.n_recent);
   layer.budget = least + random.Below(layer.n_tokens);
-  const bool competes = c.heads.kind != ORACLE_HEADS_THRESHOLD;
+  const bool competes = c.heads.kind != HeadRule::kThreshold;
   layer.most = std::min(layer.n_tokens,
                         competes ? layer.budget * c.n_lists : layer.budget);
   for (uint32_t list = 0; list < c.n_lists; ++list) {

@@ -1,0 +1,80 @@
+#include "policy.h"
+
+#include <string>
+
+#include "error.h"
+
+namespace kvevict::llama {
+namespace {
+
+// "" where the policy has no such parameter.
+std::string Get(const kvevict_policy* policy, const char* key) {
+  char text[40] = "";
+  (void)kvevict_policy_get(policy, key, text, sizeof text, nullptr);
+  return text;
+}
+
+}  // namespace
+
+bool Policy::Needs(kvevict_input input) const {
+  kvevict_need need = KVEVICT_NEED_NONE;
+  Check(kvevict_policy_need(handle.get(), input, &need));
+  return need != KVEVICT_NEED_NONE;
+}
+
+PolicyHandle CreatePolicy(const char* text) {
+  kvevict_policy* policy = nullptr;
+  Check(kvevict_policy_create(text, &policy));
+  return PolicyHandle(policy);
+}
+
+Policy ParsePolicy(const char* text) {
+  if (text == nullptr) {
+    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "policy is NULL");
+  }
+  Policy policy;
+  policy.handle = CreatePolicy(text);
+  const kvevict_policy* handle = policy.handle.get();
+  const auto refuse = [&](const char* what) {
+    Fail(KVEVICT_ERROR_UNSUPPORTED, "policy \"", text, "\": ", what);
+  };
+  const auto is_other = [&](const char* key, const char* word) {
+    const std::string value = Get(handle, key);
+    return !value.empty() && value != word;
+  };
+  if (is_other("split", "uniform")) {
+    refuse(
+        "layers would keep different numbers of tokens, and llama.cpp has one "
+        "list of cells for all; split=uniform is held");
+  }
+  if (is_other("heads", "equal")) {
+    refuse(
+        "heads would keep different numbers of tokens, and llama.cpp has one "
+        "list of cells for all; heads=equal is held");
+  }
+  kvevict_need need = KVEVICT_NEED_NONE;
+  Check(kvevict_policy_need(handle, KVEVICT_INPUT_QUERY_CENTERS, &need));
+  if (need == KVEVICT_NEED_REQUIRED) {
+    refuse(
+        "it needs RoPE's frequencies and a table made for the model, which the "
+        "adapter has not; expected-attention is held");
+  }
+  if (is_other("rotate", "no")) {
+    refuse("llama.cpp goes on counting positions; rotate=no is held");
+  }
+  // Neither depends on the context.
+  kvevict_resolved_policy resolved = {};
+  resolved.struct_size = sizeof resolved;
+  Check(kvevict_policy_resolve(handle, 1, &resolved));
+  policy.n_query_rows = resolved.n_query_rows;
+  double sink = 0.0;
+  (void)kvevict_policy_get_number(handle, "sink", &sink);
+  policy.n_sink = static_cast<uint32_t>(sink);
+  // A policy without a scope ranks by place alone.
+  const std::string scope = Get(handle, "scope");
+  policy.has_one_list = scope.empty() || scope == "model";
+  policy.merges = is_other("merge", "none");
+  return policy;
+}
+
+}  // namespace kvevict::llama

@@ -1,0 +1,28 @@
+// A policy and what the adapter asks of it.
+#ifndef KVEVICT_INTEGRATIONS_LLAMA_POLICY_H_
+#define KVEVICT_INTEGRATIONS_LLAMA_POLICY_H_
+
+#include <cstdint>
+
+#include "layers.h"
+
+namespace kvevict::llama {
+
+struct Policy {
+  PolicyHandle handle;
+  uint32_t n_sink = 0;
+  uint32_t n_query_rows = 0;  // see kvevict_resolved_policy
+  bool has_one_list = false;  // which all layers and heads share
+  bool merges = false;
+
+  bool Needs(kvevict_input input) const;
+};
+
+PolicyHandle CreatePolicy(const char* text);
+
+// Throws Error for a policy that llama.cpp's cache cannot hold.
+Policy ParsePolicy(const char* text);
+
+}  // namespace kvevict::llama
+
+#endif  // KVEVICT_INTEGRATIONS_LLAMA_POLICY_H_
