@@ -126,6 +126,57 @@ Test(policy, values_that_just_go_together_are_accepted) {
   }
 }
 
+/* ---- Copies ---- */
+
+Test(policy, copies_have_their_own_values) {
+  kvevict_policy *policy = NULL, *copy = NULL;
+  EXPECT_OK(kvevict_policy_create("snapkv:budget=64,seed=9", &policy));
+  EXPECT_OK(kvevict_policy_copy(policy, &copy));
+  cr_expect(test_same_policy(policy, copy));
+  EXPECT_OK(kvevict_policy_set(copy, "budget", "128"));
+  cr_expect(test_same_policy(policy, test_policy("snapkv:budget=64,seed=9")));
+  kvevict_policy_destroy(policy);
+  cr_expect(test_same_policy(copy, test_policy("snapkv:budget=128,seed=9")));
+  kvevict_policy_destroy(copy);
+  kvevict_policy_destroy(NULL);
+}
+
+/* ---- Bad calls ---- */
+
+Test(policy, null_arguments_are_errors) {
+  kvevict_policy* policy = test_policy("snapkv");
+  kvevict_policy* none = NULL;
+  char text[TEST_VALUE_TEXT];
+  double number = 3;
+  GUARD(text);
+  EXPECT_INVALID(kvevict_policy_create(NULL, &none), "text is NULL");
+  EXPECT_INVALID(kvevict_policy_create("none", NULL), "out_policy is NULL");
+  EXPECT_INVALID(kvevict_policy_copy(NULL, &none), "policy is NULL");
+  EXPECT_INVALID(kvevict_policy_copy(policy, NULL), "out_policy is NULL");
+  EXPECT_INVALID(kvevict_policy_set(NULL, "budget", "1"), "policy is NULL");
+  EXPECT_INVALID(kvevict_policy_set(policy, NULL, "1"), "key is NULL");
+  EXPECT_INVALID(kvevict_policy_set(policy, "budget", NULL), "value is NULL");
+  EXPECT_INVALID(kvevict_policy_set_number(NULL, "budget", 1),
+                 "policy is NULL");
+  EXPECT_INVALID(kvevict_policy_set_number(policy, NULL, 1), "key is NULL");
+  EXPECT_INVALID(kvevict_policy_get(NULL, "tie", text, sizeof text, NULL),
+                 "policy is NULL");
+  EXPECT_INVALID(kvevict_policy_get(policy, NULL, text, sizeof text, NULL),
+                 "key is NULL");
+  EXPECT_INVALID(kvevict_policy_get(policy, "tie", NULL, 40, NULL),
+                 "text is NULL");
+  EXPECT_INVALID(kvevict_policy_get_number(NULL, "budget", &number),
+                 "policy is NULL");
+  EXPECT_INVALID(kvevict_policy_get_number(policy, NULL, &number),
+                 "key is NULL");
+  EXPECT_INVALID(kvevict_policy_get_number(policy, "budget", NULL),
+                 "out_value is NULL");
+  EXPECT_INVALID(kvevict_policy_validate(NULL), "policy is NULL");
+  EXPECT_INVALID(kvevict_parameter_at("snapkv", 0, NULL), "out", "NULL");
+  EXPECT_UNTOUCHED(text);
+  cr_expect(none == NULL && number == 3);
+}
+
 /* ---- The table of policies ---- */
 
 Test(policy, enumeration_names_every_kind) {
