@@ -244,7 +244,8 @@ Test(decode_compose, ragged_heads_stay_ragged) {
   snprintf(counts, sizeof counts, "hold %u and %u tokens", before.n[l][0],
            before.n[l][1]);
   EXPECT_INVALID(test_model_go_on(m, "knorm:budget=30", NULL, NULL), layer,
-                 "KV heads 0 and 1", counts, "head_split would do");
+                 "KV heads 0 and 1", counts,
+                 "heads that are not equal would do");
   EXPECT_INVALID(test_model_go_on(m, "tova:budget=30,scope=layer", NULL, NULL),
                  "KV heads 0 and 1", "scope head would do");
   EXPECT_OK(test_model_go_on(m, "knorm:budget=30,heads=adaptive", NULL, NULL));
