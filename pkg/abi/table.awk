@@ -39,7 +39,7 @@ BEGIN {
 
 skip { skip = /\\$/; next } # of a macro
 
-/^#define KVEVICT_[A-Z0-9_]+ (-?[0-9]+|0x[0-9a-fA-F]+|U?INT(32|64)_MAX)$/ {
+/^#define KVEVICT_[A-Z0-9_]+ (-?[0-9]+u?|0x[0-9a-fA-F]+|U?INT(32|64)_MAX)$/ {
   printf "  printf(\"constant\\t%s\\t%%\" PRId64 \"\\t%%s\\n\", (int64_t)%s, %s);\n",
          $2, $2, quoted(take())
   next
