@@ -98,7 +98,7 @@ class Scorer {
     rows_.dtype = KVEVICT_DTYPE_F32;
     rows_.head_dim = w.head_dim;
     rows_.token_stride_bytes = int64_t{w.head_dim} * sizeof(float);
-    rows_.head_stride_bytes = rows_.token_stride_bytes * parsed.window;
+    rows_.head_stride_bytes = rows_.token_stride_bytes * w.window;
     inputs_.queries = &rows_;
     job_.n_tokens = w.n_tokens;
     job_.view = &keys_.view();

@@ -1,4 +1,4 @@
-// docs/policies.md has a row for every policy, key and preset, with what the lists of
+// docs/policies.md has a row for every policy and preset, with what the lists of
 // core/ say of it.
 #include <criterion/criterion.h>
 
@@ -56,24 +56,6 @@ Test(policies_page, has_every_preset) {
     cr_expect(at != row.npos && at > std::strlen(preset.name) + 9 &&
                   row.size() > ties + 4 && row.ends_with(" |"),
               "%s: the row is '%s'", preset.name, row.c_str());
-  }
-}
-
-// Which a policy has says the error about one that it has not.
-Test(policies_page, has_every_key) {
-  const std::vector<std::string> lines = ReadLines();
-  for (const PolicyInfo& policy : Policies()) {
-    Policy out;
-    cr_assert(!ParsePolicy(std::string(policy.name) + ":?=1", &out).ok());
-    std::string keys = LastErrorMessage();
-    keys.erase(0, keys.find("it has ") + 7);
-    for (size_t at = 0; keys != "none" && at < keys.size();) {
-      const size_t end = std::min(keys.find(", ", at), keys.size());
-      const std::string key = keys.substr(at, end - at);
-      cr_expect(!RowOf(lines, key).empty(), "%s of %s", key.c_str(),
-                policy.name);
-      at = end + 2;
-    }
   }
 }
 

@@ -14,9 +14,11 @@
 
 #include "kvevict/kvevict.h"
 #include "tests/paths.h"
+#include "tools/engine/policy.h"
 
 namespace {
 
+using kvevict::tools::Policy;
 using nlohmann::json;
 
 struct Outcome {
@@ -434,6 +436,15 @@ Test(recall_program, plan_tells_shares_of_the_budget_in_tokens) {
 }
 
 // Layers as the library splits the budget; a preset spelled out.
+Test(recall_program, inspect_prints_the_page_of_parameters) {
+  const Outcome run = Run("inspect --parameters");
+  std::ifstream file(std::string(test_source_dir) + "/docs/parameters.md");
+  const std::string page((std::istreambuf_iterator<char>(file)), {});
+  cr_expect(run.status == 0 && run.out == page,
+            "docs/parameters.md is not what `kvevict inspect --parameters` "
+            "prints");
+}
+
 Test(recall_program, plan_splits_budgets_as_the_library_does) {
   kvevict_preset_info preset = {};
   preset.struct_size = sizeof(preset);

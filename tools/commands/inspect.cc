@@ -8,6 +8,7 @@
 
 #include "kvevict/kvevict.h"
 #include "tools/commands/commands.h"
+#include "tools/commands/parameters.h"
 #include "tools/engine/policy.h"
 #include "tools/engine/text_table.h"
 
@@ -117,6 +118,13 @@ nlohmann::ordered_json ToJson(const Inspection& found) {
                         {"trigger", p.trigger},
                         {"paper", p.paper}});
   }
+  Json parameters = Json::array();
+  for (const kvevict_parameter_info& p : Parameters()) {
+    parameters.push_back({{"key", p.key},
+                          {"values", ValuesOf(p)},
+                          {"default", p.default_text},
+                          {"doc", p.doc}});
+  }
   Json presets = Json::array();
   for (const kvevict_preset_info& p : found.presets) {
     presets.push_back({{"name", p.name},
@@ -140,6 +148,7 @@ nlohmann::ordered_json ToJson(const Inspection& found) {
             {"targets", found.simd_targets}}},
           {"cuda", cuda},
           {"policies", policies},
+          {"parameters", parameters},
           {"presets", presets},
           {"dtypes", dtypes}};
 }
@@ -206,11 +215,20 @@ std::string ToText(const Inspection& found) {
 }  // namespace
 
 void AddInspectCommand(CLI::App& app, Action& action) {
-  CLI::App* inspect = app.add_subcommand(
-      "inspect", "Lists GPUs, SIMD targets, policies, presets and dtypes");
+  CLI::App* inspect =
+      app.add_subcommand("inspect",
+                         "Lists GPUs, SIMD targets, policies, their "
+                         "parameters, presets and dtypes");
   const CLI::Option* json = inspect->add_flag("--json")->description(
       "One JSON document instead of tables");
-  inspect->callback([json, &action] {
+  const CLI::Option* parameters =
+      inspect->add_flag("--parameters")
+          ->description("What each parameter of policies is, as a page");
+  inspect->callback([json, parameters, &action] {
+    if (parameters->count() > 0) {
+      action = ParametersPage;
+      return;
+    }
     action = [as_json = json->count() > 0] {
       const Inspection found = Inspect();
       return as_json ? ToJson(found).dump(2) + "\n" : ToText(found);

@@ -1,0 +1,102 @@
+// The library's table of parameters as a page of the documentation, and for `inspect`.
+#include "tools/commands/parameters.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace kvevict::tools {
+namespace {
+
+std::vector<std::string> PolicyNames() {
+  std::vector<std::string> names;
+  kvevict_policy_info info = {};
+  info.struct_size = sizeof(info);
+  for (uint32_t i = 0; kvevict_policy_at(i, &info) == KVEVICT_OK; ++i) {
+    names.emplace_back(info.name);
+  }
+  return names;
+}
+
+std::vector<kvevict_parameter_info> ParametersOf(const char* policy) {
+  std::vector<kvevict_parameter_info> rows;
+  kvevict_parameter_info row = {};
+  row.struct_size = sizeof(row);
+  for (uint32_t i = 0; kvevict_parameter_at(policy, i, &row) == KVEVICT_OK;
+       ++i) {
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+// The policies that have a parameter, or those that lack it where these are fewer.
+std::string WhoHas(const std::string& key) {
+  std::vector<std::string> have, lack;
+  for (const std::string& name : PolicyNames()) {
+    const auto rows = ParametersOf(name.c_str());
+    const bool has =
+        std::any_of(rows.begin(), rows.end(),
+                    [&](const auto& row) { return row.key == key; });
+    (has ? have : lack).push_back(fmt::format("`{}`", name));
+  }
+  return have.size() > lack.size()
+             ? fmt::format("all but {}", fmt::join(lack, ", "))
+             : fmt::format("{}", fmt::join(have, ", "));
+}
+
+}  // namespace
+
+std::vector<kvevict_parameter_info> Parameters() {
+  return ParametersOf(nullptr);
+}
+
+std::string ValuesOf(const kvevict_parameter_info& row) {
+  const auto range = [&] {
+    constexpr double kMost = 1e38;
+    const std::string zero = row.takes_zero != 0 ? "0 or " : "";
+    if (row.least < -kMost) return std::string("any");
+    if (row.most > kMost) {
+      return fmt::format("{} {}",
+                         row.excludes_least != 0 ? ">" : ">=", row.least);
+    }
+    return fmt::format("{}{}{}, {}]", zero, row.excludes_least != 0 ? "(" : "[",
+                       row.least, row.most);
+  };
+  switch (row.type) {
+    case KVEVICT_PARAMETER_NUMBER:
+      return "number " + range();
+    case KVEVICT_PARAMETER_COUNT:
+      return "count " + range();
+    case KVEVICT_PARAMETER_COUNT_OR_SHARE:
+      return fmt::format("count {}, or share (0, 1)", range());
+    case KVEVICT_PARAMETER_SEED:
+      return "whole number < 2^64";
+    default:
+      break;
+  }
+  std::string words = row.words;
+  for (size_t at = 0; (at = words.find('|', at)) != words.npos; at += 2) {
+    words.replace(at, 1, ", ");
+  }
+  return words;
+}
+
+std::string ParametersPage() {
+  std::string page =
+      "# Parameters\n\n"
+      "The parameters of policies, as `kvevict inspect --parameters` prints "
+      "them "
+      "from the library's own table.\nOne name holds everywhere: in the text "
+      "form (`snapkv:budget=2048,sink=4`), in C (`kvevict_policy_set()`),\n"
+      "C#, Java and Go. [policies.md](policies.md) says which defaults a "
+      "policy "
+      "changes, and what it needs.\n";
+  for (const kvevict_parameter_info& row : Parameters()) {
+    page += fmt::format(
+        "\n## `{}`\n\n{}\n\nValues: {}. Default: `{}`. Policies: {}.\n",
+        row.key, row.doc, ValuesOf(row), row.default_text, WhoHas(row.key));
+  }
+  return page;
+}
+
+}  // namespace kvevict::tools
