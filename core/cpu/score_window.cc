@@ -46,7 +46,7 @@ void AddMeasures(const kvevict_layer_geometry& g, const Policy& policy,
   out[1] = static_cast<float>(variance);
 }
 
-// i32 [obs_window]: the stored row of window row w.
+// i32 [window]: the stored row of window row w.
 CheckedSize WindowTableBytes(const Policy& policy) {
   return (CheckedSize(policy.window.count) * CheckedSize(sizeof(int32_t)))
       .AlignUp(kCacheLine);

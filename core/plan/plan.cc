@@ -378,6 +378,12 @@ Status Plan::CopyLayerBudgets(const kvevict_plan_options& options) {
       layer_budgets_.Allocate("budgets of the layers", CheckedSize(n)));
   std::copy_n(options.layer_budgets, n, layer_budgets_.begin());
   for (uint32_t l = 0; l < n; ++l) {
+    const double budget = layer_budgets_[l];
+    if (!(budget > 0.0 && std::isfinite(budget))) {
+      return InvalidArgument(
+          "layer_budgets[%u]: budget %s is not a finite number > 0", l,
+          NumberText(budget).c_str());
+    }
     if (Status status = ValidatePolicy(PolicyOf(l)); !status.ok()) {
       return Prefixed(status, "layer_budgets[%u]: ", l);
     }

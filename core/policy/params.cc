@@ -122,8 +122,11 @@ int32_t IndexOf(std::string_view words, std::string_view word) {
 template <typename T>
 bool ReadNumber(std::string_view text, T* out) {
   const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, *out);
-  return error == std::errc() && stop == end;
+  T value{};
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end) return false;
+  *out = value;
+  return true;
 }
 
 constexpr const char* kPoolWords[] = {"none", "avg", "max"};

@@ -127,7 +127,7 @@ Status CheckChunks(const Policy& p) {
 Status CheckBlock(const Policy& p) {
   const SignalInfo& signal = SignalOf(p);
   if (p.block > 0 || !signal.Needs(kBlock)) return Status();
-  return InvalidArgument("block 0: %s compares at least 2 tokens", signal.text);
+  return InvalidArgument("block 0 < 2: only keydiff takes 0");
 }
 
 // What only some signals' numbers can be reduced by.

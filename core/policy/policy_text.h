@@ -25,8 +25,13 @@ Policy DefaultPolicy(PolicyKind kind);
 // See kvevict_policy_create(). `out` is written on success only.
 Status ParsePolicy(std::string_view text, Policy* out);
 
-// Longest text of a policy, with its terminator.
-inline constexpr size_t kMaxPolicyText = 960;
+// Room for the text of a policy with a value of each parameter, and its terminator.
+inline constexpr size_t kMaxPolicyText = 32  // its name
+#define KVEVICT_PARAM(key, Type, value, range, has, words, doc) \
+  +sizeof("," #key "=") + kMaxValueText
+#include "core/policy/params.inc"
+#undef KVEVICT_PARAM
+    ;
 
 // The error of a key that a policy does not have.
 Status NoSuchKey(const PolicyInfo& policy, std::string_view key);

@@ -92,7 +92,7 @@ Status CheckOneLength(const PlanLayer& layer,
     if (lists[head].size() == lists[0].size()) continue;
     return InvalidArgument(
         "layer %u: KV heads 0 and %u hold %zu and %zu tokens: a plan with "
-        "head_budgets or a head_split would do",
+        "head_budgets or heads that are not equal would do",
         layer.number, head, lists[0].size() + n_tail,
         lists[head].size() + n_tail);
   }

@@ -61,7 +61,7 @@ Status CheckList(const Plan& plan, const LayerPositions& layer, uint32_t list,
   if (n_listed == n_first || plan.IsRagged()) return Status();
   return InvalidArgument(
       "%zu slots before position %u, list 0 %zu: lists differ only with "
-      "head_budgets or a head_split",
+      "head_budgets or heads that are not equal",
       n_listed, layer.tail_position, n_first);
 }
 

@@ -36,7 +36,7 @@ static kvevict_context* Context(void) {
   return context;
 }
 
-static kvevict_plan* PlanOf(const kvevict_policy* policy) {
+static kvevict_plan* Plan(const char* text) {
   kvevict_layer_geometry whole = KVEVICT_LAYER_GEOMETRY_INIT;
   whole.n_q_heads = whole.n_kv_heads = kHeads;
   whole.k_head_dim = whole.v_head_dim = kDim;
@@ -48,46 +48,20 @@ static kvevict_plan* PlanOf(const kvevict_policy* policy) {
   geometry.layers = layer;
   geometry.layers_len = 1;
   kvevict_context* context = Context();
+  kvevict_policy* policy = NULL;
   kvevict_plan* plan = NULL;
+  EXPECT_OK(kvevict_policy_create(text, &policy));
   EXPECT_OK(kvevict_plan_create(context, &geometry, policy, NULL, &plan));
+  kvevict_policy_destroy(policy);
   kvevict_context_destroy(context);
   free(layer);
   return plan;
 }
 
-static kvevict_plan* Plan(oracle_kind kind, double budget) {
-  kvevict_policy whole;
-  EXPECT_OK(kvevict_policy_init(&whole, sizeof whole, kind));
-  whole.budget = budget;
-  whole.n_sink = 2;
-  whole.window = 4;
-  whole.alpha = -1.0; /* is cut off */
-  kvevict_policy* policy = OLDER(kvevict_policy, layer_split, whole);
-  kvevict_plan* plan = PlanOf(policy);
-  free(policy);
-  return plan;
-}
-
 TestSuite(older_callers);
 
-Test(older_callers, lack_fields_that_have_their_defaults) {
-  kvevict_plan* plan = Plan(ORACLE_PYRAMIDKV, 24);
-  uint32_t budgets[kLayers], expected[kLayers];
-  EXPECT_OK(kvevict_plan_layer_budgets(plan, kTokens, budgets, kLayers));
-  kvevict_policy whole;
-  EXPECT_OK(
-      kvevict_policy_init(&whole, sizeof whole, ORACLE_PYRAMIDKV));
-  whole.budget = 24;
-  whole.n_sink = 2;
-  whole.window = 4;
-  EXPECT_OK(kvevict_policy_layer_budgets(&whole, kTokens, expected, kLayers));
-  cr_expect(memcmp(budgets, expected, sizeof budgets) == 0);
-  cr_expect(budgets[0] > budgets[2], "pyramidkv's own split is the default");
-  kvevict_plan_destroy(plan);
-}
-
 Test(older_callers, evict_with_older_views_options_and_reports) {
-  kvevict_plan* plan = Plan(ORACLE_STREAMING_LLM, 24);
+  kvevict_plan* plan = Plan("streaming-llm:budget=24,sink=2");
   kvevict_sequence* sequence = NULL;
   EXPECT_OK(kvevict_sequence_create(plan, &sequence));
   const kvevict_workspace whole_size = KVEVICT_WORKSPACE_INIT;
@@ -177,55 +151,28 @@ Test(older_callers, get_no_more_than_they_know) {
   cr_expect_eq(info->can_score, 1u);
   free(info);
   union {
-    kvevict_policy policy;
-    uint8_t bytes[sizeof(kvevict_policy)];
+    kvevict_view view;
+    uint8_t bytes[sizeof(kvevict_view)];
   } u;
   memset(&u, 0xA5, sizeof u);
-  const size_t older = offsetof(kvevict_policy, layer_split);
-  EXPECT_OK(kvevict_policy_init(&u.policy, older, ORACLE_PYRAMIDKV));
-  cr_expect_eq(u.policy.sink, 4u);
+  const size_t older = offsetof(kvevict_view, companions);
+  EXPECT_OK(kvevict_view_init(&u.view, older));
+  cr_expect_eq(u.view.n_kv_heads, 0u);
   for (size_t i = older; i < sizeof u; ++i) cr_expect_eq(u.bytes[i], 0xA5);
 }
 
 Test(older_callers, are_no_older_than_the_first_release) {
-  kvevict_policy policy;
-  const size_t first = offsetof(kvevict_policy, layer_split);
-  EXPECT_INVALID(kvevict_policy_init(&policy, first - 1, ORACLE_NONE),
-                 "struct_size");
-  EXPECT_OK(kvevict_policy_init(&policy, first, ORACLE_NONE));
-  policy.struct_size = (uint32_t)first - 1;
-  EXPECT_INVALID(kvevict_policy_validate(&policy), "struct_size");
-}
-
-/* A field that the caller lacks has its default; what differs cannot be told. */
-Test(older_callers, are_not_given_half_a_policy) {
-  kvevict_policy whole;
-  memset(&whole, 0xA5, sizeof whole);
-  kvevict_policy* policy = OLDER(kvevict_policy, layer_split, whole);
-  const size_t size = offsetof(kvevict_policy, layer_split);
-  kvevict_policy* before = malloc(size);
-  memcpy(before, policy, size);
-  static const char* const kCut[] = {
-      "snapkv:split=geometric", "pyramidkv:split=uniform", "snapkv:alpha=0.5",
-      "pyramidkv:beta=3", "random:sink=0,seed=1"};
-  for (int i = 0; i < 5; ++i) {
-    EXPECT_INVALID(kvevict_policy_parse(kCut[i], policy), "struct_size");
-    EXPECT(memcmp(policy, before, size) == 0, "%s: written", kCut[i]);
-  }
-  EXPECT_OK(kvevict_policy_parse("snapkv:budget=90,split=uniform", policy));
-  cr_expect_eq(policy->budget, 90.0);
-  /* The split of pyramidkv is the default of that kind. */
-  EXPECT_OK(kvevict_policy_parse("pyramidkv:split=geometric", policy));
-  cr_expect_eq(policy->kind, ORACLE_PYRAMIDKV);
-  free(before);
-  free(policy);
+  kvevict_view view;
+  const size_t first = offsetof(kvevict_view, companions);
+  EXPECT_INVALID(kvevict_view_init(&view, first - 1), "struct_size");
+  EXPECT_OK(kvevict_view_init(&view, first));
+  view.struct_size = (uint32_t)first - 1;
+  EXPECT_INVALID(kvevict_view_validate(&view, 1), "struct_size");
 }
 
 /* Selects as the plan's policy says, which an older caller may be unable to. */
 static void ExpectSelection(const char* policy_text, const char* text) {
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
-  EXPECT_OK(kvevict_policy_parse(policy_text, &policy));
-  kvevict_plan* plan = PlanOf(&policy);
+  kvevict_plan* plan = Plan(policy_text);
   kvevict_select_options whole = KVEVICT_SELECT_OPTIONS_INIT;
   whole.n_tokens = 77;
   kvevict_select_options* options = OLDER(kvevict_select_options, tie, whole);
@@ -248,7 +195,7 @@ Test(older_callers, are_not_given_half_a_selection) {
   ExpectSelection("custom:sink=0,budget=24", NULL);
   ExpectSelection("custom:sink=0,budget=24,tie=higher", "48");
   /* Lists of one count none. */
-  kvevict_plan* plan = Plan(ORACLE_CUSTOM, 24);
+  kvevict_plan* plan = Plan("custom:budget=24,sink=2");
   const kvevict_keep_lists whole = KVEVICT_KEEP_LISTS_INIT;
   kvevict_keep_lists* keep = OLDER(kvevict_keep_lists, count, whole);
   kvevict_select_options options = KVEVICT_SELECT_OPTIONS_INIT;
@@ -262,7 +209,7 @@ Test(older_callers, are_not_given_half_a_selection) {
 /* Later fields of what is asked are not written, and later fields of a move are not
  * read. */
 Test(older_callers, move_and_ask_as_they_did) {
-  kvevict_plan* plan = Plan(ORACLE_CUSTOM, 24);
+  kvevict_plan* plan = Plan("custom:budget=24,sink=2");
   const kvevict_layer_info whole_info = {.struct_size = 7};
   kvevict_layer_info* info = OLDER(kvevict_layer_info, first_list, whole_info);
   EXPECT_OK(kvevict_plan_layer(plan, 1, info));

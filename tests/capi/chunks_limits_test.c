@@ -14,9 +14,9 @@ enum { kDim = 16 };
 
 static void ExpectBudget(const char* text, uint32_t n_context, uint32_t budget,
                          uint32_t n_sink) {
-  const kvevict_policy policy = test_policy(text);
+  const kvevict_policy* policy = test_policy(text);
   kvevict_resolved_policy r = {.struct_size = sizeof r};
-  EXPECT_OK(kvevict_policy_resolve(&policy, n_context, &r));
+  EXPECT_OK(kvevict_policy_resolve(policy, n_context, &r));
   EXPECT(r.budget == budget && r.n_sink == n_sink,
          "%s of %u: %u, sinks %u, not %u, %u", text, n_context, r.budget,
          r.n_sink, budget, n_sink);
@@ -38,14 +38,14 @@ Test(chunks, a_ratio_is_of_each_chunk) {
 }
 
 Test(chunks, share_what_is_less_than_they_must_keep_is_an_error) {
-  const kvevict_policy few = test_policy("knorm:sink=0,budget=10,chunk=100");
+  const kvevict_policy* few = test_policy("knorm:sink=0,budget=10,chunk=100");
   kvevict_resolved_policy r = {.struct_size = sizeof r};
-  EXPECT_OK(kvevict_policy_resolve(&few, 1000, &r));
-  EXPECT_INVALID(kvevict_policy_resolve(&few, 1001, &r), "budget 10 < 11",
+  EXPECT_OK(kvevict_policy_resolve(few, 1000, &r));
+  EXPECT_INVALID(kvevict_policy_resolve(few, 1001, &r), "budget 10 < 11",
                  "11 chunks of 100");
-  const kvevict_policy sinks = test_policy("knorm:budget=43,chunk=100,sink=4");
-  EXPECT_OK(kvevict_policy_resolve(&sinks, 1003, &r));
-  EXPECT_INVALID(kvevict_policy_resolve(&sinks, 1004, &r), "budget 43 < 44",
+  const kvevict_policy* sinks = test_policy("knorm:budget=43,chunk=100,sink=4");
+  EXPECT_OK(kvevict_policy_resolve(sinks, 1003, &r));
+  EXPECT_INVALID(kvevict_policy_resolve(sinks, 1004, &r), "budget 43 < 44",
                  "sink 4 of each");
   test_model_spec spec = test_small_model("knorm:sink=0,budget=12,chunk=20");
   test_model* m = test_model_create(&spec, (test_random){1});
@@ -67,21 +67,18 @@ Test(chunks, share_what_is_less_than_they_must_keep_is_an_error) {
 
 /* Of a chunk that is all sinks nothing goes: no context above the budget would fit. */
 Test(chunks, with_a_budget_in_tokens_have_more_than_sinks) {
-  kvevict_policy p = KVEVICT_POLICY_INIT;
-  EXPECT_INVALID(kvevict_policy_parse("custom:budget=37,chunk=2", &p),
-                 "chunk 2 <= sink 4", "budget 37");
-  EXPECT_INVALID(kvevict_policy_parse("knorm:budget=37,chunk=4", &p),
-                 "chunk 4 <= sink 4");
-  EXPECT_INVALID(
-      kvevict_policy_parse("knorm:budget=100,chunk=20,sink=0.25", &p),
-      "chunk 20 <= sink 25", "budget 100");
-  p = test_policy("knorm:budget=37,chunk=5");
+  EXPECT_NO_POLICY("custom:budget=37,chunk=2", "chunk 2 <= sink 4",
+                   "budget 37");
+  EXPECT_NO_POLICY("knorm:budget=37,chunk=4", "chunk 4 <= sink 4");
+  EXPECT_NO_POLICY("knorm:budget=100,chunk=20,sink=0.25", "chunk 20 <= sink 25",
+                   "budget 100");
   kvevict_resolved_policy r = {.struct_size = sizeof r};
-  EXPECT_OK(kvevict_policy_resolve(&p, 38, &r));
+  EXPECT_OK(
+      kvevict_policy_resolve(test_policy("knorm:budget=37,chunk=5"), 38, &r));
   cr_expect_eq(r.budget, 37);
   /* A ratio keeps all. */
-  p = test_policy("knorm:budget=0.5,chunk=4");
-  EXPECT_OK(kvevict_policy_resolve(&p, 38, &r));
+  EXPECT_OK(
+      kvevict_policy_resolve(test_policy("knorm:budget=0.5,chunk=4"), 38, &r));
   cr_expect_eq(r.budget, 38);
 
   const double budgets[] = {0.5, 20};
@@ -91,7 +88,7 @@ Test(chunks, with_a_budget_in_tokens_have_more_than_sinks) {
   options.layer_budgets = budgets;
   options.layer_budgets_len = 2;
   kvevict_plan* plan = NULL;
-  EXPECT_INVALID(kvevict_plan_create(m->context, &m->geometry, &m->policy,
+  EXPECT_INVALID(kvevict_plan_create(m->context, &m->geometry, m->policy_handle,
                                      &options, &plan),
                  "layer_budgets[1]", "chunk 4 <= sink 4", "budget 20");
   test_model_destroy(m);
@@ -100,9 +97,7 @@ Test(chunks, with_a_budget_in_tokens_have_more_than_sinks) {
 /* ---- What does not go together ---- */
 
 Test(chunks, have_no_meaning_with_some) {
-  kvevict_policy p = KVEVICT_POLICY_INIT;
-#define EXPECT_NONE(text, ...) \
-  EXPECT_INVALID(kvevict_policy_parse(text, &p), "chunk 64", __VA_ARGS__)
+#define EXPECT_NONE(text, ...) EXPECT_NO_POLICY(text, "chunk 64", __VA_ARGS__)
   EXPECT_NONE("snapkv:chunk=64", "window attention");
   EXPECT_NONE("tova:chunk=64", "window attention");
   EXPECT_NONE("h2o:chunk=64", "accumulated attention");
@@ -115,12 +110,7 @@ Test(chunks, have_no_meaning_with_some) {
   EXPECT_NONE("knorm:sink=0,chunk=64,prompt=pinned",
               "prompt that is pinned or beside");
 #undef EXPECT_NONE
-  EXPECT_INVALID(kvevict_policy_parse("streaming-llm:chunk=64", &p), "chunk",
-                 "no key");
-  /* It is no number of theirs. */
-  p = test_policy("streaming-llm:budget=64");
-  p.chunk = 64;
-  EXPECT_OK(kvevict_policy_validate(&p));
+  EXPECT_NO_POLICY("streaming-llm:chunk=64", "chunk", "no key");
 
   kvevict_layer_geometry layer = test_layer(2, 2, 16, 16);
   kvevict_geometry geometry = test_geometry(1, 100, &layer);
@@ -131,9 +121,9 @@ Test(chunks, have_no_meaning_with_some) {
   options.head_budgets = budgets;
   options.head_budgets_len = 2;
   kvevict_plan* plan = NULL;
-  const kvevict_policy policy = test_policy("knorm:sink=0,budget=20,chunk=64");
+  const kvevict_policy* policy = test_policy("knorm:sink=0,budget=20,chunk=64");
   EXPECT_INVALID(
-      kvevict_plan_create(context, &geometry, &policy, &options, &plan),
+      kvevict_plan_create(context, &geometry, policy, &options, &plan),
       "head_budgets", "chunk 64");
   kvevict_context_destroy(context);
 }

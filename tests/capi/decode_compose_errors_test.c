@@ -106,9 +106,8 @@ Test(decode_compose, options_are_versioned) {
 Test(decode_compose, without_memory_nothing_is_made) {
   test_model* m = Prompt("snapkv:budget=40,sink=2,window=8,scope=layer");
   kvevict_plan* plan = NULL;
-  const kvevict_policy policy = test_policy("r-kv:budget=20,window=8");
-  EXPECT_OK(
-      kvevict_plan_create(m->context, &m->geometry, &policy, NULL, &plan));
+  const kvevict_policy* policy = test_policy("r-kv:budget=20,window=8");
+  EXPECT_OK(kvevict_plan_create(m->context, &m->geometry, policy, NULL, &plan));
   EXPECT_OK(ForkInto(m, plan)); /* its query memory stays with the context */
   const uint32_t n_live = m->allocator.n_live;
   uint32_t n_failed = 0;

@@ -141,11 +141,11 @@ static void GiveSums(const test_model* m, uint32_t step, all_scores scores,
 }
 
 static void Decode(test_model* m, const char* what) {
-  const kvevict_policy* p = &m->policy;
+  const oracle_policy* p = &m->policy;
   const bool by_sums = p->kind == ORACLE_H2O;
   const bool by_window = p->kind == ORACLE_TOVA;
   kvevict_resolved_policy rp = {.struct_size = sizeof rp};
-  EXPECT_OK(kvevict_policy_resolve(p, kSlots, &rp));
+  EXPECT_OK(kvevict_policy_resolve(m->policy_handle, kSlots, &rp));
   const rule r = {rp.budget, rp.n_sink, rp.n_recent, p->scope,
                   by_sums ? 0 : 1e-5};
   /* Of another window, none went along. */
@@ -244,7 +244,8 @@ Test(decode_compose, ragged_heads_stay_ragged) {
   snprintf(counts, sizeof counts, "hold %u and %u tokens", before.n[l][0],
            before.n[l][1]);
   EXPECT_INVALID(test_model_go_on(m, "knorm:budget=30", NULL, NULL), layer,
-                 "KV heads 0 and 1", counts, "head_split would do");
+                 "KV heads 0 and 1", counts,
+                 "heads that are not equal would do");
   EXPECT_INVALID(test_model_go_on(m, "tova:budget=30,scope=layer", NULL, NULL),
                  "KV heads 0 and 1", "scope head would do");
   EXPECT_OK(test_model_go_on(m, "knorm:budget=30,heads=adaptive", NULL, NULL));
@@ -282,8 +283,9 @@ Test(decode_compose, a_new_window_begins_to_observe) {
   test_model* m = Prompt("snapkv:budget=40,sink=2,window=8");
   kvevict_plan* plan = NULL;
   kvevict_sequence* fork = NULL;
-  const kvevict_policy tova = test_policy("tova:budget=10,window=4,scope=head");
-  EXPECT_OK(kvevict_plan_create(m->context, &m->geometry, &tova, NULL, &plan));
+  const kvevict_policy* tova =
+      test_policy("tova:budget=10,window=4,scope=head");
+  EXPECT_OK(kvevict_plan_create(m->context, &m->geometry, tova, NULL, &plan));
   kvevict_fork_options options = KVEVICT_FORK_OPTIONS_INIT;
   options.plan = plan;
   EXPECT_OK(kvevict_sequence_fork(m->sequence, &options, &fork, NULL));

@@ -80,9 +80,9 @@ static engine* Create(const char* policy, kvevict_dtype dtype,
   geometry.rope_layout = layout;
   geometry.rope_inv_freq = e->inv_freq;
   geometry.rope_inv_freq_len = kPairs;
-  const kvevict_policy p = test_policy(policy);
+  const kvevict_policy* p = test_policy(policy);
   EXPECT_OK(kvevict_context_create(NULL, &e->context));
-  EXPECT_OK(kvevict_plan_create(e->context, &geometry, &p, NULL, &e->plan));
+  EXPECT_OK(kvevict_plan_create(e->context, &geometry, p, NULL, &e->plan));
   EXPECT_OK(kvevict_sequence_create(e->plan, &e->sequence));
   kvevict_workspace w = {.struct_size = sizeof w};
   EXPECT_OK(
@@ -265,10 +265,10 @@ Test(decode_rotate, what_cannot_be_turned_is_refused_before_a_byte_moves) {
   kvevict_geometry geometry = test_geometry(kLayers, kSlots, &e->layer);
   geometry.rope_inv_freq = e->inv_freq;
   geometry.rope_inv_freq_len = kPairs;
-  const kvevict_policy p = test_policy("streaming-llm:budget=30,rotate=yes");
+  const kvevict_policy* p = test_policy("streaming-llm:budget=30,rotate=yes");
   kvevict_plan* plan = NULL;
   kvevict_sequence* sequence = NULL;
-  EXPECT_OK(kvevict_plan_create(e->context, &geometry, &p, NULL, &plan));
+  EXPECT_OK(kvevict_plan_create(e->context, &geometry, p, NULL, &plan));
   EXPECT_OK(kvevict_sequence_create(plan, &sequence));
   EXPECT_OK(kvevict_sequence_append(sequence, 60, NULL));
   test_random random = {1};

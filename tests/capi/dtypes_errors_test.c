@@ -5,6 +5,7 @@
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
 
 /* Two heads of 64 codes with scales and minima, contiguous; nothing is dereferenced. */
 typedef struct scene {
@@ -151,12 +152,11 @@ static kvevict_status Create(kvevict_dtype k, uint32_t k_dim, kvevict_dtype v,
   layer.k_dtype = k;
   layer.v_dtype = v;
   const kvevict_geometry geometry = test_geometry(1, 10, &layer);
-  const kvevict_policy policy = KVEVICT_POLICY_INIT;
   kvevict_context* context = NULL;
   kvevict_plan* plan = NULL;
   EXPECT_OK(kvevict_context_create(NULL, &context));
   const kvevict_status status =
-      kvevict_plan_create(context, &geometry, &policy, NULL, &plan);
+      kvevict_plan_create(context, &geometry, test_policy("none"), NULL, &plan);
   kvevict_plan_destroy(plan);
   kvevict_context_destroy(context);
   return status;

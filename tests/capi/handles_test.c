@@ -30,11 +30,10 @@ static kvevict_status Create(test_allocator* allocator, const char* policy_text,
   options.alloc_user_data = allocator;
   const kvevict_layer_geometry layer = test_layer(4, 2, 16, 16);
   const kvevict_geometry geometry = test_geometry(3, 100, &layer);
-  const kvevict_policy policy = test_policy(policy_text);
+  const kvevict_policy* policy = test_policy(policy_text);
   kvevict_status status = kvevict_context_create(&options, &h->context);
   if (status == KVEVICT_OK) {
-    status =
-        kvevict_plan_create(h->context, &geometry, &policy, NULL, &h->plan);
+    status = kvevict_plan_create(h->context, &geometry, policy, NULL, &h->plan);
   }
   if (status == KVEVICT_OK) {
     status = kvevict_sequence_create(h->plan, &h->sequence);

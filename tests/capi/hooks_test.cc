@@ -54,8 +54,8 @@ kvevict_context* ContextOf(const kvevict_context_options& options) {
 }
 
 kvevict_status PlanOf(kvevict_context* context, kvevict_plan** out) {
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
-  cr_assert(kvevict_policy_parse("knorm:budget=4,sink=0", &policy) ==
+  kvevict_policy* policy = nullptr;
+  cr_assert(kvevict_policy_create("knorm:budget=4,sink=0", &policy) ==
             KVEVICT_OK);
   kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
   layer.n_q_heads = layer.n_kv_heads = kHeads;
@@ -65,7 +65,10 @@ kvevict_status PlanOf(kvevict_context* context, kvevict_plan** out) {
   geometry.max_tokens = kTokens;
   geometry.layers = &layer;
   geometry.layers_len = 1;
-  return kvevict_plan_create(context, &geometry, &policy, nullptr, out);
+  const kvevict_status status =
+      kvevict_plan_create(context, &geometry, policy, nullptr, out);
+  kvevict_policy_destroy(policy);
+  return status;
 }
 
 kvevict_view ViewOf(float* rows) {

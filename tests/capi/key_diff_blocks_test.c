@@ -34,7 +34,8 @@ Test(key_diff_blocks, keydiff_block_kvpress) {
       test_model* m = Model(kTexts[i], seed);
       test_model_append(m, n);
       uint32_t budgets[kLayers];
-      EXPECT_OK(kvevict_policy_layer_budgets(&m->policy, n, budgets, kLayers));
+      EXPECT_OK(
+          kvevict_policy_layer_budgets(m->policy_handle, n, budgets, kLayers));
       double scores[kLayers][kHeads][kMostTokens];
       bool is_told[kLayers][kHeads];
       for (uint32_t l = 0; l < kLayers; ++l) {

@@ -260,15 +260,14 @@ Test(layers_evict, that_differ_share_a_pyramid_among_full_caches) {
   test_random random = test_random_start("layers pyramid");
   bool differ = false;
   for (int k = 0; k < 3; ++k) {
-    const kvevict_policy policy = test_policy(kPyramids[k]);
+    const kvevict_policy* policy = test_policy(kPyramids[k]);
     for (int trial = 0; trial < kTrials; ++trial) {
       test_mixed* m = test_mixed_draw(&random, false);
       uint32_t n_full = 0, budgets[TEST_MAX_LAYERS], said[TEST_MAX_LAYERS];
       for (uint32_t l = 0; l < m->n_layers; ++l) {
         n_full += test_mixed_is_full(m, l);
       }
-      EXPECT_OK(
-          kvevict_policy_layer_budgets(&policy, kTokens, budgets, n_full));
+      EXPECT_OK(kvevict_policy_layer_budgets(policy, kTokens, budgets, n_full));
       differ |= budgets[0] != budgets[n_full - 1];
       for (uint32_t l = 0, i = 0; l < m->n_layers; ++l) {
         if (!test_mixed_is_full(m, l)) continue;
@@ -379,7 +378,7 @@ Test(layers_evict, that_differ_share_one_list_of_the_model) {
       int32_t expected[30], keep[30], positions[kTokens];
       const uint32_t n_rows = ScoreRows(m, given, rows);
       for (uint32_t i = 0; i < n; ++i) forced[i] = i < 2 || i + 3 >= n;
-      const kvevict_policy policy = test_policy(kModel[k]);
+      const oracle_policy policy = oracle_policy_from(kModel[k]);
       oracle_combine(rows, n_rows, n, policy.over, combined);
       oracle_select(combined, n, 30, forced, policy.tie, expected);
       SelectByDoor(m, rows, n_rows, n, keep, 30);

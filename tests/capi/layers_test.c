@@ -31,9 +31,9 @@ static kvevict_status Create(const kvevict_geometry* geometry,
                              const char* policy_text,
                              const kvevict_plan_options* options,
                              kvevict_plan** plan) {
-  const kvevict_policy policy = test_policy(policy_text);
+  const kvevict_policy* policy = test_policy(policy_text);
   *plan = NULL;
-  return kvevict_plan_create(context, geometry, &policy, options, plan);
+  return kvevict_plan_create(context, geometry, policy, options, plan);
 }
 
 static kvevict_plan* PlanOfFive(const char* policy_text,

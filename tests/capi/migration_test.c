@@ -94,20 +94,19 @@ Test(migration, keep_lists_are_the_engines_for_the_same_scores) {
 }
 
 Test(migration, numbers_that_would_say_something_else) {
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
-  EXPECT_INVALID(kvevict_policy_parse(
-                     "snapkv-sharpinference:budget=64,recent=64", &policy),
-                 "sink 0 + recent 64 >= budget 64");
+  EXPECT_NO_POLICY("snapkv-sharpinference:budget=64,recent=64",
+                   "sink 0 + recent 64 >= budget 64");
   kvevict_resolved_policy resolved = {.struct_size = sizeof resolved};
-  policy = test_policy("snapkv-sharpinference:budget=1,recent=0");
-  EXPECT_OK(kvevict_policy_resolve(&policy, 1000, &resolved));
+  const kvevict_policy* policy =
+      test_policy("snapkv-sharpinference:budget=1,recent=0");
+  EXPECT_OK(kvevict_policy_resolve(policy, 1000, &resolved));
   cr_expect_eq(resolved.budget, 1000, "a ratio: everything");
   policy = test_policy(TextOf(1, 64, 0));
-  EXPECT_OK(kvevict_policy_resolve(&policy, 1000, &resolved));
+  EXPECT_OK(kvevict_policy_resolve(policy, 1000, &resolved));
   cr_expect_eq(resolved.budget, 1);
-  cr_expect_eq(test_policy(TextOf(0, 64, 64)).kind, ORACLE_NONE);
-  cr_expect_eq(test_policy(TextOf(-5, 64, 64)).kind, ORACLE_NONE);
-  cr_expect_eq(test_policy(TextOf(512, 0, 64)).window, 1);
+  cr_expect_eq(oracle_policy_from(TextOf(0, 64, 64)).kind, ORACLE_NONE);
+  cr_expect_eq(oracle_policy_from(TextOf(-5, 64, 64)).kind, ORACLE_NONE);
+  cr_expect_eq(oracle_policy_from(TextOf(512, 0, 64)).window, 1);
 }
 
 /* NaN is the worst of all, and of several the lower position stays. */

@@ -5,6 +5,7 @@
 
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
 #include "tests/capi/support/random.h"
 
 enum {
@@ -203,11 +204,9 @@ static kvevict_plan* PlanOf(kvevict_context* context, const char* text) {
   geometry.max_tokens = kMaxTokens;
   geometry.layers = layers;
   geometry.layers_len = kLayers;
-  kvevict_policy policy;
-  policy.struct_size = sizeof policy;
-  EXPECT_OK(kvevict_policy_parse(text, &policy));
   kvevict_plan* plan = NULL;
-  EXPECT_OK(kvevict_plan_create(context, &geometry, &policy, NULL, &plan));
+  EXPECT_OK(
+      kvevict_plan_create(context, &geometry, test_policy(text), NULL, &plan));
   return plan;
 }
 

@@ -6,6 +6,7 @@
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
 #include "tests/capi/support/random.h"
 #include "tests/oracle/quantize.h"
 #include "tests/oracle/quantized.h"
@@ -271,10 +272,9 @@ Test(paged_quantized, usage_says_what_is_saved) {
     kvevict_layer_geometry layer = test_layer(8, 8, 128, 128);
     layer.k_dtype = layer.v_dtype = kWanted[i].dtype;
     const kvevict_geometry geometry = test_geometry(2, 64, &layer);
-    kvevict_policy policy = KVEVICT_POLICY_INIT;
-    EXPECT_OK(kvevict_policy_parse("none", &policy));
+    kvevict_policy* policy = test_policy("none");
     kvevict_plan* plan = NULL;
-    EXPECT_OK(kvevict_plan_create(context, &geometry, &policy, NULL, &plan));
+    EXPECT_OK(kvevict_plan_create(context, &geometry, policy, NULL, &plan));
     kvevict_paged_cache_options options = KVEVICT_PAGED_CACHE_OPTIONS_INIT;
     options.n_blocks = 3;
     options.number_dtype = kWanted[i].numbers;

@@ -149,17 +149,17 @@ Test(plan_layer_budgets, other_layers_have_none) {
   geometry.layers_len = kLayers;
   const double budgets[] = {20, 30};
   kvevict_plan_options options = Budgets(budgets);
-  const kvevict_policy policy = test_policy("knorm:sink=25,recent=2");
+  const kvevict_policy* policy = test_policy("knorm:sink=25,recent=2");
   kvevict_plan* plan = NULL;
   EXPECT_INVALID(
-      kvevict_plan_create(m->context, &geometry, &policy, &options, &plan),
+      kvevict_plan_create(m->context, &geometry, policy, &options, &plan),
       "layer_budgets_len 3 is not 2");
   options.layer_budgets_len = 2;
   EXPECT_INVALID(
-      kvevict_plan_create(m->context, &geometry, &policy, &options, &plan),
+      kvevict_plan_create(m->context, &geometry, policy, &options, &plan),
       "layer_budgets[0]: ", "sink 25 + recent 2 > budget 20");
-  const kvevict_policy fits = test_policy("knorm:sink=2");
-  EXPECT_OK(kvevict_plan_create(m->context, &geometry, &fits, &options, &plan));
+  const kvevict_policy* fits = test_policy("knorm:sink=2");
+  EXPECT_OK(kvevict_plan_create(m->context, &geometry, fits, &options, &plan));
   uint32_t told[kLayers];
   EXPECT_OK(kvevict_plan_layer_budgets(plan, 100, told, kLayers));
   cr_expect(told[0] == 20 && told[1] == 0 && told[2] == 30);
@@ -197,9 +197,9 @@ Test(plan_layer_budgets, what_does_not_go_together_is_refused) {
   uint32_t heads[2 * kLayers] = {9, 9, 9, 9, 9, 9};
   kvevict_plan_options options = Budgets(budgets);
   kvevict_plan* plan = NULL;
-  kvevict_policy policy = test_policy("knorm:scope=model");
+  kvevict_policy* policy = test_policy("knorm:scope=model");
 #define CREATE() \
-  kvevict_plan_create(m->context, &m->geometry, &policy, &options, &plan)
+  kvevict_plan_create(m->context, &m->geometry, policy, &options, &plan)
   EXPECT_INVALID(CREATE(), "scope model");
   options.layer_budgets = equal;
   EXPECT_OK(CREATE());
@@ -211,7 +211,8 @@ Test(plan_layer_budgets, what_does_not_go_together_is_refused) {
   static const double kBad[] = {0, -1, (double)NAN, (double)INFINITY};
   for (int i = 0; i < 4; ++i) {
     bad[1] = kBad[i];
-    EXPECT_INVALID(CREATE(), "layer_budgets[1]: ", "budget");
+    EXPECT_INVALID(CREATE(), "layer_budgets[1]: budget ",
+                   " is not a finite number > 0");
   }
   bad[1] = 30;
   options.layer_budgets_len = 2;

@@ -84,8 +84,8 @@ Test(plan_selection, a_plan_of_ragged_heads_has_no_selection) {
   options.head_budgets = budgets;
   options.head_budgets_len = 2;
   kvevict_plan* plan = NULL;
-  EXPECT_OK(kvevict_plan_create(p->context, &p->geometry, &p->policy, &options,
-                                &plan));
+  EXPECT_OK(kvevict_plan_create(p->context, &p->geometry, p->policy_handle,
+                                &options, &plan));
   kvevict_select_options o = KVEVICT_SELECT_OPTIONS_INIT;
   kvevict_keep_lists k = KVEVICT_KEEP_LISTS_INIT;
   EXPECT_FAILS(kvevict_plan_selection(plan, 0, 100, 0, &o, &k),

@@ -90,7 +90,7 @@ static kvevict_geometry GeometryOf(const kvevict_layer_geometry* layer) {
 
 static kvevict_need NeedOf(const test_plan* p, kvevict_input input) {
   kvevict_need need = -1;
-  EXPECT_OK(kvevict_policy_need(&p->policy, input, &need));
+  EXPECT_OK(kvevict_policy_need(p->policy_handle, input, &need));
   return need;
 }
 
@@ -181,11 +181,11 @@ Test(policy_need, is_what_scoring_reads) {
 Test(policy_need, place_wants_nothing) {
   static const char* const kTexts[] = {"none", "streaming-llm:budget=10"};
   for (int t = 0; t < 2; ++t) {
-    const kvevict_policy policy = test_policy(kTexts[t]);
+    const kvevict_policy* policy = test_policy(kTexts[t]);
     for (kvevict_input i = KVEVICT_INPUT_KEYS; i <= KVEVICT_INPUT_QUERY_CENTERS;
          ++i) {
       kvevict_need need = -1;
-      EXPECT_OK(kvevict_policy_need(&policy, i, &need));
+      EXPECT_OK(kvevict_policy_need(policy, i, &need));
       cr_expect_eq(need, KVEVICT_NEED_NONE, "%s: %d", kTexts[t], i);
     }
   }
@@ -205,29 +205,29 @@ Test(policy_need, merging_wants_rows_of_any_policy) {
       {"cur:merge=pivot", KVEVICT_NEED_REQUIRED, KVEVICT_NEED_REQUIRED},
       {"custom:sink=0,merge=none", KVEVICT_NEED_NONE, KVEVICT_NEED_NONE}};
   for (size_t i = 0; i < sizeof kRows / sizeof *kRows; ++i) {
-    const kvevict_policy policy = test_policy(kRows[i].text);
+    const kvevict_policy* policy = test_policy(kRows[i].text);
     kvevict_need keys = -1, values = -1;
-    EXPECT_OK(kvevict_policy_need(&policy, KVEVICT_INPUT_KEYS, &keys));
-    EXPECT_OK(kvevict_policy_need(&policy, KVEVICT_INPUT_VALUES, &values));
+    EXPECT_OK(kvevict_policy_need(policy, KVEVICT_INPUT_KEYS, &keys));
+    EXPECT_OK(kvevict_policy_need(policy, KVEVICT_INPUT_VALUES, &values));
     cr_expect_eq(keys, kRows[i].keys, "%s", kRows[i].text);
     cr_expect_eq(values, kRows[i].values, "%s", kRows[i].text);
   }
 }
 
 Test(policy_need, bad_arguments_are_errors) {
-  const kvevict_policy policy = test_policy("snapkv:budget=100");
-  kvevict_policy wrong = policy;
-  wrong.budget = -1;
+  const kvevict_policy* policy = test_policy("snapkv:budget=100");
+  kvevict_policy* wrong = test_policy_copy(policy);
+  EXPECT_OK(kvevict_policy_set_number(wrong, "budget", 36));
   kvevict_need need = KVEVICT_NEED_OPTIONAL;
   EXPECT_INVALID(kvevict_policy_need(NULL, KVEVICT_INPUT_KEYS, &need),
                  "policy is NULL");
-  EXPECT_INVALID(kvevict_policy_need(&wrong, KVEVICT_INPUT_KEYS, &need),
-                 "budget -1");
-  EXPECT_INVALID(kvevict_policy_need(&policy, -1, &need), "input -1");
+  EXPECT_INVALID(kvevict_policy_need(wrong, KVEVICT_INPUT_KEYS, &need),
+                 "sink 4 + window 32 >= budget 36");
+  EXPECT_INVALID(kvevict_policy_need(policy, -1, &need), "input -1");
   EXPECT_INVALID(
-      kvevict_policy_need(&policy, KVEVICT_INPUT_QUERY_CENTERS + 1, &need),
+      kvevict_policy_need(policy, KVEVICT_INPUT_QUERY_CENTERS + 1, &need),
       "input 11");
-  EXPECT_INVALID(kvevict_policy_need(&policy, KVEVICT_INPUT_KEYS, NULL),
+  EXPECT_INVALID(kvevict_policy_need(policy, KVEVICT_INPUT_KEYS, NULL),
                  "out_need is NULL");
   cr_expect_eq(need, KVEVICT_NEED_OPTIONAL);
 }

@@ -5,7 +5,7 @@
 typedef struct resolve_row {
   const char* policy;
   uint32_t n_context;
-  uint32_t budget, n_sink, n_recent, n_selected, obs_window;
+  uint32_t budget, n_sink, n_recent, n_selected, n_query_rows;
 } resolve_row;
 
 static const resolve_row kRows[] = {
@@ -15,7 +15,7 @@ static const resolve_row kRows[] = {
     {"snapkv:budget=2048", 1, 1, 1, 0, 0, 32},
     {"streaming-llm:budget=100", 4, 4, 4, 0, 0, 0},
     {"streaming-llm:recent=10", 3, 3, 3, 0, 0, 0},
-    {"h2o:budget=64", 20, 20, 0, 20, 0, 0},
+    {"h2o:budget=64", 20, 20, 0, 20, 0, KVEVICT_QUERY_ROWS_ANY},
     /* and so does one of which a ratio has no room for what must stay */
     {"snapkv:budget=0.5", 5, 5, 4, 1, 0, 32},
     {"snapkv:budget=0.5", 73, 73, 4, 32, 37, 32},
@@ -26,14 +26,15 @@ static const resolve_row kRows[] = {
     {"snapkv:budget=0.01,split=lazy", 3600, 36, 4, 32, 0, 32},
     {"streaming-llm:budget=0.01", 400, 400, 4, 396, 0, 0},
     {"streaming-llm:budget=0.01", 500, 5, 4, 1, 0, 0},
-    {"h2o:budget=0.5", 63, 63, 0, 32, 31, 0},
-    {"h2o:budget=0.5", 64, 32, 0, 32, 0, 0},
+    {"h2o:budget=0.5", 63, 63, 0, 32, 31, KVEVICT_QUERY_ROWS_ANY},
+    {"h2o:budget=0.5", 64, 32, 0, 32, 0, KVEVICT_QUERY_ROWS_ANY},
     {"custom:budget=0.01,sink=4,recent=6", 999, 999, 4, 6, 989, 0},
     {"custom:budget=0.01,sink=4,recent=6", 1000, 10, 4, 6, 0, 0},
     {"custom:budget=0.4,sink=4,recent=12,select_block=20", 110, 110, 20, 30, 60,
      0},
     {"custom:budget=0.5,sink=4,recent=12,select_block=20", 110, 50, 20, 30, 0,
      0},
+    {"non-causal:budget=0.5", 100, 50, 4, 0, 46, KVEVICT_QUERY_ROWS_ALL},
     /* none keeps everything */
     {"none", 1, 1, 0, 0, 1, 0},
     {"none", 16384, 16384, 0, 0, 16384, 0},
@@ -67,71 +68,61 @@ static const resolve_row kRows[] = {
 Test(policy_resolve, token_counts_are_those_of_the_configuration_layer) {
   for (size_t i = 0; i < sizeof kRows / sizeof kRows[0]; ++i) {
     const resolve_row* row = &kRows[i];
-    const kvevict_policy policy = test_policy(row->policy);
+    const kvevict_policy* policy = test_policy(row->policy);
     kvevict_resolved_policy r = {.struct_size = sizeof r};
-    EXPECT_OK(kvevict_policy_resolve(&policy, row->n_context, &r));
+    EXPECT_OK(kvevict_policy_resolve(policy, row->n_context, &r));
     EXPECT(r.budget == row->budget && r.n_sink == row->n_sink &&
                r.n_recent == row->n_recent && r.n_selected == row->n_selected &&
-               r.window == row->window,
-           "%s of %u: budget %u sink %u recent %u selected %u window %u",
+               r.n_query_rows == row->n_query_rows,
+           "%s of %u: budget %u sink %u recent %u selected %u query rows %u",
            row->policy, row->n_context, r.budget, r.n_sink, r.n_recent,
-           r.n_selected, r.window);
+           r.n_selected, r.n_query_rows);
   }
 }
 
-Test(policy_resolve, none_keeps_everything_whatever_is_set) {
-  kvevict_policy policy = test_policy("none");
-  policy.budget = 0.5;
-  policy.sink = 9;
-  kvevict_resolved_policy r = {.struct_size = sizeof r};
-  EXPECT_OK(kvevict_policy_resolve(&policy, 16384, &r));
-  cr_assert_eq(r.budget, 16384);
-  cr_assert_eq(r.n_selected, 16384);
-}
-
 Test(policy_resolve, bad_arguments_are_errors) {
-  const kvevict_policy policy = test_policy("snapkv:budget=2048");
+  const kvevict_policy* policy = test_policy("snapkv:budget=2048");
   kvevict_resolved_policy r;
   GUARD(r);
   r.struct_size = sizeof r;
   const kvevict_resolved_policy before = r;
   EXPECT_INVALID(kvevict_policy_resolve(NULL, 4096, &r), "policy", "NULL");
-  EXPECT_INVALID(kvevict_policy_resolve(&policy, 4096, NULL), "out", "NULL");
-  EXPECT_INVALID(kvevict_policy_resolve(&policy, 0, &r), "n_context", "0");
-  EXPECT_INVALID(kvevict_policy_resolve(&policy, 2147483648u, &r), "n_context",
+  EXPECT_INVALID(kvevict_policy_resolve(policy, 4096, NULL), "out", "NULL");
+  EXPECT_INVALID(kvevict_policy_resolve(policy, 0, &r), "n_context", "0");
+  EXPECT_INVALID(kvevict_policy_resolve(policy, 2147483648u, &r), "n_context",
                  "2147483648", "2147483647");
-  kvevict_policy bad = policy;
-  bad.pool_width = 2;
-  EXPECT_INVALID(kvevict_policy_resolve(&bad, 4096, &r), "pool width");
+  kvevict_policy* bad = test_policy_copy(policy);
+  EXPECT_OK(kvevict_policy_set_number(bad, "budget", 36));
+  EXPECT_INVALID(kvevict_policy_resolve(bad, 4096, &r),
+                 "sink 4 + window 32 >= budget 36");
   cr_assert(memcmp(&r, &before, sizeof r) == 0, "out was written");
 }
 
-Test(policy_resolve, struct_sizes_are_checked) {
-  GROWN(kvevict_policy) policy = {KVEVICT_POLICY_INIT};
+Test(policy_resolve, struct_size_is_checked) {
+  const kvevict_policy* policy = test_policy("none");
   GROWN(kvevict_resolved_policy) r = {{.struct_size = sizeof r.value}};
-  EXPECT_CHECKS_STRUCT_SIZE(
-      policy, kvevict_policy_resolve(&policy.value, 100, &r.value));
-  EXPECT_CHECKS_OUT_STRUCT_SIZE(
-      r, kvevict_policy_resolve(&policy.value, 100, &r.value));
+  EXPECT_CHECKS_OUT_STRUCT_SIZE(r,
+                                kvevict_policy_resolve(policy, 100, &r.value));
 }
 
 Test(policy_resolve, agrees_with_the_oracle) {
   test_random random = test_random_start("policy_resolve oracle");
   for (int i = 0; i < 20000; ++i) {
-    const kvevict_policy policy = test_random_policy(&random);
+    const kvevict_policy* handle = test_random_policy(&random);
+    const oracle_policy policy = oracle_policy_of(handle);
     const uint32_t n_context =
         1 + test_random_below(&random, 1u << test_random_below(&random, 20));
     kvevict_resolved_policy expected = {.struct_size = sizeof expected};
     kvevict_resolved_policy r = {.struct_size = sizeof r};
-    char text[1024];
-    EXPECT_OK(kvevict_policy_format(&policy, text, sizeof text, NULL));
+    char text[TEST_POLICY_TEXT];
+    EXPECT_OK(kvevict_policy_format(handle, text, sizeof text, NULL));
     if (!oracle_resolve(&policy, n_context, &expected)) {
-      EXPECT(kvevict_policy_resolve(&policy, n_context, &r) ==
+      EXPECT(kvevict_policy_resolve(handle, n_context, &r) ==
                  KVEVICT_ERROR_INVALID_ARGUMENT,
              "%s of %u is no error", text, n_context);
       continue;
     }
-    EXPECT_OK(kvevict_policy_resolve(&policy, n_context, &r));
+    EXPECT_OK(kvevict_policy_resolve(handle, n_context, &r));
     EXPECT(memcmp(&r, &expected, sizeof r) == 0,
            "%s of %u: budget %u sink %u recent %u selected %u", text, n_context,
            r.budget, r.n_sink, r.n_recent, r.n_selected);

@@ -306,14 +306,10 @@ static kvevict_signal_inputs InputsOf(const kvevict_policy* policy,
   const uint32_t d = p->head_dim, n = p->n_tokens;
   const size_t q = (size_t)layer * p->n_q_heads;
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
-  kvevict_need need = KVEVICT_NEED_NONE;
-  EXPECT_OK(kvevict_policy_need(policy, KVEVICT_INPUT_QUERIES, &need));
   kvevict_resolved_policy resolved = {.struct_size = sizeof resolved};
   EXPECT_OK(kvevict_policy_resolve(policy, 1 << 20, &resolved));
-  const uint32_t n_rows =
-      need == KVEVICT_NEED_REQUIRED && resolved.window > 0
-          ? resolved.window
-          : n;
+  const uint32_t rows = resolved.n_query_rows;
+  const uint32_t n_rows = rows > 0 && rows < n ? rows : n;
   planes->queries = Plane(p->queries + q * n * d, n, d);
   planes->queries.data += (uint64_t)(n - n_rows) * d * sizeof(float);
   planes->weights = Plane(p->weights + (size_t)layer * p->n_kv_heads * n, n, 1);
@@ -333,6 +329,7 @@ static kvevict_signal_inputs InputsOf(const kvevict_policy* policy,
       {KVEVICT_INPUT_QUERY_CENTERS, &inputs.query_centers, &planes->centers},
   };
   for (size_t i = 0; i < sizeof kGiven / sizeof *kGiven; ++i) {
+    kvevict_need need = KVEVICT_NEED_NONE;
     EXPECT_OK(kvevict_policy_need(policy, kGiven[i].input, &need));
     if (need != KVEVICT_NEED_NONE) *kGiven[i].to = kGiven[i].plane;
   }
@@ -363,7 +360,7 @@ static void Evict(const char* text, const oracle_prompt* p, uint8_t* kept,
     views[l].n_kv_heads = p->n_kv_heads;
     views[l].k = Plane(cache + at, n, d);
     views[l].v = Plane(cache + bytes / sizeof(float) + at, n, d);
-    inputs[l] = InputsOf(&plan->policy, p, l, &planes[l]);
+    inputs[l] = InputsOf(plan->policy_handle, p, l, &planes[l]);
   }
   kvevict_sequence* sequence = NULL;
   EXPECT_OK(kvevict_sequence_create(plan->plan, &sequence));
@@ -434,9 +431,8 @@ static tally Compare(const run* r, const char* text, const oracle_prompt* p) {
 /* Equal scores at the cut, or block after block of near ones, which key_diff_blocks
  * looks at with keys that leave less in doubt. */
 static bool IsMostlyInDoubt(const char* preset) {
-  const kvevict_policy policy = test_policy(preset);
-  return policy.pool == ORACLE_POOL_MAX ||
-         policy.kind == ORACLE_LAGKV ||
+  const oracle_policy policy = oracle_policy_from(preset);
+  return policy.pool == ORACLE_POOL_MAX || policy.kind == ORACLE_LAGKV ||
          (policy.kind == ORACLE_KEYDIFF && policy.block > 0);
 }
 

@@ -9,26 +9,25 @@ Test(preset, every_preset_is_its_policy_text) {
     cr_expect_eq(info.struct_size, sizeof info);
     cr_expect_eq(info.reserved, 0);
     cr_expect(strlen(info.reproduces) > 0);
-    const kvevict_policy by_name = test_policy(info.name);
-    const kvevict_policy by_text = test_policy(info.policy_text);
-    cr_assert(test_same_policy(&by_name, &by_text), "%s", info.name);
+    cr_assert(
+        test_same_policy(test_policy(info.name), test_policy(info.policy_text)),
+        "%s", info.name);
   }
   cr_assert_geq(n, 4);
 }
 
 Test(preset, keys_after_a_preset_change_it) {
-  kvevict_policy expected = test_policy("snapkv-kvpress");
-  expected.budget = 0.25;
-  expected.window = 16;
-  const kvevict_policy policy =
-      test_policy("snapkv-kvpress:budget=0.25,window=16");
-  cr_assert(test_same_policy(&policy, &expected));
+  kvevict_policy* expected = test_policy("snapkv-kvpress");
+  EXPECT_OK(kvevict_policy_set_number(expected, "budget", 0.25));
+  EXPECT_OK(kvevict_policy_set_number(expected, "window", 16));
+  cr_assert(test_same_policy(
+      test_policy("snapkv-kvpress:budget=0.25,window=16"), expected));
 }
 
 Test(preset, original_snapkv_has_the_published_numbers) {
-  const kvevict_policy p = test_policy("snapkv-original");
+  const oracle_policy p = oracle_policy_from("snapkv-original");
   cr_expect_eq(p.kind, ORACLE_SNAPKV);
-  cr_expect_eq(p.n_sink, 0);
+  cr_expect_eq(p.sink, 0);
   cr_expect_eq(p.window, 32);
   cr_expect_eq(p.keep_window, 1);
   cr_expect_eq(p.pool, ORACLE_POOL_AVG);
@@ -39,9 +38,9 @@ Test(preset, original_snapkv_has_the_published_numbers) {
 }
 
 Test(preset, kvpress_pools_each_query_head_before_the_group_mean) {
-  const kvevict_policy p = test_policy("snapkv-kvpress");
+  const oracle_policy p = oracle_policy_from("snapkv-kvpress");
   cr_expect_eq(p.kind, ORACLE_SNAPKV);
-  cr_expect_eq(p.n_sink, 0);
+  cr_expect_eq(p.sink, 0);
   cr_expect_eq(p.window, 64);
   cr_expect_eq(p.pool, ORACLE_POOL_AVG);
   cr_expect_eq(p.pool_width, 5);
@@ -51,11 +50,11 @@ Test(preset, kvpress_pools_each_query_head_before_the_group_mean) {
 }
 
 Test(preset, kvpress_expected_attention_weighs_by_norms) {
-  const kvevict_policy p = test_policy("expected-attention-kvpress");
+  const oracle_policy p = oracle_policy_from("expected-attention-kvpress");
   cr_expect_eq(p.kind, ORACLE_EXPECTED_ATTENTION);
   cr_expect_eq(p.budget, 0.5);
-  cr_expect_eq(p.n_sink, 4);
-  cr_expect_eq(p.n_recent, 0);
+  cr_expect_eq(p.sink, 4);
+  cr_expect_eq(p.recent, 0);
   cr_expect_eq(p.pool, ORACLE_POOL_NONE);
   cr_expect_eq(p.group, KVEVICT_REDUCE_MEAN);
   cr_expect_eq(p.weight, ORACLE_WEIGHT_NORM);
@@ -63,8 +62,8 @@ Test(preset, kvpress_expected_attention_weighs_by_norms) {
 }
 
 Test(preset, sharpinference_sums_everything_into_one_list) {
-  const kvevict_policy p = test_policy("snapkv-sharpinference");
-  cr_expect_eq(p.n_recent, 64);
+  const oracle_policy p = oracle_policy_from("snapkv-sharpinference");
+  cr_expect_eq(p.recent, 64);
   cr_expect_eq(p.pool, ORACLE_POOL_NONE);
   cr_expect_eq(p.group, KVEVICT_REDUCE_SUM);
   cr_expect_eq(p.scope, KVEVICT_SCOPE_MODEL);
@@ -72,8 +71,8 @@ Test(preset, sharpinference_sums_everything_into_one_list) {
 }
 
 Test(preset, web_llm_has_its_configuration_layers_numbers) {
-  const kvevict_policy p = test_policy("snapkv-web-llm");
-  cr_expect_eq(p.n_sink, 4);
+  const oracle_policy p = oracle_policy_from("snapkv-web-llm");
+  cr_expect_eq(p.sink, 4);
   cr_expect_eq(p.window, 32);
   cr_expect_eq(p.pool_width, 7);
 }

@@ -69,7 +69,7 @@ static float RandomScore(test_random* random, bool below_zero) {
 /* Of the list of a layer and head, by what it holds now. */
 static void ExpectMass(const trial* t, uint32_t l, uint32_t h,
                        const kvevict_list_report* told, const char* what) {
-  const kvevict_policy* p = &t->m->policy;
+  const oracle_policy* p = &t->m->policy;
   const uint32_t n = t->n[l][h];
   float rows[kLayers * kHeads * kMaxTokens], scores[kMaxTokens];
   uint32_t n_rows = 0;
@@ -304,12 +304,12 @@ Test(report_mass, options_are_checked) {
   kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
   kvevict_plan* plan = NULL;
   options.report_mass = 2;
-  EXPECT_INVALID(kvevict_plan_create(m->context, &m->geometry, &m->policy,
+  EXPECT_INVALID(kvevict_plan_create(m->context, &m->geometry, m->policy_handle,
                                      &options, &plan),
                  "report_mass 2 is not 0 or 1");
   options.report_mass = 1;
   options.has_destinations = 2;
-  EXPECT_INVALID(kvevict_plan_create(m->context, &m->geometry, &m->policy,
+  EXPECT_INVALID(kvevict_plan_create(m->context, &m->geometry, m->policy_handle,
                                      &options, &plan),
                  "has_destinations 2 is not 0 or 1");
   cr_assert_null(plan);

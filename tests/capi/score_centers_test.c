@@ -8,6 +8,7 @@
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
 #include "tests/capi/support/random.h"
 #include "tests/oracle/query_centers.h"
 
@@ -213,19 +214,18 @@ Test(plan, rope_is_checked) {
   model* m = DrawModel(KVEVICT_ROPE_LAYOUT_HALF);
   kvevict_context* context = NULL;
   EXPECT_OK(kvevict_context_create(NULL, &context));
-  kvevict_policy by_centers = KVEVICT_POLICY_INIT;
-  kvevict_policy by_keys = KVEVICT_POLICY_INIT;
-  EXPECT_OK(kvevict_policy_parse("triattention:sink=0,budget=20", &by_centers));
-  EXPECT_OK(kvevict_policy_parse("knorm:sink=0,budget=20", &by_keys));
+  const kvevict_policy* by_centers =
+      test_policy("triattention:sink=0,budget=20");
+  const kvevict_policy* by_keys = test_policy("knorm:sink=0,budget=20");
   kvevict_plan* plan = NULL;
   const kvevict_geometry good = m->geometry;
-#define EXPECT_BREAKS(policy, change, ...)                                  \
-  do {                                                                      \
-    change;                                                                 \
-    EXPECT_INVALID(                                                         \
-        kvevict_plan_create(context, &m->geometry, &(policy), NULL, &plan), \
-        "geometry: ", __VA_ARGS__);                                         \
-    m->geometry = good;                                                     \
+#define EXPECT_BREAKS(policy, change, ...)                               \
+  do {                                                                   \
+    change;                                                              \
+    EXPECT_INVALID(                                                      \
+        kvevict_plan_create(context, &m->geometry, policy, NULL, &plan), \
+        "geometry: ", __VA_ARGS__);                                      \
+    m->geometry = good;                                                  \
   } while (0)
   EXPECT_BREAKS(by_keys, m->geometry.rope_inv_freq = NULL,
                 "rope_inv_freq is NULL", "10");
@@ -242,7 +242,7 @@ Test(plan, rope_is_checked) {
   EXPECT_BREAKS(by_centers, (void)0, "rope_inv_freq_len 10", "k_head_dim 19");
   EXPECT_BREAKS(by_keys, (void)0, "rope_inv_freq_len 10", "k_head_dim 19");
   m->layer.k_head_dim = 20;
-  EXPECT_OK(kvevict_plan_create(context, &m->geometry, &by_keys, NULL, &plan));
+  EXPECT_OK(kvevict_plan_create(context, &m->geometry, by_keys, NULL, &plan));
 #undef EXPECT_BREAKS
   kvevict_plan_destroy(plan);
   kvevict_context_destroy(context);

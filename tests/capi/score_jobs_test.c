@@ -230,7 +230,7 @@ Test(score_jobs, are_all_checked_before_the_first) {
 /* ---- The caller's scores, shaped by hand ---- */
 
 /* Pools row[n] as the policy says; whole numbers, so that sums are exact. */
-static void PoolByHand(const kvevict_policy* policy, const float* row,
+static void PoolByHand(const oracle_policy* policy, const float* row,
                        uint32_t n, float* out) {
   const uint32_t half =
       policy->pool == ORACLE_POOL_NONE ? 0 : policy->pool_width / 2;
@@ -242,12 +242,11 @@ static void PoolByHand(const kvevict_policy* policy, const float* row,
       sum += row[k];
       if (row[k] > most) most = row[k];
     }
-    const uint32_t width = policy->edge == ORACLE_EDGE_PAD
-                               ? policy->pool_width
-                               : end - begin;
+    const uint32_t width =
+        policy->edge == ORACLE_EDGE_PAD ? policy->pool_width : end - begin;
     out[i] = policy->pool == ORACLE_POOL_NONE  ? row[i]
              : policy->pool == ORACLE_POOL_MAX ? most
-                                                : sum / (float)width;
+                                               : sum / (float)width;
   }
 }
 
@@ -258,7 +257,7 @@ Test(score_jobs, of_the_callers_scores_pool_them) {
                                        "custom:sink=0,pool=max39"};
   test_random random = test_random_start("score custom");
   for (int p = 0; p < 5; ++p) {
-    const kvevict_policy policy = test_policy(kPools[p]);
+    const oracle_policy policy = oracle_policy_from(kPools[p]);
     test_plan* plan = Plan(kPools[p], 1);
     for (uint32_t n = 1; n <= 40; n += 3) {
       const uint32_t stride = n + test_random_below(&random, 5);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/capi/support/expect.h"
+#include "tests/capi/support/policies.h"
 #include "tests/capi/support/random.h"
 
 enum { kLayers = 2, kQ = 6, kKv = 2, kDim = 24, kTokens = 90, kWindow = 5 };
@@ -12,7 +13,7 @@ enum { kLayers = 2, kQ = 6, kKv = 2, kDim = 24, kTokens = 90, kWindow = 5 };
 typedef struct model {
   kvevict_context* context;
   kvevict_plan* plan;
-  kvevict_policy policy;
+  const kvevict_policy* policy;
   float softcap;
   float sinks[kLayers * kQ];
   float k[kLayers][kTokens][kKv][kDim];
@@ -46,15 +47,14 @@ static kvevict_status Plan(model* m, float softcap, const float* sinks,
   geometry.layers_len = 1;
   geometry.sink_logits = sinks;
   geometry.sink_logits_len = n_sinks;
-  return kvevict_plan_create(m->context, &geometry, &m->policy, NULL, &m->plan);
+  return kvevict_plan_create(m->context, &geometry, m->policy, NULL, &m->plan);
 }
 
 static model* Model(const char* policy, float softcap, float sink) {
   model* m = calloc(1, sizeof(model));
   test_random random = test_random_start("score_logits");
   EXPECT_OK(kvevict_context_create(NULL, &m->context));
-  m->policy = (kvevict_policy)KVEVICT_POLICY_INIT;
-  EXPECT_OK(kvevict_policy_parse(policy, &m->policy));
+  m->policy = test_policy(policy);
   float* numbers = &m->k[0][0][0][0];
   const size_t n = (sizeof m->k + sizeof m->q) / sizeof(float);
   for (size_t i = 0; i < n; ++i) {

@@ -96,7 +96,7 @@ static void FromQueries(const query_case* c, test_random* random) {
       }
     }
   }
-  kvevict_policy summed = p->policy;
+  oracle_policy summed = p->policy;
   summed.rows = KVEVICT_REDUCE_SUM;
 
   float* scores = malloc(sizeof(float) * TEST_SUMS_HEADS * n);
@@ -193,11 +193,11 @@ Test(score_sums, are_made_of_queries_by_evictions) {
       int32_t before[TEST_MAX_LAYERS][TEST_SUMS_HEADS][100];
       uint8_t forced[TEST_MAX_LAYERS][TEST_SUMS_HEADS][100];
       double scores[TEST_MAX_LAYERS][TEST_SUMS_HEADS][100];
-      kvevict_policy summed = m->policy;
+      oracle_policy summed = m->policy;
       summed.rows = KVEVICT_REDUCE_SUM;
       summed.window = n_new;
       summed.keep_window = 0;
-      const kvevict_policy own = m->policy;
+      const oracle_policy own = m->policy;
       for (uint32_t l = 0; l < spec.n_layers; ++l) {
         planes[l] = test_model_queries(m, l, m->n_seen - n_new);
         inputs[l] = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;

@@ -44,11 +44,10 @@ static kvevict_status Score(const test_model* m, const char* text, uint32_t l,
                             const uint32_t* counts,
                             const kvevict_signal_inputs* inputs,
                             float* scores) {
-  const kvevict_policy policy = test_policy(text);
+  const kvevict_policy* policy = test_policy(text);
   const uint32_t n = test_model_stored(m, l);
   kvevict_plan* plan = NULL;
-  EXPECT_OK(
-      kvevict_plan_create(m->context, &m->geometry, &policy, NULL, &plan));
+  EXPECT_OK(kvevict_plan_create(m->context, &m->geometry, policy, NULL, &plan));
   const kvevict_workspace size =
       test_workspace(plan, KVEVICT_OPERATION_SCORE, n);
   void* workspace = aligned_alloc(64, (size.best_bytes + 127) / 64 * 64);
@@ -209,21 +208,18 @@ static void EvictTwice(const char* text, const uint32_t* budgets,
         const float* row = scores[l] + h * longest;
         uint8_t forced[kMost] = {0};
         if (m->policy.scope == KVEVICT_SCOPE_LAYER) {
-          oracle_combine(scores[l], kHeads, n, m->policy.over,
-                         combined[l]);
+          oracle_combine(scores[l], kHeads, n, m->policy.over, combined[l]);
           row = combined[l];
         } else if (m->policy.scope == KVEVICT_SCOPE_MODEL) {
           static float rows[2 * kHeads * kMost];
           memcpy(rows, scores[0], kHeads * n * sizeof(float));
           memcpy(rows + kHeads * n, scores[1], kHeads * n * sizeof(float));
-          oracle_combine(rows, 2 * kHeads, n, m->policy.over,
-                         combined[l]);
+          oracle_combine(rows, 2 * kHeads, n, m->policy.over, combined[l]);
           row = combined[l];
         }
         for (uint32_t i = 0; i < n; ++i) {
-          forced[i] =
-              i < m->policy.sink || i + m->policy.recent >= n ||
-              (m->policy.kind == ORACLE_SNAPKV && i + kWindow >= n);
+          forced[i] = i < m->policy.sink || i + m->policy.recent >= n ||
+                      (m->policy.kind == ORACLE_SNAPKV && i + kWindow >= n);
         }
         oracle_select(row, n, keep, forced, m->policy.tie, want);
         test_model_positions(m, l, h, got);

@@ -5,6 +5,7 @@
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
 #include "tests/capi/support/random.h"
 #include "tests/oracle/select.h"
 
@@ -233,19 +234,16 @@ Test(select_blocks, counts_that_are_no_whole_blocks_are_errors) {
 
 /* A token count leaves room for whole blocks at any length. */
 Test(select_blocks, budgets_without_room_for_blocks_are_errors) {
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
-  EXPECT_INVALID(
-      kvevict_policy_parse("custom:sink=0,budget=19,select_block=20", &policy),
-      "select_block 20 > budget 19");
-  EXPECT_INVALID(
-      kvevict_policy_parse("custom:budget=50,sink=4,recent=12,select_block=20",
-                           &policy),
+  EXPECT_NO_POLICY("custom:sink=0,budget=19,select_block=20",
+                   "select_block 20 > budget 19");
+  EXPECT_NO_POLICY(
+      "custom:budget=50,sink=4,recent=12,select_block=20",
       "sink 20 in whole blocks + recent 12 + select_block 20 - 1 > budget 50");
-  EXPECT_OK(kvevict_policy_parse(
-      "custom:budget=51,sink=4,recent=12,select_block=20", &policy));
+  const kvevict_policy* policy =
+      test_policy("custom:budget=51,sink=4,recent=12,select_block=20");
   kvevict_resolved_policy resolved = {.struct_size = sizeof resolved};
   for (uint32_t n = 16; n < 200; ++n) {
-    EXPECT_OK(kvevict_policy_resolve(&policy, n, &resolved));
+    EXPECT_OK(kvevict_policy_resolve(policy, n, &resolved));
     EXPECT(n <= 51 || (resolved.budget <= 51 && resolved.n_sink == 20 &&
                        resolved.n_recent >= 12 && resolved.n_recent <= 31 &&
                        (n - resolved.n_recent) % 20 == 0),

@@ -262,7 +262,7 @@ static kvevict_status RunCase(const select_case* c, test_plan* p, int32_t* keep,
 /* expected[n_lists, n_keep]; false where what must stay does not fit. */
 static bool OracleCase(const select_case* c, const test_plan* p,
                        int32_t* expected, uint32_t* n_lists, uint32_t* n_keep) {
-  const kvevict_policy* policy = &p->policy;
+  const oracle_policy* policy = &p->policy;
   uint32_t budgets[8];
   kvevict_resolved_policy r;
   if (!oracle_layer_budgets(policy, c->n_tokens, budgets, c->n_layers)) {

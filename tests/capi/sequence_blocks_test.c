@@ -31,16 +31,16 @@ typedef struct held {
 
 static void Note(const test_model* m, uint32_t l, uint32_t h,
                  const kvevict_evict_options* options, held* b) {
-  const kvevict_policy* p = &m->policy;
+  const oracle_policy* p = &m->policy;
   const bool streams = p->kind == ORACLE_STREAMING_LLM;
-  uint32_t recent = streams ? 1 : p->n_recent;
+  uint32_t recent = streams ? 1 : p->recent;
   if (p->kind == ORACLE_SNAPKV && p->window > recent) {
     recent = p->window;
   }
   b->n = test_model_stored_of(m, l, h);
   test_model_positions(m, l, h, b->positions);
   for (uint32_t i = 0; i < b->n; ++i) {
-    b->forced[i] = i < p->n_sink || i + recent >= b->n;
+    b->forced[i] = i < p->sink || i + recent >= b->n;
     for (size_t k = 0; k < options->protected_positions_len; ++k) {
       if (options->protected_positions[k] == b->positions[i]) b->forced[i] = 1;
     }

@@ -170,7 +170,7 @@ static void Load(const prompt* p, const held* h, uint32_t begin,
 static test_plan* PlanTo(kvevict_operation operation,
                          const kvevict_policy* policy, const prompt* p,
                          uint32_t n_threads) {
-  char text[768];
+  char text[TEST_POLICY_TEXT];
   EXPECT_OK(kvevict_policy_format(policy, text, sizeof text, NULL));
   kvevict_layer_geometry layer = test_layer(kQueryHeads, kHeads, kDim, kDim);
   kvevict_geometry geometry = test_geometry(kLayers, kMost, &layer);
@@ -212,9 +212,8 @@ static uint32_t Positions(const kvevict_sequence* sequence, uint32_t layer,
 /* ---- What a chunk by itself keeps ---- */
 
 /* Numbers that know of positions, which a chunk by itself does not. */
-static bool ScoresByPosition(const kvevict_policy* policy) {
-  return policy->kind == ORACLE_RANDOM ||
-         policy->kind == ORACLE_TRIATTENTION;
+static bool ScoresByPosition(const oracle_policy* policy) {
+  return policy->kind == ORACLE_RANDOM || policy->kind == ORACLE_TRIATTENTION;
 }
 
 typedef struct chunk {
@@ -224,23 +223,33 @@ typedef struct chunk {
   uint32_t n_recent; /* of its last slots */
 } chunk;
 
+static kvevict_policy* OfChunk(const kvevict_policy* whole, const chunk* of) {
+  const oracle_policy values = oracle_policy_of(whole);
+  kvevict_policy* policy = ScoresByPosition(&values)
+                               ? test_policy_of("custom:sink=%u", values.sink)
+                               : test_policy_copy(whole);
+  EXPECT_OK(kvevict_policy_set_number(policy, "chunk", 0));
+  EXPECT_OK(kvevict_policy_set(policy, "split", "uniform"));
+  EXPECT_OK(kvevict_policy_set_number(policy, "recent", of->n_recent));
+  /* 1 would be all */
+  EXPECT_OK(kvevict_policy_set_number(policy, "budget", of->n_keep + 0.5));
+  return policy;
+}
+
 /* Slots of `h`, ascending. */
-static void KeepOfChunk(const prompt* p, const held* h, kvevict_policy policy,
-                        const chunk* of, const int32_t* protect,
-                        size_t n_protect, int32_t* out) {
+static void KeepOfChunk(const prompt* p, const held* h,
+                        const kvevict_policy* whole, const chunk* of,
+                        const int32_t* protect, size_t n_protect,
+                        int32_t* out) {
   const uint32_t n = of->end - of->begin;
   if (of->n_keep == n) {
     for (uint32_t i = 0; i < n; ++i) out[i] = (int32_t)(of->begin + i);
     return;
   }
-  if (ScoresByPosition(&policy)) policy.kind = ORACLE_CUSTOM;
-  policy.chunk = 0;
-  policy.split = ORACLE_SPLIT_UNIFORM;
-  policy.recent = of->n_recent;
-  policy.budget = of->n_keep + 0.5; /* 1 would be all */
+  const kvevict_policy* policy = OfChunk(whole, of);
   cache* c = calloc(1, sizeof *c);
   for (uint32_t l = 0; l < kLayers; ++l) c->n[l] = n;
-  Load(p, h, of->begin, &policy, c);
+  Load(p, h, of->begin, policy, c);
   int32_t slots[8];
   size_t n_slots = 0;
   for (uint32_t s = of->begin; s < of->end; ++s) {
@@ -249,7 +258,7 @@ static void KeepOfChunk(const prompt* p, const held* h, kvevict_policy policy,
       slots[n_slots++] = (int32_t)(s - of->begin);
     }
   }
-  test_plan* plan = Plan(&policy, p, 1);
+  test_plan* plan = Plan(policy, p, 1);
   kvevict_sequence* sequence = NULL;
   EXPECT_OK(kvevict_sequence_create(plan->plan, &sequence));
   EXPECT_OK(kvevict_sequence_append(sequence, n, NULL));
@@ -263,7 +272,7 @@ static void KeepOfChunk(const prompt* p, const held* h, kvevict_policy policy,
 }
 
 /* What each chunk of a layer keeps, by the oracle. */
-static void CountChunks(const kvevict_policy* policy, const held* h,
+static void CountChunks(const oracle_policy* policy, const held* h,
                         uint32_t layer, uint32_t budget, const int32_t* protect,
                         size_t n_protect, uint32_t* counts) {
   const uint32_t n = h->n[layer];
@@ -287,12 +296,13 @@ static void CountChunks(const kvevict_policy* policy, const held* h,
   oracle_chunk_counts(policy, n, budget, counts);
 }
 
-static void ExpectKept(const char* text, const prompt* p,
-                       const kvevict_policy* policy, const held* before,
-                       const held* after, uint32_t n_seen,
+static void ExpectKept(const char* text, const prompt* p, const test_plan* plan,
+                       const held* before, const held* after, uint32_t n_seen,
                        const int32_t* protect, size_t n_protect) {
+  const oracle_policy* policy = &plan->policy;
   uint32_t budgets[kLayers];
-  EXPECT_OK(kvevict_policy_layer_budgets(policy, n_seen, budgets, kLayers));
+  EXPECT_OK(kvevict_policy_layer_budgets(plan->policy_handle, n_seen, budgets,
+                                         kLayers));
   for (uint32_t l = 0; l < kLayers; ++l) {
     const uint32_t n = before->n[l];
     const uint32_t n_keep = budgets[l] < n ? budgets[l] : n;
@@ -311,7 +321,8 @@ static void ExpectKept(const char* text, const prompt* p,
           of.n_recent += s + policy->recent >= n;
         }
         int32_t slots[kMost];
-        KeepOfChunk(p, before, *policy, &of, protect, n_protect, slots);
+        KeepOfChunk(p, before, plan->policy_handle, &of, protect, n_protect,
+                    slots);
         for (uint32_t k = 0; k < of.n_keep; ++k, ++at) {
           const int32_t want = before->position[l][head][slots[k]];
           EXPECT(after->position[l][head][at] == want,
@@ -406,13 +417,14 @@ static void ScoreSlots(const test_plan* plan, prompt* p, const held* h,
   }
 }
 
-static void FindScores(const kvevict_policy* policy, const held* h,
-                       uint32_t n_seen, prompt* p) {
+static void FindScores(const test_plan* chunks, const held* h, uint32_t n_seen,
+                       prompt* p) {
+  const oracle_policy* policy = &chunks->policy;
   const bool draws = policy->kind == ORACLE_RANDOM;
-  kvevict_policy alone = *policy;
-  alone.chunk = 0;
-  alone.budget = 1;
-  test_plan* plan = PlanTo(KVEVICT_OPERATION_SCORE, &alone, p, 1);
+  kvevict_policy* alone = test_policy_copy(chunks->policy_handle);
+  EXPECT_OK(kvevict_policy_set_number(alone, "chunk", 0));
+  EXPECT_OK(kvevict_policy_set_number(alone, "budget", 1));
+  test_plan* plan = PlanTo(KVEVICT_OPERATION_SCORE, alone, p, 1);
   for (uint32_t l = 0; l < kLayers; ++l) {
     for (uint32_t begin = 0; begin < h->n[l]; begin += policy->chunk) {
       const uint32_t left = h->n[l] - begin;
@@ -433,8 +445,8 @@ static void Try(const run* r, uint32_t n_threads, uint64_t seed) {
   static const int32_t kProtected[] = {9, 10, 63, 64, 100, 101};
   const size_t n_protected = r->protects ? 6 : 0;
   prompt* p = MakePrompt(seed);
-  const kvevict_policy policy = test_policy(r->policy);
-  test_plan* plan = Plan(&policy, p, n_threads);
+  const kvevict_policy* policy = test_policy(r->policy);
+  test_plan* plan = Plan(policy, p, n_threads);
   kvevict_sequence* sequence = NULL;
   EXPECT_OK(kvevict_sequence_create(plan->plan, &sequence));
   held before = {0}, after = {0};
@@ -451,11 +463,11 @@ static void Try(const run* r, uint32_t n_threads, uint64_t seed) {
     }
     n_seen += n_new;
     EXPECT_OK(kvevict_sequence_append(sequence, n_new, NULL));
-    if (ScoresByPosition(&policy)) FindScores(&policy, &before, n_seen, p);
+    if (ScoresByPosition(&plan->policy)) FindScores(plan, &before, n_seen, p);
     cache* c = calloc(1, sizeof *c);
     c->is_paged = r->is_paged;
     memcpy(c->n, before.n, sizeof c->n);
-    Load(p, &before, 0, &policy, c);
+    Load(p, &before, 0, policy, c);
     Evict(plan, sequence, c, kProtected,
           n_seen > 101 ? n_protected : n_protected / 3);
     for (uint32_t l = 0; l < kLayers; ++l) {
@@ -470,7 +482,7 @@ static void Try(const run* r, uint32_t n_threads, uint64_t seed) {
       }
     }
     free(c);
-    ExpectKept(r->policy, p, &policy, &before, &after, n_seen, kProtected,
+    ExpectKept(r->policy, p, plan, &before, &after, n_seen, kProtected,
                n_seen > 101 ? n_protected : n_protected / 3);
     before = after;
   }

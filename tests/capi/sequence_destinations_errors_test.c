@@ -138,7 +138,7 @@ Test(destinations_errors, what_belongs_in_place_is_refused) {
   options.has_destinations = 2;
   kvevict_plan* plan = NULL;
   EXPECT_INVALID(kvevict_plan_create(s->model->context, &s->model->geometry,
-                                     &s->model->policy, &options, &plan),
+                                     s->model->policy_handle, &options, &plan),
                  "has_destinations 2");
   End(s);
   s = Begin("knorm:budget=40,merge=values", KVEVICT_DTYPE_F32, TEST_PAGED_16);

@@ -355,9 +355,9 @@ Test(destinations, may_be_blocks_of_another_pool) {
   layer.k_dtype = layer.v_dtype = KVEVICT_DTYPE_U8;
   kvevict_geometry geometry = t->in_place->geometry;
   geometry.layers = &layer;
-  const kvevict_policy policy = test_policy(spec.policy);
+  const kvevict_policy* policy = test_policy(spec.policy);
   kvevict_plan* plan;
-  EXPECT_OK(kvevict_plan_create(t->elsewhere->context, &geometry, &policy, NULL,
+  EXPECT_OK(kvevict_plan_create(t->elsewhere->context, &geometry, policy, NULL,
                                 &plan));
   kvevict_paged_cache_options pool = KVEVICT_PAGED_CACHE_OPTIONS_INIT;
   pool.n_blocks = 3 * 8;

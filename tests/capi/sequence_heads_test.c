@@ -211,8 +211,8 @@ Test(heads, window_attention_shares_a_layers_budget) {
       uint8_t forced[4][kRow];
       int32_t before[kLayers][4][kRow];
       uint32_t n[kLayers][4], budgets[kLayers];
-      EXPECT_OK(kvevict_policy_layer_budgets(&m->policy, test_model_context(m),
-                                             budgets, kLayers));
+      EXPECT_OK(kvevict_policy_layer_budgets(
+          m->policy_handle, test_model_context(m), budgets, kLayers));
       for (uint32_t l = 0; l < kLayers; ++l) {
         for (uint32_t h = 0; h < 4; ++h) {
           n[l][h] = test_model_stored_of(m, l, h);
@@ -342,14 +342,14 @@ Test(heads, a_budget_must_hold_what_must_stay) {
 }
 
 Test(heads, other_scopes_and_tables_are_refused) {
-  kvevict_policy p = test_policy("tova");
-  p.heads = ORACLE_HEADS_ADAPTIVE;
-  EXPECT_INVALID(kvevict_policy_validate(&p), "heads that are not equal",
+  kvevict_policy* p = test_policy("tova");
+  EXPECT_OK(kvevict_policy_set(p, "heads", "adaptive"));
+  EXPECT_INVALID(kvevict_policy_validate(p), "heads that are not equal",
                  "scope layer");
-  p.scope = KVEVICT_SCOPE_MODEL;
-  EXPECT_INVALID(kvevict_policy_validate(&p), "scope model");
-  p.scope = KVEVICT_SCOPE_KV_HEAD;
-  EXPECT_OK(kvevict_policy_validate(&p));
+  EXPECT_OK(kvevict_policy_set(p, "scope", "model"));
+  EXPECT_INVALID(kvevict_policy_validate(p), "scope model");
+  EXPECT_OK(kvevict_policy_set(p, "scope", "head"));
+  EXPECT_OK(kvevict_policy_validate(p));
 
   const test_model_spec spec =
       test_small_model("custom:sink=0,heads=threshold");
@@ -360,31 +360,9 @@ Test(heads, other_scopes_and_tables_are_refused) {
   options.head_budgets_len = 4;
   kvevict_plan* plan;
   GUARD(plan);
-  EXPECT_INVALID(kvevict_plan_create(m->context, &m->geometry, &m->policy,
+  EXPECT_INVALID(kvevict_plan_create(m->context, &m->geometry, m->policy_handle,
                                      &options, &plan),
                  "head_budgets", "heads that are not equal");
   EXPECT_UNTOUCHED(plan);
-  test_model_destroy(m);
-}
-
-/* Where nothing is ranked the field means nothing. */
-Test(heads, policies_that_do_not_rank_ignore_the_split) {
-  const test_model_spec spec = test_small_model("streaming-llm:budget=30");
-  test_model* m = test_model_create(&spec, (test_random){1});
-  kvevict_policy p = m->policy;
-  p.heads = ORACLE_HEADS_ADAPTIVE;
-  kvevict_plan* plan = NULL;
-  EXPECT_OK(kvevict_plan_create(m->context, &m->geometry, &p, NULL, &plan));
-  kvevict_sequence* sequence = NULL;
-  EXPECT_OK(kvevict_sequence_create(plan, &sequence));
-  test_model_append(m, 70);
-  EXPECT_OK(kvevict_sequence_append(sequence, 70, NULL));
-  EXPECT_OK(kvevict_sequence_evict(sequence, m->views, 2, NULL, m->workspace,
-                                   m->workspace_bytes, NULL));
-  uint32_t n = 0;
-  EXPECT_OK(kvevict_sequence_stored_length(sequence, 1, 1, &n));
-  cr_expect_eq(n, 30);
-  kvevict_sequence_destroy(sequence);
-  kvevict_plan_destroy(plan);
   test_model_destroy(m);
 }

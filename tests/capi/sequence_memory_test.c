@@ -26,10 +26,10 @@ static kvevict_plan* PlanOf8B(const kvevict_context* context,
                               uint32_t max_tokens) {
   const kvevict_layer_geometry layer = test_layer(32, 8, 128, 128);
   const kvevict_geometry geometry = test_geometry(32, max_tokens, &layer);
-  const kvevict_policy policy =
+  const kvevict_policy* policy =
       test_policy("snapkv:budget=2048,window=64,sink=4");
   kvevict_plan* plan = NULL;
-  EXPECT_OK(kvevict_plan_create(context, &geometry, &policy, NULL, &plan));
+  EXPECT_OK(kvevict_plan_create(context, &geometry, policy, NULL, &plan));
   return plan;
 }
 
@@ -105,10 +105,10 @@ Test(sequence_memory, of_queries_is_what_the_plan_says_and_is_used_again) {
   EXPECT_OK(kvevict_sequence_end_observing(a));
   const kvevict_layer_geometry layer = test_layer(1, 1, 64, 64);
   const kvevict_geometry geometry = test_geometry(1, 100, &layer);
-  const kvevict_policy policy = test_policy("snapkv:budget=60");
+  const kvevict_policy* policy = test_policy("snapkv:budget=60");
   kvevict_plan* small = NULL;
   kvevict_sequence* c = NULL;
-  EXPECT_OK(kvevict_plan_create(context, &geometry, &policy, NULL, &small));
+  EXPECT_OK(kvevict_plan_create(context, &geometry, policy, NULL, &small));
   EXPECT_OK(kvevict_sequence_create(small, &c));
   const uint32_t n_before = allocator.n_allocs;
   EXPECT_OK(kvevict_sequence_begin_observing(c, NULL, 0));

@@ -26,7 +26,7 @@ static void EvictAndCheck(test_model* m, const char* what) {
     }
   }
   EXPECT_OK(test_model_evict(m, NULL, NULL));
-  const kvevict_policy* p = &m->policy;
+  const oracle_policy* p = &m->policy;
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
     test_cache* moved = test_cache_clone(before[l]);
     static int32_t keep[4][kMaxTokens];

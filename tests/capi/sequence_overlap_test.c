@@ -153,9 +153,9 @@ static model NewModel(test_random* random, const shape* s) {
   if (s->row[1] > 0) layer.v_dtype = s->dtype[1];
   layer.v_head_dim = layer.v_dtype == KVEVICT_DTYPE_OPAQUE ? 0 : s->row[1];
   const kvevict_geometry g = test_geometry(2, 8, &layer);
-  const kvevict_policy policy =
+  const kvevict_policy* policy =
       test_policy("custom:budget=2,sink=0,split=geometric,alpha=0.3");
-  EXPECT_OK(kvevict_plan_create(m.context, &g, &policy, NULL, &m.plan));
+  EXPECT_OK(kvevict_plan_create(m.context, &g, policy, NULL, &m.plan));
   EXPECT_OK(kvevict_sequence_create(m.plan, &m.sequence));
   EXPECT_OK(kvevict_sequence_begin_observing(m.sequence, NULL, 0));
   EXPECT_OK(kvevict_sequence_append(m.sequence, 6, NULL));

@@ -91,7 +91,7 @@ static void TakeSnapshots(const test_model* m,
 static void CombineScores(const test_model* m, snapshot* layers,
                           double (*all)[3][kMaxTokens]) {
   const uint32_t heads = m->spec.n_kv_heads;
-  const kvevict_policy* p = &m->policy;
+  const oracle_policy* p = &m->policy;
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
     layers[l].largest = 0.0;
     for (uint32_t h = 0; h < heads; ++h) {
@@ -108,8 +108,7 @@ static void CombineScores(const test_model* m, snapshot* layers,
           }
         }
         if (p->over == KVEVICT_REDUCE_MEAN) sum /= terms;
-        const double score =
-            p->over == KVEVICT_REDUCE_MAX ? highest : sum;
+        const double score = p->over == KVEVICT_REDUCE_MAX ? highest : sum;
         layers[l].scores[h][t] = score;
         if (isfinite(score)) {
           layers[l].largest = fmax(layers[l].largest, fabs(score));
@@ -284,7 +283,7 @@ Test(property, custom_scores_select_exactly_as_the_oracle) {
                "%s: %s", policy, kvevict_last_error_message());
         break;
       }
-      const kvevict_policy* p = &m->policy;
+      const oracle_policy* p = &m->policy;
       for (uint32_t l = 0; l < spec.n_layers; ++l) {
         const uint32_t n = test_model_stored(m, l);
         if (n == before[l].n) continue;

@@ -11,9 +11,8 @@ Test(ragged_errors, bad_budgets_of_heads_are_errors) {
   GUARD(plan);
   GROWN(kvevict_plan_options) grown = {KVEVICT_PLAN_OPTIONS_INIT};
   kvevict_plan_options* o = &grown.value;
-  kvevict_policy policy = m->policy;
-#define CREATE() \
-  kvevict_plan_create(m->context, &m->geometry, &policy, o, &plan)
+  const kvevict_policy* policy = m->policy_handle;
+#define CREATE() kvevict_plan_create(m->context, &m->geometry, policy, o, &plan)
   o->head_budgets = budgets;
   for (size_t len = 0; len < 6; ++len) {
     if (len == 4) continue;
@@ -34,7 +33,7 @@ Test(ragged_errors, bad_budgets_of_heads_are_errors) {
   policy = test_policy("random:sink=0,scope=model");
   EXPECT_INVALID(CREATE(), "head_budgets", "scope model");
   EXPECT_UNTOUCHED(plan);
-  policy = m->policy;
+  policy = m->policy_handle;
   EXPECT_CHECKS_STRUCT_SIZE(grown,
                             (plan = NULL, CREATE()) == KVEVICT_OK
                                 ? (kvevict_plan_destroy(plan), KVEVICT_OK)
@@ -64,11 +63,11 @@ Test(ragged_errors, budgets_of_heads_below_what_must_stay_are_errors) {
     options.head_budgets = budgets;
     options.head_budgets_len = 4;
     kvevict_plan* plan = NULL;
-    EXPECT_INVALID(kvevict_plan_create(m->context, &m->geometry, &m->policy,
-                                       &options, &plan),
+    EXPECT_INVALID(kvevict_plan_create(m->context, &m->geometry,
+                                       m->policy_handle, &options, &plan),
                    number, kCases[i].text);
     budgets[3] = kCases[i].least;
-    EXPECT_OK(kvevict_plan_create(m->context, &m->geometry, &m->policy,
+    EXPECT_OK(kvevict_plan_create(m->context, &m->geometry, m->policy_handle,
                                   &options, &plan));
     kvevict_plan_destroy(plan);
     test_model_destroy(m);

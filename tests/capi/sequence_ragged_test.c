@@ -185,7 +185,7 @@ static void ExpectChosen(const test_model* m, const head_before* before,
 /* What a layer's heads keep by the scores that the test has given. */
 static void CountByScores(const test_model* m, const head_before* before,
                           uint32_t budget, uint32_t n_asked, uint32_t* counts) {
-  const kvevict_policy* p = &m->policy;
+  const oracle_policy* p = &m->policy;
   const uint32_t n = m->spec.n_kv_heads;
   oracle_head heads[kMaxHeads];
   float scores[kMaxHeads][kMaxTokens];
@@ -198,8 +198,7 @@ static void CountByScores(const test_model* m, const head_before* before,
     n_held += before[h].n;
     counts[h] = UINT32_MAX;
   }
-  if (n_held <= (uint64_t)budget * n &&
-      p->heads != ORACLE_HEADS_THRESHOLD) {
+  if (n_held <= (uint64_t)budget * n && p->heads != ORACLE_HEADS_THRESHOLD) {
     return;
   }
   oracle_head_counts(p, heads, n, budget, n_asked, counts);
@@ -222,8 +221,7 @@ static uint64_t Evict(test_model* m, const uint32_t* budgets, account* a,
       b->largest = 0.0;
       test_model_forced(m, l, h, options, b->forced);
       memset(b->scores, 0, sizeof b->scores);
-      if (m->policy.kind == ORACLE_SNAPKV &&
-          m->n_seen >= m->policy.window) {
+      if (m->policy.kind == ORACLE_SNAPKV && m->n_seen >= m->policy.window) {
         test_model_oracle_scores_of(m, l, h, b->scores);
       } else if (m->policy.kind == ORACLE_CUSTOM) {
         for (uint32_t i = 0; i < b->n; ++i) {
@@ -240,7 +238,7 @@ static uint64_t Evict(test_model* m, const uint32_t* budgets, account* a,
   if (budgets == NULL) {
     const uint32_t n_context = test_model_context(m);
     EXPECT_OK(kvevict_policy_layer_budgets(
-        &m->policy, n_context + (n_context == 0), of_layers, kLayers));
+        m->policy_handle, n_context + (n_context == 0), of_layers, kLayers));
     for (uint32_t l = 0; l < kLayers; ++l) {
       CountByScores(m, before[l], of_layers[l], test_model_asked(m, options),
                     counts + l * heads);
@@ -289,13 +287,11 @@ static uint64_t Evict(test_model* m, const uint32_t* budgets, account* a,
         kept[i] = (int32_t)slot++;
       }
       if (m->policy.kind != ORACLE_RANDOM && want < b->n) {
-        ExpectChosen(m, b, want, kept, m->policy.kind != ORACLE_SNAPKV,
-                     what);
+        ExpectChosen(m, b, want, kept, m->policy.kind != ORACLE_SNAPKV, what);
       }
       for (uint32_t i = 0, k = 0; i < b->n && want < b->n; ++i) {
         while (k < want && kept[k] < (int32_t)i) ++k;
-        EXPECT(!b->forced[i] ||
-                   m->policy.kind == ORACLE_STREAMING_LLM ||
+        EXPECT(!b->forced[i] || m->policy.kind == ORACLE_STREAMING_LLM ||
                    (k < want && kept[k] == (int32_t)i),
                "%s: layer %u, head %u lost slot %u, which must stay", what, l,
                h, i);

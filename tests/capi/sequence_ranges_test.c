@@ -33,14 +33,14 @@ static bool HasScores(const trial* t) {
 
 static void Snap(trial* t, uint32_t l, uint32_t h) {
   const test_model* m = t->m;
-  const kvevict_policy* p = &m->policy;
+  const oracle_policy* p = &m->policy;
   snapshot* s = &t->before[l][h];
   s->n = test_model_stored_of(m, l, h);
   test_model_positions(m, l, h, s->positions);
-  const uint32_t n_last = HasScores(t) ? p->n_recent : 1;
+  const uint32_t n_last = HasScores(t) ? p->recent : 1;
   for (uint32_t i = 0; i < s->n; ++i) {
     const uint32_t of_chunk = p->chunk == 0 ? i : i % p->chunk;
-    s->forced[i] = of_chunk < p->n_sink || i + n_last >= s->n;
+    s->forced[i] = of_chunk < p->sink || i + n_last >= s->n;
     for (size_t j = 0; j < t->options.protected_positions_len; ++j) {
       s->forced[i] |= t->options.protected_positions[j] == s->positions[i];
     }

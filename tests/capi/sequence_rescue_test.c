@@ -178,13 +178,11 @@ Test(rescue, ranks_choose_the_best_and_not_the_rescued) {
 }
 
 Test(rescue, what_does_not_go_together_is_refused) {
-  kvevict_policy policy = test_policy("knorm:budget=40");
-  policy.rescue = 2;
-  EXPECT_INVALID(kvevict_policy_validate(&policy), "rescue 2", "select_block");
-  policy.select_block = 8;
-  EXPECT_OK(kvevict_policy_validate(&policy));
-  policy.anchor = (int)5;
-  EXPECT_INVALID(kvevict_policy_validate(&policy), "anchor 5");
+  kvevict_policy* policy = test_policy("knorm:budget=40");
+  EXPECT_OK(kvevict_policy_set_number(policy, "rescue", 2));
+  EXPECT_INVALID(kvevict_policy_validate(policy), "rescue 2", "select_block");
+  EXPECT_OK(kvevict_policy_set_number(policy, "select_block", 8));
+  EXPECT_OK(kvevict_policy_validate(policy));
   /* Scores that were divided say nothing of the sums. */
   const test_model_spec spec = test_small_model(
       "h2o:budget=40,recent=4,select_block=8,scope=layer,rows=mean,rescue=1");

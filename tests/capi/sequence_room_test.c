@@ -51,7 +51,7 @@ Test(room, ratios_leave_short_contexts_alone) {
       test_model* m = Model(kRatios[i]);
       test_model_step(m, n);
       kvevict_resolved_policy r = {.struct_size = sizeof r};
-      EXPECT_OK(kvevict_policy_resolve(&m->policy, n, &r));
+      EXPECT_OK(kvevict_policy_resolve(m->policy_handle, n, &r));
       const kvevict_reason reason = Evict(m, NULL, kRatios[i]);
       const uint32_t ends = m->policy.sink + m->policy.recent;
       if (r.budget == n) {
@@ -131,7 +131,7 @@ Test(room, budgets_leave_contexts_alone_that_are_shorter_than_the_window) {
     for (uint32_t n = 1; n <= 32; ++n) {
       test_model_step(m, 1);
       kvevict_resolved_policy r = {.struct_size = sizeof r};
-      EXPECT_OK(kvevict_policy_resolve(&m->policy, n, &r));
+      EXPECT_OK(kvevict_policy_resolve(m->policy_handle, n, &r));
       const kvevict_reason reason = Evict(m, NULL, kPolicies[i]);
       const bool waits = n > 8 && n < 32;
       EXPECT((reason == KVEVICT_REASON_SMALL_BUDGET) == waits &&
@@ -253,8 +253,8 @@ Test(room, prompts_that_have_not_ended_are_told) {
     kvevict_plan* plan = NULL;
     EXPECT_OK(kvevict_context_create(&options, &context));
     g_lines[0] = '\0';
-    EXPECT_OK(
-        kvevict_plan_create(context, &m->geometry, &m->policy, NULL, &plan));
+    EXPECT_OK(kvevict_plan_create(context, &m->geometry, m->policy_handle, NULL,
+                                  &plan));
     EXPECT((strstr(g_lines, "kvevict_sequence_end_prompt()") != NULL) == waits,
            "%s: \"%s\"", text, g_lines);
     kvevict_plan_destroy(plan);
@@ -268,9 +268,9 @@ Test(room, prompts_that_have_not_ended_are_told) {
 Test(room, rotation_without_frequencies_is_an_error) {
   test_model* m = Model("knorm:budget=20");
   kvevict_plan* plan = NULL;
-  const kvevict_policy policy = test_policy("knorm:budget=20,rotate=yes");
+  const kvevict_policy* policy = test_policy("knorm:budget=20,rotate=yes");
   EXPECT_INVALID(
-      kvevict_plan_create(m->context, &m->geometry, &policy, NULL, &plan),
+      kvevict_plan_create(m->context, &m->geometry, policy, NULL, &plan),
       "rope_inv_freq is NULL", "rotate yes");
   cr_expect_null(plan);
   test_model_destroy(m);

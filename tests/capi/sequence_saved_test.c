@@ -293,7 +293,7 @@ Test(sequence_saved, uneven_lists_need_a_plan_that_has_such) {
   test_model* adaptive =
       ModelOf("snapkv:budget=60,window=8,heads=adaptive", NULL);
   EXPECT_INVALID(Load(even, &saved), "layer 0: list 1", "60", "20",
-                 "head_split");
+                 "heads that are not equal");
   EXPECT_OK(Load(adaptive, &saved));
   test_expect_same_tokens(m, adaptive, "adaptive");
   free(saved.data);

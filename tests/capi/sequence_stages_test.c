@@ -38,7 +38,7 @@ static void Start(given* g, const char* policy, uint32_t n, uint64_t seed) {
 }
 
 /* What must stay, then so many by the scores alone, then by weighed ones. */
-static void KeptInStages(const kvevict_policy* p, const float* scores,
+static void KeptInStages(const oracle_policy* p, const float* scores,
                          const float* weights, uint32_t n,
                          const uint8_t* forced, uint32_t n_keep,
                          uint32_t n_least, int32_t* keep) {
@@ -75,7 +75,7 @@ Test(stages, keep_what_sorting_keeps) {
     given g;
     const uint32_t n = test_random_between(&random, 45, 100);
     Start(&g, policy, n, (uint64_t)round);
-    const kvevict_policy* const p = &g.m->policy;
+    const oracle_policy* const p = &g.m->policy;
     int32_t protect[3] = {20, 30, 31};
     if (round % 3 == 0) {
       g.options.protected_positions = protect;
@@ -86,7 +86,8 @@ Test(stages, keep_what_sorting_keeps) {
       oracle_head heads[kHeads];
       uint8_t forced[kHeads][kRow];
       uint32_t budgets[kLayers];
-      EXPECT_OK(kvevict_policy_layer_budgets(p, n, budgets, kLayers));
+      EXPECT_OK(kvevict_policy_layer_budgets(g.m->policy_handle, n, budgets,
+                                             kLayers));
       for (uint32_t h = 0; h < kHeads; ++h) {
         for (uint32_t i = 0; i < n; ++i) {
           const bool few = round % 5 == 0; /* ties */
@@ -110,7 +111,7 @@ Test(stages, keep_what_sorting_keeps) {
         int32_t kept[kRow], expected[kRow];
         uint8_t forced[kRow] = {0};
         for (uint32_t i = 0; i < n; ++i) {
-          forced[i] = i < p->n_sink || i + p->n_recent >= n;
+          forced[i] = i < p->sink || i + p->recent >= n;
         }
         for (size_t i = 0; i < g.options.protected_positions_len; ++i) {
           forced[protect[i]] = 1;
@@ -207,24 +208,9 @@ Test(stages, other_scopes_blocks_and_thresholds_are_refused) {
                 {"select_block=4", "select_block"}};
   for (int i = 0; i < 4; ++i) {
     char text[80];
-    kvevict_policy p = {.struct_size = sizeof p};
     snprintf(text, sizeof text, "knorm:sink=0,secure=0.5,%s", kCases[i].keys);
-    EXPECT_INVALID(kvevict_policy_parse(text, &p), "secure 0.5",
-                   kCases[i].word);
+    EXPECT_NO_POLICY(text, "secure 0.5", kCases[i].word);
   }
-  kvevict_policy p = test_policy("streaming-llm:budget=9");
-  p.secure = 0.5; /* nothing is ranked, so it means nothing */
-  p.select_block = 2;
-  EXPECT_OK(kvevict_policy_validate(&p));
-  static const double kBad[] = {-0.1, 1.1, NAN, INFINITY};
-  p = test_policy("knorm");
-  for (int i = 0; i < 4; ++i) {
-    p.secure = kBad[i];
-    EXPECT_INVALID(kvevict_policy_validate(&p), "secure", "[0, 1]");
-  }
-  p.secure = 0;
-  p.normalize = 2;
-  EXPECT_INVALID(kvevict_policy_validate(&p), "normalize 2");
 }
 
 Test(stages, are_an_evictions_and_need_the_weights) {
@@ -329,7 +315,7 @@ Test(normalize, leaves_refined_scores_as_they_are) {
     given g;
     const uint32_t n = i == 0 ? 4 : 60;
     Start(&g, kTexts[i > 0], n, 1);
-    const kvevict_policy* const p = &g.m->policy;
+    const oracle_policy* const p = &g.m->policy;
     for (uint32_t h = 0; h < kHeads; ++h) {
       for (uint32_t t = 0; t < n; ++t) {
         const float score = expf(test_random_normal(&random) * (float)(1 + h));
@@ -350,7 +336,7 @@ Test(normalize, leaves_refined_scores_as_they_are) {
     for (uint32_t h = 0; h < kHeads; ++h) {
       int32_t kept[kRow], expected[kRow];
       uint8_t forced[kRow] = {0};
-      for (uint32_t t = n - p->n_recent; t < n; ++t) forced[t] = 1;
+      for (uint32_t t = n - p->recent; t < n; ++t) forced[t] = 1;
       if (i % 2 == 1) forced[protect[0]] = 1;
       const uint32_t n_kept = test_model_stored_of(g.m, 1, h);
       KeptInStages(p, before.scores[1][h], before.weights[1][h], n, forced,

@@ -23,7 +23,7 @@ typedef struct ledger {
   float sum[kQ][kMostPositions];
 } ledger;
 
-static uint32_t SumRows(const kvevict_policy* policy) {
+static uint32_t SumRows(const oracle_policy* policy) {
   switch (policy->sums) {
     case ORACLE_SUMS_HEAD:
       return kKv;
@@ -35,7 +35,7 @@ static uint32_t SumRows(const kvevict_policy* policy) {
 }
 
 /* The value of a row of sums in a slot, of the rows that are given. */
-static float Reduced(const kvevict_policy* policy, const test_attention* a,
+static float Reduced(const oracle_policy* policy, const test_attention* a,
                      uint32_t row, uint32_t t) {
   const uint32_t n = a->n_rows / SumRows(policy);
   const bool of_layer = policy->sums == ORACLE_SUMS_LAYER;

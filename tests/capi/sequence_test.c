@@ -87,8 +87,8 @@ Test(sequence, logical_length_stops_at_31_bits) {
   geometry.n_layers = 1;
   kvevict_plan* plan = NULL;
   kvevict_sequence* sequence = NULL;
-  EXPECT_OK(
-      kvevict_plan_create(m->context, &geometry, &m->policy, NULL, &plan));
+  EXPECT_OK(kvevict_plan_create(m->context, &geometry, m->policy_handle, NULL,
+                                &plan));
   EXPECT_OK(kvevict_sequence_create(plan, &sequence));
   EXPECT_OK(kvevict_sequence_append(sequence, INT32_MAX, NULL));
   EXPECT_INVALID(kvevict_sequence_append(sequence, 1, NULL), "2147483647");

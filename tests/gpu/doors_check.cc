@@ -144,7 +144,7 @@ void CheckRowLse(const Gpu& gpu, const Effort& effort, kvevict_dtype dtype,
                        dtype, dtype, Layout::kTokenMajor};
   Twin twin(gpu, shape, effort.seed);
   Side side(&gpu, &twin, "snapkv:budget=60,scope=head,window=16");
-  const uint32_t window = side.window();
+  const uint32_t window = side.obs_window();
   const std::vector<float> lse = twin.RowLse(0, shape.n_tokens, window);
   const Buffer on_device(gpu, lse.size() * sizeof(float));
   on_device.Write(lse.data(), on_device.n_bytes());

@@ -17,7 +17,7 @@ typedef struct oracle_head {
   uint32_t n_tokens;
 } oracle_head;
 
-// counts[n_heads] by head_split, head_floor and score_threshold of the policy.
+// counts[n_heads] by heads, floor and threshold of the policy.
 // `budget` of a head; n_asked: what a head is asked to keep in any case, whether it
 // holds it or not.
 void oracle_head_counts(const oracle_policy* policy, const oracle_head* heads,

@@ -108,7 +108,8 @@ double RealBudget(const oracle_policy& p, uint32_t n_context) {
     return p.budget * n_blocks;
   }
   // What the tokens hold beyond the last block, in blocks.
-  return 1 + (tokens - Tokens(p, 1, n_context)) / p.select_block;
+  // Rounded once: layers whose share lies halfway between two numbers depend on it.
+  return (tokens - Tokens(p, 1, n_context) + p.select_block) / p.select_block;
 }
 
 uint32_t BudgetBlocks(const oracle_policy& p, uint32_t n_context) {

@@ -6,6 +6,7 @@
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/grouped_rows.h"
 #include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
 #include "tests/oracle/quantize.h"
 
 const uint32_t test_pool_heads[TEST_POOL_LAYERS] = {2, 3, 2};
@@ -127,10 +128,9 @@ static kvevict_plan* PlanOf(kvevict_context* context, const char* policy,
   geometry.max_tokens = TEST_POOL_TOKENS;
   geometry.layers = layers;
   geometry.layers_len = TEST_POOL_LAYERS;
-  kvevict_policy parsed = KVEVICT_POLICY_INIT;
-  EXPECT_OK(kvevict_policy_parse(policy, &parsed));
   kvevict_plan* plan = NULL;
-  EXPECT_OK(kvevict_plan_create(context, &geometry, &parsed, NULL, &plan));
+  EXPECT_OK(kvevict_plan_create(context, &geometry, test_policy(policy), NULL,
+                                &plan));
   return plan;
 }
 

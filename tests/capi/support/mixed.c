@@ -126,12 +126,11 @@ void test_mixed_open(test_mixed* m, const char* policy_text,
   kvevict_geometry geometry =
       test_geometry(m->n_layers, TEST_MIXED_TOKENS, m->layers);
   geometry.layers_len = m->n_layers;
-  const kvevict_policy policy = test_policy(policy_text);
   kvevict_plan_options of_heads = KVEVICT_PLAN_OPTIONS_INIT;
   of_heads.head_budgets = budgets;
   of_heads.head_budgets_len = budgets == NULL ? 0 : n_heads;
-  EXPECT_OK(
-      kvevict_plan_create(m->context, &geometry, &policy, &of_heads, &m->plan));
+  EXPECT_OK(kvevict_plan_create(m->context, &geometry, test_policy(policy_text),
+                                &of_heads, &m->plan));
   EXPECT_OK(kvevict_sequence_create(m->plan, &m->sequence));
   EXPECT_OK(kvevict_sequence_begin_observing(m->sequence, NULL, 0));
   m->workspace_bytes =

@@ -88,7 +88,8 @@ static void CreateHandles(test_model* model) {
   model->layer.q_dtype = s->q_dtype;
   model->layer.k_dtype = model->layer.v_dtype = s->k_dtype;
   model->geometry = test_geometry(s->n_layers, s->max_tokens, &model->layer);
-  model->policy = test_policy(s->policy);
+  model->policy_handle = test_policy(s->policy);
+  model->policy = oracle_policy_of(model->policy_handle);
   kvevict_plan_options plan_options = KVEVICT_PLAN_OPTIONS_INIT;
   plan_options.head_budgets = s->head_budgets;
   plan_options.report_mass = s->report_mass;
@@ -98,7 +99,8 @@ static void CreateHandles(test_model* model) {
     plan_options.head_budgets_len = (size_t)s->n_layers * s->n_kv_heads;
   }
   EXPECT_OK(kvevict_plan_create(model->context, &model->geometry,
-                                &model->policy, &plan_options, &model->plan));
+                                model->policy_handle, &plan_options,
+                                &model->plan));
   EXPECT_OK(kvevict_sequence_create(model->plan, &model->sequence));
   EXPECT_OK(kvevict_sequence_begin_observing(model->sequence, NULL, 0));
   CreateWorkspace(model);
@@ -124,10 +126,10 @@ kvevict_status test_model_go_on(test_model* model, const char* policy,
                                 const kvevict_plan_options* options) {
   kvevict_plan* plan = NULL;
   kvevict_sequence* sequence = NULL;
-  const kvevict_policy parsed = test_policy(policy);
+  const kvevict_policy* const handle = test_policy(policy);
   if (geometry == NULL) geometry = &model->geometry;
   EXPECT_OK(
-      kvevict_plan_create(model->context, geometry, &parsed, options, &plan));
+      kvevict_plan_create(model->context, geometry, handle, options, &plan));
   kvevict_fork_options fork = KVEVICT_FORK_OPTIONS_INIT;
   fork.plan = plan;
   const kvevict_status status =
@@ -143,7 +145,8 @@ kvevict_status test_model_go_on(test_model* model, const char* policy,
   free(model->workspace);
   model->sequence = sequence;
   model->plan = plan;
-  model->policy = parsed;
+  model->policy_handle = handle;
+  model->policy = oracle_policy_of(handle);
   CreateWorkspace(model);
   return KVEVICT_OK;
 }
@@ -445,11 +448,11 @@ void test_model_oracle_scores(const test_model* model, uint32_t layer,
 
 uint32_t test_model_asked(const test_model* model,
                           const kvevict_evict_options* options) {
-  const kvevict_policy* p = &model->policy;
-  uint32_t n = p->n_sink + p->n_recent;
+  const oracle_policy* p = &model->policy;
+  uint32_t n = p->sink + p->recent;
   for (size_t i = 0; i < options->protected_positions_len; ++i) {
     const uint32_t position = (uint32_t)options->protected_positions[i];
-    n += position >= p->n_sink && position + p->n_recent < model->n_seen;
+    n += position >= p->sink && position + p->recent < model->n_seen;
   }
   return n;
 }
@@ -458,11 +461,10 @@ void test_model_forced(const test_model* model, uint32_t layer, uint32_t head,
                        const kvevict_evict_options* options, uint8_t* forced) {
   const uint32_t n = test_model_stored_of(model, layer, head);
   kvevict_resolved_policy r = {.struct_size = sizeof r};
-  kvevict_policy policy = model->policy;
+  oracle_policy policy = model->policy;
   uint32_t n_context = test_model_context(model);
   /* A budget that not every context has. */
-  if (model->spec.head_budgets != NULL ||
-      policy.heads != ORACLE_HEADS_EQUAL) {
+  if (model->spec.head_budgets != NULL || policy.heads != ORACLE_HEADS_EQUAL) {
     n_context = INT32_MAX;
     policy.budget = n_context;
   }

@@ -14,6 +14,7 @@
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/random.h"
 #include "tests/oracle/layer_measures.h"
+#include "tests/oracle/policy_values.h"
 
 typedef struct test_model_spec {
   const char* policy;
@@ -45,7 +46,8 @@ void test_draw_quantized(test_model_spec* spec, test_random* random);
 
 typedef struct test_model {
   test_model_spec spec;
-  kvevict_policy policy;
+  const kvevict_policy* policy_handle; /* lives as long as the process */
+  oracle_policy policy;
   kvevict_layer_geometry layer;
   kvevict_geometry geometry;
   test_allocator allocator;

@@ -40,13 +40,14 @@ static test_plan* CreateHandles(const char* simd_target, const char* policy,
   kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
   options.simd_target = simd_target;
   test_runner_install(&p->runner, n_threads, &options);
-  p->policy = test_policy(policy);
+  p->policy_handle = test_policy(policy);
+  p->policy = oracle_policy_of(p->policy_handle);
   p->geometry = *geometry;
   p->layer = geometry->layers[0];
   p->geometry.layers = &p->layer;
   EXPECT_OK(kvevict_context_create(&options, &p->context));
-  EXPECT_OK(
-      kvevict_plan_create(p->context, geometry, &p->policy, NULL, &p->plan));
+  EXPECT_OK(kvevict_plan_create(p->context, geometry, p->policy_handle, NULL,
+                                &p->plan));
   return p;
 }
 

@@ -4,6 +4,7 @@
 
 #include "kvevict/kvevict.h"
 #include "tests/capi/support/hooks.h"
+#include "tests/oracle/policy_values.h"
 
 /* n layers that are alike; `layer` is borrowed. */
 kvevict_geometry test_geometry(uint32_t n_layers, uint32_t max_tokens,
@@ -16,7 +17,8 @@ kvevict_layer_geometry test_layer(uint32_t n_q_heads, uint32_t n_kv_heads,
 typedef struct test_plan {
   kvevict_context* context;
   kvevict_plan* plan;
-  kvevict_policy policy;
+  const kvevict_policy* policy_handle; /* lives as long as the process */
+  oracle_policy policy;
   kvevict_geometry geometry;
   kvevict_layer_geometry layer; /* all of them */
   test_runner runner;

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/capi/support/expect.h"
-
 /* The process's policies, so that none is a leak. */
 typedef struct owned {
   kvevict_policy* policy;
@@ -40,6 +38,12 @@ kvevict_policy* test_policy_of(const char* format, ...) {
   return test_policy(text);
 }
 
+kvevict_policy* test_policy_copy(const kvevict_policy* policy) {
+  kvevict_policy* copy = NULL;
+  EXPECT_OK(kvevict_policy_copy(policy, &copy));
+  return Own(copy);
+}
+
 static double RandomBudget(test_random* random) {
   switch (test_random_below(random, 4)) {
     case 0:
@@ -53,14 +57,17 @@ static double RandomBudget(test_random* random) {
   }
 }
 
-static uint32_t RandomCount(test_random* random, const kvevict_parameter_info* row) {
+static uint32_t RandomCount(test_random* random,
+                            const kvevict_parameter_info* row) {
   const double most = fmin(row->most, row->least + 80);
   return row->takes_zero && test_random_coin(random)
              ? 0
-             : test_random_between(random, (uint32_t)row->least, (uint32_t)most);
+             : test_random_between(random, (uint32_t)row->least,
+                                   (uint32_t)most);
 }
 
-static double RandomNumber(test_random* random, const kvevict_parameter_info* row) {
+static double RandomNumber(test_random* random,
+                           const kvevict_parameter_info* row) {
   if (strcmp(row->key, "budget") == 0) return RandomBudget(random);
   const double least = fmax(row->least, -3.0);
   const double most = fmin(row->most, least + 300.0);

@@ -5,8 +5,12 @@
 #include <stdbool.h>
 
 #include "kvevict/kvevict.h"
+#include "tests/capi/support/expect.h"
 #include "tests/capi/support/random.h"
 #include "tests/oracle/policy_values.h"
+
+/* Room for any policy's text, and for any value's. */
+enum { TEST_POLICY_TEXT = 2048, TEST_VALUE_TEXT = 40 };
 
 /* Fails the test if the text is wrong. The policy lives as long as the process. */
 kvevict_policy* test_policy(const char* text);
@@ -14,6 +18,17 @@ kvevict_policy* test_policy(const char* text);
 /* The same by a format. */
 kvevict_policy* test_policy_of(const char* format, ...)
     __attribute__((format(printf, 1, 2)));
+
+/* A copy, which lives as long as the process. */
+kvevict_policy* test_policy_copy(const kvevict_policy* policy);
+
+/* The text makes no policy, and every text after it stands in the message. */
+#define EXPECT_NO_POLICY(text, ...)                                           \
+  do {                                                                        \
+    kvevict_policy* expect_policy = NULL;                                     \
+    EXPECT_INVALID(kvevict_policy_create(text, &expect_policy), __VA_ARGS__); \
+    EXPECT(expect_policy == NULL, "out_policy was written");                  \
+  } while (0)
 
 /* A random valid policy of any kind, of parameters that the library lists. It lives as
  * long as the process. */

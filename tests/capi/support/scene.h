@@ -13,7 +13,7 @@ typedef struct test_scene {
   test_plan* plan;
   test_cache* cache;
   uint8_t* query_bytes;
-  kvevict_plane queries; /* [n_q_heads, obs_window, k_head_dim] */
+  kvevict_plane queries; /* [n_q_heads, window, k_head_dim] */
   uint32_t n_tokens;
 } test_scene;
 

@@ -21,11 +21,10 @@ float test_sum_of(const test_sums* s, uint32_t head, uint32_t g, uint32_t t) {
   return s->values[row * s->stride + t];
 }
 
-void test_sums_scores(const kvevict_policy* policy, const test_sums* s,
+void test_sums_scores(const oracle_policy* policy, const test_sums* s,
                       uint32_t head, uint32_t n_tokens, uint32_t n_seen,
                       const int32_t* positions, double* scores) {
-  const bool pool_first =
-      policy->order == ORACLE_ORDER_POOL_REDUCE;
+  const bool pool_first = policy->order == ORACLE_ORDER_POOL_REDUCE;
   double* row = malloc(n_tokens * sizeof(double));
   double* pooled = malloc(n_tokens * sizeof(double));
   for (uint32_t g = 0; g < s->group; ++g) {

@@ -24,7 +24,7 @@ float test_sum_of(const test_sums* s, uint32_t head, uint32_t g, uint32_t t);
 
 /* What the policy makes of the first n_tokens sums of a head, of n_seen queries; slots
  * hold positions. */
-void test_sums_scores(const kvevict_policy* policy, const test_sums* s,
+void test_sums_scores(const oracle_policy* policy, const test_sums* s,
                       uint32_t head, uint32_t n_tokens, uint32_t n_seen,
                       const int32_t* positions, double* scores);
 

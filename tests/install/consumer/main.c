@@ -26,7 +26,7 @@ int main(void) {
   kvevict_move move = KVEVICT_MOVE_INIT;
   kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
   kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  kvevict_policy policy = KVEVICT_POLICY_INIT;
+  kvevict_policy* policy = NULL;
   kvevict_view view;
   int32_t keep[N_KEEP];
   kvevict_workspace workspace_size = KVEVICT_WORKSPACE_INIT;
@@ -43,8 +43,8 @@ int main(void) {
   geometry.layers = &layer;
   geometry.layers_len = 1;
   if (kvevict_context_create(NULL, &context) ||
-      kvevict_policy_parse("custom:budget=4,sink=1,recent=1", &policy) ||
-      kvevict_plan_create(context, &geometry, &policy, NULL, &plan) ||
+      kvevict_policy_create("custom:budget=4,sink=1,recent=1", &policy) ||
+      kvevict_plan_create(context, &geometry, policy, NULL, &plan) ||
       kvevict_plan_selection(plan, 0, N_TOKENS, 0, &options, &lists) ||
       kvevict_select_workspace(context, N_TOKENS, lists.n_lists,
                                &workspace_size)) {
@@ -86,6 +86,7 @@ int main(void) {
     }
   }
   kvevict_plan_destroy(plan);
+  kvevict_policy_destroy(policy);
   kvevict_context_destroy(context);
   printf("kvevict %s: kept slots 0 1 3 5\n", kvevict_version());
   return 0;

@@ -1,0 +1,605 @@
+/* A policy's parameters: every row that kvevict_parameter_at() lists is set, read and
+ * refused as it says. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/policies.h"
+
+/* ---- The table ---- */
+
+/* What each parameter may be, and its default where the policy says no other. */
+static const struct {
+  const char *key, *standard, *values;
+} kRows[] = {
+    {"budget", "1", "a finite number > 0"},
+    {"sink", "4",
+     "a count in [0, 2147483647] or a share of the budget below 1"},
+    {"recent", "0",
+     "a count in [0, 2147483647] or a share of the budget below 1"},
+    {"window", "32",
+     "a count in [1, 2147483647] or a share of the budget below 1"},
+    {"keep_window", "yes", "one of no|yes"},
+    {"pool", "avg7", "none, avgN or maxN with an odd N up to 1023"},
+    {"edge", "pad", "one of pad|shrink"},
+    {"rows", "mean", "one of mean|max|sum"},
+    {"row_weight", "none", "one of none|past"},
+    {"softmax", "causal", "one of causal|past"},
+    {"spread", "0", "a number in [0, 3.4028234663852886e+38]"},
+    {"group", "mean", "one of mean|max|sum"},
+    {"order", "reduce-pool",
+     "one of reduce-pool|pool-reduce|reduce-logits|weigh-pool"},
+    {"scope", "head", "one of head|layer|model"},
+    {"over", "mean", "one of mean|max|sum"},
+    {"tie", "lower", "one of lower|higher"},
+    {"split", "uniform",
+     "one of uniform|geometric|arithmetic-kvf|arithmetic-kvpress|"
+     "arithmetic-adakv|cake|lazy"},
+    {"alpha", "0.7", "a number in (0, 1]"},
+    {"beta", "20", "a count in [1, 4294967295]"},
+    {"tau1", "1", "a number in [0.01, 100]"},
+    {"tau2", "1", "a number in [0.01, 100]"},
+    {"lazy", "1", "a number in [0, 1]"},
+    {"seed", "0", "a whole number below 2^64"},
+    {"block", "128", "0 or a count in [2, 65536]"},
+    {"ranks", "yes", "one of no|yes"},
+    {"of", "context", "one of context|partition"},
+    {"select_block", "1", "a count in [1, 65536]"},
+    {"chunk", "0", "0 or a count in [2, 2147483647]"},
+    {"weight", "none", "one of none|norm|given"},
+    {"epsilon", "0", "a number in [0, 3.4028234663852886e+38]"},
+    {"redundancy", "0", "a number in [0, 1]"},
+    {"similarity", "0.5", "a number in [0, 1]"},
+    {"secure", "0", "a number in [0, 1]"},
+    {"heads", "equal", "one of equal|adaptive|adaptive-blend|threshold"},
+    {"floor", "0.2", "a number in [0, 1]"},
+    {"threshold", "0",
+     "a number in [-3.4028234663852886e+38, 3.4028234663852886e+38]"},
+    {"normalize", "no", "one of no|yes"},
+    {"merge", "none", "one of none|values|pivot|weighted"},
+    {"merge_threshold", "0", "a number in [0, 1]"},
+    {"merge_fraction", "1", "a number in (0, 1]"},
+    {"rotate", "no", "one of no|yes"},
+    {"margin", "0", "a count in [0, 4294967295]"},
+    {"every", "0", "a count in [0, 4294967295]"},
+    {"prompt", "inside", "one of inside|beside|pinned|pinned-beside|at-end"},
+    {"sums", "head", "one of head|query|layer"},
+    {"sum_pool", "1", "a count in [1, 1023]"},
+    {"sum_last", "0", "a count in [0, 64]"},
+    {"raw_first", "no", "one of no|yes"},
+    {"rescue", "0", "a count in [0, 4294967295]"},
+    {"anchor", "mean", "one of mean|zeros|ones|alternating|random"},
+    {"diverse_mass", "0", "a number in [0, 1]"},
+};
+enum { kRowCount = sizeof kRows / sizeof *kRows };
+
+/* Which parameters a policy has, in their order, and which defaults are its own. */
+#define HAS_ENDS "budget sink recent "
+#define HAS_SPLIT "split alpha beta "
+#define HAS_SCORES                                                        \
+  "select_block chunk weight epsilon redundancy similarity secure heads " \
+  "floor threshold normalize "
+#define HAS_REST \
+  "merge merge_threshold merge_fraction rotate margin every prompt "
+#define HAS_BLOCKS "rescue anchor diverse_mass "
+#define BY_WINDOW                                                \
+  HAS_ENDS                                                       \
+  "window keep_window pool edge rows row_weight softmax spread " \
+  "group order scope over tie " HAS_SPLIT                        \
+  "tau1 tau2 lazy seed " HAS_SCORES HAS_REST HAS_BLOCKS
+#define BY_TOKEN(own)                            \
+  HAS_ENDS "pool edge scope over tie " HAS_SPLIT \
+           "seed " own HAS_SCORES HAS_REST HAS_BLOCKS
+#define BY_QUERY_HEAD(own)                                   \
+  HAS_ENDS "pool edge group order scope over tie " HAS_SPLIT \
+           "seed " own HAS_SCORES HAS_REST HAS_BLOCKS
+
+static const struct {
+  const char *name, *keys, *defaults;
+} kPolicies[] = {
+    {"none", "", ""},
+    {"streaming-llm", HAS_ENDS HAS_SPLIT "select_block " HAS_REST, ""},
+    {"snapkv", BY_WINDOW, ""},
+    {"pyramidkv", BY_WINDOW, "split=geometric"},
+    {"tova", BY_WINDOW, "sink=0,window=1,pool=none,scope=layer"},
+    {"h2o",
+     HAS_ENDS "pool edge rows group order scope over tie " HAS_SPLIT
+              "seed " HAS_SCORES HAS_REST
+              "sums sum_pool sum_last raw_first " HAS_BLOCKS,
+     "sink=0,recent=32,pool=none,rows=sum"},
+    {"knorm", BY_TOKEN(""), "sink=4,pool=none"},
+    {"keydiff", BY_TOKEN("block "), "sink=4,pool=none,block=0"},
+    {"q-filter", BY_TOKEN(""), "sink=4,pool=none"},
+    {"lagkv", BY_TOKEN("block ranks of "), "sink=4,pool=none"},
+    {"cur", BY_TOKEN("block "), "sink=4,pool=none,block=16"},
+    {"expected-attention", BY_QUERY_HEAD(""), "sink=4,pool=none,weight=norm"},
+    {"triattention", BY_QUERY_HEAD(""), "sink=4,pool=none,group=max,over=max"},
+    {"non-causal", BY_QUERY_HEAD("block "),
+     "sink=4,pool=avg3,order=weigh-pool,block=256,weight=norm"},
+    {"r-kv", BY_WINDOW,
+     "sink=0,window=8,pool=max7,group=max,order=reduce-logits,softmax=past,"
+     "redundancy=0.9"},
+    {"cake", BY_WINDOW, "sink=0,pool=avg5,spread=200,split=cake"},
+    {"random", BY_TOKEN(""), "sink=4,pool=none"},
+    {"custom", BY_TOKEN(""), "sink=4,pool=none"},
+};
+enum { kPolicyCount = sizeof kPolicies / sizeof *kPolicies };
+
+/* The value of a key in "key=value,key=value"; NULL if it is not there. */
+static const char* ValueIn(const char* pairs, const char* key, char* value) {
+  char wanted[40], padded[256];
+  snprintf(wanted, sizeof wanted, ",%s=", key);
+  snprintf(padded, sizeof padded, ",%s", pairs);
+  const char* at = strstr(padded, wanted);
+  if (at == NULL) return NULL;
+  at += strlen(wanted);
+  snprintf(value, TEST_VALUE_TEXT, "%.*s", (int)strcspn(at, ","), at);
+  return value;
+}
+
+static const char* Get(const kvevict_policy* policy, const char* key,
+                       char* value) {
+  size_t length = 0;
+  EXPECT_OK(kvevict_policy_get(policy, key, value, TEST_VALUE_TEXT, &length));
+  EXPECT(length == strlen(value), "%s: length %zu", key, length);
+  return value;
+}
+
+Test(policy_parameters, are_those_of_the_table_in_its_order) {
+  kvevict_parameter_info row = {.struct_size = sizeof row};
+  for (uint32_t i = 0; i < kRowCount; ++i) {
+    EXPECT_OK(kvevict_parameter_at(NULL, i, &row));
+    EXPECT(strcmp(row.key, kRows[i].key) == 0, "row %u is %s", i, row.key);
+    EXPECT(strcmp(row.default_text, kRows[i].standard) == 0, "%s: %s", row.key,
+           row.default_text);
+    EXPECT(strlen(row.doc) > 20, "%s: %s", row.key, row.doc);
+  }
+  EXPECT_INVALID(kvevict_parameter_at(NULL, kRowCount, &row), "index");
+}
+
+Test(policy_parameters, each_policy_has_its_own_with_its_defaults) {
+  for (uint32_t k = 0; k < kPolicyCount; ++k) {
+    const char* const name = kPolicies[k].name;
+    kvevict_policy_info info = {.struct_size = sizeof info};
+    EXPECT_OK(kvevict_policy_at(k, &info));
+    EXPECT(strcmp(info.name, name) == 0, "policy %u is %s", k, info.name);
+    EXPECT(strcmp(info.defaults, kPolicies[k].defaults) == 0, "%s: %s", name,
+           info.defaults);
+    const kvevict_policy* policy = test_policy(name);
+    kvevict_parameter_info row = {.struct_size = sizeof row};
+    char keys[512] = "";
+    for (uint32_t i = 0; kvevict_parameter_at(name, i, &row) == KVEVICT_OK;
+         ++i) {
+      strcat(strcat(keys, row.key), " ");
+      char own[TEST_VALUE_TEXT], value[TEST_VALUE_TEXT];
+      const char* expected = ValueIn(kPolicies[k].defaults, row.key, own);
+      for (uint32_t r = 0; expected == NULL && r < kRowCount; ++r) {
+        if (strcmp(row.key, kRows[r].key) == 0) expected = kRows[r].standard;
+      }
+      EXPECT(strcmp(row.default_text, expected) == 0, "%s: %s=%s", name,
+             row.key, row.default_text);
+      EXPECT(strcmp(Get(policy, row.key, value), expected) == 0, "%s: %s=%s",
+             name, row.key, value);
+    }
+    EXPECT(strcmp(keys, kPolicies[k].keys) == 0, "%s has %s", name, keys);
+  }
+}
+
+/* ---- Values ---- */
+
+/* A policy that has the parameter, at its defaults. */
+static kvevict_policy* PolicyWith(const char* key) {
+  for (uint32_t k = 0; k < kPolicyCount; ++k) {
+    char wanted[40], padded[512];
+    snprintf(wanted, sizeof wanted, " %s ", key);
+    snprintf(padded, sizeof padded, " %s", kPolicies[k].keys);
+    if (strstr(padded, wanted) != NULL) return test_policy(kPolicies[k].name);
+  }
+  cr_assert_fail("no policy has %s", key);
+  return NULL;
+}
+
+/* The text sets a value, which reads back as `expected`. */
+static void ExpectTakesText(const char* key, const char* text,
+                            const char* expected) {
+  kvevict_policy* policy = PolicyWith(key);
+  char value[TEST_VALUE_TEXT];
+  EXPECT_OK(kvevict_policy_set(policy, key, text));
+  EXPECT(strcmp(Get(policy, key, value), expected) == 0, "%s=%s reads %s", key,
+         text, value);
+}
+
+/* Nothing is changed, and the message says what there may be. */
+static void ExpectRefusesText(const char* key, const char* text,
+                              const char* values) {
+  kvevict_policy* policy = PolicyWith(key);
+  const kvevict_policy* before = test_policy_copy(policy);
+  char message[256];
+  snprintf(message, sizeof message, "%s=\"%.40s\" is not %s", key, text,
+           values);
+  EXPECT_INVALID(kvevict_policy_set(policy, key, text), message);
+  EXPECT(test_same_policy(policy, before), "%s=%s changed it", key, text);
+}
+
+/* The number sets a value, which reads back as the same number and as a text that sets
+ * it too. */
+static void ExpectTakes(const char* key, double number) {
+  kvevict_policy* policy = PolicyWith(key);
+  kvevict_policy* by_text = PolicyWith(key);
+  char text[TEST_VALUE_TEXT];
+  double value = -77.0;
+  EXPECT_OK(kvevict_policy_set_number(policy, key, number));
+  EXPECT_OK(kvevict_policy_set(by_text, key, Get(policy, key, text)));
+  EXPECT(test_same_policy(policy, by_text), "%s=%s", key, text);
+  if (strcmp(key, "seed") == 0) {
+    EXPECT(strtoull(text, NULL, 10) == (uint64_t)number, "seed %s", text);
+    if (number > 0x1p53) return;
+  }
+  EXPECT_OK(kvevict_policy_get_number(policy, key, &value));
+  EXPECT(value == number, "%s: %.17g, not %.17g", key, value, number);
+}
+
+static void ExpectRefuses(const char* key, double number, const char* values) {
+  kvevict_policy* policy = PolicyWith(key);
+  const kvevict_policy* before = test_policy_copy(policy);
+  char expected[256];
+  snprintf(expected, sizeof expected, "\" is not %s", values);
+  EXPECT(kvevict_policy_set_number(policy, key, number) ==
+             KVEVICT_ERROR_INVALID_ARGUMENT,
+         "%s takes %.17g", key, number);
+  const char* message = kvevict_last_error_message();
+  EXPECT(strncmp(message, key, strlen(key)) == 0 &&
+             strstr(message, expected) != NULL,
+         "%s = %.17g: %s", key, number, message);
+  EXPECT(test_same_policy(policy, before), "%s = %.17g changed it", key,
+         number);
+}
+
+/* Whole numbers: both ends, what is just outside, and fractions. */
+static void ExpectCounts(const kvevict_parameter_info* row,
+                         const char* values) {
+  const double least = row->least, most = row->most;
+  ExpectTakes(row->key, least);
+  ExpectTakes(row->key, least + 1);
+  ExpectTakes(row->key, most);
+  ExpectRefuses(row->key, most + 1, values);
+  ExpectRefuses(row->key, most - 0.5, values);
+  ExpectRefuses(row->key, least + 1.5, values);
+  ExpectRefuses(row->key, -1, values);
+  ExpectRefuses(row->key, 1e300, values);
+  for (double below = 0; below < least; ++below) {
+    if (row->takes_zero && below == 0) {
+      ExpectTakes(row->key, 0);
+    } else {
+      ExpectRefuses(row->key, below, values);
+    }
+  }
+  ExpectRefusesText(row->key, "4 ", values);
+  ExpectRefusesText(row->key, "4x", values);
+  ExpectRefusesText(row->key, "+4", values);
+  ExpectRefusesText(row->key, "0x4", values);
+}
+
+static void ExpectNumbers(const kvevict_parameter_info* row,
+                          const char* values) {
+  const double above = nextafter(row->least, INFINITY);
+  if (row->excludes_least) {
+    ExpectRefuses(row->key, row->least, values);
+    ExpectTakes(row->key, above);
+  } else {
+    ExpectTakes(row->key, row->least);
+    ExpectRefuses(row->key, nextafter(row->least, -INFINITY), values);
+  }
+  ExpectTakes(row->key, 0.5 * row->least + 0.5 * row->most);
+  ExpectTakes(row->key, row->most);
+  ExpectRefuses(row->key, nextafter(row->most, INFINITY), values);
+  ExpectRefusesText(row->key, "1e999", values);
+  ExpectRefusesText(row->key, "0.5.", values);
+  ExpectRefusesText(row->key, "1,5", values);
+}
+
+static void ExpectWords(const kvevict_parameter_info* row, const char* values) {
+  const bool is_flag = row->type == KVEVICT_PARAMETER_FLAG;
+  double index = 0;
+  for (const char* at = row->words; *at != 0; ++index) {
+    char word[TEST_VALUE_TEXT], other[TEST_VALUE_TEXT + 1];
+    const int length = (int)strcspn(at, "|");
+    snprintf(word, sizeof word, "%.*s", length, at);
+    ExpectTakesText(row->key, word, word);
+    if (is_flag) ExpectTakes(row->key, index);
+    snprintf(other, sizeof other, "%sx", word);
+    ExpectRefusesText(row->key, other, values);
+    snprintf(other, sizeof other, "%c%s", word[0] - 'a' + 'A', word + 1);
+    ExpectRefusesText(row->key, other, values);
+    word[length - 1] = 0;
+    ExpectRefusesText(row->key, word, values);
+    at += length + (at[length] == '|');
+  }
+  EXPECT(index >= 2, "%s has one word", row->key);
+  ExpectRefusesText(row->key, row->words, values);
+  ExpectRefuses(row->key, is_flag ? 2 : 1, values);
+  ExpectRefuses(row->key, is_flag ? 0.5 : 0, values);
+}
+
+static void ExpectSeeds(const char* key, const char* values) {
+  ExpectTakes(key, 0);
+  ExpectTakes(key, 0x1p53);
+  ExpectTakes(key, nextafter(0x1p64, 0));
+  ExpectTakesText(key, "18446744073709551615", "18446744073709551615");
+  ExpectRefuses(key, 0x1p64, values);
+  ExpectRefuses(key, 0.5, values);
+  ExpectRefuses(key, -1, values);
+  ExpectRefusesText(key, "18446744073709551616", values);
+  ExpectRefusesText(key, "-1", values);
+  ExpectRefusesText(key, "1.0", values);
+  ExpectRefusesText(key, "12x", values);
+}
+
+static void ExpectPools(const char* key, const char* values) {
+  static const char* const kGood[] = {"none", "avg1",    "avg7", "avg1023",
+                                      "max1", "max1023", "max3"};
+  static const char* const kBad[] = {
+      "avg",           "avg0",    "avg8",  "avg1025", "avg-7", "avg7x",
+      "avg4294967297", "median5", "none1", "Max3",    "7"};
+  for (size_t i = 0; i < sizeof kGood / sizeof *kGood; ++i) {
+    ExpectTakesText(key, kGood[i], kGood[i]);
+  }
+  for (size_t i = 0; i < sizeof kBad / sizeof *kBad; ++i) {
+    ExpectRefusesText(key, kBad[i], values);
+  }
+  ExpectRefuses(key, 7, values);
+}
+
+Test(policy_parameters, take_what_is_in_their_range_and_nothing_else) {
+  kvevict_parameter_info row = {.struct_size = sizeof row};
+  for (uint32_t i = 0; i < kRowCount; ++i) {
+    const char* const values = kRows[i].values;
+    EXPECT_OK(kvevict_parameter_at(NULL, i, &row));
+    switch (row.type) {
+      case KVEVICT_PARAMETER_NUMBER:
+        ExpectNumbers(&row, values);
+        break;
+      case KVEVICT_PARAMETER_COUNT:
+        ExpectCounts(&row, values);
+        ExpectRefuses(row.key, 0.5, values);
+        break;
+      case KVEVICT_PARAMETER_COUNT_OR_SHARE:
+        ExpectCounts(&row, values);
+        ExpectTakes(row.key, nextafter(0, 1));
+        ExpectTakes(row.key, 0.25);
+        ExpectTakes(row.key, nextafter(1, 0));
+        ExpectRefuses(row.key, nextafter(1, 2), values);
+        ExpectRefuses(row.key, -0.5, values);
+        break;
+      case KVEVICT_PARAMETER_SEED:
+        ExpectSeeds(row.key, values);
+        break;
+      case KVEVICT_PARAMETER_POOL:
+        ExpectPools(row.key, values);
+        break;
+      default:
+        ExpectWords(&row, values);
+        break;
+    }
+    ExpectRefuses(row.key, (double)NAN, values);
+    ExpectRefuses(row.key, (double)INFINITY, values);
+    ExpectRefuses(row.key, (double)-INFINITY, values);
+    ExpectRefusesText(row.key, "", values);
+    ExpectRefusesText(row.key, "?", values);
+    ExpectRefusesText(row.key, "nan", values);
+    ExpectRefusesText(row.key, "inf", values);
+  }
+}
+
+Test(policy_parameters, messages_show_numbers_apart_from_their_bounds) {
+  kvevict_policy* p = test_policy("snapkv");
+  EXPECT_INVALID(kvevict_policy_set_number(p, "alpha", 1.0 + 0x1p-52),
+                 "alpha=\"1.0000000000000002\" is not a number in (0, 1]");
+  EXPECT_INVALID(kvevict_policy_set_number(p, "budget", -1e-300),
+                 "budget=\"-1e-300\" is not");
+  EXPECT_INVALID(kvevict_policy_set_number(p, "select_block", 65537),
+                 "select_block=\"65537\" is not");
+}
+
+Test(policy_parameters, a_seed_no_double_has_is_read_as_a_text) {
+  const kvevict_policy* policy = test_policy("random:seed=9007199254740993");
+  double seed = 3;
+  EXPECT_INVALID(kvevict_policy_get_number(policy, "seed", &seed),
+                 "seed 9007199254740993 > 2^53");
+  cr_expect_eq(seed, 3);
+}
+
+Test(policy_parameters, words_and_pools_are_no_numbers) {
+  const kvevict_policy* policy = test_policy("snapkv");
+  static const char* const kKeys[] = {"pool", "tie", "split"};
+  for (int i = 0; i < 3; ++i) {
+    double value = 3;
+    EXPECT_INVALID(kvevict_policy_get_number(policy, kKeys[i], &value),
+                   kKeys[i], "is no number");
+    cr_expect_eq(value, 3);
+  }
+}
+
+/* ---- Keys ---- */
+
+Test(policy_parameters, a_policy_knows_no_others_keys) {
+  for (uint32_t k = 0; k < kPolicyCount; ++k) {
+    kvevict_policy* policy = test_policy(kPolicies[k].name);
+    const kvevict_policy* before = test_policy_copy(policy);
+    char listed[640] = "none", padded[512];
+    snprintf(padded, sizeof padded, " %s", kPolicies[k].keys);
+    /* "a b c " as "a, b, c" */
+    for (size_t from = 0, to = 0; kPolicies[k].keys[from] != 0; ++from) {
+      const char c = kPolicies[k].keys[from];
+      const bool is_last = kPolicies[k].keys[from + 1] == 0;
+      if (c == ' ' && !is_last) listed[to++] = ',';
+      if (!is_last) listed[to++] = c;
+      listed[to] = 0;
+    }
+    for (uint32_t r = 0; r <= kRowCount; ++r) {
+      const char* const key = r == kRowCount ? "n_sink" : kRows[r].key;
+      char wanted[40], message[800], text[TEST_VALUE_TEXT];
+      snprintf(wanted, sizeof wanted, " %s ", key);
+      if (strstr(padded, wanted) != NULL) continue;
+      snprintf(message, sizeof message, "%s has no key \"%s\"; it has %s",
+               kPolicies[k].name, key, listed);
+      double number = 3;
+      size_t length = 77;
+      GUARD(text);
+      EXPECT_INVALID(kvevict_policy_set(policy, key, "1"), message);
+      EXPECT_INVALID(kvevict_policy_set_number(policy, key, 1), message);
+      EXPECT_INVALID(
+          kvevict_policy_get(policy, key, text, sizeof text, &length), message);
+      EXPECT_INVALID(kvevict_policy_get_number(policy, key, &number), message);
+      EXPECT_UNTOUCHED(text);
+      EXPECT(number == 3 && length == 77, "%s: written", key);
+      EXPECT(test_same_policy(policy, before), "%s changed", key);
+      char whole[128];
+      snprintf(whole, sizeof whole, "%s: %s=1", kPolicies[k].name, key);
+      snprintf(message, sizeof message,
+               "policy text, column %zu: %s has no key \"%s\"; it has %s",
+               strlen(kPolicies[k].name) + 3, kPolicies[k].name, key, listed);
+      EXPECT_NO_POLICY(whole, message);
+    }
+  }
+}
+
+/* ---- All at once ---- */
+
+Test(policy_parameters, set_one_by_one_are_those_of_the_text) {
+  test_random random = test_random_start("policy_parameters one by one");
+  for (int i = 0; i < 5000; ++i) {
+    const kvevict_policy* policy = test_random_policy(&random);
+    char text[TEST_POLICY_TEXT], value[TEST_VALUE_TEXT];
+    EXPECT_OK(kvevict_policy_format(policy, text, sizeof text, NULL));
+    text[strcspn(text, ":")] = 0;
+    kvevict_policy* by_text = test_policy(text);
+    kvevict_policy* by_number = test_policy(text);
+    kvevict_parameter_info row = {.struct_size = sizeof row};
+    for (uint32_t r = 0; kvevict_parameter_at(text, r, &row) == KVEVICT_OK;
+         ++r) {
+      double number = 0;
+      EXPECT_OK(
+          kvevict_policy_set(by_text, row.key, Get(policy, row.key, value)));
+      if (kvevict_policy_get_number(policy, row.key, &number) == KVEVICT_OK) {
+        EXPECT_OK(kvevict_policy_set_number(by_number, row.key, number));
+      } else {
+        EXPECT_OK(kvevict_policy_set(by_number, row.key, value));
+      }
+    }
+    EXPECT(test_same_policy(by_text, policy), "round %d: %s", i, text);
+    EXPECT(test_same_policy(by_number, policy), "round %d: %s", i, text);
+  }
+}
+
+/* A number with as many digits as a double needs, or the longest word that is not the
+ * default. */
+static void SetLongest(kvevict_policy* policy,
+                       const kvevict_parameter_info* row) {
+  char text[TEST_VALUE_TEXT] = "18446744073709551615";
+  switch (row->type) {
+    case KVEVICT_PARAMETER_NUMBER:
+    case KVEVICT_PARAMETER_COUNT_OR_SHARE:
+      strcpy(text,
+             row->least < 0 ? "-1.2345678901234567e-300"
+             : row->least == 0 || row->type == KVEVICT_PARAMETER_COUNT_OR_SHARE
+                 ? "1.2345678901234567e-300"
+                 : "0.012345678901234568");
+      break;
+    case KVEVICT_PARAMETER_COUNT:
+      snprintf(text, sizeof text, "%.0f", row->most);
+      break;
+    case KVEVICT_PARAMETER_POOL:
+      strcpy(text, "max1023");
+      break;
+    case KVEVICT_PARAMETER_FLAG:
+    case KVEVICT_PARAMETER_WORD:
+      text[0] = 0;
+      for (const char* at = row->words; *at != 0;) {
+        char word[TEST_VALUE_TEXT];
+        const size_t length = strcspn(at, "|");
+        snprintf(word, sizeof word, "%.*s", (int)length, at);
+        if (length > strlen(text) && strcmp(word, row->default_text) != 0) {
+          strcpy(text, word);
+        }
+        at += length + (at[length] == '|');
+      }
+      break;
+    default:
+      break;
+  }
+  EXPECT_OK(kvevict_policy_set(policy, row->key, text));
+}
+
+Test(policy_parameters, of_the_longest_texts_are_written_in_full) {
+  for (uint32_t k = 0; k < kPolicyCount; ++k) {
+    kvevict_policy* policy = test_policy(kPolicies[k].name);
+    kvevict_parameter_info row = {.struct_size = sizeof row};
+    char expected[TEST_POLICY_TEXT], text[TEST_POLICY_TEXT];
+    strcpy(expected, kPolicies[k].name);
+    for (uint32_t i = 0;
+         kvevict_parameter_at(kPolicies[k].name, i, &row) == KVEVICT_OK; ++i) {
+      char value[TEST_VALUE_TEXT];
+      SetLongest(policy, &row);
+      Get(policy, row.key, value);
+      const size_t length = strlen(expected);
+      snprintf(expected + length, sizeof expected - length, "%c%s=%s",
+               strchr(expected, ':') == NULL ? ':' : ',', row.key, value);
+    }
+    EXPECT_OK(kvevict_policy_format(policy, text, sizeof text, NULL));
+    EXPECT(strcmp(text, expected) == 0, "%s\nnot %s", text, expected);
+  }
+}
+
+/* ---- Enumeration and texts ---- */
+
+Test(policy_parameters, fit_a_text_exactly_or_leave_it_alone) {
+  const kvevict_policy* policy = test_policy("snapkv:pool=max11");
+  size_t length = 0;
+  EXPECT_OK(kvevict_policy_get(policy, "pool", NULL, 0, &length));
+  cr_expect_eq(length, 5);
+  EXPECT_OK(kvevict_policy_get(policy, "pool", NULL, 0, NULL));
+  for (size_t capacity = 1; capacity <= 5; ++capacity) {
+    char text[16];
+    size_t out = 77;
+    GUARD(text);
+    EXPECT_INVALID(kvevict_policy_get(policy, "pool", text, capacity, &out),
+                   "text_capacity", "5");
+    EXPECT_UNTOUCHED(text);
+    cr_expect_eq(out, 77);
+  }
+  char text[16];
+  GUARD(text);
+  EXPECT_OK(kvevict_policy_get(policy, "pool", text, 6, NULL));
+  cr_expect_str_eq(text, "max11");
+  cr_expect(test_is_filled(text + 6, sizeof text - 6));
+}
+
+Test(policy_parameters, enumeration_ends_with_an_error_and_untouched_output) {
+  kvevict_parameter_info row;
+  GUARD(row);
+  row.struct_size = sizeof row;
+  const kvevict_parameter_info before = row;
+  EXPECT_INVALID(kvevict_parameter_at(NULL, UINT32_MAX, &row), "index");
+  EXPECT_INVALID(kvevict_parameter_at("none", 0, &row), "index 0");
+  EXPECT_INVALID(kvevict_parameter_at("snapkv", 44, &row), "index 44",
+                 "44 parameters");
+  EXPECT_INVALID(kvevict_parameter_at("snapkw", 0, &row), "snapkw",
+                 "no policy or preset");
+  cr_expect(memcmp(&row, &before, sizeof row) == 0);
+  GROWN(kvevict_parameter_info) grown = {{.struct_size = 0}};
+  EXPECT_CHECKS_OUT_STRUCT_SIZE(grown,
+                                kvevict_parameter_at(NULL, 1, &grown.value));
+}
+
+Test(policy_parameters, of_a_preset_have_its_values_for_defaults) {
+  const kvevict_policy* policy = test_policy("snapkv-kvpress");
+  kvevict_parameter_info row = {.struct_size = sizeof row};
+  uint32_t n = 0;
+  for (; kvevict_parameter_at("snapkv-kvpress", n, &row) == KVEVICT_OK; ++n) {
+    char value[TEST_VALUE_TEXT];
+    EXPECT(strcmp(row.default_text, Get(policy, row.key, value)) == 0, "%s: %s",
+           row.key, row.default_text);
+  }
+  cr_expect_eq(n, 44);
+}
