@@ -171,7 +171,7 @@ struct ShapeArgs {
   std::span<uint8_t> scratch;  // Backend::shape_scratch_bytes()
 };
 
-// Makes shaped scores (score + weight_epsilon) * weight, in place, as the policy says,
+// Makes shaped scores (score + epsilon) * weight, in place, as the policy says,
 // which has weights; +infinity stays.
 struct WeighArgs {
   const kvevict_layer_geometry& layer;  // of all jobs

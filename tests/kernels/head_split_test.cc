@@ -143,7 +143,7 @@ Test(head_split, counts_as_sorting_all_of_them) {
 
 HeadSplit Adaptive(double floor) {
   HeadSplit heads;
-  heads.kind = ORACLE_HEADS_ADAPTIVE;
+  heads.kind = HeadRule::kAdaptive;
   heads.floor = floor;
   return heads;
 }

@@ -1495,7 +1495,7 @@ enum kvevict_reason
   KVEVICT_REASON_OPEN_PROMPT = 10,
   /** An eviction leaves a layer alone, since the context is too short yet: its
    *  budget, a ratio, has no room for what must stay, or it has fewer tokens
-   *  than obs_window. */
+   *  than the window. */
   KVEVICT_REASON_SMALL_BUDGET = 11
 };
 #ifndef __cplusplus
@@ -1671,7 +1671,7 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  * Scores the cached tokens of layers by the signal of the plan's policy.
  *
  * Window attention (snapkv, pyramidkv, tova, r-kv, cake): weights are the exact
- * causal softmax over all of a head's keys, or with softmax_keys over those
+ * causal softmax over all of a head's keys, or with softmax=past over those
  * before the window; they are reduced over the window's rows and the query
  * heads of each KV head and pooled over the tokens before the window (with
  * keep_window=no over all), as the policy says. Accumulated in f32 whatever the

@@ -77,12 +77,12 @@ typedef struct kvevict_llama kvevict_llama;
 typedef struct kvevict_llama_options {
   uint32_t struct_size;
   /** Last queries of each layer and sequence that are there to score by, where
-   *  the policy scores by queries; at least, and with 0, its obs_window. More
+   *  the policy scores by queries; at least, and with 0, its window. More
    *  serve h2o and non-causal. h2o scores by so many, or by all since the last
    *  eviction where these are fewer, however tokens were batched. Non-causal
    *  needs those of all cells. 16 more are kept so that some rejected tokens
    *  leave enough. At most 2^31 - 17. f32 memory of each layer and sequence:
-   *  2 * (max(query_rows, obs_window) + 16) * n_q_heads * k_head_dim * 4
+   *  2 * (max(query_rows, window) + 16) * n_q_heads * k_head_dim * 4
    *  bytes; none with a policy that reads no queries. */
   uint32_t query_rows;
   /** On the CPU, with the application's threads; kept alive by the adapter.
@@ -397,7 +397,7 @@ kvevict_llama_save(kvevict_llama* kv, llama_seq_id seq, const char* path,
  * Makes a sequence what kvevict_llama_save() saved, in a context of the same
  * model, cache types and flash attention. Its room and its policy are as for a
  * target of kvevict_llama_evict(). What the sequence held is replaced. Queries
- * are not saved: a policy that scores by them needs obs_window more tokens
+ * are not saved: a policy that scores by them needs a window of more tokens
  * before the next eviction that works.
  *
  * @param[out] tokens          [tokens_capacity], receives the saved tokens;
