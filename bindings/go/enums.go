@@ -315,7 +315,7 @@ const (
 	// not been called.
 	ReasonOpenPrompt Reason = 10
 	// An eviction leaves a layer alone, since the context is too short yet: its budget, a ratio,
-	// has no room for what must stay, or it has fewer tokens than ObsWindow.
+	// has no room for what must stay, or it has fewer tokens than the window.
 	ReasonSmallBudget Reason = 11
 )
 
