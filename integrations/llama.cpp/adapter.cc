@@ -73,6 +73,11 @@ constexpr uint32_t kSumRows = 32;
 // The last queries that score, of those policies that have a number of them.
 uint32_t ScoringRows(const Policy& policy, uint32_t asked) {
   if (policy.n_query_rows == 0) return 0;
+  constexpr uint32_t kMost = INT32_MAX - kSpareQueries;
+  if (asked > kMost) {
+    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "options.query_rows ", asked, " > ",
+         kMost);
+  }
   return std::max(asked, policy.n_query_rows < KVEVICT_QUERY_ROWS_ALL
                              ? policy.n_query_rows
                              : kSumRows);

@@ -18,8 +18,8 @@ inline PlanHandle CreatePlan(const kvevict_context* context, uint32_t n_layers,
   geometry.layers = &layer;
   geometry.layers_len = 1;
   kvevict_plan* plan = nullptr;
-  Check(kvevict_plan_create(context, &geometry,
-                            CreatePolicy(policy).get(), nullptr, &plan));
+  Check(kvevict_plan_create(context, &geometry, CreatePolicy(policy).get(),
+                            nullptr, &plan));
   return PlanHandle(plan);
 }
 

@@ -90,8 +90,8 @@ PlanHandle PlanOf(const kvevict_context* context, const Workload& w,
   geometry.rope_inv_freq = inv_freq.data();
   geometry.rope_inv_freq_len = static_cast<uint32_t>(inv_freq.size());
   kvevict_plan* plan = nullptr;
-  Check(kvevict_plan_create(context, &geometry, CreatePolicy("none").get(), nullptr,
-                            &plan));
+  Check(kvevict_plan_create(context, &geometry, CreatePolicy("none").get(),
+                            nullptr, &plan));
   return PlanHandle(plan);
 }
 

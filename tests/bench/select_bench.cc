@@ -35,8 +35,7 @@ class Selector {
     geometry.layers_len = 1;
     kvevict_plan* plan = nullptr;
     Check(kvevict_plan_create(context_.get(), &geometry,
-                              CreatePolicy(policy_text).get(), nullptr,
-                              &plan));
+                              CreatePolicy(policy_text).get(), nullptr, &plan));
     plan_.reset(plan);
     Check(kvevict_plan_selection(plan, 0, n_tokens, 0, &options_, &lists_));
     lists_.slots = keep_.data();

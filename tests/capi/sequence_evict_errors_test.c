@@ -39,7 +39,7 @@ static test_model* Model(const char* policy) {
     options.protected_positions = slots;                                       \
     options.protected_positions_len = 2;                                       \
     test_inputs given;                                                         \
-    if (m->policy.kind == ORACLE_CUSTOM) {                             \
+    if (m->policy.kind == ORACLE_CUSTOM) {                                     \
       test_give_scores(o, &given, 3, zeros, 200, 100);                         \
     }                                                                          \
     kvevict_sequence* sequence = m->sequence;                                  \

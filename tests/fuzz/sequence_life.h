@@ -331,8 +331,7 @@ class Life {
   // A ratio that has no room for what must stay leaves a layer alone.
   bool IsRatio() const {
     return policy_.budget <= 1.0 &&
-           (policy_.kind != ORACLE_STREAMING_LLM ||
-            policy_.recent == 0);
+           (policy_.kind != ORACLE_STREAMING_LLM || policy_.recent == 0);
   }
 
   // Positions that should be left; false: the call should fail.
@@ -392,17 +391,15 @@ class Life {
           }
         }
         std::vector<float> combined(n);
-        oracle_combine(rows.data(), n_rows, n, policy_.over,
-                       combined.data());
+        oracle_combine(rows.data(), n_rows, n, policy_.over, combined.data());
         if (policy_.kind == ORACLE_STREAMING_LLM) {  // by place
           std::iota(combined.begin(), combined.end(), 0.0f);
         }
         std::vector<int32_t> keep(n);
         keep.resize(oracle_select_blocks(
             combined.data(), n, budgets[l], forced.data(), block,
-            policy_.kind == ORACLE_STREAMING_LLM
-                ? KVEVICT_TIE_HIGHER_POSITION
-                : policy_.tie,
+            policy_.kind == ORACLE_STREAMING_LLM ? KVEVICT_TIE_HIGHER_POSITION
+                                                 : policy_.tie,
             keep.data()));
         left[l][h].clear();
         for (int32_t slot : keep) left[l][h].push_back(held_[l][h][slot]);

@@ -130,8 +130,8 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
   std::iota(ring.begin(), ring.end(), 0);
   std::rotate(ring.begin(), ring.begin() + w.budget / 2, ring.end());
   ring_.Write(ring.data(), ring_.n_bytes());
-  const PlanHandle plan = CreatePlan(context_.get(), geometry_,
-                                     ParsePolicy(policy_text_));
+  const PlanHandle plan =
+      CreatePlan(context_.get(), geometry_, ParsePolicy(policy_text_));
   Check(kvevict_context_prepare(context_.get(), plan.get()));
 }
 

@@ -201,7 +201,8 @@ void CheckCreationFailures(const Gpu& gpu, const char* function, int result,
     kvevict_sequence* fork = nullptr;
     kvevict_status status = kvevict_context_create(&options, &context);
     if (status == KVEVICT_OK) {
-      status = kvevict_plan_create(context, &geometry, policy.get(), nullptr, &plan);
+      status =
+          kvevict_plan_create(context, &geometry, policy.get(), nullptr, &plan);
     }
     if (status == KVEVICT_OK) status = kvevict_context_prepare(context, plan);
     if (status == KVEVICT_OK) status = kvevict_sequence_create(plan, &sequence);

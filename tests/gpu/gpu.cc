@@ -249,7 +249,8 @@ bool IsValid(const oracle_policy& policy) {
 
 PolicyHandle HandleOf(const oracle_policy& policy) {
   PolicyHandle handle(oracle_policy_create(&policy));
-  if (handle.get() == nullptr) throw std::runtime_error(kvevict_last_error_message());
+  if (handle.get() == nullptr)
+    throw std::runtime_error(kvevict_last_error_message());
   return handle;
 }
 

@@ -91,8 +91,8 @@ std::vector<float> Side::Score(uint32_t layer, uint32_t n_tokens,
                                const kvevict_plane* row_lse, uint32_t logical) {
   const size_t n = size_t{twin_->shape().n_kv_heads} * n_tokens;
   // Of a window, or to make sums of: all.
-  const bool of_all = policy_.kind == ORACLE_H2O ||
-                      policy_.kind == ORACLE_NON_CAUSAL;
+  const bool of_all =
+      policy_.kind == ORACLE_H2O || policy_.kind == ORACLE_NON_CAUSAL;
   const uint32_t n_rows = of_all ? n_tokens : obs_window();
   const uint32_t first = (logical == 0 ? n_tokens : logical) - n_rows;
   const kvevict_plane queries = gpu_ == nullptr

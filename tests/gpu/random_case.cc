@@ -124,8 +124,7 @@ std::string DrawName(Random* random) {
 }
 
 oracle_policy DrawPolicy(Random* random, uint32_t max_tokens) {
-  oracle_policy p =
-      ParsePolicy(random->OneOf(3) ? "snapkv" : DrawName(random));
+  oracle_policy p = ParsePolicy(random->OneOf(3) ? "snapkv" : DrawName(random));
   const oracle_kind kind = p.kind;
   p.sink = random->In(0, 4);
   p.block = random->OneOf(4) ? random->In(20, 60) : random->In(2, 12);
@@ -138,8 +137,7 @@ oracle_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   p.budget = random->OneOf(5)
                  ? 0.3 + random->In(0, 60) * 0.01
                  : LeastBudget(p) + random->In(0, std::max(1u, max_tokens / 5));
-  p.pool =
-      random->Pick({ORACLE_POOL_NONE, ORACLE_POOL_AVG, ORACLE_POOL_MAX});
+  p.pool = random->Pick({ORACLE_POOL_NONE, ORACLE_POOL_AVG, ORACLE_POOL_MAX});
   p.pool_width = 2 * random->In(0, random->OneOf(4) ? 40 : 5) + 1;
   p.edge = random->Pick({ORACLE_EDGE_PAD, ORACLE_EDGE_SHRINK});
   p.rows = random->Pick({KVEVICT_REDUCE_MEAN, KVEVICT_REDUCE_SUM});
@@ -149,8 +147,7 @@ oracle_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   }
   p.group = random->Pick(
       {KVEVICT_REDUCE_MEAN, KVEVICT_REDUCE_MAX, KVEVICT_REDUCE_SUM});
-  p.order = random->Pick(
-      {ORACLE_ORDER_REDUCE_POOL, ORACLE_ORDER_POOL_REDUCE});
+  p.order = random->Pick({ORACLE_ORDER_REDUCE_POOL, ORACLE_ORDER_POOL_REDUCE});
   p.scope = random->Pick(
       {KVEVICT_SCOPE_KV_HEAD, KVEVICT_SCOPE_LAYER, KVEVICT_SCOPE_MODEL});
   p.over = random->Pick(
@@ -170,8 +167,8 @@ oracle_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   // not mind.
   const bool lends = RoundsOnItsOwn(kind);
   p.weight = random->OneOf(3)            ? ORACLE_WEIGHT_GIVEN
-                   : lends && random->OneOf(2) ? ORACLE_WEIGHT_NORM
-                                               : ORACLE_WEIGHT_NONE;
+             : lends && random->OneOf(2) ? ORACLE_WEIGHT_NORM
+                                         : ORACLE_WEIGHT_NONE;
   // Not to what is below 0, lest a sum near 0 is all rounding.
   if (kind != ORACLE_KNORM && random->OneOf(2)) p.epsilon = 0.25;
   if (lends && random->OneOf(3)) p.redundancy = 0.5;
@@ -186,9 +183,9 @@ oracle_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   if (random->OneOf(4)) p.margin = random->In(1, 20);
   if (random->OneOf(4)) {
     p.every = random->In(0, 8);
-    p.prompt = random->Pick(
-        {ORACLE_PROMPT_INSIDE, ORACLE_PROMPT_BESIDE, ORACLE_PROMPT_PINNED,
-         ORACLE_PROMPT_PINNED_BESIDE, ORACLE_PROMPT_AT_END});
+    p.prompt = random->Pick({ORACLE_PROMPT_INSIDE, ORACLE_PROMPT_BESIDE,
+                             ORACLE_PROMPT_PINNED, ORACLE_PROMPT_PINNED_BESIDE,
+                             ORACLE_PROMPT_AT_END});
   }
   return p;
 }
@@ -214,9 +211,9 @@ std::vector<uint32_t> DrawHeadBudgets(Random* random, const Geometry& g,
 void DrawHeadSplit(Random* random, oracle_policy* policy) {
   if (policy->kind == ORACLE_STREAMING_LLM) return;
   policy->scope = KVEVICT_SCOPE_KV_HEAD;
-  policy->heads = random->Pick({ORACLE_HEADS_ADAPTIVE,
-                                     ORACLE_HEADS_ADAPTIVE_BLEND,
-                                     ORACLE_HEADS_THRESHOLD});
+  policy->heads =
+      random->Pick({ORACLE_HEADS_ADAPTIVE, ORACLE_HEADS_ADAPTIVE_BLEND,
+                    ORACLE_HEADS_THRESHOLD});
   policy->floor = random->In(0, 10) * 0.1;
   policy->threshold = random->In(0, 8) * 0.01;
   policy->normalize = random->OneOf(3);
@@ -257,8 +254,7 @@ void DrawSums(Random* random, oracle_policy* policy) {
   if (policy->kind != ORACLE_H2O) return;
   oracle_policy p = *policy;
   p.sums =
-      random->Pick({ORACLE_SUMS_HEAD, ORACLE_SUMS_QUERY,
-                    ORACLE_SUMS_LAYER});
+      random->Pick({ORACLE_SUMS_HEAD, ORACLE_SUMS_QUERY, ORACLE_SUMS_LAYER});
   p.sum_pool = random->In(1, 9);
   if (IsValid(p)) *policy = p;
   p.sum_last = random->In(1, 4);

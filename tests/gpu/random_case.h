@@ -72,15 +72,13 @@ void WriteRandomElement(Random* random, kvevict_dtype dtype, bool special,
 // The last queries of a window rank.
 inline bool ByWindow(oracle_kind kind) {
   return kind == ORACLE_SNAPKV || kind == ORACLE_PYRAMIDKV ||
-         kind == ORACLE_TOVA || kind == ORACLE_R_KV ||
-         kind == ORACLE_CAKE;
+         kind == ORACLE_TOVA || kind == ORACLE_R_KV || kind == ORACLE_CAKE;
 }
 
 // Scores of the CPU are others.
 inline bool RoundsOnItsOwn(oracle_kind kind) {
-  return kind != ORACLE_STREAMING_LLM &&
-         kind != ORACLE_RANDOM && kind != ORACLE_CUSTOM &&
-         kind != ORACLE_H2O;
+  return kind != ORACLE_STREAMING_LLM && kind != ORACLE_RANDOM &&
+         kind != ORACLE_CUSTOM && kind != ORACLE_H2O;
 }
 
 }  // namespace kvevict::gpu

@@ -79,15 +79,9 @@ class RandomModel {
     return lends_scores() && ByWindow(case_.policy.kind);
   }
   // Of every slot.
-  bool by_all_queries() const {
-    return case_.policy.kind == ORACLE_NON_CAUSAL;
-  }
-  bool by_filter() const {
-    return case_.policy.kind == ORACLE_Q_FILTER;
-  }
-  bool by_centers() const {
-    return case_.policy.kind == ORACLE_TRIATTENTION;
-  }
+  bool by_all_queries() const { return case_.policy.kind == ORACLE_NON_CAUSAL; }
+  bool by_filter() const { return case_.policy.kind == ORACLE_Q_FILTER; }
+  bool by_centers() const { return case_.policy.kind == ORACLE_TRIATTENTION; }
   // Of statistics, filters, centers or weights, both sides.
   bool takes_given_rows() const {
     return by_statistics() || by_filter() || by_centers() ||

@@ -256,8 +256,7 @@ void Live(const Gpu& gpu, const Case& c, uint64_t seed, Report* report) {
   Caches caches(gpu, c, seed);
   Engine cpu(nullptr, c, caches.Views(true));
   Engine on_gpu(&gpu, c, caches.Views(false));
-  const bool waits =
-      ParsePolicy(c.policy).heads != ORACLE_HEADS_EQUAL;
+  const bool waits = ParsePolicy(c.policy).heads != ORACLE_HEADS_EQUAL;
   uint32_t n_evictions = 0;
   for (uint32_t round = 0; round < 4; ++round) {
     uint32_t longest = 0;

@@ -64,9 +64,8 @@ Test(pool1d, matches_the_oracle_at_every_edge) {
               oracle_policy policy{};
               policy.pool =
                   pool == PoolKind::kAvg ? ORACLE_POOL_AVG : ORACLE_POOL_MAX;
-              policy.edge = edge == PoolEdge::kPad
-                                     ? ORACLE_EDGE_PAD
-                                     : ORACLE_EDGE_SHRINK;
+              policy.edge =
+                  edge == PoolEdge::kPad ? ORACLE_EDGE_PAD : ORACLE_EDGE_SHRINK;
               policy.pool_width = width;
               oracle_pool(exact.data(), static_cast<uint32_t>(n), &policy,
                           expected.data());

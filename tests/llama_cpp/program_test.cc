@@ -226,7 +226,8 @@ Test(llama_program, says_what_is_wrong) {
   const Outcome small = Run(Text("-p snapkv:budget=0.05"));
   cr_expect(small.status == 0);
   cr_expect(Has(small.out,
-                "nothing was evicted: the budget, a ratio, has no room yet"),
+                "nothing was evicted: the context is too short yet: its "
+                "budget, a ratio, has no room"),
             "%s", small.out.c_str());
   const Outcome text = Run(std::string("-m ") + kModel + " -f /nowhere.txt");
   cr_expect(text.status == 1);

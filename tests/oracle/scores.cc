@@ -126,8 +126,7 @@ void oracle_shape_scores(const oracle_policy* policy,
   const uint32_t n = in->n_tokens;
   const uint32_t group = in->n_q_heads / in->n_kv_heads;
   const uint32_t n_past = policy->keep_window != 0 ? n - in->window : n;
-  const bool pool_first =
-      policy->order == ORACLE_ORDER_POOL_REDUCE;
+  const bool pool_first = policy->order == ORACLE_ORDER_POOL_REDUCE;
   for (uint32_t kv = 0; kv < in->n_kv_heads; ++kv) {
     double* out = scores + size_t{kv} * n;
     std::fill(out, out + n, std::numeric_limits<double>::infinity());
