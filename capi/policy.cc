@@ -205,7 +205,9 @@ kvevict_status kvevict_policy_need(const kvevict_policy* policy,
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckPolicy(policy));
     if (input < KVEVICT_INPUT_KEYS || input > KVEVICT_INPUT_QUERY_CENTERS) {
-      return InvalidArgument("input %d is none", static_cast<int>(input));
+      return InvalidArgument("input %d is not in [0, %d]",
+                             static_cast<int>(input),
+                             static_cast<int>(KVEVICT_INPUT_QUERY_CENTERS));
     }
     KV_RETURN_IF_ERROR(CheckNotNull("out_need", out_need));
     *out_need = NeedOf(Core(policy), input);

@@ -195,8 +195,8 @@ type Need int32
 const (
 	// It is not read.
 	NeedNone Need = 0
-	// It is used where it is given. h2o wants AttentionSums, observed or given to the eviction, or
-	// else keys and queries: each of them is optional, not all.
+	// It is used where it is given. h2o needs AttentionSums, observed or given, or else keys and
+	// queries. Each of these is optional, since the other way may replace it.
 	NeedOptional Need = 1
 	// Without it calls fail.
 	NeedRequired Need = 2

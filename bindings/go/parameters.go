@@ -4,9 +4,10 @@ package kvevict
 
 // Budget: tokens that a KV head of a layer keeps, everything included. A number up to 1 is a
 // ratio of the context; above 1 it is a count of tokens. The context is the tokens seen so
-// far, at most the plan's MaxTokens. The count is rounded down and lies in [1, context]; a
-// ratio is multiplied in double first, so that 0.29 of 100 tokens are 28, since 0.29 * 100 is
-// below 29 in double. Where layers or adaptive heads keep different numbers, it is their mean.
+// far, at most the plan's MaxTokens. A ratio is multiplied by it in double; that, or the
+// count, is rounded down and lies in [1, context]: 0.29 of 100 tokens are 28, since 0.29 * 100
+// is below 29 in double. 1 is the whole context. Where layers or adaptive heads keep different
+// numbers, it is their mean.
 func (p Policy) Budget() (float64, error) { return p.number("budget") }
 
 // SetBudget sets what Budget returns.
@@ -21,8 +22,8 @@ func (p *Policy) SetSink(value float64) error { return p.setNumber("sink", value
 
 // Recent: last tokens, which are always kept: a count, or below 1 a share of the budget. A
 // share of a ratio grows with the context, and does not go with Split=lazy, chunk,
-// Of=partition or budgets of layers. streaming-llm: its window; 0 means budget - sink, and any
-// other count means a budget of sink + recent. streaming-llm takes no share.
+// Of=partition or budgets of layers. streaming-llm: 0 means budget - sink; any other count
+// makes the budget sink + recent, whatever budget says. It takes no share.
 func (p Policy) Recent() (float64, error) { return p.number("recent") }
 
 // SetRecent sets what Recent returns.
@@ -36,7 +37,8 @@ func (p Policy) Window() (float64, error) { return p.number("window") }
 func (p *Policy) SetWindow(value float64) error { return p.setNumber("window", value) }
 
 // KeepWindow: whether the tokens of the window are always kept. With no they are ranked and
-// pooled like others; where one goes, the next eviction needs up to a window of new tokens.
+// pooled like others. After one has gone, the next eviction waits for up to a window of
+// tokens.
 func (p Policy) KeepWindow() (bool, error) { return p.flag("keep_window") }
 
 // SetKeepWindow sets what KeepWindow returns.
@@ -411,8 +413,8 @@ func (p *Policy) SetAnchor(value string) error { return p.setWord("anchor", valu
 // slot's cosine with itself is 0, and a cosine below the mean of its slot's over all slots
 // between both ends is left out. Cosines are of u = k / sqrt(|k|^2 + 2^-23) in f32 and are
 // added in units of 2^-24; a key with NaN or infinity has cosines of 0. It needs readable
-// keys, a signal whose scores are a mass, SelectBlock above 1, no redundancy, secure, rescue,
-// Scope=model, HeadBudgets or ranges (Adaptive R-KV of OpenVINO GenAI).
+// keys, scores that are a mass and SelectBlock above 1. It does not go with redundancy,
+// secure, rescue, Scope=model, HeadBudgets or ranges (Adaptive R-KV of OpenVINO GenAI).
 func (p Policy) DiverseMass() (float64, error) { return p.number("diverse_mass") }
 
 // SetDiverseMass sets what DiverseMass returns.

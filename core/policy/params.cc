@@ -171,7 +171,7 @@ bool Set(const Param& param, double value, Policy* policy) {
   switch (param.type) {
     case KVEVICT_PARAMETER_NUMBER:
       if (!param.range.Has(value)) return false;
-      Field<double>(param, policy) = value;
+      Field<double>(param, policy) = value + 0.0;  // -0 is 0
       return true;
     case KVEVICT_PARAMETER_COUNT:
       return SetCount(param.range, value, &Field<uint32_t>(param, policy));
@@ -227,9 +227,11 @@ bool Read(const Param& param, std::string_view text, Policy* policy) {
 Status IsNot(const Param& param, std::string_view value) {
   char expected[160];
   WriteExpected(param, expected);
-  return InvalidArgument("%s=\"%.*s\" is not %s", param.key,
-                         static_cast<int>(std::min<size_t>(value.size(), 40)),
-                         value.data(), expected);
+  constexpr size_t kShown = 40;
+  return InvalidArgument("%s=\"%.*s%s\" is not %s", param.key,
+                         static_cast<int>(std::min(value.size(), kShown)),
+                         value.data(), value.size() > kShown ? "..." : "",
+                         expected);
 }
 
 }  // namespace

@@ -47,6 +47,7 @@ Status CheckShares(const Policy& p) {
     if (!SignalOf(p).Ranks() && (has_window || share.of_ratio)) {
       return refuse(" with streaming-llm: its budget is made of recent");
     }
+    if (IsBudgetOfPartition(p)) return refuse(" with of partition");
     if (CountsTokens(p)) continue;
     if (!share.of_ratio) {
       return refuse(
@@ -56,7 +57,6 @@ Status CheckShares(const Policy& p) {
       return refuse(" of a ratio with split lazy");
     }
     if (HasChunks(p)) return refuse(" of a ratio with chunk");
-    if (IsBudgetOfPartition(p)) return refuse(" with of partition");
   }
   return Status();
 }

@@ -215,8 +215,8 @@ static void ExpectRefusesText(const char* key, const char* text,
   kvevict_policy* policy = PolicyWith(key);
   const kvevict_policy* before = test_policy_copy(policy);
   char message[256];
-  snprintf(message, sizeof message, "%s=\"%.40s\" is not %s", key, text,
-           values);
+  snprintf(message, sizeof message, "%s=\"%.40s%s\" is not %s", key, text,
+           strlen(text) > 40 ? "..." : "", values);
   EXPECT_INVALID(kvevict_policy_set(policy, key, text), message);
   EXPECT(test_same_policy(policy, before), "%s=%s changed it", key, text);
 }
@@ -602,4 +602,10 @@ Test(policy_parameters, of_a_preset_have_its_values_for_defaults) {
            row.key, row.default_text);
   }
   cr_expect_eq(n, 44);
+}
+
+/* Or a policy made from its own text would differ. */
+Test(policy_parameters, minus_0_is_0) {
+  ExpectTakesText("threshold", "-0", "0");
+  ExpectTakesText("epsilon", "-0.0", "0");
 }

@@ -28,6 +28,7 @@ static const struct {
     /* Shares of a budget that is not known. */
     {"h2o:budget=0.5,sink=0.1", "sink 0.1 with a budget that is a ratio"},
     {"tova:budget=0.5,window=0.1", "window 0.1 with a budget that is a ratio"},
+    {"lagkv:budget=100,of=partition,sink=0.2", "sink 0.2 with of partition"},
     {"knorm:budget=0.5,recent=0.5,chunk=64",
      "recent 0.5 of a ratio with chunk"},
     {"snapkv:budget=0.5,recent=0.5,split=lazy",

@@ -587,9 +587,9 @@ enum kvevict_need
 {
   /** It is not read. */
   KVEVICT_NEED_NONE = 0,
-  /** It is used where it is given. h2o wants attention_sums, observed or given
-   *  to the eviction, or else keys and queries: each of them is optional, not
-   *  all. */
+  /** It is used where it is given. h2o needs attention_sums, observed or given,
+   *  or else keys and queries. Each of these is optional, since the other way
+   *  may replace it. */
   KVEVICT_NEED_OPTIONAL = 1,
   /** Without it calls fail. */
   KVEVICT_NEED_REQUIRED = 2
@@ -615,12 +615,12 @@ typedef int32_t kvevict_need;
  * sink + max(recent, kept window) < budget for snapkv, pyramidkv, tova, r-kv
  * and cake, sink + recent <= budget for the others. With select_block b, at
  * whatever length: sink, rounded up to whole blocks, + recent or kept window
- * + b - 1 <= budget. With chunks: what must stay of each, or one token,
- * <= budget in all; sink < chunk where the budget is in tokens. A budget in
+ * + b - 1 <= budget. With chunks, the sum of what each must keep, at least one
+ * token, <= budget; a budget in tokens also needs sink < chunk. A budget in
  * tokens that is too small is an error. A ratio of a short context may be too
  * small too: then the context is left alone, and kvevict_evict_report says
- * KVEVICT_REASON_SMALL_BUDGET. So is a context that has fewer tokens than the
- * query window, with a budget of either kind.
+ * KVEVICT_REASON_SMALL_BUDGET. A context shorter than the query window is left
+ * alone likewise, whether the budget is a ratio or a count.
  *
  * One thread at a time may change a policy; several may read it. Plans copy it.
  * Policies are small and allocated by malloc().
@@ -664,7 +664,7 @@ KVEVICT_API void kvevict_policy_destroy(kvevict_policy* policy)
     KVEVICT_NOEXCEPT;
 
 /**
- * Sets a parameter to a value as it stands in the text form. Whether values go
+ * Sets a parameter to a value of the text form, without spaces. Whether values go
  * together is checked by kvevict_policy_validate() and where the policy is used.
  *
  * @param[in,out] policy  Non-NULL; unchanged on error.
@@ -714,7 +714,7 @@ kvevict_policy_get(const kvevict_policy* policy, const char* key, char* text,
  * @param[in]  key        Zero-terminated: "budget".
  * @param[out] out_value  Non-NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if the policy has no such
- *         parameter, it is no number, or a seed above 2^53. Since: 0.1
+ *         parameter, or it is a word, a pooling or a seed > 2^53. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_policy_get_number(const kvevict_policy* policy, const char* key,
@@ -722,8 +722,8 @@ kvevict_policy_get_number(const kvevict_policy* policy, const char* key,
 
 /**
  * Writes the text form: the policy's name and every parameter that differs from
- * that policy's default; of one that keeps neither first nor last tokens,
- * sink=0 and recent=0. Creating a policy from it gives an equal one.
+ * that policy's default. Of a policy that keeps neither first nor last tokens
+ * it always has sink=0 and recent=0. A policy created from it is equal.
  *
  * @param[in]  policy         Non-NULL.
  * @param[out] text           At least text_capacity bytes; zero-terminated on
@@ -793,8 +793,8 @@ typedef struct kvevict_parameter_info {
  * Enumerates the parameters, in the order of the text form.
  *
  * @param[in]  name   A policy or a preset: those that it has, with its defaults.
- *                    NULL: all of the library, with the defaults that hold for
- *                    policies that say no other.
+ *                    NULL: all of the library, with their general defaults.
+ *                    Ranges are the library's; validation knows more.
  * @param[in]  index  0, 1, ... until the call fails.
  * @param[out] out    Non-NULL, out->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT past the end, or if there
@@ -804,9 +804,9 @@ KVEVICT_API kvevict_status
 kvevict_parameter_at(const char* name, uint32_t index,
                      kvevict_parameter_info* out) KVEVICT_NOEXCEPT;
 
-/** Values of kvevict_resolved_policy.n_query_rows: any number, see there. */
+/** Of kvevict_resolved_policy.n_query_rows: as many as the caller gives. */
 #define KVEVICT_QUERY_ROWS_ANY 4294967295u
-/** A row for each slot held. */
+/** Likewise: one query row for each slot held. */
 #define KVEVICT_QUERY_ROWS_ALL 4294967294u
 
 /** A policy in tokens, for one context length. */
@@ -854,7 +854,7 @@ kvevict_policy_resolve(const kvevict_policy* policy, uint32_t n_context,
  * @param[in]  n_context    Tokens, 1 .. 2^31 - 1.
  * @param[out] budgets      [n_layers] tokens, 1 .. n_context each; all of it if
  *                          the context is left alone.
- * @param[in]  budgets_len  = n_layers, at least 1.
+ * @param[in]  budgets_len  = n_layers, 1 .. 4096.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
  *         where scores decide (split cake or lazy). Since: 0.1
  */

@@ -9,9 +9,9 @@ const (
 	VersionPatch = 0
 	// Rises with every incompatible change of this header; equals the SONAME.
 	ABIVersion = 0
-	// Values of kvevict_resolved_policy.n_query_rows: any number, see there.
+	// Of kvevict_resolved_policy.n_query_rows: as many as the caller gives.
 	QueryRowsAny = 4294967295
-	// A row for each slot held.
+	// Likewise: one query row for each slot held.
 	QueryRowsAll = 4294967294
 	// Jobs and moves that one call takes at most.
 	MaxJobs = 128
