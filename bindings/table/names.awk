@@ -51,7 +51,7 @@ function camel(name, words, n, i, joined, list) {
 }
 
 # The name of a value inside of its enum: without the words that both begin with, and
-# without ERROR, so "KVEVICT_POOL_EDGE_PAD" of kvevict_pool_edge -> "PAD".
+# without ERROR, so "KVEVICT_ROPE_LAYOUT_HALF" of kvevict_rope_layout -> "HALF".
 function value_name(enum, value, e, v, n, i) {
   sub(/^KVEVICT_(ERROR_)?/, "", value); sub(/^kvevict_/, "", enum)
   n = split(toupper(enum), e, "_"); split(value, v, "_")

@@ -1758,7 +1758,7 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  * twice where two partitions do not fit the cache.
  *
  * With a `weight` shaped scores are weighed here too, all of them: the stages
- * of `secure` are an eviction's. Cost of KVEVICT_VALUE_WEIGHT_NORM: reads V
+ * of `secure` are an eviction's. Cost of weight=norm: it reads V
  * once.
  *
  * With redundancy above 0 that of the keys is taken off last. C[i, j] being the
