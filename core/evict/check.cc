@@ -282,8 +282,8 @@ void Eviction::FindForced() {
       {options_.protected_positions, options_.protected_positions_len});
 }
 
-// Of ascending positions those that may be held beside both ends: what must stay is
-// counted once.
+// Cuts ascending positions to those between both ends, so that what must stay counts
+// once.
 std::span<const int32_t> Eviction::BetweenEnds(
     std::span<const int32_t> positions) const {
   const int64_t n_seen = sequence_.logical_length();

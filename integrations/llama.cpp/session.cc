@@ -70,8 +70,8 @@ std::span<const uint8_t> AsBytes(std::span<const T> items) {
   Fail(KVEVICT_ERROR_UNAVAILABLE, path, ": ", std::strerror(errno));
 }
 
-// Where a path's links lead to, whether or not there is a file. A device or pipe that is
-// there stays as it is named: links in /proc lead to no path.
+// Follows a path's links, whether or not there is a file at their end. A path to a device
+// or a pipe stays as it is: links in /proc lead to no path.
 fs::path Destination(fs::path path) {
   std::error_code error;
   if (fs::is_other(path, error)) return path;

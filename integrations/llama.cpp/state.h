@@ -55,7 +55,7 @@ class State {
   // The cell's key in the layer.
   std::vector<uint8_t> Key(const LayerShape& shape, size_t layer,
                            uint32_t cell) const;
-  // Of the last position.
+  // The cell of the last position.
   uint32_t LastCell() const;
 
   // Cells in the order that `order` lists them, but for their rows.

@@ -41,7 +41,7 @@ inline PolicyHandle CreatePolicy(const std::string& text) {
   return PolicyHandle(policy);
 }
 
-// Where the policy has a window.
+// Limits the window of a policy; one without a window stays as it is.
 inline void NarrowWindow(kvevict_policy* policy, uint32_t most) {
   double window = 0.0;
   if (kvevict_policy_get_number(policy, "window", &window) == KVEVICT_OK &&

@@ -65,7 +65,7 @@ Test(chunks, share_what_is_less_than_they_must_keep_is_an_error) {
   test_model_destroy(m);
 }
 
-/* Of a chunk that is all sinks nothing goes: no context above the budget would fit. */
+/* A chunk that is all sinks loses nothing: no context above the budget would fit. */
 Test(chunks, with_a_budget_in_tokens_have_more_than_sinks) {
   EXPECT_NO_POLICY("custom:budget=37,chunk=2", "chunk 2 <= sink 4",
                    "budget 37");

@@ -117,7 +117,7 @@ Test(room, ratios_leave_protected_and_pinned_tokens_alone) {
   test_model_destroy(m);
 }
 
-/* Of a window that is ranked like other tokens the queries are missing. */
+/* The context lacks queries of a window that is ranked like other tokens. */
 Test(room, budgets_leave_contexts_alone_that_are_shorter_than_the_window) {
   static const char* const kPolicies[] = {
       "snapkv:budget=8,keep_window=no",

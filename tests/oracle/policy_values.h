@@ -128,7 +128,7 @@ typedef struct oracle_policy {
 // Ends the process if the policy is NULL.
 oracle_policy oracle_policy_of(const kvevict_policy* policy);
 
-// Of a policy text that is right.
+// The values of a policy text, which must be right.
 oracle_policy oracle_policy_from(const char* text);
 
 // A policy of these values, as far as its kind has such parameters; NULL, with the

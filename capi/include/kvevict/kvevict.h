@@ -804,9 +804,9 @@ KVEVICT_API kvevict_status
 kvevict_parameter_at(const char* name, uint32_t index,
                      kvevict_parameter_info* out) KVEVICT_NOEXCEPT;
 
-/** Of kvevict_resolved_policy.n_query_rows: as many as the caller gives. */
+/** A number of query rows: as many as the caller gives. */
 #define KVEVICT_QUERY_ROWS_ANY 4294967295u
-/** Likewise: one query row for each slot held. */
+/** A number of query rows: one for each slot held. */
 #define KVEVICT_QUERY_ROWS_ALL 4294967294u
 
 /** A policy in tokens, for one context length. */

@@ -9,9 +9,9 @@ const (
 	VersionPatch = 0
 	// Rises with every incompatible change of this header; equals the SONAME.
 	ABIVersion = 0
-	// Of kvevict_resolved_policy.n_query_rows: as many as the caller gives.
+	// A number of query rows: as many as the caller gives.
 	QueryRowsAny = 4294967295
-	// Likewise: one query row for each slot held.
+	// A number of query rows: one for each slot held.
 	QueryRowsAll = 4294967294
 	// Jobs and moves that one call takes at most.
 	MaxJobs = 128
