@@ -153,7 +153,7 @@ bool ReadPooling(std::string_view text, Pooling* out) {
 // A number below 1 is a share, but for 0.
 bool SetCountOrShare(const Range& range, double value, CountOrShare* out) {
   if (value > 0.0 && value < 1.0) {
-    out->share = value;
+    *out = {0, value};
     return true;
   }
   if (!range.Has(value) || value != std::floor(value)) return false;
@@ -277,9 +277,8 @@ Status GetParam(const Param& param, const Policy& policy, double* out) {
       const uint64_t value = Field<uint64_t>(param, policy);
       if (value > kMostExact) {
         return InvalidArgument(
-            "%s %llu > 2^53 is no exact double: read it as a "
-            "text",
-            param.key, static_cast<unsigned long long>(value));
+            "%s %llu > 2^53 is no exact double: read it as a text", param.key,
+            static_cast<unsigned long long>(value));
       }
       *out = static_cast<double>(value);
       return Status();
