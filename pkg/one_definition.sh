@@ -9,12 +9,22 @@ trap 'rm -rf "$folder"' EXIT
 
 find "$@" -name '*.o' | sort >"$folder/objects"
 while read -r object; do
-  # Address, size, kind, name and line, but not that of an alias: constructors and
-  # destructors have two names.
+  # nm prints address, size, kind, name and line. A constructor or destructor can have
+  # two names (C1 and C2) at one address, and nm knows the line of either.
   nm -l -S --defined-only "$object" | awk -v object="$object" '
     NF >= 4 && $3 ~ /^[WVu]$/ && $4 ~ /7kvevict/ {
-      line = $3 == "W" && $4 !~ /[CD]1E/ && NF > 4 ? $5 : "-"
-      print $4, $3 == "W" ? "function" : "variable", $2, line, object
+      name = $4
+      if (match(name, /[CD]1E/)) {
+        name = substr(name, 1, RSTART) "2" substr(name, RSTART + 2)
+      }
+      what[name] = $3 == "W" ? "function" : "variable"
+      size[name] = $2
+      if ($3 == "W" && NF > 4) line[name] = $5
+    }
+    END {
+      for (name in what) {
+        print name, what[name], size[name], name in line ? line[name] : "-", object
+      }
     }'
 done <"$folder/objects" | sort >"$folder/symbols"
 n_symbols=$(awk '{ print $1 }' "$folder/symbols" | uniq | wc -l)
@@ -23,14 +33,15 @@ if [[ ! -s $folder/symbols ]] || ! grep -q ' function [^ ]* [^ ]*:[0-9]' "$folde
   exit 2
 fi
 
-# The bytes of variables that several objects have.
+# The bytes of variables that several objects have. Where a string lies in its object
+# differs, so a pointer to one is compared by its place in the variable.
 awk '$2 == "variable" { print $1 }' "$folder/symbols" | uniq -d >"$folder/shared"
 while read -r name; do
   awk -v name="$name" '$1 == name { print $5 }' "$folder/symbols" |
     while read -r object; do
       bytes=$(objdump -s -r -j ".rodata.$name" -j ".data.rel.ro.$name" \
         -j ".data.rel.ro.local.$name" -j ".data.$name" "$object" 2>/dev/null |
-        tail -n +3 | md5sum)
+        tail -n +3 | sed 's/ \.rodata[^ ]*$/ string/' | md5sum)
       echo "$name variable ${bytes%% *} - $object"
     done
 done <"$folder/shared" >"$folder/bytes"

@@ -140,7 +140,7 @@ void Check(const Case& c, uint32_t n_layers, uint32_t n_most, Random& random,
              0,
              0};
   p.input = c.input;
-  p.kind = c.heads.kind;
+  p.kind = static_cast<uint32_t>(c.heads.kind);
   p.won_part = c.heads.won_part();
   p.threshold = static_cast<float>(c.heads.threshold);
   for (uint32_t l = 0; l < n_layers; ++l) {
@@ -171,7 +171,7 @@ void TestCounts() {
   for (uint32_t turn = 0; turn < Turns(90); ++turn) {
     Case c = {};
     c.input = random.Below(3) == 0 ? cuda::kSelectKeys : cuda::kSelectScores;
-    c.heads.kind = static_cast<kvevict_head_split>(1 + turn % 3);
+    c.heads.kind = static_cast<HeadRule>(1 + turn % 3);
     c.heads.floor = kFloors[random.Below(5)];
     c.heads.threshold = 0.25 * random.Below(10) - 1.0;
     c.n_lists = turn % 7 == 0 ? 33 + random.Below(10) : 1 + random.Below(8);
