@@ -38,8 +38,10 @@ struct AttendJob {
 };
 
 struct AttendArgs {
+  using Size = Jobs<AttendJob>;  // of which only shapes and strides matter
+
   Jobs<AttendJob> jobs;
-  std::span<uint8_t> scratch;  // Backend::attend_scratch_bytes()
+  std::span<uint8_t> scratch;
 };
 
 }  // namespace kvevict

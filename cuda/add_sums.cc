@@ -74,15 +74,17 @@ Status AddBatch(const Context& context, Stream stream, const AddSumsArgs& args,
                 p);
 }
 
-}  // namespace
-
-Status Run_add_sums(const Context& context, Stream stream,
-                    const AddSumsArgs& args) {
+Status RunAddSums(const Context& context, Stream stream,
+                  const AddSumsArgs& args) {
   KV_RETURN_IF_ERROR(CheckBegin(context, stream, args));
   return ForEachBatch(args.jobs, AddSumsParams::kMaxLayers, AreAlike,
                       [&](Jobs<AddSumsJob> batch) {
                         return AddBatch(context, stream, args, batch);
                       });
 }
+
+}  // namespace
+
+const Op<AddSumsArgs> kOp_add_sums = {RunAddSums};
 
 }  // namespace kvevict::cuda

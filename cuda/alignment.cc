@@ -59,42 +59,27 @@ Status CheckRowsAligned(const char* what, const kvevict_view& view,
                       ElementBytes(static_cast<DType>(recent->dtype)));
 }
 
-Status CheckKeysAligned(const ScoreJob& job) {
-  return CheckRowsAligned("keys", *job.view, job.view->k);
-}
-
-Status RequireReader(
-    const Context& context, Stream stream, Jobs<ScoreJob> jobs, ModuleId module,
-    std::initializer_list<kvevict_plane kvevict_view::*> read) {
-  RowKinds last;
-  for (const ScoreJob& job : jobs) {
-    RowKinds kinds;
-    for (const auto plane : read) {
-      kinds = kinds | KindsOf(RowsOf(*job.view, job.view->*plane));
-    }
-    if (kinds == last) continue;
-    KV_RETURN_IF_ERROR(
-        Require(context, stream, ReaderOf(context, module, kinds)));
-    last = kinds;
-  }
-  return Status();
+Status CheckKeysAligned(const kvevict_view& view) {
+  return CheckRowsAligned("keys", view, view.k);
 }
 
 Status CheckReading(const Context& context, Stream stream,
                     const ScoreArgs& args,
                     std::initializer_list<ModuleId> modules) {
-  const bool reads_values = SignalOf(args.policy).Needs(kValues);
+  const SignalInfo& signal = SignalOf(args.policy);
   for (const ScoreJob& job : args.jobs) {
-    KV_RETURN_IF_ERROR(CheckKeysAligned(job));
-    if (!reads_values) continue;
+    if (signal.Needs(kKeys)) KV_RETURN_IF_ERROR(CheckKeysAligned(*job.view));
+    if (!signal.Needs(kValues)) continue;
     KV_RETURN_IF_ERROR(CheckRowsAligned("values", *job.view, job.view->v));
   }
   KV_RETURN_IF_ERROR(RequireShaping(context, stream));
   const auto keys = &kvevict_view::k;
-  const auto values = reads_values ? &kvevict_view::v : keys;
+  const auto values = &kvevict_view::v;
+  const auto first = signal.Needs(kKeys) ? keys : values;
+  const auto second = signal.Needs(kValues) ? values : keys;
   for (const ModuleId module : modules) {
     KV_RETURN_IF_ERROR(
-        RequireReader(context, stream, args.jobs, module, {keys, values}));
+        RequireReader(context, stream, args.jobs, module, {first, second}));
   }
   return Status();
 }

@@ -8,6 +8,7 @@
 #include "core/backend.h"
 #include "core/status.h"
 #include "cuda/launch.h"
+#include "cuda/row_layout.h"
 
 namespace kvevict::cuda {
 
@@ -20,16 +21,30 @@ Status CheckAligned(const char* what, uint64_t data,
 Status CheckRowsAligned(const char* what, const kvevict_view& view,
                         const kvevict_plane& plane);
 
-// The same of a job's keys.
-Status CheckKeysAligned(const ScoreJob& job);
+// The same of a view's keys.
+Status CheckKeysAligned(const kvevict_view& view);
 
 // Finds or compiles a module that reads planes of jobs' views.
-Status RequireReader(const Context& context, Stream stream, Jobs<ScoreJob> jobs,
-                     ModuleId module,
-                     std::initializer_list<kvevict_plane kvevict_view::*> read);
+template <typename Job>
+Status RequireReader(
+    const Context& context, Stream stream, Jobs<Job> jobs, ModuleId module,
+    std::initializer_list<kvevict_plane kvevict_view::*> read) {
+  RowKinds last;
+  for (const Job& job : jobs) {
+    RowKinds kinds;
+    for (const auto plane : read) {
+      kinds = kinds | KindsOf(RowsOf(*job.view, job.view->*plane));
+    }
+    if (kinds == last) continue;
+    KV_RETURN_IF_ERROR(
+        Require(context, stream, ReaderOf(context, module, kinds)));
+    last = kinds;
+  }
+  return Status();
+}
 
-// All that a signal checks which reads rows of the cache: keys, values if it needs them,
-// and its modules that read them beside those of shaping.
+// All that a signal checks which reads rows of the cache: the keys and values that it
+// needs, and its modules that read them beside those of shaping.
 Status CheckReading(const Context& context, Stream stream,
                     const ScoreArgs& args,
                     std::initializer_list<ModuleId> modules);

@@ -195,9 +195,7 @@ CheckedSize LseBytes(Jobs<AttendJob> jobs) {
   return bytes;
 }
 
-}  // namespace
-
-ScratchNeeds AttendScratchBytes(const Context&, Jobs<AttendJob> jobs) {
+ScratchNeeds AttendScratchBytes(const Context&, const Jobs<AttendJob>& jobs) {
   ScratchNeeds needs;
   uint32_t n_splits = 1;
   for (const AttendJob& job : jobs) {
@@ -218,9 +216,9 @@ ScratchNeeds AttendScratchBytes(const Context&, Jobs<AttendJob> jobs) {
   return needs;
 }
 
-Status CheckAttending(const Context& context, Stream stream,
-                      Jobs<AttendJob> jobs) {
-  for (const AttendJob& job : jobs) {
+Status CheckAttend(const Context& context, Stream stream,
+                   const AttendArgs& args) {
+  for (const AttendJob& job : args.jobs) {
     KV_RETURN_IF_ERROR(CheckRowsAligned("keys", job.view, job.view.k));
     KV_RETURN_IF_ERROR(CheckRowsAligned("values", job.view, job.values()));
     for (const kvevict_plane* plane : {&job.queries, &job.out}) {
@@ -241,8 +239,8 @@ Status CheckAttending(const Context& context, Stream stream,
   return Status();
 }
 
-Status Run_attend(const Context& context, Stream stream,
-                  const AttendArgs& args) {
+Status RunAttend(const Context& context, Stream stream,
+                 const AttendArgs& args) {
   uint64_t lse = AddressOf(args.scratch.data());
   const std::span<uint8_t> states =
       args.scratch.subspan(LseBytes(args.jobs).value());
@@ -267,5 +265,9 @@ Status Run_attend(const Context& context, Stream stream,
   }
   return Status();
 }
+
+}  // namespace
+
+const Op<AttendArgs> kOp_attend = {RunAttend, AttendScratchBytes, CheckAttend};
 
 }  // namespace kvevict::cuda

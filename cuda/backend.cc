@@ -56,7 +56,7 @@ Status CheckCapture(const Context& context, Stream stream, const Policy& policy,
   for (const ModuleId module : {ModuleId::gather_rows, ModuleId::positions}) {
     KV_RETURN_IF_ERROR(Require(context, stream, module));
   }
-  if (Rescues(policy)) {
+  if (RescuesBlocks(policy)) {
     KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::rescue));
   }
   if (ranks) {
@@ -170,15 +170,6 @@ Status Copy(const Context& context, Stream stream, const void* from,
 
 }  // namespace
 
-namespace cuda {
-
-ScratchNeeds NoScratch(const Context&, const kvevict_layer_geometry&,
-                       const Policy&, uint32_t, uint32_t) {
-  return CheckedSize(0);
-}
-
-}  // namespace cuda
-
 const Backend kCudaBackend = {
     .name = "cuda",
     .workspace_alignment = kMemoryAlignment,
@@ -195,24 +186,9 @@ const Backend kCudaBackend = {
     .read = Read,
     .write = Write,
     .copy = Copy,
-    .shape_scratch_bytes = NoScratch,
-    .diversify_scratch_bytes = DiversifyScratchBytes,
-    .select_scratch_bytes = SelectScratchBytes,
-    .merge_scratch_bytes = MergeScratchBytes,
-    .compact_scratch_bytes = CompactScratchBytes,
-    .reorder_scratch_bytes = ReorderScratchBytes,
-    .attend_scratch_bytes = AttendScratchBytes,
-#define KVEVICT_OP(name, Args) .name = Run_##name,
+#define KVEVICT_OP(name, Args) .name = kOp_##name,
 #define KVEVICT_SCORE_OP(name) .name = &kOp_##name,
 #include "core/ops.inc"
-    .check_weighing = CheckWeighing,
-    .check_diversifying = CheckDiversifying,
-    .check_varying = CheckVarying,
-    .check_merging = CheckMerging,
-    .check_requantizing = CheckRequantizing,
-    .check_rotating = CheckRotating,
-    .check_attending = CheckAttending,
-    .shape_and_select = ShapeAndSelect,
 };
 
 }  // namespace kvevict

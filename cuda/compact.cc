@@ -73,9 +73,7 @@ Status LaunchCopy(const Context& context, Stream stream, PlaneBatch& batch) {
                 {static_cast<uint32_t>(n_blocks), 1, 1, kChunkThreads}, p);
 }
 
-}  // namespace
-
-CheckedSize CompactScratchBytes(const Context&, Jobs<MoveJob> jobs) {
+ScratchNeeds CompactScratchBytes(const Context&, const Jobs<MoveJob>& jobs) {
   CheckedSize most(0);
   (void)ForEachPlaneBatch(jobs, kAnyBytes, [&](PlaneBatch& batch) {
     if (!batch.in_place) return Status();
@@ -87,17 +85,8 @@ CheckedSize CompactScratchBytes(const Context&, Jobs<MoveJob> jobs) {
   return most;
 }
 
-Status CompactIn(CompactForm form, const Context& context, Stream stream,
-                 const CompactArgs& args) {
-  return ForEachPlaneBatch(args.jobs, kAnyBytes, [&](PlaneBatch& batch) {
-    return form == CompactForm::kColumns
-               ? LaunchByColumns(context, stream, batch.params)
-               : LaunchByChunks(context, stream, args.scratch, batch);
-  });
-}
-
-Status Run_compact(const Context& context, Stream stream,
-                   const CompactArgs& args) {
+Status RunCompact(const Context& context, Stream stream,
+                  const CompactArgs& args) {
   for (const MoveJob& job : args.jobs) {
     KV_RETURN_IF_ERROR(Require(context, stream,
                                job.destination == nullptr
@@ -117,5 +106,18 @@ Status Run_compact(const Context& context, Stream stream,
                : LaunchByColumns(context, stream, batch.params);
   });
 }
+
+}  // namespace
+
+Status CompactIn(CompactForm form, const Context& context, Stream stream,
+                 const CompactArgs& args) {
+  return ForEachPlaneBatch(args.jobs, kAnyBytes, [&](PlaneBatch& batch) {
+    return form == CompactForm::kColumns
+               ? LaunchByColumns(context, stream, batch.params)
+               : LaunchByChunks(context, stream, args.scratch, batch);
+  });
+}
+
+const Op<CompactArgs> kOp_compact = {RunCompact, CompactScratchBytes};
 
 }  // namespace kvevict::cuda

@@ -1,4 +1,4 @@
-// The forms of compaction; Run_compact() takes whichever suits a launch.
+// The forms of compaction; kOp_compact takes whichever suits a launch.
 #ifndef KVEVICT_CUDA_COMPACT_H_
 #define KVEVICT_CUDA_COMPACT_H_
 

@@ -7,11 +7,12 @@
 #include "cuda/row_layout.h"
 
 namespace kvevict::cuda {
+namespace {
 
 static_assert(DropBlocksArgs::kTile == kDropThreads);
 
-Status Run_drop_blocks(const Context& context, Stream stream,
-                       const DropBlocksArgs& args) {
+Status RunDropBlocks(const Context& context, Stream stream,
+                     const DropBlocksArgs& args) {
   KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::drop_blocks));
   return ForEachBatch(
       args.jobs, DropBlocksParams::kMaxLayers,
@@ -55,5 +56,9 @@ Status Run_drop_blocks(const Context& context, Stream stream,
                       {most, Size(batch), 1, kDropThreads}, p);
       });
 }
+
+}  // namespace
+
+const Op<DropBlocksArgs> kOp_drop_blocks = {RunDropBlocks};
 
 }  // namespace kvevict::cuda

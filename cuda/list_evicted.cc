@@ -8,9 +8,10 @@
 #include "cuda/row_layout.h"
 
 namespace kvevict::cuda {
+namespace {
 
-Status Run_list_evicted(const Context& context, Stream stream,
-                        const ListEvictedArgs& args) {
+Status RunListEvicted(const Context& context, Stream stream,
+                      const ListEvictedArgs& args) {
   for (const ModuleId module : {ModuleId::list_evicted, ModuleId::copy_rows}) {
     KV_RETURN_IF_ERROR(Require(context, stream, module));
   }
@@ -51,5 +52,9 @@ Status Run_list_evicted(const Context& context, Stream stream,
                       p);
       });
 }
+
+}  // namespace
+
+const Op<ListEvictedArgs> kOp_list_evicted = {RunListEvicted};
 
 }  // namespace kvevict::cuda

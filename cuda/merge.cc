@@ -103,16 +103,14 @@ Status RunBatch(const Context& context, Stream stream, Jobs<MoveJob> batch,
   return launch(KernelId::merge_rows, BlocksFor(most_kept, kMergeRows));
 }
 
-}  // namespace
-
-ScratchNeeds MergeScratchBytes(const Context&, const MergeShape& shape,
-                               uint32_t n_layers) {
-  const CheckedSize bytes = LayerBytes(shape.n_kv_heads, shape.n_tokens);
-  return {bytes, CheckedSize(std::min(n_layers, kMostInScratch)) * bytes};
+ScratchNeeds MergeScratch(const Context&, const MergeArgs::Size& size) {
+  const CheckedSize bytes = LayerBytes(size.n_kv_heads, size.n_tokens);
+  return {bytes, CheckedSize(std::min(size.n_layers, kMostInScratch)) * bytes};
 }
 
-Status CheckMerging(const Context& context, Stream stream, Jobs<MoveJob> jobs) {
-  for (const MoveJob& job : jobs) {
+Status CheckMerge(const Context& context, Stream stream,
+                  const MergeArgs& args) {
+  for (const MoveJob& job : args.jobs) {
     if (!job.merge.Merges()) continue;
     const kvevict_view& view = *job.view;
     KV_RETURN_IF_ERROR(CheckRowsAligned("keys", view, view.k));
@@ -123,7 +121,7 @@ Status CheckMerging(const Context& context, Stream stream, Jobs<MoveJob> jobs) {
   return Require(context, stream, ModuleId::merge);
 }
 
-Status Run_merge(const Context& context, Stream stream, const MergeArgs& args) {
+Status RunMerge(const Context& context, Stream stream, const MergeArgs& args) {
   size_t largest = 1;
   for (const MoveJob& job : args.jobs) {
     if (!job.merge.Merges()) continue;
@@ -140,5 +138,9 @@ Status Run_merge(const Context& context, Stream stream, const MergeArgs& args) {
                : Status();
   });
 }
+
+}  // namespace
+
+const Op<MergeArgs> kOp_merge = {RunMerge, MergeScratch, CheckMerge};
 
 }  // namespace kvevict::cuda

@@ -50,10 +50,8 @@ Status ObserveBatch(const Context& context, Stream stream,
   return Status();
 }
 
-}  // namespace
-
-Status Run_observe(const Context& context, Stream stream,
-                   const ObserveArgs& args) {
+Status RunObserve(const Context& context, Stream stream,
+                  const ObserveArgs& args) {
   uint8_t* rings = args.rings;
   return ForEachBatch(
       args.layers, ObserveParams::kMaxLayers, SameStrides,
@@ -64,5 +62,9 @@ Status Run_observe(const Context& context, Stream stream,
         return Status();
       });
 }
+
+}  // namespace
+
+const Op<ObserveArgs> kOp_observe = {RunObserve};
 
 }  // namespace kvevict::cuda

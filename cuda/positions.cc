@@ -8,9 +8,10 @@
 #include "cuda/row_layout.h"
 
 namespace kvevict::cuda {
+namespace {
 
-Status Run_map_positions(const Context& context, Stream stream,
-                         const MapPositionsArgs& args) {
+Status RunMapPositions(const Context& context, Stream stream,
+                       const MapPositionsArgs& args) {
   return ForEachBatch(
       args.jobs, PositionsParams::kMaxLayers,
       [](const MapJob& a, const MapJob& b) {
@@ -44,8 +45,6 @@ Status Run_map_positions(const Context& context, Stream stream,
       });
 }
 
-namespace {
-
 // Values of lists, as many at a time as go in one argument.
 Status SendValues(const Context& context, Stream stream, KernelId kernel,
                   LengthsParams p, std::span<const uint32_t> values) {
@@ -61,25 +60,23 @@ Status SendValues(const Context& context, Stream stream, KernelId kernel,
   return Status();
 }
 
-}  // namespace
-
-Status Run_set_lengths(const Context& context, Stream stream,
-                       const SetLengthsArgs& args) {
+Status RunSetLengths(const Context& context, Stream stream,
+                     const SetLengthsArgs& args) {
   LengthsParams p{};
   p.lengths = AddressOf(args.lengths);
   p.logical = args.logical;
   return SendValues(context, stream, KernelId::set_lengths, p, args.stored);
 }
 
-Status Run_set_counts(const Context& context, Stream stream,
-                      const SetCountsArgs& args) {
+Status RunSetCounts(const Context& context, Stream stream,
+                    const SetCountsArgs& args) {
   LengthsParams p{};
   p.lengths = AddressOf(args.counts);
   return SendValues(context, stream, KernelId::set_counts, p, args.values);
 }
 
-Status Run_advance_counts(const Context& context, Stream stream,
-                          const AdvanceCountsArgs& args) {
+Status RunAdvanceCounts(const Context& context, Stream stream,
+                        const AdvanceCountsArgs& args) {
   LengthsParams p{};
   p.lengths = AddressOf(args.counts);
   p.n_lists = args.n;
@@ -88,5 +85,15 @@ Status Run_advance_counts(const Context& context, Stream stream,
       context, stream, KernelId::advance_counts,
       {BlocksFor(p.n_lists, kPositionsThreads), 1, 1, kPositionsThreads}, p);
 }
+
+}  // namespace
+
+const Op<MapPositionsArgs> kOp_map_positions = {RunMapPositions};
+
+const Op<SetLengthsArgs> kOp_set_lengths = {RunSetLengths};
+
+const Op<SetCountsArgs> kOp_set_counts = {RunSetCounts};
+
+const Op<AdvanceCountsArgs> kOp_advance_counts = {RunAdvanceCounts};
 
 }  // namespace kvevict::cuda

@@ -23,20 +23,19 @@ inline CheckedSize QueryHeadRowsBytes(const kvevict_layer_geometry& g,
       .AlignUp(256);
 }
 
-// ScoreOp::scratch_bytes of a signal that reduces the heads of a group: none where
+// The scratch of a signal that reduces the heads of a group: none where
 // shaping wants them apart.
 template <Signal kSignal>
-ScratchNeeds QueryHeadRowsScratch(const Context&,
-                                  const kvevict_layer_geometry& g,
-                                  const Policy& policy, uint32_t n_layers,
-                                  uint32_t n_tokens) {
+ScratchNeeds QueryHeadRowsScratch(const Context&, const LayerSize& size) {
+  const kvevict_layer_geometry& g = size.geometry;
   constexpr uint32_t kMostInScratch = 16;  // layers
   const uint32_t group = GroupSize(g);
-  if (group == 1 || MakeShaping(policy, InfoOf(kSignal), group).n_terms > 1) {
+  if (group == 1 ||
+      MakeShaping(size.policy, InfoOf(kSignal), group).n_terms > 1) {
     return CheckedSize(0);
   }
-  const CheckedSize rows = QueryHeadRowsBytes(g, n_tokens);
-  return {rows, CheckedSize(std::min(n_layers, kMostInScratch)) * rows};
+  const CheckedSize rows = QueryHeadRowsBytes(g, size.n_tokens);
+  return {rows, CheckedSize(std::min(size.n_layers, kMostInScratch)) * rows};
 }
 
 // What of a layer's rows in scratch has to be apart from the next one's, or 0 where

@@ -23,8 +23,10 @@ Status LaunchReduction(const Context& context, Stream stream,
                 p);
 }
 
-Status Run_reduce(const Context& context, Stream stream,
-                  const ReduceArgs& args) {
+namespace {
+
+Status RunReduce(const Context& context, Stream stream,
+                 const ReduceArgs& args) {
   KV_RETURN_IF_ERROR(RequireSelection(context, stream));
   return ForEachBatch(args.jobs, ReduceParams::kMaxLayers,
                       [&](Jobs<ReduceJob> batch) {
@@ -39,5 +41,9 @@ Status Run_reduce(const Context& context, Stream stream,
                                                LongestOf(batch), Size(batch));
                       });
 }
+
+}  // namespace
+
+const Op<ReduceArgs> kOp_reduce = {RunReduce};
 
 }  // namespace kvevict::cuda

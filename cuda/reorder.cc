@@ -35,10 +35,8 @@ CheckedSize BytesOf(const MoveJob& job, uint64_t row_bytes) {
   return CheckedSize(job.keep.count.most) * CheckedSize(row_bytes);
 }
 
-}  // namespace
-
 // Grows with the list: scratch for a longer one serves a shorter one.
-CheckedSize ReorderScratchBytes(const Context&, const MoveJob& job) {
+ScratchNeeds ReorderScratchBytes(const Context&, const MoveJob& job) {
   uint64_t widest = 0, all_planes = 0;
   ForEachPlane(*job.view, [&](const kvevict_plane& plane) {
     const uint64_t bytes = uint64_t{job.view->n_kv_heads} * RowBytes(plane);
@@ -51,8 +49,6 @@ CheckedSize ReorderScratchBytes(const Context&, const MoveJob& job) {
   return one_plane.ok() && one_plane.value() <= kStagedBytes ? kStagedBytes
                                                              : one_plane;
 }
-
-namespace {
 
 Status Reorder(const Context& context, Stream stream, const MoveJob& job,
                std::span<uint8_t> scratch) {
@@ -71,10 +67,8 @@ Status Reorder(const Context& context, Stream stream, const MoveJob& job,
       });
 }
 
-}  // namespace
-
-Status Run_reorder(const Context& context, Stream stream,
-                   const ReorderArgs& args) {
+Status RunReorder(const Context& context, Stream stream,
+                  const ReorderArgs& args) {
   for (const MoveJob& job : args.jobs) {
     KV_RETURN_IF_ERROR(
         CheckKeepLists(context, stream, job, KeepOrder::kAny, "keep"));
@@ -84,5 +78,9 @@ Status Run_reorder(const Context& context, Stream stream,
   }
   return Status();
 }
+
+}  // namespace
+
+const Op<ReorderArgs> kOp_reorder = {RunReorder, ReorderScratchBytes};
 
 }  // namespace kvevict::cuda

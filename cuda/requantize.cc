@@ -117,11 +117,9 @@ Status RunBatch(const Context& context, Stream stream, Jobs<MoveJob> batch,
                 p);
 }
 
-}  // namespace
-
-Status CheckRequantizing(const Context& context, Stream stream,
-                         Jobs<MoveJob> jobs) {
-  for (const MoveJob& job : jobs) {
+Status CheckRequantize(const Context& context, Stream stream,
+                       const RequantizeArgs& args) {
+  for (const MoveJob& job : args.jobs) {
     for (const Rows rows : {&kvevict_view::k, &kvevict_view::v}) {
       if (!Changes(job, rows)) continue;
       const kvevict_view& to = job.target();
@@ -141,8 +139,8 @@ Status CheckRequantizing(const Context& context, Stream stream,
   return Status();
 }
 
-Status Run_requantize(const Context& context, Stream stream,
-                      const RequantizeArgs& args) {
+Status RunRequantize(const Context& context, Stream stream,
+                     const RequantizeArgs& args) {
   for (const Rows rows : {&kvevict_view::k, &kvevict_view::v}) {
     KV_RETURN_IF_ERROR(ForEachBatch(
         args.jobs, RequantizeParams::kMaxPlanes,
@@ -155,5 +153,10 @@ Status Run_requantize(const Context& context, Stream stream,
   }
   return Status();
 }
+
+}  // namespace
+
+const Op<RequantizeArgs> kOp_requantize = {
+    RunRequantize, Op<RequantizeArgs>::NoScratch, CheckRequantize};
 
 }  // namespace kvevict::cuda

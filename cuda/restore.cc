@@ -8,9 +8,10 @@
 #include "cuda/plane_batch.h"
 
 namespace kvevict::cuda {
+namespace {
 
-Status Run_restore(const Context& context, Stream stream,
-                   const RestoreArgs& args) {
+Status RunRestore(const Context& context, Stream stream,
+                  const RestoreArgs& args) {
   for (const ModuleId module : {ModuleId::restore_rows, ModuleId::positions}) {
     KV_RETURN_IF_ERROR(Require(context, stream, module));
   }
@@ -26,5 +27,9 @@ Status Run_restore(const Context& context, Stream stream,
                   batch.params);
   });
 }
+
+}  // namespace
+
+const Op<RestoreArgs> kOp_restore = {RunRestore};
 
 }  // namespace kvevict::cuda

@@ -47,22 +47,25 @@ Status RunBatch(const Context& context, Stream stream, const RotateArgs& args,
                 p);
 }
 
-}  // namespace
-
-Status CheckRotating(const Context& context, Stream stream,
-                     Jobs<RotateJob> jobs) {
-  for (const RotateJob& job : jobs) {
+Status CheckRotate(const Context& context, Stream stream,
+                   const RotateArgs& args) {
+  for (const RotateJob& job : args.jobs) {
     KV_RETURN_IF_ERROR(CheckRowsAligned("keys", *job.view, job.view->k));
   }
   return Require(context, stream, ModuleId::rotate_rows);
 }
 
-Status Run_rotate(const Context& context, Stream stream,
-                  const RotateArgs& args) {
+Status RunRotate(const Context& context, Stream stream,
+                 const RotateArgs& args) {
   return ForEachBatch(args.jobs, RotateParams::kMaxLayers, GoTogether,
                       [&](Jobs<RotateJob> batch) {
                         return RunBatch(context, stream, args, batch);
                       });
 }
+
+}  // namespace
+
+const Op<RotateArgs> kOp_rotate = {RunRotate, Op<RotateArgs>::NoScratch,
+                                   CheckRotate};
 
 }  // namespace kvevict::cuda

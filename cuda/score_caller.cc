@@ -11,6 +11,6 @@ Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_caller = {Run, NoScratch, nullptr, CheckFill};
+const ScoreOp kOp_score_caller = {Run, Op<ScoreArgs>::NoScratch, CheckFill};
 
 }  // namespace kvevict::cuda

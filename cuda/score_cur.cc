@@ -98,12 +98,12 @@ class Scorer {
   const Counts tokens_;
 };
 
-ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
-                          const Policy& policy, uint32_t n_layers,
-                          uint32_t n_tokens) {
+ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
+  const kvevict_layer_geometry& g = size.geometry;
   const CheckedSize per_head =
-      CheckedSize(n_tokens) + CheckedSize(CurBlocks(n_tokens, policy.block));
-  return CheckedSize(std::min(n_layers, CurParams::kMaxLayers)) *
+      CheckedSize(size.n_tokens) +
+      CheckedSize(CurBlocks(size.n_tokens, size.policy.block));
+  return CheckedSize(std::min(size.n_layers, CurParams::kMaxLayers)) *
          CheckedSize(g.n_kv_heads) * per_head * CheckedSize(sizeof(float));
 }
 
@@ -125,6 +125,6 @@ Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_cur = {Run, ScratchBytes, nullptr, Check};
+const ScoreOp kOp_score_cur = {Run, ScratchBytes, Check};
 
 }  // namespace kvevict::cuda

@@ -85,6 +85,6 @@ Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
 }  // namespace
 
 const ScoreOp kOp_score_expected_attention = {
-    Run, QueryHeadRowsScratch<Signal::kExpectedAttention>, nullptr, Check};
+    Run, QueryHeadRowsScratch<Signal::kExpectedAttention>, Check};
 
 }  // namespace kvevict::cuda

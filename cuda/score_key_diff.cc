@@ -89,16 +89,17 @@ Status RunBlocks(const Context& context, Stream stream, const ScoreArgs& args,
 // ---- Either ----
 
 // Sums of the chunks of one batch, or what each of its heads needs.
-ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
-                          const Policy& policy, uint32_t n_layers,
-                          uint32_t n_tokens) {
-  if (policy.block > 0) {
-    return CheckedSize(std::min(n_layers, KeyDiffBlocksParams::kMaxLayers)) *
+ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
+  const kvevict_layer_geometry& g = size.geometry;
+  if (size.policy.block > 0) {
+    return CheckedSize(
+               std::min(size.n_layers, KeyDiffBlocksParams::kMaxLayers)) *
            CheckedSize(g.n_kv_heads) *
-           CheckedSize(LayOutKeyDiffBlocks(g.k_head_dim, n_tokens).n_bytes);
+           CheckedSize(
+               LayOutKeyDiffBlocks(g.k_head_dim, size.n_tokens).n_bytes);
   }
-  return CheckedSize(std::min(n_layers, KeyDiffParams::kMaxLayers)) *
-         CheckedSize(g.n_kv_heads) * CheckedSize(KeyDiffChunks(n_tokens)) *
+  return CheckedSize(std::min(size.n_layers, KeyDiffParams::kMaxLayers)) *
+         CheckedSize(g.n_kv_heads) * CheckedSize(KeyDiffChunks(size.n_tokens)) *
          CheckedSize(g.k_head_dim) * CheckedSize(sizeof(float));
 }
 
@@ -123,6 +124,6 @@ Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_key_diff = {Run, ScratchBytes, nullptr, Check};
+const ScoreOp kOp_score_key_diff = {Run, ScratchBytes, Check};
 
 }  // namespace kvevict::cuda

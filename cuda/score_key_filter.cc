@@ -55,6 +55,6 @@ Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_key_filter = {Run, NoScratch, nullptr, Check};
+const ScoreOp kOp_score_key_filter = {Run, Op<ScoreArgs>::NoScratch, Check};
 
 }  // namespace kvevict::cuda

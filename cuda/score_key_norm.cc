@@ -17,6 +17,6 @@ Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_key_norm = {Run, NoScratch, nullptr, Check};
+const ScoreOp kOp_score_key_norm = {Run, Op<ScoreArgs>::NoScratch, Check};
 
 }  // namespace kvevict::cuda

@@ -67,11 +67,11 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
                 p);
 }
 
-ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
-                          const Policy&, uint32_t n_layers, uint32_t n_tokens) {
-  return CheckedSize(std::min(n_layers, LagParams::kMaxLayers)) *
+ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
+  const kvevict_layer_geometry& g = size.geometry;
+  return CheckedSize(std::min(size.n_layers, LagParams::kMaxLayers)) *
          CheckedSize(LagScratchRows(g.k_head_dim, g.v_head_dim)) *
-         CheckedSize(g.n_kv_heads) * CheckedSize(n_tokens) *
+         CheckedSize(g.n_kv_heads) * CheckedSize(size.n_tokens) *
          CheckedSize(sizeof(float));
 }
 
@@ -88,6 +88,6 @@ Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_lag = {Run, ScratchBytes, nullptr, Check};
+const ScoreOp kOp_score_lag = {Run, ScratchBytes, Check};
 
 }  // namespace kvevict::cuda

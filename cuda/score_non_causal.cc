@@ -5,6 +5,6 @@
 namespace kvevict::cuda {
 
 const ScoreOp kOp_score_non_causal = {ScoreChunks, ChunkScratchBytes,
-                                      PrepareChunks, CheckChunks};
+                                      CheckChunks, PrepareChunks};
 
 }  // namespace kvevict::cuda

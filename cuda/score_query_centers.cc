@@ -92,6 +92,6 @@ Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
 }  // namespace
 
 const ScoreOp kOp_score_query_centers = {
-    Run, QueryHeadRowsScratch<Signal::kQueryCenters>, nullptr, Check};
+    Run, QueryHeadRowsScratch<Signal::kQueryCenters>, Check};
 
 }  // namespace kvevict::cuda

@@ -13,6 +13,6 @@ Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_random = {Run, NoScratch, nullptr, CheckFill};
+const ScoreOp kOp_score_random = {Run, Op<ScoreArgs>::NoScratch, CheckFill};
 
 }  // namespace kvevict::cuda

@@ -19,12 +19,12 @@ bool CanReadQueries(const kvevict_layer_geometry& g) {
 }
 
 // f32 [n_layers, n_q_heads, n_tokens], behind the scratch of making them.
-ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
-                          const Policy&, uint32_t n_layers, uint32_t n_tokens) {
+ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
+  const kvevict_layer_geometry& g = size.geometry;
   if (!CanReadQueries(g)) return CheckedSize(0);
-  return QuerySumScratchBytes(g, n_layers, n_tokens) +
-         CheckedSize(n_layers) * CheckedSize(g.n_q_heads) *
-             CheckedSize(n_tokens) * CheckedSize(sizeof(float));
+  return QuerySumScratchBytes(g, size.n_layers, size.n_tokens) +
+         CheckedSize(size.n_layers) * CheckedSize(g.n_q_heads) *
+             CheckedSize(size.n_tokens) * CheckedSize(sizeof(float));
 }
 
 bool AreAlikeBySource(const ScoreJob& a, const ScoreJob& b) {
@@ -89,6 +89,6 @@ Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_sums = {Run, ScratchBytes, Prepare, Check};
+const ScoreOp kOp_score_sums = {Run, ScratchBytes, Check, Prepare};
 
 }  // namespace kvevict::cuda

@@ -200,7 +200,7 @@ bool DTypesAllowMma(const Context& context, const kvevict_layer_geometry& g,
 
 // Elements where they can be loaded.
 Status CheckJobAligned(const ScoreJob& job, const kvevict_layer_geometry& g) {
-  KV_RETURN_IF_ERROR(CheckKeysAligned(job));
+  KV_RETURN_IF_ERROR(CheckKeysAligned(*job.view));
   KV_RETURN_IF_ERROR(CheckAligned(
       "queries", AddressOf(job.queries.rows.base),
       {job.queries.rows.row_stride, job.queries.rows.element_stride,
@@ -490,10 +490,9 @@ CheckedSize FormBytes(const kvevict_layer_geometry& g, const Form& form,
   return bytes;
 }
 
-ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
-                          const Policy& policy, uint32_t n_layers,
-                          uint32_t n_tokens) {
-  return FormBytes(g, Form(g, policy), n_layers, n_tokens);
+ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
+  const kvevict_layer_geometry& g = size.geometry;
+  return FormBytes(g, Form(g, size.policy), size.n_layers, size.n_tokens);
 }
 
 // Every variant of a form that calls may launch, but those for far rows.
@@ -544,7 +543,7 @@ Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_window = {Run, ScratchBytes, Prepare, Check};
+const ScoreOp kOp_score_window = {Run, ScratchBytes, Check, Prepare};
 
 // ---- Sums over any number of rows ----
 
@@ -579,11 +578,11 @@ Status SumQueries(const Context& context, Stream stream, const ScoreArgs& args,
 
 // ---- Within chunks ----
 
-ScratchNeeds ChunkScratchBytes(const Context&, const kvevict_layer_geometry& g,
-                               const Policy& policy, uint32_t n_layers,
-                               uint32_t n_tokens) {
-  const Form form = Form::OfChunks(g, policy, LeavesHeadsApart(g, policy));
-  return FormBytes(g, form, n_layers, n_tokens);
+ScratchNeeds ChunkScratchBytes(const Context&, const LayerSize& size) {
+  const kvevict_layer_geometry& g = size.geometry;
+  const Form form =
+      Form::OfChunks(g, size.policy, LeavesHeadsApart(g, size.policy));
+  return FormBytes(g, form, size.n_layers, size.n_tokens);
 }
 
 Status PrepareChunks(const Context& context, const kvevict_layer_geometry& g,

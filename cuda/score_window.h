@@ -29,10 +29,7 @@ Status SumQueries(const Context& context, Stream stream, const ScoreArgs& args,
 
 // Each chunk of policy.block tokens by its own queries: see ScoreOp, whose operation
 // this is.
-ScratchNeeds ChunkScratchBytes(const Context& context,
-                               const kvevict_layer_geometry& g,
-                               const Policy& policy, uint32_t n_layers,
-                               uint32_t n_tokens);
+ScratchNeeds ChunkScratchBytes(const Context& context, const LayerSize& size);
 Status PrepareChunks(const Context& context, const kvevict_layer_geometry& g,
                      const Policy& policy, const ScoreTraits& traits);
 Status CheckChunks(const Context& context, Stream stream,

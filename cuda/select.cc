@@ -114,15 +114,33 @@ Status Select(const Context& context, Stream stream, const SelectArgs& args,
                       [&](Jobs<SelectJob> jobs) { return selector.Run(jobs); });
 }
 
-}  // namespace
-
 // Launches take turns with it.
-CheckedSize SelectScratchBytes(const Context&, uint32_t n_tokens,
-                               uint64_t n_lists) {
-  if (n_tokens <= kMaxShortKeys) return CheckedSize(0);
+ScratchNeeds SelectScratchBytes(const Context&, const SelectArgs::Size& size) {
+  if (size.n_tokens <= kMaxShortKeys) return CheckedSize(0);
   return CheckedSize(sizeof(uint32_t)) *
-         CheckedSize(LongWords(LongChunks(n_tokens))) * CheckedSize(n_lists);
+         CheckedSize(LongWords(LongChunks(size.n_tokens))) *
+         CheckedSize(size.n_lists);
 }
+
+Status RunSelect(const Context& context, Stream stream,
+                 const SelectArgs& args) {
+  return Select(context, stream, args, Shaping());
+}
+
+Status RunShapeAndSelect(const Context& context, Stream stream,
+                         const ShapeAndSelectArgs& args) {
+  const auto& [shape, select] = args;
+  if (CanShape(context, shape.shaping, select)) {
+    return Select(context, stream, select, shape.shaping);
+  }
+  KV_RETURN_IF_ERROR(RequireSelection(context, stream));
+  if (!shape.shaping.IsIdentity()) {
+    KV_RETURN_IF_ERROR(kOp_shape(context, stream, shape));
+  }
+  return kOp_select(context, stream, select);
+}
+
+}  // namespace
 
 Status RequireSelection(const Context& context, Stream stream) {
   for (const ModuleId module : {ModuleId::topk, ModuleId::pool_select}) {
@@ -131,21 +149,8 @@ Status RequireSelection(const Context& context, Stream stream) {
   return Status();
 }
 
-Status Run_select(const Context& context, Stream stream,
-                  const SelectArgs& args) {
-  return Select(context, stream, args, Shaping());
-}
+const Op<SelectArgs> kOp_select = {RunSelect, SelectScratchBytes};
 
-Status ShapeAndSelect(const Context& context, Stream stream,
-                      const ShapeArgs& shape, const SelectArgs& select) {
-  if (CanShape(context, shape.shaping, select)) {
-    return Select(context, stream, select, shape.shaping);
-  }
-  KV_RETURN_IF_ERROR(RequireSelection(context, stream));
-  if (!shape.shaping.IsIdentity()) {
-    KV_RETURN_IF_ERROR(Run_shape(context, stream, shape));
-  }
-  return Run_select(context, stream, select);
-}
+const Op<ShapeAndSelectArgs> kOp_shape_and_select = {RunShapeAndSelect};
 
 }  // namespace kvevict::cuda

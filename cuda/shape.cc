@@ -41,13 +41,7 @@ Status PoolRows(const Context& context, Stream stream, const Shaping& shaping,
   return ForEachBatch(jobs, PoolParams::kMaxLayers, GoTogether, run);
 }
 
-}  // namespace
-
-Status RequireShaping(const Context& context, Stream stream) {
-  return Require(context, stream, ModuleId::pool1d);
-}
-
-Status Run_shape(const Context& context, Stream stream, const ShapeArgs& args) {
+Status RunShape(const Context& context, Stream stream, const ShapeArgs& args) {
   const Shaping& shaping = args.shaping;
   KV_RETURN_IF_ERROR(RequireShaping(context, stream));
   KV_RETURN_IF_ERROR(PoolRows(context, stream, shaping, args.jobs,
@@ -70,5 +64,13 @@ Status Run_shape(const Context& context, Stream stream, const ShapeArgs& args) {
                                Size(batch));
       });
 }
+
+}  // namespace
+
+Status RequireShaping(const Context& context, Stream stream) {
+  return Require(context, stream, ModuleId::pool1d);
+}
+
+const Op<ShapeArgs> kOp_shape = {RunShape};
 
 }  // namespace kvevict::cuda

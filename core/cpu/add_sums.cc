@@ -47,9 +47,7 @@ void AddRow(SimdTarget simd, const AddSumsArgs& args, const AddSumsJob& job,
   if (args.clears) std::fill(sums + n, sums + args.stride, 0.0f);
 }
 
-}  // namespace
-
-Status Run_add_sums(const Context& context, Stream, const AddSumsArgs& args) {
+Status RunAddSums(const Context& context, Stream, const AddSumsArgs& args) {
   uint32_t n_rows = 0;
   for (const AddSumsJob& job : args.jobs) n_rows = std::max(n_rows, job.n_rows);
   const auto n_items = static_cast<uint32_t>(args.jobs.size() * n_rows);
@@ -61,5 +59,9 @@ Status Run_add_sums(const Context& context, Stream, const AddSumsArgs& args) {
   });
   return Status();
 }
+
+}  // namespace
+
+const Op<AddSumsArgs> kOp_add_sums = {RunAddSums};
 
 }  // namespace kvevict::cpu

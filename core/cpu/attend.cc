@@ -407,19 +407,22 @@ class Attending {
   const std::span<uint8_t> states_;
 };
 
-}  // namespace
-
-ScratchNeeds AttendScratchBytes(const Context& context, Jobs<AttendJob> jobs) {
+ScratchNeeds AttendScratchBytes(const Context& context,
+                                const Jobs<AttendJob>& jobs) {
   ScratchNeeds needs(SharesOf(context, WorkerBytes(jobs)) + LseBytes(jobs));
   for (const AttendJob& job : jobs) needs.best = needs.best + StateBytes(job);
   return needs;
 }
 
-Status Run_attend(const Context& context, Stream, const AttendArgs& args) {
+Status RunAttend(const Context& context, Stream, const AttendArgs& args) {
   const Attending attending(context, args);
   attending.AttendAll();
   attending.SumAll();
   return Status();
 }
+
+}  // namespace
+
+const Op<AttendArgs> kOp_attend = {RunAttend, AttendScratchBytes};
 
 }  // namespace kvevict::cpu

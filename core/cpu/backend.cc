@@ -39,11 +39,6 @@ CheckedSize GroupRowsBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
       .AlignUp(kCacheLine);
 }
 
-ScratchNeeds NoScratch(const Context&, const kvevict_layer_geometry&,
-                       const Policy&, uint32_t, uint32_t) {
-  return CheckedSize(0);
-}
-
 }  // namespace cpu
 
 namespace {
@@ -101,14 +96,6 @@ Status Copy(const Context&, Stream, const void* from, size_t n_bytes,
   return Status();
 }
 
-CheckedSize NoSelectScratch(const Context&, uint32_t, uint64_t) {
-  return CheckedSize(0);
-}
-
-CheckedSize NoCompactScratch(const Context&, Jobs<MoveJob>) {
-  return CheckedSize(0);
-}
-
 }  // namespace
 
 const Backend kCpuBackend = {
@@ -127,24 +114,9 @@ const Backend kCpuBackend = {
     .read = Read,
     .write = Write,
     .copy = Copy,
-    .shape_scratch_bytes = ShapeScratchBytes,
-    .diversify_scratch_bytes = DiversifyScratchBytes,
-    .select_scratch_bytes = NoSelectScratch,
-    .merge_scratch_bytes = MergeScratchBytes,
-    .compact_scratch_bytes = NoCompactScratch,
-    .reorder_scratch_bytes = ReorderScratchBytes,
-    .attend_scratch_bytes = AttendScratchBytes,
-#define KVEVICT_OP(name, Args) .name = Run_##name,
+#define KVEVICT_OP(name, Args) .name = kOp_##name,
 #define KVEVICT_SCORE_OP(name) .name = &kOp_##name,
 #include "core/ops.inc"
-    .check_weighing = nullptr,
-    .check_diversifying = nullptr,
-    .check_varying = nullptr,
-    .check_merging = nullptr,
-    .check_requantizing = nullptr,
-    .check_rotating = nullptr,
-    .check_attending = nullptr,
-    .shape_and_select = nullptr,
 };
 
 }  // namespace kvevict

@@ -5,8 +5,9 @@
 #include "core/view/view.h"
 
 namespace kvevict::cpu {
+namespace {
 
-Status Run_compact(const Context& context, Stream, const CompactArgs& args) {
+Status RunCompact(const Context& context, Stream, const CompactArgs& args) {
   if (args.jobs.empty()) return Status();
   ForEachHeadOf(context, args.jobs, [&](const MoveJob& job, uint32_t head) {
     const auto move = [&](const kvevict_plane& from, const kvevict_plane& to) {
@@ -23,5 +24,9 @@ Status Run_compact(const Context& context, Stream, const CompactArgs& args) {
   });
   return Status();
 }
+
+}  // namespace
+
+const Op<CompactArgs> kOp_compact = {RunCompact};
 
 }  // namespace kvevict::cpu

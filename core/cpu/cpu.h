@@ -14,8 +14,7 @@
 
 namespace kvevict::cpu {
 
-#define KVEVICT_OP(name, Args) \
-  Status Run_##name(const Context& context, Stream stream, const Args& args);
+#define KVEVICT_OP(name, Args) extern const Op<Args> kOp_##name;
 #define KVEVICT_SCORE_OP(name) extern const ScoreOp kOp_##name;
 #include "core/ops.inc"
 
@@ -51,26 +50,6 @@ void ForEachHead(const Context& context, const Args& args, const Body& body) {
                         body(args.jobs[item / n_heads], item % n_heads, worker);
                       });
 }
-
-ScratchNeeds NoScratch(const Context& context,
-                       const kvevict_layer_geometry& geometry,
-                       const Policy& policy, uint32_t n_layers,
-                       uint32_t n_tokens);
-ScratchNeeds ShapeScratchBytes(const Context& context,
-                               const kvevict_layer_geometry& geometry,
-                               const Policy& policy, uint32_t n_layers,
-                               uint32_t n_tokens);
-ScratchNeeds DiversifyScratchBytes(const Context& context,
-                                   const kvevict_layer_geometry& geometry,
-                                   const Policy& policy, uint32_t n_layers,
-                                   uint32_t n_tokens);
-CheckedSize VaryScratchBytes(const Context& context,
-                             const kvevict_layer_geometry& geometry,
-                             const Policy& policy, uint32_t n_tokens);
-ScratchNeeds MergeScratchBytes(const Context& context, const MergeShape& shape,
-                               uint32_t n_layers);
-CheckedSize ReorderScratchBytes(const Context& context, const MoveJob& job);
-ScratchNeeds AttendScratchBytes(const Context& context, Jobs<AttendJob> jobs);
 
 }  // namespace kvevict::cpu
 

@@ -35,9 +35,7 @@ void DropBlocks(Entry* const table, uint32_t n, uint32_t block_size,
   }
 }
 
-}  // namespace
-
-Status Run_drop_blocks(const Context&, Stream, const DropBlocksArgs& args) {
+Status RunDropBlocks(const Context&, Stream, const DropBlocksArgs& args) {
   for (const TableJob& job : args.jobs) {
     if (job.entries == nullptr) continue;
     const uint32_t size = job.view().block_size;
@@ -57,5 +55,9 @@ Status Run_drop_blocks(const Context&, Stream, const DropBlocksArgs& args) {
   }
   return Status();
 }
+
+}  // namespace
+
+const Op<DropBlocksArgs> kOp_drop_blocks = {RunDropBlocks};
 
 }  // namespace kvevict::cpu

@@ -2,8 +2,9 @@
 #include "core/cpu/cpu.h"
 
 namespace kvevict::cpu {
+namespace {
 
-Status Run_list_evicted(const Context&, Stream, const ListEvictedArgs& args) {
+Status RunListEvicted(const Context&, Stream, const ListEvictedArgs& args) {
   for (const EvictedJob& job : args.jobs) {
     for (uint32_t list = 0; list < job.keep.n_lists; ++list) {
       const int32_t* keep = job.keep.List(list);
@@ -26,5 +27,9 @@ Status Run_list_evicted(const Context&, Stream, const ListEvictedArgs& args) {
   }
   return Status();
 }
+
+}  // namespace
+
+const Op<ListEvictedArgs> kOp_list_evicted = {RunListEvicted};
 
 }  // namespace kvevict::cpu

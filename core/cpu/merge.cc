@@ -16,16 +16,13 @@ MergeRule ToMergeRule(kvevict_merge merge) {
                                            : MergeRule::kValues;
 }
 
-}  // namespace
-
-ScratchNeeds MergeScratchBytes(const Context& context, const MergeShape& shape,
-                               uint32_t) {
+ScratchNeeds MergeScratch(const Context& context, const MergeArgs::Size& size) {
   return SharesOf(context,
-                  CheckedSize(kvevict::MergeScratchBytes(
-                      shape.n_tokens, shape.k_head_dim, shape.v_head_dim)));
+                  CheckedSize(MergeScratchBytes(size.n_tokens, size.k_head_dim,
+                                                size.v_head_dim)));
 }
 
-Status Run_merge(const Context& context, Stream, const MergeArgs& args) {
+Status RunMerge(const Context& context, Stream, const MergeArgs& args) {
   uint32_t n_heads = 0;
   for (const MoveJob& job : args.jobs) {
     n_heads = std::max(n_heads, job.view->n_kv_heads);
@@ -54,5 +51,9 @@ Status Run_merge(const Context& context, Stream, const MergeArgs& args) {
   });
   return Status();
 }
+
+}  // namespace
+
+const Op<MergeArgs> kOp_merge = {RunMerge, MergeScratch};
 
 }  // namespace kvevict::cpu

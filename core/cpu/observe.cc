@@ -35,9 +35,7 @@ void ObserveLayer(const ObserveArgs& args, const kvevict_plane& given,
   }
 }
 
-}  // namespace
-
-Status Run_observe(const Context&, Stream, const ObserveArgs& args) {
+Status RunObserve(const Context&, Stream, const ObserveArgs& args) {
   uint8_t* ring = args.rings;
   for (const kvevict_plane* rows : args.layers) {
     ObserveLayer(args, *rows, ring);
@@ -45,5 +43,9 @@ Status Run_observe(const Context&, Stream, const ObserveArgs& args) {
   }
   return Status();
 }
+
+}  // namespace
+
+const Op<ObserveArgs> kOp_observe = {RunObserve};
 
 }  // namespace kvevict::cpu

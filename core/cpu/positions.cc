@@ -4,8 +4,9 @@
 #include "core/cpu/cpu.h"
 
 namespace kvevict::cpu {
+namespace {
 
-Status Run_map_positions(const Context&, Stream, const MapPositionsArgs& args) {
+Status RunMapPositions(const Context&, Stream, const MapPositionsArgs& args) {
   for (const MapJob& job : args.jobs) {
     const ListCounts& count = job.keep.count;
     for (uint32_t list = 0; list < job.keep.n_lists; ++list) {
@@ -20,7 +21,7 @@ Status Run_map_positions(const Context&, Stream, const MapPositionsArgs& args) {
   return Status();
 }
 
-Status Run_set_lengths(const Context&, Stream, const SetLengthsArgs& args) {
+Status RunSetLengths(const Context&, Stream, const SetLengthsArgs& args) {
   for (size_t l = 0; l < args.stored.size(); ++l) {
     args.lengths[2 * l] = args.stored[l];
     args.lengths[2 * l + 1] = args.logical;
@@ -28,15 +29,24 @@ Status Run_set_lengths(const Context&, Stream, const SetLengthsArgs& args) {
   return Status();
 }
 
-Status Run_advance_counts(const Context&, Stream,
-                          const AdvanceCountsArgs& args) {
+Status RunAdvanceCounts(const Context&, Stream, const AdvanceCountsArgs& args) {
   for (uint32_t i = 0; i < args.n; ++i) args.counts[i] += args.more;
   return Status();
 }
 
-Status Run_set_counts(const Context&, Stream, const SetCountsArgs& args) {
+Status RunSetCounts(const Context&, Stream, const SetCountsArgs& args) {
   std::copy(args.values.begin(), args.values.end(), args.counts);
   return Status();
 }
+
+}  // namespace
+
+const Op<MapPositionsArgs> kOp_map_positions = {RunMapPositions};
+
+const Op<SetLengthsArgs> kOp_set_lengths = {RunSetLengths};
+
+const Op<AdvanceCountsArgs> kOp_advance_counts = {RunAdvanceCounts};
+
+const Op<SetCountsArgs> kOp_set_counts = {RunSetCounts};
 
 }  // namespace kvevict::cpu

@@ -4,9 +4,10 @@
 #include "core/cpu/cpu.h"
 
 namespace kvevict::cpu {
+namespace {
 
 // By columns, so that the order of additions does not depend on the workers.
-Status Run_reduce(const Context& context, Stream, const ReduceArgs& args) {
+Status RunReduce(const Context& context, Stream, const ReduceArgs& args) {
   constexpr uint32_t kColumns = 4096;
   for (const ReduceJob& job : args.jobs) {
     const uint32_t n = job.n_tokens;
@@ -20,5 +21,9 @@ Status Run_reduce(const Context& context, Stream, const ReduceArgs& args) {
   }
   return Status();
 }
+
+}  // namespace
+
+const Op<ReduceArgs> kOp_reduce = {RunReduce};
 
 }  // namespace kvevict::cpu

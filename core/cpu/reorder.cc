@@ -27,15 +27,11 @@ CheckedSize SavedRowBytes(const MoveJob& job) {
   return CheckedSize(widest).AlignUp(kCacheLine);
 }
 
-}  // namespace
-
-CheckedSize ReorderScratchBytes(const Context& context, const MoveJob& job) {
+ScratchNeeds ReorderScratchBytes(const Context& context, const MoveJob& job) {
   if (job.keep.count.most == 0) return CheckedSize(0);
   return CheckedSize(job.keep.n_lists) * MovesBytes(job) +
          CheckedSize(context.n_workers()) * SavedRowBytes(job);
 }
-
-namespace {
 
 void Reorder(const Context& context, const MoveJob& job,
              std::span<uint8_t> scratch) {
@@ -62,11 +58,13 @@ void Reorder(const Context& context, const MoveJob& job,
   });
 }
 
-}  // namespace
-
-Status Run_reorder(const Context& context, Stream, const ReorderArgs& args) {
+Status RunReorder(const Context& context, Stream, const ReorderArgs& args) {
   for (const MoveJob& job : args.jobs) Reorder(context, job, args.scratch);
   return Status();
 }
+
+}  // namespace
+
+const Op<ReorderArgs> kOp_reorder = {RunReorder, ReorderScratchBytes};
 
 }  // namespace kvevict::cpu

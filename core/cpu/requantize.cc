@@ -122,10 +122,8 @@ void RequantizeAll(const Context& context, const MoveJob& job, Rows rows) {
   });
 }
 
-}  // namespace
-
-Status Run_requantize(const Context& context, Stream,
-                      const RequantizeArgs& args) {
+Status RunRequantize(const Context& context, Stream,
+                     const RequantizeArgs& args) {
   for (const MoveJob& job : args.jobs) {
     for (const Rows rows : {&kvevict_view::k, &kvevict_view::v}) {
       if (rows == &kvevict_view::k ? !job.change.k : !job.change.v) continue;
@@ -135,5 +133,9 @@ Status Run_requantize(const Context& context, Stream,
   }
   return Status();
 }
+
+}  // namespace
+
+const Op<RequantizeArgs> kOp_requantize = {RunRequantize};
 
 }  // namespace kvevict::cpu

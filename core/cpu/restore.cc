@@ -5,8 +5,9 @@
 #include "core/view/view.h"
 
 namespace kvevict::cpu {
+namespace {
 
-Status Run_restore(const Context& context, Stream, const RestoreArgs& args) {
+Status RunRestore(const Context& context, Stream, const RestoreArgs& args) {
   if (args.jobs.empty()) return Status();
   ForEachHeadOf(context, args.jobs, [&](const MoveJob& job, uint32_t head) {
     const int32_t* const evicted = job.keep.ListOf(head);
@@ -26,5 +27,9 @@ Status Run_restore(const Context& context, Stream, const RestoreArgs& args) {
   });
   return Status();
 }
+
+}  // namespace
+
+const Op<RestoreArgs> kOp_restore = {RunRestore};
 
 }  // namespace kvevict::cpu

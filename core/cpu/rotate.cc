@@ -38,9 +38,7 @@ void Rotate(const Context& context, const RotateArgs& args,
        args.rope.n_frequencies(), args.rope.is_interleaved(), args.from_slots});
 }
 
-}  // namespace
-
-Status Run_rotate(const Context& context, Stream, const RotateArgs& args) {
+Status RunRotate(const Context& context, Stream, const RotateArgs& args) {
   for (const RotateJob& job : args.jobs) {
     const uint32_t n_all = job.view->n_kv_heads;
     const uint32_t n_heads = HeadsAtOnce(job);
@@ -55,5 +53,9 @@ Status Run_rotate(const Context& context, Stream, const RotateArgs& args) {
   }
   return Status();
 }
+
+}  // namespace
+
+const Op<RotateArgs> kOp_rotate = {RunRotate};
 
 }  // namespace kvevict::cpu

@@ -18,6 +18,6 @@ Status Run(const Context&, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_caller = {Run, NoScratch, nullptr};
+const ScoreOp kOp_score_caller = {Run};
 
 }  // namespace kvevict::cpu

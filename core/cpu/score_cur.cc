@@ -8,9 +8,9 @@ namespace kvevict::cpu {
 namespace {
 
 // Norms of a layer's values.
-ScratchNeeds ScratchBytes(const Context&, const kvevict_layer_geometry& g,
-                          const Policy&, uint32_t, uint32_t n_tokens) {
-  return CheckedSize(g.n_kv_heads) * CheckedSize(n_tokens) *
+ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
+  const kvevict_layer_geometry& g = size.geometry;
+  return CheckedSize(g.n_kv_heads) * CheckedSize(size.n_tokens) *
          CheckedSize(sizeof(float));
 }
 
@@ -49,6 +49,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_cur = {Run, ScratchBytes, nullptr};
+const ScoreOp kOp_score_cur = {Run, ScratchBytes};
 
 }  // namespace kvevict::cpu

@@ -7,10 +7,9 @@
 namespace kvevict::cpu {
 namespace {
 
-ScratchNeeds ScratchBytes(const Context& context,
-                          const kvevict_layer_geometry& g, const Policy&,
-                          uint32_t, uint32_t n_tokens) {
-  return SharesOf(context, GroupRowsBytes(g, n_tokens) +
+ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
+  const kvevict_layer_geometry& g = size.geometry;
+  return SharesOf(context, GroupRowsBytes(g, size.n_tokens) +
                                ExpectedAttentionScratchBytes(
                                    g.k_head_dim, g.n_q_heads / g.n_kv_heads));
 }
@@ -56,6 +55,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_expected_attention = {Run, ScratchBytes, nullptr};
+const ScoreOp kOp_score_expected_attention = {Run, ScratchBytes};
 
 }  // namespace kvevict::cpu

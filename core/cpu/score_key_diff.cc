@@ -11,12 +11,11 @@
 namespace kvevict::cpu {
 namespace {
 
-ScratchNeeds ScratchBytes(const Context& context,
-                          const kvevict_layer_geometry& g, const Policy& policy,
-                          uint32_t, uint32_t n_tokens) {
-  if (policy.block > 0) {
-    return SharesOf(context,
-                    CheckedSize(KeyDiffBlocksBytes(g.k_head_dim, n_tokens)));
+ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
+  const kvevict_layer_geometry& g = size.geometry;
+  if (size.policy.block > 0) {
+    return SharesOf(
+        context, CheckedSize(KeyDiffBlocksBytes(g.k_head_dim, size.n_tokens)));
   }
   return SharesOf(context,
                   CheckedSize(KeyDiffScratchFloats(
@@ -85,6 +84,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_key_diff = {Run, ScratchBytes, nullptr};
+const ScoreOp kOp_score_key_diff = {Run, ScratchBytes};
 
 }  // namespace kvevict::cpu

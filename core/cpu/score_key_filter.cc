@@ -5,9 +5,8 @@
 namespace kvevict::cpu {
 namespace {
 
-ScratchNeeds ScratchBytes(const Context& context,
-                          const kvevict_layer_geometry& g, const Policy&,
-                          uint32_t, uint32_t) {
+ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
+  const kvevict_layer_geometry& g = size.geometry;
   return SharesOf(context,
                   CheckedSize(KeyFilterScratchFloats(
                       std::min(g.n_kv_heads, kMostSideBySide), g.k_head_dim)) *
@@ -33,6 +32,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_key_filter = {Run, ScratchBytes, nullptr};
+const ScoreOp kOp_score_key_filter = {Run, ScratchBytes};
 
 }  // namespace kvevict::cpu

@@ -19,6 +19,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_key_norm = {Run, NoScratch, nullptr};
+const ScoreOp kOp_score_key_norm = {Run};
 
 }  // namespace kvevict::cpu

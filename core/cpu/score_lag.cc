@@ -6,11 +6,10 @@
 namespace kvevict::cpu {
 namespace {
 
-ScratchNeeds ScratchBytes(const Context& context,
-                          const kvevict_layer_geometry& g, const Policy& policy,
-                          uint32_t, uint32_t) {
+ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
+  const kvevict_layer_geometry& g = size.geometry;
   return SharesOf(context, CheckedSize(LagScratchBytes(
-                               g.k_head_dim, g.v_head_dim, policy.block)));
+                               g.k_head_dim, g.v_head_dim, size.policy.block)));
 }
 
 Status Run(const Context& context, Stream, const ScoreArgs& args) {
@@ -31,6 +30,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_lag = {Run, ScratchBytes, nullptr};
+const ScoreOp kOp_score_lag = {Run, ScratchBytes};
 
 }  // namespace kvevict::cpu

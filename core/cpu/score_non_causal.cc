@@ -11,10 +11,9 @@
 namespace kvevict::cpu {
 namespace {
 
-ScratchNeeds ScratchBytes(const Context& context,
-                          const kvevict_layer_geometry& g, const Policy& policy,
-                          uint32_t, uint32_t n_tokens) {
-  const uint32_t chunk = std::min(policy.block, n_tokens);
+ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
+  const kvevict_layer_geometry& g = size.geometry;
+  const uint32_t chunk = std::min(size.policy.block, size.n_tokens);
   const WindowAttentionScratchSize attention =
       WindowAttentionScratchOfAnyWindow(chunk, GroupSize(g), g.k_head_dim);
   return {SharesOf(context, CheckedSize(attention.least)),
@@ -73,6 +72,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_non_causal = {Run, ScratchBytes, nullptr};
+const ScoreOp kOp_score_non_causal = {Run, ScratchBytes};
 
 }  // namespace kvevict::cpu

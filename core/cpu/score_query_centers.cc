@@ -10,11 +10,10 @@
 namespace kvevict::cpu {
 namespace {
 
-ScratchNeeds ScratchBytes(const Context& context,
-                          const kvevict_layer_geometry& g, const Policy&,
-                          uint32_t, uint32_t n_tokens) {
+ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
+  const kvevict_layer_geometry& g = size.geometry;
   const uint32_t n_pairs = std::min(g.k_head_dim / 2, kMaxRopeFrequencies);
-  return SharesOf(context, GroupRowsBytes(g, n_tokens) +
+  return SharesOf(context, GroupRowsBytes(g, size.n_tokens) +
                                QueryCentersScratchBytes(
                                    n_pairs, g.n_q_heads / g.n_kv_heads));
 }
@@ -58,6 +57,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_query_centers = {Run, ScratchBytes, nullptr};
+const ScoreOp kOp_score_query_centers = {Run, ScratchBytes};
 
 }  // namespace kvevict::cpu

@@ -20,6 +20,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_random = {Run, NoScratch, nullptr};
+const ScoreOp kOp_score_random = {Run};
 
 }  // namespace kvevict::cpu

@@ -26,18 +26,18 @@ CheckedSize MadeSumsBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
       .AlignUp(kCacheLine);
 }
 
-ScratchNeeds ScratchBytes(const Context& context,
-                          const kvevict_layer_geometry& g, const Policy&,
-                          uint32_t, uint32_t n_tokens) {
+ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
+  const kvevict_layer_geometry& g = size.geometry;
   const bool readable =
       FindDType(g.k_dtype)->can_score && FindDType(g.q_dtype)->can_score;
   if (!readable) return CheckedSize(0);
   const WindowAttentionScratchSize attention =
-      WindowAttentionScratchOfAnyWindow(n_tokens, GroupSize(g), g.k_head_dim);
+      WindowAttentionScratchOfAnyWindow(size.n_tokens, GroupSize(g),
+                                        g.k_head_dim);
   const auto of_all = [&](size_t attention_bytes) {
     // SIZE_MAX, which says that it does not fit, overflows here.
-    return SharesOf(context,
-                    MadeSumsBytes(g, n_tokens) + CheckedSize(attention_bytes));
+    return SharesOf(context, MadeSumsBytes(g, size.n_tokens) +
+                                 CheckedSize(attention_bytes));
   };
   return {of_all(attention.least),
           of_all(std::min(attention.best,
@@ -141,6 +141,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_sums = {Run, ScratchBytes, nullptr};
+const ScoreOp kOp_score_sums = {Run, ScratchBytes};
 
 }  // namespace kvevict::cpu

@@ -52,18 +52,17 @@ CheckedSize WindowTableBytes(const Policy& policy) {
       .AlignUp(kCacheLine);
 }
 
-ScratchNeeds ScratchBytes(const Context& context,
-                          const kvevict_layer_geometry& g, const Policy& policy,
-                          uint32_t n_layers, uint32_t n_tokens) {
-  const uint32_t logit_heads = OptionsOf(g, policy).logit_heads;
+ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
+  const kvevict_layer_geometry& g = size.geometry;
+  const uint32_t logit_heads = OptionsOf(g, size.policy).logit_heads;
   const WindowAttentionScratchSize attention = WindowAttentionScratchBytes(
-      n_tokens, policy.window.count, GroupSize(g) / logit_heads, g.k_head_dim,
-      logit_heads);
+      size.n_tokens, size.policy.window.count, GroupSize(g) / logit_heads,
+      g.k_head_dim, logit_heads);
   const auto of_all = [&](size_t attention_bytes) {
     // SIZE_MAX, which says that it does not fit, overflows here.
-    return MeasureBytes(g, policy, n_layers) +
-           SharesOf(context,
-                    WindowTableBytes(policy) + CheckedSize(attention_bytes));
+    return MeasureBytes(g, size.policy, size.n_layers) +
+           SharesOf(context, WindowTableBytes(size.policy) +
+                                 CheckedSize(attention_bytes));
   };
   return {of_all(attention.least), of_all(attention.best)};
 }
@@ -148,6 +147,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
 
 }  // namespace
 
-const ScoreOp kOp_score_window = {Run, ScratchBytes, nullptr};
+const ScoreOp kOp_score_window = {Run, ScratchBytes};
 
 }  // namespace kvevict::cpu

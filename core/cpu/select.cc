@@ -3,8 +3,9 @@
 #include "core/cpu/list_keys.h"
 
 namespace kvevict::cpu {
+namespace {
 
-Status Run_select(const Context& context, Stream, const SelectArgs& args) {
+Status RunSelect(const Context& context, Stream, const SelectArgs& args) {
   const bool counts = args.heads.Counts();
   if (counts) MakeKeysAndCount(context, args);
   ForEachList(context, args, [&](uint32_t item, uint32_t list) {
@@ -20,5 +21,9 @@ Status Run_select(const Context& context, Stream, const SelectArgs& args) {
   });
   return Status();
 }
+
+}  // namespace
+
+const Op<SelectArgs> kOp_select = {RunSelect};
 
 }  // namespace kvevict::cpu

@@ -14,16 +14,13 @@ void PoolRow(SimdTarget simd, const Shaping& shaping, const float* row,
          out);
 }
 
-}  // namespace
-
 // f32 [n_tokens]: a row as it was before pooling.
-ScratchNeeds ShapeScratchBytes(const Context& context,
-                               const kvevict_layer_geometry&, const Policy&,
-                               uint32_t, uint32_t n_tokens) {
-  return SharesOf(context, CheckedSize(n_tokens) * CheckedSize(sizeof(float)));
+ScratchNeeds ShapeScratchBytes(const Context& context, const LayerSize& size) {
+  return SharesOf(context,
+                  CheckedSize(size.n_tokens) * CheckedSize(sizeof(float)));
 }
 
-Status Run_shape(const Context& context, Stream, const ShapeArgs& args) {
+Status RunShape(const Context& context, Stream, const ShapeArgs& args) {
   const Shaping& shaping = args.shaping;
   const uint32_t n_items =
       static_cast<uint32_t>(args.jobs.size() * args.n_kv_heads);
@@ -52,5 +49,9 @@ Status Run_shape(const Context& context, Stream, const ShapeArgs& args) {
   });
   return Status();
 }
+
+}  // namespace
+
+const Op<ShapeArgs> kOp_shape = {RunShape, ShapeScratchBytes};
 
 }  // namespace kvevict::cpu

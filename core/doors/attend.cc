@@ -266,8 +266,7 @@ Status CheckJobs(const Context& context, bool reads_memory,
 
 Status FindNeeds(const Context& context, Jobs<AttendJob> jobs,
                  WorkspaceNeeds* out) {
-  const ScratchNeeds needs =
-      context.backend().attend_scratch_bytes(context, jobs);
+  const ScratchNeeds needs = context.backend().attend.scratch(context, jobs);
   out->least = needs.least;
   out->best = needs.best;
   KV_RETURN_IF_ERROR(CheckFits(out->least));
@@ -292,14 +291,11 @@ Status Attend(const Context& context, std::span<AttendJob> jobs,
   KV_RETURN_IF_ERROR(FindNeeds(context, all, &needs));
   KV_RETURN_IF_ERROR(
       CheckWorkspace(context, memory.workspace, memory.workspace_bytes, needs));
-  if (backend.check_attending != nullptr) {
-    KV_RETURN_IF_ERROR(backend.check_attending(context, memory.stream, all));
-  }
-  return backend.attend(
-      context, memory.stream,
-      {all,
-       {static_cast<uint8_t*>(memory.workspace),
-        std::min(memory.workspace_bytes, needs.best.value())}});
+  const AttendArgs args{all,
+                        {static_cast<uint8_t*>(memory.workspace),
+                         std::min(memory.workspace_bytes, needs.best.value())}};
+  KV_RETURN_IF_ERROR(backend.attend.check(context, memory.stream, args));
+  return backend.attend(context, memory.stream, args);
 }
 
 }  // namespace kvevict

@@ -259,10 +259,9 @@ ScratchNeeds MergeNeeds(const Context& context, const MoveJob& job,
                         uint32_t n_layers) {
   if (!job.merge.Merges()) return CheckedSize(0);
   const kvevict_view& view = *job.view;
-  return context.backend().merge_scratch_bytes(
-      context,
-      {view.n_kv_heads, view.k.head_dim, view.v.head_dim, job.tokens.most},
-      n_layers);
+  return context.backend().merge.scratch(
+      context, {view.n_kv_heads, view.k.head_dim, view.v.head_dim,
+                job.tokens.most, n_layers});
 }
 
 // Jobs of which only view and count of the lists matter, and, if they merge, slots.
@@ -295,7 +294,7 @@ WorkspaceNeeds CompactNeeds(const Context& context, Jobs<MoveJob> jobs) {
   const CheckedSize merging = LargestOf(jobs, [&](const MoveJob& job) {
     return MergeNeeds(context, job, n_layers).best;
   });
-  const CheckedSize moving = backend.compact_scratch_bytes(context, jobs);
+  const CheckedSize moving = backend.compact.scratch(context, jobs).best;
   needs.best =
       merging.ok() && merging.value() < moving.value() ? moving : merging;
   return needs;
@@ -303,7 +302,7 @@ WorkspaceNeeds CompactNeeds(const Context& context, Jobs<MoveJob> jobs) {
 
 CheckedSize ReorderBytes(const Context& context, Jobs<MoveJob> jobs) {
   return LargestOf(jobs, [&](const MoveJob& job) {
-    return context.backend().reorder_scratch_bytes(context, job);
+    return context.backend().reorder.scratch(context, job).best;
   });
 }
 
@@ -363,15 +362,14 @@ Status Compact(const Context& context, std::span<const Move> moves,
     KV_RETURN_IF_ERROR(checked.CheckWorkspaceApart(scratch));
   }
   if (merges) {
-    if (backend.check_merging != nullptr) {
-      KV_RETURN_IF_ERROR(backend.check_merging(context, memory.stream, jobs));
-    }
-    KV_RETURN_IF_ERROR(backend.merge(context, memory.stream, {jobs, scratch}));
+    const MergeArgs args{jobs, scratch};
+    KV_RETURN_IF_ERROR(backend.merge.check(context, memory.stream, args));
+    KV_RETURN_IF_ERROR(backend.merge(context, memory.stream, args));
   }
   const bool changes = AnyChanges(jobs);
-  if (changes && backend.check_requantizing != nullptr) {
+  if (changes) {
     KV_RETURN_IF_ERROR(
-        backend.check_requantizing(context, memory.stream, jobs));
+        backend.requantize.check(context, memory.stream, {jobs}));
   }
   KV_RETURN_IF_ERROR(backend.compact(context, memory.stream, {jobs, scratch}));
   if (!changes) return Status();

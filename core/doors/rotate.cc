@@ -63,10 +63,9 @@ Status Rotate(const Plan& plan, std::span<const RotateRequest> requests,
   KV_RETURN_IF_ERROR(CheckDistinct("rotations", std::span(caches).first(n)));
   const Backend& backend = plan.context().backend();
   const Jobs<RotateJob> all(std::span<const RotateJob>(jobs, n));
-  if (backend.check_rotating != nullptr) {
-    KV_RETURN_IF_ERROR(backend.check_rotating(plan.context(), stream, all));
-  }
-  return backend.rotate(plan.context(), stream, {all, plan.rope()});
+  const RotateArgs args{all, plan.rope()};
+  KV_RETURN_IF_ERROR(backend.rotate.check(plan.context(), stream, args));
+  return backend.rotate(plan.context(), stream, args);
 }
 
 }  // namespace kvevict

@@ -123,6 +123,7 @@ Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
         !status.ok()) {
       return all.size() == 1 ? status : Prefixed(status, "jobs[%zu]: ", i);
     }
+    all[i].shape.view = all[i].score.view;
     n_tokens = std::max(n_tokens, requests[i].n_tokens);
   }
   KV_RETURN_IF_ERROR(
@@ -130,7 +131,8 @@ Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
                      plan.WorkspaceFor(KVEVICT_OPERATION_SCORE, n_tokens)));
   KV_RETURN_IF_ERROR(CheckScoring(plan, memory.stream, n_tokens,
                                   Jobs<uint32_t>(all, &ScoredLayer::layer),
-                                  Jobs<ScoreJob>(all, &ScoredLayer::score)));
+                                  Jobs<ScoreJob>(all, &ScoredLayer::score),
+                                  Jobs<ShapeJob>(all, &ScoredLayer::shape)));
   auto* const workspace = static_cast<uint8_t*>(memory.workspace);
   const auto n_layers = static_cast<uint32_t>(all.size());
   const size_t n_bytes =

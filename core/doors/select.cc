@@ -21,7 +21,7 @@ CheckedSize KeysBytes(uint32_t n_tokens, uint32_t n_lists) {
 CheckedSize SelectBytes(const Context& context, uint32_t n_tokens,
                         uint32_t n_lists) {
   return KeysBytes(n_tokens, n_lists) +
-         context.backend().select_scratch_bytes(context, n_tokens, n_lists);
+         context.backend().select.scratch(context, {n_tokens, n_lists}).best;
 }
 
 Status CheckSelectEnums(const kvevict_select_options& o) {
@@ -208,7 +208,7 @@ Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
     return Unsupported("layer %u: its heads have budgets of their own",
                        of_plan.number);
   }
-  if (plan.Secures()) {
+  if (plan.PinsBest()) {
     return Unsupported(
         "layer %u: tokens are chosen in two stages, in "
         "kvevict_sequence_evict()",

@@ -353,7 +353,7 @@ Status Eviction::CheckForcedFit(const LayerOutcome& layer) const {
 }
 
 Status Eviction::CheckSignal() {
-  if (Varies(policy_) && !ranges_.empty()) {
+  if (DiversifiesBlocks(policy_) && !ranges_.empty()) {
     return InvalidArgument(
         "ranges with diverse_mass %s: blocks beyond the mass stay by keys "
         "alone",
@@ -362,7 +362,7 @@ Status Eviction::CheckSignal() {
   for (LayerEviction& layer : active_) {
     const PlanLayer& of_plan = plan_.layer(layer.layer);
     layer.score.layer = of_plan.number;
-    layer.score.view = &views_[layer.layer];
+    layer.score.view = layer.shape.view = &views_[layer.layer];
     layer.score.tokens = slots_.DeviceTokens(layer.layer);
     layer.score.n_seen = sequence_.logical_length();
     layer.score.n_sink =
@@ -392,7 +392,8 @@ Status Eviction::CheckSignal() {
   if (!signal_.Ranks()) return Status();
   return CheckScoring(plan_, sequence_.stream(), n_at_once(),
                       Jobs<uint32_t>(active_, &LayerEviction::layer),
-                      Jobs<ScoreJob>(active_, &LayerEviction::score));
+                      Jobs<ScoreJob>(active_, &LayerEviction::score),
+                      Jobs<ShapeJob>(active_, &LayerEviction::shape));
 }
 
 // Sums that the sequence has added up, where no others are given nor queries to make
@@ -414,7 +415,7 @@ Status Eviction::FindObservedSums(LayerEviction* layer, LayerInputs* inputs,
 
 // What blocks are made up of is told by sums that nobody divides.
 Status Eviction::CheckMarks(const LayerEviction& layer) const {
-  if (!Rescues(policy_) || !MarksBySums() ||
+  if (!RescuesBlocks(policy_) || !MarksBySums() ||
       (layer.score.n_sum_heads == 1 && layer.score.sums.data != nullptr)) {
     return Status();
   }
@@ -434,24 +435,21 @@ Status Eviction::CheckMerge() {
     layer.move.view = &views_[layer.layer];
     layer.move.merge = plan_.merge();
   }
-  const auto check = context_.backend().check_merging;
-  if (check == nullptr) return Status();
-  return check(context_, sequence_.stream(),
-               Jobs<MoveJob>(active_, &LayerEviction::move));
+  return context_.backend().merge.check(
+      context_, sequence_.stream(),
+      {Jobs<MoveJob>(active_, &LayerEviction::move), {}});
 }
 
 // What shares numbers is stored anew where it is.
 Status Eviction::CheckRegroup() {
-  const auto check = context_.backend().check_requantizing;
-  if (check == nullptr) return Status();
   for (const LayerEviction& layer : active_) {
     const kvevict_view& view = views_[layer.layer];
     MoveJob job;
     job.view = &view;
     job.change = GroupedRows(view);
     if (!job.change.any()) continue;
-    const Status status =
-        check(context_, sequence_.stream(), Jobs<MoveJob>(job));
+    const Status status = context_.backend().requantize.check(
+        context_, sequence_.stream(), {Jobs<MoveJob>(job)});
     if (status.ok()) continue;
     return Prefixed(status, "views[%u]: ", plan_.layer(layer.layer).number);
   }
@@ -467,10 +465,9 @@ Status Eviction::CheckRotate() {
     }
     layer.rotate.view = &TargetOf(layer);
   }
-  const auto check = context_.backend().check_rotating;
-  if (check == nullptr) return Status();
-  return check(context_, sequence_.stream(),
-               Jobs<RotateJob>(active_, &LayerEviction::rotate));
+  return context_.backend().rotate.check(
+      context_, sequence_.stream(),
+      {Jobs<RotateJob>(active_, &LayerEviction::rotate), plan_.rope()});
 }
 
 // Rows of queries: the caller's, or those of the window that were observed.

@@ -114,9 +114,9 @@ Status Eviction::CheckDestination(const LayerOutcome& layer) {
                        ReasonText(KVEVICT_REASON_QUANTIZED_KEYS));
   }
   const MoveJob job = MoveOf(layer, KeepLists());
-  const auto check = context_.backend().check_requantizing;
-  if (job.change.any() && check != nullptr) {
-    KV_RETURN_IF_ERROR(check(context_, sequence_.stream(), Jobs<MoveJob>(job)));
+  if (job.change.any()) {
+    KV_RETURN_IF_ERROR(context_.backend().requantize.check(
+        context_, sequence_.stream(), {Jobs<MoveJob>(job)}));
   }
   LayerCache& cache = sequence_.both_caches()[plan_.n_layers() + layer.layer];
   cache =

@@ -229,14 +229,13 @@ class Eviction {
   const PlanLayer& LayerAtOnce() const {
     return plan_.layer(at_once_.front().layer);
   }
-  // Nothing stands between shaping and selection, and the device has both in one.
+  // Nothing stands between shaping and selection.
   bool ShapesAndSelects() const {
-    return context_.backend().shape_and_select != nullptr &&
-           !sequence_.selects_on_host() && Ranks() &&
+    return !sequence_.selects_on_host() && Ranks() &&
            policy_.scope == KVEVICT_SCOPE_KV_HEAD && !CountsByScore(policy_) &&
-           !Rescues(policy_) && !Varies(policy_) && !SplitsByScore(policy_) &&
-           !plan_.Refines() && !plan_.ReportsMass() &&
-           plan_.ShapingOf(LayerAtOnce()).n_terms == 1;
+           !RescuesBlocks(policy_) && !DiversifiesBlocks(policy_) &&
+           !SplitsByScore(policy_) && !plan_.Refines() &&
+           !plan_.ReportsMass() && plan_.ShapingOf(LayerAtOnce()).n_terms == 1;
   }
 
   Sequence& sequence_;

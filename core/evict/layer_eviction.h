@@ -32,7 +32,6 @@ struct LayerEviction : LayerOutcome {
   ShapeJob shape;
   ReduceJob reduce;
   RescueJob rescue;
-  VaryJob vary;
   SelectJob select;
   MoveJob move;
   TableJob table;  // in place of it

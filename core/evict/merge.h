@@ -30,14 +30,6 @@ Status ValidateMerge(const Merge& merge);
 kvevict_reason MergeReason(const Merge& merge, kvevict_dtype k_dtype,
                            bool has_values, kvevict_dtype v_dtype);
 
-// Of the rows that one operation merges in a layer: what its scratch depends on.
-struct MergeShape {
-  uint32_t n_kv_heads = 0;
-  uint32_t k_head_dim = 0;
-  uint32_t v_head_dim = 0;
-  uint32_t n_tokens = 0;
-};
-
 }  // namespace kvevict
 
 #endif  // KVEVICT_CORE_EVICT_MERGE_H_

@@ -217,18 +217,18 @@ Status Eviction::Score() const {
 // ones.
 Status Eviction::RefineScores() {
   if (!Ranks()) return Status();
-  if (plan_.Secures()) KV_RETURN_IF_ERROR(Secure());
+  if (plan_.PinsBest()) KV_RETURN_IF_ERROR(Secure());
   KV_RETURN_IF_ERROR(Refine(plan_, sequence_.stream(), n_at_once(),
                             Jobs<uint32_t>(at_once_, &LayerEviction::layer),
                             Jobs<ShapeJob>(at_once_, &LayerEviction::shape),
                             Scratch(layout_.scratch)));
-  return plan_.Secures() ? Status() : Normalize();
+  return plan_.PinsBest() ? Status() : Normalize();
 }
 
-// What normalize makes of scores decides the contest of heads alone. It lies in the
+// What scale_by_best_share makes of scores decides the contest of heads alone. It lies in the
 // memory of keys, which are found later.
 Status Eviction::Secure() {
-  if (plan_.Normalizes()) {
+  if (plan_.ScalesByBestShare()) {
     for (LayerEviction& layer : at_once_) {
       layer.shape.scores = reinterpret_cast<float*>(layer.select.keys);
     }
@@ -240,7 +240,7 @@ Status Eviction::Secure() {
     KV_RETURN_IF_ERROR(status);
   }
   KV_RETURN_IF_ERROR(
-      context_.backend().secure(context_, sequence_.stream(), BestOfLists()));
+      context_.backend().pin_best(context_, sequence_.stream(), BestOfLists()));
   for (LayerEviction& layer : at_once_) {
     layer.select.scores = layer.shape.scores;
   }
@@ -248,9 +248,9 @@ Status Eviction::Secure() {
 }
 
 Status Eviction::Normalize() const {
-  if (!plan_.Normalizes()) return Status();
-  return context_.backend().normalize(context_, sequence_.stream(),
-                                      BestOfLists());
+  if (!plan_.ScalesByBestShare()) return Status();
+  return context_.backend().scale_by_best_share(context_, sequence_.stream(),
+                                                BestOfLists());
 }
 
 BestArgs Eviction::BestOfLists() const {
@@ -333,7 +333,7 @@ Status Eviction::Reduce() const {
 
 // First what stays of the budget is chosen, by lists without the rescued.
 Status Eviction::Rescue() {
-  if (!Ranks() || !Rescues(policy_)) return Status();
+  if (!Ranks() || !RescuesBlocks(policy_)) return Status();
   const std::span<LayerEviction> jobs =
       OneList() ? at_once_.first(1) : at_once_;
   bool rescues = false;
@@ -350,7 +350,7 @@ Status Eviction::Rescue() {
   }
   Status status;
   if (rescues) {
-    status = context_.backend().rescue(
+    status = context_.backend().rescue_blocks(
         context_, sequence_.stream(),
         {ArgsFor(Jobs<SelectJob>(jobs, &LayerEviction::select), HeadSplit()),
          Jobs<RescueJob>(jobs, &LayerEviction::rescue), policy_.anchor,
@@ -364,15 +364,12 @@ Status Eviction::Rescue() {
 
 // What stays beyond a share of the mass; no list has another length than its layer.
 Status Eviction::Vary() {
-  if (!Ranks() || !Varies(policy_)) return Status();
-  for (LayerEviction& layer : at_once_) {
-    layer.vary = {layer.shape.scores, layer.score.view};
-  }
-  return context_.backend().vary(
+  if (!Ranks() || !DiversifiesBlocks(policy_)) return Status();
+  return context_.backend().diversify_blocks(
       context_, sequence_.stream(),
       {ArgsFor(SelectJobs(), HeadSplit()), LayerAtOnce().geometry,
        static_cast<float>(policy_.diverse_mass), n_at_once(),
-       Jobs<VaryJob>(at_once_, &LayerEviction::vary),
+       Jobs<ShapeJob>(at_once_, &LayerEviction::shape),
        Scratch(layout_.scratch)});
 }
 
@@ -411,8 +408,8 @@ Status Eviction::MeasureMass() {
   if (!plan_.ReportsMass() || !Ranks()) return Status();
   const bool adds = is_measured_;
   is_measured_ = true;
-  return context_.backend().mass(context_, sequence_.stream(),
-                                 {SelectJobs(), adds});
+  return context_.backend().measure_mass(context_, sequence_.stream(),
+                                         {SelectJobs(), adds});
 }
 
 // What was rescued stays whatever its rank, and so scores alone say what goes.
@@ -423,7 +420,7 @@ Status Eviction::Select() {
   };
   for (size_t i = 0; i < all.size(); i += at_once_.size()) {
     at_once_ = all.subspan(i);
-    if (!OneList() && Rescues(policy_)) {
+    if (!OneList() && RescuesBlocks(policy_)) {
       size_t n = 1;
       while (n < at_once_.size() &&
              is_rescued(at_once_[n]) == is_rescued(at_once_[0])) {
@@ -443,17 +440,17 @@ Status Eviction::SelectAtOnce() const {
   const Backend& backend = context_.backend();
   const Jobs<SelectJob> jobs = SelectJobs();
   // Where tokens were secured, lists have been counted.
-  const HeadSplit heads = plan_.Secures() ? HeadSplit() : Split();
+  const HeadSplit heads = plan_.PinsBest() ? HeadSplit() : Split();
   if (sequence_.selects_on_host()) return SelectOnHost(jobs, heads);
   if (!ShapesAndSelects()) {
     return backend.select(context_, sequence_.stream(), ArgsFor(jobs, heads));
   }
   return backend.shape_and_select(
       context_, sequence_.stream(),
-      {plan_.ShapingOf(LayerAtOnce()), LayerAtOnce().geometry.n_kv_heads,
-       Jobs<ShapeJob>(at_once_, &LayerEviction::shape),
-       Scratch(layout_.scratch)},
-      ArgsFor(jobs, heads));
+      {{plan_.ShapingOf(LayerAtOnce()), LayerAtOnce().geometry.n_kv_heads,
+        Jobs<ShapeJob>(at_once_, &LayerEviction::shape),
+        Scratch(layout_.scratch)},
+       ArgsFor(jobs, heads)});
 }
 
 // Scores come down, keep lists go up; jobs of the same shape on the host.

@@ -213,12 +213,9 @@ Status PagedSequence::CheckRows(const PagedRows& rows, bool writes_rows,
   job.destination = &part;
   job.change = ChangeOf(view, part);
   KV_RETURN_IF_ERROR(CheckScales(view, job.change.k, job.change.v));
-  const Backend& backend = cache_->context().backend();
-  if (!job.change.any() || backend.check_requantizing == nullptr) {
-    return Status();
-  }
-  return backend.check_requantizing(cache_->context(), stream,
-                                    Jobs<MoveJob>(job));
+  if (!job.change.any()) return Status();
+  return cache_->context().backend().requantize.check(cache_->context(), stream,
+                                                      {Jobs<MoveJob>(job)});
 }
 
 Status PagedSequence::Write(std::span<const PagedRows> rows, Stream stream) {

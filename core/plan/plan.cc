@@ -313,11 +313,11 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
     return InvalidArgument("head_budgets with split %s: one or the other",
                            WordOf(policy_.split));
   }
-  if (Rescues(policy_)) {
+  if (RescuesBlocks(policy_)) {
     return InvalidArgument("head_budgets with rescue %u: one or the other",
                            policy_.rescue);
   }
-  if (Varies(policy_)) {
+  if (DiversifiesBlocks(policy_)) {
     return InvalidArgument(
         "head_budgets with diverse_mass %s: one or the other",
         NumberText(policy_.diverse_mass).c_str());

@@ -142,20 +142,20 @@ class Plan {
   // A layer's queries, and its keys, may be read where the signal can do without.
   bool MayReadQueries() const { return signal().Needs(kSums); }
   // Shaped scores are multiplied by weights.
-  bool Weighs() const {
+  bool AppliesWeights() const {
     return signal().Ranks() && policy_.weight != ValueWeight::kNone;
   }
   // Redundancy is taken off weighed scores.
-  bool Diversifies() const {
+  bool SubtractsRedundancy() const {
     return signal().Ranks() && policy_.redundancy > 0.0;
   }
   // It is scores that are not yet shaped.
-  bool WeighsFirst() const {
-    return Weighs() && signal().IsOfQueryHeads() &&
+  bool WeighsRows() const {
+    return AppliesWeights() && signal().IsOfQueryHeads() &&
            policy_.order == ShapingOrder::kWeighPool;
   }
   // Something is done to shaped scores.
-  bool Refines() const { return Weighs() || Diversifies(); }
+  bool Refines() const { return AppliesWeights() || SubtractsRedundancy(); }
   // Keys come block after block, and what does not fit the budget leaves.
   bool KeepsByBlocks() const {
     return (signal().takes & kBlock) != 0 && policy_.block > 0;
@@ -165,13 +165,14 @@ class Plan {
     return TouchesNothing(policy_) ? Merge() : MergeOf(policy_);
   }
   // Some tokens are chosen by shaped scores, before those are refined.
-  bool Secures() const { return Refines() && policy_.secure > 0.0; }
+  bool PinsBest() const { return Refines() && policy_.secure > 0.0; }
   // Scores of heads are brought to one scale before they compete.
-  bool Normalizes() const {
+  bool ScalesByBestShare() const {
     return HeadsCompete(policy_) && policy_.normalize != 0;
   }
   bool NeedsBest() const {
-    return Secures() || Normalizes() || Rescues(policy_) || Varies(policy_);
+    return PinsBest() || ScalesByBestShare() || RescuesBlocks(policy_) ||
+           DiversifiesBlocks(policy_);
   }
   // Evictions measure what mass they keep, of scores that are one.
   bool ReportsMass() const { return reports_mass_ && ScoresAreMass(policy_); }
@@ -282,8 +283,8 @@ class Plan {
   uint32_t MostRows() const;
   CheckedSize ApartRows(uint32_t n_layers, uint32_t n_tokens) const;
   // The most that n_layers of a kind need.
-  ScratchNeeds NeedsOf(ScratchBytes bytes, uint32_t n_layers,
-                       uint32_t n_tokens) const;
+  ScratchNeeds NeedsOf(decltype(Op<ScoreArgs>::scratch) scratch,
+                       uint32_t n_layers, uint32_t n_tokens) const;
   // Up to the scratch, and what that needs.
   EvictWorkspace EvictParts(uint32_t n_layers, uint32_t n_tokens,
                             WorkspaceNeeds* needs) const;

@@ -77,24 +77,32 @@ CheckedSize Plan::ApartRows(uint32_t n_layers, uint32_t n_tokens) const {
          CheckedSize(n_tokens);
 }
 
-ScratchNeeds Plan::NeedsOf(ScratchBytes bytes, uint32_t n_layers,
-                           uint32_t n_tokens) const {
+ScratchNeeds Plan::NeedsOf(decltype(Op<ScoreArgs>::scratch) scratch,
+                           uint32_t n_layers, uint32_t n_tokens) const {
   ScratchNeeds most;
   for (size_t l = 0; l < layers_.size(); ++l) {
     if (!CanScore(layers_[l])) continue;
     if (l > 0 && AreAlike(layers_[l], layers_[l - 1])) continue;
-    most = Larger(most, bytes(context(), layers_[l].geometry, policy_, n_layers,
-                              n_tokens));
+    most = Larger(most, scratch(context(), {layers_[l].geometry, policy_,
+                                            n_layers, n_tokens}));
   }
   return most;
 }
 
 ScratchNeeds Plan::ScoringNeeds(uint32_t n_layers, uint32_t n_tokens) const {
   const Backend& backend = context().backend();
-  return Larger(
-      NeedsOf(score_op().scratch_bytes, n_layers, n_tokens),
-      Larger(NeedsOf(backend.shape_scratch_bytes, n_layers, n_tokens),
-             NeedsOf(backend.diversify_scratch_bytes, n_layers, n_tokens)));
+  ScratchNeeds most =
+      Larger(NeedsOf(score_op().scratch, n_layers, n_tokens),
+             NeedsOf(backend.shape.scratch, n_layers, n_tokens));
+  if (SubtractsRedundancy()) {
+    most = Larger(
+        most, NeedsOf(backend.subtract_redundancy.scratch, n_layers, n_tokens));
+  }
+  if (DiversifiesBlocks(policy_)) {
+    most = Larger(
+        most, NeedsOf(backend.diversify_blocks.scratch, n_layers, n_tokens));
+  }
+  return most;
 }
 
 CheckedSize Plan::MergeBytes(uint32_t n_tokens) const {
@@ -102,10 +110,12 @@ CheckedSize Plan::MergeBytes(uint32_t n_tokens) const {
   for (const PlanLayer& layer : layers_) {
     const kvevict_layer_geometry& g = layer.geometry;
     if (MergeReasonOf(layer) != KVEVICT_REASON_NONE) continue;
-    const MergeShape shape{g.n_kv_heads, g.k_head_dim, g.v_head_dim, n_tokens};
-    most = Larger(
-        most,
-        context().backend().merge_scratch_bytes(context(), shape, 1).least);
+    most = Larger(most, context()
+                            .backend()
+                            .merge
+                            .scratch(context(), {g.n_kv_heads, g.k_head_dim,
+                                                 g.v_head_dim, n_tokens, 1})
+                            .least);
   }
   return most;
 }
@@ -158,8 +168,8 @@ EvictWorkspace Plan::EvictParts(uint32_t n_layers, uint32_t n_tokens,
   for (const PlanLayer& layer : layers_) {
     most_lists = std::max(most_lists, layer.n_lists);
   }
-  ScratchNeeds scratch = backend.select_scratch_bytes(
-      context(), n_at_once, uint64_t{n_layers} * most_lists);
+  ScratchNeeds scratch = backend.select.scratch(
+      context(), {n_at_once, uint64_t{n_layers} * most_lists});
   if (signal().Ranks()) {
     parts.rows = layout.Add(ApartRows(n_layers, n_at_once), sizeof(float));
     scratch = Larger(scratch, ScoringNeeds(n_layers, n_at_once));

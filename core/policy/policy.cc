@@ -78,7 +78,7 @@ Status CheckSecure(const Policy& p) {
 // Blocks are held against each other by what their scores add up to, and stay by
 // keys of one layer.
 Status CheckVaries(const Policy& p) {
-  if (!Varies(p)) return Status();
+  if (!DiversifiesBlocks(p)) return Status();
   const auto refuse = [&](const char* with, const char* why) {
     return InvalidArgument("diverse_mass %s with %s: %s",
                            NumberText(p.diverse_mass).c_str(), with, why);
@@ -274,7 +274,7 @@ Status CheckLeast(const Policy& p, uint32_t n_context, uint32_t budget) {
 // The blocks in which lies what must stay have to fit too, of caches of any length:
 // the last ones may begin up to a slot less than a block early.
 Status CheckBlocks(const Policy& p) {
-  if (Rescues(p) && p.select_block == 1) {
+  if (RescuesBlocks(p) && p.select_block == 1) {
     return InvalidArgument(
         "rescue %u with select_block 1: it is blocks that are rescued",
         p.rescue);
@@ -322,11 +322,11 @@ bool HeadsCompete(const Policy& policy) {
   return CountsByScore(policy) && policy.heads != HeadRule::kThreshold;
 }
 
-bool Rescues(const Policy& policy) {
+bool RescuesBlocks(const Policy& policy) {
   return SignalOf(policy).Ranks() && policy.rescue > 0;
 }
 
-bool Varies(const Policy& policy) {
+bool DiversifiesBlocks(const Policy& policy) {
   return SignalOf(policy).Ranks() && policy.diverse_mass > 0.0;
 }
 
@@ -334,11 +334,12 @@ bool ScoresAreMass(const Policy& policy) {
   const bool secures =
       policy.secure > 0.0 && policy.weight != ValueWeight::kNone;
   return SignalOf(policy).is_mass && policy.redundancy == 0.0 && !secures &&
-         !Rescues(policy) && !Varies(policy);
+         !RescuesBlocks(policy) && !DiversifiesBlocks(policy);
 }
 
 uint64_t RescuedTokens(const Policy& policy) {
-  return Rescues(policy) ? uint64_t{policy.rescue} * policy.select_block : 0;
+  return RescuesBlocks(policy) ? uint64_t{policy.rescue} * policy.select_block
+                               : 0;
 }
 
 bool TouchesNothing(const Policy& policy) {

@@ -48,9 +48,9 @@ bool CountsByScore(const Policy& policy);
 bool HeadsCompete(const Policy& policy);
 
 // Of the blocks that would go some stay.
-bool Rescues(const Policy& policy);
+bool RescuesBlocks(const Policy& policy);
 // Of the blocks that stay some do by how unlike their keys are.
-bool Varies(const Policy& policy);
+bool DiversifiesBlocks(const Policy& policy);
 // What lists are chosen by adds up to a mass.
 bool ScoresAreMass(const Policy& policy);
 // Slots of a list that rescued blocks may have on top of its budget.

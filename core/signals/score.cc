@@ -32,8 +32,8 @@ Status ScoreAndShapeRun(const Plan& plan, const PlanLayer& layer, Stream stream,
         ArgsOf(plan, layer, n_tokens, scores.first(n), scratch)));
     scores = scores.subspan(n);
     if (shapes.empty()) continue;
-    if (plan.WeighsFirst()) {
-      KV_RETURN_IF_ERROR(context.backend().weigh(
+    if (plan.WeighsRows()) {
+      KV_RETURN_IF_ERROR(context.backend().apply_weights(
           context, stream, {layer.geometry, plan.policy(), shapes.first(n)}));
     }
     if (!shaping.IsIdentity()) {
@@ -70,22 +70,32 @@ size_t CountAlike(const Plan& plan, Jobs<uint32_t> layers) {
 }
 
 Status CheckScoring(const Plan& plan, Stream stream, uint32_t n_tokens,
-                    Jobs<uint32_t> layers, Jobs<ScoreJob> scores) {
+                    Jobs<uint32_t> layers, Jobs<ScoreJob> scores,
+                    Jobs<ShapeJob> shapes) {
   const Context& context = plan.context();
-  const decltype(ScoreOp::check) checks[] = {
-      plan.score_op().check,
-      plan.Weighs() ? context.backend().check_weighing : nullptr,
-      plan.Diversifies() ? context.backend().check_diversifying : nullptr,
-      Varies(plan.policy()) ? context.backend().check_varying : nullptr};
+  const Backend& backend = context.backend();
   while (!layers.empty()) {
     const PlanLayer& layer = plan.layer(layers[0]);
     const size_t n = CountAlike(plan, layers);
-    const ScoreArgs args = ArgsOf(plan, layer, n_tokens, scores.first(n), {});
-    for (const auto check : checks) {
-      if (check != nullptr) KV_RETURN_IF_ERROR(check(context, stream, args));
+    const Jobs<ShapeJob> alike = shapes.first(n);
+    KV_RETURN_IF_ERROR(plan.score_op().check(
+        context, stream, ArgsOf(plan, layer, n_tokens, scores.first(n), {})));
+    if (plan.AppliesWeights()) {
+      KV_RETURN_IF_ERROR(backend.apply_weights.check(
+          context, stream, {layer.geometry, plan.policy(), alike}));
+    }
+    if (plan.SubtractsRedundancy()) {
+      KV_RETURN_IF_ERROR(backend.subtract_redundancy.check(
+          context, stream,
+          {layer.geometry, plan.policy(), n_tokens, alike, {}}));
+    }
+    if (DiversifiesBlocks(plan.policy())) {
+      KV_RETURN_IF_ERROR(backend.diversify_blocks.check(
+          context, stream, {{}, layer.geometry, 0.0f, n_tokens, alike, {}}));
     }
     layers = layers.subspan(n);
     scores = scores.subspan(n);
+    shapes = shapes.subspan(n);
   }
   return Status();
 }
@@ -112,12 +122,12 @@ Status Refine(const Plan& plan, Stream stream, uint32_t n_tokens,
   while (plan.Refines() && !layers.empty()) {
     const kvevict_layer_geometry& layer = plan.layer(layers[0]).geometry;
     const size_t n = CountAlike(plan, layers);
-    if (plan.Weighs() && !plan.WeighsFirst()) {
-      KV_RETURN_IF_ERROR(context.backend().weigh(
+    if (plan.AppliesWeights() && !plan.WeighsRows()) {
+      KV_RETURN_IF_ERROR(context.backend().apply_weights(
           context, stream, {layer, plan.policy(), shapes.first(n)}));
     }
-    if (plan.Diversifies()) {
-      KV_RETURN_IF_ERROR(context.backend().diversify(
+    if (plan.SubtractsRedundancy()) {
+      KV_RETURN_IF_ERROR(context.backend().subtract_redundancy(
           context, stream,
           {layer, plan.policy(), n_tokens, shapes.first(n), scratch}));
     }

@@ -1,4 +1,4 @@
-// Scoring: one signal's operation, then shaping; and weighing and diversifying.
+// Scoring: one signal's operation, then shaping; weights and redundancy.
 #ifndef KVEVICT_CORE_SIGNALS_SCORE_H_
 #define KVEVICT_CORE_SIGNALS_SCORE_H_
 
@@ -31,9 +31,11 @@ class ApartRows {
   size_t n_ = 0;  // layers since the first place
 };
 
-// Checks that jobs, of a layer each, can be scored, before the first of them is.
+// Checks that jobs, of a layer each, can be scored and shaped, before the first of them
+// is.
 Status CheckScoring(const Plan& plan, Stream stream, uint32_t n_tokens,
-                    Jobs<uint32_t> layers, Jobs<ScoreJob> scores);
+                    Jobs<uint32_t> layers, Jobs<ScoreJob> scores,
+                    Jobs<ShapeJob> shapes);
 
 // Scores jobs that have been checked, of a layer each, by the signal of the plan's
 // policy, and shapes what comes out.

@@ -1,5 +1,5 @@
 // Changes scores by which of a list are the best, what must stay before all: the same
-// bits as core/cpu/normalize.cc and core/cpu/secure.cc.
+// bits as core/cpu/scale_by_best_share.cc and core/cpu/pin_best.cc.
 #include "device.cuh"
 #include "topk.cuh"
 
@@ -82,7 +82,7 @@ struct ToInfinity {
 
 // Grid (n_lists, n_layers); a block has one list. 10.4 KiB shared. Reads scores six
 // times, the first time from memory, and writes them once.
-KV_KERNEL(normalize_scores, BestParams, kSelectThreads, 3) {
+KV_KERNEL(scale_by_best_share, BestParams, kSelectThreads, 3) {
   KV_SHARED(NormalizeShared, shared, 1);
   const BestLayer& layer = p.layers[blockIdx.y];
   const Keys keys(p, layer.select, blockIdx.x);
@@ -101,7 +101,7 @@ KV_KERNEL(normalize_scores, BestParams, kSelectThreads, 3) {
 
 // Grid (n_lists, n_layers); a block has one list. 8.4 KiB shared. Reads scores five
 // times, the first time from memory.
-KV_KERNEL(secure_scores, BestParams, kSelectThreads, 3) {
+KV_KERNEL(pin_best, BestParams, kSelectThreads, 3) {
   KV_SHARED(SelectShared, shared, 1);
   const BestLayer& layer = p.layers[blockIdx.y];
   const Keys keys(p, layer.select, blockIdx.x);

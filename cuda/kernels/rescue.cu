@@ -1,5 +1,5 @@
 // Blocks that stay beside the best, by how they are made up: the choice of
-// core/cpu/rescue.cc.
+// core/cpu/rescue_blocks.cc.
 #include "rescue.h"
 
 #include "device.cuh"

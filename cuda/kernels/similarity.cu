@@ -1,4 +1,4 @@
-// Blocks that stay by how unlike their keys are: the choice of core/cpu/vary.cc, and the
+// Blocks that stay by how unlike their keys are: the choice of core/cpu/diversify_blocks.cc, and the
 // bits of core/kernels/similarity.h.
 //
 // similarity_take takes blocks by their keys up to a share of the mass,

@@ -69,16 +69,17 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
                      data.workload.n_kv_heads * data.workload.budget),
       score_scratch_(gpu, backend()
                               .score_window
-                              ->scratch_bytes(context(), layer(), policy_,
-                                              data.workload.n_layers,
-                                              data.workload.n_tokens)
+                              ->scratch(context(), {layer(), policy_,
+                                                    data.workload.n_layers,
+                                                    data.workload.n_tokens})
                               .best.value()),
       select_scratch_(
           gpu, backend()
-                   .select_scratch_bytes(context(), data.workload.n_tokens,
-                                         uint64_t{data.workload.n_layers} *
-                                             data.workload.n_kv_heads)
-                   .value()),
+                   .select
+                   .scratch(context(), {data.workload.n_tokens,
+                                        uint64_t{data.workload.n_layers} *
+                                            data.workload.n_kv_heads})
+                   .best.value()),
       move_scratch_(gpu,
                     2 * data.workload.PlaneBytes()),  // enough for any move
       ring_(gpu, uint64_t{4} * data.workload.budget),
@@ -185,8 +186,8 @@ void Bench::Pool() const {
 
 void Bench::PoolAndSelect() const {
   Check(backend()
-            .shape_and_select(context(), gpu_.stream(), ShapeOfAll(),
-                              SelectionOfAll())
+            .shape_and_select(context(), gpu_.stream(),
+                              {ShapeOfAll(), SelectionOfAll()})
             .code());
 }
 

@@ -126,7 +126,7 @@ void Check(const Case& c, uint32_t n_layers, uint32_t n_most, Random& random,
         layer.n_best,
         0};
   }
-  Run(c.secures ? cuda::secure_scores : cuda::normalize_scores,
+  Run(c.secures ? cuda::pin_best : cuda::scale_by_best_share,
       {c.n_lists, n_layers}, cuda::kSelectThreads, p, Schedule(turn));
   for (uint32_t l = 0; l < n_layers; ++l) {
     Layer& layer = layers[l];

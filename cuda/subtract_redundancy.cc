@@ -33,7 +33,7 @@ CheckedSize RowBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
 }
 
 Status RunBatch(const Context& context, Stream stream,
-                const DiversifyArgs& args, Jobs<ShapeJob> batch,
+                const SubtractRedundancyArgs& args, Jobs<ShapeJob> batch,
                 size_t n_in_scratch) {
   const kvevict_view& view = *batch.front().view;
   const Counts tokens(batch.front().tokens);
@@ -73,31 +73,24 @@ Status RunBatch(const Context& context, Stream stream,
                 {p.n_kv_heads, Size(batch), 1, kRedundancyThreads}, p);
 }
 
-}  // namespace
-
-ScratchNeeds DiversifyScratchBytes(const Context&,
-                                   const kvevict_layer_geometry& g,
-                                   const Policy& policy, uint32_t n_layers,
-                                   uint32_t n_tokens) {
-  if (policy.diverse_mass > 0.0) {
-    return VaryScratchBytes(g, policy, n_layers, n_tokens);
-  }
-  if (policy.redundancy == 0.0) return CheckedSize(0);
-  const CheckedSize bytes = SumBytes(g, n_tokens) + RowBytes(g, n_tokens);
-  return {bytes, CheckedSize(std::min(n_layers, kMostInScratch)) * bytes};
+ScratchNeeds RedundancyScratch(const Context&, const LayerSize& size) {
+  const kvevict_layer_geometry& g = size.geometry;
+  const CheckedSize bytes =
+      SumBytes(g, size.n_tokens) + RowBytes(g, size.n_tokens);
+  return {bytes, CheckedSize(std::min(size.n_layers, kMostInScratch)) * bytes};
 }
 
-Status CheckDiversifying(const Context& context, Stream stream,
-                         const ScoreArgs& args) {
-  for (const ScoreJob& job : args.jobs) {
-    KV_RETURN_IF_ERROR(CheckKeysAligned(job));
+Status CheckRedundancy(const Context& context, Stream stream,
+                       const SubtractRedundancyArgs& args) {
+  for (const ShapeJob& job : args.jobs) {
+    KV_RETURN_IF_ERROR(CheckKeysAligned(*job.view));
   }
   return RequireReader(context, stream, args.jobs, ModuleId::redundancy,
                        {&kvevict_view::k});
 }
 
-Status Run_diversify(const Context& context, Stream stream,
-                     const DiversifyArgs& args) {
+Status RunSubtractRedundancy(const Context& context, Stream stream,
+                             const SubtractRedundancyArgs& args) {
   const size_t bytes = (SumBytes(args.layer, args.n_tokens) +
                         RowBytes(args.layer, args.n_tokens))
                            .value();
@@ -107,5 +100,10 @@ Status Run_diversify(const Context& context, Stream stream,
     return RunBatch(context, stream, args, batch, most);
   });
 }
+
+}  // namespace
+
+const Op<SubtractRedundancyArgs> kOp_subtract_redundancy = {
+    RunSubtractRedundancy, RedundancyScratch, CheckRedundancy};
 
 }  // namespace kvevict::cuda

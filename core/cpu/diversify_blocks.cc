@@ -82,7 +82,7 @@ bool Precedes(kvevict_tie tie, uint32_t i, uint32_t j) {
 }
 
 // Takes blocks by their keys; masses are added up in the order of the blocks.
-void Take(const VaryArgs& args, const SelectJob& job, uint32_t list,
+void Take(const DiversifyBlocksArgs& args, const SelectJob& job, uint32_t list,
           Found* found) {
   const Blocks blocks(args.select, job, list);
   const uint32_t size = args.select.blocks.size;
@@ -122,12 +122,12 @@ void Take(const VaryArgs& args, const SelectJob& job, uint32_t list,
 }
 
 // The others that are least like each other stay beside those that were taken.
-void Keep(const VaryArgs& args, const SelectJob& job, const VaryJob& vary,
-          uint32_t list, const Found& found) {
+void Keep(const DiversifyBlocksArgs& args, const SelectJob& job,
+          const ShapeJob& shape, uint32_t list, const Found& found) {
   const Blocks blocks(args.select, job, list);
   const uint32_t size = args.select.blocks.size;
   float* const scores =
-      vary.scores + uint64_t{list} * job.tokens.most + blocks.begin;
+      shape.scores + uint64_t{list} * job.tokens.most + blocks.begin;
   std::fill_n(scores, uint64_t{blocks.n} * size,
               std::numeric_limits<float>::infinity());
   for (uint32_t i = 0; i < found.n_others; ++i) {
@@ -143,17 +143,15 @@ void Keep(const VaryArgs& args, const SelectJob& job, const VaryJob& vary,
   }
 }
 
-}  // namespace
-
-CheckedSize VaryScratchBytes(const Context& context,
-                             const kvevict_layer_geometry& g,
-                             const Policy& policy, uint32_t n_tokens) {
-  return Layer::Bytes(g.n_kv_heads, MostBlocks(policy, n_tokens)) +
-         SharesOf(context,
-                  CheckedSize(SimilarityScratchBytes(n_tokens, g.k_head_dim)));
+ScratchNeeds DiversityScratch(const Context& context, const LayerSize& size) {
+  const kvevict_layer_geometry& g = size.geometry;
+  return Layer::Bytes(g.n_kv_heads, MostBlocks(size.policy, size.n_tokens)) +
+         SharesOf(context, CheckedSize(SimilarityScratchBytes(size.n_tokens,
+                                                              g.k_head_dim)));
 }
 
-Status Run_vary(const Context& context, Stream, const VaryArgs& args) {
+Status RunDiversifyBlocks(const Context& context, Stream,
+                          const DiversifyBlocksArgs& args) {
   const uint32_t n_heads = args.layer.n_kv_heads;
   const uint32_t n_blocks = args.n_tokens / args.select.blocks.size;
   ForEachList(context, args.select, [&](uint32_t item, uint32_t list) {
@@ -163,7 +161,7 @@ Status Run_vary(const Context& context, Stream, const VaryArgs& args) {
       args.scratch.subspan(Layer::Bytes(n_heads, n_blocks).value());
   for (size_t i = 0; i < args.jobs.size(); ++i) {
     const SelectJob& select = args.select.jobs[i];
-    const VaryJob& job = args.jobs[i];
+    const ShapeJob& job = args.jobs[i];
     const uint32_t n_lists = select.keep.n_lists;
     const Layer layer(args.scratch.data(), n_heads, n_blocks);
     context.ParallelFor(n_lists, [&](uint32_t list, uint32_t) {
@@ -194,5 +192,10 @@ Status Run_vary(const Context& context, Stream, const VaryArgs& args) {
   }
   return Status();
 }
+
+}  // namespace
+
+const Op<DiversifyBlocksArgs> kOp_diversify_blocks = {RunDiversifyBlocks,
+                                                      DiversityScratch};
 
 }  // namespace kvevict::cpu

@@ -1,12 +1,13 @@
 // Blocks that stay beside the best: a selection, and one launch.
-#include "cuda/kernels/rescue.h"
 #include "cuda/kernels/params.h"
+#include "cuda/kernels/rescue.h"
 #include "cuda/launch.h"
 #include "cuda/list_keys.h"
 #include "cuda/ops.h"
 #include "cuda/row_layout.h"
 
 namespace kvevict::cuda {
+namespace {
 
 static_assert(int{kAnchorMean} == static_cast<int>(Anchor::kMean) &&
               int{kAnchorZeros} == static_cast<int>(Anchor::kZeros) &&
@@ -17,11 +18,11 @@ static_assert(int{kAnchorMean} == static_cast<int>(Anchor::kMean) &&
 static_assert(kMostRescueBlock == SlotBlocks::kMostSize);
 
 // Lists of a layer have one length.
-Status Run_rescue(const Context& context, Stream stream,
-                  const RescueArgs& args) {
+Status RunRescueBlocks(const Context& context, Stream stream,
+                       const RescueBlocksArgs& args) {
   const SelectArgs& select = args.select;
   KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::rescue));
-  KV_RETURN_IF_ERROR(Run_select(context, stream, select));
+  KV_RETURN_IF_ERROR(kOp_select(context, stream, select));
   Jobs<RescueJob> rescues = args.jobs;
   return ForEachBatch(
       select.jobs, RescueParams::kMaxLayers, GoTogether,
@@ -54,5 +55,9 @@ Status Run_rescue(const Context& context, Stream stream,
             {jobs.front().keep.n_lists, Size(jobs), 1, kRescueThreads}, p);
       });
 }
+
+}  // namespace
+
+const Op<RescueBlocksArgs> kOp_rescue_blocks = {RunRescueBlocks};
 
 }  // namespace kvevict::cuda

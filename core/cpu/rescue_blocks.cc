@@ -16,7 +16,7 @@ constexpr uint32_t kKept = UINT32_MAX;  // in place of a distance
 class AnchorBits {
  public:
   // Of n_blocks whose slots are marked by 1, else 0.
-  AnchorBits(const RescueArgs& args, const RescueJob& job,
+  AnchorBits(const RescueBlocksArgs& args, const RescueJob& job,
              const uint32_t* marks, uint32_t n_blocks) {
     const uint32_t size = args.select.blocks.size;
     for (uint32_t i = 0; i < size; ++i) {
@@ -26,7 +26,7 @@ class AnchorBits {
   uint32_t operator[](uint32_t i) const { return bits_[i / 64] >> i % 64 & 1; }
 
  private:
-  static bool Has(const RescueArgs& args, const RescueJob& job,
+  static bool Has(const RescueBlocksArgs& args, const RescueJob& job,
                   const uint32_t* marks, uint32_t n_blocks, uint32_t i) {
     switch (args.anchor) {
       case Anchor::kMean: {
@@ -71,8 +71,8 @@ uint32_t RankOf(const uint32_t* distances, uint32_t n_blocks, uint32_t block) {
   return rank;
 }
 
-void RescueOf(SimdTarget simd, const RescueArgs& args, const SelectJob& select,
-              const RescueJob& job, uint32_t list) {
+void RescueOf(SimdTarget simd, const RescueBlocksArgs& args,
+              const SelectJob& select, const RescueJob& job, uint32_t list) {
   const SlotBlocks blocks = args.select.blocks;
   const Forced& forced = args.select.forced;
   const uint32_t n_tokens = select.tokens.Of(list);
@@ -118,11 +118,9 @@ void RescueOf(SimdTarget simd, const RescueArgs& args, const SelectJob& select,
   }
 }
 
-}  // namespace
-
-Status Run_rescue(const Context& context, Stream stream,
-                  const RescueArgs& args) {
-  KV_RETURN_IF_ERROR(Run_select(context, stream, args.select));
+Status RunRescueBlocks(const Context& context, Stream stream,
+                       const RescueBlocksArgs& args) {
+  KV_RETURN_IF_ERROR(kOp_select(context, stream, args.select));
   ForEachList(context, args.select, [&](uint32_t item, uint32_t list) {
     const RescueJob& job = args.jobs[item];
     if (job.n_blocks == 0) return;
@@ -130,5 +128,9 @@ Status Run_rescue(const Context& context, Stream stream,
   });
   return Status();
 }
+
+}  // namespace
+
+const Op<RescueBlocksArgs> kOp_rescue_blocks = {RunRescueBlocks};
 
 }  // namespace kvevict::cpu

@@ -6,8 +6,10 @@
 #include "cuda/row_layout.h"
 
 namespace kvevict::cuda {
+namespace {
 
-Status Run_mass(const Context& context, Stream stream, const MassArgs& args) {
+Status RunMeasureMass(const Context& context, Stream stream,
+                      const MeasureMassArgs& args) {
   KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::mass));
   return ForEachBatch(
       args.jobs, MassParams::kMaxLayers, GoTogether, [&](Jobs<SelectJob> jobs) {
@@ -24,5 +26,9 @@ Status Run_mass(const Context& context, Stream stream, const MassArgs& args) {
                       {p.lists.n_lists, Size(jobs), 1, kSelectThreads}, p);
       });
 }
+
+}  // namespace
+
+const Op<MeasureMassArgs> kOp_measure_mass = {RunMeasureMass};
 
 }  // namespace kvevict::cuda

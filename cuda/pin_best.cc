@@ -3,12 +3,17 @@
 #include "cuda/ops.h"
 
 namespace kvevict::cuda {
+namespace {
 
-Status Run_secure(const Context& context, Stream stream, const BestArgs& args) {
-  return ForBestOf(context, stream, args, KernelId::secure_scores, true,
+Status RunPinBest(const Context& context, Stream stream, const BestArgs& args) {
+  return ForBestOf(context, stream, args, KernelId::pin_best, true,
                    [](const BestArgs& of, const SelectJob& job) {
-                     return of.LeastSecured(job);
+                     return of.LeastPinned(job);
                    });
 }
+
+}  // namespace
+
+const Op<BestArgs> kOp_pin_best = {RunPinBest};
 
 }  // namespace kvevict::cuda

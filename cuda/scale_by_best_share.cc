@@ -3,13 +3,18 @@
 #include "cuda/ops.h"
 
 namespace kvevict::cuda {
+namespace {
 
-Status Run_normalize(const Context& context, Stream stream,
-                     const BestArgs& args) {
-  return ForBestOf(context, stream, args, KernelId::normalize_scores, false,
+Status RunScaleByBestShare(const Context& context, Stream stream,
+                           const BestArgs& args) {
+  return ForBestOf(context, stream, args, KernelId::scale_by_best_share, false,
                    [](const BestArgs& of, const SelectJob& job) {
                      return HeadSplit::RoomOf(job.budget, of.select.forced);
                    });
 }
+
+}  // namespace
+
+const Op<BestArgs> kOp_scale_by_best_share = {RunScaleByBestShare};
 
 }  // namespace kvevict::cuda

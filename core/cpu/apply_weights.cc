@@ -1,7 +1,7 @@
 // Weights on shaped scores.
-#include "core/kernels/weigh.h"
 #include "core/cpu/row_runs.h"
 #include "core/kernels/row_norm.h"
+#include "core/kernels/weigh.h"
 
 namespace kvevict::cpu {
 namespace {
@@ -11,7 +11,7 @@ float* ScoresOf(const ShapeJob& job, uint32_t head) {
 }
 
 // By the norms of value rows, of some tokens at a time.
-void WeighByNorms(const Context& context, const WeighArgs& args,
+void WeighByNorms(const Context& context, const ApplyWeightsArgs& args,
                   float epsilon) {
   const uint32_t head_dim = args.layer.v_head_dim;
   ForEachRowRun(
@@ -30,7 +30,7 @@ void WeighByNorms(const Context& context, const WeighArgs& args,
 }
 
 // By the caller's numbers: an item is a layer and KV head.
-void WeighByGiven(const Context& context, const WeighArgs& args,
+void WeighByGiven(const Context& context, const ApplyWeightsArgs& args,
                   float epsilon) {
   ForEachHead(context, args, [&](const ShapeJob& job, uint32_t head, uint32_t) {
     WeighScores(context.simd(),
@@ -39,9 +39,8 @@ void WeighByGiven(const Context& context, const WeighArgs& args,
   });
 }
 
-}  // namespace
-
-Status Run_weigh(const Context& context, Stream, const WeighArgs& args) {
+Status RunApplyWeights(const Context& context, Stream,
+                       const ApplyWeightsArgs& args) {
   const auto epsilon = static_cast<float>(args.policy.epsilon);
   if (args.policy.weight == ValueWeight::kNorm) {
     WeighByNorms(context, args, epsilon);
@@ -50,5 +49,9 @@ Status Run_weigh(const Context& context, Stream, const WeighArgs& args) {
   }
   return Status();
 }
+
+}  // namespace
+
+const Op<ApplyWeightsArgs> kOp_apply_weights = {RunApplyWeights};
 
 }  // namespace kvevict::cpu

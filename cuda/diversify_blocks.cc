@@ -16,7 +16,7 @@ namespace {
 // Layers whose scratch is there at once, where there is room for it.
 constexpr uint32_t kMostInScratch = 16;
 
-bool AreAlike(const VaryJob& a, const VaryJob& b) {
+bool AreAlike(const ShapeJob& a, const ShapeJob& b) {
   return ReadAlike(*a.view, a.view->k, *b.view, b.view->k);
 }
 
@@ -48,15 +48,15 @@ struct Scratch {
   }
 };
 
-Scratch ScratchOf(const VaryArgs& args, uint32_t n_layers) {
+Scratch ScratchOf(const DiversifyBlocksArgs& args, uint32_t n_layers) {
   return {
       AddressOf(args.scratch.data()), n_layers,      args.layer.n_kv_heads,
       args.layer.k_head_dim,          args.n_tokens, args.select.blocks.size};
 }
 
-Status RunBatch(const Context& context, Stream stream, const VaryArgs& args,
-                Jobs<VaryJob> batch, Jobs<SelectJob> lists,
-                const Scratch& scratch) {
+Status RunBatch(const Context& context, Stream stream,
+                const DiversifyBlocksArgs& args, Jobs<ShapeJob> batch,
+                Jobs<SelectJob> lists, const Scratch& scratch) {
   const SelectArgs& select = args.select;
   const kvevict_view& view = *batch.front().view;
   SimilarityParams p{};
@@ -103,30 +103,28 @@ Status RunBatch(const Context& context, Stream stream, const VaryArgs& args,
   return of_lists(KernelId::similarity_keep);
 }
 
-}  // namespace
-
-ScratchNeeds VaryScratchBytes(const kvevict_layer_geometry& g,
-                              const Policy& policy, uint32_t n_layers,
-                              uint32_t n_tokens) {
+ScratchNeeds DiversityScratch(const Context&, const LayerSize& size) {
+  const kvevict_layer_geometry& g = size.geometry;
   const auto bytes = [&](uint32_t n) {
-    return Scratch(0, n, g.n_kv_heads, g.k_head_dim, n_tokens,
-                   policy.select_block)
+    return Scratch(0, n, g.n_kv_heads, g.k_head_dim, size.n_tokens,
+                   size.policy.select_block)
         .bytes;
   };
-  return {bytes(1), bytes(std::min(n_layers, kMostInScratch))};
+  return {bytes(1), bytes(std::min(size.n_layers, kMostInScratch))};
 }
 
-Status CheckVarying(const Context& context, Stream stream,
-                    const ScoreArgs& args) {
-  for (const ScoreJob& job : args.jobs) {
-    KV_RETURN_IF_ERROR(CheckKeysAligned(job));
+Status CheckDiversity(const Context& context, Stream stream,
+                      const DiversifyBlocksArgs& args) {
+  for (const ShapeJob& job : args.jobs) {
+    KV_RETURN_IF_ERROR(CheckKeysAligned(*job.view));
   }
   return RequireReader(context, stream, args.jobs, ModuleId::similarity,
                        {&kvevict_view::k});
 }
 
 // Lists of a layer have one length.
-Status Run_vary(const Context& context, Stream stream, const VaryArgs& args) {
+Status RunDiversifyBlocks(const Context& context, Stream stream,
+                          const DiversifyBlocksArgs& args) {
   KV_RETURN_IF_ERROR(ForEachBatch(args.select.jobs, SelectParams::kMaxLayers,
                                   GoTogether, [&](Jobs<SelectJob> jobs) {
                                     SelectParams p{};
@@ -140,11 +138,16 @@ Status Run_vary(const Context& context, Stream stream, const VaryArgs& args) {
   }
   const Scratch scratch = ScratchOf(args, most);
   Jobs<SelectJob> lists = args.select.jobs;
-  return ForEachBatch(args.jobs, most, AreAlike, [&](Jobs<VaryJob> batch) {
+  return ForEachBatch(args.jobs, most, AreAlike, [&](Jobs<ShapeJob> batch) {
     const Jobs<SelectJob> of_batch = lists.first(batch.size());
     lists = lists.subspan(batch.size());
     return RunBatch(context, stream, args, batch, of_batch, scratch);
   });
 }
+
+}  // namespace
+
+const Op<DiversifyBlocksArgs> kOp_diversify_blocks = {
+    RunDiversifyBlocks, DiversityScratch, CheckDiversity};
 
 }  // namespace kvevict::cuda

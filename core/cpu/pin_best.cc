@@ -6,8 +6,9 @@
 #include "core/cpu/list_keys.h"
 
 namespace kvevict::cpu {
+namespace {
 
-Status Run_secure(const Context& context, Stream, const BestArgs& args) {
+Status RunPinBest(const Context& context, Stream, const BestArgs& args) {
   const SelectArgs& select = args.select;
   const auto share = static_cast<float>(args.share);
   MakeKeysAndCount(context, select);
@@ -18,7 +19,7 @@ Status Run_secure(const Context& context, Stream, const BestArgs& args) {
         std::min(job.keep.count.Of(list), job.tokens.Of(list));
     const float part = static_cast<float>(n_keep) * share;
     const uint32_t n_best = std::min(
-        std::max(static_cast<uint32_t>(part), args.LeastSecured(job)), n_keep);
+        std::max(static_cast<uint32_t>(part), args.LeastPinned(job)), n_keep);
     int32_t* const best = job.keep.List(list);
     RankKeys(context, select, job, list, n_best);
     SelectTopK(context.simd(), job.keys + row, job.tokens.Of(list), n_best,
@@ -30,5 +31,9 @@ Status Run_secure(const Context& context, Stream, const BestArgs& args) {
   });
   return Status();
 }
+
+}  // namespace
+
+const Op<BestArgs> kOp_pin_best = {RunPinBest};
 
 }  // namespace kvevict::cpu

@@ -4,21 +4,16 @@
 #include "core/view/view.h"
 
 namespace kvevict::cpu {
+namespace {
 
-ScratchNeeds DiversifyScratchBytes(const Context& context,
-                                   const kvevict_layer_geometry& g,
-                                   const Policy& policy, uint32_t,
-                                   uint32_t n_tokens) {
-  if (policy.diverse_mass > 0.0) {
-    return VaryScratchBytes(context, g, policy, n_tokens);
-  }
-  if (policy.redundancy == 0.0) return CheckedSize(0);
-  return SharesOf(context,
-                  CheckedSize(RedundancyScratchBytes(n_tokens, g.k_head_dim)));
+ScratchNeeds RedundancyScratch(const Context& context, const LayerSize& size) {
+  const kvevict_layer_geometry& g = size.geometry;
+  return SharesOf(context, CheckedSize(RedundancyScratchBytes(size.n_tokens,
+                                                              g.k_head_dim)));
 }
 
-Status Run_diversify(const Context& context, Stream,
-                     const DiversifyArgs& args) {
+Status RunSubtractRedundancy(const Context& context, Stream,
+                             const SubtractRedundancyArgs& args) {
   const Policy& policy = args.policy;
   ForEachHead(
       context, args, [&](const ShapeJob& job, uint32_t head, uint32_t worker) {
@@ -33,5 +28,10 @@ Status Run_diversify(const Context& context, Stream,
       });
   return Status();
 }
+
+}  // namespace
+
+const Op<SubtractRedundancyArgs> kOp_subtract_redundancy = {
+    RunSubtractRedundancy, RedundancyScratch};
 
 }  // namespace kvevict::cpu

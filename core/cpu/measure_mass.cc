@@ -6,8 +6,10 @@
 #include "core/kernels/mass.h"
 
 namespace kvevict::cpu {
+namespace {
 
-Status Run_mass(const Context& context, Stream, const MassArgs& args) {
+Status RunMeasureMass(const Context& context, Stream,
+                      const MeasureMassArgs& args) {
   const uint32_t n_lists = args.jobs.front().keep.n_lists;
   context.ParallelFor(static_cast<uint32_t>(args.jobs.size() * n_lists),
                       [&](uint32_t item, uint32_t) {
@@ -23,5 +25,9 @@ Status Run_mass(const Context& context, Stream, const MassArgs& args) {
                       });
   return Status();
 }
+
+}  // namespace
+
+const Op<MeasureMassArgs> kOp_measure_mass = {RunMeasureMass};
 
 }  // namespace kvevict::cpu

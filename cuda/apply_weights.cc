@@ -1,6 +1,6 @@
 // Weights on shaped scores: one launch for layers that lie alike.
-#include "cuda/kernels/weigh.h"
 #include "cuda/alignment.h"
+#include "cuda/kernels/weigh.h"
 #include "cuda/ops.h"
 #include "cuda/row_norms.h"
 
@@ -16,19 +16,18 @@ bool GoTogether(const ShapeJob& a, const ShapeJob& b) {
          a.weights.head_stride == b.weights.head_stride;
 }
 
-}  // namespace
-
-Status CheckWeighing(const Context& context, Stream stream,
-                     const ScoreArgs& args) {
+Status CheckWeights(const Context& context, Stream stream,
+                    const ApplyWeightsArgs& args) {
   if (!ByNorms(args.policy)) return Require(context, stream, ModuleId::weigh);
-  for (const ScoreJob& job : args.jobs) {
+  for (const ShapeJob& job : args.jobs) {
     KV_RETURN_IF_ERROR(CheckRowsAligned("values", *job.view, job.view->v));
   }
   return RequireReader(context, stream, args.jobs, ModuleId::row_norm,
                        {&kvevict_view::v});
 }
 
-Status Run_weigh(const Context& context, Stream stream, const WeighArgs& args) {
+Status RunApplyWeights(const Context& context, Stream stream,
+                       const ApplyWeightsArgs& args) {
   const auto epsilon = static_cast<float>(args.policy.epsilon);
   if (ByNorms(args.policy)) {
     RowNormParams p{};
@@ -56,5 +55,10 @@ Status Run_weigh(const Context& context, Stream stream, const WeighArgs& args) {
   };
   return ForEachBatch(args.jobs, WeighParams::kMaxLayers, GoTogether, run);
 }
+
+}  // namespace
+
+const Op<ApplyWeightsArgs> kOp_apply_weights = {
+    RunApplyWeights, Op<ApplyWeightsArgs>::NoScratch, CheckWeights};
 
 }  // namespace kvevict::cuda

@@ -6,8 +6,10 @@
 #include "core/kernels/best_share.h"
 
 namespace kvevict::cpu {
+namespace {
 
-Status Run_normalize(const Context& context, Stream, const BestArgs& args) {
+Status RunScaleByBestShare(const Context& context, Stream,
+                           const BestArgs& args) {
   const SelectArgs& select = args.select;
   const SimdTarget simd = context.simd();
   ForEachList(context, select, [&](uint32_t item, uint32_t list) {
@@ -20,5 +22,9 @@ Status Run_normalize(const Context& context, Stream, const BestArgs& args) {
   });
   return Status();
 }
+
+}  // namespace
+
+const Op<BestArgs> kOp_scale_by_best_share = {RunScaleByBestShare};
 
 }  // namespace kvevict::cpu

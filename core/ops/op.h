@@ -1,0 +1,79 @@
+// What every operation is on every device.
+#ifndef KVEVICT_CORE_OPS_OP_H_
+#define KVEVICT_CORE_OPS_OP_H_
+
+#include <cstdint>
+
+#include "core/checked_math.h"
+#include "core/policy/params.h"
+#include "core/status.h"
+
+namespace kvevict {
+
+class Context;
+
+// A CUstream; nothing on the CPU.
+using Stream = kvevict_stream;
+
+// Scratch in which an operation runs, and what it can make use of. Results are the
+// same in any.
+struct ScratchNeeds {
+  CheckedSize least{0};
+  CheckedSize best{0};
+
+  ScratchNeeds() = default;
+  ScratchNeeds(CheckedSize least_bytes, CheckedSize best_bytes)
+      : least(least_bytes), best(best_bytes) {}
+  // NOLINTNEXTLINE: most have one size
+  ScratchNeeds(CheckedSize bytes) : least(bytes), best(bytes) {}
+};
+
+// What the scratch of an operation depends on: jobs of n_layers alike, of up to n_tokens
+// each.
+struct LayerSize {
+  const kvevict_layer_geometry& geometry;
+  const Policy& policy;
+  uint32_t n_layers;
+  uint32_t n_tokens;
+};
+
+// Args::Size; int where there is none.
+template <typename Args>
+struct SizeOf {
+  using Type = int;
+};
+template <typename Args>
+requires requires { typename Args::Size; }
+struct SizeOf<Args> {
+  using Type = typename Args::Size;
+};
+
+// How a device does an operation: queued on a stream; a failure to queue is its Status.
+template <typename Args>
+struct Op {
+  using Size = typename SizeOf<Args>::Type;
+
+  static ScratchNeeds NoScratch(const Context&, const Size&) {
+    return CheckedSize(0);
+  }
+  static Status NoCheck(const Context&, Stream, const Args&) {
+    return Status();
+  }
+
+  Status (*run)(const Context& context, Stream stream, const Args& args);
+  ScratchNeeds (*scratch)(const Context& context, const Size& size) = NoScratch;
+  // Whether a call can run, asked before the first one does: rows that the device can
+  // load, code that is there while a stream is captured. What operations before it will
+  // write, and scratch, may be missing.
+  Status (*check)(const Context& context, Stream stream,
+                  const Args& args) = NoCheck;
+
+  Status operator()(const Context& context, Stream stream,
+                    const Args& args) const {
+    return run(context, stream, args);
+  }
+};
+
+}  // namespace kvevict
+
+#endif  // KVEVICT_CORE_OPS_OP_H_
