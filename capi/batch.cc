@@ -11,11 +11,11 @@ Status CheckCachesApart(const Batch<kvevict_sequence_eviction>& batch,
                         size_t n) {
   for (size_t i = 0; i < n; ++i) {
     const Sequence& moving = batch.SequenceOf(i);
-    if (!IsToEvict(moving)) continue;
+    if (!IsToEvict(moving.call())) continue;
     for (size_t j = 0; j < n; ++j) {
       const Sequence& other = batch.SequenceOf(j);
-      if (j == i || (j < i && IsToEvict(other))) continue;
-      Status status = CheckCachesApart(moving, other);
+      if (j == i || (j < i && IsToEvict(other.call()))) continue;
+      Status status = CheckCachesApart(moving.call(), other.call());
       if (!status.ok()) return Prefixed(status, "items[%zu] and [%zu]: ", i, j);
     }
   }
@@ -28,7 +28,8 @@ Status CheckUndosApart(const Batch<kvevict_sequence_eviction>& batch,
   for (size_t i = 0; i < n; ++i) {
     for (size_t j = 0; j < n; ++j) {
       if (j == i) continue;
-      Status status = CheckUndoApart(batch.SequenceOf(i), batch.SequenceOf(j));
+      Status status = CheckUndoApart(batch.SequenceOf(i).call(),
+                                     batch.SequenceOf(j).call());
       if (!status.ok()) return Prefixed(status, "items[%zu] and [%zu]: ", i, j);
     }
   }
@@ -99,7 +100,7 @@ kvevict_status kvevict_sequences_observe(
       size_t n = 0;
       KV_RETURN_IF_ERROR(CopyObservations(sequence, item.observations,
                                           item.observations_len, &n));
-      return (sequence.*act)(sequence.inputs().first(n), item.n_rows,
+      return (sequence.*act)(sequence.call().inputs().first(n), item.n_rows,
                              item.first_position);
     };
     return Batch(items, items_len, stream)
@@ -129,7 +130,7 @@ kvevict_status kvevict_sequences_workspace(
           KV_RETURN_IF_ERROR(CheckItem(item));
           const Sequence& sequence = Core(item.sequence);
           context = &sequence.plan().context();
-          most.GrowTo(NeedsToEvict(sequence));
+          most.GrowTo(NeedsToEvict(sequence.call()));
           return Status();
         }));
     if (context != nullptr) return CopyOut(*context, most, out);
@@ -150,7 +151,8 @@ kvevict_status kvevict_sequences_evict(const kvevict_sequence_eviction* items,
           kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
           KV_RETURN_IF_ERROR(CopyEviction(sequence, item.views, item.views_len,
                                           item.options, &options));
-          return CheckEvict(&sequence, options, workspace, workspace_bytes);
+          return CheckEvict(&sequence.call(), options, workspace,
+                            workspace_bytes);
         },
         [&] {
           KV_RETURN_IF_ERROR(CheckCachesApart(batch, items_len));
@@ -158,7 +160,7 @@ kvevict_status kvevict_sequences_evict(const kvevict_sequence_eviction* items,
           return CheckUndosApart(batch, items_len);
         },
         [](const kvevict_sequence_eviction& item) {
-          return RunEvict(&Core(item.sequence));
+          return RunEvict(&Core(item.sequence).call());
         });
   });
 }

@@ -45,11 +45,11 @@ Status CheckWorkspaceApart(const Items& items, size_t n,
                            const void* workspace) {
   size_t n_bytes = 0;
   for (size_t i = 0; i < n; ++i) {
-    n_bytes = std::max(n_bytes, WorkspaceBytes(items.SequenceOf(i)));
+    n_bytes = std::max(n_bytes, WorkspaceBytes(items.SequenceOf(i).call()));
   }
   for (size_t i = 0; i < n; ++i) {
     Status status =
-        CheckWorkspaceApart(items.SequenceOf(i), workspace, n_bytes);
+        CheckWorkspaceApart(items.SequenceOf(i).call(), workspace, n_bytes);
     if (!status.ok()) return Prefixed(status, "items[%zu]: ", i);
   }
   return Status();

@@ -48,7 +48,7 @@ Status CopyPagedEviction(const PagedSequence& cached, const Sequence& sequence,
                          const kvevict_evict_options* options,
                          kvevict_evict_options* out) {
   for (uint32_t l = 0; l < sequence.plan().n_layers(); ++l) {
-    sequence.views()[l] = cached.View(l);
+    sequence.call().views()[l] = cached.View(l);
   }
   KV_RETURN_IF_ERROR(CopyOptions(sequence, options, out));
   if (out->undo != nullptr) {
@@ -116,17 +116,17 @@ Status CheckPagedEvict(const kvevict_paged_eviction& item, void* workspace,
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
   KV_RETURN_IF_ERROR(
       CopyPagedEviction(Core(item.cached), sequence, item.options, &options));
-  return CheckEvict(&sequence, options, workspace, workspace_bytes);
+  return CheckEvict(&sequence.call(), options, workspace, workspace_bytes);
 }
 
 // Wants the shared blocks that an eviction which was checked will write to.
 void WantWritten(PagedSequence& cached, const Sequence& sequence) {
-  if (!WritesViews(sequence)) return;
+  if (!WritesViews(sequence.call())) return;
   const Plan& plan = sequence.plan();
-  const bool to_any = plan.merge().Merges() || IsByTable(sequence) ||
+  const bool to_any = plan.merge().Merges() || IsByTable(sequence.call()) ||
                       CountsByScore(plan.policy()) ||
                       SplitsByScore(plan.policy());
-  for (const LayerOutcome& layer : sequence.outcomes()) {
+  for (const LayerOutcome& layer : sequence.call().outcomes()) {
     if (!layer.loses) continue;
     const uint32_t n_moved = layer.n_keep - cached.n_recent(layer.layer);
     cached.WantOwn(layer.layer, 0, to_any ? layer.n_tokens : n_moved);
@@ -412,8 +412,8 @@ kvevict_status kvevict_paged_evict(const kvevict_paged_eviction* items,
         },
         [&](const kvevict_paged_eviction& item) {
           const Sequence& sequence = Core(item.sequence);
-          KV_RETURN_IF_ERROR(RunEvict(&Core(item.sequence)));
-          if (IsByTable(sequence)) {
+          KV_RETURN_IF_ERROR(RunEvict(&Core(item.sequence).call()));
+          if (IsByTable(sequence.call())) {
             KV_RETURN_IF_ERROR(Core(item.cached).ReadTables(stream));
           }
           for (uint32_t l = 0; l < sequence.plan().n_layers(); ++l) {

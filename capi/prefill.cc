@@ -153,9 +153,9 @@ class Prefill {
       return InvalidArgument("n_tokens %u + logical length %u > %d",
                              options_.n_tokens, length, INT32_MAX);
     }
-    KV_RETURN_IF_ERROR(CheckEvictAhead(sequence_, evict, options_.workspace,
-                                       options_.workspace_bytes, n,
-                                       options_.n_tokens));
+    KV_RETURN_IF_ERROR(
+        CheckEvictAhead(sequence_.call(), evict, options_.workspace,
+                        options_.workspace_bytes, n, options_.n_tokens));
     return CheckApartFromPool();
   }
 

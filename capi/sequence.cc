@@ -58,7 +58,7 @@ Status CopyObservations(const Sequence& sequence,
               "inputs: neither queries nor row_lse nor attention_sums");
         }
         inputs.layer = static_cast<uint32_t>(place);
-        sequence.inputs()[(*out_n)++] = inputs;
+        sequence.call().inputs()[(*out_n)++] = inputs;
         return Status();
       });
 }
@@ -76,7 +76,7 @@ Status CopyViews(const Plan& plan, const char* name, const kvevict_view* views,
 Status CopyViews(const Sequence& sequence, const kvevict_view* views,
                  size_t views_len) {
   return CopyViews(sequence.plan(), "views", views, views_len,
-                   sequence.views());
+                   sequence.call().views());
 }
 
 Status CopyDestinations(const Sequence& sequence,
@@ -91,12 +91,12 @@ Status CopyDestinations(const Sequence& sequence,
         "destinations is not NULL, but has_destinations of the plan is 0");
   }
   return CopyViews(plan, "destinations", options.destinations,
-                   options.destinations_len, sequence.destinations());
+                   options.destinations_len, sequence.call().destinations());
 }
 
 Status CopyInputs(const Sequence& sequence,
                   const kvevict_evict_options& options) {
-  const std::span<LayerInputs> inputs = sequence.inputs();
+  const std::span<LayerInputs> inputs = sequence.call().inputs();
   std::fill(inputs.begin(), inputs.end(), LayerInputs());
   if (options.inputs == nullptr) {
     return CheckArray("inputs", options.inputs, options.inputs_len);
@@ -121,8 +121,9 @@ Status CopyOptions(const Sequence& sequence,
                    const kvevict_evict_options* options,
                    kvevict_evict_options* out) {
   if (options != nullptr) KV_RETURN_IF_ERROR(CopyIn("options", options, out));
-  sequence.ranges() = TokenRanges();
-  KV_RETURN_IF_ERROR(CopyIn(out->ranges, out->ranges_len, &sequence.ranges()));
+  sequence.call().ranges = TokenRanges();
+  KV_RETURN_IF_ERROR(
+      CopyIn(out->ranges, out->ranges_len, &sequence.call().ranges));
   KV_RETURN_IF_ERROR(CopyDestinations(sequence, *out));
   return CopyInputs(sequence, *out);
 }
@@ -248,8 +249,8 @@ kvevict_status kvevict_sequence_observe(kvevict_sequence* sequence,
     KV_RETURN_IF_ERROR(
         CopyObservations(Core(sequence), observations, observations_len, &n));
     return OnStream(Core(sequence), stream, [&] {
-      return Core(sequence).Observe(Core(sequence).inputs().first(n), n_rows,
-                                    first_position);
+      return Core(sequence).Observe(Core(sequence).call().inputs().first(n),
+                                    n_rows, first_position);
     });
   });
 }
@@ -309,8 +310,8 @@ kvevict_status kvevict_sequence_evict(kvevict_sequence* sequence,
         CopyEviction(Core(sequence), views, views_len, options, &o));
     return OnStream(Core(sequence), stream, [&] {
       KV_RETURN_IF_ERROR(
-          CheckEvict(&Core(sequence), o, workspace, workspace_bytes));
-      return RunEvict(&Core(sequence));
+          CheckEvict(&Core(sequence).call(), o, workspace, workspace_bytes));
+      return RunEvict(&Core(sequence).call());
     });
   });
 }
@@ -329,7 +330,7 @@ kvevict_status kvevict_sequence_kept_slots(kvevict_sequence* sequence,
     }
     KV_RETURN_IF_ERROR(CheckNotNull("slots", slots));
     const std::span<uint32_t> kept(slots, plan.n_layers());
-    KV_RETURN_IF_ERROR(KeptSlots(&Core(sequence), kept));
+    KV_RETURN_IF_ERROR(KeptSlots(&Core(sequence).call(), kept));
     for (uint32_t l = plan.n_model_layers(); l-- > 0;) {
       const int32_t place = plan.Find(l);
       slots[l] = place < 0 ? 0 : slots[place];
@@ -346,7 +347,7 @@ kvevict_status kvevict_sequence_undo_bytes(kvevict_sequence* sequence,
     KV_RETURN_IF_ERROR(CheckNotNull("sequence", sequence));
     KV_RETURN_IF_ERROR(CheckNotNull("out_bytes", out_bytes));
     KV_RETURN_IF_ERROR(CopyViews(Core(sequence), views, views_len));
-    return UndoBytes(&Core(sequence), out_bytes);
+    return FindUndoBytes(&Core(sequence).call(), out_bytes);
   });
 }
 

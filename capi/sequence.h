@@ -35,17 +35,17 @@ Status CopyLayers(const Plan& plan, const char* name, const T* array,
   });
 }
 
-// What is shown of layers with a full cache, in *out_n places of sequence.inputs().
+// What is shown of layers with a full cache, in *out_n places of its call's inputs.
 Status CopyObservations(const Sequence& sequence,
                         const kvevict_observation* observations, size_t n,
                         size_t* out_n);
 
-// What an eviction is given: sequence.views(), destinations() and inputs(), and *out,
-// which has its defaults.
+// What an eviction is given: views, destinations, inputs and ranges of the sequence's
+// call, and *out, which has its defaults.
 Status CopyEviction(const Sequence& sequence, const kvevict_view* views,
                     size_t views_len, const kvevict_evict_options* options,
                     kvevict_evict_options* out);
-// The same where sequence.views() are there.
+// The same where the call's views are there.
 Status CopyOptions(const Sequence& sequence,
                    const kvevict_evict_options* options,
                    kvevict_evict_options* out);

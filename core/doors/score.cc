@@ -165,8 +165,13 @@ Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
     KV_RETURN_IF_ERROR(ScoreAndShape(plan, memory.stream, n_tokens, layers,
                                      Jobs<ScoreJob>(now, &ScoredLayer::score),
                                      shapes, scratch));
-    KV_RETURN_IF_ERROR(
-        Refine(plan, memory.stream, n_tokens, layers, shapes, scratch));
+    if (plan.AppliesWeights() && !plan.WeighsRows()) {
+      KV_RETURN_IF_ERROR(ApplyWeights(plan, memory.stream, layers, shapes));
+    }
+    if (plan.SubtractsRedundancy()) {
+      KV_RETURN_IF_ERROR(SubtractRedundancy(plan, memory.stream, n_tokens,
+                                            layers, shapes, scratch));
+    }
     i += now.size();
   }
   return Status();

@@ -1,6 +1,6 @@
 #include "core/evict/block_tables.h"
 
-#include "core/evict/eviction.h"
+#include "core/evict/call.h"
 #include "core/policy/policy.h"
 #include "core/view/block_numbers.h"
 #include "core/view/view.h"
@@ -151,65 +151,72 @@ Status CheckTables(const Plan& plan, std::span<const kvevict_view> views) {
 }
 
 // No entry is of two tables, but where all layers have one.
-Status Eviction::CheckTables() {
-  KV_RETURN_IF_ERROR(kvevict::CheckTables(plan_, views_));
-  if (!LosesTokens()) return Status();
-  KV_RETURN_IF_ERROR(CheckMoveByRow("by_table"));
-  for (uint32_t l = 0; l < layers_.size(); ++l) {
-    if (Cache(l).owner != l) continue;
+Status CheckTables(EvictCall& call) {
+  KV_RETURN_IF_ERROR(CheckTables(call.plan, call.views()));
+  if (!call.LosesTokens()) return Status();
+  KV_RETURN_IF_ERROR(CheckMoveByRow(call, "by_table"));
+  for (uint32_t l = 0; l < call.layers.size(); ++l) {
+    if (call.Cache(l).owner != l) continue;
     uint32_t n = 0;  // of the layer, before
-    Status status = ForEachTables(Cache(l), [&](const Tables& tables) {
+    Status status = ForEachTables(call.Cache(l), [&](const Tables& tables) {
       const auto check = [&](const Tables& before) {
-        return CheckTwo(plan_, before, tables);
+        return CheckTwo(call.plan, before, tables);
       };
       for (uint32_t m = 0; m < l; ++m) {
-        if (Cache(m).owner != m) continue;
-        KV_RETURN_IF_ERROR(ForEachTables(Cache(m), [&](const Tables& before) {
-          KV_RETURN_IF_ERROR(check(before));
-          return CheckLoseAlike(layers_[m], layers_[l], before, tables);
-        }));
+        if (call.Cache(m).owner != m) continue;
+        KV_RETURN_IF_ERROR(
+            ForEachTables(call.Cache(m), [&](const Tables& before) {
+              KV_RETURN_IF_ERROR(check(before));
+              return CheckLoseAlike(call.layers[m], call.layers[l], before,
+                                    tables);
+            }));
       }
-      return ForEachTables(Cache(l), check, n++);
+      return ForEachTables(call.Cache(l), check, n++);
     });
     if (status.ok()) continue;
-    return Prefixed(status, "views[%u]: ", plan_.layer(l).number);
+    return Prefixed(status, "views[%u]: ", call.plan.layer(l).number);
   }
   // Without jobs: whether it can run.
-  return context_.backend().drop_blocks(context_, sequence_.stream(), {});
+  return call.backend().drop_blocks(call.context, call.stream(), {});
 }
 
+namespace {
+
 // Whether layers or planes before have the tables too.
-bool Eviction::IsDropped(uint32_t i_layer, uint32_t i_tables) const {
-  const Tables tables(Cache(active_[i_layer].layer), i_tables);
+bool IsDropped(const EvictCall& call, uint32_t i_layer, uint32_t i_tables) {
+  const Tables tables(call.Cache(call.active[i_layer].layer), i_tables);
   bool found = false;
   const auto look = [&](const Tables& before) {
     found = found || before.AreOne(tables);
     return Status();
   };
-  for (uint32_t i = plan_.LayersKeepAlike() ? 0 : i_layer; i < i_layer; ++i) {
-    (void)ForEachTables(Cache(active_[i].layer), look);
+  for (uint32_t i = call.plan.LayersKeepAlike() ? 0 : i_layer; i < i_layer;
+       ++i) {
+    (void)ForEachTables(call.Cache(call.active[i].layer), look);
   }
   (void)ForEachTables(tables.cache(), look, i_tables);
   return found;
 }
 
+}  // namespace
+
 // Of each layer the same tables at a time.
-Status Eviction::DropBlocks() {
+Status DropBlocks(const EvictCall& call) {
   for (uint32_t i = 0;; ++i) {
     bool exist = false;
-    for (uint32_t a = 0; a < active_.size(); ++a) {
-      LayerEviction& layer = active_[a];
-      const Tables tables(Cache(layer.layer), i);
+    for (uint32_t a = 0; a < call.active.size(); ++a) {
+      LayerEviction& layer = call.active[a];
+      const Tables tables(call.Cache(layer.layer), i);
       layer.table = TableJob();
       exist = exist || tables.exist();
-      if (tables.exist() && !IsDropped(a, i)) {
+      if (tables.exist() && !IsDropped(call, a, i)) {
         layer.table = tables.Job(layer.move);
       }
     }
     if (!exist) return Status();
-    KV_RETURN_IF_ERROR(context_.backend().drop_blocks(
-        context_, sequence_.stream(),
-        {Jobs<TableJob>(active_, &LayerEviction::table)}));
+    KV_RETURN_IF_ERROR(call.backend().drop_blocks(
+        call.context, call.stream(),
+        {Jobs<TableJob>(call.active, &LayerEviction::table)}));
   }
 }
 

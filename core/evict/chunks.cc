@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/evict/eviction.h"
+#include "core/evict/stages.h"
 #include "core/view/chunks.h"
 #include "core/view/view.h"
 
@@ -46,19 +46,17 @@ void Narrow(uint32_t first, uint32_t n, ScoreJob* job) {
   queries.n_rows = n;
 }
 
-}  // namespace
-
 // Raises counts to what the lists must keep of each chunk, the most of any list.
-Status Eviction::CountProtected(const LayerOutcome& layer,
-                                std::span<uint32_t> counts) const {
-  if (forced_.protect.empty()) return Status();
-  const Chunks chunks(policy_, layer.n_tokens);
+Status CountProtected(const EvictCall& call, const LayerOutcome& layer,
+                      std::span<uint32_t> counts) {
+  if (call.forced.protect.empty()) return Status();
+  const Chunks chunks(call.policy, layer.n_tokens);
   SlotPositions positions;
-  KV_RETURN_IF_ERROR(sequence_.HostPositions(layer.layer, &positions));
-  for (uint32_t list = 0; list < plan_.layer(layer.layer).n_lists; ++list) {
+  KV_RETURN_IF_ERROR(call.sequence.HostPositions(layer.layer, &positions));
+  for (uint32_t list = 0; list < call.plan.layer(layer.layer).n_lists; ++list) {
     uint32_t chunk = 0;
     uint32_t n = 0;  // of it, beside its ends
-    for (int32_t position : forced_.protect) {
+    for (int32_t position : call.forced.protect) {
       const int64_t slot = positions.SlotOf(list, position, layer.n_tokens);
       if (slot < 0 || chunks.IsEnd(static_cast<uint32_t>(slot))) continue;
       if (chunks.IndexOf(static_cast<uint32_t>(slot)) != chunk) n = 0;
@@ -69,21 +67,24 @@ Status Eviction::CountProtected(const LayerOutcome& layer,
   return Status();
 }
 
-Status Eviction::ShareOverChunks(const LayerOutcome& layer) const {
-  const Chunks chunks(policy_, layer.n_tokens);
+}  // namespace
+
+Status ShareOverChunks(const EvictCall& call, const LayerOutcome& layer) {
+  const Chunks chunks(call.policy, layer.n_tokens);
   const std::span<uint32_t> counts =
-      sequence_.chunk_ends(layer.layer).first(chunks.Count());
+      call.chunk_ends(layer.layer).first(chunks.Count());
   for (uint32_t i = 0; i < counts.size(); ++i) counts[i] = chunks.LeastOf(i);
-  KV_RETURN_IF_ERROR(CountProtected(layer, counts));
+  KV_RETURN_IF_ERROR(CountProtected(call, layer, counts));
   const uint64_t least =
       std::accumulate(counts.begin(), counts.end(), uint64_t{0});
   if (least > layer.n_keep) {
     return InvalidArgument(
         "layer %u: budget %u < %llu tokens that %u chunks of %u keep: sink %u "
         "of each, recent %u, %zu protected positions, or one",
-        plan_.layer(layer.layer).number, layer.n_keep,
-        static_cast<unsigned long long>(least), chunks.Count(), policy_.chunk,
-        policy_.sink.count, forced_.n_recent, forced_.protect.size());
+        call.plan.layer(layer.layer).number, layer.n_keep,
+        static_cast<unsigned long long>(least), chunks.Count(),
+        call.policy.chunk, call.policy.sink.count, call.forced.n_recent,
+        call.forced.protect.size());
   }
   chunks.Share(layer.n_keep, counts);
   std::partial_sum(counts.begin(), counts.end(), counts.begin());
@@ -91,56 +92,65 @@ Status Eviction::ShareOverChunks(const LayerOutcome& layer) const {
 }
 
 // Blocks are found from slot 0 on.
-Status Eviction::CheckChunkRows(uint32_t layer) const {
-  const kvevict_view& view = views_[layer];
-  if (!HasChunks(policy_) || !plan_.ReadsRows() || view.block_size == 0 ||
-      policy_.chunk % view.block_size == 0) {
+Status CheckChunkRows(const EvictCall& call, uint32_t layer) {
+  const kvevict_view& view = call.views()[layer];
+  if (!HasChunks(call.policy) || !call.plan.ReadsRows() ||
+      view.block_size == 0 || call.policy.chunk % view.block_size == 0) {
     return Status();
   }
   return Unsupported("views[%u].block_size %u: chunk %u is no multiple of it",
-                     plan_.layer(layer).number, view.block_size, policy_.chunk);
+                     call.plan.layer(layer).number, view.block_size,
+                     call.policy.chunk);
 }
 
-size_t Eviction::CountAsLong() const {
+size_t Group::CountAsLong() const {
   size_t n = 1;
-  while (n < at_once_.size() && at_once_[n].n_tokens == at_once_[0].n_tokens) {
-    ++n;
-  }
+  while (n < layers.size() && layers[n].n_tokens == layers[0].n_tokens) ++n;
   return n;
 }
 
-void Eviction::EnterChunk(uint32_t chunk) {
-  chunk_ = chunk;
-  chunk_loses_ = !HasChunks(policy_);
-  for (LayerEviction& layer : at_once_) {
-    const Chunks chunks(policy_, layer.n_tokens);
+void Group::Enter(uint32_t next) {
+  const Policy& policy = call.policy;
+  chunk = next;
+  loses = !HasChunks(policy);
+  for (LayerEviction& layer : layers) {
+    const Chunks chunks(policy, layer.n_tokens);
     if (chunk == 0) {
-      layer.score.slots = slots_.DevicePositions(layer.layer);
-      layer.score.keep = slots_.DeviceNext(layer.layer, layer.n_keep);
+      layer.score.slots = call.slots.DevicePositions(layer.layer);
+      layer.score.keep = call.slots.DeviceNext(layer.layer, layer.n_keep);
     }
-    if (!HasChunks(policy_)) continue;
-    ChunkedLayer& chunked = sequence_.chunked_layers()[layer.layer];
+    if (!HasChunks(policy)) continue;
+    ChunkedLayer& chunked = call.chunked_layers()[layer.layer];
     if (chunk == 0) chunked.whole = layer.score;
     const uint32_t first = chunks.BeginOf(chunk);
-    chunked.view = ViewFrom(views_[layer.layer], first);
+    chunked.view = ViewFrom(call.views()[layer.layer], first);
     layer.score = chunked.whole;
     layer.score.view = &chunked.view;
     layer.score.slots.first = first;
-    layer.score.keep = KeepOfChunk(layer).count;
+    layer.score.keep = KeepOf(layer).count;
     Narrow(first, chunks.LengthOf(chunk), &layer.score);
-    chunk_loses_ =
-        chunk_loses_ || layer.score.keep.most < chunks.LengthOf(chunk);
+    loses = loses || layer.score.keep.most < chunks.LengthOf(chunk);
   }
 }
 
-KeepLists Eviction::KeepOfChunk(const LayerEviction& layer) const {
-  if (!HasChunks(policy_)) return layer.keep;
-  const std::span<const uint32_t> ends = sequence_.chunk_ends(layer.layer);
-  const uint32_t begin = chunk_ == 0 ? 0 : ends[chunk_ - 1];
+KeepLists Group::KeepOf(const LayerEviction& layer) const {
+  if (!HasChunks(call.policy)) return layer.keep;
+  const std::span<const uint32_t> ends = call.chunk_ends(layer.layer);
+  const uint32_t begin = chunk == 0 ? 0 : ends[chunk - 1];
   KeepLists keep = layer.keep;
   keep.slots += begin;
-  keep.count = ends[chunk_] - begin;
+  keep.count = ends[chunk] - begin;
   return keep;
+}
+
+Forced Group::MustStay() const {
+  Forced forced = call.forced;
+  forced.n_sink = call.SinkOf(layers.front().layer);
+  if (!HasChunks(call.policy)) return forced;
+  const Chunks chunks(call.policy, layers.front().n_tokens);
+  forced.n_sink = chunks.SinkOf(chunk);
+  forced.n_recent = chunks.RecentOf(chunk);
+  return forced;
 }
 
 }  // namespace kvevict

@@ -1,10 +1,8 @@
 #include "core/evict/evict.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "core/evict/block_tables.h"
-#include "core/evict/eviction.h"
 #include "core/policy/policy.h"
 #include "core/view/overlap.h"
 
@@ -41,11 +39,11 @@ Status CheckOptions(uint32_t logical_length,
 }
 
 // Where nothing is to be done.
-void ReportUnchanged(Sequence* sequence) {
-  sequence->BeginReport();
-  for (uint32_t l = 0; l < sequence->plan().n_layers(); ++l) {
-    const ListCounts tokens = sequence->slots().HostTokens(l);
-    ReportLayer(sequence, l, tokens, tokens);
+void ReportUnchanged(const EvictCall& call) {
+  call.sequence.BeginReport();
+  for (uint32_t l = 0; l < call.plan.n_layers(); ++l) {
+    const ListCounts tokens = call.slots.HostTokens(l);
+    ReportLayer(call, l, tokens, tokens);
   }
 }
 
@@ -55,12 +53,11 @@ struct FirstCaches {
   bool is_written[2];
   uint32_t n = 1;
 
-  explicit FirstCaches(const Sequence& sequence) {
-    caches[0] = sequence.caches()[0];
-    is_written[0] =
-        IsToEvict(sequence) && !sequence.eviction()->HasDestinations();
-    if (!IsToEvict(sequence) || is_written[0]) return;
-    caches[1] = sequence.both_caches()[sequence.plan().n_layers()];
+  explicit FirstCaches(const EvictCall& call) {
+    caches[0] = call.caches()[0];
+    is_written[0] = IsToEvict(call) && !call.HasDestinations();
+    if (!IsToEvict(call) || is_written[0]) return;
+    caches[1] = call.both_caches()[call.plan.n_layers()];
     is_written[1] = true;
     n = 2;
   }
@@ -82,9 +79,9 @@ Status CheckTwoApart(const LayerCache& a, const LayerCache& b) {
 
 // To caches whose views say where further tokens will lie: those of blocks and of
 // recent rows do not.
-void AddRows(const Sequence& sequence, uint32_t n_new) {
-  const bool on_host = sequence.plan().context().backend().on_host;
-  for (LayerCache& cache : sequence.caches()) {
+void AddRows(const EvictCall& call, uint32_t n_new) {
+  const bool on_host = call.backend().on_host;
+  for (LayerCache& cache : call.caches()) {
     const kvevict_view& view = *cache.view;
     if (view.block_size != 0 || FirstRecent(view) != UINT32_MAX) continue;
     const ListCounts tokens(cache.tokens.most + n_new);
@@ -92,96 +89,92 @@ void AddRows(const Sequence& sequence, uint32_t n_new) {
     if (!ValidateView(view, tokens, on_host).ok()) continue;
     cache = CacheOf(view, cache.number, tokens, on_host);
   }
-  FindShared(sequence.caches());
+  FindShared(call.caches());
 }
 
-uint32_t Longest(const Sequence& sequence) {
-  return std::max(1u, sequence.slots().Longest());
+uint32_t Longest(const EvictCall& call) {
+  return std::max(1u, call.slots.Longest());
 }
 
 }  // namespace
 
-WorkspaceNeeds NeedsToEvict(const Sequence& sequence) {
-  return sequence.plan().WorkspaceFor(KVEVICT_OPERATION_EVICT,
-                                      Longest(sequence));
+WorkspaceNeeds NeedsToEvict(const EvictCall& call) {
+  return call.plan.WorkspaceFor(KVEVICT_OPERATION_EVICT, Longest(call));
 }
 
-Status CheckEvict(Sequence* sequence, const kvevict_evict_options& options,
+Status CheckEvict(EvictCall* call, const kvevict_evict_options& options,
                   void* workspace, size_t workspace_bytes) {
-  const Plan& plan = sequence->plan();
-  const uint32_t n_tokens = Longest(*sequence);
-  std::optional<Eviction>& eviction = sequence->eviction();
-  eviction.reset();
-  KV_RETURN_IF_ERROR(CheckWorkspace(plan.context(), workspace, workspace_bytes,
-                                    NeedsToEvict(*sequence)));
-  KV_RETURN_IF_ERROR(CheckOptions(sequence->logical_length(), options));
-  const bool is_due = !TouchesNothing(plan.policy()) &&
-                      sequence->prompt().IsDue(sequence->logical_length());
+  const Plan& plan = call->plan;
+  const Sequence& sequence = call->sequence;
+  const uint32_t n_tokens = Longest(*call);
+  call->End();
+  KV_RETURN_IF_ERROR(CheckWorkspace(call->context, workspace, workspace_bytes,
+                                    NeedsToEvict(*call)));
+  KV_RETURN_IF_ERROR(CheckOptions(sequence.logical_length(), options));
+  const bool is_due = !TouchesNothing(call->policy) &&
+                      sequence.prompt().IsDue(sequence.logical_length());
   if (!is_due && options.destinations == nullptr) {
-    KV_RETURN_IF_ERROR(FindCaches(*sequence));
-    return options.by_table != 0 ? CheckTables(plan, sequence->views())
-                                 : Status();
+    KV_RETURN_IF_ERROR(FindCaches(*call));
+    return options.by_table != 0 ? CheckTables(plan, call->views()) : Status();
   }
-  eviction.emplace(
-      sequence, options, workspace,
+  call->Begin(
+      options, workspace,
       is_due ? plan.LayOutEvict(n_tokens, workspace_bytes) : EvictWorkspace(),
       n_tokens, is_due);
-  KV_RETURN_IF_ERROR(eviction->Check());
-  return CheckWorkspaceApart(*sequence, workspace, WorkspaceBytes(*sequence));
+  KV_RETURN_IF_ERROR(Check(*call));
+  return CheckWorkspaceApart(*call, workspace, WorkspaceBytes(*call));
 }
 
-size_t WorkspaceBytes(const Sequence& sequence) {
-  return IsToEvict(sequence) ? sequence.eviction()->workspace_bytes() : 0;
+size_t WorkspaceBytes(const EvictCall& call) {
+  return IsToEvict(call) ? call.layout.bytes : 0;
 }
 
-Status CheckWorkspaceApart(const Sequence& sequence, const void* workspace,
+Status CheckWorkspaceApart(const EvictCall& call, const void* workspace,
                            size_t n_bytes) {
   if (n_bytes == 0) return Status();
-  const std::optional<Eviction>& eviction = sequence.eviction();
-  const bool has_destinations =
-      eviction.has_value() && eviction->HasDestinations();
-  return CheckApartFrom(
-      "workspace", workspace, n_bytes, "views",
-      has_destinations ? sequence.both_caches() : sequence.caches());
+  return CheckApartFrom("workspace", workspace, n_bytes, "views",
+                        call.is_begun && call.HasDestinations()
+                            ? call.both_caches()
+                            : call.caches());
 }
 
-Status CheckEvictAhead(const Sequence& sequence,
+Status CheckEvictAhead(const EvictCall& call,
                        const kvevict_evict_options& options, void* workspace,
                        size_t workspace_bytes, uint32_t n_new,
                        uint32_t n_to_come) {
-  const Plan& plan = sequence.plan();
-  const uint32_t n_tokens = std::max(1u, sequence.slots().Longest() + n_new);
+  const Plan& plan = call.plan;
+  const uint32_t n_tokens = std::max(1u, call.slots.Longest() + n_new);
   KV_RETURN_IF_ERROR(
-      CheckWorkspace(plan.context(), workspace, workspace_bytes,
+      CheckWorkspace(call.context, workspace, workspace_bytes,
                      plan.WorkspaceFor(KVEVICT_OPERATION_EVICT, n_tokens)));
   KV_RETURN_IF_ERROR(
-      CheckOptions(sequence.logical_length() + n_to_come, options));
-  KV_RETURN_IF_ERROR(FindCaches(sequence));
+      CheckOptions(call.sequence.logical_length() + n_to_come, options));
+  KV_RETURN_IF_ERROR(FindCaches(call));
   if (options.by_table != 0) {
-    KV_RETURN_IF_ERROR(CheckTables(plan, sequence.views()));
+    KV_RETURN_IF_ERROR(CheckTables(plan, call.views()));
   }
-  if (TouchesNothing(plan.policy())) return Status();
-  AddRows(sequence, n_new);
-  KV_RETURN_IF_ERROR(CheckApart("views", sequence.caches()));
+  if (TouchesNothing(call.policy)) return Status();
+  AddRows(call, n_new);
+  KV_RETURN_IF_ERROR(CheckApart("views", call.caches()));
   const size_t n_bytes = plan.LayOutEvict(n_tokens, workspace_bytes).bytes;
   if (n_bytes == 0) return Status();
   return CheckApartFrom("workspace", workspace, n_bytes, "views",
-                        sequence.caches());
+                        call.caches());
 }
 
-bool IsToEvict(const Sequence& sequence) {
-  return sequence.eviction().has_value() && sequence.eviction()->HasWork();
+bool IsToEvict(const EvictCall& call) {
+  return call.is_begun && call.HasWork();
 }
 
-bool WritesViews(const Sequence& sequence) {
-  return IsToEvict(sequence) && sequence.eviction()->WritesViews();
+bool WritesViews(const EvictCall& call) {
+  return IsToEvict(call) && call.WritesViews();
 }
 
-bool IsByTable(const Sequence& sequence) {
-  return IsToEvict(sequence) && sequence.eviction()->IsByTable();
+bool IsByTable(const EvictCall& call) {
+  return IsToEvict(call) && call.IsByTable();
 }
 
-Status CheckCachesApart(const Sequence& a, const Sequence& b) {
+Status CheckCachesApart(const EvictCall& a, const EvictCall& b) {
   const FirstCaches ours(a), theirs(b);
   for (uint32_t i = 0; i < ours.n; ++i) {
     for (uint32_t j = 0; j < theirs.n; ++j) {
@@ -192,28 +185,18 @@ Status CheckCachesApart(const Sequence& a, const Sequence& b) {
   return Status();
 }
 
-Status CheckUndoApart(const Sequence& a, const Sequence& b) {
-  const std::optional<Eviction>& saving = a.eviction();
-  if (!saving.has_value() || !saving->Saves()) return Status();
-  KV_RETURN_IF_ERROR(saving->CheckUndoApart(b));
-  const std::optional<Eviction>& other = b.eviction();
-  if (!other.has_value() || !other->Saves()) return Status();
-  return saving->CheckUndoApart(*other);
-}
-
-Status RunEvict(Sequence* sequence) {
-  std::optional<Eviction>& eviction = sequence->eviction();
-  if (!eviction.has_value()) {
-    ReportUnchanged(sequence);
+Status RunEvict(EvictCall* call) {
+  if (!call->is_begun) {
+    ReportUnchanged(*call);
     return Status();
   }
-  if (!eviction->HasWork()) {
-    eviction->FillReport();
-  } else if (Status status = eviction->Run(); !status.ok()) {
-    sequence->ClearReport();
+  if (!call->HasWork()) {
+    FillReport(*call);
+  } else if (Status status = Run(*call); !status.ok()) {
+    call->sequence.ClearReport();
     return status;
   }
-  if (eviction->IsDue()) sequence->BeginRound();
+  if (call->is_due) call->sequence.BeginRound();
   return Status();
 }
 

@@ -1,5 +1,5 @@
 // What an eviction tells.
-#include "core/evict/eviction.h"
+#include "core/evict/call.h"
 #include "core/view/block_numbers.h"
 #include "core/view/extent.h"
 #include "core/view/view.h"
@@ -46,43 +46,41 @@ void AddLayer(const LayerCache& cache, const LayerCache* destination,
   }
 }
 
+// Slots in use by each list afterwards, known to the host.
+ListCounts AfterOf(const EvictCall& call, const LayerOutcome& layer) {
+  if (!layer.loses) return call.slots.HostTokens(layer.layer);
+  return call.slots.HostNext(layer.layer, layer.n_keep);
+}
+
 }  // namespace
 
-void ReportLayer(Sequence* sequence, uint32_t l, const ListCounts& before,
+void ReportLayer(const EvictCall& call, uint32_t l, const ListCounts& before,
                  const ListCounts& after) {
-  const PlanLayer& layer = sequence->plan().layer(l);
+  const PlanLayer& layer = call.plan.layer(l);
   for (uint32_t i = 0; i < layer.n_lists; ++i) {
-    sequence->list_reports()[layer.first_list + i] = {before.Of(i),
-                                                      after.Of(i)};
+    call.sequence.list_reports()[layer.first_list + i] = {before.Of(i),
+                                                          after.Of(i)};
   }
-  const LayerCache& cache = sequence->caches()[l];
+  const LayerCache& cache = call.caches()[l];
   if (cache.owner != l) return;
-  const bool has_destination = sequence->eviction().has_value() &&
-                               sequence->eviction()->HasDestinations();
-  AddLayer(cache,
-           has_destination
-               ? &sequence->both_caches()[sequence->plan().n_layers() + l]
-               : nullptr,
-           before, after, &sequence->report());
+  const bool has_destination = call.is_begun && call.HasDestinations();
+  AddLayer(
+      cache,
+      has_destination ? &call.both_caches()[call.plan.n_layers() + l] : nullptr,
+      before, after, &call.sequence.report());
 }
 
-void Eviction::FillReport() const {
-  sequence_.BeginReport();
-  for (const LayerOutcome& layer : layers_) {
-    ReportLayer(&sequence_, layer.layer, slots_.HostTokens(layer.layer),
-                AfterOf(layer));
+void FillReport(const EvictCall& call) {
+  call.sequence.BeginReport();
+  for (const LayerOutcome& layer : call.layers) {
+    ReportLayer(call, layer.layer, call.slots.HostTokens(layer.layer),
+                AfterOf(call, layer));
   }
-  sequence_.report().evicted = LosesTokens();
-  for (const LayerOutcome& layer : layers_) {
+  call.sequence.report().evicted = call.LosesTokens();
+  for (const LayerOutcome& layer : call.layers) {
     if (!layer.lacks_room) continue;
-    sequence_.report().reason = KVEVICT_REASON_SMALL_BUDGET;
+    call.sequence.report().reason = KVEVICT_REASON_SMALL_BUDGET;
   }
-}
-
-// Slots in use by each list afterwards, known to the host.
-ListCounts Eviction::AfterOf(const LayerOutcome& layer) const {
-  if (!layer.loses) return slots_.HostTokens(layer.layer);
-  return slots_.HostNext(layer.layer, layer.n_keep);
 }
 
 }  // namespace kvevict

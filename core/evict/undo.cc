@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "core/evict/eviction.h"
+#include "core/evict/call.h"
+#include "core/evict/evict.h"
 #include "core/evict/saved_rows.h"
 #include "core/view/overlap.h"
 #include "core/view/view.h"
@@ -34,7 +35,7 @@ SavedLayer SavedOf(const Sequence& sequence, const SavedPart& part,
     saved.n_rows = n_rows;
     return saved;
   }
-  const LayerCache& cache = sequence.caches()[part.layer];
+  const LayerCache& cache = sequence.call().caches()[part.layer];
   saved.view = *cache.view;
   saved.shared_companions = cache.shared_companions;
   saved.n_rows = owner == part.layer ? n_rows : 0;
@@ -77,133 +78,129 @@ Status ForEachSaved(const Plan& plan, void* memory, const SavedOfPart& saved_of,
 
 // ---- Before an eviction ----
 
-uint32_t Eviction::MostEvicted(const LayerOutcome& layer) const {
-  const ListCounts held = slots_.HostTokens(layer.layer);
-  const ListCounts kept = slots_.HostNext(layer.layer, layer.n_keep);
+namespace {
+
+uint32_t MostEvicted(const EvictCall& call, const LayerOutcome& layer) {
+  const ListCounts held = call.slots.HostTokens(layer.layer);
+  const ListCounts kept = call.slots.HostNext(layer.layer, layer.n_keep);
   uint32_t most = 0;
-  for (uint32_t list = 0; list < plan_.layer(layer.layer).n_lists; ++list) {
+  for (uint32_t list = 0; list < call.plan.layer(layer.layer).n_lists; ++list) {
     most = std::max(most, held.Of(list) - kept.Of(list));
   }
   return most;
 }
 
-Status Eviction::CheckCanUndo() const {
-  if (plan_.merge().Merges()) {
+Status CheckCanUndo(const EvictCall& call) {
+  if (call.plan.merge().Merges()) {
     return Unsupported("undo: the policy merges rows into others, which stay");
   }
-  if (policy_.rotate != 0) {
+  if (call.policy.rotate != 0) {
     return Unsupported("undo: the policy turns keys that stay");
   }
-  return CheckMoveByRow("undo");
+  return CheckMoveByRow(call, "undo");
 }
 
+}  // namespace
+
 // Where scores decide how many tokens a list keeps, it may be none.
-CheckedSize Eviction::UndoBytes() const {
+CheckedSize UndoBytes(const EvictCall& call) {
   CheckedSize bytes(0);
-  for (uint32_t i = 0; i < CountOfParts(plan_); ++i) {
-    const SavedPart part = PartOf(plan_, i);
-    const LayerOutcome& layer = layers_[part.layer];
-    if (!layer.loses || (part.is_sums && !sequence_.sums().has_memory())) {
+  for (uint32_t i = 0; i < CountOfParts(call.plan); ++i) {
+    const SavedPart part = PartOf(call.plan, i);
+    const LayerOutcome& layer = call.layers[part.layer];
+    if (!layer.loses || (part.is_sums && !call.sequence.sums().has_memory())) {
       continue;
     }
     const uint32_t n_rows =
-        CountsByScore(policy_) ? layer.n_tokens : MostEvicted(layer);
-    const SavedLayer saved = SavedOf(sequence_, part, layer.owner, n_rows);
+        CountsByScore(call.policy) ? layer.n_tokens : MostEvicted(call, layer);
+    const SavedLayer saved = SavedOf(call.sequence, part, layer.owner, n_rows);
     if (saved.n_rows > 0) bytes = bytes + SavedBytes(saved);
   }
   return bytes;
 }
 
-Status Eviction::CheckUndo() const {
-  KV_RETURN_IF_ERROR(CheckCanUndo());
-  const CheckedSize bytes = UndoBytes();
+Status CheckUndo(const EvictCall& call) {
+  KV_RETURN_IF_ERROR(CheckCanUndo(call));
+  const CheckedSize bytes = UndoBytes(call);
   if (!bytes.ok()) return UndoOverflows();
-  KV_RETURN_IF_ERROR(CheckMemory("undo", context_, options_.undo,
-                                 options_.undo_bytes, bytes.value()));
-  const auto undo = reinterpret_cast<uintptr_t>(options_.undo);
-  const auto workspace = reinterpret_cast<uintptr_t>(workspace_);
-  if (undo < workspace + layout_.bytes && workspace < undo + bytes.value()) {
-    return InvalidArgument("undo %p overlaps the workspace %p", options_.undo,
-                           static_cast<void*>(workspace_));
+  KV_RETURN_IF_ERROR(CheckMemory("undo", call.context, call.options.undo,
+                                 call.options.undo_bytes, bytes.value()));
+  const auto undo = reinterpret_cast<uintptr_t>(call.options.undo);
+  const auto workspace = reinterpret_cast<uintptr_t>(call.workspace);
+  if (undo < workspace + call.layout.bytes &&
+      workspace < undo + bytes.value()) {
+    return InvalidArgument("undo %p overlaps the workspace %p",
+                           call.options.undo,
+                           static_cast<void*>(call.workspace));
   }
-  KV_RETURN_IF_ERROR(CheckApartFrom("undo", options_.undo, bytes.value(),
-                                    "views", sequence_.caches()));
+  KV_RETURN_IF_ERROR(CheckApartFrom("undo", call.options.undo, bytes.value(),
+                                    "views", call.caches()));
   // Without jobs: whether it can run, asked before anything is queued.
-  return context_.backend().list_evicted(context_, sequence_.stream(), {});
+  return call.backend().list_evicted(call.context, call.stream(), {});
 }
 
-bool Eviction::Saves() const {
-  return LosesTokens() && options_.undo != nullptr;
-}
-
-Status Eviction::CheckUndoApart(const Eviction& other) const {
-  const auto begin = reinterpret_cast<uintptr_t>(options_.undo);
-  const auto others = reinterpret_cast<uintptr_t>(other.options_.undo);
-  const uint64_t n_bytes = UndoBytes().value();
-  if (begin >= others + other.UndoBytes().value() ||
-      others >= begin + n_bytes) {
+Status CheckUndoApart(const EvictCall& a, const EvictCall& b) {
+  if (!a.is_begun || !a.Saves()) return Status();
+  const uint64_t n_bytes = UndoBytes(a).value();
+  const bool has_destinations = b.is_begun && b.HasDestinations();
+  KV_RETURN_IF_ERROR(
+      CheckApartFrom("undo", a.options.undo, n_bytes, "views",
+                     has_destinations ? b.both_caches() : b.caches()));
+  if (!b.is_begun || !b.Saves()) return Status();
+  const auto begin = reinterpret_cast<uintptr_t>(a.options.undo);
+  const auto others = reinterpret_cast<uintptr_t>(b.options.undo);
+  if (begin >= others + UndoBytes(b).value() || others >= begin + n_bytes) {
     return Status();
   }
-  return InvalidArgument("undo %p overlaps undo %p", options_.undo,
-                         other.options_.undo);
+  return InvalidArgument("undo %p overlaps undo %p", a.options.undo,
+                         b.options.undo);
 }
 
-Status Eviction::CheckUndoApart(const Sequence& other) const {
-  const bool has_destinations =
-      other.eviction().has_value() && other.eviction()->HasDestinations();
-  return CheckApartFrom(
-      "undo", options_.undo, UndoBytes().value(), "views",
-      has_destinations ? other.both_caches() : other.caches());
-}
-
-Status Eviction::FindUndoBytes(size_t* out) {
-  KV_RETURN_IF_ERROR(FindBudgets());
-  if (LosesTokens()) KV_RETURN_IF_ERROR(CheckCanUndo());
-  const CheckedSize bytes = UndoBytes();
+Status FindUndoBytes(EvictCall* call, size_t* out) {
+  if (TouchesNothing(call->policy) ||
+      !call->sequence.prompt().IsDue(call->sequence.logical_length())) {
+    KV_RETURN_IF_ERROR(FindCaches(*call));
+    *out = 0;
+    return Status();
+  }
+  const kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  call->Begin(options, nullptr, EvictWorkspace(),
+              std::max(1u, call->slots.Longest()));
+  Status status = FindBudgets(*call);
+  call->End();
+  if (status.ok() && call->LosesTokens()) status = CheckCanUndo(*call);
+  if (!status.ok()) return status;
+  const CheckedSize bytes = UndoBytes(*call);
   if (!bytes.ok()) return UndoOverflows();
   *out = bytes.value();
   return Status();
 }
 
-Status UndoBytes(Sequence* sequence, size_t* out) {
-  const Plan& plan = sequence->plan();
-  if (TouchesNothing(plan.policy()) ||
-      !sequence->prompt().IsDue(sequence->logical_length())) {
-    KV_RETURN_IF_ERROR(FindCaches(*sequence));
-    *out = 0;
-    return Status();
-  }
-  const kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
-  const uint32_t n_tokens = std::max(1u, sequence->slots().Longest());
-  return Eviction(sequence, options, nullptr, EvictWorkspace(), n_tokens)
-      .FindUndoBytes(out);
-}
-
 // ---- Within it ----
 
-Status Eviction::SaveRows() const {
-  const bool has_sums = sequence_.sums().has_memory();
+Status SaveRows(const EvictCall& call) {
+  const bool has_sums = call.sequence.sums().has_memory();
   return ForEachSaved(
-      plan_, options_.undo,
+      call.plan, call.options.undo,
       [&](const SavedPart& part) {
-        const LayerOutcome& layer = layers_[part.layer];
-        return SavedOf(sequence_, part, layer.owner,
+        const LayerOutcome& layer = call.layers[part.layer];
+        return SavedOf(call.sequence, part, layer.owner,
                        layer.loses && (!part.is_sums || has_sums)
-                           ? MostEvicted(layer)
+                           ? MostEvicted(call, layer)
                            : 0);
       },
-      [&](uint32_t l) { return sequence_.sums().Has(l); },
+      [&](uint32_t l) { return call.sequence.sums().Has(l); },
       [&](uint32_t l, SavedRows::Entry* entry) {
-        entry->move.tokens = entry->list.tokens = slots_.DeviceTokens(l);
-        entry->list.keep = layers_[layers_[l].owner].keep;
+        entry->move.tokens = entry->list.tokens = call.slots.DeviceTokens(l);
+        entry->list.keep = call.layers[call.layers[l].owner].keep;
       },
       [&](std::span<const SavedRows::Entry> entries) {
-        const Backend& backend = context_.backend();
+        const Backend& backend = call.backend();
         KV_RETURN_IF_ERROR(backend.list_evicted(
-            context_, sequence_.stream(),
+            call.context, call.stream(),
             {Jobs<EvictedJob>(entries, &SavedRows::Entry::list)}));
         return backend.compact(
-            context_, sequence_.stream(),
+            call.context, call.stream(),
             {Jobs<MoveJob>(entries, &SavedRows::Entry::move), {}});
       });
 }
@@ -229,22 +226,24 @@ Status CheckLayers(const Sequence& sequence) {
                              plan.max_tokens());
     }
   }
-  KV_RETURN_IF_ERROR(FindCaches(sequence));
+  KV_RETURN_IF_ERROR(FindCaches(sequence.call()));
   for (uint32_t l = 0; l < plan.n_layers(); ++l) {
     if (slots.EvictedOf(l) == 0) continue;
-    if (Status status = CheckNotShared(sequence.views()[l], 0); !status.ok()) {
+    if (Status status = CheckNotShared(sequence.call().views()[l], 0);
+        !status.ok()) {
       return Prefixed(status, "views[%u]: ", plan.layer(l).number);
     }
   }
   for (uint32_t l = 0; l < plan.n_layers(); ++l) {
-    if (sequence.caches()[l].owner == slots.OwnerBefore(l)) continue;
+    if (sequence.call().caches()[l].owner == slots.OwnerBefore(l)) continue;
     return InvalidArgument(
         "views[%u] is the cache of views[%u], at the eviction it was that of "
         "views[%u]",
-        plan.layer(l).number, plan.layer(sequence.caches()[l].owner).number,
+        plan.layer(l).number,
+        plan.layer(sequence.call().caches()[l].owner).number,
         plan.layer(slots.OwnerBefore(l)).number);
   }
-  return CheckApart("views", sequence.caches());
+  return CheckApart("views", sequence.call().caches());
 }
 
 // Calls run(entries) for what is to be put back, some of it at a time.
@@ -291,8 +290,8 @@ Status CheckSlots(std::span<const SavedRows::Entry> entries) {
 }
 
 // With the lengths that will be.
-Status CheckUndo(const Sequence& sequence, const void* memory,
-                 size_t memory_bytes) {
+Status CheckTakeBack(const Sequence& sequence, const void* memory,
+                     size_t memory_bytes) {
   KV_RETURN_IF_ERROR(CheckLayers(sequence));
   CheckedSize bytes(0);
   const Plan& plan = sequence.plan();
@@ -344,7 +343,7 @@ Status Undo(Sequence* sequence, const void* memory, size_t memory_bytes) {
   KV_RETURN_IF_ERROR(
       sequence->sums().CheckNotAhead(sequence->logical_length()));
   slots.Exchange();
-  if (Status status = CheckUndo(*sequence, memory, memory_bytes);
+  if (Status status = CheckTakeBack(*sequence, memory, memory_bytes);
       !status.ok()) {
     slots.Exchange();
     return status;

@@ -9,9 +9,9 @@
 
 namespace kvevict {
 
-// See kvevict_sequence_undo_bytes() and kvevict_sequence_undo(). The views are
-// sequence->views().
-Status UndoBytes(Sequence* sequence, size_t* out);
+// See kvevict_sequence_undo_bytes() and kvevict_sequence_undo(). The views are the
+// call's.
+Status FindUndoBytes(EvictCall* call, size_t* out);
 Status Undo(Sequence* sequence, const void* memory, size_t memory_bytes);
 
 }  // namespace kvevict

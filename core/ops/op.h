@@ -28,6 +28,15 @@ struct ScratchNeeds {
   ScratchNeeds(CheckedSize bytes) : least(bytes), best(bytes) {}
 };
 
+// One that does not fit is larger than any.
+inline CheckedSize Larger(CheckedSize a, CheckedSize b) {
+  if (!a.ok() || !b.ok()) return a.ok() ? b : a;
+  return a.value() < b.value() ? b : a;
+}
+inline ScratchNeeds Larger(const ScratchNeeds& a, const ScratchNeeds& b) {
+  return {Larger(a.least, b.least), Larger(a.best, b.best)};
+}
+
 // What the scratch of an operation depends on: jobs of n_layers alike, of up to n_tokens
 // each.
 struct LayerSize {

@@ -145,6 +145,9 @@ class Plan {
   bool AppliesWeights() const {
     return signal().Ranks() && policy_.weight != ValueWeight::kNone;
   }
+  // The most that an operation on scores needs of n_layers alike.
+  ScratchNeeds NeedsOf(decltype(Op<ScoreArgs>::scratch) scratch,
+                       uint32_t n_layers, uint32_t n_tokens) const;
   // Redundancy is taken off weighed scores.
   bool SubtractsRedundancy() const {
     return signal().Ranks() && policy_.redundancy > 0.0;
@@ -282,9 +285,6 @@ class Plan {
   // Of scores or keys of one layer, the most of any.
   uint32_t MostRows() const;
   CheckedSize ApartRows(uint32_t n_layers, uint32_t n_tokens) const;
-  // The most that n_layers of a kind need.
-  ScratchNeeds NeedsOf(decltype(Op<ScoreArgs>::scratch) scratch,
-                       uint32_t n_layers, uint32_t n_tokens) const;
   // Up to the scratch, and what that needs.
   EvictWorkspace EvictParts(uint32_t n_layers, uint32_t n_tokens,
                             WorkspaceNeeds* needs) const;
@@ -292,8 +292,6 @@ class Plan {
                             WorkspaceNeeds* needs) const;
   // Of a layer whose rows are merged, the most of any.
   CheckedSize MergeBytes(uint32_t n_tokens) const;
-  // Of operations that make scores.
-  ScratchNeeds ScoringNeeds(uint32_t n_layers, uint32_t n_tokens) const;
   uint32_t FewestLayersAtOnce() const;
 
   const Retained<Context> context_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "core/budgets/budgets.h"
+#include "core/evict/stages.h"
 #include "core/plan/plan.h"
 #include "core/policy/policy.h"
 
@@ -9,17 +10,6 @@ namespace kvevict {
 namespace {
 
 constexpr size_t kPartAlignment = 256;
-
-// One that does not fit is larger than any.
-CheckedSize Larger(CheckedSize a, CheckedSize b) {
-  if (!a.ok() || !b.ok()) return a.ok() ? b : a;
-  return a.value() < b.value() ? b : a;
-}
-
-// Of operations that run one after the other.
-ScratchNeeds Larger(const ScratchNeeds& a, const ScratchNeeds& b) {
-  return {Larger(a.least, b.least), Larger(a.best, b.best)};
-}
 
 // Hands out aligned parts of a workspace.
 class Layout {
@@ -89,22 +79,6 @@ ScratchNeeds Plan::NeedsOf(decltype(Op<ScoreArgs>::scratch) scratch,
   return most;
 }
 
-ScratchNeeds Plan::ScoringNeeds(uint32_t n_layers, uint32_t n_tokens) const {
-  const Backend& backend = context().backend();
-  ScratchNeeds most =
-      Larger(NeedsOf(score_op().scratch, n_layers, n_tokens),
-             NeedsOf(backend.shape.scratch, n_layers, n_tokens));
-  if (SubtractsRedundancy()) {
-    most = Larger(
-        most, NeedsOf(backend.subtract_redundancy.scratch, n_layers, n_tokens));
-  }
-  if (DiversifiesBlocks(policy_)) {
-    most = Larger(
-        most, NeedsOf(backend.diversify_blocks.scratch, n_layers, n_tokens));
-  }
-  return most;
-}
-
 CheckedSize Plan::MergeBytes(uint32_t n_tokens) const {
   CheckedSize most(0);
   for (const PlanLayer& layer : layers_) {
@@ -138,13 +112,13 @@ ScoreWorkspace Plan::ScoreParts(uint32_t n_layers, uint32_t n_tokens,
   Layout layout;
   parts.n_layers = n_layers;
   parts.rows = layout.Add(ApartRows(n_layers, n_tokens), sizeof(float));
-  parts.scratch = layout.AddScratch(ScoringNeeds(n_layers, n_tokens), needs);
+  parts.scratch = layout.AddScratch(
+      ScratchOfStages(*this, n_layers, n_tokens, true, false), needs);
   return parts;
 }
 
 EvictWorkspace Plan::EvictParts(uint32_t n_layers, uint32_t n_tokens,
                                 WorkspaceNeeds* needs) const {
-  const Backend& backend = context().backend();
   EvictWorkspace parts;
   Layout layout;
   // No layer keeps more than it holds.
@@ -164,21 +138,16 @@ EvictWorkspace Plan::EvictParts(uint32_t n_layers, uint32_t n_tokens,
                                 CheckedSize(n_at_once),
                             sizeof(uint32_t));
   }
-  uint32_t most_lists = 0;
-  for (const PlanLayer& layer : layers_) {
-    most_lists = std::max(most_lists, layer.n_lists);
-  }
-  ScratchNeeds scratch = backend.select.scratch(
-      context(), {n_at_once, uint64_t{n_layers} * most_lists});
   if (signal().Ranks()) {
     parts.rows = layout.Add(ApartRows(n_layers, n_at_once), sizeof(float));
-    scratch = Larger(scratch, ScoringNeeds(n_layers, n_at_once));
   }
   if (SplitsByScore(policy_)) {
     parts.measures =
         layout.Add(CheckedSize(Plan::n_layers()), sizeof(LayerMeasure));
   }
-  parts.scratch = layout.AddScratch(scratch, needs);
+  parts.scratch = layout.AddScratch(
+      ScratchOfStages(*this, n_layers, n_at_once, signal().Ranks(), true),
+      needs);
   if (merge().Merges()) {  // once the keep lists are there
     const CheckedSize merging =
         (CheckedSize(parts.scores) + MergeBytes(n_tokens))

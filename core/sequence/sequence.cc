@@ -2,10 +2,9 @@
 
 #include <algorithm>
 
-#include "core/evict/eviction.h"
+#include "core/evict/call.h"
 #include "core/policy/policy.h"
 #include "core/sequence/handover.h"
-#include "core/view/chunks.h"
 
 namespace kvevict {
 
@@ -70,39 +69,21 @@ Sequence::Sequence(const Plan& plan)
       ring_(plan),
       sums_(plan),
       prompt_(plan),
-      views_(plan.context()),
-      inputs_(plan.context()),
-      caches_(plan.context()),
-      outcomes_(plan.context()),
-      evictions_(plan.context()),
-      host_jobs_(plan.context()),
-      budgets_(plan.context()),
-      chunk_ends_(plan.context()),
-      chunked_layers_(plan.context()),
-      measures_(plan.context()),
-      host_scores_(plan.context()),
-      host_keep_(plan.context()),
       list_reports_(plan.context()),
       masses_(plan.context()),
       host_masses_(plan.context()) {}
 
 Sequence::~Sequence() {
-  if (eviction_ != nullptr) DeleteObject(plan().context(), eviction_);
+  if (call_ != nullptr) DeleteObject(plan().context(), call_);
 }
 
 void Sequence::Destroy() { DeleteObject(plan().context(), this); }
 
 Status Sequence::Allocate() {
-  const CheckedSize n_layers(plan().n_layers());
   KV_RETURN_IF_ERROR(slots_.Allocate());
   KV_RETURN_IF_ERROR(ring_.Allocate());
   KV_RETURN_IF_ERROR(sums_.Allocate());
   KV_RETURN_IF_ERROR(prompt_.Allocate());
-  const CheckedSize n_views =
-      n_layers * CheckedSize(plan().HasDestinations() ? 2 : 1);
-  KV_RETURN_IF_ERROR(views_.Allocate("views of the layers", n_views));
-  KV_RETURN_IF_ERROR(inputs_.Allocate("inputs of the layers", n_layers));
-  KV_RETURN_IF_ERROR(caches_.Allocate("caches of the layers", n_views));
   KV_RETURN_IF_ERROR(
       list_reports_.Allocate("report", CheckedSize(plan().n_lists())));
   if (plan().ReportsMass()) {
@@ -112,33 +93,11 @@ Status Sequence::Allocate() {
       KV_RETURN_IF_ERROR(host_masses_.Allocate("masses of the lists", n_lists));
     }
   }
-  eviction_ = NewObject<std::optional<Eviction>>(plan().context());
-  if (eviction_ == nullptr) {
-    return OutOfMemory("eviction: no %zu bytes",
-                       sizeof(std::optional<Eviction>));
+  call_ = NewObject<EvictCall>(plan().context(), *this);
+  if (call_ == nullptr) {
+    return OutOfMemory("eviction: no %zu bytes", sizeof(EvictCall));
   }
-  if (TouchesNothing(plan().policy()) && !plan().HasDestinations()) {
-    return Status();
-  }
-  KV_RETURN_IF_ERROR(budgets_.Allocate("budgets of the layers", n_layers));
-  KV_RETURN_IF_ERROR(outcomes_.Allocate("outcomes of the layers", n_layers));
-  KV_RETURN_IF_ERROR(evictions_.Allocate("evictions of the layers", n_layers));
-  if (HasChunks(plan().policy())) {
-    const Chunks most(plan().policy(), plan().max_tokens());
-    KV_RETURN_IF_ERROR(chunk_ends_.Allocate(
-        "ends of the chunks", n_layers * CheckedSize(most.Count())));
-    KV_RETURN_IF_ERROR(chunked_layers_.Allocate("layers in chunks", n_layers));
-  }
-  if (SplitsByScore(plan().policy())) {
-    KV_RETURN_IF_ERROR(measures_.Allocate("measures of the layers",
-                                          n_layers * CheckedSize(2)));
-  }
-  if (plan().context().options().select_on_host == 0) return Status();
-  KV_RETURN_IF_ERROR(host_jobs_.Allocate("jobs on the host", n_layers));
-  KV_RETURN_IF_ERROR(host_scores_.AllocateUncleared(
-      "scores on the host", CheckedSize(plan().n_scores())));
-  return host_keep_.AllocateUncleared("keep lists on the host",
-                                      plan().keep_capacity());
+  return call_->Allocate();
 }
 
 Status Sequence::Reset() {
@@ -238,7 +197,7 @@ Status Sequence::Trim(uint32_t new_length) {
 }
 
 void Sequence::Remember() {
-  slots_.Remember(outcomes());
+  slots_.Remember(call_->outcomes());
   prompt_before_ = prompt_.mark();
   saved_sums_ = sums_.has_memory();
 }
@@ -320,10 +279,6 @@ Status Sequence::CheckQueries(uint32_t layer, uint32_t n_rows,
       n_rows);
 }
 
-std::span<LayerInputs> Sequence::inputs() const {
-  return {inputs_.data(), inputs_.size()};
-}
-
 std::span<ListReport> Sequence::list_reports() const {
   return {list_reports_.data(), list_reports_.size()};
 }
@@ -342,57 +297,6 @@ Status Sequence::HostMasses(std::span<const Mass>* out) const {
   return plan().context().backend().read(plan().context(), stream_,
                                          masses_.data(), n_lists * sizeof(Mass),
                                          host_masses_.data());
-}
-
-std::span<kvevict_view> Sequence::views() const {
-  return {views_.data(), plan().n_layers()};
-}
-
-std::span<kvevict_view> Sequence::destinations() const {
-  return {views_.data() + plan().n_layers(), views_.size() - plan().n_layers()};
-}
-
-std::span<LayerCache> Sequence::caches() const {
-  return both_caches().first(plan().n_layers());
-}
-
-std::span<LayerCache> Sequence::both_caches() const {
-  return {caches_.data(), caches_.size()};
-}
-
-std::span<LayerOutcome> Sequence::outcomes() const {
-  return {outcomes_.data(), outcomes_.size()};
-}
-
-std::span<LayerEviction> Sequence::evictions() const {
-  return {evictions_.data(), evictions_.size()};
-}
-
-std::span<uint32_t> Sequence::budgets() const {
-  return {budgets_.data(), budgets_.size()};
-}
-
-std::span<ChunkedLayer> Sequence::chunked_layers() const {
-  return {chunked_layers_.data(), chunked_layers_.size()};
-}
-
-std::span<uint32_t> Sequence::chunk_ends(uint32_t layer) const {
-  const size_t most = chunk_ends_.size() / plan().n_layers();
-  return {chunk_ends_.data() + layer * most, most};
-}
-
-std::span<LayerMeasure> Sequence::read_measures() const {
-  return {measures_.data(), measures_.size() / 2};
-}
-
-std::span<LayerMeasure> Sequence::measures() const {
-  return {measures_.data() + measures_.size() / 2, measures_.size() / 2};
-}
-
-HostCopy Sequence::host_copy() const {
-  return {host_scores_.data(),
-          host_keep_.data(),
-          {host_jobs_.data(), host_jobs_.size()}};
 }
 
 }  // namespace kvevict

@@ -3,12 +3,9 @@
 #define KVEVICT_CORE_SEQUENCE_SEQUENCE_H_
 
 #include <cstdint>
-#include <optional>
 #include <span>
 
 #include "core/backend.h"
-#include "core/budgets/budgets.h"
-#include "core/evict/layer_eviction.h"
 #include "core/memory/device_array.h"
 #include "core/plan/plan.h"
 #include "core/sequence/prompt.h"
@@ -16,23 +13,15 @@
 #include "core/sequence/slot_table.h"
 #include "core/sequence/sum_table.h"
 #include "core/status.h"
-#include "core/view/overlap.h"
 
 namespace kvevict {
 
-class Eviction;
+class EvictCall;
 
 // Slots in use by a keep list, around the last eviction.
 struct ListReport {
   uint32_t tokens_before = 0;
   uint32_t tokens_after = 0;
-};
-
-// Where an eviction selects on the host while its cache is on the device.
-struct HostCopy {
-  float* scores;              // as many as the workspace holds
-  int32_t* keep;              // keep_capacity()
-  std::span<SelectJob> jobs;  // [n_layers]
 };
 
 class Sequence {
@@ -129,28 +118,8 @@ class Sequence {
   const SumTable& sums() const { return sums_; }
   SumTable& sums() { return sums_; }
 
-  // Scratch of calls: copies of what the caller gives, and what becomes of the
-  // layers.
-  std::span<kvevict_view> views() const;         // [n_layers]
-  std::span<kvevict_view> destinations() const;  // the same, or none
-  std::span<LayerInputs> inputs() const;         // [n_layers]
-  TokenRanges& ranges() const { return ranges_; }
-  std::span<LayerCache> caches() const;        // [n_layers]
-  std::span<LayerCache> both_caches() const;   // and behind destinations'
-  std::span<LayerOutcome> outcomes() const;    // [n_layers]
-  std::span<LayerEviction> evictions() const;  // [n_layers]
-  std::span<uint32_t> budgets() const;         // [n_layers]
-  // Where the policy has chunks: how many tokens a layer keeps up to the end of each.
-  std::span<uint32_t> chunk_ends(uint32_t layer) const;
-  std::span<ChunkedLayer> chunked_layers() const;  // [n_layers]
-  // Where a split wants them: as the device has them, and of every layer.
-  std::span<LayerMeasure> read_measures() const;  // [n_layers]
-  std::span<LayerMeasure> measures() const;       // [n_layers]
-  bool selects_on_host() const { return host_scores_.size() > 0; }
-  HostCopy host_copy() const;
-
-  // What is checked, and then runs; see evict.h.
-  std::optional<Eviction>& eviction() const { return *eviction_; }
+  // What is given to a call, checked, and then run; see core/evict.
+  EvictCall& call() const { return *call_; }
   // Around a call for many sequences, of which it is one item, on one stream; where it
   // stays if that succeeds.
   static constexpr size_t kNoItem = SIZE_MAX;
@@ -195,20 +164,7 @@ class Sequence {
   Prompt prompt_;
   Prompt::Mark prompt_before_;  // the eviction that slots_ remembers
   bool saved_sums_ = false;     // by that one
-  Array<kvevict_view> views_;   // [n_layers], and behind destinations
-  Array<LayerInputs> inputs_;   // [n_layers]
-  mutable TokenRanges ranges_;
-  Array<LayerCache> caches_;
-  Array<LayerOutcome> outcomes_;
-  Array<LayerEviction> evictions_;
-  Array<SelectJob> host_jobs_;
-  Array<uint32_t> budgets_;
-  Array<uint32_t> chunk_ends_;          // [n_layers, most chunks], or none
-  Array<ChunkedLayer> chunked_layers_;  // [n_layers], or none
-  Array<LayerMeasure> measures_;        // [2, n_layers], or none
-  Array<float> host_scores_;
-  Array<int32_t> host_keep_;
-  std::optional<Eviction>* eviction_ = nullptr;
+  EvictCall* call_ = nullptr;
   size_t item_ = kNoItem;
   Stream last_stream_ = nullptr;
   kvevict_evict_report report_ = KVEVICT_EVICT_REPORT_INIT;

@@ -46,6 +46,19 @@ Status ScoreAndShapeRun(const Plan& plan, const PlanLayer& layer, Stream stream,
   return Status();
 }
 
+// Calls run(layer, jobs) for jobs whose layers are alike.
+template <typename Run>
+Status ForEachAlike(const Plan& plan, Jobs<uint32_t> layers,
+                    Jobs<ShapeJob> shapes, const Run& run) {
+  while (!layers.empty()) {
+    const size_t n = CountAlike(plan, layers);
+    KV_RETURN_IF_ERROR(run(plan.layer(layers[0]), shapes.first(n)));
+    layers = layers.subspan(n);
+    shapes = shapes.subspan(n);
+  }
+  return Status();
+}
+
 }  // namespace
 
 float* ApartRows::Next(const PlanLayer& layer, uint32_t n_tokens,
@@ -115,26 +128,26 @@ Status ScoreAndShape(const Plan& plan, Stream stream, uint32_t n_tokens,
   return Status();
 }
 
-Status Refine(const Plan& plan, Stream stream, uint32_t n_tokens,
-              Jobs<uint32_t> layers, Jobs<ShapeJob> shapes,
-              std::span<uint8_t> scratch) {
+Status ApplyWeights(const Plan& plan, Stream stream, Jobs<uint32_t> layers,
+                    Jobs<ShapeJob> shapes) {
   const Context& context = plan.context();
-  while (plan.Refines() && !layers.empty()) {
-    const kvevict_layer_geometry& layer = plan.layer(layers[0]).geometry;
-    const size_t n = CountAlike(plan, layers);
-    if (plan.AppliesWeights() && !plan.WeighsRows()) {
-      KV_RETURN_IF_ERROR(context.backend().apply_weights(
-          context, stream, {layer, plan.policy(), shapes.first(n)}));
-    }
-    if (plan.SubtractsRedundancy()) {
-      KV_RETURN_IF_ERROR(context.backend().subtract_redundancy(
-          context, stream,
-          {layer, plan.policy(), n_tokens, shapes.first(n), scratch}));
-    }
-    layers = layers.subspan(n);
-    shapes = shapes.subspan(n);
-  }
-  return Status();
+  return ForEachAlike(
+      plan, layers, shapes, [&](const PlanLayer& layer, Jobs<ShapeJob> alike) {
+        return context.backend().apply_weights(
+            context, stream, {layer.geometry, plan.policy(), alike});
+      });
+}
+
+Status SubtractRedundancy(const Plan& plan, Stream stream, uint32_t n_tokens,
+                          Jobs<uint32_t> layers, Jobs<ShapeJob> shapes,
+                          std::span<uint8_t> scratch) {
+  const Context& context = plan.context();
+  return ForEachAlike(
+      plan, layers, shapes, [&](const PlanLayer& layer, Jobs<ShapeJob> alike) {
+        return context.backend().subtract_redundancy(
+            context, stream,
+            {layer.geometry, plan.policy(), n_tokens, alike, scratch});
+      });
 }
 
 }  // namespace kvevict

@@ -48,10 +48,12 @@ Status ScoreAndShape(const Plan& plan, Stream stream, uint32_t n_tokens,
                      Jobs<uint32_t> layers, Jobs<ScoreJob> scores,
                      Jobs<ShapeJob> shapes, std::span<uint8_t> scratch);
 
-// Refines shaped scores as the policy says: by weights, by redundancy.
-Status Refine(const Plan& plan, Stream stream, uint32_t n_tokens,
-              Jobs<uint32_t> layers, Jobs<ShapeJob> shapes,
-              std::span<uint8_t> scratch);
+// Multiplies shaped scores by weights; takes redundancy off them; as the policy says.
+Status ApplyWeights(const Plan& plan, Stream stream, Jobs<uint32_t> layers,
+                    Jobs<ShapeJob> shapes);
+Status SubtractRedundancy(const Plan& plan, Stream stream, uint32_t n_tokens,
+                          Jobs<uint32_t> layers, Jobs<ShapeJob> shapes,
+                          std::span<uint8_t> scratch);
 
 }  // namespace kvevict
 

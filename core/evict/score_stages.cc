@@ -1,0 +1,82 @@
+// Stages that make scores and work on them.
+#include <algorithm>
+
+#include "core/evict/stages.h"
+#include "core/signals/score.h"
+
+namespace kvevict {
+namespace {
+
+// By the policy's signal; and shaped, where no selection does that too.
+Status Score(Group& group) {
+  const EvictCall& call = group.call;
+  return ScoreAndShape(call.plan, call.stream(), call.n_at_once(),
+                       group.numbers(), group.All(&LayerEviction::score),
+                       group.ShapesAndSelects()
+                           ? Jobs<ShapeJob>()
+                           : group.All(&LayerEviction::shape),
+                       group.scratch());
+}
+
+Status WeighShaped(Group& group) {
+  const EvictCall& call = group.call;
+  return ApplyWeights(call.plan, call.stream(), group.numbers(),
+                      group.All(&LayerEviction::shape));
+}
+
+Status TakeOffRedundancy(Group& group) {
+  const EvictCall& call = group.call;
+  return SubtractRedundancy(call.plan, call.stream(), call.n_at_once(),
+                            group.numbers(), group.All(&LayerEviction::shape),
+                            group.scratch());
+}
+
+// Scores of heads and layers that share a list; they lie end to end.
+Status Reduce(Group& group) {
+  const EvictCall& call = group.call;
+  const std::span<LayerEviction> layers = group.layers;
+  uint32_t n_rows = 0;
+  // Of rows that are all alike the maximum is exact.
+  const bool alike =
+      !call.OneList() && !call.plan.Refines() &&
+      std::all_of(layers.begin(), layers.end(), [](const LayerEviction& layer) {
+        return layer.score.n_sum_heads == 1;
+      });
+  for (const LayerEviction& layer : call.OneList() ? layers : layers.first(1)) {
+    n_rows += call.plan.layer(layer.layer).geometry.n_kv_heads;
+  }
+  return call.backend().reduce(
+      call.context, call.stream(),
+      {Jobs<ReduceJob>(group.Listed(), &LayerEviction::reduce), n_rows,
+       alike ? KVEVICT_REDUCE_MAX : call.policy.over});
+}
+
+}  // namespace
+
+const Stage kScore = {
+    [](const Plan&) { return true; }, Score,
+    [](const Plan& plan, uint32_t n_layers, uint32_t n_tokens) {
+      return Larger(plan.NeedsOf(plan.score_op().scratch, n_layers, n_tokens),
+                    plan.NeedsOf(plan.context().backend().shape.scratch,
+                                 n_layers, n_tokens));
+    }};
+
+const Stage kApplyWeights = {[](const Plan& plan) {
+                               return plan.AppliesWeights() &&
+                                      !plan.WeighsRows();
+                             },
+                             WeighShaped};
+
+const Stage kSubtractRedundancy = {
+    [](const Plan& plan) { return plan.SubtractsRedundancy(); },
+    TakeOffRedundancy,
+    [](const Plan& plan, uint32_t n_layers, uint32_t n_tokens) {
+      return plan.NeedsOf(plan.context().backend().subtract_redundancy.scratch,
+                          n_layers, n_tokens);
+    }};
+
+const Stage kReduce = {
+    [](const Plan& plan) { return plan.scope() != KVEVICT_SCOPE_KV_HEAD; },
+    Reduce};
+
+}  // namespace kvevict

@@ -1,0 +1,242 @@
+// Stages that choose slots by scores.
+#include <algorithm>
+
+#include "core/evict/stages.h"
+
+namespace kvevict {
+
+bool Group::ShapesAndSelects() const {
+  const Plan& plan = call.plan;
+  return !call.selects_on_host() && Ranks() &&
+         call.policy.scope == KVEVICT_SCOPE_KV_HEAD &&
+         !CountsByScore(call.policy) && !RescuesBlocks(call.policy) &&
+         !DiversifiesBlocks(call.policy) && !SplitsByScore(call.policy) &&
+         !plan.Refines() && !plan.ReportsMass() &&
+         plan.ShapingOf(First()).n_terms == 1;
+}
+
+HeadSplit Group::Split() const {
+  if (!CountsByScore(call.policy)) return HeadSplit();
+  return {call.policy.heads, call.policy.floor, call.policy.threshold};
+}
+
+SelectArgs Group::ArgsFor(Jobs<SelectJob> jobs, const HeadSplit& heads) const {
+  return {jobs,  TieOf(call.policy),    MustStay(),       scratch(),
+          heads, BlocksOf(call.policy), call.ranges.all()};
+}
+
+namespace {
+
+BestArgs BestOf(const Group& group) {
+  return {group.ArgsFor(group.All(&LayerEviction::select), group.Split()),
+          group.All(&LayerEviction::shape), group.call.policy.secure};
+}
+
+Status ScaleByBestShare(Group& group) {
+  const EvictCall& call = group.call;
+  return call.backend().scale_by_best_share(call.context, call.stream(),
+                                            BestOf(group));
+}
+
+// Heads compete by the scores that decide first: by shaped ones. How these are scaled
+// decides that contest alone, and lies in the memory of keys, which are found later.
+Status PinBest(Group& group) {
+  const EvictCall& call = group.call;
+  if (call.plan.ScalesByBestShare()) {
+    for (LayerEviction& layer : group.layers) {
+      layer.shape.scores = reinterpret_cast<float*>(layer.select.keys);
+    }
+    const Status status = ScaleByBestShare(group);
+    for (LayerEviction& layer : group.layers) {
+      layer.select.scores = layer.shape.scores;
+      layer.shape.scores = layer.reduce.out;
+    }
+    KV_RETURN_IF_ERROR(status);
+  }
+  KV_RETURN_IF_ERROR(
+      call.backend().pin_best(call.context, call.stream(), BestOf(group)));
+  for (LayerEviction& layer : group.layers) {
+    layer.select.scores = layer.shape.scores;
+  }
+  return Status();
+}
+
+// First what stays of the budget is chosen, by lists without the rescued.
+Status RescueBlocks(Group& group) {
+  const EvictCall& call = group.call;
+  const std::span<LayerEviction> jobs = group.Listed();
+  bool rescues = false;
+  for (LayerEviction& layer : jobs) {
+    const uint64_t row = layer.shape.tokens.most;
+    layer.rescue = {layer.shape.scores,
+                    {layer.shape.scores, row},
+                    layer.n_rescued / call.policy.select_block,
+                    call.plan.layer(layer.layer).number,
+                    call.sequence.logical_length()};
+    if (call.MarksBySums()) layer.rescue.marks = layer.score.sums;
+    layer.select.keep.count.most -= layer.n_rescued;
+    rescues = rescues || layer.n_rescued > 0;
+  }
+  Status status;
+  if (rescues) {
+    status = call.backend().rescue_blocks(
+        call.context, call.stream(),
+        {group.ArgsFor(group.selects(), HeadSplit()),
+         Jobs<RescueJob>(jobs, &LayerEviction::rescue), call.policy.anchor,
+         call.policy.seed});
+  }
+  for (LayerEviction& layer : jobs) {
+    layer.select.keep.count.most += layer.n_rescued;
+  }
+  return status;
+}
+
+// What stays beyond a share of the mass; no list has another length than its layer.
+Status DiversifyBlocks(Group& group) {
+  const EvictCall& call = group.call;
+  return call.backend().diversify_blocks(
+      call.context, call.stream(),
+      {group.ArgsFor(group.selects(), HeadSplit()), group.First().geometry,
+       static_cast<float>(call.policy.diverse_mass), call.n_at_once(),
+       group.All(&LayerEviction::shape), group.scratch()});
+}
+
+// Scores come down, keep lists go up; jobs of the same shape on the host.
+Status SelectOnHost(const Group& group, SelectArgs args) {
+  const EvictCall& call = group.call;
+  const Jobs<SelectJob> jobs = args.jobs;
+  const Backend& device = call.backend();
+  const Stream stream = call.stream();
+  const HostCopy copy = call.host_copy();
+  const float* scores = call.Part<float>(call.layout.scores);
+  int32_t* keep = call.Part<int32_t>(call.layout.keep);
+  const SelectJob& last = jobs[jobs.size() - 1];
+  if (group.Ranks()) {
+    const size_t n_scores =
+        last.scores - scores + uint64_t{last.keep.n_lists} * last.tokens.most;
+    KV_RETURN_IF_ERROR(device.read(call.context, stream, scores,
+                                   n_scores * sizeof(float), copy.scores));
+  }
+  if (CountsByScore(call.policy) && !args.heads.Counts()) {
+    KV_RETURN_IF_ERROR(call.slots.ReadNextCounts(stream));
+  }
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    SelectJob& job = copy.jobs[i];
+    const LayerEviction& layer = group.layers[i];
+    job = jobs[i];
+    if (call.plan.IsRagged()) {
+      job.tokens = call.slots.HostTokens(layer.layer);
+      job.keep.count = call.slots.HostNext(layer.layer, layer.n_keep);
+    }
+    if (job.counts != nullptr) {
+      job.counts = call.slots.NextCounts(layer.layer).data();
+    }
+    const float* const from = job.scores != nullptr
+                                  ? job.scores
+                                  : reinterpret_cast<const float*>(job.keys);
+    float* const row = copy.scores + (from - scores);
+    job.keys = reinterpret_cast<uint32_t*>(row);
+    if (job.scores != nullptr) job.scores = row;
+    job.keep.slots = copy.keep + (job.keep.slots - keep);
+    KV_RETURN_IF_ERROR(call.sequence.HostPositions(layer.layer, &job.slots));
+    job.slots.first = layer.score.slots.first;
+  }
+  args.jobs = std::span<const SelectJob>(copy.jobs).first(jobs.size());
+  KV_RETURN_IF_ERROR(kCpuBackend.select(call.context, stream, args));
+  if (CountsByScore(call.policy))
+    KV_RETURN_IF_ERROR(call.slots.SendNextCounts(stream));
+  const KeepLists& lists = group.layers[jobs.size() - 1].keep;
+  const size_t n_keep = lists.slots - keep + lists.n_elements();
+  return device.write(call.context, stream, copy.keep, n_keep * sizeof(int32_t),
+                      keep);
+}
+
+Status SelectRun(const Group& group, bool by_ranges) {
+  const EvictCall& call = group.call;
+  // Where the best were pinned, lists have been counted.
+  SelectArgs args = group.ArgsFor(
+      group.selects(), call.plan.PinsBest() ? HeadSplit() : group.Split());
+  if (!by_ranges) args.ranges = {};
+  if (call.selects_on_host()) return SelectOnHost(group, args);
+  if (!group.ShapesAndSelects()) {
+    return call.backend().select(call.context, call.stream(), args);
+  }
+  return call.backend().shape_and_select(
+      call.context, call.stream(),
+      {{call.plan.ShapingOf(group.First()), group.First().geometry.n_kv_heads,
+        group.All(&LayerEviction::shape), group.scratch()},
+       args});
+}
+
+// What was rescued stays whatever its rank, and so scores alone say what goes.
+Status Select(Group& group) {
+  const std::span<LayerEviction> all = group.layers;
+  const auto is_rescued = [](const LayerEviction& layer) {
+    return layer.n_rescued > 0;
+  };
+  size_t n = all.size();
+  for (size_t i = 0; i < all.size(); i += n) {
+    Group run = group;
+    run.layers = all.subspan(i);
+    n = run.layers.size();
+    if (!group.call.OneList() && RescuesBlocks(group.call.policy)) {
+      n = 1;
+      while (n < run.layers.size() &&
+             is_rescued(run.layers[n]) == is_rescued(run.layers[0])) {
+        ++n;
+      }
+      run.layers = run.layers.first(n);
+    }
+    KV_RETURN_IF_ERROR(SelectRun(run, !is_rescued(run.layers[0])));
+  }
+  return Status();
+}
+
+// Chunk by chunk.
+Status MeasureMass(Group& group) {
+  const EvictCall& call = group.call;
+  const bool adds = group.is_measured;
+  group.is_measured = true;
+  return call.backend().measure_mass(call.context, call.stream(),
+                                     {group.selects(), adds});
+}
+
+}  // namespace
+
+const Stage kPinBest = {[](const Plan& plan) { return plan.PinsBest(); },
+                        PinBest};
+
+const Stage kScaleByBestShare = {[](const Plan& plan) {
+                                   return plan.ScalesByBestShare() &&
+                                          !plan.PinsBest();
+                                 },
+                                 ScaleByBestShare};
+
+const Stage kRescueBlocks = {
+    [](const Plan& plan) { return RescuesBlocks(plan.policy()); },
+    RescueBlocks};
+
+const Stage kDiversifyBlocks = {
+    [](const Plan& plan) { return DiversifiesBlocks(plan.policy()); },
+    DiversifyBlocks,
+    [](const Plan& plan, uint32_t n_layers, uint32_t n_tokens) {
+      return plan.NeedsOf(plan.context().backend().diversify_blocks.scratch,
+                          n_layers, n_tokens);
+    }};
+
+const Stage kSelect = {
+    [](const Plan&) { return true; }, Select,
+    [](const Plan& plan, uint32_t n_layers, uint32_t n_tokens) {
+      uint32_t most_lists = 0;
+      for (uint32_t l = 0; l < plan.n_layers(); ++l) {
+        most_lists = std::max(most_lists, plan.layer(l).n_lists);
+      }
+      return plan.context().backend().select.scratch(
+          plan.context(), {n_tokens, uint64_t{n_layers} * most_lists});
+    },
+    /*always=*/true};
+
+const Stage kMeasureMass = {[](const Plan& plan) { return plan.ReportsMass(); },
+                            MeasureMass};
+
+}  // namespace kvevict
