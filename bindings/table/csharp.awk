@@ -32,7 +32,7 @@ BEGIN {
   of_kind["number"] = "double"; of_kind["count"] = "int"; of_kind["seed"] = "ulong"
   of_kind["flag"] = "bool"; of_kind["word"] = "string"
   enums = out "/Enums.cs"; structs = out "/NativeStructs.cs"
-  made = "// Made from kvevict.h by bindings/table.\nnamespace KvEvict;\n"
+  made = "// Made from the headers by bindings/table.\nnamespace KvEvict;\n"
   printf "%s", made > enums
   printf "%s", made > structs
 }

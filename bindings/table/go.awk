@@ -20,9 +20,9 @@ BEGIN {
   of_kind["number"] = "float64"; of_kind["count"] = "int"; of_kind["seed"] = "uint64"
   of_kind["flag"] = "bool"; of_kind["word"] = "string"
   enums = out "/enums.go"; structs = out "/structs.go"; layout = out "/layout_test.go"
-  made = "// Code generated from kvevict.h by bindings/go/generate.sh. DO NOT EDIT.\n\n"
+  made = "// Code generated from the headers by bindings/go/generate.sh. DO NOT EDIT.\n\n"
   printf "%spackage kvevict\n", made > enums
-  printf "%spackage native\n\n// Constants of kvevict.h.\nconst (\n", made > structs
+  printf "%spackage native\n\n// Constants of the headers.\nconst (\n", made > structs
   printf "%spackage native\n\nimport \"unsafe\"\n\nvar (\n", made > layout
 }
 

@@ -17,8 +17,8 @@ BEGIN {
   given_as["number"] = given_as["count"] = given_as["word"] = "value"
   given_as["seed"] = "Long.toUnsignedString(value)"; given_as["flag"] = "value ? 1 : 0"
   abi = out "/Abi.java"
-  made = "// Made from kvevict.h by bindings/table.\npackage dev.kvevict;\n\n"
-  printf "%s/** Numbers of kvevict.h. A struct has those of its fields: where they begin. */\n" \
+  made = "// Made from the headers by bindings/table.\npackage dev.kvevict;\n\n"
+  printf "%s/** Numbers of the headers. A struct has those of its fields: where they begin. */\n" \
          "final class Abi {\n  private Abi() {}\n", made > abi
   print abi > (out "/sources")
 }

@@ -1,5 +1,5 @@
-# Turns kvevict.h into a C program that prints what the header defines beside functions,
-# a row each, words apart by tabs:
+# Turns headers into a C program that prints what they define beside functions, a row
+# each, words apart by tabs:
 #
 #   constant  name  value   documentation
 #   handle    name
@@ -10,11 +10,15 @@
 #   struct    name  size                      its fields follow
 #   field     name  offset  size  type  length of an array, otherwise 0
 #
-# Types are written without const. The header is uniform enough for this to be complete;
+# Types are written without const. The headers are uniform enough for this to be complete;
 # what is not understood is an error rather than left out.
 BEGIN {
   print "#include <inttypes.h>\n#include <stddef.h>\n#include <stdio.h>\n"
-  print "#include \"kvevict/kvevict.h\"\n\nint main(void) {"
+  for (i = 1; i < ARGC; i++) {
+    header = ARGV[i]; sub(/.*\//, "", header)
+    printf "#include \"kvevict/%s\"\n", header
+  }
+  print "\nint main(void) {"
 }
 
 # Comments go first; they may span lines. What documents the declaration that comes is
@@ -135,6 +139,6 @@ function type_of(text) {
 }
 function quoted(text) { gsub(/[\\"]/, "\\\\&", text); return "\"" text "\"" }
 function fail(why) {
-  print "table.awk: line " FNR ": " why ": " $0 > "/dev/stderr"
+  print "table.awk: " FILENAME ": line " FNR ": " why ": " $0 > "/dev/stderr"
   failed = 1; exit 1
 }

@@ -1,8 +1,8 @@
-// Code generated from kvevict.h by bindings/go/generate.sh. DO NOT EDIT.
+// Code generated from the headers by bindings/go/generate.sh. DO NOT EDIT.
 
 package native
 
-// Constants of kvevict.h.
+// Constants of the headers.
 const (
 	VersionMajor = 0
 	VersionMinor = 1
