@@ -1,5 +1,6 @@
 // Entry points that take many sequences.
 #include "capi/batch.h"
+#include "kvevict/batch.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT

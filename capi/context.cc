@@ -2,6 +2,7 @@
 #include "core/backend.h"
 #include "core/dtype.h"
 #include "core/simd.h"
+#include "kvevict/experimental.h"
 
 namespace kvevict::capi {
 

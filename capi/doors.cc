@@ -1,6 +1,8 @@
 #include "core/doors/doors.h"
 
 #include "capi/guard.h"
+#include "kvevict/attention.h"
+#include "kvevict/experimental.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT

@@ -14,6 +14,7 @@
 #include "core/plan/plan.h"
 #include "core/sequence/sequence.h"
 #include "core/status.h"
+#include "kvevict/all.h"
 
 namespace kvevict::capi {
 

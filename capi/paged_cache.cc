@@ -1,5 +1,6 @@
 // A pool of blocks and the sequences that hold them.
 #include "capi/batch.h"
+#include "kvevict/paged.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT

@@ -4,6 +4,7 @@
 #include "core/budgets/budgets.h"
 #include "core/dtype.h"
 #include "core/sequence/query_ring.h"
+#include "kvevict/experimental.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT

@@ -4,6 +4,7 @@
 #include "capi/sequence.h"
 #include "core/evict/evict.h"
 #include "core/view/view.h"
+#include "kvevict/prefill.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT

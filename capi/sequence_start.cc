@@ -2,6 +2,7 @@
 #include "capi/sequence.h"
 #include "core/sequence/layer_positions.h"
 #include "core/sequence/saved_sequence.h"
+#include "kvevict/batch.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT

@@ -30,6 +30,7 @@
 #include "core/status.h"
 #include "core/view/row_change.h"
 #include "core/view/view.h"
+#include "kvevict/experimental.h"
 
 namespace kvevict {
 

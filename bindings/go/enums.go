@@ -2,6 +2,27 @@
 
 package kvevict
 
+// ParameterType: what the values of a parameter are.
+type ParameterType int32
+
+// Values of ParameterType.
+const (
+	// A number in [least, most].
+	ParameterNumber ParameterType = 0
+	// A whole number in [least, most].
+	ParameterCount ParameterType = 1
+	// A count, or a share of the budget above 0 and below 1.
+	ParameterCountOrShare ParameterType = 2
+	// A whole number below 2^64.
+	ParameterSeed ParameterType = 3
+	// `no` or `yes`; as a number 0 or 1.
+	ParameterFlag ParameterType = 4
+	// One of a few words.
+	ParameterWord ParameterType = 5
+	// `none`, `avgN` or `maxN`.
+	ParameterPool ParameterType = 6
+)
+
 // Status: what a call came to. One value per reaction a caller could have.
 type Status int32
 
@@ -200,27 +221,6 @@ const (
 	NeedOptional Need = 1
 	// Without it calls fail.
 	NeedRequired Need = 2
-)
-
-// ParameterType: what the values of a parameter are.
-type ParameterType int32
-
-// Values of ParameterType.
-const (
-	// A number in [least, most].
-	ParameterNumber ParameterType = 0
-	// A whole number in [least, most].
-	ParameterCount ParameterType = 1
-	// A count, or a share of the budget above 0 and below 1.
-	ParameterCountOrShare ParameterType = 2
-	// A whole number below 2^64.
-	ParameterSeed ParameterType = 3
-	// `no` or `yes`; as a number 0 or 1.
-	ParameterFlag ParameterType = 4
-	// One of a few words.
-	ParameterWord ParameterType = 5
-	// `none`, `avgN` or `maxN`.
-	ParameterPool ParameterType = 6
 )
 
 // Role: what a companion plane is for the rows that it goes with.

@@ -1,4 +1,4 @@
-// Code generated from the headers by bindings/go/generate.sh. DO NOT EDIT.
+// Code generated from params.inc by bindings/go/generate.sh. DO NOT EDIT.
 
 package kvevict
 

@@ -69,7 +69,7 @@ END {
   print ")" > layout
   printf "%spackage native\n\n// OwnName is what Go calls a function of C.\nfunc OwnName(name string) " \
          "string {\nswitch name {\n%s}\nreturn name\n}\n", made, names > (out "/names.go")
-  sub(/kvevict\.h/, "params.inc", made)
+  sub(/the headers/, "params.inc", made)
   printf "%spackage kvevict\n%s", made, parameters > (out "/parameters.go")
 }
 

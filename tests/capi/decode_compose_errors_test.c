@@ -1,4 +1,5 @@
 /* What a fork under another plan refuses, and leaves behind. */
+#include "kvevict/batch.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/policies.h"

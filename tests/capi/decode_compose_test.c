@@ -2,6 +2,7 @@
  * against a naive model of positions. */
 #include <stdio.h>
 
+#include "kvevict/batch.h"
 #include "tests/capi/support/copies.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/inputs.h"

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "kvevict/batch.h"
+#include "kvevict/paged.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/plan.h"
 #include "tests/capi/support/policies.h"

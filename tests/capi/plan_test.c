@@ -1,5 +1,6 @@
 #include <math.h>
 
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/hooks.h"
 #include "tests/capi/support/plan.h"

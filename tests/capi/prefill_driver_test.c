@@ -1,6 +1,7 @@
 /* kvevict_sequence_prefill() against the same calls by hand. */
 #include <stdlib.h>
 
+#include "kvevict/prefill.h"
 #include "tests/capi/support/copies.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"

@@ -1,6 +1,7 @@
 /* Where a sequence begins and how far back it goes: starts, forks, trims into the prefix. */
 #include <stdlib.h>
 
+#include "kvevict/batch.h"
 #include "tests/capi/support/copies.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"

@@ -1,6 +1,7 @@
 /* Evictions by table that are refused, and what a plan says of them before. */
 #include <string.h>
 
+#include "kvevict/batch.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 

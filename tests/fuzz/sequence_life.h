@@ -8,6 +8,7 @@
 #include <numeric>
 #include <vector>
 
+#include "kvevict/batch.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/life_rows.h"
 #include "tests/oracle/policy.h"

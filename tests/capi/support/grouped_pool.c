@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kvevict/batch.h"
+#include "kvevict/paged.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/grouped_rows.h"
 #include "tests/capi/support/plan.h"

@@ -181,7 +181,7 @@ static void* Swig_malloc(int c) {
 }
 
 
-#include "kvevict/kvevict.h"
+#include "kvevict/all.h"
 
 
 #include "support.h"
@@ -267,21 +267,6 @@ intgo _wrap_kvevict_device_check_kvevict(intgo _swig_go_0) {
   arg1 = (kvevict_device)_swig_go_0;
   
   result = (kvevict_status)kvevict_device_check(arg1);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_gpu_at_kvevict(int _swig_go_0, kvevict_gpu_info *_swig_go_1) {
-  uint32_t arg1 ;
-  kvevict_gpu_info *arg2 = (kvevict_gpu_info *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (uint32_t)_swig_go_0;
-  arg2 = (kvevict_gpu_info *)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_gpu_at(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -507,24 +492,6 @@ intgo _wrap_kvevict_policy_validate_kvevict(kvevict_policy *_swig_go_0) {
 }
 
 
-intgo _wrap_kvevict_parameter_at_kvevict(char *_swig_go_0, int _swig_go_1, kvevict_parameter_info *_swig_go_2) {
-  char *arg1 = (char *) 0 ;
-  uint32_t arg2 ;
-  kvevict_parameter_info *arg3 = (kvevict_parameter_info *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (char *)_swig_go_0;
-  arg2 = (uint32_t)_swig_go_1;
-  arg3 = (kvevict_parameter_info *)_swig_go_2;
-  
-  result = (kvevict_status)kvevict_parameter_at((char const *)arg1,arg2,arg3);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  
-  return _swig_go_result;
-}
-
-
 intgo _wrap_kvevict_policy_resolve_kvevict(kvevict_policy *_swig_go_0, int _swig_go_1, kvevict_resolved_policy *_swig_go_2) {
   kvevict_policy *arg1 = (kvevict_policy *) 0 ;
   uint32_t arg2 ;
@@ -542,25 +509,6 @@ intgo _wrap_kvevict_policy_resolve_kvevict(kvevict_policy *_swig_go_0, int _swig
 }
 
 
-intgo _wrap_kvevict_policy_layer_budgets_kvevict(kvevict_policy *_swig_go_0, int _swig_go_1, int *_swig_go_2, long long _swig_go_3) {
-  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
-  uint32_t arg2 ;
-  uint32_t *arg3 = (uint32_t *) 0 ;
-  size_t arg4 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_policy *)_swig_go_0;
-  arg2 = (uint32_t)_swig_go_1;
-  arg3 = (uint32_t *)_swig_go_2;
-  arg4 = (size_t)_swig_go_3;
-  
-  result = (kvevict_status)kvevict_policy_layer_budgets((struct kvevict_policy const *)arg1,arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
 intgo _wrap_kvevict_policy_need_kvevict(kvevict_policy *_swig_go_0, intgo _swig_go_1, int *_swig_go_2) {
   kvevict_policy *arg1 = (kvevict_policy *) 0 ;
   kvevict_input arg2 ;
@@ -573,53 +521,6 @@ intgo _wrap_kvevict_policy_need_kvevict(kvevict_policy *_swig_go_0, intgo _swig_
   arg3 = (kvevict_need *)_swig_go_2;
   
   result = (kvevict_status)kvevict_policy_need((struct kvevict_policy const *)arg1,arg2,arg3);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_auto_budget_kvevict(int _swig_go_0, long long _swig_go_1, int *_swig_go_2) {
-  uint32_t arg1 ;
-  uint64_t arg2 ;
-  uint32_t *arg3 = (uint32_t *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (uint32_t)_swig_go_0;
-  arg2 = (uint64_t)_swig_go_1;
-  arg3 = (uint32_t *)_swig_go_2;
-  
-  result = (kvevict_status)kvevict_auto_budget(arg1,arg2,arg3);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_policy_at_kvevict(int _swig_go_0, kvevict_policy_info *_swig_go_1) {
-  uint32_t arg1 ;
-  kvevict_policy_info *arg2 = (kvevict_policy_info *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (uint32_t)_swig_go_0;
-  arg2 = (kvevict_policy_info *)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_policy_at(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_preset_at_kvevict(int _swig_go_0, kvevict_preset_info *_swig_go_1) {
-  uint32_t arg1 ;
-  kvevict_preset_info *arg2 = (kvevict_preset_info *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (uint32_t)_swig_go_0;
-  arg2 = (kvevict_preset_info *)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_preset_at(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -777,25 +678,6 @@ intgo _wrap_kvevict_plan_workspace_kvevict(kvevict_plan *_swig_go_0, intgo _swig
   arg4 = (kvevict_workspace *)_swig_go_3;
   
   result = (kvevict_status)kvevict_plan_workspace((struct kvevict_plan const *)arg1,arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_plan_layer_budgets_kvevict(kvevict_plan *_swig_go_0, int _swig_go_1, int *_swig_go_2, long long _swig_go_3) {
-  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
-  uint32_t arg2 ;
-  uint32_t *arg3 = (uint32_t *) 0 ;
-  size_t arg4 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_plan *)_swig_go_0;
-  arg2 = (uint32_t)_swig_go_1;
-  arg3 = (uint32_t *)_swig_go_2;
-  arg4 = (size_t)_swig_go_3;
-  
-  result = (kvevict_status)kvevict_plan_layer_budgets((struct kvevict_plan const *)arg1,arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -994,59 +876,6 @@ intgo _wrap_kvevict_plan_selection_kvevict(kvevict_plan *_swig_go_0, int _swig_g
 }
 
 
-intgo _wrap_kvevict_layer_scores_init_kvevict(kvevict_layer_scores *_swig_go_0, long long _swig_go_1) {
-  kvevict_layer_scores *arg1 = (kvevict_layer_scores *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_layer_scores *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_layer_scores_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_mass_options_init_kvevict(kvevict_mass_options *_swig_go_0, long long _swig_go_1) {
-  kvevict_mass_options *arg1 = (kvevict_mass_options *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_mass_options *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_mass_options_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_budget_for_mass_kvevict(kvevict_context *_swig_go_0, kvevict_layer_scores *_swig_go_1, long long _swig_go_2, kvevict_mass_options *_swig_go_3, int *_swig_go_4, long long _swig_go_5) {
-  kvevict_context *arg1 = (kvevict_context *) 0 ;
-  kvevict_layer_scores *arg2 = (kvevict_layer_scores *) 0 ;
-  size_t arg3 ;
-  kvevict_mass_options *arg4 = (kvevict_mass_options *) 0 ;
-  uint32_t *arg5 = (uint32_t *) 0 ;
-  size_t arg6 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_context *)_swig_go_0;
-  arg2 = (kvevict_layer_scores *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (kvevict_mass_options *)_swig_go_3;
-  arg5 = (uint32_t *)_swig_go_4;
-  arg6 = (size_t)_swig_go_5;
-  
-  result = (kvevict_status)kvevict_budget_for_mass((struct kvevict_context const *)arg1,(struct kvevict_layer_scores const *)arg2,arg3,(struct kvevict_mass_options const *)arg4,arg5,arg6);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
 intgo _wrap_kvevict_move_init_kvevict(kvevict_move *_swig_go_0, long long _swig_go_1) {
   kvevict_move *arg1 = (kvevict_move *) 0 ;
   size_t arg2 ;
@@ -1099,139 +928,6 @@ intgo _wrap_kvevict_compact_workspace_kvevict(kvevict_context *_swig_go_0, kvevi
   arg4 = (kvevict_workspace *)_swig_go_3;
   
   result = (kvevict_status)kvevict_compact_workspace((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_reorder_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
-  kvevict_context *arg1 = (kvevict_context *) 0 ;
-  kvevict_move *arg2 = (kvevict_move *) 0 ;
-  size_t arg3 ;
-  void *arg4 = (void *) 0 ;
-  size_t arg5 ;
-  kvevict_stream arg6 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_context *)_swig_go_0;
-  arg2 = (kvevict_move *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (void *)_swig_go_3;
-  arg5 = (size_t)_swig_go_4;
-  arg6 = (kvevict_stream)_swig_go_5;
-  
-  result = (kvevict_status)kvevict_reorder((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4,arg5,arg6);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_reorder_workspace_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, kvevict_workspace *_swig_go_3) {
-  kvevict_context *arg1 = (kvevict_context *) 0 ;
-  kvevict_move *arg2 = (kvevict_move *) 0 ;
-  size_t arg3 ;
-  kvevict_workspace *arg4 = (kvevict_workspace *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_context *)_swig_go_0;
-  arg2 = (kvevict_move *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (kvevict_workspace *)_swig_go_3;
-  
-  result = (kvevict_status)kvevict_reorder_workspace((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_rotation_init_kvevict(kvevict_rotation *_swig_go_0, long long _swig_go_1) {
-  kvevict_rotation *arg1 = (kvevict_rotation *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_rotation *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_rotation_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_rotate_kvevict(kvevict_plan *_swig_go_0, kvevict_rotation *_swig_go_1, long long _swig_go_2, kvevict_stream _swig_go_3) {
-  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
-  kvevict_rotation *arg2 = (kvevict_rotation *) 0 ;
-  size_t arg3 ;
-  kvevict_stream arg4 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_plan *)_swig_go_0;
-  arg2 = (kvevict_rotation *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (kvevict_stream)_swig_go_3;
-  
-  result = (kvevict_status)kvevict_rotate((struct kvevict_plan const *)arg1,(struct kvevict_rotation const *)arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_attention_job_init_kvevict(kvevict_attention_job *_swig_go_0, long long _swig_go_1) {
-  kvevict_attention_job *arg1 = (kvevict_attention_job *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_attention_job *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_attention_job_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_attend_kvevict(kvevict_context *_swig_go_0, kvevict_attention_job *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
-  kvevict_context *arg1 = (kvevict_context *) 0 ;
-  kvevict_attention_job *arg2 = (kvevict_attention_job *) 0 ;
-  size_t arg3 ;
-  void *arg4 = (void *) 0 ;
-  size_t arg5 ;
-  kvevict_stream arg6 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_context *)_swig_go_0;
-  arg2 = (kvevict_attention_job *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (void *)_swig_go_3;
-  arg5 = (size_t)_swig_go_4;
-  arg6 = (kvevict_stream)_swig_go_5;
-  
-  result = (kvevict_status)kvevict_attend((struct kvevict_context const *)arg1,(struct kvevict_attention_job const *)arg2,arg3,arg4,arg5,arg6);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_attend_workspace_kvevict(kvevict_context *_swig_go_0, kvevict_attention_job *_swig_go_1, long long _swig_go_2, kvevict_workspace *_swig_go_3) {
-  kvevict_context *arg1 = (kvevict_context *) 0 ;
-  kvevict_attention_job *arg2 = (kvevict_attention_job *) 0 ;
-  size_t arg3 ;
-  kvevict_workspace *arg4 = (kvevict_workspace *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_context *)_swig_go_0;
-  arg2 = (kvevict_attention_job *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (kvevict_workspace *)_swig_go_3;
-  
-  result = (kvevict_status)kvevict_attend_workspace((struct kvevict_context const *)arg1,(struct kvevict_attention_job const *)arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -1375,21 +1071,6 @@ intgo _wrap_kvevict_sequence_end_prompt_kvevict(kvevict_sequence *_swig_go_0) {
 }
 
 
-intgo _wrap_kvevict_sequence_replayed_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  uint32_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (uint32_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_sequence_replayed(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
 intgo _wrap_kvevict_sequence_trim_to_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_stream _swig_go_2) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;
@@ -1402,114 +1083,6 @@ intgo _wrap_kvevict_sequence_trim_to_kvevict(kvevict_sequence *_swig_go_0, int _
   arg3 = (kvevict_stream)_swig_go_2;
   
   result = (kvevict_status)kvevict_sequence_trim_to(arg1,arg2,arg3);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_position_lists_init_kvevict(kvevict_position_lists *_swig_go_0, long long _swig_go_1) {
-  kvevict_position_lists *arg1 = (kvevict_position_lists *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_position_lists *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_position_lists_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_start_kvevict(kvevict_sequence *_swig_go_0, kvevict_position_lists *_swig_go_1, long long _swig_go_2, int _swig_go_3, kvevict_stream _swig_go_4) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  kvevict_position_lists *arg2 = (kvevict_position_lists *) 0 ;
-  size_t arg3 ;
-  uint32_t arg4 ;
-  kvevict_stream arg5 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (kvevict_position_lists *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (uint32_t)_swig_go_3;
-  arg5 = (kvevict_stream)_swig_go_4;
-  
-  result = (kvevict_status)kvevict_sequence_start(arg1,(struct kvevict_position_lists const *)arg2,arg3,arg4,arg5);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_fork_options_init_kvevict(kvevict_fork_options *_swig_go_0, long long _swig_go_1) {
-  kvevict_fork_options *arg1 = (kvevict_fork_options *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_fork_options *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_fork_options_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_fork_kvevict(kvevict_sequence *_swig_go_0, kvevict_fork_options *_swig_go_1, kvevict_sequence **_swig_go_2, kvevict_stream _swig_go_3) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  kvevict_fork_options *arg2 = (kvevict_fork_options *) 0 ;
-  kvevict_sequence **arg3 = (kvevict_sequence **) 0 ;
-  kvevict_stream arg4 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (kvevict_fork_options *)_swig_go_1;
-  arg3 = (kvevict_sequence **)_swig_go_2;
-  arg4 = (kvevict_stream)_swig_go_3;
-  
-  result = (kvevict_status)kvevict_sequence_fork((struct kvevict_sequence const *)arg1,(struct kvevict_fork_options const *)arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_save_kvevict(kvevict_sequence *_swig_go_0, void *_swig_go_1, long long _swig_go_2, long long *_swig_go_3) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  void *arg2 = (void *) 0 ;
-  size_t arg3 ;
-  size_t *arg4 = (size_t *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (void *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (size_t *)_swig_go_3;
-  
-  result = (kvevict_status)kvevict_sequence_save((struct kvevict_sequence const *)arg1,arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_load_kvevict(kvevict_sequence *_swig_go_0, void *_swig_go_1, long long _swig_go_2, kvevict_stream _swig_go_3) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  void *arg2 = (void *) 0 ;
-  size_t arg3 ;
-  kvevict_stream arg4 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (void *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (kvevict_stream)_swig_go_3;
-  
-  result = (kvevict_status)kvevict_sequence_load(arg1,(void const *)arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -1555,69 +1128,6 @@ intgo _wrap_kvevict_sequence_evict_kvevict(kvevict_sequence *_swig_go_0, kvevict
 }
 
 
-intgo _wrap_kvevict_sequence_kept_slots_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, int *_swig_go_3, long long _swig_go_4) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  kvevict_view *arg2 = (kvevict_view *) 0 ;
-  size_t arg3 ;
-  uint32_t *arg4 = (uint32_t *) 0 ;
-  size_t arg5 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (kvevict_view *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (uint32_t *)_swig_go_3;
-  arg5 = (size_t)_swig_go_4;
-  
-  result = (kvevict_status)kvevict_sequence_kept_slots(arg1,(struct kvevict_view const *)arg2,arg3,arg4,arg5);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_undo_bytes_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, long long *_swig_go_3) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  kvevict_view *arg2 = (kvevict_view *) 0 ;
-  size_t arg3 ;
-  size_t *arg4 = (size_t *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (kvevict_view *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (size_t *)_swig_go_3;
-  
-  result = (kvevict_status)kvevict_sequence_undo_bytes(arg1,(struct kvevict_view const *)arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_undo_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  kvevict_view *arg2 = (kvevict_view *) 0 ;
-  size_t arg3 ;
-  void *arg4 = (void *) 0 ;
-  size_t arg5 ;
-  kvevict_stream arg6 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (kvevict_view *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (void *)_swig_go_3;
-  arg5 = (size_t)_swig_go_4;
-  arg6 = (kvevict_stream)_swig_go_5;
-  
-  result = (kvevict_status)kvevict_sequence_undo(arg1,(struct kvevict_view const *)arg2,arg3,(void const *)arg4,arg5,arg6);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
 intgo _wrap_kvevict_sequence_report_kvevict(kvevict_sequence *_swig_go_0, kvevict_evict_report *_swig_go_1, kvevict_list_report *_swig_go_2, long long _swig_go_3) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   kvevict_evict_report *arg2 = (kvevict_evict_report *) 0 ;
@@ -1632,23 +1142,6 @@ intgo _wrap_kvevict_sequence_report_kvevict(kvevict_sequence *_swig_go_0, kvevic
   arg4 = (size_t)_swig_go_3;
   
   result = (kvevict_status)kvevict_sequence_report((struct kvevict_sequence const *)arg1,arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_memory_of_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_sequence_memory *_swig_go_2) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  uint32_t arg2 ;
-  kvevict_sequence_memory *arg3 = (kvevict_sequence_memory *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (uint32_t)_swig_go_1;
-  arg3 = (kvevict_sequence_memory *)_swig_go_2;
-  
-  result = (kvevict_status)kvevict_sequence_memory_of((struct kvevict_sequence const *)arg1,arg2,arg3);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -1763,6 +1256,171 @@ intgo _wrap_kvevict_sequence_keep_positions_kvevict(kvevict_sequence *_swig_go_0
   arg6 = (size_t *)_swig_go_5;
   
   result = (kvevict_status)kvevict_sequence_keep_positions((struct kvevict_sequence const *)arg1,arg2,arg3,arg4,arg5,arg6);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_attention_job_init_kvevict(kvevict_attention_job *_swig_go_0, long long _swig_go_1) {
+  kvevict_attention_job *arg1 = (kvevict_attention_job *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_attention_job *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_attention_job_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_attend_kvevict(kvevict_context *_swig_go_0, kvevict_attention_job *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_attention_job *arg2 = (kvevict_attention_job *) 0 ;
+  size_t arg3 ;
+  void *arg4 = (void *) 0 ;
+  size_t arg5 ;
+  kvevict_stream arg6 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_attention_job *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (void *)_swig_go_3;
+  arg5 = (size_t)_swig_go_4;
+  arg6 = (kvevict_stream)_swig_go_5;
+  
+  result = (kvevict_status)kvevict_attend((struct kvevict_context const *)arg1,(struct kvevict_attention_job const *)arg2,arg3,arg4,arg5,arg6);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_attend_workspace_kvevict(kvevict_context *_swig_go_0, kvevict_attention_job *_swig_go_1, long long _swig_go_2, kvevict_workspace *_swig_go_3) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_attention_job *arg2 = (kvevict_attention_job *) 0 ;
+  size_t arg3 ;
+  kvevict_workspace *arg4 = (kvevict_workspace *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_attention_job *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (kvevict_workspace *)_swig_go_3;
+  
+  result = (kvevict_status)kvevict_attend_workspace((struct kvevict_context const *)arg1,(struct kvevict_attention_job const *)arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_position_lists_init_kvevict(kvevict_position_lists *_swig_go_0, long long _swig_go_1) {
+  kvevict_position_lists *arg1 = (kvevict_position_lists *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_position_lists *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_position_lists_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequence_start_kvevict(kvevict_sequence *_swig_go_0, kvevict_position_lists *_swig_go_1, long long _swig_go_2, int _swig_go_3, kvevict_stream _swig_go_4) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_position_lists *arg2 = (kvevict_position_lists *) 0 ;
+  size_t arg3 ;
+  uint32_t arg4 ;
+  kvevict_stream arg5 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (kvevict_position_lists *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (uint32_t)_swig_go_3;
+  arg5 = (kvevict_stream)_swig_go_4;
+  
+  result = (kvevict_status)kvevict_sequence_start(arg1,(struct kvevict_position_lists const *)arg2,arg3,arg4,arg5);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_fork_options_init_kvevict(kvevict_fork_options *_swig_go_0, long long _swig_go_1) {
+  kvevict_fork_options *arg1 = (kvevict_fork_options *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_fork_options *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_fork_options_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequence_fork_kvevict(kvevict_sequence *_swig_go_0, kvevict_fork_options *_swig_go_1, kvevict_sequence **_swig_go_2, kvevict_stream _swig_go_3) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_fork_options *arg2 = (kvevict_fork_options *) 0 ;
+  kvevict_sequence **arg3 = (kvevict_sequence **) 0 ;
+  kvevict_stream arg4 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (kvevict_fork_options *)_swig_go_1;
+  arg3 = (kvevict_sequence **)_swig_go_2;
+  arg4 = (kvevict_stream)_swig_go_3;
+  
+  result = (kvevict_status)kvevict_sequence_fork((struct kvevict_sequence const *)arg1,(struct kvevict_fork_options const *)arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequence_save_kvevict(kvevict_sequence *_swig_go_0, void *_swig_go_1, long long _swig_go_2, long long *_swig_go_3) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  void *arg2 = (void *) 0 ;
+  size_t arg3 ;
+  size_t *arg4 = (size_t *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (void *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (size_t *)_swig_go_3;
+  
+  result = (kvevict_status)kvevict_sequence_save((struct kvevict_sequence const *)arg1,arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequence_load_kvevict(kvevict_sequence *_swig_go_0, void *_swig_go_1, long long _swig_go_2, kvevict_stream _swig_go_3) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  void *arg2 = (void *) 0 ;
+  size_t arg3 ;
+  kvevict_stream arg4 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (void *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (kvevict_stream)_swig_go_3;
+  
+  result = (kvevict_status)kvevict_sequence_load(arg1,(void const *)arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -1912,6 +1570,348 @@ intgo _wrap_kvevict_sequences_evict_kvevict(kvevict_sequence_eviction *_swig_go_
   arg5 = (kvevict_stream)_swig_go_4;
   
   result = (kvevict_status)kvevict_sequences_evict((struct kvevict_sequence_eviction const *)arg1,arg2,arg3,arg4,arg5);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_gpu_at_kvevict(int _swig_go_0, kvevict_gpu_info *_swig_go_1) {
+  uint32_t arg1 ;
+  kvevict_gpu_info *arg2 = (kvevict_gpu_info *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (uint32_t)_swig_go_0;
+  arg2 = (kvevict_gpu_info *)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_gpu_at(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_parameter_at_kvevict(char *_swig_go_0, int _swig_go_1, kvevict_parameter_info *_swig_go_2) {
+  char *arg1 = (char *) 0 ;
+  uint32_t arg2 ;
+  kvevict_parameter_info *arg3 = (kvevict_parameter_info *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (char *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (kvevict_parameter_info *)_swig_go_2;
+  
+  result = (kvevict_status)kvevict_parameter_at((char const *)arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_policy_at_kvevict(int _swig_go_0, kvevict_policy_info *_swig_go_1) {
+  uint32_t arg1 ;
+  kvevict_policy_info *arg2 = (kvevict_policy_info *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (uint32_t)_swig_go_0;
+  arg2 = (kvevict_policy_info *)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_policy_at(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_preset_at_kvevict(int _swig_go_0, kvevict_preset_info *_swig_go_1) {
+  uint32_t arg1 ;
+  kvevict_preset_info *arg2 = (kvevict_preset_info *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (uint32_t)_swig_go_0;
+  arg2 = (kvevict_preset_info *)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_preset_at(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_auto_budget_kvevict(int _swig_go_0, long long _swig_go_1, int *_swig_go_2) {
+  uint32_t arg1 ;
+  uint64_t arg2 ;
+  uint32_t *arg3 = (uint32_t *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (uint32_t)_swig_go_0;
+  arg2 = (uint64_t)_swig_go_1;
+  arg3 = (uint32_t *)_swig_go_2;
+  
+  result = (kvevict_status)kvevict_auto_budget(arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_policy_layer_budgets_kvevict(kvevict_policy *_swig_go_0, int _swig_go_1, int *_swig_go_2, long long _swig_go_3) {
+  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
+  uint32_t arg2 ;
+  uint32_t *arg3 = (uint32_t *) 0 ;
+  size_t arg4 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_policy *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (uint32_t *)_swig_go_2;
+  arg4 = (size_t)_swig_go_3;
+  
+  result = (kvevict_status)kvevict_policy_layer_budgets((struct kvevict_policy const *)arg1,arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_plan_layer_budgets_kvevict(kvevict_plan *_swig_go_0, int _swig_go_1, int *_swig_go_2, long long _swig_go_3) {
+  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
+  uint32_t arg2 ;
+  uint32_t *arg3 = (uint32_t *) 0 ;
+  size_t arg4 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_plan *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (uint32_t *)_swig_go_2;
+  arg4 = (size_t)_swig_go_3;
+  
+  result = (kvevict_status)kvevict_plan_layer_budgets((struct kvevict_plan const *)arg1,arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_layer_scores_init_kvevict(kvevict_layer_scores *_swig_go_0, long long _swig_go_1) {
+  kvevict_layer_scores *arg1 = (kvevict_layer_scores *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_layer_scores *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_layer_scores_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_mass_options_init_kvevict(kvevict_mass_options *_swig_go_0, long long _swig_go_1) {
+  kvevict_mass_options *arg1 = (kvevict_mass_options *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_mass_options *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_mass_options_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_budget_for_mass_kvevict(kvevict_context *_swig_go_0, kvevict_layer_scores *_swig_go_1, long long _swig_go_2, kvevict_mass_options *_swig_go_3, int *_swig_go_4, long long _swig_go_5) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_layer_scores *arg2 = (kvevict_layer_scores *) 0 ;
+  size_t arg3 ;
+  kvevict_mass_options *arg4 = (kvevict_mass_options *) 0 ;
+  uint32_t *arg5 = (uint32_t *) 0 ;
+  size_t arg6 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_layer_scores *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (kvevict_mass_options *)_swig_go_3;
+  arg5 = (uint32_t *)_swig_go_4;
+  arg6 = (size_t)_swig_go_5;
+  
+  result = (kvevict_status)kvevict_budget_for_mass((struct kvevict_context const *)arg1,(struct kvevict_layer_scores const *)arg2,arg3,(struct kvevict_mass_options const *)arg4,arg5,arg6);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_reorder_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_move *arg2 = (kvevict_move *) 0 ;
+  size_t arg3 ;
+  void *arg4 = (void *) 0 ;
+  size_t arg5 ;
+  kvevict_stream arg6 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_move *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (void *)_swig_go_3;
+  arg5 = (size_t)_swig_go_4;
+  arg6 = (kvevict_stream)_swig_go_5;
+  
+  result = (kvevict_status)kvevict_reorder((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4,arg5,arg6);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_reorder_workspace_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, kvevict_workspace *_swig_go_3) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_move *arg2 = (kvevict_move *) 0 ;
+  size_t arg3 ;
+  kvevict_workspace *arg4 = (kvevict_workspace *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_move *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (kvevict_workspace *)_swig_go_3;
+  
+  result = (kvevict_status)kvevict_reorder_workspace((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_rotation_init_kvevict(kvevict_rotation *_swig_go_0, long long _swig_go_1) {
+  kvevict_rotation *arg1 = (kvevict_rotation *) 0 ;
+  size_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_rotation *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_rotation_init(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_rotate_kvevict(kvevict_plan *_swig_go_0, kvevict_rotation *_swig_go_1, long long _swig_go_2, kvevict_stream _swig_go_3) {
+  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
+  kvevict_rotation *arg2 = (kvevict_rotation *) 0 ;
+  size_t arg3 ;
+  kvevict_stream arg4 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_plan *)_swig_go_0;
+  arg2 = (kvevict_rotation *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (kvevict_stream)_swig_go_3;
+  
+  result = (kvevict_status)kvevict_rotate((struct kvevict_plan const *)arg1,(struct kvevict_rotation const *)arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequence_kept_slots_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, int *_swig_go_3, long long _swig_go_4) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_view *arg2 = (kvevict_view *) 0 ;
+  size_t arg3 ;
+  uint32_t *arg4 = (uint32_t *) 0 ;
+  size_t arg5 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (kvevict_view *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (uint32_t *)_swig_go_3;
+  arg5 = (size_t)_swig_go_4;
+  
+  result = (kvevict_status)kvevict_sequence_kept_slots(arg1,(struct kvevict_view const *)arg2,arg3,arg4,arg5);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequence_undo_bytes_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, long long *_swig_go_3) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_view *arg2 = (kvevict_view *) 0 ;
+  size_t arg3 ;
+  size_t *arg4 = (size_t *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (kvevict_view *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (size_t *)_swig_go_3;
+  
+  result = (kvevict_status)kvevict_sequence_undo_bytes(arg1,(struct kvevict_view const *)arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequence_undo_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_view *arg2 = (kvevict_view *) 0 ;
+  size_t arg3 ;
+  void *arg4 = (void *) 0 ;
+  size_t arg5 ;
+  kvevict_stream arg6 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (kvevict_view *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (void *)_swig_go_3;
+  arg5 = (size_t)_swig_go_4;
+  arg6 = (kvevict_stream)_swig_go_5;
+  
+  result = (kvevict_status)kvevict_sequence_undo(arg1,(struct kvevict_view const *)arg2,arg3,(void const *)arg4,arg5,arg6);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequence_memory_of_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_sequence_memory *_swig_go_2) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  uint32_t arg2 ;
+  kvevict_sequence_memory *arg3 = (kvevict_sequence_memory *) 0 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (kvevict_sequence_memory *)_swig_go_2;
+  
+  result = (kvevict_status)kvevict_sequence_memory_of((struct kvevict_sequence const *)arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_kvevict_sequence_replayed_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  uint32_t arg2 ;
+  kvevict_status result;
+  intgo _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  
+  result = (kvevict_status)kvevict_sequence_replayed(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }

@@ -20,6 +20,84 @@ const (
 	PositionNext = 4294967295
 )
 
+// AttentionJob is kvevict_attention_job.
+type AttentionJob struct {
+	StructSize    uint32
+	NTokens       uint32
+	TokenCounts   uintptr
+	View          uintptr
+	Queries       uintptr
+	Out           uintptr
+	NQHeads       uint32
+	NQueries      uint32
+	VHeadDim      uint32
+	Window        uint32
+	NonCausal     uint32
+	SoftmaxScale  float32
+	LogitSoftcap  float32
+	NSumHeads     uint32
+	SinkLogits    uintptr
+	SinkLogitsLen uint64
+	RowLSE        uintptr
+	AttentionSums uintptr
+}
+
+// PositionLists is kvevict_position_lists.
+type PositionLists struct {
+	StructSize   uint32
+	NLists       uint32
+	Positions    uintptr
+	PositionsLen uint64
+	ListStride   uint64
+	Count        uint32
+	Reserved     uint32
+	Counts       uintptr
+}
+
+// ForkOptions is kvevict_fork_options.
+type ForkOptions struct {
+	StructSize  uint32
+	Reserved    uint32
+	Plan        uintptr
+	Memory      uintptr
+	MemoryBytes uint64
+}
+
+// SequenceTokens is kvevict_sequence_tokens.
+type SequenceTokens struct {
+	StructSize uint32
+	NTokens    uint32
+	Sequence   uintptr
+}
+
+// SequenceLength is kvevict_sequence_length.
+type SequenceLength struct {
+	StructSize uint32
+	NewLength  uint32
+	Sequence   uintptr
+}
+
+// SequenceObservations is kvevict_sequence_observations.
+type SequenceObservations struct {
+	StructSize      uint32
+	NRows           uint32
+	Sequence        uintptr
+	Observations    uintptr
+	ObservationsLen uint64
+	FirstPosition   uint32
+	Reserved        uint32
+}
+
+// SequenceEviction is kvevict_sequence_eviction.
+type SequenceEviction struct {
+	StructSize uint32
+	Reserved   uint32
+	Sequence   uintptr
+	Views      uintptr
+	ViewsLen   uint64
+	Options    uintptr
+}
+
 // GPUInfo is kvevict_gpu_info.
 type GPUInfo struct {
 	StructSize        uint32
@@ -30,6 +108,88 @@ type GPUInfo struct {
 	NVRTC             uintptr
 	Target            uintptr
 	Problem           uintptr
+}
+
+// ParameterInfo is kvevict_parameter_info.
+type ParameterInfo struct {
+	StructSize    uint32
+	Type          int32
+	Key           uintptr
+	Words         uintptr
+	Doc           uintptr
+	Least         float64
+	Most          float64
+	ExcludesLeast uint32
+	TakesZero     uint32
+	DefaultText   [40]byte
+}
+
+// PolicyInfo is kvevict_policy_info.
+type PolicyInfo struct {
+	StructSize uint32
+	Reserved   uint32
+	Name       uintptr
+	Signal     uintptr
+	Shaping    uintptr
+	Budget     uintptr
+	Trigger    uintptr
+	Paper      uintptr
+	Defaults   uintptr
+}
+
+// PresetInfo is kvevict_preset_info.
+type PresetInfo struct {
+	StructSize uint32
+	Reserved   uint32
+	Name       uintptr
+	PolicyText uintptr
+	Reproduces uintptr
+}
+
+// LayerScores is kvevict_layer_scores.
+type LayerScores struct {
+	StructSize uint32
+	NRows      uint32
+	Scores     uintptr
+	ScoresLen  uint64
+	NTokens    uint32
+	Reserved   uint32
+}
+
+// MassOptions is kvevict_mass_options.
+type MassOptions struct {
+	StructSize uint32
+	Scope      int32
+	Mass       float64
+	NSink      uint32
+	NRecent    uint32
+	EveryRow   uint32
+	Reserved   uint32
+}
+
+// Rotation is kvevict_rotation.
+type Rotation struct {
+	StructSize  uint32
+	Layer       uint32
+	NTokens     uint32
+	NLists      uint32
+	TokenCounts uintptr
+	View        uintptr
+	Offsets     uintptr
+	OffsetsLen  uint64
+}
+
+// SequenceMemory is kvevict_sequence_memory.
+type SequenceMemory struct {
+	StructSize   uint32
+	NLists       uint32
+	Lengths      uint64
+	Positions    uint64
+	ListedCounts uint64
+	NListed      uint32
+	NSumHeads    uint32
+	Sums         uint64
+	SumStride    uint64
 }
 
 // DTypeInfo is kvevict_dtype_info.
@@ -72,20 +232,6 @@ type ContextOptions struct {
 	Debug               uint32
 }
 
-// ParameterInfo is kvevict_parameter_info.
-type ParameterInfo struct {
-	StructSize    uint32
-	Type          int32
-	Key           uintptr
-	Words         uintptr
-	Doc           uintptr
-	Least         float64
-	Most          float64
-	ExcludesLeast uint32
-	TakesZero     uint32
-	DefaultText   [40]byte
-}
-
 // ResolvedPolicy is kvevict_resolved_policy.
 type ResolvedPolicy struct {
 	StructSize    uint32
@@ -95,28 +241,6 @@ type ResolvedPolicy struct {
 	NSelected     uint32
 	NQueryRows    uint32
 	ScoresAreMass uint32
-}
-
-// PolicyInfo is kvevict_policy_info.
-type PolicyInfo struct {
-	StructSize uint32
-	Reserved   uint32
-	Name       uintptr
-	Signal     uintptr
-	Shaping    uintptr
-	Budget     uintptr
-	Trigger    uintptr
-	Paper      uintptr
-	Defaults   uintptr
-}
-
-// PresetInfo is kvevict_preset_info.
-type PresetInfo struct {
-	StructSize uint32
-	Reserved   uint32
-	Name       uintptr
-	PolicyText uintptr
-	Reproduces uintptr
 }
 
 // Plane is kvevict_plane.
@@ -301,27 +425,6 @@ type SelectOptions struct {
 	RangesLen         uint64
 }
 
-// LayerScores is kvevict_layer_scores.
-type LayerScores struct {
-	StructSize uint32
-	NRows      uint32
-	Scores     uintptr
-	ScoresLen  uint64
-	NTokens    uint32
-	Reserved   uint32
-}
-
-// MassOptions is kvevict_mass_options.
-type MassOptions struct {
-	StructSize uint32
-	Scope      int32
-	Mass       float64
-	NSink      uint32
-	NRecent    uint32
-	EveryRow   uint32
-	Reserved   uint32
-}
-
 // Move is kvevict_move.
 type Move struct {
 	StructSize     uint32
@@ -336,66 +439,11 @@ type Move struct {
 	Destination    uintptr
 }
 
-// Rotation is kvevict_rotation.
-type Rotation struct {
-	StructSize  uint32
-	Layer       uint32
-	NTokens     uint32
-	NLists      uint32
-	TokenCounts uintptr
-	View        uintptr
-	Offsets     uintptr
-	OffsetsLen  uint64
-}
-
-// AttentionJob is kvevict_attention_job.
-type AttentionJob struct {
-	StructSize    uint32
-	NTokens       uint32
-	TokenCounts   uintptr
-	View          uintptr
-	Queries       uintptr
-	Out           uintptr
-	NQHeads       uint32
-	NQueries      uint32
-	VHeadDim      uint32
-	Window        uint32
-	NonCausal     uint32
-	SoftmaxScale  float32
-	LogitSoftcap  float32
-	NSumHeads     uint32
-	SinkLogits    uintptr
-	SinkLogitsLen uint64
-	RowLSE        uintptr
-	AttentionSums uintptr
-}
-
 // Observation is kvevict_observation.
 type Observation struct {
 	StructSize uint32
 	Layer      uint32
 	Inputs     uintptr
-}
-
-// PositionLists is kvevict_position_lists.
-type PositionLists struct {
-	StructSize   uint32
-	NLists       uint32
-	Positions    uintptr
-	PositionsLen uint64
-	ListStride   uint64
-	Count        uint32
-	Reserved     uint32
-	Counts       uintptr
-}
-
-// ForkOptions is kvevict_fork_options.
-type ForkOptions struct {
-	StructSize  uint32
-	Reserved    uint32
-	Plan        uintptr
-	Memory      uintptr
-	MemoryBytes uint64
 }
 
 // EvictOptions is kvevict_evict_options.
@@ -435,54 +483,6 @@ type ListReport struct {
 	TokensAfter        uint32
 	MassKept           float32
 	LargestMassEvicted float32
-}
-
-// SequenceMemory is kvevict_sequence_memory.
-type SequenceMemory struct {
-	StructSize   uint32
-	NLists       uint32
-	Lengths      uint64
-	Positions    uint64
-	ListedCounts uint64
-	NListed      uint32
-	NSumHeads    uint32
-	Sums         uint64
-	SumStride    uint64
-}
-
-// SequenceTokens is kvevict_sequence_tokens.
-type SequenceTokens struct {
-	StructSize uint32
-	NTokens    uint32
-	Sequence   uintptr
-}
-
-// SequenceLength is kvevict_sequence_length.
-type SequenceLength struct {
-	StructSize uint32
-	NewLength  uint32
-	Sequence   uintptr
-}
-
-// SequenceObservations is kvevict_sequence_observations.
-type SequenceObservations struct {
-	StructSize      uint32
-	NRows           uint32
-	Sequence        uintptr
-	Observations    uintptr
-	ObservationsLen uint64
-	FirstPosition   uint32
-	Reserved        uint32
-}
-
-// SequenceEviction is kvevict_sequence_eviction.
-type SequenceEviction struct {
-	StructSize uint32
-	Reserved   uint32
-	Sequence   uintptr
-	Views      uintptr
-	ViewsLen   uint64
-	Options    uintptr
 }
 
 // PagedCacheOptions is kvevict_paged_cache_options.
