@@ -14,7 +14,7 @@ mkdir -p "$out"
 pkg/abi/table.sh "$include/kvevict" >"$out/table"
 # The functions, but for those that nobody who reads a message could have called.
 grep -ohE '\bkvevict_[a-z0-9_]+\(' "$include"/kvevict/*.h | LC_ALL=C sort -u | tr -d '(' |
-  grep -vE '_(init|create|destroy)$' | sed 's/^/call\t/' >>"$out/table"
+  grep -vE '_(create|destroy)$' | sed 's/^/call\t/' >>"$out/table"
 ${CC:-cc} -I. -o "$out/params" bindings/table/params.c
 "$out/params" >>"$out/table"
 awk -v out="$out" -f bindings/table/names.awk -f "bindings/table/$language.awk" "$out/table"

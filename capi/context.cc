@@ -79,12 +79,6 @@ const char* kvevict_simd_target_at(uint32_t index) noexcept {
   return SimdTargetAt(index).name;
 }
 
-kvevict_status kvevict_context_options_init(kvevict_context_options* out,
-                                            size_t struct_size) noexcept {
-  return Init<kvevict_context_options>(KVEVICT_CONTEXT_OPTIONS_INIT, out,
-                                       struct_size);
-}
-
 kvevict_status kvevict_context_create(const kvevict_context_options* options,
                                       kvevict_context** out_context) noexcept {
   return Guard([&] {

@@ -233,12 +233,6 @@ kvevict_status Run(Prefill& prefill, Sequence& sequence,
 
 extern "C" {
 
-kvevict_status kvevict_prefill_options_init(kvevict_prefill_options* out,
-                                            size_t struct_size) noexcept {
-  return Init<kvevict_prefill_options>(KVEVICT_PREFILL_OPTIONS_INIT, out,
-                                       struct_size);
-}
-
 kvevict_status kvevict_sequence_prefill(kvevict_sequence* sequence,
                                         const kvevict_prefill_options* options,
                                         kvevict_prefill_report* out_report,

@@ -63,6 +63,9 @@ $1 == "field" {
   printf "_ [%s]byte = [unsafe.Offsetof(%s{}.%s)]byte{}\n", $3, struct, camel($2) > layout
 }
 
+# The values of an INIT macro.
+$1 == "init" { inits = inits (inits == "" ? "" : ", ") camel($2) ": " $3 }
+
 END {
   close_type()
   printf "%s)\n%s", constants, body > structs
@@ -82,6 +85,10 @@ function comment(name, text) {
 function close_type() {
   if (open_file == enums) print ")" > enums
   if (open_file == structs) body = body "}\n"
+  if (inits != "")
+    body = body "\n// Init" struct " is what its INIT macro sets.\nfunc Init" struct "() " struct \
+           " {\nreturn " struct "{" inits "}\n}\n"
+  inits = ""
   open_file = ""
 }
 # Its prefix makes the name one of the package's: KVEVICT_DTYPE_F32 -> DTypeF32.

@@ -9,16 +9,22 @@
 #   value     name  value   documentation
 #   struct    name  size                      its fields follow
 #   field     name  offset  size  type  length of an array, otherwise 0
+#   init      name  value                     its INIT macro sets a field to this, and
+#                                             those that it does not list to 0
 #
 # Types are written without const. The headers are uniform enough for this to be complete;
 # what is not understood is an error rather than left out.
 BEGIN {
-  print "#include <inttypes.h>\n#include <stddef.h>\n#include <stdio.h>\n"
+  print "#include <inttypes.h>\n#include <stddef.h>\n#include <stdio.h>\n#include <string.h>\n"
   for (i = 1; i < ARGC; i++) {
     header = ARGV[i]; sub(/.*\//, "", header)
     printf "#include \"kvevict/%s\"\n", header
   }
-  print "\nint main(void) {"
+  print "\nstatic void print_init(const char* name, const void* field, size_t size) {"
+  print "  uint64_t bits = 0;"
+  print "  if (size <= sizeof bits) memcpy(&bits, field, size);"
+  print "  if (bits != 0) printf(\"init\\t%s\\t%\" PRIu64 \"\\n\", name, bits);"
+  print "}\n\nint main(void) {"
 }
 
 # Comments go first; they may span lines. What documents the declaration that comes is
@@ -48,9 +54,8 @@ skip { skip = /\\$/; next } # of a macro
          $2, $2, quoted(take())
   next
 }
-/^#define KVEVICT_([A-Z0-9_]+_INIT|[A-Z0-9_]+_H_|API|NOEXCEPT)( |$)/ {
-  skip = /\\$/; next
-}
+/^#define KVEVICT_[A-Z0-9_]+_INIT( |$)/ { print_init($2); skip = /\\$/; next }
+/^#define KVEVICT_([A-Z0-9_]+_H_|API|NOEXCEPT)( |$)/ { skip = /\\$/; next }
 /^#define / { fail("not a number") }
 /^#/ { next }
 
@@ -72,7 +77,7 @@ enum != "" {
   printf "  printf(\"handle\\t%s\\n\");\n", $3; before = ""; next
 }
 /^typedef struct [a-z0-9_]+ \{$/ {
-  struct = $3; before = ""
+  struct = $3; before = ""; n_fields = 0
   printf "  printf(\"struct\\t%s\\t%%zu\\n\", sizeof(%s));\n", struct, struct; next
 }
 /^\} [a-z0-9_]+;$/ && struct != "" { struct = ""; next }
@@ -111,10 +116,19 @@ function print_value() {
 function print_field(text, name, array, it) {
   if (text !~ /^[a-z][a-z0-9_* ]*[ *][a-z0-9_]+(\[[A-Z0-9_]+\])?;$/) fail("not a field")
   array = sub(/\[.*\]/, "", text)
-  name = last_word(text); it = "((" struct "*)0)->" name
+  name = last_word(text); fields[++n_fields] = name; last_struct = struct; it = "((" struct "*)0)->" name
   printf "  printf(\"field\\t%s\\t%%zu\\t%%zu\\t%s\\t%%zu\\n\", offsetof(%s, %s), " \
          "sizeof(%s), %s);\n", name, type_of(text), struct, name, it,
          array ? "sizeof(" it ") / sizeof(" it "[0])" : "(size_t)0"
+}
+# The macro follows its struct.
+function print_init(macro, of, i) {
+  of = tolower(macro); sub(/_init$/, "", of)
+  if (of != last_struct) fail("not behind its struct")
+  printf "  {\n    const %s init = %s;\n", of, macro
+  for (i = 1; i <= n_fields; i++)
+    printf "    print_init(\"%s\", &init.%s, sizeof init.%s);\n", fields[i], fields[i], fields[i]
+  print "  }"
 }
 function print_type(text, row, name, n, i, parameters) {
   sub(/^typedef /, "", text)

@@ -3,22 +3,6 @@
 #include "tests/capi/support/cache.h"
 #include "tests/capi/support/expect.h"
 
-Test(view, init_macro_equals_init_function) {
-  const kvevict_view macro = KVEVICT_VIEW_INIT;
-  kvevict_view made;
-  GUARD(made);
-  EXPECT_OK(kvevict_view_init(&made, sizeof made));
-  cr_assert(memcmp(&made, &macro, sizeof made) == 0);
-}
-
-Test(view, init_refuses_null_and_small_structs) {
-  kvevict_view view;
-  GUARD(view);
-  EXPECT_INVALID(kvevict_view_init(NULL, sizeof view), "out", "NULL");
-  EXPECT_INVALID(kvevict_view_init(&view, sizeof view - 1), "struct_size");
-  EXPECT_UNTOUCHED(view);
-}
-
 Test(view, every_layout_is_valid_for_as_many_tokens_as_it_holds) {
   const kvevict_dtype kTypes[] = {KVEVICT_DTYPE_OPAQUE, KVEVICT_DTYPE_F32,
                                   KVEVICT_DTYPE_BF16};

@@ -149,7 +149,7 @@ int main(int argc, char** argv) {
   size_t bytes = (need.best_bytes + 63) / 64 * 64;
   void* scratch = aligned_alloc(need.alignment, bytes);
   for (int l = 0; l < L; ++l) {
-    check(kvevict_view_init(&views[l], sizeof views[l]));
+    views[l] = (kvevict_view)KVEVICT_VIEW_INIT;
     views[l].n_kv_heads = KVH;
     views[l].k = rows(e->k[l][0], KVH), views[l].v = rows(e->v[l][0], KVH);
   }

@@ -71,14 +71,6 @@ typedef struct kvevict_attention_job {
         0, 0, 0, 0, 0, 0                                                      \
   }
 
-/** Writes KVEVICT_ATTENTION_JOB_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_attention_job_init(
-    kvevict_attention_job* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
 /**
  * Attention of queries over caches as they lie: softmax of the logits of the
  * slots that a query sees, and the mean of their values by it.

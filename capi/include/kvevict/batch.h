@@ -38,14 +38,6 @@ typedef struct kvevict_position_lists {
 #define KVEVICT_POSITION_LISTS_INIT \
   { (uint32_t)sizeof(kvevict_position_lists), 0, 0, 0, 0, 0, 0, 0 }
 
-/** Writes KVEVICT_POSITION_LISTS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_position_lists_init(
-    kvevict_position_lists* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
 /**
  * Begins an empty sequence from caches that are filled already: a restored
  * session, a beam, a prefix that requests share.
@@ -90,14 +82,6 @@ typedef struct kvevict_fork_options {
 
 #define KVEVICT_FORK_OPTIONS_INIT \
   { (uint32_t)sizeof(kvevict_fork_options), 0, 0, 0, 0 }
-
-/** Writes KVEVICT_FORK_OPTIONS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_fork_options_init(
-    kvevict_fork_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
  * Creates a sequence that goes on from where another one is: a beam, a sample
@@ -210,14 +194,6 @@ typedef struct kvevict_sequence_tokens {
 #define KVEVICT_SEQUENCE_TOKENS_INIT \
   { (uint32_t)sizeof(kvevict_sequence_tokens), 0, 0 }
 
-/** Writes KVEVICT_SEQUENCE_TOKENS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_sequence_tokens_init(
-    kvevict_sequence_tokens* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
 /**
  * kvevict_sequence_append() for each item.
  *
@@ -239,14 +215,6 @@ typedef struct kvevict_sequence_length {
 
 #define KVEVICT_SEQUENCE_LENGTH_INIT \
   { (uint32_t)sizeof(kvevict_sequence_length), 0, 0 }
-
-/** Writes KVEVICT_SEQUENCE_LENGTH_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_sequence_length_init(
-    kvevict_sequence_length* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
  * kvevict_sequence_trim_to() for each item: a batch of speculations, of which
@@ -278,14 +246,6 @@ typedef struct kvevict_sequence_observations {
         KVEVICT_POSITION_NEXT, 0                                 \
   }
 
-/** Writes KVEVICT_SEQUENCE_OBSERVATIONS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_sequence_observations_init(
-    kvevict_sequence_observations* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
 /**
  * kvevict_sequence_observe() for each item.
  *
@@ -310,14 +270,6 @@ typedef struct kvevict_sequence_eviction {
 
 #define KVEVICT_SEQUENCE_EVICTION_INIT \
   { (uint32_t)sizeof(kvevict_sequence_eviction), 0, 0, 0, 0, 0 }
-
-/** Writes KVEVICT_SEQUENCE_EVICTION_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_sequence_eviction_init(
-    kvevict_sequence_eviction* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
  * The workspace of kvevict_sequences_evict() for sequences as long as they are

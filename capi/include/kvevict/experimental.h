@@ -208,14 +208,6 @@ typedef struct kvevict_layer_scores {
 #define KVEVICT_LAYER_SCORES_INIT \
   { (uint32_t)sizeof(kvevict_layer_scores), 0, 0, 0, 0, 0 }
 
-/** Writes KVEVICT_LAYER_SCORES_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_layer_scores_init(
-    kvevict_layer_scores* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
 /** Which budget kvevict_budget_for_mass() looks for. */
 typedef struct kvevict_mass_options {
   uint32_t struct_size;
@@ -236,14 +228,6 @@ typedef struct kvevict_mass_options {
     (uint32_t)sizeof(kvevict_mass_options), KVEVICT_SCOPE_LAYER, 0.0, 0, 0, 0, \
         0                                                                      \
   }
-
-/** Writes KVEVICT_MASS_OPTIONS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_mass_options_init(
-    kvevict_mass_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
  * The smallest budgets that keep a share of the mass: how many tokens a policy
@@ -344,14 +328,6 @@ typedef struct kvevict_rotation {
 
 #define KVEVICT_ROTATION_INIT \
   { (uint32_t)sizeof(kvevict_rotation), 0, 0, 1, 0, 0, 0, 0 }
-
-/** Writes KVEVICT_ROTATION_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_rotation_init(
-    kvevict_rotation* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
  * Turns cached keys as RoPE would have at other positions, in place.

@@ -64,9 +64,8 @@
  *   from listed positions, are saved or loaded, or trimmed into what was
  *   evicted, evictions whose budgets scores decide (parameter heads; split
  *   cake or lazy), and all evictions with select_on_host or debug.
- * - Structs begin with struct_size = sizeof(the struct). Fill one that a call
- *   reads with its *_INIT initialiser or *_init() function, then set what you
- *   need. A struct that a call writes needs only its struct_size.
+ * - Structs begin with struct_size = sizeof(the struct). Initialise one that a
+ *   call reads with its *_INIT macro, then set what you need. A struct that a call writes needs only its struct_size.
  *   kvevict_plane has no struct_size: KVEVICT_PLANE_INIT fills it, and its
  *   reserved fields are what it grows into.
  *   Structs grow at their end. A caller of an older release passes a smaller
@@ -411,17 +410,6 @@ typedef struct kvevict_context_options {
     (uint32_t)sizeof(kvevict_context_options), KVEVICT_DEVICE_CPU, 0,          \
         KVEVICT_LOG_WARNING, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
   }
-
-/**
- * Writes KVEVICT_CONTEXT_OPTIONS_INIT. Fails on a smaller size than the first
- * release's.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_context_options_init(
-    kvevict_context_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
  * Creates a context.
@@ -952,16 +940,6 @@ typedef struct kvevict_view {
   }
 
 /**
- * Writes KVEVICT_VIEW_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status
-kvevict_view_init(kvevict_view* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
-/**
  * Checks a view as executing calls on the CPU do. It reads block and address
  * tables, which must be host memory here; on CUDA calls check all but what is
  * in them.
@@ -1031,14 +1009,6 @@ typedef struct kvevict_layer_geometry {
         0.0f, 0                                                               \
   }
 
-/** Writes KVEVICT_LAYER_GEOMETRY_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_layer_geometry_init(
-    kvevict_layer_geometry* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
 /** Which elements of a key RoPE turns together. */
 enum kvevict_rope_layout
 #ifdef __cplusplus
@@ -1085,16 +1055,6 @@ typedef struct kvevict_geometry {
         0, 0, 0, 0                                                            \
   }
 
-/**
- * Writes KVEVICT_GEOMETRY_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_geometry_init(
-    kvevict_geometry* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
 /** Geometry + policy + context, checked once. Immutable, opaque. */
 typedef struct kvevict_plan kvevict_plan;
 
@@ -1134,14 +1094,6 @@ typedef struct kvevict_plan_options {
 
 #define KVEVICT_PLAN_OPTIONS_INIT \
   { (uint32_t)sizeof(kvevict_plan_options), 0, 0, 0, 0, 0, 0, 0 }
-
-/** Writes KVEVICT_PLAN_OPTIONS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_plan_options_init(
-    kvevict_plan_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
  * Checks a geometry and a policy against each other and lays out the workspace.
@@ -1453,14 +1405,6 @@ typedef struct kvevict_signal_inputs {
         0                                                                     \
   }
 
-/** Writes KVEVICT_SIGNAL_INPUTS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_signal_inputs_init(
-    kvevict_signal_inputs* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
 /** One layer's part of kvevict_score(). */
 typedef struct kvevict_score_job {
   uint32_t struct_size;
@@ -1488,14 +1432,6 @@ typedef struct kvevict_score_job {
 
 #define KVEVICT_SCORE_JOB_INIT \
   { (uint32_t)sizeof(kvevict_score_job), 0, 0, 0, 0, 0, 0, 0, 0 }
-
-/** Writes KVEVICT_SCORE_JOB_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_score_job_init(
-    kvevict_score_job* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /** Jobs and moves that one call takes at most. */
 #define KVEVICT_MAX_JOBS 128
@@ -1645,14 +1581,6 @@ typedef struct kvevict_keep_lists {
 #define KVEVICT_KEEP_LISTS_INIT \
   { (uint32_t)sizeof(kvevict_keep_lists), 0, 0, 0, 0, 0, 0, 0 }
 
-/** Writes KVEVICT_KEEP_LISTS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_keep_lists_init(
-    kvevict_keep_lists* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
 /**
  * Tokens that go later than others, but may go, or sooner.
  *
@@ -1677,14 +1605,6 @@ typedef struct kvevict_token_range {
 
 #define KVEVICT_TOKEN_RANGE_INIT \
   { (uint32_t)sizeof(kvevict_token_range), 0, 0, 0 }
-
-/** Writes KVEVICT_TOKEN_RANGE_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_token_range_init(
-    kvevict_token_range* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /** What kvevict_select() chooses from, and what must stay. */
 typedef struct kvevict_select_options {
@@ -1725,14 +1645,6 @@ typedef struct kvevict_select_options {
     (uint32_t)sizeof(kvevict_select_options), 0, 0, 0, 0, 0,                 \
         KVEVICT_REDUCE_MEAN, 0, 0, KVEVICT_TIE_LOWER_POSITION, 0, 0, 0, 0, 0 \
   }
-
-/** Writes KVEVICT_SELECT_OPTIONS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_select_options_init(
-    kvevict_select_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
  * Chooses slots: what must stay, and then the highest scores, descending, ties
@@ -1842,14 +1754,6 @@ typedef struct kvevict_move {
 
 #define KVEVICT_MOVE_INIT \
   { (uint32_t)sizeof(kvevict_move), 0, 0, 0, 0, KVEVICT_MERGE_NONE, 0, 0, 0, 0 }
-
-/** Writes KVEVICT_MOVE_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status
-kvevict_move_init(kvevict_move* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
  * Moves the surviving rows of layers down to slots that follow each other, in
@@ -2054,14 +1958,6 @@ typedef struct kvevict_observation {
 #define KVEVICT_OBSERVATION_INIT \
   { (uint32_t)sizeof(kvevict_observation), 0, 0 }
 
-/** Writes KVEVICT_OBSERVATION_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_observation_init(
-    kvevict_observation* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
 /**
  * Shows the query rows of one chunk, of one layer or of many, or the attention
  * that they paid.
@@ -2212,16 +2108,6 @@ typedef struct kvevict_evict_options {
 
 #define KVEVICT_EVICT_OPTIONS_INIT \
   { (uint32_t)sizeof(kvevict_evict_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-
-/**
- * Writes KVEVICT_EVICT_OPTIONS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_evict_options_init(
-    kvevict_evict_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
  * Scores, selects and compacts the cache of a whole model in place.

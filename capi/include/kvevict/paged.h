@@ -97,14 +97,6 @@ typedef struct kvevict_paged_cache_options {
         KVEVICT_DTYPE_OPAQUE                                               \
   }
 
-/** Writes KVEVICT_PAGED_CACHE_OPTIONS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_paged_cache_options_init(
-    kvevict_paged_cache_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
 /**
  * What the blocks of all layers take. Recent rows are not in it: each sequence
  * allocates its own, (recent_tokens + block_size - 1, or max_tokens if that is
@@ -321,14 +313,6 @@ typedef struct kvevict_paged_rows {
         KVEVICT_PLANE_INIT                                             \
   }
 
-/** Writes KVEVICT_PAGED_ROWS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_paged_rows_init(
-    kvevict_paged_rows* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
 /**
  * Copies rows into slots that layers hold. Keys that share numbers by groups of
  * tokens are written in order: with those before them in their first group,
@@ -374,14 +358,6 @@ typedef struct kvevict_paged_eviction {
 
 #define KVEVICT_PAGED_EVICTION_INIT \
   { (uint32_t)sizeof(kvevict_paged_eviction), 0, 0, 0, 0 }
-
-/** Writes KVEVICT_PAGED_EVICTION_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_paged_eviction_init(
-    kvevict_paged_eviction* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
  * kvevict_sequences_evict() of paged sequences, whose emptied blocks are given

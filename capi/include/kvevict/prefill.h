@@ -58,14 +58,6 @@ typedef struct kvevict_prefill_options {
 #define KVEVICT_PREFILL_OPTIONS_INIT \
   { (uint32_t)sizeof(kvevict_prefill_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/** Writes KVEVICT_PREFILL_OPTIONS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_prefill_options_init(
-    kvevict_prefill_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
 /** What reading a prompt took. */
 typedef struct kvevict_prefill_report {
   uint32_t struct_size;

@@ -300,21 +300,6 @@ _gostring_ _wrap_kvevict_simd_target_at_kvevict(int _swig_go_0) {
 }
 
 
-intgo _wrap_kvevict_context_options_init_kvevict(kvevict_context_options *_swig_go_0, long long _swig_go_1) {
-  kvevict_context_options *arg1 = (kvevict_context_options *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_context_options *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_context_options_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
 intgo _wrap_kvevict_context_create_kvevict(kvevict_context_options *_swig_go_0, kvevict_context **_swig_go_1) {
   kvevict_context_options *arg1 = (kvevict_context_options *) 0 ;
   kvevict_context **arg2 = (kvevict_context **) 0 ;
@@ -526,21 +511,6 @@ intgo _wrap_kvevict_policy_need_kvevict(kvevict_policy *_swig_go_0, intgo _swig_
 }
 
 
-intgo _wrap_kvevict_view_init_kvevict(kvevict_view *_swig_go_0, long long _swig_go_1) {
-  kvevict_view *arg1 = (kvevict_view *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_view *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_view_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
 intgo _wrap_kvevict_view_validate_kvevict(kvevict_view *_swig_go_0, int _swig_go_1) {
   kvevict_view *arg1 = (kvevict_view *) 0 ;
   uint32_t arg2 ;
@@ -551,51 +521,6 @@ intgo _wrap_kvevict_view_validate_kvevict(kvevict_view *_swig_go_0, int _swig_go
   arg2 = (uint32_t)_swig_go_1;
   
   result = (kvevict_status)kvevict_view_validate((struct kvevict_view const *)arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_layer_geometry_init_kvevict(kvevict_layer_geometry *_swig_go_0, long long _swig_go_1) {
-  kvevict_layer_geometry *arg1 = (kvevict_layer_geometry *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_layer_geometry *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_layer_geometry_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_geometry_init_kvevict(kvevict_geometry *_swig_go_0, long long _swig_go_1) {
-  kvevict_geometry *arg1 = (kvevict_geometry *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_geometry *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_geometry_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_plan_options_init_kvevict(kvevict_plan_options *_swig_go_0, long long _swig_go_1) {
-  kvevict_plan_options *arg1 = (kvevict_plan_options *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_plan_options *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_plan_options_init(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -713,36 +638,6 @@ _gostring_ _wrap_kvevict_reason_text_kvevict(intgo _swig_go_0) {
 }
 
 
-intgo _wrap_kvevict_signal_inputs_init_kvevict(kvevict_signal_inputs *_swig_go_0, long long _swig_go_1) {
-  kvevict_signal_inputs *arg1 = (kvevict_signal_inputs *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_signal_inputs *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_signal_inputs_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_score_job_init_kvevict(kvevict_score_job *_swig_go_0, long long _swig_go_1) {
-  kvevict_score_job *arg1 = (kvevict_score_job *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_score_job *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_score_job_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
 intgo _wrap_kvevict_score_kvevict(kvevict_plan *_swig_go_0, kvevict_score_job *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
   kvevict_plan *arg1 = (kvevict_plan *) 0 ;
   kvevict_score_job *arg2 = (kvevict_score_job *) 0 ;
@@ -761,51 +656,6 @@ intgo _wrap_kvevict_score_kvevict(kvevict_plan *_swig_go_0, kvevict_score_job *_
   arg6 = (kvevict_stream)_swig_go_5;
   
   result = (kvevict_status)kvevict_score((struct kvevict_plan const *)arg1,(struct kvevict_score_job const *)arg2,arg3,arg4,arg5,arg6);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_keep_lists_init_kvevict(kvevict_keep_lists *_swig_go_0, long long _swig_go_1) {
-  kvevict_keep_lists *arg1 = (kvevict_keep_lists *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_keep_lists *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_keep_lists_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_token_range_init_kvevict(kvevict_token_range *_swig_go_0, long long _swig_go_1) {
-  kvevict_token_range *arg1 = (kvevict_token_range *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_token_range *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_token_range_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_select_options_init_kvevict(kvevict_select_options *_swig_go_0, long long _swig_go_1) {
-  kvevict_select_options *arg1 = (kvevict_select_options *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_select_options *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_select_options_init(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -871,21 +721,6 @@ intgo _wrap_kvevict_plan_selection_kvevict(kvevict_plan *_swig_go_0, int _swig_g
   arg6 = (kvevict_keep_lists *)_swig_go_5;
   
   result = (kvevict_status)kvevict_plan_selection((struct kvevict_plan const *)arg1,arg2,arg3,arg4,arg5,arg6);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_move_init_kvevict(kvevict_move *_swig_go_0, long long _swig_go_1) {
-  kvevict_move *arg1 = (kvevict_move *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_move *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_move_init(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -1003,21 +838,6 @@ intgo _wrap_kvevict_sequence_end_observing_kvevict(kvevict_sequence *_swig_go_0)
 }
 
 
-intgo _wrap_kvevict_observation_init_kvevict(kvevict_observation *_swig_go_0, long long _swig_go_1) {
-  kvevict_observation *arg1 = (kvevict_observation *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_observation *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_observation_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
 intgo _wrap_kvevict_sequence_observe_kvevict(kvevict_sequence *_swig_go_0, kvevict_observation *_swig_go_1, long long _swig_go_2, int _swig_go_3, int _swig_go_4, kvevict_stream _swig_go_5) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   kvevict_observation *arg2 = (kvevict_observation *) 0 ;
@@ -1083,21 +903,6 @@ intgo _wrap_kvevict_sequence_trim_to_kvevict(kvevict_sequence *_swig_go_0, int _
   arg3 = (kvevict_stream)_swig_go_2;
   
   result = (kvevict_status)kvevict_sequence_trim_to(arg1,arg2,arg3);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_evict_options_init_kvevict(kvevict_evict_options *_swig_go_0, long long _swig_go_1) {
-  kvevict_evict_options *arg1 = (kvevict_evict_options *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_evict_options *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_evict_options_init(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -1261,21 +1066,6 @@ intgo _wrap_kvevict_sequence_keep_positions_kvevict(kvevict_sequence *_swig_go_0
 }
 
 
-intgo _wrap_kvevict_attention_job_init_kvevict(kvevict_attention_job *_swig_go_0, long long _swig_go_1) {
-  kvevict_attention_job *arg1 = (kvevict_attention_job *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_attention_job *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_attention_job_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
 intgo _wrap_kvevict_attend_kvevict(kvevict_context *_swig_go_0, kvevict_attention_job *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
   kvevict_context *arg1 = (kvevict_context *) 0 ;
   kvevict_attention_job *arg2 = (kvevict_attention_job *) 0 ;
@@ -1318,21 +1108,6 @@ intgo _wrap_kvevict_attend_workspace_kvevict(kvevict_context *_swig_go_0, kvevic
 }
 
 
-intgo _wrap_kvevict_position_lists_init_kvevict(kvevict_position_lists *_swig_go_0, long long _swig_go_1) {
-  kvevict_position_lists *arg1 = (kvevict_position_lists *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_position_lists *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_position_lists_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
 intgo _wrap_kvevict_sequence_start_kvevict(kvevict_sequence *_swig_go_0, kvevict_position_lists *_swig_go_1, long long _swig_go_2, int _swig_go_3, kvevict_stream _swig_go_4) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   kvevict_position_lists *arg2 = (kvevict_position_lists *) 0 ;
@@ -1349,21 +1124,6 @@ intgo _wrap_kvevict_sequence_start_kvevict(kvevict_sequence *_swig_go_0, kvevict
   arg5 = (kvevict_stream)_swig_go_4;
   
   result = (kvevict_status)kvevict_sequence_start(arg1,(struct kvevict_position_lists const *)arg2,arg3,arg4,arg5);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_fork_options_init_kvevict(kvevict_fork_options *_swig_go_0, long long _swig_go_1) {
-  kvevict_fork_options *arg1 = (kvevict_fork_options *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_fork_options *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_fork_options_init(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -1426,21 +1186,6 @@ intgo _wrap_kvevict_sequence_load_kvevict(kvevict_sequence *_swig_go_0, void *_s
 }
 
 
-intgo _wrap_kvevict_sequence_tokens_init_kvevict(kvevict_sequence_tokens *_swig_go_0, long long _swig_go_1) {
-  kvevict_sequence_tokens *arg1 = (kvevict_sequence_tokens *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence_tokens *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_sequence_tokens_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
 intgo _wrap_kvevict_sequences_append_kvevict(kvevict_sequence_tokens *_swig_go_0, long long _swig_go_1, kvevict_stream _swig_go_2) {
   kvevict_sequence_tokens *arg1 = (kvevict_sequence_tokens *) 0 ;
   size_t arg2 ;
@@ -1453,21 +1198,6 @@ intgo _wrap_kvevict_sequences_append_kvevict(kvevict_sequence_tokens *_swig_go_0
   arg3 = (kvevict_stream)_swig_go_2;
   
   result = (kvevict_status)kvevict_sequences_append((struct kvevict_sequence_tokens const *)arg1,arg2,arg3);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_length_init_kvevict(kvevict_sequence_length *_swig_go_0, long long _swig_go_1) {
-  kvevict_sequence_length *arg1 = (kvevict_sequence_length *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence_length *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_sequence_length_init(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -1490,21 +1220,6 @@ intgo _wrap_kvevict_sequences_trim_to_kvevict(kvevict_sequence_length *_swig_go_
 }
 
 
-intgo _wrap_kvevict_sequence_observations_init_kvevict(kvevict_sequence_observations *_swig_go_0, long long _swig_go_1) {
-  kvevict_sequence_observations *arg1 = (kvevict_sequence_observations *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence_observations *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_sequence_observations_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
 intgo _wrap_kvevict_sequences_observe_kvevict(kvevict_sequence_observations *_swig_go_0, long long _swig_go_1, kvevict_stream _swig_go_2) {
   kvevict_sequence_observations *arg1 = (kvevict_sequence_observations *) 0 ;
   size_t arg2 ;
@@ -1517,21 +1232,6 @@ intgo _wrap_kvevict_sequences_observe_kvevict(kvevict_sequence_observations *_sw
   arg3 = (kvevict_stream)_swig_go_2;
   
   result = (kvevict_status)kvevict_sequences_observe((struct kvevict_sequence_observations const *)arg1,arg2,arg3);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_eviction_init_kvevict(kvevict_sequence_eviction *_swig_go_0, long long _swig_go_1) {
-  kvevict_sequence_eviction *arg1 = (kvevict_sequence_eviction *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence_eviction *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_sequence_eviction_init(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -1693,36 +1393,6 @@ intgo _wrap_kvevict_plan_layer_budgets_kvevict(kvevict_plan *_swig_go_0, int _sw
 }
 
 
-intgo _wrap_kvevict_layer_scores_init_kvevict(kvevict_layer_scores *_swig_go_0, long long _swig_go_1) {
-  kvevict_layer_scores *arg1 = (kvevict_layer_scores *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_layer_scores *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_layer_scores_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_mass_options_init_kvevict(kvevict_mass_options *_swig_go_0, long long _swig_go_1) {
-  kvevict_mass_options *arg1 = (kvevict_mass_options *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_mass_options *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_mass_options_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
 intgo _wrap_kvevict_budget_for_mass_kvevict(kvevict_context *_swig_go_0, kvevict_layer_scores *_swig_go_1, long long _swig_go_2, kvevict_mass_options *_swig_go_3, int *_swig_go_4, long long _swig_go_5) {
   kvevict_context *arg1 = (kvevict_context *) 0 ;
   kvevict_layer_scores *arg2 = (kvevict_layer_scores *) 0 ;
@@ -1783,21 +1453,6 @@ intgo _wrap_kvevict_reorder_workspace_kvevict(kvevict_context *_swig_go_0, kvevi
   arg4 = (kvevict_workspace *)_swig_go_3;
   
   result = (kvevict_status)kvevict_reorder_workspace((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_rotation_init_kvevict(kvevict_rotation *_swig_go_0, long long _swig_go_1) {
-  kvevict_rotation *arg1 = (kvevict_rotation *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_rotation *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_rotation_init(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -1912,21 +1567,6 @@ intgo _wrap_kvevict_sequence_replayed_kvevict(kvevict_sequence *_swig_go_0, int 
   arg2 = (uint32_t)_swig_go_1;
   
   result = (kvevict_status)kvevict_sequence_replayed(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_paged_cache_options_init_kvevict(kvevict_paged_cache_options *_swig_go_0, long long _swig_go_1) {
-  kvevict_paged_cache_options *arg1 = (kvevict_paged_cache_options *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_paged_cache_options *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_paged_cache_options_init(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -2131,21 +1771,6 @@ intgo _wrap_kvevict_paged_sequence_own_kvevict(kvevict_paged_sequence *_swig_go_
 }
 
 
-intgo _wrap_kvevict_paged_rows_init_kvevict(kvevict_paged_rows *_swig_go_0, long long _swig_go_1) {
-  kvevict_paged_rows *arg1 = (kvevict_paged_rows *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_paged_rows *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_paged_rows_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
 intgo _wrap_kvevict_paged_sequence_write_kvevict(kvevict_paged_sequence *_swig_go_0, kvevict_paged_rows *_swig_go_1, long long _swig_go_2, kvevict_stream _swig_go_3) {
   kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
   kvevict_paged_rows *arg2 = (kvevict_paged_rows *) 0 ;
@@ -2184,21 +1809,6 @@ intgo _wrap_kvevict_paged_sequence_read_kvevict(kvevict_paged_sequence *_swig_go
 }
 
 
-intgo _wrap_kvevict_paged_eviction_init_kvevict(kvevict_paged_eviction *_swig_go_0, long long _swig_go_1) {
-  kvevict_paged_eviction *arg1 = (kvevict_paged_eviction *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_paged_eviction *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_paged_eviction_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
 intgo _wrap_kvevict_paged_evict_kvevict(kvevict_paged_eviction *_swig_go_0, long long _swig_go_1, void *_swig_go_2, long long _swig_go_3, kvevict_stream _swig_go_4) {
   kvevict_paged_eviction *arg1 = (kvevict_paged_eviction *) 0 ;
   size_t arg2 ;
@@ -2215,21 +1825,6 @@ intgo _wrap_kvevict_paged_evict_kvevict(kvevict_paged_eviction *_swig_go_0, long
   arg5 = (kvevict_stream)_swig_go_4;
   
   result = (kvevict_status)kvevict_paged_evict((struct kvevict_paged_eviction const *)arg1,arg2,arg3,arg4,arg5);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_prefill_options_init_kvevict(kvevict_prefill_options *_swig_go_0, long long _swig_go_1) {
-  kvevict_prefill_options *arg1 = (kvevict_prefill_options *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_prefill_options *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_prefill_options_init(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }

@@ -42,6 +42,11 @@ type AttentionJob struct {
 	AttentionSums uintptr
 }
 
+// InitAttentionJob is what its INIT macro sets.
+func InitAttentionJob() AttentionJob {
+	return AttentionJob{StructSize: 104}
+}
+
 // PositionLists is kvevict_position_lists.
 type PositionLists struct {
 	StructSize   uint32
@@ -54,6 +59,11 @@ type PositionLists struct {
 	Counts       uintptr
 }
 
+// InitPositionLists is what its INIT macro sets.
+func InitPositionLists() PositionLists {
+	return PositionLists{StructSize: 48}
+}
+
 // ForkOptions is kvevict_fork_options.
 type ForkOptions struct {
 	StructSize  uint32
@@ -63,6 +73,11 @@ type ForkOptions struct {
 	MemoryBytes uint64
 }
 
+// InitForkOptions is what its INIT macro sets.
+func InitForkOptions() ForkOptions {
+	return ForkOptions{StructSize: 32}
+}
+
 // SequenceTokens is kvevict_sequence_tokens.
 type SequenceTokens struct {
 	StructSize uint32
@@ -70,11 +85,21 @@ type SequenceTokens struct {
 	Sequence   uintptr
 }
 
+// InitSequenceTokens is what its INIT macro sets.
+func InitSequenceTokens() SequenceTokens {
+	return SequenceTokens{StructSize: 16}
+}
+
 // SequenceLength is kvevict_sequence_length.
 type SequenceLength struct {
 	StructSize uint32
 	NewLength  uint32
 	Sequence   uintptr
+}
+
+// InitSequenceLength is what its INIT macro sets.
+func InitSequenceLength() SequenceLength {
+	return SequenceLength{StructSize: 16}
 }
 
 // SequenceObservations is kvevict_sequence_observations.
@@ -88,6 +113,11 @@ type SequenceObservations struct {
 	Reserved        uint32
 }
 
+// InitSequenceObservations is what its INIT macro sets.
+func InitSequenceObservations() SequenceObservations {
+	return SequenceObservations{StructSize: 40, FirstPosition: 4294967295}
+}
+
 // SequenceEviction is kvevict_sequence_eviction.
 type SequenceEviction struct {
 	StructSize uint32
@@ -96,6 +126,11 @@ type SequenceEviction struct {
 	Views      uintptr
 	ViewsLen   uint64
 	Options    uintptr
+}
+
+// InitSequenceEviction is what its INIT macro sets.
+func InitSequenceEviction() SequenceEviction {
+	return SequenceEviction{StructSize: 40}
 }
 
 // GPUInfo is kvevict_gpu_info.
@@ -156,6 +191,11 @@ type LayerScores struct {
 	Reserved   uint32
 }
 
+// InitLayerScores is what its INIT macro sets.
+func InitLayerScores() LayerScores {
+	return LayerScores{StructSize: 32}
+}
+
 // MassOptions is kvevict_mass_options.
 type MassOptions struct {
 	StructSize uint32
@@ -165,6 +205,11 @@ type MassOptions struct {
 	NRecent    uint32
 	EveryRow   uint32
 	Reserved   uint32
+}
+
+// InitMassOptions is what its INIT macro sets.
+func InitMassOptions() MassOptions {
+	return MassOptions{StructSize: 32, Scope: 1}
 }
 
 // Rotation is kvevict_rotation.
@@ -177,6 +222,11 @@ type Rotation struct {
 	View        uintptr
 	Offsets     uintptr
 	OffsetsLen  uint64
+}
+
+// InitRotation is what its INIT macro sets.
+func InitRotation() Rotation {
+	return Rotation{StructSize: 48, NLists: 1}
 }
 
 // SequenceMemory is kvevict_sequence_memory.
@@ -232,6 +282,11 @@ type ContextOptions struct {
 	Debug               uint32
 }
 
+// InitContextOptions is what its INIT macro sets.
+func InitContextOptions() ContextOptions {
+	return ContextOptions{StructSize: 144}
+}
+
 // ResolvedPolicy is kvevict_resolved_policy.
 type ResolvedPolicy struct {
 	StructSize    uint32
@@ -280,6 +335,11 @@ type View struct {
 	FirstRecent          uint32
 }
 
+// InitView is what its INIT macro sets.
+func InitView() View {
+	return View{StructSize: 320}
+}
+
 // LayerGeometry is kvevict_layer_geometry.
 type LayerGeometry struct {
 	StructSize   uint32
@@ -296,6 +356,11 @@ type LayerGeometry struct {
 	Reserved     uint32
 }
 
+// InitLayerGeometry is what its INIT macro sets.
+func InitLayerGeometry() LayerGeometry {
+	return LayerGeometry{StructSize: 48, QDType: 1, KDType: 1, VDType: 1}
+}
+
 // Geometry is kvevict_geometry.
 type Geometry struct {
 	StructSize     uint32
@@ -310,6 +375,11 @@ type Geometry struct {
 	SinkLogitsLen  uint64
 }
 
+// InitGeometry is what its INIT macro sets.
+func InitGeometry() Geometry {
+	return Geometry{StructSize: 64}
+}
+
 // PlanOptions is kvevict_plan_options.
 type PlanOptions struct {
 	StructSize      uint32
@@ -320,6 +390,11 @@ type PlanOptions struct {
 	LayerBudgetsLen uint64
 	ReportMass      uint32
 	HasDestinations uint32
+}
+
+// InitPlanOptions is what its INIT macro sets.
+func InitPlanOptions() PlanOptions {
+	return PlanOptions{StructSize: 48}
 }
 
 // LayerInfo is kvevict_layer_info.
@@ -338,6 +413,11 @@ type Workspace struct {
 	Alignment  uint32
 	LeastBytes uint64
 	BestBytes  uint64
+}
+
+// InitWorkspace is what its INIT macro sets.
+func InitWorkspace() Workspace {
+	return Workspace{StructSize: 24}
 }
 
 // Capabilities is kvevict_capabilities.
@@ -373,6 +453,11 @@ type SignalInputs struct {
 	Reserved        uint32
 }
 
+// InitSignalInputs is what its INIT macro sets.
+func InitSignalInputs() SignalInputs {
+	return SignalInputs{StructSize: 88}
+}
+
 // ScoreJob is kvevict_score_job.
 type ScoreJob struct {
 	StructSize  uint32
@@ -384,6 +469,11 @@ type ScoreJob struct {
 	Inputs      uintptr
 	Scores      uintptr
 	ScoresLen   uint64
+}
+
+// InitScoreJob is what its INIT macro sets.
+func InitScoreJob() ScoreJob {
+	return ScoreJob{StructSize: 56}
 }
 
 // KeepLists is kvevict_keep_lists.
@@ -398,12 +488,22 @@ type KeepLists struct {
 	Counts     uintptr
 }
 
+// InitKeepLists is what its INIT macro sets.
+func InitKeepLists() KeepLists {
+	return KeepLists{StructSize: 48}
+}
+
 // TokenRange is kvevict_token_range.
 type TokenRange struct {
 	StructSize uint32
 	Rank       int32
 	First      uint32
 	End        uint32
+}
+
+// InitTokenRange is what its INIT macro sets.
+func InitTokenRange() TokenRange {
+	return TokenRange{StructSize: 16}
 }
 
 // SelectOptions is kvevict_select_options.
@@ -425,6 +525,11 @@ type SelectOptions struct {
 	RangesLen         uint64
 }
 
+// InitSelectOptions is what its INIT macro sets.
+func InitSelectOptions() SelectOptions {
+	return SelectOptions{StructSize: 88}
+}
+
 // Move is kvevict_move.
 type Move struct {
 	StructSize     uint32
@@ -439,11 +544,21 @@ type Move struct {
 	Destination    uintptr
 }
 
+// InitMove is what its INIT macro sets.
+func InitMove() Move {
+	return Move{StructSize: 64}
+}
+
 // Observation is kvevict_observation.
 type Observation struct {
 	StructSize uint32
 	Layer      uint32
 	Inputs     uintptr
+}
+
+// InitObservation is what its INIT macro sets.
+func InitObservation() Observation {
+	return Observation{StructSize: 16}
 }
 
 // EvictOptions is kvevict_evict_options.
@@ -462,6 +577,11 @@ type EvictOptions struct {
 	DestinationsLen       uint64
 }
 
+// InitEvictOptions is what its INIT macro sets.
+func InitEvictOptions() EvictOptions {
+	return EvictOptions{StructSize: 88}
+}
+
 // EvictReport is kvevict_evict_report.
 type EvictReport struct {
 	StructSize   uint32
@@ -475,6 +595,11 @@ type EvictReport struct {
 	Reserved     uint32
 }
 
+// InitEvictReport is what its INIT macro sets.
+func InitEvictReport() EvictReport {
+	return EvictReport{StructSize: 56}
+}
+
 // ListReport is kvevict_list_report.
 type ListReport struct {
 	StructSize         uint32
@@ -483,6 +608,11 @@ type ListReport struct {
 	TokensAfter        uint32
 	MassKept           float32
 	LargestMassEvicted float32
+}
+
+// InitListReport is what its INIT macro sets.
+func InitListReport() ListReport {
+	return ListReport{StructSize: 24}
 }
 
 // PagedCacheOptions is kvevict_paged_cache_options.
@@ -497,6 +627,11 @@ type PagedCacheOptions struct {
 	GroupTokens  uint32
 	RecentTokens uint32
 	RecentDType  int32
+}
+
+// InitPagedCacheOptions is what its INIT macro sets.
+func InitPagedCacheOptions() PagedCacheOptions {
+	return PagedCacheOptions{StructSize: 48}
 }
 
 // PagedCacheUsage is kvevict_paged_cache_usage.
@@ -522,6 +657,11 @@ type PagedRows struct {
 	V          Plane
 }
 
+// InitPagedRows is what its INIT macro sets.
+func InitPagedRows() PagedRows {
+	return PagedRows{StructSize: 272}
+}
+
 // PagedEviction is kvevict_paged_eviction.
 type PagedEviction struct {
 	StructSize uint32
@@ -529,6 +669,11 @@ type PagedEviction struct {
 	Cached     uintptr
 	Sequence   uintptr
 	Options    uintptr
+}
+
+// InitPagedEviction is what its INIT macro sets.
+func InitPagedEviction() PagedEviction {
+	return PagedEviction{StructSize: 32}
 }
 
 // PrefillOptions is kvevict_prefill_options.
@@ -545,6 +690,11 @@ type PrefillOptions struct {
 	Evict          uintptr
 	Workspace      uintptr
 	WorkspaceBytes uint64
+}
+
+// InitPrefillOptions is what its INIT macro sets.
+func InitPrefillOptions() PrefillOptions {
+	return PrefillOptions{StructSize: 80}
 }
 
 // PrefillReport is kvevict_prefill_report.
