@@ -19,10 +19,8 @@ for header in "$here"/../../capi/include/kvevict/*.h; do
     /^\} kvevict_resolved_policy;$/ { print "  uint32_t grown_field;\n  uint32_t grown_room;" }
     NR == last { while ((getline line < grown) > 0) print line }
     { print }
-    /^enum/ { enum = $2 }
-    /^\{$/ && enum == "kvevict_reason" {
-      print "  /** It grew. */\n  KVEVICT_REASON_GROWN = 900,"; enum = ""
-    }' "$header" >"$INCLUDE/kvevict/${header##*/}"
+    /^enum kvevict_reason / { print "  /** It grew. */\n  KVEVICT_REASON_GROWN = 900," }
+  ' "$header" >"$INCLUDE/kvevict/${header##*/}"
 done
 
 options=()

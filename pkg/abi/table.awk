@@ -55,17 +55,17 @@ skip { skip = /\\$/; next } # of a macro
   next
 }
 /^#define KVEVICT_[A-Z0-9_]+_INIT( |$)/ { print_init($2); skip = /\\$/; next }
-/^#define KVEVICT_([A-Z0-9_]+_H_|API|NOEXCEPT)( |$)/ { skip = /\\$/; next }
+/^#define KVEVICT_([A-Z0-9_]+_H_|API|NOEXCEPT|INT32|INT32_TYPE\(name\))( |$)/ { skip = /\\$/; next }
 /^#define / { fail("not a number") }
 /^#/ { next }
 
-/^enum [a-z0-9_]+$/ {
-  enum = $2; enums[enum] = 1
+/^KVEVICT_INT32_TYPE\([a-z0-9_]+\)$/ { next } # of the enum that follows
+/^enum [a-z0-9_]+ KVEVICT_INT32 \{$/ {
+  enum = $2
   if (before == "") fail("no documentation")
   printf "  printf(\"enum\\t%s\\t%%s\\n\", %s);\n", enum, quoted(take()); next
 }
 /^\};$/ && enum != "" { print_value(); enum = ""; next }
-enum != "" && /^(    : int32_t|\{)$/ { next }
 enum != "" {
   if (/^  KVEVICT_[A-Z0-9_]+ = -?[0-9]+,?$/) { print_value(); value = $1; doc = take() }
   else if (NF) fail("not a value")
@@ -139,7 +139,6 @@ function print_type(text, row, name, n, i, parameters) {
     for (i = 1; i <= n; i++) row = row "\\t" type_of(parameters[i])
   } else if (text ~ /^[a-z0-9_]+\*? [a-z0-9_]+;$/) {
     name = last_word(text)
-    if (name in enums) return # C has no enums of a fixed size
     row = "alias\\t" name "\\t" type_of(text)
   } else fail("not a type")
   printf "  printf(\"%s\\n\");\n", row

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kvevict/kvevict.h"
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 
 /* The struct as it was when it ended before `field`. */

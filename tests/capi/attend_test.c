@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kvevict/attention.h"
+#include "kvevict/experimental.h"
 #include "tests/capi/support/cache_trials.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"

@@ -91,7 +91,6 @@ Test(decode_compose, options_are_versioned) {
   test_model* m = Prompt("knorm:budget=40");
   GROWN(kvevict_fork_options) options;
   kvevict_sequence* fork = NULL;
-  EXPECT_SAME_INIT(kvevict_fork_options, KVEVICT_FORK_OPTIONS_INIT);
   options.value = (kvevict_fork_options)KVEVICT_FORK_OPTIONS_INIT;
 #define FORK()                                  \
   (kvevict_sequence_destroy(fork), fork = NULL, \

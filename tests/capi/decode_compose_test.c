@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "kvevict/batch.h"
+#include "kvevict/experimental.h"
 #include "tests/capi/support/copies.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/inputs.h"

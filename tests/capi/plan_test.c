@@ -18,12 +18,6 @@ static void CreateContext(void) {
 static void DestroyContext(void) { kvevict_context_destroy(context); }
 TestSuite(plan, .init = CreateContext, .fini = DestroyContext);
 
-Test(plan, init_macros_equal_init_functions) {
-  EXPECT_SAME_INIT(kvevict_geometry, KVEVICT_GEOMETRY_INIT);
-  EXPECT_SAME_INIT(kvevict_layer_geometry, KVEVICT_LAYER_GEOMETRY_INIT);
-  EXPECT_SAME_INIT(kvevict_plan_options, KVEVICT_PLAN_OPTIONS_INIT);
-}
-
 Test(plan, null_arguments_are_errors) {
   const kvevict_layer_geometry layer = Layer();
   const kvevict_geometry geometry = test_geometry(4, kMaxTokens, &layer);

@@ -33,11 +33,6 @@ static test_model* Model(const char* policy) {
 /* Bytes of a token in all heads of K, V and the f32 companion. */
 enum { kTokenBytes = 2 * (16 * 4 + 8 * 4 + 4) };
 
-Test(evict, init_macros_equal_init_functions) {
-  EXPECT_SAME_INIT(kvevict_evict_options, KVEVICT_EVICT_OPTIONS_INIT);
-  EXPECT_SAME_INIT(kvevict_observation, KVEVICT_OBSERVATION_INIT);
-}
-
 /* A policy that leaves caches of 60 tokens alone. */
 static const char* const kIdle[] = {
     "none",

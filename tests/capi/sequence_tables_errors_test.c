@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "kvevict/batch.h"
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 

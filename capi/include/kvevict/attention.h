@@ -19,7 +19,7 @@ extern "C" {
 typedef struct kvevict_attention_job {
   uint32_t struct_size;
   uint32_t n_tokens; /**< Slots held, 0 .. 2^31 - 1, the most of any head. */
-  /** Where heads hold different numbers: u32 [n_kv_heads], each at most
+  /** u32 [n_kv_heads], if heads hold different numbers: each at most
    *  n_tokens, device memory; NULL: all hold n_tokens. A head's block table is
    *  read only as far as its own count reaches. On CUDA they are the caller's
    *  word. */
@@ -47,8 +47,8 @@ typedef struct kvevict_attention_job {
   float softmax_scale; /**< Multiplies q.k; 0 means 1/sqrt(k_head_dim). */
   /** Scaled logits x become c * tanh(x / c), c being this; 0: they stay. */
   float logit_softcap;
-  uint32_t n_sum_heads; /**< Of attention_sums: n_q_heads, or n_kv_heads, whose
-                         *   query heads are added up; 0: n_q_heads. */
+  uint32_t n_sum_heads; /**< Rows of attention_sums: n_q_heads, or n_kv_heads,
+                         *   whose query heads are added up; 0: n_q_heads. */
   /** NULL, or f32 [n_q_heads], device memory: a logit per query head that takes
    *  part in its softmax and has no value; as it is, without scale and cap. */
   const float* sink_logits;
@@ -91,11 +91,11 @@ typedef struct kvevict_attention_job {
  * and nothing beyond the slots held is read.
  *
  * On the CPU results are the same bits for any number of threads and in any
- * workspace; SIMD targets differ by rounding. On CUDA run to run. Cost: reads
- * K and V once per 16 queries or fewer, at prefill once per block of queries;
- * n_q_heads * n_queries * slots seen * (k_head_dim + v_head_dim) multiply-adds;
- * attention_sums read K once more and take as many multiply-adds again as the
- * logits.
+ * workspace; SIMD targets differ by rounding. On CUDA they are the same from
+ * run to run. Cost: reads K and V once per 16 queries or fewer, at prefill once
+ * per block of queries; n_q_heads * n_queries * slots seen * (k_head_dim +
+ * v_head_dim) multiply-adds; attention_sums read K once more and take as many
+ * multiply-adds again as the logits.
  *
  * @param[in] context    Non-NULL; device and parallel runner.
  * @param[in] jobs       [jobs_len], a layer of a sequence each, of any shapes.
@@ -109,7 +109,7 @@ typedef struct kvevict_attention_job {
  *         KVEVICT_ERROR_UNSUPPORTED (rows that cannot be read; on CUDA
  *         elements, scales and minima that are not aligned to their size, or
  *         q8_0 and q4_0 to 2 bytes). Threads: safe for distinct outputs and
- *         workspaces. Since: 0.1
+ *         workspaces.
  */
 KVEVICT_API kvevict_status kvevict_attend(
     const kvevict_context* context, const kvevict_attention_job* jobs,
@@ -117,18 +117,17 @@ KVEVICT_API kvevict_status kvevict_attend(
     kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * The workspace of kvevict_attend(). Of up to 16 queries per head slots are
- * split among threads, and on CUDA among blocks, and the best holds a row of
+ * The workspace of kvevict_attend(). With up to 16 queries per head slots are
+ * split among threads, on CUDA among blocks, and the best holds a row of
  * v_head_dim + 2 floats for every query, query head and split; with less, fewer
  * go at once.
- *
  * @param[in]  context    Non-NULL.
  * @param[in]  jobs       [jobs_len] as for the call; of the planes only shapes
  *                        and strides are read.
  * @param[in]  jobs_len   At most KVEVICT_MAX_JOBS.
  * @param[out] out        Non-NULL, out->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a size would
- *         not fit in size_t). Since: 0.1
+ *         not fit in size_t).
  */
 KVEVICT_API kvevict_status kvevict_attend_workspace(
     const kvevict_context* context, const kvevict_attention_job* jobs,

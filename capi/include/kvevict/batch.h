@@ -1,6 +1,6 @@
 /*
- * kvevict/batch.h: more than one sequence. Forks, sequences that begin from filled
- * or saved caches, and calls that serve many sequences.
+ * kvevict/batch.h: more than one sequence. Forks, sequences that begin from
+ * filled or saved caches, and calls that serve many sequences.
  *
  * The rules at the top of kvevict.h hold here too.
  */
@@ -14,6 +14,20 @@ extern "C" {
 #endif
 
 /* ---- Sequences that begin elsewhere -------------------------------------- */
+
+/**
+ * How many tokens are still where they were stored: the most p such that every
+ * list of every layer holds tokens [0, p) in slots [0, p). Another request with
+ * these p tokens can use the rows.
+ *
+ * An eviction that merged may have changed any row: until the next reset it is
+ * then 0. CUDA waits as kvevict_sequence_position_of_slot() does.
+ *
+ * @param[in]  sequence    Non-NULL.
+ * @param[out] out_length  Tokens; the logical length if nothing was evicted.
+ */
+KVEVICT_API kvevict_status kvevict_sequence_exact_prefix(
+    const kvevict_sequence* sequence, uint32_t* out_length) KVEVICT_NOEXCEPT;
 
 /**
  * Which tokens a layer's slots hold: a list of positions that all of its keep
@@ -62,7 +76,7 @@ typedef struct kvevict_position_lists {
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a sequence that is not
  *         empty, a layer without lists, positions that do not ascend or reach
  *         n_tokens, more slots than max_tokens);
- *         KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
+ *         KVEVICT_ERROR_OUT_OF_MEMORY.
  */
 KVEVICT_API kvevict_status kvevict_sequence_start(
     kvevict_sequence* sequence, const kvevict_position_lists* layers,
@@ -97,9 +111,9 @@ typedef struct kvevict_fork_options {
  * to share one must hold the same positions, and those of a plan whose lists
  * have one length the same number: an error names the layer, the heads, and the
  * scope that would do. Both plans rotate or neither does, unless no token was
- * evicted. Of the prompt a layer then has what it still holds, of any list the
- * most; every goes on from the last eviction that worked, as exactly as the
- * other plan's every counted it. Observed queries go along where both plans
+ * evicted. The prompt of a layer then has as many tokens as its longest list
+ * still holds; every goes on from the last eviction that worked, as exactly as
+ * the other plan's every counted it. Observed queries go along where both plans
  * score by queries of one window and have the same draft_tokens, and sums where
  * both have them of the same rows, made alike, for as many max_tokens;
  * otherwise the new sequence does not observe until
@@ -114,7 +128,7 @@ typedef struct kvevict_fork_options {
  *                           nothing waits; with another plan the call waits for
  *                           what the sequence has evicted, and for the stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
- *         KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
+ *         KVEVICT_ERROR_OUT_OF_MEMORY.
  */
 KVEVICT_API kvevict_status kvevict_sequence_fork(
     const kvevict_sequence* sequence, const kvevict_fork_options* options,
@@ -137,7 +151,7 @@ KVEVICT_API kvevict_status kvevict_sequence_fork(
  *                            written: 40, 20 per layer, 4 per list and at
  *                            most 4 per slot.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if
- *         0 < data_capacity < length. Since: 0.1
+ *         0 < data_capacity < length.
  */
 KVEVICT_API kvevict_status kvevict_sequence_save(
     const kvevict_sequence* sequence, void* data, size_t data_capacity,
@@ -161,7 +175,7 @@ KVEVICT_API kvevict_status kvevict_sequence_save(
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, which names what is wrong
  *         with the data (no saved sequence, another version, cut off, damaged)
  *         or does not fit the plan; KVEVICT_ERROR_OUT_OF_MEMORY. The sequence
- *         is then as before. Since: 0.1
+ *         is then as before.
  */
 KVEVICT_API kvevict_status
 kvevict_sequence_load(kvevict_sequence* sequence, const void* data,
@@ -196,11 +210,10 @@ typedef struct kvevict_sequence_tokens {
 
 /**
  * kvevict_sequence_append() for each item.
- *
  * @param[in] items      [items_len].
  * @param[in] items_len  0 does nothing.
  * @param[in] stream     See kvevict_stream.
- * @return As kvevict_sequence_append(). Since: 0.1
+ * @return As kvevict_sequence_append().
  */
 KVEVICT_API kvevict_status
 kvevict_sequences_append(const kvevict_sequence_tokens* items, size_t items_len,
@@ -219,11 +232,10 @@ typedef struct kvevict_sequence_length {
 /**
  * kvevict_sequence_trim_to() for each item: a batch of speculations, of which
  * each was accepted up to another token.
- *
  * @param[in] items      [items_len].
  * @param[in] items_len  0 does nothing.
  * @param[in] stream     See kvevict_stream.
- * @return As kvevict_sequence_trim_to(). Since: 0.1
+ * @return As kvevict_sequence_trim_to().
  */
 KVEVICT_API kvevict_status kvevict_sequences_trim_to(
     const kvevict_sequence_length* items, size_t items_len,
@@ -232,11 +244,11 @@ KVEVICT_API kvevict_status kvevict_sequences_trim_to(
 /** What the layers of a sequence of a batch show. */
 typedef struct kvevict_sequence_observations {
   uint32_t struct_size;
-  uint32_t n_rows;                         /**< Of each layer. */
+  uint32_t n_rows;                         /**< Rows of each layer. */
   kvevict_sequence* sequence;              /**< Non-NULL. */
   const kvevict_observation* observations; /**< [observations_len]. */
   size_t observations_len;
-  uint32_t first_position; /**< Of row 0, or KVEVICT_POSITION_NEXT. */
+  uint32_t first_position; /**< Row 0's, or KVEVICT_POSITION_NEXT. */
   uint32_t reserved;       /**< 0. */
 } kvevict_sequence_observations;
 
@@ -248,11 +260,10 @@ typedef struct kvevict_sequence_observations {
 
 /**
  * kvevict_sequence_observe() for each item.
- *
  * @param[in] items      [items_len].
  * @param[in] items_len  0 does nothing.
  * @param[in] stream     See kvevict_stream.
- * @return As kvevict_sequence_observe(). Since: 0.1
+ * @return As kvevict_sequence_observe().
  */
 KVEVICT_API kvevict_status kvevict_sequences_observe(
     const kvevict_sequence_observations* items, size_t items_len,
@@ -276,11 +287,9 @@ typedef struct kvevict_sequence_eviction {
  * now. They work one after the other, so it is the largest that any of them
  * needs; the same of the plans' max_tokens, by kvevict_plan_workspace(), serves
  * at any length.
- *
  * @param[in]  items      [items_len]; only their sequences are read.
  * @param[in]  items_len  0: no bytes.
  * @param[out] out        Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequences_workspace(
     const kvevict_sequence_eviction* items, size_t items_len,
@@ -303,7 +312,7 @@ KVEVICT_API kvevict_status kvevict_sequences_workspace(
  * @param[in] workspace  See kvevict_sequences_workspace().
  * @param[in] workspace_bytes  Its size, at least the least.
  * @param[in] stream     See kvevict_stream.
- * @return As kvevict_sequence_evict(). Since: 0.1
+ * @return As kvevict_sequence_evict().
  */
 KVEVICT_API kvevict_status kvevict_sequences_evict(
     const kvevict_sequence_eviction* items, size_t items_len, void* workspace,

@@ -1,7 +1,7 @@
 /*
  * kvevict/experimental.h: what few callers need and what is young. Names and
- * fields in this header may change in a minor release; those of the other headers
- * change with KVEVICT_ABI_VERSION only.
+ * fields in this header may change in a minor release; those of the other
+ * headers change with KVEVICT_ABI_VERSION only.
  *
  * The rules at the top of kvevict.h hold here too.
  */
@@ -15,6 +15,46 @@ extern "C" {
 #endif
 
 /* ---- What this library and machine have ---------------------------------- */
+
+/**
+ * Asks whether contexts can be created on a device here.
+ * @param[in] device  Any number.
+ * @return KVEVICT_OK, or KVEVICT_ERROR_UNAVAILABLE with the reason as message,
+ *         or KVEVICT_ERROR_INVALID_ARGUMENT for a number that is no device.
+ */
+KVEVICT_API kvevict_status kvevict_device_check(kvevict_device device)
+    KVEVICT_NOEXCEPT;
+
+/** One row of the table of element types. */
+typedef struct kvevict_dtype_info {
+  uint32_t struct_size;
+  kvevict_dtype dtype;
+  const char* name;        /**< "f32"; static. */
+  uint32_t element_bytes;  /**< 0 where elements are not bytes of their own. */
+  uint32_t can_move;       /**< 1 if compaction moves it. */
+  uint32_t can_score;      /**< 1 if a signal can read keys of it. */
+  uint32_t can_rotate;     /**< 1 if RoPE can be re-applied to keys of it. */
+  uint32_t block_elements; /**< Elements are stored so many together, and */
+  uint32_t block_bytes;    /**< so many bytes; 0 and 0 for opaque. */
+  uint32_t takes_scale;    /**< 1 if rows may have a scale, 2 if they must. */
+  uint32_t takes_minimum;  /**< 1 if rows may have a minimum. */
+} kvevict_dtype_info;
+
+/**
+ * Enumerates the element types.
+ * @param[in]  index  0, 1, ... until the call fails.
+ * @param[out] out    Non-NULL, out->struct_size set.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT past the end.
+ */
+KVEVICT_API kvevict_status
+kvevict_dtype_at(uint32_t index, kvevict_dtype_info* out) KVEVICT_NOEXCEPT;
+
+/**
+ * Enumerates the SIMD targets that this build holds and this CPU can run.
+ * @param[in] index  0 is the best one, which contexts use that name none.
+ * @return A name such as "AVX3_DL", static; NULL past the end.
+ */
+KVEVICT_API const char* kvevict_simd_target_at(uint32_t index) KVEVICT_NOEXCEPT;
 
 /** A GPU, and what would compile kernels for it. Texts are static, never
  *  NULL. */
@@ -35,40 +75,27 @@ typedef struct kvevict_gpu_info {
 /**
  * Enumerates the GPUs that the CUDA driver sees, in its order. It looks for the
  * libraries where the system does.
- *
  * @param[in]  index  0, 1, ... until the call fails.
  * @param[out] out    Non-NULL, out->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT past the end;
  *         KVEVICT_ERROR_UNAVAILABLE, with the reason, if there is no driver or
- *         no GPU. Since: 0.1
+ *         no GPU.
  */
 KVEVICT_API kvevict_status kvevict_gpu_at(uint32_t index, kvevict_gpu_info* out)
     KVEVICT_NOEXCEPT;
 
 /** What the values of a parameter are. */
-enum kvevict_parameter_type
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** A number in [least, most]. */
-  KVEVICT_PARAMETER_NUMBER = 0,
-  /** A whole number in [least, most]. */
-  KVEVICT_PARAMETER_COUNT = 1,
+KVEVICT_INT32_TYPE(kvevict_parameter_type)
+enum kvevict_parameter_type KVEVICT_INT32 {
+  KVEVICT_PARAMETER_NUMBER = 0, /**< A number in [least, most]. */
+  KVEVICT_PARAMETER_COUNT = 1,  /**< A whole number in [least, most]. */
   /** A count, or a share of the budget above 0 and below 1. */
   KVEVICT_PARAMETER_COUNT_OR_SHARE = 2,
-  /** A whole number below 2^64. */
-  KVEVICT_PARAMETER_SEED = 3,
-  /** `no` or `yes`; as a number 0 or 1. */
-  KVEVICT_PARAMETER_FLAG = 4,
-  /** One of a few words. */
-  KVEVICT_PARAMETER_WORD = 5,
-  /** `none`, `avgN` or `maxN`. */
-  KVEVICT_PARAMETER_POOL = 6
+  KVEVICT_PARAMETER_SEED = 3, /**< A whole number below 2^64. */
+  KVEVICT_PARAMETER_FLAG = 4, /**< `no` or `yes`; as a number 0 or 1. */
+  KVEVICT_PARAMETER_WORD = 5, /**< One of a few words. */
+  KVEVICT_PARAMETER_POOL = 6  /**< `none`, `avgN` or `maxN`. */
 };
-#ifndef __cplusplus
-typedef int32_t kvevict_parameter_type;
-#endif
 
 /** A parameter of policies. Every text is static but default_text. */
 typedef struct kvevict_parameter_info {
@@ -77,7 +104,7 @@ typedef struct kvevict_parameter_info {
   const char* key;   /**< Its name in the text form and in every language. */
   const char* words; /**< "mean|max|sum"; "" for numbers. */
   const char* doc;   /**< What it does, in sentences. */
-  double least;      /**< Of numbers and counts; else 0. */
+  double least;      /**< For numbers and counts; else 0. */
   double most;       /**< Likewise. */
   uint32_t excludes_least; /**< 1: values are above least. */
   uint32_t takes_zero;     /**< 1: 0 is allowed beside [least, most]. */
@@ -86,14 +113,13 @@ typedef struct kvevict_parameter_info {
 
 /**
  * Enumerates the parameters, in the order of the text form.
- *
- * @param[in]  name   A policy or a preset: those that it has, with its defaults.
- *                    NULL: all of the library, with their general defaults.
- *                    Ranges are the library's; validation knows more.
+ * @param[in]  name   A policy or a preset: those that it has, with its
+ *                    defaults. NULL: all of the library, with their general
+ *                    defaults. Ranges are the library's; validation knows more.
  * @param[in]  index  0, 1, ... until the call fails.
  * @param[out] out    Non-NULL, out->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT past the end, or if there
- *         is no such policy. Since: 0.1
+ *         is no such policy.
  */
 KVEVICT_API kvevict_status
 kvevict_parameter_at(const char* name, uint32_t index,
@@ -109,17 +135,15 @@ typedef struct kvevict_policy_info {
   const char* budget;  /**< How many survive, where. */
   const char* trigger; /**< When it runs. */
   const char* paper;   /**< Source, e.g. "arXiv:2404.14469"; "" if none. */
-  /** Parameters whose default is another than the library's, as in the text form;
-   *  "" if none. */
+  /** Parameters whose default is another than the library's, as in the text
+   *  form; "" if none. */
   const char* defaults;
 } kvevict_policy_info;
 
 /**
  * Enumerates the policies: index 0, 1, ... until it fails.
- *
  * @param[in]  index  0, 1, ... until the call fails.
  * @param[out] out    Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_policy_at(uint32_t index, kvevict_policy_info* out) KVEVICT_NOEXCEPT;
@@ -136,24 +160,207 @@ typedef struct kvevict_preset_info {
 
 /**
  * Enumerates the presets: index 0, 1, ... until it fails.
- *
  * @param[in]  index  0, 1, ... until the call fails.
  * @param[out] out    Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_preset_at(uint32_t index, kvevict_preset_info* out) KVEVICT_NOEXCEPT;
+
+/**
+ * Creates a policy that equals another.
+ * @param[in]  policy      Non-NULL.
+ * @param[out] out_policy  Non-NULL. Destroy with kvevict_policy_destroy().
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
+ *         KVEVICT_ERROR_OUT_OF_MEMORY.
+ */
+KVEVICT_API kvevict_status kvevict_policy_copy(
+    const kvevict_policy* policy, kvevict_policy** out_policy) KVEVICT_NOEXCEPT;
+
+/**
+ * Writes the text form: the policy's name and every parameter that differs from
+ * that policy's default. A policy that keeps neither first nor last tokens
+ * always has sink=0 and recent=0. A policy created from it is equal.
+ * @param[in]  policy         Non-NULL.
+ * @param[out] text           At least text_capacity bytes; zero-terminated on
+ *                            success, untouched on error. May be NULL if
+ *                            text_capacity is 0.
+ * @param[in]  text_capacity  Bytes of text; 0 asks for the length alone.
+ * @param[out] out_text_len   NULL, or receives the length without the
+ *                            terminator, also when text_capacity is 0 (a size
+ *                            query, OK).
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if
+ *         0 < text_capacity <= length.
+ */
+KVEVICT_API kvevict_status kvevict_policy_format(
+    const kvevict_policy* policy, char* text, size_t text_capacity,
+    size_t* out_text_len) KVEVICT_NOEXCEPT;
+
+/* ---- What a policy asks for ---------------------------------------------- */
+
+/**
+ * Reads a parameter that is a number, as kvevict_policy_set_number() sets it.
+ * @param[in]  policy     Non-NULL.
+ * @param[in]  key        Zero-terminated: "budget".
+ * @param[out] out_value  Non-NULL.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if the policy has no such
+ *         parameter, or it is a word, a pooling or a seed > 2^53.
+ */
+KVEVICT_API kvevict_status
+kvevict_policy_get_number(const kvevict_policy* policy, const char* key,
+                          double* out_value) KVEVICT_NOEXCEPT;
+
+/** What a policy may read of a layer: rows of its view, or a plane of
+ *  kvevict_signal_inputs. */
+KVEVICT_INT32_TYPE(kvevict_input)
+enum kvevict_input KVEVICT_INT32 {
+  KVEVICT_INPUT_KEYS = 0,             /**< k of the view, of a scored dtype. */
+  KVEVICT_INPUT_VALUES = 1,           /**< v of the view, likewise. */
+  KVEVICT_INPUT_QUERIES = 2,          /**< The last tokens'; non-causal: all. */
+  KVEVICT_INPUT_ROW_LSE = 3,          /**< Log-sum-exps of these queries. */
+  KVEVICT_INPUT_SCORES = 4,           /**< The caller's own. */
+  KVEVICT_INPUT_ATTENTION_SUMS = 5,   /**< Attention that each slot got. */
+  KVEVICT_INPUT_QUERY_MEAN = 6,       /**< Mean of the queries to come. */
+  KVEVICT_INPUT_QUERY_COVARIANCE = 7, /**< Their covariance. */
+  KVEVICT_INPUT_KEY_FILTER = 8,       /**< A direction per KV head. */
+  KVEVICT_INPUT_TOKEN_WEIGHTS = 9,    /**< What scores are multiplied by. */
+  KVEVICT_INPUT_QUERY_CENTERS = 10    /**< Where queries lie before RoPE. */
+};
+
+/** Whether a policy wants an input. */
+KVEVICT_INT32_TYPE(kvevict_need)
+enum kvevict_need KVEVICT_INT32 {
+  KVEVICT_NEED_NONE = 0, /**< It is not read. */
+  /** It is used where it is given. h2o needs attention_sums, observed or given,
+   *  or else keys and queries. Each of these is optional, since the other way
+   *  may replace it. */
+  KVEVICT_NEED_OPTIONAL = 1,
+  KVEVICT_NEED_REQUIRED = 2 /**< Without it calls fail. */
+};
+
+/**
+ * Says whether a policy wants an input, so that an engine makes no others.
+ * @param[in]  policy    Non-NULL.
+ * @param[in]  input     One of kvevict_input.
+ * @param[out] out_need  Non-NULL.
+ */
+KVEVICT_API kvevict_status
+kvevict_policy_need(const kvevict_policy* policy, kvevict_input input,
+                    kvevict_need* out_need) KVEVICT_NOEXCEPT;
+
+/** A number of query rows: as many as the caller gives. */
+#define KVEVICT_QUERY_ROWS_ANY 4294967295u
+/** A number of query rows: one for each slot held. */
+#define KVEVICT_QUERY_ROWS_ALL 4294967294u
+
+/** A policy in tokens, for one context length. */
+typedef struct kvevict_resolved_policy {
+  uint32_t struct_size;
+  /** Tokens kept in all; n_sink + n_recent + n_selected. With select_block each
+   *  is a sum of whole blocks of a cache that holds the context. */
+  uint32_t budget;
+  uint32_t n_sink;   /**< First tokens kept, with chunks of all of them. */
+  uint32_t n_recent; /**< Last tokens kept, the observation window included. */
+  uint32_t n_selected; /**< Tokens chosen by score. */
+  /** Query rows by which a layer is scored: the observation window of policies
+   *  that have one; KVEVICT_QUERY_ROWS_ANY where it is as many as are given
+   *  (h2o); KVEVICT_QUERY_ROWS_ALL where it is one for each slot held
+   *  (non-causal); 0 where queries are not read. */
+  uint32_t n_query_rows;
+  /** 1: the scores by which lists are chosen are a mass, whatever the context;
+   *  see kvevict_list_report. 0: they are not. */
+  uint32_t scores_are_mass;
+} kvevict_resolved_policy;
+
+/**
+ * Turns a policy into token counts for a context length.
+ *
+ * An eviction leaves the context alone where budget is n_context: it is within
+ * its budget, or the budget is a ratio that has no room for what must stay. Of
+ * a context shorter than what must stay, n_sink and then n_recent are what
+ * there is. none: budget = n_selected = n_context.
+ *
+ * @param[in]  policy     Non-NULL.
+ * @param[in]  n_context  Tokens, 1 .. 2^31 - 1.
+ * @param[out] out        Non-NULL, out->struct_size set.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT naming the numbers: a bad
+ *         policy, or chunks of such a context keep more than a budget in
+ *         tokens.
+ */
+KVEVICT_API kvevict_status
+kvevict_policy_resolve(const kvevict_policy* policy, uint32_t n_context,
+                       kvevict_resolved_policy* out) KVEVICT_NOEXCEPT;
+
+/* ---- What a plan can do, and asks for ------------------------------------ */
+
+/** What a plan can do with a layer, and why not. */
+typedef struct kvevict_capabilities {
+  uint32_t struct_size;
+  uint32_t can_move; /**< 1 or 0, as the next two. */
+  /** What the policy reads of rows can be read: to score, and to merge. */
+  uint32_t can_score;
+  uint32_t can_rotate;        /**< kvevict_rotate() can turn its keys. */
+  kvevict_reason move_reason; /**< KVEVICT_REASON_NONE where it can. */
+  kvevict_reason score_reason;
+  kvevict_reason rotate_reason;
+  uint32_t needs_score; /**< 1 if the policy has to read rows to evict. */
+  /** An eviction by_table takes views whose block_size divides this; 0 where
+   *  move_reason says why not. */
+  uint32_t table_block;
+  /** 1: and that have a block table for each KV head, whose lists differ. */
+  uint32_t needs_head_tables;
+  /** 1: and no table of another layer, which keeps other tokens. */
+  uint32_t needs_layer_tables;
+  uint32_t reserved; /**< 0. */
+} kvevict_capabilities;
+
+/**
+ * Says what the plan can do with a layer.
+ * @param[in]  plan   Non-NULL.
+ * @param[in]  layer  < n_layers.
+ * @param[out] out    Non-NULL, out->struct_size set.
+ */
+KVEVICT_API kvevict_status
+kvevict_plan_capabilities(const kvevict_plan* plan, uint32_t layer,
+                          kvevict_capabilities* out) KVEVICT_NOEXCEPT;
+
+/**
+ * Writes what a plan's policy asks of kvevict_select(): what must stay, the tie
+ * rule, the reduction of rows, whole blocks, the number of lists and how many
+ * slots each keeps. The caller adds scores, protected slots and where the lists
+ * lie. The rows are [n_kv_heads] of the layer; with scope MODEL those of all
+ * layers, end to end.
+ * @param[in]  plan      Non-NULL.
+ * @param[in]  layer     < n_layers, with a full cache; decides the budget.
+ *                       Scope MODEL: the first one.
+ * @param[in]  n_tokens  Slots held, 1 .. max_tokens.
+ * @param[in]  n_seen    Tokens seen so far, n_tokens .. 2^31 - 1: a ratio
+ *                       budget is a part of them, as in
+ *                       kvevict_sequence_evict(). 0: n_tokens. Above max_tokens
+ *                       it counts as max_tokens.
+ * @param[out] options   Non-NULL, options->struct_size set. All other fields
+ *                       become 0. If the caller's struct is too short for a
+ *                       field that the policy sets, that is an error.
+ * @param[out] keep      Non-NULL, keep->struct_size set; likewise.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
+ *         for a layer whose heads have budgets of their own, for one of two
+ *         stages (`secure`), or where scores decide: of heads
+ *         (parameter heads), which kvevict_sequence_evict() does also with
+ *         the caller's scores (policy custom), or of layers (split cake or
+ *         lazy), which have to be together.
+ */
+KVEVICT_API kvevict_status kvevict_plan_selection(
+    const kvevict_plan* plan, uint32_t layer, uint32_t n_tokens,
+    uint32_t n_seen, kvevict_select_options* options,
+    kvevict_keep_lists* keep) KVEVICT_NOEXCEPT;
 
 /* ---- Budgets ------------------------------------------------------------- */
 
 /**
  * Suggests a budget for a model: min(max_tokens / 4, 4096), at least 1024, at
  * most max_tokens; 0, do not evict, while the full cache is under 256 MiB.
- *
  * @param[in]  max_tokens        The model's context length, 1 .. 2^31 - 1.
  * @param[in]  full_cache_bytes  K and V of all layers at max_tokens.
  * @param[out] out_budget        Tokens.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_auto_budget(uint32_t max_tokens, uint64_t full_cache_bytes,
@@ -161,14 +368,13 @@ kvevict_auto_budget(uint32_t max_tokens, uint64_t full_cache_bytes,
 
 /**
  * What each layer keeps of a context, per KV head: the budget by `split`.
- *
  * @param[in]  policy       Non-NULL.
  * @param[in]  n_context    Tokens, 1 .. 2^31 - 1.
  * @param[out] budgets      [n_layers] tokens, 1 .. n_context each; all of it if
  *                          the context is left alone.
  * @param[in]  budgets_len  = n_layers, 1 .. 4096.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
- *         where scores decide (split cake or lazy). Since: 0.1
+ *         where scores decide (split cake or lazy).
  */
 KVEVICT_API kvevict_status kvevict_policy_layer_budgets(
     const kvevict_policy* policy, uint32_t n_context, uint32_t* budgets,
@@ -177,7 +383,6 @@ KVEVICT_API kvevict_status kvevict_policy_layer_budgets(
 /**
  * kvevict_policy_layer_budgets() for the plan's policy and layers, or what its
  * layer_budgets make of a context; of head_budgets, the most of each layer.
- *
  * @param[in]  plan         Non-NULL.
  * @param[in]  n_tokens     Tokens seen so far, 1 .. 2^31 - 1; above max_tokens
  *                          it counts as max_tokens, less what its last block
@@ -188,7 +393,7 @@ KVEVICT_API kvevict_status kvevict_policy_layer_budgets(
  *                          spread.
  * @param[in]  budgets_len  = n_layers.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
- *         where scores decide (split cake or lazy). Since: 0.1
+ *         where scores decide (split cake or lazy).
  */
 KVEVICT_API kvevict_status kvevict_plan_layer_budgets(
     const kvevict_plan* plan, uint32_t n_tokens, uint32_t* budgets,
@@ -251,7 +456,7 @@ typedef struct kvevict_mass_options {
  *                          layer, or one, as scope says.
  * @param[in]  budgets_len  As many; with scope MODEL and no layers 0.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also if a score is below
- *         0: the message has its place; KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
+ *         0: the message has its place; KVEVICT_ERROR_OUT_OF_MEMORY.
  */
 KVEVICT_API kvevict_status kvevict_budget_for_mass(
     const kvevict_context* context, const kvevict_layer_scores* layers,
@@ -283,7 +488,7 @@ KVEVICT_API kvevict_status kvevict_budget_for_mass(
  * @param[in] workspace_bytes  Its size.
  * @param[in] stream     See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Threads: safe for
- *         distinct caches and workspaces. Since: 0.1
+ *         distinct caches and workspaces.
  */
 KVEVICT_API kvevict_status
 kvevict_reorder(const kvevict_context* context, const kvevict_move* moves,
@@ -294,14 +499,13 @@ kvevict_reorder(const kvevict_context* context, const kvevict_move* moves,
  * The workspace of kvevict_reorder(): on the CPU 8 bytes per listed slot and a
  * row per worker; on CUDA the listed rows of all planes, but no more than 32
  * MiB or one plane's. Layers take turns with it.
- *
  * @param[in]  context    Non-NULL.
  * @param[in]  moves      [moves_len] as for the call; of the lists only n_lists
  *                        and count are read, and n_tokens is not.
  * @param[in]  moves_len  At most KVEVICT_MAX_JOBS.
  * @param[out] out        Non-NULL, out->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a size would
- *         not fit in size_t). Since: 0.1
+ *         not fit in size_t).
  */
 KVEVICT_API kvevict_status kvevict_reorder_workspace(
     const kvevict_context* context, const kvevict_move* moves, size_t moves_len,
@@ -314,8 +518,8 @@ typedef struct kvevict_rotation {
   uint32_t struct_size;
   uint32_t layer;    /**< < n_layers, with a full cache. */
   uint32_t n_tokens; /**< Slots held, 1 .. max_tokens. */
-  uint32_t n_lists; /**< Of offsets: 1, which all heads share, or n_kv_heads. */
-  /** Where heads hold different numbers: u32 [n_kv_heads], each at most
+  uint32_t n_lists;  /**< Rows of offsets: 1 for all heads, or n_kv_heads. */
+  /** u32 [n_kv_heads], if heads hold different numbers: each at most
    *  n_tokens, device memory; NULL: all hold n_tokens. On CUDA they are the
    *  caller's word. */
   const uint32_t* token_counts;
@@ -357,7 +561,7 @@ typedef struct kvevict_rotation {
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
  *         for keys that cannot be turned, with the reason, and on CUDA for
  *         elements that are not aligned to their size. Threads: safe for
- *         distinct caches. Since: 0.1
+ *         distinct caches.
  */
 KVEVICT_API kvevict_status
 kvevict_rotate(const kvevict_plan* plan, const kvevict_rotation* rotations,
@@ -369,7 +573,7 @@ kvevict_rotate(const kvevict_plan* plan, const kvevict_rotation* rotations,
  * How many slots an eviction now would leave of each layer's longest list: what
  * a destination has room for.
  *
- * Where scores decide how many tokens a layer or head keeps it is what the
+ * If scores decide how many tokens a layer or head keeps it is what the
  * layer holds. Nothing is scored, and CUDA does not wait.
  *
  * @param[in]  sequence   Non-NULL.
@@ -378,7 +582,7 @@ kvevict_rotate(const kvevict_plan* plan, const kvevict_rotation* rotations,
  * @param[out] slots      [n_layers]; 0 of layers without a full cache.
  * @param[in]  slots_len  = n_layers.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, a budget
- *         smaller than what must stay). Since: 0.1
+ *         smaller than what must stay).
  */
 KVEVICT_API kvevict_status kvevict_sequence_kept_slots(
     kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
@@ -389,7 +593,7 @@ KVEVICT_API kvevict_status kvevict_sequence_kept_slots(
  * sums, or calls, of the slots that go, in all layers and heads, their lists of
  * slots, and up to 64 bytes per plane and layer.
  *
- * 0 where it would leave every layer alone. Where scores decide how many tokens
+ * 0 where it would leave every layer alone. If scores decide how many tokens
  * a layer or head keeps it is what the least of them would need, so that no
  * eviction needs more. Nothing is scored, and CUDA does not wait.
  *
@@ -399,7 +603,7 @@ KVEVICT_API kvevict_status kvevict_sequence_kept_slots(
  * @param[out] out_bytes  Non-NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, a budget
  *         smaller than what must stay); KVEVICT_ERROR_UNSUPPORTED if the policy
- *         merges or rotates, which changes rows that stay. Since: 0.1
+ *         merges or rotates, which changes rows that stay.
  */
 KVEVICT_API kvevict_status kvevict_sequence_undo_bytes(
     kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
@@ -439,19 +643,49 @@ KVEVICT_API kvevict_status kvevict_sequence_undo_bytes(
  * @param[in] undo_bytes At least as many as were written, up to what was lent.
  * @param[in] stream     See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (nothing to undo, a bad
- *         view or another than then, more slots than max_tokens). Since: 0.1
+ *         view or another than then, more slots than max_tokens).
  */
 KVEVICT_API kvevict_status
 kvevict_sequence_undo(kvevict_sequence* sequence, const kvevict_view* views,
                       size_t views_len, const void* undo, size_t undo_bytes,
                       kvevict_stream stream) KVEVICT_NOEXCEPT;
 
+/* ---- Which token a slot holds -------------------------------------------- */
+
+/**
+ * The position of the token in a slot.
+ *
+ * On CUDA questions about positions wait for the last eviction, once, and copy
+ * the positions to the host, by the stream of the sequence's last call.
+ *
+ * @param[in]  sequence      Non-NULL.
+ * @param[in]  layer         < n_layers, with a full cache.
+ * @param[in] kv_head  < n_kv_heads; all alike unless the scope is KV_HEAD.
+ * @param[in] slot     < the layer's stored length.
+ * @param[out] out_position  The position.
+ */
+KVEVICT_API kvevict_status kvevict_sequence_position_of_slot(
+    const kvevict_sequence* sequence, uint32_t layer, uint32_t kv_head,
+    uint32_t slot, int32_t* out_position) KVEVICT_NOEXCEPT;
+
+/**
+ * The slot that holds the token of a position; -1 if it was evicted.
+ * @param[in]  sequence  Non-NULL.
+ * @param[in]  layer     < n_layers, with a full cache.
+ * @param[in]  kv_head   < n_kv_heads; all alike where they share a list.
+ * @param[in] position  < the logical length.
+ * @param[out] out_slot  The slot, or -1.
+ */
+KVEVICT_API kvevict_status kvevict_sequence_slot_of_position(
+    const kvevict_sequence* sequence, uint32_t layer, uint32_t kv_head,
+    uint32_t position, int32_t* out_slot) KVEVICT_NOEXCEPT;
+
 /* ---- What a sequence holds on the device --------------------------------- */
 
 /** Where a sequence keeps its state, on the device of its plan's context. */
 typedef struct kvevict_sequence_memory {
   uint32_t struct_size;
-  uint32_t n_lists; /**< Of the layer, see kvevict_plan_layer(). */
+  uint32_t n_lists; /**< The layer's, see kvevict_plan_layer(). */
   /** u32 [n_lists, 2] of the layer: stored and logical length, brought up to
    *  date by the streams' work; those of all layers lie end to end. For the
    *  engine's kernels: the next token goes to slot `stored` with position
@@ -465,7 +699,7 @@ typedef struct kvevict_sequence_memory {
   /** u32 [n_lists]: how many slots of a list are listed, where lists differ; 0
    *  where all list n_listed. Moves with every eviction. */
   uint64_t listed_counts;
-  uint32_t n_listed;    /**< Of any list, the most. */
+  uint32_t n_listed;    /**< The most of any list. */
   uint32_t n_sum_heads; /**< Rows of sums; 0 without. */
   /** f32 [n_sum_heads, sum_stride]: what the layer's slots have got of the
    *  attention observed, see kvevict_sequence_observe(). Fixed while the
@@ -476,11 +710,9 @@ typedef struct kvevict_sequence_memory {
 
 /**
  * Tells where the state of a layer lies.
- *
  * @param[in]  sequence  Non-NULL.
  * @param[in]  layer  < n_layers.
  * @param[out] out    Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_sequence_memory_of(const kvevict_sequence* sequence, uint32_t layer,
@@ -494,12 +726,11 @@ kvevict_sequence_memory_of(const kvevict_sequence* sequence, uint32_t layer,
  * Log-sum-exps are not counted: a window with rows of replays is scored without
  * them. With sum_last it was one call for each layer that has had one since the
  * sequence got its memory: of a graph with several calls tell them one by one.
- *
  * @param[in] sequence  Non-NULL.
  * @param[in] n_tokens  Of one run of the graph.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT as for
  *         kvevict_sequence_append(); KVEVICT_ERROR_UNSUPPORTED on the CPU,
- *         which has no graphs. Since: 0.1
+ *         which has no graphs.
  */
 KVEVICT_API kvevict_status kvevict_sequence_replayed(
     kvevict_sequence* sequence, uint32_t n_tokens) KVEVICT_NOEXCEPT;

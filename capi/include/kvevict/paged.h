@@ -47,19 +47,13 @@ typedef struct kvevict_paged_cache kvevict_paged_cache;
 typedef struct kvevict_paged_sequence kvevict_paged_sequence;
 
 /** How rows lie in a block. */
-enum kvevict_block_layout
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
+KVEVICT_INT32_TYPE(kvevict_block_layout)
+enum kvevict_block_layout KVEVICT_INT32 {
   /** [n_kv_heads, block_size, head_dim], "HND". */
   KVEVICT_BLOCK_LAYOUT_HEAD_MAJOR = 0,
   /** [block_size, n_kv_heads, head_dim], "NHD". */
   KVEVICT_BLOCK_LAYOUT_TOKEN_MAJOR = 1
 };
-#ifndef __cplusplus
-typedef int32_t kvevict_block_layout;
-#endif
 
 /** How to make a paged cache. */
 typedef struct kvevict_paged_cache_options {
@@ -69,11 +63,11 @@ typedef struct kvevict_paged_cache_options {
   /** Tokens, 1 .. 65536; 0: group_tokens, or 16 without. */
   uint32_t block_size;
   kvevict_block_layout layout;
-  /** Of the context's device, kvevict_paged_cache_bytes() or more, aligned to
+  /** Memory of the device, kvevict_paged_cache_bytes() or more, aligned to
    *  256, borrowed until the cache is gone; NULL: the context allocates. */
   void* memory;
   size_t memory_bytes; /**< 0 with NULL. */
-  /** Of the scales and minima that blocks have for each row of u8, i8, u4 and
+  /** What the scales and minima are that blocks have for rows of u8, i8, u4 and
    *  u4_halves: f32, f16 or bf16. 0: f32. Rows of fp8 have a scale if this is
    *  not 0. */
   kvevict_dtype number_dtype;
@@ -86,7 +80,7 @@ typedef struct kvevict_paged_cache_options {
    *  values are quantized. 0: all rows are in codes; with group_tokens all but
    *  those that do not fill a block yet. */
   uint32_t recent_tokens;
-  /** Of those rows: f32, f16 or bf16. 0: f32. */
+  /** What these rows are: f32, f16 or bf16. 0: f32. */
   kvevict_dtype recent_dtype;
 } kvevict_paged_cache_options;
 
@@ -101,13 +95,12 @@ typedef struct kvevict_paged_cache_options {
  * What the blocks of all layers take. Recent rows are not in it: each sequence
  * allocates its own, (recent_tokens + block_size - 1, or max_tokens if that is
  * less) * n_kv_heads rows of K and V per layer.
- *
  * @param[in]  plan       Non-NULL; of it the geometry counts.
  * @param[in]  options    Non-NULL.
  * @param[out] out_bytes  Non-NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also for more bytes than
  *         size_t holds; KVEVICT_ERROR_UNSUPPORTED (opaque rows, whose size a
- *         geometry does not say). Since: 0.1
+ *         geometry does not say).
  */
 KVEVICT_API kvevict_status kvevict_paged_cache_bytes(
     const kvevict_plan* plan, const kvevict_paged_cache_options* options,
@@ -115,13 +108,11 @@ KVEVICT_API kvevict_status kvevict_paged_cache_bytes(
 
 /**
  * Creates a cache of which all blocks are free.
- *
  * @param[in]  plan       Non-NULL: context, geometry and max_tokens, the most
  *                        that a sequence may hold. Its policy plays no part.
  * @param[in]  options    Non-NULL.
  * @param[out] out_cache  Non-NULL. Destroy with kvevict_paged_cache_destroy().
  * @return As kvevict_paged_cache_bytes(); KVEVICT_ERROR_OUT_OF_MEMORY.
- *         Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_paged_cache_create(
     const kvevict_plan* plan, const kvevict_paged_cache_options* options,
@@ -130,9 +121,7 @@ KVEVICT_API kvevict_status kvevict_paged_cache_create(
 /**
  * Destroys a cache; NULL is ignored. Its sequences stay usable and release it
  * with the last of them.
- *
  * @param[in] cache  NULL or a cache.
- * Since: 0.1
  */
 KVEVICT_API void kvevict_paged_cache_destroy(kvevict_paged_cache* cache)
     KVEVICT_NOEXCEPT;
@@ -141,12 +130,12 @@ KVEVICT_API void kvevict_paged_cache_destroy(kvevict_paged_cache* cache)
 typedef struct kvevict_paged_cache_usage {
   uint32_t struct_size;
   uint32_t n_sequences;
-  uint64_t n_blocks; /**< Of all layers. */
-  uint64_t n_free;   /**< Of them, that nobody holds. */
+  uint64_t n_blocks; /**< In all layers. */
+  uint64_t n_free;   /**< Blocks that nobody holds. */
   uint64_t n_shared; /**< That several sequences hold. */
   /** Rows of all layers that sequences hold, each for itself. */
   uint64_t n_slots;
-  /** Of all blocks, and of what sequences have for recent rows. */
+  /** All blocks, and what sequences have for recent rows. */
   uint64_t bytes;
   uint64_t bytes_in_use; /**< Without the blocks that are free. */
   /** As `bytes` if all rows were f32: this by `bytes` is what quantized rows
@@ -156,10 +145,8 @@ typedef struct kvevict_paged_cache_usage {
 
 /**
  * Counts blocks.
- *
  * @param[in]  cache  Non-NULL.
  * @param[out] out    Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_paged_cache_get_usage(const kvevict_paged_cache* cache,
@@ -167,13 +154,11 @@ kvevict_paged_cache_get_usage(const kvevict_paged_cache* cache,
 
 /**
  * Adds a sequence, which holds no tokens.
- *
  * @param[in]  cache         Non-NULL.
  * @param[out] out_sequence  Non-NULL. Give its blocks back with
  *                           kvevict_paged_sequence_destroy().
  * @return KVEVICT_OK, KVEVICT_ERROR_INVALID_ARGUMENT,
  *         KVEVICT_ERROR_OUT_OF_MEMORY (its tables, its recent rows).
- *         Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_paged_sequence_create(
     kvevict_paged_cache* cache,
@@ -183,11 +168,10 @@ KVEVICT_API kvevict_status kvevict_paged_sequence_create(
  * Adds a sequence that holds what another one does, in the same blocks. It is
  * how a prefix is shared, how beams part, and how an eviction can be taken
  * back: evict one of the two.
- *
  * @param[in]  sequence      Non-NULL.
  * @param[out] out_sequence  Non-NULL.
  * @param[in]  stream        See kvevict_stream.
- * @return As kvevict_paged_sequence_create(). Since: 0.1
+ * @return As kvevict_paged_sequence_create().
  */
 KVEVICT_API kvevict_status
 kvevict_paged_sequence_fork(const kvevict_paged_sequence* sequence,
@@ -196,9 +180,7 @@ kvevict_paged_sequence_fork(const kvevict_paged_sequence* sequence,
 
 /**
  * Finishes a sequence: blocks that nobody else holds are free. NULL is ignored.
- *
  * @param[in] sequence  NULL or a sequence.
- * Since: 0.1
  */
 KVEVICT_API void kvevict_paged_sequence_destroy(
     kvevict_paged_sequence* sequence) KVEVICT_NOEXCEPT;
@@ -217,7 +199,7 @@ KVEVICT_API void kvevict_paged_sequence_destroy(
  *                      max_tokens; 0 does nothing.
  * @param[in] stream    See kvevict_stream.
  * @return KVEVICT_OK, KVEVICT_ERROR_INVALID_ARGUMENT,
- *         KVEVICT_ERROR_OUT_OF_MEMORY (too few blocks are free). Since: 0.1
+ *         KVEVICT_ERROR_OUT_OF_MEMORY (too few blocks are free).
  */
 KVEVICT_API kvevict_status kvevict_paged_sequence_append(
     kvevict_paged_sequence* sequence, uint32_t n_tokens,
@@ -226,10 +208,8 @@ KVEVICT_API kvevict_status kvevict_paged_sequence_append(
 /**
  * Drops the last tokens of layers that hold more than so many; blocks that this
  * leaves empty are given back. Recent rows go first.
- *
  * @param[in] sequence    Non-NULL.
  * @param[in] new_length  What each layer holds at most from now on.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_paged_sequence_truncate(
     kvevict_paged_sequence* sequence, uint32_t new_length) KVEVICT_NOEXCEPT;
@@ -239,12 +219,11 @@ KVEVICT_API kvevict_status kvevict_paged_sequence_truncate(
  * longer: behind kvevict_sequence_trim_to() or kvevict_sequence_reset(), or an
  * eviction by views. With recent rows kvevict_paged_evict() alone evicts: here
  * they would go first.
- *
  * @param[in] sequence  Non-NULL.
- * @param[in] stored    Non-NULL, of a plan of the cache's geometry. Where its
+ * @param[in] stored    Non-NULL, of a plan of the cache's geometry. If its
  *                      heads hold different numbers the most counts.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also where it stores more
- *         than there are rows. Since: 0.1
+ *         than there are rows.
  */
 KVEVICT_API kvevict_status
 kvevict_paged_sequence_fit(kvevict_paged_sequence* sequence,
@@ -252,11 +231,9 @@ kvevict_paged_sequence_fit(kvevict_paged_sequence* sequence,
 
 /**
  * How many rows a layer holds.
- *
  * @param[in]  sequence   Non-NULL.
  * @param[in]  layer      One with a full cache.
  * @param[out] out_slots  Non-NULL.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_paged_sequence_length(
     const kvevict_paged_sequence* sequence, uint32_t layer,
@@ -268,12 +245,10 @@ KVEVICT_API kvevict_status kvevict_paged_sequence_length(
  * write to them either. kvevict_paged_sequence_own() makes them this one's. The
  * scales and minima of quantized rows are its companions, and recent rows: an
  * array of the cache's or the sequence's.
- *
  * @param[in]  sequence  Non-NULL.
  * @param[in]  layer     One with a full cache.
  * @param[out] out       Non-NULL, out->struct_size set. Its block table lies in
  *                       memory of the device.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_paged_sequence_view(const kvevict_paged_sequence* sequence,
@@ -282,11 +257,10 @@ kvevict_paged_sequence_view(const kvevict_paged_sequence* sequence,
 /**
  * Copies those blocks of all layers that others share and that hold slots from
  * `first_slot` on, so that they may be written through views.
- *
  * @param[in] sequence    Non-NULL.
  * @param[in] first_slot  0: all.
  * @param[in] stream      See kvevict_stream.
- * @return As kvevict_paged_sequence_append(). Since: 0.1
+ * @return As kvevict_paged_sequence_append().
  */
 KVEVICT_API kvevict_status kvevict_paged_sequence_own(
     kvevict_paged_sequence* sequence, uint32_t first_slot,
@@ -296,13 +270,13 @@ KVEVICT_API kvevict_status kvevict_paged_sequence_own(
 typedef struct kvevict_paged_rows {
   uint32_t struct_size;
   uint32_t layer;      /**< One with a full cache. */
-  uint32_t first_slot; /**< Of row 0. */
+  uint32_t first_slot; /**< Where row 0 goes. */
   uint32_t n_tokens;   /**< 0 is valid. */
   /** [n_kv_heads, n_tokens, head_dim] in any layout, apart from the cache's
    *  memory; absent: is left alone, not both. A write may take K and V from
-   *  the same rows. Of the geometry's dtype, and then moved byte for byte,
-   *  where rows have no scale in their blocks; or of f32, f16 or bf16, and then
-   *  stored anew: see kvevict_compact(). */
+   *  the same rows. Rows of the geometry's dtype are moved byte for byte if
+   *  blocks have no scales. Rows of f32, f16 or bf16 are otherwise stored anew:
+   *  see kvevict_compact(). */
   kvevict_plane k;
   kvevict_plane v;
 } kvevict_paged_rows;
@@ -318,14 +292,13 @@ typedef struct kvevict_paged_rows {
  * tokens are written in order: with those before them in their first group,
  * which are stored anew, up to the end of a group or of all that have such
  * numbers, or to recent rows.
- *
  * @param[in] sequence  Non-NULL.
  * @param[in] rows      [rows_len], structs of one struct_size; a layer may come
  *                      up more than once.
  * @param[in] rows_len  0 does nothing; at most KVEVICT_MAX_JOBS.
  * @param[in] stream    See kvevict_stream.
  * @return As kvevict_paged_sequence_append(); all is checked before the first
- *         row is written. Since: 0.1
+ *         row is written.
  */
 KVEVICT_API kvevict_status kvevict_paged_sequence_write(
     kvevict_paged_sequence* sequence, const kvevict_paged_rows* rows,
@@ -334,12 +307,10 @@ KVEVICT_API kvevict_status kvevict_paged_sequence_write(
 /**
  * Copies rows out of the slots of layers, which need not be neighbours in
  * memory: gathers them.
- *
  * @param[in] sequence  Non-NULL.
  * @param[in] rows      [rows_len]; the planes are written to.
  * @param[in] rows_len  0 does nothing; at most KVEVICT_MAX_JOBS.
  * @param[in] stream    See kvevict_stream.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_paged_sequence_read(
     const kvevict_paged_sequence* sequence, const kvevict_paged_rows* rows,
@@ -361,14 +332,13 @@ typedef struct kvevict_paged_eviction {
 
 /**
  * kvevict_sequences_evict() of paged sequences, whose emptied blocks are given
- * back. Where whole blocks stay or go, it is by_table: select_block is a
+ * back. If whole blocks stay or go, it is by_table: select_block is a
  * multiple of the cache's block size, a layer's heads share a list, and nothing
  * is merged or turned. Then no row moves, and no block is copied or needed;
  * shared ones stay or are given up. Otherwise of blocks that others share only
  * those that survivors move to are copied, or all where rows are merged; the
  * others hold theirs unchanged. Recent rows stay, groups are stored anew, and
  * with either nothing goes by_table: see kvevict_sequence_evict().
- *
  * @param[in] items      [items_len], structs of one struct_size. Each layer of
  *                       `cached` has the rows that `sequence` stores; all are
  *                       of one cache.
@@ -378,7 +348,7 @@ typedef struct kvevict_paged_eviction {
  * @param[in] workspace_bytes  Its size, at least the least.
  * @param[in] stream     See kvevict_stream.
  * @return As kvevict_sequence_evict(); KVEVICT_ERROR_OUT_OF_MEMORY (too few
- *         blocks are free for copies). Since: 0.1
+ *         blocks are free for copies).
  */
 KVEVICT_API kvevict_status kvevict_paged_evict(
     const kvevict_paged_eviction* items, size_t items_len, void* workspace,

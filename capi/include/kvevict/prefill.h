@@ -20,7 +20,6 @@ extern "C" {
  * all of them, causal within the chunk, and shows what the policy needs by
  * kvevict_sequence_observe(). It appends nothing: the driver does. Never
  * throws.
- *
  * @param[in] first_token  The logical length of the sequence.
  * @param[in] n_tokens     At most the driver's chunk.
  * @param[in] user_data    The options'.
@@ -33,7 +32,7 @@ typedef kvevict_status (*kvevict_prefill_fn)(uint32_t first_token,
 /** How a prompt is read. */
 typedef struct kvevict_prefill_options {
   uint32_t struct_size;
-  uint32_t n_tokens; /**< Of the prompt. */
+  uint32_t n_tokens; /**< Tokens of the prompt. */
   uint32_t chunk;    /**< Tokens at a time, >= 1. */
   /** 1: an eviction after every chunk, so that no layer ever holds more than
    *  what the policy leaves it and a chunk; 0: one, when all has been read. */
@@ -45,8 +44,8 @@ typedef struct kvevict_prefill_options {
    *  with the rows of the first eviction from the start. NULL with `cached`. */
   const kvevict_view* views;
   size_t views_len; /**< = n_layers, or 0. */
-  /** Where the rows are: gets room before each chunk, and gives back what
-   *  evictions leave empty. NULL with `views`. */
+  /** The cache that has the rows: it gets room before each chunk, and gives
+   *  back what evictions leave empty. NULL with `views`. */
   kvevict_paged_sequence* cached;
   /** Read again by each eviction, without destinations; NULL for none. An
    *  eviction ignores protected positions that are yet to come. */
@@ -73,7 +72,6 @@ typedef struct kvevict_prefill_report {
  * where it is due, kvevict_sequence_evict(); at the end
  * kvevict_sequence_end_prompt(). Attention over chunk x cache at a time is all
  * that the model needs memory for.
- *
  * @param[in]  sequence    Non-NULL, whose prompt has not ended. It may hold
  *                         tokens already, whose rows `cached` has too.
  * @param[in]  options     Non-NULL.
@@ -83,11 +81,11 @@ typedef struct kvevict_prefill_report {
  * @return KVEVICT_OK; what `forward` returned; what the calls named above fail
  *         with. The chunks before stay appended, the prompt has not ended, and
  *         the call may be made again for the rest, which is 0 tokens where the
- *         last eviction failed. Before the first chunk the call checks n_tokens,
- *         the workspace's size, `evict` but for its inputs, and views for the
- *         tokens held by then. It also checks that rows of different layers, and
- *         the workspace, lie apart: rows held, contiguous ones of the first
- *         eviction, and all blocks of `cached`. Since: 0.1
+ *         last eviction failed. Before the first chunk the call checks
+ *         n_tokens, the workspace's size, `evict` but for its inputs, and views
+ *         for the tokens held by then. It also checks that rows of different
+ *         layers, and the workspace, lie apart: rows held, contiguous ones of
+ *         the first eviction, and all blocks of `cached`.
  */
 KVEVICT_API kvevict_status kvevict_sequence_prefill(
     kvevict_sequence* sequence, const kvevict_prefill_options* options,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kvevict/batch.h"
+#include "kvevict/experimental.h"
 #include "kvevict/paged.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/grouped_rows.h"

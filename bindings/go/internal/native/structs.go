@@ -4,15 +4,15 @@ package native
 
 // Constants of the headers.
 const (
+	// A number of query rows: as many as the caller gives.
+	QueryRowsAny = 4294967295
+	// A number of query rows: one for each slot held.
+	QueryRowsAll = 4294967294
 	VersionMajor = 0
 	VersionMinor = 1
 	VersionPatch = 0
 	// Rises with every incompatible change of this header; equals the SONAME.
 	ABIVersion = 0
-	// A number of query rows: as many as the caller gives.
-	QueryRowsAny = 4294967295
-	// A number of query rows: one for each slot held.
-	QueryRowsAll = 4294967294
 	// Jobs and moves that one call takes at most.
 	MaxJobs = 128
 	// As first_position: the sequence's logical length. On CUDA it is then read from device memory
@@ -133,6 +133,21 @@ func InitSequenceEviction() SequenceEviction {
 	return SequenceEviction{StructSize: 40}
 }
 
+// DTypeInfo is kvevict_dtype_info.
+type DTypeInfo struct {
+	StructSize    uint32
+	DType         int32
+	Name          uintptr
+	ElementBytes  uint32
+	CanMove       uint32
+	CanScore      uint32
+	CanRotate     uint32
+	BlockElements uint32
+	BlockBytes    uint32
+	TakesScale    uint32
+	TakesMinimum  uint32
+}
+
 // GPUInfo is kvevict_gpu_info.
 type GPUInfo struct {
 	StructSize        uint32
@@ -179,6 +194,33 @@ type PresetInfo struct {
 	Name       uintptr
 	PolicyText uintptr
 	Reproduces uintptr
+}
+
+// ResolvedPolicy is kvevict_resolved_policy.
+type ResolvedPolicy struct {
+	StructSize    uint32
+	Budget        uint32
+	NSink         uint32
+	NRecent       uint32
+	NSelected     uint32
+	NQueryRows    uint32
+	ScoresAreMass uint32
+}
+
+// Capabilities is kvevict_capabilities.
+type Capabilities struct {
+	StructSize       uint32
+	CanMove          uint32
+	CanScore         uint32
+	CanRotate        uint32
+	MoveReason       int32
+	ScoreReason      int32
+	RotateReason     int32
+	NeedsScore       uint32
+	TableBlock       uint32
+	NeedsHeadTables  uint32
+	NeedsLayerTables uint32
+	Reserved         uint32
 }
 
 // LayerScores is kvevict_layer_scores.
@@ -242,21 +284,6 @@ type SequenceMemory struct {
 	SumStride    uint64
 }
 
-// DTypeInfo is kvevict_dtype_info.
-type DTypeInfo struct {
-	StructSize    uint32
-	DType         int32
-	Name          uintptr
-	ElementBytes  uint32
-	CanMove       uint32
-	CanScore      uint32
-	CanRotate     uint32
-	BlockElements uint32
-	BlockBytes    uint32
-	TakesScale    uint32
-	TakesMinimum  uint32
-}
-
 // ContextOptions is kvevict_context_options.
 type ContextOptions struct {
 	StructSize          uint32
@@ -285,17 +312,6 @@ type ContextOptions struct {
 // InitContextOptions is what its INIT macro sets.
 func InitContextOptions() ContextOptions {
 	return ContextOptions{StructSize: 144}
-}
-
-// ResolvedPolicy is kvevict_resolved_policy.
-type ResolvedPolicy struct {
-	StructSize    uint32
-	Budget        uint32
-	NSink         uint32
-	NRecent       uint32
-	NSelected     uint32
-	NQueryRows    uint32
-	ScoresAreMass uint32
 }
 
 // Plane is kvevict_plane.
@@ -418,22 +434,6 @@ type Workspace struct {
 // InitWorkspace is what its INIT macro sets.
 func InitWorkspace() Workspace {
 	return Workspace{StructSize: 24}
-}
-
-// Capabilities is kvevict_capabilities.
-type Capabilities struct {
-	StructSize       uint32
-	CanMove          uint32
-	CanScore         uint32
-	CanRotate        uint32
-	MoveReason       int32
-	ScoreReason      int32
-	RotateReason     int32
-	NeedsScore       uint32
-	TableBlock       uint32
-	NeedsHeadTables  uint32
-	NeedsLayerTables uint32
-	Reserved         uint32
 }
 
 // SignalInputs is kvevict_signal_inputs.
