@@ -5,6 +5,8 @@
 
 #include "core/status.h"
 
+// This file is compiled for every target that any kernel has.
+#define HWY_WANT_AVX3_DL
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/simd.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep

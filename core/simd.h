@@ -22,9 +22,17 @@ SimdTarget SimdTargetAt(uint32_t index);
 // The target of that name, or the best one if it is NULL.
 Status FindSimdTarget(const char* name, SimdTarget* out);
 
+// The function of a table of HWY_EXPORT() that is compiled for the target at `index`, or
+// for the next worse one. Not every file is compiled for every target.
+template <class Function, size_t n>
+Function FunctionAt(Function const (&table)[n], size_t index) {
+  while (table[index] == nullptr) ++index;
+  return table[index];
+}
+
 // A function of HWY_EXPORT(), as compiled for `target`.
 #define KV_DISPATCH(target, function) \
-  (*HWY_DISPATCH_TABLE(function)[(target).index])
+  (*FunctionAt(HWY_DISPATCH_TABLE(function), (target).index))
 
 }  // namespace kvevict
 

@@ -4,16 +4,16 @@
 #   3. find_package(hwy 1.2);
 #   4. the 1.2.0 release, downloaded and checked by hash.
 set(KVEVICT_HIGHWAY_SOURCE "" CACHE PATH "Highway source tree, 1.2 or later")
-# Each target costs its share of the build and of the library. Left out: those that add
-# what no kernel uses (bf16 and f16 arithmetic, AES, arm64's products of bytes), one of
-# x86-64's of 2006, and SVE2 where it says nothing of the vectors' length. AVX3_DL, with
-# products of bytes, has to be asked for.
-set(without "HWY_SSSE3|HWY_AVX3_ZEN4|HWY_AVX3_SPR")
+# Each target costs its share of the build and of the library. These are left out: targets
+# that add what no kernel uses (bf16 and f16 arithmetic, AES, arm64's products of bytes),
+# those of x86-64 before AVX2 but the baseline, and SVE2 where it says nothing of the
+# vectors' length. A file that multiplies bytes defines HWY_WANT_AVX3_DL.
+set(without "HWY_SSSE3|HWY_SSE4|HWY_AVX3_ZEN4|HWY_AVX3_SPR")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set(without "HWY_NEON|HWY_NEON_BF16|HWY_SVE2")
 endif()
 set(KVEVICT_SIMD_WITHOUT "${without}" CACHE STRING
-    "SIMD targets to leave out, as \"HWY_SSE4|HWY_AVX3_DL\"")
+    "SIMD targets to leave out, as \"HWY_SSSE3|HWY_SSE4\"")
 
 if(TARGET hwy)
   get_target_property(hwy_type hwy TYPE)
@@ -67,7 +67,6 @@ else()
     endif()
     message(STATUS "Highway 1.2.0: downloaded")
   endif()
-  target_compile_definitions(hwy PUBLIC HWY_WANT_AVX3_DL)
   if(KVEVICT_SIMD_WITHOUT)
     target_compile_definitions(hwy PUBLIC "HWY_DISABLED_TARGETS=(${KVEVICT_SIMD_WITHOUT})")
   endif()

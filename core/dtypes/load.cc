@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
+// Kernels that multiply bytes load rows too.
+#define HWY_WANT_AVX3_DL
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/dtypes/load.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep

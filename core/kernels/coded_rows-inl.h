@@ -229,40 +229,58 @@ struct CodedRows {
   }
 };
 
+// Calls use() with the CodedRows of a dtype. Returns false where it has none.
+template <class Use>
+HWY_INLINE bool WithCodedRows(const RowSource& rows, const Use& use) {
+  const auto codes = [&](auto of) HWY_ATTR {
+    use(CodedRows<DecodeCodes<decltype(of)>>());
+    return true;
+  };
+  switch (rows.dtype) {
+    case DType::kE4M3:
+      return codes(CodesE4M3());
+    case DType::kE5M2:
+      return codes(CodesE5M2());
+    case DType::kU8:
+      return codes(CodesU8());
+    case DType::kI8:
+      return codes(CodesOfI8<true>());
+    case DType::kU4:
+      return codes(CodesU4());
+    case DType::kU4Halves:
+      if (rows.n_elements / 2 % kRowPad != 0) return false;
+      use(CodedRows<DecodeHalves>());
+      return true;
+    case DType::kQ8_0:
+      use(CodedRows<DecodeBlocks<DType::kQ8_0, CodesOfI8<false>>,
+                    DType::kQ8_0>());
+      return true;
+    case DType::kQ4_0:
+      use(CodedRows<DecodeBlocks<DType::kQ4_0, CodesOfQ4>, DType::kQ4_0>());
+      return true;
+    default:
+      return false;
+  }
+}
+
+// CPUs older than AVX2 get less code instead of more speed.
+#if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2
+inline constexpr bool kDecodesInRegisters = false;
+#else
+inline constexpr bool kDecodesInRegisters = true;
+#endif
+
 // Calls use() with the rows of n elements that a few others are multiplied by: decoded in
 // registers where they are quantized by row and whole groups of elements lie end to end,
 // else WholeRows.
 template <class Use>
 HWY_INLINE void WithRowsAtHand(const RowSource& rows, size_t n,
                                const Use& use) {
-  const auto codes = [&](auto of) HWY_ATTR {
-    use(CodedRows<DecodeCodes<decltype(of)>>());
-  };
-  const bool is_byte = ElementBytes(rows.dtype) == 1;
-  if (rows.IsCodedByRow() && n % kRowPad == 0 &&
-      (!is_byte || rows.IsPacked(1))) {
-    switch (rows.dtype) {
-      case DType::kE4M3:
-        return codes(CodesE4M3());
-      case DType::kE5M2:
-        return codes(CodesE5M2());
-      case DType::kU8:
-        return codes(CodesU8());
-      case DType::kI8:
-        return codes(CodesOfI8<true>());
-      case DType::kU4:
-        return codes(CodesU4());
-      case DType::kU4Halves:
-        if (rows.n_elements / 2 % kRowPad != 0) break;
-        return use(CodedRows<DecodeHalves>());
-      case DType::kQ8_0:
-        return use(CodedRows<DecodeBlocks<DType::kQ8_0, CodesOfI8<false>>,
-                             DType::kQ8_0>());
-      case DType::kQ4_0:
-        return use(
-            CodedRows<DecodeBlocks<DType::kQ4_0, CodesOfQ4>, DType::kQ4_0>());
-      default:
-        break;
+  if constexpr (kDecodesInRegisters) {
+    const bool is_byte = ElementBytes(rows.dtype) == 1;
+    if (rows.IsCodedByRow() && n % kRowPad == 0 &&
+        (!is_byte || rows.IsPacked(1)) && WithCodedRows(rows, use)) {
+      return;
     }
   }
   WithWholeRows(rows, n, use);

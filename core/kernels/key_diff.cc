@@ -64,9 +64,25 @@ HWY_INLINE void InvertNorms(float (&norms)[kRowsAtOnce],
   }
 }
 
-// visit(rows, scales, head) for tokens [begin, end), or those that stand there in
-// `list`, a group at a time, whose directions are the rows times the scales; of what has
-// none zeros. out = their norms.
+// Writes norms of a group's rows, and the scales that make directions of the rows. It is
+// one function for all loops of a dtype: code of its size is not worth a copy in each.
+template <class Decode>
+HWY_NOINLINE void ScalesOf(const RowGroup& rows, size_t n_padded,
+                           float (&norms)[kRowsAtOnce],
+                           float (&scales)[kRowsAtOnce]) {
+  SumsOfSquares<Decode>(rows, n_padded, norms);
+  InvertNorms(norms, scales);
+}
+
+template <class Decode>
+HWY_NOINLINE void DotsOf(const RowGroup& rows, const float* with,
+                         size_t n_padded, float (&dots)[kRowsAtOnce]) {
+  DotProducts<Decode>(rows, with, n_padded, dots);
+}
+
+// Calls visit(rows, scales, head) for a group of tokens after the other: [begin, end), or
+// the entries of `list` there. Directions are the rows times the scales; a row without a
+// direction is replaced by zeros. out = the tokens' norms.
 template <class Rows, class Args, class Visit>
 HWY_INLINE void ForEachDirection(const Args& args, uint32_t begin, uint32_t end,
                                  size_t n_padded, float* copies,
@@ -77,8 +93,7 @@ HWY_INLINE void ForEachDirection(const Args& args, uint32_t begin, uint32_t end,
                        heads);
   while (keys.Next()) {
     float norms[kRowsAtOnce], scales[kRowsAtOnce];
-    SumsOfSquares<typename Rows::Decode>(keys.rows, n_padded, norms);
-    InvertNorms(norms, scales);
+    ScalesOf<typename Rows::Decode>(keys.rows, n_padded, norms, scales);
     float* const out = args.out + keys.head() * heads.out_stride;
     for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
       if (r < keys.size()) out[keys.row(r)] = norms[r];
@@ -112,7 +127,7 @@ void Normalize(uint32_t n_tokens, size_t n_padded, float* sums) {
   RowGroup rows;
   std::fill_n(rows, kRowsAtOnce, reinterpret_cast<const uint8_t*>(sums));
   float squares[kRowsAtOnce];
-  SumsOfSquares<DecodeF32>(rows, n_padded, squares);
+  DotsOf<DecodeF32>(rows, sums, n_padded, squares);
   const float norm = std::sqrt(squares[0]);
   const float divisor = std::max(norm, kLeastCosine);
   for (size_t i = 0; i < n_padded; ++i) sums[i] /= divisor;
@@ -132,7 +147,7 @@ void Compare(const KeyDiffs& args, uint32_t begin, uint32_t end,
                        args.heads);
   while (keys.Next()) {
     float dots[kRowsAtOnce];
-    DotProducts<typename Rows::Decode>(
+    DotsOf<typename Rows::Decode>(
         keys.rows, directions + keys.head() * n_padded, n_padded, dots);
     float* const out =
         args.out + keys.head() * args.heads.out_stride + keys.first();
@@ -204,11 +219,12 @@ struct BlockScratch {
   }
 };
 
-// sums += (or -=) the directions of rows.
-template <bool kTakesOff, class Decode>
+// sums += the directions of rows; -= where they leave.
+template <class Decode>
 HWY_INLINE void AddUnits(const RowGroup& rows,
                          const float (&scales)[kRowsAtOnce], size_t n,
-                         int64_t* HWY_RESTRICT sums) {
+                         bool leave, int64_t* HWY_RESTRICT sums) {
+  const int64_t sign = leave ? -1 : 0;
   const RowTag d;
   const hn::RebindToSigned<RowTag> di;
   for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
@@ -219,7 +235,7 @@ HWY_INLINE void AddUnits(const RowGroup& rows,
       HWY_ALIGN int32_t v[kRowPad];
       hn::Store(hn::ConvertTo(di, hn::Mul(u, units)), di, v);
       for (size_t j = 0; j < hn::Lanes(d); ++j) {
-        sums[i + j] += kTakesOff ? -int64_t{v[j]} : int64_t{v[j]};
+        sums[i + j] += (int64_t{v[j]} ^ sign) - sign;
       }
     }
   }
@@ -261,16 +277,24 @@ class BlockwiseDiffs {
 
   // Tokens [begin, end) are there too.
   void Come(uint32_t begin, uint32_t end) {
+    AddDirections(begin, end, nullptr, false);
+    for (uint32_t t = begin; t < end; ++t) s_.tokens[n_++] = t;
+  }
+
+  // sums += the directions of tokens [begin, end), or of those in a list; -= where
+  // they leave.
+  HWY_NOINLINE void AddDirections(uint32_t begin, uint32_t end,
+                                  const uint32_t* list, bool leave) {
     ForEachDirection<Rows>(
         args_, begin, end, n_padded_, s_.copies,
         [&](const RowGroup& rows, const float(&scales)[kRowsAtOnce], uint32_t)
             HWY_ATTR {
-              AddUnits<false, Decode>(rows, scales, n_padded_, s_.sums);
-            });
-    for (uint32_t t = begin; t < end; ++t) s_.tokens[n_++] = t;
+              AddUnits<Decode>(rows, scales, n_padded_, leave, s_.sums);
+            },
+        list);
   }
 
-  // Scores of all that are there.
+  // Scores all that are there.
   void Compare() {
     for (size_t i = 0; i < n_padded_; ++i) {
       s_.direction[i] = static_cast<float>(s_.sums[i]) * (1.0f / kUnits);
@@ -280,7 +304,7 @@ class BlockwiseDiffs {
                          s_.tokens);
     while (keys.Next()) {
       float dots[kRowsAtOnce];
-      DotProducts<Decode>(keys.rows, s_.direction, n_padded_, dots);
+      DotsOf<Decode>(keys.rows, s_.direction, n_padded_, dots);
       for (uint32_t r = 0; r < keys.size(); ++r) {
         const uint32_t i = keys.first() + r;
         s_.scores[i] = ScoreOf(dots[r], args_.out[s_.tokens[i]]);
@@ -306,15 +330,7 @@ class BlockwiseDiffs {
       leaving[n_leaving++] = token;
     }
     n_ = n_keep;
-    if (n_later > 0) {
-      ForEachDirection<Rows>(
-          args_, 0, n_leaving, n_padded_, s_.copies,
-          [&](const RowGroup& rows, const float(&scales)[kRowsAtOnce], uint32_t)
-              HWY_ATTR {
-                AddUnits<true, Decode>(rows, scales, n_padded_, s_.sums);
-              },
-          leaving);
-    }
+    if (n_later > 0) AddDirections(0, n_leaving, leaving, true);
     for (uint32_t i = 0; i < n_leaving; ++i) {
       float& out = args_.out[leaving[i]];  // the norm so far
       out = HasDirection(out) ? -2.0f - static_cast<float>(n_later)

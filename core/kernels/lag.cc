@@ -4,16 +4,14 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/lag.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h, which includes this file once per target.
-#include "core/dtypes/load-inl.h"
 #include "core/kernels/exp2-inl.h"
-#include "hwy/cache_control.h"
+#include "core/kernels/row_sums-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,9 +25,6 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 // Spreads are kept in units of ln 2, so that softmax is 2^x.
 constexpr float kLog2ESquared = 2.08136898f;
-
-// Rows that are worked on together: what they have in common is loaded once.
-constexpr size_t kRows = 4;
 
 // Channels whose sums are added up before those of the next ones; of cuda/ too.
 constexpr size_t kPieceDims = 128;
@@ -52,89 +47,38 @@ HWY_INLINE V GreaterOf(V greatest, V x) {
 #endif
 }
 
-// Rows of one head and dtype.
-template <class Decode>
-class Rows {
- public:
-  Rows(const RowSource& source, size_t dim, float* row)
-      : source_(source), dim_(dim), row_(row) {}
-
-  size_t dim() const { return dim_; }
-  size_t padded_dim() const { return PaddedRow(dim_); }
-
-  // visit(decoder, rows, first, n) with kRows rows of padded_dim() elements, of which
-  // n count from row `first`; the others are one of them again.
-  template <class Visit>
-  HWY_INLINE void ForEach(uint32_t first, uint32_t n,
-                          const Visit& visit) const {
-    if constexpr (kIsCopy) {
-      for (uint32_t t = 0; t < n; ++t) {
-        LoadRow(source_, first + t, 0, dim_, row_);
-        const uint8_t* rows[kRows];
-        for (const uint8_t*& row : rows) {
-          row = reinterpret_cast<const uint8_t*>(row_);
-        }
-        visit(Decode(), rows, t, 1u);
-      }
-      return;
-    }
-    for (uint32_t t = 0; t < n; t += kRows) {
-      const uint8_t* rows[kRows];
-      for (uint32_t r = 0; r < kRows; ++r) {
-        rows[r] = source_.Row(first + std::min(t + r, n - 1));
-      }
-      visit(Decode(), rows, t, std::min<uint32_t>(kRows, n - t));
-    }
-  }
-
-  // Brings a row nearer, if it is to be loaded by vectors.
-  HWY_INLINE void Prefetch(uint32_t t) const {
-    if constexpr (kIsCopy) return;
-    const uint8_t* const row = source_.Row(t);
-    const size_t n_bytes = dim_ * sizeof(typename Decode::Bits);
-    for (size_t i = 0; i < n_bytes; i += 64) hwy::Prefetch(row + i);
-  }
-
- private:
-  static constexpr bool kIsCopy = std::is_same_v<Decode, DecodeCopies>;
-  const RowSource& source_;
-  const size_t dim_;
-  float* const row_;  // a copy, if kIsCopy
-};
-
 // ---- What a partition is measured by ----
 
 // Least element and 1 / range of every channel over rows [first, first + n); both 0
 // where there is no range. Channels behind the last one get what makes the zeros
 // there x' = 1/2.
-template <class Decode>
-HWY_INLINE void MeasureRanges(const Rows<Decode>& rows, uint32_t first,
-                              uint32_t n, float* HWY_RESTRICT least,
+template <class Rows>
+HWY_INLINE void MeasureRanges(const RowSource& source, uint32_t head_dim,
+                              uint32_t first, uint32_t n, float* copies,
+                              float* HWY_RESTRICT least,
                               float* HWY_RESTRICT scale) {
+  using Decode = typename Rows::Decode;
   const RowTag d;
   const size_t lanes = hn::Lanes(d);
-  const size_t dim = rows.padded_dim();
+  const size_t dim = PaddedRow(head_dim);
   std::fill_n(least, dim, kInfinity);   // the least so far
   std::fill_n(scale, dim, -kInfinity);  // the greatest
-  rows.ForEach(
-      first, n,
-      [&](auto decoder, const uint8_t* const(&row)[kRows], uint32_t,
-          uint32_t) HWY_ATTR {
-        using Load = decltype(decoder);
-        constexpr size_t kBytes = sizeof(typename Load::Bits);
-        for (size_t i = 0; i < dim; i += lanes) {
-          const auto a = Load::Load(d, row[0] + i * kBytes);
-          const auto b = Load::Load(d, row[1] + i * kBytes);
-          const auto c = Load::Load(d, row[2] + i * kBytes);
-          const auto e = Load::Load(d, row[3] + i * kBytes);
-          auto low = hn::LoadU(d, least + i);
-          auto high = hn::LoadU(d, scale + i);
-          low = LesserOf(LesserOf(LesserOf(LesserOf(low, a), b), c), e);
-          high = GreaterOf(GreaterOf(GreaterOf(GreaterOf(high, a), b), c), e);
-          hn::StoreU(low, d, least + i);
-          hn::StoreU(high, d, scale + i);
-        }
-      });
+  RowGroups<Rows> groups(source, first, first + n, head_dim, copies);
+  while (groups.Next()) {
+    const RowGroup& row = groups.rows;
+    for (size_t i = 0; i < dim; i += lanes) {
+      const auto a = ElementsAt<Decode>(d, row[0], i);
+      const auto b = ElementsAt<Decode>(d, row[1], i);
+      const auto c = ElementsAt<Decode>(d, row[2], i);
+      const auto e = ElementsAt<Decode>(d, row[3], i);
+      auto low = hn::LoadU(d, least + i);
+      auto high = hn::LoadU(d, scale + i);
+      low = LesserOf(LesserOf(LesserOf(LesserOf(low, a), b), c), e);
+      high = GreaterOf(GreaterOf(GreaterOf(GreaterOf(high, a), b), c), e);
+      hn::StoreU(low, d, least + i);
+      hn::StoreU(high, d, scale + i);
+    }
+  }
   const auto infinity = hn::Set(d, kInfinity);
   for (size_t i = 0; i < dim; i += lanes) {
     const auto low = hn::LoadU(d, least + i);
@@ -146,17 +90,17 @@ HWY_INLINE void MeasureRanges(const Rows<Decode>& rows, uint32_t first,
     hn::StoreU(hn::IfThenElseZero(is_range, low), d, least + i);
     hn::StoreU(hn::IfThenElseZero(is_range, inverse), d, scale + i);
   }
-  std::fill(least + rows.dim(), least + dim, -1.0f);
-  std::fill(scale + rows.dim(), scale + dim, 0.5f);
+  std::fill(least + head_dim, least + dim, -1.0f);
+  std::fill(scale + head_dim, scale + dim, 0.5f);
 }
 
 // ---- Spreads ----
 
 // out[r] += AddUp() of row r's sums.
-HWY_INLINE void AddSums(const float (&sums)[kRows][kRowPad],
-                        float (&out)[kRows]) {
+HWY_INLINE void AddSums(const float (&sums)[kRowsAtOnce][kRowPad],
+                        float (&out)[kRowsAtOnce]) {
 #if HWY_TARGET == HWY_SCALAR
-  for (size_t r = 0; r < kRows; ++r) {
+  for (size_t r = 0; r < kRowsAtOnce; ++r) {
     float row[kRowPad];
     std::copy_n(sums[r], kRowPad, row);
     out[r] += AddUp(row);
@@ -167,26 +111,25 @@ HWY_INLINE void AddSums(const float (&sums)[kRows][kRowPad],
 #endif
 }
 
-struct RowSums {
-  float sum[kRows] = {};
-  float squares[kRows] = {};
+struct SpreadSums {
+  float sum[kRowsAtOnce] = {};
+  float squares[kRowsAtOnce] = {};
 };
 
 // Of x' - 1/2 over the channels, which does not change their spread and keeps small
 // what is subtracted later. Sum j of a piece is that of its channels j, j + kRowPad,
 // ...
 template <class Decode>
-HWY_INLINE void AddChannels(const uint8_t* const (&rows)[kRows], size_t dim,
+HWY_INLINE void AddChannels(const RowGroup& rows, size_t dim,
                             const float* HWY_RESTRICT least,
-                            const float* HWY_RESTRICT scale, RowSums* out) {
-  constexpr size_t kBytes = sizeof(typename Decode::Bits);
+                            const float* HWY_RESTRICT scale, SpreadSums* out) {
   const RowTag d;
   const size_t lanes = hn::Lanes(d);
   const auto minus_half = hn::Set(d, -0.5f);
   for (size_t first = 0; first < dim; first += kPieceDims) {
     const size_t end = std::min(dim, first + kPieceDims);
-    HWY_ALIGN float sums[kRows][kRowPad];
-    HWY_ALIGN float squares[kRows][kRowPad];
+    HWY_ALIGN float sums[kRowsAtOnce][kRowPad];
+    HWY_ALIGN float squares[kRowsAtOnce][kRowPad];
     for (size_t part = 0; part < kRowPad; part += lanes) {
       auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
       auto q0 = s0, q1 = s0, q2 = s0, q3 = s0;
@@ -194,7 +137,7 @@ HWY_INLINE void AddChannels(const uint8_t* const (&rows)[kRows], size_t dim,
         const auto low = hn::LoadU(d, least + i);
         const auto inverse = hn::LoadU(d, scale + i);
         const auto add = [&](const uint8_t* row, auto& s, auto& q) HWY_ATTR {
-          const auto off = hn::Sub(Decode::Load(d, row + i * kBytes), low);
+          const auto off = hn::Sub(ElementsAt<Decode>(d, row, i), low);
           const auto v = hn::MulAdd(off, inverse, minus_half);
           s = hn::Add(s, v);
           q = hn::MulAdd(v, v, q);
@@ -247,30 +190,30 @@ HWY_INLINE void FinishSpreads(const float* squares, uint32_t n, uint32_t dim,
   });
 }
 
-// Spreads of rows [first, first + n) against those of the next n, behind which
+// Writes spreads of rows [first, first + n) against those of the next n, behind which
 // n_later will be read by the next partition.
-template <class Decode>
+template <class Rows>
 HWY_INLINE void MeasureSpreads(const RowSource& source, uint32_t dim,
                                uint32_t first, uint32_t n, uint32_t n_later,
                                float* ranges, float* squares, float* spreads) {
   const size_t padded = PaddedRow(dim);
   float* const least = ranges;
   float* const scale = ranges + padded;
-  const Rows<Decode> rows(source, dim, ranges + 2 * padded);
-  MeasureRanges(rows, first + n, n, least, scale);
-  rows.ForEach(first, n,
-               [&](auto decoder, const uint8_t* const(&row)[kRows], uint32_t t,
-                   uint32_t n_rows) HWY_ATTR {
-                 // Arithmetic on rows that are here, while those come.
-                 for (uint32_t r = t; r < t + n_rows && r < n_later; ++r) {
-                   rows.Prefetch(first + 2 * n + r);
-                 }
-                 RowSums sums;
-                 AddChannels<decltype(decoder)>(row, padded, least, scale,
-                                                &sums);
-                 std::copy_n(sums.sum, n_rows, spreads + t);
-                 std::copy_n(sums.squares, n_rows, squares + t);
-               });
+  float* const copies = ranges + 2 * padded;
+  MeasureRanges<Rows>(source, dim, first + n, n, copies, least, scale);
+  const uint32_t n_bytes = Rows::NearBytes(source, dim);
+  RowGroups<Rows> groups(source, first, first + n, dim, copies);
+  while (groups.Next()) {
+    const uint32_t t = groups.first() - first;
+    // Arithmetic on rows that are here, while those come.
+    AskForRows(source, first + 2 * n + t,
+               first + 2 * n + std::min(t + groups.size(), n_later), n_bytes);
+    SpreadSums sums;
+    AddChannels<typename Rows::Decode>(groups.rows, padded, least, scale,
+                                       &sums);
+    std::copy_n(sums.sum, groups.size(), spreads + t);
+    std::copy_n(sums.squares, groups.size(), squares + t);
+  }
   FinishSpreads(squares, n, dim, spreads);
 }
 
@@ -284,7 +227,7 @@ HWY_INLINE float Soften(uint32_t n, float* spreads) {
     greatest = GreaterOf(greatest, hn::LoadN(d, spreads + i, lanes));
   });
   greatest = hn::MaxOfLanes(d, greatest);
-  HWY_ALIGN float sums[kRows][kRowPad] = {};
+  HWY_ALIGN float sums[kRowsAtOnce][kRowPad] = {};
   ForEachVector(n, [&](size_t i, size_t lanes) HWY_ATTR {
     const auto weight =
         Exp2(d, hn::Sub(hn::LoadN(d, spreads + i, lanes), greatest));
@@ -294,7 +237,7 @@ HWY_INLINE float Soften(uint32_t n, float* spreads) {
         hn::And(hn::FirstN(d, lanes), hn::Eq(weight, weight)), weight);
     hn::StoreU(hn::Add(hn::LoadU(d, sum), added), d, sum);
   });
-  float sum[kRows] = {};
+  float sum[kRowsAtOnce] = {};
   AddSums(sums, sum);
   return 1.0f / sum[0];
 }
@@ -386,6 +329,11 @@ void RankMany(uint32_t n, uint64_t* order, float* out) {
   }
 }
 
+// What begins the scratch: ranges and copies of rows.
+size_t RangesFloats(uint32_t k_head_dim, uint32_t v_head_dim) {
+  return (2 + kRowsAtOnce) * PaddedRow(std::max(k_head_dim, v_head_dim));
+}
+
 void ScoreByLag(const LagScores& args) {
   const uint32_t n = args.partition;
   const uint32_t n_sink = std::min(args.n_sink, args.n_tokens);
@@ -398,25 +346,23 @@ void ScoreByLag(const LagScores& args) {
     }
     return;
   }
-  // Ranges and a row; then spreads of values and squares, and then the order.
+  // Behind the ranges: spreads of values and squares, and then the order.
   auto* const ranges = reinterpret_cast<float*>(args.scratch);
-  float* const values =
-      ranges + 3 * PaddedRow(std::max(args.k_head_dim, args.v_head_dim));
+  float* const values = ranges + RangesFloats(args.k_head_dim, args.v_head_dim);
   float* const squares = values + n;
   for (uint32_t p = 0; p + 1 < n_ranked / n; ++p) {
     const uint32_t first = n_sink + p * n;
     const uint32_t n_later = p + 2 < n_ranked / n ? n : 0;
     float* const out = args.out + first;
-    WithDecoderOrCopies(args.keys, args.k_head_dim, [&](auto decoder) HWY_ATTR {
-      MeasureSpreads<decltype(decoder)>(args.keys, args.k_head_dim, first, n,
-                                        n_later, ranges, squares, out);
-    });
-    WithDecoderOrCopies(
-        args.values, args.v_head_dim, [&](auto decoder) HWY_ATTR {
-          MeasureSpreads<decltype(decoder)>(args.values, args.v_head_dim, first,
-                                            n, n_later, ranges, squares,
-                                            values);
-        });
+    const auto measure = [&](const RowSource& source, uint32_t dim,
+                             float* spreads) HWY_ATTR {
+      WithWholeRows(source, dim, [&](auto rows) HWY_ATTR {
+        MeasureSpreads<decltype(rows)>(source, dim, first, n, n_later, ranges,
+                                       squares, spreads);
+      });
+    };
+    measure(args.keys, args.k_head_dim, out);
+    measure(args.values, args.v_head_dim, values);
     const float k_scale = Soften(n, out);
     const float v_scale = Soften(n, values);
     AddWeights(n, values, v_scale, k_scale, out);
@@ -440,9 +386,9 @@ HWY_EXPORT(ScoreByLag);
 
 uint64_t LagScratchBytes(uint32_t k_head_dim, uint32_t v_head_dim,
                          uint32_t partition) {
-  // 16 as rows are padded to.
-  const uint64_t dim = (uint64_t{std::max(k_head_dim, v_head_dim)} + 15) / 16;
-  return (3 * dim * 16 + 2 * uint64_t{partition}) * sizeof(float);
+  return (HWY_STATIC_DISPATCH(RangesFloats)(k_head_dim, v_head_dim) +
+          2 * uint64_t{partition}) *
+         sizeof(float);
 }
 
 void ComputeLagScores(SimdTarget simd, const LagScores& args) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+// This kernel multiplies bytes.
+#define HWY_WANT_AVX3_DL
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/redundancy.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
