@@ -1,9 +1,9 @@
 #!/bin/sh
 # generate.sh LANGUAGE FOLDER [options of SWIG...]: makes all that a binding has from
-# kvevict.h and core/policy/params.inc: enums, structs, constants and the properties of
+# the headers and core/policy/params.inc: enums, structs, constants and the properties of
 # policies by table/, calls by SWIG. FOLDER is new afterwards, so that a type without a
 # typemap (a file SWIGTYPE_*) is noticed. SWIG and CC name programs, INCLUDE the folder of
-# kvevict/kvevict.h, absolute.
+# kvevict/*.h, absolute.
 set -eu
 language=$1 out=$2
 shift 2
@@ -11,10 +11,10 @@ cd "$(dirname "$0")/.."
 include=${INCLUDE:-$PWD/capi/include}
 rm -rf "$out"
 mkdir -p "$out"
-pkg/abi/table.sh "$include/kvevict/kvevict.h" >"$out/table"
+pkg/abi/table.sh "$include/kvevict" >"$out/table"
 # The functions, but for those that nobody who reads a message could have called.
-grep -oE '\bkvevict_[a-z0-9_]+\(' "$include/kvevict/kvevict.h" | LC_ALL=C sort -u | tr -d '(' |
-  grep -vE '_(init|create|destroy)$' | sed 's/^/call\t/' >>"$out/table"
+grep -ohE '\bkvevict_[a-z0-9_]+\(' "$include"/kvevict/*.h | LC_ALL=C sort -u | tr -d '(' |
+  grep -vE '_(create|destroy)$' | sed 's/^/call\t/' >>"$out/table"
 ${CC:-cc} -I. -o "$out/params" bindings/table/params.c
 "$out/params" >>"$out/table"
 awk -v out="$out" -f bindings/table/names.awk -f "bindings/table/$language.awk" "$out/table"

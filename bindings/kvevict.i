@@ -1,8 +1,8 @@
 /*
- * The one interface of all bindings: the public header and nothing beside it.
+ * The one interface of all bindings: the public headers and nothing beside them.
  *
  * A language's file (csharp/csharp.i, java/java.i, go/go.i) comes before the
- * header and says how types cross the border, with a macro of its own for each
+ * headers and says how types cross the border, with a macro of its own for each
  * of the lists.
  *
  *     swig -csharp|-java|-go -Wall -Werror -Ibindings -Icapi/include -ITABLE
@@ -10,10 +10,10 @@
 %module Native
 
 %{
-#include "kvevict/kvevict.h"
+#include "kvevict/all.h"
 %}
 
-/* The header's types, listed: KV_FOR_EACH_ENUM, _HANDLE and _STRUCT, each with
+/* The headers' types, listed: KV_FOR_EACH_ENUM, _HANDLE and _STRUCT, each with
  * APPLY(c_name, name_here). Made by bindings/table. */
 %include "kvevict_types.i"
 
@@ -37,3 +37,8 @@ KV_FOR_EACH_ENUM(KV_ENUM_AND_TYPEDEF)
 #endif
 
 %include "kvevict/kvevict.h"
+%include "kvevict/attention.h"
+%include "kvevict/batch.h"
+%include "kvevict/experimental.h"
+%include "kvevict/paged.h"
+%include "kvevict/prefill.h"

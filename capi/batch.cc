@@ -1,5 +1,6 @@
 // Entry points that take many sequences.
 #include "capi/batch.h"
+#include "kvevict/batch.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT
@@ -39,26 +40,6 @@ Status CheckUndosApart(const Batch<kvevict_sequence_eviction>& batch,
 }  // namespace
 
 extern "C" {
-
-kvevict_status kvevict_sequence_tokens_init(kvevict_sequence_tokens* out,
-                                            size_t struct_size) noexcept {
-  return Init(kDefault<kvevict_sequence_tokens>, out, struct_size);
-}
-
-kvevict_status kvevict_sequence_length_init(kvevict_sequence_length* out,
-                                            size_t struct_size) noexcept {
-  return Init(kDefault<kvevict_sequence_length>, out, struct_size);
-}
-
-kvevict_status kvevict_sequence_observations_init(
-    kvevict_sequence_observations* out, size_t struct_size) noexcept {
-  return Init(kDefault<kvevict_sequence_observations>, out, struct_size);
-}
-
-kvevict_status kvevict_sequence_eviction_init(kvevict_sequence_eviction* out,
-                                              size_t struct_size) noexcept {
-  return Init(kDefault<kvevict_sequence_eviction>, out, struct_size);
-}
 
 kvevict_status kvevict_sequences_append(const kvevict_sequence_tokens* items,
                                         size_t items_len,

@@ -8,6 +8,8 @@
 
 #include "capi/sequence.h"
 #include "core/evict/evict.h"
+#include "kvevict/batch.h"
+#include "kvevict/paged.h"
 
 namespace kvevict::capi {
 

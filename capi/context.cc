@@ -2,6 +2,7 @@
 #include "core/backend.h"
 #include "core/dtype.h"
 #include "core/simd.h"
+#include "kvevict/experimental.h"
 
 namespace kvevict::capi {
 
@@ -76,12 +77,6 @@ kvevict_status kvevict_dtype_at(uint32_t index,
 
 const char* kvevict_simd_target_at(uint32_t index) noexcept {
   return SimdTargetAt(index).name;
-}
-
-kvevict_status kvevict_context_options_init(kvevict_context_options* out,
-                                            size_t struct_size) noexcept {
-  return Init<kvevict_context_options>(KVEVICT_CONTEXT_OPTIONS_INIT, out,
-                                       struct_size);
 }
 
 kvevict_status kvevict_context_create(const kvevict_context_options* options,

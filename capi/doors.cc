@@ -1,6 +1,8 @@
 #include "core/doors/doors.h"
 
 #include "capi/guard.h"
+#include "kvevict/attention.h"
+#include "kvevict/experimental.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT
@@ -189,17 +191,6 @@ extern "C" {
 
 // ---- score ----
 
-kvevict_status kvevict_signal_inputs_init(kvevict_signal_inputs* out,
-                                          size_t struct_size) noexcept {
-  return Init<kvevict_signal_inputs>(KVEVICT_SIGNAL_INPUTS_INIT, out,
-                                     struct_size);
-}
-
-kvevict_status kvevict_score_job_init(kvevict_score_job* out,
-                                      size_t struct_size) noexcept {
-  return Init<kvevict_score_job>(KVEVICT_SCORE_JOB_INIT, out, struct_size);
-}
-
 kvevict_status kvevict_score(const kvevict_plan* plan,
                              const kvevict_score_job* jobs, size_t jobs_len,
                              void* workspace, size_t workspace_bytes,
@@ -214,22 +205,6 @@ kvevict_status kvevict_score(const kvevict_plan* plan,
 }
 
 // ---- select ----
-
-kvevict_status kvevict_keep_lists_init(kvevict_keep_lists* out,
-                                       size_t struct_size) noexcept {
-  return Init<kvevict_keep_lists>(KVEVICT_KEEP_LISTS_INIT, out, struct_size);
-}
-
-kvevict_status kvevict_select_options_init(kvevict_select_options* out,
-                                           size_t struct_size) noexcept {
-  return Init<kvevict_select_options>(KVEVICT_SELECT_OPTIONS_INIT, out,
-                                      struct_size);
-}
-
-kvevict_status kvevict_token_range_init(kvevict_token_range* out,
-                                        size_t struct_size) noexcept {
-  return Init<kvevict_token_range>(KVEVICT_TOKEN_RANGE_INIT, out, struct_size);
-}
 
 kvevict_status kvevict_select(const kvevict_context* context,
                               const kvevict_select_options* options,
@@ -290,18 +265,6 @@ kvevict_status kvevict_plan_selection(const kvevict_plan* plan, uint32_t layer,
 
 // ---- budget for mass ----
 
-kvevict_status kvevict_layer_scores_init(kvevict_layer_scores* out,
-                                         size_t struct_size) noexcept {
-  return Init<kvevict_layer_scores>(KVEVICT_LAYER_SCORES_INIT, out,
-                                    struct_size);
-}
-
-kvevict_status kvevict_mass_options_init(kvevict_mass_options* out,
-                                         size_t struct_size) noexcept {
-  return Init<kvevict_mass_options>(KVEVICT_MASS_OPTIONS_INIT, out,
-                                    struct_size);
-}
-
 kvevict_status kvevict_budget_for_mass(const kvevict_context* context,
                                        const kvevict_layer_scores* layers,
                                        size_t layers_len,
@@ -335,11 +298,6 @@ kvevict_status kvevict_budget_for_mass(const kvevict_context* context,
 }
 
 // ---- compact, reorder ----
-
-kvevict_status kvevict_move_init(kvevict_move* out,
-                                 size_t struct_size) noexcept {
-  return Init<kvevict_move>(KVEVICT_MOVE_INIT, out, struct_size);
-}
 
 kvevict_status kvevict_compact(const kvevict_context* context,
                                const kvevict_move* moves, size_t moves_len,
@@ -399,11 +357,6 @@ kvevict_status kvevict_reorder_workspace(const kvevict_context* context,
 
 // ---- rotate ----
 
-kvevict_status kvevict_rotation_init(kvevict_rotation* out,
-                                     size_t struct_size) noexcept {
-  return Init<kvevict_rotation>(KVEVICT_ROTATION_INIT, out, struct_size);
-}
-
 kvevict_status kvevict_rotate(const kvevict_plan* plan,
                               const kvevict_rotation* rotations,
                               size_t rotations_len,
@@ -423,12 +376,6 @@ kvevict_status kvevict_rotate(const kvevict_plan* plan,
 }
 
 // ---- attend ----
-
-kvevict_status kvevict_attention_job_init(kvevict_attention_job* out,
-                                          size_t struct_size) noexcept {
-  return Init<kvevict_attention_job>(KVEVICT_ATTENTION_JOB_INIT, out,
-                                     struct_size);
-}
 
 kvevict_status kvevict_attend(const kvevict_context* context,
                               const kvevict_attention_job* jobs,

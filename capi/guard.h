@@ -14,6 +14,7 @@
 #include "core/plan/plan.h"
 #include "core/sequence/sequence.h"
 #include "core/status.h"
+#include "kvevict/all.h"
 
 namespace kvevict::capi {
 
@@ -159,25 +160,6 @@ Status CopyOutWhole(const char* name, const T& value, const T& defaults,
   KV_RETURN_IF_ERROR(CheckRoom(name, value, defaults, *out));
   CopyOut(value, out);
   return Status();
-}
-
-// The *_init functions: defaults into a struct of the caller's size.
-template <typename T>
-Status InitStruct(const T& defaults, T* out, size_t struct_size) {
-  KV_RETURN_IF_ERROR(CheckNotNull("out", out));
-  KV_RETURN_IF_ERROR(CheckStructSize<T>("out", struct_size));
-  if (struct_size > UINT32_MAX) {
-    return InvalidArgument("struct_size %zu > %u", struct_size, UINT32_MAX);
-  }
-  std::memset(out, 0, struct_size);
-  std::memcpy(out, &defaults, std::min(struct_size, sizeof(T)));
-  out->struct_size = static_cast<uint32_t>(struct_size);
-  return Status();
-}
-
-template <typename T>
-kvevict_status Init(const T& defaults, T* out, size_t struct_size) noexcept {
-  return Guard([&] { return InitStruct(defaults, out, struct_size); });
 }
 
 // A layer of the model.

@@ -1,5 +1,6 @@
 // A pool of blocks and the sequences that hold them.
 #include "capi/batch.h"
+#include "kvevict/paged.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT
@@ -192,12 +193,6 @@ extern "C" {
 
 // ---- The pool ----
 
-kvevict_status kvevict_paged_cache_options_init(
-    kvevict_paged_cache_options* out, size_t struct_size) noexcept {
-  return Init<kvevict_paged_cache_options>(KVEVICT_PAGED_CACHE_OPTIONS_INIT,
-                                           out, struct_size);
-}
-
 kvevict_status kvevict_paged_cache_bytes(
     const kvevict_plan* plan, const kvevict_paged_cache_options* options,
     size_t* out_bytes) noexcept {
@@ -353,11 +348,6 @@ kvevict_status kvevict_paged_sequence_own(kvevict_paged_sequence* sequence,
 
 // ---- Rows ----
 
-kvevict_status kvevict_paged_rows_init(kvevict_paged_rows* out,
-                                       size_t struct_size) noexcept {
-  return Init<kvevict_paged_rows>(KVEVICT_PAGED_ROWS_INIT, out, struct_size);
-}
-
 kvevict_status kvevict_paged_sequence_write(kvevict_paged_sequence* sequence,
                                             const kvevict_paged_rows* rows,
                                             size_t rows_len,
@@ -384,12 +374,6 @@ kvevict_status kvevict_paged_sequence_read(
 }
 
 // ---- Eviction ----
-
-kvevict_status kvevict_paged_eviction_init(kvevict_paged_eviction* out,
-                                           size_t struct_size) noexcept {
-  return Init<kvevict_paged_eviction>(KVEVICT_PAGED_EVICTION_INIT, out,
-                                      struct_size);
-}
 
 kvevict_status kvevict_paged_evict(const kvevict_paged_eviction* items,
                                    size_t items_len, void* workspace,

@@ -4,6 +4,7 @@
 #include "core/budgets/budgets.h"
 #include "core/dtype.h"
 #include "core/sequence/query_ring.h"
+#include "kvevict/experimental.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT
@@ -43,23 +44,6 @@ Status CheckOperation(kvevict_operation operation) {
 }  // namespace
 
 extern "C" {
-
-kvevict_status kvevict_layer_geometry_init(kvevict_layer_geometry* out,
-                                           size_t struct_size) noexcept {
-  return Init<kvevict_layer_geometry>(KVEVICT_LAYER_GEOMETRY_INIT, out,
-                                      struct_size);
-}
-
-kvevict_status kvevict_geometry_init(kvevict_geometry* out,
-                                     size_t struct_size) noexcept {
-  return Init<kvevict_geometry>(KVEVICT_GEOMETRY_INIT, out, struct_size);
-}
-
-kvevict_status kvevict_plan_options_init(kvevict_plan_options* out,
-                                         size_t struct_size) noexcept {
-  return Init<kvevict_plan_options>(KVEVICT_PLAN_OPTIONS_INIT, out,
-                                    struct_size);
-}
 
 kvevict_status kvevict_plan_create(const kvevict_context* context,
                                    const kvevict_geometry* geometry,

@@ -5,6 +5,7 @@
 #include "capi/guard.h"
 #include "core/budgets/budgets.h"
 #include "core/policy/policy_text.h"
+#include "kvevict/experimental.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT

@@ -4,6 +4,7 @@
 #include "capi/sequence.h"
 #include "core/evict/evict.h"
 #include "core/view/view.h"
+#include "kvevict/prefill.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT
@@ -231,12 +232,6 @@ kvevict_status Run(Prefill& prefill, Sequence& sequence,
 }  // namespace
 
 extern "C" {
-
-kvevict_status kvevict_prefill_options_init(kvevict_prefill_options* out,
-                                            size_t struct_size) noexcept {
-  return Init<kvevict_prefill_options>(KVEVICT_PREFILL_OPTIONS_INIT, out,
-                                       struct_size);
-}
 
 kvevict_status kvevict_sequence_prefill(kvevict_sequence* sequence,
                                         const kvevict_prefill_options* options,

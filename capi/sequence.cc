@@ -5,6 +5,8 @@
 
 #include "core/evict/evict.h"
 #include "core/evict/undo.h"
+#include "kvevict/batch.h"
+#include "kvevict/experimental.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT
@@ -232,11 +234,6 @@ kvevict_status kvevict_sequence_end_observing(
   });
 }
 
-kvevict_status kvevict_observation_init(kvevict_observation* out,
-                                        size_t struct_size) noexcept {
-  return Init<kvevict_observation>(KVEVICT_OBSERVATION_INIT, out, struct_size);
-}
-
 kvevict_status kvevict_sequence_observe(kvevict_sequence* sequence,
                                         const kvevict_observation* observations,
                                         size_t observations_len,
@@ -289,12 +286,6 @@ kvevict_status kvevict_sequence_trim_to(kvevict_sequence* sequence,
     return OnStream(Core(sequence), stream,
                     [&] { return Core(sequence).Trim(new_length); });
   });
-}
-
-kvevict_status kvevict_evict_options_init(kvevict_evict_options* out,
-                                          size_t struct_size) noexcept {
-  return Init<kvevict_evict_options>(KVEVICT_EVICT_OPTIONS_INIT, out,
-                                     struct_size);
 }
 
 kvevict_status kvevict_sequence_evict(kvevict_sequence* sequence,

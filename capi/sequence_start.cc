@@ -2,6 +2,7 @@
 #include "capi/sequence.h"
 #include "core/sequence/layer_positions.h"
 #include "core/sequence/saved_sequence.h"
+#include "kvevict/batch.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
 using namespace kvevict::capi;  // NOLINT
@@ -75,12 +76,6 @@ Status Start(Sequence& sequence, const kvevict_position_lists* layers,
 
 extern "C" {
 
-kvevict_status kvevict_position_lists_init(kvevict_position_lists* out,
-                                           size_t struct_size) noexcept {
-  return Init<kvevict_position_lists>(KVEVICT_POSITION_LISTS_INIT, out,
-                                      struct_size);
-}
-
 kvevict_status kvevict_sequence_start(kvevict_sequence* sequence,
                                       const kvevict_position_lists* layers,
                                       size_t layers_len, uint32_t n_tokens,
@@ -91,12 +86,6 @@ kvevict_status kvevict_sequence_start(kvevict_sequence* sequence,
       return Start(Core(sequence), layers, layers_len, n_tokens);
     });
   });
-}
-
-kvevict_status kvevict_fork_options_init(kvevict_fork_options* out,
-                                         size_t struct_size) noexcept {
-  return Init<kvevict_fork_options>(KVEVICT_FORK_OPTIONS_INIT, out,
-                                    struct_size);
 }
 
 kvevict_status kvevict_sequence_fork(const kvevict_sequence* sequence,

@@ -7,11 +7,6 @@ using namespace kvevict::capi;  // NOLINT
 
 extern "C" {
 
-kvevict_status kvevict_view_init(kvevict_view* out,
-                                 size_t struct_size) noexcept {
-  return Init<kvevict_view>(KVEVICT_VIEW_INIT, out, struct_size);
-}
-
 kvevict_status kvevict_view_validate(const kvevict_view* view,
                                      uint32_t n_tokens) noexcept {
   return Guard([&] {

@@ -5,6 +5,7 @@
 #include "cuda/device_state.h"
 #include "cuda/launch.h"
 #include "cuda/ops.h"
+#include "kvevict/experimental.h"
 
 namespace kvevict {
 namespace {

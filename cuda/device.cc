@@ -7,6 +7,7 @@
 
 #include "cuda/jit.h"
 #include "cuda/no_memory.h"
+#include "kvevict/experimental.h"
 
 namespace kvevict::cuda {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "core/status.h"
 #include "cuda/driver.h"
+#include "kvevict/experimental.h"
 
 namespace kvevict::cuda {
 

@@ -46,8 +46,8 @@ function(kvevict_install prefix libdir runtime devel program)
   endif()
   install(TARGETS kvevict_static EXPORT ${export}
           ARCHIVE DESTINATION ${libdir} COMPONENT ${devel} ${ARGN})
-  install(FILES capi/include/kvevict/kvevict.h
-          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvevict COMPONENT ${devel} ${ARGN})
+  install(DIRECTORY capi/include/kvevict DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+          COMPONENT ${devel} ${ARGN})
   if(TARGET kvevict_cli)
     install(TARGETS kvevict_cli
             RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT ${program} ${ARGN})

@@ -108,7 +108,7 @@ int main(void) {
       aligned_alloc(evicting.alignment, (workspace_bytes + 63) / 64 * 64);
   queries = rows(QH), inputs.queries = &queries;
   for (int l = 0; l < LAYERS; ++l) {
-    check(kvevict_view_init(&views[l], sizeof views[l]));
+    views[l] = (kvevict_view)KVEVICT_VIEW_INIT;
     views[l].n_kv_heads = KVH, views[l].k = rows(KVH), views[l].v = rows(KVH);
   }
   measure("no-op", no_op);

@@ -1,6 +1,70 @@
-// Code generated from kvevict.h by bindings/go/generate.sh. DO NOT EDIT.
+// Code generated from the headers by bindings/go/generate.sh. DO NOT EDIT.
 
 package kvevict
+
+// ParameterType: what the values of a parameter are.
+type ParameterType int32
+
+// Values of ParameterType.
+const (
+	// A number in [least, most].
+	ParameterNumber ParameterType = 0
+	// A whole number in [least, most].
+	ParameterCount ParameterType = 1
+	// A count, or a share of the budget above 0 and below 1.
+	ParameterCountOrShare ParameterType = 2
+	// A whole number below 2^64.
+	ParameterSeed ParameterType = 3
+	// `no` or `yes`; as a number 0 or 1.
+	ParameterFlag ParameterType = 4
+	// One of a few words.
+	ParameterWord ParameterType = 5
+	// `none`, `avgN` or `maxN`.
+	ParameterPool ParameterType = 6
+)
+
+// Input: what a policy may read of a layer: rows of its view, or a plane of SignalInputs.
+type Input int32
+
+// Values of Input.
+const (
+	// k of the view, of a scored dtype.
+	InputKeys Input = 0
+	// v of the view, likewise.
+	InputValues Input = 1
+	// The last tokens'; non-causal: all.
+	InputQueries Input = 2
+	// Log-sum-exps of these queries.
+	InputRowLSE Input = 3
+	// The caller's own.
+	InputScores Input = 4
+	// Attention that each slot got.
+	InputAttentionSums Input = 5
+	// Mean of the queries to come.
+	InputQueryMean Input = 6
+	// Their covariance.
+	InputQueryCovariance Input = 7
+	// A direction per KV head.
+	InputKeyFilter Input = 8
+	// What scores are multiplied by.
+	InputTokenWeights Input = 9
+	// Where queries lie before RoPE.
+	InputQueryCenters Input = 10
+)
+
+// Need: whether a policy wants an input.
+type Need int32
+
+// Values of Need.
+const (
+	// It is not read.
+	NeedNone Need = 0
+	// It is used where it is given. h2o needs AttentionSums, observed or given, or else keys and
+	// queries. Each of these is optional, since the other way may replace it.
+	NeedOptional Need = 1
+	// Without it calls fail.
+	NeedRequired Need = 2
+)
 
 // Status: what a call came to. One value per reaction a caller could have.
 type Status int32
@@ -17,7 +81,7 @@ const (
 	StatusUnavailable Status = 3
 	// The allocator hook returned nil.
 	StatusOutOfMemory Status = 4
-	// A bug in kvevict; please report the message.
+	// A bug; please report the message.
 	StatusInternal Status = 5
 	// The driver reported an error; the message has the call and its name. What the call had
 	// queued may have run in part. "context lost" in the message means that nothing more will run
@@ -37,16 +101,13 @@ const (
 )
 
 // DType: element types. Values are ABI and never reused. Quantized rows are moved byte for
-// byte and read as the f32 that they stand for, rounded once, or on SIMD targets without a
-// fused multiply-add twice; there are no copies of them in memory. Quantized keys can be
-// scored, but neither turned nor merged, for that would round them again; queries are f32, f16
-// or bf16. U8, I8, U4 and DTypeU4Halves stand for code * scale + minimum, FP8 for value *
-// scale, with the scale and minimum of their token and head or of more: see Role. Without one
-// the minimum is 0, and the scale of fp8 is 1; codes must have a scale to be scored. Keys
-// quantized per channel over a group of tokens (KIVI) are codes whose scale and minimum have
-// GroupTokens: see Plane. A codec that only the engine can read, and that packs a group of
-// tokens together, has no row per token. An engine may call such a group a token (an opaque
-// row of all its bytes) and keep whole groups, or store rows in another type.
+// byte and read as the f32 that they stand for, rounded once (twice on SIMD targets without a
+// fused multiply-add). Quantized keys can be scored, but neither turned nor merged, for that
+// would round them again. Queries are f32, f16 or bf16. U8, I8, U4 and DTypeU4Halves stand for
+// code * scale + minimum, FP8 for value * scale. Role says where scale and minimum lie.
+// Without one the minimum is 0, and the scale of fp8 is 1; codes must have a scale to be
+// scored. A codec that packs tokens together and that only the engine can read is an opaque
+// row per group: docs/dtypes.md.
 type DType int32
 
 // Values of DType.
@@ -133,94 +194,25 @@ const (
 )
 
 // Merge: what becomes of a row that compaction drops: nothing, or it is merged into one that
-// stays. For each KV head by itself, with u = k / max(|k|, 1e-6): a token e that goes has a
-// target, the token t of those that stay whose u_t . u_e, the similarity, is the highest; of
-// equals the lowest slot. Rows are changed where they lie, before survivors move: x_t becomes
-// a mean of what x_t and the x_e were, added up in ascending order of the slots in f32 and
-// rounded once to the plane's dtype, to the nearest, halves to even. Targets that get nothing
-// keep their bytes, and so do companions. A token whose key or value row has no finite norm in
-// f32, as with NaN or infinity, takes no part.
+// stays. For each KV head by itself, a token e that goes is merged into the token t that stays
+// whose key has the highest cosine with its own, the similarity; of equals the lowest slot.
+// x_t becomes a mean of what x_t and the x_e were, computed in f32 and rounded once to the
+// plane's dtype. Rows that get nothing keep their bytes, and so do companions. A token whose
+// key or value has no finite norm in f32 takes no part. docs/policies/refinements.md has the
+// formulas.
 type Merge int32
 
 // Values of Merge.
 const (
 	// Nothing.
 	MergeNone Merge = 0
-	// Values only, by how similar their keys are: with w_e = max(similarity, 0) |v_e| / (|v_e| +
-	// |v_t| + 1e-6), v_t = (v_t + sum w_e v_e) / (1 + sum w_e), where the sum of weights is above
-	// 0. MergeThreshold and MergeFraction say which e take part. MergingPress of kvpress, after
-	// arXiv:2210.09461 and arXiv:2406.13035.
+	// Values only, weighted by the similarity of their keys. MergeThreshold and MergeFraction say
+	// which take part. arXiv:2210.09461, arXiv:2406.13035.
 	MergeValues Merge = 1
-	// Keys and values: x_t = the mean of x_t and of (x_e + x_t) / 2 of every e. Keys that RoPE has
-	// turned are averaged over positions. LOOK-M, arXiv:2406.18139.
+	// Keys and values, each halfway to its target. LOOK-M, arXiv:2406.18139.
 	MergePivot Merge = 2
-	// Keys, likewise, and values: with w_e = max((similarity + 1) / 2, 1e-6), x_t = (x_t + sum w_e
-	// x_e) / (1 + sum w_e). KVMerger, arXiv:2407.08454.
+	// Keys and values, weighted by similarity. KVMerger, arXiv:2407.08454.
 	MergeWeighted Merge = 3
-)
-
-// Input: what a policy may read of a layer: rows of its view, or a plane of SignalInputs.
-type Input int32
-
-// Values of Input.
-const (
-	// k of the view, of a scored dtype.
-	InputKeys Input = 0
-	// v of the view, likewise.
-	InputValues Input = 1
-	// Of the last tokens; non-causal: of all.
-	InputQueries Input = 2
-	// Log-sum-exps of these queries.
-	InputRowLSE Input = 3
-	// The caller's own.
-	InputScores Input = 4
-	// Attention that each slot got.
-	InputAttentionSums Input = 5
-	// Mean of the queries to come.
-	InputQueryMean Input = 6
-	// Their covariance.
-	InputQueryCovariance Input = 7
-	// A direction per KV head.
-	InputKeyFilter Input = 8
-	// What scores are multiplied by.
-	InputTokenWeights Input = 9
-	// Where queries lie before RoPE.
-	InputQueryCenters Input = 10
-)
-
-// Need: whether a policy wants an input.
-type Need int32
-
-// Values of Need.
-const (
-	// It is not read.
-	NeedNone Need = 0
-	// It is used where it is given. h2o needs AttentionSums, observed or given, or else keys and
-	// queries. Each of these is optional, since the other way may replace it.
-	NeedOptional Need = 1
-	// Without it calls fail.
-	NeedRequired Need = 2
-)
-
-// ParameterType: what the values of a parameter are.
-type ParameterType int32
-
-// Values of ParameterType.
-const (
-	// A number in [least, most].
-	ParameterNumber ParameterType = 0
-	// A whole number in [least, most].
-	ParameterCount ParameterType = 1
-	// A count, or a share of the budget above 0 and below 1.
-	ParameterCountOrShare ParameterType = 2
-	// A whole number below 2^64.
-	ParameterSeed ParameterType = 3
-	// `no` or `yes`; as a number 0 or 1.
-	ParameterFlag ParameterType = 4
-	// One of a few words.
-	ParameterWord ParameterType = 5
-	// `none`, `avgN` or `maxN`.
-	ParameterPool ParameterType = 6
 )
 
 // Role: what a companion plane is for the rows that it goes with.
@@ -277,11 +269,11 @@ const (
 	OperationEvict Operation = 0
 	// Plan.Score().
 	OperationScore Operation = 1
-	// Sequence.BeginObserving(): there a sequence keeps what it observes until
-	// Sequence.EndObserving(). Of policies that score by the last queries, for each layer (window
-	// + DraftTokens) * QHeads rows of KHeadDim elements, and on CUDA a float with each; of h2o
-	// MaxTokens floats for each KV head, query head or layer, as `sums` says, and with SumLast so
-	// many more times as many; 0 for others.
+	// Sequence.BeginObserving(): holds what a sequence observes until Sequence.EndObserving(). A
+	// policy that scores by the last queries needs, for each layer, (window + DraftTokens) *
+	// QHeads rows of KHeadDim elements, and on CUDA a float with each. h2o needs MaxTokens floats
+	// for each KV head, query head or layer, as `sums` says, and with SumLast that many times
+	// more. Others need nothing.
 	OperationObserve Operation = 2
 )
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# generate.sh [--check]: writes what is made from kvevict.h and params.inc, which is
+# generate.sh [--check]: writes what is made from the headers and params.inc, which is
 # committed, or compares it with what would be made today. All is made elsewhere: a *.swig file or
 # another file of SWIG's would become part of the package.
 set -euo pipefail

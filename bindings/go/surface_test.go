@@ -85,59 +85,48 @@ func TestEveryFunctionIsReachable(t *testing.T) {
 }
 
 func TestDefaults(t *testing.T) {
-	var geometry native.Geometry
-	must(t, native.Kvevict_geometry_init(&geometry, uint64(reflect.TypeOf(geometry).Size())))
+	geometry := native.InitGeometry()
 	emptyGeometry, _, err := (&Geometry{}).native()
 	must(t, err)
 	same(t, geometry, emptyGeometry)
 
-	var layer native.LayerGeometry
-	must(t, native.Kvevict_layer_geometry_init(&layer, uint64(reflect.TypeOf(layer).Size())))
+	layer := native.InitLayerGeometry()
 	floats := Geometry{Each: []LayerGeometry{{QDType: DTypeF32, KDType: DTypeF32, VDType: DTypeF32}}}
 	_, each, err := floats.native()
 	must(t, err)
 	same(t, layer, each[0])
 
-	var view native.View
-	must(t, native.Kvevict_view_init(&view, uint64(reflect.TypeOf(view).Size())))
+	view := native.InitView()
 	empty, err := NewView(Layout{})
 	must(t, err)
 	same(t, view, *empty.content.Load().native)
 
-	var options native.ContextOptions
-	must(t, native.Kvevict_context_options_init(&options, uint64(reflect.TypeOf(options).Size())))
+	options := native.InitContextOptions()
 	same(t, options, native.ContextOptions{StructSize: options.StructSize})
 
-	var evict native.EvictOptions
-	must(t, native.Kvevict_evict_options_init(&evict, uint64(reflect.TypeOf(evict).Size())))
+	evict := native.InitEvictOptions()
 	same(t, evict, native.EvictOptions{StructSize: evict.StructSize})
 
-	var plan native.PlanOptions
-	must(t, native.Kvevict_plan_options_init(&plan, uint64(reflect.TypeOf(plan).Size())))
+	plan := native.InitPlanOptions()
 	same(t, plan, native.PlanOptions{StructSize: plan.StructSize})
 
-	var inputs native.SignalInputs
-	must(t, native.Kvevict_signal_inputs_init(&inputs, uint64(reflect.TypeOf(inputs).Size())))
+	inputs := native.InitSignalInputs()
 	same(t, inputs, native.SignalInputs{StructSize: inputs.StructSize})
 
-	var score native.ScoreJob
-	must(t, native.Kvevict_score_job_init(&score, uint64(reflect.TypeOf(score).Size())))
+	score := native.InitScoreJob()
 	same(t, score, native.ScoreJob{StructSize: score.StructSize})
 
-	var paged native.PagedCacheOptions
-	must(t, native.Kvevict_paged_cache_options_init(&paged, uint64(reflect.TypeOf(paged).Size())))
+	paged := native.InitPagedCacheOptions()
 	noBlocks, err := (&PagedCacheOptions{}).native(DeviceCPU)
 	must(t, err)
 	same(t, paged, noBlocks)
 
-	var keep native.KeepLists
-	must(t, native.Kvevict_keep_lists_init(&keep, uint64(reflect.TypeOf(keep).Size())))
+	keep := native.InitKeepLists()
 	noLists, err := (&KeepLists{}).native(DeviceCPU)
 	must(t, err)
 	same(t, keep, noLists)
 
-	var choose native.SelectOptions
-	must(t, native.Kvevict_select_options_init(&choose, uint64(reflect.TypeOf(choose).Size())))
+	choose := native.InitSelectOptions()
 	nothing, err := (&SelectOptions{}).native(DeviceCPU, 0)
 	must(t, err)
 	same(t, choose, nothing)

@@ -32,7 +32,7 @@ BEGIN {
   of_kind["number"] = "double"; of_kind["count"] = "int"; of_kind["seed"] = "ulong"
   of_kind["flag"] = "bool"; of_kind["word"] = "string"
   enums = out "/Enums.cs"; structs = out "/NativeStructs.cs"
-  made = "// Made from kvevict.h by bindings/table.\nnamespace KvEvict;\n"
+  made = "// Made from the headers by bindings/table.\nnamespace KvEvict;\n"
   printf "%s", made > enums
   printf "%s", made > structs
 }
@@ -67,7 +67,7 @@ $1 == "struct" {
   body = body "\ninternal unsafe struct " struct "\n{\n"
 }
 $1 == "field" {
-  name = $2 in reserved ? "@" $2 : $2; cs_type = type($5)
+  name = $2 in reserved ? "@" $2 : $2; cs_type = type_of_field[$2] = type($5)
   if ($6 == 0) body = body "    public " cs_type " " name ";\n"
   else if ($5 in number) body = body "    public fixed " cs_type " " name "[" $6 "];\n"
   else {
@@ -77,6 +77,11 @@ $1 == "field" {
     arrays = arrays "\n[System.Runtime.CompilerServices.InlineArray(" $6 ")]\n" \
              "internal unsafe struct " array "\n{\n    private " cs_type " _first;\n}\n"
   }
+}
+
+# The values of an INIT macro. They are unsigned: none is negative.
+$1 == "init" {
+  inits = inits (inits == "" ? "" : ", ") $2 " = (" type_of_field[$2] ")" $3
 }
 
 END {
@@ -92,7 +97,10 @@ END {
 
 function close_type() {
   if (open_file == enums) print "}" > enums
-  if (open_file == structs) body = body "}\n"
+  if (open_file == structs) {
+    if (inits != "") body = body "\n    internal static " struct " Init => new() { " inits " };\n"
+    body = body "}\n"; inits = ""
+  }
   open_file = ""
 }
 function value_here(enum, value) { return camel(value_name(enum, value)) }

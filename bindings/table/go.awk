@@ -20,9 +20,9 @@ BEGIN {
   of_kind["number"] = "float64"; of_kind["count"] = "int"; of_kind["seed"] = "uint64"
   of_kind["flag"] = "bool"; of_kind["word"] = "string"
   enums = out "/enums.go"; structs = out "/structs.go"; layout = out "/layout_test.go"
-  made = "// Code generated from kvevict.h by bindings/go/generate.sh. DO NOT EDIT.\n\n"
+  made = "// Code generated from the headers by bindings/go/generate.sh. DO NOT EDIT.\n\n"
   printf "%spackage kvevict\n", made > enums
-  printf "%spackage native\n\n// Constants of kvevict.h.\nconst (\n", made > structs
+  printf "%spackage native\n\n// Constants of the headers.\nconst (\n", made > structs
   printf "%spackage native\n\nimport \"unsafe\"\n\nvar (\n", made > layout
 }
 
@@ -63,13 +63,16 @@ $1 == "field" {
   printf "_ [%s]byte = [unsafe.Offsetof(%s{}.%s)]byte{}\n", $3, struct, camel($2) > layout
 }
 
+# The values of an INIT macro.
+$1 == "init" { inits = inits (inits == "" ? "" : ", ") camel($2) ": " $3 }
+
 END {
   close_type()
   printf "%s)\n%s", constants, body > structs
   print ")" > layout
   printf "%spackage native\n\n// OwnName is what Go calls a function of C.\nfunc OwnName(name string) " \
          "string {\nswitch name {\n%s}\nreturn name\n}\n", made, names > (out "/names.go")
-  sub(/kvevict\.h/, "params.inc", made)
+  sub(/the headers/, "params.inc", made)
   printf "%spackage kvevict\n%s", made, parameters > (out "/parameters.go")
 }
 
@@ -82,6 +85,10 @@ function comment(name, text) {
 function close_type() {
   if (open_file == enums) print ")" > enums
   if (open_file == structs) body = body "}\n"
+  if (inits != "")
+    body = body "\n// Init" struct " is what its INIT macro sets.\nfunc Init" struct "() " struct \
+           " {\nreturn " struct "{" inits "}\n}\n"
+  inits = ""
   open_file = ""
 }
 # Its prefix makes the name one of the package's: KVEVICT_DTYPE_F32 -> DTypeF32.

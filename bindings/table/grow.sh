@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# grow.sh LANGUAGE COMMAND...: a header that has more, and nothing else changed: another
+# grow.sh LANGUAGE COMMAND...: headers that have more, and nothing else changed: another
 # field, another value of an enum, and grown.inc. All that is made from it is right, and the
 # binding still builds, by COMMAND, for which GROWN is the folder of what was made and
-# INCLUDE that of the header.
+# INCLUDE that of the headers.
 set -euo pipefail
 language=$1
 shift
@@ -11,16 +11,17 @@ work=$(mktemp -d)
 trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
 export GROWN=$work/generated INCLUDE=$work/include
 mkdir -p "$INCLUDE/kvevict"
-header=$here/../../capi/include/kvevict/kvevict.h
-last=$(grep -n '^#ifdef __cplusplus$' "$header" | tail -1 | cut -d : -f 1)
-awk -v last="$last" -v grown="$here/grown.inc" '
-  /^\} kvevict_resolved_policy;$/ { print "  uint32_t grown_field;\n  uint32_t grown_room;" }
-  NR == last { while ((getline line < grown) > 0) print line }
-  { print }
-  /^enum/ { enum = $2 }
-  /^\{$/ && enum == "kvevict_reason" {
-    print "  /** It grew. */\n  KVEVICT_REASON_GROWN = 900,"; enum = ""
-  }' "$header" >"$INCLUDE/kvevict/kvevict.h"
+for header in "$here"/../../capi/include/kvevict/*.h; do
+  last=0
+  [[ $header != */kvevict.h ]] ||
+    last=$(grep -n '^#ifdef __cplusplus$' "$header" | tail -1 | cut -d : -f 1)
+  awk -v last="$last" -v grown="$here/grown.inc" '
+    /^\} kvevict_resolved_policy;$/ { print "  uint32_t grown_field;\n  uint32_t grown_room;" }
+    NR == last { while ((getline line < grown) > 0) print line }
+    { print }
+    /^enum kvevict_reason / { print "  /** It grew. */\n  KVEVICT_REASON_GROWN = 900," }
+  ' "$header" >"$INCLUDE/kvevict/${header##*/}"
+done
 
 options=()
 case $language in

@@ -17,18 +17,18 @@ BEGIN {
   given_as["number"] = given_as["count"] = given_as["word"] = "value"
   given_as["seed"] = "Long.toUnsignedString(value)"; given_as["flag"] = "value ? 1 : 0"
   abi = out "/Abi.java"
-  made = "// Made from kvevict.h by bindings/table.\npackage dev.kvevict;\n\n"
-  printf "%s/** Numbers of kvevict.h. A struct has those of its fields: where they begin. */\n" \
+  made = "// Made from the headers by bindings/table.\npackage dev.kvevict;\n\n"
+  printf "%s/** Numbers of the headers. A struct has those of its fields: where they begin. */\n" \
          "final class Abi {\n  private Abi() {}\n", made > abi
   print abi > (out "/sources")
 }
 
-$1 != "field" { close_struct() }
+$1 != "field" && $1 != "init" { close_struct() }
 
 # An unsigned number above Java's is the negative one of the same bits.
 $1 == "constant" {
   printf "\n%s  static final int %s = %s;\n", $4 == "" ? "" : comment($4, "  "),
-         substr($2, 9), ($3 > 2147483647 ? "(int) " $3 "L" : $3) > abi
+         substr($2, 9), int_of($3) > abi
 }
 
 $1 == "param" {
@@ -62,6 +62,8 @@ $1 == "struct" {
          $3 > abi
 }
 $1 == "field" { printf "    static final int %s = %s;\n", toupper($2), $3 > abi }
+# The fields that an INIT macro sets, each of 4 bytes, and their values.
+$1 == "init" { inits = inits (inits == "" ? "" : ", ") toupper($2) ", " int_of($3) }
 
 END {
   close_enum(); close_struct()
@@ -89,9 +91,11 @@ function close_enum() {
   close(file); enum = ""; values = 0
 }
 function close_struct() {
+  if (inits != "") print "    static final int[] INIT = {" inits "};" > abi
   if (struct != "") print "  }" > abi
-  struct = ""
+  struct = inits = ""
 }
+function int_of(value) { return value > 2147483647 ? "(int) " value "L" : value }
 function value_here(enum, value) { return value_name(enum, value) }
 function type_name(c_name) { return camel(c_name) }
 # The tags, if any, are lines behind the text.

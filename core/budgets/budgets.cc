@@ -7,6 +7,7 @@
 #include "core/policy/policy.h"
 #include "core/policy/policy_text.h"
 #include "core/view/chunks.h"
+#include "kvevict/experimental.h"
 
 namespace kvevict {
 namespace {

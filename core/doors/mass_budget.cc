@@ -6,6 +6,7 @@
 #include "core/doors/checks.h"
 #include "core/doors/doors.h"
 #include "core/evict/mass.h"
+#include "kvevict/experimental.h"
 
 namespace kvevict {
 namespace {

@@ -6,6 +6,7 @@
 #include "core/dtype.h"
 #include "core/paged/paged_options.h"
 #include "core/view/view.h"
+#include "kvevict/paged.h"
 
 namespace kvevict {
 namespace {

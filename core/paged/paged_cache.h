@@ -12,6 +12,7 @@
 #include "core/plan/plan.h"
 #include "core/status.h"
 #include "core/view/view.h"
+#include "kvevict/paged.h"
 
 namespace kvevict {
 

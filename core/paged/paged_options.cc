@@ -7,6 +7,7 @@
 #include "core/plan/plan.h"
 #include "core/view/view.h"
 #include "core/view/view_roles.h"
+#include "kvevict/paged.h"
 
 namespace kvevict {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "core/status.h"
-#include "kvevict/kvevict.h"
+#include "kvevict/paged.h"
 
 namespace kvevict {
 

@@ -16,6 +16,7 @@
 #include "core/signals/signal.h"
 #include "core/status.h"
 #include "core/view/rope.h"
+#include "kvevict/experimental.h"
 
 namespace kvevict {
 

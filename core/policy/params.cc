@@ -10,6 +10,7 @@
 #include "core/evict/slot_blocks.h"
 #include "core/number_text.h"
 #include "core/policy/policy.h"
+#include "kvevict/experimental.h"
 
 namespace kvevict {
 namespace {

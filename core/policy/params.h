@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/status.h"
+#include "kvevict/experimental.h"
 
 namespace kvevict {
 

@@ -9,6 +9,7 @@
 #include "core/number_text.h"
 #include "core/policy/policy_text.h"
 #include "core/view/chunks.h"
+#include "kvevict/experimental.h"
 
 namespace kvevict {
 namespace {

@@ -9,6 +9,7 @@
 #include "core/policy/params.h"
 #include "core/signals/signal.h"
 #include "core/status.h"
+#include "kvevict/experimental.h"
 
 namespace kvevict {
 

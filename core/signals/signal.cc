@@ -5,6 +5,7 @@
 #include "core/backend.h"
 #include "core/evict/merge.h"
 #include "core/policy/policy.h"
+#include "kvevict/experimental.h"
 
 namespace kvevict {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "core/policy/params.h"
 #include "core/status.h"
+#include "kvevict/experimental.h"
 
 namespace kvevict {
 

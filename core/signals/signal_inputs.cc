@@ -1,6 +1,7 @@
 #include "core/signals/signal_inputs.h"
 
 #include "core/view/view.h"
+#include "kvevict/experimental.h"
 
 namespace kvevict {
 namespace {

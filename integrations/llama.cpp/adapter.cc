@@ -5,6 +5,8 @@
 #include <string_view>
 
 #include "error.h"
+#include "kvevict/batch.h"
+#include "kvevict/experimental.h"
 
 using kvevict::llama::BatchRow;
 using kvevict::llama::Bytes;

@@ -4,6 +4,7 @@
 
 #include "adapter.h"
 #include "error.h"
+#include "kvevict/batch.h"
 
 using kvevict::llama::Check;
 using kvevict::llama::Fail;

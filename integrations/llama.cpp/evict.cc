@@ -5,6 +5,8 @@
 
 #include "adapter.h"
 #include "error.h"
+#include "kvevict/batch.h"
+#include "kvevict/experimental.h"
 
 using kvevict::llama::Bytes;
 using kvevict::llama::Check;

@@ -1,6 +1,7 @@
 // What policies read beside the cache: queries, and what becomes of the model's weights.
 #include "adapter.h"
 #include "error.h"
+#include "kvevict/experimental.h"
 #include "value_norms.h"
 
 using kvevict::llama::Check;

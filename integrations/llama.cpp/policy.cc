@@ -3,6 +3,7 @@
 #include <string>
 
 #include "error.h"
+#include "kvevict/experimental.h"
 
 namespace kvevict::llama {
 namespace {

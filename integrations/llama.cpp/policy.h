@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kvevict/experimental.h"
 #include "layers.h"
 
 namespace kvevict::llama {

@@ -9,6 +9,7 @@
 
 #include "adapter.h"
 #include "error.h"
+#include "kvevict/batch.h"
 
 using kvevict::llama::Bytes;
 using kvevict::llama::Check;

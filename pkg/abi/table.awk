@@ -1,5 +1,5 @@
-# Turns kvevict.h into a C program that prints what the header defines beside functions,
-# a row each, words apart by tabs:
+# Turns headers into a C program that prints what they define beside functions, a row
+# each, words apart by tabs:
 #
 #   constant  name  value   documentation
 #   handle    name
@@ -9,12 +9,22 @@
 #   value     name  value   documentation
 #   struct    name  size                      its fields follow
 #   field     name  offset  size  type  length of an array, otherwise 0
+#   init      name  value                     its INIT macro sets a field to this, and
+#                                             those that it does not list to 0
 #
-# Types are written without const. The header is uniform enough for this to be complete;
+# Types are written without const. The headers are uniform enough for this to be complete;
 # what is not understood is an error rather than left out.
 BEGIN {
-  print "#include <inttypes.h>\n#include <stddef.h>\n#include <stdio.h>\n"
-  print "#include \"kvevict/kvevict.h\"\n\nint main(void) {"
+  print "#include <inttypes.h>\n#include <stddef.h>\n#include <stdio.h>\n#include <string.h>\n"
+  for (i = 1; i < ARGC; i++) {
+    header = ARGV[i]; sub(/.*\//, "", header)
+    printf "#include \"kvevict/%s\"\n", header
+  }
+  print "\nstatic void print_init(const char* name, const void* field, size_t size) {"
+  print "  uint64_t bits = 0;"
+  print "  if (size <= sizeof bits) memcpy(&bits, field, size);"
+  print "  if (bits != 0) printf(\"init\\t%s\\t%\" PRIu64 \"\\n\", name, bits);"
+  print "}\n\nint main(void) {"
 }
 
 # Comments go first; they may span lines. What documents the declaration that comes is
@@ -44,19 +54,18 @@ skip { skip = /\\$/; next } # of a macro
          $2, $2, quoted(take())
   next
 }
-/^#define KVEVICT_([A-Z0-9_]+_INIT|[A-Z0-9_]+_H_|API|NOEXCEPT)( |$)/ {
-  skip = /\\$/; next
-}
+/^#define KVEVICT_[A-Z0-9_]+_INIT( |$)/ { print_init($2); skip = /\\$/; next }
+/^#define KVEVICT_([A-Z0-9_]+_H_|API|NOEXCEPT|INT32|INT32_TYPE\(name\))( |$)/ { skip = /\\$/; next }
 /^#define / { fail("not a number") }
 /^#/ { next }
 
-/^enum [a-z0-9_]+$/ {
-  enum = $2; enums[enum] = 1
+/^KVEVICT_INT32_TYPE\([a-z0-9_]+\)$/ { next } # of the enum that follows
+/^enum [a-z0-9_]+ KVEVICT_INT32 \{$/ {
+  enum = $2
   if (before == "") fail("no documentation")
   printf "  printf(\"enum\\t%s\\t%%s\\n\", %s);\n", enum, quoted(take()); next
 }
 /^\};$/ && enum != "" { print_value(); enum = ""; next }
-enum != "" && /^(    : int32_t|\{)$/ { next }
 enum != "" {
   if (/^  KVEVICT_[A-Z0-9_]+ = -?[0-9]+,?$/) { print_value(); value = $1; doc = take() }
   else if (NF) fail("not a value")
@@ -68,7 +77,7 @@ enum != "" {
   printf "  printf(\"handle\\t%s\\n\");\n", $3; before = ""; next
 }
 /^typedef struct [a-z0-9_]+ \{$/ {
-  struct = $3; before = ""
+  struct = $3; before = ""; n_fields = 0
   printf "  printf(\"struct\\t%s\\t%%zu\\n\", sizeof(%s));\n", struct, struct; next
 }
 /^\} [a-z0-9_]+;$/ && struct != "" { struct = ""; next }
@@ -107,10 +116,19 @@ function print_value() {
 function print_field(text, name, array, it) {
   if (text !~ /^[a-z][a-z0-9_* ]*[ *][a-z0-9_]+(\[[A-Z0-9_]+\])?;$/) fail("not a field")
   array = sub(/\[.*\]/, "", text)
-  name = last_word(text); it = "((" struct "*)0)->" name
+  name = last_word(text); fields[++n_fields] = name; last_struct = struct; it = "((" struct "*)0)->" name
   printf "  printf(\"field\\t%s\\t%%zu\\t%%zu\\t%s\\t%%zu\\n\", offsetof(%s, %s), " \
          "sizeof(%s), %s);\n", name, type_of(text), struct, name, it,
          array ? "sizeof(" it ") / sizeof(" it "[0])" : "(size_t)0"
+}
+# The macro follows its struct.
+function print_init(macro, of, i) {
+  of = tolower(macro); sub(/_init$/, "", of)
+  if (of != last_struct) fail("not behind its struct")
+  printf "  {\n    const %s init = %s;\n", of, macro
+  for (i = 1; i <= n_fields; i++)
+    printf "    print_init(\"%s\", &init.%s, sizeof init.%s);\n", fields[i], fields[i], fields[i]
+  print "  }"
 }
 function print_type(text, row, name, n, i, parameters) {
   sub(/^typedef /, "", text)
@@ -121,7 +139,6 @@ function print_type(text, row, name, n, i, parameters) {
     for (i = 1; i <= n; i++) row = row "\\t" type_of(parameters[i])
   } else if (text ~ /^[a-z0-9_]+\*? [a-z0-9_]+;$/) {
     name = last_word(text)
-    if (name in enums) return # C has no enums of a fixed size
     row = "alias\\t" name "\\t" type_of(text)
   } else fail("not a type")
   printf "  printf(\"%s\\n\");\n", row
@@ -135,6 +152,6 @@ function type_of(text) {
 }
 function quoted(text) { gsub(/[\\"]/, "\\\\&", text); return "\"" text "\"" }
 function fail(why) {
-  print "table.awk: line " FNR ": " why ": " $0 > "/dev/stderr"
+  print "table.awk: " FILENAME ": line " FNR ": " why ": " $0 > "/dev/stderr"
   failed = 1; exit 1
 }

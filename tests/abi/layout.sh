@@ -1,5 +1,5 @@
 #!/bin/sh
-# layout.sh HEADER: of all that the header defines, what a compiled program relies on: the
+# layout.sh HEADERS: of all that the headers of a folder define, what a compiled program relies on: the
 # sizes of structs, offsets and sizes of their fields, and the values of enums.
 set -eu
 table=$("$(dirname "$0")/../../pkg/abi/table.sh" "$1")

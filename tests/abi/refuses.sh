@@ -10,9 +10,9 @@ refuses() { # reason line...
   fi
   grep -F -- "$reason" <<<"$message" || { echo "not $reason: $message" && exit 1; }
 }
-refuses "no documentation" "enum kvevict_e" "{" "  /** A. */" "  KVEVICT_A = 0" "};"
-refuses "A has no documentation" "/** E. */" "enum kvevict_e" "{" "  KVEVICT_A = 0" "};"
-refuses "not a value" "/** E. */" "enum kvevict_e" "{" "  /** A. */" "  KVEVICT_A," "};"
+refuses "no documentation" "enum kvevict_e KVEVICT_INT32 {" "  /** A. */" "  KVEVICT_A = 0" "};"
+refuses "A has no documentation" "/** E. */" "enum kvevict_e KVEVICT_INT32 {" "  KVEVICT_A = 0" "};"
+refuses "not a value" "/** E. */" "enum kvevict_e KVEVICT_INT32 {" "  /** A. */" "  KVEVICT_A," "};"
 refuses "not a field" "typedef struct kvevict_s {" "  uint32_t bit : 1;" "} kvevict_s;"
 refuses "not a field" "typedef struct kvevict_s {" "  void (*call)(int);" "} kvevict_s;"
 refuses "not a field" "typedef struct kvevict_s {" "  uint32_t a, b;" "} kvevict_s;"

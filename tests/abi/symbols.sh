@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# symbols.sh LIBRARY HEADER: prints the names that a shared (with their version node) or
-# static library offers; fails unless they are exactly the functions that the header
-# declares.
+# symbols.sh LIBRARY HEADERS: prints the names that a shared (with their version node) or
+# static library offers; fails unless they are exactly the functions that the headers of
+# the folder declare.
 set -euo pipefail
 export LC_ALL=C
 
@@ -16,7 +16,7 @@ declared() {
   awk '/^KVEVICT_API/ { open = 1 }
     open && match($0, /kvevict_[a-z0-9_]+\(/) {
       print substr($0, RSTART, RLENGTH - 1); open = 0
-    }' "$1" | sort
+    }' "$1"/*.h | sort
 }
 
 exported "$1"

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "kvevict/attention.h"
 #include "tests/bench/clocks.h"
 #include "tests/bench/handles.h"
 #include "tests/bench/huge_buffer.h"

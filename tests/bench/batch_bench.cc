@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "kvevict/batch.h"
 #include "tests/bench/clocks.h"
 #include "tests/bench/handles.h"
 #include "tests/bench/huge_buffer.h"

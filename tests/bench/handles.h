@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "kvevict/kvevict.h"
+#include "kvevict/experimental.h"
 
 namespace kvevict::bench {
 

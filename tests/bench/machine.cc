@@ -3,7 +3,7 @@
 #include <fstream>
 #include <thread>
 
-#include "kvevict/kvevict.h"
+#include "kvevict/experimental.h"
 
 namespace kvevict::bench {
 namespace {

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "kvevict/paged.h"
 #include "tests/bench/clocks.h"
 #include "tests/bench/handles.h"
 #include "tests/bench/huge_buffer.h"

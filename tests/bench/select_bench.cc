@@ -10,6 +10,7 @@
 #include "core/kernels/head_split.h"
 #include "core/kernels/pool1d.h"
 #include "core/kernels/topk.h"
+#include "kvevict/experimental.h"
 #include "tests/bench/handles.h"
 #include "tests/bench/huge_buffer.h"
 #include "tests/bench/reference.h"

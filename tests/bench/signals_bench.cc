@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kvevict/experimental.h"
 #include "tests/bench/handles.h"
 #include "tests/bench/huge_buffer.h"
 #include "tests/bench/suites.h"

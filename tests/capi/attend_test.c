@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kvevict/attention.h"
+#include "kvevict/experimental.h"
 #include "tests/capi/support/cache_trials.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/floats.h"

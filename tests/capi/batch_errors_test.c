@@ -2,6 +2,8 @@
  * item changes. */
 #include <stdlib.h>
 
+#include "kvevict/batch.h"
+#include "kvevict/experimental.h"
 #include "tests/capi/support/copies.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
@@ -287,11 +289,6 @@ Test(batch_errors, no_items_do_nothing) {
 }
 
 Test(batch_errors, items_are_versioned) {
-  EXPECT_SAME_INIT(kvevict_sequence_tokens, KVEVICT_SEQUENCE_TOKENS_INIT);
-  EXPECT_SAME_INIT(kvevict_sequence_length, KVEVICT_SEQUENCE_LENGTH_INIT);
-  EXPECT_SAME_INIT(kvevict_sequence_observations,
-                   KVEVICT_SEQUENCE_OBSERVATIONS_INIT);
-  EXPECT_SAME_INIT(kvevict_sequence_eviction, KVEVICT_SEQUENCE_EVICTION_INIT);
   scene s = Begin();
   GROWN(kvevict_sequence_tokens) tokens;
   tokens.value = s.tokens[0];

@@ -2,6 +2,7 @@
  * what doors take and how little workspace they need. */
 #include <criterion/criterion.h>
 
+#include "kvevict/experimental.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"

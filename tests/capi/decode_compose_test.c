@@ -2,6 +2,8 @@
  * against a naive model of positions. */
 #include <stdio.h>
 
+#include "kvevict/batch.h"
+#include "kvevict/experimental.h"
 #include "tests/capi/support/copies.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/inputs.h"

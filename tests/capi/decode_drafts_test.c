@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kvevict/kvevict.h"
+#include "kvevict/batch.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/random.h"

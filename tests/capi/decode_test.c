@@ -2,6 +2,7 @@
  * get, against a naive model. */
 #include <stdio.h>
 
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/policies.h"

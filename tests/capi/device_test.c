@@ -1,3 +1,4 @@
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 
 Test(device, cpu_is_always_there) {

@@ -1,5 +1,6 @@
 // What is told of GPUs, on a machine with a driver of CUDA 12.4, NVRTC 12.4 and three
 // of them, 6.1, 9.0 and 8.9: libraries that LD_LIBRARY_PATH puts before the system's.
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 
 static kvevict_gpu_info gpu_at(uint32_t index) {

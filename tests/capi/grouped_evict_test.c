@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kvevict/experimental.h"
+#include "kvevict/prefill.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/grouped_rows.h"
 #include "tests/capi/support/hooks.h"

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kvevict/attention.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/grouped_rows.h"
 #include "tests/capi/support/hooks.h"

@@ -7,7 +7,7 @@
 #include <new>
 #include <stdexcept>
 
-#include "kvevict/kvevict.h"
+#include "kvevict/prefill.h"
 
 namespace {
 

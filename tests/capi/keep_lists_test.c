@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "kvevict/experimental.h"
 #include "tests/capi/support/cache_trials.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
@@ -30,17 +31,6 @@ static kvevict_context* ContextOf(uint32_t n_threads, test_runner* runner) {
   kvevict_context* made = NULL;
   EXPECT_OK(kvevict_context_create(&options, &made));
   return made;
-}
-
-Test(keep_lists, init_macros_equal_init_functions) {
-  EXPECT_SAME_INIT(kvevict_signal_inputs, KVEVICT_SIGNAL_INPUTS_INIT);
-  EXPECT_SAME_INIT(kvevict_score_job, KVEVICT_SCORE_JOB_INIT);
-  EXPECT_SAME_INIT(kvevict_keep_lists, KVEVICT_KEEP_LISTS_INIT);
-  EXPECT_SAME_INIT(kvevict_token_range, KVEVICT_TOKEN_RANGE_INIT);
-  EXPECT_SAME_INIT(kvevict_select_options, KVEVICT_SELECT_OPTIONS_INIT);
-  EXPECT_SAME_INIT(kvevict_layer_scores, KVEVICT_LAYER_SCORES_INIT);
-  EXPECT_SAME_INIT(kvevict_mass_options, KVEVICT_MASS_OPTIONS_INIT);
-  EXPECT_SAME_INIT(kvevict_move, KVEVICT_MOVE_INIT);
 }
 
 /* ---- Select ---- */

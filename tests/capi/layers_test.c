@@ -1,6 +1,7 @@
 /* What is said of the layers of a model, and of layers without a full cache. */
 #include <math.h>
 
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/mixed.h"
 #include "tests/capi/support/plan.h"

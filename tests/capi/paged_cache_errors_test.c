@@ -1,6 +1,8 @@
 /* What a paged cache refuses, and that nothing has changed then. */
 #include <stdlib.h>
 
+#include "kvevict/batch.h"
+#include "kvevict/paged.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/plan.h"
 

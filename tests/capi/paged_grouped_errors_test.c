@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kvevict/prefill.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/grouped_pool.h"
 #include "tests/capi/support/inputs.h"

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "kvevict/attention.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/grouped_pool.h"
 #include "tests/capi/support/grouped_rows.h"

@@ -1,4 +1,5 @@
 /* kvevict_plan_selection(): what a plan's policy asks of kvevict_select(). */
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/plan.h"
 

@@ -1,5 +1,6 @@
 #include <math.h>
 
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/hooks.h"
 #include "tests/capi/support/plan.h"
@@ -16,12 +17,6 @@ static void CreateContext(void) {
 }
 static void DestroyContext(void) { kvevict_context_destroy(context); }
 TestSuite(plan, .init = CreateContext, .fini = DestroyContext);
-
-Test(plan, init_macros_equal_init_functions) {
-  EXPECT_SAME_INIT(kvevict_geometry, KVEVICT_GEOMETRY_INIT);
-  EXPECT_SAME_INIT(kvevict_layer_geometry, KVEVICT_LAYER_GEOMETRY_INIT);
-  EXPECT_SAME_INIT(kvevict_plan_options, KVEVICT_PLAN_OPTIONS_INIT);
-}
 
 Test(plan, null_arguments_are_errors) {
   const kvevict_layer_geometry layer = Layer();

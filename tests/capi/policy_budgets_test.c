@@ -1,3 +1,4 @@
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/policies.h"
 #include "tests/oracle/policy.h"

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/plan.h"

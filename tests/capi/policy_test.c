@@ -1,5 +1,6 @@
 /* Policies as a whole: which values go together, and the table of policies.
  * policy_parameters_test.c has the values one by one. */
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/policies.h"
 

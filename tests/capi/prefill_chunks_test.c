@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "kvevict/experimental.h"
 #include "tests/capi/support/attention.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"

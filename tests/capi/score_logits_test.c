@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kvevict/attention.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/policies.h"
 #include "tests/capi/support/random.h"

@@ -2,6 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kvevict/batch.h"
+#include "kvevict/experimental.h"
+#include "kvevict/prefill.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/plan.h"

@@ -3,6 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kvevict/batch.h"
+#include "kvevict/experimental.h"
+#include "kvevict/paged.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/grouped_rows.h"
 #include "tests/capi/support/model.h"

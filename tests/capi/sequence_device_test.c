@@ -1,4 +1,5 @@
 /* The calls that matter most on CUDA, as the CPU answers them. */
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/oracle/select.h"
@@ -31,11 +32,6 @@ static test_model* Model(const char* policy) {
 
 /* Bytes of a token in all heads of K, V and the f32 companion. */
 enum { kTokenBytes = 2 * (16 * 4 + 8 * 4 + 4) };
-
-Test(evict, init_macros_equal_init_functions) {
-  EXPECT_SAME_INIT(kvevict_evict_options, KVEVICT_EVICT_OPTIONS_INIT);
-  EXPECT_SAME_INIT(kvevict_observation, KVEVICT_OBSERVATION_INIT);
-}
 
 /* A policy that leaves caches of 60 tokens alone. */
 static const char* const kIdle[] = {

@@ -1,4 +1,5 @@
 /* What plans with a budget for every KV head refuse, and their sequences. */
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/policies.h"

@@ -1,4 +1,5 @@
 /* Budgets that are ratios: a context in which what must stay has no room is left alone. */
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/hooks.h"
 #include "tests/capi/support/model.h"

@@ -2,6 +2,7 @@
  * and change nothing. */
 #include <stdlib.h>
 
+#include "kvevict/batch.h"
 #include "tests/capi/support/copies.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"

@@ -1,6 +1,8 @@
 /* Where a sequence begins and how far back it goes: starts, forks, trims into the prefix. */
 #include <stdlib.h>
 
+#include "kvevict/batch.h"
+#include "kvevict/experimental.h"
 #include "tests/capi/support/copies.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
@@ -324,12 +326,6 @@ Test(sequence_start, one_list_of_the_model_is_one_list) {
                  "scope model");
   s.layers[1] = s.layers[0];
   EXPECT_OK(kvevict_sequence_start(m->sequence, s.layers, 2, 8, NULL));
-  test_model_destroy(m);
-}
-
-Test(sequence_start, position_lists_are_versioned) {
-  test_model* m = Model("none");
-  EXPECT_SAME_INIT(kvevict_position_lists, KVEVICT_POSITION_LISTS_INIT);
   test_model_destroy(m);
 }
 

@@ -1,6 +1,7 @@
 /* What a sequence says of sums that it cannot add up, or score by. */
 #include <string.h>
 
+#include "kvevict/batch.h"
 #include "tests/capi/support/attention.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kvevict/batch.h"
+#include "kvevict/experimental.h"
 #include "tests/capi/support/attention.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"

@@ -1,6 +1,8 @@
 /* Evictions by table that are refused, and what a plan says of them before. */
 #include <string.h>
 
+#include "kvevict/batch.h"
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 

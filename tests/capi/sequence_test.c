@@ -1,5 +1,6 @@
 /* What a sequence says of itself; observes and
  * evictions are in sequence_observe_test.c and sequence_evict_test.c. */
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 

@@ -1,6 +1,8 @@
 /* What an undo is of, and what is refused before a byte moves. */
 #include <stdlib.h>
 
+#include "kvevict/batch.h"
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/plan.h"

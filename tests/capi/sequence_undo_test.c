@@ -2,6 +2,8 @@
  * that never evicted. */
 #include <stdlib.h>
 
+#include "kvevict/batch.h"
+#include "kvevict/experimental.h"
 #include "tests/capi/support/attention.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/inputs.h"

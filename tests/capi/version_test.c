@@ -1,6 +1,7 @@
 #include <ctype.h>
 #include <pthread.h>
 
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/policies.h"
 

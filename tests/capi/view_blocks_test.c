@@ -2,6 +2,7 @@
  * layers with one cache are told apart from those with two. */
 #include <stdlib.h>
 
+#include "kvevict/experimental.h"
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"

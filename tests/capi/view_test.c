@@ -1,22 +1,42 @@
 #include <stdlib.h>
 
+#include "kvevict/experimental.h"
 #include "tests/capi/support/cache.h"
 #include "tests/capi/support/expect.h"
 
-Test(view, init_macro_equals_init_function) {
-  const kvevict_view macro = KVEVICT_VIEW_INIT;
-  kvevict_view made;
-  GUARD(made);
-  EXPECT_OK(kvevict_view_init(&made, sizeof made));
-  cr_assert(memcmp(&made, &macro, sizeof made) == 0);
+/* What the plane functions make, in bytes: token, head and block stride. */
+static void ExpectStrides(kvevict_plane plane, int64_t token, int64_t head,
+                          int64_t block) {
+  EXPECT(plane.token_stride_bytes == token && plane.head_stride_bytes == head &&
+             plane.block_stride_bytes == block && plane.data == 4096,
+         "strides %lld, %lld, %lld", (long long)plane.token_stride_bytes,
+         (long long)plane.head_stride_bytes,
+         (long long)plane.block_stride_bytes);
 }
 
-Test(view, init_refuses_null_and_small_structs) {
-  kvevict_view view;
-  GUARD(view);
-  EXPECT_INVALID(kvevict_view_init(NULL, sizeof view), "out", "NULL");
-  EXPECT_INVALID(kvevict_view_init(&view, sizeof view - 1), "struct_size");
-  EXPECT_UNTOUCHED(view);
+Test(view, plane_functions_make_the_common_layouts) {
+  void* at = (void*)(uintptr_t)4096;
+  enum { kH = 3, kD = 64, kSlots = 40, kBlock = 16 };
+  for (uint32_t i = 0;; ++i) {
+    kvevict_dtype_info info = {.struct_size = sizeof info};
+    if (kvevict_dtype_at(i, &info) != KVEVICT_OK) break;
+    const int64_t row = info.dtype == KVEVICT_DTYPE_OPAQUE
+                            ? kD
+                            : kD / info.block_elements * info.block_bytes;
+    const kvevict_plane plane =
+        kvevict_plane_token_major(at, info.dtype, kH, kD);
+    EXPECT(plane.dtype == info.dtype && plane.head_dim + plane.row_bytes == kD,
+           "%s", info.name);
+    ExpectStrides(plane, kH * row, row, 0);
+    ExpectStrides(kvevict_plane_head_major(at, info.dtype, kSlots, kD), row,
+                  kSlots * row, 0);
+    ExpectStrides(
+        kvevict_plane_token_major_blocks(at, info.dtype, kBlock, kH, kD),
+        kH * row, row, kBlock * kH * row);
+    ExpectStrides(
+        kvevict_plane_head_major_blocks(at, info.dtype, kBlock, kH, kD), row,
+        kBlock * row, kBlock * kH * row);
+  }
 }
 
 Test(view, every_layout_is_valid_for_as_many_tokens_as_it_holds) {

@@ -10,6 +10,7 @@
 
 #include "core/policy/policy.h"
 #include "core/policy/policy_text.h"
+#include "kvevict/experimental.h"
 #include "tests/kernels/random.h"
 #include "tests/oracle/layer_measures.h"
 

@@ -12,7 +12,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 library=$build/libkvevict.so
 
-"$source/tests/abi/symbols.sh" "$library" "$source/capi/include/kvevict/kvevict.h" >"$work/symbols"
+"$source/tests/abi/symbols.sh" "$library" "$source/capi/include/kvevict" >"$work/symbols"
 diff "$source/pkg/abi/kvevict.symbols" "$work/symbols"
 echo "offers what it should"
 

@@ -19,7 +19,7 @@ if [[ -e $build/kvevict.dll ]]; then
   cmake -E tar xf dist/*.zip
   prefix=$work/$(basename dist/*.zip .zip)
   for file in bin/kvevict.{dll,exe} lib/{libkvevict.a,libkvevict.dll.a,kvevict.lib} \
-    include/kvevict/kvevict.h lib/cmake/kvevict/kvevict-config.cmake \
+    include/kvevict/{all,kvevict}.h lib/cmake/kvevict/kvevict-config.cmake \
     lib/pkgconfig/kvevict.pc share/doc/kvevict/copyright; do
     [[ -s $prefix/$file ]] || { echo "the zip has no $file" && exit 1; }
   done

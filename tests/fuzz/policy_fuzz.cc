@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kvevict/experimental.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/oracle/policy.h"
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "kvevict/batch.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/sequence_life.h"
 

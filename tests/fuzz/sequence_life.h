@@ -8,6 +8,8 @@
 #include <numeric>
 #include <vector>
 
+#include "kvevict/batch.h"
+#include "kvevict/experimental.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/life_rows.h"
 #include "tests/oracle/policy.h"

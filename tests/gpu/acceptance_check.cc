@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "kvevict/experimental.h"
 #include "tests/gpu/checks.h"
 #include "tests/gpu/model.h"
 

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <random>
 
+#include "kvevict/attention.h"
 #include "tests/gpu/checks.h"
 #include "tests/gpu/twin.h"
 

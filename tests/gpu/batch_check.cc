@@ -4,6 +4,7 @@
 
 #include <deque>
 
+#include "kvevict/batch.h"
 #include "tests/gpu/checks.h"
 #include "tests/gpu/doors.h"
 #include "tests/gpu/evictable.h"

@@ -4,6 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "kvevict/batch.h"
+#include "kvevict/experimental.h"
 #include "tests/gpu/doors.h"
 #include "tests/gpu/driver_use_check.h"
 #include "tests/gpu/evictable.h"

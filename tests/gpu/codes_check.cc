@@ -7,6 +7,7 @@
 
 #include "core/dtype.h"
 #include "core/view/view.h"
+#include "kvevict/attention.h"
 #include "tests/gpu/checks.h"
 #include "tests/gpu/doors.h"
 #include "tests/gpu/evictable.h"

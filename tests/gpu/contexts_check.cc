@@ -4,6 +4,7 @@
 #include <memory>
 #include <thread>
 
+#include "kvevict/experimental.h"
 #include "tests/gpu/doors.h"
 #include "tests/gpu/driver_use_check.h"
 #include "tests/gpu/evictable.h"

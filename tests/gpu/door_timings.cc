@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kvevict/attention.h"
 #include "tests/gpu/doors.h"
 
 namespace kvevict::gpu {

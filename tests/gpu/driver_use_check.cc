@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "kvevict/batch.h"
 #include "tests/gpu/doors.h"
 #include "tests/gpu/evictable.h"
 #include "tests/rig/mock/mock.h"

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <functional>
 
+#include "kvevict/experimental.h"
 #include "tests/gpu/driver_use_check.h"
 #include "tests/gpu/evictable.h"
 #include "tests/gpu/other_context.h"

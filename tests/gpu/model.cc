@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "kvevict/experimental.h"
 #include "tests/gpu/doors.h"
 
 namespace kvevict::gpu {

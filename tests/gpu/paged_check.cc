@@ -6,6 +6,8 @@
 #include <memory>
 #include <random>
 
+#include "kvevict/batch.h"
+#include "kvevict/paged.h"
 #include "tests/gpu/checks.h"
 #include "tests/gpu/random_values.h"
 

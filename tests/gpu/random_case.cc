@@ -5,6 +5,7 @@
 
 #include "core/dtype.h"
 
+#include "kvevict/experimental.h"
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/random_values.h"
 

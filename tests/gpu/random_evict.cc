@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "kvevict/experimental.h"
 #include "tests/gpu/doors.h"
 #include "tests/gpu/random_undo.h"
 #include "tests/gpu/score_error.h"

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "kvevict/batch.h"
+#include "kvevict/experimental.h"
 #include "tests/gpu/doors.h"
 
 namespace kvevict::gpu {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "kvevict/experimental.h"
 #include "tests/gpu/doors.h"
 
 namespace kvevict::gpu {

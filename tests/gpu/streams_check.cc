@@ -3,6 +3,7 @@
 #include <functional>
 #include <vector>
 
+#include "kvevict/experimental.h"
 #include "tests/gpu/checks.h"
 #include "tests/gpu/doors.h"
 #include "tests/gpu/model.h"

@@ -5,6 +5,7 @@
 #include <random>
 #include <utility>
 
+#include "kvevict/experimental.h"
 #include "tests/gpu/checks.h"
 #include "tests/gpu/evictable.h"
 #include "tests/gpu/model.h"

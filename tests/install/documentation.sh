@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# documentation.sh PREFIX LIBDIR [NAME]: share/doc/NAME has the pages that the header cites,
+# documentation.sh PREFIX LIBDIR [NAME]: share/doc/NAME has the pages that the headers cite,
 # and all that those link to.
 set -euo pipefail
 prefix=$1 doc=$1/share/doc/${3:-kvevict}
 [[ -f $doc/README.md ]] || { echo "no $doc/README.md" && exit 1; }
-cited=$(grep -oE 'docs/[a-z/-]+\.md' "$prefix/include/kvevict/kvevict.h")
+cited=$(grep -ohE 'docs/[a-z/-]+\.md' "$prefix"/include/kvevict/*.h)
 for page in $cited; do
-  [[ -f $doc/$page ]] || { echo "kvevict.h cites $page, which is not in $doc" && exit 1; }
+  [[ -f $doc/$page ]] || { echo "a header cites $page, which is not in $doc" && exit 1; }
 done
 status=0 links=0
 while read -r page; do

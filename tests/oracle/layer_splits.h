@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kvevict/experimental.h"
 #include "tests/oracle/policy_values.h"
 
 namespace kvevict::oracle {

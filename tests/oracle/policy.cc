@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kvevict/experimental.h"
 #include "tests/oracle/layer_splits.h"
 
 namespace {

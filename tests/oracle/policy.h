@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kvevict/experimental.h"
 #include "tests/oracle/policy_values.h"
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
 #include "tests/oracle/policy_values.h"
+#include "kvevict/experimental.h"
 
 #include <algorithm>
 #include <charconv>

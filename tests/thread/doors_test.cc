@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "kvevict/experimental.h"
 #include "tests/thread/check.h"
 #include "tests/thread/scenario.h"
 #include "tests/thread/worker_pool.h"

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "kvevict/experimental.h"
 #include "tests/thread/check.h"
 #include "tests/thread/scenario.h"
 

@@ -5,6 +5,8 @@
 #include <thread>
 #include <vector>
 
+#include "kvevict/batch.h"
+#include "kvevict/paged.h"
 #include "tests/thread/check.h"
 #include "tests/thread/scenario.h"
 #include "tests/thread/worker_pool.h"

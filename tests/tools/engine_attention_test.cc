@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 
+#include "kvevict/experimental.h"
 #include "tests/tools/engine_test_util.h"
 #include "tests/tools/float_bits.h"
 #include "tools/engine/attention.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "kvevict/kvevict.h"
+#include "kvevict/experimental.h"
 #include "tests/paths.h"
 #include "tools/engine/policy.h"
 

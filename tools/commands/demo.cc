@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "kvevict/experimental.h"
 #include "tools/commands/checks.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/demo_options.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kvevict/kvevict.h"
+#include "kvevict/experimental.h"
 #include "tools/commands/checks.h"
 
 namespace kvevict::tools {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kvevict/kvevict.h"
+#include "kvevict/experimental.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/parameters.h"
 #include "tools/engine/policy.h"

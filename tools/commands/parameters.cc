@@ -1,5 +1,6 @@
 // The library's table of parameters as a page of the documentation, and for `inspect`.
 #include "tools/commands/parameters.h"
+#include "kvevict/experimental.h"
 
 #include <fmt/format.h>
 

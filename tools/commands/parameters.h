@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kvevict/kvevict.h"
+#include "kvevict/experimental.h"
 
 namespace kvevict::tools {
 

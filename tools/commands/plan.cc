@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kvevict/kvevict.h"
+#include "kvevict/experimental.h"
 #include "tools/commands/checks.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/dtype_option.h"

@@ -1,5 +1,6 @@
 #include "tools/engine/attention.h"
 
+#include "kvevict/attention.h"
 #include "tools/engine/kvevict_error.h"
 
 namespace kvevict::tools {

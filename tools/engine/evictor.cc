@@ -4,6 +4,7 @@
 #include <chrono>
 #include <vector>
 
+#include "kvevict/experimental.h"
 #include "tools/engine/policies.h"
 
 namespace kvevict::tools {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kvevict/experimental.h"
 #include "tools/engine/kvevict_error.h"
 
 namespace kvevict::tools {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "kvevict/kvevict.h"
+#include "kvevict/experimental.h"
 #include "tools/engine/kvevict_error.h"
 
 namespace kvevict::tools {

@@ -5,6 +5,7 @@
 #include <complex>
 #include <utility>
 
+#include "kvevict/experimental.h"
 #include "tools/engine/kvevict_error.h"
 #include "tools/engine/matmul.h"
 #include "tools/engine/policies.h"

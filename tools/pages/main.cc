@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kvevict/kvevict.h"
+#include "kvevict/experimental.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/output.h"
 

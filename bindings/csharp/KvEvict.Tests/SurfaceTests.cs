@@ -155,7 +155,8 @@ public class SurfaceTests
         File.ReadAllLines(Path.Combine(AppContext.BaseDirectory, "abi", file));
 
     private static string Header() =>
-        Regex.Replace(string.Join('\n', Lines("kvevict.h")), @"/\*.*?\*/", "", RegexOptions.Singleline);
+        Regex.Replace(string.Join('\n', Directory.GetFiles(Path.Combine(AppContext.BaseDirectory, "abi"), "*.h").SelectMany(File.ReadAllLines)),
+                      @"/\*.*?\*/", "", RegexOptions.Singleline);
 
     // The functions of Native and NativePINVOKE that a method's code calls.
     private static IEnumerable<string> NativeCalls(MethodBase method)

@@ -54,7 +54,7 @@ internal unsafe struct NativeScoreJob
         uint* counts = (uint*)job.TokenCounts.Each(context, nameof(job.TokenCounts), heads);
         job.View.Write(&self->_view, job.TokenCount, context, counts);
         NativeInputs.Write(&self->_planes, &self->_inputs, job.Inputs, layer, window, job.TokenCount, context, index);
-        Native.kvevict_score_job_init(native, (nuint)sizeof(kvevict_score_job));
+        *native = kvevict_score_job.Init;
         native->layer = Check.Count(job.Layer, nameof(job.Layer));
         native->n_tokens = (uint)job.TokenCount;
         native->n_seen = Check.Count(job.SeenCount, nameof(job.SeenCount));
@@ -83,7 +83,7 @@ public readonly record struct KvKeepLists(KvRegion Slots, int Count, int ListCou
 
     internal unsafe void Write(kvevict_keep_lists* native, ContextHandle context)
     {
-        Native.kvevict_keep_lists_init(native, (nuint)sizeof(kvevict_keep_lists));
+        *native = kvevict_keep_lists.Init;
         native->n_lists = Check.Count(ListCount, nameof(ListCount));
         native->slots = (int*)Slots.Resolve(context, nameof(Slots));
         native->slots_len = Slots.Elements<int>();
@@ -148,7 +148,7 @@ public ref struct KvSelectOptions
     // All but the scores, the protected slots and the ranges, which a caller pins.
     internal readonly unsafe void Write(kvevict_select_options* native, int listCount, ContextHandle context)
     {
-        Native.kvevict_select_options_init(native, (nuint)sizeof(kvevict_select_options));
+        *native = kvevict_select_options.Init;
         native->n_tokens = Check.Count(TokenCount, nameof(TokenCount));
         native->token_counts = (uint*)TokenCounts.Each(context, nameof(TokenCounts), listCount);
         native->n_rows = Check.Count(RowCount, nameof(RowCount));
@@ -259,7 +259,7 @@ internal unsafe struct NativeMove
         uint* counts = (uint*)move.TokenCounts.Each(context, nameof(move.TokenCounts), move.View.KvHeads);
         move.View.Write(&self->_view, tokenCount, context, counts);
         if (!move.HasNoLists) move.Keep.Write(&self->_keep, context);
-        Native.kvevict_move_init(native, (nuint)sizeof(kvevict_move));
+        *native = kvevict_move.Init;
         native->n_tokens = Check.Count(move.TokenCount, nameof(move.TokenCount));
         native->token_counts = counts;
         native->merge = move.Merge;
@@ -310,7 +310,7 @@ internal unsafe struct NativeRotation
         if (rotation.View is null) throw new ArgumentNullException(nameof(rotation.View));
         uint* counts = (uint*)rotation.TokenCounts.Each(context, nameof(rotation.TokenCounts), rotation.View.KvHeads);
         rotation.View.Write(&self->_view, rotation.TokenCount, context, counts);
-        Native.kvevict_rotation_init(native, (nuint)sizeof(kvevict_rotation));
+        *native = kvevict_rotation.Init;
         native->layer = Check.Count(rotation.Layer, nameof(rotation.Layer));
         native->n_tokens = Check.Count(rotation.TokenCount, nameof(rotation.TokenCount));
         native->n_lists = Check.Count(rotation.ListCount, nameof(rotation.ListCount));

@@ -53,8 +53,7 @@ public readonly record struct KvTokenRange(int First, int End, int Rank)
     {
         for (int i = 0; i < native.Length; ++i)
         {
-            kvevict_token_range range;
-            Native.kvevict_token_range_init(&range, (nuint)sizeof(kvevict_token_range));
+            kvevict_token_range range = kvevict_token_range.Init;
             range.rank = ranges[i].Rank;
             range.first = Check.Count(ranges[i].First, nameof(First));
             range.end = Check.Count(ranges[i].End, nameof(End));

@@ -82,7 +82,7 @@ internal unsafe struct NativeAttention
         if (job.View is null) throw new ArgumentNullException(nameof(job.View));
         uint* counts = (uint*)job.TokenCounts.Each(context, nameof(job.TokenCounts), job.View.KvHeads);
         job.View.Write(&self->_view, job.TokenCount, context, counts);
-        Native.kvevict_attention_job_init(native, (nuint)sizeof(kvevict_attention_job));
+        *native = kvevict_attention_job.Init;
         native->n_tokens = Check.Count(job.TokenCount, nameof(job.TokenCount));
         native->token_counts = counts;
         native->view = &self->_view;

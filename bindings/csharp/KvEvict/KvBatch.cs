@@ -61,7 +61,7 @@ public static unsafe class KvBatch
         {
             for (int i = 0; i < items.Length; ++i)
             {
-                Native.kvevict_sequence_tokens_init(native + i, (nuint)sizeof(kvevict_sequence_tokens));
+                native[i] = kvevict_sequence_tokens.Init;
                 native[i].sequence = handles.Add(items[i].Sequence);
                 native[i].n_tokens = Check.Count(items[i].TokenCount, nameof(KvSequenceTokens.TokenCount));
             }
@@ -82,7 +82,7 @@ public static unsafe class KvBatch
         {
             for (int i = 0; i < items.Length; ++i)
             {
-                Native.kvevict_sequence_length_init(native + i, (nuint)sizeof(kvevict_sequence_length));
+                native[i] = kvevict_sequence_length.Init;
                 native[i].sequence = handles.Add(items[i].Sequence);
                 native[i].new_length = Check.Count(items[i].NewLength, nameof(KvSequenceLength.NewLength));
             }
@@ -113,7 +113,7 @@ public static unsafe class KvBatch
             {
                 ref readonly KvSequenceObservations item = ref items[i];
                 kvevict_sequence_observations* at = nativeItems + i;
-                Native.kvevict_sequence_observations_init(at, (nuint)sizeof(kvevict_sequence_observations));
+                *at = kvevict_sequence_observations.Init;
                 at->sequence = handles.Add(item.Sequence);
                 item.Sequence.Write(item.Observations.Span, item.RowCount, item.FirstPosition, observations + next,
                                     inputs + next, planes + next);
@@ -144,7 +144,7 @@ public static unsafe class KvBatch
         {
             for (int i = 0; i < sequences.Length; ++i)
             {
-                Native.kvevict_sequence_eviction_init(native + i, (nuint)sizeof(kvevict_sequence_eviction));
+                native[i] = kvevict_sequence_eviction.Init;
                 native[i].sequence = handles.Add(sequences[i]);
             }
             Native.kvevict_sequences_workspace(native, (nuint)sequences.Length, &size);
@@ -191,7 +191,7 @@ public static unsafe class KvBatch
             ArgumentNullException.ThrowIfNull(item.Cached);
             fixed (kvevict_paged_eviction* at = &paged[i])
             {
-                Native.kvevict_paged_eviction_init(at, (nuint)sizeof(kvevict_paged_eviction));
+                *at = kvevict_paged_eviction.Init;
                 at->cached = handles.Add(item.Cached.Handle);
             }
             sequences[i] = new KvSequenceEviction(item.Sequence, default)
@@ -239,14 +239,14 @@ public static unsafe class KvBatch
             {
                 ref readonly KvSequenceEviction item = ref items[i];
                 kvevict_sequence_eviction* at = nativeItems + i;
-                Native.kvevict_sequence_eviction_init(at, (nuint)sizeof(kvevict_sequence_eviction));
+                *at = kvevict_sequence_eviction.Init;
                 at->sequence = handles.Add(item.Sequence);
                 item.Sequence.Write(item.Views.Span, item.Inputs.Span, views + nextView, inputs + nextInput,
                                     planes + nextInput);
                 at->views = views + nextView;
                 at->views_len = (nuint)item.Views.Length;
                 at->options = options + i;
-                Native.kvevict_evict_options_init(options + i, (nuint)sizeof(kvevict_evict_options));
+                options[i] = kvevict_evict_options.Init;
                 item.ProtectedPositions.Span.CopyTo(positions.AsSpan(nextPosition));
                 options[i].by_table = item.ByTable ? 1u : 0u;
                 options[i].protected_positions = mustStay + nextPosition;

@@ -40,8 +40,7 @@ public sealed unsafe partial class KvContext : IDisposable
     public KvContext(KvContextOptions? options = null)
     {
         options ??= new KvContextOptions();
-        kvevict_context_options native;
-        Native.kvevict_context_options_init(&native, (nuint)sizeof(kvevict_context_options));
+        kvevict_context_options native = kvevict_context_options.Init;
         native.device = options.Device;
         native.n_threads = Check.Count(options.ThreadCount, nameof(options.ThreadCount));
         native.log_level = options.LogLevel;
@@ -293,16 +292,14 @@ public sealed unsafe partial class KvContext : IDisposable
                 }
                 rowCount += layer.RowCount;
                 pins[i] = layer.Scores.Pin();
-                kvevict_layer_scores scores;
-                Native.kvevict_layer_scores_init(&scores, (nuint)sizeof(kvevict_layer_scores));
+                kvevict_layer_scores scores = kvevict_layer_scores.Init;
                 scores.n_rows = rows;
                 scores.scores = (float*)pins[i].Pointer;
                 scores.scores_len = (nuint)layer.Scores.Length;
                 scores.n_tokens = rows == 0 ? 0 : (uint)(layer.Scores.Length / rows);
                 native[i] = scores;
             }
-            kvevict_mass_options nativeOptions;
-            Native.kvevict_mass_options_init(&nativeOptions, (nuint)sizeof(kvevict_mass_options));
+            kvevict_mass_options nativeOptions = kvevict_mass_options.Init;
             nativeOptions.scope = options.Scope;
             nativeOptions.mass = options.Mass;
             nativeOptions.n_sink = Check.Count(options.SinkCount, nameof(options.SinkCount));

@@ -58,8 +58,7 @@ public sealed record KvLayerGeometry
 
     internal unsafe kvevict_layer_geometry ToNative()
     {
-        kvevict_layer_geometry native;
-        Native.kvevict_layer_geometry_init(&native, (nuint)sizeof(kvevict_layer_geometry));
+        kvevict_layer_geometry native = kvevict_layer_geometry.Init;
         native.cache = Cache;
         native.n_q_heads = Check.Count(QueryHeads, nameof(QueryHeads));
         native.n_kv_heads = Check.Count(KvHeads, nameof(KvHeads));
@@ -140,8 +139,7 @@ public sealed class KvGeometry
     // All but the layers, frequencies and sinks, which a caller pins.
     internal unsafe kvevict_geometry ToNative()
     {
-        kvevict_geometry native;
-        Native.kvevict_geometry_init(&native, (nuint)sizeof(kvevict_geometry));
+        kvevict_geometry native = kvevict_geometry.Init;
         native.n_layers = Check.Count(LayerCount, nameof(LayerCount));
         native.max_tokens = Check.Count(MaxTokens, nameof(MaxTokens));
         native.rope_layout = RopeLayout;

@@ -34,8 +34,7 @@ public readonly record struct KvPagedCacheOptions(int BlockCount)
 
     internal unsafe kvevict_paged_cache_options ToNative(ContextHandle context)
     {
-        kvevict_paged_cache_options native;
-        Native.kvevict_paged_cache_options_init(&native, (nuint)sizeof(kvevict_paged_cache_options));
+        kvevict_paged_cache_options native = kvevict_paged_cache_options.Init;
         native.n_blocks = Check.Count(BlockCount, nameof(BlockCount));
         native.block_size = Check.Count(BlockSize, nameof(BlockSize));
         native.layout = Layout;

@@ -125,8 +125,7 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
     /// <exception cref="ArgumentException">There is no such layer.</exception>
     public KvView View(int layer)
     {
-        kvevict_view native;
-        Native.kvevict_view_init(&native, (nuint)sizeof(kvevict_view));
+        kvevict_view native = kvevict_view.Init;
         Native.kvevict_paged_sequence_view(Handle, Check.Count(layer, nameof(layer)), &native);
         var companions = new KvPlane[native.n_companions];
         for (int i = 0; i < companions.Length; ++i) companions[i] = PlaneOf(native.companions[i]);
@@ -232,7 +231,7 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
         {
             ref readonly KvPagedRows from = ref rows[i];
             fixed (kvevict_paged_rows* to = &native[i])
-                Native.kvevict_paged_rows_init(to, (nuint)sizeof(kvevict_paged_rows));
+                *to = kvevict_paged_rows.Init;
             native[i].layer = Check.Count(from.Layer, nameof(from.Layer));
             native[i].first_slot = Check.Count(from.FirstSlot, nameof(from.FirstSlot));
             native[i].n_tokens = Check.Count(from.TokenCount, nameof(from.TokenCount));

@@ -73,8 +73,7 @@ public sealed unsafe class KvPlan : IDisposable
         kvevict_geometry nativeGeometry = geometry.ToNative();
         using PolicyHandle nativePolicy = policy.Open();
         foreach (int budget in headBudgets) Check.Count(budget, nameof(headBudgets));
-        kvevict_plan_options options;
-        Native.kvevict_plan_options_init(&options, (nuint)sizeof(kvevict_plan_options));
+        kvevict_plan_options options = kvevict_plan_options.Init;
         _context = context.Handle;
         _handle = new PlanHandle(_context);
         try

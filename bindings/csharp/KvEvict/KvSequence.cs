@@ -266,7 +266,7 @@ public sealed unsafe class KvSequence : IDisposable
             for (int layer = 0; layer < layers.Length; ++layer)
             {
                 kvevict_position_lists* at = structs + layer;
-                Native.kvevict_position_lists_init(at, (nuint)sizeof(kvevict_position_lists));
+                *at = kvevict_position_lists.Init;
                 if (layers[layer] is not { } lists) continue;
                 at->n_lists = (uint)lists.Length;
                 at->count = (uint)MostOf(lists);
@@ -316,8 +316,7 @@ public sealed unsafe class KvSequence : IDisposable
         ArgumentNullException.ThrowIfNull(plan);
         SequenceHandle handle = Handle;
         PlanHandle to = plan.Handle;
-        kvevict_fork_options options;
-        Native.kvevict_fork_options_init(&options, (nuint)sizeof(kvevict_fork_options));
+        kvevict_fork_options options = kvevict_fork_options.Init;
         options.plan = NativeHandle.Pointer(to);
         options.memory = (void*)memory.Resolve(_plan.Context, nameof(memory));
         options.memory_bytes = (nuint)memory.Bytes;
@@ -409,8 +408,7 @@ public sealed unsafe class KvSequence : IDisposable
         fixed (int* mustStay = options.ProtectedPositions)
         {
             Write(views, options.Inputs, nativeViews, nativeInputs, nativePlanes);
-            kvevict_evict_options nativeOptions;
-            Native.kvevict_evict_options_init(&nativeOptions, (nuint)sizeof(kvevict_evict_options));
+            kvevict_evict_options nativeOptions = kvevict_evict_options.Init;
             nativeOptions.by_table = options.ByTable ? 1u : 0u;
             nativeOptions.protected_positions = mustStay;
             nativeOptions.protected_positions_len = (nuint)options.ProtectedPositions.Length;
@@ -495,7 +493,7 @@ public sealed unsafe class KvSequence : IDisposable
         int[] kept = FindKept(views, viewCount);
         for (int layer = 0; layer < destinations.Length; ++layer)
         {
-            Native.kvevict_view_init(native + layer, (nuint)sizeof(kvevict_view));
+            native[layer] = kvevict_view.Init;
             if (layer >= viewCount || !_plan.Geometry.Of(layer).HasFullCache) continue;
             KvView view = destinations[layer] ?? throw new ArgumentNullException($"Destinations[{layer}]");
             view.Write(native + layer, kept[layer], _plan.Context);
@@ -564,7 +562,7 @@ public sealed unsafe class KvSequence : IDisposable
                                _plan.Geometry.Of(observation.Layer), rowCount, slotCount, _plan.Context,
                                observations.Length == 1 ? -1 : i);
             kvevict_observation* at = nativeObservations + i;
-            Native.kvevict_observation_init(at, (nuint)sizeof(kvevict_observation));
+            *at = kvevict_observation.Init;
             at->layer = Check.Count(observation.Layer, nameof(observation.Layer));
             at->inputs = nativeInputs + i;
         }
@@ -582,7 +580,7 @@ public sealed unsafe class KvSequence : IDisposable
                 KvLayerGeometry geometry = _plan.Geometry.Of(layer);
                 // What is beyond the last layer is the library's to refuse.
                 int held = layer < _plan.Geometry.LayerCount ? Held(layer, geometry, ahead) : 0;
-                Native.kvevict_view_init(nativeViews + layer, (nuint)sizeof(kvevict_view));
+                nativeViews[layer] = kvevict_view.Init;
                 if (layer < views.Length && geometry.HasFullCache)
                 {
                     KvView view = views[layer] ?? throw new ArgumentNullException($"views[{layer}]");
@@ -737,7 +735,7 @@ public sealed unsafe class KvSequence : IDisposable
     {
         for (int layer = 0; layer < views.Length; ++layer)
         {
-            Native.kvevict_view_init(native + layer, (nuint)sizeof(kvevict_view));
+            native[layer] = kvevict_view.Init;
             if (layer >= _plan.Geometry.LayerCount || !_plan.Geometry.Of(layer).HasFullCache) continue;
             KvView view = views[layer] ?? throw new ArgumentNullException($"views[{layer}]");
             view.Write(native + layer, slots, _plan.Context, null);

@@ -101,7 +101,7 @@ internal unsafe struct NativeInputs
     internal static void Write(NativeInputs* self, kvevict_signal_inputs* native, in KvSignalInputs inputs,
                                KvLayerGeometry layer, int rowCount, int slotCount, ContextHandle context, int index)
     {
-        Native.kvevict_signal_inputs_init(native, (nuint)sizeof(kvevict_signal_inputs));
+        *native = kvevict_signal_inputs.Init;
         if (!layer.HasFullCache) return;
         int queryHeads = layer.QueryHeads, kvHeads = layer.KvHeads, dim = layer.KeyHeadDim;
         int sumHeads = inputs.SumHeads == 0 ? queryHeads : inputs.SumHeads;

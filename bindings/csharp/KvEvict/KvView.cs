@@ -122,7 +122,7 @@ public sealed unsafe class KvView
     // outside their memory. Where heads hold different numbers, there is one for each in the context's memory.
     internal void Write(kvevict_view* native, int tokenCount, ContextHandle? context, uint* tokenCounts = null)
     {
-        Native.kvevict_view_init(native, (nuint)sizeof(kvevict_view));
+        *native = kvevict_view.Init;
         native->n_kv_heads = (uint)KvHeads;
         native->k = _keys.ToNative(context, nameof(Keys));
         native->v = _values.ToNative(context, nameof(Values));

@@ -59,7 +59,6 @@ static class Smoke
     [DllImport("kvevict")] static extern IntPtr kvevict_last_error_message();
     [DllImport("kvevict")] static extern int kvevict_context_create(IntPtr options, out IntPtr context);
     [DllImport("kvevict")] static extern void kvevict_context_destroy(IntPtr context);
-    [DllImport("kvevict")] static extern int kvevict_view_init(out View view, UIntPtr structSize);
     [DllImport("kvevict")]
     static extern int kvevict_compact(IntPtr context, Move[] moves, UIntPtr movesLength, IntPtr workspace,
                                       UIntPtr workspaceBytes, IntPtr stream);
@@ -125,8 +124,7 @@ static class Smoke
         var v = new float[Tokens * Row];
         for (int i = 0; i < k.Length; ++i) v[i] = -(k[i] = i / Row);
         GCHandle pinK = GCHandle.Alloc(k, GCHandleType.Pinned), pinV = GCHandle.Alloc(v, GCHandleType.Pinned);
-        View view;
-        Expect(kvevict_view_init(out view, (UIntPtr)Marshal.SizeOf(typeof(View))) == 0, LastError());
+        var view = new View { StructSize = (uint)Marshal.SizeOf(typeof(View)) };
         view.KvHeads = Heads;
         view.K = TokenMajor(k, Heads, Dim);
         view.V = TokenMajor(v, Heads, Dim);

@@ -38,10 +38,7 @@ static uint32_t hash(const engine* e, uint32_t a) {
 
 /* Rows of so many heads, one after the other. */
 static kvevict_plane rows(const float* data, int heads) {
-  kvevict_plane plane = {.data = (uintptr_t)data, .dtype = KVEVICT_DTYPE_F32};
-  plane.token_stride_bytes = heads * D * 4, plane.head_stride_bytes = D * 4;
-  plane.head_dim = D;
-  return plane;
+  return kvevict_plane_token_major(data, KVEVICT_DTYPE_F32, heads, D);
 }
 
 /* Shows the queries of the token at a position. */
@@ -149,7 +146,7 @@ int main(int argc, char** argv) {
   size_t bytes = (need.best_bytes + 63) / 64 * 64;
   void* scratch = aligned_alloc(need.alignment, bytes);
   for (int l = 0; l < L; ++l) {
-    check(kvevict_view_init(&views[l], sizeof views[l]));
+    views[l] = (kvevict_view)KVEVICT_VIEW_INIT;
     views[l].n_kv_heads = KVH;
     views[l].k = rows(e->k[l][0], KVH), views[l].v = rows(e->v[l][0], KVH);
   }

@@ -12,6 +12,12 @@ package main
 //   plane.head_dim = 64;
 //   return plane;
 // }
+// static const kvevict_geometry geometry_init = KVEVICT_GEOMETRY_INIT;
+// static const kvevict_layer_geometry layer_geometry_init = KVEVICT_LAYER_GEOMETRY_INIT;
+// static const kvevict_observation observation_init = KVEVICT_OBSERVATION_INIT;
+// static const kvevict_score_job score_job_init = KVEVICT_SCORE_JOB_INIT;
+// static const kvevict_signal_inputs signal_inputs_init = KVEVICT_SIGNAL_INPUTS_INIT;
+// static const kvevict_view view_init = KVEVICT_VIEW_INIT;
 import "C"
 
 import (
@@ -43,8 +49,8 @@ func newByHand() *byHand {
 	var policy *C.kvevict_policy
 	var model C.kvevict_geometry
 	layer := (*C.kvevict_layer_geometry)(C.malloc(C.sizeof_kvevict_layer_geometry))
-	ok(C.kvevict_layer_geometry_init(layer, C.sizeof_kvevict_layer_geometry))
-	ok(C.kvevict_geometry_init(&model, C.sizeof_kvevict_geometry))
+	*layer = C.layer_geometry_init
+	model = C.geometry_init
 	layer.n_q_heads, layer.n_kv_heads, layer.k_head_dim, layer.v_head_dim = qHeads, kvHeads, dim, dim
 	model.n_layers, model.max_tokens, model.layers, model.layers_len = layers, tokens, layer, 1
 	text := C.CString("snapkv:budget=64,window=8")
@@ -63,21 +69,21 @@ func newByHand() *byHand {
 	queries := (*C.kvevict_plane)(C.malloc(C.sizeof_kvevict_plane))
 	*queries = C.rows_of(inC(rows(qHeads)), qHeads)
 	h.inputs = (*C.kvevict_signal_inputs)(C.malloc(C.sizeof_kvevict_signal_inputs))
-	ok(C.kvevict_signal_inputs_init(h.inputs, C.sizeof_kvevict_signal_inputs))
+	*h.inputs = C.signal_inputs_init
 	h.inputs.queries = queries
 	h.shown = (*C.kvevict_observation)(C.malloc(C.sizeof_kvevict_observation))
-	ok(C.kvevict_observation_init(h.shown, C.sizeof_kvevict_observation))
+	*h.shown = C.observation_init
 	h.shown.inputs = h.inputs
 	h.views = (*C.kvevict_view)(C.malloc(layers * C.sizeof_kvevict_view))
 	for l := range h.slice() {
 		view := &h.slice()[l]
-		ok(C.kvevict_view_init(view, C.sizeof_kvevict_view))
+		*view = C.view_init
 		view.n_kv_heads = kvHeads
 		view.k = C.rows_of(inC(rows(kvHeads)), kvHeads)
 		view.v = C.rows_of(inC(rows(kvHeads)), kvHeads)
 	}
 	h.job = (*C.kvevict_score_job)(C.malloc(C.sizeof_kvevict_score_job))
-	ok(C.kvevict_score_job_init(h.job, C.sizeof_kvevict_score_job))
+	*h.job = C.score_job_init
 	h.job.n_tokens, h.job.view, h.job.inputs = tokens, h.views, h.inputs
 	h.job.scores, h.job.scores_len = inC(make([]float32, kvHeads*tokens)), kvHeads*tokens
 	return h

@@ -16,8 +16,8 @@ export PATH=$work/bin:$PATH PKG_CONFIG_PATH=$prefix/$libdir/pkgconfig
 export GOFLAGS=-modcacherw
 export GOCACHE=$cache/cache GOMODCACHE=$work/modules GOTOOLCHAIN=local CGO_ENABLED=1
 export GOSUMDB=off
-# go's cache does not know what the library's header contains.
-CGO_CFLAGS="-O2 -g -DKVEVICT_HEADER=$(cksum <"$prefix/include/kvevict/kvevict.h" | cut -d ' ' -f 1)"
+# go's cache does not know what the library's headers contain.
+CGO_CFLAGS="-O2 -g -DKVEVICT_HEADERS=$(cat "$prefix"/include/kvevict/*.h | cksum | cut -d ' ' -f 1)"
 export CGO_CFLAGS
 cd "$work/app"
 "$go" mod init consumer

@@ -54,7 +54,7 @@ JNIEXPORT void JNICALL Java_dev_kvevict_Benchmark_handInit(JNIEnv* env,
   check(env, kvevict_sequence_begin_observing(sequence, NULL, 0));
   queries = rows(env, q, QH), inputs.queries = &queries;
   for (int l = 0; l < LAYERS; ++l) {
-    kvevict_view_init(&views[l], sizeof views[l]);
+    views[l] = (kvevict_view)KVEVICT_VIEW_INIT;
     views[l].n_kv_heads = KVH;
     views[l].k = rows(env, k, KVH), views[l].v = rows(env, v, KVH);
     views[l].k.data += l * TOKENS * KVH * D * 4;

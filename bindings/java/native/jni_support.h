@@ -7,7 +7,7 @@
 
 #include <jni.h>
 
-#include "kvevict/kvevict.h"
+#include "kvevict/all.h"
 
 /* Ends a call: throws what a callback threw in it, or else a KvEvictException
  * with the thread's last message unless the status is OK. What is pending already

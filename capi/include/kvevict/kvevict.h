@@ -13,70 +13,73 @@
  *     view      where one layer's K and V lie        value
  *     lists     which of a layer's slots to keep     value
  *
+ * This header has the basic flow. The others include it:
+ *
+ *     kvevict/attention.h     attention over the cache as it lies
+ *     kvevict/batch.h         many sequences: forks, saved ones, batches
+ *     kvevict/paged.h         a paged cache of the library's own
+ *     kvevict/prefill.h       a prompt read and evicted in chunks
+ *     kvevict/experimental.h  rare and young calls, which may still change
+ *     kvevict/all.h           all of them
+ *
  * Rules that hold for every function below
  *
- * - Failure: functions that can fail return kvevict_status. On any status other
+ * - Failure: functions that can fail return kvevict_status, KVEVICT_OK or
+ *   KVEVICT_ERROR_INVALID_ARGUMENT if they name no others. On any status other
  *   than KVEVICT_OK no output has been written, no cache byte has moved, and
  *   kvevict_last_error_message() names the parameter, its value and the bound.
  *   On CUDA any call may also return KVEVICT_ERROR_DEVICE, which promises less.
  * - Ownership: pointers are borrowed until the call returns, unless stated
  *   otherwise. A handle keeps what it was made from alive: a plan its context,
- *   a sequence its plan. So handles may be destroyed in any order, and NULL may
- *   be destroyed.
+ *   a sequence its plan. So handles may be destroyed in any order. NULL may be
+ *   destroyed.
  * - Memory: create functions and kvevict_sequence_begin_observing(), _start(),
  *   _fork() and _load() allocate through the context's hooks. Executing calls
- *   (score, select, compact, reorder, observe, append, evict) allocate nothing,
- *   take no lock, print nothing and read no environment, but for a CUDA kernel
- *   that was not prepared. Their scratch is the caller's workspace, apart from
- *   all that they read and write: score, compact, reorder and evict refuse one
- *   that overlaps rows of their caches, as far as the host knows where those
- *   are. One call at a time may use a workspace; on CUDA a call uses it until
- *   the stream has passed the call, so that calls on two streams need two.
+ *   (score, select, compact, reorder, observe, append, evict) never allocate,
+ *   lock, print or read the environment, unless a CUDA kernel was not prepared.
+ *   Their scratch is the caller's workspace. It must not overlap what they read
+ *   or write; calls refuse one that overlaps rows of their caches, as far as
+ *   the host knows where those are. A workspace serves one call at a time, on
+ *   CUDA until the stream has passed the call.
  * - Hooks: alloc, free, parallel, log and a kvevict_prefill_fn do not throw. An
- *   exception that leaves one ends the process by std::terminate(), since rows
- *   may be half moved by then. From an allocator std::bad_alloc counts as NULL.
- * - Threads: functions may be called from any threads at once, but for two that
+ *   exception that leaves one ends the process by std::terminate(). A
+ *   std::bad_alloc from an allocator counts as NULL.
+ * - Threads: functions may be called from any threads at once, except two that
  *   use one sequence, one workspace or one output.
- * - Cost: microseconds, or what a call says. Executing calls take time
- *   proportional to the layers beside what they do to rows.
+ * - Cost: microseconds, or what a call says. Beside what executing calls do to
+ *   rows, their time is proportional to the number of layers.
  * - CUDA: the same calls with a context on CUDA. Caches, queries, block tables,
  *   scores, keep lists and workspaces are then device addresses (a CUdeviceptr
- *   where the type is a pointer), which the library does not read on the host;
- *   policies, options, views themselves, protected positions and reports stay
- *   host memory. Executing calls queue work on the given stream and return
- *   without waiting; what they are given on the device must stay valid until
- *   the stream has passed them. They push the context's CUcontext and pop it
- *   again, so any thread may call. After kvevict_context_prepare() they compile
- *   and load nothing and may be captured into a CUDA graph, which must not be
- *   launched after the last handle of its context is gone. A call that would
- *   have to compile or to wait returns KVEVICT_ERROR_UNSUPPORTED while its
- *   stream is captured, and the capture goes on. Such calls are those whose
- *   kernels are not prepared, questions about positions, sequences that start
- *   from listed positions, are saved or loaded, or trimmed into what was
- *   evicted, evictions whose budgets scores decide (parameter heads; split
- *   cake or lazy), and all evictions with select_on_host or debug.
- * - Structs begin with struct_size = sizeof(the struct). Fill one that a call
- *   reads with its *_INIT initialiser or *_init() function, then set what you
- *   need. A struct that a call writes needs only its struct_size.
- *   kvevict_plane has no struct_size: KVEVICT_PLANE_INIT fills it, and its
- *   reserved fields are what it grows into.
- *   Structs grow at their end. A caller of an older release passes a smaller
- *   size, down to the first release's; fields that it lacks have their
- *   defaults. A caller of a newer one passes a larger size, which is accepted
- *   if the bytes that this library does not know are 0; in output structs those
- *   bytes stay as they are. Structs in an array have one struct_size, a
- *   multiple of 8, which is also how far they are apart.
- * - Sizes in bytes end in _bytes, counts start with n_, lengths of arrays end
- *   in _len and count elements. Layouts are written outermost first. Positions,
- *   slots and lengths are at most 2^31 - 1; offsets are 64-bit throughout.
+ *   where the type is a pointer), called device memory below. Policies,
+ *   options, views themselves, protected positions and reports stay in host
+ *   memory. Executing calls queue work on the given stream and return without
+ *   waiting; what they are given on the device must stay valid until the stream
+ *   has passed them. They push the context's CUcontext and pop it again, so any
+ *   thread may call. After kvevict_context_prepare() they may be captured into
+ *   a CUDA graph, which must not be launched after the last handle of its
+ *   context is gone. A call that would have to compile or to wait returns
+ *   KVEVICT_ERROR_UNSUPPORTED while its stream is captured, and the capture
+ *   goes on; docs/cuda.md lists these calls.
+ * - Structs begin with struct_size = sizeof(the struct). Initialise one that a
+ *   call reads with its *_INIT macro, then set what you need. One that a call
+ *   writes needs only its struct_size. kvevict_plane has no struct_size and
+ *   grows into its reserved fields. Other structs grow at their end. A caller
+ *   of an older release passes a smaller size, down to the first release's, and
+ *   fields that it lacks have their defaults. A caller of a newer one passes a
+ *   larger size, which is accepted if the bytes that this library does not know
+ *   are 0; in output structs those bytes stay as they are. Structs in an array
+ *   have one struct_size, a multiple of 8, which is also their distance.
+ * - Names: sizes in bytes end in _bytes, counts start with n_, lengths of
+ *   arrays end in _len and count elements. Layouts are written outermost first.
+ *   Positions, slots and lengths are at most 2^31 - 1; offsets are 64-bit.
+ *   reserved fields are 0.
  * - slot: row of the cache, 0 .. stored length - 1. position: place of the
  *   token in the sequence, what RoPE saw, 0 .. logical length - 1. Before the
  *   first eviction they are equal.
  * - Determinism: equal inputs give equal bytes on every run and for every
- *   thread count. The threads' floating-point mode (rounding, denormals, traps)
- *   does not matter and is left as it was. Equal scores give equal keep lists
- *   on every CPU target and device; scores of the CPU and of CUDA differ by
- *   rounding.
+ *   thread count. The threads' floating-point mode does not matter and is left
+ *   as it was. Equal scores give equal keep lists on every CPU target and
+ *   device; scores of the CPU and of CUDA differ by rounding.
  */
 #ifndef KVEVICT_KVEVICT_H_
 #define KVEVICT_KVEVICT_H_
@@ -103,10 +106,15 @@
 #define KVEVICT_API __attribute__((visibility("default")))
 #endif
 
+/* Enums are 32 bits wide in C++ as well; in C their type is an int32_t. */
 #ifdef __cplusplus
 #define KVEVICT_NOEXCEPT noexcept
+#define KVEVICT_INT32 : int32_t
+#define KVEVICT_INT32_TYPE(name)
 #else
 #define KVEVICT_NOEXCEPT
+#define KVEVICT_INT32
+#define KVEVICT_INT32_TYPE(name) typedef int32_t name;
 #endif
 
 #ifdef __cplusplus
@@ -115,55 +123,43 @@ extern "C" {
 
 /* ---- Version ------------------------------------------------------------- */
 
-/** @return "MAJOR.MINOR.PATCH" of the library in use; static. Since: 0.1 */
+/** @return "MAJOR.MINOR.PATCH" of the library in use; static. */
 KVEVICT_API const char* kvevict_version(void) KVEVICT_NOEXCEPT;
-
-/** @return KVEVICT_ABI_VERSION of the library in use. Since: 0.1 */
+/** @return KVEVICT_ABI_VERSION of the library in use. */
 KVEVICT_API uint32_t kvevict_abi_version(void) KVEVICT_NOEXCEPT;
 
 /* ---- Status and errors --------------------------------------------------- */
 
 /** What a call came to. One value per reaction a caller could have. */
-enum kvevict_status
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** It worked. */
-  KVEVICT_OK = 0,
+KVEVICT_INT32_TYPE(kvevict_status)
+enum kvevict_status KVEVICT_INT32 {
+  KVEVICT_OK = 0, /**< It worked. */
   /** A parameter is wrong; correct the call. */
   KVEVICT_ERROR_INVALID_ARGUMENT = 1,
   /** Well-formed, but this layout, dtype or combination is not handled. */
   KVEVICT_ERROR_UNSUPPORTED = 2,
   /** The device or a library it needs is not on this machine. */
   KVEVICT_ERROR_UNAVAILABLE = 3,
-  /** The allocator hook returned NULL. */
-  KVEVICT_ERROR_OUT_OF_MEMORY = 4,
-  /** A bug in kvevict; please report the message. */
-  KVEVICT_ERROR_INTERNAL = 5,
+  KVEVICT_ERROR_OUT_OF_MEMORY = 4, /**< The allocator hook returned NULL. */
+  KVEVICT_ERROR_INTERNAL = 5,      /**< A bug; please report the message. */
   /** The driver reported an error; the message has the call and its name. What
    *  the call had queued may have run in part. "context lost" in the message
    *  means that nothing more will run in this CUcontext. */
   KVEVICT_ERROR_DEVICE = 6
 };
-#ifndef __cplusplus
-typedef int32_t kvevict_status;
-#endif
 
 /**
  * The sentence that explains the calling thread's last failed call.
- *
  * @return ASCII, never NULL, "" if no call of this thread has failed yet.
  *         Static thread-local storage, overwritten by the thread's next
  *         failure; a successful call leaves it alone. Needs no memory.
- *         Since: 0.1
  */
 KVEVICT_API const char* kvevict_last_error_message(void) KVEVICT_NOEXCEPT;
 
 /**
  * @param[in] status  Any number.
  * @return The name of a status, e.g. "INVALID_ARGUMENT"; "UNKNOWN" for a
- *          number that is none. Static. Since: 0.1
+ *          number that is none. Static.
  */
 KVEVICT_API const char* kvevict_status_name(kvevict_status status)
     KVEVICT_NOEXCEPT;
@@ -171,59 +167,11 @@ KVEVICT_API const char* kvevict_status_name(kvevict_status status)
 /* ---- Devices, element types, SIMD ---------------------------------------- */
 
 /** Where the cache lies and the work is done. */
-enum kvevict_device
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** Host memory, and the threads of the caller. */
-  KVEVICT_DEVICE_CPU = 0,
-  /** Memory of an NVIDIA GPU, and a CUDA stream. */
-  KVEVICT_DEVICE_CUDA = 1
+KVEVICT_INT32_TYPE(kvevict_device)
+enum kvevict_device KVEVICT_INT32 {
+  KVEVICT_DEVICE_CPU = 0, /**< Host memory, and the threads of the caller. */
+  KVEVICT_DEVICE_CUDA = 1 /**< Memory of an NVIDIA GPU, and a CUDA stream. */
 };
-#ifndef __cplusplus
-typedef int32_t kvevict_device;
-#endif
-
-/**
- * Asks whether contexts can be created on a device here.
- *
- * @param[in] device  Any number.
- * @return KVEVICT_OK, or KVEVICT_ERROR_UNAVAILABLE with the reason as message,
- *         or KVEVICT_ERROR_INVALID_ARGUMENT for a number that is no device.
- *         Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_device_check(kvevict_device device)
-    KVEVICT_NOEXCEPT;
-
-/** A GPU, and what would compile kernels for it. Texts are static, never
- *  NULL. */
-typedef struct kvevict_gpu_info {
-  uint32_t struct_size;
-  uint32_t compute_capability; /**< 90 is 9.0. */
-  uint32_t driver_version;     /**< CUDA of the driver: 12040 is 12.4. */
-  uint32_t nvrtc_version;      /**< Likewise; 0 if there is a problem. */
-  const char* name;            /**< "NVIDIA H200". */
-  const char* nvrtc;           /**< The libnvrtc found, as it was opened. */
-  /** "sm_90": machine code for this GPU; "compute_80": PTX that the driver
-   *  translates. */
-  const char* target;
-  /** Why no context can be created on it; "" if one can. */
-  const char* problem;
-} kvevict_gpu_info;
-
-/**
- * Enumerates the GPUs that the CUDA driver sees, in its order. It looks for the
- * libraries where the system does.
- *
- * @param[in]  index  0, 1, ... until the call fails.
- * @param[out] out    Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT past the end;
- *         KVEVICT_ERROR_UNAVAILABLE, with the reason, if there is no driver or
- *         no GPU. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_gpu_at(uint32_t index, kvevict_gpu_info* out)
-    KVEVICT_NOEXCEPT;
 
 /** A CUstream; NULL is the legacy default stream, CU_STREAM_PER_THREAD and the
  *  like pass through. Ignored on the CPU. */
@@ -233,45 +181,31 @@ typedef void* kvevict_stream;
  * Element types. Values are ABI and never reused.
  *
  * Quantized rows are moved byte for byte and read as the f32 that they stand
- * for, rounded once, or on SIMD targets without a fused multiply-add twice;
- * there are no copies of them in memory. Quantized keys can be scored, but
- * neither turned nor merged, for that would round them again; queries are f32,
- * f16 or bf16.
+ * for, rounded once (twice on SIMD targets without a fused multiply-add).
+ * Quantized keys can be scored, but neither turned nor merged, for that would
+ * round them again. Queries are f32, f16 or bf16.
  *
- * U8, I8, U4 and U4_HALVES stand for code * scale + minimum, FP8 for
- * value * scale, with the scale and minimum of their token and head or of more:
- * see kvevict_role. Without one the minimum is 0, and the scale of fp8 is 1;
- * codes must have a scale to be scored.
- *
- * Keys quantized per channel over a group of tokens (KIVI) are codes whose scale
- * and minimum have group_tokens: see kvevict_plane. A codec that only the engine
- * can read, and that packs a group of tokens together, has no row per token. An
- * engine may call such a group a token (an opaque row of all its bytes) and keep
- * whole groups, or store rows in another type.
+ * U8, I8, U4 and U4_HALVES stand for code * scale + minimum, FP8 for value *
+ * scale. kvevict_role says where scale and minimum lie. Without one the minimum
+ * is 0, and the scale of fp8 is 1; codes must have a scale to be scored. A
+ * codec that packs tokens together and that only the engine can read is an
+ * opaque row per group: docs/dtypes.md.
  */
-enum kvevict_dtype
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
+KVEVICT_INT32_TYPE(kvevict_dtype)
+enum kvevict_dtype KVEVICT_INT32 {
   /** Rows of bytes whose content is the engine's secret: they can be moved, not
    *  scored. */
   KVEVICT_DTYPE_OPAQUE = 0,
-  /** IEEE 754 single precision. */
-  KVEVICT_DTYPE_F32 = 1,
-  /** IEEE 754 half precision. */
-  KVEVICT_DTYPE_F16 = 2,
-  /** The upper half of an f32. */
-  KVEVICT_DTYPE_BF16 = 3,
+  KVEVICT_DTYPE_F32 = 1,  /**< IEEE 754 single precision. */
+  KVEVICT_DTYPE_F16 = 2,  /**< IEEE 754 half precision. */
+  KVEVICT_DTYPE_BF16 = 3, /**< The upper half of an f32. */
   /** Sign, 4 bits of exponent with bias 7, 3 of mantissa: the "fn" variant,
    *  up to 448, without infinities; 0x7F and 0xFF are NaN. */
   KVEVICT_DTYPE_FP8_E4M3 = 4,
   /** The upper half of an f16: up to 57344, with infinities and NaN. */
   KVEVICT_DTYPE_FP8_E5M2 = 5,
-  /** Codes 0 .. 255. */
-  KVEVICT_DTYPE_U8 = 6,
-  /** Codes -128 .. 127, in two's complement. */
-  KVEVICT_DTYPE_I8 = 7,
+  KVEVICT_DTYPE_U8 = 6, /**< Codes 0 .. 255. */
+  KVEVICT_DTYPE_I8 = 7, /**< Codes -128 .. 127, in two's complement. */
   /** Codes 0 .. 15, two per byte: element 2j in the high nibble of byte j,
    *  2j + 1 in the low one. head_dim is even. */
   KVEVICT_DTYPE_U4 = 8,
@@ -286,44 +220,6 @@ enum kvevict_dtype
    *  (code - 8) * d. head_dim is a multiple of 32. */
   KVEVICT_DTYPE_Q4_0 = 11
 };
-#ifndef __cplusplus
-typedef int32_t kvevict_dtype;
-#endif
-
-/** One row of the table of element types. */
-typedef struct kvevict_dtype_info {
-  uint32_t struct_size;
-  kvevict_dtype dtype;
-  const char* name;        /**< "f32"; static. */
-  uint32_t element_bytes;  /**< 0 where elements are not bytes of their own. */
-  uint32_t can_move;       /**< 1 if compaction moves it. */
-  uint32_t can_score;      /**< 1 if a signal can read keys of it. */
-  uint32_t can_rotate;     /**< 1 if RoPE can be re-applied to keys of it. */
-  uint32_t block_elements; /**< Elements are stored so many together, and */
-  uint32_t block_bytes;    /**< so many bytes; 0 and 0 for opaque. */
-  uint32_t takes_scale;    /**< 1 if rows may have a scale, 2 if they must. */
-  uint32_t takes_minimum;  /**< 1 if rows may have a minimum. */
-} kvevict_dtype_info;
-
-/**
- * Enumerates the element types.
- *
- * @param[in]  index  0, 1, ... until the call fails.
- * @param[out] out    Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT past the end.
- *         Since: 0.1
- */
-KVEVICT_API kvevict_status
-kvevict_dtype_at(uint32_t index, kvevict_dtype_info* out) KVEVICT_NOEXCEPT;
-
-/**
- * Enumerates the SIMD targets that this build holds and this CPU can run.
- *
- * @param[in] index  0 is the best one, which contexts use that name none.
- * @return A name such as "AVX3_DL", static; NULL past the end.
- *         Since: 0.1
- */
-KVEVICT_API const char* kvevict_simd_target_at(uint32_t index) KVEVICT_NOEXCEPT;
 
 /* ---- Context ------------------------------------------------------------- */
 
@@ -358,21 +254,12 @@ typedef void (*kvevict_parallel_fn)(uint32_t n_items, kvevict_task_fn run,
                                     void* task, void* user_data);
 
 /** How important a log line is. */
-enum kvevict_log_level
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** Something to act on. */
-  KVEVICT_LOG_WARNING = 0,
-  /** What was found and chosen. */
-  KVEVICT_LOG_INFO = 1,
-  /** Details for whoever looks for an error. */
-  KVEVICT_LOG_DEBUG = 2
+KVEVICT_INT32_TYPE(kvevict_log_level)
+enum kvevict_log_level KVEVICT_INT32 {
+  KVEVICT_LOG_WARNING = 0, /**< Something to act on. */
+  KVEVICT_LOG_INFO = 1,    /**< What was found and chosen. */
+  KVEVICT_LOG_DEBUG = 2    /**< Details for whoever looks for an error. */
 };
-#ifndef __cplusplus
-typedef int32_t kvevict_log_level;
-#endif
 
 /** Receives one line without newline, borrowed. Called on the thread of a
  *  create function or of kvevict_context_prepare(); from executing calls only
@@ -433,26 +320,14 @@ typedef struct kvevict_context_options {
   }
 
 /**
- * Writes KVEVICT_CONTEXT_OPTIONS_INIT. Fails on a smaller size than the first
- * release's.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_context_options_init(
-    kvevict_context_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
-/**
  * Creates a context.
- *
  * @param[in]  options      NULL for the defaults (CPU, one thread). Hooks and
  *                          their user_data must stay valid until every handle
  *                          made from the context is destroyed.
  * @param[out] out_context  Non-NULL. Destroy with kvevict_context_destroy().
  * @return KVEVICT_OK, KVEVICT_ERROR_INVALID_ARGUMENT, KVEVICT_ERROR_UNAVAILABLE
  *         (no such device, no CUcontext, no compiler: with the reason),
- *         KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
+ *         KVEVICT_ERROR_OUT_OF_MEMORY.
  */
 KVEVICT_API kvevict_status
 kvevict_context_create(const kvevict_context_options* options,
@@ -461,9 +336,7 @@ kvevict_context_create(const kvevict_context_options* options,
 /**
  * Destroys a context; NULL is ignored. Plans and sequences made from it stay
  * usable and release it with the last of them.
- *
  * @param[in] context  NULL or a context.
- * Since: 0.1
  */
 KVEVICT_API void kvevict_context_destroy(kvevict_context* context)
     KVEVICT_NOEXCEPT;
@@ -471,139 +344,57 @@ KVEVICT_API void kvevict_context_destroy(kvevict_context* context)
 /* ---- Policy -------------------------------------------------------------- */
 
 /** How several numbers become one; NaN in, NaN out. */
-enum kvevict_reduce
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** Their mean. */
-  KVEVICT_REDUCE_MEAN = 0,
-  /** Their maximum. */
-  KVEVICT_REDUCE_MAX = 1,
-  /** Their sum. */
-  KVEVICT_REDUCE_SUM = 2
+KVEVICT_INT32_TYPE(kvevict_reduce)
+enum kvevict_reduce KVEVICT_INT32 {
+  KVEVICT_REDUCE_MEAN = 0, /**< Their mean. */
+  KVEVICT_REDUCE_MAX = 1,  /**< Their maximum. */
+  KVEVICT_REDUCE_SUM = 2   /**< Their sum. */
 };
-#ifndef __cplusplus
-typedef int32_t kvevict_reduce;
-#endif
 
 /** What shares one keep list. */
-enum kvevict_scope
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
+KVEVICT_INT32_TYPE(kvevict_scope)
+enum kvevict_scope KVEVICT_INT32 {
   /** Nothing: every KV head of every layer has its own. */
   KVEVICT_SCOPE_KV_HEAD = 0,
-  /** The heads of a layer. */
-  KVEVICT_SCOPE_LAYER = 1,
-  /** All layers and their heads. */
-  KVEVICT_SCOPE_MODEL = 2
+  KVEVICT_SCOPE_LAYER = 1, /**< The heads of a layer. */
+  KVEVICT_SCOPE_MODEL = 2  /**< All layers and their heads. */
 };
-#ifndef __cplusplus
-typedef int32_t kvevict_scope;
-#endif
 
 /** Which of two equal scores survives. */
-enum kvevict_tie
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** The earlier token. */
-  KVEVICT_TIE_LOWER_POSITION = 0,
-  /** The later token. */
-  KVEVICT_TIE_HIGHER_POSITION = 1
+KVEVICT_INT32_TYPE(kvevict_tie)
+enum kvevict_tie KVEVICT_INT32 {
+  KVEVICT_TIE_LOWER_POSITION = 0, /**< The earlier token. */
+  KVEVICT_TIE_HIGHER_POSITION = 1 /**< The later token. */
 };
-#ifndef __cplusplus
-typedef int32_t kvevict_tie;
-#endif
-
-/** What becomes of a row that compaction drops: nothing, or it is merged into
- *  one that stays.
- *
- *  For each KV head by itself, with u = k / max(|k|, 1e-6): a token e that goes
- *  has a target, the token t of those that stay whose u_t . u_e, the
- *  similarity, is the highest; of equals the lowest slot. Rows are changed
- *  where they lie, before survivors move: x_t becomes a mean of what x_t and
- *  the x_e were, added up in ascending order of the slots in f32 and rounded
- *  once to the plane's dtype, to the nearest, halves to even. Targets that get
- *  nothing keep their bytes, and so do companions. A token whose key or value
- *  row has no finite norm in f32, as with NaN or infinity, takes no part. */
-enum kvevict_merge
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** Nothing. */
-  KVEVICT_MERGE_NONE = 0,
-  /** Values only, by how similar their keys are: with
-   *  w_e = max(similarity, 0) |v_e| / (|v_e| + |v_t| + 1e-6),
-   *  v_t = (v_t + sum w_e v_e) / (1 + sum w_e), where the sum of weights is
-   *  above 0. merge_threshold and merge_fraction say which e take part.
-   *  MergingPress of kvpress, after arXiv:2210.09461 and arXiv:2406.13035. */
-  KVEVICT_MERGE_VALUES = 1,
-  /** Keys and values: x_t = the mean of x_t and of (x_e + x_t) / 2 of every e.
-   *  Keys that RoPE has turned are averaged over positions. LOOK-M,
-   *  arXiv:2406.18139. */
-  KVEVICT_MERGE_PIVOT = 2,
-  /** Keys, likewise, and values: with w_e = max((similarity + 1) / 2, 1e-6),
-   *  x_t = (x_t + sum w_e x_e) / (1 + sum w_e). KVMerger,
-   *  arXiv:2407.08454. */
-  KVEVICT_MERGE_WEIGHTED = 3
-};
-#ifndef __cplusplus
-typedef int32_t kvevict_merge;
-#endif
-
-/** What a policy may read of a layer: rows of its view, or a plane of
- *  kvevict_signal_inputs. */
-enum kvevict_input
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  KVEVICT_INPUT_KEYS = 0,    /**< k of the view, of a scored dtype. */
-  KVEVICT_INPUT_VALUES = 1,  /**< v of the view, likewise. */
-  KVEVICT_INPUT_QUERIES = 2, /**< Of the last tokens; non-causal: of all. */
-  KVEVICT_INPUT_ROW_LSE = 3, /**< Log-sum-exps of these queries. */
-  KVEVICT_INPUT_SCORES = 4,  /**< The caller's own. */
-  KVEVICT_INPUT_ATTENTION_SUMS = 5,   /**< Attention that each slot got. */
-  KVEVICT_INPUT_QUERY_MEAN = 6,       /**< Mean of the queries to come. */
-  KVEVICT_INPUT_QUERY_COVARIANCE = 7, /**< Their covariance. */
-  KVEVICT_INPUT_KEY_FILTER = 8,       /**< A direction per KV head. */
-  KVEVICT_INPUT_TOKEN_WEIGHTS = 9,    /**< What scores are multiplied by. */
-  KVEVICT_INPUT_QUERY_CENTERS = 10    /**< Where queries lie before RoPE. */
-};
-#ifndef __cplusplus
-typedef int32_t kvevict_input;
-#endif
-
-/** Whether a policy wants an input. */
-enum kvevict_need
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** It is not read. */
-  KVEVICT_NEED_NONE = 0,
-  /** It is used where it is given. h2o needs attention_sums, observed or given,
-   *  or else keys and queries. Each of these is optional, since the other way
-   *  may replace it. */
-  KVEVICT_NEED_OPTIONAL = 1,
-  /** Without it calls fail. */
-  KVEVICT_NEED_REQUIRED = 2
-};
-#ifndef __cplusplus
-typedef int32_t kvevict_need;
-#endif
 
 /**
- * What survives an eviction: signal, shaping, budget. Opaque. It is a name and the
- * values of its parameters, and is most easily written as a text:
- * `snapkv:budget=2048,window=32`. kvevict_policy_at() lists the names,
- * kvevict_preset_at() those of presets, kvevict_parameter_at() the parameters
- * with their range, default and meaning; docs/parameters.md has them as a table.
+ * What becomes of a row that compaction drops: nothing, or it is merged into
+ * one that stays.
+ *
+ * For each KV head by itself, a token e that goes is merged into the token t
+ * that stays whose key has the highest cosine with its own, the similarity; of
+ * equals the lowest slot. x_t becomes a mean of what x_t and the x_e were,
+ * computed in f32 and rounded once to the plane's dtype. Rows that get nothing
+ * keep their bytes, and so do companions. A token whose key or value has no
+ * finite norm in f32 takes no part. docs/policies/refinements.md has the
+ * formulas.
+ */
+KVEVICT_INT32_TYPE(kvevict_merge)
+enum kvevict_merge KVEVICT_INT32 {
+  KVEVICT_MERGE_NONE = 0, /**< Nothing. */
+  /** Values only, weighted by the similarity of their keys. merge_threshold and
+   *  merge_fraction say which take part. arXiv:2210.09461, arXiv:2406.13035. */
+  KVEVICT_MERGE_VALUES = 1,
+  /** Keys and values, each halfway to its target. LOOK-M, arXiv:2406.18139. */
+  KVEVICT_MERGE_PIVOT = 2,
+  /** Keys and values, weighted by similarity. KVMerger, arXiv:2407.08454. */
+  KVEVICT_MERGE_WEIGHTED = 3
+};
+
+/**
+ * What survives an eviction: signal, shaping, budget. Opaque. It is a name and
+ * the values of its parameters, most easily written as a text:
+ * `snapkv:budget=2048,window=32`. docs/parameters.md lists them.
  *
  * Always kept: the first `sink` tokens (of each chunk, where there are chunks),
  * the last `recent`, the observation window (unless keep_window=no) and
@@ -611,16 +402,13 @@ typedef int32_t kvevict_need;
  * goes to the highest scores: descending, ties by `tie`, NaN last, +infinity
  * first.
  *
- * What must stay has to fit: sink < budget for streaming-llm,
- * sink + max(recent, kept window) < budget for snapkv, pyramidkv, tova, r-kv
- * and cake, sink + recent <= budget for the others. With select_block b, at
- * whatever length: sink, rounded up to whole blocks, + recent or kept window
- * + b - 1 <= budget. With chunks, the sum of what each must keep, at least one
- * token, <= budget; a budget in tokens also needs sink < chunk. A budget in
- * tokens that is too small is an error. A ratio of a short context may be too
- * small too: then the context is left alone, and kvevict_evict_report says
- * KVEVICT_REASON_SMALL_BUDGET. A context shorter than the query window is left
- * alone likewise, whether the budget is a ratio or a count.
+ * What must stay has to fit: sink < budget for streaming-llm, sink +
+ * max(recent, kept window) < budget for snapkv, pyramidkv, tova, r-kv and cake,
+ * sink + recent <= budget for the others; docs/policies.md has blocks and
+ * chunks. A budget in tokens that is too small is an error. With a ratio that
+ * is too small for a short context the context is left alone, and
+ * kvevict_evict_report says KVEVICT_REASON_SMALL_BUDGET. So is a context
+ * shorter than the query window.
  *
  * One thread at a time may change a policy; several may read it. Plans copy it.
  * Policies are small and allocated by malloc().
@@ -632,66 +420,50 @@ typedef struct kvevict_policy kvevict_policy;
  * name is a policy ("snapkv") or a preset ("snapkv-kvpress"). Spaces around
  * names, keys and values are ignored; of a key given twice the last value
  * counts. A key that means nothing to the policy is an error.
- *
  * @param[in]  text        Zero-terminated, non-NULL.
  * @param[out] out_policy  Non-NULL. Destroy with kvevict_policy_destroy().
  * @return KVEVICT_OK; KVEVICT_ERROR_OUT_OF_MEMORY;
  *         KVEVICT_ERROR_INVALID_ARGUMENT: with the column and what was expected
  *         there where the text cannot be read, with the numbers where they do
- *         not go together. Since: 0.1
+ *         not go together.
  */
 KVEVICT_API kvevict_status kvevict_policy_create(
     const char* text, kvevict_policy** out_policy) KVEVICT_NOEXCEPT;
 
 /**
- * Creates a policy that equals another.
- *
- * @param[in]  policy      Non-NULL.
- * @param[out] out_policy  Non-NULL. Destroy with kvevict_policy_destroy().
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
- *         KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_policy_copy(
-    const kvevict_policy* policy, kvevict_policy** out_policy) KVEVICT_NOEXCEPT;
-
-/**
  * Destroys a policy; NULL is ignored.
- *
  * @param[in] policy  NULL or a policy.
- * Since: 0.1
  */
 KVEVICT_API void kvevict_policy_destroy(kvevict_policy* policy)
     KVEVICT_NOEXCEPT;
 
 /**
- * Sets a parameter to a value of the text form, without spaces. Whether values go
- * together is checked by kvevict_policy_validate() and where the policy is used.
- *
+ * Sets a parameter to a value of the text form, without spaces. Whether values
+ * go together is checked by kvevict_policy_validate() and where the policy is
+ * used.
  * @param[in,out] policy  Non-NULL; unchanged on error.
  * @param[in]     key     Zero-terminated: "budget".
  * @param[in]     value   Zero-terminated: "0.25", "avg7", "yes".
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if the policy has no such
- *         parameter, or the value is outside its range. Since: 0.1
+ *         parameter, or the value is outside its range.
  */
 KVEVICT_API kvevict_status
 kvevict_policy_set(kvevict_policy* policy, const char* key,
                    const char* value) KVEVICT_NOEXCEPT;
 
 /**
- * Sets a parameter that is a number. A flag is 1 or 0. Of parameters that are a
- * count or a share, a number above 0 and below 1 is a share.
- *
+ * Sets a parameter that is a number. A flag is 1 or 0. For parameters that are
+ * a count or a share, a number above 0 and below 1 is a share.
  * @param[in,out] policy  Non-NULL; unchanged on error.
  * @param[in]     key     Zero-terminated: "budget".
  * @param[in]     value   Within the parameter's range.
- * @return As kvevict_policy_set(); words and poolings are no numbers. Since: 0.1
+ * @return As kvevict_policy_set(); words and poolings are no numbers.
  */
 KVEVICT_API kvevict_status kvevict_policy_set_number(
     kvevict_policy* policy, const char* key, double value) KVEVICT_NOEXCEPT;
 
 /**
  * Writes a parameter's value as it stands in the text form.
- *
  * @param[in]  policy         Non-NULL.
  * @param[in]  key            Zero-terminated: "budget".
  * @param[out] text           At least text_capacity bytes; zero-terminated on
@@ -701,266 +473,38 @@ KVEVICT_API kvevict_status kvevict_policy_set_number(
  * @param[out] out_text_len   NULL, or receives the length without the
  *                            terminator, also when text_capacity is 0.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if the policy has no such
- *         parameter or 0 < text_capacity <= length. Since: 0.1
+ *         parameter or 0 < text_capacity <= length.
  */
 KVEVICT_API kvevict_status
 kvevict_policy_get(const kvevict_policy* policy, const char* key, char* text,
                    size_t text_capacity, size_t* out_text_len) KVEVICT_NOEXCEPT;
 
 /**
- * Reads a parameter that is a number, as kvevict_policy_set_number() sets it.
- *
- * @param[in]  policy     Non-NULL.
- * @param[in]  key        Zero-terminated: "budget".
- * @param[out] out_value  Non-NULL.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if the policy has no such
- *         parameter, or it is a word, a pooling or a seed > 2^53. Since: 0.1
- */
-KVEVICT_API kvevict_status
-kvevict_policy_get_number(const kvevict_policy* policy, const char* key,
-                          double* out_value) KVEVICT_NOEXCEPT;
-
-/**
- * Writes the text form: the policy's name and every parameter that differs from
- * that policy's default. Of a policy that keeps neither first nor last tokens
- * it always has sink=0 and recent=0. A policy created from it is equal.
- *
- * @param[in]  policy         Non-NULL.
- * @param[out] text           At least text_capacity bytes; zero-terminated on
- *                            success, untouched on error. May be NULL if
- *                            text_capacity is 0.
- * @param[in]  text_capacity  Bytes of text; 0 asks for the length alone.
- * @param[out] out_text_len   NULL, or receives the length without the
- *                            terminator, also when text_capacity is 0 (a size
- *                            query, OK).
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if
- *         0 < text_capacity <= length. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_policy_format(
-    const kvevict_policy* policy, char* text, size_t text_capacity,
-    size_t* out_text_len) KVEVICT_NOEXCEPT;
-
-/**
  * Checks whether the values of the parameters go together, for any context
  * length.
- *
  * @param[in] policy  Non-NULL.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_policy_validate(const kvevict_policy* policy)
     KVEVICT_NOEXCEPT;
 
-/** What the values of a parameter are. */
-enum kvevict_parameter_type
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** A number in [least, most]. */
-  KVEVICT_PARAMETER_NUMBER = 0,
-  /** A whole number in [least, most]. */
-  KVEVICT_PARAMETER_COUNT = 1,
-  /** A count, or a share of the budget above 0 and below 1. */
-  KVEVICT_PARAMETER_COUNT_OR_SHARE = 2,
-  /** A whole number below 2^64. */
-  KVEVICT_PARAMETER_SEED = 3,
-  /** `no` or `yes`; as a number 0 or 1. */
-  KVEVICT_PARAMETER_FLAG = 4,
-  /** One of a few words. */
-  KVEVICT_PARAMETER_WORD = 5,
-  /** `none`, `avgN` or `maxN`. */
-  KVEVICT_PARAMETER_POOL = 6
-};
-#ifndef __cplusplus
-typedef int32_t kvevict_parameter_type;
-#endif
-
-/** A parameter of policies. Every text is static but default_text. */
-typedef struct kvevict_parameter_info {
-  uint32_t struct_size;
-  kvevict_parameter_type type;
-  const char* key;   /**< Its name in the text form and in every language. */
-  const char* words; /**< "mean|max|sum"; "" for numbers. */
-  const char* doc;   /**< What it does, in sentences. */
-  double least;      /**< Of numbers and counts; else 0. */
-  double most;       /**< Likewise. */
-  uint32_t excludes_least; /**< 1: values are above least. */
-  uint32_t takes_zero;     /**< 1: 0 is allowed beside [least, most]. */
-  char default_text[40];   /**< As in the text form; zero-terminated. */
-} kvevict_parameter_info;
-
-/**
- * Enumerates the parameters, in the order of the text form.
- *
- * @param[in]  name   A policy or a preset: those that it has, with its defaults.
- *                    NULL: all of the library, with their general defaults.
- *                    Ranges are the library's; validation knows more.
- * @param[in]  index  0, 1, ... until the call fails.
- * @param[out] out    Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT past the end, or if there
- *         is no such policy. Since: 0.1
- */
-KVEVICT_API kvevict_status
-kvevict_parameter_at(const char* name, uint32_t index,
-                     kvevict_parameter_info* out) KVEVICT_NOEXCEPT;
-
-/** A number of query rows: as many as the caller gives. */
-#define KVEVICT_QUERY_ROWS_ANY 4294967295u
-/** A number of query rows: one for each slot held. */
-#define KVEVICT_QUERY_ROWS_ALL 4294967294u
-
-/** A policy in tokens, for one context length. */
-typedef struct kvevict_resolved_policy {
-  uint32_t struct_size;
-  /** Tokens kept in all; n_sink + n_recent + n_selected. With select_block each
-   *  is a sum of whole blocks of a cache that holds the context. */
-  uint32_t budget;
-  uint32_t n_sink;   /**< First tokens kept, with chunks of all of them. */
-  uint32_t n_recent; /**< Last tokens kept, the observation window included. */
-  uint32_t n_selected; /**< Tokens chosen by score. */
-  /** Query rows by which a layer is scored: the observation window of policies
-   *  that have one; KVEVICT_QUERY_ROWS_ANY where it is as many as are given
-   *  (h2o); KVEVICT_QUERY_ROWS_ALL where it is one for each slot held
-   *  (non-causal); 0 where queries are not read. */
-  uint32_t n_query_rows;
-  /** 1: the scores by which lists are chosen are a mass, whatever the context;
-   *  see kvevict_list_report. 0: they are not. */
-  uint32_t scores_are_mass;
-} kvevict_resolved_policy;
-
-/**
- * Turns a policy into token counts for a context length.
- *
- * An eviction leaves the context alone where budget is n_context: it is within
- * its budget, or the budget is a ratio that has no room for what must stay. Of
- * a context shorter than what must stay, n_sink and then n_recent are what
- * there is. none: budget = n_selected = n_context.
- *
- * @param[in]  policy     Non-NULL.
- * @param[in]  n_context  Tokens, 1 .. 2^31 - 1.
- * @param[out] out        Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT naming the numbers: a bad
- *         policy, or chunks of such a context keep more than a budget in
- *         tokens. Since: 0.1
- */
-KVEVICT_API kvevict_status
-kvevict_policy_resolve(const kvevict_policy* policy, uint32_t n_context,
-                       kvevict_resolved_policy* out) KVEVICT_NOEXCEPT;
-
-/**
- * What each layer keeps of a context, per KV head: the budget by `split`.
- *
- * @param[in]  policy       Non-NULL.
- * @param[in]  n_context    Tokens, 1 .. 2^31 - 1.
- * @param[out] budgets      [n_layers] tokens, 1 .. n_context each; all of it if
- *                          the context is left alone.
- * @param[in]  budgets_len  = n_layers, 1 .. 4096.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
- *         where scores decide (split cake or lazy). Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_policy_layer_budgets(
-    const kvevict_policy* policy, uint32_t n_context, uint32_t* budgets,
-    size_t budgets_len) KVEVICT_NOEXCEPT;
-
-/**
- * Says whether a policy wants an input, so that an engine makes no others.
- *
- * @param[in]  policy    Non-NULL.
- * @param[in]  input     One of kvevict_input.
- * @param[out] out_need  Non-NULL.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status
-kvevict_policy_need(const kvevict_policy* policy, kvevict_input input,
-                    kvevict_need* out_need) KVEVICT_NOEXCEPT;
-
-/**
- * Suggests a budget for a model: min(max_tokens / 4, 4096), at least 1024, at
- * most max_tokens; 0, do not evict, while the full cache is under 256 MiB.
- *
- * @param[in]  max_tokens        The model's context length, 1 .. 2^31 - 1.
- * @param[in]  full_cache_bytes  K and V of all layers at max_tokens.
- * @param[out] out_budget        Tokens.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status
-kvevict_auto_budget(uint32_t max_tokens, uint64_t full_cache_bytes,
-                    uint32_t* out_budget) KVEVICT_NOEXCEPT;
-
-/** One row of the table of policies; every text is static. */
-typedef struct kvevict_policy_info {
-  uint32_t struct_size;
-  uint32_t reserved;   /**< 0. */
-  const char* name;    /**< As in the text form. */
-  const char* signal;  /**< What ranks a token. */
-  const char* shaping; /**< What happens to the numbers. */
-  const char* budget;  /**< How many survive, where. */
-  const char* trigger; /**< When it runs. */
-  const char* paper;   /**< Source, e.g. "arXiv:2404.14469"; "" if none. */
-  /** Parameters whose default is another than the library's, as in the text form;
-   *  "" if none. */
-  const char* defaults;
-} kvevict_policy_info;
-
-/**
- * Enumerates the policies: index 0, 1, ... until it fails.
- *
- * @param[in]  index  0, 1, ... until the call fails.
- * @param[out] out    Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status
-kvevict_policy_at(uint32_t index, kvevict_policy_info* out) KVEVICT_NOEXCEPT;
-
-/** A preset: the options under which another implementation's keep sets come
- *  out. */
-typedef struct kvevict_preset_info {
-  uint32_t struct_size;
-  uint32_t reserved;       /**< 0. */
-  const char* name;        /**< As in the text form; static. */
-  const char* policy_text; /**< The same policy spelled out; static. */
-  const char* reproduces;  /**< Whose behaviour this is; static. */
-} kvevict_preset_info;
-
-/**
- * Enumerates the presets: index 0, 1, ... until it fails.
- *
- * @param[in]  index  0, 1, ... until the call fails.
- * @param[out] out    Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status
-kvevict_preset_at(uint32_t index, kvevict_preset_info* out) KVEVICT_NOEXCEPT;
-
 /* ---- View ---------------------------------------------------------------- */
 
 /** What a companion plane is for the rows that it goes with. */
-enum kvevict_role
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** Nothing that this library reads. */
-  KVEVICT_ROLE_NONE = 0,
-  /** What codes of keys are multiplied by. */
-  KVEVICT_ROLE_KEY_SCALE = 1,
-  /** What is added to codes of keys then. */
-  KVEVICT_ROLE_KEY_MINIMUM = 2,
-  /** What codes of values are multiplied by. */
-  KVEVICT_ROLE_VALUE_SCALE = 3,
-  /** What is added to codes of values then. */
-  KVEVICT_ROLE_VALUE_MINIMUM = 4,
+KVEVICT_INT32_TYPE(kvevict_role)
+enum kvevict_role KVEVICT_INT32 {
+  KVEVICT_ROLE_NONE = 0,        /**< Nothing that this library reads. */
+  KVEVICT_ROLE_KEY_SCALE = 1,   /**< What codes of keys are multiplied by. */
+  KVEVICT_ROLE_KEY_MINIMUM = 2, /**< What is added to codes of keys then. */
+  KVEVICT_ROLE_VALUE_SCALE = 3, /**< What codes of values are multiplied by. */
+  KVEVICT_ROLE_VALUE_MINIMUM = 4, /**< What is added to codes of values then. */
   /** Keys of the slots from kvevict_view.first_recent on, not quantized. */
   KVEVICT_ROLE_KEY_RECENT = 5,
-  /** Values of the same slots. */
-  KVEVICT_ROLE_VALUE_RECENT = 6
+  KVEVICT_ROLE_VALUE_RECENT = 6 /**< Values of the same slots. */
 };
-#ifndef __cplusplus
-typedef int32_t kvevict_role;
-#endif
 
 /**
- * Rows of one tensor, one per token and head, in any layout.
+ * Rows of one tensor, one per token and head, in any layout. docs/layouts.md
+ * shows those of engines.
  *
  * Element e of head h of token t lies at
  *     contiguous  data + t * token_stride_bytes + h * head_stride_bytes + E(e)
@@ -973,42 +517,38 @@ typedef int32_t kvevict_role;
  *     B(id)  data + id * block_stride_bytes; with an address table
  *            data + address_table[id].
  *
- * Groups are how vectorised keys lie, [n_blocks, H, D/x, block_size, x]: x is
- * group_elems, and group_stride_bytes is block_size * x * bytes of an element.
- * An address table is for blocks that were allocated one by one: data is then
- * where in a block the plane begins, most often 0 or behind the keys, and
- * block_stride_bytes is 0. Entries of blocks that hold none of the tokens in
- * question are not read, and may be 0. Blocks of a table are all different and
- * share no byte, nor do those of two tables; that is not checked. Groups and
- * address tables are for planes of a view alone.
+ * Inner groups are how vectorised keys lie, [n_blocks, H, D/x, block_size, x]:
+ * group_elems is x, and group_stride_bytes is block_size * x * bytes of an
+ * element. An address table is for blocks that were allocated one by one: data
+ * is then where in a block the plane begins, and block_stride_bytes is 0.
+ * Entries of blocks that hold none of the tokens in question are not read.
+ * Blocks must all be different and share no byte; that is not checked. Inner
+ * groups and address tables are for planes of a view alone.
  *
- * Strides may be negative or zero where no two rows overlap. Each exceeds what
- * the smaller ones reach: other layouts without an overlap are errors too, whose
- * message says that they are too intricate to tell. No alignment is needed, but
- * for elements that CUDA is to score: at multiples of their size. On CUDA blocks
- * of an address table begin at multiples of 16 bytes. A plane with neither data
- * nor address_table is absent, and then 0 throughout.
+ * Strides may be negative, or zero where no two rows overlap. Each must exceed
+ * what the smaller ones reach; other layouts are errors. No alignment is
+ * needed, except that CUDA scores only elements at multiples of their size and
+ * blocks with addresses at multiples of 16 bytes. A plane with neither data nor
+ * address_table is absent, and then 0 throughout.
  *
  * A companion with a role holds one number of f32, f16 or bf16 per token and
- * head (head_dim 1), and there is one of a role at most. It moves with its
+ * head (head_dim 1). A view has at most one of each role. It moves with its
  * rows, unless its token and block strides and its address table are 0: then a
  * head has one number for all tokens, or with a head stride of 0 all heads
- * have. Such a plane stays, and any number of layers may share it.
+ * have. Such a plane stays, and layers may share it.
  *
- * With group_tokens G the numbers are those of a channel: slots i * G to
- * i * G + G - 1 of a head share a row of them, packed, one for each element
- * (head_dim that of the rows), as KIVI has them of keys (arXiv:2402.02750). In
- * the formulas t is then t / G, and G divides block_size. Rows are u8, i8, u4
- * or u4_halves, their scale and minimum have the same G, and there is no ring.
- * They are read by all that reads rows; what writes them stores groups anew:
- * see kvevict_compact().
+ * With group_tokens G, slots i * G to i * G + G - 1 of a head share a packed
+ * row of numbers, one per element (head_dim that of the rows), as KIVI has them
+ * for keys (arXiv:2402.02750). The formulas then take t / G for t, and G
+ * divides block_size. Rows are u8, i8, u4 or u4_halves, scale and minimum have
+ * the same G, and there is no ring. Writing such rows stores groups anew: see
+ * kvevict_compact().
  *
- * A recent plane has the last rows, which are not quantized yet: f32, f16 or
- * bf16, packed, the one of slot t at data + (t - first_recent) *
- * token_stride_bytes + h * head_stride_bytes, in no blocks. It goes with rows
- * of any dtype that is quantized. K and V both have one, or neither has. Slots
- * from first_recent on are not read in K's and V's own planes. Recent rows
- * never move: see kvevict_compact(). No ring has them.
+ * A recent plane has the last rows, not quantized yet: f32, f16 or bf16,
+ * packed, slot t at data + (t - first_recent) * token_stride_bytes + h *
+ * head_stride_bytes, in no blocks. It goes with quantized rows of any dtype. K
+ * and V both have one, or neither. Slots from first_recent on are not read in
+ * K's and V's own planes. Recent rows never move, and rings have none.
  */
 typedef struct kvevict_plane {
   uint64_t data; /**< Address: a host pointer, or a CUdeviceptr. */
@@ -1021,15 +561,15 @@ typedef struct kvevict_plane {
   kvevict_dtype dtype;
   uint32_t head_dim;  /**< Elements per row; 0 for opaque. */
   uint32_t row_bytes; /**< Opaque: bytes per row, packed; otherwise 0. */
-  kvevict_role role;  /**< Of a companion; otherwise KVEVICT_ROLE_NONE. */
-  int64_t group_stride_bytes; /**< From group to group; 0 without. */
+  kvevict_role role;  /**< What a companion is; else KVEVICT_ROLE_NONE. */
+  int64_t group_stride_bytes; /**< To the next inner group; 0 without. */
   /** Paged only: address of the blocks' addresses, u64 by block id, where block
    *  tables lie and borrowed as they are; a multiple of 8. 0: none. */
   uint64_t address_table;
   uint32_t address_table_len; /**< Elements; no id is as large. */
   uint32_t group_elems;       /**< Divides head_dim; 0: no groups. */
-  /** Of a scale or minimum: how many tokens share one per element, 1 .. 256;
-   *  0: a number is of a token, or of all. */
+  /** How many tokens share a scale or minimum per element, 1 .. 256; 0: each
+   *  number belongs to a token, or to all. */
   uint64_t group_tokens;
   uint64_t reserved[5]; /**< 0: room for what rows of other kinds will need. */
 } kvevict_plane;
@@ -1042,13 +582,70 @@ typedef struct kvevict_plane {
     }                                                                         \
   }
 
+#ifndef SWIG
+/* Planes of packed rows in the common layouts, whose last dimension is
+ * head_dim: [S, H, D], [H, S, D], and blocks of both. n_slots is how many a
+ * head has room for. head_dim counts bytes if rows are opaque. */
+static inline int64_t kvevict_row_bytes(kvevict_dtype dtype,
+                                        uint32_t head_dim) {
+  const int64_t n = head_dim;
+  if (dtype == KVEVICT_DTYPE_F32) return n * 4;
+  if (dtype == KVEVICT_DTYPE_F16 || dtype == KVEVICT_DTYPE_BF16) return n * 2;
+  if (dtype == KVEVICT_DTYPE_U4 || dtype == KVEVICT_DTYPE_U4_HALVES)
+    return n / 2;
+  if (dtype == KVEVICT_DTYPE_Q8_0) return n / 32 * 34;
+  if (dtype == KVEVICT_DTYPE_Q4_0) return n / 32 * 18;
+  return n;
+}
+
+static inline kvevict_plane kvevict_plane_token_major(const void* data,
+                                                      kvevict_dtype dtype,
+                                                      uint32_t n_heads,
+                                                      uint32_t head_dim) {
+  kvevict_plane plane = KVEVICT_PLANE_INIT;
+  const uint32_t is_opaque = dtype == KVEVICT_DTYPE_OPAQUE;
+  plane.data = (uint64_t)(uintptr_t)data;
+  plane.dtype = dtype;
+  plane.head_dim = is_opaque ? 0 : head_dim;
+  plane.row_bytes = is_opaque ? head_dim : 0;
+  plane.head_stride_bytes = kvevict_row_bytes(dtype, head_dim);
+  plane.token_stride_bytes = plane.head_stride_bytes * n_heads;
+  return plane;
+}
+
+static inline kvevict_plane kvevict_plane_head_major(const void* data,
+                                                     kvevict_dtype dtype,
+                                                     uint32_t n_slots,
+                                                     uint32_t head_dim) {
+  kvevict_plane plane = kvevict_plane_token_major(data, dtype, 1, head_dim);
+  plane.head_stride_bytes = plane.token_stride_bytes * n_slots;
+  return plane;
+}
+
+static inline kvevict_plane kvevict_plane_token_major_blocks(
+    const void* data, kvevict_dtype dtype, uint32_t block_size,
+    uint32_t n_heads, uint32_t head_dim) {
+  kvevict_plane plane =
+      kvevict_plane_token_major(data, dtype, n_heads, head_dim);
+  plane.block_stride_bytes = plane.token_stride_bytes * block_size;
+  return plane;
+}
+
+static inline kvevict_plane kvevict_plane_head_major_blocks(const void* data,
+                                                            kvevict_dtype dtype,
+                                                            uint32_t block_size,
+                                                            uint32_t n_heads,
+                                                            uint32_t head_dim) {
+  kvevict_plane plane =
+      kvevict_plane_head_major(data, dtype, block_size, head_dim);
+  plane.block_stride_bytes = plane.head_stride_bytes * n_heads;
+  return plane;
+}
+#endif
+
 /**
  * Where one layer's cache lies. K and V may differ in dtype, head size and
  * strides. Nothing is copied or owned.
- *
- * More examples of layouts: token-major [S, H, D] has strides {H*D*b, D*b};
- * head-major [H, S, D] {D*b, S*D*b}; transposed V [H*D, S] {b, D*S*b, S*b} with
- * b bytes per element. docs/layouts.md shows those of engines.
  */
 typedef struct kvevict_view {
   uint32_t struct_size;
@@ -1077,9 +674,9 @@ typedef struct kvevict_view {
   /** Elements from one KV head's table to the next's; 0: all heads share
    *  one. */
   uint64_t block_table_head_stride;
-  /** Of a ring, as sliding windows have them: its rows. Token t is in slot t of
-   *  all calls, and in the formulas above it is (t + ring_first) % ring_slots;
-   *  a ring with blocks uses all that hold its rows. 0: no ring. */
+  /** Rows of a ring, as sliding windows have them; 0: no ring. Token t is slot
+   *  t in all calls, and lies where the formulas above put (t + ring_first) %
+   *  ring_slots. */
   uint32_t ring_slots;
   uint32_t ring_first; /**< Row of token 0, < ring_slots; 0 without. */
   /** Paged: how many blocks, from the first of every table on, others hold too,
@@ -1087,8 +684,8 @@ typedef struct kvevict_view {
    *  might are refused. Compacting to a destination, or from a first_slot
    *  behind them on, is not. 0 for a ring. */
   uint32_t n_shared_blocks;
-  /** Of a view with recent planes: the first slot that they have; those before
-   *  it are quantized. 0 without. */
+  /** The first slot of the recent planes; those before it are quantized. 0
+   *  without such planes. */
   uint32_t first_recent;
 } kvevict_view;
 
@@ -1099,27 +696,16 @@ typedef struct kvevict_view {
   }
 
 /**
- * Writes KVEVICT_VIEW_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status
-kvevict_view_init(kvevict_view* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
-/**
  * Checks a view as executing calls on the CPU do. It reads block and address
  * tables, which must be host memory here; on CUDA calls check all but what is
  * in them.
- *
  * @param[in] view      Non-NULL.
  * @param[in] n_tokens  Slots that will be addressed; 0 is valid.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (unknown dtype, no rows,
  *         a description without an address, rows or planes that overlap, a
  *         table too short, an id that is negative or beyond an address table, a
  *         block without an address, more tokens than a ring has rows, an offset
- *         beyond 64 bits). Since: 0.1
+ *         beyond 64 bits).
  */
 KVEVICT_API kvevict_status kvevict_view_validate(
     const kvevict_view* view, uint32_t n_tokens) KVEVICT_NOEXCEPT;
@@ -1127,11 +713,8 @@ KVEVICT_API kvevict_status kvevict_view_validate(
 /* ---- Plan ---------------------------------------------------------------- */
 
 /** What a layer keeps of the tokens that it has seen. */
-enum kvevict_layer_cache
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
+KVEVICT_INT32_TYPE(kvevict_layer_cache)
+enum kvevict_layer_cache KVEVICT_INT32 {
   /** A row of every token, until it is evicted. */
   KVEVICT_LAYER_CACHE_FULL = 0,
   /** The tokens of a sliding window: the engine drops the others. */
@@ -1140,9 +723,6 @@ enum kvevict_layer_cache
    *  layer's. */
   KVEVICT_LAYER_CACHE_NONE = 2
 };
-#ifndef __cplusplus
-typedef int32_t kvevict_layer_cache;
-#endif
 
 /** The attention geometry of one layer. */
 typedef struct kvevict_layer_geometry {
@@ -1159,7 +739,7 @@ typedef struct kvevict_layer_geometry {
   /** Elements of a value row. 0 if v_dtype is opaque; with any other 0 means
    *  that there is no V. */
   uint32_t v_head_dim;
-  /** Of the queries handed to observe and score: f32, f16 or bf16, or opaque
+  /** What queries handed to observe and score are: f32, f16 or bf16, or opaque
    *  where no signal reads them. */
   kvevict_dtype q_dtype;
   kvevict_dtype k_dtype;
@@ -1178,28 +758,14 @@ typedef struct kvevict_layer_geometry {
         0.0f, 0                                                               \
   }
 
-/** Writes KVEVICT_LAYER_GEOMETRY_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_layer_geometry_init(
-    kvevict_layer_geometry* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
 /** Which elements of a key RoPE turns together. */
-enum kvevict_rope_layout
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
+KVEVICT_INT32_TYPE(kvevict_rope_layout)
+enum kvevict_rope_layout KVEVICT_INT32 {
   /** f and f + rope_inv_freq_len (NeoX, Hugging Face). */
   KVEVICT_ROPE_LAYOUT_HALF = 0,
   /** 2 f and 2 f + 1 (GPT-J; Llama's keys in llama.cpp). */
   KVEVICT_ROPE_LAYOUT_INTERLEAVED = 1
 };
-#ifndef __cplusplus
-typedef int32_t kvevict_rope_layout;
-#endif
 
 /** The attention geometry of a model. */
 typedef struct kvevict_geometry {
@@ -1220,7 +786,7 @@ typedef struct kvevict_geometry {
   /** NULL, or f32 [query heads of all layers with a full cache], layer by
    *  layer: a logit per head that takes part in its softmax and has no value
    *  (gpt-oss). It is neither scaled nor capped; -infinity: the head has none.
-   *  Host memory, copied. Read where logit_softcap is. Of heads whose logits
+   *  Host memory, copied. Read where logit_softcap is. If the logits of heads
    *  are reduced to one row (order=reduce-logits) the largest counts. */
   const float* sink_logits;
   size_t sink_logits_len; /**< The n_q_heads of these layers; 0 with NULL. */
@@ -1231,16 +797,6 @@ typedef struct kvevict_geometry {
     (uint32_t)sizeof(kvevict_geometry), 0, 0, KVEVICT_ROPE_LAYOUT_HALF, 0, 0, \
         0, 0, 0, 0                                                            \
   }
-
-/**
- * Writes KVEVICT_GEOMETRY_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_geometry_init(
-    kvevict_geometry* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /** Geometry + policy + context, checked once. Immutable, opaque. */
 typedef struct kvevict_plan kvevict_plan;
@@ -1253,21 +809,18 @@ typedef struct kvevict_plan_options {
    *  beside its window, and a trim by as many leaves the window whole.
    *  Other policies ignore it. */
   uint32_t draft_tokens;
-  /** Tokens that each KV head keeps, everything included, and at least one, or
-   *  a block of select_block: the heads of all layers with a full cache, layer
-   *  by layer, in place of the policy's budget and layer split. What must stay
-   *  has to fit each. A head shorter
-   *  than its budget keeps everything. Heads may then hold different numbers of
-   *  tokens, so scope must be head, heads equal, and split not
-   *  one that scores decide. NULL: the policy's. Copied. */
+  /** Tokens that each KV head keeps, everything included, in place of the
+   *  policy's budget and layer split: the heads of all layers with a full
+   *  cache, layer by layer. Each is at least one token, or a block of
+   *  select_block, and has room for what must stay. A head shorter than its
+   *  budget keeps everything. Needs scope=head and heads=equal, and no split
+   *  that scores decide. NULL: the policy's. Copied. */
   const uint32_t* head_budgets;
   size_t head_budgets_len; /**< As many as there are heads; 0 with NULL. */
-  /** Budgets of the layers with a full cache, each what budget of
-   *  kvevict_policy means, in place of that and of the layer split: a ratio of
-   *  the context up to 1, else tokens. All else of the policy holds for each
-   *  layer as if it were alone. Under scope MODEL all are equal. Not with
-   *  head_budgets, nor with a split that scores decide. NULL: the
-   *  policy's. Copied. */
+  /** A budget for each layer with a full cache, in place of the policy's and
+   *  its layer split: a ratio of the context up to 1, else tokens. Scope MODEL
+   *  needs equal ones. Not with head_budgets, nor with a split that scores
+   *  decide. NULL: the policy's. Copied. */
   const double* layer_budgets;
   size_t layer_budgets_len; /**< As many as there are such layers; 0. */
   /** 1: evictions measure what mass they keep, for kvevict_list_report. They
@@ -1281,14 +834,6 @@ typedef struct kvevict_plan_options {
 
 #define KVEVICT_PLAN_OPTIONS_INIT \
   { (uint32_t)sizeof(kvevict_plan_options), 0, 0, 0, 0, 0, 0, 0 }
-
-/** Writes KVEVICT_PLAN_OPTIONS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_plan_options_init(
-    kvevict_plan_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
 
 /**
  * Checks a geometry and a policy against each other and lays out the workspace.
@@ -1304,7 +849,6 @@ KVEVICT_API kvevict_status kvevict_plan_options_init(
  * @param[out] out_plan  Non-NULL. Destroy with kvevict_plan_destroy().
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a workspace
  *         size would not fit in size_t); KVEVICT_ERROR_OUT_OF_MEMORY.
- *         Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_plan_create(
     const kvevict_context* context, const kvevict_geometry* geometry,
@@ -1313,9 +857,7 @@ KVEVICT_API kvevict_status kvevict_plan_create(
 
 /**
  * Destroys a plan; NULL is ignored. Sequences made from it stay usable.
- *
  * @param[in] plan  NULL or a plan.
- * Since: 0.1
  */
 KVEVICT_API void kvevict_plan_destroy(kvevict_plan* plan) KVEVICT_NOEXCEPT;
 
@@ -1324,12 +866,11 @@ KVEVICT_API void kvevict_plan_destroy(kvevict_plan* plan) KVEVICT_NOEXCEPT;
  * at first use. On the CPU there is nothing to do.
  *
  * Window attention has kernels of its own for each combination of dtypes,
- * k_head_dim, window and group size. Those for contiguous keys and for
- * block ids are prepared. Those for heads of several lengths are prepared for a
- * plan with head_budgets or heads that are not equal. The first call that needs any other
- * compiles it, as with rings and blocks with addresses.
- * All other kernels serve every plan. With a kernel_cache_dir compiled kernels
- * are taken from there.
+ * k_head_dim, window and group size. This call prepares those for contiguous
+ * keys and for block ids, and those for heads of several lengths if the plan
+ * may have such. The first call that needs another one compiles it, as with
+ * rings and blocks with addresses. All other kernels serve every plan. With a
+ * kernel_cache_dir compiled kernels are taken from there.
  *
  * @param[in] context  Non-NULL.
  * @param[in] plan     Made from `context`; NULL: only the kernels that serve
@@ -1337,7 +878,7 @@ KVEVICT_API void kvevict_plan_destroy(kvevict_plan* plan) KVEVICT_NOEXCEPT;
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
  *         KVEVICT_ERROR_UNAVAILABLE (the compiler's log is in the message);
  *         KVEVICT_ERROR_OUT_OF_MEMORY; KVEVICT_ERROR_DEVICE. May take seconds,
- *         waits for other threads that compile. Since: 0.1
+ *         waits for other threads that compile.
  */
 KVEVICT_API kvevict_status kvevict_context_prepare(
     const kvevict_context* context, const kvevict_plan* plan) KVEVICT_NOEXCEPT;
@@ -1359,11 +900,9 @@ typedef struct kvevict_layer_info {
 
 /**
  * Tells what a layer is for a plan.
- *
  * @param[in]  plan   Non-NULL.
  * @param[in]  layer  < n_layers.
  * @param[out] out    Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_plan_layer(const kvevict_plan* plan, uint32_t layer,
@@ -1380,7 +919,7 @@ kvevict_plan_layer(const kvevict_plan* plan, uint32_t layer,
  */
 typedef struct kvevict_workspace {
   uint32_t struct_size;
-  uint32_t alignment; /**< Of the address, in bytes: 64, on CUDA 256. */
+  uint32_t alignment; /**< Its address is a multiple: 64, on CUDA 256. */
   size_t least_bytes; /**< 0: the call can do without; NULL may be passed. */
   size_t best_bytes;
 } kvevict_workspace;
@@ -1389,46 +928,30 @@ typedef struct kvevict_workspace {
   { (uint32_t)sizeof(kvevict_workspace), 0, 0, 0 }
 
 /** What a plan's workspace is for. */
-enum kvevict_operation
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** kvevict_sequence_evict(). */
-  KVEVICT_OPERATION_EVICT = 0,
-  /** kvevict_score(). */
-  KVEVICT_OPERATION_SCORE = 1,
-  /** kvevict_sequence_begin_observing(): there a sequence keeps what it
-   *  observes until kvevict_sequence_end_observing(). Of policies that score by
-   *  the last queries, for each layer (window + draft_tokens) * n_q_heads
-   *  rows of k_head_dim elements, and on CUDA a float with each; of h2o
-   *  max_tokens floats for each KV head, query head or layer, as `sums` says,
-   *  and with sum_last so many more times as many; 0 for others. */
+KVEVICT_INT32_TYPE(kvevict_operation)
+enum kvevict_operation KVEVICT_INT32 {
+  KVEVICT_OPERATION_EVICT = 0, /**< kvevict_sequence_evict(). */
+  KVEVICT_OPERATION_SCORE = 1, /**< kvevict_score(). */
+  /** kvevict_sequence_begin_observing(): holds what a sequence observes until
+   *  kvevict_sequence_end_observing(). A policy that scores by the last queries
+   *  needs, for each layer, (window + draft_tokens) * n_q_heads rows of
+   *  k_head_dim elements, and on CUDA a float with each. h2o needs max_tokens
+   *  floats for each KV head, query head or layer, as `sums` says, and with
+   *  sum_last that many times more. Others need nothing. */
   KVEVICT_OPERATION_OBSERVE = 2
 };
-#ifndef __cplusplus
-typedef int32_t kvevict_operation;
-#endif
 
 /**
  * The workspace of an operation of a plan.
  *
- * In the least, scoring on the CPU computes most products of queries and keys
- * twice, to the same bytes. With 4 query heads per KV head, 32 window rows and
- * a head size of 128 that takes 1.8 times as long as in the best, 1.4 times in
- * half of it; with 16 query heads 1.9 times, with 128 of 576 elements twice as
- * long. Policy h2o needs it where it scores by queries: at best 128 MiB per
- * thread, room for as many products.
- *
- * Per thread the least of SCORE at 131,072 tokens is 0.5 MiB for that first
- * shape (the best 65.3), 0.6 with 16 query heads per KV head, 1.1 with 256
- * window rows, and 2.1 with 128 query heads of 576 elements (the best 360).
- * Whatever the model and the window, it is at most 3.5 MiB, 672 * k_head_dim
- * bytes and 8 bytes per token. Not per thread, but once come n_q_heads floats
- * per token where rows are pooled before their maximum is taken, or averaged
- * before that of a maximum pool (order=pool-reduce). An eviction also scores
- * and selects fewer layers at once, down to one; with scope MODEL, and where
- * scores decide what layers keep (split cake or lazy), always all.
+ * With less than the best, scoring on the CPU computes most products of queries
+ * and keys twice, to the same bytes, and takes 1.4 to 2 times as long; an
+ * eviction also works on fewer layers at once. docs/performance.md has the
+ * sizes: per thread the least of SCORE is at most 3.5 MiB + 672 * k_head_dim
+ * bytes + 8 bytes per token, and once n_q_heads floats per token if rows are
+ * pooled before they are reduced. With scope MODEL, and if scores decide what
+ * layers keep, all layers are worked on at once. h2o needs it only where it
+ * scores by queries.
  *
  * @param[in]  plan       Non-NULL.
  * @param[in]  operation  Which.
@@ -1436,44 +959,19 @@ typedef int32_t kvevict_operation;
  *                        max_tokens; 0: max_tokens. OBSERVE does not read it.
  * @param[out] out        Non-NULL, out->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a size would
- *         not fit in size_t). Since: 0.1
+ *         not fit in size_t).
  */
 KVEVICT_API kvevict_status kvevict_plan_workspace(
     const kvevict_plan* plan, kvevict_operation operation, uint32_t n_tokens,
     kvevict_workspace* out) KVEVICT_NOEXCEPT;
 
-/**
- * kvevict_policy_layer_budgets() for the plan's policy and layers, or what its
- * layer_budgets make of a context; of head_budgets, the most of each layer.
- *
- * @param[in]  plan         Non-NULL.
- * @param[in]  n_tokens     Tokens seen so far, 1 .. 2^31 - 1; above max_tokens
- *                          it counts as max_tokens, less what its last block
- *                          of select_block is then fuller by: as in an eviction
- *                          of a cache that has lost whole blocks.
- * @param[out] budgets      [n_layers] tokens; 0 for layers without a full
- *                          cache, which do not count where the budget is
- *                          spread.
- * @param[in]  budgets_len  = n_layers.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
- *         where scores decide (split cake or lazy). Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_plan_layer_budgets(
-    const kvevict_plan* plan, uint32_t n_tokens, uint32_t* budgets,
-    size_t budgets_len) KVEVICT_NOEXCEPT;
-
 /** Why a plan cannot do something, or why an eviction did nothing. */
-enum kvevict_reason
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** It can. */
-  KVEVICT_REASON_NONE = 0,
+KVEVICT_INT32_TYPE(kvevict_reason)
+enum kvevict_reason KVEVICT_INT32 {
+  KVEVICT_REASON_NONE = 0, /**< It can. */
   /** Keys are opaque: nothing can be read from them. */
   KVEVICT_REASON_OPAQUE_KEYS = 1,
-  /** Queries are opaque. */
-  KVEVICT_REASON_OPAQUE_QUERIES = 2,
+  KVEVICT_REASON_OPAQUE_QUERIES = 2, /**< Queries are opaque. */
   /** The geometry does not say how RoPE turned the keys (rope_inv_freq). */
   KVEVICT_REASON_NO_ROPE = 3,
   /** The layer has no cache, or only that of a sliding window. */
@@ -1498,47 +996,10 @@ enum kvevict_reason
    *  than the window. */
   KVEVICT_REASON_SMALL_BUDGET = 11
 };
-#ifndef __cplusplus
-typedef int32_t kvevict_reason;
-#endif
-
-/** What a plan can do with a layer, and why not. */
-typedef struct kvevict_capabilities {
-  uint32_t struct_size;
-  uint32_t can_move; /**< 1 or 0, as the next two. */
-  /** What the policy reads of rows can be read: to score, and to merge. */
-  uint32_t can_score;
-  uint32_t can_rotate;        /**< kvevict_rotate() can turn its keys. */
-  kvevict_reason move_reason; /**< KVEVICT_REASON_NONE where it can. */
-  kvevict_reason score_reason;
-  kvevict_reason rotate_reason;
-  uint32_t needs_score; /**< 1 if the policy has to read rows to evict. */
-  /** An eviction by_table takes views whose block_size divides this; 0 where
-   *  move_reason says why not. */
-  uint32_t table_block;
-  /** 1: and that have a block table for each KV head, whose lists differ. */
-  uint32_t needs_head_tables;
-  /** 1: and no table of another layer, which keeps other tokens. */
-  uint32_t needs_layer_tables;
-  uint32_t reserved; /**< 0. */
-} kvevict_capabilities;
-
-/**
- * Says what the plan can do with a layer.
- *
- * @param[in]  plan   Non-NULL.
- * @param[in]  layer  < n_layers.
- * @param[out] out    Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status
-kvevict_plan_capabilities(const kvevict_plan* plan, uint32_t layer,
-                          kvevict_capabilities* out) KVEVICT_NOEXCEPT;
 
 /**
  * @param[in] reason  Any number.
  * @return A sentence for a reason; "" for NONE and unknown numbers. Static.
- *          Since: 0.1
  */
 KVEVICT_API const char* kvevict_reason_text(kvevict_reason reason)
     KVEVICT_NOEXCEPT;
@@ -1553,20 +1014,18 @@ typedef struct kvevict_signal_inputs {
    *  a KV head are reduced already, or, with scope LAYER or MODEL, 1 of all
    *  heads; 0: n_q_heads. */
   uint32_t n_sum_heads;
-  /** Query rows [n_q_heads, rows, k_head_dim] in any strides, after RoPE; dtype
-   *  = the geometry's q_dtype. A stride of 0 is an error where there is more
-   *  than one head or row. Window attention: of the window. Policy h2o without
-   *  attention_sums: n_query_rows. Policy non-causal: of all slots held; row t
-   *  is the query of slot t of its KV head. CUDA takes its tensor cores where
-   *  elements are packed and rows of queries and keys begin at multiples of 16
-   *  bytes, else a slower kernel. */
+  /** Query rows [n_q_heads, rows, k_head_dim] in any strides, after RoPE, of
+   *  the geometry's q_dtype. A stride of 0 is an error where there is more than
+   *  one head or row. Window attention takes the window's rows, h2o without
+   *  attention_sums n_query_rows, non-causal those of all slots held: row t is
+   *  the query of slot t of its KV head. CUDA uses tensor cores if elements are
+   *  packed and rows of queries and keys begin at multiples of 16 bytes. */
   const kvevict_plane* queries;
   /** NULL, or f32 [n_q_heads, rows], head_dim 1: the natural log-sum-exp of
    *  each row's logits, scaled and capped, over the keys that it sees and its
-   *  sink, as flash attention leaves it behind. In any strides; a stride of 0
-   *  means packed. Saves h2o the first of two passes over the keys, and window
-   *  attention on CUDA; it has no use on the CPU there, nor with softmax=past
-   *  or order=reduce-logits, whose sums are others. */
+   *  sink, as flash attention leaves it behind. In any strides; 0 means packed.
+   *  It saves h2o, and window attention on CUDA, the first of two passes over
+   *  the keys. It is not used with softmax=past or order=reduce-logits. */
   const kvevict_plane* row_lse;
   /** Policy custom: f32 [n_kv_heads, slots held], head_dim 1, elements at
    *  multiples of 4 bytes, tokens packed, rows of heads one after another; a
@@ -1575,14 +1034,13 @@ typedef struct kvevict_signal_inputs {
   /* What follows is f32 as well, packed within a head and aligned to 4 bytes,
    * rows of heads one after another; strides of 0 as for scores. */
   /** Policy h2o: [n_sum_heads, slots held], head_dim 1: the attention weight
-   *  that each slot got. kvevict_sequence_observe() takes those of a step or
-   *  chunk, summed over its query rows, and keeps the sums of all. Given to
-   *  kvevict_score() and kvevict_sequence_evict() they are summed over all
-   *  queries that saw the slot, and the engine's to keep, and to move when an
-   *  eviction moves their tokens: by kvevict_compact(), or beside a contiguous
-   *  cache, with n_kv_heads rows, as a companion of the view. Rows of KV heads
-   *  stand for each of their query heads where those are pooled one by one,
-   *  with group=sum in equal parts, and a row of all heads for every head. */
+   *  that each slot got. kvevict_sequence_observe() takes that of a step or
+   *  chunk, summed over its query rows, and adds it up. kvevict_score() and
+   *  kvevict_sequence_evict() take sums over all queries that saw the slot. The
+   *  engine keeps those, and moves them when their tokens move: by
+   *  kvevict_compact(), or with n_kv_heads rows as a companion of the view. A
+   *  row of a KV head stands for each of its query heads, with group=sum in
+   *  equal parts, and a row of all heads for every head. */
   const kvevict_plane* attention_sums;
   /** Policy expected-attention: [n_q_heads, 1, k_head_dim]: the mean of the
    *  queries to come, rotated to where they will be; without the softmax scale,
@@ -1599,11 +1057,10 @@ typedef struct kvevict_signal_inputs {
    *  multiplied by, whatever the signal. */
   const kvevict_plane* token_weights;
   /** Policy triattention: [n_q_heads, 3, rope_inv_freq_len]: what the model's
-   *  queries are like before RoPE, found once per model. Of each pair of
-   *  elements, as a complex number in the geometry's rope_layout: the real part
-   *  of its mean, the imaginary part, and the mean of its absolute value. In
-   *  the file that `kvevict calibration` writes, a head's rows lie as they are
-   *  wanted here, with a fourth one between heads. */
+   *  queries are like before RoPE, found once per model. Each pair of elements
+   *  in the geometry's rope_layout is a complex number: the rows are the real
+   *  part of its mean, the imaginary part, and the mean of its absolute value.
+   *  Files of `kvevict calibration` have a fourth row between heads. */
   const kvevict_plane* query_centers;
   /** Rows of queries and of row_lse that kvevict_score() and
    *  kvevict_sequence_evict() are given, those of the last tokens: 1 .. the
@@ -1620,14 +1077,6 @@ typedef struct kvevict_signal_inputs {
         0                                                                     \
   }
 
-/** Writes KVEVICT_SIGNAL_INPUTS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_signal_inputs_init(
-    kvevict_signal_inputs* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
 /** One layer's part of kvevict_score(). */
 typedef struct kvevict_score_job {
   uint32_t struct_size;
@@ -1637,15 +1086,15 @@ typedef struct kvevict_score_job {
    *  n_tokens. Read by h2o and triattention, and keydiff with a block;
    *  triattention takes n_tokens with rotate. */
   uint32_t n_seen;
-  /** Where heads hold different numbers: u32 [n_kv_heads], each at most
+  /** u32 [n_kv_heads], if heads hold different numbers: each at most
    *  n_tokens and at least the policy's window where queries score, device
    *  memory; NULL: all hold n_tokens. On CUDA they are the caller's word. */
   const uint32_t* token_counts;
   /** The layer's cache; k as in the geometry, and v where values are read. NULL
    *  where no row is read. */
   const kvevict_view* view;
-  /** NULL where nothing but keys is read. Of n rows of queries and row_lse, row
-   *  i is the query of token n_tokens - n + i. */
+  /** NULL where nothing but keys is read. Row i of n rows of queries and
+   *  row_lse is the query of token n_tokens - n + i. */
   const kvevict_signal_inputs* inputs;
   /** Out: f32 [n_kv_heads, n_tokens], device memory; higher keeps. Tokens of a
    *  kept window get +infinity. Beyond a head's own count unspecified. */
@@ -1656,122 +1105,40 @@ typedef struct kvevict_score_job {
 #define KVEVICT_SCORE_JOB_INIT \
   { (uint32_t)sizeof(kvevict_score_job), 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/** Writes KVEVICT_SCORE_JOB_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_score_job_init(
-    kvevict_score_job* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
 /** Jobs and moves that one call takes at most. */
 #define KVEVICT_MAX_JOBS 128
 
 /**
- * Scores the cached tokens of layers by the signal of the plan's policy.
+ * Scores the cached tokens of layers by the signal of the plan's policy. A
+ * score is f32, and higher keeps. docs/policies.md has a page for each family,
+ * docs/reference.md every formula and cost.
  *
- * Window attention (snapkv, pyramidkv, tova, r-kv, cake): weights are the exact
- * causal softmax over all of a head's keys, or with softmax=past over those
- * before the window; they are reduced over the window's rows and the query
- * heads of each KV head and pooled over the tokens before the window (with
- * keep_window=no over all), as the policy says. Accumulated in f32 whatever the
- * dtypes. NaN in a key makes every weight of the rows that see it NaN, and so
- * the head's other scores. Method: SnapKV, arXiv:2404.14469. Cost: reads K
- * once; n_q_heads x window x n_tokens x head_dim multiply-adds. On CUDA
- * twice as much of both without row_lse.
+ *   snapkv, pyramidkv, tova,  exact causal softmax of the window's queries over
+ *   r-kv, cake                all keys, with softmax=past over those before the
+ *                           window, reduced and pooled (arXiv:2404.14469)
+ *   h2o                       attention_sums, or those of the n_query_rows last
+ *                           queries; rows=mean divides by the queries that
+ *                           saw a token, slots being positions, as they are
+ *                           until the first eviction (arXiv:2306.14048)
+ *   expected-attention        softmax of what queries to come of that mean and
+ *                           covariance pay (arXiv:2510.00636)
+ *   non-causal                what the queries of a chunk of `block` slots pay
+ *                           its keys (arXiv:2507.08143)
+ *   triattention              how keys agree with the centers of the queries,
+ *                           as turned at their own positions (arXiv:2604.04921)
+ *   knorm, keydiff, q-filter  keys alone (arXiv:2406.11430, arXiv:2504.15364,
+ *                           arXiv:2503.02812); keydiff with a block takes the
+ *                           layer's budget for a context of n_seen
+ *   lagkv, cur                keys and values against their neighbours
+ *                           (arXiv:2504.04704, arXiv:2509.15038)
+ *   custom                    the caller's scores, pooled
  *
- * Accumulated attention (h2o): attention_sums, with rows=mean divided by the
- * queries that could see each token, and reduced over the query heads of each
- * KV head. This call takes slots for positions and n_seen for the tokens seen;
- * slots are positions until the first eviction, and kvevict_sequence_evict()
- * knows both. Without attention_sums they are made of the n_query_rows last
- * queries: column sums of the exact causal softmax, each row over the slots up
- * to its own, which rows=mean divides by the rows that see the slot. Method:
- * H2O, arXiv:2306.14048. Cost: reads the sums once; of queries, no more than
- * causal attention of as many rows, half of that with row_lse, and never a
- * matrix of rows times slots.
- *
- * Expected attention: softmax over a head's keys k of s m.k + s^2 / 2 k' C k,
- * with the mean m and the covariance C of the queries to come and the softmax
- * scale s; by query head, reduced over the query heads of each KV head and
- * pooled. The first `sink` tokens are left out of the softmax and get 0.
- * Accumulated in f32. NaN in any other key, or with a covariance infinity,
- * makes the scores of all others NaN. Method: arXiv:2510.00636. Cost: reads K
- * once; n_q_heads*n_tokens*head_dim^2 multiply-adds, without a covariance
- * head_dim.
- *
- * Attention within chunks (non-causal): the first `block` slots, the next, and
- * so on to the last ones, which may be fewer. Each query attends to all keys of
- * its chunk, those before it and after it, and to no others: softmax of q.k,
- * without the softmax scale. A slot's score is the sum over its chunk's
- * queries, reduced over the query heads of each KV head; then it is weighed,
- * then pooled, in the order that `order` says. NaN in a key makes NaN of
- * its chunk. Accumulated in f32. Method: Compactor, arXiv:2507.08143, whose
- * normalisation over the layer's heads and tokens is left out: it scales and
- * shifts all scores of a layer alike, and so changes no keep list. Cost: reads
- * K once; n_q_heads * block * n_tokens * head_dim multiply-adds, on CUDA twice
- * as much of both.
- *
- * Query centers (triattention): with the center q and the mean length a of a
- * pair of a query head before RoPE, the pair k of a key as it is cached, the
- * pair's frequency w and the tokens seen t, a key's score by the query head is
- * the sum over its pairs of Re(q m conj(k)) + max(0, a - |q|) |k|, where m is
- * the mean of e^(i w (t + o)) over distances o = 1, 2, 4 .. 65536 of queries to
- * come. Each query head's scores less their mean are divided by their standard
- * deviation, at least 1e-6, and reduced over the query heads of each KV head
- * and pooled. The first `sink` tokens are left out of both and get 0; a key
- * with NaN or infinity gets NaN and is in neither. Keys must still be turned to
- * the positions where their tokens were seen. A factor that all keys have
- * (YaRN's) does not matter. In f32, m in double. Method: arXiv:2604.04921.
- * Cost: reads K once; 3/2 n_q_heads*n_tokens*head_dim multiply-adds and a
- * square root per pair and key.
- *
- * Keys alone: knorm scores a key k by -|k|; keydiff by -cos(k, m), m being the
- * mean direction of the head's keys; q-filter by -(k . key_filter). A key with
- * NaN or infinity scores NaN in keydiff, and is not in the mean. Methods:
- * arXiv:2406.11430, arXiv:2504.15364, arXiv:2503.02812. Cost: reads K once,
- * keydiff twice.
- *
- * keydiff with a block b above 0 goes through the keys as its paper does in a
- * prefill by blocks: of a list that keeps n slots the first n stay; then come b
- * at a time, or what is left, the mean direction is made anew of those that
- * stayed and those that came, and of them the n with the highest scores stay,
- * equal ones by `tie`, NaN last. Those that stay to the end keep their last
- * score; one that left scores -2 less the number of blocks that came after.
- * This call takes for n the layer's budget of a context of n_seen. Cost: each
- * block reads the keys that stayed and those that came, (n_tokens - n) / b *
- * (n + b) rows in all; an item of parallel work is a KV head of a layer. Of
- * policies whose scores do not depend on other keys (knorm, q-filter, h2o,
- * random, custom) going by blocks keeps what they keep at once.
- *
- * Keys and values against their neighbours (lagkv, cur): slots behind the sinks
- * are cut into partitions of `block`, slots from 0 on into windows. lagkv: how
- * far a token's channels spread on the scale of the next partition, as a place
- * within its own, in [0, 1), or with ranks=no as the mean of two softmaxes
- * over the partition, of keys and of values. Sinks, the last whole partition
- * and what follows it score 1. With fewer than two whole partitions slot t
- * scores (t - sink) / (n_tokens - sink), so that late ones stay. cur: the
- * shares that a token's squared norms have of their window's, multiplied, of
- * the sum of all; sinks 1. A token with NaN or infinity scores NaN and changes
- * no other score but those it would be compared with. Methods: LagKV,
- * arXiv:2504.04704; CurDKV, arXiv:2509.15038. Cost: reads K and V once, or
- * twice where two partitions do not fit the cache.
- *
- * With a `weight` shaped scores are weighed here too, all of them: the stages
- * of `secure` are an eviction's. Cost of weight=norm: it reads V
- * once.
- *
- * With redundancy above 0 that of the keys is taken off last. C[i, j] being the
- * cosine of keys i and j of a head, 0 for i = j, and 0 for one j of every i:
- * the last with C[i, j] > similarity, so that of keys alike the latest stays,
- * or j = 0 where there is none; R is the softmax over the head's tokens j of
- * the mean over i of C[i, j]. Keys are divided by their norms + 1e-8. A key
- * with NaN or infinity scores NaN and is in no mean. Accumulated in f32,
- * without n_tokens^2 memory. Method: R-KV, arXiv:2505.24133. Cost per KV head:
- * reads K four times, and meets keys with the last ones, in blocks, until each
- * has met a similar one: n_tokens^2 * head_dim multiply-adds where none is
- * similar, few where most are. An item of parallel work is a KV head of a
- * layer.
+ * `weight` is applied here, and redundancy (arXiv:2505.24133) is subtracted
+ * last; the two stages of `secure` belong to an eviction. A key with NaN or
+ * infinity scores NaN. With window attention it spoils the scores of the head,
+ * with non-causal those of its chunk, with expected-attention those of the
+ * head. Cost: K is read once, by keydiff, lagkv and cur up to twice, and by
+ * window attention on CUDA twice without row_lse.
  *
  * @param[in]  plan      Non-NULL.
  * @param[in]  jobs      [jobs_len], a layer each.
@@ -1785,7 +1152,7 @@ KVEVICT_API kvevict_status kvevict_score_job_init(
  *         values or queries that cannot be read; on CUDA elements, scales and
  *         minima that are not aligned to their size, or q8_0 and q4_0 to 2
  *         bytes). Threads: safe for distinct scores and
- *         workspaces. Since: 0.1
+ *         workspaces.
  */
 KVEVICT_API kvevict_status
 kvevict_score(const kvevict_plan* plan, const kvevict_score_job* jobs,
@@ -1812,28 +1179,13 @@ typedef struct kvevict_keep_lists {
 #define KVEVICT_KEEP_LISTS_INIT \
   { (uint32_t)sizeof(kvevict_keep_lists), 0, 0, 0, 0, 0, 0, 0 }
 
-/** Writes KVEVICT_KEEP_LISTS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_keep_lists_init(
-    kvevict_keep_lists* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
 /**
- * Tokens that go later than others, but may go, or sooner.
- *
- * What must stay stays; of the rest a token of a higher rank stays before any
- * of a lower one, whatever their scores, NaN included; within a rank scores
- * decide, and then ties. Tokens in no range have rank 0, so a negative rank
- * goes before them. A block of select_block has the highest rank in it.
- *
- * Ranks say which tokens a list keeps, never how many: layers, heads
- * (parameter heads) and chunks keep as many as without ranges. With `secure`
- * the tokens secured are the best by rank and then by score. With `rescue` the
- * blocks of the budget are those of the highest rank and then score, and the
- * rescued are chosen from all others as without ranges: they stay whatever
- * their rank, and bits go by scores alone.
+ * Tokens that go later or sooner than others, but may go. What must stay stays.
+ * Among the others a token of a higher rank stays before any of a lower one,
+ * whatever their scores, NaN included; within a rank scores decide, and then
+ * ties. Tokens in no range have rank 0. A block of select_block has the highest
+ * rank in it. Ranks say which tokens a list keeps, never how many.
+ * docs/policies.md has their part in `secure` and `rescue`.
  */
 typedef struct kvevict_token_range {
   uint32_t struct_size;
@@ -1845,19 +1197,11 @@ typedef struct kvevict_token_range {
 #define KVEVICT_TOKEN_RANGE_INIT \
   { (uint32_t)sizeof(kvevict_token_range), 0, 0, 0 }
 
-/** Writes KVEVICT_TOKEN_RANGE_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_token_range_init(
-    kvevict_token_range* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
 /** What kvevict_select() chooses from, and what must stay. */
 typedef struct kvevict_select_options {
   uint32_t struct_size;
   uint32_t n_tokens; /**< Slots held, 1 .. 2^31 - 1. */
-  /** Where lists hold different numbers: u32 [n_lists], each at most n_tokens,
+  /** u32 [n_lists], if lists hold different numbers: each at most n_tokens,
    *  device memory; NULL: all hold n_tokens. Every list then has one row: with
    *  n_rows above the lists it is an error. */
   const uint32_t* token_counts;
@@ -1872,7 +1216,7 @@ typedef struct kvevict_select_options {
   kvevict_reduce reduce; /**< Over the rows of a list. */
   uint32_t n_sink;       /**< First slots that must stay. */
   uint32_t n_recent;     /**< Last slots that must stay. */
-  kvevict_tie tie;       /**< Of equal scores. */
+  kvevict_tie tie;       /**< Which of equal scores stays. */
   /** Slots stay or go in whole blocks of so many, see kvevict_policy; a list
    *  must lose a multiple of it. 0: 1. */
   uint32_t select_block;
@@ -1893,14 +1237,6 @@ typedef struct kvevict_select_options {
         KVEVICT_REDUCE_MEAN, 0, 0, KVEVICT_TIE_LOWER_POSITION, 0, 0, 0, 0, 0 \
   }
 
-/** Writes KVEVICT_SELECT_OPTIONS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_select_options_init(
-    kvevict_select_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
 /**
  * Chooses slots: what must stay, and then the highest scores, descending, ties
  * by `tie`, NaN last; with ranges by rank first.
@@ -1920,7 +1256,7 @@ KVEVICT_API kvevict_status kvevict_select_options_init(
  * @param[in]  workspace_bytes  Its size.
  * @param[in]  stream   See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Threads: safe for
- *         distinct lists and workspaces. Since: 0.1
+ *         distinct lists and workspaces.
  */
 KVEVICT_API kvevict_status kvevict_select(
     const kvevict_context* context, const kvevict_select_options* options,
@@ -1929,130 +1265,16 @@ KVEVICT_API kvevict_status kvevict_select(
 
 /**
  * The workspace of kvevict_select().
- *
  * @param[in]  context   Non-NULL.
  * @param[in]  n_tokens  The most slots held.
  * @param[in]  n_lists   Keep lists.
  * @param[out] out       Non-NULL, out->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a size would
- *         not fit in size_t). Since: 0.1
+ *         not fit in size_t).
  */
 KVEVICT_API kvevict_status kvevict_select_workspace(
     const kvevict_context* context, uint32_t n_tokens, uint32_t n_lists,
     kvevict_workspace* out) KVEVICT_NOEXCEPT;
-
-/**
- * Writes what a plan's policy asks of kvevict_select(): what must stay, the tie
- * rule, the reduction of rows, whole blocks, the number of lists and how many
- * slots each keeps.
- *
- * The caller adds scores, protected slots and where the lists lie. The rows are
- * [n_kv_heads] of the layer; with scope MODEL those of all layers, end to end.
- *
- * @param[in]  plan      Non-NULL.
- * @param[in]  layer     < n_layers, with a full cache; decides the budget.
- *                       Scope MODEL: the first one.
- * @param[in]  n_tokens  Slots held, 1 .. max_tokens.
- * @param[in]  n_seen    Tokens seen so far, n_tokens .. 2^31 - 1: a ratio
- *                       budget is a part of them, as in
- *                       kvevict_sequence_evict(). 0: n_tokens. Above max_tokens
- *                       it counts as max_tokens.
- * @param[out] options   Non-NULL, options->struct_size set. All other fields
- *                       become 0. If the caller's struct is too short for a
- *                       field that the policy sets, that is an error.
- * @param[out] keep      Non-NULL, keep->struct_size set; likewise.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
- *         for a layer whose heads have budgets of their own, for one of two
- *         stages (`secure`), or where scores decide: of heads
- *         (parameter heads), which kvevict_sequence_evict() does also with
- *         the caller's scores (policy custom), or of layers (split cake or
- *         lazy), which have to be together.
- *         Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_plan_selection(
-    const kvevict_plan* plan, uint32_t layer, uint32_t n_tokens,
-    uint32_t n_seen, kvevict_select_options* options,
-    kvevict_keep_lists* keep) KVEVICT_NOEXCEPT;
-
-/** Scores of one layer, by which its budget is found. */
-typedef struct kvevict_layer_scores {
-  uint32_t struct_size;
-  uint32_t n_rows; /**< Keep lists, mostly KV heads; 1 .. 65535. */
-  /** f32 [n_rows, n_tokens], host memory, as kvevict_score() writes them. */
-  const float* scores;
-  size_t scores_len; /**< = n_rows * n_tokens. */
-  uint32_t n_tokens; /**< 1 .. 2^31 - 1. */
-  uint32_t reserved; /**< 0. */
-} kvevict_layer_scores;
-
-#define KVEVICT_LAYER_SCORES_INIT \
-  { (uint32_t)sizeof(kvevict_layer_scores), 0, 0, 0, 0, 0 }
-
-/** Writes KVEVICT_LAYER_SCORES_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_layer_scores_init(
-    kvevict_layer_scores* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
-/** Which budget kvevict_budget_for_mass() looks for. */
-typedef struct kvevict_mass_options {
-  uint32_t struct_size;
-  /** Which rows have one budget: KV_HEAD each its own, LAYER those of a layer,
-   *  MODEL all. */
-  kvevict_scope scope;
-  double mass;       /**< To be kept, in (0, 1]. */
-  uint32_t n_sink;   /**< First slots that must stay; they count. */
-  uint32_t n_recent; /**< Last slots that must stay, the window included. */
-  /** 1: every row that shares the budget keeps the mass; 0: the mean of their
-   *  shares does. */
-  uint32_t every_row;
-  uint32_t reserved; /**< 0. */
-} kvevict_mass_options;
-
-#define KVEVICT_MASS_OPTIONS_INIT                                              \
-  {                                                                            \
-    (uint32_t)sizeof(kvevict_mass_options), KVEVICT_SCOPE_LAYER, 0.0, 0, 0, 0, \
-        0                                                                      \
-  }
-
-/** Writes KVEVICT_MASS_OPTIONS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_mass_options_init(
-    kvevict_mass_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
-/**
- * The smallest budgets that keep a share of the mass: how many tokens a policy
- * has to keep of prompts like this one.
- *
- * A row keeps what must stay and then its highest scores, as kvevict_select()
- * chooses them; a row shorter than the budget keeps all. The mass of a slot is
- * its score; NaN and infinities have none, though +infinity still stays first,
- * so that rows of kvevict_score() may be given as they are. The share of a row
- * is what it keeps of the sum, 1 where that is 0. Sums are in f64: what must
- * stay in order of slots, then scores descending; means row by row.
- *
- * Meant for calibration, not for every step: it sorts all rows, on the
- * context's workers, in memory of the context as large as the scores.
- *
- * @param[in]  context     Non-NULL; of any device.
- * @param[in]  layers      [layers_len], all with the same struct_size.
- * @param[in]  layers_len  Any; 0 with NULL.
- * @param[in]  options     Non-NULL.
- * @param[out] budgets      Tokens, at least 1: of each row, end to end, of each
- *                          layer, or one, as scope says.
- * @param[in]  budgets_len  As many; with scope MODEL and no layers 0.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also if a score is below
- *         0: the message has its place; KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_budget_for_mass(
-    const kvevict_context* context, const kvevict_layer_scores* layers,
-    size_t layers_len, const kvevict_mass_options* options, uint32_t* budgets,
-    size_t budgets_len) KVEVICT_NOEXCEPT;
 
 /** One layer's part of kvevict_compact() or kvevict_reorder(). */
 typedef struct kvevict_move {
@@ -2062,7 +1284,7 @@ typedef struct kvevict_move {
   /** Slots that are held; NULL with a destination: all of them, in their
    *  order. */
   const kvevict_keep_lists* keep;
-  /** Where heads hold different numbers: u32 [n_kv_heads], each at most
+  /** u32 [n_kv_heads], if heads hold different numbers: each at most
    *  n_tokens, device memory; NULL: all hold n_tokens. A head's block table is
    *  read only as far as its own count reaches. On CUDA they are the caller's
    *  word. */
@@ -2081,7 +1303,7 @@ typedef struct kvevict_move {
    *  slots for first_slot + the longest list; NULL: they move in place. As many
    *  heads as `view`, and of each plane the same head_dim or row size; strides,
    *  block table and block size are its own. K and V may have another dtype, or
-   *  scales and minima of another kind: see kvevict_compact(). Of other
+   *  scales and minima of another kind: see kvevict_compact(). Its other
    *  companions it has as many, alike and in the same order. NULL with merge
    *  and for kvevict_reorder(). */
   const kvevict_view* destination;
@@ -2090,69 +1312,32 @@ typedef struct kvevict_move {
 #define KVEVICT_MOVE_INIT \
   { (uint32_t)sizeof(kvevict_move), 0, 0, 0, 0, KVEVICT_MERGE_NONE, 0, 0, 0, 0 }
 
-/** Writes KVEVICT_MOVE_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status
-kvevict_move_init(kvevict_move* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
 /**
- * Moves the surviving rows of layers down to slots that follow each other, in
- * place, or copies them to other caches.
- *
- * Row keep[i] of a head goes to slot first_slot + i, which mostly is i. K, V
- * and companions move alike, byte for byte. In place, rows from first_slot +
- * the list's count on are unspecified afterwards. Needs no staging memory:
- * survivors only move down. For lists in another order there is
- * kvevict_reorder(). All checks come before the first byte moves. Cost: reads
- * and writes the kept rows that change place, once. On CUDA one launch for all
- * planes that lie alike, whatever their layer.
+ * Moves the surviving rows of layers down to consecutive slots, in place, or
+ * copies them to other caches. Row keep[i] of a head goes to slot first_slot +
+ * i; K, V and companions move alike, byte for byte. In place rows from
+ * first_slot + the list's count on are unspecified afterwards. All checks come
+ * before the first byte moves. Cost: the kept rows that change place are read
+ * and written once, on CUDA in one launch for all planes that lie alike.
  *
  * With first_slot only the tail of a cache is compacted, such as the tree of a
- * speculative step of which few tokens were accepted. Slots below it are
- * neither read nor written, and nor are their entries in block tables, so
- * sequences that share a prefix's blocks may go together. Cost: that of the
- * tail. Heads whose tails begin later list the slots before it as well.
+ * speculative step. Slots below it and their entries in block tables are
+ * neither read nor written. Heads whose tails begin later list the slots before
+ * it as well. With a destination the cache that rows come from stays as it is,
+ * and only the slots that receive rows change.
  *
- * With a destination the cache that rows come from stays as it is, and of the
- * destination only the slots that rows go to change: what fills a staging page,
- * or makes a smaller cache, or one of another layout, in one pass. Lists may
- * then name any slots that are held, still ascending.
+ * K or V whose destination has another dtype, or other scales and minima, are
+ * stored anew: rows are read as floats and quantized with numbers of their own,
+ * or with those of the destination if these do not move. Errors are at most
+ * half a step; NaN and infinity become NaN. Rows that share numbers by groups
+ * of tokens are always stored anew, in place from the group of the first slot
+ * that goes on. docs/dtypes.md has the rule for each dtype.
  *
- * K or V whose destination has another dtype is requantised on the way: rows
- * are read as floats and stored anew, from any dtype that can be scored to any
- * other. So f32 becomes u4 (it is quantized), u4 becomes f32 (it is read), and
- * n new tokens are appended to a quantized cache by a move of all of them, with
- * first_slot where they go. The destination's scales and minima move with the
- * rows, and are made: u8, u4 and u4_halves have the scale (max - min) / 255 or
- * / 15, the minimum min, and the codes round((x - minimum) / scale), halves to
- * even; or they do not move, and are read. i8 and fp8 may do without a minimum.
- * Errors are at most half a step. Rows with NaN or infinity stand for NaN
- * throughout. docs/dtypes.md has all of it, for each dtype. The same happens
- * where K or V keep their dtype but a scale or minimum is there on one side
- * only, has another dtype, or does not move and lies elsewhere.
- *
- * Rows whose numbers are shared by groups of tokens (group_tokens) are always
- * stored anew, in place as well: survivors are read group by group, and each
- * group of G slots gets numbers of its own, one scale and minimum per element.
- * In place, groups before the first slot that goes are left as they are.
- * Rows that a first group holds before first_slot are read and stored with it.
- * An element of a group in which one is NaN or infinite stands for NaN in all
- * its rows. A destination with recent planes takes rows from slot first_recent
- * on in these, as floats are rounded, and the others in codes. In place rows of
- * recent planes stay where they are: lists name all slots from first_recent on,
- * which is afterwards the number of slots that they name before it; all heads
- * hold equally many then, and on CUDA keep.counts is NULL. To quantize recent
- * rows, compact a view of these alone to one without recent planes.
- *
- * A move with merge changes rows that stay, also those that stay where they
- * are: a block that another sequence shares must be copied first. Cost: as many
- * multiply-adds as rows that go times rows that stay times head_dim, per head.
- * Memory grows with the slots, not with their square. Any number of threads
- * makes the same bytes, and so does CUDA where the CPU has a fused
- * multiply-add.
+ * A destination with recent planes takes rows from slot first_recent on in
+ * these. In place such rows stay: lists name all slots from first_recent on,
+ * heads hold equally many, and on CUDA keep.counts is NULL. A move with merge
+ * changes rows that stay, also where they do not move: copy blocks that another
+ * sequence shares before.
  *
  * @param[in] context    Non-NULL; device and parallel runner.
  * @param[in] moves      [moves_len], a layer each. Lists are strictly
@@ -2162,7 +1347,7 @@ kvevict_move_init(kvevict_move* out, size_t struct_size) KVEVICT_NOEXCEPT;
  *                       kvevict_sequence_evict() does; of one with first_slot
  *                       the slots from there on count.
  * @param[in] moves_len  0 does nothing; at most KVEVICT_MAX_JOBS.
- * @param[in] workspace  See kvevict_compact_workspace(). Where nothing merges,
+ * @param[in] workspace  See kvevict_compact_workspace(). If nothing merges,
  *                       less than the best is not touched, and CUDA may be
  *                       slower.
  * @param[in] workspace_bytes  Its size; 0 with NULL.
@@ -2171,7 +1356,7 @@ kvevict_move_init(kvevict_move* out, size_t struct_size) KVEVICT_NOEXCEPT;
  *         that lacks a scale or minimum); KVEVICT_ERROR_UNSUPPORTED (rows to
  *         merge, or of another dtype, that cannot be read; on CUDA elements
  *         that are not aligned to their size). Threads: safe for distinct
- *         caches and workspaces. Since: 0.1
+ *         caches and workspaces.
  */
 KVEVICT_API kvevict_status
 kvevict_compact(const kvevict_context* context, const kvevict_move* moves,
@@ -2183,275 +1368,30 @@ kvevict_compact(const kvevict_context* context, const kvevict_move* moves,
  * CPU, and on CUDA where rows are wide enough to move without. Moves with merge
  * need 28 bytes per slot and worker on the CPU, beside tiles of some rows; on
  * CUDA 16 bytes per slot and head of one layer, and make use of as much for 16.
- *
  * @param[in]  context    Non-NULL.
  * @param[in]  moves      [moves_len] as for the call; of the lists only n_lists
  *                        and count are read, and n_tokens only with merge.
  * @param[in]  moves_len  At most KVEVICT_MAX_JOBS.
  * @param[out] out        Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_compact_workspace(
     const kvevict_context* context, const kvevict_move* moves, size_t moves_len,
     kvevict_workspace* out) KVEVICT_NOEXCEPT;
 
-/* ---- Rows in another order ----------------------------------------------- */
-
-/**
- * Moves row keep[i] of every head of layers to slot i, in place, as if all rows
- * were read before the first is written.
- *
- * Slots may come in any order and more than once; a row may so be copied to
- * several slots. Straightens a ring that has wrapped, with its survivors' slots
- * in the order of their positions, and serves keep lists that do not ascend;
- * kvevict_compact() is faster for those that do. K, V and companions move
- * alike, byte for byte. Other rows are not touched. Cost: on the CPU reads and
- * writes the rows that change place, once, and one row more per cycle of them.
- * On CUDA a row whose slot is below a list's count passes through the
- * workspace, so it is read and written twice.
- *
- * @param[in] context    Non-NULL; device and parallel runner.
- * @param[in] moves      [moves_len], a layer each, counts at most n_tokens,
- *                       without merge, first_slot and destination. That slots
- *                       are in [0, n_tokens) is checked on the CPU, on CUDA
- *                       only by a context with debug set.
- * @param[in] moves_len  0 does nothing; at most KVEVICT_MAX_JOBS.
- * @param[in] workspace  See kvevict_reorder_workspace().
- * @param[in] workspace_bytes  Its size.
- * @param[in] stream     See kvevict_stream.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Threads: safe for
- *         distinct caches and workspaces. Since: 0.1
- */
-KVEVICT_API kvevict_status
-kvevict_reorder(const kvevict_context* context, const kvevict_move* moves,
-                size_t moves_len, void* workspace, size_t workspace_bytes,
-                kvevict_stream stream) KVEVICT_NOEXCEPT;
-
-/**
- * The workspace of kvevict_reorder(): on the CPU 8 bytes per listed slot and a
- * row per worker; on CUDA the listed rows of all planes, but no more than 32
- * MiB or one plane's. Layers take turns with it.
- *
- * @param[in]  context    Non-NULL.
- * @param[in]  moves      [moves_len] as for the call; of the lists only n_lists
- *                        and count are read, and n_tokens is not.
- * @param[in]  moves_len  At most KVEVICT_MAX_JOBS.
- * @param[out] out        Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a size would
- *         not fit in size_t). Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_reorder_workspace(
-    const kvevict_context* context, const kvevict_move* moves, size_t moves_len,
-    kvevict_workspace* out) KVEVICT_NOEXCEPT;
-
-/* ---- Keys at other positions --------------------------------------------- */
-
-/** One layer's part of kvevict_rotate(). */
-typedef struct kvevict_rotation {
-  uint32_t struct_size;
-  uint32_t layer;    /**< < n_layers, with a full cache. */
-  uint32_t n_tokens; /**< Slots held, 1 .. max_tokens. */
-  uint32_t n_lists; /**< Of offsets: 1, which all heads share, or n_kv_heads. */
-  /** Where heads hold different numbers: u32 [n_kv_heads], each at most
-   *  n_tokens, device memory; NULL: all hold n_tokens. On CUDA they are the
-   *  caller's word. */
-  const uint32_t* token_counts;
-  const kvevict_view* view; /**< The layer's cache; only k is touched. */
-  /** int32 [n_lists, n_tokens], device memory: by how many positions the key in
-   *  each slot moves, new position - old one. 0 leaves its bytes alone. */
-  const int32_t* offsets;
-  size_t offsets_len; /**< = n_lists * n_tokens. */
-} kvevict_rotation;
-
-#define KVEVICT_ROTATION_INIT \
-  { (uint32_t)sizeof(kvevict_rotation), 0, 0, 1, 0, 0, 0, 0 }
-
-/** Writes KVEVICT_ROTATION_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_rotation_init(
-    kvevict_rotation* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
-/**
- * Turns cached keys as RoPE would have at other positions, in place.
- *
- * For engines that count positions by slots: after an eviction survivor i, of
- * position p, moves by i - p, and the next token goes to position n_kept, as
- * StreamingLLM (arXiv:2309.17453) and FINCH do. Pair f of a key turns by
- * offset * rope_inv_freq[f] radians in the geometry's rope_layout; factors that
- * RoPE put on keys (YaRN's attention scale) stay as they are. Angles are kept
- * as 64-bit fractions of a turn, so cosines and sines are within 2e-7 at any
- * offset, and turning by a and then by b is turning by a + b but for rounding
- * to k_dtype, twice instead of once. NaN and infinity spread over their pair.
- * The CPU and CUDA make the same bits where the CPU has a fused multiply-add.
- *
- * A sequence is not told: the positions that it reports remain those of the
- * tokens in the text, and so does its logical length. The engine keeps the
- * positions that it gave. A second rotation starts from those, and so does the
- * n_seen of policy triattention. Blocks that other sequences share turn for
- * them too. All checks come before the first byte changes. Cost: keys that move
- * are read and written once; on CUDA one launch for layers that lie alike.
- *
- * @param[in] plan       Non-NULL; its geometry has rope_inv_freq. See
- *                       kvevict_plan_capabilities().
- * @param[in] rotations  [rotations_len], a layer each. Caches must not overlap.
- * @param[in] rotations_len  0 does nothing; at most KVEVICT_MAX_JOBS.
- * @param[in] stream     See kvevict_stream.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
- *         for keys that cannot be turned, with the reason, and on CUDA for
- *         elements that are not aligned to their size. Threads: safe for
- *         distinct caches. Since: 0.1
- */
-KVEVICT_API kvevict_status
-kvevict_rotate(const kvevict_plan* plan, const kvevict_rotation* rotations,
-               size_t rotations_len, kvevict_stream stream) KVEVICT_NOEXCEPT;
-
-/* ---- Attention ----------------------------------------------------------- */
-
-/** One layer of one sequence in kvevict_attend(). */
-typedef struct kvevict_attention_job {
-  uint32_t struct_size;
-  uint32_t n_tokens; /**< Slots held, 0 .. 2^31 - 1, the most of any head. */
-  /** Where heads hold different numbers: u32 [n_kv_heads], each at most
-   *  n_tokens, device memory; NULL: all hold n_tokens. A head's block table is
-   *  read only as far as its own count reaches. On CUDA they are the caller's
-   *  word. */
-  const uint32_t* token_counts;
-  /** The cache: K, and V where values have rows of their own, of dtypes that
-   *  are scored. The keys and values of the queries' own tokens are in it. */
-  const kvevict_view* view;
-  /** [n_q_heads, n_queries, k_head_dim] in any strides, after RoPE, f32, f16 or
-   *  bf16. Query i belongs to slot n_tokens - n_queries + i, with
-   *  token_counts to the slot that far from the head's own end. */
-  const kvevict_plane* queries;
-  /** Out: [n_q_heads, n_queries, v_head_dim], f32, f16 or bf16, in any strides
-   *  in which no two rows overlap. */
-  const kvevict_plane* out;
-  uint32_t n_q_heads; /**< A multiple of n_kv_heads; query heads h * group to
-                       *   (h + 1) * group - 1 read KV head h. */
-  uint32_t n_queries; /**< 0 does nothing. */
-  /** Elements of a value: with V its head_dim or 0; without V (MLA) values are
-   *  the first v_head_dim elements of the keys' rows, 0: all of them. */
-  uint32_t v_head_dim;
-  /** Sliding window: a query sees no slot that lies `window` or more before its
-   *  own; 0: none. */
-  uint32_t window;
-  uint32_t non_causal; /**< 1: queries see slots behind their own too. */
-  float softmax_scale; /**< Multiplies q.k; 0 means 1/sqrt(k_head_dim). */
-  /** Scaled logits x become c * tanh(x / c), c being this; 0: they stay. */
-  float logit_softcap;
-  uint32_t n_sum_heads; /**< Of attention_sums: n_q_heads, or n_kv_heads, whose
-                         *   query heads are added up; 0: n_q_heads. */
-  /** NULL, or f32 [n_q_heads], device memory: a logit per query head that takes
-   *  part in its softmax and has no value; as it is, without scale and cap. */
-  const float* sink_logits;
-  size_t sink_logits_len; /**< = n_q_heads, or 0 with NULL. */
-  /** Out, or NULL: f32 [n_q_heads, n_queries], head_dim 1, elements at
-   *  multiples of 4 bytes: the natural log-sum-exp of each query's logits, sink
-   *  included; -infinity where it sees nothing. What
-   *  kvevict_signal_inputs.row_lse takes. */
-  const kvevict_plane* row_lse;
-  /** Out, or NULL: f32 [n_sum_heads, n_tokens], head_dim 1, elements at
-   *  multiples of 4 bytes: the attention weight that each slot got, summed over
-   *  the queries; 0 beyond a head's own count. What
-   *  kvevict_signal_inputs.attention_sums takes of a step or a chunk. */
-  const kvevict_plane* attention_sums;
-} kvevict_attention_job;
-
-#define KVEVICT_ATTENTION_JOB_INIT                                            \
-  {                                                                           \
-    (uint32_t)sizeof(kvevict_attention_job), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-        0, 0, 0, 0, 0, 0                                                      \
-  }
-
-/** Writes KVEVICT_ATTENTION_JOB_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_attention_job_init(
-    kvevict_attention_job* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
-/**
- * Attention of queries over caches as they lie: softmax of the logits of the
- * slots that a query sees, and the mean of their values by it.
- *
- * For engines without a kernel of their own, at decode (a few queries, of which
- * each row of the cache is read once for all query heads of a KV head) and at
- * prefill (any number, in blocks). Rows are decoded where they are read.
- * Online softmax, accumulated in f32 whatever the dtypes; never a matrix of
- * queries times slots.
- *
- * A query that sees nothing (n_tokens 0, or a query of a token before the first
- * slot) gets zeros. NaN and infinity do what the formula says: a query that
- * sees a logit of NaN or +infinity, or has such a sink logit, gets NaN
- * throughout; a logit of -infinity weighs 0, and where all do the query gets
- * zeros. Logits more than 126 (base 2) below the highest weigh 0 as well. NaN
- * and infinity in a value that is seen, whatever it weighs, make NaN or
- * infinity of that element. Slots that a query does not see never matter to it,
- * and nothing beyond the slots held is read.
- *
- * On the CPU results are the same bits for any number of threads and in any
- * workspace; SIMD targets differ by rounding. On CUDA run to run. Cost: reads
- * K and V once per 16 queries or fewer, at prefill once per block of queries;
- * n_q_heads * n_queries * slots seen * (k_head_dim + v_head_dim) multiply-adds;
- * attention_sums read K once more and take as many multiply-adds again as the
- * logits.
- *
- * @param[in] context    Non-NULL; device and parallel runner.
- * @param[in] jobs       [jobs_len], a layer of a sequence each, of any shapes.
- *                       They may share caches; what is written must not overlap
- *                       what any job of the call reads or writes.
- * @param[in] jobs_len   0 does nothing; at most KVEVICT_MAX_JOBS.
- * @param[in] workspace  See kvevict_attend_workspace().
- * @param[in] workspace_bytes  Its size, at least the least.
- * @param[in] stream     See kvevict_stream.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
- *         KVEVICT_ERROR_UNSUPPORTED (rows that cannot be read; on CUDA
- *         elements, scales and minima that are not aligned to their size, or
- *         q8_0 and q4_0 to 2 bytes). Threads: safe for distinct outputs and
- *         workspaces. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_attend(
-    const kvevict_context* context, const kvevict_attention_job* jobs,
-    size_t jobs_len, void* workspace, size_t workspace_bytes,
-    kvevict_stream stream) KVEVICT_NOEXCEPT;
-
-/**
- * The workspace of kvevict_attend(). Of up to 16 queries per head slots are
- * split among threads, and on CUDA among blocks, and the best holds a row of
- * v_head_dim + 2 floats for every query, query head and split; with less, fewer
- * go at once.
- *
- * @param[in]  context    Non-NULL.
- * @param[in]  jobs       [jobs_len] as for the call; of the planes only shapes
- *                        and strides are read.
- * @param[in]  jobs_len   At most KVEVICT_MAX_JOBS.
- * @param[out] out        Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a size would
- *         not fit in size_t). Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_attend_workspace(
-    const kvevict_context* context, const kvevict_attention_job* jobs,
-    size_t jobs_len, kvevict_workspace* out) KVEVICT_NOEXCEPT;
-
 /* ---- Sequence ------------------------------------------------------------ */
 
 /**
  * What one request carries between steps: the position of every slot, stored
- * and logical length, and, while it observes, the last queries of every layer,
+ * and logical length, and, while it observes, the last queries of every layer
  * or the attention that its slots have got. Opaque. One thread at a time.
  *
  * A sequence is small: under 2 KiB per layer, twice 4 bytes per position that
  * an eviction may leave behind (with adaptive heads any head may get what all
- * have), and query memory only between kvevict_sequence_begin_observing() and
- * kvevict_sequence_end_observing().
+ * have), and query memory only while it observes.
  *
  * On CUDA queries, sums, positions and lengths lie in device memory; the host
  * follows the lengths by counting where counts are the plan's. Calls that a
- * stream captures into a graph count as one run; see
+ * stream captures into a graph count as one run: see
  * kvevict_sequence_replayed().
  */
 typedef struct kvevict_sequence kvevict_sequence;
@@ -2463,11 +1403,10 @@ typedef struct kvevict_sequence kvevict_sequence;
 
 /**
  * Creates an empty sequence. Takes microseconds on the CPU.
- *
  * @param[in]  plan          Non-NULL; kept alive by the sequence.
  * @param[out] out_sequence  Non-NULL. Destroy with kvevict_sequence_destroy().
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
- *         KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
+ *         KVEVICT_ERROR_OUT_OF_MEMORY.
  */
 KVEVICT_API kvevict_status kvevict_sequence_create(
     const kvevict_plan* plan, kvevict_sequence** out_sequence) KVEVICT_NOEXCEPT;
@@ -2476,9 +1415,7 @@ KVEVICT_API kvevict_status kvevict_sequence_create(
  * Destroys a sequence; NULL is ignored. It gives query memory back as
  * kvevict_sequence_end_observing() does. On CUDA its work must have run: device
  * memory is freed.
- *
  * @param[in] sequence  NULL or a sequence.
- * Since: 0.1
  */
 KVEVICT_API void kvevict_sequence_destroy(kvevict_sequence* sequence)
     KVEVICT_NOEXCEPT;
@@ -2486,10 +1423,8 @@ KVEVICT_API void kvevict_sequence_destroy(kvevict_sequence* sequence)
 /**
  * Forgets everything, as if newly created, but keeps query memory; allocates
  * nothing.
- *
  * @param[in] sequence  Non-NULL.
  * @param[in] stream    See kvevict_stream.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_reset(
     kvevict_sequence* sequence, kvevict_stream stream) KVEVICT_NOEXCEPT;
@@ -2498,10 +1433,9 @@ KVEVICT_API kvevict_status kvevict_sequence_reset(
  * Gives a sequence the memory in which it keeps what it is shown: the last
  * query rows, or sums of attention.
  *
- * For policies that score by queries: call it before the first row is observed
+ * For policies that score by queries, call it before the first row is observed,
  * and kvevict_sequence_end_observing() once the eviction that uses the rows is
- * done, so that a sequence that only decodes does without. For h2o, where it is
- * to keep the sums: they last as long as the memory. It does nothing for other
+ * done. For h2o the sums last as long as the memory. It does nothing for other
  * policies.
  *
  * @param[in] sequence  Non-NULL, not observing yet.
@@ -2512,7 +1446,7 @@ KVEVICT_API kvevict_status kvevict_sequence_reset(
  *                      the context goes.
  * @param[in] memory_bytes  0 with NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
- *         KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
+ *         KVEVICT_ERROR_OUT_OF_MEMORY.
  */
 KVEVICT_API kvevict_status
 kvevict_sequence_begin_observing(kvevict_sequence* sequence, void* memory,
@@ -2526,7 +1460,6 @@ kvevict_sequence_begin_observing(kvevict_sequence* sequence, void* memory,
  * and so must graphs that observe: somebody else may get the memory at once.
  *
  * @param[in] sequence  Non-NULL.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_sequence_end_observing(kvevict_sequence* sequence) KVEVICT_NOEXCEPT;
@@ -2535,7 +1468,7 @@ kvevict_sequence_end_observing(kvevict_sequence* sequence) KVEVICT_NOEXCEPT;
 typedef struct kvevict_observation {
   uint32_t struct_size;
   uint32_t layer; /**< < n_layers. */
-  /** Of the chunk's n_rows rows: queries, row_lse, or both; or attention_sums,
+  /** Queries, row_lse or both of the chunk's n_rows rows; or attention_sums,
    *  summed over these rows. Copied. */
   const kvevict_signal_inputs* inputs;
 } kvevict_observation;
@@ -2543,54 +1476,31 @@ typedef struct kvevict_observation {
 #define KVEVICT_OBSERVATION_INIT \
   { (uint32_t)sizeof(kvevict_observation), 0, 0 }
 
-/** Writes KVEVICT_OBSERVATION_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_observation_init(
-    kvevict_observation* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
 /**
  * Shows the query rows of one chunk, of one layer or of many, or the attention
  * that they paid.
  *
  * Window attention: the last window + draft_tokens rows of each layer are
- * remembered. Any split of a prompt into chunks leaves the same rows behind,
- * and a chunk may leave out rows that later ones push out anyway. Showing
- * earlier positions again replaces them and forgets what came after (rollback).
- * Log-sum-exps may come with the rows or after them. CUDA uses them where it
- * has all of a layer's window, and then skips the first of two passes; the CPU
- * never reads them. An eviction forgets those of layers that lose tokens, since
- * they cover keys that are gone.
+ * remembered, however the prompt is split into chunks. Showing earlier
+ * positions again replaces them and forgets what came after (rollback).
+ * Log-sum-exps may come with the rows or after them; only CUDA uses them, if it
+ * has all of a layer's window.
  *
- * Accumulated attention (h2o): attention_sums, [n_sum_heads, slots], of the
- * slots that a layer holds once the rows' own tokens are stored, whether they
- * have been appended yet or not: the attention weights of the n_rows queries,
- * summed over them. They are reduced to the rows that `sums` of the policy
- * says, so n_sum_heads may not be fewer, pooled by sum_pool, and added to the
- * sums; slots that are new begin at 0. An eviction that is given neither
- * attention_sums nor queries scores by these sums, which have to reach up to
- * the last token; those of tokens that stay move with their rows, and those of
- * others are dropped. An engine may begin with any row, e.g. with the last few
- * of its prompt: rows=mean then divides by as many of the rows from that one on
- * as could see a slot. From there on no row may be left out: rows that do not
- * follow on are an error. Sums are f32 and are added up in the order of calls.
+ * h2o: attention_sums, [n_sum_heads, slots], are the attention weights of the
+ * n_rows queries, summed over them, for the slots that the layer holds with the
+ * rows' own tokens. They are reduced to the rows that `sums` of the policy
+ * says, pooled by sum_pool, and added in the order of calls. An eviction that
+ * is given neither attention_sums nor queries scores by these sums, which must
+ * reach up to the last token. An engine may begin with any row; from then on no
+ * row may be left out. Sums cannot be taken back, so show rows of speculation
+ * when they are accepted. With sum_last a trim forgets the calls that have rows
+ * it takes back. A trim to the first row observed or below, a start, a load and
+ * a reset forget sums; a fork copies them.
  *
- * Sums cannot be taken back: what trimmed rows paid to tokens that stay remains
- * in theirs, so show rows of speculation when they are accepted. With sum_last
- * a trim forgets the calls that have rows it takes back. A trim to the first
- * row observed, or below it, forgets a layer's sums, and the next call begins
- * anew. A start, a load and a reset forget sums, and so does, of layers that
- * lose tokens, an eviction when sums do not reach up to the last token; a fork
- * has the same.
- *
- * Does nothing for other policies, and for layers without what the policy
- * observes; for others the sequence must have memory, see
- * kvevict_sequence_begin_observing(). On CUDA neighbouring layers whose planes
- * have the same shape and strides take one launch, with sum_last one more; the
- * first sums behind tokens of which none were observed cannot be captured, but
- * with sum_last they can.
+ * The call does nothing for other policies and for layers without a full cache.
+ * Otherwise the sequence must have memory: kvevict_sequence_begin_observing().
+ * CUDA cannot capture the first sums behind tokens of which none were observed,
+ * unless with sum_last. docs/reference.md has more.
  *
  * @param[in] sequence          Non-NULL.
  * @param[in] observations      [observations_len], of ascending layers.
@@ -2600,7 +1510,7 @@ KVEVICT_API kvevict_status kvevict_observation_init(
  * @param[in] stream            See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also sums of rows that do
  *         not follow on, or of more slots than max_tokens);
- *         KVEVICT_ERROR_UNSUPPORTED (opaque queries). Since: 0.1
+ *         KVEVICT_ERROR_UNSUPPORTED (opaque queries).
  */
 KVEVICT_API kvevict_status kvevict_sequence_observe(
     kvevict_sequence* sequence, const kvevict_observation* observations,
@@ -2610,12 +1520,11 @@ KVEVICT_API kvevict_status kvevict_sequence_observe(
 /**
  * Notes that the engine stored n_tokens more rows in every layer, each at the
  * layer's next slot and with the next positions.
- *
  * @param[in] sequence  Non-NULL.
  * @param[in] n_tokens  0 does nothing.
  * @param[in] stream    See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if a layer would hold more
- *         than max_tokens or the sequence more than 2^31 - 1. Since: 0.1
+ *         than max_tokens or the sequence more than 2^31 - 1.
  */
 KVEVICT_API kvevict_status
 kvevict_sequence_append(kvevict_sequence* sequence, uint32_t n_tokens,
@@ -2624,31 +1533,12 @@ kvevict_sequence_append(kvevict_sequence* sequence, uint32_t n_tokens,
 /**
  * Says that what has been appended so far is the prompt; see prompt and every
  * of kvevict_policy. Trimming into the prompt shortens it, a reset forgets it.
- *
  * @param[in] sequence  Non-NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also where the prompt has
- *         ended before. Since: 0.1
+ *         ended before.
  */
 KVEVICT_API kvevict_status
 kvevict_sequence_end_prompt(kvevict_sequence* sequence) KVEVICT_NOEXCEPT;
-
-/**
- * Tells the host that a graph ran once more. The graph has observed n_tokens
- * query rows in every layer, or the sums of as many where a layer has such,
- * with KVEVICT_POSITION_NEXT, and appended n_tokens;
- * without query memory it has appended only. The device has counted already.
- * Log-sum-exps are not counted: a window with rows of replays is scored without
- * them. With sum_last it was one call for each layer that has had one since the
- * sequence got its memory: of a graph with several calls tell them one by one.
- *
- * @param[in] sequence  Non-NULL.
- * @param[in] n_tokens  Of one run of the graph.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT as for
- *         kvevict_sequence_append(); KVEVICT_ERROR_UNSUPPORTED on the CPU,
- *         which has no graphs. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_sequence_replayed(
-    kvevict_sequence* sequence, uint32_t n_tokens) KVEVICT_NOEXCEPT;
 
 /**
  * Takes back the last tokens, e.g. rejected speculation: the sequence is then
@@ -2656,14 +1546,13 @@ KVEVICT_API kvevict_status kvevict_sequence_replayed(
  * over their slots.
  *
  * Two ranges of lengths are exact: from the logical length at the last eviction
- * of any layer on, and up to kvevict_sequence_exact_prefix(), where the
- * sequence is as if nothing had been evicted. Between them tokens are missing
- * that do not come back; such a length is an error that names the nearest exact
- * one on either side. Observed queries of the tokens are forgotten. Those of
- * the tokens before them are still there if at most draft_tokens of
- * kvevict_plan_options are taken back; if more are, an eviction may want some
- * of them observed again. Sums of attention stay as long as a row of theirs
- * does, see kvevict_sequence_observe(). kvevict_sequence_report() stays.
+ * of any layer on, and up to kvevict_sequence_exact_prefix(). Between them
+ * tokens are missing that do not come back: such a length is an error that
+ * names the nearest exact one on either side. Observed queries of the tokens
+ * are forgotten. Those of the tokens before them are all there if at most
+ * draft_tokens of kvevict_plan_options are taken back; otherwise an eviction
+ * may want some of them observed again. kvevict_sequence_observe() says what
+ * becomes of sums. kvevict_sequence_report() stays.
  *
  * On CUDA a length below the last eviction waits as
  * kvevict_sequence_exact_prefix() does; others do not.
@@ -2673,186 +1562,23 @@ KVEVICT_API kvevict_status kvevict_sequence_replayed(
  *                        nothing.
  * @param[in] stream      See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, which names the bounds.
- *         Since: 0.1
  */
 KVEVICT_API kvevict_status
 kvevict_sequence_trim_to(kvevict_sequence* sequence, uint32_t new_length,
                          kvevict_stream stream) KVEVICT_NOEXCEPT;
 
-/**
- * Which tokens a layer's slots hold: a list of positions that all of its keep
- * lists have, or one for each, as kvevict_sequence_keep_positions() writes it.
- * Host memory; nothing is owned.
- */
-typedef struct kvevict_position_lists {
-  uint32_t struct_size;
-  uint32_t n_lists; /**< 1 or the layer's, see kvevict_plan_layer(). */
-  /** [n_lists, list_stride], strictly ascending in each list: slot i holds the
-   *  token of positions[i]. NULL where count is 0. */
-  const int32_t* positions;
-  size_t positions_len; /**< Elements of positions. */
-  uint64_t list_stride; /**< Elements from list to list, >= count; 0: count. */
-  uint32_t count;    /**< Slots of every list; with counts, the most of any. */
-  uint32_t reserved; /**< 0. */
-  /** [n_lists], each at most count; NULL: all are count. Only a plan with
-   *  head_budgets or heads that are not equal has lists that differ. */
-  const uint32_t* counts;
-} kvevict_position_lists;
-
-#define KVEVICT_POSITION_LISTS_INIT \
-  { (uint32_t)sizeof(kvevict_position_lists), 0, 0, 0, 0, 0, 0, 0 }
-
-/** Writes KVEVICT_POSITION_LISTS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_position_lists_init(
-    kvevict_position_lists* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
-/**
- * Begins an empty sequence from caches that are filled already: a restored
- * session, a beam, a prefix that requests share.
- *
- * Rows lie in the slots as listed, and the next token gets position n_tokens.
- * A list need not reach n_tokens. Trims are exact to lengths from which on
- * every list has all positions, and within the prefix. Query memory and queries
- * that were observed stay, sums do not. A layer's positions take memory up to
- * the last one that is missing, twice 4 bytes each.
- *
- * @param[in] sequence    Non-NULL, of logical length 0, as when newly created
- *                        or reset.
- * @param[in] layers      [n_layers] in structs of one struct_size; those of
- *                        layers without a full cache are not read. Under scope
- *                        MODEL all hold the same positions. NULL with length 0:
- *                        every list holds all of [0, n_tokens).
- * @param[in] layers_len  = n_layers, or 0 with NULL.
- * @param[in] n_tokens    The logical length; above every position. At most
- *                        2^31 - 1.
- * @param[in] stream      See kvevict_stream. On CUDA listed positions wait for
- *                        it; without them nothing does.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a sequence that is not
- *         empty, a layer without lists, positions that do not ascend or reach
- *         n_tokens, more slots than max_tokens);
- *         KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_sequence_start(
-    kvevict_sequence* sequence, const kvevict_position_lists* layers,
-    size_t layers_len, uint32_t n_tokens,
-    kvevict_stream stream) KVEVICT_NOEXCEPT;
-
-/** What a fork may be told. */
-typedef struct kvevict_fork_options {
-  uint32_t struct_size;
-  uint32_t reserved; /**< 0. */
-  /** The new sequence's plan, which it keeps alive; NULL: the other one's. */
-  const kvevict_plan* plan;
-  /** As for kvevict_sequence_begin_observing(), where the new one observes. */
-  void* memory;
-  size_t memory_bytes; /**< 0 with NULL. */
-} kvevict_fork_options;
-
-#define KVEVICT_FORK_OPTIONS_INIT \
-  { (uint32_t)sizeof(kvevict_fork_options), 0, 0, 0, 0 }
-
-/** Writes KVEVICT_FORK_OPTIONS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_fork_options_init(
-    kvevict_fork_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
-/**
- * Creates a sequence that goes on from where another one is: a beam, a sample
- * of the same prompt, or, with another plan, the same request under another
- * policy. It has the other one's prompt, positions and lengths, on host and
- * device, and its observed queries or sums if that observes. Its report is
- * empty. The cache is the caller's to copy or to share.
- *
- * Another plan is of the same context, and its geometry has the same layers;
- * max_tokens may differ as long as all fits, and so may the dtypes of K and V,
- * for a cache whose rows were stored anew. Where KV heads shared a keep list
- * and have one each then, all get what the one held. Heads or layers that are
- * to share one must hold the same positions, and those of a plan whose lists
- * have one length the same number: an error names the layer, the heads, and the
- * scope that would do. Both plans rotate or neither does, unless no token was
- * evicted. Of the prompt a layer then has what it still holds, of any list the
- * most; every goes on from the last eviction that worked, as exactly as the
- * other plan's every counted it. Observed queries go along where both plans
- * score by queries of one window and have the same draft_tokens, and sums where
- * both have them of the same rows, made alike, for as many max_tokens;
- * otherwise the new sequence does not observe until
- * kvevict_sequence_begin_observing().
- *
- * @param[in]  sequence      Non-NULL. Not modified.
- * @param[in]  options       NULL for none. Its memory is not used if the new
- *                           sequence does not observe.
- * @param[out] out_sequence  Non-NULL. Destroy with kvevict_sequence_destroy().
- * @param[in]  stream        See kvevict_stream; comes after the sequence's
- *                           work. On CUDA device memory is copied there, and
- *                           nothing waits; with another plan the call waits for
- *                           what the sequence has evicted, and for the stream.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
- *         KVEVICT_ERROR_OUT_OF_MEMORY. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_sequence_fork(
-    const kvevict_sequence* sequence, const kvevict_fork_options* options,
-    kvevict_sequence** out_sequence, kvevict_stream stream) KVEVICT_NOEXCEPT;
-
-/**
- * Writes the positions and lengths of a sequence, and where its prompt ended,
- * as bytes that kvevict_sequence_load() reads, in this process or any other, on
- * any machine.
- *
- * The cache is the caller's to save; what was observed and the report are not
- * saved. The bytes have a magic, a version, their own length and a CRC-32.
- * On CUDA this waits as kvevict_sequence_position_of_slot() does.
- *
- * @param[in]  sequence  Non-NULL.
- * @param[out] data      NULL if data_capacity is 0.
- * @param[in]  data_capacity  Bytes of data; 0 asks for the length alone, which
- *                            does not wait.
- * @param[out] out_data_len   NULL, or receives the bytes written, or to be
- *                            written: 40, 20 per layer, 4 per list and at
- *                            most 4 per slot.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if
- *         0 < data_capacity < length. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_sequence_save(
-    const kvevict_sequence* sequence, void* data, size_t data_capacity,
-    size_t* out_data_len) KVEVICT_NOEXCEPT;
-
-/**
- * Makes a sequence as one was that kvevict_sequence_save() saved: positions,
- * lengths, where its prompt ended, and how far back a trim is exact.
- *
- * What the sequence held, what it observed and its report are forgotten; query
- * memory stays. The saved one's plan may have had another policy,
- * max_tokens or device, but the same layers with full caches and keep lists;
- * lists of different lengths need a plan that has such, and scope MODEL layers
- * that hold the same. Memory as for kvevict_sequence_start().
- *
- * @param[in] sequence  Non-NULL.
- * @param[in] data      Non-NULL, of any alignment.
- * @param[in] data_len  As kvevict_sequence_save() said.
- * @param[in] stream    See kvevict_stream. CUDA waits for it where positions
- *                      are listed.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, which names what is wrong
- *         with the data (no saved sequence, another version, cut off, damaged)
- *         or does not fit the plan; KVEVICT_ERROR_OUT_OF_MEMORY. The sequence
- *         is then as before. Since: 0.1
- */
-KVEVICT_API kvevict_status
-kvevict_sequence_load(kvevict_sequence* sequence, const void* data,
-                      size_t data_len, kvevict_stream stream) KVEVICT_NOEXCEPT;
-
 /** What an eviction may be told beside the policy. */
 typedef struct kvevict_evict_options {
   uint32_t struct_size;
-  /** 1: rows stay where they are, and the views' tables are written to: blocks
-   *  that survive come first in them, those that go behind. See
-   *  kvevict_sequence_evict(). 0: survivors move. */
+  /** 0: survivors move. 1: rows stay, and the views' tables are permuted:
+   *  blocks that stay come first, in order, the others behind. The engine frees
+   *  the entries from ceil(stored length / block_size) on. Whole blocks stay or
+   *  go: block_size of each view divides select_block, or both are 1. Tables
+   *  are block_table, or without one the planes' address tables; they must be
+   *  writable. Heads with lists of their own have tables of their own, and
+   *  layers that share a table keep the same tokens. Other tables do not
+   *  overlap. Blocks that others hold (n_shared_blocks) are left to them. See
+   *  kvevict_plan_capabilities() and docs/integration.md. */
   uint32_t by_table;
   /** Strictly ascending positions below the logical length that must stay;
    *  those already evicted are ignored. NULL with length 0 for none. */
@@ -2877,10 +1603,15 @@ typedef struct kvevict_evict_options {
    *  for every eviction. NULL with length 0 for none. */
   const kvevict_token_range* ranges;
   size_t ranges_len;
-  /** [n_layers] views, as the views of the call are given: other caches, to
-   *  which the rows that stay are copied, as rows of their dtype. See
-   *  kvevict_sequence_evict(); for a plan with has_destinations. NULL: rows
-   *  stay in the views. */
+  /** NULL: rows stay in the views. Else [n_layers] views, given as the views of
+   *  the call: other caches, to whose first slots all rows that stay are
+   *  copied, also those of layers that lose none. The views stay as they are,
+   *  and the sequence's rows are those of the destinations. K or V of another
+   *  dtype are stored anew, see kvevict_compact().
+   *  kvevict_sequence_kept_slots() says how many slots they need. Layers with
+   *  one cache have one destination; others share no plane and no byte with a
+   *  view. Needs a plan with has_destinations. Undo, merge and by_table are
+   *  refused. */
   const kvevict_view* destinations;
   size_t destinations_len; /**< = n_layers; 0 with NULL. */
 } kvevict_evict_options;
@@ -2889,104 +1620,37 @@ typedef struct kvevict_evict_options {
   { (uint32_t)sizeof(kvevict_evict_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
- * Writes KVEVICT_EVICT_OPTIONS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_evict_options_init(
-    kvevict_evict_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
-/**
- * Scores, selects and compacts the cache of a whole model in place.
- *
- * A layer within its budget is left alone, and so is one whose budget is a
- * ratio of the context and has no room for what must stay: the ends, protected
- * positions, a pinned prompt; or whose context has fewer tokens than the query
- * window. With policy none, or when every layer is left alone, no byte changes. A decoding loop may so call this
- * after every step: margin, every and prompt of the policy say when there is
- * something to do. Every check is made before the
- * first byte moves. Afterwards the next token goes to slot
+ * Scores, selects and compacts the cache of a whole model in place. Every check
+ * is made before the first byte moves. Afterwards the next token goes to slot
  * kvevict_sequence_stored_length() with position
  * kvevict_sequence_logical_length().
  *
- * With merge, rows that go are merged first, by the lists of the survivors;
- * also rows that stay where they are change, so that a block that another
- * sequence shares must be copied before.
+ * A layer is left alone if it is within its budget, if its budget is a ratio
+ * that has no room for what must stay, or if the context is shorter than the
+ * query window. If all are, or with policy none, no byte changes. So a decoding
+ * loop may call this after every step: margin, every and prompt of the policy
+ * say when there is something to do.
  *
- * Two layers that share one cache (equal views) are compacted once, by the
- * first one's queries. A companion that several layers have moves once too;
- * they must keep the same tokens, with scope MODEL or with streaming-llm and a
- * uniform split. Caches that overlap otherwise are an error where something is
- * to move. A block in use counts as full, but for the only one of a cache, and
- * as every head's; contiguous heads count as long as the longest. Caches apart
- * are refused where these meet, or where strides have so little in common that
- * it takes too long to tell. CUDA does not read block ids: there, paged caches
- * are compared only if they share a block_table; blocks of different tables
- * must differ, and so must blocks of planes that lie further apart than a
- * block.
+ * merge changes rows that stay, also where they do not move: copy blocks that
+ * another sequence shares before. Layers that share a cache (equal views) are
+ * compacted once, by the first one's queries. They, and layers that share a
+ * companion, must keep the same tokens: scope MODEL, or streaming-llm with a
+ * uniform split. Caches that overlap otherwise are an error where rows are to
+ * move. CUDA does not read block ids: it compares paged caches only if they
+ * share a block_table.
  *
- * Where scores decide what layers keep (split cake or lazy), layers that hold
- * more than a layer keeps at least are all scored, and the others have no
- * preference. Protected positions then count as kept by every layer, beside
- * sinks and recent tokens; layers with one cache go by the first one's weights.
- * On CUDA the call waits for the weights once. One layer's cache alone cannot
- * be evicted so: the layers are together in this call.
+ * If scores decide what layers keep (split cake or lazy), all layers longer
+ * than the least budget are scored, protected positions count as kept by every
+ * layer, and CUDA waits once. It also waits for the eviction before this one if
+ * more positions are protected than the budget has room for, if keep_window is
+ * no and tokens of the window may be gone, and with select_on_host.
  *
- * By table no row moves, so that a paged cache drops blocks for the price of
- * their table. Whole blocks stay or go: block_size of each view divides the
- * policy's select_block, or both are 1, as in a pool of tokens with an index
- * list. Only the last block of a list may be filled in part; it is the recent
- * end and always stays, and the next token goes into it. The entries in use of
- * each table are permuted: first the blocks that stay, in order, then those
- * that go, in any order that is the same on every device; the engine frees the
- * entries from ceil(kvevict_sequence_stored_length() / block_size) on. Tables
- * are block_table, const as a view has it but memory that can be written, or
- * without one the address tables of the planes; one for all heads, or where
- * heads keep lists of their own one for each. Tables that layers or planes
- * share are permuted once: then layers keep the same tokens, with scope MODEL
- * or streaming-llm, and are equally long. Other tables do not overlap, nor do
- * those of the sequences of a batch. Blocks that others hold too
- * (n_shared_blocks) are left to them, unless merge or rotate change rows where
- * they lie. Positions, lengths and report are as if rows had moved. Undo saves
- * the rows of the blocks that go and puts them back into any blocks; an engine
- * that keeps the freed blocks until then may keep a copy of the table instead.
- * kvevict_plan_capabilities() says what a plan takes for it.
- *
- * Rows in recent planes of a view are never evicted and stay where they are.
- * They count as recent tokens; if layers have different numbers of them, the
- * largest counts for all. Afterwards first_recent is
- * kvevict_sequence_stored_length() less their number. Rows that share numbers
- * by groups of tokens are stored anew: see kvevict_compact(). Undo, by_table
- * and chunk are refused with either. Recent planes are also refused where heads
- * hold different numbers of tokens.
- *
- * With destinations the views are read and stay as they are. The survivors of
- * each list go to the first slots of its layer's destination. All rows of a
- * layer that loses none go there too, also with policy none and where nothing
- * was due. After a call that succeeds the sequence's rows are those.
- *
- * K or V that have another dtype there are stored anew on the way, with the
- * scales and minima of the destination: the bytes are those that
- * kvevict_compact() makes of the same lists. With rotate keys are turned in the
- * destination, as f32, f16 or bf16. Recent rows of a view go like all others.
- *
- * Slots behind the survivors are not written. kvevict_sequence_kept_slots()
- * says for how many there must be room. Layers with one cache have one
- * destination. Other destinations share no plane with each other and no byte
- * with any view.
- *
- * The next call is given the destinations as its views. Where K or V have
- * another dtype there, a fork with a plan of that geometry goes on in place of
- * this sequence: kvevict_sequence_fork(). The views have all rows still, and a
- * fork that was made before goes on over them: undo is refused, as are merge
- * and by_table.
- *
- * On CUDA this call waits for the eviction before it and copies its positions
- * in two cases: more positions are protected than the budget has room for, or
- * keep_window is no and tokens of the window may be gone. With select_on_host it
- * always waits.
+ * Rows in recent planes stay where they are and count as recent tokens; the
+ * largest number of any layer counts for all. Afterwards first_recent is
+ * kvevict_sequence_stored_length() less their number. Recent planes and groups
+ * of tokens exclude undo, by_table and chunk, and recent planes exclude heads
+ * of different lengths. docs/integration.md has by_table and destinations,
+ * docs/reference.md the corner cases.
  *
  * @param[in]  sequence         Non-NULL.
  * @param[in]  views      [n_layers] views, all with the same struct_size, a
@@ -2999,101 +1663,20 @@ KVEVICT_API kvevict_status kvevict_evict_options_init(
  * @param[in]  stream     See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, one without
  *         planes that the geometry has, too few observed queries, sums that do
- *         not reach up to the last token, a budget smaller than what must
- *         stay, layers of unequal length under scope MODEL, a destination that
- *         the plan has no room for, or that rows cannot go to);
+ *         not reach up to the last token, a budget smaller than what must stay,
+ *         layers of unequal length under scope MODEL, a destination that the
+ *         plan has no room for, or that rows cannot go to);
  *         KVEVICT_ERROR_UNSUPPORTED (the policy scores by keys or values that
  *         cannot be read, merges them, or turns keys that cannot be turned; or
- *         tokens of the window are gone already, which keep_window=no allows; or
- *         chunk is no multiple of the block size; or by_table parts of blocks
- *         would go, a view is contiguous or a ring, or heads or layers that
- *         keep different tokens share a table). Since: 0.1
+ *         tokens of the window are gone already, which keep_window=no allows;
+ *         or chunk is no multiple of the block size; or by_table parts of
+ *         blocks would go, a view is contiguous or a ring, or heads or layers
+ *         that keep different tokens share a table).
  */
 KVEVICT_API kvevict_status kvevict_sequence_evict(
     kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
     const kvevict_evict_options* options, void* workspace,
     size_t workspace_bytes, kvevict_stream stream) KVEVICT_NOEXCEPT;
-
-/**
- * How many slots an eviction now would leave of each layer's longest list: what
- * a destination has room for.
- *
- * Where scores decide how many tokens a layer or head keeps it is what the
- * layer holds. Nothing is scored, and CUDA does not wait.
- *
- * @param[in]  sequence   Non-NULL.
- * @param[in]  views      As for kvevict_sequence_evict().
- * @param[in]  views_len  = n_layers.
- * @param[out] slots      [n_layers]; 0 of layers without a full cache.
- * @param[in]  slots_len  = n_layers.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, a budget
- *         smaller than what must stay). Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_sequence_kept_slots(
-    kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
-    uint32_t* slots, size_t slots_len) KVEVICT_NOEXCEPT;
-
-/**
- * How many bytes an eviction now would need to be undone: K, V, companions and
- * sums, or calls, of the slots that go, in all layers and heads, their lists of
- * slots, and up to 64 bytes per plane and layer.
- *
- * 0 where it would leave every layer alone. Where scores decide how many tokens
- * a layer or head keeps it is what the least of them would need, so that no
- * eviction needs more. Nothing is scored, and CUDA does not wait.
- *
- * @param[in]  sequence   Non-NULL.
- * @param[in]  views      As for kvevict_sequence_evict().
- * @param[in]  views_len  = n_layers.
- * @param[out] out_bytes  Non-NULL.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, a budget
- *         smaller than what must stay); KVEVICT_ERROR_UNSUPPORTED if the policy
- *         merges or rotates, which changes rows that stay. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_sequence_undo_bytes(
-    kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
-    size_t* out_bytes) KVEVICT_NOEXCEPT;
-
-/**
- * Takes back the last eviction, of which kvevict_evict_options.undo received
- * the rows: all rows stand again where they stood, byte for byte, and
- * positions, lengths and what `every` and `prompt` go by are as before it.
- *
- * What was appended since stays, behind the rows that come back, as if the
- * eviction had never been; so do observed queries and what was added to sums,
- * and the prompt's end, if there is one. Trim first what is not wanted. With
- * sum_last calls come back too, the last so many of those before and since;
- * those since have 0 for the tokens that were away, and if they do not follow
- * on, those before are forgotten.
- * Log-sum-exps of queries that were observed are forgotten in layers that get
- * tokens back; the report is empty.
- *
- * One eviction, once: until the next one that evicts, a reset, a load, or a
- * trim to fewer tokens than there were then. Calls of kvevict_sequence_evict()
- * that leave every layer alone do not count. A fork has nothing to undo.
- *
- * The memory is not needed between the calls at any one place: its bytes may be
- * copied and come back elsewhere. Survivors move up in place, rows from the
- * first evicted slot of a head on are read and written once; policies that
- * merge or rotate change others, and evict with undo is refused. On CUDA
- * nothing waits, in a captured graph neither.
- *
- * @param[in] sequence   Non-NULL.
- * @param[in] views      [n_layers] views as at the eviction: the same planes
- *                       and heads, caches that are shared shared still, with
- *                       room for all slots. Paged: blocks that were given back
- *                       are others now, behind those in use.
- * @param[in] views_len  = n_layers.
- * @param[in] undo       Non-NULL: as the eviction left it. Not modified.
- * @param[in] undo_bytes At least as many as were written, up to what was lent.
- * @param[in] stream     See kvevict_stream.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (nothing to undo, a bad
- *         view or another than then, more slots than max_tokens). Since: 0.1
- */
-KVEVICT_API kvevict_status
-kvevict_sequence_undo(kvevict_sequence* sequence, const kvevict_view* views,
-                      size_t views_len, const void* undo, size_t undo_bytes,
-                      kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /** What an eviction did. Bytes count K, V and companions of all layers. */
 typedef struct kvevict_evict_report {
@@ -3123,16 +1706,15 @@ typedef struct kvevict_evict_report {
   }
 
 /**
- * What it did to one keep list.
+ * What an eviction did to one keep list.
  *
  * The mass of a token is the score that the list was chosen by: shaped, weighed
- * and reduced. That is a mass where the signal is attention, paid or expected,
- * or the caller's: of all policies but streaming-llm, random, knorm, keydiff,
- * q-filter, lagkv, cur and triattention, without redundancy, secure, rescue or
- * diverse_mass. A token without a score has no mass and is in neither sum:
- * those of a kept window, whose queries do the scoring, and where the score is
- * NaN or infinite. Sinks and other tokens that must stay have the mass of their
- * score. With chunk= only chunks that lose tokens have masses.
+ * and reduced. Scores are a mass if the signal is attention, paid or expected,
+ * or the caller's, without redundancy, secure, rescue or diverse_mass;
+ * kvevict_policy_resolve() tells. Tokens without a finite score, and those of a
+ * kept window, have no mass and are in neither sum. Sinks and other tokens that
+ * must stay have the mass of their score. With chunk= only chunks that lose
+ * tokens have masses.
  */
 typedef struct kvevict_list_report {
   uint32_t struct_size;
@@ -3158,7 +1740,6 @@ typedef struct kvevict_list_report {
  * before it, after a reset or a load, and after a failure of the device. Masses
  * that CUDA has measured stay there: with lists this call then waits for the
  * eviction.
- *
  * @param[in]  sequence   Non-NULL.
  * @param[out] out        NULL, or out->struct_size set.
  * @param[out] lists      [lists_len], each with struct_size set, all to the
@@ -3166,60 +1747,20 @@ typedef struct kvevict_list_report {
  *                        kvevict_plan_layer().
  * @param[in]  lists_len  0, or as many as there are.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; with masses on CUDA
- *         KVEVICT_ERROR_UNSUPPORTED while the stream is captured. Since: 0.1
+ *         KVEVICT_ERROR_UNSUPPORTED while the stream is captured.
  */
 KVEVICT_API kvevict_status kvevict_sequence_report(
     const kvevict_sequence* sequence, kvevict_evict_report* out,
     kvevict_list_report* lists, size_t lists_len) KVEVICT_NOEXCEPT;
 
-/** Where a sequence keeps its state, on the device of its plan's context. */
-typedef struct kvevict_sequence_memory {
-  uint32_t struct_size;
-  uint32_t n_lists; /**< Of the layer, see kvevict_plan_layer(). */
-  /** u32 [n_lists, 2] of the layer: stored and logical length, brought up to
-   *  date by the streams' work; those of all layers lie end to end. For the
-   *  engine's kernels: the next token goes to slot `stored` with position
-   *  `logical`. Fixed for the sequence's life. 0 with policy none and for
-   *  layers without a full cache. */
-  uint64_t lengths;
-  /** i32 [n_lists, n_listed] positions of the layer's first slots; those after
-   *  count up by one each to logical length - 1. Moves with every eviction,
-   *  start and load. */
-  uint64_t positions;
-  /** u32 [n_lists]: how many slots of a list are listed, where lists differ; 0
-   *  where all list n_listed. Moves with every eviction. */
-  uint64_t listed_counts;
-  uint32_t n_listed;    /**< Of any list, the most. */
-  uint32_t n_sum_heads; /**< Rows of sums; 0 without. */
-  /** f32 [n_sum_heads, sum_stride]: what the layer's slots have got of the
-   *  attention observed, see kvevict_sequence_observe(). Fixed while the
-   *  sequence observes; 0 where it keeps none, or single calls. */
-  uint64_t sums;
-  uint64_t sum_stride; /**< Elements from row to row. */
-} kvevict_sequence_memory;
-
-/**
- * Tells where the state of a layer lies.
- *
- * @param[in]  sequence  Non-NULL.
- * @param[in]  layer  < n_layers.
- * @param[out] out    Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status
-kvevict_sequence_memory_of(const kvevict_sequence* sequence, uint32_t layer,
-                           kvevict_sequence_memory* out) KVEVICT_NOEXCEPT;
-
 /**
  * Slots in use by a layer and KV head: where its next row goes.
- *
  * @param[in]  sequence    Non-NULL.
  * @param[in]  layer       < n_layers, with a full cache: kvevict_plan_layer()
  *                         tells which ones have it.
  * @param[in]  kv_head     < n_kv_heads; all alike but for a plan with
  *                         head_budgets or heads that are not equal.
  * @param[out] out_length  Slots.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_stored_length(
     const kvevict_sequence* sequence, uint32_t layer, uint32_t kv_head,
@@ -3228,63 +1769,14 @@ KVEVICT_API kvevict_status kvevict_sequence_stored_length(
 /**
  * Tokens seen so far: the position of the next one. RoPE's too, but with rotate
  * of kvevict_policy, where that is kvevict_sequence_stored_length().
- *
  * @param[in]  sequence    Non-NULL.
  * @param[out] out_length  Tokens.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
  */
 KVEVICT_API kvevict_status kvevict_sequence_logical_length(
     const kvevict_sequence* sequence, uint32_t* out_length) KVEVICT_NOEXCEPT;
 
 /**
- * How many tokens are still where they were stored: the most p such that every
- * list of every layer holds tokens [0, p) in slots [0, p). Another request with
- * these p tokens can use the rows.
- *
- * An eviction that merged may have changed any row: until the next reset it is
- * then 0. On CUDA waits as kvevict_sequence_position_of_slot() does.
- *
- * @param[in]  sequence    Non-NULL.
- * @param[out] out_length  Tokens; the logical length if nothing was evicted.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_sequence_exact_prefix(
-    const kvevict_sequence* sequence, uint32_t* out_length) KVEVICT_NOEXCEPT;
-
-/**
- * The position of the token in a slot.
- *
- * On CUDA this and the next two wait for the last eviction, once, and copy the
- * positions to the host, by the stream of the sequence's last call.
- *
- * @param[in]  sequence      Non-NULL.
- * @param[in]  layer         < n_layers, with a full cache.
- * @param[in] kv_head  < n_kv_heads; all alike unless the scope is KV_HEAD.
- * @param[in] slot     < the layer's stored length.
- * @param[out] out_position  The position.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_sequence_position_of_slot(
-    const kvevict_sequence* sequence, uint32_t layer, uint32_t kv_head,
-    uint32_t slot, int32_t* out_position) KVEVICT_NOEXCEPT;
-
-/**
- * The slot that holds the token of a position; -1 if it was evicted.
- *
- * @param[in]  sequence  Non-NULL.
- * @param[in]  layer     < n_layers, with a full cache.
- * @param[in]  kv_head   < n_kv_heads; all alike where they share a list.
- * @param[in] position  < the logical length.
- * @param[out] out_slot  The slot, or -1.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_sequence_slot_of_position(
-    const kvevict_sequence* sequence, uint32_t layer, uint32_t kv_head,
-    uint32_t position, int32_t* out_slot) KVEVICT_NOEXCEPT;
-
-/**
  * The positions of all slots of a layer and KV head, ascending.
- *
  * @param[in]  sequence            Non-NULL.
  * @param[in]  layer               < n_layers, with a full cache.
  * @param[in]  kv_head             < n_kv_heads; all alike where they share a
@@ -3293,671 +1785,12 @@ KVEVICT_API kvevict_status kvevict_sequence_slot_of_position(
  * @param[in]  positions_capacity  Elements of positions.
  * @param[out] out_positions_len   Elements written.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, e.g. a capacity that is
- *         too small, with both numbers. Since: 0.1
+ *         too small, with both numbers.
  */
 KVEVICT_API kvevict_status kvevict_sequence_keep_positions(
     const kvevict_sequence* sequence, uint32_t layer, uint32_t kv_head,
     int32_t* positions, size_t positions_capacity,
     size_t* out_positions_len) KVEVICT_NOEXCEPT;
-
-/* ---- Batches ------------------------------------------------------------- */
-
-/*
- * One call for many sequences of different lengths: it does to each what the
- * call for one does, in the order of the items, to the same bytes. All of them
- * are checked before the first one changes, so that after an error of
- * an argument, or of a sequence's state, every sequence and cache is as before;
- * the message begins with the item, as in "items[3]: views[0]: ...". After a
- * failure of the device the items before the one it names are done, and those
- * behind it untouched.
- *
- * Plans may differ, but share one context. A sequence comes up once. The call
- * is one of each sequence, by one thread. On CUDA all goes to the one stream,
- * and waits and is captured as the single calls are. No items do nothing. Items
- * are structs of one struct_size.
- */
-
-/** How many tokens a sequence of a batch appends. */
-typedef struct kvevict_sequence_tokens {
-  uint32_t struct_size;
-  uint32_t n_tokens;
-  kvevict_sequence* sequence; /**< Non-NULL. */
-} kvevict_sequence_tokens;
-
-#define KVEVICT_SEQUENCE_TOKENS_INIT \
-  { (uint32_t)sizeof(kvevict_sequence_tokens), 0, 0 }
-
-/** Writes KVEVICT_SEQUENCE_TOKENS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_sequence_tokens_init(
-    kvevict_sequence_tokens* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
-/**
- * kvevict_sequence_append() for each item.
- *
- * @param[in] items      [items_len].
- * @param[in] items_len  0 does nothing.
- * @param[in] stream     See kvevict_stream.
- * @return As kvevict_sequence_append(). Since: 0.1
- */
-KVEVICT_API kvevict_status
-kvevict_sequences_append(const kvevict_sequence_tokens* items, size_t items_len,
-                         kvevict_stream stream) KVEVICT_NOEXCEPT;
-
-/** The logical length that a sequence of a batch returns to. */
-typedef struct kvevict_sequence_length {
-  uint32_t struct_size;
-  uint32_t new_length;
-  kvevict_sequence* sequence; /**< Non-NULL. */
-} kvevict_sequence_length;
-
-#define KVEVICT_SEQUENCE_LENGTH_INIT \
-  { (uint32_t)sizeof(kvevict_sequence_length), 0, 0 }
-
-/** Writes KVEVICT_SEQUENCE_LENGTH_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_sequence_length_init(
-    kvevict_sequence_length* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
-/**
- * kvevict_sequence_trim_to() for each item: a batch of speculations, of which
- * each was accepted up to another token.
- *
- * @param[in] items      [items_len].
- * @param[in] items_len  0 does nothing.
- * @param[in] stream     See kvevict_stream.
- * @return As kvevict_sequence_trim_to(). Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_sequences_trim_to(
-    const kvevict_sequence_length* items, size_t items_len,
-    kvevict_stream stream) KVEVICT_NOEXCEPT;
-
-/** What the layers of a sequence of a batch show. */
-typedef struct kvevict_sequence_observations {
-  uint32_t struct_size;
-  uint32_t n_rows;                         /**< Of each layer. */
-  kvevict_sequence* sequence;              /**< Non-NULL. */
-  const kvevict_observation* observations; /**< [observations_len]. */
-  size_t observations_len;
-  uint32_t first_position; /**< Of row 0, or KVEVICT_POSITION_NEXT. */
-  uint32_t reserved;       /**< 0. */
-} kvevict_sequence_observations;
-
-#define KVEVICT_SEQUENCE_OBSERVATIONS_INIT                       \
-  {                                                              \
-    (uint32_t)sizeof(kvevict_sequence_observations), 0, 0, 0, 0, \
-        KVEVICT_POSITION_NEXT, 0                                 \
-  }
-
-/** Writes KVEVICT_SEQUENCE_OBSERVATIONS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_sequence_observations_init(
-    kvevict_sequence_observations* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
-/**
- * kvevict_sequence_observe() for each item.
- *
- * @param[in] items      [items_len].
- * @param[in] items_len  0 does nothing.
- * @param[in] stream     See kvevict_stream.
- * @return As kvevict_sequence_observe(). Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_sequences_observe(
-    const kvevict_sequence_observations* items, size_t items_len,
-    kvevict_stream stream) KVEVICT_NOEXCEPT;
-
-/** What an eviction of a sequence of a batch is given. */
-typedef struct kvevict_sequence_eviction {
-  uint32_t struct_size;
-  uint32_t reserved;                    /**< 0. */
-  kvevict_sequence* sequence;           /**< Non-NULL. */
-  const kvevict_view* views;            /**< [n_layers] of its plan. */
-  size_t views_len;                     /**< = n_layers. */
-  const kvevict_evict_options* options; /**< NULL for none. */
-} kvevict_sequence_eviction;
-
-#define KVEVICT_SEQUENCE_EVICTION_INIT \
-  { (uint32_t)sizeof(kvevict_sequence_eviction), 0, 0, 0, 0, 0 }
-
-/** Writes KVEVICT_SEQUENCE_EVICTION_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_sequence_eviction_init(
-    kvevict_sequence_eviction* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
-/**
- * The workspace of kvevict_sequences_evict() for sequences as long as they are
- * now. They work one after the other, so it is the largest that any of them
- * needs; the same of the plans' max_tokens, by kvevict_plan_workspace(), serves
- * at any length.
- *
- * @param[in]  items      [items_len]; only their sequences are read.
- * @param[in]  items_len  0: no bytes.
- * @param[out] out        Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_sequences_workspace(
-    const kvevict_sequence_eviction* items, size_t items_len,
-    kvevict_workspace* out) KVEVICT_NOEXCEPT;
-
-/**
- * kvevict_sequence_evict() for each item. Each sequence has its own report, and
- * each item its own memory to undo with: memory of two items that meets is an
- * error, and so is memory within another item's cache.
- *
- * Caches of two sequences that overlap are an error if one of them is to move
- * rows; of contiguous ones K and V of the first layer are compared, so that one
- * cache given twice is noticed. Paged caches may have blocks in common, as in
- * single calls: take a copy of those whose rows are to move before.
- * Destinations are compared likewise, with other items' destinations and views.
- * Two items may have one view if both only read it.
- *
- * @param[in] items      [items_len].
- * @param[in] items_len  0 does nothing.
- * @param[in] workspace  See kvevict_sequences_workspace().
- * @param[in] workspace_bytes  Its size, at least the least.
- * @param[in] stream     See kvevict_stream.
- * @return As kvevict_sequence_evict(). Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_sequences_evict(
-    const kvevict_sequence_eviction* items, size_t items_len, void* workspace,
-    size_t workspace_bytes, kvevict_stream stream) KVEVICT_NOEXCEPT;
-
-/* ---- Paged cache --------------------------------------------------------- */
-
-/**
- * A cache for engines without one: a fixed pool of blocks, and sequences that
- * hold blocks by tables, as in PagedAttention, arXiv:2309.06180.
- *
- * Every layer with a full cache has K and V in blocks of block_size tokens.
- * Layers that are alike share their blocks, so that a policy may give more
- * tokens to some of them. A sequence has a table per layer and is a
- * kvevict_view of it: for attention, for scoring, for any other call.
- *
- * With group_tokens or recent_tokens it is a cache as KIVI has it,
- * arXiv:2402.02750: keys may have their numbers per channel and group of
- * tokens, and the last rows of a sequence are not quantized. A sequence holds
- * them in memory of its own: of each layer recent_tokens, and fewer than
- * block_size more. An append that makes them more quantizes whole blocks of the
- * oldest ones. What is quantized stays so.
- *
- * A fork shares its blocks, which are counted; who writes to a shared one gets
- * a copy of its own first. Recent rows are copied. A call that needs more
- * blocks than are free fails with KVEVICT_ERROR_OUT_OF_MEMORY, names need and
- * free, and has changed nothing.
- *
- * Threads: a cache is locked within; of each sequence one call at a time.
- * Calls allocate nothing but where a name ends in _create or _fork. On CUDA
- * those that change tables wait for the stream and cannot be captured; blocks
- * pass from one sequence to another when the call that frees them returns, so
- * sequences of one cache use one stream or are ordered by the caller.
- */
-typedef struct kvevict_paged_cache kvevict_paged_cache;
-
-/** The blocks of one request. Opaque. */
-typedef struct kvevict_paged_sequence kvevict_paged_sequence;
-
-/** How rows lie in a block. */
-enum kvevict_block_layout
-#ifdef __cplusplus
-    : int32_t
-#endif
-{
-  /** [n_kv_heads, block_size, head_dim], "HND". */
-  KVEVICT_BLOCK_LAYOUT_HEAD_MAJOR = 0,
-  /** [block_size, n_kv_heads, head_dim], "NHD". */
-  KVEVICT_BLOCK_LAYOUT_TOKEN_MAJOR = 1
-};
-#ifndef __cplusplus
-typedef int32_t kvevict_block_layout;
-#endif
-
-/** How to make a paged cache. */
-typedef struct kvevict_paged_cache_options {
-  uint32_t struct_size;
-  /** For each layer; together with those that are alike 1 .. 2^31 - 1. */
-  uint32_t n_blocks;
-  /** Tokens, 1 .. 65536; 0: group_tokens, or 16 without. */
-  uint32_t block_size;
-  kvevict_block_layout layout;
-  /** Of the context's device, kvevict_paged_cache_bytes() or more, aligned to
-   *  256, borrowed until the cache is gone; NULL: the context allocates. */
-  void* memory;
-  size_t memory_bytes; /**< 0 with NULL. */
-  /** Of the scales and minima that blocks have for each row of u8, i8, u4 and
-   *  u4_halves: f32, f16 or bf16. 0: f32. Rows of fp8 have a scale if this is
-   *  not 0. */
-  kvevict_dtype number_dtype;
-  /** How many tokens share the scales and minima of keys, one per element (see
-   *  kvevict_plane), 1 .. 256; values have theirs per token. Divides
-   *  block_size. Keys are u8, i8, u4 or u4_halves, values are quantized. 0:
-   *  keys have theirs per token too. */
-  uint32_t group_tokens;
-  /** How many last rows are not quantized, at least, up to max_tokens. Keys and
-   *  values are quantized. 0: all rows are in codes; with group_tokens all but
-   *  those that do not fill a block yet. */
-  uint32_t recent_tokens;
-  /** Of those rows: f32, f16 or bf16. 0: f32. */
-  kvevict_dtype recent_dtype;
-} kvevict_paged_cache_options;
-
-#define KVEVICT_PAGED_CACHE_OPTIONS_INIT                                   \
-  {                                                                        \
-    (uint32_t)sizeof(kvevict_paged_cache_options), 0, 0,                   \
-        KVEVICT_BLOCK_LAYOUT_HEAD_MAJOR, 0, 0, KVEVICT_DTYPE_OPAQUE, 0, 0, \
-        KVEVICT_DTYPE_OPAQUE                                               \
-  }
-
-/** Writes KVEVICT_PAGED_CACHE_OPTIONS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_paged_cache_options_init(
-    kvevict_paged_cache_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
-/**
- * What the blocks of all layers take. Recent rows are not in it: each sequence
- * allocates its own, (recent_tokens + block_size - 1, or max_tokens if that is
- * less) * n_kv_heads rows of K and V per layer.
- *
- * @param[in]  plan       Non-NULL; of it the geometry counts.
- * @param[in]  options    Non-NULL.
- * @param[out] out_bytes  Non-NULL.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also for more bytes than
- *         size_t holds; KVEVICT_ERROR_UNSUPPORTED (opaque rows, whose size a
- *         geometry does not say). Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_paged_cache_bytes(
-    const kvevict_plan* plan, const kvevict_paged_cache_options* options,
-    size_t* out_bytes) KVEVICT_NOEXCEPT;
-
-/**
- * Creates a cache of which all blocks are free.
- *
- * @param[in]  plan       Non-NULL: context, geometry and max_tokens, the most
- *                        that a sequence may hold. Its policy plays no part.
- * @param[in]  options    Non-NULL.
- * @param[out] out_cache  Non-NULL. Destroy with kvevict_paged_cache_destroy().
- * @return As kvevict_paged_cache_bytes(); KVEVICT_ERROR_OUT_OF_MEMORY.
- *         Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_paged_cache_create(
-    const kvevict_plan* plan, const kvevict_paged_cache_options* options,
-    kvevict_paged_cache** out_cache) KVEVICT_NOEXCEPT;
-
-/**
- * Destroys a cache; NULL is ignored. Its sequences stay usable and release it
- * with the last of them.
- *
- * @param[in] cache  NULL or a cache.
- * Since: 0.1
- */
-KVEVICT_API void kvevict_paged_cache_destroy(kvevict_paged_cache* cache)
-    KVEVICT_NOEXCEPT;
-
-/** What is in use of a cache, at one moment. */
-typedef struct kvevict_paged_cache_usage {
-  uint32_t struct_size;
-  uint32_t n_sequences;
-  uint64_t n_blocks; /**< Of all layers. */
-  uint64_t n_free;   /**< Of them, that nobody holds. */
-  uint64_t n_shared; /**< That several sequences hold. */
-  /** Rows of all layers that sequences hold, each for itself. */
-  uint64_t n_slots;
-  /** Of all blocks, and of what sequences have for recent rows. */
-  uint64_t bytes;
-  uint64_t bytes_in_use; /**< Without the blocks that are free. */
-  /** As `bytes` if all rows were f32: this by `bytes` is what quantized rows
-   *  save, scales and minima included. */
-  uint64_t f32_bytes;
-} kvevict_paged_cache_usage;
-
-/**
- * Counts blocks.
- *
- * @param[in]  cache  Non-NULL.
- * @param[out] out    Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status
-kvevict_paged_cache_get_usage(const kvevict_paged_cache* cache,
-                              kvevict_paged_cache_usage* out) KVEVICT_NOEXCEPT;
-
-/**
- * Adds a sequence, which holds no tokens.
- *
- * @param[in]  cache         Non-NULL.
- * @param[out] out_sequence  Non-NULL. Give its blocks back with
- *                           kvevict_paged_sequence_destroy().
- * @return KVEVICT_OK, KVEVICT_ERROR_INVALID_ARGUMENT,
- *         KVEVICT_ERROR_OUT_OF_MEMORY (its tables, its recent rows).
- *         Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_paged_sequence_create(
-    kvevict_paged_cache* cache,
-    kvevict_paged_sequence** out_sequence) KVEVICT_NOEXCEPT;
-
-/**
- * Adds a sequence that holds what another one does, in the same blocks. It is
- * how a prefix is shared, how beams part, and how an eviction can be taken
- * back: evict one of the two.
- *
- * @param[in]  sequence      Non-NULL.
- * @param[out] out_sequence  Non-NULL.
- * @param[in]  stream        See kvevict_stream.
- * @return As kvevict_paged_sequence_create(). Since: 0.1
- */
-KVEVICT_API kvevict_status
-kvevict_paged_sequence_fork(const kvevict_paged_sequence* sequence,
-                            kvevict_paged_sequence** out_sequence,
-                            kvevict_stream stream) KVEVICT_NOEXCEPT;
-
-/**
- * Finishes a sequence: blocks that nobody else holds are free. NULL is ignored.
- *
- * @param[in] sequence  NULL or a sequence.
- * Since: 0.1
- */
-KVEVICT_API void kvevict_paged_sequence_destroy(
-    kvevict_paged_sequence* sequence) KVEVICT_NOEXCEPT;
-
-/**
- * Makes room for tokens behind the last one, in every layer. Their rows have
- * any content: the engine writes them through kvevict_paged_sequence_view(), or
- * kvevict_paged_sequence_write() does.
- *
- * Recent rows that no longer are, since the new ones are behind them, are
- * quantized by this call; of the new ones those before first_recent of the
- * view, when they are written.
- *
- * @param[in] sequence  Non-NULL.
- * @param[in] n_tokens  No layer may come to hold more than the plan's
- *                      max_tokens; 0 does nothing.
- * @param[in] stream    See kvevict_stream.
- * @return KVEVICT_OK, KVEVICT_ERROR_INVALID_ARGUMENT,
- *         KVEVICT_ERROR_OUT_OF_MEMORY (too few blocks are free). Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_paged_sequence_append(
-    kvevict_paged_sequence* sequence, uint32_t n_tokens,
-    kvevict_stream stream) KVEVICT_NOEXCEPT;
-
-/**
- * Drops the last tokens of layers that hold more than so many; blocks that this
- * leaves empty are given back. Recent rows go first.
- *
- * @param[in] sequence    Non-NULL.
- * @param[in] new_length  What each layer holds at most from now on.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_paged_sequence_truncate(
-    kvevict_paged_sequence* sequence, uint32_t new_length) KVEVICT_NOEXCEPT;
-
-/**
- * Drops the last rows of each layer that a sequence of positions stores no
- * longer: behind kvevict_sequence_trim_to() or kvevict_sequence_reset(), or an
- * eviction by views. With recent rows kvevict_paged_evict() alone evicts: here
- * they would go first.
- *
- * @param[in] sequence  Non-NULL.
- * @param[in] stored    Non-NULL, of a plan of the cache's geometry. Where its
- *                      heads hold different numbers the most counts.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also where it stores more
- *         than there are rows. Since: 0.1
- */
-KVEVICT_API kvevict_status
-kvevict_paged_sequence_fit(kvevict_paged_sequence* sequence,
-                           const kvevict_sequence* stored) KVEVICT_NOEXCEPT;
-
-/**
- * How many rows a layer holds.
- *
- * @param[in]  sequence   Non-NULL.
- * @param[in]  layer      One with a full cache.
- * @param[out] out_slots  Non-NULL.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_paged_sequence_length(
-    const kvevict_paged_sequence* sequence, uint32_t layer,
-    uint32_t* out_slots) KVEVICT_NOEXCEPT;
-
-/**
- * A layer's rows as a view, valid until a call changes the sequence. Blocks up
- * to the last one that others share are its n_shared_blocks: an engine does not
- * write to them either. kvevict_paged_sequence_own() makes them this one's. The
- * scales and minima of quantized rows are its companions, and recent rows: an
- * array of the cache's or the sequence's.
- *
- * @param[in]  sequence  Non-NULL.
- * @param[in]  layer     One with a full cache.
- * @param[out] out       Non-NULL, out->struct_size set. Its block table lies in
- *                       memory of the device.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status
-kvevict_paged_sequence_view(const kvevict_paged_sequence* sequence,
-                            uint32_t layer, kvevict_view* out) KVEVICT_NOEXCEPT;
-
-/**
- * Copies those blocks of all layers that others share and that hold slots from
- * `first_slot` on, so that they may be written through views.
- *
- * @param[in] sequence    Non-NULL.
- * @param[in] first_slot  0: all.
- * @param[in] stream      See kvevict_stream.
- * @return As kvevict_paged_sequence_append(). Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_paged_sequence_own(
-    kvevict_paged_sequence* sequence, uint32_t first_slot,
-    kvevict_stream stream) KVEVICT_NOEXCEPT;
-
-/** Rows of one layer, outside the cache. */
-typedef struct kvevict_paged_rows {
-  uint32_t struct_size;
-  uint32_t layer;      /**< One with a full cache. */
-  uint32_t first_slot; /**< Of row 0. */
-  uint32_t n_tokens;   /**< 0 is valid. */
-  /** [n_kv_heads, n_tokens, head_dim] in any layout, apart from the cache's
-   *  memory; absent: is left alone, not both. A write may take K and V from
-   *  the same rows. Of the geometry's dtype, and then moved byte for byte,
-   *  where rows have no scale in their blocks; or of f32, f16 or bf16, and then
-   *  stored anew: see kvevict_compact(). */
-  kvevict_plane k;
-  kvevict_plane v;
-} kvevict_paged_rows;
-
-#define KVEVICT_PAGED_ROWS_INIT                                        \
-  {                                                                    \
-    (uint32_t)sizeof(kvevict_paged_rows), 0, 0, 0, KVEVICT_PLANE_INIT, \
-        KVEVICT_PLANE_INIT                                             \
-  }
-
-/** Writes KVEVICT_PAGED_ROWS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_paged_rows_init(
-    kvevict_paged_rows* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
-/**
- * Copies rows into slots that layers hold. Keys that share numbers by groups of
- * tokens are written in order: with those before them in their first group,
- * which are stored anew, up to the end of a group or of all that have such
- * numbers, or to recent rows.
- *
- * @param[in] sequence  Non-NULL.
- * @param[in] rows      [rows_len], structs of one struct_size; a layer may come
- *                      up more than once.
- * @param[in] rows_len  0 does nothing; at most KVEVICT_MAX_JOBS.
- * @param[in] stream    See kvevict_stream.
- * @return As kvevict_paged_sequence_append(); all is checked before the first
- *         row is written. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_paged_sequence_write(
-    kvevict_paged_sequence* sequence, const kvevict_paged_rows* rows,
-    size_t rows_len, kvevict_stream stream) KVEVICT_NOEXCEPT;
-
-/**
- * Copies rows out of the slots of layers, which need not be neighbours in
- * memory: gathers them.
- *
- * @param[in] sequence  Non-NULL.
- * @param[in] rows      [rows_len]; the planes are written to.
- * @param[in] rows_len  0 does nothing; at most KVEVICT_MAX_JOBS.
- * @param[in] stream    See kvevict_stream.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_paged_sequence_read(
-    const kvevict_paged_sequence* sequence, const kvevict_paged_rows* rows,
-    size_t rows_len, kvevict_stream stream) KVEVICT_NOEXCEPT;
-
-/** What an eviction of a paged sequence is given. */
-typedef struct kvevict_paged_eviction {
-  uint32_t struct_size;
-  uint32_t reserved;              /**< 0. */
-  kvevict_paged_sequence* cached; /**< Non-NULL: where the rows are. */
-  kvevict_sequence* sequence;     /**< Non-NULL: which tokens they are of. */
-  /** NULL for none. No undo: a fork made before keeps what goes. No
-   *  destinations: kvevict_sequence_evict() takes them, with the views. */
-  const kvevict_evict_options* options;
-} kvevict_paged_eviction;
-
-#define KVEVICT_PAGED_EVICTION_INIT \
-  { (uint32_t)sizeof(kvevict_paged_eviction), 0, 0, 0, 0 }
-
-/** Writes KVEVICT_PAGED_EVICTION_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_paged_eviction_init(
-    kvevict_paged_eviction* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
-/**
- * kvevict_sequences_evict() of paged sequences, whose emptied blocks are given
- * back. Where whole blocks stay or go, it is by_table: select_block is a
- * multiple of the cache's block size, a layer's heads share a list, and nothing
- * is merged or turned. Then no row moves, and no block is copied or needed;
- * shared ones stay or are given up. Otherwise of blocks that others share only
- * those that survivors move to are copied, or all where rows are merged; the
- * others hold theirs unchanged. Recent rows stay, groups are stored anew, and
- * with either nothing goes by_table: see kvevict_sequence_evict().
- *
- * @param[in] items      [items_len], structs of one struct_size. Each layer of
- *                       `cached` has the rows that `sequence` stores; all are
- *                       of one cache.
- * @param[in] items_len  0 does nothing.
- * @param[in] workspace  The largest of kvevict_plan_workspace() of the plans,
- *                       for sequences as long as they are.
- * @param[in] workspace_bytes  Its size, at least the least.
- * @param[in] stream     See kvevict_stream.
- * @return As kvevict_sequence_evict(); KVEVICT_ERROR_OUT_OF_MEMORY (too few
- *         blocks are free for copies). Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_paged_evict(
-    const kvevict_paged_eviction* items, size_t items_len, void* workspace,
-    size_t workspace_bytes, kvevict_stream stream) KVEVICT_NOEXCEPT;
-
-/* ---- Chunked prefill ----------------------------------------------------- */
-
-/**
- * Runs the model over tokens [first_token, first_token + n_tokens) of a prompt:
- * in each layer it writes their rows behind those that are stored, attends to
- * all of them, causal within the chunk, and shows what the policy needs by
- * kvevict_sequence_observe(). It appends nothing: the driver does. Never
- * throws.
- *
- * @param[in] first_token  The logical length of the sequence.
- * @param[in] n_tokens     At most the driver's chunk.
- * @param[in] user_data    The options'.
- * @return KVEVICT_OK, or what ends the prefill.
- */
-typedef kvevict_status (*kvevict_prefill_fn)(uint32_t first_token,
-                                             uint32_t n_tokens,
-                                             void* user_data);
-
-/** How a prompt is read. */
-typedef struct kvevict_prefill_options {
-  uint32_t struct_size;
-  uint32_t n_tokens; /**< Of the prompt. */
-  uint32_t chunk;    /**< Tokens at a time, >= 1. */
-  /** 1: an eviction after every chunk, so that no layer ever holds more than
-   *  what the policy leaves it and a chunk; 0: one, when all has been read. */
-  uint32_t evict_each_chunk;
-  kvevict_prefill_fn forward; /**< Non-NULL. */
-  void* user_data;            /**< Passed to it. */
-  /** [n_layers], of the tokens held from the start; read again by each
-   *  eviction, so `forward` may change what they say. Contiguous ones lie apart
-   *  with the rows of the first eviction from the start. NULL with `cached`. */
-  const kvevict_view* views;
-  size_t views_len; /**< = n_layers, or 0. */
-  /** Where the rows are: gets room before each chunk, and gives back what
-   *  evictions leave empty. NULL with `views`. */
-  kvevict_paged_sequence* cached;
-  /** Read again by each eviction, without destinations; NULL for none. An
-   *  eviction ignores protected positions that are yet to come. */
-  const kvevict_evict_options* evict;
-  void* workspace; /**< KVEVICT_OPERATION_EVICT, for the longest cache. */
-  size_t workspace_bytes; /**< Its size. */
-} kvevict_prefill_options;
-
-#define KVEVICT_PREFILL_OPTIONS_INIT \
-  { (uint32_t)sizeof(kvevict_prefill_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-
-/** Writes KVEVICT_PREFILL_OPTIONS_INIT.
- *
- * @param[out] out          Non-NULL.
- * @param[in]  struct_size  sizeof(*out) of the caller.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT. Since: 0.1 */
-KVEVICT_API kvevict_status kvevict_prefill_options_init(
-    kvevict_prefill_options* out, size_t struct_size) KVEVICT_NOEXCEPT;
-
-/** What reading a prompt took. */
-typedef struct kvevict_prefill_report {
-  uint32_t struct_size;
-  uint32_t n_chunks;    /**< That `forward` has run over. */
-  uint32_t n_evictions; /**< That lost tokens. */
-  uint32_t peak_tokens; /**< The most that any layer held, a chunk included. */
-  uint64_t peak_bytes;  /**< The most that rows of all layers took at a time. */
-  uint64_t end_bytes;   /**< What they take at the end. */
-} kvevict_prefill_report;
-
-/**
- * Reads a prompt in chunks: of each `forward`, kvevict_sequence_append() and,
- * where it is due, kvevict_sequence_evict(); at the end
- * kvevict_sequence_end_prompt(). Attention over chunk x cache at a time is all
- * that the model needs memory for.
- *
- * @param[in]  sequence    Non-NULL, whose prompt has not ended. It may hold
- *                         tokens already, whose rows `cached` has too.
- * @param[in]  options     Non-NULL.
- * @param[out] out_report  NULL, or struct_size set; also filled, as far as it
- *                         went, where a chunk fails.
- * @param[in]  stream      See kvevict_stream.
- * @return KVEVICT_OK; what `forward` returned; what the calls named above fail
- *         with. The chunks before stay appended, the prompt has not ended, and
- *         the call may be made again for the rest, which is 0 tokens where the
- *         last eviction failed. Before the first chunk the call checks n_tokens,
- *         the workspace's size, `evict` but for its inputs, and views for the
- *         tokens held by then. It also checks that rows of different layers, and
- *         the workspace, lie apart: rows held, contiguous ones of the first
- *         eviction, and all blocks of `cached`. Since: 0.1
- */
-KVEVICT_API kvevict_status kvevict_sequence_prefill(
-    kvevict_sequence* sequence, const kvevict_prefill_options* options,
-    kvevict_prefill_report* out_report, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 #ifdef __cplusplus
 } /* extern "C" */

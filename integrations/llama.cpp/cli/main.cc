@@ -14,6 +14,7 @@
 #include <sstream>
 #include <string>
 
+#include "kvevict/experimental.h"
 #include "measure.h"
 #include "policy.h"
 #include "tools/commands/output.h"

@@ -1,4 +1,5 @@
 #include "policy.h"
+#include "kvevict/experimental.h"
 
 #include <fmt/format.h>
 

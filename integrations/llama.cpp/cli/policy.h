@@ -2,7 +2,7 @@
 #ifndef KVEVICT_INTEGRATIONS_LLAMA_CLI_POLICY_H_
 #define KVEVICT_INTEGRATIONS_LLAMA_CLI_POLICY_H_
 
-#include <kvevict/kvevict.h>
+#include <kvevict/experimental.h>
 
 #include <cstdint>
 #include <string>

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kvevict/kvevict.h"
+#include "kvevict/paged.h"
 #include "tests/capi/support/grouped.h"
 #include "tests/capi/support/random.h"
 

@@ -1,4 +1,5 @@
 #include "tests/capi/support/policies.h"
+#include "kvevict/experimental.h"
 
 #include <math.h>
 #include <stdarg.h>

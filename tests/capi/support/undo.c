@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 
 enum { kGuardBytes = 256 };

@@ -1,5 +1,5 @@
 /* A program outside the tree: evicts a small cache and looks at what is left. */
-#include <kvevict/kvevict.h>
+#include <kvevict/experimental.h>
 #include <stdio.h>
 #include <string.h>
 

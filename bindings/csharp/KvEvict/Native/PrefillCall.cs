@@ -44,16 +44,14 @@ internal sealed unsafe class PrefillCall(KvSequence sequence, KvPrefill prompt, 
             fixed (NativeInputs* nativePlanes = _planes) // to which the inputs point
             fixed (kvevict_token_range* nativeRanges = _ranges)
             {
-                kvevict_evict_options evict;
-                Native.kvevict_evict_options_init(&evict, (nuint)sizeof(kvevict_evict_options));
+                kvevict_evict_options evict = kvevict_evict_options.Init;
                 evict.protected_positions = (int*)mustStay.Pointer;
                 evict.protected_positions_len = (nuint)prompt.ProtectedPositions.Length;
                 evict.inputs = nativeInputs;
                 evict.inputs_len = (nuint)_inputs.Length;
                 evict.ranges = nativeRanges;
                 evict.ranges_len = (nuint)_ranges.Length;
-                kvevict_prefill_options options;
-                Native.kvevict_prefill_options_init(&options, (nuint)sizeof(kvevict_prefill_options));
+                kvevict_prefill_options options = kvevict_prefill_options.Init;
                 options.n_tokens = Check.Count(prompt.TokenCount, nameof(prompt.TokenCount));
                 options.chunk = Check.Count(prompt.Chunk, nameof(prompt.Chunk));
                 options.evict_each_chunk = prompt.EvictEachChunk ? 1u : 0u;

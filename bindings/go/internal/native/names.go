@@ -1,4 +1,4 @@
-// Code generated from kvevict.h by bindings/go/generate.sh. DO NOT EDIT.
+// Code generated from the headers by bindings/go/generate.sh. DO NOT EDIT.
 
 package native
 

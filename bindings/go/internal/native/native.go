@@ -30,8 +30,8 @@ typedef struct { void* array; intgo len; intgo cap; } _goslice_;
 typedef _gostring_ swig_type_1;
 typedef _gostring_ swig_type_2;
 typedef _gostring_ swig_type_3;
-typedef _gostring_ swig_type_4;
-typedef long long swig_type_5;
+typedef long long swig_type_4;
+typedef _gostring_ swig_type_5;
 typedef long long swig_type_6;
 typedef long long swig_type_7;
 typedef long long swig_type_8;
@@ -41,7 +41,7 @@ typedef long long swig_type_11;
 typedef long long swig_type_12;
 typedef long long swig_type_13;
 typedef long long swig_type_14;
-typedef _gostring_ swig_type_15;
+typedef long long swig_type_15;
 typedef long long swig_type_16;
 typedef long long swig_type_17;
 typedef long long swig_type_18;
@@ -56,7 +56,7 @@ typedef long long swig_type_26;
 typedef long long swig_type_27;
 typedef long long swig_type_28;
 typedef long long swig_type_29;
-typedef long long swig_type_30;
+typedef _gostring_ swig_type_30;
 typedef long long swig_type_31;
 typedef long long swig_type_32;
 typedef long long swig_type_33;
@@ -76,137 +76,86 @@ typedef long long swig_type_46;
 typedef long long swig_type_47;
 typedef long long swig_type_48;
 typedef long long swig_type_49;
-typedef long long swig_type_50;
-typedef long long swig_type_51;
-typedef long long swig_type_52;
-typedef long long swig_type_53;
-typedef long long swig_type_54;
-typedef long long swig_type_55;
-typedef long long swig_type_56;
-typedef long long swig_type_57;
-typedef long long swig_type_58;
-typedef long long swig_type_59;
-typedef long long swig_type_60;
-typedef long long swig_type_61;
-typedef long long swig_type_62;
-typedef long long swig_type_63;
-typedef long long swig_type_64;
-typedef long long swig_type_65;
-typedef long long swig_type_66;
-typedef long long swig_type_67;
-typedef long long swig_type_68;
-typedef long long swig_type_69;
-typedef long long swig_type_70;
-typedef long long swig_type_71;
-typedef long long swig_type_72;
-typedef long long swig_type_73;
-typedef long long swig_type_74;
-typedef long long swig_type_75;
-typedef long long swig_type_76;
 extern void _wrap_Swig_free_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_Swig_malloc_kvevict(swig_intgo arg1);
 extern swig_type_1 _wrap_kvevict_version_kvevict(void);
 extern int _wrap_kvevict_abi_version_kvevict(void);
 extern swig_type_2 _wrap_kvevict_last_error_message_kvevict(void);
-extern swig_type_3 _wrap_kvevict_status_name_kvevict(swig_intgo arg1);
-extern uintptr_t _wrap_kvevict_device_check_kvevict(swig_intgo arg1);
-extern uintptr_t _wrap_kvevict_gpu_at_kvevict(int arg1, swig_voidp arg2);
-extern uintptr_t _wrap_kvevict_dtype_at_kvevict(int arg1, swig_voidp arg2);
-extern swig_type_4 _wrap_kvevict_simd_target_at_kvevict(int arg1);
-extern uintptr_t _wrap_kvevict_context_options_init_kvevict(swig_voidp arg1, swig_type_5 arg2);
+extern swig_type_3 _wrap_kvevict_status_name_kvevict(int arg1);
 extern uintptr_t _wrap_kvevict_context_create_kvevict(swig_voidp arg1, swig_voidp arg2);
 extern void _wrap_kvevict_context_destroy_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_policy_create_kvevict(swig_voidp arg1, swig_voidp arg2);
-extern uintptr_t _wrap_kvevict_policy_copy_kvevict(uintptr_t arg1, swig_voidp arg2);
 extern void _wrap_kvevict_policy_destroy_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_policy_set_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_policy_set_number_kvevict(uintptr_t arg1, swig_voidp arg2, double arg3);
-extern uintptr_t _wrap_kvevict_policy_get_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_type_6 arg4, swig_voidp arg5);
-extern uintptr_t _wrap_kvevict_policy_get_number_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3);
-extern uintptr_t _wrap_kvevict_policy_format_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_7 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_policy_get_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_type_4 arg4, swig_voidp arg5);
 extern uintptr_t _wrap_kvevict_policy_validate_kvevict(uintptr_t arg1);
-extern uintptr_t _wrap_kvevict_parameter_at_kvevict(swig_voidp arg1, int arg2, swig_voidp arg3);
-extern uintptr_t _wrap_kvevict_policy_resolve_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
-extern uintptr_t _wrap_kvevict_policy_layer_budgets_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_8 arg4);
-extern uintptr_t _wrap_kvevict_policy_need_kvevict(uintptr_t arg1, swig_intgo arg2, swig_voidp arg3);
-extern uintptr_t _wrap_kvevict_auto_budget_kvevict(int arg1, swig_type_9 arg2, swig_voidp arg3);
-extern uintptr_t _wrap_kvevict_policy_at_kvevict(int arg1, swig_voidp arg2);
-extern uintptr_t _wrap_kvevict_preset_at_kvevict(int arg1, swig_voidp arg2);
-extern uintptr_t _wrap_kvevict_view_init_kvevict(swig_voidp arg1, swig_type_10 arg2);
 extern uintptr_t _wrap_kvevict_view_validate_kvevict(swig_voidp arg1, int arg2);
-extern uintptr_t _wrap_kvevict_layer_geometry_init_kvevict(swig_voidp arg1, swig_type_11 arg2);
-extern uintptr_t _wrap_kvevict_geometry_init_kvevict(swig_voidp arg1, swig_type_12 arg2);
-extern uintptr_t _wrap_kvevict_plan_options_init_kvevict(swig_voidp arg1, swig_type_13 arg2);
 extern uintptr_t _wrap_kvevict_plan_create_kvevict(uintptr_t arg1, swig_voidp arg2, uintptr_t arg3, swig_voidp arg4, swig_voidp arg5);
 extern void _wrap_kvevict_plan_destroy_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_context_prepare_kvevict(uintptr_t arg1, uintptr_t arg2);
 extern uintptr_t _wrap_kvevict_plan_layer_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
-extern uintptr_t _wrap_kvevict_plan_workspace_kvevict(uintptr_t arg1, swig_intgo arg2, int arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_plan_layer_budgets_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_14 arg4);
-extern uintptr_t _wrap_kvevict_plan_capabilities_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
-extern swig_type_15 _wrap_kvevict_reason_text_kvevict(swig_intgo arg1);
-extern uintptr_t _wrap_kvevict_signal_inputs_init_kvevict(swig_voidp arg1, swig_type_16 arg2);
-extern uintptr_t _wrap_kvevict_score_job_init_kvevict(swig_voidp arg1, swig_type_17 arg2);
-extern uintptr_t _wrap_kvevict_score_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_18 arg3, uintptr_t arg4, swig_type_19 arg5, uintptr_t arg6);
-extern uintptr_t _wrap_kvevict_keep_lists_init_kvevict(swig_voidp arg1, swig_type_20 arg2);
-extern uintptr_t _wrap_kvevict_token_range_init_kvevict(swig_voidp arg1, swig_type_21 arg2);
-extern uintptr_t _wrap_kvevict_select_options_init_kvevict(swig_voidp arg1, swig_type_22 arg2);
-extern uintptr_t _wrap_kvevict_select_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, uintptr_t arg4, swig_type_23 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_plan_workspace_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4);
+extern swig_type_5 _wrap_kvevict_reason_text_kvevict(int arg1);
+extern uintptr_t _wrap_kvevict_score_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_6 arg3, uintptr_t arg4, swig_type_7 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_select_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, uintptr_t arg4, swig_type_8 arg5, uintptr_t arg6);
 extern uintptr_t _wrap_kvevict_select_workspace_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_plan_selection_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5, swig_voidp arg6);
-extern uintptr_t _wrap_kvevict_layer_scores_init_kvevict(swig_voidp arg1, swig_type_24 arg2);
-extern uintptr_t _wrap_kvevict_mass_options_init_kvevict(swig_voidp arg1, swig_type_25 arg2);
-extern uintptr_t _wrap_kvevict_budget_for_mass_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_26 arg3, swig_voidp arg4, swig_voidp arg5, swig_type_27 arg6);
-extern uintptr_t _wrap_kvevict_move_init_kvevict(swig_voidp arg1, swig_type_28 arg2);
-extern uintptr_t _wrap_kvevict_compact_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_29 arg3, uintptr_t arg4, swig_type_30 arg5, uintptr_t arg6);
-extern uintptr_t _wrap_kvevict_compact_workspace_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_31 arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_reorder_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_32 arg3, uintptr_t arg4, swig_type_33 arg5, uintptr_t arg6);
-extern uintptr_t _wrap_kvevict_reorder_workspace_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_34 arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_rotation_init_kvevict(swig_voidp arg1, swig_type_35 arg2);
-extern uintptr_t _wrap_kvevict_rotate_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_36 arg3, uintptr_t arg4);
-extern uintptr_t _wrap_kvevict_attention_job_init_kvevict(swig_voidp arg1, swig_type_37 arg2);
-extern uintptr_t _wrap_kvevict_attend_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_38 arg3, uintptr_t arg4, swig_type_39 arg5, uintptr_t arg6);
-extern uintptr_t _wrap_kvevict_attend_workspace_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_40 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_compact_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_9 arg3, uintptr_t arg4, swig_type_10 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_compact_workspace_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_11 arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_sequence_create_kvevict(uintptr_t arg1, swig_voidp arg2);
 extern void _wrap_kvevict_sequence_destroy_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_kvevict_sequence_reset_kvevict(uintptr_t arg1, uintptr_t arg2);
-extern uintptr_t _wrap_kvevict_sequence_begin_observing_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_41 arg3);
+extern uintptr_t _wrap_kvevict_sequence_begin_observing_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_12 arg3);
 extern uintptr_t _wrap_kvevict_sequence_end_observing_kvevict(uintptr_t arg1);
-extern uintptr_t _wrap_kvevict_observation_init_kvevict(swig_voidp arg1, swig_type_42 arg2);
-extern uintptr_t _wrap_kvevict_sequence_observe_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_43 arg3, int arg4, int arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_sequence_observe_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_13 arg3, int arg4, int arg5, uintptr_t arg6);
 extern uintptr_t _wrap_kvevict_sequence_append_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
 extern uintptr_t _wrap_kvevict_sequence_end_prompt_kvevict(uintptr_t arg1);
-extern uintptr_t _wrap_kvevict_sequence_replayed_kvevict(uintptr_t arg1, int arg2);
 extern uintptr_t _wrap_kvevict_sequence_trim_to_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_position_lists_init_kvevict(swig_voidp arg1, swig_type_44 arg2);
-extern uintptr_t _wrap_kvevict_sequence_start_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_45 arg3, int arg4, uintptr_t arg5);
-extern uintptr_t _wrap_kvevict_fork_options_init_kvevict(swig_voidp arg1, swig_type_46 arg2);
-extern uintptr_t _wrap_kvevict_sequence_fork_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, uintptr_t arg4);
-extern uintptr_t _wrap_kvevict_sequence_save_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_47 arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_sequence_load_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_48 arg3, uintptr_t arg4);
-extern uintptr_t _wrap_kvevict_evict_options_init_kvevict(swig_voidp arg1, swig_type_49 arg2);
-extern uintptr_t _wrap_kvevict_sequence_evict_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_50 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_51 arg6, uintptr_t arg7);
-extern uintptr_t _wrap_kvevict_sequence_kept_slots_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_52 arg3, swig_voidp arg4, swig_type_53 arg5);
-extern uintptr_t _wrap_kvevict_sequence_undo_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_54 arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_sequence_undo_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_55 arg3, uintptr_t arg4, swig_type_56 arg5, uintptr_t arg6);
-extern uintptr_t _wrap_kvevict_sequence_report_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_type_57 arg4);
-extern uintptr_t _wrap_kvevict_sequence_memory_of_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_sequence_evict_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_14 arg3, swig_voidp arg4, uintptr_t arg5, swig_type_15 arg6, uintptr_t arg7);
+extern uintptr_t _wrap_kvevict_sequence_report_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, swig_type_16 arg4);
 extern uintptr_t _wrap_kvevict_sequence_stored_length_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_sequence_logical_length_kvevict(uintptr_t arg1, swig_voidp arg2);
+extern uintptr_t _wrap_kvevict_sequence_keep_positions_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_17 arg5, swig_voidp arg6);
+extern uintptr_t _wrap_kvevict_attend_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_18 arg3, uintptr_t arg4, swig_type_19 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_attend_workspace_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_20 arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_sequence_exact_prefix_kvevict(uintptr_t arg1, swig_voidp arg2);
+extern uintptr_t _wrap_kvevict_sequence_start_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_21 arg3, int arg4, uintptr_t arg5);
+extern uintptr_t _wrap_kvevict_sequence_fork_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_sequence_save_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_22 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_sequence_load_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_23 arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_sequences_append_kvevict(swig_voidp arg1, swig_type_24 arg2, uintptr_t arg3);
+extern uintptr_t _wrap_kvevict_sequences_trim_to_kvevict(swig_voidp arg1, swig_type_25 arg2, uintptr_t arg3);
+extern uintptr_t _wrap_kvevict_sequences_observe_kvevict(swig_voidp arg1, swig_type_26 arg2, uintptr_t arg3);
+extern uintptr_t _wrap_kvevict_sequences_workspace_kvevict(swig_voidp arg1, swig_type_27 arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_sequences_evict_kvevict(swig_voidp arg1, swig_type_28 arg2, uintptr_t arg3, swig_type_29 arg4, uintptr_t arg5);
+extern uintptr_t _wrap_kvevict_device_check_kvevict(int arg1);
+extern uintptr_t _wrap_kvevict_dtype_at_kvevict(int arg1, swig_voidp arg2);
+extern swig_type_30 _wrap_kvevict_simd_target_at_kvevict(int arg1);
+extern uintptr_t _wrap_kvevict_gpu_at_kvevict(int arg1, swig_voidp arg2);
+extern uintptr_t _wrap_kvevict_parameter_at_kvevict(swig_voidp arg1, int arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_policy_at_kvevict(int arg1, swig_voidp arg2);
+extern uintptr_t _wrap_kvevict_preset_at_kvevict(int arg1, swig_voidp arg2);
+extern uintptr_t _wrap_kvevict_policy_copy_kvevict(uintptr_t arg1, swig_voidp arg2);
+extern uintptr_t _wrap_kvevict_policy_format_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_31 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_policy_get_number_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_policy_need_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_policy_resolve_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_plan_capabilities_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_plan_selection_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5, swig_voidp arg6);
+extern uintptr_t _wrap_kvevict_auto_budget_kvevict(int arg1, swig_type_32 arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_policy_layer_budgets_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_33 arg4);
+extern uintptr_t _wrap_kvevict_plan_layer_budgets_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_34 arg4);
+extern uintptr_t _wrap_kvevict_budget_for_mass_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_35 arg3, swig_voidp arg4, swig_voidp arg5, swig_type_36 arg6);
+extern uintptr_t _wrap_kvevict_reorder_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_37 arg3, uintptr_t arg4, swig_type_38 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_reorder_workspace_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_39 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_rotate_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_40 arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_sequence_kept_slots_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_41 arg3, swig_voidp arg4, swig_type_42 arg5);
+extern uintptr_t _wrap_kvevict_sequence_undo_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_43 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_sequence_undo_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_44 arg3, uintptr_t arg4, swig_type_45 arg5, uintptr_t arg6);
 extern uintptr_t _wrap_kvevict_sequence_position_of_slot_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
 extern uintptr_t _wrap_kvevict_sequence_slot_of_position_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
-extern uintptr_t _wrap_kvevict_sequence_keep_positions_kvevict(uintptr_t arg1, int arg2, int arg3, swig_voidp arg4, swig_type_58 arg5, swig_voidp arg6);
-extern uintptr_t _wrap_kvevict_sequence_tokens_init_kvevict(swig_voidp arg1, swig_type_59 arg2);
-extern uintptr_t _wrap_kvevict_sequences_append_kvevict(swig_voidp arg1, swig_type_60 arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_sequence_length_init_kvevict(swig_voidp arg1, swig_type_61 arg2);
-extern uintptr_t _wrap_kvevict_sequences_trim_to_kvevict(swig_voidp arg1, swig_type_62 arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_sequence_observations_init_kvevict(swig_voidp arg1, swig_type_63 arg2);
-extern uintptr_t _wrap_kvevict_sequences_observe_kvevict(swig_voidp arg1, swig_type_64 arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_sequence_eviction_init_kvevict(swig_voidp arg1, swig_type_65 arg2);
-extern uintptr_t _wrap_kvevict_sequences_workspace_kvevict(swig_voidp arg1, swig_type_66 arg2, swig_voidp arg3);
-extern uintptr_t _wrap_kvevict_sequences_evict_kvevict(swig_voidp arg1, swig_type_67 arg2, uintptr_t arg3, swig_type_68 arg4, uintptr_t arg5);
-extern uintptr_t _wrap_kvevict_paged_cache_options_init_kvevict(swig_voidp arg1, swig_type_69 arg2);
+extern uintptr_t _wrap_kvevict_sequence_memory_of_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_sequence_replayed_kvevict(uintptr_t arg1, int arg2);
 extern uintptr_t _wrap_kvevict_paged_cache_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_paged_cache_create_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3);
 extern void _wrap_kvevict_paged_cache_destroy_kvevict(uintptr_t arg1);
@@ -220,12 +169,9 @@ extern uintptr_t _wrap_kvevict_paged_sequence_fit_kvevict(uintptr_t arg1, uintpt
 extern uintptr_t _wrap_kvevict_paged_sequence_length_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_paged_sequence_view_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_paged_sequence_own_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_paged_rows_init_kvevict(swig_voidp arg1, swig_type_70 arg2);
-extern uintptr_t _wrap_kvevict_paged_sequence_write_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_71 arg3, uintptr_t arg4);
-extern uintptr_t _wrap_kvevict_paged_sequence_read_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_72 arg3, uintptr_t arg4);
-extern uintptr_t _wrap_kvevict_paged_eviction_init_kvevict(swig_voidp arg1, swig_type_73 arg2);
-extern uintptr_t _wrap_kvevict_paged_evict_kvevict(swig_voidp arg1, swig_type_74 arg2, uintptr_t arg3, swig_type_75 arg4, uintptr_t arg5);
-extern uintptr_t _wrap_kvevict_prefill_options_init_kvevict(swig_voidp arg1, swig_type_76 arg2);
+extern uintptr_t _wrap_kvevict_paged_sequence_write_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_46 arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_paged_sequence_read_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_47 arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_paged_evict_kvevict(swig_voidp arg1, swig_type_48 arg2, uintptr_t arg3, swig_type_49 arg4, uintptr_t arg5);
 extern uintptr_t _wrap_kvevict_sequence_prefill_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, uintptr_t arg4);
 #undef intgo
 */
@@ -303,75 +249,10 @@ func Kvevict_last_error_message() (_swig_ret string) {
 func Kvevict_status_name(arg1 int32) (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_kvevict_status_name_kvevict(C.swig_intgo(_swig_i_0))
+	swig_r_p := C._wrap_kvevict_status_name_kvevict(C.int(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string
 	swig_r_1 = swigCopyString(swig_r)
-	return swig_r_1
-}
-
-func Kvevict_device_check(arg1 int32) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	swig_r = (uintptr)(C._wrap_kvevict_device_check_kvevict(C.swig_intgo(_swig_i_0)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_gpu_at(arg1 uint32, arg2 *GPUInfo) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_gpu_at_kvevict(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_dtype_at(arg1 uint32, arg2 *DTypeInfo) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_dtype_at_kvevict(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_simd_target_at(arg1 uint32) (_swig_ret string) {
-	var swig_r string
-	_swig_i_0 := arg1
-	swig_r_p := C._wrap_kvevict_simd_target_at_kvevict(C.int(_swig_i_0))
-	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
-	var swig_r_1 string
-	swig_r_1 = swigCopyString(swig_r)
-	return swig_r_1
-}
-
-func Kvevict_context_options_init(arg1 *ContextOptions, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_context_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_5(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
 	return swig_r_1
 }
 
@@ -399,20 +280,6 @@ func Kvevict_policy_create(arg1 *byte, arg2 *uintptr) (_swig_ret error) {
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	swig_r = (uintptr)(C._wrap_kvevict_policy_create_kvevict(C.swig_voidp(_swig_i_0), C.swig_voidp(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_policy_copy(arg1 uintptr, arg2 *uintptr) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_policy_copy_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -464,38 +331,7 @@ func Kvevict_policy_get(arg1 uintptr, arg2 *byte, arg3 *byte, arg4 uint64, arg5 
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_policy_get_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_6(_swig_i_3), C.swig_voidp(_swig_i_4)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_policy_get_number(arg1 uintptr, arg2 *byte, arg3 *float64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_policy_get_number_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_policy_format(arg1 uintptr, arg2 *byte, arg3 uint64, arg4 *uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_policy_format_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_7(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_policy_get_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_4(_swig_i_3), C.swig_voidp(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -518,171 +354,11 @@ func Kvevict_policy_validate(arg1 uintptr) (_swig_ret error) {
 	return swig_r_1
 }
 
-func Kvevict_parameter_at(arg1 *byte, arg2 uint32, arg3 *ParameterInfo) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_parameter_at_kvevict(C.swig_voidp(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_policy_resolve(arg1 uintptr, arg2 uint32, arg3 *ResolvedPolicy) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_policy_resolve_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_policy_layer_budgets(arg1 uintptr, arg2 uint32, arg3 *uint32, arg4 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_policy_layer_budgets_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_8(_swig_i_3)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_policy_need(arg1 uintptr, arg2 int32, arg3 *int32) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_policy_need_kvevict(C.uintptr_t(_swig_i_0), C.swig_intgo(_swig_i_1), C.swig_voidp(_swig_i_2)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_auto_budget(arg1 uint32, arg2 uint64, arg3 *uint32) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_auto_budget_kvevict(C.int(_swig_i_0), C.swig_type_9(_swig_i_1), C.swig_voidp(_swig_i_2)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_policy_at(arg1 uint32, arg2 *PolicyInfo) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_policy_at_kvevict(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_preset_at(arg1 uint32, arg2 *PresetInfo) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_preset_at_kvevict(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_view_init(arg1 *View, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_view_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_10(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
 func Kvevict_view_validate(arg1 *View, arg2 uint32) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	swig_r = (uintptr)(C._wrap_kvevict_view_validate_kvevict(C.swig_voidp(_swig_i_0), C.int(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_layer_geometry_init(arg1 *LayerGeometry, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_layer_geometry_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_11(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_geometry_init(arg1 *Geometry, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_geometry_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_12(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_plan_options_init(arg1 *PlanOptions, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_plan_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_13(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -749,38 +425,7 @@ func Kvevict_plan_workspace(arg1 uintptr, arg2 int32, arg3 uint32, arg4 *Workspa
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_plan_workspace_kvevict(C.uintptr_t(_swig_i_0), C.swig_intgo(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_plan_layer_budgets(arg1 uintptr, arg2 uint32, arg3 *uint32, arg4 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_plan_layer_budgets_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_14(_swig_i_3)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_plan_capabilities(arg1 uintptr, arg2 uint32, arg3 *Capabilities) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_plan_capabilities_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_plan_workspace_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -793,38 +438,10 @@ func Kvevict_plan_capabilities(arg1 uintptr, arg2 uint32, arg3 *Capabilities) (_
 func Kvevict_reason_text(arg1 int32) (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_kvevict_reason_text_kvevict(C.swig_intgo(_swig_i_0))
+	swig_r_p := C._wrap_kvevict_reason_text_kvevict(C.int(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string
 	swig_r_1 = swigCopyString(swig_r)
-	return swig_r_1
-}
-
-func Kvevict_signal_inputs_init(arg1 *SignalInputs, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_signal_inputs_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_16(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_score_job_init(arg1 *ScoreJob, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_score_job_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_17(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
 	return swig_r_1
 }
 
@@ -836,49 +453,7 @@ func Kvevict_score(arg1 uintptr, arg2 *ScoreJob, arg3 uint64, arg4 uintptr, arg5
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_score_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_18(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_19(_swig_i_4), C.uintptr_t(_swig_i_5)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_keep_lists_init(arg1 *KeepLists, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_keep_lists_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_20(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_token_range_init(arg1 *TokenRange, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_token_range_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_21(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_select_options_init(arg1 *SelectOptions, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_select_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_22(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_score_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_6(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_7(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -896,7 +471,7 @@ func Kvevict_select(arg1 uintptr, arg2 *SelectOptions, arg3 *KeepLists, arg4 uin
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_select_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_23(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_select_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_8(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -922,84 +497,6 @@ func Kvevict_select_workspace(arg1 uintptr, arg2 uint32, arg3 uint32, arg4 *Work
 	return swig_r_1
 }
 
-func Kvevict_plan_selection(arg1 uintptr, arg2 uint32, arg3 uint32, arg4 uint32, arg5 *SelectOptions, arg6 *KeepLists) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	_swig_i_4 := arg5
-	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_plan_selection_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.swig_voidp(_swig_i_4), C.swig_voidp(_swig_i_5)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_layer_scores_init(arg1 *LayerScores, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_layer_scores_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_24(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_mass_options_init(arg1 *MassOptions, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_mass_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_25(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_budget_for_mass(arg1 uintptr, arg2 *LayerScores, arg3 uint64, arg4 *MassOptions, arg5 *uint32, arg6 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	_swig_i_4 := arg5
-	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_budget_for_mass_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_26(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_voidp(_swig_i_4), C.swig_type_27(_swig_i_5)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_move_init(arg1 *Move, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_move_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_28(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
 func Kvevict_compact(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 uintptr, arg5 uint64, arg6 uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
@@ -1008,7 +505,7 @@ func Kvevict_compact(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 uintptr, arg5 u
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_compact_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_29(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_30(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_compact_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_9(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_10(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1024,119 +521,7 @@ func Kvevict_compact_workspace(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 *Work
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_compact_workspace_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_31(_swig_i_2), C.swig_voidp(_swig_i_3)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_reorder(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 uintptr, arg5 uint64, arg6 uintptr) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	_swig_i_4 := arg5
-	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_reorder_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_32(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_33(_swig_i_4), C.uintptr_t(_swig_i_5)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_reorder_workspace(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 *Workspace) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_reorder_workspace_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_34(_swig_i_2), C.swig_voidp(_swig_i_3)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_rotation_init(arg1 *Rotation, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_rotation_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_35(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_rotate(arg1 uintptr, arg2 *Rotation, arg3 uint64, arg4 uintptr) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_rotate_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_36(_swig_i_2), C.uintptr_t(_swig_i_3)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_attention_job_init(arg1 *AttentionJob, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_attention_job_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_37(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_attend(arg1 uintptr, arg2 *AttentionJob, arg3 uint64, arg4 uintptr, arg5 uint64, arg6 uintptr) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	_swig_i_4 := arg5
-	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_attend_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_38(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_39(_swig_i_4), C.uintptr_t(_swig_i_5)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_attend_workspace(arg1 uintptr, arg2 *AttentionJob, arg3 uint64, arg4 *Workspace) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_attend_workspace_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_40(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_compact_workspace_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_11(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1184,7 +569,7 @@ func Kvevict_sequence_begin_observing(arg1 uintptr, arg2 uintptr, arg3 uint64) (
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_begin_observing_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_41(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_begin_observing_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_12(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1207,20 +592,6 @@ func Kvevict_sequence_end_observing(arg1 uintptr) (_swig_ret error) {
 	return swig_r_1
 }
 
-func Kvevict_observation_init(arg1 *Observation, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_observation_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_42(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
 func Kvevict_sequence_observe(arg1 uintptr, arg2 *Observation, arg3 uint64, arg4 uint32, arg5 uint32, arg6 uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
@@ -1229,7 +600,7 @@ func Kvevict_sequence_observe(arg1 uintptr, arg2 *Observation, arg3 uint64, arg4
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_43(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_observe_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_13(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1267,133 +638,12 @@ func Kvevict_sequence_end_prompt(arg1 uintptr) (_swig_ret error) {
 	return swig_r_1
 }
 
-func Kvevict_sequence_replayed(arg1 uintptr, arg2 uint32) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_replayed_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
 func Kvevict_sequence_trim_to(arg1 uintptr, arg2 uint32, arg3 uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	swig_r = (uintptr)(C._wrap_kvevict_sequence_trim_to_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.uintptr_t(_swig_i_2)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_position_lists_init(arg1 *PositionLists, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_position_lists_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_44(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_sequence_start(arg1 uintptr, arg2 *PositionLists, arg3 uint64, arg4 uint32, arg5 uintptr) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_start_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_45(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_fork_options_init(arg1 *ForkOptions, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_fork_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_46(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_sequence_fork(arg1 uintptr, arg2 *ForkOptions, arg3 *uintptr, arg4 uintptr) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_fork_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.uintptr_t(_swig_i_3)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_sequence_save(arg1 uintptr, arg2 uintptr, arg3 uint64, arg4 *uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_save_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_47(_swig_i_2), C.swig_voidp(_swig_i_3)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_sequence_load(arg1 uintptr, arg2 uintptr, arg3 uint64, arg4 uintptr) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_load_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_48(_swig_i_2), C.uintptr_t(_swig_i_3)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_evict_options_init(arg1 *EvictOptions, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_evict_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_49(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1412,58 +662,7 @@ func Kvevict_sequence_evict(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *EvictOp
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_evict_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_50(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_51(_swig_i_5), C.uintptr_t(_swig_i_6)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_sequence_kept_slots(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *uint32, arg5 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_kept_slots_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_52(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_53(_swig_i_4)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_sequence_undo_bytes(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_54(_swig_i_2), C.swig_voidp(_swig_i_3)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_sequence_undo(arg1 uintptr, arg2 *View, arg3 uint64, arg4 uintptr, arg5 uint64, arg6 uintptr) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	_swig_i_4 := arg5
-	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_55(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_56(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_evict_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_14(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4), C.swig_type_15(_swig_i_5), C.uintptr_t(_swig_i_6)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1479,22 +678,7 @@ func Kvevict_sequence_report(arg1 uintptr, arg2 *EvictReport, arg3 *ListReport, 
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_report_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_57(_swig_i_3)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_sequence_memory_of(arg1 uintptr, arg2 uint32, arg3 *SequenceMemory) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_memory_of_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_report_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_16(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1534,11 +718,573 @@ func Kvevict_sequence_logical_length(arg1 uintptr, arg2 *uint32) (_swig_ret erro
 	return swig_r_1
 }
 
+func Kvevict_sequence_keep_positions(arg1 uintptr, arg2 uint32, arg3 uint32, arg4 *int32, arg5 uint64, arg6 *uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_17(_swig_i_4), C.swig_voidp(_swig_i_5)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_attend(arg1 uintptr, arg2 *AttentionJob, arg3 uint64, arg4 uintptr, arg5 uint64, arg6 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	swig_r = (uintptr)(C._wrap_kvevict_attend_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_18(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_19(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_attend_workspace(arg1 uintptr, arg2 *AttentionJob, arg3 uint64, arg4 *Workspace) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_attend_workspace_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_20(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
 func Kvevict_sequence_exact_prefix(arg1 uintptr, arg2 *uint32) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	swig_r = (uintptr)(C._wrap_kvevict_sequence_exact_prefix_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequence_start(arg1 uintptr, arg2 *PositionLists, arg3 uint64, arg4 uint32, arg5 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_start_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_21(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequence_fork(arg1 uintptr, arg2 *ForkOptions, arg3 *uintptr, arg4 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_fork_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequence_save(arg1 uintptr, arg2 uintptr, arg3 uint64, arg4 *uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_save_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_22(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequence_load(arg1 uintptr, arg2 uintptr, arg3 uint64, arg4 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_load_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_23(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequences_append(arg1 *SequenceTokens, arg2 uint64, arg3 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_append_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_24(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequences_trim_to(arg1 *SequenceLength, arg2 uint64, arg3 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_trim_to_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_25(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequences_observe(arg1 *SequenceObservations, arg2 uint64, arg3 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_observe_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_26(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequences_workspace(arg1 *SequenceEviction, arg2 uint64, arg3 *Workspace) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_workspace_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_27(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequences_evict(arg1 *SequenceEviction, arg2 uint64, arg3 uintptr, arg4 uint64, arg5 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	swig_r = (uintptr)(C._wrap_kvevict_sequences_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_28(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_29(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_device_check(arg1 int32) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	swig_r = (uintptr)(C._wrap_kvevict_device_check_kvevict(C.int(_swig_i_0)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_dtype_at(arg1 uint32, arg2 *DTypeInfo) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_dtype_at_kvevict(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_simd_target_at(arg1 uint32) (_swig_ret string) {
+	var swig_r string
+	_swig_i_0 := arg1
+	swig_r_p := C._wrap_kvevict_simd_target_at_kvevict(C.int(_swig_i_0))
+	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
+	var swig_r_1 string
+	swig_r_1 = swigCopyString(swig_r)
+	return swig_r_1
+}
+
+func Kvevict_gpu_at(arg1 uint32, arg2 *GPUInfo) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_gpu_at_kvevict(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_parameter_at(arg1 *byte, arg2 uint32, arg3 *ParameterInfo) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_parameter_at_kvevict(C.swig_voidp(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_policy_at(arg1 uint32, arg2 *PolicyInfo) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_policy_at_kvevict(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_preset_at(arg1 uint32, arg2 *PresetInfo) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_preset_at_kvevict(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_policy_copy(arg1 uintptr, arg2 *uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (uintptr)(C._wrap_kvevict_policy_copy_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_policy_format(arg1 uintptr, arg2 *byte, arg3 uint64, arg4 *uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_policy_format_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_31(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_policy_get_number(arg1 uintptr, arg2 *byte, arg3 *float64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_policy_get_number_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_policy_need(arg1 uintptr, arg2 int32, arg3 *int32) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_policy_need_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_policy_resolve(arg1 uintptr, arg2 uint32, arg3 *ResolvedPolicy) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_policy_resolve_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_plan_capabilities(arg1 uintptr, arg2 uint32, arg3 *Capabilities) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_plan_capabilities_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_plan_selection(arg1 uintptr, arg2 uint32, arg3 uint32, arg4 uint32, arg5 *SelectOptions, arg6 *KeepLists) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	swig_r = (uintptr)(C._wrap_kvevict_plan_selection_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.swig_voidp(_swig_i_4), C.swig_voidp(_swig_i_5)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_auto_budget(arg1 uint32, arg2 uint64, arg3 *uint32) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_auto_budget_kvevict(C.int(_swig_i_0), C.swig_type_32(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_policy_layer_budgets(arg1 uintptr, arg2 uint32, arg3 *uint32, arg4 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_policy_layer_budgets_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_33(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_plan_layer_budgets(arg1 uintptr, arg2 uint32, arg3 *uint32, arg4 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_plan_layer_budgets_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_34(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_budget_for_mass(arg1 uintptr, arg2 *LayerScores, arg3 uint64, arg4 *MassOptions, arg5 *uint32, arg6 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	swig_r = (uintptr)(C._wrap_kvevict_budget_for_mass_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_35(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_voidp(_swig_i_4), C.swig_type_36(_swig_i_5)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_reorder(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 uintptr, arg5 uint64, arg6 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	swig_r = (uintptr)(C._wrap_kvevict_reorder_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_37(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_38(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_reorder_workspace(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 *Workspace) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_reorder_workspace_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_39(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_rotate(arg1 uintptr, arg2 *Rotation, arg3 uint64, arg4 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_rotate_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_40(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequence_kept_slots(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *uint32, arg5 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_kept_slots_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_41(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_42(_swig_i_4)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequence_undo_bytes(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_43(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_sequence_undo(arg1 uintptr, arg2 *View, arg3 uint64, arg4 uintptr, arg5 uint64, arg6 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_44(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_45(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1582,15 +1328,12 @@ func Kvevict_sequence_slot_of_position(arg1 uintptr, arg2 uint32, arg3 uint32, a
 	return swig_r_1
 }
 
-func Kvevict_sequence_keep_positions(arg1 uintptr, arg2 uint32, arg3 uint32, arg4 *int32, arg5 uint64, arg6 *uint64) (_swig_ret error) {
+func Kvevict_sequence_memory_of(arg1 uintptr, arg2 uint32, arg3 *SequenceMemory) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	_swig_i_4 := arg5
-	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_keep_positions_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_58(_swig_i_4), C.swig_voidp(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_memory_of_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1600,144 +1343,11 @@ func Kvevict_sequence_keep_positions(arg1 uintptr, arg2 uint32, arg3 uint32, arg
 	return swig_r_1
 }
 
-func Kvevict_sequence_tokens_init(arg1 *SequenceTokens, arg2 uint64) (_swig_ret error) {
+func Kvevict_sequence_replayed(arg1 uintptr, arg2 uint32) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_tokens_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_59(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_sequences_append(arg1 *SequenceTokens, arg2 uint64, arg3 uintptr) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_append_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_60(_swig_i_1), C.uintptr_t(_swig_i_2)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_sequence_length_init(arg1 *SequenceLength, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_length_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_61(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_sequences_trim_to(arg1 *SequenceLength, arg2 uint64, arg3 uintptr) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_trim_to_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_62(_swig_i_1), C.uintptr_t(_swig_i_2)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_sequence_observations_init(arg1 *SequenceObservations, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_observations_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_63(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_sequences_observe(arg1 *SequenceObservations, arg2 uint64, arg3 uintptr) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_observe_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_64(_swig_i_1), C.uintptr_t(_swig_i_2)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_sequence_eviction_init(arg1 *SequenceEviction, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_eviction_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_65(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_sequences_workspace(arg1 *SequenceEviction, arg2 uint64, arg3 *Workspace) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_workspace_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_66(_swig_i_1), C.swig_voidp(_swig_i_2)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_sequences_evict(arg1 *SequenceEviction, arg2 uint64, arg3 uintptr, arg4 uint64, arg5 uintptr) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequences_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_67(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_68(_swig_i_3), C.uintptr_t(_swig_i_4)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_paged_cache_options_init(arg1 *PagedCacheOptions, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_paged_cache_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_69(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_replayed_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1918,27 +1528,13 @@ func Kvevict_paged_sequence_own(arg1 uintptr, arg2 uint32, arg3 uintptr) (_swig_
 	return swig_r_1
 }
 
-func Kvevict_paged_rows_init(arg1 *PagedRows, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_paged_rows_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_70(_swig_i_1)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
 func Kvevict_paged_sequence_write(arg1 uintptr, arg2 *PagedRows, arg3 uint64, arg4 uintptr) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_write_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_71(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_write_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_46(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1954,21 +1550,7 @@ func Kvevict_paged_sequence_read(arg1 uintptr, arg2 *PagedRows, arg3 uint64, arg
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_read_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_72(_swig_i_2), C.uintptr_t(_swig_i_3)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_paged_eviction_init(arg1 *PagedEviction, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_paged_eviction_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_73(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_read_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_47(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1985,21 +1567,7 @@ func Kvevict_paged_evict(arg1 *PagedEviction, arg2 uint64, arg3 uintptr, arg4 ui
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_paged_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_74(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_75(_swig_i_3), C.uintptr_t(_swig_i_4)))
-	var swig_r_1 error
-
-	if swig_r != 0 {
-		swig_r_1 = takeError(swig_r)
-	}
-
-	return swig_r_1
-}
-
-func Kvevict_prefill_options_init(arg1 *PrefillOptions, arg2 uint64) (_swig_ret error) {
-	var swig_r uintptr
-	_swig_i_0 := arg1
-	_swig_i_1 := arg2
-	swig_r = (uintptr)(C._wrap_kvevict_prefill_options_init_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_76(_swig_i_1)))
+	swig_r = (uintptr)(C._wrap_kvevict_paged_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_48(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_49(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

@@ -181,7 +181,7 @@ static void* Swig_malloc(int c) {
 }
 
 
-#include "kvevict/kvevict.h"
+#include "kvevict/all.h"
 
 
 #include "support.h"
@@ -246,7 +246,7 @@ _gostring_ _wrap_kvevict_last_error_message_kvevict() {
 }
 
 
-_gostring_ _wrap_kvevict_status_name_kvevict(intgo _swig_go_0) {
+_gostring_ _wrap_kvevict_status_name_kvevict(int _swig_go_0) {
   kvevict_status arg1 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -259,44 +259,835 @@ _gostring_ _wrap_kvevict_status_name_kvevict(intgo _swig_go_0) {
 }
 
 
-intgo _wrap_kvevict_device_check_kvevict(intgo _swig_go_0) {
+kvevict_status _wrap_kvevict_context_create_kvevict(kvevict_context_options *_swig_go_0, kvevict_context **_swig_go_1) {
+  kvevict_context_options *arg1 = (kvevict_context_options *) 0 ;
+  kvevict_context **arg2 = (kvevict_context **) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_context_options *)_swig_go_0;
+  arg2 = (kvevict_context **)_swig_go_1;
+  
+  result = kvevict_context_create((struct kvevict_context_options const *)arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+void _wrap_kvevict_context_destroy_kvevict(kvevict_context *_swig_go_0) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  
+  kvevict_context_destroy(arg1);
+  
+}
+
+
+kvevict_status _wrap_kvevict_policy_create_kvevict(char *_swig_go_0, kvevict_policy **_swig_go_1) {
+  char *arg1 = (char *) 0 ;
+  kvevict_policy **arg2 = (kvevict_policy **) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (char *)_swig_go_0;
+  arg2 = (kvevict_policy **)_swig_go_1;
+  
+  result = kvevict_policy_create((char const *)arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  
+  return _swig_go_result;
+}
+
+
+void _wrap_kvevict_policy_destroy_kvevict(kvevict_policy *_swig_go_0) {
+  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
+  
+  arg1 = (kvevict_policy *)_swig_go_0;
+  
+  kvevict_policy_destroy(arg1);
+  
+}
+
+
+kvevict_status _wrap_kvevict_policy_set_kvevict(kvevict_policy *_swig_go_0, char *_swig_go_1, char *_swig_go_2) {
+  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
+  char *arg2 = (char *) 0 ;
+  char *arg3 = (char *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_policy *)_swig_go_0;
+  arg2 = (char *)_swig_go_1;
+  arg3 = (char *)_swig_go_2;
+  
+  result = kvevict_policy_set(arg1,(char const *)arg2,(char const *)arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  
+  
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_policy_set_number_kvevict(kvevict_policy *_swig_go_0, char *_swig_go_1, double _swig_go_2) {
+  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
+  char *arg2 = (char *) 0 ;
+  double arg3 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_policy *)_swig_go_0;
+  arg2 = (char *)_swig_go_1;
+  arg3 = (double)_swig_go_2;
+  
+  result = kvevict_policy_set_number(arg1,(char const *)arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_policy_get_kvevict(kvevict_policy *_swig_go_0, char *_swig_go_1, char *_swig_go_2, long long _swig_go_3, long long *_swig_go_4) {
+  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
+  char *arg2 = (char *) 0 ;
+  char *arg3 = (char *) 0 ;
+  size_t arg4 ;
+  size_t *arg5 = (size_t *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_policy *)_swig_go_0;
+  arg2 = (char *)_swig_go_1;
+  arg3 = (char *)_swig_go_2;
+  arg4 = (size_t)_swig_go_3;
+  arg5 = (size_t *)_swig_go_4;
+  
+  result = kvevict_policy_get((struct kvevict_policy const *)arg1,(char const *)arg2,arg3,arg4,arg5);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  
+  
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_policy_validate_kvevict(kvevict_policy *_swig_go_0) {
+  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_policy *)_swig_go_0;
+  
+  result = kvevict_policy_validate((struct kvevict_policy const *)arg1);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_view_validate_kvevict(kvevict_view *_swig_go_0, int _swig_go_1) {
+  kvevict_view *arg1 = (kvevict_view *) 0 ;
+  uint32_t arg2 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_view *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  
+  result = kvevict_view_validate((struct kvevict_view const *)arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_plan_create_kvevict(kvevict_context *_swig_go_0, kvevict_geometry *_swig_go_1, kvevict_policy *_swig_go_2, kvevict_plan_options *_swig_go_3, kvevict_plan **_swig_go_4) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_geometry *arg2 = (kvevict_geometry *) 0 ;
+  kvevict_policy *arg3 = (kvevict_policy *) 0 ;
+  kvevict_plan_options *arg4 = (kvevict_plan_options *) 0 ;
+  kvevict_plan **arg5 = (kvevict_plan **) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_geometry *)_swig_go_1;
+  arg3 = (kvevict_policy *)_swig_go_2;
+  arg4 = (kvevict_plan_options *)_swig_go_3;
+  arg5 = (kvevict_plan **)_swig_go_4;
+  
+  result = kvevict_plan_create((struct kvevict_context const *)arg1,(struct kvevict_geometry const *)arg2,(struct kvevict_policy const *)arg3,(struct kvevict_plan_options const *)arg4,arg5);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+void _wrap_kvevict_plan_destroy_kvevict(kvevict_plan *_swig_go_0) {
+  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
+  
+  arg1 = (kvevict_plan *)_swig_go_0;
+  
+  kvevict_plan_destroy(arg1);
+  
+}
+
+
+kvevict_status _wrap_kvevict_context_prepare_kvevict(kvevict_context *_swig_go_0, kvevict_plan *_swig_go_1) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_plan *arg2 = (kvevict_plan *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_plan *)_swig_go_1;
+  
+  result = kvevict_context_prepare((struct kvevict_context const *)arg1,(struct kvevict_plan const *)arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_plan_layer_kvevict(kvevict_plan *_swig_go_0, int _swig_go_1, kvevict_layer_info *_swig_go_2) {
+  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
+  uint32_t arg2 ;
+  kvevict_layer_info *arg3 = (kvevict_layer_info *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_plan *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (kvevict_layer_info *)_swig_go_2;
+  
+  result = kvevict_plan_layer((struct kvevict_plan const *)arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_plan_workspace_kvevict(kvevict_plan *_swig_go_0, int _swig_go_1, int _swig_go_2, kvevict_workspace *_swig_go_3) {
+  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
+  kvevict_operation arg2 ;
+  uint32_t arg3 ;
+  kvevict_workspace *arg4 = (kvevict_workspace *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_plan *)_swig_go_0;
+  arg2 = (kvevict_operation)_swig_go_1;
+  arg3 = (uint32_t)_swig_go_2;
+  arg4 = (kvevict_workspace *)_swig_go_3;
+  
+  result = kvevict_plan_workspace((struct kvevict_plan const *)arg1,arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+_gostring_ _wrap_kvevict_reason_text_kvevict(int _swig_go_0) {
+  kvevict_reason arg1 ;
+  char *result = 0 ;
+  _gostring_ _swig_go_result;
+  
+  arg1 = (kvevict_reason)_swig_go_0;
+  
+  result = (char *)kvevict_reason_text(arg1);
+  _swig_go_result = Swig_AllocateString((char*)result, result ? strlen((char*)result) : 0); 
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_score_kvevict(kvevict_plan *_swig_go_0, kvevict_score_job *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
+  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
+  kvevict_score_job *arg2 = (kvevict_score_job *) 0 ;
+  size_t arg3 ;
+  void *arg4 = (void *) 0 ;
+  size_t arg5 ;
+  kvevict_stream arg6 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_plan *)_swig_go_0;
+  arg2 = (kvevict_score_job *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (void *)_swig_go_3;
+  arg5 = (size_t)_swig_go_4;
+  arg6 = (kvevict_stream)_swig_go_5;
+  
+  result = kvevict_score((struct kvevict_plan const *)arg1,(struct kvevict_score_job const *)arg2,arg3,arg4,arg5,arg6);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_select_kvevict(kvevict_context *_swig_go_0, kvevict_select_options *_swig_go_1, kvevict_keep_lists *_swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_select_options *arg2 = (kvevict_select_options *) 0 ;
+  kvevict_keep_lists *arg3 = (kvevict_keep_lists *) 0 ;
+  void *arg4 = (void *) 0 ;
+  size_t arg5 ;
+  kvevict_stream arg6 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_select_options *)_swig_go_1;
+  arg3 = (kvevict_keep_lists *)_swig_go_2;
+  arg4 = (void *)_swig_go_3;
+  arg5 = (size_t)_swig_go_4;
+  arg6 = (kvevict_stream)_swig_go_5;
+  
+  result = kvevict_select((struct kvevict_context const *)arg1,(struct kvevict_select_options const *)arg2,(struct kvevict_keep_lists const *)arg3,arg4,arg5,arg6);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_select_workspace_kvevict(kvevict_context *_swig_go_0, int _swig_go_1, int _swig_go_2, kvevict_workspace *_swig_go_3) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  uint32_t arg2 ;
+  uint32_t arg3 ;
+  kvevict_workspace *arg4 = (kvevict_workspace *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (uint32_t)_swig_go_2;
+  arg4 = (kvevict_workspace *)_swig_go_3;
+  
+  result = kvevict_select_workspace((struct kvevict_context const *)arg1,arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_compact_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_move *arg2 = (kvevict_move *) 0 ;
+  size_t arg3 ;
+  void *arg4 = (void *) 0 ;
+  size_t arg5 ;
+  kvevict_stream arg6 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_move *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (void *)_swig_go_3;
+  arg5 = (size_t)_swig_go_4;
+  arg6 = (kvevict_stream)_swig_go_5;
+  
+  result = kvevict_compact((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4,arg5,arg6);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_compact_workspace_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, kvevict_workspace *_swig_go_3) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_move *arg2 = (kvevict_move *) 0 ;
+  size_t arg3 ;
+  kvevict_workspace *arg4 = (kvevict_workspace *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_move *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (kvevict_workspace *)_swig_go_3;
+  
+  result = kvevict_compact_workspace((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequence_create_kvevict(kvevict_plan *_swig_go_0, kvevict_sequence **_swig_go_1) {
+  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
+  kvevict_sequence **arg2 = (kvevict_sequence **) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_plan *)_swig_go_0;
+  arg2 = (kvevict_sequence **)_swig_go_1;
+  
+  result = kvevict_sequence_create((struct kvevict_plan const *)arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+void _wrap_kvevict_sequence_destroy_kvevict(kvevict_sequence *_swig_go_0) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  
+  kvevict_sequence_destroy(arg1);
+  
+}
+
+
+kvevict_status _wrap_kvevict_sequence_reset_kvevict(kvevict_sequence *_swig_go_0, kvevict_stream _swig_go_1) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_stream arg2 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (kvevict_stream)_swig_go_1;
+  
+  result = kvevict_sequence_reset(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequence_begin_observing_kvevict(kvevict_sequence *_swig_go_0, void *_swig_go_1, long long _swig_go_2) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  void *arg2 = (void *) 0 ;
+  size_t arg3 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (void *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  
+  result = kvevict_sequence_begin_observing(arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequence_end_observing_kvevict(kvevict_sequence *_swig_go_0) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  
+  result = kvevict_sequence_end_observing(arg1);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequence_observe_kvevict(kvevict_sequence *_swig_go_0, kvevict_observation *_swig_go_1, long long _swig_go_2, int _swig_go_3, int _swig_go_4, kvevict_stream _swig_go_5) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_observation *arg2 = (kvevict_observation *) 0 ;
+  size_t arg3 ;
+  uint32_t arg4 ;
+  uint32_t arg5 ;
+  kvevict_stream arg6 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (kvevict_observation *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (uint32_t)_swig_go_3;
+  arg5 = (uint32_t)_swig_go_4;
+  arg6 = (kvevict_stream)_swig_go_5;
+  
+  result = kvevict_sequence_observe(arg1,(struct kvevict_observation const *)arg2,arg3,arg4,arg5,arg6);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequence_append_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_stream _swig_go_2) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  uint32_t arg2 ;
+  kvevict_stream arg3 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (kvevict_stream)_swig_go_2;
+  
+  result = kvevict_sequence_append(arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequence_end_prompt_kvevict(kvevict_sequence *_swig_go_0) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  
+  result = kvevict_sequence_end_prompt(arg1);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequence_trim_to_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_stream _swig_go_2) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  uint32_t arg2 ;
+  kvevict_stream arg3 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (kvevict_stream)_swig_go_2;
+  
+  result = kvevict_sequence_trim_to(arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequence_evict_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, kvevict_evict_options *_swig_go_3, void *_swig_go_4, long long _swig_go_5, kvevict_stream _swig_go_6) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_view *arg2 = (kvevict_view *) 0 ;
+  size_t arg3 ;
+  kvevict_evict_options *arg4 = (kvevict_evict_options *) 0 ;
+  void *arg5 = (void *) 0 ;
+  size_t arg6 ;
+  kvevict_stream arg7 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (kvevict_view *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (kvevict_evict_options *)_swig_go_3;
+  arg5 = (void *)_swig_go_4;
+  arg6 = (size_t)_swig_go_5;
+  arg7 = (kvevict_stream)_swig_go_6;
+  
+  result = kvevict_sequence_evict(arg1,(struct kvevict_view const *)arg2,arg3,(struct kvevict_evict_options const *)arg4,arg5,arg6,arg7);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequence_report_kvevict(kvevict_sequence *_swig_go_0, kvevict_evict_report *_swig_go_1, kvevict_list_report *_swig_go_2, long long _swig_go_3) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_evict_report *arg2 = (kvevict_evict_report *) 0 ;
+  kvevict_list_report *arg3 = (kvevict_list_report *) 0 ;
+  size_t arg4 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (kvevict_evict_report *)_swig_go_1;
+  arg3 = (kvevict_list_report *)_swig_go_2;
+  arg4 = (size_t)_swig_go_3;
+  
+  result = kvevict_sequence_report((struct kvevict_sequence const *)arg1,arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequence_stored_length_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, int _swig_go_2, int *_swig_go_3) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  uint32_t arg2 ;
+  uint32_t arg3 ;
+  uint32_t *arg4 = (uint32_t *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (uint32_t)_swig_go_2;
+  arg4 = (uint32_t *)_swig_go_3;
+  
+  result = kvevict_sequence_stored_length((struct kvevict_sequence const *)arg1,arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequence_logical_length_kvevict(kvevict_sequence *_swig_go_0, int *_swig_go_1) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  uint32_t *arg2 = (uint32_t *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (uint32_t *)_swig_go_1;
+  
+  result = kvevict_sequence_logical_length((struct kvevict_sequence const *)arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequence_keep_positions_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, int _swig_go_2, int *_swig_go_3, long long _swig_go_4, long long *_swig_go_5) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  uint32_t arg2 ;
+  uint32_t arg3 ;
+  int32_t *arg4 = (int32_t *) 0 ;
+  size_t arg5 ;
+  size_t *arg6 = (size_t *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (uint32_t)_swig_go_2;
+  arg4 = (int32_t *)_swig_go_3;
+  arg5 = (size_t)_swig_go_4;
+  arg6 = (size_t *)_swig_go_5;
+  
+  result = kvevict_sequence_keep_positions((struct kvevict_sequence const *)arg1,arg2,arg3,arg4,arg5,arg6);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_attend_kvevict(kvevict_context *_swig_go_0, kvevict_attention_job *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_attention_job *arg2 = (kvevict_attention_job *) 0 ;
+  size_t arg3 ;
+  void *arg4 = (void *) 0 ;
+  size_t arg5 ;
+  kvevict_stream arg6 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_attention_job *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (void *)_swig_go_3;
+  arg5 = (size_t)_swig_go_4;
+  arg6 = (kvevict_stream)_swig_go_5;
+  
+  result = kvevict_attend((struct kvevict_context const *)arg1,(struct kvevict_attention_job const *)arg2,arg3,arg4,arg5,arg6);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_attend_workspace_kvevict(kvevict_context *_swig_go_0, kvevict_attention_job *_swig_go_1, long long _swig_go_2, kvevict_workspace *_swig_go_3) {
+  kvevict_context *arg1 = (kvevict_context *) 0 ;
+  kvevict_attention_job *arg2 = (kvevict_attention_job *) 0 ;
+  size_t arg3 ;
+  kvevict_workspace *arg4 = (kvevict_workspace *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_context *)_swig_go_0;
+  arg2 = (kvevict_attention_job *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (kvevict_workspace *)_swig_go_3;
+  
+  result = kvevict_attend_workspace((struct kvevict_context const *)arg1,(struct kvevict_attention_job const *)arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequence_exact_prefix_kvevict(kvevict_sequence *_swig_go_0, int *_swig_go_1) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  uint32_t *arg2 = (uint32_t *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (uint32_t *)_swig_go_1;
+  
+  result = kvevict_sequence_exact_prefix((struct kvevict_sequence const *)arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequence_start_kvevict(kvevict_sequence *_swig_go_0, kvevict_position_lists *_swig_go_1, long long _swig_go_2, int _swig_go_3, kvevict_stream _swig_go_4) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_position_lists *arg2 = (kvevict_position_lists *) 0 ;
+  size_t arg3 ;
+  uint32_t arg4 ;
+  kvevict_stream arg5 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (kvevict_position_lists *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (uint32_t)_swig_go_3;
+  arg5 = (kvevict_stream)_swig_go_4;
+  
+  result = kvevict_sequence_start(arg1,(struct kvevict_position_lists const *)arg2,arg3,arg4,arg5);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequence_fork_kvevict(kvevict_sequence *_swig_go_0, kvevict_fork_options *_swig_go_1, kvevict_sequence **_swig_go_2, kvevict_stream _swig_go_3) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_fork_options *arg2 = (kvevict_fork_options *) 0 ;
+  kvevict_sequence **arg3 = (kvevict_sequence **) 0 ;
+  kvevict_stream arg4 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (kvevict_fork_options *)_swig_go_1;
+  arg3 = (kvevict_sequence **)_swig_go_2;
+  arg4 = (kvevict_stream)_swig_go_3;
+  
+  result = kvevict_sequence_fork((struct kvevict_sequence const *)arg1,(struct kvevict_fork_options const *)arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequence_save_kvevict(kvevict_sequence *_swig_go_0, void *_swig_go_1, long long _swig_go_2, long long *_swig_go_3) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  void *arg2 = (void *) 0 ;
+  size_t arg3 ;
+  size_t *arg4 = (size_t *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (void *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (size_t *)_swig_go_3;
+  
+  result = kvevict_sequence_save((struct kvevict_sequence const *)arg1,arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequence_load_kvevict(kvevict_sequence *_swig_go_0, void *_swig_go_1, long long _swig_go_2, kvevict_stream _swig_go_3) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  void *arg2 = (void *) 0 ;
+  size_t arg3 ;
+  kvevict_stream arg4 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (void *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (kvevict_stream)_swig_go_3;
+  
+  result = kvevict_sequence_load(arg1,(void const *)arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequences_append_kvevict(kvevict_sequence_tokens *_swig_go_0, long long _swig_go_1, kvevict_stream _swig_go_2) {
+  kvevict_sequence_tokens *arg1 = (kvevict_sequence_tokens *) 0 ;
+  size_t arg2 ;
+  kvevict_stream arg3 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence_tokens *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  arg3 = (kvevict_stream)_swig_go_2;
+  
+  result = kvevict_sequences_append((struct kvevict_sequence_tokens const *)arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequences_trim_to_kvevict(kvevict_sequence_length *_swig_go_0, long long _swig_go_1, kvevict_stream _swig_go_2) {
+  kvevict_sequence_length *arg1 = (kvevict_sequence_length *) 0 ;
+  size_t arg2 ;
+  kvevict_stream arg3 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence_length *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  arg3 = (kvevict_stream)_swig_go_2;
+  
+  result = kvevict_sequences_trim_to((struct kvevict_sequence_length const *)arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequences_observe_kvevict(kvevict_sequence_observations *_swig_go_0, long long _swig_go_1, kvevict_stream _swig_go_2) {
+  kvevict_sequence_observations *arg1 = (kvevict_sequence_observations *) 0 ;
+  size_t arg2 ;
+  kvevict_stream arg3 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence_observations *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  arg3 = (kvevict_stream)_swig_go_2;
+  
+  result = kvevict_sequences_observe((struct kvevict_sequence_observations const *)arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequences_workspace_kvevict(kvevict_sequence_eviction *_swig_go_0, long long _swig_go_1, kvevict_workspace *_swig_go_2) {
+  kvevict_sequence_eviction *arg1 = (kvevict_sequence_eviction *) 0 ;
+  size_t arg2 ;
+  kvevict_workspace *arg3 = (kvevict_workspace *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence_eviction *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  arg3 = (kvevict_workspace *)_swig_go_2;
+  
+  result = kvevict_sequences_workspace((struct kvevict_sequence_eviction const *)arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequences_evict_kvevict(kvevict_sequence_eviction *_swig_go_0, long long _swig_go_1, void *_swig_go_2, long long _swig_go_3, kvevict_stream _swig_go_4) {
+  kvevict_sequence_eviction *arg1 = (kvevict_sequence_eviction *) 0 ;
+  size_t arg2 ;
+  void *arg3 = (void *) 0 ;
+  size_t arg4 ;
+  kvevict_stream arg5 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence_eviction *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  arg3 = (void *)_swig_go_2;
+  arg4 = (size_t)_swig_go_3;
+  arg5 = (kvevict_stream)_swig_go_4;
+  
+  result = kvevict_sequences_evict((struct kvevict_sequence_eviction const *)arg1,arg2,arg3,arg4,arg5);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_device_check_kvevict(int _swig_go_0) {
   kvevict_device arg1 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_device)_swig_go_0;
   
-  result = (kvevict_status)kvevict_device_check(arg1);
+  result = kvevict_device_check(arg1);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_gpu_at_kvevict(int _swig_go_0, kvevict_gpu_info *_swig_go_1) {
-  uint32_t arg1 ;
-  kvevict_gpu_info *arg2 = (kvevict_gpu_info *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (uint32_t)_swig_go_0;
-  arg2 = (kvevict_gpu_info *)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_gpu_at(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_dtype_at_kvevict(int _swig_go_0, kvevict_dtype_info *_swig_go_1) {
+kvevict_status _wrap_kvevict_dtype_at_kvevict(int _swig_go_0, kvevict_dtype_info *_swig_go_1) {
   uint32_t arg1 ;
   kvevict_dtype_info *arg2 = (kvevict_dtype_info *) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (uint32_t)_swig_go_0;
   arg2 = (kvevict_dtype_info *)_swig_go_1;
   
-  result = (kvevict_status)kvevict_dtype_at(arg1,arg2);
+  result = kvevict_dtype_at(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -315,663 +1106,174 @@ _gostring_ _wrap_kvevict_simd_target_at_kvevict(int _swig_go_0) {
 }
 
 
-intgo _wrap_kvevict_context_options_init_kvevict(kvevict_context_options *_swig_go_0, long long _swig_go_1) {
-  kvevict_context_options *arg1 = (kvevict_context_options *) 0 ;
-  size_t arg2 ;
+kvevict_status _wrap_kvevict_gpu_at_kvevict(int _swig_go_0, kvevict_gpu_info *_swig_go_1) {
+  uint32_t arg1 ;
+  kvevict_gpu_info *arg2 = (kvevict_gpu_info *) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
-  arg1 = (kvevict_context_options *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
+  arg1 = (uint32_t)_swig_go_0;
+  arg2 = (kvevict_gpu_info *)_swig_go_1;
   
-  result = (kvevict_status)kvevict_context_options_init(arg1,arg2);
+  result = kvevict_gpu_at(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_context_create_kvevict(kvevict_context_options *_swig_go_0, kvevict_context **_swig_go_1) {
-  kvevict_context_options *arg1 = (kvevict_context_options *) 0 ;
-  kvevict_context **arg2 = (kvevict_context **) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_context_options *)_swig_go_0;
-  arg2 = (kvevict_context **)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_context_create((struct kvevict_context_options const *)arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-void _wrap_kvevict_context_destroy_kvevict(kvevict_context *_swig_go_0) {
-  kvevict_context *arg1 = (kvevict_context *) 0 ;
-  
-  arg1 = (kvevict_context *)_swig_go_0;
-  
-  kvevict_context_destroy(arg1);
-  
-}
-
-
-intgo _wrap_kvevict_policy_create_kvevict(char *_swig_go_0, kvevict_policy **_swig_go_1) {
+kvevict_status _wrap_kvevict_parameter_at_kvevict(char *_swig_go_0, int _swig_go_1, kvevict_parameter_info *_swig_go_2) {
   char *arg1 = (char *) 0 ;
-  kvevict_policy **arg2 = (kvevict_policy **) 0 ;
+  uint32_t arg2 ;
+  kvevict_parameter_info *arg3 = (kvevict_parameter_info *) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (char *)_swig_go_0;
-  arg2 = (kvevict_policy **)_swig_go_1;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (kvevict_parameter_info *)_swig_go_2;
   
-  result = (kvevict_status)kvevict_policy_create((char const *)arg1,arg2);
+  result = kvevict_parameter_at((char const *)arg1,arg2,arg3);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_policy_copy_kvevict(kvevict_policy *_swig_go_0, kvevict_policy **_swig_go_1) {
+kvevict_status _wrap_kvevict_policy_at_kvevict(int _swig_go_0, kvevict_policy_info *_swig_go_1) {
+  uint32_t arg1 ;
+  kvevict_policy_info *arg2 = (kvevict_policy_info *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (uint32_t)_swig_go_0;
+  arg2 = (kvevict_policy_info *)_swig_go_1;
+  
+  result = kvevict_policy_at(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_preset_at_kvevict(int _swig_go_0, kvevict_preset_info *_swig_go_1) {
+  uint32_t arg1 ;
+  kvevict_preset_info *arg2 = (kvevict_preset_info *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (uint32_t)_swig_go_0;
+  arg2 = (kvevict_preset_info *)_swig_go_1;
+  
+  result = kvevict_preset_at(arg1,arg2);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_policy_copy_kvevict(kvevict_policy *_swig_go_0, kvevict_policy **_swig_go_1) {
   kvevict_policy *arg1 = (kvevict_policy *) 0 ;
   kvevict_policy **arg2 = (kvevict_policy **) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_policy *)_swig_go_0;
   arg2 = (kvevict_policy **)_swig_go_1;
   
-  result = (kvevict_status)kvevict_policy_copy((struct kvevict_policy const *)arg1,arg2);
+  result = kvevict_policy_copy((struct kvevict_policy const *)arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-void _wrap_kvevict_policy_destroy_kvevict(kvevict_policy *_swig_go_0) {
-  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
-  
-  arg1 = (kvevict_policy *)_swig_go_0;
-  
-  kvevict_policy_destroy(arg1);
-  
-}
-
-
-intgo _wrap_kvevict_policy_set_kvevict(kvevict_policy *_swig_go_0, char *_swig_go_1, char *_swig_go_2) {
-  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
-  char *arg2 = (char *) 0 ;
-  char *arg3 = (char *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_policy *)_swig_go_0;
-  arg2 = (char *)_swig_go_1;
-  arg3 = (char *)_swig_go_2;
-  
-  result = (kvevict_status)kvevict_policy_set(arg1,(char const *)arg2,(char const *)arg3);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  
-  
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_policy_set_number_kvevict(kvevict_policy *_swig_go_0, char *_swig_go_1, double _swig_go_2) {
-  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
-  char *arg2 = (char *) 0 ;
-  double arg3 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_policy *)_swig_go_0;
-  arg2 = (char *)_swig_go_1;
-  arg3 = (double)_swig_go_2;
-  
-  result = (kvevict_status)kvevict_policy_set_number(arg1,(char const *)arg2,arg3);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_policy_get_kvevict(kvevict_policy *_swig_go_0, char *_swig_go_1, char *_swig_go_2, long long _swig_go_3, long long *_swig_go_4) {
-  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
-  char *arg2 = (char *) 0 ;
-  char *arg3 = (char *) 0 ;
-  size_t arg4 ;
-  size_t *arg5 = (size_t *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_policy *)_swig_go_0;
-  arg2 = (char *)_swig_go_1;
-  arg3 = (char *)_swig_go_2;
-  arg4 = (size_t)_swig_go_3;
-  arg5 = (size_t *)_swig_go_4;
-  
-  result = (kvevict_status)kvevict_policy_get((struct kvevict_policy const *)arg1,(char const *)arg2,arg3,arg4,arg5);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  
-  
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_policy_get_number_kvevict(kvevict_policy *_swig_go_0, char *_swig_go_1, double *_swig_go_2) {
-  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
-  char *arg2 = (char *) 0 ;
-  double *arg3 = (double *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_policy *)_swig_go_0;
-  arg2 = (char *)_swig_go_1;
-  arg3 = (double *)_swig_go_2;
-  
-  result = (kvevict_status)kvevict_policy_get_number((struct kvevict_policy const *)arg1,(char const *)arg2,arg3);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_policy_format_kvevict(kvevict_policy *_swig_go_0, char *_swig_go_1, long long _swig_go_2, long long *_swig_go_3) {
+kvevict_status _wrap_kvevict_policy_format_kvevict(kvevict_policy *_swig_go_0, char *_swig_go_1, long long _swig_go_2, long long *_swig_go_3) {
   kvevict_policy *arg1 = (kvevict_policy *) 0 ;
   char *arg2 = (char *) 0 ;
   size_t arg3 ;
   size_t *arg4 = (size_t *) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_policy *)_swig_go_0;
   arg2 = (char *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
   arg4 = (size_t *)_swig_go_3;
   
-  result = (kvevict_status)kvevict_policy_format((struct kvevict_policy const *)arg1,arg2,arg3,arg4);
+  result = kvevict_policy_format((struct kvevict_policy const *)arg1,arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_policy_validate_kvevict(kvevict_policy *_swig_go_0) {
+kvevict_status _wrap_kvevict_policy_get_number_kvevict(kvevict_policy *_swig_go_0, char *_swig_go_1, double *_swig_go_2) {
   kvevict_policy *arg1 = (kvevict_policy *) 0 ;
+  char *arg2 = (char *) 0 ;
+  double *arg3 = (double *) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_policy *)_swig_go_0;
+  arg2 = (char *)_swig_go_1;
+  arg3 = (double *)_swig_go_2;
   
-  result = (kvevict_status)kvevict_policy_validate((struct kvevict_policy const *)arg1);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_parameter_at_kvevict(char *_swig_go_0, int _swig_go_1, kvevict_parameter_info *_swig_go_2) {
-  char *arg1 = (char *) 0 ;
-  uint32_t arg2 ;
-  kvevict_parameter_info *arg3 = (kvevict_parameter_info *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (char *)_swig_go_0;
-  arg2 = (uint32_t)_swig_go_1;
-  arg3 = (kvevict_parameter_info *)_swig_go_2;
-  
-  result = (kvevict_status)kvevict_parameter_at((char const *)arg1,arg2,arg3);
+  result = kvevict_policy_get_number((struct kvevict_policy const *)arg1,(char const *)arg2,arg3);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_policy_resolve_kvevict(kvevict_policy *_swig_go_0, int _swig_go_1, kvevict_resolved_policy *_swig_go_2) {
-  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
-  uint32_t arg2 ;
-  kvevict_resolved_policy *arg3 = (kvevict_resolved_policy *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_policy *)_swig_go_0;
-  arg2 = (uint32_t)_swig_go_1;
-  arg3 = (kvevict_resolved_policy *)_swig_go_2;
-  
-  result = (kvevict_status)kvevict_policy_resolve((struct kvevict_policy const *)arg1,arg2,arg3);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_policy_layer_budgets_kvevict(kvevict_policy *_swig_go_0, int _swig_go_1, int *_swig_go_2, long long _swig_go_3) {
-  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
-  uint32_t arg2 ;
-  uint32_t *arg3 = (uint32_t *) 0 ;
-  size_t arg4 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_policy *)_swig_go_0;
-  arg2 = (uint32_t)_swig_go_1;
-  arg3 = (uint32_t *)_swig_go_2;
-  arg4 = (size_t)_swig_go_3;
-  
-  result = (kvevict_status)kvevict_policy_layer_budgets((struct kvevict_policy const *)arg1,arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_policy_need_kvevict(kvevict_policy *_swig_go_0, intgo _swig_go_1, int *_swig_go_2) {
+kvevict_status _wrap_kvevict_policy_need_kvevict(kvevict_policy *_swig_go_0, int _swig_go_1, int *_swig_go_2) {
   kvevict_policy *arg1 = (kvevict_policy *) 0 ;
   kvevict_input arg2 ;
   kvevict_need *arg3 = (kvevict_need *) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_policy *)_swig_go_0;
   arg2 = (kvevict_input)_swig_go_1;
   arg3 = (kvevict_need *)_swig_go_2;
   
-  result = (kvevict_status)kvevict_policy_need((struct kvevict_policy const *)arg1,arg2,arg3);
+  result = kvevict_policy_need((struct kvevict_policy const *)arg1,arg2,arg3);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_auto_budget_kvevict(int _swig_go_0, long long _swig_go_1, int *_swig_go_2) {
-  uint32_t arg1 ;
-  uint64_t arg2 ;
-  uint32_t *arg3 = (uint32_t *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (uint32_t)_swig_go_0;
-  arg2 = (uint64_t)_swig_go_1;
-  arg3 = (uint32_t *)_swig_go_2;
-  
-  result = (kvevict_status)kvevict_auto_budget(arg1,arg2,arg3);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_policy_at_kvevict(int _swig_go_0, kvevict_policy_info *_swig_go_1) {
-  uint32_t arg1 ;
-  kvevict_policy_info *arg2 = (kvevict_policy_info *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (uint32_t)_swig_go_0;
-  arg2 = (kvevict_policy_info *)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_policy_at(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_preset_at_kvevict(int _swig_go_0, kvevict_preset_info *_swig_go_1) {
-  uint32_t arg1 ;
-  kvevict_preset_info *arg2 = (kvevict_preset_info *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (uint32_t)_swig_go_0;
-  arg2 = (kvevict_preset_info *)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_preset_at(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_view_init_kvevict(kvevict_view *_swig_go_0, long long _swig_go_1) {
-  kvevict_view *arg1 = (kvevict_view *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_view *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_view_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_view_validate_kvevict(kvevict_view *_swig_go_0, int _swig_go_1) {
-  kvevict_view *arg1 = (kvevict_view *) 0 ;
+kvevict_status _wrap_kvevict_policy_resolve_kvevict(kvevict_policy *_swig_go_0, int _swig_go_1, kvevict_resolved_policy *_swig_go_2) {
+  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
   uint32_t arg2 ;
+  kvevict_resolved_policy *arg3 = (kvevict_resolved_policy *) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
-  arg1 = (kvevict_view *)_swig_go_0;
+  arg1 = (kvevict_policy *)_swig_go_0;
   arg2 = (uint32_t)_swig_go_1;
+  arg3 = (kvevict_resolved_policy *)_swig_go_2;
   
-  result = (kvevict_status)kvevict_view_validate((struct kvevict_view const *)arg1,arg2);
+  result = kvevict_policy_resolve((struct kvevict_policy const *)arg1,arg2,arg3);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_layer_geometry_init_kvevict(kvevict_layer_geometry *_swig_go_0, long long _swig_go_1) {
-  kvevict_layer_geometry *arg1 = (kvevict_layer_geometry *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_layer_geometry *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_layer_geometry_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_geometry_init_kvevict(kvevict_geometry *_swig_go_0, long long _swig_go_1) {
-  kvevict_geometry *arg1 = (kvevict_geometry *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_geometry *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_geometry_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_plan_options_init_kvevict(kvevict_plan_options *_swig_go_0, long long _swig_go_1) {
-  kvevict_plan_options *arg1 = (kvevict_plan_options *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_plan_options *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_plan_options_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_plan_create_kvevict(kvevict_context *_swig_go_0, kvevict_geometry *_swig_go_1, kvevict_policy *_swig_go_2, kvevict_plan_options *_swig_go_3, kvevict_plan **_swig_go_4) {
-  kvevict_context *arg1 = (kvevict_context *) 0 ;
-  kvevict_geometry *arg2 = (kvevict_geometry *) 0 ;
-  kvevict_policy *arg3 = (kvevict_policy *) 0 ;
-  kvevict_plan_options *arg4 = (kvevict_plan_options *) 0 ;
-  kvevict_plan **arg5 = (kvevict_plan **) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_context *)_swig_go_0;
-  arg2 = (kvevict_geometry *)_swig_go_1;
-  arg3 = (kvevict_policy *)_swig_go_2;
-  arg4 = (kvevict_plan_options *)_swig_go_3;
-  arg5 = (kvevict_plan **)_swig_go_4;
-  
-  result = (kvevict_status)kvevict_plan_create((struct kvevict_context const *)arg1,(struct kvevict_geometry const *)arg2,(struct kvevict_policy const *)arg3,(struct kvevict_plan_options const *)arg4,arg5);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-void _wrap_kvevict_plan_destroy_kvevict(kvevict_plan *_swig_go_0) {
-  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
-  
-  arg1 = (kvevict_plan *)_swig_go_0;
-  
-  kvevict_plan_destroy(arg1);
-  
-}
-
-
-intgo _wrap_kvevict_context_prepare_kvevict(kvevict_context *_swig_go_0, kvevict_plan *_swig_go_1) {
-  kvevict_context *arg1 = (kvevict_context *) 0 ;
-  kvevict_plan *arg2 = (kvevict_plan *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_context *)_swig_go_0;
-  arg2 = (kvevict_plan *)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_context_prepare((struct kvevict_context const *)arg1,(struct kvevict_plan const *)arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_plan_layer_kvevict(kvevict_plan *_swig_go_0, int _swig_go_1, kvevict_layer_info *_swig_go_2) {
-  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
-  uint32_t arg2 ;
-  kvevict_layer_info *arg3 = (kvevict_layer_info *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_plan *)_swig_go_0;
-  arg2 = (uint32_t)_swig_go_1;
-  arg3 = (kvevict_layer_info *)_swig_go_2;
-  
-  result = (kvevict_status)kvevict_plan_layer((struct kvevict_plan const *)arg1,arg2,arg3);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_plan_workspace_kvevict(kvevict_plan *_swig_go_0, intgo _swig_go_1, int _swig_go_2, kvevict_workspace *_swig_go_3) {
-  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
-  kvevict_operation arg2 ;
-  uint32_t arg3 ;
-  kvevict_workspace *arg4 = (kvevict_workspace *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_plan *)_swig_go_0;
-  arg2 = (kvevict_operation)_swig_go_1;
-  arg3 = (uint32_t)_swig_go_2;
-  arg4 = (kvevict_workspace *)_swig_go_3;
-  
-  result = (kvevict_status)kvevict_plan_workspace((struct kvevict_plan const *)arg1,arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_plan_layer_budgets_kvevict(kvevict_plan *_swig_go_0, int _swig_go_1, int *_swig_go_2, long long _swig_go_3) {
-  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
-  uint32_t arg2 ;
-  uint32_t *arg3 = (uint32_t *) 0 ;
-  size_t arg4 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_plan *)_swig_go_0;
-  arg2 = (uint32_t)_swig_go_1;
-  arg3 = (uint32_t *)_swig_go_2;
-  arg4 = (size_t)_swig_go_3;
-  
-  result = (kvevict_status)kvevict_plan_layer_budgets((struct kvevict_plan const *)arg1,arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_plan_capabilities_kvevict(kvevict_plan *_swig_go_0, int _swig_go_1, kvevict_capabilities *_swig_go_2) {
+kvevict_status _wrap_kvevict_plan_capabilities_kvevict(kvevict_plan *_swig_go_0, int _swig_go_1, kvevict_capabilities *_swig_go_2) {
   kvevict_plan *arg1 = (kvevict_plan *) 0 ;
   uint32_t arg2 ;
   kvevict_capabilities *arg3 = (kvevict_capabilities *) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_plan *)_swig_go_0;
   arg2 = (uint32_t)_swig_go_1;
   arg3 = (kvevict_capabilities *)_swig_go_2;
   
-  result = (kvevict_status)kvevict_plan_capabilities((struct kvevict_plan const *)arg1,arg2,arg3);
+  result = kvevict_plan_capabilities((struct kvevict_plan const *)arg1,arg2,arg3);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-_gostring_ _wrap_kvevict_reason_text_kvevict(intgo _swig_go_0) {
-  kvevict_reason arg1 ;
-  char *result = 0 ;
-  _gostring_ _swig_go_result;
-  
-  arg1 = (kvevict_reason)_swig_go_0;
-  
-  result = (char *)kvevict_reason_text(arg1);
-  _swig_go_result = Swig_AllocateString((char*)result, result ? strlen((char*)result) : 0); 
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_signal_inputs_init_kvevict(kvevict_signal_inputs *_swig_go_0, long long _swig_go_1) {
-  kvevict_signal_inputs *arg1 = (kvevict_signal_inputs *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_signal_inputs *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_signal_inputs_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_score_job_init_kvevict(kvevict_score_job *_swig_go_0, long long _swig_go_1) {
-  kvevict_score_job *arg1 = (kvevict_score_job *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_score_job *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_score_job_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_score_kvevict(kvevict_plan *_swig_go_0, kvevict_score_job *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
-  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
-  kvevict_score_job *arg2 = (kvevict_score_job *) 0 ;
-  size_t arg3 ;
-  void *arg4 = (void *) 0 ;
-  size_t arg5 ;
-  kvevict_stream arg6 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_plan *)_swig_go_0;
-  arg2 = (kvevict_score_job *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (void *)_swig_go_3;
-  arg5 = (size_t)_swig_go_4;
-  arg6 = (kvevict_stream)_swig_go_5;
-  
-  result = (kvevict_status)kvevict_score((struct kvevict_plan const *)arg1,(struct kvevict_score_job const *)arg2,arg3,arg4,arg5,arg6);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_keep_lists_init_kvevict(kvevict_keep_lists *_swig_go_0, long long _swig_go_1) {
-  kvevict_keep_lists *arg1 = (kvevict_keep_lists *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_keep_lists *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_keep_lists_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_token_range_init_kvevict(kvevict_token_range *_swig_go_0, long long _swig_go_1) {
-  kvevict_token_range *arg1 = (kvevict_token_range *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_token_range *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_token_range_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_select_options_init_kvevict(kvevict_select_options *_swig_go_0, long long _swig_go_1) {
-  kvevict_select_options *arg1 = (kvevict_select_options *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_select_options *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_select_options_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_select_kvevict(kvevict_context *_swig_go_0, kvevict_select_options *_swig_go_1, kvevict_keep_lists *_swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
-  kvevict_context *arg1 = (kvevict_context *) 0 ;
-  kvevict_select_options *arg2 = (kvevict_select_options *) 0 ;
-  kvevict_keep_lists *arg3 = (kvevict_keep_lists *) 0 ;
-  void *arg4 = (void *) 0 ;
-  size_t arg5 ;
-  kvevict_stream arg6 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_context *)_swig_go_0;
-  arg2 = (kvevict_select_options *)_swig_go_1;
-  arg3 = (kvevict_keep_lists *)_swig_go_2;
-  arg4 = (void *)_swig_go_3;
-  arg5 = (size_t)_swig_go_4;
-  arg6 = (kvevict_stream)_swig_go_5;
-  
-  result = (kvevict_status)kvevict_select((struct kvevict_context const *)arg1,(struct kvevict_select_options const *)arg2,(struct kvevict_keep_lists const *)arg3,arg4,arg5,arg6);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_select_workspace_kvevict(kvevict_context *_swig_go_0, int _swig_go_1, int _swig_go_2, kvevict_workspace *_swig_go_3) {
-  kvevict_context *arg1 = (kvevict_context *) 0 ;
-  uint32_t arg2 ;
-  uint32_t arg3 ;
-  kvevict_workspace *arg4 = (kvevict_workspace *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_context *)_swig_go_0;
-  arg2 = (uint32_t)_swig_go_1;
-  arg3 = (uint32_t)_swig_go_2;
-  arg4 = (kvevict_workspace *)_swig_go_3;
-  
-  result = (kvevict_status)kvevict_select_workspace((struct kvevict_context const *)arg1,arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_plan_selection_kvevict(kvevict_plan *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, kvevict_select_options *_swig_go_4, kvevict_keep_lists *_swig_go_5) {
+kvevict_status _wrap_kvevict_plan_selection_kvevict(kvevict_plan *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, kvevict_select_options *_swig_go_4, kvevict_keep_lists *_swig_go_5) {
   kvevict_plan *arg1 = (kvevict_plan *) 0 ;
   uint32_t arg2 ;
   uint32_t arg3 ;
@@ -979,7 +1281,7 @@ intgo _wrap_kvevict_plan_selection_kvevict(kvevict_plan *_swig_go_0, int _swig_g
   kvevict_select_options *arg5 = (kvevict_select_options *) 0 ;
   kvevict_keep_lists *arg6 = (kvevict_keep_lists *) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_plan *)_swig_go_0;
   arg2 = (uint32_t)_swig_go_1;
@@ -988,43 +1290,68 @@ intgo _wrap_kvevict_plan_selection_kvevict(kvevict_plan *_swig_go_0, int _swig_g
   arg5 = (kvevict_select_options *)_swig_go_4;
   arg6 = (kvevict_keep_lists *)_swig_go_5;
   
-  result = (kvevict_status)kvevict_plan_selection((struct kvevict_plan const *)arg1,arg2,arg3,arg4,arg5,arg6);
+  result = kvevict_plan_selection((struct kvevict_plan const *)arg1,arg2,arg3,arg4,arg5,arg6);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_layer_scores_init_kvevict(kvevict_layer_scores *_swig_go_0, long long _swig_go_1) {
-  kvevict_layer_scores *arg1 = (kvevict_layer_scores *) 0 ;
-  size_t arg2 ;
+kvevict_status _wrap_kvevict_auto_budget_kvevict(int _swig_go_0, long long _swig_go_1, int *_swig_go_2) {
+  uint32_t arg1 ;
+  uint64_t arg2 ;
+  uint32_t *arg3 = (uint32_t *) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
-  arg1 = (kvevict_layer_scores *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
+  arg1 = (uint32_t)_swig_go_0;
+  arg2 = (uint64_t)_swig_go_1;
+  arg3 = (uint32_t *)_swig_go_2;
   
-  result = (kvevict_status)kvevict_layer_scores_init(arg1,arg2);
+  result = kvevict_auto_budget(arg1,arg2,arg3);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_mass_options_init_kvevict(kvevict_mass_options *_swig_go_0, long long _swig_go_1) {
-  kvevict_mass_options *arg1 = (kvevict_mass_options *) 0 ;
-  size_t arg2 ;
+kvevict_status _wrap_kvevict_policy_layer_budgets_kvevict(kvevict_policy *_swig_go_0, int _swig_go_1, int *_swig_go_2, long long _swig_go_3) {
+  kvevict_policy *arg1 = (kvevict_policy *) 0 ;
+  uint32_t arg2 ;
+  uint32_t *arg3 = (uint32_t *) 0 ;
+  size_t arg4 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
-  arg1 = (kvevict_mass_options *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
+  arg1 = (kvevict_policy *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (uint32_t *)_swig_go_2;
+  arg4 = (size_t)_swig_go_3;
   
-  result = (kvevict_status)kvevict_mass_options_init(arg1,arg2);
+  result = kvevict_policy_layer_budgets((struct kvevict_policy const *)arg1,arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_budget_for_mass_kvevict(kvevict_context *_swig_go_0, kvevict_layer_scores *_swig_go_1, long long _swig_go_2, kvevict_mass_options *_swig_go_3, int *_swig_go_4, long long _swig_go_5) {
+kvevict_status _wrap_kvevict_plan_layer_budgets_kvevict(kvevict_plan *_swig_go_0, int _swig_go_1, int *_swig_go_2, long long _swig_go_3) {
+  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
+  uint32_t arg2 ;
+  uint32_t *arg3 = (uint32_t *) 0 ;
+  size_t arg4 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_plan *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (uint32_t *)_swig_go_2;
+  arg4 = (size_t)_swig_go_3;
+  
+  result = kvevict_plan_layer_budgets((struct kvevict_plan const *)arg1,arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_budget_for_mass_kvevict(kvevict_context *_swig_go_0, kvevict_layer_scores *_swig_go_1, long long _swig_go_2, kvevict_mass_options *_swig_go_3, int *_swig_go_4, long long _swig_go_5) {
   kvevict_context *arg1 = (kvevict_context *) 0 ;
   kvevict_layer_scores *arg2 = (kvevict_layer_scores *) 0 ;
   size_t arg3 ;
@@ -1032,7 +1359,7 @@ intgo _wrap_kvevict_budget_for_mass_kvevict(kvevict_context *_swig_go_0, kvevict
   uint32_t *arg5 = (uint32_t *) 0 ;
   size_t arg6 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_context *)_swig_go_0;
   arg2 = (kvevict_layer_scores *)_swig_go_1;
@@ -1041,28 +1368,13 @@ intgo _wrap_kvevict_budget_for_mass_kvevict(kvevict_context *_swig_go_0, kvevict
   arg5 = (uint32_t *)_swig_go_4;
   arg6 = (size_t)_swig_go_5;
   
-  result = (kvevict_status)kvevict_budget_for_mass((struct kvevict_context const *)arg1,(struct kvevict_layer_scores const *)arg2,arg3,(struct kvevict_mass_options const *)arg4,arg5,arg6);
+  result = kvevict_budget_for_mass((struct kvevict_context const *)arg1,(struct kvevict_layer_scores const *)arg2,arg3,(struct kvevict_mass_options const *)arg4,arg5,arg6);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_move_init_kvevict(kvevict_move *_swig_go_0, long long _swig_go_1) {
-  kvevict_move *arg1 = (kvevict_move *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_move *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_move_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_compact_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
+kvevict_status _wrap_kvevict_reorder_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
   kvevict_context *arg1 = (kvevict_context *) 0 ;
   kvevict_move *arg2 = (kvevict_move *) 0 ;
   size_t arg3 ;
@@ -1070,7 +1382,7 @@ intgo _wrap_kvevict_compact_kvevict(kvevict_context *_swig_go_0, kvevict_move *_
   size_t arg5 ;
   kvevict_stream arg6 = (kvevict_stream) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_context *)_swig_go_0;
   arg2 = (kvevict_move *)_swig_go_1;
@@ -1079,490 +1391,58 @@ intgo _wrap_kvevict_compact_kvevict(kvevict_context *_swig_go_0, kvevict_move *_
   arg5 = (size_t)_swig_go_4;
   arg6 = (kvevict_stream)_swig_go_5;
   
-  result = (kvevict_status)kvevict_compact((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4,arg5,arg6);
+  result = kvevict_reorder((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4,arg5,arg6);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_compact_workspace_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, kvevict_workspace *_swig_go_3) {
+kvevict_status _wrap_kvevict_reorder_workspace_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, kvevict_workspace *_swig_go_3) {
   kvevict_context *arg1 = (kvevict_context *) 0 ;
   kvevict_move *arg2 = (kvevict_move *) 0 ;
   size_t arg3 ;
   kvevict_workspace *arg4 = (kvevict_workspace *) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_context *)_swig_go_0;
   arg2 = (kvevict_move *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
   arg4 = (kvevict_workspace *)_swig_go_3;
   
-  result = (kvevict_status)kvevict_compact_workspace((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4);
+  result = kvevict_reorder_workspace((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_reorder_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
-  kvevict_context *arg1 = (kvevict_context *) 0 ;
-  kvevict_move *arg2 = (kvevict_move *) 0 ;
-  size_t arg3 ;
-  void *arg4 = (void *) 0 ;
-  size_t arg5 ;
-  kvevict_stream arg6 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_context *)_swig_go_0;
-  arg2 = (kvevict_move *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (void *)_swig_go_3;
-  arg5 = (size_t)_swig_go_4;
-  arg6 = (kvevict_stream)_swig_go_5;
-  
-  result = (kvevict_status)kvevict_reorder((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4,arg5,arg6);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_reorder_workspace_kvevict(kvevict_context *_swig_go_0, kvevict_move *_swig_go_1, long long _swig_go_2, kvevict_workspace *_swig_go_3) {
-  kvevict_context *arg1 = (kvevict_context *) 0 ;
-  kvevict_move *arg2 = (kvevict_move *) 0 ;
-  size_t arg3 ;
-  kvevict_workspace *arg4 = (kvevict_workspace *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_context *)_swig_go_0;
-  arg2 = (kvevict_move *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (kvevict_workspace *)_swig_go_3;
-  
-  result = (kvevict_status)kvevict_reorder_workspace((struct kvevict_context const *)arg1,(struct kvevict_move const *)arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_rotation_init_kvevict(kvevict_rotation *_swig_go_0, long long _swig_go_1) {
-  kvevict_rotation *arg1 = (kvevict_rotation *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_rotation *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_rotation_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_rotate_kvevict(kvevict_plan *_swig_go_0, kvevict_rotation *_swig_go_1, long long _swig_go_2, kvevict_stream _swig_go_3) {
+kvevict_status _wrap_kvevict_rotate_kvevict(kvevict_plan *_swig_go_0, kvevict_rotation *_swig_go_1, long long _swig_go_2, kvevict_stream _swig_go_3) {
   kvevict_plan *arg1 = (kvevict_plan *) 0 ;
   kvevict_rotation *arg2 = (kvevict_rotation *) 0 ;
   size_t arg3 ;
   kvevict_stream arg4 = (kvevict_stream) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_plan *)_swig_go_0;
   arg2 = (kvevict_rotation *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
   arg4 = (kvevict_stream)_swig_go_3;
   
-  result = (kvevict_status)kvevict_rotate((struct kvevict_plan const *)arg1,(struct kvevict_rotation const *)arg2,arg3,arg4);
+  result = kvevict_rotate((struct kvevict_plan const *)arg1,(struct kvevict_rotation const *)arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_attention_job_init_kvevict(kvevict_attention_job *_swig_go_0, long long _swig_go_1) {
-  kvevict_attention_job *arg1 = (kvevict_attention_job *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_attention_job *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_attention_job_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_attend_kvevict(kvevict_context *_swig_go_0, kvevict_attention_job *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
-  kvevict_context *arg1 = (kvevict_context *) 0 ;
-  kvevict_attention_job *arg2 = (kvevict_attention_job *) 0 ;
-  size_t arg3 ;
-  void *arg4 = (void *) 0 ;
-  size_t arg5 ;
-  kvevict_stream arg6 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_context *)_swig_go_0;
-  arg2 = (kvevict_attention_job *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (void *)_swig_go_3;
-  arg5 = (size_t)_swig_go_4;
-  arg6 = (kvevict_stream)_swig_go_5;
-  
-  result = (kvevict_status)kvevict_attend((struct kvevict_context const *)arg1,(struct kvevict_attention_job const *)arg2,arg3,arg4,arg5,arg6);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_attend_workspace_kvevict(kvevict_context *_swig_go_0, kvevict_attention_job *_swig_go_1, long long _swig_go_2, kvevict_workspace *_swig_go_3) {
-  kvevict_context *arg1 = (kvevict_context *) 0 ;
-  kvevict_attention_job *arg2 = (kvevict_attention_job *) 0 ;
-  size_t arg3 ;
-  kvevict_workspace *arg4 = (kvevict_workspace *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_context *)_swig_go_0;
-  arg2 = (kvevict_attention_job *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (kvevict_workspace *)_swig_go_3;
-  
-  result = (kvevict_status)kvevict_attend_workspace((struct kvevict_context const *)arg1,(struct kvevict_attention_job const *)arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_create_kvevict(kvevict_plan *_swig_go_0, kvevict_sequence **_swig_go_1) {
-  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
-  kvevict_sequence **arg2 = (kvevict_sequence **) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_plan *)_swig_go_0;
-  arg2 = (kvevict_sequence **)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_sequence_create((struct kvevict_plan const *)arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-void _wrap_kvevict_sequence_destroy_kvevict(kvevict_sequence *_swig_go_0) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  
-  kvevict_sequence_destroy(arg1);
-  
-}
-
-
-intgo _wrap_kvevict_sequence_reset_kvevict(kvevict_sequence *_swig_go_0, kvevict_stream _swig_go_1) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  kvevict_stream arg2 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (kvevict_stream)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_sequence_reset(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_begin_observing_kvevict(kvevict_sequence *_swig_go_0, void *_swig_go_1, long long _swig_go_2) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  void *arg2 = (void *) 0 ;
-  size_t arg3 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (void *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  
-  result = (kvevict_status)kvevict_sequence_begin_observing(arg1,arg2,arg3);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_end_observing_kvevict(kvevict_sequence *_swig_go_0) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  
-  result = (kvevict_status)kvevict_sequence_end_observing(arg1);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_observation_init_kvevict(kvevict_observation *_swig_go_0, long long _swig_go_1) {
-  kvevict_observation *arg1 = (kvevict_observation *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_observation *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_observation_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_observe_kvevict(kvevict_sequence *_swig_go_0, kvevict_observation *_swig_go_1, long long _swig_go_2, int _swig_go_3, int _swig_go_4, kvevict_stream _swig_go_5) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  kvevict_observation *arg2 = (kvevict_observation *) 0 ;
-  size_t arg3 ;
-  uint32_t arg4 ;
-  uint32_t arg5 ;
-  kvevict_stream arg6 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (kvevict_observation *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (uint32_t)_swig_go_3;
-  arg5 = (uint32_t)_swig_go_4;
-  arg6 = (kvevict_stream)_swig_go_5;
-  
-  result = (kvevict_status)kvevict_sequence_observe(arg1,(struct kvevict_observation const *)arg2,arg3,arg4,arg5,arg6);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_append_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_stream _swig_go_2) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  uint32_t arg2 ;
-  kvevict_stream arg3 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (uint32_t)_swig_go_1;
-  arg3 = (kvevict_stream)_swig_go_2;
-  
-  result = (kvevict_status)kvevict_sequence_append(arg1,arg2,arg3);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_end_prompt_kvevict(kvevict_sequence *_swig_go_0) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  
-  result = (kvevict_status)kvevict_sequence_end_prompt(arg1);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_replayed_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  uint32_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (uint32_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_sequence_replayed(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_trim_to_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_stream _swig_go_2) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  uint32_t arg2 ;
-  kvevict_stream arg3 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (uint32_t)_swig_go_1;
-  arg3 = (kvevict_stream)_swig_go_2;
-  
-  result = (kvevict_status)kvevict_sequence_trim_to(arg1,arg2,arg3);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_position_lists_init_kvevict(kvevict_position_lists *_swig_go_0, long long _swig_go_1) {
-  kvevict_position_lists *arg1 = (kvevict_position_lists *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_position_lists *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_position_lists_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_start_kvevict(kvevict_sequence *_swig_go_0, kvevict_position_lists *_swig_go_1, long long _swig_go_2, int _swig_go_3, kvevict_stream _swig_go_4) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  kvevict_position_lists *arg2 = (kvevict_position_lists *) 0 ;
-  size_t arg3 ;
-  uint32_t arg4 ;
-  kvevict_stream arg5 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (kvevict_position_lists *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (uint32_t)_swig_go_3;
-  arg5 = (kvevict_stream)_swig_go_4;
-  
-  result = (kvevict_status)kvevict_sequence_start(arg1,(struct kvevict_position_lists const *)arg2,arg3,arg4,arg5);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_fork_options_init_kvevict(kvevict_fork_options *_swig_go_0, long long _swig_go_1) {
-  kvevict_fork_options *arg1 = (kvevict_fork_options *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_fork_options *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_fork_options_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_fork_kvevict(kvevict_sequence *_swig_go_0, kvevict_fork_options *_swig_go_1, kvevict_sequence **_swig_go_2, kvevict_stream _swig_go_3) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  kvevict_fork_options *arg2 = (kvevict_fork_options *) 0 ;
-  kvevict_sequence **arg3 = (kvevict_sequence **) 0 ;
-  kvevict_stream arg4 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (kvevict_fork_options *)_swig_go_1;
-  arg3 = (kvevict_sequence **)_swig_go_2;
-  arg4 = (kvevict_stream)_swig_go_3;
-  
-  result = (kvevict_status)kvevict_sequence_fork((struct kvevict_sequence const *)arg1,(struct kvevict_fork_options const *)arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_save_kvevict(kvevict_sequence *_swig_go_0, void *_swig_go_1, long long _swig_go_2, long long *_swig_go_3) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  void *arg2 = (void *) 0 ;
-  size_t arg3 ;
-  size_t *arg4 = (size_t *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (void *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (size_t *)_swig_go_3;
-  
-  result = (kvevict_status)kvevict_sequence_save((struct kvevict_sequence const *)arg1,arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_load_kvevict(kvevict_sequence *_swig_go_0, void *_swig_go_1, long long _swig_go_2, kvevict_stream _swig_go_3) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  void *arg2 = (void *) 0 ;
-  size_t arg3 ;
-  kvevict_stream arg4 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (void *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (kvevict_stream)_swig_go_3;
-  
-  result = (kvevict_status)kvevict_sequence_load(arg1,(void const *)arg2,arg3,arg4);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_evict_options_init_kvevict(kvevict_evict_options *_swig_go_0, long long _swig_go_1) {
-  kvevict_evict_options *arg1 = (kvevict_evict_options *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_evict_options *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_evict_options_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_evict_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, kvevict_evict_options *_swig_go_3, void *_swig_go_4, long long _swig_go_5, kvevict_stream _swig_go_6) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  kvevict_view *arg2 = (kvevict_view *) 0 ;
-  size_t arg3 ;
-  kvevict_evict_options *arg4 = (kvevict_evict_options *) 0 ;
-  void *arg5 = (void *) 0 ;
-  size_t arg6 ;
-  kvevict_stream arg7 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (kvevict_view *)_swig_go_1;
-  arg3 = (size_t)_swig_go_2;
-  arg4 = (kvevict_evict_options *)_swig_go_3;
-  arg5 = (void *)_swig_go_4;
-  arg6 = (size_t)_swig_go_5;
-  arg7 = (kvevict_stream)_swig_go_6;
-  
-  result = (kvevict_status)kvevict_sequence_evict(arg1,(struct kvevict_view const *)arg2,arg3,(struct kvevict_evict_options const *)arg4,arg5,arg6,arg7);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_kept_slots_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, int *_swig_go_3, long long _swig_go_4) {
+kvevict_status _wrap_kvevict_sequence_kept_slots_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, int *_swig_go_3, long long _swig_go_4) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   kvevict_view *arg2 = (kvevict_view *) 0 ;
   size_t arg3 ;
   uint32_t *arg4 = (uint32_t *) 0 ;
   size_t arg5 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_sequence *)_swig_go_0;
   arg2 = (kvevict_view *)_swig_go_1;
@@ -1570,32 +1450,32 @@ intgo _wrap_kvevict_sequence_kept_slots_kvevict(kvevict_sequence *_swig_go_0, kv
   arg4 = (uint32_t *)_swig_go_3;
   arg5 = (size_t)_swig_go_4;
   
-  result = (kvevict_status)kvevict_sequence_kept_slots(arg1,(struct kvevict_view const *)arg2,arg3,arg4,arg5);
+  result = kvevict_sequence_kept_slots(arg1,(struct kvevict_view const *)arg2,arg3,arg4,arg5);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_sequence_undo_bytes_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, long long *_swig_go_3) {
+kvevict_status _wrap_kvevict_sequence_undo_bytes_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, long long *_swig_go_3) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   kvevict_view *arg2 = (kvevict_view *) 0 ;
   size_t arg3 ;
   size_t *arg4 = (size_t *) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_sequence *)_swig_go_0;
   arg2 = (kvevict_view *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
   arg4 = (size_t *)_swig_go_3;
   
-  result = (kvevict_status)kvevict_sequence_undo_bytes(arg1,(struct kvevict_view const *)arg2,arg3,arg4);
+  result = kvevict_sequence_undo_bytes(arg1,(struct kvevict_view const *)arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_sequence_undo_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
+kvevict_status _wrap_kvevict_sequence_undo_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, void *_swig_go_3, long long _swig_go_4, kvevict_stream _swig_go_5) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   kvevict_view *arg2 = (kvevict_view *) 0 ;
   size_t arg3 ;
@@ -1603,7 +1483,7 @@ intgo _wrap_kvevict_sequence_undo_kvevict(kvevict_sequence *_swig_go_0, kvevict_
   size_t arg5 ;
   kvevict_stream arg6 = (kvevict_stream) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_sequence *)_swig_go_0;
   arg2 = (kvevict_view *)_swig_go_1;
@@ -1612,355 +1492,115 @@ intgo _wrap_kvevict_sequence_undo_kvevict(kvevict_sequence *_swig_go_0, kvevict_
   arg5 = (size_t)_swig_go_4;
   arg6 = (kvevict_stream)_swig_go_5;
   
-  result = (kvevict_status)kvevict_sequence_undo(arg1,(struct kvevict_view const *)arg2,arg3,(void const *)arg4,arg5,arg6);
+  result = kvevict_sequence_undo(arg1,(struct kvevict_view const *)arg2,arg3,(void const *)arg4,arg5,arg6);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_sequence_report_kvevict(kvevict_sequence *_swig_go_0, kvevict_evict_report *_swig_go_1, kvevict_list_report *_swig_go_2, long long _swig_go_3) {
+kvevict_status _wrap_kvevict_sequence_position_of_slot_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int *_swig_go_4) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  kvevict_evict_report *arg2 = (kvevict_evict_report *) 0 ;
-  kvevict_list_report *arg3 = (kvevict_list_report *) 0 ;
-  size_t arg4 ;
+  uint32_t arg2 ;
+  uint32_t arg3 ;
+  uint32_t arg4 ;
+  int32_t *arg5 = (int32_t *) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (kvevict_evict_report *)_swig_go_1;
-  arg3 = (kvevict_list_report *)_swig_go_2;
-  arg4 = (size_t)_swig_go_3;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (uint32_t)_swig_go_2;
+  arg4 = (uint32_t)_swig_go_3;
+  arg5 = (int32_t *)_swig_go_4;
   
-  result = (kvevict_status)kvevict_sequence_report((struct kvevict_sequence const *)arg1,arg2,arg3,arg4);
+  result = kvevict_sequence_position_of_slot((struct kvevict_sequence const *)arg1,arg2,arg3,arg4,arg5);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_sequence_memory_of_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_sequence_memory *_swig_go_2) {
+kvevict_status _wrap_kvevict_sequence_slot_of_position_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int *_swig_go_4) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  uint32_t arg2 ;
+  uint32_t arg3 ;
+  uint32_t arg4 ;
+  int32_t *arg5 = (int32_t *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (uint32_t)_swig_go_2;
+  arg4 = (uint32_t)_swig_go_3;
+  arg5 = (int32_t *)_swig_go_4;
+  
+  result = kvevict_sequence_slot_of_position((struct kvevict_sequence const *)arg1,arg2,arg3,arg4,arg5);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_sequence_memory_of_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, kvevict_sequence_memory *_swig_go_2) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;
   kvevict_sequence_memory *arg3 = (kvevict_sequence_memory *) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_sequence *)_swig_go_0;
   arg2 = (uint32_t)_swig_go_1;
   arg3 = (kvevict_sequence_memory *)_swig_go_2;
   
-  result = (kvevict_status)kvevict_sequence_memory_of((struct kvevict_sequence const *)arg1,arg2,arg3);
+  result = kvevict_sequence_memory_of((struct kvevict_sequence const *)arg1,arg2,arg3);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_sequence_stored_length_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, int _swig_go_2, int *_swig_go_3) {
+kvevict_status _wrap_kvevict_sequence_replayed_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;
-  uint32_t arg3 ;
-  uint32_t *arg4 = (uint32_t *) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_sequence *)_swig_go_0;
   arg2 = (uint32_t)_swig_go_1;
-  arg3 = (uint32_t)_swig_go_2;
-  arg4 = (uint32_t *)_swig_go_3;
   
-  result = (kvevict_status)kvevict_sequence_stored_length((struct kvevict_sequence const *)arg1,arg2,arg3,arg4);
+  result = kvevict_sequence_replayed(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_sequence_logical_length_kvevict(kvevict_sequence *_swig_go_0, int *_swig_go_1) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  uint32_t *arg2 = (uint32_t *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (uint32_t *)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_sequence_logical_length((struct kvevict_sequence const *)arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_exact_prefix_kvevict(kvevict_sequence *_swig_go_0, int *_swig_go_1) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  uint32_t *arg2 = (uint32_t *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (uint32_t *)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_sequence_exact_prefix((struct kvevict_sequence const *)arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_position_of_slot_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int *_swig_go_4) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  uint32_t arg2 ;
-  uint32_t arg3 ;
-  uint32_t arg4 ;
-  int32_t *arg5 = (int32_t *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (uint32_t)_swig_go_1;
-  arg3 = (uint32_t)_swig_go_2;
-  arg4 = (uint32_t)_swig_go_3;
-  arg5 = (int32_t *)_swig_go_4;
-  
-  result = (kvevict_status)kvevict_sequence_position_of_slot((struct kvevict_sequence const *)arg1,arg2,arg3,arg4,arg5);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_slot_of_position_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int *_swig_go_4) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  uint32_t arg2 ;
-  uint32_t arg3 ;
-  uint32_t arg4 ;
-  int32_t *arg5 = (int32_t *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (uint32_t)_swig_go_1;
-  arg3 = (uint32_t)_swig_go_2;
-  arg4 = (uint32_t)_swig_go_3;
-  arg5 = (int32_t *)_swig_go_4;
-  
-  result = (kvevict_status)kvevict_sequence_slot_of_position((struct kvevict_sequence const *)arg1,arg2,arg3,arg4,arg5);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_keep_positions_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, int _swig_go_2, int *_swig_go_3, long long _swig_go_4, long long *_swig_go_5) {
-  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
-  uint32_t arg2 ;
-  uint32_t arg3 ;
-  int32_t *arg4 = (int32_t *) 0 ;
-  size_t arg5 ;
-  size_t *arg6 = (size_t *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence *)_swig_go_0;
-  arg2 = (uint32_t)_swig_go_1;
-  arg3 = (uint32_t)_swig_go_2;
-  arg4 = (int32_t *)_swig_go_3;
-  arg5 = (size_t)_swig_go_4;
-  arg6 = (size_t *)_swig_go_5;
-  
-  result = (kvevict_status)kvevict_sequence_keep_positions((struct kvevict_sequence const *)arg1,arg2,arg3,arg4,arg5,arg6);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_tokens_init_kvevict(kvevict_sequence_tokens *_swig_go_0, long long _swig_go_1) {
-  kvevict_sequence_tokens *arg1 = (kvevict_sequence_tokens *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence_tokens *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_sequence_tokens_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequences_append_kvevict(kvevict_sequence_tokens *_swig_go_0, long long _swig_go_1, kvevict_stream _swig_go_2) {
-  kvevict_sequence_tokens *arg1 = (kvevict_sequence_tokens *) 0 ;
-  size_t arg2 ;
-  kvevict_stream arg3 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence_tokens *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  arg3 = (kvevict_stream)_swig_go_2;
-  
-  result = (kvevict_status)kvevict_sequences_append((struct kvevict_sequence_tokens const *)arg1,arg2,arg3);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_length_init_kvevict(kvevict_sequence_length *_swig_go_0, long long _swig_go_1) {
-  kvevict_sequence_length *arg1 = (kvevict_sequence_length *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence_length *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_sequence_length_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequences_trim_to_kvevict(kvevict_sequence_length *_swig_go_0, long long _swig_go_1, kvevict_stream _swig_go_2) {
-  kvevict_sequence_length *arg1 = (kvevict_sequence_length *) 0 ;
-  size_t arg2 ;
-  kvevict_stream arg3 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence_length *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  arg3 = (kvevict_stream)_swig_go_2;
-  
-  result = (kvevict_status)kvevict_sequences_trim_to((struct kvevict_sequence_length const *)arg1,arg2,arg3);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_observations_init_kvevict(kvevict_sequence_observations *_swig_go_0, long long _swig_go_1) {
-  kvevict_sequence_observations *arg1 = (kvevict_sequence_observations *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence_observations *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_sequence_observations_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequences_observe_kvevict(kvevict_sequence_observations *_swig_go_0, long long _swig_go_1, kvevict_stream _swig_go_2) {
-  kvevict_sequence_observations *arg1 = (kvevict_sequence_observations *) 0 ;
-  size_t arg2 ;
-  kvevict_stream arg3 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence_observations *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  arg3 = (kvevict_stream)_swig_go_2;
-  
-  result = (kvevict_status)kvevict_sequences_observe((struct kvevict_sequence_observations const *)arg1,arg2,arg3);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_eviction_init_kvevict(kvevict_sequence_eviction *_swig_go_0, long long _swig_go_1) {
-  kvevict_sequence_eviction *arg1 = (kvevict_sequence_eviction *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence_eviction *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_sequence_eviction_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequences_workspace_kvevict(kvevict_sequence_eviction *_swig_go_0, long long _swig_go_1, kvevict_workspace *_swig_go_2) {
-  kvevict_sequence_eviction *arg1 = (kvevict_sequence_eviction *) 0 ;
-  size_t arg2 ;
-  kvevict_workspace *arg3 = (kvevict_workspace *) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence_eviction *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  arg3 = (kvevict_workspace *)_swig_go_2;
-  
-  result = (kvevict_status)kvevict_sequences_workspace((struct kvevict_sequence_eviction const *)arg1,arg2,arg3);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequences_evict_kvevict(kvevict_sequence_eviction *_swig_go_0, long long _swig_go_1, void *_swig_go_2, long long _swig_go_3, kvevict_stream _swig_go_4) {
-  kvevict_sequence_eviction *arg1 = (kvevict_sequence_eviction *) 0 ;
-  size_t arg2 ;
-  void *arg3 = (void *) 0 ;
-  size_t arg4 ;
-  kvevict_stream arg5 = (kvevict_stream) 0 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_sequence_eviction *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  arg3 = (void *)_swig_go_2;
-  arg4 = (size_t)_swig_go_3;
-  arg5 = (kvevict_stream)_swig_go_4;
-  
-  result = (kvevict_status)kvevict_sequences_evict((struct kvevict_sequence_eviction const *)arg1,arg2,arg3,arg4,arg5);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_paged_cache_options_init_kvevict(kvevict_paged_cache_options *_swig_go_0, long long _swig_go_1) {
-  kvevict_paged_cache_options *arg1 = (kvevict_paged_cache_options *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_paged_cache_options *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_paged_cache_options_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_paged_cache_bytes_kvevict(kvevict_plan *_swig_go_0, kvevict_paged_cache_options *_swig_go_1, long long *_swig_go_2) {
+kvevict_status _wrap_kvevict_paged_cache_bytes_kvevict(kvevict_plan *_swig_go_0, kvevict_paged_cache_options *_swig_go_1, long long *_swig_go_2) {
   kvevict_plan *arg1 = (kvevict_plan *) 0 ;
   kvevict_paged_cache_options *arg2 = (kvevict_paged_cache_options *) 0 ;
   size_t *arg3 = (size_t *) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_plan *)_swig_go_0;
   arg2 = (kvevict_paged_cache_options *)_swig_go_1;
   arg3 = (size_t *)_swig_go_2;
   
-  result = (kvevict_status)kvevict_paged_cache_bytes((struct kvevict_plan const *)arg1,(struct kvevict_paged_cache_options const *)arg2,arg3);
+  result = kvevict_paged_cache_bytes((struct kvevict_plan const *)arg1,(struct kvevict_paged_cache_options const *)arg2,arg3);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_paged_cache_create_kvevict(kvevict_plan *_swig_go_0, kvevict_paged_cache_options *_swig_go_1, kvevict_paged_cache **_swig_go_2) {
+kvevict_status _wrap_kvevict_paged_cache_create_kvevict(kvevict_plan *_swig_go_0, kvevict_paged_cache_options *_swig_go_1, kvevict_paged_cache **_swig_go_2) {
   kvevict_plan *arg1 = (kvevict_plan *) 0 ;
   kvevict_paged_cache_options *arg2 = (kvevict_paged_cache_options *) 0 ;
   kvevict_paged_cache **arg3 = (kvevict_paged_cache **) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_plan *)_swig_go_0;
   arg2 = (kvevict_paged_cache_options *)_swig_go_1;
   arg3 = (kvevict_paged_cache **)_swig_go_2;
   
-  result = (kvevict_status)kvevict_paged_cache_create((struct kvevict_plan const *)arg1,(struct kvevict_paged_cache_options const *)arg2,arg3);
+  result = kvevict_paged_cache_create((struct kvevict_plan const *)arg1,(struct kvevict_paged_cache_options const *)arg2,arg3);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -1976,48 +1616,48 @@ void _wrap_kvevict_paged_cache_destroy_kvevict(kvevict_paged_cache *_swig_go_0) 
 }
 
 
-intgo _wrap_kvevict_paged_cache_get_usage_kvevict(kvevict_paged_cache *_swig_go_0, kvevict_paged_cache_usage *_swig_go_1) {
+kvevict_status _wrap_kvevict_paged_cache_get_usage_kvevict(kvevict_paged_cache *_swig_go_0, kvevict_paged_cache_usage *_swig_go_1) {
   kvevict_paged_cache *arg1 = (kvevict_paged_cache *) 0 ;
   kvevict_paged_cache_usage *arg2 = (kvevict_paged_cache_usage *) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_paged_cache *)_swig_go_0;
   arg2 = (kvevict_paged_cache_usage *)_swig_go_1;
   
-  result = (kvevict_status)kvevict_paged_cache_get_usage((struct kvevict_paged_cache const *)arg1,arg2);
+  result = kvevict_paged_cache_get_usage((struct kvevict_paged_cache const *)arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_paged_sequence_create_kvevict(kvevict_paged_cache *_swig_go_0, kvevict_paged_sequence **_swig_go_1) {
+kvevict_status _wrap_kvevict_paged_sequence_create_kvevict(kvevict_paged_cache *_swig_go_0, kvevict_paged_sequence **_swig_go_1) {
   kvevict_paged_cache *arg1 = (kvevict_paged_cache *) 0 ;
   kvevict_paged_sequence **arg2 = (kvevict_paged_sequence **) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_paged_cache *)_swig_go_0;
   arg2 = (kvevict_paged_sequence **)_swig_go_1;
   
-  result = (kvevict_status)kvevict_paged_sequence_create(arg1,arg2);
+  result = kvevict_paged_sequence_create(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_paged_sequence_fork_kvevict(kvevict_paged_sequence *_swig_go_0, kvevict_paged_sequence **_swig_go_1, kvevict_stream _swig_go_2) {
+kvevict_status _wrap_kvevict_paged_sequence_fork_kvevict(kvevict_paged_sequence *_swig_go_0, kvevict_paged_sequence **_swig_go_1, kvevict_stream _swig_go_2) {
   kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
   kvevict_paged_sequence **arg2 = (kvevict_paged_sequence **) 0 ;
   kvevict_stream arg3 = (kvevict_stream) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_paged_sequence *)_swig_go_0;
   arg2 = (kvevict_paged_sequence **)_swig_go_1;
   arg3 = (kvevict_stream)_swig_go_2;
   
-  result = (kvevict_status)kvevict_paged_sequence_fork((struct kvevict_paged_sequence const *)arg1,arg2,arg3);
+  result = kvevict_paged_sequence_fork((struct kvevict_paged_sequence const *)arg1,arg2,arg3);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
@@ -2033,180 +1673,150 @@ void _wrap_kvevict_paged_sequence_destroy_kvevict(kvevict_paged_sequence *_swig_
 }
 
 
-intgo _wrap_kvevict_paged_sequence_append_kvevict(kvevict_paged_sequence *_swig_go_0, int _swig_go_1, kvevict_stream _swig_go_2) {
+kvevict_status _wrap_kvevict_paged_sequence_append_kvevict(kvevict_paged_sequence *_swig_go_0, int _swig_go_1, kvevict_stream _swig_go_2) {
   kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
   uint32_t arg2 ;
   kvevict_stream arg3 = (kvevict_stream) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_paged_sequence *)_swig_go_0;
   arg2 = (uint32_t)_swig_go_1;
   arg3 = (kvevict_stream)_swig_go_2;
   
-  result = (kvevict_status)kvevict_paged_sequence_append(arg1,arg2,arg3);
+  result = kvevict_paged_sequence_append(arg1,arg2,arg3);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_paged_sequence_truncate_kvevict(kvevict_paged_sequence *_swig_go_0, int _swig_go_1) {
+kvevict_status _wrap_kvevict_paged_sequence_truncate_kvevict(kvevict_paged_sequence *_swig_go_0, int _swig_go_1) {
   kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
   uint32_t arg2 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_paged_sequence *)_swig_go_0;
   arg2 = (uint32_t)_swig_go_1;
   
-  result = (kvevict_status)kvevict_paged_sequence_truncate(arg1,arg2);
+  result = kvevict_paged_sequence_truncate(arg1,arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_paged_sequence_fit_kvevict(kvevict_paged_sequence *_swig_go_0, kvevict_sequence *_swig_go_1) {
+kvevict_status _wrap_kvevict_paged_sequence_fit_kvevict(kvevict_paged_sequence *_swig_go_0, kvevict_sequence *_swig_go_1) {
   kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
   kvevict_sequence *arg2 = (kvevict_sequence *) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_paged_sequence *)_swig_go_0;
   arg2 = (kvevict_sequence *)_swig_go_1;
   
-  result = (kvevict_status)kvevict_paged_sequence_fit(arg1,(struct kvevict_sequence const *)arg2);
+  result = kvevict_paged_sequence_fit(arg1,(struct kvevict_sequence const *)arg2);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_paged_sequence_length_kvevict(kvevict_paged_sequence *_swig_go_0, int _swig_go_1, int *_swig_go_2) {
+kvevict_status _wrap_kvevict_paged_sequence_length_kvevict(kvevict_paged_sequence *_swig_go_0, int _swig_go_1, int *_swig_go_2) {
   kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
   uint32_t arg2 ;
   uint32_t *arg3 = (uint32_t *) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_paged_sequence *)_swig_go_0;
   arg2 = (uint32_t)_swig_go_1;
   arg3 = (uint32_t *)_swig_go_2;
   
-  result = (kvevict_status)kvevict_paged_sequence_length((struct kvevict_paged_sequence const *)arg1,arg2,arg3);
+  result = kvevict_paged_sequence_length((struct kvevict_paged_sequence const *)arg1,arg2,arg3);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_paged_sequence_view_kvevict(kvevict_paged_sequence *_swig_go_0, int _swig_go_1, kvevict_view *_swig_go_2) {
+kvevict_status _wrap_kvevict_paged_sequence_view_kvevict(kvevict_paged_sequence *_swig_go_0, int _swig_go_1, kvevict_view *_swig_go_2) {
   kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
   uint32_t arg2 ;
   kvevict_view *arg3 = (kvevict_view *) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_paged_sequence *)_swig_go_0;
   arg2 = (uint32_t)_swig_go_1;
   arg3 = (kvevict_view *)_swig_go_2;
   
-  result = (kvevict_status)kvevict_paged_sequence_view((struct kvevict_paged_sequence const *)arg1,arg2,arg3);
+  result = kvevict_paged_sequence_view((struct kvevict_paged_sequence const *)arg1,arg2,arg3);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_paged_sequence_own_kvevict(kvevict_paged_sequence *_swig_go_0, int _swig_go_1, kvevict_stream _swig_go_2) {
+kvevict_status _wrap_kvevict_paged_sequence_own_kvevict(kvevict_paged_sequence *_swig_go_0, int _swig_go_1, kvevict_stream _swig_go_2) {
   kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
   uint32_t arg2 ;
   kvevict_stream arg3 = (kvevict_stream) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_paged_sequence *)_swig_go_0;
   arg2 = (uint32_t)_swig_go_1;
   arg3 = (kvevict_stream)_swig_go_2;
   
-  result = (kvevict_status)kvevict_paged_sequence_own(arg1,arg2,arg3);
+  result = kvevict_paged_sequence_own(arg1,arg2,arg3);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_paged_rows_init_kvevict(kvevict_paged_rows *_swig_go_0, long long _swig_go_1) {
-  kvevict_paged_rows *arg1 = (kvevict_paged_rows *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_paged_rows *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_paged_rows_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_paged_sequence_write_kvevict(kvevict_paged_sequence *_swig_go_0, kvevict_paged_rows *_swig_go_1, long long _swig_go_2, kvevict_stream _swig_go_3) {
+kvevict_status _wrap_kvevict_paged_sequence_write_kvevict(kvevict_paged_sequence *_swig_go_0, kvevict_paged_rows *_swig_go_1, long long _swig_go_2, kvevict_stream _swig_go_3) {
   kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
   kvevict_paged_rows *arg2 = (kvevict_paged_rows *) 0 ;
   size_t arg3 ;
   kvevict_stream arg4 = (kvevict_stream) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_paged_sequence *)_swig_go_0;
   arg2 = (kvevict_paged_rows *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
   arg4 = (kvevict_stream)_swig_go_3;
   
-  result = (kvevict_status)kvevict_paged_sequence_write(arg1,(struct kvevict_paged_rows const *)arg2,arg3,arg4);
+  result = kvevict_paged_sequence_write(arg1,(struct kvevict_paged_rows const *)arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_paged_sequence_read_kvevict(kvevict_paged_sequence *_swig_go_0, kvevict_paged_rows *_swig_go_1, long long _swig_go_2, kvevict_stream _swig_go_3) {
+kvevict_status _wrap_kvevict_paged_sequence_read_kvevict(kvevict_paged_sequence *_swig_go_0, kvevict_paged_rows *_swig_go_1, long long _swig_go_2, kvevict_stream _swig_go_3) {
   kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
   kvevict_paged_rows *arg2 = (kvevict_paged_rows *) 0 ;
   size_t arg3 ;
   kvevict_stream arg4 = (kvevict_stream) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_paged_sequence *)_swig_go_0;
   arg2 = (kvevict_paged_rows *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
   arg4 = (kvevict_stream)_swig_go_3;
   
-  result = (kvevict_status)kvevict_paged_sequence_read((struct kvevict_paged_sequence const *)arg1,(struct kvevict_paged_rows const *)arg2,arg3,arg4);
+  result = kvevict_paged_sequence_read((struct kvevict_paged_sequence const *)arg1,(struct kvevict_paged_rows const *)arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_paged_eviction_init_kvevict(kvevict_paged_eviction *_swig_go_0, long long _swig_go_1) {
-  kvevict_paged_eviction *arg1 = (kvevict_paged_eviction *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_paged_eviction *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_paged_eviction_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_paged_evict_kvevict(kvevict_paged_eviction *_swig_go_0, long long _swig_go_1, void *_swig_go_2, long long _swig_go_3, kvevict_stream _swig_go_4) {
+kvevict_status _wrap_kvevict_paged_evict_kvevict(kvevict_paged_eviction *_swig_go_0, long long _swig_go_1, void *_swig_go_2, long long _swig_go_3, kvevict_stream _swig_go_4) {
   kvevict_paged_eviction *arg1 = (kvevict_paged_eviction *) 0 ;
   size_t arg2 ;
   void *arg3 = (void *) 0 ;
   size_t arg4 ;
   kvevict_stream arg5 = (kvevict_stream) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_paged_eviction *)_swig_go_0;
   arg2 = (size_t)_swig_go_1;
@@ -2214,41 +1824,26 @@ intgo _wrap_kvevict_paged_evict_kvevict(kvevict_paged_eviction *_swig_go_0, long
   arg4 = (size_t)_swig_go_3;
   arg5 = (kvevict_stream)_swig_go_4;
   
-  result = (kvevict_status)kvevict_paged_evict((struct kvevict_paged_eviction const *)arg1,arg2,arg3,arg4,arg5);
+  result = kvevict_paged_evict((struct kvevict_paged_eviction const *)arg1,arg2,arg3,arg4,arg5);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }
 
 
-intgo _wrap_kvevict_prefill_options_init_kvevict(kvevict_prefill_options *_swig_go_0, long long _swig_go_1) {
-  kvevict_prefill_options *arg1 = (kvevict_prefill_options *) 0 ;
-  size_t arg2 ;
-  kvevict_status result;
-  intgo _swig_go_result;
-  
-  arg1 = (kvevict_prefill_options *)_swig_go_0;
-  arg2 = (size_t)_swig_go_1;
-  
-  result = (kvevict_status)kvevict_prefill_options_init(arg1,arg2);
-  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
-  return _swig_go_result;
-}
-
-
-intgo _wrap_kvevict_sequence_prefill_kvevict(kvevict_sequence *_swig_go_0, kvevict_prefill_options *_swig_go_1, kvevict_prefill_report *_swig_go_2, kvevict_stream _swig_go_3) {
+kvevict_status _wrap_kvevict_sequence_prefill_kvevict(kvevict_sequence *_swig_go_0, kvevict_prefill_options *_swig_go_1, kvevict_prefill_report *_swig_go_2, kvevict_stream _swig_go_3) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   kvevict_prefill_options *arg2 = (kvevict_prefill_options *) 0 ;
   kvevict_prefill_report *arg3 = (kvevict_prefill_report *) 0 ;
   kvevict_stream arg4 = (kvevict_stream) 0 ;
   kvevict_status result;
-  intgo _swig_go_result;
+  kvevict_status _swig_go_result;
   
   arg1 = (kvevict_sequence *)_swig_go_0;
   arg2 = (kvevict_prefill_options *)_swig_go_1;
   arg3 = (kvevict_prefill_report *)_swig_go_2;
   arg4 = (kvevict_stream)_swig_go_3;
   
-  result = (kvevict_status)kvevict_sequence_prefill(arg1,(struct kvevict_prefill_options const *)arg2,arg3,arg4);
+  result = kvevict_sequence_prefill(arg1,(struct kvevict_prefill_options const *)arg2,arg3,arg4);
   _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
   return _swig_go_result;
 }

@@ -1,18 +1,18 @@
-// Code generated from kvevict.h by bindings/go/generate.sh. DO NOT EDIT.
+// Code generated from the headers by bindings/go/generate.sh. DO NOT EDIT.
 
 package native
 
-// Constants of kvevict.h.
+// Constants of the headers.
 const (
+	// A number of query rows: as many as the caller gives.
+	QueryRowsAny = 4294967295
+	// A number of query rows: one for each slot held.
+	QueryRowsAll = 4294967294
 	VersionMajor = 0
 	VersionMinor = 1
 	VersionPatch = 0
 	// Rises with every incompatible change of this header; equals the SONAME.
 	ABIVersion = 0
-	// A number of query rows: as many as the caller gives.
-	QueryRowsAny = 4294967295
-	// A number of query rows: one for each slot held.
-	QueryRowsAll = 4294967294
 	// Jobs and moves that one call takes at most.
 	MaxJobs = 128
 	// As first_position: the sequence's logical length. On CUDA it is then read from device memory
@@ -20,16 +20,117 @@ const (
 	PositionNext = 4294967295
 )
 
-// GPUInfo is kvevict_gpu_info.
-type GPUInfo struct {
-	StructSize        uint32
-	ComputeCapability uint32
-	DriverVersion     uint32
-	NVRTCVersion      uint32
-	Name              uintptr
-	NVRTC             uintptr
-	Target            uintptr
-	Problem           uintptr
+// AttentionJob is kvevict_attention_job.
+type AttentionJob struct {
+	StructSize    uint32
+	NTokens       uint32
+	TokenCounts   uintptr
+	View          uintptr
+	Queries       uintptr
+	Out           uintptr
+	NQHeads       uint32
+	NQueries      uint32
+	VHeadDim      uint32
+	Window        uint32
+	NonCausal     uint32
+	SoftmaxScale  float32
+	LogitSoftcap  float32
+	NSumHeads     uint32
+	SinkLogits    uintptr
+	SinkLogitsLen uint64
+	RowLSE        uintptr
+	AttentionSums uintptr
+}
+
+// InitAttentionJob is what its INIT macro sets.
+func InitAttentionJob() AttentionJob {
+	return AttentionJob{StructSize: 104}
+}
+
+// PositionLists is kvevict_position_lists.
+type PositionLists struct {
+	StructSize   uint32
+	NLists       uint32
+	Positions    uintptr
+	PositionsLen uint64
+	ListStride   uint64
+	Count        uint32
+	Reserved     uint32
+	Counts       uintptr
+}
+
+// InitPositionLists is what its INIT macro sets.
+func InitPositionLists() PositionLists {
+	return PositionLists{StructSize: 48}
+}
+
+// ForkOptions is kvevict_fork_options.
+type ForkOptions struct {
+	StructSize  uint32
+	Reserved    uint32
+	Plan        uintptr
+	Memory      uintptr
+	MemoryBytes uint64
+}
+
+// InitForkOptions is what its INIT macro sets.
+func InitForkOptions() ForkOptions {
+	return ForkOptions{StructSize: 32}
+}
+
+// SequenceTokens is kvevict_sequence_tokens.
+type SequenceTokens struct {
+	StructSize uint32
+	NTokens    uint32
+	Sequence   uintptr
+}
+
+// InitSequenceTokens is what its INIT macro sets.
+func InitSequenceTokens() SequenceTokens {
+	return SequenceTokens{StructSize: 16}
+}
+
+// SequenceLength is kvevict_sequence_length.
+type SequenceLength struct {
+	StructSize uint32
+	NewLength  uint32
+	Sequence   uintptr
+}
+
+// InitSequenceLength is what its INIT macro sets.
+func InitSequenceLength() SequenceLength {
+	return SequenceLength{StructSize: 16}
+}
+
+// SequenceObservations is kvevict_sequence_observations.
+type SequenceObservations struct {
+	StructSize      uint32
+	NRows           uint32
+	Sequence        uintptr
+	Observations    uintptr
+	ObservationsLen uint64
+	FirstPosition   uint32
+	Reserved        uint32
+}
+
+// InitSequenceObservations is what its INIT macro sets.
+func InitSequenceObservations() SequenceObservations {
+	return SequenceObservations{StructSize: 40, FirstPosition: 4294967295}
+}
+
+// SequenceEviction is kvevict_sequence_eviction.
+type SequenceEviction struct {
+	StructSize uint32
+	Reserved   uint32
+	Sequence   uintptr
+	Views      uintptr
+	ViewsLen   uint64
+	Options    uintptr
+}
+
+// InitSequenceEviction is what its INIT macro sets.
+func InitSequenceEviction() SequenceEviction {
+	return SequenceEviction{StructSize: 40}
 }
 
 // DTypeInfo is kvevict_dtype_info.
@@ -45,6 +146,142 @@ type DTypeInfo struct {
 	BlockBytes    uint32
 	TakesScale    uint32
 	TakesMinimum  uint32
+}
+
+// GPUInfo is kvevict_gpu_info.
+type GPUInfo struct {
+	StructSize        uint32
+	ComputeCapability uint32
+	DriverVersion     uint32
+	NVRTCVersion      uint32
+	Name              uintptr
+	NVRTC             uintptr
+	Target            uintptr
+	Problem           uintptr
+}
+
+// ParameterInfo is kvevict_parameter_info.
+type ParameterInfo struct {
+	StructSize    uint32
+	Type          int32
+	Key           uintptr
+	Words         uintptr
+	Doc           uintptr
+	Least         float64
+	Most          float64
+	ExcludesLeast uint32
+	TakesZero     uint32
+	DefaultText   [40]byte
+}
+
+// PolicyInfo is kvevict_policy_info.
+type PolicyInfo struct {
+	StructSize uint32
+	Reserved   uint32
+	Name       uintptr
+	Signal     uintptr
+	Shaping    uintptr
+	Budget     uintptr
+	Trigger    uintptr
+	Paper      uintptr
+	Defaults   uintptr
+}
+
+// PresetInfo is kvevict_preset_info.
+type PresetInfo struct {
+	StructSize uint32
+	Reserved   uint32
+	Name       uintptr
+	PolicyText uintptr
+	Reproduces uintptr
+}
+
+// ResolvedPolicy is kvevict_resolved_policy.
+type ResolvedPolicy struct {
+	StructSize    uint32
+	Budget        uint32
+	NSink         uint32
+	NRecent       uint32
+	NSelected     uint32
+	NQueryRows    uint32
+	ScoresAreMass uint32
+}
+
+// Capabilities is kvevict_capabilities.
+type Capabilities struct {
+	StructSize       uint32
+	CanMove          uint32
+	CanScore         uint32
+	CanRotate        uint32
+	MoveReason       int32
+	ScoreReason      int32
+	RotateReason     int32
+	NeedsScore       uint32
+	TableBlock       uint32
+	NeedsHeadTables  uint32
+	NeedsLayerTables uint32
+	Reserved         uint32
+}
+
+// LayerScores is kvevict_layer_scores.
+type LayerScores struct {
+	StructSize uint32
+	NRows      uint32
+	Scores     uintptr
+	ScoresLen  uint64
+	NTokens    uint32
+	Reserved   uint32
+}
+
+// InitLayerScores is what its INIT macro sets.
+func InitLayerScores() LayerScores {
+	return LayerScores{StructSize: 32}
+}
+
+// MassOptions is kvevict_mass_options.
+type MassOptions struct {
+	StructSize uint32
+	Scope      int32
+	Mass       float64
+	NSink      uint32
+	NRecent    uint32
+	EveryRow   uint32
+	Reserved   uint32
+}
+
+// InitMassOptions is what its INIT macro sets.
+func InitMassOptions() MassOptions {
+	return MassOptions{StructSize: 32, Scope: 1}
+}
+
+// Rotation is kvevict_rotation.
+type Rotation struct {
+	StructSize  uint32
+	Layer       uint32
+	NTokens     uint32
+	NLists      uint32
+	TokenCounts uintptr
+	View        uintptr
+	Offsets     uintptr
+	OffsetsLen  uint64
+}
+
+// InitRotation is what its INIT macro sets.
+func InitRotation() Rotation {
+	return Rotation{StructSize: 48, NLists: 1}
+}
+
+// SequenceMemory is kvevict_sequence_memory.
+type SequenceMemory struct {
+	StructSize   uint32
+	NLists       uint32
+	Lengths      uint64
+	Positions    uint64
+	ListedCounts uint64
+	NListed      uint32
+	NSumHeads    uint32
+	Sums         uint64
+	SumStride    uint64
 }
 
 // ContextOptions is kvevict_context_options.
@@ -72,51 +309,9 @@ type ContextOptions struct {
 	Debug               uint32
 }
 
-// ParameterInfo is kvevict_parameter_info.
-type ParameterInfo struct {
-	StructSize    uint32
-	Type          int32
-	Key           uintptr
-	Words         uintptr
-	Doc           uintptr
-	Least         float64
-	Most          float64
-	ExcludesLeast uint32
-	TakesZero     uint32
-	DefaultText   [40]byte
-}
-
-// ResolvedPolicy is kvevict_resolved_policy.
-type ResolvedPolicy struct {
-	StructSize    uint32
-	Budget        uint32
-	NSink         uint32
-	NRecent       uint32
-	NSelected     uint32
-	NQueryRows    uint32
-	ScoresAreMass uint32
-}
-
-// PolicyInfo is kvevict_policy_info.
-type PolicyInfo struct {
-	StructSize uint32
-	Reserved   uint32
-	Name       uintptr
-	Signal     uintptr
-	Shaping    uintptr
-	Budget     uintptr
-	Trigger    uintptr
-	Paper      uintptr
-	Defaults   uintptr
-}
-
-// PresetInfo is kvevict_preset_info.
-type PresetInfo struct {
-	StructSize uint32
-	Reserved   uint32
-	Name       uintptr
-	PolicyText uintptr
-	Reproduces uintptr
+// InitContextOptions is what its INIT macro sets.
+func InitContextOptions() ContextOptions {
+	return ContextOptions{StructSize: 144}
 }
 
 // Plane is kvevict_plane.
@@ -156,6 +351,11 @@ type View struct {
 	FirstRecent          uint32
 }
 
+// InitView is what its INIT macro sets.
+func InitView() View {
+	return View{StructSize: 320}
+}
+
 // LayerGeometry is kvevict_layer_geometry.
 type LayerGeometry struct {
 	StructSize   uint32
@@ -172,6 +372,11 @@ type LayerGeometry struct {
 	Reserved     uint32
 }
 
+// InitLayerGeometry is what its INIT macro sets.
+func InitLayerGeometry() LayerGeometry {
+	return LayerGeometry{StructSize: 48, QDType: 1, KDType: 1, VDType: 1}
+}
+
 // Geometry is kvevict_geometry.
 type Geometry struct {
 	StructSize     uint32
@@ -186,6 +391,11 @@ type Geometry struct {
 	SinkLogitsLen  uint64
 }
 
+// InitGeometry is what its INIT macro sets.
+func InitGeometry() Geometry {
+	return Geometry{StructSize: 64}
+}
+
 // PlanOptions is kvevict_plan_options.
 type PlanOptions struct {
 	StructSize      uint32
@@ -196,6 +406,11 @@ type PlanOptions struct {
 	LayerBudgetsLen uint64
 	ReportMass      uint32
 	HasDestinations uint32
+}
+
+// InitPlanOptions is what its INIT macro sets.
+func InitPlanOptions() PlanOptions {
+	return PlanOptions{StructSize: 48}
 }
 
 // LayerInfo is kvevict_layer_info.
@@ -216,20 +431,9 @@ type Workspace struct {
 	BestBytes  uint64
 }
 
-// Capabilities is kvevict_capabilities.
-type Capabilities struct {
-	StructSize       uint32
-	CanMove          uint32
-	CanScore         uint32
-	CanRotate        uint32
-	MoveReason       int32
-	ScoreReason      int32
-	RotateReason     int32
-	NeedsScore       uint32
-	TableBlock       uint32
-	NeedsHeadTables  uint32
-	NeedsLayerTables uint32
-	Reserved         uint32
+// InitWorkspace is what its INIT macro sets.
+func InitWorkspace() Workspace {
+	return Workspace{StructSize: 24}
 }
 
 // SignalInputs is kvevict_signal_inputs.
@@ -249,6 +453,11 @@ type SignalInputs struct {
 	Reserved        uint32
 }
 
+// InitSignalInputs is what its INIT macro sets.
+func InitSignalInputs() SignalInputs {
+	return SignalInputs{StructSize: 88}
+}
+
 // ScoreJob is kvevict_score_job.
 type ScoreJob struct {
 	StructSize  uint32
@@ -260,6 +469,11 @@ type ScoreJob struct {
 	Inputs      uintptr
 	Scores      uintptr
 	ScoresLen   uint64
+}
+
+// InitScoreJob is what its INIT macro sets.
+func InitScoreJob() ScoreJob {
+	return ScoreJob{StructSize: 56}
 }
 
 // KeepLists is kvevict_keep_lists.
@@ -274,12 +488,22 @@ type KeepLists struct {
 	Counts     uintptr
 }
 
+// InitKeepLists is what its INIT macro sets.
+func InitKeepLists() KeepLists {
+	return KeepLists{StructSize: 48}
+}
+
 // TokenRange is kvevict_token_range.
 type TokenRange struct {
 	StructSize uint32
 	Rank       int32
 	First      uint32
 	End        uint32
+}
+
+// InitTokenRange is what its INIT macro sets.
+func InitTokenRange() TokenRange {
+	return TokenRange{StructSize: 16}
 }
 
 // SelectOptions is kvevict_select_options.
@@ -301,25 +525,9 @@ type SelectOptions struct {
 	RangesLen         uint64
 }
 
-// LayerScores is kvevict_layer_scores.
-type LayerScores struct {
-	StructSize uint32
-	NRows      uint32
-	Scores     uintptr
-	ScoresLen  uint64
-	NTokens    uint32
-	Reserved   uint32
-}
-
-// MassOptions is kvevict_mass_options.
-type MassOptions struct {
-	StructSize uint32
-	Scope      int32
-	Mass       float64
-	NSink      uint32
-	NRecent    uint32
-	EveryRow   uint32
-	Reserved   uint32
+// InitSelectOptions is what its INIT macro sets.
+func InitSelectOptions() SelectOptions {
+	return SelectOptions{StructSize: 88}
 }
 
 // Move is kvevict_move.
@@ -336,38 +544,9 @@ type Move struct {
 	Destination    uintptr
 }
 
-// Rotation is kvevict_rotation.
-type Rotation struct {
-	StructSize  uint32
-	Layer       uint32
-	NTokens     uint32
-	NLists      uint32
-	TokenCounts uintptr
-	View        uintptr
-	Offsets     uintptr
-	OffsetsLen  uint64
-}
-
-// AttentionJob is kvevict_attention_job.
-type AttentionJob struct {
-	StructSize    uint32
-	NTokens       uint32
-	TokenCounts   uintptr
-	View          uintptr
-	Queries       uintptr
-	Out           uintptr
-	NQHeads       uint32
-	NQueries      uint32
-	VHeadDim      uint32
-	Window        uint32
-	NonCausal     uint32
-	SoftmaxScale  float32
-	LogitSoftcap  float32
-	NSumHeads     uint32
-	SinkLogits    uintptr
-	SinkLogitsLen uint64
-	RowLSE        uintptr
-	AttentionSums uintptr
+// InitMove is what its INIT macro sets.
+func InitMove() Move {
+	return Move{StructSize: 64}
 }
 
 // Observation is kvevict_observation.
@@ -377,25 +556,9 @@ type Observation struct {
 	Inputs     uintptr
 }
 
-// PositionLists is kvevict_position_lists.
-type PositionLists struct {
-	StructSize   uint32
-	NLists       uint32
-	Positions    uintptr
-	PositionsLen uint64
-	ListStride   uint64
-	Count        uint32
-	Reserved     uint32
-	Counts       uintptr
-}
-
-// ForkOptions is kvevict_fork_options.
-type ForkOptions struct {
-	StructSize  uint32
-	Reserved    uint32
-	Plan        uintptr
-	Memory      uintptr
-	MemoryBytes uint64
+// InitObservation is what its INIT macro sets.
+func InitObservation() Observation {
+	return Observation{StructSize: 16}
 }
 
 // EvictOptions is kvevict_evict_options.
@@ -414,6 +577,11 @@ type EvictOptions struct {
 	DestinationsLen       uint64
 }
 
+// InitEvictOptions is what its INIT macro sets.
+func InitEvictOptions() EvictOptions {
+	return EvictOptions{StructSize: 88}
+}
+
 // EvictReport is kvevict_evict_report.
 type EvictReport struct {
 	StructSize   uint32
@@ -427,6 +595,11 @@ type EvictReport struct {
 	Reserved     uint32
 }
 
+// InitEvictReport is what its INIT macro sets.
+func InitEvictReport() EvictReport {
+	return EvictReport{StructSize: 56}
+}
+
 // ListReport is kvevict_list_report.
 type ListReport struct {
 	StructSize         uint32
@@ -437,52 +610,9 @@ type ListReport struct {
 	LargestMassEvicted float32
 }
 
-// SequenceMemory is kvevict_sequence_memory.
-type SequenceMemory struct {
-	StructSize   uint32
-	NLists       uint32
-	Lengths      uint64
-	Positions    uint64
-	ListedCounts uint64
-	NListed      uint32
-	NSumHeads    uint32
-	Sums         uint64
-	SumStride    uint64
-}
-
-// SequenceTokens is kvevict_sequence_tokens.
-type SequenceTokens struct {
-	StructSize uint32
-	NTokens    uint32
-	Sequence   uintptr
-}
-
-// SequenceLength is kvevict_sequence_length.
-type SequenceLength struct {
-	StructSize uint32
-	NewLength  uint32
-	Sequence   uintptr
-}
-
-// SequenceObservations is kvevict_sequence_observations.
-type SequenceObservations struct {
-	StructSize      uint32
-	NRows           uint32
-	Sequence        uintptr
-	Observations    uintptr
-	ObservationsLen uint64
-	FirstPosition   uint32
-	Reserved        uint32
-}
-
-// SequenceEviction is kvevict_sequence_eviction.
-type SequenceEviction struct {
-	StructSize uint32
-	Reserved   uint32
-	Sequence   uintptr
-	Views      uintptr
-	ViewsLen   uint64
-	Options    uintptr
+// InitListReport is what its INIT macro sets.
+func InitListReport() ListReport {
+	return ListReport{StructSize: 24}
 }
 
 // PagedCacheOptions is kvevict_paged_cache_options.
@@ -497,6 +627,11 @@ type PagedCacheOptions struct {
 	GroupTokens  uint32
 	RecentTokens uint32
 	RecentDType  int32
+}
+
+// InitPagedCacheOptions is what its INIT macro sets.
+func InitPagedCacheOptions() PagedCacheOptions {
+	return PagedCacheOptions{StructSize: 48}
 }
 
 // PagedCacheUsage is kvevict_paged_cache_usage.
@@ -522,6 +657,11 @@ type PagedRows struct {
 	V          Plane
 }
 
+// InitPagedRows is what its INIT macro sets.
+func InitPagedRows() PagedRows {
+	return PagedRows{StructSize: 272}
+}
+
 // PagedEviction is kvevict_paged_eviction.
 type PagedEviction struct {
 	StructSize uint32
@@ -529,6 +669,11 @@ type PagedEviction struct {
 	Cached     uintptr
 	Sequence   uintptr
 	Options    uintptr
+}
+
+// InitPagedEviction is what its INIT macro sets.
+func InitPagedEviction() PagedEviction {
+	return PagedEviction{StructSize: 32}
 }
 
 // PrefillOptions is kvevict_prefill_options.
@@ -545,6 +690,11 @@ type PrefillOptions struct {
 	Evict          uintptr
 	Workspace      uintptr
 	WorkspaceBytes uint64
+}
+
+// InitPrefillOptions is what its INIT macro sets.
+func InitPrefillOptions() PrefillOptions {
+	return PrefillOptions{StructSize: 80}
 }
 
 // PrefillReport is kvevict_prefill_report.

@@ -2,7 +2,7 @@
 #ifndef KVEVICT_BINDINGS_GO_SUPPORT_H_
 #define KVEVICT_BINDINGS_GO_SUPPORT_H_
 
-#include <kvevict/kvevict.h>
+#include <kvevict/all.h>
 #include <stdint.h>
 
 struct kv_go_error {

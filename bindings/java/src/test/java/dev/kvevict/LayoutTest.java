@@ -226,43 +226,40 @@ final class LayoutTest {
   }
 
   static void defaultsAreTheLibrarys() {
-    same(Geometry.of(0, List.of()).write(), Abi.Geometry.SIZEOF, Native::kvevict_geometry_init);
-    same(LayerGeometry.builder().build().struct, Abi.LayerGeometry.SIZEOF,
-        Native::kvevict_layer_geometry_init);
+    same(Geometry.of(0, List.of()).write(), Abi.Geometry.INIT);
+    same(LayerGeometry.builder().build().struct, Abi.LayerGeometry.INIT);
     Struct job = new Struct(Abi.ScoreJob.SIZEOF + ScoreJob.PARTS);
     ScoreJob.of(0, 0, 0, 0)
         .write(Geometry.builder().build(), 0, Device.CPU, job, 0, Abi.ScoreJob.SIZEOF);
     job.putLong(Abi.ScoreJob.INPUTS, 0); // NONE, instead of nothing
-    same(job, Abi.ScoreJob.SIZEOF, Native::kvevict_score_job_init);
+    same(job, Abi.ScoreJob.INIT);
     Struct inputs = new Struct(Abi.SignalInputs.SIZEOF);
     SignalInputs.NONE.write(inputs, 0, 0);
-    same(inputs, Abi.SignalInputs.SIZEOF, Native::kvevict_signal_inputs_init);
-    same(View.of(0, null, null).content(Device.CPU).struct, Abi.View.SIZEOF,
-        Native::kvevict_view_init);
+    same(inputs, Abi.SignalInputs.INIT);
+    same(View.of(0, null, null).content(Device.CPU).struct, Abi.View.INIT);
     same(Context.builder().write(new Hooks(Device.CPU, null, null, 0), null, null, null,
         null),
-        Abi.ContextOptions.SIZEOF, Native::kvevict_context_options_init);
+        Abi.ContextOptions.INIT);
     Struct options = new Struct(Abi.EvictOptions.SIZEOF);
     EvictOptions.NONE.write(options, 0, 0);
-    same(options, Abi.EvictOptions.SIZEOF, Native::kvevict_evict_options_init);
-    same(PlanOptions.NONE.write(), Abi.PlanOptions.SIZEOF, Native::kvevict_plan_options_init);
-    same(PagedCacheOptions.of(0).write(Device.CPU), Abi.PagedCacheOptions.SIZEOF,
-        Native::kvevict_paged_cache_options_init);
+    same(options, Abi.EvictOptions.INIT);
+    same(PlanOptions.NONE.write(), Abi.PlanOptions.INIT);
+    same(PagedCacheOptions.of(0).write(Device.CPU), Abi.PagedCacheOptions.INIT);
     Struct keep = new Struct(Abi.KeepLists.SIZEOF);
     KeepLists.at(0, 0, 0, 0).write(Device.CPU, true, keep, 0);
-    same(keep, Abi.KeepLists.SIZEOF, Native::kvevict_keep_lists_init);
+    same(keep, Abi.KeepLists.INIT);
     Struct select = new Struct(Abi.SelectOptions.SIZEOF);
     SelectOptions.of(0).write(Device.CPU, 1, select);
-    same(select, Abi.SelectOptions.SIZEOF, Native::kvevict_select_options_init);
+    same(select, Abi.SelectOptions.INIT);
   }
 
-  private interface Init {
-    void fill(long address, long size);
-  }
-
-  private static void same(Struct ours, int size, Init init) {
+  /** Fields and values of an INIT macro; the first of them is the size. */
+  private static void same(Struct ours, int[] init) {
+    int size = init[1];
     try (Struct theirs = new Struct(size)) {
-      init.fill(theirs.address, size);
+      for (int i = 0; i < init.length; i += 2) {
+        theirs.putInt(init[i], init[i + 1]);
+      }
       for (int at = 0; at < size; at += 4) {
         Check.equal(theirs.intAt(at), ours.intAt(at));
       }
