@@ -468,6 +468,11 @@ void kvevict_llama::Invalidate(llama_seq_id seq) {
       "kvevict_llama_invalidate() was called";
 }
 
+uint32_t kvevict_llama::EvictedAt(llama_seq_id seq) const {
+  CheckSeq(seq);
+  return sequences_[static_cast<size_t>(seq)].evicted_at;
+}
+
 void kvevict_llama::Trim(llama_seq_id seq, uint32_t new_length) {
   Sequence& s = Update(seq);
   CheckFit(s, seq);

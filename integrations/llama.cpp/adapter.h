@@ -76,6 +76,7 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   void Copy(llama_seq_id from, llama_seq_id to);
   void EndPrompt(llama_seq_id seq);
   void Invalidate(llama_seq_id seq);
+  uint32_t EvictedAt(llama_seq_id seq) const;
   void Trim(llama_seq_id seq, uint32_t new_length);
   const kvevict_sequence* Handle(llama_seq_id seq);
   uint32_t LayerIndex(uint32_t i) const;

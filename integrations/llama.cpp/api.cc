@@ -1,44 +1,16 @@
 // The C functions: arguments are checked, failures become a status and a sentence.
-#include <new>
 #include <string>
 
 #include "adapter.h"
 #include "error.h"
+#include "guard.h"
+
+using kvevict::llama::Fail;
+using kvevict::llama::Guard;
 
 namespace {
 
-using kvevict::llama::Error;
-using kvevict::llama::Fail;
-
 thread_local std::string last_message;
-
-void Remember(const char* message) noexcept {
-  try {
-    last_message = message;
-  } catch (...) {
-    last_message.clear();
-  }
-}
-
-template <typename Work>
-kvevict_status Guard(Work&& work) noexcept {
-  try {
-    work();
-    return KVEVICT_OK;
-  } catch (const Error& error) {
-    Remember(error.what());
-    return error.status;
-  } catch (const std::bad_alloc&) {
-    Remember("out of memory");
-    return KVEVICT_ERROR_OUT_OF_MEMORY;
-  } catch (const std::exception& error) {
-    Remember(error.what());
-    return KVEVICT_ERROR_INTERNAL;
-  } catch (...) {
-    Remember("unknown failure");
-    return KVEVICT_ERROR_INTERNAL;
-  }
-}
 
 void NonNull(const void* pointer, const char* name) {
   if (pointer == nullptr) {
@@ -55,6 +27,14 @@ void CheckSize(const Struct& s, const char* name) {
 }
 
 }  // namespace
+
+void kvevict::llama::Remember(const char* message) noexcept {
+  try {
+    last_message = message;
+  } catch (...) {
+    last_message.clear();
+  }
+}
 
 const char* kvevict_llama_last_error_message(void) noexcept {
   return last_message.c_str();
@@ -147,6 +127,16 @@ kvevict_status kvevict_llama_end_prompt(kvevict_llama* kv,
   return Guard([&] {
     NonNull(kv, "kv");
     kv->EndPrompt(seq);
+  });
+}
+
+kvevict_status kvevict_llama_evicted_at(const kvevict_llama* kv,
+                                        llama_seq_id seq,
+                                        uint32_t* out_length) noexcept {
+  return Guard([&] {
+    NonNull(kv, "kv");
+    NonNull(out_length, "out_length");
+    *out_length = kv->EvictedAt(seq);
   });
 }
 

@@ -112,8 +112,15 @@ Test(llama_removals, a_tail_from_before_the_eviction_is_noticed) {
     cr_assert(kvevict_llama_save_data(session.kv(), 0, nullptr, 0,
                                       before.data(), n_bytes,
                                       &n_bytes) == KVEVICT_OK);
+    uint32_t evicted_at = 1;
+    cr_expect(kvevict_llama_evicted_at(session.kv(), 0, &evicted_at) ==
+                  KVEVICT_OK &&
+              evicted_at == 0);
     session.Evict();
     session.Decode(next);
+    cr_expect(kvevict_llama_evicted_at(session.kv(), 0, &evicted_at) ==
+                  KVEVICT_OK &&
+              evicted_at == prompt.size());
     llama_memory_seq_rm(session.memory(), 0, 150, -1);
     if (decoded) session.Decode(next);
     const auto refused = session.EvictRefused();

@@ -98,6 +98,28 @@ typedef struct kvevict_llama_options {
 KVEVICT_LLAMA_API const char* kvevict_llama_last_error_message(void)
     KVEVICT_NOEXCEPT;
 
+#if !defined(_WIN32)
+/**
+ * Says which llama.cpp the adapters of this library call. Without it they call
+ * the functions that the program sees. A program that has loaded libllama for
+ * itself alone (RTLD_LOCAL, as ctypes and llama-cpp-python do) names it here
+ * before the first adapter is attached.
+ *
+ * @param[in] path    The libllama.so that the program has loaded, as for
+ *                    dlopen(), which keeps it loaded; NULL with handle.
+ * @param[in] handle  What dlopen() gave for it; NULL with path. Stays open as
+ *                    long as this library is used.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT for none or both, and
+ *         where functions of another library have been called;
+ *         KVEVICT_ERROR_UNAVAILABLE where the path cannot be loaded;
+ *         KVEVICT_ERROR_UNSUPPORTED for a library that lacks a function, which
+ *         the message names.
+ */
+KVEVICT_LLAMA_API kvevict_status kvevict_llama_use(const char* path,
+                                                   void* handle)
+    KVEVICT_NOEXCEPT;
+#endif
+
 /**
  * Creates an adapter for a policy.
  *
@@ -336,6 +358,19 @@ kvevict_llama_end_prompt(kvevict_llama* kv, llama_seq_id seq) KVEVICT_NOEXCEPT;
  */
 KVEVICT_LLAMA_API kvevict_status kvevict_llama_trim_to(
     kvevict_llama* kv, llama_seq_id seq, uint32_t new_length) KVEVICT_NOEXCEPT;
+
+/**
+ * The logical length that a sequence had when it was last evicted: it can be
+ * taken back to any length from there on, see kvevict_llama_trim_to(). 0 where
+ * nothing of it has been evicted. Copies and loaded sequences have that of
+ * what they were made from. A sequence that llama.cpp has emptied has its old
+ * one until its next token.
+ *
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT.
+ */
+KVEVICT_LLAMA_API kvevict_status
+kvevict_llama_evicted_at(const kvevict_llama* kv, llama_seq_id seq,
+                         uint32_t* out_length) KVEVICT_NOEXCEPT;
 
 /**
  * Says that the application has changed a sequence through llama.cpp in another
