@@ -71,6 +71,40 @@ Test(evict, layers_within_their_budget_change_no_byte) {
   }
 }
 
+/* A plane without what the geometry says already; and without strides, where they are
+ * those of packed token-major rows. */
+static void LeaveOut(kvevict_plane* plane, bool has_packed_strides) {
+  plane->dtype = KVEVICT_DTYPE_OPAQUE;
+  plane->head_dim = 0;
+  if (!has_packed_strides) return;
+  plane->token_stride_bytes = plane->head_stride_bytes = 0;
+  plane->block_stride_bytes = 0;
+}
+
+Test(evict, a_view_takes_from_the_geometry_what_it_leaves_out) {
+  for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
+    test_model_spec spec = Spec("tova:budget=20");
+    spec.layout = (test_layout)layout;
+    test_model* full = test_model_create(&spec, (test_random){1});
+    test_model* brief = test_model_create(&spec, (test_random){1});
+    const bool is_packed = layout == TEST_TOKEN_MAJOR || layout == TEST_RING ||
+                           layout == TEST_PAGED_16;
+    for (uint32_t l = 0; l < spec.n_layers; ++l) {
+      brief->views[l].n_kv_heads = 0;
+      LeaveOut(&brief->views[l].k, is_packed);
+      LeaveOut(&brief->views[l].v, is_packed);
+    }
+    test_model_step(full, 90);
+    test_model_step(brief, 90);
+    EXPECT_OK(test_model_evict(full, NULL, NULL));
+    EXPECT_OK(test_model_evict(brief, NULL, NULL));
+    test_expect_same_tokens(brief, full, test_layout_name(spec.layout));
+    test_model_check(brief, test_layout_name(spec.layout));
+    test_model_destroy(full);
+    test_model_destroy(brief);
+  }
+}
+
 Test(evict, an_empty_sequence_is_left_alone) {
   for (size_t i = 0; i < sizeof kIdle / sizeof kIdle[0]; ++i) {
     test_model* m = Model(kIdle[i]);

@@ -646,6 +646,10 @@ static inline kvevict_plane kvevict_plane_head_major_blocks(const void* data,
 /**
  * Where one layer's cache lies. K and V may differ in dtype, head size and
  * strides. Nothing is copied or owned.
+ *
+ * Calls with a plan take what is 0 from its geometry: n_kv_heads; dtype and
+ * head_dim of a K or V with neither, nor row_bytes; and if such a plane has no
+ * token and head strides either, those of packed [S, H, D] rows or blocks.
  */
 typedef struct kvevict_view {
   uint32_t struct_size;
