@@ -24,7 +24,7 @@ struct MoveJobs {
   }
 };
 
-// What is merged has to be readable, and nothing may stay behind.
+// Rows to merge must be readable, and no part of them may be missing.
 Status CheckMerge(const Move& move) {
   KV_RETURN_IF_ERROR(ValidateMerge(move.merge));
   if (!move.merge.Merges()) return Status();

@@ -35,7 +35,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // covered.
 HWY_INLINE float RoundedUp(float v, DType dtype) {
   if (dtype == DType::kF32) return v;
-  // As large as an f32, because the compiler sees that LoadNumber() may read one.
+  // As large as an f32, since the compiler sees that LoadNumber() may read one.
   uint16_t bits[2] = {
       dtype == DType::kF16 ? EncodeF16::Bits(v) : EncodeBF16::Bits(v), 0};
   const auto value = [&]() HWY_ATTR {

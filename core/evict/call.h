@@ -1,6 +1,5 @@
-// What one call of an eviction carries: what the caller gives, the workspace, and what
-// becomes of each layer. It is handed down to every part; memory of its own is there from
-// the sequence's beginning on, since executing calls do not allocate.
+// The state of one eviction call: what the caller gives, the workspace, and
+// what the checks find.
 #ifndef KVEVICT_CORE_EVICT_CALL_H_
 #define KVEVICT_CORE_EVICT_CALL_H_
 

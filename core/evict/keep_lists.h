@@ -1,4 +1,4 @@
-// Which slots survive, and which position a slot holds.
+// The slots that survive, and the positions that slots hold.
 #ifndef KVEVICT_CORE_EVICT_KEEP_LISTS_H_
 #define KVEVICT_CORE_EVICT_KEEP_LISTS_H_
 

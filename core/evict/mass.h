@@ -1,4 +1,4 @@
-// What scores say a list keeps: see kvevict_list_report.
+// The mass of scores that a list keeps: see kvevict_list_report.
 #ifndef KVEVICT_CORE_EVICT_MASS_H_
 #define KVEVICT_CORE_EVICT_MASS_H_
 

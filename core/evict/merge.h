@@ -1,4 +1,4 @@
-// What becomes of the rows that compaction drops: see kvevict_merge.
+// How rows that compaction drops are merged: see kvevict_merge.
 #ifndef KVEVICT_CORE_EVICT_MERGE_H_
 #define KVEVICT_CORE_EVICT_MERGE_H_
 

@@ -99,7 +99,7 @@ void AttendSpan(SimdTarget simd, const Attention& args, SlotSpan span,
 void JoinAttention(SimdTarget simd, uint32_t n_rows, uint32_t v_dim,
                    const AttentionState& from, const AttentionState& to);
 
-// Where results go.
+// The memory for results.
 struct AttentionResult {
   const float* sinks = nullptr;  // of the first query head; nullptr: none
   RowSource out;                 // of the first query head; row i is query i
