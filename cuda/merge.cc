@@ -1,4 +1,5 @@
-// Merging: three launches for layers that lie alike, four where a fraction merges.
+// Merging: three launches for layers with the same layout, four if a fraction
+// merges.
 #include <algorithm>
 
 #include "core/view/view.h"
@@ -16,7 +17,7 @@ static_assert(kMergeValues == uint32_t{KVEVICT_MERGE_VALUES} &&
               kMergePivot == uint32_t{KVEVICT_MERGE_PIVOT} &&
               kMergeWeighted == uint32_t{KVEVICT_MERGE_WEIGHTED});
 
-// Layers whose scratch is there at once, where there is room for it.
+// The most layers whose scratch is used at once, if there is room.
 constexpr uint32_t kMostInScratch = 16;
 
 bool HasValues(const MoveJob& job) { return IsPresent(job.view->v); }
@@ -34,7 +35,7 @@ bool GoTogether(const MoveJob& a, const MoveJob& b) {
          InOneTable(a.keep.count, b.keep.count);
 }
 
-// Of a layer: what its rows are about, and cutoffs of its heads.
+// Bytes of a layer: the data of its rows, and the cutoffs of its heads.
 CheckedSize RowBytes(uint32_t n_kv_heads, uint32_t n_tokens) {
   return (CheckedSize(n_kv_heads) * CheckedSize(n_tokens) *
           CheckedSize(4 * sizeof(float)))

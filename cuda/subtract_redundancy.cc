@@ -1,5 +1,5 @@
-// Redundancy of keys off their scores: five launches for layers that lie alike, four
-// where one chunk of tokens is all there is.
+// Subtracts the redundancy of keys from their scores: five launches for layers
+// with the same layout, four if there is only one chunk of tokens.
 #include <algorithm>
 
 #include "core/view/view.h"
@@ -12,7 +12,7 @@
 namespace kvevict::cuda {
 namespace {
 
-// Layers whose scratch is there at once, where there is room for it.
+// The most layers whose scratch is used at once, if there is room.
 constexpr uint32_t kMostInScratch = 16;
 
 bool GoTogether(const ShapeJob& a, const ShapeJob& b) {
@@ -20,7 +20,8 @@ bool GoTogether(const ShapeJob& a, const ShapeJob& b) {
          InOneTable(a.tokens, b.tokens);
 }
 
-// Of a layer: the sums of its chunks; what its rows are about.
+// Bytes of a layer: those of the sums of its chunks,
+// and of the data of its rows.
 CheckedSize SumBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
   return (CheckedSize(g.n_kv_heads) * CheckedSize(RedundancyChunks(n_tokens)) *
           CheckedSize(g.k_head_dim) * CheckedSize(sizeof(float)))

@@ -28,7 +28,7 @@ class PagedCache {
     // K and V of recent rows, after the first of a sequence's layer; 0 if all
     // rows are in blocks.
     kvevict_plane recent[2];
-    size_t recent_bytes;  // of a sequence's layer
+    size_t recent_bytes;  // of one layer of a sequence
     uint32_t n_layers;
     uint32_t n_blocks;
     uint32_t n_free;
