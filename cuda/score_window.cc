@@ -42,9 +42,8 @@ struct Form {
   bool weigh_by_past = false;
   uint32_t logit_heads = 1;
   bool is_part = false;
-  uint32_t chunk =
-      // Tokens of a chunk, whose rows see only its keys; 0: the window's form.
-      0;
+  // Tokens of a chunk, whose rows see only its keys; 0: the window's form.
+  uint32_t chunk = 0;
   float spread = 0.0f;  // factor of the rows' variance
   bool caps = false;    // logits are capped
   Measure measure;
@@ -288,10 +287,9 @@ CheckedSize MeasureBytes(const kvevict_layer_geometry& g, const Form& form,
 struct Part {
   uint32_t n_after = 0;
   uint32_t first_row = 0;
-  uint64_t sums =
-      // Where the sums of the first job go, followed by those of the others; 0:
-      // computes scores.
-      0;
+  // Where the sums of the first job go, followed by those of the others; 0:
+  // computes scores.
+  uint64_t sums = 0;
 };
 
 class Scorer {

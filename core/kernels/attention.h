@@ -104,9 +104,8 @@ struct AttentionResult {
   const float* sinks = nullptr;  // of the first query head; nullptr: none
   RowSource out;                 // of the first query head; row i is query i
   int64_t out_head_stride = 0;
-  uint8_t* lse =
-      // f32 of the first query head, query 0; nullptr: none.
-      nullptr;
+  // f32 of the first query head, query 0; nullptr: none.
+  uint8_t* lse = nullptr;
   int64_t lse_row_stride = 0;
   int64_t lse_head_stride = 0;
 };

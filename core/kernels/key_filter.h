@@ -16,9 +16,8 @@ struct KeyFilter {
   uint32_t n_tokens = 0;
   uint32_t head_dim = 0;
   const float* filter = nullptr;  // [head_dim] per head
-  float* out =
-      // [n_tokens] per head: negative dot products.
-      nullptr;
+  // [n_tokens] per head: negative dot products.
+  float* out = nullptr;
   // KeyFilterScratchFloats(heads.n_heads, head_dim), any content.
   float* scratch = nullptr;
   SideBySide heads = {};

@@ -22,9 +22,8 @@ struct MergeRowsArgs {
   uint32_t n_keep = 0;
   MergeRule rule = MergeRule::kValues;
   float threshold = 0;  // kValues: least similarity that merges
-  float quantile =
-      // kValues: if not 0, similarities from this quantile on merge.
-      0;
+  // kValues: if not 0, similarities from this quantile on merge.
+  float quantile = 0;
   // MergeScratchBytes(), aligned to 4, any content.
   uint8_t* scratch = nullptr;
 };

@@ -167,9 +167,8 @@ class WindowAttentionLayout {
   // logits
   size_t queries = 0;
   size_t staged = 0;  // f32 [16, StagedRowStride()] keys on their way to panels
-  size_t panels =
-      // f32 [panel, padded head_dim, keys per panel] of one tile
-      0;
+  // f32 [panel, padded head_dim, keys per panel] of one tile
+  size_t panels = 0;
   size_t logits = 0;      // f32 [as queries, kTileKeys] of one tile, in base 2
   size_t references = 0;  // f32 [n_padded_rows]: base of exponents
   size_t last_references = 0;  // f32 [n_padded_rows]: after the last tile
