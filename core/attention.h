@@ -1,4 +1,4 @@
-// Attention of queries over caches: what the operation is told.
+// Arguments of the operation that computes attention of queries over caches.
 #ifndef KVEVICT_CORE_ATTENTION_H_
 #define KVEVICT_CORE_ATTENTION_H_
 
@@ -12,7 +12,7 @@
 
 namespace kvevict {
 
-// One layer of one sequence; see kvevict_attention_job. Planes that are absent are 0.
+// One layer of one sequence; see kvevict_attention_job. Absent planes are 0.
 struct AttendJob {
   kvevict_view view;
   ListCounts tokens;  // per KV head
@@ -31,14 +31,14 @@ struct AttendJob {
   float logit_softcap;
 
   uint32_t group() const { return n_q_heads / view.n_kv_heads; }
-  // Where values lie: without V in the keys' rows.
+  // The plane with the values. Without V they are in the keys' rows.
   const kvevict_plane& values() const {
     return IsPresent(view.v) ? view.v : view.k;
   }
 };
 
 struct AttendArgs {
-  using Size = Jobs<AttendJob>;  // of which only shapes and strides matter
+  using Size = Jobs<AttendJob>;  // only shapes and strides are read
 
   Jobs<AttendJob> jobs;
   std::span<uint8_t> scratch;

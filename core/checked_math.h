@@ -1,4 +1,4 @@
-// Sizes that cannot wrap around: an overflow sticks until it is asked about.
+// Sizes that cannot wrap around. After an overflow ok() stays false.
 #ifndef KVEVICT_CORE_CHECKED_MATH_H_
 #define KVEVICT_CORE_CHECKED_MATH_H_
 
@@ -9,7 +9,7 @@ namespace kvevict {
 
 class CheckedSize {
  public:
-  // Implicit, so that plain sizes mix in.
+  // Implicit, so that plain sizes convert.
   constexpr CheckedSize(size_t value)  // NOLINT(google-explicit-constructor)
       : value_(value) {}
 

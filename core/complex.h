@@ -1,4 +1,4 @@
-// Complex numbers as C lays them out.
+// Complex numbers with the layout of C.
 #ifndef KVEVICT_CORE_COMPLEX_H_
 #define KVEVICT_CORE_COMPLEX_H_
 

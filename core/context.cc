@@ -23,7 +23,7 @@ void DefaultFree(void* memory, size_t, size_t, void*) {
   platform::FreeAligned(memory);
 }
 
-// What only CUDA reads.
+// Checks options that only CUDA reads.
 Status CheckDeviceOptions(const kvevict_context_options& o) {
   if ((o.device_alloc == nullptr) != (o.device_free == nullptr)) {
     return InvalidArgument(

@@ -1,4 +1,5 @@
-// Hooks of the host: memory, parallel work, log. Shared, reference-counted.
+// A context: the host's hooks for memory, parallel work and log. It is shared
+// and reference-counted.
 #ifndef KVEVICT_CORE_CONTEXT_H_
 #define KVEVICT_CORE_CONTEXT_H_
 
@@ -16,13 +17,14 @@
 
 namespace kvevict {
 
-// Calls an allocator of the host, whose std::bad_alloc is NULL. Hooks do not throw
-// otherwise: what calls them is noexcept, so that nothing goes on half done.
+// Calls an allocator of the host. std::bad_alloc counts as NULL. Hooks may
+// throw nothing else: their callers are noexcept, so that no work stops
+// halfway.
 void* CallAllocator(kvevict_alloc_fn alloc, size_t n_bytes, size_t alignment,
                     void* user_data) noexcept;
 
 struct Backend;
-class DeviceState;  // what a context keeps for its backend
+class DeviceState;
 
 class Context {
  public:
@@ -55,7 +57,7 @@ class Context {
     options_.parallel(
         n_items,
         [](void* task, uint32_t item, uint32_t worker) {
-          const DefaultFloatMode mode;  // workers are the host's
+          const DefaultFloatMode mode;  // workers are threads of the host
           (*static_cast<const Body*>(task))(item, worker);
         },
         const_cast<Body*>(&body), options_.parallel_user_data);
@@ -67,7 +69,7 @@ class Context {
       : options_(options), backend_(backend), simd_(simd) {}
   ~Context();
 
-  const kvevict_context_options options_;  // but for the texts, not kept
+  const kvevict_context_options options_;  // texts in it are not kept
   const Backend& backend_;
   const SimdTarget simd_;
   DeviceState* device_state_ = nullptr;
@@ -75,7 +77,7 @@ class Context {
   mutable std::atomic<uint32_t> n_refs_{1};
 };
 
-// Keeps an object with Ref() and Unref() alive.
+// Keeps an object that has Ref() and Unref() alive.
 template <typename T>
 class Retained {
  public:
@@ -91,7 +93,7 @@ class Retained {
   const T* object_;
 };
 
-// An array from a context's allocator.
+// An array in memory of a context's allocator.
 template <typename T>
 class Array {
  public:
@@ -109,7 +111,7 @@ class Array {
     return Status();
   }
 
-  // With any content, which costs no time however large it is.
+  // Not cleared, so it takes no time however large it is.
   Status AllocateUncleared(const char* what, CheckedSize n) {
     const CheckedSize n_bytes = n * CheckedSize(sizeof(T));
     if (!n_bytes.ok()) {
@@ -144,7 +146,7 @@ class Array {
   size_t n_ = 0;
 };
 
-// Makes and unmakes an object in memory of a context's allocator.
+// Creates and destroys an object in memory of a context's allocator.
 template <typename T, typename... Args>
 T* NewObject(const Context& context, Args&&... args) {
   void* memory = context.Allocate(sizeof(T), alignof(T));

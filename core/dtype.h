@@ -1,4 +1,4 @@
-// Element types of the cache, as the list core/dtypes.inc has them.
+// Element types of the cache, from the list core/dtypes.inc.
 #ifndef KVEVICT_CORE_DTYPE_H_
 #define KVEVICT_CORE_DTYPE_H_
 
@@ -13,14 +13,14 @@ enum class DType : int32_t {
 #undef KVEVICT_DTYPE
 };
 
-// Of a number per row, beside the rows.
+// Whether rows have a scale beside them.
 enum class Scale : uint32_t { kNone, kOptional, kNeeded };
 
 struct DTypeInfo {
   DType dtype;
   const char* name;
-  uint32_t element_bytes;   // 0 where elements are not bytes of their own
-  uint32_t block_elements;  // 0 for opaque, as the bytes of a block
+  uint32_t element_bytes;   // 0 if an element is not whole bytes
+  uint32_t block_elements;  // 0 for opaque, like block_bytes
   uint32_t block_bytes;
   Scale scale;
   bool takes_minimum;
@@ -28,7 +28,7 @@ struct DTypeInfo {
   bool can_score;
   bool can_rotate;
 
-  // Numbers that stand for themselves.
+  // True for floating-point numbers, which need no decoding parameters.
   constexpr bool is_plain() const { return element_bytes > 1; }
   constexpr bool is_quantized() const { return can_score && !is_plain(); }
 };
@@ -42,7 +42,7 @@ inline constexpr DTypeInfo kDTypes[] = {
 #undef KVEVICT_DTYPE
 };
 
-// nullptr for a number that is no dtype.
+// nullptr if `id` is no dtype.
 constexpr const DTypeInfo* FindDType(int32_t id) {
   for (const DTypeInfo& info : kDTypes) {
     if (static_cast<int32_t>(info.dtype) == id) return &info;
@@ -58,7 +58,7 @@ constexpr uint32_t ElementBytes(DType dtype) {
   return InfoOf(dtype).element_bytes;
 }
 
-// Of a row with n packed elements, whole blocks; 0 for opaque.
+// Bytes of a row with n packed elements in whole blocks; 0 for opaque.
 constexpr uint64_t PackedBytes(DType dtype, uint32_t n) {
   const DTypeInfo& info = InfoOf(dtype);
   if (info.block_elements == 0) return 0;

@@ -1,4 +1,4 @@
-// What messages call an element type.
+// The name of an element type in messages.
 #ifndef KVEVICT_CORE_DTYPE_NAME_H_
 #define KVEVICT_CORE_DTYPE_NAME_H_
 
@@ -9,7 +9,7 @@
 
 namespace kvevict {
 
-// Its name, or the number of what is no dtype.
+// The dtype's name, or the number if it is no dtype.
 struct DTypeName {
   explicit DTypeName(int32_t id) {
     const DTypeInfo* const info = FindDType(id);

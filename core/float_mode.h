@@ -1,6 +1,6 @@
-// The mode in which floating-point numbers are computed: rounding to nearest,
-// denormal numbers as they are, no traps. Hosts set other modes on some of their
-// threads, and what tokens are kept must not depend on which thread did the work.
+// The mode of floating-point arithmetic: rounding to nearest, denormal numbers
+// kept, no traps. Hosts set other modes on some of their threads. Which tokens
+// are kept must not depend on the thread that did the work.
 #ifndef KVEVICT_CORE_FLOAT_MODE_H_
 #define KVEVICT_CORE_FLOAT_MODE_H_
 
@@ -9,8 +9,8 @@
 
 namespace kvevict {
 
-// The register that holds a thread's mode. Nothing that touches memory moves past a
-// change of it.
+// The register that holds a thread's mode. The compiler moves no memory access
+// past a change of it.
 #if defined(__x86_64__)
 struct FloatModeRegister {  // MXCSR
   uint32_t mode;
@@ -19,7 +19,8 @@ struct FloatModeRegister {  // MXCSR
     asm volatile("ldmxcsr %0" ::"m"(value) : "memory");
   }
   static constexpr uint32_t kDefault = 0x1F80;
-  static constexpr uint32_t kFlags = 0x3F;  // what has happened; no mode
+  // status flags, not part of the mode
+  static constexpr uint32_t kFlags = 0x3F;
 };
 #elif defined(__aarch64__)
 struct FloatModeRegister {  // FPCR
@@ -33,7 +34,8 @@ struct FloatModeRegister {  // FPCR
 };
 #endif
 
-// The default mode while it lives, then the thread's own again.
+// Sets the default mode while it lives, and restores the thread's own at the
+// end.
 class DefaultFloatMode {
  public:
 #if defined(__x86_64__) || defined(__aarch64__)

@@ -1,4 +1,4 @@
-// A product and a sum that are rounded once.
+// A product and a sum that are rounded only once.
 #ifndef KVEVICT_CORE_FUSED_H_
 #define KVEVICT_CORE_FUSED_H_
 
@@ -9,9 +9,10 @@
 
 namespace kvevict {
 
-// a * b + c as C's fmaf() has it, but that mingw's is off by one now and then. The sum
-// that becomes a float is odd in its last place where it is inexact: what is exactly
-// between two floats is what it seems.
+// a * b + c as C's fmaf() should compute it; mingw's is sometimes off by one
+// unit. The double sum is made odd in its last place if it is inexact. Then it
+// lies exactly between two floats only if the true sum does, and rounds to the
+// right one.
 inline float FusedMulAdd(float a, float b, float c) {
   const double product = double{a} * b;  // exact
   double sum = product + c;

@@ -1,4 +1,5 @@
-// The jobs of one operation, one per layer, where they lie in somebody's records.
+// The jobs of one operation, one per layer, read from the records that contain
+// them.
 #ifndef KVEVICT_CORE_JOBS_H_
 #define KVEVICT_CORE_JOBS_H_
 
@@ -8,13 +9,13 @@
 
 namespace kvevict {
 
-// A span whose elements lie a stride apart: an array of T, or a member of every
-// record in an array of them.
+// A span whose elements are a stride apart: an array of T, or a member of every
+// record in an array.
 template <typename T>
 class Jobs {
  public:
   Jobs() = default;
-  // NOLINTNEXTLINE: an array of jobs is meant to do
+  // NOLINTNEXTLINE: an array of jobs converts implicitly
   Jobs(std::span<const T> jobs) : Jobs(jobs.data(), jobs.size(), sizeof(T)) {}
   explicit Jobs(const T& job) : Jobs(&job, 1, sizeof(T)) {}
   template <typename Record, typename Owner>

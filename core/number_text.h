@@ -6,8 +6,8 @@
 
 namespace kvevict {
 
-// The shortest text that reads back as the same number, whatever the locale: what a
-// bound refuses never looks like the bound.
+// The shortest text that reads back as the same number in any locale, so that a
+// refused value never looks like the bound.
 class NumberText {
  public:
   template <typename Float>

@@ -29,13 +29,14 @@ uint64_t ProcessId() { return static_cast<uint64_t>(getpid()); }
 
 namespace {
 
-// Has no dynamic linker: what it opens brings a second C library, and crashes.
+// A static program has no dynamic linker. A library that it opens would bring a
+// second C library and crash.
 bool IsStaticProgram() {
 #ifdef PT_INTERP
   constexpr int kStatic = 1;
   constexpr int kDynamic = 2;
   const auto look = [](dl_phdr_info* program, size_t, void*) {
-    // The program comes first and has no name; but for namespaces of dlmopen.
+    // The program comes first and has no name, except in namespaces of dlmopen.
     if (program->dlpi_name != nullptr && *program->dlpi_name != '\0') {
       return kDynamic;
     }
@@ -124,7 +125,7 @@ PrivateFolder::~PrivateFolder() {
 }
 
 bool PrivateFolder::Open(const std::string& path, std::string* reason) {
-  // A slash at the end would follow a symbolic link.
+  // With a slash at the end, open would follow a symbolic link.
   std::string name = path;
   while (name.size() > 1 && name.back() == '/') name.pop_back();
   if (mkdir(name.c_str(), 0700) != 0 && errno != EEXIST) {
@@ -156,7 +157,7 @@ bool PrivateFolder::Open(const std::string& path, std::string* reason) {
 
 bool PrivateFolder::Read(const std::string& name, size_t most_bytes,
                          std::string* bytes) const {
-  // O_NONBLOCK: a named pipe in the file's place would block the open.
+  // O_NONBLOCK because a named pipe in the file's place would block the open.
   const File file(openat(static_cast<int>(folder_), name.c_str(),
                          O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat info {};

@@ -5,7 +5,7 @@
 #define NOMINMAX
 #endif
 #include <windows.h>
-// After it.
+// These must follow windows.h.
 #include <aclapi.h>
 #include <malloc.h>
 #include <sddl.h>
@@ -28,8 +28,8 @@ uint64_t ProcessId() { return GetCurrentProcessId(); }
 
 namespace {
 
-// The system's texts are in the user's language and code page; our messages are
-// ASCII.
+// The system's texts are in the user's language and code page, but our messages
+// are ASCII.
 std::string ErrorText(DWORD error) {
   const char* name = nullptr;
   switch (error) {
@@ -55,7 +55,7 @@ std::string ErrorText(DWORD error) {
   return name == nullptr ? number : std::string(name) + " (" + number + ")";
 }
 
-// Empty for what is no UTF-8.
+// Returns an empty text if `text` is not UTF-8.
 std::wstring Wide(const std::string& text) {
   const int n = static_cast<int>(text.size());
   const auto convert = [&](wchar_t* to, int n_wide) {
@@ -78,13 +78,13 @@ void* OpenLibrary(const char* name, std::string* reason) {
   if (wide.find_first_of(L"\\/:") != std::wstring::npos) {
     wchar_t full[4096];
     const DWORD n = GetFullPathNameW(wide.c_str(), 4096, full, nullptr);
-    // What it needs lies beside it.
+    // Searches the library's own folder for the libraries that it needs.
     if (n > 0 && n < 4096) {
       library = LoadLibraryExW(full, nullptr, LOAD_WITH_ALTERED_SEARCH_PATH);
     }
   } else if (!wide.empty()) {
-    // Beside the program and among the system's libraries, not in the current
-    // folder; then where PATH says, which is what CUDA's installer sets.
+    // Searches the program's folder and the system's libraries, not the current
+    // folder. Then searches PATH, which CUDA's installer sets.
     library =
         LoadLibraryExW(wide.c_str(), nullptr, LOAD_LIBRARY_SEARCH_DEFAULT_DIRS);
     wchar_t folders[32767], found[4096];
@@ -138,7 +138,7 @@ class File {
   HANDLE handle_;
 };
 
-// Whose process this is.
+// The user who runs this process.
 class User {
  public:
   User() {
@@ -154,7 +154,7 @@ class User {
     return reinterpret_cast<const TOKEN_USER*>(bytes_)->User.Sid;
   }
 
-  // Those who may write to all files whatever these say.
+  // Accounts that may write to all files whatever their permissions say.
   static bool IsSystem(PSID sid) {
     return IsWellKnownSid(sid, WinBuiltinAdministratorsSid) ||
            IsWellKnownSid(sid, WinLocalSystemSid);
@@ -169,12 +169,12 @@ class User {
   bool known_ = false;
 };
 
-// What gives others a hold on a file or folder.
+// The rights that let others change a file or folder.
 constexpr DWORD kWrites = GENERIC_ALL | GENERIC_WRITE | FILE_WRITE_DATA |
                           FILE_APPEND_DATA | FILE_DELETE_CHILD | DELETE |
                           WRITE_DAC | WRITE_OWNER;
 
-// The owner and all who may write are this user and the system.
+// Whether only this user and the system own the file or may write to it.
 bool IsOursAlone(HANDLE handle) {
   const User user;
   PSID owner = nullptr;
@@ -187,7 +187,7 @@ bool IsOursAlone(HANDLE handle) {
     return false;
   }
   const Local kept(descriptor);
-  // Without a list everybody may do everything.
+  // Without an access list everybody may do everything.
   if (owner == nullptr || list == nullptr || !user.IsTrusted(owner)) {
     return false;
   }
@@ -196,7 +196,8 @@ bool IsOursAlone(HANDLE handle) {
     if (!GetAce(list, i, &entry)) return false;
     const auto* allowed = static_cast<const ACCESS_ALLOWED_ACE*>(entry);
     if (allowed->Header.AceType == ACCESS_DENIED_ACE_TYPE) continue;
-    // Kinds with conditions or objects are not for us to judge.
+    // Entries with conditions or object types are not understood, so they are
+    // refused.
     if (allowed->Header.AceType != ACCESS_ALLOWED_ACE_TYPE) return false;
     if ((allowed->Header.AceFlags & INHERIT_ONLY_ACE) != 0) continue;
     PSID sid = const_cast<DWORD*>(&allowed->SidStart);
@@ -205,7 +206,8 @@ bool IsOursAlone(HANDLE handle) {
   return true;
 }
 
-// For the user, the system and its administrators; in a folder, all it will hold.
+// Permissions for the user, the system and administrators only. In a folder
+// they are inherited.
 Local OnlyForUs(const wchar_t* inherited) {
   const User user;
   wchar_t* sid = nullptr;
@@ -252,7 +254,7 @@ bool PrivateFolder::Open(const std::string& path, std::string* reason) {
               (name.empty() ? "not UTF-8" : ErrorText(GetLastError()));
     return false;
   }
-  // Nobody may delete or rename it while it is open.
+  // Nobody may delete or rename the folder while it is open.
   File folder(CreateFileW(
       name.c_str(), FILE_LIST_DIRECTORY | READ_CONTROL,
       FILE_SHARE_READ | FILE_SHARE_WRITE, nullptr, OPEN_EXISTING,
@@ -312,7 +314,7 @@ bool PrivateFolder::Replace(const std::string& name, const std::string& part,
                         static_cast<DWORD>(bytes.size()), &n, nullptr) &&
               n == bytes.size();
   DWORD error = GetLastError();
-  file.Close();  // it cannot be renamed before
+  file.Close();  // an open file cannot be renamed
   if (done) {
     done = MoveFileExW(part_path.c_str(), (path_ + Wide(name)).c_str(),
                        MOVEFILE_REPLACE_EXISTING);

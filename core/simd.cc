@@ -12,7 +12,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
-// An empty kernel: what matters is for which targets it was compiled.
+// An empty kernel, used to find the targets that are compiled.
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 int64_t Target() { return HWY_TARGET; }
@@ -24,7 +24,7 @@ namespace kvevict {
 namespace {
 
 size_t TableIndex(int64_t target) {
-  // The table of a build for one target has nothing else in it.
+  // In a build for one target the table has one entry.
   if constexpr ((HWY_TARGETS & (HWY_TARGETS - 1)) == 0) return 0;
   hwy::ChosenTarget chosen;
   chosen.Update(target);

@@ -1,6 +1,6 @@
 // The SIMD targets of this build that this CPU can run. A context has one, and
-// kernels are told whose code to run: Highway's own dispatch asks a variable of
-// the whole process.
+// kernels are told which to use. Highway's own dispatch would read a variable
+// of the whole process.
 #ifndef KVEVICT_CORE_SIMD_H_
 #define KVEVICT_CORE_SIMD_H_
 
@@ -13,17 +13,18 @@ class Status;
 
 struct SimdTarget {
   const char* name = nullptr;  // "AVX2"
-  size_t index = 0;            // of its functions in Highway's tables
+  size_t index = 0;            // index of its functions in Highway's tables
 };
 
-// Best first; one without a name past the end.
+// The targets, best first. Past the end it returns one without a name.
 SimdTarget SimdTargetAt(uint32_t index);
 
 // The target of that name, or the best one if it is NULL.
 Status FindSimdTarget(const char* name, SimdTarget* out);
 
-// The function of a table of HWY_EXPORT() that is compiled for the target at `index`, or
-// for the next worse one. Not every file is compiled for every target.
+// The function in a HWY_EXPORT() table that is compiled for the target at
+// `index`, or for the next worse one. Not every file is compiled for every
+// target.
 template <class Function, size_t n>
 Function FunctionAt(Function const (&table)[n], size_t index) {
   while (table[index] == nullptr) ++index;

@@ -7,12 +7,13 @@
 namespace kvevict {
 namespace {
 
-// A thread that fails for want of memory must still find its buffer. In a library that
-// was opened at run time glibc allocates thread-local data when a thread first touches
-// it, and ends the process where it cannot. In the initial-exec model it takes them from
-// what each thread has to spare for such libraries, 1,664 bytes, of which this is the
-// lesser part. Other C libraries (musl) allocate for all threads when they open a
-// library, and open none of that model.
+// A thread that fails for lack of memory must still find its buffer. In a
+// library that was opened at run time glibc allocates thread-local data when a
+// thread first touches it, and ends the process if it cannot. With the
+// initial-exec model the data comes from the 1,664 bytes that each thread has
+// to spare for such libraries; this is the smaller part of them. Other C
+// libraries (musl) allocate for all threads when they open a library, and open
+// no library of that model.
 #ifdef __GLIBC__
 #define KV_NO_LATE_ALLOCATION __attribute__((tls_model("initial-exec")))
 #else
@@ -25,7 +26,7 @@ KV_NO_LATE_ALLOCATION thread_local char last_error_message[kMessageBytes] = "";
 
 Status Fail(kvevict_status code, const char* format, va_list args) {
   std::vsnprintf(last_error_message, kMessageBytes, format, args);
-  // Texts of the caller may be quoted; messages are ASCII.
+  // Messages are ASCII but may quote texts of the caller.
   for (char* c = last_error_message; *c != '\0'; ++c) {
     if (*c < ' ' || *c > '~') *c = '?';
   }

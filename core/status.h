@@ -1,4 +1,4 @@
-// How functions of the core report failure: a code, and a sentence for the
+// How functions of the core report failure: by a code, and a sentence for the
 // caller.
 #ifndef KVEVICT_CORE_STATUS_H_
 #define KVEVICT_CORE_STATUS_H_
@@ -36,15 +36,15 @@ class [[nodiscard]] Status {
 
 const char* LastErrorMessage();
 
-// Puts the last error message back when it dies: stands around work whose failure
-// is an answer and not the caller's failure.
+// Restores the last error message at the end of its scope. It is for work whose
+// failure is an answer and not the caller's failure.
 class KeptErrorMessage {
  public:
   KeptErrorMessage();
   ~KeptErrorMessage();
   KeptErrorMessage(const KeptErrorMessage&) = delete;
   KeptErrorMessage& operator=(const KeptErrorMessage&) = delete;
-  // The failure is the caller's after all: its message stands.
+  // Keeps the new message: the failure is the caller's after all.
   void Drop() { is_kept_ = false; }
 
  private:

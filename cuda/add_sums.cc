@@ -1,4 +1,4 @@
-// Attention of a chunk into the sums of a sequence.
+// Adds the attention of a chunk to the sums of a sequence.
 #include <algorithm>
 
 #include "cuda/device_state.h"
@@ -17,7 +17,8 @@ bool AreAlike(const AddSumsJob& a, const AddSumsJob& b) {
          a.tokens.more == b.tokens.more && InOneTable(a.tokens, b.tokens);
 }
 
-// A graph would begin anew with every run.
+// Refuses to begin sums in a captured graph, which would begin again with every
+// run.
 Status CheckBegin(const Context& context, Stream stream,
                   const AddSumsArgs& args) {
   bool begins = false;

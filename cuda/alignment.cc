@@ -22,7 +22,7 @@ Status CheckAligned(const char* what, uint64_t data,
 
 namespace {
 
-// Of what is loaded at a time of an element: it, its byte, or its block's scale.
+// Bytes that one load reads: an element, its byte, or its block's scale.
 uint32_t BytesOfLoads(const DTypeInfo& info) {
   if (info.is_plain()) return info.element_bytes;
   return info.scale == Scale::kNone ? sizeof(uint16_t) : 1;

@@ -1,4 +1,4 @@
-// Whether elements lie where kernels can load them.
+// Checks that elements are aligned for the loads of kernels.
 #ifndef KVEVICT_CUDA_ALIGNMENT_H_
 #define KVEVICT_CUDA_ALIGNMENT_H_
 
@@ -17,11 +17,11 @@ Status CheckAligned(const char* what, uint64_t data,
                     std::initializer_list<int64_t> strides,
                     uint32_t element_bytes);
 
-// The same of a plane of a view whose rows are read.
+// The same for a plane of a view whose rows are read.
 Status CheckRowsAligned(const char* what, const kvevict_view& view,
                         const kvevict_plane& plane);
 
-// The same of a view's keys.
+// The same for a view's keys.
 Status CheckKeysAligned(const kvevict_view& view);
 
 // Finds or compiles a module that reads planes of jobs' views.
@@ -43,8 +43,8 @@ Status RequireReader(
   return Status();
 }
 
-// All that a signal checks which reads rows of the cache: the keys and values that it
-// needs, and its modules that read them beside those of shaping.
+// All checks of a signal that reads rows of the cache: the keys and values that
+// it needs, and its modules that read them in addition to those of shaping.
 Status CheckReading(const Context& context, Stream stream,
                     const ScoreArgs& args,
                     std::initializer_list<ModuleId> modules);

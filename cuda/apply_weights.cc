@@ -1,4 +1,5 @@
-// Weights on shaped scores: one launch for layers that lie alike.
+// Multiplies shaped scores by weights: one launch for layers with the same
+// layout.
 #include "cuda/alignment.h"
 #include "cuda/kernels/weigh.h"
 #include "cuda/ops.h"

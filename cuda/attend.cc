@@ -1,5 +1,5 @@
-// Attention: a launch for the splits of jobs that lie alike and one that joins them;
-// another for sums.
+// Attention: one launch for the splits of jobs with the same layout, one that
+// joins them, and another for sums.
 #include <algorithm>
 
 #include "core/dtype.h"
@@ -15,7 +15,7 @@ namespace kvevict::cuda {
 namespace {
 
 constexpr size_t kAlignment = 256;
-// Of more queries blocks fill the GPU.
+// With more queries than this, blocks fill the GPU without splits.
 constexpr uint32_t kMostSplitQueries = 16;
 constexpr uint32_t kLeastSplit = 1024;
 constexpr uint32_t kMostSplits = 64;
@@ -23,7 +23,7 @@ constexpr float kLog2E = 1.44269504088896340736f;
 
 const kvevict_view kPlain = KVEVICT_VIEW_INIT;
 
-// By a job's shape alone.
+// Only the job's shape decides.
 uint32_t SlotsPerSplit(const AttendJob& job) {
   if (job.n_queries > kMostSplitQueries) return 1u << 31;
   uint32_t slots = kLeastSplit;
@@ -37,7 +37,7 @@ uint32_t BlocksOf(const AttendJob& job) {
   return BlocksFor(uint64_t{job.n_queries} * job.group(), kAttendRows);
 }
 
-// States of a block of rows, all KV heads.
+// Bytes of the states of a block of rows, for all KV heads.
 CheckedSize BlockBytes(const AttendJob& job, uint32_t n_splits) {
   return CheckedSize(job.view.n_kv_heads) * CheckedSize(n_splits) *
          CheckedSize(kAttendRows) *
@@ -50,7 +50,7 @@ bool WantsSums(const AttendJob& job) {
          job.tokens.most > 0;
 }
 
-// Log-sum-exps that sums are made of, where the caller wants none.
+// Bytes of the log-sum-exps that sums need, if the caller wants none.
 CheckedSize LseBytes(const AttendJob& job) {
   if (!WantsSums(job) || IsPresent(job.row_lse)) return CheckedSize(0);
   return (CheckedSize(job.n_q_heads) * CheckedSize(job.n_queries) *
@@ -91,12 +91,13 @@ ModuleKey ReaderOf(const Context& context, ModuleId module,
                       KindsOf(RowsOf(job.view, job.values())));
 }
 
-// From sm_80 on there is shared memory for two blocks.
+// From sm_80 on there is enough shared memory for two blocks.
 bool TakeFew(const Context& context, const AttendParams& p) {
   return DeviceOf(context).sm() >= 80 && TakeFew(p);
 }
 
-// What the jobs of a batch have in common; states and blocks are set later.
+// The parameters that the jobs of a batch have in common. States and blocks are
+// set later.
 AttendParams ParamsOf(Jobs<AttendJob> batch, uint64_t lse) {
   const AttendJob& first = batch.front();
   const kvevict_view& view = first.view;
@@ -150,7 +151,7 @@ AttendParams ParamsOf(Jobs<AttendJob> batch, uint64_t lse) {
   return p;
 }
 
-// As many blocks of rows at a time as have room for their states.
+// Takes as many blocks of rows at a time as there is room for their states.
 Status RunBatch(const Context& context, Stream stream, Jobs<AttendJob> batch,
                 uint64_t lse, std::span<uint8_t> states) {
   const AttendJob& first = batch.front();
@@ -246,7 +247,7 @@ Status RunAttend(const Context& context, Stream stream,
       args.scratch.subspan(LseBytes(args.jobs).value());
   Jobs<AttendJob> jobs = args.jobs;
   while (!jobs.empty()) {
-    // Neighbours that lie alike, as long as a block of each has room.
+    // Adjacent jobs with the same layout, as long as a block of each has room.
     size_t n = 1;
     uint32_t n_splits = SplitsOf(jobs[0]);
     while (n < jobs.size() && n < AttendParams::kMaxLayers &&

@@ -1,4 +1,5 @@
-// The CUDA filling of the table: memory here, launches in the files beside.
+// CUDA's implementation of the backend table: memory here, launches in the
+// other files of this folder.
 #include "core/backend.h"
 #include "core/context.h"
 #include "core/policy/policy.h"
@@ -10,7 +11,7 @@
 namespace kvevict {
 namespace {
 
-using namespace cuda;  // NOLINT: this file is where both worlds meet
+using namespace cuda;  // NOLINT: connects core and cuda
 
 constexpr size_t kMemoryAlignment = 256;
 
@@ -52,7 +53,7 @@ Status CheckCapture(const Context& context, Stream stream, const Policy& policy,
   if (SplitsByScore(policy)) {
     return device.CheckCanWait(cu_stream, "a split over layers by score");
   }
-  // Scoring asks for itself.
+  // Scoring checks this itself.
   KV_RETURN_IF_ERROR(RequireSelection(context, stream));
   for (const ModuleId module : {ModuleId::gather_rows, ModuleId::positions}) {
     KV_RETURN_IF_ERROR(Require(context, stream, module));
@@ -150,7 +151,7 @@ Status Write(const Context& context, Stream stream, const void* host,
   KV_RETURN_IF_DRIVER_ERROR(
       driver, cuMemcpyHtoDAsync(AddressOf(device), host, n_bytes, cu_stream),
       "cuMemcpyHtoDAsync of %zu bytes", n_bytes);
-  // The host's memory may be registered, and is then read later.
+  // The host's memory may be registered and would then be read later.
   KV_RETURN_IF_DRIVER_ERROR(driver, cuStreamSynchronize(cu_stream),
                             "cuStreamSynchronize");
   return Status();

@@ -10,7 +10,7 @@ namespace kvevict::cuda {
 Status CheckKeepLists(const Context& context, Stream stream, const MoveJob& job,
                       KeepOrder order, const char* name) {
   if (!DeviceOf(context).debug() || job.keep.count.most == 0) return Status();
-  if (job.keep.slots == nullptr) return Status();  // all of them
+  if (job.keep.slots == nullptr) return Status();  // all slots are kept
   const bool any_order = order == KeepOrder::kAny;
   CheckKeepParams p{AddressOf(job.keep.slots),
                     DeviceOf(context).debug_word(),

@@ -1,4 +1,4 @@
-// Keep lists from a caller, checked on the device.
+// Checks a caller's keep lists on the device.
 #ifndef KVEVICT_CUDA_CHECK_KEEP_H_
 #define KVEVICT_CUDA_CHECK_KEEP_H_
 
@@ -10,7 +10,8 @@ namespace kvevict::cuda {
 enum class KeepOrder { kAscending, kAny };
 
 // With debug set: INVALID_ARGUMENT unless the slots of a job's keep lists are
-// below n_tokens and in that order. Waits. `name` is what the caller calls them.
+// below n_tokens and in that order. Waits. `name` is the caller's name of the
+// lists.
 Status CheckKeepLists(const Context& context, Stream stream, const MoveJob& job,
                       KeepOrder order, const char* name);
 

@@ -1,5 +1,5 @@
-// Compaction, in place or to other caches: one launch for planes that lie alike,
-// whatever their layer.
+// Compaction, in place or to other caches: one launch for planes with the same
+// layout, of any layer.
 #include "cuda/compact.h"
 
 #include <bit>
@@ -24,7 +24,7 @@ KernelId ByColumns(uint32_t unit) {
                      : KernelId::gather_columns_1;
 }
 
-// By the logarithm of their unit.
+// Indexed by the logarithm of their unit.
 constexpr KernelId kByChunks[] = {
     KernelId::gather_chunks_1, KernelId::gather_chunks_2,
     KernelId::gather_chunks_4, KernelId::gather_chunks_8,

@@ -1,4 +1,4 @@
-// The forms of compaction; kOp_compact takes whichever suits a launch.
+// The forms of compaction; kOp_compact chooses one for each launch.
 #ifndef KVEVICT_CUDA_COMPACT_H_
 #define KVEVICT_CUDA_COMPACT_H_
 
@@ -9,8 +9,8 @@ namespace kvevict::cuda {
 
 enum class CompactForm { kColumns, kChunks };
 
-// In one form, whatever suits; timings set them side by side. By chunks the
-// scratch must hold the tickets.
+// Compacts in the given form; benchmarks compare them. With chunks the scratch
+// must have room for the tickets.
 Status CompactIn(CompactForm form, const Context& context, Stream stream,
                  const CompactArgs& args);
 

@@ -1,4 +1,4 @@
-// Makes a CUDA context current, and leaves the thread as it was.
+// Makes a CUDA context current for a scope and then restores the thread's own.
 #ifndef KVEVICT_CUDA_CONTEXT_SCOPE_H_
 #define KVEVICT_CUDA_CONTEXT_SCOPE_H_
 
@@ -17,7 +17,7 @@ class ContextScope {
     if (is_pushed_) (void)driver_.cuCtxPopCurrent(&popped);
   }
 
-  // Once per scope.
+  // May be called once per scope.
   Status Enter(CUcontext context) {
     KV_RETURN_IF_DRIVER_ERROR(driver_, cuCtxPushCurrent(context),
                               "cuCtxPushCurrent");
@@ -30,9 +30,9 @@ class ContextScope {
   bool is_pushed_ = false;
 };
 
-// Another thread's capture in global mode forbids every thread to allocate, free,
-// load code and wait, unless it says that it knows: what is done here is in no
-// graph.
+// While another thread captures in global mode, no thread may allocate, free,
+// load code or wait, unless it opts out. This opts out: what is done in its
+// scope is in no graph.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const Driver& driver) : driver_(driver) {

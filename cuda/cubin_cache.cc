@@ -10,8 +10,8 @@
 namespace kvevict::cuda {
 namespace {
 
-// An entry is this header and the image. The key stands inside as well, so that
-// a renamed entry is foreign.
+// An entry is this header and the image. The header contains the key, so that a
+// renamed entry is detected.
 struct Header {
   char magic[16];
   Digest key;
@@ -69,8 +69,8 @@ bool CubinCache::Store(const Digest& key, const std::string& image,
   const std::string entry(reinterpret_cast<const char*>(&header),
                           sizeof(header));
 
-  // A name that no other thread and process has, nor one that died before: in
-  // containers process numbers come again.
+  // A name that no other thread or process uses, nor one that has died: in
+  // containers process numbers repeat.
   static std::atomic<unsigned> n_stored{0};
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const std::string name = FileName(key);

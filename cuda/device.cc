@@ -12,7 +12,7 @@
 namespace kvevict::cuda {
 namespace {
 
-// The driver, and how many GPUs it sees: at least one.
+// Opens the driver and counts its GPUs; fails if there is none.
 Status OpenAndCount(const LibraryPaths& paths, const Driver** driver, int* n) {
   KV_RETURN_IF_ERROR(Driver::Open(paths.driver, driver));
   KV_RETURN_IF_DRIVER_ERROR(**driver, cuDeviceGetCount(n), "cuDeviceGetCount");
@@ -26,7 +26,7 @@ Status FindCompiler(const LibraryPaths& paths, const Driver& driver,
   return Nvrtc::Open(paths.nvrtc, CudaMajor(driver.version), device.sm, out);
 }
 
-// Text that lives as long as the process; each once.
+// A text that lives as long as the process. Each text is kept once.
 const char* KeepText(std::string text) {
   static std::mutex mutex;
   static auto* const texts = new std::set<std::string>;
@@ -111,7 +111,8 @@ Status CheckAvailable(const LibraryPaths& paths) {
   int n = 0;
   KV_RETURN_IF_ERROR(OpenAndCount(paths, &driver, &n));
 
-  // What serves an older GPU serves a newer one too: the newest decides.
+  // What works for an older GPU works for a newer one too, so the newest
+  // decides.
   Device newest;
   int ordinal = 0;
   for (int i = 0; i < n; ++i) {

@@ -1,4 +1,4 @@
-// Which GPUs are here, and why CUDA cannot be used if it cannot.
+// Finds the GPUs of this machine, and the reason if CUDA cannot be used.
 #ifndef KVEVICT_CUDA_DEVICE_H_
 #define KVEVICT_CUDA_DEVICE_H_
 
@@ -8,7 +8,7 @@
 
 namespace kvevict::cuda {
 
-// Where the libraries are; null or empty: where the system finds them.
+// Paths of the libraries; null or empty: where the system finds them.
 struct LibraryPaths {
   const char* driver = nullptr;
   const char* nvrtc = nullptr;
@@ -23,20 +23,21 @@ struct Device {
 // 7.0: earlier GPUs have no independent thread scheduling.
 inline constexpr int kOldestSm = 70;
 
-// The GPU with this number, whatever it is; INVALID_ARGUMENT if there is none.
+// Finds the GPU with this number, even if it is too old. INVALID_ARGUMENT if
+// there is none.
 Status GetDevice(const Driver& driver, int ordinal, Device* out);
 
 // UNAVAILABLE if the GPU is too old.
 Status CheckDevice(const Device& device, int ordinal);
 
-// What kvevict_gpu_at() tells. INVALID_ARGUMENT for an index past the last GPU,
-// UNAVAILABLE where there is no driver or no GPU.
+// Fills what kvevict_gpu_at() returns. INVALID_ARGUMENT for an index past the
+// last GPU, UNAVAILABLE if there is no driver or no GPU.
 Status DescribeGpu(const LibraryPaths& paths, uint32_t index,
                    kvevict_gpu_info* out);
 
-// Whether contexts can be created on some GPU here: the driver, a GPU that is
-// new enough and a libnvrtc that compiles for it. UNAVAILABLE with the reason
-// otherwise.
+// Checks that contexts can be created on some GPU here: there are a driver, a
+// GPU that is new enough and a libnvrtc that compiles for it. UNAVAILABLE with
+// the reason otherwise.
 Status CheckAvailable(const LibraryPaths& paths);
 
 }  // namespace kvevict::cuda

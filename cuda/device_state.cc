@@ -38,7 +38,7 @@ Status DeviceState::Open(const Context& context,
 DeviceState::~DeviceState() {
   if (cuda_context_ == nullptr) return;
   ContextScope scope(*driver_);
-  if (!Enter(&scope).ok()) return;  // the CUcontext is gone, and all with it
+  if (!Enter(&scope).ok()) return;  // the CUcontext is gone with all its memory
   const RelaxedCapture relaxed(*driver_);
   modules_.reset();
   if (debug_word_ != 0) (void)driver_->cuMemFree(debug_word_);

@@ -1,5 +1,5 @@
-// What a context on CUDA keeps: the caller's CUcontext, the driver, the
-// compiler, compiled kernels.
+// The state of a context on CUDA: the caller's CUcontext, the driver, the
+// compiler and the compiled kernels.
 #ifndef KVEVICT_CUDA_DEVICE_STATE_H_
 #define KVEVICT_CUDA_DEVICE_STATE_H_
 
@@ -26,15 +26,16 @@ class DeviceState {
   Status Enter(cuda::ContextScope* scope) const {
     return scope->Enter(cuda_context_);
   }
-  // UNSUPPORTED, saying for what, if the stream cannot be waited for because it is
-  // captured into a graph, which waiting would end. The CUcontext is current.
+  // UNSUPPORTED, naming `what`, if the stream is captured into a graph. It
+  // cannot be waited for then, since that would end the capture. The CUcontext
+  // is current.
   Status CheckCanWait(cuda::CUstream stream, const char* what) const;
   int sm() const { return device_.sm; }  // 80 is compute capability 8.0
   cuda::ModuleCache& modules() const { return *modules_; }
-  // Of the library's own, which no capture joins; for work outside calls.
+  // The library's own stream, which joins no capture; for work outside calls.
   cuda::CUstream stream() const { return stream_; }
   bool debug() const { return debug_; }
-  // With debug set: a u32 on the device, of one call at a time.
+  // With debug set: a u32 on the device, used by one call at a time.
   uint64_t debug_word() const { return debug_word_; }
 
  private:

@@ -1,5 +1,5 @@
-// Blocks that stay by how unlike their keys are: keys of lists, and five launches for
-// layers that lie alike.
+// Keeps blocks whose keys are most unlike: the keys of lists, and five launches
+// for layers with the same layout.
 #include <algorithm>
 
 #include "core/view/view.h"
@@ -13,14 +13,14 @@
 namespace kvevict::cuda {
 namespace {
 
-// Layers whose scratch is there at once, where there is room for it.
+// The most layers whose scratch is used at once, if there is room.
 constexpr uint32_t kMostInScratch = 16;
 
 bool AreAlike(const ShapeJob& a, const ShapeJob& b) {
   return ReadAlike(*a.view, a.view->k, *b.view, b.view->k);
 }
 
-// Of layers, one part after the other; each is 16-byte aligned.
+// The scratch of layers, one part after the other; each is 16-byte aligned.
 struct Scratch {
   uint64_t row_sums;
   uint64_t totals;
@@ -122,7 +122,7 @@ Status CheckDiversity(const Context& context, Stream stream,
                        {&kvevict_view::k});
 }
 
-// Lists of a layer have one length.
+// All lists of a layer have the same length.
 Status RunDiversifyBlocks(const Context& context, Stream stream,
                           const DiversifyBlocksArgs& args) {
   KV_RETURN_IF_ERROR(ForEachBatch(args.select.jobs, SelectParams::kMaxLayers,

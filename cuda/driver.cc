@@ -37,7 +37,7 @@ Status OpenLibrary(const char* path, SharedLibrary* library) {
 
 enum Need { kOptional, kRequired };
 
-// The first symbol that is required and missing, or null.
+// Finds all symbols. Returns the first that is required and missing, or null.
 const char* FindFunctions(const SharedLibrary& library, Driver* driver) {
   const char* missing = nullptr;
 #define KVEVICT_DRIVER(name, symbol, need, ...)                               \
@@ -51,7 +51,7 @@ const char* FindFunctions(const SharedLibrary& library, Driver* driver) {
   return missing;
 }
 
-// What usually lies behind a failed cuInit.
+// The usual reason for a failed cuInit.
 const char* Hint(CUresult result) {
   switch (result) {
     case CUDA_ERROR_STUB_LIBRARY:
@@ -75,7 +75,7 @@ Status CheckAge(int version) {
 }
 
 Status Start(const char* missing, Driver* driver) {
-  // First the age, since an old driver lacks symbols too.
+  // The age comes first, since an old driver lacks symbols too.
   if (driver->cuDriverGetVersion != nullptr &&
       driver->cuDriverGetVersion(&driver->version) == CUDA_SUCCESS) {
     KV_RETURN_IF_ERROR(CheckAge(driver->version));
@@ -128,7 +128,7 @@ const char* ErrorName(const Driver& driver, CUresult result) {
 Status IsCaptured(const Driver& driver, CUstream stream, bool* out) {
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult result = driver.cuStreamIsCapturing(stream, &capture);
-  // The legacy default stream joins whatever another stream captures.
+  // The legacy default stream joins the capture of any other stream.
   *out = result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   if (*out) return Status();
   if (result != CUDA_SUCCESS) {

@@ -1,5 +1,5 @@
-// The CUDA driver API, as far as it is used: declared here and found at run
-// time, so that neither building nor loading kvevict needs CUDA.
+// The part of the CUDA driver API that is used. It is declared here and found
+// at run time, so that neither building nor loading kvevict needs CUDA.
 #ifndef KVEVICT_CUDA_DRIVER_H_
 #define KVEVICT_CUDA_DRIVER_H_
 
@@ -23,7 +23,7 @@ using CUfunction = struct CUfunc_st*;
 using CUgraph = struct CUgraph_st*;
 using CUgraphExec = struct CUgraphExec_st*;
 
-// Those that are told apart; drivers know more.
+// The results that are distinguished; drivers have more.
 enum CUresult : int32_t {
   CUDA_SUCCESS = 0,
   CUDA_ERROR_OUT_OF_MEMORY = 2,
@@ -78,7 +78,7 @@ enum CUstream_flags : uint32_t {
 };
 // NOLINTEND(readability-identifier-naming)
 
-// The oldest driver that does: CUDA 11.2, from where on NVRTC makes cubins and
+// The oldest driver that works: CUDA 11.2, since which NVRTC makes cubins and
 // keeps one name for all minor versions.
 inline constexpr int kOldestDriver = 11020;
 
@@ -94,30 +94,30 @@ struct Driver {
 
   int version = 0;  // 12040 is CUDA 12.4
 
-  // The driver at `path`, or of the system's name if that is null or empty;
-  // initialised. Opened once per path and process, never closed. UNAVAILABLE,
-  // with the reason, if it cannot be used.
+  // Opens the driver at `path`, or by the system's name if that is null or
+  // empty, and initialises it. It is opened once per path and process and never
+  // closed. UNAVAILABLE, with the reason, if it cannot be used.
   static Status Open(const char* path, const Driver** out);
 
-  // Whether code can be loaded for no context in particular (driver 12).
+  // Whether code can be loaded without a context (driver 12).
   bool has_libraries() const {
     return cuLibraryLoadData != nullptr && cuLibraryUnload != nullptr &&
            cuLibraryGetKernel != nullptr && cuKernelGetFunction != nullptr;
   }
 };
 
-// The driver's name of a result, or "error".
+// The driver's name for a result, or "error".
 const char* ErrorName(const Driver& driver, CUresult result);
 
-// Whether what is queued on the stream goes into a graph, or would spoil one. The
-// context of the stream is current.
+// Whether work queued on the stream goes into a graph, or would break one. The
+// stream's context is current.
 Status IsCaptured(const Driver& driver, CUstream stream, bool* out);
 
-// Whether the context of the call can no longer be used.
+// Whether the context of the failed call can no longer be used.
 bool IsContextLost(CUresult result);
 
-// The failure of a call of the driver: DEVICE, or OUT_OF_MEMORY. `format` says which, and on what:
-// "cuLaunchKernel of topk.select_topk, grid %u".
+// The failure of a driver call: DEVICE, or OUT_OF_MEMORY. `format` names the
+// call and its object: "cuLaunchKernel of topk.select_topk, grid %u".
 [[gnu::format(printf, 3, 4)]] Status DriverStatus(const Driver& driver,
                                                   CUresult result,
                                                   const char* format, ...);

@@ -1,4 +1,4 @@
-// Tables of blocks that stay, a launch for layers whose lists lie alike.
+// Orders block tables: a launch for layers whose lists have the same layout.
 #include <algorithm>
 
 #include "cuda/kernels/drop_blocks.h"

@@ -8,8 +8,8 @@
 namespace kvevict::cuda {
 namespace {
 
-// Of the sum of the rows that a row of scores is made of. A sum that was reduced
-// already is in equal parts that of its query heads.
+// The factor of the sum of rows that make a row of scores. A sum that was
+// reduced already is split equally among its query heads.
 float ScaleOf(const ScoreArgs& args, const FillScoresParams& p) {
   const bool is_mean =
       args.policy.group == KVEVICT_REDUCE_MEAN && p.n_sum_rows > p.n_score_rows;

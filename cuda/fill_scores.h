@@ -1,4 +1,5 @@
-// Scores that need no key: drawn, the caller's, or from sums of attention.
+// Scores that need no keys: random ones, the caller's, or those from attention
+// sums.
 #ifndef KVEVICT_CUDA_FILL_SCORES_H_
 #define KVEVICT_CUDA_FILL_SCORES_H_
 
@@ -12,8 +13,8 @@ namespace kvevict::cuda {
 // See ScoreOp::check.
 Status CheckFill(const Context& context, Stream stream, const ScoreArgs& args);
 
-// Launches an entry of fill_scores.cu for all jobs, by the caller's rows if it reads
-// any. `p`: what layers and the caller's rows do not say.
+// Launches an entry of fill_scores.cu for all jobs, with the caller's rows if
+// it reads any. `p` has what layers and these rows do not define.
 Status FillScores(const Context& context, Stream stream, const ScoreArgs& args,
                   KernelId kernel, FloatRows ScoreJob::*rows,
                   FillScoresParams p);

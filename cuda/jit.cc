@@ -12,7 +12,7 @@
 namespace kvevict::cuda {
 namespace {
 
-// Like the drivers: opened once by name, never destroyed.
+// Like drivers, each is opened once by name and never destroyed.
 struct OpenNvrtc {
   Nvrtc nvrtc;
   const OpenNvrtc* next;
@@ -21,7 +21,7 @@ struct OpenNvrtc {
 std::mutex open_mutex;
 constinit const OpenNvrtc* open_nvrtcs = nullptr;
 
-// The first symbol that is missing, or null.
+// Finds all symbols. Returns the first that is missing, or null.
 const char* FindFunctions(const SharedLibrary& library, NvrtcFunctions* call) {
 #define KVEVICT_NVRTC(name, ...)                                              \
   call->name = reinterpret_cast<decltype(call->name)>(library.Symbol(#name)); \
@@ -31,9 +31,9 @@ const char* FindFunctions(const SharedLibrary& library, NvrtcFunctions* call) {
   return nullptr;
 }
 
-// NVRTC opens its builtins by bare name, and so does not find them beside
-// itself in a folder that the system does not search. One that is open is found
-// under its name.
+// NVRTC opens its builtins by bare name, so it does not find them beside itself
+// in a folder that the system does not search. A library that is open already
+// is found by its name.
 void OpenBuiltinsBeside(const std::string& nvrtc, int version) {
   const size_t slash = nvrtc.rfind('/');
   if (slash == std::string::npos) return;
@@ -52,8 +52,8 @@ std::string VersionText(int version) {
 
 bool IsOld(const Nvrtc& nvrtc) { return nvrtc.version() < kOldestNvrtc; }
 
-// Chips with a CPU beside the GPU (Jetson and the like). Newer GPUs need not know
-// what they know, and CUDA 13 calls sm_101 sm_110.
+// Whether it is a chip with a CPU beside the GPU (Jetson and the like). Newer
+// GPUs may lack their features, and CUDA 13 calls sm_101 sm_110.
 bool IsOfBoard(int sm) {
   constexpr int kBoards[] = {53, 62, 72, 87, 88, 101, 110};
   return std::find(std::begin(kBoards), std::end(kBoards), sm) !=
@@ -65,8 +65,8 @@ void Append(std::string* list, const std::string& item) {
   *list += item;
 }
 
-// Error messages are short: the lines of the log from the first error on, in
-// one line.
+// Error messages are short, so this joins the lines of the log from the first
+// error on in one line.
 std::string FirstErrors(std::string_view log) {
   constexpr size_t kMostBytes = 300;
   const size_t error = log.find("error");
@@ -97,7 +97,7 @@ class Program {
   }
 
   nvrtcProgram* out() { return &program_; }
-  operator nvrtcProgram() const { return program_; }  // NOLINT: is one
+  operator nvrtcProgram() const { return program_; }  // NOLINT: implicit
 
  private:
   const NvrtcFunctions& call_;
@@ -203,13 +203,13 @@ Status Nvrtc::OpenBest(int driver_major, int sm, const Nvrtc** out) {
     if (name.library != Library::kNvrtc || name.cuda_major > driver_major) {
       continue;
     }
-    // From here on all are older.
+    // All later names are older.
     if (best_rank.first && name.cuda_major < CudaMajor(best->version_)) break;
     Append(&tried, name.name);
     std::string reason;
     const Nvrtc* nvrtc = OpenLibrary(name.name, &reason);
     if (nvrtc == nullptr) continue;
-    // One file may have two names.
+    // The same file may have two names.
     const std::string text =
         nvrtc->Describe() + (IsOld(*nvrtc) ? ", too old" : "");
     if (found.find(text) == std::string::npos) Append(&found, text);
@@ -273,7 +273,8 @@ Status Nvrtc::FindTarget(int sm, Target* out) const {
 
 std::vector<std::string> CompileOptions(std::span<const std::string> options,
                                         const Target& target) {
-  // Headers that kernels share with the host hold plain functions.
+  // Headers that kernels share with the host contain plain functions, which
+  // this option makes device functions.
   std::vector<std::string> all = {"--std=c++17",
                                   "--device-as-default-execution-space",
                                   "--gpu-architecture=" + target.name()};
@@ -305,7 +306,7 @@ Status Nvrtc::Compile(const SourceText& program,
   if (result == NVRTC_SUCCESS) {
     result = call_.nvrtcCompileProgram(
         compilation, static_cast<int>(all.size()), arguments.data());
-    // A log that cannot be read hides no error: the result still tells.
+    // An unreadable log hides no error, since the result still has it.
     (void)Read(compilation, call_.nvrtcGetProgramLogSize,
                call_.nvrtcGetProgramLog, &out->log);
   }

@@ -1,5 +1,5 @@
-// Compiles kernels at run time with NVRTC, which is found like the driver: its
-// functions are declared here, no toolkit is needed to build.
+// Compiles kernels at run time with NVRTC, which is found like the driver. Its
+// functions are declared here, so no toolkit is needed to build.
 #ifndef KVEVICT_CUDA_JIT_H_
 #define KVEVICT_CUDA_JIT_H_
 
@@ -20,9 +20,9 @@ enum nvrtcResult : int32_t {
   NVRTC_ERROR_COMPILATION = 6
 };
 
-// The oldest NVRTC that does: 11.7 learned to leave a kernel's arguments in
-// constant memory although their address is taken. Before, each thread copies
-// all 4 KB of them to its stack.
+// The oldest NVRTC that works: since 11.7 a kernel's arguments stay in constant
+// memory even if their address is taken. Before, each thread copied all 4 KB of
+// them to its stack.
 inline constexpr int kOldestNvrtc = 11070;
 
 using nvrtcProgram = struct NvrtcProgram_st*;
@@ -41,8 +41,8 @@ struct SourceText {
   const char* text;
 };
 
-// What to compile for. A cubin runs on its architecture; PTX on every newer one
-// as well, after the driver has compiled it.
+// The architecture to compile for. A cubin runs on its architecture only. PTX
+// also runs on every newer one, after the driver has compiled it.
 struct Target {
   int sm = 0;  // 80 is sm_80
   bool ptx = false;
@@ -55,45 +55,47 @@ struct Target {
 
 struct Compiled {
   std::string image;  // cubin, or PTX with its terminating zero
-  std::string log;    // what NVRTC had to say
+  std::string log;    // messages of NVRTC
 };
 
 class Nvrtc {
  public:
-  // The library at `path` or, if that is null or empty, one of the system's.
-  // Of those that a driver of this CUDA major takes code from: the newest that
-  // makes cubins for this GPU; else the newest whose PTX it takes. Opened once
-  // per path and process, never closed. UNAVAILABLE if there is none, with what
-  // was tried, or what was found and which architectures it knows.
+  // Opens the library at `path`. If that is null or empty it opens one of the
+  // system's, among those from which a driver of this CUDA major takes code:
+  // the newest that makes cubins for this GPU, else the newest whose PTX the
+  // GPU takes. It is opened once per path and process and never closed.
+  // UNAVAILABLE if there is none, with the names that were tried, or the
+  // libraries that were found and the architectures that they know.
   static Status Open(const char* path, int driver_major, int sm,
                      const Nvrtc** out);
 
-  const std::string& name() const { return name_; }  // it was opened by
-  int version() const { return version_; }           // 12040 is CUDA 12.4
+  // the name that it was opened by
+  const std::string& name() const { return name_; }
+  int version() const { return version_; }  // 12040 is CUDA 12.4
 
   // Ascending: 70, 75, 80 ...
   std::span<const int> architectures() const { return architectures_; }
 
-  // A cubin for exactly this GPU; where NVRTC does not know it, PTX of the
-  // newest architecture before it, but for those of boards.
+  // A cubin for exactly this GPU. If NVRTC does not know it, PTX of the newest
+  // earlier architecture that is not a board's.
   Status FindTarget(int sm, Target* out) const;
 
-  // `options` go to NVRTC besides the language standard and the target.
+  // `options` go to NVRTC in addition to the language standard and the target.
   Status Compile(const SourceText& program,
                  std::span<const SourceText> includes,
                  std::span<const std::string> options, const Target& target,
                  Compiled* out) const;
 
  private:
-  // False, with the reason, if the library cannot be used.
+  // Returns false, with the reason, if the library cannot be used.
   bool Load(const char* name, std::string* reason);
-  // Null, with the reason, likewise.
+  // Returns null, with the reason, if the library cannot be used.
   static const Nvrtc* OpenLibrary(const char* name, std::string* reason);
   static Status OpenNamed(const char* path, int driver_major, int sm,
                           const Nvrtc** out);
   static Status OpenBest(int driver_major, int sm, const Nvrtc** out);
-  // This architecture, or the newest one before it that is no board's; 0: there
-  // is none.
+  // This architecture, or the newest earlier one that is not a board's; 0:
+  // there is none.
   int Nearest(int sm) const;
   std::string Describe() const;  // "NVRTC 13.0 (sm 75 80 90)"
 
@@ -103,7 +105,7 @@ class Nvrtc {
   std::vector<int> architectures_;
 };
 
-// The options that every compilation gets, for keys of caches too.
+// All options of a compilation. They are also part of the keys of caches.
 std::vector<std::string> CompileOptions(std::span<const std::string> options,
                                         const Target& target);
 

@@ -1,5 +1,5 @@
-// The kernels: their names (kernels.inc) and their source text, which is part of
-// the library.
+// The kernels: their names (kernels.inc) and their source text, which is part
+// of the library.
 #ifndef KVEVICT_CUDA_KERNEL_TEXT_H_
 #define KVEVICT_CUDA_KERNEL_TEXT_H_
 
@@ -53,7 +53,7 @@ constexpr const KernelInfo& InfoOf(KernelId kernel) {
   return kKernels[static_cast<size_t>(kernel)];
 }
 
-// What kernels may include: every .cuh and .h of kernels/.
+// The files that kernels may include: every .cuh and .h of kernels/.
 std::span<const SourceText> IncludeTexts();
 
 // The text of a module's .cu file, or null.

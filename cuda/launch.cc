@@ -7,7 +7,8 @@
 namespace kvevict::cuda {
 namespace {
 
-// For work on a stream; with debug set it is about to be waited for.
+// Enters the CUcontext for work on a stream. With debug set it checks that the
+// stream can be waited for.
 Status EnterStream(const DeviceState& device, CUstream stream,
                    ContextScope* scope) {
   KV_RETURN_IF_ERROR(device.Enter(scope));

@@ -24,13 +24,14 @@ struct LaunchShape {
   uint32_t shared_bytes = 0;  // dynamic
 };
 
-// Of a module without variants, for the context's GPU.
+// The key of a module without variants, for the context's GPU.
 ModuleKey KeyOf(const Context& context, ModuleId id);
 
-// What rows of caches are to those who read them: KindsOf() in row_layout.h.
+// The kinds of rows that a kernel must be able to read: see KindsOf() in
+// row_layout.h.
 struct RowKinds {
-  uint32_t dtypes = 0;        // a bit for each
-  bool token_groups = false;  // numbers of groups of tokens, or recent rows
+  uint32_t dtypes = 0;        // a bit for each dtype
+  bool token_groups = false;  // scales of token groups, or recent rows
 
   RowKinds operator|(const RowKinds& other) const {
     return {dtypes | other.dtypes, token_groups || other.token_groups};
@@ -38,18 +39,20 @@ struct RowKinds {
   bool operator==(const RowKinds&) const = default;
 };
 
-// Of a module that reads such rows: with quantized ones a variant for them. See
-// cuda/kernels/dtypes.cuh.
+// The key of a module that reads such rows; for quantized ones it has a
+// variant. See cuda/kernels/dtypes.cuh.
 ModuleKey ReaderOf(const Context& context, ModuleId id, const RowKinds& kinds);
 
-// Finds or compiles a module, without variants by its id. For operations of
-// several launches, before the first: a graph gets all of them or none.
+// Finds or compiles a module; one without variants by its id. Operations of
+// several launches call this before the first, so that a graph gets all of them
+// or none.
 Status Require(const Context& context, Stream stream, const ModuleKey& module);
 inline Status Require(const Context& context, Stream stream, ModuleId id) {
   return Require(context, stream, KeyOf(context, id));
 }
 
-// Queues a kernel whose argument is *params. With debug set also waits for it.
+// Queues a kernel whose argument is *params. With debug set it also waits for
+// it.
 Status LaunchKernel(const Context& context, Stream stream,
                     const ModuleKey& module, KernelId kernel,
                     const LaunchShape& shape, const void* params);

@@ -1,5 +1,5 @@
-// The slots between those of keep lists, a launch for layers whose lists lie alike. Their
-// rows are copied next.
+// Lists the slots that are not in keep lists: a launch for layers whose lists
+// have the same layout. Their rows are copied next.
 #include <algorithm>
 
 #include "cuda/kernels/list_evicted.h"

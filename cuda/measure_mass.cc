@@ -1,4 +1,4 @@
-// What mass the lists keep: one launch.
+// Measures the mass that lists keep: one launch.
 #include "cuda/kernels/topk.h"
 #include "cuda/launch.h"
 #include "cuda/list_keys.h"

@@ -1,4 +1,5 @@
-// Merging: three launches for layers that lie alike, four where a fraction merges.
+// Merging: three launches for layers with the same layout, four if a fraction
+// merges.
 #include <algorithm>
 
 #include "core/view/view.h"
@@ -16,7 +17,7 @@ static_assert(kMergeValues == uint32_t{KVEVICT_MERGE_VALUES} &&
               kMergePivot == uint32_t{KVEVICT_MERGE_PIVOT} &&
               kMergeWeighted == uint32_t{KVEVICT_MERGE_WEIGHTED});
 
-// Layers whose scratch is there at once, where there is room for it.
+// The most layers whose scratch is used at once, if there is room.
 constexpr uint32_t kMostInScratch = 16;
 
 bool HasValues(const MoveJob& job) { return IsPresent(job.view->v); }

@@ -32,8 +32,8 @@ std::vector<std::string> Options(const ModuleKey& key) {
   return options;
 }
 
-// Everything that the image depends on. Texts are added with their end, so that
-// no two lists of texts look alike.
+// Everything that the image depends on. Texts are added with their terminator,
+// so that no two lists of texts look alike.
 Digest DiskKey(const SourceText& program, const Target& target,
                std::span<const std::string> options, int nvrtc_version) {
   Sha256 hash;
@@ -65,7 +65,7 @@ Status ModuleCache::Find(const ModuleKey& key, CUstream stream,
   KV_RETURN_IF_ERROR(CheckNotCapturing(key, stream));
   return WithoutThrowing(ModuleName(key.module), [&] {
     const std::lock_guard lock(adding_);
-    *out = Lookup(key);  // another thread may have been first
+    *out = Lookup(key);  // another thread may have added it
     return *out != nullptr ? Status() : Add(key, out);
   });
 }
@@ -202,7 +202,7 @@ Status ModuleCache::LoadFunction(Module* module, KernelId kernel) const {
         name, shared);
   }
   // Drivers load a function when it is first needed, which must not be within a
-  // capture. Asking for its registers does it too.
+  // capture. Reading its register count loads it too.
   int n_registers = 0;
   const CUresult result =
       driver_.cuFuncLoad != nullptr
@@ -213,7 +213,8 @@ Status ModuleCache::LoadFunction(Module* module, KernelId kernel) const {
   return DriverStatus(driver_, result, "loading %s.%s", module_name, name);
 }
 
-// Failures have no one to go to; at the end of a process the driver may be gone.
+// Failures are ignored, since nobody could handle them; at the end of a process
+// the driver may be gone.
 void ModuleCache::Unload(const Module& module) const {
   if (module.library_ != nullptr) {
     (void)driver_.cuLibraryUnload(module.library_);

@@ -1,6 +1,6 @@
-// Kernels of a kvevict context, compiled and loaded once per variant. What is
-// there is found without a lock and without memory. The one CUDA context that
-// they are for is current in every call, and at the end.
+// The kernels of a kvevict context, compiled and loaded once per variant. A
+// loaded module is found without a lock or memory. The one CUDA context that
+// they are for is current in every call and in the destructor.
 #ifndef KVEVICT_CUDA_MODULE_CACHE_H_
 #define KVEVICT_CUDA_MODULE_CACHE_H_
 
@@ -30,7 +30,8 @@ struct ModuleKey {
   };
 
   ModuleId module{};
-  // The most that a launch of it asks for, in bytes; 48 KiB need no asking.
+  // The most that a launch uses, in bytes. Only more than 48 KiB must be
+  // requested.
   uint32_t dynamic_shared_bytes = 0;
   uint32_t n_defines = 0;
   std::array<Define, kMaxDefines> defines{};
@@ -43,7 +44,8 @@ struct ModuleKey {
 // A loaded variant; lives as long as its cache.
 class Module {
  public:
-  // Of this module's kernels; null for those of others.
+  // The function of one of this module's kernels; null for those of other
+  // modules.
   CUfunction function(KernelId kernel) const {
     return functions_[static_cast<size_t>(kernel)];
   }
@@ -60,7 +62,7 @@ class Module {
 
 class ModuleCache {
  public:
-  // `context` gives memory and takes the log; it, `driver` and `nvrtc` must
+  // `context` provides memory and takes the log. It, `driver` and `nvrtc` must
   // outlive the cache.
   ModuleCache(const Context& context, const Driver& driver, const Nvrtc& nvrtc)
       : context_(context), driver_(driver), nvrtc_(nvrtc) {}
@@ -70,11 +72,11 @@ class ModuleCache {
   // Unloads all.
   ~ModuleCache();
 
-  // See CubinCache::Open(). Before the first Find().
+  // See CubinCache::Open(). Must be called before the first Find().
   Status KeepCubinsIn(const char* folder) { return cubins_.Open(folder); }
 
-  // The first call for a variant compiles and loads it, unless `stream` is being
-  // captured into a graph, which is UNSUPPORTED; later ones take no lock and no
+  // The first call for a variant compiles and loads it. If `stream` is being
+  // captured into a graph, that is UNSUPPORTED. Later calls take no lock and no
   // memory. Threads: safe.
   Status Find(const ModuleKey& key, CUstream stream, const Module** out);
 

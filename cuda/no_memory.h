@@ -1,4 +1,4 @@
-// Turns the one exception that our containers throw into a status.
+// Turns the only exception that our containers throw into a status.
 #ifndef KVEVICT_CUDA_NO_MEMORY_H_
 #define KVEVICT_CUDA_NO_MEMORY_H_
 

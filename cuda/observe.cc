@@ -1,4 +1,4 @@
-// Query rows into the rings of a sequence.
+// Writes query rows to the rings of a sequence.
 #include <algorithm>
 
 #include "core/view/view.h"
@@ -11,7 +11,7 @@
 namespace kvevict::cuda {
 namespace {
 
-// Shape and dtype are the geometry's.
+// Compares strides only, since shape and dtype are those of the geometry.
 bool SameStrides(const kvevict_plane* a, const kvevict_plane* b) {
   return a->token_stride_bytes == b->token_stride_bytes &&
          a->head_stride_bytes == b->head_stride_bytes &&

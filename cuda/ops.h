@@ -11,7 +11,8 @@ namespace kvevict::cuda {
 #define KVEVICT_SCORE_OP(name) extern const ScoreOp kOp_##name;
 #include "core/ops.inc"
 
-// The modules of shaping, and of all selections, for what comes before.
+// Finds the modules of shaping and of all selections, for operations that run
+// before them.
 Status RequireShaping(const Context& context, Stream stream);
 Status RequireSelection(const Context& context, Stream stream);
 

@@ -1,4 +1,5 @@
-// The best of each list get +infinity: one launch, and one that counts before it.
+// Gives the best scores of each list +infinity: one launch, after one that
+// counts.
 #include "cuda/list_keys.h"
 #include "cuda/ops.h"
 

@@ -8,15 +8,15 @@
 namespace kvevict::cuda {
 namespace {
 
-// Elements of 4 bytes from one address to another; false if 32 bits do not hold
-// them.
+// The distance between two addresses in elements of 4 bytes. Returns false if
+// it does not fit in 32 bits.
 bool FindDistance(uint64_t from, uint64_t to, int32_t* out) {
   const auto bytes = static_cast<int64_t>(to - from);
   *out = static_cast<int32_t>(bytes / 4);
   return int64_t{*out} * 4 == bytes;
 }
 
-// With pieces for elements.
+// Treats pieces as elements.
 void SetPieces(const RowPieces& pieces, RowLayout* rows) {
   rows->element_stride = pieces.stride;
   rows->group_elems = pieces.in_group;

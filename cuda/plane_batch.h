@@ -1,4 +1,4 @@
-// Planes that lie alike, whatever their layer, as the argument of one launch.
+// Planes with the same layout, of any layer, as the argument of one launch.
 #ifndef KVEVICT_CUDA_PLANE_BATCH_H_
 #define KVEVICT_CUDA_PLANE_BATCH_H_
 
@@ -15,19 +15,20 @@ namespace kvevict::cuda {
 
 struct PlaneBatch {
   GatherParams params{};
-  uint32_t longest = 0;  // keep list; 0: empty
-  ListCounts counts;     // of the first plane's lists
-  uint64_t n_bytes = 0;  // of the rows that are kept
-  bool in_place = true;  // or to another cache
+  uint32_t longest = 0;  // the longest keep list; 0: the batch is empty
+  ListCounts counts;     // counts of the first plane's lists
+  uint64_t n_bytes = 0;  // bytes of the rows that are kept
+  bool in_place = true;  // false: to another cache
 
-  // Takes a plane of the job and the one that its rows go to. False, and nothing
-  // changes, if they lie otherwise than those that are in, if an argument has no
-  // room for them, or if it would be too many bytes. An empty batch takes any.
+  // Adds a plane of the job and the one to which its rows go. Returns false,
+  // and changes nothing, if their layout differs from that of the batch, if an
+  // argument has no room for them, or if there would be too many bytes. An
+  // empty batch accepts any plane.
   bool Add(const MoveJob& job, const kvevict_plane& plane,
            const kvevict_plane& to, uint64_t most_bytes);
 };
 
-// Calls run(PlaneBatch&) for all planes of the jobs, but none without kept rows.
+// Calls run(PlaneBatch&) for all planes of the jobs that have kept rows.
 template <typename Run>
 Status ForEachPlaneBatch(Jobs<MoveJob> jobs, uint64_t most_bytes,
                          const Run& run) {
@@ -41,7 +42,8 @@ Status ForEachPlaneBatch(Jobs<MoveJob> jobs, uint64_t most_bytes,
   for (const MoveJob& job : jobs) {
     n_companions = std::max(n_companions, job.view->n_companions);
   }
-  // Plane by plane over the layers, since the same plane lies alike in most.
+  // Plane by plane over the layers, since the same plane has the same layout in
+  // most.
   for (uint32_t i = 0; i < 2 + n_companions; ++i) {
     for (const MoveJob& job : jobs) {
       if (job.keep.count.most == 0) continue;

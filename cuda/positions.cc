@@ -1,4 +1,4 @@
-// Positions of slots, lengths and counts.
+// Updates positions of slots, lengths and counts.
 #include <algorithm>
 
 #include "cuda/kernels/params.h"
@@ -45,7 +45,7 @@ Status RunMapPositions(const Context& context, Stream stream,
       });
 }
 
-// Values of lists, as many at a time as go in one argument.
+// Sends values of lists, as many at a time as fit in one argument.
 Status SendValues(const Context& context, Stream stream, KernelId kernel,
                   LengthsParams p, std::span<const uint32_t> values) {
   for (; !values.empty(); values = values.subspan(p.n_lists)) {

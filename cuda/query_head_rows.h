@@ -1,4 +1,5 @@
-// Rows of query heads that lie in scratch until they are reduced to one per KV head.
+// Rows of query heads that stay in scratch until they are reduced to one per KV
+// head.
 #ifndef KVEVICT_CUDA_QUERY_HEAD_ROWS_H_
 #define KVEVICT_CUDA_QUERY_HEAD_ROWS_H_
 
@@ -15,7 +16,7 @@ inline uint32_t GroupSize(const kvevict_layer_geometry& g) {
   return g.n_q_heads / g.n_kv_heads;
 }
 
-// f32 [n_q_heads, n_tokens] of a layer.
+// Bytes of f32 [n_q_heads, n_tokens] of a layer.
 inline CheckedSize QueryHeadRowsBytes(const kvevict_layer_geometry& g,
                                       uint32_t n_tokens) {
   return (CheckedSize(g.n_q_heads) * CheckedSize(n_tokens) *
@@ -23,8 +24,8 @@ inline CheckedSize QueryHeadRowsBytes(const kvevict_layer_geometry& g,
       .AlignUp(256);
 }
 
-// The scratch of a signal that reduces the heads of a group: none where
-// shaping wants them apart.
+// The scratch of a signal that reduces the heads of a group. None if shaping
+// needs them apart.
 template <Signal kSignal>
 ScratchNeeds QueryHeadRowsScratch(const Context&, const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
@@ -38,8 +39,8 @@ ScratchNeeds QueryHeadRowsScratch(const Context&, const LayerSize& size) {
   return {rows, CheckedSize(std::min(size.n_layers, kMostInScratch)) * rows};
 }
 
-// What of a layer's rows in scratch has to be apart from the next one's, or 0 where
-// they lie where they shall be.
+// The distance in scratch from a layer's rows to the next layer's, or 0 if rows
+// are written to their final place.
 inline size_t QueryHeadRowsApart(const ScoreArgs& args) {
   if (GroupSize(args.layer) == 1 || args.per_query_head) return 0;
   return QueryHeadRowsBytes(args.layer, args.n_tokens).value();

@@ -1,4 +1,4 @@
-// Several rows of scores become one: a launch of reduce_rows.
+// Reduces several rows of scores to one: a launch of reduce_rows.
 #ifndef KVEVICT_CUDA_REDUCE_ROWS_H_
 #define KVEVICT_CUDA_REDUCE_ROWS_H_
 
@@ -10,7 +10,7 @@
 
 namespace kvevict::cuda {
 
-// How n_terms rows become one; the rest is the caller's to fill in.
+// Parameters that reduce n_terms rows to one. The caller fills in the rest.
 ReduceParams ReductionOf(kvevict_reduce reduce, uint32_t n_terms);
 
 Status LaunchReduction(const Context& context, Stream stream,

@@ -1,5 +1,5 @@
-// Rows in any order: two launches for planes of a layer that lie alike, as far
-// as the staged rows have room.
+// Reorders rows: two launches for planes of a layer with the same layout, as
+// many as the staged rows have room for.
 #include <algorithm>
 
 #include "core/view/view.h"
@@ -12,7 +12,8 @@
 namespace kvevict::cuda {
 namespace {
 
-// Rows staged at a time, or one plane's; two launches more are little then.
+// Bytes of rows staged at a time, or one plane if it is larger. Two launches
+// more take little time then.
 constexpr size_t kStagedBytes = size_t{32} << 20;
 
 struct Steps {
@@ -35,7 +36,7 @@ CheckedSize BytesOf(const MoveJob& job, uint64_t row_bytes) {
   return CheckedSize(job.keep.count.most) * CheckedSize(row_bytes);
 }
 
-// Grows with the list: scratch for a longer one serves a shorter one.
+// Grows with the list, so that scratch for a longer list serves a shorter one.
 ScratchNeeds ReorderScratchBytes(const Context&, const MoveJob& job) {
   uint64_t widest = 0, all_planes = 0;
   ForEachPlane(*job.view, [&](const kvevict_plane& plane) {

@@ -1,5 +1,5 @@
-// Rows that change on their way to another cache, or where they share numbers: one launch
-// for planes that lie alike, whatever their layer.
+// Stores rows that change on their way to another cache, or in place if they
+// share scales: one launch for planes with the same layout, of any layer.
 #include "cuda/kernels/requantize.h"
 
 #include <algorithm>
@@ -40,14 +40,14 @@ bool RequantizeTogether(const MoveJob& a, const MoveJob& b, Rows rows) {
 
 bool IsGrouped(const CacheRows& rows) { return rows.scale.group_tokens != 0; }
 
-// What a job takes: codes of groups by the one, rows that share nothing, and recent ones,
-// by the other.
+// Which kernel a job needs: TakesRegroup() for codes with scales of token
+// groups, TakesRows() for rows with scales of their own and for recent rows.
 bool TakesRegroup(const RequantizeParams& p) { return IsGrouped(p.to); }
 bool TakesRows(const RequantizeParams& p) {
   return p.in_place == 0 && (!IsGrouped(p.to) || p.to.recent.base != 0);
 }
 
-// What planes of a batch have in common; there are none yet.
+// The parameters that the planes of a batch have in common, without planes.
 RequantizeParams ParamsOf(const MoveJob& first, Rows rows) {
   RequantizeParams p{};
   p.from = RowsOf(*first.view, first.view->*rows);

@@ -1,4 +1,4 @@
-// Blocks that stay beside the best: a selection, and one launch.
+// Keeps further blocks in addition to the best: a selection, and one launch.
 #include "cuda/kernels/params.h"
 #include "cuda/kernels/rescue.h"
 #include "cuda/launch.h"
@@ -17,7 +17,7 @@ static_assert(int{kAnchorMean} == static_cast<int>(Anchor::kMean) &&
               int{kAnchorRandom} == static_cast<int>(Anchor::kRandom));
 static_assert(kMostRescueBlock == SlotBlocks::kMostSize);
 
-// Lists of a layer have one length.
+// All lists of a layer have the same length.
 Status RunRescueBlocks(const Context& context, Stream stream,
                        const RescueBlocksArgs& args) {
   const SelectArgs& select = args.select;

@@ -1,5 +1,5 @@
-// Compaction taken back: one launch for planes that lie alike, whatever their layer.
-// Lengths come next.
+// Reverts compaction: one launch for planes with the same layout, of any layer.
+// Lengths are restored next.
 #include <limits>
 
 #include "cuda/kernels/gather_rows.h"

@@ -1,4 +1,4 @@
-// Keys at other positions: one launch for layers that lie alike.
+// Rotates keys to other positions: one launch for layers with the same layout.
 #include <algorithm>
 
 #include "core/view/rope.h"

@@ -25,7 +25,7 @@ RowLayout LayoutOf(const kvevict_view& view, const kvevict_plane& plane) {
   }
   layout.ring_slots = view.ring_slots;
   layout.ring_first = view.ring_first;
-  // A ring without blocks is all in one.
+  // A ring without blocks is one block.
   if (view.block_size == 0) {
     layout.block_size = view.ring_slots;
     layout.block_stride = 0;
@@ -35,9 +35,10 @@ RowLayout LayoutOf(const kvevict_view& view, const kvevict_plane& plane) {
 
 namespace {
 
-// Of rows that elements of so many bytes make, at multiples of 16; otherwise 0.
+// The bytes between the loads of a row, if these are at multiples of 16;
+// otherwise 0.
 uint32_t BytesBetweenLoads(const RowLayout& layout, DType dtype) {
-  // Two to a byte, in order.
+  // There are two elements to a byte, in order.
   if (dtype == DType::kU4) return 16;
   const uint32_t element_bytes = ElementBytes(dtype);
   if (element_bytes == 0) return 0;

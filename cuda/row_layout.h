@@ -1,4 +1,4 @@
-// Which layers and planes lie alike, so that one launch serves them.
+// Which layers and planes have the same layout, so that one launch serves them.
 #ifndef KVEVICT_CUDA_ROW_LAYOUT_H_
 #define KVEVICT_CUDA_ROW_LAYOUT_H_
 
@@ -14,7 +14,7 @@
 
 namespace kvevict::cuda {
 
-// How rows of a plane lie, and from where.
+// The layout of a plane's rows, and their base address.
 RowLayout LayoutOf(const kvevict_view& view, const kvevict_plane& plane);
 inline uint64_t BaseOf(const kvevict_plane& plane) {
   return plane.address_table != 0 ? plane.address_table : plane.data;
@@ -30,29 +30,30 @@ inline bool SameLayout(const RowLayout& a, const RowLayout& b) {
          a.ring_first == b.ring_first;
 }
 
-// The scales, or the minima, of one of a view's own planes; base 0 if it has none.
+// The scales, or the minima, of one of a view's planes; base 0 if it has none.
 RowNumbers NumbersOf(const kvevict_view& view, const kvevict_plane& plane,
                      bool minimum);
 
-// The rows of one of a view's own planes that are not quantized; base 0 if it has none.
+// The rows of one of a view's planes that are not quantized; base 0 if it has
+// none.
 RecentRows RecentRowsOf(const kvevict_view& view, const kvevict_plane& plane);
 
-// Rows of keys or values of a view, of a dtype that can be scored.
+// The rows of keys or values of a view, of a dtype that can be scored.
 CacheRows RowsOf(const kvevict_view& view, const kvevict_plane& plane);
 
-// What it takes to read them.
+// The kinds of rows that a reader of them must support.
 inline RowKinds KindsOf(const CacheRows& rows) {
   return {1u << rows.dtype, rows.scale.group_tokens != 0 ||
                                 rows.minimum.group_tokens != 0 ||
                                 rows.recent.base != 0};
 }
 
-// Whether two views' own planes have scales, minima and recent rows that lie alike, or
-// none.
+// Whether two views' planes have scales, minima and recent rows with the same
+// layout, or none.
 bool HaveLikeNumbers(const kvevict_view& a, const kvevict_plane& plane_a,
                      const kvevict_view& b, const kvevict_plane& plane_b);
 
-// Whether they have the same ones, or none.
+// Whether they share the same scales, minima and recent rows, or have none.
 bool ShareNumbers(const kvevict_view& a, const kvevict_plane& plane_a,
                   const kvevict_view& b, const kvevict_plane& plane_b);
 
@@ -70,7 +71,7 @@ uint32_t TokensOf(const Job& job) {
   return job.tokens.most;
 }
 
-// The tokens of the longest job; no layer is shorter than one.
+// The tokens of the longest job, at least 1.
 template <typename Job>
 uint32_t LongestOf(Jobs<Job> jobs) {
   uint32_t longest = 1;
@@ -83,7 +84,7 @@ uint32_t Size(Jobs<Job> jobs) {
   return static_cast<uint32_t>(jobs.size());
 }
 
-// Counts of the lists of a launch's layers, which lie in one table: that of the
+// Counts of the lists of a launch's layers, which are in one table: that of the
 // first layer.
 class Counts {
  public:
@@ -98,27 +99,28 @@ class Counts {
   const ListCounts first_;
 };
 
-// Whether the counts of two layers can lie in one table.
+// Whether the counts of two layers can be in one table.
 inline bool InOneTable(const ListCounts& a, const ListCounts& b) {
   if (a.each == nullptr || b.each == nullptr) return a.each == b.each;
   const int64_t apart = b.each - a.each;
   return a.step == b.step && apart == static_cast<int32_t>(apart);
 }
 
-// What the lists of a layer have apart from their counts; 0 if they are packed.
+// The stride of a layer's lists if it differs from their count; 0 if they are
+// packed.
 inline uint32_t KeepStride(const KeepLists& keep) {
   return keep.stride == keep.count.most ? 0
                                         : static_cast<uint32_t>(keep.stride);
 }
 
-// As the kernels have it.
+// The positions as kernels take them.
 inline SlotPositions ParamsOf(const kvevict::SlotPositions& slots,
                               const Counts& kept) {
   return {AddressOf(slots.kept), slots.n_kept.most, slots.tail_position,
           kept.FirstOf(slots.n_kept), slots.first};
 }
 
-// Calls run(items) for runs of at most `most` neighbours that go together.
+// Calls run(items) for runs of at most `most` adjacent items that go together.
 template <typename T, typename Together, typename Run>
 Status ForEachBatch(Jobs<T> items, size_t most, const Together& together,
                     const Run& run) {
@@ -131,7 +133,7 @@ Status ForEachBatch(Jobs<T> items, size_t most, const Together& together,
   return Status();
 }
 
-// The same where any go together.
+// The same for items that can all go together.
 template <typename T, typename Run>
 Status ForEachBatch(Jobs<T> items, size_t most, const Run& run) {
   return ForEachBatch(

@@ -1,4 +1,4 @@
-// Launches of row_norms: one for layers that lie alike.
+// Launches row_norms: once for layers with the same layout.
 #ifndef KVEVICT_CUDA_ROW_NORMS_H_
 #define KVEVICT_CUDA_ROW_NORMS_H_
 
@@ -10,8 +10,8 @@
 
 namespace kvevict::cuda {
 
-// Of a plane of the jobs' views, into `scores` of the jobs. The rest of p says what
-// becomes of the norms.
+// Computes norms of a plane of the jobs' views and writes them to `scores` of
+// the jobs. The rest of p says how norms are used.
 template <typename Job>
 Status LaunchRowNorms(const Context& context, Stream stream, Jobs<Job> jobs,
                       kvevict_plane kvevict_view::*plane, float* Job::*scores,

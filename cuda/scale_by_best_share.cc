@@ -1,4 +1,4 @@
-// Scores by the share that the best of a list have of all: one launch.
+// Multiplies scores by the share of a list's best in all of them: one launch.
 #include "cuda/list_keys.h"
 #include "cuda/ops.h"
 

@@ -1,5 +1,5 @@
-// Shares of squared norms: launches for layers that lie alike, two of row_norm.cu and
-// two of cur.cu.
+// Scores by shares of squared norms: for layers with the same layout, two
+// launches of row_norm.cu and two of cur.cu.
 #include "core/view/view.h"
 #include "cuda/alignment.h"
 #include "cuda/kernels/cur.h"
@@ -17,7 +17,7 @@ bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
          InOneTable(a.tokens, b.tokens);
 }
 
-// Norms of a layer's values, then sums.
+// Floats of a layer: norms of its values, then sums.
 uint64_t LayerFloats(uint32_t n_kv_heads, uint32_t window, uint32_t n_tokens) {
   return n_kv_heads * (uint64_t{n_tokens} + CurBlocks(n_tokens, window));
 }
@@ -69,7 +69,7 @@ class Scorer {
     return p;
   }
 
-  // Of one plane of all layers, to where `out` says.
+  // Computes norms of one plane of all layers and writes them where `out` says.
   Status LaunchNorms(const CurParams& where, kvevict_plane kvevict_view::*plane,
                      uint64_t CurLayer::*out, uint32_t longest) const {
     const kvevict_view& view = *batch_.front().view;

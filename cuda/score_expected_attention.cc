@@ -1,5 +1,5 @@
-// Attention of queries to come: logits, softmax and reduction, a launch each for layers
-// that lie alike.
+// Scores by the expected attention of future queries: logits, softmax and
+// reduction, a launch each for layers with the same layout.
 #include <algorithm>
 
 #include "core/view/view.h"
@@ -20,8 +20,8 @@ bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
          a.query_covariance.head_stride == b.query_covariance.head_stride;
 }
 
-// A launch each for jobs that lie alike; rows of query heads are `apart` from each
-// job's in scratch, or where they shall be (0).
+// A launch each for jobs with the same layout. Each job's rows of query heads
+// are in scratch, `apart` from the next job's, or in their final place (0).
 Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
                 Jobs<ScoreJob> batch, size_t apart) {
   const kvevict_layer_geometry& g = args.layer;

@@ -1,5 +1,6 @@
-// Keys against their mean direction: three launches for layers that lie alike, two where
-// one chunk of tokens is all there is; block by block one.
+// Compares keys with their mean direction: three launches for layers with the
+// same layout, two if there is only one chunk of tokens, and one launch block
+// by block.
 #include <algorithm>
 
 #include "core/policy/policy.h"
@@ -86,9 +87,10 @@ Status RunBlocks(const Context& context, Stream stream, const ScoreArgs& args,
                 {g.n_kv_heads, Size(batch), 1, kSelectThreads}, p);
 }
 
-// ---- Either ----
+// ---- Both ----
 
-// Sums of the chunks of one batch, or what each of its heads needs.
+// Scratch: the sums of the chunks of one batch, or what each head needs block
+// by block.
 ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
   if (size.policy.block > 0) {

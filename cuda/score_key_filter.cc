@@ -1,4 +1,5 @@
-// Keys against the filters of their heads: one launch for layers that lie alike.
+// Multiplies keys with the filters of their heads: one launch for layers with
+// the same layout.
 #include "core/view/view.h"
 #include "cuda/alignment.h"
 #include "cuda/kernels/key_filter.h"

@@ -1,4 +1,4 @@
-// Norms of keys, negated: the smallest ranks first.
+// Scores by negative norms of keys: the smallest norm ranks first.
 #include "cuda/alignment.h"
 #include "cuda/ops.h"
 #include "cuda/row_norms.h"

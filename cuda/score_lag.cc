@@ -1,5 +1,5 @@
-// Ranks of keys and values against later ones: two launches for layers that lie
-// alike.
+// Ranks keys and values relative to later ones: two launches for layers with
+// the same layout.
 #include <algorithm>
 
 #include "core/view/view.h"
@@ -12,7 +12,7 @@
 namespace kvevict::cuda {
 namespace {
 
-constexpr float kLog2ESquared = 2.08136898f;  // of core/kernels/lag.cc
+constexpr float kLog2ESquared = 2.08136898f;  // as in core/kernels/lag.cc
 
 bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
   return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&

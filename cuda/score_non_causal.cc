@@ -1,4 +1,5 @@
-// Attention within chunks: the launches of score_window.cc, a chunk in place of a split.
+// Attention within chunks: the launches of score_window.cc, with a chunk in
+// place of a split.
 #include "cuda/ops.h"
 #include "cuda/score_window.h"
 

@@ -1,5 +1,5 @@
-// Keys against the centers of queries: scores, their scale and reduction, a launch each
-// for layers that lie alike.
+// Compares keys with the centers of queries: scores, their scale and reduction,
+// a launch each for layers with the same layout.
 #include <algorithm>
 
 #include "core/view/rope.h"
@@ -23,8 +23,8 @@ bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
          a.query_centers.head_stride == b.query_centers.head_stride;
 }
 
-// A launch each for jobs that lie alike; rows of query heads are `apart` from each
-// job's in scratch, or where they shall be (0).
+// A launch each for jobs with the same layout. Each job's rows of query heads
+// are in scratch, `apart` from the next job's, or in their final place (0).
 Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
                 Jobs<ScoreJob> batch, size_t apart) {
   const kvevict_layer_geometry& g = args.layer;

@@ -1,4 +1,5 @@
-// Attention sums: the caller's, or made of queries in scratch.
+// Scores by attention sums: the caller's, or sums computed from queries in
+// scratch.
 #include <algorithm>
 
 #include "core/dtype.h"
@@ -18,7 +19,8 @@ bool CanReadQueries(const kvevict_layer_geometry& g) {
          InfoOf(static_cast<DType>(g.q_dtype)).is_plain();
 }
 
-// f32 [n_layers, n_q_heads, n_tokens], behind the scratch of making them.
+// Bytes of f32 [n_layers, n_q_heads, n_tokens], after the scratch that
+// computing the sums needs.
 ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
   if (!CanReadQueries(g)) return CheckedSize(0);
@@ -58,7 +60,7 @@ Status Fill(const Context& context, Stream stream, const ScoreArgs& args,
                     &ScoreJob::sums, p);
 }
 
-// At most FillScoresParams::kMaxLayers jobs with queries.
+// Takes at most FillScoresParams::kMaxLayers jobs with queries.
 Status FillBySums(const Context& context, Stream stream, const ScoreArgs& args,
                   Jobs<ScoreJob> jobs) {
   const uint64_t sums =

@@ -1,5 +1,6 @@
-// The window's attention: two launches for layers that lie alike. More rows than a
-// window has, for sums of attention and within chunks, go part by part.
+// The window's attention: two launches for layers with the same layout. More
+// rows than a window has, for attention sums and within chunks, are processed
+// part by part.
 #include <algorithm>
 
 #include "core/dtype.h"
@@ -22,7 +23,7 @@ namespace {
 
 constexpr float kLog2E = 1.44269504088896340736f;
 
-// ---- What the policy asks for, as the kernels have it ----
+// ---- The policy as kernel parameters ----
 
 enum Out : uint32_t { kSumOfGroup = 0, kMaxOfGroup = 1, kRowPerHead = 2 };
 
@@ -32,19 +33,19 @@ bool LeavesHeadsApart(const kvevict_layer_geometry& g, const Policy& policy) {
 }
 
 struct Form {
-  uint32_t group;  // by logit_heads
+  uint32_t group;  // query heads / logit_heads
   uint32_t window;
   Out out;
-  bool reduces_after;  // rows of query heads, reduced by a launch of their own
+  bool reduces_after;  // rows of query heads are reduced by another launch
   bool max_of_rows = false;
   bool softmax_past = false;
   bool weigh_by_past = false;
   uint32_t logit_heads = 1;
   bool is_part = false;
-  uint32_t chunk =
-      0;  // tokens whose rows and keys are apart; 0: the window's form
-  float spread = 0.0f;  // times the rows' variance, of their sum
-  bool caps = false;    // logits
+  // Tokens of a chunk, whose rows see only its keys; 0: the window's form.
+  uint32_t chunk = 0;
+  float spread = 0.0f;  // factor of the rows' variance
+  bool caps = false;    // logits are capped
   Measure measure;
 
   Form(const kvevict_layer_geometry& g, const Policy& policy,
@@ -64,7 +65,8 @@ struct Form {
     }
     const bool max = policy.group == KVEVICT_REDUCE_MAX;
     const bool reduces = group > 1 && !per_query_head;
-    // A maximum of both is one of all; else of whole heads, if a block has them.
+    // If both reductions are maxima they are one. Otherwise the maximum is of
+    // whole heads, which needs a block that has them.
     reduces_after =
         reduces && (max_of_rows ? !max : max && !CanReduceByMax(window));
     if (per_query_head || reduces_after) {
@@ -74,7 +76,8 @@ struct Form {
     }
   }
 
-  // Of rows that go part by part: sums of every query head.
+  // The form of rows that are processed part by part: sums for every query
+  // head.
   static Form OfParts(const kvevict_layer_geometry& g) {
     Policy policy;
     policy.rows = KVEVICT_REDUCE_SUM;
@@ -84,7 +87,8 @@ struct Form {
     return form;
   }
 
-  // Within chunks: sums of their rows, in parts where these are too many for one.
+  // The form within chunks: sums of their rows, in parts if there are too many
+  // rows for one.
   static Form OfChunks(const kvevict_layer_geometry& g, const Policy& policy,
                        bool per_query_head) {
     Policy of_rows;
@@ -93,7 +97,7 @@ struct Form {
     of_rows.window.count = std::min(policy.block, PartRows(g.k_head_dim));
     Form form(g, of_rows, per_query_head);
     form.chunk = policy.block;
-    form.caps = false;  // nor are they scaled
+    form.caps = false;  // logits are not scaled either
     if (form.chunk > form.window && form.group > 1 && !per_query_head) {
       form.reduces_after = true;
       form.out = kRowPerHead;
@@ -101,27 +105,28 @@ struct Form {
     return form;
   }
 
-  // Those in one launch.
+  // The most layers in one launch.
   uint32_t MaxLayers() const {
-    // A layer's chunks are enough for a device, and their log-sum-exps are many.
+    // One layer's chunks are enough work for a device, and their log-sum-exps
+    // are many.
     return chunk > 0 ? 16 : ScoreParams::kMaxLayers;
   }
   KeySplits SplitsOf(uint32_t n_tokens) const {
     if (chunk == 0) return SplitKeys(n_tokens);
     return {CeilDiv(n_tokens, chunk), chunk};
   }
-  // The most of any length up to n_tokens.
+  // The most splits for any length up to n_tokens.
   uint32_t MostSplits(uint32_t n_tokens) const {
     if (chunk > 0) return CeilDiv(n_tokens, chunk);
     return std::clamp(n_tokens / 1024, 1u, 64u);
   }
 
-  // By the plan's own form.
+  // The form for the plan's own shaping.
   Form(const kvevict_layer_geometry& g, const Policy& policy)
       : Form(g, policy, LeavesHeadsApart(g, policy)) {}
 };
 
-// Of the summed weights of a row of scores.
+// The factor of the summed weights of a row of scores.
 float WeightScale(const Form& form, const Policy& policy) {
   float scale = 1.0f;
   if (form.is_part) return scale;
@@ -138,13 +143,13 @@ uint32_t SmOf(const Context& context) {
   return static_cast<uint32_t>(DeviceOf(context).sm());
 }
 
-// Of a scorer, what depends on the caches.
+// The part of a scorer's variant that depends on the caches.
 struct Variant {
   uint32_t paged;  // KV_PAGED
   bool ragged;     // heads have lengths of their own
   bool mma;
   bool sinks;
-  bool token_groups;  // rows share numbers, or some are recent
+  bool token_groups;  // rows share scales, or some are recent
 };
 
 uint32_t TileKeysOf(const Context& context, const kvevict_layer_geometry& g,
@@ -198,7 +203,7 @@ bool DTypesAllowMma(const Context& context, const kvevict_layer_geometry& g,
                    SmOf(context));
 }
 
-// Elements where they can be loaded.
+// Checks that elements are aligned for loads.
 Status CheckJobAligned(const ScoreJob& job, const kvevict_layer_geometry& g) {
   KV_RETURN_IF_ERROR(CheckKeysAligned(*job.view));
   KV_RETURN_IF_ERROR(CheckAligned(
@@ -220,7 +225,7 @@ bool IsMultipleOf(uint64_t unit, std::initializer_list<uint64_t> values) {
                      [unit](uint64_t v) { return v % unit == 0; });
 }
 
-// Whether the rows of a job lie as the tensor cores want them.
+// Whether the layout of a job's rows suits the tensor cores.
 bool LayoutAllowsMma(const ScoreJob& job) {
   const CacheRows rows = RowsOf(*job.view, job.view->k);
   const RowLayout& keys = rows.layout;
@@ -265,7 +270,7 @@ CheckedSize PartialBytes(const kvevict_layer_geometry& g, const Form& form,
       .AlignUp(256);
 }
 
-// Behind it: what the blocks of one launch measure.
+// After these come the measures of the blocks of one launch.
 CheckedSize MeasureBytes(const kvevict_layer_geometry& g, const Form& form,
                          uint32_t n_layers, uint32_t n_tokens) {
   if (form.measure == Measure::kNone) return CheckedSize(0);
@@ -277,13 +282,14 @@ CheckedSize MeasureBytes(const kvevict_layer_geometry& g, const Form& form,
 
 // ---- Launches ----
 
-// Which of a job's rows a launch takes: form.window of them, that end n_after before the
-// last one; or of each chunk, from row first_row on.
+// The rows of a job that a launch takes: form.window of them, ending n_after
+// before the last one. In chunks, from row first_row of each on.
 struct Part {
   uint32_t n_after = 0;
   uint32_t first_row = 0;
-  uint64_t sums =
-      0;  // where those of the first job go, the others' behind; 0: scores
+  // Where the sums of the first job go, followed by those of the others; 0:
+  // computes scores.
+  uint64_t sums = 0;
 };
 
 class Scorer {
@@ -297,7 +303,7 @@ class Scorer {
         policy_(args.policy),
         form_(form) {}
 
-  // What a launch needs.
+  // Checks what a launch needs.
   Status Check(Jobs<ScoreJob> jobs) const {
     for (const ScoreJob& job : jobs) {
       KV_RETURN_IF_ERROR(CheckJobAligned(job, g_));
@@ -311,7 +317,8 @@ class Scorer {
     return form_.reduces_after ? ReduceGroups(jobs) : Status();
   }
 
-  // All rows of jobs that have as many; the last part, which reaches every key, first.
+  // Processes all rows of jobs with equally many. The last part, which reaches
+  // every key, comes first.
   Status SumParts(Jobs<ScoreJob> jobs, uint64_t sums) const {
     for (uint32_t n = 0; n < jobs[0].queries.n_rows; n += form_.window) {
       KV_RETURN_IF_ERROR(Attend(jobs, {n, 0, sums}));
@@ -319,7 +326,7 @@ class Scorer {
     return Status();
   }
 
-  // All rows of every chunk.
+  // Processes all rows of every chunk.
   Status RunChunks(Jobs<ScoreJob> jobs) const {
     const uint32_t n_rows = std::min(form_.chunk, LongestOf(jobs));
     for (uint32_t first = 0; first < n_rows; first += form_.window) {
@@ -333,7 +340,8 @@ class Scorer {
     return AddressOf(args_.scratch.data()) +
            PartialBytes(g_, form_, Size(args_.jobs), args_.n_tokens).value();
   }
-  // f32 [n_q_heads, n_tokens] of a job, where they are reduced afterwards.
+  // The address of f32 [n_q_heads, n_tokens] of a job, if rows are reduced
+  // afterwards.
   uint64_t ApartRowsOf(Jobs<ScoreJob> jobs, size_t i) const {
     uint64_t address =
         MeasuresOfBlocks() +
@@ -358,12 +366,12 @@ class Scorer {
   Status Attend(Jobs<ScoreJob> jobs, const Part& part) const;
   Status ReduceGroups(Jobs<ScoreJob> jobs) const;
   Status AddMeasures(Jobs<ScoreJob> jobs) const;
-  // Those that are given are of the causal softmax of every query head.
+  // Given log-sum-exps are those of the causal softmax of every query head.
   bool KnowsLse(const ScoreJob& job) const {
     return job.queries.lse != nullptr && !form_.softmax_past &&
            form_.logit_heads == 1;
   }
-  // Log-sum-exps that are given have them.
+  // Given log-sum-exps include the sinks.
   bool HasSinks(const ScoreJob& job) const {
     return job.sinks != nullptr && form_.chunk == 0 && !KnowsLse(job);
   }
@@ -378,8 +386,8 @@ class Scorer {
 
 Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
   const ScoreJob& first = jobs[0];
-  // The first row of the launch among the job's; before those there are, if the part
-  // is not full.
+  // The first row of the launch among the job's. It is negative if the part is
+  // not full.
   const int64_t first_row = form_.chunk > 0
                                 ? 0
                                 : int64_t{first.queries.n_rows} - part.n_after -
@@ -387,7 +395,8 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
   const auto at_first_row = [&](const void* rows, int64_t stride) {
     return AddressOf(rows) + static_cast<uint64_t>(first_row * stride);
   };
-  // By what no grouping of layers changes, since results depend on it.
+  // Splits do not depend on how layers are grouped, since results depend on
+  // them.
   const KeySplits splits = form_.SplitsOf(args_.n_tokens);
   const Counts tokens(first.tokens);
   ScoreParams p{};
@@ -495,7 +504,8 @@ ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
   return FormBytes(g, Form(g, size.policy), size.n_layers, size.n_tokens);
 }
 
-// Every variant of a form that calls may launch, but those for far rows.
+// Compiles every variant of a form that calls may launch, except those for far
+// rows.
 Status PrepareForm(const Context& context, const kvevict_layer_geometry& g,
                    const Form& form, const ScoreTraits& traits) {
   if (!InfoOf(static_cast<DType>(g.q_dtype)).is_plain() ||

@@ -10,7 +10,7 @@
 
 namespace kvevict::cuda {
 
-// At the begin of ScoreArgs::scratch.
+// The scratch, at the start of ScoreArgs::scratch.
 CheckedSize QuerySumScratchBytes(const kvevict_layer_geometry& g,
                                  uint32_t n_layers, uint32_t n_tokens);
 
@@ -18,17 +18,17 @@ CheckedSize QuerySumScratchBytes(const kvevict_layer_geometry& g,
 Status PrepareQuerySums(const Context& context, const kvevict_layer_geometry& g,
                         const ScoreTraits& traits);
 
-// See ScoreOp::check, of jobs with queries that go together.
+// See ScoreOp::check, for jobs with queries that go together.
 Status CheckQuerySums(const Context& context, Stream stream,
                       const ScoreArgs& args, Jobs<ScoreJob> jobs);
 
-// sums = f32 [n_q_heads, tokens.most] of each job, one after another: the causal
-// softmax weights of each query head, summed over the rows that the job has.
+// sums = f32 [n_q_heads, tokens.most] of each job, one after the other: the
+// causal softmax weights of each query head, summed over the job's rows.
 Status SumQueries(const Context& context, Stream stream, const ScoreArgs& args,
                   Jobs<ScoreJob> jobs, uint64_t sums);
 
-// Each chunk of policy.block tokens by its own queries: see ScoreOp, whose operation
-// this is.
+// The parts of a ScoreOp that scores each chunk of policy.block tokens by its
+// own queries.
 ScratchNeeds ChunkScratchBytes(const Context& context, const LayerSize& size);
 Status PrepareChunks(const Context& context, const kvevict_layer_geometry& g,
                      const Policy& policy, const ScoreTraits& traits);

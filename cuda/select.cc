@@ -1,5 +1,6 @@
-// Scores to keep lists: one launch where nothing but the ends must stay, slot by slot,
-// and a block holds a list, shaping included where shared memory does.
+// Selects keep lists by scores: one launch if only the ends must stay, slot by
+// slot, and a list fits in a block. It includes shaping if shared memory
+// suffices.
 #include <algorithm>
 
 #include "cuda/device_state.h"
@@ -21,7 +22,7 @@ bool FitsShared(const Context& context, uint32_t n_tokens) {
 
 class Selector {
  public:
-  // `shaping` is still to be done, and pool_select can; see CanShape().
+  // `shaping` is done here by pool_select; see CanShape().
   Selector(const Context& context, Stream stream, const SelectArgs& args,
            const Shaping& shaping)
       : context_(context),
@@ -95,8 +96,8 @@ Status Selector::SelectLong(Jobs<SelectJob> jobs, SelectParams p) const {
   return Launch(context_, stream_, KernelId::select_long_emit, shape, p);
 }
 
-// Whether pool_select does both. What else touches scores, to pin or rank some or to
-// average blocks, wants them shaped.
+// Whether pool_select does both. Whatever else reads scores, to pin or rank
+// some or to average blocks, needs them shaped.
 bool CanShape(const Context& context, const Shaping& shaping,
               const SelectArgs& args) {
   return args.forced.protect.empty() && args.blocks.size == 1 &&
@@ -114,7 +115,7 @@ Status Select(const Context& context, Stream stream, const SelectArgs& args,
                       [&](Jobs<SelectJob> jobs) { return selector.Run(jobs); });
 }
 
-// Launches take turns with it.
+// Launches use the scratch one after the other.
 ScratchNeeds SelectScratchBytes(const Context&, const SelectArgs::Size& size) {
   if (size.n_tokens <= kMaxShortKeys) return CheckedSize(0);
   return CheckedSize(sizeof(uint32_t)) *

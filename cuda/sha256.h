@@ -24,7 +24,7 @@ class Sha256 {
   uint32_t state_[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   uint64_t n_bytes_ = 0;
-  uint8_t pending_[64] = {};  // n_bytes_ % 64 of them
+  uint8_t pending_[64] = {};  // the first n_bytes_ % 64 are used
 };
 
 // 64 lower-case hexadecimal digits.

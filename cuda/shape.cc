@@ -16,8 +16,8 @@ bool ShapedTogether(const ShapeJob& a, const ShapeJob& b) {
   return InOneTable(a.tokens, b.tokens);
 }
 
-// Rows of the jobs, n_rows each; where they are not reduced afterwards what is not
-// pooled becomes +infinity.
+// Pools rows of the jobs, n_rows each. If they are not reduced afterwards,
+// tokens that are not pooled become +infinity.
 Status PoolRows(const Context& context, Stream stream, const Shaping& shaping,
                 Jobs<ShapeJob> jobs, uint32_t n_rows) {
   const auto run = [&](Jobs<ShapeJob> batch) {

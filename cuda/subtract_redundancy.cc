@@ -1,5 +1,5 @@
-// Redundancy of keys off their scores: five launches for layers that lie alike, four
-// where one chunk of tokens is all there is.
+// Subtracts the redundancy of keys from their scores: five launches for layers
+// with the same layout, four if there is only one chunk of tokens.
 #include <algorithm>
 
 #include "core/view/view.h"
@@ -12,7 +12,7 @@
 namespace kvevict::cuda {
 namespace {
 
-// Layers whose scratch is there at once, where there is room for it.
+// The most layers whose scratch is used at once, if there is room.
 constexpr uint32_t kMostInScratch = 16;
 
 bool SubtractTogether(const ShapeJob& a, const ShapeJob& b) {

@@ -8,8 +8,9 @@
 
 namespace kvevict {
 
-// The AdaKV repository: integers, for every context over the budget. A layer whose
-// share is more than there is keeps all. The floor in the step makes the sum run over.
+// The AdaKV repository: in integers, for every context over the budget. A layer
+// whose share exceeds the context keeps all. Since the step is rounded down the
+// sum exceeds the budget.
 void SplitArithmeticAdakv(const SplitInput& in, std::span<uint32_t> budgets) {
   const int64_t n = static_cast<int64_t>(budgets.size());
   if (n == 1) return SplitUniform(in, budgets);
@@ -29,19 +30,19 @@ void SplitArithmeticAdakv(const SplitInput& in, std::span<uint32_t> budgets) {
   }
 }
 
-// KVCache-Factory: the same, but uniform for contexts of less than 2c.
+// KVCache-Factory: the same, but uniform for contexts shorter than 2c.
 void SplitArithmeticKvf(const SplitInput& in, std::span<uint32_t> budgets) {
   const int64_t c = int64_t{in.budget} - in.n_recent;
   if (in.n_context < 2 * c) return SplitUniform(in, budgets);
   SplitArithmeticAdakv(in, budgets);
 }
 
-// kvpress: floating point, the window inside a layer's number but on top of the
-// budget, and uniform where the schedule does not fit.
+// kvpress: in floating point. A layer's number includes the window, which is
+// added to the budget. The split is uniform if the schedule does not fit.
 void SplitArithmeticKvpress(const SplitInput& in, std::span<uint32_t> budgets) {
   const size_t n = budgets.size();
   const double window = in.n_recent;
-  // Rounded twice, as the original does: halves depend on it.
+  // Rounded twice, as in the original: it decides how halves round.
   const double capacity = window + in.exact_budget;
   const double c = capacity - window;
   double lowest = c / in.policy.beta;

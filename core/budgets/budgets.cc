@@ -24,12 +24,12 @@ constexpr Split kSplits[] = {
 #undef KVEVICT_LAYER_SPLIT
 };
 
-// Of a context that the budget does not cover.
+// The input of splits for a context longer than the budget.
 Status InputOf(const Policy& policy, uint32_t n_context, uint32_t n_protected,
                std::optional<SplitInput>* out) {
   kvevict_resolved_policy resolved;
   KV_RETURN_IF_ERROR(ResolvePolicy(policy, n_context, &resolved));
-  // Splits count blocks: what layers have of them adds up.
+  // Splits count blocks, since whole blocks of layers add up.
   const SlotBlocks blocks = BlocksOf(policy);
   const uint32_t n_budget = blocks.Count(resolved.budget);
   const uint32_t n_sink = blocks.Count(resolved.n_sink);
@@ -62,7 +62,7 @@ bool IsCovered(const Policy& policy, uint32_t n_context,
   return true;
 }
 
-// Of a context that the budget does not cover.
+// Spreads the budget for a context longer than it.
 Status Spread(const Policy& of_shares, uint32_t n_context,
               std::span<const LayerMeasure> measures, uint32_t n_protected,
               std::span<uint32_t> budgets) {
@@ -106,7 +106,7 @@ Status LeastBudget(const Policy& of_shares, uint32_t n_context,
   if (IsCovered(policy, n_context, {out, 1})) return Status();
   std::optional<SplitInput> in;
   KV_RETURN_IF_ERROR(InputOf(policy, n_context, n_protected, &in));
-  // A lazy layer keeps the budget, whatever others do.
+  // A lazy layer keeps the budget whatever the other layers do.
   const bool is_lazy = policy.split == LayerSplit::kLazy;
   *out = BlocksOf(policy).TokensOf(is_lazy ? in->budget : in->least, n_context);
   return Status();
@@ -117,13 +117,15 @@ size_t MaxTotalBudget(const Policy& policy, uint32_t max_tokens,
   const SlotBlocks blocks = BlocksOf(policy);
   // The last block of a shorter context may be fuller.
   const size_t budget = BudgetTokens(policy, max_tokens) + (blocks.size - 1);
-  // The integer steps of the arithmetic splits lose less than one block per layer
-  // and step, and sinks may lift a layer, so a layer keeps on average fewer than
-  // n_layers + n_sink blocks more than it should; of chunks all may lift it.
+  // The integer steps of the arithmetic splits lose less than one block per
+  // layer and step, and sinks may lift a layer. So a layer keeps on average
+  // fewer than n_layers + n_sink blocks more than it should. With chunks all
+  // that they keep at least may lift it.
   const bool is_exact = kSplits[static_cast<int>(policy.split)].is_exact;
   const uint64_t lift = HasChunks(policy) ? Chunks(policy, max_tokens).Least()
                                           : blocks.RoundUp(policy.sink.count);
-  // A context that is a token longer may end a partition, which then loses some.
+  // A context that is one token longer may complete a partition, which then
+  // loses some.
   const size_t per_layer = budget +
                            (is_exact ? 0 : lift + n_layers * blocks.size) +
                            (IsBudgetOfPartition(policy) ? policy.block : 0);

@@ -11,54 +11,58 @@
 
 namespace kvevict {
 
-// The splits take time quadratic in the layers, so there is a most of them.
+// Splits take time quadratic in the layers, so their number is limited.
 inline constexpr uint32_t kMaxLayers = 4096;
 
-// What scoring finds of a layer's attention, for splits that go by it.
+// What scoring measures of a layer's attention, for splits that need it.
 struct LayerMeasure {
-  // kDynamics: entropy of the weights of all rows and heads in the slots before the
-  // window. kEnds: the sum over the ends, averaged over rows and heads.
+  // kDynamics: the entropy of the weights of all rows and heads over the slots
+  // before the window. kEnds: the sum over both ends, averaged over rows and
+  // heads.
   float first = 0.0f;
-  float variance = 0.0f;  // kDynamics: over rows, summed over slots and heads
+  // kDynamics: variance over rows, summed over slots and heads
+  float variance = 0.0f;
 };
 
-// What a split starts from, in blocks of the policy's, which mostly are tokens.
-// least <= budget < n_context.
+// The input of a split, in blocks of the policy, which usually are single
+// tokens. least <= budget < n_context.
 struct SplitInput {
   const Policy& policy;
   uint32_t n_context;
   uint32_t budget;
   double exact_budget;  // before rounding
   uint32_t n_recent;
-  uint32_t least;  // that every layer keeps: what must stay, and at least one
+  uint32_t least;  // for every layer: what must stay, and at least one
   std::span<const LayerMeasure>
-      measures;  // of each layer, where splits have one
+      measures;  // of each layer, if the split needs them
 };
 
-// Each writes, per layer, the blocks it keeps, in [least, n_context].
+// Each writes the blocks that every layer keeps, in [least, n_context].
 #define KVEVICT_LAYER_SPLIT(Name, text, is_exact, measure) \
   void Split##Name(const SplitInput& in, std::span<uint32_t> budgets);
 #include "core/budgets/layer_splits.inc"
 #undef KVEVICT_LAYER_SPLIT
 
-// Tokens each layer keeps of a context; n_context where the budget covers it.
-// The policy is valid. Fails where kvevict_policy_resolve() does, except that a
-// covered context is no error.
+// The tokens that each layer keeps of a context: n_context if the budget covers
+// it. The policy is valid. Fails if kvevict_policy_resolve() does, except that
+// a covered context is no error.
 Status LayerBudgets(const Policy& policy, uint32_t n_context,
                     std::span<uint32_t> budgets);
 
-// The same by a split of layers that are measured. Every layer keeps n_protected more
-// than what else must stay, which leaves budget enough.
+// The same for a split by measures of layers. Every layer keeps n_protected
+// tokens in addition to what else must stay. The budget must have room for
+// them.
 Status LayerBudgets(const Policy& policy, uint32_t n_context,
                     std::span<const LayerMeasure> measures,
                     uint32_t n_protected, std::span<uint32_t> budgets);
 
-// What every layer of such a split keeps at least. Fails if that is over the budget.
+// The fewest tokens that a layer of such a split keeps. Fails if they exceed
+// the budget.
 Status LeastBudget(const Policy& policy, uint32_t n_context,
                    uint32_t n_protected, uint32_t* out);
 
-// No context of up to max_tokens tokens makes LayerBudgets() sum up to more
-// than this, counting only layers that keep less than they hold.
+// An upper bound of the sum of LayerBudgets() for contexts of up to max_tokens,
+// counting only layers that keep less than they hold.
 size_t MaxTotalBudget(const Policy& policy, uint32_t max_tokens,
                       uint32_t n_layers);
 

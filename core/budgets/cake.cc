@@ -1,5 +1,5 @@
-// CAKE: what layers keep beside the least goes by preference, E^(1/tau1) V^(1/tau2) of
-// the attention that was measured.
+// CAKE: layers share what is left after the least in proportion to their
+// preference, E^(1/tau1) V^(1/tau2) of the measured attention.
 #include <algorithm>
 #include <cmath>
 
@@ -13,7 +13,8 @@ bool IsPreferred(const LayerMeasure& layer) {
          std::isfinite(layer.first) && std::isfinite(layer.variance);
 }
 
-// Numbers relative to about the largest, which changes no digit of theirs.
+// Preferences are scaled by about the largest, by a power of two that changes
+// no digit.
 class Preferences {
  public:
   explicit Preferences(const SplitInput& in) : in_(in) {
@@ -43,8 +44,8 @@ class Preferences {
   int variance_exponent_ = 0;
 };
 
-// Deals equal parts of `total` to layers under `most`, one more to the first ones. They
-// may end above.
+// Deals equal parts of `total` to layers under `most`; the first ones get one
+// more if needed. Parts may end above `most`.
 void Deal(uint64_t total, uint32_t most, std::span<uint64_t> parts) {
   const auto is_open = [most](uint64_t part) { return part < most; };
   const auto n_open =
@@ -73,7 +74,7 @@ void SplitCake(const SplitInput& in, std::span<uint32_t> budgets) {
   uint64_t given = 0;
   uint64_t excess = 0;
   for (size_t l = 0; l < n; ++l) {
-    // A product first, so that whole numbers stay whole.
+    // The product comes first, so that whole numbers stay whole.
     const auto part = static_cast<uint64_t>(preferences.Of(l) *
                                             static_cast<double>(total) / sum);
     parts[l] = std::min<uint64_t>(part, most);

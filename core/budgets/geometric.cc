@@ -1,5 +1,5 @@
-// PyramidKV with geometric weights: beside what every layer keeps, layer l gets
-// alpha^l of the rest.
+// PyramidKV with geometric weights: in addition to what every layer keeps,
+// layer l gets alpha^l of the rest.
 #include <algorithm>
 #include <cmath>
 
@@ -8,12 +8,12 @@
 namespace kvevict {
 namespace {
 
-// Remainders that differ by less are equal: the shares of a budget of 2^20 tokens
-// carry rounding errors of some 1e-10.
+// Remainders that differ by less count as equal. Shares of a budget of 2^20
+// tokens carry rounding errors of some 1e-10.
 constexpr double kTie = 1e-9;
 
-// The exact share of layer l when `total` is spread over layers first .. n - 1.
-// Written as a product first, so that equal weights divide exactly.
+// The exact share of layer l if `total` is spread over layers first .. n - 1.
+// The product comes first, so that equal weights divide exactly.
 double Share(double alpha, size_t first, size_t n_layers, size_t l,
              double total) {
   double sum = 0.0;
@@ -29,9 +29,9 @@ double Share(double alpha, size_t first, size_t n_layers, size_t l,
 
 }  // namespace
 
-// Layers that would get more than there is take what there is, and the rest
-// goes to the others by their weights, so that the sum stays exact.
-// Largest-remainder rounding, ties to the lower layer.
+// Layers that would get more than the context take all of it. The rest goes to
+// the others by their weights, so that the sum stays exact. Rounding is by
+// largest remainder, ties to the lower layer.
 void SplitGeometric(const SplitInput& in, std::span<uint32_t> budgets) {
   const size_t n = budgets.size();
   const uint32_t available = in.n_context - in.least;

@@ -1,5 +1,5 @@
-// Attention of a chunk into sums: an item is a layer and a row of sums. What a row gets
-// is reduced in pieces that stay in the L1 cache.
+// Adds the attention of a chunk to sums. A work item is a layer and a row of
+// sums. The rows are reduced in pieces that stay in the L1 cache.
 #include <algorithm>
 #include <limits>
 

@@ -1,4 +1,4 @@
-// Weights on shaped scores.
+// Multiplies shaped scores by weights.
 #include "core/cpu/row_runs.h"
 #include "core/kernels/row_norm.h"
 #include "core/kernels/weigh.h"
@@ -10,7 +10,7 @@ float* ScoresOf(const ShapeJob& job, uint32_t head) {
   return job.scores + uint64_t{head} * job.tokens.most;
 }
 
-// By the norms of value rows, of some tokens at a time.
+// Weights by the norms of value rows. A work item is some tokens.
 void WeighByNorms(const Context& context, const ApplyWeightsArgs& args,
                   float epsilon) {
   const uint32_t head_dim = args.layer.v_head_dim;
@@ -29,7 +29,7 @@ void WeighByNorms(const Context& context, const ApplyWeightsArgs& args,
       });
 }
 
-// By the caller's numbers: an item is a layer and KV head.
+// Weights by the caller's numbers. A work item is a layer and KV head.
 void WeighByGiven(const Context& context, const ApplyWeightsArgs& args,
                   float epsilon) {
   ForEachHead(context, args, [&](const ShapeJob& job, uint32_t head, uint32_t) {

@@ -1,5 +1,6 @@
-// Attention: an item is some KV heads of a job, a block of its queries, and of few
-// queries a span of the slots. Then, of a KV head, what some slots got of it.
+// Attention. A work item is some KV heads of a job and a block of its queries;
+// if queries are few, also a span of the slots. A second pass computes the
+// attention sums: its items are a KV head and some slots.
 #include <algorithm>
 #include <cstring>
 
@@ -12,14 +13,15 @@
 namespace kvevict::cpu {
 namespace {
 
-// Rows of a head that meet its keys together: enough to pay for loading a tile.
+// Rows of a head that are multiplied with its keys together: enough to pay for
+// loading a tile.
 constexpr uint32_t kBlockRows = 128;
-// Of more queries blocks are items enough.
+// With more queries than this, blocks make enough items.
 constexpr uint32_t kMostSplitQueries = 16;
-// Rows whose queries and results stay in the L1 cache while those of heads side by side
-// are read together.
+// Rows whose queries and results stay in the L1 cache while adjacent heads'
+// rows are read together.
 constexpr uint32_t kRowsSideBySide = 32;
-// Bytes of keys and values of a span: they outweigh joining it to others.
+// Bytes of keys and values in a span: enough to outweigh joining it to others.
 constexpr uint64_t kSpanBytes = uint64_t{4} << 20;
 
 // Slots of an item that adds up weights.
@@ -27,7 +29,8 @@ constexpr uint32_t kSumSlots = 8 * kAttentionTile;
 
 constexpr uint32_t CeilDiv(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
-// Whether rows of a slot's heads are nearer to each other than those of the next one.
+// Whether the rows of a slot's heads are nearer to each other than to those of
+// the next slot.
 bool AreSideBySide(const kvevict_plane& plane) {
   const auto size = [](int64_t stride) {
     return stride < 0 ? -stride : stride;
@@ -35,10 +38,10 @@ bool AreSideBySide(const kvevict_plane& plane) {
   return size(plane.head_stride_bytes) < size(plane.token_stride_bytes);
 }
 
-// How a job is cut into items, by its shape alone.
+// How a job is cut into items. Only its shape decides.
 struct Cut {
-  uint32_t n_heads = 1;    // at once
-  uint32_t n_queries = 1;  // of a block
+  uint32_t n_heads = 1;    // KV heads of an item
+  uint32_t n_queries = 1;  // queries of a block
   uint32_t n_blocks = 0;
   uint32_t n_head_units = 0;
   uint32_t span_slots = 0;
@@ -78,12 +81,12 @@ struct Cut {
   }
 };
 
-// What a unit of a job attends to.
+// The arguments for a unit of a job: some KV heads and a block of queries.
 Attention AttentionOf(const AttendJob& job, const Cut& cut, uint32_t unit) {
   const kvevict_view& view = job.view;
   const kvevict_view contiguous = KVEVICT_VIEW_INIT;
   const uint32_t head = unit % cut.n_head_units * cut.n_heads;
-  // The last block sees most: it comes first.
+  // The last block sees the most slots, so it comes first.
   const uint32_t block = cut.n_blocks - 1 - unit / cut.n_head_units;
   Attention args;
   args.group = job.group();
@@ -128,7 +131,7 @@ bool Sees(const Attention& args, SlotSpan span) {
   return seen.begin < span.end && span.begin < seen.end;
 }
 
-// Of the largest unit of a job.
+// The arguments for the largest unit of a job.
 Attention LargestOf(const AttendJob& job, const Cut& cut) {
   Attention args;
   args.n_heads = cut.n_heads;
@@ -139,7 +142,7 @@ Attention LargestOf(const AttendJob& job, const Cut& cut) {
   return args;
 }
 
-// Floats of a unit's state, whole cache lines.
+// Floats of a unit's state, in whole cache lines.
 size_t StateFloats(const AttendJob& job, const Cut& cut) {
   return AttentionState::Floats(LargestOf(job, cut).n_rows(), job.v_head_dim);
 }
@@ -148,7 +151,7 @@ bool WantsSums(const AttendJob& job) {
   return IsPresent(job.attention_sums) && job.n_queries > 0;
 }
 
-// Log-sum-exps that sums are made of, where the caller wants none.
+// Bytes of the log-sum-exps that sums need, if the caller wants none.
 CheckedSize LseBytes(const AttendJob& job) {
   if (!WantsSums(job) || IsPresent(job.row_lse)) return CheckedSize(0);
   return (CheckedSize(job.n_q_heads) * CheckedSize(job.n_queries) *
@@ -162,7 +165,7 @@ CheckedSize LseBytes(Jobs<AttendJob> jobs) {
   return bytes;
 }
 
-// Of sums: each KV head by itself.
+// The cut for sums, with each KV head by itself.
 Cut SumCut(const AttendJob& job) {
   Cut cut(job);
   cut.n_heads = 1;
@@ -170,14 +173,14 @@ Cut SumCut(const AttendJob& job) {
   return cut;
 }
 
-// Sums of an item, a row per KV head or query head.
+// Floats for the sums of an item, a row per KV head or query head.
 size_t SumFloats(const AttendJob& job) {
   return WantsSums(job)
              ? size_t{kSumSlots} * (job.n_sum_heads / job.view.n_kv_heads)
              : 0;
 }
 
-// States of all spans of a job; none where there is one span.
+// Bytes for the states of all spans of a job; none if there is one span.
 CheckedSize StateBytes(const AttendJob& job) {
   const Cut cut(job);
   if (cut.n_spans == 1) return CheckedSize(0);
@@ -185,7 +188,7 @@ CheckedSize StateBytes(const AttendJob& job) {
          CheckedSize(StateFloats(job, cut)) * CheckedSize(sizeof(float));
 }
 
-// Of a worker: the kernel's scratch, and two states.
+// Bytes of a worker: the kernel's scratch and two states.
 size_t WorkerBytes(const AttendJob& job) {
   const Cut cut(job);
   if (cut.n_units() == 0) return 0;
@@ -212,8 +215,8 @@ class Attending {
         lse_(args.scratch.subspan(shares_.size(), LseBytes(args.jobs).value())),
         states_(args.scratch.subspan(shares_.size() + lse_.size())) {}
 
-  // As many jobs as have room for the states of their spans at once, or one whose
-  // spans come one after the other.
+  // Attends as many jobs at once as there is room for the states of their
+  // spans. If one job's do not fit, its spans run one after the other.
   void AttendAll() const {
     Jobs<AttendJob> jobs = jobs_;
     while (!jobs.empty()) {
@@ -234,7 +237,8 @@ class Attending {
     }
   }
 
-  // Of jobs that want it, once their log-sum-exps are there.
+  // Computes the sums of jobs that want them, once their log-sum-exps are
+  // known.
   void SumAll() const {
     for (const AttendJob& job : jobs_) {
       if (!WantsSums(job)) continue;
@@ -265,7 +269,7 @@ class Attending {
                     ResultOf(job, LseOf(job), cut, unit));
   }
 
-  // Where a job's log-sum-exps go.
+  // The plane to which a job's log-sum-exps go.
   kvevict_plane LseOf(const AttendJob& job) const {
     if (LseBytes(job).value() == 0) return job.row_lse;
     const uint8_t* at = lse_.data();
@@ -280,7 +284,8 @@ class Attending {
     return lse;
   }
 
-  // What slots from `slot` on get of a KV head's queries, block after block.
+  // Sums the attention that slots from `slot` on receive from a KV head's
+  // queries, block after block.
   void Sum(const AttendJob& job, uint32_t head, uint32_t slot,
            uint32_t worker) const {
     auto* const sums =
@@ -313,7 +318,8 @@ class Attending {
     }
   }
 
-  // Joins the states of spans that a unit sees to the first one's, in order.
+  // Joins the states of spans that a unit sees to that of the first span, in
+  // order.
   void Join(const Cut& cut, const Attention& args, float* states,
             size_t n_floats) const {
     const AttentionState all = AttentionState::At(states, args.n_rows());
@@ -342,8 +348,8 @@ class Attending {
     });
   }
 
-  // Calls visit(job, cut, unit, span, its state) of item `item`; with `joins` the items
-  // are the units of jobs with several spans.
+  // Calls visit(job, cut, unit, span, its state) for item `item`. With `joins`
+  // the items are the units of jobs with several spans.
   template <typename Visit>
   void FindItem(Jobs<AttendJob> jobs, uint32_t item, bool joins,
                 const Visit& visit) const {
@@ -381,7 +387,7 @@ class Attending {
                  const Worker w = WorkerOf(worker, job, cut);
                  const bool ends = cut.n_spans == 1;
                  if (ends) state = w.states[0];
-                 // That of the first span is what others are joined to.
+                 // The others are joined to the state of the first span.
                  if (span > 0 && !Sees(args, cut.SpanAt(span))) return;
                  AttendSpan(context_.simd(), args, cut.SpanAt(span),
                             AttentionState::At(state, args.n_rows()),

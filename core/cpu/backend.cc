@@ -1,4 +1,5 @@
-// The CPU filling of the table: memory here, operations in the files beside.
+// The CPU's implementation of the backend table: memory here, operations in the
+// other files of this folder.
 #include "core/backend.h"
 
 #include <cstring>

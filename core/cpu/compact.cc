@@ -1,4 +1,4 @@
-// Compaction: an item is a layer and head; it moves all planes.
+// Compaction. A work item moves all planes of a layer and head.
 #include "core/cpu/cpu.h"
 #include "core/cpu/plane_rows.h"
 #include "core/kernels/gather_rows.h"

@@ -18,26 +18,26 @@ namespace kvevict::cpu {
 #define KVEVICT_SCORE_OP(name) extern const ScoreOp kOp_##name;
 #include "core/ops.inc"
 
-// Parts of a workspace begin at lines of their own.
+// Parts of a workspace begin at cache lines of their own.
 inline constexpr size_t kCacheLine = 64;
 
-// The kernels' name for it.
+// The kernels' enumerator.
 Reduce ToReduce(kvevict_reduce reduce);
 
-// Query heads of a KV head.
 inline uint32_t GroupSize(const kvevict_layer_geometry& g) {
   return g.n_q_heads / g.n_kv_heads;
 }
 
-// Scratch for operations whose workers need so many bytes each.
+// The scratch of operations whose workers need this many bytes each.
 CheckedSize SharesOf(const Context& context, CheckedSize bytes);
 
-// A worker's share of an operation's scratch: as large as everybody else's, and at a
-// cache line.
+// A worker's share of an operation's scratch. All shares are equally large and
+// begin at a cache line.
 std::span<uint8_t> ShareOf(const Context& context, std::span<uint8_t> scratch,
                            uint32_t worker);
 
-// f32 [group, n_tokens]: what the query heads of a KV head have, before it is reduced.
+// f32 [group, n_tokens]: the scores of a KV head's query heads before they are
+// reduced.
 CheckedSize GroupRowsBytes(const kvevict_layer_geometry& geometry,
                            uint32_t n_tokens);
 

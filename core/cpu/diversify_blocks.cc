@@ -1,5 +1,5 @@
-// Blocks that stay by how unlike their keys are. Of one layer after the other: an item
-// is a list, then a KV head, then a list again.
+// Keeps blocks whose keys are most unlike. Layers run one after the other. A
+// work item is first a list, then a KV head, then a list again.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -13,20 +13,20 @@
 namespace kvevict::cpu {
 namespace {
 
-// What is found of a list: its blocks between those that stay at both ends.
+// The blocks of a list between those that stay at both ends.
 struct Found {
-  uint32_t n_left;      // room for blocks that are not taken
-  uint32_t n_others;    // that are not taken
+  uint32_t n_left;      // room left for blocks that are not taken
+  uint32_t n_others;    // blocks that are not taken
   uint32_t* others;     // [n_others], ascending
   float* masses;        // [n_blocks]
-  int64_t* similarity;  // [n_others], of the head of the same number
+  int64_t* similarity;  // [n_others], of the head with the list's number
 };
 
 uint32_t MostBlocks(const Policy& policy, uint32_t n_tokens) {
   return n_tokens / policy.select_block;
 }
 
-// Of a layer, in front of the workers' shares.
+// The memory of a layer, before the workers' shares.
 class Layer {
  public:
   static CheckedSize Bytes(uint32_t n_heads, uint32_t n_blocks) {
@@ -57,7 +57,7 @@ class Layer {
 
 // The blocks of one list.
 struct Blocks {
-  uint32_t begin;  // slot
+  uint32_t begin;  // first slot
   uint32_t n;
   uint32_t n_keep;
 
@@ -76,12 +76,13 @@ struct Blocks {
   }
 };
 
-// Whether i comes before j, of equals.
+// Whether i comes before j if they are equal.
 bool Precedes(kvevict_tie tie, uint32_t i, uint32_t j) {
   return tie == KVEVICT_TIE_LOWER_POSITION ? i < j : i > j;
 }
 
-// Takes blocks by their keys; masses are added up in the order of the blocks.
+// Takes the best blocks by their keys. Masses are added in the order of the
+// blocks.
 void Take(const DiversifyBlocksArgs& args, const SelectJob& job, uint32_t list,
           Found* found) {
   const Blocks blocks(args.select, job, list);
@@ -121,7 +122,8 @@ void Take(const DiversifyBlocksArgs& args, const SelectJob& job, uint32_t list,
   found->n_left = blocks.n_keep - std::min(n_taken, blocks.n_keep);
 }
 
-// The others that are least like each other stay beside those that were taken.
+// In addition to the taken blocks, keeps the others that are least like each
+// other.
 void Keep(const DiversifyBlocksArgs& args, const SelectJob& job,
           const ShapeJob& shape, uint32_t list, const Found& found) {
   const Blocks blocks(args.select, job, list);

@@ -1,4 +1,4 @@
-// Tables of blocks that stay, and behind them those that go.
+// Orders block tables: first the blocks that stay, then the others.
 #include <algorithm>
 
 #include "core/cpu/cpu.h"
@@ -6,13 +6,14 @@
 namespace kvevict::cpu {
 namespace {
 
-// Of a table of n entries; keep: a list of n_keep slots.
+// Orders a table of n entries; keep: a list of n_keep slots.
 template <typename Entry>
 void DropBlocks(Entry* const table, uint32_t n, uint32_t block_size,
                 const int32_t* keep, uint32_t n_keep) {
   constexpr uint32_t kTile = DropBlocksArgs::kTile;
   const int32_t* const keep_end = keep + n_keep;
-  uint32_t n_kept = 0;  // of the tiles before, whose others lie behind them
+  // kept in earlier tiles, followed by those dropped there
+  uint32_t n_kept = 0;
   for (uint32_t tile = 0; tile < n; tile += kTile) {
     const uint32_t end = std::min(n - tile, kTile) + tile;
     Entry kept[kTile];

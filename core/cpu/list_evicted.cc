@@ -1,4 +1,4 @@
-// The slots between those of keep lists.
+// Lists the slots that are not in keep lists.
 #include "core/cpu/cpu.h"
 
 namespace kvevict::cpu {

@@ -9,7 +9,7 @@
 namespace kvevict::cpu {
 namespace {
 
-// Gives what must stay the key that no score has.
+// Gives slots that must stay the key that no score has.
 void ForceKeys(const Forced& forced, SlotBlocks blocks,
                const SlotPositions& slots, uint32_t list, uint32_t n_tokens,
                uint32_t* keys) {
@@ -27,7 +27,7 @@ void ForceKeys(const Forced& forced, SlotBlocks blocks,
   }
 }
 
-// Of a layer whose keys are there.
+// Counts what each list of a layer keeps, once its keys are computed.
 void CountKept(SimdTarget simd, const SelectArgs& args, const SelectJob& job) {
   const HeadSplit& heads = args.heads;
   const HeadContest contest{job.keys,

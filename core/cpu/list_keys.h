@@ -1,4 +1,4 @@
-// The keys by which the lists of layers are selected.
+// The keys by which lists are selected.
 #ifndef KVEVICT_CORE_CPU_LIST_KEYS_H_
 #define KVEVICT_CORE_CPU_LIST_KEYS_H_
 
@@ -24,17 +24,18 @@ void ForEachList(const Context& context, const SelectArgs& args,
       [&](uint32_t item, uint32_t) { body(item / n_lists, item % n_lists); });
 }
 
-// Makes those of a list, of the job's scores; of what must stay the one that no score
-// has.
+// Computes the keys of a list from the job's scores. Slots that must stay get
+// the key that no score has.
 void MakeKeys(const Context& context, const SelectArgs& args,
               const SelectJob& job, uint32_t list);
 
-// Ranks those of a list by the ranges of the call, of which n_best are chosen.
+// Ranks the keys of a list by the ranges of the call. n_best of them will be
+// selected.
 void RankKeys(const Context& context, const SelectArgs& args,
               const SelectJob& job, uint32_t list, uint32_t n_best);
 
-// Makes all, and counts what each list keeps where they decide. The lists are not
-// written yet, and serve as scratch.
+// Computes all keys and, if they decide, what each list keeps. The keep lists
+// are not written yet and serve as scratch.
 void MakeKeysAndCount(const Context& context, const SelectArgs& args);
 
 }  // namespace kvevict::cpu

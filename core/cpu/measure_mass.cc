@@ -1,4 +1,4 @@
-// What mass the lists keep: an item is a layer and list.
+// Measures the mass that lists keep. A work item is a layer and list.
 #include <algorithm>
 #include <limits>
 

@@ -1,4 +1,4 @@
-// Merging: an item is a layer and KV head.
+// Merging. A work item is a layer and KV head.
 #include "core/kernels/merge.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace kvevict::cpu {
 namespace {
 
-// The kernels' name for it.
+// The kernels' enumerator.
 MergeRule ToMergeRule(kvevict_merge merge) {
   return merge == KVEVICT_MERGE_PIVOT      ? MergeRule::kPivot
          : merge == KVEVICT_MERGE_WEIGHTED ? MergeRule::kWeighted

@@ -1,4 +1,5 @@
-// The best of each list get +infinity: an item is a layer and list.
+// Gives the best scores of each list +infinity. A work item is a layer and
+// list.
 #include <algorithm>
 #include <limits>
 

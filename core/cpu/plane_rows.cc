@@ -7,7 +7,7 @@
 namespace kvevict::cpu {
 namespace {
 
-// Heads that share a list and a block table, and lie side by side, move as one wide
+// Heads that share a list and a block table and are adjacent move as one wide
 // row.
 bool HeadsAreOneRow(const kvevict_view& view, const kvevict_plane& plane,
                     uint32_t n_lists) {
@@ -26,7 +26,7 @@ MovedRows AllHeads(const kvevict_view& view, const kvevict_plane& plane,
   return rows;
 }
 
-// In pieces of so many bytes, a divisor of PieceBytes().
+// The rows of one head, in pieces of piece_bytes, a divisor of PieceBytes().
 MovedRows OneHead(const kvevict_view& view, const kvevict_plane& plane,
                   uint32_t head, uint32_t piece_bytes) {
   MovedRows rows;

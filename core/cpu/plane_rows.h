@@ -1,4 +1,5 @@
-// Layers' heads as items, and the rows of a plane that one moves.
+// Work items that are a layer and head, and the rows of a plane that an item
+// moves.
 #ifndef KVEVICT_CORE_CPU_PLANE_ROWS_H_
 #define KVEVICT_CORE_CPU_PLANE_ROWS_H_
 
@@ -28,13 +29,13 @@ void ForEachHeadOf(const Context& context, Jobs<MoveJob> jobs,
                       });
 }
 
-// Of a head's item where a layer has n_lists keep lists; none, of row_bytes 0,
-// where another head's item has them.
+// The rows that a head's item moves in a layer with n_lists keep lists.
+// row_bytes is 0 if another head's item moves them.
 MovedRows RowsOf(const kvevict_view& view, const kvevict_plane& plane,
                  uint32_t head, uint32_t n_lists);
 
-// The same of a plane and the one that its rows are copied to: pieces that both
-// have.
+// The same for a plane and the one to which its rows are copied, in pieces that
+// both have.
 struct RowPair {
   MovedRows from, to;
 };

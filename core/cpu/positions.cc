@@ -1,4 +1,4 @@
-// Positions of slots, lengths and counts.
+// Updates positions of slots, lengths and counts.
 #include <algorithm>
 
 #include "core/cpu/cpu.h"

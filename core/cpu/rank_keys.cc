@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint32_t kOutKey = kNanKey;
 
-// How many keys of each rank are not forced, ranks descending.
+// The number of keys of each rank that are not forced, in descending ranks.
 class RankCounts {
  public:
   void Add(int32_t rank, uint32_t n) {
@@ -22,7 +22,7 @@ class RankCounts {
     }
     of_[i].n += n;
   }
-  // The rank of the n-th of all, from 1, or the lowest.
+  // The rank of the n-th key, counted from 1, or the lowest rank.
   int32_t RankOf(uint32_t n) const {
     size_t i = 0;
     while (i + 1 < n_ranks_ && of_[i].n < n) n -= of_[i++].n;

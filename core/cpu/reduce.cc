@@ -6,7 +6,8 @@
 namespace kvevict::cpu {
 namespace {
 
-// By columns, so that the order of additions does not depend on the workers.
+// Works by columns, so that the order of additions does not depend on the
+// workers.
 Status RunReduce(const Context& context, Stream, const ReduceArgs& args) {
   constexpr uint32_t kColumns = 4096;
   for (const ReduceJob& job : args.jobs) {

@@ -1,4 +1,4 @@
-// Rows in any order: an item is a head; it moves all planes.
+// Reorders rows. A work item moves all planes of a head.
 #include <algorithm>
 
 #include "core/context.h"
@@ -10,7 +10,7 @@
 namespace kvevict::cpu {
 namespace {
 
-// Scratch: the moves of all lists, a row per worker.
+// Scratch: the moves of all lists, and a row per worker.
 
 CheckedSize MovesBytes(const MoveJob& job) {
   return (CheckedSize(MoveWords(job.keep.count.most)) *

@@ -1,4 +1,5 @@
-// Rows that change on their way to another cache: an item is some tokens of KV heads.
+// Stores rows that change on their way to another cache. A work item is some
+// tokens of KV heads.
 #include "core/kernels/requantize.h"
 
 #include <algorithm>
@@ -13,10 +14,11 @@ namespace kvevict::cpu {
 namespace {
 
 constexpr uint32_t kRunRows = 256;
-// What is longer passes the caches by.
+// Longer results are written past the caches.
 constexpr uint64_t kLongBytes = uint64_t{4} << 20;
 
-// Heads whose rows alternate in memory go together, so that it is read as it lies.
+// Heads whose rows alternate in memory are processed together, so that memory
+// is read in order.
 uint32_t HeadsAtOnce(const MoveJob& job) {
   const auto alternate = [](const kvevict_plane& plane) {
     return std::abs(plane.head_stride_bytes) <
@@ -29,13 +31,14 @@ uint32_t HeadsAtOnce(const MoveJob& job) {
   return std::min(kMostHeads, job.view->n_kv_heads);
 }
 
-// Whether groups of tokens share the numbers of what K or V become.
+// Whether groups of tokens share the scale and minimum of the new K or V.
 bool IsGrouped(const MoveJob& job, kvevict_plane kvevict_view::*rows) {
   const RowChange grouped = GroupedRows(job.target());
   return rows == &kvevict_view::k ? grouped.k : grouped.v;
 }
 
-// Of a list, the first entries whose rows become codes: the others go to recent rows.
+// The number of first list entries whose rows become codes. The others become
+// recent rows.
 uint32_t CodedOf(const MoveJob& job, uint32_t count) {
   if (job.destination == nullptr) return count;
   const uint32_t first_recent = FirstRecent(job.target());
@@ -44,7 +47,7 @@ uint32_t CodedOf(const MoveJob& job, uint32_t count) {
 
 using Rows = kvevict_plane kvevict_view::*;
 
-// Of heads from `first` on, list entries from `begin` on.
+// Requantizes list entries from `begin` on, for heads from `first` on.
 void Requantize(const Context& context, const MoveJob& job, uint32_t first,
                 uint32_t begin, Rows rows) {
   const kvevict_plane& to = job.target().*rows;
@@ -77,8 +80,8 @@ void Requantize(const Context& context, const MoveJob& job, uint32_t first,
   RequantizeRows(context.simd(), args);
 }
 
-// Of a head, those rows of the destination from `begin` on that are written, in whole
-// groups of `n_rows`.
+// Requantizes a head's written rows of the destination from `begin` on, in
+// whole groups of `n_rows`.
 void Regroup(const Context& context, const MoveJob& job, uint32_t head,
              uint64_t begin, uint64_t n_rows, Rows rows) {
   RegroupRowsArgs args;
@@ -93,7 +96,7 @@ void Regroup(const Context& context, const MoveJob& job, uint32_t head,
   if (args.begin < args.end) RegroupRows(context.simd(), args);
 }
 
-// In place a head's groups come one after the other.
+// In place, a head's groups must run one after the other.
 void RegroupAll(const Context& context, const MoveJob& job, Rows rows) {
   const uint32_t n_heads = job.view->n_kv_heads;
   const uint64_t group =
@@ -111,7 +114,7 @@ void RegroupAll(const Context& context, const MoveJob& job, Rows rows) {
                       });
 }
 
-// Those that do not share numbers, and recent ones.
+// Requantizes rows that have a scale of their own, and recent rows.
 void RequantizeAll(const Context& context, const MoveJob& job, Rows rows) {
   const uint32_t n_heads = HeadsAtOnce(job);
   const uint32_t n_groups = (job.view->n_kv_heads + n_heads - 1) / n_heads;

@@ -1,5 +1,5 @@
-// Blocks that stay beside the best, by how they are made up: an item is a layer and
-// list.
+// Keeps further blocks by which of their slots are marked. A work item is a
+// layer and list.
 #include <algorithm>
 #include <limits>
 
@@ -10,12 +10,12 @@
 namespace kvevict::cpu {
 namespace {
 
-constexpr uint32_t kKept = UINT32_MAX;  // in place of a distance
+constexpr uint32_t kKept = UINT32_MAX;  // stands for a distance
 
-// A bit for each place in a block.
+// A bit for each slot of a block.
 class AnchorBits {
  public:
-  // Of n_blocks whose slots are marked by 1, else 0.
+  // Computes the anchor of n_blocks whose marked slots have 1 and the others 0.
   AnchorBits(const RescueBlocksArgs& args, const RescueJob& job,
              const uint32_t* marks, uint32_t n_blocks) {
     const uint32_t size = args.select.blocks.size;
@@ -51,7 +51,8 @@ class AnchorBits {
   uint64_t bits_[SlotBlocks::kMostSize / 64] = {};
 };
 
-// Keys to 1 for the n_marked largest, the first of equals, and else 0.
+// Replaces the largest half of the keys by 1, the first of equals first, and
+// the others by 0.
 void Mark(SimdTarget simd, uint32_t n, uint32_t* keys) {
   KeyCut cut = FindKeyCut(simd, keys, n, n / 2);
   for (uint32_t i = 0; i < n; ++i) {
@@ -61,7 +62,8 @@ void Mark(SimdTarget simd, uint32_t n, uint32_t* keys) {
   }
 }
 
-// The block's place among those that would go, by distance; of equals the first.
+// The block's rank by distance among those that would be evicted; the first of
+// equals comes first.
 uint32_t RankOf(const uint32_t* distances, uint32_t n_blocks, uint32_t block) {
   const uint32_t own = distances[block];
   uint32_t rank = 0;
@@ -87,7 +89,7 @@ void RescueOf(SimdTarget simd, const RescueBlocksArgs& args,
                end - begin, keys);
   Mark(simd, end - begin, keys);
   const AnchorBits anchor(args, job, keys, n_blocks);
-  // Distances take the place of marks that have been read.
+  // Distances overwrite marks that have been read.
   const int32_t* kept = select.keep.List(list);
   const int32_t* const kept_end = kept + select.keep.count.Of(list);
   uint32_t n_go = 0;

@@ -1,4 +1,4 @@
-// Compaction taken back: an item is a layer and head; it moves all planes.
+// Reverts compaction. A work item moves all planes of a layer and head.
 #include "core/cpu/cpu.h"
 #include "core/cpu/plane_rows.h"
 #include "core/kernels/restore_rows.h"

@@ -1,4 +1,5 @@
-// Keys at other positions: an item is some tokens of KV heads that turn alike.
+// Rotates keys to other positions. A work item is some tokens of KV heads that
+// rotate alike.
 #include <algorithm>
 
 #include "core/context.h"
@@ -12,10 +13,10 @@ namespace {
 
 static_assert(kMaxPairs == kMaxRopeFrequencies);
 
-constexpr uint32_t kMostHeads = 8;  // at once
+constexpr uint32_t kMostHeads = 8;  // per work item
 constexpr uint32_t kRunTokens = 128;
 
-// Heads of one list and length find cosines once.
+// Heads that share a list and a length compute cosines once.
 uint32_t HeadsAtOnce(const RotateJob& job) {
   const bool alike = job.n_lists == 1 && job.tokens.each == nullptr;
   return alike ? std::min(kMostHeads, job.view->n_kv_heads) : 1;

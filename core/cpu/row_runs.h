@@ -1,4 +1,4 @@
-// Rows of all KV heads, some tokens at a time.
+// Work items that are rows of KV heads, some tokens at a time.
 #ifndef KVEVICT_CORE_CPU_ROW_RUNS_H_
 #define KVEVICT_CORE_CPU_ROW_RUNS_H_
 
@@ -13,15 +13,16 @@
 
 namespace kvevict::cpu {
 
-// Tokens of a run of one head; of several side by side each has its part of them,
-// in whole groups of rows.
+// The tokens in a run of one head. In a run of several adjacent heads each has
+// its part of them, in whole groups of kRowsInStep rows.
 inline constexpr uint32_t kRowRun = 1024;
 inline constexpr uint32_t kMostSideBySide = 64;
 inline constexpr uint32_t kRowsInStep = 4;
 inline constexpr uint32_t kMostRowsOfRun =
     kRowRun + kRowsInStep * kMostSideBySide;
 
-// Consecutive tokens of one KV head, or of all of them, where their rows alternate.
+// Consecutive tokens of one KV head, or of all KV heads if their rows
+// alternate.
 struct RowRun {
   RowSource rows;  // of the first head
   SideBySide heads;
@@ -30,7 +31,8 @@ struct RowRun {
   uint32_t n = 0;
 };
 
-// Whether the rows of heads alternate in memory, and are equally many.
+// Whether the rows of heads alternate in memory and all heads have equally
+// many.
 inline bool LieSideBySide(const kvevict_view& view, const kvevict_plane& plane,
                           const ListCounts& tokens) {
   return view.n_kv_heads <= kMostSideBySide && tokens.each == nullptr &&
@@ -38,8 +40,9 @@ inline bool LieSideBySide(const kvevict_view& view, const kvevict_plane& plane,
          std::abs(plane.head_stride_bytes) < std::abs(plane.token_stride_bytes);
 }
 
-// Calls body(job, run, worker) for the rows of `plane` of all tokens of the jobs, whose
-// results lie as many elements apart between heads as a job has tokens at most.
+// Calls body(job, run, worker) for the rows of `plane` of all tokens of the
+// jobs. Results of adjacent heads are as many elements apart as the longest
+// head of the job has tokens.
 template <typename Job, typename Body>
 void ForEachRowRun(const Context& context, Jobs<Job> jobs, uint32_t n_heads,
                    kvevict_plane kvevict_view::*plane, const Body& body) {
@@ -56,7 +59,7 @@ void ForEachRowRun(const Context& context, Jobs<Job> jobs, uint32_t n_heads,
         run.first = item / n_heads % n_runs * kRowRun;
         uint32_t end = std::min(run.first + kRowRun, job.tokens.most);
         if (LieSideBySide(*job.view, rows, job.tokens)) {
-          // A part of the tokens, of every head.
+          // A part of the tokens of every head.
           const uint32_t step = n_heads * kRowsInStep;
           const uint32_t n = (kRowRun + step - 1) / step * kRowsInStep;
           run.heads = {n_heads, rows.head_stride_bytes, job.tokens.most};
@@ -73,7 +76,7 @@ void ForEachRowRun(const Context& context, Jobs<Job> jobs, uint32_t n_heads,
       });
 }
 
-// Of an operation on layers alike.
+// The same for an operation on like layers.
 template <typename Args, typename Body>
 void ForEachRowRun(const Context& context, const Args& args,
                    kvevict_plane kvevict_view::*plane, const Body& body) {

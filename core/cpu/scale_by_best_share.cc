@@ -1,4 +1,5 @@
-// Scores by the share that the best of a list have of all: an item is a layer and list.
+// Multiplies scores by the share of a list's best in all of them. A work item
+// is a layer and list.
 #include <algorithm>
 
 #include "core/cpu/cpu.h"

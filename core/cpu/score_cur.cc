@@ -1,5 +1,5 @@
-// Shares of squared norms, a layer after the other: norms of some tokens, then shares of
-// a KV head.
+// Scores by shares of squared norms, one layer after the other. First a work
+// item computes norms of some tokens, then shares of a KV head.
 #include "core/cpu/row_runs.h"
 #include "core/kernels/cur.h"
 #include "core/kernels/row_norm.h"
@@ -7,7 +7,7 @@
 namespace kvevict::cpu {
 namespace {
 
-// Norms of a layer's values.
+// Bytes of the norms of a layer's values.
 ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
   return CheckedSize(g.n_kv_heads) * CheckedSize(size.n_tokens) *

@@ -1,4 +1,5 @@
-// Attention of queries to come: an item is a layer and KV head.
+// Scores by the expected attention of future queries. A work item is a layer
+// and KV head.
 #include "core/context.h"
 #include "core/cpu/cpu.h"
 #include "core/kernels/expected_attention.h"

@@ -1,5 +1,5 @@
-// Keys against their mean direction, all at once or block by block: an item is a layer
-// and KV head, or several side by side.
+// Compares keys with their mean direction, all at once or block by block. A
+// work item is a layer and KV head, or several adjacent heads.
 #include <algorithm>
 
 #include "core/cpu/cpu.h"
@@ -23,7 +23,7 @@ ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
                       CheckedSize(sizeof(float)));
 }
 
-// So many that every worker has an item.
+// Takes as many heads together as still leave every worker an item.
 uint32_t HeadsAtOnce(const Context& context, const ScoreArgs& args) {
   for (const ScoreJob& job : args.jobs) {
     if (!LieSideBySide(*job.view, job.view->k, job.tokens)) return 1;

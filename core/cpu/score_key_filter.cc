@@ -1,4 +1,5 @@
-// Keys against the filters of their heads: an item is some tokens of a layer.
+// Multiplies keys with the filters of their heads. A work item is some tokens
+// of a layer.
 #include "core/cpu/row_runs.h"
 #include "core/kernels/key_filter.h"
 

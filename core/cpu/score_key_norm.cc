@@ -1,4 +1,4 @@
-// Norms of keys: an item is some tokens of a layer.
+// Scores by the norms of keys. A work item is some tokens of a layer.
 #include "core/cpu/row_runs.h"
 #include "core/kernels/row_norm.h"
 

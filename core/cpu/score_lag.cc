@@ -1,4 +1,5 @@
-// Ranks of keys and values against later ones: an item is a layer and KV head.
+// Ranks keys and values relative to later ones. A work item is a layer and KV
+// head.
 #include "core/cpu/cpu.h"
 #include "core/kernels/lag.h"
 #include "core/view/view.h"

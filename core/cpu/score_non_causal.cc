@@ -1,5 +1,6 @@
-// Attention within chunks: an item is a layer, KV head and chunk. It is that of a
-// window as long as the chunk, whose rows see all of its keys.
+// Attention within chunks. A work item is a layer, KV head and chunk. A chunk
+// is scored like a window of the chunk's length, whose rows see all of its
+// keys.
 #include <algorithm>
 
 #include "core/context.h"
@@ -20,7 +21,7 @@ ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
           SharesOf(context, CheckedSize(attention.best))};
 }
 
-// Slots [first, first + n) of a head.
+// Scores slots [first, first + n) of a head.
 void ScoreChunk(const Context& context, const ScoreArgs& args,
                 const ScoreJob& job, uint32_t head, uint32_t first, uint32_t n,
                 std::span<uint8_t> scratch) {

@@ -1,4 +1,5 @@
-// Keys against the centers of queries: an item is a layer and KV head.
+// Compares keys with the centers of queries. A work item is a layer and KV
+// head.
 #include <algorithm>
 
 #include "core/context.h"

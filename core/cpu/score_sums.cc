@@ -1,6 +1,7 @@
-// Attention sums: an item is a layer and KV head. A row's sums are reduced and divided
-// in pieces that stay in the L1 cache, so that they are read once. Where queries are
-// given instead, they are made of these first.
+// Scores by attention sums. A work item is a layer and KV head. A row's sums
+// are reduced and divided in pieces that stay in the L1 cache, so that they are
+// read once. If queries are given instead, the sums are first computed from
+// them.
 #include <algorithm>
 
 #include "core/context.h"
@@ -15,11 +16,11 @@ namespace {
 
 constexpr uint32_t kColumns = 4096;
 
-// Room for exponentials that the best scratch has at most. What does not fit in it is
-// computed twice, which is what causal attention costs anyway.
+// The most room for exponentials in the best scratch. Exponentials that do not
+// fit are computed twice, which is what causal attention costs anyway.
 constexpr size_t kMostExpBytes = size_t{128} << 20;
 
-// f32 [group, n_tokens] of a worker.
+// Bytes of a worker's computed sums, f32 [group, n_tokens].
 CheckedSize MadeSumsBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
   return (CheckedSize(GroupSize(g)) * CheckedSize(n_tokens) *
           CheckedSize(sizeof(float)))
@@ -35,7 +36,7 @@ ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
       WindowAttentionScratchOfAnyWindow(size.n_tokens, GroupSize(g),
                                         g.k_head_dim);
   const auto of_all = [&](size_t attention_bytes) {
-    // SIZE_MAX, which says that it does not fit, overflows here.
+    // SIZE_MAX, which stands for a size that does not fit, overflows here.
     return SharesOf(context, MadeSumsBytes(g, size.n_tokens) +
                                  CheckedSize(attention_bytes));
   };
@@ -44,8 +45,8 @@ ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
                           std::max(attention.least, kMostExpBytes)))};
 }
 
-// The sums of a head's group over the rows that are given: window attention whose
-// window is all of them.
+// Computes the sums of a head's group over the given query rows: window
+// attention with all of them as the window.
 FloatRows MakeSums(const Context& context, const ScoreArgs& args,
                    const ScoreJob& job, uint32_t head,
                    std::span<uint8_t> scratch) {
@@ -83,8 +84,8 @@ FloatRows MakeSums(const Context& context, const ScoreArgs& args,
   return {sums, job.tokens.most};
 }
 
-// Of the head's rows of scores, row `row`; `sums` are those of the layer's
-// n_sum_heads, or from the head's first one on.
+// Computes one of the head's rows of scores. `sums` are those of all
+// n_sum_heads of the layer, or begin at the head's first.
 void ScoreRow(SimdTarget simd, const ScoreArgs& args, const ScoreJob& job,
               uint32_t head, const FloatRows& sums, uint32_t first,
               uint32_t n_terms, float* scores) {
@@ -92,7 +93,7 @@ void ScoreRow(SimdTarget simd, const ScoreArgs& args, const ScoreJob& job,
   const uint32_t list = job.slots.n_lists == 1 ? 0 : head;
   const uint32_t n_tokens = job.tokens.Of(head);
   const float* const terms = sums.data + first * sums.head_stride;
-  // A sum that was reduced already is in equal parts that of its query heads.
+  // A sum that was reduced already is split equally among its query heads.
   const uint32_t n_rows = args.n_rows() / args.layer.n_kv_heads;
   const bool is_part =
       policy.group == KVEVICT_REDUCE_SUM && job.n_sum_heads < args.n_rows();
@@ -117,7 +118,7 @@ void ScoreRow(SimdTarget simd, const ScoreArgs& args, const ScoreJob& job,
 
 Status Run(const Context& context, Stream, const ScoreArgs& args) {
   const uint32_t n_kv_heads = args.layer.n_kv_heads;
-  const uint32_t n_rows = args.n_rows() / n_kv_heads;  // of a KV head
+  const uint32_t n_rows = args.n_rows() / n_kv_heads;  // rows of a KV head
   ForEachHead(
       context, args, [&](const ScoreJob& job, uint32_t head, uint32_t worker) {
         const bool made = job.queries.n_rows > 0;
@@ -125,7 +126,7 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
             made ? MakeSums(context, args, job, head,
                             ShareOf(context, args.scratch, worker))
                  : job.sums;
-        // Of a KV head; 0: one row is that of all.
+        // Rows of sums of a KV head; 0: one row is for all heads.
         const uint32_t n_sums = job.n_sum_heads / n_kv_heads;
         for (uint32_t row = 0; row < n_rows; ++row) {
           const uint32_t first =

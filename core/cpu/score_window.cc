@@ -1,4 +1,4 @@
-// Attention of the window: an item is a layer and KV head.
+// Scores by the attention of the window. A work item is a layer and KV head.
 #include "core/context.h"
 #include "core/cpu/cpu.h"
 #include "core/kernels/window_attention.h"
@@ -21,7 +21,7 @@ WindowRowOptions OptionsOf(const kvevict_layer_geometry& g,
   return rows;
 }
 
-// WindowMeasure of every job and head, where the policy wants them.
+// Bytes of a WindowMeasure for every job and head, if the policy needs them.
 CheckedSize MeasureBytes(const kvevict_layer_geometry& g, const Policy& policy,
                          size_t n_layers) {
   if (!SplitsByScore(policy)) return CheckedSize(0);
@@ -30,7 +30,7 @@ CheckedSize MeasureBytes(const kvevict_layer_geometry& g, const Policy& policy,
       .AlignUp(kCacheLine);
 }
 
-// A job's, of its heads in order.
+// Adds up a job's measures over its heads, in order.
 void AddMeasures(const kvevict_layer_geometry& g, const Policy& policy,
                  const WindowMeasure* heads, float* out) {
   double first = 0.0;
@@ -46,7 +46,7 @@ void AddMeasures(const kvevict_layer_geometry& g, const Policy& policy,
   out[1] = static_cast<float>(variance);
 }
 
-// i32 [window]: the stored row of window row w.
+// Bytes of i32 [window]: the stored row of window row w.
 CheckedSize WindowTableBytes(const Policy& policy) {
   return (CheckedSize(policy.window.count) * CheckedSize(sizeof(int32_t)))
       .AlignUp(kCacheLine);
@@ -59,7 +59,7 @@ ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
       size.n_tokens, size.policy.window.count, GroupSize(g) / logit_heads,
       g.k_head_dim, logit_heads);
   const auto of_all = [&](size_t attention_bytes) {
-    // SIZE_MAX, which says that it does not fit, overflows here.
+    // SIZE_MAX, which stands for a size that does not fit, overflows here.
     return MeasureBytes(g, size.policy, size.n_layers) +
            SharesOf(context, WindowTableBytes(size.policy) +
                                  CheckedSize(attention_bytes));
@@ -67,7 +67,8 @@ ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
   return {of_all(attention.least), of_all(attention.best)};
 }
 
-// A window's rows. Those that wrap around are a paged cache with one row per block.
+// The rows of a window. If they wrap around they are addressed like a paged
+// cache with one row per block.
 RowSource SourceOf(const QueryRows& queries, int32_t* table) {
   RowSource rows = queries.rows.Source();
   const uint32_t n_before_end = queries.ring_rows - queries.first_row;

@@ -1,4 +1,4 @@
-// Scores to keep lists: an item is a layer and list.
+// Selects keep lists by scores. A work item is a layer and list.
 #include "core/cpu/cpu.h"
 #include "core/cpu/list_keys.h"
 

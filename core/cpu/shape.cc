@@ -1,4 +1,4 @@
-// Pooling and group reduction: an item is a layer and KV head.
+// Pools scores and reduces groups. A work item is a layer and KV head.
 #include <algorithm>
 #include <limits>
 
@@ -14,7 +14,7 @@ void PoolRow(SimdTarget simd, const Shaping& shaping, const float* row,
          out);
 }
 
-// f32 [n_tokens]: a row as it was before pooling.
+// Bytes of f32 [n_tokens]: a row before pooling.
 ScratchNeeds ShapeScratchBytes(const Context& context, const LayerSize& size) {
   return SharesOf(context,
                   CheckedSize(size.n_tokens) * CheckedSize(sizeof(float)));

@@ -1,4 +1,4 @@
-// Both, one after the other.
+// Shapes, then selects.
 #include "core/cpu/cpu.h"
 
 namespace kvevict::cpu {

@@ -1,4 +1,5 @@
-// Redundancy of keys off their scores: an item is a layer and KV head.
+// Subtracts the redundancy of keys from their scores. A work item is a layer
+// and KV head.
 #include "core/cpu/cpu.h"
 #include "core/kernels/redundancy.h"
 #include "core/view/view.h"

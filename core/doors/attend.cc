@@ -1,4 +1,4 @@
-// Attention alone.
+// kvevict_attend(): attention without a sequence.
 #include <algorithm>
 #include <cmath>
 
@@ -14,14 +14,15 @@
 namespace kvevict {
 namespace {
 
-// Of valid planes.
+// The dtype of a valid plane.
 const DTypeInfo& InfoOf(const kvevict_plane& plane) {
   return kvevict::InfoOf(static_cast<DType>(plane.dtype));
 }
 
 Status CheckHeads(const AttendJob& job) {
   const uint32_t n_kv_heads = job.view.n_kv_heads;
-  if (n_kv_heads < 1 || n_kv_heads > kMaxHeads) return Status();  // the view's
+  // ValidateView() reports it
+  if (n_kv_heads < 1 || n_kv_heads > kMaxHeads) return Status();
   if (job.n_q_heads < 1 || job.n_q_heads > kMaxHeads) {
     return InvalidArgument("n_q_heads %u is not in [1, %u]", job.n_q_heads,
                            kMaxHeads);
@@ -31,7 +32,7 @@ Status CheckHeads(const AttendJob& job) {
                          job.n_q_heads, n_kv_heads);
 }
 
-// 0 stands for what the cache has.
+// Resolves dimensions that are 0 to those of the cache.
 Status FindValues(AttendJob* job) {
   const bool has_values = IsPresent(job->view.v);
   const uint32_t dim = job->values().head_dim;
@@ -96,7 +97,7 @@ Status CheckCache(const Context& context, bool reads_blocks, AttendJob* job) {
   return CheckNumbers(job);
 }
 
-// A plane that is written, whose rows must be apart.
+// Checks a plane that is written. Its rows must not overlap.
 Status CheckOutput(const char* name, const kvevict_plane& rows,
                    kvevict_dtype dtype, uint32_t head_dim, uint32_t n_heads,
                    uint32_t n_rows) {
@@ -113,7 +114,7 @@ Status CheckOutput(const char* name, const kvevict_plane& rows,
       static_cast<long long>(rows.element_stride_bytes));
 }
 
-// Floats that are written, one per row.
+// Checks a plane of floats that are written, one per row.
 Status CheckFloats(const char* name, const kvevict_plane& rows,
                    uint32_t n_heads, uint32_t n_rows) {
   KV_RETURN_IF_ERROR(
@@ -155,15 +156,15 @@ Status CheckPlanes(const AttendJob& job) {
                      job.tokens.most);
 }
 
-// ---- What is written, apart from all that is read or written ----
+// ---- Written memory must not overlap anything else ----
 
-// What a job reads and writes: rows beside the cache as a cache of their own.
-// Those from kOut on are written.
+// The memory that a job reads and writes. Rows outside the cache are treated as
+// caches of their own. Parts from kOut on are written.
 enum Part : uint32_t { kView, kQueries, kSinks, kOut, kLse, kSums, kNParts };
 constexpr const char* kPartNames[] = {"view", "queries", "sink_logits",
                                       "out",  "row_lse", "attention_sums"};
 
-// The view is what the cache refers to.
+// A part as a cache, which points to the view.
 struct PartCache {
   kvevict_view view = KVEVICT_VIEW_INIT;
   LayerCache cache;
@@ -208,10 +209,11 @@ void FindCache(const AttendJob& job, uint32_t part, bool on_host,
   out->cache = CacheOf(view, 0, tokens, on_host);
 }
 
-// From the first byte of a part to its last: mostly they are far apart.
+// The range from the first byte of a part to its last. Usually ranges are far
+// apart.
 using Reach = LayerCache::Reach;
 struct PartReach {
-  Reach reach[2];  // of the view K and V
+  Reach reach[2];  // of K and V of the view
 
   bool Meets(const PartReach& other) const {
     return reach[0].Meets(other.reach[0]) || reach[0].Meets(other.reach[1]) ||

@@ -15,7 +15,8 @@ namespace kvevict {
 Status CheckTokenCount(uint32_t n_tokens, uint32_t least, uint32_t most,
                        const char* most_name);
 
-// Counts per list as the caller has them. On a device they are the caller's word.
+// Checks the caller's counts per list. On a device they cannot be read and are
+// trusted.
 Status CheckCounts(const Context& context, const char* name,
                    const ListCounts& counts, uint32_t n_lists);
 
@@ -25,11 +26,12 @@ Status CheckFits(CheckedSize bytes);
 // Checks that a device can count so many lists.
 Status CheckListCount(const char* name, uint32_t n_lists);
 
-// Writes the lists as operations have them, whose strides are of 32 bits.
+// Checks the lists and converts them for operations, whose strides have 32
+// bits.
 Status CheckKeepLists(const kvevict_keep_lists& keep, KeepLists* out);
 
-// Checks that slots or positions ascend, in [first_slot, n_tokens). The message begins
-// with the place among them.
+// Checks that slots or positions ascend in [first_slot, n_tokens). The message
+// begins with the index of the bad one.
 Status CheckAscending(std::span<const int32_t> slots, uint32_t n_tokens,
                       uint32_t first_slot = 0);
 

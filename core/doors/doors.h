@@ -1,5 +1,5 @@
-// The doors beside evict: scoring, selecting and moving alone. Each call checks
-// everything and then runs one operation or two.
+// Calls without a sequence: scoring, selecting, moving. Each checks everything
+// and then runs one operation or two.
 #ifndef KVEVICT_CORE_DOORS_DOORS_H_
 #define KVEVICT_CORE_DOORS_DOORS_H_
 
@@ -15,20 +15,20 @@
 
 namespace kvevict {
 
-// One call's scratch, and where it queues work.
+// The workspace of a call and the stream on which it queues work.
 struct CallMemory {
   void* workspace;
   size_t workspace_bytes;
   Stream stream;
 };
 
-// The most jobs or moves of a call: their parts lie on the stack.
+// The most jobs or moves of a call, since their records are on the stack.
 inline constexpr size_t kMaxJobs = KVEVICT_MAX_JOBS;
 
-// One layer's part of kvevict_score(), copied in.
+// One layer's part of kvevict_score(), copied from the caller's struct.
 struct ScoreRequest {
   LayerInputs inputs;
-  kvevict_view view;  // where keys are read
+  kvevict_view view;  // if keys are read
   uint32_t n_tokens;
   uint32_t n_seen;
   const uint32_t* token_counts;
@@ -63,12 +63,12 @@ Status BudgetForMass(const Context& context,
                      const kvevict_mass_options& options,
                      std::span<uint32_t> budgets);
 
-// One layer's part of a call that moves rows; what the caller's struct points to has
-// been copied in.
+// One layer's part of a call that moves rows. What the caller's struct points
+// to has been copied.
 struct Move {
   kvevict_view view;
   kvevict_keep_lists keep;
-  bool keeps_all;  // slots 0, 1, ...: there are no lists
+  bool keeps_all;  // keeps slots 0, 1, ...: there are no lists
   uint32_t n_tokens;
   const uint32_t* token_counts;
   Merge merge;
@@ -76,7 +76,7 @@ struct Move {
   bool has_destination;
   kvevict_view destination;
 
-  // Where rows go.
+  // The view to which rows go.
   const kvevict_view& target() const {
     return has_destination ? destination : view;
   }
@@ -94,9 +94,9 @@ Status Reorder(const Context& context, std::span<const Move> moves,
 Status ReorderWorkspace(const Context& context, std::span<const Move> moves,
                         WorkspaceNeeds* out);
 
-// One layer's part of kvevict_rotate(), copied in.
+// One layer's part of kvevict_rotate(), copied from the caller's struct.
 struct RotateRequest {
-  uint32_t layer;  // its place in the plan
+  uint32_t layer;  // index in the plan
   kvevict_view view;
   uint32_t n_tokens;
   const uint32_t* token_counts;
@@ -108,8 +108,8 @@ struct RotateRequest {
 Status Rotate(const Plan& plan, std::span<const RotateRequest> requests,
               Stream stream);
 
-// See kvevict_attend(). Jobs are as the caller has them; what is 0 and stands for
-// something else becomes that.
+// See kvevict_attend(). Jobs are as the caller filled them. Zeros that stand
+// for another value are replaced.
 Status Attend(const Context& context, std::span<AttendJob> jobs,
               const CallMemory& memory);
 Status AttendWorkspace(const Context& context, std::span<AttendJob> jobs,

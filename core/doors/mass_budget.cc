@@ -11,7 +11,8 @@
 namespace kvevict {
 namespace {
 
-// A row of scores: what must stay, then places in the order in which they stay.
+// A row of scores in the order in which slots stay: those that must, then the
+// others.
 class Row {
  public:
   // `sorted` is memory for n scores.
@@ -49,11 +50,11 @@ class Row {
     kept_ = forced_;
     n_kept_ = n_forced_;
   }
-  // As far as `budget`, which does not go back.
+  // Keeps up to `budget` slots. Budgets of later calls must not be smaller.
   void KeepUpTo(uint32_t budget) {
     for (; n_kept_ < std::min(budget, n_); ++n_kept_) {
       const uint32_t place = n_kept_ - n_forced_ - n_infinite_;
-      // Before the first place it wraps around.
+      // `place` wraps around for slots before the sorted ones.
       if (place < n_finite_) kept_ += double{sorted_[place]};
     }
   }

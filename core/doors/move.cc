@@ -1,4 +1,4 @@
-// Moving rows alone: compact and reorder.
+// kvevict_compact() and kvevict_reorder(): moves of rows without a sequence.
 #include <algorithm>
 
 #include "core/doors/checks.h"
@@ -10,10 +10,10 @@
 namespace kvevict {
 namespace {
 
-// What a call makes of its moves.
+// The jobs of a call.
 struct MoveJobs {
   MoveJob jobs[kMaxJobs];
-  LayerCache caches[2 * kMaxJobs];  // and destinations
+  LayerCache caches[2 * kMaxJobs];  // of views and destinations
   size_t n = 0;
   size_t n_caches = 0;
 
@@ -24,7 +24,7 @@ struct MoveJobs {
   }
 };
 
-// What is merged has to be readable, and nothing may stay behind.
+// Rows to merge must be readable, and no part of them may be missing.
 Status CheckMerge(const Move& move) {
   KV_RETURN_IF_ERROR(ValidateMerge(move.merge));
   if (!move.merge.Merges()) return Status();
@@ -50,12 +50,12 @@ Status CheckMerge(const Move& move) {
   return Unsupported("view: cannot merge: %s", ReasonText(reason));
 }
 
-// Slots of the view before this one are neither read nor written.
+// The first slot of the view that is read or written.
 uint32_t FirstMoved(const Move& move) {
   return move.has_destination ? 0 : move.first_slot;
 }
 
-// Slots of any head, the most, hold what is kept.
+// Checks that the longest head holds as many slots as are kept.
 Status CheckSlots(const Move& move, const char* name, uint32_t n_tokens) {
   if (n_tokens > INT32_MAX) {
     return InvalidArgument("%s %u > %d", name, n_tokens, INT32_MAX);
@@ -70,7 +70,7 @@ Status CheckSlots(const Move& move, const char* name, uint32_t n_tokens) {
                          first_slot, move.keep.count, n_tokens);
 }
 
-// The slots of a destination up to the last one that is written, per head.
+// The slots of a destination, per head, up to the last one that is written.
 ListCounts WrittenSlots(const Move& move, bool reads_counts) {
   const kvevict_keep_lists& keep = move.keep;
   ListCounts n(keep.count, reads_counts ? keep.counts : nullptr);
@@ -91,7 +91,8 @@ Status CheckDestination(const Move& move, bool on_host, bool reads_counts) {
                                    move.first_slot, on_host);
 }
 
-// What moves rows of a view of which so many slots will be addressed.
+// Makes the job that moves rows of a view of which `tokens` slots will be
+// addressed.
 Status MakeMoveJob(const Move& move, const ListCounts& tokens,
                    bool reads_blocks, const char* n_tokens_name, MoveJob* out) {
   KV_RETURN_IF_ERROR(CheckSlots(move, n_tokens_name, tokens.most));
@@ -113,13 +114,13 @@ Status MakeMoveJob(const Move& move, const ListCounts& tokens,
   return Status();
 }
 
-// Slots that all heads of a list hold.
+// The slots that all heads of a list hold.
 uint32_t HeldBy(const ListCounts& tokens, uint32_t list, const Move& move) {
   if (tokens.each == nullptr || move.keep.n_lists > 1) return tokens.Of(list);
   return *std::min_element(tokens.each, tokens.each + move.view.n_kv_heads);
 }
 
-// The same as CheckAscending(), of slots in any order.
+// Like CheckAscending(), but for slots in any order.
 Status CheckHeld(std::span<const int32_t> slots, uint32_t n_tokens, uint32_t) {
   for (size_t i = 0; i < slots.size(); ++i) {
     if (slots[i] >= 0 && slots[i] < int64_t{n_tokens}) continue;
@@ -129,7 +130,7 @@ Status CheckHeld(std::span<const int32_t> slots, uint32_t n_tokens, uint32_t) {
   return Status();
 }
 
-// That a list, which ascends, ends in the slots of recent rows.
+// Checks that an ascending list ends with the slots of recent rows.
 Status CheckEnd(uint32_t list, const KeepLists& keep, uint32_t n_recent,
                 uint32_t first_recent) {
   const uint32_t count = keep.count.Of(list);
@@ -144,7 +145,7 @@ Status CheckEnd(uint32_t list, const KeepLists& keep, uint32_t n_recent,
       list, count, n_recent, first_recent, keep.count.most);
 }
 
-// The same of lists that cannot be read.
+// The same for lists that cannot be read.
 Status CheckRecentStay(const KeepLists& keep, uint32_t n_recent) {
   if (keep.count.each != nullptr) {
     return Unsupported(
@@ -157,14 +158,15 @@ Status CheckRecentStay(const KeepLists& keep, uint32_t n_recent) {
                          keep.count.most, n_recent);
 }
 
-// CheckAscending() or CheckHeld().
+// The type of CheckAscending() and CheckHeld().
 using CheckList = Status (*)(std::span<const int32_t> slots, uint32_t n_tokens,
                              uint32_t first_slot);
 
 Status CheckMove(const Context& context, const Move& move, CheckList check,
                  MoveJob* out) {
   const ListCounts tokens(move.n_tokens, move.token_counts);
-  if (move.view.n_kv_heads <= kMaxHeads) {  // else the view is refused
+  // a view with more heads is refused below
+  if (move.view.n_kv_heads <= kMaxHeads) {
     KV_RETURN_IF_ERROR(
         CheckCounts(context, "token_counts", tokens, move.view.n_kv_heads));
   }
@@ -243,7 +245,7 @@ Status CheckMoves(const Context& context, std::span<const Move> moves,
   return Status();
 }
 
-// Of the largest job: layers take turns.
+// The bytes for the largest job: layers use the memory one after the other.
 template <typename Bytes>
 CheckedSize LargestOf(Jobs<MoveJob> jobs, const Bytes& bytes_of) {
   CheckedSize largest(0);
@@ -264,7 +266,8 @@ ScratchNeeds MergeNeeds(const Context& context, const MoveJob& job,
                 job.tokens.most, n_layers});
 }
 
-// Jobs of which only view and count of the lists matter, and, if they merge, slots.
+// Fills jobs for a size query: the view and the lists' count, and the slots if
+// rows are merged.
 Status SizedJobs(std::span<const Move> moves, MoveJobs* out) {
   for (size_t i = 0; i < moves.size(); ++i) {
     const kvevict_keep_lists& keep = moves[i].keep;
@@ -306,7 +309,7 @@ CheckedSize ReorderBytes(const Context& context, Jobs<MoveJob> jobs) {
   });
 }
 
-// Of reordering, which leaves rows as they are and where they are.
+// Reordering neither changes rows nor moves them to another cache.
 Status CheckMovesWithin(std::span<const Move> moves) {
   for (size_t i = 0; i < moves.size(); ++i) {
     const Move& move = moves[i];

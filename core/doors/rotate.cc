@@ -1,4 +1,4 @@
-// Turning keys alone.
+// kvevict_rotate(): rotates keys without a sequence.
 #include "core/doors/checks.h"
 #include "core/doors/doors.h"
 #include "core/view/overlap.h"

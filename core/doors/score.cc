@@ -1,4 +1,4 @@
-// Scores alone.
+// kvevict_score(): scores without a sequence.
 #include <algorithm>
 
 #include "core/budgets/budgets.h"
@@ -13,7 +13,7 @@
 namespace kvevict {
 namespace {
 
-// Signals that go through the keys by blocks keep the layer's budget of them.
+// Signals that process keys block by block keep the layer's budget of them.
 Status FindKeep(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
   if (!plan.KeepsByBlocks()) return Status();
   uint32_t budgets[kMaxLayers];
@@ -25,7 +25,8 @@ Status FindKeep(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
   return Status();
 }
 
-// Checks what the policy's signal needs of a layer, and writes what operations get.
+// Checks the inputs that the policy's signal needs for a layer, and fills the
+// job.
 Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
   const PlanLayer& layer = plan.layer(request.inputs.layer);
   const kvevict_layer_geometry& g = layer.geometry;
@@ -98,7 +99,7 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
   return Status();
 }
 
-// One layer's part in the operations.
+// The jobs of one layer.
 struct ScoredLayer {
   uint32_t layer = 0;
   ScoreJob score;

@@ -1,4 +1,4 @@
-// Choosing slots alone.
+// kvevict_select(): selects slots without a sequence.
 #include <algorithm>
 
 #include "core/budgets/budgets.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kPartAlignment = 256;
 
-// Keys of all lists, then the operation's own.
+// Bytes of the keys of all lists. The operation's own scratch follows.
 CheckedSize KeysBytes(uint32_t n_tokens, uint32_t n_lists) {
   return (CheckedSize(n_tokens) * CheckedSize(n_lists) *
           CheckedSize(sizeof(uint32_t)))
@@ -37,7 +37,7 @@ Status CheckSelectEnums(const kvevict_select_options& o) {
   return InvalidArgument("tie %d is no tie rule", static_cast<int>(o.tie));
 }
 
-// Rows of scores per list.
+// Finds the rows of scores per list.
 Status CheckScores(const kvevict_select_options& o, uint32_t n_lists,
                    uint32_t* out_rows_per_list) {
   const uint32_t n_rows = o.n_rows == 0 ? n_lists : o.n_rows;
@@ -60,7 +60,7 @@ Status CheckScores(const kvevict_select_options& o, uint32_t n_lists,
                          o.n_tokens);
 }
 
-// The rows of each list become one, [n_lists, n_tokens].
+// Reduces the rows of each list to one; out: [n_lists, n_tokens].
 Status ReduceLists(const Context& context, Stream stream,
                    const kvevict_select_options& o, uint32_t rows_per_list,
                    uint32_t n_lists, float* out) {
@@ -79,7 +79,7 @@ Status ReduceLists(const Context& context, Stream stream,
   return Status();
 }
 
-// What must stay has to fit every list that loses something.
+// The slots that must stay have to fit in every list that loses some.
 Status CheckForced(const kvevict_select_options& o, SlotBlocks blocks,
                    const ListCounts& tokens, const KeepLists& keep,
                    bool on_host) {

@@ -1,4 +1,5 @@
-// Codes of quantized dtypes, and the scales and minima beside them, as f32.
+// Loads codes of quantized dtypes, and the scales and minima beside them, as
+// f32.
 #if defined(KVEVICT_CORE_DTYPES_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_DTYPES_CODES_INL_H_
 #undef KVEVICT_CORE_DTYPES_CODES_INL_H_
@@ -18,8 +19,9 @@ namespace kvevict::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Codes that follow each other in memory: Load() turns the Lanes(df) from the i-th on
-// into f32, exactly; so many lie in a byte, where the i-th may be its first.
+// Codes that are adjacent in memory. Load() converts the Lanes(df) codes from
+// the i-th on to f32, exactly. If kPerByte is above 1 the i-th must be the
+// first of its byte.
 struct CodesU8 {
   static constexpr size_t kPerByte = 1;
   static constexpr bool kHasMinimum = true;
@@ -48,7 +50,7 @@ struct CodesOfI8 {
   }
 };
 
-// Those of half the bytes' nibbles, less kZero.
+// The high or the low nibbles of bytes, minus kZero.
 template <bool kHigh, int32_t kZero>
 struct CodesOfNibbles {
   static constexpr size_t kPerByte = 1;
@@ -90,7 +92,7 @@ struct CodesU4 {
 struct CodesE4M3 {
   static constexpr size_t kPerByte = 1;
   static constexpr bool kHasMinimum = false;
-  // None of the arithmetic sees a subnormal f32, as in DecodeF16.
+  // As in DecodeF16, no subnormal f32 occurs in the arithmetic.
   template <class DF>
   static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* codes, size_t i) {
     const hn::RebindToUnsigned<DF> du;
@@ -124,7 +126,7 @@ struct CodesE5M2 {
   }
 };
 
-// What codes are multiplied by, and what is added then.
+// The factor of codes, and what is added to the product.
 struct Unscaled {
   float scale = 1.0f;
   float minimum = 0.0f;

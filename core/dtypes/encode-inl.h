@@ -1,5 +1,5 @@
-// Floats as codes of a byte each, and codes as they are packed. A new dtype is a struct
-// more, which turns a vector into integers.
+// Encodes floats as codes of one byte each, and packs codes. A new dtype is one
+// more struct, which turns a vector into integers.
 #if defined(KVEVICT_CORE_DTYPES_ENCODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_DTYPES_ENCODE_INL_H_
 #undef KVEVICT_CORE_DTYPES_ENCODE_INL_H_
@@ -52,23 +52,24 @@ HWY_INLINE void EncodeBytes(const Encode& encode,
   std::copy_n(codes, n - i, out + i);
 }
 
-// The same of whole vectors, past the caches; `out` is aligned to 16 bytes.
+// The same for whole vectors, written past the caches; `out` is aligned to 16
+// bytes.
 template <class Encode>
 HWY_INLINE void StreamBytes(const Encode& encode,
                             const float* HWY_RESTRICT from, size_t n,
                             uint8_t* HWY_RESTRICT out) {
   const hn::Rebind<uint8_t, RowTag> du8;
   const size_t lanes = hn::Lanes(du8);
-  // Less than 16 bytes would be written as they stand.
+  // Stores of less than 16 bytes would go through the caches.
   if (lanes != 16) return EncodeBytes(encode, from, n, out);
   for (size_t i = 0; i < n; i += lanes) {
     hn::Stream(CodesOf(encode, from + i), du8, out + i);
   }
 }
 
-// ---- What becomes a code ----
+// ---- Encoders ----
 
-// The nearest of lowest .. highest, halves to even; NaN is 0.
+// The nearest integer in lowest .. highest, halves to even; NaN becomes 0.
 struct ToInteger {
   float scale, minimum;
   float lowest, highest;
@@ -83,8 +84,9 @@ struct ToInteger {
   }
 };
 
-// The same in the lowest byte, where all are within reach, and steps are no subnormal.
-// With a fused multiply-add the quotient is what division makes of it, and comes sooner.
+// The same, but the code is only in the lowest byte. All values must be within
+// the range, and the step not subnormal. The fused multiply-add gives the same
+// quotient as division, and faster.
 struct ToReached {
   float scale, minimum, inverse;
   template <class DF>
@@ -99,14 +101,15 @@ struct ToReached {
 #else
     const auto q = hn::Div(d, by);
 #endif
-    // 1.5 * 2^23, whose ulp is 1.
+    // Adding 1.5 * 2^23, whose ulp is 1, rounds to an integer.
     return hn::BitCast(hn::RebindToSigned<DF>(),
                        hn::Add(q, hn::Set(df, 12582912.0f)));
   }
 };
 
-// Numbers of one sign bit, 7 - kFraction bits of exponent and kFraction of fraction:
-// the nearest, halves to even. What is above the largest becomes it.
+// Numbers with one sign bit, 7 - kFraction bits of exponent and kFraction of
+// fraction: the nearest, halves to even. Larger values become the largest
+// number.
 template <uint32_t kFraction, uint32_t kBias, uint32_t kLargest,
           uint32_t kInfinity, uint32_t kNaN>
 struct ToSmallFloat {
@@ -118,7 +121,8 @@ struct ToSmallFloat {
     const hn::RebindToSigned<DF> di;
     constexpr uint32_t kShift = 23 - kFraction;
     constexpr uint32_t kRebias = (127 - kBias) << 23;
-    constexpr uint32_t kLeast = kRebias + (1u << 23);  // that is normal
+    // the smallest normal number
+    constexpr uint32_t kLeast = kRebias + (1u << 23);
     const auto bits = hn::BitCast(du, hn::Div(v, hn::Set(df, scale)));
     const auto size = hn::And(bits, hn::Set(du, 0x7FFFFFFFu));
     const auto sign = hn::And(hn::ShiftRight<24>(bits), hn::Set(du, 0x80u));
@@ -131,7 +135,7 @@ struct ToSmallFloat {
     const auto half = hn::Set(du, (1u << (kShift - 1)) - 1u - kRebias);
     const auto normal =
         hn::ShiftRight<kShift>(hn::Add(hn::Add(size, half), odd));
-    // A number whose ulp is that of subnormal ones.
+    // A number whose ulp is that of subnormal numbers.
     constexpr uint32_t kAnchor = kLeast + ((23 - kFraction) << 23);
     const auto anchor = hn::BitCast(df, hn::Set(du, kAnchor));
     const auto subnormal =
@@ -149,7 +153,8 @@ struct ToSmallFloat {
 using ToE4M3 = ToSmallFloat<3, 7, 0x7E, 0x7F, 0x7F>;
 using ToE5M2 = ToSmallFloat<2, 15, 0x7B, 0x7C, 0x7E>;
 
-// As C's roundf(), halves away from 0: what is just below one more is taken for it.
+// Like C's roundf(), halves away from 0, but a value just below a half counts
+// as a half.
 struct ToQ8 {
   float inverse;
   template <class DF>

@@ -1,4 +1,4 @@
-// Rows of dtypes that can be scored, as f32.
+// Loads rows of dtypes that can be scored, as f32.
 #if defined(KVEVICT_CORE_DTYPES_LOAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_DTYPES_LOAD_INL_H_
 #undef KVEVICT_CORE_DTYPES_LOAD_INL_H_
@@ -25,8 +25,8 @@ HWY_INLINE bool UsePlain(const Use& use) {
   return kIsPlain;
 }
 
-// Calls use() with the decoder of a dtype whose elements stand for themselves. Returns
-// false for other dtypes.
+// Calls use() with the decoder of a floating-point dtype. Returns false for
+// other dtypes.
 template <class Use>
 HWY_INLINE bool WithDecoder(DType dtype, const Use& use) {
   switch (dtype) {
@@ -39,10 +39,11 @@ HWY_INLINE bool WithDecoder(DType dtype, const Use& use) {
   return false;
 }
 
-// Writes elements [first, first + n) of the listed rows, of any dtype that can be
-// scored. Row i goes to out + i * stride, followed by zeros up to PaddedRow(n). Strides
-// may have any sign and addresses any alignment. load.cc is compiled once per target, so
-// that kernels which copy rows do not have a copy of every decoder.
+// Writes elements [first, first + n) of the listed rows, of any dtype that can
+// be scored. Row i goes to out + i * stride and is followed by zeros up to
+// PaddedRow(n). Strides may have any sign and addresses any alignment. load.cc
+// is compiled once per target, so that kernels which copy rows do not each
+// contain every decoder.
 void LoadRows(const RowSource& rows, const uint32_t* list, uint32_t n_rows,
               size_t first, size_t n, size_t stride, float* HWY_RESTRICT out);
 
@@ -55,8 +56,8 @@ HWY_INLINE void LoadRow(const RowSource& rows, uint32_t r, size_t first,
 // Reads rows that LoadRows() has copied.
 struct DecodeCopies : DecodeF32 {};
 
-// Calls use() with the decoder that reads rows of n elements where they lie, in whole
-// groups of kRowPad, or else with DecodeCopies.
+// Calls use() with the decoder that reads rows of n elements in place, in whole
+// groups of kRowPad. If rows cannot be read in place it passes DecodeCopies.
 template <class Use>
 HWY_INLINE void WithDecoderOrCopies(const RowSource& rows, size_t n,
                                     const Use& use) {

@@ -3,13 +3,13 @@
 #include <cstdint>
 #include <cstring>
 
-// Kernels that multiply bytes load rows too.
+// Kernels that multiply bytes also load rows, so this file needs their targets.
 #define HWY_WANT_AVX3_DL
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/dtypes/load.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h, which includes this file once per target.
+// These must follow foreach_target.h, which includes this file once per target.
 #include "core/dtype.h"
 #include "core/dtypes/codes-inl.h"
 #include "core/dtypes/load-inl.h"
@@ -38,7 +38,7 @@ HWY_INLINE void LoadCodes(const uint8_t* codes, size_t n, const Unscaled& by,
   size_t i = 0;
   for (; i + lanes <= n; i += lanes) hn::StoreU(load(codes, i), df, out + i);
   if (i == n) return;
-  // What is left, through a copy, so that nothing behind it is read.
+  // The rest goes through a copy, so that nothing past the end is read.
   uint8_t rest[kRowPad] = {};
   float loaded[kRowPad];
   std::memcpy(rest, codes + i / Codes::kPerByte,
@@ -47,7 +47,7 @@ HWY_INLINE void LoadCodes(const uint8_t* codes, size_t n, const Unscaled& by,
   std::copy_n(loaded, n - i, out + i);
 }
 
-// Elements [first, first + n) of a row of one byte each, wherever they lie.
+// Elements [first, first + n) of a row of one byte each, at any stride.
 template <class Codes>
 HWY_INLINE void LoadBytewise(const RowSource& rows, const uint8_t* row,
                              size_t first, size_t n, const Unscaled& by,
@@ -61,8 +61,8 @@ HWY_INLINE void LoadBytewise(const RowSource& rows, const uint8_t* row,
   }
 }
 
-// Elements [first, first + n) of blocks, each an f16 and codes: load(codes of the block,
-// first element, n, scale, out).
+// Elements [first, first + n) of blocks, each an f16 scale and codes. Calls
+// load(codes of the block, first element, n, scale, out).
 template <DType kDType, class Load>
 HWY_INLINE void LoadBlocks(const uint8_t* row, size_t first, size_t n,
                            const Load& load, float* HWY_RESTRICT out) {
@@ -87,8 +87,8 @@ HWY_INLINE void LoadBlocks(const uint8_t* row, size_t first, size_t n,
   }
 }
 
-// Elements [first, first + n) of 2 * `half`, of which byte j has j in the low nibble
-// and half + j in the high one.
+// Elements [first, first + n) of 2 * `half`: byte j has element j in the low
+// nibble and element half + j in the high one.
 template <int32_t kZero>
 HWY_INLINE void LoadHalves(const uint8_t* codes, size_t half, size_t first,
                            size_t n, const Unscaled& by,
@@ -103,7 +103,7 @@ HWY_INLINE void LoadHalves(const uint8_t* codes, size_t half, size_t first,
   }
 }
 
-// Those of a row; where elements have some each, none.
+// The scale and minimum of a row; neutral ones if elements have their own.
 HWY_INLINE Unscaled NumbersOf(const RowSource& rows, uint32_t r) {
   Unscaled by;
   if (rows.scale.group_rows != 0) return by;
@@ -116,7 +116,8 @@ HWY_INLINE Unscaled NumbersOf(const RowSource& rows, uint32_t r) {
   return by;
 }
 
-// Elements [i, i + lanes) of n packed numbers that stand for themselves; behind them 0.
+// Elements [i, i + lanes) of n packed floating-point numbers, followed by
+// zeros.
 HWY_INLINE hn::VFromD<RowTag> LoadNumbers(const uint8_t* from, DType dtype,
                                           size_t i, size_t n) {
   const RowTag df;
@@ -151,7 +152,7 @@ HWY_INLINE void LoadRecent(const RowSource& rows, uint32_t r, size_t first,
   }
 }
 
-// out[0, n), codes of elements from `first` on of row r, become what they stand for.
+// Scales out[0, n) in place: the codes of elements from `first` on of row r.
 HWY_INLINE void ScaleElements(const RowSource& rows, uint32_t r, size_t first,
                               size_t n, float* HWY_RESTRICT out) {
   const RowTag df;
@@ -173,7 +174,7 @@ HWY_INLINE void ScaleElements(const RowSource& rows, uint32_t r, size_t first,
   }
 }
 
-// LoadRows() of quantized rows.
+// LoadRows() for quantized rows.
 void LoadQuantized(const RowSource& rows, const uint32_t* list, uint32_t n_rows,
                    size_t first, size_t n, size_t stride,
                    float* HWY_RESTRICT out) {
@@ -240,7 +241,7 @@ void LoadQuantized(const RowSource& rows, const uint32_t* list, uint32_t n_rows,
   }
 }
 
-// ---- Rows whose elements stand for themselves ----
+// ---- Floating-point rows ----
 
 template <class Decode>
 HWY_INLINE void LoadPlain(const RowSource& rows, uint32_t r, size_t first,
@@ -256,8 +257,8 @@ HWY_INLINE void LoadPlain(const RowSource& rows, uint32_t r, size_t first,
       hn::StoreU(Decode::Load(df, from + i * sizeof(Bits)), df, out + i);
     }
   }
-  // The end of the row, and elements that lie apart, go through a packed copy, so
-  // that nothing past the row is read.
+  // The end of the row, and elements that are not adjacent, go through a packed
+  // copy, so that nothing past the row is read.
   for (; i < PaddedRow(n); i += lanes) {
     Bits packed[kRowPad] = {};
     if (i < n) {

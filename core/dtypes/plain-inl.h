@@ -1,4 +1,5 @@
-// Numbers that stand for themselves, as f32. A new dtype of such is a decoder more.
+// Loads floating-point numbers as f32. A new dtype of this kind is one more
+// decoder.
 #if defined(KVEVICT_CORE_DTYPES_PLAIN_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_DTYPES_PLAIN_INL_H_
 #undef KVEVICT_CORE_DTYPES_PLAIN_INL_H_
@@ -18,8 +19,8 @@ namespace kvevict::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Rows are written in whole groups of this many floats; also the most lanes
-// used, so that every vector length divides a group.
+// Rows are written in whole groups of this many floats. No more lanes are used,
+// so that every vector length divides a group.
 inline constexpr size_t kRowPad = 16;
 using RowTag = hn::CappedTag<float, kRowPad>;
 
@@ -27,8 +28,8 @@ constexpr size_t PaddedRow(size_t n) {
   return (n + kRowPad - 1) / kRowPad * kRowPad;
 }
 
-// Of kRowPad sums, j and j + kRowPad / 2 are added, and so on with the half that this
-// leaves.
+// Adds kRowPad sums: j and j + kRowPad / 2 are added, then the same with the
+// remaining half, and so on.
 HWY_INLINE float AddUp(float (&sums)[kRowPad]) {
   for (size_t half = kRowPad / 2; half > 0; half /= 2) {
     for (size_t j = 0; j < half; ++j) sums[j] += sums[j + half];
@@ -37,7 +38,7 @@ HWY_INLINE float AddUp(float (&sums)[kRowPad]) {
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// The same of four rows, with few shuffles.
+// The same for four rows, with few shuffles.
 using FourTag = hn::FixedTag<float, 4>;
 HWY_INLINE hn::VFromD<FourTag> AddUpFour(const float (&sums)[4][kRowPad]) {
   const FourTag d;
@@ -56,7 +57,7 @@ HWY_INLINE hn::VFromD<FourTag> AddUpFour(const float (&sums)[4][kRowPad]) {
 }
 #endif
 
-// packed[0, n) = elements [first, first + n) of a row, wherever they lie.
+// packed[0, n) = elements [first, first + n) of a row, at any stride.
 template <class Bits>
 HWY_INLINE void CopyElements(const RowSource& rows, const uint8_t* row,
                              size_t first, size_t n,
@@ -71,7 +72,7 @@ HWY_INLINE void CopyElements(const RowSource& rows, const uint8_t* row,
     }
     return;
   }
-  constexpr size_t kUsual = 16 / sizeof(Bits);  // of a group
+  constexpr size_t kUsual = 16 / sizeof(Bits);  // elements of a usual group
   for (size_t j = 0; j < n;) {
     const size_t left = rows.group_elems - (first + j) % rows.group_elems;
     const uint8_t* const from = row + rows.Element(first + j);
@@ -97,8 +98,8 @@ HWY_INLINE hn::VFromD<D> LoadBytes(D d, const uint8_t* from) {
 #endif
 }
 
-// A decoder, by the name that core/dtypes.inc has for its dtype, turns Lanes(df)
-// packed elements into f32. All conversions are exact, and NaN stays NaN.
+// A decoder, named as its dtype in core/dtypes.inc, converts Lanes(df) packed
+// elements to f32. All conversions are exact, and NaN stays NaN.
 struct DecodeF32 {
   using Bits = uint32_t;
   template <class DF>
@@ -120,15 +121,15 @@ struct DecodeF16 {
     const hn::Rebind<hwy::float16_t, DF> df16;
     return hn::PromoteTo(df, hn::BitCast(df16, half));
 #else
-    // Highway's emulation knows no infinity and no NaN. None of the arithmetic here
-    // sees a subnormal f32, so that flushing those to zero changes nothing.
+    // Highway's emulation handles neither infinity nor NaN. No subnormal f32
+    // occurs in the arithmetic here, so flushing those to zero changes nothing.
     const hn::RebindToUnsigned<DF> du32;
     const auto bits = hn::PromoteTo(du32, half);
     const auto size = hn::And(bits, hn::Set(du32, 0x7FFFu));
     const auto sign = hn::ShiftLeft<16>(hn::Xor(bits, size));
     const auto rebias = hn::Set(du32, (127u - 15u) << 23);
     const auto normal = hn::Add(hn::ShiftLeft<13>(size), rebias);
-    // Infinity and NaN: the largest exponent there, the largest exponent here.
+    // Infinity and NaN have the largest exponent in both formats.
     const auto special = hn::IfThenElse(hn::Gt(size, hn::Set(du32, 0x7BFFu)),
                                         hn::Add(normal, rebias), normal);
     // Subnormal: 2^-14 (1 + fraction) - 2^-14.

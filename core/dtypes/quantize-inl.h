@@ -1,5 +1,6 @@
-// Rows of f32 as quantized dtypes store them, with a scale and a minimum per row where
-// those move; see docs/dtypes.md. A new dtype is a case of StoreQuantized().
+// Stores rows of f32 as quantized dtypes, with a scale and a minimum per row if
+// those move; see docs/dtypes.md. A new dtype is one more case of
+// StoreQuantized().
 #if defined(KVEVICT_CORE_DTYPES_QUANTIZE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_DTYPES_QUANTIZE_INL_H_
 #undef KVEVICT_CORE_DTYPES_QUANTIZE_INL_H_
@@ -28,12 +29,13 @@ namespace kvevict::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// ---- Numbers beside rows ----
+// ---- Scales and minima ----
 
-// The least number of a dtype that is not below v: ranges have to be covered.
+// The smallest number of a dtype that is not below v, because ranges must be
+// covered.
 HWY_INLINE float RoundedUp(float v, DType dtype) {
   if (dtype == DType::kF32) return v;
-  // As many bytes as an f32 has, for whose number it might be taken.
+  // As large as an f32, since the compiler sees that LoadNumber() may read one.
   uint16_t bits[2] = {
       dtype == DType::kF16 ? EncodeF16::Bits(v) : EncodeBF16::Bits(v), 0};
   const auto value = [&]() HWY_ATTR {
@@ -49,7 +51,7 @@ HWY_INLINE float RoundedDown(float v, DType dtype) {
 
 HWY_INLINE void StoreNumber(float v, DType dtype, uint8_t* to) {
   if (std::isnan(v))
-    v = std::numeric_limits<float>::quiet_NaN();  // one of them
+    v = std::numeric_limits<float>::quiet_NaN();  // always the same NaN
   if (dtype == DType::kF32) {
     std::memcpy(to, &v, sizeof(v));
     return;
@@ -59,13 +61,13 @@ HWY_INLINE void StoreNumber(float v, DType dtype, uint8_t* to) {
   std::memcpy(to, &bits, sizeof(bits));
 }
 
-// Steps are never subnormal: dividing by one would not be exact enough.
+// Steps are never subnormal, because dividing by one would not be exact enough.
 HWY_INLINE float StepOf(float range, float n_steps) {
   if (!(range > 0.0f)) return 0.0f;
   return std::max(range / n_steps, std::numeric_limits<float>::min());
 }
 
-// ---- What a row has ----
+// ---- The range of a row ----
 
 struct RowRange {
   float min = std::numeric_limits<float>::infinity();
@@ -104,7 +106,7 @@ HWY_INLINE void Widen(const float* HWY_RESTRICT from, size_t n,
   }
 }
 
-// The largest size of a finite element, at least `largest`.
+// The largest absolute value of a finite element, at least `largest`.
 HWY_INLINE float FiniteSize(const float* HWY_RESTRICT from, size_t n,
                             float largest) {
   const RowTag df;
@@ -128,10 +130,10 @@ HWY_INLINE float FiniteSize(const float* HWY_RESTRICT from, size_t n,
 
 // ---- Rows ----
 
-// The most elements at once.
+// The most elements that are processed at once.
 inline constexpr size_t kRowPart = 1024;
 
-// A row as floats, a part of it at a time.
+// A row as floats, one part at a time.
 class FloatRow {
  public:
   FloatRow() = default;
@@ -146,9 +148,10 @@ class FloatRow {
     }
   }
   size_t size() const { return rows_->n_elements; }
-  // All elements, where there is room for them.
+  // All elements, if there is room for them.
   const float* all() const { return all_; }
-  // Elements [first, first + n), of which the last part read is there.
+  // Elements [first, first + n). Only the last part that was read is in the
+  // buffer.
   const float* Part(size_t first, size_t n) const {
     if (all_ != nullptr) return all_ + first;
     LoadRow(*rows_, r_, first, n, buffer_);
@@ -167,7 +170,7 @@ class FloatRow {
   const RowSource* rows_ = nullptr;
   uint32_t r_ = 0;
   float* buffer_ = nullptr;
-  const float* all_ = nullptr;  // where all of it is there
+  const float* all_ = nullptr;  // if all of it is in memory
 };
 
 HWY_INLINE RowRange RangeOf(const FloatRow& row) {
@@ -177,7 +180,7 @@ HWY_INLINE RowRange RangeOf(const FloatRow& row) {
   return range;
 }
 
-// The scale and minimum of what has a range, and the codes that they reach.
+// The scale and minimum for a range, and the codes that they allow.
 HWY_INLINE ToInteger NumbersOf(const RowRange& range, const RowSource& to,
                                float lowest, float highest) {
   ToInteger by{0.0f, 0.0f, lowest, highest};
@@ -188,7 +191,7 @@ HWY_INLINE ToInteger NumbersOf(const RowRange& range, const RowSource& to,
     by.minimum = RoundedDown(range.min, to.minimum.dtype);
     by.scale = StepOf(range.max - by.minimum, highest);
   } else {
-    // The minimum is the number of code 0, from which both ends are reached.
+    // The minimum is the number of code 0. Both ends are reached from there.
     const float step = RoundedUp(
         StepOf(range.max - range.min, highest - lowest), to.scale.dtype);
     by.minimum = RoundedUp(range.min - lowest * step, to.minimum.dtype);
@@ -197,12 +200,12 @@ HWY_INLINE ToInteger NumbersOf(const RowRange& range, const RowSource& to,
   }
   by.scale = RoundedUp(by.scale, to.scale.dtype);
   by.minimum += 0.0f;  // not -0: which zero is the least depends on the target
-  // NaN where one of them is none, or infinite.
+  // NaN if one of them is NaN or infinite.
   by.scale += (by.scale + by.minimum) * 0.0f + range.poison;
   return by;
 }
 
-// Writes the numbers of row r, which move, where codes stand for what `by` says.
+// Writes the scale and minimum in `by` of row r.
 HWY_INLINE void StoreNumbers(const ToInteger& by, const RowSource& to,
                              uint32_t r) {
   StoreNumber(by.scale, to.scale.dtype,
@@ -213,13 +216,14 @@ HWY_INLINE void StoreNumbers(const ToInteger& by, const RowSource& to,
               const_cast<uint8_t*>(to.Number(to.minimum, r)));
 }
 
-// The numbers by which row r becomes codes; those that do not move are as they stand.
+// The scale and minimum with which row r is encoded. Those that are constant
+// are read.
 HWY_INLINE ToInteger IntegersOf(const FloatRow& row, const RowSource& to,
                                 uint32_t r, float lowest, float highest) {
   if (!to.scale.is_constant) {
     ToInteger by = NumbersOf(RangeOf(row), to, lowest, highest);
     StoreNumbers(by, to, r);
-    // All codes 0, whatever is in the row.
+    // All codes become 0, whatever is in the row.
     if (!(by.scale > 0.0f)) by.lowest = by.highest = 0.0f;
     return by;
   }
@@ -247,14 +251,16 @@ HWY_INLINE float ScaleOf(const FloatRow& row, const RowSource& to, uint32_t r,
   return scale;
 }
 
-// What makes codes of a row.
+// How a row is encoded.
 struct RowCoder {
   ToInteger by;
-  float inverse = 0.0f;  // of the step, where all are within reach
+  // inverse of the step, if all values are within the range
+  float inverse = 0.0f;
 };
 
-// That of row r of `to`, of a quantized dtype, whose numbers it writes if they move. By
-// itself, so that several rows' wait for each other no longer than they have to.
+// The coder for row r of `to`, of a quantized dtype. Writes its scale and
+// minimum if they move. This is a function of its own so that the dependency
+// chains of several rows overlap.
 inline HWY_NOINLINE RowCoder CoderOf(const FloatRow& row, const RowSource& to,
                                      uint32_t r) {
   RowCoder coder{};
@@ -281,7 +287,7 @@ inline HWY_NOINLINE RowCoder CoderOf(const FloatRow& row, const RowSource& to,
     case DType::kU4Halves:
       find(0.0f, 15.0f);
       break;
-    default:  // blocks have theirs
+    default:  // blocks have scales of their own
       break;
   }
   return coder;
@@ -296,7 +302,7 @@ HWY_INLINE void WithIntegers(const RowCoder& coder, const Use& use) {
   }
 }
 
-// Elements [first, first + n) of a row of one byte each = codes.
+// Writes codes to elements [first, first + n) of a row of one byte each.
 HWY_INLINE void ScatterBytes(const uint8_t* HWY_RESTRICT codes,
                              const RowSource& to, uint8_t* row, size_t first,
                              size_t n) {
@@ -337,8 +343,8 @@ HWY_INLINE void StoreHalves(const Encode& encode, const FloatRow& from,
   }
 }
 
-// A block of 32 that ggml scales: writes d, which f16 has or which is NaN, and returns
-// its inverse in f32; 0: all elements are 0, or none is a number.
+// For a ggml block of 32: writes the scale d as f16, or NaN if it does not fit,
+// and returns its inverse in f32. 0 if all elements are 0 or the scale is NaN.
 HWY_INLINE float StoreBlockScale(float d, float poison, uint8_t* to) {
   uint16_t bits = EncodeF16::Bits(std::isnan(poison) ? poison : d);
   if ((bits & 0x7C00) == 0x7C00) bits = 0x7E00;
@@ -352,7 +358,8 @@ HWY_INLINE float StoreBlockScale(float d, float poison, uint8_t* to) {
 HWY_INLINE float ScaleQ8Block(const float* HWY_RESTRICT from, uint8_t* to) {
   const RowTag df;
   const hn::RebindToSigned<RowTag> di;
-  // Sizes as bits, in whose order NaN and infinity are last.
+  // Compares absolute values as bits, in which order NaN and infinity come
+  // last.
   auto most = hn::Zero(di);
   for (size_t i = 0; i < 32; i += hn::Lanes(df)) {
     most = hn::Max(most, hn::BitCast(di, hn::Abs(hn::LoadU(df, from + i))));
@@ -365,7 +372,7 @@ HWY_INLINE float ScaleQ8Block(const float* HWY_RESTRICT from, uint8_t* to) {
 HWY_INLINE float ScaleQ4Block(const float* HWY_RESTRICT from, uint8_t* to) {
   RowRange range;
   Widen(from, 32, range);
-  // The first of the largest size, with its sign.
+  // The first element of the largest absolute value, with its sign.
   float most = range.max;
   if (-range.min > range.max) most = range.min;
   if (-range.min == range.max) {
@@ -373,7 +380,7 @@ HWY_INLINE float ScaleQ4Block(const float* HWY_RESTRICT from, uint8_t* to) {
       return v == range.min || v == range.max;
     });
   }
-  // ggml's is -0 where all are 0.
+  // ggml's scale is -0 if all elements are 0.
   return StoreBlockScale((most + 0.0f) / -8.0f, range.poison, to);
 }
 
@@ -397,7 +404,7 @@ HWY_INLINE void StoreQ4Codes(const float* HWY_RESTRICT from, float inverse,
   PackNibbles(codes, codes + 16, 16, to);
 }
 
-// All scales of a part first, which do not wait for each other.
+// Computes all scales of a part first, since they do not depend on each other.
 template <size_t kBytes, class Scale, class Store>
 HWY_INLINE void StoreBlocks(const FloatRow& from, uint8_t* row,
                             const Scale& scale, const Store& store) {
@@ -413,7 +420,7 @@ HWY_INLINE void StoreBlocks(const FloatRow& from, uint8_t* row,
   });
 }
 
-// Row r of `to`, of a quantized dtype, by its coder.
+// Stores row r of `to`, of a quantized dtype, with its coder.
 inline HWY_NOINLINE void StoreQuantized(const RowCoder& coder,
                                         const FloatRow& from,
                                         const RowSource& to, uint32_t r) {

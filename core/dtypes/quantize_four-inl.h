@@ -1,5 +1,5 @@
-// Four rows at once as the quantized dtypes of caches store them, to the bytes that
-// quantize-inl.h makes of each: what a row's scale waits for, it waits for with others.
+// Quantizes four rows at once, to the same bytes as quantize-inl.h. The latency
+// of computing a row's scale is shared by four.
 #if defined(KVEVICT_CORE_DTYPES_QUANTIZE_FOUR_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_DTYPES_QUANTIZE_FOUR_INL_H_
@@ -21,12 +21,13 @@ namespace kvevict::HWY_NAMESPACE {
 
 inline constexpr uint32_t kFour = 4;
 
-// Row row[i] of to[i] is to be from[i].
+// from[i] is to be stored in row row[i] of to[i].
 struct FourRows {
   const float* from[kFour];
   const RowSource* to[kFour];
   uint32_t row[kFour];
-  bool streams = false;  // past the caches: of u8, rows aligned to 16 bytes
+  // past the caches; only for u8 with rows aligned to 16 bytes
+  bool streams = false;
 };
 
 #if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE || HWY_TARGET_IS_SVE
@@ -49,7 +50,7 @@ HWY_INLINE hn::Vec<hn::FixedTag<hn::TFromD<D>, kFour>> ReduceBlocks(
   }
 }
 
-// Of four vectors, lane i: all lanes of the i-th.
+// Lane i is the reduction of all lanes of the i-th vector.
 template <class D, class Op>
 HWY_INLINE hn::Vec<hn::FixedTag<hn::TFromD<D>, kFour>> ReduceFour(
     D d, const Op& op, const hn::VFromD<D> (&v)[kFour]) {
@@ -65,8 +66,8 @@ HWY_INLINE hn::Vec<hn::FixedTag<hn::TFromD<D>, kFour>> ReduceFour(
          hn::BitCast(d, hn::InterleaveUpper(pairs, first, last))));
 }
 
-// Whether rows go by four: integers from 0 on with numbers of theirs in f32, or blocks of
-// q8_0, of elements end to end.
+// Whether rows are quantized four at a time: unsigned integers with scale and
+// minimum in f32, or blocks of q8_0, with packed elements.
 HWY_INLINE bool CodesFour(const RowSource& to) {
   const size_t n = to.n_elements;
   if (n > kRowPart || n % (2 * hn::Lanes(RowTag())) != 0) return false;
@@ -91,7 +92,7 @@ struct FourNumbers {
   HWY_ALIGN float scale[kFour], minimum[kFour], inverse[kFour];
 };
 
-// False where one has NaN or infinity, one number alone, or a range beyond f32.
+// False if a row has NaN or infinity, only one value, or a range beyond f32.
 HWY_INLINE bool FindNumbers(const FourRows& rows, size_t n, float highest,
                             FourNumbers* numbers) {
   const RowTag df;
@@ -135,7 +136,7 @@ HWY_INLINE bool FindNumbers(const FourRows& rows, size_t n, float highest,
   return hn::AllFalse(df, hn::IsNaN(poison)) && hn::AllTrue(d4, is_usual);
 }
 
-// The codes of a row, which is aligned if they pass the caches by.
+// Stores the codes of a row. It is aligned if they are written past the caches.
 HWY_INLINE void StoreCodes(const ToReached& encode, const float* from, size_t n,
                            DType dtype, bool streams, uint8_t* row) {
   if (dtype == DType::kU8) {
@@ -170,7 +171,7 @@ HWY_INLINE bool StoreFourIntegers(const FourRows& rows, size_t n) {
 
 // ---- q8_0 ----
 
-// Four blocks of 32 from `from` on; false where a scale is not one of most.
+// Stores four blocks of 32 from `from` on. False if a scale is unusual.
 HWY_INLINE bool StoreFourBlocks(const float* HWY_RESTRICT from, uint8_t* to) {
   constexpr size_t kBytes = 34;
   const RowTag df;
@@ -187,7 +188,8 @@ HWY_INLINE bool StoreFourBlocks(const float* HWY_RESTRICT from, uint8_t* to) {
   }
   const auto largest = hn::BitCast(d4, ReduceFour(di, larger, sizes));
   const auto d = hn::Div(largest, hn::Set(d4, 127.0f));
-  // What f16 rounds to infinity, and what has no inverse in f32.
+  // Excludes scales that f16 rounds to infinity and those without an inverse in
+  // f32.
   const auto is_usual =
       hn::And(hn::Lt(d, hn::Set(d4, 65519.0f)), hn::Gt(d, hn::Set(d4, 1e-37f)));
   if (!hn::AllTrue(d4, is_usual)) return false;
@@ -213,7 +215,7 @@ HWY_INLINE bool StoreFourOfBlocks(const FourRows& rows, size_t n) {
   return true;
 }
 
-// Writes the rows, or returns false where one is better looked at by itself.
+// Writes the rows, or returns false if one needs the general code.
 HWY_INLINE bool StoreFour(const FourRows& rows, size_t n) {
   if (rows.to[0]->dtype == DType::kQ8_0) return StoreFourOfBlocks(rows, n);
   return StoreFourIntegers(rows, n);

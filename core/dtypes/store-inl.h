@@ -1,5 +1,5 @@
-// Rows of f32 as dtypes that are not quantized store them: rounded to the nearest, halves
-// to even; NaN stays NaN. A new dtype is an encoder more below.
+// Stores rows of f32 as floating-point dtypes, rounded to the nearest, halves
+// to even; NaN stays NaN. A new dtype is one more encoder below.
 #if defined(KVEVICT_CORE_DTYPES_STORE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_DTYPES_STORE_INL_H_
 #undef KVEVICT_CORE_DTYPES_STORE_INL_H_
@@ -33,7 +33,7 @@ HWY_INLINE void StoreBytes(D, hn::VFromD<D> v, uint8_t* to) {
 #endif
 }
 
-// An encoder of numbers and of vectors, by the name that core/dtypes.inc has for its dtype.
+// An encoder of numbers and of vectors, named as its dtype in core/dtypes.inc.
 struct EncodeF32 {
   static HWY_INLINE uint32_t Bits(float v) {
     return std::bit_cast<uint32_t>(v);
@@ -45,7 +45,7 @@ struct EncodeF32 {
   }
 };
 
-// The lower halves of v.
+// Stores the lower halves of v.
 template <class DU>
 HWY_INLINE void StoreLow([[maybe_unused]] DU du, hn::VFromD<DU> v,
                          uint8_t* to) {
@@ -59,9 +59,9 @@ struct EncodeF16 {
     const uint32_t size = bits & 0x7FFFFFFFu;
     const uint32_t sign = bits >> 16 & 0x8000u;
     uint32_t half;
-    if (size >= 0x47800000u) {  // 2^16 and more, NaN
+    if (size >= 0x47800000u) {  // 2^16 and more, or NaN
       half = size > 0x7F800000u ? 0x7E00u : 0x7C00u;
-    } else if (size < 0x38800000u) {  // subnormal: a ulp is that of 0.5
+    } else if (size < 0x38800000u) {  // subnormal: its ulp is that of 0.5
       half = std::bit_cast<uint32_t>(std::bit_cast<float>(size) + 0.5f) -
              std::bit_cast<uint32_t>(0.5f);
     } else {
@@ -123,8 +123,8 @@ HWY_INLINE void UseEncoder(const Use& use) {
   if constexpr (kIsPlain) use(Encode());
 }
 
-// Elements [first, first + n) of row r = from[0, n). Strides may have any sign and
-// addresses any alignment; nothing else is written.
+// Writes from[0, n) to elements [first, first + n) of row r. Strides may have
+// any sign and addresses any alignment. Nothing else is written.
 HWY_INLINE void StoreRow(const float* HWY_RESTRICT from, const RowSource& rows,
                          uint32_t r, size_t first, size_t n) {
   uint8_t* const row = const_cast<uint8_t*>(rows.Row(r));

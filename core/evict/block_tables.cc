@@ -8,10 +8,12 @@
 namespace kvevict {
 namespace {
 
-// The tables of a layer's blocks: of their ids, or of the addresses of one plane's.
+// The tables that list a layer's blocks, by id or by the address of one plane's
+// blocks.
 class Tables {
  public:
-  // i counts up from 0, until there are none.
+  // Table set `i` of the cache. exist() is false for the first `i` past the
+  // last.
   Tables(const LayerCache& cache, uint32_t i)
       : cache_(cache), blocks_(cache.blocks()) {
     const kvevict_view& view = *cache.view;
@@ -41,7 +43,8 @@ class Tables {
            view().block_size == other.view().block_size &&
            stride() == other.stride();
   }
-  // Exact where strides are the same.
+  // Whether entries of both overlap. Exact if strides are equal, conservative
+  // otherwise.
   bool Meet(const Tables& other) const {
     if (address_ > other.address_) return other.Meet(*this);
     if (used() == 0 || other.used() == 0 || end() <= other.address_) {
@@ -55,7 +58,7 @@ class Tables {
  private:
   const kvevict_view& view() const { return *cache_.view; }
   bool are_ids() const { return entry_bytes_ == sizeof(int32_t); }
-  // In bytes.
+  // Stride, extent in use and end, in bytes.
   uint64_t stride() const {
     return view().block_table_head_stride * entry_bytes_;
   }
@@ -68,7 +71,8 @@ class Tables {
   uint32_t entry_bytes_ = 0;
 };
 
-// Calls visit(tables) with those of a layer, the first `n` at most, until one fails.
+// Calls visit(tables) for the layer's tables, at most the first `n`, until a
+// call fails.
 template <typename Visit>
 Status ForEachTables(const LayerCache& cache, const Visit& visit,
                      uint32_t n = UINT32_MAX) {
@@ -80,7 +84,7 @@ Status ForEachTables(const LayerCache& cache, const Visit& visit,
   return Status();
 }
 
-// Of two layers, or of two planes of one.
+// Checks the tables of two layers, or of two planes of one layer.
 Status CheckTwo(const Plan& plan, const Tables& a, const Tables& b) {
   if (!a.Meet(b)) return Status();
   const LayerCache& earlier = a.cache();
@@ -99,7 +103,7 @@ Status CheckTwo(const Plan& plan, const Tables& a, const Tables& b) {
   return Status();
 }
 
-// Layers that keep alike may yet have begun with different tokens.
+// Layers that keep the same number may still have begun with different tokens.
 Status CheckLoseAlike(const LayerOutcome& earlier, const LayerOutcome& later,
                       const Tables& a, const Tables& b) {
   if (!a.AreOne(b) ||
@@ -150,14 +154,14 @@ Status CheckTables(const Plan& plan, std::span<const kvevict_view> views) {
   return Status();
 }
 
-// No entry is of two tables, but where all layers have one.
+// Checks that tables overlap only where layers share one table.
 Status CheckTables(EvictCall& call) {
   KV_RETURN_IF_ERROR(CheckTables(call.plan, call.views()));
   if (!call.LosesTokens()) return Status();
   KV_RETURN_IF_ERROR(CheckMoveByRow(call, "by_table"));
   for (uint32_t l = 0; l < call.layers.size(); ++l) {
     if (call.Cache(l).owner != l) continue;
-    uint32_t n = 0;  // of the layer, before
+    uint32_t n = 0;  // earlier tables of the layer
     Status status = ForEachTables(call.Cache(l), [&](const Tables& tables) {
       const auto check = [&](const Tables& before) {
         return CheckTwo(call.plan, before, tables);
@@ -176,13 +180,14 @@ Status CheckTables(EvictCall& call) {
     if (status.ok()) continue;
     return Prefixed(status, "views[%u]: ", call.plan.layer(l).number);
   }
-  // Without jobs: whether it can run.
+  // With no jobs this only checks that the operation can run.
   return call.backend().drop_blocks(call.context, call.stream(), {});
 }
 
 namespace {
 
-// Whether layers or planes before have the tables too.
+// Whether an earlier layer or plane has the same tables, which were then
+// dropped from already.
 bool IsDropped(const EvictCall& call, uint32_t i_layer, uint32_t i_tables) {
   const Tables tables(call.Cache(call.active[i_layer].layer), i_tables);
   bool found = false;
@@ -200,7 +205,7 @@ bool IsDropped(const EvictCall& call, uint32_t i_layer, uint32_t i_tables) {
 
 }  // namespace
 
-// Of each layer the same tables at a time.
+// Each pass takes table set `i` of every layer.
 Status DropBlocks(const EvictCall& call) {
   for (uint32_t i = 0;; ++i) {
     bool exist = false;

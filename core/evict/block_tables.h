@@ -9,7 +9,8 @@
 
 namespace kvevict {
 
-// Whether the plan's evictions of valid views, one per layer, can be by_table.
+// Checks that the plan's evictions of these valid views, one per layer, can use
+// by_table.
 Status CheckTables(const Plan& plan, std::span<const kvevict_view> views);
 
 }  // namespace kvevict

@@ -1,6 +1,5 @@
-// What one call of an eviction carries: what the caller gives, the workspace, and what
-// becomes of each layer. It is handed down to every part; memory of its own is there from
-// the sequence's beginning on, since executing calls do not allocate.
+// The state of one eviction call: what the caller gives, the workspace, and
+// what the checks find.
 #ifndef KVEVICT_CORE_EVICT_CALL_H_
 #define KVEVICT_CORE_EVICT_CALL_H_
 
@@ -18,10 +17,10 @@
 
 namespace kvevict {
 
-// Where an eviction selects on the host while its cache is on the device.
+// Host memory for a cache on the device whose slots are selected on the host.
 struct HostCopy {
-  float* scores;              // as many as the workspace holds
-  int32_t* keep;              // keep_capacity()
+  float* scores;              // [plan.n_scores()]
+  int32_t* keep;              // [plan.keep_capacity()]
   std::span<SelectJob> jobs;  // [n_layers]
 };
 
@@ -30,8 +29,8 @@ class EvictCall {
   explicit EvictCall(Sequence& sequence);
   Status Allocate();
 
-  // Once views, destinations, inputs and ranges are there. Not due: no layer loses
-  // tokens.
+  // Views, destinations, inputs and ranges must have been stored before. `due`
+  // is false when no layer loses tokens.
   void Begin(const kvevict_evict_options& with, void* memory,
              const EvictWorkspace& parts, uint32_t n_longest, bool due = true);
   void End() { is_begun = false; }
@@ -51,28 +50,30 @@ class EvictCall {
   bool is_due = false;
   bool is_begun = false;
 
-  // What checks find.
+  // The checks fill these.
   std::span<LayerOutcome> layers;
-  std::span<LayerEviction> active;  // that lose tokens, shared ones once
+  // layers that lose tokens; a shared cache counts once
+  std::span<LayerEviction> active;
   Forced forced;
 
-  // Copies of what the caller gives, and memory for what becomes of the layers.
+  // Copies of what the caller passes, and records for each layer.
   std::span<kvevict_view> views() const {
     return {views_.data(), plan.n_layers()};
   }
-  std::span<kvevict_view> destinations() const {  // the same, or none
+  std::span<kvevict_view> destinations() const {  // [n_layers], or empty
     return {views_.data() + plan.n_layers(), views_.size() - plan.n_layers()};
   }
   std::span<LayerInputs> inputs() const { return All(inputs_); }
   std::span<LayerCache> caches() const {
     return both_caches().first(plan.n_layers());
   }
-  // And behind destinations'.
+  // [n_layers] caches of the views, then those of the destinations.
   std::span<LayerCache> both_caches() const { return All(caches_); }
   std::span<LayerOutcome> outcomes() const { return All(outcomes_); }
   std::span<LayerEviction> evictions() const { return All(evictions_); }
   std::span<uint32_t> budgets() const { return All(budgets_); }
-  // Where the policy has chunks: how many tokens a layer keeps up to the end of each.
+  // The number of tokens that a layer keeps up to the end of each chunk. Only
+  // policies with chunks have these.
   std::span<uint32_t> chunk_ends(uint32_t layer) const {
     const size_t most = chunk_ends_.size() / plan.n_layers();
     return {chunk_ends_.data() + layer * most, most};
@@ -80,7 +81,8 @@ class EvictCall {
   std::span<ChunkedLayer> chunked_layers() const {
     return All(chunked_layers_);
   }
-  // Where a split wants them: as the device has them, and of every layer.
+  // Measures as read from the device, one per active layer. Only a split by
+  // score has these and measures().
   std::span<LayerMeasure> read_measures() const {
     return All(measures_).first(measures_.size() / 2);
   }
@@ -98,7 +100,7 @@ class EvictCall {
   T* Part(size_t offset) const {
     return reinterpret_cast<T*>(workspace + offset);
   }
-  // Where the scratch of operations begins, up to the end.
+  // The scratch of operations: from `offset` to the end of the workspace.
   std::span<uint8_t> Scratch(size_t offset) const {
     return {workspace + offset, layout.bytes - offset};
   }
@@ -108,23 +110,25 @@ class EvictCall {
   bool LosesTokens() const { return !active.empty(); }
   bool IsByTable() const { return options.by_table != 0; }
   bool HasDestinations() const { return options.destinations != nullptr; }
-  // Rows that go are saved, as far as is known before scores are.
+  // True if evicted rows are saved. Scores may still decide that none is
+  // evicted.
   bool Saves() const { return LosesTokens() && options.undo != nullptr; }
-  // Rows of survivors move within the views, or change where they are.
+  // True if rows within the views are moved or rewritten.
   bool WritesViews() const {
     if (HasDestinations()) return false;
     return !IsByTable() || plan.merge().Merges() || policy.rotate != 0;
   }
   bool OneList() const { return plan.scope() == KVEVICT_SCOPE_MODEL; }
-  // The most tokens of a layer that are scored at a time.
+  // The most tokens of one layer that are scored at once.
   uint32_t n_at_once() const { return ChunkTokens(policy, n_tokens); }
-  // Scores are means of sums, and slots are marked by these.
+  // Scores are means of attention sums. Blocks to rescue are then marked by the
+  // sums.
   bool MarksBySums() const {
     return signal.Needs(kSums) && policy.rows == KVEVICT_REDUCE_MEAN;
   }
-  // First slots of a layer that must stay.
+  // The number of first slots that a layer must keep.
   uint32_t SinkOf(uint32_t layer) const;
-  // Where the rows of a layer are afterwards.
+  // The view that holds the layer's rows after the eviction.
   const kvevict_view& TargetOf(const LayerOutcome& layer) const {
     return HasDestinations() ? destinations()[layer.layer]
                              : views()[layer.layer];
@@ -136,34 +140,37 @@ class EvictCall {
     return {array.data(), array.size()};
   }
 
-  Array<kvevict_view> views_;  // [n_layers], and behind destinations
+  Array<kvevict_view> views_;  // [n_layers], then the destinations if any
   Array<LayerInputs> inputs_;  // [n_layers]
   Array<LayerCache> caches_;
   Array<LayerOutcome> outcomes_;
   Array<LayerEviction> evictions_;
   Array<SelectJob> host_jobs_;
   Array<uint32_t> budgets_;
-  Array<uint32_t> chunk_ends_;          // [n_layers, most chunks], or none
-  Array<ChunkedLayer> chunked_layers_;  // [n_layers], or none
-  Array<LayerMeasure> measures_;        // [2, n_layers], or none
+  Array<uint32_t> chunk_ends_;          // [n_layers, most chunks], or empty
+  Array<ChunkedLayer> chunked_layers_;  // [n_layers], or empty
+  Array<LayerMeasure> measures_;        // [2, n_layers], or empty
   Array<float> host_scores_;
   Array<int32_t> host_keep_;
 };
 
-// ---- What the parts of an eviction do for each other ----
+// ---- Functions that the parts of an eviction call in each other ----
 
-// counts.cc: checks each layer's view and finds what layers share, which is counted and
-// compacted once.
+// counts.cc: checks each layer's view and finds layers that share a cache. A
+// shared cache is counted and compacted once.
 Status FindCaches(const EvictCall& call);
-// The outcomes where no layer loses tokens, and where the policy's budgets decide.
+// FindWhole() fills the outcomes as if no layer lost tokens, FindBudgets() by
+// the policy's budgets.
 Status FindWhole(EvictCall& call);
 Status FindBudgets(EvictCall& call);
-// How many slots the layer's lists keep, and whether that is less than they hold.
+// Sets how many slots the layer's lists keep, and whether that is fewer than
+// they hold.
 void FindCounts(const EvictCall& call, uint32_t budget, LayerOutcome* layer);
-// What its lists keep, as far as is known before scores are.
+// The most slots that the layer's lists can keep, before scores are known.
 ListCounts MostKept(const EvictCall& call, const LayerOutcome& layer);
-// What each layer's lists keep, where measures of all layers decide, and where scores of
-// a list did.
+// Both set what each layer's lists keep. ShareBudgets() is for policies that
+// split by the measures of all layers, ReadCounts() for those that count by the
+// scores of one layer.
 Status ShareBudgets(EvictCall& call);
 Status ReadCounts(EvictCall& call);
 
@@ -171,31 +178,32 @@ Status ReadCounts(EvictCall& call);
 Status ShareOverChunks(const EvictCall& call, const LayerOutcome& layer);
 Status CheckChunkRows(const EvictCall& call, uint32_t layer);
 
-// check.cc: all that can be wrong before the first byte moves.
+// check.cc: checks everything that can fail before the first byte moves.
 Status Check(EvictCall& call);
 Status CheckMoveByRow(const EvictCall& call, const char* what);
 
-// stages.cc: chooses slots, and moves what stays.
+// stages.cc: chooses slots and moves the rows that stay.
 Status Run(EvictCall& call);
 
-// destinations.cc: rows that stay as rows of other caches.
+// destinations.cc: copies rows that stay into other caches.
 Status CheckDestinations(EvictCall& call);
 MoveJob MoveOf(const EvictCall& call, const LayerOutcome& layer,
                const KeepLists& keep);
-// Layers with rows that move: those that lose tokens, and if there are destinations
-// behind them all others.
+// Layers whose rows move: those that lose tokens first. With destinations all
+// other layers follow.
 std::span<LayerEviction> Moving(const EvictCall& call);
 
-// undo.cc: rows that are saved before they go.
+// undo.cc: saves rows before they are evicted.
 Status CheckUndo(const EvictCall& call);
 CheckedSize UndoBytes(const EvictCall& call);
 Status SaveRows(const EvictCall& call);
 
-// block_tables.cc: rows that stay in their blocks.
+// block_tables.cc: drops blocks from tables; rows stay in their blocks.
 Status CheckTables(EvictCall& call);
 Status DropBlocks(const EvictCall& call);
 
-// report.cc: of a layer's lists, and of the layer where it is no other's.
+// report.cc: reports a layer's lists. A layer whose cache is that of an earlier
+// one adds nothing to the totals.
 void ReportLayer(const EvictCall& call, uint32_t layer,
                  const ListCounts& before, const ListCounts& after);
 void FillReport(const EvictCall& call);

@@ -10,7 +10,7 @@
 
 namespace kvevict {
 
-// What an eviction that is told so does only with rows that move one by one.
+// `what` names an option that requires rows to move one by one.
 Status CheckMoveByRow(const EvictCall& call, const char* what) {
   for (const LayerEviction& layer : call.active) {
     const Status status = CheckMovesByRow(call.views()[layer.layer]);
@@ -23,7 +23,8 @@ Status CheckMoveByRow(const EvictCall& call, const char* what) {
 
 namespace {
 
-// What moves must move once, by one list, and be nobody else's.
+// Rows that move must move once, by one list, and no view outside the call may
+// share them.
 Status CheckSharing(const EvictCall& call) {
   if (call.HasDestinations()) return Status();
   for (const LayerEviction& layer : call.active) {
@@ -45,7 +46,8 @@ Status CheckSharing(const EvictCall& call) {
   return Status();
 }
 
-// Recent rows begin at one slot, which heads that keep different numbers do not share.
+// Recent rows begin at the same slot in every head, so heads cannot keep
+// different numbers.
 Status CheckNoneRecent(const EvictCall& call) {
   for (const LayerEviction& layer : call.active) {
     const kvevict_view& view = call.views()[layer.layer];
@@ -58,8 +60,8 @@ Status CheckNoneRecent(const EvictCall& call) {
   return Status();
 }
 
-// Sums that the sequence has added up, where no others are given nor queries to make
-// them of.
+// Uses the sums that the sequence has added up, unless the caller gives sums or
+// queries.
 Status FindObservedSums(const EvictCall& call, LayerEviction* layer,
                         LayerInputs* inputs, kvevict_plane* plane) {
   const SumTable& sums = call.sequence.sums();
@@ -76,7 +78,7 @@ Status FindObservedSums(const EvictCall& call, LayerEviction* layer,
   return Status();
 }
 
-// What blocks are made up of is told by sums that nobody divides.
+// Blocks to rescue are marked by sums in one row of all heads.
 Status CheckMarks(const EvictCall& call, const LayerEviction& layer) {
   if (!RescuesBlocks(call.policy) || !call.MarksBySums() ||
       (layer.score.n_sum_heads == 1 && layer.score.sums.data != nullptr)) {
@@ -88,7 +90,7 @@ Status CheckMarks(const EvictCall& call, const LayerEviction& layer) {
       call.policy.rescue, layer.score.n_sum_heads);
 }
 
-// Rows of queries: the caller's, or those of the window that were observed.
+// Finds the query rows: the caller's, or the observed ones of the window.
 Status FindQueryRows(const EvictCall& call, LayerEviction* layer) {
   const LayerInputs& inputs = call.inputs()[layer->layer];
   const PlanLayer& of_plan = call.plan.layer(layer->layer);
@@ -156,7 +158,7 @@ Status CheckSignal(EvictCall& call) {
                       Jobs<ShapeJob>(call.active, &LayerEviction::shape));
 }
 
-// What goes and what it is merged into has to be readable.
+// Evicted rows and those they are merged into must be readable.
 Status CheckMerge(EvictCall& call) {
   for (LayerEviction& layer : call.active) {
     const PlanLayer& of_plan = call.plan.layer(layer.layer);
@@ -171,7 +173,8 @@ Status CheckMerge(EvictCall& call) {
       {Jobs<MoveJob>(call.active, &LayerEviction::move), {}});
 }
 
-// What shares numbers is stored anew where it is.
+// Rows whose quantization parameters are shared by a group of tokens are
+// requantized in place.
 Status CheckRegroup(EvictCall& call) {
   for (const LayerEviction& layer : call.active) {
     const kvevict_view& view = call.views()[layer.layer];
@@ -187,7 +190,7 @@ Status CheckRegroup(EvictCall& call) {
   return Status();
 }
 
-// What moves has to be turned.
+// Keys that move must be rotated to their new positions.
 Status CheckRotate(EvictCall& call) {
   for (LayerEviction& layer : call.active) {
     const PlanLayer& of_plan = call.plan.layer(layer.layer);

@@ -1,4 +1,5 @@
-// An eviction chunk by chunk: what each keeps, and what operations are told of one.
+// An eviction chunk by chunk: what each chunk keeps, and the jobs for one
+// chunk.
 #include <algorithm>
 #include <numeric>
 
@@ -9,7 +10,7 @@
 namespace kvevict {
 namespace {
 
-// The rows of a view from slot `first` on, which begins a block.
+// The rows of a view from slot `first`, the first slot of a block.
 kvevict_view ViewFrom(kvevict_view view, uint32_t first) {
   if (view.ring_slots > 0) {
     const uint64_t row = uint64_t{view.ring_first} + first;
@@ -34,7 +35,7 @@ kvevict_view ViewFrom(kvevict_view view, uint32_t first) {
   return view;
 }
 
-// What is said of n tokens from slot `first` on.
+// Narrows a job to n tokens from slot `first`.
 void Narrow(uint32_t first, uint32_t n, ScoreJob* job) {
   job->tokens = n;
   for (FloatRows ScoreJob::*rows : {&ScoreJob::caller, &ScoreJob::weights}) {
@@ -46,7 +47,7 @@ void Narrow(uint32_t first, uint32_t n, ScoreJob* job) {
   queries.n_rows = n;
 }
 
-// Raises counts to what the lists must keep of each chunk, the most of any list.
+// Raises `counts` to what lists must keep in each chunk: the most of any list.
 Status CountProtected(const EvictCall& call, const LayerOutcome& layer,
                       std::span<uint32_t> counts) {
   if (call.forced.protect.empty()) return Status();
@@ -55,7 +56,7 @@ Status CountProtected(const EvictCall& call, const LayerOutcome& layer,
   KV_RETURN_IF_ERROR(call.sequence.HostPositions(layer.layer, &positions));
   for (uint32_t list = 0; list < call.plan.layer(layer.layer).n_lists; ++list) {
     uint32_t chunk = 0;
-    uint32_t n = 0;  // of it, beside its ends
+    uint32_t n = 0;  // slots of the chunk that are not in its ends
     for (int32_t position : call.forced.protect) {
       const int64_t slot = positions.SlotOf(list, position, layer.n_tokens);
       if (slot < 0 || chunks.IsEnd(static_cast<uint32_t>(slot))) continue;
@@ -91,7 +92,8 @@ Status ShareOverChunks(const EvictCall& call, const LayerOutcome& layer) {
   return Status();
 }
 
-// Blocks are found from slot 0 on.
+// Chunks must begin at a block, since block tables are read from a block's
+// first slot.
 Status CheckChunkRows(const EvictCall& call, uint32_t layer) {
   const kvevict_view& view = call.views()[layer];
   if (!HasChunks(call.policy) || !call.plan.ReadsRows() ||

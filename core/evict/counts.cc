@@ -1,4 +1,4 @@
-// How many slots each layer keeps, by budgets and by what must stay.
+// How many slots each layer keeps, given budgets and what must stay.
 #include <algorithm>
 #include <optional>
 
@@ -33,14 +33,16 @@ uint32_t EvictCall::SinkOf(uint32_t layer) const {
 
 namespace {
 
-// Positions that every layer of a split by preference has room for.
+// The protected positions that every layer needs room for if the split is by
+// dynamics.
 uint32_t n_protected(const EvictCall& call) {
   return MeasureOf(call.policy) == Measure::kDynamics
              ? static_cast<uint32_t>(call.forced.protect.size())
              : 0;
 }
 
-// Ends of the context that are measured lie side by side.
+// Measures of the ends need both windows side by side between sinks and
+// recents.
 bool CanBeMeasured(const EvictCall& call, const LayerOutcome& layer) {
   const Policy& policy = call.policy;
   return MeasureOf(policy) != Measure::kEnds ||
@@ -49,22 +51,23 @@ bool CanBeMeasured(const EvictCall& call, const LayerOutcome& layer) {
              layer.n_tokens;
 }
 
-// A layer's budget is a ratio.
+// True if the layer's budget is a ratio of the context.
 bool GrowsWithContext(const EvictCall& call, uint32_t layer) {
   return !call.plan.HasHeadBudgets() &&
          !CountsTokens(call.plan.PolicyOf(layer));
 }
 
-// A budget of tokens is one of the slots held where their chunks have to share it; a
-// ratio is one of each chunk, so of the context.
+// The context that a budget is taken from. A budget of tokens that chunks share
+// is limited by the slots held. A ratio applies to each chunk, so to the
+// context.
 uint32_t OfChunks(const Policy& policy, uint32_t n_context, uint32_t n_held) {
   const bool counts = HasChunks(policy) && policy.budget > 1.0;
   return counts ? std::min(n_context, n_held) : n_context;
 }
 
-// What the budget of a layer is reckoned by: a ratio is one of the context, which
-// never exceeds what the plan is for, and whose last block is as full as that of the
-// slots held, so that whole blocks are counted once.
+// The context from which a layer's budget is computed. It never exceeds
+// max_tokens. Its last block is as full as that of the slots held, so that
+// whole blocks are counted once.
 uint32_t ContextOf(const EvictCall& call, const LayerOutcome& layer) {
   const Prompt& prompt = call.sequence.prompt();
   uint32_t n_seen = call.sequence.logical_length();
@@ -88,7 +91,8 @@ Status FindLayers(EvictCall& call) {
   return Status();
 }
 
-// Of each layer, or what is known of it before scores decide.
+// The budget of each layer. For a split by score it is the least or the whole
+// context.
 Status FindBudgetsOf(const EvictCall& call, uint32_t n_context,
                      std::span<uint32_t> budgets) {
   if (!SplitsByScore(call.policy))
@@ -102,7 +106,7 @@ Status FindBudgetsOf(const EvictCall& call, uint32_t n_context,
   return Status();
 }
 
-// Nothing goes of the layer then, whether or not its budget has room.
+// True if the layer loses nothing because of the margin, whatever its budget.
 bool IsWithinMargin(const EvictCall& call, uint32_t n_context,
                     const LayerOutcome& layer) {
   const Policy policy = call.plan.PolicyOf(layer.layer);
@@ -110,7 +114,7 @@ bool IsWithinMargin(const EvictCall& call, uint32_t n_context,
          uint64_t{BudgetTokens(policy, n_context)} + policy.margin;
 }
 
-// One may have no room yet where others have.
+// Each layer has its own policy, so one may have no room yet while others have.
 Status FindOwnBudgets(const EvictCall& call, uint32_t n_context,
                       std::span<uint32_t> budgets) {
   for (const LayerOutcome& layer : call.layers) {
@@ -145,13 +149,13 @@ void LeaveAlone(const EvictCall& call, LayerOutcome* layer) {
   if (call.plan.IsRagged()) call.slots.LeaveCounts(layer->layer);
 }
 
-// Counts what is rescued of the slots that would go, in whole blocks.
+// The slots, in whole blocks, that are rescued from those to be evicted.
 uint32_t RescuedOf(const EvictCall& call, const LayerOutcome& layer) {
   const uint64_t n = RescuedTokens(call.policy);
   return layer.n_tokens - layer.n_keep < n ? 0 : static_cast<uint32_t>(n);
 }
 
-// What must stay has to fit the layer's budget, in every list.
+// The slots that must stay have to fit the budget in every list.
 Status CheckForcedFit(const EvictCall& call, const LayerOutcome& layer) {
   const ListCounts tokens = call.slots.HostTokens(layer.layer);
   const ListCounts keep =
@@ -163,8 +167,8 @@ Status CheckForcedFit(const EvictCall& call, const LayerOutcome& layer) {
     if (n_keep == n_tokens) continue;
     const SlotBlocks blocks = BlocksOf(call.policy);
     ForcedSlots forced(blocks, n_sink, call.forced.n_recent, n_tokens);
-    // Mostly all of them would fit, and then it does not matter which are held: a
-    // device may have to be waited for to know.
+    // Usually all protected positions fit. Which of them are held does not
+    // matter then, and finding out may wait for the device.
     if (forced.ends() + call.forced.protect.size() * blocks.size <= n_keep) {
       continue;
     }
@@ -185,8 +189,8 @@ Status CheckForcedFit(const EvictCall& call, const LayerOutcome& layer) {
   return Status();
 }
 
-// What must stay of a layer that would lose tokens has to fit its budget. One that
-// grows with the context leaves the layer alone until then.
+// The slots that must stay have to fit the layer's budget. A layer whose budget
+// grows with the context is left alone until they do.
 Status FindRoom(const EvictCall& call, LayerOutcome* layer) {
   KeptErrorMessage message;
   const Status status = HasChunks(call.policy) ? ShareOverChunks(call, *layer)
@@ -198,8 +202,8 @@ Status FindRoom(const EvictCall& call, LayerOutcome* layer) {
   return status;
 }
 
-// Cuts ascending positions to those between both ends, so that what must stay counts
-// once.
+// Drops positions within both ends, so that no slot that must stay counts
+// twice.
 std::span<const int32_t> BetweenEnds(const EvictCall& call,
                                      std::span<const int32_t> positions) {
   const int64_t n_seen = call.sequence.logical_length();
@@ -253,7 +257,7 @@ Status FindBudgetsIn(const EvictCall& call, uint32_t n_context,
 Status CheckBudgets(EvictCall& call) {
   const std::span<uint32_t> budgets = call.budgets();
   FindForced(call);
-  std::optional<uint32_t> n_context;  // of which budgets are
+  std::optional<uint32_t> n_context;  // the context of `budgets`
   bool has_room = true;
   for (LayerOutcome& layer : call.layers) {
     if (const uint32_t n = ContextOf(call, layer); n_context != n) {
@@ -284,7 +288,7 @@ Status CheckBudgets(EvictCall& call) {
   return Status();
 }
 
-// Layers that turn out to lose nothing.
+// Removes layers from `active` that lose nothing after all.
 void LeaveOutWhole(EvictCall& call) {
   size_t n_active = 0;
   for (LayerEviction layer : call.active) {
@@ -306,7 +310,6 @@ void LeaveOutWhole(EvictCall& call) {
 
 }  // namespace
 
-// Where no layer loses tokens.
 Status FindWhole(EvictCall& call) {
   call.layers = call.outcomes();
   call.active = call.evictions().first(0);
@@ -321,7 +324,6 @@ Status FindBudgets(EvictCall& call) {
   return CheckBudgets(call);
 }
 
-// How many slots the layer's lists keep, and whether that is less than they hold.
 void FindCounts(const EvictCall& call, uint32_t budget, LayerOutcome* layer) {
   const uint32_t l = layer->layer;
   const SlotBlocks blocks = BlocksOf(call.policy);
@@ -351,7 +353,8 @@ void FindCounts(const EvictCall& call, uint32_t budget, LayerOutcome* layer) {
     layer->loses = layer->loses || next[list] + margin < tokens.Of(list);
     n_held += tokens.Of(list);
   }
-  if (CountsByScore(call.policy)) {  // `next` is what is known before
+  // `next` is only a bound until scores decide
+  if (CountsByScore(call.policy)) {
     const uint64_t n_forced =
         uint64_t{call.forced.n_sink} + call.forced.n_recent;
     layer->loses = HeadsCompete(call.policy)
@@ -364,7 +367,6 @@ void FindCounts(const EvictCall& call, uint32_t budget, LayerOutcome* layer) {
   if (!layer->loses) call.slots.LeaveCounts(l);
 }
 
-// What its lists keep, as far as is known before scores are.
 ListCounts MostKept(const EvictCall& call, const LayerOutcome& layer) {
   if (!layer.loses) return call.slots.HostTokens(layer.layer);
   if (CountsByScore(call.policy) || SplitsByScore(call.policy))
@@ -372,7 +374,6 @@ ListCounts MostKept(const EvictCall& call, const LayerOutcome& layer) {
   return call.slots.HostNext(layer.layer, layer.n_keep);
 }
 
-// How many each layer's lists keep, where the weights of all decided.
 Status ShareBudgets(EvictCall& call) {
   const Stream stream = call.stream();
   const std::span<LayerMeasure> read = call.read_measures();
@@ -388,7 +389,7 @@ Status ShareBudgets(EvictCall& call) {
     measures[layer.layer] = measures[layer.owner];
   }
   const std::span<uint32_t> budgets = call.budgets();
-  uint32_t n_context = 0;  // of which budgets are
+  uint32_t n_context = 0;  // the context of `budgets`
   for (LayerEviction& layer : call.active) {
     if (const uint32_t n = ContextOf(call, layer); n_context != n) {
       n_context = n;
@@ -401,10 +402,9 @@ Status ShareBudgets(EvictCall& call) {
   return call.plan.IsRagged() ? call.slots.SendNextCounts(stream) : Status();
 }
 
-// How many each list keeps, where its scores decided.
 Status ReadCounts(EvictCall& call) {
   KV_RETURN_IF_ERROR(call.slots.ReadNextCounts(call.stream()));
-  // Where heads compete, what they hold together has counted.
+  // If heads compete, the margin was applied to what they hold together.
   const uint64_t margin = HeadsCompete(call.policy) ? 0 : call.policy.margin;
   for (LayerEviction& layer : call.active) {
     const std::span<const uint32_t> next = call.slots.NextCounts(layer.layer);

@@ -1,4 +1,4 @@
-// Rows that stay as rows of other caches.
+// Evictions that copy the rows that stay into other caches.
 #include <algorithm>
 #include <bit>
 
@@ -22,7 +22,8 @@ Status KeptSlots(EvictCall* call, std::span<uint32_t> out) {
     }
     return Status();
   }
-  // Recent rows of the views need not stay.
+  // Destinations are set because kept_slots does not count recent rows of the
+  // views.
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
   options.destinations = call->views().data();
   call->Begin(options, nullptr, EvictWorkspace(),
@@ -113,7 +114,7 @@ Status CheckDestinations(EvictCall& call) {
   return CheckApart("layers", caches);
 }
 
-// To where it goes, or down where it is.
+// Copies to the destination, or moves rows down in place.
 MoveJob MoveOf(const EvictCall& call, const LayerOutcome& layer,
                const KeepLists& keep) {
   const uint32_t l = layer.layer;
@@ -132,8 +133,6 @@ MoveJob MoveOf(const EvictCall& call, const LayerOutcome& layer,
   return job;
 }
 
-// Layers with rows that move: those that lose tokens, and if there are destinations
-// behind them all others.
 std::span<LayerEviction> Moving(const EvictCall& call) {
   if (!call.HasDestinations()) return call.active;
   const std::span<LayerEviction> all = call.evictions();

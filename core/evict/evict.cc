@@ -38,7 +38,7 @@ Status CheckOptions(uint32_t logical_length,
   return Status();
 }
 
-// Where nothing is to be done.
+// Reports an eviction that does nothing.
 void ReportUnchanged(const EvictCall& call) {
   call.sequence.BeginReport();
   for (uint32_t l = 0; l < call.plan.n_layers(); ++l) {
@@ -47,7 +47,8 @@ void ReportUnchanged(const EvictCall& call) {
   }
 }
 
-// Of a sequence's first layer: its view, and where it has one its destination.
+// The caches of a sequence's first layer: its view, and its destination if it
+// has one.
 struct FirstCaches {
   LayerCache caches[2];
   bool is_written[2];
@@ -77,8 +78,8 @@ Status CheckTwoApart(const LayerCache& a, const LayerCache& b) {
   return Status();
 }
 
-// To caches whose views say where further tokens will lie: those of blocks and of
-// recent rows do not.
+// Adds n_new rows to caches whose views say where these will lie. Views with
+// blocks or recent rows do not say.
 void AddRows(const EvictCall& call, uint32_t n_new) {
   const bool on_host = call.backend().on_host;
   for (LayerCache& cache : call.caches()) {

@@ -42,7 +42,8 @@ uint32_t SlotPositions::FirstFrom(uint32_t list, uint32_t position,
 uint32_t SlotPositions::PrefixOf(uint32_t list, uint32_t n_tokens) const {
   const uint32_t n_listed = n_kept.Of(list);
   const int32_t* begin = kept + uint64_t{list} * n_kept.most;
-  // Positions ascend: after the first that is not its slot none is.
+  // Positions ascend, so no position after the first that differs from its slot
+  // equals its own.
   const int32_t* end = std::partition_point(
       begin, begin + n_listed, [begin](const int32_t& position) {
         return position == &position - begin;

@@ -8,18 +8,18 @@
 
 namespace kvevict {
 
-// What becomes of a layer.
+// What an eviction does to one layer.
 struct LayerOutcome {
   uint32_t layer = 0;
-  uint32_t owner = 0;     // the first layer with the same cache; mostly `layer`
-  uint32_t n_tokens = 0;  // slots held; of any list, the most
-  uint32_t n_keep = 0;    // slots that survive, likewise
-  uint32_t budget = 0;    // of each list, where they share
-  // In one word, since a sequence has two of these for each layer.
-  uint32_t n_rescued : 30 = 0;  // of the survivors, on top of the budget
-  bool loses : 1 = false;       // a list keeps less than it holds
+  uint32_t owner = 0;     // first layer with the same cache
+  uint32_t n_tokens = 0;  // slots held by the longest list
+  uint32_t n_keep = 0;    // slots that survive in the longest list
+  uint32_t budget = 0;    // per list, if heads share it by score
+  // Bit fields, since a sequence has two of these records for each layer.
+  uint32_t n_rescued : 30 = 0;  // survivors beyond the budget
+  bool loses : 1 = false;       // a list keeps fewer slots than it holds
   bool lacks_room : 1 = false;  // left alone: see LacksRoom()
-  KeepLists keep;               // where it loses
+  KeepLists keep;               // only if it loses
   MapJob map;
 };
 
@@ -34,14 +34,14 @@ struct LayerEviction : LayerOutcome {
   RescueJob rescue;
   SelectJob select;
   MoveJob move;
-  TableJob table;  // in place of it
+  TableJob table;  // instead of `move` if blocks are dropped
   RotateJob rotate;
 };
 
-// Of a layer of which one chunk after the other is scored.
+// Saved for a layer that is scored one chunk at a time.
 struct ChunkedLayer {
-  ScoreJob whole;     // with all its tokens
-  kvevict_view view;  // of the chunk at hand
+  ScoreJob whole;     // the job for all tokens
+  kvevict_view view;  // of the current chunk
 };
 
 }  // namespace kvevict

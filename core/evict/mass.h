@@ -1,4 +1,4 @@
-// What scores say a list keeps: see kvevict_list_report.
+// The mass of scores that a list keeps: see kvevict_list_report.
 #ifndef KVEVICT_CORE_EVICT_MASS_H_
 #define KVEVICT_CORE_EVICT_MASS_H_
 
@@ -8,7 +8,8 @@
 
 namespace kvevict {
 
-// Of a score: NaN and infinities have none, and of what is below 0 it is NaN.
+// The mass of a score. It is 0 for NaN and infinities, and NaN for a negative
+// score.
 inline float MassOf(float score) {
   if (!std::isfinite(score)) return 0.0f;
   return score >= 0.0f ? score : std::numeric_limits<float>::quiet_NaN();

@@ -1,4 +1,4 @@
-// What becomes of the rows that compaction drops: see kvevict_merge.
+// How rows that compaction drops are merged: see kvevict_merge.
 #ifndef KVEVICT_CORE_EVICT_MERGE_H_
 #define KVEVICT_CORE_EVICT_MERGE_H_
 
@@ -23,10 +23,10 @@ struct Merge {
 
 Merge MergeOf(const Policy& policy);
 
-// Checks rule and numbers, which a message calls by their keys.
+// Checks the rule and its numbers. Messages name them by their keys.
 Status ValidateMerge(const Merge& merge);
 
-// Why rows of such dtypes cannot be merged.
+// The reason why rows of these dtypes cannot be merged.
 kvevict_reason MergeReason(const Merge& merge, kvevict_dtype k_dtype,
                            bool has_values, kvevict_dtype v_dtype);
 

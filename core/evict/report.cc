@@ -1,4 +1,4 @@
-// What an eviction tells.
+// Fills the report of an eviction.
 #include "core/evict/call.h"
 #include "core/view/block_numbers.h"
 #include "core/view/extent.h"
@@ -7,7 +7,7 @@
 namespace kvevict {
 namespace {
 
-// Those in blocks.
+// The tokens that are not recent rows.
 ListCounts Without(const ListCounts& tokens, uint32_t n_recent) {
   return n_recent == 0 ? tokens : ListCounts(tokens.most - n_recent);
 }
@@ -22,7 +22,8 @@ uint64_t Bytes(const LayerCache& cache, const ListCounts& tokens,
   return bytes;
 }
 
-// Of a layer that is no other's; nullptr: what stays does so in its cache.
+// Adds a layer to the totals. A null destination means that rows stay in
+// `cache`.
 void AddLayer(const LayerCache& cache, const LayerCache* destination,
               const ListCounts& before, const ListCounts& after,
               kvevict_evict_report* report) {
@@ -46,7 +47,7 @@ void AddLayer(const LayerCache& cache, const LayerCache* destination,
   }
 }
 
-// Slots in use by each list afterwards, known to the host.
+// Slots in use by each list after the eviction, as the host knows them.
 ListCounts AfterOf(const EvictCall& call, const LayerOutcome& layer) {
   if (!layer.loses) return call.slots.HostTokens(layer.layer);
   return call.slots.HostNext(layer.layer, layer.n_keep);

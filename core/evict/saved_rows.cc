@@ -6,7 +6,7 @@
 namespace kvevict {
 namespace {
 
-constexpr size_t kAlignment = 64;  // of each part, from the begin of the memory
+constexpr size_t kAlignment = 64;  // of each part, counted from the start
 
 CheckedSize CountBytes(const SavedLayer& layer) {
   const size_t n = layer.lists_differ ? layer.n_lists : 0;
@@ -26,7 +26,7 @@ CheckedSize PlaneBytes(const SavedLayer& layer, const kvevict_plane& plane) {
       .AlignUp(kAlignment);
 }
 
-// Of the same rows, packed, from an address on.
+// The plane of the same rows, packed from `address`.
 kvevict_plane PackedPlane(const kvevict_plane& plane, uint32_t n_heads,
                           const uint8_t* address) {
   kvevict_plane packed = plane;

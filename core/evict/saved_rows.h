@@ -16,24 +16,27 @@
 
 namespace kvevict {
 
-// What is saved of a layer.
+// What is saved for one layer.
 struct SavedLayer {
   kvevict_view view = KVEVICT_VIEW_INIT;
-  uint64_t shared_companions = 0;  // that are saved with another layer
+  // bits of companions saved with another layer
+  uint64_t shared_companions = 0;
   uint32_t n_lists = 1;
   bool lists_differ = false;
-  uint32_t n_rows = 0;  // of any list, the most
+  uint32_t n_rows = 0;  // rows in the longest list
 };
 
 CheckedSize SavedBytes(const SavedLayer& layer);
 
-// Some layers at a time, since views of where their rows lie take room.
+// Lays out saved rows for some layers at a time, since the views of them take
+// memory.
 class SavedRows {
  public:
   explicit SavedRows(uint8_t* memory) : memory_(memory) {}
 
-  // The next layer: `move` goes from its view to the memory, with lists of the slots
-  // that were evicted. nullptr: no room before a Clear().
+  // Adds the next layer. Its `move` copies from the layer's view to the memory;
+  // `list` lists the evicted slots. Returns nullptr if there is no room before
+  // a Clear().
   struct Entry {
     EvictedJob list;
     MoveJob move;
@@ -41,7 +44,7 @@ class SavedRows {
     bool is_sums = false;
   };
   Entry* Add(const SavedLayer& layer);
-  // The next one's place.
+  // Leaves the next layer's place in the memory empty.
   void Skip(const SavedLayer& layer) { memory_ += SavedBytes(layer).value(); }
   void Clear() { n_layers_ = n_planes_ = 0; }
 
@@ -51,7 +54,8 @@ class SavedRows {
 
  private:
   static constexpr uint32_t kMostLayers = 32;
-  static constexpr uint32_t kMostPlanes = 128;  // companions of all layers
+  // companions in all layers together
+  static constexpr uint32_t kMostPlanes = 128;
 
   uint8_t* memory_;
   uint32_t n_layers_ = 0;

@@ -1,4 +1,4 @@
-// Stages that make scores and work on them.
+// Stages that compute scores and change them.
 #include <algorithm>
 
 #include "core/evict/stages.h"
@@ -7,7 +7,7 @@
 namespace kvevict {
 namespace {
 
-// By the policy's signal; and shaped, where no selection does that too.
+// Scores by the policy's signal. Also shapes the scores, unless selection does.
 Status Score(Group& group) {
   const EvictCall& call = group.call;
   return ScoreAndShape(call.plan, call.stream(), call.n_at_once(),
@@ -31,12 +31,13 @@ Status TakeOffRedundancy(Group& group) {
                             group.scratch());
 }
 
-// Scores of heads and layers that share a list; they lie end to end.
+// Reduces the scores of heads and layers that share a list. They lie end to
+// end.
 Status Reduce(Group& group) {
   const EvictCall& call = group.call;
   const std::span<LayerEviction> layers = group.layers;
   uint32_t n_rows = 0;
-  // Of rows that are all alike the maximum is exact.
+  // If all rows are equal their maximum is exact.
   const bool alike =
       !call.OneList() && !call.plan.Refines() &&
       std::all_of(layers.begin(), layers.end(), [](const LayerEviction& layer) {

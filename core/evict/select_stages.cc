@@ -38,8 +38,9 @@ Status ScaleByBestShare(Group& group) {
                                             BestOf(group));
 }
 
-// Heads compete by the scores that decide first: by shaped ones. How these are scaled
-// decides that contest alone, and lies in the memory of keys, which are found later.
+// Heads compete by shaped scores. Scaling by the best share is for this contest
+// only, so the scaled scores go into the memory of keys, which are computed
+// later.
 Status PinBest(Group& group) {
   const EvictCall& call = group.call;
   if (call.plan.ScalesByBestShare()) {
@@ -61,7 +62,8 @@ Status PinBest(Group& group) {
   return Status();
 }
 
-// First what stays of the budget is chosen, by lists without the rescued.
+// Selects within the budget first: the lists are shortened by the rescued
+// slots.
 Status RescueBlocks(Group& group) {
   const EvictCall& call = group.call;
   const std::span<LayerEviction> jobs = group.Listed();
@@ -91,7 +93,8 @@ Status RescueBlocks(Group& group) {
   return status;
 }
 
-// What stays beyond a share of the mass; no list has another length than its layer.
+// Chooses the blocks that stay beyond a share of the mass. All lists are as
+// long as their layer.
 Status DiversifyBlocks(Group& group) {
   const EvictCall& call = group.call;
   return call.backend().diversify_blocks(
@@ -101,7 +104,8 @@ Status DiversifyBlocks(Group& group) {
        group.All(&LayerEviction::shape), group.scratch()});
 }
 
-// Scores come down, keep lists go up; jobs of the same shape on the host.
+// Reads scores to the host, runs the same jobs there and writes the keep lists
+// back.
 Status SelectOnHost(const Group& group, SelectArgs args) {
   const EvictCall& call = group.call;
   const Jobs<SelectJob> jobs = args.jobs;
@@ -153,7 +157,7 @@ Status SelectOnHost(const Group& group, SelectArgs args) {
 
 Status SelectRun(const Group& group, bool by_ranges) {
   const EvictCall& call = group.call;
-  // Where the best were pinned, lists have been counted.
+  // If the best were pinned, the length of each list is known already.
   SelectArgs args = group.ArgsFor(
       group.selects(), call.plan.PinsBest() ? HeadSplit() : group.Split());
   if (!by_ranges) args.ranges = {};
@@ -168,7 +172,8 @@ Status SelectRun(const Group& group, bool by_ranges) {
        args});
 }
 
-// What was rescued stays whatever its rank, and so scores alone say what goes.
+// Rescued blocks stay whatever their rank, so ranges are not applied to layers
+// with some.
 Status Select(Group& group) {
   const std::span<LayerEviction> all = group.layers;
   const auto is_rescued = [](const LayerEviction& layer) {
@@ -192,7 +197,7 @@ Status Select(Group& group) {
   return Status();
 }
 
-// Chunk by chunk.
+// Measures one chunk; later chunks are added to the first.
 Status MeasureMass(Group& group) {
   const EvictCall& call = group.call;
   const bool adds = group.is_measured;

@@ -23,17 +23,19 @@ struct SlotBlocks {
   uint32_t EndOf(uint32_t slot, uint32_t n_tokens) const {
     return std::min(n_tokens - BeginOf(slot), size) + BeginOf(slot);
   }
-  // Slots at the end that stay where the last n_recent have to.
+  // The slots at the end that stay if the last n_recent must, since blocks stay
+  // whole.
   uint32_t Recent(uint32_t n_recent, uint32_t n_tokens) const {
     if (n_recent >= n_tokens) return n_recent;
     return n_tokens - BeginOf(n_tokens - n_recent);
   }
-  // What n_blocks have of n_tokens, the last block being one of them.
+  // The tokens in n_blocks of a list of n_tokens. The last block is one of
+  // them.
   uint32_t TokensOf(uint32_t n_blocks, uint32_t n_tokens) const {
     return n_tokens - (Count(n_tokens) - n_blocks) * size;
   }
-  // The most that a list of n_tokens keeps within a budget, but at least a last block
-  // that is not full.
+  // The most tokens that a list of n_tokens keeps within a budget. A last block
+  // that is not full stays even if it exceeds the budget.
   uint32_t Within(uint32_t budget, uint32_t n_tokens) const {
     if (budget >= n_tokens) return n_tokens;
     const uint64_t lost = RoundUp(n_tokens - budget);
@@ -42,8 +44,8 @@ struct SlotBlocks {
   }
 };
 
-// How many slots of a list must stay: those of both ends, and of others that are
-// added in ascending order.
+// Counts the slots of a list that must stay: those at both ends, and others
+// that are added in ascending order.
 class ForcedSlots {
  public:
   ForcedSlots(SlotBlocks blocks, uint32_t n_sink, uint32_t n_recent,
@@ -62,7 +64,7 @@ class ForcedSlots {
   }
   uint64_t ends() const { return sink_ + recent_; }
   uint64_t count() const { return ends() + n_blocks_ * blocks_.size; }
-  // Added ones beside the ends.
+  // The added slots that are not among the ends.
   unsigned long long n_added() const { return n_added_; }
 
  private:
@@ -72,10 +74,10 @@ class ForcedSlots {
   const int64_t end_;
   uint64_t n_added_ = 0;
   uint64_t n_blocks_ = 0;
-  uint64_t last_ = 0;  // block added, counted from 1
+  uint64_t last_ = 0;  // the last added block, counted from 1
 };
 
-// Ends a message about numbers of slots.
+// The end of a message about numbers of slots.
 struct BlockWords {
   char text[40] = "";
 

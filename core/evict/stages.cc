@@ -1,4 +1,5 @@
-// What an eviction does. All layers' slots are chosen before the first byte moves.
+// The steps of an eviction. Slots of all layers are chosen before the first
+// byte moves.
 #include "core/evict/stages.h"
 
 #include <algorithm>
@@ -19,7 +20,7 @@ constexpr const Stage* kStages[] = {&kScore,
                                     &kSelect,
                                     &kMeasureMass};
 
-// From scores on, or behind those that are there.
+// Runs all stages; without scoring if scores are there already.
 Status RunStages(Group& group, bool is_scored) {
   for (const Stage* stage : kStages) {
     if (is_scored && stage == &kScore) continue;
@@ -29,7 +30,7 @@ Status RunStages(Group& group, bool is_scored) {
   return Status();
 }
 
-// Where the scores of a group lie.
+// Sets where the scores of a group lie.
 void LayOutScores(const Group& group) {
   const EvictCall& call = group.call;
   const Plan& plan = call.plan;
@@ -51,7 +52,8 @@ void LayOutScores(const Group& group) {
   }
 }
 
-// The keep lists of all layers lie end to end. Returns where the next one goes.
+// Sets where keep lists lie: end to end over all layers. Returns where the next
+// one goes.
 int32_t* LayOutLists(const Group& group, int32_t* keep_slots) {
   const EvictCall& call = group.call;
   for (LayerEviction& layer : group.layers) {
@@ -65,7 +67,7 @@ int32_t* LayOutLists(const Group& group, int32_t* keep_slots) {
   return keep_slots;
 }
 
-// From where scores lie.
+// Fills the selection jobs, given where scores lie.
 void LayOutSelection(const Group& group) {
   const EvictCall& call = group.call;
   float* const first_scores = call.Part<float>(call.layout.scores);
@@ -85,7 +87,7 @@ void LayOutSelection(const Group& group) {
   }
 }
 
-// The layers from `first` on that go together.
+// The layers from `first` that are selected together.
 Group GroupFrom(EvictCall& call, size_t first) {
   Group group{call, call.active.subspan(first)};
   if (call.OneList()) return group;
@@ -124,7 +126,7 @@ Status SumCalls(const EvictCall& call) {
   return Status();
 }
 
-// Layers that share a cache have the first one's, and all that of a list they share.
+// Copies masses to layers that share a cache or, with one list, to all layers.
 Status ShareMasses(const EvictCall& call) {
   if (!call.plan.ReportsMass()) return Status();
   for (const LayerOutcome& layer : call.layers) {
@@ -138,7 +140,6 @@ Status ShareMasses(const EvictCall& call) {
   return Status();
 }
 
-// All layers' slots.
 Status ChooseSlots(EvictCall& call) {
   if (call.plan.IsRagged()) {
     KV_RETURN_IF_ERROR(call.slots.SendNextCounts(call.stream()));
@@ -172,7 +173,7 @@ Status ChooseSlots(EvictCall& call) {
   return ShareMasses(call);
 }
 
-// What stays, to where it stays.
+// Moves the rows that stay.
 Status MoveRows(EvictCall& call) {
   const Backend& backend = call.backend();
   const Stream stream = call.stream();
@@ -188,7 +189,8 @@ Status MoveRows(EvictCall& call) {
   return backend.requantize(call.context, stream, {moves});
 }
 
-// Keys that stay, from the slots of the keep lists to the first ones.
+// Rotates the keys that stay from their old slots to their new ones: a slot is
+// the position of its key.
 Status Rotate(EvictCall& call) {
   for (LayerEviction& layer : call.active) {
     const KeepLists& keep = layer.keep;

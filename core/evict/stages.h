@@ -10,21 +10,21 @@
 
 namespace kvevict {
 
-// Layers whose scores are there at once, and the chunk of each that they are of. They are
-// alike, but for those that share a list.
+// Layers whose scores are in the workspace at once, and the current chunk of
+// each. The layers are alike unless they share a list.
 struct Group {
   EvictCall& call;
   std::span<LayerEviction> layers;
   uint32_t chunk = 0;
-  bool loses = true;         // of the chunk not all are kept
-  bool is_measured = false;  // a chunk before
+  bool loses = true;         // the chunk loses tokens
+  bool is_measured = false;  // an earlier chunk was measured
 
-  // Tokens are ranked.
   bool Ranks() const { return call.signal.Ranks() && loses; }
   const PlanLayer& First() const {
     return call.plan.layer(layers.front().layer);
   }
-  // Those with lists: layers may share the first one's.
+  // The layers that own keep lists. If all layers share one list, it is the
+  // first layer's.
   std::span<LayerEviction> Listed() const {
     return call.OneList() ? layers.first(1) : layers;
   }
@@ -39,31 +39,35 @@ struct Group {
   std::span<uint8_t> scratch() const {
     return call.Scratch(call.layout.scratch);
   }
-  // Nothing stands between shaping and selection, which one operation does.
+  // True if no stage runs between shaping and selection. One operation then
+  // does both.
   bool ShapesAndSelects() const;
 
-  // chunks.cc: what operations are told of a chunk, and what a layer keeps of it.
+  // chunks.cc
   size_t CountAsLong() const;
   void Enter(uint32_t next);
   KeepLists KeepOf(const LayerEviction& layer) const;
-  // Which slots of it must stay.
+  // The slots of the current chunk that must stay.
   Forced MustStay() const;
-  // What selections are told, of jobs of layers.
+  // Arguments of selections.
   HeadSplit Split() const;
   SelectArgs ArgsFor(Jobs<SelectJob> jobs, const HeadSplit& heads) const;
 };
 
-// Runs of policies that have it, where tokens are ranked.
+// A stage runs if takes_part(plan), and only for groups whose tokens are ranked
+// unless `always`.
 struct Stage {
   bool (*takes_part)(const Plan& plan);
   Status (*run)(Group& group);
-  // For n_layers, of up to n_tokens at a time; null for none.
+  // The scratch for n_layers with up to n_tokens at a time. Null if it needs
+  // none.
   ScratchNeeds (*scratch)(const Plan& plan, uint32_t n_layers,
                           uint32_t n_tokens) = nullptr;
-  bool always = false;  // where nothing is ranked, too
+  bool always = false;  // runs also if nothing is ranked
 };
 
-// In the order in which they run. Each is a small part of its file:
+// The stages in the order in which they run. Each is defined in the file named
+// here.
 extern const Stage kScore;               // score_stages.cc
 extern const Stage kPinBest;             // select_stages.cc
 extern const Stage kApplyWeights;        // score_stages.cc
@@ -75,7 +79,8 @@ extern const Stage kDiversifyBlocks;     // select_stages.cc
 extern const Stage kSelect;              // select_stages.cc
 extern const Stage kMeasureMass;         // select_stages.cc
 
-// The most scratch of stages that take part: of those that work on scores, of selection.
+// The most scratch that any stage which takes part needs, among those that work
+// on scores or those of selection.
 ScratchNeeds ScratchOfStages(const Plan& plan, uint32_t n_layers,
                              uint32_t n_tokens, bool scores, bool selects);
 

@@ -37,7 +37,7 @@ RankedSlots SlotRanks::Run(uint32_t begin, size_t* range) const {
 RankedSlots SlotRanks::From(uint32_t begin, size_t* range) const {
   RankedSlots slots = Run(begin, range);
   const uint32_t end = blocks_.EndOf(begin, n_tokens_);
-  if (slots.end >= end) {  // as far as whole blocks go
+  if (slots.end >= end) {  // cut to whole blocks
     if (slots.end < n_tokens_) slots.end = blocks_.BeginOf(slots.end);
     return slots;
   }

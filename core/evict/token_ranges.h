@@ -14,12 +14,12 @@
 namespace kvevict {
 
 struct TokenRange {
-  uint32_t first = 0;  // position
+  uint32_t first = 0;  // a position
   uint32_t end = 0;
   int32_t rank = 0;
 };
 
-// What a call is told of: ascending, none into the next.
+// The ranges that a call is given. They ascend and do not overlap.
 class TokenRanges {
  public:
   static constexpr size_t kMost = 64;
@@ -32,24 +32,25 @@ class TokenRanges {
   size_t n_ = 0;
 };
 
-// Neighbouring slots of one rank, in whole blocks.
+// Adjacent slots of one rank, in whole blocks.
 struct RankedSlots {
   uint32_t begin;
   uint32_t end;
   int32_t rank;
 };
 
-// The slots of one list, by rank: those in no range have rank 0, and a block the
-// highest of its slots'.
+// The slots of one list by rank. Slots in no range have rank 0. A block has the
+// highest rank of its slots.
 class SlotRanks {
  public:
   SlotRanks(std::span<const TokenRange> ranges, SlotBlocks blocks,
             const SlotPositions& slots, uint32_t list, uint32_t n_tokens);
 
-  // Calls visit(RankedSlots) for all of them, in order; neighbours may have the same.
+  // Calls visit(RankedSlots) for all slots in order. Adjacent runs may have the
+  // same rank.
   template <typename Visit>
   void ForEach(const Visit& visit) const {
-    size_t range = 0;  // the first that ends behind `begin`
+    size_t range = 0;  // first range that ends after `begin`
     for (RankedSlots slots = {0, 0, 0}; slots.begin < n_tokens_;
          slots.begin = slots.end) {
       slots = From(slots.begin, &range);
@@ -58,14 +59,14 @@ class SlotRanks {
   }
 
  private:
-  // From the first slot of a block on.
+  // The run that begins at slot `begin`, the first slot of a block.
   RankedSlots From(uint32_t begin, size_t* range) const;
-  // The same of single slots.
+  // The run of single slots that begins at slot `begin`.
   RankedSlots Run(uint32_t begin, size_t* range) const;
 
   const SlotBlocks blocks_;
   const uint32_t n_tokens_;
-  RankedSlots of_[TokenRanges::kMost];  // that are held
+  RankedSlots of_[TokenRanges::kMost];  // ranges of slots that are held
   size_t n_ = 0;
 };
 

@@ -11,7 +11,7 @@
 namespace kvevict {
 namespace {
 
-// First the layers' rows, then their sums.
+// One part of what is saved. All layers' rows come first, then their sums.
 struct SavedPart {
   uint32_t layer;
   bool is_sums;
@@ -23,7 +23,7 @@ uint32_t CountOfParts(const Plan& plan) {
   return plan.n_layers() * (plan.ObservesSums() ? 2 : 1);
 }
 
-// Caches are saved with the first layer that has them, sums with each.
+// A shared cache is saved with its first layer, sums with each layer.
 SavedLayer SavedOf(const Sequence& sequence, const SavedPart& part,
                    uint32_t owner, uint32_t n_rows) {
   const Plan& plan = sequence.plan();
@@ -46,9 +46,9 @@ Status UndoOverflows() {
   return InvalidArgument("undo: more bytes than a size_t can say");
 }
 
-// saved_of(part) is what is saved, if it has rows; calls add(part, entry) for the place
-// of each, and run(entries) for some of them at a time. Sums that are `wanted` no more
-// keep their place.
+// Visits all saved parts. saved_of(part) says what is saved; parts without rows
+// are skipped. add(part, entry) is called for each, run(entries) for some of
+// them at a time. Sums that are not `wanted` keep their place.
 template <typename SavedOfPart, typename Wanted, typename Add, typename Run>
 Status ForEachSaved(const Plan& plan, void* memory, const SavedOfPart& saved_of,
                     const Wanted& wanted, const Add& add, const Run& run) {
@@ -102,7 +102,7 @@ Status CheckCanUndo(const EvictCall& call) {
 
 }  // namespace
 
-// Where scores decide how many tokens a list keeps, it may be none.
+// An upper bound if scores decide how many tokens a list keeps.
 CheckedSize UndoBytes(const EvictCall& call) {
   CheckedSize bytes(0);
   for (uint32_t i = 0; i < CountOfParts(call.plan); ++i) {
@@ -135,7 +135,8 @@ Status CheckUndo(const EvictCall& call) {
   }
   KV_RETURN_IF_ERROR(CheckApartFrom("undo", call.options.undo, bytes.value(),
                                     "views", call.caches()));
-  // Without jobs: whether it can run, asked before anything is queued.
+  // With no jobs this only checks that the operation can run, before anything
+  // is queued.
   return call.backend().list_evicted(call.context, call.stream(), {});
 }
 
@@ -176,7 +177,7 @@ Status FindUndoBytes(EvictCall* call, size_t* out) {
   return Status();
 }
 
-// ---- Within it ----
+// ---- During an eviction ----
 
 Status SaveRows(const EvictCall& call) {
   const bool has_sums = call.sequence.sums().has_memory();
@@ -205,7 +206,7 @@ Status SaveRows(const EvictCall& call) {
       });
 }
 
-// ---- And after it ----
+// ---- After an eviction ----
 
 namespace {
 
@@ -246,7 +247,7 @@ Status CheckLayers(const Sequence& sequence) {
   return CheckApart("views", sequence.call().caches());
 }
 
-// Calls run(entries) for what is to be put back, some of it at a time.
+// Calls run(entries) for the rows to put back, some of them at a time.
 template <typename Run>
 Status ForEachRestored(const Sequence& sequence, const void* memory,
                        const Run& run) {
@@ -266,7 +267,8 @@ Status ForEachRestored(const Sequence& sequence, const void* memory,
       run);
 }
 
-// Whether an eviction can have left these slots, with how many each list held behind.
+// Checks that an eviction can have left these slots. The number that each list
+// held follows its slots.
 Status CheckSlots(std::span<const SavedRows::Entry> entries) {
   for (const SavedRows::Entry& entry : entries) {
     const KeepLists& evicted = entry.move.keep;
@@ -289,7 +291,7 @@ Status CheckSlots(std::span<const SavedRows::Entry> entries) {
   return Status();
 }
 
-// With the lengths that will be.
+// Checks an undo. Slot counts are already those after it.
 Status CheckTakeBack(const Sequence& sequence, const void* memory,
                      size_t memory_bytes) {
   KV_RETURN_IF_ERROR(CheckLayers(sequence));

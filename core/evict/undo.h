@@ -9,8 +9,8 @@
 
 namespace kvevict {
 
-// See kvevict_sequence_undo_bytes() and kvevict_sequence_undo(). The views are the
-// call's.
+// See kvevict_sequence_undo_bytes() and kvevict_sequence_undo(). Views are
+// those stored in the call.
 Status FindUndoBytes(EvictCall* call, size_t* out);
 Status Undo(Sequence* sequence, const void* memory, size_t memory_bytes);
 

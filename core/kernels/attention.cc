@@ -11,7 +11,7 @@
 #define HWY_TARGET_INCLUDE "core/kernels/attention.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h, which includes this file once per target.
+// Must follow foreach_target.h, which includes this file once per target.
 #include "core/dtypes/store-inl.h"
 #include "core/kernels/attention_dots-inl.h"
 #include "core/kernels/attention_products-inl.h"
@@ -24,7 +24,7 @@ namespace {
 
 void AttendSpanOf(const Attention& args, SlotSpan span,
                   const AttentionState& state, float* scratch) {
-  // Products add to some rows beyond the last.
+  // Matrix products also write some rows past the last.
   const size_t n_rows = InPanels(args.n_rows()) + kSpareRows;
   std::fill_n(state.reference, n_rows, kNothing);
   std::fill_n(state.sum, n_rows, 0.0f);
@@ -41,7 +41,7 @@ void AttendSpanOf(const Attention& args, SlotSpan span,
   }
 }
 
-// 2^(reference - to), where both may be -infinity.
+// 2^(reference - to). Both may be -infinity.
 HWY_INLINE float WeightOf(float reference, float to) {
   return reference == kNothing ? 0.0f : std::exp2(reference - to);
 }
@@ -54,7 +54,7 @@ void JoinStates(uint32_t n_rows, uint32_t v_dim, const AttentionState& from,
     const float highest = std::max(to.reference[r], from.reference[r]);
     const float a = WeightOf(to.reference[r], highest);
     const float b = WeightOf(from.reference[r], highest);
-    to.sum[r] = a * to.sum[r] + b * from.sum[r];  // NaN stays
+    to.sum[r] = a * to.sum[r] + b * from.sum[r];  // NaN is kept
     to.reference[r] = highest;
     const auto weight_a = hn::Set(d, a), weight_b = hn::Set(d, b);
     float* const out = to.out + r * stride;
@@ -67,8 +67,8 @@ void JoinStates(uint32_t n_rows, uint32_t v_dim, const AttentionState& from,
   }
 }
 
-// Of a row: by what its weighted values become their mean. The log-sum-exp goes to
-// *lse.
+// The factor that turns a row's weighted sum of values into their mean. The
+// log-sum-exp goes to *lse.
 HWY_INLINE float FinishRow(float reference, float sum, const float* sink,
                            float* lse) {
   constexpr double kLn2 = 0.69314718055994530942;

@@ -1,4 +1,5 @@
-// Attention of some queries over slots of a cache, in parts that can be joined.
+// Attention of some queries over slots of a cache. The slots can be split in
+// spans whose results are joined.
 #ifndef KVEVICT_CORE_KERNELS_ATTENTION_H_
 #define KVEVICT_CORE_KERNELS_ATTENTION_H_
 
@@ -19,8 +20,8 @@ struct SlotSpan {
   uint32_t size() const { return end - begin; }
 };
 
-// Query rows of some KV heads that lie side by side, and what they see. Row
-// (h * n_queries + i) * group + g is query first_query + i of head h * group + g.
+// The query rows of some adjacent KV heads, and what they see. Row (h *
+// n_queries + i) * group + g is query first_query + i of head h * group + g.
 struct Attention {
   RowSource queries;  // of the first query head; row i is query i
   int64_t query_head_stride = 0;
@@ -28,7 +29,7 @@ struct Attention {
   int64_t key_head_stride = 0;
   RowSource values;
   int64_t value_head_stride = 0;
-  bool values_are_keys = false;  // the first elements of their rows
+  bool values_are_keys = false;  // values are the first elements of keys' rows
   uint32_t n_heads = 1;
   uint32_t group = 1;  // query heads of a KV head
   uint32_t k_dim = 0;
@@ -36,7 +37,7 @@ struct Attention {
   uint32_t first_query = 0;
   uint32_t n_queries = 0;
   uint32_t n_tokens = 0;  // slots held
-  int64_t slot_of_0 = 0;  // of query 0, maybe before the first one
+  int64_t slot_of_0 = 0;  // slot of query 0; may be before slot 0
   uint32_t window = 0;    // 0: none
   bool non_causal = false;
   float scale = 0.0f;
@@ -44,7 +45,7 @@ struct Attention {
 
   uint32_t rows_per_head() const { return n_queries * group; }
   uint32_t n_rows() const { return n_heads * rows_per_head(); }
-  // What query first_query + i sees.
+  // The slots that query first_query + i sees.
   SlotSpan SeenBy(uint32_t i) const {
     const int64_t own = slot_of_0 + first_query + i;
     const auto clamp = [&](int64_t slot) {
@@ -54,58 +55,62 @@ struct Attention {
     const uint32_t begin = window == 0 ? 0 : clamp(own + 1 - window);
     return {begin, std::max(begin, non_causal ? n_tokens : clamp(own + 1))};
   }
-  // What any of the queries sees lies in it.
+  // A span that contains all slots that any of the queries sees.
   SlotSpan Seen() const { return {SeenBy(0).begin, SeenBy(n_queries - 1).end}; }
 };
 
-// Heads with more rows take matrix products; fewer are multiplied one by one, and heads
-// side by side are read together.
+// Heads with more rows use matrix products. Fewer rows are multiplied one by
+// one, and adjacent heads are read together.
 inline constexpr uint32_t kMostDotRows = 16;
 constexpr bool UsesDots(uint32_t rows_per_head) {
   return rows_per_head <= kMostDotRows;
 }
 
-// Slots that meet the rows together. Spans begin at multiples of it.
+// Slots that are multiplied with the rows together. Spans begin at multiples of
+// it.
 inline constexpr uint32_t kAttentionTile = 64;
 
-// Softmax of some slots as if they were all: with x the logits in base 2, a reference
-// near the maximum of x, the sum of 2^(x - reference), and values weighted by it. Rows
-// that have seen nothing have reference -infinity, and 0.
+// The softmax over some slots as if they were all. x are the logits in base 2.
+// It has a reference near the maximum of x, the sum of 2^(x - reference), and
+// values weighted by it. Rows that have seen nothing have reference -infinity
+// and sums of 0.
 struct AttentionState {
   float* reference = nullptr;  // [n_rows]
   float* sum = nullptr;        // [n_rows]
   float* out = nullptr;        // [n_rows, OutStride()]
 
   static size_t OutStride(uint32_t v_dim);
-  // A state takes so many floats, from a cache line on.
+  // The floats of a state, which begins at a cache line.
   static size_t Floats(uint32_t n_rows, uint32_t v_dim);
   static AttentionState At(float* memory, uint32_t n_rows);
 };
 
-// Scratch of AttendSpan(), at a cache line; the same for every CPU target.
+// The scratch of AttendSpan(), which begins at a cache line; the same for every
+// CPU target.
 size_t AttentionScratchFloats(const Attention& args);
 
-// Writes the state of the slots of a span that rows see. Deterministic on one CPU
-// target; targets differ by rounding. See kvevict_attend() for NaN and infinity.
+// Writes the state of the slots in a span that rows see. Deterministic on one
+// CPU target; targets differ by rounding. See kvevict_attend() for NaN and
+// infinity.
 void AttendSpan(SimdTarget simd, const Attention& args, SlotSpan span,
                 const AttentionState& state, float* scratch);
 
-// Adds the state of the slots that follow.
+// Adds the state of the slots that follow to that of those before.
 void JoinAttention(SimdTarget simd, uint32_t n_rows, uint32_t v_dim,
                    const AttentionState& from, const AttentionState& to);
 
-// Where results go.
+// The memory for results.
 struct AttentionResult {
   const float* sinks = nullptr;  // of the first query head; nullptr: none
   RowSource out;                 // of the first query head; row i is query i
   int64_t out_head_stride = 0;
-  uint8_t* lse =
-      nullptr;  // f32 of the first query head, query 0; nullptr: none
+  // f32 of the first query head, query 0; nullptr: none.
+  uint8_t* lse = nullptr;
   int64_t lse_row_stride = 0;
   int64_t lse_head_stride = 0;
 };
 
-// Writes what a state of all slots gives; it is scratch then.
+// Writes the results of a state of all slots, and overwrites the state.
 void FinishAttention(SimdTarget simd, const Attention& args,
                      const AttentionState& state,
                      const AttentionResult& result);

@@ -1,4 +1,5 @@
-// Attention of few rows per head: each key and each value is read once, by all of them.
+// Attention with few rows per head: each key and value is read once, for all
+// rows.
 #if defined(KVEVICT_CORE_KERNELS_ATTENTION_DOTS_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_KERNELS_ATTENTION_DOTS_INL_H_
@@ -24,13 +25,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 
-// Asks for rows of heads side by side, in the order in which they lie: in that of their
-// use memory comes at three quarters of the speed. Rows of f32 come to the second cache
-// first: the first one has no room for as many as memory takes to come.
+// Prefetches rows of adjacent heads in memory order: in the order of their use
+// memory has three quarters of the speed. Rows of f32 are first prefetched to
+// the second-level cache, since the first has no room for as many as are needed
+// to hide the latency.
 template <bool kTwice>
 class RowsAhead {
  public:
-  // How many rows ahead of their use.
+  // The number of rows between prefetch and use.
   static constexpr uint32_t kAhead = kTwice ? 24 : 64;
   static constexpr uint32_t kFar = 64;
 
@@ -53,7 +55,7 @@ class RowsAhead {
     last_ = rows.Row(end);
   }
 
-  // Asks for kRowsAtOnce more.
+  // Prefetches kRowsAtOnce more rows.
   HWY_INLINE void Next() {
     if (last_ == nullptr) {
       for (uint32_t r = 0; r < kRowsAtOnce; ++r) NextRow();
@@ -95,14 +97,14 @@ class RowsAhead {
   const uint32_t n_farther_;
   const uint8_t* near_ = nullptr;
   const uint8_t* far_ = nullptr;
-  // Of rows that all lie end to end.
+  // For rows that are all contiguous.
   const uint8_t* next_ = nullptr;
   const uint8_t* last_ = nullptr;
 };
 
-// Calls visit(rows, head, first, size) for the groups of rows of a tile, of all heads
-// in turn; `end`: of the tiles to come. `copies` and `memory`: for some rows, and for the
-// tile's numbers.
+// Calls visit(rows, head, first, size) for the groups of rows in a tile, for
+// all heads in turn. `end` is the end of the later tiles. `copies` and `memory`
+// have room for some rows and for the tile's scales and minima.
 template <class Rows, class Visit>
 HWY_INLINE void ForEachGroup(const RowSource& source, int64_t head_stride,
                              uint32_t n_heads, SlotSpan tile, uint32_t end,
@@ -142,8 +144,8 @@ HWY_INLINE void ScaleQueries(const Attention& args,
 }
 
 #if HWY_TARGET == HWY_SCALAR
-// Dot products of a group of keys and kRows queries, which lie dim apart: logits of a
-// row in a row.
+// Dot products of a group of keys and kRows queries, which are `dim` apart. The
+// logits of a row are contiguous.
 template <class Decode, size_t kRows, class Group>
 HWY_INLINE void DotGroup(const Group& rows, const float* HWY_RESTRICT queries,
                          size_t dim, float* HWY_RESTRICT logits) {
@@ -154,7 +156,8 @@ HWY_INLINE void DotGroup(const Group& rows, const float* HWY_RESTRICT queries,
   }
 }
 #else
-// The sums of four vectors. Unlike SumsOfTerms() in an order that depends on the lanes.
+// The sums of four vectors. Unlike in SumsOfTerms() the order depends on the
+// number of lanes.
 template <class V>
 HWY_INLINE hn::VFromD<FourTag> SumOfEach(V a, V b, V c, V e) {
 #if HWY_HAVE_SCALABLE || HWY_TARGET_IS_SVE
@@ -189,7 +192,7 @@ HWY_INLINE void DotGroup(const Group& rows, const float* HWY_RESTRICT queries,
                         s##r##2 = hn::Zero(d), s##r##3 = hn::Zero(d);
   KV_EACH(KV_BEGIN)
 #undef KV_BEGIN
-  // By value: compilers keep in registers what no store can change.
+  // Copies, because compilers keep in registers what no store can change.
   const auto row0 = rows[0], row1 = rows[1], row2 = rows[2], row3 = rows[3];
   for (size_t i = 0; i < dim; i += hn::Lanes(d)) {
     const auto k0 = ElementsAt<Decode>(d, row0, i);
@@ -218,7 +221,7 @@ HWY_INLINE void DotGroup(const Group& rows, const float* HWY_RESTRICT queries,
 }
 #endif
 
-// Rows whose sums fit in the registers.
+// The number of rows whose sums fit in registers.
 #if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX3
 inline constexpr size_t kDotRows = 2;
 #else
@@ -251,7 +254,8 @@ HWY_INLINE void DotKeys(const Attention& args, SlotSpan tile, uint32_t end,
       });
 }
 
-// Weights of a row from its logits, relative to its reference; 0 where it does not see.
+// The weights of a row from its logits, relative to its reference; 0 for slots
+// that it does not see.
 HWY_INLINE void WeighLogits(const Attention& args, SlotSpan seen, float* logits,
                             float* reference, float* sum, float* out) {
   const RowTag d;
@@ -287,7 +291,7 @@ HWY_INLINE void WeighLogits(const Attention& args, SlotSpan seen, float* logits,
   *sum += hn::ReduceSum(d, total);
 }
 
-// Adds a group of values, weighted, to kRows rows that lie `stride` apart.
+// Adds a group of weighted values to kRows rows that are `stride` apart.
 template <class Decode, size_t kRows, class Group>
 HWY_INLINE void AddGroup(const Group& rows, const float* HWY_RESTRICT weights,
                          size_t dim, size_t stride, float* HWY_RESTRICT out) {
@@ -322,7 +326,7 @@ HWY_INLINE void AddGroup(const Group& rows, const float* HWY_RESTRICT weights,
   }
 }
 
-// The same of all rows of a head, each of which sees the whole group.
+// The same for all rows of a head, if each sees the whole group.
 template <class Decode, class Group>
 HWY_INLINE void AddGroupToAll(const Group& rows, const float* weights,
                               uint32_t n_rows, size_t dim, size_t stride,
@@ -341,7 +345,7 @@ HWY_INLINE void AddGroupToAll(const Group& rows, const float* weights,
   }
 }
 
-// Adds to a row those of a group that it sees, in the same order.
+// Adds the values of a group that a row sees, in the same order.
 template <class Decode, class Group>
 HWY_INLINE void AddSeen(const Group& rows, SlotSpan seen, uint32_t first,
                         uint32_t size, const float* weights, size_t dim,

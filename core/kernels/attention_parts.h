@@ -1,4 +1,4 @@
-// Where the parts of attention's scratch lie; the same for every CPU target.
+// The layout of attention's scratch; the same for every CPU target.
 #ifndef KVEVICT_CORE_KERNELS_ATTENTION_PARTS_H_
 #define KVEVICT_CORE_KERNELS_ATTENTION_PARTS_H_
 
@@ -8,29 +8,32 @@
 
 namespace kvevict {
 
-// Columns of a matrix product come in two vectors of at most so many floats together.
+// The columns of a matrix product come in two vectors with at most this many
+// floats together.
 inline constexpr size_t kPanel = 32;
-// Rows that a block of a product may take beyond those there are.
+// Rows that a block of a product may touch past the last one.
 inline constexpr size_t kSpareRows = 8;
 
 constexpr size_t InPanels(size_t n) {
   return (n + kPanel - 1) / kPanel * kPanel;
 }
 
-// Rows are far enough apart not to evict each other from the L1 cache.
+// Makes rows far enough apart that they do not evict each other from the L1
+// cache.
 constexpr size_t ApartInPanels(size_t n) { return InPanels(n) + kPanel / 2; }
 
 struct AttentionParts {
-  // Of a head's products [panel, k_dim, rows of a panel], else [rows, padded k_dim];
-  // times scale and log2(e).
+  // For matrix products a head's [panel, k_dim, rows of a panel], else [rows,
+  // padded k_dim]. Multiplied by scale and log2(e).
   float* queries;
-  // Then weights: [slot, logit_stride] with rows side by side, else [rows, tile].
+  // Replaced by weights. For matrix products [slot, logit_stride] with adjacent
+  // rows, else [rows, tile].
   float* logits;
-  float* keys;     // [tile, key_stride], else the copies of some rows
+  float* keys;     // [tile, key_stride], else copies of some rows
   float* values;   // likewise
-  float* numbers;  // of keys or values that are quantized: [2, heads, tile]
-  // Of each row beside each other: by what a tile scales what was before, and the slots
-  // of the tile that it sees.
+  float* numbers;  // scales and minima of quantized rows: [2, heads, tile]
+  // One element per row: the factor by which a tile scales earlier sums, and
+  // the slots of the tile that the row sees.
   float* factors;
   float* begins;
   float* ends;
@@ -39,7 +42,7 @@ struct AttentionParts {
   size_t value_stride;
   size_t n_floats = 0;
 
-  // Without memory for n_floats alone.
+  // `memory` is nullptr if only n_floats is wanted.
   AttentionParts(const Attention& args, float* memory) {
     const bool dots = UsesDots(args.rows_per_head());
     const size_t n_rows = InPanels(args.n_rows());

@@ -1,5 +1,5 @@
-// Attention of many rows of a head: tiles of keys and values meet them in matrix
-// products.
+// Attention with many rows per head: tiles of keys and values are multiplied
+// with them as matrix products.
 #if defined(KVEVICT_CORE_KERNELS_ATTENTION_PRODUCTS_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_KERNELS_ATTENTION_PRODUCTS_INL_H_
@@ -22,8 +22,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 
-// Rows side by side as [panel, k_dim, KeysPerPanel()], so that no sum over a row's
-// logits goes across lanes; those that fill up the last panel are 0.
+// Packs rows as [panel, k_dim, KeysPerPanel()], so that no sum over a row's
+// logits goes across lanes. Rows that fill up the last panel are 0.
 HWY_INLINE void PackRows(const Attention& args, const AttentionParts& parts) {
   const size_t width = KeysPerPanel();
   const size_t dim = args.k_dim;
@@ -40,7 +40,8 @@ HWY_INLINE void PackRows(const Attention& args, const AttentionParts& parts) {
   }
 }
 
-// Rows of a tile where elements lie in order; those of the next tile are asked for.
+// Loads rows of a tile, with elements in order, and prefetches those of the
+// next tile.
 HWY_INLINE void LoadTile(const RowSource& rows, SlotSpan tile, uint32_t end,
                          uint32_t dim, size_t stride, float* to) {
   const size_t bytes = ElementBytes(rows.dtype);
@@ -52,7 +53,7 @@ HWY_INLINE void LoadTile(const RowSource& rows, SlotSpan tile, uint32_t end,
   }
 }
 
-// Logits of rows [row, row + KeysPerPanel()) and the tile.
+// The logits of rows [row, row + KeysPerPanel()) and the tile.
 HWY_INLINE void MultiplyKeys(const Attention& args, uint32_t row,
                              uint32_t n_slots, const AttentionParts& parts) {
   for (size_t t = 0; t < n_slots; t += kRowsPerBlock) {
@@ -63,7 +64,7 @@ HWY_INLINE void MultiplyKeys(const Attention& args, uint32_t row,
   }
 }
 
-// Capped, and -infinity where rows do not see.
+// Caps logits, and sets those that rows do not see to -infinity.
 template <bool kMasked, class D, class V = hn::VFromD<D>>
 HWY_INLINE V Seen(D d, V cap, bool is_capped, V x, size_t t, V begin, V end) {
   if (is_capped) x = Cap(d, cap, x);
@@ -75,7 +76,7 @@ HWY_INLINE V Seen(D d, V cap, bool is_capped, V x, size_t t, V begin, V end) {
   return x;
 }
 
-// Weights of a vector of rows from their logits.
+// The weights of a vector of rows from their logits.
 template <bool kMasked>
 HWY_INLINE void WeighRows(const Attention& args, size_t row, size_t n_slots,
                           const AttentionState& state,
@@ -111,7 +112,8 @@ HWY_INLINE void WeighRows(const Attention& args, size_t row, size_t n_slots,
   hn::StoreU(hn::Add(sum, more), d, state.sum + row);
 }
 
-// Finds what rows of a panel see of a tile. False: nothing.
+// Finds the slots of a tile that rows of a panel see. Returns false if there
+// are none.
 HWY_INLINE bool FindSeen(const Attention& args, uint32_t row, SlotSpan tile,
                          const AttentionParts& parts) {
   bool any = false;
@@ -132,7 +134,7 @@ HWY_INLINE bool AllFinite(const float* rows, size_t n_rows, size_t n,
                           size_t stride) {
   const RowTag d;
   auto most = hn::Zero(d);
-  // What is not finite times 0 is NaN, which stays.
+  // NaN or infinity times 0 is NaN, and the sum keeps it.
   for (size_t r = 0; r < n_rows; ++r, rows += stride) {
     for (size_t i = 0; i < n; i += hn::Lanes(d)) {
       most = hn::MulAdd(hn::LoadU(d, rows + i), hn::Zero(d), most);
@@ -141,7 +143,7 @@ HWY_INLINE bool AllFinite(const float* rows, size_t n_rows, size_t n,
   return hn::AllTrue(d, hn::Eq(most, most));
 }
 
-// Rows [begin, end) gather the tile's values by their weights.
+// Adds the tile's values to rows [begin, end), weighted.
 HWY_INLINE void GatherValues(const Attention& args, SlotSpan rows,
                              size_t n_slots, const float* values,
                              size_t value_stride, const AttentionParts& parts,
@@ -156,8 +158,8 @@ HWY_INLINE void GatherValues(const Attention& args, SlotSpan rows,
   }
 }
 
-// The same in the same order where a value that some rows do not see is NaN or
-// infinity.
+// The same in the same order, for tiles with a NaN or infinite value that some
+// rows do not see.
 HWY_INLINE void GatherSeenValues(const Attention& args, SlotSpan tile,
                                  const float* values, size_t value_stride,
                                  const AttentionParts& parts,
@@ -174,8 +176,8 @@ HWY_INLINE void GatherSeenValues(const Attention& args, SlotSpan tile,
   }
 }
 
-// Weights of all rows and the tile whose keys are there. Returns the rows that see
-// anything; others weigh all by 0.
+// The weights of all rows for the tile whose keys are loaded. Returns the range
+// of rows that see anything; other rows have weights of 0.
 HWY_INLINE SlotSpan WeighTile(const Attention& args, SlotSpan tile,
                               bool all_see, const AttentionState& state,
                               const AttentionParts& parts) {

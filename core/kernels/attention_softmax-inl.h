@@ -1,4 +1,4 @@
-// Logits of a tile to weights, as online softmax has them.
+// Turns logits of a tile into weights by online softmax.
 #if defined(KVEVICT_CORE_KERNELS_ATTENTION_SOFTMAX_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_KERNELS_ATTENTION_SOFTMAX_INL_H_
@@ -25,31 +25,33 @@ namespace hn = hwy::HWY_NAMESPACE;
 // The reference of a row that has seen nothing.
 inline constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
-// A reference is raised only when a logit exceeds it by this much (base 2): rarely, and
-// far from overflow.
+// A reference is raised only if a logit exceeds it by this much (base 2). That
+// is rare, and far from overflow.
 inline constexpr float kRaise = 8.0f;
 
-// What weights are relative to: not -infinity, of which nothing can be taken away.
+// The base of weights: the reference, or 0 if that is -infinity, which cannot
+// be subtracted.
 template <class D, class V = hn::VFromD<D>>
 HWY_INLINE V BaseOf(D d, V reference) {
   return hn::IfThenZeroElse(hn::Eq(reference, hn::Set(d, kNothing)), reference);
 }
 
-// References with the highest logits of a tile.
+// References after the highest logits of a tile.
 template <class D, class V = hn::VFromD<D>>
 HWY_INLINE V Raised(D d, V reference, V highest) {
   const auto is_above = hn::Gt(highest, hn::Add(reference, hn::Set(d, kRaise)));
   return hn::IfThenElse(is_above, highest, reference);
 }
 
-// By what a raised reference scales what was relative to the one before.
+// The factor for sums that were relative to the reference before it was raised.
 template <class D, class V = hn::VFromD<D>>
 HWY_INLINE V FactorOf(D d, V before, V raised) {
   const V factor = Exp2(d, hn::Sub(before, raised));
   return hn::IfThenElse(hn::Eq(before, raised), hn::Set(d, 1.0f), factor);
 }
 
-// A tile's slots that query first_query + i sees, counted from its first.
+// The slots of a tile that query first_query + i sees, counted from the tile's
+// first.
 HWY_INLINE SlotSpan SeenInTile(const Attention& args, uint32_t i, uint32_t slot,
                                uint32_t n) {
   const SlotSpan seen = args.SeenBy(i);
@@ -65,7 +67,7 @@ HWY_INLINE bool AllSee(const Attention& args, uint32_t slot, uint32_t n) {
          args.SeenBy(args.n_queries - 1).begin <= slot;
 }
 
-// The query rows of a head, scaled.
+// Loads a query row of a head, scaled.
 HWY_INLINE void LoadQuery(const Attention& args, uint32_t head, uint32_t r,
                           float* row) {
   RowSource rows = args.queries;

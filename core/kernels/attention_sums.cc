@@ -7,7 +7,7 @@
 #define HWY_TARGET_INCLUDE "core/kernels/attention_sums.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h, which includes this file once per target.
+// Must follow foreach_target.h, which includes this file once per target.
 #include "core/kernels/reduce_rows-inl.h"
 #include "hwy/highway.h"
 
@@ -17,7 +17,7 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// sums[i] /= counts_at(i), lanes at a time.
+// sums[i] /= counts_at(i), one vector at a time.
 template <class CountsAt>
 HWY_INLINE void DivideBy(const CountsAt& counts_at, size_t n, float* sums) {
   const hn::ScalableTag<float> d;
@@ -46,7 +46,7 @@ void DivideListed(const int32_t* positions, int32_t n_seen, int32_t most,
       n, sums);
 }
 
-// By `first`, and one less for each that follows; but by `most` at most.
+// Divides the sums by `first`, `first` - 1, ..., but by `most` at most.
 void DivideCounted(int32_t first, int32_t most, size_t n, float* sums) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> di;
@@ -61,7 +61,7 @@ void DivideCounted(int32_t first, int32_t most, size_t n, float* sums) {
       n, sums);
 }
 
-// Of n slots that all have sums, or none of which has.
+// For n slots that all have sums, or of which none has.
 template <bool kAdds>
 HWY_INLINE void ForwardMax(const float* rows, size_t n, uint32_t width,
                            float* sums) {

@@ -9,7 +9,7 @@
 #define HWY_TARGET_INCLUDE "core/kernels/attention_weights.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h, which includes this file once per target.
+// Must follow foreach_target.h, which includes this file once per target.
 #include "core/kernels/attention_dots-inl.h"
 #include "core/kernels/attention_products-inl.h"
 #include "hwy/highway.h"
@@ -18,7 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 namespace {
 
-// In base 2, of row r.
+// The log-sum-exp of row r, in base 2.
 HWY_INLINE float LseOf(const AttentionWeights& args, uint32_t r) {
   const Attention& rows = args.rows;
   float lse;
@@ -29,7 +29,7 @@ HWY_INLINE float LseOf(const AttentionWeights& args, uint32_t r) {
   return lse * kLog2OfE;
 }
 
-// A row's weights of a tile.
+// Adds a row's weights of a tile.
 HWY_INLINE void AddRowWeights(const Attention& args, SlotSpan seen, float lse,
                               const float* HWY_RESTRICT logits,
                               float* HWY_RESTRICT sums) {
@@ -68,7 +68,7 @@ HWY_INLINE void AddByDots(const AttentionWeights& args,
   }
 }
 
-// Sums of a vector of rows' weights of a tile.
+// Adds the weights of a vector of rows for a tile.
 HWY_INLINE void AddPanelWeights(const Attention& args, size_t row,
                                 size_t n_slots, const AttentionParts& parts,
                                 float* HWY_RESTRICT sums) {
@@ -116,8 +116,8 @@ HWY_INLINE void AddByProducts(const AttentionWeights& args,
   }
 }
 
-// Products have the rows of all query heads side by side: where those are apart they
-// come one after the other.
+// Matrix products work on the rows of all query heads at once. If the heads'
+// sums are separate, heads are processed one after the other.
 void AddWeights(const AttentionWeights& all) {
   AttentionWeights args = all;
   const SlotSpan seen = args.rows.Seen();

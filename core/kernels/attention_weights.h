@@ -1,4 +1,4 @@
-// How much attention slots get.
+// The attention that slots receive.
 #ifndef KVEVICT_CORE_KERNELS_ATTENTION_WEIGHTS_H_
 #define KVEVICT_CORE_KERNELS_ATTENTION_WEIGHTS_H_
 
@@ -10,7 +10,8 @@
 
 namespace kvevict {
 
-// Natural log-sum-exps of query rows, f32: of the first query head, query 0.
+// The natural log-sum-exps of query rows, f32, from the first query head's
+// query 0 on.
 struct RowLse {
   const uint8_t* data = nullptr;
   int64_t row_stride = 0;
@@ -20,14 +21,16 @@ struct RowLse {
 struct AttentionWeights {
   Attention rows;  // of one KV head
   RowLse lse;
-  SlotSpan span;          // at a multiple of kAttentionTile
-  float* sums = nullptr;  // of the span's slots
-  // Elements from a query head's sums to the next one's; 0: they are added up.
+  SlotSpan span;          // begins at a multiple of kAttentionTile
+  float* sums = nullptr;  // [slots of the span]
+  // Elements from a query head's sums to the next head's; 0: heads are added
+  // up.
   size_t head_stride = 0;
   float* scratch = nullptr;  // AttentionScratchFloats()
 };
 
-// Adds each row's weights of the slots to their sums. Deterministic on one CPU target.
+// Adds each row's weights to the sums of the slots. Deterministic on one CPU
+// target.
 void AddAttentionWeights(SimdTarget simd, const AttentionWeights& args);
 
 }  // namespace kvevict

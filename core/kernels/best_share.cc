@@ -15,7 +15,7 @@
 #define KVEVICT_CORE_KERNELS_BEST_SHARE_SUMS
 namespace kvevict {
 
-// Of scores that take part: all, and those above the cut.
+// The sums of all scores that take part, and of those above the cut.
 constexpr size_t kShareSums = 256;
 struct ShareSums {
   float all[kShareSums] = {};
@@ -41,7 +41,7 @@ void AddShares(const uint32_t* keys, const float* scores, size_t n,
     const size_t end = std::min(n - begin, kShareSums);
     for (size_t i = 0; i < end; i += lanes) {
       const size_t m = std::min(lanes, end - i);
-      // Of those that are not there the key is 0, which is NaN's.
+      // Past the end LoadN() gives the key 0, which is NaN's.
       const auto key = hn::LoadN(du, keys + begin + i, m);
       const auto score = hn::LoadN(d, scores + begin + i, m);
       const auto counts = hn::And(hn::Ne(key, hn::Set(du, kNanKey)),
@@ -88,7 +88,7 @@ float ScoreOfKey(uint32_t key) {
   return std::bit_cast<float>(key >> 31 != 0 ? key ^ 0x80000000u : ~key);
 }
 
-// 1 where it is no finite number above 0.
+// The share, or 1 if it is not a finite number above 0.
 float BestShare(SimdTarget simd, const uint32_t* keys, uint32_t n,
                 uint32_t n_best, const float* scores) {
   const uint32_t n_forced = CountGreater(simd, keys, n, kForcedKey - 1);
@@ -99,7 +99,7 @@ float BestShare(SimdTarget simd, const uint32_t* keys, uint32_t n,
   KV_DISPATCH(simd, AddShares)(keys, scores, n, cut.key, &sums);
   float best = SumOf(sums.best);
   if (cut.key != kNanKey) {
-    // In double the product is exact: it is rounded here, by itself.
+    // In double the product is exact, so it is rounded here once.
     best += static_cast<float>(double{static_cast<float>(cut.n_needed)} *
                                ScoreOfKey(cut.key));
   }

@@ -1,4 +1,4 @@
-// Scores of a list by the share that the best of them have.
+// Scales scores of a list by the share of its best.
 #ifndef KVEVICT_CORE_KERNELS_BEST_SHARE_H_
 #define KVEVICT_CORE_KERNELS_BEST_SHARE_H_
 
@@ -8,10 +8,11 @@
 
 namespace kvevict {
 
-// Writes scores[n] times what their n_best best have of the sum of all, in f32; those
-// whose key is forced or of NaN are not among them. Where that is not a finite number
-// above 0, it writes the scores. The same bits on every target: sums of every 256th,
-// then of halves. `out` may be the scores, or where the keys are.
+// Writes scores[n] times the share that the n_best best have in the sum of all,
+// in f32. Scores with a forced key or NaN's key are not in the sums. If the
+// share is not a finite number above 0, the scores are written unchanged. All
+// targets give the same bits: sums of every 256th score, then of halves. `out`
+// may be the scores or the keys.
 void ScaleByBestShare(SimdTarget simd, const uint32_t* keys, uint32_t n,
                       uint32_t n_best, const float* scores, float* out);
 

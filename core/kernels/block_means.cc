@@ -13,7 +13,8 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A lane has a block: within one every sum waits for the one before.
+// Each lane has a block of its own, since within a block every addition waits
+// for the one before.
 void Average(const float* scores, size_t n, size_t block, float* out) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> di;

@@ -1,4 +1,4 @@
-// Logits that a tanh keeps within bounds.
+// Soft-capping of logits by tanh.
 #if defined(KVEVICT_CORE_KERNELS_CAP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_KERNELS_CAP_INL_H_
 #undef KVEVICT_CORE_KERNELS_CAP_INL_H_
@@ -16,12 +16,13 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr float kLog2OfE = 1.44269504088896340736f;
 
-// By what queries are multiplied, whose logits, in base 2, are capped then.
+// The factor of queries whose logits, in base 2, are then capped.
 HWY_INLINE float QueryScale(float scale, float softcap) {
   return softcap == 0.0f ? scale * kLog2OfE : scale / softcap;
 }
 
-// c tanh(x), of which the queries' scale has made x; tanh within 2^-22.
+// c tanh(x), where x is the logit of queries scaled by QueryScale(). tanh is
+// within 2^-22.
 template <class D, class V = hn::VFromD<D>>
 HWY_INLINE V Cap(D d, V cap, V x) {
   const V t = Exp2(d, hn::Mul(hn::Abs(x), hn::Set(d, -2.0f * kLog2OfE)));

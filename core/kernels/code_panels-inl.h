@@ -1,4 +1,5 @@
-// Directions in 8 bits: which of their products may be above a threshold.
+// Directions as 8-bit codes, to find which of their products may exceed a
+// threshold.
 #if defined(KVEVICT_CORE_KERNELS_CODE_PANELS_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_KERNELS_CODE_PANELS_INL_H_
@@ -18,20 +19,20 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 
-// Where an instruction adds four products of bytes to a lane, four times as many as of
-// floats.
+// Only if an instruction adds four byte products to a lane, which is four times
+// as many as with floats.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL
 inline constexpr bool kHasCodes = true;
 #else
 inline constexpr bool kHasCodes = false;
 #endif
 
-// Elements x of [-1, 1] as c = round(127 x): keys in panels, as
+// Elements x in [-1, 1] as codes c = round(127 x). Keys are in panels, as
 // [panels, padded / 4, width, 4].
 class CodePanels {
  public:
-  // Of n_tokens keys, for products that are to be above `threshold` when added up in
-  // f32; memory: Bytes(), aligned to 4.
+  // For n_tokens keys, and products that must exceed `threshold` when added in
+  // f32. memory: Bytes(), aligned to 4.
   CodePanels(size_t dim, uint32_t n_tokens, float threshold, uint8_t* memory)
       : padded_(PaddedRow(dim)),
         cut_(padded_ - padded_ / 8 / 16 * 16),
@@ -48,8 +49,8 @@ class CodePanels {
   }
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL
-  // A panel of directions. Rows come with 128 more, so each key's products are 128 of
-  // its codes more.
+  // Adds a panel of directions. Rows are stored with 128 added to each code, so
+  // each key's products are too large by 128 times the sum of its codes.
   void Add(const float* panel, uint32_t key) {
     const RowTag df;
     const hn::Repartition<int32_t, RowTag> d;
@@ -84,11 +85,11 @@ class CodePanels {
     }
   }
 
-  // After all panels.
+  // Must be called after all panels are added.
   void Finish() { limit_ = LimitOf(threshold_, padded_, most_error_); }
 
-  // Rows [first, first + n) of n <= kBlock, the first of a panel, that keys meet from
-  // now on.
+  // Sets the rows that keys are compared with from now on: [first, first + n),
+  // n <= kBlock, which begin a panel.
   void TakeRows(uint32_t first, uint32_t n) {
     const hn::Repartition<uint32_t, RowTag> d;
     const uint8_t* const codes = PanelAt(first);
@@ -107,8 +108,8 @@ class CodePanels {
     }
   }
 
-  // Whether any of the keys of the panel at `key` may be similar to one of rows
-  // [row, row + kRowsPerBlock) but itself.
+  // Whether any key of the panel at `key` may be similar to one of rows [row,
+  // row + kRowsPerBlock) other than itself.
   HWY_INLINE bool MayMeet(uint32_t row, uint32_t key) const {
     static_assert(kRowsPerBlock == 8);
     const hn::Repartition<int32_t, RowTag> d;
@@ -138,7 +139,7 @@ class CodePanels {
     keys += step;                                   \
     rows += step / 4;                               \
   }
-    // Compilers copy all sums around a loop's body.
+    // Unrolled, because compilers copy all sums around a loop's body.
     static_assert(kRowPad % 16 == 0);
     for (size_t e = 0; e < cut_; e += 16) {
       KV_STEP KV_STEP KV_STEP KV_STEP
@@ -187,7 +188,8 @@ class CodePanels {
   }
 
  private:
-  // Adds the squares of 127 x - c, and of c.
+  // Returns codes c; adds the squares of 127 x - c to errors and those of c to
+  // squares.
   static HWY_INLINE hn::Vec<hn::Repartition<int32_t, RowTag>> CodeOf(
       const float* from, hn::Vec<RowTag>& errors, hn::Vec<RowTag>& squares) {
     const RowTag d;
@@ -211,8 +213,9 @@ class CodePanels {
 
  private:
 #endif
-  // With codes c = 127 u - e and d = 127 v - f, |e|^2 and |f|^2 <= most_error, a product
-  // u v is c d / 127^2 and no more than 2 E + E^2 beside it, E = |e| / 127: |u| <= 1.
+  // With codes c = 127 u - e and d = 127 v - f, where |e|^2 and |f|^2 <=
+  // most_error, a product u v differs from c d / 127^2 by at most 2 E + E^2, E
+  // = |e| / 127, because |u| <= 1.
   static int32_t LimitOf(float threshold, size_t padded, float most_error) {
     const double error = std::sqrt(double{most_error}) / 127 * 1.001 + 1e-5;
     const double rounding = 1e-5 + 2e-7 * static_cast<double>(padded);
@@ -223,22 +226,24 @@ class CodePanels {
     return (n_tokens + 2 * kRowPad - 1) / (2 * kRowPad) * (2 * kRowPad);
   }
 
-  // Where there are no codes nothing asks for some of these.
+  // Without codes some of these are unused.
   const size_t padded_;
-  // Products of elements from here on are no more than those of norms, which mostly
-  // leave no key near the threshold.
+  // From this element on, products are bounded by the product of norms. Usually
+  // that leaves no key near the threshold.
   [[maybe_unused]] const size_t cut_;
   [[maybe_unused]] const float threshold_;
-  // The most of a direction's codes, the squares' sum.
+  // The largest error of a direction: its sum of squares.
   [[maybe_unused]] float most_error_ = 0;
-  // Of products of codes: similar are those above.
+  // Products of codes above this may be similar.
   [[maybe_unused]] int32_t limit_ = 0;
-  int32_t* const offsets_;      // [n_tokens]: what products are more
-  int32_t* const cut_offsets_;  // [n_tokens]: of elements before the cut
-  int32_t* const rests_;  // [n_tokens]: the norm of codes behind it, or more
+  int32_t* const offsets_;      // [n_tokens]: excess of products
+  int32_t* const cut_offsets_;  // [n_tokens]: excess before the cut
+  // [n_tokens]: upper bound of the codes' norm after the cut
+  int32_t* const rests_;
   uint8_t* const codes_;
-  // Rows that keys meet, [kBlock / width, padded / 4, width, 4], each code 128 more; of
-  // every few rows the highest of rests; the first row.
+  // The rows that keys are compared with, [kBlock / width, padded / 4, width,
+  // 4], 128 added to each code. Then the highest of `rests` for every few rows,
+  // and the first row.
   uint8_t* const taken_;
   [[maybe_unused]] int32_t taken_rests_[kBlock / kRowsPerBlock] = {};
   [[maybe_unused]] uint32_t taken_first_ = 0;

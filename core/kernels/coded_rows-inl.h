@@ -1,5 +1,5 @@
-// Quantized rows that are decoded in registers, where they are multiplied: to the same
-// numbers as LoadRows() writes.
+// Quantized rows that are decoded in registers, right where they are
+// multiplied, to the same numbers as LoadRows() writes.
 #if defined(KVEVICT_CORE_KERNELS_CODED_ROWS_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_KERNELS_CODED_ROWS_INL_H_
@@ -26,19 +26,19 @@ namespace kvevict::HWY_NAMESPACE {
 struct CodedRow {
   const uint8_t* codes;
   Unscaled by;
-  size_t half;          // of its elements
-  const float* scales;  // of blocks
+  size_t half;          // half of its elements
+  const float* scales;  // scales of blocks
 };
 
-// Rows of a head, each of which is put together where it is read.
+// Rows of a head. operator[] assembles a row when it is read.
 struct CodedGroup {
   const uint8_t* codes[kRowsAtOnce];  // of the first head
-  int64_t offset;                     // from there to the head's
-  const float* scales;                // of each row
+  int64_t offset;                     // from there to the current head
+  const float* scales;                // scale of each row
   const float* minima;
   size_t half;
   const float* block_scales;
-  size_t n_blocks;  // of a row
+  size_t n_blocks;  // blocks of a row
 
   HWY_INLINE CodedRow operator[](size_t r) const {
     return {codes[r] + offset,
@@ -48,8 +48,8 @@ struct CodedGroup {
   }
 };
 
-// out[head][i] = the number of row begin + i, of rows without one `other`, up to n; behind
-// them 0. Heads lie PaddedRow(n) apart.
+// out[head][i] = the number (scale or minimum) of row begin + i, or `other` if
+// rows have none, followed by zeros from n on. Heads are PaddedRow(n) apart.
 HWY_INLINE void LoadNumbersOfRows(const RowSource& rows,
                                   const RowNumbers& numbers, float other,
                                   uint32_t n_heads, uint32_t begin, size_t n,
@@ -95,8 +95,9 @@ HWY_INLINE hn::VFromD<DF> Unscale(DF df, hn::VFromD<DF> v, const Unscaled& by) {
                             : hn::Mul(v, scale);
 }
 
-// Nibbles of 2 * `half`, of which byte j has j in the low one and half + j in the high
-// one, less kZero: from the i-th on, all in the half that it is in.
+// Codes minus kZero of 2 * `half` elements: byte j has element j in the low
+// nibble and half + j in the high one. Loads from the i-th on; all are in the
+// same half.
 template <int32_t kZero, class DF>
 HWY_INLINE hn::VFromD<DF> LoadOfHalves(DF df, const uint8_t* codes, size_t i,
                                        size_t half) {
@@ -108,7 +109,7 @@ HWY_INLINE hn::VFromD<DF> LoadOfHalves(DF df, const uint8_t* codes, size_t i,
   return hn::ConvertTo(df, kZero == 0 ? one : hn::Sub(one, hn::Set(di, kZero)));
 }
 
-// Of a block of q4_0.
+// Codes of a block of q4_0.
 struct CodesOfQ4 {
   static constexpr bool kHasMinimum = false;
   template <class DF>
@@ -153,20 +154,21 @@ HWY_INLINE hn::VFromD<D> ElementsAt(D d, const CodedRow& row, size_t i) {
   return Decode::Load(d, row, i);
 }
 
-// As WholeRows, of elements that follow each other; blocks' scales go where copies would.
+// Like WholeRows, for packed quantized elements. Scales of blocks are stored
+// where copies would be.
 template <class Decoder, DType kBlocks = DType::kOpaque>
 struct CodedRows {
   using Decode = Decoder;
   using Group = CodedGroup;
   static constexpr bool kIsCopy = false;
 
-  // By what codes of some rows are decoded, of all heads.
+  // Scales and minima of some rows, of all heads.
   struct Numbers {
     const float* scales;
     const float* minima;
     size_t stride;
   };
-  // `memory`: for each head 2 * PaddedRow(end - begin) floats.
+  // `memory` has 2 * PaddedRow(end - begin) floats for each head.
   static HWY_INLINE Numbers NumbersOf(const RowSource& rows, uint32_t n_heads,
                                       uint32_t begin, uint32_t end,
                                       float* memory) {
@@ -198,7 +200,7 @@ struct CodedRows {
     LoadScales(n, scales, group);
   }
 
-  // For rows from the first-th of the numbers' on.
+  // Selects the scales and minima of rows from the first-th on.
   static HWY_INLINE void Scale(const Numbers& numbers, uint32_t head,
                                uint32_t first, Group& group) {
     group.scales = numbers.scales + head * numbers.stride + first;
@@ -216,7 +218,8 @@ struct CodedRows {
       group.n_blocks = 0;
     } else {
       constexpr DTypeInfo kInfo = InfoOf(kBlocks);
-      // A row of values may end within a block of the keys that it begins.
+      // Values can be the first elements of keys, so their row may end within a
+      // block.
       group.n_blocks = (n + kInfo.block_elements - 1) / kInfo.block_elements;
       for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
         const uint8_t* block = group.codes[r] + group.offset;
@@ -229,7 +232,7 @@ struct CodedRows {
   }
 };
 
-// Calls use() with the CodedRows of a dtype. Returns false where it has none.
+// Calls use() with the CodedRows of a dtype. Returns false if it has none.
 template <class Use>
 HWY_INLINE bool WithCodedRows(const RowSource& rows, const Use& use) {
   const auto codes = [&](auto of) HWY_ATTR {
@@ -263,16 +266,16 @@ HWY_INLINE bool WithCodedRows(const RowSource& rows, const Use& use) {
   }
 }
 
-// CPUs older than AVX2 get less code instead of more speed.
+// For CPUs without AVX2 less code matters more than speed.
 #if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2
 inline constexpr bool kDecodesInRegisters = false;
 #else
 inline constexpr bool kDecodesInRegisters = true;
 #endif
 
-// Calls use() with the rows of n elements that a few others are multiplied by: decoded in
-// registers where they are quantized by row and whole groups of elements lie end to end,
-// else WholeRows.
+// Calls use() with the rows of n elements that are multiplied with a few
+// others. They are decoded in registers if they are quantized by row and whole
+// groups of elements are packed, else they are WholeRows.
 template <class Use>
 HWY_INLINE void WithRowsAtHand(const RowSource& rows, size_t n,
                                const Use& use) {

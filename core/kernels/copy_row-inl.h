@@ -21,21 +21,23 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr uint32_t kCacheLine = 64;
 
-// Rows to fetch ahead: far enough that a scattered row has come from memory
-// when it is its turn.
+// The number of rows to prefetch ahead, so that a scattered row has arrived
+// from memory when it is used.
 HWY_INLINE uint32_t RowsAhead(uint32_t row_bytes) {
   constexpr uint32_t kPrefetchBytes = 4096;
   return std::max(1u, kPrefetchBytes / std::max(row_bytes, kCacheLine));
 }
 
-// The cache is the caller's and writable; kernels that only read see it const.
+// The cache belongs to the caller and is writable. Kernels that only read see
+// it as const.
 HWY_INLINE uint8_t* Writable(const uint8_t* p) {
   return const_cast<uint8_t*>(p);
 }
 
-// Into the second-level cache: many more lines can be on their way there than
-// to the first (1.3 times as fast as the latter on Zen 4). Of rows that would fill
-// it only the head; while that is read, the hardware fetches the rest.
+// Prefetches to the second-level cache: many more lines can be in flight there
+// than to the first (1.3 times as fast on Zen 4). For rows that would fill it,
+// only the beginning is prefetched; while that is read the hardware fetches the
+// rest.
 HWY_INLINE void PrefetchRow(const uint8_t* row, uint32_t n_bytes) {
   constexpr uint32_t kMostBytes = 256 * 1024;
   const uint32_t end = std::min(n_bytes, kMostBytes);
@@ -48,7 +50,7 @@ HWY_INLINE void PrefetchRow(const uint8_t* row, uint32_t n_bytes) {
   }
 }
 
-// Copies n bytes that do not overlap, the last vector over part of the one
+// Copies n bytes that do not overlap. The last vector may overlap the one
 // before.
 HWY_INLINE void CopyRow(uint8_t* to, const uint8_t* from, size_t n) {
   const hn::ScalableTag<uint8_t> d;

@@ -6,16 +6,17 @@
 namespace kvevict {
 namespace {
 
-// 1 / sum; 0 for what cannot be divided by.
+// 1 / sum, or 0 if it is too small to divide by.
 float InverseOf(float sum) {
   return sum >= std::numeric_limits<float>::min() ? 1.0f / sum : 0.0f;
 }
 
-bool IsFinite(float square) {  // which is not negative, or NaN
+bool IsFinite(float square) {  // `square` is not negative, but may be NaN
   return square <= std::numeric_limits<float>::max();
 }
 
-// Tokens of one window: the products of their shares, and the sum of those.
+// Computes the products of the shares of a window's tokens, and returns their
+// sum.
 double MultiplyShares(uint32_t n, const float* value_norms, float* scores) {
   float k_sum = 0.0f, v_sum = 0.0f;
   for (uint32_t i = 0; i < n; ++i) {

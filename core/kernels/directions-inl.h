@@ -1,4 +1,4 @@
-// One head's keys as directions: rows side by side, and their sum.
+// One head's keys as directions, in panels, and their sum.
 #if defined(KVEVICT_CORE_KERNELS_DIRECTIONS_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_KERNELS_DIRECTIONS_INL_H_
@@ -20,11 +20,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 
-// Tokens whose directions are added up apart, in whole panels: few enough that f32 loses
-// little.
+// Tokens whose directions are added up separately, in whole panels: few enough
+// that f32 loses little.
 constexpr uint32_t kPiece = 256;
 
-// Keys [first, first + n_tokens), and what each is multiplied by to be a direction.
+// Keys [first, first + n_tokens), and the factor that turns each into a
+// direction.
 struct Directions {
   const RowSource& keys;
   uint32_t first;
@@ -40,20 +41,22 @@ class DirectionPanels : public RowPanel {
  public:
   DirectionPanels(const Directions& args, float* staged, float* panel)
       : RowPanel(args.head_dim, staged, panel), args_(args) {
-    // Elements far apart are on lines of their own, too many to ask for.
+    // Elements that are not packed may each be on a cache line of their own,
+    // which is too many to prefetch.
     if (args.keys.IsPacked(ElementBytes(args.keys.dtype))) {
       near_bytes_ =
           static_cast<uint32_t>(PackedBytes(args.keys.dtype, args.head_dim));
     }
   }
 
-  // Keys [first, first + Width()) as they are, or as directions; 0 past the last one.
+  // Packs keys [first, first + Width()), unchanged or as directions; 0 past the
+  // last one.
   HWY_INLINE void Pack(uint32_t first, bool scaled) const {
     RowPanel::Pack(std::min(Width(), args_.n_tokens - first),
                    [&](uint32_t i, float* row)
                        HWY_ATTR { Load(first + i, scaled, row); });
   }
-  // The same, and brings the panel behind it nearer.
+  // The same, and prefetches the next panel.
   HWY_INLINE void PackOnward(uint32_t first, bool scaled) const {
     RowPanel::Pack(std::min(Width(), args_.n_tokens - first),
                    [&](uint32_t i, float* row) HWY_ATTR {
@@ -82,8 +85,8 @@ class DirectionPanels : public RowPanel {
   uint32_t near_bytes_ = 0;
 };
 
-// Fills the scales, and sum[0, padded) with the sum of all directions; `piece` is
-// scratch for a row.
+// Fills the scales, and sum[0, padded) with the sum of all directions. `piece`
+// is scratch for a row.
 HWY_INLINE void FindDirections(const Directions& args,
                                const DirectionPanels& panels, float* sum,
                                float* piece) {

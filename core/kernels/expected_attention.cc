@@ -7,23 +7,23 @@
 #define HWY_TARGET_INCLUDE "core/kernels/expected_attention.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h, which includes this file once per target.
+// Must follow foreach_target.h, which includes this file once per target.
 #include "core/dtypes/load-inl.h"
 #include "core/kernels/exp2-inl.h"
 #include "hwy/highway.h"
 
-// Of every target alike.
+// The same for every target.
 #ifndef KVEVICT_CORE_KERNELS_EXPECTED_ATTENTION_TILE_
 #define KVEVICT_CORE_KERNELS_EXPECTED_ATTENTION_TILE_
 namespace kvevict {
 namespace {
 
-// Keys of a tile, which lies transposed, [PaddedDim(), kTileKeys]: three vectors of any
-// length divide it.
+// Keys of a tile, which is transposed, [PaddedDim(), kTileKeys]. Three vectors
+// of any length divide it.
 constexpr size_t kTileKeys = 48;
 // Rows of a covariance that are multiplied together.
 constexpr size_t kPanelRows = 4;
-// Larger heads have covariances that are read as they lie.
+// Covariances of larger heads are read in place.
 constexpr size_t kMostPackedDim = 1024;
 
 constexpr size_t PaddedDim(size_t dim) {
@@ -46,7 +46,7 @@ namespace {
 
 // ---- Logits ----
 
-// Rows [first, first + n) of the keys; the tile's other keys are 0.
+// Loads rows [first, first + n) of the keys. The tile's other keys are 0.
 void LoadTile(const ExpectedAttention& args, uint32_t first, uint32_t n,
               float* HWY_RESTRICT tile, float* HWY_RESTRICT row) {
   const size_t dim = args.head_dim;
@@ -82,8 +82,9 @@ void AddMean(const float* HWY_RESTRICT mean, size_t dim,
   }
 }
 
-// A covariance as k' C k needs it, C_ij + C_ji in the lower triangle: half the products.
-// Panels of kPanelRows rows i, each [columns j up to the last row, kPanelRows].
+// Packs a covariance for k' C k, with C_ij + C_ji in the lower triangle, which
+// halves the products. There are panels of kPanelRows rows i, each [columns j
+// up to the last row, kPanelRows].
 void PackCovariance(const float* HWY_RESTRICT c, size_t dim,
                     float* HWY_RESTRICT packed) {
   for (size_t first = 0; first < dim; first += kPanelRows) {
@@ -97,8 +98,9 @@ void PackCovariance(const float* HWY_RESTRICT c, size_t dim,
   }
 }
 
-// sums[t] += k_i (row i of the covariance).k, of the panel of rows from i on: twelve
-// sums hide the latency of the products, and sixteen registers hold all there is.
+// sums[t] += k_i (row i of the covariance).k for the panel of rows from i on.
+// Twelve sums hide the latency of the products, and sixteen registers hold
+// everything.
 void AddPanel(const float* HWY_RESTRICT panel, size_t i,
               const float* HWY_RESTRICT tile, float* HWY_RESTRICT sums) {
   const RowTag d;
@@ -146,7 +148,7 @@ void AddPanel(const float* HWY_RESTRICT panel, size_t i,
   }
 }
 
-// The same of row i of a covariance as it lies.
+// The same for row i of a covariance in place.
 void AddOneRow(const float* HWY_RESTRICT row, size_t i, size_t dim,
                const float* HWY_RESTRICT tile, float* HWY_RESTRICT sums) {
   const RowTag d;
@@ -162,7 +164,8 @@ void AddOneRow(const float* HWY_RESTRICT row, size_t i, size_t dim,
   }
 }
 
-// The tile's keys by one query head; its covariance packed, or NULL.
+// Logits of the tile's keys for one query head, with its packed covariance or
+// NULL.
 void LogitsOf(const ExpectedAttention& args, uint32_t head, const float* packed,
               const float* tile, float (&logits)[kTileKeys]) {
   const size_t dim = args.head_dim;
@@ -190,7 +193,7 @@ void LogitsOf(const ExpectedAttention& args, uint32_t head, const float* packed,
   }
 }
 
-// Logits of the keys from n_sink on, to where their weights shall be.
+// Writes the logits of keys from n_sink on to where their weights will be.
 void LogitsByCovariance(const ExpectedAttention& args, uint32_t n_sink) {
   const size_t dim = args.head_dim;
   float* const tile = static_cast<float*>(args.scratch);
@@ -261,8 +264,8 @@ float MaxOf(const float* row, size_t n) {
   return most;
 }
 
-// row = 2^((row - most) log2 e), and their sum: in f32 over pieces, which are added
-// in double.
+// row = 2^((row - most) log2 e). Returns their sum: in f32 over pieces, which
+// are added in double.
 double ExpRow(float* row, size_t n, float most) {
   constexpr size_t kPiece = 512;
   const RowTag d;
@@ -272,7 +275,7 @@ double ExpRow(float* row, size_t n, float most) {
   double total = 0.0;
   for (size_t begin = 0; begin < n; begin += kPiece) {
     const size_t end = std::min(n, begin + kPiece);
-    // Sum j is that of the elements j, j + kRowPad, ... of the piece.
+    // Sum j adds the elements j, j + kRowPad, ... of the piece.
     HWY_ALIGN float sums[kRowPad] = {};
     for (size_t i = begin; i < end; i += lanes) {
       const size_t n_lanes = std::min(lanes, end - i);
@@ -326,7 +329,7 @@ namespace kvevict {
 HWY_EXPORT(ExpectedAttentionOf);
 
 CheckedSize ExpectedAttentionScratchBytes(uint32_t head_dim, uint32_t group) {
-  // The tile, a row of it that is padded, and covariances.
+  // The tile, a padded row of it, and covariances.
   const CheckedSize rows =
       CheckedSize(kTileKeys + 1) * CheckedSize(head_dim + 16);
   const CheckedSize packed =

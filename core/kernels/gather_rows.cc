@@ -6,7 +6,7 @@
 #define HWY_TARGET_INCLUDE "core/kernels/gather_rows.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h, which includes this file once per target.
+// Must follow foreach_target.h, which includes this file once per target.
 #include "core/kernels/copy_row-inl.h"
 #include "hwy/highway.h"
 
@@ -14,11 +14,11 @@ HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 namespace {
 
-// Rows from here on move as runs of adjacent survivors; shorter ones do not pay
-// for the search.
+// Rows of at least this size move as runs of adjacent survivors. For shorter
+// rows the search does not pay.
 constexpr uint32_t kRunRowBytes = 4096;
 
-// Rows of the keep list from `begin` on, one by one.
+// Moves rows of the keep list from `begin` on, one by one.
 void GatherEach(const GatherRowsArgs& a, const RowSource& from,
                 const RowSource& to, uint32_t begin) {
   const uint32_t row_bytes = a.from.row_bytes;
@@ -31,14 +31,14 @@ void GatherEach(const GatherRowsArgs& a, const RowSource& from,
   }
 }
 
-// Rows that lie end to end, in both places.
+// Whether rows are contiguous.
 bool LieEndToEnd(const MovedRows& rows) {
   return rows.rows.block_size == 0 &&
          rows.rows.row_stride == int64_t{rows.row_bytes};
 }
 
-// Long ones: a run of adjacent survivors moves as one block, while the head of
-// the next one starts coming; the hardware follows it.
+// For long rows: a run of adjacent survivors moves as one block, while the
+// beginning of the next run is prefetched; the hardware fetches the rest.
 void GatherRuns(const GatherRowsArgs& a, const uint8_t* from, uint8_t* to,
                 uint32_t begin) {
   const size_t bytes = a.from.row_bytes;
@@ -56,7 +56,7 @@ void GatherRuns(const GatherRowsArgs& a, const uint8_t* from, uint8_t* to,
   }
 }
 
-// What is in place already, [0, begin), stays untouched.
+// Rows [0, begin) are in place already and not touched.
 void GatherRows(const GatherRowsArgs& args, uint32_t begin) {
   const bool by_runs = args.from.row_bytes >= kRunRowBytes &&
                        LieEndToEnd(args.from) && LieEndToEnd(args.to);

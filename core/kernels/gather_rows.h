@@ -12,8 +12,9 @@ namespace kvevict {
 
 struct GatherRowsArgs {
   MovedRows from, to;    // pieces of one size and number
-  bool in_place = true;  // `to` is `from`; otherwise they are apart
-  // Strictly ascending; in place >= first_row. nullptr, not in place: 0, 1, ...
+  bool in_place = true;  // `to` is `from`; otherwise they do not overlap
+  // Strictly ascending; in place >= first_row. nullptr if not in place: 0, 1,
+  // ...
   const int32_t* keep = nullptr;
   uint32_t n_keep = 0;
   uint32_t first_row = 0;
@@ -23,9 +24,9 @@ struct GatherRowsArgs {
   }
 };
 
-// Moves row keep[i] to row first_row + i, for i = 0, 1, ... Since keep is strictly
-// ascending, in place keep[i] >= first_row + i: a row is read before anything is
-// written over it.
+// Moves row keep[i] to row first_row + i, for i = 0, 1, ... Since keep is
+// strictly ascending, in place keep[i] >= first_row + i, so a row is read
+// before it is overwritten.
 void GatherRows(SimdTarget simd, const GatherRowsArgs& args);
 
 }  // namespace kvevict

@@ -19,7 +19,7 @@ class Contest {
     DealTies();
   }
   uint32_t TokensOf(uint32_t list) const { return in_.tokens.Of(list); }
-  // Keys of a list larger than `key`.
+  // The number of keys of a list that are larger than `key`.
   uint32_t Greater(uint32_t list, uint32_t key) const {
     return CountGreater(simd_, Keys(list), TokensOf(list), key);
   }
@@ -36,13 +36,13 @@ class Contest {
   uint32_t SafeOf(uint32_t list) const {
     return std::min(n_safe_, TokensOf(list));
   }
-  // Keys equal to the cut that are not counted yet.
+  // The number of keys equal to the cut that are not counted yet.
   uint32_t& Ties(uint32_t list) const {
     return in_.scratch[list * in_.scratch_stride];
   }
 
-  // The smallest key that stays for its rank, digit by digit: the largest one for
-  // which enough stay.
+  // Finds the smallest key that stays because of its rank, digit by digit: the
+  // largest one for which enough stay.
   void FindCut() {
     uint64_t n_tokens = 0;
     for (uint32_t i = 0; i < in_.n_lists; ++i) n_tokens += TokensOf(i);
@@ -54,7 +54,7 @@ class Contest {
       const uint32_t above = digit.shift + digit.n_bits;
       for (uint32_t list = 0; list < in_.n_lists; ++list) {
         CountKeyDigit(simd_, Keys(list), TokensOf(list), digit, cut_, bins);
-        // Of larger prefixes.
+        // Keys with larger prefixes.
         uint32_t n = above == 32
                          ? 0
                          : Greater(list, (cut_ << above) + (1u << above) - 1);
@@ -81,8 +81,8 @@ class Contest {
     }
   }
 
-  // One in turn: every list gets as many as the level, as far as it has them, and
-  // lower lists one of those that are left then.
+  // Deals keys equal to the cut in turn: every list gets as many as the level,
+  // if it has them, and lower lists get one of those that are left then.
   void DealTies() {
     uint32_t level = 0;
     for (uint32_t bit = 1u << 31; bit > 0; bit /= 2) {
@@ -105,7 +105,7 @@ class Contest {
   const SimdTarget simd_;
   const HeadContest& in_;
   uint32_t n_safe_ = 0;
-  uint64_t n_left_ = 0;  // to keep, beside those that are counted
+  uint64_t n_left_ = 0;  // keys to keep that are not counted yet
   uint32_t cut_ = 0;
 };
 
@@ -122,7 +122,7 @@ void BlendWinners(SimdTarget simd, const HeadContest& in, uint32_t n_own,
   contest.Run(0);
   for (uint32_t list = 0; list < in.n_lists; ++list) {
     const uint32_t n_forced = contest.Forced(list);
-    // In double the product is exact: it is rounded here, by itself.
+    // In double the product is exact, so it is rounded here once.
     const auto won =
         static_cast<float>(double{won_part} * (in.counts[list] - n_forced));
     const float kept = std::nearbyint(won + static_cast<float>(n_own));

@@ -1,4 +1,4 @@
-// How many keys each list of a layer keeps, where their scores decide.
+// How many keys each list of a layer keeps, if scores decide.
 #ifndef KVEVICT_CORE_KERNELS_HEAD_SPLIT_H_
 #define KVEVICT_CORE_KERNELS_HEAD_SPLIT_H_
 
@@ -14,23 +14,23 @@ struct HeadContest {
   ListCounts tokens;     // per list
   uint32_t n_lists;
   uint32_t budget;    // of each list, if all kept the same
-  uint32_t most;      // that any list may keep
-  uint32_t* counts;   // out: [n_lists]; 1 at least of a list with tokens
+  uint32_t most;      // the most that any list may keep
+  uint32_t* counts;   // out: [n_lists]; at least 1 for a list with tokens
   uint32_t* scratch;  // [n_lists], scratch_stride apart
   uint64_t scratch_stride;
 };
 
-// The n_lists * budget largest keys of all lists stay, or all where there are fewer,
-// and of each list at least the n_safe <= budget largest. Of keys equal to the
-// smallest that stays every list gets one in turn, lower lists first.
+// Keeps the n_lists * budget largest keys of all lists, or all if there are
+// fewer, and in each list at least the n_safe <= budget largest. Keys equal to
+// the smallest that stays are dealt to the lists in turn, lower lists first.
 void CountWinners(SimdTarget simd, const HeadContest& contest, uint32_t n_safe);
 
-// Where no key is safe: beside its forced keys a list keeps won_part of those that
-// won, and n_own more. Rounded half to even, in f32.
+// Without safe keys: in addition to its forced keys a list keeps won_part of
+// those that it won, and n_own more. Rounded half to even, in f32.
 void BlendWinners(SimdTarget simd, const HeadContest& contest, uint32_t n_own,
                   float won_part);
 
-// Keys of scores that reach the threshold, at most the budget.
+// Counts the keys whose scores reach the threshold, at most the budget.
 void CountPassing(SimdTarget simd, const HeadContest& contest, float threshold);
 
 }  // namespace kvevict

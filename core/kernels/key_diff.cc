@@ -10,7 +10,7 @@
 #define HWY_TARGET_INCLUDE "core/kernels/key_diff.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h, which includes this file once per target.
+// Must follow foreach_target.h, which includes this file once per target.
 #include "core/kernels/row_sums-inl.h"
 #include "hwy/highway.h"
 
@@ -18,12 +18,14 @@ HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 namespace {
 
-constexpr float kLeastNorm = 1e-12f;   // of a key that gets a direction
-constexpr float kLeastCosine = 1e-8f;  // of a norm that a cosine is divided by
-// Tokens whose directions are added up apart: few enough that f32 loses little.
+constexpr float kLeastNorm = 1e-12f;   // least norm of a key with a direction
+constexpr float kLeastCosine = 1e-8f;  // least norm that a cosine is divided by
+// Tokens whose directions are added up separately: few enough that f32 loses
+// little.
 constexpr uint32_t kPiece = 256;
 
-// sums += rows, each by its scale: one load and store of the sums for all of them.
+// sums += rows times their scales, with one load and store of the sums for all
+// rows.
 template <class Decode>
 HWY_INLINE void AddScaled(const RowGroup& rows,
                           const float (&scales)[kRowsAtOnce], size_t n,
@@ -46,13 +48,13 @@ HWY_INLINE bool HasDirection(float norm) {
   return norm <= std::numeric_limits<float>::max();
 }
 
-// In place of a row that is not there or has no direction.
+// Replaces a row that is missing or has no direction.
 HWY_INLINE const uint8_t* Zeros(float* copy, size_t n) {
   std::fill_n(copy, n, 0.0f);
   return reinterpret_cast<const uint8_t*>(copy);
 }
 
-// Squares -> norms, and what their keys are divided by, inverted.
+// Turns squares into norms, and computes the inverse of the keys' divisors.
 HWY_INLINE void InvertNorms(float (&norms)[kRowsAtOnce],
                             float (&scales)[kRowsAtOnce]) {
   const hn::CappedTag<float, kRowsAtOnce> d;
@@ -64,8 +66,9 @@ HWY_INLINE void InvertNorms(float (&norms)[kRowsAtOnce],
   }
 }
 
-// Writes norms of a group's rows, and the scales that make directions of the rows. It is
-// one function for all loops of a dtype: code of its size is not worth a copy in each.
+// Writes the norms of a group's rows, and the scales that turn them into
+// directions. It is one function for all loops of a dtype, because a copy of
+// code of its size in each is not worth it.
 template <class Decode>
 HWY_NOINLINE void ScalesOf(const RowGroup& rows, size_t n_padded,
                            float (&norms)[kRowsAtOnce],
@@ -80,9 +83,10 @@ HWY_NOINLINE void DotsOf(const RowGroup& rows, const float* with,
   DotProducts<Decode>(rows, with, n_padded, dots);
 }
 
-// Calls visit(rows, scales, head) for a group of tokens after the other: [begin, end), or
-// the entries of `list` there. Directions are the rows times the scales; a row without a
-// direction is replaced by zeros. out = the tokens' norms.
+// Calls visit(rows, scales, head) for one group of tokens after the other:
+// [begin, end), or the entries of `list` there. Directions are the rows times
+// the scales. A row without a direction is replaced by zeros. out = the norms
+// of the tokens.
 template <class Rows, class Args, class Visit>
 HWY_INLINE void ForEachDirection(const Args& args, uint32_t begin, uint32_t end,
                                  size_t n_padded, float* copies,
@@ -105,7 +109,8 @@ HWY_INLINE void ForEachDirection(const Args& args, uint32_t begin, uint32_t end,
   }
 }
 
-// Tokens [begin, end): the sums of heads += their directions, out = their norms.
+// Adds the directions of tokens [begin, end) to the sums of heads. out = their
+// norms.
 template <class Rows>
 void AddDirections(const KeyDiffs& args, uint32_t begin, uint32_t end,
                    size_t n_padded, float* copies, float* sums) {
@@ -119,7 +124,7 @@ void AddDirections(const KeyDiffs& args, uint32_t begin, uint32_t end,
       nullptr, args.heads);
 }
 
-// sums -> the mean's direction.
+// Turns sums into the direction of the mean.
 void Normalize(uint32_t n_tokens, size_t n_padded, float* sums) {
   for (size_t i = 0; i < n_padded; ++i) {
     sums[i] /= static_cast<float>(n_tokens);
@@ -133,13 +138,13 @@ void Normalize(uint32_t n_tokens, size_t n_padded, float* sums) {
   for (size_t i = 0; i < n_padded; ++i) sums[i] /= divisor;
 }
 
-// What a key scores whose product with the mean's direction is `dot`.
+// The score of a key whose product with the mean's direction is `dot`.
 HWY_INLINE float ScoreOf(float dot, float norm) {
   return HasDirection(norm) ? -(dot / std::max(norm, kLeastCosine))
                             : std::numeric_limits<float>::quiet_NaN();
 }
 
-// Tokens [begin, end): their norms -> their scores.
+// Replaces the norms of tokens [begin, end) by their scores.
 template <class Rows>
 void Compare(const KeyDiffs& args, uint32_t begin, uint32_t end,
              size_t n_padded, float* copies, const float* directions) {
@@ -152,7 +157,7 @@ void Compare(const KeyDiffs& args, uint32_t begin, uint32_t end,
     float* const out =
         args.out + keys.head() * args.heads.out_stride + keys.first();
     for (uint32_t r = 0; r < keys.size(); ++r) {
-      out[r] = ScoreOf(dots[r], out[r]);  // the norm so far
+      out[r] = ScoreOf(dots[r], out[r]);  // was the norm
     }
   }
 }
@@ -189,17 +194,17 @@ void KeyDiffsOf(const KeyDiffs& args) {
 
 // ---- Block by block ----
 
-constexpr float kUnits = 0x1p30f;  // of a direction's length
+constexpr float kUnits = 0x1p30f;  // units in a direction's length
 
-// A token of the set, and what there is to say of it.
+// Scratch for the set of tokens that are present.
 struct BlockScratch {
   int64_t* sums;     // [n_padded], in units
-  float* direction;  // [n_padded], of the mean
+  float* direction;  // [n_padded], direction of the mean
   float* copies;     // [kRowsAtOnce, n_padded]
-  uint32_t* tokens;  // [n_tokens], ascending: those that are there
-  float* scores;     // [n_tokens], theirs
-  uint32_t* keys;    // [n_tokens], to choose by
-  int32_t* places;   // [n_tokens], of those that stay
+  uint32_t* tokens;  // [n_tokens], ascending: tokens that are present
+  float* scores;     // [n_tokens], scores of these
+  uint32_t* keys;    // [n_tokens], to select by
+  int32_t* places;   // [n_tokens], indices of those that stay
   size_t n_bytes;
 
   BlockScratch(void* memory, size_t n_padded, size_t n_tokens) {
@@ -219,7 +224,7 @@ struct BlockScratch {
   }
 };
 
-// sums += the directions of rows; -= where they leave.
+// sums += the directions of rows, or -= if they leave.
 template <class Decode>
 HWY_INLINE void AddUnits(const RowGroup& rows,
                          const float (&scales)[kRowsAtOnce], size_t n,
@@ -275,13 +280,13 @@ class BlockwiseDiffs {
  private:
   using Decode = typename Rows::Decode;
 
-  // Tokens [begin, end) are there too.
+  // Adds tokens [begin, end) to the set.
   void Come(uint32_t begin, uint32_t end) {
     AddDirections(begin, end, nullptr, false);
     for (uint32_t t = begin; t < end; ++t) s_.tokens[n_++] = t;
   }
 
-  // sums += the directions of tokens [begin, end), or of those in a list; -= where
+  // sums += the directions of tokens [begin, end), or of those in a list; -= if
   // they leave.
   HWY_NOINLINE void AddDirections(uint32_t begin, uint32_t end,
                                   const uint32_t* list, bool leave) {
@@ -294,7 +299,7 @@ class BlockwiseDiffs {
         list);
   }
 
-  // Scores all that are there.
+  // Scores all tokens of the set.
   void Compare() {
     for (size_t i = 0; i < n_padded_; ++i) {
       s_.direction[i] = static_cast<float>(s_.sums[i]) * (1.0f / kUnits);
@@ -312,14 +317,14 @@ class BlockwiseDiffs {
     }
   }
 
-  // The best stay.
+  // Keeps the best tokens of the set.
   void Choose(uint32_t n_keep, uint32_t n_later) {
     ScoresToKeys(simd_, s_.scores, n_, s_.keys);
     SelectTopK(simd_, s_.keys, n_, n_keep, args_.tie, s_.places);
-    // Those that leave take the place of keys, which have been read.
+    // Tokens that leave overwrite keys, which have been read.
     uint32_t* const leaving = s_.keys;
     uint32_t n_leaving = 0;
-    uint32_t next = 0;  // of the places
+    uint32_t next = 0;  // index in `places`
     for (uint32_t i = 0; i < n_; ++i) {
       const uint32_t token = s_.tokens[i];
       if (next < n_keep && s_.places[next] == static_cast<int32_t>(i)) {
@@ -332,7 +337,7 @@ class BlockwiseDiffs {
     n_ = n_keep;
     if (n_later > 0) AddDirections(0, n_leaving, leaving, true);
     for (uint32_t i = 0; i < n_leaving; ++i) {
-      float& out = args_.out[leaving[i]];  // the norm so far
+      float& out = args_.out[leaving[i]];  // was the norm
       out = HasDirection(out) ? -2.0f - static_cast<float>(n_later)
                               : std::numeric_limits<float>::quiet_NaN();
     }
@@ -342,7 +347,7 @@ class BlockwiseDiffs {
   const KeyDiffBlocks& args_;
   const size_t n_padded_;
   const BlockScratch s_;
-  uint32_t n_ = 0;  // that are there
+  uint32_t n_ = 0;  // tokens of the set
 };
 
 void BlockDiffsOf(SimdTarget simd, const KeyDiffBlocks& args) {

@@ -6,7 +6,7 @@
 #define HWY_TARGET_INCLUDE "core/kernels/key_filter.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h, which includes this file once per target.
+// Must follow foreach_target.h, which includes this file once per target.
 #include "core/kernels/row_sums-inl.h"
 #include "hwy/highway.h"
 

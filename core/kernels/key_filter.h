@@ -1,4 +1,4 @@
-// Keys against a direction of their head.
+// Scores keys by a direction of their head.
 #ifndef KVEVICT_CORE_KERNELS_KEY_FILTER_H_
 #define KVEVICT_CORE_KERNELS_KEY_FILTER_H_
 
@@ -15,9 +15,9 @@ struct KeyFilter {
   uint32_t first_token = 0;  // of n_tokens
   uint32_t n_tokens = 0;
   uint32_t head_dim = 0;
-  const float* filter = nullptr;  // [head_dim], of each head
-  float* out =
-      nullptr;  // [n_tokens], of each head: the dot products' negatives
+  const float* filter = nullptr;  // [head_dim] per head
+  // [n_tokens] per head: negative dot products.
+  float* out = nullptr;
   // KeyFilterScratchFloats(heads.n_heads, head_dim), any content.
   float* scratch = nullptr;
   SideBySide heads = {};
@@ -26,9 +26,9 @@ struct KeyFilter {
 
 size_t KeyFilterScratchFloats(uint32_t n_heads, uint32_t head_dim);
 
-// Accumulated in f32 in an order that depends on head_dim alone: every target with a
-// fused multiply-add makes the same bits, whatever the layout. Reads every key row
-// once.
+// Accumulated in f32 in an order that depends only on head_dim, so every target
+// with a fused multiply-add gives the same bits, whatever the layout. Reads
+// every key row once.
 void FilterKeys(SimdTarget simd, const KeyFilter& args);
 
 }  // namespace kvevict

@@ -9,7 +9,7 @@
 #define HWY_TARGET_INCLUDE "core/kernels/lag.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h, which includes this file once per target.
+// Must follow foreach_target.h, which includes this file once per target.
 #include "core/kernels/exp2-inl.h"
 #include "core/kernels/row_sums-inl.h"
 #include "hwy/highway.h"
@@ -18,22 +18,23 @@ HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 namespace {
 
-// No product below is an operand of a plain sum: a compiler that fuses the two
-// would change bits. Where they belong together it says MulAdd.
+// No product below is an operand of a plain sum, since a compiler that fuses
+// the two would change bits. Fused ones are written as MulAdd.
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 // Spreads are kept in units of ln 2, so that softmax is 2^x.
 constexpr float kLog2ESquared = 2.08136898f;
 
-// Channels whose sums are added up before those of the next ones; of cuda/ too.
+// Channels whose sums are added up before those of the next ones. cuda/ has the
+// same number.
 constexpr size_t kPieceDims = 128;
 
 // The lesser (greater) one; `x` is left out if it is NaN.
 template <class V>
 HWY_INLINE V LesserOf(V least, V x) {
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR
-  return hn::Min(x, least);  // the second one, if either is NaN
+  return hn::Min(x, least);  // the second operand, if either is NaN
 #else
   return hn::IfThenElse(hn::Lt(x, least), x, least);
 #endif
@@ -47,11 +48,11 @@ HWY_INLINE V GreaterOf(V greatest, V x) {
 #endif
 }
 
-// ---- What a partition is measured by ----
+// ---- Ranges of the next partition ----
 
-// Least element and 1 / range of every channel over rows [first, first + n); both 0
-// where there is no range. Channels behind the last one get what makes the zeros
-// there x' = 1/2.
+// The least element and 1 / range of every channel over rows [first, first +
+// n). Both are 0 if there is no range. Padding channels get values that make
+// their zeros x' = 1/2.
 template <class Rows>
 HWY_INLINE void MeasureRanges(const RowSource& source, uint32_t head_dim,
                               uint32_t first, uint32_t n, float* copies,
@@ -61,8 +62,8 @@ HWY_INLINE void MeasureRanges(const RowSource& source, uint32_t head_dim,
   const RowTag d;
   const size_t lanes = hn::Lanes(d);
   const size_t dim = PaddedRow(head_dim);
-  std::fill_n(least, dim, kInfinity);   // the least so far
-  std::fill_n(scale, dim, -kInfinity);  // the greatest
+  std::fill_n(least, dim, kInfinity);   // least so far
+  std::fill_n(scale, dim, -kInfinity);  // greatest so far
   RowGroups<Rows> groups(source, first, first + n, head_dim, copies);
   while (groups.Next()) {
     const RowGroup& row = groups.rows;
@@ -116,9 +117,9 @@ struct SpreadSums {
   float squares[kRowsAtOnce] = {};
 };
 
-// Of x' - 1/2 over the channels, which does not change their spread and keeps small
-// what is subtracted later. Sum j of a piece is that of its channels j, j + kRowPad,
-// ...
+// Adds sums and squares of x' - 1/2 over the channels. The shift does not
+// change the spread, and keeps what is subtracted later small. Sum j of a piece
+// adds its channels j, j + kRowPad, ...
 template <class Decode>
 HWY_INLINE void AddChannels(const RowGroup& rows, size_t dim,
                             const float* HWY_RESTRICT least,
@@ -170,7 +171,7 @@ HWY_INLINE void ForEachVector(size_t count, const Visit& visit) {
   }
 }
 
-// spreads[i], which has the sum so far, becomes the spread; NaN if not finite.
+// Turns spreads[i] from the sum into the spread; NaN if not finite.
 HWY_INLINE void FinishSpreads(const float* squares, uint32_t n, uint32_t dim,
                               float* spreads) {
   const RowTag d;
@@ -190,8 +191,8 @@ HWY_INLINE void FinishSpreads(const float* squares, uint32_t n, uint32_t dim,
   });
 }
 
-// Writes spreads of rows [first, first + n) against those of the next n, behind which
-// n_later will be read by the next partition.
+// Writes spreads of rows [first, first + n) relative to the next n rows. The
+// next partition will read n_later rows after those.
 template <class Rows>
 HWY_INLINE void MeasureSpreads(const RowSource& source, uint32_t dim,
                                uint32_t first, uint32_t n, uint32_t n_later,
@@ -205,7 +206,7 @@ HWY_INLINE void MeasureSpreads(const RowSource& source, uint32_t dim,
   RowGroups<Rows> groups(source, first, first + n, dim, copies);
   while (groups.Next()) {
     const uint32_t t = groups.first() - first;
-    // Arithmetic on rows that are here, while those come.
+    // Prefetches those rows while these are processed.
     AskForRows(source, first + 2 * n + t,
                first + 2 * n + std::min(t + groups.size(), n_later), n_bytes);
     SpreadSums sums;
@@ -219,7 +220,8 @@ HWY_INLINE void MeasureSpreads(const RowSource& source, uint32_t dim,
 
 // ---- Scores ----
 
-// spreads[i] becomes 2^(it - greatest); returns 1 / their sum, both without NaN.
+// spreads[i] = 2^(spreads[i] - greatest). Returns 1 / their sum. NaN is left
+// out of both.
 HWY_INLINE float Soften(uint32_t n, float* spreads) {
   const RowTag d;
   auto greatest = hn::Zero(d);
@@ -242,7 +244,7 @@ HWY_INLINE float Soften(uint32_t n, float* spreads) {
   return 1.0f / sum[0];
 }
 
-// out[i]: half of both kinds of weights.
+// out[i] = the mean of the weights of keys and of values.
 HWY_INLINE void AddWeights(uint32_t n, const float* values, float v_scale,
                            float k_scale, float* out) {
   const RowTag d;
@@ -255,12 +257,12 @@ HWY_INLINE void AddWeights(uint32_t n, const float* values, float v_scale,
   });
 }
 
-// Up to so many are ranked by comparing each with each: there that takes less time
-// than sorting.
+// Up to this many are ranked by comparing each with each, which then takes less
+// time than sorting.
 constexpr uint32_t kMostCompared = 256;
 
-// sum + how many of numbers[begin, end) `is_below` says of; four sums hide its
-// latency.
+// sum + the count of numbers[begin, end) for which is_below holds. Four sums
+// hide its latency.
 template <class V, class Below>
 HWY_INLINE V CountBelow(const float* numbers, uint32_t begin, uint32_t end,
                         V sum, const Below& is_below) {
@@ -281,8 +283,8 @@ HWY_INLINE V CountBelow(const float* numbers, uint32_t begin, uint32_t end,
   return hn::Add(hn::Add(sum, s1), hn::Add(s2, s3));
 }
 
-// Numbers, of which none is negative, become their places from below / n. Of equal
-// ones the earlier is above.
+// Replaces numbers, none of which is negative, by their ranks from below / n.
+// Of equal ones the earlier ranks higher.
 void RankFew(uint32_t n, float* numbers, float* out) {
   const RowTag d;
   for (uint32_t i = 0; i < n; ++i) {
@@ -312,13 +314,13 @@ void RankFew(uint32_t n, float* numbers, float* out) {
   });
 }
 
-// The same for any number of them.
+// The same for any n.
 void RankMany(uint32_t n, uint64_t* order, float* out) {
   for (uint32_t i = 0; i < n; ++i) {
     uint32_t bits;
     std::memcpy(&bits, out + i, sizeof(bits));
     const uint32_t key = std::isnan(out[i]) ? 0 : bits + 1;
-    // The earlier of equal ones comes later.
+    // Of equal ones the earlier comes later.
     order[i] = uint64_t{key} << 32 | (UINT32_MAX - i);
   }
   std::sort(order, order + n);
@@ -329,7 +331,7 @@ void RankMany(uint32_t n, uint64_t* order, float* out) {
   }
 }
 
-// What begins the scratch: ranges and copies of rows.
+// The first part of the scratch: ranges and copies of rows.
 size_t RangesFloats(uint32_t k_head_dim, uint32_t v_head_dim) {
   return (2 + kRowsAtOnce) * PaddedRow(std::max(k_head_dim, v_head_dim));
 }
@@ -346,7 +348,7 @@ void ScoreByLag(const LagScores& args) {
     }
     return;
   }
-  // Behind the ranges: spreads of values and squares, and then the order.
+  // After the ranges come spreads of values and squares, and then the order.
   auto* const ranges = reinterpret_cast<float*>(args.scratch);
   float* const values = ranges + RangesFloats(args.k_head_dim, args.v_head_dim);
   float* const squares = values + n;

@@ -1,4 +1,4 @@
-// ln(x) of weights.
+// The natural logarithm of weights.
 #if defined(KVEVICT_CORE_KERNELS_LOG_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_KERNELS_LOG_INL_H_
 #undef KVEVICT_CORE_KERNELS_LOG_INL_H_
@@ -37,7 +37,7 @@ HWY_INLINE V LogOf(DF df, V x) {
   p = hn::MulAdd(p, f, hn::Set(df, 3.3333331174e-1f));
   const V square = hn::Mul(f, f);
   V y = hn::Mul(hn::Mul(p, f), square);
-  // ln(2) in two parts, so that nothing is lost of the small one.
+  // ln(2) in two parts, so that no bits of the small one are lost.
   y = hn::MulAdd(exponent, hn::Set(df, -2.12194440e-4f), y);
   y = hn::NegMulAdd(hn::Set(df, 0.5f), square, y);
   return hn::MulAdd(exponent, hn::Set(df, 0.693359375f), hn::Add(f, y));

@@ -22,7 +22,7 @@ Mass MeasureMass(const float* scores, uint32_t n, uint32_t first,
   float all[kSums] = {};
   float kept[kSums] = {};
   float largest = 0.0f;
-  uint32_t next = 0;  // of the list
+  uint32_t next = 0;  // index in the list
   for (uint32_t i = 0; i < n; ++i) {
     const float mass = MassOf(scores[i]);
     all[i % kSums] += mass;

@@ -8,8 +8,9 @@
 
 namespace kvevict {
 
-// Of scores[n], the first of which is slot `first`; keep[n_keep] are slots, ascending.
-// Sums are of every 256th score, then of halves: the same bits everywhere.
+// The mass of scores[n], the first of which is slot `first`. keep[n_keep] are
+// ascending slots. Sums are of every 256th score, then of halves, so the bits
+// are the same everywhere.
 Mass MeasureMass(const float* scores, uint32_t n, uint32_t first,
                  const int32_t* keep, uint32_t n_keep);
 

@@ -10,7 +10,7 @@
 #define HWY_TARGET_INCLUDE "core/kernels/merge.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h, which includes this file once per target.
+// Must follow foreach_target.h, which includes this file once per target.
 #include "core/dtypes/load-inl.h"
 #include "core/dtypes/store-inl.h"
 #include "core/kernels/row_panel-inl.h"
@@ -20,26 +20,26 @@ HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 namespace {
 
-constexpr float kLeastNorm = 1e-6f;  // that a key is divided by
-constexpr float kPlus = 1e-6f;       // to a sum of norms that is divided by
+constexpr float kLeastNorm = 1e-6f;  // least divisor of a key
+constexpr float kPlus = 1e-6f;  // added to a sum of norms before dividing by it
 constexpr float kLeastWeight = 1e-6f;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr uint32_t kNone = UINT32_MAX;
 
 // ---- A worker's memory ----
 
-// Tokens that stay are numbered in order, and so are those that go: t and e. Only
-// those that take part are.
+// Tokens that stay are numbered t in order, and those that are evicted are
+// numbered e. Only those that take part are numbered.
 struct Scratch {
-  float* scales;    // [n_tokens]: of a key that makes it u, 0: takes no part
-  float* norms;     // [n_tokens]: of values
-  uint32_t* slots;  // [n_tokens]: of all t, then of all e
-  float* similarities;  // [n_tokens]: of e, then of its weight; the quantile's
-  uint32_t* next;   // [n_tokens]: of e, targets first: the next with its target
-  uint32_t* first;  // [n_tokens]: of t: its first e
+  float* scales;        // [n_tokens]: factor from a key to u; 0: takes no part
+  float* norms;         // [n_tokens]: norms of values
+  uint32_t* slots;      // [n_tokens]: slots of all t, then of all e
+  float* similarities;  // [n_tokens]: of e, then its weight
+  uint32_t* next;   // [n_tokens]: target of e, then the next e of that target
+  uint32_t* first;  // [n_tokens]: first e of t
   float* sorted;    // [n_tokens]
   float* staged;    // a panel's rows
-  float* panel;     // rows side by side
+  float* panel;     // packed rows
   float* block;     // rows of a block
 
   Scratch(const MergeRowsArgs& args, uint8_t* memory) {
@@ -65,7 +65,7 @@ constexpr size_t ScratchBytes(size_t n_tokens, size_t key_dim,
                           RowPanel::PanelFloats(dim) + BlockFloats(key_dim));
 }
 
-// Of one head.
+// Merges the rows of one head.
 class Merger {
  public:
   explicit Merger(const MergeRowsArgs& args)
@@ -130,13 +130,13 @@ class Merger {
     }
   }
 
-  // row = u of a slot's key.
+  // row = the direction u of a slot's key.
   HWY_INLINE void LoadDirection(uint32_t slot, float* row) const {
     LoadRow(args_.keys, slot, 0, args_.key_dim, row);
     ScaleRow(s_.scales[slot], PaddedRow(args_.key_dim), row);
   }
 
-  // Of tokens e from `first` on.
+  // Finds the targets of tokens e from `first` on.
   void FindTargets(uint32_t first) const {
     const size_t dim = args_.key_dim;
     const uint32_t width = RowPanel::Width();
@@ -170,7 +170,8 @@ class Merger {
     std::copy_n(target, n, s_.next + first);
   }
 
-  // The first of the highest of a panel's cosines, if it is higher than the best.
+  // Takes the first of the highest cosines of a panel if it is higher than the
+  // best.
   static HWY_INLINE void FindBetter(const float* cosines, uint32_t t,
                                     float* best, uint32_t* target) {
     const RowTag d;
@@ -188,8 +189,8 @@ class Merger {
                                                         d, hn::Eq(b, highest)));
   }
 
-  // What a similarity has to reach: of all that go, those below the threshold, and
-  // those that take no part, are as -infinity.
+  // The similarity that tokens must reach to merge. Of all evicted tokens,
+  // those below the threshold and those that take no part count as -infinity.
   float Cutoff() const {
     if (args_.quantile == 0.0f) return args_.threshold;
     const uint32_t n = args_.n_tokens - args_.n_keep;
@@ -198,7 +199,7 @@ class Merger {
     for (uint32_t e = 0; e < n_gone_; ++e) {
       if (s_.similarities[e] >= args_.threshold) all[e] = s_.similarities[e];
     }
-    // Rounded, whatever is taken off it.
+    // The product is rounded to f32 before it is used.
     const auto rank =
         static_cast<float>(double{args_.quantile} * static_cast<float>(n - 1));
     const uint32_t below = std::min(static_cast<uint32_t>(rank), n - 1);
@@ -212,7 +213,8 @@ class Merger {
     return FusedMulAdd(part, high - low, low);
   }
 
-  // similarities -> weights, 0 of what does not merge; next[e]: its target.
+  // Replaces similarities by weights, 0 if a token does not merge. next[e] is
+  // its target.
   void Weigh() const {
     const float cutoff =
         args_.rule == MergeRule::kValues ? Cutoff() : -kInfinity;
@@ -269,7 +271,7 @@ class Merger {
       AddScaledRow(row, s_.similarities[e], padded, sum);
       weights += s_.similarities[e];
     }
-    if (args_.rule == MergeRule::kPivot) {  // half of x_t with each
+    if (args_.rule == MergeRule::kPivot) {  // half of x_t for each
       load(kept()[t], row);
       AddScaledRow(row, weights, padded, sum);
       weights *= 2.0f;

@@ -1,4 +1,4 @@
-// Rows of one KV head that go, merged into those that stay.
+// Merges evicted rows of one KV head into rows that stay.
 #ifndef KVEVICT_CORE_KERNELS_MERGE_H_
 #define KVEVICT_CORE_KERNELS_MERGE_H_
 
@@ -13,7 +13,7 @@ namespace kvevict {
 enum class MergeRule { kValues, kPivot, kWeighted };
 
 struct MergeRowsArgs {
-  RowSource keys;  // n_tokens rows; written to, but by kValues
+  RowSource keys;  // n_tokens rows; written, except with kValues
   RowSource values;
   uint32_t n_tokens = 0;
   uint32_t key_dim = 0;
@@ -21,9 +21,9 @@ struct MergeRowsArgs {
   const int32_t* keep = nullptr;  // strictly ascending
   uint32_t n_keep = 0;
   MergeRule rule = MergeRule::kValues;
-  float threshold = 0;  // kValues: of similarities that merge
-  float quantile =
-      0;  // kValues: of similarities; not 0: those from it on merge
+  float threshold = 0;  // kValues: least similarity that merges
+  // kValues: if not 0, similarities from this quantile on merge.
+  float quantile = 0;
   // MergeScratchBytes(), aligned to 4, any content.
   uint8_t* scratch = nullptr;
 };
@@ -31,10 +31,11 @@ struct MergeRowsArgs {
 size_t MergeScratchBytes(uint32_t n_tokens, uint32_t key_dim,
                          uint32_t value_dim);
 
-// See kvevict_merge. Rows in blocks meet panels of those that stay, in ascending order:
-// O(n_keep * (n_tokens - n_keep) * key_dim) multiply-adds, no memory of that size. Every
-// product is added up in the order of its elements, so that every target with a fused
-// multiply-add makes the same bytes, whatever the layout.
+// See kvevict_merge. Blocks of evicted rows are multiplied with panels of rows
+// that stay, in ascending order. Takes O(n_keep * (n_tokens - n_keep) *
+// key_dim) multiply-adds, and no memory of that size. Every product is summed
+// in the order of its elements, so that every target with a fused multiply-add
+// gives the same bytes, whatever the layout.
 void MergeRows(SimdTarget simd, const MergeRowsArgs& args);
 
 }  // namespace kvevict

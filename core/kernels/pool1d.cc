@@ -7,7 +7,7 @@
 #define HWY_TARGET_INCLUDE "core/kernels/pool1d.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h, which includes this file once per target.
+// Must follow foreach_target.h, which includes this file once per target.
 #include "core/kernels/reduce_rows-inl.h"
 #include "hwy/highway.h"
 
@@ -17,7 +17,7 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// out[i], i in [0, n): terms in[i .. i + width), combined left to right, times
+// out[i], i in [0, n) = terms in[i .. i + width), combined left to right, times
 // scale.
 template <bool kIsMax>
 void PoolInside(const float* in, size_t n, uint32_t width, float scale,
@@ -74,7 +74,7 @@ HWY_EXPORT(MaxPoolInside);
 HWY_EXPORT(SumRows);
 HWY_EXPORT(MaxRows);
 
-// One output whose kernel hangs over an edge: terms [begin, end).
+// One output whose window extends past an edge: terms [begin, end).
 float PoolAtEdge(const float* in, size_t begin, size_t end, uint32_t width,
                  PoolKind pool, PoolEdge edge) {
   float result = in[begin];

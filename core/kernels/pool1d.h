@@ -11,9 +11,9 @@
 
 namespace kvevict {
 
-// out[i] = average or maximum of in[i - width/2 .. i + width/2], as far as
-// inside [0, n). width is odd. An average divides by the full width (kPad) or by the
-// number of terms inside (kShrink). in and out do not overlap. NaN in, NaN out.
+// out[i] = average or maximum of in[i - width/2 .. i + width/2], limited to [0,
+// n). width is odd. An average divides by the full width (kPad) or by the
+// number of terms (kShrink). in and out do not overlap. NaN in, NaN out.
 void Pool1d(SimdTarget simd, const float* in, size_t n, uint32_t width,
             PoolKind pool, PoolEdge edge, float* out);
 

@@ -9,7 +9,7 @@
 #define HWY_TARGET_INCLUDE "core/kernels/query_centers.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h, which includes this file once per target.
+// Must follow foreach_target.h, which includes this file once per target.
 #include "core/dtypes/load-inl.h"
 #include "hwy/highway.h"
 
@@ -19,8 +19,8 @@ namespace {
 
 // ---- Scores ----
 
-// What a query head multiplies the pairs of a key by, [3, n_padded]: the real part, the
-// imaginary part, and the length.
+// The factors of a key's pairs for a query head, [3, n_padded]: the real part,
+// the imaginary part, and the length.
 void TurnCenters(const QueryCenters& args, uint32_t head, size_t n_padded,
                  float* HWY_RESTRICT out) {
   const size_t n = args.n_pairs;
@@ -38,13 +38,13 @@ void TurnCenters(const QueryCenters& args, uint32_t head, size_t n_padded,
   }
 }
 
-// Rows whose pairs Decode reads in whole vectors: where they lie or, with DecodeCopies,
-// in copies that end in zeros.
+// Rows whose pairs Decode reads in whole vectors: in place or, with
+// DecodeCopies, from copies that are padded with zeros.
 template <class Decode, bool kInterleaved>
 struct PairRows {
   static constexpr size_t kBytes = sizeof(typename Decode::Bits);
 
-  // `copy`: 2 * n_padded floats, zeros where the row has nothing.
+  // `copy`: 2 * n_padded floats, zeros where the row has no elements.
   static HWY_INLINE const uint8_t* Find(const QueryCenters& args, uint32_t row,
                                         size_t n_padded, float* copy) {
     if constexpr (!std::is_same_v<Decode, DecodeCopies>) {
@@ -60,7 +60,7 @@ struct PairRows {
     return reinterpret_cast<const uint8_t*>(copy);
   }
 
-  // Pairs [f, f + Lanes(d)).
+  // Loads pairs [f, f + Lanes(d)).
   template <class D, class V>
   static HWY_INLINE void Load(D d, const uint8_t* row, size_t n_padded,
                               size_t f, V& re, V& im) {
@@ -81,8 +81,9 @@ struct PairRows {
   }
 };
 
-// Two rows by kHeads query heads, to out[head * out_stride] and the place after it:
-// eight sums hide the latency of the products, and sixteen registers hold all there is.
+// Scores two rows for kHeads query heads, to out[head * out_stride] and the
+// element after it. Eight sums hide the latency of the products, and sixteen
+// registers hold everything.
 template <class Rows, size_t kHeads>
 HWY_INLINE void ScoreTwo(const uint8_t* row0, const uint8_t* row1,
                          const float* HWY_RESTRICT centers, size_t n_padded,
@@ -167,8 +168,8 @@ struct Sums {
   double square = 0.0;
 };
 
-// How many finite elements there are, and of their distances from a number the sum and
-// the sum of squares: in f32 over pieces, which are added in double.
+// Counts finite elements, and sums their distances from a number and the
+// squares of these: in f32 over pieces, which are added in double.
 Sums SumsAround(const float* row, size_t n, float from) {
   constexpr size_t kPiece = 512;
   const RowTag d;
@@ -197,7 +198,7 @@ Sums SumsAround(const float* row, size_t n, float from) {
 void Standardise(float* row, size_t n) {
   const Sums raw = SumsAround(row, n, 0.0f);
   const float near = static_cast<float>(raw.n == 0 ? 0 : raw.distance / raw.n);
-  // About the mean; what is left of it is added to it.
+  // Sums around the rounded mean; its remainder is added to it.
   const Sums around = SumsAround(row, n, near);
   const double rest = around.distance / around.n;
   const double variance = std::max(0.0, around.square / around.n - rest * rest);

@@ -30,8 +30,9 @@ HWY_INLINE V Combine(V a, V b) {
   return hn::Add(a, b);
 }
 
-// out[i], i in [0, n): the terms rows[r * row_stride + i], combined in order of r, and
-// then times scale if they are added. What stands in `out` comes first if goes_on.
+// out[i], i in [0, n) = the terms rows[r * row_stride + i], combined in order
+// of r, and times scale if they are added. With goes_on, the present out[i] is
+// the first term.
 template <bool kIsMax>
 HWY_INLINE void ReduceRowsTo(const float* rows, size_t n_rows,
                              size_t row_stride, size_t n, float scale,

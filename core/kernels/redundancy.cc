@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <limits>
 
-// This kernel multiplies bytes.
+// This kernel multiplies bytes, which needs this target.
 #define HWY_WANT_AVX3_DL
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/redundancy.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h, which includes this file once per target.
+// Must follow foreach_target.h, which includes this file once per target.
 #include "core/kernels/code_panels-inl.h"
 #include "core/kernels/directions-inl.h"
 #include "core/kernels/exp2-inl.h"
@@ -19,13 +19,13 @@ HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 namespace {
 
-constexpr float kPlus = 1e-8f;  // to a norm that a key is divided by
+constexpr float kPlus = 1e-8f;  // added to a norm before dividing by it
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kLog2E = 1.44269504088896340736f;
-// Softmax: terms i, i + kSums, ... are added up apart.
+// Softmax: terms i, i + kSums, ... are added up separately.
 constexpr size_t kSums = 256;
-// Of an entry in fixed point.
+// Fixed-point units of an entry.
 constexpr float kUnits = 4294967296.0f;
 
 // ---- A worker's memory ----
@@ -35,17 +35,18 @@ constexpr size_t WholeBlocks(size_t n_tokens) {
 }
 
 struct Scratch {
-  // Of what rows left out in each column, in fixed point.
+  // The sum of the entries that rows left out of each column, in fixed point.
   int64_t* left_out;  // [n_tokens]
-  float* scales;  // [n_tokens]: of a key that makes it u, 0 if there is none
-  float* sum;     // [padded]: of all u
-  float* piece;   // [padded]
-  float* staged;  // a panel's rows
-  float* panel;   // [padded, 2 * lanes]: keys side by side
-  float* block;   // [kBlock / kRowsPerBlock, head_dim, kRowsPerBlock]
-  float* others;  // [n_tokens]: the sum of a column
-  float* firsts;  // [n_tokens]: cosines with key 0
-  // [whole blocks]: what a row leaves out is found, or there is no row
+  float* scales;      // [n_tokens]: factor from a key to u, 0 if there is none
+  float* sum;         // [padded]: sum of all u
+  float* piece;       // [padded]
+  float* staged;      // a panel's rows
+  float* panel;       // [padded, 2 * lanes]: packed keys
+  float* block;       // [kBlock / kRowsPerBlock, head_dim, kRowsPerBlock]
+  float* others;      // [n_tokens]: sum of a column
+  float* firsts;      // [n_tokens]: cosines with key 0
+  // [whole blocks]: the entry that a row leaves out is found, or there is no
+  // row.
   uint8_t* is_found;
   uint8_t* codes;  // CodePanels
 
@@ -75,7 +76,8 @@ constexpr size_t ScratchBytes(size_t n_tokens, size_t dim) {
 
 // ---- Columns ----
 
-// The sums of all; with `codes` also these, and cosines with the first key.
+// Computes the sums of all columns. With `codes` also the codes, and cosines
+// with the first key.
 void MeasureColumns(const Redundancy& args, const DirectionPanels& panels,
                     const Scratch& s, CodePanels* codes) {
   const RowTag d;
@@ -104,7 +106,7 @@ void MeasureColumns(const Redundancy& args, const DirectionPanels& panels,
 
 // ---- The entry that each row leaves out ----
 
-// Of a row's cosines with the panel's keys: the last that is similar, or -1.
+// The last of a row's cosines with the panel's keys that is similar, or -1.
 HWY_INLINE int LastSimilar(const float* cosines, float threshold) {
   const RowTag d;
   const auto least = hn::Set(d, threshold);
@@ -117,9 +119,10 @@ HWY_INLINE int LastSimilar(const float* cosines, float threshold) {
                             : static_cast<int>(hn::FindKnownLastTrue(d, a));
 }
 
-// Cosines are the same both ways, so that rows meet the panels from their own on alone:
-// those of a panel then find in rows before it what they have not found. Every row so
-// meets keys from the last one down.
+// Cosines are symmetric, so rows are multiplied only with panels from their own
+// on. The keys of a panel then find among the earlier rows what they have not
+// found yet. In this way every row is compared with keys from the last one
+// down.
 class Search {
  public:
   Search(const Redundancy& args, const DirectionPanels& panels,
@@ -129,7 +132,7 @@ class Search {
         s_(scratch),
         codes_(args.head_dim, args.n_tokens, args.threshold, scratch.codes) {}
 
-  // Whether columns have been measured.
+  // True if columns have been measured and codes exist.
   bool is_coded() const { return is_coded_; }
 
   void Run() {
@@ -166,7 +169,8 @@ class Search {
         s_.staged, s_.block);
   }
 
-  // A block's rows, with panels from the last one down to its own first.
+  // Compares a block's rows with panels from the last one down to the block's
+  // own first.
   void MeetPanels(uint32_t first) {
     n_left_ += CountLeft(first, kBlock);
     const uint32_t width = RowPanel::Width();
@@ -178,7 +182,8 @@ class Search {
       for (uint32_t end = first + kBlock; end > first; end -= kRowsPerBlock) {
         const uint32_t row = end - static_cast<uint32_t>(kRowsPerBlock);
         if (row >= args_.n_tokens) continue;
-        if (row >= key + width) continue;  // its panel has met these rows
+        // its panel has been compared with these rows
+        if (row >= key + width) continue;
         if (n_keys == 0 && CountLeft(row, kRowsPerBlock) == 0) continue;
         if (is_coded_ && !has_codes) {
           codes_.TakeRows(first, std::min(kBlock, args_.n_tokens - first));
@@ -198,8 +203,9 @@ class Search {
     }
   }
 
-  // Rows [row, row + kRowsPerBlock) of the block at `first` with the panel's keys; a key
-  // that is not there has a cosine of 0. Keys `look` for rows, too.
+  // Compares rows [row, row + kRowsPerBlock) of the block at `first` with the
+  // panel's keys. A missing key has a cosine of 0. If `look` the keys also
+  // search among the rows.
   void Meet(uint32_t first, uint32_t row, uint32_t key, bool look) {
     const uint32_t width = RowPanel::Width();
     HWY_ALIGN float cosines[kRowsPerBlock * 2 * kRowPad];
@@ -231,14 +237,15 @@ class Search {
   const DirectionPanels& panels_;
   const Scratch& s_;
   CodePanels codes_;
-  bool is_coded_ = false;  // not before a row is left by a whole panel
-  uint32_t n_left_ = 0;    // rows that have met panels and found nothing
+  bool is_coded_ = false;  // set once a whole panel has left a row unfound
+  uint32_t n_left_ = 0;    // compared rows that have found nothing
 };
 
-// ---- What is taken off ----
+// ---- Redundancy ----
 
-// scales[j] of every key -> the sum of column j less what was left out, NaN for one
-// without a direction. Returns how many have one.
+// Replaces scales[j] of every key by the sum of column j minus what was left
+// out; NaN for a key without a direction. Returns the number of keys that have
+// one.
 uint32_t SumColumns(const Redundancy& args, const Scratch& s) {
   uint32_t n_good = 0;
   for (uint32_t i = 0; i < args.n_tokens; ++i) {
@@ -251,7 +258,7 @@ uint32_t SumColumns(const Redundancy& args, const Scratch& s) {
   return n_good;
 }
 
-// The softmax of columns / n_good, in place; NaN stays and is left out.
+// The softmax of columns / n_good, in place. NaN stays and is left out.
 void Soften(float n_good, size_t n, float* columns) {
   const RowTag d;
   const size_t lanes = hn::Lanes(d);

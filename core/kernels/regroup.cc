@@ -6,7 +6,7 @@
 #define HWY_TARGET_INCLUDE "core/kernels/regroup.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h, which includes this file once per target.
+// Must follow foreach_target.h, which includes this file once per target.
 #include "core/dtypes/quantize-inl.h"
 #include "hwy/highway.h"
 
@@ -14,10 +14,11 @@ HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 namespace {
 
-// Elements at once: with as many rows as a group may have they fit the second cache.
+// Elements processed at once: for as many rows as a group may have they fit in
+// the second-level cache.
 inline constexpr size_t kPanel = 64;
 
-// Some elements of a group's rows, and what makes codes of them.
+// Some elements of a group's rows, and how they are encoded.
 class Panel {
  public:
   explicit Panel(const RowSource& to) : to_(to) {
@@ -38,7 +39,7 @@ class Panel {
     LoadRow(rows, r, first, n, rows_[into]);
   }
 
-  // Makes codes of n_rows rows that were read, of group row and all behind it.
+  // Encodes n_rows rows that were read, from row `row` of the group on.
   void Write(uint32_t row, uint32_t n_rows, size_t first, size_t n) {
     FindRanges(n_rows, n);
     for (size_t e = 0; e < n; ++e) StoreNumbers(row, first, e);
@@ -67,7 +68,7 @@ class Panel {
     }
   }
 
-  // Of an element, whose range is where its numbers will be.
+  // Stores the scale and minimum of an element, whose range is in their place.
   void StoreNumbers(uint32_t row, size_t first, size_t e) {
     const RowRange range{minimum_[e], scale_[e], poison_[e]};
     const ToInteger by = NumbersOf(range, to_, lowest_, highest_);
@@ -81,7 +82,7 @@ class Panel {
     if (to_.minimum.base != nullptr) {
       store(to_.minimum, std::isnan(by.scale) ? 0.0f : by.minimum);
     }
-    // Without steps all codes are 0, whatever is in the rows.
+    // If the scale is 0 all codes are 0, whatever is in the rows.
     scale_[e] = has_steps ? by.scale : 1.0f;
     minimum_[e] = by.minimum;
     low_[e] = has_steps ? by.lowest : 0.0f;
@@ -143,7 +144,7 @@ void RegroupRowsOf(const RegroupRowsArgs& a) {
     const uint32_t end = std::min(first + group, a.end);
     if (a.in_place &&
         static_cast<uint32_t>(a.keep[end - 1 - a.first_row]) == end - 1) {
-      row = end;  // all are where they were
+      row = end;  // all rows stay in place
       continue;
     }
     for (size_t e = 0; e < dim; e += kPanel) {

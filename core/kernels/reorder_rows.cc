@@ -6,7 +6,7 @@
 #define HWY_TARGET_INCLUDE "core/kernels/reorder_rows.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h, which includes this file once per target.
+// Must follow foreach_target.h, which includes this file once per target.
 #include "core/kernels/copy_row-inl.h"
 #include "hwy/highway.h"
 
@@ -17,7 +17,7 @@ namespace {
 // The row that a move writes.
 HWY_INLINE int32_t RowOf(int32_t move) { return move < 0 ? ~move : move; }
 
-// One piece of every row.
+// Moves one piece of every row.
 void ReorderPiece(const ReorderRowsArgs& a) {
   const uint32_t ahead = RowsAhead(a.row_bytes);
   const int32_t n_moves = a.moves[0];
@@ -59,15 +59,15 @@ HWY_EXPORT(ReorderRowsInPlace);
 void OrderMoves(const int32_t* slots, uint32_t n, int32_t* moves) {
   const auto count = static_cast<int32_t>(n);
   int32_t* const order = moves + 1;
-  int32_t* const n_readers = order + n;  // that have not moved yet
+  int32_t* const n_readers = order + n;  // readers that have not moved yet
   std::fill_n(n_readers, n, 0);
   for (int32_t i = 0; i < count; ++i) {
     if (slots[i] != i && slots[i] < count) ++n_readers[slots[i]];
   }
   int32_t n_moves = 0;
-  // Paths: from a row that nobody reads to the one it reads, which may have
-  // nobody left then. A row with readers is never the start of one; once they
-  // have moved, the last of them goes on with it.
+  // Follows paths: from a row that nobody reads to the row it reads, which may
+  // then have no readers left. A path never starts at a row with readers; once
+  // these have moved, the last of them continues with it.
   const auto is_free = [&](int32_t i) {
     return i < count && slots[i] != i && n_readers[i] == 0;
   };
@@ -80,8 +80,8 @@ void OrderMoves(const int32_t* slots, uint32_t n, int32_t* moves) {
       if (to < count) --n_readers[to];
     }
   }
-  // Rows that are left are read by at least one each, and there are as many
-  // readers as rows: by one each, in cycles.
+  // Each remaining row has at least one reader, and there are as many readers
+  // as rows. So each has exactly one, and they form cycles.
   for (int32_t i = 0; i < count; ++i) {
     if (n_readers[i] <= 0) continue;
     order[n_moves++] = ~i;

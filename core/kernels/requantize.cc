@@ -6,7 +6,7 @@
 #define HWY_TARGET_INCLUDE "core/kernels/requantize.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h, which includes this file once per target.
+// Must follow foreach_target.h, which includes this file once per target.
 #include "core/dtypes/quantize-inl.h"
 #include "core/dtypes/quantize_four-inl.h"
 #include "core/kernels/copy_row-inl.h"
@@ -24,14 +24,14 @@ HWY_INLINE bool AreAligned(const RowSource& rows, size_t alignment) {
   return rows.is_plain && all % alignment == 0;
 }
 
-// Whether rows of `to` are floats end to end, of whole vectors.
+// Whether rows of `to` are packed floats of whole vectors.
 HWY_INLINE bool TakesVectors(const RowSource& to, size_t alignment) {
   return to.dtype == DType::kF32 && to.IsPacked(sizeof(float)) &&
          to.n_elements <= kRowPart && to.n_elements % kRowPad == 0 &&
          AreAligned(to, alignment);
 }
 
-// row = buffer, past the caches.
+// row = buffer, written past the caches.
 HWY_INLINE void StreamRow(const float* HWY_RESTRICT buffer, size_t n,
                           float* HWY_RESTRICT row) {
   const RowTag df;
@@ -40,12 +40,12 @@ HWY_INLINE void StreamRow(const float* HWY_RESTRICT buffer, size_t n,
   }
 }
 
-// A row of a head, and the one that it becomes.
+// A row of a head, and the row to which it goes.
 struct RowMove {
   uint32_t head, from_row, to_row;
 };
 
-// Rows side by side.
+// Stores a few rows together.
 class Step {
  public:
   explicit Step(const RequantizeRowsArgs& args)
@@ -65,7 +65,7 @@ class Step {
   }
   Step(const Step&) = delete;
 
-  // Whether rows become floats, which are written as they are read.
+  // Whether rows become floats, which are written while they are read.
   bool decodes() const { return decodes_; }
   void Decode(const RowMove& move) {
     const RowSource& from = a_.from[move.head];
@@ -137,7 +137,7 @@ void RequantizeRowsOf(const RequantizeRowsArgs& a) {
   RowMove moves[kFour];
   uint32_t n = 0;
   for (uint32_t i = a.begin; i < a.end; ++i) {
-    // Where survivors follow each other, the hardware knows better.
+    // The hardware prefetches adjacent survivors better.
     const bool is_far =
         i + ahead < a.end && row_of(i + ahead) != row_of(i) + ahead;
     for (uint32_t h = 0; is_far && h < a.n_heads; ++h) {

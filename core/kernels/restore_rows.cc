@@ -6,7 +6,7 @@
 #define HWY_TARGET_INCLUDE "core/kernels/restore_rows.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h, which includes this file once per target.
+// Must follow foreach_target.h, which includes this file once per target.
 #include "core/kernels/copy_row-inl.h"
 #include "hwy/highway.h"
 
@@ -14,8 +14,8 @@ HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 namespace {
 
-// Moves rows [begin, end) up by n rows, the last one first: a row is read before
-// anything is written over it.
+// Moves rows [begin, end) up by n rows, the last one first, so that a row is
+// read before it is overwritten.
 void MoveUp(const RowSource& rows, uint32_t row_bytes, uint32_t begin,
             uint32_t end, uint32_t n) {
   if (rows.block_size == 0 && rows.row_stride == int64_t{row_bytes}) {
@@ -30,7 +30,8 @@ void MoveUp(const RowSource& rows, uint32_t row_bytes, uint32_t begin,
   }
 }
 
-// One piece of every row, from the last one down to the first that was evicted.
+// Restores one piece of every row, from the last row down to the first that was
+// evicted.
 void RestorePiece(const RestoreRowsArgs& a, const RowSource& rows,
                   const RowSource& saved) {
   const uint32_t row_bytes = a.rows.row_bytes;

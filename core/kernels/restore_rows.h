@@ -1,4 +1,4 @@
-// Compaction taken back: rows move up, and others go between them.
+// Reverts compaction: rows move up, and saved rows go between them.
 #ifndef KVEVICT_CORE_KERNELS_RESTORE_ROWS_H_
 #define KVEVICT_CORE_KERNELS_RESTORE_ROWS_H_
 
@@ -10,13 +10,14 @@
 namespace kvevict {
 
 struct RestoreRowsArgs {
-  MovedRows rows, saved;             // pieces of one size and number, apart
+  MovedRows rows, saved;  // pieces of one size and number; no overlap
   const int32_t* evicted = nullptr;  // strictly ascending
   uint32_t n_evicted = 0;
-  uint32_t n_rows = 0;  // in the end
+  uint32_t n_rows = 0;  // after restoring
 };
 
-// Makes saved row i row evicted[i]; the rows there were fill the others in their order.
+// Puts saved row i at row evicted[i]. The present rows fill the other places in
+// their order.
 void RestoreRows(SimdTarget simd, const RestoreRowsArgs& args);
 
 }  // namespace kvevict

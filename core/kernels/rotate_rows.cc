@@ -4,7 +4,7 @@
 #define HWY_TARGET_INCLUDE "core/kernels/rotate_rows.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h, which includes this file once per target.
+// Must follow foreach_target.h, which includes this file once per target.
 #include "core/dtypes/load-inl.h"
 #include "core/dtypes/store-inl.h"
 #include "hwy/highway.h"
@@ -15,18 +15,18 @@ namespace {
 
 static_assert(kMaxPairs % kRowPad == 0);
 
-// What an offset does to pairs.
+// The rotation of pairs for an offset.
 struct Rotation {
   HWY_ALIGN float cosines[kMaxPairs];
   HWY_ALIGN float sines[kMaxPairs];
 };
 
-// Of an angle in 2^-32 turns.
+// The cosine and sine of an angle in 2^-32 turns.
 template <class D, class V = hn::VFromD<D>, class U>
 HWY_INLINE void CosineAndSine(D d, U turn, V& cosine, V& sine) {
   const hn::RebindToUnsigned<D> du;
   const hn::RebindToSigned<D> di;
-  // The nearest quarter, and what is left of it: at most 1/8 of a turn.
+  // The nearest quarter turn, and the rest: at most 1/8 of a turn.
   const U quarter =
       hn::ShiftRight<30>(hn::Add(turn, hn::Set(du, uint32_t{1} << 29)));
   const auto rest = hn::Sub(turn, hn::ShiftLeft<30>(quarter));
@@ -61,7 +61,7 @@ HWY_INLINE void FindRotation(const RotateRows& args, int32_t offset,
   const hn::RebindToUnsigned<RowTag> du;
   HWY_ALIGN uint32_t turns[kMaxPairs] = {};
   for (uint32_t f = 0; f < args.n_pairs; ++f) {
-    // Modulo a turn; an offset below 0 turns back.
+    // Modulo a turn. A negative offset rotates backwards.
     turns[f] = static_cast<uint32_t>(
         static_cast<uint64_t>(int64_t{offset}) * args.turns[f] >> 32);
   }
@@ -73,7 +73,7 @@ HWY_INLINE void FindRotation(const RotateRows& args, int32_t offset,
   }
 }
 
-// Pairs from f on.
+// Rotates pairs from f on.
 template <class D, class V = hn::VFromD<D>>
 HWY_INLINE void Turn(D d, const Rotation& rotation, uint32_t f, V& re, V& im) {
   const V c = hn::Load(d, rotation.cosines + f);
@@ -115,7 +115,7 @@ HWY_INLINE void TurnRow(const RotateRows& args, const Rotation& rotation,
 
 void RotateRowsOf(const RotateRows& args) {
   Rotation rotation;
-  int32_t found = 0;  // the offset whose rotation is there
+  int32_t found = 0;  // the offset of `rotation`
   for (uint32_t r = 0; r < args.n_rows; ++r) {
     int32_t offset = args.offsets[r];
     if (args.from_slots) {

@@ -6,7 +6,7 @@
 #define HWY_TARGET_INCLUDE "core/kernels/row_norm.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h, which includes this file once per target.
+// Must follow foreach_target.h, which includes this file once per target.
 #include "core/kernels/row_sums-inl.h"
 #include "hwy/highway.h"
 
@@ -14,7 +14,7 @@ HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 namespace {
 
-// Squares' sums -> norms of `n` rows.
+// Turns sums of squares into norms of `n` rows.
 HWY_INLINE void Finish(float (&sums)[kRowsAtOnce], uint32_t n, bool negated,
                        float* out) {
   const hn::CappedTag<float, kRowsAtOnce> d;
@@ -29,7 +29,7 @@ HWY_INLINE void Finish(float (&sums)[kRowsAtOnce], uint32_t n, bool negated,
   }
 }
 
-// `copies`: of kRowsAtOnce rows, if Rows makes them.
+// `copies`: kRowsAtOnce rows, if Rows makes copies.
 template <class Rows>
 void NormsOfWholeRows(const RowNorms& args, float* copies) {
   RowGroups<Rows> groups(args.rows, args.first_row,
@@ -48,7 +48,8 @@ void NormsOfWholeRows(const RowNorms& args, float* copies) {
 // Elements of a row that are copied at once.
 inline constexpr size_t kAtOnce = 16 * kRowPad;
 
-// Any rows of a head, some groups of kRowPad elements after the other; the same sums.
+// For any rows of a head, a few groups of kRowPad elements at a time, with the
+// same sums.
 void NormsOfGroups(const RowNorms& args, uint32_t head) {
   const RowTag d;
   const size_t n = args.head_dim;

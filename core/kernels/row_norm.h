@@ -15,13 +15,13 @@ struct RowNorms {
   uint32_t n_rows = 0;
   uint32_t head_dim = 0;
   bool negated = false;
-  float* out = nullptr;  // [n_rows], of each head
+  float* out = nullptr;  // [n_rows] per head
   SideBySide heads = {};
 };
 
-// Accumulated in f32 in an order that depends on head_dim alone: of f16 and bf16
-// rows every target makes the same bits, since their squares are exact in f32. A
-// norm beyond f32's range is infinite. Reads every row once.
+// Accumulated in f32 in an order that depends only on head_dim. For f16 and
+// bf16 rows every target gives the same bits, since their squares are exact in
+// f32. A norm beyond f32's range is infinite. Reads every row once.
 void ComputeRowNorms(SimdTarget simd, const RowNorms& args);
 
 }  // namespace kvevict

@@ -1,4 +1,4 @@
-// Rows side by side, for products of many of a head's rows with many.
+// Rows packed in panels, for products of many rows of a head with many others.
 #if defined(KVEVICT_CORE_KERNELS_ROW_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_KERNELS_ROW_PANEL_INL_H_
 #undef KVEVICT_CORE_KERNELS_ROW_PANEL_INL_H_
@@ -18,12 +18,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 
-// Rows that meet panels together: packing a panel takes little time beside its products
-// with so many, which fit into the L2 cache.
+// Rows that are multiplied with a panel together. With so many, packing the
+// panel takes little time compared to the products, and they fit in the L2
+// cache.
 inline constexpr uint32_t kBlock = 192;
 static_assert(kBlock % kRowsPerBlock == 0);
 
-// Rows of a panel are far enough apart not to evict each other from the L1 cache.
+// Makes rows of a panel far enough apart that they do not evict each other from
+// the L1 cache.
 constexpr size_t StagedRow(size_t dim) { return PaddedRow(dim) + kRowPad; }
 
 // KeysPerPanel() rows, as [padded, width].
@@ -45,7 +47,8 @@ class RowPanel {
   // A row of the panel as load() wrote it.
   const float* RowAt(uint32_t i) const { return staged_ + i * StagedRow(dim_); }
 
-  // Rows 0 .. n - 1 as load(i, row) writes them, [padded] each; then 0.
+  // Packs rows 0 .. n - 1 as load(i, row) writes them, [padded] each, followed
+  // by zeros.
   template <class Load>
   HWY_INLINE void Pack(uint32_t n, const Load& load) const {
     const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(RowTag()));
@@ -64,8 +67,8 @@ class RowPanel {
     }
   }
 
-  // sums[i] over the elements of row i, in order: add(element, its values in several
-  // rows, sums so far).
+  // sums[i] = the sum over the elements of row i, in order, by add(element, its
+  // values in several rows, sums so far).
   template <class Add>
   HWY_INLINE void SumOver(const Add& add, float* sums) const {
     const RowTag d;
@@ -113,8 +116,9 @@ HWY_INLINE void AddScaledRow(const float* HWY_RESTRICT row, float scale,
 
 constexpr size_t BlockFloats(size_t dim) { return kBlock * dim; }
 
-// n <= kBlock rows, as load(i, row) writes them, to [groups, dim, kRowsPerBlock]; those
-// that fill up the last group are 0. `row`: scratch for one. Returns the groups.
+// Packs n <= kBlock rows, as load(i, row) writes them, to [groups, dim,
+// kRowsPerBlock]. Rows that fill up the last group are 0. `row` is scratch for
+// one. Returns the number of groups.
 template <class Load>
 HWY_INLINE uint32_t PackBlock(uint32_t n, size_t dim, const Load& load,
                               float* HWY_RESTRICT row,

@@ -9,7 +9,8 @@
 
 namespace kvevict {
 
-// A number of each row beside the rows, or one of all; base nullptr: none.
+// Scales or minima: a number for each row, or one for all rows. base nullptr:
+// none.
 struct RowNumbers {
   const uint8_t* base = nullptr;
   int64_t row_stride = 0;
@@ -17,13 +18,14 @@ struct RowNumbers {
   const uint64_t* addresses = nullptr;
   uint64_t origin = 0;
   DType dtype = DType::kF32;  // f32, f16 or bf16
-  bool is_plain = true;       // as of a RowSource
-  bool is_constant = false;   // one of all rows, at base
+  bool is_plain = true;       // as in RowSource
+  bool is_constant = false;   // one number for all rows, at base
   int64_t head_stride = 0;    // to the numbers of the next head's rows
-  uint32_t group_rows = 0;  // that share some, one per element; 0: one per row
+  uint32_t group_rows = 0;    // rows that share one per element; 0: one per row
 };
 
-// Rows from `first` on of a cache whose others are quantized: elements are packed.
+// Rows from `first` on, whose elements are packed floats. The other rows of the
+// cache are quantized.
 struct RecentRows {
   const uint8_t* base = nullptr;
   int64_t row_stride = 0;
@@ -46,16 +48,18 @@ struct RowSource {
   uint32_t block_size = 0;
   DType dtype = DType::kF32;
   uint32_t group_elems = 0;  // 0: one group
-  // Otherwise block_size > 0, and more than the block table says where rows are.
+  // If false, block_size > 0 and rows are not only found by the block table.
   bool is_plain = true;
   int64_t group_stride = 0;
-  // Of blocks. Base is where the rows of a block at `origin` would be.
+  // Addresses of blocks. `base` is where the rows of a block at `origin` would
+  // be.
   const uint64_t* addresses = nullptr;
   uint64_t origin = 0;
   uint32_t ring_slots = 0;  // 0: row 0 is the first
   uint32_t ring_first = 0;
-  uint32_t n_elements = 0;  // of a row; of dtypes that pack over the row
-  // Of quantized rows: what codes are multiplied by, and what is added then.
+  // of a row; only for dtypes that are packed over a row
+  uint32_t n_elements = 0;
+  // For quantized rows: the factor of codes, and what is added to the product.
   RowNumbers scale;
   RowNumbers minimum;
   RecentRows recent;
@@ -67,7 +71,8 @@ struct RowSource {
            int64_t{r % block_size} * row_stride;
   }
 
-  // Where the number of a row is, in blocks as the rows are; or those of its elements.
+  // The address of a row's number, which is in blocks like the rows, or of its
+  // elements' numbers.
   const uint8_t* Number(const RowNumbers& numbers, uint32_t r) const {
     if (numbers.is_constant) return numbers.base;
     if (numbers.group_rows != 0) {
@@ -89,8 +94,7 @@ struct RowSource {
     return rows.Row(r);
   }
 
-  // Goes on to the rows of the n-th next head, whose rows lie `stride` from head to
-  // head.
+  // Advances to the rows of the n-th next head. `stride` is from head to head.
   void NextHead(int64_t n, int64_t stride) {
     base += n * stride;
     scale.base += n * scale.head_stride;
@@ -98,12 +102,12 @@ struct RowSource {
     recent.base += n * recent.head_stride;
   }
 
-  // Whether what codes stand for is told by numbers of their row, or of all rows.
+  // Whether codes are decoded with a scale per row, or one for all rows.
   bool IsCodedByRow() const {
     return scale.group_rows == 0 && recent.first == UINT32_MAX;
   }
 
-  // Those that are not quantized, of which row 0 is row recent.first of these.
+  // The rows that are not quantized. Their row 0 is row recent.first of these.
   RowSource Recent() const {
     RowSource rows;
     rows.base = recent.base;
@@ -114,27 +118,29 @@ struct RowSource {
     return rows;
   }
 
-  // The rows of a head whose rows lie `bytes` from these; of rows without numbers.
+  // The rows of a head that are `bytes` from these. Only for rows without
+  // scales and minima.
   RowSource At(int64_t bytes) const {
     RowSource rows = *this;
     rows.base += bytes;
     return rows;
   }
 
-  // Where element e of a row is, from its first.
+  // The offset of element e from the first of its row.
   int64_t Element(uint64_t e) const {
     if (group_elems == 0) return static_cast<int64_t>(e) * element_stride;
     return static_cast<int64_t>(e / group_elems) * group_stride +
            static_cast<int64_t>(e % group_elems) * element_stride;
   }
-  // Whether rows' elements lie end to end.
+  // Whether the elements of a row are packed.
   bool IsPacked(size_t element_bytes) const {
     return group_elems == 0 &&
            element_stride == static_cast<int64_t>(element_bytes);
   }
 
  private:
-  // Of a ring, of blocks with addresses, and of those that are their own number.
+  // Rows of a ring, of blocks with addresses, of blocks without a table, and
+  // recent rows.
   [[gnu::noinline]] const uint8_t* FarRow(uint32_t r) const {
     if (r >= recent.first) {
       return recent.base + int64_t{r - recent.first} * recent.row_stride;
@@ -154,7 +160,8 @@ struct RowSource {
   }
 };
 
-// Rows of numbers that stand for themselves, one after the other: of which many are kept.
+// Contiguous rows of a floating-point dtype; smaller than a RowSource, since
+// many are stored.
 struct PlainRows {
   const uint8_t* base = nullptr;
   int64_t row_stride = 0;
@@ -171,8 +178,8 @@ struct PlainRows {
   }
 };
 
-// Heads whose rows alternate in memory, and whose kernel takes some rows of each in
-// turn, so that memory is read as it lies.
+// Heads whose rows alternate in memory. The kernel takes some rows of each in
+// turn, so that memory is read in order.
 struct SideBySide {
   uint32_t n_heads = 1;
   int64_t stride = 0;       // bytes from a head's rows to those of the next one

@@ -1,4 +1,5 @@
-// Sums over the elements of rows, in an order that depends on their number alone.
+// Sums over the elements of rows, in an order that depends only on their
+// number.
 #if defined(KVEVICT_CORE_KERNELS_ROW_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_KERNELS_ROW_SUMS_INL_H_
 #undef KVEVICT_CORE_KERNELS_ROW_SUMS_INL_H_
@@ -19,19 +20,20 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvevict::HWY_NAMESPACE {
 
-// Sums of as many rows are finished together, with one shuffle for several of them.
+// The sums of this many rows are finished together, with one shuffle for
+// several of them.
 inline constexpr uint32_t kRowsAtOnce = 4;
 using RowGroup = const uint8_t* [kRowsAtOnce];
 
-// Rows in whole groups of kRowPad elements, which Decode reads: where they lie or, with
-// DecodeCopies, in copies that end in zeros.
+// Rows in whole groups of kRowPad elements, which Decode reads in place or,
+// with DecodeCopies, from copies padded with zeros.
 template <class Decoder>
 struct WholeRows {
   using Decode = Decoder;
   using Group = RowGroup;
   static constexpr bool kIsCopy = std::is_same_v<Decode, DecodeCopies>;
 
-  // As CodedRows has them; these have none.
+  // CodedRows has scales and minima here; these rows have none.
   struct Numbers {};
   static Numbers NumbersOf(const RowSource&, uint32_t, uint32_t, uint32_t,
                            float*) {
@@ -39,8 +41,8 @@ struct WholeRows {
   }
   static void Scale(Numbers, uint32_t, uint32_t, RowGroup&) {}
 
-  // Finds rows number(0) .. number(size - 1); behind them the first again. `copies`:
-  // kRowsAtOnce of PaddedRow(n) floats, if kIsCopy.
+  // Finds rows number(0) .. number(size - 1), followed by the first again.
+  // `copies`: kRowsAtOnce of PaddedRow(n) floats, if kIsCopy.
   template <class Number>
   static HWY_INLINE void Find(const RowSource& rows, const Number& number,
                               uint32_t size, size_t n, float* copies,
@@ -61,7 +63,8 @@ struct WholeRows {
     }
   }
 
-  // Goes on to the same rows of the next head, the head-th of those behind rows'.
+  // Advances to the same rows of the next head, the head-th after that of
+  // `rows`.
   template <class Number>
   static HWY_INLINE void FindNext(const RowSource& rows, const Number& number,
                                   uint32_t size, size_t n, uint32_t head,
@@ -72,14 +75,15 @@ struct WholeRows {
       of_head.NextHead(head, stride);
       Find(of_head, number, size, n, copies, group);
     } else {
-      // Not from the last ones: their loads would wait for those stores.
+      // Not computed from the last pointers, since their loads would wait for
+      // those stores.
       for (uint32_t r = 0; r < kRowsAtOnce; ++r) {
         group[r] = r < size ? rows.Row(number(r)) + head * stride : group[0];
       }
     }
   }
 
-  // Goes on to the n-th next head.
+  // Advances to the n-th next head.
   static HWY_INLINE void NextHead(RowSource& rows, int64_t n, int64_t stride) {
     if constexpr (kIsCopy) {
       rows.NextHead(n, stride);
@@ -88,7 +92,7 @@ struct WholeRows {
     }
   }
 
-  // Bytes of a row of n elements that lie near each other, else 0.
+  // Bytes of a row of n elements if they are contiguous, else 0.
   static HWY_INLINE uint32_t NearBytes(const RowSource& rows, size_t n) {
     const auto elements = static_cast<uint32_t>(n);
     if constexpr (!kIsCopy) return elements * sizeof(typename Decode::Bits);
@@ -109,11 +113,11 @@ HWY_INLINE void WithWholeRows(const RowSource& rows, size_t n, const Use& use) {
   });
 }
 
-// How many rows ahead of their use rows are asked for: prefetchers of the hardware do
-// not see that rows of a head go on behind those of others.
+// How many rows ahead rows are prefetched. Hardware prefetchers do not see that
+// rows of a head continue after those of others.
 inline constexpr uint32_t kRowsAhead = 48;
 
-// Asks for rows [first, end) of so many bytes, or of a list of rows.
+// Prefetches rows [first, end) of n_bytes, or those of a list.
 HWY_INLINE void AskForRows(const RowSource& source, uint32_t first,
                            uint32_t end, size_t n_bytes,
                            const uint32_t* list = nullptr) {
@@ -123,8 +127,9 @@ HWY_INLINE void AskForRows(const RowSource& source, uint32_t first,
   }
 }
 
-// WholeRows [begin, end) of n elements, or those of a list, a group after the other:
-// while (groups.Next()). Of several heads side by side each has a group in turn.
+// Iterates over WholeRows [begin, end) of n elements, or those of a list, one
+// group after the other: while (groups.Next()). With several adjacent heads
+// each has a group in turn.
 template <class Rows>
 class RowGroups {
  public:
@@ -153,7 +158,7 @@ class RowGroups {
       first_ += size_;
       if (first_ >= end_) return false;
     }
-    // A few lines at a time: many at once wait for each other.
+    // Prefetches a few lines at a time, since many at once wait for each other.
     if (!Rows::kIsCopy || n_bytes_ != 0) {
       AskForRows(source_, std::min(end_, first_ + n_ahead_),
                  std::min(end_, first_ + n_ahead_ + kRowsAtOnce), n_bytes_,
@@ -166,8 +171,8 @@ class RowGroups {
     return true;
   }
 
-  // Rows [first(), first() + size()) of a head, and where the group is not full its
-  // first again.
+  // Rows [first(), first() + size()) of a head. If the group is not full it is
+  // filled with its first row.
   RowGroup rows;
   uint32_t head() const { return head_; }
   uint32_t first() const { return first_; }
@@ -194,9 +199,9 @@ HWY_INLINE hn::VFromD<D> ElementsAt(D d, const uint8_t* row, size_t i) {
   return Decode::Load(d, row + i * sizeof(typename Decode::Bits));
 }
 
-// out[r] = the sum of row r's n terms, a multiple of kRowPad; add(r, i, sum) returns
-// sum + the terms from i on. The terms j, j + kRowPad, ... make sum j of kRowPad, and
-// AddUp() one of them.
+// out[r] = the sum of row r's n terms, a multiple of kRowPad. add(r, i, sum)
+// returns sum + the terms from i on. The terms j, j + kRowPad, ... are added to
+// sum j of kRowPad, and AddUp() adds these.
 #if HWY_TARGET == HWY_SCALAR
 template <class Add>
 HWY_INLINE void SumsOfTerms(size_t n, const Add& add,
@@ -212,8 +217,8 @@ HWY_INLINE void SumsOfTerms(size_t n, const Add& add,
   }
 }
 #elif HWY_HAVE_SCALABLE || HWY_TARGET_IS_SVE
-// Vectors of these targets cannot be members of a class. They have 4, 8 or 16 lanes,
-// and only the last targets say which.
+// Vectors of these targets cannot be class members. They have 4, 8 or 16 lanes,
+// which is known at compile time only on the last targets.
 template <class Add>
 HWY_INLINE void SumsOfTerms(size_t n, const Add& add,
                             float (&out)[kRowsAtOnce]) {
@@ -250,7 +255,8 @@ HWY_INLINE Quarter FoldToQuarter(V v) {
   return FoldToQuarter(hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
 }
 
-// The sums of one row. By name, since compilers leave arrays of vectors in memory.
+// The sums of one row, as named members, since compilers leave arrays of
+// vectors in memory.
 template <class D>
 class RowSums {
  public:
@@ -265,7 +271,7 @@ class RowSums {
       e_ = add(r, i + 3 * kLanes, e_);
     }
   }
-  // Steps without a loop's leave room for more loads at once.
+  // Unrolled steps leave room for more loads in flight.
   template <class Add>
   HWY_INLINE void TakeRow(const Add& add, uint32_t r, size_t n) {
     constexpr size_t kSteps = 8;
@@ -282,7 +288,7 @@ class RowSums {
     }
     for (; i < n; i += kRowPad) Take(add, r, i);
   }
-  // The last four.
+  // The last four sums.
   HWY_INLINE Quarter Fold() const {
     if constexpr (kLanes == kRowPad) return FoldToQuarter(a_);
     if constexpr (kLanes == kRowPad / 2) return FoldToQuarter(hn::Add(a_, b_));
@@ -299,8 +305,8 @@ class RowSums {
 template <class Add>
 HWY_INLINE void SumsOfTerms(size_t n, const Add& add,
                             float (&out)[kRowsAtOnce]) {
-  // Row after row, as prefetchers like it: in step, four rows at a time, f32 keys came
-  // at half the speed from memory.
+  // Row after row, which suits prefetchers: with four rows in step, f32 keys
+  // came at half the speed from memory.
   RowSums<RowTag> s0, s1, s2, s3;
   s0.TakeRow(add, 0, n);
   s1.TakeRow(add, 1, n);
@@ -317,7 +323,7 @@ HWY_INLINE void SumsOfTerms(size_t n, const Add& add,
 }
 #endif
 
-// The sums of whole rows' squares.
+// The sums of squares of whole rows.
 template <class Decode>
 HWY_INLINE void SumsOfSquares(const RowGroup& rows, size_t n,
                               float (&out)[kRowsAtOnce]) {

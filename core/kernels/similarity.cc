@@ -6,7 +6,7 @@
 #define HWY_TARGET_INCLUDE "core/kernels/similarity.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h, which includes this file once per target.
+// Must follow foreach_target.h, which includes this file once per target.
 #include "core/kernels/directions-inl.h"
 #include "hwy/highway.h"
 
@@ -16,18 +16,18 @@ namespace {
 
 constexpr float kInside = 0x1p-23f;
 constexpr float kUnits = 0x1p24f;
-// Of which an i32 holds the sum of two entries each.
+// As many that an i32 holds the sum of two entries of each.
 constexpr uint32_t kPanelsAtOnce = 32;
 
 // ---- A worker's memory ----
 
 struct Scratch {
   float* scales;  // [n_tokens]
-  float* means;   // [n_tokens]: of the rows of `others`, one after the other
-  float* sum;     // [padded]: of all directions
+  float* means;   // [n_tokens]: of the rows of `others`, contiguous
+  float* sum;     // [padded]: sum of all directions
   float* piece;   // [padded]
   float* staged;  // a panel's rows
-  float* panel;   // [padded, 2 * lanes]: keys side by side
+  float* panel;   // [padded, 2 * lanes]: packed keys
   float* block;   // [kBlock / kRowsPerBlock, head_dim, kRowsPerBlock]
 
   Scratch(const Similarity& args, uint8_t* memory) {
@@ -62,7 +62,7 @@ class Others {
     FindDirections(directions_, panels_, scratch.sum, scratch.piece);
   }
 
-  // Of each row, over all keys but itself.
+  // Finds the mean of each row over all keys except itself.
   void FindMeans() const {
     const RowTag d;
     const auto n = static_cast<float>(args_.n_tokens);
@@ -100,7 +100,7 @@ class Others {
                                HWY_ATTR { Load(first + i, row); });
   }
 
-  // Rows [first, first + n) of n <= kBlock against all.
+  // Sums rows [first, first + n), n <= kBlock, over all keys of the blocks.
   void SumBlock(uint32_t first, uint32_t n) const {
     const uint32_t n_groups = PackBlock(
         n, args_.head_dim,
@@ -126,8 +126,8 @@ class Others {
     }
   }
 
-  // Rows [row, row + kRowsPerBlock) of the block at `first` against the panel, whose
-  // rows begin at `key`.
+  // Adds the products of rows [row, row + kRowsPerBlock) of the block at
+  // `first` with the panel, whose rows begin at `key`.
   HWY_INLINE void MeetPanel(uint32_t first, uint32_t row, uint32_t n,
                             uint32_t key, int32_t* sums) const {
     const RowTag d;

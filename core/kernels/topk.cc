@@ -21,8 +21,8 @@ HWY_INLINE V KeyOf(V bits) {
   const hn::DFromV<V> d;
   const hn::RebindToSigned<decltype(d)> di;
   const hn::RebindToFloat<decltype(d)> df;
-  // -0 becomes +0. By its bits: a sum would flush denormals where the caller's
-  // thread says so.
+  // -0 becomes +0. This tests bits, since an addition would flush denormals if
+  // the caller's thread does.
   bits = hn::IfThenZeroElse(hn::Eq(bits, hn::Set(d, 0x80000000u)), bits);
   const auto sign = hn::BitCast(
       d, hn::ShiftRight<31>(hn::BitCast(di, bits)));  // all ones if negative
@@ -44,15 +44,15 @@ void ScoresToKeys(const float* scores, size_t n, uint32_t* keys) {
   }
 }
 
-// Appends to `out` the places i in [0, n) with keys[i] > cut, and of those with
-// keys[i] == cut the ones whose rank among equals is in [first, last).
+// Appends to `out` the indices i in [0, n) with keys[i] > cut, and those with
+// keys[i] == cut whose rank among equals is in [first, last).
 void Emit(const uint32_t* keys, size_t n, uint32_t cut, size_t first,
           size_t last, int32_t* out) {
   const D32 d;
   const hn::RebindToSigned<D32> di;
   const size_t lanes = hn::Lanes(d);
   const auto vcut = hn::Set(d, cut);
-  size_t rank = 0;  // of the next key equal to the cut
+  size_t rank = 0;  // rank of the next key equal to the cut
   const auto emit_each = [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
       const bool equal = keys[i] == cut;
@@ -81,15 +81,15 @@ void Emit(const uint32_t* keys, size_t n, uint32_t cut, size_t first,
     const auto taken = hn::Compress(hn::Iota(di, static_cast<int32_t>(i)),
                                     hn::RebindMask(di, take));
     const size_t n_taken = hn::CountTrue(d, take);
-    // No whole vector, which may reach past the end.
+    // Not a whole vector, which may reach past the end.
     hn::StoreN(taken, di, out, n_taken);
     out += n_taken;
   }
   emit_each(i, n);
 }
 
-// Counts, per value of the digit at `shift`, the keys whose bits from
-// `prefix_shift` on equal `prefix`.
+// Counts the keys for each value of the digit at `shift`. Only keys whose bits
+// from `prefix_shift` on equal `prefix` count.
 void CountDigit(const uint32_t* keys, size_t n, uint32_t shift,
                 uint32_t prefix_shift, uint32_t prefix, uint32_t* bins) {
   const D32 d;
@@ -97,8 +97,8 @@ void CountDigit(const uint32_t* keys, size_t n, uint32_t shift,
   const uint32_t mask = (1u << (prefix_shift - shift)) - 1;
   const auto low = hn::Set(d, prefix << prefix_shift);
   const auto span = hn::Set(d, (1u << prefix_shift) - 1);
-  // Matching keys are packed before they are counted: no branch depends on a
-  // key, and random ones would be mispredicted (2x on Zen 4).
+  // Matching keys are packed before they are counted, so that no branch depends
+  // on a key: random ones would be mispredicted (2x on Zen 4).
   constexpr size_t kPacked = 256;
   uint32_t packed[kPacked + hn::MaxLanes(d)];
   size_t n_packed = 0;
@@ -110,7 +110,8 @@ void CountDigit(const uint32_t* keys, size_t n, uint32_t shift,
   for (; i + lanes <= n; i += lanes) {
     const auto v = hn::LoadU(d, keys + i);
     const auto inside = hn::Le(hn::Sub(v, low), span);
-    // Not by the instruction that packs into memory, which is slow on Zen 4.
+    // Does not use the instruction that packs into memory, which is slow on Zen
+    // 4.
     hn::StoreU(hn::Compress(v, inside), d, packed + n_packed);
     n_packed += hn::CountTrue(d, inside);
     if (n_packed >= kPacked) count_packed();
@@ -150,8 +151,8 @@ HWY_EXPORT(Emit);
 HWY_EXPORT(CountDigit);
 HWY_EXPORT(CountGreater);
 
-// The first digit of all keys. Several copies, so that equal neighbours do not
-// wait for each other's increment.
+// Counts the first digit of all keys. There are several copies of the bins, so
+// that equal adjacent keys do not wait for each other's increment.
 void CountFirstDigit(const uint32_t* keys, size_t n, uint32_t* bins) {
   constexpr size_t kCopies = 4;
   uint32_t copies[kCopies][kMaxKeyBins];
@@ -188,10 +189,10 @@ uint32_t CountGreater(SimdTarget simd, const uint32_t* keys, size_t n,
   return KV_DISPATCH(simd, CountGreater)(keys, n, key);
 }
 
-// Digit by digit.
+// Works digit by digit.
 KeyCut FindKeyCut(SimdTarget simd, const uint32_t* keys, size_t n, size_t k) {
   uint32_t bins[kMaxKeyBins];
-  KeyCut cut = {0, n, k};  // of keys that share the digits so far
+  KeyCut cut = {0, n, k};  // among keys that share the digits so far
   for (const KeyDigit& digit : kKeyDigits) {
     CountKeyDigit(simd, keys, n, digit, cut.key, bins);
     uint32_t b = (1u << digit.n_bits) - 1;

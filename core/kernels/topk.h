@@ -1,4 +1,4 @@
-// Selection by radix: the k largest of n keys, ascending by place.
+// Selection by radix: the k largest of n keys, in ascending order of index.
 #ifndef KVEVICT_CORE_KERNELS_TOPK_H_
 #define KVEVICT_CORE_KERNELS_TOPK_H_
 
@@ -26,8 +26,8 @@ struct KeyDigit {
 inline constexpr KeyDigit kKeyDigits[] = {{21, 11}, {10, 11}, {0, 10}};
 inline constexpr size_t kMaxKeyBins = 2048;
 
-// Counts, per value of the digit, the keys whose higher digits are `prefix`, into
-// bins[0, 2^n_bits).
+// Counts the keys whose higher digits are `prefix`, per value of the digit,
+// into bins[0, 2^n_bits).
 void CountKeyDigit(SimdTarget simd, const uint32_t* keys, size_t n,
                    const KeyDigit& digit, uint32_t prefix, uint32_t* bins);
 
@@ -39,7 +39,7 @@ uint32_t CountGreater(SimdTarget simd, const uint32_t* keys, size_t n,
 struct KeyCut {
   uint32_t key;
   size_t n_equal;   // keys equal to it
-  size_t n_needed;  // of them among the k largest
+  size_t n_needed;  // how many of these are among the k largest
 };
 
 // 0 < k <= n < 2^31.
@@ -47,9 +47,9 @@ KeyCut FindKeyCut(SimdTarget simd, const uint32_t* keys, size_t n, size_t k);
 
 enum class Tie { kLower, kHigher };
 
-// Writes the places of the k largest keys to out[0, k), ascending; of equal
-// keys at the cut the lower or the higher places. k <= n < 2^31. Three passes
-// over the keys, whatever their values.
+// Writes the indices of the k largest keys to out[0, k), ascending. Of keys
+// equal to the k-th largest it takes the lower or the higher indices. k <= n <
+// 2^31. Makes three passes over the keys, whatever their values.
 void SelectTopK(SimdTarget simd, const uint32_t* keys, size_t n, size_t k,
                 Tie tie, int32_t* out);
 

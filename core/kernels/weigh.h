@@ -1,4 +1,4 @@
-// Scores of tokens by weights of theirs.
+// Multiplies scores of tokens by weights.
 #ifndef KVEVICT_CORE_KERNELS_WEIGH_H_
 #define KVEVICT_CORE_KERNELS_WEIGH_H_
 

@@ -11,7 +11,7 @@
 #define HWY_TARGET_INCLUDE "core/kernels/window_attention.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// After foreach_target.h, which includes this file once per target.
+// Must follow foreach_target.h, which includes this file once per target.
 #include "core/kernels/cap-inl.h"
 #include "core/kernels/log-inl.h"
 #include "core/kernels/reduce_rows-inl.h"
@@ -27,20 +27,21 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // A row's exponents are relative to a reference near its maximum so far. It is
-// raised only when a logit exceeds it by this much (base 2): rarely, and far
-// from overflow.
+// raised only if a logit exceeds it by this much (base 2). That is rare, and
+// far from overflow.
 constexpr float kReferenceMargin = 8.0f;
 
 constexpr double kLog2E = 1.4426950408889634073599246810;
 
-// Keys that row `w` of the window sees: its own token and those before it.
+// The number of keys that row `w` of the window sees: its own token and those
+// before it, or all.
 HWY_INLINE size_t VisibleKeys(const WindowAttention& args, size_t w) {
   if (args.rows.all_keys) return args.n_tokens;
   const size_t n_past = size_t{args.n_tokens} - args.window;
   return args.rows.past_only ? n_past : n_past + w + 1;
 }
 
-// Those of a tile.
+// The number of those in a tile.
 HWY_INLINE size_t VisibleKeys(const WindowAttention& args, size_t tile,
                               size_t w) {
   const size_t n = VisibleKeys(args, w);
@@ -54,20 +55,21 @@ HWY_INLINE bool IsUnmasked(const WindowAttention& args, const RowBatch& batch,
   return VisibleKeys(args, tile, batch.row) == kTileKeys;
 }
 
-// Tiles of which a batch sees keys.
+// The number of tiles of which a batch sees keys.
 HWY_INLINE size_t TilesOf(const WindowAttention& args, const RowBatch& batch) {
   const size_t n = VisibleKeys(args, batch.row + batch.n_rows - 1);
   return (n + kTileKeys - 1) / kTileKeys;
 }
 
-// The queries whose logits make those of a batch.
+// The queries whose logits give those of a batch.
 HWY_INLINE RowBatch QueriesOf(const WindowAttention& args,
                               const RowBatch& batch) {
   const uint32_t n = args.rows.logit_heads;
   return {batch.head * n, batch.n_heads * n, batch.row, batch.n_rows};
 }
 
-// Whether a query of a block sees a key of the tile. Later ones of a head see more.
+// Whether a query of a block sees a key of the tile. Later queries of a head
+// see more keys.
 HWY_INLINE bool SeesTile(const WindowAttention& args, const RowBatch& queries,
                          size_t block, size_t tile) {
   const size_t first = block * kRowsPerBlock;
@@ -77,8 +79,8 @@ HWY_INLINE bool SeesTile(const WindowAttention& args, const RowBatch& queries,
   return VisibleKeys(args, tile, queries.row + row) > 0;
 }
 
-// Asks for the rows of the next tile, a few with every block, since they are
-// too far apart for the hardware to guess.
+// Prefetches the rows of the next tile, a few with every block, since they are
+// too far apart for the hardware to predict.
 class KeyPrefetcher {
  public:
   KeyPrefetcher(const WindowAttention& args, size_t tile, size_t n_calls)
@@ -88,7 +90,8 @@ class KeyPrefetcher {
         end_(std::min<size_t>(row_ + kTileKeys,
                               size_t{args.first_key} + args.n_tokens)),
         rows_per_call_((kTileKeys + n_calls - 1) / n_calls) {
-    // Elements far apart are on lines of their own, too many to ask for.
+    // Elements that are not packed may each be on a cache line of their own,
+    // which is too many to prefetch.
     const DType dtype = args.keys.dtype;
     if (!args.keys.IsPacked(ElementBytes(dtype))) row_ = end_;
     row_bytes_ = static_cast<int64_t>(PackedBytes(dtype, args.head_dim));
@@ -112,8 +115,9 @@ class KeyPrefetcher {
   int64_t row_bytes_;
 };
 
-// Logits, in base 2, of a batch and one tile of packed keys. Panel by panel,
-// so that a panel stays in the L1 cache while the queries stream by.
+// Computes the logits, in base 2, of a batch and one tile of packed keys. It
+// goes panel by panel, so that a panel stays in the L1 cache while the queries
+// stream by.
 HWY_NOINLINE void MultiplyTile(const WindowAttention& args,
                                const RowBatch& batch, size_t tile,
                                const WindowAttentionScratch& s) {
@@ -136,7 +140,8 @@ HWY_NOINLINE void MultiplyTile(const WindowAttention& args,
   }
 }
 
-// The maximum of the logits of all heads that make a row's, in place of the first's.
+// Replaces the first head's logits of a row by the maximum over all heads of
+// that row.
 HWY_NOINLINE void MaxLogits(const WindowAttention& args, const RowBatch& batch,
                             const WindowAttentionScratch& s) {
   const size_t n = size_t{batch.n_rows} * kTileKeys;
@@ -147,7 +152,7 @@ HWY_NOINLINE void MaxLogits(const WindowAttention& args, const RowBatch& batch,
   }
 }
 
-// Keeps the logits of a batch within the cap, whatever of them rows see.
+// Caps all logits of a batch, whichever of them rows see.
 HWY_NOINLINE void CapLogits(const WindowAttention& args, const RowBatch& batch,
                             const WindowAttentionScratch& s) {
   const RowTag d;
@@ -168,8 +173,8 @@ HWY_INLINE hn::VFromD<RowTag> LoadLogits(const float* HWY_RESTRICT logits,
   return hn::IfThenElse(visible, x, hn::Neg(hn::Inf(d)));
 }
 
-// Raises a row's reference, to which its sum is relative, if a logit of the tile
-// is far above it.
+// Raises a row's reference if a logit of the tile is far above it, and scales
+// its sum, which is relative to it.
 template <bool kMasked>
 HWY_INLINE void RaiseReference(const float* HWY_RESTRICT logits,
                                size_t n_visible, float* HWY_RESTRICT reference,
@@ -206,8 +211,8 @@ HWY_INLINE float ExpRow(const float* HWY_RESTRICT logits, size_t n_visible,
   return hn::ReduceSum(d, tile_sum);
 }
 
-// Exponentials of row r of a tile, which settle its reference and add to its sum;
-// kMasked if it does not see all of it.
+// Computes the exponentials of row r of a tile: updates its reference and adds
+// to its sum. kMasked if it does not see all of the tile.
 template <bool kMasked>
 HWY_INLINE void ExpOfRow(size_t tile, size_t r, size_t n_visible,
                          const WindowAttentionScratch& s) {
@@ -217,8 +222,9 @@ HWY_INLINE void ExpOfRow(size_t tile, size_t r, size_t n_visible,
                                s.TileExps(tile) + r * kTileKeys);
 }
 
-// The same once more, if the references are those after the tile before. Rows that see
-// nothing of the tile are left out.
+// Computes the exponentials of a tile for all rows. It can be repeated if the
+// references are those after the tile before. Rows that see nothing of the tile
+// are left out.
 HWY_NOINLINE void ExpTile(const WindowAttention& args, const RowBatch& batch,
                           size_t tile, const WindowAttentionScratch& s) {
   const bool unmasked = IsUnmasked(args, batch, tile);
@@ -249,7 +255,7 @@ HWY_INLINE void WeighTile(size_t tile, const WindowAttentionScratch& s) {
   }
 }
 
-// Keys of a tile that there are.
+// The number of keys in a tile.
 HWY_INLINE size_t KeysOf(const WindowAttention& args, size_t tile) {
   return std::min(kTileKeys, size_t{args.n_tokens} - tile * kTileKeys);
 }
@@ -260,9 +266,10 @@ HWY_INLINE V AddWeight(V exps, V weight, V sum) {
   return hn::MulAdd(exps, weight, sum);
 }
 
-// out[0, KeysOf(tile)) = weighted sum over a batch's rows of one query head, added to
-// what stands there if rows went before, and times out_scale if none follow; or their
-// maximum. What a row does not see is left out even if its weight is NaN.
+// out[0, KeysOf(tile)) = weighted sum, or maximum, over a batch's rows of one
+// query head. It is added to the present content if earlier rows exist, and
+// multiplied by out_scale after the last rows. Keys that a row does not see are
+// left out even if its weight is NaN.
 template <bool kMasked, bool kMax>
 HWY_INLINE void SumRows(const WindowAttention& args, const RowBatch& batch,
                         size_t tile, const float* HWY_RESTRICT exps,
@@ -274,7 +281,7 @@ HWY_INLINE void SumRows(const WindowAttention& args, const RowBatch& batch,
   const bool is_first = batch.row == 0;
   const bool is_last = batch.row + batch.n_rows == args.window;
   const auto scale = hn::Set(d, is_last ? args.out_scale : 1.0f);
-  // Four vectors side by side hide the latency of the additions.
+  // Four vectors at once hide the latency of the additions.
   for (size_t key = 0; key < n_keys; key += 4 * lanes) {
     const auto before = [&](size_t i) HWY_ATTR {
       if (is_first) return hn::Zero(d);
@@ -320,20 +327,20 @@ HWY_INLINE void SumRows(const WindowAttention& args, const RowBatch& batch,
   }
 }
 
-// Slots of a tile that are before the window.
+// The number of a tile's slots that are before the window.
 HWY_INLINE size_t PastKeys(const WindowAttention& args, size_t tile) {
   const size_t n_past = size_t{args.n_tokens} - args.window;
   return n_past - std::min(n_past, tile * kTileKeys);
 }
 
-// Whether the rows of a window are more than added up.
+// Whether more than the sum of a window's rows is needed.
 HWY_INLINE bool SpreadsRows(const WindowAttention& args) {
   return args.rows.spread > 0.0f ||
          (args.measure != nullptr && !args.measure->is_of_ends);
 }
 
-// What SumRows() gives of a whole window, and what its rows' variance adds to it.
-// kMeasures: entropy and variance go to args.measure.
+// The result of SumRows() for a whole window, plus what the variance of its
+// rows adds. With kMeasures, entropy and variance go to args.measure.
 template <bool kMasked, bool kMeasures>
 HWY_INLINE void SpreadRows(const WindowAttention& args, const RowBatch& batch,
                            size_t tile, const float* HWY_RESTRICT exps,
@@ -364,7 +371,7 @@ HWY_INLINE void SpreadRows(const WindowAttention& args, const RowBatch& batch,
         weight = hn::IfThenElseZero(seen, weight);
       }
       const auto a = hn::Mul(e, weight);
-      sum = hn::MulAdd(e, weight, sum);  // as SumRows() does
+      sum = hn::MulAdd(e, weight, sum);  // in the order of SumRows()
       squares = hn::MulAdd(a, a, squares);
       if constexpr (kMeasures) {
         const auto log = LogOf(d, hn::Add(a, hn::Set(d, 1e-10f)));
@@ -390,7 +397,7 @@ HWY_INLINE void SpreadRows(const WindowAttention& args, const RowBatch& batch,
   }
 }
 
-// SumRows() of whole windows, and what is asked for beside.
+// SumRows() for whole windows, with spread and measure if requested.
 template <bool kMasked>
 HWY_INLINE void SpreadOrMeasureRows(const WindowAttention& args,
                                     const RowBatch& batch, size_t tile,
@@ -466,7 +473,7 @@ HWY_NOINLINE void SumTile(const WindowAttention& args, const RowBatch& batch,
   }
 }
 
-// Adds a batch's heads, whose sums are whole, to those before.
+// Adds the heads of a batch, whose sums are complete, to those before.
 HWY_NOINLINE void ReduceTile(const WindowAttention& args, const RowBatch& batch,
                              size_t tile, const WindowAttentionScratch& s) {
   const float* sums = s.HeadSums(tile);
@@ -485,8 +492,8 @@ HWY_NOINLINE void ReduceTile(const WindowAttention& args, const RowBatch& batch,
   }
 }
 
-// References as they are before the first tile: log-sum-exps, if they are known, else
-// below any logit.
+// Sets references as before the first tile: log-sum-exps if they are known,
+// else below any logit.
 HWY_INLINE void ResetReferences(const WindowAttention& args,
                                 const RowBatch& batch,
                                 const WindowAttentionScratch& s) {
@@ -506,7 +513,7 @@ HWY_INLINE void ResetReferences(const WindowAttention& args,
   }
 }
 
-// What all weights of row r are multiplied by, but for the sum of its exponentials.
+// The factor of all weights of row r, without the sum of its exponentials.
 HWY_INLINE double RowWeight(const WindowAttention& args, const RowBatch& batch,
                             size_t r) {
   if (!args.rows.weigh_by_past) return 1.0;
@@ -514,7 +521,7 @@ HWY_INLINE double RowWeight(const WindowAttention& args, const RowBatch& batch,
          static_cast<double>(r % batch.n_rows);
 }
 
-// What row r has for its sink, relative to its reference.
+// The exponential of row r's sink, relative to its reference.
 HWY_INLINE double SinkExp(const WindowAttention& args, const RowBatch& batch,
                           const WindowAttentionScratch& s, size_t r) {
   const uint32_t n = args.rows.logit_heads;
@@ -523,7 +530,7 @@ HWY_INLINE double SinkExp(const WindowAttention& args, const RowBatch& batch,
   return std::exp2(sink * kLog2E - s.references[r]);
 }
 
-// After the last tile of the first pass, or before the only one.
+// Runs after the last tile of the first pass, or before the only pass.
 HWY_INLINE void FinishSums(const WindowAttention& args, const RowBatch& batch,
                            const WindowAttentionScratch& s) {
   std::memcpy(s.last_references, s.references, s.n_padded_rows * sizeof(float));
@@ -533,7 +540,7 @@ HWY_INLINE void FinishSums(const WindowAttention& args, const RowBatch& batch,
     }
   }
   for (size_t r = 0; r < s.n_padded_rows; ++r) {
-    // 1, or NaN of NaN and infinity.
+    // 1, or NaN if the reference is NaN or infinite.
     const double sum = args.lse == nullptr
                            ? s.sums[r]
                            : 1.0 + (s.references[r] - s.references[r]);
@@ -541,7 +548,8 @@ HWY_INLINE void FinishSums(const WindowAttention& args, const RowBatch& batch,
   }
 }
 
-// A tile that no row of a batch sees: nothing is added, but there may be nothing yet.
+// For a tile that no row of a batch sees. Nothing is added, but the first batch
+// sets the sums to 0.
 HWY_INLINE void SkipTile(const WindowAttention& args, const RowBatch& batch,
                          size_t tile, const WindowAttentionScratch& s) {
   if (batch.row != 0) return;
@@ -554,7 +562,8 @@ HWY_INLINE void SkipTile(const WindowAttention& args, const RowBatch& batch,
   }
 }
 
-// First the sums of all rows, tile by tile, then their weights, which need them.
+// First computes the sums of all rows, tile by tile, then their weights, which
+// need the sums.
 void ComputeBatch(const WindowAttention& args, const RowBatch& batch,
                   float factor, const WindowAttentionScratch& s) {
   PackQueries(args, QueriesOf(args, batch), factor, s.staged, s.queries);
@@ -575,7 +584,7 @@ void ComputeBatch(const WindowAttention& args, const RowBatch& batch,
   for (size_t tile = 0; !one_pass && tile < n_tiles; ++tile) compute_exps(tile);
 
   FinishSums(args, batch, s);
-  // Tiles without a room of their own go on from the last one that has.
+  // Tiles without room of their own continue from the last one that has.
   const size_t n_kept = one_pass ? 0 : s.n_kept_tiles(n_tiles);
   if (n_kept == 0) {
     ResetReferences(args, batch, s);
@@ -639,8 +648,8 @@ WindowAttentionScratchSize WindowAttentionScratchBytes(uint32_t n_tokens,
 
 WindowAttentionScratchSize WindowAttentionScratchOfAnyWindow(
     uint32_t n_tokens, uint32_t group, uint32_t head_dim) {
-  // A batch has at most so many rows, and sums of a row per head, or of one head for
-  // every tile.
+  // A batch has at most this many rows. It has sums of a row per head, or of
+  // one head for every tile.
   const size_t rows =
       std::min(size_t{group} * n_tokens, RowBatches::MostRows(head_dim));
   const WindowAttentionScratchSize of_rows = WindowAttentionScratchBytes(
@@ -657,7 +666,7 @@ WindowAttentionScratchSize WindowAttentionScratchOfAnyWindow(
 }
 
 void ComputeWindowAttention(SimdTarget simd, const WindowAttention& args) {
-  // One pass keeps no exponentials: those of all tiles take the same place.
+  // One pass keeps no exponentials: all tiles use the same memory.
   const size_t scratch_bytes =
       args.lse == nullptr
           ? args.scratch_bytes

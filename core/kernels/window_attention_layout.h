@@ -1,5 +1,4 @@
-// Where the parts of window attention's scratch lie; the same for every CPU
-// target.
+// The layout of window attention's scratch; the same for every CPU target.
 #ifndef KVEVICT_CORE_KERNELS_WINDOW_ATTENTION_LAYOUT_H_
 #define KVEVICT_CORE_KERNELS_WINDOW_ATTENTION_LAYOUT_H_
 
@@ -12,19 +11,19 @@
 
 namespace kvevict {
 
-// Keys per tile. A tile of f32 keys of 128 elements fills an L1 cache of 32
+// Keys per tile. A tile of f32 keys with 128 elements fills an L1 cache of 32
 // KiB; a panel of it stays there while all queries pass.
 inline constexpr size_t kTileKeys = 64;
 
-// Most query rows that a target's matrix product takes at once.
+// The most query rows that a target's matrix product takes at once.
 inline constexpr size_t kMaxRowsPerBlock = 8;
 
-// Rows of a window whose weighted sum is formed before it is added to the rest, so
-// that rounding errors do not grow with the window.
+// Rows of a window whose weighted sum is computed before it is added to the
+// rest, so that rounding errors do not grow with the window.
 inline constexpr size_t kRowsPerSum = 64;
 
-// Query rows that meet the keys together: of some heads of a group, some rows of the
-// window.
+// Query rows that are multiplied with the keys together: some rows of the
+// window, for some heads of a group.
 struct RowBatch {
   uint32_t head = 0;
   uint32_t n_heads = 0;
@@ -34,20 +33,22 @@ struct RowBatch {
   size_t size() const { return size_t{n_heads} * n_rows; }
 };
 
-// The rows of a group in batches: heads with all of the window's rows, as many as fit
-// in kBytes; or rows of one head where these are too many already, all but the last
-// batch with whole sums. The same whatever the scratch.
+// The rows of a group in batches: heads with all of the window's rows, as many
+// as fit in kBytes. If one head has too many rows, a batch has some rows of one
+// head, and all but the last batch have whole sums. The same whatever the
+// scratch.
 class RowBatches {
  public:
-  // The keys are packed again for each batch, but a batch comes from the second-level
-  // cache for every panel of keys: 128 heads of 576 elements and 32 rows take 0.88
-  // times the time that they take together; in 1 MiB 0.89, in 512 KiB 0.97.
+  // The keys are packed again for each batch, but a batch stays in the
+  // second-level cache for every panel of keys. With 128 heads of 576 elements
+  // and 32 rows this takes 0.88 times the time of one batch; with 1 MiB 0.89,
+  // with 512 KiB 0.97.
   static constexpr size_t kBytes = size_t{2} << 20;
 
   RowBatches(uint32_t window, uint32_t group, uint32_t head_dim,
              uint32_t logit_heads)
       : window_(window), group_(group) {
-    // A row's queries, logits and exponentials of one tile.
+    // A row's queries, and its logits and exponentials of one tile.
     const size_t row_bytes =
         size_t{logit_heads} * (head_dim + 2 * kTileKeys) * sizeof(float);
     const size_t unit = logit_heads == 1 ? kRowsPerSum : kMaxRowsPerBlock;
@@ -61,9 +62,9 @@ class RowBatches {
     }
   }
 
-  // The first one, which no other exceeds.
+  // The first batch, which is the largest.
   RowBatch First() const { return {0, n_heads_, 0, n_rows_}; }
-  // head == group: there was none left.
+  // Returns head == group after the last batch.
   RowBatch After(RowBatch batch) const {
     batch.row += batch.n_rows;
     if (batch.row == window_) {
@@ -75,14 +76,14 @@ class RowBatches {
     return batch;
   }
   bool PartWindows() const { return n_rows_ < window_; }
-  // Rows that no batch of single heads exceeds, whatever the window.
+  // The most rows of a batch with a single head, whatever the window.
   static size_t MostRows(uint32_t head_dim) {
     return std::max(kRowsPerSum,
                     kBytes / ((head_dim + 2 * kTileKeys) * sizeof(float)));
   }
 
  private:
-  // The size of parts of n, `most` at most, in multiples of `unit`.
+  // The size of equal parts of n, at most `most`, in multiples of `unit`.
   static uint32_t Even(size_t n, size_t most, size_t unit) {
     const size_t n_parts = (n + most - 1) / most;
     const size_t size = (n + n_parts - 1) / n_parts;
@@ -95,17 +96,17 @@ class RowBatches {
   uint32_t n_rows_;
 };
 
-// Floats from one staged key row to the next: padded to whole vectors, and 64
-// bytes more so that rows of 4 KiB do not share a cache set.
+// The floats from one staged key row to the next: padded to whole vectors, and
+// 64 bytes more so that rows of 4 KiB do not share a cache set.
 constexpr size_t StagedRowStride(size_t head_dim) {
   return (head_dim + 15) / 16 * 16 + 16;
 }
 
-// Offsets in bytes, all multiples of 64. A "row" is a query, and n_rows are those of
-// the largest batch.
+// Offsets in bytes, all multiples of 64. A "row" is a query. n_rows are those
+// of the largest batch.
 class WindowAttentionLayout {
  public:
-  // With room for the exponentials of so many tiles, or all.
+  // With room for the exponentials of most_exp_tiles tiles, or of all.
   WindowAttentionLayout(uint32_t n_tokens, uint32_t window, uint32_t group,
                         uint32_t head_dim, uint32_t logit_heads,
                         size_t most_exp_tiles)
@@ -139,7 +140,7 @@ class WindowAttentionLayout {
                CheckedSize(kTileKeys) * f32);
   }
 
-  // As many as fit in scratch that has room for one.
+  // With as many tiles as fit in the scratch, which has room for one.
   static WindowAttentionLayout ThatFits(uint32_t n_tokens, uint32_t window,
                                         uint32_t group, uint32_t head_dim,
                                         uint32_t logit_heads,
@@ -162,18 +163,19 @@ class WindowAttentionLayout {
   size_t n_rows;
   size_t n_padded_rows;
 
-  // f32 [block, head_dim, rows per block], scaled; of all heads of a row's logits
+  // f32 [block, head_dim, rows per block], scaled, for all heads of a row's
+  // logits
   size_t queries = 0;
   size_t staged = 0;  // f32 [16, StagedRowStride()] keys on their way to panels
-  size_t panels =
-      0;  // f32 [panel, padded head_dim, keys per panel] of one tile
-  size_t logits = 0;      // f32 [likewise, kTileKeys] of one tile, in base 2
-  size_t references = 0;  // f32 [n_padded_rows]: what exponents are relative to
+  // f32 [panel, padded head_dim, keys per panel] of one tile
+  size_t panels = 0;
+  size_t logits = 0;      // f32 [as queries, kTileKeys] of one tile, in base 2
+  size_t references = 0;  // f32 [n_padded_rows]: base of exponents
   size_t last_references = 0;  // f32 [n_padded_rows]: after the last tile
   size_t sums = 0;             // f64 [n_padded_rows]
   size_t inverse_sums = 0;     // f32 [n_padded_rows]
-  // Of heads before they are reduced: f32 [n_heads, kTileKeys] of one tile, or
-  // [n_tiles, kTileKeys] of the head whose window is parted.
+  // Sums of heads before they are reduced: f32 [n_heads, kTileKeys] of one
+  // tile, or [n_tiles, kTileKeys] of the head whose window is divided.
   size_t head_sums = 0;
   size_t tile_references = 0;  // f32 [n_exp_tiles, n_padded_rows]
   size_t exps = 0;             // f32 [n_exp_tiles, n_rows, kTileKeys]
@@ -213,14 +215,14 @@ struct WindowAttentionScratch {
     exps = floats(layout.exps);
   }
 
-  // Where there is no room for all tiles, those from the last room on take turns.
+  // If there is no room for all tiles, the last ones share the last room.
   float* TileReferences(size_t tile) const {
     return tile_references + std::min(tile, n_exp_tiles - 1) * n_padded_rows;
   }
   float* TileExps(size_t tile) const {
     return exps + std::min(tile, n_exp_tiles - 1) * n_rows * kTileKeys;
   }
-  // The first so many, of n, have rooms of their own.
+  // The number of first tiles, of n, that have room of their own.
   size_t n_kept_tiles(size_t n) const {
     return n <= n_exp_tiles ? n : n_exp_tiles - 1;
   }

@@ -1,4 +1,4 @@
-// Queries and keys in the order in which the matrix product reads them.
+// Packs queries and keys in the order in which the matrix product reads them.
 #if defined(KVEVICT_CORE_KERNELS_WINDOW_ATTENTION_PACK_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_KERNELS_WINDOW_ATTENTION_PACK_INL_H_
@@ -21,8 +21,8 @@ namespace kvevict::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Query rows per block: with 32 registers 8 x 2 accumulators fit, with 16 only
-// 6 x 2 (8 x 2 would spill there and halve the speed).
+// Query rows per block: 8 x 2 accumulators fit in 32 registers, and 6 x 2 in 16
+// (8 x 2 would spill there and halve the speed).
 #if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX3
 inline constexpr size_t kRowsPerBlock = 6;
 #else
@@ -30,11 +30,13 @@ inline constexpr size_t kRowsPerBlock = 8;
 #endif
 static_assert(kRowsPerBlock <= kMaxRowsPerBlock);
 
-// Keys per panel: the two vectors that a block of rows meets at once.
+// Keys per panel: the two vectors that a block of rows is multiplied with at
+// once.
 HWY_INLINE size_t KeysPerPanel() { return 2 * hn::Lanes(RowTag()); }
 
-// [n_heads * n_rows of the batch, head_dim] to [block, head_dim, kRowsPerBlock],
-// times factor; rows that fill up the last block are 0. `row` is scratch for one row.
+// Packs [n_heads * n_rows of the batch, head_dim] to [block, head_dim,
+// kRowsPerBlock], times factor. Rows that fill up the last block are 0. `row`
+// is scratch for one row.
 HWY_INLINE void PackQueries(const WindowAttention& args, const RowBatch& batch,
                             float factor, float* HWY_RESTRICT row,
                             float* HWY_RESTRICT packed) {
@@ -58,7 +60,7 @@ HWY_INLINE void PackQueries(const WindowAttention& args, const RowBatch& batch,
 }
 
 #if !HWY_HAVE_SCALABLE && HWY_TARGET != HWY_SCALAR
-// Four floats of every fourth row, one 16-byte block per row.
+// Loads four floats of every fourth row, one 16-byte block per row.
 template <class D>
 HWY_INLINE hn::VFromD<D> LoadEveryFourthRow(D d, const float* from,
                                             size_t row_stride) {
@@ -75,8 +77,8 @@ HWY_INLINE hn::VFromD<D> LoadEveryFourthRow(D d, const float* from,
 }
 #endif
 
-// rows[Lanes(d), dim] to to[dim, to_stride]: one vector per element of the
-// rows. Both sides have whole groups of four elements.
+// Transposes rows[Lanes(d), dim] to to[dim, to_stride]: one vector per element
+// of the rows. Both sides have whole groups of four elements.
 HWY_INLINE void Transpose(const float* HWY_RESTRICT rows, size_t row_stride,
                           size_t dim, float* HWY_RESTRICT to,
                           size_t to_stride) {
@@ -89,7 +91,7 @@ HWY_INLINE void Transpose(const float* HWY_RESTRICT rows, size_t row_stride,
   }
 #else
   // 4 x 4 transposes inside the 16-byte blocks. Block b of v_j is from row 4 b
-  // + j, so the results are in row order without any shuffle across blocks.
+  // + j, so the results are in row order without shuffles across blocks.
   const hn::Repartition<uint64_t, RowTag> d64;
   for (size_t i = 0; i < dim; i += 4) {
     const auto v0 = LoadEveryFourthRow(d, rows + i, row_stride);
@@ -115,8 +117,8 @@ HWY_INLINE void Transpose(const float* HWY_RESTRICT rows, size_t row_stride,
 #endif
 }
 
-// Keys [first, first + kTileKeys) to [panel, PaddedRow(head_dim),
-// KeysPerPanel()]; keys from n_tokens on are 0. `rows` is scratch for kRowPad
+// Packs keys [first, first + kTileKeys) to [panel, PaddedRow(head_dim),
+// KeysPerPanel()]. Keys from n_tokens on are 0. `rows` is scratch for kRowPad
 // rows of StagedRowStride(): rows of a cache are often a multiple of 4 KiB
 // apart and would evict each other from the L1 cache if transposed in place.
 HWY_INLINE void PackKeys(const RowSource& keys, uint32_t first,

@@ -1,4 +1,4 @@
-// The matrix product of a block of rows and a panel, as of queries and keys.
+// The matrix product of a block of rows and a panel, such as queries and keys.
 #if defined(KVEVICT_CORE_KERNELS_WINDOW_ATTENTION_PRODUCT_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
 #ifdef KVEVICT_CORE_KERNELS_WINDOW_ATTENTION_PRODUCT_INL_H_
@@ -25,11 +25,11 @@ namespace kvevict::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// to[r * to_stride + i] = sum over n steps d of a[r * a_row + d * a_step] *
-// b[d * b_step + i], for kRowsPerBlock rows and KeysPerPanel() i; with kAdds added to
-// what stands there. Added up in ascending order of d on every target. Per step two
-// loads and kRowsPerBlock broadcasts feed twice as many multiply-adds, which are enough
-// to hide their latency.
+// to[r * to_stride + i] = sum over n steps d of a[r * a_row + d * a_step] * b[d
+// * b_step + i], for kRowsPerBlock rows and KeysPerPanel() i. With kAdds it is
+// added to the present content. Added up in ascending order of d on every
+// target. Per step two loads and kRowsPerBlock broadcasts feed twice as many
+// multiply-adds, which are enough to hide their latency.
 template <bool kAdds>
 HWY_INLINE void MultiplyRows(const float* HWY_RESTRICT a, size_t a_row,
                              size_t a_step, const float* HWY_RESTRICT b,
@@ -66,7 +66,8 @@ HWY_INLINE void MultiplyRows(const float* HWY_RESTRICT a, size_t a_row,
 #undef KV_STORE
 }
 
-// The same of queries [dim, kRowsPerBlock] and a panel of keys [dim, KeysPerPanel()].
+// The same for queries [dim, kRowsPerBlock] and a panel of keys [dim,
+// KeysPerPanel()].
 HWY_INLINE void MultiplyBlock(const float* HWY_RESTRICT queries,
                               const float* HWY_RESTRICT panel, size_t dim,
                               float* HWY_RESTRICT to, size_t to_stride) {

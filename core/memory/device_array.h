@@ -9,7 +9,7 @@
 
 namespace kvevict {
 
-// Only backends look into it.
+// An array in device memory. Only backends access its elements.
 template <typename T>
 class DeviceArray {
  public:
@@ -27,7 +27,7 @@ class DeviceArray {
     return context_.backend().clear(context_, data_, n_bytes_);
   }
 
-  // With any content, which costs no time however large it is.
+  // Not cleared, so it takes no time however large it is.
   Status AllocateUncleared(const char* what, CheckedSize n) {
     const CheckedSize n_bytes = n * CheckedSize(sizeof(T));
     if (!n_bytes.ok()) {

@@ -1,5 +1,5 @@
-// Memory of the device in which a sequence keeps what it observes: the caller's, or
-// the context's.
+// Device memory in which a sequence keeps what it observes. It belongs to the
+// caller or the context.
 #ifndef KVEVICT_CORE_MEMORY_LENT_MEMORY_H_
 #define KVEVICT_CORE_MEMORY_LENT_MEMORY_H_
 
@@ -20,7 +20,7 @@ class LentMemory {
   LentMemory& operator=(const LentMemory&) = delete;
   ~LentMemory() { End(); }
 
-  // The caller's until the end; NULL: the context's.
+  // Uses the caller's memory until End(). NULL: allocates from the context.
   Status Begin(void* memory, size_t memory_bytes, CheckedSize needed);
   void End();
   Status CheckIsThere() const;

@@ -22,7 +22,7 @@ Status MemoryPool::Take(const Context& context, const char* what,
                         size_t n_bytes, Block** out) {
   *out = FindFit(n_bytes);
   if (*out != nullptr) return Status();
-  // The record comes now, so that giving back needs no memory.
+  // The record is allocated now, so that giving back needs no memory.
   Block* block = NewObject<Block>(context);
   if (block == nullptr) return OutOfMemory("%s: no %zu bytes", what, n_bytes);
   *block = {nullptr, n_bytes, nullptr};

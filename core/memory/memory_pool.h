@@ -1,4 +1,4 @@
-// Device memory that is lent for a while, and kept when it comes back.
+// Device memory that is lent for a while and kept for reuse when it comes back.
 #ifndef KVEVICT_CORE_MEMORY_MEMORY_POOL_H_
 #define KVEVICT_CORE_MEMORY_MEMORY_POOL_H_
 
@@ -11,7 +11,7 @@ namespace kvevict {
 
 class Context;
 
-// Of a context. Any thread may call.
+// The pool of a context. Any thread may call.
 class MemoryPool {
  public:
   struct Block {
@@ -20,12 +20,12 @@ class MemoryPool {
     Block* next;
   };
 
-  // The smallest block with so many bytes, or a new one; what is in it, nobody
-  // knows. Aligned to 256.
+  // Returns the smallest block with at least n_bytes, or a new one. Its content
+  // is undefined. Aligned to 256 bytes.
   Status Take(const Context& context, const char* what, size_t n_bytes,
               Block** out);
   void GiveBack(Block* block);
-  // Frees what came back.
+  // Frees the blocks that came back.
   void Clear(const Context& context);
 
  private:

@@ -1,4 +1,5 @@
-// Operations that move rows, and keep what is known of slots.
+// Operations that move rows and those that update positions, lengths and counts
+// of slots.
 #ifndef KVEVICT_CORE_OPS_MOVE_H_
 #define KVEVICT_CORE_OPS_MOVE_H_
 
@@ -20,19 +21,19 @@ struct MoveJob {
   const kvevict_view* view = nullptr;
   ListCounts tokens;  // slots held, per KV head
   KeepLists keep;
-  // Bit i: companion i is another layer's too, whose job it is.
+  // Bit i: companion i also belongs to another layer, whose job moves it.
   uint64_t shared_companions = 0;
-  Merge merge;  // before rows move: what becomes of those that are not kept
+  Merge merge;              // before rows move: how evicted rows are merged
   uint32_t first_slot = 0;  // where the first kept row goes
-  const kvevict_view* destination =
-      nullptr;            // another cache; nullptr: in place
-  RowChange change = {};  // of rows on their way there
+  // Another cache; nullptr moves rows in place.
+  const kvevict_view* destination = nullptr;
+  RowChange change = {};  // how rows change on their way there
 
   const kvevict_view& target() const {
     return destination == nullptr ? *view : *destination;
   }
-  // In place: leaves recent rows, the last ones of every list, out, and has those change
-  // that share numbers.
+  // For moves in place: excludes recent rows, the last ones of every list, and
+  // sets `change` for rows that share quantization parameters with others.
   void StayWhereRecent() {
     const uint32_t n_recent = RecentOf(*view, tokens.most);
     keep.count.most -= n_recent;
@@ -48,10 +49,11 @@ inline bool AnyChanges(Jobs<MoveJob> jobs) {
   return false;
 }
 
-// Merges rows of each job that are not kept into those that are, as the job says, in
-// place; jobs that merge nothing are left alone. Rows can be read.
+// Merges rows that a job does not keep into rows that it keeps, in place, as
+// the job says. Jobs that merge nothing are left alone. All rows must be
+// readable.
 struct MergeArgs {
-  // Of n_layers alike.
+  // The size for n_layers like layers.
   struct Size {
     uint32_t n_kv_heads;
     uint32_t k_head_dim;
@@ -64,22 +66,22 @@ struct MergeArgs {
   std::span<uint8_t> scratch;
 };
 
-// Moves the kept rows of each job's view down to slots [first_slot, first_slot +
-// count), or copies them to those of its destination; but those that change. There
-// `keep.slots` may be NULL: 0, 1, ...
+// Moves the kept rows of each job's view down to slots [first_slot, first_slot
+// + count), or copies them to those slots of its destination. Rows that change
+// are left out. With a destination `keep.slots` may be NULL: 0, 1, ...
 struct CompactArgs {
-  using Size =
-      Jobs<MoveJob>;  // of which only view and count of the lists matter
+  using Size = Jobs<MoveJob>;  // only the view and the lists' count are read
 
   Jobs<MoveJob> jobs;
-  std::span<uint8_t> scratch;  // it works with less too, maybe slower
+  std::span<uint8_t> scratch;  // less than the best works too, maybe slower
 };
 
-// Tables of one layer's blocks: for all KV heads, or one for each.
+// The tables of one layer's blocks: one for all KV heads, or one for each.
 struct TableJob {
-  void* entries = nullptr;  // block ids, i32, or addresses, u64; nullptr: none
+  void* entries = nullptr;  // i32 block ids or u64 addresses; nullptr: no table
   bool are_ids = false;
-  // Of a view with blocks: which stay, whole but for the last one of a list.
+  // A job of the view with blocks, which says what stays: whole blocks except a
+  // list's last.
   const MoveJob* move = nullptr;
 
   const kvevict_view& view() const { return *move->view; }
@@ -88,48 +90,51 @@ struct TableJob {
   }
 };
 
-// Puts the entries of the blocks that jobs keep first in their tables, in order, those of
-// the others behind them. Entries are taken kTile at a time: what was dropped before
-// makes room for those that stay and follows them, before what is dropped of the tile.
+// Puts the entries of kept blocks first in their tables, in order, and those of
+// the others after them. Entries are processed kTile at a time. Entries dropped
+// earlier move back to make room for those of the tile that stay, and stand
+// before those dropped of the tile.
 struct DropBlocksArgs {
   static constexpr uint32_t kTile = 512;
   Jobs<TableJob> jobs;
 };
 
-// Stores the kept rows of each job that change anew in its destination, with their
-// numbers; or in place, where numbers are those of groups of tokens.
+// Stores the kept rows that change anew in each job's destination, with their
+// scales and minima. Without a destination it does so in place, if scales are
+// those of groups of tokens.
 struct RequantizeArgs {
   Jobs<MoveJob> jobs;
 };
 
-// Moves row keep[i] of each job's view to slot i, as if all were read first; keep
-// lists are in any order and may repeat slots. Jobs take turns with the scratch.
+// Moves row keep[i] of each job's view to slot i, as if all rows were read
+// first. Keep lists may be in any order and repeat slots. Jobs use the scratch
+// one after the other.
 struct ReorderArgs {
-  using Size = MoveJob;  // of which only view and count of the lists matter
+  using Size = MoveJob;  // only the view and the lists' count are read
 
   Jobs<MoveJob> jobs;
-  std::span<uint8_t> scratch;  // the most of any job
+  std::span<uint8_t> scratch;  // the most that any job needs
 };
 
 struct EvictedJob {
   ListCounts tokens;  // slots held, per list
   KeepLists keep;
-  // out: [n_lists, stride], how many there are by their number in `tokens` and `keep`;
-  // behind the last one stands how many slots the list held
+  // Out: [n_lists, stride]. `tokens` and `keep` say how many each list has.
+  // After a list's last slot stands how many slots it held.
   int32_t* slots = nullptr;
   uint32_t stride = 0;
-  uint32_t* counts = nullptr;  // out: [n_lists]; NULL where lists are alike
+  uint32_t* counts = nullptr;  // out: [n_lists]; NULL if lists are equally long
 };
 
-// Lists the slots that jobs do not keep, ascending.
+// Lists the slots that jobs do not keep, in ascending order.
 struct ListEvictedArgs {
   Jobs<EvictedJob> jobs;
 };
 
-// Takes back what compaction did to each job's view. `keep` are the slots that were not
-// kept, as ListEvictedArgs says, their rows are in `destination`, and first_slot is how
-// many slots were filled since. Rows from the first such slot on move up, and those
-// rows go between them.
+// Reverts the compaction of each job's view. `keep` lists the slots that were
+// evicted, as ListEvictedArgs writes them. Their rows are in `destination`.
+// first_slot is the number of slots filled since. Rows from the first evicted
+// slot on move up, and the evicted rows go between them.
 struct RestoreArgs {
   Jobs<MoveJob> jobs;
 };
@@ -137,23 +142,25 @@ struct RestoreArgs {
 struct RotateJob {
   const kvevict_view* view = nullptr;
   ListCounts tokens;  // per KV head
-  // [n_lists, tokens.most]: by how many positions keys move, or where they were
+  // [n_lists, tokens.most]: the positions by which keys move, or the slots in
+  // which they were.
   const int32_t* offsets = nullptr;
   uint32_t n_lists = 1;  // or n_kv_heads
 };
 
-// Turns keys by RoPE, in place.
+// Rotates keys by RoPE, in place.
 struct RotateArgs {
   Jobs<RotateJob> jobs;
   const Rope& rope;
-  // Offsets are the slots in which keys were: they move to their own.
+  // Offsets are the slots in which keys were. They are rotated to their present
+  // slots.
   bool from_slots = false;
 };
 
 struct MapJob {
-  SlotPositions slots;     // before
-  KeepLists keep;          // slots NULL: the first ones of every list
-  int32_t* out = nullptr;  // [n_lists, keep.count.most], of the survivors
+  SlotPositions slots;     // before the eviction
+  KeepLists keep;          // slots NULL: the first slots of every list
+  int32_t* out = nullptr;  // [n_lists, keep.count.most] positions
 };
 
 // Writes the positions of the slots that jobs keep.
@@ -161,21 +168,21 @@ struct MapPositionsArgs {
   Jobs<MapJob> jobs;
 };
 
-// {stored, logical} of every list of every layer, u32 [n_lists, 2].
+// Writes {stored, logical} of every list of every layer, u32 [n_lists, 2].
 struct SetLengthsArgs {
   uint32_t* lengths;
   std::span<const uint32_t> stored;  // host memory
   uint32_t logical;
 };
 
-// Counts from one on.
+// Adds `more` to the n counts from `counts` on.
 struct AdvanceCountsArgs {
   uint32_t* counts;
   uint32_t n;
-  uint32_t more;  // added to each
+  uint32_t more;
 };
 
-// Counts, from the host.
+// Writes counts from host memory.
 struct SetCountsArgs {
   uint32_t* counts;
   std::span<const uint32_t> values;  // host memory

@@ -1,4 +1,4 @@
-// What every operation is on every device.
+// The type of an operation on a device.
 #ifndef KVEVICT_CORE_OPS_OP_H_
 #define KVEVICT_CORE_OPS_OP_H_
 
@@ -12,11 +12,11 @@ namespace kvevict {
 
 class Context;
 
-// A CUstream; nothing on the CPU.
+// A CUstream on CUDA; unused on the CPU.
 using Stream = kvevict_stream;
 
-// Scratch in which an operation runs, and what it can make use of. Results are the
-// same in any.
+// The least scratch in which an operation runs, and the most that it can make
+// use of. Results are the same in any size.
 struct ScratchNeeds {
   CheckedSize least{0};
   CheckedSize best{0};
@@ -28,7 +28,7 @@ struct ScratchNeeds {
   ScratchNeeds(CheckedSize bytes) : least(bytes), best(bytes) {}
 };
 
-// One that does not fit is larger than any.
+// A size that overflows is larger than any other.
 inline CheckedSize Larger(CheckedSize a, CheckedSize b) {
   if (!a.ok() || !b.ok()) return a.ok() ? b : a;
   return a.value() < b.value() ? b : a;
@@ -37,8 +37,8 @@ inline ScratchNeeds Larger(const ScratchNeeds& a, const ScratchNeeds& b) {
   return {Larger(a.least, b.least), Larger(a.best, b.best)};
 }
 
-// What the scratch of an operation depends on: jobs of n_layers alike, of up to n_tokens
-// each.
+// What the scratch of an operation depends on: jobs of n_layers like layers
+// with up to n_tokens each.
 struct LayerSize {
   const kvevict_layer_geometry& geometry;
   const Policy& policy;
@@ -46,7 +46,7 @@ struct LayerSize {
   uint32_t n_tokens;
 };
 
-// Args::Size; int where there is none.
+// Args::Size, or int if there is none.
 template <typename Args>
 struct SizeOf {
   using Type = int;
@@ -57,7 +57,8 @@ struct SizeOf<Args> {
   using Type = typename Args::Size;
 };
 
-// How a device does an operation: queued on a stream; a failure to queue is its Status.
+// How a device runs an operation. run() queues it on a stream and returns an
+// error if that fails.
 template <typename Args>
 struct Op {
   using Size = typename SizeOf<Args>::Type;
@@ -71,9 +72,9 @@ struct Op {
 
   Status (*run)(const Context& context, Stream stream, const Args& args);
   ScratchNeeds (*scratch)(const Context& context, const Size& size) = NoScratch;
-  // Whether a call can run, asked before the first one does: rows that the device can
-  // load, code that is there while a stream is captured. What operations before it will
-  // write, and scratch, may be missing.
+  // Checks that a call can run, before the first one does: the device can load
+  // the rows, and the code is loaded if a stream is being captured. Scratch,
+  // and data that earlier operations will write, may be missing.
   Status (*check)(const Context& context, Stream stream,
                   const Args& args) = NoCheck;
 

@@ -1,7 +1,6 @@
-// Operations that observe queries, score, and work on the scores of heads.
-//
-// Of all operations: arguments have been checked. Pointers but for views are to memory of
-// the device.
+// Operations that observe queries, score, and change the scores of heads.
+// For all operations: arguments have been checked, and pointers other than
+// those to views are to device memory.
 #ifndef KVEVICT_CORE_OPS_SCORE_H_
 #define KVEVICT_CORE_OPS_SCORE_H_
 
@@ -18,104 +17,106 @@ namespace kvevict {
 
 class Rope;
 
-// Query rows of one layer, and what is known of them. Row w, the query of token
-// n_tokens - n_rows + w, is stored row (first_row + w) % ring_rows.
+// The query rows of one layer. Row w, the query of token n_tokens - n_rows + w,
+// is stored in row (first_row + w) % ring_rows.
 struct QueryRows {
   PlainRows rows;
   int64_t head_stride = 0;
-  uint32_t n_rows = 0;  // the window's; 0: none are given
+  uint32_t n_rows = 0;  // rows of the window; 0: none are given
   uint32_t first_row = 0;
-  uint32_t ring_rows = UINT32_MAX;  // this: they do not wrap
-  // Natural log-sum-exps in the same order; NULL if unknown. Strides in bytes.
+  uint32_t ring_rows = UINT32_MAX;  // UINT32_MAX: rows do not wrap
+  // Natural log-sum-exps in the same order, or NULL. Strides are in bytes.
   const float* lse = nullptr;
   int64_t lse_row_stride = 0;
   int64_t lse_head_stride = 0;
 };
 
-// Rows of one chunk into the rings of layers.
+// Writes the rows of one chunk to the rings of layers.
 struct ObserveArgs {
-  // [n_heads, first_row + n_rows] rows each; strides may be 0 for packed.
+  // [n_heads, first_row + n_rows] rows each. Strides may be 0 for packed.
   Jobs<const kvevict_plane*> layers;
   uint32_t n_heads;
-  uint32_t first_row;       // those before it would not stay
+  uint32_t first_row;       // rows before it would be overwritten
   uint32_t n_rows;          // <= ring_rows
-  uint32_t first_position;  // of first_row
-  // Not NULL: first_position counts from the position that stands there when
-  // the work runs.
+  uint32_t first_position;  // position of first_row
+  // If not NULL, first_position counts from the position stored here when the
+  // work runs.
   const uint32_t* position_address;
-  // [layers, ring_rows, n_heads, packed row]; position p in row p % ring_rows
+  // [layers, ring_rows, n_heads, packed row]. Position p is in row p %
+  // ring_rows.
   uint8_t* rings;
   uint32_t ring_rows;
 };
 
-// Floats of every head, packed within it.
+// Floats of every head, packed within a head.
 struct FloatRows {
   const float* data = nullptr;
   uint64_t head_stride = 0;  // elements
 };
 
-// What a layer's slots got of the attention of a chunk, into its sums.
+// Adds the attention that a layer's slots received from a chunk to its sums.
 struct AddSumsJob {
   FloatRows from;           // [n_from, slots with the chunk's]
   uint32_t n_from = 0;      // a multiple of n_rows
-  uint32_t first_from = 0;  // where `from` is a ring: the first of those to add
+  uint32_t first_from = 0;  // if `from` is a ring: the first row to add
   float* sums = nullptr;    // [n_rows, AddSumsArgs::stride]
   uint32_t n_rows = 0;
-  // Slots before the chunk's, per list, of which rows in the same order have one, or as
-  // many each.
+  // Slots before the chunk's, per list. Rows are in the order of lists, each
+  // list with the same number of rows.
   ListCounts tokens;
   uint32_t n_lists = 1;
-  bool begins = false;  // nothing has been added: slots before begin at 0 too
-  // Not NULL: sums are a ring, and when the work runs here stands, modulo sums_ring,
-  // which of its rows is written.
+  bool begins = false;  // no sums yet: slots before the chunk begin at 0 too
+  // If not NULL, sums are a ring. The row to write is stored here, modulo
+  // sums_ring, when the work runs.
   const uint32_t* turn = nullptr;
 };
 
-// Rows that one row of sums stands for are reduced; of each slot and the next pool - 1
-// the maximum is added.
+// Reduces the rows that one row of sums stands for. The maximum of each slot
+// and the next pool - 1 is added.
 struct AddSumsArgs {
   Jobs<AddSumsJob> jobs;
-  uint32_t n_new;   // slots of the chunk, which begin at 0
-  uint64_t stride;  // of rows of sums, which have as many slots; elements
+  uint32_t n_new;   // slots of the chunk, whose sums begin at 0
+  uint64_t stride;  // slots of a row of sums, in elements
   uint32_t pool;
   kvevict_reduce reduce;
-  bool clears = false;  // slots behind the chunk's become 0, up to the stride
-  // Rows of the ring that it is; 0: it is none.
+  bool clears = false;  // sets slots after the chunk's, up to the stride, to 0
+  // The rows in the ring of `from` and that of `sums`; 0: it is no ring.
   uint32_t from_ring = 0;
   uint32_t sums_ring = 0;
 };
 
 struct ScoreJob {
   ListCounts tokens;                   // slots held, per KV head
-  const kvevict_view* view = nullptr;  // where the signal reads keys
-  QueryRows queries;                   // where it reads queries
-  // Natural logits [n_q_heads] that take part in their softmax, and do so in its
+  const kvevict_view* view = nullptr;  // if the signal reads keys
+  QueryRows queries;                   // if it reads queries
+  // Natural sink logits [n_q_heads], which are part of the softmax and of its
   // log-sum-exps; NULL: none.
   const float* sinks = nullptr;
   SlotPositions slots;
   float* rows = nullptr;  // out: [ScoreArgs::n_rows, tokens.most]
-  // What else the signal needs, of the caller's.
+  // Other inputs of the signal, given by the caller.
   FloatRows caller;  // [n_kv_heads, tokens.most] scores
-  // [n_sum_heads, tokens.most] of attention; none: to be made of `queries`
+  // [n_sum_heads, tokens.most] of attention. If none, sums are computed from
+  // `queries`.
   FloatRows sums;
-  uint32_t n_sum_heads = 0;  // n_q_heads, n_kv_heads, or 1 of all of them
-  uint32_t n_seen = 0;       // tokens so far, and as many queries
-  // Of these, `sums` are at most of so many last ones.
+  uint32_t n_sum_heads = 0;  // n_q_heads, n_kv_heads, or 1 for all heads
+  uint32_t n_seen = 0;       // tokens, and so queries, so far
+  // `sums` include at most this many of the last queries.
   uint32_t n_summed = INT32_MAX;
-  uint32_t n_sink = 0;         // first slots, which stay whatever they score
-  uint32_t next_position = 0;  // of the next one, as RoPE will see it
+  uint32_t n_sink = 0;         // first slots, which always stay
+  uint32_t next_position = 0;  // position of the next token, as RoPE sees it
   uint32_t layer = 0;          // its number in the model
-  ListCounts keep;             // slots that lists are to keep, of job.slots
+  ListCounts keep;             // slots that lists keep, of job.slots
   FloatRows query_mean;        // [n_q_heads, k_head_dim]
-  FloatRows query_covariance;  // [n_q_heads, k_head_dim, k_head_dim], or none
+  FloatRows query_covariance;  // [n_q_heads, k_head_dim, k_head_dim]; optional
   FloatRows key_filter;        // [n_kv_heads, k_head_dim]
   FloatRows query_centers;     // [n_q_heads, 3, rope.n_frequencies()]
-  FloatRows weights;           // [n_kv_heads, tokens.most], for weighing
-  float* measure = nullptr;    // out: a LayerMeasure, where the policy wants it
+  FloatRows weights;           // [n_kv_heads, tokens.most]
+  float* measure = nullptr;    // out: a LayerMeasure, if the policy reads it
 };
 
-// One signal's numbers for every token, a row per KV head, or per query head
-// where shaping wants them apart.
+// Computes one signal's scores for every token. There is a row per KV head, or
+// per query head if shaping needs them apart.
 struct ScoreArgs {
   using Size = LayerSize;
 
@@ -124,7 +125,7 @@ struct ScoreArgs {
   const Rope& rope;
   float softmax_scale;
   bool per_query_head;
-  uint32_t n_tokens;  // the most of any layer, of these jobs or beside them
+  uint32_t n_tokens;  // of the longest layer in the call, maybe of other jobs
   Jobs<ScoreJob> jobs;
   std::span<uint8_t> scratch;
 
@@ -134,17 +135,17 @@ struct ScoreArgs {
 };
 
 struct ShapeJob {
-  ListCounts tokens;      // per KV head
-  float* rows = nullptr;  // [n_kv_heads * n_terms, tokens.most]; is written to
+  ListCounts tokens;        // per KV head
+  float* rows = nullptr;    // [n_kv_heads * n_terms, tokens.most]; overwritten
   float* scores = nullptr;  // out: [n_kv_heads, tokens.most]; may be `rows`
-  // What is read beside scores: values where their norms are weights, keys where they are
-  // compared.
+  // The rows that are read in addition to scores: values whose norms are
+  // weights, or keys that are compared.
   const kvevict_view* view = nullptr;
-  FloatRows weights;  // [n_kv_heads, tokens.most], the caller's
+  FloatRows weights;  // [n_kv_heads, tokens.most], given by the caller
 };
 
 // Pools rows along the tokens and reduces the n_terms rows of each KV head. The
-// last n_unpooled tokens of a row are left out and become +infinity.
+// last n_unpooled tokens of a row are not pooled and become +infinity.
 struct ShapeArgs {
   using Size = LayerSize;
 
@@ -154,22 +155,22 @@ struct ShapeArgs {
   std::span<uint8_t> scratch;
 };
 
-// Makes shaped scores (score + epsilon) * weight, in place, as the policy says,
-// which has weights; +infinity stays.
+// Replaces shaped scores by (score + epsilon) * weight, in place. The policy
+// has weights. +infinity stays.
 struct ApplyWeightsArgs {
   const kvevict_layer_geometry& layer;  // of all jobs
   const Policy& policy;
   Jobs<ShapeJob> jobs;
 };
 
-// Takes the redundancy of a head's keys off its weighed scores, in place, as the
-// policy says, whose redundancy is above 0; +infinity stays.
+// Subtracts the redundancy of a head's keys from its weighted scores, in place.
+// The policy's redundancy is above 0. +infinity stays.
 struct SubtractRedundancyArgs {
   using Size = LayerSize;
 
   const kvevict_layer_geometry& layer;  // of all jobs
   const Policy& policy;
-  uint32_t n_tokens;  // the most of any layer, of these jobs or beside them
+  uint32_t n_tokens;  // of the longest layer in the call, maybe of other jobs
   Jobs<ShapeJob> jobs;
   std::span<uint8_t> scratch;
 };
@@ -180,23 +181,24 @@ struct ReduceJob {
   float* out = nullptr;         // [n_tokens]; may be the first row
 };
 
-// Rows of heads, layers and ranks that share a keep list become one.
+// Reduces the rows of heads, layers and ranks that share a keep list to one
+// row.
 struct ReduceArgs {
   Jobs<ReduceJob> jobs;
   uint32_t n_rows;
   kvevict_reduce reduce;
 };
 
-// What a plan says of the calls to come beside geometry and policy.
+// What a plan knows about later calls in addition to geometry and policy.
 struct ScoreTraits {
-  bool is_ragged = false;  // heads may have unlike lengths
+  bool is_ragged = false;  // heads may have different lengths
   bool has_sinks = false;
 };
 
-// How a device scores by one signal.
+// How a device computes one signal.
 struct ScoreOp : Op<ScoreArgs> {
-  // Compiles what calls with this geometry and policy launch beyond what all do; null
-  // for nothing.
+  // Compiles what calls with this geometry and policy launch in addition to
+  // what all calls do. Null if there is nothing to compile.
   Status (*prepare)(const Context& context, const kvevict_layer_geometry& layer,
                     const Policy& policy, const ScoreTraits& traits) = nullptr;
 };

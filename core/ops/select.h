@@ -1,4 +1,4 @@
-// Operations that choose the slots which stay, by scores.
+// Operations that select the slots that stay, by scores.
 #ifndef KVEVICT_CORE_OPS_SELECT_H_
 #define KVEVICT_CORE_OPS_SELECT_H_
 
@@ -13,30 +13,30 @@
 
 namespace kvevict {
 
-// Which slots must stay, per keep list.
+// The slots that must stay, per keep list.
 struct Forced {
   uint32_t n_sink = 0;
   uint32_t n_recent = 0;
-  // Ascending positions, in host memory; those not held are ignored.
+  // Ascending positions in host memory. Those not held are ignored.
   std::span<const int32_t> protect;
 };
 
-// How many a list keeps, where the scores of its layer decide.
+// How the scores of a layer decide how many slots each list keeps.
 struct HeadSplit {
   HeadRule kind = HeadRule::kEqual;
   double floor = 0.0;
   double threshold = 0.0;
 
   bool Counts() const { return kind != HeadRule::kEqual; }
-  // What a list keeps whatever others have: its best tokens; of a blend, beside what
-  // must stay.
+  // The number of its best tokens that a list keeps whatever the others have.
+  // With a blend they are in addition to what must stay.
   uint32_t OwnOf(uint32_t budget, const Forced& forced) const {
     if (kind == HeadRule::kAdaptive) {
       return std::max(1u, static_cast<uint32_t>(budget * floor));
     }
     return static_cast<uint32_t>(RoomOf(budget, forced) * floor);
   }
-  // What a budget has beside what must stay.
+  // The part of a budget that is left after what must stay.
   static uint32_t RoomOf(uint32_t budget, const Forced& forced) {
     const uint64_t n_forced =
         uint64_t{forced.n_sink} + forced.n_recent + forced.protect.size();
@@ -47,61 +47,66 @@ struct HeadSplit {
 
 struct SelectJob {
   ListCounts tokens;  // per list
-  // [n_lists, tokens.most]; NULL: nothing is ranked
+  // [n_lists, tokens.most]. NULL: nothing is ranked.
   const float* scores = nullptr;
-  uint32_t* keys = nullptr;  // scratch, likewise; may be the scores
+  uint32_t* keys = nullptr;  // scratch, shaped like scores; may be the scores
   KeepLists keep;            // out: ascending; count.Of(i) <= tokens.Of(i)
-  SlotPositions slots;  // what is kept is slots.first + a place in `scores`
-  // Where scores decide how many: the budget of a list, and where keep.count.each is
-  // to be written. No list keeps more than keep.count.most.
+  SlotPositions slots;  // a kept slot is slots.first + its index in `scores`
+  // If scores decide how many slots lists keep: the budget of a list, and where
+  // keep.count.each is written. No list keeps more than keep.count.most.
   uint32_t budget = 0;
   uint32_t* counts = nullptr;
-  Mass* masses = nullptr;  // [n_lists], where they are measured
+  Mass* masses = nullptr;  // [n_lists], if they are measured
 };
 
 struct SelectArgs {
-  // Of n_lists in all, of up to n_tokens each.
+  // The size for n_lists in all, with up to n_tokens each.
   struct Size {
     uint32_t n_tokens;
     uint64_t n_lists;
   };
 
-  Jobs<SelectJob> jobs;  // with as many lists each
+  Jobs<SelectJob> jobs;  // all with the same number of lists
   kvevict_tie tie;
   Forced forced;
   std::span<uint8_t> scratch;
   HeadSplit heads;
-  // What stays or goes together: the slots of a block have the mean of its scores, and
-  // what must stay keeps its block. Lists lose a multiple of the size.
+  // The blocks that stay or go as a whole. The slots of a block have the mean
+  // of its scores, and a slot that must stay keeps its block. Lists lose a
+  // multiple of the block size.
   SlotBlocks blocks = {};
-  // Which tokens come before others whatever their scores, once it is known how many
-  // each list keeps. Host memory.
+  // Tokens that rank before or after others whatever their scores, once it is
+  // known how many each list keeps. In host memory.
   std::span<const TokenRange> ranges = {};
 };
 
-// Measures what the keep lists of selected jobs have of their scores, which are still
-// there; adds: to what was measured before, of other slots.
+// Measures the mass of the scores in the keep lists of selected jobs. The
+// scores must still be there. `adds` adds to masses measured before, of other
+// slots.
 struct MeasureMassArgs {
-  Jobs<SelectJob> jobs;  // with as many lists each
+  Jobs<SelectJob> jobs;  // all with the same number of lists
   bool adds = false;
 };
 
-// What changes scores by which of a list are the best, what must stay before all.
+// Operations that change scores depending on which are the best of a list.
 //
-// scale_by_best_share: writes a list's scores times the share that its best have in the sum of
-// them, as many as the budget has beside what must stay, which is in neither sum, nor
-// is NaN. Where that is not a finite number above 0 it writes them as they are.
+// scale_by_best_share: multiplies a list's scores by the share that its best
+// have in their sum. The best are as many as the budget has room for after what
+// must stay. Slots that must stay and NaN are in neither sum. If the share is
+// not a finite number above 0 the scores are written unchanged.
 //
-// pin_best: of what a list keeps the best `share`, rounded down in f32, get +infinity,
-// and where heads are adaptive, those of its floor. Where scores decide how many a list
-// keeps, they do so here. Ranges rank these best, and do not count in the share.
+// pin_best: the best `share` of what a list keeps, rounded down in f32, become
+// +infinity. With adaptive heads it is at least the tokens of the floor. If
+// scores decide how many slots a list keeps, they do so here. Ranges rank these
+// best but do not change their number.
 struct BestArgs {
-  SelectArgs select;  // whose lists are scratch
-  // Their scores are written to: by pin_best not the keys, by scale_by_best_share either.
+  SelectArgs select;  // its lists are scratch
+  // Their scores are written. For pin_best they may not be the keys, for
+  // scale_by_best_share they may.
   Jobs<ShapeJob> shapes;
   double share = 0.0;
 
-  // Of any list of a layer.
+  // The fewest slots that are pinned in any list of a layer.
   uint32_t LeastPinned(const SelectJob& job) const {
     return select.heads.kind == HeadRule::kAdaptive
                ? select.heads.OwnOf(job.budget, select.forced)
@@ -110,38 +115,41 @@ struct BestArgs {
 };
 
 struct RescueJob {
-  float* scores = nullptr;  // those of the select job, which are written to
-  FloatRows marks;  // per list: of half of the slots the highest are marked
-  uint32_t n_blocks = 0;  // how many of each list; 0: it is left alone
+  float* scores = nullptr;  // scores of the select job; overwritten
+  // Per list. The half of the slots with the highest marks is marked.
+  FloatRows marks;
+  uint32_t n_blocks = 0;  // blocks per list; 0: the layer is left alone
   uint32_t layer = 0;     // its number in the model
   uint32_t n_seen = 0;    // tokens so far
 };
 
-// Some blocks that would go stay: see Policy.rescue. Of each list, slots between
-// both ends that stay get +infinity, all others NaN.
+// Keeps some blocks that would be evicted: see Policy.rescue. In each list,
+// slots between both ends that stay get +infinity and all others NaN.
 struct RescueBlocksArgs {
-  SelectArgs select;  // before; its lists are scratch, and keys not the scores
+  // The selection before. Its lists are scratch, its keys are not the scores.
+  SelectArgs select;
   Jobs<RescueJob> jobs;
   Anchor anchor;
   uint64_t seed;
 };
 
-// Beyond a share of the mass blocks stay by how unlike their keys are: see
-// Policy.diverse_mass. Of each list whose best blocks do not use up its room,
-// slots between both ends that stay get +infinity, all others NaN.
+// Beyond a share of the mass, keeps the blocks whose keys are most unlike: see
+// Policy.diverse_mass. In each list whose best blocks do not use up its room,
+// slots between both ends that stay get +infinity and all others NaN.
 struct DiversifyBlocksArgs {
   using Size = LayerSize;
 
-  SelectArgs select;  // before; its lists are scratch, and keys not the scores
+  // The selection before. Its lists are scratch, its keys are not the scores.
+  SelectArgs select;
   const kvevict_layer_geometry& layer;  // of all jobs
   float mass;
-  uint32_t n_tokens;    // the most of any layer, of these jobs or beside them
-  Jobs<ShapeJob> jobs;  // whose scores are those of the select jobs
-  std::span<uint8_t> scratch;  // that of `select` too
+  uint32_t n_tokens;    // of the longest layer in the call, maybe of other jobs
+  Jobs<ShapeJob> jobs;  // with the scores of the select jobs
+  std::span<uint8_t> scratch;  // also the scratch of `select`
 };
 
-// shape and then select, by the same lists; scores stay as they were. For one row per KV
-// head, each with its list.
+// Does shape and then select with the same lists. The scores stay as they were.
+// There is one row per KV head, each with its list.
 struct ShapeAndSelectArgs {
   ShapeArgs shape;
   SelectArgs select;

@@ -21,7 +21,8 @@ bool HaveLikeRows(const kvevict_layer_geometry& a,
          (a.v_dtype == b.v_dtype || a.v_head_dim == 0);
 }
 
-// A plane of blocks with `head_dim` elements to a row; its address comes later.
+// A plane of blocks with `head_dim` elements in a row. Its address is set
+// later.
 kvevict_plane BlockPlane(kvevict_dtype dtype, uint32_t head_dim,
                          uint32_t n_kv_heads, uint32_t block_size,
                          kvevict_block_layout layout) {
@@ -36,7 +37,8 @@ kvevict_plane BlockPlane(kvevict_dtype dtype, uint32_t head_dim,
   return plane;
 }
 
-// visit(role) of the numbers that rows of a layer have in their blocks.
+// Calls visit(role) for the scales and minima that rows of a layer have in
+// their blocks.
 template <typename Visit>
 void ForEachNumber(const kvevict_layer_geometry& g,
                    const kvevict_paged_cache_options& options,
@@ -56,7 +58,7 @@ void ForEachNumber(const kvevict_layer_geometry& g,
 
 }  // namespace
 
-// Where the planes of groups begin in the memory of all.
+// Computes where the planes of groups begin in the pool's memory.
 struct PagedCache::Layout {
   CheckedSize bytes{0};
   CheckedSize n_blocks{0};
@@ -67,7 +69,7 @@ struct PagedCache::Layout {
     bytes = (bytes + CheckedSize(block_bytes) * n).AlignUp(kAlignment);
     return begin;
   }
-  // The planes of layers like this one.
+  // Adds the planes of layers like this one.
   void AddGroup(const kvevict_layer_geometry& g, uint32_t n_layers,
                 const kvevict_paged_cache_options& options,
                 uint32_t most_recent, Group* out) {
@@ -102,7 +104,8 @@ struct PagedCache::Layout {
     out->n_layers = n_layers;
     out->n_blocks = out->n_free = static_cast<uint32_t>(n.value());
   }
-  // The rows of a sequence that are not quantized, [n_kv_heads, most, head_dim].
+  // Adds the recent rows of a sequence, which are not quantized: [n_kv_heads,
+  // most, head_dim].
   void AddRecent(const kvevict_paged_cache_options& options, uint32_t most,
                  uint32_t n_layers, Group* out) {
     const kvevict_view& view = out->view;
@@ -140,7 +143,7 @@ struct PagedCache::Layout {
 
 namespace {
 
-// Calls visit(first layer, number) for each kind of layers.
+// Calls visit(first layer, count) for each kind of layers.
 template <typename Visit>
 void ForEachKind(const Plan& plan, const Visit& visit) {
   for (uint32_t l = 0; l < plan.n_layers(); ++l) {

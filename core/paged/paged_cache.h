@@ -16,24 +16,25 @@
 
 namespace kvevict {
 
-// The pool. What it counts is read and written under its lock.
+// The pool. Its counters are read and written under its lock.
 class PagedCache {
  public:
-  // Blocks of layers that are alike.
+  // The blocks of like layers.
   struct Group {
-    // Of a sequence's layer, but for its table. Blocks of a plane lie end to end.
+    // The view of a sequence's layer, without its table. Blocks of a plane are
+    // contiguous.
     kvevict_view view;
-    kvevict_plane numbers[4];  // its companions: scales and minima
-    // K and V of recent rows, behind the first of a sequence's layer; 0 where all rows
-    // are in blocks.
+    kvevict_plane numbers[4];  // companions: scales and minima
+    // K and V of recent rows, after the first of a sequence's layer; 0 if all
+    // rows are in blocks.
     kvevict_plane recent[2];
-    size_t recent_bytes;  // of a sequence's layer
+    size_t recent_bytes;  // of one layer of a sequence
     uint32_t n_layers;
     uint32_t n_blocks;
     uint32_t n_free;
     uint32_t n_shared;
     uint32_t n_wanted;
-    int32_t* free;      // [n_blocks], of which the first n_free count
+    int32_t* free;      // [n_blocks]; the first n_free are valid
     uint32_t* holders;  // [n_blocks]
   };
 
@@ -51,11 +52,12 @@ class PagedCache {
   const Plan& plan() const { return *plan_; }
   const Context& context() const { return plan_->context(); }
   uint32_t block_size() const { return block_size_; }
-  // Rows of a sequence's layer that are not quantized, at most.
+  // The most rows of a sequence's layer that are not quantized.
   uint32_t most_recent() const { return most_recent_; }
   // See RowsStandAlone().
   bool rows_stand_alone() const { return rows_stand_alone_; }
-  // Of n_slots, of which so many are in blocks, those that belong there.
+  // Of n_slots, n_coded of which are in blocks, the number that belong in
+  // blocks.
   uint32_t CodedOf(uint32_t n_coded, uint32_t n_slots) const {
     if (most_recent_ == 0) return n_slots;
     if (n_slots - n_coded <= most_recent_) return n_coded;
@@ -65,7 +67,7 @@ class PagedCache {
   uint32_t BlocksFor(uint32_t n_slots) const {
     return n_slots / block_size_ + (n_slots % block_size_ != 0);
   }
-  // visit(plane, bytes of a block) of K, V and their numbers.
+  // Calls visit(plane, bytes of a block) for K, V, and their scales and minima.
   template <typename Visit>
   static void ForEachBlockOf(const Group& group, const Visit& visit) {
     ForEachPlane(group.view, [&](const kvevict_plane& plane) {
@@ -73,15 +75,15 @@ class PagedCache {
     });
   }
   Group& GroupOf(uint32_t layer) const { return groups_[group_of_[layer]]; }
-  // 0, 1, ... up to max_tokens; memory of the device.
+  // Slots 0, 1, ... up to max_tokens, in device memory.
   int32_t* slots() const { return slots_.data(); }
   const uint8_t* memory() const { return memory_; }
   size_t n_bytes() const { return n_bytes_; }
-  // Of the recent rows of a sequence.
+  // Bytes of the recent rows of a sequence.
   size_t recent_bytes() const { return recent_bytes_; }
   void FillUsage(kvevict_paged_cache_usage* out) const;
 
-  // Holds the lock; nothing is wanted when it begins.
+  // Holds the lock. It begins with no blocks wanted.
   class Lock {
    public:
     explicit Lock(const PagedCache& cache);
@@ -90,7 +92,7 @@ class PagedCache {
     const std::lock_guard<std::mutex> lock_;
   };
   void Want(uint32_t layer, uint32_t n) const { GroupOf(layer).n_wanted += n; }
-  // Whether what is wanted is free.
+  // Checks that as many blocks are free as are wanted.
   Status CheckWanted() const;
   bool IsShared(uint32_t layer, int32_t block) const {
     return GroupOf(layer).holders[block] > 1;

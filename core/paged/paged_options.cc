@@ -14,7 +14,8 @@ namespace {
 
 constexpr uint32_t kMostBlockSize = 65536;
 
-// That rows of a layer may be quantized by groups, or later than others.
+// Checks that rows of a layer may be quantized by groups, or later than they
+// come.
 Status CheckLayer(const PlanLayer& layer,
                   const kvevict_paged_cache_options& options) {
   const kvevict_layer_geometry& g = layer.geometry;
@@ -34,7 +35,7 @@ Status CheckLayer(const PlanLayer& layer,
       layer.number, k.is_quantized() ? v.name : k.name);
 }
 
-// Of what is not quantized row by row as it comes.
+// Checks options for rows that are not quantized one by one as they come.
 Status CheckRecent(const Plan& plan,
                    const kvevict_paged_cache_options& options) {
   const DTypeInfo* const recent = FindDType(options.recent_dtype);

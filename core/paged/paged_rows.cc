@@ -1,4 +1,4 @@
-// What goes into a sequence of a paged cache, and comes out.
+// Writes rows to a sequence of a paged cache, and reads them.
 #include <algorithm>
 #include <cstring>
 
@@ -19,13 +19,14 @@ kvevict_view ViewOf(const PagedRows& rows, uint32_t n_kv_heads) {
   return view;
 }
 
-// Of numbers that stand for themselves.
+// Whether a plane has a floating-point dtype.
 bool IsPlain(const kvevict_plane& plane) {
   return InfoOf(static_cast<DType>(plane.dtype)).is_plain();
 }
 
-// Leaves out of a sequence's view the planes that rows lack, and their companions. The
-// others' are copied to `companions`, which has room for kMostCompanions.
+// Removes from a sequence's view the planes that `rows` lack, and their
+// companions. Companions of the other planes are copied to `companions`, which
+// has room for kMostCompanions.
 void LeavePart(const PagedRows& rows, kvevict_plane* companions,
                kvevict_view* view) {
   const RowChange lacks = {!IsPresent(rows.k), !IsPresent(rows.v)};
@@ -46,8 +47,8 @@ void LeavePart(const PagedRows& rows, kvevict_plane* companions,
   view->n_companions = n;
 }
 
-// Where a slot's packed row of head 0 is, of a cache in contiguous memory or in blocks by
-// id.
+// The packed row of head 0 in a slot, for a cache in contiguous memory or in
+// blocks by id.
 uint8_t* SlotAt(const kvevict_view& view, const kvevict_plane& plane,
                 uint32_t slot) {
   int64_t at;
@@ -61,7 +62,7 @@ uint8_t* SlotAt(const kvevict_view& view, const kvevict_plane& plane,
   return reinterpret_cast<uint8_t*>(plane.data + static_cast<uint64_t>(at));
 }
 
-// Slots of one cache that are copied to those of another.
+// Slots of one cache that are copied to slots of another.
 struct CopiedRows {
   const kvevict_view& from;
   uint32_t first;
@@ -70,8 +71,8 @@ struct CopiedRows {
   uint32_t to_first;
 };
 
-// Steps of decoding copy a row or two of each head, which is done before an operation
-// has begun.
+// Decoding copies a row or two of each head per step, which takes less time
+// than starting an operation.
 constexpr uint32_t kFewRows = 4;
 
 bool AreFew(const CopiedRows& rows) {
@@ -153,7 +154,7 @@ PagedSequence::Place PagedSequence::PlaceOf(const PagedRows& rows) const {
   return {RecentView(rows.layer), rows.first_slot - n_coded};
 }
 
-// Whether rows lie apart from what the sequence's own may be in.
+// Whether rows overlap no memory that the sequence's own rows may be in.
 bool PagedSequence::IsApart(const kvevict_plane& plane, uint32_t n_heads,
                             uint32_t n_rows) const {
   if (!IsPresent(plane) || n_rows == 0) return true;
@@ -166,7 +167,8 @@ bool PagedSequence::IsApart(const kvevict_plane& plane, uint32_t n_heads,
          lies_apart(recent_.data(), cache_->recent_bytes());
 }
 
-// That rows which are written end with a group, or with all that are in groups.
+// Checks that written rows end with a group, or with all rows that are in
+// groups.
 Status PagedSequence::CheckGroups(const PagedRows& rows) const {
   const kvevict_view& view = cache_->GroupOf(rows.layer).view;
   const uint32_t end = rows.first_slot + rows.n_tokens;
@@ -182,7 +184,8 @@ Status PagedSequence::CheckGroups(const PagedRows& rows) const {
       rows.first_slot, rows.n_tokens, static_cast<unsigned long long>(group));
 }
 
-// `writes_rows`: rows come out of the cache, else they go into it.
+// `writes_rows`: `rows` are written from the cache. Otherwise they are written
+// to it.
 Status PagedSequence::CheckRows(const PagedRows& rows, bool writes_rows,
                                 Stream stream) const {
   kvevict_layer_geometry g = cache_->plan().layer(rows.layer).geometry;
@@ -194,7 +197,7 @@ Status PagedSequence::CheckRows(const PagedRows& rows, bool writes_rows,
   const kvevict_view view = ViewOf(rows, g.n_kv_heads);
   KV_RETURN_IF_ERROR(writes_rows ? ValidateView(view, rows.n_tokens, true)
                                  : ValidateReadView(view, rows.n_tokens, true));
-  // What stands for itself is stored anew.
+  // Floating-point rows are converted.
   if (IsPlain(rows.k)) g.k_dtype = rows.k.dtype;
   if (IsPlain(rows.v)) g.v_dtype = rows.v.dtype;
   KV_RETURN_IF_ERROR(MatchGeometry(view, g));

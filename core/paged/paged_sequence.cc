@@ -41,7 +41,7 @@ Status PagedSequence::Allocate() {
     KV_RETURN_IF_ERROR(device_tables_.AllocateUncleared("block tables", n));
   }
   KV_RETURN_IF_ERROR(AllocateRecent());
-  // Last: what has lengths is counted.
+  // This comes last, because a sequence that has lengths is counted.
   return lengths_.Allocate("lengths", CheckedSize(n_layers()));
 }
 
@@ -142,7 +142,7 @@ Status PagedSequence::Fork(Stream stream, PagedSequence** out) const {
     for (uint32_t l = 0; l < n_layers(); ++l) {
       const uint32_t n = cache_->BlocksFor(NCoded(l));
       for (uint32_t b = 0; b < n; ++b) cache_->Share(l, Table(l)[b]);
-      // NOLINTNEXTLINE: it is there, Create() has not failed
+      // NOLINTNEXTLINE: the table exists, since Create() has not failed
       std::copy_n(Table(l), n, fork->Table(l));
       fork->lengths_[l] = lengths_[l];
       fork->n_recent_[l] = n_recent_[l];
@@ -207,8 +207,9 @@ void PagedSequence::WantOwn(uint32_t layer, uint32_t begin, uint32_t end) {
     if (replaced != kNone || !cache_->IsShared(layer, Table(layer)[b])) {
       continue;
     }
-    // Until it is taken others are counted alone: of sequences that want to own the same
-    // block together, the last one that holds it needs no copy.
+    // Until the copy is taken only the other holders are counted. So if several
+    // sequences want to own the same block together, the last one that holds it
+    // needs no copy.
     cache_->Release(layer, Table(layer)[b]);
     replaced = kWanted;
     ++n_replaced_;
@@ -266,7 +267,8 @@ void PagedSequence::GiveUp() {
   n_replaced_ = 0;
 }
 
-// Calls want_blocks() for what it is to want, and makes these its own.
+// Calls want_blocks(), which marks the wanted blocks, and makes these the
+// sequence's own.
 template <typename Blocks>
 Status PagedSequence::Replace(const Blocks& want_blocks, Stream stream) {
   {
@@ -313,7 +315,7 @@ Status PagedSequence::Append(uint32_t n_tokens, Stream stream) {
         lengths_[l], cache_->plan().layer(l).number, most);
   }
   if (n_tokens == 0) return Status();
-  const auto n_coded = [&](uint32_t l) {  // afterwards
+  const auto n_coded = [&](uint32_t l) {  // after appending
     return cache_->CodedOf(NCoded(l), lengths_[l] + n_tokens);
   };
   const auto n_blocks = [&](uint32_t l) {

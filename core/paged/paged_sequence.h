@@ -14,7 +14,7 @@ namespace kvevict {
 
 // Rows outside the cache; see kvevict_paged_rows.
 struct PagedRows {
-  uint32_t layer;  // its place in the plan
+  uint32_t layer;  // index in the plan
   uint32_t first_slot;
   uint32_t n_tokens;
   kvevict_plane k, v;
@@ -29,31 +29,33 @@ class PagedSequence {
 
   const PagedCache& cache() const { return *cache_; }
   uint32_t length(uint32_t layer) const { return lengths_[layer]; }
-  // Of them, the last ones, which are not quantized and in no block.
+  // The number of last ones that are not quantized and in no block.
   uint32_t n_recent(uint32_t layer) const { return n_recent_[layer]; }
   kvevict_view View(uint32_t layer) const;
-  // Of a layer, up to the last one that others hold too.
+  // The number of a layer's blocks up to the last one that others hold too.
   uint32_t CountShared(uint32_t layer) const;
 
   Status Fork(Stream stream, PagedSequence** out) const;
   Status Append(uint32_t n_tokens, Stream stream);
-  // Of a layer, to the first n_slots or what it holds.
+  // Shrinks a layer to its first n_slots or what it holds.
   void Shrink(uint32_t layer, uint32_t n_slots);
-  // To what an eviction has left, at the end of which are all recent rows still.
+  // Shrinks a layer to what an eviction has left, which ends with all recent
+  // rows.
   void ShrinkBeforeRecent(uint32_t layer, uint32_t n_slots);
-  // What the device has made of the tables.
+  // Reads the tables that the device has changed.
   Status ReadTables(Stream stream);
   Status Own(uint32_t first_slot, Stream stream);
   Status Write(std::span<const PagedRows> rows, Stream stream);
   Status Read(std::span<const PagedRows> rows, Stream stream) const;
 
-  // Copies of blocks that others share, in three steps, of which several sequences go
-  // through each together: the first two under the lock, with CheckWanted() between.
-  // Of a layer, those with slots [begin, end).
+  // Copies blocks that others share, in three steps. Several sequences go
+  // through each step together: the first two under the lock, with
+  // CheckWanted() between them.
+  // WantOwn() is for a layer's blocks with slots [begin, end).
   void WantOwn(uint32_t layer, uint32_t begin, uint32_t end);
   void TakeWanted();
   Status CopyTaken(Stream stream, bool has_grown = false);
-  // Instead of the next step, after any.
+  // Gives up after any step, instead of the next.
   void GiveUp();
 
  private:
@@ -64,24 +66,26 @@ class PagedSequence {
   int32_t* Table(uint32_t layer) const {
     return tables_.data() + size_t{layer} * table_stride_;
   }
-  // visit(layer, entry) with each that is wanted or taken, until it has seen all.
+  // Calls visit(layer, entry) for each block that is wanted or taken, until it
+  // has seen all.
   template <typename Visit>
   void ForEachReplaced(const Visit& visit) const;
   Status Allocate();
   Status AllocateRecent();
-  // K, and V where there is one.
+  // 2 for K and V, or 1 without V.
   uint32_t NRecentPlanes(uint32_t layer) const;
   uint32_t NCoded(uint32_t layer) const {
     return lengths_[layer] - n_recent_[layer];
   }
-  // A layer's blocks, and its recent rows, each alone.
+  // Views of a layer's blocks alone and of its recent rows alone.
   kvevict_view CodedView(uint32_t layer) const;
   kvevict_view RecentView(uint32_t layer) const;
-  // Recent rows before slot n_coded go to blocks, which are there, and the others down.
+  // Moves recent rows before slot n_coded to blocks, which exist, and the
+  // others down.
   Status Quantize(uint32_t layer, uint32_t n_coded, Stream stream);
   void ShrinkTo(uint32_t layer, uint32_t n_coded, uint32_t n_recent);
-  // Where rows go to or come from: the layer, or its recent rows where they are all in
-  // these.
+  // Where rows go to or come from: the layer, or its recent rows if they are
+  // all there.
   struct Place {
     kvevict_view view;
     uint32_t first_slot;
@@ -92,7 +96,7 @@ class PagedSequence {
   Status CheckRows(const PagedRows& rows, bool writes_rows,
                    Stream stream) const;
   Status CheckGroups(const PagedRows& rows) const;
-  // To the device, if that is another.
+  // Copies the tables to the device, unless that is the host.
   Status ShowTables(Stream stream) const;
   template <typename Blocks>
   Status Replace(const Blocks& want_blocks, Stream stream);
@@ -101,12 +105,14 @@ class PagedSequence {
   const Retained<PagedCache> cache_;
   uint32_t table_stride_ = 0;
   Array<int32_t> tables_;  // [n_layers, table_stride_]
-  // Likewise: kNone, kWanted, or which block the table had until CopyTaken().
+  // [n_layers, table_stride_]: kNone, kWanted, or the block that the table had
+  // until CopyTaken().
   Array<int32_t> replaced_;
   uint32_t n_replaced_ = 0;
   DeviceArray<int32_t> device_tables_;
   DeviceArray<uint8_t> recent_;
-  // Of each layer's view, with recent rows: [n_layers, kMostCompanions], or none.
+  // Companions of each layer's view, if it has recent rows: [n_layers,
+  // kMostCompanions], or empty.
   static constexpr uint32_t kMostCompanions = 6;
   Array<kvevict_plane> companions_;
   Array<uint32_t> n_recent_;  // [n_layers]

@@ -22,7 +22,8 @@ Status CheckRange(const char* name, uint32_t value, uint32_t low,
   return InvalidArgument("%s %u is not in [%u, %u]", name, value, low, high);
 }
 
-// A tensor of the cache: rows with elements, or opaque ones without.
+// Checks a tensor of the cache. Its rows have elements, or are opaque and have
+// none.
 Status CheckTensor(const char* name, kvevict_dtype dtype, const char* dim_name,
                    uint32_t head_dim, bool may_be_absent) {
   const DTypeInfo* info = FindDType(static_cast<int32_t>(dtype));
@@ -41,7 +42,7 @@ Status CheckTensor(const char* name, kvevict_dtype dtype, const char* dim_name,
   return CheckRange(dim_name, head_dim, may_be_zero ? 0 : 1, kMaxHeadDim);
 }
 
-// Of a layer with a full cache.
+// Checks a layer with a full cache.
 Status CheckLayer(const kvevict_layer_geometry& g) {
   KV_RETURN_IF_ERROR(CheckRange("n_kv_heads", g.n_kv_heads, 1, kMaxHeads));
   KV_RETURN_IF_ERROR(CheckRange("n_q_heads", g.n_q_heads, 1, kMaxHeads));
@@ -75,7 +76,7 @@ Status CheckGeometry(const kvevict_geometry& g) {
   return Status();
 }
 
-// Whether a layer has rows to evict.
+// Finds whether a layer has rows to evict.
 Status FindCache(const kvevict_layer_geometry& g, bool* out_is_full) {
   switch (g.cache) {
     case KVEVICT_LAYER_CACHE_FULL:
@@ -120,7 +121,7 @@ Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
   if (Status status = ValidatePolicy(policy); !status.ok()) {
     return Prefixed(status, "policy: ");
   }
-  // A share of a ratio becomes a count when the context is known.
+  // With a ratio, shares become counts once the context is known.
   Plan* plan = NewObject<Plan>(
       context, context, geometry,
       CountsTokens(policy) ? InTokens(policy, geometry.max_tokens) : policy);
@@ -189,7 +190,8 @@ Status Plan::CopyLayers(std::span<const kvevict_layer_geometry> layers) {
     const auto place = static_cast<size_t>(Find(number));
     PlanLayer& layer = layers_[place];
     layer = {of(number), number, 0, 0, query_bytes, q_heads, sum_rows};
-    // Rows of alike layers follow each other; others begin where any dtype may.
+    // Rows of like layers follow each other. Others begin at an offset aligned
+    // for any dtype.
     if (place > 0 && !AreAlike(layer, layers_[place - 1])) {
       query_bytes = (query_bytes + 15) / 16 * 16;
       layer.query_bytes_before = query_bytes;
@@ -335,13 +337,13 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
   }
   KV_RETURN_IF_ERROR(
       head_budgets_.Allocate("budgets of the heads", CheckedSize(n)));
-  for (size_t i = 0; i < n; ++i) {  // at least a token, or a block
+  for (size_t i = 0; i < n; ++i) {  // a head keeps at least a token or a block
     head_budgets_[i] = std::max(options.head_budgets[i], policy_.select_block);
   }
   return CheckHeadBudgets();
 }
 
-// Each head's budget has room for what must stay, or is as large.
+// Checks that each head's budget has room for what must stay.
 Status Plan::CheckHeadBudgets() const {
   const SlotBlocks blocks = BlocksOf(policy_);
   const uint64_t sink = blocks.RoundUp(policy_.sink.count);
@@ -404,7 +406,7 @@ Policy Plan::PolicyOf(uint32_t layer) const {
   if (!HasLayerBudgets()) return policy;
   policy.budget = layer_budgets_[layer];
   policy.split = LayerSplit::kUniform;
-  // Where nothing is ranked it would be the budget.
+  // If nothing is ranked recent would be the budget.
   if (!signal().Ranks()) policy.recent.count = 0;
   return policy;
 }
@@ -479,7 +481,7 @@ CheckedSize Plan::KeepCapacity() const {
   kept = kept + CheckedSize(n_apart) * CheckedSize(RescuedTokens(policy_));
   if (!kept.ok() || kept.value() > all.value()) kept = all;
   if (!HeadsCompete(policy_)) return lists * kept;
-  // Any list of a layer may get what all of them have.
+  // One list of a layer may get what all of them have together.
   const CheckedSize shared = lists * kept;
   return lists * (shared.ok() && all.ok()
                       ? CheckedSize(std::min(shared.value(), all.value()))
@@ -506,7 +508,7 @@ CheckedSize Plan::KeepCapacityOfHeads() const {
   CheckedSize n(0);
   for (uint32_t l = 0; l < n_layers(); ++l) {
     const std::span<const uint32_t> heads = HeadBudgets(l);
-    const uint32_t most =  // a list has a part of a block
+    const uint32_t most =  // a list may have part of a block
         std::max(*std::max_element(heads.begin(), heads.end()),
                  BlocksOf(policy_).size - 1);
     n = n +

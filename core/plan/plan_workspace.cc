@@ -1,4 +1,4 @@
-// How a plan lays out the memory that calls work in.
+// Lays out the memory that calls work in.
 #include <algorithm>
 
 #include "core/budgets/budgets.h"
@@ -19,7 +19,7 @@ class Layout {
     end_ = (end_ + n * CheckedSize(element_bytes)).AlignUp(kPartAlignment);
     return offset;
   }
-  // Of a layout whose last part is scratch.
+  // Adds scratch as the last part of a layout.
   size_t AddScratch(const ScratchNeeds& scratch, WorkspaceNeeds* needs) {
     const auto with = [&](CheckedSize bytes) {
       return (end_ + bytes).AlignUp(kPartAlignment);
@@ -32,8 +32,8 @@ class Layout {
   CheckedSize end_{0};
 };
 
-// As many layers at once as have the best scratch: that saves more time than more
-// layers do.
+// The most layers at once that still have the best scratch, which saves more
+// time than more layers do.
 template <typename Parts, typename Make>
 Parts LargestThatFits(uint32_t fewest, uint32_t most, size_t bytes,
                       const Make& make) {
@@ -56,7 +56,8 @@ uint32_t Plan::MostRows() const {
   return most;
 }
 
-// Elements of the rows that shaping finds apart, n_layers at a time.
+// Elements of the rows that shaping reads per query head, for n_layers at a
+// time.
 CheckedSize Plan::ApartRows(uint32_t n_layers, uint32_t n_tokens) const {
   uint32_t most = 0;
   for (const PlanLayer& layer : layers_) {
@@ -98,8 +99,8 @@ size_t Plan::n_scores() const {
   return uint64_t{n_layers()} * MostRows() * ChunkTokens(policy_, max_tokens_);
 }
 
-// Layers that share a list are reduced together; those that share a budget by score
-// are all scored before any keeps something.
+// Layers that share a list are reduced together. Layers that share a budget by
+// score are all scored before any of them is selected.
 uint32_t Plan::FewestLayersAtOnce() const {
   const bool together =
       scope() == KVEVICT_SCOPE_MODEL || SplitsByScore(policy_);
@@ -127,7 +128,7 @@ EvictWorkspace Plan::EvictParts(uint32_t n_layers, uint32_t n_tokens,
       layout.Add(all.ok() ? CheckedSize(std::min(all.value(), keep_capacity_))
                           : CheckedSize(keep_capacity_),
                  sizeof(int32_t));
-  // Chunks take turns.
+  // Only one chunk of a layer is scored at a time.
   const uint32_t n_at_once = ChunkTokens(policy_, n_tokens);
   parts.n_layers = n_layers;
   parts.scores = layout.Add(
@@ -148,7 +149,7 @@ EvictWorkspace Plan::EvictParts(uint32_t n_layers, uint32_t n_tokens,
   parts.scratch = layout.AddScratch(
       ScratchOfStages(*this, n_layers, n_at_once, signal().Ranks(), true),
       needs);
-  if (merge().Merges()) {  // once the keep lists are there
+  if (merge().Merges()) {  // after selection only the keep lists stay
     const CheckedSize merging =
         (CheckedSize(parts.scores) + MergeBytes(n_tokens))
             .AlignUp(kPartAlignment);

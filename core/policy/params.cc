@@ -15,7 +15,7 @@
 namespace kvevict {
 namespace {
 
-// ---- What the rows say ----
+// ---- Names that the rows of params.inc use ----
 
 constexpr uint32_t kMaxCount = UINT32_MAX;
 constexpr uint32_t kMaxBlock = 65536;
@@ -52,7 +52,7 @@ bool HasBlock(const PolicyInfo& policy) {
 bool HasWindow(const PolicyInfo& policy) {
   return InfoOf(policy.signal).HasWindow();
 }
-// The policy says how rows of the signal become one.
+// True if the policy says how rows of the signal are reduced to one.
 bool ReducesRows(const PolicyInfo& policy) {
   return HasWindow(policy) || Needs<kSums>(policy);
 }
@@ -151,7 +151,7 @@ bool ReadPooling(std::string_view text, Pooling* out) {
   return false;
 }
 
-// A number below 1 is a share, but for 0.
+// A number above 0 and below 1 is a share.
 bool SetCountOrShare(const Range& range, double value, CountOrShare* out) {
   if (value > 0.0 && value < 1.0) {
     *out = {0, value};

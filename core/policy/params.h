@@ -1,4 +1,4 @@
-// What a policy is: its kind, and a field for each row of params.inc.
+// A policy: its kind, and a field for each row of params.inc.
 #ifndef KVEVICT_CORE_POLICY_PARAMS_H_
 #define KVEVICT_CORE_POLICY_PARAMS_H_
 
@@ -56,7 +56,7 @@ struct Pooling {
   bool operator==(const Pooling&) const = default;
 };
 
-// A count of tokens, or where share is above 0 that share of the budget.
+// A count of tokens or, if share is above 0, that share of the budget.
 struct CountOrShare {
   uint32_t count = 0;
   double share = 0.0;
@@ -66,7 +66,8 @@ struct CountOrShare {
 
 // ---- A policy ----
 
-// Every field is within its row's range. ValidatePolicy() says whether they go together.
+// Every field is within its row's range. ValidatePolicy() checks whether they
+// go together.
 struct Policy {
   PolicyKind kind = PolicyKind::kNone;
 #define KVEVICT_PARAM(key, Type, value, range, has, words, doc) \
@@ -76,22 +77,22 @@ struct Policy {
 };
 
 inline constexpr uint32_t kMaxTokens = INT32_MAX;
-inline constexpr uint32_t kMaxPoolWidth = 1023;  // of every backend
+inline constexpr uint32_t kMaxPoolWidth = 1023;  // on every backend
 inline constexpr uint32_t kMaxSumLast = 64;
 
 struct PolicyInfo;
 
-// Numbers that a parameter may have.
+// The numbers that a parameter may have.
 struct Range {
   double least = 0.0;
   double most = 0.0;
   bool is_open = false;  // least itself is outside
-  bool takes_0 = false;  // beside [least, most]
+  bool takes_0 = false;  // in addition to [least, most]
 
   bool Has(double value) const;
 };
 
-// Longest text of a value, with its terminator.
+// The longest text of a value, with its terminator.
 inline constexpr size_t kMaxValueText = 40;
 
 // A row of params.inc at run time.
@@ -101,7 +102,8 @@ struct Param {
   size_t offset;
   bool (*is_of)(const PolicyInfo& policy);
   Range range;
-  const char* words;  // of values 0, 1, ... separated by '|'; "" for numbers
+  // names of values 0, 1, ... separated by '|'; "" for numbers
+  const char* words;
   const char* doc;
 };
 
@@ -110,8 +112,8 @@ std::span<const Param> Params();
 // nullptr if the policy has no such parameter.
 const Param* FindParam(const PolicyInfo& policy, std::string_view key);
 
-// Reads a value as it stands in a policy text. The message of a failure begins with
-// the parameter's key.
+// Reads a value in the syntax of a policy text. The message of a failure begins
+// with the parameter's key.
 Status ReadParam(const Param& param, std::string_view text, Policy* policy);
 
 // Sets a parameter that is a number; false is 0.
@@ -127,7 +129,7 @@ size_t WriteParam(const Param& param, const Policy& policy,
 // Whether two policies have different values.
 bool ParamDiffers(const Param& param, const Policy& a, const Policy& b);
 
-// What a value may be, for people: "a count in [1, 65536]".
+// Writes what a value may be, for messages: "a count in [1, 65536]".
 size_t WriteExpected(const Param& param, std::span<char> text);
 
 // The word of an enumerator.

@@ -27,7 +27,7 @@ constexpr Measure kMeasures[] = {
 #undef KVEVICT_LAYER_SPLIT
 };
 
-// Shares of the budget.
+// Checks shares of the budget.
 Status CheckShares(const Policy& p) {
   struct Share {
     const char* key;
@@ -62,7 +62,7 @@ Status CheckShares(const Policy& p) {
   return Status();
 }
 
-// Tokens are secured of each head's own, one by one, so many as it keeps.
+// Tokens are secured per head and one by one, out of as many as it keeps.
 Status CheckSecure(const Policy& p) {
   if (p.secure == 0.0 || !SignalOf(p).Ranks()) return Status();
   const char* with = nullptr;
@@ -76,8 +76,8 @@ Status CheckSecure(const Policy& p) {
       NumberText(p.secure).c_str(), with);
 }
 
-// Blocks are held against each other by what their scores add up to, and stay by
-// keys of one layer.
+// Blocks are compared by the sums of their scores, and stay by the keys of one
+// layer.
 Status CheckVaries(const Policy& p) {
   if (!DiversifiesBlocks(p)) return Status();
   const auto refuse = [&](const char* with, const char* why) {
@@ -99,7 +99,7 @@ Status CheckVaries(const Policy& p) {
   return Status();
 }
 
-// What is done to a chunk must have a meaning there, and number its tokens.
+// Checks that all the policy does has a meaning within a chunk.
 Status CheckChunks(const Policy& p) {
   if (!HasChunks(p)) return Status();
   const SignalInfo& signal = SignalOf(p);
@@ -131,7 +131,7 @@ Status CheckBlock(const Policy& p) {
   return InvalidArgument("block 0 < 2: only keydiff takes 0");
 }
 
-// What only some signals' numbers can be reduced by.
+// Checks reductions that only some signals allow.
 Status CheckReductions(const Policy& p) {
   const SignalInfo& signal = SignalOf(p);
   if (signal.Needs(kSums) && p.rows == KVEVICT_REDUCE_MAX) {
@@ -171,8 +171,8 @@ Status CheckReductions(const Policy& p) {
       p.group == KVEVICT_REDUCE_SUM ? "sum" : "mean");
 }
 
-// What wants to know how the weights of a window's rows vary, or what they make of
-// their layer, by the names of the text form.
+// Checks options that measure the weights of a window's rows. Key and value are
+// named as in the text form.
 Status CheckMeasured(const Policy& p, const char* key, const char* value,
                      uint32_t least_window) {
   const SignalInfo& signal = SignalOf(p);
@@ -204,8 +204,8 @@ Status CheckMeasures(const Policy& p) {
                        MeasureOf(p) == Measure::kDynamics ? 2 : 1);
 }
 
-// Of a budget per partition: what the partitions lose that are compared with one
-// behind them.
+// For a budget per partition: the tokens lost by partitions that are compared
+// with the next one.
 uint64_t PartitionLoss(const Policy& p, uint32_t n_context) {
   const uint32_t n = n_context - std::min(n_context, p.sink.count);
   if (n / p.block < 2) return 0;
@@ -215,13 +215,13 @@ uint64_t PartitionLoss(const Policy& p, uint32_t n_context) {
   return uint64_t{n / p.block - 1} * (p.block - keep);
 }
 
-// The fewest tokens of a budget that has room for what must stay.
+// The smallest budget that has room for what must stay.
 uint64_t LeastRoom(const Policy& p) {
   if (TouchesNothing(p)) return 0;
   const SignalInfo& signal = SignalOf(p);
   const uint64_t sink = p.sink.count;
   if (!signal.Ranks()) return sink + 1;
-  // The window chooses a token at least, but for a lazy layer.
+  // The window selects at least one token, except in a lazy layer.
   const bool selects = signal.HasWindow() && p.split != LayerSplit::kLazy;
   return sink + RecentTokens(p) + selects;
 }
@@ -250,7 +250,7 @@ double TokenBudget(const Policy& p) {
   return p.budget;
 }
 
-// The budget in whole blocks, whether or not what must stay has room in it.
+// The budget in whole blocks, even if it has no room for what must stay.
 uint32_t WholeBudget(const Policy& p, uint32_t n_context) {
   const SlotBlocks blocks = BlocksOf(p);
   const double exact = std::floor(ExactBudget(p, n_context));
@@ -260,7 +260,7 @@ uint32_t WholeBudget(const Policy& p, uint32_t n_context) {
       n_context);
 }
 
-// What chunks keep at least has to fit too.
+// The tokens that chunks keep at least have to fit too.
 Status CheckLeast(const Policy& p, uint32_t n_context, uint32_t budget) {
   if (!HasChunks(p)) return Status();
   const Chunks chunks(p, n_context);
@@ -272,8 +272,8 @@ Status CheckLeast(const Policy& p, uint32_t n_context, uint32_t budget) {
       p.chunk, p.sink.count, p.recent.count);
 }
 
-// The blocks in which lies what must stay have to fit too, of caches of any length:
-// the last ones may begin up to a slot less than a block early.
+// The blocks that contain what must stay have to fit too, for caches of any
+// length. The last ones may begin up to one slot less than a block early.
 Status CheckBlocks(const Policy& p) {
   if (RescuesBlocks(p) && p.select_block == 1) {
     return InvalidArgument(
@@ -385,7 +385,7 @@ Status ValidatePolicy(const Policy& policy) {
   KV_RETURN_IF_ERROR(CheckSecure(p));
   KV_RETURN_IF_ERROR(CheckVaries(p));
   KV_RETURN_IF_ERROR(CheckChunks(p));
-  // A ratio can be judged only against a context; a token count already here.
+  // A ratio can only be checked against a context, a token count already here.
   const double budget = CountsTokens(p) ? TokenBudget(p) : kMaxTokens;
   KV_RETURN_IF_ERROR(CheckForced(
       p, static_cast<uint64_t>(std::min<double>(budget, kMaxTokens))));

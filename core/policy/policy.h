@@ -1,4 +1,4 @@
-// Policies: the list, their defaults, their meaning in tokens.
+// The list of policies, their defaults, and their meaning in tokens.
 #ifndef KVEVICT_CORE_POLICY_POLICY_H_
 #define KVEVICT_CORE_POLICY_POLICY_H_
 
@@ -13,7 +13,7 @@
 
 namespace kvevict {
 
-// When a policy can evict: decoding goes on with what it then still has.
+// When a policy can evict. Decoding continues with what is left.
 enum class Trigger { kNever, kPrefillEnd, kAnyTime };
 
 const char* TriggerText(Trigger trigger);
@@ -22,7 +22,7 @@ struct PolicyInfo {
   const char* name;
   Signal signal;
   const char* shaping;
-  const char* defaults;  // where they differ from those of params.inc
+  const char* defaults;  // those that differ from params.inc
   Trigger trigger;
   const char* paper;
 
@@ -33,92 +33,95 @@ std::span<const PolicyInfo> Policies();
 
 const PolicyInfo& InfoOf(PolicyKind kind);
 
-// Caches of a policy that touches nothing are only looked at.
+// True if the policy never writes to caches.
 bool TouchesNothing(const Policy& policy);
 
-// What a split has to know of each layer's attention: see LayerMeasure.
+// What a split reads of each layer's attention: see LayerMeasure.
 enum class Measure { kNone, kDynamics, kEnds };
 Measure MeasureOf(const Policy& policy);
-// How many tokens a layer keeps is known when all have been scored.
+// True if scores of all layers decide how many tokens a layer keeps.
 inline bool SplitsByScore(const Policy& policy) {
   return MeasureOf(policy) != Measure::kNone;
 }
-// How many tokens a head keeps is known when they have been scored.
+// True if scores decide how many tokens a head keeps.
 bool CountsByScore(const Policy& policy);
-// And one may keep what others of its layer do not.
+// True if a head may keep tokens that other heads of its layer give up.
 bool HeadsCompete(const Policy& policy);
 
-// Of the blocks that would go some stay.
+// True if some blocks beyond the budget stay.
 bool RescuesBlocks(const Policy& policy);
-// Of the blocks that stay some do by how unlike their keys are.
+// True if some blocks stay because their keys are unlike the others.
 bool DiversifiesBlocks(const Policy& policy);
-// What lists are chosen by adds up to a mass.
+// True if scores are not negative and their sum is a mass.
 bool ScoresAreMass(const Policy& policy);
-// Slots of a list that rescued blocks may have on top of its budget.
+// The slots of a list that rescued blocks may take beyond its budget.
 uint64_t RescuedTokens(const Policy& policy);
 
-// Of a window whose rows' variance, or whose layer, is measured; of every backend.
+// The largest window that can be measured, on every backend.
 inline constexpr uint32_t kMaxMeasuredWindow = 64;
 
-// Checks what the values of a policy mean together, whatever the context length.
+// Checks that the values of a policy go together at any context length.
 Status ValidatePolicy(const Policy& policy);
 
-// What a valid policy keeps or evicts together.
+// The blocks in which a valid policy keeps or evicts slots.
 SlotBlocks BlocksOf(const Policy& policy);
 
-// Whether the budget is a number of tokens, whatever the context.
+// True if the budget is a number of tokens, not a ratio of the context.
 bool CountsTokens(const Policy& policy);
 
-// A valid policy in which shares of the budget are counts, of a context.
+// A valid policy with shares of the budget turned into counts for a context.
 Policy InTokens(const Policy& policy, uint32_t n_context);
 
-// Whether a context that exceeds its budget stays as it is: a budget that grows with
-// the context has no room yet for the ends that must stay, or the queries are missing.
+// True if a context that exceeds its budget stays as it is. Either a budget
+// that grows with the context has no room yet for the ends that must stay, or
+// queries are missing.
 bool LacksRoom(const Policy& policy, uint32_t n_context);
 
-// Whether the context has fewer tokens than the window whose queries score.
+// True if the context has fewer tokens than the window whose queries score.
 bool LacksQueries(const Policy& policy, uint32_t n_context);
 
-// Tokens a valid policy keeps of `n_context`, in whole blocks, at least one and at
-// most all.
+// The tokens that a valid policy keeps of `n_context`, in whole blocks: at
+// least one and at most all.
 uint32_t BudgetTokens(const Policy& policy, uint32_t n_context);
 
 // The budget in blocks, before rounding and clamping, whether or not it has room.
 double ExactBudget(const Policy& policy, uint32_t n_context);
 
-// Tokens are scored and chosen chunk by chunk.
+// True if tokens are scored and selected chunk by chunk.
 bool HasChunks(const Policy& policy);
 
-// Of n_tokens, the slots that are scored and chosen from at a time.
+// The slots, out of n_tokens, that are scored and selected at a time.
 uint32_t ChunkTokens(const Policy& policy, uint32_t n_tokens);
 
-// The prompt stays, once it has ended; it is no part of the budget.
+// IsPromptPinned(): the prompt stays once it has ended. IsPromptBeside(): the
+// budget does not count it.
 bool IsPromptPinned(const Policy& policy);
 bool IsPromptBeside(const Policy& policy);
-// Nothing goes before it has ended.
+// True if nothing is evicted before the prompt has ended.
 inline bool AwaitsPrompt(const Policy& policy) {
   return !TouchesNothing(policy) && policy.prompt != PromptRule::kInside;
 }
-// How long it is in a layer matters.
+// True if the prompt's length in a layer matters.
 inline bool CountsPrompt(const Policy& policy) {
   return IsPromptPinned(policy) || IsPromptBeside(policy);
 }
 
-// The budget is that of each partition which the signal compares with the next.
+// True if the budget is per partition that the signal compares with the next.
 bool IsBudgetOfPartition(const Policy& policy);
 
-// Last tokens a valid policy always keeps.
+// The number of last tokens that a valid policy always keeps.
 uint32_t RecentTokens(const Policy& policy);
 
-// Last tokens that stay in each layer or head that loses some, however budgets are
-// split and whatever is protected. Where place alone ranks tokens, the rest of the
-// window is what the last ones win by rank.
+// The number of last tokens that stay in each layer or head that loses some,
+// however budgets are split and whatever is protected. If only position ranks
+// tokens, the last ones win the rest of the window by rank.
 uint32_t ForcedRecentTokens(const Policy& policy);
 
-// The rule for equal ranks. Where nothing but place ranks, the last tokens win.
+// The rule for equal ranks. If only position ranks tokens, the last ones win.
 kvevict_tie TieOf(const Policy& policy);
 
-// See kvevict_resolved_policy.n_query_rows. Shares of the budget are counts.
+// See kvevict_resolved_policy.n_query_rows. Shares of the budget must be
+// counts.
 uint32_t QueryRowCount(const Policy& policy);
 
 // See kvevict_policy_resolve(). The policy is valid.

@@ -78,7 +78,7 @@ Status ReadPairs(const Reader& reader, std::string_view rest, Policy* policy) {
   }
 }
 
-// The policy a name stands for, before any key.
+// Reads the policy that a name stands for, before any key.
 bool ReadName(std::string_view name, Policy* policy) {
   for (size_t i = 0; i < Policies().size(); ++i) {
     if (name != Policies()[i].name) continue;
@@ -104,7 +104,7 @@ size_t CommonPrefix(std::string_view a, std::string_view b) {
       std::mismatch(a.begin(), a.begin() + n, b.begin()).first - a.begin());
 }
 
-// The presets that have the longest beginning in common with a name.
+// The presets that share the longest prefix with a name.
 WordList PresetsLike(std::string_view name) {
   size_t longest = 1;
   for (const Preset& preset : kPresets) {
@@ -125,7 +125,7 @@ Policy DefaultPolicy(PolicyKind kind) {
   Policy policy;
   policy.kind = kind;
   const std::string_view defaults = InfoOf(kind).defaults;
-  // The lists' own texts, which a test reads.
+  // Defaults are texts of the list itself. A test parses them all.
   if (!defaults.empty()) (void)ReadPairs({defaults}, defaults, &policy);
   return policy;
 }
@@ -164,8 +164,8 @@ Status ParsePolicy(std::string_view text, Policy* out) {
 
 namespace {
 
-// The text says sink=0 and recent=0 wherever neither end of the cache stays, not only
-// where that differs from the policy's defaults.
+// The text says sink=0 and recent=0 if neither end of the cache stays, even if
+// those are the policy's defaults.
 bool IsSaid(const Param& param, const Policy& policy) {
   if (!SignalOf(policy).Ranks() || policy.sink != CountOrShare{} ||
       policy.recent != CountOrShare{} || RecentTokens(policy) > 0) {

@@ -19,13 +19,13 @@ struct Preset {
 
 std::span<const Preset> Presets();
 
-// What a policy is before any option is given.
+// A policy of this kind with its defaults.
 Policy DefaultPolicy(PolicyKind kind);
 
 // See kvevict_policy_create(). `out` is written on success only.
 Status ParsePolicy(std::string_view text, Policy* out);
 
-// Room for the text of a policy with a value of each parameter, and its terminator.
+// Room for the text of a policy with every parameter, and its terminator.
 inline constexpr size_t kMaxPolicyText = 32  // its name
 #define KVEVICT_PARAM(key, Type, value, range, has, words, doc) \
   +sizeof("," #key "=") + kMaxValueText
@@ -33,7 +33,7 @@ inline constexpr size_t kMaxPolicyText = 32  // its name
 #undef KVEVICT_PARAM
     ;
 
-// The error of a key that a policy does not have.
+// The error for a key that a policy does not have.
 Status NoSuchKey(const PolicyInfo& policy, std::string_view key);
 
 // Writes the text of a policy, zero-terminated; returns its length.

@@ -51,7 +51,8 @@ Status CheckSameLayers(const Plan& from, const Plan& to) {
   return Status();
 }
 
-// Where tokens are gone, keys lie turned to their slots or to their positions.
+// If tokens were evicted, keys are rotated either to their slots or to their
+// positions. Both policies must agree.
 Status CheckRotation(const Sequence& from, const Plan& to) {
   const uint32_t rotates = from.plan().policy().rotate;
   if ((rotates != 0) == (to.policy().rotate != 0)) return Status();
@@ -69,7 +70,7 @@ Status CheckRotation(const Sequence& from, const Plan& to) {
   return Status();
 }
 
-// Lists that become one are alike.
+// Lists that become one must be equal.
 Status CheckOneList(const Plan& to, const PlanLayer& layer,
                     std::span<const PositionList> lists) {
   for (uint32_t head = 1; head < lists.size(); ++head) {
@@ -99,7 +100,7 @@ Status CheckOneLength(const PlanLayer& layer,
   return Status();
 }
 
-// Tokens of the prompt that a list still holds.
+// The prompt's tokens that a list still holds.
 uint32_t CountOfPrompt(PositionList listed, uint32_t tail, uint32_t n_prompt) {
   const auto end =
       std::lower_bound(listed.begin(), listed.end(), int64_t{n_prompt});

@@ -1,4 +1,4 @@
-// What a sequence hands over to one of another plan.
+// What a sequence hands over to a sequence of another plan.
 #ifndef KVEVICT_CORE_SEQUENCE_HANDOVER_H_
 #define KVEVICT_CORE_SEQUENCE_HANDOVER_H_
 
@@ -10,8 +10,8 @@
 
 namespace kvevict {
 
-// Fills the layers of `plan`, whose lists are empty, with what `from` holds. The
-// positions are its own, in host memory, until its next call.
+// Fills `out`, the layers of `plan` with empty lists, from what `from` holds.
+// The positions lie in host memory of `from` and are valid until its next call.
 Status HandOver(const Sequence& from, const Plan& plan,
                 std::span<LayerPositions> out);
 

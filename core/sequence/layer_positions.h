@@ -1,4 +1,5 @@
-// Positions that a sequence is to start from, as the caller or a saved one lists them.
+// The positions that a sequence starts from, given by the caller or read from a
+// saved sequence.
 #ifndef KVEVICT_CORE_SEQUENCE_LAYER_POSITIONS_H_
 #define KVEVICT_CORE_SEQUENCE_LAYER_POSITIONS_H_
 
@@ -12,28 +13,28 @@
 
 namespace kvevict {
 
-// Ascending positions, in host memory: of the slots of a list.
+// The ascending positions of a list's slots, in host memory.
 using PositionList = std::span<const int32_t>;
 
-// What the slots of a layer are to hold.
+// The positions that the slots of one layer will hold.
 struct LayerPositions {
   std::span<PositionList> lists;
-  // From here on every list has all positions, listed or not.
+  // Every list has all positions from this one on, listed or not.
   uint32_t tail_position = 0;
-  bool is_merged = false;     // rows may have been changed
+  bool is_merged = false;     // rows may have been merged
   uint32_t prompt_slots = 0;  // see Prompt::SlotsOf()
 
-  // Those before the tail.
+  // The positions of a list before the tail.
   PositionList Listed(uint32_t list) const;
 };
 
-// Of all layers of a plan.
+// The positions of all layers of a plan.
 class Positions {
  public:
   explicit Positions(const Context& context)
       : layers_(context), lists_(context) {}
 
-  // Empty lists.
+  // Allocates empty lists.
   Status Allocate(const Plan& plan);
   std::span<LayerPositions> layers() const {
     return {layers_.data(), layers_.size()};
@@ -44,11 +45,12 @@ class Positions {
   Array<PositionList> lists_;
 };
 
-// How many of a list's last positions are without gaps, up to `end`.
+// The number of last positions of a list that have no gaps between them and
+// `end`.
 uint32_t CountInRow(PositionList list, uint32_t end);
 
-// Where the tail of a layer can begin when `logical` tokens have been seen. Every list
-// has a token before it, unless that is 0.
+// The first position at which a layer's tail can begin after `logical` tokens.
+// Every list has a token before it, unless it is 0.
 uint32_t FindTail(const LayerPositions& layer, uint32_t logical);
 
 Status CheckPositions(const Plan& plan, std::span<const LayerPositions> layers,

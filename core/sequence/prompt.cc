@@ -50,7 +50,7 @@ void Prompt::TakeBack(const Mark& before, const SlotTable& slots) {
     round_ = before.round;
     return;
   }
-  // It has ended since, and what comes back is part of it.
+  // The prompt has ended since. What comes back is part of it.
   for (uint32_t l = 0; l < slots_.size(); ++l) slots_[l] += slots.EvictedOf(l);
 }
 

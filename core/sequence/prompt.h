@@ -1,4 +1,4 @@
-// Where a request's prompt ends, and which evictions behind it are due.
+// Where a request's prompt ends, and which evictions after it are due.
 #ifndef KVEVICT_CORE_SEQUENCE_PROMPT_H_
 #define KVEVICT_CORE_SEQUENCE_PROMPT_H_
 
@@ -19,46 +19,49 @@ class Prompt {
 
   Status Allocate();
   void Reset();
-  // What is stored now is the prompt.
+  // Ends the prompt with what is stored now.
   Status End(const SlotTable& slots);
-  // Of a sequence of the same plan.
+  // `other` is that of a sequence of the same plan.
   void CopyFrom(const Prompt& other);
-  // As it was when it was saved, but for the slots, which follow by layer.
+  // Restores a saved state except the slots, which RestoreSlots() sets per
+  // layer.
   void Restore(uint32_t n_tokens, uint32_t round);
   void RestoreSlots(uint32_t layer, uint32_t n) { slots_[layer] = n; }
-  // Nothing of it lies behind what is stored now.
+  // Cuts the prompt to what is stored now.
   void Trim(const SlotTable& slots);
 
   bool has_ended() const { return n_tokens_ != kNotEnded; }
-  // Tokens; where it has not ended kNotEnded.
+  // The length in tokens, or kNotEnded.
   uint32_t n_tokens() const { return n_tokens_; }
-  // Slots of a layer that were in use when it ended; 0 before.
+  // A layer's slots that were in use when the prompt ended; 0 before.
   uint32_t SlotsOf(uint32_t layer) const { return slots_[layer]; }
-  // Of n_seen tokens those behind it, or all.
+  // The number of n_seen tokens that follow the prompt, or all if it has not
+  // ended.
   uint32_t Behind(uint32_t n_seen) const {
     return has_ended() ? n_seen - n_tokens_ : n_seen;
   }
 
-  // Nothing is evicted before it has ended.
+  // True if evictions wait for the end of the prompt.
   bool IsAwaited() const {
     return !has_ended() && AwaitsPrompt(plan_.policy());
   }
-  // Whether the policy lets an eviction work now.
+  // Whether the policy allows an eviction now.
   bool IsDue(uint32_t n_seen) const;
-  // One has worked.
+  // Records that an eviction has run.
   void BeginRound(uint32_t n_seen) { round_ = RoundOf(n_seen); }
-  // Which multiple of the policy's `every` was reached when one worked last.
+  // The multiple of the policy's `every` that was reached at the last eviction.
   uint32_t round() const { return round_; }
-  // The same for another policy.
+  // The round that another policy starts with.
   uint32_t RoundFor(const Policy& other) const;
 
-  // What evictions and its end change.
+  // The state that evictions and the end of the prompt change.
   struct Mark {
     uint32_t n_tokens = kNotEnded;
     uint32_t round = 0;
   };
   Mark mark() const { return {n_tokens_, round_}; }
-  // The eviction that `slots` remembers, before which it was so, is taken back.
+  // Undoes the eviction that `slots` remembers. `before` is the state before
+  // it.
   void TakeBack(const Mark& before, const SlotTable& slots);
 
  private:

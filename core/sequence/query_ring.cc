@@ -98,7 +98,7 @@ void QueryRing::Replayed(uint32_t first_position, uint32_t n_rows) {
   }
 }
 
-// ---- Rows that come in ----
+// ---- Storing rows ----
 
 Status QueryRing::CheckRows(const LayerInputs& inputs, uint32_t n_rows) const {
   const PlanLayer& layer = plan_.layer(inputs.layer);
@@ -108,7 +108,8 @@ Status QueryRing::CheckRows(const LayerInputs& inputs, uint32_t n_rows) const {
   return status.ok() ? status : Prefixed(status, "layer %u: ", layer.number);
 }
 
-// The rows of a chunk that stay, into the rings of neighbouring layers that are alike.
+// Stores the rows of a chunk that fit the rings of adjacent layers that are
+// alike.
 Status QueryRing::Store(Stream stream, std::span<const LayerInputs> layers,
                         Rows rows, const QueryChunk& chunk) const {
   const uint32_t first = layers.front().layer;
@@ -169,7 +170,7 @@ Status QueryRing::Observe(Stream stream, std::span<const LayerInputs> layers,
     };
     if (layer.queries != nullptr) add_to(observed_);
     if (!plan_.ReadsLse()) continue;
-    // Those of replaced rows are old.
+    // The log-sum-exps of replaced rows are stale.
     if (layer.queries != nullptr) {
       observed_lse_[layer.layer].Cut(chunk.first_position);
     }
@@ -178,7 +179,7 @@ Status QueryRing::Observe(Stream stream, std::span<const LayerInputs> layers,
   return Status();
 }
 
-// ---- Rows that are there ----
+// ---- Reading rows ----
 
 uint8_t* QueryRing::RowsOf(uint32_t layer) const {
   return memory_.data() + ring_rows() * plan_.layer(layer).query_bytes_before;

@@ -1,4 +1,4 @@
-// The last query rows of every layer, and their log-sum-exps.
+// The last query rows of every layer and their log-sum-exps.
 #ifndef KVEVICT_CORE_SEQUENCE_QUERY_RING_H_
 #define KVEVICT_CORE_SEQUENCE_QUERY_RING_H_
 
@@ -20,10 +20,10 @@ struct ObservedRange {
   uint32_t begin = 0;
   uint32_t end = 0;
 
-  // Whether rows were pushed out since they started afresh.
+  // True if rows have been overwritten since the range last started afresh.
   bool pushed_out = false;
 
-  // Rows that follow on, or replace known ones, extend what is known; others
+  // Adds rows. Rows that follow or replace known ones extend the range; others
   // start afresh.
   void Add(uint32_t first, uint32_t n_rows, uint32_t ring_rows);
   // Forgets the rows from `position` on.
@@ -37,53 +37,53 @@ struct ObservedRange {
   bool empty() const { return begin == end; }
 };
 
-// Which rows are shown.
+// The rows of a call.
 struct QueryChunk {
   uint32_t n_rows;
-  uint32_t first_position;  // as the host counts
-  // Not NULL: the device reads the first position there when the work runs.
+  uint32_t first_position;  // as the host knows it
+  // If not NULL, the device reads the first position from here when the work
+  // runs.
   const uint32_t* position_address;
 };
 
 Status CheckPositions(const QueryChunk& chunk);
 
-// Holds rows while it has memory for them. Does nothing where the plan's policy
-// observes no queries.
+// Holds query rows while it has memory for them. Does nothing if the plan's
+// policy observes no queries.
 class QueryRing {
  public:
-  explicit QueryRing(const Plan& plan);  // which must stay
+  explicit QueryRing(const Plan& plan);  // must outlive this
 
   Status Allocate();
   // See LentMemory.
   Status Begin(void* memory, size_t memory_bytes);
   void End();
   bool has_memory() const { return memory_.is_there(); }
-  // Whether it takes another one's rows as they are, of the same layers.
+  // Whether it can copy the rows of another ring of the same layers.
   bool IsLike(const QueryRing& other) const {
     return plan_.ObservesQueries() && other.plan_.ObservesQueries() &&
            window() == other.window() && ring_rows() == other.ring_rows();
   }
-  // What another such ring has observed; both have memory, or neither.
+  // Copies what a like ring has observed. Both have memory, or neither has.
   Status CopyFrom(Stream stream, const QueryRing& other);
   void Reset();
   // Forgets the rows from `position` on.
   void Cut(uint32_t position);
-  // Forgets a layer's log-sum-exps: keys that they cover are gone.
+  // Forgets a layer's log-sum-exps, since keys that they cover are gone.
   void ForgetLse(uint32_t layer);
   void Forget(uint32_t layer);
-  // Rows that a graph has observed.
+  // Records rows that a graph has observed.
   void Replayed(uint32_t first_position, uint32_t n_rows);
 
-  // Rows of ascending layers.
+  // `layers` ascend.
   Status CheckObserve(std::span<const LayerInputs> layers,
                       const QueryChunk& chunk) const;
   Status Observe(Stream stream, std::span<const LayerInputs> layers,
                  const QueryChunk& chunk);
 
-  // Whether the rows of a layer's window are there, when `logical` tokens have been
-  // seen.
+  // Checks that the rows of a layer's window are there after `logical` tokens.
   Status CheckWindow(uint32_t layer, uint32_t logical) const;
-  // Those rows.
+  // The rows of that window.
   QueryRows WindowOf(uint32_t layer, uint32_t logical) const;
 
  private:
@@ -101,9 +101,9 @@ class QueryRing {
 
   const Plan& plan_;
   Array<ObservedRange> observed_;
-  Array<ObservedRange> observed_lse_;  // empty where nobody reads them
-  // Each layer has [ring_rows, n_q_heads, k_head_dim] of q_dtype. Log-sum-exps, f32
-  // [ring_rows, n_q_heads], follow where they are read.
+  Array<ObservedRange> observed_lse_;  // empty if nobody reads them
+  // Each layer has [ring_rows, n_q_heads, k_head_dim] of q_dtype. If
+  // log-sum-exps are read they follow as f32 [ring_rows, n_q_heads].
   LentMemory memory_;
   uint8_t* lse_ = nullptr;
 };

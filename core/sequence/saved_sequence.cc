@@ -23,11 +23,12 @@ constexpr size_t kHeaderBytes = 40;
 constexpr size_t kLayerBytes = 20;
 
 enum LayerFlags : uint32_t {
-  kMerged = 1,    // rows may have been changed
+  kMerged = 1,    // rows may have been merged
   kAsBefore = 2,  // the lists are those of the layer before
 };
 
-// Layers of one list, or of one cache.
+// Whether a layer has the lists of the one before: all layers share a list, or
+// both share a cache.
 bool IsAsBefore(const Sequence& sequence, uint32_t l) {
   if (l == 0) return false;
   const LayerSlots& slots = sequence.slots()[l];
@@ -52,7 +53,7 @@ class Writer {
   uint8_t* out_;
 };
 
-// Reads 0 where nothing is left, and then is not ok.
+// Reads 0 and is no longer ok() once no bytes are left.
 class Reader {
  public:
   explicit Reader(std::span<const uint8_t> data) : data_(data) {}
@@ -85,7 +86,8 @@ Status SaveLayer(const Sequence& sequence, uint32_t l, Writer* out) {
   out->U32(layer.n_lists);
   out->U32(slots.tail_position);
   out->U32((slots.is_merged ? kMerged : 0u) | (as_before ? kAsBefore : 0u));
-  // Evictions may leave less than the prompt; more has no meaning then.
+  // Evictions may leave fewer slots than the prompt had. More than are stored
+  // would have no meaning.
   out->U32(std::min(sequence.prompt().SlotsOf(l), slots.stored));
   if (as_before) return Status();
   SlotPositions positions;
@@ -101,7 +103,7 @@ Status SaveLayer(const Sequence& sequence, uint32_t l, Writer* out) {
   return Status();
 }
 
-// ---- What is read ----
+// ---- Loading ----
 
 Status CheckHeader(std::span<const uint8_t> data) {
   if (data.size() < kHeaderBytes) {
@@ -133,7 +135,7 @@ Status Malformed(const PlanLayer& layer) {
   return InvalidArgument("data: layer %u contradicts itself", layer.number);
 }
 
-// Positions come to lie at *room, which moves on.
+// Writes positions to *room and advances it.
 Status LoadLists(const PlanLayer& layer, Reader* in, int32_t** room,
                  const LayerPositions& out) {
   uint64_t n_positions = 0;
@@ -199,7 +201,7 @@ size_t SavedBytes(const Sequence& sequence) {
 
 Status SaveSequence(const Sequence& sequence, std::span<uint8_t> out) {
   const uint32_t n_layers = sequence.plan().n_layers();
-  // What can fail comes before the first byte.
+  // All that can fail runs before the first byte is written.
   for (uint32_t l = 0; l < n_layers; ++l) {
     SlotPositions positions;
     KV_RETURN_IF_ERROR(sequence.HostPositions(l, &positions));

@@ -1,4 +1,4 @@
-// A sequence's positions and lengths as bytes, the same on any machine.
+// A sequence's positions and lengths as bytes that are the same on any machine.
 #ifndef KVEVICT_CORE_SEQUENCE_SAVED_SEQUENCE_H_
 #define KVEVICT_CORE_SEQUENCE_SAVED_SEQUENCE_H_
 
@@ -12,9 +12,9 @@
 namespace kvevict {
 
 size_t SavedBytes(const Sequence& sequence);
-// Into so many bytes.
+// Writes SavedBytes() bytes.
 Status SaveSequence(const Sequence& sequence, std::span<uint8_t> out);
-// After a failure the sequence is as before.
+// On failure the sequence is unchanged.
 Status LoadSequence(Sequence* sequence, std::span<const uint8_t> data);
 
 }  // namespace kvevict

@@ -21,7 +21,7 @@ Status Sequence::Create(const Plan& plan, Sequence** out) {
   return Status();
 }
 
-// Memory first: what is queued needs it.
+// Memory comes first because queued work needs it.
 Status Sequence::Fork(const Sequence& from, const Plan& plan, void* memory,
                       size_t memory_bytes, Stream stream, Sequence** out) {
   Sequence* sequence = nullptr;
@@ -46,7 +46,7 @@ Status Sequence::Fork(const Sequence& from, const Plan& plan, void* memory,
   return Status();
 }
 
-// Of the same plan.
+// `other` has the same plan.
 Status Sequence::CopyFrom(const Sequence& other) {
   KV_RETURN_IF_ERROR(slots_.MakeRoomFor(other.slots_));
   prompt_.CopyFrom(other.prompt_);
@@ -177,7 +177,7 @@ Status Sequence::Append(uint32_t n_tokens) {
 }
 
 Status Sequence::Replayed(uint32_t n_tokens) {
-  // Graphs are CUDA's. Elsewhere nothing has run that observed or appended.
+  // Only CUDA has graphs. On the CPU nothing can have been replayed.
   if (plan().context().backend().on_host) {
     return Unsupported(
         "replayed: the context is on the CPU, where no graphs run");
@@ -214,7 +214,7 @@ Status Sequence::TakeBack() {
   return slots_.SendExchanged(stream_);
 }
 
-// ---- What is observed ----
+// ---- Observing ----
 
 Status Sequence::BeginObserving(void* memory, size_t memory_bytes) {
   if (memory == nullptr && memory_bytes != 0) {
@@ -269,7 +269,7 @@ Status Sequence::CheckQueries(uint32_t layer, uint32_t n_rows,
   KV_RETURN_IF_ERROR(HostPositions(layer, &positions));
   bool whole = true;
   for (uint32_t list = 0; list < plan().layer(layer).n_lists; ++list) {
-    // Positions ascend, so this one in place means that all after it are.
+    // Positions ascend, so if this one is in place all after it are.
     whole = whole && positions.PositionOf(list, tokens.Of(list) - n_rows) ==
                          static_cast<int32_t>(logical_length() - n_rows);
   }

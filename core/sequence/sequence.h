@@ -1,4 +1,4 @@
-// What one request carries between steps.
+// The state that one request carries between steps.
 #ifndef KVEVICT_CORE_SEQUENCE_SEQUENCE_H_
 #define KVEVICT_CORE_SEQUENCE_SEQUENCE_H_
 
@@ -18,7 +18,7 @@ namespace kvevict {
 
 class EvictCall;
 
-// Slots in use by a keep list, around the last eviction.
+// The slots in use by a keep list before and after the last eviction.
 struct ListReport {
   uint32_t tokens_before = 0;
   uint32_t tokens_after = 0;
@@ -27,8 +27,8 @@ struct ListReport {
 class Sequence {
  public:
   static Status Create(const Plan& plan, Sequence** out);
-  // One of a plan that goes on from where `from` is; memory as for BeginObserving(),
-  // where that observes, and the new one can go on with its rows.
+  // Creates a sequence of `plan` that continues from `from`. If `from` observes
+  // and the new one can use its rows, memory is as for BeginObserving().
   static Status Fork(const Sequence& from, const Plan& plan, void* memory,
                      size_t memory_bytes, Stream stream, Sequence** out);
 
@@ -37,7 +37,7 @@ class Sequence {
   void Destroy();
 
   const Plan& plan() const { return *plan_; }
-  // Of the last call that had one.
+  // The stream of the last call that had one.
   Stream stream() const { return stream_; }
   void set_stream(Stream stream) { stream_ = stream; }
   uint32_t logical_length() const { return slots_.logical_length(); }
@@ -45,13 +45,13 @@ class Sequence {
   SlotTable& slots() { return slots_; }
 
   Status Reset();
-  // Of an empty one: tokens [0, n_tokens) in all lists, or positions of which only the
-  // lists are given.
+  // Starts an empty sequence: with tokens [0, n_tokens) in all lists, or with
+  // the lists of `layers`.
   Status Start(uint32_t n_tokens);
   Status Start(std::span<LayerPositions> layers, uint32_t n_tokens);
-  // Of any: as one was that had these positions.
+  // Puts any sequence in the state of one with these positions.
   Status Restore(std::span<const LayerPositions> layers, uint32_t n_tokens);
-  // Behind that, where its prompt ended.
+  // Follows Restore(): sets where the prompt ended.
   void RestorePrompt(std::span<const LayerPositions> layers, uint32_t n_tokens,
                      uint32_t round);
   Status BeginObserving(void* memory, size_t memory_bytes);
@@ -70,45 +70,48 @@ class Sequence {
   Status Trim(uint32_t new_length);
 
   Status EndPrompt() { return prompt_.End(slots_); }
-  // As if it had not ended.
+  // Makes the prompt one that has not ended.
   void ReopenPrompt() { prompt_.Reset(); }
   const Prompt& prompt() const { return prompt_; }
-  // An eviction has worked.
+  // Records that an eviction has run.
   void BeginRound() { prompt_.BeginRound(logical_length()); }
-  // Before the outcomes of an eviction are recorded: all that TakeBack() goes back to.
+  // Remembers all that TakeBack() restores, before the outcomes of an eviction
+  // are recorded.
   void Remember();
-  // Whether undo memory has sums too.
+  // True if the undo memory has sums too.
   bool saved_sums() const { return saved_sums_; }
-  // After SlotTable::Exchange(), and when rows are where they were.
+  // Restores what Remember() noted, after SlotTable::Exchange() and after the
+  // rows are back.
   Status TakeBack();
 
-  // Of ascending layers.
+  // `layers` ascend.
   Status CheckObserve(std::span<const LayerInputs> layers, uint32_t n_rows,
                       uint32_t first_position) const;
   Status Observe(std::span<const LayerInputs> layers, uint32_t n_rows,
                  uint32_t first_position);
 
-  // Lists per layer are told apart by `list`; KV heads that share one have list
-  // 0.
+  // The index of a KV head's list in its layer. It is 0 if the heads share one.
   uint32_t ListOf(uint32_t layer, uint32_t kv_head) const {
     return plan().layer(layer).n_lists == 1 ? 0 : kv_head;
   }
   uint32_t Stored(uint32_t layer, uint32_t kv_head) const {
     return slots_.HostTokens(layer).Of(ListOf(layer, kv_head));
   }
-  // Of a layer, in host memory; waits for the device where that has evicted since.
+  // A layer's positions in host memory. Waits for the device if that has
+  // evicted since the last call.
   Status HostPositions(uint32_t layer, SlotPositions* out) const {
     return slots_.HostPositions(stream_, layer, out);
   }
-  // Tokens that every list holds where they were stored; waits likewise.
+  // The number of first tokens that every list holds in their original slots.
+  // Waits like HostPositions().
   Status ExactPrefix(uint32_t* out) const {
     return slots_.ExactPrefix(stream_, out);
   }
 
   void ForgetLse(uint32_t layer) { ring_.ForgetLse(layer); }
   void ForgetQueries(uint32_t layer) { ring_.Forget(layer); }
-  // Whether a layer holds the tokens of the last n_rows queries, and the query ring
-  // those of its window, where none are given.
+  // Checks that a layer holds the tokens of the last n_rows queries. If none
+  // are given, also that the query ring holds those of the window.
   Status CheckQueries(uint32_t layer, uint32_t n_rows,
                       const LayerInputs& inputs) const;
   QueryRows WindowQueries(uint32_t layer) const {
@@ -118,10 +121,10 @@ class Sequence {
   const SumTable& sums() const { return sums_; }
   SumTable& sums() { return sums_; }
 
-  // What is given to a call, checked, and then run; see core/evict.
+  // The arguments of a call, which are checked and then run; see core/evict.
   EvictCall& call() const { return *call_; }
-  // Around a call for many sequences, of which it is one item, on one stream; where it
-  // stays if that succeeds.
+  // For a batched call on one stream in which this sequence is an item. If the
+  // call succeeds the sequence stays on the stream.
   static constexpr size_t kNoItem = SIZE_MAX;
   size_t item() const { return item_; }
   void EnterBatch(size_t item, Stream stream) {
@@ -137,15 +140,15 @@ class Sequence {
   // What the last eviction did.
   void ClearReport();
   void BeginReport();
-  // An eviction has been reported since the last ClearReport().
+  // True if an eviction has been reported since the last ClearReport().
   bool has_report() const { return has_report_; }
   kvevict_evict_report& report() { return report_; }
   const kvevict_evict_report& report() const { return report_; }
-  std::span<ListReport> list_reports() const;  // of all lists
-  // Where the plan reports mass: of the lists of a layer that loses tokens, in memory of
-  // the device.
+  std::span<ListReport> list_reports() const;  // [lists]
+  // The masses of the lists of a layer that loses tokens, in device memory.
+  // Only for plans that report mass.
   Mass* DeviceMasses(uint32_t layer) const;
-  // Of all lists, in host memory; waits for the device.
+  // The masses of all lists in host memory. Waits for the device.
   Status HostMasses(std::span<const Mass>* out) const;
 
  private:
@@ -153,7 +156,7 @@ class Sequence {
   Status CheckEmpty() const;
   Status CopyFrom(const Sequence& other);
   Status TakeOver(const Sequence& other);
-  // KVEVICT_POSITION_NEXT becomes the position that it stands for.
+  // Replaces KVEVICT_POSITION_NEXT by the position that it stands for.
   QueryChunk ChunkOf(uint32_t n_rows, uint32_t first_position) const;
 
   const Retained<Plan> plan_;
@@ -162,16 +165,16 @@ class Sequence {
   QueryRing ring_;
   SumTable sums_;
   Prompt prompt_;
-  Prompt::Mark prompt_before_;  // the eviction that slots_ remembers
-  bool saved_sums_ = false;     // by that one
+  Prompt::Mark prompt_before_;  // before the eviction that slots_ remembers
+  bool saved_sums_ = false;     // by that eviction
   EvictCall* call_ = nullptr;
   size_t item_ = kNoItem;
   Stream last_stream_ = nullptr;
   kvevict_evict_report report_ = KVEVICT_EVICT_REPORT_INIT;
   bool has_report_ = false;
   Array<ListReport> list_reports_;  // [lists]
-  DeviceArray<Mass> masses_;        // [lists], or none
-  Array<Mass> host_masses_;         // what the host has read, where it has to
+  DeviceArray<Mass> masses_;        // [lists], or empty
+  Array<Mass> host_masses_;         // the host's copy, if it needs one
 };
 
 }  // namespace kvevict

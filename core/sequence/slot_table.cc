@@ -8,7 +8,8 @@ namespace kvevict {
 
 namespace {
 
-// Whether the lists of two layers lie in one place, as those of a shared cache do.
+// Whether two layers have the same lists in memory, as layers with a shared
+// cache have.
 bool AreOne(const LayerPositions& a, const LayerPositions& b) {
   return std::equal(a.lists.begin(), a.lists.end(), b.lists.begin(),
                     b.lists.end(), [](PositionList x, PositionList y) {
@@ -75,7 +76,7 @@ void SlotTable::Kept::Swap(Kept& other) {
   std::swap(capacity, other.capacity);
 }
 
-// ---- Where it begins ----
+// ---- Starting ----
 
 Status SlotTable::Restart(Stream stream, uint32_t n_tokens) {
   std::fill(stored_.begin(), stored_.end(), n_tokens);
@@ -124,7 +125,8 @@ Status SlotTable::Fill(Stream stream, std::span<const LayerPositions> layers,
     next[l].kept_offset = n.value();
     n = n + CheckedSize(n_lists(l)) * CheckedSize(next[l].n_kept);
   }
-  // Layers that the next eviction leaves alone stay beside all that it may list.
+  // The listed positions of layers that the next eviction leaves alone stay
+  // beside all that it may list.
   Kept larger(context);
   const CheckedSize room = KeptByPlan() + n;
   const bool grows =

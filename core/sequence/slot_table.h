@@ -1,4 +1,4 @@
-// Which slots every layer has in use, and which positions they hold.
+// The slots that every layer has in use, and the positions that they hold.
 #ifndef KVEVICT_CORE_SEQUENCE_SLOT_TABLE_H_
 #define KVEVICT_CORE_SEQUENCE_SLOT_TABLE_H_
 
@@ -15,37 +15,39 @@
 
 namespace kvevict {
 
-// The slots of one layer: `n_kept` survivors of the last eviction, whose
-// positions are listed, then tokens appended since, whose positions count up.
+// The slots of one layer: first `n_kept` survivors of the last eviction, whose
+// positions are listed, then the tokens appended since, whose positions count
+// up.
 struct LayerSlots {
-  uint32_t stored = 0;         // slots in use; of any list, the most
-  uint32_t n_kept = 0;         // of them listed; likewise
-  uint32_t n_kept_in_row = 0;  // the last ones listed are without gaps
-  uint32_t tail_position = 0;  // position of the first one that is not
-  size_t kept_offset = 0;      // of the lists, [n_lists, n_kept]
-  bool is_ragged = false;      // lists have counts of their own
-  bool is_merged = false;      // rows are not what was stored, any of them
+  uint32_t stored = 0;         // slots in use by the longest list
+  uint32_t n_kept = 0;         // listed ones in the longest list
+  uint32_t n_kept_in_row = 0;  // last listed ones without gaps
+  uint32_t tail_position = 0;  // position of the first unlisted slot
+  size_t kept_offset = 0;      // where the lists [n_lists, n_kept] begin
+  bool is_ragged = false;      // lists have different lengths
+  bool is_merged = false;      // any row may have been merged
 };
 
 class SlotTable {
  public:
-  explicit SlotTable(const Plan& plan);  // which must stay
+  explicit SlotTable(const Plan& plan);  // must outlive this
 
   Status Allocate();
   Status CheckAppend(uint32_t n_tokens) const;
-  uint32_t Longest() const;  // slots in use by the layer that has most
+  uint32_t Longest() const;  // slots in use by the longest layer
   Status Append(Stream stream, uint32_t n_tokens);
-  // The device has counted them already.
+  // Counts tokens that the device has counted already.
   void CountAppended(uint32_t n_tokens);
-  // Back to a logical length; may wait for the device.
+  // Cuts to a logical length. May wait for the device.
   Status CheckTrim(Stream stream, uint32_t new_length) const;
   Status Trim(Stream stream, uint32_t new_length);
-  // As if so many tokens had been appended, and that were all.
+  // The state after exactly n_tokens were appended.
   Status Restart(Stream stream, uint32_t n_tokens);
-  // As the positions of all layers say, which have been checked.
+  // Sets the slots to the positions of all layers, which have been checked.
   Status Fill(Stream stream, std::span<const LayerPositions> layers,
               uint32_t logical);
-  // Room for what another table of the plan has, and then that.
+  // MakeRoomFor() allocates what CopyFrom() needs to copy another table of the
+  // plan.
   Status MakeRoomFor(const SlotTable& other) {
     return kept_.Grow(other.kept_.capacity);
   }
@@ -53,58 +55,61 @@ class SlotTable {
 
   uint32_t logical_length() const { return logical_; }
   const LayerSlots& operator[](uint32_t layer) const { return layers_[layer]; }
-  // Slots in use, per list; in memory of the device, and of the host.
+  // Slots in use per list, in device memory and in host memory.
   ListCounts DeviceTokens(uint32_t layer) const;
   ListCounts HostTokens(uint32_t layer) const;
-  // u32 [lists, 2] of all layers; NULL with policy none. Device memory.
+  // u32 [lists, 2] of all layers in device memory; NULL with policy none.
   const uint32_t* lengths() const { return lengths_.data(); }
   const uint32_t* LengthsOf(uint32_t layer) const {
     return lengths_.data() == nullptr ? nullptr
                                       : lengths_.data() + 2 * FirstList(layer);
   }
 
-  // Of a layer, in device memory.
+  // A layer's positions, in device memory.
   SlotPositions DevicePositions(uint32_t layer) const;
-  // The same in host memory; waits for the device where that has evicted since.
+  // The same in host memory. Waits for the device if that has evicted since.
   Status HostPositions(Stream stream, uint32_t layer, SlotPositions* out) const;
-  // Tokens that every list holds where they were stored; waits likewise.
+  // The number of first tokens that every list holds in their original slots.
+  // May wait likewise.
   Status ExactPrefix(Stream stream, uint32_t* out) const;
 
   // ---- For an eviction, in this order ----
 
-  // Of a ragged plan: where to write how many slots each list of a layer keeps.
+  // Ragged plans: where to write how many slots each list of a layer keeps.
   std::span<uint32_t> NextCounts(uint32_t layer) const;
-  // Writes that a layer loses nothing, or is like another.
+  // LeaveCounts() writes that a layer loses nothing, CopyCounts() that it is
+  // like another.
   void LeaveCounts(uint32_t layer) const;
   void CopyCounts(uint32_t from, uint32_t layer) const;
-  // Brings them to the device.
+  // Sends the counts to the device.
   Status SendNextCounts(Stream stream) const;
-  // Brings back what the device has made of them; waits.
+  // Reads the counts that the device has computed. Waits.
   Status ReadNextCounts(Stream stream) const;
-  // Where the device writes those of a layer.
+  // Where the device writes the counts of a layer.
   uint32_t* DeviceNextCounts(uint32_t layer) const;
-  // As operations need them; `most` of any list.
+  // The counts as operations need them. No list keeps more than `most`.
   ListCounts DeviceNext(uint32_t layer, uint32_t most) const;
   ListCounts HostNext(uint32_t layer, uint32_t most) const;
-  // Records the eviction on device and host: one per layer, in order. Of those that
-  // lose tokens the last n_in_row stay.
+  // Records the eviction on device and host. `layers` has one outcome per
+  // layer, in order. The last n_in_row slots of layers that lose tokens stay.
   Status Commit(Stream stream, std::span<LayerOutcome> layers,
                 uint32_t n_in_row);
 
-  // ---- Back to before it ----
+  // ---- To undo an eviction ----
 
-  // Notes what is, before a Commit() of these outcomes.
+  // Remembers the current state, before a Commit() of these outcomes.
   void Remember(std::span<const LayerOutcome> layers);
   void Forget() { remembers_ = false; }
   bool remembers() const { return remembers_; }
   uint32_t length_before() const { return logical_before_; }
-  // What a layer lost: of any list, the most; and the first layer with its cache.
+  // How many slots the list that lost most has lost, and the first layer with
+  // the same cache.
   uint32_t EvictedOf(uint32_t layer) const { return before_[layer].n_evicted; }
   uint32_t OwnerBefore(uint32_t layer) const { return before_[layer].owner; }
-  // On the host what is and what was change places; to both belongs what was appended
-  // since.
+  // Exchanges the current and the remembered state on the host. Both include
+  // the tokens appended since.
   void Exchange();
-  // Tells the device.
+  // Sends the exchanged state to the device.
   Status SendExchanged(Stream stream);
 
  private:
@@ -114,22 +119,21 @@ class SlotTable {
         : context(context),
           of{DeviceArray<int32_t>(context), DeviceArray<int32_t>(context)},
           host(context) {}
-    // What they hold is lost where there is not room enough.
+    // If the room is too small the content is lost.
     Status Grow(CheckedSize n);
     void Swap(Kept& other);
 
     const Context& context;
     DeviceArray<int32_t> of[2];
-    Array<int32_t>
-        host;  // what the host has read, where that is not the device
+    Array<int32_t> host;  // the host's copy, unless the device is the host
     size_t capacity = 0;
   };
 
-  // What an eviction may leave behind.
+  // The most positions that an eviction may list.
   CheckedSize KeptByPlan() const;
   LayerSlots SlotsOf(uint32_t layer, const LayerPositions& positions,
                      uint32_t logical) const;
-  // What Fill() writes beside what is current.
+  // Writes the new state of Fill() beside the current one.
   Status Send(Stream stream, std::span<const LayerPositions> layers,
               std::span<const LayerSlots> next, uint32_t logical,
               size_t n_listed, const Kept& kept);
@@ -138,26 +142,26 @@ class SlotTable {
     return plan_.layer(layer).first_list;
   }
   bool AreUneven(uint32_t layer) const;
-  // The layer that has listed positions up to the highest one.
+  // The layer with the highest listed position.
   uint32_t LastEvicted() const;
-  // Lengths to the device: those in stored_, which after a failure are again what
-  // the layers say.
+  // Sends the lengths in stored_ to the device. On failure stored_ is again
+  // what the layers say.
   Status SendLengths(Stream stream, uint32_t logical);
   void CountStored();
 
   const Plan& plan_;
   uint32_t logical_ = 0;
   Array<LayerSlots> layers_;
-  Array<uint32_t> stored_;         // of all lists
+  Array<uint32_t> stored_;         // [lists]
   DeviceArray<uint32_t> lengths_;  // [lists, 2]
   Kept kept_;
-  // Of a ragged plan: how many of each list are listed; the other has those of the
-  // next eviction.
+  // Ragged plans: how many positions of each list are listed. One array is
+  // current, the other is for the next eviction.
   DeviceArray<uint32_t> device_counts_[2];
   Array<uint32_t> counts_[2];
-  int now_ = 0;          // which of them are valid
+  int now_ = 0;          // index of the current one
   size_t n_listed_ = 0;  // elements of positions in use
-  // Before the last eviction, as long as `kept_` has both.
+  // The state before the last eviction, as long as `kept_` has both.
   struct LayerBefore {
     LayerSlots slots;
     uint32_t n_evicted = 0;

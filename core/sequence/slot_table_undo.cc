@@ -1,4 +1,5 @@
-// The eviction before: its positions are still in the array that the next one writes.
+// Undoes an eviction. The positions before it are still in the array that the
+// next one writes.
 #include <algorithm>
 
 #include "core/sequence/slot_table.h"
@@ -27,7 +28,7 @@ void SlotTable::Remember(std::span<const LayerOutcome> layers) {
 }
 
 void SlotTable::Exchange() {
-  // Evictions that did nothing have written here.
+  // Evictions that did nothing have written to this array.
   std::copy(counts_before_.begin(), counts_before_.end(),
             counts_[1 - now_].begin());
   std::copy(counts_[now_].begin(), counts_[now_].end(), counts_before_.begin());

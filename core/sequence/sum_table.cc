@@ -6,7 +6,7 @@
 namespace kvevict {
 namespace {
 
-// Jobs on the stack: layers that are added, or moved, at a time.
+// Layers that are added to, or moved, at a time. Their jobs are on the stack.
 constexpr size_t kAddedAtOnce = 64;
 constexpr size_t kMovedAtOnce = 16;
 
@@ -69,7 +69,7 @@ Status SumTable::CopyFrom(Stream stream, const SumTable& other) {
   return SendNext(stream);
 }
 
-// Calls go on in the rows where they were: a graph counts them there.
+// Calls go on at the same row, because graphs count rows on the device.
 void SumTable::Reset() {
   for (uint32_t l = 0; l < observed_.size(); ++l) {
     Forget(l);
@@ -90,7 +90,7 @@ Status SumTable::Cut(Stream stream, uint32_t position) {
   return SendNext(stream);
 }
 
-// From the last call back.
+// Drops calls, the last first.
 void SumTable::CutCalls(uint32_t layer, uint32_t position) {
   Calls& calls = calls_[layer];
   for (; calls.n > 0; --calls.n) {
@@ -101,7 +101,7 @@ void SumTable::CutCalls(uint32_t layer, uint32_t position) {
     --calls.n_ever;
   }
   if (calls.n_counted > 0) return;
-  // Rows that were shown with others that are gone.
+  // These rows were shown together with rows that are gone.
   const ObservedRange shown = std::exchange(observed_[layer], ObservedRange());
   if (!calls.before.empty() && shown.begin == calls.before.end) {
     calls.before.end = shown.end;
@@ -118,7 +118,7 @@ void SumTable::CountCall(uint32_t layer, uint32_t end) {
   calls.is_shown = true;
 }
 
-// Single calls may begin in a graph, as after an eviction.
+// Single calls may begin in a graph, like after an eviction.
 void SumTable::Replayed(uint32_t first_position, uint32_t n_rows) {
   if (!has_memory() || n_rows == 0) return;
   for (uint32_t l = 0; l < observed_.size(); ++l) {
@@ -137,7 +137,7 @@ Status SumTable::SendNext(Stream stream) const {
       context, stream, {device_next_.data(), {next_.data(), next_.size()}});
 }
 
-// Of layers that are given sums, neighbours at a time.
+// Advances layers that are given sums; adjacent ones share a launch.
 Status SumTable::AdvanceNext(Stream stream,
                              std::span<const LayerInputs> layers) const {
   if (device_next_.data() == nullptr) return Status();
@@ -161,9 +161,10 @@ float* SumTable::RowsOf(uint32_t layer) const {
   return reinterpret_cast<float*>(PlaneOf(layer).data);
 }
 
-// ---- Sums that come in ----
+// ---- Adding sums ----
 
-// Slots are told by the rows' positions, since these may have been appended or not.
+// Slots are found by the rows' positions, since the rows' tokens may have been
+// appended or not.
 Status SumTable::FindJob(const SlotTable& slots, const LayerInputs& inputs,
                          const QueryChunk& chunk, AddSumsJob* out) const {
   const uint32_t l = inputs.layer;
@@ -264,7 +265,7 @@ Status SumTable::Add(Stream stream, const SlotTable& slots,
   return Status();
 }
 
-// Of each layer the rows are reduced to one, pooled or not.
+// Reduces the rows of each layer to one, pooled or not.
 Status SumTable::SumCalls(Stream stream, const SlotTable& slots,
                           Jobs<uint32_t> layers) const {
   const Context& context = plan_.context();
@@ -302,7 +303,7 @@ Status SumTable::SumCalls(Stream stream, const SlotTable& slots,
   return Status();
 }
 
-// ---- Sums that are there ----
+// ---- Reading and moving sums ----
 
 Status SumTable::CheckNotAhead(uint32_t logical) const {
   for (uint32_t l = 0; l < observed_.size(); ++l) {
@@ -390,11 +391,11 @@ Status SumTable::Move(Stream stream, const SlotTable& slots,
   return Status();
 }
 
-// ---- Sums that come back ----
+// ---- Restoring sums ----
 
 Status SumTable::PutBackCalls(Stream stream, uint32_t layer,
                               const MoveJob& whole) const {
-  constexpr uint32_t kMostRuns = 3;  // of calls in neighbouring rows
+  constexpr uint32_t kMostRuns = 3;  // runs of calls in adjacent rows
   kvevict_view rows[kMostRuns];
   kvevict_view saved[kMostRuns];
   MoveJob jobs[kMostRuns];
@@ -417,7 +418,7 @@ Status SumTable::PutBackCalls(Stream stream, uint32_t layer,
     MoveJob& job = jobs[n_runs] = whole;
     job.view = &rows[n_runs];
     job.destination = &saved[n_runs];
-    if (!is_later) job.first_slot = 0;  // they have none of later tokens
+    if (!is_later) job.first_slot = 0;  // saved rows have no later tokens
     ++n_runs;
     left -= n;
   }
@@ -434,7 +435,7 @@ void SumTable::TakeBack(uint32_t layer, uint32_t n_tokens) {
   if (calls.before.empty()) return;
   ObservedRange& range = observed_[layer];
   if (range.empty()) range = calls.before;
-  if (range.begin > calls.before.end) {  // rows between were left out
+  if (range.begin > calls.before.end) {  // rows in between were left out
     calls.n = calls.n_counted;
     return;
   }

@@ -12,7 +12,7 @@ uint64_t Mix(uint64_t z) {
 
 }  // namespace
 
-// Counter-based: no state, so any order of calls gives the same numbers.
+// Without state, so that any order of calls gives the same numbers.
 float RandomScore(uint64_t seed, uint32_t layer, uint32_t head,
                   uint32_t position) {
   constexpr uint64_t kStep = 0x9E3779B97F4A7C15u;

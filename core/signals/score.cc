@@ -17,7 +17,7 @@ ScoreArgs ArgsOf(const Plan& plan, const PlanLayer& layer, uint32_t n_tokens,
           scratch};
 }
 
-// ScoreAndShape() of jobs whose layers are alike.
+// ScoreAndShape() for jobs of like layers.
 Status ScoreAndShapeRun(const Plan& plan, const PlanLayer& layer, Stream stream,
                         uint32_t n_tokens, Jobs<ScoreJob> scores,
                         Jobs<ShapeJob> shapes, std::span<uint8_t> scratch) {
@@ -46,7 +46,7 @@ Status ScoreAndShapeRun(const Plan& plan, const PlanLayer& layer, Stream stream,
   return Status();
 }
 
-// Calls run(layer, jobs) for jobs whose layers are alike.
+// Calls run(layer, jobs) for runs of like layers.
 template <typename Run>
 Status ForEachAlike(const Plan& plan, Jobs<uint32_t> layers,
                     Jobs<ShapeJob> shapes, const Run& run) {

@@ -32,7 +32,7 @@ const SignalInfo& SignalOf(const Policy& policy) {
 kvevict_need ScoringNeedOf(const Policy& policy, kvevict_input input) {
   const SignalInfo& signal = SignalOf(policy);
   const uint32_t what = 1u << input;
-  uint32_t refining = kNothing;  // what is done to shaped scores
+  uint32_t refining = kNothing;  // needed to change shaped scores
   if (policy.weight == ValueWeight::kNorm) refining |= kValues;
   if (policy.weight == ValueWeight::kGiven) {
     refining |= kTokenWeights;
@@ -51,7 +51,7 @@ kvevict_need NeedOf(const Policy& policy, kvevict_input input) {
   if (merge.Merges() && input == KVEVICT_INPUT_KEYS) {
     to_merge = KVEVICT_NEED_REQUIRED;
   } else if (merge.Merges() && input == KVEVICT_INPUT_VALUES) {
-    // Where a layer has none, keys alone are merged.
+    // In a layer without values only keys are merged.
     to_merge =
         merge.MergesKeys() ? KVEVICT_NEED_OPTIONAL : KVEVICT_NEED_REQUIRED;
   }

@@ -1,4 +1,4 @@
-// Signals: the list, and what each needs.
+// The list of signals, and what each needs.
 #ifndef KVEVICT_CORE_SIGNALS_SIGNAL_H_
 #define KVEVICT_CORE_SIGNALS_SIGNAL_H_
 
@@ -19,43 +19,45 @@ enum class Signal {
 #undef KVEVICT_SIGNAL
 };
 
-// What a signal is given.
+// What a signal needs or takes.
 enum SignalNeeds : uint32_t {
   kNothing = 0,
-  // Of the caller's.
+  // Inputs of the caller.
   kKeys = 1u << KVEVICT_INPUT_KEYS,
   kValues = 1u << KVEVICT_INPUT_VALUES,
   kQueries = 1u << KVEVICT_INPUT_QUERIES,
   kRowLse = 1u << KVEVICT_INPUT_ROW_LSE,
   kScores = 1u << KVEVICT_INPUT_SCORES,
-  kSums = 1u << KVEVICT_INPUT_ATTENTION_SUMS,  // or what they can be made of
+  // or queries to compute them from
+  kSums = 1u << KVEVICT_INPUT_ATTENTION_SUMS,
   kQueryMean = 1u << KVEVICT_INPUT_QUERY_MEAN,
   kQueryCovariance = 1u << KVEVICT_INPUT_QUERY_COVARIANCE,
   kFilter = 1u << KVEVICT_INPUT_KEY_FILTER,
   kTokenWeights = 1u << KVEVICT_INPUT_TOKEN_WEIGHTS,
   kCenters = 1u << KVEVICT_INPUT_QUERY_CENTERS,
-  // Of kQueries: of every slot held, not of an observation window.
+  // With kQueries: of every slot held, not only of an observation window.
   kAllQueries = 1u << 28,
-  // Of the policy's.
-  kPartitions = 1u << 29,  // blocks behind the sinks, each against the next
-  kBlock = 1u << 30        // how many tokens it compares; taken: 0 for all
+  // Parameters of the policy.
+  // blocks after the sinks; each is compared with the next
+  kPartitions = 1u << 29,
+  kBlock = 1u << 30  // tokens compared at once; if only taken, 0 means all
 };
 
 struct SignalInfo {
   const char* text;
   uint32_t needs;
   uint32_t takes;
-  bool is_mass;  // its numbers are attention, paid or expected, or the caller's
+  bool is_mass;  // scores are attention, observed or expected, or the caller's
   const ScoreOp* Backend::*op;
 
   bool Needs(SignalNeeds what) const { return (needs & what) != 0; }
-  // By the queries of the last tokens.
+  // True if it scores by the queries of the last tokens.
   bool HasWindow() const { return Needs(kQueries) && !Needs(kAllQueries); }
-  // Its numbers are a query head's, of which a KV head has several.
+  // True if its scores are per query head. A KV head may have several.
   bool IsOfQueryHeads() const {
     return (needs & (kQueries | kSums | kQueryMean | kCenters)) != 0;
   }
-  bool Ranks() const;  // tokens are chosen by number, not by place alone
+  bool Ranks() const;  // tokens are selected by score, not only by position
 };
 
 const SignalInfo& InfoOf(Signal signal);
@@ -63,10 +65,10 @@ const SignalInfo& InfoOf(Signal signal);
 // The signal of a valid policy.
 const SignalInfo& SignalOf(const Policy& policy);
 
-// Of a valid policy's scores: its signal, its weights, its redundancy; and what it
-// compares where they leave room.
+// Whether a valid policy's scores need the input: for its signal, weights,
+// redundancy or the comparison of blocks.
 kvevict_need ScoringNeedOf(const Policy& policy, kvevict_input input);
-// Of all that it does: merging reads keys and values too.
+// The same for all that the policy does: merging reads keys and values too.
 kvevict_need NeedOf(const Policy& policy, kvevict_input input);
 
 }  // namespace kvevict

@@ -8,7 +8,8 @@ namespace {
 
 constexpr auto kElement = static_cast<int64_t>(sizeof(float));
 
-// Floats that an operation reads: [n_heads, n_rows, n], packed within a head.
+// The shape of floats that an operation reads: [n_heads, n_rows, n], packed
+// within a head.
 struct Shape {
   uint32_t n_heads;
   uint32_t n_rows;
@@ -59,7 +60,7 @@ kvevict_plane PackedLse(const kvevict_plane& rows, uint32_t n_rows) {
   return WithPackedStrides(rows, kElement, n_rows);
 }
 
-// Query rows of which all are the first are a stride forgotten.
+// A stride of 0 would make all query rows the first one: it was forgotten.
 Status CheckStep(const char* stride_name, const char* what, uint32_t n,
                  int64_t stride) {
   if (n <= 1 || stride != 0) return Status();
@@ -79,7 +80,7 @@ Status CheckGiven(const char* name, const kvevict_plane* plane,
                          signal.text);
 }
 
-// A row of all heads has the slots that they share.
+// One row for all heads is possible only if all heads hold the same slots.
 Status FindSumHeads(const PlanLayer& layer, uint32_t given, uint32_t* out) {
   const kvevict_layer_geometry& g = layer.geometry;
   *out = given == 0 ? g.n_q_heads : given;

@@ -1,4 +1,5 @@
-// What a caller gives for a signal beside a view: rows of floats, checked and found.
+// A caller's inputs of a signal in addition to the view: rows of floats, which
+// are checked here.
 #ifndef KVEVICT_CORE_SIGNALS_SIGNAL_INPUTS_H_
 #define KVEVICT_CORE_SIGNALS_SIGNAL_INPUTS_H_
 
@@ -10,11 +11,11 @@
 
 namespace kvevict {
 
-// What is given of one of the plan's layers; NULL for what is not.
+// The inputs of one of the plan's layers; NULL for those that are not given.
 struct LayerInputs {
   uint32_t layer = 0;
   uint32_t n_sum_heads = 0;   // 0: all query heads
-  uint32_t n_query_rows = 0;  // 0: the window's, or of all tokens
+  uint32_t n_query_rows = 0;  // 0: the window, or all tokens
   const kvevict_plane* queries = nullptr;
   const kvevict_plane* row_lse = nullptr;
   const kvevict_plane* scores = nullptr;
@@ -26,30 +27,30 @@ struct LayerInputs {
   const kvevict_plane* query_centers = nullptr;
 };
 
-// Checks what is given of n_rows query rows: queries and row_lse.
+// Checks n_rows query rows: queries and row_lse.
 Status CheckQueryRows(const kvevict_layer_geometry& layer, uint32_t n_rows,
                       const LayerInputs& inputs);
 
-// Whether a layer is scored by queries: what the signal always needs, or what sums of
-// attention that are not given are made of.
+// Whether a layer is scored by queries, because the signal always needs them or
+// because attention sums are not given.
 bool IsScoredByQueries(const Plan& plan, const LayerInputs& inputs);
 
-// How many rows of queries a layer of n_tokens slots is scored by.
+// Finds how many query rows score a layer of n_tokens slots.
 Status FindQueryCount(const Plan& plan, uint32_t n_tokens,
                       const LayerInputs& inputs, uint32_t* out);
 
-// Checks that so many rows of queries are given, and writes where they lie.
+// Checks that n_rows query rows are given, and writes where they are.
 Status FindQueries(const Plan& plan, const PlanLayer& layer, uint32_t n_rows,
                    const LayerInputs& inputs, ScoreJob* out);
 
-// Checks that what n_slots of a layer got of a chunk's attention is given, and writes
-// where it lies.
+// Checks the given attention of a chunk to n_slots of a layer, and writes where
+// it is.
 Status FindChunkSums(const Plan& plan, const PlanLayer& layer, uint32_t n_slots,
                      const LayerInputs& inputs, FloatRows* out,
                      uint32_t* out_n_heads);
 
-// Checks that all else that the plan's signal reads of a layer of n_tokens slots is
-// given, and writes where it lies.
+// Checks the other inputs that the plan's signal reads for a layer of n_tokens
+// slots, and writes where they are.
 Status FindInputs(const Plan& plan, const PlanLayer& layer, uint32_t n_tokens,
                   const LayerInputs& inputs, ScoreJob* out);
 

@@ -6,8 +6,8 @@
 
 namespace kvevict {
 
-// Numbers in [0, 1) that depend on seed, layer, head and position alone, so
-// that a token draws the same number at every eviction.
+// Numbers in [0, 1) that depend only on seed, layer, head and position, so that
+// a token gets the same number at every eviction.
 float RandomScore(uint64_t seed, uint32_t layer, uint32_t head,
                   uint32_t position);
 

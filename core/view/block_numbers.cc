@@ -59,7 +59,8 @@ void LayersOfBlocks::FindRange() {
   }
 }
 
-// By a bit per id, a window of ids at a time. No where they are spread too far.
+// Marks ids in a bit set, one window of ids at a time. Returns false if ids are
+// spread too far.
 bool LayersOfBlocks::FindNoneTwice() const {
   constexpr int64_t kWindow = 1 << 17;
   constexpr int64_t kMostWindows = 64;

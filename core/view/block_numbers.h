@@ -1,4 +1,5 @@
-// Blocks of paged caches by number: whether two caches have blocks so far apart.
+// The blocks of paged caches by number, to tell whether two caches have blocks
+// at a given distance.
 #ifndef KVEVICT_CORE_VIEW_BLOCK_NUMBERS_H_
 #define KVEVICT_CORE_VIEW_BLOCK_NUMBERS_H_
 
@@ -12,13 +13,13 @@ namespace kvevict {
 
 struct LayerCache;
 
-// The block tables of a paged view: one for all KV heads, or one for each. Without
-// tables entries are their own place.
+// The block tables of a paged view: one for all KV heads, or one for each.
+// Without tables entry i is block i.
 class BlockTables {
  public:
   BlockTables() = default;
-  // tokens: per head, in host memory; entries before first_slot's are not in use, but
-  // for those of a ring.
+  // `tokens` is per head, in host memory. Entries before that of first_slot are
+  // not in use, except in a ring.
   BlockTables(const kvevict_view& view, const ListCounts& tokens,
               uint32_t first_slot = 0)
       : entries_(view.block_table),
@@ -34,12 +35,12 @@ class BlockTables {
   }
 
   uint32_t n_tables() const { return n_tables_; }
-  // Entries in use; a table for all heads serves the longest.
+  // The entries in use. A table for all heads serves the longest.
   uint64_t Used(uint32_t table) const {
     return BlocksFor(n_tables_ == 1 ? tokens_.most : tokens_.Of(table));
   }
   uint64_t MostUsed() const { return BlocksFor(tokens_.most); }
-  // Elements that hold all of them.
+  // The number of elements that contain all entries in use.
   uint64_t ExtentOf() const {
     return stride_ * (n_tables_ - 1) + n_skipped_ + MostUsed();
   }
@@ -54,7 +55,7 @@ class BlockTables {
            n_skipped_ == other.n_skipped_;
   }
 
-  // Calls visit(place among the view's elements, id) until one says false.
+  // Calls visit(index among the view's elements, id) until one returns false.
   template <typename Visit>
   bool ForEachUsed(const Visit& visit) const {
     for (uint32_t table = 0; table < n_tables_; ++table) {
@@ -82,8 +83,9 @@ class BlockTables {
   ListCounts tokens_;
 };
 
-// The blocks of a plane in use, numbered upwards in memory: by their ids, or where the
-// block stride is negative by minus their ids. Without blocks the one number is 0.
+// The blocks of a plane in use, numbered in ascending addresses: by id, or by
+// minus the id if the block stride is negative. Without blocks there is one
+// number, 0.
 class BlockNumbers {
  public:
   BlockNumbers() = default;
@@ -93,8 +95,8 @@ class BlockNumbers {
 
   int32_t first() const { return first_; }
   int32_t last() const { return last_; }
-  // As many as if every head were as long as the longest: those that a shorter one
-  // lacks are the first one's again.
+  // The number of blocks as if every head were as long as the longest. Those
+  // that a shorter head lacks repeat the first one.
   uint64_t size() const { return tables_.n_tables() * per_table_; }
   int32_t operator[](uint64_t i) const {
     if (tables_.n_tables() == 1) return sign_ * tables_.Entry(0, i);
@@ -118,13 +120,13 @@ class BlockNumbers {
   int32_t last_ = 0;
 };
 
-// Up to kCapacity numbers, in an open hash table: calls that ask have no memory but the
-// stack.
+// Up to kCapacity numbers in an open hash table on the stack, since the calls
+// that need it have no other memory.
 class NumberSet {
  public:
   static constexpr uint64_t kCapacity = 2048;
 
-  // Those of blocks from `begin` on.
+  // The numbers of blocks from `begin` on.
   NumberSet(const BlockNumbers& blocks, uint64_t begin);
 
   template <typename Int>
@@ -138,7 +140,7 @@ class NumberSet {
 
  private:
   static constexpr uint32_t kSlots = 2 * kCapacity;
-  static constexpr int32_t kEmpty = INT32_MIN;  // is no number
+  static constexpr int32_t kEmpty = INT32_MIN;  // never a number
 
   static uint32_t SlotOf(int32_t number) {
     return static_cast<uint32_t>(number) * 0x9E3779B1u /
@@ -148,19 +150,20 @@ class NumberSet {
   int32_t slots_[kSlots];
 };
 
-// What is asked about the blocks of a model's layers.
+// Answers questions about the blocks of a model's layers.
 class LayersOfBlocks {
  public:
   explicit LayersOfBlocks(std::span<const LayerCache> layers)
       : layers_(layers) {}
 
-  // Whether a number of `a` less one of `b` is `difference`. Cost: a pass over both;
-  // for difference 0 between layers of one pool mostly nothing.
+  // Whether some number of `a` minus some number of `b` is `difference`. Cost:
+  // a pass over both. For difference 0 between layers of one pool it is usually
+  // free.
   bool AnyApartBy(const BlockNumbers& a, const BlockNumbers& b,
                   int64_t difference);
 
-  // Whether it is known that no id is in two of the tables, or twice in one; then
-  // ids are in [lowest(), highest()].
+  // Whether it is known that no id is in two of the tables or twice in one.
+  // Then ids are in [lowest(), highest()].
   bool NoneTwice();
   int32_t lowest() const { return lowest_; }
   int32_t highest() const { return highest_; }

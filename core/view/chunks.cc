@@ -28,9 +28,9 @@ uint64_t Chunks::TokensAt(double ratio) const {
   });
 }
 
-// All but the last have the same length l, the last one m. What they keep changes
-// where a share of the tokens is a multiple of 1 / l or of 1 / m: shares are counted in
-// units of 1 / (l * m).
+// All chunks have the same length l except the last, which has m. What they
+// keep changes where a share of the tokens is a multiple of 1 / l or 1 / m, so
+// shares are counted in units of 1 / (l * m).
 uint32_t Chunks::ShareOf(uint32_t chunk, uint64_t level) const {
   const uint32_t other = LengthOf(chunk == Count() - 1 ? 0 : Count() - 1);
   return static_cast<uint32_t>(level / other);
@@ -44,7 +44,7 @@ void Chunks::Share(uint32_t budget, std::span<uint32_t> counts) const {
     }
     return n;
   };
-  uint64_t level = 0;  // the highest that the budget has room for
+  uint64_t level = 0;  // the highest level that the budget has room for
   uint64_t above = uint64_t{LengthOf(0)} * LengthOf(Count() - 1) + 1;
   while (above - level > 1) {
     const uint64_t middle = level + (above - level) / 2;

@@ -1,5 +1,5 @@
-// A cache in chunks of neighbouring slots, each scored and chosen from as if it were
-// all there is.
+// A cache in chunks of adjacent slots. Each chunk is scored and selected from
+// as if it were the whole cache.
 #ifndef KVEVICT_CORE_VIEW_CHUNKS_H_
 #define KVEVICT_CORE_VIEW_CHUNKS_H_
 
@@ -12,7 +12,7 @@
 
 namespace kvevict {
 
-// The chunks of a valid policy, or the one of all slots.
+// The chunks of a valid policy, or one chunk of all slots.
 class Chunks {
  public:
   Chunks(const Policy& policy, uint32_t n_tokens);
@@ -24,10 +24,10 @@ class Chunks {
   uint32_t LengthOf(uint32_t chunk) const {
     return std::min(size_, n_tokens_ - BeginOf(chunk));
   }
-  // Of a slot.
+  // The chunk of a slot.
   uint32_t IndexOf(uint32_t slot) const { return slot / size_; }
 
-  // First and last tokens of a chunk that must stay.
+  // The first and last tokens of a chunk that must stay.
   uint32_t SinkOf(uint32_t chunk) const {
     return std::min(n_sink_, LengthOf(chunk));
   }
@@ -40,25 +40,26 @@ class Chunks {
     return static_cast<uint32_t>(std::min(
         uint64_t{SinkOf(chunk)} + RecentOf(chunk), uint64_t{LengthOf(chunk)}));
   }
-  // Whether a slot is one of these.
+  // Whether a slot is one of them.
   bool IsEnd(uint32_t slot) const {
     return slot % size_ < n_sink_ ||
            uint64_t{slot} + n_recent_ >= uint64_t{n_tokens_};
   }
-  // What a chunk keeps at least: these, and one token.
+  // The fewest tokens that a chunk keeps: these, but at least one.
   uint32_t LeastOf(uint32_t chunk) const { return std::max(1u, EndsOf(chunk)); }
   uint64_t Least() const;
   uint64_t Sinks() const;
 
-  // What a ratio of each chunk makes in all, rounded down in each.
+  // The tokens of all chunks at a ratio, rounded down in each.
   uint64_t TokensAt(double ratio) const;
 
-  // Shares a budget out, which has room for what chunks keep at least: `counts` has
-  // that of each, and what a chunk keeps afterwards; their sum is the budget.
+  // Shares a budget among the chunks. `counts` has the least of each, for which
+  // the budget has room, and receives what each keeps; the sum is the budget.
   void Share(uint32_t budget, std::span<uint32_t> counts) const;
 
  private:
-  // Of a number of each chunk, which those have alike that are before the last tokens.
+  // Sums a number over the chunks. It is equal for chunks before the last
+  // tokens.
   template <typename Number>
   uint64_t Sum(const Number& of_chunk) const {
     const uint32_t n_alike =

@@ -1,4 +1,4 @@
-// Which bytes the counts and strides of a plane reach.
+// The bytes that the counts and strides of a plane reach.
 #ifndef KVEVICT_CORE_VIEW_EXTENT_H_
 #define KVEVICT_CORE_VIEW_EXTENT_H_
 
@@ -17,7 +17,8 @@ inline uint64_t Magnitude(int64_t stride) {
   return stride < 0 ? 0 - bits : bits;
 }
 
-// The row of a plane that slot n has, or shares; and how many n slots have.
+// The row of a plane that slot n has or shares. Also the number of rows of n
+// slots.
 inline uint32_t RowOfSlot(const kvevict_plane& plane, uint32_t n) {
   if (plane.group_tokens == 0) return n;
   return static_cast<uint32_t>(n / plane.group_tokens);
@@ -27,8 +28,8 @@ inline uint32_t RowsOfSlots(const kvevict_plane& plane, uint32_t n) {
   return n == 0 ? 0 : RowOfSlot(plane, n - 1) + 1;
 }
 
-// Where a plane has rows: `unit` bytes at data, and wherever steps along the axes lead
-// from there.
+// Where a plane has rows: `unit` bytes at data, and at every place to which
+// steps along the axes lead from there.
 struct PlaneAxes {
   struct Axis {
     int64_t stride = 0;
@@ -56,8 +57,8 @@ struct PlaneAxes {
     elements.n = plane.group_elems;
     groups = {plane.group_stride_bytes, plane.head_dim / plane.group_elems};
   }
-  // Of a view with n_tokens, in n_blocks; without blocks 1. All of a ring counts.
-  // Blocks with addresses are as if there were one, at 0.
+  // The axes of a view's plane with n_tokens in n_blocks, 1 without blocks. A
+  // ring counts as a whole. Blocks with addresses count as one block at 0.
   PlaneAxes(const kvevict_view& view, const kvevict_plane& plane,
             uint32_t n_tokens, int64_t n_blocks)
       : PlaneAxes(plane, view.n_kv_heads,
@@ -67,12 +68,12 @@ struct PlaneAxes {
                                  view.block_size)) {
     tokens.n = RowsOfSlots(plane, static_cast<uint32_t>(tokens.n));
     if (plane.address_table == 0) blocks = {plane.block_stride_bytes, n_blocks};
-    // Heads with block tables of their own may all begin where the block does.
+    // Heads with their own block tables may all begin where the block does.
     if (view.block_table_head_stride != 0 && heads.stride == 0) heads.n = 1;
   }
 };
 
-// [begin, end), which may lie beyond what an address can be.
+// The range [begin, end), which may exceed the address range.
 struct Extent {
   Wide begin, end;
 
@@ -98,8 +99,8 @@ struct Extent {
   bool IsAddressable() const { return begin >= 0 && end - 1 <= UINT64_MAX; }
 };
 
-// The same seen from its lowest byte: every byte is at extent.begin + a step along
-// each axis + less than unit. Finest axis first.
+// The same axes seen from the lowest byte: every byte is at extent.begin + a
+// step along each axis + less than unit. The finest axis comes first.
 struct Grid {
   struct Axis {
     uint64_t stride;
@@ -113,14 +114,15 @@ struct Grid {
 
   explicit Grid(const PlaneAxes& plane);
 
-  // Whether each step of an axis clears all that the finer ones reach; then no two
-  // units overlap.
+  // Whether each step of an axis is longer than all that the finer axes reach.
+  // Then no two units overlap.
   bool Nests() const;
-  // Whether units overlap for certain: those a step of one axis apart, or a step of one
-  // and some of another. Neither this nor Nests(): too intricate to tell.
+  // Whether units certainly overlap: those one step of an axis apart, or one
+  // step of an axis and some of another. If neither this nor Nests() holds the
+  // layout is too intricate to tell.
   bool Collides() const;
-  // Makes longer units of axes whose steps lie end to end, and leaves out those whose
-  // steps lead nowhere.
+  // Turns axes whose steps lie end to end into longer units, and removes axes
+  // with stride 0.
   void Merge();
 };
 

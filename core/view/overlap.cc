@@ -14,7 +14,7 @@
 namespace kvevict {
 namespace {
 
-// b > 0. Mostly both fit in 64 bits, which divide ten times as fast.
+// b > 0. Usually both fit in 64 bits, which divide ten times as fast.
 Wide FloorDiv(Wide a, Wide b) {
   if (a == static_cast<int64_t>(a) && b == static_cast<int64_t>(b)) {
     const auto n = static_cast<int64_t>(a), d = static_cast<int64_t>(b);
@@ -24,7 +24,7 @@ Wide FloorDiv(Wide a, Wide b) {
 }
 Wide CeilDiv(Wide a, Wide b) { return -FloorDiv(-a, b); }
 
-// How many steps a comparison may take.
+// The number of steps that a comparison may still take.
 class Effort {
  public:
   explicit Effort(uint32_t most = 1 << 16) : left_(most) {}
@@ -51,20 +51,21 @@ PlaneAxes AxesOf(const LayerCache& cache, const kvevict_plane& plane,
   return axes;
 }
 
-// Whether a plane has none of the slots in question.
+// Whether a plane has none of the cache's slots.
 bool IsEmpty(const LayerCache& cache, const kvevict_plane& plane) {
   return IsRecent(plane) ? cache.n_recent == 0 : cache.IsEmpty();
 }
 
-// A grid in each of some blocks: number * block_stride further on.
+// The same grid in some blocks. Block `number` is number * block_stride further
+// on.
 struct BlockGrid : Grid {
-  uint64_t block_stride = 0;  // 0: there is one place only
+  uint64_t block_stride = 0;  // 0: there is one block
   BlockNumbers blocks;
 
   BlockGrid(const LayerCache& cache, const kvevict_plane& plane);
   explicit BlockGrid(const Grid& rows) : Grid(rows) {}
 
-  // The numbers of blocks that have bytes in `near`, used or not.
+  // The numbers of blocks that may have bytes in `near`, in use or not.
   std::pair<Wide, Wide> NumbersNear(const Extent& near) const {
     return {std::max<Wide>(blocks.first(),
                            FloorDiv(near.begin - extent.end, block_stride) + 1),
@@ -84,7 +85,7 @@ BlockGrid::BlockGrid(const LayerCache& cache, const kvevict_plane& plane)
   Merge();
   if (cache.view->block_size == 0 || !cache.knows_blocks) return;
   if (IsRecent(plane)) return;
-  if (plane.address_table != 0) return;  // as if there were one block
+  if (plane.address_table != 0) return;  // counts as one block
   blocks = BlockNumbers(cache.blocks(), cache.lowest_block, cache.highest_block,
                         plane.block_stride_bytes < 0);
   block_stride = Magnitude(plane.block_stride_bytes);
@@ -93,16 +94,17 @@ BlockGrid::BlockGrid(const LayerCache& cache, const kvevict_plane& plane)
 
 // ---- Do two grids meet? ----
 
-// Looks for steps along the axes of both that lead to a common byte. Axes of one
-// stride are one: only the difference of their steps counts. Blocks of one stride
-// likewise, but not every difference of their numbers occurs.
+// Looks for steps along the axes of both grids that lead to a common byte. Axes
+// with equal strides are joined, since only the difference of their steps
+// counts. Blocks with equal strides are joined too, but not every difference of
+// their numbers occurs.
 class Search {
  public:
-  // Without `layers` every difference but 0 does.
+  // Without `layers` every difference except 0 occurs.
   Search(const BlockGrid& a, const BlockGrid& b, Effort* effort,
          LayersOfBlocks* layers);
 
-  // Also true if it takes too long to tell.
+  // Also returns true if it takes too long to tell.
   bool Meet() { return Find(0, distance_); }
 
  private:
@@ -129,10 +131,11 @@ class Search {
   LayersOfBlocks* const layers_;
   Term terms_[kMaxTerms];
   int n_terms_ = 0;
-  int blocks_term_ = kMaxTerms + 1;                // none
-  Wide low_[kMaxTerms + 1], high_[kMaxTerms + 1];  // where all from one on lead
-  int64_t difference_ = 0;                         // of block numbers
-  int64_t refuted_[8];  // differences that do not occur
+  int blocks_term_ = kMaxTerms + 1;  // no term
+  // the range that terms from one on reach
+  Wide low_[kMaxTerms + 1], high_[kMaxTerms + 1];
+  int64_t difference_ = 0;  // difference of block numbers
+  int64_t refuted_[8];      // differences that do not occur
   size_t n_refuted_ = 0;
 };
 
@@ -179,8 +182,8 @@ void Search::Add(uint64_t stride, int64_t low, int64_t high) {
   terms_[n_terms_++] = {stride, low, high, false};
 }
 
-// Whether steps along the terms from i on lead to `target`, give or take what the
-// units reach.
+// Whether steps along the terms from i on lead to `target`, within the sizes of
+// the units.
 bool Search::Find(int i, Wide target) {
   const Wide least = target - (a_unit_ - 1);
   const Wide most = target + (b_unit_ - 1);
@@ -202,14 +205,15 @@ bool Search::Find(int i, Wide target) {
   return false;
 }
 
-// Whether what divides all strides from term i on has a multiple there.
+// Whether [least, most] contains a multiple of the greatest common divisor of
+// all strides from term i on.
 bool Search::CanHit(int i, Wide least, Wide most) const {
   uint64_t divisor = 0;
   for (; i < n_terms_; ++i) divisor = std::gcd(divisor, terms_[i].stride);
   return FloorDiv(most, divisor) * divisor >= least;
 }
 
-// Whether blocks of both are difference_ apart.
+// Whether some blocks of both are difference_ apart.
 bool Search::BlocksAreThere() {
   if (layers_ == nullptr
           ? difference_ != 0
@@ -224,7 +228,7 @@ bool Search::BlocksAreThere() {
   return false;
 }
 
-// Asks each block of `a` and those of `b` that it may reach.
+// Compares each block of `a` with the blocks of `b` that it may reach.
 bool BlocksMeet(const BlockGrid& a, const BlockGrid& b, Effort* effort,
                 LayersOfBlocks* layers) {
   for (uint64_t begin = 0; begin < b.blocks.size();
@@ -259,8 +263,8 @@ bool Meet(const BlockGrid& a, const BlockGrid& b, Effort* effort,
   if (a.block_stride == b.block_stride) {
     return Search(a, b, effort, layers).Meet();
   }
-  // All blocks between the lowest and the highest together say no quickly; for a
-  // yes each has to be asked.
+  // A search over all blocks between the lowest and the highest quickly shows
+  // that nothing overlaps. To show that something does, each block is compared.
   Effort some(1024);
   if (!Search(a, b, &some, layers).Meet()) return false;
   if (a.block_stride == 0) return BlocksMeetRows(b, a, effort, layers);
@@ -270,7 +274,7 @@ bool Meet(const BlockGrid& a, const BlockGrid& b, Effort* effort,
 
 // ---- Views ----
 
-// K, V, companions.
+// K, V and companions.
 uint32_t PlaneCount(const kvevict_view& view) { return 2 + view.n_companions; }
 
 const kvevict_plane& PlaneAt(const kvevict_view& view, uint32_t i) {
@@ -292,7 +296,7 @@ bool IsHidden(const LayerCache& cache, const kvevict_plane& plane) {
   return cache.view->block_size != 0 && !cache.knows_blocks && !IsRecent(plane);
 }
 
-// From the lowest of its blocks to the highest.
+// The bytes from the lowest block of a cache to the highest.
 Extent ExtentOf(const LayerCache& cache, const kvevict_plane& plane) {
   const int64_t lowest = cache.lowest_block;
   Extent extent(AxesOf(cache, plane, cache.highest_block - lowest + 1));
@@ -300,7 +304,8 @@ Extent ExtentOf(const LayerCache& cache, const kvevict_plane& plane) {
   return extent;
 }
 
-// Whether the host can tell blocks that both have: addresses are as their tables say.
+// Whether the host can tell that both caches have a block in common. Blocks
+// with addresses are as their tables say.
 bool HaveBlocksInCommon(const LayerCache& a, const LayerCache& b,
                         LayersOfBlocks* layers) {
   if (a.view->block_table == b.view->block_table) return true;
@@ -325,13 +330,14 @@ Answer PlanesMeet(const LayerCache& a, const kvevict_plane& p,
       return Answer::kNo;
     }
   } else if (IsHidden(a, p) || IsHidden(b, q)) {
-    // In one block of one table the planes' places are known against each other.
+    // Within one block of one table the positions of planes relative to each
+    // other are known.
     const bool same_place = IsHidden(a, p) && IsHidden(b, q) &&
                             a.view->block_table == b.view->block_table &&
                             p.block_stride_bytes == q.block_stride_bytes;
     if (!same_place) return Answer::kNo;
   }
-  // Quick, since most planes are far from each other.
+  // A quick test, since most planes are far apart.
   if (p.address_table == 0 && !ExtentOf(a, p).Meets(ExtentOf(b, q)))
     return Answer::kNo;
   Effort effort;
@@ -351,7 +357,7 @@ bool SameLengths(const LayerCache& a, const LayerCache& b) {
   return true;
 }
 
-// Whether equal planes of both are the same rows.
+// Whether equal planes of both have the same rows.
 bool SameSlots(const LayerCache& a, const LayerCache& b) {
   const kvevict_view& v = *a.view;
   const kvevict_view& w = *b.view;
@@ -372,7 +378,8 @@ bool SamePlane(const kvevict_plane& p, const kvevict_plane& q) {
   return std::memcmp(&p, &q, sizeof(p)) == 0;
 }
 
-// The same of planes whose address tables may be two, with the addresses of one cache.
+// The same for planes that may have different address tables with the addresses
+// of one cache.
 bool SamePlane(const LayerCache& a, const kvevict_plane& p, const LayerCache& b,
                const kvevict_plane& q) {
   if (p.address_table == q.address_table) return SamePlane(p, q);
@@ -406,7 +413,7 @@ bool AreOneCache(const LayerCache& a, const LayerCache& b) {
   return SameSlots(a, b);
 }
 
-// Companions of b that a has too.
+// The companions of b that a has too.
 uint64_t SharedCompanions(const LayerCache& a, const LayerCache& b) {
   uint64_t shared = 0;
   for (uint32_t i = 0; i < b.view->n_companions; ++i) {
@@ -437,7 +444,7 @@ bool AreInOnePool(const LayerCache& a, const LayerCache& b) {
   return SamePlanes(v, w);
 }
 
-// Of a pool's planes: whether blocks that differ share no byte, whichever of
+// Whether different blocks of a pool share no byte, whichever blocks of
 // [lowest, highest] they are.
 bool BlocksAreApart(const LayerCache& layer, int32_t lowest, int32_t highest) {
   LayerCache any = layer;
@@ -462,12 +469,14 @@ bool BlocksAreApart(const LayerCache& layer, int32_t lowest, int32_t highest) {
   return true;
 }
 
-// Answers for all layers of a pool at once: pair by pair, 80 layers take 10 ms.
+// Compares all layers of a pool at once. Pair by pair, 80 layers would take 10
+// ms.
 class Pool {
  public:
   explicit Pool(LayersOfBlocks* layers) : layers_(layers) {}
 
-  // Whether both lie in it and share nothing; the first one asked about is its pool.
+  // Whether both lie in the pool and share nothing. The first layer asked about
+  // defines the pool.
   bool KeepsApart(const LayerCache& a, const LayerCache& b) {
     if (!AreInOnePool(a, b) || !layers_->NoneTwice()) return false;
     if (leader_ == nullptr) {
@@ -513,7 +522,7 @@ LayerCache CacheOf(const kvevict_view& view, uint32_t number,
   }
   for (uint32_t i = 0; i < 2; ++i) {
     if (!IsPresent(PlaneAt(view, i))) continue;
-    if (PlaneAt(view, i).address_table != 0) {  // anywhere
+    if (PlaneAt(view, i).address_table != 0) {  // blocks may be anywhere
       cache.reach[i] = {0, UINT64_MAX};
       continue;
     }
@@ -595,7 +604,8 @@ bool Overlap(const LayerCache& a, const LayerCache& b) {
 
 Status CheckApartFrom(const char* name, const void* memory, uint64_t n_bytes,
                       const char* array, std::span<const LayerCache> caches) {
-  // As rows of a cache, the longest that end where the memory does.
+  // Views the memory as rows of a cache, the longest that end where the memory
+  // does.
   const uint32_t row_bytes = 1u << std::countr_zero(n_bytes | 64);
   kvevict_view view = KVEVICT_VIEW_INIT;
   view.n_kv_heads = 1;

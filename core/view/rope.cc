@@ -48,11 +48,12 @@ Status CheckRope(const kvevict_geometry& g) {
 }
 
 uint64_t TurnsOf(float inv_freq) {
-  // 1 / (2 pi), by 32 bits.
+  // 1 / (2 pi), in words of 32 bits.
   constexpr uint64_t kTurn[] = {0x28be60db, 0x9391054a, 0x7f09d5f4};
   int exponent;
   const float part = std::frexp(std::abs(inv_freq), &exponent);
-  // inv_freq is m 2^(exponent - 24), and `high`, `low` m / (2 pi) in 2^-64.
+  // inv_freq is m 2^(exponent - 24). `high` and `low` are m / (2 pi) in units
+  // of 2^-64.
   const auto m = static_cast<uint64_t>(std::ldexp(part, 24));
   const uint64_t rest = m * kTurn[1] + (m * kTurn[2] >> 32);
   const uint64_t high = m * kTurn[0] + (rest >> 32);

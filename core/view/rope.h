@@ -1,4 +1,5 @@
-// How RoPE turned the keys of a model, and how far queries to come will be from them.
+// How RoPE rotated the keys of a model, and how far future queries will be from
+// them.
 #ifndef KVEVICT_CORE_VIEW_ROPE_H_
 #define KVEVICT_CORE_VIEW_ROPE_H_
 
@@ -11,17 +12,18 @@
 
 namespace kvevict {
 
-// Of every backend: they pass one number per frequency in a kernel's argument.
+// On every backend: a kernel's argument has one number per frequency.
 inline constexpr uint32_t kMaxRopeFrequencies = 256;
 
-// What a caller says of it.
+// Checks the RoPE fields of a geometry.
 Status CheckRope(const kvevict_geometry& geometry);
 
-// Of either sign, in radians per position.
+// Frequencies may have either sign and are in radians per position.
 inline constexpr double kMaxFrequency = 65536.0;
 
-// The part of a turn by which RoPE turns a pair of this frequency per position, in
-// 2^-64 turns, rounded down: n positions are n times as much, modulo 2^64.
+// The part of a turn by which RoPE rotates a pair of this frequency per
+// position, in 2^-64 turns, rounded down. n positions are n times as much,
+// modulo 2^64.
 uint64_t TurnsOf(float inv_freq);
 
 class Rope {
@@ -29,15 +31,15 @@ class Rope {
   explicit Rope(const Context& context)
       : frequencies_(context), turns_(context) {}
 
-  // Of a geometry that has been checked.
+  // `geometry` has been checked.
   Status Copy(const kvevict_geometry& geometry);
 
-  // 0 where the caller did not say.
+  // 0 if the caller gave none.
   uint32_t n_frequencies() const {
     return static_cast<uint32_t>(frequencies_.size());
   }
   bool is_interleaved() const { return is_interleaved_; }
-  // TurnsOf() every frequency.
+  // TurnsOf() for every frequency.
   std::span<const uint64_t> turns() const {
     return {turns_.data(), turns_.size()};
   }
@@ -49,7 +51,7 @@ class Rope {
  private:
   struct Frequency {
     double w;
-    Complex mean;  // of e^(i w o)
+    Complex mean;  // mean of e^(i w o)
   };
 
   Array<Frequency> frequencies_;

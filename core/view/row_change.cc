@@ -8,7 +8,7 @@
 namespace kvevict {
 namespace {
 
-// The roles of numbers of K or V, and what messages call them.
+// The roles of the scale and minimum of K or V, and their names in messages.
 struct Numbers {
   const char* rows_name;
   const char* minimum_name;
@@ -29,8 +29,8 @@ constexpr Numbers kValueNumbers = {"v",
                                    KVEVICT_ROLE_VALUE_MINIMUM,
                                    &RowChange::v};
 
-// Whether a number that both have, or neither, is of the same kind; one that does not
-// move has to be the same one.
+// Whether both views have companions of this role that are alike, or neither
+// has one. One that is not moved must be the same plane in both.
 bool AreAlike(const kvevict_view& view, const kvevict_view& destination,
               kvevict_role role) {
   const kvevict_plane* const a = FindRole(view, role);
@@ -90,7 +90,8 @@ Status CheckMoved(const char* name, const kvevict_view& view,
       DTypeName(a.dtype).text, a.head_dim, a.row_bytes);
 }
 
-// Of rows that change: that floats can be made of them, and they of floats.
+// Checks that rows that change can be decoded to floats and encoded from
+// floats.
 Status CheckChanged(const kvevict_view& view, const kvevict_view& destination,
                     const Numbers& numbers) {
   const char* const name = numbers.rows_name;

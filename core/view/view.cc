@@ -13,7 +13,8 @@
 namespace kvevict {
 namespace {
 
-// Of a plane whose elements have this many bytes; 0: opaque rows.
+// Checks the groups of a plane whose elements have this many bytes; 0: opaque
+// rows.
 Status CheckGroups(const char* name, const kvevict_plane& plane,
                    uint32_t element_bytes) {
   const auto group_stride = static_cast<long long>(plane.group_stride_bytes);
@@ -77,7 +78,7 @@ Status CheckElements(const char* name, const kvevict_plane& plane) {
   return CheckGroups(name, plane, info->element_bytes);
 }
 
-// Of planes with an address table or without one.
+// Checks a plane's address table, or that it has none.
 Status CheckAddressTable(const char* name, const kvevict_view& view,
                          const kvevict_plane& plane) {
   if (plane.address_table == 0) {
@@ -103,7 +104,8 @@ Status CheckAddressTable(const char* name, const kvevict_view& view,
       static_cast<long long>(plane.block_stride_bytes));
 }
 
-// The blocks in use, of a plane with their addresses; `rows`: where in a block.
+// Checks the addresses of a plane's blocks in use. `rows` is the range of rows
+// within a block.
 Status CheckAddresses(const char* name, const kvevict_plane& plane,
                       const BlockTables& used, bool by_id, bool on_host,
                       const Extent& rows) {
@@ -153,8 +155,8 @@ Status CheckNoRole(const char* name, const kvevict_plane& plane) {
                          name, static_cast<int>(plane.role));
 }
 
-// A plane without an address says nothing else: one that describes rows has lost its
-// address on the way, and its rows would stay behind.
+// A plane without an address must have no other fields. One that describes rows
+// has lost its address, and its rows would stay behind.
 Status CheckAbsent(const char* name, const kvevict_plane& plane) {
   static constexpr kvevict_plane kNone{};
   if (std::memcmp(&plane, &kNone, sizeof(plane)) == 0) return Status();
@@ -171,7 +173,7 @@ Status CheckPlane(const char* name, const kvevict_view& view,
   KV_RETURN_IF_ERROR(CheckElements(name, plane));
   KV_RETURN_IF_ERROR(CheckAddressTable(name, view, plane));
   if (n_tokens == 0) return Status();
-  if (IsConstant(view, plane)) {  // read only, and at one place for all tokens
+  if (IsConstant(view, plane)) {  // read only, the same for all tokens
     if (Extent(PlaneAxes(plane, view.n_kv_heads, 1)).IsAddressable()) {
       return Status();
     }
@@ -239,8 +241,8 @@ bool AllHaveAddresses(const kvevict_view& view) {
   return all;
 }
 
-// Checks the block tables, ids from first_slot on; `out_n_blocks` becomes the
-// highest one used, plus one, or as much of that as is known.
+// Checks the block tables and the ids from first_slot on. `out_n_blocks`
+// becomes the highest id used plus one, or as much of that as is known.
 Status CheckBlockTables(const kvevict_view& view, const ListCounts& tokens,
                         bool on_host, uint32_t first_slot,
                         uint64_t* out_n_blocks) {
@@ -283,7 +285,7 @@ Status CheckBlockTables(const kvevict_view& view, const ListCounts& tokens,
     return InvalidArgument("block_table is NULL, but block_size is %u",
                            view.block_size);
   }
-  if (!on_host) {  // at least so many ids differ
+  if (!on_host) {  // at least this many ids differ
     *out_n_blocks = std::max<uint64_t>(1, tables.MostUsed());
     return Status();
   }
@@ -443,7 +445,7 @@ Status ValidateRows(const char* name, const kvevict_plane& rows,
   }
   KV_RETURN_IF_ERROR(CheckElements(name, rows));
   KV_RETURN_IF_ERROR(CheckNoRole(name, rows));
-  // Rows are read only, so they may overlap (broadcast); they must be
+  // Rows are read only, so they may overlap (broadcast), but they must be
   // addressable.
   if (n_rows > 0 && !Extent(PlaneAxes(rows, n_heads, n_rows)).IsAddressable()) {
     return InvalidArgument("%s: data 0x%llx and strides leave the 64-bit range",
@@ -514,11 +516,12 @@ Status CheckComplete(const kvevict_view& view,
   return Status();
 }
 
-// Without the numbers of companions.
+// The rows without their scale and minimum.
 static RowSource BareRows(const kvevict_view& view, const kvevict_plane& plane,
                           uint32_t head) {
   RowSource rows;
-  // With addresses: where the rows of a block at `origin` would be, which is no NULL.
+  // With addresses: where the rows of a block at `origin` would be. It is not
+  // NULL.
   rows.base = reinterpret_cast<const uint8_t*>(
       plane.address_table + plane.data +
       head * static_cast<uint64_t>(plane.head_stride_bytes));
@@ -543,12 +546,12 @@ static RowSource BareRows(const kvevict_view& view, const kvevict_plane& plane,
     rows.origin = plane.address_table;
     if (view.block_table == nullptr) rows.addresses += first_entry;
   }
-  // A ring without blocks is all in one.
+  // A ring without blocks is one block.
   if (view.block_size == 0) rows.block_size = view.ring_slots;
   return rows;
 }
 
-// Those of a plane of `view` itself that are not quantized.
+// Adds the rows of a plane of `view` that are not quantized.
 static void AddRecent(const kvevict_view& view, const kvevict_plane& plane,
                       uint32_t head, RowSource* rows) {
   const kvevict_plane* const recent = FindRecent(view, plane);

@@ -1,4 +1,4 @@
-// Checks of views, and the rows a kernel sees of them.
+// Checks of views, and the rows that kernels see.
 #ifndef KVEVICT_CORE_VIEW_VIEW_H_
 #define KVEVICT_CORE_VIEW_VIEW_H_
 
@@ -12,7 +12,8 @@
 
 namespace kvevict {
 
-// Of a geometry or a view: what CUDA can count along one axis of a grid.
+// The most heads of a geometry or a view: what CUDA can count along one axis of
+// a grid.
 inline constexpr uint32_t kMaxHeads = 65535;
 
 inline bool IsPresent(const kvevict_plane& plane) {
@@ -25,16 +26,16 @@ inline bool IsRecent(const kvevict_plane& plane) {
          plane.role == KVEVICT_ROLE_VALUE_RECENT;
 }
 
-// The first slot that recent planes have; UINT32_MAX where there are none.
+// The first slot in recent planes; UINT32_MAX if there are none.
 uint32_t FirstRecent(const kvevict_view& view);
 
-// Slots of n that recent planes have.
+// The number of n slots that are in recent planes.
 inline uint32_t RecentOf(const kvevict_view& view, uint32_t n) {
   return n - std::min(n, FirstRecent(view));
 }
 
-// Whether a plane of a valid view has the same numbers for all tokens, which nobody
-// moves.
+// Whether a plane of a valid view has the same numbers for all tokens and so is
+// never moved.
 inline bool IsConstant(const kvevict_view& view, const kvevict_plane& plane) {
   return plane.role != KVEVICT_ROLE_NONE && !IsRecent(plane) &&
          plane.token_stride_bytes == 0 && plane.address_table == 0 &&
@@ -54,20 +55,22 @@ inline bool HasValues(const kvevict_layer_geometry& g) {
 // Bytes of one row of a valid plane.
 uint32_t RowBytes(const kvevict_plane& plane);
 
-// Bytes from one element to the next in a valid plane, or in a group of it; 0 where they
-// are not bytes of their own.
+// Bytes from one element to the next in a valid plane, or in a group of it; 0
+// if elements are not whole bytes.
 int64_t ElementStride(const kvevict_plane& plane);
 
-// The same rows with the strides that 0 stands for: those of [heads, n_rows] rows of
-// row_bytes, packed.
+// The same rows with strides of 0 replaced by those of packed [heads, n_rows]
+// rows of row_bytes.
 kvevict_plane WithPackedStrides(kvevict_plane rows, int64_t row_bytes,
                                 uint32_t n_rows);
 
-// Bytes of a valid plane's row that lie end to end: of all of it, a group, an element.
+// Bytes of a valid plane's row that lie end to end: the whole row, a group or
+// an element.
 uint32_t PieceBytes(const kvevict_plane& plane);
 
-// Pieces of a row, each of so many bytes end to end, which divide PieceBytes(): piece i
-// is at (i / in_group) * group_stride + (i % in_group) * stride.
+// The pieces of a row, each of piece_bytes end to end, which divides
+// PieceBytes(). Piece i is at (i / in_group) * group_stride + (i % in_group) *
+// stride.
 struct RowPieces {
   uint32_t n = 1;
   int64_t stride = 0;
@@ -76,22 +79,22 @@ struct RowPieces {
 };
 RowPieces PiecesOf(const kvevict_plane& plane, uint32_t piece_bytes);
 
-// Whether slots are other rows than their number and the block table say.
+// Whether slots are the rows that their number and the block table say.
 inline bool IsPlain(const kvevict_view& view, const kvevict_plane& plane) {
   return plane.address_table == 0 && view.ring_slots == 0;
 }
 
-// See kvevict_view_validate(). Block tables of another device are not read, nor is
-// what they say of slots before first_slot. `tokens`: per KV head, in host memory.
+// See kvevict_view_validate(). Block tables on another device are not read, nor
+// entries of slots before first_slot. `tokens` is per KV head, in host memory.
 Status ValidateView(const kvevict_view& view, const ListCounts& tokens,
                     bool on_host, uint32_t first_slot = 0);
 
-// The same of a view that is only read: its planes may share memory.
+// The same for a view that is only read: its planes may share memory.
 Status ValidateReadView(const kvevict_view& view, const ListCounts& tokens,
                         bool on_host, uint32_t first_slot = 0);
 
-// Checks that a valid view's slots from this one on may be written: that their blocks
-// are nobody else's too.
+// Checks that a valid view's slots from first_slot on may be written: no block
+// is marked as shared.
 Status CheckNotShared(const kvevict_view& view, uint32_t first_slot);
 
 // Checks a plane that is only read, [n_heads, n_rows, head_dim] of a dtype.
@@ -108,42 +111,42 @@ void FillFrom(const kvevict_layer_geometry& geometry, kvevict_view* view);
 Status MatchGeometry(const kvevict_view& view,
                      const kvevict_layer_geometry& geometry);
 
-// Checks that a view has all the planes of a geometry: what is not there does not
-// move.
+// Checks that a view has all the planes of a geometry, since a missing plane
+// would not be moved.
 Status CheckComplete(const kvevict_view& view,
                      const kvevict_layer_geometry& geometry);
 
 // The companion with a role; nullptr if there is none.
 const kvevict_plane* FindRole(const kvevict_view& view, kvevict_role role);
 
-// Checks that K, and V, have the scales that it takes to read them, of a valid view.
+// Checks that K and V of a valid view have the scales needed to read them.
 Status CheckScales(const kvevict_view& view, bool reads_keys,
                    bool reads_values);
 
-// The companion of a valid view that has the scales, or the minima, of one of its own
-// planes; nullptr if there is none.
+// The companion of a valid view that has the scales, or the minima, of one of
+// its planes; nullptr if there is none.
 const kvevict_plane* FindNumbers(const kvevict_view& view,
                                  const kvevict_plane& plane, bool minimum);
 
-// The companion with the last rows of one of its own planes, likewise.
+// The companion with the recent rows of one of its planes, or nullptr.
 const kvevict_plane* FindRecent(const kvevict_view& view,
                                 const kvevict_plane& plane);
 
-// The rows of a valid, present plane of `view` itself for one head, with the scale and
-// minimum that companions have of them.
+// One head's rows of a valid, present plane of `view`, with scale and minimum
+// from its companions.
 RowSource HeadRows(const kvevict_view& view, const kvevict_plane& plane,
                    uint32_t head);
 
-// Whether K or V of a valid view have numbers of groups of tokens.
+// Whether groups of tokens share scales or minima, for K and V of a valid view.
 RowChange GroupedRows(const kvevict_view& view);
 
-// Checks that rows move one by one: that none share numbers by groups of tokens, nor
-// are recent.
+// Checks that rows can move one by one: no group of tokens shares scales, and
+// there are no recent rows.
 Status CheckMovesByRow(const kvevict_view& view);
 
-// Calls visit(plane, other's plane) for K, V and companions of two views with the
-// same planes, as far as they have rows and do not change; but for companion i if bit i
-// of `left_out` is set.
+// Calls visit(plane, other's plane) for K, V and companions of two views with
+// the same planes, if they have rows and do not change. Companion i is left out
+// if bit i of `left_out` is set.
 template <typename Visit>
 void ForEachPlanePair(const kvevict_view& view, const kvevict_view& other,
                       const Visit& visit, uint64_t left_out = 0,
@@ -158,7 +161,7 @@ void ForEachPlanePair(const kvevict_view& view, const kvevict_view& other,
   }
 }
 
-// The same of one view, visit(plane).
+// The same for one view: visit(plane).
 template <typename Visit>
 void ForEachPlane(const kvevict_view& view, const Visit& visit,
                   uint64_t left_out = 0) {
@@ -168,7 +171,7 @@ void ForEachPlane(const kvevict_view& view, const Visit& visit,
       left_out);
 }
 
-// Bytes of so many tokens of a head, of which the last ones are recent.
+// Bytes of n_tokens of a head. The last n_recent of them are recent.
 uint64_t HeadBytes(const kvevict_view& view, uint32_t n_tokens,
                    uint32_t n_recent, uint64_t left_out = 0);
 

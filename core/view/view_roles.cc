@@ -10,7 +10,7 @@
 namespace kvevict {
 namespace {
 
-// What a role has to do with.
+// What a role refers to.
 struct RoleInfo {
   const char* name;
   const char* rows_name;
@@ -27,7 +27,7 @@ constexpr RoleInfo kRoles[] = {
     {"value_recent", "v", &kvevict_view::v, RoleInfo::kRecent},
 };
 
-// Of a companion whose rows are as long as those that it goes with, end to end.
+// Checks a companion whose rows are as long as those it belongs to, and packed.
 Status CheckRowsOf(const RoleInfo& role, const kvevict_plane& plane,
                    const kvevict_plane& rows) {
   const DTypeInfo& info = InfoOf(static_cast<DType>(plane.dtype));
@@ -44,7 +44,7 @@ Status CheckRowsOf(const RoleInfo& role, const kvevict_plane& plane,
       role.rows_name, rows.head_dim);
 }
 
-// Of numbers that tokens share.
+// Checks scales or minima that tokens share.
 Status CheckTokenGroups(const kvevict_view& view, const RoleInfo& role,
                         const kvevict_plane& plane) {
   const auto n = static_cast<unsigned long long>(plane.group_tokens);
@@ -72,7 +72,7 @@ Status CheckTokenGroups(const kvevict_view& view, const RoleInfo& role,
   return CheckRowsOf(role, plane, rows);
 }
 
-// Of rows that are not quantized.
+// Checks recent rows, which are not quantized.
 Status CheckRecent(const kvevict_view& view, const RoleInfo& role,
                    const kvevict_plane& plane) {
   const kvevict_plane& rows = view.*role.rows;
@@ -194,7 +194,7 @@ Status CheckScales(const kvevict_view& view, bool reads_keys,
   return reads_values ? check(KVEVICT_ROLE_VALUE_SCALE) : Status();
 }
 
-// That part of one of a valid view's own planes.
+// The companion with that part of one of a valid view's planes.
 static const kvevict_plane* FindPart(const kvevict_view& view,
                                      const kvevict_plane& plane, int part) {
   for (uint32_t i = 0; i < view.n_companions; ++i) {

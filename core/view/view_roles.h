@@ -1,4 +1,4 @@
-// What companions are for the rows that they go with.
+// The roles of companions.
 #ifndef KVEVICT_CORE_VIEW_VIEW_ROLES_H_
 #define KVEVICT_CORE_VIEW_VIEW_ROLES_H_
 
@@ -10,11 +10,11 @@ namespace kvevict {
 
 inline constexpr uint32_t kMostGroupTokens = 256;
 
-// Checks companion i, a valid plane, as what its role says that it is.
+// Checks that companion i, a valid plane, is what its role says.
 Status CheckRole(const kvevict_view& view, uint32_t i);
 
-// Checks, of companions each of which is, that K and V agree on whether there are recent
-// rows, and scale and minimum on groups.
+// Checks companions that are valid each: K and V agree on recent rows, scale
+// and minimum agree on groups.
 Status CheckRoles(const kvevict_view& view);
 
 }  // namespace kvevict

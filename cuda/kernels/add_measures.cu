@@ -1,10 +1,10 @@
-// What the blocks of window_attention.cu have measured, added up for each layer.
+// Adds up for each layer what the blocks of window_attention.cu have measured.
 #include "device.cuh"
 
 namespace kvevict::cuda {
 
-// Grid (n_layers), a warp each. Reads 8 bytes per block of window attention, in an order
-// that depends on their number alone.
+// Grid (n_layers), one warp each. Reads 8 bytes per block of window attention,
+// in an order that depends only on their number.
 KV_KERNEL(add_measures, AddMeasuresParams, 32, 1) {
   const uint64_t parts = p.parts + uint64_t{8} * blockIdx.x * p.n_parts;
   float sums[2] = {};

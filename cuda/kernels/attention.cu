@@ -1,5 +1,5 @@
-// Attention of queries over caches in any layout, in splits of the slots that are joined
-// after.
+// Attention of queries over caches in any layout, in splits of the slots that
+// are joined afterwards.
 #include "attention.h"
 
 #include "attention.cuh"
@@ -13,11 +13,12 @@ namespace {
 
 constexpr uint32_t kLanesOfRow = kAttendThreads / kAttendRows;  // 16
 constexpr uint32_t kKeysOfLane = kAttendSlots / kLanesOfRow;    // 4
-constexpr uint32_t kKeyStride = kAttendSlots + 4;  // keys lie [element, slot]
-constexpr uint32_t kHalf = kAttendSlots / 2;  // values that are there at a time
+constexpr uint32_t kKeyStride = kAttendSlots + 4;  // keys are [element, slot]
+// values in shared memory at a time
+constexpr uint32_t kHalf = kAttendSlots / 2;
 
-// Elements [first, first + kAttendChunk) of a row by `lanes` threads, to[i * stride];
-// those that are not there are 0.
+// Loads elements [first, first + kAttendChunk) of a row with `lanes` threads,
+// to to[i * stride]. Missing elements are 0.
 KV_DEVICE void LoadChunk(const CacheRows& rows, const CacheRow& row,
                          uint32_t first, uint32_t lane, uint32_t lanes,
                          uint32_t stride, float* to) {
@@ -32,8 +33,9 @@ KV_DEVICE void LoadChunk(const CacheRows& rows, const CacheRow& row,
   }
 }
 
-// Logits, in base 2, of a thread's row and slots first + 4 * lane on. Shared memory is
-// free again once all have returned and met.
+// The logits, in base 2, of a thread's row and four slots from first + 4 * lane
+// on. Shared memory may be reused once all threads have returned and met at a
+// barrier.
 KV_DEVICE void LogitsOf(const AttendParams& p, const AttendLayer& layer,
                         uint32_t head, const QueryRow& row, uint32_t first,
                         uint32_t n_tokens, float* queries, float* keys,
@@ -48,7 +50,7 @@ KV_DEVICE void LogitsOf(const AttendParams& p, const AttendLayer& layer,
 #pragma unroll
   for (uint32_t k = 0; k < kKeysOfLane; ++k) x[k] = 0.0f;
   for (uint32_t e = 0; e < p.keys.head_dim; e += kAttendChunk) {
-    if (e > 0) BlockSync();  // all have read what is written over
+    if (e > 0) BlockSync();  // all have read what is overwritten
     LoadChunk(p.keys, key_row, e, threadIdx.x % kLanesOfKey, kLanesOfKey,
               kKeyStride, keys + key);
     LoadChunk(p.queries, row.stored, e, threadIdx.x % kLanesOfRow, kLanesOfRow,
@@ -67,7 +69,7 @@ KV_DEVICE void LogitsOf(const AttendParams& p, const AttendLayer& layer,
   for (uint32_t k = 0; k < kKeysOfLane; ++k) x[k] = LogitOf(p, x[k]);
 }
 
-// Of the threads of a row, in a fixed order.
+// Combines the values of a row's threads in a fixed order.
 template <class Combine>
 KV_DEVICE float OverRow(float v, const Combine& combine) {
   for (uint32_t mask = kLanesOfRow / 2; mask > 0; mask /= 2) {
@@ -78,11 +80,11 @@ KV_DEVICE float OverRow(float v, const Combine& combine) {
 
 }  // namespace
 
-// Grid (n_splits * n_blocks * chunks of values, n_kv_heads, n_layers). A block has 16
-// query rows of a KV head, a split of its slots and 128 elements of its values: of a
-// tile of 64 slots a thread owns a row's logits of 4 slots, then of two rows 4 elements
-// of what they gather. 32 KiB shared. Reads K once per block, V once for all blocks that
-// share rows.
+// Grid (n_splits * n_blocks * chunks of values, n_kv_heads, n_layers). A block
+// has 16 query rows of a KV head, a split of its slots and 128 elements of its
+// values. In a tile of 64 slots a thread first owns a row's logits of 4 slots,
+// then 4 elements of the weighted sums of two rows. 32 KiB shared. Reads K once
+// per block, and V once for all blocks that share rows.
 KV_KERNEL(attend_split, AttendParams, kAttendThreads, 2) {
   KV_SHARED(float, keys, kAttendChunk* kKeyStride);
   KV_SHARED(float, queries, kAttendRows* kAttendChunk);
@@ -101,7 +103,8 @@ KV_KERNEL(attend_split, AttendParams, kAttendThreads, 2) {
   const uint32_t r = (p.first_block + block) * kAttendRows + my_row;
   const QueryRow row =
       FindRow(p, layer, r / p.group, head * p.group + r % p.group, n_tokens);
-  // What any row of the block sees: that of the first and that of the last one.
+  // The slots that any row of the block sees, from those of the first and the
+  // last row.
   const uint32_t first_r = (p.first_block + block) * kAttendRows;
   uint32_t last_query = (first_r + kAttendRows - 1) / p.group;
   if (last_query >= p.n_queries) last_query = p.n_queries - 1;
@@ -150,7 +153,7 @@ KV_KERNEL(attend_split, AttendParams, kAttendThreads, 2) {
       const uint32_t at = slot + value < n_tokens ? slot + value : n_tokens - 1;
       const CacheRow value_row =
           FindRow(p.values, layer.values, layer.block_table, head, at);
-      if (half > 0) BlockSync();  // all have gathered the first half
+      if (half > 0) BlockSync();  // all have added the first half
       for (uint32_t e = 0; e < kAttendValues; e += kAttendChunk) {
         float* const to = values + threadIdx.x / 8 * kAttendValues + e;
         if (first_value + e < p.values.head_dim) {
@@ -181,7 +184,8 @@ KV_KERNEL(attend_split, AttendParams, kAttendThreads, 2) {
         }
       }
     }
-    // What comes next writes keys and queries, and behind its own barriers the rest.
+    // The next step writes keys and queries, and the rest only after barriers
+    // of its own.
   }
   if (first_value == 0 && threadIdx.x % kLanesOfRow == 0) {
     const uint64_t state = StateOf(p, blockIdx.z, head, block, split, my_row);
@@ -202,8 +206,8 @@ KV_KERNEL(attend_split, AttendParams, kAttendThreads, 2) {
   }
 }
 
-// Grid (n_blocks * kAttendRows, n_kv_heads, n_layers); a block has a row, whose splits it
-// joins in order. Reads the states once and writes the results.
+// Grid (n_blocks * kAttendRows, n_kv_heads, n_layers). A block has a row, whose
+// splits it joins in order. Reads the states once and writes the results.
 KV_KERNEL(attend_finish, AttendParams, kAttendFinishThreads, 4) {
   constexpr float kLog2E = 1.44269504088896340736f;
   constexpr float kLn2 = 0.693147180559945309417f;
@@ -228,7 +232,7 @@ KV_KERNEL(attend_finish, AttendParams, kAttendFinishThreads, 4) {
     const float reference = LoadGlobal<float>(state(s));
     most = reference > most ? reference : most;
   }
-  // NaN is never the highest, but stays in the sum.
+  // NaN is never the highest, but the sum keeps it.
   const auto weight_of = [&](float reference) {
     return reference == MinusInfinity() ? 0.0f : Exp2(reference - most);
   };
@@ -267,10 +271,10 @@ KV_KERNEL(attend_finish, AttendParams, kAttendFinishThreads, 4) {
               total == 0.0f ? MinusInfinity() : kLn2 * (most + Log2(total)));
 }
 
-// Grid (n_tokens / kAttendSlots of the longest layer, n_kv_heads, n_layers); a block has
-// some slots, and adds up their weights by the log-sum-exps of all queries, 16 rows of a
-// query head at a time. 14 KiB shared. Reads K once for every 16 rows, mostly from the
-// caches, and the queries once per block.
+// Grid (n_tokens / kAttendSlots of the longest layer, n_kv_heads, n_layers). A
+// block has some slots, and adds up their weights with the log-sum-exps of all
+// queries, 16 rows of a query head at a time. 14 KiB shared. Reads K once for
+// every 16 rows, usually from the caches, and the queries once per block.
 KV_KERNEL(attend_sums, AttendParams, kAttendThreads, 2) {
   KV_SHARED(float, keys, kAttendChunk* kKeyStride);
   KV_SHARED(float, queries, kAttendRows* kAttendChunk);
@@ -327,7 +331,7 @@ KV_KERNEL(attend_sums, AttendParams, kAttendThreads, 2) {
       sums[k] = 0.0f;
     }
     BlockSync();
-    // The next head's rows come behind barriers of its own.
+    // The next head's rows come after barriers of their own.
     if (is_mine) {
       float sum = 0.0f;
       for (uint32_t i = 0; i < kAttendRows; ++i) {

@@ -41,7 +41,7 @@ KV_DEVICE bool IsSeen(const QueryRow& row, uint32_t slot) {
   return slot >= row.begin && slot < row.end;
 }
 
-// What the product of a query and a key is as a logit, in base 2.
+// The logit, in base 2, of the product of a query and a key.
 KV_DEVICE float LogitOf(const AttendParams& p, float product) {
   const float x = product * p.query_scale;
   return p.cap == 0.0f ? x : p.cap * Tanh(x);

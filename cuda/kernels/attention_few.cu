@@ -1,5 +1,6 @@
-// Attention of a few query rows, as at decode, in splits that attend_finish joins: keys
-// and values go from memory to registers, where all rows meet them.
+// Attention of a few query rows, as in decoding, in splits that attend_finish
+// joins. Keys and values go from memory to registers, where they are used for
+// all rows.
 #include "attention.cuh"
 #include "attention.h"
 #include "counts.cuh"
@@ -9,9 +10,9 @@ namespace kvevict::cuda {
 
 namespace {
 
-constexpr uint32_t kFewLanes = 16;  // of a key
+constexpr uint32_t kFewLanes = 16;  // threads of a key
 constexpr uint32_t kFewWarps = kAttendThreads / 32;
-// Keys or values of a team of threads that are on their way together.
+// Keys or values that a team of threads loads at once.
 constexpr uint32_t FewAtOnce(uint32_t n_rows) { return kFewLanes / n_rows; }
 
 struct alignas(16) FewFloats {
@@ -20,9 +21,9 @@ struct alignas(16) FewFloats {
 
 // The rows of a block, in shared memory.
 struct FewRows {
-  uint32_t begin[kFewRows];  // slots that are seen
+  uint32_t begin[kFewRows];  // first slot that is seen
   uint32_t end[kFewRows];
-  // Of the softmax so far, and by how much the last slots took it down.
+  // The softmax so far, and the factor by which the last slots scaled it down.
   float reference[kFewRows];
   float sum[kFewRows];
   float factor[kFewRows];
@@ -33,7 +34,7 @@ struct FewRows {
   }
 };
 
-// What a block works on: slots of a head that any row sees.
+// The work of a block: slots of a head that any row sees.
 struct FewPart {
   const AttendParams& p;
   const AttendLayer& layer;
@@ -59,8 +60,9 @@ KV_DEVICE bool AllSee(const FewPart& part, const FewRows& rows, uint32_t first,
   return true;
 }
 
-// A row's query as f32, zeros of one that is not there: the elements of a load in fours,
-// the fours of all loads side by side, as the lanes read them.
+// Loads a row's query as f32, zeros if it is missing. The elements of a load
+// are in groups of four, and each group of all loads is contiguous, in the
+// order in which lanes read them.
 template <class Tag>
 KV_DEVICE void LoadQuery(Tag, const AttendParams& p, const CacheRow& row,
                          uint32_t r, float* queries) {
@@ -79,7 +81,7 @@ KV_DEVICE void LoadQuery(Tag, const AttendParams& p, const CacheRow& row,
   }
 }
 
-// x[l], l being the lane, of all 16 lanes: their sum.
+// Lane l returns the sum of x[l] over all 16 lanes.
 KV_DEVICE float SumAcross(float (&x)[kFewLanes], uint32_t lane) {
 #pragma unroll
   for (uint32_t n = kFewLanes / 2; n > 0; n /= 2) {
@@ -149,7 +151,7 @@ KV_DEVICE void FindLogits(Tag tag, const FewPart& part, uint32_t first,
   }
 }
 
-// Every warp's, in a fixed order.
+// Combines the values of all warps in a fixed order.
 template <uint32_t kRows, class Combine>
 KV_DEVICE void OverWarps(float (&v)[kRows], float* warps,
                          const Combine& combine) {
@@ -163,8 +165,8 @@ KV_DEVICE void OverWarps(float (&v)[kRows], float* warps,
   }
 }
 
-// Logits of slots [first, last) -> weights, kUnseen of those that a row does not see.
-// Begins and ends with a barrier.
+// Turns logits of slots [first, last) into weights, kUnseen for slots that a
+// row does not see. Begins and ends with a barrier.
 template <uint32_t kRows>
 KV_DEVICE void FindWeights(uint32_t first, uint32_t last, float* weights,
                            FewRows& rows) {
@@ -217,7 +219,7 @@ KV_DEVICE void FindWeights(uint32_t first, uint32_t last, float* weights,
   }
 }
 
-// Adds a thread's load of its values of slots [first, last), by their weights.
+// Adds the values of a thread's load for slots [first, last), weighted.
 template <bool kAllSee, uint32_t kRows, class Tag>
 KV_DEVICE void Gather(Tag tag, const FewPart& part, uint32_t first,
                       uint32_t last, const float* weights,
@@ -258,8 +260,8 @@ KV_DEVICE void Gather(Tag tag, const FewPart& part, uint32_t first,
   }
 }
 
-// What the threads have gathered, to the states, over what these have from the slots
-// before. parts: [kFewWarps, kRows, head_dim], free for all before.
+// Adds the sums of all threads to the states of the slots before. parts:
+// [kFewWarps, kRows, head_dim], free for all before.
 template <uint32_t kRows, class Tag>
 KV_DEVICE void AddGathered(Tag, const FewPart& part, const FewRows& rows,
                            bool is_first, float* parts,
@@ -297,8 +299,8 @@ KV_DEVICE void AddGathered(Tag, const FewPart& part, const FewRows& rows,
   }
 }
 
-// queries: room for [kRows, head_dim]; weights: for [kFewSlots, kRows], and for what is
-// gathered.
+// queries has room for [kRows, head_dim], weights for [kFewSlots, kRows] and
+// for the threads' sums.
 template <uint32_t kRows, class Tag>
 KV_DEVICE void AttendFew(Tag tag, const FewPart& part, float* queries,
                          float* weights, FewRows& rows) {
@@ -315,15 +317,15 @@ KV_DEVICE void AttendFew(Tag tag, const FewPart& part, float* queries,
     }
     BlockSync();  // all have used the weights
     AddGathered<kRows>(tag, part, rows, first == part.begin, weights, out);
-    BlockSync();  // and what was gathered
+    BlockSync();  // all have read the sums
   }
 }
 
 }  // namespace
 
-// Grid (n_splits, n_kv_heads, n_layers), for launches that TakeFew(). A block has a split
-// of the slots, kFewSlots at a time; 16 threads share a key, and as many as it has loads a
-// value. 41 KiB shared. Reads K and V once.
+// Grid (n_splits, n_kv_heads, n_layers), for launches that TakeFew(). A block
+// has a split of the slots, kFewSlots at a time. 16 threads share a key, and as
+// many as a value has loads share a value. 41 KiB shared. Reads K and V once.
 KV_KERNEL(attend_few, AttendParams, kAttendThreads, 2) {
   KV_SHARED(float, queries, kFewRows* kFewElements);
   KV_SHARED(float, weights, kFewRows* kFewSlots);

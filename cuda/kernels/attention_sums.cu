@@ -1,4 +1,5 @@
-// Attention of a chunk into sums that go along with the slots: the bits of the CPU's.
+// Adds the attention of a chunk to sums that move with the slots, with the same
+// bits as the CPU.
 #include "attention_sums.h"
 
 #include "counts.cuh"
@@ -8,13 +9,14 @@ namespace kvevict::cuda {
 
 namespace {
 
-// NaN if either is; of equals the second.
+// NaN if either is NaN; the second if both are equal.
 KV_DEVICE float Larger(float a, float b) {
   if (a != a) return a;
   return a > b ? a : b;
 }
 
-// Of the rows that a row of sums stands for, from `row` on, in the CPU's order.
+// Reduces the rows that a row of sums stands for, from `row` on, in the CPU's
+// order.
 KV_DEVICE float ReduceAt(const AddSumsParams& p, uint64_t rows, uint32_t row,
                          uint32_t slot) {
   const uint64_t at = rows + uint64_t{slot} * sizeof(float);
@@ -31,8 +33,8 @@ KV_DEVICE float ReduceAt(const AddSumsParams& p, uint64_t rows, uint32_t row,
 
 }  // namespace
 
-// Grid (any, rows of sums, n_layers); a thread owns every so many slots, so that a
-// graph may go on with more of them.
+// Grid (any, rows of sums, n_layers). A thread owns slots a grid apart, so that
+// a graph can continue with more of them.
 KV_KERNEL(add_sums, AddSumsParams, kAddSumsThreads, 1) {
   const AddSumsLayer& layer = p.layers[blockIdx.z];
   const uint32_t row = blockIdx.y;

@@ -1,5 +1,5 @@
-// Changes scores by which of a list are the best, what must stay before all: the same
-// bits as core/cpu/scale_by_best_share.cc and core/cpu/pin_best.cc.
+// Changes scores depending on which are the best of a list, with the same bits
+// as core/cpu/scale_by_best_share.cc and core/cpu/pin_best.cc.
 #include "device.cuh"
 #include "topk.cuh"
 
@@ -13,12 +13,12 @@ struct NormalizeShared {
   float best[kSelectThreads];
 };
 
-// The address of a list of `rows`: of scores, or of what is written.
+// The address of a list in `rows`, which are scores or output.
 KV_DEVICE uint64_t RowOf(uint64_t rows, const BestLayer& layer, uint32_t list) {
   return rows + uint64_t{list} * layer.select.n_tokens * sizeof(float);
 }
 
-// Thread t adds up every 256th score from t on, of those that take part.
+// Thread t adds up every 256th score from t on, if it takes part.
 KV_DEVICE void AddUp(const Keys& keys, uint64_t scores, uint32_t cut,
                      NormalizeShared& shared) {
   float all = 0.0f;
@@ -49,8 +49,8 @@ KV_DEVICE float ScoreOfKey(uint32_t key) {
   return ToFloat<kF32>(key >> 31 != 0 ? key ^ 0x80000000u : ~key);
 }
 
-// What the n_best best have of the sum of all, for every thread; 1 where that is no
-// finite number above 0. Every thread has read the keys when it returns.
+// The share of the n_best best in the sum of all, for every thread; 1 if it is
+// not a finite number above 0. Every thread has read the keys when it returns.
 KV_DEVICE float BestShare(const Keys& keys, uint64_t scores, uint32_t n_best,
                           NormalizeShared& shared) {
   const uint32_t n = keys.words.n;
@@ -69,7 +69,7 @@ KV_DEVICE float BestShare(const Keys& keys, uint64_t scores, uint32_t n_best,
   return share > 0.0f && share <= 3.402823466e38f ? share : 1.0f;
 }
 
-// Gives +infinity to places.
+// Gives +infinity to the selected scores.
 struct ToInfinity {
   uint64_t scores;
 
@@ -94,7 +94,8 @@ KV_KERNEL(scale_by_best_share, BestParams, kSelectThreads, 3) {
   for (uint32_t i = threadIdx.x; i < n; i += kSelectThreads) {
     const uint64_t offset = uint64_t{i} * sizeof(float);
     const float score = LoadGlobal<float>(scores + offset);
-    // As it is where nothing is scaled: a product would change the bits of NaN.
+    // Unchanged if nothing is scaled, because a product would change the bits
+    // of NaN.
     StoreGlobal(out + offset, share == 1.0f ? score : score * share);
   }
 }
@@ -110,7 +111,7 @@ KV_KERNEL(pin_best, BestParams, kSelectThreads, 3) {
   const uint32_t n_best = BestOf(n_keep, p.share, layer.n_best);
   if (n_best == 0) return;
   const Cut cut = BlockCut(keys, n, n_best, *shared);
-  // A warp reads what it writes, and nothing that another one does.
+  // A warp reads only what it writes itself.
   BlockEmit(keys, 0, keys.Size(), cut,
             EqualsTaken(p.lists.higher_wins != 0, cut), {0, 0},
             ToInfinity{RowOf(layer.out, layer, blockIdx.x)}, *shared);

@@ -9,8 +9,8 @@
 
 namespace kvevict::cuda {
 
-// A row, and of codes what they stand for: code * scale + minimum. Its address is 0
-// where it is none.
+// A row, and for codes how to decode them: code * scale + minimum. The address
+// is 0 for a missing row.
 enum : int { kNoNumbers, kNumbersAtHand, kNumbersInMemory };
 template <int kNumbers>
 struct RowWith {
@@ -22,7 +22,8 @@ struct RowWith<kNumbersAtHand> {
   float scale;
   float minimum;
 };
-// Numbers may be of elements, and the row a recent one, which has none.
+// Scale and minimum may be per element, and the row may be a recent one, which
+// has none.
 template <>
 struct RowWith<kNumbersInMemory> {
   uint64_t address;
@@ -42,7 +43,8 @@ KV_DEVICE float LoadNumber(uint32_t dtype, uint64_t address) {
   return LoadGlobal<float>(address);
 }
 
-// Where the number of a row is, or that of its element 0; 0 where there are none.
+// The address of a row's number, or of that of its element 0; 0 if there is
+// none.
 KV_DEVICE uint64_t NumberAddress(const RowLayout& rows,
                                  const RowNumbers& numbers,
                                  uint64_t block_table, uint32_t head,
@@ -52,7 +54,7 @@ KV_DEVICE uint64_t NumberAddress(const RowLayout& rows,
     return numbers.base + head * numbers.head_stride;
   }
   if (kReadsTokenGroups && numbers.group_tokens != 0) {
-    // Groups fill blocks.
+    // A block has whole groups.
     const uint32_t row = rows.block_size == 0 ? slot : slot % rows.block_size;
     slot = slot - row + row / numbers.group_tokens;
   }
@@ -64,7 +66,7 @@ KV_DEVICE uint64_t NumberAddress(const RowLayout& rows,
   return RowAddress(layout, numbers.base, block_table, head, slot);
 }
 
-// It; `otherwise` where there are none.
+// The number, or `otherwise` if there is none.
 KV_DEVICE float NumberOf(const RowLayout& rows, const RowNumbers& numbers,
                          uint64_t block_table, uint32_t head, uint32_t slot,
                          float otherwise) {
@@ -73,7 +75,7 @@ KV_DEVICE float NumberOf(const RowLayout& rows, const RowNumbers& numbers,
   return address == 0 ? otherwise : LoadNumber(numbers.dtype, address);
 }
 
-// A row's numbers: `from` has scale and minimum of rows that lie so.
+// Finds a row's scale and minimum. `from` has those of rows with this layout.
 template <class From>
 KV_DEVICE void FindNumbers(const From& from, const RowLayout& rows,
                            uint64_t block_table, uint32_t head, uint32_t slot,
@@ -92,7 +94,7 @@ template <class From>
 KV_DEVICE void FindNumbers(const From&, const RowLayout&, uint64_t, uint32_t,
                            uint32_t, RowWith<kNoNumbers>&) {}
 
-// Whether a slot is one of the recent ones, of which blocks know nothing: their row.
+// Whether a slot is a recent one, which is in no block. Finds its row.
 template <class From>
 KV_DEVICE bool FindRecent(const From& from, uint32_t head, uint32_t slot,
                           RowWith<kNumbersInMemory>& row) {
@@ -109,7 +111,7 @@ KV_DEVICE bool FindRecent(const From&, uint32_t, uint32_t, Row&) {
   return false;
 }
 
-// The row of a slot. `base`: slot 0, head 0.
+// Finds the row of a slot. `base` is slot 0, head 0.
 KV_DEVICE CacheRow FindRow(const CacheRows& rows, uint64_t base,
                            uint64_t block_table, uint32_t head, uint32_t slot) {
   CacheRow row;
@@ -134,14 +136,14 @@ KV_DEVICE float LoadNumber(uint32_t dtype, uint64_t address, uint32_t i) {
   return LoadNumber(dtype, address + uint64_t{i} * (dtype == kF32 ? 4 : 2));
 }
 
-// That of a row, or of its element i, or what codes have without.
+// The number of a row or of its element i, or `otherwise` if there is none.
 KV_DEVICE float NumberOf(const RowNumbers& numbers, uint64_t address,
                          uint32_t i, float otherwise) {
   if (address == 0) return otherwise;
   return LoadNumber(numbers.dtype, address, numbers.group_tokens == 0 ? 0 : i);
 }
 
-// `from` has what is known of the rows, as for FindNumbers().
+// `from` is as for FindNumbers().
 template <class Tag, class From, int kNumbers>
 KV_DEVICE float LoadElement(Tag tag, const From& from,
                             const RowWith<kNumbers>& row,
@@ -168,13 +170,14 @@ KV_DEVICE float LoadElement(Tag tag, const From& from,
   }
 }
 
-// Whether rows are loaded 16 bytes at a time: of codes, where numbers are at hand.
+// Whether rows are loaded 16 bytes at a time: codes only if their numbers are
+// in registers.
 template <class Tag>
 KV_DEVICE bool AreWide(Tag, const CacheRows& rows) {
   return (Tag::kIsPlain || !kReadsTokenGroups) && rows.wide != 0;
 }
 
-// The elements of 16 bytes of a row that is wide.
+// The elements in 16 bytes of a wide row.
 template <class Tag>
 KV_DEVICE void Unpack(Tag, const CacheRow& row, const Bytes16& words,
                       float (&v)[Tag::kPer16]) {
@@ -190,7 +193,7 @@ KV_DEVICE void Unpack(Tag, const CacheRow& row, const Bytes16& words,
     } else if constexpr (!kReadsTokenGroups) {
 #pragma unroll
       for (uint32_t k = 0; k < kPerWord; ++k) {
-        // Of a byte's nibbles the high one is first.
+        // The high nibble of a byte comes first.
         const uint32_t code = kPerWord == 8 ? word >> ((k ^ 1) * 4) & 15
                                             : word >> (k * 8 % 32) & 255;
         v[j * kPerWord + k] = OfCode<Tag::kValue>(code, row);
@@ -199,17 +202,17 @@ KV_DEVICE void Unpack(Tag, const CacheRow& row, const Bytes16& words,
   }
 }
 
-// Elements [first, first + n) of rows, by so many lanes of a warp. Where rows are wide
-// they fill whole loads.
+// Elements [first, first + n) of rows, shared by some lanes of a warp. If rows
+// are wide they fill whole loads.
 struct RowPart {
   uint32_t first;
   uint32_t n;
   uint32_t lanes;
 };
 
-// visit(r, i, value) with the elements of a part that lane `lane` has of some rows,
-// which need not be there. What the rows have of element first + i is visited in the
-// order of the rows, and so are a row's elements.
+// Calls visit(r, i, value) for the elements of a part that lane `lane` has of
+// some rows, which may be missing. Element first + i is visited in the order of
+// the rows, and a row's elements are visited in order.
 template <class Tag, uint32_t kRows, class Visit>
 KV_DEVICE void VisitWide(Tag tag, const CacheRows& rows, const RowPart& part,
                          const CacheRow (&found)[kRows], uint32_t lane,
@@ -235,13 +238,14 @@ KV_DEVICE void VisitWide(Tag tag, const CacheRows& rows, const RowPart& part,
   }
 }
 
-// The same, an element at a time.
+// The same, one element at a time.
 template <class Tag, uint32_t kRows, class Visit>
 KV_DEVICE void VisitNarrow(Tag tag, const CacheRows& rows, const RowPart& part,
                            const CacheRow (&found)[kRows], uint32_t lane,
                            const Visit& visit) {
   for (uint32_t i = lane; i < part.n; i += part.lanes) {
-    // One after the other where numbers are in memory: registers are short.
+    // One after the other if numbers are in memory, because registers are
+    // scarce.
     if constexpr (kReadsTokenGroups) i = Afresh(i);
     const ElementPlace place = FindElement(tag, rows, part.first + i);
 #pragma unroll
@@ -252,8 +256,7 @@ KV_DEVICE void VisitNarrow(Tag tag, const CacheRows& rows, const RowPart& part,
   }
 }
 
-// The same for whatever dtype they have. Absent rows are visited with zeros where
-// rows are wide.
+// The same for rows of any dtype. Missing wide rows are visited with zeros.
 template <uint32_t kRows, class Visit>
 KV_DEVICE void VisitRows(const CacheRows& rows, const RowPart& part,
                          const CacheRow (&found)[kRows], uint32_t lane,
@@ -274,7 +277,8 @@ KV_DEVICE void VisitRows(const CacheRows& rows, const CacheRow (&found)[kRows],
   VisitRows(rows, {0, rows.head_dim, rows.lanes}, found, lane, visit);
 }
 
-// visit(i, element) with all of a row that is there, by one thread.
+// Calls visit(i, element) for all elements of a row that is not missing, by one
+// thread.
 template <class Visit>
 KV_DEVICE void VisitRow(const CacheRows& rows, const CacheRow& row,
                         const Visit& visit) {
@@ -284,7 +288,7 @@ KV_DEVICE void VisitRow(const CacheRows& rows, const CacheRow& row,
             [&](uint32_t, uint32_t i, float v) { visit(i, v); });
 }
 
-// Over the lanes of a row: every one of them has the sum then.
+// The sum over the lanes of a row; every lane has it.
 KV_DEVICE float SumOverLanes(float v, uint32_t lanes) {
   for (uint32_t mask = lanes / 2; mask > 0; mask /= 2) v += ShuffleXor(v, mask);
   return v;

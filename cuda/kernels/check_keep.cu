@@ -1,5 +1,5 @@
-// Counts what is wrong in keep lists that the host cannot see: slots that do not
-// ascend strictly where they have to, or are not in [first_slot, n_tokens). For
+// Counts errors in keep lists that the host cannot read: slots that do not
+// ascend strictly where they must, or are not in [first_slot, n_tokens). For
 // contexts with debug set.
 #include "check_keep.h"
 #include "counts.cuh"
@@ -7,7 +7,7 @@
 
 namespace kvevict::cuda {
 
-// A thread looks at one slot and the one before it.
+// A thread checks one slot against the one before it.
 KV_KERNEL(check_keep, CheckKeepParams, kCheckKeepThreads, 1) {
   const uint32_t i = blockIdx.x * kCheckKeepThreads + threadIdx.x;
   if (i >= CountOf(p.counts, 0, blockIdx.y, p.n_keep)) return;

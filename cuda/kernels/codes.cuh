@@ -1,4 +1,4 @@
-// Numbers as quantized dtypes store them; see core/dtypes/quantize-inl.h.
+// Encodes numbers for quantized dtypes; see core/dtypes/quantize-inl.h.
 #ifndef KVEVICT_CUDA_KERNELS_CODES_CUH_
 #define KVEVICT_CUDA_KERNELS_CODES_CUH_
 
@@ -16,11 +16,11 @@ constexpr bool IsSmallFloat(int dtype) {
   return dtype == kE4M3 || dtype == kE5M2;
 }
 
-// What a row has.
+// The range of a row.
 struct Range {
   float min, max;
-  uint32_t largest;         // size, as bits
-  uint32_t largest_finite;  // likewise
+  uint32_t largest;         // largest absolute value, as bits
+  uint32_t largest_finite;  // largest finite one, as bits
 
   KV_DEVICE Range() : largest(0), largest_finite(0) {
     min = ToFloat<kF32>(kInfinityBits);
@@ -47,9 +47,9 @@ struct Range {
   KV_DEVICE float size() const { return Larger(-min, max) + 0.0f; }
 };
 
-// ---- Numbers beside rows ----
+// ---- Scales and minima ----
 
-// The bits of a plain number; NaN stays NaN.
+// The bits of a floating-point number; NaN stays NaN.
 template <int kDType>
 KV_DEVICE uint32_t PlainBits(float v) {
   const uint32_t bits = FromFloat<kF32>(v);
@@ -70,7 +70,7 @@ KV_DEVICE float RoundedUpTo(float v) {
   return ToFloat<kDType>(nearest < 0.0f ? bits - 1 : bits + 1);
 }
 
-// The least number of a dtype that is not below v.
+// The smallest number of a dtype that is not below v.
 KV_DEVICE float RoundedUp(float v, uint32_t dtype) {
   if (dtype == kF16) return RoundedUpTo<kF16>(v);
   if (dtype == kBF16) return RoundedUpTo<kBF16>(v);
@@ -92,11 +92,11 @@ KV_DEVICE float StepOf(float range, float n_steps) {
   return range > 0.0f ? Larger(range / n_steps, 0x1p-126f) : 0.0f;
 }
 
-// What makes codes of a row.
+// How a row is encoded.
 struct Coder {
   float scale, minimum;
-  float inverse;         // of the scale, where all elements are within reach
-  bool is_zero = false;  // all codes are
+  float inverse;         // of the scale, if all elements are within the range
+  bool is_zero = false;  // all codes are 0
 
   KV_DEVICE void Reach() {
     is_zero = !(scale > 0.0f);
@@ -135,7 +135,7 @@ KV_DEVICE Coder NumbersOf(const Range& range, uint32_t scale_dtype,
   return {scale, minimum, 0.0f};
 }
 
-// That of a row of fp8.
+// The scale of a row of fp8.
 template <int kDType>
 KV_DEVICE float ScaleOf(const Range& range, uint32_t dtype) {
   const float size = ToFloat<kF32>(range.largest_finite);
@@ -147,18 +147,20 @@ KV_DEVICE float ScaleOf(const Range& range, uint32_t dtype) {
 
 // ---- Codes ----
 
-// The nearest integer, halves to even, of up to 2^22 in size.
+// The nearest integer, halves to even, for |v| up to 2^22.
 KV_DEVICE uint32_t NearestInteger(float v) {
   return FromFloat<kF32>(v + 12582912.0f) - 0x4b400000u;
 }
 
-// Of a number by its scale: the nearest, halves to even, at most the largest.
+// The code of a number divided by its scale: the nearest, halves to even, at
+// most the largest.
 template <int kDType>
 KV_DEVICE uint32_t SmallFloat(float v) {
   constexpr uint32_t kFraction = kDType == kE4M3 ? 3 : 2;
   constexpr uint32_t kShift = 23 - kFraction;
   constexpr uint32_t kRebias = (kDType == kE4M3 ? 127 - 7 : 127 - 15) << 23;
-  constexpr uint32_t kLeast = kRebias + (1u << 23);  // that is normal
+  // the smallest normal number
+  constexpr uint32_t kLeast = kRebias + (1u << 23);
   constexpr uint32_t kLargest = kDType == kE4M3 ? 0x7e : 0x7b;
   constexpr uint32_t kAnchor = kLeast + (kShift << 23);
   const uint32_t bits = FromFloat<kF32>(v);
@@ -177,7 +179,7 @@ KV_DEVICE uint32_t SmallFloat(float v) {
   return sign | (code < kLargest ? code : kLargest);
 }
 
-// Of rows whose dtype has no blocks, in the low bits.
+// The code for dtypes without blocks, in the low bits.
 template <int kDType>
 KV_DEVICE uint32_t CodeOf(float v, const Coder& by) {
   if constexpr (IsSmallFloat(kDType)) {
@@ -200,10 +202,10 @@ KV_DEVICE uint32_t CodeOf(float v, const Coder& by) {
   }
 }
 
-// Of a block of ggml's: d as f16, or NaN where that does not hold it.
+// The scale of a ggml block: d as f16, or NaN if it does not fit.
 struct BlockScale {
   uint32_t bits;
-  float inverse;  // of d; 0: all codes are that of 0
+  float inverse;  // of d; 0: all codes are the code of 0
 
   KV_DEVICE BlockScale(float d, bool is_finite) {
     bits = PlainBits<kF16>(d);

@@ -1,13 +1,13 @@
-// Rows copied to another plane: row keep[i] of a plane and head to row first_slot +
-// i of the other one, which may lie in any other way. What is written is nowhere
-// read, so nobody waits for anybody.
+// Copies rows to another plane: row keep[i] of a plane and head to row
+// first_slot + i of the other one, which may have any other layout. No row that
+// is written is read, so no thread waits for another.
 #include "moved_rows.cuh"
 
 namespace kvevict::cuda {
 
 namespace {
 
-// A thread's rows: all loads, then all stores.
+// Copies a thread's rows: all loads, then all stores.
 template <class Unit, class From, class To>
 KV_DEVICE void CopyColumn(const From& from_column, const To& to_column,
                           const ThreadRows& rows, uint64_t keep,
@@ -30,7 +30,7 @@ KV_DEVICE void CopyColumn(const From& from_column, const To& to_column,
   });
 }
 
-// Grid (ChunkBlocks()); a block owns a chunk, a thread up to 8 rows of one
+// Grid (ChunkBlocks()). A block owns a chunk, a thread up to 8 rows of one
 // column. Reads and writes every kept row once.
 template <class Unit>
 KV_DEVICE void CopyChunk(const GatherParams& p) {

@@ -1,4 +1,4 @@
-// Cosines of a tile of keys with a tile of others.
+// Cosines of a tile of keys with another tile of keys.
 #ifndef KVEVICT_CUDA_KERNELS_COSINES_CUH_
 #define KVEVICT_CUDA_KERNELS_COSINES_CUH_
 
@@ -8,18 +8,19 @@
 
 namespace kvevict::cuda {
 
-// A multiple of four, so that a thread's keys lie in one load.
-constexpr uint32_t kKeyStride = kCosineTile + 4;  // keys lie [element, token]
+// A multiple of four, so that one load has a thread's keys.
+constexpr uint32_t kKeyStride = kCosineTile + 4;  // keys are [element, token]
 constexpr uint32_t kTileFloats = kCosineElements * kKeyStride;
 
-// A key, and what makes it one of norm 1; 0 where there is none.
+// A key, and the factor that gives it norm 1; 0 if there is none.
 struct Direction {
   CacheRow row;
   float scale;
 };
 
-// Elements [first, first + kCosineElements) of a tile's directions, of which find(i) is
-// one; 0 past the last element, and where there is none. Four threads share a row.
+// Loads elements [first, first + kCosineElements) of a tile's directions.
+// find(i) returns direction i. Elements past the last one, and those of missing
+// directions, are 0. Four threads share a row.
 template <class Find>
 KV_DEVICE void LoadDirections(const CacheRows& keys, uint32_t first,
                               const Find& find, float* to) {
@@ -44,9 +45,10 @@ KV_DEVICE void LoadDirections(const CacheRows& keys, uint32_t first,
   }
 }
 
-// A thread's cosines: of rows threadIdx.x / 16 * 4 and the next three with columns
-// threadIdx.x % 16 * 4 and the next three, every product added up in the order of its
-// elements. Both tiles: kTileFloats shared floats, which may be read until the call.
+// Computes a thread's cosines: of rows threadIdx.x / 16 * 4 and the next three
+// with columns threadIdx.x % 16 * 4 and the next three. Every product is summed
+// in the order of its elements. Each tile has kTileFloats shared floats, which
+// may be read until the call.
 template <class FindRow, class FindColumn>
 KV_DEVICE void MultiplyTiles(const CacheRows& keys, const FindRow& find_row,
                              const FindColumn& find_column, float* row_keys,
@@ -54,7 +56,7 @@ KV_DEVICE void MultiplyTiles(const CacheRows& keys, const FindRow& find_row,
   const uint32_t my_row = threadIdx.x / 16 * 4;
   const uint32_t my_column = threadIdx.x % 16 * 4;
   for (uint32_t i = 0; i < keys.head_dim; i += kCosineElements) {
-    BlockSync();  // all have read what is written over
+    BlockSync();  // all have read what is overwritten
     LoadDirections(keys, i, find_row, row_keys);
     LoadDirections(keys, i, find_column, column_keys);
     BlockSync();

@@ -6,8 +6,8 @@
 
 namespace kvevict::cuda {
 
-// Threads of a block; rows of a block and columns that meet them at a time; elements of
-// theirs that are there at a time.
+// Threads of a block; rows of a block, and columns that they are multiplied
+// with at a time; elements in shared memory at a time.
 constexpr uint32_t kCosineThreads = 256;
 constexpr uint32_t kCosineTile = 64;
 constexpr uint32_t kCosineElements = 32;

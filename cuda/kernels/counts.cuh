@@ -1,4 +1,4 @@
-// How many each list of a layer has.
+// The number of elements in each list of a layer.
 #ifndef KVEVICT_CUDA_KERNELS_COUNTS_CUH_
 #define KVEVICT_CUDA_KERNELS_COUNTS_CUH_
 
@@ -7,8 +7,8 @@
 
 namespace kvevict::cuda {
 
-// `first` is the layer's place in the table, `alike` what its lists have without
-// one.
+// `first` is the layer's index in the table. `alike` is the count of its lists
+// if there is no table.
 KV_DEVICE uint32_t CountOf(const CountTable& table, int32_t first,
                            uint32_t list, uint32_t alike) {
   if (table.base == 0) return alike;

@@ -1,4 +1,4 @@
-// Shares of squared norms, from the norms that row_norm.cu makes; what they are says
+// Scores by shares of squared norms, from the norms of row_norm.cu; see
 // core/kernels/cur.h. Sums have a fixed order.
 #include "cur.h"
 
@@ -14,7 +14,7 @@ struct CurHead {
   uint32_t n_tokens;
   uint64_t scores;       // f32 [n_tokens]
   uint64_t value_norms;  // likewise
-  uint64_t sums;         // f32, one of each block of cur_shares
+  uint64_t sums;         // f32, one per block of cur_shares
 
   KV_DEVICE CurHead(const CurParams& p, const CurLayer& layer, uint32_t head)
       : n_tokens(CountOf(p.tokens, layer.first_count, head, layer.n_tokens)) {
@@ -48,9 +48,10 @@ struct CurSquares {
   }
 };
 
-// Grid (CurBlocks() of the longest layer, n_kv_heads, n_layers): a warp has a window,
-// norms become products of shares in place, and the block's sum is left for cur_scale.
-// Reads 16 bytes per token, of which 8 are near, writes 4.
+// Grid (CurBlocks() of the longest layer, n_kv_heads, n_layers). A warp has a
+// window. Norms become products of shares in place, and the block's sum is left
+// for cur_scale. Reads 16 bytes per token, 8 of them from a cache, and writes
+// 4.
 KV_KERNEL(cur_shares, CurParams, kCurThreads, 4) {
   KV_SHARED(float, sums, kCurWarps);
   const uint32_t warp = threadIdx.x / 32;
@@ -88,9 +89,9 @@ KV_KERNEL(cur_shares, CurParams, kCurThreads, 4) {
   StoreGlobal(head.sums + uint64_t{blockIdx.x} * sizeof(float), sum);
 }
 
-// Grid (n_tokens / kCurScaleTokens of the longest layer, n_kv_heads, n_layers): every
-// block adds up the head's sums, then scales its tokens. Reads and writes 4 bytes per
-// token.
+// Grid (n_tokens / kCurScaleTokens of the longest layer, n_kv_heads, n_layers).
+// Every block adds up the head's sums, then scales its tokens. Reads and writes
+// 4 bytes per token.
 KV_KERNEL(cur_scale, CurParams, kCurScaleThreads, 4) {
   KV_SHARED(float, sums, kCurScaleThreads / 32);
   const CurHead head(p, p.layers[blockIdx.z], blockIdx.y);

@@ -24,9 +24,9 @@ struct alignas(16) Bytes16 {
   uint32_t x[4];
 };
 
-// Of f32. A constexpr would stand in every module, by name.
+// Bits of f32. A constexpr would appear in every module, by name.
 enum : uint32_t { kInfinityBits = 0x7f800000u, kNaNBits = 0x7fc00000u };
-// What is compiled for: 800 is sm_80. Hosts take what the newest GPUs do.
+// The target architecture: 800 is sm_80. Hosts compile for the newest GPUs.
 #ifdef __CUDACC_RTC__
 enum : uint32_t { kArch = __CUDA_ARCH__ };
 #else
@@ -54,7 +54,7 @@ namespace kvevict::cuda {
 // ---- Threads of a block and of a warp ----
 
 KV_DEVICE void BlockSync() { __syncthreads(); }
-// Whether any thread of the block passes true; a BlockSync besides.
+// Whether any thread of the block passes true. It is also a BlockSync.
 KV_DEVICE bool BlockAny(bool v) { return __syncthreads_or(v) != 0; }
 KV_DEVICE void WarpSync() { __syncwarp(); }
 
@@ -76,7 +76,7 @@ KV_DEVICE T Shuffle(T v, unsigned lane) {
   static_assert(sizeof(T) == 4);
   return __shfl_sync(kFullWarp, v, static_cast<int>(lane));
 }
-// Bit i: what lane i passed.
+// Bit i is what lane i passed.
 KV_DEVICE unsigned Ballot(bool v) { return __ballot_sync(kFullWarp, v); }
 
 KV_DEVICE int PopCount(unsigned v) { return __popc(v); }
@@ -84,8 +84,8 @@ KV_DEVICE int CountLeadingZeros(unsigned v) {  // 32 for 0
   return __clz(static_cast<int>(v));
 }
 
-// The same value. What is computed from it inside of a loop is computed there,
-// and takes no registers across it.
+// Returns the same value. What is computed from it inside a loop is computed
+// there, and takes no registers across the loop.
 KV_DEVICE uint32_t Afresh(uint32_t v) {
   asm volatile("" : "+r"(v));
   return v;
@@ -93,7 +93,7 @@ KV_DEVICE uint32_t Afresh(uint32_t v) {
 
 // ---- Arithmetic ----
 
-// 2^v to 2 ulp; subnormal results are 0.
+// 2^v within 2 ulp; subnormal results are 0.
 KV_DEVICE float Exp2(float v) {
   float r;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
@@ -105,11 +105,11 @@ KV_DEVICE float Log2(float v) {
   return r;
 }
 KV_DEVICE float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
-// Rounded, whatever is added to it.
+// The rounded product, even if something is added to it.
 KV_DEVICE float Multiply(float a, float b) { return __fmul_rn(a, b); }
 KV_DEVICE float SquareRoot(float v) { return __fsqrt_rn(v); }
 
-// An element as stored, in the low bits.
+// The value of an element whose stored form is in the low bits.
 template <int kDType>
 KV_DEVICE float ToFloat(uint32_t bits) {
   static_assert(kDType == kF32 || kDType == kF16 || kDType == kBF16);
@@ -124,7 +124,8 @@ KV_DEVICE float ToFloat(uint32_t bits) {
   }
 }
 
-// An element as it is stored: rounded to the nearest, halves to even. Not of NaN.
+// The stored form of an element, rounded to the nearest, halves to even. Not
+// for NaN.
 template <int kDType>
 KV_DEVICE uint32_t FromFloat(float v) {
   static_assert(kDType == kF32 || kDType == kF16 || kDType == kBF16);
@@ -140,8 +141,8 @@ KV_DEVICE uint32_t FromFloat(float v) {
   }
 }
 
-// ---- Global memory, by address ----
-// Volatile and never through the read-only cache: kernels work in place.
+// Accesses are volatile and never through the read-only cache, because kernels
+// work in place.
 
 // T has 1, 2, 4, 8 or 16 bytes; the address is a multiple of that.
 template <class T>
@@ -203,16 +204,16 @@ KV_DEVICE void StoreGlobal(uint64_t address, T v) {
   }
 }
 
-// ---- Copies from global to shared memory that run beside the arithmetic ----
-// A thread's copies are in shared memory after its CopyAsyncWait, for others
-// after a BlockSync more. Before sm_80 they are plain copies at once.
+// ---- Asynchronous copies from global to shared memory ----
+// A thread's copies are visible to it after its CopyAsyncWait, and to others
+// after another BlockSync. Before sm_80 they are plain copies.
 
 KV_DEVICE uint32_t SharedAddress(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// 16 bytes, both ends aligned to 16. Not valid: 16 zero bytes, and the address
-// is not read.
+// Copies 16 bytes between addresses that are multiples of 16. If not valid it
+// writes 16 zero bytes and does not read the address.
 KV_DEVICE void CopyAsync16(void* shared, uint64_t address, bool valid) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
@@ -233,7 +234,7 @@ KV_DEVICE void CopyAsyncCommit() {
 #endif
 }
 
-// All groups but the last kGroups are there.
+// Waits until all groups except the last kGroups are complete.
 template <int kGroups>
 KV_DEVICE void CopyAsyncWait() {
 #if __CUDA_ARCH__ >= 800
@@ -243,8 +244,9 @@ KV_DEVICE void CopyAsyncWait() {
 
 // ---- Matrices of 16-bit elements over a warp ----
 
-// Four 8x8 matrices; lane l names row l % 8 of matrix l / 8, 16-byte aligned.
-// r[m] of lane l is elements 2 (l % 4) and the next of row l / 4 of matrix m.
+// Loads four 8x8 matrices. Lane l passes row l % 8 of matrix l / 8, 16-byte
+// aligned. r[m] of lane l is elements 2 (l % 4) and the next of row l / 4 of
+// matrix m.
 #if __CUDA_ARCH__ >= 750
 KV_DEVICE void LoadMatrix4(uint32_t (&r)[4], const void* shared_row) {
   asm volatile(
@@ -281,9 +283,10 @@ KV_DEVICE void MultiplyAccumulate16816(float (&c)[4], const uint32_t (&a)[4],
 }
 #endif
 
-// ---- Atomics: integers only, floats would make the sum depend on the order ----
+// ---- Atomics: integers only, since with floats sums would depend on the order
+// ----
 
-// Relaxed; both return the old value.
+// Both are relaxed and return the old value.
 KV_DEVICE uint32_t AtomicAddShared(uint32_t* shared, uint32_t v) {
   return atomicAdd(shared, v);
 }
@@ -296,7 +299,8 @@ KV_DEVICE uint32_t AtomicAddGlobal(uint64_t address, uint32_t v) {
   return old;
 }
 
-// Adds 1 and returns the old value; what earlier drawers did before is seen.
+// Adds 1 and returns the old value. What threads with earlier tickets wrote
+// before is visible.
 KV_DEVICE uint32_t AtomicTicket(uint64_t address) {
   uint32_t old;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
@@ -318,7 +322,7 @@ KV_DEVICE void StoreRelease(uint64_t address, uint32_t v) {
                : "memory");
 }
 
-// Between two looks at a flag: while (LoadAcquire(flag) == 0) SpinYield();
+// For loops that wait for a flag: while (LoadAcquire(flag) == 0) SpinYield();
 KV_DEVICE void SpinYield() { __nanosleep(20); }
 
 }  // namespace kvevict::cuda

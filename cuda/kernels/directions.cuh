@@ -1,4 +1,4 @@
-// What makes keys directions, and their sums.
+// Scales that turn keys into directions, and sums of directions.
 #ifndef KVEVICT_CUDA_KERNELS_DIRECTIONS_CUH_
 #define KVEVICT_CUDA_KERNELS_DIRECTIONS_CUH_
 
@@ -7,10 +7,11 @@
 
 namespace kvevict::cuda {
 
-// A block of kThreads has as many keys, of which n are there: a thread stores its own
-// one's scale_of(the sum of its squares), which is 0 where it is no direction, and then
-// adds up an element of all, every sum in the order of the keys. `row` is none past the
-// last key; rows, scales: shared.
+// A block of kThreads threads has as many keys, n of which exist. A thread
+// stores scale_of(the sum of squares of its own key), which is 0 if the key has
+// no direction. Then it adds up one element of all directions, every sum in the
+// order of the keys. `row` is missing past the last key. rows and scales are
+// shared memory.
 template <uint32_t kThreads, class ScaleOf>
 KV_DEVICE void FindDirections(const CacheRows& keys, const CacheRow& row,
                               uint32_t n, uint64_t scale_at, uint64_t sums,
@@ -39,7 +40,8 @@ KV_DEVICE void FindDirections(const CacheRows& keys, const CacheRow& row,
   });
 }
 
-// The first of n_chunks sums of an element, stride bytes apart, becomes that of all.
+// Adds up n_chunks sums of an element, which are stride bytes apart, and writes
+// the total to the first.
 KV_DEVICE void AddChunks(uint64_t at, uint32_t n_chunks, uint64_t stride) {
   float sum = LoadGlobal<float>(at);
 #pragma unroll 4

@@ -1,5 +1,5 @@
-// Tables of blocks that stay, and behind them those that go, in place: the order of
-// core/cpu/drop_blocks.cc.
+// Orders block tables in place: first the blocks that stay, then the others, in
+// the order of core/cpu/drop_blocks.cc.
 #include "drop_blocks.h"
 
 #include "counts.cuh"
@@ -24,8 +24,8 @@ KV_DEVICE uint32_t CountBelow(const uint32_t* numbers, uint32_t end) {
   return low;
 }
 
-// Of a tile a thread owns an entry, a block that stays, and one of those dropped before
-// that makes room. All are read before the first is written.
+// In a tile a thread owns an entry, a block that stays, and an earlier dropped
+// one that makes room. All are read before the first is written.
 template <class Entry>
 KV_DEVICE void DropBlocks(const TableLayer& layer, const CountTable& tokens,
                           const CountTable& keep_counts, uint32_t n_lists,
@@ -49,7 +49,8 @@ KV_DEVICE void DropBlocks(const TableLayer& layer, const CountTable& tokens,
   const uint64_t entries = layer.entries + table * layer.stride * sizeof(Entry);
   const auto at = [&](uint32_t i) { return entries + i * sizeof(Entry); };
   const uint32_t thread = threadIdx.x;
-  uint32_t n_kept = 0;  // of the tiles before, whose others lie behind them
+  // kept in earlier tiles, followed by those dropped there
+  uint32_t n_kept = 0;
   for (uint32_t tile = 0; tile < n; tile += kDropThreads) {
     const uint32_t i = tile + thread;
     const uint32_t kept = n_kept + thread;
@@ -83,8 +84,9 @@ KV_DEVICE void DropBlocks(const TableLayer& layer, const CountTable& tokens,
 
 }  // namespace
 
-// Grid (the most tables of any layer, n_layers); a block permutes a table, 512 entries at
-// a time. 2 KiB shared. Reads and writes entries once, those that make room twice.
+// Grid (the most tables of any layer, n_layers). A block permutes a table, 512
+// entries at a time. 2 KiB shared. Reads and writes entries once, and those
+// that make room twice.
 KV_KERNEL(drop_ids, DropBlocksParams, kDropThreads, 2) {
   KV_SHARED(uint32_t, stay, kDropThreads);
   DropBlocks<uint32_t>(p.layers[blockIdx.y], p.tokens, p.keep, p.n_lists,

@@ -6,7 +6,7 @@
 
 namespace kvevict::cuda {
 
-// As many entries are taken at a time.
+// Also the number of entries that are processed at a time.
 constexpr uint32_t kDropThreads = 512;
 
 }  // namespace kvevict::cuda

@@ -1,4 +1,4 @@
-// Elements of rows of every dtype that can be scored: what stored ones stand for.
+// Decodes elements of rows of every dtype that can be scored.
 #ifndef KVEVICT_CUDA_KERNELS_DTYPES_CUH_
 #define KVEVICT_CUDA_KERNELS_DTYPES_CUH_
 
@@ -8,8 +8,8 @@
 
 namespace kvevict::cuda {
 
-// The dtypes that rows of this variant may have, a bit for each: KV_DTYPES where some
-// are quantized, otherwise all that are not.
+// The dtypes that rows of this variant may have, a bit for each: KV_DTYPES if
+// some are quantized, otherwise all that are not.
 #ifdef KV_DTYPES
 enum : uint32_t { kDTypesOfRows = KV_DTYPES };
 #else
@@ -17,8 +17,8 @@ enum : uint32_t { kDTypesOfRows = kPlainDTypes };
 #endif
 enum : bool { kReadsQuantized = (kDTypesOfRows & ~kPlainDTypes) != 0 };
 
-// Whether quantized rows of this variant may share numbers by groups of tokens, or have
-// recent rows behind them: KV_TOKEN_GROUPS.
+// Whether groups of tokens may share scales in quantized rows of this variant,
+// or recent rows may follow: KV_TOKEN_GROUPS.
 #ifdef KV_TOKEN_GROUPS
 enum : bool { kReadsTokenGroups = true };
 #else
@@ -31,7 +31,7 @@ struct DTypeTag {
   static constexpr bool kIsPlain = (kPlainDTypes >> kDType & 1) != 0;
   static constexpr uint32_t kBytes = kDType == kF32 ? 4 : kIsPlain ? 2 : 1;
   static constexpr uint32_t kPer16 = PerLoad(kDType);
-  // Blocks of 32 codes behind their own scale.
+  // Blocks of 32 codes, each after its own scale.
   static constexpr bool kHasBlocks = kDType == kQ8_0 || kDType == kQ4_0;
 };
 
@@ -56,16 +56,17 @@ KV_DEVICE void WithPlainDType(uint32_t dtype, const Use& use) {
 #undef KVEVICT_DTYPE
 }
 
-// A code of 8 bits, or of 4, exactly: the sum of 2^23 and it, less 2^23 and its zero.
+// The exact value of a code of 8 or 4 bits: 2^23 plus the code, minus 2^23 and
+// its zero.
 KV_DEVICE float FromCode(uint32_t code, float zero) {
   return ToFloat<kF32>(0x4b000000u | code) - (8388608.0f + zero);
 }
 
-// What a code stands for, before scale and minimum.
+// The value of a code, before scale and minimum.
 template <int kDType>
 KV_DEVICE float ValueOfCode(uint32_t code) {
   if constexpr (kDType == kE4M3) {
-    // As an f16 it is 2^-8 of itself, and NaN another number.
+    // As f16 bits the value is 2^-8 times the right one, and NaN is a number.
     const uint32_t size = code & 0x7f;
     const float value = ToFloat<kF16>((code & 0x80) << 8 | size << 7) * 256.0f;
     return size == 0x7f ? ToFloat<kF32>(kNaNBits) : value;
@@ -90,7 +91,7 @@ KV_DEVICE float Scaled(uint32_t code, float scale, float minimum) {
   }
 }
 
-// Where an element is, from its row's first byte.
+// The place of an element, relative to its row's first byte.
 struct ElementPlace {
   int64_t offset;
   uint32_t shift;  // of a nibble in its byte
@@ -98,7 +99,7 @@ struct ElementPlace {
   uint32_t element;
 };
 
-// Of rows of so many elements.
+// Finds element i of rows with n_elements.
 template <class Tag>
 KV_DEVICE ElementPlace FindElement(Tag, const RowLayout& layout,
                                    uint32_t n_elements, uint32_t i) {

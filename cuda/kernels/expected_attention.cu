@@ -1,5 +1,5 @@
-// Attention of queries to come, of which mean and covariance are known: the logits of
-// query heads, and their softmax over the tokens.
+// Expected attention of future queries with known mean and covariance: the
+// logits of query heads, and their softmax over the tokens.
 #include "expected_attention.h"
 
 #include "cache_rows.cuh"
@@ -11,16 +11,16 @@ namespace kvevict::cuda {
 
 namespace {
 
-// A multiple of four, so that a thread's keys lie in one load.
-constexpr uint32_t kKeyStride = kExpectedKeys + 4;  // keys lie [element, token]
+// A multiple of four, so that one load has a thread's keys.
+constexpr uint32_t kKeyStride = kExpectedKeys + 4;  // keys are [element, token]
 constexpr uint32_t kCovarianceStride = kExpectedChunk + 2;  // [j, i]
 
 KV_DEVICE uint32_t InChunk(uint32_t head_dim, uint32_t first) {
   return head_dim - first < kExpectedChunk ? head_dim - first : kExpectedChunk;
 }
 
-// Elements [first, first + kExpectedChunk) of the block's keys; beyond the last 0.
-// Four threads share a row.
+// Loads elements [first, first + kExpectedChunk) of the block's keys; 0 past
+// the last. Four threads share a row.
 KV_DEVICE void LoadKeys(const CacheRows& keys, const CacheRow& row,
                         uint32_t first, float* to) {
   constexpr uint32_t kLanes = kExpectedThreads / kExpectedKeys;
@@ -36,7 +36,7 @@ KV_DEVICE void LoadKeys(const CacheRows& keys, const CacheRow& row,
   }
 }
 
-// Rows from i on, columns from j on, of a query head's.
+// Loads rows from i on and columns from j on of a query head's covariance.
 KV_DEVICE void LoadCovariance(uint64_t covariance, uint32_t head_dim,
                               uint32_t i, uint32_t j, float* to) {
   for (uint32_t k = threadIdx.x; k < kExpectedChunk * kExpectedChunk;
@@ -54,12 +54,12 @@ KV_DEVICE void LoadCovariance(uint64_t covariance, uint32_t head_dim,
 
 }  // namespace
 
-// Grid (n_tokens / kExpectedKeys of the longest layer, n_kv_heads, n_layers). A block
-// has its keys by all query heads of their KV head, one after the other. Of the products
-// of the covariance and the keys a thread owns four keys and two rows i, and 16 threads
-// beside each other share the keys. 22 KiB shared. Reads a key head_dim / 32 times for
-// every query head, all but the first from the L1 cache, and the covariance once per
-// block.
+// Grid (n_tokens / kExpectedKeys of the longest layer, n_kv_heads, n_layers). A
+// block computes its keys for all query heads of their KV head, one after the
+// other. Of the products of the covariance and the keys a thread owns four keys
+// and two rows i, and 16 adjacent threads share the keys. 22 KiB shared. Reads
+// a key head_dim / 32 times for every query head, all but the first time from
+// the L1 cache, and the covariance once per block.
 KV_KERNEL(expected_logits, ExpectedParams, kExpectedThreads, 2) {
   KV_SHARED(float, row_keys, kExpectedChunk* kKeyStride);
   KV_SHARED(float, column_keys, kExpectedChunk* kKeyStride);
@@ -71,7 +71,7 @@ KV_KERNEL(expected_logits, ExpectedParams, kExpectedThreads, 2) {
   const uint32_t first_key = blockIdx.x * kExpectedKeys;
   if (first_key >= n_tokens) return;
   const uint32_t dim = p.keys.head_dim;
-  // Keys past the last are the last one again, and are not written.
+  // Keys past the last repeat the last one, and are not written.
   const uint32_t key =
       first_key + threadIdx.x / (kExpectedThreads / kExpectedKeys);
   const CacheRow key_row = FindRow(p.keys, layer.keys, layer.block_table, head,
@@ -85,7 +85,7 @@ KV_KERNEL(expected_logits, ExpectedParams, kExpectedThreads, 2) {
         layer.covariance + q_head * p.covariance_stride * sizeof(float);
     float logits[4] = {};
     for (uint32_t i = 0; i < dim; i += kExpectedChunk) {
-      BlockSync();  // all have read what is written over
+      BlockSync();  // all have read what is overwritten
       LoadKeys(p.keys, key_row, i, row_keys);
       float products[2][4] = {};
       for (uint32_t j = 0; layer.covariance != 0 && j < dim;
@@ -133,8 +133,8 @@ KV_KERNEL(expected_logits, ExpectedParams, kExpectedThreads, 2) {
   }
 }
 
-// Grid (n_q_heads, n_layers); a block has a row of logits, in place, and the first
-// n_sink stand beside. Reads a row three times and writes it once.
+// Grid (n_q_heads, n_layers). A block has a row of logits, in place. The first
+// n_sink are not in the softmax. Reads a row three times and writes it once.
 KV_KERNEL(expected_softmax, ExpectedParams, kExpectedThreads, 1) {
   KV_SHARED(float, most_of_warps, kExpectedThreads / 32);
   KV_SHARED(float, sum_of_warps, kExpectedThreads / 32);

@@ -7,7 +7,8 @@
 namespace kvevict::cuda {
 
 constexpr uint32_t kExpectedThreads = 256;
-// Keys of a block of expected_logits; elements of theirs that are there at a time.
+// Keys of a block of expected_logits, and their elements in shared memory at a
+// time.
 constexpr uint32_t kExpectedKeys = 64;
 constexpr uint32_t kExpectedChunk = 32;
 

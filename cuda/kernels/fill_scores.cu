@@ -1,7 +1,8 @@
-// Scores that need no key: drawn, the caller's, or from sums of attention.
+// Scores that need no keys: random ones, the caller's, or those from attention
+// sums.
 //
-// Grid (n_tokens / 256 of the longest layer, rows of scores, n_layers); a thread
-// owns one slot. Rows are KV heads, of sum_scores also query heads.
+// Grid (n_tokens / 256 of the longest layer, rows of scores, n_layers). A
+// thread owns one slot. Rows are KV heads, or with sum_scores also query heads.
 #include "fill_scores.h"
 
 #include "device.cuh"
@@ -17,7 +18,8 @@ KV_DEVICE uint32_t TokensOf(const FillScoresParams& p,
   return CountOf(p.tokens, layer.first_token_count, head, layer.n_tokens);
 }
 
-// Of n rows a stride of bytes apart, in the CPU's order; NaN in, NaN out.
+// Reduces n rows that are `stride` bytes apart, in the CPU's order. NaN in, NaN
+// out.
 KV_DEVICE float ReduceSums(const FillScoresParams& p, uint64_t rows,
                            uint64_t stride, uint32_t n) {
   float all = LoadGlobal<float>(rows);
@@ -65,7 +67,7 @@ KV_KERNEL(sum_scores, FillScoresParams, kFillThreads, 1) {
   const uint32_t slot = blockIdx.x * kFillThreads + threadIdx.x;
   if (slot >= TokensOf(p, layer, head)) return;
   const bool one_to_one = p.n_sum_rows == p.n_score_rows;
-  // n_sum_rows 0: row 0 is that of all heads.
+  // n_sum_rows 0: row 0 is for all heads.
   const uint64_t first = one_to_one ? row : uint64_t{head} * p.n_sum_rows;
   const uint64_t stride = p.head_stride * sizeof(float);
   float score = ReduceSums(

@@ -1,11 +1,11 @@
-// Compaction in place: row keep[i] of a plane and head moves to row first_slot +
-// i.
+// Compaction in place: row keep[i] of a plane and head moves to row first_slot
+// + i.
 //
-// Keep lists are strictly ascending, so keep[i] >= first_slot + i. Rows read for
-// places from i on are at first_slot + i or above; rows written for places below
-// i are below that. So what is written never meets what a later place reads, and
-// the one rule is: all reads of some places before their writes. Lists in
-// another order must not come here.
+// Keep lists are strictly ascending, so keep[i] >= first_slot + i. Rows read
+// for index i and later are at first_slot + i or above; rows written for
+// earlier indices are below that. So a write never overwrites what a later
+// index reads, and the only rule is that all reads of some indices come before
+// their writes. Lists in another order must not be used here.
 #include "gather_rows.h"
 
 #include "moved_rows.cuh"
@@ -20,7 +20,8 @@ KV_DEVICE uint32_t AtMost(uint32_t i, uint32_t most) {
   return i < most ? i : most;
 }
 
-// The places of the survivors from the i-th on; behind the last one, its again.
+// Finds the places of the survivors from the i-th on; past the last one, the
+// last one again.
 template <class Column, uint32_t kRows>
 KV_DEVICE void FindSurvivors(const Column& column, uint64_t keep, uint32_t i,
                              uint32_t last,
@@ -35,8 +36,8 @@ KV_DEVICE void FindSurvivors(const Column& column, uint64_t keep, uint32_t i,
   for (uint32_t r = 0; r < kRows; ++r) from[r] = column.Find(slots[r]);
 }
 
-// Walks a column upward, many rows at a time: their loads, then their stores,
-// and between them, while the loads are on their way, what the next rows need.
+// Walks a column upward, many rows at a time: first their loads, then their
+// stores. While the loads are in flight it looks up the next rows.
 template <class Unit, class Column>
 KV_DEVICE void WalkColumn(const Column& column, uint64_t keep, uint32_t n_keep,
                           uint32_t first_slot) {
@@ -80,9 +81,9 @@ KV_DEVICE void GatherColumn(const GatherParams& p) {
 
 }  // namespace
 
-// Grid (columns of all heads / 32, n_planes); a thread owns a column, so nobody
-// waits for anybody. 9,216 threads with 32 rows of 16 bytes each have 4.7 MB on
-// their way. Reads and writes every kept row once.
+// Grid (columns of all heads / 32, n_planes). A thread owns a column, so no
+// thread waits for another. 9,216 threads with 32 rows of 16 bytes each have
+// 4.7 MB in flight. Reads and writes every kept row once.
 KV_KERNEL(gather_columns_16, GatherParams, kColumnThreads, 1) {
   GatherColumn<Bytes16>(p);
 }
@@ -98,8 +99,8 @@ KV_KERNEL(gather_columns_1, GatherParams, kColumnThreads, 1) {
 namespace {
 
 // Waits until the earlier chunks that read where this one writes have read.
-// They drew lower tickets, so they run already and wait for nobody before they
-// say so: however few blocks run together, none waits for ever.
+// They drew lower tickets, so they run already, and they wait for nobody before
+// they say so. Therefore no block waits for ever, however few run at once.
 KV_DEVICE void WaitForReaders(const Chunk& chunk, uint32_t first_slot,
                               uint64_t keep, uint64_t own_flag) {
   const uint32_t begin = first_slot + chunk.first_row;
@@ -128,12 +129,13 @@ KV_DEVICE uint32_t RegisterOf(const Unit& v) {
   }
 }
 
-// Loads a thread's rows, says so, waits, stores them. A thread without rows
-// takes part in the barriers.
+// Loads a thread's rows, raises the flag, waits, and stores them. A thread
+// without rows takes part in the barriers.
 //
-// A load is on its way until a register of it is read: a barrier alone lets its
-// thread pass, and then the flag would be up while another block's stores could
-// still overtake the load. So the barrier before the flag depends on all loads.
+// A load is in flight until a register of it is read. A barrier alone would let
+// its thread pass, and then the flag would be up while another block's stores
+// could still overtake the load. So the barrier before the flag depends on all
+// loads.
 template <class Unit, class Column>
 KV_DEVICE void MoveChunk(const Column& column, const Chunk& chunk,
                          const ThreadRows& rows, uint32_t first_slot,
@@ -168,9 +170,9 @@ KV_DEVICE uint32_t DrawTicket(const GatherParams& p) {
   return *ticket;
 }
 
-// Grid (ChunkBlocks()); a block owns the chunk of its ticket, a thread up to 8
-// rows of one column. 32 KB of rows per block in registers, no workspace but
-// the flags. Reads and writes every kept row once.
+// Grid (ChunkBlocks()). A block owns the chunk of its ticket, a thread up to 8
+// rows of one column. 32 KB of rows per block are in registers; the only
+// workspace are the flags. Reads and writes every kept row once.
 template <class Unit>
 KV_DEVICE void GatherChunk(const GatherParams& p) {
   constexpr uint32_t kUnit = sizeof(Unit);

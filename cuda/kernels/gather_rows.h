@@ -1,4 +1,4 @@
-// Which form of gather_rows.cu to launch, how, and what it needs.
+// Chooses the form of gather_rows.cu to launch, its shape, and its scratch.
 #ifndef KVEVICT_CUDA_KERNELS_GATHER_ROWS_H_
 #define KVEVICT_CUDA_KERNELS_GATHER_ROWS_H_
 
@@ -6,25 +6,25 @@
 
 namespace kvevict::cuda {
 
-// A unit, of 1, 2, 4, 8 or 16 bytes, moves at a time; a column is the same unit
+// A unit of 1, 2, 4, 8 or 16 bytes moves at a time. A column is the same unit
 // of every row of a plane and head.
 //
 // gather_columns_<unit>, for units of 16, 4 and 1: a thread walks one column.
 // Grid (ColumnBlocks(), n_planes).
 constexpr uint32_t kColumnThreads = 32;  // small blocks spread evenly
 
-// Rows of a column that are on their way together; more would not fit the
-// registers. Smaller units come here only where there is no memory for tickets.
+// Rows of a column that are loaded at once; more would not fit in registers.
+// Smaller units are used here only if there is no memory for tickets.
 constexpr uint32_t ColumnRows(uint32_t unit, bool is_paged) {
   return unit < 16 ? 8 : is_paged ? 16 : 32;
 }
 
 // gather_chunks_<unit>: a block has some rows of some columns. Grid
-// (ChunkBlocks()); none, no launch.
+// (ChunkBlocks()); with 0 blocks there is no launch.
 constexpr uint32_t kChunkThreads = 256;
 constexpr uint32_t kChunkLoads = 8;  // rows per thread
 
-// All strides that are used, or-ed together.
+// The bitwise or of all strides that are used.
 constexpr uint64_t StrideBits(const GatherParams& p, const RowLayout& rows) {
   auto all = static_cast<uint64_t>(rows.row_stride);
   if (p.n_heads > 1) all |= static_cast<uint64_t>(rows.head_stride);
@@ -35,8 +35,8 @@ constexpr uint64_t StrideBits(const GatherParams& p, const RowLayout& rows) {
   return all;
 }
 
-// The largest unit that divides every address and length; blocks with addresses begin at
-// multiples of 16.
+// The largest unit that divides every address and length. Blocks with addresses
+// begin at multiples of 16.
 constexpr uint32_t GatherUnit(const GatherParams& p) {
   uint64_t all = 16 | p.row_bytes | StrideBits(p, p.rows) | StrideBits(p, p.to);
   for (uint32_t i = 0; i < p.n_planes; ++i) {
@@ -46,14 +46,14 @@ constexpr uint32_t GatherUnit(const GatherParams& p) {
   return static_cast<uint32_t>(all & (~all + 1));
 }
 
-// Of one plane and head.
+// The columns of one plane and head.
 constexpr uint64_t ColumnsPerHead(const GatherParams& p, uint32_t unit) {
   return uint64_t{p.row_bytes} / unit * p.n_pieces;
 }
 
-// Columns keep the memory busy by themselves, without tickets, if as many bytes
-// are on their way as it moves in its latency: 4 MiB for 4 TB/s and 1 us.
-// Depends on the shape only, so that results and workspace do.
+// Whether columns alone, without tickets, keep the memory busy. They do if as
+// many bytes are in flight as memory moves in its latency: 4 MiB for 4 TB/s and
+// 1 us. It depends only on the shape, so results and workspace do too.
 constexpr bool GatherByColumns(const GatherParams& p, uint32_t unit) {
   constexpr uint64_t kBytesOnTheirWay = uint64_t{4} << 20;
   return unit == 16 && p.n_planes * p.n_heads * ColumnsPerHead(p, 16) * 16 *
@@ -71,7 +71,7 @@ constexpr uint32_t ColumnBlocks(const GatherParams& p, uint32_t unit) {
       kColumnThreads);
 }
 
-// Columns are dealt evenly to as few blocks as can have them.
+// Columns are divided evenly among as few blocks as can take them.
 constexpr uint32_t ChunkGroups(const GatherParams& p, uint32_t unit) {
   return static_cast<uint32_t>((ColumnsPerHead(p, unit) + kChunkThreads - 1) /
                                kChunkThreads);
@@ -85,14 +85,14 @@ constexpr uint32_t ChunkRows(uint32_t columns_per_block) {
   return kChunkThreads / columns_per_block * kChunkLoads;
 }
 
-// Tells a launch by chunks how its columns are dealt.
+// Sets how the columns of a launch by chunks are divided.
 constexpr void DealChunks(GatherParams* p, uint32_t unit) {
   p->columns_per_block = ChunkColumns(*p, unit);
   p->n_groups = ChunkGroups(*p, unit);
   p->rows_at_once = kChunkThreads / p->columns_per_block;
 }
 
-// For n_keep of the longest list.
+// n_keep is that of the longest list.
 constexpr uint64_t ChunkBlocks(const GatherParams& p, uint32_t unit,
                                uint32_t n_keep) {
   const uint32_t rows = ChunkRows(ChunkColumns(p, unit));

@@ -1,5 +1,5 @@
-// How many keys each list of a layer keeps, where their scores decide. The same counts
-// as core/kernels/head_split.cc, found the same way.
+// How many keys each list of a layer keeps, if scores decide. The counts are
+// those of core/kernels/head_split.cc, found the same way.
 #include "device.cuh"
 #include "topk.cuh"
 
@@ -10,7 +10,7 @@ namespace {
 struct ContestShared {
   SelectShared select;
   uint32_t n_above;  // keys above those that have bins
-  uint64_t n_left;   // to keep, beside those that are counted
+  uint64_t n_left;   // keys to keep that are not counted yet
 };
 
 KV_DEVICE uint32_t Least(uint32_t a, uint32_t b) { return a < b ? a : b; }
@@ -22,8 +22,8 @@ KV_DEVICE uint64_t CountPlace(const HeadSplitParams& p,
   return p.lists.keep.base + static_cast<uint64_t>(place * 4);
 }
 
-// Until a list is written its first place holds its ties: keys equal to the cut that
-// are not counted yet.
+// Until a list is written its first element holds its ties: the number of keys
+// equal to the cut that are not counted yet.
 KV_DEVICE uint64_t TiesPlace(const HeadSplitParams& p,
                              const HeadSplitLayer& layer, uint32_t list) {
   return KeepList(p.lists, layer.select, list).keep;
@@ -47,8 +47,9 @@ struct ContestList {
   }
 };
 
-// Keys of a list from `low` on: as far as the span by the bits from `shift` on, and
-// those above. Between BlockSync()s, the bins and n_above being zero.
+// Counts keys of a list from `low` on: those within the span by their bits from
+// `shift` on, and those above it. Called between BlockSync()s with bins and
+// n_above zero.
 KV_DEVICE void CountFrom(const Keys& keys, uint32_t low, uint32_t span,
                          uint32_t shift, ContestShared& shared) {
   SelectShared& select = shared.select;
@@ -67,8 +68,8 @@ KV_DEVICE void CountFrom(const Keys& keys, uint32_t low, uint32_t span,
               });
 }
 
-// Adds up what every bin's thread has of a list, where keys of the bin and above stay:
-// kept[j] from bin FirstBin() + j on. The bins and n_above are zero afterwards.
+// Adds the keys of a list that stay if those of a bin and above stay: kept[j]
+// is for bin FirstBin() + j. Bins and n_above are zero afterwards.
 KV_DEVICE void AddKept(uint32_t n_safe, uint64_t (&kept)[kBinsPerThread + 1],
                        ContestShared& shared) {
   BlockSync();
@@ -93,8 +94,8 @@ KV_DEVICE void AddKept(uint32_t n_safe, uint64_t (&kept)[kBinsPerThread + 1],
   BlockSync();
 }
 
-// The smallest key that stays for its rank, digit by digit: the largest one for which
-// enough stay.
+// Finds the smallest key that stays because of its rank, digit by digit: the
+// largest one for which enough stay.
 KV_DEVICE uint32_t FindCut(const HeadSplitParams& p,
                            const HeadSplitLayer& layer, uint32_t n_safe,
                            uint64_t n_kept, ContestShared& shared) {
@@ -118,7 +119,7 @@ KV_DEVICE uint32_t FindCut(const HeadSplitParams& p,
   return low;
 }
 
-// What a list has against `key`, for thread 0.
+// Counts the keys of a list above and equal to `key`, for thread 0.
 KV_DEVICE Tally CountAgainst(const Keys& keys, uint32_t key,
                              ContestShared& shared) {
   CountFrom(keys, key, 0, 0, shared);
@@ -132,8 +133,9 @@ KV_DEVICE Tally CountAgainst(const Keys& keys, uint32_t key,
   return tally;
 }
 
-// One in turn: every list gets as many as the level, as far as it has them, and lower
-// lists one of those that are left then. By one warp.
+// Deals keys equal to the cut in turn: every list gets as many as the level, if
+// it has them, and lower lists get one of those that are left then. By one
+// warp.
 KV_DEVICE void DealTies(const HeadSplitParams& p, const HeadSplitLayer& layer,
                         uint64_t n_left) {
   const uint32_t lane = threadIdx.x;
@@ -201,13 +203,14 @@ KV_DEVICE void CountWinners(const HeadSplitParams& p,
   if (threadIdx.x < 32) DealTies(p, layer, shared.n_left);
 }
 
-// Half to even.
+// Rounds half to even.
 KV_DEVICE uint32_t RoundToWhole(float v) {
   constexpr float kWhole = 8388608.0f;  // 2^23: numbers from here on are whole
   return static_cast<uint32_t>(v < kWhole ? (v + kWhole) - kWhole : v);
 }
 
-// Beside its forced keys a list keeps a part of those that won, and n_own more.
+// In addition to its forced keys a list keeps a part of those that it won, and
+// n_own more.
 KV_DEVICE void BlendWinners(const HeadSplitParams& p,
                             const HeadSplitLayer& layer,
                             ContestShared& shared) {
@@ -238,8 +241,8 @@ KV_DEVICE void CountPassing(const HeadSplitParams& p,
 
 }  // namespace
 
-// Grid (n_layers); a block has all lists of a layer. Reads the scores once for a
-// threshold, four times for a contest, five times for a blend.
+// Grid (n_layers). A block has all lists of a layer. Reads the scores once for
+// a threshold, four times for a contest, five times for a blend.
 KV_KERNEL(count_kept, HeadSplitParams, kSelectThreads, 3) {
   KV_SHARED(ContestShared, shared, 1);
   const HeadSplitLayer& layer = p.layers[blockIdx.x];

@@ -1,8 +1,9 @@
-// Keys against their mean direction, as cosines, negated: the least alike ranks first.
+// Compares keys with their mean direction, by negative cosines: the least
+// similar ranks first.
 //
-// key_sums adds up the directions of each chunk of tokens, add_key_sums those of the
-// chunks, key_diffs compares. All sums are added in an order that follows from the
-// shape of a row and the tokens of its head.
+// key_sums adds up the directions of each chunk of tokens, add_key_sums those
+// of the chunks, and key_diffs compares. The order of all sums depends only on
+// the shape of a row and the tokens of its head.
 #include "key_diff.h"
 
 #include "cache_rows.cuh"
@@ -15,7 +16,7 @@ namespace kvevict::cuda {
 
 namespace {
 
-// The sums of a head's chunk; those of its first chunk become its sum.
+// The sums of a head's chunk. Those of the first chunk become the head's.
 KV_DEVICE uint64_t SumsOf(const KeyDiffParams& p, uint32_t layer, uint32_t head,
                           uint32_t chunk) {
   const uint64_t row =
@@ -39,8 +40,9 @@ KV_DEVICE CacheRow RowOf(const KeyDiffParams& p, const Chunk& chunk,
                           : CacheRow{};
 }
 
-// Of rows of which every lane has 16 bytes at most. Each thread adds up its elements
-// of its rows, in registers; then the threads that have the same ones do.
+// For rows of which every lane has at most 16 bytes. Each thread adds up its
+// elements of its rows in registers; then threads with the same elements add
+// theirs.
 template <class Tag>
 KV_DEVICE void AddShortRows(Tag tag, const KeyDiffParams& p, const Chunk& chunk,
                             float* shared) {
@@ -92,8 +94,8 @@ KV_DEVICE void AddShortRows(Tag tag, const KeyDiffParams& p, const Chunk& chunk,
   StoreGlobal(chunk.sums + threadIdx.x * sizeof(float), sum);
 }
 
-// Of any rows: their norms, and then each thread has some elements of all of them.
-// Reads them twice, the second time from a cache.
+// For any rows: first computes norms, then each thread adds some elements of
+// all rows. Reads them twice, the second time from a cache.
 template <class Tag>
 KV_DEVICE void AddRows(Tag tag, const KeyDiffParams& p, const Chunk& chunk,
                        CacheRow* rows, float* scales) {
@@ -144,9 +146,9 @@ KV_DEVICE void AddRows(Tag tag, const KeyDiffParams& p, const Chunk& chunk,
 
 }  // namespace
 
-// Grid (KeyDiffChunks() of the longest layer, n_kv_heads, n_layers), 11 KiB shared. Reads
-// every key once, those of more than 512 bytes or apart once more from a cache; writes
-// 4 * head_dim bytes per chunk.
+// Grid (KeyDiffChunks() of the longest layer, n_kv_heads, n_layers), 11 KiB
+// shared. Reads every key once, and those that are longer than 512 bytes or not
+// packed again from a cache. Writes 4 * head_dim bytes per chunk.
 KV_KERNEL(key_sums, KeyDiffParams, kDiffThreads, 4) {
   KV_SHARED(float, shared, kDiffThreads * 8);
   KV_SHARED(CacheRow, rows, kDiffChunk);
@@ -162,7 +164,8 @@ KV_KERNEL(key_sums, KeyDiffParams, kDiffThreads, 4) {
   const Chunk chunk = {layer, head, begin, end,
                        SumsOf(p, blockIdx.z, head, blockIdx.x)};
   WithDType(p.keys.dtype, [&](auto tag) {
-    // Codes have up to 512 elements in as many bytes, which are more than threads.
+    // Codes have up to 512 elements in as many bytes, which are more than there
+    // are threads.
     using Tag = decltype(tag);
     if (Tag::kIsPlain && p.keys.wide != 0 &&
         p.keys.head_dim <= p.keys.lanes * Tag::kPer16) {
@@ -173,8 +176,9 @@ KV_KERNEL(key_sums, KeyDiffParams, kDiffThreads, 4) {
   });
 }
 
-// Grid (head_dim / kDiffColumns, n_kv_heads, n_layers); kDiffSlices threads share an
-// element, and each has every so manyth chunk. Reads all sums once.
+// Grid (head_dim / kDiffColumns, n_kv_heads, n_layers). kDiffSlices threads
+// share an element, and each takes every kDiffSlices-th chunk. Reads all sums
+// once.
 KV_KERNEL(add_key_sums, KeyDiffParams, kDiffThreads, 4) {
   KV_SHARED(float, shared, kDiffThreads);
   const KeyDiffLayer& layer = p.layers[blockIdx.z];
@@ -204,9 +208,9 @@ KV_KERNEL(add_key_sums, KeyDiffParams, kDiffThreads, 4) {
   StoreGlobal(at, sum);
 }
 
-// Grid (n_tokens / KeyDiffBlockRows() of the longest layer, n_kv_heads, n_layers);
-// p.keys.lanes threads share a row, and each has its part of kDiffRows rows. Reads every
-// key once, writes 4 bytes per key.
+// Grid (n_tokens / KeyDiffBlockRows() of the longest layer, n_kv_heads,
+// n_layers). p.keys.lanes threads share a row, and each has its part of
+// kDiffRows rows. Reads every key once and writes 4 bytes per key.
 KV_KERNEL(key_diffs, KeyDiffParams, kDiffThreads, kReadsQuantized ? 3 : 4) {
   const KeyDiffLayer& layer = p.layers[blockIdx.z];
   const uint32_t head = blockIdx.y;
@@ -233,7 +237,8 @@ KV_KERNEL(key_diffs, KeyDiffParams, kDiffThreads, kReadsQuantized ? 3 : 4) {
                   squares[r] = Fma(v, v, squares[r]);
                   if (r == 0) anchor_square = Fma(a, a, anchor_square);
                 });
-  // Of the sum; what is the mean's is divided by n_tokens.
+  // The dot products are with the sum; division by n_tokens gives those with
+  // the mean.
   const float n = static_cast<float>(n_tokens);
   const float length =
       AtLeast(SquareRoot(SumOverLanes(anchor_square, lanes)) / n, kLeastCosine);

@@ -7,10 +7,10 @@
 namespace kvevict::cuda {
 
 constexpr uint32_t kDiffThreads = 256;
-// Of a thread: so many rows' loads are on their way together.
+// The rows that a thread loads at once.
 constexpr uint32_t kDiffRows = 4;
 
-// key_sums: tokens of a block. By nothing else, since sums depend on it.
+// key_sums: tokens of a block. A constant, since sums depend on it.
 constexpr uint32_t kDiffChunk = 256;
 constexpr uint32_t KeyDiffChunks(uint32_t n_tokens) {
   return n_tokens / kDiffChunk + (n_tokens % kDiffChunk != 0 ? 1 : 0);

@@ -1,9 +1,9 @@
-// Keys against the mean direction of those that are there, block by block: the same rule
-// and the same sums as core/kernels/key_diff.cc.
+// Compares keys with the mean direction of those in a set, block by block, with
+// the rule and the sums of core/kernels/key_diff.cc.
 //
-// A block of threads goes through the tokens of a head by itself. What tokens bring to
-// the sum of directions, in units of 2^-30 and rounded towards 0, they take off again
-// when they leave: to the bit, since integers add up in any order.
+// A thread block processes the tokens of one head by itself. A token that
+// leaves subtracts exactly what it added to the sum of directions, in units of
+// 2^-30 rounded towards 0: integers can be added in any order.
 #include "key_diff_blocks.h"
 
 #include "cache_rows.cuh"
@@ -24,7 +24,7 @@ struct Head {
   const KeyDiffBlocksParams& p;
   const KeyDiffBlocksLayer& layer;
   uint32_t head;
-  uint64_t out;  // scores; of tokens that are there their norms
+  uint64_t out;  // scores; norms for tokens of the set
   uint64_t sums;
   uint64_t direction;
   uint64_t tokens;
@@ -58,8 +58,8 @@ struct Head {
   }
 };
 
-// visit(first, step, rows) with rows first, first + step, ... of n_rows, of which row_of(i)
-// is one, and none past the last.
+// Calls visit(first, step, rows) with rows first, first + step, ... of n_rows.
+// row_of(i) is row i. Rows past the last are missing.
 template <class RowOf, class Visit>
 KV_DEVICE void ForEachRows(const CacheRows& keys, uint32_t n_rows,
                            const RowOf& row_of, const Visit& visit) {
@@ -76,7 +76,7 @@ KV_DEVICE void ForEachRows(const CacheRows& keys, uint32_t n_rows,
   }
 }
 
-// Norms of tokens [begin, end), to `out`; one barrier after.
+// Writes norms of tokens [begin, end) to `out`; one barrier after.
 KV_DEVICE void FindNorms(const Head& h, uint32_t begin, uint32_t end) {
   const uint32_t lanes = h.p.keys.lanes;
   const uint32_t lane = threadIdx.x % lanes;
@@ -97,15 +97,15 @@ KV_DEVICE void FindNorms(const Head& h, uint32_t begin, uint32_t end) {
       });
 }
 
-// Of what left and of what came: a direction that the sum loses or wins.
+// A direction that the sum loses or gains.
 struct Change {
   uint32_t token;
   float norm;
   int32_t sign;
 };
 
-// sums += the directions of n changes, change_of(i) being one. A thread has some
-// elements of all of them.
+// Adds the directions of n changes to the sums; change_of(i) is one. A thread
+// has some elements of all of them.
 template <class ChangeOf>
 KV_DEVICE void AddDirections(const Head& h, uint32_t n,
                              const ChangeOf& change_of) {
@@ -129,7 +129,7 @@ KV_DEVICE void AddDirections(const Head& h, uint32_t n,
   });
 }
 
-// Scores of the n tokens that are there, to h.scores.
+// Writes the scores of the n tokens of the set to h.scores.
 KV_DEVICE void Compare(const Head& h, uint32_t n) {
   for (uint32_t i = threadIdx.x; i < h.p.keys.head_dim; i += kSelectThreads) {
     const int64_t sum = LoadGlobal<int64_t>(h.sums + uint64_t{i} * 8);
@@ -145,7 +145,7 @@ KV_DEVICE void Compare(const Head& h, uint32_t n) {
       [&](uint32_t first, uint32_t step,
           const CacheRow(&rows)[kBlockwiseRows]) {
         float dots[kBlockwiseRows] = {};
-        float square = 0.0f;  // of the sum; what is the mean's is divided by n
+        float square = 0.0f;  // of the sum; divided by n it is the mean's
         VisitRowsWith(h.p.keys, rows, lane, h.direction,
                       [&](uint32_t r, float v, float a) {
                         dots[r] = Fma(v, a, dots[r]);
@@ -165,9 +165,9 @@ KV_DEVICE void Compare(const Head& h, uint32_t n) {
   BlockSync();
 }
 
-// Tokens [begin, end) come, behind n that are there. The sum has not yet lost the
-// n_left of before, which h.scores has, and whose norms are at h.places. A thread has
-// its own elements of the sum until Compare().
+// Adds tokens [begin, end) to the set, after its n tokens. The sum still
+// contains the n_left tokens that left before: they are in h.scores, and their
+// norms at h.places. A thread has its own elements of the sum until Compare().
 KV_DEVICE void Come(const Head& h, uint32_t n, uint32_t begin, uint32_t end,
                     uint32_t n_left) {
   FindNorms(h, begin, end);
@@ -185,8 +185,8 @@ KV_DEVICE void Come(const Head& h, uint32_t n, uint32_t begin, uint32_t end,
   });
 }
 
-// Those that stay to the end have their scores: all that are there, or those at the
-// places.
+// Writes the scores of tokens that stay to the end: all of the set, or those at
+// the places.
 KV_DEVICE void ScoreStaying(const Head& h, uint32_t n, bool all) {
   for (uint32_t j = threadIdx.x; j < n; j += kSelectThreads) {
     const uint32_t place = all ? j : h.At(h.places, j);
@@ -196,7 +196,8 @@ KV_DEVICE void ScoreStaying(const Head& h, uint32_t n, bool all) {
   BlockSync();
 }
 
-// Of n tokens, those that are not among the n_keep places, to h.scores; in order.
+// Lists in h.scores, in order, those of n tokens that are not among the n_keep
+// places.
 KV_DEVICE void ListLeaving(const Head& h, uint32_t n, uint32_t n_keep) {
   for (uint32_t j = threadIdx.x; j <= n_keep; j += kSelectThreads) {
     uint32_t place = j == 0 ? 0 : h.At(h.places, j - 1) + 1;
@@ -207,8 +208,8 @@ KV_DEVICE void ListLeaving(const Head& h, uint32_t n, uint32_t n_keep) {
   }
 }
 
-// Those at the places move down, in order; none moves up. A barrier at least, before
-// the first one moves.
+// Moves the tokens at the places down, in order; none moves up. There is at
+// least one barrier before the first one moves.
 KV_DEVICE void MoveDown(const Head& h, uint32_t n_keep) {
   for (uint32_t first = 0; first < n_keep; first += kSelectThreads) {
     const uint32_t j = first + threadIdx.x;
@@ -218,8 +219,8 @@ KV_DEVICE void MoveDown(const Head& h, uint32_t n_keep) {
   }
 }
 
-// What becomes of n tokens that leave, n_later blocks before the last. Their norms go to
-// h.places.
+// Writes the scores of n tokens that leave n_later blocks before the last.
+// Their norms go to h.places.
 KV_DEVICE void ScoreLeaving(const Head& h, uint32_t n, uint32_t n_later) {
   for (uint32_t i = threadIdx.x; i < n; i += kSelectThreads) {
     const uint32_t token = h.At(h.scores, i);
@@ -231,7 +232,7 @@ KV_DEVICE void ScoreLeaving(const Head& h, uint32_t n, uint32_t n_later) {
   }
 }
 
-// What Keys are made of: n scores.
+// The n scores from which Keys are made.
 struct ScoreList {
   SelectLists lists;
   uint32_t input;
@@ -239,9 +240,9 @@ struct ScoreList {
 
 }  // namespace
 
-// Grid (n_kv_heads, n_layers); a block of threads goes through one head. 8.4 KiB shared.
-// Reads of each block of tokens the keys that stayed and those that came once, the
-// latter twice more, and those that leave once more.
+// Grid (n_kv_heads, n_layers). A thread block processes one head. 8.4 KiB
+// shared. For each block of tokens it reads the keys of the set and of the
+// block once, those of the block twice more, and those that leave once more.
 KV_KERNEL(key_diff_blocks, KeyDiffBlocksParams, kSelectThreads, 2) {
   KV_SHARED(SelectShared, shared, 1);
   const Head h(p, blockIdx.y, blockIdx.x);

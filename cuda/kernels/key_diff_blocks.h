@@ -7,11 +7,12 @@
 
 namespace kvevict::cuda {
 
-// Of a thread: so many rows' loads are on their way together.
+// The rows that a thread loads at once.
 constexpr uint32_t kBlockwiseRows = 4;
 
-// What a head needs: the sum of directions, i64 [head_dim], the same as f32, and of the
-// tokens that are there their numbers, scores, and places of those that stay.
+// The scratch of a head: the sum of directions as i64 [head_dim], the same as
+// f32, and for the tokens of the set their numbers, their scores, and the
+// places of those that stay.
 struct KeyDiffBlocksScratch {
   uint64_t sums = 0;
   uint64_t direction;

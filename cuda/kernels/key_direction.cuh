@@ -1,4 +1,4 @@
-// Which keys have a direction, and what they are divided by to get it.
+// Which keys have a direction, and the divisors that give it.
 #ifndef KVEVICT_CUDA_KERNELS_KEY_DIRECTION_CUH_
 #define KVEVICT_CUDA_KERNELS_KEY_DIRECTION_CUH_
 
@@ -6,15 +6,16 @@
 
 namespace kvevict::cuda {
 
-constexpr float kLeastNorm = 1e-12f;   // of a key that gets a direction
-constexpr float kLeastCosine = 1e-8f;  // of a norm that a cosine is divided by
+constexpr float kLeastNorm = 1e-12f;   // least norm of a key with a direction
+constexpr float kLeastCosine = 1e-8f;  // least norm that a cosine is divided by
 
-// Not of rows with NaN or infinity, or whose squares leave f32.
+// False for rows with NaN or infinity, or whose squares exceed f32.
 KV_DEVICE bool HasDirection(float norm) { return norm <= 3.402823466e+38f; }
 
 KV_DEVICE float AtLeast(float v, float least) { return v > least ? v : least; }
 
-// -cos of a key with a mean of such a length, whose product with it is `dot`.
+// The negative cosine of a key and a mean of this length, whose product is
+// `dot`.
 KV_DEVICE float KeyDiff(float dot, float norm, float length) {
   return HasDirection(norm) ? -(dot / (AtLeast(norm, kLeastCosine) * length))
                             : ToFloat<kF32>(kNaNBits);

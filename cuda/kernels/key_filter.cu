@@ -1,4 +1,4 @@
-// Dot products of keys with a direction per KV head, negated.
+// Scores by the negative dot products of keys with a direction per KV head.
 #include "key_filter.h"
 
 #include "cache_rows.cuh"
@@ -8,9 +8,10 @@
 
 namespace kvevict::cuda {
 
-// Grid (n_tokens / KeyFilterBlockRows() of the longest layer, n_kv_heads, n_layers);
-// p.keys.lanes threads share a row, and each has its part of kFilterRows rows. Reads
-// every key once, writes 4 bytes per key; the filter stays in a cache.
+// Grid (n_tokens / KeyFilterBlockRows() of the longest layer, n_kv_heads,
+// n_layers). p.keys.lanes threads share a row, and each has its part of
+// kFilterRows rows. Reads every key once and writes 4 bytes per key; the filter
+// stays in a cache.
 KV_KERNEL(filter_keys, KeyFilterParams, kFilterThreads, 4) {
   const KeyFilterLayer& layer = p.layers[blockIdx.z];
   const uint32_t head = blockIdx.y;

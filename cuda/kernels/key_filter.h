@@ -7,7 +7,7 @@
 namespace kvevict::cuda {
 
 constexpr uint32_t kFilterThreads = 256;
-// Of a thread: so many rows' loads are on their way together.
+// The rows that a thread loads at once.
 constexpr uint32_t kFilterRows = 4;
 
 // Rows of a block.

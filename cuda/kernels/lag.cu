@@ -1,7 +1,7 @@
-// How far keys and values stand out against those after them. The same operations
-// in the same order as core/kernels/lag.cc, which says what they are: the scores
-// have the same bits as on CPUs with a fused multiply-add, so that no two tokens
-// change places.
+// Scores keys and values by how far they stand out from those after them. It
+// does the operations of core/kernels/lag.cc, where they are explained, in the
+// same order. So scores have the same bits as on CPUs with a fused
+// multiply-add, and no two tokens swap ranks.
 #include "lag.h"
 
 #include "cache_rows.cuh"
@@ -11,17 +11,17 @@
 
 namespace kvevict::cuda {
 
-constexpr uint32_t kLagLanes = 16;  // of a row
+constexpr uint32_t kLagLanes = 16;  // threads of a row
 constexpr uint32_t kLagRows = kLagThreads / kLagLanes;
-constexpr uint32_t kLagDims = kLagPieceDims / kLagLanes;  // of a lane
+constexpr uint32_t kLagDims = kLagPieceDims / kLagLanes;  // elements of a lane
 constexpr uint32_t kLagWarps = kLagThreads / 32;
-constexpr uint32_t kLagTile = 512;  // keys that are compared at a time
+constexpr uint32_t kLagTile = 512;  // keys compared at a time
 
 // A KV head of a layer.
 struct LagHead {
   uint32_t n_tokens;
   uint32_t n_ranked;  // partitions that have one after them
-  uint64_t scores;    // f32 [n_tokens]; of ranked ones, first spreads of keys
+  uint64_t scores;    // f32 [n_tokens]; ranked ones first hold spreads of keys
 
   KV_DEVICE LagHead(const LagParams& p, const LagLayer& layer, uint32_t head)
       : n_tokens(CountOf(p.tokens, layer.first_count, head, layer.n_tokens)),
@@ -31,7 +31,8 @@ struct LagHead {
   }
 };
 
-// Row `row` of a head's scratch: 0 spreads of values, 1 and 2 sums of squares.
+// Row `row` of a head's scratch: 0 has the spreads of values, 1 and 2 sums of
+// squares.
 KV_DEVICE uint64_t LagScratch(const LagParams& p, uint32_t row, uint32_t layer,
                               uint32_t head) {
   const uint64_t place =
@@ -39,16 +40,16 @@ KV_DEVICE uint64_t LagScratch(const LagParams& p, uint32_t row, uint32_t layer,
   return p.scratch + place * p.scratch_stride * sizeof(float);
 }
 
-// The channels that a lane has of rows of one dtype in a piece.
+// The channels of a piece that a lane has, for rows of one dtype.
 template <class Tag>
 struct LagPiece {
   const CacheRows& rows;
-  uint32_t first;  // channel; the next ones are kLagLanes apart
+  uint32_t first;  // first channel; the next ones are kLagLanes apart
 
   KV_DEVICE bool Has(uint32_t k) const {
     return first + k * kLagLanes < rows.head_dim;
   }
-  // All loads of a row are on their way together.
+  // All loads of a row are issued together.
   KV_DEVICE void Load(const CacheRow& row, float (&x)[kLagDims]) const {
     if (Tag::kIsPlain && rows.layout.group_elems == 0) {
 #pragma unroll
@@ -68,8 +69,8 @@ struct LagPiece {
   }
 };
 
-// Least element and 1 / range of channel threadIdx.x of a piece over all warps' least
-// and greatest ones; both 0 where there is no range.
+// Computes the least element and 1 / range of channel threadIdx.x of a piece
+// from all warps' least and greatest elements. Both are 0 if there is no range.
 KV_DEVICE void LagRange(const float* least, const float* greatest, float* base,
                         float* scale) {
   float low = least[threadIdx.x];
@@ -88,7 +89,7 @@ KV_DEVICE void LagRange(const float* least, const float* greatest, float* base,
   scale[threadIdx.x] = is_range ? inverse : 0.0f;
 }
 
-// In units of ln 2; NaN if it is not finite.
+// The spread in units of ln 2; NaN if it is not finite.
 KV_DEVICE float LagSpread(float sum, float squares, const LagRows& rows) {
   const float mean = sum * rows.mean_scale;
   float rest = Fma(-mean, sum, squares);
@@ -98,16 +99,16 @@ KV_DEVICE float LagSpread(float sum, float squares, const LagRows& rows) {
                                                : ToFloat<kF32>(kNaNBits);
 }
 
-// What a block of lag_spreads works on.
+// The work of a block of lag_spreads.
 struct LagPart {
   const LagRows& rows;
   uint64_t base;  // slot 0, head 0
   uint64_t block_table;
   uint32_t head;
-  uint32_t first;      // slot
+  uint32_t first;      // first slot
   uint32_t partition;  // slots
-  uint64_t spreads;    // f32, of slot `first`; sums before the last piece
-  uint64_t squares;    // likewise; not of rows of one piece
+  uint64_t spreads;    // f32, at slot `first`; sums before the last piece
+  uint64_t squares;    // likewise; unused for rows of one piece
 
   KV_DEVICE CacheRow Row(uint32_t slot) const {
     return FindRow(rows.rows, base, block_table, head, slot);
@@ -187,10 +188,11 @@ KV_DEVICE void LagSpreadsOf(const LagPart& part, float* least, float* greatest,
   }
 }
 
-// Grid (partitions that have one after them, of the longest head, n_kv_heads,
-// 2 n_layers: keys, values). 16 lanes share a row, each with every 16th channel,
-// whose range it finds in the partition behind and keeps in registers. Reads every
-// row twice, the second time by the next block, and writes 4 bytes per row.
+// Grid (partitions that have one after them, of the longest head, n_kv_heads, 2
+// n_layers: keys, values). 16 lanes share a row, each with every 16th channel,
+// whose range it finds in the next partition and keeps in registers. Reads
+// every row twice, the second time by the next block, and writes 4 bytes per
+// row.
 KV_KERNEL(lag_spreads, LagParams, kLagThreads, 3) {
   KV_SHARED(float, least, kLagWarps* kLagPieceDims);
   KV_SHARED(float, greatest, kLagWarps* kLagPieceDims);
@@ -219,7 +221,7 @@ KV_KERNEL(lag_spreads, LagParams, kLagThreads, 3) {
   });
 }
 
-// The greatest of all threads' that are numbers, or 0.
+// The greatest number of all threads, or 0 if all are NaN.
 KV_DEVICE float LagGreatest(float v, float* shared) {
 #pragma unroll
   for (uint32_t mask = 16; mask > 0; mask /= 2) {
@@ -235,8 +237,8 @@ KV_DEVICE float LagGreatest(float v, float* shared) {
   return v;
 }
 
-// Scores of slots [first, first + n) from the spreads, whose places their keys
-// take.
+// Computes the scores of slots [first, first + n) from the spreads; keys
+// overwrite them.
 KV_DEVICE void LagRank(uint32_t n, uint64_t scores, uint64_t values,
                        float unit) {
   KV_SHARED(float, of_keys, kLagRankThreads / 32);
@@ -253,7 +255,7 @@ KV_DEVICE void LagRank(uint32_t n, uint64_t scores, uint64_t values,
   }
   most_key = LagGreatest(most_key, of_keys);
   most_value = LagGreatest(most_value, of_values);
-  // One half of a warp sums up keys, the other one values.
+  // One half of a warp sums keys, the other half values.
   if (threadIdx.x < 2 * kLagLanes) {
     const bool is_key = threadIdx.x < kLagLanes;
     const uint64_t from = is_key ? scores : values;
@@ -308,8 +310,8 @@ KV_DEVICE void LagRank(uint32_t n, uint64_t scores, uint64_t values,
   }
 }
 
-// Grid (as lag_spreads, one block at least, n_kv_heads, n_layers): a block ranks a
-// partition, and does its part of the tokens that are not ranked.
+// Grid (as lag_spreads, but at least one block, n_kv_heads, n_layers). A block
+// ranks a partition, and does its part of the tokens that are not ranked.
 KV_KERNEL(lag_ranks, LagParams, kLagRankThreads, 8) {
   const uint32_t head = blockIdx.y;
   const LagLayer& layer = p.layers[blockIdx.z];

@@ -8,11 +8,11 @@ namespace kvevict::cuda {
 
 constexpr uint32_t kLagThreads = 256;
 constexpr uint32_t kLagRankThreads = 128;
-// Channels whose sums are added up before those of the next ones: as in
+// Channels whose sums are added up before those of the next ones, as in
 // core/kernels/lag.cc.
 constexpr uint32_t kLagPieceDims = 128;
 
-// Whole partitions behind the sinks.
+// The number of whole partitions after the sinks.
 constexpr uint32_t LagPartitions(uint32_t n_tokens, uint32_t n_sink,
                                  uint32_t partition) {
   return n_tokens < n_sink ? 0 : (n_tokens - n_sink) / partition;

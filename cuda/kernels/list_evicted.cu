@@ -1,5 +1,6 @@
-// The slots between those of keep lists, ascending, and behind them how many slots a
-// list held. Slot s is the e-th that is not kept if s - e kept ones stand before it.
+// Lists the slots that are not in keep lists, ascending, followed by the number
+// of slots that the list held. Slot s is the e-th that is not kept if s - e
+// kept slots come before it.
 #include "list_evicted.h"
 
 #include "counts.cuh"
@@ -7,8 +8,9 @@
 
 namespace kvevict::cuda {
 
-// Grid (blocks for the most evicted of any list and one more, n_lists, n_layers); a
-// thread owns a slot, and finds it in as many steps as the list's length has bits.
+// Grid (blocks for the most evicted of any list and one more, n_lists,
+// n_layers). A thread owns a slot, and finds it in as many steps as the list's
+// length has bits.
 KV_KERNEL(list_evicted, EvictedParams, kEvictedThreads, 1) {
   const EvictedLayer& layer = p.layers[blockIdx.z];
   const uint32_t list = blockIdx.y;

@@ -1,4 +1,4 @@
-// The mass of lists' scores, and of those that they keep: the same sums as
+// The mass of lists' scores, and of those that they keep, with the sums of
 // core/kernels/mass.cc.
 #include "device.cuh"
 #include "topk.cuh"
@@ -13,16 +13,16 @@ struct MassShared {
   float largest[kSelectThreads];
 };
 
-// NaN and infinities have none, and of what is below 0 it is NaN.
+// The mass of a score: 0 for NaN and infinities, NaN for a negative score.
 KV_DEVICE float MassOf(float score) {
   constexpr float kMost = 3.402823466e38f;
   if (!(score >= -kMost && score <= kMost)) return 0.0f;
   return score >= 0.0f ? score : ToFloat<kF32>(kNaNBits);
 }
 
-// Whether a list of ascending slots has one.
+// Whether a list of ascending slots contains `slot`.
 KV_DEVICE bool Has(uint64_t keep, uint32_t n_keep, uint32_t slot) {
-  uint32_t begin = 0;  // the first that is not below it is in [begin, end]
+  uint32_t begin = 0;  // the first slot not below `slot` is in [begin, end]
   uint32_t end = n_keep;
   while (begin < end) {
     const uint32_t middle = begin + (end - begin) / 2;
@@ -41,8 +41,9 @@ KV_DEVICE float Larger(float a, float b) { return b > a ? b : a; }
 
 }  // namespace
 
-// Grid (n_lists, n_layers); a block has one list, and a thread every 256th score. 3 KiB
-// shared. Reads scores once, and a keep list about log2 of its length times.
+// Grid (n_lists, n_layers). A block has one list, and a thread every 256th
+// score. 3 KiB shared. Reads scores once, and a keep list about log2 of its
+// length times.
 KV_KERNEL(list_masses, MassParams, kSelectThreads, 4) {
   KV_SHARED(MassShared, shared, 1);
   const MassLayer& layer = p.layers[blockIdx.y];

@@ -1,10 +1,11 @@
-// Rows that go, merged into those that stay: core/kernels/merge.h says how. The same
-// bytes as there on targets that have a fused multiply-add: every sum is added in the
-// same order.
+// Merges evicted rows into those that stay; see core/kernels/merge.h. The bytes
+// are the same as there on targets with a fused multiply-add: every sum is
+// added in the same order.
 //
-// merge_norms finds what makes a key a direction and which tokens take part,
-// merge_search the target of each that goes, merge_cutoff what similarity a head's
-// fraction asks for, merge_rows writes the rows that get something.
+// merge_norms computes the scales that turn keys into directions, and which
+// tokens take part. merge_search finds the target of each evicted token.
+// merge_cutoff finds the similarity that a head's fraction requires. merge_rows
+// writes the rows that others are merged into.
 #include "merge.h"
 
 #include "cache_rows.cuh"
@@ -17,8 +18,8 @@ namespace kvevict::cuda {
 
 namespace {
 
-constexpr float kLeastNorm = 1e-6f;  // that a key is divided by
-constexpr float kPlus = 1e-6f;       // to a sum of norms that is divided by
+constexpr float kLeastNorm = 1e-6f;  // least divisor of a key
+constexpr float kPlus = 1e-6f;  // added to a sum of norms before dividing by it
 constexpr float kLeastWeight = 1e-6f;
 constexpr uint32_t kNone = 0xffffffffu;
 
@@ -52,7 +53,7 @@ struct MergeHead {
     targets = similarities + row_bytes;
     cutoff = p.cutoffs + place * sizeof(float);
   }
-  // Nothing goes, or nothing stays.
+  // True if nothing is evicted or nothing stays.
   KV_DEVICE bool IsIdle() const { return n_keep == 0 || n_keep >= n_tokens; }
   KV_DEVICE CacheRow KeyRow(uint32_t slot) const {
     return FindRow(p.keys, layer.keys, layer.block_table, head, slot);
@@ -66,7 +67,8 @@ struct MergeHead {
   KV_DEVICE uint32_t Kept(uint32_t i) const {
     return LoadGlobal<uint32_t>(keep + uint64_t{i} * sizeof(int32_t));
   }
-  // The e-th slot that goes: of the first kept[i] there go kept[i] - i.
+  // The e-th evicted slot: among the first kept[i] slots, kept[i] - i are
+  // evicted.
   KV_DEVICE uint32_t Gone(uint32_t e) const {
     uint32_t low = 0, high = n_keep;
     while (low < high) {
@@ -92,8 +94,8 @@ KV_DEVICE float NormOf(const CacheRows& rows, const CacheRow& row) {
 
 }  // namespace
 
-// Grid (tokens of the longest layer / kMergeThreads, n_kv_heads, n_layers); a thread has
-// a slot. Reads every key and value once.
+// Grid (tokens of the longest layer / kMergeThreads, n_kv_heads, n_layers). A
+// thread has a slot. Reads every key and value once.
 KV_KERNEL(merge_norms, MergeParams, kMergeThreads, 4) {
   const MergeHead my(p, blockIdx.z, blockIdx.y);
   const uint32_t slot = blockIdx.x * kMergeThreads + threadIdx.x;
@@ -112,10 +114,11 @@ KV_KERNEL(merge_norms, MergeParams, kMergeThreads, 4) {
   StoreGlobal(my.targets + at, uint32_t{kNone});
 }
 
-// Grid (most slots that go / kCosineTile, n_kv_heads, n_layers). A block has so many
-// slots that go, and meets tiles of those that stay in ascending order. A thread owns
-// four rows and four columns of a tile, and 16 threads beside each other share the rows.
-// 18 KiB shared. Reads the keys that stay once per block.
+// Grid (most evicted slots / kCosineTile, n_kv_heads, n_layers). A block has
+// kCosineTile evicted slots, and compares them with tiles of those that stay in
+// ascending order. A thread owns four rows and four columns of a tile, and 16
+// adjacent threads share the rows. 18 KiB shared. Reads the keys that stay once
+// per block.
 KV_KERNEL(merge_search, MergeParams, kMergeThreads, 2) {
   KV_SHARED(float, row_keys, kTileFloats);
   KV_SHARED(float, column_keys, kTileFloats);
@@ -125,7 +128,7 @@ KV_KERNEL(merge_search, MergeParams, kMergeThreads, 2) {
   if (my.IsIdle() || first >= my.n_tokens - my.n_keep) return;
   const uint32_t n_left = my.n_tokens - my.n_keep - first;
   const uint32_t n_rows = n_left < kCosineTile ? n_left : kCosineTile;
-  // MultiplyTiles() waits before it reads them.
+  // MultiplyTiles() has a barrier before it reads them.
   if (threadIdx.x < n_rows) slots[threadIdx.x] = my.Gone(first + threadIdx.x);
   const uint32_t my_row = threadIdx.x / 16 * 4;
   const uint32_t my_column = threadIdx.x % 16 * 4;
@@ -182,8 +185,8 @@ KV_KERNEL(merge_search, MergeParams, kMergeThreads, 2) {
 
 namespace {
 
-// What orders as similarities do that reach the threshold, which is at least 0: not 0.
-// 0 of slots that do not.
+// A key, not 0, with the order of similarities that reach the threshold, which
+// is at least 0. 0 for slots that do not.
 KV_DEVICE uint32_t KeyOf(const MergeHead& my, uint32_t slot) {
   const uint64_t at = uint64_t{slot} * sizeof(float);
   if (LoadGlobal<uint32_t>(my.targets + at) == kNone) return 0;
@@ -194,15 +197,15 @@ KV_DEVICE uint32_t KeyOf(const MergeHead& my, uint32_t slot) {
 
 }  // namespace
 
-// Grid (n_kv_heads, n_layers). A block finds the numbers at a head's quantile digit by
-// digit. Reads 8 bytes per slot six times.
+// Grid (n_kv_heads, n_layers). A block finds the similarities at a head's
+// quantile digit by digit. Reads 8 bytes per slot six times.
 KV_KERNEL(merge_cutoff, MergeParams, kMergeThreads, 2) {
   KV_SHARED(uint32_t, counts, kMergeThreads);
   KV_SHARED(uint32_t, found, 4);  // digit, rank among its keys, their number
   KV_SHARED(float, warps, kMergeThreads / 32);
   const MergeHead my(p, blockIdx.y, blockIdx.x);
   if (my.IsIdle()) return;
-  // Those without a key are -infinity, below all others.
+  // Slots without a key count as -infinity, below all others.
   if (threadIdx.x == 0) found[0] = 0;
   BlockSync();
   uint32_t n_mine = 0;
@@ -248,7 +251,7 @@ KV_KERNEL(merge_cutoff, MergeParams, kMergeThreads, 2) {
     n_equal = found[2];
   }
   const float low = ToFloat<kF32>(prefix - 1);
-  // The next one: as high, or the least that is higher.
+  // The next one: equal, or the least that is higher.
   float high = ToFloat<kF32>(kInfinityBits);
   for (uint32_t i = threadIdx.x; i < my.n_tokens; i += kMergeThreads) {
     const uint32_t key = KeyOf(my, i);
@@ -267,7 +270,7 @@ KV_KERNEL(merge_cutoff, MergeParams, kMergeThreads, 2) {
 
 namespace {
 
-// What a slot that goes adds to its target; 0 if it does not merge.
+// The weight that an evicted slot has in its target; 0 if it does not merge.
 KV_DEVICE float WeightOf(const MergeHead& my, uint32_t slot, float cutoff,
                          float target_norm) {
   const float similarity = my.FloatAt(my.similarities, slot);
@@ -282,7 +285,8 @@ KV_DEVICE float WeightOf(const MergeHead& my, uint32_t slot, float cutoff,
   return Multiply(positive, mine) / (mine + target_norm + kPlus);
 }
 
-// visit(slot, weight) with what merges into a row, by a warp, in ascending order.
+// Calls visit(slot, weight) for what merges into a row, by a warp, in ascending
+// order.
 template <class Visit>
 KV_DEVICE void ForEachMerged(const MergeHead& my, uint32_t target, float cutoff,
                              float target_norm, const Visit& visit) {
@@ -308,7 +312,7 @@ KV_DEVICE void ForEachMerged(const MergeHead& my, uint32_t target, float cutoff,
 
 constexpr uint32_t kPerLane = 4;  // elements of a row that a lane has at a time
 
-// Writes a warp's row: `row_of` finds the rows of slots.
+// Writes a warp's row. `row_of` finds the rows of slots.
 template <class Tag, class RowOf>
 KV_DEVICE void MergeRow(Tag tag, const MergeHead& my, const CacheRows& rows,
                         uint32_t target, uint32_t slot, float cutoff,
@@ -337,7 +341,7 @@ KV_DEVICE void MergeRow(Tag tag, const MergeHead& my, const CacheRows& rows,
                     weights += weight;
                   });
     if (!(weights > 0.0f)) return;
-    if (my.p.rule == kMergePivot) {  // half of the row itself with each
+    if (my.p.rule == kMergePivot) {  // half of the row itself for each
 #pragma unroll
       for (uint32_t j = 0; j < kPerLane; ++j) {
         sums[j] = Fma(own[j], weights, sums[j]);
@@ -361,9 +365,9 @@ KV_DEVICE void MergeRow(Tag tag, const MergeHead& my, const CacheRows& rows,
 
 }  // namespace
 
-// Grid (most slots that stay / kMergeRows, n_kv_heads, n_layers). A warp has a row that
-// stays, and looks at the targets of all slots, once for 128 elements. Writes rows that
-// stay, reads those that go: no two warps meet.
+// Grid (most slots that stay / kMergeRows, n_kv_heads, n_layers). A warp has a
+// row that stays, and checks the targets of all slots, once for 128 elements.
+// It writes rows that stay and reads evicted ones, so no two warps conflict.
 KV_KERNEL(merge_rows, MergeParams, kMergeThreads, 2) {
   const MergeHead my(p, blockIdx.z, blockIdx.y);
   const uint32_t target = blockIdx.x * kMergeRows + threadIdx.x / 32;

@@ -8,7 +8,7 @@
 namespace kvevict::cuda {
 
 constexpr uint32_t kMergeThreads = kCosineThreads;
-// merge_rows: rows that stay, of a block.
+// merge_rows: rows that stay, per block.
 constexpr uint32_t kMergeRows = kMergeThreads / 32;
 
 // The numbers of kvevict_merge.

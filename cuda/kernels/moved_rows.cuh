@@ -1,4 +1,4 @@
-// Where the rows of a plane lie, and how threads share them.
+// The layout of a plane's rows, and how threads share them.
 #ifndef KVEVICT_CUDA_KERNELS_MOVED_ROWS_CUH_
 #define KVEVICT_CUDA_KERNELS_MOVED_ROWS_CUH_
 
@@ -9,7 +9,8 @@
 
 namespace kvevict::cuda {
 
-// n / divisor for n < 2^31 by a product; the hardware has no division.
+// Computes n / divisor for n < 2^31 by a product, since the hardware has no
+// division.
 struct Divider {
   uint32_t divisor;
   uint32_t factor;
@@ -25,12 +26,12 @@ struct Divider {
   }
 };
 
-// Of i32.
+// The address of element i of an i32 array.
 KV_DEVICE uint64_t ElementAt(uint64_t array, int64_t i) {
   return array + static_cast<uint64_t>(i * int64_t{sizeof(int32_t)});
 }
 
-// Where the rows of a plane lie.
+// The rows of a plane.
 struct PlaneRows {
   const RowLayout& layout;
   uint64_t base;
@@ -44,7 +45,8 @@ KV_DEVICE PlaneRows RowsTo(const GatherParams& p, const GatherPlane& plane) {
 }
 
 // The column of units that a thread moves. Finding a slot's place may take a
-// load, which is why it is apart from the address: many are looked up together.
+// load. It is separate from the address so that many places can be looked up
+// together.
 struct ContiguousColumn {
   static constexpr bool kIsPaged = false;
   using Place = uint32_t;
@@ -93,7 +95,8 @@ struct PagedColumn {
   }
 };
 
-// The same wherever rows lie. A place is the row's address, found with a load or two.
+// The same for any layout. A place is the row's address, found with a load or
+// two.
 struct AnyColumn {
   static constexpr bool kIsPaged = true;
   using Place = uint64_t;
@@ -127,7 +130,7 @@ struct AnyColumn {
   KV_DEVICE uint64_t Address(Place place) const { return place; }
 };
 
-// A column of a head, and where it is in the row of slot 0.
+// A column of a head, and its place in the row of slot 0.
 struct ColumnOfHead {
   uint32_t head;
   uint32_t piece;
@@ -147,7 +150,8 @@ struct ColumnOfHead {
   }
 };
 
-// Calls visit(column of those rows), contiguous or paged, but not far.
+// Calls visit(column of those rows) for contiguous or paged rows, not for far
+// ones.
 template <class Visit>
 KV_DEVICE void WithPlainColumn(const PlaneRows& rows,
                                const ColumnOfHead& column, const Visit& visit) {
@@ -159,7 +163,7 @@ KV_DEVICE void WithPlainColumn(const PlaneRows& rows,
   }
 }
 
-// The same of any.
+// The same for any rows.
 template <class Visit>
 KV_DEVICE void WithColumn(const PlaneRows& rows, const ColumnOfHead& column,
                           const Visit& visit) {
@@ -188,16 +192,16 @@ struct KeepList {
 
 // ---- Rows of a column by chunks ----
 
-// Some rows of some columns of a plane and head, numbered such that a higher
-// number has the same rows or later ones.
+// Some rows of some columns of a plane and head. Chunks are numbered such that
+// a higher number has the same rows or later ones.
 struct Chunk {
   uint32_t plane;
   uint32_t head;
   uint32_t first_column;
   uint32_t n_rows;
   uint32_t first_row;
-  uint32_t index;      // of its rows among those of the same columns
-  uint32_t n_streams;  // numbers between neighbours of the same columns
+  uint32_t index;      // index among chunks of the same columns
+  uint32_t n_streams;  // distance of chunk numbers of the same columns
 
   KV_DEVICE Chunk(const GatherParams& p, uint32_t number) {
     n_streams = p.n_planes * p.n_heads * p.n_groups;
@@ -211,8 +215,8 @@ struct Chunk {
   }
 };
 
-// A thread's rows of one column: every row_step-th from first_row on, none from
-// n_keep on.
+// A thread's rows of one column: every row_step-th from first_row on, up to
+// n_keep.
 struct ThreadRows {
   uint32_t first_row;
   uint32_t row_step;

@@ -1,4 +1,5 @@
-// Keeps the queries of the last tokens: rows of any strides to a packed ring.
+// Keeps the queries of the last tokens: copies rows of any strides to a packed
+// ring.
 #include "observe.h"
 
 #include "device.cuh"
@@ -22,8 +23,8 @@ KV_DEVICE void CopyUnit(uint64_t from, uint64_t to) {
 
 }  // namespace
 
-// Grid (units of a row / 128, n_rows, n_layers); a thread owns one unit. Rows are
-// at most `ring_rows`, so no two go to the same place.
+// Grid (units of a row / 128, n_rows, n_layers). A thread owns one unit. There
+// are at most `ring_rows` rows, so no two go to the same place.
 KV_KERNEL(observe_rows, ObserveParams, kObserveThreads, 1) {
   const uint64_t head_bytes = uint64_t{p.n_elements} * p.element_bytes;
   const uint64_t row_bytes = p.n_heads * head_bytes;

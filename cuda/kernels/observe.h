@@ -13,7 +13,7 @@ constexpr bool QueriesArePacked(const ObserveParams& p) {
   return p.from_element_stride == static_cast<int64_t>(p.element_bytes);
 }
 
-// The most bytes, 16 at most, that every address and length is a multiple of.
+// The largest power of two, at most 16, that divides every address and length.
 constexpr uint32_t ObserveUnit(const ObserveParams& p) {
   const uint64_t run =
       uint64_t{p.element_bytes} * (QueriesArePacked(p) ? p.n_elements : 1);

@@ -1,4 +1,4 @@
-// One number of all threads of a block.
+// Reduction over all threads of a block.
 #ifndef KVEVICT_CUDA_KERNELS_OVER_BLOCK_CUH_
 #define KVEVICT_CUDA_KERNELS_OVER_BLOCK_CUH_
 
@@ -6,8 +6,9 @@
 
 namespace kvevict::cuda {
 
-// In a fixed order; `warps` has a place for each warp of kThreads. All have the result,
-// and may call it again at once with other places.
+// Combines values in a fixed order. `warps` has an element for each warp of
+// kThreads. All threads get the result. The next call may follow at once with
+// other memory.
 template <uint32_t kThreads, class Combine>
 KV_DEVICE float OverBlock(float v, float* warps, const Combine& combine) {
   for (uint32_t mask = 16; mask > 0; mask /= 2) {

@@ -1,6 +1,6 @@
-// Pooling of scores along the tokens, in place, and reduction of several rows
-// of scores to one. The same operations in the same order as
-// core/kernels/pool1d.cc: the results have the same bits.
+// Pools scores along the tokens, in place, and reduces several rows of scores
+// to one. It does the operations of core/kernels/pool1d.cc in the same order,
+// so the results have the same bits.
 #include "pool1d.h"
 
 #include "counts.cuh"
@@ -21,7 +21,7 @@ KV_DEVICE void FillInfinity(uint64_t row, uint32_t begin, uint32_t end,
 
 }  // namespace
 
-// Grid (n_rows, n_layers); a block walks one row upward. 20 KiB shared. Reads
+// Grid (n_rows, n_layers). A block walks one row upward. 20 KiB shared. Reads
 // and writes every score once.
 KV_KERNEL(pool_rows, PoolParams, kPoolThreads, 4) {
   using Tile = PoolTile<4, kMaxPoolKernel>;
@@ -53,7 +53,7 @@ KV_DEVICE float Finish(const ReduceParams& p, float sum) {
   return p.is_max != 0 ? sum : sum * p.scale;
 }
 
-// Four neighbouring columns, 16-byte aligned in every row.
+// Reduces four adjacent columns, 16-byte aligned in every row.
 KV_DEVICE void ReduceQuad(const ReduceParams& p, uint64_t in, uint64_t stride,
                           uint64_t out) {
   Bytes16 words = LoadGlobal<Bytes16>(in);
@@ -83,7 +83,7 @@ KV_DEVICE void ReduceColumn(const ReduceParams& p, uint64_t in, uint64_t stride,
 
 }  // namespace
 
-// Grid (tokens / 1024 of the longest layer, n_out_rows, n_layers); a thread
+// Grid (tokens / 1024 of the longest layer, n_out_rows, n_layers). A thread
 // owns four columns and reads all their terms before it writes, so `out` may be
 // the first row.
 KV_KERNEL(reduce_rows, ReduceParams, kReduceThreads, 1) {

@@ -1,6 +1,6 @@
-// Pooling of a row of scores, tile by tile, by the threads of a block. The same
-// operations in the same order as core/kernels/pool1d.cc: the results have the
-// same bits.
+// Pools a row of scores, tile by tile, with the threads of a block. It does the
+// operations of core/kernels/pool1d.cc in the same order, so the results have
+// the same bits.
 #ifndef KVEVICT_CUDA_KERNELS_POOL1D_CUH_
 #define KVEVICT_CUDA_KERNELS_POOL1D_CUH_
 
@@ -10,7 +10,7 @@
 
 namespace kvevict::cuda {
 
-// The larger one, NaN if either is. Of equal ones, that is +0 and -0, the
+// The larger value, or NaN if either is NaN. Of equal ones (+0 and -0) the
 // second or the first.
 KV_DEVICE float Larger(float a, float b, bool second_of_equals) {
   if (a != a) return a;
@@ -32,12 +32,12 @@ struct Pooling {
         edge_shrinks(p.edge_shrinks != 0),
         scale(1.0f / static_cast<float>(p.kernel)) {}
 
-  // Output i has a whole window, in the row's middle.
+  // Whether output i has a whole window within the row.
   KV_DEVICE bool IsInside(uint32_t i) const {
     return i >= kernel / 2 && i < n && n - i > kernel / 2;
   }
 
-  // Outputs of whole windows kPoolThreads apart, side by side.
+  // Computes kOutputs outputs with whole windows, kPoolThreads apart.
   template <uint32_t kOutputs>
   KV_DEVICE void Outputs(const uint32_t* window,
                          float (&result)[kOutputs]) const {
@@ -84,19 +84,19 @@ struct Pooling {
 };
 
 // Shared words: the last ones of the tile before, then a tile. Outputs trail
-// the tile by half a kernel, so that output k of a tile is made of `kernel`
-// words from word k of those `kernel - 1` on, wherever the tile lies in the
+// the tile by half a kernel, so output k of a tile is computed from `kernel`
+// words, starting at word k of those `kernel - 1`, wherever the tile is in the
 // row.
 template <uint32_t kQuads, uint32_t kMostKernel>
 struct PoolTile {
-  static constexpr uint32_t kQuadsPerThread = kQuads;  // on their way together
+  static constexpr uint32_t kQuadsPerThread = kQuads;  // loaded at once
   static constexpr uint32_t kTile = 4 * kQuads * kPoolThreads;  // words
   static constexpr uint32_t kMargin =
       (kMostKernel - 2 + kPoolThreads) / kPoolThreads * kPoolThreads;
   static constexpr uint32_t kWords = kMargin + kTile;
   static_assert(kMostKernel - 1 <= kMargin && kMargin <= kTile);
 
-  // What a thread brings to the shared words: its quads, and words of the tile
+  // What a thread writes to the shared words: its quads, and words of the tile
   // before.
   Bytes16 quads[kQuads] = {};
   uint32_t before[kMargin / kPoolThreads] = {};
@@ -127,8 +127,8 @@ struct PoolTile {
   }
 };
 
-// Puts outputs first, first + kPoolThreads ... as far as they are in the row;
-// before the row `first` wraps around.
+// Puts outputs first, first + kPoolThreads ... that are in the row. Before the
+// row `first` wraps around.
 template <uint32_t kOutputs, class Put>
 KV_DEVICE void PutOutputs(const Pooling& pooling, const uint32_t* window,
                           uint32_t first, const Put& put) {
@@ -149,9 +149,9 @@ KV_DEVICE void PutOutputs(const Pooling& pooling, const uint32_t* window,
   }
 }
 
-// Calls put(i, output i) for the pooling.n words of a row; `words` are
-// Tile::kWords shared ones. What outputs replace in the row has been read, as
-// they trail the tile; the next tile is on its way from memory meanwhile. In the
+// Calls put(i, output i) for the pooling.n words of a row. `words` are
+// Tile::kWords shared words. Row words that outputs replace have been read,
+// since outputs trail the tile; meanwhile the next tile is being loaded. At the
 // end all words have been read.
 template <class Tile, class Put>
 KV_DEVICE void PoolRow(const Pooling& pooling, uint64_t row, uint32_t* words,

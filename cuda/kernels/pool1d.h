@@ -6,8 +6,8 @@
 
 namespace kvevict::cuda {
 
-// pool_rows: grid (n_rows, n_layers), a block per row. 256 threads: all 288
-// rows of an 8-head, 36-layer model are on an H200 together.
+// pool_rows: grid (n_rows, n_layers), a block per row. With 256 threads all 288
+// rows of an 8-head, 36-layer model run on an H200 at once.
 constexpr uint32_t kPoolThreads = 256;
 constexpr uint32_t kMaxPoolKernel = 1023;
 

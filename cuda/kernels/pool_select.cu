@@ -1,6 +1,6 @@
-// Pooling and selection of a list in one go, where its keys fit in shared memory:
-// scores come from memory once, and pooled ones do not go back. The pooling of
-// pool1d.cu and the selection of topk.cu, so the lists are the same.
+// Pools and selects a list in one launch, if its keys fit in shared memory:
+// scores are read once, and pooled ones are not written back. It uses the
+// pooling of pool1d.cu and the selection of topk.cu, so the lists are the same.
 #include "pool_select.h"
 
 #include "device.cuh"
@@ -17,8 +17,8 @@ static_assert(sizeof(SelectShared) <= SelectTile::kWords * sizeof(uint32_t));
 
 }  // namespace
 
-// Grid (n_lists, n_layers); a block has one list. PoolSelectBytes() shared: first
-// a tile and what is around it, then what selection counts; behind them the
+// Grid (n_lists, n_layers). A block has one list. PoolSelectBytes() shared:
+// first a tile and its margin, later the counts of selection, followed by the
 // keys. Reads every score once.
 KV_KERNEL(pool_select, PoolSelectParams, kSelectThreads, 3) {
   KV_DYNAMIC_SHARED(memory);

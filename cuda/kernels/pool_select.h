@@ -8,21 +8,21 @@
 
 namespace kvevict::cuda {
 
-// pool_select: grid (n_lists, n_layers), a block of kSelectThreads per list, with
-// PoolSelectBytes() of the longest in dynamic shared memory. Wider kernels, and
-// lists that are longer than MostPoolSelectTokens(), take pool_rows and
+// pool_select: grid (n_lists, n_layers), a block of kSelectThreads per list,
+// with PoolSelectBytes() of the longest in dynamic shared memory. Wider
+// kernels, and lists longer than MostPoolSelectTokens(), use pool_rows and
 // select_topk.
 static_assert(kPoolThreads == kSelectThreads);
 constexpr uint32_t kMostSelectPoolKernel = 513;
-constexpr uint32_t kPoolSelectWords = 2560;  // beside the keys
+constexpr uint32_t kPoolSelectWords = 2560;  // in addition to the keys
 
 constexpr uint32_t PoolSelectBytes(uint32_t n_tokens) {
   return 4 * (kPoolSelectWords + (n_tokens + 3) / 4 * 4);
 }
 
-// Half of a multiprocessor's shared memory, less 1 KB that the system takes of
-// it: two lists at work hide each other's barriers. sm is 80 for compute
-// capability 8.0.
+// Half of a multiprocessor's shared memory, minus 1 KB that the system takes of
+// it, so that two lists at work hide each other's barriers. sm is 80 for
+// compute capability 8.0.
 constexpr uint32_t MostPoolSelectBytes(uint32_t sm) {
   const uint32_t kilobytes = sm < 75                ? 96
                              : sm < 80              ? 64

@@ -1,5 +1,5 @@
-// What the slots hold after an eviction, and how many there are: pairs {stored,
-// logical}, one thread each.
+// Positions of slots after an eviction, and lengths: pairs {stored, logical},
+// one thread each.
 #include "positions.h"
 
 #include "device.cuh"
@@ -19,10 +19,10 @@ KV_DEVICE uint64_t CountAt(const LengthsParams& p, uint32_t i) {
 
 }  // namespace
 
-// The positions of the survivors: out[list][i] is the position of slot keep[i]
-// before the eviction. `out` is not where they were listed before.
+// Positions of the survivors: out[list][i] is the position of slot keep[i]
+// before the eviction. `out` is not the list that is read.
 //
-// Grid (n_keep / 256 of the longest list, n_lists, n_layers); a thread owns one
+// Grid (n_keep / 256 of the longest list, n_lists, n_layers). A thread owns one
 // survivor.
 KV_KERNEL(map_positions, PositionsParams, kPositionsThreads, 1) {
   const PositionsLayer& layer = p.layers[blockIdx.z];

@@ -1,4 +1,4 @@
-// Rows of 32-bit words as 16-byte loads take them.
+// Rows of 32-bit words in units of 16-byte loads.
 #ifndef KVEVICT_CUDA_KERNELS_QUADS_CUH_
 #define KVEVICT_CUDA_KERNELS_QUADS_CUH_
 
@@ -7,8 +7,8 @@
 namespace kvevict::cuda {
 
 // A row of n < 2^31 words in aligned groups of four. The first group may begin
-// up to three words before the row, the last one end up to three after it; what
-// lies outside the row is another row's and is not touched.
+// up to three words before the row, and the last one end up to three after it.
+// Words outside the row belong to another row and are not used.
 struct Quads {
   uint64_t row;
   uint32_t n;
@@ -19,8 +19,8 @@ struct Quads {
 
   KV_DEVICE uint32_t Size() const { return (lead + n + 3) / 4; }
 
-  // The place in the row of a group's first word. Before the row it wraps
-  // around, which is beyond n as well.
+  // The index in the row of a group's first word. Before the row it wraps
+  // around, which is beyond n too.
   KV_DEVICE uint32_t Place(uint32_t quad) const { return 4 * quad - lead; }
 
   // Words outside the row read as 0.

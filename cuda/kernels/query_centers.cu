@@ -1,5 +1,5 @@
-// Keys against the centers of queries before RoPE, and rows of such scores on the scale of
-// their mean and deviation.
+// Scores keys by the centers of queries before RoPE, and scales rows of these
+// scores by their mean and deviation.
 #include "query_centers.h"
 
 #include "cache_rows.cuh"
@@ -11,7 +11,7 @@ namespace kvevict::cuda {
 
 namespace {
 
-// What a query head multiplies a pair of a key by.
+// The factors of a key's pair for a query head.
 struct alignas(16) Center {
   float re;
   float im;
@@ -19,12 +19,13 @@ struct alignas(16) Center {
   float unused;
 };
 
-// A place more for every eight pairs: the lanes of a row, eight or four pairs apart,
-// then read different banks.
+// One element more for every eight pairs, so that the lanes of a row, which are
+// eight or four pairs apart, read different banks.
 constexpr uint32_t kCenterPlaces = CentersParams::kMaxPairs / 8 * 9;
 KV_DEVICE uint32_t PlaceOf(uint32_t pair) { return pair + pair / 8; }
 
-// Those of up to kCentersHeads query heads from `first` on; of others zeros.
+// Rotates the centers of up to kCentersHeads query heads from `first` on.
+// Missing heads get zeros.
 KV_DEVICE void TurnCenters(const CentersParams& p, uint64_t centers,
                            uint32_t first, uint32_t n_heads, Center* to) {
   for (uint32_t h = 0; h < kCentersHeads; ++h) {
@@ -57,8 +58,8 @@ KV_DEVICE float ElementOf(Tag tag, const CacheRow& row, const Bytes16& words,
   return v[i];
 }
 
-// visit(f, re, im) with the pairs that lane `lane` of the rows' has: of each row its
-// two elements, zeros of one that is not there.
+// Calls visit(f, re, im) with the pairs that lane `lane` of the rows has: of
+// each row its two elements, zeros if the row is missing.
 template <class Tag, class Visit>
 KV_DEVICE void VisitPairs(Tag tag, const CentersParams& p,
                           const CacheRow (&rows)[kCentersRows], uint32_t lane,
@@ -124,10 +125,11 @@ KV_DEVICE void VisitPairs(Tag tag, const CentersParams& p,
 
 }  // namespace
 
-// Grid (n_tokens / CentersBlockRows() of the longest layer, n_kv_heads, n_layers);
-// p.keys.lanes threads share a row, and each has its part of kCentersRows rows by
-// kCentersHeads query heads. 18 KiB shared. Reads every key once, and from a cache once
-// more for every four query heads more; writes 4 bytes per key and query head.
+// Grid (n_tokens / CentersBlockRows() of the longest layer, n_kv_heads,
+// n_layers). p.keys.lanes threads share a row, and each has its part of
+// kCentersRows rows for kCentersHeads query heads. 18 KiB shared. Reads every
+// key once, and once more from a cache for every four further query heads.
+// Writes 4 bytes per key and query head.
 KV_KERNEL(center_scores, CentersParams, kCentersThreads, 2) {
   KV_SHARED(Center, centers, kCentersHeads * kCenterPlaces);
   const CentersLayer& layer = p.layers[blockIdx.z];
@@ -152,7 +154,7 @@ KV_KERNEL(center_scores, CentersParams, kCentersThreads, 2) {
     const uint32_t n_heads =
         p.group - h0 < kCentersHeads ? p.group - h0 : kCentersHeads;
     const uint32_t q_head = head * p.group + h0;
-    if (h0 > 0) BlockSync();  // all have read what is written over
+    if (h0 > 0) BlockSync();  // all have read what is overwritten
     TurnCenters(p, layer.centers, q_head, n_heads, centers);
     BlockSync();
     float sums[kCentersRows][kCentersHeads] = {};
@@ -190,9 +192,10 @@ KV_KERNEL(center_scores, CentersParams, kCentersThreads, 2) {
   }
 }
 
-// Grid (n_q_heads, n_layers); a block has a row of scores, in place: what is finite less
-// its mean, by its standard deviation; else NaN. The first n_sink become 0. Reads a row
-// three times and writes it once.
+// Grid (n_q_heads, n_layers). A block has a row of scores, in place. Finite
+// scores are reduced by their mean and divided by their standard deviation;
+// others become NaN. The first n_sink become 0. Reads a row three times and
+// writes it once.
 KV_KERNEL(standardise_rows, CentersParams, kCentersThreads, 1) {
   constexpr uint32_t kWarps = kCentersThreads / 32;
   KV_SHARED(float, counts, kWarps);
@@ -223,7 +226,7 @@ KV_KERNEL(standardise_rows, CentersParams, kCentersThreads, 1) {
   }
   count = over_block(count, counts);
   const float near = over_block(sum, sums) / count;
-  // About the mean; what is left of it is added to it.
+  // Sums around the rounded mean; its remainder is added to it.
   float distance = 0.0f, square = 0.0f;
 #pragma unroll 4
   for (uint32_t i = first; i < n_tokens; i += kCentersThreads) {

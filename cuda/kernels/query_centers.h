@@ -7,7 +7,7 @@
 namespace kvevict::cuda {
 
 constexpr uint32_t kCentersThreads = 256;
-// Of a thread of center_scores: so many rows by so many query heads at a time.
+// Rows and query heads that a thread of center_scores processes at a time.
 constexpr uint32_t kCentersRows = 4;
 constexpr uint32_t kCentersHeads = 4;
 
@@ -16,13 +16,13 @@ constexpr uint32_t CentersBlockRows(uint32_t lanes) {
   return kCentersThreads / lanes * kCentersRows;
 }
 
-// Elements that lie end to end: of all pairs, or of one side of each.
+// The number of contiguous elements: of all pairs, or of one side of each.
 constexpr uint32_t CentersElements(uint32_t n_pairs, uint32_t is_interleaved) {
   return is_interleaved != 0 ? 2 * n_pairs : n_pairs;
 }
 
-// Rows of which the pairs alone are read. They are wide where those elements fill whole
-// loads of 16 bytes.
+// Rows of which only the pairs are read. They are wide if those elements fill
+// whole loads of 16 bytes.
 constexpr CacheRows PairRows(CacheRows rows, uint32_t n_pairs,
                              uint32_t is_interleaved) {
   const uint32_t n = CentersElements(n_pairs, is_interleaved);

@@ -1,4 +1,4 @@
-// Numbers of core/signals/random.cc.
+// The numbers of core/signals/random.cc.
 #ifndef KVEVICT_CUDA_KERNELS_RANDOM_CUH_
 #define KVEVICT_CUDA_KERNELS_RANDOM_CUH_
 

@@ -1,4 +1,5 @@
-// The keys of lists by rank and then by score: the same keys as core/cpu/rank_keys.cc.
+// Orders the keys of lists by rank and then by score, with the same keys as
+// core/cpu/rank_keys.cc.
 #include "device.cuh"
 #include "slots.cuh"
 #include "topk.cuh"
@@ -10,10 +11,10 @@ namespace {
 constexpr uint32_t kMostRanges = RankParams::kMaxRanges;
 
 struct RankShared {
-  uint32_t begin[kMostRanges];  // slots
+  uint32_t begin[kMostRanges];  // first slots
   uint32_t end[kMostRanges];
-  int32_t rank[kMostRanges + 1];    // the last one's: of slots in no range
-  uint32_t count[kMostRanges + 1];  // keys that are not forced
+  int32_t rank[kMostRanges + 1];    // the last one is for slots in no range
+  uint32_t count[kMostRanges + 1];  // number of keys that are not forced
   uint32_t n_forced;
   uint32_t has_cut;
   int32_t cut;  // the rank in which places run out
@@ -43,7 +44,8 @@ struct RankedList {
     if (threadIdx.x == 0) shared.n_forced = shared.has_cut = 0;
   }
 
-  // The range with the highest rank in a slot's block; n_ranges: none has.
+  // The range with the highest rank in a slot's block; n_ranges if there is
+  // none.
   KV_DEVICE uint32_t RangeOf(uint32_t slot, const RankShared& shared) const {
     const uint32_t begin = slot - slot % p.lists.block;
     const uint32_t end = n - begin < p.lists.block ? n : begin + p.lists.block;
@@ -62,8 +64,8 @@ struct RankedList {
 
   KV_DEVICE void Count(RankShared& shared) const {
     uint32_t n_forced = 0;
-    uint32_t of =
-        0;  // a range, and what this thread has of it since the last one
+    // The current range, and this thread's count in it.
+    uint32_t of = 0;
     uint32_t n_of = 0;
     for (uint32_t i = threadIdx.x; i < n; i += kSelectThreads) {
       if (LoadGlobal<uint32_t>(Place(i)) == kForcedKey) {
@@ -82,7 +84,7 @@ struct RankedList {
     if (n_forced > 0) AtomicAddShared(&shared.n_forced, n_forced);
   }
 
-  // Of ranges with the rank of the cut the first one writes it.
+  // Among the ranges with the rank of the cut the first one writes it.
   KV_DEVICE void FindCut(uint32_t n_best, RankShared& shared) const {
     const uint32_t range = threadIdx.x;
     if (range > p.n_ranges) return;
@@ -119,8 +121,8 @@ struct RankedList {
 
 }  // namespace
 
-// Grid (n_lists, n_layers); a block has one list, and a thread every 256th key. 1.3 KiB
-// shared. Reads the keys twice and writes them once.
+// Grid (n_lists, n_layers). A block has one list, and a thread every 256th key.
+// 1.3 KiB shared. Reads the keys twice and writes them once.
 KV_KERNEL(rank_keys, RankParams, kSelectThreads, 4) {
   KV_SHARED(RankShared, shared, 1);
   const RankLayer& layer = p.layers[blockIdx.y];

@@ -1,11 +1,12 @@
-// The redundancy of keys off their scores: core/kernels/redundancy.h says what that is.
-// The same bits as there on targets that have a fused multiply-add: every sum is added
-// in the same order.
+// Subtracts the redundancy of keys from their scores; see
+// core/kernels/redundancy.h. The bits are the same as there on targets with a
+// fused multiply-add: every sum is added in the same order.
 //
-// redundancy_directions finds what makes a key a direction and adds those of a chunk of
-// tokens, redundancy_sums adds the chunks; redundancy_search finds the entry that each
-// row leaves out, redundancy_columns sums the columns, redundancy_mix makes a softmax of
-// their means and takes it off.
+// redundancy_directions computes the scales that turn keys into directions and
+// adds those of a chunk of tokens; redundancy_sums adds the chunks.
+// redundancy_search finds the entry that each row leaves out, and
+// redundancy_columns sums the columns. redundancy_mix computes the softmax of
+// their means and subtracts it.
 #include "redundancy.h"
 
 #include "cache_rows.cuh"
@@ -19,8 +20,8 @@ namespace kvevict::cuda {
 
 namespace {
 
-constexpr float kPlus = 1e-8f;           // to a norm that a key is divided by
-constexpr float kUnits = 4294967296.0f;  // of an entry in fixed point
+constexpr float kPlus = 1e-8f;  // added to a norm before dividing by it
+constexpr float kUnits = 4294967296.0f;  // fixed-point units of an entry
 constexpr float kLog2E = 1.44269504088896340736f;
 
 // One head's keys and its scratch.
@@ -43,7 +44,7 @@ struct RedundancyHead {
     columns = scales + uint64_t{p.stride} * sizeof(float);
     entries = columns + uint64_t{p.stride} * sizeof(float);
   }
-  // None past the last one.
+  // Missing past the last one.
   KV_DEVICE CacheRow Row(uint32_t slot) const {
     return slot < n_tokens
                ? FindRow(keys, layer.keys, layer.block_table, head, slot)
@@ -60,9 +61,9 @@ struct RedundancyHead {
 
 }  // namespace
 
-// Grid (RedundancyChunks() of the longest layer, n_kv_heads, n_layers). A thread has a
-// row's norm, and then an element of all of the chunk's rows. Reads every key twice,
-// the second time from a cache.
+// Grid (RedundancyChunks() of the longest layer, n_kv_heads, n_layers). A
+// thread computes a row's norm, and then adds one element of all rows of the
+// chunk. Reads every key twice, the second time from a cache.
 KV_KERNEL(redundancy_directions, RedundancyParams, kRedundancyThreads, 4) {
   KV_SHARED(CacheRow, rows, kRedundancyChunk);
   KV_SHARED(float, row_scales, kRedundancyChunk);
@@ -84,8 +85,8 @@ KV_KERNEL(redundancy_directions, RedundancyParams, kRedundancyThreads, 4) {
       rows, row_scales);
 }
 
-// Grid (head_dim / kRedundancyThreads, n_kv_heads, n_layers); a thread has an element.
-// The first chunk's sums become those of all.
+// Grid (head_dim / kRedundancyThreads, n_kv_heads, n_layers). A thread has an
+// element. The first chunk's sums become those of all chunks.
 KV_KERNEL(redundancy_sums, RedundancyParams, kRedundancyThreads, 1) {
   const RedundancyHead my(p, blockIdx.z, blockIdx.y);
   const uint32_t i = blockIdx.x * kRedundancyThreads + threadIdx.x;
@@ -95,10 +96,11 @@ KV_KERNEL(redundancy_sums, RedundancyParams, kRedundancyThreads, 1) {
             uint64_t{p.keys.head_dim} * sizeof(float));
 }
 
-// Grid (n_tokens / kCosineTile of the longest layer, n_kv_heads, n_layers). A block
-// has its rows, and meets tiles of keys from the last on until every row has met a
-// similar one. A thread owns four rows and four columns of a tile, and 16 threads beside
-// each other share the rows. 17 KiB shared. Reads a block's keys once per tile.
+// Grid (n_tokens / kCosineTile of the longest layer, n_kv_heads, n_layers). A
+// block compares its rows with tiles of keys from the last one on until every
+// row has found a similar one. A thread owns four rows and four columns of a
+// tile, and 16 adjacent threads share the rows. 17 KiB shared. Reads a block's
+// keys once per tile.
 KV_KERNEL(redundancy_search, RedundancyParams, kRedundancyThreads, 2) {
   KV_SHARED(float, row_keys, kTileFloats);
   KV_SHARED(float, column_keys, kTileFloats);
@@ -123,14 +125,14 @@ KV_KERNEL(redundancy_search, RedundancyParams, kRedundancyThreads, 2) {
 #pragma unroll
     for (uint32_t r = 0; r < 4; ++r) {
       const uint32_t row = first_row + my_row + r;
-      // One more than the last similar column; 0 if there is none.
+      // The last similar column plus one; 0 if there is none.
       uint32_t mine = 0;
       float entry = 0.0f;
 #pragma unroll
       for (uint32_t c = 0; c < 4; ++c) {
         const uint32_t column = tile + my_column + c;
         const float cosine = row == column ? 0.0f : cosines[r][c];
-        // Column 0 is left out where no other is.
+        // Column 0 is left out if no other is.
         if (cosine > p.threshold || column == 0) {
           mine = column + 1;
           entry = cosine;
@@ -150,9 +152,9 @@ KV_KERNEL(redundancy_search, RedundancyParams, kRedundancyThreads, 2) {
   } while (BlockAny(!(found[0] && found[1] && found[2] && found[3])));
 }
 
-// Grid (RedundancyChunks() of the longest layer, n_kv_heads, n_layers); a thread has a
-// column, and looks at what all rows leave out. Reads every key once, and 8 bytes per
-// row for each chunk.
+// Grid (RedundancyChunks() of the longest layer, n_kv_heads, n_layers). A
+// thread has a column, and checks what all rows leave out. Reads every key
+// once, and 8 bytes per row for each chunk.
 KV_KERNEL(redundancy_columns, RedundancyParams, kRedundancyThreads, 2) {
   KV_SHARED(uint32_t, columns, kRedundancyChunk);
   KV_SHARED(float, entries, kRedundancyChunk);
@@ -175,7 +177,7 @@ KV_KERNEL(redundancy_columns, RedundancyParams, kRedundancyThreads, 2) {
   for (uint32_t first = 0; first < my.n_tokens; first += kRedundancyChunk) {
     const uint32_t row = first + threadIdx.x;
     const bool is_row = row < my.n_tokens;
-    BlockSync();  // all have read what is written over
+    BlockSync();  // all have read what is overwritten
     columns[threadIdx.x] =
         is_row ? LoadGlobal<uint32_t>(my.columns + row * sizeof(uint32_t))
                : 0xffffffffu;
@@ -198,8 +200,9 @@ KV_KERNEL(redundancy_columns, RedundancyParams, kRedundancyThreads, 2) {
 
 namespace {
 
-// Combines the values of a block's threads: i and i + half, then with half of half.
-// Between two calls with the same memory stands one with other memory.
+// Combines the values of a block's threads: i and i + half, then the same with
+// half of half, and so on. Between two calls with the same memory there must be
+// one with other memory.
 template <class T, class Combine>
 KV_DEVICE T OverThreads(T v, T* shared, const Combine& combine) {
   shared[threadIdx.x] = v;
@@ -216,8 +219,8 @@ KV_DEVICE T OverThreads(T v, T* shared, const Combine& combine) {
 
 }  // namespace
 
-// Grid (n_kv_heads, n_layers); a block has a head. Reads its columns three times, its
-// scores once, and writes them.
+// Grid (n_kv_heads, n_layers). A block has a head. Reads its columns three
+// times and its scores once, and writes the scores.
 KV_KERNEL(redundancy_mix, RedundancyParams, kRedundancyThreads, 1) {
   KV_SHARED(float, floats, kRedundancyThreads);
   KV_SHARED(uint32_t, counts, kRedundancyThreads);

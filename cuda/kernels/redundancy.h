@@ -9,8 +9,8 @@ namespace kvevict::cuda {
 
 constexpr uint32_t kRedundancyThreads = kCosineThreads;
 
-// Tokens of a block of all but redundancy_search and redundancy_mix. By nothing else,
-// since sums depend on it.
+// Tokens of a block, in all kernels but redundancy_search and redundancy_mix. A
+// constant, since sums depend on it.
 constexpr uint32_t kRedundancyChunk = kRedundancyThreads;
 constexpr uint32_t RedundancyChunks(uint32_t n_tokens) {
   return n_tokens / kRedundancyChunk + (n_tokens % kRedundancyChunk != 0);

@@ -1,6 +1,6 @@
-// Rows whose numbers are shared by groups of tokens, an element's by the rows of a group:
-// stored anew, group by group, with the bytes of core/kernels/regroup.cc on targets that
-// have a fused multiply-add.
+// Stores rows whose scales and minima are shared by groups of tokens, one per
+// element, group by group. The bytes are those of core/kernels/regroup.cc on
+// targets with a fused multiply-add.
 #include "regroup.h"
 
 #include "cache_rows.cuh"
@@ -16,7 +16,8 @@ constexpr bool CanShareNumbers(int dtype) {
   return dtype == kU8 || dtype == kI8 || dtype == kU4 || dtype == kU4Halves;
 }
 
-// A byte of the rows of a head, whose elements and numbers no other thread writes.
+// One byte of the rows of a head. No other thread writes its elements or their
+// scales.
 template <class From, class To>
 struct Column {
   static constexpr uint32_t kElements = IsNibbles(To::kValue) ? 2 : 1;
@@ -24,7 +25,7 @@ struct Column {
   const RequantizedRows& rows;
   uint32_t byte;
 
-  // Of a nibble the high one is the second.
+  // With nibbles the high one is the second element.
   KV_DEVICE uint32_t Element(uint32_t k) const {
     if constexpr (To::kValue == kU4) return 2 * byte + 1 - k;
     return byte + k * (rows.to.n_elements / 2);
@@ -34,7 +35,8 @@ struct Column {
     return row + ElementOffset(rows.to.layout, byte);
   }
 
-  // What comes to a slot; those before the first that is written are there.
+  // Loads the elements for a slot. Slots before the first written one are in
+  // the destination already.
   KV_DEVICE void Load(uint32_t slot, float (&v)[kElements]) const {
     const RequantizePlane& plane = rows.plane;
     const uint32_t head = Afresh(rows.head);  // registers are short
@@ -71,7 +73,7 @@ struct Column {
     StoreGlobal(ByteOf(row), static_cast<uint8_t>(byte));
   }
 
-  // Those of the group that a slot is in.
+  // Stores the scales and minima of the group that a slot is in.
   KV_DEVICE void StoreNumbers(uint32_t slot,
                               const Coder (&coders)[kElements]) const {
     const auto store = [&](const RowNumbers& numbers, uint32_t k,
@@ -90,9 +92,10 @@ struct Column {
     }
   }
 
-  // Stores slots [begin, end) of a group, all behind that it gets. Rows come from here
-  // or from slots behind, and their numbers from no group before: each is read before
-  // what it becomes is written, and numbers at the end.
+  // Stores slots [begin, end) of a group, which are its last ones. Their rows
+  // come from these slots or later ones, and the scales of these from no
+  // earlier group. So each row is read before it is overwritten, and scales are
+  // written at the end.
   KV_DEVICE void Store(uint32_t begin, uint32_t end) const {
     Range ranges[kElements];
     Coder coders[kElements];
@@ -124,10 +127,10 @@ struct Column {
 
 }  // namespace
 
-// Grid (RegroupColumns() / kRegroupThreads * runs of p.groups_per_block groups, n_kv_heads,
-// n_planes). A thread has a byte of all rows of a run, whose groups it stores one after
-// the other; in place all are one run. Reads rows twice, the second time from a cache, and
-// writes them once.
+// Grid (RegroupColumns() / kRegroupThreads * runs of p.groups_per_block groups,
+// n_kv_heads, n_planes). A thread has a byte of all rows of a run, whose groups
+// it stores one after the other. In place there is one run. Reads rows twice,
+// the second time from a cache, and writes them once.
 KV_KERNEL(regroup_rows, RequantizeParams, kRegroupThreads, 8) {
   const RequantizePlane& plane = p.planes[blockIdx.z];
   const RequantizedRows rows(p, plane, blockIdx.y);
@@ -138,7 +141,7 @@ KV_KERNEL(regroup_rows, RequantizeParams, kRegroupThreads, 8) {
   const uint32_t byte =
       blockIdx.x % n_column_blocks * kRegroupThreads + threadIdx.x;
   if (byte >= n_columns) return;
-  // What lies behind is recent.
+  // Later slots are recent rows.
   uint32_t end = plane.first_slot + rows.n_keep;
   if (rows.to.recent.base != 0 && end > rows.to.recent.first) {
     end = rows.to.recent.first;
@@ -152,7 +155,7 @@ KV_KERNEL(regroup_rows, RequantizeParams, kRegroupThreads, 8) {
     const uint32_t last = end - first < group ? end : first + group;
     if (p.in_place != 0 &&
         rows.SlotOf(last - 1 - plane.first_slot) == last - 1) {
-      continue;  // all are where they were
+      continue;  // all rows stay in place
     }
     WithDType(rows.to.dtype, [&](auto to) {
       using To = decltype(to);

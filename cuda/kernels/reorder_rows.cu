@@ -1,9 +1,9 @@
-// Rows in any order, in place: row keep[i] of a plane and head moves to row i.
+// Reorders rows in place: row keep[i] of a plane and head moves to row i.
 //
-// Two launches. The first one copies the rows that the second one will write
-// over, those from slots below n_keep, to the staged rows of the places they go
-// to; the second one then reads them from there, and all others, which nobody
-// writes, from the cache. So threads need not wait for each other.
+// There are two launches. The first one copies the rows that the second one
+// will overwrite, those from slots below n_keep, to the staged rows of their
+// destinations. The second one reads these from there, and all others, which
+// are never written, from the cache. So threads need not wait for each other.
 #include "moved_rows.cuh"
 
 namespace kvevict::cuda {
@@ -28,7 +28,7 @@ struct StagedColumn {
 
 enum Step { kStage, kPlace };
 
-// A thread's part of a step: all loads, then all stores.
+// Does a thread's part of a step: all loads, then all stores.
 template <class Unit, Step kStep, class Column>
 KV_DEVICE void MoveRows(const Column& column, const StagedColumn& staged,
                         const ThreadRows& rows, uint64_t keep,
@@ -58,7 +58,7 @@ KV_DEVICE void MoveRows(const Column& column, const StagedColumn& staged,
   });
 }
 
-// Grid (ChunkBlocks()); a block owns a chunk, a thread up to 8 rows of one
+// Grid (ChunkBlocks()). A block owns a chunk, a thread up to 8 rows of one
 // column. A row is read and written once by each step that moves it.
 template <class Unit, Step kStep>
 KV_DEVICE void ReorderChunk(const GatherParams& p) {

@@ -1,5 +1,5 @@
-// Rows stored anew as another dtype has them, with the bytes of
-// core/kernels/requantize.cc on targets that have a fused multiply-add.
+// Stores rows as another dtype, with the bytes of core/kernels/requantize.cc on
+// targets with a fused multiply-add.
 #include "requantize.h"
 
 #include "cache_rows.cuh"
@@ -23,7 +23,7 @@ struct FromRow {
   KV_DEVICE float Element(uint32_t i) const {
     return LoadElement(Tag(), rows, row, FindElement(Tag(), rows, i));
   }
-  // All lanes have it.
+  // All lanes get the range.
   KV_DEVICE Range FindRange() const {
     Range range;
     for (uint32_t i = lane; i < rows.n_elements; i += kWarp) {
@@ -38,7 +38,7 @@ struct FromRow {
 struct ToRow {
   const CacheRows& rows;
   uint64_t address;
-  uint64_t scale;  // where its numbers are; 0: it has none
+  uint64_t scale;  // addresses of scale and minimum; 0: none
   uint64_t minimum;
 };
 
@@ -71,7 +71,7 @@ KV_DEVICE Coder FindCoder(Tag, const Range& range, const ToRow& to,
   return coder;
 }
 
-// ggml's blocks of 32, an element per lane.
+// Stores ggml's blocks of 32, an element per lane.
 template <class To, class From>
 KV_DEVICE void StoreBlocks(To, const From& from, const ToRow& to) {
   constexpr bool kNibbles = To::kValue == kQ4_0;
@@ -81,7 +81,7 @@ KV_DEVICE void StoreBlocks(To, const From& from, const ToRow& to) {
     range.Widen(v);
     range.OverWarp();
     float most = range.size();
-    if (kNibbles) {  // the first of that size, with its sign
+    if (kNibbles) {  // the first of that absolute value, with its sign
       const unsigned lanes = Ballot((v < 0.0f ? -v : v) == most);
       const uint32_t first = PopCount(lanes ^ (lanes - 1)) - 1;
       most = Shuffle(v, range.IsFinite() ? first : 0) + 0.0f;
@@ -148,7 +148,7 @@ KV_DEVICE void StoreRow(To tag, const From& from, const ToRow& to) {
   }
 }
 
-// Rows that lie as recent ones do.
+// The layout of recent rows.
 KV_DEVICE CacheRows AsRecent(const CacheRows& rows) {
   CacheRows recent = rows;
   recent.layout.element_stride = rows.recent.dtype == kF32 ? 4 : 2;
@@ -156,8 +156,8 @@ KV_DEVICE CacheRows AsRecent(const CacheRows& rows) {
   return recent;
 }
 
-// Calls use(tag, target) with where row i of the list goes; not with codes of groups,
-// which are not stored here.
+// Calls use(tag, target) with the place to which row i of the list goes. Not
+// for codes with scales of token groups, which are not stored here.
 template <class Use>
 KV_DEVICE void WithTarget(const RequantizedRows& rows, uint32_t i,
                           const Use& use) {
@@ -183,9 +183,10 @@ KV_DEVICE void WithTarget(const RequantizedRows& rows, uint32_t i,
 
 }  // namespace
 
-// Grid (n_keep / kRequantizeRows of the longest list, n_kv_heads, n_planes); a warp
-// stores every 8th of a block's rows, a lane every 32nd element. Reads rows twice where
-// they get numbers, the second time from a cache, and writes them once.
+// Grid (n_keep / kRequantizeRows of the longest list, n_kv_heads, n_planes). A
+// warp stores every 8th of a block's rows, a lane every 32nd element. Reads
+// rows twice if they get a new scale, the second time from a cache, and writes
+// them once.
 KV_KERNEL(requantize_rows, RequantizeParams, kRequantizeThreads, 4) {
   const RequantizePlane& plane = p.planes[blockIdx.z];
   const RequantizedRows rows(p, plane, blockIdx.y);

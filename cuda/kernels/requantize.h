@@ -7,7 +7,7 @@
 namespace kvevict::cuda {
 
 constexpr uint32_t kRequantizeThreads = 256;
-// A warp stores one row after the other; of a block:
+// The rows of a block. A warp stores one row after the other.
 constexpr uint32_t kRequantizeRows = 2 * kRequantizeThreads / 32;
 
 }  // namespace kvevict::cuda

@@ -1,4 +1,4 @@
-// The rows of a plane that is stored anew: where each one comes from.
+// The rows of a plane that is requantized, and where each one comes from.
 #ifndef KVEVICT_CUDA_KERNELS_REQUANTIZED_ROWS_CUH_
 #define KVEVICT_CUDA_KERNELS_REQUANTIZED_ROWS_CUH_
 
@@ -8,7 +8,7 @@
 
 namespace kvevict::cuda {
 
-// Of one head. Row i of its list goes to slot plane.first_slot + i.
+// The rows of one head. Row i of its list goes to slot plane.first_slot + i.
 struct RequantizedRows {
   const RequantizePlane& plane;
   uint32_t head;

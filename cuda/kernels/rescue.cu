@@ -1,4 +1,4 @@
-// Blocks that stay beside the best, by how they are made up: the choice of
+// Keeps further blocks by which of their slots are marked, with the choice of
 // core/cpu/rescue_blocks.cc.
 #include "rescue.h"
 
@@ -10,15 +10,15 @@ namespace kvevict::cuda {
 
 namespace {
 
-constexpr uint32_t kKept = 0xffffffffu;  // in place of a distance
+constexpr uint32_t kKept = 0xffffffffu;  // stands for a distance
 
 struct RescueShared {
   uint32_t anchor[kMostRescueBlock / 32];
   uint32_t counts[2][kRescueThreads / 32];
 };
 
-// How many i in [0, n) `holds` for; all have the result. `turn` is another one in the
-// next call.
+// Counts the i in [0, n) for which `holds`. All threads get the result. `turn`
+// must differ in the next call.
 template <class Holds>
 KV_DEVICE uint32_t CountOver(RescueShared& shared, uint32_t turn, uint32_t n,
                              const Holds& holds) {
@@ -35,7 +35,7 @@ KV_DEVICE uint32_t CountOver(RescueShared& shared, uint32_t turn, uint32_t n,
   return count;
 }
 
-// The slots between those that stay at both ends, half of which are marked.
+// The slots between those that stay at both ends. Half of them are marked.
 struct Marks {
   uint64_t row;
   uint32_t n;
@@ -49,7 +49,7 @@ struct Marks {
     const uint32_t key = Key(i);
     return key > cut || (key == cut && i <= last);
   }
-  // Bit by bit from above.
+  // Finds the cut bit by bit, highest first.
   KV_DEVICE void Find(RescueShared& shared) {
     const uint32_t half = n / 2;
     cut = 0;
@@ -109,7 +109,8 @@ KV_DEVICE bool Has(uint64_t list, uint32_t n, uint32_t slot) {
   return begin < n && LoadGlobal<uint32_t>(list + uint64_t{begin} * 4) == slot;
 }
 
-// The block's place among those that would go; of equals the first.
+// The block's rank by distance among those that would be evicted; the first of
+// equals comes first.
 KV_DEVICE uint32_t RankOf(uint64_t distances, uint32_t n_blocks, uint32_t block,
                           uint32_t own) {
   uint32_t rank = 0;
@@ -122,8 +123,9 @@ KV_DEVICE uint32_t RankOf(uint64_t distances, uint32_t n_blocks, uint32_t block,
 
 }  // namespace
 
-// Grid (n_lists, n_layers); a block has one list, a thread every 256th of its slots and
-// of its blocks. 8.1 KiB shared. Reads the marks 66 times, the first time from memory.
+// Grid (n_lists, n_layers). A block has one list, and a thread every 256th of
+// its slots and of its blocks. 8.1 KiB shared. Reads the marks 66 times, the
+// first time from memory.
 KV_KERNEL(rescue_blocks, RescueParams, kRescueThreads, 2) {
   KV_SHARED(RescueShared, shared, 1);
   const RescueLayer& layer = p.layers[blockIdx.y];
@@ -161,7 +163,7 @@ KV_KERNEL(rescue_blocks, RescueParams, kRescueThreads, 2) {
     const bool stays = Has(keep, layer.n_keep, begin + first);
     StoreGlobal(distances + uint64_t{block} * 4, stays ? kKept : distance);
   }
-  // A thread counts its own blocks, and then all wait for all distances.
+  // A thread counts its own blocks; then all threads wait for all distances.
   const uint32_t n_go = CountOver(*shared, 0, n_blocks, [&](uint32_t block) {
     return LoadGlobal<uint32_t>(distances + uint64_t{block} * 4) != kKept;
   });

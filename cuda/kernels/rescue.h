@@ -8,7 +8,7 @@ namespace kvevict::cuda {
 
 // Grid (n_lists, n_layers).
 constexpr uint32_t kRescueThreads = 256;
-constexpr uint32_t kMostRescueBlock = 65536;  // slots of one
+constexpr uint32_t kMostRescueBlock = 65536;  // slots of a block
 
 }  // namespace kvevict::cuda
 

@@ -1,10 +1,11 @@
-// Compaction taken back, in place: saved row i goes to row keep[i], and the rows of the
-// cache fill the others in their order.
+// Reverts compaction in place: saved row i goes to row keep[i], and the rows of
+// the cache fill the other slots in their order.
 //
-// `keep` are the slots that were evicted, `to` is the plane of their rows, contiguous.
-// Behind the last slot of a list stands how many slots it had; a plane's first_slot more
-// are in use since. A row comes from its own slot or one below, so that from the last one down
-// nothing is written that is still to be read.
+// `keep` are the slots that were evicted, and `to` is the contiguous plane of
+// their rows. After the last slot of a list stands how many slots it had; a
+// plane's first_slot more are in use since. A row comes from its own slot or a
+// lower one. So going from the last row down, nothing is overwritten before it
+// is read.
 #include "moved_rows.cuh"
 
 namespace kvevict::cuda {
@@ -13,8 +14,8 @@ namespace {
 
 constexpr uint32_t kNone = 0xffffffffu;
 
-// Walks a column downward, many rows at a time: their loads, then their stores. What
-// lies before the first evicted slot is in place.
+// Walks a column downward, many rows at a time: first their loads, then their
+// stores. Rows before the first evicted slot stay in place.
 template <class Unit, class Column>
 KV_DEVICE void WalkBack(const Column& column, const ContiguousColumn& saved,
                         uint64_t evicted, uint32_t n_evicted, uint32_t slot) {
@@ -24,7 +25,7 @@ KV_DEVICE void WalkBack(const Column& column, const ContiguousColumn& saved,
                   : LoadGlobal<uint32_t>(evicted +
                                          uint64_t{n - 1} * sizeof(int32_t));
   };
-  uint32_t next = load(n_evicted);  // of those that are left, the last one
+  uint32_t next = load(n_evicted);  // the last evicted slot that is left
   while (n_evicted > 0) {
     Unit moved[kRows];
     uint32_t to[kRows];
@@ -49,8 +50,9 @@ KV_DEVICE void WalkBack(const Column& column, const ContiguousColumn& saved,
   }
 }
 
-// Grid (columns of all heads / 32, n_planes); a thread owns a column, so nobody waits
-// for anybody. Reads and writes once every row from the first evicted one on.
+// Grid (columns of all heads / 32, n_planes). A thread owns a column, so no
+// thread waits for another. Reads and writes every row from the first evicted
+// one on once.
 template <class Unit>
 KV_DEVICE void RestoreColumn(const GatherParams& p) {
   constexpr uint32_t kUnit = sizeof(Unit);

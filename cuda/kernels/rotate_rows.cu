@@ -1,5 +1,5 @@
-// Keys turned on by RoPE, in place, with the bits of core/kernels/rotate_rows.cc on
-// targets that have a fused multiply-add.
+// Rotates keys by RoPE, in place, with the bits of core/kernels/rotate_rows.cc
+// on targets with a fused multiply-add.
 #include "rotate_rows.h"
 
 #include "cache_rows.cuh"
@@ -10,9 +10,9 @@ namespace kvevict::cuda {
 
 namespace {
 
-// Of an angle in 2^-32 turns.
+// The cosine and sine of an angle in 2^-32 turns.
 KV_DEVICE void CosineAndSine(uint32_t turn, float* cosine, float* sine) {
-  // The nearest quarter, and what is left of it: at most 1/8 of a turn.
+  // The nearest quarter turn, and the rest: at most 1/8 of a turn.
   const uint32_t quarter = (turn + (uint32_t{1} << 29)) >> 30;
   const float t =
       static_cast<float>(static_cast<int32_t>(turn - (quarter << 30))) *
@@ -47,9 +47,9 @@ KV_DEVICE void StoreElement(Tag, uint64_t address, float v) {
 
 }  // namespace
 
-// Grid (n_tokens / kRotateRows of the longest layer, n_kv_heads, n_layers); a warp turns
-// every 8th of a block's rows, a lane every 32nd pair. Reads and writes the pairs of
-// keys that move once.
+// Grid (n_tokens / kRotateRows of the longest layer, n_kv_heads, n_layers). A
+// warp rotates every 8th of a block's rows, a lane every 32nd pair. Reads and
+// writes the pairs of keys that move once.
 KV_KERNEL(rotate_rows, RotateParams, kRotateThreads, 4) {
   constexpr uint32_t kWarp = 32;
   const RotateLayer& layer = p.layers[blockIdx.z];
@@ -79,7 +79,7 @@ KV_KERNEL(rotate_rows, RotateParams, kRotateThreads, 4) {
             FindElement(tag, p.keys, interleaved ? 2 * f + 1 : p.n_pairs + f);
         const float re = LoadElement(tag, p.keys, row, of_re);
         const float im = LoadElement(tag, p.keys, row, of_im);
-        // Modulo a turn; an offset below 0 turns back.
+        // Modulo a turn. A negative offset rotates backwards.
         const uint64_t turn = static_cast<uint64_t>(offset) * p.turns[f];
         float cosine, sine;
         CosineAndSine(static_cast<uint32_t>(turn >> 32), &cosine, &sine);

@@ -7,7 +7,7 @@
 namespace kvevict::cuda {
 
 constexpr uint32_t kRotateThreads = 256;
-// A warp turns one row after the other; of a block:
+// The rows of a block. A warp rotates one row after the other.
 constexpr uint32_t kRotateRows = 4 * kRotateThreads / 32;
 
 }  // namespace kvevict::cuda

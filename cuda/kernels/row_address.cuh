@@ -1,4 +1,4 @@
-// Where rows lie, and the elements in them.
+// Addresses of rows, and offsets of elements in them.
 #ifndef KVEVICT_CUDA_KERNELS_ROW_ADDRESS_CUH_
 #define KVEVICT_CUDA_KERNELS_ROW_ADDRESS_CUH_
 
@@ -7,14 +7,14 @@
 
 namespace kvevict::cuda {
 
-// The row of a ring after so many from its first.
+// The row of a ring for a slot counted from its first row.
 KV_DEVICE uint32_t RingRow(const RowLayout& layout, uint32_t slot) {
   if (layout.ring_slots == 0) return slot;
   const uint32_t left = layout.ring_slots - layout.ring_first;
   return slot < left ? slot + layout.ring_first : slot - left;
 }
 
-// The begin of a head's block, whose entry is the page-th, far or not.
+// The address of a head's block, whose table entry is the page-th, far or not.
 KV_DEVICE uint64_t FarBlock(const RowLayout& layout, uint64_t base,
                             uint64_t block_table, uint32_t head,
                             uint32_t page) {
@@ -26,7 +26,8 @@ KV_DEVICE uint64_t FarBlock(const RowLayout& layout, uint64_t base,
   return LoadGlobal<uint64_t>(base + id * 8) + layout.block_stride;
 }
 
-// The row of a slot. `base`: slot 0, head 0; block_table: i32, paged rows only.
+// The row of a slot. `base` is slot 0, head 0. block_table is i32, for paged
+// rows only.
 KV_DEVICE uint64_t RowAddress(const RowLayout& layout, uint64_t base,
                               uint64_t block_table, uint32_t head,
                               uint32_t slot) {
@@ -47,7 +48,7 @@ KV_DEVICE uint64_t RowAddress(const RowLayout& layout, uint64_t base,
   return block + head * layout.head_stride + row * layout.row_stride;
 }
 
-// Where an element is, from the row's first.
+// The offset of an element from the row's first.
 KV_DEVICE int64_t ElementOffset(const RowLayout& layout, uint32_t element) {
   if (layout.group_elems == 0) return element * layout.element_stride;
   const uint32_t group = element / layout.group_elems;

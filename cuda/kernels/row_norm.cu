@@ -1,5 +1,5 @@
-// Euclidean norms of rows: negated they are scores, of which the smallest norm ranks
-// first; or scores that are there are weighed by them.
+// Euclidean norms of rows. They are scores when negated, so that the smallest
+// norm ranks first, or they weight present scores.
 #include "row_norm.h"
 
 #include "cache_rows.cuh"
@@ -9,9 +9,9 @@
 
 namespace kvevict::cuda {
 
-// Grid (n_tokens / NormBlockRows() of the longest layer, n_kv_heads, n_layers);
-// p.rows.lanes threads share a row, and each has its part of kNormRows rows. Reads every
-// row once, writes 4 bytes per row, and with p.weighs reads them before.
+// Grid (n_tokens / NormBlockRows() of the longest layer, n_kv_heads, n_layers).
+// p.rows.lanes threads share a row, and each has its part of kNormRows rows.
+// Reads every row once and writes 4 bytes per row, which p.weighs also reads.
 KV_KERNEL(row_norms, RowNormParams, kNormThreads, 4) {
   const RowNormLayer& layer = p.layers[blockIdx.z];
   const uint32_t head = blockIdx.y;

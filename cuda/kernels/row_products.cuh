@@ -1,5 +1,5 @@
-// Rows of caches beside a row of floats: their elements in pairs, by several lanes of a
-// warp.
+// Rows of caches together with a row of floats: their elements in pairs, by
+// several lanes of a warp.
 #ifndef KVEVICT_CUDA_KERNELS_ROW_PRODUCTS_CUH_
 #define KVEVICT_CUDA_KERNELS_ROW_PRODUCTS_CUH_
 
@@ -9,7 +9,7 @@
 
 namespace kvevict::cuda {
 
-// n neighbouring floats, a multiple of four.
+// Loads n adjacent floats, a multiple of four.
 template <uint32_t n>
 KV_DEVICE void LoadFloats(uint64_t address, float (&v)[n]) {
   if (address % 16 == 0) {
@@ -27,10 +27,10 @@ KV_DEVICE void LoadFloats(uint64_t address, float (&v)[n]) {
   }
 }
 
-// visit(r, value, other) with the elements that lane `lane` of rows.lanes has of some
-// rows, and the float at `with` beside each; those that are not there may be visited
-// with zeros. A row's elements are visited in order, the first row's
-// wherever another's are.
+// Calls visit(r, value, other) with the elements that lane `lane` of rows.lanes
+// has of some rows, and for each the float at the same index of `with`. Missing
+// rows may be visited with zeros. A row's elements are visited in order, and
+// the first row's whenever another row's are.
 template <uint32_t kRows, class Visit>
 KV_DEVICE void VisitRowsWith(const CacheRows& rows,
                              const CacheRow (&found)[kRows], uint32_t lane,

@@ -1,11 +1,11 @@
-// Blocks that stay by how unlike their keys are: the choice of core/cpu/diversify_blocks.cc, and the
-// bits of core/kernels/similarity.h.
+// Keeps blocks whose keys are most unlike, with the choice of
+// core/cpu/diversify_blocks.cc and the bits of core/kernels/similarity.h.
 //
-// similarity_take takes blocks by their keys up to a share of the mass,
-// similarity_directions and similarity_sums find the sum of all keys' directions,
-// similarity_rows sums the cosines of each row of the other blocks, and similarity_keep
-// keeps those blocks that are least alike. But for the first one they leave lists alone
-// whose room is used up.
+// similarity_take takes blocks by their keys up to a share of the mass.
+// similarity_directions and similarity_sums compute the sum of all keys'
+// directions. similarity_rows sums the cosines of each row of the other blocks.
+// similarity_keep keeps the blocks that are least alike. All except the first
+// ignore lists whose room is used up.
 #include "similarity.h"
 
 #include "cache_rows.cuh"
@@ -21,13 +21,13 @@ namespace {
 constexpr float kInside = 0x1p-23f;
 constexpr float kUnits = 0x1p24f;
 
-// The blocks between those that stay at both ends of a list, and what is known of them.
+// The blocks between those that stay at both ends of a list, and their data.
 struct VariedList {
   const SimilarityLayer& layer;
   uint32_t list;
   uint32_t size;    // of a block
   uint32_t stride;  // blocks of the longest layer
-  uint32_t begin;   // slot
+  uint32_t begin;   // first slot
   uint32_t n_blocks;
   uint32_t n_keep;
   bool higher;
@@ -52,7 +52,7 @@ struct VariedList {
     words = p.words + place * SimilarityWords(stride) * sizeof(uint32_t);
     totals = p.totals + place * stride * sizeof(int64_t);
   }
-  // Of equal ones.
+  // Whether i comes before j if they are equal.
   KV_DEVICE bool Precedes(uint32_t i, uint32_t j) const {
     return higher ? i > j : i < j;
   }
@@ -112,7 +112,7 @@ struct VariedHead : VariedList {
                ? FindRow(keys, layer.keys, layer.block_table, head, begin + i)
                : CacheRow{};
   }
-  // Row i of the other blocks, which have n_rows.
+  // The direction of row i of the other blocks, which have n_rows.
   KV_DEVICE Direction DirectionOf(uint32_t i, uint32_t n_rows) const {
     if (i >= n_rows) return {{}, 0.0f};
     const uint32_t token = Other(i / size) * size + i % size;
@@ -123,8 +123,9 @@ struct VariedHead : VariedList {
 
 }  // namespace
 
-// Grid (n_lists, n_layers); a thread has every 256th block of a list. Reads the list's
-// scores once, and of every block its key and mass as often as there are blocks.
+// Grid (n_lists, n_layers). A thread has every 256th block of a list. Reads the
+// list's scores once, and every block's key and mass as often as there are
+// blocks.
 KV_KERNEL(similarity_take, SimilarityParams, kSimilarityThreads, 2) {
   const VariedList my(p, blockIdx.y, blockIdx.x);
   for (uint32_t k = threadIdx.x; k < my.n_blocks; k += kSimilarityThreads) {
@@ -191,7 +192,8 @@ KV_KERNEL(similarity_directions, SimilarityParams, kSimilarityThreads, 4) {
       rows, row_scales);
 }
 
-// Grid (head_dim / kSimilarityThreads, n_kv_heads, n_layers); a thread has an element.
+// Grid (head_dim / kSimilarityThreads, n_kv_heads, n_layers). A thread has an
+// element.
 KV_KERNEL(similarity_sums, SimilarityParams, kSimilarityThreads, 1) {
   const VariedHead my(p, blockIdx.z, blockIdx.y);
   const uint32_t i = blockIdx.x * kSimilarityThreads + threadIdx.x;
@@ -201,10 +203,10 @@ KV_KERNEL(similarity_sums, SimilarityParams, kSimilarityThreads, 1) {
             uint64_t{p.keys.head_dim} * sizeof(float));
 }
 
-// Grid (tokens of the longest layer / kCosineTile, n_kv_heads, n_layers). A block has
-// its rows of the other blocks, and meets tiles of all of them. A thread owns four rows
-// and four columns of a tile, and 16 threads beside each other share the rows. 17 KiB
-// shared. Reads a block's keys once per tile.
+// Grid (tokens of the longest layer / kCosineTile, n_kv_heads, n_layers). A
+// block multiplies its rows of the other blocks with tiles of all of them. A
+// thread owns four rows and four columns of a tile, and 16 adjacent threads
+// share the rows. 17 KiB shared. Reads a block's keys once per tile.
 KV_KERNEL(similarity_rows, SimilarityParams, kSimilarityThreads, 2) {
   KV_SHARED(float, row_keys, kTileFloats);
   KV_SHARED(float, column_keys, kTileFloats);
@@ -262,8 +264,9 @@ KV_KERNEL(similarity_rows, SimilarityParams, kSimilarityThreads, 2) {
   }
 }
 
-// Grid (n_lists, n_layers); a thread has every 256th block of a list. Reads the sums of
-// all rows once, and of every other block its total as often as there are some.
+// Grid (n_lists, n_layers). A thread has every 256th block of a list. Reads the
+// sums of all rows once, and the total of every other block as often as there
+// are other blocks.
 KV_KERNEL(similarity_keep, SimilarityParams, kSimilarityThreads, 2) {
   const VariedList my(p, blockIdx.y, blockIdx.x);
   const uint32_t n_left = my.Left();

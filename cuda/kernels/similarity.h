@@ -9,11 +9,11 @@ namespace kvevict::cuda {
 
 constexpr uint32_t kSimilarityThreads = kCosineThreads;
 
-// Tokens whose directions a block adds up. By nothing else, since sums depend on it.
+// Tokens whose directions a block adds up. A constant, since sums depend on it.
 constexpr uint32_t kSimilarityChunk = kSimilarityThreads;
 
-// Words that are kept of a list with so many blocks: how many have room beside those
-// that were taken, how many were not, the masses of all, whether each was taken, and
+// The words of a list with n_blocks: how many blocks have room after the taken
+// ones, how many were not taken, the masses of all, whether each was taken, and
 // which were not.
 constexpr uint64_t SimilarityWords(uint32_t n_blocks) {
   return 2 + 3 * uint64_t{n_blocks};

@@ -1,4 +1,5 @@
-// Which position a slot holds, and back: core/sequence/sequence.h on the device.
+// The position that a slot holds, and the slot of a position:
+// core/sequence/sequence.h on the device.
 #ifndef KVEVICT_CUDA_KERNELS_SLOTS_CUH_
 #define KVEVICT_CUDA_KERNELS_SLOTS_CUH_
 
@@ -27,7 +28,7 @@ KV_DEVICE uint32_t SlotOf(const SlotPositions& slots, const CountTable& counts,
   const uint32_t p = static_cast<uint32_t>(position);
   const uint32_t n_kept =
       CountOf(counts, slots.first_count, list, slots.n_kept);
-  // Slots before the first wrap around, and are beyond the last too.
+  // Slots before the first wrap around, and so are beyond the last too.
   const auto among = [&](uint32_t slot) {
     const uint32_t i = slot - slots.first_slot;
     return i < n_tokens ? i : n_tokens;
@@ -36,7 +37,8 @@ KV_DEVICE uint32_t SlotOf(const SlotPositions& slots, const CountTable& counts,
     return among(n_kept + (p - slots.tail_position));
   }
   const uint64_t kept = KeptList(slots, list);
-  uint32_t begin = 0;  // the first listed position >= p is in [begin, end]
+  // index of the first listed position >= p is in [begin, end]
+  uint32_t begin = 0;
   uint32_t end = n_kept;
   while (begin < end) {
     const uint32_t middle = begin + (end - begin) / 2;
@@ -51,7 +53,8 @@ KV_DEVICE uint32_t SlotOf(const SlotPositions& slots, const CountTable& counts,
   return n_tokens;
 }
 
-// The first of n_tokens slots from a position on, or n_tokens.
+// The first of n_tokens slots whose position is `position` or later, or
+// n_tokens.
 KV_DEVICE uint32_t FirstFrom(const SlotPositions& slots,
                              const CountTable& counts, uint32_t list,
                              uint32_t n_tokens, uint32_t position) {

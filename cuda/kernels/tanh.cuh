@@ -1,4 +1,4 @@
-// tanh, for logits that are capped.
+// tanh, for capped logits.
 #ifndef KVEVICT_CUDA_KERNELS_TANH_CUH_
 #define KVEVICT_CUDA_KERNELS_TANH_CUH_
 

@@ -1,5 +1,5 @@
-// Selection by radix: the n_keep largest keys of a list, ascending by place.
-// The same keys, cut and tie rule as core/kernels/topk.cc.
+// Selection by radix: the n_keep largest keys of a list, in ascending order of
+// index. Keys, cut and tie rule are those of core/kernels/topk.cc.
 #include "topk.h"
 
 #include "device.cuh"
@@ -8,7 +8,7 @@
 
 namespace kvevict::cuda {
 
-// Grid (n_lists, n_layers); a block selects one list. 8.4 KiB shared. Reads the
+// Grid (n_lists, n_layers). A block selects one list. 8.4 KiB shared. Reads the
 // scores five times, the first time from memory.
 KV_KERNEL(select_topk, SelectParams, kSelectThreads, 4) {
   KV_SHARED(SelectShared, shared, 1);
@@ -31,7 +31,7 @@ struct LongList {
   uint64_t cut;
   uint64_t tallies;
   uint32_t n_chunks;
-  uint32_t begin;  // quads of this block's chunk; none beyond the list's end
+  uint32_t begin;  // quads of this block's chunk; none past the list's end
   uint32_t end;
 
   KV_DEVICE LongList(const SelectParams& p, const Keys& keys) {
@@ -58,8 +58,8 @@ struct LongList {
   }
 };
 
-// Adds the block's bins to the list's. True for all threads of the block that
-// comes last: it sees what all have added.
+// Adds the block's bins to the list's. Returns true for all threads of the
+// block that comes last; it sees what all have added.
 KV_DEVICE bool MergeBins(const LongList& list, SelectShared& shared) {
   for (uint32_t b = threadIdx.x; b < kBins; b += kSelectThreads) {
     if (shared.bins[b] == 0) continue;
@@ -75,8 +75,9 @@ KV_DEVICE bool MergeBins(const LongList& list, SelectShared& shared) {
 
 }  // namespace
 
-// Counts one digit; the list's last block picks it and clears up for the next
-// round. Its own bins have been read by all before MergeBins() returned.
+// Counts one digit. The list's last block picks it and clears the bins for the
+// next round. All threads have read the block's own bins before MergeBins()
+// returned.
 KV_KERNEL(select_long_digit, SelectParams, kSelectThreads, 4) {
   KV_SHARED(SelectShared, shared, 1);
   const SelectLayer& layer = p.layers[blockIdx.z];
@@ -102,7 +103,7 @@ KV_KERNEL(select_long_digit, SelectParams, kSelectThreads, 4) {
   }
 }
 
-// The tally of each chunk against the cut.
+// Writes the tally of each chunk relative to the cut.
 KV_KERNEL(select_long_count, SelectParams, kSelectThreads, 4) {
   KV_SHARED(SelectShared, shared, 1);
   const SelectLayer& layer = p.layers[blockIdx.z];
@@ -122,7 +123,7 @@ KV_KERNEL(select_long_count, SelectParams, kSelectThreads, 4) {
   }
 }
 
-// Each chunk's places, behind those of the chunks before.
+// Writes each chunk's places, after those of the chunks before.
 KV_KERNEL(select_long_emit, SelectParams, kSelectThreads, 4) {
   KV_SHARED(SelectShared, shared, 1);
   const SelectLayer& layer = p.layers[blockIdx.z];
@@ -132,7 +133,7 @@ KV_KERNEL(select_long_emit, SelectParams, kSelectThreads, 4) {
       list.begin == list.end) {
     return;
   }
-  Tally before = {0, 0};  // of every warp's own account: no barrier needed
+  Tally before = {0, 0};  // each warp sums by itself, so no barrier is needed
   for (uint32_t c = threadIdx.x % 32; c < blockIdx.x; c += 32) {
     before.greater += LoadGlobal<uint32_t>(list.tallies + uint64_t{c} * 8);
     before.equal += LoadGlobal<uint32_t>(list.tallies + uint64_t{c} * 8 + 4);
@@ -144,12 +145,12 @@ KV_KERNEL(select_long_emit, SelectParams, kSelectThreads, 4) {
             KeepList(p.lists, layer, blockIdx.y), *shared);
 }
 
-// ---- Keys in memory, where more than the ends of a list must stay, or slots stay
+// ---- Keys in memory, if more than the ends of a list must stay, or slots stay
 // or go in blocks ----
 
 namespace {
 
-// The bits of the mean of n scores: summed one after the other, as the CPU does.
+// The bits of the mean of n scores, summed one after the other as the CPU does.
 KV_DEVICE uint32_t MeanOf(uint64_t scores, uint32_t n) {
   if (n == 1) return LoadGlobal<uint32_t>(scores);
   float sum = LoadGlobal<float>(scores);
@@ -163,10 +164,11 @@ KV_DEVICE uint32_t MeanOf(uint64_t scores, uint32_t n) {
 
 }  // namespace
 
-// Scores, or nothing, to keys [n_lists, n_tokens] at `keep`: of a block that of its
-// mean, but the forced one where an end begins or stops in it or it is not full. They
-// may lie where the scores are. Grid (blocks / 256 of the longest layer, n_lists,
-// n_layers); a thread makes the keys of one block of p.lists.block slots.
+// Turns scores, or nothing, into keys [n_lists, n_tokens] at `keep`, which may
+// be the scores' memory. Slots of a block get the key of its mean. They get the
+// forced key if an end begins or stops in the block, or if it is not full. Grid
+// (blocks / 256 of the longest layer, n_lists, n_layers). A thread makes the
+// keys of one block of p.lists.block slots.
 KV_KERNEL(make_keys, SelectParams, kKeysThreads, 1) {
   const SelectLayer& layer = p.layers[blockIdx.z];
   const uint32_t block = p.lists.block;
@@ -188,7 +190,7 @@ KV_KERNEL(make_keys, SelectParams, kKeysThreads, 1) {
   }
 }
 
-// Grid (n_positions / 256, n_lists, n_layers); a thread pins the block of one
+// Grid (n_positions / 256, n_lists, n_layers). A thread pins the block of one
 // position in one list. Positions ascend.
 KV_KERNEL(pin_positions, PinParams, kKeysThreads, 1) {
   const PinLayer& layer = p.layers[blockIdx.z];
@@ -201,7 +203,7 @@ KV_KERNEL(pin_positions, PinParams, kKeysThreads, 1) {
       SlotOf(layer.slots, p.kept, list, n_tokens, p.positions[i]);
   if (slot == n_tokens) return;
   const uint32_t begin = slot - slot % p.block;
-  // The first of a block's positions pins it.
+  // Only the first of a block's positions pins it.
   for (uint32_t before = i; p.block > 1 && before-- > 0;) {
     const uint32_t other =
         SlotOf(layer.slots, p.kept, list, n_tokens, p.positions[before]);

@@ -1,10 +1,10 @@
 // How a list is selected: its keys, the cut, the places. For topk.cu.
 //
-// The cut, the n_keep-th largest key, is found digit by digit: count the keys
-// per value of the digit, walk the counts from above. Then the places of larger
-// keys, and of as many equal ones as are needed, are written in order: every
-// warp counts what its part of the list will write, and writes behind the parts
-// before.
+// The cut, the n_keep-th largest key, is found digit by digit: keys are counted
+// per value of the digit, and the counts are added from above. Then the places
+// of larger keys, and of as many equal ones as needed, are written in order:
+// every warp counts what its part of the list will write, and writes after the
+// parts before.
 #ifndef KVEVICT_CUDA_KERNELS_TOPK_CUH_
 #define KVEVICT_CUDA_KERNELS_TOPK_CUH_
 
@@ -22,7 +22,7 @@ KV_DEVICE uint32_t TokensOf(const SelectLists& lists, const SelectLayer& layer,
   return CountOf(lists.tokens, layer.first_token_count, list, layer.n_tokens);
 }
 
-// How many a list of n tokens keeps: all where it is asked for more.
+// The number that a list of n tokens keeps: all if more are requested.
 KV_DEVICE uint32_t KeepOf(const SelectLists& lists, const SelectLayer& layer,
                           uint32_t list, uint32_t n) {
   const uint32_t n_keep =
@@ -30,7 +30,7 @@ KV_DEVICE uint32_t KeepOf(const SelectLists& lists, const SelectLayer& layer,
   return n_keep < n ? n_keep : n;
 }
 
-// How many are the best of what a list keeps: a share, but at least n_least.
+// The number of the best that a list keeps: a share, but at least n_least.
 KV_DEVICE uint32_t BestOf(uint32_t n_keep, float share, uint32_t n_least) {
   const auto part =
       static_cast<uint32_t>(Multiply(static_cast<float>(n_keep), share));
@@ -38,7 +38,7 @@ KV_DEVICE uint32_t BestOf(uint32_t n_keep, float share, uint32_t n_least) {
   return wanted < n_keep ? wanted : n_keep;
 }
 
-// Where the last tokens begin that must stay; of a list that is shorter, 0.
+// The first of the last tokens that must stay; 0 for a shorter list.
 KV_DEVICE uint32_t RecentBegin(const SelectLists& lists, uint32_t n) {
   return lists.n_recent < n ? n - lists.n_recent : 0;
 }
@@ -48,7 +48,7 @@ KV_DEVICE uint32_t RecentBegin(const SelectLists& lists, uint32_t n) {
 constexpr uint32_t kNanKey = 0;
 constexpr uint32_t kForcedKey = 0xffffffffu;  // above +infinity
 
-// Order-preserving: -0 is +0, since their sum is; NaN is below all.
+// Order-preserving. -0 becomes +0, since their sum is +0. NaN is below all.
 KV_DEVICE uint32_t KeyOfScore(uint32_t bits) {
   constexpr uint32_t kSign = 0x80000000u;
   float score = ToFloat<kF32>(bits);
@@ -59,7 +59,7 @@ KV_DEVICE uint32_t KeyOfScore(uint32_t bits) {
   return score != score ? kNanKey : key;
 }
 
-// Four neighbouring keys. Those outside the list are not valid.
+// Four adjacent keys. Those outside the list are not valid.
 struct KeyQuad {
   uint32_t key[4];
   bool valid[4];
@@ -176,15 +176,15 @@ KV_DEVICE uint32_t Clamp(uint32_t v, uint32_t low, uint32_t high) {
 }
 
 // Calls visit(KeyQuad) for the quads [begin, end), which n_lanes threads share;
-// this one is number `lane`. Lanes may make different numbers of calls: no
-// collective in `visit`.
+// this one is number `lane`. Lanes may make different numbers of calls, so
+// `visit` may contain no collective.
 template <class Keys, class Visit>
 KV_DEVICE void ForEachQuad(const Keys& keys, uint32_t begin, uint32_t end,
                            uint32_t lane, uint32_t n_lanes,
                            const Visit& visit) {
   const uint32_t fast_begin = Clamp(keys.fast_begin, begin, end);
   const uint32_t fast_end = Clamp(keys.fast_end, fast_begin, end);
-  constexpr uint32_t kLoads = 4;  // on their way together
+  constexpr uint32_t kLoads = 4;  // loaded at once
   for (uint32_t quad = fast_begin + lane; quad < fast_end;
        quad += kLoads * n_lanes) {
     Bytes16 bits[kLoads];
@@ -213,7 +213,7 @@ KV_DEVICE uint32_t DigitShift(uint32_t round) {
   return round == 0 ? 21 : round == 1 ? 10 : 0;
 }
 
-// What keys share with the low bound of the cut before a round.
+// The span of keys that share the cut's digits before a round.
 KV_DEVICE uint32_t SpanBefore(uint32_t round) {
   return round == 0   ? 0xffffffffu
          : round == 1 ? (1u << 21) - 1
@@ -221,12 +221,12 @@ KV_DEVICE uint32_t SpanBefore(uint32_t round) {
 }
 
 struct Cut {
-  uint32_t low;      // the digits so far, then zeros; in the end the cut
-  uint32_t needed;   // places left for the keys that share them
-  uint32_t n_equal;  // keys that share them
+  uint32_t low;      // the digits so far, then zeros; finally the cut
+  uint32_t needed;   // places left for keys that share the digits
+  uint32_t n_equal;  // keys that share the digits
 };
 
-// Of keys against the cut.
+// Counts of keys relative to the cut.
 struct Tally {
   uint32_t greater;
   uint32_t equal;
@@ -236,17 +236,17 @@ constexpr uint32_t kWarps = kSelectThreads / 32;
 
 struct SelectShared {
   uint32_t bins[kBins];
-  uint32_t no_bin;  // counted where a key has none: cheaper than a branch
+  uint32_t no_bin;  // for keys without a bin: cheaper than a branch
   uint32_t is_last;
   uint32_t totals[kWarps];
   Tally tallies[kWarps];
-  alignas(16) Cut cut;  // read by one load, which takes nothing else along
+  alignas(16) Cut cut;  // aligned so that one load reads only this
 };
 
 constexpr uint32_t kBinsPerThread = kBins / kSelectThreads;
 static_assert(kBinsPerThread % 4 == 0);
 
-// A thread's bins are neighbours, the highest ones of thread 0.
+// A thread's bins are adjacent. Thread 0 has the highest ones.
 KV_DEVICE uint32_t FirstBin() {
   return kBins - kBinsPerThread * (threadIdx.x + 1);
 }
@@ -301,7 +301,7 @@ KV_DEVICE uint32_t WarpSum(uint32_t v) {
   return v;
 }
 
-// Keys in higher bins than this thread's, which have `own`.
+// The number of keys in higher bins than this thread's, which have `own`.
 KV_DEVICE uint32_t CountAbove(uint32_t own, SelectShared& shared) {
   const uint32_t prefix = WarpPrefix(own);
   const uint32_t warp = threadIdx.x / 32;
@@ -311,8 +311,8 @@ KV_DEVICE uint32_t CountAbove(uint32_t own, SelectShared& shared) {
   return WarpSum(lane < warp ? shared.totals[lane] : 0) + prefix - own;
 }
 
-// Takes the counted bins, which are zero afterwards, and returns the cut with
-// one digit more. All threads call it after BlockSync.
+// Takes the counted bins, clears them, and returns the cut with one digit more.
+// All threads call it after BlockSync.
 KV_DEVICE Cut PickDigit(uint32_t round, const Cut& cut, SelectShared& shared) {
   const uint32_t first = FirstBin();
   uint32_t bins[kBinsPerThread];
@@ -337,7 +337,7 @@ KV_DEVICE Cut PickDigit(uint32_t round, const Cut& cut, SelectShared& shared) {
 
 // ---- Writing the places ----
 
-// Of keys equal to the cut, those with rank [first, last) are taken.
+// Among keys equal to the cut, those with rank in [first, last) are taken.
 struct EqualsTaken {
   uint32_t first;
   uint32_t last;
@@ -346,7 +346,7 @@ struct EqualsTaken {
       : first(higher_wins ? cut.n_equal - cut.needed : 0),
         last(first + cut.needed) {}
 
-  // Among the first n equal ones.
+  // The number taken among the first n equal ones.
   KV_DEVICE uint32_t Among(uint32_t n) const {
     return n <= first ? 0 : (n < last ? n : last) - first;
   }
@@ -374,7 +374,7 @@ struct WarpBits {
 #pragma unroll
     for (uint32_t j = 0; j < 4; ++j) word[j] = Ballot(v[j]);
   }
-  // Set bits of the keys of lower lanes (of all lanes: mask ~0).
+  // The number of set bits of keys of lower lanes (of all lanes: mask ~0).
   KV_DEVICE uint32_t Count(uint32_t mask) const {
     uint32_t n = 0;
 #pragma unroll
@@ -383,7 +383,7 @@ struct WarpBits {
   }
 };
 
-// Writes places to a list, as slots from first_slot on.
+// Writes places to a list, as slots counted from first_slot.
 struct ToList {
   uint64_t keep;
   uint32_t first_slot;
@@ -401,8 +401,8 @@ KV_DEVICE ToList KeepList(const SelectLists& lists, const SelectLayer& layer,
           lists.first_slot};
 }
 
-// Calls write(i, place) for the places of this warp's quads, place i of the list,
-// `before` being the tally of the keys before them.
+// Calls write(i, place) for the places of this warp's quads, where i is the
+// index in the list. `before` is the tally of the keys before them.
 template <class Keys, class Write>
 KV_DEVICE void WarpEmit(const Keys& keys, uint32_t begin, uint32_t end,
                         uint32_t cut, const EqualsTaken& taken, Tally before,
@@ -442,7 +442,8 @@ KV_DEVICE void WarpEmit(const Keys& keys, uint32_t begin, uint32_t end,
   }
 }
 
-// A warp's part of the quads [begin, end): whole 128 keys, in order of warps.
+// A warp's part of the quads [begin, end): whole groups of 128 keys, in order
+// of warps.
 struct WarpPart {
   uint32_t begin;
   uint32_t end;
@@ -456,7 +457,8 @@ struct WarpPart {
   }
 };
 
-// Sums the warps' tallies: of all warps, or of those before this one.
+// Sums the tallies of the first n_warps warps: of all, or of those before this
+// one.
 KV_DEVICE Tally SumTallies(const SelectShared& shared, uint32_t n_warps) {
   const uint32_t lane = threadIdx.x % 32;
   Tally tally = {0, 0};
@@ -485,7 +487,7 @@ KV_DEVICE void BlockEmit(const Keys& keys, uint32_t begin, uint32_t end,
   WarpEmit(keys, part.begin, part.end, cut.low, taken, before, write);
 }
 
-// Of the n_keep largest of a list's n keys.
+// The cut of the n_keep largest of a list's n keys.
 template <class Keys>
 KV_DEVICE Cut BlockCut(const Keys& keys, uint32_t n, uint32_t n_keep,
                        SelectShared& shared) {
@@ -501,7 +503,7 @@ KV_DEVICE Cut BlockCut(const Keys& keys, uint32_t n, uint32_t n_keep,
   return cut;
 }
 
-// The n_keep largest of a list's n keys.
+// Writes the n_keep largest of a list's n keys.
 template <class Keys>
 KV_DEVICE void BlockSelect(const Keys& keys, uint32_t n, uint32_t n_keep,
                            bool higher_wins, const ToList& write,

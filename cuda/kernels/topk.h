@@ -10,8 +10,9 @@ namespace kvevict::cuda {
 // pin_positions: grid (blocks for n_positions, n_lists, n_layers).
 constexpr uint32_t kKeysThreads = 256;
 
-// Short lists, select_topk: grid (n_lists, n_layers), a block per list. 256
-// threads: all 288 lists of an 8-head, 36-layer model are on an H200 together.
+// Short lists use select_topk: grid (n_lists, n_layers), a block per list. With
+// 256 threads all 288 lists of an 8-head, 36-layer model run on an H200 at
+// once.
 constexpr uint32_t kSelectThreads = 256;
 
 // Longer lists are spread over blocks, in five launches with grid (LongChunks()

@@ -1,7 +1,7 @@
-// Scores by the caller's weights.
+// Multiplies scores by the caller's weights.
 //
-// Grid (n_tokens / 256 of the longest layer, n_kv_heads, n_layers); a thread owns one
-// slot. Reads 8 bytes per score, writes 4.
+// Grid (n_tokens / 256 of the longest layer, n_kv_heads, n_layers). A thread
+// owns one slot. Reads 8 bytes per score and writes 4.
 #include "weigh.h"
 
 #include "counts.cuh"

@@ -1,4 +1,4 @@
-// A score by the weight of its token.
+// Multiplies a score by the weight of its token.
 #ifndef KVEVICT_CUDA_KERNELS_WEIGH_CUH_
 #define KVEVICT_CUDA_KERNELS_WEIGH_CUH_
 

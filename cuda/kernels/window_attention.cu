@@ -43,7 +43,7 @@ namespace {
 
 // Whether some row does not see all keys of a tile.
 KV_DEVICE bool TouchesWindow(const Work& work, uint32_t tile) {
-  // Nor is it all before the window.
+  // The first row sees its own token too, unless only the past counts.
   constexpr uint32_t kOwn = KV_SOFTMAX_PAST != 0 || kMeasuresDynamics ? 0 : 1;
   const uint32_t end = work.first_key + (tile + 1) * kTileKeys;
   if constexpr (KV_CHUNKS != 0) return end > work.n_tokens();
@@ -67,8 +67,8 @@ KV_DEVICE void SumTile(const Work& work, const Products& products,
 
 }  // namespace
 
-// Pass 1: partial_lse of the block's split, for layers without row_lse. Reads
-// the keys once per row block, writes 4 bytes per query row.
+// Pass 1: computes partial_lse of the block's split, for layers without
+// row_lse. Reads the keys once per row block and writes 4 bytes per query row.
 KV_KERNEL(window_lse, ScoreParams, kThreads, kShape.blocks_per_sm) {
   KV_SHARED(uint32_t, visible_keys, kBlockRows);
   KV_SHARED(RowSum, group_sums, kShape.key_groups * kBlockRows);
@@ -111,8 +111,8 @@ KV_KERNEL(window_lse, ScoreParams, kThreads, kShape.blocks_per_sm) {
   }
 }
 
-// Pass 2: the scores of the block's split. Reads the keys once per row block
-// and the row log-sum-exps of all splits.
+// Pass 2: computes the scores of the block's split. Reads the keys once per row
+// block, and the row log-sum-exps of all splits.
 KV_KERNEL(window_scores, ScoreParams, kThreads, kShape.blocks_per_sm) {
   KV_SHARED(uint32_t, visible_keys, kBlockRows);
   KV_SHARED(float, row_lse, kBlockRows);
@@ -137,8 +137,8 @@ KV_KERNEL(window_scores, ScoreParams, kThreads, kShape.blocks_per_sm) {
       references[i] = row_lse[LaneRow(i)];
     }
 
-    // The sums of a tile are in one buffer while the tile before is stored from
-    // the other: one barrier per tile does for both.
+    // The sums of a tile are in one buffer while the previous tile is stored
+    // from the other, so one barrier per tile suffices for both.
     for (uint32_t tile = 0; tile < work.n_tiles; ++tile) {
       products.NextTile(tile);
       if (tile > 0) StoreScores(work, block, tile - 1, key_sums, measured);

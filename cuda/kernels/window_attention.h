@@ -1,4 +1,5 @@
-// The launch of window_attention.cu: what its kernels and the host agree on.
+// The launch of window_attention.cu: constants that its kernels and the host
+// share.
 #ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_H_
 #define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_H_
 
@@ -6,17 +7,17 @@
 
 namespace kvevict::cuda {
 
-// Keys of a tile, the step of the loop over a split. Tensor cores take 128,
-// for half the barriers and twice the bytes under way, where the tiles of two
-// blocks fit in the shared memory of a multiprocessor; those of sm_86, 89 and
-// 120 have 100 KB instead of 164 or more. KV_TILE_KEYS of a variant.
+// Keys of a tile, the step of the loop over a split (KV_TILE_KEYS of a
+// variant). With tensor cores it is 128, for half the barriers and twice the
+// bytes in flight, if the tiles of two blocks fit in the shared memory of a
+// multiprocessor. sm_86, 89 and 120 have only 100 KB instead of 164 or more.
 constexpr uint32_t kMostTileKeys = 128;
 constexpr uint32_t TileKeys(bool use_mma, uint32_t head_dim, uint32_t sm) {
   const bool large = sm == 80 || sm == 87 || (sm >= 90 && sm < 120);
   return use_mma && large && head_dim <= 128 ? kMostTileKeys : 64;
 }
-// Where rows have the largest logit of several heads: of a tile a warp keeps two sets of
-// products then, which must not be too many for its registers.
+// If a row's logit is the largest of several heads, a warp keeps two sets of
+// products of a tile, which must fit in its registers.
 constexpr uint32_t LogitTileKeys(uint32_t window) {
   return window > 128 ? 32 : 64;
 }
@@ -24,10 +25,10 @@ constexpr uint32_t LogitTileKeys(uint32_t window) {
 // so that a tile belongs to one head.
 constexpr uint32_t kTileRows = 16;
 
-// How a thread block covers the query rows of a KV head. Warps stand in a grid:
-// one row of warps per tiles_per_warp tiles of query rows, and key_groups
-// columns that share the keys of a tile, so that few query rows keep as many
-// warps busy. Rows that do not fit in one block's warps follow in further row
+// How a thread block covers the query rows of a KV head. Warps form a grid: one
+// row of warps per tiles_per_warp tiles of query rows, and key_groups columns
+// that share the keys of a tile, so that few query rows still keep as many
+// warps busy. Rows that do not fit in one block's warps are in further row
 // blocks, which read the keys again.
 struct WindowAttentionShape {
   uint32_t tiles_per_warp;
@@ -40,9 +41,9 @@ struct WindowAttentionShape {
   uint32_t key_groups;
   uint32_t threads;
   uint32_t blocks_per_sm;  // at 128 registers
-  // Of both kernels, which use up to 38 KB more that are static, 20 KB with
-  // tensor cores. Together they can pass 48 KB: set the attribute that allows
-  // it.
+  // Dynamic shared memory of both kernels. They use up to 38 KB more static
+  // memory, 20 KB with tensor cores. Together they can exceed 48 KB: set the
+  // attribute that allows it.
   uint32_t dynamic_shared_bytes;
 };
 
@@ -54,7 +55,8 @@ constexpr WindowAttentionShape ShapeWindowAttention(bool use_mma,
                                                     uint32_t group,
                                                     uint32_t tile_keys) {
   WindowAttentionShape s = {};
-  // Two tiles of queries of more than 128 elements do not fit in the registers.
+  // Two tiles of queries with more than 128 elements do not fit in the
+  // registers.
   s.tiles_per_warp = use_mma && head_dim > 128 ? 1 : 2;
   s.tiles_per_head = CeilDiv(window, kTileRows);
   const uint32_t most_tiles = 8 * s.tiles_per_warp;
@@ -74,20 +76,20 @@ constexpr WindowAttentionShape ShapeWindowAttention(bool use_mma,
   s.key_groups = s.row_warps <= 2 ? 4 : s.row_warps <= 4 ? 2 : 1;
   s.threads = 32 * s.row_warps * s.key_groups;
   s.blocks_per_sm = 512 / s.threads;
-  // Two tiles of keys; 16 bytes more per row keep the 8 rows that ldmatrix
+  // Two tiles of keys. 16 bytes more per row keep the 8 rows that ldmatrix
   // reads at once in different banks.
   s.dynamic_shared_bytes = use_mma ? 2 * tile_keys * (2 * head_dim + 16) : 0;
   return s;
 }
 
-// Codes of a byte, all of which f16 and bf16 hold.
+// Codes of one byte, all of which f16 and bf16 can represent.
 constexpr bool HasByteCodes(uint32_t dtype) {
   return dtype == kE4M3 || dtype == kE5M2 || dtype == kU8 || dtype == kI8;
 }
 
-// Whether the tensor cores can do it: sm is 80 for compute capability 8.0.
-// Besides, elements must be packed, key and query rows start at multiples of 16 bytes,
-// and codes have no minimum.
+// Whether the tensor cores can be used. sm is 80 for compute capability 8.0. In
+// addition elements must be packed, key and query rows must start at multiples
+// of 16 bytes, and codes must have no minimum.
 constexpr bool CanUseMma(uint32_t q_dtype, uint32_t k_dtype, uint32_t head_dim,
                          uint32_t window, uint32_t sm) {
   return sm >= 80 && (q_dtype == k_dtype || HasByteCodes(k_dtype)) &&
@@ -96,7 +98,7 @@ constexpr bool CanUseMma(uint32_t q_dtype, uint32_t k_dtype, uint32_t head_dim,
          window <= (head_dim > 128 ? 128 : 256);
 }
 
-// Rows of a part, KV_PART: as many as the tensor cores take.
+// Rows of a part (KV_PART): as many as the tensor cores take.
 constexpr uint32_t PartRows(uint32_t head_dim) {
   return head_dim > 128 ? 128 : 256;
 }
@@ -105,8 +107,8 @@ constexpr uint32_t PartRows(uint32_t head_dim) {
 // block. For longer windows: KV_OUT 2, then reduce_rows.
 constexpr bool CanReduceByMax(uint32_t window) { return window <= 256; }
 
-// grid = (n_splits, n_kv_heads, n_layers). From the longest layer alone, never
-// from the machine, so that sums are the same everywhere.
+// The splits of grid (n_splits, n_kv_heads, n_layers). They depend only on the
+// longest layer, never on the machine, so that sums are the same everywhere.
 struct KeySplits {
   uint32_t n_splits;
   uint32_t keys_per_split;
@@ -121,7 +123,7 @@ constexpr KeySplits SplitKeys(uint32_t n_tokens) {
   return {CeilDiv(n_tokens, keys), keys};
 }
 
-// At ScoreParams::partial_lse; none if every layer brings its row_lse.
+// Bytes at ScoreParams::partial_lse; none if every layer has its row_lse.
 constexpr uint64_t PartialLseBytes(uint32_t n_layers, uint32_t n_kv_heads,
                                    uint32_t n_splits, uint32_t window,
                                    uint32_t group) {

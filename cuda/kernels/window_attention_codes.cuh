@@ -1,4 +1,5 @@
-// Keys that are codes of a byte, as the 16-bit elements that tensor cores take.
+// Converts keys that are one-byte codes to the 16-bit elements that tensor
+// cores take.
 #ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_CODES_CUH_
 #define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_CODES_CUH_
 
@@ -21,7 +22,7 @@ KV_DEVICE uint32_t ElementOfCode(uint32_t code) {
   }
 }
 
-// Elements of 8 codes.
+// The elements of 8 codes.
 KV_DEVICE Bytes16 ElementsOfCodes(uint32_t low, uint32_t high) {
   Bytes16 elements;
 #pragma unroll
@@ -33,8 +34,9 @@ KV_DEVICE Bytes16 ElementsOfCodes(uint32_t low, uint32_t high) {
   return elements;
 }
 
-// Rows of kDim codes to rows of elements in shared memory, kPitch bytes apart:
-// find(row, is_there) says from where. A thread has up to four loads on their way.
+// Converts rows of kDim codes to rows of elements in shared memory, kPitch
+// bytes apart. find(row, is_there) returns a row's address. A thread loads up
+// to four pieces at once.
 template <uint32_t kRows, uint32_t kBlockThreads, uint32_t kDim,
           uint32_t kPitch, class Find>
 KV_DEVICE void ConvertRows(uint8_t* buffer, const Find& find) {

@@ -1,9 +1,10 @@
 // Products of window_attention.cu in f32: any dtypes, strides and head_dim.
 //
-// A slice of the elements of all queries and keys of a tile at a time is in shared
-// memory; a lane multiplies 4 rows by 4 keys of each chunk. Slices of 16 elements are
-// converted to f32 on their way. From sm_80 on, f32 that lies end to end at multiples of
-// 16 bytes is copied in slices of 8, some slices ahead of the arithmetic.
+// One slice of the elements of all queries and keys of a tile at a time is in
+// shared memory. A lane multiplies 4 rows by 4 keys of each chunk. Slices of 16
+// elements are converted to f32 when they are loaded. From sm_80 on, contiguous
+// f32 at multiples of 16 bytes is copied in slices of 8, some slices ahead of
+// the arithmetic.
 #ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_FMA_CUH_
 #define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_FMA_CUH_
 
@@ -14,8 +15,8 @@
 namespace kvevict::cuda {
 namespace {
 
-// Elements of a row in shared memory at once, and floats from row to row: 8 rows that
-// are read at once lie in different banks.
+// Elements of a row in shared memory at once, and floats from row to row: 8
+// rows that are read at once are in different banks.
 template <uint32_t kElements>
 struct Slice {
   static constexpr uint32_t kPitch = kElements + 4;
@@ -31,7 +32,7 @@ constexpr bool kMayCopy = kArch >= 800 && KV_Q_DTYPE == kF32 &&
 constexpr uint32_t kCopiedSlices = CeilDiv(kHeadDim, 8);
 constexpr uint32_t Least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 constexpr uint32_t Most(uint32_t a, uint32_t b) { return a < b ? b : a; }
-// Slices in 30 KB, at most those of a tile and the next one's first.
+// Slices that fit in 30 KB, at most those of a tile and the first of the next.
 constexpr uint32_t kStages =
     Least(Least(4, kCopiedSlices + 1),
           Most(2, 30 * 1024 / sizeof(float) / CopiedSlice::kFloats));
@@ -42,7 +43,7 @@ struct alignas(16) Floats4 {
   float x[4];
 };
 
-// All: a lane's chunks are registers, which have no index.
+// All are unrolled: a lane's chunks are registers, which cannot be indexed.
 constexpr uint32_t kUnrolledChunks = kChunksPerWarp;
 
 class Products {
@@ -57,7 +58,7 @@ class Products {
     key_rows_ = key_rows;
   }
 
-  // To be followed by NextTile() for every tile of the split.
+  // Must be followed by NextTile() for every tile of the split.
   KV_DEVICE void Begin(uint32_t block) {
     if (threadIdx.x < kBlockRows) {
       query_rows_[threadIdx.x] = QueryAddress(work_, block, threadIdx.x);
@@ -65,13 +66,14 @@ class Products {
     if (copies_) FindKeys(0);
   }
 
-  // A barrier between Begin() and the first tile, if it wants one: addresses are there,
-  // and the slices before have been used.
+  // A barrier between Begin() and the first tile, if copies need one: addresses
+  // are known, and the earlier slices have been used.
   KV_DEVICE void Meet() const {
     if (kMayCopy && copies_) BlockSync();
   }
 
-  // A barrier at least: what the block's threads wrote before is seen after.
+  // Contains at least one barrier: what the block's threads wrote before is
+  // visible after.
   KV_DEVICE void NextTile(uint32_t tile) {
     if constexpr (kMayCopy) {
       if (copies_) {
@@ -98,7 +100,7 @@ class Products {
   KV_DEVICE const Chunk& Multiply(uint32_t c) const { return chunks_[c]; }
 
  private:
-  // ---- Where rows are ----
+  // ---- Addresses of rows ----
 
   KV_DEVICE static const CacheRow& RowOf(const CacheRow& row) { return row; }
   KV_DEVICE static CacheRow RowOf(uint64_t query) {
@@ -141,8 +143,8 @@ class Products {
            keys.element_stride == 4 && keys.group_elems == 0;
   }
 
-  // Products of a tile. Of the copies of its slices some were begun before, and some of
-  // the next tile's are begun here.
+  // Computes the products of a tile. Some copies of its slices were started
+  // before, and some of the next tile's are started here.
   KV_DEVICE void MultiplyCopied(uint32_t tile) {
     if (tile == 0) {
       for (uint32_t i = 0; i + 1 < kStages; ++i) CopySlice(tile, i);
@@ -152,7 +154,8 @@ class Products {
 #pragma unroll 1
     for (uint32_t i = 0; i < kCopiedSlices; ++i) {
       CopyAsyncWait<kStages - 2>();
-      // The slice is there for all, as are addresses; that before it has been used.
+      // The slice and addresses are visible to all, and the slice before has
+      // been used.
       BlockSync();
       CopySlice(tile, i + kStages - 1);
       MultiplySlice<CopiedSlice>(StageOf(tile, i));
@@ -164,7 +167,8 @@ class Products {
            (tile * kCopiedSlices + slice) % kStages * CopiedSlice::kFloats;
   }
 
-  // Slices beyond the tile's are the next one's; beyond the last tile there are none.
+  // Copies a slice. Slices past the tile's belong to the next tile; after the
+  // last tile there are none.
   KV_DEVICE void CopySlice(uint32_t tile, uint32_t slice) {
     float* const to = StageOf(tile, slice);
     if (slice >= kCopiedSlices) {
@@ -179,7 +183,7 @@ class Products {
     CopyAsyncCommit();
   }
 
-  // Zeros beyond the row's end and in rows that are none.
+  // Writes zeros past the row's end and for missing rows.
   template <uint32_t kRows, class Row>
   KV_DEVICE static void CopyRows(const Row* rows, uint32_t first, float* to) {
     constexpr uint32_t kCopies = 2 * kRows;
@@ -197,12 +201,13 @@ class Products {
 
   // ---- Slices that are converted ----
 
-  // Products with the query rows so many bytes behind those of query_rows_.
+  // Computes products with the query rows at query_offset bytes from those of
+  // query_rows_.
   KV_DEVICE void MultiplyTile(uint32_t tile, int64_t query_offset) {
     for (Chunk& chunk : chunks_) chunk = {};
 #pragma unroll 1
     for (uint32_t first = 0; first < kHeadDim; first += 16) {
-      // Addresses are there; the slice before has been used.
+      // Addresses are known, and the slice before has been used.
       BlockSync();
       const int64_t query_step = work_.p.query_element_stride;
       LoadSlice<KV_Q_DTYPE, kBlockRows, 4>(
@@ -221,7 +226,7 @@ class Products {
               return ElementPlace{i * keys.element_stride, 0, 0, i};
             },
             key_slices);
-      } else {  // one at a time: divisions take registers
+      } else {  // one at a time, since divisions take registers
         LoadSlice<KV_K_DTYPE, kTileKeys, 1>(
             KeysOf(tile), first,
             [&](uint32_t i) { return FindElement(kKeys, keys, kHeadDim, i); },
@@ -241,7 +246,7 @@ class Products {
     }
   }
 
-  // Zeros beyond the row's end and in rows that are none.
+  // Writes zeros past the row's end and for missing rows.
   template <int kDType, uint32_t kRows, int kAtOnce, class Row, class PlaceOf>
   KV_DEVICE void LoadSlice(const Row* rows, uint32_t first,
                            const PlaceOf& place_of, float* slices) const {
@@ -266,7 +271,7 @@ class Products {
 
   template <class Slice>
   KV_DEVICE void MultiplySlice(const float* slices) {
-    // One address each, and offsets that are known now.
+    // One address each; the offsets are compile-time constants.
     constexpr uint32_t kPitch = Slice::kPitch;
     const float* queries = slices + LaneRow(0) * kPitch;
     const float* keys =

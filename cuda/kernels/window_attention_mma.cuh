@@ -1,10 +1,10 @@
 // Products of window_attention.cu by tensor cores: 16-bit elements, packed.
 //
 // A warp keeps the fragments of its query rows in registers. Tiles of keys are
-// copied into two buffers in turn, beside the work on the other; query rows come
-// by way of the second while the first tile is on its way to the first. Codes of a byte
-// come by way of registers, where they become 16-bit elements; their products are
-// multiplied by their rows' scales.
+// copied to two buffers in turn, while the other one is used. Query rows come
+// through the second buffer while the first tile is copied to the first.
+// One-byte codes come through registers, where they become 16-bit elements;
+// their products are multiplied by their rows' scales.
 #ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_MMA_CUH_
 #define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_MMA_CUH_
 
@@ -31,8 +31,8 @@ class Products {
     key_rows_ = key_rows;
   }
 
-  // To be followed by NextTile() for every tile of the split. One barrier after
-  // the last Multiply() of the row block before.
+  // Must be followed by NextTile() for every tile of the split. There must be
+  // one barrier after the last Multiply() of the row block before.
   KV_DEVICE void Begin(uint32_t block) {
     FindKeyRows(0);
     FindQueryRows(block);
@@ -47,14 +47,16 @@ class Products {
       BlockSync();
       TakeQueries(round);
     }
-    FindScales(0);  // where the places of queries were
+    FindScales(0);  // overwrites the places of queries
   }
 
   KV_DEVICE void Meet() const {}
 
-  // A barrier at least: what the block's threads wrote before is seen after.
+  // Contains at least one barrier: what the block's threads wrote before is
+  // visible after.
   KV_DEVICE void NextTile(uint32_t tile) {
-    if constexpr (!kReadsQuantized) CopyAsyncWait<0>();  // codes are there
+    // Codes are stored by the threads themselves.
+    if constexpr (!kReadsQuantized) CopyAsyncWait<0>();
     BlockSync();
     if (tile + 1 < work_.n_tiles) {
       StartTile(tile + 1);
@@ -66,7 +68,7 @@ class Products {
 
   KV_DEVICE Chunk Multiply(uint32_t c) const {
     Chunk chunk;
-    // ldmatrix gives keys 0-7 and 8-15, elements 0-7 and 8-15 of each.
+    // ldmatrix returns keys 0-7 and 8-15, elements 0-7 and 8-15 of each.
     const uint8_t* row = Buffer(tile_) +
                          (ChunkKey(c) + Lane() / 16 * 8 + Lane() % 8) * kPitch +
                          Lane() / 8 % 2 * 16;
@@ -82,13 +84,13 @@ class Products {
 
  private:
   static constexpr uint32_t kSteps = kHeadDim / 16;
-  // Steps whose keys are on their way to the registers meanwhile: two, if pages
-  // and scores of several heads leave room.
+  // Steps whose keys are being loaded to registers meanwhile: two, if pages and
+  // scores of several heads leave room.
   static constexpr uint32_t kAhead =
       KV_PAGED || KV_OUT == 2 || kReadsQuantized ? 1 : 2;
   static constexpr uint32_t kPitch = 2 * kHeadDim + 16;
   static constexpr uint32_t kPieces = kHeadDim / 8;  // of 16 bytes, per row
-  // Query rows come in as many rounds as a tile has no room for all.
+  // Query rows come in several rounds if a tile has no room for all.
   static constexpr uint32_t kRoundRows =
       kBlockRows < kTileKeys ? kBlockRows : kTileKeys;
   static constexpr uint32_t kRounds = CeilDiv(kBlockRows, kRoundRows);
@@ -107,7 +109,8 @@ class Products {
     return buffers_ + tile % 2 * (kTileKeys * kPitch);
   }
 
-  // Paged keys: looks up the rows of a tile, one barrier before StartTile().
+  // For paged keys: looks up the rows of a tile, one barrier before
+  // StartTile().
   KV_DEVICE void FindKeyRows(uint32_t tile) {
     if constexpr (KV_PAGED) {
       const uint32_t thread = Afresh(threadIdx.x);
@@ -118,8 +121,8 @@ class Products {
     }
   }
 
-  // Starts copying rows to a buffer, as a group: find(row, is_there) says from
-  // where.
+  // Starts copying rows to a buffer, as one group. find(row, is_there) returns
+  // a row's address.
   template <uint32_t kRows, class Find>
   KV_DEVICE void StartRows(uint8_t* buffer, const Find& find) {
     const uint32_t thread = Afresh(threadIdx.x);
@@ -127,7 +130,7 @@ class Products {
     for (uint32_t n = 0; n < CeilDiv(kCopies, kThreads); ++n) {
       const uint32_t i = n * kThreads + thread;
       if (kCopies % kThreads != 0 && i >= kCopies) break;
-      // The same, told so that a thread's copies differ by constants.
+      // The same row, computed so that a thread's copies differ by constants.
       constexpr bool kSamePiece = kThreads % kPieces == 0;
       const uint32_t row = kSamePiece
                                ? n * (kThreads / kPieces) + thread / kPieces
@@ -157,7 +160,7 @@ class Products {
 
   // ---- Scales of keys that are codes ----
 
-  // Behind the rows of the buffers.
+  // Scales are after the rows of the buffers.
   KV_DEVICE float* ScalePlace(uint32_t tile, uint32_t key) const {
     return reinterpret_cast<float*>(Buffer(tile) + key * kPitch + 2 * kHeadDim);
   }
@@ -186,14 +189,15 @@ class Products {
     }
   }
 
-  // Where query row r lies: behind the rows of the buffers, two to a row.
+  // The place of query row r's address: after the rows of the buffers, two to a
+  // row.
   KV_DEVICE uint64_t& QueryPlace(uint32_t r) {
     static_assert(kBlockRows <= 4 * kTileKeys);
     return reinterpret_cast<uint64_t*>(buffers_ + r / 2 * kPitch +
                                        2 * kHeadDim)[r % 2];
   }
 
-  // One barrier before StartQueries().
+  // There must be one barrier before StartQueries().
   KV_DEVICE void FindQueryRows(uint32_t block) {
     const uint32_t thread = Afresh(threadIdx.x);
     if (thread >= kBlockRows) return;
@@ -210,14 +214,14 @@ class Products {
     });
   }
 
-  // The rows of this warp, if they are of this round.
+  // Loads the rows of this warp if they are in this round.
   KV_DEVICE void TakeQueries(uint32_t round) {
     constexpr uint32_t kWarpRows = kTilesPerWarp * kTileRows;
     static_assert(kRoundRows % kWarpRows == 0);
     const uint32_t thread = Afresh(threadIdx.x);
     const uint32_t first = thread / 32 % kShape.row_warps * kWarpRows;
     if (kRounds > 1 && first / kRoundRows != round) return;
-    // ldmatrix gives rows 0-7 and 8-15, elements 0-7 and 8-15 of each.
+    // ldmatrix returns rows 0-7 and 8-15, elements 0-7 and 8-15 of each.
     const uint8_t* row = Buffer(1) +
                          (first % kRoundRows + thread % 16) * kPitch +
                          thread / 16 % 2 * 16;

@@ -1,5 +1,5 @@
-// Where the rows of a block of window_attention.cu lie: keys of its split,
-// queries of its row blocks.
+// The rows of a block of window_attention.cu: keys of its split, queries of its
+// row blocks.
 #ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_ROWS_CUH_
 #define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_ROWS_CUH_
 
@@ -49,16 +49,16 @@ constexpr uint32_t kTileKeys = KV_TILE_KEYS;
 constexpr uint32_t kLogitHeads = KV_LOGIT_HEADS;
 constexpr bool kMeasuresDynamics = KV_MEASURE == 1;
 constexpr bool kMeasuresEnds = KV_MEASURE == 2;
-// The squares of weights are added up too.
+// True if the squares of weights are added up too.
 constexpr bool kSpreads = KV_SPREAD != 0 || kMeasuresDynamics;
 
 constexpr WindowAttentionShape kShape =
     ShapeWindowAttention(KV_USE_MMA != 0, kHeadDim, kWindow, kGroup, kTileKeys);
 constexpr uint32_t kThreads = kShape.threads;
 constexpr uint32_t kBlockRows = kShape.row_warps * kShape.tiles_per_warp * 16;
-// 16 keys at a time are multiplied and weighed.
+// Keys are multiplied and weighted 16 at a time.
 constexpr uint32_t kChunksPerWarp = kTileKeys / 16 / kShape.key_groups;
-// Whether a row block has rows that are no query's.
+// Whether a row block has rows that belong to no query.
 constexpr bool kPadded =
     kWindow % kTileRows != 0 ||
     kShape.row_warps * kShape.tiles_per_warp != kShape.tiles_per_block ||
@@ -75,8 +75,8 @@ struct Work {
   uint32_t first_key;
   uint32_t n_tiles;
 
-  // Of the head, up to the last row's, or the chunk's end. Loaded anew at every use:
-  // registers are short.
+  // Tokens of the head up to the last row's own, or to the chunk's end. Loaded
+  // again at every use, because registers are scarce.
   KV_DEVICE uint32_t n_tokens() const {
 #if KV_RAGGED
     const uint32_t n =
@@ -102,7 +102,7 @@ KV_DEVICE Work WorkOfBlock(const ScoreParams& p) {
   return work;
 }
 
-// Splits of the block's head: others of the launch may be longer.
+// The splits of the block's head. Other heads of the launch may have more.
 KV_DEVICE uint32_t SplitsOfLayer(const Work& work) {
   return CeilDiv(work.n_tokens(), work.p.keys_per_split);
 }
@@ -128,9 +128,9 @@ KV_DEVICE uint64_t KeyRow(const Work& work, uint32_t key) {
 
 // Row r of a row block.
 struct QueryRow {
-  uint32_t head;    // of the group
+  uint32_t head;    // query head of the group
   uint32_t window;  // row of the observation window
-  bool valid;       // padding if not
+  bool valid;       // false: padding
 };
 
 KV_DEVICE QueryRow FindQueryRow(const Work& work, uint32_t block, uint32_t r) {
@@ -162,14 +162,15 @@ KV_DEVICE bool HasPadding(const Work& work) {
   return kPadded || (KV_PART != 0 && work.p.n_absent != 0);
 }
 
-// The ring may have wrapped.
+// The stored row of a window row; the ring may have wrapped.
 KV_DEVICE uint32_t StoredRow(const Work& work, uint32_t window_row) {
   const uint32_t row = work.p.first_row + window_row;
   if constexpr (KV_CHUNKS != 0) return work.first_key + row;
   return row < work.p.ring_rows ? row : row - work.p.ring_rows;
 }
 
-// 0 for padding. Of the first of the row's logit heads.
+// The address of a query row, for the first of the row's logit heads; 0 for
+// padding.
 KV_DEVICE uint64_t QueryAddress(const Work& work, uint32_t block, uint32_t r) {
   const QueryRow row = FindQueryRow(work, block, r);
   if (!row.valid) return 0;
@@ -179,7 +180,7 @@ KV_DEVICE uint64_t QueryAddress(const Work& work, uint32_t block, uint32_t r) {
          StoredRow(work, row.window) * work.p.query_row_stride;
 }
 
-// The row sees the keys before this one, of its chunk or all; padding sees none.
+// The number of keys that a row sees, of its chunk or of all; 0 for padding.
 KV_DEVICE uint32_t VisibleKeys(const Work& work, uint32_t block, uint32_t r) {
   const QueryRow row = FindQueryRow(work, block, r);
   if (!row.valid) return 0;
@@ -188,7 +189,7 @@ KV_DEVICE uint32_t VisibleKeys(const Work& work, uint32_t block, uint32_t r) {
   return KV_SOFTMAX_PAST != 0 ? n_past : n_past + row.window + 1;
 }
 
-// Of f32 [n_layers, n_kv_heads, n_splits, group, window].
+// Layout f32 [n_layers, n_kv_heads, n_splits, group, window].
 constexpr uint64_t kSplitBytes = uint64_t{4} * kGroup * kWindow;
 KV_DEVICE uint64_t PartialAddress(const Work& work, uint32_t split,
                                   const QueryRow& row) {

@@ -1,5 +1,5 @@
-// From a tile's weights to its scores: sums over the query rows, by warp and
-// then, in the order of the warps, over the block.
+// Turns a tile's weights into scores: sums over the query rows, first per warp
+// and then, in the order of the warps, over the block.
 #ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_SCORES_CUH_
 #define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_SCORES_CUH_
 
@@ -13,36 +13,36 @@ namespace {
 
 static_assert(KV_OUT != 1 || CanReduceByMax(kWindow));
 
-// Heads that a row block keeps apart.
+// Heads that a row block sums separately.
 constexpr uint32_t kSums =
     KV_OUT == 0 && !kSpreads ? 1 : kShape.heads_per_block;
-// Tiles of rows that a warp adds up: where its two may belong to two heads, it
-// has a sum of each.
+// Tiles of rows that a warp adds up. If its two tiles may belong to two heads
+// it has a sum for each.
 constexpr uint32_t kSlotTiles =
     kSums > 1 && kShape.tiles_per_head % kTilesPerWarp != 0 ? 1 : kTilesPerWarp;
 constexpr uint32_t kSlotsPerWarp = kTilesPerWarp / kSlotTiles;
 constexpr uint32_t kSlots = kShape.row_warps * kSlotsPerWarp;
 constexpr uint32_t kSlotsPerSum =
     kSums > 1 ? kShape.tiles_per_head / kSlotTiles : kSlots;
-// Row blocks that add to one score.
+// The row blocks that add to one score.
 constexpr uint32_t kBlocksPerScore =
     KV_OUT == 2 ? kShape.blocks_per_head : kShape.n_blocks;
 
 static_assert(!kSpreads || kShape.blocks_per_head == 1);
 
-// What a thread has of the block's measure, see KV_MEASURE.
+// A thread's part of the block's measure, see KV_MEASURE.
 struct Measured {
-  float first = 0.0f;  // of an entropy, in base 2
+  float first = 0.0f;  // an entropy is in base 2
   float variance = 0.0f;
 };
 
-// f32 [2 (tile % 2), kSlots, kTileKeys], and behind it that of squares.
+// f32 [2 (tile % 2), kSlots, kTileKeys], followed by the same for squares.
 constexpr uint32_t kSlotFloats = 2 * kSlots * kTileKeys;
 KV_DEVICE float* SlotSums(float* key_sums, uint32_t tile, uint32_t slot) {
   return key_sums + (tile % 2 * kSlots + slot) * kTileKeys;
 }
 
-// Sums over rows that a lane has of its four keys, n_past of the first of which are
+// Sums over a lane's rows for its four keys. The first n_past of these are
 // before the window.
 struct LaneSums {
   float sums[kSlotsPerWarp];
@@ -79,7 +79,7 @@ KV_DEVICE LaneSums SumChunk(const Chunk& chunk, const Mask<kMasked>& mask,
   return all;
 }
 
-// Of what a lane and its neighbour have, to the slots of the warp.
+// Stores the sums of a lane and its neighbour to the slots of the warp.
 KV_DEVICE void StoreSlots(const float (&sums)[kSlotsPerWarp], uint32_t tile,
                           uint32_t key, float* key_sums) {
   const bool upper = (Lane() & 4) != 0;
@@ -94,7 +94,7 @@ KV_DEVICE void StoreSlots(const float (&sums)[kSlotsPerWarp], uint32_t tile,
   }
 }
 
-// Sums over this warp's rows of the keys it has of a tile.
+// Sums this warp's rows for its keys of a tile.
 template <bool kMasked>
 KV_DEVICE void SumKeys(const Work& work, const Products& products,
                        const uint32_t* visible_keys, uint32_t tile,
@@ -129,15 +129,15 @@ KV_DEVICE float AddSlots(float* key_sums, uint32_t tile, uint32_t sum,
   return v;
 }
 
-// Of a sum and a sum of squares over the window's rows: their unbiased variance. What
-// is next to nothing is rounding. NaN if they are.
+// The unbiased variance of the window's rows from their sum and sum of squares.
+// Tiny values are rounding errors. NaN if the sums are NaN.
 KV_DEVICE float Variance(float sum, float squares) {
   constexpr float kRows = kWindow;
   const float apart = Fma(sum * (-1.0f / kRows), sum, squares);
   return apart <= squares * 0x1p-17f ? 0.0f : apart * (1.0f / (kRows - 1.0f));
 }
 
-// Whether a key counts for what is measured.
+// Whether a key is measured.
 KV_DEVICE bool IsMeasured(const Work& work, uint32_t key) {
   const uint32_t n_past = work.n_tokens() - kWindow;
   if (kMeasuresDynamics) return key < n_past;
@@ -145,8 +145,8 @@ KV_DEVICE bool IsMeasured(const Work& work, uint32_t key) {
          (key < work.p.n_first || n_past - key <= work.p.n_last);
 }
 
-// A key's sum over the rows of a head of the block, or of all its heads, and what is
-// added for the rows' variance.
+// A key's sum over the rows of a head of the block, or of all its heads, plus
+// what is added for the rows' variance.
 KV_DEVICE float HeadScore(const Work& work, float* key_sums, uint32_t tile,
                           uint32_t head, uint32_t in_tile, bool is_measured,
                           Measured& measured) {
@@ -161,8 +161,8 @@ KV_DEVICE float HeadScore(const Work& work, float* key_sums, uint32_t tile,
   return KV_SPREAD != 0 ? Fma(work.p.spread, variance, sum) : sum;
 }
 
-// One barrier after SumKeys() of the tile. A score is always stored by the same
-// thread, which adds the row blocks in order.
+// Stores the scores of a tile, one barrier after its SumKeys(). A score is
+// always stored by the same thread, which adds the row blocks in order.
 KV_DEVICE void StoreScores(const Work& work, uint32_t block, uint32_t tile,
                            float* key_sums, Measured& measured) {
   constexpr uint32_t kScores = (KV_OUT == 2 ? kSums : 1) * kTileKeys;
@@ -203,7 +203,7 @@ KV_DEVICE void StoreScores(const Work& work, uint32_t block, uint32_t tile,
   }
 }
 
-// By one thread.
+// Called by one thread.
 KV_DEVICE void StoreMeasured(const Work& work, const Measured& measured) {
   const uint64_t block =
       (uint64_t{blockIdx.z} * work.p.n_kv_heads + work.kv_head) *
@@ -214,7 +214,8 @@ KV_DEVICE void StoreMeasured(const Work& work, const Measured& measured) {
   StoreGlobal(address + 4, measured.variance);
 }
 
-// What all threads have, in a fixed order; `warps` has two places for each warp.
+// Adds the measures of all threads in a fixed order. `warps` has two elements
+// for each warp.
 KV_DEVICE void MeasureBlock(const Work& work, Measured measured, float* warps) {
   const auto add = [](float a, float b) { return a + b; };
   constexpr float kNats = kMeasuresDynamics ? 0.693147180559945f : 1.0f;

@@ -1,6 +1,6 @@
-// The softmax of window_attention.cu on what one lane holds of a product, in
-// base 2. NaN and infinity follow core/kernels/window_attention.h: a row's
-// log-sum-exp is NaN where all its weights have to be.
+// The softmax of window_attention.cu on one lane's products, in base 2. NaN and
+// infinity follow core/kernels/window_attention.h: a row's log-sum-exp is NaN
+// if all its weights must be NaN.
 #ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_SOFTMAX_CUH_
 #define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_SOFTMAX_CUH_
 
@@ -15,19 +15,19 @@ constexpr uint32_t kTilesPerWarp = kShape.tiles_per_warp;
 // A lane holds four keys' products with each of its rows.
 constexpr uint32_t kLaneRows = 2 * kTilesPerWarp;
 
-// Products of 16 keys with the query rows of a warp, laid out as
-// mma.m16n8k16 gives them.
+// Products of 16 keys with the query rows of a warp, in the layout of
+// mma.m16n8k16.
 struct Chunk {
   float x[kTilesPerWarp][2][4] = {};
 
-  // Product of the lane's row i and its key j.
+  // The product of the lane's row i and its key j.
   KV_DEVICE float At(uint32_t i, uint32_t j) const {
     return x[i / 2][j / 2][2 * (i % 2) + j % 2];
   }
 };
 
-// Products that make logits by ScoreParams::scale_log2e: those of a chunk, or what a cap
-// leaves of them.
+// The products that ScoreParams::scale_log2e turns into logits: those of a
+// chunk, capped if there is a cap.
 template <class Products>
 KV_DEVICE decltype(auto) LogitsOf(const Work& work, const Products& products,
                                   uint32_t c) {
@@ -49,24 +49,25 @@ KV_DEVICE uint32_t Lane() { return threadIdx.x % 32; }
 KV_DEVICE uint32_t RowWarp() { return threadIdx.x / 32 % kShape.row_warps; }
 KV_DEVICE uint32_t KeyGroup() { return threadIdx.x / 32 / kShape.row_warps; }
 
-// In the row block, of this lane's row i.
+// The index in the row block of this lane's row i.
 KV_DEVICE uint32_t LaneRow(uint32_t i) {
   return RowWarp() * kTilesPerWarp * kTileRows + Lane() / 4 + 8 * i;
 }
-// In the tile, of the first key of this warp's chunk c.
+// The index in the tile of the first key of this warp's chunk c.
 KV_DEVICE uint32_t ChunkKey(uint32_t c) {
   return (KeyGroup() * kChunksPerWarp + c) * 16;
 }
-// In the chunk: of this lane's first key, and from there to its key j.
+// The index in the chunk of this lane's first key, and the distance from it to
+// its key j.
 KV_DEVICE uint32_t LaneKey() { return Lane() % 4 * 2; }
 constexpr uint32_t kKeyStep[4] = {0, 1, 8, 9};
 
-// Which keys of a chunk the lane's rows see. Not kMasked: all of them.
+// The keys of a chunk that the lane's rows see; all of them if not kMasked.
 template <bool kMasked>
 struct Mask {
   int32_t n_visible[kLaneRows];  // from the lane's first key on
 
-  // `visible_keys` in shared memory, of each row of the block.
+  // `visible_keys` is in shared memory, for each row of the block.
   KV_DEVICE Mask(const uint32_t* visible_keys, uint32_t first_key) {
     if constexpr (kMasked) {
       for (uint32_t i = 0; i < kLaneRows; ++i) {
@@ -90,13 +91,13 @@ KV_DEVICE float Weight(const Chunk& c, const Mask<kMasked>& mask, uint32_t i,
 
 // ---- First pass ----
 
-// Stands for no logit, and loses against all.
+// Stands for no logit; lower than all logits.
 constexpr float kNoReference = -1e30f;
 
-// Sum of 2^(logit - reference) over the keys seen so far. The reference is the
-// largest logit of the time it was set, so that sum >= 1 then, and is raised
-// only when a sum passes 2^64. Most keys cost no comparison that way, and no
-// term that counts is lost: the largest logit is at most 64 above.
+// The sum of 2^(logit - reference) over the keys seen so far. The reference is
+// the largest logit at the time it was set, so the sum was >= 1 then. It is
+// raised only when a sum exceeds 2^64. So most keys need no comparison, and no
+// term that counts is lost: the largest logit is at most 64 higher.
 struct RowSum {
   float reference;
   float sum;
@@ -113,8 +114,8 @@ KV_DEVICE float SumWeights(const Chunk& c, const Mask<kMasked>& mask,
           Weight(c, mask, i, 3, scale, reference));
 }
 
-// Makes the largest logit of the chunk the reference. One of +infinity leaves
-// NaN for a sum.
+// Makes the largest logit of the chunk the reference. A logit of +infinity
+// makes the sum NaN.
 template <bool kMasked>
 KV_DEVICE void RaiseReference(const Chunk& c, const Mask<kMasked>& mask,
                               uint32_t i, float scale, RowSum& row) {
@@ -147,14 +148,14 @@ KV_DEVICE void AddChunk(const Chunk& c, const Mask<kMasked>& mask, float scale,
   for (uint32_t i = 0; i < kLaneRows; ++i) rows[i].sum += sums[i];
 }
 
-// Sums of disjoint keys.
+// Joins sums over disjoint keys.
 KV_DEVICE RowSum Join(const RowSum& a, const RowSum& b) {
   const float reference = a.reference > b.reference ? a.reference : b.reference;
   return {reference, a.sum * Exp2(a.reference - reference) +
                          b.sum * Exp2(b.reference - reference)};
 }
 
-// Over the four lanes that share rows.
+// Joins the sums of the four lanes that share rows.
 KV_DEVICE RowSum JoinLanes(RowSum row) {
   for (uint32_t lanes = 1; lanes < 4; lanes *= 2) {
     row = Join(row,
@@ -163,7 +164,7 @@ KV_DEVICE RowSum JoinLanes(RowSum row) {
   return row;
 }
 
-// -infinity if no key counted. +infinity and NaN make NaN of the row.
+// -infinity if no key counted. NaN if a logit was +infinity or NaN.
 KV_DEVICE float LogSum(const RowSum& row) {
   return row.reference + Log2(row.sum);
 }
@@ -191,7 +192,7 @@ KV_DEVICE float RowSink(const Work& work, const QueryRow& row) {
 }
 
 // The log-sum-exp of a row over all splits, added in their order, or the one
-// that the caller has, a natural logarithm.
+// from the caller, a natural logarithm.
 KV_DEVICE float RowLogSum(const Work& work, uint32_t block, uint32_t r) {
   const QueryRow row = FindQueryRow(work, block, r);
   if (!row.valid) return 0.0f;
@@ -209,7 +210,7 @@ KV_DEVICE float RowLogSum(const Work& work, uint32_t block, uint32_t r) {
   const uint32_t n_splits = SplitsOfLayer(work);
   const uint64_t first = PartialAddress(work, 0, row);
   RowSum all = NoKeys();
-  // Eight loads under way at a time.
+  // Issues eight loads at a time.
   for (uint32_t s = 0; s < n_splits; s += 8) {
     float partial[8] = {};
     for (uint32_t i = 0; i < 8; ++i) {
@@ -225,14 +226,14 @@ KV_DEVICE float RowLogSum(const Work& work, uint32_t block, uint32_t r) {
   return FiniteOrNan(LogSum(all));
 }
 
-// What the exponents of a row's weights are relative to: its log-sum-exp, less the
-// logarithm of what the weights are multiplied by.
+// The base of the exponents of a row's weights: its log-sum-exp minus the
+// logarithm of the weights' factor.
 KV_DEVICE float RowReference(const Work& work, uint32_t block, uint32_t r) {
   const float lse = RowLogSum(work, block, r);
   if constexpr (KV_WEIGH_BY_PAST != 0) {
     const uint32_t n_past =
         work.n_tokens() - kWindow + FindQueryRow(work, block, r).window;
-    // Nothing counts where nothing went before.
+    // If no key is before, all weights are 0.
     return n_past == 0 ? lse - kNoReference
                        : lse - Log2(static_cast<float>(n_past));
   }
@@ -242,15 +243,15 @@ KV_DEVICE float RowReference(const Work& work, uint32_t block, uint32_t r) {
 // NaN if either is.
 KV_DEVICE float Larger(float a, float b) { return a > b || a != a ? a : b; }
 
-// Of weights of rows.
+// Combines the weights of two rows.
 KV_DEVICE float Combine(float a, float b) {
   return KV_MAX_OF_ROWS != 0 ? Larger(a, b) : a + b;
 }
 
-// Two of three steps to the sums of 16 keys over the rows of a warp, from v[j],
-// that of this lane's key j over its rows. Each step halves what a lane cares
-// for: with the last one, of lanes 4 apart, 4 shuffles instead of 12. In the
-// end a lane has the sum of the key ScatteredKey().
+// Two of three steps that sum 16 keys over the rows of a warp, from v[j], the
+// sum of this lane's key j over its rows. Each step halves the keys of a lane.
+// With the last one, over lanes 4 apart, it takes 4 shuffles instead of 12. At
+// the end a lane has the sum of the key ScatteredKey().
 KV_DEVICE float HalveSums(const float (&v)[4]) {
   const bool high = (Lane() & 16) != 0;
   const bool odd = (Lane() & 8) != 0;
