@@ -1,6 +1,7 @@
 // Multiplies shaped scores by weights: one launch for layers with the same
 // layout.
 #include "cuda/alignment.h"
+#include "cuda/kernels/row_norm.h"
 #include "cuda/kernels/weigh.h"
 #include "cuda/ops.h"
 #include "cuda/row_norms.h"

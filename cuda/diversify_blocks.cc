@@ -5,6 +5,7 @@
 #include "core/view/view.h"
 #include "cuda/alignment.h"
 #include "cuda/kernels/similarity.h"
+#include "cuda/kernels/topk.h"
 #include "cuda/launch.h"
 #include "cuda/list_keys.h"
 #include "cuda/ops.h"

@@ -5,7 +5,7 @@
 
 #include "core/backend.h"
 #include "core/status.h"
-#include "cuda/kernels/params.h"
+#include "cuda/kernels/fill_scores.h"
 #include "cuda/module_cache.h"
 
 namespace kvevict::cuda {

@@ -1,4 +1,7 @@
 #include "cuda/list_keys.h"
+#include "cuda/kernels/best_scores.h"
+#include "cuda/kernels/head_split.h"
+#include "cuda/kernels/rank_keys.h"
 
 #include <algorithm>
 

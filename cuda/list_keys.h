@@ -4,7 +4,7 @@
 
 #include "core/backend.h"
 #include "core/status.h"
-#include "cuda/kernels/params.h"
+#include "cuda/kernels/topk.h"
 #include "cuda/launch.h"
 
 namespace kvevict::cuda {

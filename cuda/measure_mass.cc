@@ -1,4 +1,5 @@
 // Measures the mass that lists keep: one launch.
+#include "cuda/kernels/mass.h"
 #include "cuda/kernels/topk.h"
 #include "cuda/launch.h"
 #include "cuda/list_keys.h"

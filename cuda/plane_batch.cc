@@ -1,4 +1,5 @@
 #include "cuda/plane_batch.h"
+#include "cuda/kernels/gather_rows.h"
 
 #include <numeric>
 

@@ -9,7 +9,7 @@
 #include "core/backend.h"
 #include "core/status.h"
 #include "core/view/view.h"
-#include "cuda/kernels/params.h"
+#include "cuda/kernels/gather_rows.h"
 
 namespace kvevict::cuda {
 

@@ -6,7 +6,7 @@
 
 #include "core/backend.h"
 #include "core/status.h"
-#include "cuda/kernels/params.h"
+#include "cuda/kernels/pool1d.h"
 
 namespace kvevict::cuda {
 

@@ -5,6 +5,7 @@
 #include "core/view/view.h"
 #include "cuda/alignment.h"
 #include "cuda/kernels/expected_attention.h"
+#include "cuda/kernels/pool1d.h"
 #include "cuda/launch.h"
 #include "cuda/ops.h"
 #include "cuda/query_head_rows.h"

@@ -5,6 +5,7 @@
 #include "core/view/rope.h"
 #include "core/view/view.h"
 #include "cuda/alignment.h"
+#include "cuda/kernels/pool1d.h"
 #include "cuda/kernels/query_centers.h"
 #include "cuda/launch.h"
 #include "cuda/ops.h"

@@ -1,4 +1,5 @@
 #include "cuda/fill_scores.h"
+#include "cuda/kernels/fill_scores.h"
 #include "cuda/ops.h"
 
 namespace kvevict::cuda {

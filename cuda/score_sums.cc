@@ -5,7 +5,7 @@
 #include "core/dtype.h"
 #include "cuda/alignment.h"
 #include "cuda/fill_scores.h"
-#include "cuda/kernels/params.h"
+#include "cuda/kernels/fill_scores.h"
 #include "cuda/launch.h"
 #include "cuda/ops.h"
 #include "cuda/row_layout.h"

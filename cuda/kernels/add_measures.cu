@@ -1,4 +1,5 @@
 // Adds up for each layer what the blocks of window_attention.cu have measured.
+#include "add_measures.h"
 #include "device.cuh"
 
 namespace kvevict::cuda {

@@ -1,10 +1,57 @@
-// Launch shapes of attention.cu.
+// Arguments and launch shapes of attention.cu.
 #ifndef KVEVICT_CUDA_KERNELS_ATTENTION_H_
 #define KVEVICT_CUDA_KERNELS_ATTENTION_H_
 
 #include "params.h"
 
 namespace kvevict::cuda {
+
+struct AttendLayer {
+  uint64_t queries;      // query 0, query head 0
+  uint64_t keys;         // slot 0, head 0
+  uint64_t values;       // likewise
+  uint64_t block_table;  // i32; paged rows only
+  uint64_t sinks;        // f32 [n_q_heads]; 0: none
+  uint64_t out;          // query 0, query head 0
+  uint64_t lse;          // f32, likewise; 0: none
+  uint64_t sums;         // f32, slot 0, head 0; 0: none
+  uint32_t n_tokens;
+  int32_t first_count;  // index in AttendParams::tokens
+};
+static_assert(sizeof(AttendLayer) == 72);
+
+struct AttendParams {
+  static constexpr uint32_t kMaxLayers = 46;
+  CacheRows queries;
+  CacheRows keys;
+  CacheRows values;  // head_dim: elements of a value
+  int64_t out_row_stride;
+  int64_t out_head_stride;
+  int64_t out_element_stride;
+  int64_t lse_row_stride;
+  int64_t lse_head_stride;
+  int64_t sum_slot_stride;
+  int64_t sum_head_stride;
+  // f32 [n_layers, n_kv_heads, n_blocks, n_splits, kAttendRows, 2 +
+  // values.head_dim]: a row's reference, its sum, and weighted values.
+  uint64_t states;
+  CountTable tokens;  // per KV head
+  uint32_t out_dtype;
+  uint32_t n_queries;
+  uint32_t group;
+  uint32_t first_block;  // of kAttendRows rows of a head
+  uint32_t n_blocks;     // from there on
+  uint32_t n_splits;
+  uint32_t slots_per_split;  // a multiple of kAttendSlots
+  uint32_t window;           // 0: none
+  uint32_t non_causal;
+  uint32_t sums_are_shared;  // query heads of a KV head are added up
+  // factor of products that gives logits in base 2, or those to cap
+  float query_scale;
+  float cap;  // 0: none; in base 2
+  AttendLayer layers[kMaxLayers];
+};
+static_assert(sizeof(AttendParams) <= 4096);
 
 constexpr uint32_t kAttendThreads = 256;
 // Query rows of a block, and slots that they are multiplied with at a time.

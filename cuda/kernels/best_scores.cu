@@ -1,5 +1,6 @@
 // Changes scores depending on which are the best of a list, with the same bits
 // as core/cpu/scale_by_best_share.cc and core/cpu/pin_best.cc.
+#include "best_scores.h"
 #include "device.cuh"
 #include "topk.cuh"
 

@@ -1,6 +1,7 @@
 // Copies rows to another plane: row keep[i] of a plane and head to row
 // first_slot + i of the other one, which may have any other layout. No row that
 // is written is read, so no thread waits for another.
+#include "gather_rows.h"
 #include "moved_rows.cuh"
 
 namespace kvevict::cuda {

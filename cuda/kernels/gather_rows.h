@@ -6,6 +6,44 @@
 
 namespace kvevict::cuda {
 
+// Lists and tables are i32. Offsets count elements from those of the first
+// plane.
+struct GatherPlane {
+  uint64_t base;        // slot 0, head 0
+  uint64_t to;          // plane that rows go to; in place the same
+  int32_t keep;         // [n_lists, keep stride]
+  uint32_t n_keep;      // of the longest list
+  int32_t first_count;  // index in GatherParams::counts
+  uint32_t first_slot;  // where the first kept row goes
+  int32_t table;        // of blocks; paged only
+  int32_t to_table;
+};
+static_assert(sizeof(GatherPlane) == 40);
+
+struct GatherParams {
+  static constexpr uint32_t kMaxPlanes = 96;
+  RowLayout rows;      // row_bytes are contiguous in a row and head
+  RowLayout to;        // layout of `to`; in place the same
+  uint32_t row_bytes;  // of one piece
+  uint32_t n_pieces;   // element_stride apart; 1 for packed rows
+  uint32_t n_heads;
+  uint32_t n_lists;  // 1 or n_heads
+  uint32_t n_planes;
+  uint32_t keep_stride;  // elements from list to list; 0: the plane's n_keep
+  // By chunks only: see DealChunks().
+  uint32_t columns_per_block;
+  uint32_t n_groups;      // blocks that share the columns of a plane and head
+  uint32_t rows_at_once;  // rows of a block
+  uint32_t reserved;
+  CountTable counts;                 // per list
+  uint64_t keep, tables, to_tables;  // of the first plane
+  // gather_chunks: u32 [ChunkTickets()], zero before; reorder_*: packed rows,
+  // [n_planes, n_heads, n_keep], with the same n_keep for all planes.
+  uint64_t scratch;
+  GatherPlane planes[kMaxPlanes];
+};
+static_assert(sizeof(GatherParams) <= 4096);
+
 // A unit of 1, 2, 4, 8 or 16 bytes moves at a time. A column is the same unit
 // of every row of a plane and head.
 //

@@ -1,6 +1,7 @@
 // How many keys each list of a layer keeps, if scores decide. The counts are
 // those of core/kernels/head_split.cc, found the same way.
 #include "device.cuh"
+#include "head_split.h"
 #include "topk.cuh"
 
 namespace kvevict::cuda {

@@ -5,6 +5,7 @@
 // leaves subtracts exactly what it added to the sum of directions, in units of
 // 2^-30 rounded towards 0: integers can be added in any order.
 #include "key_diff_blocks.h"
+#include "topk.h"
 
 #include "cache_rows.cuh"
 #include "counts.cuh"

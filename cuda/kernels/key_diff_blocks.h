@@ -1,4 +1,4 @@
-// Launch shapes of key_diff_blocks.cu.
+// Arguments and launch shapes of key_diff_blocks.cu.
 #ifndef KVEVICT_CUDA_KERNELS_KEY_DIFF_BLOCKS_H_
 #define KVEVICT_CUDA_KERNELS_KEY_DIFF_BLOCKS_H_
 
@@ -6,6 +6,32 @@
 #include "topk.h"
 
 namespace kvevict::cuda {
+
+struct KeyDiffBlocksLayer {
+  uint64_t keys;         // slot 0, head 0
+  uint64_t block_table;  // i32; paged keys only
+  uint64_t scores;       // out: f32 [n_kv_heads, n_tokens]
+  uint32_t n_tokens;
+  int32_t first_count;  // index in KeyDiffBlocksParams::tokens
+  uint32_t n_keep;
+  int32_t first_keep_count;  // index in KeyDiffBlocksParams::keep
+};
+static_assert(sizeof(KeyDiffBlocksLayer) == 40);
+
+struct KeyDiffBlocksParams {
+  static constexpr uint32_t kMaxLayers = 16;  // each layer has scratch
+  CacheRows keys;
+  CountTable tokens;  // per KV head
+  CountTable keep;
+  // [n_layers, n_kv_heads] of KeyDiffBlocksBytes(), 16-byte aligned
+  uint64_t scratch;
+  uint32_t n_kv_heads;
+  uint32_t n_most;  // tokens of the longest layer
+  uint32_t block;
+  uint32_t higher_wins;  // of equal scores
+  KeyDiffBlocksLayer layers[kMaxLayers];
+};
+static_assert(sizeof(KeyDiffBlocksParams) <= 4096);
 
 // The rows that a thread loads at once.
 constexpr uint32_t kBlockwiseRows = 4;

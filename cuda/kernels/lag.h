@@ -1,10 +1,45 @@
-// Launch shapes of lag.cu.
+// Arguments and launch shapes of lag.cu.
 #ifndef KVEVICT_CUDA_KERNELS_LAG_H_
 #define KVEVICT_CUDA_KERNELS_LAG_H_
 
 #include "params.h"
 
 namespace kvevict::cuda {
+
+// Keys, or values.
+struct LagRows {
+  CacheRows rows;      // `wide` and `lanes` are not used
+  float mean_scale;    // 1 / head_dim
+  float spread_scale;  // log2(e)^2 / (head_dim - 1), or 0
+};
+static_assert(sizeof(LagRows) == 224);
+
+struct LagLayer {
+  uint64_t keys;         // slot 0, head 0
+  uint64_t values;       // likewise
+  uint64_t block_table;  // i32; paged rows only
+  uint64_t scores;       // out: f32 [n_kv_heads, n_tokens]
+  uint32_t n_tokens;
+  int32_t first_count;  // index in LagParams::tokens
+};
+static_assert(sizeof(LagLayer) == 40);
+
+struct LagParams {
+  static constexpr uint32_t kMaxLayers = 90;
+  LagRows keys;
+  LagRows values;
+  CountTable tokens;  // per KV head
+  // f32 [LagScratchRows(), n_layers, n_kv_heads, scratch_stride]
+  uint64_t scratch;
+  uint32_t scratch_stride;  // tokens of the longest layer
+  uint32_t n_layers;
+  uint32_t n_kv_heads;
+  uint32_t n_sink;
+  uint32_t partition;
+  float rank_scale;  // 1 / partition; 0: scores are the means, not the ranks
+  LagLayer layers[kMaxLayers];
+};
+static_assert(sizeof(LagParams) <= 4096);
 
 constexpr uint32_t kLagThreads = 256;
 constexpr uint32_t kLagRankThreads = 128;

@@ -1,6 +1,7 @@
 // The mass of lists' scores, and of those that they keep, with the sums of
 // core/kernels/mass.cc.
 #include "device.cuh"
+#include "mass.h"
 #include "topk.cuh"
 
 namespace kvevict::cuda {

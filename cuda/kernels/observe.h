@@ -1,10 +1,31 @@
-// Launch shape of observe.cu.
+// Arguments and launch shape of observe.cu.
 #ifndef KVEVICT_CUDA_KERNELS_OBSERVE_H_
 #define KVEVICT_CUDA_KERNELS_OBSERVE_H_
 
 #include "params.h"
 
 namespace kvevict::cuda {
+
+struct ObserveParams {
+  static constexpr uint32_t kMaxLayers = 128;
+  uint64_t rings;  // [layers, ring_rows, n_heads, row elements], packed
+  // Address of a u32 with the position of row 0, read when the kernel runs; 0:
+  // it is first_position.
+  uint64_t position_address;
+  int64_t from_row_stride;
+  int64_t from_head_stride;
+  int64_t from_element_stride;
+  uint32_t first_position;  // added to what is read
+  uint32_t n_rows;          // <= ring_rows
+  uint32_t n_heads;
+  uint32_t n_elements;  // per row and head
+  uint32_t element_bytes;
+  uint32_t ring_rows;  // position p goes to row p % ring_rows
+  uint32_t unit;       // bytes moved at a time: ObserveUnit()
+  uint32_t n_layers;
+  uint64_t from[kMaxLayers];  // row 0 of those to copy, head 0
+};
+static_assert(sizeof(ObserveParams) <= 4096);
 
 // Grid (ObserveBlocks(), n_rows, n_layers).
 constexpr uint32_t kObserveThreads = 128;

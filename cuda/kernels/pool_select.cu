@@ -2,6 +2,7 @@
 // scores are read once, and pooled ones are not written back. It uses the
 // pooling of pool1d.cu and the selection of topk.cu, so the lists are the same.
 #include "pool_select.h"
+#include "topk.h"
 
 #include "device.cuh"
 #include "pool1d.cuh"

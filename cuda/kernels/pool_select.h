@@ -8,6 +8,17 @@
 
 namespace kvevict::cuda {
 
+struct PoolSelectParams {
+  static constexpr uint32_t kMaxLayers = SelectParams::kMaxLayers;
+  SelectLists lists;
+  uint32_t kernel;  // as in PoolParams, at most kMostSelectPoolKernel
+  uint32_t is_max;
+  uint32_t edge_shrinks;
+  uint32_t n_unpooled;  // the last ones count as +infinity
+  SelectLayer layers[kMaxLayers];
+};
+static_assert(sizeof(PoolSelectParams) <= 4096);
+
 // pool_select: grid (n_lists, n_layers), a block of kSelectThreads per list,
 // with PoolSelectBytes() of the longest in dynamic shared memory. Wider
 // kernels, and lists longer than MostPoolSelectTokens(), use pool_rows and

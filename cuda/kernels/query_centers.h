@@ -1,10 +1,41 @@
-// Launch shapes of query_centers.cu.
+// Arguments and launch shapes of query_centers.cu.
 #ifndef KVEVICT_CUDA_KERNELS_QUERY_CENTERS_H_
 #define KVEVICT_CUDA_KERNELS_QUERY_CENTERS_H_
 
 #include "params.h"
 
 namespace kvevict::cuda {
+
+struct CentersLayer {
+  uint64_t keys;         // slot 0, head 0
+  uint64_t block_table;  // i32; paged keys only
+  uint64_t centers;      // f32 [n_q_heads, 3, n_pairs], head stride below
+  uint64_t rows;         // out: f32 [n_q_heads, n_tokens]
+  uint32_t n_tokens;
+  int32_t first_count;  // index in CentersParams::tokens
+};
+static_assert(sizeof(CentersLayer) == 40);
+
+// The factor of a pair's center.
+struct CentersTurn {
+  float re;
+  float im;
+};
+
+struct CentersParams {
+  static constexpr uint32_t kMaxLayers = 44;
+  static constexpr uint32_t kMaxPairs = 256;
+  CacheRows keys;          // PairRows(); head_dim is not read
+  CountTable tokens;       // per KV head
+  uint64_t center_stride;  // elements
+  uint32_t group;
+  uint32_t n_sink;  // first tokens, which score 0
+  uint32_t n_pairs;
+  uint32_t is_interleaved;  // 2f and 2f + 1 are one, else f and f + n_pairs
+  CentersTurn turns[kMaxPairs];
+  CentersLayer layers[kMaxLayers];
+};
+static_assert(sizeof(CentersParams) <= 4096);
 
 constexpr uint32_t kCentersThreads = 256;
 // Rows and query heads that a thread of center_scores processes at a time.

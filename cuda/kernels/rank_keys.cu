@@ -1,6 +1,7 @@
 // Orders the keys of lists by rank and then by score, with the same keys as
 // core/cpu/rank_keys.cc.
 #include "device.cuh"
+#include "rank_keys.h"
 #include "slots.cuh"
 #include "topk.cuh"
 

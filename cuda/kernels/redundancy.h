@@ -1,4 +1,4 @@
-// Launch shapes of redundancy.cu.
+// Arguments and launch shapes of redundancy.cu.
 #ifndef KVEVICT_CUDA_KERNELS_REDUNDANCY_H_
 #define KVEVICT_CUDA_KERNELS_REDUNDANCY_H_
 
@@ -6,6 +6,35 @@
 #include "params.h"
 
 namespace kvevict::cuda {
+
+struct RedundancyLayer {
+  uint64_t keys;         // slot 0, head 0
+  uint64_t block_table;  // i32; paged keys only
+  uint64_t scores;       // f32 [n_kv_heads, n_tokens], in place
+  uint32_t n_tokens;
+  int32_t first_count;  // index in RedundancyParams::tokens
+};
+static_assert(sizeof(RedundancyLayer) == 32);
+
+struct RedundancyParams {
+  static constexpr uint32_t kMaxLayers = 119;
+  CacheRows keys;
+  CountTable tokens;  // per KV head
+  // f32 [n_layers, n_kv_heads, n_chunks, head_dim]: the sum of the directions
+  // of a chunk's keys.
+  uint64_t sums;
+  // [n_layers, n_kv_heads, 3, stride]: f32 scales of the keys, replaced by sums
+  // of columns; u32 columns that rows leave out; f32 entries there.
+  uint64_t rows;
+  uint32_t stride;  // tokens of the longest layer
+  uint32_t n_kv_heads;
+  uint32_t n_chunks;  // RedundancyChunks() of the longest layer
+  float threshold;
+  float score_weight;
+  float weight;
+  RedundancyLayer layers[kMaxLayers];
+};
+static_assert(sizeof(RedundancyParams) <= 4096);
 
 constexpr uint32_t kRedundancyThreads = kCosineThreads;
 

@@ -2,6 +2,7 @@
 // element, group by group. The bytes are those of core/kernels/regroup.cc on
 // targets with a fused multiply-add.
 #include "regroup.h"
+#include "requantize.h"
 
 #include "cache_rows.cuh"
 #include "codes.cuh"

@@ -1,4 +1,4 @@
-// Launch shape of regroup.cu.
+// Arguments and launch shape of regroup.cu.
 #ifndef KVEVICT_CUDA_KERNELS_REGROUP_H_
 #define KVEVICT_CUDA_KERNELS_REGROUP_H_
 

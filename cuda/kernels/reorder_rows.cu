@@ -4,6 +4,7 @@
 // will overwrite, those from slots below n_keep, to the staged rows of their
 // destinations. The second one reads these from there, and all others, which
 // are never written, from the cache. So threads need not wait for each other.
+#include "gather_rows.h"
 #include "moved_rows.cuh"
 
 namespace kvevict::cuda {

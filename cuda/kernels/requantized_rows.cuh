@@ -5,6 +5,7 @@
 #include "cache_rows.cuh"
 #include "counts.cuh"
 #include "device.cuh"
+#include "requantize.h"
 
 namespace kvevict::cuda {
 

@@ -6,6 +6,7 @@
 // plane's first_slot more are in use since. A row comes from its own slot or a
 // lower one. So going from the last row down, nothing is overwritten before it
 // is read.
+#include "gather_rows.h"
 #include "moved_rows.cuh"
 
 namespace kvevict::cuda {

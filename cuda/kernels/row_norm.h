@@ -1,10 +1,31 @@
-// Launch shape of row_norm.cu.
+// Arguments and launch shape of row_norm.cu.
 #ifndef KVEVICT_CUDA_KERNELS_ROW_NORM_H_
 #define KVEVICT_CUDA_KERNELS_ROW_NORM_H_
 
 #include "params.h"
 
 namespace kvevict::cuda {
+
+struct RowNormLayer {
+  uint64_t rows;         // slot 0, head 0
+  uint64_t block_table;  // i32; paged rows only
+  uint64_t scores;       // f32 [n_kv_heads, n_tokens]
+  uint32_t n_tokens;
+  int32_t first_count;  // index in RowNormParams::tokens
+};
+static_assert(sizeof(RowNormLayer) == 32);
+
+struct RowNormParams {
+  static constexpr uint32_t kMaxLayers = 120;
+  CacheRows rows;
+  CountTable tokens;  // per KV head
+  uint32_t n_kv_heads;
+  uint32_t weighs;  // multiplies present scores; else negates norms
+  float epsilon;    // added to scores before they are weighed
+  uint32_t reserved;
+  RowNormLayer layers[kMaxLayers];
+};
+static_assert(sizeof(RowNormParams) <= 4096);
 
 constexpr uint32_t kNormThreads = 256;
 // The rows that a thread loads at once.

@@ -7,6 +7,63 @@
 
 namespace kvevict::cuda {
 
+struct ScoreLayer {
+  uint64_t queries;      // ring or caller's plane, head 0, row 0
+  uint64_t keys;         // slot 0, head 0
+  uint64_t block_table;  // i32; paged keys only
+  // Natural log-sum-exps, f32, of the rows' scaled logits, [n_q_heads, window]
+  // with the strides below, rows in ring order; 0: the first pass computes
+  // them. With KV_SINKS, which always computes them: f32 [n_q_heads], natural
+  // logits that are part of them.
+  uint64_t row_lse;
+  uint64_t scores;      // out: f32 [n_kv_heads or n_q_heads, n_tokens]
+  uint32_t n_tokens;    // >= window; the longest head
+  int32_t first_count;  // index in ScoreParams::tokens
+};
+static_assert(sizeof(ScoreLayer) == 48);
+
+struct ScoreParams {
+  static constexpr uint32_t kMaxLayers = 78;
+  RowLayout keys;
+  RowNumbers scale;  // of quantized keys, as in CacheRows
+  RowNumbers minimum;
+  RecentRows recent;
+  int64_t query_row_stride;
+  int64_t query_head_stride;
+  int64_t query_element_stride;
+  int64_t lse_row_stride;  // bytes
+  int64_t lse_head_stride;
+  // f32 [n_layers, n_kv_heads, n_splits, rows]: base-2 log-sum-exp of a row
+  // over the keys of one split. Written by the first pass, read by the second.
+  uint64_t partial_lse;
+  float scale_log2e;   // softmax scale * log2(e); KV_SOFTCAP: cap * log2(e)
+  float weight_scale;  // factor of the summed weights: 1 / window for a mean
+  uint32_t n_kv_heads;
+  uint32_t n_splits;        // the most of any layer; grid.x
+  uint32_t keys_per_split;  // a multiple of KV_TILE_KEYS; KV_CHUNKS: a chunk
+  // Window row w is stored row (first_row + w) % ring_rows, or row first_row +
+  // w of the chunk.
+  uint32_t first_row;
+  uint32_t ring_rows;
+  // KV_PART: the window's rows are those of the tokens before the last n_after.
+  // The first n_absent of them are missing. With KV_PART and KV_CHUNKS, `adds`
+  // says whether sums are added to the present scores.
+  uint32_t n_after;
+  uint32_t n_absent;
+  uint32_t adds;
+  // KV_MEASURE: measures the first n_first and the last n_last slots before the
+  // window.
+  uint32_t n_first;
+  uint32_t n_last;
+  float spread;        // KV_SPREAD: factor of the rows' variance
+  float scale_by_cap;  // KV_SOFTCAP: softmax scale / the cap
+  // KV_MEASURE: f32 [n_layers, n_kv_heads, n_splits, 2], the blocks' measures.
+  uint64_t measures;
+  CountTable tokens;  // with KV_RAGGED, per KV head
+  ScoreLayer layers[kMaxLayers];
+};
+static_assert(sizeof(ScoreParams) <= 4096);
+
 // Keys of a tile, the step of the loop over a split (KV_TILE_KEYS of a
 // variant). With tensor cores it is 128, for half the barriers and twice the
 // bytes in flight, if the tiles of two blocks fit in the shared memory of a

@@ -9,6 +9,7 @@
 #define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_FMA_CUH_
 
 #include "device.cuh"
+#include "window_attention.h"
 #include "window_attention_rows.cuh"
 #include "window_attention_softmax.cuh"
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "cuda/kernels/params.h"
+#include "cuda/kernels/observe.h"
 #include "tests/gpu/doors.h"
 #include "tests/gpu/driver_use_check.h"
 #include "tests/gpu/evictable.h"

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "cuda/kernels/gather_rows.h"
 #include "tests/cuda/kernels/planes.h"
 
 namespace kvevict {

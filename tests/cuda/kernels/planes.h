@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/kernels/params.h"
+#include "cuda/kernels/gather_rows.h"
 #include "tests/cuda/kernels/launch.h"
 #include "tests/oracle/compact.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/kernels/params.h"
+#include "cuda/kernels/window_attention.h"
 #include "tests/kernels/random.h"
 #include "tests/oracle/window_attention.h"
 #include "tests/rig/simt/simt.h"
