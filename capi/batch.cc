@@ -7,7 +7,7 @@ using namespace kvevict::capi;  // NOLINT
 
 namespace {
 
-// No sequence moves rows that another one has.
+// Checks that no sequence moves rows of another one.
 Status CheckCachesApart(const Batch<kvevict_sequence_eviction>& batch,
                         size_t n) {
   for (size_t i = 0; i < n; ++i) {
@@ -23,7 +23,7 @@ Status CheckCachesApart(const Batch<kvevict_sequence_eviction>& batch,
   return Status();
 }
 
-// Nor is what one saves for an undo written over by another one.
+// Checks that no sequence writes over what another one saves for an undo.
 Status CheckUndosApart(const Batch<kvevict_sequence_eviction>& batch,
                        size_t n) {
   for (size_t i = 0; i < n; ++i) {

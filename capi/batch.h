@@ -40,8 +40,8 @@ Status CheckItem(const Item& item) {
   return CheckNotNull("sequence", item.sequence);
 }
 
-// The workspace of a batch lies apart from the caches of all its sequences, which have
-// been checked.
+// Checks that the workspace of a batch overlaps no cache of its sequences,
+// which have been checked.
 template <typename Items>
 Status CheckWorkspaceApart(const Items& items, size_t n,
                            const void* workspace) {
@@ -57,8 +57,9 @@ Status CheckWorkspaceApart(const Items& items, size_t n,
   return Status();
 }
 
-// The items of a call. While it lives their sequences are marked, so that none comes
-// twice, and are on the call's stream, where they stay if it succeeds.
+// The items of a call. While it lives their sequences are marked, so that none
+// is given twice, and they are on the call's stream. They stay on it if the
+// call succeeds.
 template <typename Item>
 class Batch {
  public:
@@ -70,7 +71,8 @@ class Batch {
     for (size_t i = 0; i < n_entered_; ++i) SequenceOf(i).LeaveBatch(succeeds_);
   }
 
-  // check(item) of all of them, between(), and then run(item) of each.
+  // Calls check(item) for all items, then between(), and then run(item) for
+  // each.
   template <typename Check, typename Between, typename Run>
   Status Do(const Check& check, const Between& between, const Run& run) {
     KV_RETURN_IF_ERROR(CheckArray("items", items_, n_));

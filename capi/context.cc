@@ -6,8 +6,8 @@
 
 namespace kvevict::capi {
 
-// The public enumerator is written by hand; these fail until it and the list
-// agree.
+// The public enumerator is written by hand. These fail unless it agrees with
+// the list.
 #define KV_SAME(Name, NAME) \
   static_assert(static_cast<int>(DType::k##Name) == KVEVICT_DTYPE_##NAME)
 KV_SAME(Opaque, OPAQUE);

@@ -15,7 +15,7 @@ Status CheckJobs(const char* name, const void* jobs, size_t jobs_len) {
   return InvalidArgument("%s_len %zu > %zu", name, jobs_len, kMaxJobs);
 }
 
-// The jobs of a call and what they point to.
+// The jobs of a call, and copies of what they point to.
 struct CopiedJobs {
   ScoreRequest jobs[kMaxJobs];
   size_t n = 0;
@@ -54,7 +54,7 @@ Status CopyJobs(const Plan& plan, const kvevict_score_job* jobs,
                        });
 }
 
-// The moves of a call and what they point to.
+// The moves of a call, and copies of what they point to.
 struct CopiedMoves {
   Move moves[kMaxJobs];
   size_t n = 0;
@@ -62,7 +62,7 @@ struct CopiedMoves {
   std::span<const Move> all() const { return {moves, n}; }
 };
 
-// What stands for no lists; its slots are nowhere.
+// The lists of a move without any: all slots are kept, and `slots` is NULL.
 kvevict_keep_lists AllSlots(const kvevict_move& move,
                             const kvevict_view& view) {
   kvevict_keep_lists keep = KVEVICT_KEEP_LISTS_INIT;
@@ -106,7 +106,7 @@ Status CopyMoves(const kvevict_move* moves, size_t moves_len,
                        });
 }
 
-// The rotations of a call and what they point to.
+// The rotations of a call, and copies of what they point to.
 struct CopiedRotations {
   RotateRequest rotations[kMaxJobs];
   size_t n = 0;
@@ -131,7 +131,7 @@ Status CopyRotation(const Plan& plan, const kvevict_rotation* in,
   return Status();
 }
 
-// The jobs of kvevict_attend() and what they point to.
+// The jobs of kvevict_attend(), and copies of what they point to.
 struct CopiedAttention {
   AttendJob jobs[kMaxJobs];
   size_t n = 0;

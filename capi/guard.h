@@ -1,5 +1,5 @@
 // The border between C callers and the C++ core: outcomes become status codes,
-// versioned structs become whole ones, handles become objects.
+// versioned structs are completed, and handles become objects.
 #ifndef KVEVICT_CAPI_GUARD_H_
 #define KVEVICT_CAPI_GUARD_H_
 
@@ -18,8 +18,8 @@
 
 namespace kvevict::capi {
 
-// Runs the body of an entry point, in the default floating-point mode. The only
-// catch (...) in the library.
+// Runs the body of an entry point in the default floating-point mode. This is
+// the only catch (...) in the library.
 template <typename Body>
 kvevict_status Guard(const Body& body) noexcept {
   const DefaultFloatMode mode;
@@ -43,7 +43,7 @@ inline Status CheckReserved(const char* name, uint32_t reserved) {
   return InvalidArgument("%s.reserved %u is not 0", name, reserved);
 }
 
-// An array given as pointer and length.
+// Checks an array given as pointer and length.
 inline Status CheckArray(const char* name, const void* pointer, size_t length) {
   if (pointer != nullptr || length == 0) return Status();
   return InvalidArgument("%s is NULL, but %s_len is %zu", name, name, length);
@@ -51,11 +51,13 @@ inline Status CheckArray(const char* name, const void* pointer, size_t length) {
 
 // ---- Versioned structs ----
 //
-// Structs grow at their end only. A caller's may be shorter, down to the size of its
-// first release: what it lacks has its default. It may be longer: what this library
-// does not know must be zero. So nothing is read where the caller has it.
+// Structs grow only at their end. A caller's may be shorter, down to the size
+// of its first release: what it lacks gets its default. It may be longer: what
+// this library does not know must be zero. So structs are copied and not read
+// in place.
 
-// KVEVICT_STRUCTS: a test's list, in which this release is not the first.
+// A test defines KVEVICT_STRUCTS as a list in which this release is not the
+// first.
 #ifndef KVEVICT_STRUCTS
 #define KVEVICT_STRUCTS "capi/structs.inc"
 #endif
@@ -90,7 +92,7 @@ Status CheckStruct(const char* name, const T* in) {
   return Status();
 }
 
-// Reads what the caller gave over the defaults that *out holds.
+// Copies the caller's struct over the defaults in *out.
 template <typename T>
 Status CopyIn(const char* name, const T* in, T* out) {
   KV_RETURN_IF_ERROR(CheckStruct(name, in));
@@ -99,8 +101,8 @@ Status CopyIn(const char* name, const T* in, T* out) {
   return Status();
 }
 
-// Calls visit(i, struct) for an array of structs, which are as far apart as the
-// first one says it is wide.
+// Calls visit(i, struct) for an array of structs. Their distance is the size
+// that the first one has.
 template <typename T, typename Visit>
 Status ForEachStruct(const char* name, T* first, size_t n, const Visit& visit) {
   if (n == 0) return Status();
@@ -129,7 +131,7 @@ Status CheckOut(const char* name, const T* out) {
   return CheckStructSize<T>(name, out->struct_size);
 }
 
-// Fills a checked output struct as far as the caller knows it; its struct_size
+// Fills a checked output struct as far as the caller knows it. Its struct_size
 // stays, and so do fields that this library does not know.
 template <typename T>
 void CopyOut(const T& value, T* out) {
@@ -138,8 +140,8 @@ void CopyOut(const T& value, T* out) {
   out->struct_size = struct_size;
 }
 
-// An older caller's struct that other calls take as input must not lose what differs
-// from the defaults.
+// A struct that other calls take as input must not lose values that differ from
+// the defaults because an older caller's struct is shorter.
 template <typename T>
 Status CheckRoom(const char* name, const T& value, const T& defaults,
                  const T& out) {
@@ -162,14 +164,14 @@ Status CopyOutWhole(const char* name, const T& value, const T& defaults,
   return Status();
 }
 
-// A layer of the model.
+// Checks that a layer is one of the model.
 inline Status CheckLayer(const Plan& plan, uint32_t number) {
   if (number < plan.n_model_layers()) return Status();
   return InvalidArgument("layer %u >= n_layers %u", number,
                          plan.n_model_layers());
 }
 
-// One of a plan's layers, by its number in the model.
+// Finds one of a plan's layers by its number in the model.
 inline Status FindLayer(const Plan& plan, uint32_t number, uint32_t* out) {
   KV_RETURN_IF_ERROR(CheckLayer(plan, number));
   const int32_t place = plan.Find(number);
@@ -180,7 +182,7 @@ inline Status FindLayer(const Plan& plan, uint32_t number, uint32_t* out) {
   return Status();
 }
 
-// What a call works in.
+// Writes the workspace sizes of a call.
 inline Status CopyOut(const Context& context, const WorkspaceNeeds& needs,
                       kvevict_workspace* out) {
   if (!needs.ok()) {
@@ -195,7 +197,7 @@ inline Status CopyOut(const Context& context, const WorkspaceNeeds& needs,
   return Status();
 }
 
-// What a caller gives beside keys of a plan's layer.
+// Copies a caller's inputs of a layer in addition to keys.
 inline Status CopyIn(const kvevict_signal_inputs* in, LayerInputs* out) {
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   KV_RETURN_IF_ERROR(CopyIn("inputs", in, &inputs));
@@ -216,7 +218,7 @@ inline Status CopyIn(const kvevict_signal_inputs* in, LayerInputs* out) {
   return Status();
 }
 
-// Which tokens come before others.
+// Copies a caller's ranked ranges.
 inline Status CopyIn(const kvevict_token_range* in, size_t n,
                      TokenRanges* out) {
   KV_RETURN_IF_ERROR(CheckArray("ranges", in, n));

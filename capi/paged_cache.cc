@@ -1,4 +1,4 @@
-// A pool of blocks and the sequences that hold them.
+// Entry points of a pool of blocks and the sequences that hold them.
 #include "capi/batch.h"
 #include "kvevict/paged.h"
 
@@ -33,7 +33,7 @@ Status CheckStoredIn(const PagedSequence& cached, const Sequence& sequence) {
   return Status();
 }
 
-// Whether whole blocks stay or go, and their rows stay as they are.
+// Whether evictions can drop whole blocks without changing rows.
 static bool CanDropBlocks(const PagedCache& cache, const Plan& plan) {
   if (!cache.rows_stand_alone()) return false;
   const Policy& policy = plan.policy();
@@ -80,7 +80,7 @@ Status CopyPoolOptions(const kvevict_plan* plan,
   return CopyIn("options", options, out);
 }
 
-// Calls act(rows) with rows of a call, copied in.
+// Calls act(rows) with copies of a call's rows.
 template <typename Act>
 Status WithRows(const PagedSequence& sequence, const kvevict_paged_rows* rows,
                 size_t rows_len, const Act& act) {
@@ -110,7 +110,7 @@ Status CheckItemOfPaged(const kvevict_paged_eviction& item,
   return CheckStoredIn(cached, sequence);
 }
 
-// What is checked of an item; fills the sequence's views.
+// Checks an item and fills the sequence's views.
 Status CheckPagedEvict(const kvevict_paged_eviction& item, void* workspace,
                        size_t workspace_bytes) {
   Sequence& sequence = Core(item.sequence);
@@ -120,7 +120,7 @@ Status CheckPagedEvict(const kvevict_paged_eviction& item, void* workspace,
   return CheckEvict(&sequence.call(), options, workspace, workspace_bytes);
 }
 
-// Wants the shared blocks that an eviction which was checked will write to.
+// Marks as wanted the shared blocks that a checked eviction will write to.
 void WantWritten(PagedSequence& cached, const Sequence& sequence) {
   if (!WritesViews(sequence.call())) return;
   const Plan& plan = sequence.plan();
@@ -134,7 +134,7 @@ void WantWritten(PagedSequence& cached, const Sequence& sequence) {
   }
 }
 
-// The items of a call, as they are while it lasts.
+// The items of a call.
 class PagedItems {
  public:
   PagedItems(const kvevict_paged_eviction* items, size_t n)
@@ -142,7 +142,7 @@ class PagedItems {
 
   PagedSequence& CachedOf(size_t i) const { return Core(Item(i)->cached); }
   Sequence& SequenceOf(size_t i) const { return Core(Item(i)->sequence); }
-  // Of the first `n` items none has it.
+  // Checks that none of the first `n` items has this cached sequence.
   Status CheckIsNew(const kvevict_paged_sequence* cached, size_t n) const {
     for (size_t i = 0; i < n; ++i) {
       if (Item(i)->cached != cached) continue;
@@ -150,7 +150,7 @@ class PagedItems {
     }
     return Status();
   }
-  // What items will write to becomes theirs alone.
+  // Makes the blocks that items will write to their own.
   Status OwnWritten(Stream stream) const {
     if (n_ == 0) return Status();
     const PagedCache& cache = CachedOf(0).cache();

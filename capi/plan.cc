@@ -134,7 +134,8 @@ kvevict_status kvevict_plan_layer_budgets(const kvevict_plan* plan,
     }
     KV_RETURN_IF_ERROR(p.LayerBudgets(p.ContextOf(n_tokens, n_tokens),
                                       {budgets, p.n_layers()}));
-    // Each to its place in the model, which is no earlier one.
+    // Moves each budget to its layer in the model, which is never an earlier
+    // index.
     for (uint32_t l = p.n_model_layers(); l-- > 0;) {
       budgets[l] = p.Find(l) < 0 ? 0 : budgets[p.Find(l)];
     }

@@ -40,7 +40,7 @@ Status FindParam(const kvevict_policy* policy, const char* key,
   return *out == nullptr ? NoSuchKey(info, key) : Status();
 }
 
-// A text for a caller who may ask for its length alone.
+// Copies a text to a caller, who may also ask only for its length.
 Status CopyText(std::string_view text, char* out, size_t capacity,
                 size_t* out_len) {
   if (capacity > 0) {

@@ -1,4 +1,4 @@
-// A prompt in chunks, through the caller's model.
+// kvevict_prefill(): a prompt in chunks, through the caller's model.
 #include <algorithm>
 
 #include "capi/sequence.h"
@@ -50,14 +50,14 @@ class Prefill {
     return CheckFirstEviction();
   }
 
-  // Room for a chunk.
+  // Makes room for a chunk.
   Status Begin(uint32_t n) {
     KV_RETURN_IF_ERROR(sequence_.CheckAppend(n));
     if (options_.cached == nullptr) return Status();
     return Core(options_.cached).Append(n, stream_);
   }
 
-  // The chunk has not been read.
+  // Removes the room of a chunk that was not processed.
   Status GiveUp() {
     if (options_.cached == nullptr) return Status();
     for (uint32_t l = 0; l < plan().n_layers(); ++l) {
@@ -116,7 +116,7 @@ class Prefill {
     return CopyIn("evict", options_.evict, out);
   }
 
-  // Protected positions that are yet to come are left out.
+  // Leaves out protected positions that are not stored yet.
   Status CopyForNow(kvevict_evict_options* out) const {
     KV_RETURN_IF_ERROR(CopyGiven(out));
     const int32_t* const begin = out->protected_positions;
@@ -128,7 +128,7 @@ class Prefill {
     return Status();
   }
 
-  // But for the inputs, which the model computes.
+  // Checks all except the inputs, which the model computes.
   Status CheckFirstEviction() const {
     kvevict_evict_options given = KVEVICT_EVICT_OPTIONS_INIT;
     KV_RETURN_IF_ERROR(CopyGiven(&given));
@@ -160,7 +160,8 @@ class Prefill {
     return CheckApartFromPool();
   }
 
-  // Later chunks may lie in any of its blocks.
+  // Checks that the workspace does not overlap the pool, because later chunks
+  // may be in any of its blocks.
   Status CheckApartFromPool() const {
     if (options_.cached == nullptr || options_.workspace == nullptr) {
       return Status();
@@ -176,7 +177,7 @@ class Prefill {
                            options_.workspace);
   }
 
-  // Of the rows that are stored.
+  // Finds the bytes of the stored rows.
   Status FindBytes(uint64_t* out) const {
     *out = 0;
     for (uint32_t l = 0; l < plan().n_layers(); ++l) {
@@ -203,7 +204,8 @@ class Prefill {
   const kvevict_stream stream_;
 };
 
-// Chunk after chunk; between Guard()s the caller's function runs as the caller is.
+// Runs chunk after chunk. The caller's function runs outside of Guard(), in the
+// caller's own floating-point mode.
 kvevict_status Run(Prefill& prefill, Sequence& sequence,
                    const kvevict_prefill_options& options) {
   for (uint32_t done = 0; done < options.n_tokens;) {

@@ -13,8 +13,8 @@ using namespace kvevict::capi;  // NOLINT
 
 namespace {
 
-// A question about a KV head of a layer with a full cache, which is *out_layer of the
-// plan's.
+// Checks a query about a KV head of a layer with a full cache. *out_layer
+// becomes its index in the plan.
 Status CheckQuestion(const kvevict_sequence* sequence, uint32_t layer,
                      uint32_t kv_head, const char* out_name, const void* out,
                      uint32_t* out_layer) {
@@ -140,8 +140,8 @@ bool LosesTokens(const ListReport& list) {
   return list.tokens_after < list.tokens_before;
 }
 
-// What a list kept of its mass: all where its layer lost nothing. Nothing is known before
-// the first eviction.
+// The share of its mass that a list kept: all if its layer lost nothing.
+// Nothing is known before the first eviction.
 void CopyMass(const Sequence& sequence, const PlanLayer& layer, size_t list,
               std::span<const Mass> masses, kvevict_list_report* out) {
   const auto of_layer =

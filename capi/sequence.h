@@ -1,4 +1,4 @@
-// What calls of a sequence share.
+// Helpers that calls of a sequence share.
 #ifndef KVEVICT_CAPI_SEQUENCE_H_
 #define KVEVICT_CAPI_SEQUENCE_H_
 
@@ -10,7 +10,8 @@
 
 namespace kvevict::capi {
 
-// Runs a call's body with the sequence on its stream, where it stays if it succeeds.
+// Runs a call's body with the sequence on the call's stream. The sequence stays
+// on it if the call succeeds.
 template <typename Body>
 Status OnStream(Sequence& sequence, kvevict_stream stream, const Body& body) {
   const Stream last = sequence.stream();
@@ -20,7 +21,8 @@ Status OnStream(Sequence& sequence, kvevict_stream stream, const Body& body) {
   return status;
 }
 
-// Of an array with a struct per layer, those of layers with a full cache.
+// Copies the structs of layers with a full cache from an array with one per
+// layer.
 template <typename T, typename Copy>
 Status CopyLayers(const Plan& plan, const char* name, const T* array,
                   size_t len, const Copy& copy) {
@@ -35,29 +37,30 @@ Status CopyLayers(const Plan& plan, const char* name, const T* array,
   });
 }
 
-// What is shown of layers with a full cache, in *out_n places of its call's inputs.
+// Copies the observations of layers with a full cache to the first *out_n
+// inputs of the sequence's call.
 Status CopyObservations(const Sequence& sequence,
                         const kvevict_observation* observations, size_t n,
                         size_t* out_n);
 
-// What an eviction is given: views, destinations, inputs and ranges of the sequence's
-// call, and *out, which has its defaults.
+// Copies the arguments of an eviction: views, destinations, inputs and ranges
+// to the sequence's call, and the options to *out, which has its defaults.
 Status CopyEviction(const Sequence& sequence, const kvevict_view* views,
                     size_t views_len, const kvevict_evict_options* options,
                     kvevict_evict_options* out);
-// The same where the call's views are there.
+// The same if the call has its views already.
 Status CopyOptions(const Sequence& sequence,
                    const kvevict_evict_options* options,
                    kvevict_evict_options* out);
 
-// The same of a paged cache's rows, which are the views.
+// The same for a paged cache, whose rows are the views.
 Status CopyPagedEviction(const PagedSequence& cached, const Sequence& sequence,
                          const kvevict_evict_options* options,
                          kvevict_evict_options* out);
 
-// That a sequence of positions can be one of a paged cache's rows.
+// Checks that a sequence of positions can belong to a paged cache's rows.
 Status CheckGoesWith(const PagedSequence& cached, const Sequence& sequence);
-// And that each layer has the rows that it stores.
+// Also checks that each layer has the rows that the sequence stores.
 Status CheckStoredIn(const PagedSequence& cached, const Sequence& sequence);
 
 }  // namespace kvevict::capi

@@ -1,4 +1,5 @@
-// Where a sequence begins: positions that are given, another one, or a saved one.
+// Entry points that start a sequence: from given positions, another sequence,
+// or a saved one.
 #include "capi/sequence.h"
 #include "core/sequence/layer_positions.h"
 #include "core/sequence/saved_sequence.h"

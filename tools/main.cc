@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
   try {
     return RunProgram(ProgramArguments(argc, argv));
   } catch (const KvevictError& error) {
-    // What the library finds wrong came from the command line.
+    // An invalid argument for the library came from the command line.
     return Fail(error, error.status == KVEVICT_ERROR_INVALID_ARGUMENT
                            ? kUsageError
                            : 1);

@@ -29,7 +29,8 @@ constexpr char kLostWindow[] =
     "its layers with a sliding window had lost tokens that it needs since "
     "others were removed";
 
-// Graphs are read with the numbers that ggml's headers gave nodes when this was compiled.
+// Graphs are read with the enumerators that ggml's headers had when this was
+// compiled.
 void CheckHeaders() {
   constexpr struct {
     ggml_op op;
@@ -55,7 +56,8 @@ void CheckHeaders() {
          static_cast<int>(op), " is ", name, " there and ", ggml_op_name(op),
          " in the loaded ggml", kRemedy);
   }
-  // A tensor is allocated behind an object: two sizes, a pointer, a type and padding.
+  // A tensor is allocated after an object: two sizes, a pointer, a type and
+  // padding.
   constexpr size_t kObjectBytes = 2 * sizeof(size_t) + sizeof(void*) + 8;
   constexpr size_t kBytes = kObjectBytes + sizeof(ggml_tensor);
   if (ggml_tensor_overhead() != kBytes) {
@@ -66,13 +68,14 @@ void CheckHeaders() {
   }
 }
 
-// Queries kept beside a window, so that a few rejected tokens leave a whole one.
+// Queries kept in addition to a window, so that a few rejected tokens leave a
+// whole one.
 constexpr uint32_t kSpareQueries = 16;
 
-// Queries that score by sums of attention, unless more are asked for.
+// The queries that score by attention sums, unless more are requested.
 constexpr uint32_t kSumRows = 32;
 
-// The last queries that score, of those policies that have a number of them.
+// The number of last queries that score, for policies that define it.
 uint32_t ScoringRows(const Policy& policy, uint32_t asked) {
   if (policy.n_query_rows == 0) return 0;
   constexpr uint32_t kMost = INT32_MAX - kSpareQueries;
@@ -105,7 +108,7 @@ kvevict_llama::kvevict_llama(const char* policy,
   }
 }
 
-// ---- What graphs tell -----------------------------------------------------------
+// ---- Graphs ---------------------------------------------------------------------
 
 void kvevict_llama::Chain(ggml_backend_sched_eval_callback callback,
                           void* user_data) {
@@ -171,7 +174,7 @@ void kvevict_llama::OnBatch(std::span<const BatchRow> rows,
     sequences_[s].computed_to = NextOf(static_cast<llama_seq_id>(s));
     sequences_[s].awaits_rows = false;
   }
-  // How many rows push each one out again.
+  // Counts the later rows of the same sequence, which push a row out again.
   for (size_t s = 0; s < sequences_.size(); ++s) {
     uint32_t later = 0;
     for (size_t r = rows_.size(); r-- > 0;) {
@@ -266,7 +269,7 @@ void kvevict_llama::AddToken(llama_seq_id seq, int64_t position, int64_t cell) {
     Forget(s);
   } else if (position < s.next) {
     TakeBack(s, static_cast<uint32_t>(position));
-    // Of what this length needs llama.cpp has not used a cell again yet.
+    // Checks that llama.cpp has not reused a cell that this length needs.
     if (HasLostWindow(seq, static_cast<uint32_t>(position))) {
       s.unfit = kLostWindow;
     }
@@ -283,8 +286,8 @@ void kvevict_llama::AddToken(llama_seq_id seq, int64_t position, int64_t cell) {
   ++s.next;
 }
 
-// Where a sequence has outgrown its budget, memory for the state of what will stay: its
-// first touch is a part of decoding then, not of the eviction.
+// If a sequence has outgrown its budget, prepares memory for the state of what
+// will stay. Its first touch then is part of decoding, not of the eviction.
 void kvevict_llama::MakeReady(const Sequence& s) {
   if (recurrent_ || windowed_) return;
   kvevict_resolved_policy tokens = {};
@@ -305,7 +308,7 @@ void kvevict_llama::MakeReady(const Sequence& s) {
   try {
     kept_state_.ReserveTouched(n_bytes);
   } catch (const std::bad_alloc&) {
-    // The eviction asks again.
+    // The eviction will ask again.
   }
 }
 
@@ -350,7 +353,7 @@ void kvevict_llama::SetBatch(const llama_batch& batch) {
   Announce(seqs, batch.pos);
 }
 
-// With a stream for each sequence nothing of this is read.
+// With one stream per sequence this is not used.
 void kvevict_llama::Announce(std::span<const llama_seq_id> seqs,
                              const llama_pos* positions) {
   if (ctx_ == nullptr) {
@@ -443,7 +446,7 @@ Sequence& kvevict_llama::Verify(llama_seq_id seq) {
   return s;
 }
 
-// A window that lost all it held looks like an empty sequence.
+// A window that lost all its tokens looks like an empty sequence.
 void kvevict_llama::CheckAllIsGone(llama_seq_id seq) const {
   if (!windowed_ || plan_ == nullptr) return;
   Bytes memory;
@@ -452,7 +455,7 @@ void kvevict_llama::CheckAllIsGone(llama_seq_id seq) const {
   Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq, ": ", kLostWindow, kRemedy);
 }
 
-// ---- What is asked of them --------------------------------------------------------
+// ---- Queries about sequences ------------------------------------------------
 
 const kvevict_sequence* kvevict_llama::Handle(llama_seq_id seq) {
   return Verify(seq).handle.get();

@@ -1,4 +1,5 @@
-// One adapter: what it knows of a context, its sequences, and what it does to them.
+// An adapter: what it knows about a context and its sequences, and what it does
+// to them.
 #ifndef KVEVICT_INTEGRATIONS_LLAMA_ADAPTER_H_
 #define KVEVICT_INTEGRATIONS_LLAMA_ADAPTER_H_
 
@@ -20,42 +21,44 @@
 
 namespace kvevict::llama {
 
-// The key of the last token of a sequence in the deepest layer of a cache: in a state
-// that somebody else has set it is another one.
+// The key of a sequence's last token in the deepest layer of a cache. If
+// somebody else has set the state it is a different key.
 struct Witness {
-  int64_t cell = -1;  // over all streams; -1: not known
+  int64_t cell = -1;  // counted over all streams; -1: not known
   std::vector<uint8_t> key;
 };
 
-// What is known of one of llama.cpp's sequences.
+// What is known about one of llama.cpp's sequences.
 struct Sequence {
   SequenceHandle handle;  // nullptr until the layers are known
   uint32_t next = 0;      // position of the next token
   uint32_t n_cells = 0;
   uint32_t evicted_at = 0;  // `next` when it was last evicted
   bool in_order = true;     // cell i of its stream has the i-th token
-  bool placed = false;      // a token has shown where its cells are
-  // llama.cpp's next position when a graph was computed last: tokens that it has beside
-  // these may be a copy that it makes before the next graph.
+  bool placed = false;      // a token has shown which cells it has
+  // llama.cpp's next position when the last graph was computed. Tokens beyond
+  // it may be a copy that llama.cpp makes before the next graph.
   uint32_t computed_to = 0;
   std::string unfit;  // why it cannot be evicted any more; "" if it can
   std::vector<QueryRows> queries;     // by llama.cpp's layer
   std::vector<QueryMoments> moments;  // likewise
   std::array<Witness, 2> witnesses;   // by llama.cpp's cache
   uint32_t witnessed = 0;             // the position of their token
-  // The last token's key in the deepest evicted layer, and its position, from when a
-  // state was set here, so that nobody knows its cell, until the state has been seen to
-  // have it and later tokens; else empty.
+  // The last token's key in the deepest evicted layer, and its position. They
+  // are set when a state was set here, which leaves the token's cell unknown,
+  // until a state is seen that has the key and later tokens. Empty otherwise.
   std::vector<uint8_t> state_key;
   uint32_t state_last = 0;
-  // llama.cpp copies rows into its stream before the next graph, whatever it holds then.
+  // True if llama.cpp will copy rows into its stream before the next graph,
+  // overwriting what it holds then.
   bool awaits_rows = false;
 };
 
 inline constexpr char kRemedy[] =
     "; remove all of it and decode it anew, or load a state of it";
 
-// Positions of the first layer's first head, which are those of llama.cpp's cells.
+// The positions of the first layer's first head, which are those of llama.cpp's
+// cells.
 std::vector<int32_t> PositionsOf(const kvevict_sequence* sequence);
 
 }  // namespace kvevict::llama
@@ -84,10 +87,10 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
             std::span<const llama_token> tokens);
   size_t Load(llama_seq_id seq, const char* path,
               std::span<llama_token> tokens);
-  // The bytes of the session, which are written unless data is NULL.
+  // Returns the bytes of the session and writes them unless data is NULL.
   size_t SaveData(llama_seq_id seq, std::span<const llama_token> tokens,
                   std::span<uint8_t> data);
-  // `name` is what messages call the data.
+  // Messages call the data `name`.
   size_t LoadData(llama_seq_id seq, const char* name,
                   std::span<const uint8_t> data, std::span<llama_token> tokens);
 
@@ -105,7 +108,7 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
     kvevict_plane queries, weights, mean, covariance;
     std::vector<float> weight_values, mean_values, covariance_values;
   };
-  // A sequence that another adapter or a file had.
+  // A sequence from another adapter or a file.
   struct Incoming {
     std::span<const LayerShape> shapes;
     std::span<const float> sinks;
@@ -127,8 +130,8 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   void TakeWitnesses(size_t layer);
   // A cell's key in the deepest evicted layer.
   std::vector<uint8_t> KeyIn(const State& state, uint32_t cell) const;
-  // Throw unless llama.cpp's cells of a sequence are those that are known here: by their
-  // number, by a state, by what is cheapest.
+  // Throw unless llama.cpp's cells of a sequence are the known ones. They
+  // compare the number of cells, a state, or whatever is cheapest.
   void CheckCount(const Sequence& s, llama_seq_id seq) const;
   void CheckState(Sequence& s, llama_seq_id seq, const State& state) const;
   void CheckCells(Sequence& s, llama_seq_id seq) const;
@@ -140,29 +143,32 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   const Layer* WitnessLayer(size_t cache) const;
   void Forget(Sequence& s);
 
-  // adapter.cc: the sequence, brought to what llama.cpp has of it; throws if it cannot be.
+  // adapter.cc: returns the sequence after updating it to llama.cpp's state;
+  // throws if that is impossible.
   Sequence& Sync(llama_seq_id seq);
-  // The same, but for tokens that were removed since and what makes it unfit.
+  // The same, but ignores tokens that were removed since, and reasons that make
+  // it unfit.
   Sequence& Update(llama_seq_id seq);
-  // The same as Sync(), with llama.cpp's cells compared.
+  // Like Sync(), and compares llama.cpp's cells.
   Sequence& Verify(llama_seq_id seq);
   void CheckAllIsGone(llama_seq_id seq) const;
   // Whether layers with a window lack tokens that a sequence of this length sees.
   bool HasLostWindow(llama_seq_id seq, uint32_t length) const;
   void CheckSeq(llama_seq_id seq) const;
   void CheckFit(const Sequence& s, llama_seq_id seq) const;
-  // The position of the next token, as llama.cpp has it.
+  // The position of the next token in llama.cpp.
   uint32_t NextOf(llama_seq_id seq) const;
-  // copies.cc: throw where llama.cpp has yet to copy rows from or to a stream.
+  // copies.cc: throw if llama.cpp still has to copy rows from or to a stream.
   bool MayAwaitRows(llama_seq_id seq) const;
   void CheckRowsAreThere(llama_seq_id seq) const;
   void CheckNoneCopies(llama_seq_id seq) const;
   bool OthersHaveTokens(llama_seq_id seq) const;
-  // Throws unless the cache surely has room for n_cells where `seq` has `state` now.
+  // Throws unless the cache surely has room for n_cells in place of `state`,
+  // which `seq` has now.
   void CheckRoomBeside(llama_seq_id seq, const State& state,
                        uint32_t n_cells) const;
   void MakeReady(const Sequence& s);
-  // Throws: llama.cpp did not take a state.
+  // Throws because llama.cpp did not take a state.
   [[noreturn]] void Lose(llama_seq_id seq, const std::string& why);
 
   // plan.cc
@@ -200,7 +206,7 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
            const std::vector<kvevict_view>& views);
   void FindQueries(const Sequence& s, size_t layer, kvevict_plane* plane,
                    kvevict_signal_inputs* inputs) const;
-  // inputs.cc: what the policy reads beside the cache, of every layer.
+  // inputs.cc: what the policy reads for every layer in addition to the cache.
   void AddMoments(size_t index, const ggml_tensor* q);
   void FindMoments(const Sequence& s, size_t layer, LayerInputs& own,
                    kvevict_signal_inputs& inputs) const;
@@ -212,7 +218,7 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   kvevict::llama::Policy policy_;
   bool wants_moments_ = false;
   uint32_t h2o_rows_ = 0;    // queries that score by h2o
-  uint32_t query_rows_ = 0;  // that are kept; 0: the policy reads none
+  uint32_t query_rows_ = 0;  // queries that are kept; 0: the policy reads none
   std::vector<kvevict::llama::Rotation> rotations_;  // by llama.cpp's layer
   kvevict::llama::ContextHandle own_context_;
   const kvevict_context* context_;
@@ -228,15 +234,15 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   uint32_t n_streams_ = 0;  // 0: not known yet
   kvevict::llama::Observer observer_{this};
   std::vector<Sequence> sequences_;
-  std::vector<llama_seq_id> batch_;  // of the rows announced
+  std::vector<llama_seq_id> batch_;  // sequences of the announced rows
   std::vector<llama_pos> batch_positions_;
   size_t batch_next_ = 0;
   struct RowOwner {
     llama_seq_id seq;
     uint32_t position;
-    uint32_t later;  // rows of the same sequence behind it
+    uint32_t later;  // rows of the same sequence after it
   };
-  std::vector<RowOwner> rows_;  // of the graph being computed
+  std::vector<RowOwner> rows_;  // rows of the graph being computed
 
   std::array<int32_t, 2> witness_layers_ = {
       -1, -1};  // llama.cpp's numbers, by cache
@@ -246,8 +252,8 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   SinkLogits sinks_;
   RopeFactors rope_factors_ = RopeFactors::kNone;
   kvevict::llama::PlanHandle plan_;
-  // Kept from one eviction to the next: their workspace, and the state of what stays in
-  // place, which decoding makes ready.
+  // Kept between evictions: their workspace, and the state of what stays in
+  // place, which decoding prepares.
   kvevict::llama::Bytes workspace_;
   kvevict::llama::Bytes kept_state_;
 };

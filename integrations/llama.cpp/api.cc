@@ -1,4 +1,5 @@
-// The C functions: arguments are checked, failures become a status and a sentence.
+// The C functions. They check arguments and turn failures into a status and a
+// sentence.
 #include <string>
 
 #include "adapter.h"
@@ -56,7 +57,7 @@ void kvevict_llama_destroy(kvevict_llama* kv) noexcept { delete kv; }
 
 bool kvevict_llama_eval(ggml_tensor* tensor, bool ask, void* kv) noexcept {
   bool result = true;
-  // Without memory for a row it goes unseen, which an eviction notices.
+  // Without memory for a row it is not recorded, which an eviction notices.
   if (Guard([&] {
         result = static_cast<kvevict_llama*>(kv)->Eval(tensor, ask);
       }) != KVEVICT_OK) {

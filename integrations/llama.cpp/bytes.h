@@ -1,4 +1,5 @@
-// Memory for a state or a workspace: megabytes, so not filled.
+// Memory for a state or a workspace. It is megabytes large, so it is not
+// filled.
 #ifndef KVEVICT_INTEGRATIONS_LLAMA_BYTES_H_
 #define KVEVICT_INTEGRATIONS_LLAMA_BYTES_H_
 
@@ -11,11 +12,11 @@ namespace kvevict::llama {
 
 class Bytes {
  public:
-  // Aligned for any workspace of the CPU; moves when it grows.
+  // Aligned for any workspace of the CPU. The address changes when it grows.
   uint8_t* data() const { return data_.get(); }
   size_t size() const { return size_; }
 
-  // At least so many, with any content.
+  // Makes room for at least n bytes, with any content.
   void Reserve(size_t n) {
     if (n <= size_) return;
     data_.reset();
@@ -24,7 +25,8 @@ class Bytes {
     size_ = n;
   }
 
-  // The same, and in memory: the first touch of a page costs more than its copy.
+  // The same, and touches the pages: the first touch of a page costs more than
+  // its copy.
   void ReserveTouched(size_t n) {
     if (n <= size_) return;
     Reserve(n);

@@ -1,5 +1,6 @@
-// Sequences that are copies: of a unified cache they share cells, with a stream for each
-// llama.cpp copies their rows before it computes the next graph.
+// Sequences that are copies. In a unified cache they share cells. With one
+// stream per sequence llama.cpp copies their rows before it computes the next
+// graph.
 #include <algorithm>
 
 #include "adapter.h"
@@ -79,7 +80,8 @@ void kvevict_llama::CheckNoneCopies(llama_seq_id seq) const {
 void kvevict_llama::CheckRoomBeside(llama_seq_id seq, const State& state,
                                     uint32_t n_cells) const {
   if (n_streams_ != 1 || !OthersHaveTokens(seq)) return;
-  // States of single sequences count a shared cell once for each, that of all once.
+  // The states of single sequences count a shared cell once each; the state of
+  // all counts it once.
   const uint64_t per_cell = state.BytesPerCell();
   const uint64_t header = StateBytes(state.format(), shapes_, 1, 0);
   uint64_t n_counted = 0;

@@ -1,4 +1,4 @@
-// Failures inside the adapter; they become a status and a sentence at its API.
+// Failures inside the adapter. They become a status and a sentence at its API.
 #ifndef KVEVICT_INTEGRATIONS_LLAMA_ERROR_H_
 #define KVEVICT_INTEGRATIONS_LLAMA_ERROR_H_
 

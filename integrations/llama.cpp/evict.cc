@@ -35,7 +35,7 @@ struct kvevict_llama::Eviction {
   kvevict_sequence* handle = nullptr;  // a fork, unless in place
 };
 
-// ---- What can be held -----------------------------------------------------------
+// ---- Checks of the policy ---------------------------------------------------
 
 void kvevict_llama::CheckPolicyFits() const {
   for (const LayerShape& shape : shapes_) {
@@ -58,7 +58,7 @@ void kvevict_llama::CheckPolicyFits() const {
 
 // ---- The eviction ---------------------------------------------------------------
 
-// The last query rows of a layer as an input of its signal.
+// Finds the last query rows of a layer as an input of its signal.
 void kvevict_llama::FindQueries(const Sequence& s, size_t layer,
                                 kvevict_plane* plane,
                                 kvevict_signal_inputs* inputs) const {
@@ -169,7 +169,7 @@ void kvevict_llama::EvictInPlace(llama_seq_id seq, Eviction& eviction) {
   if (eviction.report.evicted == 0) return;
   eviction.report.in_place = 1;
 
-  // Free the cells behind the survivors, then give those their positions.
+  // Frees the cells after the survivors, then gives these their positions.
   const uint32_t kept = eviction.report.cells_after;
   llama_memory_seq_rm(llama_get_memory(ctx_), seq, before[kept], -1);
   try {
@@ -188,7 +188,7 @@ void kvevict_llama::EvictInPlace(llama_seq_id seq, Eviction& eviction) {
   Lose(seq, "llama.cpp did not take the state of what stays");
 }
 
-// Brings the rows of a state into the order of their positions.
+// Sorts the rows of a state by position.
 void kvevict_llama::Order(State& state,
                           const std::vector<kvevict_view>& views) {
   std::vector<int32_t> order(state.n_cells());
@@ -247,7 +247,7 @@ void kvevict_llama::EvictState(llama_seq_id seq, Eviction& eviction) {
     s.in_order = n_seq_max_ == 1 || state.n_streams() > 1;
     return;
   }
-  // The fork knows what stays.
+  // The fork has the positions of what stays.
   size_t n_saved = 0;
   Check(kvevict_sequence_save(eviction.handle, nullptr, 0, &n_saved));
   std::vector<uint8_t> saved(n_saved);
@@ -336,7 +336,7 @@ void kvevict_llama::Evict(llama_seq_id seq,
   report.total_ms = MillisecondsSince(start);
 }
 
-// Whether the eviction would do nothing, so that no state need be fetched for it.
+// Whether the eviction would do nothing, so that no state needs to be fetched.
 bool kvevict_llama::WouldKeepAll(const Sequence& s, llama_seq_id seq) const {
   if (policy_.merges || !s.placed) return false;
   const std::vector<kvevict_view> views = LiveViews(seq);

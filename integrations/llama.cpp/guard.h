@@ -1,5 +1,5 @@
-// Runs what a C function does: a failure becomes its status, and the sentence of
-// kvevict_llama_last_error_message().
+// Runs the body of a C function: a failure becomes its status, and the sentence
+// of kvevict_llama_last_error_message().
 #ifndef KVEVICT_INTEGRATIONS_LLAMA_GUARD_H_
 #define KVEVICT_INTEGRATIONS_LLAMA_GUARD_H_
 

@@ -1,4 +1,5 @@
-// What policies read beside the cache: queries, and what becomes of the model's weights.
+// Inputs of policies in addition to the cache: queries, their moments, and
+// norms of projected values.
 #include "adapter.h"
 #include "error.h"
 #include "kvevict/experimental.h"
@@ -28,7 +29,7 @@ kvevict_plane Packed(const std::vector<float>& values, uint32_t n_rows,
 
 }  // namespace
 
-// Sinks are unlike the queries to come, and left out as kvpress does.
+// Sinks are unlike future queries and are left out, as in kvpress.
 void kvevict_llama::AddMoments(size_t index, const ggml_tensor* q) {
   const auto head_dim = static_cast<uint32_t>(q->ne[0]);
   const auto tokens = static_cast<size_t>(q->ne[1]);

@@ -1,4 +1,4 @@
-// What the graphs of a context tell about its cache, and the handles of kvevict.
+// What the graphs of a context say about its cache, and handles of kvevict.
 #ifndef KVEVICT_INTEGRATIONS_LLAMA_LAYERS_H_
 #define KVEVICT_INTEGRATIONS_LLAMA_LAYERS_H_
 
@@ -12,19 +12,20 @@
 
 namespace kvevict::llama {
 
-// Where K or V lie in a cache, of one stream, in bytes from cell 0 on.
+// The layout of K or V in a cache, for one stream, in bytes from cell 0 on.
 struct Rows {
   int32_t type = 0;  // ggml_type
   uint32_t head_dim = 0;
   uint64_t row_bytes = 0;  // all heads of a cell
   uint32_t transposed = 0;
-  uint32_t reserved = 0;  // no byte of a file is left open
+  uint32_t reserved = 0;  // no byte of a file is undefined
 
   kvevict_dtype dtype() const;
   bool operator==(const Rows&) const = default;
 };
 
-// The shape of one layer's cache and attention: all of it goes to session files.
+// The shape of one layer's cache and attention. All of it goes to session
+// files.
 struct LayerShape {
   int32_t index = 0;  // llama.cpp's
   uint32_t n_q_heads = 0;
@@ -40,23 +41,23 @@ struct LayerShape {
   bool operator==(const LayerShape&) const = default;
 };
 
-// A layer as the last graph had it.
+// A layer in the last graph.
 struct Layer {
   LayerShape shape;
   const ggml_tensor* k = nullptr;  // cache_k_l<index>: [row, cells, streams]
   const ggml_tensor* v = nullptr;  // nullptr for MLA
   const ggml_tensor* cells = nullptr;  // where the batch's tokens go
   size_t cache = 0;  // of the graph's caches; the first one written to is 0
-  std::vector<float> sinks;                 // a logit per query head, or none
+  std::vector<float> sinks;                 // a logit per query head, or empty
   const ggml_tensor* logits = nullptr;      // K q, until its softmax is seen
   const ggml_tensor* projection = nullptr;  // weights of attention's output
 };
 
-// Which factors LongRoPE has turned keys by.
+// The factors with which LongRoPE rotated keys.
 enum class RopeFactors : uint32_t { kNone = 0, kShort = 1, kLong = 2 };
 
-// Logits of the sinks of all layers' query heads, layer by layer, or none if no layer has
-// any: kvevict_geometry.sink_logits.
+// Sink logits of all layers' query heads, layer by layer, or empty if no layer
+// has any: kvevict_geometry.sink_logits.
 using SinkLogits = std::vector<float>;
 
 // The view of a stream of n_cells cells whose K and V begin at these addresses.

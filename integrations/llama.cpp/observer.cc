@@ -7,7 +7,8 @@
 namespace kvevict::llama {
 namespace {
 
-// What a node reads before it is cast, transposed or made contiguous.
+// The tensor that a node reads, before it is cast, transposed or made
+// contiguous.
 const ggml_tensor* Uncopied(const ggml_tensor* t) {
   for (;;) {
     const bool copy =
@@ -31,8 +32,8 @@ int32_t ValueLayer(const ggml_tensor* root) {
   return LayerOf(root, "cache_v_l");
 }
 
-// Whether a tensor is keys of the cache, as they lie or with a quantized cache's rotation
-// taken back.
+// Whether a tensor is keys of the cache, unchanged or with the rotation of a
+// quantized cache reverted.
 bool IsCachedKeys(const ggml_tensor* t) {
   const ggml_tensor* root = Root(t);
   if (root->op == GGML_OP_MUL_MAT) root = Root(root->src[1]);
@@ -76,7 +77,7 @@ void FindFactors(const ggml_tensor* factors, RopeFactors& found) {
 
 void ReadSinks(const ggml_tensor* sinks, Layer& layer) {
   layer.shape.has_sinks = sinks != nullptr ? 1 : 0;
-  // Weights of the model: they do not change.
+  // They are weights of the model and do not change.
   if (sinks == nullptr || !layer.sinks.empty()) return;
   layer.sinks.resize(static_cast<size_t>(sinks->ne[0]));
   ReadTensor(sinks, layer.sinks.data(), 0, layer.sinks.size() * sizeof(float));
@@ -173,7 +174,7 @@ void Observer::Computed(const ggml_tensor* node) {
                        node->src[node->op == GGML_OP_FLASH_ATTN_EXT ? 0 : 1]);
 }
 
-// The place in caches_ of the one whose tokens go to these cells.
+// The index in caches_ of the cache whose tokens go to these cells.
 size_t Observer::FindCache(const ggml_tensor* cells) {
   for (size_t i = 0; i < n_caches_; ++i) {
     if (caches_[i].source == cells) return i;
@@ -197,7 +198,8 @@ size_t Observer::FindCache(const ggml_tensor* cells) {
   return n_caches_++;
 }
 
-// The first of a graph's nodes that writes to the cache tells where its tokens go.
+// The first node of a graph that writes to the cache shows where the graph's
+// tokens go.
 void Observer::OnStored(const ggml_tensor* node) {
   const ggml_tensor* root = Root(node);
   const int32_t index = KeyLayer(root);
@@ -218,7 +220,7 @@ void Observer::OnStored(const ggml_tensor* node) {
   const auto n = static_cast<size_t>(cells->ne[0]);
   rows_.resize(n);
   for (size_t r = 0; r < n; ++r) rows_[r] = {caches_[0].cells[r], -1};
-  // Multimodal positions have several planes, of which the first counts tokens.
+  // Multimodal positions have several planes; the first counts tokens.
   if (positions_ != nullptr && positions_->type == GGML_TYPE_I32 &&
       positions_->ne[0] % static_cast<int64_t>(n) == 0) {
     bytes_.resize(n * 4);
@@ -232,7 +234,7 @@ void Observer::OnStored(const ggml_tensor* node) {
   listener_->OnBatch(rows_, root);
 }
 
-// Of several layers that read one cache the first one counts, whose it is.
+// If several layers read one cache, the first one counts, which owns it.
 bool Observer::OnAttention(const ggml_tensor*, const ggml_tensor* q,
                            const ggml_tensor* k) {
   const ggml_tensor* root = Root(k);
@@ -251,8 +253,9 @@ bool Observer::OnAttention(const ggml_tensor*, const ggml_tensor* q,
   return true;
 }
 
-// What attention's output is multiplied by first is the layer's output projection, if it
-// is of the model's weights and takes the values of all heads.
+// The first matrix that attention's output is multiplied by is the layer's
+// output projection, if it is a weight of the model and takes the values of all
+// heads.
 void Observer::OnProjection(const ggml_tensor* node) {
   if (attended_ == nullptr || Root(node->src[1]) != attended_) return;
   attended_ = nullptr;

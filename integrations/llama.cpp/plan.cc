@@ -1,4 +1,4 @@
-// Which of a context's layers are evicted, and the plan for them.
+// The layers of a context that are evicted, and the plan for them.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -16,12 +16,12 @@ using kvevict::llama::ReadTensor;
 
 namespace {
 
-// llama.cpp allocates cells in multiples of so many.
+// llama.cpp allocates cells in multiples of this number.
 constexpr uint32_t kCellPadding = 256;
 
 }  // namespace
 
-// Places, in the observer's list, of the layers whose cache keeps every token.
+// Indices, in the observer's list, of the layers whose cache keeps every token.
 std::vector<size_t> kvevict_llama::FullLayers(llama_seq_id seq) {
   const std::vector<Layer>& layers = observer_.layers();
   std::vector<size_t> first, second;
@@ -34,7 +34,7 @@ std::vector<size_t> kvevict_llama::FullLayers(llama_seq_id seq) {
     (layers[i].cells == cells ? first : second).push_back(i);
   }
   if (second.empty()) return first;
-  // Layers with a window have cells of their own, and mostly fewer of them.
+  // Layers with a window have cells of their own, and usually fewer of them.
   const auto n_cells = [&](const std::vector<size_t>& group) {
     return layers[group.front()].k->ne[1];
   };

@@ -8,7 +8,7 @@
 namespace kvevict::llama {
 namespace {
 
-// "" where the policy has no such parameter.
+// The value of a parameter, or "" if the policy has none.
 std::string Get(const kvevict_policy* policy, const char* key) {
   char text[40] = "";
   (void)kvevict_policy_get(policy, key, text, sizeof text, nullptr);
@@ -71,7 +71,7 @@ Policy ParsePolicy(const char* text) {
   double sink = 0.0;
   (void)kvevict_policy_get_number(handle, "sink", &sink);
   policy.n_sink = static_cast<uint32_t>(sink);
-  // A policy without a scope ranks by place alone.
+  // A policy without a scope ranks only by position.
   const std::string scope = Get(handle, "scope");
   policy.has_one_list = scope.empty() || scope == "model";
   policy.merges = is_other("merge", "none");

@@ -1,4 +1,4 @@
-// A policy and what the adapter asks of it.
+// A policy and what the adapter needs to know about it.
 #ifndef KVEVICT_INTEGRATIONS_LLAMA_POLICY_H_
 #define KVEVICT_INTEGRATIONS_LLAMA_POLICY_H_
 
@@ -13,7 +13,7 @@ struct Policy {
   PolicyHandle handle;
   uint32_t n_sink = 0;
   uint32_t n_query_rows = 0;  // see kvevict_resolved_policy
-  bool has_one_list = false;  // which all layers and heads share
+  bool has_one_list = false;  // all layers and heads share a list
   bool merges = false;
 
   bool Needs(kvevict_input input) const;

@@ -10,11 +10,11 @@
 namespace kvevict::llama {
 namespace {
 
-// Positions over which the rotation of queries to come is averaged, as in the paper of
-// expected attention (arXiv:2510.00636).
+// Positions over which the rotation of future queries is averaged, as in the
+// paper on expected attention (arXiv:2510.00636).
 constexpr uint32_t kFuturePositions = 512;
 
-// Where YaRN's ramp between stretched and unstretched pairs lies, as ggml has it.
+// The range of YaRN's ramp between stretched and unstretched pairs, as in ggml.
 struct Ramp {
   double first, last;
 
@@ -35,7 +35,7 @@ Ramp FindRamp(int32_t n_dims, int32_t n_ctx, double base, double beta_fast,
           std::min<double>(n_dims - 1, std::ceil(pair_of(beta_slow)))};
 }
 
-// (x, y) as a complex number, times another.
+// Multiplies (x, y), as a complex number, by another.
 template <typename T>
 void Turn(std::complex<double> turn, T& x, T& y) {
   const double real = x * turn.real() - y * turn.imag();
@@ -47,7 +47,7 @@ void Turn(std::complex<double> turn, T& x, T& y) {
 
 Rotation FindRotation(const ggml_tensor* q) {
   const ggml_tensor* node = Root(q);
-  // Gemma scales its queries behind RoPE.
+  // Gemma scales its queries after RoPE.
   while (node->op == GGML_OP_SCALE) node = Root(node->src[0]);
   Rotation rotation;
   if (node->op != GGML_OP_ROPE) {
@@ -57,7 +57,7 @@ Rotation FindRotation(const ggml_tensor* q) {
         "have none)";
     return rotation;
   }
-  // ggml_rope_ext()'s arguments.
+  // The arguments of ggml_rope_ext().
   const int32_t n_dims = node->op_params[1], mode = node->op_params[2];
   const int32_t n_ctx = node->op_params[4];
   float real[6];  // base, scale, ext_factor, attn_factor, beta_fast, beta_slow

@@ -12,8 +12,8 @@ namespace kvevict::llama {
 // Keeps at least the last `capacity` rows, all of consecutive positions.
 class QueryRows {
  public:
-  // Room for the row of `position`; rows of it and of later positions are forgotten,
-  // and if it does not follow on, all are.
+  // Makes room for the row of `position`. Rows of this and of later positions
+  // are forgotten; if it does not follow the last row, all are.
   float* Append(uint32_t position, uint32_t capacity, size_t row_floats) {
     if (rows_.empty()) rows_.resize(2 * size_t{capacity} * row_floats);
     row_floats_ = row_floats;
@@ -35,7 +35,7 @@ class QueryRows {
     next_ = position;
   }
 
-  // Rows that end right before `position`.
+  // The number of rows that end right before `position`.
   size_t n_before(uint32_t position) const {
     return position == next_ ? n_ : 0;
   }
@@ -48,7 +48,7 @@ class QueryRows {
   std::vector<float> rows_;
   size_t row_floats_ = 0;
   size_t n_ = 0;
-  uint32_t next_ = 0;  // position behind the last row
+  uint32_t next_ = 0;  // position after the last row
 };
 
 }  // namespace kvevict::llama

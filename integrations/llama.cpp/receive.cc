@@ -1,4 +1,4 @@
-// Sequences that another adapter or a file had.
+// Receives sequences from another adapter or a file.
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -22,8 +22,8 @@ using kvevict::llama::State;
 
 namespace {
 
-// LongRoPE's factors in a context: by its length, and the model's before it was
-// stretched.
+// LongRoPE's factors in a context: they depend on its length and on the model's
+// length before stretching.
 RopeFactors FactorsOf(const llama_context* ctx) {
   const llama_model* model = llama_get_model(ctx);
   char arch[64] = "", text[32] = "";
@@ -38,7 +38,8 @@ RopeFactors FactorsOf(const llama_context* ctx) {
              : RopeFactors::kShort;
 }
 
-// What tells a state's layer from the context's; "" if nothing does.
+// The difference between a state's layer and the context's; "" if there is
+// none.
 std::string Difference(const LayerShape& state, const LayerShape& context) {
   if (state == context) return "";
   const auto type = [](const Rows& rows) {
@@ -65,7 +66,7 @@ const char* Name(RopeFactors factors) {
 
 }  // namespace
 
-// By the plan's layers, or those that have been seen.
+// Compares with the plan's layers, or with those seen so far.
 void kvevict_llama::CheckSameLayers(llama_seq_id seq,
                                     const Incoming& incoming) const {
   if (plan_ == nullptr && observer_.layers().empty()) {
@@ -98,7 +99,7 @@ void kvevict_llama::CheckSameLayers(llama_seq_id seq,
 
 void kvevict_llama::CheckRoom(llama_seq_id seq, uint32_t n_cells) const {
   const uint32_t n_ctx = llama_n_ctx_seq(ctx_);
-  // Cells of others, no fewer than they have.
+  // An upper bound of the cells of other sequences.
   uint32_t n_others = 0;
   for (uint32_t i = 0; n_streams_ == 1 && i < n_seq_max_; ++i) {
     const auto other = static_cast<llama_seq_id>(i);
@@ -126,7 +127,7 @@ void kvevict_llama::CheckRoom(llama_seq_id seq, uint32_t n_cells) const {
        wanted, " or more for each sequence");
 }
 
-// The lists of a state as the plan has them, whatever scope they were made with.
+// Loads the lists of a state for the plan, whatever scope they were made with.
 SequenceHandle kvevict_llama::LoadLists(std::span<const uint8_t> saved) const {
   const auto load = [&](const kvevict_plan* plan) {
     kvevict_sequence* handle = nullptr;
@@ -225,7 +226,8 @@ void kvevict_llama::Receive(llama_seq_id seq, const Incoming& incoming) {
   s.n_cells = incoming.n_cells;
   s.placed = false;
   s.in_order = n_seq_max_ == 1;
-  // Nothing is written. With windows, their part has the size that it has here by now.
+  // Nothing is written. With windows, their part has by now the size that it
+  // has here.
   const std::span<uint8_t> bytes{const_cast<uint8_t*>(incoming.state.data()),
                                  incoming.state.size()};
   const auto state = state_.TryParse(seq, bytes, shapes_);

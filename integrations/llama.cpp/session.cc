@@ -1,4 +1,4 @@
-// Sequences in files and in memory.
+// Saves and loads sequences in files and in memory.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -35,7 +35,7 @@ struct Header {
   uint64_t n_tokens = 0;
   uint64_t saved_bytes = 0;
   uint64_t state_bytes = 0;
-  uint64_t checksum = 0;  // of all bytes, this one as 0
+  uint64_t checksum = 0;  // of all bytes, with this field as 0
 };
 static_assert(sizeof(Header) == 72);
 static_assert(sizeof(LayerShape) == 80);
@@ -71,8 +71,8 @@ std::span<const uint8_t> AsBytes(std::span<const T> items) {
   Fail(KVEVICT_ERROR_UNAVAILABLE, path, ": ", std::strerror(errno));
 }
 
-// Follows a path's links, whether or not there is a file at their end. A path to a device
-// or a pipe stays as it is: links in /proc lead to no path.
+// Follows a path's links, whether or not a file exists at their end. A path to
+// a device or a pipe is not followed: links in /proc lead to no path.
 fs::path Destination(fs::path path) {
   std::error_code error;
   if (fs::is_other(path, error)) return path;
@@ -89,7 +89,7 @@ fs::path Destination(fs::path path) {
 
 }  // namespace
 
-// What a session is made of, in this order.
+// The parts of a session, in this order.
 struct kvevict_llama::Session {
   Header header;
   std::vector<uint8_t> saved;
@@ -207,7 +207,7 @@ size_t kvevict_llama::LoadData(llama_seq_id seq, const char* name,
       header.layer_bytes != expected.layer_bytes) {
     refuse("is of another version");
   }
-  // Sizes that are damaged must not overflow their sum.
+  // The sum of damaged sizes must not overflow.
   const uint64_t n_bytes = data.size();
   const uint64_t layers_bytes = uint64_t{header.n_layers} * sizeof(LayerShape);
   const uint64_t sinks_bytes = uint64_t{header.n_sinks} * sizeof(float);

@@ -9,13 +9,13 @@ namespace {
 constexpr uint32_t kMagic = 0xaf143cd8;
 constexpr uint32_t kMaxStreams = 4096;
 
-// Every version that is known, the newest first.
+// All known versions, newest first.
 constexpr StateFormat kFormats[] = {
     {8, 0, 0}, {8, 12, 0}, {8, 0, 8}, {8, 12, 8},
     {0, 0, 0}, {0, 8, 0},  {8, 8, 0}, {8, 8, 8},
 };
 
-// Reads forward; a read beyond the end gives 0 and is remembered.
+// Reads forward. A read past the end returns 0 and is remembered.
 class Reader {
  public:
   explicit Reader(std::span<const uint8_t> bytes) : bytes_(bytes) {}
@@ -46,7 +46,8 @@ uint64_t ElementBytes(const Rows& rows) {
   return ggml_type_size(static_cast<ggml_type>(rows.type));
 }
 
-// The tensor of transposed values may have more, as padding.
+// The channels of values. The tensor of transposed values may have more as
+// padding.
 uint64_t Channels(const LayerShape& layer) {
   return uint64_t{layer.n_kv_heads} * layer.v.head_dim;
 }
@@ -120,7 +121,7 @@ std::optional<State> State::ParseAs(const StateFormat& format,
     const size_t at = in.at();
     const auto n_cells = in.Take<uint32_t>();
     if (n_cells == 0) continue;
-    if (state.n_cells_ != 0) return {};  // a sequence lies in one stream
+    if (state.n_cells_ != 0) return {};  // a sequence is in one stream
     state.n_cells_ = n_cells;
     state.count_ = at;
     state.cells_ = in.at();
@@ -240,7 +241,8 @@ size_t State::Tighten(std::span<const int32_t> positions) {
   }
   std::memcpy(base + count_, &n, sizeof n);
 
-  // What lies between the cells and the first piece, then the pieces, then the tail.
+  // Moves what is between the cells and the first piece, then the pieces, then
+  // the tail.
   size_t out = cells_ + n * stride;
   const auto move = [&](size_t from, size_t bytes) {
     if (out != from) std::memmove(base + out, base + from, bytes);

@@ -1,6 +1,7 @@
-// The bytes of llama_state_seq_get_data(): where positions, keys and values lie in
-// them. Nothing in them says which version of llama.cpp wrote them, so they count as
-// understood only if every header agrees with the layers and they end where they must.
+// The bytes of llama_state_seq_get_data(), and where positions, keys and values
+// are in them. They do not say which version of llama.cpp wrote them. So they
+// are accepted only if every header agrees with the layers and they end where
+// they must.
 #ifndef KVEVICT_INTEGRATIONS_LLAMA_STATE_H_
 #define KVEVICT_INTEGRATIONS_LLAMA_STATE_H_
 
@@ -14,62 +15,67 @@
 
 namespace kvevict::llama {
 
-// How versions differ.
+// The differences between versions.
 struct StateFormat {
-  uint32_t magic_bytes = 0;      // u32 0xaf143cd8, i32 sequence; or none
-  uint32_t extension_bytes = 0;  // per cell, of models with M-RoPE
-  uint32_t reserved_bytes = 0;   // behind the number of layers
+  uint32_t magic_bytes = 0;      // u32 0xaf143cd8 and i32 sequence, or 0
+  uint32_t extension_bytes = 0;  // per cell, for models with M-RoPE
+  uint32_t reserved_bytes = 0;   // after the number of layers
 };
 
-// What a state takes with n_cells cells, without windows and recurrence.
+// The bytes of a state with n_cells cells, without windows and recurrence.
 uint64_t StateBytes(const StateFormat& format,
                     std::span<const LayerShape> layers, uint32_t n_streams,
                     uint64_t n_cells);
 
-// Whether any version would write so many bytes; `partial_bytes` as for State::Parse().
+// Whether any version would write n_bytes; `partial_bytes` as for
+// State::Parse().
 bool IsStateSize(std::span<const LayerShape> layers, uint32_t n_streams,
                  uint64_t n_cells, uint64_t partial_bytes, uint64_t n_bytes);
 
 class State {
  public:
-  // Reads `bytes` of a cache with `layers`; `partial_bytes` is the size of what is not
-  // cells of these layers, with its own header, or 0. No value: another form.
+  // Reads `bytes` of a cache with `layers`. `partial_bytes` is the size, with
+  // its own header, of what is not cells of these layers, or 0. Returns no
+  // value for another form.
   static std::optional<State> Parse(std::span<uint8_t> bytes,
                                     std::span<const LayerShape> layers,
                                     uint64_t partial_bytes);
 
-  // Of the cache that a state is of; 0: not a state.
+  // The number of streams of the state's cache; 0: not a state.
   static uint32_t CountStreams(std::span<const uint8_t> bytes);
 
   uint32_t n_cells() const { return n_cells_; }
   uint32_t n_streams() const { return n_streams_; }
   const StateFormat& format() const { return format_; }
-  // Whether there is more than cells that keep everything.
+  // Whether the state has more than cells that keep everything.
   bool has_tail() const { return tail_ < bytes_.size(); }
   int32_t position(uint32_t cell) const;
-  // Of the layers' rows and what is beside them, per cell of one sequence.
+  // Bytes per cell of one sequence: of the layers' rows and of what is stored
+  // beside them.
   uint64_t BytesPerCell() const;
-  // The layer's rows, where they lie.
+  // A view of the layer's rows in place.
   kvevict_view View(const LayerShape& shape, size_t layer) const;
 
-  // The cell's key in the layer.
+  // The key of a cell in a layer.
   std::vector<uint8_t> Key(const LayerShape& shape, size_t layer,
                            uint32_t cell) const;
-  // The cell of the last position.
+  // The cell with the last position.
   uint32_t LastCell() const;
 
-  // Cells in the order that `order` lists them, but for their rows.
+  // Reorders cells as `order` lists them, but not their rows.
   void ReorderCells(std::span<const int32_t> order);
 
-  // Keeps cells 0 .. positions.size() - 1 and gives them these positions, ascending;
-  // what a cell has beside goes with its position. Returns the bytes left.
+  // Keeps cells 0 .. positions.size() - 1 and gives them these positions,
+  // ascending. Other data of a cell moves with its position. Returns the bytes
+  // left.
   size_t Tighten(std::span<const int32_t> positions);
 
  private:
   struct Piece {  // K or V of a layer
     size_t header = 0, header_bytes = 0, data = 0;
-    uint64_t cell_bytes = 0;  // of a row, or of an element of each channel
-    uint64_t n_rows = 0;      // 0: one row per cell; else channels
+    // bytes of a row, or of an element of each channel
+    uint64_t cell_bytes = 0;
+    uint64_t n_rows = 0;  // 0: one row per cell; else channels
   };
 
   static std::optional<State> ParseAs(const StateFormat& format,
@@ -86,7 +92,7 @@ class State {
   size_t cells_ = 0;
   size_t tail_ = 0;  // end of the layers
   std::vector<Piece> pieces_;
-  std::vector<size_t> k_, v_;  // pieces of each layer; v: SIZE_MAX without
+  std::vector<size_t> k_, v_;  // pieces of each layer; v: SIZE_MAX if none
 };
 
 }  // namespace kvevict::llama

@@ -1,7 +1,8 @@
-// Which llama.cpp the adapter calls. Every function of upstream.inc is defined here,
-// invisible outside of the library, and goes on to the one of the same name in the
-// library that kvevict_llama_use() has named, or else in the program. A project that
-// compiles the adapter's sources and links llama.cpp itself leaves this file out.
+// Selects the llama.cpp that the adapter calls. Every function of upstream.inc
+// is defined here, invisible outside of the library. It calls the function of
+// the same name in the library that kvevict_llama_use() has named, or else in
+// the program. A project that compiles the adapter's sources and links
+// llama.cpp itself leaves this file out.
 #if !defined(_WIN32)
 
 #include <dlfcn.h>
@@ -64,7 +65,8 @@ kvevict_status kvevict_llama_use(const char* path, void* handle) noexcept {
       Fail(KVEVICT_ERROR_INVALID_ARGUMENT,
            "exactly one of path and handle is to be given");
     }
-    // Stays open where all is found: its functions are called from then on.
+    // Stays open if all functions are found, since they are called from then
+    // on.
     std::unique_ptr<void, CloseLibrary> opened;
     if (path != nullptr) {
       opened.reset(dlopen(path, RTLD_NOW | RTLD_LOCAL));

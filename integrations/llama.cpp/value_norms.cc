@@ -27,7 +27,8 @@ void ToFloats(ggml_type type, const void* from, float* to, int64_t n) {
   }
 }
 
-// Buffers of the CPU that are not host memory hold weights in an order of their own.
+// Buffers of the CPU that are not host memory store weights in an order of
+// their own.
 bool IsReadable(const ggml_tensor* t) {
   const ggml_backend_buffer_t buffer =
       t->view_src != nullptr ? t->view_src->buffer : t->buffer;
@@ -39,7 +40,7 @@ bool IsReadable(const ggml_tensor* t) {
          ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU;
 }
 
-// [outputs, inputs], f32.
+// Reads a projection as f32 [outputs, inputs].
 std::vector<float> ReadProjection(const ggml_tensor* t, int32_t layer) {
   if (!IsReadable(t)) {
     Fail(KVEVICT_ERROR_UNSUPPORTED, "layer ", layer,
@@ -58,7 +59,7 @@ std::vector<float> ReadProjection(const ggml_tensor* t, int32_t layer) {
   return floats;
 }
 
-// Values [n, head_dim] of a head's tokens from `first` on.
+// Reads values [n, head_dim] of a head's tokens from `first` on.
 void ReadValues(const Rows& rows, const kvevict_plane& plane, uint32_t head,
                 uint32_t first, uint32_t n, float* out) {
   const auto type = static_cast<ggml_type>(rows.type);
@@ -82,7 +83,7 @@ struct Free {
   void operator()(ggml_backend_buffer* p) const { ggml_backend_buffer_free(p); }
 };
 
-// Sums of |W v| over W's rows, by ggml on the CPU.
+// Computes sums of |W v| over W's rows, with ggml on the CPU.
 class Product {
  public:
   Product(uint32_t head_dim, int64_t n_outputs, int32_t n_threads)

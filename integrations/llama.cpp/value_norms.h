@@ -11,10 +11,10 @@
 
 namespace kvevict::llama {
 
-// ||V Wo||_1 of each token, the mean over the query heads of a KV head:
-// [n_kv_heads, n_tokens]. `view` has the values, in host memory; `projection` is the
-// model's tensor Wo, of any type: [n_q_heads * v_head_dim, outputs]. Throws where
-// either cannot be read.
+// ||V Wo||_1 of each token, averaged over the query heads of a KV head:
+// [n_kv_heads, n_tokens]. `view` has the values, in host memory. `projection`
+// is the model's tensor Wo, of any type: [n_q_heads * v_head_dim, outputs].
+// Throws if either cannot be read.
 std::vector<float> ProjectedValueNorms(const LayerShape& shape,
                                        const kvevict_view& view,
                                        uint32_t n_tokens,

@@ -1,5 +1,5 @@
-// Whether a sequence's cells are those that are known here: by their number, their
-// positions and the key of the last token, which is another one where somebody else has
+// Checks whether a sequence's cells are the known ones: by their number, their
+// positions and the key of the last token, which differs if somebody else has
 // set the cells.
 #include <algorithm>
 
@@ -131,7 +131,7 @@ void kvevict_llama::CheckState(Sequence& s, llama_seq_id seq,
       Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq, ": ", kForeignKey, kRemedy);
     }
   }
-  // By now the witness is a later token.
+  // The witness is a later token now.
   if (!known.empty() && static_cast<uint32_t>(known.back()) > s.state_last) {
     s.state_key.clear();
   }
@@ -150,8 +150,9 @@ void kvevict_llama::CheckCells(Sequence& s, llama_seq_id seq) const {
        ", and not the last ones went: positions were shifted", kRemedy);
 }
 
-// Whether another token than the last one went, of a sequence whose positions are fewer.
-// llama.cpp turns keys that it has shifted before the next graph, so rows tell.
+// Whether a token other than the last was removed from a sequence that has
+// fewer positions. llama.cpp rotates shifted keys before the next graph, so
+// rows show it.
 bool kvevict_llama::WasShifted(const Sequence& s, llama_seq_id seq,
                                const State& state) const {
   const std::vector<uint8_t> last = KeyIn(state, state.LastCell());
@@ -174,7 +175,8 @@ bool kvevict_llama::WasShifted(const Sequence& s, llama_seq_id seq,
   return false;
 }
 
-// After an eviction in place, whose cells begin at their stream's first one.
+// Updates witnesses after an eviction in place, whose cells begin at the first
+// cell of their stream.
 void kvevict_llama::MoveWitnesses(Sequence& s, llama_seq_id seq,
                                   uint32_t n_cells) const {
   for (size_t cache = 0; cache < s.witnesses.size(); ++cache) {

@@ -16,7 +16,7 @@ const PickleValue* PickleValue::Find(std::string_view key) const {
   return nullptr;
 }
 
-// A stack machine: opcodes push values, and put those above a mark together.
+// A stack machine: opcodes push values, and collect those above a mark.
 class Unpickler {
  public:
   Unpickler(const std::string& path, std::span<const uint8_t> bytes,
@@ -76,7 +76,7 @@ class Unpickler {
     marks_.pop_back();
     return mark;
   }
-  // Becomes a list of those from `begin` on.
+  // Replaces the values from `begin` on by a list of them.
   void Gather(size_t begin) {
     PickleValue* const list = New(Kind::kList);
     list->items.assign(stack_.begin() + static_cast<ptrdiff_t>(begin),
@@ -126,7 +126,7 @@ void Unpickler::SetItems(size_t begin) {
   stack_.resize(begin);
 }
 
-// A call: of two functions, of which we know what they come to.
+// A call. Only two functions are known.
 void Unpickler::Reduce() {
   const PickleValue* const arguments = Pop();
   const PickleValue* const function = Pop();
@@ -169,7 +169,7 @@ void Unpickler::Do(char code) {
       return PushNumber(Kind::kInt, reader_.Read<uint16_t>("a number"));
     case 'J':
       return PushNumber(Kind::kInt, reader_.Read<int32_t>("a number"));
-    case '\x8a': {  // a number of so many bytes
+    case '\x8a': {  // a number with its count of bytes
       const auto n = reader_.Read<uint8_t>("a number");
       if (n > 8) reader_.Fail("a number of more than 64 bits");
       const auto bytes = reader_.Take(n, "a number");

@@ -1,5 +1,6 @@
-// Python's pickles, as far as torch.save() writes them of dictionaries, lists, numbers,
-// texts and tensors. Nothing of a pickle is ever run: what else one calls is an error.
+// Reads Python pickles of dictionaries, lists, numbers, texts and tensors as
+// torch.save() writes them. Nothing in a pickle is ever run: a call of anything
+// else is an error.
 #ifndef KVEVICT_TOOLS_CALIBRATION_PICKLE_H_
 #define KVEVICT_TOOLS_CALIBRATION_PICKLE_H_
 
@@ -23,7 +24,7 @@ struct PickleValue {
     kList,  // and tuples
     kDict,
     kGlobal,   // text: "module name"
-    kStorage,  // items: what it is of, the entry's name
+    kStorage,  // items: its type, the entry's name
     kTensor    // items: storage, offset, sizes, strides
   };
   Kind kind = Kind::kNone;
@@ -33,21 +34,21 @@ struct PickleValue {
   std::vector<const PickleValue*> items;
   std::vector<std::pair<const PickleValue*, const PickleValue*>> pairs;
 
-  // Of a dictionary; nullptr if there is no such key.
+  // The value of a dictionary's key; nullptr if there is no such key.
   const PickleValue* Find(std::string_view key) const;
 };
 
-// What a pickle holds, for as long as this is there. Its memory is linear in the
-// pickle: what is used again is pointed to, not copied.
+// The content of a pickle, valid as long as this object. Its memory is linear
+// in the pickle: values used again are pointed to, not copied.
 class Pickle {
  public:
-  // Throws std::runtime_error that names the file, the place and what is wrong.
+  // Throws std::runtime_error that names the file, the place and the error.
   Pickle(const std::string& path, std::span<const uint8_t> bytes);
 
   const PickleValue& root() const { return *root_; }
 
  private:
-  // All of them, so that none owns another however deep they lie.
+  // All values, so that none owns another, however deep they are nested.
   std::deque<PickleValue> values_;
   const PickleValue* root_ = nullptr;
 

@@ -39,14 +39,14 @@ class PtReader {
   }
   void FindFolder();
   void ReadMetadata(const PickleValue& root, QueryCenters* out) const;
-  // [pairs] floats, one after the other.
+  // Reads [pairs] contiguous floats.
   std::vector<float> Row(const std::string& head, const PickleValue& stats,
                          const char* name) const;
 
   const std::string& path_;
   const size_t n_bytes_;
   const Entries entries_;
-  std::string folder_;  // in which all entries are
+  std::string folder_;  // the folder of all entries
 };
 
 void PtReader::FindFolder() {

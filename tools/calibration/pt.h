@@ -13,8 +13,8 @@
 
 namespace kvevict::tools {
 
-// Throws std::runtime_error that names the file. Every head of every layer has to be
-// there.
+// Throws std::runtime_error that names the file. It must have every head of
+// every layer.
 QueryCenters ReadPt(const std::string& path, std::span<const uint8_t> bytes);
 
 }  // namespace kvevict::tools

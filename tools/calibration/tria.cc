@@ -38,7 +38,7 @@ QueryCenters ReadTria(const std::string& path, std::span<const uint8_t> bytes) {
   c.n_pairs = reader.Read<uint32_t>("pairs");
   c.theta = reader.Read<float>("theta");
   c.attn_scale = reader.Read<float>("attention scale");
-  // Before anything is read by them.
+  // Checked before anything is read that depends on them.
   if (const std::string problem = Problem(c); !problem.empty()) {
     reader.Fail(problem);
   }

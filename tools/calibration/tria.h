@@ -22,10 +22,10 @@ bool IsTria(std::span<const uint8_t> bytes);
 // Throws std::runtime_error that names the file.
 QueryCenters ReadTria(const std::string& path, std::span<const uint8_t> bytes);
 
-// Where the rows begin in version 2.
+// The offset of the rows in version 2.
 size_t TriaTableOffset(const QueryCenters& centers);
 
-// Of version 2, with budgets as they are.
+// The bytes of version 2, with budgets multiplied by 1.
 std::string WriteTria(const QueryCenters& centers);
 
 }  // namespace kvevict::tools

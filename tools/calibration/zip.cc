@@ -21,7 +21,7 @@ uint32_t At(std::span<const uint8_t> bytes, size_t offset) {
   return value;
 }
 
-// Where the last record begins, behind which there may be a comment.
+// The offset of the last record, which a comment may follow.
 size_t FindEnd(const ByteReader& reader, std::span<const uint8_t> bytes) {
   for (size_t back = kEndBytes; back <= bytes.size(); ++back) {
     if (back > kEndBytes + kMostComment) break;
@@ -42,7 +42,7 @@ std::string Name(ByteReader& reader, size_t n) {
   return {bytes.begin(), bytes.end()};
 }
 
-// Of the archive's directory.
+// Reads an entry of the archive's directory.
 Entry ReadEntry(ByteReader& reader) {
   if (reader.Read<uint32_t>("an entry") != kCentral) {
     reader.Fail("the archive's directory is damaged");
@@ -70,7 +70,7 @@ Entry ReadEntry(ByteReader& reader) {
   return entry;
 }
 
-// Where its bytes are.
+// The bytes of an entry.
 std::span<const uint8_t> Content(const std::string& path,
                                  std::span<const uint8_t> bytes,
                                  const Entry& entry) {
@@ -86,7 +86,8 @@ std::span<const uint8_t> Content(const std::string& path,
   return reader.Take(entry.size, entry.name);
 }
 
-// Entries share no byte, so that reading them all takes no longer than the file is.
+// Checks that entries share no byte, so that reading all of them takes time
+// linear in the file.
 void CheckApart(const ByteReader& reader,
                 std::vector<std::span<const uint8_t>> contents) {
   std::sort(contents.begin(), contents.end(),

@@ -1,4 +1,4 @@
-// Zip archives as PyTorch writes them: nothing is compressed.
+// Zip archives as PyTorch writes them, without compression.
 #ifndef KVEVICT_TOOLS_CALIBRATION_ZIP_H_
 #define KVEVICT_TOOLS_CALIBRATION_ZIP_H_
 
@@ -11,8 +11,9 @@ namespace kvevict::tools {
 
 bool IsZip(std::span<const uint8_t> bytes);
 
-// The entries by name, where they lie. Throws std::runtime_error that names the file: for
-// what is damaged (every entry has a checksum), compressed, or beyond 4 GiB.
+// The entries by name, in place. Throws std::runtime_error that names the file,
+// for one that is damaged (every entry has a checksum), compressed, or larger
+// than 4 GiB.
 std::map<std::string, std::span<const uint8_t>> ReadZip(
     const std::string& path, std::span<const uint8_t> bytes);
 

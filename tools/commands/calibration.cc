@@ -1,5 +1,5 @@
-// `kvevict calibration`: reads what triattention scores by, and writes it as an engine
-// can map it.
+// `kvevict calibration`: reads the query centers that triattention scores by,
+// and writes them in a form that an engine can map.
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -29,7 +29,8 @@ struct CalibrationOptions {
   bool json = false;
 };
 
-// What a file of the authors leaves out stands in the model's configuration.
+// Fills in what a file of the authors leaves out from options, since it is in
+// the model's configuration.
 void FillIn(const CalibrationOptions& options, QueryCenters* centers) {
   if (options.n_kv_heads != 0) {
     if (centers->n_q_heads % options.n_kv_heads != 0) {
@@ -54,7 +55,7 @@ void WriteFile(const std::string& path, const std::string& content) {
   }
 }
 
-// Of sorted numbers, the one that so many are not above.
+// The quantile `share` of sorted numbers.
 float Share(const std::vector<float>& sorted, double share) {
   return sorted[static_cast<size_t>(static_cast<double>(sorted.size() - 1) *
                                     share)];

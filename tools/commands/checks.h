@@ -1,4 +1,4 @@
-// What options take, with messages in words.
+// Checks of option values, with messages in words.
 #ifndef KVEVICT_TOOLS_COMMANDS_CHECKS_H_
 #define KVEVICT_TOOLS_COMMANDS_CHECKS_H_
 
@@ -15,7 +15,7 @@
 
 namespace kvevict::tools {
 
-// A check that says nothing in the help: the option's description does.
+// A check without a text in the help, since the option's description has it.
 inline CLI::Validator Checked(std::function<std::string(std::string&)> check) {
   return CLI::Validator(std::move(check), "");
 }
@@ -29,12 +29,12 @@ inline CLI::Validator WholeNumber(uint64_t low, uint64_t high) {
       return "'" + text + "' is not a whole number from " +
              std::to_string(low) + " to " + std::to_string(high);
     }
-    text = std::to_string(value);  // CLI11 would read 010 as 8
+    text = std::to_string(value);  // because CLI11 would read 010 as 8
     return "";
   });
 }
 
-// A number of tokens, or a share of them.
+// Checks a number of tokens, or a share of them.
 inline CLI::Validator Budget() {
   return Checked([](std::string& text) -> std::string {
     double budget = 0;

@@ -1,4 +1,4 @@
-// The program's commands. If the user chose one, `action` is what to do.
+// The program's commands. The one that the user chose sets `action`.
 #ifndef KVEVICT_TOOLS_COMMANDS_COMMANDS_H_
 #define KVEVICT_TOOLS_COMMANDS_COMMANDS_H_
 

@@ -15,7 +15,7 @@
 namespace kvevict::tools {
 namespace {
 
-constexpr uint32_t kMaxThreads = 1024;  // as many as the library takes
+constexpr uint32_t kMaxThreads = 1024;  // the library's limit
 
 std::vector<std::string> SimdTargets() {
   std::vector<std::string> names;
@@ -38,7 +38,7 @@ struct Arguments {
 }  // namespace
 
 void AddDemoCommand(CLI::App& app, Action& action) {
-  // Lives as long as the callback that the parser calls.
+  // Shared with the callback that the parser calls.
   const auto args = std::make_shared<Arguments>();
   DemoOptions& options = args->options;
   CLI::App* demo = app.add_subcommand("demo",

@@ -1,4 +1,4 @@
-// What `kvevict demo` was asked for.
+// The options of `kvevict demo`.
 #ifndef KVEVICT_TOOLS_COMMANDS_DEMO_OPTIONS_H_
 #define KVEVICT_TOOLS_COMMANDS_DEMO_OPTIONS_H_
 
@@ -26,7 +26,8 @@ inline const std::vector<NamedPolicy> kDefaultDemoPolicies = {
     {"random", "random:recent=32"},
 };
 
-// The same where evictions go on while it decodes: policies whose signal is there then.
+// The same if evictions continue while it decodes: policies whose signal exists
+// then.
 inline const std::vector<NamedPolicy> kDecodingDemoPolicies = {
     {"none", "none"},
     {"streaming-llm", "streaming-llm"},
@@ -45,10 +46,11 @@ struct DemoOptions {
   std::optional<uint32_t>
       tokens;                    // of the prompt; the default is the demo's own
   std::optional<double> budget;  // for policies whose text names none
-  // Of the text behind the prompt, each with an eviction after it; none: the cache grows.
+  // The tokens after the prompt that are decoded, each followed by an eviction;
+  // none: the cache grows.
   std::optional<uint32_t> decode;
-  std::optional<double>
-      mass;  // whose budget is looked for, by each policy's scores
+  // The mass for which budgets are found by each policy's scores.
+  std::optional<double> mass;
   std::vector<NamedPolicy> policies = kDefaultDemoPolicies;
   uint64_t seed = 1;
   kvevict_dtype dtype = KVEVICT_DTYPE_F32;  // of the cache

@@ -1,4 +1,4 @@
-// --dtype of commands that have a cache.
+// The option --dtype of commands that have a cache.
 #ifndef KVEVICT_TOOLS_COMMANDS_DTYPE_OPTION_H_
 #define KVEVICT_TOOLS_COMMANDS_DTYPE_OPTION_H_
 

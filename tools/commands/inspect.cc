@@ -1,4 +1,4 @@
-// `kvevict inspect`: what this library is and can do on this machine.
+// `kvevict inspect`: shows what this library is and can do on this machine.
 #include <fmt/format.h>
 
 #include <iterator>
@@ -37,7 +37,7 @@ struct Inspection {
   std::vector<kvevict_dtype_info> dtypes;
 };
 
-// What a policy reads, by its defaults; in brackets what it can do without.
+// The inputs of a policy with its defaults. Optional ones are in brackets.
 std::vector<std::string> InputsOf(const char* name) {
   static constexpr const char* kNames[] = {"K",
                                            "V",

@@ -1,4 +1,4 @@
-// Standard output of a program: all of it arrives, or the program fails.
+// Standard output of a program. Either all of it arrives or the program fails.
 #ifndef KVEVICT_TOOLS_COMMANDS_OUTPUT_H_
 #define KVEVICT_TOOLS_COMMANDS_OUTPUT_H_
 

@@ -30,7 +30,7 @@ std::vector<kvevict_parameter_info> ParametersOf(const char* policy) {
   return rows;
 }
 
-// The policies that have a parameter, or those that lack it where these are fewer.
+// The policies that have a parameter, or those that lack it if these are fewer.
 std::string WhoHas(const std::string& key) {
   std::vector<std::string> have, lack;
   for (const std::string& name : PolicyNames()) {

@@ -11,7 +11,7 @@ namespace kvevict::tools {
 
 std::vector<kvevict_parameter_info> Parameters();
 
-// What a parameter may be: "count [1, 65536]".
+// The values of a parameter: "count [1, 65536]".
 std::string ValuesOf(const kvevict_parameter_info& row);
 
 // docs/parameters.md.

@@ -1,4 +1,4 @@
-// `kvevict plan`: what a policy keeps, without running anything.
+// `kvevict plan`: shows what a policy keeps, without running anything.
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -28,12 +28,12 @@ struct PlanOptions {
   bool json = false;
 };
 
-// What is left of a context, in tokens per KV head.
+// What stays of a context, in tokens per KV head.
 struct Kept {
   std::string policy;  // spelled out
   uint32_t n_first = 0;
   uint32_t n_last = 0;
-  bool chooses = false;          // some of the others, by score
+  bool chooses = false;          // keeps some of the others, by score
   std::string heads;             // the word of the parameter
   std::vector<uint32_t> layers;  // tokens in all
   uint64_t token_bytes = 0;      // K and V of one layer
@@ -59,7 +59,7 @@ Kept Resolve(const PlanOptions& options) {
   return kept;
 }
 
-// Of the tokens that a layer keeps: first, last, and those that are chosen.
+// The tokens that a layer keeps: first, last, and selected ones.
 struct Parts {
   uint32_t n_first, n_last, n_chosen;
 };
@@ -86,7 +86,7 @@ uint64_t BytesBefore(const PlanOptions& options, const Kept& kept) {
   return n_bytes;
 }
 
-// What the numbers of a layer are, where its heads keep different ones.
+// What the numbers of a layer mean if its heads keep different ones.
 const char* NumbersAre(const std::string& heads) {
   if (heads == "adaptive") return "the mean of heads";
   if (heads == "adaptive-blend") return "about the mean of heads";
@@ -165,7 +165,7 @@ std::string ToText(const PlanOptions& options, const Kept& kept) {
 }  // namespace
 
 void AddPlanCommand(CLI::App& app, Action& action) {
-  // Lives as long as the callback that the parser calls.
+  // Shared with the callback that the parser calls.
   const auto options = std::make_shared<PlanOptions>();
   CLI::App* plan = app.add_subcommand(
       "plan",

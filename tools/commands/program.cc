@@ -10,7 +10,7 @@
 namespace kvevict::tools {
 namespace {
 
-// What the command line parser has to say for itself.
+// Prints the messages of the command line parser.
 int Explain(const CLI::App& app, const CLI::ParseError& error) {
   std::ostringstream out, err;
   const int status = app.exit(error, out, err);
@@ -31,7 +31,7 @@ int RunProgram(const std::vector<std::string>& arguments) {
   try {
     app.parse(static_cast<int>(texts.size()), texts.data());
   } catch (const CLI::Success& help_or_version) {
-    // No help with what is not there: "kvevict no-such-verb --help".
+    // No help for what does not exist: "kvevict no-such-verb --help".
     constexpr bool kOfVerbsToo = true;
     if (app.remaining_size(kOfVerbsToo) == 0) {
       return Explain(app, help_or_version);

@@ -10,8 +10,8 @@ namespace kvevict::tools {
 // Exit status of a command line that makes no sense.
 inline constexpr int kUsageError = 2;
 
-// Does what the arguments ask for, the program's name first; returns the exit status.
-// Throws what goes wrong behind the command line.
+// Runs the program with its arguments, the program's name first. Returns the
+// exit status. Throws all errors except those of the command line.
 int RunProgram(const std::vector<std::string>& arguments);
 
 }  // namespace kvevict::tools

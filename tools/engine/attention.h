@@ -14,16 +14,16 @@ namespace kvevict::tools {
 
 class Attention {
  public:
-  // `pool` must outlive this. simd_target is whose code the library runs; nullptr: the
-  // best one.
+  // `pool` must outlive this. simd_target names the SIMD target of the library;
+  // nullptr: the best one.
   explicit Attention(ThreadPool& pool, const char* simd_target = nullptr);
 
   struct Args {
     const KvCache* cache = nullptr;
     uint32_t layer = 0;
-    // [n_queries, n_q_heads, k_head_dim] after RoPE, of the last n_queries tokens that
-    // the layer holds, each of which sees those before it and itself. q head h reads KV
-    // head h / (n_q_heads / n_kv_heads).
+    // [n_queries, n_q_heads, k_head_dim] after RoPE, for the last n_queries
+    // tokens that the layer holds. Each sees itself and the tokens before it. q
+    // head h reads KV head h / (n_q_heads / n_kv_heads).
     const float* queries = nullptr;
     uint32_t n_queries = 0;
     uint32_t n_q_heads = 0;

@@ -26,7 +26,7 @@
 
 namespace kvevict::tools {
 
-// Query heads and, where it is not 1/sqrt(head_dim), the scale of the logits.
+// Query heads and, if it is not 1/sqrt(head_dim), the scale of the logits.
 struct QueryShape {
   uint32_t n_q_heads = 0;
   float softmax_scale = 0.0f;
@@ -35,8 +35,9 @@ struct QueryShape {
 // The eviction state of one sequence under one policy.
 class Evictor {
  public:
-  // `pool` must outlive the evictor. simd_target is whose code the library runs;
-  // nullptr: the best one. `rope` is for policies that see through it.
+  // `pool` must outlive the evictor. simd_target names the SIMD target of the
+  // library; nullptr: the best one. `rope` is for policies that rotate keys or
+  // queries.
   Evictor(const KvShape& cache, const QueryShape& queries, const Policy& policy,
           ThreadPool& pool, const char* simd_target = nullptr,
           const Rope& rope = {});
@@ -46,15 +47,15 @@ class Evictor {
   void Observe(uint32_t layer, const float* queries, uint32_t n_rows,
                uint32_t first_position);
 
-  // The attention that those rows paid, summed over them: [n_kv_heads, slots], of all
-  // slots once their tokens are stored.
+  // The attention of those rows to slots, summed over the rows: [n_kv_heads,
+  // slots], for all slots once their tokens are stored.
   void ObserveSums(uint32_t layer, std::span<const float> sums, uint32_t n_rows,
                    uint32_t first_position);
 
   // The engine stored n_tokens more rows in every layer.
   void Append(uint32_t n_tokens);
 
-  // What was stored so far is the prompt.
+  // The prompt is what was stored so far.
   void EndPrompt();
 
   struct Report {
@@ -64,20 +65,23 @@ class Evictor {
     double milliseconds = 0;  // wall time of the library call
   };
 
-  // Shrinks the cache in place and sets its new lengths. `inputs`, one per layer or
-  // none, are what the policy reads beside the cache and the observed queries: their
-  // queries, of all slots, only where it wants those.
+  // Shrinks the cache in place and sets its new lengths. `inputs`, one per
+  // layer or none, are what the policy reads in addition to the cache and the
+  // observed queries. Queries in them are of all slots and only for policies
+  // that need those.
   Report Evict(KvCache& cache,
                std::span<const kvevict_signal_inputs> inputs = {});
 
-  // What the policy makes of n_rows query rows, those of the last tokens that the
-  // layer holds: out [n_kv_heads, slots held]. For policies that score by queries.
+  // Computes the policy's scores from n_rows query rows, those of the last
+  // tokens that the layer holds: out [n_kv_heads, slots held]. For policies
+  // that score by queries.
   void Score(uint32_t layer, KvCache& cache, const float* queries,
              uint32_t n_rows, std::span<float> out);
 
-  // The fewest tokens per KV head, as many in every layer, with which heads keep `mass`
-  // of what the policy's scores add up to, on average. `inputs`, one per layer, have what
-  // it reads beside the cache; queries of its window, or of all slots.
+  // The smallest budget per KV head, equal in every layer, with which heads
+  // keep `mass` of the sum of the policy's scores on average. `inputs`, one per
+  // layer, have what it reads in addition to the cache, with the queries of its
+  // window or of all slots.
   uint32_t BudgetForMass(double mass, KvCache& cache,
                          std::span<const kvevict_signal_inputs> inputs);
 

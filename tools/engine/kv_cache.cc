@@ -12,7 +12,7 @@
 namespace kvevict::tools {
 namespace {
 
-// Of large pages.
+// The size of large pages.
 constexpr size_t kAlignment = size_t{2} << 20;
 
 size_t RoundUp(size_t bytes) {
@@ -23,7 +23,8 @@ bool IsQuantized(kvevict_dtype dtype) {
   return dtype == KVEVICT_DTYPE_U8 || dtype == KVEVICT_DTYPE_U4;
 }
 
-// Packed rows of all heads of a slot; where they lie is not known yet.
+// The plane of packed rows of all heads of a slot. Its address is not known
+// yet.
 kvevict_plane Plane(const KvShape& shape, kvevict_dtype dtype,
                     uint32_t head_dim, kvevict_role role) {
   kvevict_plane plane = KVEVICT_PLANE_INIT;
@@ -62,13 +63,13 @@ bool IsRecent(const kvevict_plane& plane) {
   return plane.role >= KVEVICT_ROLE_KEY_RECENT;
 }
 
-// Rows from the i-th on.
+// The rows from the i-th on.
 kvevict_plane From(kvevict_plane plane, uint32_t i) {
   plane.data += static_cast<uint64_t>(i * plane.token_stride_bytes);
   return plane;
 }
 
-// f32 rows of all heads, `stride` floats apart.
+// The plane of f32 rows of all heads, `stride` floats apart.
 kvevict_plane Rows(const float* rows, size_t stride, uint32_t head_dim) {
   kvevict_plane plane = KVEVICT_PLANE_INIT;
   plane.data = reinterpret_cast<uintptr_t>(rows);
@@ -109,7 +110,7 @@ KvCache::KvCache(const KvShape& shape)
     const uint32_t n_blocks =
         (n_slots + shape.layout.block_size - 1) / shape.layout.block_size;
     n_slots = n_blocks * shape.layout.block_size;
-    // Nothing is where it would be without the table.
+    // No block is where it would be without the table.
     block_table_.resize(n_blocks);
     std::iota(block_table_.rbegin(), block_table_.rend(), 0);
   }
@@ -169,7 +170,7 @@ void KvCache::Store(uint32_t layer, const kvevict_view& rows, uint32_t n_rows,
   move.view = &rows;
   move.destination = &cache;
   move.first_slot = quantizes ? first_recent_[layer] : length(layer);
-  if (quantizes) {  // what rows are recent is none of its business
+  if (quantizes) {  // it is not told which rows are recent
     cache.n_companions -= 2;
     cache.first_recent = 0;
     first_recent_[layer] += n_rows;
@@ -177,7 +178,7 @@ void KvCache::Store(uint32_t layer, const kvevict_view& rows, uint32_t n_rows,
   Check(kvevict_compact(context_.get(), &move, 1, nullptr, 0, nullptr));
 }
 
-// The first of the recent rows.
+// Quantizes the first n_rows recent rows.
 void KvCache::Quantize(uint32_t layer, uint32_t n_rows) {
   const uint32_t n_left = RecentOf(layer) - n_rows;
   kvevict_view rows = KVEVICT_VIEW_INIT;
@@ -201,7 +202,7 @@ void KvCache::Append(uint32_t layer, uint32_t n_rows, const float* k,
     rows.n_kv_heads = shape_.n_kv_heads;
     rows.k = Rows(k, k_row_stride, shape_.k_head_dim);
     rows.v = Rows(v, v_row_stride, shape_.v_head_dim);
-    // Whole groups of what is more than the recent tokens.
+    // Quantizes whole groups of the tokens beyond the recent ones.
     const uint32_t n_recent = RecentOf(layer);
     const uint32_t n_all = n_recent + n_rows;
     const uint32_t n_more =
@@ -219,7 +220,7 @@ void KvCache::Append(uint32_t layer, uint32_t n_rows, const float* k,
     set_length(layer, length(layer) + n_rows - n_new);
     return;
   }
-  // Heads of one length go at once.
+  // Heads of one length are stored at once.
   const uint32_t at_once = is_ragged(layer) ? 1 : shape_.n_kv_heads;
   std::vector<kvevict_plane> planes(Planes(layer), Planes(layer) + n_planes_);
   for (uint32_t head = 0; head < shape_.n_kv_heads; head += at_once) {
@@ -278,7 +279,7 @@ void KvCache::CopyFrom(const KvCache& other) {
   assert(planes_.size() == other.planes_.size());
   lengths_ = other.lengths_;
   first_recent_ = other.first_recent_;
-  // Slots that lie together.
+  // The number of contiguous slots.
   const uint32_t n_together =
       shape_.layout.block_size > 0 ? shape_.layout.block_size : shape_.capacity;
   for (uint32_t layer = 0; layer < shape_.n_layers; ++layer) {

@@ -13,12 +13,13 @@
 
 namespace kvevict::tools {
 
-// How rows are kept.
+// How rows are stored.
 struct KvLayout {
   uint32_t block_size = 0;  // tokens per block; 0: contiguous
-  // As KIVI keeps it: how many tokens share the scales and minima of the keys, which
-  // are then those of channels, and how many of the last ones stay f32, or some more;
-  // 0: none. Contiguous, of a quantized dtype, and all heads hold as many.
+  // As in KIVI: the number of tokens that share the scales and minima of the
+  // keys, which are then per channel, and the number of last tokens that stay
+  // f32, at least; 0: none. Only for a contiguous cache of a quantized dtype
+  // whose heads are equally long.
   uint32_t group_tokens = 0;
   uint32_t recent_tokens = 0;
 };
@@ -34,40 +35,41 @@ struct KvShape {
   KvLayout layout = {};
 };
 
-// Keys and values, one token-major [capacity, n_kv_heads, head_dim] array each per
-// layer, maybe in blocks, beside their scales and minima. Keys are stored after RoPE.
-// Layers may hold different numbers of slots, and so may the heads of a layer.
+// Keys and values: one token-major [capacity, n_kv_heads, head_dim] array each
+// per layer, optionally in blocks, with their scales and minima beside them.
+// Keys are stored after RoPE. Layers may hold different numbers of slots, and
+// so may the heads of a layer.
 class KvCache {
  public:
   explicit KvCache(const KvShape& shape);
 
   const KvShape& shape() const { return shape_; }
 
-  // Slots in use, the most of any head. Lowering it forgets the last ones, as many of
-  // each head; what was quantized meanwhile stays so.
+  // Slots in use by the longest head. Lowering it forgets the last ones, as
+  // many of each head. What was quantized meanwhile stays quantized.
   uint32_t length(uint32_t layer) const;
   void set_length(uint32_t layer, uint32_t n_slots);
-  // Slots that each head has in use. Rows that are appended go behind its own. They are
-  // set after an eviction, which leaves the last rows that are not quantized.
+  // Slots that each head has in use. Appended rows go after a head's own. They
+  // are set after an eviction, which leaves the last rows that are not
+  // quantized.
   std::span<const uint32_t> lengths(uint32_t layer) const;
   void set_lengths(uint32_t layer, std::span<const uint32_t> of_heads);
   bool is_ragged(uint32_t layer) const;
 
-  // Appends rows behind those of each head, rounded or quantized as kvevict_compact()
-  // does.
-  // k [n_rows, n_kv_heads * k_head_dim], v [n_rows, n_kv_heads * v_head_dim], rows
-  // row_stride floats apart.
+  // Appends rows after those of each head, rounded or quantized as
+  // kvevict_compact() does. k is [n_rows, n_kv_heads * k_head_dim], v [n_rows,
+  // n_kv_heads * v_head_dim]. Rows are row_stride floats apart.
   void Append(uint32_t layer, uint32_t n_rows, const float* k,
               size_t k_row_stride, const float* v, size_t v_row_stride);
 
-  // Copies what `other`, a cache of the same shape, holds.
+  // Copies the content of `other`, a cache of the same shape.
   void CopyFrom(const KvCache& other);
 
-  // Bytes of the slots in use, or of the blocks, of all layers.
+  // Bytes of the slots in use, or of their blocks, in all layers.
   uint64_t bytes_in_use() const;
 
-  // How much smaller what it holds is than it would be in f32, scales and minima included;
-  // of what is free in blocks nothing counts.
+  // How much smaller the content is than in f32, scales and minima included.
+  // Free space in blocks does not count.
   double times_smaller_than_f32() const;
 
   // First element of a layer's keys and values.
@@ -88,7 +90,7 @@ class KvCache {
   static size_t SlotBytes(const kvevict_plane& plane) {
     return static_cast<size_t>(plane.token_stride_bytes);
   }
-  // Of n slots, all heads, the last of which are recent.
+  // Bytes of n slots of all heads. The last n_recent are recent.
   double BytesOf(uint32_t n_slots, uint32_t n_recent) const;
   uint32_t RecentOf(uint32_t layer) const {
     return n_planes_ <= 6 ? 0 : length(layer) - first_recent_[layer];
@@ -105,7 +107,7 @@ class KvCache {
   void* Data(uint32_t layer, uint32_t plane) const;
 
   KvShape shape_;
-  uint32_t n_planes_;  // of a layer: keys, values, and their numbers
+  uint32_t n_planes_;  // per layer: keys, values, scales and minima
   std::vector<kvevict_plane> planes_;  // [n_layers, n_planes_]
   std::vector<int32_t> block_table_;   // of every layer
   std::unique_ptr<uint8_t, FreeDeleter> memory_;
@@ -114,7 +116,7 @@ class KvCache {
   std::vector<uint32_t> first_recent_;  // [n_layers]
 };
 
-// n elements.
+// Bytes of n elements.
 size_t RowBytes(kvevict_dtype dtype, uint32_t n);
 
 }  // namespace kvevict::tools

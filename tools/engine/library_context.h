@@ -17,8 +17,8 @@ struct DestroyContext {
 };
 using LibraryContext = std::unique_ptr<kvevict_context, DestroyContext>;
 
-// `pool` must outlive it. simd_target is whose code the library runs; nullptr: the best
-// one.
+// `pool` must outlive it. simd_target names the SIMD target of the library;
+// nullptr: the best one.
 inline LibraryContext CreateContext(ThreadPool& pool, const char* simd_target) {
   kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
   options.n_threads = pool.n_threads();

@@ -5,7 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tools/engine/matmul.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target.h.
+// Must follow foreach_target.h.
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -103,7 +103,8 @@ HWY_INLINE void Multiply(const GemmBlock& g) {
   }
 }
 
-// Rows [begin, end) of c. A panel of b stays in L1 while the rows pass by.
+// Computes rows [begin, end) of c. A panel of b stays in L1 while the rows pass
+// by.
 void MatMulRows(const MatMulArgs& args, size_t begin, size_t end) {
   const size_t panel = GemmCols();
   for (size_t col = 0; col < args.n_cols; col += panel) {

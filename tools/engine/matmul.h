@@ -9,10 +9,10 @@
 
 namespace kvevict::tools {
 
-// c[i, j] = sum over k of a[i, k] * b[k, j], or += if `accumulate`.
-// a [n_rows, n_inner], b [n_inner, n_cols], c [n_rows, n_cols], rows *_stride
-// floats apart. k ascends, one accumulator per element: a row of c depends on
-// nothing but its row of a.
+// c[i, j] = sum over k of a[i, k] * b[k, j], or += if `accumulate`. a is
+// [n_rows, n_inner], b [n_inner, n_cols], c [n_rows, n_cols]; rows are *_stride
+// floats apart. k ascends, with one accumulator per element, so a row of c
+// depends only on its row of a.
 struct MatMulArgs {
   uint32_t n_rows = 0;
   uint32_t n_inner = 0;

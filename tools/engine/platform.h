@@ -1,5 +1,5 @@
-// What the program asks of the operating system beyond the C++ library: answered by
-// platform_posix.cc and platform_windows.cc. Texts are UTF-8.
+// What the program needs from the operating system beyond the C++ library,
+// implemented by platform_posix.cc and platform_windows.cc. Texts are UTF-8.
 #ifndef KVEVICT_TOOLS_ENGINE_PLATFORM_H_
 #define KVEVICT_TOOLS_ENGINE_PLATFORM_H_
 
@@ -12,10 +12,10 @@
 
 namespace kvevict::tools {
 
-// n_bytes is a multiple of the alignment. Null if there is no memory.
+// n_bytes is a multiple of the alignment. Returns null if there is no memory.
 void* AllocateAligned(size_t alignment, size_t n_bytes);
 void FreeAligned(void* memory);
-// Makes long, strided reads cheaper, where the system can.
+// Makes long, strided reads cheaper, if the system can.
 void PreferLargePages(void* memory, size_t n_bytes);
 
 // A file mapped read-only. Throws std::runtime_error naming the path and the reason;
@@ -29,17 +29,17 @@ void UnmapFile(const Mapping& mapping);
 
 // The arguments of main().
 std::vector<std::string> ProgramArguments(int argc, char** argv);
-// Of a file that arguments or other texts name.
+// The path of a file that arguments or other texts name.
 std::filesystem::path PathOf(std::string_view text);
 std::string TextOf(const std::filesystem::path& path);
 
 // Makes standard output and error show UTF-8 and colours, and pass on bytes as they
 // are.
 void PrepareOutput();
-// Whether somebody reads standard error as it comes.
+// Whether standard error is a terminal.
 bool ErrorIsTerminal();
-// Whether all that was written to standard output can arrive; else errno says why
-// not.
+// Whether all that was written to standard output can arrive. If not, errno
+// says why.
 bool OutputArrives();
 
 }  // namespace kvevict::tools

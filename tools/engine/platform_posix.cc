@@ -18,7 +18,7 @@ namespace {
   throw std::runtime_error(path + ": " + reason);
 }
 
-// Closes on every way out; the mapping outlives the descriptor.
+// Closes the descriptor on every exit; the mapping outlives it.
 struct Descriptor {
   int fd;
   ~Descriptor() {
@@ -67,14 +67,14 @@ std::filesystem::path PathOf(std::string_view text) { return text; }
 std::string TextOf(const std::filesystem::path& path) { return path.string(); }
 
 void PrepareOutput() {
-  // A closed pipe is an error like others.
+  // A closed pipe is an error like any other.
   std::signal(SIGPIPE, SIG_IGN);
 }
 
 bool ErrorIsTerminal() { return isatty(STDERR_FILENO) == 1; }
 
 bool OutputArrives() {
-  // Some files tell only when they are closed that they are full.
+  // Some files report that they are full only when they are closed.
   const int copy = dup(STDOUT_FILENO);
   return copy >= 0 && close(copy) == 0;
 }

@@ -3,7 +3,7 @@
 #define NOMINMAX
 #endif
 #include <windows.h>
-// After it.
+// These must follow windows.h.
 #include <fcntl.h>
 #include <io.h>
 #include <malloc.h>
@@ -48,13 +48,13 @@ struct Handle {
   }
 };
 
-// Of a console; 0 for a file or a pipe.
+// The mode of a console; 0 for a file or a pipe.
 DWORD ConsoleMode(HANDLE output) {
   DWORD mode = 0;
   return GetConsoleMode(output, &mode) ? mode | ENABLE_PROCESSED_OUTPUT : 0;
 }
 
-// Whether it takes the control sequences that terminals have.
+// Whether an output accepts the control sequences of terminals.
 bool TakesSequences(DWORD of) {
   const HANDLE output = GetStdHandle(of);
   const DWORD mode = ConsoleMode(output);
@@ -70,7 +70,7 @@ void* AllocateAligned(size_t alignment, size_t n_bytes) {
 
 void FreeAligned(void* memory) { _aligned_free(memory); }
 
-void PreferLargePages(void*, size_t) {}  // only for those with the privilege
+void PreferLargePages(void*, size_t) {}  // needs a privilege
 
 Mapping MapFile(const std::string& path) {
   const Handle file{CreateFileW(PathOf(path).c_str(), GENERIC_READ,
@@ -97,7 +97,8 @@ void UnmapFile(const Mapping& mapping) {
   if (mapping.data != nullptr) UnmapViewOfFile(mapping.data);
 }
 
-// Those of main() have passed through the user's code page.
+// The arguments of main() have passed through the user's code page, so they are
+// not used.
 std::vector<std::string> ProgramArguments(int argc, char** argv) {
   int n = 0;
   wchar_t** const wide = CommandLineToArgvW(GetCommandLineW(), &n);
@@ -117,7 +118,7 @@ std::string TextOf(const std::filesystem::path& path) {
 }
 
 void PrepareOutput() {
-  // Without "\r" before "\n".
+  // Writes no "\r" before "\n".
   _setmode(_fileno(stdout), _O_BINARY);
   _setmode(_fileno(stderr), _O_BINARY);
   SetConsoleOutputCP(CP_UTF8);
@@ -127,7 +128,7 @@ void PrepareOutput() {
 
 bool ErrorIsTerminal() { return TakesSequences(STD_ERROR_HANDLE); }
 
-// Every write has told.
+// Every write has already reported errors.
 bool OutputArrives() { return true; }
 
 }  // namespace kvevict::tools

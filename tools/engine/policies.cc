@@ -9,12 +9,12 @@
 namespace kvevict::tools {
 namespace {
 
-// What does not depend on the context.
+// The part of a resolved policy that does not depend on the context.
 kvevict_resolved_policy OfAnyContext(const Policy& policy) {
   return policy.Resolve(1);
 }
 
-// What the library checks only when an eviction knows the tokens.
+// Checks what the library checks only when an eviction knows the tokens.
 void CheckFits(const Policy& policy, uint32_t n_tokens, uint32_t n_layers) {
   if (policy.Requires(KVEVICT_INPUT_SCORES)) {
     throw KvevictError(KVEVICT_ERROR_INVALID_ARGUMENT,
@@ -29,7 +29,7 @@ void CheckFits(const Policy& policy, uint32_t n_tokens, uint32_t n_layers) {
   std::vector<uint32_t> budgets(n_layers);
   const kvevict_status status = kvevict_policy_layer_budgets(
       policy.get(), n_tokens, budgets.data(), budgets.size());
-  // Where scores decide what layers keep, all else has been checked.
+  // If scores decide what layers keep, all else has been checked.
   if (status != KVEVICT_ERROR_UNSUPPORTED) Check(status);
 }
 
@@ -41,7 +41,7 @@ Policy ParsePolicy(const std::string& text, double default_budget) {
   const bool has_window =
       policy.Name() == "streaming-llm" && policy.Number("recent") > 0;
   const bool names_budget = text.find("budget") != std::string::npos;
-  // none has no budget.
+  // The policy none has no budget.
   if (!names_budget && !has_window && policy.Number("budget") > 0) {
     policy.Set("budget", default_budget);
   }

@@ -38,13 +38,13 @@ class Policy {
     Check(kvevict_policy_set(policy_.get(), key, value));
   }
 
-  // "" where the policy has no such parameter.
+  // The value of a parameter, or "" if the policy has none.
   std::string Get(const char* key) const {
     char text[40] = "";
     (void)kvevict_policy_get(get(), key, text, sizeof(text), nullptr);
     return text;
   }
-  // 0 where it has none.
+  // The number of a parameter, or 0 if the policy has none.
   double Number(const char* key) const {
     double value = 0.0;
     (void)kvevict_policy_get_number(get(), key, &value);

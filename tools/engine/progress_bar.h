@@ -19,8 +19,8 @@ class ProgressBar {
 
   void Update(uint64_t done);
 
-  // What is drawn after so many seconds: the share done, the time taken, and the time
-  // left if the rest goes as fast.
+  // The line that is drawn after some seconds: the share done, the time taken,
+  // and the time left if the rest is as fast.
   static std::string Line(const std::string& label, double share,
                           double seconds);
 

@@ -13,11 +13,11 @@
 namespace kvevict::tools {
 namespace {
 
-// Positions over which the rotation of queries to come is averaged, as in the paper of
-// expected attention (arXiv:2510.00636).
+// Positions over which the rotation of future queries is averaged, as in the
+// paper on expected attention (arXiv:2510.00636).
 constexpr uint32_t kFuturePositions = 512;
 
-// More than enough for a direction that stands out at all.
+// More than enough for any direction that stands out.
 constexpr int kPowerIterations = 64;
 
 bool AnyNeeds(std::span<const Policy> policies, kvevict_input input) {
@@ -39,7 +39,7 @@ kvevict_plane Packed(const std::vector<float>& numbers, uint32_t n_rows,
   return plane;
 }
 
-// (x, y) as a complex number, times another.
+// Multiplies (x, y), as a complex number, by another.
 template <typename T>
 void Turn(std::complex<T> turn, T& x, T& y) {
   const T real = x * turn.real() - y * turn.imag();
@@ -148,7 +148,7 @@ void QueryStatistics::Observe(uint32_t layer, KvCache& cache,
   }
 }
 
-// The library makes the sums of a chunk's rows; they are added up here.
+// The library computes the sums of a chunk's rows; they are added up here.
 std::vector<float> QueryStatistics::SumsOf(uint32_t layer, KvCache& cache,
                                            const float* queries,
                                            uint32_t n_rows) const {
@@ -195,7 +195,8 @@ void QueryStatistics::Unrotate(std::vector<float>& rows,
   }
 }
 
-// With R the mean rotation of positions to come: mean = R m, covariance = R C R'.
+// With R the mean rotation of future positions: mean = R m, covariance = R C
+// R'.
 void QueryStatistics::FindExpected(Layer& layer) const {
   const size_t dim = head_dim_;
   layer.mean.clear();
@@ -228,7 +229,7 @@ void QueryStatistics::FindExpected(Layer& layer) const {
   }
 }
 
-// Of one pair of elements, over the positions to come.
+// The mean rotation of one pair of elements over future positions.
 std::complex<double> QueryStatistics::MeanTurn(double inv_freq) const {
   std::complex<double> sum;
   for (uint32_t i = 0; i < kFuturePositions; ++i) {
@@ -237,8 +238,8 @@ std::complex<double> QueryStatistics::MeanTurn(double inv_freq) const {
   return sum / double{kFuturePositions};
 }
 
-// The first singular vector of a group's queries, by power iteration from their mean,
-// turned away from them.
+// The first singular vector of a group's queries, by power iteration from their
+// mean, pointing away from them.
 void QueryStatistics::FindFilter(Layer& layer) const {
   const size_t dim = head_dim_;
   const size_t group = n_q_heads_ / n_kv_heads_;

@@ -1,4 +1,4 @@
-// What policies want to know of a model's queries as a whole.
+// Statistics of a model's queries that policies need.
 #ifndef KVEVICT_TOOLS_ENGINE_QUERY_STATISTICS_H_
 #define KVEVICT_TOOLS_ENGINE_QUERY_STATISTICS_H_
 
@@ -18,8 +18,8 @@
 
 namespace kvevict::tools {
 
-// Means and products of all queries of a prompt, and the inputs of signals that come
-// of them. Nothing is added up that no policy reads.
+// Means and products of all queries of a prompt, and the inputs of signals that
+// are computed from them. Only what a policy reads is added up.
 class QueryStatistics {
  public:
   // `pool` must outlive this.
@@ -27,14 +27,16 @@ class QueryStatistics {
                   std::span<const Policy> policies, ThreadPool& pool,
                   const char* simd_target = nullptr);
 
-  // Query rows [n_rows, n_q_heads, k_head_dim] of a layer, after RoPE, for positions
-  // first_position, first_position + 1, ..., the last ones whose keys the cache holds.
+  // Adds query rows [n_rows, n_q_heads, k_head_dim] of a layer, after RoPE, for
+  // positions first_position, first_position + 1, ..., the last ones whose keys
+  // the cache holds.
   void Observe(uint32_t layer, KvCache& cache, const float* queries,
                uint32_t n_rows, uint32_t first_position);
 
-  // Where a policy wants sums of attention: what query rows of the last tokens paid to
-  // each slot of a cache, [n_kv_heads, slots], a mean over the query heads of each KV
-  // head; and what those paid that were observed last.
+  // For policies that need attention sums. SumsOf() is the attention of query
+  // rows of the last tokens to each slot of a cache, [n_kv_heads, slots],
+  // averaged over the query heads of each KV head. LastSums() is that of the
+  // rows observed last.
   std::vector<float> SumsOf(uint32_t layer, KvCache& cache,
                             const float* queries, uint32_t n_rows) const;
   std::span<const float> LastSums(uint32_t layer) const {
@@ -53,7 +55,7 @@ class QueryStatistics {
   std::span<const kvevict_signal_inputs> Inputs();
 
  private:
-  // Of one head's rows.
+  // The moments of one head's rows.
   struct Moments {
     std::vector<double> sum;  // [head_dim]
     std::vector<float>
@@ -64,7 +66,8 @@ class QueryStatistics {
     uint32_t n_rows = 0;
     std::vector<Moments> before_rope;  // per query head
     std::vector<Moments> after_rope;
-    // [n_q_heads, 3, pairs]: of each pair's real and imaginary parts and lengths
+    // [n_q_heads, 3, pairs]: sums of each pair's real part, imaginary part and
+    // length
     std::vector<double> pair_sums;
     std::vector<float> mean, covariance, filter, centers;
     std::vector<float> sums;  // [n_kv_heads, capacity]
@@ -90,7 +93,7 @@ class QueryStatistics {
   bool wants_filter_ = false;
   bool wants_centers_ = false;
   bool wants_queries_ = false;
-  std::unique_ptr<Evictor> attention_;  // makes sums, where they are wanted
+  std::unique_ptr<Evictor> attention_;  // computes sums, if a policy needs them
   ThreadPool& pool_;
   uint32_t n_seen_ = 0;
   std::vector<std::complex<float>> turns_back_;  // [rows of a chunk, pairs]

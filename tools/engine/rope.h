@@ -7,8 +7,8 @@
 
 namespace kvevict::tools {
 
-// Pair p of a head's elements turns by position * inv_freq[p]; elements beyond the
-// pairs are left alone.
+// Pair p of a head's elements is rotated by position * inv_freq[p]. Elements
+// beyond the pairs are left alone.
 struct Rope {
   std::vector<double> inv_freq = {};
   bool halves = false;  // pair p is (p, p + pairs), else (2p, 2p + 1)

@@ -1,4 +1,4 @@
-// A table of text, columns as wide as they need to be.
+// A table of text whose columns are as wide as needed.
 #ifndef KVEVICT_TOOLS_ENGINE_TEXT_TABLE_H_
 #define KVEVICT_TOOLS_ENGINE_TEXT_TABLE_H_
 
@@ -17,7 +17,7 @@ class TextTable {
 
   explicit TextTable(std::vector<Column> columns);
 
-  // As many cells as there are columns.
+  // `cells` has one cell per column.
   void AddRow(std::vector<std::string> cells);
 
   // Title row, a rule and the rows, each ended by a newline.

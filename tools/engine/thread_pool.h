@@ -14,9 +14,10 @@
 
 namespace kvevict::tools {
 
-// The calling thread is worker 0 and works too. Between loops the others spin for
-// some microseconds, so that the next loop of the same layer starts at once, then
-// sleep. Loops of several threads run one after the other; loops do not nest.
+// The calling thread is worker 0 and works too. Between loops the others spin
+// for some microseconds, so that the next loop of the same layer starts at
+// once, and then sleep. Loops of several threads run one after the other. Loops
+// do not nest.
 class ThreadPool {
  public:
   // 0 means one per CPU.

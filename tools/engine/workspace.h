@@ -1,4 +1,4 @@
-// Working memory that calls of the library are given.
+// The workspace for calls of the library.
 #ifndef KVEVICT_TOOLS_ENGINE_WORKSPACE_H_
 #define KVEVICT_TOOLS_ENGINE_WORKSPACE_H_
 
@@ -12,7 +12,7 @@
 
 namespace kvevict::tools {
 
-// Keeps as much as any call has wanted.
+// Keeps as much memory as the largest call has needed.
 class Workspace {
  public:
   // Makes room for the best size.

@@ -21,7 +21,7 @@ struct KnownName {
   const char* name;
 };
 
-// Types met in the wild that deserve their name in the refusal.
+// Common types that are refused by name.
 constexpr KnownName kUnreadTypes[] = {
     {2, "q4_0"},    {3, "q4_1"},    {6, "q5_0"},  {7, "q5_1"},  {9, "q8_1"},
     {10, "q2_K"},   {11, "q3_K"},   {12, "q4_K"}, {13, "q5_K"}, {14, "q6_K"},

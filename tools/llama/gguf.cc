@@ -41,8 +41,8 @@ std::string_view ReadString(ByteReader& in, std::string_view what) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// A count of things of at least `min_bytes` each: checked against what is left
-// of the file before anything is allocated for it.
+// Reads a count of things with at least `min_bytes` each. It is checked against
+// the rest of the file before anything is allocated for it.
 uint64_t ReadCount(ByteReader& in, size_t min_bytes, std::string_view what) {
   const auto count = in.Read<uint64_t>(what);
   if (count > in.remaining() / min_bytes) {

@@ -72,7 +72,8 @@ Header ReadHeader(ByteReader& in) {
   return header;
 }
 
-// f32 values that follow the header, checked as a whole before any is copied.
+// The number of f32 values after the header, checked as a whole before any is
+// copied.
 uint64_t NumFloats(const Header& header) {
   const LlamaConfig& c = header.config;
   const uint64_t d = c.d_model;
@@ -116,7 +117,7 @@ LlamaWeights ReadLlama2cModel(const std::string& path) {
   weights.config = config;
   weights.layers.resize(config.n_layers);
   weights.token_embedding = ReadFloats(in, config.vocab_size * d);
-  // Every kind of weight lies together for all layers.
+  // Each kind of weight is stored together for all layers.
   auto& layers = weights.layers;
   for (auto& layer : layers) layer.attention_norm = ReadFloats(in, d);
   for (auto& layer : layers) layer.wq = ReadMatrix(in, d, d);
@@ -128,7 +129,7 @@ LlamaWeights ReadLlama2cModel(const std::string& path) {
   for (auto& layer : layers) layer.w_down = ReadMatrix(in, d, config.d_ff);
   for (auto& layer : layers) layer.w_up = ReadMatrix(in, config.d_ff, d);
   weights.final_norm = ReadFloats(in, d);
-  // Two RoPE tables from older days; the angles are computed instead.
+  // Two RoPE tables of older versions; the angles are computed instead.
   in.Take(uint64_t{config.context_length} * config.head_dim * sizeof(float),
           "the RoPE tables");
   weights.output = header.tied ? Matrix::FromFile(config.vocab_size, d,

@@ -29,8 +29,8 @@ double GetPositive(const GgufFile& file, const std::string& key,
   return value;
 }
 
-// Takes tensors out of the file by name, checking their shape first, and knows
-// which ones nobody asked for.
+// Reads tensors from the file by name, checks their shape first, and knows
+// which ones nobody has read.
 class TensorReader {
  public:
   explicit TensorReader(const GgufFile& file) : file_(file) {}
@@ -55,7 +55,7 @@ class TensorReader {
                             Rows(name, n_outputs, n_inputs));
   }
 
-  // A forgotten tensor would mean a model computed wrongly without a word.
+  // A forgotten tensor would silently make the model wrong.
   void CheckAllUsed() const {
     for (const auto& [name, tensor] : file_.tensors()) {
       if (!used_.contains(name)) {
@@ -134,7 +134,7 @@ LlamaConfig ReadConfig(const GgufFile& file, TensorReader& tensors) {
       embedding->dims[1] > std::numeric_limits<int32_t>::max()) {
     file.Fail("tensor 'token_embd.weight' is missing or no matrix");
   }
-  // Sizes of what is computed follow from it.
+  // Sizes of activations follow from it.
   if (embedding->dims[0] != config.d_model) {
     file.Fail("embedding_length is " + std::to_string(config.d_model) +
               ", but rows of tensor 'token_embd.weight' have " +
@@ -191,7 +191,7 @@ LlamaLayer ReadLayer(const LlamaConfig& config, uint32_t index,
   return layer;
 }
 
-// GGUF writes a space as U+2581, and numbers the kinds of pieces.
+// GGUF writes a space as U+2581.
 std::string PlainSpaces(std::string_view piece) {
   constexpr std::string_view kSpace = "\xe2\x96\x81";
   std::string text;

@@ -1,4 +1,4 @@
-// What logits say, in double precision.
+// Functions of logits, in double precision.
 #ifndef KVEVICT_TOOLS_LLAMA_LOG_SOFTMAX_H_
 #define KVEVICT_TOOLS_LLAMA_LOG_SOFTMAX_H_
 

@@ -17,9 +17,9 @@
 
 namespace kvevict::tools {
 
-// Sees every layer's query rows, [n_rows, n_q_heads, head_dim] after RoPE, for
-// positions first_position, first_position + 1, ..., whose keys the cache holds. This is what an eviction
-// policy that looks at attention has to be shown.
+// Called with every layer's query rows, [n_rows, n_q_heads, head_dim] after
+// RoPE, for positions first_position, first_position + 1, ..., whose keys the
+// cache holds. An eviction policy that reads attention needs them.
 using QueryObserver =
     std::function<void(uint32_t layer, const float* queries, uint32_t n_rows,
                        uint32_t first_position)>;

@@ -14,10 +14,11 @@ struct ModelFile {
   Tokenizer tokenizer;
 };
 
-// Reads a model and its tokenizer; the format is told from the content. GGUF
-// files carry their tokenizer. For llama2.c files it is `tokenizer_path`, or if
-// that is empty the first of <model's stem>.tok, tok<vocab_size>.bin and
-// tokenizer.bin in the model's folder. Throws std::runtime_error.
+// Reads a model and its tokenizer. The format is recognised by the content.
+// GGUF files contain their tokenizer. For llama2.c files it is
+// `tokenizer_path`, or if that is empty the first of <model's stem>.tok,
+// tok<vocab_size>.bin and tokenizer.bin in the model's folder. Throws
+// std::runtime_error.
 ModelFile ReadModelFile(const std::string& path,
                         const std::string& tokenizer_path);
 

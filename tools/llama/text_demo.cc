@@ -25,7 +25,7 @@ namespace {
 constexpr uint32_t kMaxPredictions = 64;
 constexpr uint32_t kGreedyTokens = 48;
 
-// The observation window (32), the sinks (4) and some tokens to choose: with
+// The observation window (32), the sinks (4) and some tokens to select. With
 // less, the default policies would not fit a short prompt.
 constexpr uint32_t kMinDefaultBudget = 48;
 
@@ -36,8 +36,8 @@ std::string ReadText(const std::string& path) {
   return text;
 }
 
-// Prompt and predictions fit the context together, unless the user names a longer
-// prompt: some files state less than is true.
+// Prompt and predictions together fit the context, unless the user asks for a
+// longer prompt: some files state less than is true.
 TextTask CutText(const std::vector<int32_t>& ids, const DemoOptions& options,
                  uint32_t context_length) {
   const size_t n_predictions =
@@ -51,7 +51,7 @@ TextTask CutText(const std::vector<int32_t>& ids, const DemoOptions& options,
         "the file states; --tokens says how long the prompt is",
         options.model, n_predictions, context_length));
   }
-  // A prediction takes a token to feed and one to compare with.
+  // A prediction needs a token to feed and one to compare with.
   if (n_prompt == 0 || n_prompt + 2 > ids.size()) {
     throw std::runtime_error(fmt::format(
         "{}: {} tokens are too few for a prompt of {} and a prediction",
@@ -76,7 +76,7 @@ uint32_t DefaultBudget(uint32_t n_prompt) {
   return std::min(std::max(n_prompt / 4, kMinDefaultBudget), n_prompt);
 }
 
-// What the model said until it ended the text.
+// The model's text up to its end token.
 std::string GreedyText(const TextResult& result, const Tokenizer& tokenizer) {
   const auto ends = [&](int32_t id) {
     return id == tokenizer.options().bos_id || id == tokenizer.options().eos_id;
@@ -86,7 +86,7 @@ std::string GreedyText(const TextResult& result, const Tokenizer& tokenizer) {
   return tokenizer.Decode({result.greedy.begin(), end});
 }
 
-// Line breaks would tear the listing.
+// Line breaks would break the listing.
 std::string OneLine(const std::string& text) {
   std::string line;
   for (const char c : text) {
@@ -155,7 +155,7 @@ std::string Json(const DemoOptions& options,
       {"budget", budget},
       {"cache", options.cache},
       {"results", rows}};
-  // Byte pieces can spell text that is no UTF-8.
+  // Byte pieces can spell text that is not UTF-8.
   return document.dump(2, ' ', false,
                        nlohmann::ordered_json::error_handler_t::replace) +
          "\n";

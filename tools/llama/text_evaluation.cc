@@ -17,7 +17,7 @@ std::vector<uint32_t> Lengths(const KvCache& cache) {
   return lengths;
 }
 
-// Forgets the rows appended since; those below were not touched.
+// Forgets the rows that were appended since; earlier ones were not changed.
 void Rewind(KvCache& cache, const std::vector<uint32_t>& lengths) {
   for (uint32_t l = 0; l < lengths.size(); ++l) {
     cache.set_length(l, lengths[l]);
@@ -118,8 +118,8 @@ TextResult TextEvaluation::Evaluate(size_t index) {
   return result;
 }
 
-// Decoding after an eviction: the position goes on from the prompt's length,
-// the slot is whatever comes next in the layer.
+// Decodes after an eviction: the position continues from the prompt's length,
+// and the slot is the next one in the layer.
 TextEvaluation::Predictions TextEvaluation::Predict(
     KvCache& cache, TextResult* result, std::optional<size_t> index) {
   Evictor* const evictor = index ? evictors_[*index].get() : nullptr;

@@ -26,7 +26,7 @@ struct TextTask {
   // Fed one by one after the eviction; each predicts the next, so n + 1 tokens
   // make n predictions. At least two.
   std::vector<int32_t> following;
-  bool evicts_while_decoding = false;  // after each of them
+  bool evicts_while_decoding = false;  // evicts after each of these tokens
 };
 
 struct TextResult {
@@ -65,7 +65,7 @@ class TextEvaluation {
   uint32_t n_predictions() const {
     return static_cast<uint32_t>(task_.following.size()) - 1;
   }
-  // Evicts after each token, where there is an evictor.
+  // Evicts after each token if there is an evictor.
   Predictions Predict(KvCache& cache, TextResult* result = nullptr,
                       std::optional<size_t> evictor = std::nullopt);
   std::vector<int32_t> ContinueGreedily(KvCache& cache);
@@ -75,7 +75,7 @@ class TextEvaluation {
   TextTask task_;
   uint32_t n_greedy_;
   std::vector<std::unique_ptr<Evictor>> evictors_;
-  std::vector<bool> add_sums_;  // of each, while decoding
+  std::vector<bool> add_sums_;  // per policy: adds sums while decoding
   KvCache full_cache_;          // after the prompt
   KvCache evicted_cache_;       // the copy under test
   QueryStatistics statistics_;

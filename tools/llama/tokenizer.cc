@@ -42,8 +42,8 @@ struct Symbol {
   int next;
 };
 
-// Two neighbours that could be joined. Stale when either has been joined with
-// something else since: then the lengths no longer add up.
+// Two adjacent symbols that could be joined. It is stale if either has been
+// joined with something else since: then the lengths no longer add up.
 struct Pair {
   float score;
   int left;

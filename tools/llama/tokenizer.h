@@ -32,8 +32,8 @@ struct TokenizerOptions {
   bool add_space_prefix = true;  // Text begins as if a space stood before it.
 };
 
-// SentencePiece's BPE: of all neighbouring pairs that form a piece, the one
-// with the highest score is joined first, the leftmost of equals; what is no
+// SentencePiece's BPE: among all adjacent pairs that form a piece, the one with
+// the highest score is joined first, the leftmost of equals. What is not a
 // piece in the end is spelled in bytes.
 class Tokenizer {
  public:
@@ -45,9 +45,9 @@ class Tokenizer {
   // BOS, then the text's ids. Control pieces in the text are ordinary text.
   std::vector<int32_t> Encode(std::string_view text) const;
 
-  // The text of the ids. After a BOS, the space that Encode() put in front is
-  // taken off again, so Decode(Encode(text)) == text. Control pieces are
-  // silent; ids outside the vocabulary throw std::out_of_range.
+  // The text of the ids. After a BOS the space that Encode() put in front is
+  // removed again, so Decode(Encode(text)) == text. Control pieces give no
+  // text. Ids outside the vocabulary throw std::out_of_range.
   std::string Decode(std::span<const int32_t> ids) const;
 
   size_t vocab_size() const { return pieces_.size(); }

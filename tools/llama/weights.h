@@ -8,8 +8,8 @@
 
 namespace kvevict::tools {
 
-// A projection y = x W. Files store one row per output; here one row per input,
-// as the matrix product wants it.
+// A projection y = x W. Files store one row per output. Here there is one row
+// per input, as the matrix product needs it.
 struct Matrix {
   size_t n_inputs = 0;
   size_t n_outputs = 0;
@@ -31,8 +31,8 @@ struct LlamaConfig {
   uint32_t context_length = 0;  // Training length, as the file states it.
   float norm_eps = 1e-5f;
 
-  // RoPE turns pair i, dims (2i, 2i+1), by position * inv_freq[i]; dims beyond
-  // the pairs are left alone. llama2.c files are in this order, and GGUF
+  // RoPE rotates pair i, dims (2i, 2i+1), by position * inv_freq[i]. Dims
+  // beyond the pairs are left alone. llama2.c files have this order, and GGUF
   // converters permute the rows of Wq and Wk of half-split models into it.
   std::vector<double> inv_freq;
 };

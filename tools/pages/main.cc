@@ -33,7 +33,7 @@ bool TakesValue(const CLI::Option& option) {
 
 // ---- The manual page ----
 
-// Text as roff takes it for text.
+// Escapes text for roff.
 std::string Roff(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -110,7 +110,7 @@ std::string PolicyNames() {
   return names;
 }
 
-// What may follow an option, as arguments of compgen; "" if nobody can know.
+// The values of an option, as arguments of compgen; "" if they are not known.
 std::string ValuesOf(const CLI::Option& option) {
   std::string type = option.get_type_name();
   if (type == "FILE") return "-f";
@@ -122,9 +122,9 @@ std::string ValuesOf(const CLI::Option& option) {
 
 std::string Completion(const CLI::App& app) {
   std::string names;         // of commands, as a pattern
-  std::string values;        // cases: what follows an option of a command
-  std::string words;         // cases: what a command takes
-  bool takes_files = false;  // a command, by its place
+  std::string values;        // cases: values of an option of a command
+  std::string words;         // cases: words that a command takes
+  bool takes_files = false;  // the current command takes files
   const auto add = [&](const CLI::App& of, const std::string& name) {
     std::string own;
     takes_files = false;

@@ -11,12 +11,12 @@
 namespace kvevict::tools {
 namespace {
 
-// Long enough that every thread has several blocks of queries.
+// Long enough to give every thread several blocks of queries.
 constexpr uint32_t kChunkTokens = 1024;
 
 constexpr QueryShape kQueryShape = {.n_q_heads = kQHeads};
 
-// The prompt and one question.
+// Slots for the prompt and one question.
 uint32_t Capacity(const Workload& workload) {
   return static_cast<uint32_t>(workload.tokens.size()) + 1;
 }
@@ -75,7 +75,7 @@ void RecallExperiment::Prefill(const std::function<void(uint32_t)>& progress) {
       const size_t n = std::min(last.size(), window_ * row);
       last.erase(last.begin(), last.end() - static_cast<std::ptrdiff_t>(n));
     };
-    // What is decoded is read here too, for its answers.
+    // Tokens that are decoded later are read here too, for their answers.
     const std::vector<int32_t> next = model_.Forward(
         chunk, done, full_,
         in_prompt ? RecallModel::QueryObserver(show_queries) : nullptr);
@@ -104,7 +104,7 @@ void RecallExperiment::CheckAnswers(
   }
 }
 
-// A branch: the key follows the prompt, and is forgotten again.
+// Asks in a branch: the key follows the prompt, and is then forgotten again.
 int32_t RecallExperiment::Ask(int32_t key) {
   uint32_t lengths[kLayers];
   for (uint32_t l = 0; l < kLayers; ++l) lengths[l] = evicted_.length(l);

@@ -28,23 +28,25 @@ struct RecallResult {
 
 class RecallExperiment {
  public:
-  // `pool` must outlive the experiment; simd_target as for an Evictor. The last n_decoded
-  // tokens of the prompt, fewer than it has, are read one by one behind the first
-  // eviction, each with another one after it.
+  // `pool` must outlive the experiment; simd_target as for an Evictor. The last
+  // n_decoded tokens of the prompt, which must be fewer than it has, are read
+  // one by one after the first eviction, each followed by another eviction.
   RecallExperiment(const Workload& workload, kvevict_dtype dtype,
                    std::span<const Policy> policies, ThreadPool& pool,
                    const char* simd_target = nullptr, uint32_t n_decoded = 0,
                    const KvLayout& layout = {});
 
-  // Runs the prompt in chunks and shows every policy the queries; `progress` hears
-  // how many tokens are done. Throws std::runtime_error if the model does not
-  // answer the prompt's questions: then nothing after it would mean anything.
+  // Runs the prompt in chunks and shows every policy the queries. `progress`
+  // gets the number of tokens done. Throws std::runtime_error if the model does
+  // not answer the prompt's questions, because then later results would mean
+  // nothing.
   void Prefill(const std::function<void(uint32_t)>& progress = nullptr);
 
   // Evicts by policy i, once, decodes, and asks.
   RecallResult Evaluate(size_t i);
 
-  // See Evictor::BudgetForMass(): of the prompt by policy i, whose scores are a mass.
+  // See Evictor::BudgetForMass(): for the prompt and policy i, whose scores are
+  // a mass.
   uint32_t BudgetForMass(size_t i, double mass);
 
  private:
@@ -53,7 +55,7 @@ class RecallExperiment {
   void Decode(size_t i, RecallResult* result);
 
   const Workload workload_;
-  const uint32_t n_prompt_;  // of its tokens that are not decoded
+  const uint32_t n_prompt_;  // its tokens that are not decoded
   const bool decodes_;
   const std::vector<Policy> policies_;
   RecallModel model_;
@@ -63,7 +65,7 @@ class RecallExperiment {
   QueryStatistics statistics_;
   std::span<const kvevict_signal_inputs> inputs_;  // of the whole prompt
   uint32_t window_ = 0;                            // the longest of any policy
-  // [window_, n_q_heads, head_dim], of each layer the prompt's last ones
+  // Per layer [window_, n_q_heads, head_dim]: the prompt's last ones.
   std::vector<std::vector<float>> last_queries_;
 };
 

@@ -32,7 +32,7 @@ void Project(const std::vector<float>& rows, uint32_t n_rows,
 RecallModel::RecallModel(uint32_t n_positions, ThreadPool& pool,
                          const char* simd_target)
     : pool_(pool), attention_(pool, simd_target), weights_(MakeWeights()) {
-  // In double: at 16K, f32 angles are off by 1e-3.
+  // In double, because f32 angles are off by 1e-3 at 16K.
   const std::vector<double> frequencies = RopeOfHeads().inv_freq;
   cos_.reserve(size_t{n_positions} * kRopePairs);
   sin_.reserve(size_t{n_positions} * kRopePairs);

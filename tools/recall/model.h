@@ -27,20 +27,20 @@ class RecallModel {
 
   static Rope RopeOfHeads();
 
-  // Sees a layer's queries [n_rows, kQHeads, kHeadDim] after RoPE; the cache holds
-  // their keys.
+  // Called with a layer's queries [n_rows, kQHeads, kHeadDim] after RoPE. The
+  // cache holds their keys.
   using QueryObserver = std::function<void(uint32_t layer, const float* queries,
                                            uint32_t n_rows)>;
 
-  // Runs tokens of positions first_position, .. against what the cache holds and
-  // appends their keys and values. Each token sees the slots before it and itself.
-  // Returns the most likely next token after each.
+  // Runs tokens of positions first_position, .. with what the cache holds, and
+  // appends their keys and values. Each token sees the slots before it and
+  // itself. Returns the most likely next token after each.
   std::vector<int32_t> Forward(std::span<const int32_t> tokens,
                                uint32_t first_position, KvCache& cache,
                                const QueryObserver& observe = nullptr);
 
  private:
-  // Turns rows [n_rows, n_heads, kHeadDim] to their positions.
+  // Rotates rows [n_rows, n_heads, kHeadDim] to their positions.
   void Rotate(std::vector<float>& rows, uint32_t n_heads,
               uint32_t first_position) const;
   std::vector<int32_t> Predict(const std::vector<float>& x, uint32_t n_rows);

@@ -1,4 +1,4 @@
-// The numbers the recall model and its workload are made of.
+// Random numbers for the recall model and its workload.
 #ifndef KVEVICT_TOOLS_RECALL_RANDOM_H_
 #define KVEVICT_TOOLS_RECALL_RANDOM_H_
 

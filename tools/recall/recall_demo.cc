@@ -19,10 +19,10 @@ namespace {
 
 constexpr uint32_t kDefaultTokens = 16384;
 
-// Sinks, observation window and something to choose.
+// Sinks, observation window and some tokens to select.
 constexpr uint32_t kMinDefaultBudget = 64;
 
-// Of a policy whose scores are no mass there is none.
+// A policy whose scores are not a mass has no budget.
 using BudgetsForMass = std::vector<std::optional<uint32_t>>;
 
 std::string Table(const DemoOptions& options,

@@ -13,7 +13,7 @@ inline constexpr int32_t kUnknown = 2;  // the answer "not found"
 inline constexpr int32_t kFirstKey = 64;
 inline constexpr int32_t kFirstValue = 128;
 inline constexpr int32_t kFirstFiller = 192;
-inline constexpr uint32_t kKeys = 64;  // and as many values
+inline constexpr uint32_t kKeys = 64;  // there are as many values
 inline constexpr uint32_t kFillers = 128;
 inline constexpr uint32_t kVocabulary = 320;
 

@@ -13,9 +13,9 @@ const double kLogitScale = std::sqrt(static_cast<double>(kHeadDim));
 constexpr float kJunkGain = 0.2f;
 constexpr float kLogitGain = 20.0f;
 
-// ---- Pieces of which heads are made ----
+// ---- Parts of heads ----
 
-// Rows `from`, .. of the residual stream to all dims of a head.
+// Maps rows `from`, .. of the residual stream to all dims of a head.
 void SetRows(Matrix& w, uint32_t from, uint32_t head,
              const std::vector<float>& values, double gain) {
   const uint32_t n_rows = static_cast<uint32_t>(values.size()) / kHeadDim;
@@ -27,7 +27,7 @@ void SetRows(Matrix& w, uint32_t from, uint32_t head,
   }
 }
 
-// A token's code is the value, BOS's is nothing.
+// Sets the value to the token's code; that of BOS is zero.
 void SetCodeValues(Matrix& wv, uint32_t kv_head) {
   for (uint32_t i = 0; i < kCodeBits; ++i) {
     wv.at(kCodeDims + i, kv_head * kHeadDim + i) = 1;
@@ -35,7 +35,7 @@ void SetCodeValues(Matrix& wv, uint32_t kv_head) {
   }
 }
 
-// The first dims of a head to a place in the residual stream.
+// Maps the first dims of a head to a place in the residual stream.
 void SetOutput(Matrix& wo, uint32_t q_head, uint32_t to, float gain) {
   for (uint32_t i = 0; i < kCodeBits; ++i) {
     wo.at(q_head * kHeadDim + i, to + i) = gain;
@@ -53,8 +53,9 @@ double DistanceAmplitude() {
   return std::sqrt(kDistanceScore / kDistancePairs);
 }
 
-// Attends to the token `distance` back: query and key turn with their positions and
-// meet in all of the fastest pairs only at that distance. Content plays no role.
+// Attends to the token `distance` back: query and key rotate with their
+// positions and agree in all of the fastest pairs only at that distance.
+// Content plays no role.
 void SetPreviousTokenQuery(Matrix& wq, uint32_t q_head, double distance) {
   const double a = DistanceAmplitude();
   for (uint32_t f = 0; f < kDistancePairs; ++f) {
@@ -78,9 +79,9 @@ void SetPreviousTokenHead(LayerWeights& layer) {
   SetOutput(layer.wo, 1, kJunkOutDims, kJunkGain);
 }
 
-// Attends to the token whose predecessor is the present one, in the slowest pairs,
-// which turn little over the whole prompt. Where there is none, BOS takes the weight
-// and gives nothing; separators are never a target.
+// Attends to the token whose predecessor is the current one, in the slowest
+// pairs, which rotate little over the whole prompt. If there is none, BOS takes
+// the weight and contributes nothing. Separators are never a target.
 void SetInductionHead(LayerWeights& layer) {
   const double b = 8;  // a match scores b^2
   for (uint32_t i = 0; i < kCodeBits; ++i) {

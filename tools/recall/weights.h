@@ -17,7 +17,7 @@ inline constexpr uint32_t kHeadDim = 128;
 inline constexpr uint32_t kModelDim = 192;
 inline constexpr double kRopeBase = 1e6;
 
-// Where the residual stream keeps what.
+// The layout of the residual stream.
 inline constexpr uint32_t kConstDim = 0;      // 1 for every token
 inline constexpr uint32_t kBosDim = 1;        // 1 for BOS
 inline constexpr uint32_t kSeparatorDim = 2;  // 1 for SEP
@@ -66,7 +66,7 @@ struct Weights {
   Matrix unembedding{kCodeBits, kVocabulary};  // logits from the OUT dims
 };
 
-// UNK's logit; any found value beats it.
+// The logit of UNK; any found value is higher.
 inline constexpr float kUnknownLogit = 6.0f;
 
 Weights MakeWeights();

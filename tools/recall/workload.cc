@@ -52,7 +52,7 @@ Workload MakeWorkload(uint32_t n_tokens, uint64_t seed) {
     workload.needles.push_back({position, keys[n], values[n], false});
   }
 
-  // The middle one of every four.
+  // The middle needle of every four.
   constexpr uint32_t kStep = kNeedles / kQuestions;
   for (uint32_t i = 0; i < kQuestions; ++i) {
     workload.questions.push_back(i * kStep + kStep / 2);

@@ -1,4 +1,4 @@
-// A long prompt with needles in it, a quarter of which it asks for at its end.
+// A long prompt with needles in it. It asks for a quarter of them at its end.
 #ifndef KVEVICT_TOOLS_RECALL_WORKLOAD_H_
 #define KVEVICT_TOOLS_RECALL_WORKLOAD_H_
 
@@ -11,8 +11,8 @@ inline constexpr uint32_t kNeedles = 64;
 inline constexpr uint32_t kQuestions = 16;
 inline constexpr uint32_t kQuestionTokens = 2 * kQuestions;
 
-// Shorter prompts have no room for the needles; in longer ones RoPE turns a key so
-// far that the model no longer finds it.
+// Shorter prompts have no room for the needles. In longer ones RoPE rotates a
+// key so far that the model no longer finds it.
 inline constexpr uint32_t kMinTokens = 256;
 inline constexpr uint32_t kMaxTokens = 32768;
 

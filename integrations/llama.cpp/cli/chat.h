@@ -22,11 +22,11 @@ class Chat {
                const std::function<void(size_t n_done)>& progress);
   // Feeds one token.
   void Step(llama_token token);
-  // Of the last token that was fed.
+  // The logits of the last token that was fed.
   std::span<const float> logits() const { return logits_; }
 
-  // The whole sequence as it is now, to be returned to. llama.cpp's own state, so that
-  // it serves models that cannot take tokens back.
+  // A snapshot of the whole sequence, to return to. It is llama.cpp's own
+  // state, so it also works for models that cannot take tokens back.
   struct Snapshot {
     std::vector<uint8_t> state;
     std::vector<float> logits;
@@ -35,14 +35,14 @@ class Chat {
   Snapshot Take() const;
   void Return(const Snapshot& snapshot);
 
-  // Begins where another one's prompt ended.
+  // Starts where the prompt of another chat ended.
   void StartFrom(const Chat& other);
   kvevict_llama* kv() { return context_.kv.get(); }
 
-  // The context's whole cache, windows and recurrent state included, as llama.cpp has
-  // allocated it. 0 before the first token.
+  // The bytes of the context's whole cache as llama.cpp allocated it, including
+  // windows and recurrent state. 0 before the first token.
   uint64_t AllocatedBytes() const;
-  // Layers that have any of it.
+  // The number of layers that have a part of it.
   uint32_t CachedLayers() const;
 
  private:

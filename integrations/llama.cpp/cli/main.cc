@@ -114,7 +114,7 @@ void LogAll(ggml_log_level, const char* text, void*) {
 std::vector<llama_token> Tokenize(const llama_vocab* vocab,
                                   const std::string& path) {
   std::ostringstream bytes;
-  // Of a folder it opens, and reads nothing; of an empty file too.
+  // A folder can be opened but gives nothing, like an empty file.
   if (std::ifstream file(path, std::ios::binary); !(bytes << file.rdbuf())) {
     throw std::runtime_error(path + ": cannot be read, or is empty");
   }
@@ -126,7 +126,7 @@ std::vector<llama_token> Tokenize(const llama_vocab* vocab,
   };
   std::vector<llama_token> tokens(text.size() + 8);
   int32_t n = tokenize(tokens);
-  // Bytes that are no UTF-8 become more tokens than there are bytes.
+  // Bytes that are not UTF-8 become more tokens than there are bytes.
   if (n < 0 && n != INT32_MIN) {
     tokens.resize(static_cast<size_t>(-n));
     n = tokenize(tokens);
@@ -146,13 +146,13 @@ std::string Text(const llama_vocab* vocab,
   return text;
 }
 
-// In one line.
+// The text in quotes, on one line.
 std::string Quoted(const std::string& text) {
   return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-// Cuts the text into prompt and what follows. What the user left open fits the model
-// and the text.
+// Cuts the text into the prompt and what follows. Lengths that the user left
+// open are chosen to fit the model and the text.
 void Cut(const llama_model* model, std::vector<llama_token> tokens,
          const Arguments& args, Task& task) {
   const auto trained = static_cast<size_t>(llama_model_n_ctx_train(model));
@@ -188,7 +188,8 @@ void Cut(const llama_model* model, std::vector<llama_token> tokens,
 
 double MiB(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
-// Bytes of the cells that later tokens may use, and of what went back to the system.
+// The bytes of cells that later tokens may use, and of memory that went back to
+// the system.
 uint64_t FreedBytes(const Outcome& o) {
   return o.in_place ? o.full.cache_bytes - o.evicted.cache_bytes : 0;
 }
@@ -279,7 +280,7 @@ std::string Table(const Outcome& o, const Task& task,
   return text;
 }
 
-// null: there is none.
+// null if there is no value.
 json OrNull(bool there_is, double value) {
   return there_is ? json(value) : json();
 }
@@ -327,7 +328,7 @@ int Run(int argc, char** argv) {
   Arguments args;
   AddOptions(app, args);
   app.footer(&PoliciesThatCannotWork);
-  // llama.cpp's own name, which the parser takes for three options.
+  // llama.cpp's own name, which the parser would read as three options.
   static char gpu_layers[] = "--gpu-layers";
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "-ngl") == 0) argv[i] = gpu_layers;

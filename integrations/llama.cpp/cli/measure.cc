@@ -20,10 +20,10 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Logits of the prompt's end and behind each token that follows but the last.
+// Logits after the prompt and after each following token except the last.
 using Predictions = std::vector<std::vector<float>>;
 
-// Teacher-forced, then greedily from the prompt's end again.
+// Decodes the following tokens, then greedily from the end of the prompt again.
 Predictions Decode(Chat& chat, const Task& task, Side& side) {
   const Chat::Snapshot prompt_end = chat.Take();
   Predictions predictions;
@@ -47,7 +47,7 @@ Predictions Decode(Chat& chat, const Task& task, Side& side) {
   return predictions;
 }
 
-// The first prediction is made before the eviction, and counts nowhere.
+// The first prediction is made before the eviction and does not count.
 void Compare(const Predictions& full, const Predictions& evicted,
              const Task& task, Outcome& outcome) {
   if (full.size() < 2) return;
@@ -71,7 +71,7 @@ uint32_t EvictedLayers(const kvevict_llama* kv) {
   return n;
 }
 
-// The smallest context that takes the evicted sequence and what comes behind it.
+// The smallest context with room for the evicted sequence and what follows it.
 uint32_t CellsOfTarget(const llama_model* model, const Task& task,
                        uint32_t behind) {
   const auto n_window = static_cast<uint32_t>(llama_model_n_swa(model));

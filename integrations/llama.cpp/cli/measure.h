@@ -14,27 +14,27 @@ namespace kvevict::llama_cli {
 
 struct Task {
   std::string policy;
-  std::string scoring;  // by which queries, as a sentence
+  std::string scoring;  // the queries that score, as a sentence
   std::vector<llama_token> prompt;
   size_t n_trained = 0;  // the longest text that the model was trained with
-  // Fed one by one after the prompt, whatever the model would have said.
+  // Fed one by one after the prompt, whatever the model predicts.
   std::vector<llama_token> following;
   uint32_t n_generate = 0;
-  // Evict the context itself, not into a smaller one.
+  // Evicts in the context itself, not into a smaller one.
   bool in_place = false;
-  // Tokens that stay of the prompt.
+  // The prompt's tokens that stay.
   uint32_t budget = 0;
-  bool lacks_room = false;  // a ratio has none for what must stay
+  bool lacks_room = false;  // a ratio has no room for what must stay
   ContextOptions context;
 };
 
 struct Side {  // with the full cache, or the evicted one
   uint32_t cells = 0;
-  uint64_t cache_bytes = 0;  // of these cells, in the layers that are evicted
+  uint64_t cache_bytes = 0;      // of these cells, in evicted layers
   uint64_t allocated_bytes = 0;  // of the whole cache; 0: no token was decoded
   uint64_t resident_bytes = 0;
-  double tokens_per_s = 0;  // decoding one by one; 0: none was
-  double nll = 0;           // mean -log p of what is predicted, in nats
+  double tokens_per_s = 0;  // decoding one by one; 0: nothing was decoded
+  double nll = 0;           // mean -log p of the following tokens, in nats
   std::vector<llama_token> continuation;
 };
 
@@ -42,13 +42,13 @@ struct Outcome {
   double prefill_s = 0;
   Side full, evicted;
   double evict_ms = 0;    // the whole call
-  double kvevict_ms = 0;  // of it scoring, selecting, moving
+  double kvevict_ms = 0;  // of that: scoring, selecting, moving
   bool evicted_any = false;
   bool in_place = false;
-  uint32_t n_evicted_layers = 0;  // the others keep what they keep
+  uint32_t n_evicted_layers = 0;  // the others are not evicted
   uint32_t n_cached_layers = 0;
-  uint32_t n_predictions =
-      0;                 // made behind the eviction; what follows is averaged
+  // Predictions after the eviction, over which the next two are averaged.
+  uint32_t n_predictions = 0;
   double kl = 0;         // mean KL(full || evicted), in nats
   double agreement = 0;  // share of predictions with the same most likely token
 };

@@ -1,5 +1,5 @@
-// What the program asks of the operating system: answered by platform_posix.cc and
-// platform_windows.cc.
+// What the program needs from the operating system, implemented by
+// platform_posix.cc and platform_windows.cc.
 #ifndef KVEVICT_INTEGRATIONS_LLAMA_CLI_PLATFORM_H_
 #define KVEVICT_INTEGRATIONS_LLAMA_CLI_PLATFORM_H_
 
@@ -8,11 +8,12 @@
 
 namespace kvevict::llama_cli {
 
-// Bytes that the process has in memory, once the allocator has given back what is free;
-// 0: the system does not say.
+// Bytes that the process has in memory after the allocator has given back free
+// memory; 0: the system does not say.
 uint64_t ResidentBytes();
 
-// Of the library or program that a function is in; "." if that is not known.
+// The folder of the library or program that contains a function; "." if
+// unknown.
 std::string FolderOf(const void* function);
 
 }  // namespace kvevict::llama_cli

@@ -1,6 +1,6 @@
 #ifdef _WIN32
 #include <windows.h>
-// After windows.h.
+// Must follow windows.h.
 #include <psapi.h>
 
 #include "platform.h"

@@ -23,7 +23,7 @@ bool IsOther(const Policy& policy, const char* key, const char* word) {
   return !value.empty() && value != word;
 }
 
-// Why a policy cannot work here; nullptr if it can.
+// The reason why a policy cannot work here; nullptr if it can.
 const char* WhyNot(const Policy& policy) {
   if (IsOther(policy, "split", "uniform")) {
     return "its layers keep different numbers of tokens, and llama.cpp has one "

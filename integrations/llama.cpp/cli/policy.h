@@ -1,4 +1,4 @@
-// Which policies the program can try, and which one it tries by itself.
+// The policies that the program can try, and its default.
 #ifndef KVEVICT_INTEGRATIONS_LLAMA_CLI_POLICY_H_
 #define KVEVICT_INTEGRATIONS_LLAMA_CLI_POLICY_H_
 
@@ -11,21 +11,22 @@
 
 namespace kvevict::llama_cli {
 
-// Parses a policy and resolves it for a prompt. Throws a sentence that names the
-// policy, and the prompt where that is what it does not fit.
+// Parse a policy, and resolve one for a prompt. They throw a sentence that
+// names the policy, and the prompt if it does not fit that.
 tools::Policy ParsePolicy(const std::string& text);
 kvevict_resolved_policy Resolve(const std::string& text, uint32_t n_prompt);
 
-// It weighs tokens by the model's own weights.
+// True if the policy weights tokens by the model's own weights.
 bool ReadsWeights(const tools::Policy& policy);
 
-// A quarter of the prompt, with a window that leaves room in it.
+// The default policy: a quarter of the prompt, with a window that leaves room
+// in it.
 std::string DefaultPolicy(uint32_t n_prompt);
 
-// The names that cannot work in this program, with the reasons, in lines.
+// The policies that cannot work in this program, with reasons, one per line.
 std::string PoliciesThatCannotWork();
 
-// By which queries of a prompt it scores, as a sentence; "" if by none.
+// The queries of a prompt that score, as a sentence; "" if none do.
 std::string ScoringQueries(const tools::Policy& policy, uint32_t n_prompt,
                            uint32_t query_rows);
 

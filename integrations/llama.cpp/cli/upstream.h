@@ -19,12 +19,12 @@ struct FreeUpstream {
 using Model = std::unique_ptr<llama_model, FreeUpstream>;
 using Adapter = std::unique_ptr<kvevict_llama, FreeUpstream>;
 
-// Throws the adapter's sentence.
+// Throws the adapter's sentence on failure.
 void Check(kvevict_status status);
 
-// Loads ggml's backends for the first model: those in `backends`, or with "" where
-// llama.cpp looks and beside its library. `log` gets what llama.cpp says. `adjust`, if
-// any, sees the parameters last.
+// Loads a model, and for the first model ggml's backends: those in `backends`,
+// or with "" where llama.cpp searches and beside its library. `log` gets
+// llama.cpp's messages. `adjust`, if any, is called last with the parameters.
 Model LoadModel(
     const std::string& path, const std::string& backends, ggml_log_callback log,
     const std::function<void(llama_model_params&)>& adjust = nullptr);
@@ -41,16 +41,17 @@ struct ContextOptions {
   llama_flash_attn_type flash = LLAMA_FLASH_ATTN_TYPE_AUTO;
   bool swa_full = false;
   uint32_t query_rows = 0;
-  ggml_backend_sched_eval_callback callback = nullptr;  // the application's
+  // callback of the application
+  ggml_backend_sched_eval_callback callback = nullptr;
   void* callback_data = nullptr;
 };
 
-// A context with its adapter, which outlives it.
+// A context with its adapter, which outlives the context.
 struct Context {
   Adapter kv;  // none without a policy
   std::unique_ptr<llama_context, FreeUpstream> ctx;
 };
-// `adjust`, if any, sees the parameters last.
+// `adjust`, if any, is called last with the parameters.
 Context OpenContext(
     llama_model* model, const char* policy, const ContextOptions& options,
     const std::function<void(llama_context_params&, kvevict_llama*)>& adjust =
@@ -66,7 +67,7 @@ class Batch {
 
   void Add(llama_token token, llama_pos position, llama_seq_id seq,
            bool wants_logits);
-  // Announces and decodes it; throws.
+  // Announces and decodes the batch. Throws on failure.
   void Decode(const Context& context) const;
 
  private:

@@ -1,4 +1,5 @@
-// What the preloaded library says: refusals on stderr, evictions where KVEVICT_LOG says.
+// Messages of the preloaded library: refusals go to stderr, evictions where
+// KVEVICT_LOG says.
 #ifndef KVEVICT_INTEGRATIONS_LLAMA_PRELOAD_LOG_H_
 #define KVEVICT_INTEGRATIONS_LLAMA_PRELOAD_LOG_H_
 
@@ -31,7 +32,8 @@ void Say(const Parts&... parts) {
   Write(stderr, parts...);
 }
 
-// KVEVICT_LOG: 1 is stderr, another word a file, to which lines are added.
+// KVEVICT_LOG: 1 is stderr; any other value is a file to which lines are
+// appended.
 template <typename... Parts>
 void Log(const Parts&... parts) {
   static std::FILE* const file = []() -> std::FILE* {

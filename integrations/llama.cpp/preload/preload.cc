@@ -1,8 +1,8 @@
-// LD_PRELOAD=libkvevict-llama-preload.so KVEVICT_POLICY=snapkv:budget=2048 llama-server:
-// an unmodified program evicts. The functions of llama.cpp that tell of batches and
-// change sequences are defined here once more, before libllama's own in the order in
-// which the program finds them; each does what its namesake does, and tells the adapter.
-// Linux only.
+// LD_PRELOAD=libkvevict-llama-preload.so KVEVICT_POLICY=snapkv:budget=2048
+// llama-server: an unmodified program evicts. The functions of llama.cpp that
+// announce batches and change sequences are defined here again, and the program
+// finds these definitions before libllama's. Each does what the original does,
+// and tells the adapter. Linux only.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -21,8 +21,8 @@
 
 namespace kvevict::llama_preload {
 
-// A function of llama.cpp that is defined here, whatever its header says of it: some are
-// in newer versions alone.
+// Defines a function of llama.cpp here, whatever its header declares: some
+// exist only in newer versions.
 #define HOOK(result, name, ...)                   \
   __attribute__((visibility("default")))          \
   result Hook_##name(__VA_ARGS__) __asm__(#name); \
@@ -49,26 +49,28 @@ struct Row {
 };
 using Rows = std::vector<Row>;
 
-// A sequence as the program may treat it.
+// What the program may do with a sequence.
 struct Sequence {
-  // It can be taken back to any length from here on, and to none between; 0: to any.
+  // It can be taken back to any length from here on, and not to shorter ones;
+  // 0: to any.
   uint32_t exact_from = 0;
-  bool said = false;   // why it is not evicted
-  bool waits = false;  // for queries that score, and it was logged
+  bool said = false;   // the reason why it is not evicted was logged
+  bool waits = false;  // it waits for queries that score, and this was logged
 };
 
 struct Context {
   kvevict_llama* kv;
   llama_memory_t memory;
   std::vector<Sequence> sequences;
-  bool refused_shift = false, refused_state = false;  // and it was said
+  // refusals that were logged
+  bool refused_shift = false, refused_state = false;
 };
 
 std::mutex mutex;
-std::map<const llama_context*, Context> contexts;  // one, for now
+std::map<const llama_context*, Context> contexts;  // one at present
 std::map<const void*, Rows> extended_batches;      // by llama_batch_ext*
 
-// llama.cpp and the adapter call functions that are defined here, too.
+// llama.cpp and the adapter also call functions that are defined here.
 thread_local bool inside = false;
 class Inside {
  public:
@@ -79,7 +81,7 @@ class Inside {
   bool before_;
 };
 
-// The context, if it is evicted and the program is the one that asks.
+// The context, if it is evicted and the program itself is the caller.
 Context* Find(const llama_context* ctx) {
   if (inside) return nullptr;
   const std::lock_guard lock(mutex);
@@ -97,7 +99,8 @@ Context* FindByMemory(llama_memory_t memory) {
   return nullptr;
 }
 
-// The sequences that a number of llama.cpp's means: all if it is negative.
+// The sequences that a sequence number of llama.cpp stands for: all if it is
+// negative.
 std::span<Sequence> Of(Context& c, llama_seq_id seq) {
   if (seq < 0) return c.sequences;
   if (static_cast<size_t>(seq) >= c.sequences.size()) return {};
@@ -120,8 +123,8 @@ void LearnExactFrom(Context& c, llama_seq_id seq) {
 
 // ---- Contexts -------------------------------------------------------------------
 
-// llama_context_params of any version: by value it lies on the stack, and what lies
-// behind a shorter one is carried along unread.
+// llama_context_params of any version. Passed by value it is on the stack;
+// bytes after a shorter one are passed along unread.
 struct alignas(8) AnyParams {
   unsigned char bytes[512];
 };
@@ -134,7 +137,8 @@ AnyParams DefaultParams() {
       dlsym(RTLD_NEXT, "llama_context_default_params"))();
 }
 
-// Whether the callback lies where the headers say, beside fields of known defaults.
+// Whether the callback is where the headers say, judged by adjacent fields with
+// known defaults.
 bool ParamsAreKnown() {
   const AnyParams defaults = DefaultParams();
   llama_context_params known;
@@ -168,7 +172,7 @@ const char* WhyNot(const llama_model* model) {
   return nullptr;
 }
 
-// The adapter calls libllama, not what is defined here.
+// Makes the adapter call libllama, not the functions defined here.
 bool UseUpstream() {
   static const bool used = [] {
     Dl_info info = {};
@@ -227,7 +231,7 @@ HOOK(llama_context*, llama_init_from_model, llama_model* model,
   } else {
     Say("a context is left as it is: ", kvevict_llama_last_error_message());
   }
-  // Its graphs call the adapter as long as it lives.
+  // Its graphs call the adapter as long as the context lives.
   contexts[ctx] = {kv, memory,
                    std::vector<Sequence>(
                        memory != nullptr ? UPSTREAM(llama_n_seq_max)(ctx) : 0)};
@@ -243,7 +247,8 @@ HOOK(void, llama_free, llama_context* ctx) {
   contexts.erase(it);
 }
 
-// What programs take for the length of a sequence may be more than there are cells.
+// The length of a sequence that programs see. It may exceed the number of
+// cells.
 uint32_t Length(const llama_context* ctx, uint32_t cells) {
   const char* const text = Setting("KVEVICT_N_CTX");
   const Context* const c = text != nullptr ? Find(ctx) : nullptr;
@@ -277,8 +282,8 @@ void Announce(Context& c, const Rows& rows) {
       seqs.size());
 }
 
-// Whether a sequence's next token is wanted, and nothing but its next token: its prompt
-// has been read. Several are wanted of drafts, which may be taken back.
+// Whether only a sequence's next token is requested: then its prompt has been
+// read. Several outputs are requested for drafts, which may be taken back.
 bool IsToBeEvicted(const Rows& rows, llama_seq_id seq) {
   const Row* last = nullptr;
   size_t outputs = 0;
@@ -290,7 +295,7 @@ bool IsToBeEvicted(const Rows& rows, llama_seq_id seq) {
   return last != nullptr && last->output && outputs == 1;
 }
 
-// Returns false where a sequence was lost.
+// Returns false if a sequence was lost.
 bool Evict(Context& c, const Rows& rows) {
   for (size_t i = 0; i < c.sequences.size(); ++i) {
     Sequence& s = c.sequences[i];
@@ -353,7 +358,7 @@ HOOK(int32_t, llama_decode, llama_context* ctx, llama_batch batch) {
   return Process(*c, rows, [&] { return NEXT(llama_decode)(ctx, batch); });
 }
 
-// From 0.7 on programs fill a llama_batch_ext, which does not tell what is in it.
+// Since 0.7 programs fill a llama_batch_ext, whose contents cannot be read.
 using Batch = void;
 struct Embedding {  // llama_embd
   const float* data;
@@ -461,7 +466,7 @@ NAMES(llama_memory_seq_pos_min);
 NAMES(llama_memory_can_shift);
 NAMES(llama_memory_clear);
 
-// Heads have kept different tokens, so a sequence that was evicted has no middle that
+// Heads have kept different tokens. So an evicted sequence has no middle that
 // could be removed, and no end that begins before the eviction.
 HOOK(bool, llama_memory_seq_rm, llama_memory_t memory, llama_seq_id seq,
      llama_pos from, llama_pos to) {
@@ -490,8 +495,8 @@ HOOK(bool, llama_memory_seq_rm, llama_memory_t memory, llama_seq_id seq,
   return NEXT(llama_memory_seq_rm)(memory, seq, from, to);
 }
 
-// The lengths to which a sequence can be taken back, as programs ask of models with
-// sliding windows: down to what is held.
+// The lengths to which a sequence can be taken back. Programs ask models with
+// sliding windows for this. It goes down to what is held.
 HOOK(llama_pos, llama_memory_seq_pos_min, llama_memory_t memory,
      llama_seq_id seq) {
   const llama_pos first = NEXT(llama_memory_seq_pos_min)(memory, seq);
@@ -578,15 +583,16 @@ NAMES(llama_state_set_data);
 NAMES(llama_state_save_file);
 NAMES(llama_state_load_file);
 
-// Stands behind the bytes of a sequence's state.
+// Follows the bytes of a sequence's state.
 struct Trailer {
   char magic[8] = {'K', 'V', 'E', 'S', 'T', 'A', 'T', 'E'};
   uint32_t exact_from = 0;
-  uint32_t is_session =
-      0;  // by kvevict_llama_save_data(), else llama.cpp's own
+  // 1: written by kvevict_llama_save_data(); 0: llama.cpp's own state.
+  uint32_t is_session = 0;
 };
 
-// The bytes of a state, which are written unless `out` is NULL; 0 without room.
+// Returns the bytes of a state, and writes them unless `out` is NULL; 0 without
+// room.
 size_t GetState(llama_context* ctx, Context& c, llama_seq_id seq, uint8_t* out,
                 size_t capacity) {
   const Inside guard;
@@ -743,7 +749,8 @@ HOOK(size_t, llama_state_seq_load_file, llama_context* ctx, const char* path,
   return FileSize(path);
 }
 
-// States of all sequences at once know nothing of evictions.
+// Refuses states of all sequences at once, which contain nothing about
+// evictions.
 bool RefusesState(const llama_context* ctx) {
   Context* const c = Find(ctx);
   if (c == nullptr || !AnyEvicted(*c, -1)) return false;
