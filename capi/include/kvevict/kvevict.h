@@ -1386,9 +1386,9 @@ KVEVICT_API kvevict_status kvevict_compact_workspace(
  */
 typedef struct kvevict_sequence kvevict_sequence;
 
-/** A first_position that means the sequence's logical length. CUDA reads it
- *  from device memory when the work runs, so that a captured graph continues at
- *  the sequence's end. */
+/** The sequence's logical length, given as a first position. CUDA reads it from
+ *  device memory when the work runs, so that a captured graph continues at the
+ *  sequence's end. */
 #define KVEVICT_POSITION_NEXT UINT32_MAX
 
 /**
