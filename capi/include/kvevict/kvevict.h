@@ -394,7 +394,8 @@ enum kvevict_merge KVEVICT_INT32 {
 /**
  * What survives an eviction: signal, shaping, budget. Opaque. A policy is a
  * name and the values of its parameters. It is most easily written as a text:
- * `snapkv:budget=2048,window=32`. docs/parameters.md lists the parameters.
+ * `snapkv:budget=2048,window=32`. docs/parameters.md lists the parameters;
+ * kvevict/experimental.h enumerates policies, presets and parameters.
  *
  * These tokens always stay, and count inside the budget: the first `sink`
  * tokens (of each chunk, if `chunk` is set), the last `recent`, the observation
@@ -674,7 +675,8 @@ typedef struct kvevict_view {
   uint64_t block_table_head_stride;
   /** Rows of a ring, as for a sliding window; 0: no ring. Calls still name
    *  token t slot t; its row lies where the formulas above put row (t +
-   *  ring_first) % ring_slots. */
+   *  ring_first) % ring_slots. In blocks a ring uses all those that hold its
+   *  rows. */
   uint32_t ring_slots;
   uint32_t ring_first; /**< Row of token 0, < ring_slots; 0 without. */
   /** Paged: how many blocks at the start of every table other sequences hold
@@ -1535,13 +1537,14 @@ kvevict_sequence_end_prompt(kvevict_sequence* sequence) KVEVICT_NOEXCEPT;
  * slots.
  *
  * Two ranges of lengths are exact: at least the logical length at the last
- * eviction of any layer, and at most kvevict_sequence_exact_prefix(). At a
- * length between them evicted tokens would be missing: it is an error that
- * names the nearest exact lengths. Observed queries of the trimmed tokens are
- * dropped. If at most draft_tokens of kvevict_plan_options are taken back,
- * those of the tokens before are complete; otherwise the next eviction may need
- * some of them observed again. kvevict_sequence_observe() says what happens to
- * sums. kvevict_sequence_report() keeps its values.
+ * eviction of any layer, and at most kvevict_sequence_exact_prefix(), where it
+ * is as if nothing had been evicted. At a length between them evicted tokens
+ * would be missing: it is an error that names the nearest exact lengths.
+ * Observed queries of the trimmed tokens are dropped. If at most draft_tokens
+ * of kvevict_plan_options are taken back, those of the tokens before are
+ * complete; otherwise the next eviction may need some of them observed again.
+ * kvevict_sequence_observe() says what happens to sums.
+ * kvevict_sequence_report() keeps its values.
  *
  * On CUDA a trim to below the last eviction waits as
  * kvevict_sequence_exact_prefix() does; others do not wait.
