@@ -2,7 +2,7 @@
 
 package kvevict
 
-// ParameterType: what the values of a parameter are.
+// ParameterType: the type of a parameter's values.
 type ParameterType int32
 
 // Values of ParameterType.
@@ -28,17 +28,17 @@ type Input int32
 
 // Values of Input.
 const (
-	// k of the view, of a scored dtype.
+	// k of the view; it can be scored.
 	InputKeys Input = 0
-	// v of the view, likewise.
+	// v of the view; it can be scored.
 	InputValues Input = 1
-	// The last tokens'; non-causal: all.
+	// Of the last tokens; non-causal: of all.
 	InputQueries Input = 2
 	// Log-sum-exps of these queries.
 	InputRowLSE Input = 3
-	// The caller's own.
+	// The caller's scores.
 	InputScores Input = 4
-	// Attention that each slot got.
+	// Attention that each slot received.
 	InputAttentionSums Input = 5
 	// Mean of the queries to come.
 	InputQueryMean Input = 6
@@ -46,36 +46,36 @@ const (
 	InputQueryCovariance Input = 7
 	// A direction per KV head.
 	InputKeyFilter Input = 8
-	// What scores are multiplied by.
+	// Factors of the scores.
 	InputTokenWeights Input = 9
-	// Where queries lie before RoPE.
+	// Queries' statistics before RoPE.
 	InputQueryCenters Input = 10
 )
 
-// Need: whether a policy wants an input.
+// Need: whether a policy reads an input.
 type Need int32
 
 // Values of Need.
 const (
 	// It is not read.
 	NeedNone Need = 0
-	// It is used where it is given. h2o needs AttentionSums, observed or given, or else keys and
-	// queries. Each of these is optional, since the other way may replace it.
+	// It is read if it is given. h2o needs AttentionSums, observed or given, or else keys and
+	// queries; each of the three is optional because the other way can replace it.
 	NeedOptional Need = 1
-	// Without it calls fail.
+	// Calls fail without it.
 	NeedRequired Need = 2
 )
 
-// Status: what a call came to. One value per reaction a caller could have.
+// Status: the outcome of a call. Each value calls for another reaction.
 type Status int32
 
 // Values of Status.
 const (
-	// It worked.
+	// The call succeeded.
 	StatusOK Status = 0
 	// A parameter is wrong; correct the call.
 	StatusInvalidArgument Status = 1
-	// Well-formed, but this layout, dtype or combination is not handled.
+	// The library cannot handle this layout, dtype or combination.
 	StatusUnsupported Status = 2
 	// The device or a library it needs is not on this machine.
 	StatusUnavailable Status = 3
@@ -83,9 +83,9 @@ const (
 	StatusOutOfMemory Status = 4
 	// A bug; please report the message.
 	StatusInternal Status = 5
-	// The driver reported an error; the message has the call and its name. What the call had
-	// queued may have run in part. "context lost" in the message means that nothing more will run
-	// in this CUcontext.
+	// The driver reported an error; the message names the driver's call and the error. Work that
+	// was already queued may have run in part. "context lost" in the message means that nothing
+	// more will run in this CUcontext.
 	StatusDevice Status = 6
 )
 
@@ -101,18 +101,18 @@ const (
 )
 
 // DType: element types. Values are ABI and never reused. Quantized rows are moved byte for
-// byte and read as the f32 that they stand for, rounded once (twice on SIMD targets without a
-// fused multiply-add). Quantized keys can be scored, but neither turned nor merged, for that
-// would round them again. Queries are f32, f16 or bf16. U8, I8, U4 and DTypeU4Halves stand for
-// code * scale + minimum, FP8 for value * scale. Role says where scale and minimum lie.
-// Without one the minimum is 0, and the scale of fp8 is 1; codes must have a scale to be
-// scored. A codec that packs tokens together and that only the engine can read is an opaque
-// row per group: docs/dtypes.md.
+// byte. They are read as f32, rounded once (twice on SIMD targets without a fused
+// multiply-add). Quantized keys can be scored, but not rotated or merged, because that would
+// round them again. Queries are f32, f16 or bf16. An element of U8, I8, U4 or DTypeU4Halves
+// means code * scale + minimum, an FP8 element value * scale. Scales and minima lie in
+// companion planes: see Role. A missing minimum is 0, and a missing scale of FP8 is 1; codes
+// without a scale cannot be scored. If only the engine can decode a format that packs tokens
+// together, describe each group as an opaque row: docs/dtypes.md.
 type DType int32
 
 // Values of DType.
 const (
-	// Rows of bytes whose content is the engine's secret: they can be moved, not scored.
+	// Bytes that only the engine can read: they are moved, never scored.
 	DTypeOpaque DType = 0
 	// IEEE 754 single precision.
 	DTypeF32 DType = 1
@@ -120,7 +120,7 @@ const (
 	DTypeF16 DType = 2
 	// The upper half of an f32.
 	DTypeBF16 DType = 3
-	// Sign, 4 bits of exponent with bias 7, 3 of mantissa: the "fn" variant, up to 448, without
+	// 1 sign, 4 exponent (bias 7) and 3 mantissa bits: the "fn" variant, up to 448, without
 	// infinities; 0x7F and 0xFF are NaN.
 	DTypeFP8E4M3 DType = 4
 	// The upper half of an f16: up to 57344, with infinities and NaN.
@@ -132,14 +132,15 @@ const (
 	// Codes 0 .. 15, two per byte: element 2j in the high nibble of byte j, 2j + 1 in the low one.
 	// HeadDim is even.
 	DTypeU4 DType = 8
-	// Codes 0 .. 15, two per byte: of a row, element j in the low nibble of byte j, j + HeadDim /
-	// 2 in the high one. HeadDim is even.
+	// Codes 0 .. 15, two per byte: byte j of a row holds element j in the low nibble and element j
+	// + HeadDim / 2 in the high one. HeadDim is even.
 	DTypeU4Halves DType = 9
-	// ggml's: of 32 elements 34 bytes, an f16 d and 32 codes as I8; code * d. HeadDim is a
-	// multiple of 32.
+	// ggml's Q8_0: 32 elements take 34 bytes, an f16 d and 32 I8 codes. An element is code * d.
+	// HeadDim is a multiple of 32.
 	DTypeQ8_0 DType = 10
-	// ggml's: of 32 elements 18 bytes, an f16 d and 16 bytes, of which byte j has element j in the
-	// low nibble and j + 16 in the high one; (code - 8) * d. HeadDim is a multiple of 32.
+	// ggml's Q4_0: 32 elements take 18 bytes, an f16 d and 16 bytes. Byte j holds element j in the
+	// low nibble and element j + 16 in the high one. An element is (code - 8) * d. HeadDim is a
+	// multiple of 32.
 	DTypeQ4_0 DType = 11
 )
 
@@ -152,11 +153,11 @@ const (
 	LogWarning LogLevel = 0
 	// What was found and chosen.
 	LogInfo LogLevel = 1
-	// Details for whoever looks for an error.
+	// Details for debugging.
 	LogDebug LogLevel = 2
 )
 
-// Reduce: how several numbers become one; NaN in, NaN out.
+// Reduce: how several numbers become one. NaN among them gives NaN.
 type Reduce int32
 
 // Values of Reduce.
@@ -193,21 +194,21 @@ const (
 	TieHigherPosition Tie = 1
 )
 
-// Merge: what becomes of a row that compaction drops: nothing, or it is merged into one that
-// stays. For each KV head by itself, a token e that goes is merged into the token t that stays
-// whose key has the highest cosine with its own, the similarity; of equals the lowest slot.
-// x_t becomes a mean of what x_t and the x_e were, computed in f32 and rounded once to the
-// plane's dtype. Rows that get nothing keep their bytes, and so do companions. A token whose
-// key or value has no finite norm in f32 takes no part. docs/policies/refinements.md has the
-// formulas.
+// Merge: what happens to the rows that compaction drops: they are lost, or each is merged into
+// a row that stays. Each KV head is merged by itself. An evicted token e is merged into the
+// surviving token t whose key has the highest cosine with e's key, called the similarity; of
+// equals the lowest slot. x_t becomes a mean of the old x_t and the x_e, computed in f32 and
+// rounded once to the plane's dtype. Rows that receive nothing keep their bytes, and so do
+// companions. A token whose key or value has no finite norm in f32 takes no part. Formulas:
+// docs/policies/refinements.md.
 type Merge int32
 
 // Values of Merge.
 const (
-	// Nothing.
+	// They are lost.
 	MergeNone Merge = 0
-	// Values only, weighted by the similarity of their keys. MergeThreshold and MergeFraction say
-	// which take part. arXiv:2210.09461, arXiv:2406.13035.
+	// Values only, weighted by the similarity of their keys. MergeThreshold and MergeFraction
+	// select the rows. arXiv:2210.09461, arXiv:2406.13035.
 	MergeValues Merge = 1
 	// Keys and values, each halfway to its target. LOOK-M, arXiv:2406.18139.
 	MergePivot Merge = 2
@@ -215,37 +216,37 @@ const (
 	MergeWeighted Merge = 3
 )
 
-// Role: what a companion plane is for the rows that it goes with.
+// Role: what a companion plane holds for the rows of K or V.
 type Role int32
 
 // Values of Role.
 const (
 	// Nothing that this library reads.
 	RoleNone Role = 0
-	// What codes of keys are multiplied by.
+	// Factors for the keys' codes.
 	RoleKeyScale Role = 1
-	// What is added to codes of keys then.
+	// Added to code * scale of keys.
 	RoleKeyMinimum Role = 2
-	// What codes of values are multiplied by.
+	// Factors for the values' codes.
 	RoleValueScale Role = 3
-	// What is added to codes of values then.
+	// Added to code * scale of values.
 	RoleValueMinimum Role = 4
-	// Keys of the slots from Layout.FirstRecent on, not quantized.
+	// Unquantized keys of the slots from Layout.FirstRecent on.
 	RoleKeyRecent Role = 5
 	// Values of the same slots.
 	RoleValueRecent Role = 6
 )
 
-// LayerCache: what a layer keeps of the tokens that it has seen.
+// LayerCache: which tokens a layer's cache holds before any eviction.
 type LayerCache int32
 
 // Values of LayerCache.
 const (
-	// A row of every token, until it is evicted.
+	// All tokens.
 	LayerCacheFull LayerCache = 0
-	// The tokens of a sliding window: the engine drops the others.
+	// Those of a sliding window: the engine drops the others.
 	LayerCacheWindow LayerCache = 1
-	// No keys and values: recurrent layers, and those that read another layer's.
+	// None: a recurrent layer, or one that reads another layer's cache.
 	LayerCacheNone LayerCache = 2
 )
 
@@ -269,11 +270,11 @@ const (
 	OperationEvict Operation = 0
 	// Plan.Score().
 	OperationScore Operation = 1
-	// Sequence.BeginObserving(): holds what a sequence observes until Sequence.EndObserving(). A
-	// policy that scores by the last queries needs, for each layer, (window + DraftTokens) *
-	// QHeads rows of KHeadDim elements, and on CUDA a float with each. h2o needs MaxTokens floats
-	// for each KV head, query head or layer, as `sums` says, and with SumLast that many times
-	// more. Others need nothing.
+	// Sequence.BeginObserving(): it holds what a sequence observes until Sequence.EndObserving().
+	// A policy that scores by the last queries needs (window + DraftTokens) * QHeads rows of
+	// KHeadDim elements per layer, and on CUDA one float per row. h2o needs MaxTokens floats per
+	// KV head, query head or layer (see `sums`), and SumLast times more if that is set. Others
+	// need nothing.
 	OperationObserve Operation = 2
 )
 
@@ -282,7 +283,7 @@ type Reason int32
 
 // Values of Reason.
 const (
-	// It can.
+	// No reason: it can, or it did.
 	ReasonNone Reason = 0
 	// Keys are opaque: nothing can be read from them.
 	ReasonOpaqueKeys Reason = 1
@@ -294,24 +295,24 @@ const (
 	ReasonNoFullCache Reason = 4
 	// Values are opaque, or there are none.
 	ReasonOpaqueValues Reason = 5
-	// Keys are quantized: turned or merged they would be rounded again.
+	// Keys are quantized: rotating or merging would round them again.
 	ReasonQuantizedKeys Reason = 6
-	// Queries are quantized, and have no scales of their own.
+	// Queries are quantized: queries must be f32, f16 or bf16.
 	ReasonQuantizedQueries Reason = 7
-	// Values are quantized: merged they would be rounded again.
+	// Values are quantized: merging would round them again.
 	ReasonQuantizedValues Reason = 8
-	// Rows share scales by groups of tokens, or the last ones lie apart: they do not move one by
-	// one. Calls that are given such a view say so; a plan never does.
+	// Groups of tokens share scales, or the view has recent planes, so rows cannot move one by
+	// one. Calls with such a view report it, plans never do.
 	ReasonTokenGroups Reason = 9
-	// An eviction does nothing: the policy's prompt is not INSIDE, and Sequence.EndPrompt() has
+	// An eviction did nothing: the policy's `prompt` is not inside, and Sequence.EndPrompt() has
 	// not been called.
 	ReasonOpenPrompt Reason = 10
-	// An eviction leaves a layer alone, since the context is too short yet: its budget, a ratio,
-	// has no room for what must stay, or it has fewer tokens than the window.
+	// An eviction left a layer alone because the context is still too short: the tokens that must
+	// stay do not fit a budget that is a ratio of it, or it has fewer tokens than the window.
 	ReasonSmallBudget Reason = 11
 )
 
-// BlockLayout: how rows lie in a block.
+// BlockLayout: the order of rows in a block.
 type BlockLayout int32
 
 // Values of BlockLayout.

@@ -3,42 +3,43 @@
 package kvevict
 
 // Budget: tokens that a KV head of a layer keeps, everything included. A number up to 1 is a
-// ratio of the context; above 1 it is a count of tokens. The context is the tokens seen so
-// far, at most the plan's MaxTokens. A ratio is multiplied by it in double; that, or the
-// count, is rounded down and lies in [1, context]: 0.29 of 100 tokens are 28, since 0.29 * 100
-// is below 29 in double. 1 is the whole context. Where layers or adaptive heads keep different
-// numbers, it is their mean.
+// ratio of the context, a number above 1 a count of tokens. 1 is the whole context. The
+// context is the number of tokens seen so far, at most the plan's MaxTokens. The ratio times
+// the context, computed in double, or the count, is rounded down and lies in [1, context]: a
+// ratio of 0.29 keeps 28 of 100 tokens, since 0.29 * 100 is below 29 in double. If layers or
+// adaptive heads keep different numbers, the budget is their mean.
 func (p Policy) Budget() (float64, error) { return p.number("budget") }
 
 // SetBudget sets what Budget returns.
 func (p *Policy) SetBudget(value float64) error { return p.setNumber("budget", value) }
 
-// Sink: first tokens, which are always kept: a count, or below 1 a share of the budget. A
-// share needs a budget in tokens.
+// Sink: first tokens, which always stay: a count, or below 1 a share of the budget. A share
+// needs a budget in tokens.
 func (p Policy) Sink() (float64, error) { return p.number("sink") }
 
 // SetSink sets what Sink returns.
 func (p *Policy) SetSink(value float64) error { return p.setNumber("sink", value) }
 
-// Recent: last tokens, which are always kept: a count, or below 1 a share of the budget. A
-// share of a ratio grows with the context, and does not go with Split=lazy, chunk,
-// Of=partition or budgets of layers. streaming-llm: 0 means budget - sink; any other count
-// makes the budget sink + recent, whatever budget says. It takes no share.
+// Recent: last tokens, which always stay: a count, or below 1 a share of the budget. A share
+// of a ratio grows with the context and excludes Split=lazy, chunk, Of=partition, HeadBudgets
+// and LayerBudgets. streaming-llm takes no share: 0 means budget - sink, and another count
+// makes the budget sink + recent, whatever `budget` says.
 func (p Policy) Recent() (float64, error) { return p.number("recent") }
 
 // SetRecent sets what Recent returns.
 func (p *Policy) SetRecent(value float64) error { return p.setNumber("recent", value) }
 
-// Window: last queries whose attention scores: a count, or below 1 a share of a budget in
-// tokens, at least 1. An eviction needs all of their tokens held, also with KeepWindow=no.
+// Window: the number of last queries whose attention scores the tokens: a count, or below 1 a
+// share of a budget in tokens, at least 1. An eviction needs all of their tokens held, also
+// with KeepWindow=no.
 func (p Policy) Window() (float64, error) { return p.number("window") }
 
 // SetWindow sets what Window returns.
 func (p *Policy) SetWindow(value float64) error { return p.setNumber("window", value) }
 
-// KeepWindow: whether the tokens of the window are always kept. With no they are ranked and
-// pooled like others. After one has gone, the next eviction waits for up to a window of
-// tokens.
+// KeepWindow: whether the tokens of the window always stay. With no they are ranked and pooled
+// like others. If one of them has been evicted, the next eviction waits for up to a window of
+// new tokens.
 func (p Policy) KeepWindow() (bool, error) { return p.flag("keep_window") }
 
 // SetKeepWindow sets what KeepWindow returns.
@@ -51,91 +52,92 @@ func (p Policy) Pool() (string, error) { return p.word("pool") }
 // SetPool sets what Pool returns.
 func (p *Policy) SetPool(value string) error { return p.setWord("pool", value) }
 
-// Edge: what average pooling divides by where its kernel hangs over an edge. pad: the full
-// width, as published code does. shrink: the number of tokens inside.
+// Edge: the divisor of average pooling where its kernel reaches beyond an edge. pad: the full
+// width, as in published code. shrink: the number of tokens inside.
 func (p Policy) Edge() (string, error) { return p.word("edge") }
 
 // SetEdge sets what Edge returns.
 func (p *Policy) SetEdge(value string) error { return p.setWord("edge", value) }
 
-// Rows: how the rows of the window become one. h2o: sum takes attention sums as they are; mean
-// divides each by the number of queries that could see the token; there is no max.
+// Rows: how the rows of the window are reduced to one. h2o: sum takes attention sums
+// unchanged; mean divides each by the number of queries that could see the token; max is
+// refused.
 func (p Policy) Rows() (string, error) { return p.word("rows") }
 
 // SetRows sets what Rows returns.
 func (p *Policy) SetRows(value string) error { return p.setWord("rows", value) }
 
-// RowWeight: what the weights of a window row are multiplied by before rows are reduced. past:
-// the slots before the row's own, since a row that sees more keys has less for each (FINCH,
+// RowWeight: the factor of a window row's weights before rows are reduced. past: the number of
+// slots before the row's own, since a row that sees more keys gives less to each (FINCH,
 // arXiv:2408.00167).
 func (p Policy) RowWeight() (string, error) { return p.word("row_weight") }
 
 // SetRowWeight sets what RowWeight returns.
 func (p *Policy) SetRowWeight(value string) error { return p.setWord("row_weight", value) }
 
-// Softmax: the keys over which the softmax of a window row goes. causal: all up to its own
-// token. past: those before the window (R-KV, arXiv:2505.24133); tokens of the window then
-// score 0 where the window is not kept.
+// Softmax: the keys in the softmax of a window row. causal: all up to the row's own token.
+// past: those before the window (R-KV, arXiv:2505.24133); with KeepWindow=no the tokens of the
+// window then score 0.
 func (p Policy) Softmax() (string, error) { return p.word("softmax") }
 
 // SetSoftmax sets what Softmax returns.
 func (p *Policy) SetSoftmax(value string) error { return p.setWord("softmax", value) }
 
-// Spread: the mean of a weight over the window's rows has spread times its unbiased variance
-// added, for each query head. Above 0 it needs Rows=mean and a window of 2 .. 64 (CAKE,
-// arXiv:2503.12491).
+// Spread: for each query head, the mean of a token's weight over the window's rows is
+// increased by spread times its unbiased variance. Above 0 it needs Rows=mean and a window of
+// 2 .. 64 (CAKE, arXiv:2503.12491).
 func (p Policy) Spread() (float64, error) { return p.number("spread") }
 
 // SetSpread sets what Spread returns.
 func (p *Policy) SetSpread(value float64) error { return p.setNumber("spread", value) }
 
-// Group: how the query heads of a KV head become one.
+// Group: how the query heads of a KV head are reduced to one.
 func (p Policy) Group() (string, error) { return p.word("group") }
 
 // SetGroup sets what Group returns.
 func (p *Policy) SetGroup(value string) error { return p.setWord("group", value) }
 
-// Order: what comes first. reduce-pool: heads are reduced, then scores are pooled, then
-// weighed. pool-reduce: scores are pooled before heads are reduced, which matters only where
-// one of them is a maximum. reduce-logits: heads are reduced before the softmax by Group=max
-// (R-KV). weigh-pool: scores are weighed before they are pooled.
+// Order: the order of the steps. reduce-pool: heads are reduced, then scores are pooled, then
+// weighted. pool-reduce: scores are pooled before heads are reduced, which matters only if one
+// of the two is a maximum. reduce-logits: heads are reduced before the softmax by Group=max
+// (R-KV). weigh-pool: scores are weighted before they are pooled.
 func (p Policy) Order() (string, error) { return p.word("order") }
 
 // SetOrder sets what Order returns.
 func (p *Policy) SetOrder(value string) error { return p.setWord("order", value) }
 
-// Scope: what shares one keep list: nothing, so that each KV head of each layer has its own;
-// the heads of a layer; or all layers and their heads.
+// Scope: what shares one keep list. head: nothing, each KV head of each layer has its own.
+// layer: the heads of a layer. model: all layers and their heads.
 func (p Policy) Scope() (string, error) { return p.word("scope") }
 
 // SetScope sets what Scope returns.
 func (p *Policy) SetScope(value string) error { return p.setWord("scope", value) }
 
-// Over: how the heads and layers that share a keep list become one.
+// Over: how the heads and layers that share a keep list are reduced to one.
 func (p Policy) Over() (string, error) { return p.word("over") }
 
 // SetOver sets what Over returns.
 func (p *Policy) SetOver(value string) error { return p.setWord("over", value) }
 
-// Tie: which of two tokens with equal scores survives: that at the lower position, or that at
-// the higher.
+// Tie: which of two tokens with equal scores survives: the one at the lower or at the higher
+// position.
 func (p Policy) Tie() (string, error) { return p.word("tie") }
 
 // SetTie sets what Tie returns.
 func (p *Policy) SetTie(value string) error { return p.setWord("tie", value) }
 
-// Split: how the budget is spread over the layers; Scope=model needs uniform. uniform: alike.
-// geometric: by weights alpha^layer, with an exact sum. arithmetic-kvf: in integer steps down
-// from 2c - c/beta to c/beta for c tokens beside the window, as KVCache-Factory has it; the
-// sum runs over. arithmetic-kvpress: the same in floating point, and uniform where the
-// schedule does not fit, as kvpress has it. arithmetic-adakv: the steps of arithmetic-kvf for
-// every context over the budget, as AdaKV's authors have it. cake: by the entropy of each
-// layer's window weights, E = -sum a ln(a + 1e-10), and their variance V over the rows: in
-// proportion to E^(1/tau1) * V^(1/tau2) (CAKE, arXiv:2503.12491). lazy: a layer whose window
-// pays more than lazy of its attention to both ends keeps the budget, and the others keep
-// everything (SimLayerKV, arXiv:2410.13846). cake and lazy are found while an eviction scores;
-// they need Rows=mean, RowWeight=none, an order other than reduce-logits and a window of up to
-// 64.
+// Split: how the budget is spread over the layers; Scope=model needs uniform. uniform:
+// equally. geometric: by weights alpha^layer, with an exact sum. arithmetic-kvf: in integer
+// steps from 2c - c/beta down to c/beta, c being the tokens besides the window, as in
+// KVCache-Factory; the sum exceeds the budget. arithmetic-kvpress: the same in floating point,
+// and uniform if the schedule does not fit, as in kvpress. arithmetic-adakv: the steps of
+// arithmetic-kvf for every context over the budget, as by AdaKV's authors. cake: in proportion
+// to E^(1/tau1) * V^(1/tau2), where E = -sum a ln(a + 1e-10) is the entropy of a layer's
+// window weights and V their variance over the rows (CAKE, arXiv:2503.12491). lazy: a layer
+// whose window gives more than `lazy` of its attention to both ends keeps the budget, and the
+// others keep everything (SimLayerKV, arXiv:2410.13846). cake and lazy are computed during an
+// eviction; they need Rows=mean, RowWeight=none, an order other than reduce-logits and a
+// window of up to 64.
 func (p Policy) Split() (string, error) { return p.word("split") }
 
 // SetSplit sets what Split returns.
@@ -153,20 +155,20 @@ func (p Policy) Beta() (int, error) { return p.count("beta") }
 // SetBeta sets what Beta returns.
 func (p *Policy) SetBeta(value int) error { return p.setCount("beta", value) }
 
-// Tau1: Split=cake: the root that is taken of a layer's entropy.
+// Tau1: Split=cake: the root taken of a layer's entropy.
 func (p Policy) Tau1() (float64, error) { return p.number("tau1") }
 
 // SetTau1 sets what Tau1 returns.
 func (p *Policy) SetTau1(value float64) error { return p.setNumber("tau1", value) }
 
-// Tau2: Split=cake: the root that is taken of a layer's variance.
+// Tau2: Split=cake: the root taken of a layer's variance.
 func (p Policy) Tau2() (float64, error) { return p.number("tau2") }
 
 // SetTau2 sets what Tau2 returns.
 func (p *Policy) SetTau2(value float64) error { return p.setNumber("tau2", value) }
 
-// Lazy: Split=lazy: the share of attention to both ends above which a layer is lazy. With 1
-// none is.
+// Lazy: Split=lazy: a layer is lazy if the share of its attention to both ends is above this.
+// With 1 no layer is.
 func (p Policy) Lazy() (float64, error) { return p.number("lazy") }
 
 // SetLazy sets what Lazy returns.
@@ -178,24 +180,24 @@ func (p Policy) Seed() (uint64, error) { return p.seed("seed") }
 // SetSeed sets what Seed returns.
 func (p *Policy) SetSeed(value uint64) error { return p.setSeed("seed", value) }
 
-// Block: tokens that are compared with each other: lagkv's partition, cur's window,
-// non-causal's chunk, or how many tokens come to keydiff at a time. Only keydiff takes 0: all
-// at once.
+// Block: the number of tokens that are compared with each other: lagkv's partition, cur's
+// window, non-causal's chunk, or the tokens that keydiff adds at a time. Only keydiff accepts
+// 0: all at once.
 func (p Policy) Block() (int, error) { return p.count("block") }
 
 // SetBlock sets what Block returns.
 func (p *Policy) SetBlock(value int) error { return p.setCount("block", value) }
 
-// Ranks: lagkv: a token scores by its place within its partition. With no it scores by the
-// number that places it.
+// Ranks: lagkv: with yes a token scores by its rank within its partition, with no by the
+// number that is ranked.
 func (p Policy) Ranks() (bool, error) { return p.flag("ranks") }
 
 // SetRanks sets what Ranks returns.
 func (p *Policy) SetRanks(value bool) error { return p.setFlag("ranks", value) }
 
-// Of: lagkv: what the budget is of. partition: each partition but the last whole one has the
-// budget, a ratio or a count of block; sinks, and what follows those partitions, are kept
-// beside it.
+// Of: lagkv: what the budget applies to. context: all tokens. partition: each partition but
+// the last whole one, as a ratio or count of block; sinks and the tokens behind these
+// partitions are kept in addition.
 func (p Policy) Of() (string, error) { return p.word("of") }
 
 // SetOf sets what Of returns.
@@ -213,72 +215,72 @@ func (p Policy) SelectBlock() (int, error) { return p.count("select_block") }
 // SetSelectBlock sets what SelectBlock returns.
 func (p *Policy) SetSelectBlock(value int) error { return p.setCount("select_block", value) }
 
-// Chunk: neighbouring slots that are scored and chosen from as if they were the cache, counted
-// from slot 0; 0: all slots at once. sink is of each chunk; recent and protected positions are
-// of the whole cache. A ratio is of each chunk, rounded down. A count of tokens is shared: all
-// chunks keep the same share of their tokens, rounded down, and the first chunks keep one more
-// until the sum is exact. A chunk keeps at least one token. It does not go with attention by
-// windows or sums, heads that are not equal, budgets of heads, Of=partition, a prompt that is
-// pinned or beside, or SelectBlock. (ChunkPress of kvpress.)
+// Chunk: the number of neighbouring slots that are scored and selected as if they were the
+// whole cache, counted from slot 0; 0: all slots at once. `sink` applies to each chunk; recent
+// and protected positions apply to the whole cache. A ratio is of each chunk, rounded down. A
+// count of tokens is shared: all chunks keep the same share of their tokens, rounded down, and
+// the first chunks keep one more until the sum is exact. A chunk keeps at least one token. It
+// excludes attention by windows or sums, heads other than equal, HeadBudgets, Of=partition, a
+// prompt that is pinned or beside, and SelectBlock. (ChunkPress of kvpress.)
 func (p Policy) Chunk() (int, error) { return p.count("chunk") }
 
 // SetChunk sets what Chunk returns.
 func (p *Policy) SetChunk(value int) error { return p.setCount("chunk", value) }
 
-// Weight: what scores are multiplied by: a shaped score becomes (score + epsilon) * weight.
-// norm: the Euclidean norm of the token's value row, which has to be readable. given: the
-// caller's TokenWeights.
+// Weight: the factor of the scores: a pooled score becomes (score + epsilon) * weight. norm:
+// the Euclidean norm of the token's value row, which must be readable. given: the caller's
+// TokenWeights.
 func (p Policy) Weight() (string, error) { return p.word("weight") }
 
 // SetWeight sets what Weight returns.
 func (p *Policy) SetWeight(value string) error { return p.setWord("weight", value) }
 
-// Epsilon: what is added to a score before it is weighed.
+// Epsilon: A number that is added to a score before it is weighted.
 func (p Policy) Epsilon() (float64, error) { return p.number("epsilon") }
 
 // SetEpsilon sets what Epsilon returns.
 func (p *Policy) SetEpsilon(value float64) error { return p.setNumber("epsilon", value) }
 
-// Redundancy: above 0 a score becomes (1 - redundancy) * score - redundancy * R. R says how
-// much the token's key is like the others, which have to be readable; Plan.Score() defines it
-// (R-KV, arXiv:2505.24133).
+// Redundancy: above 0 a score becomes (1 - redundancy) * score - redundancy * R. R is the
+// similarity of the token's key to the others, which must be readable; docs/reference.md
+// defines it (R-KV, arXiv:2505.24133).
 func (p Policy) Redundancy() (float64, error) { return p.number("redundancy") }
 
 // SetRedundancy sets what Redundancy returns.
 func (p *Policy) SetRedundancy(value float64) error { return p.setNumber("redundancy", value) }
 
-// Similarity: the cosine above which redundancy takes two keys as similar.
+// Similarity: keys count as similar for redundancy if their cosine is above this.
 func (p Policy) Similarity() (float64, error) { return p.number("similarity") }
 
 // SetSimilarity sets what Similarity returns.
 func (p *Policy) SetSimilarity(value float64) error { return p.setNumber("similarity", value) }
 
-// Secure: the share of what a head keeps that goes to its best tokens by shaped scores, before
-// they are weighed or lose redundancy; it is rounded down in f32. The rest goes to the best by
-// what the scores become. Heads that compete do so by shaped scores, and the floor of adaptive
-// heads is secured too. Only evictions do it. Above 0 it needs Scope=head and SelectBlock=1,
-// and does not go with Heads=threshold (CriticalKV, arXiv:2502.03805).
+// Secure: the share of a head's kept tokens that are chosen by pooled scores, before these are
+// weighted or lose redundancy; it is rounded down in f32. The rest are chosen by the final
+// scores. Heads that compete do so by pooled scores, and the floor of adaptive heads is chosen
+// by them too. Only evictions do this. Above 0 it needs Scope=head and SelectBlock=1, and
+// excludes Heads=threshold (CriticalKV, arXiv:2502.03805).
 func (p Policy) Secure() (float64, error) { return p.number("secure") }
 
 // SetSecure sets what Secure returns.
 func (p *Policy) SetSecure(value float64) error { return p.setNumber("secure", value) }
 
-// Heads: how the KV heads of a layer share its budget, which is that of a head times their
-// number; a head keeps what must stay and at least one token. equal: alike. adaptive: the
-// layer keeps exactly its budget by the highest scores of any head, and of each head at least
-// the best floor of a head's budget; where scores are equal at the cut, heads take turns
-// (AdaKV, arXiv:2407.11550, as kvpress has it). adaptive-blend: a contest without a floor,
-// after which a head keeps 1 - floor of what it won and floor of an equal share, rounded to
-// the nearest, as AdaKV's authors have it; a layer may keep half a token per head more or less
-// than its budget. threshold: a head keeps the tokens that score at least threshold, but no
-// more than its budget (DMS, arXiv:2506.05345; KVzap, arXiv:2601.07891). All but equal need
-// Scope=head.
+// Heads: how the KV heads of a layer share its budget, which is a head's budget times their
+// number. A head keeps the tokens that must stay and at least one. equal: equally. adaptive:
+// the layer keeps exactly its budget by the highest scores of any head, but at least the best
+// tokens of each head up to `floor` of a head's budget; if scores are equal at the cut, heads
+// take turns (AdaKV, arXiv:2407.11550, as in kvpress). adaptive-blend: heads compete without a
+// floor; then each keeps 1 - floor of what it won and floor of an equal share, rounded to the
+// nearest, as by AdaKV's authors. A layer may keep half a token per head more or less than its
+// budget. threshold: a head keeps the tokens that score at least threshold, but no more than
+// its budget (DMS, arXiv:2506.05345; KVzap, arXiv:2601.07891). All but equal need Scope=head.
 func (p Policy) Heads() (string, error) { return p.word("heads") }
 
 // SetHeads sets what Heads returns.
 func (p *Policy) SetHeads(value string) error { return p.setWord("heads", value) }
 
-// Floor: Heads=adaptive and adaptive-blend: the share of its budget that each head is sure of.
+// Floor: Heads=adaptive and adaptive-blend: the share of its budget that each head gets
+// without competing.
 func (p Policy) Floor() (float64, error) { return p.number("floor") }
 
 // SetFloor sets what Floor returns.
@@ -290,29 +292,29 @@ func (p Policy) Threshold() (float64, error) { return p.number("threshold") }
 // SetThreshold sets what Threshold returns.
 func (p *Policy) SetThreshold(value float64) error { return p.setNumber("threshold", value) }
 
-// Normalize: whether the scores of a head that competes are first multiplied by the share that
-// its best ones have in their sum. The best are as many as its budget has room for beside what
-// must stay, which is in neither sum. A head whose share is not a finite number above 0 keeps
-// its scores (AdaKV).
+// Normalize: whether the scores of a competing head are first multiplied by the share of their
+// sum that its best scores have. The best are as many as its budget has room for besides the
+// tokens that must stay, which are in neither sum. A head whose share is not a finite number
+// above 0 keeps its scores (AdaKV).
 func (p Policy) Normalize() (bool, error) { return p.flag("normalize") }
 
 // SetNormalize sets what Normalize returns.
 func (p *Policy) SetNormalize(value bool) error { return p.setFlag("normalize", value) }
 
-// Merge: what becomes of rows that go: they are dropped, or merged into rows that stay, see
-// Merge. K, and V where there is one, must be readable; values needs V.
+// Merge: what happens to evicted rows: they are dropped, or merged into rows that stay, see
+// Merge. K, and V if there is one, must be f32, f16 or bf16; values needs V.
 func (p Policy) Merge() (string, error) { return p.word("merge") }
 
 // SetMerge sets what Merge returns.
 func (p *Policy) SetMerge(value string) error { return p.setWord("merge", value) }
 
-// MergeThreshold: Merge=values: the least similarity that merges.
+// MergeThreshold: Merge=values: rows below this similarity are not merged.
 func (p Policy) MergeThreshold() (float64, error) { return p.number("merge_threshold") }
 
 // SetMergeThreshold sets what MergeThreshold returns.
 func (p *Policy) SetMergeThreshold(value float64) error { return p.setNumber("merge_threshold", value) }
 
-// MergeFraction: Merge=values: the part of a head's tokens that go which is merged, the most
+// MergeFraction: Merge=values: the share of a head's evicted tokens that are merged, the most
 // similar first: those that reach the quantile 1 - MergeFraction of the similarities,
 // interpolated linearly. Similarities below MergeThreshold count as -infinity.
 func (p Policy) MergeFraction() (float64, error) { return p.number("merge_fraction") }
@@ -320,51 +322,52 @@ func (p Policy) MergeFraction() (float64, error) { return p.number("merge_fracti
 // SetMergeFraction sets what MergeFraction returns.
 func (p *Policy) SetMergeFraction(value float64) error { return p.setNumber("merge_fraction", value) }
 
-// Rotate: whether an eviction turns the keys that it moves, by RoPE, from their old slots to
-// their new ones. Every key is then as if its slot were its position, and the next token takes
-// Sequence.StoredLength() as RoPE's position. It needs RoPEInvFreq in the geometry and keys
-// that can be turned. Rows that a sequence starts from or loads must be turned to their slots
-// already. Each turn rounds f16 and bf16 keys once, so that margin keeps turns few
-// (StreamingLLM, arXiv:2309.17453).
+// Rotate: whether an eviction rotates the keys that it moves, by RoPE, from their old slots to
+// their new ones. Every key is then rotated as if its slot were its position, and the next
+// token has Sequence.StoredLength() as RoPE's position. It needs RoPEInvFreq in the geometry
+// and keys that can be rotated. Rows that a sequence starts from or loads must already be
+// rotated to their slots. Each rotation rounds f16 and bf16 keys once; a margin makes
+// rotations rare (StreamingLLM, arXiv:2309.17453).
 func (p Policy) Rotate() (bool, error) { return p.flag("rotate") }
 
 // SetRotate sets what Rotate returns.
 func (p *Policy) SetRotate(value bool) error { return p.setFlag("rotate", value) }
 
 // Margin: an eviction leaves a layer alone while each of its lists holds at most this many
-// tokens more than it would keep; where heads compete, on average.
+// tokens more than it would keep; if heads compete, the average counts.
 func (p Policy) Margin() (int, error) { return p.count("margin") }
 
 // SetMargin sets what Margin returns.
 func (p *Policy) SetMargin(value int) error { return p.setCount("margin", value) }
 
 // Every: above 1: once the prompt has ended, an eviction is due each time that this many more
-// tokens have followed it. The first call from then on evicts, the others do nothing. 0 and 1:
-// every call evicts. Before the prompt has ended it has no effect.
+// tokens have been appended. The first call from then on evicts, the others do nothing. 0 and
+// 1: every call evicts. It has no effect before the prompt has ended.
 func (p Policy) Every() (int, error) { return p.count("every") }
 
 // SetEvery sets what Every returns.
 func (p *Policy) SetEvery(value int) error { return p.setCount("every", value) }
 
-// Prompt: how the prompt counts once Sequence.EndPrompt() has said where it ends. inside: as
-// all tokens do. beside: on top of the budget, which is then of the tokens behind it. pinned:
-// within the budget, and it stays. pinned-beside: on top, and it stays. at-end: as inside.
-// With any but inside, evictions do nothing until the prompt has ended. beside and pinned need
-// Heads=equal and no HeadBudgets.
+// Prompt: how the prompt counts after Sequence.EndPrompt(). inside: as all tokens do. beside:
+// the budget grows by the prompt's tokens that are still held, and a ratio is of the tokens
+// behind the prompt; prompt tokens compete with the others. pinned: the prompt always stays
+// and counts inside the budget. pinned-beside: the budget is as with beside, and the prompt
+// always stays. at-end: as inside. With any but inside, evictions do nothing until the prompt
+// has ended. beside and pinned need Heads=equal and no HeadBudgets.
 func (p Policy) Prompt() (string, error) { return p.word("prompt") }
 
 // SetPrompt sets what Prompt returns.
 func (p *Policy) SetPrompt(value string) error { return p.setWord("prompt", value) }
 
-// Sums: h2o: whose attention a sequence adds up in one row where it observes. head: a KV
-// head's, reduced by group as it comes. query: a query head's. layer: the sum over all heads,
-// which needs scope layer or model.
+// Sums: h2o: the rows in which a sequence adds up observed attention. head: one per KV head,
+// reduced by group at each call. query: one per query head. layer: one for all heads, which
+// needs scope layer or model.
 func (p Policy) Sums() (string, error) { return p.word("sums") }
 
 // SetSums sets what Sums returns.
 func (p *Policy) SetSums(value string) error { return p.setWord("sums", value) }
 
-// SumPool: h2o: before what is observed is added to the sums, a slot gets the maximum of its
+// SumPool: h2o: before observed attention is added to the sums, a slot gets the maximum of its
 // own and of the next SumPool - 1 slots (OpenVINO GenAI).
 func (p Policy) SumPool() (int, error) { return p.count("sum_pool") }
 
@@ -372,49 +375,50 @@ func (p Policy) SumPool() (int, error) { return p.count("sum_pool") }
 func (p *Policy) SetSumPool(value int) error { return p.setCount("sum_pool", value) }
 
 // SumLast: h2o: sums are of this many last calls of Sequence.Observe() alone, and of none
-// before the layer's last eviction. 0: of all calls. Above 0, sums are pooled as a whole; it
-// needs Sums=layer and Rows=sum (OpenVINO GenAI).
+// before the layer's last eviction. 0: of all calls. Above 0, sums are pooled as a whole, and
+// it needs Sums=layer and Rows=sum (OpenVINO GenAI).
 func (p Policy) SumLast() (int, error) { return p.count("sum_last") }
 
 // SetSumLast sets what SumLast returns.
 func (p *Policy) SetSumLast(value int) error { return p.setCount("sum_last", value) }
 
-// RawFirst: h2o: whether the first call that a sequence observes of a layer is not pooled as
+// RawFirst: h2o: whether the first call that a sequence observes for a layer is not pooled as
 // long as it is the only one. It needs SumLast (OpenVINO GenAI).
 func (p Policy) RawFirst() (bool, error) { return p.flag("raw_first") }
 
 // SetRawFirst sets what RawFirst returns.
 func (p *Policy) SetRawFirst(value bool) error { return p.setFlag("raw_first", value) }
 
-// Rescue: blocks that stay on top of the budget out of those that would go; where fewer would,
-// all of them go. Of the slots between the ends that must stay, in whole blocks, the half with
-// the highest scores has bit 1, the first ones of equals. Blocks that would go are sorted by
-// the number of bits in which they differ from the anchor, and of n blocks each floor(n /
-// rescue)-th stays, the first one included. h2o's scores are those before Rows=mean divides
-// them, and need to be one row of all heads. Above 0 it needs SelectBlock above 1 and no
-// HeadBudgets (KVCrush, arXiv:2503.00022, as OpenVINO GenAI has it).
+// Rescue: the number of evicted blocks that stay on top of the budget; if fewer would be
+// evicted, all stay. Of the slots between the ends that must stay, in whole blocks, the half
+// with the highest scores has bit 1, the first ones of equals. Blocks that would be evicted
+// are sorted by the number of bits in which they differ from the anchor, and of n blocks each
+// floor(n / rescue)-th stays, the first one included. h2o's scores are those before Rows=mean
+// divides them, and must be one row of all heads. Above 0 it needs SelectBlock above 1 and no
+// HeadBudgets (KVCrush, arXiv:2503.00022, as in OpenVINO GenAI).
 func (p Policy) Rescue() (int, error) { return p.count("rescue") }
 
 // SetRescue sets what Rescue returns.
 func (p *Policy) SetRescue(value int) error { return p.setCount("rescue", value) }
 
-// Anchor: what rescue compares blocks with, a bit for each slot of a block. mean: what most
-// blocks have there. zeros: blocks with the fewest bits come first. ones: those with the most.
-// alternating: 0, 1, 0, 1. random: drawn from seed, layer, tokens seen and place.
+// Anchor: the bits that rescue compares blocks with, one for each slot of a block. mean: those
+// that most blocks have. zeros: blocks with the fewest bits come first. ones: blocks with the
+// most bits come first. alternating: 0, 1, 0, 1. random: drawn from seed, layer, tokens seen
+// and place.
 func (p Policy) Anchor() (string, error) { return p.word("anchor") }
 
 // SetAnchor sets what Anchor returns.
 func (p *Policy) SetAnchor(value string) error { return p.setWord("anchor", value) }
 
 // DiverseMass: above 0 the best blocks between both ends are taken until they have this share
-// of the mass of all, protected ones first; the block that reaches it is taken too. The rest
-// of the list's room goes to the blocks whose keys are least similar. The similarity of a
+// of the mass of all, protected ones first; the block that reaches the share is taken too. The
+// rest of the list's room goes to the blocks whose keys are least similar. The similarity of a
 // block is the sum of the cosines between its slots and all slots of the blocks not taken. A
-// slot's cosine with itself is 0, and a cosine below the mean of its slot's over all slots
-// between both ends is left out. Cosines are of u = k / sqrt(|k|^2 + 2^-23) in f32 and are
-// added in units of 2^-24; a key with NaN or infinity has cosines of 0. It needs readable
-// keys, scores that are a mass and SelectBlock above 1. It does not go with redundancy,
-// secure, rescue, Scope=model, HeadBudgets or ranges (Adaptive R-KV of OpenVINO GenAI).
+// slot's cosine with itself is 0, and a cosine below the mean of its slot's cosines with all
+// slots between both ends is left out. Cosines are of u = k / sqrt(|k|^2 + 2^-23) in f32 and
+// are added in units of 2^-24; a key with NaN or infinity has cosines of 0. It needs readable
+// keys, scores that are a mass and SelectBlock above 1. It excludes redundancy, secure,
+// rescue, Scope=model, HeadBudgets and ranges (Adaptive R-KV of OpenVINO GenAI).
 func (p Policy) DiverseMass() (float64, error) { return p.number("diverse_mass") }
 
 // SetDiverseMass sets what DiverseMass returns.

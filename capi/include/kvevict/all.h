@@ -1,4 +1,4 @@
-/* kvevict/all.h: every header of the library. */
+/* kvevict/all.h: includes every header of the library. */
 #ifndef KVEVICT_ALL_H_
 #define KVEVICT_ALL_H_
 

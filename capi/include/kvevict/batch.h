@@ -1,6 +1,6 @@
 /*
- * kvevict/batch.h: more than one sequence. Forks, sequences that begin from
- * filled or saved caches, and calls that serve many sequences.
+ * kvevict/batch.h: forks, sequences that begin from filled or saved caches, and
+ * calls that serve many sequences.
  *
  * The rules at the top of kvevict.h hold here too.
  */
@@ -16,12 +16,12 @@ extern "C" {
 /* ---- Sequences that begin elsewhere -------------------------------------- */
 
 /**
- * How many tokens are still where they were stored: the most p such that every
- * list of every layer holds tokens [0, p) in slots [0, p). Another request with
- * these p tokens can use the rows.
+ * Tells how many tokens are still in their first slots: the largest p such that
+ * every list of every layer holds tokens [0, p) in slots [0, p). Another
+ * request with these p tokens can reuse the rows.
  *
- * An eviction that merged may have changed any row: until the next reset it is
- * then 0. CUDA waits as kvevict_sequence_position_of_slot() does.
+ * After an eviction that merged, which may change any row, it is 0 until the
+ * next reset. CUDA waits as kvevict_sequence_position_of_slot() does.
  *
  * @param[in]  sequence    Non-NULL.
  * @param[out] out_length  Tokens; the logical length if nothing was evicted.
@@ -30,22 +30,22 @@ KVEVICT_API kvevict_status kvevict_sequence_exact_prefix(
     const kvevict_sequence* sequence, uint32_t* out_length) KVEVICT_NOEXCEPT;
 
 /**
- * Which tokens a layer's slots hold: a list of positions that all of its keep
- * lists have, or one for each, as kvevict_sequence_keep_positions() writes it.
- * Host memory; nothing is owned.
+ * Which tokens a layer's slots hold: one list of positions for all keep lists
+ * of the layer, or one per keep list, as kvevict_sequence_keep_positions()
+ * writes them. Host memory; nothing is owned.
  */
 typedef struct kvevict_position_lists {
   uint32_t struct_size;
   uint32_t n_lists; /**< 1 or the layer's, see kvevict_plan_layer(). */
   /** [n_lists, list_stride], strictly ascending in each list: slot i holds the
-   *  token of positions[i]. NULL where count is 0. */
+   *  token of positions[i]. NULL if count is 0. */
   const int32_t* positions;
   size_t positions_len; /**< Elements of positions. */
   uint64_t list_stride; /**< Elements from list to list, >= count; 0: count. */
-  uint32_t count;    /**< Slots of every list; with counts, the most of any. */
+  uint32_t count;    /**< Slots in every list; with counts, in the longest. */
   uint32_t reserved; /**< 0. */
-  /** [n_lists], each at most count; NULL: all are count. Only a plan with
-   *  head_budgets or heads that are not equal has lists that differ. */
+  /** [n_lists], each at most count; NULL: all are count. Lists differ in length
+   *  only in a plan with head_budgets or a `heads` other than equal. */
   const uint32_t* counts;
 } kvevict_position_lists;
 
@@ -53,26 +53,25 @@ typedef struct kvevict_position_lists {
   { (uint32_t)sizeof(kvevict_position_lists), 0, 0, 0, 0, 0, 0, 0 }
 
 /**
- * Begins an empty sequence from caches that are filled already: a restored
+ * Starts an empty sequence on caches that already hold rows: a restored
  * session, a beam, a prefix that requests share.
  *
- * Rows lie in the slots as listed, and the next token gets position n_tokens.
- * A list need not reach n_tokens. Trims are exact to lengths from which on
- * every list has all positions, and within the prefix. Query memory and queries
- * that were observed stay, sums do not. A layer's positions take memory up to
- * the last one that is missing, twice 4 bytes each.
+ * The lists say which token each slot holds, and the next token gets position
+ * n_tokens. A list need not reach n_tokens. Trims are exact to lengths from
+ * which on every list has all positions, and within the exact prefix. Query
+ * memory and observed queries stay, sums are dropped. A layer's positions take
+ * 8 bytes for each position up to its last missing one.
  *
- * @param[in] sequence    Non-NULL, of logical length 0, as when newly created
- *                        or reset.
- * @param[in] layers      [n_layers] in structs of one struct_size; those of
- *                        layers without a full cache are not read. Under scope
- *                        MODEL all hold the same positions. NULL with length 0:
- *                        every list holds all of [0, n_tokens).
+ * @param[in] sequence    Non-NULL, of logical length 0: newly created or reset.
+ * @param[in] layers      [n_layers] structs of one struct_size; those of layers
+ *                        without a full cache are not read. Under scope MODEL
+ *                        all hold the same positions. NULL with length 0: every
+ *                        list holds all of [0, n_tokens).
  * @param[in] layers_len  = n_layers, or 0 with NULL.
- * @param[in] n_tokens    The logical length; above every position. At most
- *                        2^31 - 1.
- * @param[in] stream      See kvevict_stream. On CUDA listed positions wait for
- *                        it; without them nothing does.
+ * @param[in] n_tokens    The logical length, above every position, at most 2^31
+ *                        - 1.
+ * @param[in] stream      See kvevict_stream. CUDA waits for it if positions are
+ *                        listed.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a sequence that is not
  *         empty, a layer without lists, positions that do not ascend or reach
  *         n_tokens, more slots than max_tokens);
@@ -83,13 +82,14 @@ KVEVICT_API kvevict_status kvevict_sequence_start(
     size_t layers_len, uint32_t n_tokens,
     kvevict_stream stream) KVEVICT_NOEXCEPT;
 
-/** What a fork may be told. */
+/** Options of kvevict_sequence_fork(). */
 typedef struct kvevict_fork_options {
   uint32_t struct_size;
   uint32_t reserved; /**< 0. */
-  /** The new sequence's plan, which it keeps alive; NULL: the other one's. */
+  /** The new sequence's plan, kept alive by it; NULL: the source's. */
   const kvevict_plan* plan;
-  /** As for kvevict_sequence_begin_observing(), where the new one observes. */
+  /** As for kvevict_sequence_begin_observing(), if the new sequence
+   *  observes. */
   void* memory;
   size_t memory_bytes; /**< 0 with NULL. */
 } kvevict_fork_options;
@@ -98,35 +98,35 @@ typedef struct kvevict_fork_options {
   { (uint32_t)sizeof(kvevict_fork_options), 0, 0, 0, 0 }
 
 /**
- * Creates a sequence that goes on from where another one is: a beam, a sample
- * of the same prompt, or, with another plan, the same request under another
- * policy. It has the other one's prompt, positions and lengths, on host and
- * device, and its observed queries or sums if that observes. Its report is
- * empty. The cache is the caller's to copy or to share.
+ * Creates a sequence that continues from the state of another, the source: a
+ * beam, a sample of the same prompt, or, with another plan, the same request
+ * under another policy. It gets the source's prompt, positions and lengths, on
+ * host and device, and its observed queries or sums if the source observes. Its
+ * report is empty. The caller copies or shares the cache.
  *
- * Another plan is of the same context, and its geometry has the same layers;
- * max_tokens may differ as long as all fits, and so may the dtypes of K and V,
- * for a cache whose rows were stored anew. Where KV heads shared a keep list
- * and have one each then, all get what the one held. Heads or layers that are
- * to share one must hold the same positions, and those of a plan whose lists
- * have one length the same number: an error names the layer, the heads, and the
- * scope that would do. Both plans rotate or neither does, unless no token was
- * evicted. The prompt of a layer then has as many tokens as its longest list
- * still holds; every goes on from the last eviction that worked, as exactly as
- * the other plan's every counted it. Observed queries go along where both plans
- * score by queries of one window and have the same draft_tokens, and sums where
- * both have them of the same rows, made alike, for as many max_tokens;
- * otherwise the new sequence does not observe until
+ * Another plan must have the same context, and its geometry the same layers.
+ * max_tokens may differ if all tokens fit, and so may the dtypes of K and V,
+ * for a cache whose rows were requantized. If KV heads shared a keep list and
+ * get one each, all get the positions of the shared one. Heads or layers that
+ * come to share a list must hold the same positions, and lists that must be
+ * equally long the same number of tokens; otherwise the error names the layer,
+ * the heads and a scope that works. Both plans rotate or neither does, unless
+ * no token was evicted. The prompt of a layer then has as many tokens as its
+ * longest list still holds, and `every` counts on from the last eviction that
+ * dropped tokens, as exactly as the source's plan counted. Observed queries are
+ * copied if both plans score by queries with the same window and draft_tokens.
+ * Sums are copied if both plans have the same rows of sums, computed alike, and
+ * the same max_tokens. Otherwise the new sequence does not observe until
  * kvevict_sequence_begin_observing().
  *
  * @param[in]  sequence      Non-NULL. Not modified.
- * @param[in]  options       NULL for none. Its memory is not used if the new
+ * @param[in]  options       NULL for none. `memory` is not used if the new
  *                           sequence does not observe.
  * @param[out] out_sequence  Non-NULL. Destroy with kvevict_sequence_destroy().
- * @param[in]  stream        See kvevict_stream; comes after the sequence's
- *                           work. On CUDA device memory is copied there, and
- *                           nothing waits; with another plan the call waits for
- *                           what the sequence has evicted, and for the stream.
+ * @param[in]  stream        See kvevict_stream; ordered after the source's
+ *                           work. CUDA copies device memory on it without
+ *                           waiting; with another plan the call waits for the
+ *                           source's evictions and for the stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
  *         KVEVICT_ERROR_OUT_OF_MEMORY.
  */
@@ -135,21 +135,19 @@ KVEVICT_API kvevict_status kvevict_sequence_fork(
     kvevict_sequence** out_sequence, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * Writes the positions and lengths of a sequence, and where its prompt ended,
- * as bytes that kvevict_sequence_load() reads, in this process or any other, on
- * any machine.
+ * Writes a sequence's positions, lengths and end of prompt as bytes that
+ * kvevict_sequence_load() reads, in any process on any machine.
  *
- * The cache is the caller's to save; what was observed and the report are not
- * saved. The bytes have a magic, a version, their own length and a CRC-32.
- * On CUDA this waits as kvevict_sequence_position_of_slot() does.
+ * The caller saves the cache. Observed queries, sums and the report are not
+ * saved. The bytes have a magic, a version, their own length and a CRC-32. CUDA
+ * waits as kvevict_sequence_position_of_slot() does.
  *
  * @param[in]  sequence  Non-NULL.
  * @param[out] data      NULL if data_capacity is 0.
  * @param[in]  data_capacity  Bytes of data; 0 asks for the length alone, which
  *                            does not wait.
- * @param[out] out_data_len   NULL, or receives the bytes written, or to be
- *                            written: 40, 20 per layer, 4 per list and at
- *                            most 4 per slot.
+ * @param[out] out_data_len   NULL, or receives the length: 40 bytes, 20 per
+ *                            layer, 4 per list and at most 4 per slot.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if
  *         0 < data_capacity < length.
  */
@@ -158,24 +156,25 @@ KVEVICT_API kvevict_status kvevict_sequence_save(
     size_t* out_data_len) KVEVICT_NOEXCEPT;
 
 /**
- * Makes a sequence as one was that kvevict_sequence_save() saved: positions,
- * lengths, where its prompt ended, and how far back a trim is exact.
+ * Gives a sequence the state that kvevict_sequence_save() saved: positions,
+ * lengths, the end of the prompt, and how far back a trim is exact.
  *
- * What the sequence held, what it observed and its report are forgotten; query
- * memory stays. The saved one's plan may have had another policy,
- * max_tokens or device, but the same layers with full caches and keep lists;
- * lists of different lengths need a plan that has such, and scope MODEL layers
- * that hold the same. Memory as for kvevict_sequence_start().
+ * The sequence drops what it held and observed, and its report; query memory
+ * stays. The saved sequence's plan may have had another policy, max_tokens or
+ * device, but must have had the same layers with full caches and keep lists.
+ * Lists of different lengths need a plan whose lists may differ, and scope
+ * MODEL needs layers that hold the same tokens. Positions take memory as for
+ * kvevict_sequence_start().
  *
  * @param[in] sequence  Non-NULL.
  * @param[in] data      Non-NULL, of any alignment.
  * @param[in] data_len  As kvevict_sequence_save() said.
- * @param[in] stream    See kvevict_stream. CUDA waits for it where positions
- *                      are listed.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, which names what is wrong
- *         with the data (no saved sequence, another version, cut off, damaged)
- *         or does not fit the plan; KVEVICT_ERROR_OUT_OF_MEMORY. The sequence
- *         is then as before.
+ * @param[in] stream    See kvevict_stream. CUDA waits for it if positions are
+ *                      listed.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; the message says what is
+ *         wrong with the data (no saved sequence, another version, cut off,
+ *         damaged) or does not fit the plan; KVEVICT_ERROR_OUT_OF_MEMORY. On an
+ *         error the sequence is as before.
  */
 KVEVICT_API kvevict_status
 kvevict_sequence_load(kvevict_sequence* sequence, const void* data,
@@ -184,17 +183,17 @@ kvevict_sequence_load(kvevict_sequence* sequence, const void* data,
 /* ---- Batches ------------------------------------------------------------- */
 
 /*
- * One call for many sequences of different lengths: it does to each what the
- * call for one does, in the order of the items, to the same bytes. All of them
- * are checked before the first one changes, so that after an error of
- * an argument, or of a sequence's state, every sequence and cache is as before;
+ * A batch call serves many sequences of different lengths. It does for each
+ * item, in order, what the call for one sequence does, to the same bytes. All
+ * items are checked before the first sequence changes: after an error of an
+ * argument or of a sequence's state, every sequence and cache is as before, and
  * the message begins with the item, as in "items[3]: views[0]: ...". After a
- * failure of the device the items before the one it names are done, and those
- * behind it untouched.
+ * failure of the device the items before the one that the message names are
+ * done, and those behind it are untouched.
  *
- * Plans may differ, but share one context. A sequence comes up once. The call
- * is one of each sequence, by one thread. On CUDA all goes to the one stream,
- * and waits and is captured as the single calls are. No items do nothing. Items
+ * Plans may differ but share one context. A sequence occurs at most once. For
+ * the thread rule the call uses every one of its sequences. On CUDA all work
+ * goes to one stream; waiting and capture are as for the single calls. Items
  * are structs of one struct_size.
  */
 
@@ -209,7 +208,7 @@ typedef struct kvevict_sequence_tokens {
   { (uint32_t)sizeof(kvevict_sequence_tokens), 0, 0 }
 
 /**
- * kvevict_sequence_append() for each item.
+ * Calls kvevict_sequence_append() for each item.
  * @param[in] items      [items_len].
  * @param[in] items_len  0 does nothing.
  * @param[in] stream     See kvevict_stream.
@@ -230,8 +229,8 @@ typedef struct kvevict_sequence_length {
   { (uint32_t)sizeof(kvevict_sequence_length), 0, 0 }
 
 /**
- * kvevict_sequence_trim_to() for each item: a batch of speculations, of which
- * each was accepted up to another token.
+ * Calls kvevict_sequence_trim_to() for each item, e.g. for a batch of drafts
+ * that were accepted up to different tokens.
  * @param[in] items      [items_len].
  * @param[in] items_len  0 does nothing.
  * @param[in] stream     See kvevict_stream.
@@ -241,14 +240,14 @@ KVEVICT_API kvevict_status kvevict_sequences_trim_to(
     const kvevict_sequence_length* items, size_t items_len,
     kvevict_stream stream) KVEVICT_NOEXCEPT;
 
-/** What the layers of a sequence of a batch show. */
+/** What a sequence of a batch observes. */
 typedef struct kvevict_sequence_observations {
   uint32_t struct_size;
   uint32_t n_rows;                         /**< Rows of each layer. */
   kvevict_sequence* sequence;              /**< Non-NULL. */
   const kvevict_observation* observations; /**< [observations_len]. */
   size_t observations_len;
-  uint32_t first_position; /**< Row 0's, or KVEVICT_POSITION_NEXT. */
+  uint32_t first_position; /**< Position of row 0, or KVEVICT_POSITION_NEXT. */
   uint32_t reserved;       /**< 0. */
 } kvevict_sequence_observations;
 
@@ -259,7 +258,7 @@ typedef struct kvevict_sequence_observations {
   }
 
 /**
- * kvevict_sequence_observe() for each item.
+ * Calls kvevict_sequence_observe() for each item.
  * @param[in] items      [items_len].
  * @param[in] items_len  0 does nothing.
  * @param[in] stream     See kvevict_stream.
@@ -269,7 +268,7 @@ KVEVICT_API kvevict_status kvevict_sequences_observe(
     const kvevict_sequence_observations* items, size_t items_len,
     kvevict_stream stream) KVEVICT_NOEXCEPT;
 
-/** What an eviction of a sequence of a batch is given. */
+/** The eviction of one sequence of a batch. */
 typedef struct kvevict_sequence_eviction {
   uint32_t struct_size;
   uint32_t reserved;                    /**< 0. */
@@ -283,10 +282,10 @@ typedef struct kvevict_sequence_eviction {
   { (uint32_t)sizeof(kvevict_sequence_eviction), 0, 0, 0, 0, 0 }
 
 /**
- * The workspace of kvevict_sequences_evict() for sequences as long as they are
- * now. They work one after the other, so it is the largest that any of them
- * needs; the same of the plans' max_tokens, by kvevict_plan_workspace(), serves
- * at any length.
+ * Tells the size of the workspace of kvevict_sequences_evict() for the
+ * sequences' current lengths. Sequences are evicted one after the other, so it
+ * is the largest that any of them needs. The largest kvevict_plan_workspace()
+ * of the plans at max_tokens serves any length.
  * @param[in]  items      [items_len]; only their sequences are read.
  * @param[in]  items_len  0: no bytes.
  * @param[out] out        Non-NULL, out->struct_size set.
@@ -296,21 +295,21 @@ KVEVICT_API kvevict_status kvevict_sequences_workspace(
     kvevict_workspace* out) KVEVICT_NOEXCEPT;
 
 /**
- * kvevict_sequence_evict() for each item. Each sequence has its own report, and
- * each item its own memory to undo with: memory of two items that meets is an
- * error, and so is memory within another item's cache.
+ * Calls kvevict_sequence_evict() for each item. Each sequence has its own
+ * report, and each item its own `undo` memory, which must not overlap another
+ * item's memory or cache.
  *
- * Caches of two sequences that overlap are an error if one of them is to move
- * rows; of contiguous ones K and V of the first layer are compared, so that one
- * cache given twice is noticed. Paged caches may have blocks in common, as in
- * single calls: take a copy of those whose rows are to move before.
- * Destinations are compared likewise, with other items' destinations and views.
- * Two items may have one view if both only read it.
+ * Caches of two sequences that overlap are an error if one of them has to move
+ * rows. For contiguous caches K and V of the first layer are compared, which
+ * finds a cache that is given twice. Paged caches may share blocks, as in
+ * single calls: first copy shared blocks whose rows will move. Destinations are
+ * compared in the same way with other items' destinations and views. Two items
+ * may have one view if both only read it.
  *
  * @param[in] items      [items_len].
  * @param[in] items_len  0 does nothing.
  * @param[in] workspace  See kvevict_sequences_workspace().
- * @param[in] workspace_bytes  Its size, at least the least.
+ * @param[in] workspace_bytes  Its size, at least least_bytes.
  * @param[in] stream     See kvevict_stream.
  * @return As kvevict_sequence_evict().
  */

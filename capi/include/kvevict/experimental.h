@@ -1,7 +1,7 @@
 /*
- * kvevict/experimental.h: what few callers need and what is young. Names and
- * fields in this header may change in a minor release; those of the other
- * headers change with KVEVICT_ABI_VERSION only.
+ * kvevict/experimental.h: calls that few engines need or that are new. Names
+ * and fields in this header may change in a minor release; those of the other
+ * headers change only with KVEVICT_ABI_VERSION.
  *
  * The rules at the top of kvevict.h hold here too.
  */
@@ -14,13 +14,13 @@
 extern "C" {
 #endif
 
-/* ---- What this library and machine have ---------------------------------- */
+/* ---- What library and machine offer -------------------------------------- */
 
 /**
- * Asks whether contexts can be created on a device here.
+ * Tells whether contexts can be created on a device of this machine.
  * @param[in] device  Any number.
- * @return KVEVICT_OK, or KVEVICT_ERROR_UNAVAILABLE with the reason as message,
- *         or KVEVICT_ERROR_INVALID_ARGUMENT for a number that is no device.
+ * @return KVEVICT_OK; KVEVICT_ERROR_UNAVAILABLE, the message is the reason;
+ *         KVEVICT_ERROR_INVALID_ARGUMENT for a number that is no device.
  */
 KVEVICT_API kvevict_status kvevict_device_check(kvevict_device device)
     KVEVICT_NOEXCEPT;
@@ -30,12 +30,12 @@ typedef struct kvevict_dtype_info {
   uint32_t struct_size;
   kvevict_dtype dtype;
   const char* name;        /**< "f32"; static. */
-  uint32_t element_bytes;  /**< 0 where elements are not bytes of their own. */
+  uint32_t element_bytes;  /**< 0 if elements are packed or opaque. */
   uint32_t can_move;       /**< 1 if compaction moves it. */
   uint32_t can_score;      /**< 1 if a signal can read keys of it. */
-  uint32_t can_rotate;     /**< 1 if RoPE can be re-applied to keys of it. */
-  uint32_t block_elements; /**< Elements are stored so many together, and */
-  uint32_t block_bytes;    /**< so many bytes; 0 and 0 for opaque. */
+  uint32_t can_rotate;     /**< 1 if kvevict_rotate() can rotate keys of it. */
+  uint32_t block_elements; /**< Elements stored together; 0 for opaque. */
+  uint32_t block_bytes;    /**< Bytes that they take; 0 for opaque. */
   uint32_t takes_scale;    /**< 1 if rows may have a scale, 2 if they must. */
   uint32_t takes_minimum;  /**< 1 if rows may have a minimum. */
 } kvevict_dtype_info;
@@ -51,20 +51,19 @@ kvevict_dtype_at(uint32_t index, kvevict_dtype_info* out) KVEVICT_NOEXCEPT;
 
 /**
  * Enumerates the SIMD targets that this build holds and this CPU can run.
- * @param[in] index  0 is the best one, which contexts use that name none.
+ * @param[in] index  0 is the best target, the default of contexts.
  * @return A name such as "AVX3_DL", static; NULL past the end.
  */
 KVEVICT_API const char* kvevict_simd_target_at(uint32_t index) KVEVICT_NOEXCEPT;
 
-/** A GPU, and what would compile kernels for it. Texts are static, never
- *  NULL. */
+/** A GPU and the compiler for its kernels. Texts are static, never NULL. */
 typedef struct kvevict_gpu_info {
   uint32_t struct_size;
   uint32_t compute_capability; /**< 90 is 9.0. */
-  uint32_t driver_version;     /**< CUDA of the driver: 12040 is 12.4. */
-  uint32_t nvrtc_version;      /**< Likewise; 0 if there is a problem. */
+  uint32_t driver_version;     /**< The driver's CUDA: 12040 is 12.4. */
+  uint32_t nvrtc_version;      /**< 12040 is 12.4; 0 with a problem. */
   const char* name;            /**< "NVIDIA H200". */
-  const char* nvrtc;           /**< The libnvrtc found, as it was opened. */
+  const char* nvrtc;           /**< The name that libnvrtc was opened by. */
   /** "sm_90": machine code for this GPU; "compute_80": PTX that the driver
    *  translates. */
   const char* target;
@@ -73,8 +72,8 @@ typedef struct kvevict_gpu_info {
 } kvevict_gpu_info;
 
 /**
- * Enumerates the GPUs that the CUDA driver sees, in its order. It looks for the
- * libraries where the system does.
+ * Enumerates the GPUs that the CUDA driver sees, in its order. Libraries are
+ * found by the system's search path.
  * @param[in]  index  0, 1, ... until the call fails.
  * @param[out] out    Non-NULL, out->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT past the end;
@@ -84,7 +83,7 @@ typedef struct kvevict_gpu_info {
 KVEVICT_API kvevict_status kvevict_gpu_at(uint32_t index, kvevict_gpu_info* out)
     KVEVICT_NOEXCEPT;
 
-/** What the values of a parameter are. */
+/** The type of a parameter's values. */
 KVEVICT_INT32_TYPE(kvevict_parameter_type)
 enum kvevict_parameter_type KVEVICT_INT32 {
   KVEVICT_PARAMETER_NUMBER = 0, /**< A number in [least, most]. */
@@ -97,7 +96,7 @@ enum kvevict_parameter_type KVEVICT_INT32 {
   KVEVICT_PARAMETER_POOL = 6  /**< `none`, `avgN` or `maxN`. */
 };
 
-/** A parameter of policies. Every text is static but default_text. */
+/** A parameter of policies. All texts but default_text are static. */
 typedef struct kvevict_parameter_info {
   uint32_t struct_size;
   kvevict_parameter_type type;
@@ -107,19 +106,20 @@ typedef struct kvevict_parameter_info {
   double least;      /**< For numbers and counts; else 0. */
   double most;       /**< Likewise. */
   uint32_t excludes_least; /**< 1: values are above least. */
-  uint32_t takes_zero;     /**< 1: 0 is allowed beside [least, most]. */
-  char default_text[40];   /**< As in the text form; zero-terminated. */
+  uint32_t takes_zero;     /**< 1: 0 is allowed besides [least, most]. */
+  char default_text[40];   /**< In text form; zero-terminated. */
 } kvevict_parameter_info;
 
 /**
  * Enumerates the parameters, in the order of the text form.
- * @param[in]  name   A policy or a preset: those that it has, with its
- *                    defaults. NULL: all of the library, with their general
- *                    defaults. Ranges are the library's; validation knows more.
+ * @param[in]  name   A policy or a preset: its parameters with its defaults.
+ *                    NULL: all parameters with the library's defaults. The
+ *                    ranges hold for every policy; kvevict_policy_validate()
+ *                    checks more.
  * @param[in]  index  0, 1, ... until the call fails.
  * @param[out] out    Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT past the end, or if there
- *         is no such policy.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT past the end and for an
+ *         unknown name.
  */
 KVEVICT_API kvevict_status
 kvevict_parameter_at(const char* name, uint32_t index,
@@ -131,25 +131,25 @@ typedef struct kvevict_policy_info {
   uint32_t reserved;   /**< 0. */
   const char* name;    /**< As in the text form. */
   const char* signal;  /**< What ranks a token. */
-  const char* shaping; /**< What happens to the numbers. */
-  const char* budget;  /**< How many survive, where. */
+  const char* shaping; /**< How scores are pooled and reduced. */
+  const char* budget;  /**< How many tokens survive in layers and heads. */
   const char* trigger; /**< When it runs. */
   const char* paper;   /**< Source, e.g. "arXiv:2404.14469"; "" if none. */
-  /** Parameters whose default is another than the library's, as in the text
-   *  form; "" if none. */
+  /** Parameters whose default differs from the library's, in text form; "" if
+   *  none. */
   const char* defaults;
 } kvevict_policy_info;
 
 /**
- * Enumerates the policies: index 0, 1, ... until it fails.
+ * Enumerates the policies.
  * @param[in]  index  0, 1, ... until the call fails.
  * @param[out] out    Non-NULL, out->struct_size set.
  */
 KVEVICT_API kvevict_status
 kvevict_policy_at(uint32_t index, kvevict_policy_info* out) KVEVICT_NOEXCEPT;
 
-/** A preset: the options under which another implementation's keep sets come
- *  out. */
+/** A preset: the parameters that reproduce the keep sets of another
+ *  implementation. */
 typedef struct kvevict_preset_info {
   uint32_t struct_size;
   uint32_t reserved;       /**< 0. */
@@ -159,7 +159,7 @@ typedef struct kvevict_preset_info {
 } kvevict_preset_info;
 
 /**
- * Enumerates the presets: index 0, 1, ... until it fails.
+ * Enumerates the presets.
  * @param[in]  index  0, 1, ... until the call fails.
  * @param[out] out    Non-NULL, out->struct_size set.
  */
@@ -167,7 +167,7 @@ KVEVICT_API kvevict_status
 kvevict_preset_at(uint32_t index, kvevict_preset_info* out) KVEVICT_NOEXCEPT;
 
 /**
- * Creates a policy that equals another.
+ * Creates a copy of a policy.
  * @param[in]  policy      Non-NULL.
  * @param[out] out_policy  Non-NULL. Destroy with kvevict_policy_destroy().
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
@@ -179,15 +179,16 @@ KVEVICT_API kvevict_status kvevict_policy_copy(
 /**
  * Writes the text form: the policy's name and every parameter that differs from
  * that policy's default. A policy that keeps neither first nor last tokens
- * always has sink=0 and recent=0. A policy created from it is equal.
+ * always writes sink=0 and recent=0. kvevict_policy_create() makes an equal
+ * policy of it.
  * @param[in]  policy         Non-NULL.
  * @param[out] text           At least text_capacity bytes; zero-terminated on
  *                            success, untouched on error. May be NULL if
  *                            text_capacity is 0.
  * @param[in]  text_capacity  Bytes of text; 0 asks for the length alone.
  * @param[out] out_text_len   NULL, or receives the length without the
- *                            terminator, also when text_capacity is 0 (a size
- *                            query, OK).
+ *                            terminator, also if text_capacity is 0 (a size
+ *                            query).
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if
  *         0 < text_capacity <= length.
  */
@@ -195,7 +196,7 @@ KVEVICT_API kvevict_status kvevict_policy_format(
     const kvevict_policy* policy, char* text, size_t text_capacity,
     size_t* out_text_len) KVEVICT_NOEXCEPT;
 
-/* ---- What a policy asks for ---------------------------------------------- */
+/* ---- What a policy needs ------------------------------------------------- */
 
 /**
  * Reads a parameter that is a number, as kvevict_policy_set_number() sets it.
@@ -203,7 +204,7 @@ KVEVICT_API kvevict_status kvevict_policy_format(
  * @param[in]  key        Zero-terminated: "budget".
  * @param[out] out_value  Non-NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if the policy has no such
- *         parameter, or it is a word, a pooling or a seed > 2^53.
+ *         parameter, or its value is a word, a pooling or a seed > 2^53.
  */
 KVEVICT_API kvevict_status
 kvevict_policy_get_number(const kvevict_policy* policy, const char* key,
@@ -213,32 +214,32 @@ kvevict_policy_get_number(const kvevict_policy* policy, const char* key,
  *  kvevict_signal_inputs. */
 KVEVICT_INT32_TYPE(kvevict_input)
 enum kvevict_input KVEVICT_INT32 {
-  KVEVICT_INPUT_KEYS = 0,             /**< k of the view, of a scored dtype. */
-  KVEVICT_INPUT_VALUES = 1,           /**< v of the view, likewise. */
-  KVEVICT_INPUT_QUERIES = 2,          /**< The last tokens'; non-causal: all. */
-  KVEVICT_INPUT_ROW_LSE = 3,          /**< Log-sum-exps of these queries. */
-  KVEVICT_INPUT_SCORES = 4,           /**< The caller's own. */
-  KVEVICT_INPUT_ATTENTION_SUMS = 5,   /**< Attention that each slot got. */
+  KVEVICT_INPUT_KEYS = 0,    /**< k of the view; it can be scored. */
+  KVEVICT_INPUT_VALUES = 1,  /**< v of the view; it can be scored. */
+  KVEVICT_INPUT_QUERIES = 2, /**< Of the last tokens; non-causal: of all. */
+  KVEVICT_INPUT_ROW_LSE = 3, /**< Log-sum-exps of these queries. */
+  KVEVICT_INPUT_SCORES = 4,  /**< The caller's scores. */
+  KVEVICT_INPUT_ATTENTION_SUMS = 5,   /**< Attention that each slot received. */
   KVEVICT_INPUT_QUERY_MEAN = 6,       /**< Mean of the queries to come. */
   KVEVICT_INPUT_QUERY_COVARIANCE = 7, /**< Their covariance. */
   KVEVICT_INPUT_KEY_FILTER = 8,       /**< A direction per KV head. */
-  KVEVICT_INPUT_TOKEN_WEIGHTS = 9,    /**< What scores are multiplied by. */
-  KVEVICT_INPUT_QUERY_CENTERS = 10    /**< Where queries lie before RoPE. */
+  KVEVICT_INPUT_TOKEN_WEIGHTS = 9,    /**< Factors of the scores. */
+  KVEVICT_INPUT_QUERY_CENTERS = 10    /**< Queries' statistics before RoPE. */
 };
 
-/** Whether a policy wants an input. */
+/** Whether a policy reads an input. */
 KVEVICT_INT32_TYPE(kvevict_need)
 enum kvevict_need KVEVICT_INT32 {
   KVEVICT_NEED_NONE = 0, /**< It is not read. */
-  /** It is used where it is given. h2o needs attention_sums, observed or given,
-   *  or else keys and queries. Each of these is optional, since the other way
-   *  may replace it. */
+  /** It is read if it is given. h2o needs attention_sums, observed or given, or
+   *  else keys and queries; each of the three is optional because the other way
+   *  can replace it. */
   KVEVICT_NEED_OPTIONAL = 1,
-  KVEVICT_NEED_REQUIRED = 2 /**< Without it calls fail. */
+  KVEVICT_NEED_REQUIRED = 2 /**< Calls fail without it. */
 };
 
 /**
- * Says whether a policy wants an input, so that an engine makes no others.
+ * Tells whether a policy reads an input, so that an engine computes no other.
  * @param[in]  policy    Non-NULL.
  * @param[in]  input     One of kvevict_input.
  * @param[out] out_need  Non-NULL.
@@ -247,68 +248,67 @@ KVEVICT_API kvevict_status
 kvevict_policy_need(const kvevict_policy* policy, kvevict_input input,
                     kvevict_need* out_need) KVEVICT_NOEXCEPT;
 
-/** A number of query rows: as many as the caller gives. */
+/** As a number of query rows: as many as the caller gives. */
 #define KVEVICT_QUERY_ROWS_ANY 4294967295u
-/** A number of query rows: one for each slot held. */
+/** As a number of query rows: one for each slot held. */
 #define KVEVICT_QUERY_ROWS_ALL 4294967294u
 
 /** A policy in tokens, for one context length. */
 typedef struct kvevict_resolved_policy {
   uint32_t struct_size;
-  /** Tokens kept in all; n_sink + n_recent + n_selected. With select_block each
-   *  is a sum of whole blocks of a cache that holds the context. */
+  /** Tokens kept in all: n_sink + n_recent + n_selected. With select_block each
+   *  of these covers whole blocks of a cache that holds the context. */
   uint32_t budget;
-  uint32_t n_sink;   /**< First tokens kept, with chunks of all of them. */
+  uint32_t n_sink;   /**< First tokens kept, summed over chunks if any. */
   uint32_t n_recent; /**< Last tokens kept, the observation window included. */
   uint32_t n_selected; /**< Tokens chosen by score. */
-  /** Query rows by which a layer is scored: the observation window of policies
-   *  that have one; KVEVICT_QUERY_ROWS_ANY where it is as many as are given
-   *  (h2o); KVEVICT_QUERY_ROWS_ALL where it is one for each slot held
-   *  (non-causal); 0 where queries are not read. */
+  /** Query rows that score a layer: the observation window if the policy has
+   *  one; KVEVICT_QUERY_ROWS_ANY for h2o; KVEVICT_QUERY_ROWS_ALL for
+   *  non-causal; 0 if the policy reads no queries. */
   uint32_t n_query_rows;
-  /** 1: the scores by which lists are chosen are a mass, whatever the context;
-   *  see kvevict_list_report. 0: they are not. */
+  /** 1: the scores that choose lists are a mass, for any context; see
+   *  kvevict_list_report. */
   uint32_t scores_are_mass;
 } kvevict_resolved_policy;
 
 /**
  * Turns a policy into token counts for a context length.
  *
- * An eviction leaves the context alone where budget is n_context: it is within
- * its budget, or the budget is a ratio that has no room for what must stay. Of
- * a context shorter than what must stay, n_sink and then n_recent are what
- * there is. none: budget = n_selected = n_context.
+ * If budget is n_context, an eviction leaves the context alone: it is within
+ * its budget, or the budget is a ratio without room for the tokens that must
+ * stay. In a context shorter than these, n_sink is counted first, then
+ * n_recent. Policy none has budget = n_selected = n_context.
  *
  * @param[in]  policy     Non-NULL.
  * @param[in]  n_context  Tokens, 1 .. 2^31 - 1.
  * @param[out] out        Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT naming the numbers: a bad
- *         policy, or chunks of such a context keep more than a budget in
- *         tokens.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT with the numbers: a bad
+ *         policy, or the chunks of this context must keep more than the budget
+ *         in tokens.
  */
 KVEVICT_API kvevict_status
 kvevict_policy_resolve(const kvevict_policy* policy, uint32_t n_context,
                        kvevict_resolved_policy* out) KVEVICT_NOEXCEPT;
 
-/* ---- What a plan can do, and asks for ------------------------------------ */
+/* ---- What a plan can do, and needs --------------------------------------- */
 
 /** What a plan can do with a layer, and why not. */
 typedef struct kvevict_capabilities {
   uint32_t struct_size;
-  uint32_t can_move; /**< 1 or 0, as the next two. */
-  /** What the policy reads of rows can be read: to score, and to merge. */
+  uint32_t can_move; /**< 1: its rows can be moved; 0: they cannot. */
+  /** 1: the rows that the policy scores by or merges can be read; 0: not. */
   uint32_t can_score;
-  uint32_t can_rotate;        /**< kvevict_rotate() can turn its keys. */
-  kvevict_reason move_reason; /**< KVEVICT_REASON_NONE where it can. */
+  uint32_t can_rotate; /**< 1: kvevict_rotate() can rotate its keys; 0: not. */
+  kvevict_reason move_reason; /**< KVEVICT_REASON_NONE if it can. */
   kvevict_reason score_reason;
   kvevict_reason rotate_reason;
-  uint32_t needs_score; /**< 1 if the policy has to read rows to evict. */
-  /** An eviction by_table takes views whose block_size divides this; 0 where
-   *  move_reason says why not. */
+  uint32_t needs_score; /**< 1 if the policy reads rows to evict. */
+  /** An eviction by_table takes views whose block_size divides this; 0: none,
+   *  see move_reason. */
   uint32_t table_block;
-  /** 1: and that have a block table for each KV head, whose lists differ. */
+  /** 1: by_table needs a block table per KV head, since lists differ. */
   uint32_t needs_head_tables;
-  /** 1: and no table of another layer, which keeps other tokens. */
+  /** 1: by_table needs tables of its own per layer, since lists differ. */
   uint32_t needs_layer_tables;
   uint32_t reserved; /**< 0. */
 } kvevict_capabilities;
@@ -324,29 +324,29 @@ kvevict_plan_capabilities(const kvevict_plan* plan, uint32_t layer,
                           kvevict_capabilities* out) KVEVICT_NOEXCEPT;
 
 /**
- * Writes what a plan's policy asks of kvevict_select(): what must stay, the tie
- * rule, the reduction of rows, whole blocks, the number of lists and how many
- * slots each keeps. The caller adds scores, protected slots and where the lists
- * lie. The rows are [n_kv_heads] of the layer; with scope MODEL those of all
- * layers, end to end.
+ * Writes the arguments of kvevict_select() that a plan's policy decides: sinks
+ * and recents, the tie rule, the reduction of rows, whole blocks, the number of
+ * lists and how many slots each keeps. The caller adds scores, protected slots
+ * and the lists' memory. Rows of scores are those of the layer's n_kv_heads;
+ * with scope MODEL those of all layers, end to end.
  * @param[in]  plan      Non-NULL.
- * @param[in]  layer     < n_layers, with a full cache; decides the budget.
- *                       Scope MODEL: the first one.
+ * @param[in]  layer     < n_layers, with a full cache; it decides the budget.
+ *                       Scope MODEL: the first such layer.
  * @param[in]  n_tokens  Slots held, 1 .. max_tokens.
- * @param[in]  n_seen    Tokens seen so far, n_tokens .. 2^31 - 1: a ratio
- *                       budget is a part of them, as in
- *                       kvevict_sequence_evict(). 0: n_tokens. Above max_tokens
- *                       it counts as max_tokens.
+ * @param[in]  n_seen    Tokens seen so far, n_tokens .. 2^31 - 1; 0: n_tokens.
+ *                       A budget that is a ratio is a share of them, as in
+ *                       kvevict_sequence_evict(). More than max_tokens count as
+ *                       max_tokens.
  * @param[out] options   Non-NULL, options->struct_size set. All other fields
- *                       become 0. If the caller's struct is too short for a
- *                       field that the policy sets, that is an error.
- * @param[out] keep      Non-NULL, keep->struct_size set; likewise.
+ *                       become 0. A struct that is too short for a field that
+ *                       the policy sets is an error.
+ * @param[out] keep      Non-NULL, keep->struct_size set; as `options`.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
- *         for a layer whose heads have budgets of their own, for one of two
- *         stages (`secure`), or where scores decide: of heads
- *         (parameter heads), which kvevict_sequence_evict() does also with
- *         the caller's scores (policy custom), or of layers (split cake or
- *         lazy), which have to be together.
+ *         for a layer whose heads have budgets of their own (head_budgets), for
+ *         selection in two stages (`secure`), and if scores decide the budgets
+ *         of heads (`heads`) or layers (split cake or lazy).
+ *         kvevict_sequence_evict() does all of these, with policy custom also
+ *         by the caller's scores.
  */
 KVEVICT_API kvevict_status kvevict_plan_selection(
     const kvevict_plan* plan, uint32_t layer, uint32_t n_tokens,
@@ -357,7 +357,7 @@ KVEVICT_API kvevict_status kvevict_plan_selection(
 
 /**
  * Suggests a budget for a model: min(max_tokens / 4, 4096), at least 1024, at
- * most max_tokens; 0, do not evict, while the full cache is under 256 MiB.
+ * most max_tokens. It is 0 (do not evict) if the full cache is under 256 MiB.
  * @param[in]  max_tokens        The model's context length, 1 .. 2^31 - 1.
  * @param[in]  full_cache_bytes  K and V of all layers at max_tokens.
  * @param[out] out_budget        Tokens.
@@ -367,10 +367,11 @@ kvevict_auto_budget(uint32_t max_tokens, uint64_t full_cache_bytes,
                     uint32_t* out_budget) KVEVICT_NOEXCEPT;
 
 /**
- * What each layer keeps of a context, per KV head: the budget by `split`.
+ * Tells what each layer keeps of a context per KV head, by the parameter
+ * `split`.
  * @param[in]  policy       Non-NULL.
  * @param[in]  n_context    Tokens, 1 .. 2^31 - 1.
- * @param[out] budgets      [n_layers] tokens, 1 .. n_context each; all of it if
+ * @param[out] budgets      [n_layers] tokens, 1 .. n_context each; n_context if
  *                          the context is left alone.
  * @param[in]  budgets_len  = n_layers, 1 .. 4096.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
@@ -381,16 +382,16 @@ KVEVICT_API kvevict_status kvevict_policy_layer_budgets(
     size_t budgets_len) KVEVICT_NOEXCEPT;
 
 /**
- * kvevict_policy_layer_budgets() for the plan's policy and layers, or what its
- * layer_budgets make of a context; of head_budgets, the most of each layer.
+ * Tells what each layer of a plan keeps of a context per KV head: by the
+ * policy, or by layer_budgets; with head_budgets the largest of the layer's
+ * heads.
  * @param[in]  plan         Non-NULL.
- * @param[in]  n_tokens     Tokens seen so far, 1 .. 2^31 - 1; above max_tokens
- *                          it counts as max_tokens, less what its last block
- *                          of select_block is then fuller by: as in an eviction
- *                          of a cache that has lost whole blocks.
+ * @param[in]  n_tokens     Tokens seen so far, 1 .. 2^31 - 1. More than
+ *                          max_tokens count as the largest number up to
+ *                          max_tokens whose last select_block is as full, as in
+ *                          an eviction of a cache that has lost whole blocks.
  * @param[out] budgets      [n_layers] tokens; 0 for layers without a full
- *                          cache, which do not count where the budget is
- *                          spread.
+ *                          cache, which get no share of the budget.
  * @param[in]  budgets_len  = n_layers.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
  *         where scores decide (split cake or lazy).
@@ -399,10 +400,10 @@ KVEVICT_API kvevict_status kvevict_plan_layer_budgets(
     const kvevict_plan* plan, uint32_t n_tokens, uint32_t* budgets,
     size_t budgets_len) KVEVICT_NOEXCEPT;
 
-/** Scores of one layer, by which its budget is found. */
+/** Scores of one layer, for kvevict_budget_for_mass(). */
 typedef struct kvevict_layer_scores {
   uint32_t struct_size;
-  uint32_t n_rows; /**< Keep lists, mostly KV heads; 1 .. 65535. */
+  uint32_t n_rows; /**< Keep lists, usually KV heads; 1 .. 65535. */
   /** f32 [n_rows, n_tokens], host memory, as kvevict_score() writes them. */
   const float* scores;
   size_t scores_len; /**< = n_rows * n_tokens. */
@@ -413,13 +414,13 @@ typedef struct kvevict_layer_scores {
 #define KVEVICT_LAYER_SCORES_INIT \
   { (uint32_t)sizeof(kvevict_layer_scores), 0, 0, 0, 0, 0 }
 
-/** Which budget kvevict_budget_for_mass() looks for. */
+/** Which budgets kvevict_budget_for_mass() finds. */
 typedef struct kvevict_mass_options {
   uint32_t struct_size;
-  /** Which rows have one budget: KV_HEAD each its own, LAYER those of a layer,
-   *  MODEL all. */
+  /** Which rows share a budget: KV_HEAD none, LAYER those of a layer, MODEL
+   *  all. */
   kvevict_scope scope;
-  double mass;       /**< To be kept, in (0, 1]. */
+  double mass;       /**< Share to keep, in (0, 1]. */
   uint32_t n_sink;   /**< First slots that must stay; they count. */
   uint32_t n_recent; /**< Last slots that must stay, the window included. */
   /** 1: every row that shares the budget keeps the mass; 0: the mean of their
@@ -435,28 +436,30 @@ typedef struct kvevict_mass_options {
   }
 
 /**
- * The smallest budgets that keep a share of the mass: how many tokens a policy
- * has to keep of prompts like this one.
+ * Finds the smallest budgets that keep a share of the mass: how many tokens a
+ * policy has to keep of prompts like this one.
  *
- * A row keeps what must stay and then its highest scores, as kvevict_select()
- * chooses them; a row shorter than the budget keeps all. The mass of a slot is
- * its score; NaN and infinities have none, though +infinity still stays first,
- * so that rows of kvevict_score() may be given as they are. The share of a row
- * is what it keeps of the sum, 1 where that is 0. Sums are in f64: what must
- * stay in order of slots, then scores descending; means row by row.
+ * A row keeps the slots that must stay and then its highest scores, as
+ * kvevict_select() chooses them; a row shorter than the budget keeps all. The
+ * mass of a slot is its score; NaN and infinities have no mass, but +infinity
+ * still stays first, so rows of kvevict_score() can be given unchanged. The
+ * share of a row is the part of its sum that it keeps, 1 if the sum is 0. Sums
+ * are in f64: first slots that must stay, in order, then scores descending.
+ * Means add row by row.
  *
- * Meant for calibration, not for every step: it sorts all rows, on the
- * context's workers, in memory of the context as large as the scores.
+ * The call is for calibration, not for every step: it sorts all rows on the
+ * context's workers, in memory from the context's allocator as large as the
+ * scores.
  *
- * @param[in]  context     Non-NULL; of any device.
+ * @param[in]  context     Non-NULL; on any device.
  * @param[in]  layers      [layers_len], all with the same struct_size.
  * @param[in]  layers_len  Any; 0 with NULL.
  * @param[in]  options     Non-NULL.
- * @param[out] budgets      Tokens, at least 1: of each row, end to end, of each
- *                          layer, or one, as scope says.
- * @param[in]  budgets_len  As many; with scope MODEL and no layers 0.
+ * @param[out] budgets      Tokens, at least 1: one per row, end to end, one per
+ *                          layer, or one in all, by options->scope.
+ * @param[in]  budgets_len  Their number; with scope MODEL and no layers 0.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also if a score is below
- *         0: the message has its place; KVEVICT_ERROR_OUT_OF_MEMORY.
+ *         0 (the message has its place); KVEVICT_ERROR_OUT_OF_MEMORY.
  */
 KVEVICT_API kvevict_status kvevict_budget_for_mass(
     const kvevict_context* context, const kvevict_layer_scores* layers,
@@ -469,20 +472,20 @@ KVEVICT_API kvevict_status kvevict_budget_for_mass(
  * Moves row keep[i] of every head of layers to slot i, in place, as if all rows
  * were read before the first is written.
  *
- * Slots may come in any order and more than once; a row may so be copied to
- * several slots. Straightens a ring that has wrapped, with its survivors' slots
- * in the order of their positions, and serves keep lists that do not ascend;
- * kvevict_compact() is faster for those that do. K, V and companions move
- * alike, byte for byte. Other rows are not touched. Cost: on the CPU reads and
- * writes the rows that change place, once, and one row more per cycle of them.
- * On CUDA a row whose slot is below a list's count passes through the
+ * Slots may come in any order and more than once, so a row can be copied to
+ * several slots. The call straightens a ring that has wrapped (list its
+ * survivors in order of position) and serves keep lists that do not ascend;
+ * kvevict_compact() is faster for lists that ascend. K, V and companions move
+ * alike, byte for byte. Other rows are not touched. Cost: the CPU reads and
+ * writes the rows that change place once, and one row more per cycle of them.
+ * On CUDA a row whose slot is below the list's count passes through the
  * workspace, so it is read and written twice.
  *
  * @param[in] context    Non-NULL; device and parallel runner.
- * @param[in] moves      [moves_len], a layer each, counts at most n_tokens,
- *                       without merge, first_slot and destination. That slots
- *                       are in [0, n_tokens) is checked on the CPU, on CUDA
- *                       only by a context with debug set.
+ * @param[in] moves      [moves_len], one layer each, counts at most n_tokens,
+ *                       without merge, first_slot and destination. Slots are in
+ *                       [0, n_tokens); on CUDA only a context with `debug`
+ *                       checks that.
  * @param[in] moves_len  0 does nothing; at most KVEVICT_MAX_JOBS.
  * @param[in] workspace  See kvevict_reorder_workspace().
  * @param[in] workspace_bytes  Its size.
@@ -496,12 +499,12 @@ kvevict_reorder(const kvevict_context* context, const kvevict_move* moves,
                 kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * The workspace of kvevict_reorder(): on the CPU 8 bytes per listed slot and a
- * row per worker; on CUDA the listed rows of all planes, but no more than 32
- * MiB or one plane's. Layers take turns with it.
+ * Tells the size of the workspace of kvevict_reorder(). The CPU needs 8 bytes
+ * per listed slot and a row per worker. CUDA needs the listed rows of all
+ * planes, but no more than 32 MiB or one plane's rows; layers use it in turn.
  * @param[in]  context    Non-NULL.
- * @param[in]  moves      [moves_len] as for the call; of the lists only n_lists
- *                        and count are read, and n_tokens is not.
+ * @param[in]  moves      [moves_len] as for the call. Of the lists only n_lists
+ *                        and count are read; n_tokens is not.
  * @param[in]  moves_len  At most KVEVICT_MAX_JOBS.
  * @param[out] out        Non-NULL, out->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a size would
@@ -519,13 +522,12 @@ typedef struct kvevict_rotation {
   uint32_t layer;    /**< < n_layers, with a full cache. */
   uint32_t n_tokens; /**< Slots held, 1 .. max_tokens. */
   uint32_t n_lists;  /**< Rows of offsets: 1 for all heads, or n_kv_heads. */
-  /** u32 [n_kv_heads], if heads hold different numbers: each at most
-   *  n_tokens, device memory; NULL: all hold n_tokens. On CUDA they are the
-   *  caller's word. */
+  /** u32 [n_kv_heads], device memory, if heads hold different numbers: each at
+   *  most n_tokens. NULL: all hold n_tokens. CUDA does not check them. */
   const uint32_t* token_counts;
-  const kvevict_view* view; /**< The layer's cache; only k is touched. */
-  /** int32 [n_lists, n_tokens], device memory: by how many positions the key in
-   *  each slot moves, new position - old one. 0 leaves its bytes alone. */
+  const kvevict_view* view; /**< The layer's cache; only k is used. */
+  /** i32 [n_lists, n_tokens], device memory: new minus old position of the key
+   *  in each slot. 0 leaves its bytes alone. */
   const int32_t* offsets;
   size_t offsets_len; /**< = n_lists * n_tokens. */
 } kvevict_rotation;
@@ -534,32 +536,33 @@ typedef struct kvevict_rotation {
   { (uint32_t)sizeof(kvevict_rotation), 0, 0, 1, 0, 0, 0, 0 }
 
 /**
- * Turns cached keys as RoPE would have at other positions, in place.
+ * Rotates cached keys in place, as RoPE would have at other positions.
  *
- * For engines that count positions by slots: after an eviction survivor i, of
- * position p, moves by i - p, and the next token goes to position n_kept, as
- * StreamingLLM (arXiv:2309.17453) and FINCH do. Pair f of a key turns by
+ * It serves engines that use slots as positions: after an eviction survivor i
+ * with position p moves by i - p, and the next token gets position n_kept, as
+ * in StreamingLLM (arXiv:2309.17453) and FINCH. Pair f of a key is rotated by
  * offset * rope_inv_freq[f] radians in the geometry's rope_layout; factors that
- * RoPE put on keys (YaRN's attention scale) stay as they are. Angles are kept
- * as 64-bit fractions of a turn, so cosines and sines are within 2e-7 at any
- * offset, and turning by a and then by b is turning by a + b but for rounding
- * to k_dtype, twice instead of once. NaN and infinity spread over their pair.
- * The CPU and CUDA make the same bits where the CPU has a fused multiply-add.
+ * RoPE applied to keys (YaRN's attention scale) stay. Angles are 64-bit
+ * fractions of a turn, so cosines and sines are exact to 2e-7 at any offset.
+ * Rotating by a and then by b equals rotating by a + b, but rounds to k_dtype
+ * twice. NaN and infinity spread over their pair. The CPU and CUDA give the
+ * same bits if the CPU has a fused multiply-add.
  *
- * A sequence is not told: the positions that it reports remain those of the
- * tokens in the text, and so does its logical length. The engine keeps the
- * positions that it gave. A second rotation starts from those, and so does the
- * n_seen of policy triattention. Blocks that other sequences share turn for
- * them too. All checks come before the first byte changes. Cost: keys that move
- * are read and written once; on CUDA one launch for layers that lie alike.
+ * Sequences do not notice: their positions and logical length remain those of
+ * the text. The engine has to remember the new positions. A second rotation and
+ * the n_seen of policy triattention start from them. Keys in blocks that other
+ * sequences share are rotated for them too. All checks come before the first
+ * byte changes. Cost: keys that move are read and written once; on CUDA in one
+ * launch for layers that lie alike.
  *
  * @param[in] plan       Non-NULL; its geometry has rope_inv_freq. See
  *                       kvevict_plan_capabilities().
- * @param[in] rotations  [rotations_len], a layer each. Caches must not overlap.
+ * @param[in] rotations  [rotations_len], one layer each. Caches must not
+ *                       overlap.
  * @param[in] rotations_len  0 does nothing; at most KVEVICT_MAX_JOBS.
  * @param[in] stream     See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
- *         for keys that cannot be turned, with the reason, and on CUDA for
+ *         for keys that cannot be rotated, with the reason, and on CUDA for
  *         elements that are not aligned to their size. Threads: safe for
  *         distinct caches.
  */
@@ -570,16 +573,16 @@ kvevict_rotate(const kvevict_plan* plan, const kvevict_rotation* rotations,
 /* ---- Around an eviction -------------------------------------------------- */
 
 /**
- * How many slots an eviction now would leave of each layer's longest list: what
- * a destination has room for.
+ * Tells how many slots an eviction now would leave in each layer's longest
+ * list: the room that a destination needs.
  *
- * If scores decide how many tokens a layer or head keeps it is what the
- * layer holds. Nothing is scored, and CUDA does not wait.
+ * If scores decide how many tokens a layer or head keeps, it is the number that
+ * the layer holds. Nothing is scored, and CUDA does not wait.
  *
  * @param[in]  sequence   Non-NULL.
  * @param[in]  views      As for kvevict_sequence_evict().
  * @param[in]  views_len  = n_layers.
- * @param[out] slots      [n_layers]; 0 of layers without a full cache.
+ * @param[out] slots      [n_layers]; 0 for layers without a full cache.
  * @param[in]  slots_len  = n_layers.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, a budget
  *         smaller than what must stay).
@@ -589,12 +592,13 @@ KVEVICT_API kvevict_status kvevict_sequence_kept_slots(
     uint32_t* slots, size_t slots_len) KVEVICT_NOEXCEPT;
 
 /**
- * How many bytes an eviction now would need to be undone: K, V, companions and
- * sums, or calls, of the slots that go, in all layers and heads, their lists of
- * slots, and up to 64 bytes per plane and layer.
+ * Tells how many bytes an eviction now would need to be undone: K, V,
+ * companions and sums (with sum_last the calls) of the evicted slots in all
+ * layers and heads, their lists of slots, and up to 64 bytes per plane and
+ * layer.
  *
- * 0 where it would leave every layer alone. If scores decide how many tokens
- * a layer or head keeps it is what the least of them would need, so that no
+ * It is 0 if every layer would be left alone. If scores decide how many tokens
+ * a layer or head keeps, it counts the least that each may keep, so that no
  * eviction needs more. Nothing is scored, and CUDA does not wait.
  *
  * @param[in]  sequence   Non-NULL.
@@ -610,40 +614,41 @@ KVEVICT_API kvevict_status kvevict_sequence_undo_bytes(
     size_t* out_bytes) KVEVICT_NOEXCEPT;
 
 /**
- * Takes back the last eviction, of which kvevict_evict_options.undo received
- * the rows: all rows stand again where they stood, byte for byte, and
- * positions, lengths and what `every` and `prompt` go by are as before it.
+ * Takes back the last eviction, whose rows kvevict_evict_options.undo received.
+ * All rows are again where they were, byte for byte; positions, lengths and the
+ * counts behind `every` and `prompt` are as before it.
  *
- * What was appended since stays, behind the rows that come back, as if the
- * eviction had never been; so do observed queries and what was added to sums,
- * and the prompt's end, if there is one. Trim first what is not wanted. With
- * sum_last calls come back too, the last so many of those before and since;
- * those since have 0 for the tokens that were away, and if they do not follow
- * on, those before are forgotten.
- * Log-sum-exps of queries that were observed are forgotten in layers that get
- * tokens back; the report is empty.
+ * Tokens appended since stay, behind the rows that come back, as if there had
+ * been no eviction; observed queries, additions to sums and the prompt's end
+ * stay too. Trim unwanted tokens first. With sum_last the last sum_last calls
+ * of those before and since the eviction remain. Calls since then count 0 for
+ * the tokens that were away; if they do not follow on, those before are
+ * dropped. Layers that get tokens back lose the log-sum-exps of observed
+ * queries. The report is empty.
  *
- * One eviction, once: until the next one that evicts, a reset, a load, or a
- * trim to fewer tokens than there were then. Calls of kvevict_sequence_evict()
- * that leave every layer alone do not count. A fork has nothing to undo.
+ * Only the last eviction can be undone, once, and no longer after a reset, a
+ * load, or a trim to fewer tokens than there were at the eviction. Calls of
+ * kvevict_sequence_evict() that leave every layer alone do not count. A fork
+ * has nothing to undo.
  *
- * The memory is not needed between the calls at any one place: its bytes may be
- * copied and come back elsewhere. Survivors move up in place, rows from the
- * first evicted slot of a head on are read and written once; policies that
- * merge or rotate change others, and evict with undo is refused. On CUDA
- * nothing waits, in a captured graph neither.
+ * Between the two calls the bytes may be moved to other memory. Cost: rows from
+ * a head's first evicted slot on are read and written once. Policies that merge
+ * or rotate change surviving rows, so their evictions refuse `undo`. CUDA does
+ * not wait, and the call can be captured.
  *
  * @param[in] sequence   Non-NULL.
  * @param[in] views      [n_layers] views as at the eviction: the same planes
- *                       and heads, caches that are shared shared still, with
- *                       room for all slots. Paged: blocks that were given back
- *                       are others now, behind those in use.
+ *                       and heads, the same caches shared, with room for all
+ *                       slots. Paged: other blocks may replace those given
+ *                       back, behind those in use.
  * @param[in] views_len  = n_layers.
- * @param[in] undo       Non-NULL: as the eviction left it. Not modified.
- * @param[in] undo_bytes At least as many as were written, up to what was lent.
+ * @param[in] undo       Non-NULL: the bytes that the eviction wrote. Not
+ *                       modified.
+ * @param[in] undo_bytes At least the bytes written, at most options.undo_bytes.
  * @param[in] stream     See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (nothing to undo, a bad
- *         view or another than then, more slots than max_tokens).
+ *         view or one that differs from the eviction's, more slots than
+ *         max_tokens).
  */
 KVEVICT_API kvevict_status
 kvevict_sequence_undo(kvevict_sequence* sequence, const kvevict_view* views,
@@ -653,14 +658,15 @@ kvevict_sequence_undo(kvevict_sequence* sequence, const kvevict_view* views,
 /* ---- Which token a slot holds -------------------------------------------- */
 
 /**
- * The position of the token in a slot.
+ * Tells the position of the token in a slot.
  *
- * On CUDA questions about positions wait for the last eviction, once, and copy
- * the positions to the host, by the stream of the sequence's last call.
+ * On CUDA the first call that asks for positions after an eviction waits for it
+ * and copies the positions to the host, on the stream of the sequence's last
+ * call.
  *
  * @param[in]  sequence      Non-NULL.
  * @param[in]  layer         < n_layers, with a full cache.
- * @param[in] kv_head  < n_kv_heads; all alike unless the scope is KV_HEAD.
+ * @param[in] kv_head  < n_kv_heads; heads that share a list are alike.
  * @param[in] slot     < the layer's stored length.
  * @param[out] out_position  The position.
  */
@@ -669,10 +675,10 @@ KVEVICT_API kvevict_status kvevict_sequence_position_of_slot(
     uint32_t slot, int32_t* out_position) KVEVICT_NOEXCEPT;
 
 /**
- * The slot that holds the token of a position; -1 if it was evicted.
+ * Tells which slot holds the token of a position; -1 if it was evicted.
  * @param[in]  sequence  Non-NULL.
  * @param[in]  layer     < n_layers, with a full cache.
- * @param[in]  kv_head   < n_kv_heads; all alike where they share a list.
+ * @param[in]  kv_head   < n_kv_heads; heads that share a list are alike.
  * @param[in] position  < the logical length.
  * @param[out] out_slot  The slot, or -1.
  */
@@ -682,34 +688,36 @@ KVEVICT_API kvevict_status kvevict_sequence_slot_of_position(
 
 /* ---- What a sequence holds on the device --------------------------------- */
 
-/** Where a sequence keeps its state, on the device of its plan's context. */
+/** Addresses of a sequence's state for one layer, on its context's device. */
 typedef struct kvevict_sequence_memory {
   uint32_t struct_size;
   uint32_t n_lists; /**< The layer's, see kvevict_plan_layer(). */
-  /** u32 [n_lists, 2] of the layer: stored and logical length, brought up to
-   *  date by the streams' work; those of all layers lie end to end. For the
-   *  engine's kernels: the next token goes to slot `stored` with position
-   *  `logical`. Fixed for the sequence's life. 0 with policy none and for
+  /** u32 [n_lists, 2]: stored and logical length of each list, updated by work
+   *  on the stream; those of all layers lie end to end. Engines' kernels may
+   *  read it: the next token goes to slot `stored` with position `logical`. The
+   *  address is fixed for the sequence's life. 0 with policy none and for
    *  layers without a full cache. */
   uint64_t lengths;
-  /** i32 [n_lists, n_listed] positions of the layer's first slots; those after
-   *  count up by one each to logical length - 1. Moves with every eviction,
-   *  start and load. */
+  /** i32 [n_lists, n_listed]: positions of the layer's first slots; later slots
+   *  have consecutive positions up to logical length - 1. The address changes
+   *  with every eviction, start and load. */
   uint64_t positions;
-  /** u32 [n_lists]: how many slots of a list are listed, where lists differ; 0
-   *  where all list n_listed. Moves with every eviction. */
+  /** u32 [n_lists]: how many slots each list has in `positions`, if lists
+   *  differ; 0 if all have n_listed. The address changes with every
+   *  eviction. */
   uint64_t listed_counts;
-  uint32_t n_listed;    /**< The most of any list. */
+  uint32_t n_listed;    /**< Row length of `positions`. */
   uint32_t n_sum_heads; /**< Rows of sums; 0 without. */
-  /** f32 [n_sum_heads, sum_stride]: what the layer's slots have got of the
-   *  attention observed, see kvevict_sequence_observe(). Fixed while the
-   *  sequence observes; 0 where it keeps none, or single calls. */
+  /** f32 [n_sum_heads, sum_stride]: the observed attention that each slot
+   *  received, see kvevict_sequence_observe(). The address is fixed while the
+   *  sequence observes; 0 without sums, and with sum_last, which keeps single
+   *  calls. */
   uint64_t sums;
   uint64_t sum_stride; /**< Elements from row to row. */
 } kvevict_sequence_memory;
 
 /**
- * Tells where the state of a layer lies.
+ * Tells where the state of a layer is.
  * @param[in]  sequence  Non-NULL.
  * @param[in]  layer  < n_layers.
  * @param[out] out    Non-NULL, out->struct_size set.
@@ -719,15 +727,16 @@ kvevict_sequence_memory_of(const kvevict_sequence* sequence, uint32_t layer,
                            kvevict_sequence_memory* out) KVEVICT_NOEXCEPT;
 
 /**
- * Tells the host that a graph ran once more. The graph has observed n_tokens
- * query rows in every layer, or the sums of as many where a layer has such,
- * with KVEVICT_POSITION_NEXT, and appended n_tokens;
- * without query memory it has appended only. The device has counted already.
- * Log-sum-exps are not counted: a window with rows of replays is scored without
- * them. With sum_last it was one call for each layer that has had one since the
- * sequence got its memory: of a graph with several calls tell them one by one.
+ * Tells the host that a graph was launched once more. In that launch every
+ * layer observed n_tokens query rows, or the sums of as many, with
+ * KVEVICT_POSITION_NEXT, and the sequence appended n_tokens; a sequence that
+ * does not observe only appended. The device has already counted them.
+ * Log-sum-exps do not count: a window with rows of replays is scored without
+ * them. With sum_last this is one call of kvevict_sequence_observe() for each
+ * layer that has observed any since the sequence got its memory; if the graph
+ * contains several calls, report them one by one.
  * @param[in] sequence  Non-NULL.
- * @param[in] n_tokens  Of one run of the graph.
+ * @param[in] n_tokens  Tokens of one launch.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT as for
  *         kvevict_sequence_append(); KVEVICT_ERROR_UNSUPPORTED on the CPU,
  *         which has no graphs.

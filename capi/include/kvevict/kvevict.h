@@ -4,7 +4,7 @@
  * The library scores the cached tokens, selects the ones that fit a budget and
  * compacts the survivors in place. An engine may enter at any of three doors,
  * kvevict_score(), kvevict_select() and kvevict_compact(), or let
- * kvevict_sequence_evict() walk through all three for a whole model.
+ * kvevict_sequence_evict() pass all three for a whole model.
  *
  *     context   device, allocator, parallel runner   share between threads
  *     policy    what survives: name and parameters   one thread at a time
@@ -24,30 +24,30 @@
  *
  * Rules that hold for every function below
  *
- * - Failure: functions that can fail return kvevict_status, KVEVICT_OK or
- *   KVEVICT_ERROR_INVALID_ARGUMENT if they name no others. On any status other
- *   than KVEVICT_OK no output has been written, no cache byte has moved, and
- *   kvevict_last_error_message() names the parameter, its value and the bound.
- *   On CUDA any call may also return KVEVICT_ERROR_DEVICE, which promises less.
+ * - Failure: functions that can fail return kvevict_status. A function that
+ *   names no statuses returns KVEVICT_OK or KVEVICT_ERROR_INVALID_ARGUMENT. On
+ *   any status other than KVEVICT_OK no output has been written, no cache byte
+ *   has moved, and kvevict_last_error_message() names the parameter, its value
+ *   and the bound. On CUDA any call may also return KVEVICT_ERROR_DEVICE: see
+ *   there.
  * - Ownership: pointers are borrowed until the call returns, unless stated
- *   otherwise. A handle keeps what it was made from alive: a plan its context,
- *   a sequence its plan. So handles may be destroyed in any order. NULL may be
- *   destroyed.
+ *   otherwise. A plan keeps its context alive, and a sequence keeps its plan
+ *   alive, so destroy handles in any order. Destroy functions ignore NULL.
  * - Memory: create functions and kvevict_sequence_begin_observing(), _start(),
  *   _fork() and _load() allocate through the context's hooks. Executing calls
  *   (score, select, compact, reorder, observe, append, evict) never allocate,
  *   lock, print or read the environment, unless a CUDA kernel was not prepared.
- *   Their scratch is the caller's workspace. It must not overlap what they read
- *   or write; calls refuse one that overlaps rows of their caches, as far as
- *   the host knows where those are. A workspace serves one call at a time, on
- *   CUDA until the stream has passed the call.
- * - Hooks: alloc, free, parallel, log and a kvevict_prefill_fn do not throw. An
- *   exception that leaves one ends the process by std::terminate(). A
+ *   Their scratch memory is the caller's workspace. It must not overlap what
+ *   they read or write; calls refuse one that overlaps cache rows whose
+ *   addresses the host knows. A workspace serves one call at a time, on CUDA
+ *   until the stream has passed the call.
+ * - Hooks: alloc, free, parallel, log and a kvevict_prefill_fn must not throw.
+ *   An exception that leaves a hook ends the process by std::terminate(). A
  *   std::bad_alloc from an allocator counts as NULL.
- * - Threads: functions may be called from any threads at once, except two that
- *   use one sequence, one workspace or one output.
- * - Cost: microseconds, or what a call says. Beside what executing calls do to
- *   rows, their time is proportional to the number of layers.
+ * - Threads: any threads may call functions at once, unless two calls use the
+ *   same sequence, workspace or output.
+ * - Cost: a call takes microseconds unless it says otherwise. An executing call
+ *   adds time proportional to the number of layers to its work on rows.
  * - CUDA: the same calls with a context on CUDA. Caches, queries, block tables,
  *   scores, keep lists and workspaces are then device addresses (a CUdeviceptr
  *   where the type is a pointer), called device memory below. Policies,
@@ -60,15 +60,16 @@
  *   context is gone. A call that would have to compile or to wait returns
  *   KVEVICT_ERROR_UNSUPPORTED while its stream is captured, and the capture
  *   goes on; docs/cuda.md lists these calls.
- * - Structs begin with struct_size = sizeof(the struct). Initialise one that a
- *   call reads with its *_INIT macro, then set what you need. One that a call
- *   writes needs only its struct_size. kvevict_plane has no struct_size and
- *   grows into its reserved fields. Other structs grow at their end. A caller
- *   of an older release passes a smaller size, down to the first release's, and
- *   fields that it lacks have their defaults. A caller of a newer one passes a
- *   larger size, which is accepted if the bytes that this library does not know
- *   are 0; in output structs those bytes stay as they are. Structs in an array
- *   have one struct_size, a multiple of 8, which is also their distance.
+ * - Structs begin with struct_size = sizeof(the struct). Initialise a struct
+ *   that a call reads with its *_INIT macro, then set what you need. A struct
+ *   that a call writes needs only its struct_size. kvevict_plane has no
+ *   struct_size and grows into its reserved fields. Other structs grow at their
+ *   end. A caller of an older release passes a smaller size, down to the first
+ *   release's; the fields that it lacks have their defaults. A caller of a
+ *   newer release passes a larger size. It is accepted if the bytes that this
+ *   library does not know are 0; in output structs those bytes stay as they
+ *   are. Structs in an array have one struct_size, a multiple of 8, which is
+ *   also their distance.
  * - Names: sizes in bytes end in _bytes, counts start with n_, lengths of
  *   arrays end in _len and count elements. Layouts are written outermost first.
  *   Positions, slots and lengths are at most 2^31 - 1; offsets are 64-bit.
@@ -130,26 +131,26 @@ KVEVICT_API uint32_t kvevict_abi_version(void) KVEVICT_NOEXCEPT;
 
 /* ---- Status and errors --------------------------------------------------- */
 
-/** What a call came to. One value per reaction a caller could have. */
+/** The outcome of a call. Each value calls for another reaction. */
 KVEVICT_INT32_TYPE(kvevict_status)
 enum kvevict_status KVEVICT_INT32 {
-  KVEVICT_OK = 0, /**< It worked. */
+  KVEVICT_OK = 0, /**< The call succeeded. */
   /** A parameter is wrong; correct the call. */
   KVEVICT_ERROR_INVALID_ARGUMENT = 1,
-  /** Well-formed, but this layout, dtype or combination is not handled. */
+  /** The library cannot handle this layout, dtype or combination. */
   KVEVICT_ERROR_UNSUPPORTED = 2,
   /** The device or a library it needs is not on this machine. */
   KVEVICT_ERROR_UNAVAILABLE = 3,
   KVEVICT_ERROR_OUT_OF_MEMORY = 4, /**< The allocator hook returned NULL. */
   KVEVICT_ERROR_INTERNAL = 5,      /**< A bug; please report the message. */
-  /** The driver reported an error; the message has the call and its name. What
-   *  the call had queued may have run in part. "context lost" in the message
-   *  means that nothing more will run in this CUcontext. */
+  /** The driver reported an error; the message names the driver's call and the
+   *  error. Work that was already queued may have run in part. "context lost"
+   *  in the message means that nothing more will run in this CUcontext. */
   KVEVICT_ERROR_DEVICE = 6
 };
 
 /**
- * The sentence that explains the calling thread's last failed call.
+ * Returns the sentence that explains the calling thread's last failed call.
  * @return ASCII, never NULL, "" if no call of this thread has failed yet.
  *         Static thread-local storage, overwritten by the thread's next
  *         failure; a successful call leaves it alone. Needs no memory.
@@ -173,34 +174,33 @@ enum kvevict_device KVEVICT_INT32 {
   KVEVICT_DEVICE_CUDA = 1 /**< Memory of an NVIDIA GPU, and a CUDA stream. */
 };
 
-/** A CUstream; NULL is the legacy default stream, CU_STREAM_PER_THREAD and the
- *  like pass through. Ignored on the CPU. */
+/** A CUstream. NULL is the legacy default stream; CU_STREAM_PER_THREAD and
+ *  similar handles are passed on. The CPU ignores it. */
 typedef void* kvevict_stream;
 
 /**
  * Element types. Values are ABI and never reused.
  *
- * Quantized rows are moved byte for byte and read as the f32 that they stand
- * for, rounded once (twice on SIMD targets without a fused multiply-add).
- * Quantized keys can be scored, but neither turned nor merged, for that would
- * round them again. Queries are f32, f16 or bf16.
+ * Quantized rows are moved byte for byte. They are read as f32, rounded once
+ * (twice on SIMD targets without a fused multiply-add). Quantized keys can be
+ * scored, but not rotated or merged, because that would round them again.
+ * Queries are f32, f16 or bf16.
  *
- * U8, I8, U4 and U4_HALVES stand for code * scale + minimum, FP8 for value *
- * scale. kvevict_role says where scale and minimum lie. Without one the minimum
- * is 0, and the scale of fp8 is 1; codes must have a scale to be scored. A
- * codec that packs tokens together and that only the engine can read is an
- * opaque row per group: docs/dtypes.md.
+ * An element of U8, I8, U4 or U4_HALVES means code * scale + minimum, an FP8
+ * element value * scale. Scales and minima lie in companion planes: see
+ * kvevict_role. A missing minimum is 0, and a missing scale of FP8 is 1; codes
+ * without a scale cannot be scored. If only the engine can decode a format that
+ * packs tokens together, describe each group as an opaque row: docs/dtypes.md.
  */
 KVEVICT_INT32_TYPE(kvevict_dtype)
 enum kvevict_dtype KVEVICT_INT32 {
-  /** Rows of bytes whose content is the engine's secret: they can be moved, not
-   *  scored. */
+  /** Bytes that only the engine can read: they are moved, never scored. */
   KVEVICT_DTYPE_OPAQUE = 0,
   KVEVICT_DTYPE_F32 = 1,  /**< IEEE 754 single precision. */
   KVEVICT_DTYPE_F16 = 2,  /**< IEEE 754 half precision. */
   KVEVICT_DTYPE_BF16 = 3, /**< The upper half of an f32. */
-  /** Sign, 4 bits of exponent with bias 7, 3 of mantissa: the "fn" variant,
-   *  up to 448, without infinities; 0x7F and 0xFF are NaN. */
+  /** 1 sign, 4 exponent (bias 7) and 3 mantissa bits: the "fn" variant, up to
+   *  448, without infinities; 0x7F and 0xFF are NaN. */
   KVEVICT_DTYPE_FP8_E4M3 = 4,
   /** The upper half of an f16: up to 57344, with infinities and NaN. */
   KVEVICT_DTYPE_FP8_E5M2 = 5,
@@ -209,15 +209,15 @@ enum kvevict_dtype KVEVICT_INT32 {
   /** Codes 0 .. 15, two per byte: element 2j in the high nibble of byte j,
    *  2j + 1 in the low one. head_dim is even. */
   KVEVICT_DTYPE_U4 = 8,
-  /** Codes 0 .. 15, two per byte: of a row, element j in the low nibble of byte
-   *  j, j + head_dim / 2 in the high one. head_dim is even. */
+  /** Codes 0 .. 15, two per byte: byte j of a row holds element j in the low
+   *  nibble and element j + head_dim / 2 in the high one. head_dim is even. */
   KVEVICT_DTYPE_U4_HALVES = 9,
-  /** ggml's: of 32 elements 34 bytes, an f16 d and 32 codes as I8; code * d.
-   *  head_dim is a multiple of 32. */
+  /** ggml's q8_0: 32 elements take 34 bytes, an f16 d and 32 I8 codes. An
+   *  element is code * d. head_dim is a multiple of 32. */
   KVEVICT_DTYPE_Q8_0 = 10,
-  /** ggml's: of 32 elements 18 bytes, an f16 d and 16 bytes, of which byte j
-   *  has element j in the low nibble and j + 16 in the high one;
-   *  (code - 8) * d. head_dim is a multiple of 32. */
+  /** ggml's q4_0: 32 elements take 18 bytes, an f16 d and 16 bytes. Byte j
+   *  holds element j in the low nibble and element j + 16 in the high one. An
+   *  element is (code - 8) * d. head_dim is a multiple of 32. */
   KVEVICT_DTYPE_Q4_0 = 11
 };
 
@@ -227,28 +227,28 @@ enum kvevict_dtype KVEVICT_INT32 {
 typedef struct kvevict_context kvevict_context;
 
 /**
- * Allocates n_bytes (> 0) aligned to `alignment` (a power of two <= 256).
- * NULL means out of memory, and so does std::bad_alloc. Called only by
- * functions whose name ends in _create, by kvevict_sequence_begin_observing(),
- * _start(), _fork() and _load(), and where a CUDA kernel is compiled: by
- * kvevict_context_prepare(), or by the first call that needs it.
- * Must be thread-safe if contexts are shared.
+ * Allocates n_bytes (> 0) aligned to `alignment` (a power of two <= 256). NULL
+ * means out of memory, and so does std::bad_alloc. The callers are functions
+ * whose name ends in _create, kvevict_sequence_begin_observing(), _start(),
+ * _fork() and _load(), and calls that compile a CUDA kernel:
+ * kvevict_context_prepare(), or the first call that needs the kernel. The hook
+ * must be thread-safe if threads share the context.
  */
 typedef void* (*kvevict_alloc_fn)(size_t n_bytes, size_t alignment,
                                   void* user_data);
 
-/** Frees what kvevict_alloc_fn returned; n_bytes and alignment as then. */
+/** Frees what kvevict_alloc_fn returned; n_bytes and alignment are equal. */
 typedef void (*kvevict_free_fn)(void* memory, size_t n_bytes, size_t alignment,
                                 void* user_data);
 
-/** Does item `item` of a task on worker number `worker`. Never throws. */
+/** Does item `item` of a task as worker number `worker`. Never throws. */
 typedef void (*kvevict_task_fn)(void* task, uint32_t item, uint32_t worker);
 
 /**
- * Runs run(task, i, w) once for every i in [0, n_items) and returns when all
- * are done. w < n_threads of the context; no two calls with the same w at the
- * same time. Any order, any distribution: results do not depend on it. If the
- * context is used by several threads at once, so is this.
+ * Calls run(task, i, w) once for every i in [0, n_items) and returns when all
+ * calls are done. w is below the context's n_threads; calls that run at the
+ * same time have different w. Results do not depend on order and distribution.
+ * If several threads use the context at once, they call this hook at once.
  */
 typedef void (*kvevict_parallel_fn)(uint32_t n_items, kvevict_task_fn run,
                                     void* task, void* user_data);
@@ -258,12 +258,12 @@ KVEVICT_INT32_TYPE(kvevict_log_level)
 enum kvevict_log_level KVEVICT_INT32 {
   KVEVICT_LOG_WARNING = 0, /**< Something to act on. */
   KVEVICT_LOG_INFO = 1,    /**< What was found and chosen. */
-  KVEVICT_LOG_DEBUG = 2    /**< Details for whoever looks for an error. */
+  KVEVICT_LOG_DEBUG = 2    /**< Details for debugging. */
 };
 
-/** Receives one line without newline, borrowed. Called on the thread of a
- *  create function or of kvevict_context_prepare(); from executing calls only
- *  where they compile a CUDA kernel that was not prepared. */
+/** Receives one line without newline, borrowed. Create functions and
+ *  kvevict_context_prepare() call it on the calling thread. Executing calls do
+ *  so only when they compile a CUDA kernel that was not prepared. */
 typedef void (*kvevict_log_fn)(kvevict_log_level level, const char* message,
                                void* user_data);
 
@@ -271,34 +271,34 @@ typedef void (*kvevict_log_fn)(kvevict_log_level level, const char* message,
 typedef struct kvevict_context_options {
   uint32_t struct_size;
   kvevict_device device; /**< KVEVICT_DEVICE_CPU. */
-  /** Workers of `parallel`, 1 .. 1024; 0 means 1. Over 1 needs `parallel`. */
+  /** Workers of `parallel`, 1 .. 1024; 0: 1. More than 1 needs `parallel`. */
   uint32_t n_threads;
   kvevict_log_level log_level; /**< Lines above this level are not sent. */
-  kvevict_alloc_fn alloc;      /**< NULL, together with free: aligned malloc. */
+  kvevict_alloc_fn alloc;      /**< NULL (and free NULL): aligned malloc. */
   kvevict_free_fn free;
   void* alloc_user_data;        /**< Passed to alloc and free. */
   kvevict_parallel_fn parallel; /**< NULL: the calling thread does the work. */
   void* parallel_user_data;
   kvevict_log_fn log; /**< NULL: silence. */
   void* log_user_data;
-  /** SIMD target of the CPU's kernels, a name of kvevict_simd_target_at();
+  /** SIMD target of the CPU's kernels, a name from kvevict_simd_target_at();
    *  NULL: the best. Copied. */
   const char* simd_target;
-  /* What follows concerns CUDA and must be 0 on the CPU. */
-  /** CUcontext to work in; NULL: the one current on the creating thread. The
-   *  library never makes or retains one: it must outlive the handles. */
+  /* The fields below are for CUDA and must be 0 on the CPU. */
+  /** CUcontext to work in; NULL: the current one of the creating thread. The
+   *  library does not retain it: it must outlive the handles. */
   void* cuda_context;
   const char* libcuda_path; /**< NULL: libcuda.so.1 or nvcuda.dll. Copied. */
   /** NULL: the newest libnvrtc of the system that compiles for this GPU and
-   *  whose code the driver takes. Copied. */
+   *  whose code the driver accepts. Copied. */
   const char* libnvrtc_path;
-  /** Directory in which compiled kernels are kept, created if need be; NULL:
-   *  none. It must belong to the user and be writable by nobody else: what
-   *  lies in it runs on the GPU. Copied. */
+  /** Directory in which compiled kernels are kept, created if missing; NULL:
+   *  none. It must belong to the user, and nobody else may write to it, because
+   *  its files run on the GPU. Copied. */
   const char* kernel_cache_dir;
-  /** Device memory of sequences; NULL, together with device_free: cuMemAlloc.
-   *  Called with the CUcontext current. Returns a CUdeviceptr; no queued work
-   *  may still use that memory. */
+  /** Allocates device memory of sequences; NULL (and device_free NULL):
+   *  cuMemAlloc. The CUcontext is current during the call. The hook returns a
+   *  CUdeviceptr; no queued work may still use that memory. */
   kvevict_alloc_fn device_alloc;
   kvevict_free_fn device_free;
   void* device_alloc_user_data;
@@ -307,9 +307,9 @@ typedef struct kvevict_context_options {
    *  the positions when it returns. Each sequence then holds host memory for
    *  the scores of all layers at max_tokens, 4 bytes per token and KV head. */
   uint32_t select_on_host;
-  /** 1: wait after every kernel, so that a fault names the kernel, and check
-   *  on the device that keep lists are strictly ascending and that the slots
-   *  of kvevict_reorder() are there. */
+  /** 1: wait after every kernel, so that a fault names the kernel, and check on
+   *  the device that keep lists are strictly ascending and that the slots of
+   *  kvevict_reorder() exist. */
   uint32_t debug;
 } kvevict_context_options;
 
@@ -326,8 +326,8 @@ typedef struct kvevict_context_options {
  *                          made from the context is destroyed.
  * @param[out] out_context  Non-NULL. Destroy with kvevict_context_destroy().
  * @return KVEVICT_OK, KVEVICT_ERROR_INVALID_ARGUMENT, KVEVICT_ERROR_UNAVAILABLE
- *         (no such device, no CUcontext, no compiler: with the reason),
- *         KVEVICT_ERROR_OUT_OF_MEMORY.
+ *         (no such device, no CUcontext, no compiler; the message has the
+ *         reason), KVEVICT_ERROR_OUT_OF_MEMORY.
  */
 KVEVICT_API kvevict_status
 kvevict_context_create(const kvevict_context_options* options,
@@ -335,7 +335,7 @@ kvevict_context_create(const kvevict_context_options* options,
 
 /**
  * Destroys a context; NULL is ignored. Plans and sequences made from it stay
- * usable and release it with the last of them.
+ * usable; the last of them releases it.
  * @param[in] context  NULL or a context.
  */
 KVEVICT_API void kvevict_context_destroy(kvevict_context* context)
@@ -343,7 +343,7 @@ KVEVICT_API void kvevict_context_destroy(kvevict_context* context)
 
 /* ---- Policy -------------------------------------------------------------- */
 
-/** How several numbers become one; NaN in, NaN out. */
+/** How several numbers become one. NaN among them gives NaN. */
 KVEVICT_INT32_TYPE(kvevict_reduce)
 enum kvevict_reduce KVEVICT_INT32 {
   KVEVICT_REDUCE_MEAN = 0, /**< Their mean. */
@@ -368,22 +368,22 @@ enum kvevict_tie KVEVICT_INT32 {
 };
 
 /**
- * What becomes of a row that compaction drops: nothing, or it is merged into
- * one that stays.
+ * What happens to the rows that compaction drops: they are lost, or each is
+ * merged into a row that stays.
  *
- * For each KV head by itself, a token e that goes is merged into the token t
- * that stays whose key has the highest cosine with its own, the similarity; of
- * equals the lowest slot. x_t becomes a mean of what x_t and the x_e were,
- * computed in f32 and rounded once to the plane's dtype. Rows that get nothing
- * keep their bytes, and so do companions. A token whose key or value has no
- * finite norm in f32 takes no part. docs/policies/refinements.md has the
- * formulas.
+ * Each KV head is merged by itself. An evicted token e is merged into the
+ * surviving token t whose key has the highest cosine with e's key, called the
+ * similarity; of equals the lowest slot. x_t becomes a mean of the old x_t and
+ * the x_e, computed in f32 and rounded once to the plane's dtype. Rows that
+ * receive nothing keep their bytes, and so do companions. A token whose key or
+ * value has no finite norm in f32 takes no part. Formulas:
+ * docs/policies/refinements.md.
  */
 KVEVICT_INT32_TYPE(kvevict_merge)
 enum kvevict_merge KVEVICT_INT32 {
-  KVEVICT_MERGE_NONE = 0, /**< Nothing. */
+  KVEVICT_MERGE_NONE = 0, /**< They are lost. */
   /** Values only, weighted by the similarity of their keys. merge_threshold and
-   *  merge_fraction say which take part. arXiv:2210.09461, arXiv:2406.13035. */
+   *  merge_fraction select the rows. arXiv:2210.09461, arXiv:2406.13035. */
   KVEVICT_MERGE_VALUES = 1,
   /** Keys and values, each halfway to its target. LOOK-M, arXiv:2406.18139. */
   KVEVICT_MERGE_PIVOT = 2,
@@ -392,40 +392,40 @@ enum kvevict_merge KVEVICT_INT32 {
 };
 
 /**
- * What survives an eviction: signal, shaping, budget. Opaque. It is a name and
- * the values of its parameters, most easily written as a text:
- * `snapkv:budget=2048,window=32`. docs/parameters.md lists them.
+ * What survives an eviction: signal, shaping, budget. Opaque. A policy is a
+ * name and the values of its parameters. It is most easily written as a text:
+ * `snapkv:budget=2048,window=32`. docs/parameters.md lists the parameters;
+ * kvevict/experimental.h enumerates policies, presets and parameters.
  *
- * Always kept: the first `sink` tokens (of each chunk, where there are chunks),
- * the last `recent`, the observation window (unless keep_window=no) and
- * protected positions; they count inside the budget. The rest of the budget
- * goes to the highest scores: descending, ties by `tie`, NaN last, +infinity
- * first.
+ * These tokens always stay, and count inside the budget: the first `sink`
+ * tokens (of each chunk, if `chunk` is set), the last `recent`, the observation
+ * window (unless keep_window=no) and protected positions. The rest of the
+ * budget goes to the highest scores: ties by `tie`, NaN last.
  *
- * What must stay has to fit: sink < budget for streaming-llm, sink +
- * max(recent, kept window) < budget for snapkv, pyramidkv, tova, r-kv and cake,
- * sink + recent <= budget for the others; docs/policies.md has blocks and
- * chunks. A budget in tokens that is too small is an error. With a ratio that
- * is too small for a short context the context is left alone, and
- * kvevict_evict_report says KVEVICT_REASON_SMALL_BUDGET. So is a context
- * shorter than the query window.
+ * The tokens that must stay have to fit: sink < budget for streaming-llm, sink
+ * + max(recent, kept window) < budget for snapkv, pyramidkv, tova, r-kv and
+ * cake, sink + recent <= budget for the others; docs/reference.md has the rule
+ * for blocks and chunks. A budget in tokens that is too small is an error. An
+ * eviction leaves a context alone that is too short for a ratio, or shorter
+ * than the query window; kvevict_evict_report then says
+ * KVEVICT_REASON_SMALL_BUDGET.
  *
- * One thread at a time may change a policy; several may read it. Plans copy it.
- * Policies are small and allocated by malloc().
+ * One thread at a time may change a policy; while none does, several may read
+ * it. Plans copy it. Policies are small and allocated by malloc().
  */
 typedef struct kvevict_policy kvevict_policy;
 
 /**
  * Creates a policy from its text: `name` or `name:key=value,key=value`, where
  * name is a policy ("snapkv") or a preset ("snapkv-kvpress"). Spaces around
- * names, keys and values are ignored; of a key given twice the last value
- * counts. A key that means nothing to the policy is an error.
+ * names, keys and values are ignored. If a key is given twice, the last value
+ * counts. A key that the policy does not have is an error.
  * @param[in]  text        Zero-terminated, non-NULL.
  * @param[out] out_policy  Non-NULL. Destroy with kvevict_policy_destroy().
  * @return KVEVICT_OK; KVEVICT_ERROR_OUT_OF_MEMORY;
- *         KVEVICT_ERROR_INVALID_ARGUMENT: with the column and what was expected
- *         there where the text cannot be read, with the numbers where they do
- *         not go together.
+ *         KVEVICT_ERROR_INVALID_ARGUMENT. If the text cannot be read, the
+ *         message has the column and what was expected there; if values
+ *         contradict each other, it has the values.
  */
 KVEVICT_API kvevict_status kvevict_policy_create(
     const char* text, kvevict_policy** out_policy) KVEVICT_NOEXCEPT;
@@ -438,9 +438,9 @@ KVEVICT_API void kvevict_policy_destroy(kvevict_policy* policy)
     KVEVICT_NOEXCEPT;
 
 /**
- * Sets a parameter to a value of the text form, without spaces. Whether values
- * go together is checked by kvevict_policy_validate() and where the policy is
- * used.
+ * Sets a parameter to a value in text form, without spaces. The call does not
+ * check whether values contradict each other: kvevict_policy_validate() and the
+ * calls that use the policy do.
  * @param[in,out] policy  Non-NULL; unchanged on error.
  * @param[in]     key     Zero-terminated: "budget".
  * @param[in]     value   Zero-terminated: "0.25", "avg7", "yes".
@@ -452,18 +452,18 @@ kvevict_policy_set(kvevict_policy* policy, const char* key,
                    const char* value) KVEVICT_NOEXCEPT;
 
 /**
- * Sets a parameter that is a number. A flag is 1 or 0. For parameters that are
- * a count or a share, a number above 0 and below 1 is a share.
+ * Sets a parameter by a number. A flag is 1 or 0. For a parameter that is a
+ * count or a share, a number above 0 and below 1 is a share.
  * @param[in,out] policy  Non-NULL; unchanged on error.
  * @param[in]     key     Zero-terminated: "budget".
  * @param[in]     value   Within the parameter's range.
- * @return As kvevict_policy_set(); words and poolings are no numbers.
+ * @return As kvevict_policy_set(). Words and poolings cannot be set by number.
  */
 KVEVICT_API kvevict_status kvevict_policy_set_number(
     kvevict_policy* policy, const char* key, double value) KVEVICT_NOEXCEPT;
 
 /**
- * Writes a parameter's value as it stands in the text form.
+ * Writes a parameter's value in text form.
  * @param[in]  policy         Non-NULL.
  * @param[in]  key            Zero-terminated: "budget".
  * @param[out] text           At least text_capacity bytes; zero-terminated on
@@ -480,8 +480,8 @@ kvevict_policy_get(const kvevict_policy* policy, const char* key, char* text,
                    size_t text_capacity, size_t* out_text_len) KVEVICT_NOEXCEPT;
 
 /**
- * Checks whether the values of the parameters go together, for any context
- * length.
+ * Checks that the values of the parameters do not contradict each other,
+ * whatever the context length.
  * @param[in] policy  Non-NULL.
  */
 KVEVICT_API kvevict_status kvevict_policy_validate(const kvevict_policy* policy)
@@ -489,22 +489,22 @@ KVEVICT_API kvevict_status kvevict_policy_validate(const kvevict_policy* policy)
 
 /* ---- View ---------------------------------------------------------------- */
 
-/** What a companion plane is for the rows that it goes with. */
+/** What a companion plane holds for the rows of K or V. */
 KVEVICT_INT32_TYPE(kvevict_role)
 enum kvevict_role KVEVICT_INT32 {
-  KVEVICT_ROLE_NONE = 0,        /**< Nothing that this library reads. */
-  KVEVICT_ROLE_KEY_SCALE = 1,   /**< What codes of keys are multiplied by. */
-  KVEVICT_ROLE_KEY_MINIMUM = 2, /**< What is added to codes of keys then. */
-  KVEVICT_ROLE_VALUE_SCALE = 3, /**< What codes of values are multiplied by. */
-  KVEVICT_ROLE_VALUE_MINIMUM = 4, /**< What is added to codes of values then. */
-  /** Keys of the slots from kvevict_view.first_recent on, not quantized. */
+  KVEVICT_ROLE_NONE = 0,          /**< Nothing that this library reads. */
+  KVEVICT_ROLE_KEY_SCALE = 1,     /**< Factors for the keys' codes. */
+  KVEVICT_ROLE_KEY_MINIMUM = 2,   /**< Added to code * scale of keys. */
+  KVEVICT_ROLE_VALUE_SCALE = 3,   /**< Factors for the values' codes. */
+  KVEVICT_ROLE_VALUE_MINIMUM = 4, /**< Added to code * scale of values. */
+  /** Unquantized keys of the slots from kvevict_view.first_recent on. */
   KVEVICT_ROLE_KEY_RECENT = 5,
   KVEVICT_ROLE_VALUE_RECENT = 6 /**< Values of the same slots. */
 };
 
 /**
  * Rows of one tensor, one per token and head, in any layout. docs/layouts.md
- * shows those of engines.
+ * shows the layouts of engines.
  *
  * Element e of head h of token t lies at
  *     contiguous  data + t * token_stride_bytes + h * head_stride_bytes + E(e)
@@ -517,45 +517,46 @@ enum kvevict_role KVEVICT_INT32 {
  *     B(id)  data + id * block_stride_bytes; with an address table
  *            data + address_table[id].
  *
- * Inner groups are how vectorised keys lie, [n_blocks, H, D/x, block_size, x]:
+ * Inner groups describe vectorised keys, [n_blocks, H, D/x, block_size, x]:
  * group_elems is x, and group_stride_bytes is block_size * x * bytes of an
  * element. An address table is for blocks that were allocated one by one: data
- * is then where in a block the plane begins, and block_stride_bytes is 0.
- * Entries of blocks that hold none of the tokens in question are not read.
- * Blocks must all be different and share no byte; that is not checked. Inner
- * groups and address tables are for planes of a view alone.
+ * is then the plane's offset within a block, and block_stride_bytes is 0.
+ * Entries of blocks that hold none of the call's tokens are not read. Blocks
+ * must not share a byte; that is not checked. Only planes of a view may have
+ * inner groups and address tables.
  *
- * Strides may be negative, or zero where no two rows overlap. Each must exceed
- * what the smaller ones reach; other layouts are errors. No alignment is
- * needed, except that CUDA scores only elements at multiples of their size and
- * blocks with addresses at multiples of 16 bytes. A plane with neither data nor
- * address_table is absent, and then 0 throughout.
+ * Strides may be negative, or zero where no two rows overlap. Each stride must
+ * exceed the extent of the smaller ones; other layouts are errors. No alignment
+ * is needed, except that CUDA scores only elements at multiples of their size
+ * and blocks with addresses at multiples of 16 bytes. A plane with neither data
+ * nor address_table is absent, and all its fields are 0.
  *
- * A companion with a role holds one number of f32, f16 or bf16 per token and
- * head (head_dim 1). A view has at most one of each role. It moves with its
- * rows, unless its token and block strides and its address table are 0: then a
- * head has one number for all tokens, or with a head stride of 0 all heads
- * have. Such a plane stays, and layers may share it.
+ * A scale or minimum plane holds one f32, f16 or bf16 number per token and head
+ * (head_dim 1). A view has at most one companion of each role. It moves with
+ * its rows, unless its token and block strides and its address table are 0:
+ * then one number serves all tokens of a head, or all heads if the head stride
+ * is 0 too. Such a plane stays, and layers may share it.
  *
  * With group_tokens G, slots i * G to i * G + G - 1 of a head share a packed
- * row of numbers, one per element (head_dim that of the rows), as KIVI has them
- * for keys (arXiv:2402.02750). The formulas then take t / G for t, and G
+ * row of scales or minima, one per element (head_dim is that of the rows), as
+ * KIVI's keys do (arXiv:2402.02750). The formulas then use t / G for t, and G
  * divides block_size. Rows are u8, i8, u4 or u4_halves, scale and minimum have
- * the same G, and there is no ring. Writing such rows stores groups anew: see
- * kvevict_compact().
+ * the same G, and the view is no ring. Writing such rows requantizes whole
+ * groups: see kvevict_compact().
  *
- * A recent plane has the last rows, not quantized yet: f32, f16 or bf16,
- * packed, slot t at data + (t - first_recent) * token_stride_bytes + h *
- * head_stride_bytes, in no blocks. It goes with quantized rows of any dtype. K
- * and V both have one, or neither. Slots from first_recent on are not read in
- * K's and V's own planes. Recent rows never move, and rings have none.
+ * A recent plane holds the last rows, which are not quantized yet: f32, f16 or
+ * bf16, packed, in no blocks, slot t at data + (t - first_recent) *
+ * token_stride_bytes + h * head_stride_bytes. The other rows may have any
+ * quantized dtype. K and V both have a recent plane, or neither. Slots from
+ * first_recent on are not read in K's and V's own planes. Recent rows never
+ * move, and rings have none.
  */
 typedef struct kvevict_plane {
   uint64_t data; /**< Address: a host pointer, or a CUdeviceptr. */
   int64_t token_stride_bytes;
   int64_t head_stride_bytes;
-  /** 0: packed, as elements of a group are, and those that are not bytes of
-   *  their own. */
+  /** 0: packed. Elements of inner groups, and of u4, u4_halves, q8_0 and q4_0,
+   *  always are. */
   int64_t element_stride_bytes;
   int64_t block_stride_bytes; /**< Paged only. */
   kvevict_dtype dtype;
@@ -563,13 +564,13 @@ typedef struct kvevict_plane {
   uint32_t row_bytes; /**< Opaque: bytes per row, packed; otherwise 0. */
   kvevict_role role;  /**< What a companion is; else KVEVICT_ROLE_NONE. */
   int64_t group_stride_bytes; /**< To the next inner group; 0 without. */
-  /** Paged only: address of the blocks' addresses, u64 by block id, where block
-   *  tables lie and borrowed as they are; a multiple of 8. 0: none. */
+  /** Paged only: address of an array of the blocks' addresses, u64 by block id,
+   *  in the same memory as block tables, borrowed; a multiple of 8. 0: none. */
   uint64_t address_table;
-  uint32_t address_table_len; /**< Elements; no id is as large. */
+  uint32_t address_table_len; /**< Elements; ids are below it. */
   uint32_t group_elems;       /**< Divides head_dim; 0: no groups. */
   /** How many tokens share a scale or minimum per element, 1 .. 256; 0: each
-   *  number belongs to a token, or to all. */
+   *  number belongs to one token, or to all. */
   uint64_t group_tokens;
   uint64_t reserved[5]; /**< 0: room for what rows of other kinds will need. */
 } kvevict_plane;
@@ -656,40 +657,39 @@ typedef struct kvevict_view {
   uint32_t n_kv_heads; /**< 1 .. 65535. */
   kvevict_plane k;
   /** Absent for caches with one row per token (MLA), whose values are part of
-   *  the keys' rows. Where a geometry is at hand and has values, a view without
-   *  V cannot be evicted; kvevict_compact() and kvevict_reorder() do not know,
-   *  and move what is there. Layers without keys and values have no view: see
+   *  the keys' rows. If the geometry has values, a view without V cannot be
+   *  evicted; kvevict_compact() and kvevict_reorder() have no geometry and move
+   *  the planes that they get. Layers without keys and values have no view: see
    *  kvevict_layer_geometry. */
   kvevict_plane v;
-  /** What else has a row per token and head and must move along: scales and
-   *  minima, which say so by their role, position arrays. n_companions planes,
+  /** Other planes with a row per token and head that must move along: scales
+   *  and minima (named by their role), position arrays. n_companions planes,
    *  borrowed; NULL if 0. */
   const kvevict_plane* companions;
   uint32_t n_companions; /**< At most 64. */
   uint32_t block_size;   /**< Tokens per block; 0: contiguous. */
-  /** Paged: block ids, i32, non-negative, all different, in token order;
-   *  borrowed, and read but for evictions by_table. That they differ is not
-   *  checked. NULL, where all planes have an address table: an entry is its own
-   *  index, so that those tables are in token order. */
+  /** Paged: block ids, i32, non-negative, all different (not checked), in token
+   *  order. Borrowed; only evictions by_table write to it. NULL if all planes
+   *  have an address table: block i of the tokens is then entry i of these. */
   const int32_t* block_table;
-  /** Elements of all tables together; 0 with NULL. The last table counts as if
-   *  its head held as many tokens as the longest. */
+  /** Elements of all tables together; 0 with NULL. The last head's table must
+   *  be as long as the longest head needs. */
   size_t block_table_len;
-  /** Elements from one KV head's table to the next's; 0: all heads share
-   *  one. */
+  /** Elements from one head's table to the next's; 0: heads share one. */
   uint64_t block_table_head_stride;
-  /** Rows of a ring, as sliding windows have them; 0: no ring. Token t is slot
-   *  t in all calls, and lies where the formulas above put (t + ring_first) %
-   *  ring_slots. */
+  /** Rows of a ring, as for a sliding window; 0: no ring. Calls still name
+   *  token t slot t; its row lies where the formulas above put row (t +
+   *  ring_first) % ring_slots. In blocks a ring uses all those that hold its
+   *  rows. */
   uint32_t ring_slots;
   uint32_t ring_first; /**< Row of token 0, < ring_slots; 0 without. */
-  /** Paged: how many blocks, from the first of every table on, others hold too,
-   *  as forks and prefix caches do. They are read, never written: calls that
-   *  might are refused. Compacting to a destination, or from a first_slot
-   *  behind them on, is not. 0 for a ring. */
+  /** Paged: how many blocks at the start of every table other sequences hold
+   *  too, as with forks and prefix caches. They are read, never written: calls
+   *  that might write to them are refused. Compacting to a destination, or from
+   *  a first_slot behind them, is allowed. 0 for a ring. */
   uint32_t n_shared_blocks;
-  /** The first slot of the recent planes; those before it are quantized. 0
-   *  without such planes. */
+  /** The first slot of the recent planes; slots before it are quantized. 0
+   *  without recent planes. */
   uint32_t first_recent;
 } kvevict_view;
 
@@ -701,8 +701,8 @@ typedef struct kvevict_view {
 
 /**
  * Checks a view as executing calls on the CPU do. It reads block and address
- * tables, which must be host memory here; on CUDA calls check all but what is
- * in them.
+ * tables, which must be host memory here. Calls on CUDA do not read these
+ * tables, but check everything else.
  * @param[in] view      Non-NULL.
  * @param[in] n_tokens  Slots that will be addressed; 0 is valid.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (unknown dtype, no rows,
@@ -716,41 +716,39 @@ KVEVICT_API kvevict_status kvevict_view_validate(
 
 /* ---- Plan ---------------------------------------------------------------- */
 
-/** What a layer keeps of the tokens that it has seen. */
+/** Which tokens a layer's cache holds before any eviction. */
 KVEVICT_INT32_TYPE(kvevict_layer_cache)
 enum kvevict_layer_cache KVEVICT_INT32 {
-  /** A row of every token, until it is evicted. */
+  /** All tokens. */
   KVEVICT_LAYER_CACHE_FULL = 0,
-  /** The tokens of a sliding window: the engine drops the others. */
+  /** Those of a sliding window: the engine drops the others. */
   KVEVICT_LAYER_CACHE_WINDOW = 1,
-  /** No keys and values: recurrent layers, and those that read another
-   *  layer's. */
+  /** None: a recurrent layer, or one that reads another layer's cache. */
   KVEVICT_LAYER_CACHE_NONE = 2
 };
 
 /** The attention geometry of one layer. */
 typedef struct kvevict_layer_geometry {
   uint32_t struct_size;
-  /** Only full caches are evicted. Other layers have no keep lists, no budget
-   *  and no stored length, and nothing of them is observed. Their fields below
-   *  are not read, and of their entries in arrays of views and inputs only
-   *  struct_size is. */
+  /** Only full caches are evicted. Other layers have no keep lists, budget or
+   *  stored length, and are not observed. Their fields below are not read, and
+   *  in arrays of views and inputs only the struct_size of their entries is. */
   kvevict_layer_cache cache;
   uint32_t n_q_heads; /**< A multiple of n_kv_heads; heads 1 .. 65535. */
   /** Query head h reads KV head h / (n_q_heads / n_kv_heads). */
   uint32_t n_kv_heads;
   uint32_t k_head_dim; /**< Elements of a key row, up to 65536; 0 if opaque. */
-  /** Elements of a value row. 0 if v_dtype is opaque; with any other 0 means
-   *  that there is no V. */
+  /** Elements of a value row; 0 if v_dtype is opaque. With any other v_dtype 0
+   *  means that there is no V. */
   uint32_t v_head_dim;
-  /** What queries handed to observe and score are: f32, f16 or bf16, or opaque
-   *  where no signal reads them. */
+  /** Dtype of the queries given to observe and score: f32, f16 or bf16, or
+   *  opaque if the signal does not read them. */
   kvevict_dtype q_dtype;
   kvevict_dtype k_dtype;
   kvevict_dtype v_dtype;
   float softmax_scale; /**< Multiplies q.k; 0 means 1/sqrt(k_head_dim). */
-  /** Scaled logits x become c * tanh(x / c), c being this (Gemma 2); 0: they
-   *  stay. Read by window attention, and h2o where it scores by queries. */
+  /** c: scaled logits x become c * tanh(x / c) (Gemma 2); 0: no cap. Window
+   *  attention reads it, and h2o when it scores by queries. */
   float logit_softcap;
   uint32_t reserved; /**< 0. */
 } kvevict_layer_geometry;
@@ -777,21 +775,22 @@ typedef struct kvevict_geometry {
   uint32_t n_layers;   /**< 1 .. 4096. */
   uint32_t max_tokens; /**< Most slots a layer will ever hold, 1 .. 2^31 - 1. */
   kvevict_rope_layout rope_layout; /**< Read with rope_inv_freq. */
-  /** One that all layers have, or one for each; borrowed. */
+  /** One geometry for all layers, or one per layer; borrowed. */
   const kvevict_layer_geometry* layers;
   size_t layers_len; /**< 1 or n_layers. */
-  /** How RoPE turned the keys of layers with a full cache: pair f of a key at
-   *  position p by p * rope_inv_freq[f] radians, whatever scaling went into
-   *  that. Each within [-65536, 65536], host memory, copied. Elements beyond
-   *  the pairs are not turned (partial rotary). NULL: not said; triattention
-   *  and kvevict_rotate() need it. */
+  /** How RoPE rotated the keys of layers with a full cache: pair f of a key at
+   *  position p by p * rope_inv_freq[f] radians, any scaling included. Each
+   *  within [-65536, 65536], host memory, copied. Elements beyond the pairs are
+   *  not rotated (partial rotary). NULL: unknown; triattention, rotate=yes and
+   *  kvevict_rotate() need it. */
   const float* rope_inv_freq;
-  size_t rope_inv_freq_len; /**< Pairs: up to k_head_dim / 2 and 256; 0. */
+  /** Pairs, up to k_head_dim / 2 and 256; 0 with NULL. */
+  size_t rope_inv_freq_len;
   /** NULL, or f32 [query heads of all layers with a full cache], layer by
    *  layer: a logit per head that takes part in its softmax and has no value
-   *  (gpt-oss). It is neither scaled nor capped; -infinity: the head has none.
-   *  Host memory, copied. Read where logit_softcap is. If the logits of heads
-   *  are reduced to one row (order=reduce-logits) the largest counts. */
+   *  (gpt-oss). It is neither scaled nor capped; -infinity: the head has no
+   *  sink. Host memory, copied. The signals that read logit_softcap read it.
+   *  With order=reduce-logits the largest of the reduced heads counts. */
   const float* sink_logits;
   size_t sink_logits_len; /**< The n_q_heads of these layers; 0 with NULL. */
 } kvevict_geometry;
@@ -802,37 +801,38 @@ typedef struct kvevict_geometry {
         0, 0, 0, 0                                                            \
   }
 
-/** Geometry + policy + context, checked once. Immutable, opaque. */
+/** A geometry, a policy and a context, checked once. Immutable, opaque. */
 typedef struct kvevict_plan kvevict_plan;
 
 /** What a plan may be told beside geometry and policy. */
 typedef struct kvevict_plan_options {
   uint32_t struct_size;
-  /** The most tokens that a step of speculation takes back, at most 2^31 - 1.
-   *  A policy that scores by the last queries then remembers so many rows
-   *  beside its window, and a trim by as many leaves the window whole.
-   *  Other policies ignore it. */
+  /** The most tokens that one speculative step takes back, at most 2^31 - 1. A
+   *  policy that scores by the last queries remembers this many rows beyond its
+   *  window, so that a trim by as many leaves the window complete. Other
+   *  policies ignore it. */
   uint32_t draft_tokens;
   /** Tokens that each KV head keeps, everything included, in place of the
-   *  policy's budget and layer split: the heads of all layers with a full
-   *  cache, layer by layer. Each is at least one token, or a block of
-   *  select_block, and has room for what must stay. A head shorter than its
-   *  budget keeps everything. Needs scope=head and heads=equal, and no split
-   *  that scores decide. NULL: the policy's. Copied. */
+   *  policy's budget and layer split; one number per head of all layers with a
+   *  full cache, layer by layer. Each is at least one token, or one
+   *  select_block, and has room for the tokens that must stay. A head shorter
+   *  than its budget keeps everything. Needs scope=head and heads=equal;
+   *  docs/reference.md lists the parameters that it excludes. NULL: the
+   *  policy's. Copied. */
   const uint32_t* head_budgets;
-  size_t head_budgets_len; /**< As many as there are heads; 0 with NULL. */
-  /** A budget for each layer with a full cache, in place of the policy's and
-   *  its layer split: a ratio of the context up to 1, else tokens. Scope MODEL
-   *  needs equal ones. Not with head_budgets, nor with a split that scores
-   *  decide. NULL: the policy's. Copied. */
+  size_t head_budgets_len; /**< Number of these heads; 0 with NULL. */
+  /** A budget for each layer with a full cache, in place of the policy's budget
+   *  and layer split: a ratio of the context up to 1, above it tokens. Scope
+   *  MODEL needs equal budgets. Excludes head_budgets and the splits cake and
+   *  lazy. NULL: the policy's. Copied. */
   const double* layer_budgets;
-  size_t layer_budgets_len; /**< As many as there are such layers; 0. */
-  /** 1: evictions measure what mass they keep, for kvevict_list_report. They
-   *  then read the scores once more, in a workspace with room for keys beside
-   *  them, and a sequence has 12 bytes per list. */
+  size_t layer_budgets_len; /**< Number of these layers; 0 with NULL. */
+  /** 1: evictions measure the mass that they keep, for kvevict_list_report.
+   *  They read the scores once more and may need a larger workspace; a sequence
+   *  takes 12 bytes more per list. */
   uint32_t report_mass;
-  /** 1: evictions may be given destinations, for which a sequence of the plan
-   *  then has room, about 500 bytes per layer. 0: they may not. */
+  /** 1: evictions may be given destinations; a sequence takes about 500 bytes
+   *  more per layer. 0: they may not. */
   uint32_t has_destinations;
 } kvevict_plan_options;
 
@@ -842,9 +842,8 @@ typedef struct kvevict_plan_options {
 /**
  * Checks a geometry and a policy against each other and lays out the workspace.
  *
- * A plan whose policy must score keys of a dtype that cannot be scored is
- * created all the same, since its other doors work; see
- * kvevict_plan_capabilities().
+ * If the policy scores keys whose dtype cannot be scored, the plan is still
+ * created, because its other doors work; see kvevict_plan_capabilities().
  *
  * @param[in]  context   Non-NULL; kept alive by the plan.
  * @param[in]  geometry  Non-NULL; copied.
@@ -866,44 +865,44 @@ KVEVICT_API kvevict_status kvevict_plan_create(
 KVEVICT_API void kvevict_plan_destroy(kvevict_plan* plan) KVEVICT_NOEXCEPT;
 
 /**
- * Compiles and loads the kernels that a plan's calls may launch, now instead of
- * at first use. On the CPU there is nothing to do.
+ * Compiles and loads the kernels that a plan's calls may launch, instead of at
+ * first use. On the CPU it does nothing.
  *
  * Window attention has kernels of its own for each combination of dtypes,
  * k_head_dim, window and group size. This call prepares those for contiguous
- * keys and for block ids, and those for heads of several lengths if the plan
- * may have such. The first call that needs another one compiles it, as with
- * rings and blocks with addresses. All other kernels serve every plan. With a
- * kernel_cache_dir compiled kernels are taken from there.
+ * keys and for block ids, and those for heads of different lengths if the plan
+ * may have such heads. The first call that needs another one compiles it, e.g.
+ * for rings and address tables. All other kernels serve every plan. Kernels
+ * that are in kernel_cache_dir are not compiled again.
  *
  * @param[in] context  Non-NULL.
- * @param[in] plan     Made from `context`; NULL: only the kernels that serve
+ * @param[in] plan     Created from `context`; NULL: only the kernels that serve
  *                     every plan.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
- *         KVEVICT_ERROR_UNAVAILABLE (the compiler's log is in the message);
- *         KVEVICT_ERROR_OUT_OF_MEMORY; KVEVICT_ERROR_DEVICE. May take seconds,
- *         waits for other threads that compile.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNAVAILABLE
+ *         (the compiler's log is in the message); KVEVICT_ERROR_OUT_OF_MEMORY;
+ *         KVEVICT_ERROR_DEVICE. It may take seconds and waits for other
+ *         compiling threads.
  */
 KVEVICT_API kvevict_status kvevict_context_prepare(
     const kvevict_context* context, const kvevict_plan* plan) KVEVICT_NOEXCEPT;
 
-/** What a layer is for a plan. */
+/** What a plan makes of a layer. */
 typedef struct kvevict_layer_info {
   uint32_t struct_size;
   kvevict_layer_cache cache;
   uint32_t n_q_heads;
   uint32_t n_kv_heads; /**< 0 without a full cache. */
-  /** Its keep lists: n_kv_heads where heads may keep different tokens (scope
-   *  KV_HEAD of a policy that ranks, or head_budgets), else one for all; 0
-   *  without a full cache. */
+  /** Number of its keep lists: n_kv_heads if heads may keep different tokens
+   *  (scope KV_HEAD of a policy that ranks, or head_budgets), else 1; 0 without
+   *  a full cache. */
   uint32_t n_lists;
-  /** The place of its first one where the lists of all layers lie end to end;
-   *  without any, of the next layer's. */
+  /** Index of its first list if the lists of all layers lie end to end. Without
+   *  lists: that of the next layer's first list. */
   uint32_t first_list;
 } kvevict_layer_info;
 
 /**
- * Tells what a layer is for a plan.
+ * Tells what a plan makes of a layer.
  * @param[in]  plan   Non-NULL.
  * @param[in]  layer  < n_layers.
  * @param[out] out    Non-NULL, out->struct_size set.
@@ -913,18 +912,18 @@ kvevict_plan_layer(const kvevict_plan* plan, uint32_t layer,
                    kvevict_layer_info* out) KVEVICT_NOEXCEPT;
 
 /**
- * The memory that a call works in, for any contents of its inputs.
+ * The memory that a call works in, whatever its inputs contain.
  *
- * A call gives the same bytes in any size from the least on. More than the best
- * makes it no faster. The memory lies on the context's device, may hold
- * anything before and after the call, and serves one call at a time: on CUDA
- * until the stream has passed the call. A workspace for more tokens also serves
- * fewer.
+ * A call gives the same bytes with any size from least_bytes on. More than
+ * best_bytes makes it no faster. The memory lies on the context's device, may
+ * hold anything before and after the call, and serves one call at a time: on
+ * CUDA until the stream has passed the call. A workspace for more tokens also
+ * serves fewer.
  */
 typedef struct kvevict_workspace {
   uint32_t struct_size;
-  uint32_t alignment; /**< Its address is a multiple: 64, on CUDA 256. */
-  size_t least_bytes; /**< 0: the call can do without; NULL may be passed. */
+  uint32_t alignment; /**< Of its address: 64, on CUDA 256. */
+  size_t least_bytes; /**< 0: NULL may be passed. */
   size_t best_bytes;
 } kvevict_workspace;
 
@@ -936,31 +935,32 @@ KVEVICT_INT32_TYPE(kvevict_operation)
 enum kvevict_operation KVEVICT_INT32 {
   KVEVICT_OPERATION_EVICT = 0, /**< kvevict_sequence_evict(). */
   KVEVICT_OPERATION_SCORE = 1, /**< kvevict_score(). */
-  /** kvevict_sequence_begin_observing(): holds what a sequence observes until
-   *  kvevict_sequence_end_observing(). A policy that scores by the last queries
-   *  needs, for each layer, (window + draft_tokens) * n_q_heads rows of
-   *  k_head_dim elements, and on CUDA a float with each. h2o needs max_tokens
-   *  floats for each KV head, query head or layer, as `sums` says, and with
-   *  sum_last that many times more. Others need nothing. */
+  /** kvevict_sequence_begin_observing(): it holds what a sequence observes
+   *  until kvevict_sequence_end_observing(). A policy that scores by the last
+   *  queries needs (window + draft_tokens) * n_q_heads rows of k_head_dim
+   *  elements per layer, and on CUDA one float per row. h2o needs max_tokens
+   *  floats per KV head, query head or layer (see `sums`), and sum_last times
+   *  more if that is set. Others need nothing. */
   KVEVICT_OPERATION_OBSERVE = 2
 };
 
 /**
- * The workspace of an operation of a plan.
+ * Tells the size of the workspace for an operation of a plan.
  *
- * With less than the best, scoring on the CPU computes most products of queries
- * and keys twice, to the same bytes, and takes 1.4 to 2 times as long; an
- * eviction also works on fewer layers at once. docs/performance.md has the
- * sizes: per thread the least of SCORE is at most 3.5 MiB + 672 * k_head_dim
- * bytes + 8 bytes per token, and once n_q_heads floats per token if rows are
- * pooled before they are reduced. With scope MODEL, and if scores decide what
- * layers keep, all layers are worked on at once. h2o needs it only where it
- * scores by queries.
+ * With less than best_bytes, scoring on the CPU computes most products of
+ * queries and keys twice, to the same bytes, and takes 1.4 to 2 times as long;
+ * an eviction also works on fewer layers at once. With scope MODEL and the
+ * splits cake and lazy it always works on all layers at once. h2o needs a
+ * workspace only if it scores by queries. docs/reference.md has measured sizes.
+ * For SCORE least_bytes is at most 3.5 MiB + 672 * k_head_dim bytes + 8 bytes
+ * per token for each thread, plus n_q_heads floats per token if rows are pooled
+ * before they are reduced.
  *
  * @param[in]  plan       Non-NULL.
  * @param[in]  operation  Which.
- * @param[in]  n_tokens   The most slots that a layer will hold then, up to
- *                        max_tokens; 0: max_tokens. OBSERVE does not read it.
+ * @param[in]  n_tokens   The most slots that a layer will hold at the call, up
+ *                        to max_tokens; 0: max_tokens. OBSERVE does not read
+ *                        it.
  * @param[out] out        Non-NULL, out->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a size would
  *         not fit in size_t).
@@ -972,7 +972,7 @@ KVEVICT_API kvevict_status kvevict_plan_workspace(
 /** Why a plan cannot do something, or why an eviction did nothing. */
 KVEVICT_INT32_TYPE(kvevict_reason)
 enum kvevict_reason KVEVICT_INT32 {
-  KVEVICT_REASON_NONE = 0, /**< It can. */
+  KVEVICT_REASON_NONE = 0, /**< No reason: it can, or it did. */
   /** Keys are opaque: nothing can be read from them. */
   KVEVICT_REASON_OPAQUE_KEYS = 1,
   KVEVICT_REASON_OPAQUE_QUERIES = 2, /**< Queries are opaque. */
@@ -982,95 +982,93 @@ enum kvevict_reason KVEVICT_INT32 {
   KVEVICT_REASON_NO_FULL_CACHE = 4,
   /** Values are opaque, or there are none. */
   KVEVICT_REASON_OPAQUE_VALUES = 5,
-  /** Keys are quantized: turned or merged they would be rounded again. */
+  /** Keys are quantized: rotating or merging would round them again. */
   KVEVICT_REASON_QUANTIZED_KEYS = 6,
-  /** Queries are quantized, and have no scales of their own. */
+  /** Queries are quantized: queries must be f32, f16 or bf16. */
   KVEVICT_REASON_QUANTIZED_QUERIES = 7,
-  /** Values are quantized: merged they would be rounded again. */
+  /** Values are quantized: merging would round them again. */
   KVEVICT_REASON_QUANTIZED_VALUES = 8,
-  /** Rows share scales by groups of tokens, or the last ones lie apart: they do
-   *  not move one by one. Calls that are given such a view say so; a plan never
-   *  does. */
+  /** Groups of tokens share scales, or the view has recent planes, so rows
+   *  cannot move one by one. Calls with such a view report it, plans never
+   *  do. */
   KVEVICT_REASON_TOKEN_GROUPS = 9,
-  /** An eviction does nothing: the policy's prompt is not INSIDE, and
+  /** An eviction did nothing: the policy's `prompt` is not inside, and
    *  kvevict_sequence_end_prompt() has not been called. */
   KVEVICT_REASON_OPEN_PROMPT = 10,
-  /** An eviction leaves a layer alone, since the context is too short yet: its
-   *  budget, a ratio, has no room for what must stay, or it has fewer tokens
-   *  than the window. */
+  /** An eviction left a layer alone because the context is still too short: the
+   *  tokens that must stay do not fit a budget that is a ratio of it, or it has
+   *  fewer tokens than the window. */
   KVEVICT_REASON_SMALL_BUDGET = 11
 };
 
 /**
  * @param[in] reason  Any number.
- * @return A sentence for a reason; "" for NONE and unknown numbers. Static.
+ * @return A sentence that explains it; "" for NONE and unknown numbers. Static.
  */
 KVEVICT_API const char* kvevict_reason_text(kvevict_reason reason)
     KVEVICT_NOEXCEPT;
 
 /* ---- The three doors ----------------------------------------------------- */
 
-/** What signals read of a layer beside its keys. Each policy's signal needs
- *  some of them; what it has no use for may be absent, and is not read. */
+/** What a signal reads of a layer besides K and V. A policy reads only some of
+ *  the fields; the others may be NULL and are ignored. */
 typedef struct kvevict_signal_inputs {
   uint32_t struct_size;
-  /** Rows of attention_sums: n_q_heads, or n_kv_heads where the query heads of
-   *  a KV head are reduced already, or, with scope LAYER or MODEL, 1 of all
-   *  heads; 0: n_q_heads. */
+  /** Rows of attention_sums: n_q_heads; n_kv_heads if the query heads of each
+   *  KV head are already reduced; with scope LAYER or MODEL also 1, reduced
+   *  over all heads. 0: n_q_heads. */
   uint32_t n_sum_heads;
   /** Query rows [n_q_heads, rows, k_head_dim] in any strides, after RoPE, of
-   *  the geometry's q_dtype. A stride of 0 is an error where there is more than
-   *  one head or row. Window attention takes the window's rows, h2o without
-   *  attention_sums n_query_rows, non-causal those of all slots held: row t is
-   *  the query of slot t of its KV head. CUDA uses tensor cores if elements are
+   *  the geometry's q_dtype. A stride of 0 is an error if there is more than
+   *  one head or row. Window attention reads the window's rows, h2o without
+   *  attention_sums n_query_rows, non-causal one per slot held: row t is the
+   *  query of slot t of its KV head. CUDA uses tensor cores if elements are
    *  packed and rows of queries and keys begin at multiples of 16 bytes. */
   const kvevict_plane* queries;
   /** NULL, or f32 [n_q_heads, rows], head_dim 1: the natural log-sum-exp of
-   *  each row's logits, scaled and capped, over the keys that it sees and its
-   *  sink, as flash attention leaves it behind. In any strides; 0 means packed.
+   *  each query row's logits, scaled and capped, over the keys that it sees and
+   *  its sink, as flash attention computes it. In any strides; 0 means packed.
    *  It saves h2o, and window attention on CUDA, the first of two passes over
-   *  the keys. It is not used with softmax=past or order=reduce-logits. */
+   *  the keys. softmax=past and order=reduce-logits do not use it. */
   const kvevict_plane* row_lse;
   /** Policy custom: f32 [n_kv_heads, slots held], head_dim 1, elements at
    *  multiples of 4 bytes, tokens packed, rows of heads one after another; a
    *  stride of 0 means packed. */
   const kvevict_plane* scores;
-  /* What follows is f32 as well, packed within a head and aligned to 4 bytes,
-   * rows of heads one after another; strides of 0 as for scores. */
+  /* The planes below are f32 as well, packed within a head and aligned to 4
+   * bytes, rows of heads one after another; strides of 0 as for scores. */
   /** Policy h2o: [n_sum_heads, slots held], head_dim 1: the attention weight
-   *  that each slot got. kvevict_sequence_observe() takes that of a step or
-   *  chunk, summed over its query rows, and adds it up. kvevict_score() and
-   *  kvevict_sequence_evict() take sums over all queries that saw the slot. The
-   *  engine keeps those, and moves them when their tokens move: by
-   *  kvevict_compact(), or with n_kv_heads rows as a companion of the view. A
-   *  row of a KV head stands for each of its query heads, with group=sum in
-   *  equal parts, and a row of all heads for every head. */
+   *  that each slot received. kvevict_sequence_observe() takes it for one step
+   *  or chunk, summed over the query rows, and adds it up. kvevict_score() and
+   *  kvevict_sequence_evict() take the sum over all queries that saw the slot.
+   *  The engine keeps that sum and moves it when the tokens move: by
+   *  kvevict_compact(), or with n_kv_heads rows as a companion of the view. The
+   *  row of a KV head counts for each of its query heads (in equal parts with
+   *  group=sum), and a row of all heads for every head. */
   const kvevict_plane* attention_sums;
   /** Policy expected-attention: [n_q_heads, 1, k_head_dim]: the mean of the
-   *  queries to come, rotated to where they will be; without the softmax scale,
-   *  which is applied to it. */
+   *  queries to come, rotated to their positions. Do not multiply it by the
+   *  softmax scale: the library does. */
   const kvevict_plane* query_mean;
   /** Policy expected-attention: [n_q_heads, k_head_dim, k_head_dim]: their
-   *  covariance: head_dim is k_head_dim, and tokens are the matrix's rows.
-   *  NULL: 0. */
+   *  covariance. The plane's head_dim is k_head_dim, its tokens are the
+   *  matrix's rows. NULL: 0. */
   const kvevict_plane* query_covariance;
   /** Policy q-filter: [n_kv_heads, 1, k_head_dim]: the direction of a KV head
    *  in which keys get no attention. */
   const kvevict_plane* key_filter;
-  /** With weight=given: [n_kv_heads, slots held], head_dim 1: what scores are
-   *  multiplied by, whatever the signal. */
+  /** weight=given: [n_kv_heads, slots held], head_dim 1: factors of scores. */
   const kvevict_plane* token_weights;
-  /** Policy triattention: [n_q_heads, 3, rope_inv_freq_len]: what the model's
-   *  queries are like before RoPE, found once per model. Each pair of elements
-   *  in the geometry's rope_layout is a complex number: the rows are the real
-   *  part of its mean, the imaginary part, and the mean of its absolute value.
+  /** Policy triattention: [n_q_heads, 3, rope_inv_freq_len]: statistics of the
+   *  model's queries before RoPE, measured once per model. A pair of elements
+   *  (see rope_layout) is taken as a complex number. Row 0 is the real part of
+   *  its mean, row 1 the imaginary part, row 2 the mean of its absolute value.
    *  Files of `kvevict calibration` have a fourth row between heads. */
   const kvevict_plane* query_centers;
-  /** Rows of queries and of row_lse that kvevict_score() and
-   *  kvevict_sequence_evict() are given, those of the last tokens: 1 .. the
-   *  slots held. 0 selects the policy's own number: the window for window
-   *  attention, every slot held for h2o and non-causal. Only h2o accepts
-   *  another. */
+  /** Rows of queries and row_lse given to kvevict_score() and
+   *  kvevict_sequence_evict(), for the last tokens: 1 .. the slots held. 0
+   *  selects the policy's own number: the window for window attention, every
+   *  held slot for h2o and non-causal. Only h2o accepts another. */
   uint32_t n_query_rows;
   uint32_t reserved; /**< 0. */
 } kvevict_signal_inputs;
@@ -1087,21 +1085,20 @@ typedef struct kvevict_score_job {
   uint32_t layer;    /**< < n_layers, with a full cache. */
   uint32_t n_tokens; /**< Slots held, 1 .. max_tokens. */
   /** Tokens seen so far, evicted ones included, n_tokens .. 2^31 - 1; 0:
-   *  n_tokens. Read by h2o and triattention, and keydiff with a block;
-   *  triattention takes n_tokens with rotate. */
+   *  n_tokens. Read by h2o, triattention (n_tokens replaces it with rotate) and
+   *  keydiff with a block. */
   uint32_t n_seen;
-  /** u32 [n_kv_heads], if heads hold different numbers: each at most
-   *  n_tokens and at least the policy's window where queries score, device
-   *  memory; NULL: all hold n_tokens. On CUDA they are the caller's word. */
+  /** u32 [n_kv_heads], device memory, if heads hold different numbers: each at
+   *  most n_tokens and, if queries score, at least the policy's window. NULL:
+   *  all hold n_tokens. CUDA does not check them. */
   const uint32_t* token_counts;
-  /** The layer's cache; k as in the geometry, and v where values are read. NULL
-   *  where no row is read. */
+  /** The cache: k as in the geometry, v if values are read. NULL: no row is. */
   const kvevict_view* view;
-  /** NULL where nothing but keys is read. Row i of n rows of queries and
-   *  row_lse is the query of token n_tokens - n + i. */
+  /** NULL if only keys are read. Of n rows, row i of queries and row_lse is the
+   *  query of token n_tokens - n + i. */
   const kvevict_signal_inputs* inputs;
   /** Out: f32 [n_kv_heads, n_tokens], device memory; higher keeps. Tokens of a
-   *  kept window get +infinity. Beyond a head's own count unspecified. */
+   *  kept window get +infinity. Beyond a head's count unspecified. */
   float* scores;
   size_t scores_len; /**< = n_kv_heads * n_tokens. */
 } kvevict_score_job;
@@ -1109,7 +1106,7 @@ typedef struct kvevict_score_job {
 #define KVEVICT_SCORE_JOB_INIT \
   { (uint32_t)sizeof(kvevict_score_job), 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/** Jobs and moves that one call takes at most. */
+/** The most jobs or moves that one call takes. */
 #define KVEVICT_MAX_JOBS 128
 
 /**
@@ -1118,45 +1115,46 @@ typedef struct kvevict_score_job {
  * docs/reference.md every formula and cost.
  *
  *   snapkv, pyramidkv, tova,  exact causal softmax of the window's queries over
- *   r-kv, cake                all keys, with softmax=past over those before the
- *                           window, reduced and pooled (arXiv:2404.14469)
- *   h2o                       attention_sums, or those of the n_query_rows last
- *                           queries; rows=mean divides by the queries that
- *                           saw a token, slots being positions, as they are
- *                           until the first eviction (arXiv:2306.14048)
- *   expected-attention        softmax of what queries to come of that mean and
- *                           covariance pay (arXiv:2510.00636)
- *   non-causal                what the queries of a chunk of `block` slots pay
- *                           its keys (arXiv:2507.08143)
- *   triattention              how keys agree with the centers of the queries,
- *                           as turned at their own positions (arXiv:2604.04921)
+ *   r-kv, cake                all keys, or with softmax=past over the keys
+ *                             before the window; reduced, pooled
+ *                             (arXiv:2404.14469)
+ *   h2o                       attention_sums, or the sums that the last
+ *                             n_query_rows queries make; rows=mean divides by
+ *                             the queries that saw a token and takes slots for
+ *                             positions, which is right until the first
+ *                             eviction (arXiv:2306.14048)
+ *   expected-attention        attention expected from queries with query_mean
+ *                             and query_covariance (arXiv:2510.00636)
+ *   non-causal                attention of all queries of a chunk of `block`
+ *                             slots to the chunk's keys (arXiv:2507.08143)
+ *   triattention              agreement of each key, at its own position, with
+ *                             query_centers (arXiv:2604.04921)
  *   knorm, keydiff, q-filter  keys alone (arXiv:2406.11430, arXiv:2504.15364,
- *                           arXiv:2503.02812); keydiff with a block takes the
- *                           layer's budget for a context of n_seen
+ *                             arXiv:2503.02812); keydiff with a block uses the
+ *                             layer's budget for a context of n_seen
  *   lagkv, cur                keys and values against their neighbours
- *                           (arXiv:2504.04704, arXiv:2509.15038)
+ *                             (arXiv:2504.04704, arXiv:2509.15038)
  *   custom                    the caller's scores, pooled
  *
- * `weight` is applied here, and redundancy (arXiv:2505.24133) is subtracted
- * last; the two stages of `secure` belong to an eviction. A key with NaN or
- * infinity scores NaN. With window attention it spoils the scores of the head,
- * with non-causal those of its chunk, with expected-attention those of the
- * head. Cost: K is read once, by keydiff, lagkv and cur up to twice, and by
- * window attention on CUDA twice without row_lse.
+ * The call applies `weight` and subtracts redundancy (arXiv:2505.24133) last;
+ * only an eviction runs the two stages of `secure`. A key with NaN or infinity
+ * scores NaN. It also makes the head's other scores NaN with window attention
+ * and expected-attention, and its chunk's with non-causal. Cost: K is read
+ * once; by keydiff, lagkv and cur up to twice; by window attention on CUDA
+ * twice without row_lse.
  *
  * @param[in]  plan      Non-NULL.
- * @param[in]  jobs      [jobs_len], a layer each.
+ * @param[in]  jobs      [jobs_len], one layer each.
  * @param[in]  jobs_len  0 does nothing; at most KVEVICT_MAX_JOBS.
- * @param[in]  workspace  For SCORE, see kvevict_plan_workspace().
- * @param[in]  workspace_bytes  Its size, at least the least for the most
+ * @param[in]  workspace  That of SCORE, see kvevict_plan_workspace().
+ * @param[in]  workspace_bytes  Its size, at least least_bytes for the largest
  *                              n_tokens.
  * @param[in]  stream      See kvevict_stream.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also where the policy
- *         ranks nothing); KVEVICT_ERROR_UNSUPPORTED (the policy reads keys,
- *         values or queries that cannot be read; on CUDA elements, scales and
- *         minima that are not aligned to their size, or q8_0 and q4_0 to 2
- *         bytes). Threads: safe for distinct scores and
- *         workspaces.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also if the policy ranks
+ *         nothing, or n_tokens > chunk); KVEVICT_ERROR_UNSUPPORTED (the policy
+ *         needs keys, values or queries that cannot be read; on CUDA elements,
+ *         scales and minima must be aligned to their size, q8_0 and q4_0 to 2
+ *         bytes). Threads: safe for distinct scores and workspaces.
  */
 KVEVICT_API kvevict_status
 kvevict_score(const kvevict_plan* plan, const kvevict_score_job* jobs,
@@ -1164,8 +1162,8 @@ kvevict_score(const kvevict_plan* plan, const kvevict_score_job* jobs,
               kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * Which slots of a layer to keep: one list that all KV heads share, or one for
- * each, every list with a count of its own. Nothing is copied or owned.
+ * Which slots of a layer to keep: one list for all KV heads, or one per KV
+ * head; lists may differ in length. Nothing is copied or owned.
  */
 typedef struct kvevict_keep_lists {
   uint32_t struct_size;
@@ -1174,7 +1172,7 @@ typedef struct kvevict_keep_lists {
   size_t slots_len; /**< Elements of slots. */
   /** Elements from one list to the next, from count to UINT32_MAX; 0: count. */
   uint64_t list_stride;
-  uint32_t count;    /**< Slots in every list; with counts, the most of any. */
+  uint32_t count;    /**< Slots in every list; with counts, in the longest. */
   uint32_t reserved; /**< 0. */
   /** u32 [n_lists], each at most count; device memory. NULL: all are count. */
   uint32_t* counts;
@@ -1184,53 +1182,52 @@ typedef struct kvevict_keep_lists {
   { (uint32_t)sizeof(kvevict_keep_lists), 0, 0, 0, 0, 0, 0, 0 }
 
 /**
- * Tokens that go later or sooner than others, but may go. What must stay stays.
- * Among the others a token of a higher rank stays before any of a lower one,
- * whatever their scores, NaN included; within a rank scores decide, and then
- * ties. Tokens in no range have rank 0. A block of select_block has the highest
- * rank in it. Ranks say which tokens a list keeps, never how many.
- * docs/policies.md has their part in `secure` and `rescue`.
+ * Gives tokens a rank: they may be evicted, but sooner or later than others.
+ * Among the tokens that need not stay, those of a higher rank are kept before
+ * those of a lower one, whatever their scores, NaN included; within a rank
+ * scores decide, then ties. Tokens in no range have rank 0. A block of
+ * select_block tokens has its highest rank. Ranks decide which tokens a list
+ * keeps, never how many. docs/policies.md has `secure` and `rescue`.
  */
 typedef struct kvevict_token_range {
   uint32_t struct_size;
   int32_t rank;   /**< Any. */
   uint32_t first; /**< First position, or slot. */
-  uint32_t end;   /**< Behind the last one, from first to UINT32_MAX. */
+  uint32_t end;   /**< One past the last; first .. UINT32_MAX. */
 } kvevict_token_range;
 
 #define KVEVICT_TOKEN_RANGE_INIT \
   { (uint32_t)sizeof(kvevict_token_range), 0, 0, 0 }
 
-/** What kvevict_select() chooses from, and what must stay. */
+/** What kvevict_select() chooses from, and which slots must stay. */
 typedef struct kvevict_select_options {
   uint32_t struct_size;
   uint32_t n_tokens; /**< Slots held, 1 .. 2^31 - 1. */
-  /** u32 [n_lists], if lists hold different numbers: each at most n_tokens,
-   *  device memory; NULL: all hold n_tokens. Every list then has one row: with
-   *  n_rows above the lists it is an error. */
+  /** u32 [n_lists], device memory, if lists hold different numbers: each at
+   *  most n_tokens; every list then has one row of scores. NULL: all hold
+   *  n_tokens. */
   const uint32_t* token_counts;
   /** f32 [n_rows, n_tokens] of any values, device memory. NULL, with length 0:
-   *  nothing is ranked, and every list keeps what must stay and then the first
-   *  tokens, or the last with KVEVICT_TIE_HIGHER_POSITION. */
+   *  nothing is ranked; every list keeps the slots that must stay and then the
+   *  first tokens, or the last with KVEVICT_TIE_HIGHER_POSITION. */
   const float* scores;
   size_t scores_len; /**< = n_rows * n_tokens; 0 with NULL. */
-  /** A multiple of the lists: row r is list r / (n_rows / n_lists)'s. 0: one
-   *  for each list. */
+  /** A multiple of n_lists: row r belongs to list r / (n_rows / n_lists). 0:
+   *  one row per list. */
   uint32_t n_rows;
   kvevict_reduce reduce; /**< Over the rows of a list. */
   uint32_t n_sink;       /**< First slots that must stay. */
   uint32_t n_recent;     /**< Last slots that must stay. */
   kvevict_tie tie;       /**< Which of equal scores stays. */
-  /** Slots stay or go in whole blocks of so many, see kvevict_policy; a list
-   *  must lose a multiple of it. 0: 1. */
+  /** Slots stay or go in whole blocks of this many, as by the parameter of that
+   *  name; a list must lose a multiple of it. 0: 1. */
   uint32_t select_block;
   /** Strictly ascending slots < n_tokens that must stay, in host memory; NULL
    *  with length 0 for none. */
   const int32_t* protected_slots;
   size_t protected_slots_len;
-  /** Slots that go later or sooner: at most 64 ranges, none of which begins
-   *  before the end of the one before, in host memory; slots that are not held
-   *  are ignored. NULL with length 0 for none. */
+  /** Ranks of slots: at most 64 ascending ranges that do not overlap, in host
+   *  memory; slots not held are ignored. NULL with length 0 for none. */
   const kvevict_token_range* ranges;
   size_t ranges_len;
 } kvevict_select_options;
@@ -1242,20 +1239,19 @@ typedef struct kvevict_select_options {
   }
 
 /**
- * Chooses slots: what must stay, and then the highest scores, descending, ties
- * by `tie`, NaN last; with ranges by rank first.
+ * Chooses the slots that must stay and then those with the highest scores:
+ * descending, ties by `tie`, NaN last; with ranges by rank first.
  *
- * How many is said by the lists: keep->count, or keep->counts. A list whose
- * count is all that it holds keeps every slot. Cost: three passes over the
- * scores, independent of their values; one more with select_block, and two with
- * ranges.
+ * keep->count or keep->counts says how many. A list whose count is the number
+ * of slots that it holds keeps every slot. Cost: three passes over the scores,
+ * whatever their values; one more with select_block, two more with ranges.
  *
  * @param[in]  context  Non-NULL; device and parallel runner.
  * @param[in]  options  Non-NULL.
- * @param[in]  keep      Lists whose slots are written, ascending. A count
- *                       above what a list holds, or below what must stay, is
- *                       an error. The CPU checks every count, CUDA `count` but
- *                       not `counts`.
+ * @param[in]  keep      Lists whose slots are written, ascending. A count above
+ *                       the slots that a list holds, or below those that must
+ *                       stay, is an error. The CPU checks every count, CUDA
+ *                       checks `count` but not `counts`.
  * @param[in]  workspace  See kvevict_select_workspace().
  * @param[in]  workspace_bytes  Its size.
  * @param[in]  stream   See kvevict_stream.
@@ -1268,7 +1264,7 @@ KVEVICT_API kvevict_status kvevict_select(
     kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * The workspace of kvevict_select().
+ * Tells the size of the workspace of kvevict_select().
  * @param[in]  context   Non-NULL.
  * @param[in]  n_tokens  The most slots held.
  * @param[in]  n_lists   Keep lists.
@@ -1280,36 +1276,33 @@ KVEVICT_API kvevict_status kvevict_select_workspace(
     const kvevict_context* context, uint32_t n_tokens, uint32_t n_lists,
     kvevict_workspace* out) KVEVICT_NOEXCEPT;
 
-/** One layer's part of kvevict_compact() or kvevict_reorder(). */
+/** One layer's part of kvevict_compact() or kvevict_reorder(). The fields
+ *  merge, first_slot and destination are for kvevict_compact() alone;
+ *  kvevict_reorder() takes none of them. */
 typedef struct kvevict_move {
   uint32_t struct_size;
-  uint32_t n_tokens;        /**< Slots held before, the most of any head. */
+  uint32_t n_tokens;        /**< Slots held before, by the longest head. */
   const kvevict_view* view; /**< The cache; see kvevict_view_validate(). */
-  /** Slots that are held; NULL with a destination: all of them, in their
-   *  order. */
+  /** The slots to keep; NULL with a destination: all slots, in order. */
   const kvevict_keep_lists* keep;
-  /** u32 [n_kv_heads], if heads hold different numbers: each at most
-   *  n_tokens, device memory; NULL: all hold n_tokens. A head's block table is
-   *  read only as far as its own count reaches. On CUDA they are the caller's
-   *  word. */
+  /** u32 [n_kv_heads], device memory, if heads hold different numbers: each at
+   *  most n_tokens. NULL: all hold n_tokens. A head's block table is read only
+   *  up to its own count. CUDA does not check them. */
   const uint32_t* token_counts;
-  /** kvevict_compact(): what becomes of the rows that go, as in
-   *  kvevict_policy; K, and V where the view has one, must be f32, f16 or
-   *  bf16, and values needs V. kvevict_reorder(): none. */
+  /** What happens to the rows that go. Other than NONE it needs K and V of f32,
+   *  f16 or bf16; a view without V is an error for VALUES only. */
   kvevict_merge merge;
-  /** kvevict_compact(): where the first survivor of every head goes; without a
-   *  destination at most n_tokens, and no listed slot is below it. 0 with merge
-   *  and for kvevict_reorder(). */
+  /** Slot of the first survivor of every head. Without a destination it is at
+   *  most n_tokens, and no listed slot is below it. 0 with merge. */
   uint32_t first_slot;
   double merge_threshold; /**< See the parameter of that name. */
   double merge_fraction;  /**< Likewise; 0: 1. */
-  /** kvevict_compact(): another cache that the survivors are copied to, with
-   *  slots for first_slot + the longest list; NULL: they move in place. As many
-   *  heads as `view`, and of each plane the same head_dim or row size; strides,
-   *  block table and block size are its own. K and V may have another dtype, or
-   *  scales and minima of another kind: see kvevict_compact(). Its other
-   *  companions it has as many, alike and in the same order. NULL with merge
-   *  and for kvevict_reorder(). */
+  /** Another cache that the survivors are copied to, with room for first_slot +
+   *  the longest list; NULL: they move in place. It has the heads of `view` and
+   *  the head_dim or row size of each plane; strides, block table and block
+   *  size may differ. K and V may have another dtype, or other scales and
+   *  minima: see kvevict_compact(). The other companions are equal in number,
+   *  kind and order. NULL with merge. */
   const kvevict_view* destination;
 } kvevict_move;
 
@@ -1319,40 +1312,39 @@ typedef struct kvevict_move {
 /**
  * Moves the surviving rows of layers down to consecutive slots, in place, or
  * copies them to other caches. Row keep[i] of a head goes to slot first_slot +
- * i; K, V and companions move alike, byte for byte. In place rows from
- * first_slot + the list's count on are unspecified afterwards. All checks come
- * before the first byte moves. Cost: the kept rows that change place are read
- * and written once, on CUDA in one launch for all planes that lie alike.
+ * i; K, V and companions move alike, byte for byte. After a move in place, rows
+ * from first_slot + the list's count on are unspecified. All checks come before
+ * the first byte moves. Cost: the kept rows that change place are read and
+ * written once, on CUDA in one launch for all planes that lie alike.
  *
  * With first_slot only the tail of a cache is compacted, such as the tree of a
  * speculative step. Slots below it and their entries in block tables are
- * neither read nor written. Heads whose tails begin later list the slots before
- * it as well. With a destination the cache that rows come from stays as it is,
- * and only the slots that receive rows change.
+ * neither read nor written. A head whose tail begins later also lists the slots
+ * between. With a destination the source cache stays as it is, and only the
+ * slots that receive rows change.
  *
  * K or V whose destination has another dtype, or other scales and minima, are
- * stored anew: rows are read as floats and quantized with numbers of their own,
- * or with those of the destination if these do not move. Errors are at most
- * half a step; NaN and infinity become NaN. Rows that share numbers by groups
- * of tokens are always stored anew, in place from the group of the first slot
- * that goes on. docs/dtypes.md has the rule for each dtype.
+ * requantized: rows are read as floats and get scales and minima of their own,
+ * or the destination's if these planes do not move. Errors are at most half a
+ * step; NaN and infinity become NaN. Rows that share scales by groups of tokens
+ * are always requantized, in place from the group of the first evicted slot on.
+ * docs/dtypes.md has the rule for each dtype.
  *
- * A destination with recent planes takes rows from slot first_recent on in
+ * In a destination with recent planes, rows from slot first_recent on go to
  * these. In place such rows stay: lists name all slots from first_recent on,
  * heads hold equally many, and on CUDA keep.counts is NULL. A move with merge
- * changes rows that stay, also where they do not move: copy blocks that another
- * sequence shares before.
+ * also changes surviving rows that do not move, so first copy blocks that
+ * another sequence shares.
  *
  * @param[in] context    Non-NULL; device and parallel runner.
- * @param[in] moves      [moves_len], a layer each. Lists are strictly
- *                       ascending, which is checked on the CPU, on CUDA only by
- *                       a context with debug set. Caches, destinations among
- *                       them, must not overlap, which is checked as
- *                       kvevict_sequence_evict() does; of one with first_slot
- *                       the slots from there on count.
+ * @param[in] moves      [moves_len], one layer each. Lists are strictly
+ *                       ascending; on CUDA only a context with `debug` checks
+ *                       that. Caches and destinations must not overlap, which
+ *                       is checked as by kvevict_sequence_evict(); with
+ *                       first_slot the slots from there on count.
  * @param[in] moves_len  0 does nothing; at most KVEVICT_MAX_JOBS.
- * @param[in] workspace  See kvevict_compact_workspace(). If nothing merges,
- *                       less than the best is not touched, and CUDA may be
+ * @param[in] workspace  See kvevict_compact_workspace(). Without merge a
+ *                       workspace below best_bytes is not used, and CUDA may be
  *                       slower.
  * @param[in] workspace_bytes  Its size; 0 with NULL.
  * @param[in] stream     See kvevict_stream.
@@ -1368,12 +1360,13 @@ kvevict_compact(const kvevict_context* context, const kvevict_move* moves,
                 kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * The workspace of kvevict_compact(): the least is 0. So is the best on the
- * CPU, and on CUDA where rows are wide enough to move without. Moves with merge
- * need 28 bytes per slot and worker on the CPU, beside tiles of some rows; on
- * CUDA 16 bytes per slot and head of one layer, and make use of as much for 16.
+ * Tells the size of the workspace of kvevict_compact(). Without merge
+ * least_bytes is 0, and best_bytes too on the CPU and for wide rows on CUDA.
+ * Moves with merge need 28 bytes per slot and worker on the CPU, and tiles of
+ * some rows; on CUDA they need 16 bytes per slot and head of one layer, at best
+ * of 16 layers.
  * @param[in]  context    Non-NULL.
- * @param[in]  moves      [moves_len] as for the call; of the lists only n_lists
+ * @param[in]  moves      [moves_len] as for the call. Of the lists only n_lists
  *                        and count are read, and n_tokens only with merge.
  * @param[in]  moves_len  At most KVEVICT_MAX_JOBS.
  * @param[out] out        Non-NULL, out->struct_size set.
@@ -1387,22 +1380,21 @@ KVEVICT_API kvevict_status kvevict_compact_workspace(
 /**
  * What one request carries between steps: the position of every slot, stored
  * and logical length, and, while it observes, the last queries of every layer
- * or the attention that its slots have got. Opaque. One thread at a time.
+ * or the attention that its slots received. Opaque. One thread at a time.
  *
- * A sequence is small: under 2 KiB per layer, twice 4 bytes per position that
- * an eviction may leave behind (with adaptive heads any head may get what all
- * have), and query memory only while it observes.
+ * A sequence is small: under 2 KiB per layer, 8 bytes per position that an
+ * eviction may leave behind (with adaptive heads every head may get the budget
+ * of all), and query memory only while it observes.
  *
- * On CUDA queries, sums, positions and lengths lie in device memory; the host
- * follows the lengths by counting where counts are the plan's. Calls that a
- * stream captures into a graph count as one run: see
- * kvevict_sequence_replayed().
+ * On CUDA queries, sums, positions and lengths lie in device memory. If scores
+ * do not decide lengths, the host knows them by counting. Calls that a stream
+ * captures into a graph count as one run: see kvevict_sequence_replayed().
  */
 typedef struct kvevict_sequence kvevict_sequence;
 
-/** As first_position: the sequence's logical length. On CUDA it is then read
- *  from device memory when the work runs, so that a captured graph goes on
- *  where the sequence is. */
+/** The sequence's logical length, given as a first position. CUDA reads it from
+ *  device memory when the work runs, so that a captured graph continues at the
+ *  sequence's end. */
 #define KVEVICT_POSITION_NEXT UINT32_MAX
 
 /**
@@ -1416,9 +1408,9 @@ KVEVICT_API kvevict_status kvevict_sequence_create(
     const kvevict_plan* plan, kvevict_sequence** out_sequence) KVEVICT_NOEXCEPT;
 
 /**
- * Destroys a sequence; NULL is ignored. It gives query memory back as
- * kvevict_sequence_end_observing() does. On CUDA its work must have run: device
- * memory is freed.
+ * Destroys a sequence and gives its query memory back, as
+ * kvevict_sequence_end_observing() does; NULL is ignored. On CUDA the
+ * sequence's work must have run: device memory is freed.
  * @param[in] sequence  NULL or a sequence.
  */
 KVEVICT_API void kvevict_sequence_destroy(kvevict_sequence* sequence)
@@ -1434,20 +1426,19 @@ KVEVICT_API kvevict_status kvevict_sequence_reset(
     kvevict_sequence* sequence, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * Gives a sequence the memory in which it keeps what it is shown: the last
- * query rows, or sums of attention.
+ * Gives a sequence the memory for the query rows or sums that it observes.
  *
  * For policies that score by queries, call it before the first row is observed,
- * and kvevict_sequence_end_observing() once the eviction that uses the rows is
- * done. For h2o the sums last as long as the memory. It does nothing for other
- * policies.
+ * and call kvevict_sequence_end_observing() after the eviction that uses the
+ * rows. For h2o keep the memory as long as the sums are needed. The call does
+ * nothing for other policies.
  *
  * @param[in] sequence  Non-NULL, not observing yet.
- * @param[in] memory    Lent until the end: the workspace of OBSERVE, see
- *                      kvevict_plan_workspace(). NULL: from a pool of the
- *                      context, which allocates where it has none that is large
- *                      enough, takes a lock, and keeps what comes back until
- *                      the context goes.
+ * @param[in] memory    A workspace of OBSERVE, see kvevict_plan_workspace(),
+ *                      lent until observing ends. NULL: memory from the
+ *                      context's pool. The pool takes a lock, allocates if it
+ *                      has none that is large enough, and keeps returned memory
+ *                      until the context is destroyed.
  * @param[in] memory_bytes  0 with NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT;
  *         KVEVICT_ERROR_OUT_OF_MEMORY.
@@ -1457,22 +1448,22 @@ kvevict_sequence_begin_observing(kvevict_sequence* sequence, void* memory,
                                  size_t memory_bytes) KVEVICT_NOEXCEPT;
 
 /**
- * Forgets query rows and sums and gives their memory back. Does nothing for a
+ * Drops query rows and sums and gives their memory back. It does nothing for a
  * sequence that does not observe.
  *
- * On CUDA the work that uses them must have run, the eviction above all,
- * and so must graphs that observe: somebody else may get the memory at once.
+ * On CUDA all work that uses them must have run, evictions and graphs that
+ * observe included: another sequence may get the memory at once.
  *
  * @param[in] sequence  Non-NULL.
  */
 KVEVICT_API kvevict_status
 kvevict_sequence_end_observing(kvevict_sequence* sequence) KVEVICT_NOEXCEPT;
 
-/** What a layer shows of one chunk of tokens. */
+/** What a layer shows for one chunk of tokens. */
 typedef struct kvevict_observation {
   uint32_t struct_size;
   uint32_t layer; /**< < n_layers. */
-  /** Queries, row_lse or both of the chunk's n_rows rows; or attention_sums,
+  /** queries, row_lse or both for the chunk's n_rows rows; or attention_sums,
    *  summed over these rows. Copied. */
   const kvevict_signal_inputs* inputs;
 } kvevict_observation;
@@ -1481,39 +1472,39 @@ typedef struct kvevict_observation {
   { (uint32_t)sizeof(kvevict_observation), 0, 0 }
 
 /**
- * Shows the query rows of one chunk, of one layer or of many, or the attention
- * that they paid.
+ * Shows the query rows of one chunk in some layers, or the attention they paid.
  *
- * Window attention: the last window + draft_tokens rows of each layer are
- * remembered, however the prompt is split into chunks. Showing earlier
- * positions again replaces them and forgets what came after (rollback).
+ * Window attention: the sequence remembers the last window + draft_tokens rows
+ * of each layer, however the prompt is split into chunks. Showing earlier
+ * positions again replaces them and drops the later rows (rollback).
  * Log-sum-exps may come with the rows or after them; only CUDA uses them, if it
- * has all of a layer's window.
+ * has those of a layer's whole window.
  *
- * h2o: attention_sums, [n_sum_heads, slots], are the attention weights of the
- * n_rows queries, summed over them, for the slots that the layer holds with the
- * rows' own tokens. They are reduced to the rows that `sums` of the policy
- * says, pooled by sum_pool, and added in the order of calls. An eviction that
+ * h2o: attention_sums, [n_sum_heads, slots], hold the attention weights summed
+ * over the n_rows queries, for all slots that the layer holds once the rows'
+ * own tokens are stored. The call reduces them as `sums` of the policy says,
+ * pools them by sum_pool, and adds them in the order of calls. An eviction that
  * is given neither attention_sums nor queries scores by these sums, which must
- * reach up to the last token. An engine may begin with any row; from then on no
- * row may be left out. Sums cannot be taken back, so show rows of speculation
- * when they are accepted. With sum_last a trim forgets the calls that have rows
- * it takes back. A trim to the first row observed or below, a start, a load and
- * a reset forget sums; a fork copies them.
+ * reach up to the last token. The first observed row may be any; from then on
+ * no row may be left out. Sums cannot be taken back, so show speculative rows
+ * only when they are accepted. With sum_last a trim drops the calls that
+ * contain rows it takes back. A trim to the first row observed or below, a
+ * start, a load and a reset drop the sums. An eviction drops those of a layer
+ * that loses tokens if they stop before the last token. A fork copies them.
  *
  * The call does nothing for other policies and for layers without a full cache.
- * Otherwise the sequence must have memory: kvevict_sequence_begin_observing().
- * CUDA cannot capture the first sums behind tokens of which none were observed,
- * unless with sum_last. docs/reference.md has more.
+ * Otherwise the sequence must be observing: see
+ * kvevict_sequence_begin_observing(). Without sum_last CUDA cannot capture the
+ * first sums after tokens that were not observed. docs/reference.md has more.
  *
  * @param[in] sequence          Non-NULL.
- * @param[in] observations      [observations_len], of ascending layers.
+ * @param[in] observations      [observations_len], ascending by layer.
  * @param[in] observations_len  0 does nothing.
- * @param[in] n_rows            Of each layer; 0 is valid and does nothing.
+ * @param[in] n_rows            Rows of each layer; 0 does nothing.
  * @param[in] first_position    Position of row 0, or KVEVICT_POSITION_NEXT.
  * @param[in] stream            See kvevict_stream.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also sums of rows that do
- *         not follow on, or of more slots than max_tokens);
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also if rows of sums
+ *         leave a gap or have more slots than max_tokens);
  *         KVEVICT_ERROR_UNSUPPORTED (opaque queries).
  */
 KVEVICT_API kvevict_status kvevict_sequence_observe(
@@ -1522,8 +1513,8 @@ KVEVICT_API kvevict_status kvevict_sequence_observe(
     kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * Notes that the engine stored n_tokens more rows in every layer, each at the
- * layer's next slot and with the next positions.
+ * Notes that the engine stored n_tokens more rows in every layer, at the
+ * layer's next slots and with the next positions.
  * @param[in] sequence  Non-NULL.
  * @param[in] n_tokens  0 does nothing.
  * @param[in] stream    See kvevict_stream.
@@ -1535,34 +1526,35 @@ kvevict_sequence_append(kvevict_sequence* sequence, uint32_t n_tokens,
                         kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * Says that what has been appended so far is the prompt; see prompt and every
- * of kvevict_policy. Trimming into the prompt shortens it, a reset forgets it.
+ * Declares the tokens appended so far to be the prompt; see the parameters
+ * `prompt` and `every`. A trim into the prompt shortens it, a reset drops it.
  * @param[in] sequence  Non-NULL.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also where the prompt has
- *         ended before.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also if the prompt has
+ *         ended.
  */
 KVEVICT_API kvevict_status
 kvevict_sequence_end_prompt(kvevict_sequence* sequence) KVEVICT_NOEXCEPT;
 
 /**
- * Takes back the last tokens, e.g. rejected speculation: the sequence is then
- * as if they had not been appended. No cache byte changes; the engine writes
- * over their slots.
+ * Takes back the last tokens, e.g. rejected drafts: the sequence is then as if
+ * they had not been appended. No cache byte changes; the engine reuses the
+ * slots.
  *
- * Two ranges of lengths are exact: from the logical length at the last eviction
- * of any layer on, and up to kvevict_sequence_exact_prefix(). Between them
- * tokens are missing that do not come back: such a length is an error that
- * names the nearest exact one on either side. Observed queries of the tokens
- * are forgotten. Those of the tokens before them are all there if at most
- * draft_tokens of kvevict_plan_options are taken back; otherwise an eviction
- * may want some of them observed again. kvevict_sequence_observe() says what
- * becomes of sums. kvevict_sequence_report() stays.
+ * Two ranges of lengths are exact: at least the logical length at the last
+ * eviction of any layer, and at most kvevict_sequence_exact_prefix(), where it
+ * is as if nothing had been evicted. At a length between them evicted tokens
+ * would be missing: it is an error that names the nearest exact lengths.
+ * Observed queries of the trimmed tokens are dropped. If at most draft_tokens
+ * of kvevict_plan_options are taken back, those of the tokens before are
+ * complete; otherwise the next eviction may need some of them observed again.
+ * kvevict_sequence_observe() says what happens to sums.
+ * kvevict_sequence_report() keeps its values.
  *
- * On CUDA a length below the last eviction waits as
- * kvevict_sequence_exact_prefix() does; others do not.
+ * On CUDA a trim to below the last eviction waits as
+ * kvevict_sequence_exact_prefix() does; others do not wait.
  *
  * @param[in] sequence    Non-NULL.
- * @param[in] new_length  The logical length to return to; the present one does
+ * @param[in] new_length  The logical length to return to; the current one does
  *                        nothing.
  * @param[in] stream      See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, which names the bounds.
@@ -1571,51 +1563,49 @@ KVEVICT_API kvevict_status
 kvevict_sequence_trim_to(kvevict_sequence* sequence, uint32_t new_length,
                          kvevict_stream stream) KVEVICT_NOEXCEPT;
 
-/** What an eviction may be told beside the policy. */
+/** What a call of kvevict_sequence_evict() may add to the policy. */
 typedef struct kvevict_evict_options {
   uint32_t struct_size;
   /** 0: survivors move. 1: rows stay, and the views' tables are permuted:
-   *  blocks that stay come first, in order, the others behind. The engine frees
+   *  surviving blocks come first, in order, then the others. The engine frees
    *  the entries from ceil(stored length / block_size) on. Whole blocks stay or
-   *  go: block_size of each view divides select_block, or both are 1. Tables
-   *  are block_table, or without one the planes' address tables; they must be
-   *  writable. Heads with lists of their own have tables of their own, and
-   *  layers that share a table keep the same tokens. Other tables do not
-   *  overlap. Blocks that others hold (n_shared_blocks) are left to them. See
-   *  kvevict_plan_capabilities() and docs/integration.md. */
+   *  go: block_size of each view divides select_block, or both are 1. The
+   *  tables are block_table, or without one the planes' address tables; they
+   *  must be writable. Heads with lists of their own need tables of their own,
+   *  and layers that share a table must keep the same tokens. Other tables must
+   *  not overlap. Blocks that others hold (n_shared_blocks) are left to them.
+   *  See kvevict_plan_capabilities() and docs/integration.md. */
   uint32_t by_table;
   /** Strictly ascending positions below the logical length that must stay;
-   *  those already evicted are ignored. NULL with length 0 for none. */
+   *  evicted ones are ignored. NULL with length 0 for none. */
   const int32_t* protected_positions;
   size_t protected_positions_len;
-  /** [n_layers]: what the policy's signal and weights need beside keys and
-   *  values. Query rows of the window, as kvevict_score() takes them, and
-   *  attention_sums replace observed ones; row_lse is read only beside query
-   *  rows. NULL: none. */
+  /** [n_layers]: what the policy's signal and weights read besides K and V.
+   *  Query rows, as for kvevict_score(), and attention_sums replace observed
+   *  ones; row_lse is read only with query rows. NULL: none. */
   const kvevict_signal_inputs* inputs;
   size_t inputs_len; /**< = n_layers; 0 with NULL. */
   /** Memory on the context's device, aligned as a workspace, that receives the
-   *  rows that go: see kvevict_sequence_undo(). NULL: they are gone for good.
-   *  Not written where nothing goes. Apart from the workspace and all planes of
-   *  the views. */
+   *  evicted rows: see kvevict_sequence_undo(). It must not overlap the
+   *  workspace or any plane of the views, and is not written if nothing is
+   *  evicted. NULL: evicted rows are lost. */
   void* undo;
-  /** At least what kvevict_sequence_undo_bytes() says; 0 with NULL. */
+  /** At least kvevict_sequence_undo_bytes(); 0 with NULL. */
   size_t undo_bytes;
-  /** Positions that go later or sooner than others: at most 64 ranges, none of
-   *  which begins before the end of the one before. Positions that a list does
-   *  not hold, evicted or yet to come, are ignored, so that the same ranges do
-   *  for every eviction. NULL with length 0 for none. */
+  /** Ranks of positions: at most 64 ascending ranges that do not overlap.
+   *  Positions that a list does not hold, evicted or still to come, are
+   *  ignored: the same ranges serve every eviction. NULL with length 0 for
+   *  none. */
   const kvevict_token_range* ranges;
   size_t ranges_len;
-  /** NULL: rows stay in the views. Else [n_layers] views, given as the views of
-   *  the call: other caches, to whose first slots all rows that stay are
-   *  copied, also those of layers that lose none. The views stay as they are,
-   *  and the sequence's rows are those of the destinations. K or V of another
-   *  dtype are stored anew, see kvevict_compact().
-   *  kvevict_sequence_kept_slots() says how many slots they need. Layers with
-   *  one cache have one destination; others share no plane and no byte with a
-   *  view. Needs a plan with has_destinations. Undo, merge and by_table are
-   *  refused. */
+  /** NULL: survivors stay in the views. Else [n_layers] views of other caches,
+   *  to whose first slots all survivors are copied, also those of layers that
+   *  lose no token. The call's views stay as they are; from then on the
+   *  sequence's rows are those of the destinations. K or V of another dtype are
+   *  requantized, see kvevict_compact(). kvevict_sequence_kept_slots() tells
+   *  how many slots they need. Layers that share a cache share a destination;
+   *  other destinations share no plane, and none shares a byte with a view.
+   *  Needs a plan with has_destinations; excludes undo, merge and by_table. */
   const kvevict_view* destinations;
   size_t destinations_len; /**< = n_layers; 0 with NULL. */
 } kvevict_evict_options;
@@ -1630,52 +1620,51 @@ typedef struct kvevict_evict_options {
  * kvevict_sequence_logical_length().
  *
  * A layer is left alone if it is within its budget, if its budget is a ratio
- * that has no room for what must stay, or if the context is shorter than the
- * query window. If all are, or with policy none, no byte changes. So a decoding
- * loop may call this after every step: margin, every and prompt of the policy
- * say when there is something to do.
+ * without room for the tokens that must stay, or if the context is shorter than
+ * the query window. If all layers are left alone, or with policy none, no byte
+ * changes. So a decoding loop may call this after every step: `margin`, `every`
+ * and `prompt` of the policy decide when tokens are evicted.
  *
- * merge changes rows that stay, also where they do not move: copy blocks that
- * another sequence shares before. Layers that share a cache (equal views) are
- * compacted once, by the first one's queries. They, and layers that share a
+ * With merge surviving rows change even if they do not move, so first copy
+ * blocks that another sequence shares. Layers that share a cache (equal views)
+ * are compacted once, by the first one's queries. They, and layers that share a
  * companion, must keep the same tokens: scope MODEL, or streaming-llm with a
- * uniform split. Caches that overlap otherwise are an error where rows are to
+ * uniform split. Caches that overlap otherwise are an error if rows have to
  * move. CUDA does not read block ids: it compares paged caches only if they
  * share a block_table.
  *
- * If scores decide what layers keep (split cake or lazy), all layers longer
+ * If scores decide the layers' budgets (split cake or lazy), all layers longer
  * than the least budget are scored, protected positions count as kept by every
- * layer, and CUDA waits once. It also waits for the eviction before this one if
- * more positions are protected than the budget has room for, if keep_window is
- * no and tokens of the window may be gone, and with select_on_host.
+ * layer, and CUDA waits once. CUDA also waits for the previous eviction if more
+ * positions are protected than fit the budget, if keep_window is no and tokens
+ * of the window may be gone, and with select_on_host.
  *
- * Rows in recent planes stay where they are and count as recent tokens; the
- * largest number of any layer counts for all. Afterwards first_recent is
- * kvevict_sequence_stored_length() less their number. Recent planes and groups
- * of tokens exclude undo, by_table and chunk, and recent planes exclude heads
- * of different lengths. docs/integration.md has by_table and destinations,
- * docs/reference.md the corner cases.
+ * Rows in recent planes stay in place and count as recent tokens; if layers
+ * differ in their number, the largest counts for all. Afterwards first_recent
+ * is kvevict_sequence_stored_length() minus their number. Recent planes and
+ * groups of tokens exclude undo, by_table and chunk, and recent planes exclude
+ * heads of different lengths. docs/integration.md explains by_table and
+ * destinations, docs/reference.md the corner cases.
  *
  * @param[in]  sequence         Non-NULL.
- * @param[in]  views      [n_layers] views, all with the same struct_size, a
- *                        multiple of a view's alignment.
+ * @param[in]  views      [n_layers] views, all with the same struct_size.
  * @param[in]  views_len  = n_layers.
  * @param[in]  options    NULL for none.
- * @param[in]  workspace  For EVICT, see kvevict_plan_workspace().
- * @param[in]  workspace_bytes  Its size, at least the least for the longest
+ * @param[in]  workspace  That of EVICT, see kvevict_plan_workspace().
+ * @param[in]  workspace_bytes  Its size, at least least_bytes for the longest
  *                        layer.
  * @param[in]  stream     See kvevict_stream.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, one without
- *         planes that the geometry has, too few observed queries, sums that do
- *         not reach up to the last token, a budget smaller than what must stay,
- *         layers of unequal length under scope MODEL, a destination that the
- *         plan has no room for, or that rows cannot go to);
- *         KVEVICT_ERROR_UNSUPPORTED (the policy scores by keys or values that
- *         cannot be read, merges them, or turns keys that cannot be turned; or
- *         tokens of the window are gone already, which keep_window=no allows;
- *         or chunk is no multiple of the block size; or by_table parts of
- *         blocks would go, a view is contiguous or a ring, or heads or layers
- *         that keep different tokens share a table).
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, a view
+ *         without planes that the geometry has, too few observed queries, sums
+ *         that stop before the last token, a budget too small for the tokens
+ *         that must stay, layers of unequal length under scope MODEL,
+ *         destinations without has_destinations, or that cannot take the rows);
+ *         KVEVICT_ERROR_UNSUPPORTED (keys or values that the policy scores by,
+ *         merges or rotates cannot be; or tokens of the window are gone
+ *         already, which keep_window=no allows; or chunk is no multiple of the
+ *         block size; or with by_table: parts of blocks would go, a view is
+ *         contiguous or a ring, or heads or layers that keep different tokens
+ *         share a table).
  */
 KVEVICT_API kvevict_status kvevict_sequence_evict(
     kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
@@ -1687,18 +1676,17 @@ typedef struct kvevict_evict_report {
   uint32_t struct_size;
   uint32_t evicted;      /**< 1 if any layer lost a token. */
   uint64_t bytes_before; /**< In use before. */
-  uint64_t bytes_after;  /**< In use then, by destinations if there are. */
-  /** Slots in use before, summed over the layers: of a layer whose heads
-   *  differ, the most of any head. */
+  uint64_t bytes_after;  /**< In use after, in the destinations if given. */
+  /** Slots in use before: the sum of each layer's longest head. */
   uint64_t tokens_before;
   uint64_t tokens_after;
-  /** Paged: blocks, summed over the layers and the block tables of heads, that
-   *  hold nothing any more: the entries of each block table from
-   *  ceil(stored length / block_size) on. 0 with destinations. */
+  /** Paged: blocks that the eviction emptied, summed over layers and block
+   *  tables: the entries of each table from ceil(stored length / block_size)
+   *  on. 0 with destinations. */
   uint64_t blocks_freed;
-  /** Why layers were left alone that may be over their budgets:
-   *  KVEVICT_REASON_OPEN_PROMPT, then all were; KVEVICT_REASON_SMALL_BUDGET,
-   *  then one was at least. Otherwise KVEVICT_REASON_NONE. */
+  /** Why layers were left alone that may exceed their budgets:
+   *  KVEVICT_REASON_OPEN_PROMPT (all of them) or KVEVICT_REASON_SMALL_BUDGET
+   *  (one at least). Otherwise KVEVICT_REASON_NONE. */
   kvevict_reason reason;
   uint32_t reserved; /**< 0. */
 } kvevict_evict_report;
@@ -1712,27 +1700,27 @@ typedef struct kvevict_evict_report {
 /**
  * What an eviction did to one keep list.
  *
- * The mass of a token is the score that the list was chosen by: shaped, weighed
- * and reduced. Scores are a mass if the signal is attention, paid or expected,
- * or the caller's, without redundancy, secure, rescue or diverse_mass;
- * kvevict_policy_resolve() tells. Tokens without a finite score, and those of a
- * kept window, have no mass and are in neither sum. Sinks and other tokens that
- * must stay have the mass of their score. With chunk= only chunks that lose
- * tokens have masses.
+ * The mass of a token is the score that the list was chosen by: pooled,
+ * weighted and reduced. Scores are a mass if the signal is attention (paid or
+ * expected) or the caller's scores, without redundancy, secure, rescue and
+ * diverse_mass; kvevict_policy_resolve() tells. Tokens without a finite score,
+ * and those of a kept window, have no mass and are in neither sum. Sinks and
+ * other tokens that must stay have the mass of their score. With `chunk` only
+ * chunks that lose tokens have masses.
  */
 typedef struct kvevict_list_report {
   uint32_t struct_size;
   uint32_t layer;
   uint32_t tokens_before; /**< Slots in use. */
   uint32_t tokens_after;
-  /** What share of the list's mass stayed, in [0, 1]; 1 for a list that lost no
-   *  mass, also an empty one. NaN where nothing is known: before the first
-   *  eviction, without report_mass of kvevict_plan_options, where scores are no
-   *  masses, or if one of the list is below 0. Sums are in f32, of every 256th
-   *  slot and then of halves. */
+  /** The share of the list's mass that stayed, in [0, 1]; 1 for a list that
+   *  lost no mass, also an empty one. NaN if unknown: before the first
+   *  eviction, without report_mass of kvevict_plan_options, if scores are no
+   *  masses, or if a score of the list is below 0. Sums are in f32, of every
+   *  256th slot and then of halves. */
   float mass_kept;
-  /** The largest mass of a single token that went, as a share of the list's;
-   *  0 if none had any, NaN likewise. */
+  /** The largest mass of one evicted token, as a share of the list's mass; 0 if
+   *  none had any, NaN as above. */
   float largest_mass_evicted;
 } kvevict_list_report;
 
@@ -1741,29 +1729,28 @@ typedef struct kvevict_list_report {
 
 /**
  * Tells what the last successful kvevict_sequence_evict() did; counts are 0
- * before it, after a reset or a load, and after a failure of the device. Masses
- * that CUDA has measured stay there: with lists this call then waits for the
- * eviction.
+ * before the first, after a reset or a load, and after a failure of the device.
+ * CUDA keeps masses on the device: with lists the call waits for them.
  * @param[in]  sequence   Non-NULL.
  * @param[out] out        NULL, or out->struct_size set.
- * @param[out] lists      [lists_len], each with struct_size set, all to the
- *                        same: the lists of all layers end to end, see
+ * @param[out] lists      [lists_len], all with the same struct_size set: the
+ *                        lists of all layers end to end, see
  *                        kvevict_plan_layer().
- * @param[in]  lists_len  0, or as many as there are.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; with masses on CUDA
- *         KVEVICT_ERROR_UNSUPPORTED while the stream is captured.
+ * @param[in]  lists_len  0, or the number of lists.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
+ *         for masses on CUDA while the stream is captured.
  */
 KVEVICT_API kvevict_status kvevict_sequence_report(
     const kvevict_sequence* sequence, kvevict_evict_report* out,
     kvevict_list_report* lists, size_t lists_len) KVEVICT_NOEXCEPT;
 
 /**
- * Slots in use by a layer and KV head: where its next row goes.
+ * Tells how many slots a layer and KV head use: the slot of its next row.
  * @param[in]  sequence    Non-NULL.
- * @param[in]  layer       < n_layers, with a full cache: kvevict_plan_layer()
- *                         tells which ones have it.
- * @param[in]  kv_head     < n_kv_heads; all alike but for a plan with
- *                         head_budgets or heads that are not equal.
+ * @param[in]  layer       < n_layers, with a full cache (see
+ *                         kvevict_plan_layer()).
+ * @param[in]  kv_head     < n_kv_heads. Heads differ only in a plan with
+ *                         head_budgets or a `heads` other than equal.
  * @param[out] out_length  Slots.
  */
 KVEVICT_API kvevict_status kvevict_sequence_stored_length(
@@ -1771,8 +1758,9 @@ KVEVICT_API kvevict_status kvevict_sequence_stored_length(
     uint32_t* out_length) KVEVICT_NOEXCEPT;
 
 /**
- * Tokens seen so far: the position of the next one. RoPE's too, but with rotate
- * of kvevict_policy, where that is kvevict_sequence_stored_length().
+ * Tells how many tokens the sequence has seen: the position of the next one.
+ * RoPE uses it too, unless the policy has rotate=yes: then RoPE's position is
+ * kvevict_sequence_stored_length().
  * @param[in]  sequence    Non-NULL.
  * @param[out] out_length  Tokens.
  */
@@ -1780,16 +1768,16 @@ KVEVICT_API kvevict_status kvevict_sequence_logical_length(
     const kvevict_sequence* sequence, uint32_t* out_length) KVEVICT_NOEXCEPT;
 
 /**
- * The positions of all slots of a layer and KV head, ascending.
+ * Writes the positions of all slots of a layer and KV head, ascending.
  * @param[in]  sequence            Non-NULL.
  * @param[in]  layer               < n_layers, with a full cache.
- * @param[in]  kv_head             < n_kv_heads; all alike where they share a
- *                                 list.
- * @param[out] positions  The layer's stored length in elements.
+ * @param[in]  kv_head             < n_kv_heads; heads that share a list are
+ *                                 alike.
+ * @param[out] positions  At least the layer's stored length.
  * @param[in]  positions_capacity  Elements of positions.
  * @param[out] out_positions_len   Elements written.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, e.g. a capacity that is
- *         too small, with both numbers.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, e.g. for a capacity that
+ *         is too small; the message has both numbers.
  */
 KVEVICT_API kvevict_status kvevict_sequence_keep_positions(
     const kvevict_sequence* sequence, uint32_t layer, uint32_t kv_head,

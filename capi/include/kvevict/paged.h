@@ -16,37 +16,38 @@ extern "C" {
 
 /**
  * A cache for engines without one: a fixed pool of blocks, and sequences that
- * hold blocks by tables, as in PagedAttention, arXiv:2309.06180.
+ * refer to blocks by tables, as in PagedAttention, arXiv:2309.06180.
  *
  * Every layer with a full cache has K and V in blocks of block_size tokens.
- * Layers that are alike share their blocks, so that a policy may give more
- * tokens to some of them. A sequence has a table per layer and is a
- * kvevict_view of it: for attention, for scoring, for any other call.
+ * Layers of equal geometry share a pool, so that a policy may give more tokens
+ * to some of them. A sequence has a block table per layer;
+ * kvevict_paged_sequence_view() gives a kvevict_view of it for attention,
+ * scoring and all other calls.
  *
- * With group_tokens or recent_tokens it is a cache as KIVI has it,
- * arXiv:2402.02750: keys may have their numbers per channel and group of
- * tokens, and the last rows of a sequence are not quantized. A sequence holds
- * them in memory of its own: of each layer recent_tokens, and fewer than
- * block_size more. An append that makes them more quantizes whole blocks of the
- * oldest ones. What is quantized stays so.
+ * With group_tokens or recent_tokens it is a cache like KIVI's,
+ * arXiv:2402.02750: keys may have their scales and minima per channel and group
+ * of tokens, and the last rows of a sequence are not quantized. A sequence
+ * holds these in its own memory: recent_tokens rows of each layer, and fewer
+ * than block_size more. An append that exceeds this quantizes whole blocks of
+ * the oldest ones. Quantized rows stay quantized.
  *
- * A fork shares its blocks, which are counted; who writes to a shared one gets
- * a copy of its own first. Recent rows are copied. A call that needs more
- * blocks than are free fails with KVEVICT_ERROR_OUT_OF_MEMORY, names need and
- * free, and has changed nothing.
+ * A fork shares its blocks by reference count; a call that writes to a shared
+ * block copies it first. Recent rows are copied. A call that needs more blocks
+ * than are free fails with KVEVICT_ERROR_OUT_OF_MEMORY, whose message has both
+ * numbers, and changes nothing.
  *
- * Threads: a cache is locked within; of each sequence one call at a time.
- * Calls allocate nothing but where a name ends in _create or _fork. On CUDA
- * those that change tables wait for the stream and cannot be captured; blocks
- * pass from one sequence to another when the call that frees them returns, so
+ * Threads: a cache has a lock of its own; each sequence takes one call at a
+ * time. Only calls whose name ends in _create or _fork allocate. On CUDA calls
+ * that change tables wait for the stream and cannot be captured. Another
+ * sequence may get a block as soon as the call that frees it returns, so
  * sequences of one cache use one stream or are ordered by the caller.
  */
 typedef struct kvevict_paged_cache kvevict_paged_cache;
 
-/** The blocks of one request. Opaque. */
+/** The rows of one request, in blocks of a cache. Opaque. */
 typedef struct kvevict_paged_sequence kvevict_paged_sequence;
 
-/** How rows lie in a block. */
+/** The order of rows in a block. */
 KVEVICT_INT32_TYPE(kvevict_block_layout)
 enum kvevict_block_layout KVEVICT_INT32 {
   /** [n_kv_heads, block_size, head_dim], "HND". */
@@ -55,32 +56,31 @@ enum kvevict_block_layout KVEVICT_INT32 {
   KVEVICT_BLOCK_LAYOUT_TOKEN_MAJOR = 1
 };
 
-/** How to make a paged cache. */
+/** How to create a paged cache. */
 typedef struct kvevict_paged_cache_options {
   uint32_t struct_size;
-  /** For each layer; together with those that are alike 1 .. 2^31 - 1. */
+  /** Blocks per layer; layers of equal geometry together have 1 .. 2^31 - 1. */
   uint32_t n_blocks;
-  /** Tokens, 1 .. 65536; 0: group_tokens, or 16 without. */
+  /** Tokens per block, 1 .. 65536; 0: group_tokens, or 16 if that is 0. */
   uint32_t block_size;
   kvevict_block_layout layout;
-  /** Memory of the device, kvevict_paged_cache_bytes() or more, aligned to
-   *  256, borrowed until the cache is gone; NULL: the context allocates. */
+  /** Device memory, kvevict_paged_cache_bytes() or more, aligned to 256,
+   *  borrowed until the cache is destroyed; NULL: the context allocates. */
   void* memory;
   size_t memory_bytes; /**< 0 with NULL. */
-  /** What the scales and minima are that blocks have for rows of u8, i8, u4 and
-   *  u4_halves: f32, f16 or bf16. 0: f32. Rows of fp8 have a scale if this is
-   *  not 0. */
+  /** Dtype of the scales and minima of u8, i8, u4 and u4_halves rows: f32, f16
+   *  or bf16. 0: f32. Rows of fp8 have a scale if this is not 0. */
   kvevict_dtype number_dtype;
   /** How many tokens share the scales and minima of keys, one per element (see
-   *  kvevict_plane), 1 .. 256; values have theirs per token. Divides
-   *  block_size. Keys are u8, i8, u4 or u4_halves, values are quantized. 0:
+   *  kvevict_plane), 1 .. 256; it divides block_size. Values have theirs per
+   *  token. Keys are then u8, i8, u4 or u4_halves, and values are quantized. 0:
    *  keys have theirs per token too. */
   uint32_t group_tokens;
-  /** How many last rows are not quantized, at least, up to max_tokens. Keys and
-   *  values are quantized. 0: all rows are in codes; with group_tokens all but
-   *  those that do not fill a block yet. */
+  /** How many last rows at least are not quantized, up to max_tokens; keys and
+   *  values must have quantized dtypes. 0: all rows are quantized; with
+   *  group_tokens all but those that do not fill a block yet. */
   uint32_t recent_tokens;
-  /** What these rows are: f32, f16 or bf16. 0: f32. */
+  /** Dtype of these rows: f32, f16 or bf16. 0: f32. */
   kvevict_dtype recent_dtype;
 } kvevict_paged_cache_options;
 
@@ -92,24 +92,25 @@ typedef struct kvevict_paged_cache_options {
   }
 
 /**
- * What the blocks of all layers take. Recent rows are not in it: each sequence
- * allocates its own, (recent_tokens + block_size - 1, or max_tokens if that is
- * less) * n_kv_heads rows of K and V per layer.
- * @param[in]  plan       Non-NULL; of it the geometry counts.
+ * Tells how many bytes the blocks of all layers take. Recent rows do not count:
+ * each sequence allocates its own, min(recent_tokens + block_size - 1,
+ * max_tokens) * n_kv_heads rows of K and V per layer.
+ * @param[in]  plan       Non-NULL; only its geometry counts.
  * @param[in]  options    Non-NULL.
  * @param[out] out_bytes  Non-NULL.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also for more bytes than
- *         size_t holds; KVEVICT_ERROR_UNSUPPORTED (opaque rows, whose size a
- *         geometry does not say).
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also if the size does not
+ *         fit in size_t; KVEVICT_ERROR_UNSUPPORTED (opaque rows: a geometry
+ *         does not have their size).
  */
 KVEVICT_API kvevict_status kvevict_paged_cache_bytes(
     const kvevict_plan* plan, const kvevict_paged_cache_options* options,
     size_t* out_bytes) KVEVICT_NOEXCEPT;
 
 /**
- * Creates a cache of which all blocks are free.
- * @param[in]  plan       Non-NULL: context, geometry and max_tokens, the most
- *                        that a sequence may hold. Its policy plays no part.
+ * Creates a cache whose blocks are all free.
+ * @param[in]  plan       Non-NULL. Its context, geometry and max_tokens (the
+ *                        most that a sequence may hold) count, its policy does
+ *                        not.
  * @param[in]  options    Non-NULL.
  * @param[out] out_cache  Non-NULL. Destroy with kvevict_paged_cache_destroy().
  * @return As kvevict_paged_cache_bytes(); KVEVICT_ERROR_OUT_OF_MEMORY.
@@ -119,32 +120,33 @@ KVEVICT_API kvevict_status kvevict_paged_cache_create(
     kvevict_paged_cache** out_cache) KVEVICT_NOEXCEPT;
 
 /**
- * Destroys a cache; NULL is ignored. Its sequences stay usable and release it
- * with the last of them.
+ * Destroys a cache; NULL is ignored. Its sequences stay usable; the last of
+ * them releases it.
  * @param[in] cache  NULL or a cache.
  */
 KVEVICT_API void kvevict_paged_cache_destroy(kvevict_paged_cache* cache)
     KVEVICT_NOEXCEPT;
 
-/** What is in use of a cache, at one moment. */
+/** How much of a cache is in use at one moment. */
 typedef struct kvevict_paged_cache_usage {
   uint32_t struct_size;
   uint32_t n_sequences;
   uint64_t n_blocks; /**< In all layers. */
-  uint64_t n_free;   /**< Blocks that nobody holds. */
-  uint64_t n_shared; /**< That several sequences hold. */
-  /** Rows of all layers that sequences hold, each for itself. */
+  uint64_t n_free;   /**< Blocks that no sequence holds. */
+  uint64_t n_shared; /**< Blocks that several sequences hold. */
+  /** Slots held, summed over sequences and layers; shared ones count for each
+   *  sequence. */
   uint64_t n_slots;
-  /** All blocks, and what sequences have for recent rows. */
+  /** All blocks, and the sequences' memory for recent rows. */
   uint64_t bytes;
-  uint64_t bytes_in_use; /**< Without the blocks that are free. */
-  /** As `bytes` if all rows were f32: this by `bytes` is what quantized rows
-   *  save, scales and minima included. */
+  uint64_t bytes_in_use; /**< `bytes` without free blocks. */
+  /** `bytes` if all rows were f32. f32_bytes / bytes is what quantization
+   *  saves, scales and minima included. */
   uint64_t f32_bytes;
 } kvevict_paged_cache_usage;
 
 /**
- * Counts blocks.
+ * Tells how much of a cache is in use.
  * @param[in]  cache  Non-NULL.
  * @param[out] out    Non-NULL, out->struct_size set.
  */
@@ -153,21 +155,21 @@ kvevict_paged_cache_get_usage(const kvevict_paged_cache* cache,
                               kvevict_paged_cache_usage* out) KVEVICT_NOEXCEPT;
 
 /**
- * Adds a sequence, which holds no tokens.
+ * Creates an empty sequence.
  * @param[in]  cache         Non-NULL.
- * @param[out] out_sequence  Non-NULL. Give its blocks back with
+ * @param[out] out_sequence  Non-NULL. Destroy with
  *                           kvevict_paged_sequence_destroy().
  * @return KVEVICT_OK, KVEVICT_ERROR_INVALID_ARGUMENT,
- *         KVEVICT_ERROR_OUT_OF_MEMORY (its tables, its recent rows).
+ *         KVEVICT_ERROR_OUT_OF_MEMORY (for its tables or recent rows).
  */
 KVEVICT_API kvevict_status kvevict_paged_sequence_create(
     kvevict_paged_cache* cache,
     kvevict_paged_sequence** out_sequence) KVEVICT_NOEXCEPT;
 
 /**
- * Adds a sequence that holds what another one does, in the same blocks. It is
- * how a prefix is shared, how beams part, and how an eviction can be taken
- * back: evict one of the two.
+ * Creates a sequence that holds the same tokens as another, in the same blocks.
+ * Use it to share a prefix, to split beams, or to keep the rows that an
+ * eviction of the other sequence drops.
  * @param[in]  sequence      Non-NULL.
  * @param[out] out_sequence  Non-NULL.
  * @param[in]  stream        See kvevict_stream.
@@ -179,7 +181,8 @@ kvevict_paged_sequence_fork(const kvevict_paged_sequence* sequence,
                             kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * Finishes a sequence: blocks that nobody else holds are free. NULL is ignored.
+ * Destroys a sequence and frees the blocks that no other one holds. NULL is
+ * ignored.
  * @param[in] sequence  NULL or a sequence.
  */
 KVEVICT_API void kvevict_paged_sequence_destroy(
@@ -187,16 +190,15 @@ KVEVICT_API void kvevict_paged_sequence_destroy(
 
 /**
  * Makes room for tokens behind the last one, in every layer. Their rows have
- * any content: the engine writes them through kvevict_paged_sequence_view(), or
- * kvevict_paged_sequence_write() does.
+ * unspecified content until the engine writes them through
+ * kvevict_paged_sequence_view() or kvevict_paged_sequence_write().
  *
- * Recent rows that no longer are, since the new ones are behind them, are
- * quantized by this call; of the new ones those before first_recent of the
- * view, when they are written.
+ * The call quantizes recent rows that are no longer among the last ones. New
+ * rows before first_recent of the view are quantized when they are written.
  *
  * @param[in] sequence  Non-NULL.
- * @param[in] n_tokens  No layer may come to hold more than the plan's
- *                      max_tokens; 0 does nothing.
+ * @param[in] n_tokens  0 does nothing. No layer may then hold more than the
+ *                      plan's max_tokens.
  * @param[in] stream    See kvevict_stream.
  * @return KVEVICT_OK, KVEVICT_ERROR_INVALID_ARGUMENT,
  *         KVEVICT_ERROR_OUT_OF_MEMORY (too few blocks are free).
@@ -206,33 +208,33 @@ KVEVICT_API kvevict_status kvevict_paged_sequence_append(
     kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * Drops the last tokens of layers that hold more than so many; blocks that this
- * leaves empty are given back. Recent rows go first.
+ * Drops the last tokens of layers that hold more than new_length, recent rows
+ * first, and frees the blocks that become empty.
  * @param[in] sequence    Non-NULL.
- * @param[in] new_length  What each layer holds at most from now on.
+ * @param[in] new_length  The most tokens that a layer holds afterwards.
  */
 KVEVICT_API kvevict_status kvevict_paged_sequence_truncate(
     kvevict_paged_sequence* sequence, uint32_t new_length) KVEVICT_NOEXCEPT;
 
 /**
- * Drops the last rows of each layer that a sequence of positions stores no
- * longer: behind kvevict_sequence_trim_to() or kvevict_sequence_reset(), or an
- * eviction by views. With recent rows kvevict_paged_evict() alone evicts: here
- * they would go first.
+ * Drops the last rows of each layer that `stored` no longer has, after a
+ * kvevict_sequence_trim_to(), kvevict_sequence_reset() or an eviction by views.
+ * A cache with recent rows must be evicted by kvevict_paged_evict(), because
+ * this call drops recent rows first.
  * @param[in] sequence  Non-NULL.
- * @param[in] stored    Non-NULL, of a plan of the cache's geometry. If its
- *                      heads hold different numbers the most counts.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also where it stores more
- *         than there are rows.
+ * @param[in] stored    Non-NULL, of a plan with the cache's geometry. If its
+ *                      heads hold different numbers, the largest counts.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also if `stored` has more
+ *         slots than there are rows.
  */
 KVEVICT_API kvevict_status
 kvevict_paged_sequence_fit(kvevict_paged_sequence* sequence,
                            const kvevict_sequence* stored) KVEVICT_NOEXCEPT;
 
 /**
- * How many rows a layer holds.
+ * Tells how many rows a layer holds.
  * @param[in]  sequence   Non-NULL.
- * @param[in]  layer      One with a full cache.
+ * @param[in]  layer      < n_layers, with a full cache.
  * @param[out] out_slots  Non-NULL.
  */
 KVEVICT_API kvevict_status kvevict_paged_sequence_length(
@@ -240,13 +242,13 @@ KVEVICT_API kvevict_status kvevict_paged_sequence_length(
     uint32_t* out_slots) KVEVICT_NOEXCEPT;
 
 /**
- * A layer's rows as a view, valid until a call changes the sequence. Blocks up
- * to the last one that others share are its n_shared_blocks: an engine does not
- * write to them either. kvevict_paged_sequence_own() makes them this one's. The
- * scales and minima of quantized rows are its companions, and recent rows: an
- * array of the cache's or the sequence's.
+ * Describes a layer's rows as a view, valid until a call changes the sequence.
+ * n_shared_blocks counts the blocks up to the last one that others share. The
+ * engine must not write to them; kvevict_paged_sequence_own() replaces them by
+ * copies. Scales, minima and recent rows are the view's companions; the cache
+ * or the sequence owns their array.
  * @param[in]  sequence  Non-NULL.
- * @param[in]  layer     One with a full cache.
+ * @param[in]  layer     < n_layers, with a full cache.
  * @param[out] out       Non-NULL, out->struct_size set. Its block table lies in
  *                       memory of the device.
  */
@@ -255,8 +257,8 @@ kvevict_paged_sequence_view(const kvevict_paged_sequence* sequence,
                             uint32_t layer, kvevict_view* out) KVEVICT_NOEXCEPT;
 
 /**
- * Copies those blocks of all layers that others share and that hold slots from
- * `first_slot` on, so that they may be written through views.
+ * Copies the blocks of all layers that others share and that hold slots from
+ * `first_slot` on, so that the engine may write to them through views.
  * @param[in] sequence    Non-NULL.
  * @param[in] first_slot  0: all.
  * @param[in] stream      See kvevict_stream.
@@ -269,14 +271,14 @@ KVEVICT_API kvevict_status kvevict_paged_sequence_own(
 /** Rows of one layer, outside the cache. */
 typedef struct kvevict_paged_rows {
   uint32_t struct_size;
-  uint32_t layer;      /**< One with a full cache. */
+  uint32_t layer;      /**< < n_layers, with a full cache. */
   uint32_t first_slot; /**< Where row 0 goes. */
   uint32_t n_tokens;   /**< 0 is valid. */
-  /** [n_kv_heads, n_tokens, head_dim] in any layout, apart from the cache's
-   *  memory; absent: is left alone, not both. A write may take K and V from
-   *  the same rows. Rows of the geometry's dtype are moved byte for byte if
-   *  blocks have no scales. Rows of f32, f16 or bf16 are otherwise stored anew:
-   *  see kvevict_compact(). */
+  /** [n_kv_heads, n_tokens, head_dim] in any layout, outside the cache's
+   *  memory. Either plane may be absent: then K or V is not copied. A write may
+   *  take K and V from the same rows. Rows of the geometry's dtype are copied
+   *  byte for byte if blocks have no scales; otherwise rows are f32, f16 or
+   *  bf16 and are requantized: see kvevict_compact(). */
   kvevict_plane k;
   kvevict_plane v;
 } kvevict_paged_rows;
@@ -288,16 +290,16 @@ typedef struct kvevict_paged_rows {
   }
 
 /**
- * Copies rows into slots that layers hold. Keys that share numbers by groups of
- * tokens are written in order: with those before them in their first group,
- * which are stored anew, up to the end of a group or of all that have such
- * numbers, or to recent rows.
+ * Copies rows into slots that layers hold. Keys that share scales by groups of
+ * tokens are written in order: the group of the first row is requantized
+ * together with the rows before it, and the rows end at the end of a group, of
+ * all quantized rows, or among recent rows.
  * @param[in] sequence  Non-NULL.
- * @param[in] rows      [rows_len], structs of one struct_size; a layer may come
- *                      up more than once.
+ * @param[in] rows      [rows_len], structs of one struct_size; a layer may
+ *                      occur more than once.
  * @param[in] rows_len  0 does nothing; at most KVEVICT_MAX_JOBS.
  * @param[in] stream    See kvevict_stream.
- * @return As kvevict_paged_sequence_append(); all is checked before the first
+ * @return As kvevict_paged_sequence_append(). All checks come before the first
  *         row is written.
  */
 KVEVICT_API kvevict_status kvevict_paged_sequence_write(
@@ -305,10 +307,9 @@ KVEVICT_API kvevict_status kvevict_paged_sequence_write(
     size_t rows_len, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * Copies rows out of the slots of layers, which need not be neighbours in
- * memory: gathers them.
+ * Gathers rows of consecutive slots from a layer's blocks into other memory.
  * @param[in] sequence  Non-NULL.
- * @param[in] rows      [rows_len]; the planes are written to.
+ * @param[in] rows      [rows_len]; the call writes to their planes.
  * @param[in] rows_len  0 does nothing; at most KVEVICT_MAX_JOBS.
  * @param[in] stream    See kvevict_stream.
  */
@@ -316,14 +317,15 @@ KVEVICT_API kvevict_status kvevict_paged_sequence_read(
     const kvevict_paged_sequence* sequence, const kvevict_paged_rows* rows,
     size_t rows_len, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
-/** What an eviction of a paged sequence is given. */
+/** One paged sequence's part of kvevict_paged_evict(). */
 typedef struct kvevict_paged_eviction {
   uint32_t struct_size;
   uint32_t reserved;              /**< 0. */
-  kvevict_paged_sequence* cached; /**< Non-NULL: where the rows are. */
-  kvevict_sequence* sequence;     /**< Non-NULL: which tokens they are of. */
-  /** NULL for none. No undo: a fork made before keeps what goes. No
-   *  destinations: kvevict_sequence_evict() takes them, with the views. */
+  kvevict_paged_sequence* cached; /**< Non-NULL: holds the rows. */
+  kvevict_sequence* sequence;     /**< Non-NULL: knows their positions. */
+  /** NULL for none. `undo` is refused: a fork made before keeps the evicted
+   *  rows. Destinations are refused too: give them with the views to
+   *  kvevict_sequence_evict(). */
   const kvevict_evict_options* options;
 } kvevict_paged_eviction;
 
@@ -331,21 +333,22 @@ typedef struct kvevict_paged_eviction {
   { (uint32_t)sizeof(kvevict_paged_eviction), 0, 0, 0, 0 }
 
 /**
- * kvevict_sequences_evict() of paged sequences, whose emptied blocks are given
- * back. If whole blocks stay or go, it is by_table: select_block is a
- * multiple of the cache's block size, a layer's heads share a list, and nothing
- * is merged or turned. Then no row moves, and no block is copied or needed;
- * shared ones stay or are given up. Otherwise of blocks that others share only
- * those that survivors move to are copied, or all where rows are merged; the
- * others hold theirs unchanged. Recent rows stay, groups are stored anew, and
- * with either nothing goes by_table: see kvevict_sequence_evict().
+ * Evicts paged sequences as kvevict_sequences_evict() does, and frees the
+ * emptied blocks. The eviction is by_table if select_block is a multiple of the
+ * cache's block size, a layer's heads share a list, and the policy neither
+ * merges nor rotates. Then no row moves, and no block is copied or needed;
+ * shared blocks stay or are released. Otherwise a shared block is copied before
+ * a survivor moves into it; with merge all shared blocks are. Other sequences
+ * keep their rows unchanged. Recent rows stay and groups of tokens are
+ * requantized, so a cache with either is never evicted by_table: see
+ * kvevict_sequence_evict().
  * @param[in] items      [items_len], structs of one struct_size. Each layer of
- *                       `cached` has the rows that `sequence` stores; all are
- *                       of one cache.
+ *                       `cached` has the rows that `sequence` stores; all
+ *                       belong to one cache.
  * @param[in] items_len  0 does nothing.
- * @param[in] workspace  The largest of kvevict_plan_workspace() of the plans,
- *                       for sequences as long as they are.
- * @param[in] workspace_bytes  Its size, at least the least.
+ * @param[in] workspace  The largest kvevict_plan_workspace() of the plans for
+ *                       the sequences' lengths.
+ * @param[in] workspace_bytes  Its size, at least least_bytes.
  * @param[in] stream     See kvevict_stream.
  * @return As kvevict_sequence_evict(); KVEVICT_ERROR_OUT_OF_MEMORY (too few
  *         blocks are free for copies).

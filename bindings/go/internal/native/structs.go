@@ -4,19 +4,19 @@ package native
 
 // Constants of the headers.
 const (
-	// A number of query rows: as many as the caller gives.
+	// As a number of query rows: as many as the caller gives.
 	QueryRowsAny = 4294967295
-	// A number of query rows: one for each slot held.
+	// As a number of query rows: one for each slot held.
 	QueryRowsAll = 4294967294
 	VersionMajor = 0
 	VersionMinor = 1
 	VersionPatch = 0
 	// Rises with every incompatible change of this header; equals the SONAME.
 	ABIVersion = 0
-	// Jobs and moves that one call takes at most.
+	// The most jobs or moves that one call takes.
 	MaxJobs = 128
-	// As first_position: the sequence's logical length. On CUDA it is then read from device memory
-	// when the work runs, so that a captured graph goes on where the sequence is.
+	// The sequence's logical length, given as a first position. CUDA reads it from device memory
+	// when the work runs, so that a captured graph continues at the sequence's end.
 	PositionNext = 4294967295
 )
 
