@@ -1,0 +1,96 @@
+// What a plan cannot do with a layer, and why.
+#include "core/dtype.h"
+#include "core/plan/plan.h"
+#include "core/status.h"
+#include "core/view/view.h"
+
+namespace kvevict {
+
+bool Plan::CanScore(const PlanLayer& layer) const {
+  return ScoreReason(layer) == KVEVICT_REASON_NONE;
+}
+
+kvevict_reason Plan::ScoreReason(const PlanLayer& layer,
+                                 bool by_queries) const {
+  const kvevict_layer_geometry& g = layer.geometry;
+  const DTypeInfo& k = InfoOf(static_cast<DType>(g.k_dtype));
+  const DTypeInfo& v = InfoOf(static_cast<DType>(g.v_dtype));
+  const bool reads_keys = by_queries || ReadsKeys();
+  if (reads_keys && !k.can_score) return KVEVICT_REASON_OPAQUE_KEYS;
+  if (by_queries || signal().Needs(kQueries)) {
+    const DTypeInfo& q = InfoOf(static_cast<DType>(g.q_dtype));
+    if (!q.can_score) return KVEVICT_REASON_OPAQUE_QUERIES;
+    if (q.is_quantized()) return KVEVICT_REASON_QUANTIZED_QUERIES;
+  }
+  if (ReadsValues() && (!v.can_score || g.v_head_dim == 0)) {
+    return KVEVICT_REASON_OPAQUE_VALUES;
+  }
+  return KVEVICT_REASON_NONE;
+}
+
+Status Plan::CheckCanScore(const PlanLayer& layer, bool by_queries) const {
+  const kvevict_reason reason = ScoreReason(layer, by_queries);
+  if (reason == KVEVICT_REASON_NONE) return Status();
+  return Unsupported("cannot score: %s", ReasonText(reason));
+}
+
+kvevict_reason Plan::RotateReason(const PlanLayer& layer) const {
+  const auto dtype = static_cast<DType>(layer.geometry.k_dtype);
+  if (InfoOf(dtype).is_quantized()) return KVEVICT_REASON_QUANTIZED_KEYS;
+  if (!InfoOf(dtype).can_rotate) return KVEVICT_REASON_OPAQUE_KEYS;
+  return rope_.n_frequencies() == 0 ? KVEVICT_REASON_NO_ROPE
+                                    : KVEVICT_REASON_NONE;
+}
+
+Status Plan::CheckCanRotate(const PlanLayer& layer) const {
+  const kvevict_reason reason = RotateReason(layer);
+  if (reason == KVEVICT_REASON_NONE) return Status();
+  return Unsupported("cannot rotate: %s", ReasonText(reason));
+}
+
+kvevict_reason Plan::MergeReasonOf(const PlanLayer& layer) const {
+  const kvevict_layer_geometry& g = layer.geometry;
+  return MergeReason(merge(), g.k_dtype, HasValues(g), g.v_dtype);
+}
+
+Status Plan::CheckCanMerge(const PlanLayer& layer) const {
+  const kvevict_reason reason = MergeReasonOf(layer);
+  if (reason == KVEVICT_REASON_NONE) return Status();
+  return Unsupported("cannot merge: %s", ReasonText(reason));
+}
+
+const char* ReasonText(kvevict_reason reason) {
+  switch (reason) {
+    case KVEVICT_REASON_NONE:
+      return "";
+    case KVEVICT_REASON_OPAQUE_KEYS:
+      return "k_dtype is opaque: keys can be moved, not read";
+    case KVEVICT_REASON_OPAQUE_QUERIES:
+      return "q_dtype is opaque: queries cannot be read";
+    case KVEVICT_REASON_NO_ROPE:
+      return "the geometry has no rope_inv_freq: how keys turn is not known";
+    case KVEVICT_REASON_NO_FULL_CACHE:
+      return "the layer has no cache, or only that of a sliding window";
+    case KVEVICT_REASON_OPAQUE_VALUES:
+      return "v_dtype is opaque, or v_head_dim 0: no values can be read";
+    case KVEVICT_REASON_QUANTIZED_KEYS:
+      return "k_dtype is quantized: keys that change would be rounded again";
+    case KVEVICT_REASON_QUANTIZED_QUERIES:
+      return "q_dtype is quantized: queries are f32, f16 or bf16";
+    case KVEVICT_REASON_QUANTIZED_VALUES:
+      return "v_dtype is quantized: values that change would be rounded again";
+    case KVEVICT_REASON_TOKEN_GROUPS:
+      return "scales of groups of tokens, or recent rows that lie apart: rows "
+             "do "
+             "not move one by one";
+    case KVEVICT_REASON_OPEN_PROMPT:
+      return "the policy's prompt is not inside, and "
+             "kvevict_sequence_end_prompt() has not been called";
+    case KVEVICT_REASON_SMALL_BUDGET:
+      return "the context is too short yet: its budget, a ratio, has no room "
+             "for what must stay, or it has fewer tokens than the query window";
+  }
+  return "";
+}
+
+}  // namespace kvevict
