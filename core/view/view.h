@@ -102,8 +102,8 @@ Status ValidateRows(const char* name, const kvevict_plane& rows,
                     kvevict_dtype dtype, uint32_t head_dim, uint32_t n_heads,
                     uint32_t n_rows);
 
-// Checks that the planes of a valid view, where present, have the shapes and dtypes
-// of a geometry.
+// Checks that the planes of a valid view, where present, have the shapes and
+// dtypes of a geometry.
 Status MatchGeometry(const kvevict_view& view,
                      const kvevict_layer_geometry& geometry);
 
