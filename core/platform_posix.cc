@@ -15,7 +15,7 @@
 
 namespace kvevict::platform {
 
-// ---- Memory --------------------------------------------------------------------
+// ---- Memory -----------------------------------------------------------------
 
 void* AllocateAligned(size_t alignment, size_t n_bytes) {
   return std::aligned_alloc(alignment, n_bytes);
@@ -25,7 +25,7 @@ void FreeAligned(void* memory) { std::free(memory); }
 
 uint64_t ProcessId() { return static_cast<uint64_t>(getpid()); }
 
-// ---- Libraries -----------------------------------------------------------------
+// ---- Libraries --------------------------------------------------------------
 
 namespace {
 
@@ -69,7 +69,7 @@ void* FindSymbol(void* library, const char* name) {
   return dlsym(library, name);
 }
 
-// ---- Files ---------------------------------------------------------------------
+// ---- Files ------------------------------------------------------------------
 
 namespace {
 

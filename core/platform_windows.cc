@@ -16,7 +16,7 @@
 
 namespace kvevict::platform {
 
-// ---- Memory --------------------------------------------------------------------
+// ---- Memory -----------------------------------------------------------------
 
 void* AllocateAligned(size_t alignment, size_t n_bytes) {
   return _aligned_malloc(n_bytes, alignment);
@@ -69,7 +69,7 @@ std::wstring Wide(const std::string& text) {
 
 }  // namespace
 
-// ---- Libraries -----------------------------------------------------------------
+// ---- Libraries --------------------------------------------------------------
 
 void* OpenLibrary(const char* name, std::string* reason) {
   const std::wstring wide = Wide(name);
@@ -110,7 +110,7 @@ void* FindSymbol(void* library, const char* name) {
       GetProcAddress(static_cast<HMODULE>(library), name));
 }
 
-// ---- Files ---------------------------------------------------------------------
+// ---- Files ------------------------------------------------------------------
 
 namespace {
 

@@ -1,5 +1,5 @@
-// Attention summed over any number of query rows, and within chunks, by the kernels of
-// score_window.cc.
+// Attention summed over any number of query rows, and within chunks, by the
+// kernels of score_window.cc.
 #ifndef KVEVICT_CUDA_SCORE_WINDOW_H_
 #define KVEVICT_CUDA_SCORE_WINDOW_H_
 

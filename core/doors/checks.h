@@ -23,7 +23,7 @@ Status CheckCounts(const Context& context, const char* name,
 // Checks that a workspace can be addressed.
 Status CheckFits(CheckedSize bytes);
 
-// Checks that a device can count so many lists.
+// Checks that a device can count n_lists lists.
 Status CheckListCount(const char* name, uint32_t n_lists);
 
 // Checks the lists and converts them for operations, whose strides have 32

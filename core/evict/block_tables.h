@@ -1,4 +1,4 @@
-// Evictions that leave rows where they are and permute the tables of their blocks.
+// Evictions that leave rows in place and permute the tables of their blocks.
 #ifndef KVEVICT_CORE_EVICT_BLOCK_TABLES_H_
 #define KVEVICT_CORE_EVICT_BLOCK_TABLES_H_
 

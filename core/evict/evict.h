@@ -1,4 +1,4 @@
-// The main job: a whole model's cache scored, selected and compacted in place.
+// The main job: scores, selects and compacts a whole model's cache in place.
 #ifndef KVEVICT_CORE_EVICT_EVICT_H_
 #define KVEVICT_CORE_EVICT_EVICT_H_
 

@@ -1,7 +1,8 @@
-// Rows that evictions take out of caches, in memory that is lent for them: of the layers
-// that lose tokens, and then of the sums of such layers, end to end
+// Rows that evictions remove from caches, saved in the caller's memory: first
+// those of the layers that lose tokens, then those of the layers' sums, one
+// after the other.
 //
-//   u32 counts [n_lists]             only where lists differ
+//   u32 counts [n_lists]             only if lists differ
 //   i32 slots [n_lists, n_rows + 1]  see EvictedJob
 //   rows [n_rows, n_kv_heads]        of each plane, packed
 #ifndef KVEVICT_CORE_EVICT_SAVED_ROWS_H_

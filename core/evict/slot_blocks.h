@@ -1,6 +1,6 @@
-// Slots that stay or go together: block i has slots [i * size, (i + 1) * size), the
-// last one of a list what is left of them. A last block that is not full stays, so a
-// list always loses a multiple of the size.
+// Slots that stay or go together: block i has slots [i * size, (i + 1) * size).
+// The last block of a list has the rest. If it is not full it stays, so a list
+// always loses a multiple of the size.
 #ifndef KVEVICT_CORE_EVICT_SLOT_BLOCKS_H_
 #define KVEVICT_CORE_EVICT_SLOT_BLOCKS_H_
 

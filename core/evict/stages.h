@@ -1,5 +1,6 @@
-// The stages in which an eviction chooses slots: a list that is run in order, for one
-// group of layers after the other, and of policies with chunks for one chunk of these.
+// The stages in which an eviction chooses slots: a list that is run in order,
+// for one group of layers after the other. With chunks it is run for one chunk
+// of the group after the other.
 #ifndef KVEVICT_CORE_EVICT_STAGES_H_
 #define KVEVICT_CORE_EVICT_STAGES_H_
 

@@ -1,4 +1,4 @@
-// Tokens that go later or sooner than others: see kvevict_token_range.
+// Tokens that are evicted later or sooner than others: see kvevict_token_range.
 #ifndef KVEVICT_CORE_EVICT_TOKEN_RANGES_H_
 #define KVEVICT_CORE_EVICT_TOKEN_RANGES_H_
 

@@ -1,4 +1,4 @@
-// An eviction taken back.
+// Undoes an eviction.
 #ifndef KVEVICT_CORE_EVICT_UNDO_H_
 #define KVEVICT_CORE_EVICT_UNDO_H_
 

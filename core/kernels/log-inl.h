@@ -13,8 +13,8 @@ namespace kvevict::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// ln(x) for normal x > 0, absolute error under 1e-7 near 1 and relative under 2e-7
-// elsewhere. Other x give an unspecified value.
+// ln(x) for normal x > 0, absolute error under 1e-7 near 1 and relative under
+// 2e-7 elsewhere. Other x give an unspecified value.
 template <class DF, class V = hn::VFromD<DF>>
 HWY_INLINE V LogOf(DF df, V x) {
   const hn::RebindToSigned<DF> di;

@@ -33,8 +33,8 @@ HWY_INLINE void CosineAndSine(D d, U turn, V& cosine, V& sine) {
   const V t =
       hn::Mul(hn::ConvertTo(d, hn::BitCast(di, rest)), hn::Set(d, 0x1p-32f));
   const V square = hn::Mul(t, t);
-  // Interpolated at the Chebyshev nodes of [0, 1/64], the cosine exact at 0; errors
-  // of the rounded coefficients 2.4e-8 and 9e-9.
+  // Interpolated at the Chebyshev nodes of [0, 1/64], the cosine exact at 0;
+  // errors of the rounded coefficients 2.4e-8 and 9e-9.
   V s = hn::Set(d, -75.4016113f);
   s = hn::MulAdd(s, square, hn::Set(d, 81.5925446f));
   s = hn::MulAdd(s, square, hn::Set(d, -41.3416634f));

@@ -8,8 +8,8 @@
 
 namespace kvevict {
 
-// scores[i] = (scores[i] + epsilon) * weights[i], in f32; +infinity stays. NaN in,
-// NaN out. The same bits on every target.
+// scores[i] = (scores[i] + epsilon) * weights[i], in f32; +infinity stays. NaN
+// in, NaN out. The same bits on every target.
 void WeighScores(SimdTarget simd, const float* weights, size_t n, float epsilon,
                  float* scores);
 

@@ -19,7 +19,7 @@ enum class PolicyKind : int32_t {
 #undef KVEVICT_POLICY
 };
 
-// ---- The types of parameters beside numbers, bool and the C API's enumerations ----
+// ---- Types of parameters, other than numbers, bool and the C API's enums ----
 
 enum class PoolKind : int32_t { kNone, kAvg, kMax };
 enum class PoolEdge : int32_t { kPad, kShrink };
@@ -122,7 +122,8 @@ Status SetParam(const Param& param, double value, Policy* policy);
 // Fails if the parameter is a word, or the number does not fit a double.
 Status GetParam(const Param& param, const Policy& policy, double* out);
 
-// Writes the value as ReadParam() reads it, zero-terminated; returns its length.
+// Writes the value as ReadParam() reads it, zero-terminated; returns its
+// length.
 size_t WriteParam(const Param& param, const Policy& policy,
                   std::span<char, kMaxValueText> text);
 

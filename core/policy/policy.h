@@ -84,7 +84,8 @@ bool LacksQueries(const Policy& policy, uint32_t n_context);
 // least one and at most all.
 uint32_t BudgetTokens(const Policy& policy, uint32_t n_context);
 
-// The budget in blocks, before rounding and clamping, whether or not it has room.
+// The budget in blocks, before rounding and clamping, whether or not it has
+// room.
 double ExactBudget(const Policy& policy, uint32_t n_context);
 
 // True if tokens are scored and selected chunk by chunk.

@@ -5,7 +5,7 @@
 //   u32 tokens of the prompt, or 2^32 - 1   u32 round
 //   per layer: u32 number   u32 n_lists   u32 tail position   u32 flags
 //              u32 slots of the prompt
-//              unless it is as before: u32 counts[n_lists], i32 positions of each list
+//              unless kAsBefore: u32 counts[n_lists], i32 positions per list
 #include "core/sequence/saved_sequence.h"
 
 #include <algorithm>

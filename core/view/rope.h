@@ -44,8 +44,8 @@ class Rope {
     return {turns_.data(), turns_.size()};
   }
 
-  // turns[f] = the mean of e^(i w (position + o)) over the distances o = 1, 2, 4 ..
-  // 65536, with the frequency w of pair f.
+  // turns[f] = the mean of e^(i w (position + o)) over the distances o = 1, 2,
+  // 4 .. 65536, with the frequency w of pair f.
   void TurnsAt(uint32_t position, Complex* turns) const;
 
  private:

@@ -81,8 +81,8 @@ struct ToInfinity {
 
 }  // namespace
 
-// Grid (n_lists, n_layers); a block has one list. 10.4 KiB shared. Reads scores six
-// times, the first time from memory, and writes them once.
+// Grid (n_lists, n_layers); a block has one list. 10.4 KiB shared. Reads scores
+// six times, the first time from memory, and writes them once.
 KV_KERNEL(scale_by_best_share, BestParams, kSelectThreads, 3) {
   KV_SHARED(NormalizeShared, shared, 1);
   const BestLayer& layer = p.layers[blockIdx.y];
@@ -101,8 +101,8 @@ KV_KERNEL(scale_by_best_share, BestParams, kSelectThreads, 3) {
   }
 }
 
-// Grid (n_lists, n_layers); a block has one list. 8.4 KiB shared. Reads scores five
-// times, the first time from memory.
+// Grid (n_lists, n_layers); a block has one list. 8.4 KiB shared. Reads scores
+// five times, the first time from memory.
 KV_KERNEL(pin_best, BestParams, kSelectThreads, 3) {
   KV_SHARED(SelectShared, shared, 1);
   const BestLayer& layer = p.layers[blockIdx.y];

@@ -1,4 +1,5 @@
-// Rows of caches: where they are, and their elements by several lanes of a warp.
+// Rows of caches: where they are, and their elements by several lanes of a
+// warp.
 #ifndef KVEVICT_CUDA_KERNELS_CACHE_ROWS_CUH_
 #define KVEVICT_CUDA_KERNELS_CACHE_ROWS_CUH_
 

@@ -1,18 +1,20 @@
-// What the kernels know of the machine: every word that is not plain C++.
+// What the kernels know about the machine: every word that is not plain C++.
 //
-// The one file that asks which compiler reads it. NVRTC takes the second half:
-// inline PTX and intrinsics, sm_70 and later. A host compiler takes device_host.h,
-// of whoever wants to run kernels on a host and gives each word its meaning there.
+// This is the only file that asks which compiler reads it. NVRTC takes the
+// second half: inline PTX and intrinsics, sm_70 and later. A host compiler
+// includes device_host.h, which a program that runs kernels on a host provides
+// to give each word its meaning there.
 //
 //   KV_KERNEL(name, Params, threads, min_blocks) { ... p.n_rows ... }
-//       heads an entry point; its argument is called p
+//       begins an entry point; its argument is called p
 //   KV_DEVICE                   marks a function of the device
 //   KV_SHARED(T, name, n)       T name[n] in shared memory, 16-byte aligned
 //   KV_DYNAMIC_SHARED(name)     uint8_t* name, as large as the launch says
 //   threadIdx blockIdx blockDim gridDim
 //
-// Collectives (BlockSync, BlockAny, WarpSync, shuffles, Ballot, LoadMatrix4 and the matrix
-// product) are for all threads of the block or warp: none may have returned.
+// Collectives (BlockSync, BlockAny, WarpSync, shuffles, Ballot, LoadMatrix4 and
+// the matrix product) are for all threads of the block or warp: none may have
+// returned.
 #ifndef KVEVICT_CUDA_KERNELS_DEVICE_CUH_
 #define KVEVICT_CUDA_KERNELS_DEVICE_CUH_
 

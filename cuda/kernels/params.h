@@ -51,8 +51,8 @@ constexpr uint32_t PerLoad(int dtype) {
 //                    + (s % block_size) * row_stride + ...
 // In groups element e is at (e / group_elems) * group_stride
 //                    + (e % group_elems) * element_stride of its row.
-// Far rows are paged. With addresses `base` is the address of the table of block
-// addresses, and block_stride is the offset of slot 0, head 0 within a block.
+// Far rows are paged. With addresses `base` is the address of the table of
+// block addresses, and block_stride is the offset of slot 0, head 0 in a block.
 constexpr uint32_t kFar = 1, kFarIds = 2, kFarAddresses = 4;
 struct RowLayout {
   int64_t row_stride;

@@ -170,8 +170,8 @@ KV_KERNEL(similarity_take, SimilarityParams, kSimilarityThreads, 2) {
   StoreGlobal(my.OthersAt(), my.n_blocks - n_taken);
 }
 
-// Grid (tokens of the longest layer / kSimilarityChunk, n_kv_heads, n_layers). Reads
-// every key twice, the second time from a cache. 3 KiB shared.
+// Grid (tokens of the longest layer / kSimilarityChunk, n_kv_heads, n_layers).
+// Reads every key twice, the second time from a cache. 3 KiB shared.
 KV_KERNEL(similarity_directions, SimilarityParams, kSimilarityThreads, 4) {
   KV_SHARED(CacheRow, rows, kSimilarityChunk);
   KV_SHARED(float, row_scales, kSimilarityChunk);

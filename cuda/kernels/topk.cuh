@@ -65,13 +65,13 @@ struct KeyQuad {
   bool valid[4];
 };
 
-// Keys are read in aligned quads, and made where they are read. Those of
+// Keys are read in aligned quads, and made when they are read. Those of
 // [fast_begin, fast_end) are fast: all four are in the list and made alike.
 //   Size()       quads of the list
-//   Place(quad)  of its first key in the list; before the list it wraps around
+//   Place(quad)  index of its first key in the list; before it wraps around
 //
-// Of scores, or of keys, in memory. At the ends words are forced or outside the
-// list.
+// Keys of scores, or keys, in memory. At the ends words are forced or outside
+// the list.
 struct Keys {
   Quads words;
   uint32_t input;

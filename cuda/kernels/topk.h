@@ -96,11 +96,11 @@ constexpr uint32_t LongChunks(uint32_t n_tokens) {
 }
 
 // Scratch of long lists: LongWords() u32 for each list of each layer, zero
-// before the first launch. Behind them all the bins are zero again.
+// before the first launch. After the last launch the bins are zero again.
 //   bins[2048]          keys per value of the digit
-//   blocks that are done with the round
-//   low, needed, n_equal  of the cut so far: see Cut in topk.cu
-//   {greater, equal} [n_chunks]   keys of each chunk, against the cut
+//   number of blocks that are done with the round
+//   low, needed, n_equal  of the cut so far: see Cut in topk.cuh
+//   {greater, equal} [n_chunks]   keys of each chunk, relative to the cut
 constexpr uint32_t kBins = 2048;
 constexpr uint32_t LongWords(uint32_t n_chunks) {
   return kBins + 4 + 2 * n_chunks;

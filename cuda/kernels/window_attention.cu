@@ -1,32 +1,35 @@
 // Attention of the observation window over the keys of every layer and KV head:
-// exact softmax in two passes, no attention matrix.
+// exact softmax in two passes, without an attention matrix.
 //
-// Both kernels: grid (n_splits, n_kv_heads, n_layers), SplitKeys() and
+// Both kernels: grid (n_splits, n_kv_heads, n_layers), see SplitKeys() and
 // ShapeWindowAttention() in window_attention.h. A block takes one split of the
 // keys of one KV head, in tiles of KV_TILE_KEYS, and all query rows of its
-// group. Splits that a layer is too short for do nothing.
+// group. Splits past the end of a shorter layer do nothing.
 //
-// Causal: window row w is token n_tokens - KV_WINDOW + w. Keys beyond a row
+// Causal: window row w is token n_tokens - KV_WINDOW + w. Keys after a row
 // never matter to it, whatever they hold.
 //
 // Compile-time constants: KV_Q_DTYPE KV_K_DTYPE KV_HEAD_DIM KV_WINDOW KV_GROUP
-// KV_PAGED (2: far rows) KV_USE_MMA KV_TILE_KEYS KV_RAGGED, and KV_OUT: 0 one row of
-// scores per KV head, the sum over the group; 1 the maximum of the group's sums; 2 one row per query
-// head. And where they are not 0, or 1 of KV_LOGIT_HEADS:
-//   KV_SOFTMAX_PAST   rows see the keys before the window alone
-//   KV_WEIGH_BY_PAST  a row's weights times the keys before its own
-//   KV_MAX_OF_ROWS    the maximum over rows in place of their sum
-//   KV_LOGIT_HEADS    query heads whose largest logit is the row's; without tensor cores
+// KV_PAGED (2: far rows) KV_USE_MMA KV_TILE_KEYS KV_RAGGED, and KV_OUT: 0 is
+// one row of scores per KV head, the sum over the group; 1 the maximum of the
+// group's sums; 2 one row per query head. These apply if they are not 0, or
+// KV_LOGIT_HEADS not 1:
+//   KV_SOFTMAX_PAST   rows see only the keys before the window
+//   KV_WEIGH_BY_PAST  a row's weights are multiplied by the number of keys
+//                     before its own
+//   KV_MAX_OF_ROWS    the maximum over rows instead of their sum
+//   KV_LOGIT_HEADS    number of query heads whose largest logit is the row's;
+//                     without tensor cores
 //   KV_SOFTCAP        scaled logits are capped by a tanh
-//   KV_SINKS          a logit of each head is in its softmax that no key has
-//   KV_SPREAD         the rows' variance is added, times ScoreParams::spread
-//   KV_MEASURE        beside scores, of the slots before the window: 1: entropy and
+//   KV_SINKS          each head has a logit in its softmax that no key has
+//   KV_SPREAD         ScoreParams::spread times the rows' variance is added
+//   KV_MEASURE        also measures the slots before the window: 1: entropy and
 //                     variance of the weights; 2: their sum over the ends
-//   KV_PART           the window is a part of more rows: ScoreParams says which. Its
-//                     sums are added to what stands there; weight_scale is 1.
-//   KV_CHUNKS         a split is a chunk, of any length: its keys meet the queries of
-//                     the same tokens, from its row first_row on, which see all of
-//                     them and no others. Further launches add the next rows.
+//   KV_PART           the window is a part of more rows, see ScoreParams. Sums
+//                     are added to the present scores; weight_scale is 1.
+//   KV_CHUNKS         a split is a chunk of any length. Only queries of the
+//                     chunk's own tokens, from its row first_row on, see its
+//                     keys, and they see all. Further launches add later rows.
 #include "device.cuh"
 #include "window_attention.h"
 #include "window_attention_rows.cuh"

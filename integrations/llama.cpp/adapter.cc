@@ -108,7 +108,7 @@ kvevict_llama::kvevict_llama(const char* policy,
   }
 }
 
-// ---- Graphs ---------------------------------------------------------------------
+// ---- Graphs -----------------------------------------------------------------
 
 void kvevict_llama::Chain(ggml_backend_sched_eval_callback callback,
                           void* user_data) {
@@ -220,7 +220,7 @@ void kvevict_llama::OnQueries(size_t layer, const ggml_tensor* q) {
   }
 }
 
-// ---- Sequences ------------------------------------------------------------------
+// ---- Sequences --------------------------------------------------------------
 
 void kvevict_llama::Forget(Sequence& s) {
   s.next = s.n_cells = s.evicted_at = 0;

@@ -152,7 +152,8 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   // Like Sync(), and compares llama.cpp's cells.
   Sequence& Verify(llama_seq_id seq);
   void CheckAllIsGone(llama_seq_id seq) const;
-  // Whether layers with a window lack tokens that a sequence of this length sees.
+  // Whether layers with a window lack tokens that a sequence of this length
+  // sees.
   bool HasLostWindow(llama_seq_id seq, uint32_t length) const;
   void CheckSeq(llama_seq_id seq) const;
   void CheckFit(const Sequence& s, llama_seq_id seq) const;

@@ -48,7 +48,8 @@ std::optional<State> ContextState::TryParse(
     llama_seq_id seq, std::span<uint8_t> bytes,
     std::span<const LayerShape> layers) const {
   auto state = State::Parse(bytes, layers, PartialBytes(seq));
-  // Models with windows may have one cache for all layers, as with a full window.
+  // Models with windows may have one cache for all layers, as with a full
+  // window.
   if (!state && is_partial_) state = State::Parse(bytes, layers, 0);
   return state;
 }

@@ -56,7 +56,7 @@ void kvevict_llama::CheckPolicyFits() const {
   }
 }
 
-// ---- The eviction ---------------------------------------------------------------
+// ---- The eviction -----------------------------------------------------------
 
 // Finds the last query rows of a layer as an input of its signal.
 void kvevict_llama::FindQueries(const Sequence& s, size_t layer,

@@ -54,8 +54,8 @@ Rows KeyRows(const ggml_tensor* view, const ggml_tensor* root) {
   return rows;
 }
 
-// `tokens` is the dimension of `view` that counts cells: 1 in flash attention, 0 where
-// values are multiplied by weights.
+// `tokens` is the dimension of `view` that counts cells: 1 in flash attention,
+// 0 where values are multiplied by weights.
 Rows ValueRows(const ggml_tensor* view, const ggml_tensor* root, int tokens) {
   Rows rows;
   rows.type = root->type;

@@ -28,8 +28,8 @@ class GraphListener {
                        const ggml_tensor* cache) = 0;
   // Whether OnQueries() shall be called for the layer layers()[i].
   virtual bool WantsQueries(size_t i) = 0;
-  // Queries [head_dim, tokens, heads, streams] of the layer layers()[i] have been
-  // computed, and its keys have been stored.
+  // Queries [head_dim, tokens, heads, streams] of the layer layers()[i] have
+  // been computed, and its keys have been stored.
   virtual void OnQueries(size_t i, const ggml_tensor* q) = 0;
   // Keys were rotated to other positions.
   virtual void OnShift() = 0;

@@ -1,4 +1,5 @@
-// How much of a token's value reaches a layer's output: the weights of CriticalKV.
+// How much of a token's value reaches a layer's output: the weights of
+// CriticalKV.
 #ifndef KVEVICT_INTEGRATIONS_LLAMA_VALUE_NORMS_H_
 #define KVEVICT_INTEGRATIONS_LLAMA_VALUE_NORMS_H_
 

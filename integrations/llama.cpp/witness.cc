@@ -53,7 +53,8 @@ const Layer* kvevict_llama::WitnessLayer(size_t cache) const {
   return nullptr;
 }
 
-// The deepest layer of a cache, whose keys depend on all earlier tokens, comes last.
+// The deepest layer of a cache, whose keys depend on all earlier tokens, comes
+// last.
 void kvevict_llama::TakeWitnesses(size_t layer) {
   const Layer& from = observer_.layers()[layer];
   if (from.cache >= witness_layers_.size() ||

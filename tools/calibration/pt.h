@@ -1,6 +1,7 @@
 // Calibration files of TriAttention's authors, as torch.save() writes them:
 //   {"metadata": {"head_dim": int, "rope_style": "half", ...},
-//    "stats": {"layer00_head00": {"q_mean_real": f32 [pairs], "q_mean_imag": likewise,
+//    "stats": {"layer00_head00": {"q_mean_real": f32 [pairs],
+//                                 "q_mean_imag": likewise,
 //                                 "q_abs_mean": likewise}, ...}}
 #ifndef KVEVICT_TOOLS_CALIBRATION_PT_H_
 #define KVEVICT_TOOLS_CALIBRATION_PT_H_

@@ -1,11 +1,11 @@
 // TRIA, a plain file of query centers that an engine can map. Little-endian:
-//   u32 magic 0x54524941, version (1 or 2), layers, query heads, KV heads, head_dim,
-//   pairs; f32 theta of RoPE, attention scale; zeros up to byte 64
-//   version 2: f32 [layers], what a layer's budget is multiplied by
-//   f32 [layers, query heads, 4, pairs]: the mean's real part and imaginary part, the
-//   mean length, and the mean's length as a part of that
-// Its rows as kvevict_signal_inputs.query_centers wants them: a head's are 4 * pairs
-// floats apart.
+//   u32 magic 0x54524941, version (1 or 2), layers, query heads, KV heads,
+//   head_dim, pairs; f32 theta of RoPE, attention scale; zeros up to byte 64
+//   version 2: f32 [layers], the factor of a layer's budget
+//   f32 [layers, query heads, 4, pairs]: the mean's real and imaginary part,
+//   the mean length, and the mean's length divided by the mean length
+// kvevict_signal_inputs.query_centers can point to its rows: those of heads are
+// 4 * pairs floats apart.
 #ifndef KVEVICT_TOOLS_CALIBRATION_TRIA_H_
 #define KVEVICT_TOOLS_CALIBRATION_TRIA_H_
 

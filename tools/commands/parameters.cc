@@ -1,4 +1,5 @@
-// The library's table of parameters as a page of the documentation, and for `inspect`.
+// The library's table of parameters as a page of the documentation, and for
+// `inspect`.
 #include "tools/commands/parameters.h"
 #include "kvevict/experimental.h"
 

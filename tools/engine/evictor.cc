@@ -27,8 +27,8 @@ kvevict_layer_geometry LayerGeometry(const KvShape& cache,
 
 }  // namespace
 
-// Step 1. The plan checks geometry and policy once and knows the workspace size;
-// nothing is allocated after this.
+// Step 1. The plan checks geometry and policy once and knows the workspace
+// size; nothing is allocated after this.
 Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
                  const Policy& policy, ThreadPool& pool,
                  const char* simd_target, const Rope& rope)
@@ -65,7 +65,8 @@ Evictor::Evictor(const KvShape& cache, const QueryShape& queries,
   workspace_.Fit(size);
 }
 
-// Step 2. Rows are described by strides, so the engine's array is used as it is.
+// Step 2. Rows are described by strides, so the engine's array is used as it
+// is.
 kvevict_plane Evictor::QueryRows(const float* queries) const {
   kvevict_plane rows = {};
   rows.data = reinterpret_cast<uintptr_t>(queries);

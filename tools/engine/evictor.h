@@ -4,9 +4,10 @@
 //   2. prefill   show every layer's query rows, chunk by chunk: Observe();
 //                note the tokens stored: Append()
 //   3. evict     one call for the whole model: Evict()
-//   4. decode    the next row goes to slot stored_length(layer, head) and is rotated for
-//                position logical_length(); steps 2 and 3 again after each token,
-//                where the policy evicts while decoding: EndPrompt() before the first
+//   4. decode    the next row goes to slot stored_length(layer, head) and is
+//                rotated for position logical_length(). If the policy evicts
+//                while decoding, steps 2 and 3 follow each token, and
+//                EndPrompt() comes before the first.
 #ifndef KVEVICT_TOOLS_ENGINE_EVICTOR_H_
 #define KVEVICT_TOOLS_ENGINE_EVICTOR_H_
 
@@ -36,8 +37,7 @@ struct QueryShape {
 class Evictor {
  public:
   // `pool` must outlive the evictor. simd_target names the SIMD target of the
-  // library; nullptr: the best one. `rope` is for policies that rotate keys or
-  // queries.
+  // library; nullptr: the best one. `rope` is for policies that need it.
   Evictor(const KvShape& cache, const QueryShape& queries, const Policy& policy,
           ThreadPool& pool, const char* simd_target = nullptr,
           const Rope& rope = {});

@@ -19,8 +19,8 @@ using VF = hn::Vec<DF>;
 
 // ---- c[4, 2 vectors] (+)= a[4, n_inner] * b[n_inner, 2 vectors] ----
 
-// Eight accumulators hide the latency of the FMAs and, with four broadcasts and two
-// loads beside them, fit the 16 registers of AVX2.
+// Eight accumulators hide the latency of the FMAs and, with four broadcasts and
+// two loads beside them, fit the 16 registers of AVX2.
 constexpr size_t kGemmRows = 4;
 
 HWY_INLINE size_t GemmCols() { return 2 * hn::Lanes(DF()); }
@@ -38,7 +38,8 @@ struct GemmBlock {
   bool accumulate;
 };
 
-// kFull: n_cols = GemmCols(). Missing rows are computed as copies of the last one.
+// kFull: n_cols = GemmCols(). Missing rows are computed as copies of the last
+// one.
 template <bool kFull>
 HWY_INLINE void MultiplyBlock(const GemmBlock& g) {
   const DF d;
@@ -133,8 +134,8 @@ namespace {
 
 HWY_EXPORT(MatMulRows);
 
-// Rows per work item: a multiple of the block's rows, so that only the last item has
-// an incomplete one.
+// Rows per work item: a multiple of the block's rows, so that only the last
+// item has an incomplete one.
 constexpr uint32_t kItemRows = 64;
 
 }  // namespace

@@ -18,8 +18,8 @@ void FreeAligned(void* memory);
 // Makes long, strided reads cheaper, if the system can.
 void PreferLargePages(void* memory, size_t n_bytes);
 
-// A file mapped read-only. Throws std::runtime_error naming the path and the reason;
-// null and 0 for an empty file.
+// A file mapped read-only. Throws std::runtime_error naming the path and the
+// reason; null and 0 for an empty file.
 struct Mapping {
   const uint8_t* data = nullptr;
   size_t size = 0;
@@ -33,8 +33,8 @@ std::vector<std::string> ProgramArguments(int argc, char** argv);
 std::filesystem::path PathOf(std::string_view text);
 std::string TextOf(const std::filesystem::path& path);
 
-// Makes standard output and error show UTF-8 and colours, and pass on bytes as they
-// are.
+// Makes standard output and error show UTF-8 and colours, and pass on bytes as
+// they are.
 void PrepareOutput();
 // Whether standard error is a terminal.
 bool ErrorIsTerminal();

@@ -8,8 +8,8 @@
 
 namespace kvevict::tools {
 
-// Drawn in place when stderr is a terminal, and erased when it is destroyed. Logs and
-// pipes get a line every ten seconds.
+// Drawn in place when stderr is a terminal, and erased when it is destroyed.
+// Logs and pipes get a line every ten seconds.
 class ProgressBar {
  public:
   ProgressBar(std::string label, uint64_t total);

@@ -43,15 +43,15 @@ class QueryStatistics {
     return layers_[layer].last_sums;
   }
 
-  // For an eviction now, one per layer. Valid as long as this, and until it is
-  // called again.
+  // The inputs of an eviction now, one per layer. Valid as long as this object
+  // and until the next call.
   //   attention_sums: a mean over the query heads of each KV head
   //   query_mean, query_covariance: of the queries before RoPE, their rotation
   //     averaged over the next 512 positions
   //   query_centers: of the queries before RoPE
   //   queries: of the whole prompt, after RoPE
-  //   key_filter: away from the direction that the queries of a KV head, after RoPE,
-  //     have in common
+  //   key_filter: points away from the direction that the queries of a KV head,
+  //     after RoPE, have in common
   std::span<const kvevict_signal_inputs> Inputs();
 
  private:

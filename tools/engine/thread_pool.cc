@@ -60,8 +60,8 @@ void ThreadPool::RunJob(const Job& job) {
   if (sleepers) wake_.notify_all();
   TakeItems(job, 0);
 
-  // All items are taken. Close the job, so that a worker that wakes only now stays
-  // away instead of being waited for, and wait for those that joined.
+  // All items are taken. Close the job, so that a worker that wakes only now
+  // stays away instead of being waited for, and wait for those that joined.
   std::unique_lock lock(mutex_);
   open_ = false;
   idle_.wait(lock, [this] { return n_active_ == 0; });

@@ -30,9 +30,9 @@ class ThreadPool {
     return static_cast<uint32_t>(threads_.size()) + 1;
   }
 
-  // Calls body(item, worker) once for every item < n_items, worker < n_threads(),
-  // and returns when all are done. No two calls with one worker number overlap.
-  // The body must not throw.
+  // Calls body(item, worker) once for every item < n_items, worker <
+  // n_threads(), and returns when all are done. No two calls with one worker
+  // number overlap. The body must not throw.
   template <typename Body>
   void For(uint32_t n_items, Body&& body) {
     using B = std::remove_reference_t<Body>;
@@ -44,8 +44,8 @@ class ThreadPool {
         const_cast<void*>(static_cast<const void*>(&body)), this);
   }
 
-  // For() in the shape of kvevict_context_options::parallel; parallel_user_data is
-  // the ThreadPool.
+  // For() in the shape of kvevict_context_options::parallel; parallel_user_data
+  // is the ThreadPool.
   static void Run(uint32_t n_items, kvevict_task_fn run, void* task,
                   void* user_data);
 

@@ -227,7 +227,8 @@ void PlaceTensor(const ByteReader& in, std::span<const uint8_t> file,
   entry.tensor.data = file.subspan(data_begin + entry.offset, entry.n_bytes);
 }
 
-// Tensors that share bytes would let a small file stand for a model of any size.
+// Tensors that share bytes would let a small file stand for a model of any
+// size.
 void CheckApart(const ByteReader& in, const std::vector<TensorEntry>& entries) {
   std::vector<const TensorEntry*> by_offset;
   by_offset.reserve(entries.size());

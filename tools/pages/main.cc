@@ -1,7 +1,7 @@
-// kvevict_pages: writes the program's manual page and its completion for bash from
-// the command line parser itself.
+// kvevict_pages: writes the program's manual page and its completion for bash
+// from the command line parser itself.
 //
-//   kvevict_pages man TEMPLATE   the template with @VERSION@ and @COMMANDS@ filled in
+//   kvevict_pages man TEMPLATE   the template with @VERSION@ and @COMMANDS@ set
 //   kvevict_pages bash
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
-// Prefill once; then, for each policy, evict a copy of the cache and ask for every
-// needle.
+// Prefill once; then, for each policy, evict a copy of the cache and ask for
+// every needle.
 #ifndef KVEVICT_TOOLS_RECALL_EXPERIMENT_H_
 #define KVEVICT_TOOLS_RECALL_EXPERIMENT_H_
 

@@ -17,8 +17,8 @@ namespace kvevict::tools {
 
 class RecallModel {
  public:
-  // Positions below n_positions. `pool` must outlive the model; simd_target as for an
-  // Evictor.
+  // Positions below n_positions. `pool` must outlive the model; simd_target as
+  // for an Evictor.
   RecallModel(uint32_t n_positions, ThreadPool& pool,
               const char* simd_target = nullptr);
 

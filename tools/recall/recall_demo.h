@@ -8,9 +8,9 @@
 
 namespace kvevict::tools {
 
-// Runs the recall experiment. Returns a table, or with options.json one document;
-// throws std::invalid_argument for a prompt length the model
-// cannot serve, KvevictError for bad policies.
+// Runs the recall experiment. Returns a table, or with options.json one
+// document; throws std::invalid_argument for a prompt length the model cannot
+// serve, KvevictError for bad policies.
 std::string RunRecallDemo(const DemoOptions& options);
 
 }  // namespace kvevict::tools

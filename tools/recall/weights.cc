@@ -44,8 +44,8 @@ void SetOutput(Matrix& wo, uint32_t q_head, uint32_t to, float gain) {
 
 // ---- The heads ----
 
-// Pairs of the previous-token head, and its score at the target: at least 25 nats
-// above any other distance up to 128K.
+// Pairs of the previous-token head, and its score at the target: at least 25
+// nats above any other distance up to 128K.
 constexpr uint32_t kDistancePairs = 16;
 constexpr double kDistanceScore = 300;
 

@@ -1,5 +1,5 @@
-// kvevict-llama-cli: what an eviction costs, frees and changes, on the user's own model
-// and text.
+// kvevict-llama-cli: what an eviction costs, frees and changes, on the user's
+// own model and text.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -1,4 +1,5 @@
-// A prompt, what follows it, and what an eviction between the two costs and changes.
+// A prompt, what follows it, and what an eviction between the two costs and
+// changes.
 #ifndef KVEVICT_INTEGRATIONS_LLAMA_CLI_MEASURE_H_
 #define KVEVICT_INTEGRATIONS_LLAMA_CLI_MEASURE_H_
 

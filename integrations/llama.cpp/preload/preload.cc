@@ -121,7 +121,7 @@ void LearnExactFrom(Context& c, llama_seq_id seq) {
   }
 }
 
-// ---- Contexts -------------------------------------------------------------------
+// ---- Contexts ---------------------------------------------------------------
 
 // llama_context_params of any version. Passed by value it is on the stack;
 // bytes after a shorter one are passed along unread.
@@ -266,7 +266,7 @@ HOOK(uint32_t, llama_n_ctx_seq, const llama_context* ctx) {
   return Length(ctx, NEXT(llama_n_ctx_seq)(ctx));
 }
 
-// ---- Batches --------------------------------------------------------------------
+// ---- Batches ----------------------------------------------------------------
 
 void Announce(Context& c, const Rows& rows) {
   std::vector<llama_seq_id> seqs;
@@ -455,7 +455,7 @@ HOOK(int32_t, llama_process, llama_context* ctx, int type, Batch* batch) {
                  [&] { return NEXT(llama_process)(ctx, type, batch); });
 }
 
-// ---- Sequences ------------------------------------------------------------------
+// ---- Sequences --------------------------------------------------------------
 
 NAMES(llama_memory_seq_rm);
 NAMES(llama_memory_seq_cp);
@@ -568,7 +568,7 @@ HOOK(void, llama_memory_clear, llama_memory_t memory, bool data) {
   NEXT(llama_memory_clear)(memory, data);
 }
 
-// ---- States ---------------------------------------------------------------------
+// ---- States -----------------------------------------------------------------
 
 NAMES(llama_state_seq_get_size);
 NAMES(llama_state_seq_get_size_ext);
