@@ -389,13 +389,13 @@ func (p Policy) RawFirst() (bool, error) { return p.flag("raw_first") }
 // SetRawFirst sets what RawFirst returns.
 func (p *Policy) SetRawFirst(value bool) error { return p.setFlag("raw_first", value) }
 
-// Rescue: the number of evicted blocks that stay on top of the budget; if fewer would be
-// evicted, all stay. Of the slots between the ends that must stay, in whole blocks, the half
-// with the highest scores has bit 1, the first ones of equals. Blocks that would be evicted
-// are sorted by the number of bits in which they differ from the anchor, and of n blocks each
-// floor(n / rescue)-th stays, the first one included. h2o's scores are those before Rows=mean
-// divides them, and must be one row of all heads. Above 0 it needs SelectBlock above 1 and no
-// HeadBudgets (KVCrush, arXiv:2503.00022, as in OpenVINO GenAI).
+// Rescue: the number of evicted blocks that stay on top of the budget; if fewer blocks would
+// be evicted, none of them is rescued. Of the slots between the ends that must stay, in whole
+// blocks, the half with the highest scores has bit 1, the first ones of equals. Blocks that
+// would be evicted are sorted by the number of bits in which they differ from the anchor, and
+// of n blocks each floor(n / rescue)-th stays, the first one included. h2o's scores are those
+// before Rows=mean divides them, and must be one row of all heads. Above 0 it needs
+// SelectBlock above 1 and no HeadBudgets (KVCrush, arXiv:2503.00022, as in OpenVINO GenAI).
 func (p Policy) Rescue() (int, error) { return p.count("rescue") }
 
 // SetRescue sets what Rescue returns.
