@@ -2,9 +2,9 @@
  * kvevict: physically shrinks the KV cache of LLM inference engines.
  *
  * The library scores the cached tokens, selects the ones that fit a budget and
- * compacts the survivors in place. An engine may enter at any of three doors,
- * kvevict_score(), kvevict_select() and kvevict_compact(), or let
- * kvevict_sequence_evict() pass all three for a whole model.
+ * compacts the survivors in place. An engine may call one of these steps alone,
+ * kvevict_score(), kvevict_select() or kvevict_compact(), or let
+ * kvevict_sequence_evict() do all three for a whole model.
  *
  *     context   device, allocator, parallel runner   share between threads
  *     policy    what survives: name and parameters   one thread at a time
@@ -267,7 +267,7 @@ enum kvevict_log_level KVEVICT_INT32 {
 typedef void (*kvevict_log_fn)(kvevict_log_level level, const char* message,
                                void* user_data);
 
-/** How to make a context. */
+/** Options of kvevict_context_create(). */
 typedef struct kvevict_context_options {
   uint32_t struct_size;
   kvevict_device device; /**< KVEVICT_DEVICE_CPU. */
@@ -756,7 +756,7 @@ typedef struct kvevict_layer_geometry {
         0.0f, 0                                                               \
   }
 
-/** Which elements of a key RoPE turns together. */
+/** Which elements of a key RoPE rotates as a pair. */
 KVEVICT_INT32_TYPE(kvevict_rope_layout)
 enum kvevict_rope_layout KVEVICT_INT32 {
   /** f and f + rope_inv_freq_len (NeoX, Hugging Face). */
@@ -800,7 +800,7 @@ typedef struct kvevict_geometry {
 /** A geometry, a policy and a context, checked once. Immutable, opaque. */
 typedef struct kvevict_plan kvevict_plan;
 
-/** What a plan may be told beside geometry and policy. */
+/** Options of kvevict_plan_create(). */
 typedef struct kvevict_plan_options {
   uint32_t struct_size;
   /** The most tokens that one speculative step takes back, at most 2^31 - 1. A
@@ -839,7 +839,7 @@ typedef struct kvevict_plan_options {
  * Checks a geometry and a policy against each other and lays out the workspace.
  *
  * If the policy scores keys whose dtype cannot be scored, the plan is still
- * created, because its other doors work; see kvevict_plan_capabilities().
+ * created, because its other calls work; see kvevict_plan_capabilities().
  *
  * @param[in]  context   Non-NULL; kept alive by the plan.
  * @param[in]  geometry  Non-NULL; copied.
@@ -972,7 +972,7 @@ enum kvevict_reason KVEVICT_INT32 {
   /** Keys are opaque: nothing can be read from them. */
   KVEVICT_REASON_OPAQUE_KEYS = 1,
   KVEVICT_REASON_OPAQUE_QUERIES = 2, /**< Queries are opaque. */
-  /** The geometry does not say how RoPE turned the keys (rope_inv_freq). */
+  /** The geometry does not say how RoPE rotated the keys (rope_inv_freq). */
   KVEVICT_REASON_NO_ROPE = 3,
   /** The layer has no cache, or only that of a sliding window. */
   KVEVICT_REASON_NO_FULL_CACHE = 4,
@@ -1004,7 +1004,7 @@ enum kvevict_reason KVEVICT_INT32 {
 KVEVICT_API const char* kvevict_reason_text(kvevict_reason reason)
     KVEVICT_NOEXCEPT;
 
-/* ---- The three doors ----------------------------------------------------- */
+/* ---- Score, select, compact ---------------------------------------------- */
 
 /** What a signal reads of a layer besides K and V. A policy reads only some of
  *  the fields; the others may be NULL and are ignored. */
@@ -1090,8 +1090,8 @@ typedef struct kvevict_score_job {
   const uint32_t* token_counts;
   /** The cache: k as in the geometry, v if values are read. NULL: no row is. */
   const kvevict_view* view;
-  /** NULL if only keys are read. Of n rows, row i of queries and row_lse is the
-   *  query of token n_tokens - n + i. */
+  /** NULL if only keys are read. Row i of the n rows of queries and row_lse is
+   *  the query of token n_tokens - n + i. */
   const kvevict_signal_inputs* inputs;
   /** Out: f32 [n_kv_heads, n_tokens], device memory; higher keeps. Tokens of a
    *  kept window get +infinity. Beyond a head's count unspecified. */
@@ -1362,8 +1362,8 @@ kvevict_compact(const kvevict_context* context, const kvevict_move* moves,
  * some rows; on CUDA they need 16 bytes per slot and head of one layer, at best
  * of 16 layers.
  * @param[in]  context    Non-NULL.
- * @param[in]  moves      [moves_len] as for the call. Of the lists only n_lists
- *                        and count are read, and n_tokens only with merge.
+ * @param[in]  moves      [moves_len] as for the call. Only n_lists and count of
+ *                        the lists are read, and n_tokens only with merge.
  * @param[in]  moves_len  At most KVEVICT_MAX_JOBS.
  * @param[out] out        Non-NULL, out->struct_size set.
  */
@@ -1559,7 +1559,7 @@ KVEVICT_API kvevict_status
 kvevict_sequence_trim_to(kvevict_sequence* sequence, uint32_t new_length,
                          kvevict_stream stream) KVEVICT_NOEXCEPT;
 
-/** What a call of kvevict_sequence_evict() may add to the policy. */
+/** Options of kvevict_sequence_evict(). */
 typedef struct kvevict_evict_options {
   uint32_t struct_size;
   /** 0: survivors move. 1: rows stay, and the views' tables are permuted:
