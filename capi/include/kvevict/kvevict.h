@@ -1147,10 +1147,10 @@ typedef struct kvevict_score_job {
  *                              n_tokens.
  * @param[in]  stream      See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also if the policy ranks
- *         nothing, or n_tokens > chunk); KVEVICT_ERROR_UNSUPPORTED (the policy
- *         needs keys, values or queries that cannot be read; on CUDA elements,
- *         scales and minima must be aligned to their size, q8_0 and q4_0 to 2
- *         bytes). Threads: safe for distinct scores and workspaces.
+ *         nothing, or n_tokens > chunk > 0); KVEVICT_ERROR_UNSUPPORTED (the
+ *         policy needs keys, values or queries that cannot be read; on CUDA
+ *         elements, scales and minima must be aligned to their size, q8_0 and
+ *         q4_0 to 2 bytes). Threads: safe for distinct scores and workspaces.
  */
 KVEVICT_API kvevict_status
 kvevict_score(const kvevict_plan* plan, const kvevict_score_job* jobs,
