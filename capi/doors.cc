@@ -34,6 +34,7 @@ Status CopyJob(const Plan& plan, const kvevict_score_job* in,
   if (job.view != nullptr || plan.ReadsRows() ||
       IsScoredByQueries(plan, out->inputs)) {
     KV_RETURN_IF_ERROR(CopyIn("view", job.view, &out->view));
+    FillFrom(plan.layer(out->inputs.layer).geometry, &out->view);
   }
   KV_RETURN_IF_ERROR(CheckArray("scores", job.scores, job.scores_len));
   out->n_tokens = job.n_tokens;
@@ -120,6 +121,7 @@ Status CopyRotation(const Plan& plan, const kvevict_rotation* in,
   KV_RETURN_IF_ERROR(FindLayer(plan, rotation.layer, &out->layer));
   out->view = KVEVICT_VIEW_INIT;
   KV_RETURN_IF_ERROR(CopyIn("view", rotation.view, &out->view));
+  FillFrom(plan.layer(out->layer).geometry, &out->view);
   KV_RETURN_IF_ERROR(
       CheckArray("offsets", rotation.offsets, rotation.offsets_len));
   out->n_tokens = rotation.n_tokens;

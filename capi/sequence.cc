@@ -72,7 +72,9 @@ Status CopyViews(const Plan& plan, const char* name, const kvevict_view* views,
   return CopyLayers(plan, name, views, views_len,
                     [&](const kvevict_view* in, uint32_t l) {
                       out[l] = KVEVICT_VIEW_INIT;
-                      return CopyIn("view", in, &out[l]);
+                      KV_RETURN_IF_ERROR(CopyIn("view", in, &out[l]));
+                      FillFrom(plan.layer(l).geometry, &out[l]);
+                      return Status();
                     });
 }
 Status CopyViews(const Sequence& sequence, const kvevict_view* views,

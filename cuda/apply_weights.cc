@@ -11,7 +11,7 @@ bool ByNorms(const Policy& policy) {
   return policy.weight == ValueWeight::kNorm;
 }
 
-bool GoTogether(const ShapeJob& a, const ShapeJob& b) {
+bool WeighTogether(const ShapeJob& a, const ShapeJob& b) {
   return InOneTable(a.tokens, b.tokens) &&
          a.weights.head_stride == b.weights.head_stride;
 }
@@ -53,7 +53,7 @@ Status RunApplyWeights(const Context& context, Stream stream,
                    Size(batch), kWeighThreads},
                   p);
   };
-  return ForEachBatch(args.jobs, WeighParams::kMaxLayers, GoTogether, run);
+  return ForEachBatch(args.jobs, WeighParams::kMaxLayers, WeighTogether, run);
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ bool SameRows(const kvevict_plane& a, const kvevict_plane& b) {
          ReadAlike(kPlain, a, kPlain, b);
 }
 
-bool GoTogether(const AttendJob& a, const AttendJob& b) {
+bool AttendTogether(const AttendJob& a, const AttendJob& b) {
   const kvevict_view& x = a.view;
   const kvevict_view& y = b.view;
   const auto same = [&](const kvevict_plane& p, const kvevict_plane& q) {
@@ -250,7 +250,7 @@ Status RunAttend(const Context& context, Stream stream,
     size_t n = 1;
     uint32_t n_splits = SplitsOf(jobs[0]);
     while (n < jobs.size() && n < AttendParams::kMaxLayers &&
-           GoTogether(jobs[0], jobs[n])) {
+           AttendTogether(jobs[0], jobs[n])) {
       n_splits = std::max(n_splits, SplitsOf(jobs[n]));
       if (BlockBytes(jobs[0], n_splits).value() * (n + 1) > states.size())
         break;

@@ -126,7 +126,7 @@ Status CheckDiversity(const Context& context, Stream stream,
 Status RunDiversifyBlocks(const Context& context, Stream stream,
                           const DiversifyBlocksArgs& args) {
   KV_RETURN_IF_ERROR(ForEachBatch(args.select.jobs, SelectParams::kMaxLayers,
-                                  GoTogether, [&](Jobs<SelectJob> jobs) {
+                                  SelectTogether, [&](Jobs<SelectJob> jobs) {
                                     SelectParams p{};
                                     return MakeKeys(context, stream,
                                                     args.select, jobs, &p);

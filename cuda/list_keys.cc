@@ -86,7 +86,7 @@ Status LaunchPin(const Context& context, Stream stream, const SelectArgs& args,
 
 }  // namespace
 
-bool GoTogether(const SelectJob& a, const SelectJob& b) {
+bool SelectTogether(const SelectJob& a, const SelectJob& b) {
   return a.keep.n_lists == b.keep.n_lists &&
          KeepStride(a.keep) == KeepStride(b.keep) &&
          InOneTable(a.tokens, b.tokens) &&
@@ -189,7 +189,7 @@ Status ForBestOf(const Context& context, Stream stream, const BestArgs& args,
   KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::best_scores));
   Jobs<ShapeJob> shapes = args.shapes;
   return ForEachBatch(
-      select.jobs, BestParams::kMaxLayers, GoTogether,
+      select.jobs, BestParams::kMaxLayers, SelectTogether,
       [&](Jobs<SelectJob> jobs) {
         SelectParams p{};
         KV_RETURN_IF_ERROR(MakeKeys(context, stream, select, jobs, &p));

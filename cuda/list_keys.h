@@ -11,7 +11,7 @@
 namespace kvevict::cuda {
 
 // Whether one launch can have both.
-bool GoTogether(const SelectJob& a, const SelectJob& b);
+bool SelectTogether(const SelectJob& a, const SelectJob& b);
 
 // Kernels that count, where scores decide how many a list keeps.
 Status RequireCounting(const Context& context, Stream stream,

@@ -12,7 +12,8 @@ Status RunMeasureMass(const Context& context, Stream stream,
                       const MeasureMassArgs& args) {
   KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::mass));
   return ForEachBatch(
-      args.jobs, MassParams::kMaxLayers, GoTogether, [&](Jobs<SelectJob> jobs) {
+      args.jobs, MassParams::kMaxLayers, SelectTogether,
+      [&](Jobs<SelectJob> jobs) {
         SelectArgs select{};
         select.jobs = jobs;
         const SelectParams of = ParamsFor(select, jobs);

@@ -21,7 +21,7 @@ constexpr uint32_t kMostInScratch = 16;
 
 bool HasValues(const MoveJob& job) { return IsPresent(job.view->v); }
 
-bool GoTogether(const MoveJob& a, const MoveJob& b) {
+bool MergeTogether(const MoveJob& a, const MoveJob& b) {
   const kvevict_view& x = *a.view;
   const kvevict_view& y = *b.view;
   return a.merge == b.merge && x.n_kv_heads == y.n_kv_heads &&
@@ -34,8 +34,8 @@ bool GoTogether(const MoveJob& a, const MoveJob& b) {
          InOneTable(a.keep.count, b.keep.count);
 }
 
-// Of a layer: what its rows are about, and cutoffs of its heads.
-CheckedSize RowBytes(uint32_t n_kv_heads, uint32_t n_tokens) {
+// Four numbers for each row of a layer, and a cutoff for each head.
+CheckedSize NoteBytes(uint32_t n_kv_heads, uint32_t n_tokens) {
   return (CheckedSize(n_kv_heads) * CheckedSize(n_tokens) *
           CheckedSize(4 * sizeof(float)))
       .AlignUp(16);
@@ -44,7 +44,7 @@ CheckedSize CutoffBytes(uint32_t n_kv_heads) {
   return (CheckedSize(n_kv_heads) * CheckedSize(sizeof(float))).AlignUp(16);
 }
 CheckedSize LayerBytes(uint32_t n_kv_heads, uint32_t n_tokens) {
-  return RowBytes(n_kv_heads, n_tokens) + CutoffBytes(n_kv_heads);
+  return NoteBytes(n_kv_heads, n_tokens) + CutoffBytes(n_kv_heads);
 }
 
 Status RunBatch(const Context& context, Stream stream, Jobs<MoveJob> batch,
@@ -61,7 +61,7 @@ Status RunBatch(const Context& context, Stream stream, Jobs<MoveJob> batch,
   p.counts = counts.table();
   p.n_kv_heads = view.n_kv_heads;
   p.rows = AddressOf(scratch.data());
-  p.cutoffs = p.rows + batch.size() * RowBytes(p.n_kv_heads, p.stride).value();
+  p.cutoffs = p.rows + batch.size() * NoteBytes(p.n_kv_heads, p.stride).value();
   p.n_lists = first.keep.n_lists;
   p.keep_stride = KeepStride(first.keep);
   p.rule = static_cast<uint32_t>(first.merge.rule);
@@ -132,7 +132,7 @@ Status RunMerge(const Context& context, Stream stream, const MergeArgs& args) {
   }
   const size_t most =
       std::min<size_t>(args.scratch.size() / largest, MergeParams::kMaxLayers);
-  return ForEachBatch(args.jobs, most, GoTogether, [&](Jobs<MoveJob> batch) {
+  return ForEachBatch(args.jobs, most, MergeTogether, [&](Jobs<MoveJob> batch) {
     return batch.front().merge.Merges()
                ? RunBatch(context, stream, batch, args.scratch)
                : Status();

@@ -27,7 +27,7 @@ bool LieAlike(const kvevict_view& a, const kvevict_view& b, Rows rows) {
          HaveLikeNumbers(a, a.*rows, b, b.*rows);
 }
 
-bool GoTogether(const MoveJob& a, const MoveJob& b, Rows rows) {
+bool RequantizeTogether(const MoveJob& a, const MoveJob& b, Rows rows) {
   return Changes(a, rows) && Changes(b, rows) &&
          (a.destination == nullptr) == (b.destination == nullptr) &&
          a.view->n_kv_heads == b.view->n_kv_heads &&
@@ -145,7 +145,7 @@ Status RunRequantize(const Context& context, Stream stream,
     KV_RETURN_IF_ERROR(ForEachBatch(
         args.jobs, RequantizeParams::kMaxPlanes,
         [&](const MoveJob& a, const MoveJob& b) {
-          return GoTogether(a, b, rows);
+          return RequantizeTogether(a, b, rows);
         },
         [&](Jobs<MoveJob> batch) {
           return RunBatch(context, stream, batch, rows);

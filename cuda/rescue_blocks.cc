@@ -25,7 +25,7 @@ Status RunRescueBlocks(const Context& context, Stream stream,
   KV_RETURN_IF_ERROR(kOp_select(context, stream, select));
   Jobs<RescueJob> rescues = args.jobs;
   return ForEachBatch(
-      select.jobs, RescueParams::kMaxLayers, GoTogether,
+      select.jobs, RescueParams::kMaxLayers, SelectTogether,
       [&](Jobs<SelectJob> jobs) {
         RescueParams p{};
         p.seed = args.seed;

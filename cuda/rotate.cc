@@ -14,7 +14,7 @@ namespace {
 
 static_assert(RotateParams::kMaxPairs == kMaxRopeFrequencies);
 
-bool GoTogether(const RotateJob& a, const RotateJob& b) {
+bool RotateTogether(const RotateJob& a, const RotateJob& b) {
   return a.view->n_kv_heads == b.view->n_kv_heads &&
          a.view->k.dtype == b.view->k.dtype && a.n_lists == b.n_lists &&
          ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
@@ -57,7 +57,7 @@ Status CheckRotate(const Context& context, Stream stream,
 
 Status RunRotate(const Context& context, Stream stream,
                  const RotateArgs& args) {
-  return ForEachBatch(args.jobs, RotateParams::kMaxLayers, GoTogether,
+  return ForEachBatch(args.jobs, RotateParams::kMaxLayers, RotateTogether,
                       [&](Jobs<RotateJob> batch) {
                         return RunBatch(context, stream, args, batch);
                       });

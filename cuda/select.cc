@@ -110,7 +110,7 @@ Status Select(const Context& context, Stream stream, const SelectArgs& args,
   KV_RETURN_IF_ERROR(RequireSelection(context, stream));
   KV_RETURN_IF_ERROR(RequireCounting(context, stream, args));
   KV_RETURN_IF_ERROR(RequireRanking(context, stream, args));
-  return ForEachBatch(args.jobs, SelectParams::kMaxLayers, GoTogether,
+  return ForEachBatch(args.jobs, SelectParams::kMaxLayers, SelectTogether,
                       [&](Jobs<SelectJob> jobs) { return selector.Run(jobs); });
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 static_assert(kMaxPoolWidth <= kMaxPoolKernel);
 
-bool GoTogether(const ShapeJob& a, const ShapeJob& b) {
+bool ShapedTogether(const ShapeJob& a, const ShapeJob& b) {
   return InOneTable(a.tokens, b.tokens);
 }
 
@@ -38,7 +38,7 @@ Status PoolRows(const Context& context, Stream stream, const Shaping& shaping,
     return Launch(context, stream, KernelId::pool_rows,
                   {n_rows, Size(batch), 1, kPoolThreads}, p);
   };
-  return ForEachBatch(jobs, PoolParams::kMaxLayers, GoTogether, run);
+  return ForEachBatch(jobs, PoolParams::kMaxLayers, ShapedTogether, run);
 }
 
 Status RunShape(const Context& context, Stream stream, const ShapeArgs& args) {
@@ -48,7 +48,7 @@ Status RunShape(const Context& context, Stream stream, const ShapeArgs& args) {
                               args.n_kv_heads * shaping.n_terms));
   if (shaping.n_terms == 1) return Status();
   return ForEachBatch(
-      args.jobs, ReduceParams::kMaxLayers, GoTogether,
+      args.jobs, ReduceParams::kMaxLayers, ShapedTogether,
       [&](Jobs<ShapeJob> batch) {
         const Counts tokens(batch.front().tokens);
         ReduceParams p = ReductionOf(shaping.group_reduce, shaping.n_terms);

@@ -15,18 +15,18 @@ namespace {
 // Layers whose scratch is there at once, where there is room for it.
 constexpr uint32_t kMostInScratch = 16;
 
-bool GoTogether(const ShapeJob& a, const ShapeJob& b) {
+bool SubtractTogether(const ShapeJob& a, const ShapeJob& b) {
   return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
          InOneTable(a.tokens, b.tokens);
 }
 
-// Of a layer: the sums of its chunks; what its rows are about.
+// The sums of a layer's chunks, and three numbers for each row.
 CheckedSize SumBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
   return (CheckedSize(g.n_kv_heads) * CheckedSize(RedundancyChunks(n_tokens)) *
           CheckedSize(g.k_head_dim) * CheckedSize(sizeof(float)))
       .AlignUp(16);
 }
-CheckedSize RowBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
+CheckedSize NoteBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
   return (CheckedSize(g.n_kv_heads) * CheckedSize(n_tokens) *
           CheckedSize(3 * sizeof(float)))
       .AlignUp(16);
@@ -76,7 +76,7 @@ Status RunBatch(const Context& context, Stream stream,
 ScratchNeeds RedundancyScratch(const Context&, const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
   const CheckedSize bytes =
-      SumBytes(g, size.n_tokens) + RowBytes(g, size.n_tokens);
+      SumBytes(g, size.n_tokens) + NoteBytes(g, size.n_tokens);
   return {bytes, CheckedSize(std::min(size.n_layers, kMostInScratch)) * bytes};
 }
 
@@ -92,13 +92,14 @@ Status CheckRedundancy(const Context& context, Stream stream,
 Status RunSubtractRedundancy(const Context& context, Stream stream,
                              const SubtractRedundancyArgs& args) {
   const size_t bytes = (SumBytes(args.layer, args.n_tokens) +
-                        RowBytes(args.layer, args.n_tokens))
+                        NoteBytes(args.layer, args.n_tokens))
                            .value();
   const size_t most = std::min<size_t>(args.scratch.size() / bytes,
                                        RedundancyParams::kMaxLayers);
-  return ForEachBatch(args.jobs, most, GoTogether, [&](Jobs<ShapeJob> batch) {
-    return RunBatch(context, stream, args, batch, most);
-  });
+  return ForEachBatch(args.jobs, most, SubtractTogether,
+                      [&](Jobs<ShapeJob> batch) {
+                        return RunBatch(context, stream, args, batch, most);
+                      });
 }
 
 }  // namespace

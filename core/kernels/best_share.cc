@@ -31,8 +31,8 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-void AddUp(const uint32_t* keys, const float* scores, size_t n, uint32_t cut,
-           ShareSums* sums) {
+void AddShares(const uint32_t* keys, const float* scores, size_t n,
+               uint32_t cut, ShareSums* sums) {
   const hn::CappedTag<float, kShareSums> d;
   const hn::RebindToUnsigned<decltype(d)> du;
   const size_t lanes = hn::Lanes(d);
@@ -74,7 +74,7 @@ HWY_AFTER_NAMESPACE();
 namespace kvevict {
 namespace {
 
-HWY_EXPORT(AddUp);
+HWY_EXPORT(AddShares);
 HWY_EXPORT(Scale);
 
 float SumOf(float (&sums)[kShareSums]) {
@@ -96,7 +96,7 @@ float BestShare(SimdTarget simd, const uint32_t* keys, uint32_t n,
   const KeyCut cut =
       FindKeyCut(simd, keys, n, n_forced + std::min(n_best, n - n_forced));
   ShareSums sums;
-  KV_DISPATCH(simd, AddUp)(keys, scores, n, cut.key, &sums);
+  KV_DISPATCH(simd, AddShares)(keys, scores, n, cut.key, &sums);
   float best = SumOf(sums.best);
   if (cut.key != kNanKey) {
     // In double the product is exact: it is rounded here, by itself.

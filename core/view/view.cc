@@ -452,6 +452,30 @@ Status ValidateRows(const char* name, const kvevict_plane& rows,
   return Status();
 }
 
+static void FillPlane(const kvevict_view& view, kvevict_dtype dtype,
+                      uint32_t head_dim, kvevict_plane* plane) {
+  const bool has_shape = plane->dtype != KVEVICT_DTYPE_OPAQUE ||
+                         plane->head_dim != 0 || plane->row_bytes != 0;
+  if (!IsPresent(*plane) || has_shape) return;
+  plane->dtype = dtype;
+  plane->head_dim = head_dim;
+  if (plane->token_stride_bytes != 0 || plane->head_stride_bytes != 0) return;
+  plane->head_stride_bytes = RowBytes(*plane);
+  plane->token_stride_bytes =
+      plane->head_stride_bytes * static_cast<int64_t>(view.n_kv_heads);
+  const bool by_ids = view.block_size != 0 && plane->address_table == 0;
+  if (by_ids && plane->block_stride_bytes == 0) {
+    plane->block_stride_bytes =
+        plane->token_stride_bytes * static_cast<int64_t>(view.block_size);
+  }
+}
+
+void FillFrom(const kvevict_layer_geometry& g, kvevict_view* view) {
+  if (view->n_kv_heads == 0) view->n_kv_heads = g.n_kv_heads;
+  FillPlane(*view, g.k_dtype, g.k_head_dim, &view->k);
+  FillPlane(*view, g.v_dtype, g.v_head_dim, &view->v);
+}
+
 Status MatchGeometry(const kvevict_view& view,
                      const kvevict_layer_geometry& g) {
   if (view.n_kv_heads != g.n_kv_heads) {

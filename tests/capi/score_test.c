@@ -275,6 +275,27 @@ Test(score, layouts_give_the_same_bytes) {
   }
 }
 
+Test(score, a_view_takes_from_the_geometry_what_it_leaves_out) {
+  for (int type = 0; type < 3; ++type) {
+    const test_scene_spec spec = {
+        "snapkv:window=16", 8, 2,   48, 203, kTypes[type], kTypes[type],
+        TEST_TOKEN_MAJOR,   1, 0.0f};
+    test_scene* s = test_scene_create(&spec, 5);
+    float* full = test_scene_score(s);
+    kvevict_plane* k = &s->cache->view.k;
+    s->cache->view.n_kv_heads = 0;
+    k->dtype = KVEVICT_DTYPE_OPAQUE;
+    k->head_dim = 0;
+    k->token_stride_bytes = k->head_stride_bytes = 0;
+    float* brief = test_scene_score(s);
+    EXPECT(memcmp(full, brief, test_scene_scores_len(s) * sizeof(float)) == 0,
+           "dtype %d: other scores", (int)kTypes[type]);
+    free(full);
+    free(brief);
+    test_scene_destroy(s);
+  }
+}
+
 Test(score, query_strides_do_not_matter) {
   const test_scene_spec spec = {
       "snapkv:window=6", 6, 2,   24, 77, KVEVICT_DTYPE_F16, KVEVICT_DTYPE_F32,

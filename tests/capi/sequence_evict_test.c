@@ -71,6 +71,53 @@ Test(evict, layers_within_their_budget_change_no_byte) {
   }
 }
 
+/* A view without what the geometry says already: shapes, and the strides of packed
+ * token-major rows of f32. Returns whether K had such strides. */
+static bool LeaveOut(kvevict_view* view) {
+  kvevict_plane* planes[] = {&view->k, &view->v};
+  bool was_packed = false;
+  for (int i = 1; i >= 0; --i) {
+    kvevict_plane* p = planes[i];
+    const int64_t row = 4 * (int64_t)p->head_dim;
+    const int64_t token = row * view->n_kv_heads;
+    was_packed = p->token_stride_bytes == token &&
+                 (view->n_kv_heads == 1 || p->head_stride_bytes == row) &&
+                 p->element_stride_bytes == 0 &&
+                 p->block_stride_bytes == token * view->block_size;
+    p->dtype = KVEVICT_DTYPE_OPAQUE;
+    p->head_dim = 0;
+    if (!was_packed) continue;
+    p->token_stride_bytes = p->head_stride_bytes = p->block_stride_bytes = 0;
+  }
+  view->n_kv_heads = 0;
+  return was_packed;
+}
+
+Test(evict, a_view_takes_from_the_geometry_what_it_leaves_out) {
+  bool was_packed[TEST_N_LAYOUTS] = {false};
+  for (int layout = 0; layout < TEST_N_LAYOUTS; ++layout) {
+    test_model_spec spec = Spec("tova:budget=20");
+    spec.layout = (test_layout)layout;
+    if (layout == TEST_PAGED_16_BY_HEAD) spec.n_q_heads = spec.n_kv_heads = 1;
+    test_model* full = test_model_create(&spec, (test_random){1});
+    test_model* brief = test_model_create(&spec, (test_random){1});
+    for (uint32_t l = 0; l < spec.n_layers; ++l) {
+      was_packed[layout] = LeaveOut(&brief->views[l]);
+    }
+    test_model_step(full, 90);
+    test_model_step(brief, 90);
+    EXPECT_OK(test_model_evict(full, NULL, NULL));
+    EXPECT_OK(test_model_evict(brief, NULL, NULL));
+    test_expect_same_tokens(brief, full, test_layout_name(spec.layout));
+    test_model_check(brief, test_layout_name(spec.layout));
+    test_model_destroy(full);
+    test_model_destroy(brief);
+  }
+  EXPECT(was_packed[TEST_TOKEN_MAJOR] && was_packed[TEST_RING] &&
+             was_packed[TEST_PAGED_16_BY_HEAD],
+         "strides of packed rows were given");
+}
+
 Test(evict, an_empty_sequence_is_left_alone) {
   for (size_t i = 0; i < sizeof kIdle / sizeof kIdle[0]; ++i) {
     test_model* m = Model(kIdle[i]);

@@ -647,6 +647,11 @@ static inline kvevict_plane kvevict_plane_head_major_blocks(const void* data,
 /**
  * Where one layer's cache lies. K and V may differ in dtype, head size and
  * strides. Nothing is copied or owned.
+ *
+ * Calls with a plan complete a view from the geometry. An n_kv_heads of 0
+ * becomes the layer's. A K or V with data whose dtype, head_dim and row_bytes
+ * are 0 gets the geometry's dtype and head size; if its token and head strides
+ * are 0 too, its rows are packed [S, H, D], in blocks as well.
  */
 typedef struct kvevict_view {
   uint32_t struct_size;

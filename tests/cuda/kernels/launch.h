@@ -39,8 +39,6 @@ inline simt::Options Schedule(uint32_t turn, uint32_t resident_blocks = 1) {
 constexpr uint32_t Turns(uint32_t n) {
 #if defined(KVEVICT_SIMT_TSAN)
   return n / 6;
-#elif defined(KVEVICT_SIMT_ASAN)
-  return n / 2;
 #else
   return n;
 #endif

@@ -113,14 +113,12 @@ void Multiply(void* const* lanes) {
 }  // namespace
 
 void BlockBarrier(const Site& site) {
-  if (IsRemoved(site)) return;
   const Thread& self = *machine().running();
   MeetInOrder(self.block->rendezvous, self.linear, "BlockSync", site, nullptr,
               Nothing);
 }
 
 bool BlockReduceOr(bool v, const Site& site) {
-  if (IsRemoved(site)) return v;
   const Thread& self = *machine().running();
   Rendezvous& r = self.block->rendezvous;
   MeetInOrder(r, self.linear, "BlockAny", site, &v, [&r](void** threads) {
@@ -136,7 +134,6 @@ bool BlockReduceOr(bool v, const Site& site) {
 }
 
 void WarpBarrier(const Site& site) {
-  if (IsRemoved(site)) return;
   MeetInOrder(OwnWarp().rendezvous, Lane(), "WarpSync", site, nullptr, Nothing);
 }
 

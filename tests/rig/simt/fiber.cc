@@ -48,19 +48,7 @@ namespace {
 
 // The function to call on a new stack, and the fiber that was left for it.
 void (*pending_entry)();
-#ifdef KVEVICT_SIMT_ASAN
-const void** left_stack;
-size_t* left_stack_bytes;
-#endif
-
-void ArriveOnStack([[maybe_unused]] void* fake_stack) {
-#ifdef KVEVICT_SIMT_ASAN
-  __sanitizer_finish_switch_fiber(fake_stack, left_stack, left_stack_bytes);
-#endif
-}
-
 void EnterStack() {
-  ArriveOnStack(nullptr);
   pending_entry();
   std::abort();
 }
@@ -94,12 +82,10 @@ Fiber::~Fiber() {
 #ifdef KVEVICT_SIMT_TSAN
   __tsan_destroy_fiber(sanitizer_fiber_);
 #endif
-  ForgetFrames();
   munmap(map_, map_bytes_);
 }
 
 void Fiber::Start(void (*entry)()) {
-  ForgetFrames();
   pending_entry = entry;  // the same for every fiber
 #if defined(__x86_64__)
   // As EnterStack finds it after a call: a return address (none) at a multiple
@@ -118,19 +104,7 @@ void Fiber::Start(void (*entry)()) {
 #endif
 }
 
-void Fiber::SwitchTo(Fiber& other, [[maybe_unused]] bool last) {
-  void* fake_stack = nullptr;
-#ifdef KVEVICT_SIMT_ASAN
-  // The bounds of the program's own stack are only known when it is left.
-  static const void* unused_stack;
-  static size_t unused_bytes;
-  left_stack = is_program_
-                   ? const_cast<const void**>(reinterpret_cast<void**>(&stack_))
-                   : &unused_stack;
-  left_stack_bytes = is_program_ ? &stack_bytes_ : &unused_bytes;
-  __sanitizer_start_switch_fiber(last ? nullptr : &fake_stack, other.stack_,
-                                 other.stack_bytes_);
-#endif
+void Fiber::SwitchTo(Fiber& other) {
 #ifdef KVEVICT_SIMT_TSAN
   __tsan_switch_to_fiber(other.sanitizer_fiber_,
                          __tsan_switch_to_fiber_no_sync);
@@ -139,13 +113,6 @@ void Fiber::SwitchTo(Fiber& other, [[maybe_unused]] bool last) {
   KvevictSimtSwitch(&stack_pointer_, other.stack_pointer_);
 #else
   swapcontext(&context_, &other.context_);
-#endif
-  ArriveOnStack(fake_stack);
-}
-
-void Fiber::ForgetFrames() {
-#ifdef KVEVICT_SIMT_ASAN
-  __asan_unpoison_memory_region(stack_, stack_bytes_);
 #endif
 }
 

@@ -1,8 +1,8 @@
 // A thread of execution that only runs when it is told to.
 //
 // The switch is a few instructions where the CPU is x86-64: swapcontext enters
-// the kernel to save the signal mask. The sanitizers are told of every switch;
-// to the thread sanitizer each fiber is a thread, and switching orders nothing.
+// the kernel to save the signal mask. The thread sanitizer is told of every
+// switch; to it each fiber is a thread, and switching orders nothing.
 #ifndef KVEVICT_TESTS_RIG_SIMT_FIBER_H_
 #define KVEVICT_TESTS_RIG_SIMT_FIBER_H_
 
@@ -24,13 +24,12 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // The next switch to this fiber calls entry(), which must not return and ends
-  // with SwitchTo(other, true).
+  // The next switch to this fiber calls entry(), which must not return.
   void Start(void (*entry)());
 
   // From this fiber, which must be the running one, to `other`; returns when
-  // somebody switches back. `last`: this fiber will be started anew.
-  void SwitchTo(Fiber& other, bool last = false);
+  // somebody switches back.
+  void SwitchTo(Fiber& other);
 
   // For the reports of the thread sanitizer, as is the next one.
   void SetName(const char* name);
@@ -39,10 +38,6 @@ class Fiber {
   void ReleaseFor(void* address);
 
  private:
-  // The functions that were abandoned on the stack left the marks of the address
-  // sanitizer there.
-  void ForgetFrames();
-
   void* map_ = nullptr;  // the guard page, then the stack
   size_t map_bytes_ = 0;
   char* stack_ = nullptr;

@@ -63,7 +63,6 @@ std::string LaunchErased(void (*call)(const void* context), const void* context,
   if (grid.y > 65535 || grid.z > 65535) return "a grid above 65535 in y or z";
   if (options.resident_blocks == 0) return "no resident blocks";
   const Unseen unseen;
-  IsRemoved({});  // reads the environment; not to be left to a fiber
   Machine machine(call, context, grid, block, dynamic_shared_bytes, options);
   return machine.Run();
 }
@@ -192,7 +191,7 @@ void Machine::CallKernel() {
   self.returned = true;
   ++self.block->n_returned;
   NoteProgress();
-  self.fiber->SwitchTo(program_, true);
+  self.fiber->SwitchTo(program_);
 }
 
 void Machine::NoteReturn(Rendezvous& rendezvous, const Thread& thread) {

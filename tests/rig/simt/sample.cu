@@ -1,4 +1,4 @@
-// A kernel with one of every wait that mutate.sh takes out, all of them needed.
+// A kernel with one of every wait, all of them needed.
 #include "cuda/kernels/device.cuh"
 #include "tests/rig/simt/sample.h"
 

@@ -1,14 +1,9 @@
-// What the sanitizers are told; nothing in the plain build.
+// What the thread sanitizer is told; nothing in the plain build.
 //
-// KVEVICT_SIMT_ASAN and KVEVICT_SIMT_TSAN come from the build. The shim itself is
-// not instrumented for threads: its own bookkeeping is no business of the kernels.
+// KVEVICT_SIMT_TSAN comes from the build. The shim itself is not instrumented: its
+// own bookkeeping is no business of the kernels.
 #ifndef KVEVICT_TESTS_RIG_SIMT_SANITIZER_H_
 #define KVEVICT_TESTS_RIG_SIMT_SANITIZER_H_
-
-#ifdef KVEVICT_SIMT_ASAN
-#include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
-#endif
 
 #ifdef KVEVICT_SIMT_TSAN
 #include <sanitizer/tsan_interface.h>

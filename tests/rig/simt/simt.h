@@ -24,14 +24,10 @@
 //   });
 //
 // Device addresses are host addresses as uint64_t. kvevict_simt_test() in
-// CMakeLists.txt builds the program plain, under address,undefined and under
-// thread; the last reports two threads that touch the same bytes with nothing
-// between them to order them: a missing BlockSync or WarpSync, two blocks on one
-// address. It finds stores only if somebody reads the result: do compare it.
-//
-// KVEVICT_SIMT_REMOVE=file.cu:line in the environment takes a wait out of the
-// kernel: BlockSync, BlockAny, WarpSync and CopyAsyncWait in that line wait for
-// nothing, and LoadAcquire, StoreRelease and AtomicTicket order nothing. See mutate.sh.
+// CMakeLists.txt builds the program plain and under thread,undefined, which reports
+// two threads that touch the same bytes with nothing between them to order them: a
+// missing BlockSync or WarpSync, two blocks on one address. It finds stores only if
+// somebody reads the result: do compare it.
 #ifndef KVEVICT_TESTS_RIG_SIMT_SIMT_H_
 #define KVEVICT_TESTS_RIG_SIMT_SIMT_H_
 

@@ -1,9 +1,6 @@
 #include "tests/rig/simt/thread.h"
 
-#include <cstdlib>
-#include <cstring>
 #include <string>
-#include <string_view>
 
 #include "tests/rig/simt/machine.h"
 #include "tests/rig/simt/sanitizer.h"
@@ -12,21 +9,6 @@ namespace kvevict::simt {
 namespace {
 
 Thread& Self() { return *machine().running(); }
-
-// KVEVICT_SIMT_REMOVE; line 0 is nowhere.
-struct RemovedPlace {
-  std::string file;
-  unsigned line = 0;
-
-  RemovedPlace() {
-    const char* const text = std::getenv("KVEVICT_SIMT_REMOVE");
-    const char* const colon =
-        text == nullptr ? nullptr : std::strrchr(text, ':');
-    if (colon == nullptr) return;
-    file = "/" + std::string(text, colon);
-    line = static_cast<unsigned>(std::atoi(colon + 1));
-  }
-};
 
 }  // namespace
 
@@ -94,12 +76,6 @@ bool TakeCopy(unsigned n_groups, Copy* copy) {
   *copy = thread.copies.front();
   thread.copies.erase(thread.copies.begin());
   return true;
-}
-
-bool IsRemoved(const Site& site) {
-  static const RemovedPlace removed;
-  return site.line == removed.line &&
-         std::string_view(site.file).ends_with(removed.file);
 }
 
 }  // namespace kvevict::simt

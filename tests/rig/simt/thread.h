@@ -36,9 +36,6 @@ uint8_t* DynamicShared();
 void CheckShared16(const void* p, const Site& site);
 void CheckAligned(uint64_t address, size_t bytes, const Site& site);
 
-// True where KVEVICT_SIMT_REMOVE names this line.
-bool IsRemoved(const Site& site);
-
 void BlockBarrier(const Site& site);
 // The same; whether any thread passes true.
 bool BlockReduceOr(bool v, const Site& site);

@@ -221,8 +221,7 @@ inline void CopyAsync16(void* shared, uint64_t address, bool valid,
 }
 inline void CopyAsyncCommit() { simt::CommitCopies(); }
 template <int kGroups>
-void CopyAsyncWait(Site site = Site::Here()) {
-  if (simt::IsRemoved(site)) return;
+void CopyAsyncWait() {
   simt::Copy copy;
   while (simt::TakeCopy(kGroups, &copy)) {
     Bytes16 v = {};
@@ -263,27 +262,18 @@ inline uint32_t AtomicAddGlobal(uint64_t address, uint32_t v,
 inline uint32_t AtomicTicket(uint64_t address, Site site = Site::Here()) {
   simt::CheckAligned(address, 4, site);
   simt::Preempt(simt::Access::kWrite);
-  auto* const p = shim::At<uint32_t>(address);
-  return simt::IsRemoved(site) ? __atomic_fetch_add(p, 1, __ATOMIC_RELAXED)
-                               : __atomic_fetch_add(p, 1, __ATOMIC_ACQ_REL);
+  return __atomic_fetch_add(shim::At<uint32_t>(address), 1, __ATOMIC_ACQ_REL);
 }
 inline uint32_t LoadAcquire(uint64_t address, Site site = Site::Here()) {
   simt::CheckAligned(address, 4, site);
   simt::Preempt(simt::Access::kRead);
-  auto* const p = shim::At<uint32_t>(address);
-  return simt::IsRemoved(site) ? __atomic_load_n(p, __ATOMIC_RELAXED)
-                               : __atomic_load_n(p, __ATOMIC_ACQUIRE);
+  return __atomic_load_n(shim::At<uint32_t>(address), __ATOMIC_ACQUIRE);
 }
 inline void StoreRelease(uint64_t address, uint32_t v,
                          Site site = Site::Here()) {
   simt::CheckAligned(address, 4, site);
   simt::Preempt(simt::Access::kWrite);
-  auto* const p = shim::At<uint32_t>(address);
-  if (simt::IsRemoved(site)) {
-    __atomic_store_n(p, v, __ATOMIC_RELAXED);
-  } else {
-    __atomic_store_n(p, v, __ATOMIC_RELEASE);
-  }
+  __atomic_store_n(shim::At<uint32_t>(address), v, __ATOMIC_RELEASE);
 }
 
 inline void SpinYield(Site site = Site::Here()) { simt::Yield(site); }
