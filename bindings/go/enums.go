@@ -250,7 +250,7 @@ const (
 	LayerCacheNone LayerCache = 2
 )
 
-// RoPELayout: which elements of a key RoPE turns together.
+// RoPELayout: which elements of a key RoPE rotates as a pair.
 type RoPELayout int32
 
 // Values of RoPELayout.
@@ -289,7 +289,7 @@ const (
 	ReasonOpaqueKeys Reason = 1
 	// Queries are opaque.
 	ReasonOpaqueQueries Reason = 2
-	// The geometry does not say how RoPE turned the keys (RoPEInvFreq).
+	// The geometry does not say how RoPE rotated the keys (RoPEInvFreq).
 	ReasonNoRoPE Reason = 3
 	// The layer has no cache, or only that of a sliding window.
 	ReasonNoFullCache Reason = 4

@@ -121,8 +121,8 @@ KVEVICT_API kvevict_status kvevict_attend(
  * best_bytes holds v_head_dim + 2 floats for every query, query head and split;
  * with less, fewer run at once.
  * @param[in]  context    Non-NULL.
- * @param[in]  jobs       [jobs_len] as for the call. Of the planes only shapes
- *                        and strides are read.
+ * @param[in]  jobs       [jobs_len] as for the call. Only shapes and strides of
+ *                        the planes are read.
  * @param[in]  jobs_len   At most KVEVICT_MAX_JOBS.
  * @param[out] out        Non-NULL, out->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a size would

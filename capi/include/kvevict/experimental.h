@@ -503,8 +503,8 @@ kvevict_reorder(const kvevict_context* context, const kvevict_move* moves,
  * per listed slot and a row per worker. CUDA needs the listed rows of all
  * planes, but no more than 32 MiB or one plane's rows; layers use it in turn.
  * @param[in]  context    Non-NULL.
- * @param[in]  moves      [moves_len] as for the call. Of the lists only n_lists
- *                        and count are read; n_tokens is not.
+ * @param[in]  moves      [moves_len] as for the call. Only n_lists and count of
+ *                        the lists are read; n_tokens is not.
  * @param[in]  moves_len  At most KVEVICT_MAX_JOBS.
  * @param[out] out        Non-NULL, out->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a size would
@@ -585,7 +585,7 @@ kvevict_rotate(const kvevict_plan* plan, const kvevict_rotation* rotations,
  * @param[out] slots      [n_layers]; 0 for layers without a full cache.
  * @param[in]  slots_len  = n_layers.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, a budget
- *         smaller than what must stay).
+ *         too small for what must stay).
  */
 KVEVICT_API kvevict_status kvevict_sequence_kept_slots(
     kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
@@ -606,7 +606,7 @@ KVEVICT_API kvevict_status kvevict_sequence_kept_slots(
  * @param[in]  views_len  = n_layers.
  * @param[out] out_bytes  Non-NULL.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a bad view, a budget
- *         smaller than what must stay); KVEVICT_ERROR_UNSUPPORTED if the policy
+ *         too small for what must stay); KVEVICT_ERROR_UNSUPPORTED if the policy
  *         merges or rotates, which changes rows that stay.
  */
 KVEVICT_API kvevict_status kvevict_sequence_undo_bytes(

@@ -2,9 +2,9 @@
  * kvevict: physically shrinks the KV cache of LLM inference engines.
  *
  * The library scores the cached tokens, selects the ones that fit a budget and
- * compacts the survivors in place. An engine may enter at any of three doors,
- * kvevict_score(), kvevict_select() and kvevict_compact(), or let
- * kvevict_sequence_evict() pass all three for a whole model.
+ * compacts the survivors in place. An engine may call one of these steps alone,
+ * kvevict_score(), kvevict_select() or kvevict_compact(), or let
+ * kvevict_sequence_evict() do all three for a whole model.
  *
  *     context   device, allocator, parallel runner   share between threads
  *     policy    what survives: name and parameters   one thread at a time
@@ -267,7 +267,7 @@ enum kvevict_log_level KVEVICT_INT32 {
 typedef void (*kvevict_log_fn)(kvevict_log_level level, const char* message,
                                void* user_data);
 
-/** How to make a context. */
+/** Options of kvevict_context_create(). */
 typedef struct kvevict_context_options {
   uint32_t struct_size;
   kvevict_device device; /**< KVEVICT_DEVICE_CPU. */
@@ -648,9 +648,10 @@ static inline kvevict_plane kvevict_plane_head_major_blocks(const void* data,
  * Where one layer's cache lies. K and V may differ in dtype, head size and
  * strides. Nothing is copied or owned.
  *
- * Calls with a plan take what is 0 from its geometry: n_kv_heads; dtype and
- * head_dim of a K or V with neither, nor row_bytes; and if such a plane has no
- * token and head strides either, those of packed [S, H, D] rows or blocks.
+ * Calls with a plan complete a view from the geometry. An n_kv_heads of 0
+ * becomes the layer's. A K or V with data whose dtype, head_dim and row_bytes
+ * are 0 gets the geometry's dtype and head size; if its token and head strides
+ * are 0 too, its rows are packed [S, H, D], in blocks as well.
  */
 typedef struct kvevict_view {
   uint32_t struct_size;
@@ -760,7 +761,7 @@ typedef struct kvevict_layer_geometry {
         0.0f, 0                                                               \
   }
 
-/** Which elements of a key RoPE turns together. */
+/** Which elements of a key RoPE rotates as a pair. */
 KVEVICT_INT32_TYPE(kvevict_rope_layout)
 enum kvevict_rope_layout KVEVICT_INT32 {
   /** f and f + rope_inv_freq_len (NeoX, Hugging Face). */
@@ -804,7 +805,7 @@ typedef struct kvevict_geometry {
 /** A geometry, a policy and a context, checked once. Immutable, opaque. */
 typedef struct kvevict_plan kvevict_plan;
 
-/** What a plan may be told beside geometry and policy. */
+/** Options of kvevict_plan_create(). */
 typedef struct kvevict_plan_options {
   uint32_t struct_size;
   /** The most tokens that one speculative step takes back, at most 2^31 - 1. A
@@ -843,7 +844,7 @@ typedef struct kvevict_plan_options {
  * Checks a geometry and a policy against each other and lays out the workspace.
  *
  * If the policy scores keys whose dtype cannot be scored, the plan is still
- * created, because its other doors work; see kvevict_plan_capabilities().
+ * created, because its other calls work; see kvevict_plan_capabilities().
  *
  * @param[in]  context   Non-NULL; kept alive by the plan.
  * @param[in]  geometry  Non-NULL; copied.
@@ -976,7 +977,7 @@ enum kvevict_reason KVEVICT_INT32 {
   /** Keys are opaque: nothing can be read from them. */
   KVEVICT_REASON_OPAQUE_KEYS = 1,
   KVEVICT_REASON_OPAQUE_QUERIES = 2, /**< Queries are opaque. */
-  /** The geometry does not say how RoPE turned the keys (rope_inv_freq). */
+  /** The geometry does not say how RoPE rotated the keys (rope_inv_freq). */
   KVEVICT_REASON_NO_ROPE = 3,
   /** The layer has no cache, or only that of a sliding window. */
   KVEVICT_REASON_NO_FULL_CACHE = 4,
@@ -1008,7 +1009,7 @@ enum kvevict_reason KVEVICT_INT32 {
 KVEVICT_API const char* kvevict_reason_text(kvevict_reason reason)
     KVEVICT_NOEXCEPT;
 
-/* ---- The three doors ----------------------------------------------------- */
+/* ---- Score, select, compact ---------------------------------------------- */
 
 /** What a signal reads of a layer besides K and V. A policy reads only some of
  *  the fields; the others may be NULL and are ignored. */
@@ -1094,8 +1095,8 @@ typedef struct kvevict_score_job {
   const uint32_t* token_counts;
   /** The cache: k as in the geometry, v if values are read. NULL: no row is. */
   const kvevict_view* view;
-  /** NULL if only keys are read. Of n rows, row i of queries and row_lse is the
-   *  query of token n_tokens - n + i. */
+  /** NULL if only keys are read. Row i of the n rows of queries and row_lse is
+   *  the query of token n_tokens - n + i. */
   const kvevict_signal_inputs* inputs;
   /** Out: f32 [n_kv_heads, n_tokens], device memory; higher keeps. Tokens of a
    *  kept window get +infinity. Beyond a head's count unspecified. */
@@ -1151,10 +1152,10 @@ typedef struct kvevict_score_job {
  *                              n_tokens.
  * @param[in]  stream      See kvevict_stream.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also if the policy ranks
- *         nothing, or n_tokens > chunk); KVEVICT_ERROR_UNSUPPORTED (the policy
- *         needs keys, values or queries that cannot be read; on CUDA elements,
- *         scales and minima must be aligned to their size, q8_0 and q4_0 to 2
- *         bytes). Threads: safe for distinct scores and workspaces.
+ *         nothing, or n_tokens > chunk > 0); KVEVICT_ERROR_UNSUPPORTED (the
+ *         policy needs keys, values or queries that cannot be read; on CUDA
+ *         elements, scales and minima must be aligned to their size, q8_0 and
+ *         q4_0 to 2 bytes). Threads: safe for distinct scores and workspaces.
  */
 KVEVICT_API kvevict_status
 kvevict_score(const kvevict_plan* plan, const kvevict_score_job* jobs,
@@ -1366,8 +1367,8 @@ kvevict_compact(const kvevict_context* context, const kvevict_move* moves,
  * some rows; on CUDA they need 16 bytes per slot and head of one layer, at best
  * of 16 layers.
  * @param[in]  context    Non-NULL.
- * @param[in]  moves      [moves_len] as for the call. Of the lists only n_lists
- *                        and count are read, and n_tokens only with merge.
+ * @param[in]  moves      [moves_len] as for the call. Only n_lists and count of
+ *                        the lists are read, and n_tokens only with merge.
  * @param[in]  moves_len  At most KVEVICT_MAX_JOBS.
  * @param[out] out        Non-NULL, out->struct_size set.
  */
@@ -1563,7 +1564,7 @@ KVEVICT_API kvevict_status
 kvevict_sequence_trim_to(kvevict_sequence* sequence, uint32_t new_length,
                          kvevict_stream stream) KVEVICT_NOEXCEPT;
 
-/** What a call of kvevict_sequence_evict() may add to the policy. */
+/** Options of kvevict_sequence_evict(). */
 typedef struct kvevict_evict_options {
   uint32_t struct_size;
   /** 0: survivors move. 1: rows stay, and the views' tables are permuted:
