@@ -50,6 +50,7 @@ struct Sequence {
   uint32_t state_last = 0;
   // llama.cpp copies rows into its stream before the next graph, whatever it holds then.
   bool awaits_rows = false;
+  llama_seq_id rows_from = -1;  // those of this sequence, if it awaits any
 };
 
 inline constexpr char kRemedy[] =

@@ -318,8 +318,9 @@ kvevict_llama_evict(kvevict_llama* kv, llama_seq_id seq,
  * it is refused where the cache surely has no room for that. With a stream for
  * each sequence (kv_unified off) llama.cpp copies the rows at the next
  * llama_decode(), of any sequence. Until then the copy cannot be saved,
- * evicted or copied on, nor can another sequence be evicted or replaced. A copy
- * that was removed before then takes no state either: the rows still come.
+ * evicted or copied on, nor can its source be evicted or replaced; the source
+ * can be copied to further sequences. A copy that was removed before then takes
+ * no state either: the rows still come.
  *
  * @param[in] from  Has one token or more, decoded, loaded or copied here.
  * @param[in] to    Another one.
