@@ -9,6 +9,12 @@
 namespace kvevict::llama_preload {
 namespace {
 
+// The adapter would notice by the next decode; a state may be set before that.
+void IsEmpty(Context& c, llama_seq_id seq) {
+  c.Of(seq)[0] = {};
+  kvevict_llama_trim_to(c.kv, seq, 0);
+}
+
 bool RefusesShift(llama_memory_t memory, llama_seq_id seq) {
   Context* const c = FindByMemory(memory);
   if (c == nullptr || !c->AnyEvicted(seq)) return false;
@@ -27,18 +33,17 @@ HOOK(bool, llama_memory_seq_rm, llama_memory_t memory, llama_seq_id seq,
   Context* const c = FindByMemory(memory);
   if (c == nullptr) return NEXT(llama_memory_seq_rm)(memory, seq, from, to);
   const Inside guard;
-  std::vector<Sequence*> emptied;
+  std::vector<llama_seq_id> emptied;
   for (size_t i = 0; i < c->sequences.size(); ++i) {
     if (seq >= 0 && static_cast<size_t>(seq) != i) continue;
-    Sequence& s = c->sequences[i];
-    const llama_pos last = UPSTREAM(llama_memory_seq_pos_max)(
-        memory, static_cast<llama_seq_id>(i));
+    const auto id = static_cast<llama_seq_id>(i);
+    const llama_pos last = UPSTREAM(llama_memory_seq_pos_max)(memory, id);
     const bool is_tail = to < 0 || to > last;
     if (from <= 0 && is_tail) {
-      emptied.push_back(&s);
+      emptied.push_back(id);
       continue;
     }
-    const auto exact_from = static_cast<int64_t>(s.exact_from);
+    const auto exact_from = static_cast<int64_t>(c->sequences[i].exact_from);
     if (exact_from > 0 && from <= last && (from < exact_from || !is_tail)) {
       return false;
     }
@@ -48,8 +53,9 @@ HOOK(bool, llama_memory_seq_rm, llama_memory_t memory, llama_seq_id seq,
       return true;
     }
   }
-  for (Sequence* s : emptied) *s = {};
-  return NEXT(llama_memory_seq_rm)(memory, seq, from, to);
+  const bool removed = NEXT(llama_memory_seq_rm)(memory, seq, from, to);
+  for (const llama_seq_id id : emptied) IsEmpty(*c, id);
+  return removed;
 }
 
 // Programs ask this before they take back a tail, since a sliding window has lost what
@@ -80,12 +86,14 @@ HOOK(void, llama_memory_seq_cp, llama_memory_t memory, llama_seq_id from,
 }
 
 HOOK(void, llama_memory_seq_keep, llama_memory_t memory, llama_seq_id seq) {
-  if (Context* const c = FindByMemory(memory)) {
-    for (size_t i = 0; i < c->sequences.size(); ++i) {
-      if (static_cast<llama_seq_id>(i) != seq) c->sequences[i] = {};
-    }
-  }
   NEXT(llama_memory_seq_keep)(memory, seq);
+  Context* const c = FindByMemory(memory);
+  if (c == nullptr) return;
+  const Inside guard;
+  for (size_t i = 0; i < c->sequences.size(); ++i) {
+    const auto id = static_cast<llama_seq_id>(i);
+    if (id != seq) IsEmpty(*c, id);
+  }
 }
 
 HOOK(void, llama_memory_seq_add, llama_memory_t memory, llama_seq_id seq,
@@ -106,10 +114,13 @@ HOOK(bool, llama_memory_can_shift, llama_memory_t memory) {
 }
 
 HOOK(void, llama_memory_clear, llama_memory_t memory, bool data) {
-  if (Context* const c = FindByMemory(memory)) {
-    for (Sequence& s : c->sequences) s = {};
-  }
   NEXT(llama_memory_clear)(memory, data);
+  Context* const c = FindByMemory(memory);
+  if (c == nullptr) return;
+  const Inside guard;
+  for (size_t i = 0; i < c->sequences.size(); ++i) {
+    IsEmpty(*c, static_cast<llama_seq_id>(i));
+  }
 }
 
 }  // namespace kvevict::llama_preload
