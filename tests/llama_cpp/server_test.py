@@ -229,6 +229,20 @@ class OtherCachesTest(ServerCase):
         self.check("-ctk", "q8_0", "-ctv", "q8_0", "-fa", "on", cache_type="q8_0")
 
 
+class DraftsTest(ServerCase):
+    def test_tokens_of_a_draft_may_be_taken_back(self):
+        arguments = ("-md", PATHS.model("llama"), "--spec-type", "draft-simple")
+        with Reference(PATHS, POLICY) as own, Server(PATHS, POLICY, *arguments) as server:
+            prompts, wanted = steady_prompts(own, 4)
+            for prompt, answer in zip(prompts, wanted):
+                result = server.complete(prompt, N)
+                # Up to where the reference evicts again: here it would be among drafts.
+                self.assertEqual(result["tokens"][:17], answer[:17])
+                self.assertGreater(result["timings"]["draft_n"],
+                                   result["timings"]["draft_n_accepted"])
+            self.assert_said(server, "4 sequences is evicted", "only the first one is evicted")
+
+
 class UnchangedTest(ServerCase):
     """Answers of the server without the library."""
 
