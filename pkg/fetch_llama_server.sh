@@ -52,7 +52,7 @@ elif [[ -d $folder ]]; then
 elif [[ $(uname -sm) != "Linux x86_64" ]]; then
   say "no llama-server to fetch for $(uname -sm): its tests are left out"
 else
-  mirror_uri=$(debian_mirror)
+  mirror_uri=$(debian_mirror) || mirror_uri=
   if [[ -z $mirror_uri ]]; then
     say "no Debian mirror configured to fetch llama-server from: its tests are left out"
   elif say "fetching llama-server 0.7.0 from $mirror_uri $suite" && unpack "$mirror_uri" >&2; then

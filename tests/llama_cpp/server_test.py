@@ -311,6 +311,8 @@ class UnchangedTest(ServerCase):
             self.assertEqual(len(result["tokens"]), 512 - len(prompt))
             self.assertEqual(result["stop_type"], "limit")
             self.assertIn("shifting is not supported", server.log())
+            with self.assertRaisesRegex(HttpError, "^400: .*exceeds the available context size"):
+                server.answer(random_tokens(512, 92), N)
 
 
 class LengthTest(ServerCase):
