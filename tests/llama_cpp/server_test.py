@@ -368,6 +368,9 @@ class CompletionTest(ServerCase):
 
 def main():
     global PATHS
+    if sys.version_info < (3, 11):
+        print("Python 3.11 or newer is needed")
+        sys.exit(77)
     work = pathlib.Path(tempfile.mkdtemp(prefix="kvevict-"))
     PATHS = Paths(*map(pathlib.Path, sys.argv[1:7]), work)
     try:
