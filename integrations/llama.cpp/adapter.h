@@ -52,6 +52,7 @@ struct Sequence {
   // True if llama.cpp will copy rows into its stream before the next graph,
   // overwriting what it holds then.
   bool awaits_rows = false;
+  llama_seq_id rows_from = -1;  // those of this sequence, if it awaits any
 };
 
 inline constexpr char kRemedy[] =

@@ -37,6 +37,7 @@ void kvevict_llama::Copy(llama_seq_id from, llama_seq_id to) {
   copy.queries = source.queries;
   copy.moments = source.moments;
   copy.awaits_rows = n_streams_ > 1;
+  copy.rows_from = from;
   const llama_memory_t memory = llama_get_memory(ctx_);
   if (!llama_memory_seq_rm(memory, to, -1, -1)) {
     Fail(KVEVICT_ERROR_INTERNAL, "seq ", to, ": llama_memory_seq_rm() failed");
@@ -70,6 +71,10 @@ void kvevict_llama::CheckNoneCopies(llama_seq_id seq) const {
   for (uint32_t i = 0; i < n_seq_max_; ++i) {
     const auto other = static_cast<llama_seq_id>(i);
     if (other == seq || NextOf(other) == 0 || !MayAwaitRows(other)) continue;
+    // A copy that was made here, of another one.
+    const Sequence& s = sequences_[i];
+    const bool known = s.unfit.empty() && s.next == NextOf(other);
+    if (known && s.awaits_rows && s.rows_from != seq) continue;
     Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "seq ", other,
          " has changed since the last llama_decode(): llama.cpp may have yet "
          "to copy rows of seq ",

@@ -4,11 +4,11 @@
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir -p "$work"/{project,bin,highway,nvrtc,llama}
+mkdir -p "$work"/{project,bin,highway,nvrtc,llama,server}
 cp -R "$1/run" "$1/pkg" "$work/project"
 cd "$work/project"
 export KVEVICT_HIGHWAY_SOURCE=$work/highway KVEVICT_NVRTC_DIR=$work/nvrtc CALLS=$work/calls
-export KVEVICT_LLAMA_DIR=$work/llama
+export KVEVICT_LLAMA_DIR=$work/llama KVEVICT_LLAMA_SERVER_DIR=$work/server
 export PATH=$work/bin:$PATH
 
 # stub NAME: a program that writes its call down, speaks on stdout, and does what stdin
@@ -58,6 +58,8 @@ rm "$CALLS"
 [[ $(./run test 2>&1 | tail -n 1) == "1 passed, 0 failed, 0 skipped" ]] || fail "./run test"
 [[ $(steps) == "configure build ctest" ]] || fail "./run test: $(steps)"
 grep -q "^cmake .*KVEVICT_LLAMA_DIR:STRING=$work/llama" "$CALLS" || fail "no llama.cpp"
+grep -q "^cmake .*KVEVICT_LLAMA_SERVER_DIR:STRING=$work/server" "$CALLS" ||
+  fail "no llama-server"
 grep -q "^cmake .*KVEVICT_NVRTC_DIR:STRING=$work/nvrtc" "$CALLS" || fail "no NVRTC"
 grep -q '^cmake .*KVEVICT_DEEP_TESTS=OFF' "$CALLS" || fail "deep tests every day"
 

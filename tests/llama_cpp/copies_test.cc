@@ -145,6 +145,31 @@ Test(llama_copies, rows_that_are_yet_to_be_copied_stay) {
   }
 }
 
+// A prompt for several answers: its copies are made one after the other.
+Test(llama_copies, several_copies_await_their_rows) {
+  const ModelHandle model = LoadRandomModel("llama");
+  const auto prompt = RandomTokens(200, 256), next = RandomTokens(20, 256, 2);
+  const auto expected = [&] {
+    Session alone(model.get(), kPolicy, Three(false));
+    alone.Decode(prompt);
+    alone.Decode(RandomTokens(1, 256, 3));
+    alone.Evict();
+    return alone.Decode(next);
+  }();
+  Session session(model.get(), kPolicy, Three(false));
+  session.Decode(prompt);
+  for (const llama_seq_id to : {1, 2}) {
+    cr_assert(kvevict_llama_copy(session.kv(), 0, to) == KVEVICT_OK, "%s",
+              kvevict_llama_last_error_message());
+  }
+  ExpectRefused(session, 0, "to copy rows of seq 0 to it");
+  for (const llama_seq_id seq : {0, 1, 2}) {
+    session.Decode(RandomTokens(1, 256, 3), seq);
+    cr_expect(session.Evict(seq).cells_after == 48);
+    cr_expect(MaxDifference(session.Decode(next, seq), expected) < 5e-4);
+  }
+}
+
 // Cells that others share stay theirs, so what stays of an eviction needs its own.
 Test(llama_copies, an_eviction_that_has_no_room_is_refused) {
   const ModelHandle model = LoadRandomModel("llama");

@@ -54,6 +54,35 @@ class Writer {
                       values.data(), values.size());
   }
 
+  // A token for each character: the printable ones of ASCII, then others from U+00C0 on.
+  void Characters() {
+    std::vector<std::string> tokens = {"<unk>", "<s>", "</s>", "\n",
+                                       "\xe2\x96\x81"};  // a space
+    for (char c = '!'; c <= '~'; ++c) tokens.emplace_back(1, c);
+    for (int c = 0xC0; tokens.size() < model_.n_vocab; ++c) {
+      tokens.push_back({static_cast<char>(0xC0 | c >> 6),
+                        static_cast<char>(0x80 | (c & 0x3F))});
+    }
+    constexpr int32_t kNormal = 1, kUnknown = 2, kControl = 3;
+    std::vector<int32_t> types(tokens.size(), kNormal);
+    types[0] = kUnknown;
+    types[1] = types[2] = kControl;
+    const std::vector<float> scores(tokens.size());
+    std::vector<const char*> texts;
+    for (const std::string& token : tokens) texts.push_back(token.c_str());
+    gguf_set_val_str(gguf_, "tokenizer.ggml.model", "llama");
+    gguf_set_arr_str(gguf_, "tokenizer.ggml.tokens", texts.data(),
+                     texts.size());
+    gguf_set_arr_data(gguf_, "tokenizer.ggml.scores", GGUF_TYPE_FLOAT32,
+                      scores.data(), scores.size());
+    gguf_set_arr_data(gguf_, "tokenizer.ggml.token_type", GGUF_TYPE_INT32,
+                      types.data(), types.size());
+    for (const char* key : {"add_bos_token", "add_space_prefix"}) {
+      gguf_set_val_bool(gguf_, (std::string("tokenizer.ggml.") + key).c_str(),
+                        false);
+    }
+  }
+
   // Weights of a matrix keep the size of what they are multiplied by; vectors are
   // norms, near 1.
   void Tensor(const std::string& name, std::initializer_list<int64_t> shape) {
@@ -166,7 +195,9 @@ std::string WriteRandomModel(const RandomModel& m) {
   const bool gemma = m.arch.starts_with("gemma");
   const bool latent = m.arch == "deepseek2";
   const bool hybrid = m.arch == "lfm2";
-  if (m.tokenizer.empty()) {
+  if (m.has_characters) {
+    w.Characters();
+  } else if (m.tokenizer.empty()) {
     w.Text("tokenizer.ggml.model", "none");
   } else {
     w.AllOf(m.tokenizer);
@@ -228,8 +259,8 @@ std::string WriteRandomModel(const RandomModel& m) {
     w.Signed("rope.dimension_sections", {part, part, 2 * part, 0});
   }
   const bool oss = m.arch == "gpt-oss";
+  if (oss || m.has_characters) w.Tensor("output.weight", {n, m.n_vocab});
   if (oss) {
-    w.Tensor("output.weight", {n, m.n_vocab});
     w.Number("expert_feed_forward_length", m.n_ff);
     w.Number("expert_count", 2);
     w.Number("expert_used_count", 1);

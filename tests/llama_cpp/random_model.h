@@ -22,6 +22,9 @@ struct RandomModel {
   uint32_t long_rope = 0;  // llama: the length from which on LongRoPE stretches
   std::string
       tokenizer;  // a model file that has one for n_vocab tokens; "": none
+  // Tokens are characters, see server.py, and the output has weights of its own, so
+  // that answers depend on the prompt: what a server needs.
+  bool has_characters = false;
 };
 
 // Writes a model of this shape to a file of its own, which the caller removes.

@@ -318,9 +318,10 @@ kvevict_llama_evict(kvevict_llama* kv, llama_seq_id seq,
  * state into other cells, so that the others keep theirs; it is refused if the
  * cache has no room for that. With a stream for each sequence (kv_unified off)
  * llama.cpp copies the rows at the next llama_decode() of any sequence. Until
- * then the copy cannot be saved, evicted or copied on, and no other sequence
- * can be evicted or replaced. A copy that is removed before then cannot take a
- * state either, because the rows still arrive.
+ * then the copy cannot be saved, evicted or copied on, and its source cannot be
+ * evicted or replaced; the source can be copied to further sequences. A copy
+ * that is removed before then cannot take a state either, because the rows
+ * still arrive.
  *
  * @param[in] from  A sequence with tokens, decoded, loaded or copied by this
  *                  adapter.

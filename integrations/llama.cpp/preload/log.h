@@ -1,10 +1,12 @@
-// Messages of the preloaded library: refusals go to stderr, evictions where
-// KVEVICT_LOG says.
+// What the preloaded library says: refusals on stderr, evictions where KVEVICT_LOG asks
+// for them.
 #ifndef KVEVICT_INTEGRATIONS_LLAMA_PRELOAD_LOG_H_
 #define KVEVICT_INTEGRATIONS_LLAMA_PRELOAD_LOG_H_
 
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
+#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -18,31 +20,54 @@ inline const char* Setting(const char* name) {
 }
 
 template <typename... Parts>
-void Write(std::FILE* file, const Parts&... parts) {
+std::string Text(const Parts&... parts) {
   std::ostringstream text;
   text.precision(3);
   text << "kvevict: ";
   (text << ... << parts) << '\n';
-  std::fputs(text.str().c_str(), file);
+  return text.str();
+}
+
+inline void Write(std::FILE* file, const std::string& line) {
+  std::fputs(line.c_str(), file);
   std::fflush(file);
 }
 
 template <typename... Parts>
 void Say(const Parts&... parts) {
-  Write(stderr, parts...);
+  Write(stderr, Text(parts...));
 }
 
-// KVEVICT_LOG: 1 is stderr; any other value is a file to which lines are
-// appended.
+inline bool IsNew(const std::string& line) {
+  static std::mutex mutex;
+  static std::set<std::string> said;
+  const std::lock_guard lock(mutex);
+  return said.insert(line).second;
+}
+
+// Says a sentence about the process or a context. Programs may make a context to try it,
+// and then make it again.
 template <typename... Parts>
-void Log(const Parts&... parts) {
+void SayOnce(const Parts&... parts) {
+  if (IsNew(Text(parts...))) Say(parts...);
+}
+
+// The file that KVEVICT_LOG names: 1 is stderr, another word a file that grows.
+inline std::FILE* LogFile() {
   static std::FILE* const file = []() -> std::FILE* {
     const char* const name = Setting("KVEVICT_LOG");
     if (name == nullptr || std::string_view(name) == "0") return nullptr;
     if (std::string_view(name) == "1") return stderr;
-    return std::fopen(name, "a");
+    std::FILE* const opened = std::fopen(name, "a");
+    if (opened == nullptr) Say("KVEVICT_LOG=", name, " cannot be written to");
+    return opened;
   }();
-  if (file != nullptr) Write(file, parts...);
+  return file;
+}
+
+template <typename... Parts>
+void Log(const Parts&... parts) {
+  if (std::FILE* const file = LogFile()) Write(file, Text(parts...));
 }
 
 }  // namespace kvevict::llama_preload
