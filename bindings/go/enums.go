@@ -135,12 +135,12 @@ const (
 	// Codes 0 .. 15, two per byte: byte j of a row holds element j in the low nibble and element j
 	// + HeadDim / 2 in the high one. HeadDim is even.
 	DTypeU4Halves DType = 9
-	// ggml's Q8_0: 32 elements take 34 bytes, an f16 d and 32 I8 codes. An element is code * d.
+	// ggml's format: 32 elements take 34 bytes, an f16 d and 32 I8 codes. An element is code * d.
 	// HeadDim is a multiple of 32.
 	DTypeQ8_0 DType = 10
-	// ggml's Q4_0: 32 elements take 18 bytes, an f16 d and 16 bytes. Byte j holds element j in the
-	// low nibble and element j + 16 in the high one. An element is (code - 8) * d. HeadDim is a
-	// multiple of 32.
+	// ggml's format: 32 elements take 18 bytes, an f16 d and 16 bytes. Byte j holds element j in
+	// the low nibble and element j + 16 in the high one. An element is (code - 8) * d. HeadDim is
+	// a multiple of 32.
 	DTypeQ4_0 DType = 11
 )
 

@@ -212,10 +212,10 @@ enum kvevict_dtype KVEVICT_INT32 {
   /** Codes 0 .. 15, two per byte: byte j of a row holds element j in the low
    *  nibble and element j + head_dim / 2 in the high one. head_dim is even. */
   KVEVICT_DTYPE_U4_HALVES = 9,
-  /** ggml's q8_0: 32 elements take 34 bytes, an f16 d and 32 I8 codes. An
+  /** ggml's format: 32 elements take 34 bytes, an f16 d and 32 I8 codes. An
    *  element is code * d. head_dim is a multiple of 32. */
   KVEVICT_DTYPE_Q8_0 = 10,
-  /** ggml's q4_0: 32 elements take 18 bytes, an f16 d and 16 bytes. Byte j
+  /** ggml's format: 32 elements take 18 bytes, an f16 d and 16 bytes. Byte j
    *  holds element j in the low nibble and element j + 16 in the high one. An
    *  element is (code - 8) * d. head_dim is a multiple of 32. */
   KVEVICT_DTYPE_Q4_0 = 11
