@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# complete.sh KERNELS TEST...: every kernel file of the folder KERNELS is run by one of
+# complete.sh KERNELS TEST...: each kernel file of the folder KERNELS is run by one of
 # these tests.
 set -euo pipefail
 kernels=$1
@@ -7,7 +7,7 @@ shift
 n_wrong=0
 for file in "$kernels"/*.cu; do
   grep -qF "#include \"cuda/kernels/${file##*/}\"" "$@" && continue
-  echo "${file##*/}: no test runs its PTX"
+  echo "${file##*/}: no test runs it"
   n_wrong=$((n_wrong + 1))
 done
 echo "$n_wrong kernel files without a test"

@@ -60,9 +60,7 @@ std::vector<std::string> Defines(
         KV_PTX_PAIR("KV_SPREAD", KV_SPREAD),                                  \
         KV_PTX_PAIR("KV_SOFTCAP", KV_SOFTCAP),                                \
         KV_PTX_PAIR("KV_SINKS", KV_SINKS),                                    \
-        KV_PTX_PAIR("KV_MEASURE", KV_MEASURE),                                \
-        KV_PTX_PAIR("KV_DTYPES", KV_DTYPES),                                  \
-        KV_PTX_PAIR("KV_TOKEN_GROUPS", KV_TOKEN_GROUPS)                       \
+        KV_PTX_PAIR("KV_MEASURE", KV_MEASURE)                                 \
   }
 
 // KV_VARIANT may not be defined: the namespace is inline for that reason. The
