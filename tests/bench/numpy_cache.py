@@ -113,23 +113,23 @@ class Library:
         if getattr(self.lib, "kvevict_" + name)(*args) != 0:
             raise RuntimeError(self.lib.kvevict_last_error_message().decode())
 
-    def new(self, kind, name, **fields):
-        struct = kind()
-        self.call(name + "_init", ctypes.byref(struct), size_t(ctypes.sizeof(kind)))
+    def new(self, kind, **fields):
+        """A struct whose INIT macro is its size and zeros."""
+        struct = kind(struct_size=ctypes.sizeof(kind))
         for field, value in fields.items():
             setattr(struct, field, value)
         return struct
 
     def mover(self, source, destination, n_tokens):
         """A function that stores the rows of one view in another."""
-        move = self.new(Move, "move", n_tokens=n_tokens)
+        move = self.new(Move, n_tokens=n_tokens)
         move.view, move.destination = ctypes.pointer(source), ctypes.pointer(destination)
         return lambda: self.call(
             "compact", self.context, ctypes.byref(move), size_t(1), None, size_t(0), None
         )
 
     def attender(self, view, queries, out, n_tokens):
-        job = self.new(AttentionJob, "attention_job", n_tokens=n_tokens)
+        job = self.new(AttentionJob, n_tokens=n_tokens)
         job.view, job.n_q_heads, job.n_queries = ctypes.pointer(view), QUERY_HEADS, 1
         job.queries = ctypes.pointer(plane(queries, F32))
         job.out = ctypes.pointer(plane(out, F32))
@@ -290,7 +290,7 @@ class NumpyCache:
 
 
 def view_of(library, k, v, numbers=()):
-    view = library.new(View, "view", n_kv_heads=HEADS, k=k, v=v, n_companions=len(numbers))
+    view = library.new(View, n_kv_heads=HEADS, k=k, v=v, n_companions=len(numbers))
     if numbers:
         view.companions = (Plane * len(numbers))(*numbers)
     return view
