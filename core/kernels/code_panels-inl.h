@@ -228,8 +228,8 @@ class CodePanels {
 
   // Without codes some of these are unused.
   const size_t padded_;
-  // From this element on, products are bounded by the product of norms. Usually
-  // that leaves no key near the threshold.
+  // The product of norms bounds the products from this element on. Usually that
+  // leaves no key near the threshold.
   [[maybe_unused]] const size_t cut_;
   [[maybe_unused]] const float threshold_;
   // The largest error of a direction: its sum of squares.

@@ -284,7 +284,7 @@ HWY_INLINE V CountBelow(const float* numbers, uint32_t begin, uint32_t end,
 }
 
 // Replaces numbers, none of which is negative, by their ranks from below / n.
-// Of equal ones the earlier ranks higher.
+// The earlier of two equal numbers ranks higher.
 void RankFew(uint32_t n, float* numbers, float* out) {
   const RowTag d;
   for (uint32_t i = 0; i < n; ++i) {
@@ -320,7 +320,7 @@ void RankMany(uint32_t n, uint64_t* order, float* out) {
     uint32_t bits;
     std::memcpy(&bits, out + i, sizeof(bits));
     const uint32_t key = std::isnan(out[i]) ? 0 : bits + 1;
-    // Of equal ones the earlier comes later.
+    // The earlier of two equal numbers comes later.
     order[i] = uint64_t{key} << 32 | (UINT32_MAX - i);
   }
   std::sort(order, order + n);

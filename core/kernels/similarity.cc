@@ -16,7 +16,7 @@ namespace {
 
 constexpr float kInside = 0x1p-23f;
 constexpr float kUnits = 0x1p24f;
-// As many that an i32 holds the sum of two entries of each.
+// An i32 holds the sum of two entries of each of so many panels.
 constexpr uint32_t kPanelsAtOnce = 32;
 
 // ---- A worker's memory ----

@@ -56,8 +56,8 @@ class PagedCache {
   uint32_t most_recent() const { return most_recent_; }
   // See RowsStandAlone().
   bool rows_stand_alone() const { return rows_stand_alone_; }
-  // Of n_slots, n_coded of which are in blocks, the number that belong in
-  // blocks.
+  // The number of n_slots that belong in blocks, if n_coded of them are there
+  // already.
   uint32_t CodedOf(uint32_t n_coded, uint32_t n_slots) const {
     if (most_recent_ == 0) return n_slots;
     if (n_slots - n_coded <= most_recent_) return n_coded;

@@ -84,8 +84,8 @@ class PagedSequence {
   // others down.
   Status Quantize(uint32_t layer, uint32_t n_coded, Stream stream);
   void ShrinkTo(uint32_t layer, uint32_t n_coded, uint32_t n_recent);
-  // Where rows go to or come from: the layer, or its recent rows if they are
-  // all there.
+  // The target or source of rows: the layer, or its recent rows if all of them
+  // are there.
   struct Place {
     kvevict_view view;
     uint32_t first_slot;

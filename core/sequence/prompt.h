@@ -1,4 +1,4 @@
-// Where a request's prompt ends, and which evictions after it are due.
+// The end of a request's prompt, and which evictions after it are due.
 #ifndef KVEVICT_CORE_SEQUENCE_PROMPT_H_
 #define KVEVICT_CORE_SEQUENCE_PROMPT_H_
 

@@ -85,7 +85,7 @@ class SlotTable {
   Status SendNextCounts(Stream stream) const;
   // Reads the counts that the device has computed. Waits.
   Status ReadNextCounts(Stream stream) const;
-  // Where the device writes the counts of a layer.
+  // The place to which the device writes the counts of a layer.
   uint32_t* DeviceNextCounts(uint32_t layer) const;
   // The counts as operations need them. No list keeps more than `most`.
   ListCounts DeviceNext(uint32_t layer, uint32_t most) const;

@@ -23,7 +23,7 @@ class Effort {
   uint32_t left_;
 };
 
-// Where the slots of a cache lie in n_blocks blocks of a plane.
+// The axes along which the slots of a cache lie in n_blocks blocks of a plane.
 PlaneAxes AxesOf(const LayerCache& cache, const kvevict_plane& plane,
                  int64_t n_blocks);
 

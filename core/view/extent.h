@@ -28,8 +28,8 @@ inline uint32_t RowsOfSlots(const kvevict_plane& plane, uint32_t n) {
   return n == 0 ? 0 : RowOfSlot(plane, n - 1) + 1;
 }
 
-// Where a plane has rows: `unit` bytes at data, and at every place to which
-// steps along the axes lead from there.
+// The places of a plane's rows: `unit` bytes at data, and at every place to
+// which steps along the axes lead from there.
 struct PlaneAxes {
   struct Axis {
     int64_t stride = 0;

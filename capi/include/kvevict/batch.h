@@ -88,8 +88,8 @@ typedef struct kvevict_fork_options {
   uint32_t reserved; /**< 0. */
   /** The new sequence's plan, kept alive by it; NULL: the source's. */
   const kvevict_plan* plan;
-  /** As for kvevict_sequence_begin_observing(), if the new sequence
-   *  observes. */
+  /** The new sequence observes in it, as kvevict_sequence_begin_observing()
+   *  says. Not used if it does not observe. */
   void* memory;
   size_t memory_bytes; /**< 0 with NULL. */
 } kvevict_fork_options;
