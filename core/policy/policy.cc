@@ -226,28 +226,36 @@ uint64_t LeastRoom(const Policy& p) {
   return sink + RecentTokens(p) + selects;
 }
 
-Status CheckForced(const Policy& p, uint64_t budget) {
-  const uint64_t least = LeastRoom(p);
-  if (least <= budget) return Status();
-  const auto tokens = static_cast<unsigned long long>(budget);
-  const SignalInfo& signal = SignalOf(p);
-  if (!signal.Ranks()) {
-    return InvalidArgument("sink %u >= budget %llu", p.sink.count, tokens);
-  }
-  const uint64_t recent = RecentTokens(p);
-  const bool is_window =
-      signal.HasWindow() && p.keep_window && p.window.count >= p.recent.count;
-  return InvalidArgument("sink %u + %s %llu %s budget %llu", p.sink.count,
-                         is_window ? "window" : "recent",
-                         static_cast<unsigned long long>(recent),
-                         least > p.sink.count + recent ? ">=" : ">", tokens);
-}
-
 double TokenBudget(const Policy& p) {
   if (!SignalOf(p).Ranks() && p.recent.count > 0) {
     return double{1} * p.sink.count + p.recent.count;
   }
   return p.budget;
+}
+
+// Checks that a budget in tokens, or the longest context of a ratio, has room for
+// what must stay.
+Status CheckForced(const Policy& p) {
+  const uint64_t least = LeastRoom(p);
+  const bool is_count = CountsTokens(p) && TokenBudget(p) <= kMaxTokens;
+  const double most =
+      is_count ? std::floor(TokenBudget(p)) : double{kMaxTokens};
+  if (static_cast<double>(least) <= most) return Status();
+  const char* of = is_count ? "budget " : "";
+  const NumberText room(most);
+  const char* unit = is_count ? "" : " tokens, the longest context";
+  const SignalInfo& signal = SignalOf(p);
+  if (!signal.Ranks()) {
+    return InvalidArgument("sink %u >= %s%s%s", p.sink.count, of, room.c_str(),
+                           unit);
+  }
+  const uint64_t recent = RecentTokens(p);
+  const bool is_window =
+      signal.HasWindow() && p.keep_window && p.window.count >= p.recent.count;
+  return InvalidArgument(
+      "sink %u + %s %llu %s %s%s%s", p.sink.count,
+      is_window ? "window" : "recent", static_cast<unsigned long long>(recent),
+      least > p.sink.count + recent ? ">=" : ">", of, room.c_str(), unit);
 }
 
 // The budget in whole blocks, even if it has no room for what must stay.
@@ -385,10 +393,7 @@ Status ValidatePolicy(const Policy& policy) {
   KV_RETURN_IF_ERROR(CheckSecure(p));
   KV_RETURN_IF_ERROR(CheckVaries(p));
   KV_RETURN_IF_ERROR(CheckChunks(p));
-  // A ratio can only be checked against a context, a token count already here.
-  const double budget = CountsTokens(p) ? TokenBudget(p) : kMaxTokens;
-  KV_RETURN_IF_ERROR(CheckForced(
-      p, static_cast<uint64_t>(std::min<double>(budget, kMaxTokens))));
+  KV_RETURN_IF_ERROR(CheckForced(p));
   return CheckBlocks(p);
 }
 
