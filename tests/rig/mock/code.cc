@@ -121,11 +121,23 @@ CUresult CheckImage(Call& call, const void* image) {
   return CUDA_SUCCESS;
 }
 
+// Reading a text takes longer than most kernels run. One without variables, and so
+// without a place in a context's memory, is read once.
+static std::shared_ptr<const ptx::Module> Read(Call& call, const char* text) {
+  static std::map<std::string, std::shared_ptr<const ptx::Module>, std::less<>>
+      all;
+  const auto known = all.find(std::string_view(text));
+  if (known != all.end()) return known->second;
+  auto code = std::make_shared<const ptx::Module>(text, call.context->memory);
+  if (!code->has_variables()) all.emplace(text, code);
+  return code;
+}
+
 CUresult LoadModule(Call& call, const char* text, Module** out) {
   auto module = std::make_unique<Module>();
   module->context = call.context;
   try {
-    module->code = std::make_unique<ptx::Module>(text, call.context->memory);
+    module->code = Read(call, text);
   } catch (const ptx::Error& error) {
     return call.Misuse(CUDA_ERROR_INVALID_PTX, error.what());
   }

@@ -65,7 +65,7 @@ struct Function {
 struct Module {
   Context* context;
   bool of_library = false;
-  std::unique_ptr<ptx::Module> code;
+  std::shared_ptr<const ptx::Module> code;
   std::map<std::string, std::unique_ptr<Function>> functions;
 };
 

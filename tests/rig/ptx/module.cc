@@ -8,6 +8,11 @@
 
 namespace kvevict::ptx {
 
+// Compilers declare a constant member of a class even where no code names it.
+static bool IsNamedOnce(std::string_view ptx, std::string_view name) {
+  return ptx.find(name, ptx.find(name) + name.size()) == std::string_view::npos;
+}
+
 Module::Module(std::string_view ptx, Memory& memory) : variables_{memory, {}} {
   const Syntax syntax = Parse(ptx);
   version_ = syntax.version;
@@ -16,6 +21,7 @@ Module::Module(std::string_view ptx, Memory& memory) : variables_{memory, {}} {
     if (variable.space != Space::kGlobal && variable.space != Space::kConst) {
       continue;
     }
+    if (IsNamedOnce(ptx, variable.name)) continue;
     const uint64_t address = memory.Allocate(variable.bytes);
     variables_.addresses[variable.name] = address;
     uint8_t* bytes = memory.At(address, variable.bytes);

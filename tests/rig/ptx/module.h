@@ -21,6 +21,7 @@ class Module {
   uint32_t version() const { return version_; }  // 78: PTX 7.8
   uint32_t target() const { return target_; }    // 80: sm_80
   const std::vector<Kernel>& kernels() const { return kernels_; }
+  bool has_variables() const { return !variables_.addresses.empty(); }
   // NULL if there is none of this name.
   const Kernel* Find(std::string_view name) const;
 
