@@ -195,8 +195,11 @@ HOOK(llama_context*, llama_init_from_model, llama_model* model,
     const uint32_t n_sequences = UPSTREAM(llama_n_seq_max)(ctx);
     context.memory = UPSTREAM(llama_get_memory)(ctx);
     context.sequences.resize(n_sequences);
-    SayOnce(order->policy, ": a context of ", UPSTREAM(llama_n_ctx)(ctx),
-            " cells and ", n_sequences, " sequences is evicted");
+    const auto report = [&](const auto&... parts) {
+      order->unasked ? SayOnce(parts...) : Log(parts...);
+    };
+    report(order->policy, ": a context of ", UPSTREAM(llama_n_ctx)(ctx),
+           " cells and ", n_sequences, " sequences is evicted");
   } else {
     if (context.kv != nullptr) {
       context.refusal = std::string("a context is left as it is: ") +
