@@ -178,6 +178,21 @@ public sealed class EvictTests
     }
 
     [Fact]
+    public void A_state_of_the_whole_context_has_its_only_sequence_as_it_was_evicted()
+    {
+        LLamaToken[] tokens = Tokens(Prompt + Steps);
+        using LLamaContext context = Random().CreateContext(Parameters(1024), "snapkv:budget=200");
+        Decode(context, tokens.AsSpan(0, Prompt), 0);
+        context.Evict();
+        using LLamaContext.State state = context.GetState();
+        float[] once = Decode(context, tokens.AsSpan(Prompt), Prompt);
+        context.LoadState(state);
+        Assert.Equal((Prompt, Budget), (context.LogicalLength(), context.KeepPositions(layer: 1).Length));
+        Assert.InRange(Distance(once, Decode(context, tokens.AsSpan(Prompt), Prompt)), 0, Bound);
+        Assert.Equal(Budget, context.Evict().CellsAfter);
+    }
+
+    [Fact]
     public void A_prompt_that_has_ended_can_stay()
     {
         using LLamaContext context = Random().CreateContext(Parameters(1024), "snapkv:budget=200,prompt=pinned");
