@@ -46,7 +46,7 @@ public sealed class ExecutorTests
         Assert.Equal(700, await Count(executor.InferAsync(Prompt, Greedy(700))));
         Assert.True(executor.Evictions > 3, $"{executor.Evictions} evictions");
         Assert.Equal(128, executor.LastEviction.CellsAfter);
-        Assert.InRange(context.KeepPositions().Length, 128, 256);
+        Assert.InRange(context.StoredLength(), 128, 256);
         for (int head = 0; head < 2; ++head)
             Assert.Equal(Enumerable.Range(0, 8), context.KeepPositions(layer: 1, kvHead: head)[..8]);
         Assert.InRange(context.LogicalLength(), 700, 800);
@@ -84,7 +84,7 @@ public sealed class ExecutorTests
         using LLamaContext context = Random().CreateContext(Small(), "snapkv:budget=128,margin=32", options);
         Assert.Equal(4096u, context.ContextSize);
         Assert.Equal(700, await Count(new InteractiveExecutor(context).InferAsync(Prompt, Greedy(700))));
-        Assert.InRange(context.KeepPositions().Length, 128, 160);
+        Assert.InRange(context.StoredLength(), 128, 160);
         Assert.InRange(context.LogicalLength(), 700, 800);
     }
 
@@ -110,6 +110,32 @@ public sealed class ExecutorTests
         }
         using LLamaContext plain = Random().CreateContext(Small());
         Assert.False(plain.IsEvictable);
+    }
+
+    [Fact]
+    public async Task A_chat_session_is_saved_and_goes_on_elsewhere()
+    {
+        string folder = Path.Combine(Path.GetTempPath(), Path.GetRandomFileName());
+        var message = new ChatHistory.Message(AuthorRole.User, Prompt);
+        int length;
+        using (LLamaContext context = Random().CreateContext(Small(), "snapkv:budget=128,margin=32"))
+        {
+            var session = new ChatSession(new EvictingInteractiveExecutor(context));
+            Assert.InRange(await Count(session.ChatAsync(message, Greedy(400))), 300, 400);
+            session.SaveSession(folder);
+            length = context.LogicalLength();
+        }
+        using (LLamaContext context = Random().CreateContext(Small(), "snapkv:budget=128,margin=32"))
+        {
+            var executor = new EvictingInteractiveExecutor(context);
+            var session = new ChatSession(executor);
+            session.LoadSession(folder);
+            Assert.Equal(length, context.LogicalLength());
+            Assert.InRange(await Count(session.ChatAsync(message, Greedy(400))), 300, 400);
+            Assert.True(executor.Evictions > 1);
+            Assert.InRange(context.LogicalLength(), length + 300, length + 500);
+        }
+        Directory.Delete(folder, true);
     }
 
     [ModelFact("english800k.gguf")]

@@ -78,6 +78,15 @@ internal sealed unsafe class ContextCall : IDisposable
         return handle;
     }
 
+    public int StoredLength(nint sequence, int layer, int kvHead)
+    {
+        ArgumentOutOfRangeException.ThrowIfNegative(layer);
+        ArgumentOutOfRangeException.ThrowIfNegative(kvHead);
+        uint length;
+        CheckSequence(Native.kvevict_sequence_stored_length(sequence, (uint)layer, (uint)kvHead, &length));
+        return (int)length;
+    }
+
     /// <summary>Throws what a function of kvevict.h has to say.</summary>
     public static void CheckSequence(int status)
     {

@@ -22,11 +22,18 @@ public class EvictingInteractiveExecutor(LLamaContext context, ILogger? logger =
     /// <inheritdoc />
     protected override Task HandleRunOutOfContext(int tokensToKeep, IInferenceParams inferenceParams)
     {
-        KvEvictLLamaReport report = Context.Evict(protect: [.. Enumerable.Range(0, Math.Max(tokensToKeep, 0))]);
-        if (report.Evicted)
+        try
         {
-            ++Evictions;
-            LastEviction = report;
+            KvEvictLLamaReport report = Context.Evict(protect: [.. Enumerable.Range(0, Math.Max(tokensToKeep, 0))]);
+            if (report.Evicted)
+            {
+                ++Evictions;
+                LastEviction = report;
+            }
+        }
+        catch (ArgumentException) when (Context.StoredLength() < Context.ContextSize)
+        {
+            // A loaded chat has no queries yet by which its tokens could be scored, but there are free cells.
         }
         return Task.CompletedTask;
     }

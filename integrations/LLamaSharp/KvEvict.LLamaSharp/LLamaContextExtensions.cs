@@ -61,6 +61,17 @@ public static unsafe class LLamaContextExtensions
         return call.Evict(sequence, default, into, targetSequence);
     }
 
+    /// <summary>How many tokens a layer and KV head holds: the sequence's cells.</summary>
+    /// <param name="context">Created with a policy.</param>
+    /// <param name="sequence">The sequence.</param>
+    /// <param name="layer">Counted over the layers that are evicted.</param>
+    /// <param name="kvHead">The KV head.</param>
+    public static int StoredLength(this LLamaContext context, LLamaSeqId sequence = default, int layer = 0, int kvHead = 0)
+    {
+        using var call = new ContextCall(context);
+        return call.StoredLength(call.Sequence(sequence), layer, kvHead);
+    }
+
     /// <summary>The positions that a layer and KV head holds, ascending.</summary>
     /// <param name="context">Created with a policy.</param>
     /// <param name="sequence">The sequence.</param>
@@ -68,18 +79,14 @@ public static unsafe class LLamaContextExtensions
     /// <param name="kvHead">The KV head.</param>
     public static int[] KeepPositions(this LLamaContext context, LLamaSeqId sequence = default, int layer = 0, int kvHead = 0)
     {
-        ArgumentOutOfRangeException.ThrowIfNegative(layer);
-        ArgumentOutOfRangeException.ThrowIfNegative(kvHead);
         using var call = new ContextCall(context);
         nint handle = call.Sequence(sequence);
-        uint length;
-        ContextCall.CheckSequence(Native.kvevict_sequence_stored_length(handle, (uint)layer, (uint)kvHead, &length));
-        var positions = new int[length];
+        var positions = new int[call.StoredLength(handle, layer, kvHead)];
         nuint count;
         fixed (int* p = positions)
         {
-            ContextCall.CheckSequence(
-                Native.kvevict_sequence_keep_positions(handle, (uint)layer, (uint)kvHead, p, length, &count));
+            ContextCall.CheckSequence(Native.kvevict_sequence_keep_positions(handle, (uint)layer, (uint)kvHead, p,
+                                                                             (nuint)positions.Length, &count));
         }
         return positions;
     }
