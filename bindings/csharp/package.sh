@@ -18,11 +18,11 @@ if ! dotnet restore -v quiet --artifacts-path "$KvEvictBuild/package" KvEvict; t
   export KvEvictFrameworks=$newest KvEvictAnalyze=false
 fi
 mkdir -p "$out"
-rm -f "$out"/KvEvict.*.nupkg "$out"/KvEvict.*.snupkg
+rm -f "$out"/KvEvict.[0-9]*.nupkg "$out"/KvEvict.[0-9]*.snupkg
 dotnet pack "${pack[@]}" -o "$out" KvEvict
 
 # What must lie in it.
-package=$(echo "$out"/KvEvict.*.nupkg)
+package=$(echo "$out"/KvEvict.[0-9]*.nupkg)
 names=$(cmake -E tar tf "$package")
 runtimes=$(sed -n 's:.*<KvEvictRuntimes>\(.*\)</KvEvictRuntimes>.*:\1:p' "$KvEvictBuild/kvevict.props")
 expected=(README.md docs/policies.md docs/policies/budgets.md LICENSE NOTICE icon.png buildTransitive/KvEvict.targets)
@@ -43,5 +43,5 @@ for policy in none snapkv custom; do
   grep -q "^| \`$policy\` |" "$KvEvictBuild/unpacked/README.md" ||
     { echo "the package's README has no policy $policy" && exit 1; }
 done
-ls "$package" "$out"/KvEvict.*.snupkg
+ls "$package" "$out"/KvEvict.[0-9]*.snupkg
 echo "for ${KvEvictFrameworks//;/, } on $runtimes"

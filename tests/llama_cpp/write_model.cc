@@ -9,9 +9,10 @@ int main(int, char** argv) {
     kvevict::tests::RandomModel model;
     model.arch = argv[2];
     model.has_characters = true;
-    // gemma3 has a layer without a window then; lfm2's heads share its width.
+    // gemma3 has a layer without a window then; heads of lfm2 and qwen2vl share the width.
     model.n_layers = model.arch == "llama" ? 3 : 7;
-    if (model.arch == "lfm2") model.head_dim = model.n_embd / model.n_heads;
+    if (model.arch == "lfm2" || model.arch == "qwen2vl")
+      model.head_dim = model.n_embd / model.n_heads;
     const std::string path = kvevict::tests::WriteRandomModel(model);
     return std::rename(path.c_str(), argv[1]);
   } catch (const std::exception& error) {

@@ -36,11 +36,14 @@ void Context::LearnExactFrom(llama_seq_id seq) {
 }
 
 Context* Find(const llama_context* ctx) {
-  if (inside) return nullptr;
+  Context* const context = inside ? nullptr : FindAny(ctx);
+  return context == nullptr || context->memory == nullptr ? nullptr : context;
+}
+
+Context* FindAny(const llama_context* ctx) {
   const std::lock_guard lock(mutex);
   const auto it = contexts.find(ctx);
-  if (it == contexts.end() || it->second.memory == nullptr) return nullptr;
-  return &it->second;
+  return it == contexts.end() ? nullptr : &it->second;
 }
 
 Context* FindByMemory(llama_memory_t memory) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kvevict-llama.h"
@@ -21,7 +22,11 @@ struct Sequence {
 struct Context {
   kvevict_llama* kv = nullptr;
   llama_memory_t memory = nullptr;  // NULL if the adapter refused the context
+  std::string refusal;              // why, then
   std::vector<Sequence> sequences;
+  bool automatic = true;  // evicted after each decode
+  uint32_t n_ctx_told =
+      0;  // the length that the program is told, if it is more
 
   // The sequences that llama.cpp means by a number: all if it is negative.
   std::span<Sequence> Of(llama_seq_id seq);
@@ -34,6 +39,8 @@ struct Context {
 // adapter; else NULL. The program uses a context in one thread at a time, and frees it
 // when no other call is running, so the pointer stays good.
 Context* Find(const llama_context* ctx);
+// Also a context that the adapter refused.
+Context* FindAny(const llama_context* ctx);
 Context* FindByMemory(llama_memory_t memory);
 
 bool HaveContext();

@@ -79,7 +79,8 @@ int32_t Process(Context& c, const Rows& rows,
   const Inside guard;
   Announce(c, rows);
   const int32_t status = decode();
-  return status == 0 && !Evict(c, rows) ? kFailed : status;
+  const bool evict = status == 0 && c.automatic;
+  return evict && !Evict(c, rows) ? kFailed : status;
 }
 
 }  // namespace kvevict::llama_preload

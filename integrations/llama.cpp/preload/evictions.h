@@ -19,8 +19,8 @@ struct Row {
 };
 using Rows = std::vector<Row>;
 
-// Announces a batch, decodes it and evicts its sequences. Returns the status of `decode`,
-// or -3, llama.cpp's "compute error", if an eviction lost a sequence.
+// Announces a batch, decodes it and, if the context is automatic, evicts its sequences.
+// Returns the status of `decode`, or -3, llama.cpp's "compute error", if an eviction lost a sequence.
 int32_t Process(Context& c, const Rows& rows,
                 const std::function<int32_t()>& decode);
 

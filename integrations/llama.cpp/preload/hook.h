@@ -1,5 +1,6 @@
-// A function of llama.cpp, defined once more: LD_PRELOAD puts this library before libllama,
-// so the program calls the function here, which calls libllama's own.
+// A function of llama.cpp, defined once more: LD_PRELOAD, or a program that looks functions
+// up here, puts this library before libllama. So the program calls the function here, which
+// calls libllama's own.
 #ifndef KVEVICT_INTEGRATIONS_LLAMA_PRELOAD_HOOK_H_
 #define KVEVICT_INTEGRATIONS_LLAMA_PRELOAD_HOOK_H_
 

@@ -1,9 +1,12 @@
-// Contexts that the program makes: the first one gets an adapter.
+// Contexts that the program makes, and which of them get an adapter.
+#include "install.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "context.h"
@@ -26,27 +29,55 @@ AnyParams DefaultParams() {
       dlsym(RTLD_NEXT, "llama_context_default_params"))();
 }
 
-// Whether the callback lies where the headers say. The defaults of the callback and of
-// fields around it tell.
-bool ParamsAreKnown() {
-  const AnyParams defaults = DefaultParams();
-  llama_context_params known;
-  std::memcpy(&known, defaults.bytes, sizeof known);
-  return known.cb_eval == nullptr && known.cb_eval_user_data == nullptr &&
-         known.type_k == GGML_TYPE_F16 && known.type_v == GGML_TYPE_F16 &&
-         known.yarn_beta_fast == -1.0f;
+struct Places {
+  size_t callback = offsetof(llama_context_params, cb_eval);
+  size_t user_data = offsetof(llama_context_params, cb_eval_user_data);
+  bool told = false;
+} places;
+
+template <typename T>
+T Get(const AnyParams& params, size_t at) {
+  T value;
+  std::memcpy(&value, params.bytes + at, sizeof value);
+  return value;
 }
 
-// Why a context of the model is left as it is; NULL if it is evicted.
+template <typename T>
+void Set(AnyParams& params, size_t at, T value) {
+  std::memcpy(params.bytes + at, &value, sizeof value);
+}
+
+// Whether the callback lies where it is thought to lie. The defaults of the callback tell
+// and, if the headers say where, those of fields around it.
+bool PlacesAreRight() {
+  const AnyParams defaults = DefaultParams();
+  const auto known = Get<llama_context_params>(defaults, 0);
+  return Get<void*>(defaults, places.callback) == nullptr &&
+         Get<void*>(defaults, places.user_data) == nullptr &&
+         (places.told ||
+          (known.type_k == GGML_TYPE_F16 && known.type_v == GGML_TYPE_F16 &&
+           known.yarn_beta_fast == -1.0f));
+}
+
+// Why no context of the model is evicted; NULL if it is.
 const char* WhyNot(const llama_model* model) {
+  if (!PlacesAreRight()) {
+    return "its llama_context_params is another one than this library was "
+           "compiled with";
+  }
+  if (UPSTREAM(llama_model_has_encoder)(model)) {
+    return "the model has an encoder";
+  }
+  return nullptr;
+}
+
+// The same for programs that know nothing of this library.
+const char* WhyNotUnasked(const llama_model* model) {
   // Another context is that of a draft model, whose tokens are taken back at any time.
   if (HaveContext()) {
     return "the process has another one, and only the first one is evicted";
   }
-  if (!ParamsAreKnown()) {
-    return "its llama_context_params is another one than this library was "
-           "compiled with";
-  }
+  if (const char* why = WhyNot(model)) return why;
   if (UPSTREAM(llama_model_is_recurrent)(model) ||
       UPSTREAM(llama_model_is_hybrid)(model)) {
     return "the model has recurrent layers, and programs save the state of "
@@ -55,9 +86,6 @@ const char* WhyNot(const llama_model* model) {
   if (UPSTREAM(llama_model_n_swa)(model) > 0) {
     return "the model has layers with a sliding window, and programs save the "
            "state of these layers alone";
-  }
-  if (UPSTREAM(llama_model_has_encoder)(model)) {
-    return "the model has an encoder";
   }
   return nullptr;
 }
@@ -74,35 +102,53 @@ bool UseUpstream() {
   return used;
 }
 
+thread_local std::optional<Order> next_order;
+std::optional<Order> order_for_all;
+std::mutex mutex;  // of two threads one makes the first context
+
+// What is asked of the next context of this thread; nothing if it is not to be evicted.
+std::optional<Order> Ordered() {
+  if (next_order) return std::exchange(next_order, std::nullopt);
+  if (order_for_all) return order_for_all;
+  if (const char* const policy = Setting("KVEVICT_POLICY")) {
+    return Order{.policy = policy, .unasked = true};
+  }
+  return std::nullopt;
+}
+
 // The adapter of the context that will be made with `params`; NULL if there is none, and
-// why was said.
-kvevict_llama* Install(const llama_model* model, const char* policy,
-                       AnyParams& params) {
-  if (const char* why = WhyNot(model)) {
-    SayOnce("a context is left as it is: ", why);
+// `why` then has the reason.
+kvevict_llama* Install(const llama_model* model, const Order& order,
+                       AnyParams& params, std::string& why) {
+  if (const char* const reason =
+          order.unasked ? WhyNotUnasked(model) : WhyNot(model)) {
+    why = std::string("a context is left as it is: ") + reason;
     return nullptr;
   }
+  kvevict_llama_options options = KVEVICT_LLAMA_OPTIONS_INIT;
+  options.query_rows = order.query_rows;
   kvevict_llama* kv = nullptr;
   if (!UseUpstream() ||
-      kvevict_llama_create(policy, nullptr, &kv) != KVEVICT_OK) {
-    SayOnce("nothing is evicted: ", kvevict_llama_last_error_message());
+      kvevict_llama_create(order.policy.c_str(), &options, &kv) != KVEVICT_OK) {
+    why = std::string("nothing is evicted: ") +
+          kvevict_llama_last_error_message();
     return nullptr;
   }
-  llama_context_params known;
-  std::memcpy(&known, params.bytes, sizeof known);
-  kvevict_llama_install(kv, &known);
-  constexpr size_t kAt = offsetof(llama_context_params, cb_eval);
-  std::memcpy(params.bytes + kAt, &known.cb_eval, sizeof known.cb_eval);
-  constexpr size_t kDataAt = offsetof(llama_context_params, cb_eval_user_data);
-  std::memcpy(params.bytes + kDataAt, &known.cb_eval_user_data,
-              sizeof known.cb_eval_user_data);
+  kvevict_llama_chain(
+      kv, Get<ggml_backend_sched_eval_callback>(params, places.callback),
+      Get<void*>(params, places.user_data));
+  Set(params, places.callback, &kvevict_llama_eval);
+  Set(params, places.user_data, kv);
   return kv;
 }
 
 // The length that the program takes a sequence to have room for.
 uint32_t Length(const llama_context* ctx, uint32_t n_cells) {
+  const Context* const c = Find(ctx);
+  if (c == nullptr) return n_cells;
+  if (c->n_ctx_told > 0) return std::max(n_cells, c->n_ctx_told);
   const char* const text = Setting("KVEVICT_N_CTX");
-  if (text == nullptr || Find(ctx) == nullptr) return n_cells;
+  if (text == nullptr) return n_cells;
   char* end = nullptr;
   const unsigned long n = std::strtoul(text, &end, 10);
   if (*end != '\0' || n > INT32_MAX) {
@@ -115,33 +161,52 @@ uint32_t Length(const llama_context* ctx, uint32_t n_cells) {
 
 }  // namespace
 
+void SetNextOrder(std::optional<Order> order) { next_order = std::move(order); }
+
+void SetOrderForAll(std::optional<Order> order) {
+  const std::lock_guard lock(mutex);
+  order_for_all = std::move(order);
+}
+
+void SetPlaces(size_t callback, size_t user_data) {
+  const std::lock_guard lock(mutex);
+  places = {.callback = callback, .user_data = user_data, .told = true};
+}
+
 HOOK(llama_context*, llama_init_from_model, llama_model* model,
      AnyParams params) {
-  const char* const policy = Setting("KVEVICT_POLICY");
-  if (policy == nullptr || inside) {
-    return NEXT(llama_init_from_model)(model, params);
-  }
-  static std::mutex mutex;  // of two threads one makes the first context
+  if (inside) return NEXT(llama_init_from_model)(model, params);
   const std::lock_guard lock(mutex);
+  const std::optional<Order> order = Ordered();
+  if (!order) return NEXT(llama_init_from_model)(model, params);
   const Inside guard;
-  kvevict_llama* const kv = Install(model, policy, params);
+  Context context;
+  context.automatic = order->automatic;
+  context.n_ctx_told = order->n_ctx_told;
+  context.kv = Install(model, *order, params, context.refusal);
   llama_context* const ctx = NEXT(llama_init_from_model)(model, params);
-  if (kv == nullptr) return ctx;
   if (ctx == nullptr) {
-    kvevict_llama_destroy(kv);
+    kvevict_llama_destroy(context.kv);
     return nullptr;
   }
   // The graphs of a context that the adapter refuses call the adapter all the same.
-  Context context;
-  context.kv = kv;
-  if (kvevict_llama_attach(kv, ctx) == KVEVICT_OK) {
+  if (context.kv != nullptr &&
+      kvevict_llama_attach(context.kv, ctx) == KVEVICT_OK) {
     const uint32_t n_sequences = UPSTREAM(llama_n_seq_max)(ctx);
     context.memory = UPSTREAM(llama_get_memory)(ctx);
     context.sequences.resize(n_sequences);
-    SayOnce(policy, ": a context of ", UPSTREAM(llama_n_ctx)(ctx),
-            " cells and ", n_sequences, " sequences is evicted");
+    const auto report = [&](const auto&... parts) {
+      order->unasked ? SayOnce(parts...) : Log(parts...);
+    };
+    report(order->policy, ": a context of ", UPSTREAM(llama_n_ctx)(ctx),
+           " cells and ", n_sequences, " sequences is evicted");
   } else {
-    SayOnce("a context is left as it is: ", kvevict_llama_last_error_message());
+    if (context.kv != nullptr) {
+      context.refusal = std::string("a context is left as it is: ") +
+                        kvevict_llama_last_error_message();
+    }
+    SayOnce(context.refusal);
+    if (context.kv == nullptr && order->unasked) return ctx;
   }
   Add(ctx, std::move(context));
   return ctx;

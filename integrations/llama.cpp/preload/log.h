@@ -1,8 +1,10 @@
-// What the preloaded library says: refusals on stderr, evictions where KVEVICT_LOG asks
-// for them.
+// What the hooks say: refusals on stderr, evictions where KVEVICT_LOG asks for them; or
+// all of it to a function that the program has set.
 #ifndef KVEVICT_INTEGRATIONS_LLAMA_PRELOAD_LOG_H_
 #define KVEVICT_INTEGRATIONS_LLAMA_PRELOAD_LOG_H_
 
+#include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -28,6 +30,10 @@ std::string Text(const Parts&... parts) {
   return text.str();
 }
 
+// Receives each line instead of the files; NULL: none.
+using Sink = void (*)(const char* line, int32_t is_eviction);
+inline std::atomic<Sink> sink = nullptr;
+
 inline void Write(std::FILE* file, const std::string& line) {
   std::fputs(line.c_str(), file);
   std::fflush(file);
@@ -35,7 +41,9 @@ inline void Write(std::FILE* file, const std::string& line) {
 
 template <typename... Parts>
 void Say(const Parts&... parts) {
-  Write(stderr, Text(parts...));
+  const std::string line = Text(parts...);
+  if (const Sink write = sink.load()) return write(line.c_str(), 0);
+  Write(stderr, line);
 }
 
 inline bool IsNew(const std::string& line) {
@@ -67,6 +75,7 @@ inline std::FILE* LogFile() {
 
 template <typename... Parts>
 void Log(const Parts&... parts) {
+  if (const Sink write = sink.load()) return write(Text(parts...).c_str(), 1);
   if (std::FILE* const file = LogFile()) Write(file, Text(parts...));
 }
 

@@ -75,8 +75,10 @@ HOOK(void, llama_memory_seq_cp, llama_memory_t memory, llama_seq_id from,
     return NEXT(llama_memory_seq_cp)(memory, from, to, begin, end);
   }
   const Inside guard;
-  if (begin > 0 || end >= 0 ||
-      kvevict_llama_copy(c->kv, from, to) != KVEVICT_OK) {
+  const bool is_whole =
+      begin <= 0 &&
+      (end < 0 || end > UPSTREAM(llama_memory_seq_pos_max)(memory, from));
+  if (!is_whole || kvevict_llama_copy(c->kv, from, to) != KVEVICT_OK) {
     NEXT(llama_memory_seq_cp)(memory, from, to, begin, end);
     kvevict_llama_invalidate(c->kv, to);
   }

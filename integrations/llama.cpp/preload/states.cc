@@ -48,22 +48,26 @@ size_t GetState(llama_context* ctx, Context& c, llama_seq_id seq, uint8_t* out,
   return n + sizeof trailer;
 }
 
+// The trailer of a state that GetState() has written; else one of zeros.
+Trailer TrailerOf(const uint8_t* data, size_t size) {
+  Trailer trailer;
+  if (size > sizeof trailer) {
+    const Trailer none;
+    std::memcpy(&trailer, data + size - sizeof trailer, sizeof trailer);
+    if (std::memcmp(trailer.magic, none.magic, sizeof none.magic) == 0) {
+      return trailer;
+    }
+  }
+  return {.magic = {}};
+}
+
 // Returns `size`; 0 if the state is not taken.
 size_t SetState(llama_context* ctx, Context& c, llama_seq_id seq,
                 const uint8_t* data, size_t size) {
   const Inside guard;
   if (c.Of(seq).empty()) return 0;
-  const Trailer none;
-  Trailer trailer;
-  size_t n = size;
-  if (size > sizeof trailer) {
-    std::memcpy(&trailer, data + size - sizeof trailer, sizeof trailer);
-    if (std::memcmp(trailer.magic, none.magic, sizeof none.magic) == 0) {
-      n -= sizeof trailer;
-    } else {
-      trailer = none;
-    }
-  }
+  const Trailer trailer = TrailerOf(data, size);
+  const size_t n = trailer.magic[0] == 0 ? size : size - sizeof trailer;
   Sequence& s = c.Of(seq)[0];
   s = {};
   if (trailer.is_session != 0) {
@@ -98,14 +102,20 @@ bool IsSession(const char* path) {
   return std::memcmp(magic, "KVELLAMA", sizeof magic) == 0;
 }
 
-// A whole context's state has no room for what the adapter knows, and neither has a state
+// A file of a whole context has no room for what the adapter knows, and neither has a state
 // that stays on a device.
 bool RefusesState(Context* c, llama_seq_id seq) {
   if (c == nullptr || !c->AnyEvicted(seq)) return false;
   SayOnce(
       "evicted sequences are saved as states of one sequence in host memory, "
-      "not on a device and not with the whole context");
+      "not on a device and not with others of the context");
   return true;
+}
+
+// The state of a whole context with one sequence, which was evicted, is that sequence's,
+// without the last logits.
+bool IsOfOneEvicted(Context* c) {
+  return c != nullptr && c->sequences.size() == 1 && c->AnyEvicted(0);
 }
 
 void StateWasSet(Context* c, llama_seq_id seq) {
@@ -207,15 +217,25 @@ HOOK(size_t, llama_state_seq_load_file, llama_context* ctx, const char* path,
   return FileSize(path);
 }
 
+HOOK(size_t, llama_state_get_size, llama_context* ctx) {
+  Context* const c = Find(ctx);
+  return IsOfOneEvicted(c) ? GetState(ctx, *c, 0, nullptr, 0)
+                           : NEXT(llama_state_get_size)(ctx);
+}
 HOOK(size_t, llama_state_get_data, llama_context* ctx, uint8_t* out,
      size_t size) {
-  return RefusesState(Find(ctx), -1)
-             ? 0
-             : NEXT(llama_state_get_data)(ctx, out, size);
+  Context* const c = Find(ctx);
+  if (IsOfOneEvicted(c)) return GetState(ctx, *c, 0, out, size);
+  return RefusesState(c, -1) ? 0 : NEXT(llama_state_get_data)(ctx, out, size);
 }
 HOOK(size_t, llama_state_set_data, llama_context* ctx, const uint8_t* data,
      size_t size) {
-  StateWasSet(Find(ctx), -1);
+  Context* const c = Find(ctx);
+  if (c != nullptr && c->sequences.size() == 1 &&
+      TrailerOf(data, size).magic[0] != 0) {
+    return SetState(ctx, *c, 0, data, size);
+  }
+  StateWasSet(c, -1);
   return NEXT(llama_state_set_data)(ctx, data, size);
 }
 HOOK(bool, llama_state_save_file, llama_context* ctx, const char* path,

@@ -1,0 +1,40 @@
+using LLama;
+using LLama.Abstractions;
+using Microsoft.Extensions.Logging;
+
+namespace KvEvict.LLamaSharp;
+
+/// <summary>
+/// An interactive executor that evicts when a chat has outgrown the context, where LLamaSharp's own drops the oldest
+/// tokens or throws. It serves models that cannot shift positions too. The first TokensKeep tokens (of
+/// <see cref="IInferenceParams"/>; all of the prompt if negative) stay.
+/// </summary>
+/// <param name="context">Created with a policy. Budget, margin and BatchSize together should not exceed its cells.</param>
+/// <param name="logger">LLamaSharp's.</param>
+public class EvictingInteractiveExecutor(LLamaContext context, ILogger? logger = null) : InteractiveExecutor(context, logger)
+{
+    /// <summary>How often tokens were evicted.</summary>
+    public int Evictions { get; private set; }
+
+    /// <summary>What the last eviction did.</summary>
+    public KvEvictLLamaReport LastEviction { get; private set; }
+
+    /// <inheritdoc />
+    protected override Task HandleRunOutOfContext(int tokensToKeep, IInferenceParams inferenceParams)
+    {
+        try
+        {
+            KvEvictLLamaReport report = Context.Evict(protect: [.. Enumerable.Range(0, Math.Max(tokensToKeep, 0))]);
+            if (report.Evicted)
+            {
+                ++Evictions;
+                LastEviction = report;
+            }
+        }
+        catch (ArgumentException) when (Context.StoredLength() < Context.ContextSize)
+        {
+            // A loaded chat has no queries yet by which its tokens could be scored, but there are free cells.
+        }
+        return Task.CompletedTask;
+    }
+}
