@@ -71,14 +71,18 @@ export function keyDiffs(rows) {
   );
 }
 
-/** The means of the two softmaxes that LagKV ranks; 1 where nothing is ranked. */
+/**
+ * The means of the two softmaxes that LagKV ranks, 1 where nothing is ranked, and
+ * for each slot the greatest spread of its partition.
+ */
 export function lagMeans(keys, values, sink, block) {
   const n = keys.length;
   const out = new Float64Array(n).fill(1);
+  const greatest = new Float64Array(n);
   const nPartitions = Math.floor((n - sink) / block);
   if (nPartitions < 2) {
     for (let t = sink; t < n; t++) out[t] = (t - sink) / (n - sink);
-    return out;
+    return { means: out, greatest };
   }
   for (let p = 0; p + 1 < nPartitions; p++) {
     const first = sink + p * block;
@@ -96,7 +100,9 @@ export function lagMeans(keys, values, sink, block) {
         const squares = scaled.reduce((a, b) => a + (b - mean) ** 2, 0);
         return scaled.length === 1 ? scaled[0] * 0 : Math.sqrt(squares / (scaled.length - 1));
       });
-      const exps = spreads.map((s) => Math.exp(s));
+      const most = Math.max(...spreads.filter((s) => !Number.isNaN(s)));
+      greatest.fill(Math.max(most, greatest[first]), first, first + block);
+      const exps = spreads.map((s) => Math.exp(s - most));
       const sum = exps.filter((e) => !Number.isNaN(e)).reduce((a, b) => a + b, 0);
       return exps.map((e) => e / sum);
     };
@@ -104,7 +110,7 @@ export function lagMeans(keys, values, sink, block) {
     const ofValues = weigh(values);
     for (let i = 0; i < block; i++) out[first + i] = (ofKeys[i] + ofValues[i]) / 2;
   }
-  return out;
+  return { means: out, greatest };
 }
 
 /** Ranks of one partition: lower tokens / partition; NaN is lower than any. */

@@ -72,13 +72,16 @@ test('weights are the softmax of the window', async () => {
 });
 
 test('in every layout and dtype, for odd head sizes and groups', async () => {
-  let seed = 100;
-  for (const layout of LAYOUTS) {
-    for (const [dtype, queryType, dim, nQHeads, nKvHeads] of [
-      ['f32', 'f32', 64, 3, 3], ['f16', 'f16', 64, 8, 2], ['f16', 'f32', 66, 4, 1], ['f32', 'f16', 98, 2, 2],
-      ['f32', 'f32', 67, 4, 2], ['f16', 'f16', 128, 8, 1], ['f32', 'f32', 256, 2, 1], ['f16', 'f32', 2, 2, 2],
-    ]) {
-      await check({ seed: seed++, nTokens: 150, window: 11, nQHeads, nKvHeads, dim, dtype, queryType, layout, firstQuery: seed % 3 });
+  const shapes = [
+    ['f32', 'f32', 64, 3, 3], ['f16', 'f16', 64, 8, 2], ['f16', 'f32', 66, 4, 1], ['f32', 'f16', 98, 2, 2],
+    ['f32', 'f32', 67, 4, 2], ['f16', 'f16', 128, 8, 1], ['f32', 'f32', 256, 2, 1], ['f16', 'f32', 2, 2, 2],
+  ];
+  for (const [i, [dtype, queryType, dim, nQHeads, nKvHeads]] of shapes.entries()) {
+    for (const layout of [LAYOUTS[i % 5], LAYOUTS[(i + 2) % 5]]) {
+      const seed = 100 + i;
+      await check({
+        seed, nTokens: 150, window: 11, nQHeads, nKvHeads, dim, dtype, queryType, layout, firstQuery: i % 3,
+      });
     }
   }
 });
