@@ -245,9 +245,10 @@ export class Operations {
       this.#pipelines.run(
         pass,
         lagPartitions,
-        { keys: keys.variant, values: values.variant, block, ranks: options.ranks !== false },
+        { keys: keys.variant, values: values.variant, capacity: Math.max(128, 2 ** Math.ceil(Math.log2(block))) },
         {
           block,
+          ranks: options.ranks === false ? 0 : 1,
           first: sink,
           base: scores.base,
           stride: scores.stride,

@@ -62,13 +62,15 @@ fn ${name}_spreads(head: u32, first: u32, t: u32, into: u32) {
 
 /**
  * Workgroups (partition, head): scores of the partitions but the last whole
- * one, in [0, 1). v.ranks false: the means, not the ranks.
- * @param {{ keys: any, values: any, block: number, ranks: boolean }} v
+ * one, in [0, 1). p.ranks 0: the means, not the ranks. v.capacity: at least
+ * p.block.
+ * @param {{ keys: any, values: any, capacity: number }} v
  */
 export function lagPartitions(v) {
   return {
     fields: [
       ['block', 'u32'],
+      ['ranks', 'u32'],
       ['first', 'u32'],
       ['base', 'u32'],
       ['stride', 'u32'],
@@ -87,16 +89,15 @@ ${rowAddress('keys', v.keys)}
 ${rowQuads('keys', v.keys)}
 ${rowAddress('values', v.values)}
 ${rowQuads('values', v.values)}
-const BLOCK = ${v.block}u;
 var<workgroup> least: array<vec4f, ${Math.max(quadsOf(v.keys), quadsOf(v.values))}>;
 var<workgroup> scale: array<vec4f, ${Math.max(quadsOf(v.keys), quadsOf(v.values))}>;
 // Bits, of keys and then of values: spreads, then their softmax, NaN left out.
-var<workgroup> numbers: array<u32, ${2 * v.block}>;
+var<workgroup> numbers: array<u32, ${2 * v.capacity}>;
 var<workgroup> red: array<f32, ${THREADS}>;
 
 fn soften(t: u32, into: u32) {
   var greatest = 0.0;
-  for (var i = t; i < BLOCK; i += ${THREADS}u) {
+  for (var i = t; i < p.block; i += ${THREADS}u) {
     let bits = numbers[into + i];
     if (bits != NAN) { greatest = max(greatest, bitcast<f32>(bits)); }
   }
@@ -106,7 +107,7 @@ fn soften(t: u32, into: u32) {
   greatest = red[0];
   workgroupBarrier();
   var sum = 0.0;
-  for (var i = t; i < BLOCK; i += ${THREADS}u) {
+  for (var i = t; i < p.block; i += ${THREADS}u) {
     let bits = numbers[into + i];
     if (bits != NAN) {
       let weight = exp(bitcast<f32>(bits) - greatest);
@@ -119,7 +120,7 @@ fn soften(t: u32, into: u32) {
   ${tree(THREADS, 'red[t] += red[t + o];')}
   sum = red[0];
   workgroupBarrier();
-  for (var i = t; i < BLOCK; i += ${THREADS}u) {
+  for (var i = t; i < p.block; i += ${THREADS}u) {
     let bits = numbers[into + i];
     if (bits != NAN) { numbers[into + i] = bitcast<u32>(bitcast<f32>(bits) / sum); }
   }
@@ -131,29 +132,28 @@ ${spreadText('values', v.values)}
 @compute @workgroup_size(${THREADS})
 fn main(@builtin(workgroup_id) id: vec3u, @builtin(local_invocation_index) t: u32) {
   let head = id.y;
-  let first = p.first + id.x * BLOCK;
+  let first = p.first + id.x * p.block;
   keys_spreads(head, first, t, 0u);
-  values_spreads(head, first, t, BLOCK);
-  for (var i = t; i < BLOCK; i += ${THREADS}u) {
+  values_spreads(head, first, t, p.block);
+  for (var i = t; i < p.block; i += ${THREADS}u) {
     let of_key = numbers[i];
-    let of_value = numbers[BLOCK + i];
+    let of_value = numbers[p.block + i];
     let mean = 0.5 * (bitcast<f32>(of_key) + bitcast<f32>(of_value));
     numbers[i] = select(bitcast<u32>(mean), NAN, of_key == NAN || of_value == NAN);
   }
   workgroupBarrier();
-  for (var i = t; i < BLOCK; i += ${THREADS}u) {
+  for (var i = t; i < p.block; i += ${THREADS}u) {
     let own = numbers[i];
-    ${
-      v.ranks
-        ? `// Bits of floats that are not negative ascend with them; NaN is lower. The
-    // earlier of two equal ones ranks higher.
-    var below = 0u;
-    for (var j = 0u; j < BLOCK; j++) {
-      let other = numbers[j];
-      if (other == NAN || other < own || (other == own && j > i)) { below++; }
-    }
-    let score = bitcast<u32>(f32(below) * p.unit);`
-        : 'let score = own;'
+    var score = own;
+    if (p.ranks != 0u) {
+      // Bits of floats that are not negative ascend with them; NaN is lower. The
+      // earlier of two equal ones ranks higher.
+      var below = 0u;
+      for (var j = 0u; j < p.block; j++) {
+        let other = numbers[j];
+        if (other == NAN || other < own || (other == own && j > i)) { below++; }
+      }
+      score = bitcast<u32>(f32(below) * p.unit);
     }
     scores[p.base + head * p.stride + first + i] = select(score, NAN, own == NAN);
   }

@@ -42,7 +42,7 @@ async function score(method, cache, nHeads, nSlots, more = {}) {
 function near(got, want, tolerance, what) {
   assert.equal(got.length, want.length);
   got.forEach((x, i) => {
-    const same = Object.is(x, want[i]) || (Number.isNaN(x) && Number.isNaN(want[i])) || Math.abs(x - want[i]) <= tolerance(want[i]);
+    const same = Object.is(x, want[i]) || (Number.isNaN(x) && Number.isNaN(want[i])) || Math.abs(x - want[i]) <= tolerance(want[i], i);
     assert.ok(same, `${what} slot ${i}: ${x}, not ${want[i]}`);
   });
 }
@@ -129,7 +129,7 @@ async function checkLag(o) {
     // A spread's relative error is that of its sums. The softmax turns the spread's
     // absolute error into its own relative one.
     const unit = (Math.max(o.kDim, o.vDim) + o.block + 64) * 2 ** -24;
-    means.forEach((x, i) => near([row[i]], [x], () => x * unit * (4 + greatest[i]) + 1e-30, `${JSON.stringify(o)} ${i}`));
+    near(row, Array.from(means), (x, i) => x * unit * (4 + greatest[i]) + 1e-30, JSON.stringify(o));
     // Ranks are exact, given the numbers that are ranked.
     const nPartitions = Math.floor((o.nSlots - o.sink) / o.block);
     const wantRanks = row.slice();
