@@ -10,7 +10,7 @@ import { shapeScores } from './kernels/shape.js';
 import {
   rowsAtOnce, WINDOW_KEYS, WINDOW_PIECE, windowPieces, windowSums, windowWeights,
 } from './kernels/window.js';
-import { Pipelines } from './pipelines.js';
+import { pipelinesOf } from './pipelines.js';
 import { bindRows, bindWords, checkHeadDim, checkPlane, checkRange, checkView } from './planes.js';
 
 const MOST_TOKENS = 2 ** 31 - 1;
@@ -19,11 +19,11 @@ const MOST_PAIRS = 256;
 const REDUCE = /** @type {const} */ (['mean', 'max', 'sum']);
 
 /**
- * Runs `encode` in a compute pass.
+ * Runs `encode` in a compute pass, whose dispatches run in order.
  * @param {GPUCommandEncoder | GPUComputePassEncoder} encoder
  * @param {(pass: GPUComputePassEncoder) => void} encode
  */
-function withPass(encoder, encode) {
+export function withPass(encoder, encode) {
   const any = /** @type {any} */ (object('encoder', encoder));
   if (typeof any.dispatchWorkgroups === 'function') return encode(any);
   if (typeof any.beginComputePass !== 'function') {
@@ -68,13 +68,13 @@ export class Operations {
     if (typeof (/** @type {any} */ (object('device', device)).createBuffer) !== 'function') {
       throw new TypeError('device is not a GPUDevice');
     }
+    const has = device.features.has('subgroups');
+    if (options.subgroups && !has) {
+      refuse('subgroups true: the device was made without the feature "subgroups"');
+    }
     this.#device = device;
-    this.#pipelines = new Pipelines(device, options);
-  }
-
-  /** Whether kernels use subgroups. */
-  get subgroups() {
-    return this.#pipelines.subgroups;
+    this.#pipelines = pipelinesOf(device);
+    this.subgroups = options.subgroups ?? has; // whether kernels use them
   }
 
   /**

@@ -18,26 +18,27 @@ const MOST_GROUPS = 65535; // maxComputeWorkgroupsPerDimension of every device
  * @typedef {{ buffer: GPUBuffer, offset?: number, size?: number }} Binding
  */
 
-export class Pipelines {
+/** @type {WeakMap<GPUDevice, Pipelines>} */
+const ofDevices = new WeakMap();
+
+/**
+ * The pipelines of a device, which all its evictors share.
+ * @param {GPUDevice} device
+ */
+export function pipelinesOf(device) {
+  let pipelines = ofDevices.get(device);
+  if (pipelines === undefined) ofDevices.set(device, (pipelines = new Pipelines(device)));
+  return pipelines;
+}
+
+class Pipelines {
   #device;
   #made = new Map();
   #blocks = new Map();
 
-  /**
-   * @param {GPUDevice} device
-   * @param {{ subgroups?: boolean }} [options]
-   */
-  constructor(device, options = {}) {
+  /** @param {GPUDevice} device */
+  constructor(device) {
     this.#device = device;
-    const has = device.features.has('subgroups');
-    if (options.subgroups && !has) {
-      refuse('subgroups true: the device was made without the feature "subgroups"');
-    }
-    this.subgroups = options.subgroups ?? has;
-  }
-
-  get device() {
-    return this.#device;
   }
 
   /**
