@@ -1,8 +1,9 @@
 // An evictor: one policy on caches of one shape. Each call scores, selects,
 // compacts and, if asked, rotates one layer.
+import { checkPool, checkRope, withPass } from './arguments.js';
 import { finite, integer, object, onlyKeys, refuse, word } from './check.js';
-import { checkHeadDim, checkPool, checkRope, Operations, withPass } from './operations.js';
-import { checkRange } from './planes.js';
+import { Operations } from './operations.js';
+import { checkHeadDim, checkRange } from './planes.js';
 
 const MOST_TOKENS = 2 ** 31 - 1;
 const REDUCE = ['mean', 'max', 'sum'];
@@ -160,6 +161,14 @@ export class Evictor {
   }
 
   /**
+   * Compiles the kernels of an encode() with such arguments, without blocking.
+   * @param {any} options  See EvictOptions.
+   */
+  prepare(options) {
+    return this.#operations.prepare((pass) => this.encode(pass, options));
+  }
+
+  /**
    * Encodes the eviction of one layer. It waits for nothing.
    * @param {GPUCommandEncoder | GPUComputePassEncoder} encoder
    * @param {any} options  See EvictOptions.
@@ -246,7 +255,8 @@ export class Evictor {
         break;
       case 'custom':
         if (options.scores === undefined) refuse('scores are missing: policy custom ranks by them');
-        scores = options.scores;
+        checkRange('scores', options.scores, ['stride']);
+        scores = { stride: nTokens, ...options.scores };
         break;
       default:
         if (options.queries === undefined) refuse(`queries are missing: policy ${policy.kind} scores by them`);

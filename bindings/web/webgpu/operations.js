@@ -1,4 +1,5 @@
 // The operations of an eviction, each encoded into the engine's own commands.
+import { checkLists, checkPool, checkRope, checkRows, withPass } from './arguments.js';
 import { finite, integer, object, onlyKeys, refuse, word } from './check.js';
 import { DIRECTION_PIECE, keyCosines, keyDirections, keyNorms, meanDirection } from './kernels/keys.js';
 import { lagPartitions, lagRest, MOST_LAG_BLOCK, MOST_LAG_DIM } from './kernels/lag.js';
@@ -11,46 +12,10 @@ import {
   rowsAtOnce, WINDOW_KEYS, WINDOW_PIECE, windowPieces, windowSums, windowWeights,
 } from './kernels/window.js';
 import { pipelinesOf } from './pipelines.js';
-import { bindRows, bindWords, checkHeadDim, checkPlane, checkRange, checkView } from './planes.js';
+import { bindRows, checkPlane, checkView } from './planes.js';
 
 const MOST_TOKENS = 2 ** 31 - 1;
-const MOST_POOL = 1023;
-const MOST_PAIRS = 256;
 const REDUCE = /** @type {const} */ (['mean', 'max', 'sum']);
-
-/**
- * Runs `encode` in a compute pass, whose dispatches run in order.
- * @param {GPUCommandEncoder | GPUComputePassEncoder} encoder
- * @param {(pass: GPUComputePassEncoder) => void} encode
- */
-export function withPass(encoder, encode) {
-  const any = /** @type {any} */ (object('encoder', encoder));
-  if (typeof any.dispatchWorkgroups === 'function') return encode(any);
-  if (typeof any.beginComputePass !== 'function') {
-    throw new TypeError('encoder is neither a GPUCommandEncoder nor a GPUComputePassEncoder');
-  }
-  const pass = any.beginComputePass({ label: 'kvevict' });
-  try {
-    encode(pass);
-  } finally {
-    pass.end();
-  }
-}
-
-/**
- * f32 [nRows, stride] or u32 lists in a GPU buffer.
- * @param {GPUDevice} device
- * @param {string} name
- * @param {any} value  { buffer, offset, stride }, stride in elements.
- * @param {number} nRows
- * @param {number} length  Elements of a row.
- */
-function checkRows(device, name, value, nRows, length) {
-  const range = checkRange(name, value, ['stride', 'nLists', 'count']);
-  const stride = integer(`${name}.stride`, value.stride ?? length, 0, 2 ** 30);
-  if (stride < length && nRows > 1) refuse(`${name}.stride ${stride} < ${length}`);
-  return { ...bindWords(device, name, range, stride * (nRows - 1) + length), stride };
-}
 
 /** Encodes operations on one device. It keeps pipelines and scratch memory. */
 export class Operations {
@@ -75,6 +40,14 @@ export class Operations {
     this.#device = device;
     this.#pipelines = pipelinesOf(device);
     this.subgroups = options.subgroups ?? has; // whether kernels use them
+  }
+
+  /**
+   * Compiles the kernels that `encode` would encode, without blocking.
+   * @param {(pass: GPUComputePassEncoder) => void} encode
+   */
+  prepare(encode) {
+    return this.#pipelines.prepare(encode);
   }
 
   /**
@@ -551,51 +524,3 @@ export class Operations {
     return this.#constant(`turns ${invFreq.join()}`, turnsOf(invFreq));
   }
 }
-
-function checkLists(nLists, nHeads) {
-  const n = integer('keep.nLists', nLists ?? nHeads, 1, 65535);
-  if (n !== 1 && n !== nHeads) refuse(`keep.nLists ${n} is neither 1 nor nKvHeads ${nHeads}`);
-  return n;
-}
-
-/**
- * @param {string} name
- * @param {any} value  none, avgN or maxN.
- * @returns {{ kind: 'none' | 'avg' | 'max', width: number }}
- */
-export function checkPool(name, value) {
-  const match = /^(?:none|(avg|max)([0-9]{1,9}))$/.exec(String(value));
-  if (match === null) refuse(`${name} ${String(value)} is none of none, avgN, maxN`);
-  if (match[1] === undefined) return { kind: 'none', width: 1 };
-  const width = integer(`${name}'s width`, Number(match[2]), 1, MOST_POOL);
-  if (width % 2 === 0) refuse(`${name}'s width ${width} is even`);
-  if (width === 1) return { kind: 'none', width };
-  return { kind: /** @type {'avg' | 'max'} */ (match[1]), width };
-}
-
-/**
- * @param {string} name
- * @param {any} rope  { invFreq, layout }
- * @param {{ dtype: string, headDim: number }} keys
- */
-export function checkRope(name, rope, keys) {
-  onlyKeys(name, rope, ['invFreq', 'layout']);
-  const invFreq = Array.from(object(`${name}.invFreq`, rope.invFreq), (w, f) =>
-    finite(`${name}.invFreq[${f}]`, w),
-  );
-  const interleaved = word(`${name}.layout`, rope.layout ?? 'half', ['half', 'interleaved']) === 'interleaved';
-  const nPairs = integer(`${name}.invFreq.length`, invFreq.length, 1, MOST_PAIRS);
-  invFreq.forEach((w, f) => {
-    if (Math.abs(w) > 65536) refuse(`${name}.invFreq[${f}] ${w} is beyond 65536`);
-  });
-  if (keys.dtype === 'opaque') refuse('view.k.dtype opaque cannot be rotated');
-  if (2 * nPairs > keys.headDim) {
-    refuse(`${name}.invFreq.length ${nPairs} > ${keys.headDim / 2}, half of headDim`);
-  }
-  if (keys.dtype === 'f16' && !interleaved && nPairs % 2 !== 0) {
-    refuse(`${name}.invFreq.length ${nPairs} is odd: f16 elements rotate two pairs at a time`);
-  }
-  return { invFreq, interleaved, nPairs };
-}
-
-export { checkHeadDim };

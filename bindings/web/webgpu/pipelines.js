@@ -42,22 +42,29 @@ class Pipelines {
   }
 
   /**
-   * Compiles without blocking. Kernels that were not prepared are compiled when
-   * they are first encoded.
-   * @param {(variant: any) => KernelText} kernel
-   * @param {object} variant
+   * Compiles what `encode` would need, without blocking. Kernels that were not
+   * prepared are compiled when they are first encoded.
+   * @param {(pass: GPUComputePassEncoder) => void} encode
    */
-  async prepare(kernel, variant) {
-    const key = this.#key(kernel, variant);
-    if (this.#made.has(key)) return;
-    const { text, descriptor, layout } = this.#describe(kernel, variant);
-    const pipeline = await this.#device.createComputePipelineAsync(descriptor);
-    this.#made.set(key, { text, pipeline, layout });
+  async prepare(encode) {
+    /** @type {any} */
+    const pass = { collected: [], dispatchWorkgroups() {} };
+    encode(pass);
+    await Promise.all(
+      pass.collected.map(async ([kernel, variant]) => {
+        const key = this.#key(kernel, variant);
+        if (this.#made.has(key)) return;
+        const { text, descriptor, layout } = this.#describe(kernel, variant);
+        const pipeline = await this.#device.createComputePipelineAsync(descriptor);
+        this.#made.set(key, { text, pipeline, layout });
+      }),
+    );
   }
 
   /**
    * Encodes one dispatch.
-   * @param {GPUComputePassEncoder} pass
+   * @param {GPUComputePassEncoder & { collected?: unknown[] }} pass  One of
+   *   prepare() collects kernels and encodes nothing.
    * @param {(variant: any) => KernelText} kernel
    * @param {object} variant  Constants of the text.
    * @param {Record<string, number>} params  The fields' values.
@@ -69,6 +76,10 @@ class Pipelines {
     if (groups.includes(0)) return;
     for (const n of groups) {
       if (n > MOST_GROUPS) refuse(`${kernel.name}: ${n} workgroups > ${MOST_GROUPS}`);
+    }
+    if (pass.collected !== undefined) {
+      pass.collected.push([kernel, variant]);
+      return;
     }
     const key = this.#key(kernel, variant);
     let made = this.#made.get(key);

@@ -8,14 +8,20 @@ Object.assign(globalThis, globals);
 const gpu = create([]);
 const errors = [];
 
+/** An adapter; each makes one device. */
+export async function requestAdapter() {
+  const adapter = await gpu.requestAdapter();
+  if (adapter === null) throw new Error('no adapter: VK_ICD_FILENAMES names no Vulkan driver');
+  return adapter;
+}
+
 /**
  * A device with default limits, so that no kernel needs more than 8 storage
  * buffers.
  * @param {{ subgroups?: boolean }} [options]
  */
 export async function makeDevice({ subgroups = true } = {}) {
-  const adapter = await gpu.requestAdapter();
-  if (adapter === null) throw new Error('no adapter: VK_ICD_FILENAMES names no Vulkan driver');
+  const adapter = await requestAdapter();
   const device = await adapter.requestDevice({
     requiredFeatures: subgroups && adapter.features.has('subgroups') ? ['subgroups'] : [],
   });
