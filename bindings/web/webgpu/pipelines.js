@@ -9,7 +9,7 @@ const MOST_GROUPS = 65535; // maxComputeWorkgroupsPerDimension of every device
 /**
  * What a kernel's text is made of.
  * @typedef {object} KernelText
- * @property {[string, 'u32' | 'f32'][]} fields  Of the parameter block `p`.
+ * @property {string[][]} fields  Names and types, u32 or f32, of the block `p`.
  * @property {{ name: string, type: string, write?: boolean }[]} buffers  In
  *   the order of bindings 1, 2 ...; at most 8.
  * @property {string} code  With an entry point `main`.

@@ -11,7 +11,7 @@
 
 const STEPS = ['base', 'head', 'token', 'block', 'block_size', 'table', 'table_head'];
 
-/** @param {string} name @returns {[string, 'u32'][]} */
+/** @param {string} name @returns {string[][]} */
 export const rowFields = (name) => STEPS.map((step) => [`${name}_${step}`, 'u32']);
 
 /** @param {string} name @param {Record<string, number>} params */

@@ -15,13 +15,19 @@ command -v node >/dev/null || missing "no node"
 version=$(node --version)
 version=${version#v}
 ((${version%%.*} >= 20)) || missing "node $version is older than 20"
-[[ -d $folder/node_modules/webgpu ]] || missing "no npm package webgpu in $folder"
-ldconfig -p | grep -q 'libvulkan\.so\.1' || missing "no libvulkan.so.1"
-if [[ -z ${VK_ICD_FILENAMES:-} ]]; then
-  for icd in /usr/lib/chromium/vk_swiftshader_icd.json \
-    /usr/lib64/chromium-browser/vk_swiftshader_icd.json; do
-    [[ -f $icd ]] && export VK_ICD_FILENAMES=$icd
-  done
+if [[ $test == */browser.test.js ]]; then
+  KVEVICT_CHROMIUM=$(command -v chromium || command -v chromium-browser) ||
+    missing "no chromium"
+  export KVEVICT_CHROMIUM
+else
+  [[ -d $folder/node_modules/webgpu ]] || missing "no npm package webgpu in $folder"
+  ldconfig -p | grep -q 'libvulkan\.so\.1' || missing "no libvulkan.so.1"
+  if [[ -z ${VK_ICD_FILENAMES:-} ]]; then
+    for icd in /usr/lib/chromium/vk_swiftshader_icd.json \
+      /usr/lib64/chromium-browser/vk_swiftshader_icd.json; do
+      [[ -f $icd ]] && export VK_ICD_FILENAMES=$icd
+    done
+  fi
+  [[ -n ${VK_ICD_FILENAMES:-} ]] || missing "no SwiftShader: Debian's chromium has one"
 fi
-[[ -n ${VK_ICD_FILENAMES:-} ]] || missing "no SwiftShader: Debian's chromium has one"
 exec node --test --test-reporter=spec "$test"
