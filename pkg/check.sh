@@ -91,6 +91,20 @@ check_fuzz() {
   return "$status"
 }
 
+# Nor this, for what it installs: the WGSL kernels in Dawn, on the software driver for
+# Vulkan that comes with Chromium. Takes under 5 minutes.
+check_web() {
+  local folder=$release_dir/web packages=(chromium libvulkan1)
+  command -v node >/dev/null || packages+=(nodejs)
+  command -v npm >/dev/null || packages+=(npm)
+  need "${packages[@]}"
+  mkdir -p "$folder"
+  build_release kvevict_webgpu_native
+  cp bindings/web/webgpu/test/package.json "$folder"
+  npm install --prefix "$folder" --no-audit --no-fund --silent
+  KVEVICT_WEB_REQUIRED=1 run_tests "$release_dir" web -L web
+}
+
 # Nor this, for the time it takes: Windows under wine and arm64 under qemu. Tests, and
 # programs print what this machine's print; and what clang says of other systems.
 check_cross() {
