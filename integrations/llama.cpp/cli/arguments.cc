@@ -79,8 +79,7 @@ std::optional<int> Parse(CLI::App& app, int argc, char** argv,
 }
 
 Model Load(const ModelArguments& args, bool reads_weights) {
-  return LoadModel(args.model, args.backends,
-                   args.verbose ? LogAll : LogErrors,
+  return LoadModel(args.model, args.backends, args.verbose ? LogAll : LogErrors,
                    [&](llama_model_params& params) {
                      params.n_gpu_layers = args.n_gpu_layers;
                      if (reads_weights) params.use_extra_bufts = false;

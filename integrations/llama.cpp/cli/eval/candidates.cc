@@ -42,8 +42,8 @@ Candidates MakeCandidates(std::span<const std::string> policies,
   Candidates candidates;
   for (const std::string& policy : policies) {
     if (policy.find("budget=") != std::string::npos) {
-      throw std::runtime_error(
-          fmt::format("policy \"{}\": the budgets are those of --keep", policy));
+      throw std::runtime_error(fmt::format(
+          "policy \"{}\": the budgets are those of --keep", policy));
     }
     // With room for every token only a policy that cannot work fails.
     Resolve(WithBudget(policy, n_prompt), n_prompt);
@@ -61,10 +61,10 @@ Candidates MakeCandidates(std::span<const std::string> policies,
     }
   }
   if (candidates.all.empty()) {
-    throw std::runtime_error(
-        candidates.left_out.empty()
-            ? "no policy to compare"
-            : "no policy has room: " + candidates.left_out.front());
+    throw std::runtime_error(candidates.left_out.empty()
+                                 ? "no policy to compare"
+                                 : "no policy has room: " +
+                                       candidates.left_out.front());
   }
   return candidates;
 }

@@ -15,10 +15,13 @@
 #include "kvevict/experimental.h"
 #include "platform.h"
 #include "policy.h"
+#include "recall.h"
+#include "report.h"
 #include "results.h"
 #include "shared_prefill.h"
 #include "summary.h"
 #include "tables.h"
+#include "tasks.h"
 #include "texts.h"
 #include "tools/commands/output.h"
 #include "tools/engine/progress_bar.h"
@@ -37,6 +40,9 @@ struct Arguments : ModelArguments {
   std::vector<std::string> texts, policies = DefaultPolicies();
   std::vector<double> keep = {50, 25, 12.5, 6.25};  // %
   uint32_t n_windows = 6, n_prompt = 0, n_predict = 0;
+  uint32_t n_tasks = 1, n_task_tokens = 0;
+  std::vector<double> task_keep = {75, 50, 25, 12.5};  // %
+  uint64_t seed = 1;
   std::string out = "kvevict-eval";
   bool fresh = false, as_json = false;
 };
@@ -64,9 +70,25 @@ void AddOptions(CLI::App& app, Arguments& args) {
                  "Tokens of a window behind it; all but the first are "
                  "predicted after the eviction (default: a sixth)")
       ->check(CLI::Range(uint32_t{2}, kMostCells / 2));
-  app.add_option("-o,--out", args.out,
-                 "Folder for results.json, table.md and report.html; a run "
-                 "that was interrupted goes on with what is there")
+  app.add_option("--tasks", args.n_tasks,
+                 "Contexts for each kind of task (single, multi-key, "
+                 "multi-value and multi-query facts, variable tracking, common "
+                 "and frequent words, questions), made from the texts")
+      ->capture_default_str()
+      ->check(CLI::Range(uint32_t{0}, uint32_t{1000}));
+  app.add_option("--task-tokens", args.n_task_tokens,
+                 "Length of these (default: 1024, or half of what the model "
+                 "was trained for)")
+      ->check(CLI::Range(uint32_t{64}, kMostCells / 2));
+  app.add_option("--task-keep", args.task_keep,
+                 "Budgets for tasks: % of the bytes that stay")
+      ->capture_default_str()
+      ->check(CLI::Range(0.01, 100.0));
+  app.add_option("--seed", args.seed, "Of the tasks")->capture_default_str();
+  app.add_option(
+         "-o,--out", args.out,
+         "Folder for results.json, table.md, kl.svg and report.html; a run "
+         "that was interrupted goes on with what is there")
       ->capture_default_str();
   app.add_flag("--fresh", args.fresh, "Begin anew, whatever the folder has");
   app.add_flag("--json", args.as_json, "Print results.json, not the tables");
@@ -76,6 +98,9 @@ void FitToModel(const llama_model* model, Arguments& args) {
   const auto trained = static_cast<uint32_t>(llama_model_n_ctx_train(model));
   if (args.n_prompt == 0) {
     args.n_prompt = std::clamp(trained / 4 * 3, 16u, 1536u);
+  }
+  if (args.n_task_tokens == 0) {
+    args.n_task_tokens = std::clamp(trained / 2, 64u, 1024u);
   }
   if (args.n_predict == 0) args.n_predict = std::max(2u, args.n_prompt / 6);
 }
@@ -109,6 +134,10 @@ json Setup(const Arguments& args, const llama_model* model,
           {"windows", args.n_windows},
           {"prompt", args.n_prompt},
           {"predict", args.n_predict},
+          {"tasks", args.n_tasks},
+          {"task_tokens", args.n_task_tokens},
+          {"task_keep", args.task_keep},
+          {"seed", args.seed},
           {"cache_type", args.cache_type},
           {"flash", !args.no_flash},
           {"ubatch", args.context.n_ubatch},
@@ -132,13 +161,50 @@ void MeasureWindows(const Arguments& args, llama_model* model,
                         [&](size_t n) { bar.Update(n_read += n); });
   for (size_t i = n_done; i < windows.size(); ++i) {
     n_read = (i - n_done) * n_of_window;
-    Measured window =
-        MeasureWindow(prefill, candidates.all, windows[i].tokens,
-                      args.n_prompt, i == 0 ? kDecoded : 0);
+    Measured window = MeasureWindow(prefill, candidates.all, windows[i].tokens,
+                                    args.n_prompt, i == 0 ? kDecoded : 0);
     window.results["text"] = windows[i].text->name;
     window.results["at"] = windows[i].at;
     results.Add("windows", std::move(window));
     results.SetPeakBytes(PeakBytes());
+  }
+}
+
+void MeasureTasks(const Arguments& args, llama_model* model,
+                  const std::vector<Text>& texts, Results& results) {
+  const std::vector<std::string> kinds = TaskKinds();
+  const size_t n_done = results.Count("tasks"), n = args.n_tasks * kinds.size();
+  if (n_done >= n) return;
+  std::vector<std::string> sentences;
+  for (const Text& text : texts) {
+    const auto more = Sentences(text.bytes);
+    sentences.insert(sentences.end(), more.begin(), more.end());
+  }
+  if (sentences.empty()) {
+    throw std::runtime_error(
+        "the texts have no sentences for tasks; --tasks 0 goes without");
+  }
+  const llama_vocab* vocab = llama_model_get_vocab(model);
+  const auto count = [&](const std::string& piece) {
+    return static_cast<uint32_t>(Tokenize(vocab, piece, false, false).size());
+  };
+  const std::vector<double> shares = Shares(args.task_keep);
+  tools::ProgressBar bar("tasks", n - n_done);
+  for (size_t i = n_done; i < n; ++i) {
+    const std::string& kind = kinds[i % kinds.size()];
+    const TokenizedTask task =
+        TokenizeTask(model, MakeTask(kind, args.seed + i / kinds.size(),
+                                     args.n_task_tokens, sentences, count));
+    const auto n_context = static_cast<uint32_t>(task.context.size());
+    const Candidates candidates =
+        MakeCandidates(args.policies, shares, n_context);
+    SharedPrefill prefill(model, candidates.all, args.context, n_context,
+                          task.Behind(), nullptr);
+    Measured measured = MeasureTask(prefill, candidates.all, task);
+    measured.results["kind"] = kind;
+    results.Add("tasks", std::move(measured));
+    results.SetPeakBytes(PeakBytes());
+    bar.Update(i + 1 - n_done);
   }
 }
 
@@ -177,15 +243,34 @@ int Evaluate(int argc, char** argv) {
   Results results(path, Setup(args, model.get(), texts, candidates));
   MeasureWindows(args, model.get(), texts, candidates, results);
 
-  const Summary summary = Summarize(results.document());
-  const std::string setup = SetupText(results.document(), summary);
-  const std::string verdict = Verdict(results.document(), summary);
-  WriteFile(args.out + "/table.md",
-            setup + "\n" + AsMarkdown(WindowsGrid(summary)));
-  tools::WriteOutput(args.as_json
-                         ? results.document().dump(1) + "\n"
-                         : setup + "\n" + AsText(WindowsGrid(summary)) + "\n" +
-                               Notes() + "\n" + verdict);
+  MeasureTasks(args, model.get(), texts, results);
+
+  const json& document = results.document();
+  if (args.as_json) {
+    tools::WriteOutput(document.dump(1) + "\n");
+    return 0;
+  }
+  const Summary summary = Summarize(document);
+  const TaskSummary tasks = SummarizeTasks(document);
+  std::string markdown, text;
+  if (summary.n_windows > 0) {
+    const Grid grid = WindowsGrid(summary);
+    const std::string setup = SetupText(document, summary);
+    markdown += setup + "\n" + AsMarkdown(grid);
+    text += setup + "\n" + AsText(grid) + "\n" + Notes() + "\n" +
+            Verdict(document, summary);
+  }
+  if (tasks.n_contexts > 0) {
+    const Grid grid = TasksGrid(tasks);
+    markdown += "\n" + Ceilings(tasks) + "\n" + AsMarkdown(grid);
+    text += "\n" + AsText(grid) + "\n" + Ceilings(tasks);
+  }
+  WriteFile(args.out + "/table.md", markdown);
+  if (summary.n_windows > 0) {
+    WriteFile(args.out + "/kl.svg", Svg(KlChart(document, summary)));
+  }
+  WriteFile(args.out + "/report.html", Report(document, summary, tasks));
+  tools::WriteOutput(text);
   return 0;
 }
 

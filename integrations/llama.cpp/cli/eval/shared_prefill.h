@@ -53,8 +53,8 @@ class SharedPrefill {
   Progress progress_;
   std::vector<Adapter> adapters_;  // they outlive the context
   Context source_, target_;
-  uint32_t length_ = 0;        // tokens in the source
-  uint32_t evicted_at_ = 0;    // and at the last Evict()
+  uint32_t length_ = 0;      // tokens in the source
+  uint32_t evicted_at_ = 0;  // and at the last Evict()
   uint32_t target_length_ = 0;
 };
 

@@ -95,8 +95,7 @@ std::string Equals(const json& windows, const Row& best,
                    std::vector<Row>::const_iterator end) {
   std::string names;
   for (auto row = begin; row != end; ++row) {
-    const Mean gap =
-        MeanOf(Minus(KlOf(windows, *row), KlOf(windows, best)));
+    const Mean gap = MeanOf(Minus(KlOf(windows, *row), KlOf(windows, best)));
     if (gap.error && std::abs(gap.mean) <= 2 * *gap.error) {
       names += (names.empty() ? "" : ", ") + row->policy;
     }
@@ -135,8 +134,8 @@ Summary Summarize(const json& document) {
   summary.full_perplexity = std::exp(MeanOf(FullNll(windows)).mean);
   summary.full_tokens_per_s = timings[0].value("full_tokens_per_s", 0.0);
   for (const json& time : timings) {
-    summary.prefill_s += time["prefill_s"].get<double>() /
-                         static_cast<double>(windows.size());
+    summary.prefill_s +=
+        time["prefill_s"].get<double>() / static_cast<double>(windows.size());
   }
   for (size_t i = 0; i < windows[0]["evicted"].size(); ++i) {
     summary.rows.push_back(MakeRow(document, i));
@@ -160,9 +159,9 @@ std::string Verdict(const json& document, const Summary& summary) {
   std::string text;
   const json& windows = document["windows"];
   for (const double share : summary.shares) {
-    const auto begin = std::find_if(
-        summary.rows.begin(), summary.rows.end(),
-        [&](const Row& row) { return row.share == share; });
+    const auto begin =
+        std::find_if(summary.rows.begin(), summary.rows.end(),
+                     [&](const Row& row) { return row.share == share; });
     const auto end = std::find_if(begin, summary.rows.end(), [&](const Row& r) {
       return r.share != share;
     });
@@ -171,7 +170,8 @@ std::string Verdict(const json& document, const Summary& summary) {
     text += fmt::format(
         "With {:g} % of the bytes {} changes the most likely token in {} % of "
         "the predictions, and moves them by {} nats (KL).",
-        100 * share, begin->policy, WithError(changed, 1, 100), WithError(begin->kl, 3));
+        100 * share, begin->policy, WithError(changed, 1, 100),
+        WithError(begin->kl, 3));
     const std::string equals = Equals(windows, *begin, begin + 1, end);
     if (!equals.empty()) {
       text += fmt::format(" Within two standard errors of its KL: {}.", equals);

@@ -42,6 +42,29 @@ struct Summary {
 };
 Summary Summarize(const nlohmann::json& document);
 
+// Answers to the questions of all tasks, seen or unseen, at a share.
+struct Recall {
+  Mean right;  // the share right of what the full cache answers
+  Mean lp;     // log probability per token of the answer less the full cache's
+};
+struct TaskRow {
+  std::string policy;
+  double share = 0;
+  Recall seen, unseen;
+};
+// How many questions of a kind the full cache answers, unseen and then asked.
+struct Ceiling {
+  std::string kind;
+  size_t n_right = 0, n_asked = 0;
+};
+struct TaskSummary {
+  size_t n_contexts = 0;
+  std::vector<Ceiling> ceilings;
+  std::vector<TaskRow> rows;  // by share, and then by unseen.lp
+};
+// Errors are over contexts, since the questions of one depend on each other.
+TaskSummary SummarizeTasks(const nlohmann::json& document);
+
 // What the windows say, in sentences with uncertainties.
 std::string Verdict(const nlohmann::json& document, const Summary& summary);
 

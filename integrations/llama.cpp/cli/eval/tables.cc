@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "tools/engine/text_table.h"
 
 namespace kvevict::llama_cli::eval {
@@ -32,12 +34,29 @@ Grid WindowsGrid(const Summary& s) {
     grid.rows.push_back(
         {row.policy, fmt::format("{:g}", 100 * row.share), MiB(row.bytes),
          WithError(row.kl, 4), WithError(row.agree, 1, 100),
-         fmt::format("{:.2f}", row.perplexity), WithError(row.nll_difference, 3),
+         fmt::format("{:.2f}", row.perplexity),
+         WithError(row.nll_difference, 3),
          OrDash(row.mass.has_value(),
                 fmt::format("{:.1f}", 100 * row.mass.value_or(0))),
          fmt::format("{:.1f}", row.evict_ms),
          OrDash(row.tokens_per_s > 0,
                 fmt::format("{:.0f}", row.tokens_per_s))});
+  }
+  return grid;
+}
+
+Grid TasksGrid(const TaskSummary& s) {
+  Grid grid{{"policy", "KV %", "seen, right %", "seen, Δ nats",
+             "unseen, right %", "unseen, Δ nats"},
+            {}};
+  for (const TaskRow& row : s.rows) {
+    // Nothing is right if the full cache answers nothing.
+    const auto right = [](const Mean& mean) {
+      return OrDash(std::isfinite(mean.mean), WithError(mean, 0, 100));
+    };
+    grid.rows.push_back({row.policy, fmt::format("{:g}", 100 * row.share),
+                         right(row.seen.right), WithError(row.seen.lp, 2),
+                         right(row.unseen.right), WithError(row.unseen.lp, 2)});
   }
   return grid;
 }
@@ -93,6 +112,23 @@ std::string Notes() {
          "the most likely token is the same.\n"
          "Ranked by both, since perplexity can fall when quality does. mass: "
          "the share of the policy's own scores that stays.\n";
+}
+
+std::string Ceilings(const TaskSummary& s) {
+  std::string kinds;
+  size_t n_right = 0, n_asked = 0;
+  for (const Ceiling& c : s.ceilings) {
+    kinds += fmt::format("{}{} {}/{}", kinds.empty() ? "" : ", ", c.kind,
+                         c.n_right, c.n_asked);
+    n_right += c.n_right;
+    n_asked += c.n_asked;
+  }
+  return fmt::format(
+      "{} contexts with tasks. The full cache answers {} of {} questions: {}. "
+      "Only these count as right.\nseen: asked before the eviction; unseen: "
+      "after it. Δ nats: log probability per token of the answer, less the "
+      "full cache's.\n",
+      s.n_contexts, n_right, n_asked, kinds);
 }
 
 }  // namespace kvevict::llama_cli::eval

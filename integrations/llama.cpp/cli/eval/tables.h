@@ -16,6 +16,7 @@ struct Grid {
   std::vector<std::vector<std::string>> rows;
 };
 Grid WindowsGrid(const Summary& summary);
+Grid TasksGrid(const TaskSummary& summary);
 
 std::string AsText(const Grid& grid);
 std::string AsMarkdown(const Grid& grid);
@@ -24,6 +25,8 @@ std::string AsMarkdown(const Grid& grid);
 std::string SetupText(const nlohmann::json& document, const Summary& summary);
 // What the columns mean.
 std::string Notes();
+// What the full cache answers, by kind.
+std::string Ceilings(const TaskSummary& summary);
 
 }  // namespace kvevict::llama_cli::eval
 

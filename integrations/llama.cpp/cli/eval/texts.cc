@@ -26,8 +26,8 @@ std::vector<Text> ReadTexts(const llama_vocab* vocab,
                             const std::vector<std::string>& paths) {
   std::vector<Text> texts;
   for (const std::string& path : paths) {
-    Text text{std::filesystem::path(path).filename().string(), ReadText(path),
-              {}};
+    Text text{
+        std::filesystem::path(path).filename().string(), ReadText(path), {}};
     std::erase(text.bytes, '\r');
     text.tokens = Tokenize(vocab, text.bytes, false, false);
     texts.push_back(std::move(text));
@@ -61,8 +61,7 @@ std::vector<Window> CutWindows(const llama_vocab* vocab,
           text.name, text.tokens.size(), window.at + n_of_text, i + 1, n));
     }
     if (has_bos) window.tokens.push_back(llama_vocab_bos(vocab));
-    const auto begin =
-        text.tokens.begin() + static_cast<ptrdiff_t>(window.at);
+    const auto begin = text.tokens.begin() + static_cast<ptrdiff_t>(window.at);
     window.tokens.insert(window.tokens.end(), begin,
                          begin + static_cast<ptrdiff_t>(n_of_text));
     windows.push_back(std::move(window));

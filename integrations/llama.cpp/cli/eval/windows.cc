@@ -80,8 +80,8 @@ Measured MeasureWindow(SharedPrefill& prefill,
   Measured measured;
   const auto following = window.subspan(n_prompt);
   const auto inputs = following.first(following.size() - 1);
-  const auto decoded = following.first(
-      std::min<size_t>(n_decode, following.size()));
+  const auto decoded =
+      following.first(std::min<size_t>(n_decode, following.size()));
   const auto start = Clock::now();
   prefill.Read(window.first(n_prompt));
   measured.timings["prefill_s"] = SecondsSince(start);
@@ -106,7 +106,8 @@ Measured MeasureWindow(SharedPrefill& prefill,
                 {"cells", report.cells_after},
                 {"bytes", report.bytes_after},
                 {"nll", evicted.Nll()}};
-    row["mass"] = std::isnan(report.mass_kept) ? json() : json(report.mass_kept);
+    row["mass"] =
+        std::isnan(report.mass_kept) ? json() : json(report.mass_kept);
     AddDifference(full, evicted, row);
     json time = {{"policy", candidates[i].policy},
                  {"share", candidates[i].share},
