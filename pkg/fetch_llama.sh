@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Prints a folder with llama.cpp's public headers (include/) and its libraries for the
-# CPU (lib/), or nothing where there is none. KVEVICT_LLAMA_DIR names one; else release
-# 0.5.0 is taken from two packages of npm's registry, pinned by their SHA-256: libraries
-# from @node-llama-cpp/linux-x64, headers from the git bundle in node-llama-cpp. They are
+# CPU (lib/), or nothing where there is none. KVEVICT_LLAMA_DIR names one of any layout
+# that integrations/llama.cpp/find_llama.cmake finds; else release 0.5.0 is taken from two
+# packages of npm's registry, pinned by their SHA-256: libraries from
+# @node-llama-cpp/linux-x64, headers from the git bundle in node-llama-cpp. They are
 # unpacked into the user's cache, nothing of them is run or installed.
 set -euo pipefail
 

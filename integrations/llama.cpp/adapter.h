@@ -199,6 +199,7 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
 
   // evict.cc
   void CheckPolicyFits() const;
+  float MassKept(const kvevict_sequence* handle) const;
   const char* WhyNotInPlace(const Sequence& s, llama_seq_id seq) const;
   void EvictInPlace(llama_seq_id seq, Eviction& eviction);
   void EvictState(llama_seq_id seq, Eviction& eviction);

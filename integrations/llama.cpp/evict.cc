@@ -124,6 +124,27 @@ void kvevict_llama::Run(Sequence& s, Eviction& eviction,
   Check(kvevict_sequence_stored_length(eviction.handle, 0, 0, &n));
   eviction.report.evicted = n < s.n_cells ? 1 : 0;
   eviction.report.cells_after = n;
+  if (eviction.report.evicted != 0) {
+    eviction.report.mass_kept = MassKept(eviction.handle);
+  }
+}
+
+// The mean over all lists of the last eviction.
+float kvevict_llama::MassKept(const kvevict_sequence* handle) const {
+  size_t n_lists = 0;
+  for (uint32_t i = 0; i < shapes_.size(); ++i) {
+    kvevict_layer_info info = {};
+    info.struct_size = sizeof info;
+    Check(kvevict_plan_layer(plan_.get(), i, &info));
+    n_lists += info.n_lists;
+  }
+  std::vector<kvevict_list_report> lists(n_lists, KVEVICT_LIST_REPORT_INIT);
+  Check(kvevict_sequence_report(handle, nullptr, lists.data(), lists.size()));
+  double sum = 0;
+  for (const kvevict_list_report& list : lists) {
+    sum += static_cast<double>(list.mass_kept);
+  }
+  return static_cast<float>(sum / static_cast<double>(n_lists));
 }
 
 const char* kvevict_llama::WhyNotInPlace(const Sequence& s,
@@ -298,6 +319,7 @@ void kvevict_llama::Evict(llama_seq_id seq,
   const uint64_t cell_bytes = CellBytes();
   report.cells_before = report.cells_after = s.n_cells;
   report.bytes_before = report.bytes_after = s.n_cells * cell_bytes;
+  report.mass_kept = 1;
   if (s.n_cells == 0) return;
 
   const char* why = options.target != nullptr ? "it has a target"

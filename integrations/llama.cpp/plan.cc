@@ -143,8 +143,10 @@ PlanHandle kvevict_llama::PlanFor(const kvevict_policy* policy,
   geometry.layers_len = layers.size();
   geometry.sink_logits = sinks.empty() ? nullptr : sinks.data();
   geometry.sink_logits_len = sinks.size();
+  kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
+  options.report_mass = 1;
   kvevict_plan* plan = nullptr;
-  Check(kvevict_plan_create(context_, &geometry, policy, nullptr, &plan));
+  Check(kvevict_plan_create(context_, &geometry, policy, &options, &plan));
   return PlanHandle(plan);
 }
 

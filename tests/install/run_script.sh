@@ -29,8 +29,9 @@ stub ctest <<'STUB'
 while [[ $1 != --output-junit ]]; do shift; done
 printf '<testcase name="a" status="run">\n</testcase>\n' >"$2"
 STUB
-mkdir -p build/release/{tools,tests/bench}
-for program in tools/kvevict tests/bench/kvevict_bench; do
+mkdir -p build/release/{tools,tests/bench,integrations/llama.cpp}
+for program in tools/kvevict tests/bench/kvevict_bench \
+  integrations/llama.cpp/kvevict-llama-cli; do
   printf '#!/bin/sh\necho "{$*}"\n' >build/release/$program
   chmod +x build/release/$program
 done
@@ -51,6 +52,23 @@ rm -f "$CALLS"
 for verb in demo bench; do
   [[ $(./run $verb --json 2>/dev/null) == "{"*"--json}" ]] || fail "./run $verb --json"
 done
+
+# Files are named from the folder in which the user stands.
+sed -i 's/{/$PWD {/' build/release/integrations/llama.cpp/kvevict-llama-cli
+[[ $(cd pkg && ../run llama -m a.gguf 2>/dev/null) == \
+  "$PWD/pkg {-m a.gguf}" ]] || fail "./run llama"
+
+# Without names eval takes what ../shared has, and says what it lacks.
+! ./run eval -f a.txt >"$work/log" 2>&1 || fail "./run eval without a model"
+grep -q "eval needs -m model.gguf" "$work/log" || fail "./run eval: $(cat "$work/log")"
+mkdir -p ../shared/models ../shared/texts
+printf 12 >../shared/models/a.gguf && printf 123 >../shared/models/b.gguf
+! ./run eval >"$work/log" 2>&1 || fail "./run eval without a text"
+grep -q "eval needs -f book.txt" "$work/log" || fail "./run eval: $(cat "$work/log")"
+head -c 200000 /dev/zero >../shared/texts/long.txt && touch ../shared/texts/short.txt
+[[ $(./run eval --fresh 2>/dev/null) == *"{eval -m $PWD/../shared/models/b.gguf \
+-f $PWD/../shared/texts/long.txt --fresh}" ]] || fail "./run eval"
+[[ $(./run eval -m x -f y 2>/dev/null) == *"{eval -m x -f y}" ]] || fail "./run eval -m -f"
 
 # What has been installed since the folder was configured is found before the build, and
 # nothing is configured after it.

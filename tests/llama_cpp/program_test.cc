@@ -1,46 +1,29 @@
 // `kvevict-llama-cli` as its user sees it.
 #include <criterion/criterion.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "tests/llama_cpp/program.h"
 #include "tests/llama_cpp/random_model.h"
 #include "tests/paths.h"
 
 namespace {
 
+using kvevict::tests::Has;
+using kvevict::tests::OutputOf;
+using kvevict::tests::ProgramRun;
 using kvevict::tests::RandomModel;
+using kvevict::tests::RunProgram;
 using kvevict::tests::WriteRandomModel;
 using nlohmann::json;
 
 const std::string kModel =
     std::string(test_shared_dir) + "/models/english800k.gguf";
 const std::string kText = std::string(test_shared_dir) + "/texts/alice29.txt";
-
-struct Outcome {
-  int status;
-  std::string out;
-};
-
-Outcome Run(const std::string& arguments) {
-  const std::string command =
-      test_llama_program + std::string(" ") + arguments + " 2>&1";
-  FILE* pipe = popen(command.c_str(), "r");
-  Outcome outcome{-1, ""};
-  char buffer[4096];
-  while (const size_t n = std::fread(buffer, 1, sizeof buffer, pipe)) {
-    outcome.out.append(buffer, n);
-  }
-  const int status = pclose(pipe);
-  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return outcome;
-}
 
 std::string Text(const std::string& options) {
   return std::string("-m ") + kModel + " -f " + kText +
@@ -53,24 +36,13 @@ void NeedModels() {
   }
 }
 
-bool Has(const std::string& text, const char* part) {
-  return text.find(part) != std::string::npos;
-}
-
-// A run that works.
-std::string Output(const std::string& arguments) {
-  const Outcome run = Run(arguments);
-  cr_assert(run.status == 0, "%s:\n%s", arguments.c_str(), run.out.c_str());
-  return run.out;
-}
-
 Test(llama_program, defaults_fit_the_model_and_the_text) {
   NeedModels();
   const std::string text = std::string(" -f ") + kText;
   for (const char* model : {"english800k", "stories260K"}) {
     // Trained for 128 tokens.
-    const std::string out = Output(std::string("-m ") + test_shared_dir +
-                                   "/models/" + model + ".gguf" + text);
+    const std::string out = OutputOf(std::string("-m ") + test_shared_dir +
+                                     "/models/" + model + ".gguf" + text);
     cr_expect(Has(out,
                   "-p snapkv:budget=0.25,sink=4,window=6 --tokens 96 "
                   "--predict 32 --generate 32\n"),
@@ -78,39 +50,39 @@ Test(llama_program, defaults_fit_the_model_and_the_text) {
   }
   const std::string model = std::string("-m ") + kModel;
   const json longer =
-      json::parse(Output(model + text + " --tokens 400 --json"));
+      json::parse(OutputOf(model + text + " --tokens 400 --json"));
   cr_expect(longer["policy"] == "snapkv:budget=0.25");
   cr_expect(longer["predict_tokens"] == 64);
   // Few tokens, more of them than bytes since these are no text.
   const char* path = "/tmp/kvevict-random-bytes";
   std::ofstream(path, std::ios::binary) << std::string(40, '\xfe');
-  Output(model + " -f " + path);
+  OutputOf(model + " -f " + path);
   unlink(path);
 }
 
 Test(llama_program, says_what_scores_and_what_it_measured) {
   NeedModels();
-  const std::string h2o = Output(Text("-p h2o:budget=100"));
+  const std::string h2o = OutputOf(Text("-p h2o:budget=100"));
   cr_expect(Has(h2o, "the last 32 queries of the prompt score (--query-rows)"),
             "%s", h2o.c_str());
   const std::string all =
-      Output(Text("-p h2o:budget=100 --query-rows 4294967295"));
+      OutputOf(Text("-p h2o:budget=100 --query-rows 4294967295"));
   cr_expect(Has(all, "all queries of the prompt score"), "%s", all.c_str());
-  const std::string one_row = Output(Text("-p tova:budget=100"));
+  const std::string one_row = OutputOf(Text("-p tova:budget=100"));
   cr_expect(Has(one_row, "the last query of the prompt scores\n"), "%s",
             one_row.c_str());
-  const std::string none = Output(Text("-p knorm:budget=100"));
+  const std::string none = OutputOf(Text("-p knorm:budget=100"));
   cr_expect(!Has(none, "queries of the prompt"), "%s", none.c_str());
 
   const std::string short_text = std::string("-m ") + kModel + " -f " + kText +
                                  " --tokens 400 --generate 4 -ngl 0 ";
-  const std::string unpredicted = Output(short_text + "--predict 0");
+  const std::string unpredicted = OutputOf(short_text + "--predict 0");
   cr_expect(!Has(unpredicted, "tokens/s") && !Has(unpredicted, "nats"), "%s",
             unpredicted.c_str());
-  const json one = json::parse(Output(short_text + "--predict 1 --json"));
+  const json one = json::parse(OutputOf(short_text + "--predict 1 --json"));
   cr_expect(one["predictions"] == 0 && one["full"]["nll"].is_null() &&
             one["kl"].is_null() && one["full"]["tokens_per_s"] > 0);
-  const std::string whole = Output(short_text + "-p snapkv:budget=400");
+  const std::string whole = OutputOf(short_text + "-p snapkv:budget=400");
   cr_expect(Has(whole, "nothing was evicted") && !Has(whole, "by state"), "%s",
             whole.c_str());
 }
@@ -127,8 +99,8 @@ Test(llama_program, counts_the_whole_cache) {
   const std::string arguments = "-m " + path + " -f " + kText +
                                 " --tokens 900 --predict 8 --ubatch 64 " +
                                 "--generate 0 -p snapkv:budget=100,window=8";
-  const std::string table = Output(arguments);
-  const json result = json::parse(Output(arguments + " --json"));
+  const std::string table = OutputOf(arguments);
+  const json result = json::parse(OutputOf(arguments + " --json"));
   unlink(path.c_str());
   cr_expect(Has(table, "6 of 7 layers are others"), "%s", table.c_str());
   cr_expect(Has(table, "go back to the system"), "%s", table.c_str());
@@ -145,7 +117,8 @@ Test(llama_program, compares_both_caches) {
   NeedModels();
   json by_way[2];
   for (const bool in_place : {false, true}) {
-    const Outcome run = Run(Text(in_place ? "--json --in-place" : "--json"));
+    const ProgramRun run =
+        RunProgram(Text(in_place ? "--json --in-place" : "--json"));
     cr_assert(run.status == 0, "%s", run.out.c_str());
     const json result = by_way[in_place] = json::parse(run.out);
     cr_expect(result["full"]["cells"] == 400);
@@ -166,9 +139,9 @@ Test(llama_program, compares_both_caches) {
 
 Test(llama_program, a_budget_of_everything_changes_nothing) {
   NeedModels();
-  const Outcome run =
-      Run(Text("--json --no-flash --cache-type f32 -p "
-               "snapkv:budget=1000"));
+  const ProgramRun run =
+      RunProgram(Text("--json --no-flash --cache-type f32 -p "
+                      "snapkv:budget=1000"));
   cr_assert(run.status == 0, "%s", run.out.c_str());
   const json result = json::parse(run.out);
   cr_expect(result["kl"] == 0 && result["agreement"] == 1);
@@ -179,7 +152,7 @@ Test(llama_program, keeps_the_queries_that_a_policy_wants) {
   NeedModels();
   for (const char* policy : {"-p non-causal:budget=100 --json",
                              "-p h2o:budget=100 --query-rows 400 --json"}) {
-    const Outcome run = Run(Text(policy));
+    const ProgramRun run = RunProgram(Text(policy));
     cr_assert(run.status == 0, "%s", run.out.c_str());
     cr_expect(json::parse(run.out)["evicted"]["cells"] == 100);
   }
@@ -187,7 +160,7 @@ Test(llama_program, keeps_the_queries_that_a_policy_wants) {
 
 Test(llama_program, prints_a_table) {
   NeedModels();
-  const Outcome run = Run(Text("--cache-type q8_0"));
+  const ProgramRun run = RunProgram(Text("--cache-type q8_0"));
   cr_assert(run.status == 0, "%s", run.out.c_str());
   for (const char* part :
        {"full ", "evicted ", "KV MiB", "agree with the full", "prefilled in"}) {
@@ -197,12 +170,12 @@ Test(llama_program, prints_a_table) {
 }
 
 Test(llama_program, lists_and_refuses_policies_that_cannot_work) {
-  const std::string help = Output("--help");
+  const std::string help = OutputOf("--help");
   for (const char* policy :
        {"pyramidkv", "adakv-kvpress", "custom", "q-filter",
         "triattention-original", "streaming-llm-original-decode"}) {
-    const Outcome run =
-        Run("-m /nowhere.gguf -f /nowhere.txt -p " + std::string(policy));
+    const ProgramRun run = RunProgram("-m /nowhere.gguf -f /nowhere.txt -p " +
+                                      std::string(policy));
     cr_expect(run.status == 1);
     const size_t at = run.out.find("\": ");
     cr_assert(at != std::string::npos, "%s", run.out.c_str());
@@ -213,46 +186,49 @@ Test(llama_program, lists_and_refuses_policies_that_cannot_work) {
 }
 
 Test(llama_program, says_what_is_wrong) {
-  cr_expect(Run("").status == 2);
-  const Outcome missing = Run("-m /nowhere.gguf -f /nowhere.txt");
+  cr_expect(RunProgram("").status == 2);
+  const ProgramRun missing = RunProgram("-m /nowhere.gguf -f /nowhere.txt");
   cr_expect(missing.status == 1);
   cr_expect(missing.out.find("/nowhere.gguf: llama.cpp does not load it") !=
             std::string::npos);
   NeedModels();
-  const Outcome unfit = Run(Text("-p snapkv:budget=20"));
+  const ProgramRun unfit = RunProgram(Text("-p snapkv:budget=20"));
   cr_expect(unfit.status == 1);
   cr_expect(Has(unfit.out, "sink 4 + window 32 >= budget 20"), "%s",
             unfit.out.c_str());
-  const Outcome small = Run(Text("-p snapkv:budget=0.05"));
+  const ProgramRun small = RunProgram(Text("-p snapkv:budget=0.05"));
   cr_expect(small.status == 0);
   cr_expect(Has(small.out,
                 "nothing was evicted: the context is too short yet: its "
                 "budget, a ratio, has no room"),
             "%s", small.out.c_str());
-  const Outcome text = Run(std::string("-m ") + kModel + " -f /nowhere.txt");
+  const ProgramRun text =
+      RunProgram(std::string("-m ") + kModel + " -f /nowhere.txt");
   cr_expect(text.status == 1);
   cr_expect(text.out.find("/nowhere.txt: cannot be read") != std::string::npos);
-  const Outcome folder = Run(std::string("-m ") + kModel + " -f /tmp");
+  const ProgramRun folder =
+      RunProgram(std::string("-m ") + kModel + " -f /tmp");
   cr_expect(folder.out.find("/tmp: cannot be read") != std::string::npos);
-  const Outcome key = Run(Text("-p snapkv:bugdet=5"));
+  const ProgramRun key = RunProgram(Text("-p snapkv:bugdet=5"));
   cr_expect(key.status == 1);
   cr_expect(key.out.find("no key \"bugdet\"") != std::string::npos);
-  const Outcome long_one = Run(std::string("-m ") + kModel + " -f " + kText +
-                               " --tokens 400 --generate 4294967295");
+  const ProgramRun long_one =
+      RunProgram(std::string("-m ") + kModel + " -f " + kText +
+                 " --tokens 400 --generate 4294967295");
   cr_expect(long_one.status == 1);
   cr_expect(Has(long_one.out,
                 "--generate 4294967295 > 16776816, what a context "
                 "of 16777216 tokens leaves behind a prompt of 400"),
             "%s", long_one.out.c_str());
-  const Outcome nameless = Run(Text("-p \"\""));
+  const ProgramRun nameless = RunProgram(Text("-p \"\""));
   cr_expect(nameless.status == 2);
   cr_expect(Has(nameless.out, "--policy: a policy has a name"), "%s",
             nameless.out.c_str());
-  const Outcome layers = Run(Text("-ngl -7"));
+  const ProgramRun layers = RunProgram(Text("-ngl -7"));
   cr_expect(layers.status == 2);
   cr_expect(Has(layers.out, "--gpu-layers: Value -7 not in range -1 to"), "%s",
             layers.out.c_str());
-  const Outcome backends = Run(Text("--backends /nowhere"));
+  const ProgramRun backends = RunProgram(Text("--backends /nowhere"));
   cr_expect(backends.out.find("no backend of ggml is found in /nowhere") !=
             std::string::npos);
 }

@@ -1,19 +1,17 @@
 // kvevict-llama-cli: what an eviction costs, frees and changes, on the user's
-// own model and text.
+// own model and text; and `kvevict-llama-cli eval`, see eval/command.h.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstring>
 #include <exception>
-#include <fstream>
-#include <iterator>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 #include <string>
 
+#include "arguments.h"
+#include "eval/command.h"
 #include "kvevict/experimental.h"
 #include "measure.h"
 #include "policy.h"
@@ -27,30 +25,16 @@ namespace {
 using nlohmann::json;
 using tools::TextTable;
 
-constexpr int kUsageError = 2;
-// More than any model was trained for.
-constexpr uint32_t kMostCells = 1 << 24;
-
-struct Arguments {
-  std::string model, prompt_file, backends;
+struct Arguments : ModelArguments {
+  std::string prompt_file;
   uint32_t n_prompt = 0;
   std::optional<uint32_t> n_predict, n_generate;
-  int32_t n_gpu_layers = 0;
-  bool no_flash = false, verbose = false, as_json = false;
-  std::string cache_type = "f16";
+  bool as_json = false;
   Task task;
 };
 
-const std::map<std::string, ggml_type> kCacheTypes = {
-    {"f32", GGML_TYPE_F32},   {"f16", GGML_TYPE_F16},
-    {"bf16", GGML_TYPE_BF16}, {"q8_0", GGML_TYPE_Q8_0},
-    {"q4_0", GGML_TYPE_Q4_0},
-};
-
 void AddOptions(CLI::App& app, Arguments& args) {
-  app.set_version_flag("--version", std::string(kvevict_version()));
-  app.add_option("-m,--model", args.model, "GGUF file that llama.cpp loads")
-      ->required();
+  AddModelOptions(app, args);
   app.add_option("-f,--file", args.prompt_file,
                  "Text: its first tokens are the prompt, those behind are "
                  "predicted")
@@ -76,64 +60,11 @@ void AddOptions(CLI::App& app, Arguments& args) {
   app.add_flag("--in-place", args.task.in_place,
                "Evict the context itself; default: into a smaller one, which "
                "gives memory back");
-  app.add_option("--cache-type", args.cache_type,
-                 "Of keys and values: f32, f16, bf16, q8_0, q4_0")
-      ->capture_default_str()
-      ->check(CLI::IsMember(kCacheTypes));
-  app.add_flag("--no-flash", args.no_flash, "Without flash attention");
-  app.add_option("--query-rows", args.task.context.query_rows,
+  app.add_option("--query-rows", args.context.query_rows,
                  "Last queries that are kept of each layer: h2o scores by all "
                  "of them (default: the policy's window; for non-causal, and "
                  "at most, the prompt)");
-  app.add_option("-t,--threads", args.task.context.n_threads, "For llama.cpp")
-      ->capture_default_str()
-      ->check(CLI::Range(uint32_t{1}, uint32_t{1024}));
-  app.add_option("--gpu-layers", args.n_gpu_layers,
-                 "Layers that llama.cpp puts on a GPU, with their cache; -1: "
-                 "all. -ngl is the same")
-      ->capture_default_str()
-      ->check(CLI::Range(int32_t{-1}, INT32_MAX));
-  app.add_option("--ubatch", args.task.context.n_ubatch,
-                 "Tokens that llama.cpp takes at once")
-      ->capture_default_str()
-      ->check(CLI::Range(uint32_t{1}, uint32_t{1} << 20));
-  app.add_option("--backends", args.backends,
-                 "Folder with ggml's backends (default: where llama.cpp looks, "
-                 "and beside its library)");
   app.add_flag("--json", args.as_json, "One JSON document instead of tables");
-  app.add_flag("--verbose", args.verbose, "With llama.cpp's own log");
-}
-
-void LogErrors(ggml_log_level level, const char* text, void*) {
-  if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
-}
-void LogAll(ggml_log_level, const char* text, void*) {
-  std::fputs(text, stderr);
-}
-
-std::vector<llama_token> Tokenize(const llama_vocab* vocab,
-                                  const std::string& path) {
-  std::ostringstream bytes;
-  // A folder can be opened but gives nothing, like an empty file.
-  if (std::ifstream file(path, std::ios::binary); !(bytes << file.rdbuf())) {
-    throw std::runtime_error(path + ": cannot be read, or is empty");
-  }
-  const std::string text = bytes.str();
-  const auto tokenize = [&](std::vector<llama_token>& tokens) {
-    return llama_tokenize(vocab, text.data(), static_cast<int32_t>(text.size()),
-                          tokens.data(), static_cast<int32_t>(tokens.size()),
-                          true, false);
-  };
-  std::vector<llama_token> tokens(text.size() + 8);
-  int32_t n = tokenize(tokens);
-  // Bytes that are not UTF-8 become more tokens than there are bytes.
-  if (n < 0 && n != INT32_MIN) {
-    tokens.resize(static_cast<size_t>(-n));
-    n = tokenize(tokens);
-  }
-  if (n < 0) throw std::runtime_error(path + ": llama_tokenize() failed");
-  tokens.resize(static_cast<size_t>(n));
-  return tokens;
 }
 
 std::string Text(const llama_vocab* vocab,
@@ -327,36 +258,19 @@ int Run(int argc, char** argv) {
   CLI::App app("Evicts the KV cache of a model in llama.cpp, and compares");
   Arguments args;
   AddOptions(app, args);
-  app.footer(&PoliciesThatCannotWork);
-  // llama.cpp's own name, which the parser would read as three options.
-  static char gpu_layers[] = "--gpu-layers";
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "-ngl") == 0) argv[i] = gpu_layers;
-  }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::ostringstream out, err;
-    const int status = app.exit(error, out, err);
-    std::fputs(err.str().c_str(), stderr);
-    tools::WriteOutput(out.str());
-    return status == 0 ? 0 : kUsageError;
-  }
+  app.footer([] {
+    return "kvevict-llama-cli eval --help: many policies and budgets\n\n" +
+           PoliciesThatCannotWork();
+  });
+  if (const auto status = Parse(app, argc, argv, args)) return *status;
   Task& task = args.task;
-  task.context.type_k = task.context.type_v = kCacheTypes.at(args.cache_type);
-  if (args.no_flash) task.context.flash = LLAMA_FLASH_ATTN_TYPE_DISABLED;
-
+  task.context = args.context;
   const bool reads_weights =
       !task.policy.empty() && ReadsWeights(ParsePolicy(task.policy));
-  const Model model =
-      LoadModel(args.model, args.backends, args.verbose ? LogAll : LogErrors,
-                [&](llama_model_params& params) {
-                  params.n_gpu_layers = args.n_gpu_layers;
-                  // Repacked weights cannot be read.
-                  if (reads_weights) params.use_extra_bufts = false;
-                });
+  const Model model = Load(args, reads_weights);
   const llama_vocab* vocab = llama_model_get_vocab(model.get());
-  Cut(model.get(), Tokenize(vocab, args.prompt_file), args, task);
+  Cut(model.get(), Tokenize(vocab, ReadText(args.prompt_file), true, false),
+      args, task);
   const auto n_prompt = static_cast<uint32_t>(task.prompt.size());
   if (task.policy.empty()) task.policy = DefaultPolicy(n_prompt);
   task.budget = Resolve(task.policy, n_prompt).budget;
@@ -383,6 +297,9 @@ int Run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    if (argc > 1 && std::strcmp(argv[1], "eval") == 0) {
+      return kvevict::llama_cli::Evaluate(argc - 1, argv + 1);
+    }
     return kvevict::llama_cli::Run(argc, argv);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "kvevict-llama-cli: %s\n", error.what());

@@ -12,6 +12,10 @@ namespace kvevict::llama_cli {
 // memory; 0: the system does not say.
 uint64_t ResidentBytes();
 
+// The most that the process has had in memory so far; 0: the system does not
+// say.
+uint64_t PeakBytes();
+
 // The folder of the library or program that contains a function; "." if
 // unknown.
 std::string FolderOf(const void* function);

@@ -1,5 +1,6 @@
 #ifndef _WIN32
 #include <dlfcn.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -19,6 +20,12 @@ uint64_t ResidentBytes() {
   uint64_t all = 0, resident = 0;
   statm >> all >> resident;
   return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+uint64_t PeakBytes() {
+  rusage usage = {};
+  if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
+  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
 }
 
 std::string FolderOf(const void* function) {

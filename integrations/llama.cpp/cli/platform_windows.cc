@@ -7,14 +7,22 @@
 
 namespace kvevict::llama_cli {
 
-uint64_t ResidentBytes() {
+namespace {
+
+PROCESS_MEMORY_COUNTERS Memory() {
   PROCESS_MEMORY_COUNTERS counters = {};
   if (!K32GetProcessMemoryInfo(GetCurrentProcess(), &counters,
                                sizeof counters)) {
-    return 0;
+    return {};
   }
-  return counters.WorkingSetSize;
+  return counters;
 }
+
+}  // namespace
+
+uint64_t ResidentBytes() { return Memory().WorkingSetSize; }
+
+uint64_t PeakBytes() { return Memory().PeakWorkingSetSize; }
 
 std::string FolderOf(const void* function) {
   HMODULE module = nullptr;

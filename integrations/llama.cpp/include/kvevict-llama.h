@@ -268,7 +268,10 @@ typedef struct kvevict_llama_report {
   uint32_t in_place;     /**< 1 if it worked on the cache's own tensors. */
   uint32_t cells_before; /**< The sequence's, in evicted layers. */
   uint32_t cells_after;
-  uint32_t reserved;
+  /** The share of the mass of its scores that a keep list kept, the mean over
+   *  all lists; NaN if the policy's scores are no mass, and 1 if nothing was
+   *  evicted; see kvevict_list_report. */
+  float mass_kept;
   uint64_t bytes_before; /**< K and V of these cells. */
   uint64_t bytes_after;
   double total_ms; /**< Of the whole call. */

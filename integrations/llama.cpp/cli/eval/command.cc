@@ -1,0 +1,277 @@
+#include "command.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "candidates.h"
+#include "kvevict/experimental.h"
+#include "platform.h"
+#include "policy.h"
+#include "recall.h"
+#include "report.h"
+#include "results.h"
+#include "shared_prefill.h"
+#include "summary.h"
+#include "tables.h"
+#include "tasks.h"
+#include "texts.h"
+#include "tools/commands/output.h"
+#include "tools/engine/progress_bar.h"
+#include "windows.h"
+
+namespace kvevict::llama_cli {
+namespace eval {
+namespace {
+
+using nlohmann::json;
+
+// Decoded one by one in the first window.
+constexpr uint32_t kDecoded = 16;
+
+struct Arguments : ModelArguments {
+  std::vector<std::string> texts, policies = DefaultPolicies();
+  std::vector<double> keep = {50, 25, 12.5, 6.25};  // %
+  uint32_t n_windows = 6, n_prompt = 0, n_predict = 0;
+  uint32_t n_tasks = 1, n_task_tokens = 0;
+  std::vector<double> task_keep = {75, 50, 25, 12.5};  // %
+  uint64_t seed = 1;
+  std::string out = "kvevict-eval";
+  bool fresh = false, as_json = false;
+};
+
+void AddOptions(CLI::App& app, Arguments& args) {
+  AddModelOptions(app, args);
+  app.add_option("-f,--file", args.texts,
+                 "Text that windows are taken from; several are used in turn")
+      ->required();
+  app.add_option("-p,--policy", args.policies,
+                 "Policy without a budget, e.g. snapkv:window=16; several are "
+                 "compared")
+      ->capture_default_str();
+  app.add_option("--keep", args.keep, "Budgets: % of the bytes that stay")
+      ->capture_default_str()
+      ->check(CLI::Range(0.01, 100.0));
+  app.add_option("--windows", args.n_windows, "Windows, of all texts together")
+      ->capture_default_str()
+      ->check(CLI::Range(uint32_t{0}, uint32_t{100000}));
+  app.add_option("--prompt", args.n_prompt,
+                 "Tokens of a window before the eviction (default: 1536, or "
+                 "three quarters of what the model was trained for)")
+      ->check(CLI::Range(uint32_t{2}, kMostCells / 2));
+  app.add_option("--predict", args.n_predict,
+                 "Tokens of a window behind it; all but the first are "
+                 "predicted after the eviction (default: a sixth)")
+      ->check(CLI::Range(uint32_t{2}, kMostCells / 2));
+  app.add_option("--tasks", args.n_tasks,
+                 "Contexts for each kind of task (single, multi-key, "
+                 "multi-value and multi-query facts, variable tracking, common "
+                 "and frequent words, questions), made from the texts")
+      ->capture_default_str()
+      ->check(CLI::Range(uint32_t{0}, uint32_t{1000}));
+  app.add_option("--task-tokens", args.n_task_tokens,
+                 "Length of these (default: 1024, or half of what the model "
+                 "was trained for)")
+      ->check(CLI::Range(uint32_t{64}, kMostCells / 2));
+  app.add_option("--task-keep", args.task_keep,
+                 "Budgets for tasks: % of the bytes that stay")
+      ->capture_default_str()
+      ->check(CLI::Range(0.01, 100.0));
+  app.add_option("--seed", args.seed, "Of the tasks")->capture_default_str();
+  app.add_option(
+         "-o,--out", args.out,
+         "Folder for results.json, table.md, kl.svg and report.html; a run "
+         "that was interrupted goes on with what is there")
+      ->capture_default_str();
+  app.add_flag("--fresh", args.fresh, "Begin anew, whatever the folder has");
+  app.add_flag("--json", args.as_json, "Print results.json, not the tables");
+}
+
+void FitToModel(const llama_model* model, Arguments& args) {
+  const auto trained = static_cast<uint32_t>(llama_model_n_ctx_train(model));
+  if (args.n_prompt == 0) {
+    args.n_prompt = std::clamp(trained / 4 * 3, 16u, 1536u);
+  }
+  if (args.n_task_tokens == 0) {
+    args.n_task_tokens = std::clamp(trained / 2, 64u, 1024u);
+  }
+  if (args.n_predict == 0) args.n_predict = std::max(2u, args.n_prompt / 6);
+}
+
+bool ReadWeightsOf(const std::vector<std::string>& policies) {
+  return std::any_of(policies.begin(), policies.end(),
+                     [](const std::string& policy) {
+                       return ReadsWeights(ParsePolicy(policy));
+                     });
+}
+
+std::vector<double> Shares(const std::vector<double>& percents) {
+  std::vector<double> shares;
+  for (const double percent : percents) shares.push_back(percent / 100);
+  return shares;
+}
+
+// All that the results depend on.
+json Setup(const Arguments& args, const llama_model* model,
+           const std::vector<Text>& texts, const Candidates& candidates) {
+  char description[128] = "";
+  llama_model_desc(model, description, sizeof description);
+  return {{"kvevict", kvevict_version()},
+          {"model", std::filesystem::path(args.model).filename().string()},
+          {"description", description},
+          {"model_bytes", llama_model_size(model)},
+          {"texts", Describe(texts)},
+          {"policies", args.policies},
+          {"keep", args.keep},
+          {"left_out", candidates.left_out},
+          {"windows", args.n_windows},
+          {"prompt", args.n_prompt},
+          {"predict", args.n_predict},
+          {"tasks", args.n_tasks},
+          {"task_tokens", args.n_task_tokens},
+          {"task_keep", args.task_keep},
+          {"seed", args.seed},
+          {"cache_type", args.cache_type},
+          {"flash", !args.no_flash},
+          {"ubatch", args.context.n_ubatch},
+          {"gpu_layers", args.n_gpu_layers}};
+}
+
+void MeasureWindows(const Arguments& args, llama_model* model,
+                    const std::vector<Text>& texts,
+                    const Candidates& candidates, Results& results) {
+  const size_t n_done = results.Count("windows");
+  const std::vector<Window> windows =
+      CutWindows(llama_model_get_vocab(model), texts, args.n_windows,
+                 args.n_prompt + args.n_predict);
+  if (n_done >= windows.size()) return;
+  const size_t n_of_window =
+      args.n_prompt + (candidates.all.size() + 1) * (args.n_predict - 1);
+  tools::ProgressBar bar("windows", (windows.size() - n_done) * n_of_window);
+  size_t n_read = 0;
+  SharedPrefill prefill(model, candidates.all, args.context, args.n_prompt,
+                        args.n_predict,
+                        [&](size_t n) { bar.Update(n_read += n); });
+  for (size_t i = n_done; i < windows.size(); ++i) {
+    n_read = (i - n_done) * n_of_window;
+    Measured window = MeasureWindow(prefill, candidates.all, windows[i].tokens,
+                                    args.n_prompt, i == 0 ? kDecoded : 0);
+    window.results["text"] = windows[i].text->name;
+    window.results["at"] = windows[i].at;
+    results.Add("windows", std::move(window));
+    results.SetPeakBytes(PeakBytes());
+  }
+}
+
+void MeasureTasks(const Arguments& args, llama_model* model,
+                  const std::vector<Text>& texts, Results& results) {
+  const std::vector<std::string> kinds = TaskKinds();
+  const size_t n_done = results.Count("tasks"), n = args.n_tasks * kinds.size();
+  if (n_done >= n) return;
+  std::vector<std::string> sentences;
+  for (const Text& text : texts) {
+    const auto more = Sentences(text.bytes);
+    sentences.insert(sentences.end(), more.begin(), more.end());
+  }
+  if (sentences.empty()) {
+    throw std::runtime_error(
+        "the texts have no sentences for tasks; --tasks 0 goes without");
+  }
+  const llama_vocab* vocab = llama_model_get_vocab(model);
+  const auto count = [&](const std::string& piece) {
+    return static_cast<uint32_t>(Tokenize(vocab, piece, false, false).size());
+  };
+  const std::vector<double> shares = Shares(args.task_keep);
+  tools::ProgressBar bar("tasks", n - n_done);
+  for (size_t i = n_done; i < n; ++i) {
+    const std::string& kind = kinds[i % kinds.size()];
+    const TokenizedTask task =
+        TokenizeTask(model, MakeTask(kind, args.seed + i / kinds.size(),
+                                     args.n_task_tokens, sentences, count));
+    const auto n_context = static_cast<uint32_t>(task.context.size());
+    const Candidates candidates =
+        MakeCandidates(args.policies, shares, n_context);
+    SharedPrefill prefill(model, candidates.all, args.context, n_context,
+                          task.Behind(), nullptr);
+    Measured measured = MeasureTask(prefill, candidates.all, task);
+    measured.results["kind"] = kind;
+    results.Add("tasks", std::move(measured));
+    results.SetPeakBytes(PeakBytes());
+    bar.Update(i + 1 - n_done);
+  }
+}
+
+void WriteFile(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  if (!file) throw std::runtime_error(path + ": cannot be written");
+}
+
+}  // namespace
+}  // namespace eval
+
+int Evaluate(int argc, char** argv) {
+  using namespace eval;
+  CLI::App app("Compares policies and budgets on windows of a text",
+               "kvevict-llama-cli eval");
+  Arguments args;
+  AddOptions(app, args);
+  app.footer(&PoliciesThatCannotWork);
+  if (const auto status = Parse(app, argc, argv, args)) return *status;
+  const Model model = Load(args, ReadWeightsOf(args.policies));
+  FitToModel(model.get(), args);
+  const std::vector<Text> texts =
+      ReadTexts(llama_model_get_vocab(model.get()), args.texts);
+  const std::vector<double> shares = Shares(args.keep);
+  const Candidates candidates =
+      MakeCandidates(args.policies, shares, args.n_prompt);
+  for (const std::string& why : candidates.left_out) {
+    fmt::print(stderr, "left out: {}\n", why);
+  }
+
+  std::filesystem::create_directories(args.out);
+  const std::string path = args.out + "/results.json";
+  if (args.fresh) std::filesystem::remove(path);
+  Results results(path, Setup(args, model.get(), texts, candidates));
+  MeasureWindows(args, model.get(), texts, candidates, results);
+
+  MeasureTasks(args, model.get(), texts, results);
+
+  const json& document = results.document();
+  if (args.as_json) {
+    tools::WriteOutput(document.dump(1) + "\n");
+    return 0;
+  }
+  const Summary summary = Summarize(document);
+  const TaskSummary tasks = SummarizeTasks(document);
+  std::string markdown, text;
+  if (summary.n_windows > 0) {
+    const Grid grid = WindowsGrid(summary);
+    const std::string setup = SetupText(document, summary);
+    markdown += setup + "\n" + AsMarkdown(grid);
+    text += setup + "\n" + AsText(grid) + "\n" + Notes() + "\n" +
+            Verdict(document, summary);
+  }
+  if (tasks.n_contexts > 0) {
+    const Grid grid = TasksGrid(tasks);
+    markdown += "\n" + Ceilings(tasks) + "\n" + AsMarkdown(grid);
+    text += "\n" + AsText(grid) + "\n" + Ceilings(tasks);
+  }
+  WriteFile(args.out + "/table.md", markdown);
+  if (summary.n_windows > 0) {
+    WriteFile(args.out + "/kl.svg", Svg(KlChart(document, summary)));
+  }
+  WriteFile(args.out + "/report.html", Report(document, summary, tasks));
+  tools::WriteOutput(text);
+  return 0;
+}
+
+}  // namespace kvevict::llama_cli

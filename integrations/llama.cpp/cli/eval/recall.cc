@@ -1,0 +1,132 @@
+#include "recall.h"
+
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+
+#include "arguments.h"
+#include "tools/llama/log_softmax.h"
+
+namespace kvevict::llama_cli::eval {
+namespace {
+
+using nlohmann::json;
+using Tokens = std::vector<llama_token>;
+
+// Stands where the context ends and the question begins.
+const char kMark = '\x01';
+
+// A user's message as the model's template has it; "" without a template.
+std::string Chat(const llama_model* model, const std::string& message) {
+  const char* chat_template = llama_model_chat_template(model, nullptr);
+  if (chat_template == nullptr) return "";
+  const llama_chat_message user{"user", message.c_str()};
+  std::string text(message.size() * 2 + 1024, '\0');
+  const int32_t n =
+      llama_chat_apply_template(chat_template, &user, 1, true, text.data(),
+                                static_cast<int32_t>(text.size()));
+  if (n < 0 || static_cast<size_t>(n) > text.size()) return "";
+  text.resize(static_cast<size_t>(n));
+  return text;
+}
+
+Tokens Joined(const Tokens& a, const Tokens& b) {
+  Tokens tokens = a;
+  tokens.insert(tokens.end(), b.begin(), b.end());
+  return tokens;
+}
+
+struct Score {
+  bool exact = true;  // every token of the answer is the most likely one
+  double lp = 0;      // log probability per token of the answer
+};
+
+// `logits` are those before each token of the answer.
+Score ScoreOf(std::span<const float> logits, const Tokens& answer) {
+  const size_t n_vocab = logits.size() / answer.size();
+  Score score;
+  for (size_t i = 0; i < answer.size(); ++i) {
+    const auto row = logits.subspan(i * n_vocab, n_vocab);
+    score.exact = score.exact && tools::ArgMax(row) == answer[i];
+    score.lp +=
+        tools::LogSoftmax(row, answer[i]) / static_cast<double>(answer.size());
+  }
+  return score;
+}
+
+// Feeds `before` and the answer behind what was evicted.
+void Answer(SharedPrefill& prefill, const Tokens& before, const Tokens& answer,
+            json& scores) {
+  Tokens tokens = Joined(before, answer);
+  tokens.pop_back();
+  const Score score =
+      ScoreOf(prefill.Continue(tokens, before.size() - 1), answer);
+  prefill.TakeBackContinued();
+  scores["exact"].push_back(score.exact ? 1 : 0);
+  scores["lp"].push_back(score.lp);
+}
+
+}  // namespace
+
+uint32_t TokenizedTask::Behind() const {
+  size_t n = 0;
+  for (const Item& item : questions) {
+    n = std::max(n, item.ask.size() + item.prefix.size() + item.answer.size());
+  }
+  return static_cast<uint32_t>(n);
+}
+
+TokenizedTask TokenizeTask(const llama_model* model, const Task& task) {
+  const llama_vocab* vocab = llama_model_get_vocab(model);
+  TokenizedTask tokenized;
+  for (const Question& q : task.questions) {
+    std::string text = Chat(model, task.context + kMark + q.ask);
+    if (text.empty()) text = task.context + kMark + q.ask + "\n";
+    const size_t mark = text.find(kMark);
+    if (mark == std::string::npos) {
+      throw std::runtime_error("the chat template drops a part of a message");
+    }
+    tokenized.context = Tokenize(vocab, text.substr(0, mark), true, true);
+    tokenized.questions.push_back(
+        {Tokenize(vocab, text.substr(mark + 1), false, true),
+         Tokenize(vocab, q.prefix, false, false),
+         Tokenize(vocab, q.answer, false, false)});
+  }
+  return tokenized;
+}
+
+Measured MeasureTask(SharedPrefill& prefill,
+                     std::span<const Candidate> candidates,
+                     const TokenizedTask& task) {
+  Measured measured;
+  const auto start = std::chrono::steady_clock::now();
+  prefill.Read(task.context);
+  std::vector<json> rows(candidates.size() + 1);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    prefill.Evict(i);
+    for (const auto& [ask, prefix, answer] : task.questions) {
+      Answer(prefill, Joined(ask, prefix), answer, rows[i]["unseen"]);
+    }
+  }
+  for (const auto& [ask, prefix, answer] : task.questions) {
+    prefill.ReadOn(ask, ask.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      prefill.Evict(i);
+      Answer(prefill, prefix, answer, rows[i]["seen"]);
+    }
+    prefill.TakeBack(static_cast<uint32_t>(task.context.size()));
+  }
+  measured.results["tokens"] = task.context.size();
+  measured.results["full"] = rows.back();
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    rows[i]["policy"] = candidates[i].policy;
+    rows[i]["share"] = candidates[i].share;
+    measured.results["evicted"].push_back(rows[i]);
+  }
+  measured.timings["s"] =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+          .count();
+  return measured;
+}
+
+}  // namespace kvevict::llama_cli::eval

@@ -1,0 +1,21 @@
+// The results as one page with pictures that needs no other file.
+#ifndef KVEVICT_INTEGRATIONS_LLAMA_CLI_EVAL_REPORT_H_
+#define KVEVICT_INTEGRATIONS_LLAMA_CLI_EVAL_REPORT_H_
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "chart.h"
+#include "summary.h"
+
+namespace kvevict::llama_cli::eval {
+
+// KL to the full cache against bytes, by policy.
+Chart KlChart(const nlohmann::json& document, const Summary& summary);
+
+std::string Report(const nlohmann::json& document, const Summary& summary,
+                   const TaskSummary& tasks);
+
+}  // namespace kvevict::llama_cli::eval
+
+#endif  // KVEVICT_INTEGRATIONS_LLAMA_CLI_EVAL_REPORT_H_

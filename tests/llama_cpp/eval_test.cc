@@ -1,0 +1,223 @@
+// `kvevict-llama-cli eval`: its figures against separate runs of llama.cpp with the
+// adapter, its file of results, its words.
+#include <criterion/criterion.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/llama_cpp/program.h"
+#include "tests/llama_cpp/session.h"
+
+namespace {
+
+using kvevict::tests::Has;
+using kvevict::tests::OutputOf;
+using kvevict::tests::ProgramRun;
+using kvevict::tests::RandomModel;
+using kvevict::tests::RunProgram;
+using kvevict::tests::Session;
+using nlohmann::json;
+
+constexpr uint32_t kPrompt = 96, kPredict = 12;
+
+// A random model whose tokens are characters, a text, and a folder for results.
+struct Files {
+  Files() {
+    char name[] = "/tmp/kvevict-eval-XXXXXX";
+    folder = mkdtemp(name);
+    RandomModel shape;
+    shape.has_characters = true;
+    model = kvevict::tests::WriteRandomModel(shape);
+    text = folder + "/text.txt";
+    std::ofstream file(text, std::ios::binary);
+    uint32_t x = 1;
+    for (int i = 0; i < 600; ++i) {
+      file << static_cast<char>('a' +
+                                ((x = x * 1664525 + 1013904223) >> 24) % 26);
+      if (i % 50 == 49) file << "\r\n";
+    }
+  }
+  ~Files() {
+    std::filesystem::remove_all(folder);
+    unlink(model.c_str());
+  }
+  std::string Arguments(const std::string& options,
+                        const char* out = "out") const {
+    return "eval -m " + model + " -f " + text + " -o " + folder + "/" + out +
+           " --prompt " + std::to_string(kPrompt) + " --predict " +
+           std::to_string(kPredict) +
+           " --ubatch 64 --cache-type f32 --no-flash --tasks 0 " + options;
+  }
+  json Results(const char* out = "out") const {
+    return json::parse(std::ifstream(folder + "/" + out + "/results.json"));
+  }
+  std::string folder, model, text;
+};
+
+const char kPolicies[] =
+    "-p snapkv:sink=1,window=4 keydiff:sink=0 --keep 50 25 --windows ";
+
+double LogSumExp(const float* x, size_t n) {
+  double sum = 0;
+  for (size_t i = 0; i < n; ++i) sum += std::exp(static_cast<double>(x[i]));
+  return std::log(sum);
+}
+
+struct Figures {
+  double nll = 0, kl = 0, agree = 0;
+};
+
+// Softmax by its definition; the random model's logits are small.
+Figures Compare(const std::vector<float>& full,
+                const std::vector<float>& evicted,
+                const std::vector<llama_token>& following, size_t n_vocab) {
+  Figures f;
+  const size_t n = following.size() - 1;
+  for (size_t i = 0; i < n; ++i) {
+    const float *p = &full[i * n_vocab], *q = &evicted[i * n_vocab];
+    const double zp = LogSumExp(p, n_vocab), zq = LogSumExp(q, n_vocab);
+    for (size_t v = 0; v < n_vocab; ++v) {
+      f.kl += std::exp(p[v] - zp) * ((p[v] - zp) - (q[v] - zq)) /
+              static_cast<double>(n);
+    }
+    f.nll += (zq - q[following[i + 1]]) / static_cast<double>(n);
+    f.agree += (std::max_element(p, p + n_vocab) - p ==
+                std::max_element(q, q + n_vocab) - q) /
+               static_cast<double>(n);
+  }
+  return f;
+}
+
+Test(llama_eval, figures_are_those_of_separate_prefills) {
+  const Files files;
+  OutputOf(files.Arguments(kPolicies + std::string("3")));
+  const json results = files.Results();
+  cr_assert(results["windows"].size() == 3);
+
+  const auto model = kvevict::tests::LoadModel(files.model);
+  std::string bytes;
+  std::getline(std::ifstream(files.text, std::ios::binary), bytes, '\0');
+  std::erase(bytes, '\r');
+  std::vector<llama_token> tokens(bytes.size() + 8);
+  tokens.resize(static_cast<size_t>(
+      llama_tokenize(llama_model_get_vocab(model.get()), bytes.data(),
+                     static_cast<int32_t>(bytes.size()), tokens.data(),
+                     static_cast<int32_t>(tokens.size()), false, false)));
+
+  const char* texts[] = {
+      "snapkv:sink=1,window=4,budget=48", "snapkv:sink=1,window=4,budget=24",
+      "keydiff:sink=0,budget=48", "keydiff:sink=0,budget=24"};
+  for (size_t w = 0; w < 3; ++w) {
+    const json& window = results["windows"][w];
+    const size_t at = w * (kPrompt + kPredict);
+    cr_assert(window["at"] == at);
+    const auto begin = tokens.begin() + static_cast<ptrdiff_t>(at);
+    const std::vector<llama_token> prompt(begin, begin + kPrompt);
+    const std::vector<llama_token> following(begin + kPrompt,
+                                             begin + kPrompt + kPredict);
+    const std::span inputs = std::span(following).first(kPredict - 1);
+    Session whole(model.get(), nullptr, {});
+    whole.Decode(prompt);
+    const std::vector<float> full = whole.Decode(inputs);
+    const Figures self = Compare(full, full, following, whole.n_vocab());
+    cr_expect(std::abs(window["full"]["nll"].get<double>() - self.nll) < 1e-6,
+              "window %zu: nll %g", w, self.nll);
+    for (size_t i = 0; i < 4; ++i) {
+      const json& row = window["evicted"][i];
+      Session session(model.get(), texts[i], {});
+      session.Decode(prompt);
+      cr_expect(session.Evict().cells_after == row["cells"]);
+      const Figures f =
+          Compare(full, session.Decode(inputs), following, session.n_vocab());
+      // In f32 only the order of sums differs from cell to cell.
+      cr_expect(std::abs(row["kl"].get<double>() - f.kl) < 1e-6 &&
+                    std::abs(row["nll"].get<double>() - f.nll) < 1e-6 &&
+                    row["agree"] == f.agree && f.kl > 1e-4,
+                "window %zu, %s: KL %g, nll %g, agree %g, not %s", w, texts[i],
+                f.kl, f.nll, f.agree, row.dump().c_str());
+    }
+  }
+}
+
+// The results as they are written, but for the times.
+std::string WithoutTimings(json document) {
+  document.erase("timings");
+  return document.dump();
+}
+
+Test(llama_eval, threads_leave_no_trace) {
+  const Files files;
+  OutputOf(files.Arguments(kPolicies + std::string("1 -t 1"), "one"));
+  OutputOf(files.Arguments(kPolicies + std::string("1 -t 2"), "two"));
+  cr_expect(WithoutTimings(files.Results("one")) ==
+            WithoutTimings(files.Results("two")));
+}
+
+Test(llama_eval, goes_on_after_an_interruption) {
+  const Files files;
+  const std::string arguments = files.Arguments(kPolicies + std::string("3 "));
+  OutputOf(arguments);
+  const json whole = files.Results();
+  // As it is in the second window.
+  json document = whole;
+  for (json* list : {&document["windows"], &document["timings"]["windows"]}) {
+    list->erase(list->begin() + 1, list->end());
+  }
+  document["windows"][0]["full"]["nll"] = 7;  // is not measured again
+  std::ofstream(files.folder + "/out/results.json") << document.dump();
+  OutputOf(arguments);
+  json resumed = files.Results();
+  cr_expect(resumed["windows"][0]["full"]["nll"] == 7);
+  resumed["windows"][0] = whole["windows"][0];
+  cr_expect(WithoutTimings(resumed) == WithoutTimings(whole));
+  OutputOf(arguments + "--fresh");
+  cr_expect(WithoutTimings(files.Results()) == WithoutTimings(whole));
+}
+
+Test(llama_eval, says_what_it_found) {
+  const Files files;
+  const std::string out = OutputOf(
+      files.Arguments("-p snapkv streaming-llm --keep 50 10 --windows 2"));
+  cr_expect(Has(out, "left out: policy text: sink 4 + window 32 >= budget 9"),
+            "%s", out.c_str());
+  cr_expect(Has(out, "With 50 % of the bytes ") &&
+                Has(out, "With 10 % of the bytes streaming-llm changes"),
+            "%s", out.c_str());
+  cr_expect(Has(out, "standard errors over 2 windows, 22 predictions"), "%s",
+            out.c_str());
+  const json printed = json::parse(OutputOf(files.Arguments(
+      "-p snapkv streaming-llm --keep 50 10 --windows 2 --json 2>/dev/null")));
+  cr_expect(printed == files.Results());
+}
+
+Test(llama_eval, says_what_is_wrong) {
+  const Files files;
+  const auto refused = [&](const std::string& options, int status,
+                           const char* why) {
+    const ProgramRun run = RunProgram(files.Arguments(options));
+    cr_expect(run.status == status && Has(run.out, why), "%s: %d, %s",
+              options.c_str(), run.status, run.out.c_str());
+  };
+  refused("-p snapkv:budget=40 --windows 1", 1,
+          "policy \"snapkv:budget=40\": the budgets are those of --keep");
+  refused("-p pyramidkv", 1, "its layers keep different numbers of tokens");
+  refused("-p snapkv --keep 5", 1, "no policy has room: policy text: sink 4");
+  refused("--windows 9", 1, "the end of window 6 of --windows 9");
+  refused("--keep 0", 2, "--keep: Value 0 not in range");
+  refused("--prompt 1", 2, "--prompt: Value 1 not in range");
+  cr_expect(Has(RunProgram("eval").out, "--model is required"));
+  OutputOf(files.Arguments("-p knorm --windows 1"));
+  refused("-p keydiff --windows 1", 1,
+          "results of another evaluation, which differs in policies; --out");
+  std::ofstream(files.folder + "/out/results.json") << "{}";
+  refused("-p knorm --windows 1", 1, "no results of an evaluation");
+}
+
+}  // namespace
