@@ -45,8 +45,9 @@ void LayOutScores(const Group& group) {
     float* const rows = apart.Next(of_plan, n, scores);
     layer.score.rows = rows;
     if (SplitsByScore(call.policy)) layer.score.measure = &measure++->first;
-    layer.shape = {layer.score.tokens, rows, scores, layer.score.view,
-                   layer.score.weights};
+    layer.shape = {
+        layer.score.tokens, rows, scores, layer.score.view, layer.score.weights,
+        layer.score.slots};
     layer.reduce = {n, scores, scores};
     scores += n_rows * n;
   }

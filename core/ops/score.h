@@ -141,7 +141,8 @@ struct ShapeJob {
   // The rows that are read in addition to scores: values whose norms are
   // weights, or keys that are compared.
   const kvevict_view* view = nullptr;
-  FloatRows weights;  // [n_kv_heads, tokens.most], given by the caller
+  FloatRows weights;    // [n_kv_heads, tokens.most], given by the caller
+  SlotPositions slots;  // which slots of heads hold the same token
 };
 
 // Pools rows along the tokens and reduces the n_terms rows of each KV head. The
@@ -155,8 +156,17 @@ struct ShapeArgs {
   std::span<uint8_t> scratch;
 };
 
+// Raises the shaped scores of a head that are below the mean of all but the last
+// n_unpooled to it, in place. A mean that is not finite changes nothing.
+struct RaiseToMeanArgs {
+  const kvevict_layer_geometry& layer;  // of all jobs
+  uint32_t n_unpooled;
+  Jobs<ShapeJob> jobs;
+};
+
 // Replaces shaped scores by (score + epsilon) * weight, in place. The policy
-// has weights. +infinity stays.
+// has weights, and says whether they are divided by their sum over the heads:
+// see Policy.share. +infinity stays.
 struct ApplyWeightsArgs {
   const kvevict_layer_geometry& layer;  // of all jobs
   const Policy& policy;

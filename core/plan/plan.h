@@ -162,6 +162,10 @@ class Plan {
     return AppliesWeights() && signal().IsOfQueryHeads() &&
            policy_.order == ShapingOrder::kWeighPool;
   }
+  // True if shaped scores are raised to the mean of their head.
+  bool RaisesToMean() const {
+    return signal().Ranks() && policy_.prior == Prior::kMean;
+  }
   // True if shaped scores are changed further.
   bool Refines() const { return AppliesWeights() || SubtractsRedundancy(); }
   // True if keys are processed block by block and only the budget's tokens stay

@@ -36,6 +36,8 @@ enum class LayerSplit : int32_t {
 #include "core/budgets/layer_splits.inc"
 #undef KVEVICT_LAYER_SPLIT
 };
+enum class WeightShare : int32_t { kNone, kHeads };
+enum class Prior : int32_t { kNone, kMean };
 enum class BudgetBase : int32_t { kContext, kPartition };
 enum class ValueWeight : int32_t { kNone, kNorm, kGiven };
 enum class HeadRule : int32_t { kEqual, kAdaptive, kAdaptiveBlend, kThreshold };

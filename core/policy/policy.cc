@@ -76,6 +76,17 @@ Status CheckSecure(const Policy& p) {
       NumberText(p.secure).c_str(), with);
 }
 
+Status CheckShareOfHeads(const Policy& p) {
+  if (!SignalOf(p).Ranks() || p.share == WeightShare::kNone ||
+      p.weight == ValueWeight::kGiven) {
+    return Status();
+  }
+  return InvalidArgument(
+      "share heads with weight %s: only weights that are given are divided by "
+      "their sum over the heads",
+      p.weight == ValueWeight::kNorm ? "norm" : "none");
+}
+
 // Blocks are compared by the sums of their scores, and stay by the keys of one
 // layer.
 Status CheckVaries(const Policy& p) {
@@ -88,6 +99,9 @@ Status CheckVaries(const Policy& p) {
   if (!signal.is_mass || p.redundancy > 0.0) {
     return refuse(signal.is_mass ? "redundancy" : signal.text,
                   "it is a share of a mass");
+  }
+  if (p.prior != Prior::kNone) {
+    return refuse("prior mean", "it is a share of a mass");
   }
   if (p.scope == KVEVICT_SCOPE_MODEL) {
     return refuse("scope model", "it compares the keys of one layer");
@@ -334,8 +348,9 @@ bool DiversifiesBlocks(const Policy& policy) {
 bool ScoresAreMass(const Policy& policy) {
   const bool secures =
       policy.secure > 0.0 && policy.weight != ValueWeight::kNone;
-  return SignalOf(policy).is_mass && policy.redundancy == 0.0 && !secures &&
-         !RescuesBlocks(policy) && !DiversifiesBlocks(policy);
+  return SignalOf(policy).is_mass && policy.prior == Prior::kNone &&
+         policy.redundancy == 0.0 && !secures && !RescuesBlocks(policy) &&
+         !DiversifiesBlocks(policy);
 }
 
 uint64_t RescuedTokens(const Policy& policy) {
@@ -383,6 +398,7 @@ Status ValidatePolicy(const Policy& policy) {
         WordOf(p.prompt));
   }
   KV_RETURN_IF_ERROR(CheckSecure(p));
+  KV_RETURN_IF_ERROR(CheckShareOfHeads(p));
   KV_RETURN_IF_ERROR(CheckVaries(p));
   KV_RETURN_IF_ERROR(CheckChunks(p));
   // A ratio can only be checked against a context, a token count already here.

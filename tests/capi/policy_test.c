@@ -66,10 +66,16 @@ static const struct {
      "diverse_mass 0.5 with key norm: it is a share of a mass"},
     {"r-kv:budget=99,select_block=4,diverse_mass=0.5",
      "diverse_mass 0.5 with redundancy"},
+    {"h2o:select_block=4,prior=mean,diverse_mass=0.5",
+     "diverse_mass 0.5 with prior mean"},
     {"h2o:select_block=4,scope=model,diverse_mass=0.5",
      "diverse_mass 0.5 with scope model"},
     {"h2o:select_block=4,rescue=1,diverse_mass=0.5",
      "diverse_mass 0.5 with rescue"},
+    /* Weights by shares. */
+    {"snapkv:share=heads", "share heads with weight none"},
+    {"knorm:weight=norm,share=heads",
+     "share heads with weight norm: only weights that are given"},
     /* The rest. */
     {"cur:block=0", "block 0 < 2: only keydiff takes 0"},
     {"lagkv:block=0", "block 0 < 2: only keydiff takes 0"},

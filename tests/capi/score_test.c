@@ -111,7 +111,7 @@ Test(score, agrees_with_the_oracle_at_odd_sizes) {
     char policy[200];
     snprintf(policy, sizeof policy,
              "snapkv:window=%u,pool=%s,edge=%s,rows=%s,group=%s,order=%s,"
-             "keep_window=%s,row_weight=%s,softmax=%s",
+             "keep_window=%s,row_weight=%s,softmax=%s,prior=%s",
              window, kPools[test_random_below(&random, 5)],
              test_random_coin(&random) ? "pad" : "shrink",
              kReduces[test_random_below(&random, 3)],
@@ -121,7 +121,8 @@ Test(score, agrees_with_the_oracle_at_odd_sizes) {
                                          : "pool-reduce",
              test_random_coin(&random) ? "yes" : "no",
              test_random_below(&random, 4) == 0 ? "past" : "none",
-             test_random_below(&random, 4) == 0 ? "past" : "causal");
+             test_random_below(&random, 4) == 0 ? "past" : "causal",
+             test_random_below(&random, 3) == 0 ? "mean" : "none");
     const test_scene_spec spec = {
         policy,
         kv_heads * kGroups[test_random_below(&random, 4)],

@@ -170,6 +170,14 @@ oracle_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   p.weight = random->OneOf(3)            ? ORACLE_WEIGHT_GIVEN
              : lends && random->OneOf(2) ? ORACLE_WEIGHT_NORM
                                          : ORACLE_WEIGHT_NONE;
+  // Scores that are lent are the door's, which takes equal slots for equal tokens.
+  if (!lends && p.weight == ORACLE_WEIGHT_GIVEN && random->OneOf(2)) {
+    p.share = ORACLE_SHARE_HEADS;
+  }
+  // Not to what is below 0, lest a mean near 0 is all rounding.
+  if ((!lends || ByWindow(kind)) && random->OneOf(3)) {
+    p.prior = ORACLE_PRIOR_MEAN;
+  }
   // Not to what is below 0, lest a sum near 0 is all rounding.
   if (kind != ORACLE_KNORM && random->OneOf(2)) p.epsilon = 0.25;
   if (lends && random->OneOf(3)) p.redundancy = 0.5;

@@ -33,7 +33,7 @@ bool ScoresAreMass(const oracle_policy& p) {
       break;
   }
   const bool secures = p.secure > 0.0 && p.weight != ORACLE_WEIGHT_NONE;
-  return p.redundancy == 0.0 && !secures && p.rescue == 0 &&
+  return p.prior == ORACLE_PRIOR_NONE && p.redundancy == 0.0 && !secures && p.rescue == 0 &&
          p.diverse_mass == 0.0;
 }
 

@@ -54,6 +54,8 @@ enum {
   ORACLE_SPLIT_CAKE,
   ORACLE_SPLIT_LAZY
 };
+enum { ORACLE_PRIOR_NONE, ORACLE_PRIOR_MEAN };
+enum { ORACLE_SHARE_NONE, ORACLE_SHARE_HEADS };
 enum { ORACLE_OF_CONTEXT, ORACLE_OF_PARTITION };
 enum { ORACLE_WEIGHT_NONE, ORACLE_WEIGHT_NORM, ORACLE_WEIGHT_GIVEN };
 enum {
@@ -94,7 +96,7 @@ typedef struct oracle_policy {
   int row_weight, softmax;
   double spread;
   kvevict_reduce group;
-  int order;
+  int order, prior;
   kvevict_scope scope;
   kvevict_reduce over;
   kvevict_tie tie;
@@ -108,7 +110,9 @@ typedef struct oracle_policy {
   int of;
   uint32_t select_block, chunk;
   int weight;
-  double epsilon, redundancy, similarity, secure;
+  double epsilon;
+  int share;
+  double redundancy, similarity, secure;
   int heads;
   double floor, threshold;
   bool normalize;

@@ -120,6 +120,15 @@ void oracle_pool(const double* in, uint32_t n, const oracle_policy* policy,
   }
 }
 
+void oracle_raise_to_mean(double* scores, uint32_t n) {
+  double mean = 0.0;
+  for (uint32_t j = 0; j < n; ++j) mean += scores[j] / n;
+  if (!std::isfinite(mean)) return;
+  for (uint32_t j = 0; j < n; ++j) {
+    if (scores[j] < mean) scores[j] = mean;
+  }
+}
+
 void oracle_shape_scores(const oracle_policy* policy,
                          const oracle_attention* in, const double* weights,
                          double* scores) {
@@ -154,5 +163,6 @@ void oracle_shape_scores(const oracle_policy* policy,
     } else {
       oracle_pool(reduced.data(), n_past, policy, out);
     }
+    if (policy->prior == ORACLE_PRIOR_MEAN) oracle_raise_to_mean(out, n_past);
   }
 }

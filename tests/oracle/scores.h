@@ -39,6 +39,10 @@ void oracle_window_weights(const oracle_attention* in, double* weights);
 void oracle_pool(const double* in, uint32_t n, const oracle_policy* policy,
                  double* out);
 
+// DefensiveKV: what is below the mean of all becomes it. If that is not finite nothing
+// does.
+void oracle_raise_to_mean(double* scores, uint32_t n);
+
 // scores[n_kv_heads, n_tokens] from the weights, as the policy shapes them. A
 // kept window is +infinity and outside the pooling; one that is not kept is
 // like the rest.
