@@ -24,7 +24,7 @@ WindowRowOptions OptionsOf(const kvevict_layer_geometry& g,
 // Bytes of a WindowMeasure for every job and head, if the policy needs them.
 CheckedSize MeasureBytes(const kvevict_layer_geometry& g, const Policy& policy,
                          size_t n_layers) {
-  if (!SplitsByScore(policy)) return CheckedSize(0);
+  if (!MeasuresLayers(policy)) return CheckedSize(0);
   return (CheckedSize(n_layers) * CheckedSize(g.n_kv_heads) *
           CheckedSize(sizeof(WindowMeasure)))
       .AlignUp(kCacheLine);

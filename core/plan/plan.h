@@ -51,6 +51,7 @@ struct EvictWorkspace {
   size_t rows = 0;
   size_t keys = 0;      // u32, shaped like scores, if Plan::NeedsKeys()
   size_t measures = 0;  // LayerMeasure [n_layers], if the split reads them
+  size_t winners = 0;   // ListWinners [n_lists], if layers compete
   size_t scratch = 0;
   size_t bytes = 0;
 };
@@ -190,7 +191,9 @@ class Plan {
   // True if evictions measure the kept mass and the policy's scores are a mass.
   bool ReportsMass() const { return reports_mass_ && ScoresAreMass(policy_); }
   // True if keys have memory of their own and do not replace scores.
-  bool NeedsKeys() const { return NeedsBest() || ReportsMass(); }
+  bool NeedsKeys() const {
+    return NeedsBest() || ReportsMass() || LayersCompete(policy_);
+  }
   // True if sequences have room for the destinations of an eviction.
   bool HasDestinations() const { return has_destinations_; }
   // True if the policy scores by the window's queries.

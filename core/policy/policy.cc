@@ -213,9 +213,35 @@ Status CheckMeasures(const Policy& p) {
     KV_RETURN_IF_ERROR(
         CheckMeasured(p, "spread", NumberText(p.spread).c_str(), 2));
   }
-  if (!SplitsByScore(p)) return Status();
+  if (!MeasuresLayers(p)) return Status();
   return CheckMeasured(p, "split", WordOf(p.split),
                        MeasureOf(p) == Measure::kDynamics ? 2 : 1);
+}
+
+// Checks that scores alone decide what a layer keeps, once all are there.
+Status CheckCompeting(const Policy& p) {
+  if (TouchesNothing(p) || !LayersCompete(p)) return Status();
+  const SignalInfo& signal = SignalOf(p);
+  if (!signal.Ranks()) {
+    return InvalidArgument("split scores: %s has no scores to compare",
+                           signal.text);
+  }
+  const char* with = nullptr;
+  if (p.heads == HeadRule::kAdaptiveBlend) with = "heads adaptive-blend";
+  if (p.heads == HeadRule::kThreshold) with = "heads threshold";
+  if (p.normalize) with = "normalize yes";
+  if (p.secure > 0.0) with = "secure";
+  if (p.chunk > 0) with = "chunk";
+  if (p.rescue > 0) with = "rescue";
+  if (p.diverse_mass > 0.0) with = "diverse_mass";
+  if (CountsPrompt(p)) with = "a prompt that is pinned or beside";
+  if (IsBudgetOfPartition(p)) with = "of partition";
+  if ((signal.takes & kBlock) != 0 && p.block > 0) with = "block above 0";
+  if (with == nullptr) return Status();
+  return InvalidArgument(
+      "split scores with %s: it depends on what a layer keeps, which no score "
+      "may depend on",
+      with);
 }
 
 // For a budget per partition: the tokens lost by partitions that are compared
@@ -380,6 +406,7 @@ Status ValidatePolicy(const Policy& policy) {
   KV_RETURN_IF_ERROR(CheckBlock(p));
   KV_RETURN_IF_ERROR(CheckReductions(p));
   KV_RETURN_IF_ERROR(CheckMeasures(p));
+  KV_RETURN_IF_ERROR(CheckCompeting(p));
   if (p.scope == KVEVICT_SCOPE_MODEL && p.split != LayerSplit::kUniform) {
     return InvalidArgument(
         "split %s with scope model: one keep list needs the same budget in "
@@ -490,6 +517,16 @@ bool LacksQueries(const Policy& policy, uint32_t n_context) {
 
 uint32_t BudgetTokens(const Policy& p, uint32_t n_context) {
   return LacksRoom(p, n_context) ? n_context : WholeBudget(p, n_context);
+}
+
+uint64_t BudgetTogether(const Policy& p, uint32_t n_context, uint64_t n_lists) {
+  const uint64_t n_even = n_lists * BudgetTokens(p, n_context);
+  if (p.rounding == Rounding::kHead || CountsTokens(p) ||
+      BlocksOf(p).size > 1) {
+    return n_even;
+  }
+  const double exact = ExactBudget(p, n_context) * static_cast<double>(n_lists);
+  return std::max(n_even, static_cast<uint64_t>(exact));
 }
 
 uint32_t RecentTokens(const Policy& p) {

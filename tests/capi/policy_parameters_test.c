@@ -36,7 +36,7 @@ static const struct {
     {"tie", "lower", "one of lower|higher"},
     {"split", "uniform",
      "one of uniform|geometric|arithmetic-kvf|arithmetic-kvpress|"
-     "arithmetic-adakv|cake|lazy"},
+     "arithmetic-adakv|cake|lazy|scores"},
     {"alpha", "0.7", "a number in (0, 1]"},
     {"beta", "20", "a count in [1, 4294967295]"},
     {"tau1", "1", "a number in [0.01, 100]"},
@@ -56,6 +56,7 @@ static const struct {
     {"secure", "0", "a number in [0, 1]"},
     {"heads", "equal", "one of equal|adaptive|adaptive-blend|threshold"},
     {"floor", "0.2", "a number in [0, 1]"},
+    {"rounding", "head", "one of head|together"},
     {"threshold", "0",
      "a number in [-3.4028234663852886e+38, 3.4028234663852886e+38]"},
     {"normalize", "no", "one of no|yes"},
@@ -81,7 +82,7 @@ enum { kRowCount = sizeof kRows / sizeof *kRows };
 #define HAS_SPLIT "split alpha beta "
 #define HAS_SCORES                                                 \
   "select_block chunk weight epsilon share redundancy similarity " \
-  "secure heads floor threshold normalize "
+  "secure heads floor rounding threshold normalize "
 #define HAS_REST \
   "merge merge_threshold merge_fraction rotate margin every prompt "
 #define HAS_BLOCKS "rescue anchor diverse_mass "
@@ -585,8 +586,8 @@ Test(policy_parameters, enumeration_ends_with_an_error_and_untouched_output) {
   const kvevict_parameter_info before = row;
   EXPECT_INVALID(kvevict_parameter_at(NULL, UINT32_MAX, &row), "index");
   EXPECT_INVALID(kvevict_parameter_at("none", 0, &row), "index 0");
-  EXPECT_INVALID(kvevict_parameter_at("snapkv", 46, &row), "index 46",
-                 "46 parameters");
+  EXPECT_INVALID(kvevict_parameter_at("snapkv", 47, &row), "index 47",
+                 "47 parameters");
   EXPECT_INVALID(kvevict_parameter_at("snapkw", 0, &row), "snapkw",
                  "no policy or preset");
   cr_expect(memcmp(&row, &before, sizeof row) == 0);
@@ -604,7 +605,7 @@ Test(policy_parameters, of_a_preset_have_its_values_for_defaults) {
     EXPECT(strcmp(row.default_text, Get(policy, row.key, value)) == 0, "%s: %s",
            row.key, row.default_text);
   }
-  cr_expect_eq(n, 46);
+  cr_expect_eq(n, 47);
 }
 
 /* Or a policy made from its own text would differ. */

@@ -160,6 +160,11 @@ oracle_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   } else if (random->OneOf(3)) {
     p.split = ORACLE_SPLIT_GEOMETRIC;
     p.alpha = 0.9;
+  } else if (random->OneOf(3)) {
+    p.split = ORACLE_SPLIT_SCORES;
+    p.floor = random->In(0, 5) * 0.1;
+    p.rounding = random->Pick({ORACLE_ROUNDING_HEAD, ORACLE_ROUNDING_TOGETHER});
+    if (!IsValid(p)) p.split = ORACLE_SPLIT_UNIFORM;
   } else {
     p.split = ORACLE_SPLIT_UNIFORM;
   }
@@ -219,6 +224,13 @@ std::vector<uint32_t> DrawHeadBudgets(Random* random, const Geometry& g,
 // Of policies that rank.
 void DrawHeadSplit(Random* random, oracle_policy* policy) {
   if (policy->kind == ORACLE_STREAMING_LLM) return;
+  policy->rounding =
+      random->Pick({ORACLE_ROUNDING_HEAD, ORACLE_ROUNDING_TOGETHER});
+  if (policy->split == ORACLE_SPLIT_SCORES) {
+    policy->scope = KVEVICT_SCOPE_KV_HEAD;
+    policy->heads = ORACLE_HEADS_ADAPTIVE;
+    return;
+  }
   policy->scope = KVEVICT_SCOPE_KV_HEAD;
   policy->heads =
       random->Pick({ORACLE_HEADS_ADAPTIVE, ORACLE_HEADS_ADAPTIVE_BLEND,
@@ -315,6 +327,9 @@ ModelCase RandomCase(Random* random) {
   if (c.policy.kind == ORACLE_KEYDIFF) c.policy.block = 0;
   if (random->OneOf(3)) {
     c.policy.scope = KVEVICT_SCOPE_KV_HEAD;
+    if (c.policy.split == ORACLE_SPLIT_SCORES) {
+      c.policy.split = ORACLE_SPLIT_UNIFORM;
+    }
     c.head_budgets = DrawHeadBudgets(random, c.geometry, c.policy);
   }
   if (c.head_budgets.empty() && random->OneOf(3)) {

@@ -58,6 +58,7 @@ void ForEachField(const Visitor& on, Values& p) {
   on.Number("secure", p.secure);
   on.Word("heads", p.heads);
   on.Number("floor", p.floor);
+  on.Word("rounding", p.rounding);
   on.Number("threshold", p.threshold);
   on.Word("normalize", p.normalize);
   on.Word("merge", p.merge);

@@ -52,7 +52,8 @@ enum {
   ORACLE_SPLIT_ARITHMETIC_KVPRESS,
   ORACLE_SPLIT_ARITHMETIC_ADAKV,
   ORACLE_SPLIT_CAKE,
-  ORACLE_SPLIT_LAZY
+  ORACLE_SPLIT_LAZY,
+  ORACLE_SPLIT_SCORES
 };
 enum { ORACLE_PRIOR_NONE, ORACLE_PRIOR_MEAN };
 enum { ORACLE_SHARE_NONE, ORACLE_SHARE_HEADS };
@@ -64,6 +65,7 @@ enum {
   ORACLE_HEADS_ADAPTIVE_BLEND,
   ORACLE_HEADS_THRESHOLD
 };
+enum { ORACLE_ROUNDING_HEAD, ORACLE_ROUNDING_TOGETHER };
 enum {
   ORACLE_PROMPT_INSIDE,
   ORACLE_PROMPT_BESIDE,
@@ -114,7 +116,9 @@ typedef struct oracle_policy {
   int share;
   double redundancy, similarity, secure;
   int heads;
-  double floor, threshold;
+  double floor;
+  int rounding;
+  double threshold;
   bool normalize;
   kvevict_merge merge;
   double merge_threshold, merge_fraction;
