@@ -132,6 +132,8 @@ class EvictCall {
   }
   // The number of first slots that a layer must keep.
   uint32_t SinkOf(uint32_t layer) const;
+  // The share of a layer's context that its budget is.
+  double ShareOf(const LayerOutcome& layer) const;
   // The view that holds the layer's rows after the eviction.
   const kvevict_view& TargetOf(const LayerOutcome& layer) const {
     return HasDestinations() ? destinations()[layer.layer]

@@ -326,6 +326,12 @@ void LeaveOutWhole(EvictCall& call) {
   }
 }
 
+double EvictCall::ShareOf(const LayerOutcome& layer) const {
+  const Policy of_layer = plan.PolicyOf(layer.layer);
+  if (!CountsTokens(of_layer)) return of_layer.budget;
+  return of_layer.budget / std::max(1u, ContextOf(*this, layer));
+}
+
 Status FindWhole(EvictCall& call) {
   call.layers = call.outcomes();
   call.active = call.evictions().first(0);

@@ -31,6 +31,7 @@ struct LayerEviction : LayerOutcome {
 
   ScoreJob score;
   ShapeJob shape;
+  SecureJob secure;
   ReduceJob reduce;
   RescueJob rescue;
   SelectJob select;

@@ -11,8 +11,8 @@ bool Group::ShapesAndSelects() const {
          call.policy.scope == KVEVICT_SCOPE_KV_HEAD &&
          !CountsByScore(call.policy) && !RescuesBlocks(call.policy) &&
          !DiversifiesBlocks(call.policy) && !SplitsByScore(call.policy) &&
-         !plan.RaisesToMean() && !plan.Refines() && !plan.ReportsMass() &&
-         plan.ShapingOf(First()).n_terms == 1;
+         !plan.RaisesToMean() && !SecuresMass(call.policy) && !plan.Refines() &&
+         !plan.ReportsMass() && plan.ShapingOf(First()).n_terms == 1;
 }
 
 HeadSplit Group::Split() const {

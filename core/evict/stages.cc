@@ -9,12 +9,9 @@
 namespace kvevict {
 namespace {
 
-constexpr const Stage* kScoreStages[] = {&kScore,
-                                         &kPinBest,
-                                         &kApplyWeights,
-                                         &kSubtractRedundancy,
-                                         &kScaleByBestShare,
-                                         &kReduce};
+constexpr const Stage* kScoreStages[] = {
+    &kScore,      &kPinBest,          &kApplyWeights, &kSubtractRedundancy,
+    &kSecureMass, &kScaleByBestShare, &kReduce};
 // Runs once, for all layers.
 constexpr const Stage* kLayerStages[] = {&kCountWinners};
 constexpr const Stage* kSelectStages[] = {&kRescueBlocks, &kDiversifyBlocks,
@@ -41,6 +38,7 @@ void LayOutScores(const Group& group) {
   const EvictCall& call = group.call;
   const Plan& plan = call.plan;
   float* scores = call.Part<float>(call.layout.scores);
+  float* masses = call.Part<float>(call.layout.masses);
   auto* measure = call.Part<LayerMeasure>(call.layout.measures);
   ApartRows apart(plan, call.Part<float>(call.layout.rows));
   for (LayerEviction& layer : group.layers) {
@@ -55,6 +53,11 @@ void LayOutScores(const Group& group) {
         layer.score.tokens, rows, scores, layer.score.view, layer.score.weights,
         layer.score.slots};
     layer.reduce = {n, scores, scores};
+    if (SecuresMass(call.policy)) {
+      layer.score.masses = masses;
+      layer.secure = {layer.score.tokens, masses, scores, call.ShareOf(layer)};
+      masses += n_rows * n;
+    }
     scores += n_rows * n;
   }
 }

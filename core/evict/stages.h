@@ -76,6 +76,7 @@ extern const Stage kScore;               // score_stages.cc
 extern const Stage kPinBest;             // select_stages.cc
 extern const Stage kApplyWeights;        // score_stages.cc
 extern const Stage kSubtractRedundancy;  // score_stages.cc
+extern const Stage kSecureMass;          // score_stages.cc
 extern const Stage kScaleByBestShare;    // select_stages.cc
 extern const Stage kReduce;              // score_stages.cc
 extern const Stage kCountWinners;        // select_stages.cc

@@ -113,6 +113,9 @@ struct ScoreJob {
   FloatRows query_centers;     // [n_q_heads, 3, rope.n_frequencies()]
   FloatRows weights;           // [n_kv_heads, tokens.most]
   float* measure = nullptr;    // out: a LayerMeasure, if the policy reads it
+  // Out: [n_kv_heads, tokens.most], the mean weight over rows and query heads
+  // in the slots before the window, if the policy secures a mass.
+  float* masses = nullptr;
 };
 
 // Computes one signal's scores for every token. There is a row per KV head, or
@@ -182,6 +185,25 @@ struct SubtractRedundancyArgs {
   const Policy& policy;
   uint32_t n_tokens;  // of the longest layer in the call, maybe of other jobs
   Jobs<ShapeJob> jobs;
+  std::span<uint8_t> scratch;
+};
+
+struct SecureJob {
+  ListCounts tokens;
+  const float* masses = nullptr;  // [n_kv_heads, tokens.most]: see ScoreJob
+  float* scores = nullptr;        // [n_kv_heads, tokens.most], in place
+  double share = 0.0;             // that the budget is of the context
+};
+
+// Gives the tokens that each head secures by their mass the highest score of
+// the layer before the window, in place: see Policy.first_stage_mass. Masses are
+// added in units of 2^-31 of the head's, so that devices agree.
+struct SecureMassArgs {
+  using Size = LayerSize;
+
+  const kvevict_layer_geometry& layer;  // of all jobs
+  const Policy& policy;
+  Jobs<SecureJob> jobs;
   std::span<uint8_t> scratch;
 };
 

@@ -50,6 +50,7 @@ struct EvictWorkspace {
   // f32 [kMostApart or fewer, n_q_heads, ChunkTokens()], if shaping needs them
   size_t rows = 0;
   size_t keys = 0;      // u32, shaped like scores, if Plan::NeedsKeys()
+  size_t masses = 0;    // f32, shaped like scores, if a mass is secured
   size_t measures = 0;  // LayerMeasure [n_layers], if the split reads them
   size_t winners = 0;   // ListWinners [n_lists], if layers compete
   size_t scratch = 0;

@@ -142,6 +142,11 @@ EvictWorkspace Plan::EvictParts(uint32_t n_layers, uint32_t n_tokens,
   if (signal().Ranks()) {
     parts.rows = layout.Add(ApartRows(n_layers, n_at_once), sizeof(float));
   }
+  if (SecuresMass(policy_)) {
+    parts.masses = layout.Add(CheckedSize(n_layers) * CheckedSize(MostRows()) *
+                                  CheckedSize(n_at_once),
+                              sizeof(float));
+  }
   if (MeasuresLayers(policy_)) {
     parts.measures =
         layout.Add(CheckedSize(Plan::n_layers()), sizeof(LayerMeasure));

@@ -76,6 +76,20 @@ Status CheckSecure(const Policy& p) {
       NumberText(p.secure).c_str(), with);
 }
 
+// The first stage reads the window's rows, and secures single tokens.
+Status CheckFirstStage(const Policy& p) {
+  if (!SecuresMass(p)) return Status();
+  const char* needs = nullptr;
+  if (p.order != ShapingOrder::kPoolRows) needs = "order pool-rows";
+  if (!p.keep_window) needs = "keep_window yes";
+  if (p.select_block > 1) needs = "select_block 1";
+  if (p.scope != KVEVICT_SCOPE_KV_HEAD) needs = "scope head";
+  if (p.heads == HeadRule::kThreshold) needs = "heads other than threshold";
+  if (needs == nullptr) return Status();
+  return InvalidArgument("first_stage_mass %s needs %s",
+                         NumberText(p.first_stage_mass).c_str(), needs);
+}
+
 Status CheckShareOfHeads(const Policy& p) {
   if (!SignalOf(p).Ranks() || p.share == WeightShare::kNone ||
       p.weight == ValueWeight::kGiven) {
@@ -171,6 +185,17 @@ Status CheckReductions(const Policy& p) {
         "call "
         "by call");
   }
+  if (signal.IsOfQueryHeads() && p.order == ShapingOrder::kPoolRows &&
+      !signal.HasWindow()) {
+    return InvalidArgument("order pool-rows: %s has no window's rows to pool",
+                           signal.text);
+  }
+  if (signal.Ranks() && p.edge == PoolEdge::kMass &&
+      (p.order != ShapingOrder::kPoolRows || p.pool.kind == PoolKind::kMax)) {
+    return InvalidArgument(
+        "edge mass needs order pool-rows and a pool that is no maximum: a row "
+        "is scaled to its sum");
+  }
   if (!signal.IsOfQueryHeads() || p.order != ShapingOrder::kReduceLogits) {
     return Status();
   }
@@ -199,12 +224,13 @@ Status CheckMeasured(const Policy& p, const char* key, const char* value,
                            p.window.count, least_window, kMaxMeasuredWindow);
   }
   if (p.rows == KVEVICT_REDUCE_MEAN && p.row_weight == RowWeight::kNone &&
-      p.order != ShapingOrder::kReduceLogits) {
+      p.order != ShapingOrder::kReduceLogits &&
+      p.order != ShapingOrder::kPoolRows) {
     return Status();
   }
   return InvalidArgument(
       "%s %s: needs rows mean, row_weight none and an order other than "
-      "reduce-logits",
+      "reduce-logits and pool-rows",
       key, value);
 }
 
@@ -371,12 +397,16 @@ bool DiversifiesBlocks(const Policy& policy) {
   return SignalOf(policy).Ranks() && policy.diverse_mass > 0.0;
 }
 
+bool SecuresMass(const Policy& policy) {
+  return SignalOf(policy).HasWindow() && policy.first_stage_mass > 0.0;
+}
+
 bool ScoresAreMass(const Policy& policy) {
   const bool secures =
       policy.secure > 0.0 && policy.weight != ValueWeight::kNone;
   return SignalOf(policy).is_mass && policy.prior == Prior::kNone &&
-         policy.redundancy == 0.0 && !secures && !RescuesBlocks(policy) &&
-         !DiversifiesBlocks(policy);
+         policy.redundancy == 0.0 && !secures && !SecuresMass(policy) &&
+         !RescuesBlocks(policy) && !DiversifiesBlocks(policy);
 }
 
 uint64_t RescuedTokens(const Policy& policy) {
@@ -426,6 +456,7 @@ Status ValidatePolicy(const Policy& policy) {
   }
   KV_RETURN_IF_ERROR(CheckSecure(p));
   KV_RETURN_IF_ERROR(CheckShareOfHeads(p));
+  KV_RETURN_IF_ERROR(CheckFirstStage(p));
   KV_RETURN_IF_ERROR(CheckVaries(p));
   KV_RETURN_IF_ERROR(CheckChunks(p));
   // A ratio can only be checked against a context, a token count already here.

@@ -59,6 +59,8 @@ bool HeadsCompete(const Policy& policy);
 bool RescuesBlocks(const Policy& policy);
 // True if some blocks stay because their keys are unlike the others.
 bool DiversifiesBlocks(const Policy& policy);
+// True if tokens are secured by the attention mass that they have.
+bool SecuresMass(const Policy& policy);
 // True if scores are not negative and their sum is a mass.
 bool ScoresAreMass(const Policy& policy);
 // The slots of a list that rescued blocks may take beyond its budget.

@@ -106,6 +106,10 @@ Status CheckScoring(const Plan& plan, Stream stream, uint32_t n_tokens,
       KV_RETURN_IF_ERROR(backend.apply_weights.check(
           context, stream, {layer.geometry, plan.policy(), alike}));
     }
+    if (SecuresMass(plan.policy())) {
+      KV_RETURN_IF_ERROR(backend.secure_mass.check(
+          context, stream, {layer.geometry, plan.policy(), {}, {}}));
+    }
     if (plan.SubtractsRedundancy()) {
       KV_RETURN_IF_ERROR(backend.subtract_redundancy.check(
           context, stream,

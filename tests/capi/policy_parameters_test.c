@@ -22,14 +22,14 @@ static const struct {
      "a count in [1, 2147483647] or a share of the budget below 1"},
     {"keep_window", "yes", "one of no|yes"},
     {"pool", "avg7", "none, avgN or maxN with an odd N up to 1023"},
-    {"edge", "pad", "one of pad|shrink"},
+    {"edge", "pad", "one of pad|shrink|mass"},
     {"rows", "mean", "one of mean|max|sum"},
     {"row_weight", "none", "one of none|past"},
     {"softmax", "causal", "one of causal|past"},
     {"spread", "0", "a number in [0, 3.4028234663852886e+38]"},
     {"group", "mean", "one of mean|max|sum"},
     {"order", "reduce-pool",
-     "one of reduce-pool|pool-reduce|reduce-logits|weigh-pool"},
+     "one of reduce-pool|pool-reduce|reduce-logits|weigh-pool|pool-rows"},
     {"prior", "none", "one of none|mean"},
     {"scope", "head", "one of head|layer|model"},
     {"over", "mean", "one of mean|max|sum"},
@@ -54,6 +54,8 @@ static const struct {
     {"redundancy", "0", "a number in [0, 1]"},
     {"similarity", "0.5", "a number in [0, 1]"},
     {"secure", "0", "a number in [0, 1]"},
+    {"first_stage_mass", "0", "a number in [0, 1]"},
+    {"first_stage_bias", "none", "one of none|past"},
     {"heads", "equal", "one of equal|adaptive|adaptive-blend|threshold"},
     {"floor", "0.2", "a number in [0, 1]"},
     {"rounding", "head", "one of head|together"},
@@ -80,21 +82,23 @@ enum { kRowCount = sizeof kRows / sizeof *kRows };
 /* Which parameters a policy has, in their order, and which defaults are its own. */
 #define HAS_ENDS "budget sink recent "
 #define HAS_SPLIT "split alpha beta "
-#define HAS_SCORES                                                 \
-  "select_block chunk weight epsilon share redundancy similarity " \
-  "secure heads floor rounding threshold normalize "
+#define HAS_SCORES_AND(own)                                                   \
+  "select_block chunk weight epsilon share redundancy similarity secure " own \
+  "heads floor rounding threshold normalize "
+#define HAS_SCORES HAS_SCORES_AND("")
 #define HAS_REST \
   "merge merge_threshold merge_fraction rotate margin every prompt "
 #define HAS_BLOCKS "rescue anchor diverse_mass "
-#define BY_WINDOW                                                \
-  HAS_ENDS                                                       \
-  "window keep_window pool edge rows row_weight softmax spread " \
-  "group order prior scope over tie " HAS_SPLIT                        \
-  "tau1 tau2 lazy seed " HAS_SCORES HAS_REST HAS_BLOCKS
-#define BY_TOKEN(own)                            \
+#define BY_WINDOW                                                             \
+  HAS_ENDS                                                                    \
+  "window keep_window pool edge rows row_weight softmax spread "              \
+  "group order prior scope over tie " HAS_SPLIT                               \
+  "tau1 tau2 lazy seed " HAS_SCORES_AND("first_stage_mass first_stage_bias ") \
+      HAS_REST HAS_BLOCKS
+#define BY_TOKEN(own)                                  \
   HAS_ENDS "pool edge prior scope over tie " HAS_SPLIT \
            "seed " own HAS_SCORES HAS_REST HAS_BLOCKS
-#define BY_QUERY_HEAD(own)                                   \
+#define BY_QUERY_HEAD(own)                                         \
   HAS_ENDS "pool edge group order prior scope over tie " HAS_SPLIT \
            "seed " own HAS_SCORES HAS_REST HAS_BLOCKS
 
@@ -586,8 +590,8 @@ Test(policy_parameters, enumeration_ends_with_an_error_and_untouched_output) {
   const kvevict_parameter_info before = row;
   EXPECT_INVALID(kvevict_parameter_at(NULL, UINT32_MAX, &row), "index");
   EXPECT_INVALID(kvevict_parameter_at("none", 0, &row), "index 0");
-  EXPECT_INVALID(kvevict_parameter_at("snapkv", 47, &row), "index 47",
-                 "47 parameters");
+  EXPECT_INVALID(kvevict_parameter_at("snapkv", 49, &row), "index 49",
+                 "49 parameters");
   EXPECT_INVALID(kvevict_parameter_at("snapkw", 0, &row), "snapkw",
                  "no policy or preset");
   cr_expect(memcmp(&row, &before, sizeof row) == 0);
@@ -605,7 +609,7 @@ Test(policy_parameters, of_a_preset_have_its_values_for_defaults) {
     EXPECT(strcmp(row.default_text, Get(policy, row.key, value)) == 0, "%s: %s",
            row.key, row.default_text);
   }
-  cr_expect_eq(n, 47);
+  cr_expect_eq(n, 49);
 }
 
 /* Or a policy made from its own text would differ. */

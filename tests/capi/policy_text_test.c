@@ -29,7 +29,8 @@ Test(policy_text, every_key_sets_its_value) {
       "merge_threshold=0.5,merge_fraction=0.75,rotate=yes,margin=3,every=4,"
       "prompt=at-end,rescue=2,anchor=zeros",
       "snapkv:budget=900,window=0.05,spread=3.5,secure=0.5,heads=adaptive",
-      "snapkv:split=scores,weight=given,share=heads",
+      "snapkv:edge=mass,order=pool-rows,split=scores,weight=given,share=heads,"
+      "first_stage_mass=0.5,first_stage_bias=past",
       "h2o:pool=max3,rows=mean,sums=query,sum_pool=7",
       "h2o:scope=layer,select_block=4,sums=layer,sum_last=5,raw_first=yes,"
       "diverse_mass=0.5",

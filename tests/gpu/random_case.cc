@@ -149,6 +149,15 @@ oracle_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   p.group = random->Pick(
       {KVEVICT_REDUCE_MEAN, KVEVICT_REDUCE_MAX, KVEVICT_REDUCE_SUM});
   p.order = random->Pick({ORACLE_ORDER_REDUCE_POOL, ORACLE_ORDER_POOL_REDUCE});
+  if (ByWindow(kind) && random->OneOf(4)) {
+    oracle_policy of_rows = p;
+    of_rows.order = ORACLE_ORDER_POOL_ROWS;
+    if (p.pool == ORACLE_POOL_AVG && random->OneOf(2)) {
+      of_rows.edge = ORACLE_EDGE_MASS;
+    }
+    if (random->OneOf(2)) of_rows.rows = KVEVICT_REDUCE_MAX;
+    if (IsValid(of_rows)) p = of_rows;
+  }
   p.scope = random->Pick(
       {KVEVICT_SCOPE_KV_HEAD, KVEVICT_SCOPE_LAYER, KVEVICT_SCOPE_MODEL});
   p.over = random->Pick(

@@ -33,6 +33,7 @@ bool ScoresAreMass(const oracle_policy& p) {
       break;
   }
   const bool secures = p.secure > 0.0 && p.weight != ORACLE_WEIGHT_NONE;
+  if (ScoresByAttention(p) && p.first_stage_mass > 0.0) return false;
   return p.prior == ORACLE_PRIOR_NONE && p.redundancy == 0.0 && !secures &&
          p.rescue == 0 && p.diverse_mass == 0.0;
 }

@@ -56,6 +56,8 @@ void ForEachField(const Visitor& on, Values& p) {
   on.Number("redundancy", p.redundancy);
   on.Number("similarity", p.similarity);
   on.Number("secure", p.secure);
+  on.Number("first_stage_mass", p.first_stage_mass);
+  on.Word("first_stage_bias", p.first_stage_bias);
   on.Word("heads", p.heads);
   on.Number("floor", p.floor);
   on.Word("rounding", p.rounding);

@@ -36,14 +36,15 @@ typedef enum oracle_kind {
 
 // Words, in the order of their rows.
 enum { ORACLE_POOL_NONE, ORACLE_POOL_AVG, ORACLE_POOL_MAX };
-enum { ORACLE_EDGE_PAD, ORACLE_EDGE_SHRINK };
+enum { ORACLE_EDGE_PAD, ORACLE_EDGE_SHRINK, ORACLE_EDGE_MASS };
 enum { ORACLE_ROW_WEIGHT_NONE, ORACLE_ROW_WEIGHT_PAST };
 enum { ORACLE_SOFTMAX_CAUSAL, ORACLE_SOFTMAX_PAST };
 enum {
   ORACLE_ORDER_REDUCE_POOL,
   ORACLE_ORDER_POOL_REDUCE,
   ORACLE_ORDER_REDUCE_LOGITS,
-  ORACLE_ORDER_WEIGH_POOL
+  ORACLE_ORDER_WEIGH_POOL,
+  ORACLE_ORDER_POOL_ROWS
 };
 enum {
   ORACLE_SPLIT_UNIFORM,
@@ -55,6 +56,7 @@ enum {
   ORACLE_SPLIT_LAZY,
   ORACLE_SPLIT_SCORES
 };
+enum { ORACLE_BIAS_NONE, ORACLE_BIAS_PAST };
 enum { ORACLE_PRIOR_NONE, ORACLE_PRIOR_MEAN };
 enum { ORACLE_SHARE_NONE, ORACLE_SHARE_HEADS };
 enum { ORACLE_OF_CONTEXT, ORACLE_OF_PARTITION };
@@ -114,7 +116,8 @@ typedef struct oracle_policy {
   int weight;
   double epsilon;
   int share;
-  double redundancy, similarity, secure;
+  double redundancy, similarity, secure, first_stage_mass;
+  int first_stage_bias;
   int heads;
   double floor;
   int rounding;
