@@ -166,6 +166,7 @@ static void ExpectNorms(const recorded* r) {
 
 static void ExpectScores(recorded* r, const char* policy,
                          const test_npy* wanted) {
+  FillCaches(r);
   test_plan* p =
       test_plan_create(policy, &r->geometry, KVEVICT_OPERATION_SCORE, 1);
   static float scores[kMaxHeads * kMost];
