@@ -15,6 +15,8 @@ bool ByNorms(const Policy& policy) {
 
 bool WeighTogether(const ShapeJob& a, const ShapeJob& b) {
   return InOneTable(a.tokens, b.tokens) &&
+         InOneTable(a.slots.n_kept, b.slots.n_kept) &&
+         a.slots.n_lists == b.slots.n_lists &&
          a.weights.head_stride == b.weights.head_stride;
 }
 
@@ -45,10 +47,15 @@ Status RunApplyWeights(const Context& context, Stream stream,
     p.tokens = tokens.table();
     p.n_kv_heads = args.layer.n_kv_heads;
     p.epsilon = epsilon;
+    p.shares = args.policy.share == WeightShare::kHeads;
+    p.slot_lists = batch.front().slots.n_lists;
+    const Counts kept(batch.front().slots.n_kept);
+    p.kept = kept.table();
     for (size_t i = 0; i < batch.size(); ++i) {
       const ShapeJob& job = batch[i];
       p.layers[i] = {AddressOf(job.scores), AddressOf(job.weights.data),
-                     job.tokens.most, tokens.FirstOf(job.tokens)};
+                     job.tokens.most, tokens.FirstOf(job.tokens),
+                     ParamsOf(job.slots, kept)};
     }
     return Launch(context, stream, KernelId::weigh_scores,
                   {BlocksFor(LongestOf(batch), kWeighThreads), p.n_kv_heads,

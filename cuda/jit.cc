@@ -18,7 +18,7 @@ struct OpenNvrtc {
   const OpenNvrtc* next;
 };
 
-std::mutex open_mutex;
+std::mutex nvrtc_mutex;
 constinit const OpenNvrtc* open_nvrtcs = nullptr;
 
 // Finds all symbols. Returns the first that is missing, or null.
@@ -238,7 +238,7 @@ Status Nvrtc::OpenBest(int driver_major, int sm, const Nvrtc** out) {
 Status Nvrtc::Open(const char* path, int driver_major, int sm,
                    const Nvrtc** out) {
   return WithoutThrowing("device cuda: opening libnvrtc", [&] {
-    const std::lock_guard lock(open_mutex);
+    const std::lock_guard lock(nvrtc_mutex);
     return path == nullptr || path[0] == '\0'
                ? OpenBest(driver_major, sm, out)
                : OpenNamed(path, driver_major, sm, out);

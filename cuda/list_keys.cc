@@ -40,16 +40,23 @@ SelectParams ParamsFor(const SelectArgs& args, Jobs<SelectJob> jobs) {
   return p;
 }
 
+void ReadKeys(Jobs<SelectJob> jobs, SelectParams* p) {
+  p->input = kSelectKeys;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    p->layers[i].scores = AddressOf(jobs[i].keys);
+  }
+}
+
 namespace {
 
 Status LaunchMakeKeys(const Context& context, Stream stream,
                       const SelectArgs& args, Jobs<SelectJob> jobs,
                       SelectParams* p) {
   SelectParams make = *p;
+  ReadKeys(jobs, p);
   for (size_t i = 0; i < jobs.size(); ++i) {
-    make.layers[i].keep = p->layers[i].scores = AddressOf(jobs[i].keys);
+    make.layers[i].keep = p->layers[i].scores;
   }
-  p->input = kSelectKeys;
   return Launch(context, stream, KernelId::make_keys,
                 {BlocksFor(args.blocks.Count(LongestOf(jobs)), kKeysThreads),
                  jobs.front().keep.n_lists, Size(jobs), kKeysThreads},
@@ -99,6 +106,11 @@ bool SelectTogether(const SelectJob& a, const SelectJob& b) {
          (a.scores == nullptr) == (b.scores == nullptr);
 }
 
+bool MakesKeys(const SelectArgs& args) {
+  return !args.forced.protect.empty() || args.blocks.size > 1 ||
+         !args.ranges.empty();
+}
+
 Status RequireCounting(const Context& context, Stream stream,
                        const SelectArgs& args) {
   if (!args.heads.Counts()) return Status();
@@ -108,10 +120,7 @@ Status RequireCounting(const Context& context, Stream stream,
 Status MakeKeys(const Context& context, Stream stream, const SelectArgs& args,
                 Jobs<SelectJob> jobs, SelectParams* p) {
   *p = ParamsFor(args, jobs);
-  if (args.forced.protect.empty() && args.blocks.size == 1 &&
-      args.ranges.empty()) {
-    return Status();
-  }
+  if (!MakesKeys(args)) return Status();
   KV_RETURN_IF_ERROR(LaunchMakeKeys(context, stream, args, jobs, p));
   return LaunchPin(context, stream, args, jobs);
 }
@@ -171,7 +180,8 @@ Status CountKept(const Context& context, Stream stream, const SelectArgs& args,
         std::min<size_t>(jobs.size() - i, HeadSplitParams::kMaxLayers);
     for (size_t j = 0; j < n; ++j) {
       const uint32_t budget = jobs[i + j].budget;
-      q.layers[j] = {p.layers[i + j], budget, heads.OwnOf(budget, args.forced)};
+      q.layers[j] = {p.layers[i + j], budget, heads.OwnOf(budget, args.forced),
+                     jobs[i + j].together};
     }
     KV_RETURN_IF_ERROR(Launch(context, stream, KernelId::count_kept,
                               {static_cast<uint32_t>(n), 1, 1, kSelectThreads},

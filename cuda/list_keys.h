@@ -16,8 +16,15 @@ bool SelectTogether(const SelectJob& a, const SelectJob& b);
 Status RequireCounting(const Context& context, Stream stream,
                        const SelectArgs& args);
 
-// Sets what kernels read of jobs in one launch: scores, or keys. Keys are
-// computed if more than the ends must stay, slot by slot.
+// Whether keys are computed: if more than the ends must stay, slot by slot, or
+// slots are ranked.
+bool MakesKeys(const SelectArgs& args);
+
+// Makes kernels read the keys that MakeKeys() has computed before.
+void ReadKeys(Jobs<SelectJob> jobs, SelectParams* p);
+
+// Sets what kernels read of jobs in one launch: scores, or keys, which
+// are computed if MakesKeys().
 Status MakeKeys(const Context& context, Stream stream, const SelectArgs& args,
                 Jobs<SelectJob> jobs, SelectParams* p);
 

@@ -12,6 +12,7 @@
 #include "cuda/device_state.h"
 #include "cuda/kernels/add_measures.h"
 #include "cuda/kernels/pool1d.h"
+#include "cuda/kernels/row_pool.h"
 #include "cuda/kernels/window_attention.h"
 #include "cuda/launch.h"
 #include "cuda/ops.h"
@@ -26,7 +27,12 @@ constexpr float kLog2E = 1.44269504088896340736f;
 
 // ---- The policy as kernel parameters ----
 
-enum Out : uint32_t { kSumOfGroup = 0, kMaxOfGroup = 1, kRowPerHead = 2 };
+enum Out : uint32_t {
+  kSumOfGroup = 0,
+  kMaxOfGroup = 1,
+  kRowPerHead = 2,
+  kRowsApart = 3
+};
 
 bool LeavesHeadsApart(const kvevict_layer_geometry& g, const Policy& policy) {
   return MakeShaping(policy, SignalOf(policy), g.n_q_heads / g.n_kv_heads)
@@ -43,6 +49,7 @@ struct Form {
   bool weigh_by_past = false;
   uint32_t logit_heads = 1;
   bool is_part = false;
+  bool pools_rows = false;  // each row by itself, by further launches
   // Tokens of a chunk, whose rows see only its keys; 0: the window's form.
   uint32_t chunk = 0;
   float spread = 0.0f;  // factor of the rows' variance
@@ -63,6 +70,13 @@ struct Form {
     if (policy.order == ShapingOrder::kReduceLogits) {
       logit_heads = group;
       group = 1;
+    }
+    pools_rows = PoolsRows(policy);
+    if (pools_rows) {
+      reduces_after = true;
+      max_of_rows = false;
+      out = kRowsApart;
+      return;
     }
     const bool max = policy.group == KVEVICT_REDUCE_MAX;
     const bool reduces = group > 1 && !per_query_head;
@@ -110,8 +124,11 @@ struct Form {
   uint32_t MaxLayers() const {
     // One layer's chunks are enough work for a device, and their log-sum-exps
     // are many.
+    if (pools_rows) return 1;  // its rows take much memory
     return chunk > 0 ? 16 : ScoreParams::kMaxLayers;
   }
+  // The rows of a query head that are reduced by further launches.
+  uint32_t RowsPerHead() const { return pools_rows ? window : 1; }
   KeySplits SplitsOf(uint32_t n_tokens) const {
     if (chunk == 0) return SplitKeys(n_tokens);
     return {CeilDiv(n_tokens, chunk), chunk};
@@ -130,7 +147,7 @@ struct Form {
 // The factor of the summed weights of a row of scores.
 float WeightScale(const Form& form, const Policy& policy) {
   float scale = 1.0f;
-  if (form.is_part) return scale;
+  if (form.is_part || form.pools_rows) return scale;
   if (form.chunk == 0 && policy.rows == KVEVICT_REDUCE_MEAN) {
     scale /= static_cast<float>(form.window);
   }
@@ -315,6 +332,7 @@ class Scorer {
   Status Run(Jobs<ScoreJob> jobs) const {
     KV_RETURN_IF_ERROR(Attend(jobs, Part()));
     if (jobs[0].measure != nullptr) KV_RETURN_IF_ERROR(AddMeasures(jobs));
+    if (form_.pools_rows) return PoolRows(jobs[0]);
     return form_.reduces_after ? ReduceGroups(jobs) : Status();
   }
 
@@ -348,7 +366,8 @@ class Scorer {
         MeasuresOfBlocks() +
         MeasureBytes(g_, form_, Size(args_.jobs), args_.n_tokens).value();
     for (size_t j = 0; j < i; ++j) {
-      address += uint64_t{g_.n_q_heads} * jobs[j].tokens.most * sizeof(float);
+      address += uint64_t{g_.n_q_heads} * form_.RowsPerHead() *
+                 jobs[j].tokens.most * sizeof(float);
     }
     return address;
   }
@@ -366,6 +385,7 @@ class Scorer {
   }
   Status Attend(Jobs<ScoreJob> jobs, const Part& part) const;
   Status ReduceGroups(Jobs<ScoreJob> jobs) const;
+  Status PoolRows(const ScoreJob& job) const;
   Status AddMeasures(Jobs<ScoreJob> jobs) const;
   // Given log-sum-exps are those of the causal softmax of every query head.
   bool KnowsLse(const ScoreJob& job) const {
@@ -478,6 +498,45 @@ Status Scorer::AddMeasures(Jobs<ScoreJob> jobs) const {
                 {Size(jobs), 1, 1, 32}, p);
 }
 
+Status Scorer::PoolRows(const ScoreJob& job) const {
+  const Counts tokens(job.tokens);
+  const bool pools = policy_.pool.kind != PoolKind::kNone;
+  const uint64_t n_rows = uint64_t{g_.n_q_heads} * form_.window;
+  RowPoolParams p{};
+  p.rows = ApartRowsOf(Jobs<ScoreJob>(job), 0);
+  if (policy_.edge == PoolEdge::kMass && pools && policy_.pool.width > 1) {
+    p.factors = p.rows + n_rows * job.tokens.most * sizeof(float);
+  }
+  p.out = AddressOf(job.rows);
+  p.masses = AddressOf(job.masses);
+  p.tokens = tokens.table();
+  p.first_count = tokens.FirstOf(job.tokens);
+  p.n_tokens = job.tokens.most;
+  p.group = form_.group;
+  p.window = form_.window;
+  p.n_unpooled = policy_.keep_window ? form_.window : 0;
+  p.kernel = pools ? policy_.pool.width : 1;
+  p.pool_is_max = policy_.pool.kind == PoolKind::kMax;
+  p.edge_shrinks = policy_.edge == PoolEdge::kShrink;
+  p.rows_are_max = policy_.rows == KVEVICT_REDUCE_MAX;
+  p.heads_are_max = policy_.group == KVEVICT_REDUCE_MAX;
+  p.row_scale = policy_.rows == KVEVICT_REDUCE_MEAN
+                    ? 1.0f / static_cast<float>(form_.window)
+                    : 1.0f;
+  p.head_scale = policy_.group == KVEVICT_REDUCE_MEAN
+                     ? 1.0f / static_cast<float>(form_.group)
+                     : 1.0f;
+  if (p.factors != 0) {
+    KV_RETURN_IF_ERROR(Launch(
+        context_, stream_, KernelId::row_factors,
+        {form_.group * form_.window, g_.n_kv_heads, 1, kRowPoolThreads}, p));
+  }
+  return Launch(context_, stream_, KernelId::pool_window_rows,
+                {BlocksFor(job.tokens.most, kRowPoolThreads), g_.n_kv_heads, 1,
+                 kRowPoolThreads},
+                p);
+}
+
 Status Scorer::ReduceGroups(Jobs<ScoreJob> jobs) const {
   ReduceParams p = ReductionOf(policy_.group, form_.group);
   p.n_out_rows = g_.n_kv_heads;
@@ -494,7 +553,12 @@ CheckedSize FormBytes(const kvevict_layer_geometry& g, const Form& form,
                       MeasureBytes(g, form, n_layers, n_tokens);
   if (form.reduces_after) {
     bytes = bytes + CheckedSize(std::min(n_layers, form.MaxLayers())) *
-                        CheckedSize(g.n_q_heads) * CheckedSize(n_tokens) *
+                        CheckedSize(g.n_q_heads) *
+                        CheckedSize(form.RowsPerHead()) *
+                        CheckedSize(n_tokens) * CheckedSize(sizeof(float));
+  }
+  if (form.pools_rows) {  // the factors of rows
+    bytes = bytes + CheckedSize(g.n_q_heads) * CheckedSize(form.window) *
                         CheckedSize(sizeof(float));
   }
   return bytes;
@@ -540,15 +604,20 @@ Form FormOf(const ScoreArgs& args) {
 }
 
 Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
-  const Scorer scorer(context, stream, args, FormOf(args));
+  const Form form = FormOf(args);
+  const Scorer scorer(context, stream, args, form);
   KV_RETURN_IF_ERROR(RequireShaping(context, stream));
-  return ForEachBatch(args.jobs, ScoreParams::kMaxLayers, GoTogether,
+  if (form.pools_rows) {
+    KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::row_pool));
+  }
+  return ForEachBatch(args.jobs, form.MaxLayers(), GoTogether,
                       [&](Jobs<ScoreJob> jobs) { return scorer.Check(jobs); });
 }
 
 Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
-  const Scorer scorer(context, stream, args, FormOf(args));
-  return ForEachBatch(args.jobs, ScoreParams::kMaxLayers, GoTogether,
+  const Form form = FormOf(args);
+  const Scorer scorer(context, stream, args, form);
+  return ForEachBatch(args.jobs, form.MaxLayers(), GoTogether,
                       [&](Jobs<ScoreJob> jobs) { return scorer.Run(jobs); });
 }
 

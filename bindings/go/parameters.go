@@ -53,7 +53,9 @@ func (p Policy) Pool() (string, error) { return p.word("pool") }
 func (p *Policy) SetPool(value string) error { return p.setWord("pool", value) }
 
 // Edge: the divisor of average pooling where its kernel reaches beyond an edge. pad: the full
-// width, as in published code. shrink: the number of tokens inside.
+// width, as in published code. shrink: the number of tokens inside. mass: the full width; then
+// the row is scaled to the sum that it had before, which needs Order=pool-rows (DefensiveKV,
+// arXiv:2510.13334).
 func (p Policy) Edge() (string, error) { return p.word("edge") }
 
 // SetEdge sets what Edge returns.
@@ -100,11 +102,22 @@ func (p *Policy) SetGroup(value string) error { return p.setWord("group", value)
 // Order: the order of the steps. reduce-pool: heads are reduced, then scores are pooled, then
 // weighted. pool-reduce: scores are pooled before heads are reduced, which matters only if one
 // of the two is a maximum. reduce-logits: heads are reduced before the softmax by Group=max
-// (R-KV). weigh-pool: scores are weighted before they are pooled.
+// (R-KV). weigh-pool: scores are weighted before they are pooled. pool-rows: each row of the
+// window of each query head is pooled before rows and heads are reduced; only a window has
+// rows.
 func (p Policy) Order() (string, error) { return p.word("order") }
 
 // SetOrder sets what Order returns.
 func (p *Policy) SetOrder(value string) error { return p.setWord("order", value) }
+
+// Prior: the least that a token scores. mean: a shaped score below the mean of its head is
+// raised to it, before scores are weighted (with Order=weigh-pool after). The window, if it
+// stays, is not in the mean. A mean that is not finite raises nothing. Weights then decide
+// between tokens that the window has hardly looked at (DefensiveKV, arXiv:2510.13334).
+func (p Policy) Prior() (string, error) { return p.word("prior") }
+
+// SetPrior sets what Prior returns.
+func (p *Policy) SetPrior(value string) error { return p.setWord("prior", value) }
 
 // Scope: what shares one keep list. head: nothing, each KV head of each layer has its own.
 // layer: the heads of a layer. model: all layers and their heads.
@@ -135,9 +148,14 @@ func (p *Policy) SetTie(value string) error { return p.setWord("tie", value) }
 // to E^(1/tau1) * V^(1/tau2), where E = -sum a ln(a + 1e-10) is the entropy of a layer's
 // window weights and V their variance over the rows (CAKE, arXiv:2503.12491). lazy: a layer
 // whose window gives more than `lazy` of its attention to both ends keeps the budget, and the
-// others keep everything (SimLayerKV, arXiv:2410.13846). cake and lazy are computed during an
-// eviction; they need Rows=mean, RowWeight=none, an order other than reduce-logits and a
-// window of up to 64.
+// others keep everything (SimLayerKV, arXiv:2410.13846). scores: the tokens of all layers and
+// heads compete, and the best as many as all budgets add up to stay, but at least the best
+// tokens of each list up to `floor` of its budget; if scores are equal at the cut, lists take
+// turns. With Heads=equal the heads of a layer keep the same number, the layer's winners
+// divided by them, and the layers that lose most by rounding get one more (Layer-DefensiveKV,
+// arXiv:2510.13334). cake, lazy and scores are computed during an eviction. cake and lazy need
+// Rows=mean, RowWeight=none, an order other than reduce-logits and pool-rows, and a window of
+// up to 64.
 func (p Policy) Split() (string, error) { return p.word("split") }
 
 // SetSplit sets what Split returns.
@@ -241,6 +259,15 @@ func (p Policy) Epsilon() (float64, error) { return p.number("epsilon") }
 // SetEpsilon sets what Epsilon returns.
 func (p *Policy) SetEpsilon(value float64) error { return p.setNumber("epsilon", value) }
 
+// Share: Weight=given: heads: a weight is divided by the sum of the weights that the layer's
+// KV heads have for the same token, before it is used. A head that has lost the token counts
+// with the mean of those that hold it; Plan.Score() takes equal slots for equal tokens. A
+// share of nothing is 0 (DefensiveKV, arXiv:2510.13334).
+func (p Policy) Share() (string, error) { return p.word("share") }
+
+// SetShare sets what Share returns.
+func (p *Policy) SetShare(value string) error { return p.setWord("share", value) }
+
 // Redundancy: above 0 a score becomes (1 - redundancy) * score - redundancy * R. R is the
 // similarity of the token's key to the others, which must be readable; docs/reference.md
 // defines it (R-KV, arXiv:2505.24133).
@@ -265,6 +292,26 @@ func (p Policy) Secure() (float64, error) { return p.number("secure") }
 // SetSecure sets what Secure returns.
 func (p *Policy) SetSecure(value float64) error { return p.setNumber("secure", value) }
 
+// FirstStageMass: above 0 each head first secures the tokens that have this share of its
+// attention to the slots before the window: the best by the plain mean over rows and query
+// heads, without the one that reaches the share. It secures at most what its budget, as a
+// share of these slots, leaves beside the window, and none where that is nothing. A secured
+// token gets the highest score of its layer. Only evictions do this. It needs Order=pool-rows,
+// KeepWindow=yes and SelectBlock=1 (DefensiveKV, arXiv:2510.13334).
+func (p Policy) FirstStageMass() (float64, error) { return p.number("first_stage_mass") }
+
+// SetFirstStageMass sets what FirstStageMass returns.
+func (p *Policy) SetFirstStageMass(value float64) error {
+	return p.setNumber("first_stage_mass", value)
+}
+
+// FirstStageBias: what FirstStageMass is lowered by. past: the layer's mean attention to as
+// many slots as the window has, right before it, as in the authors' code.
+func (p Policy) FirstStageBias() (string, error) { return p.word("first_stage_bias") }
+
+// SetFirstStageBias sets what FirstStageBias returns.
+func (p *Policy) SetFirstStageBias(value string) error { return p.setWord("first_stage_bias", value) }
+
 // Heads: how the KV heads of a layer share its budget, which is a head's budget times their
 // number. A head keeps the tokens that must stay and at least one. equal: equally. adaptive:
 // the layer keeps exactly its budget by the highest scores of any head, but at least the best
@@ -279,12 +326,21 @@ func (p Policy) Heads() (string, error) { return p.word("heads") }
 // SetHeads sets what Heads returns.
 func (p *Policy) SetHeads(value string) error { return p.setWord("heads", value) }
 
-// Floor: Heads=adaptive and adaptive-blend: the share of its budget that each head gets
-// without competing.
+// Floor: Heads=adaptive and adaptive-blend, and Split=scores: the share of its budget that
+// each head gets without competing.
 func (p Policy) Floor() (float64, error) { return p.number("floor") }
 
 // SetFloor sets what Floor returns.
 func (p *Policy) SetFloor(value float64) error { return p.setNumber("floor", value) }
+
+// Rounding: Heads=adaptive and Split=scores: where a budget that is a ratio is rounded down.
+// head: the budget of one head, which is then multiplied by their number. together: once, for
+// all heads that compete, so that no token is lost by rounding. Counts of tokens and whole
+// blocks are rounded as with head.
+func (p Policy) Rounding() (string, error) { return p.word("rounding") }
+
+// SetRounding sets what Rounding returns.
+func (p *Policy) SetRounding(value string) error { return p.setWord("rounding", value) }
 
 // Threshold: Heads=threshold: the least score that is kept. NaN is below every threshold.
 func (p Policy) Threshold() (float64, error) { return p.number("threshold") }

@@ -132,6 +132,11 @@ size_t MaxTotalBudget(const Policy& policy, uint32_t max_tokens,
   return n_layers * std::min<size_t>(per_layer, max_tokens);
 }
 
+// Evictions count winners instead: see core/evict/contest.cc.
+void SplitScores(const SplitInput& in, std::span<uint32_t> budgets) {
+  SplitUniform(in, budgets);
+}
+
 void SplitUniform(const SplitInput& in, std::span<uint32_t> budgets) {
   std::fill(budgets.begin(), budgets.end(), in.budget);
 }

@@ -1,4 +1,6 @@
 // Multiplies shaped scores by weights.
+#include <algorithm>
+
 #include "core/cpu/row_runs.h"
 #include "core/kernels/row_norm.h"
 #include "core/kernels/weigh.h"
@@ -39,11 +41,56 @@ void WeighByGiven(const Context& context, const ApplyWeightsArgs& args,
   });
 }
 
+// The weight of a head's slot as a share of those of all heads that hold its
+// token. A head that does not hold it counts with their mean.
+float ShareOfHeads(const ShapeJob& job, uint32_t n_heads, uint32_t head,
+                   uint32_t slot) {
+  const SlotPositions& slots = job.slots;
+  const auto list = [&](uint32_t h) { return slots.n_lists == 1 ? 0 : h; };
+  const int32_t position = slots.PositionOf(list(head), slot);
+  float sum = 0.0f;
+  uint32_t n = 0;
+  for (uint32_t h = 0; h < n_heads; ++h) {
+    const int64_t at =
+        h == head ? slot : slots.SlotOf(list(h), position, job.tokens.Of(h));
+    if (at < 0) continue;
+    sum += job.weights
+               .data[h * job.weights.head_stride + static_cast<uint64_t>(at)];
+    ++n;
+  }
+  if (sum == 0.0f) return 0.0f;
+  if (n < n_heads) {
+    sum *= static_cast<float>(n_heads) / static_cast<float>(n);
+  }
+  return job.weights.data[head * job.weights.head_stride + slot] / sum;
+}
+
+// Weights by shares of the caller's numbers. A work item is a layer and KV
+// head.
+void WeighByShares(const Context& context, const ApplyWeightsArgs& args,
+                   float epsilon) {
+  constexpr uint32_t kRun = 256;
+  ForEachHead(context, args, [&](const ShapeJob& job, uint32_t head, uint32_t) {
+    const uint32_t n_tokens = job.tokens.Of(head);
+    float shares[kRun];
+    for (uint32_t first = 0; first < n_tokens; first += kRun) {
+      const uint32_t n = std::min(kRun, n_tokens - first);
+      for (uint32_t i = 0; i < n; ++i) {
+        shares[i] = ShareOfHeads(job, args.layer.n_kv_heads, head, first + i);
+      }
+      WeighScores(context.simd(), shares, n, epsilon,
+                  ScoresOf(job, head) + first);
+    }
+  });
+}
+
 Status RunApplyWeights(const Context& context, Stream,
                        const ApplyWeightsArgs& args) {
   const auto epsilon = static_cast<float>(args.policy.epsilon);
   if (args.policy.weight == ValueWeight::kNorm) {
     WeighByNorms(context, args, epsilon);
+  } else if (args.policy.share == WeightShare::kHeads) {
+    WeighByShares(context, args, epsilon);
   } else {
     WeighByGiven(context, args, epsilon);
   }

@@ -30,14 +30,12 @@ void ForceKeys(const Forced& forced, SlotBlocks blocks,
 // Counts what each list of a layer keeps, once its keys are computed.
 void CountKept(SimdTarget simd, const SelectArgs& args, const SelectJob& job) {
   const HeadSplit& heads = args.heads;
-  const HeadContest contest{job.keys,
-                            job.tokens,
-                            job.keep.n_lists,
-                            job.budget,
-                            job.keep.count.most,
-                            job.counts,
-                            reinterpret_cast<uint32_t*>(job.keep.slots),
-                            job.keep.stride};
+  const HeadContest contest{
+      job.keys,         job.tokens,
+      job.keep.n_lists, job.budget,
+      job.together,     job.keep.count.most,
+      job.counts,       reinterpret_cast<uint32_t*>(job.keep.slots),
+      job.keep.stride};
   const uint32_t n_own = heads.OwnOf(job.budget, args.forced);
   switch (heads.kind) {
     case HeadRule::kEqual:

@@ -1,6 +1,7 @@
 // Scores by the attention of the window. A work item is a layer and KV head.
 #include "core/context.h"
 #include "core/cpu/cpu.h"
+#include "core/kernels/pool_rows.h"
 #include "core/kernels/window_attention.h"
 #include "core/policy/policy.h"
 #include "core/view/view.h"
@@ -24,7 +25,7 @@ WindowRowOptions OptionsOf(const kvevict_layer_geometry& g,
 // Bytes of a WindowMeasure for every job and head, if the policy needs them.
 CheckedSize MeasureBytes(const kvevict_layer_geometry& g, const Policy& policy,
                          size_t n_layers) {
-  if (!SplitsByScore(policy)) return CheckedSize(0);
+  if (!MeasuresLayers(policy)) return CheckedSize(0);
   return (CheckedSize(n_layers) * CheckedSize(g.n_kv_heads) *
           CheckedSize(sizeof(WindowMeasure)))
       .AlignUp(kCacheLine);
@@ -52,16 +53,29 @@ CheckedSize WindowTableBytes(const Policy& policy) {
       .AlignUp(kCacheLine);
 }
 
+// Bytes of the rows of one query head, f32 [window + 2, n_tokens], if they are
+// pooled one by one.
+CheckedSize PooledBytes(const Policy& policy, uint32_t n_tokens) {
+  if (!PoolsRows(policy)) return CheckedSize(0);
+  return ((CheckedSize(policy.window.count) + CheckedSize(2)) *
+          CheckedSize(n_tokens) * CheckedSize(sizeof(float)))
+      .AlignUp(kCacheLine);
+}
+
 ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
   const uint32_t logit_heads = OptionsOf(g, size.policy).logit_heads;
-  const WindowAttentionScratchSize attention = WindowAttentionScratchBytes(
-      size.n_tokens, size.policy.window.count, GroupSize(g) / logit_heads,
-      g.k_head_dim, logit_heads);
+  // Rows that are pooled are those of one query head at a time.
+  const uint32_t group =
+      PoolsRows(size.policy) ? 1 : GroupSize(g) / logit_heads;
+  const WindowAttentionScratchSize attention =
+      WindowAttentionScratchBytes(size.n_tokens, size.policy.window.count,
+                                  group, g.k_head_dim, logit_heads);
   const auto of_all = [&](size_t attention_bytes) {
     // SIZE_MAX, which stands for a size that does not fit, overflows here.
     return MeasureBytes(g, size.policy, size.n_layers) +
            SharesOf(context, WindowTableBytes(size.policy) +
+                                 PooledBytes(size.policy, size.n_tokens) +
                                  CheckedSize(attention_bytes));
   };
   return {of_all(attention.least), of_all(attention.best)};
@@ -86,13 +100,75 @@ RowSource SourceOf(const QueryRows& queries, int32_t* table) {
   return rows;
 }
 
+// The attention of a KV head's window, without what goes out. `table` is for the
+// rows that wrap around.
+WindowAttention AttentionOf(const ScoreArgs& args, const ScoreJob& job,
+                            uint32_t head, int32_t* table) {
+  const kvevict_layer_geometry& g = args.layer;
+  const uint32_t group = GroupSize(g);
+  WindowAttention attention;
+  attention.rows = OptionsOf(g, args.policy);
+  attention.queries = SourceOf(job.queries, table);
+  attention.queries.base += int64_t{head} * group * job.queries.head_stride;
+  attention.query_head_stride = job.queries.head_stride;
+  attention.keys = HeadRows(*job.view, job.view->k, head);
+  attention.n_tokens = job.tokens.Of(head);
+  attention.window = args.policy.window.count;
+  attention.group = group / attention.rows.logit_heads;
+  attention.head_dim = g.k_head_dim;
+  attention.scale = args.softmax_scale;
+  attention.softcap = g.logit_softcap;
+  if (job.sinks != nullptr) attention.sinks = job.sinks + head * group;
+  return attention;
+}
+
+// Pools the rows of each query head of a KV head by themselves before rows and
+// heads are reduced. `memory` is PooledBytes().
+void ScorePooledRows(const Context& context, const ScoreArgs& args,
+                     const ScoreJob& job, uint32_t head, float* memory,
+                     WindowAttention attention) {
+  const SimdTarget simd = context.simd();
+  const Policy& policy = args.policy;
+  const uint32_t group = GroupSize(args.layer);
+  const size_t n =
+      attention.n_tokens - (policy.keep_window ? attention.window : 0);
+  const size_t stride = attention.n_tokens;
+  float* const out = job.rows + uint64_t{head} * job.tokens.most;
+  float* const masses = job.masses == nullptr
+                            ? nullptr
+                            : job.masses + uint64_t{head} * job.tokens.most;
+  float* const of_head = memory + attention.window * stride;
+  attention.rows.apart = true;
+  attention.rows.max_of_rows = false;
+  attention.group = 1;
+  attention.out = memory;
+  attention.out_stride = stride;
+  const bool is_max = policy.group == KVEVICT_REDUCE_MAX;
+  const float part = 1.0f / static_cast<float>(group);
+  for (uint32_t g = 0; g < group; ++g) {
+    ComputeWindowAttention(simd, attention);
+    PoolAndReduceRows(
+        simd, {memory, attention.window, stride, n, policy.pool, policy.edge,
+               ToReduce(policy.rows), of_head + stride, of_head});
+    AddRow(simd, of_head, n, policy.group == KVEVICT_REDUCE_MEAN ? part : 1.0f,
+           g > 0, is_max, out);
+    if (masses != nullptr) {
+      ReduceRows(simd, memory, attention.window, stride, n, Reduce::kMean,
+                 of_head);
+      AddRow(simd, of_head, n, part, g > 0, false, masses);
+    }
+    attention.queries.base += attention.query_head_stride;
+    if (attention.sinks != nullptr) ++attention.sinks;
+  }
+}
+
 Status Run(const Context& context, Stream, const ScoreArgs& args) {
   const kvevict_layer_geometry& g = args.layer;
   const uint32_t window = args.policy.window.count;
-  const uint32_t group = GroupSize(g);
-  const WindowRowOptions rows = OptionsOf(g, args.policy);
   const size_t measure_bytes =
       MeasureBytes(g, args.policy, args.jobs.size()).value();
+  const size_t table_bytes = WindowTableBytes(args.policy).value();
+  const size_t pooled_bytes = PooledBytes(args.policy, args.n_tokens).value();
   auto* const measures = reinterpret_cast<WindowMeasure*>(args.scratch.data());
   context.ParallelFor(
       static_cast<uint32_t>(args.jobs.size() * g.n_kv_heads),
@@ -101,31 +177,25 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
         const uint32_t head = item % g.n_kv_heads;
         const std::span<uint8_t> share =
             ShareOf(context, args.scratch.subspan(measure_bytes), worker);
-        const size_t table_bytes = WindowTableBytes(args.policy).value();
+        const std::span<uint8_t> rest =
+            share.subspan(table_bytes + pooled_bytes);
+        WindowAttention attention = AttentionOf(
+            args, job, head, reinterpret_cast<int32_t*>(share.data()));
+        attention.scratch = rest.data();
+        attention.scratch_bytes = rest.size();
+        if (PoolsRows(args.policy)) {
+          return ScorePooledRows(
+              context, args, job, head,
+              reinterpret_cast<float*>(share.data() + table_bytes), attention);
+        }
         const uint64_t first_row =
-            uint64_t{head} * (args.per_query_head ? group : 1);
-
-        WindowAttention attention;
-        attention.queries =
-            SourceOf(job.queries, reinterpret_cast<int32_t*>(share.data()));
-        attention.queries.base +=
-            int64_t{head} * group * job.queries.head_stride;
-        attention.query_head_stride = job.queries.head_stride;
-        attention.keys = HeadRows(*job.view, job.view->k, head);
-        attention.n_tokens = job.tokens.Of(head);
-        attention.window = window;
-        attention.group = group / rows.logit_heads;
-        attention.head_dim = g.k_head_dim;
-        attention.scale = args.softmax_scale;
-        attention.softcap = g.logit_softcap;
-        if (job.sinks != nullptr) attention.sinks = job.sinks + head * group;
-        attention.rows = rows;
+            uint64_t{head} * (args.per_query_head ? GroupSize(g) : 1);
         attention.out = job.rows + first_row * job.tokens.most;
         attention.out_stride = job.tokens.most;
         if (args.policy.rows == KVEVICT_REDUCE_MEAN) {
           attention.out_scale = 1.0f / static_cast<float>(window);
         }
-        if (!args.per_query_head && rows.logit_heads == 1) {
+        if (!args.per_query_head && attention.rows.logit_heads == 1) {
           attention.group_reduce = ToReduce(args.policy.group);
         }
         if (job.measure != nullptr) {
@@ -134,8 +204,6 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
                                 args.policy.sink.count,
                                 args.policy.recent.count + window};
         }
-        attention.scratch = share.data() + table_bytes;
-        attention.scratch_bytes = share.size() - table_bytes;
         ComputeWindowAttention(context.simd(), attention);
       });
   for (size_t i = 0; i < args.jobs.size(); ++i) {

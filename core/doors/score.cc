@@ -157,7 +157,8 @@ Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
       ScoreJob& job = now[j].score;
       float* const scores = requests[i + j].scores.data();
       job.rows = apart.Next(plan.layer(now[j].layer), job.tokens.most, scores);
-      now[j].shape = {job.tokens, job.rows, scores, job.view, job.weights};
+      now[j].shape = {job.tokens, job.rows,    scores,
+                      job.view,   job.weights, job.slots};
     }
     const Jobs<uint32_t> layers(now, &ScoredLayer::layer);
     const Jobs<ShapeJob> shapes(now, &ScoredLayer::shape);

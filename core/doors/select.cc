@@ -208,7 +208,7 @@ Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
     return Unsupported("layer %u: its heads have budgets of their own",
                        of_plan.number);
   }
-  if (plan.PinsBest()) {
+  if (plan.PinsBest() || SecuresMass(policy)) {
     return Unsupported(
         "layer %u: tokens are chosen in two stages, in "
         "kvevict_sequence_evict()",

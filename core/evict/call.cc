@@ -19,6 +19,7 @@ EvictCall::EvictCall(Sequence& of)
       chunk_ends_(context),
       chunked_layers_(context),
       measures_(context),
+      winners_(context),
       host_scores_(context),
       host_keep_(context) {}
 
@@ -39,9 +40,13 @@ Status EvictCall::Allocate() {
         "ends of the chunks", n_layers * CheckedSize(most.Count())));
     KV_RETURN_IF_ERROR(chunked_layers_.Allocate("layers in chunks", n_layers));
   }
-  if (SplitsByScore(policy)) {
+  if (MeasuresLayers(policy)) {
     KV_RETURN_IF_ERROR(measures_.Allocate("measures of the layers",
                                           n_layers * CheckedSize(2)));
+  }
+  if (LayersCompete(policy)) {
+    KV_RETURN_IF_ERROR(
+        winners_.Allocate("winners of the lists", CheckedSize(plan.n_lists())));
   }
   if (context.options().select_on_host == 0) return Status();
   KV_RETURN_IF_ERROR(host_jobs_.Allocate("jobs on the host", n_layers));

@@ -55,6 +55,7 @@ class EvictCall {
   // layers that lose tokens; a shared cache counts once
   std::span<LayerEviction> active;
   Forced forced;
+  uint64_t n_winners = 0;  // slots of all layers that stay, if layers compete
 
   // Copies of what the caller passes, and records for each layer.
   std::span<kvevict_view> views() const {
@@ -81,8 +82,11 @@ class EvictCall {
   std::span<ChunkedLayer> chunked_layers() const {
     return All(chunked_layers_);
   }
+  // The winners of the lists of all active layers, end to end. Only layers that
+  // compete have these.
+  std::span<ListWinners> winners() const { return All(winners_); }
   // Measures as read from the device, one per active layer. Only a split by
-  // score has these and measures().
+  // measures has these and measures().
   std::span<LayerMeasure> read_measures() const {
     return All(measures_).first(measures_.size() / 2);
   }
@@ -128,6 +132,8 @@ class EvictCall {
   }
   // The number of first slots that a layer must keep.
   uint32_t SinkOf(uint32_t layer) const;
+  // The share of a layer's context that its budget is.
+  double ShareOf(const LayerOutcome& layer) const;
   // The view that holds the layer's rows after the eviction.
   const kvevict_view& TargetOf(const LayerOutcome& layer) const {
     return HasDestinations() ? destinations()[layer.layer]
@@ -150,6 +156,7 @@ class EvictCall {
   Array<uint32_t> chunk_ends_;          // [n_layers, most chunks], or empty
   Array<ChunkedLayer> chunked_layers_;  // [n_layers], or empty
   Array<LayerMeasure> measures_;        // [2, n_layers], or empty
+  Array<ListWinners> winners_;          // [n_lists], or empty
   Array<float> host_scores_;
   Array<int32_t> host_keep_;
 };
@@ -173,6 +180,20 @@ ListCounts MostKept(const EvictCall& call, const LayerOutcome& layer);
 // scores of one layer.
 Status ShareBudgets(EvictCall& call);
 Status ReadCounts(EvictCall& call);
+// Removes layers from `active` that lose nothing after all.
+void LeaveOutWhole(EvictCall& call);
+// The context from which a layer's budget is computed. It never exceeds
+// max_tokens. Its last block is as full as that of the slots held, so that
+// whole blocks are counted once.
+uint32_t ContextOf(const EvictCall& call, const LayerOutcome& layer);
+
+// contest.cc: layers that compete. FindContest() sets how many slots stay of
+// all layers, and returns whether that is fewer than they hold. ShareWinners()
+// sets what each layer's lists keep once their winners are counted.
+bool FindContest(EvictCall& call);
+// Limits what stays to what the layers that compete hold.
+void LimitWinners(EvictCall& call);
+Status ShareWinners(EvictCall& call);
 
 // chunks.cc
 Status ShareOverChunks(const EvictCall& call, const LayerOutcome& layer);

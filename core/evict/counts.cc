@@ -34,9 +34,10 @@ uint32_t EvictCall::SinkOf(uint32_t layer) const {
 namespace {
 
 // The protected positions that every layer needs room for if the split is by
-// dynamics.
+// dynamics, or layers compete.
 uint32_t n_protected(const EvictCall& call) {
-  return MeasureOf(call.policy) == Measure::kDynamics
+  return MeasureOf(call.policy) == Measure::kDynamics ||
+                 LayersCompete(call.policy)
              ? static_cast<uint32_t>(call.forced.protect.size())
              : 0;
 }
@@ -65,9 +66,8 @@ uint32_t OfChunks(const Policy& policy, uint32_t n_context, uint32_t n_held) {
   return counts ? std::min(n_context, n_held) : n_context;
 }
 
-// The context from which a layer's budget is computed. It never exceeds
-// max_tokens. Its last block is as full as that of the slots held, so that
-// whole blocks are counted once.
+}  // namespace
+
 uint32_t ContextOf(const EvictCall& call, const LayerOutcome& layer) {
   const Prompt& prompt = call.sequence.prompt();
   uint32_t n_seen = call.sequence.logical_length();
@@ -80,6 +80,8 @@ uint32_t ContextOf(const EvictCall& call, const LayerOutcome& layer) {
   return call.plan.HasLayerBudgets() ? n
                                      : OfChunks(call.policy, n, call.n_tokens);
 }
+
+namespace {
 
 Status FindLayers(EvictCall& call) {
   KV_RETURN_IF_ERROR(FindCaches(call));
@@ -254,9 +256,22 @@ Status FindBudgetsIn(const EvictCall& call, uint32_t n_context,
   return Status();
 }
 
+// A layer that competes loses tokens if all layers together do. Which layers
+// these are is known later.
+void Compete(EvictCall& call, bool loses, LayerOutcome* layer) {
+  layer->loses = loses && layer->n_tokens > 0;
+  layer->budget =
+      layer->loses ? BudgetTokens(call.policy, ContextOf(call, *layer)) : 0;
+  if (call.plan.IsRagged() && !layer->loses) {
+    call.slots.LeaveCounts(layer->layer);
+  }
+}
+
 Status CheckBudgets(EvictCall& call) {
   const std::span<uint32_t> budgets = call.budgets();
   FindForced(call);
+  const bool competes = LayersCompete(call.policy);
+  const bool all_lose = competes && FindContest(call);
   std::optional<uint32_t> n_context;  // the context of `budgets`
   bool has_room = true;
   for (LayerOutcome& layer : call.layers) {
@@ -265,6 +280,7 @@ Status CheckBudgets(EvictCall& call) {
       n_context = n;
     }
     FindCounts(call, budgets[layer.owner], &layer);
+    if (competes) Compete(call, all_lose, &layer);
     layer.lacks_room = !has_room || LacksRoomIn(call, *n_context, layer);
     if (layer.owner != layer.layer) {  // owners come first
       layer.lacks_room = call.layers[layer.owner].lacks_room;
@@ -272,6 +288,7 @@ Status CheckBudgets(EvictCall& call) {
       KV_RETURN_IF_ERROR(FindRoom(call, &layer));
     }
     if (layer.lacks_room) LeaveAlone(call, &layer);
+    if (competes) layer.n_keep = layer.n_tokens;
     if (!layer.loses || layer.owner != layer.layer) continue;
     call.active = {call.active.data(), call.active.size() + 1};
     call.active.back() = LayerEviction(layer);
@@ -288,7 +305,8 @@ Status CheckBudgets(EvictCall& call) {
   return Status();
 }
 
-// Removes layers from `active` that lose nothing after all.
+}  // namespace
+
 void LeaveOutWhole(EvictCall& call) {
   size_t n_active = 0;
   for (LayerEviction layer : call.active) {
@@ -308,7 +326,11 @@ void LeaveOutWhole(EvictCall& call) {
   }
 }
 
-}  // namespace
+double EvictCall::ShareOf(const LayerOutcome& layer) const {
+  const Policy of_layer = plan.PolicyOf(layer.layer);
+  if (!CountsTokens(of_layer)) return of_layer.budget;
+  return of_layer.budget / std::max(1u, ContextOf(*this, layer));
+}
 
 Status FindWhole(EvictCall& call) {
   call.layers = call.outcomes();
@@ -323,6 +345,21 @@ Status FindBudgets(EvictCall& call) {
   KV_RETURN_IF_ERROR(FindWhole(call));
   return CheckBudgets(call);
 }
+
+namespace {
+
+// The slots that the n_lists lists of a layer keep together, if they compete.
+uint64_t Together(const EvictCall& call, const LayerOutcome& layer,
+                  size_t n_lists) {
+  const Policy policy = call.plan.PolicyOf(layer.layer);
+  if (policy.heads != HeadRule::kAdaptive ||
+      policy.split != LayerSplit::kUniform) {
+    return n_lists * layer.budget;
+  }
+  return BudgetTogether(policy, ContextOf(call, layer), n_lists);
+}
+
+}  // namespace
 
 void FindCounts(const EvictCall& call, uint32_t budget, LayerOutcome* layer) {
   const uint32_t l = layer->layer;
@@ -357,12 +394,13 @@ void FindCounts(const EvictCall& call, uint32_t budget, LayerOutcome* layer) {
   if (CountsByScore(call.policy)) {
     const uint64_t n_forced =
         uint64_t{call.forced.n_sink} + call.forced.n_recent;
-    layer->loses = HeadsCompete(call.policy)
-                       ? n_held > (budget + margin) * next.size()
-                       : layer->n_tokens > n_forced;
-    layer->n_keep =
-        call.plan.MostOfList(call.plan.layer(l), budget, layer->n_tokens);
     layer->budget = budget;
+    layer->together = Together(call, *layer, next.size());
+    layer->loses = HeadsCompete(call.policy)
+                       ? n_held > layer->together + margin * next.size()
+                       : layer->n_tokens > n_forced;
+    layer->n_keep = static_cast<uint32_t>(std::min<uint64_t>(
+        HeadsCompete(call.policy) ? layer->together : budget, layer->n_tokens));
   }
   if (!layer->loses) call.slots.LeaveCounts(l);
 }
@@ -375,6 +413,7 @@ ListCounts MostKept(const EvictCall& call, const LayerOutcome& layer) {
 }
 
 Status ShareBudgets(EvictCall& call) {
+  if (LayersCompete(call.policy)) return ShareWinners(call);
   const Stream stream = call.stream();
   const std::span<LayerMeasure> read = call.read_measures();
   const std::span<LayerMeasure> measures = call.measures();

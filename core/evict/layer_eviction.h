@@ -15,6 +15,7 @@ struct LayerOutcome {
   uint32_t n_tokens = 0;  // slots held by the longest list
   uint32_t n_keep = 0;    // slots that survive in the longest list
   uint32_t budget = 0;    // per list, if heads share it by score
+  uint64_t together = 0;  // of all lists, likewise
   // Bit fields, since a sequence has two of these records for each layer.
   uint32_t n_rescued : 30 = 0;  // survivors beyond the budget
   bool loses : 1 = false;       // a list keeps fewer slots than it holds
@@ -30,6 +31,7 @@ struct LayerEviction : LayerOutcome {
 
   ScoreJob score;
   ShapeJob shape;
+  SecureJob secure;
   ReduceJob reduce;
   RescueJob rescue;
   SelectJob select;

@@ -52,6 +52,15 @@ Status Reduce(Group& group) {
        alike ? KVEVICT_REDUCE_MAX : call.policy.over});
 }
 
+// Secures tokens by their mass, whatever they score.
+Status SecureMass(Group& group) {
+  const EvictCall& call = group.call;
+  return call.backend().secure_mass(
+      call.context, call.stream(),
+      {group.First().geometry, call.policy, group.All(&LayerEviction::secure),
+       group.scratch()});
+}
+
 }  // namespace
 
 const Stage kScore = {
@@ -73,6 +82,13 @@ const Stage kSubtractRedundancy = {
     TakeOffRedundancy,
     [](const Plan& plan, uint32_t n_layers, uint32_t n_tokens) {
       return plan.NeedsOf(plan.context().backend().subtract_redundancy.scratch,
+                          n_layers, n_tokens);
+    }};
+
+const Stage kSecureMass = {
+    [](const Plan& plan) { return SecuresMass(plan.policy()); }, SecureMass,
+    [](const Plan& plan, uint32_t n_layers, uint32_t n_tokens) {
+      return plan.NeedsOf(plan.context().backend().secure_mass.scratch,
                           n_layers, n_tokens);
     }};
 

@@ -11,8 +11,8 @@ bool Group::ShapesAndSelects() const {
          call.policy.scope == KVEVICT_SCOPE_KV_HEAD &&
          !CountsByScore(call.policy) && !RescuesBlocks(call.policy) &&
          !DiversifiesBlocks(call.policy) && !SplitsByScore(call.policy) &&
-         !plan.Refines() && !plan.ReportsMass() &&
-         plan.ShapingOf(First()).n_terms == 1;
+         !plan.RaisesToMean() && !SecuresMass(call.policy) && !plan.Refines() &&
+         !plan.ReportsMass() && plan.ShapingOf(First()).n_terms == 1;
 }
 
 HeadSplit Group::Split() const {
@@ -60,6 +60,18 @@ Status PinBest(Group& group) {
     layer.select.scores = layer.shape.scores;
   }
   return Status();
+}
+
+// Finds what lists keep if those of all layers compete.
+Status CountWinners(Group& group) {
+  const EvictCall& call = group.call;
+  const HeadSplit heads = {HeadRule::kAdaptive, call.policy.floor, 0.0};
+  SelectArgs select = group.ArgsFor(group.selects(), heads);
+  select.ranges = {};
+  return call.backend().count_winners(
+      call.context, call.stream(),
+      {select, call.n_winners, call.Part<ListWinners>(call.layout.winners),
+       group.scratch()});
 }
 
 // Selects within the budget first: the lists are shortened by the rescued
@@ -157,9 +169,11 @@ Status SelectOnHost(const Group& group, SelectArgs args) {
 
 Status SelectRun(const Group& group, bool by_ranges) {
   const EvictCall& call = group.call;
-  // If the best were pinned, the length of each list is known already.
-  SelectArgs args = group.ArgsFor(
-      group.selects(), call.plan.PinsBest() ? HeadSplit() : group.Split());
+  // If the best were pinned or layers compete, the length of each list is known
+  // already.
+  const bool is_counted = call.plan.PinsBest() || LayersCompete(call.policy);
+  SelectArgs args =
+      group.ArgsFor(group.selects(), is_counted ? HeadSplit() : group.Split());
   if (!by_ranges) args.ranges = {};
   if (call.selects_on_host()) return SelectOnHost(group, args);
   if (!group.ShapesAndSelects()) {
@@ -216,6 +230,13 @@ const Stage kScaleByBestShare = {[](const Plan& plan) {
                                           !plan.PinsBest();
                                  },
                                  ScaleByBestShare};
+
+const Stage kCountWinners = {
+    [](const Plan& plan) { return LayersCompete(plan.policy()); }, CountWinners,
+    [](const Plan& plan, uint32_t, uint32_t) {
+      return plan.context().backend().count_winners.scratch(plan.context(),
+                                                            {plan.n_lists()});
+    }};
 
 const Stage kRescueBlocks = {
     [](const Plan& plan) { return RescuesBlocks(plan.policy()); },

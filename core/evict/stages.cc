@@ -9,25 +9,28 @@
 namespace kvevict {
 namespace {
 
-constexpr const Stage* kStages[] = {&kScore,
-                                    &kPinBest,
-                                    &kApplyWeights,
-                                    &kSubtractRedundancy,
-                                    &kScaleByBestShare,
-                                    &kReduce,
-                                    &kRescueBlocks,
-                                    &kDiversifyBlocks,
-                                    &kSelect,
-                                    &kMeasureMass};
+constexpr const Stage* kScoreStages[] = {
+    &kScore,      &kPinBest,          &kApplyWeights, &kSubtractRedundancy,
+    &kSecureMass, &kScaleByBestShare, &kReduce};
+// Runs once, for all layers.
+constexpr const Stage* kLayerStages[] = {&kCountWinners};
+constexpr const Stage* kSelectStages[] = {&kRescueBlocks, &kDiversifyBlocks,
+                                          &kSelect, &kMeasureMass};
 
-// Runs all stages; without scoring if scores are there already.
-Status RunStages(Group& group, bool is_scored) {
-  for (const Stage* stage : kStages) {
-    if (is_scored && stage == &kScore) continue;
+Status RunStages(std::span<const Stage* const> stages, Group& group) {
+  for (const Stage* stage : stages) {
     if (!stage->takes_part(group.call.plan)) continue;
     if (group.Ranks() || stage->always) KV_RETURN_IF_ERROR(stage->run(group));
   }
   return Status();
+}
+
+// The stages that a group runs on its own, if those before have been run for
+// all layers.
+std::span<const Stage* const> OwnScoreStages(const Policy& policy) {
+  const std::span<const Stage* const> all = kScoreStages;
+  if (LayersCompete(policy)) return {};
+  return MeasuresLayers(policy) ? all.subspan(1) : all;
 }
 
 // Sets where the scores of a group lie.
@@ -35,6 +38,7 @@ void LayOutScores(const Group& group) {
   const EvictCall& call = group.call;
   const Plan& plan = call.plan;
   float* scores = call.Part<float>(call.layout.scores);
+  float* masses = call.Part<float>(call.layout.masses);
   auto* measure = call.Part<LayerMeasure>(call.layout.measures);
   ApartRows apart(plan, call.Part<float>(call.layout.rows));
   for (LayerEviction& layer : group.layers) {
@@ -44,10 +48,16 @@ void LayOutScores(const Group& group) {
         call.signal.Ranks() ? of_plan.geometry.n_kv_heads : of_plan.n_lists;
     float* const rows = apart.Next(of_plan, n, scores);
     layer.score.rows = rows;
-    if (SplitsByScore(call.policy)) layer.score.measure = &measure++->first;
-    layer.shape = {layer.score.tokens, rows, scores, layer.score.view,
-                   layer.score.weights};
+    if (MeasuresLayers(call.policy)) layer.score.measure = &measure++->first;
+    layer.shape = {
+        layer.score.tokens, rows, scores, layer.score.view, layer.score.weights,
+        layer.score.slots};
     layer.reduce = {n, scores, scores};
+    if (SecuresMass(call.policy)) {
+      layer.score.masses = masses;
+      layer.secure = {layer.score.tokens, masses, scores, call.ShareOf(layer)};
+      masses += n_rows * n;
+    }
     scores += n_rows * n;
   }
 }
@@ -80,8 +90,9 @@ void LayOutSelection(const Group& group) {
                     first_keys + (scores - first_scores), group.KeepOf(layer),
                     layer.score.slots};
     layer.select.masses = call.sequence.DeviceMasses(layer.layer);
+    layer.select.budget = layer.budget;
+    layer.select.together = layer.together;
     if (CountsByScore(call.policy)) {
-      layer.select.budget = layer.budget;
       layer.select.counts = call.slots.DeviceNextCounts(layer.layer);
     }
   }
@@ -140,18 +151,36 @@ Status ShareMasses(const EvictCall& call) {
   return Status();
 }
 
+// Runs the stages of all layers that come before their budgets are known, and
+// shares the budgets.
+Status ShareOverLayers(EvictCall& call) {
+  Group all{call, call.active};
+  all.Enter(0);
+  LayOutScores(all);
+  if (!LayersCompete(call.policy)) {
+    KV_RETURN_IF_ERROR(kScore.run(all));
+    return ShareBudgets(call);
+  }
+  for (LayerEviction& layer : call.active) {
+    layer.keep.n_lists = call.plan.layer(layer.layer).n_lists;
+  }
+  LayOutSelection(all);
+  for (size_t i = 0; i < call.active.size();) {
+    Group group = GroupFrom(call, i);
+    KV_RETURN_IF_ERROR(RunStages(kScoreStages, group));
+    i += group.layers.size();
+  }
+  LimitWinners(call);
+  KV_RETURN_IF_ERROR(RunStages(kLayerStages, all));
+  return ShareBudgets(call);
+}
+
 Status ChooseSlots(EvictCall& call) {
   if (call.plan.IsRagged()) {
     KV_RETURN_IF_ERROR(call.slots.SendNextCounts(call.stream()));
   }
   const bool is_scored = SplitsByScore(call.policy);
-  if (is_scored) {
-    Group all{call, call.active};
-    all.Enter(0);
-    LayOutScores(all);
-    if (all.Ranks()) KV_RETURN_IF_ERROR(kScore.run(all));
-    KV_RETURN_IF_ERROR(ShareBudgets(call));
-  }
+  if (is_scored) KV_RETURN_IF_ERROR(ShareOverLayers(call));
   KV_RETURN_IF_ERROR(SumCalls(call));
   int32_t* keep_slots = call.Part<int32_t>(call.layout.keep);
   for (size_t i = 0; i < call.active.size();) {
@@ -165,7 +194,8 @@ Status ChooseSlots(EvictCall& call) {
         LayOutScores(group);
       }
       LayOutSelection(group);
-      KV_RETURN_IF_ERROR(RunStages(group, is_scored));
+      KV_RETURN_IF_ERROR(RunStages(OwnScoreStages(call.policy), group));
+      KV_RETURN_IF_ERROR(RunStages(kSelectStages, group));
     }
     i += group.layers.size();
   }
@@ -209,11 +239,16 @@ Status Rotate(EvictCall& call) {
 ScratchNeeds ScratchOfStages(const Plan& plan, uint32_t n_layers,
                              uint32_t n_tokens, bool scores, bool selects) {
   ScratchNeeds most;
-  for (const Stage* stage : kStages) {
-    if (stage->scratch == nullptr || !stage->takes_part(plan)) continue;
-    if (stage->always ? !selects : !scores) continue;
-    most = Larger(most, stage->scratch(plan, n_layers, n_tokens));
-  }
+  const auto add = [&](std::span<const Stage* const> stages) {
+    for (const Stage* stage : stages) {
+      if (stage->scratch == nullptr || !stage->takes_part(plan)) continue;
+      if (stage->always ? !selects : !scores) continue;
+      most = Larger(most, stage->scratch(plan, n_layers, n_tokens));
+    }
+  };
+  add(kScoreStages);
+  if (selects) add(kLayerStages);
+  add(kSelectStages);
   return most;
 }
 

@@ -11,6 +11,9 @@
 
 namespace kvevict {
 
+// Layers that share a budget by their scores all run the stages that change
+// scores before any of them runs those that select.
+
 // Layers whose scores are in the workspace at once, and the current chunk of
 // each. The layers are alike unless they share a list.
 struct Group {
@@ -73,8 +76,10 @@ extern const Stage kScore;               // score_stages.cc
 extern const Stage kPinBest;             // select_stages.cc
 extern const Stage kApplyWeights;        // score_stages.cc
 extern const Stage kSubtractRedundancy;  // score_stages.cc
+extern const Stage kSecureMass;          // score_stages.cc
 extern const Stage kScaleByBestShare;    // select_stages.cc
 extern const Stage kReduce;              // score_stages.cc
+extern const Stage kCountWinners;        // select_stages.cc
 extern const Stage kRescueBlocks;        // select_stages.cc
 extern const Stage kDiversifyBlocks;     // select_stages.cc
 extern const Stage kSelect;              // select_stages.cc

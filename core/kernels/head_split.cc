@@ -16,7 +16,8 @@ class Contest {
     n_safe_ = n_safe;
     FindCut();
     CountAboveCut();
-    DealTies();
+    DealTies(n_left_, in_.n_lists, {in_.scratch, in_.scratch_stride},
+             {in_.counts, 1});
   }
   uint32_t TokensOf(uint32_t list) const { return in_.tokens.Of(list); }
   // The number of keys of a list that are larger than `key`.
@@ -46,7 +47,7 @@ class Contest {
   void FindCut() {
     uint64_t n_tokens = 0;
     for (uint32_t i = 0; i < in_.n_lists; ++i) n_tokens += TokensOf(i);
-    n_left_ = std::min(uint64_t{in_.n_lists} * in_.budget, n_tokens);
+    n_left_ = std::min(in_.together, n_tokens);
     for (const KeyDigit& digit : kKeyDigits) {
       uint32_t bins[kMaxKeyBins];
       uint64_t kept[kMaxKeyBins] = {};  // if keys from this digit on stay
@@ -81,27 +82,6 @@ class Contest {
     }
   }
 
-  // Deals keys equal to the cut in turn: every list gets as many as the level,
-  // if it has them, and lower lists get one of those that are left then.
-  void DealTies() {
-    uint32_t level = 0;
-    for (uint32_t bit = 1u << 31; bit > 0; bit /= 2) {
-      uint64_t n_dealt = 0;
-      for (uint32_t list = 0; list < in_.n_lists; ++list) {
-        n_dealt += std::min(Ties(list), level + bit);
-      }
-      if (n_dealt <= n_left_) level += bit;
-    }
-    for (uint32_t list = 0; list < in_.n_lists; ++list) {
-      n_left_ -= std::min(Ties(list), level);
-    }
-    for (uint32_t list = 0; list < in_.n_lists; ++list) {
-      const bool one_more = Ties(list) > level && n_left_ > 0;
-      in_.counts[list] += std::min(Ties(list), level) + one_more;
-      n_left_ -= one_more;
-    }
-  }
-
   const SimdTarget simd_;
   const HeadContest& in_;
   uint32_t n_safe_ = 0;
@@ -110,6 +90,26 @@ class Contest {
 };
 
 }  // namespace
+
+void DealTies(uint64_t n_left, uint64_t n_lists, const ListNumbers& ties,
+              const ListNumbers& counts) {
+  uint32_t level = 0;
+  for (uint32_t bit = 1u << 31; bit > 0; bit /= 2) {
+    uint64_t n_dealt = 0;
+    for (uint64_t list = 0; list < n_lists; ++list) {
+      n_dealt += std::min(ties[list], level + bit);
+    }
+    if (n_dealt <= n_left) level += bit;
+  }
+  for (uint64_t list = 0; list < n_lists; ++list) {
+    n_left -= std::min(ties[list], level);
+  }
+  for (uint64_t list = 0; list < n_lists; ++list) {
+    const bool one_more = ties[list] > level && n_left > 0;
+    counts[list] += std::min(ties[list], level) + one_more;
+    n_left -= one_more;
+  }
+}
 
 void CountWinners(SimdTarget simd, const HeadContest& contest,
                   uint32_t n_safe) {

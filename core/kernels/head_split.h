@@ -14,13 +14,28 @@ struct HeadContest {
   ListCounts tokens;     // per list
   uint32_t n_lists;
   uint32_t budget;    // of each list, if all kept the same
+  uint64_t together;  // of all lists
   uint32_t most;      // the most that any list may keep
   uint32_t* counts;   // out: [n_lists]; at least 1 for a list with tokens
   uint32_t* scratch;  // [n_lists], scratch_stride apart
   uint64_t scratch_stride;
 };
 
-// Keeps the n_lists * budget largest keys of all lists, or all if there are
+// A number of each list, `stride` elements apart.
+struct ListNumbers {
+  uint32_t* first;
+  uint64_t stride;
+
+  uint32_t& operator[](uint64_t list) const { return first[list * stride]; }
+};
+
+// Adds n_left of the ties to the counts of the lists in turn: every list gets
+// as many as the level, if it has them, and lower lists get one of those that
+// are left then.
+void DealTies(uint64_t n_left, uint64_t n_lists, const ListNumbers& ties,
+              const ListNumbers& counts);
+
+// Keeps the `together` largest keys of all lists, or all if there are
 // fewer, and in each list at least the n_safe <= budget largest. Keys equal to
 // the smallest that stays are dealt to the lists in turn, lower lists first.
 void CountWinners(SimdTarget simd, const HeadContest& contest, uint32_t n_safe);

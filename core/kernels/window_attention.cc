@@ -473,6 +473,29 @@ HWY_NOINLINE void SumTile(const WindowAttention& args, const RowBatch& batch,
   }
 }
 
+// Writes a tile's weights of each row by itself.
+HWY_NOINLINE void StoreRows(const WindowAttention& args, const RowBatch& batch,
+                            size_t tile, const WindowAttentionScratch& s) {
+  const RowTag d;
+  const size_t lanes = hn::Lanes(d);
+  const size_t n_keys = KeysOf(args, tile);
+  for (size_t r = 0; r < batch.size(); ++r) {
+    const size_t row = batch.row + r % batch.n_rows;
+    const size_t head = batch.head + r / batch.n_rows;
+    float* const out = args.out + (head * args.window + row) * args.out_stride +
+                       tile * kTileKeys;
+    const float* const e = s.TileExps(tile) + r * kTileKeys;
+    const auto weight = hn::Set(d, s.TileReferences(tile)[r]);
+    const size_t n_visible = VisibleKeys(args, tile, row);
+    for (size_t key = 0; key < n_keys; key += lanes) {
+      const auto seen = hn::FirstN(d, n_visible - std::min(n_visible, key));
+      const auto a = hn::Mul(hn::LoadU(d, e + key), weight);
+      hn::StoreN(hn::IfThenElseZero(seen, a), d, out + key,
+                 std::min(lanes, n_keys - key));
+    }
+  }
+}
+
 // Adds the heads of a batch, whose sums are complete, to those before.
 HWY_NOINLINE void ReduceTile(const WindowAttention& args, const RowBatch& batch,
                              size_t tile, const WindowAttentionScratch& s) {
@@ -552,6 +575,15 @@ HWY_INLINE void FinishSums(const WindowAttention& args, const RowBatch& batch,
 // sets the sums to 0.
 HWY_INLINE void SkipTile(const WindowAttention& args, const RowBatch& batch,
                          size_t tile, const WindowAttentionScratch& s) {
+  if (args.rows.apart) {
+    for (size_t r = 0; r < batch.size(); ++r) {
+      const size_t row = (batch.head + r / batch.n_rows) * args.window +
+                         batch.row + r % batch.n_rows;
+      std::fill_n(args.out + row * args.out_stride + tile * kTileKeys,
+                  KeysOf(args, tile), 0.0f);
+    }
+    return;
+  }
   if (batch.row != 0) return;
   const bool reduces = args.group_reduce.has_value();
   for (size_t h = 0; h < batch.n_heads; ++h) {
@@ -599,7 +631,9 @@ void ComputeBatch(const WindowAttention& args, const RowBatch& batch,
     } else {
       if (tile >= n_kept) compute_exps(tile);
       WeighTile(tile, s);
-      if (args.rows.max_of_rows) {
+      if (args.rows.apart) {
+        StoreRows(args, batch, tile, s);
+      } else if (args.rows.max_of_rows) {
         SumTile<true>(args, batch, tile, s);
       } else {
         SumTile<false>(args, batch, tile, s);

@@ -19,6 +19,9 @@ struct WindowRowOptions {
   // A row's weights are multiplied by the number of keys before its own token.
   bool weigh_by_past = false;
   bool max_of_rows = false;  // instead of the sum over the window's rows
+  // Rows are neither summed nor scaled: `out` has one for each query head and
+  // row of the window, without group_reduce, spread and measure.
+  bool apart = false;
   // The number of adjacent query heads of which a row's logits are the maximum.
   uint32_t logit_heads = 1;
   // If above 0, this many times the unbiased variance of the rows is added to
@@ -72,7 +75,8 @@ struct WindowAttention {
   WindowRowOptions rows;
   // For each query head and key, the sum over the window's rows of the softmax
   // weights, times out_scale: [group, n_tokens], rows out_stride elements
-  // apart. With group_reduce the heads' rows are reduced in order: [n_tokens].
+  // apart; with rows.apart [group, window, n_tokens]. With group_reduce the
+  // heads' rows are reduced in order: [n_tokens].
   float* out = nullptr;
   size_t out_stride = 0;
   float out_scale = 1.0f;

@@ -113,6 +113,9 @@ struct ScoreJob {
   FloatRows query_centers;     // [n_q_heads, 3, rope.n_frequencies()]
   FloatRows weights;           // [n_kv_heads, tokens.most]
   float* measure = nullptr;    // out: a LayerMeasure, if the policy reads it
+  // Out: [n_kv_heads, tokens.most], the mean weight over rows and query heads
+  // in the slots before the window, if the policy secures a mass.
+  float* masses = nullptr;
 };
 
 // Computes one signal's scores for every token. There is a row per KV head, or
@@ -141,7 +144,8 @@ struct ShapeJob {
   // The rows that are read in addition to scores: values whose norms are
   // weights, or keys that are compared.
   const kvevict_view* view = nullptr;
-  FloatRows weights;  // [n_kv_heads, tokens.most], given by the caller
+  FloatRows weights;    // [n_kv_heads, tokens.most], given by the caller
+  SlotPositions slots;  // which slots of heads hold the same token
 };
 
 // Pools rows along the tokens and reduces the n_terms rows of each KV head. The
@@ -155,8 +159,17 @@ struct ShapeArgs {
   std::span<uint8_t> scratch;
 };
 
+// Raises the shaped scores of a head that are below the mean of all but the last
+// n_unpooled to it, in place. A mean that is not finite changes nothing.
+struct RaiseToMeanArgs {
+  const kvevict_layer_geometry& layer;  // of all jobs
+  uint32_t n_unpooled;
+  Jobs<ShapeJob> jobs;
+};
+
 // Replaces shaped scores by (score + epsilon) * weight, in place. The policy
-// has weights. +infinity stays.
+// has weights, and says whether they are divided by their sum over the heads:
+// see Policy.share. +infinity stays.
 struct ApplyWeightsArgs {
   const kvevict_layer_geometry& layer;  // of all jobs
   const Policy& policy;
@@ -172,6 +185,25 @@ struct SubtractRedundancyArgs {
   const Policy& policy;
   uint32_t n_tokens;  // of the longest layer in the call, maybe of other jobs
   Jobs<ShapeJob> jobs;
+  std::span<uint8_t> scratch;
+};
+
+struct SecureJob {
+  ListCounts tokens;
+  const float* masses = nullptr;  // [n_kv_heads, tokens.most]: see ScoreJob
+  float* scores = nullptr;        // [n_kv_heads, tokens.most], in place
+  double share = 0.0;             // that the budget is of the context
+};
+
+// Gives the tokens that each head secures by their mass the highest score of
+// the layer before the window, in place: see Policy.first_stage_mass. Masses are
+// added in units of 2^-31 of the head's, so that devices agree.
+struct SecureMassArgs {
+  using Size = LayerSize;
+
+  const kvevict_layer_geometry& layer;  // of all jobs
+  const Policy& policy;
+  Jobs<SecureJob> jobs;
   std::span<uint8_t> scratch;
 };
 

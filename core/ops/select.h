@@ -55,6 +55,7 @@ struct SelectJob {
   // If scores decide how many slots lists keep: the budget of a list, and where
   // keep.count.each is written. No list keeps more than keep.count.most.
   uint32_t budget = 0;
+  uint64_t together = 0;  // of all lists
   uint32_t* counts = nullptr;
   Mass* masses = nullptr;  // [n_lists], if they are measured
 };
@@ -78,6 +79,35 @@ struct SelectArgs {
   // Tokens that rank before or after others whatever their scores, once it is
   // known how many each list keeps. In host memory.
   std::span<const TokenRange> ranges = {};
+};
+
+// What a list keeps if lists compete: `count`, and some of the `ties`, the slots
+// at the cut that are not counted. Without enough winners all lists are dealt
+// ties in turn: see DealTies().
+struct ListWinners {
+  uint32_t count;
+  uint32_t ties;
+};
+
+// Finds the n_winners best slots of all lists of all jobs, which have at least
+// as many. A list has at least SafeOf() of its best. Slots that must stay come
+// first.
+struct CountWinnersArgs {
+  struct Size {
+    uint64_t n_lists;  // of all jobs
+  };
+
+  SelectArgs select;  // numbers of lists may differ; keep lists are not used
+  uint64_t n_winners;
+  ListWinners* winners;  // out: of all lists, end to end
+  std::span<uint8_t> scratch;
+
+  // The number of its best slots that a list of a job keeps whatever the others
+  // have, at least a block.
+  uint32_t SafeOf(const SelectJob& job) const {
+    return std::max(select.heads.OwnOf(job.budget, select.forced),
+                    select.blocks.size);
+  }
 };
 
 // Measures the mass of the scores in the keep lists of selected jobs. The

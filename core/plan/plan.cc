@@ -479,6 +479,10 @@ CheckedSize Plan::KeepCapacity() const {
   if (HasLayerBudgets()) return KeepCapacityOfLayers();
   CheckedSize kept(MaxTotalBudget(policy_, max_tokens_, n_apart));
   kept = kept + CheckedSize(n_apart) * CheckedSize(RescuedTokens(policy_));
+  // Budgets that are rounded together are a token larger at most.
+  if (policy_.rounding == Rounding::kTogether) {
+    kept = kept + CheckedSize(n_apart);
+  }
   if (!kept.ok() || kept.value() > all.value()) kept = all;
   if (!HeadsCompete(policy_)) return lists * kept;
   // One list of a layer may get what all of them have together.
@@ -494,7 +498,7 @@ CheckedSize Plan::KeepCapacityOfLayers() const {
     if (l > 0 && scope() == KVEVICT_SCOPE_MODEL) break;
     const uint64_t most =
         MaxTotalBudget(PolicyOf(l), max_tokens_, /*n_layers=*/1) +
-        RescuedTokens(policy_);
+        RescuedTokens(policy_) + (policy_.rounding == Rounding::kTogether);
     n = n + CheckedSize(layers_[l].n_lists) *
                 CheckedSize(MostOfList(layers_[l],
                                        static_cast<uint32_t>(std::min<uint64_t>(

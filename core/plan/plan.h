@@ -50,7 +50,9 @@ struct EvictWorkspace {
   // f32 [kMostApart or fewer, n_q_heads, ChunkTokens()], if shaping needs them
   size_t rows = 0;
   size_t keys = 0;      // u32, shaped like scores, if Plan::NeedsKeys()
+  size_t masses = 0;    // f32, shaped like scores, if a mass is secured
   size_t measures = 0;  // LayerMeasure [n_layers], if the split reads them
+  size_t winners = 0;   // ListWinners [n_lists], if layers compete
   size_t scratch = 0;
   size_t bytes = 0;
 };
@@ -162,6 +164,10 @@ class Plan {
     return AppliesWeights() && signal().IsOfQueryHeads() &&
            policy_.order == ShapingOrder::kWeighPool;
   }
+  // True if shaped scores are raised to the mean of their head.
+  bool RaisesToMean() const {
+    return signal().Ranks() && policy_.prior == Prior::kMean;
+  }
   // True if shaped scores are changed further.
   bool Refines() const { return AppliesWeights() || SubtractsRedundancy(); }
   // True if keys are processed block by block and only the budget's tokens stay
@@ -186,7 +192,9 @@ class Plan {
   // True if evictions measure the kept mass and the policy's scores are a mass.
   bool ReportsMass() const { return reports_mass_ && ScoresAreMass(policy_); }
   // True if keys have memory of their own and do not replace scores.
-  bool NeedsKeys() const { return NeedsBest() || ReportsMass(); }
+  bool NeedsKeys() const {
+    return NeedsBest() || ReportsMass() || LayersCompete(policy_);
+  }
   // True if sequences have room for the destinations of an eviction.
   bool HasDestinations() const { return has_destinations_; }
   // True if the policy scores by the window's queries.

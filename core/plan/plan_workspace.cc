@@ -142,9 +142,17 @@ EvictWorkspace Plan::EvictParts(uint32_t n_layers, uint32_t n_tokens,
   if (signal().Ranks()) {
     parts.rows = layout.Add(ApartRows(n_layers, n_at_once), sizeof(float));
   }
-  if (SplitsByScore(policy_)) {
+  if (SecuresMass(policy_)) {
+    parts.masses = layout.Add(CheckedSize(n_layers) * CheckedSize(MostRows()) *
+                                  CheckedSize(n_at_once),
+                              sizeof(float));
+  }
+  if (MeasuresLayers(policy_)) {
     parts.measures =
         layout.Add(CheckedSize(Plan::n_layers()), sizeof(LayerMeasure));
+  }
+  if (LayersCompete(policy_)) {
+    parts.winners = layout.Add(CheckedSize(n_lists()), sizeof(ListWinners));
   }
   parts.scratch = layout.AddScratch(
       ScratchOfStages(*this, n_layers, n_at_once, signal().Ranks(), true),

@@ -22,23 +22,28 @@ enum class PolicyKind : int32_t {
 // ---- Types of parameters, other than numbers, bool and the C API's enums ----
 
 enum class PoolKind : int32_t { kNone, kAvg, kMax };
-enum class PoolEdge : int32_t { kPad, kShrink };
+enum class PoolEdge : int32_t { kPad, kShrink, kMass };
 enum class RowWeight : int32_t { kNone, kPast };
 enum class SoftmaxKeys : int32_t { kCausal, kPast };
 enum class ShapingOrder : int32_t {
   kReducePool,
   kPoolReduce,
   kReduceLogits,
-  kWeighPool
+  kWeighPool,
+  kPoolRows
 };
 enum class LayerSplit : int32_t {
 #define KVEVICT_LAYER_SPLIT(Name, text, is_exact, measure) k##Name,
 #include "core/budgets/layer_splits.inc"
 #undef KVEVICT_LAYER_SPLIT
 };
+enum class FirstStageBias : int32_t { kNone, kPast };
+enum class WeightShare : int32_t { kNone, kHeads };
+enum class Prior : int32_t { kNone, kMean };
 enum class BudgetBase : int32_t { kContext, kPartition };
 enum class ValueWeight : int32_t { kNone, kNorm, kGiven };
 enum class HeadRule : int32_t { kEqual, kAdaptive, kAdaptiveBlend, kThreshold };
+enum class Rounding : int32_t { kHead, kTogether };
 enum class PromptRule : int32_t {
   kInside,
   kBeside,

@@ -76,6 +76,31 @@ Status CheckSecure(const Policy& p) {
       NumberText(p.secure).c_str(), with);
 }
 
+// The first stage reads the window's rows, and secures single tokens.
+Status CheckFirstStage(const Policy& p) {
+  if (!SecuresMass(p)) return Status();
+  const char* needs = nullptr;
+  if (p.order != ShapingOrder::kPoolRows) needs = "order pool-rows";
+  if (!p.keep_window) needs = "keep_window yes";
+  if (p.select_block > 1) needs = "select_block 1";
+  if (p.scope != KVEVICT_SCOPE_KV_HEAD) needs = "scope head";
+  if (p.heads == HeadRule::kThreshold) needs = "heads other than threshold";
+  if (needs == nullptr) return Status();
+  return InvalidArgument("first_stage_mass %s needs %s",
+                         NumberText(p.first_stage_mass).c_str(), needs);
+}
+
+Status CheckShareOfHeads(const Policy& p) {
+  if (!SignalOf(p).Ranks() || p.share == WeightShare::kNone ||
+      p.weight == ValueWeight::kGiven) {
+    return Status();
+  }
+  return InvalidArgument(
+      "share heads with weight %s: only weights that are given are divided by "
+      "their sum over the heads",
+      p.weight == ValueWeight::kNorm ? "norm" : "none");
+}
+
 // Blocks are compared by the sums of their scores, and stay by the keys of one
 // layer.
 Status CheckVaries(const Policy& p) {
@@ -88,6 +113,9 @@ Status CheckVaries(const Policy& p) {
   if (!signal.is_mass || p.redundancy > 0.0) {
     return refuse(signal.is_mass ? "redundancy" : signal.text,
                   "it is a share of a mass");
+  }
+  if (p.prior != Prior::kNone) {
+    return refuse("prior mean", "it is a share of a mass");
   }
   if (p.scope == KVEVICT_SCOPE_MODEL) {
     return refuse("scope model", "it compares the keys of one layer");
@@ -157,6 +185,17 @@ Status CheckReductions(const Policy& p) {
         "call "
         "by call");
   }
+  if (signal.IsOfQueryHeads() && p.order == ShapingOrder::kPoolRows &&
+      !signal.HasWindow()) {
+    return InvalidArgument("order pool-rows: %s has no window's rows to pool",
+                           signal.text);
+  }
+  if (signal.Ranks() && p.edge == PoolEdge::kMass &&
+      (p.order != ShapingOrder::kPoolRows || p.pool.kind == PoolKind::kMax)) {
+    return InvalidArgument(
+        "edge mass needs order pool-rows and a pool that is no maximum: a row "
+        "is scaled to its sum");
+  }
   if (!signal.IsOfQueryHeads() || p.order != ShapingOrder::kReduceLogits) {
     return Status();
   }
@@ -185,12 +224,13 @@ Status CheckMeasured(const Policy& p, const char* key, const char* value,
                            p.window.count, least_window, kMaxMeasuredWindow);
   }
   if (p.rows == KVEVICT_REDUCE_MEAN && p.row_weight == RowWeight::kNone &&
-      p.order != ShapingOrder::kReduceLogits) {
+      p.order != ShapingOrder::kReduceLogits &&
+      p.order != ShapingOrder::kPoolRows) {
     return Status();
   }
   return InvalidArgument(
       "%s %s: needs rows mean, row_weight none and an order other than "
-      "reduce-logits",
+      "reduce-logits and pool-rows",
       key, value);
 }
 
@@ -199,9 +239,35 @@ Status CheckMeasures(const Policy& p) {
     KV_RETURN_IF_ERROR(
         CheckMeasured(p, "spread", NumberText(p.spread).c_str(), 2));
   }
-  if (!SplitsByScore(p)) return Status();
+  if (!MeasuresLayers(p)) return Status();
   return CheckMeasured(p, "split", WordOf(p.split),
                        MeasureOf(p) == Measure::kDynamics ? 2 : 1);
+}
+
+// Checks that scores alone decide what a layer keeps, once all are there.
+Status CheckCompeting(const Policy& p) {
+  if (TouchesNothing(p) || !LayersCompete(p)) return Status();
+  const SignalInfo& signal = SignalOf(p);
+  if (!signal.Ranks()) {
+    return InvalidArgument("split scores: %s has no scores to compare",
+                           signal.text);
+  }
+  const char* with = nullptr;
+  if (p.heads == HeadRule::kAdaptiveBlend) with = "heads adaptive-blend";
+  if (p.heads == HeadRule::kThreshold) with = "heads threshold";
+  if (p.normalize) with = "normalize yes";
+  if (p.secure > 0.0) with = "secure";
+  if (p.chunk > 0) with = "chunk";
+  if (p.rescue > 0) with = "rescue";
+  if (p.diverse_mass > 0.0) with = "diverse_mass";
+  if (CountsPrompt(p)) with = "a prompt that is pinned or beside";
+  if (IsBudgetOfPartition(p)) with = "of partition";
+  if ((signal.takes & kBlock) != 0 && p.block > 0) with = "block above 0";
+  if (with == nullptr) return Status();
+  return InvalidArgument(
+      "split scores with %s: it depends on what a layer keeps, which no score "
+      "may depend on",
+      with);
 }
 
 // For a budget per partition: the tokens lost by partitions that are compared
@@ -339,10 +405,15 @@ bool DiversifiesBlocks(const Policy& policy) {
   return SignalOf(policy).Ranks() && policy.diverse_mass > 0.0;
 }
 
+bool SecuresMass(const Policy& policy) {
+  return SignalOf(policy).HasWindow() && policy.first_stage_mass > 0.0;
+}
+
 bool ScoresAreMass(const Policy& policy) {
   const bool secures =
       policy.secure > 0.0 && policy.weight != ValueWeight::kNone;
-  return SignalOf(policy).is_mass && policy.redundancy == 0.0 && !secures &&
+  return SignalOf(policy).is_mass && policy.prior == Prior::kNone &&
+         policy.redundancy == 0.0 && !secures && !SecuresMass(policy) &&
          !RescuesBlocks(policy) && !DiversifiesBlocks(policy);
 }
 
@@ -373,6 +444,7 @@ Status ValidatePolicy(const Policy& policy) {
   KV_RETURN_IF_ERROR(CheckBlock(p));
   KV_RETURN_IF_ERROR(CheckReductions(p));
   KV_RETURN_IF_ERROR(CheckMeasures(p));
+  KV_RETURN_IF_ERROR(CheckCompeting(p));
   if (p.scope == KVEVICT_SCOPE_MODEL && p.split != LayerSplit::kUniform) {
     return InvalidArgument(
         "split %s with scope model: one keep list needs the same budget in "
@@ -391,6 +463,8 @@ Status ValidatePolicy(const Policy& policy) {
         WordOf(p.prompt));
   }
   KV_RETURN_IF_ERROR(CheckSecure(p));
+  KV_RETURN_IF_ERROR(CheckShareOfHeads(p));
+  KV_RETURN_IF_ERROR(CheckFirstStage(p));
   KV_RETURN_IF_ERROR(CheckVaries(p));
   KV_RETURN_IF_ERROR(CheckChunks(p));
   KV_RETURN_IF_ERROR(CheckForced(p));
@@ -479,6 +553,16 @@ bool LacksQueries(const Policy& policy, uint32_t n_context) {
 
 uint32_t BudgetTokens(const Policy& p, uint32_t n_context) {
   return LacksRoom(p, n_context) ? n_context : WholeBudget(p, n_context);
+}
+
+uint64_t BudgetTogether(const Policy& p, uint32_t n_context, uint64_t n_lists) {
+  const uint64_t n_even = n_lists * BudgetTokens(p, n_context);
+  if (p.rounding == Rounding::kHead || CountsTokens(p) ||
+      BlocksOf(p).size > 1) {
+    return n_even;
+  }
+  const double exact = ExactBudget(p, n_context) * static_cast<double>(n_lists);
+  return std::max(n_even, static_cast<uint64_t>(exact));
 }
 
 uint32_t RecentTokens(const Policy& p) {

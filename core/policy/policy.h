@@ -39,9 +39,16 @@ bool TouchesNothing(const Policy& policy);
 // What a split reads of each layer's attention: see LayerMeasure.
 enum class Measure { kNone, kDynamics, kEnds };
 Measure MeasureOf(const Policy& policy);
+inline bool MeasuresLayers(const Policy& policy) {
+  return MeasureOf(policy) != Measure::kNone;
+}
+// True if the tokens of all layers compete for the budget of all.
+inline bool LayersCompete(const Policy& policy) {
+  return policy.split == LayerSplit::kScores;
+}
 // True if scores of all layers decide how many tokens a layer keeps.
 inline bool SplitsByScore(const Policy& policy) {
-  return MeasureOf(policy) != Measure::kNone;
+  return MeasuresLayers(policy) || LayersCompete(policy);
 }
 // True if scores decide how many tokens a head keeps.
 bool CountsByScore(const Policy& policy);
@@ -52,6 +59,8 @@ bool HeadsCompete(const Policy& policy);
 bool RescuesBlocks(const Policy& policy);
 // True if some blocks stay because their keys are unlike the others.
 bool DiversifiesBlocks(const Policy& policy);
+// True if tokens are secured by the attention mass that they have.
+bool SecuresMass(const Policy& policy);
 // True if scores are not negative and their sum is a mass.
 bool ScoresAreMass(const Policy& policy);
 // The slots of a list that rescued blocks may take beyond its budget.
@@ -83,6 +92,12 @@ bool LacksQueries(const Policy& policy, uint32_t n_context);
 // The tokens that a valid policy keeps of `n_context`, in whole blocks: at
 // least one and at most all.
 uint32_t BudgetTokens(const Policy& policy, uint32_t n_context);
+
+// The tokens that n_lists lists of a context keep together, if they compete for
+// them: n_lists budgets, or with rounding=together their exact sum, rounded
+// down. At least the budgets.
+uint64_t BudgetTogether(const Policy& policy, uint32_t n_context,
+                        uint64_t n_lists);
 
 // The budget in blocks, before rounding and clamping, whether or not it has
 // room.

@@ -12,6 +12,10 @@ Shaping MakeShaping(const Policy& policy, const SignalInfo& signal,
   if (signal.HasWindow() && policy.keep_window) {
     shaping.n_unpooled = policy.window.count;
   }
+  if (PoolsRows(policy)) {  // the signal has done the rest
+    shaping.pool = {};
+    return shaping;
+  }
   const bool commutes = (policy.group == KVEVICT_REDUCE_MAX) ==
                         (policy.pool.kind == PoolKind::kMax);
   if (shaping.Pools() && !commutes &&

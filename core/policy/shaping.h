@@ -29,6 +29,11 @@ struct Shaping {
   }
 };
 
+// True if the signal pools the rows of its window by itself.
+inline bool PoolsRows(const Policy& policy) {
+  return policy.order == ShapingOrder::kPoolRows;
+}
+
 // The shaping of a signal's scores by a valid policy, for a model with
 // group_size query heads per KV head.
 Shaping MakeShaping(const Policy& policy, const SignalInfo& signal,

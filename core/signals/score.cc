@@ -41,6 +41,11 @@ Status ScoreAndShapeRun(const Plan& plan, const PlanLayer& layer, Stream stream,
           context, stream,
           {shaping, layer.geometry.n_kv_heads, shapes.first(n), scratch}));
     }
+    if (plan.RaisesToMean()) {
+      KV_RETURN_IF_ERROR(context.backend().raise_to_mean(
+          context, stream,
+          {layer.geometry, shaping.n_unpooled, shapes.first(n)}));
+    }
     shapes = shapes.subspan(n);
   }
   return Status();
@@ -93,9 +98,17 @@ Status CheckScoring(const Plan& plan, Stream stream, uint32_t n_tokens,
     const Jobs<ShapeJob> alike = shapes.first(n);
     KV_RETURN_IF_ERROR(plan.score_op().check(
         context, stream, ArgsOf(plan, layer, n_tokens, scores.first(n), {})));
+    if (plan.RaisesToMean()) {
+      KV_RETURN_IF_ERROR(backend.raise_to_mean.check(
+          context, stream, {layer.geometry, 0, alike}));
+    }
     if (plan.AppliesWeights()) {
       KV_RETURN_IF_ERROR(backend.apply_weights.check(
           context, stream, {layer.geometry, plan.policy(), alike}));
+    }
+    if (SecuresMass(plan.policy())) {
+      KV_RETURN_IF_ERROR(backend.secure_mass.check(
+          context, stream, {layer.geometry, plan.policy(), {}, {}}));
     }
     if (plan.SubtractsRedundancy()) {
       KV_RETURN_IF_ERROR(backend.subtract_redundancy.check(

@@ -183,7 +183,7 @@ KV_DEVICE void CountWinners(const HeadSplitParams& p,
     n_tokens += list.keys.words.n;
     all_safe += list.n_safe;
   }
-  uint64_t n_left = uint64_t{n_lists} * layer.budget;
+  uint64_t n_left = layer.together;
   if (n_tokens < n_left) n_left = n_tokens;
   const uint32_t cut = all_safe < n_left
                            ? FindCut(p, layer, n_safe, n_left, shared)

@@ -15,13 +15,14 @@ enum HeadSplitKind : uint32_t {
 
 struct HeadSplitLayer {
   SelectLayer select;
-  uint32_t budget;  // of each list, if all kept the same
-  uint32_t n_own;   // slots that a list keeps whatever others have
+  uint32_t budget;    // of each list, if all kept the same
+  uint32_t n_own;     // slots that a list keeps whatever others have
+  uint64_t together;  // slots that all lists keep
 };
-static_assert(sizeof(HeadSplitLayer) == 40);
+static_assert(sizeof(HeadSplitLayer) == 48);
 
 struct HeadSplitParams {
-  static constexpr uint32_t kMaxLayers = 100;
+  static constexpr uint32_t kMaxLayers = 83;
   SelectLists lists;  // `keep` is written
   uint32_t input;     // SelectInput
   uint32_t kind;      // HeadSplitKind

@@ -12,7 +12,8 @@
 // Compile-time constants: KV_Q_DTYPE KV_K_DTYPE KV_HEAD_DIM KV_WINDOW KV_GROUP
 // KV_PAGED (2: far rows) KV_USE_MMA KV_TILE_KEYS KV_RAGGED, and KV_OUT: 0 is
 // one row of scores per KV head, the sum over the group; 1 the maximum of the
-// group's sums; 2 one row per query head. These apply if they are not 0, or
+// group's sums; 2 one row per query head; 3 one row per query head and row of
+// the window, unscaled. These apply if they are not 0, or
 // KV_LOGIT_HEADS not 1:
 //   KV_SOFTMAX_PAST   rows see only the keys before the window
 //   KV_WEIGH_BY_PAST  a row's weights are multiplied by the number of keys
@@ -65,6 +66,35 @@ KV_DEVICE void SumTile(const Work& work, const Products& products,
     const Mask<kMasked> mask(visible_keys,
                              work.first_key + tile * kTileKeys + ChunkKey(c));
     AddChunk(chunk, mask, work.p.scale_log2e, rows);
+  }
+}
+
+// With KV_OUT 3: writes the weights of this warp's rows for its keys of a tile,
+// [n_kv_heads, group, window, n_tokens].
+template <bool kMasked>
+KV_DEVICE void StoreRows(const Work& work, const Products& products,
+                         const uint32_t* visible_keys, uint32_t block,
+                         uint32_t tile, const float (&references)[kLaneRows]) {
+  const uint32_t n_tokens = work.n_tokens();
+#pragma unroll kUnrolledChunks
+  for (uint32_t c = 0; c < kChunksPerWarp; ++c) {
+    const Chunk& chunk = LogitsOf(work, products, c);
+    const uint32_t first_key = work.first_key + tile * kTileKeys + ChunkKey(c);
+    const Mask<kMasked> mask(visible_keys, first_key);
+    for (uint32_t i = 0; i < kLaneRows; ++i) {
+      const QueryRow row = FindQueryRow(work, block, LaneRow(i));
+      if (!row.valid) continue;
+      const uint64_t number =
+          (uint64_t{work.kv_head} * kGroup + row.head) * kWindow + row.window;
+      const uint64_t out = work.layer.scores + 4 * number * work.layer.n_tokens;
+      for (uint32_t j = 0; j < 4; ++j) {
+        const uint32_t key = first_key + LaneKey() + kKeyStep[j];
+        if (key >= n_tokens) continue;
+        StoreGlobal(
+            out + uint64_t{4} * key,
+            Weight(chunk, mask, i, j, work.p.scale_log2e, references[i]));
+      }
+    }
   }
 }
 
@@ -144,6 +174,16 @@ KV_KERNEL(window_scores, ScoreParams, kThreads, kShape.blocks_per_sm) {
     // from the other, so one barrier per tile suffices for both.
     for (uint32_t tile = 0; tile < work.n_tiles; ++tile) {
       products.NextTile(tile);
+      if constexpr (KV_OUT == 3) {
+        if (HasPadding(work) || TouchesWindow(work, tile)) {
+          StoreRows<true>(work, products, visible_keys, block, tile,
+                          references);
+        } else {
+          StoreRows<false>(work, products, visible_keys, block, tile,
+                           references);
+        }
+        continue;
+      }
       if (tile > 0) StoreScores(work, block, tile - 1, key_sums, measured);
       if (HasPadding(work) || TouchesWindow(work, tile)) {
         SumKeys<true>(work, products, visible_keys, tile, references, key_sums,
@@ -154,7 +194,9 @@ KV_KERNEL(window_scores, ScoreParams, kThreads, kShape.blocks_per_sm) {
       }
     }
     BlockSync();
-    StoreScores(work, block, work.n_tiles - 1, key_sums, measured);
+    if constexpr (KV_OUT != 3) {
+      StoreScores(work, block, work.n_tiles - 1, key_sums, measured);
+    }
   }
   if constexpr (KV_MEASURE != 0) {
     KV_SHARED(float, warps, 2 * kThreads / 32);

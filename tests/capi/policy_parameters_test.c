@@ -22,20 +22,21 @@ static const struct {
      "a count in [1, 2147483647] or a share of the budget below 1"},
     {"keep_window", "yes", "one of no|yes"},
     {"pool", "avg7", "none, avgN or maxN with an odd N up to 1023"},
-    {"edge", "pad", "one of pad|shrink"},
+    {"edge", "pad", "one of pad|shrink|mass"},
     {"rows", "mean", "one of mean|max|sum"},
     {"row_weight", "none", "one of none|past"},
     {"softmax", "causal", "one of causal|past"},
     {"spread", "0", "a number in [0, 3.4028234663852886e+38]"},
     {"group", "mean", "one of mean|max|sum"},
     {"order", "reduce-pool",
-     "one of reduce-pool|pool-reduce|reduce-logits|weigh-pool"},
+     "one of reduce-pool|pool-reduce|reduce-logits|weigh-pool|pool-rows"},
+    {"prior", "none", "one of none|mean"},
     {"scope", "head", "one of head|layer|model"},
     {"over", "mean", "one of mean|max|sum"},
     {"tie", "lower", "one of lower|higher"},
     {"split", "uniform",
      "one of uniform|geometric|arithmetic-kvf|arithmetic-kvpress|"
-     "arithmetic-adakv|cake|lazy"},
+     "arithmetic-adakv|cake|lazy|scores"},
     {"alpha", "0.7", "a number in (0, 1]"},
     {"beta", "20", "a count in [1, 4294967295]"},
     {"tau1", "1", "a number in [0.01, 100]"},
@@ -49,11 +50,15 @@ static const struct {
     {"chunk", "0", "0 or a count in [2, 2147483647]"},
     {"weight", "none", "one of none|norm|given"},
     {"epsilon", "0", "a number in [0, 3.4028234663852886e+38]"},
+    {"share", "none", "one of none|heads"},
     {"redundancy", "0", "a number in [0, 1]"},
     {"similarity", "0.5", "a number in [0, 1]"},
     {"secure", "0", "a number in [0, 1]"},
+    {"first_stage_mass", "0", "a number in [0, 1]"},
+    {"first_stage_bias", "none", "one of none|past"},
     {"heads", "equal", "one of equal|adaptive|adaptive-blend|threshold"},
     {"floor", "0.2", "a number in [0, 1]"},
+    {"rounding", "head", "one of head|together"},
     {"threshold", "0",
      "a number in [-3.4028234663852886e+38, 3.4028234663852886e+38]"},
     {"normalize", "no", "one of no|yes"},
@@ -77,22 +82,24 @@ enum { kRowCount = sizeof kRows / sizeof *kRows };
 /* Which parameters a policy has, in their order, and which defaults are its own. */
 #define HAS_ENDS "budget sink recent "
 #define HAS_SPLIT "split alpha beta "
-#define HAS_SCORES                                                        \
-  "select_block chunk weight epsilon redundancy similarity secure heads " \
-  "floor threshold normalize "
+#define HAS_SCORES_AND(own)                                                   \
+  "select_block chunk weight epsilon share redundancy similarity secure " own \
+  "heads floor rounding threshold normalize "
+#define HAS_SCORES HAS_SCORES_AND("")
 #define HAS_REST \
   "merge merge_threshold merge_fraction rotate margin every prompt "
 #define HAS_BLOCKS "rescue anchor diverse_mass "
-#define BY_WINDOW                                                \
-  HAS_ENDS                                                       \
-  "window keep_window pool edge rows row_weight softmax spread " \
-  "group order scope over tie " HAS_SPLIT                        \
-  "tau1 tau2 lazy seed " HAS_SCORES HAS_REST HAS_BLOCKS
-#define BY_TOKEN(own)                            \
-  HAS_ENDS "pool edge scope over tie " HAS_SPLIT \
+#define BY_WINDOW                                                             \
+  HAS_ENDS                                                                    \
+  "window keep_window pool edge rows row_weight softmax spread "              \
+  "group order prior scope over tie " HAS_SPLIT                               \
+  "tau1 tau2 lazy seed " HAS_SCORES_AND("first_stage_mass first_stage_bias ") \
+      HAS_REST HAS_BLOCKS
+#define BY_TOKEN(own)                                  \
+  HAS_ENDS "pool edge prior scope over tie " HAS_SPLIT \
            "seed " own HAS_SCORES HAS_REST HAS_BLOCKS
-#define BY_QUERY_HEAD(own)                                   \
-  HAS_ENDS "pool edge group order scope over tie " HAS_SPLIT \
+#define BY_QUERY_HEAD(own)                                         \
+  HAS_ENDS "pool edge group order prior scope over tie " HAS_SPLIT \
            "seed " own HAS_SCORES HAS_REST HAS_BLOCKS
 
 static const struct {
@@ -104,7 +111,7 @@ static const struct {
     {"pyramidkv", BY_WINDOW, "split=geometric"},
     {"tova", BY_WINDOW, "sink=0,window=1,pool=none,scope=layer"},
     {"h2o",
-     HAS_ENDS "pool edge rows group order scope over tie " HAS_SPLIT
+     HAS_ENDS "pool edge rows group order prior scope over tie " HAS_SPLIT
               "seed " HAS_SCORES HAS_REST
               "sums sum_pool sum_last raw_first " HAS_BLOCKS,
      "sink=0,recent=32,pool=none,rows=sum"},
@@ -583,8 +590,8 @@ Test(policy_parameters, enumeration_ends_with_an_error_and_untouched_output) {
   const kvevict_parameter_info before = row;
   EXPECT_INVALID(kvevict_parameter_at(NULL, UINT32_MAX, &row), "index");
   EXPECT_INVALID(kvevict_parameter_at("none", 0, &row), "index 0");
-  EXPECT_INVALID(kvevict_parameter_at("snapkv", 44, &row), "index 44",
-                 "44 parameters");
+  EXPECT_INVALID(kvevict_parameter_at("snapkv", 49, &row), "index 49",
+                 "49 parameters");
   EXPECT_INVALID(kvevict_parameter_at("snapkw", 0, &row), "snapkw",
                  "no policy or preset");
   cr_expect(memcmp(&row, &before, sizeof row) == 0);
@@ -602,7 +609,7 @@ Test(policy_parameters, of_a_preset_have_its_values_for_defaults) {
     EXPECT(strcmp(row.default_text, Get(policy, row.key, value)) == 0, "%s: %s",
            row.key, row.default_text);
   }
-  cr_expect_eq(n, 44);
+  cr_expect_eq(n, 49);
 }
 
 /* Or a policy made from its own text would differ. */

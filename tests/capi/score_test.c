@@ -108,20 +108,28 @@ Test(score, agrees_with_the_oracle_at_odd_sizes) {
     const uint32_t window = kWindows[test_random_below(&random, 7)];
     const uint32_t kv_heads = test_random_between(&random, 1, 3);
     const bool of_logits = test_random_below(&random, 4) == 0;
-    char policy[200];
+    const bool of_rows = !of_logits && test_random_below(&random, 3) == 0;
+    const char* const pool = kPools[test_random_below(&random, 5)];
+    const bool keeps_mass =
+        of_rows && pool[0] != 'm' && test_random_coin(&random);
+    char policy[240];
     snprintf(policy, sizeof policy,
              "snapkv:window=%u,pool=%s,edge=%s,rows=%s,group=%s,order=%s,"
-             "keep_window=%s,row_weight=%s,softmax=%s",
-             window, kPools[test_random_below(&random, 5)],
-             test_random_coin(&random) ? "pad" : "shrink",
+             "keep_window=%s,row_weight=%s,softmax=%s,prior=%s",
+             window, pool,
+             keeps_mass                  ? "mass"
+             : test_random_coin(&random) ? "pad"
+                                         : "shrink",
              kReduces[test_random_below(&random, 3)],
              of_logits ? "max" : kReduces[test_random_below(&random, 3)],
              of_logits                   ? "reduce-logits"
+             : of_rows                   ? "pool-rows"
              : test_random_coin(&random) ? "reduce-pool"
                                          : "pool-reduce",
              test_random_coin(&random) ? "yes" : "no",
              test_random_below(&random, 4) == 0 ? "past" : "none",
-             test_random_below(&random, 4) == 0 ? "past" : "causal");
+             test_random_below(&random, 4) == 0 ? "past" : "causal",
+             test_random_below(&random, 3) == 0 ? "mean" : "none");
     const test_scene_spec spec = {
         policy,
         kv_heads * kGroups[test_random_below(&random, 4)],

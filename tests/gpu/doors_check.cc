@@ -104,6 +104,16 @@ std::vector<DoorsCase> DoorsCases(const Effort& effort) {
       {shape("f16, paged", heads, kv_heads, wide, f16, f16, Layout::kPaged),
        "snapkv:budget=" + budget +
            ",window=8,group=max,order=reduce-logits,softmax=past"},
+      // Rows that are pooled by themselves.
+      {shape("bf16, token-major", heads, kv_heads, wide, bf16, bf16,
+             Layout::kTokenMajor),
+       "snapkv:budget=" + budget +
+           ",pool=avg5,edge=mass,rows=max,group=max,order=pool-rows,prior=mean,"
+           "window=" +
+           window},
+      {shape("f32, paged, head size 80", 6, 2, 80, f32, f32, Layout::kPaged),
+       "snapkv:budget=" + budget +
+           ",pool=max3,order=pool-rows,keep_window=no,window=7"},
       // Sums made of all queries, in parts.
       {shape("bf16, paged", heads, kv_heads, wide, bf16, bf16, Layout::kPaged),
        "h2o:budget=" + budget + ",rows=mean"},

@@ -149,6 +149,15 @@ oracle_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   p.group = random->Pick(
       {KVEVICT_REDUCE_MEAN, KVEVICT_REDUCE_MAX, KVEVICT_REDUCE_SUM});
   p.order = random->Pick({ORACLE_ORDER_REDUCE_POOL, ORACLE_ORDER_POOL_REDUCE});
+  if (ByWindow(kind) && random->OneOf(4)) {
+    oracle_policy of_rows = p;
+    of_rows.order = ORACLE_ORDER_POOL_ROWS;
+    if (p.pool == ORACLE_POOL_AVG && random->OneOf(2)) {
+      of_rows.edge = ORACLE_EDGE_MASS;
+    }
+    if (random->OneOf(2)) of_rows.rows = KVEVICT_REDUCE_MAX;
+    if (IsValid(of_rows)) p = of_rows;
+  }
   p.scope = random->Pick(
       {KVEVICT_SCOPE_KV_HEAD, KVEVICT_SCOPE_LAYER, KVEVICT_SCOPE_MODEL});
   p.over = random->Pick(
@@ -160,6 +169,11 @@ oracle_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   } else if (random->OneOf(3)) {
     p.split = ORACLE_SPLIT_GEOMETRIC;
     p.alpha = 0.9;
+  } else if (random->OneOf(3)) {
+    p.split = ORACLE_SPLIT_SCORES;
+    p.floor = random->In(0, 5) * 0.1;
+    p.rounding = random->Pick({ORACLE_ROUNDING_HEAD, ORACLE_ROUNDING_TOGETHER});
+    if (!IsValid(p)) p.split = ORACLE_SPLIT_UNIFORM;
   } else {
     p.split = ORACLE_SPLIT_UNIFORM;
   }
@@ -170,6 +184,14 @@ oracle_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   p.weight = random->OneOf(3)            ? ORACLE_WEIGHT_GIVEN
              : lends && random->OneOf(2) ? ORACLE_WEIGHT_NORM
                                          : ORACLE_WEIGHT_NONE;
+  // Scores that are lent are the door's, which takes equal slots for equal tokens.
+  if (!lends && p.weight == ORACLE_WEIGHT_GIVEN && random->OneOf(2)) {
+    p.share = ORACLE_SHARE_HEADS;
+  }
+  // Not to what is below 0, lest a mean near 0 is all rounding.
+  if ((!lends || ByWindow(kind)) && random->OneOf(3)) {
+    p.prior = ORACLE_PRIOR_MEAN;
+  }
   // Not to what is below 0, lest a sum near 0 is all rounding.
   if (kind != ORACLE_KNORM && random->OneOf(2)) p.epsilon = 0.25;
   if (lends && random->OneOf(3)) p.redundancy = 0.5;
@@ -211,6 +233,13 @@ std::vector<uint32_t> DrawHeadBudgets(Random* random, const Geometry& g,
 // Of policies that rank.
 void DrawHeadSplit(Random* random, oracle_policy* policy) {
   if (policy->kind == ORACLE_STREAMING_LLM) return;
+  policy->rounding =
+      random->Pick({ORACLE_ROUNDING_HEAD, ORACLE_ROUNDING_TOGETHER});
+  if (policy->split == ORACLE_SPLIT_SCORES) {
+    policy->scope = KVEVICT_SCOPE_KV_HEAD;
+    policy->heads = ORACLE_HEADS_ADAPTIVE;
+    return;
+  }
   policy->scope = KVEVICT_SCOPE_KV_HEAD;
   policy->heads =
       random->Pick({ORACLE_HEADS_ADAPTIVE, ORACLE_HEADS_ADAPTIVE_BLEND,
@@ -307,6 +336,9 @@ ModelCase RandomCase(Random* random) {
   if (c.policy.kind == ORACLE_KEYDIFF) c.policy.block = 0;
   if (random->OneOf(3)) {
     c.policy.scope = KVEVICT_SCOPE_KV_HEAD;
+    if (c.policy.split == ORACLE_SPLIT_SCORES) {
+      c.policy.split = ORACLE_SPLIT_UNIFORM;
+    }
     c.head_budgets = DrawHeadBudgets(random, c.geometry, c.policy);
   }
   if (c.head_budgets.empty() && random->OneOf(3)) {

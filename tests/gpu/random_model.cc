@@ -93,6 +93,7 @@ void RandomModel::DrawTwinPolicy() {
   twin_policy_.alpha = p.alpha;
   twin_policy_.heads = p.heads;
   twin_policy_.floor = p.floor;
+  twin_policy_.rounding = p.rounding;
   twin_policy_.threshold = p.threshold;
   twin_policy_.normalize = p.normalize;
   twin_policy_.select_block = p.select_block;

@@ -77,7 +77,7 @@ std::vector<uint32_t> Count(SimdTarget simd, const Layer& layer,
   const HeadContest contest = {
       keys.data(),    {layer.most, layer.tokens.data()},
       layer.n_lists,  budget,
-      layer.most,     counts.data(),
+      uint64_t{layer.n_lists} * budget, layer.most, counts.data(),
       scratch.data(), 3};
   Forced forced;
   forced.n_recent = n_asked;

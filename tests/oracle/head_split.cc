@@ -34,26 +34,6 @@ struct Entry {
   auto Key() const { return std::tie(safe, rank, turn, head); }
 };
 
-void CountWinners(const oracle_head* heads, uint32_t n_heads, uint32_t budget,
-                  uint32_t n_safe, uint32_t* counts) {
-  std::vector<Entry> entries;
-  for (uint32_t h = 0; h < n_heads; ++h) {
-    const std::vector<double> ranks = Ranking(heads[h]);
-    int64_t turn = 0;
-    for (uint32_t i = 0; i < ranks.size(); ++i) {
-      const bool safe = i < n_safe;
-      const bool follows = !safe && i > n_safe && ranks[i] == ranks[i - 1];
-      turn = follows ? turn - 1 : 0;
-      entries.push_back({safe, ranks[i], turn, -int64_t{h}});
-    }
-  }
-  std::sort(entries.begin(), entries.end(),
-            [](const Entry& a, const Entry& b) { return a.Key() > b.Key(); });
-  const size_t n = std::min(entries.size(), size_t{n_heads} * budget);
-  std::fill_n(counts, n_heads, 0);
-  for (size_t i = 0; i < n; ++i) ++counts[-entries[i].head];
-}
-
 // In f32, half to even.
 uint32_t Blend(uint32_t n_won, uint32_t n_own, double floor) {
   const volatile float part = static_cast<float>(1.0 - floor);
@@ -67,15 +47,37 @@ uint32_t Blend(uint32_t n_won, uint32_t n_own, double floor) {
 
 }  // namespace
 
+void oracle_count_winners(const oracle_head* heads, uint32_t n_heads,
+                          uint64_t n_winners, uint32_t n_safe,
+                          uint32_t* counts) {
+  std::vector<Entry> entries;
+  for (uint32_t h = 0; h < n_heads; ++h) {
+    const std::vector<double> ranks = Ranking(heads[h]);
+    int64_t turn = 0;
+    for (uint32_t i = 0; i < ranks.size(); ++i) {
+      const bool safe = i < n_safe;
+      const bool follows = !safe && i > n_safe && ranks[i] == ranks[i - 1];
+      turn = follows ? turn - 1 : 0;
+      entries.push_back({safe, ranks[i], turn, -int64_t{h}});
+    }
+  }
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return a.Key() > b.Key(); });
+  const size_t n = std::min(entries.size(), size_t{n_winners});
+  std::fill_n(counts, n_heads, 0);
+  for (size_t i = 0; i < n; ++i) ++counts[-entries[i].head];
+}
+
 void oracle_head_counts(const oracle_policy* policy, const oracle_head* heads,
                         uint32_t n_heads, uint32_t budget, uint32_t n_asked,
                         uint32_t* counts) {
   const double floor = policy->floor;
   if (policy->heads == ORACLE_HEADS_ADAPTIVE) {
     const auto n_safe = static_cast<uint32_t>(budget * floor);
-    CountWinners(heads, n_heads, budget, std::max(1u, n_safe), counts);
+    oracle_count_winners(heads, n_heads, uint64_t{n_heads} * budget,
+                         std::max(1u, n_safe), counts);
   } else if (policy->heads == ORACLE_HEADS_ADAPTIVE_BLEND) {
-    CountWinners(heads, n_heads, budget, 0, counts);
+    oracle_count_winners(heads, n_heads, uint64_t{n_heads} * budget, 0, counts);
   }
   for (uint32_t h = 0; h < n_heads; ++h) {
     const oracle_head& head = heads[h];

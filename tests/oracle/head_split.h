@@ -17,6 +17,12 @@ typedef struct oracle_head {
   uint32_t n_tokens;
 } oracle_head;
 
+// counts[n_heads] of the n_winners best of all heads, of which each has n_safe of its
+// own; among equal ones heads take turns.
+void oracle_count_winners(const oracle_head* heads, uint32_t n_heads,
+                          uint64_t n_winners, uint32_t n_safe,
+                          uint32_t* counts);
+
 // counts[n_heads] by heads, floor and threshold of the policy.
 // `budget` of a head; n_asked: what a head is asked to keep in any case, whether it
 // holds it or not.

@@ -33,8 +33,9 @@ bool ScoresAreMass(const oracle_policy& p) {
       break;
   }
   const bool secures = p.secure > 0.0 && p.weight != ORACLE_WEIGHT_NONE;
-  return p.redundancy == 0.0 && !secures && p.rescue == 0 &&
-         p.diverse_mass == 0.0;
+  if (ScoresByAttention(p) && p.first_stage_mass > 0.0) return false;
+  return p.prior == ORACLE_PRIOR_NONE && p.redundancy == 0.0 && !secures &&
+         p.rescue == 0 && p.diverse_mass == 0.0;
 }
 
 uint32_t Blocks(const oracle_policy& p, uint32_t n_context) {
@@ -248,6 +249,7 @@ bool oracle_layer_budgets(const oracle_policy* policy, uint32_t n_context,
       break;
     case ORACLE_SPLIT_CAKE:
     case ORACLE_SPLIT_LAZY:
+    case ORACLE_SPLIT_SCORES:
       return false;  // scores decide
   }
   for (uint32_t l = 0; l < n_layers; ++l) {

@@ -34,6 +34,7 @@ void ForEachField(const Visitor& on, Values& p) {
   on.Number("spread", p.spread);
   on.Word("group", p.group);
   on.Word("order", p.order);
+  on.Word("prior", p.prior);
   on.Word("scope", p.scope);
   on.Word("over", p.over);
   on.Word("tie", p.tie);
@@ -51,11 +52,15 @@ void ForEachField(const Visitor& on, Values& p) {
   on.Number("chunk", p.chunk);
   on.Word("weight", p.weight);
   on.Number("epsilon", p.epsilon);
+  on.Word("share", p.share);
   on.Number("redundancy", p.redundancy);
   on.Number("similarity", p.similarity);
   on.Number("secure", p.secure);
+  on.Number("first_stage_mass", p.first_stage_mass);
+  on.Word("first_stage_bias", p.first_stage_bias);
   on.Word("heads", p.heads);
   on.Number("floor", p.floor);
+  on.Word("rounding", p.rounding);
   on.Number("threshold", p.threshold);
   on.Word("normalize", p.normalize);
   on.Word("merge", p.merge);

@@ -36,14 +36,15 @@ typedef enum oracle_kind {
 
 // Words, in the order of their rows.
 enum { ORACLE_POOL_NONE, ORACLE_POOL_AVG, ORACLE_POOL_MAX };
-enum { ORACLE_EDGE_PAD, ORACLE_EDGE_SHRINK };
+enum { ORACLE_EDGE_PAD, ORACLE_EDGE_SHRINK, ORACLE_EDGE_MASS };
 enum { ORACLE_ROW_WEIGHT_NONE, ORACLE_ROW_WEIGHT_PAST };
 enum { ORACLE_SOFTMAX_CAUSAL, ORACLE_SOFTMAX_PAST };
 enum {
   ORACLE_ORDER_REDUCE_POOL,
   ORACLE_ORDER_POOL_REDUCE,
   ORACLE_ORDER_REDUCE_LOGITS,
-  ORACLE_ORDER_WEIGH_POOL
+  ORACLE_ORDER_WEIGH_POOL,
+  ORACLE_ORDER_POOL_ROWS
 };
 enum {
   ORACLE_SPLIT_UNIFORM,
@@ -52,8 +53,12 @@ enum {
   ORACLE_SPLIT_ARITHMETIC_KVPRESS,
   ORACLE_SPLIT_ARITHMETIC_ADAKV,
   ORACLE_SPLIT_CAKE,
-  ORACLE_SPLIT_LAZY
+  ORACLE_SPLIT_LAZY,
+  ORACLE_SPLIT_SCORES
 };
+enum { ORACLE_BIAS_NONE, ORACLE_BIAS_PAST };
+enum { ORACLE_PRIOR_NONE, ORACLE_PRIOR_MEAN };
+enum { ORACLE_SHARE_NONE, ORACLE_SHARE_HEADS };
 enum { ORACLE_OF_CONTEXT, ORACLE_OF_PARTITION };
 enum { ORACLE_WEIGHT_NONE, ORACLE_WEIGHT_NORM, ORACLE_WEIGHT_GIVEN };
 enum {
@@ -62,6 +67,7 @@ enum {
   ORACLE_HEADS_ADAPTIVE_BLEND,
   ORACLE_HEADS_THRESHOLD
 };
+enum { ORACLE_ROUNDING_HEAD, ORACLE_ROUNDING_TOGETHER };
 enum {
   ORACLE_PROMPT_INSIDE,
   ORACLE_PROMPT_BESIDE,
@@ -94,7 +100,7 @@ typedef struct oracle_policy {
   int row_weight, softmax;
   double spread;
   kvevict_reduce group;
-  int order;
+  int order, prior;
   kvevict_scope scope;
   kvevict_reduce over;
   kvevict_tie tie;
@@ -108,9 +114,14 @@ typedef struct oracle_policy {
   int of;
   uint32_t select_block, chunk;
   int weight;
-  double epsilon, redundancy, similarity, secure;
+  double epsilon;
+  int share;
+  double redundancy, similarity, secure, first_stage_mass;
+  int first_stage_bias;
   int heads;
-  double floor, threshold;
+  double floor;
+  int rounding;
+  double threshold;
   bool normalize;
   kvevict_merge merge;
   double merge_threshold, merge_fraction;

@@ -36,6 +36,23 @@ double LargestLogit(const oracle_attention* in, uint32_t head, uint32_t row,
   return Reduce(logits, KVEVICT_REDUCE_MAX);
 }
 
+// DefensiveKV: one row of the window pooled by itself, with the sum that it had.
+void PoolRow(const oracle_policy& policy, uint32_t n, double* row) {
+  std::vector<double> pooled(n);
+  oracle_pool(row, n, &policy, pooled.data());
+  double before = 0.0;
+  double after = 0.0;
+  for (uint32_t j = 0; j < n; ++j) {
+    before += row[j];
+    after += pooled[j];
+  }
+  const bool scales = policy.edge == ORACLE_EDGE_MASS &&
+                      policy.pool == ORACLE_POOL_AVG && after != 0.0;
+  for (uint32_t j = 0; j < n; ++j) {
+    row[j] = scales ? pooled[j] / after * before : pooled[j];
+  }
+}
+
 }  // namespace
 
 void oracle_row_weights(const oracle_attention* in, uint32_t head, uint32_t row,
@@ -72,6 +89,9 @@ void oracle_window_weights(const oracle_attention* in, double* weights) {
   for (uint32_t h = 0; h < in->n_q_heads; ++h) {
     for (uint32_t w = 0; w < in->window; ++w) {
       oracle_row_weights(in, h, w, rows[w].data());
+      if (policy.order != ORACLE_ORDER_POOL_ROWS) continue;
+      PoolRow(policy, in->n_tokens - (policy.keep_window ? in->window : 0),
+              rows[w].data());
     }
     for (uint32_t j = 0; j < in->n_tokens; ++j) {
       std::vector<double> of_key;
@@ -112,11 +132,20 @@ void oracle_pool(const double* in, uint32_t n, const oracle_policy* policy,
     if (policy->pool == ORACLE_POOL_MAX) {
       out[i] = Reduce(terms, KVEVICT_REDUCE_MAX);
     } else {
-      const double width = policy->edge == ORACLE_EDGE_PAD
-                               ? policy->pool_width
-                               : static_cast<double>(terms.size());
+      const double width = policy->edge == ORACLE_EDGE_SHRINK
+                               ? static_cast<double>(terms.size())
+                               : policy->pool_width;
       out[i] = Reduce(terms, KVEVICT_REDUCE_SUM) / width;
     }
+  }
+}
+
+void oracle_raise_to_mean(double* scores, uint32_t n) {
+  double mean = 0.0;
+  for (uint32_t j = 0; j < n; ++j) mean += scores[j] / n;
+  if (!std::isfinite(mean)) return;
+  for (uint32_t j = 0; j < n; ++j) {
+    if (scores[j] < mean) scores[j] = mean;
   }
 }
 
@@ -127,6 +156,7 @@ void oracle_shape_scores(const oracle_policy* policy,
   const uint32_t group = in->n_q_heads / in->n_kv_heads;
   const uint32_t n_past = policy->keep_window != 0 ? n - in->window : n;
   const bool pool_first = policy->order == ORACLE_ORDER_POOL_REDUCE;
+  const bool pooled = policy->order == ORACLE_ORDER_POOL_ROWS;
   for (uint32_t kv = 0; kv < in->n_kv_heads; ++kv) {
     double* out = scores + size_t{kv} * n;
     std::fill(out, out + n, std::numeric_limits<double>::infinity());
@@ -149,10 +179,11 @@ void oracle_shape_scores(const oracle_policy* policy,
       for (const auto& row : rows) terms.push_back(row[j]);
       reduced[j] = Reduce(terms, policy->group);
     }
-    if (pool_first) {
+    if (pool_first || pooled) {
       std::copy(reduced.begin(), reduced.end(), out);
     } else {
       oracle_pool(reduced.data(), n_past, policy, out);
     }
+    if (policy->prior == ORACLE_PRIOR_MEAN) oracle_raise_to_mean(out, n_past);
   }
 }

@@ -32,12 +32,16 @@ void oracle_row_weights(const oracle_attention* in, uint32_t head, uint32_t row,
 double oracle_variance(const double* values, uint32_t n);
 
 // weights[n_q_heads, n_tokens]: softmax weights, summed over the window's rows, or
-// their maximum; with row_spread, and the variance. Where logits are reduced, all query heads of a KV head have the same.
+// their maximum, after each row is pooled if the order says so; with row_spread, and the variance. Where logits are reduced, all query heads of a KV head have the same.
 void oracle_window_weights(const oracle_attention* in, double* weights);
 
 // One row of n values pooled; out is not in.
 void oracle_pool(const double* in, uint32_t n, const oracle_policy* policy,
                  double* out);
+
+// DefensiveKV: what is below the mean of all becomes it. If that is not finite nothing
+// does.
+void oracle_raise_to_mean(double* scores, uint32_t n);
 
 // scores[n_kv_heads, n_tokens] from the weights, as the policy shapes them. A
 // kept window is +infinity and outside the pooling; one that is not kept is

@@ -464,7 +464,7 @@ Test(recall_program, plan_splits_budgets_as_the_library_does) {
         Run("plan " + text + " --tokens 2000 --layers 7 --json");
     const Policy policy(text);
     const std::string split = policy.Get("split");
-    if (split == "cake" || split == "lazy") {
+    if (split == "cake" || split == "lazy" || split == "scores") {
       cr_assert(
           run.status != 0 && run.err.find("scores decide") != run.err.npos,
           "%s: %s", text.c_str(), run.err.c_str());

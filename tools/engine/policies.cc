@@ -15,13 +15,14 @@ kvevict_resolved_policy OfAnyContext(const Policy& policy) {
 }
 
 // Checks what the library checks only when an eviction knows the tokens.
-void CheckFits(const Policy& policy, uint32_t n_tokens, uint32_t n_layers) {
+void CheckFits(const Policy& policy, uint32_t n_tokens, uint32_t n_layers,
+               bool has_weights) {
   if (policy.Requires(KVEVICT_INPUT_SCORES)) {
     throw KvevictError(KVEVICT_ERROR_INVALID_ARGUMENT,
                        "it ranks by scores of the caller's own, and this "
                        "program has none");
   }
-  if (policy.Requires(KVEVICT_INPUT_TOKEN_WEIGHTS)) {
+  if (!has_weights && WeighsTokens(policy)) {
     throw KvevictError(KVEVICT_ERROR_INVALID_ARGUMENT,
                        "it weighs by numbers of the caller's own, and this "
                        "program has none");
@@ -64,6 +65,10 @@ bool ScoresAreMass(const Policy& policy) {
          OfAnyContext(policy).scores_are_mass != 0;
 }
 
+bool WeighsTokens(const Policy& policy) {
+  return policy.Requires(KVEVICT_INPUT_TOKEN_WEIGHTS);
+}
+
 bool WantsSums(const Policy& policy) {
   return policy.Need(KVEVICT_INPUT_ATTENTION_SUMS) != KVEVICT_NEED_NONE;
 }
@@ -73,6 +78,7 @@ std::string WhyNotWhileDecoding(const Policy& policy) {
     return "it turns keys, positions here are true ones";
   }
   if (WantsAllQueries(policy)) return "it needs the queries of all tokens";
+  if (WeighsTokens(policy)) return "it needs weights of the tokens that stay";
   if (WantsSums(policy) && policy.Get("heads") != "equal") {
     return "it needs sums of attention, of heads that hold as many tokens each";
   }
@@ -104,12 +110,12 @@ std::vector<NamedPolicy> AllPolicies() {
 
 std::vector<Policy> ParsePolicies(std::span<const NamedPolicy> policies,
                                   double default_budget, uint32_t n_tokens,
-                                  uint32_t n_layers) {
+                                  uint32_t n_layers, bool has_weights) {
   std::vector<Policy> parsed;
   for (const NamedPolicy& policy : policies) {
     try {
       parsed.push_back(ParsePolicy(policy.text, default_budget));
-      CheckFits(parsed.back(), n_tokens, n_layers);
+      CheckFits(parsed.back(), n_tokens, n_layers, has_weights);
     } catch (const KvevictError& error) {
       throw KvevictError(error.status,
                          "policy " + policy.label + ": " + error.what());

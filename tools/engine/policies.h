@@ -36,6 +36,9 @@ uint32_t WindowOf(const Policy& policy);
 // that stay; "" if it can.
 std::string WhyNotWhileDecoding(const Policy& policy);
 
+// True if it weighs tokens by numbers of the engine's, norms of V Wo.
+bool WeighsTokens(const Policy& policy);
+
 // True if it scores by attention sums.
 bool WantsSums(const Policy& policy);
 
@@ -48,10 +51,11 @@ bool WantsAllQueries(const Policy& policy);
 
 // Reads policies that evict n_tokens from caches of n_layers. Throws a
 // KvevictError that names a policy which cannot do that. Policy custom is one
-// of these, since an engine would have to give its scores.
+// of these, since an engine would have to give its scores, and without
+// has_weights policies with weight=given are.
 std::vector<Policy> ParsePolicies(std::span<const NamedPolicy> policies,
                                   double default_budget, uint32_t n_tokens,
-                                  uint32_t n_layers);
+                                  uint32_t n_layers, bool has_weights = false);
 
 // The tokens that a budget is of n_tokens, as the library counts them. Throws a
 // KvevictError unless it is above 0.

@@ -50,6 +50,26 @@ RecallExperiment::RecallExperiment(const Workload& workload,
     window_ = std::max(window_, WindowOf(policy));
   }
   last_queries_.resize(full_.shape().n_layers);
+  if (std::none_of(policies.begin(), policies.end(), WeighsTokens)) return;
+  weights_.assign(kLayers, std::vector<float>(size_t{kKvHeads} * n_prompt_));
+  for (const std::vector<float>& weights : weights_) {
+    kvevict_plane plane = {};
+    plane.data = reinterpret_cast<uintptr_t>(weights.data());
+    plane.dtype = KVEVICT_DTYPE_F32;
+    plane.head_dim = 1;
+    plane.token_stride_bytes = sizeof(float);
+    plane.head_stride_bytes = int64_t{n_prompt_} * plane.token_stride_bytes;
+    weight_planes_.push_back(plane);
+  }
+}
+
+void RecallExperiment::ObserveValues(uint32_t layer, const float* values,
+                                     uint32_t n_rows, uint32_t first) {
+  if (weights_.empty()) return;
+  const std::vector<float> norms = model_.ProjectedNorms(layer, values, n_rows);
+  for (size_t i = 0; i < norms.size(); ++i) {
+    weights_[layer][i % kKvHeads * n_prompt_ + first + i / kKvHeads] = norms[i];
+  }
 }
 
 void RecallExperiment::Prefill(const std::function<void(uint32_t)>& progress) {
@@ -62,7 +82,8 @@ void RecallExperiment::Prefill(const std::function<void(uint32_t)>& progress) {
         done, std::min<size_t>(kChunkTokens,
                                (in_prompt ? n_prompt_ : tokens.size()) - done));
     const auto show_queries = [&](uint32_t layer, const float* queries,
-                                  uint32_t n_rows) {
+                                  const float* values, uint32_t n_rows) {
+      ObserveValues(layer, values, n_rows, done);
       statistics_.Observe(layer, full_, queries, n_rows, done);
       for (size_t i = 0; i < evictors_.size(); ++i) {
         evictors_[i].Observe(layer, queries, n_rows, done);
@@ -87,7 +108,11 @@ void RecallExperiment::Prefill(const std::function<void(uint32_t)>& progress) {
     if (progress) progress(done);
   }
   for (uint32_t l = 0; l < kLayers; ++l) full_.set_length(l, n_prompt_);
-  inputs_ = statistics_.Inputs();
+  const std::span<const kvevict_signal_inputs> inputs = statistics_.Inputs();
+  inputs_.assign(inputs.begin(), inputs.end());
+  for (size_t l = 0; l < weights_.size(); ++l) {
+    inputs_[l].token_weights = &weight_planes_[l];
+  }
   CheckAnswers(predictions);
 }
 
@@ -122,7 +147,7 @@ void RecallExperiment::Decode(size_t i, RecallResult* result) {
   for (kvevict_signal_inputs& layer : inputs) layer.attention_sums = nullptr;
   for (uint32_t t = n_prompt_; t < workload_.tokens.size(); ++t) {
     const auto show_queries = [&](uint32_t layer, const float* queries,
-                                  uint32_t n_rows) {
+                                  const float*, uint32_t n_rows) {
       evictor.Observe(layer, queries, n_rows, t);
       if (!WantsSums(policies_[i])) return;
       evictor.ObserveSums(layer,

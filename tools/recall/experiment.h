@@ -50,6 +50,9 @@ class RecallExperiment {
   uint32_t BudgetForMass(size_t i, double mass);
 
  private:
+  // Notes norms of V Wo for rows from `first` on.
+  void ObserveValues(uint32_t layer, const float* values, uint32_t n_rows,
+                     uint32_t first);
   void CheckAnswers(std::span<const int32_t> predictions) const;
   int32_t Ask(int32_t key);
   void Decode(size_t i, RecallResult* result);
@@ -63,8 +66,11 @@ class RecallExperiment {
   KvCache evicted_;
   std::vector<Evictor> evictors_;
   QueryStatistics statistics_;
-  std::span<const kvevict_signal_inputs> inputs_;  // of the whole prompt
-  uint32_t window_ = 0;                            // the longest of any policy
+  std::vector<kvevict_signal_inputs> inputs_;  // of the whole prompt
+  // Per layer [kKvHeads, n_prompt_]: norms of V Wo, if a policy weighs tokens.
+  std::vector<std::vector<float>> weights_;
+  std::vector<kvevict_plane> weight_planes_;
+  uint32_t window_ = 0;  // the longest of any policy
   // Per layer [window_, n_q_heads, head_dim]: the prompt's last ones.
   std::vector<std::vector<float>> last_queries_;
 };

@@ -96,6 +96,37 @@ std::vector<int32_t> RecallModel::Predict(const std::vector<float>& x,
   return predictions;
 }
 
+std::vector<float> RecallModel::ProjectedNorms(uint32_t layer,
+                                               const float* values,
+                                               uint32_t n_rows) const {
+  constexpr uint32_t kGroup = kQHeads / kKvHeads;
+  const Matrix& wo = weights_.layers[layer].wo;
+  std::vector<float> norms(size_t{n_rows} * kKvHeads);
+  std::vector<float> products(size_t{n_rows} * kModelDim);
+  for (uint32_t q = 0; q < kQHeads; ++q) {
+    const uint32_t head = q / kGroup;
+    MatMul({.n_rows = n_rows,
+            .n_inner = kHeadDim,
+            .n_cols = kModelDim,
+            .a = values + size_t{head} * kHeadDim,
+            .a_stride = kKvHeads * kHeadDim,
+            .b = wo.row(q * kHeadDim),
+            .b_stride = wo.n_cols,
+            .c = products.data(),
+            .c_stride = kModelDim,
+            .accumulate = false},
+           pool_);
+    for (size_t row = 0; row < n_rows; ++row) {
+      float sum = 0.0f;
+      for (uint32_t i = 0; i < kModelDim; ++i) {
+        sum += std::abs(products[row * kModelDim + i]);
+      }
+      norms[row * kKvHeads + head] += sum / kGroup;
+    }
+  }
+  return norms;
+}
+
 std::vector<int32_t> RecallModel::Forward(std::span<const int32_t> tokens,
                                           uint32_t first_position,
                                           KvCache& cache,
@@ -118,7 +149,7 @@ std::vector<int32_t> RecallModel::Forward(std::span<const int32_t> tokens,
     Rotate(q, kQHeads, first_position);
     Rotate(k, kKvHeads, first_position);
     cache.Append(layer, n_rows, k.data(), w.wk.n_cols, v.data(), w.wv.n_cols);
-    if (observe) observe(layer, q.data(), n_rows);
+    if (observe) observe(layer, q.data(), v.data(), n_rows);
     attention_.Attend({.cache = &cache,
                        .layer = layer,
                        .queries = q.data(),

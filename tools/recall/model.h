@@ -27,10 +27,16 @@ class RecallModel {
 
   static Rope RopeOfHeads();
 
-  // Called with a layer's queries [n_rows, kQHeads, kHeadDim] after RoPE. The
-  // cache holds their keys.
-  using QueryObserver = std::function<void(uint32_t layer, const float* queries,
-                                           uint32_t n_rows)>;
+  // Called with a layer's queries [n_rows, kQHeads, kHeadDim] after RoPE, and
+  // the values [n_rows, kKvHeads, kHeadDim]. The cache holds their keys.
+  using QueryObserver =
+      std::function<void(uint32_t layer, const float* queries,
+                         const float* values, uint32_t n_rows)>;
+
+  // The L1 norms of V Wo of a layer's values [n_rows, kKvHeads, kHeadDim], the
+  // mean over the query heads: [n_rows, kKvHeads].
+  std::vector<float> ProjectedNorms(uint32_t layer, const float* values,
+                                    uint32_t n_rows) const;
 
   // Runs tokens of positions first_position, .. with what the cache holds, and
   // appends their keys and values. Each token sees the slots before it and

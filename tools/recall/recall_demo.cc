@@ -112,7 +112,8 @@ std::string RunRecallDemo(const DemoOptions& options) {
                               ? BudgetTokens(*options.budget, n_tokens)
                               : std::max(n_tokens / 8, kMinDefaultBudget);
   const std::vector<Policy> policies =
-      ParsePolicies(options.policies, budget, n_tokens, kLayers);
+      ParsePolicies(options.policies, budget, n_tokens, kLayers,
+                    /*has_weights=*/true);
 
   const uint32_t n_decoded = options.decode.value_or(0);
   if (n_decoded >= n_tokens) {

@@ -343,8 +343,9 @@ kvevict_plan_capabilities(const kvevict_plan* plan, uint32_t layer,
  * @param[out] keep      Non-NULL, keep->struct_size set; as `options`.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
  *         for a layer whose heads have budgets of their own (head_budgets), for
- *         selection in two stages (`secure`), and if scores decide the budgets
- *         of heads (`heads`) or layers (split cake or lazy).
+ *         selection in two stages (`secure`, `first_stage_mass`), and if scores
+ *         decide the budgets of heads (`heads`) or layers (split cake, lazy or
+ *         scores).
  *         kvevict_sequence_evict() does all of these, with policy custom also
  *         by the caller's scores.
  */
@@ -375,7 +376,7 @@ kvevict_auto_budget(uint32_t max_tokens, uint64_t full_cache_bytes,
  *                          the context is left alone.
  * @param[in]  budgets_len  = n_layers, 1 .. 4096.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
- *         where scores decide (split cake or lazy).
+ *         where scores decide (split cake, lazy or scores).
  */
 KVEVICT_API kvevict_status kvevict_policy_layer_budgets(
     const kvevict_policy* policy, uint32_t n_context, uint32_t* budgets,
@@ -394,7 +395,7 @@ KVEVICT_API kvevict_status kvevict_policy_layer_budgets(
  *                          cache, which get no share of the budget.
  * @param[in]  budgets_len  = n_layers.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
- *         where scores decide (split cake or lazy).
+ *         where scores decide (split cake, lazy or scores).
  */
 KVEVICT_API kvevict_status kvevict_plan_layer_budgets(
     const kvevict_plan* plan, uint32_t n_tokens, uint32_t* budgets,

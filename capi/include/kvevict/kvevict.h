@@ -824,8 +824,8 @@ typedef struct kvevict_plan_options {
   size_t head_budgets_len; /**< Number of these heads; 0 with NULL. */
   /** A budget for each layer with a full cache, in place of the policy's budget
    *  and layer split: a ratio of the context up to 1, above it tokens. Scope
-   *  MODEL needs equal budgets. Excludes head_budgets and the splits cake and
-   *  lazy. NULL: the policy's. Copied. */
+   *  MODEL needs equal budgets. Excludes head_budgets and the splits cake,
+   *  lazy and scores. NULL: the policy's. Copied. */
   const double* layer_budgets;
   size_t layer_budgets_len; /**< Number of these layers; 0 with NULL. */
   /** 1: evictions measure the mass that they keep, for kvevict_list_report.
@@ -951,8 +951,9 @@ enum kvevict_operation KVEVICT_INT32 {
  * With less than best_bytes, scoring on the CPU computes most products of
  * queries and keys twice, to the same bytes, and takes 1.4 to 2 times as long;
  * an eviction also works on fewer layers at once. With scope MODEL and the
- * splits cake and lazy it always works on all layers at once. h2o needs a
- * workspace only if it scores by queries. docs/reference.md has measured sizes.
+ * splits cake, lazy and scores it always works on all layers at once. h2o
+ * needs a workspace only if it scores by queries. docs/reference.md has measured
+ * sizes.
  * For SCORE least_bytes is at most 3.5 MiB + 672 * k_head_dim bytes + 8 bytes
  * per token for each thread, plus n_q_heads floats per token if rows are pooled
  * before they are reduced.
@@ -1058,7 +1059,10 @@ typedef struct kvevict_signal_inputs {
   /** Policy q-filter: [n_kv_heads, 1, k_head_dim]: the direction of a KV head
    *  in which keys get no attention. */
   const kvevict_plane* key_filter;
-  /** weight=given: [n_kv_heads, slots held], head_dim 1: factors of scores. */
+  /** weight=given: [n_kv_heads, slots held], head_dim 1: factors of scores. For
+   *  CriticalKV and DefensiveKV: the L1 norm of the slot's value times the
+   *  output projection, the mean over the query heads of the KV head. With
+   *  share=heads the library divides them by their sum over the KV heads. */
   const kvevict_plane* token_weights;
   /** Policy triattention: [n_q_heads, 3, rope_inv_freq_len]: statistics of the
    *  model's queries before RoPE, measured once per model. A pair of elements
@@ -1634,11 +1638,12 @@ typedef struct kvevict_evict_options {
  * move. CUDA does not read block ids: it compares paged caches only if they
  * share a block_table.
  *
- * If scores decide the layers' budgets (split cake or lazy), all layers longer
- * than the least budget are scored, protected positions count as kept by every
- * layer, and CUDA waits once. CUDA also waits for the previous eviction if more
- * positions are protected than fit the budget, if keep_window is no and tokens
- * of the window may be gone, and with select_on_host.
+ * If scores decide the layers' budgets (split cake, lazy or scores), all layers
+ * longer than the least budget are scored, protected positions count as kept by
+ * every layer, and CUDA waits once. With split=scores all layers are scored if
+ * they hold more together than their budgets. CUDA also waits for the previous
+ * eviction if more positions are protected than fit the budget, if keep_window
+ * is no and tokens of the window may be gone, and with select_on_host.
  *
  * Rows in recent planes stay in place and count as recent tokens; if layers
  * differ in their number, the largest counts for all. Afterwards first_recent
@@ -1703,11 +1708,11 @@ typedef struct kvevict_evict_report {
  *
  * The mass of a token is the score that the list was chosen by: pooled,
  * weighted and reduced. Scores are a mass if the signal is attention (paid or
- * expected) or the caller's scores, without redundancy, secure, rescue and
- * diverse_mass; kvevict_policy_resolve() tells. Tokens without a finite score,
- * and those of a kept window, have no mass and are in neither sum. Sinks and
- * other tokens that must stay have the mass of their score. With `chunk` only
- * chunks that lose tokens have masses.
+ * expected) or the caller's scores, without prior, redundancy, secure,
+ * first_stage_mass, rescue and diverse_mass; kvevict_policy_resolve() tells.
+ * Tokens without a finite score, and those of a kept window, have no mass and
+ * are in neither sum. Sinks and other tokens that must stay have the mass of
+ * their score. With `chunk` only chunks that lose tokens have masses.
  */
 typedef struct kvevict_list_report {
   uint32_t struct_size;

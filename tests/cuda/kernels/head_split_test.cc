@@ -53,11 +53,15 @@ struct Layer {
 void CountOnHost(const Case& c, Layer* layer) {
   layer->expected.assign(c.n_lists, 77);
   std::vector<uint32_t> scratch(c.n_lists);
-  const HeadContest contest = {
-      layer->keys.data(), {layer->n_tokens, layer->tokens.data()},
-      c.n_lists,          layer->budget,
-      layer->most,        layer->expected.data(),
-      scratch.data(),     1};
+  const HeadContest contest = {layer->keys.data(),
+                               {layer->n_tokens, layer->tokens.data()},
+                               c.n_lists,
+                               layer->budget,
+                               uint64_t{c.n_lists} * layer->budget,
+                               layer->most,
+                               layer->expected.data(),
+                               scratch.data(),
+                               1};
   const Forced forced{c.n_sink, c.n_recent, {}};
   const uint32_t n_own = c.heads.OwnOf(layer->budget, forced);
   const SimdTarget simd = SimdTargetAt(0);
@@ -155,7 +159,8 @@ void Check(const Case& c, uint32_t n_layers, uint32_t n_most, Random& random,
     p.layers[l] = {{words, Address(layer.keep.data()), layer.n_tokens,
                     layer.most, tokens.FirstOf(l), first},
                    layer.budget,
-                   c.heads.OwnOf(layer.budget, forced)};
+                   c.heads.OwnOf(layer.budget, forced),
+                   uint64_t{c.n_lists} * layer.budget};
   }
   Run(cuda::count_kept, {n_layers}, cuda::kSelectThreads, p, Schedule(turn));
   for (uint32_t l = 0; l < n_layers; ++l) {
