@@ -26,7 +26,8 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
                     scores + run.first,
                     reinterpret_cast<float*>(
                         ShareOf(context, args.scratch, worker).data()),
-                    run.heads, job.key_filter.head_stride});
+                    run.heads,
+                    static_cast<size_t>(job.key_filter.head_stride)});
       });
   return Status();
 }

@@ -70,7 +70,8 @@ enum {
   union {                           \
     T value;                        \
     uint8_t bytes[sizeof(T) + 16];  \
-    char (*oldest)[T##_first_size]; \
+    /* Callers with 32 bits are of this release. */                     \
+    char (*oldest)[sizeof(void*) == 8 ? T##_first_size : sizeof(T)];    \
   }
 
 /* `call` uses `grown.value`, a valid in-struct: it must fail for a struct_size
