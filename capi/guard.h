@@ -70,9 +70,10 @@ constexpr size_t FirstSize(size_t with_64_bits, size_t now) {
 }
 template <typename T>
 inline constexpr size_t kFirstSize = 0;
-#define KVEVICT_STRUCT(name, first_size) \
-  template <>                            \
-  inline constexpr size_t kFirstSize<name> = FirstSize(first_size, sizeof(name));
+#define KVEVICT_STRUCT(name, first_size)     \
+  template <>                                \
+  inline constexpr size_t kFirstSize<name> = \
+      FirstSize(first_size, sizeof(name));
 #include KVEVICT_STRUCTS
 #undef KVEVICT_STRUCT
 

@@ -39,9 +39,9 @@ struct DTypeInfo {
 inline constexpr DTypeInfo kDTypes[] = {
 #define KVEVICT_DTYPE(Name, text, id, bytes, block, block_bytes, scale, \
                       minimum, move, score, rotate)                     \
-  {DType::k##Name, text,         bytes,     block,      block_bytes,    \
-   Scale(scale),   minimum != 0, move != 0, score != 0, rotate != 0,      \
-   IsBuilt(text)},
+  {DType::k##Name, text,         bytes,        block,                   \
+   block_bytes,    Scale(scale), minimum != 0, move != 0,               \
+   score != 0,     rotate != 0,  IsBuilt(text)},
 #include "core/dtypes.inc"
 #undef KVEVICT_DTYPE
 };

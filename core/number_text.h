@@ -33,11 +33,13 @@ char* WriteFloat(char* out, char* end, Float value) {
     return out + std::snprintf(out, size, "%f", static_cast<double>(value));
   }
   char text[40];  // "-1.2345678901234567e-308"
-  int digits = 0;
-  do {
-    std::snprintf(text, sizeof(text), "%.*e", digits++,
+  const auto reads_back = [&](int digits) {
+    std::snprintf(text, sizeof(text), "%.*e", digits - 1,
                   static_cast<double>(value));
-  } while (static_cast<Float>(std::strtod(text, nullptr)) != value);
+    return static_cast<Float>(std::strtod(text, nullptr)) == value;
+  };
+  int digits = reads_back(15) ? 1 : 16;
+  while (!reads_back(digits)) ++digits;
   const int exponent = std::atoi(std::strchr(text, 'e') + 1);
   char fixed[400];
   const int decimals = digits - 1 - exponent;

@@ -97,7 +97,8 @@ void Regroup(const Context& context, const MoveJob& job, uint32_t head,
 }
 
 // In place, a head's groups must run one after the other.
-[[maybe_unused]] void RegroupAll(const Context& context, const MoveJob& job, Rows rows) {
+[[maybe_unused]] void RegroupAll(const Context& context, const MoveJob& job,
+                                 Rows rows) {
   const uint32_t n_heads = job.view->n_kv_heads;
   const uint64_t group =
       FindNumbers(job.target(), job.target().*rows, false)->group_tokens;
