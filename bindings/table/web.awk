@@ -85,7 +85,7 @@ function field_type(c) {
 function type_here(name, c, length_) {
   if (c == "kvevict_stream" || c ~ /^u?int64_t$/ && (name == "data" || name == "address_table"))
     return "Data"
-  if (c == "char*") return "string"
+  if (c == "char*" || c == "char") return "string"
   if (c ~ /\*$/) {
     c = substr(c, 1, length(c) - 1)
     if (kind[c] == "struct") return type_name(c) " | " type_name(c) "[]"

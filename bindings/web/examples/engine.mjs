@@ -1,6 +1,6 @@
 // The engine of bindings/examples/engine in JavaScript: node engine.mjs [seed]. Its cache lies
 // in the module's memory, so that an eviction copies nothing in or out.
-const { load, tokenMajor } = await import(process.env.KVEVICT_WEB ?? "@kvevict/web");
+const { load, tokenMajor, DType } = await import(process.env.KVEVICT_WEB ?? "@kvevict/web");
 
 const [L, QH, KVH, D, MAX, PROMPT, STEPS, DRAFTS] = [2, 4, 2, 16, 160, 104, 12, 3];
 const [X, KV] = [QH * D, KVH * D];
@@ -19,8 +19,9 @@ const sequence = plan.sequence().beginObserving();
 
 const rows = () => kv.allocate(4 * MAX * KV);
 const caches = Array.from({ length: L }, () => ({ k: rows(), v: rows() }));
-const plane = (memory) => ({ ...tokenMajor(new Float32Array(0), KVH, D), data: memory });
-const views = caches.map(({ k, v }) => ({ nKvHeads: KVH, k: plane(k), v: plane(v) }));
+const views = caches.map(({ k, v }) => ({
+  nKvHeads: KVH, k: tokenMajor(k, KVH, D, DType.F32), v: tokenMajor(v, KVH, D, DType.F32),
+}));
 const queries = caches.map(() => new Float32Array(X));
 const x = new Int32Array(X);
 

@@ -27,8 +27,8 @@ export const DEFAULT_OBSERVATION_WINDOW = 32;
 export const DEFAULT_POOLING_KERNEL_SIZE = 7;
 export const DEFAULT_EVICTION_INTERVAL = 0;
 export const DEFAULT_PYRAMID_ALPHA = 0.7;
-// The last tokens that always stay besides the observation window. For streaming-llm 0 means
-// the budget without the sinks.
+// The observation window stays whatever this is. For streaming-llm 0 means the budget without
+// the sinks.
 export const DEFAULT_WINDOW_SIZE = 0;
 
 const fields = {
@@ -62,10 +62,7 @@ function withPolicy(config, use) {
 const keysOfKinds = new Map();
 function hasKey(kv, kind, key) {
   if (!keysOfKinds.has(kind)) {
-    const name = kind.split(":")[0];
-    const { policyText } = kv.presets().find((preset) => preset.name === name) ?? {};
-    const policy = (policyText ?? name).split(":")[0];
-    keysOfKinds.set(kind, new Set(kv.parameters(policy).map((row) => row.key)));
+    keysOfKinds.set(kind, new Set(kv.parameters(kind).map((row) => row.key)));
   }
   return keysOfKinds.get(kind).has(key);
 }

@@ -100,6 +100,7 @@ export class Heap {
     for (const [field, [offset, type, length]] of Object.entries(structs[name].fields)) {
       if (field === "structSize" || field.startsWith("reserved")) continue;
       if (type === "char*") out[field] = this.text(this.read("size_t", at + offset));
+      else if (type === "char") out[field] = this.text(at + offset); // char[length]
       else if (type.endsWith("*")) out[field] = this.read("size_t", at + offset);
       else if (type in structs) out[field] = this.readStruct(type, at + offset);
       else if (length === 0) out[field] = this.read(type, at + offset);

@@ -44,11 +44,11 @@ test("once the core is loaded", async (t) => {
 
   await t.test("every field is a parameter", () => {
     const policy = createEvictionPolicy({
-      kind: EvictionPolicyKind.PYRAMIDKV, budget: 512, sinkTokens: 2, windowSize: 8,
+      kind: EvictionPolicyKind.PYRAMIDKV, budget: 512, sinkTokens: 2, windowSize: 24,
       observationWindow: 16, poolingKernelSize: 5, evictionInterval: 64, pyramidAlpha: 0.5,
     });
     assert.equal(policy.text, String(kv.policy(
-      "pyramidkv:budget=512,sink=2,recent=8,window=16,pool=avg5,every=64,alpha=0.5")));
+      "pyramidkv:budget=512,sink=2,recent=24,window=16,pool=avg5,every=64,alpha=0.5")));
     assert.deepEqual(policy.resolve(4096), {
       kind: "pyramidkv", isNoOp: false, text: policy.text, contextWindowSize: 4096,
       budgetTokens: 512, sinkTokens: 2, recentTokens: 24, selectedTokens: 486, queryRows: 16,

@@ -104,7 +104,7 @@ test("a cache in the module's memory is compacted where it lies, also when memor
   assert.equal(before.length, 0, "the memory did not grow");
   const sequence = planOf(kv, "streaming-llm:budget=12,sink=4").sequence();
   sequence.append(40);
-  const plane = (data) => ({ ...tokenMajor(new Float32Array(0), 1, dim), data });
+  const plane = (data) => tokenMajor(data, 1, dim, DType.F32);
   const report = sequence.evict([{ nKvHeads: 1, k: plane(k), v: plane(v) }]);
   assert.equal(report.evicted, 1);
   const positions = Array.from(sequence.keepPositions());

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { test } from "node:test";
 
-const { load, tokenMajor, smallModule, fullModule } = await import(process.env.KVEVICT_WEB);
+const { load, tokenMajor, DType, smallModule, fullModule } = await import(process.env.KVEVICT_WEB);
 const [L, QH, KVH, D, MAX, FIRST, SECOND] = [3, 4, 2, 24, 256, 130, 50];
 const records = execFileSync(process.env.KVEVICT_RECORD, { encoding: "utf8" })
   .trim().split("\n").map((line) => JSON.parse(line));
@@ -30,7 +30,7 @@ class Model {
   }
 
   plane(data, nHeads) {
-    return { ...tokenMajor(new Float32Array(0), nHeads, D), data };
+    return tokenMajor(data, nHeads, D, DType.F32);
   }
 
   get views() {
@@ -82,13 +82,18 @@ for (const [name, source] of [["small", smallModule], ["full", fullModule]]) {
         const model = new Model(kv, record.policy, isInModule);
         const { budget, nSink, nRecent, nSelected, nQueryRows } = model.policy.resolve(FIRST);
         assert.deepEqual([budget, nSink, nRecent, nSelected, nQueryRows], record.resolved);
-        assert.deepEqual(Array.from(model.policy.layerBudgets(FIRST, L)), record.budgets);
+        if (record.budgets !== undefined) {
+          assert.deepEqual(Array.from(model.policy.layerBudgets(FIRST, L)), record.budgets);
+        }
         model.step(0, FIRST);
         if (record.scores !== undefined) {
           model.scores(nQueryRows).forEach((score, i) => {
             const native = record.scores[i];
-            // Sums of up to 130 products, without fused multiply-add.
-            const bound = 130 * 2 ** -23 * Math.max(1e-3, Math.abs(native));
+            if (native === 1e300) return assert.equal(score, Infinity); // it must stay
+            // Sums of up to FIRST products, without fused multiply-add. Those of a cosine,
+            // which keydiff's scores are, cancel.
+            const magnitude = record.policy.startsWith("keydiff") ? 1 : Math.abs(native);
+            const bound = FIRST * 2 ** -23 * Math.max(1e-3, magnitude);
             assert.ok(Math.abs(score - native) <= bound, `score ${i}: ${score}, not ${native}`);
           });
         }

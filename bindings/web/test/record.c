@@ -1,6 +1,7 @@
 /* Prints what the native library does, a line of JSON for each policy: what it resolves to,
  * the scores of one layer, and the positions that two evictions leave. */
 #include <kvevict/all.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -92,8 +93,9 @@ static void print_scores(const kvevict_plan* plan, const kvevict_view* view,
   check(kvevict_score(plan, &job, 1, memory, need.best_bytes, NULL));
   free(memory);
   printf(",\"scores\":[");
-  for (int i = 0; i < KVH * FIRST; ++i)
-    printf("%s%.9g", i == 0 ? "" : ",", scores[i]);
+  for (int i = 0; i < KVH * FIRST; ++i) {
+    printf("%s%.9g", i == 0 ? "" : ",", isinf(scores[i]) ? 1e300 : scores[i]);
+  }
   printf("]");
 }
 
@@ -117,7 +119,6 @@ int main(void) {
     state = 7;
     check(kvevict_policy_create(kPolicies[p], &policy));
     check(kvevict_policy_resolve(policy, FIRST, &resolved));
-    check(kvevict_policy_layer_budgets(policy, FIRST, budgets, L));
     check(kvevict_plan_create(context, &model, policy, NULL, &plan));
     check(kvevict_sequence_create(plan, &s));
     check(kvevict_sequence_begin_observing(s, NULL, 0));
@@ -131,7 +132,9 @@ int main(void) {
     printf("{\"policy\":\"%s\",\"resolved\":[%u,%u,%u,%u,%u]", kPolicies[p],
            resolved.budget, resolved.n_sink, resolved.n_recent,
            resolved.n_selected, resolved.n_query_rows);
-    printf(",\"budgets\":[%u,%u,%u]", budgets[0], budgets[1], budgets[2]);
+    if (kvevict_policy_layer_budgets(policy, FIRST, budgets, L) == KVEVICT_OK) {
+      printf(",\"budgets\":[%u,%u,%u]", budgets[0], budgets[1], budgets[2]);
+    } /* scores decide cake's */
     step(s, 0, FIRST);
     if (p > 0)
       print_scores(plan, &views[1], resolved.n_query_rows); /* 0 has none */
