@@ -44,7 +44,9 @@ kvevict_status kvevict_gpu_at(uint32_t index, kvevict_gpu_info* out) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckOut("out", out));
     kvevict_gpu_info row{};
-    KV_RETURN_IF_ERROR(kCudaBackend.gpu_at(index, &row));
+    const Backend* cuda = nullptr;
+    KV_RETURN_IF_ERROR(FindBackend(KVEVICT_DEVICE_CUDA, &cuda));
+    KV_RETURN_IF_ERROR(cuda->gpu_at(index, &row));
     CopyOut(row, out);
     return Status();
   });
@@ -63,9 +65,9 @@ kvevict_status kvevict_dtype_at(uint32_t index,
     row.dtype = static_cast<kvevict_dtype>(info.dtype);
     row.name = info.name;
     row.element_bytes = info.element_bytes;
-    row.can_move = info.can_move;
-    row.can_score = info.can_score;
-    row.can_rotate = info.can_rotate;
+    row.can_move = info.can_move && info.is_built;
+    row.can_score = info.can_score && info.is_built;
+    row.can_rotate = info.can_rotate && info.is_built;
     row.block_elements = info.block_elements;
     row.block_bytes = info.block_bytes;
     row.takes_scale = static_cast<uint32_t>(info.scale);

@@ -23,12 +23,15 @@ namespace kvevict::capi {
 template <typename Body>
 kvevict_status Guard(const Body& body) noexcept {
   const DefaultFloatMode mode;
+#ifdef __cpp_exceptions
   try {
-    const Status status = body();
-    return status.code();
+    return body().code();
   } catch (...) {
     return Internal("an exception reached the C interface").code();
   }
+#else
+  return body().code();
+#endif
 }
 
 // ---- Pointers ----
@@ -61,11 +64,16 @@ inline Status CheckArray(const char* name, const void* pointer, size_t length) {
 #ifndef KVEVICT_STRUCTS
 #define KVEVICT_STRUCTS "capi/structs.inc"
 #endif
+constexpr size_t FirstSize(size_t with_64_bits, size_t now) {
+  // The one package with a 32-bit library has its caller in it.
+  return sizeof(void*) == 8 ? with_64_bits : now;
+}
 template <typename T>
 inline constexpr size_t kFirstSize = 0;
-#define KVEVICT_STRUCT(name, first_size) \
-  template <>                            \
-  inline constexpr size_t kFirstSize<name> = first_size;
+#define KVEVICT_STRUCT(name, first_size)     \
+  template <>                                \
+  inline constexpr size_t kFirstSize<name> = \
+      FirstSize(first_size, sizeof(name));
 #include KVEVICT_STRUCTS
 #undef KVEVICT_STRUCT
 
@@ -107,9 +115,10 @@ template <typename T, typename Visit>
 Status ForEachStruct(const char* name, T* first, size_t n, const Visit& visit) {
   if (n == 0) return Status();
   const size_t stride = first->struct_size;
-  if (stride % 8 != 0) {
-    return InvalidArgument("%s[0].struct_size %zu is not a multiple of 8", name,
-                           stride);
+  constexpr size_t kUnit = std::max(alignof(T), sizeof(void*));
+  if (stride % kUnit != 0) {
+    return InvalidArgument("%s[0].struct_size %zu is not a multiple of %zu",
+                           name, stride, kUnit);
   }
   const auto address = reinterpret_cast<uintptr_t>(first);
   for (size_t i = 0; i < n; ++i) {

@@ -8,8 +8,12 @@ Status FindBackend(kvevict_device device, const Backend** out) {
       *out = &kCpuBackend;
       return Status();
     case KVEVICT_DEVICE_CUDA:
+#ifdef KVEVICT_WITHOUT_CUDA
+      return Unavailable("device cuda: this build has none");
+#else
       *out = &kCudaBackend;
       return Status();
+#endif
   }
   return InvalidArgument("device %d is no device", static_cast<int>(device));
 }

@@ -72,11 +72,15 @@ Status CheckOptions(const kvevict_context_options& o) {
 
 void* CallAllocator(kvevict_alloc_fn alloc, size_t n_bytes, size_t alignment,
                     void* user_data) noexcept {
+#ifdef __cpp_exceptions
   try {
     return alloc(n_bytes, alignment, user_data);
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
+#else
+  return alloc(n_bytes, alignment, user_data);
+#endif
 }
 
 Status Context::Create(const kvevict_context_options& options, Context** out) {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <iterator>
 
+#include "core/parts.h"
+
 namespace kvevict {
 
 enum class DType : int32_t {
@@ -27,6 +29,7 @@ struct DTypeInfo {
   bool can_move;
   bool can_score;
   bool can_rotate;
+  bool is_built;  // false: refused, see core/parts.h
 
   // True for floating-point numbers, which need no decoding parameters.
   constexpr bool is_plain() const { return element_bytes > 1; }
@@ -36,8 +39,9 @@ struct DTypeInfo {
 inline constexpr DTypeInfo kDTypes[] = {
 #define KVEVICT_DTYPE(Name, text, id, bytes, block, block_bytes, scale, \
                       minimum, move, score, rotate)                     \
-  {DType::k##Name, text,         bytes,     block,      block_bytes,    \
-   Scale(scale),   minimum != 0, move != 0, score != 0, rotate != 0},
+  {DType::k##Name, text,         bytes,        block,                   \
+   block_bytes,    Scale(scale), minimum != 0, move != 0,               \
+   score != 0,     rotate != 0,  IsBuilt(text)},
 #include "core/dtypes.inc"
 #undef KVEVICT_DTYPE
 };
@@ -53,6 +57,15 @@ constexpr const DTypeInfo* FindDType(int32_t id) {
 constexpr const DTypeInfo& InfoOf(DType dtype) {
   return *FindDType(static_cast<int32_t>(dtype));
 }
+
+// False if this build leaves out all quantized dtypes, and with them the code
+// that reads and writes codes.
+inline constexpr bool kHasQuantized = [] {
+  for (const DTypeInfo& info : kDTypes) {
+    if (info.is_quantized() && info.is_built) return true;
+  }
+  return false;
+}();
 
 constexpr uint32_t ElementBytes(DType dtype) {
   return InfoOf(dtype).element_bytes;

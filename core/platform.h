@@ -1,6 +1,6 @@
 // What the library needs from the operating system beyond the C++ library.
-// Texts are UTF-8. platform_posix.cc and platform_windows.cc implement it;
-// nothing else calls the system.
+// Texts are UTF-8. platform_posix.cc, platform_windows.cc and
+// platform_wasi.cc implement it; nothing else calls the system.
 #ifndef KVEVICT_CORE_PLATFORM_H_
 #define KVEVICT_CORE_PLATFORM_H_
 

@@ -6,6 +6,7 @@
 
 #include "core/context.h"
 #include "core/cpu/cpu.h"
+#include "core/parts.h"
 
 namespace kvevict {
 
@@ -97,6 +98,13 @@ Status Copy(const Context&, Stream, const void* from, size_t n_bytes,
   return Status();
 }
 
+// In the place of an operation that the build leaves out. Calls that need one
+// have been refused.
+template <typename Args>
+constexpr Op<Args> kLeftOut = {[](const Context&, Stream, const Args&) {
+  return Internal("an operation that this build leaves out");
+}};
+
 }  // namespace
 
 const Backend kCpuBackend = {
@@ -115,8 +123,9 @@ const Backend kCpuBackend = {
     .read = Read,
     .write = Write,
     .copy = Copy,
-#define KVEVICT_OP(name, Args) .name = kOp_##name,
-#define KVEVICT_SCORE_OP(name) .name = &kOp_##name,
+#define KVEVICT_OP(name, Args) \
+  .name = IsBuilt(#name) ? kOp_##name : kLeftOut<Args>,
+#define KVEVICT_SCORE_OP(name) .name = IsBuilt(#name) ? &kOp_##name : nullptr,
 #include "core/ops.inc"
 };
 

@@ -97,7 +97,8 @@ void Regroup(const Context& context, const MoveJob& job, uint32_t head,
 }
 
 // In place, a head's groups must run one after the other.
-void RegroupAll(const Context& context, const MoveJob& job, Rows rows) {
+[[maybe_unused]] void RegroupAll(const Context& context, const MoveJob& job,
+                                 Rows rows) {
   const uint32_t n_heads = job.view->n_kv_heads;
   const uint64_t group =
       FindNumbers(job.target(), job.target().*rows, false)->group_tokens;
@@ -130,7 +131,9 @@ Status RunRequantize(const Context& context, Stream,
   for (const MoveJob& job : args.jobs) {
     for (const Rows rows : {&kvevict_view::k, &kvevict_view::v}) {
       if (rows == &kvevict_view::k ? !job.change.k : !job.change.v) continue;
-      if (IsGrouped(job, rows)) RegroupAll(context, job, rows);
+      if constexpr (kHasQuantized) {
+        if (IsGrouped(job, rows)) RegroupAll(context, job, rows);
+      }
       if (job.destination != nullptr) RequantizeAll(context, job, rows);
     }
   }

@@ -20,13 +20,14 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
       context, args, &kvevict_view::k,
       [&](const ScoreJob& job, const RowRun& run, uint32_t worker) {
         float* const scores = job.rows + uint64_t{run.head} * job.tokens.most;
-        FilterKeys(context.simd(),
-                   {run.rows, run.first, run.n, head_dim,
-                    job.key_filter.data + run.head * job.key_filter.head_stride,
-                    scores + run.first,
-                    reinterpret_cast<float*>(
-                        ShareOf(context, args.scratch, worker).data()),
-                    run.heads, job.key_filter.head_stride});
+        FilterKeys(
+            context.simd(),
+            {run.rows, run.first, run.n, head_dim,
+             job.key_filter.data + run.head * job.key_filter.head_stride,
+             scores + run.first,
+             reinterpret_cast<float*>(
+                 ShareOf(context, args.scratch, worker).data()),
+             run.heads, static_cast<size_t>(job.key_filter.head_stride)});
       });
   return Status();
 }

@@ -7,6 +7,7 @@
 #include "core/doors/doors.h"
 #include "core/dtype.h"
 #include "core/number_text.h"
+#include "core/parts.h"
 #include "core/view/extent.h"
 #include "core/view/overlap.h"
 #include "core/view/view.h"
@@ -256,6 +257,9 @@ Status CheckApart(std::span<const AttendJob> jobs, bool on_host) {
 
 Status CheckJobs(const Context& context, bool reads_memory,
                  std::span<AttendJob> jobs) {
+  if constexpr (!IsBuilt("attend")) {
+    return Unsupported("this build leaves out attention");
+  }
   for (size_t i = 0; i < jobs.size(); ++i) {
     Status status = CheckCache(context, reads_memory, &jobs[i]);
     if (status.ok()) status = CheckPlanes(jobs[i]);

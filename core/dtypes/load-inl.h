@@ -32,7 +32,7 @@ HWY_INLINE bool WithDecoder(DType dtype, const Use& use) {
   switch (dtype) {
 #define KVEVICT_DTYPE(Name, text, id, bytes, ...) \
   case DType::k##Name:                            \
-    return UsePlain<(bytes > 1), struct Decode##Name>(use);
+    return UsePlain<(bytes > 1 && IsBuilt(text)), struct Decode##Name>(use);
 #include "core/dtypes.inc"
 #undef KVEVICT_DTYPE
   }
@@ -56,15 +56,27 @@ HWY_INLINE void LoadRow(const RowSource& rows, uint32_t r, size_t first,
 // Reads rows that LoadRows() has copied.
 struct DecodeCopies : DecodeF32 {};
 
+// WebAssembly has no instruction that decodes halves, and each kernel with the
+// code for it would be downloaded.
+#if HWY_ARCH_WASM
+inline constexpr bool kHalvesInPlace = false;
+#else
+inline constexpr bool kHalvesInPlace = true;
+#endif
+
 // Calls use() with the decoder that reads rows of n elements in place, in whole
 // groups of kRowPad. If rows cannot be read in place it passes DecodeCopies.
 template <class Use>
 HWY_INLINE void WithDecoderOrCopies(const RowSource& rows, size_t n,
                                     const Use& use) {
-  if (n % kRowPad != 0 || !rows.IsPacked(ElementBytes(rows.dtype)) ||
-      !WithDecoder(rows.dtype, use)) {
-    use(DecodeCopies());
+  if (n % kRowPad == 0 && rows.IsPacked(ElementBytes(rows.dtype))) {
+    if constexpr (kHalvesInPlace) {
+      if (WithDecoder(rows.dtype, use)) return;
+    } else if (rows.dtype == DType::kF32) {
+      return use(DecodeF32());
+    }
   }
+  use(DecodeCopies());
 }
 
 }  // namespace kvevict::HWY_NAMESPACE

@@ -175,9 +175,9 @@ HWY_INLINE void ScaleElements(const RowSource& rows, uint32_t r, size_t first,
 }
 
 // LoadRows() for quantized rows.
-void LoadQuantized(const RowSource& rows, const uint32_t* list, uint32_t n_rows,
-                   size_t first, size_t n, size_t stride,
-                   float* HWY_RESTRICT out) {
+[[maybe_unused]] void LoadQuantized(const RowSource& rows, const uint32_t* list,
+                                    uint32_t n_rows, size_t first, size_t n,
+                                    size_t stride, float* HWY_RESTRICT out) {
   const auto load = [&](const auto& load_row) HWY_ATTR {
     for (uint32_t i = 0; i < n_rows; ++i, out += stride) {
       const uint32_t r = list[i];
@@ -281,7 +281,9 @@ void LoadRows(const RowSource& rows, const uint32_t* list, uint32_t n_rows,
       })) {
     return;
   }
-  LoadQuantized(rows, list, n_rows, first, n, stride, out);
+  if constexpr (kHasQuantized) {
+    LoadQuantized(rows, list, n_rows, first, n, stride, out);
+  }
 }
 
 }  // namespace kvevict::HWY_NAMESPACE

@@ -146,7 +146,7 @@ HWY_INLINE void StoreRow(const float* HWY_RESTRICT from, const RowSource& rows,
   switch (rows.dtype) {
 #define KVEVICT_DTYPE(Name, text, id, bytes, ...) \
   case DType::k##Name:                            \
-    return UseEncoder<(bytes > 1), struct Encode##Name>(store);
+    return UseEncoder<(bytes > 1 && IsBuilt(text)), struct Encode##Name>(store);
 #include "core/dtypes.inc"
 #undef KVEVICT_DTYPE
   }

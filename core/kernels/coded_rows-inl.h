@@ -239,7 +239,7 @@ HWY_INLINE bool WithCodedRows(const RowSource& rows, const Use& use) {
     use(CodedRows<DecodeCodes<decltype(of)>>());
     return true;
   };
-  switch (rows.dtype) {
+  switch (kHasQuantized ? rows.dtype : DType::kOpaque) {
     case DType::kE4M3:
       return codes(CodesE4M3());
     case DType::kE5M2:

@@ -50,7 +50,7 @@ class Step {
  public:
   explicit Step(const RequantizeRowsArgs& args)
       : a_(args),
-        encodes_(InfoOf(args.to[0].dtype).is_quantized()),
+        encodes_(kHasQuantized && InfoOf(args.to[0].dtype).is_quantized()),
         streams_(args.streams),
         streams_codes_(args.streams) {
     for (uint32_t h = 0; h < a_.n_heads; ++h) {
@@ -84,8 +84,10 @@ class Step {
           FloatRow(a_.from[moves[i].head], moves[i].from_row, buffers_[i]);
     }
     if (!encodes_) return Convert(moves, rows, n);
-    if (n == kFour && goes_by_four_ && EncodeFour(moves, rows)) return;
-    Encode(moves, rows, n);
+    if constexpr (kHasQuantized) {
+      if (n == kFour && goes_by_four_ && EncodeFour(moves, rows)) return;
+      Encode(moves, rows, n);
+    }
   }
 
  private:

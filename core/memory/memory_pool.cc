@@ -6,7 +6,7 @@
 namespace kvevict {
 
 MemoryPool::Block* MemoryPool::FindFit(size_t n_bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Block** best = nullptr;
   for (Block** b = &first_; *b != nullptr; b = &(*b)->next) {
     if ((*b)->n_bytes < n_bytes) continue;
@@ -37,7 +37,7 @@ Status MemoryPool::Take(const Context& context, const char* what,
 }
 
 void MemoryPool::GiveBack(Block* block) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   block->next = first_;
   first_ = block;
 }

@@ -3,8 +3,8 @@
 #define KVEVICT_CORE_MEMORY_MEMORY_POOL_H_
 
 #include <cstddef>
-#include <mutex>
 
+#include "core/mutex.h"
 #include "core/status.h"
 
 namespace kvevict {
@@ -31,7 +31,7 @@ class MemoryPool {
  private:
   Block* FindFit(size_t n_bytes);
 
-  std::mutex mutex_;
+  Mutex mutex_;
   Block* first_ = nullptr;
 };
 

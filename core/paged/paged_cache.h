@@ -5,10 +5,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 
 #include "core/context.h"
 #include "core/memory/device_array.h"
+#include "core/mutex.h"
 #include "core/plan/plan.h"
 #include "core/status.h"
 #include "core/view/view.h"
@@ -89,7 +89,7 @@ class PagedCache {
     explicit Lock(const PagedCache& cache);
 
    private:
-    const std::lock_guard<std::mutex> lock_;
+    const MutexLock lock_;
   };
   void Want(uint32_t layer, uint32_t n) const { GroupOf(layer).n_wanted += n; }
   // Checks that as many blocks are free as are wanted.
@@ -122,7 +122,7 @@ class PagedCache {
   size_t n_bytes_ = 0;
   size_t recent_bytes_ = 0;
   DeviceArray<int32_t> slots_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   mutable uint32_t n_sequences_ = 0;
   mutable uint64_t n_slots_ = 0;
   mutable std::atomic<uint32_t> n_refs_{1};

@@ -26,10 +26,8 @@ Status CheckRange(const char* name, uint32_t value, uint32_t low,
 // none.
 Status CheckTensor(const char* name, kvevict_dtype dtype, const char* dim_name,
                    uint32_t head_dim, bool may_be_absent) {
-  const DTypeInfo* info = FindDType(static_cast<int32_t>(dtype));
-  if (info == nullptr) {
-    return InvalidArgument("%s %d is no dtype", name, static_cast<int>(dtype));
-  }
+  const DTypeInfo* info = nullptr;
+  KV_RETURN_IF_ERROR(FindBuiltDType(name, dtype, &info));
   if (info->dtype == DType::kOpaque && head_dim != 0) {
     return InvalidArgument("%s %u is not 0, but %s is opaque", dim_name,
                            head_dim, name);
@@ -54,10 +52,8 @@ Status CheckLayer(const kvevict_layer_geometry& g) {
       CheckTensor("k_dtype", g.k_dtype, "k_head_dim", g.k_head_dim, false));
   KV_RETURN_IF_ERROR(
       CheckTensor("v_dtype", g.v_dtype, "v_head_dim", g.v_head_dim, true));
-  if (FindDType(static_cast<int32_t>(g.q_dtype)) == nullptr) {
-    return InvalidArgument("q_dtype %d is no dtype",
-                           static_cast<int>(g.q_dtype));
-  }
+  const DTypeInfo* queries = nullptr;
+  KV_RETURN_IF_ERROR(FindBuiltDType("q_dtype", g.q_dtype, &queries));
   // Written so that NaN fails.
   const auto check = [](const char* name, float value) {
     if (value >= 0.0f && std::isfinite(value)) return Status();

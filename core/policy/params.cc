@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "core/evict/slot_blocks.h"
 #include "core/number_text.h"
@@ -123,11 +124,15 @@ int32_t IndexOf(std::string_view words, std::string_view word) {
 template <typename T>
 bool ReadNumber(std::string_view text, T* out) {
   const char* end = text.data() + text.size();
-  T value{};
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stop != end) return false;
-  *out = value;
-  return true;
+  if constexpr (std::is_same_v<T, double>) {
+    return ReadFloat(text.data(), end, out);
+  } else {
+    T value{};
+    const auto [stop, error] = std::from_chars(text.data(), end, value);
+    if (error != std::errc() || stop != end) return false;
+    *out = value;
+    return true;
+  }
 }
 
 constexpr const char* kPoolWords[] = {"none", "avg", "max"};
@@ -299,8 +304,15 @@ size_t WriteParam(const Param& param, const Policy& policy,
   const auto put = [&](std::string_view prefix, auto... number) {
     std::memcpy(text.data(), prefix.data(), prefix.size());
     char* end = text.data() + prefix.size();
-    ((end = std::to_chars(end, text.data() + text.size() - 1, number).ptr),
-     ...);
+    char* const last = text.data() + text.size() - 1;
+    const auto write = [&](auto value) {
+      if constexpr (std::is_same_v<decltype(value), double>) {
+        return WriteFloat(end, last, value);
+      } else {
+        return std::to_chars(end, last, value).ptr;
+      }
+    };
+    ((end = write(number)), ...);
     *end = '\0';
     return static_cast<size_t>(end - text.data());
   };
@@ -371,7 +383,7 @@ size_t WriteExpected(const Param& param, std::span<char> text) {
       return put("a count in [%.0f, %.0f] or a share of the budget below 1",
                  param.range.least, param.range.most);
     case KVEVICT_PARAMETER_SEED:
-      return put("a whole number below 2^64");
+      return put("%s", "a whole number below 2^64");
     case KVEVICT_PARAMETER_FLAG:
     case KVEVICT_PARAMETER_WORD:
       return put("one of %s", param.words);

@@ -439,6 +439,10 @@ const char* TriggerText(Trigger trigger) {
 }
 
 Status ValidatePolicy(const Policy& policy) {
+  if (!SignalOf(policy).is_built) {
+    return Unsupported("policy %s: this build leaves out its signal, %s",
+                       InfoOf(policy.kind).name, SignalOf(policy).text);
+  }
   KV_RETURN_IF_ERROR(CheckShares(policy));
   const Policy p = InTokens(policy, kMaxTokens);
   KV_RETURN_IF_ERROR(CheckBlock(p));

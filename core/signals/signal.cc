@@ -4,6 +4,7 @@
 
 #include "core/backend.h"
 #include "core/evict/merge.h"
+#include "core/parts.h"
 #include "core/policy/policy.h"
 #include "kvevict/experimental.h"
 
@@ -12,7 +13,7 @@ namespace {
 
 constexpr SignalInfo kSignals[] = {
 #define KVEVICT_SIGNAL(Name, text, needs, takes, is_mass, op) \
-  {text, needs, takes, is_mass, &Backend::op},
+  {text, needs, takes, is_mass, &Backend::op, IsBuilt(#op)},
 #include "core/signals/signals.inc"
 #undef KVEVICT_SIGNAL
 };

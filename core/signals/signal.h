@@ -49,6 +49,7 @@ struct SignalInfo {
   uint32_t takes;
   bool is_mass;  // scores are attention, observed or expected, or the caller's
   const ScoreOp* Backend::*op;
+  bool is_built;  // false: refused, see core/parts.h
 
   bool Needs(SignalNeeds what) const { return (needs & what) != 0; }
   // True if it scores by the queries of the last tokens.

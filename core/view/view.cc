@@ -34,10 +34,10 @@ Status CheckGroups(const char* name, const kvevict_plane& plane,
 }
 
 Status CheckElements(const char* name, const kvevict_plane& plane) {
-  const DTypeInfo* info = FindDType(static_cast<int32_t>(plane.dtype));
-  if (info == nullptr) {
-    return InvalidArgument("%s.dtype %d is no dtype", name,
-                           static_cast<int>(plane.dtype));
+  const DTypeInfo* info = nullptr;
+  if (Status status = FindBuiltDType("dtype", plane.dtype, &info);
+      !status.ok()) {
+    return Prefixed(status, "%s.", name);
   }
   if (info->dtype == DType::kOpaque) {
     if (plane.row_bytes == 0) {
@@ -603,6 +603,16 @@ uint64_t HeadBytes(const kvevict_view& view, uint32_t n_tokens,
     bytes += uint64_t{n_recent} * RowBytes(view.companions[i]);
   }
   return bytes;
+}
+
+Status FindBuiltDType(const char* name, kvevict_dtype dtype,
+                      const DTypeInfo** out) {
+  *out = FindDType(static_cast<int32_t>(dtype));
+  if (*out == nullptr) {
+    return InvalidArgument("%s %d is no dtype", name, static_cast<int>(dtype));
+  }
+  if ((*out)->is_built) return Status();
+  return Unsupported("%s %s: this build leaves it out", name, (*out)->name);
 }
 
 }  // namespace kvevict

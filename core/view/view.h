@@ -176,6 +176,11 @@ void ForEachPlane(const kvevict_view& view, const Visit& visit,
 uint64_t HeadBytes(const kvevict_view& view, uint32_t n_tokens,
                    uint32_t n_recent, uint64_t left_out = 0);
 
+// Finds a dtype. Fails for numbers that are none, and for dtypes that this build
+// leaves out.
+Status FindBuiltDType(const char* name, kvevict_dtype dtype,
+                      const struct DTypeInfo** out);
+
 }  // namespace kvevict
 
 #endif  // KVEVICT_CORE_VIEW_VIEW_H_

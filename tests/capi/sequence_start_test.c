@@ -293,7 +293,7 @@ Test(sequence_start, bad_lists_are_errors_that_change_nothing) {
       "layer 1: list 1", "3 slots", "list 0 4", "head_budgets");
   BAD(s.positions[5] = 1, "layer 0: list 1: positions[1] 1", "[2,");
   BAD(s.positions[0] = -1, "layer 0: list 0: positions[0] -1");
-  BAD(s.layers[1].struct_size = 40, "layers[1].struct_size 40");
+  BAD(s.layers[1].struct_size -= 8, "layers[1].struct_size", "layers[0]'s");
 #undef BAD
   int32_t many[101];
   for (int p = 0; p < 101; ++p) many[p] = p;

@@ -526,7 +526,7 @@ static void SharesOf(const test_npy* rows, bool are_keys, float* shares) {
 /* CURPress with leverage_type kv_avg: not our product, but of the same shares. */
 Test(vectors, shares_of_norms_average_to_published_scores) {
   const vector_case c = {
-      "cur_kvpress__kv_avg_h2_D64_S509", "cur-kvpress", 1, {0}, 1, 0};
+      "cur_kvpress__kv_avg_h2_D64_S509", "cur-kvpress", 1, {0}, 1, 0, 0};
   vector_files v = Load(&c);
   const size_t n = (size_t)v.n_kv_heads * v.n_tokens;
   float* of_keys = malloc(n * sizeof(float));

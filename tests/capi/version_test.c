@@ -1,5 +1,7 @@
 #include <ctype.h>
+#ifndef __wasi__
 #include <pthread.h>
+#endif
 
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
@@ -63,6 +65,7 @@ Test(status, next_failure_replaces_the_message) {
   cr_assert(strstr(kvevict_last_error_message(), "out_budget") == NULL);
 }
 
+#ifndef __wasi__ /* which has no threads */
 static void* MessageOfThisThread(void* unused) {
   (void)unused;
   return (void*)(uintptr_t)(kvevict_last_error_message()[0] == '\0');
@@ -76,6 +79,7 @@ Test(status, message_belongs_to_the_thread) {
   cr_assert_eq(pthread_join(thread, &is_empty), 0);
   cr_assert(is_empty != NULL, "another thread saw this thread's message");
 }
+#endif
 
 /* However long and strange a caller's text is, the message stays short and
  * ASCII. */

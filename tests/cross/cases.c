@@ -3,16 +3,19 @@
  * names, a line each. The exit code is 1 if one fails, and 77 if none ran or all were
  * skipped. How long a case took is printed from two seconds on. As with Criterion each
  * has a process of its own; on Windows, where that takes longer than most cases, those
- * have it that failed beside others. */
+ * have it that failed beside others. WebAssembly has no processes: pkg/cross/wasi.mjs
+ * reads the names from --list and gives each case an instance. */
 #include <criterion/criterion.h>
+#ifndef __wasi__
 #include <signal.h>
+#endif
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #ifdef _WIN32
 #include <process.h>
-#else
+#elif !defined(__wasi__)
 #include <sys/wait.h>
 #include <unistd.h>
 #endif
@@ -22,7 +25,16 @@ enum { kPassed = 0, kFailed = 1, kSkipped = 77 };
 static struct criterion_case* cases;
 static struct criterion_case* at; /* what runs now */
 static int has_failed, is_skipped;
+
+#ifdef __wasi__
+static void leave(void) {
+  fflush(stdout);
+  _Exit(has_failed ? kFailed : kSkipped);
+}
+#else
 static void* way_out[5];
+static void leave(void) { __builtin_longjmp(way_out, 1); }
+#endif
 
 /* In the order of the file. */
 void criterion_add(struct criterion_case* one) {
@@ -47,7 +59,7 @@ void criterion_fail(int is_fatal, const char* file, int line, const char* what,
   say(file, line, what, format, args);
   va_end(args);
   has_failed = 1;
-  if (is_fatal) __builtin_longjmp(way_out, 1);
+  if (is_fatal) leave();
 }
 
 void criterion_skip(const char* format, ...) {
@@ -56,14 +68,16 @@ void criterion_skip(const char* format, ...) {
   say(NULL, 0, "skipped", format, args);
   va_end(args);
   is_skipped = 1;
-  __builtin_longjmp(way_out, 1);
+  leave();
 }
 
+#ifndef __wasi__
 static void crash(int number) {
   printf("%s/%s: ended by signal %d\n", at->suite, at->name, number);
   fflush(stdout);
   _Exit(1);
 }
+#endif
 
 static int is_wanted(const struct criterion_case* one, const char* filter) {
   char name[256];
@@ -122,7 +136,10 @@ static __attribute__((noinline)) void run_all_of(
 
 static __attribute__((noinline)) void run_here(
     const struct criterion_case* one) {
-  if (__builtin_setjmp(way_out) == 0) run_all_of(one);
+#ifndef __wasi__
+  if (__builtin_setjmp(way_out) != 0) return;
+#endif
+  run_all_of(one);
 }
 
 static int outcome_here(const struct criterion_case* one) {
@@ -131,7 +148,12 @@ static int outcome_here(const struct criterion_case* one) {
   return has_failed ? kFailed : is_skipped ? kSkipped : kPassed;
 }
 
-#ifdef _WIN32
+#ifdef __wasi__
+static int outcome(const struct criterion_case* one, const char* program) {
+  (void)program;
+  return outcome_here(one);
+}
+#elif defined(_WIN32)
 static int is_alone;
 
 static int outcome(const struct criterion_case* one, const char* program) {
@@ -163,16 +185,24 @@ static int outcome(const struct criterion_case* one, const char* program) {
 
 int main(int argc, char** argv) {
   const char* filter = NULL;
+  int is_list = 0;
   for (int i = 1; i < argc; ++i) {
     if (strcmp(argv[i], "--filter") == 0 && i + 1 < argc) filter = argv[i + 1];
 #ifdef _WIN32
     if (strcmp(argv[i], "--alone") == 0) is_alone = 1;
 #endif
+    if (strcmp(argv[i], "--list") == 0) is_list = 1;
   }
+  for (at = cases; is_list && at != NULL; at = at->next) {
+    if (at->name != NULL) printf("%s/%s\n", at->suite, at->name);
+  }
+  if (is_list) return kPassed;
+#ifndef __wasi__
   const int fatal[] = {SIGSEGV, SIGABRT, SIGILL, SIGFPE};
   for (size_t i = 0; i < sizeof fatal / sizeof fatal[0]; ++i) {
     signal(fatal[i], crash);
   }
+#endif
   int n = 0, n_failed = 0, n_skipped = 0, n_left_out = 0;
   for (at = cases; at != NULL; at = at->next) {
     if (!is_wanted(at, filter)) continue;

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -120,7 +121,11 @@ struct Reader {
   template <typename T>
   void Number(const char* key, T& out) const {
     const std::string text = Text(key);
-    std::from_chars(text.data(), text.data() + text.size(), out);
+    if constexpr (std::is_same_v<T, double>) {
+      out = std::strtod(text.c_str(), nullptr);
+    } else {
+      std::from_chars(text.data(), text.data() + text.size(), out);
+    }
   }
   void CountOrShare(const char* key, uint32_t& count, double& share) const {
     double value = 0.0;

@@ -66,11 +66,12 @@ enum {
 };
 
 /* An in-struct of type T and 16 bytes of a later release behind it. */
-#define GROWN(T)                    \
-  union {                           \
-    T value;                        \
-    uint8_t bytes[sizeof(T) + 16];  \
-    char (*oldest)[T##_first_size]; \
+#define GROWN(T)                                                     \
+  union {                                                            \
+    T value;                                                         \
+    uint8_t bytes[sizeof(T) + 16];                                   \
+    /* Callers with 32 bits are of this release. */                  \
+    char (*oldest)[sizeof(void*) == 8 ? T##_first_size : sizeof(T)]; \
   }
 
 /* `call` uses `grown.value`, a valid in-struct: it must fail for a struct_size

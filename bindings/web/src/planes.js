@@ -1,0 +1,53 @@
+// Where rows lie: see kvevict_plane_token_major() and its like.
+import { DType, Role } from "./enums.js";
+
+// Bytes of a packed row.
+export function rowBytes(dtype, headDim) {
+  switch (dtype) {
+    case DType.F32:
+      return headDim * 4;
+    case DType.F16:
+    case DType.BF16:
+      return headDim * 2;
+    case DType.U4:
+    case DType.U4_HALVES:
+      return headDim / 2;
+    case DType.Q8_0:
+      return headDim / 32 * 34;
+    case DType.Q4_0:
+      return headDim / 32 * 18;
+    default:
+      return headDim;
+  }
+}
+
+// Rows as [tokens, nHeads, headDim].
+export function tokenMajor(data, nHeads, headDim, dtype = dtypeOf(data)) {
+  const headStrideBytes = rowBytes(dtype, headDim);
+  const isOpaque = dtype === DType.OPAQUE;
+  return {
+    data,
+    dtype,
+    headDim: isOpaque ? 0 : headDim,
+    rowBytes: isOpaque ? headDim : 0,
+    role: Role.NONE,
+    headStrideBytes,
+    tokenStrideBytes: headStrideBytes * nHeads,
+  };
+}
+
+// Rows as [heads, nSlots, headDim].
+export function headMajor(data, nSlots, headDim, dtype = dtypeOf(data)) {
+  const plane = tokenMajor(data, 1, headDim, dtype);
+  plane.headStrideBytes = plane.tokenStrideBytes * nSlots;
+  return plane;
+}
+
+// Halves have no array of their own in most browsers: they lie in a Uint16Array.
+function dtypeOf(data) {
+  if (data instanceof Float32Array) return DType.F32;
+  if (data instanceof Uint16Array || data?.constructor?.name === "Float16Array") {
+    return DType.F16;
+  }
+  throw new TypeError("say which dtype the rows have");
+}
