@@ -26,9 +26,7 @@ namespace kvevict::cuda {
 namespace {
 
 constexpr size_t kMostCubinBytes = 400 << 10;
-// Two blocks of 256 threads share a multiprocessor's 65,536 registers.
 constexpr uint32_t kFullBlock = 256;
-constexpr int kMostRegisters = 128;
 
 // A warp's for 16 keys, in the flagship's scorer: fewer than the 128 clocks that its
 // 16 exponentials take a quarter of a multiprocessor.
@@ -71,13 +69,14 @@ int n_failures = 0;
   va_end(args);
 }
 
-void CheckUse(const CubinKernel& kernel, const KernelUse& use) {
+void CheckUse(const CubinKernel& kernel, const KernelUse& use,
+              int most_registers) {
   const char* name = kernel.name.c_str();
   Expect(use.is_complete(), "%s: the log does not tell what it uses", name);
   Expect(kernel.max_threads > 0, "%s: no launch bounds", name);
-  Expect(kernel.max_threads < kFullBlock || use.n_registers <= kMostRegisters,
+  Expect(kernel.max_threads < kFullBlock || use.n_registers <= most_registers,
          "%s: %d registers > %d for %u threads", name, use.n_registers,
-         kMostRegisters, kernel.max_threads);
+         most_registers, kernel.max_threads);
   Expect(use.stack_bytes == 0, "%s: %d bytes of stack", name, use.stack_bytes);
   Expect(use.spill_store_bytes == 0 && use.spill_load_bytes == 0,
          "%s: spills %d bytes, reads %d", name, use.spill_store_bytes,
@@ -216,7 +215,7 @@ void CheckKernels(const Variant& variant, const Compiled& compiled,
         "  %s: %u registers, %u threads, %u bytes shared, %u blocks at work\n",
         kernel.name.c_str(), figures.n_registers, figures.n_threads,
         figures.shared_bytes, figures.n_blocks);
-    CheckUse(kernel, use);
+    CheckUse(kernel, use, static_cast<int>(variant.n_most_registers));
     CheckOccupancy(figures, variant);
     if (variant.is_flagship) figures.slots = CheckSlots(kernel, sm);
     summary->Add(figures);
