@@ -22,11 +22,16 @@ namespace {
 static_assert(kLogitHeads == 1);
 static_assert(CanUseMma(KV_Q_DTYPE, KV_K_DTYPE, KV_HEAD_DIM, KV_WINDOW, 80));
 
-// Other warps hide a warp's latencies; a short loop stays in the cache.
-constexpr uint32_t kUnrolledChunks = 1;
-
 class Products {
  public:
+  // A short loop stays in the cache.
+  static constexpr uint32_t kUnrolledChunks = 1;
+  // Only the plain forms have registers for the products of two chunks.
+  static constexpr bool kMayOverlap =
+      kChunksPerWarp % 2 == 0 && !kSplits && !kReadsQuantized && !kSpreads &&
+      KV_PAGED == 0 && KV_RAGGED == 0 && KV_OUT == 0 && KV_SOFTCAP == 0 &&
+      KV_MEASURE == 0;
+
   KV_DEVICE explicit Products(const Work& work) : work_(work) {
     KV_DYNAMIC_SHARED(buffers);
     buffers_ = buffers;
