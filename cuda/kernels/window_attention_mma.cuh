@@ -26,11 +26,12 @@ class Products {
  public:
   // A short loop stays in the cache.
   static constexpr uint32_t kUnrolledChunks = 1;
-  // Only the plain forms have registers for the products of two chunks.
+  // Only the plain forms have registers for the products of two chunks, and
+  // only large tiles have enough chunks.
   static constexpr bool kMayOverlap =
-      kChunksPerWarp % 2 == 0 && !kSplits && !kReadsQuantized && !kSpreads &&
-      KV_PAGED == 0 && KV_RAGGED == 0 && KV_OUT == 0 && KV_SOFTCAP == 0 &&
-      KV_MEASURE == 0;
+      kChunksPerWarp > 4 && kChunksPerWarp % 2 == 0 && !kSplits &&
+      !kReadsQuantized && !kSpreads && KV_PAGED == 0 && KV_RAGGED == 0 &&
+      KV_OUT == 0 && KV_SOFTCAP == 0 && KV_MEASURE == 0;
 
   KV_DEVICE explicit Products(const Work& work) : work_(work) {
     KV_DYNAMIC_SHARED(buffers);

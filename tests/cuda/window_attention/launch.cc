@@ -365,7 +365,7 @@ AttentionLayer RandomLayer(const AttentionVariant& v, uint32_t n_kv_heads,
     in.head_dim = v.head_dim;
     if (SplitsQueries(v.use_mma, v.q_dtype)) {
       const bool is_f16 = MmaElement(v.q_dtype, v.k_dtype) == kF16;
-      in.query_error = is_f16 ? 0x1p-22 : 0x1p-17;
+      in.query_error = is_f16 ? 0x1p-23 : 0x1p-17;
     }
     in.scale = 1.0f / std::sqrt(static_cast<float>(v.head_dim));
     if ((v.rows & kSoftcap) != 0) in.softcap = 1.5f;
