@@ -15,26 +15,18 @@ namespace kvevict::cuda {
 namespace {
 
 constexpr size_t kAlignment = 256;
-// With more queries than this, blocks fill the GPU without splits.
-constexpr uint32_t kMostSplitQueries = 16;
-constexpr uint32_t kLeastSplit = 1024;
-constexpr uint32_t kMostSplits = 64;
 constexpr float kLog2E = 1.44269504088896340736f;
 
 const kvevict_view kPlain = KVEVICT_VIEW_INIT;
 
-// Only the job's shape decides.
-uint32_t SlotsPerSplit(const AttendJob& job) {
-  if (job.n_queries > kMostSplitQueries) return 1u << 31;
-  uint32_t slots = kLeastSplit;
-  while (uint64_t{slots} * kMostSplits < job.tokens.most) slots *= 2;
-  return slots;
-}
-uint32_t SplitsOf(const AttendJob& job) {
-  return std::max(1u, BlocksFor(job.tokens.most, SlotsPerSplit(job)));
-}
 uint32_t BlocksOf(const AttendJob& job) {
   return BlocksFor(uint64_t{job.n_queries} * job.group(), kAttendRows);
+}
+uint32_t MostSplitsOf(const AttendJob& job) {
+  return MostSplits(uint64_t{job.view.n_kv_heads} * BlocksOf(job));
+}
+uint32_t SplitsOf(const AttendJob& job) {
+  return cuda::SplitsOf(job.tokens.most, MostSplitsOf(job));
 }
 
 // Bytes of the states of a block of rows, for all KV heads.
@@ -79,8 +71,7 @@ bool AttendTogether(const AttendJob& a, const AttendJob& b) {
          a.window == b.window && a.non_causal == b.non_causal &&
          a.n_sum_heads == b.n_sum_heads && a.softmax_scale == b.softmax_scale &&
          a.logit_softcap == b.logit_softcap &&
-         LseBytes(a).value() == LseBytes(b).value() &&
-         SlotsPerSplit(a) == SlotsPerSplit(b);
+         LseBytes(a).value() == LseBytes(b).value();
 }
 
 ModuleKey ReaderOf(const Context& context, ModuleId module,
@@ -127,7 +118,7 @@ AttendParams ParamsOf(Jobs<AttendJob> batch, uint64_t lse) {
   p.out_dtype = static_cast<uint32_t>(first.out.dtype);
   p.n_queries = first.n_queries;
   p.group = first.group();
-  p.slots_per_split = SlotsPerSplit(first);
+  p.most_splits = MostSplitsOf(first);
   p.window = first.window;
   p.non_causal = first.non_causal;
   p.sums_are_shared = first.n_sum_heads == view.n_kv_heads ? 1 : 0;

@@ -39,6 +39,12 @@ bool LeavesHeadsApart(const kvevict_layer_geometry& g, const Policy& policy) {
              .n_terms > 1;
 }
 
+// The most rows that a launch takes.
+uint32_t MostRows(const kvevict_layer_geometry& g) {
+  return PartRows(static_cast<uint32_t>(g.q_dtype),
+                  static_cast<uint32_t>(g.k_dtype), g.k_head_dim);
+}
+
 struct Form {
   uint32_t group;  // query heads / logit_heads
   uint32_t window;
@@ -96,7 +102,7 @@ struct Form {
   static Form OfParts(const kvevict_layer_geometry& g) {
     Policy policy;
     policy.rows = KVEVICT_REDUCE_SUM;
-    policy.window.count = PartRows(g.k_head_dim);
+    policy.window.count = MostRows(g);
     Form form(g, policy, /*per_query_head=*/true);
     form.is_part = true;
     return form;
@@ -109,7 +115,7 @@ struct Form {
     Policy of_rows;
     of_rows.rows = KVEVICT_REDUCE_SUM;
     of_rows.group = policy.group;
-    of_rows.window.count = std::min(policy.block, PartRows(g.k_head_dim));
+    of_rows.window.count = std::min(policy.block, MostRows(g));
     Form form(g, of_rows, per_query_head);
     form.chunk = policy.block;
     form.caps = false;  // logits are not scaled either
@@ -207,8 +213,8 @@ ModuleKey ScorerOf(const Context& context, const kvevict_layer_geometry& g,
     key.Add("KV_MEASURE", static_cast<int>(form.measure));
   }
   key.dynamic_shared_bytes =
-      ShapeWindowAttention(variant.mma, g.k_head_dim, form.window, form.group,
-                           tile_keys)
+      ShapeWindowAttention(variant.mma, static_cast<uint32_t>(g.q_dtype),
+                           g.k_head_dim, form.window, form.group, tile_keys)
           .dynamic_shared_bytes;
   return key;
 }
@@ -470,9 +476,9 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
     layer.first_count = tokens.FirstOf(job.tokens);
   }
   const bool mma = UsesMma(first);
-  const WindowAttentionShape shape =
-      ShapeWindowAttention(mma, g_.k_head_dim, form_.window, form_.group,
-                           TileKeysOf(context_, g_, form_, mma));
+  const WindowAttentionShape shape = ShapeWindowAttention(
+      mma, static_cast<uint32_t>(g_.q_dtype), g_.k_head_dim, form_.window,
+      form_.group, TileKeysOf(context_, g_, form_, mma));
   const ModuleKey module = ScorerOf(first);
   const LaunchShape launch{splits.n_splits, g_.n_kv_heads,
                            static_cast<uint32_t>(jobs.size()), shape.threads,

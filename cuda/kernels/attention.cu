@@ -6,6 +6,7 @@
 #include "cache_rows.cuh"
 #include "counts.cuh"
 #include "device.cuh"
+#include "over_block.cuh"
 
 namespace kvevict::cuda {
 
@@ -111,10 +112,11 @@ KV_KERNEL(attend_split, AttendParams, kAttendThreads, 2) {
   uint32_t begin = FindRow(p, layer, first_r / p.group, 0, n_tokens).begin;
   uint32_t end = FindRow(p, layer, last_query, 0, n_tokens).end;
   begin = begin / kAttendSlots * kAttendSlots;
-  const uint32_t split_begin = split * p.slots_per_split;
+  const uint32_t slots = SlotsOfSplit(layer.n_tokens, p.most_splits);
+  const uint32_t split_begin = split * slots;
   if (begin < split_begin) begin = split_begin;
-  if (end > split_begin + p.slots_per_split) {
-    end = split_begin + p.slots_per_split;
+  if (end > split_begin + slots) {
+    end = split_begin + slots;
   }
   const uint32_t my_element = threadIdx.x % 32 * 4;
   const uint32_t my_rows = threadIdx.x / 32 * 2;
@@ -207,10 +209,13 @@ KV_KERNEL(attend_split, AttendParams, kAttendThreads, 2) {
 }
 
 // Grid (n_blocks * kAttendRows, n_kv_heads, n_layers). A block has a row, whose
-// splits it joins in order. Reads the states once and writes the results.
+// splits it joins in order, at most kAttendBlocks. Reads the states once and
+// writes the results.
 KV_KERNEL(attend_finish, AttendParams, kAttendFinishThreads, 4) {
   constexpr float kLog2E = 1.44269504088896340736f;
   constexpr float kLn2 = 0.693147180559945309417f;
+  KV_SHARED(float, weights, kAttendBlocks);
+  KV_SHARED(float, warps, 2 * kAttendFinishThreads / 32);
   const AttendLayer& layer = p.layers[blockIdx.z];
   const uint32_t head = blockIdx.y;
   const uint32_t block = blockIdx.x / kAttendRows;
@@ -227,30 +232,55 @@ KV_KERNEL(attend_finish, AttendParams, kAttendFinishThreads, 4) {
     sink = LoadGlobal<float>(layer.sinks + uint64_t{q_head} * sizeof(float)) *
            kLog2E;
   }
+  // A thread has the split of its number, and that behind so many.
+  constexpr uint32_t kOfThread = kAttendBlocks / kAttendFinishThreads;
+  float references[kOfThread];
+  float sums[kOfThread];
   float most = sink;
-  for (uint32_t s = 0; s < p.n_splits; ++s) {
-    const float reference = LoadGlobal<float>(state(s));
-    most = reference > most ? reference : most;
+#pragma unroll
+  for (uint32_t i = 0; i < kOfThread; ++i) {
+    const uint32_t s = i * kAttendFinishThreads + threadIdx.x;
+    const bool is_there = s < p.n_splits;
+    references[i] = is_there ? LoadGlobal<float>(state(s)) : MinusInfinity();
+    sums[i] = is_there ? LoadGlobal<float>(state(s) + sizeof(float)) : 0.0f;
+    most = references[i] > most ? references[i] : most;
   }
-  // NaN is never the highest, but the sum keeps it.
-  const auto weight_of = [&](float reference) {
-    return reference == MinusInfinity() ? 0.0f : Exp2(reference - most);
-  };
-  float total = sink == MinusInfinity() ? 0.0f : Exp2(sink - most);
-  for (uint32_t s = 0; s < p.n_splits; ++s) {
-    const float weight = weight_of(LoadGlobal<float>(state(s)));
-    total = Fma(weight, LoadGlobal<float>(state(s) + sizeof(float)), total);
+  most = OverBlock<kAttendFinishThreads>(
+      most, warps, [](float a, float b) { return b > a ? b : a; });
+  float total = 0.0f;
+#pragma unroll
+  for (uint32_t i = 0; i < kOfThread; ++i) {
+    // NaN is never the highest, but the sum keeps it.
+    const float weight =
+        references[i] == MinusInfinity() ? 0.0f : Exp2(references[i] - most);
+    weights[i * kAttendFinishThreads + threadIdx.x] = weight;
+    total = Fma(weight, sums[i], total);
   }
+  total =
+      OverBlock<kAttendFinishThreads>(total, warps + kAttendFinishThreads / 32,
+                                      [](float a, float b) { return a + b; });
+  if (sink != MinusInfinity()) total += Exp2(sink - most);
   const float scale = total == 0.0f ? 0.0f : 1.0f / total;
   const uint64_t out =
       layer.out + query * p.out_row_stride + q_head * p.out_head_stride;
   for (uint32_t e = threadIdx.x; e < p.values.head_dim;
        e += kAttendFinishThreads) {
     float v = 0.0f;
-    for (uint32_t s = 0; s < p.n_splits; ++s) {
-      const float part =
-          LoadGlobal<float>(state(s) + uint64_t{2 + e} * sizeof(float));
-      v = Fma(weight_of(LoadGlobal<float>(state(s))), part, v);
+    const uint64_t first = state(0) + uint64_t{2 + e} * sizeof(float);
+    const uint64_t of_split = state(1) - state(0);
+    // Eight loads at a time.
+    for (uint32_t s = 0; s < p.n_splits; s += 8) {
+      float parts[8] = {};
+#pragma unroll
+      for (uint32_t i = 0; i < 8; ++i) {
+        if (s + i < p.n_splits) {
+          parts[i] = LoadGlobal<float>(first + (s + i) * of_split);
+        }
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < 8; ++i) {
+        if (s + i < p.n_splits) v = Fma(weights[s + i], parts[i], v);
+      }
     }
     v *= scale;
     const uint64_t to = out + e * p.out_element_stride;

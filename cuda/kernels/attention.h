@@ -41,9 +41,9 @@ struct AttendParams {
   uint32_t group;
   uint32_t first_block;  // of kAttendRows rows of a head
   uint32_t n_blocks;     // from there on
-  uint32_t n_splits;
-  uint32_t slots_per_split;  // a multiple of kAttendSlots
-  uint32_t window;           // 0: none
+  uint32_t n_splits;     // of the longest layer
+  uint32_t most_splits;  // of a layer, see SlotsOfSplit()
+  uint32_t window;       // 0: none
   uint32_t non_causal;
   uint32_t sums_are_shared;  // query heads of a KV head are added up
   // factor of products that gives logits in base 2, or those to cap
@@ -63,6 +63,25 @@ constexpr uint32_t kAttendChunk = 32;
 constexpr uint32_t kAttendValues = 128;
 constexpr uint32_t kAttendFinishThreads = 128;
 
+// The most splits of a head's slots: as many as give a launch of one layer
+// enough blocks for a GPU, with n_others for the heads and blocks of rows.
+constexpr uint32_t kAttendBlocks = 256;
+constexpr uint32_t MostSplits(uint64_t n_others) {
+  if (n_others == 0 || n_others >= kAttendBlocks) return 1;
+  return kAttendBlocks / static_cast<uint32_t>(n_others);
+}
+// The slots of a layer's splits, a multiple of kAttendSlots. They depend only
+// on its shape, so that results do not depend on the layers beside it.
+constexpr uint32_t SlotsOfSplit(uint32_t n_tokens, uint32_t most_splits) {
+  const uint32_t n_tiles = (n_tokens + kAttendSlots - 1) / kAttendSlots;
+  const uint32_t of_split = (n_tiles + most_splits - 1) / most_splits;
+  return (of_split > 0 ? of_split : 1) * kAttendSlots;
+}
+constexpr uint32_t SplitsOf(uint32_t n_tokens, uint32_t most_splits) {
+  const uint32_t slots = SlotsOfSplit(n_tokens, most_splits);
+  return n_tokens == 0 ? 1 : (n_tokens + slots - 1) / slots;
+}
+
 // attend_few: the most query rows of a KV head, elements of a row, and slots
 // whose weights are in shared memory at a time.
 constexpr uint32_t kFewRows = 8;
@@ -73,18 +92,16 @@ constexpr uint32_t kFewSlots = 1024;
 constexpr bool HasFewLoads(int dtype, uint32_t n_rows) {
   return PerLoad(dtype) <= 16 && n_rows * PerLoad(dtype) <= 64;
 }
-// Whether keys and values have one dtype and loads of 16 bytes, up to 32 a row,
-// and the sums of all warps fit where the weights were.
+// Whether keys and values have one dtype and loads of 16 bytes, up to 32 a row.
 constexpr bool TakeFew(const AttendParams& p) {
   const uint32_t n_rows = p.n_queries * p.group;
-  const uint32_t of_values = kFewSlots / (n_rows > kFewRows / 2 ? 8 : 4);
   const int dtype = static_cast<int>(p.keys.dtype);
   const uint32_t most =
       32 * PerLoad(dtype) < kFewElements ? 32 * PerLoad(dtype) : kFewElements;
   return n_rows <= kFewRows && p.keys.dtype == p.values.dtype &&
          HasFewLoads(dtype, n_rows > kFewRows / 2 ? kFewRows : kFewRows / 2) &&
          p.keys.wide != 0 && p.values.wide != 0 && p.keys.head_dim <= most &&
-         p.values.head_dim <= most && p.values.head_dim <= of_values;
+         p.values.head_dim <= most;
 }
 
 // Floats of a row's state.

@@ -260,8 +260,12 @@ KV_DEVICE void Gather(Tag tag, const FewPart& part, uint32_t first,
   }
 }
 
-// Adds the sums of all threads to the states of the slots before. parts:
-// [kFewWarps, kRows, head_dim], free for all before.
+// Rows whose sums by all warps fit in shared memory where the weights were.
+constexpr uint32_t kRowsOfParts =
+    kFewRows * kFewSlots / (kFewWarps * kFewElements);
+
+// Adds the sums of all threads to the states of the slots before, some rows at
+// a time. parts: [kFewWarps, kRowsOfParts, head_dim], free for all before.
 template <uint32_t kRows, class Tag>
 KV_DEVICE void AddGathered(Tag, const FewPart& part, const FewRows& rows,
                            bool is_first, float* parts,
@@ -271,30 +275,37 @@ KV_DEVICE void AddGathered(Tag, const FewPart& part, const FewRows& rows,
   const uint32_t lane = threadIdx.x % values.lanes;
   const bool stores =
       threadIdx.x % 32 < values.lanes && lane < dim / Tag::kPer16;
+  static_assert(kRows % kRowsOfParts == 0);
 #pragma unroll
-  for (uint32_t r = 0; r < kRows; ++r) {
+  for (uint32_t first = 0; first < kRows; first += kRowsOfParts) {
+    if (first > 0) BlockSync();  // all have read the sums of the rows before
 #pragma unroll
-    for (uint32_t j = 0; j < Tag::kPer16; ++j) {
-      for (uint32_t mask = values.lanes; mask < 32; mask *= 2) {
-        out[r][j] += ShuffleXor(out[r][j], mask);
+    for (uint32_t i = 0; i < kRowsOfParts; ++i) {
+#pragma unroll
+      for (uint32_t j = 0; j < Tag::kPer16; ++j) {
+        float& sum = out[first + i][j];
+        for (uint32_t mask = values.lanes; mask < 32; mask *= 2) {
+          sum += ShuffleXor(sum, mask);
+        }
+        if (!stores) continue;
+        parts[(threadIdx.x / 32 * kRowsOfParts + i) * dim + lane * Tag::kPer16 +
+              j] = sum;
       }
-      if (!stores) continue;
-      parts[(threadIdx.x / 32 * kRows + r) * dim + lane * Tag::kPer16 + j] =
-          out[r][j];
     }
-  }
-  BlockSync();
-  for (uint32_t r = 0; r < part.n_rows; ++r) {
-    const uint64_t state =
-        StateOf(part.p, blockIdx.z, part.head, 0, blockIdx.x, r) +
-        2 * sizeof(float);
-    for (uint32_t e = threadIdx.x; e < dim; e += kAttendThreads) {
-      const uint64_t place = state + uint64_t{e} * sizeof(float);
-      float sum = is_first ? 0.0f : LoadGlobal<float>(place) * rows.factor[r];
-      for (uint32_t w = 0; w < kFewWarps; ++w) {
-        sum += parts[(w * kRows + r) * dim + e];
+    BlockSync();
+    for (uint32_t i = 0; i < kRowsOfParts && first + i < part.n_rows; ++i) {
+      const uint64_t state =
+          StateOf(part.p, blockIdx.z, part.head, 0, blockIdx.x, first + i) +
+          2 * sizeof(float);
+      for (uint32_t e = threadIdx.x; e < dim; e += kAttendThreads) {
+        const uint64_t place = state + uint64_t{e} * sizeof(float);
+        float sum =
+            is_first ? 0.0f : LoadGlobal<float>(place) * rows.factor[first + i];
+        for (uint32_t w = 0; w < kFewWarps; ++w) {
+          sum += parts[(w * kRowsOfParts + i) * dim + e];
+        }
+        StoreGlobal(place, sum);
       }
-      StoreGlobal(place, sum);
     }
   }
 }
@@ -335,7 +346,8 @@ KV_KERNEL(attend_few, AttendParams, kAttendThreads, 2) {
   const uint32_t n_rows = p.n_queries * p.group;
   const uint32_t n_tokens =
       CountOf(p.tokens, layer.first_count, head, layer.n_tokens);
-  const uint32_t split_begin = blockIdx.x * p.slots_per_split;
+  const uint32_t slots = SlotsOfSplit(layer.n_tokens, p.most_splits);
+  const uint32_t split_begin = blockIdx.x * slots;
   FewPart part = {p, layer, head, n_rows, n_tokens, 0};
   for (uint32_t r = 0; r < kFewRows; ++r) {
     const QueryRow row =
@@ -353,8 +365,8 @@ KV_KERNEL(attend_few, AttendParams, kAttendThreads, 2) {
     if (row.end > part.end) part.end = row.end;
   }
   if (part.begin < split_begin) part.begin = split_begin;
-  if (part.end > split_begin + p.slots_per_split) {
-    part.end = split_begin + p.slots_per_split;
+  if (part.end > split_begin + slots) {
+    part.end = split_begin + slots;
   }
   BlockSync();
   WithDType(p.keys.dtype, [&](auto tag) {

@@ -113,6 +113,20 @@ struct LagPart {
   KV_DEVICE CacheRow Row(uint32_t slot) const {
     return FindRow(rows.rows, base, block_table, head, slot);
   }
+  // Loads rows r, r + kLagRows, ... of the partition that begins at slot
+  // `begin`, all at once. Row r stands for those past the end.
+  template <class Tag, uint32_t kAtOnce>
+  KV_DEVICE void Load(const LagPiece<Tag>& channels, uint32_t begin, uint32_t r,
+                      float (&x)[kAtOnce][kLagDims]) const {
+    CacheRow found[kAtOnce];
+#pragma unroll
+    for (uint32_t n = 0; n < kAtOnce; ++n) {
+      const uint32_t at = r + n * kLagRows;
+      found[n] = Row(begin + (at < partition ? at : r));
+    }
+#pragma unroll
+    for (uint32_t n = 0; n < kAtOnce; ++n) channels.Load(found[n], x[n]);
+  }
 };
 
 template <class Tag>
@@ -121,21 +135,26 @@ KV_DEVICE void LagSpreadsOf(const LagPart& part, float* least, float* greatest,
   const uint32_t lane = threadIdx.x % kLagLanes;
   const uint32_t row = threadIdx.x / kLagLanes;
   const uint32_t dim = part.rows.rows.head_dim;
+  // Rows of a thread on their way, so that memory stays busy.
+  constexpr uint32_t kAtOnce = Tag::kIsPlain ? 4 : 1;
   for (uint32_t piece = 0; piece < dim; piece += kLagPieceDims) {
     const LagPiece<Tag> channels{part.rows.rows, piece + lane};
-    float x[kLagDims] = {};
+    float x[kAtOnce][kLagDims] = {};
     float low[kLagDims], high[kLagDims];
 #pragma unroll
     for (uint32_t k = 0; k < kLagDims; ++k) {
       low[k] = ToFloat<kF32>(kInfinityBits);
       high[k] = -low[k];
     }
-    for (uint32_t r = row; r < part.partition; r += kLagRows) {
-      channels.Load(part.Row(part.first + part.partition + r), x);
+    for (uint32_t r = row; r < part.partition; r += kAtOnce * kLagRows) {
+      part.Load(channels, part.first + part.partition, r, x);
 #pragma unroll
-      for (uint32_t k = 0; k < kLagDims; ++k) {
-        low[k] = x[k] < low[k] ? x[k] : low[k];
-        high[k] = x[k] > high[k] ? x[k] : high[k];
+      for (uint32_t n = 0; n < kAtOnce; ++n) {
+#pragma unroll
+        for (uint32_t k = 0; k < kLagDims; ++k) {
+          low[k] = x[n][k] < low[k] ? x[n][k] : low[k];
+          high[k] = x[n][k] > high[k] ? x[n][k] : high[k];
+        }
       }
     }
 #pragma unroll
@@ -157,43 +176,48 @@ KV_DEVICE void LagSpreadsOf(const LagPart& part, float* least, float* greatest,
       bases[k] = base[lane + k * kLagLanes];
       scales[k] = scale[lane + k * kLagLanes];
     }
-    for (uint32_t first = 0; first < part.partition; first += kLagRows) {
-      const uint32_t r = first + row;
-      const bool is_row = r < part.partition;
-      float sum = 0.0f;
-      float squares = 0.0f;
-      if (is_row) channels.Load(part.Row(part.first + r), x);
+    for (uint32_t first = 0; first < part.partition;
+         first += kAtOnce * kLagRows) {
+      if (first + row < part.partition) {
+        part.Load(channels, part.first, first + row, x);
+      }
 #pragma unroll
-      for (uint32_t k = 0; k < kLagDims; ++k) {
-        if (!channels.Has(k)) continue;
-        const float v = Fma(x[k] - bases[k], scales[k], -0.5f);
-        sum += v;
-        squares = Fma(v, v, squares);
+      for (uint32_t n = 0; n < kAtOnce; ++n) {
+        const uint32_t r = first + n * kLagRows + row;
+        float sum = 0.0f;
+        float squares = 0.0f;
+#pragma unroll
+        for (uint32_t k = 0; k < kLagDims; ++k) {
+          if (!channels.Has(k)) continue;
+          const float v = Fma(x[n][k] - bases[k], scales[k], -0.5f);
+          sum += v;
+          squares = Fma(v, v, squares);
+        }
+        sum = SumOverLanes(sum, kLagLanes);
+        squares = SumOverLanes(squares, kLagLanes);
+        if (r >= part.partition || lane != 0) continue;
+        const uint64_t offset = uint64_t{r} * sizeof(float);
+        if (piece > 0) {
+          sum = LoadGlobal<float>(part.spreads + offset) + sum;
+          squares = LoadGlobal<float>(part.squares + offset) + squares;
+        }
+        if (dim - piece <= kLagPieceDims) {
+          sum = LagSpread(sum, squares, part.rows);
+        } else {
+          StoreGlobal(part.squares + offset, squares);
+        }
+        StoreGlobal(part.spreads + offset, sum);
       }
-      sum = SumOverLanes(sum, kLagLanes);
-      squares = SumOverLanes(squares, kLagLanes);
-      if (!is_row || lane != 0) continue;
-      const uint64_t offset = uint64_t{r} * sizeof(float);
-      if (piece > 0) {
-        sum = LoadGlobal<float>(part.spreads + offset) + sum;
-        squares = LoadGlobal<float>(part.squares + offset) + squares;
-      }
-      if (dim - piece <= kLagPieceDims) {
-        sum = LagSpread(sum, squares, part.rows);
-      } else {
-        StoreGlobal(part.squares + offset, squares);
-      }
-      StoreGlobal(part.spreads + offset, sum);
     }
   }
 }
 
 // Grid (partitions that have one after them, of the longest head, n_kv_heads, 2
 // n_layers: keys, values). 16 lanes share a row, each with every 16th channel,
-// whose range it finds in the next partition and keeps in registers. Reads
-// every row twice, the second time by the next block, and writes 4 bytes per
-// row.
-KV_KERNEL(lag_spreads, LagParams, kLagThreads, 3) {
+// whose range it finds in the next partition and keeps in registers. A thread
+// has its elements of four rows on their way. Reads every row twice, the second
+// time by the next block, and writes 4 bytes per row.
+KV_KERNEL(lag_spreads, LagParams, kLagThreads, 2) {
   KV_SHARED(float, least, kLagWarps* kLagPieceDims);
   KV_SHARED(float, greatest, kLagWarps* kLagPieceDims);
   KV_SHARED(float, base, kLagPieceDims);

@@ -60,13 +60,11 @@ template <bool kMasked>
 KV_DEVICE void SumTile(const Work& work, const Products& products,
                        const uint32_t* visible_keys, uint32_t tile,
                        RowSum (&rows)[kLaneRows]) {
-#pragma unroll kUnrolledChunks
-  for (uint32_t c = 0; c < kChunksPerWarp; ++c) {
-    const Chunk& chunk = LogitsOf(work, products, c);
+  ForEachChunk<false>(work, products, [&](const Chunk& chunk, uint32_t c) {
     const Mask<kMasked> mask(visible_keys,
                              work.first_key + tile * kTileKeys + ChunkKey(c));
     AddChunk(chunk, mask, work.p.scale_log2e, rows);
-  }
+  });
 }
 
 // With KV_OUT 3: writes the weights of this warp's rows for its keys of a tile,

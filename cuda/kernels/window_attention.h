@@ -97,7 +97,7 @@ struct WindowAttentionShape {
   uint32_t row_warps;
   uint32_t key_groups;
   uint32_t threads;
-  uint32_t blocks_per_sm;  // at 128 registers
+  uint32_t blocks_per_sm;  // at 128 registers; at 255 if parts are long
   // Dynamic shared memory of both kernels. They use up to 38 KB more static
   // memory, 20 KB with tensor cores. Together they can exceed 48 KB: set the
   // attribute that allows it.
@@ -106,15 +106,19 @@ struct WindowAttentionShape {
 
 constexpr uint32_t CeilDiv(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
-constexpr WindowAttentionShape ShapeWindowAttention(bool use_mma,
-                                                    uint32_t head_dim,
-                                                    uint32_t window,
-                                                    uint32_t group,
-                                                    uint32_t tile_keys) {
+// Tensor cores take f32 queries as two parts, see window_attention_queries.cuh.
+constexpr bool SplitsQueries(bool use_mma, uint32_t q_dtype) {
+  return use_mma && q_dtype == kF32;
+}
+
+constexpr WindowAttentionShape ShapeWindowAttention(
+    bool use_mma, uint32_t q_dtype, uint32_t head_dim, uint32_t window,
+    uint32_t group, uint32_t tile_keys) {
   WindowAttentionShape s = {};
   // Two tiles of queries with more than 128 elements do not fit in the
-  // registers.
-  s.tiles_per_warp = use_mma && head_dim > 128 ? 1 : 2;
+  // registers; nor do two with two parts each.
+  const bool splits = SplitsQueries(use_mma, q_dtype);
+  s.tiles_per_warp = splits || (use_mma && head_dim > 128) ? 1 : 2;
   s.tiles_per_head = CeilDiv(window, kTileRows);
   const uint32_t most_tiles = 8 * s.tiles_per_warp;
   if (s.tiles_per_head <= most_tiles) {
@@ -133,6 +137,8 @@ constexpr WindowAttentionShape ShapeWindowAttention(bool use_mma,
   s.key_groups = s.row_warps <= 2 ? 4 : s.row_warps <= 4 ? 2 : 1;
   s.threads = 32 * s.row_warps * s.key_groups;
   s.blocks_per_sm = 512 / s.threads;
+  // Both parts of 16 long rows take 128 registers.
+  if (splits && head_dim > 128) s.blocks_per_sm = CeilDiv(s.blocks_per_sm, 2);
   // Two tiles of keys. 16 bytes more per row keep the 8 rows that ldmatrix
   // reads at once in different banks.
   s.dynamic_shared_bytes = use_mma ? 2 * tile_keys * (2 * head_dim + 16) : 0;
@@ -144,20 +150,36 @@ constexpr bool HasByteCodes(uint32_t dtype) {
   return dtype == kE4M3 || dtype == kE5M2 || dtype == kU8 || dtype == kI8;
 }
 
+// Whether tensor cores have elements that hold the keys exactly, and take the
+// queries.
+constexpr bool HaveMmaElements(uint32_t q_dtype, uint32_t k_dtype) {
+  const bool has_16_bits = k_dtype == kF16 || k_dtype == kBF16;
+  return q_dtype == kF32 ? has_16_bits || HasByteCodes(k_dtype)
+                         : (q_dtype == kF16 || q_dtype == kBF16) &&
+                               (q_dtype == k_dtype || HasByteCodes(k_dtype));
+}
+
+// The dtype of these elements.
+constexpr uint32_t MmaElement(uint32_t q_dtype, uint32_t k_dtype) {
+  return q_dtype != kF32 ? q_dtype : k_dtype == kF16 ? kF16 : kBF16;
+}
+
+// The most rows of a window that tensor cores take, and the rows of a part
+// (KV_PART).
+constexpr uint32_t PartRows(uint32_t q_dtype, uint32_t k_dtype,
+                            uint32_t head_dim) {
+  const bool splits = q_dtype == kF32 && HaveMmaElements(q_dtype, k_dtype);
+  return splits || head_dim > 128 ? 128 : 256;
+}
+
 // Whether the tensor cores can be used. sm is 80 for compute capability 8.0. In
 // addition elements must be packed, key and query rows must start at multiples
 // of 16 bytes, and codes must have no minimum.
 constexpr bool CanUseMma(uint32_t q_dtype, uint32_t k_dtype, uint32_t head_dim,
                          uint32_t window, uint32_t sm) {
-  return sm >= 80 && (q_dtype == k_dtype || HasByteCodes(k_dtype)) &&
-         (q_dtype == kF16 || q_dtype == kBF16) && head_dim % 16 == 0 &&
+  return sm >= 80 && HaveMmaElements(q_dtype, k_dtype) && head_dim % 16 == 0 &&
          head_dim <= 256 && head_dim > 0 &&
-         window <= (head_dim > 128 ? 128 : 256);
-}
-
-// Rows of a part (KV_PART): as many as the tensor cores take.
-constexpr uint32_t PartRows(uint32_t head_dim) {
-  return head_dim > 128 ? 128 : 256;
+         window <= PartRows(q_dtype, k_dtype, head_dim);
 }
 
 // KV_OUT 1, the maximum over the heads of a group, needs whole heads in a row

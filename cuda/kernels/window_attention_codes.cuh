@@ -5,15 +5,18 @@
 
 #include "cache_rows.cuh"
 #include "device.cuh"
+#include "window_attention.h"
 #include "window_attention_rows.cuh"
 
 namespace kvevict::cuda {
 namespace {
 
-// A code as an element of the queries' dtype, which holds it exactly.
+constexpr uint32_t kElement = MmaElement(KV_Q_DTYPE, KV_K_DTYPE);
+
+// A code as an element, which holds it exactly.
 KV_DEVICE uint32_t ElementOfCode(uint32_t code) {
   const float v = ValueOfCode<KV_K_DTYPE>(code);
-  if constexpr (KV_Q_DTYPE == kBF16) {
+  if constexpr (kElement == kBF16) {
     return FromFloat<kF32>(v) >> 16;
   } else if constexpr (KV_K_DTYPE == kE5M2) {
     return code << 8;

@@ -44,11 +44,13 @@ struct alignas(16) Floats4 {
   float x[4];
 };
 
-// All are unrolled: a lane's chunks are registers, which cannot be indexed.
-constexpr uint32_t kUnrolledChunks = kChunksPerWarp;
-
 class Products {
  public:
+  // All are unrolled: a lane's chunks are registers, which cannot be indexed.
+  static constexpr uint32_t kUnrolledChunks = kChunksPerWarp;
+  // A tile is multiplied as a whole.
+  static constexpr bool kMayOverlap = false;
+
   KV_DEVICE explicit Products(const Work& work)
       : work_(work), copies_(kMayCopy && CanCopy(work)) {
     KV_SHARED(float, slices, kSliceFloats);

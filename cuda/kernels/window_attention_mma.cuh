@@ -1,6 +1,7 @@
 // Products of window_attention.cu by tensor cores: 16-bit elements, packed.
 //
-// A warp keeps the fragments of its query rows in registers. Tiles of keys are
+// A warp keeps the fragments of its query rows in registers; of f32 rows those
+// of both parts, whose products are added up apart and joined at the end. Tiles of keys are
 // copied to two buffers in turn, while the other one is used. Query rows come
 // through the second buffer while the first tile is copied to the first.
 // One-byte codes come through registers, where they become 16-bit elements;
@@ -11,6 +12,7 @@
 #include "device.cuh"
 #include "window_attention.h"
 #include "window_attention_codes.cuh"
+#include "window_attention_queries.cuh"
 #include "window_attention_rows.cuh"
 #include "window_attention_softmax.cuh"
 
@@ -20,16 +22,24 @@ namespace {
 static_assert(kLogitHeads == 1);
 static_assert(CanUseMma(KV_Q_DTYPE, KV_K_DTYPE, KV_HEAD_DIM, KV_WINDOW, 80));
 
-// Other warps hide a warp's latencies; a short loop stays in the cache.
-constexpr uint32_t kUnrolledChunks = 1;
-
 class Products {
  public:
+  // A short loop stays in the cache.
+  static constexpr uint32_t kUnrolledChunks = 1;
+  // Only the plain forms have registers for the products of two chunks, and
+  // only large tiles have enough chunks.
+  static constexpr bool kMayOverlap =
+      kChunksPerWarp > 4 && kChunksPerWarp % 2 == 0 && !kSplits &&
+      !kReadsQuantized && !kSpreads && KV_PAGED == 0 && KV_RAGGED == 0 &&
+      KV_OUT == 0 && KV_SOFTCAP == 0 && KV_MEASURE == 0;
+
   KV_DEVICE explicit Products(const Work& work) : work_(work) {
     KV_DYNAMIC_SHARED(buffers);
     buffers_ = buffers;
     KV_SHARED(uint64_t, key_rows, KV_PAGED ? 2 * kTileKeys : 1);
     key_rows_ = key_rows;
+    KV_SHARED(float, query_scales, kScalesQueries ? kBlockRows : 1);
+    query_scales_ = query_scales;
   }
 
   // Must be followed by NextTile() for every tile of the split. There must be
@@ -40,6 +50,11 @@ class Products {
     BlockSync();
     StartTile(0);
     FindKeyRows(1);
+    if constexpr (kScalesQueries) {
+      ScaleOfRows<kBlockRows, kThreads, kHeadDim>(
+          [&](uint32_t r) { return QueryPlace(r); }, query_scales_);
+      BlockSync();
+    }
 #pragma unroll 1
     for (uint32_t round = 0; round < kRounds; ++round) {
       if (round > 0) BlockSync();
@@ -69,6 +84,7 @@ class Products {
 
   KV_DEVICE Chunk Multiply(uint32_t c) const {
     Chunk chunk;
+    Chunk low;  // products of the queries' low parts
     // ldmatrix returns keys 0-7 and 8-15, elements 0-7 and 8-15 of each.
     const uint8_t* row = Buffer(tile_) +
                          (ChunkKey(c) + Lane() / 16 * 8 + Lane() % 8) * kPitch +
@@ -77,32 +93,50 @@ class Products {
     for (uint32_t k = 0; k < kSteps + kAhead; ++k) {
       if (k < kSteps) LoadMatrix4(keys[k % (kAhead + 1)], row + k * 32);
       if (k < kAhead) continue;
-      MultiplyStep(k - kAhead, keys[(k - kAhead) % (kAhead + 1)], chunk);
+      MultiplyStep(k - kAhead, keys[(k - kAhead) % (kAhead + 1)], chunk, low);
     }
+    if constexpr (kSplits) Join(low, chunk);
     if constexpr (kReadsQuantized) ScaleKeys(c, chunk);
     return chunk;
   }
 
  private:
   static constexpr uint32_t kSteps = kHeadDim / 16;
+  // Fragments of a warp: tiles of rows, each followed by that of its low parts.
+  static constexpr uint32_t kFragments = kParts * kTilesPerWarp;
   // Steps whose keys are being loaded to registers meanwhile: two, if pages and
   // scores of several heads leave room.
   static constexpr uint32_t kAhead =
       KV_PAGED || KV_OUT == 2 || kReadsQuantized ? 1 : 2;
   static constexpr uint32_t kPitch = 2 * kHeadDim + 16;
   static constexpr uint32_t kPieces = kHeadDim / 8;  // of 16 bytes, per row
-  // Query rows come in several rounds if a tile has no room for all.
+  // Rows of fragments come in several rounds if a tile has no room for all.
+  static constexpr uint32_t kFragmentRows = kParts * kBlockRows;
   static constexpr uint32_t kRoundRows =
-      kBlockRows < kTileKeys ? kBlockRows : kTileKeys;
-  static constexpr uint32_t kRounds = CeilDiv(kBlockRows, kRoundRows);
+      kFragmentRows < kTileKeys ? kFragmentRows : kTileKeys;
+  static constexpr uint32_t kRounds = CeilDiv(kFragmentRows, kRoundRows);
 
   KV_DEVICE void MultiplyStep(uint32_t k, const uint32_t (&keys)[4],
-                              Chunk& chunk) const {
-    const uint32_t low[2] = {keys[0], keys[1]};
-    const uint32_t high[2] = {keys[2], keys[3]};
-    for (uint32_t t = 0; t < kTilesPerWarp; ++t) {
-      MultiplyAccumulate16816<KV_Q_DTYPE>(chunk.x[t][0], queries_[t][k], low);
-      MultiplyAccumulate16816<KV_Q_DTYPE>(chunk.x[t][1], queries_[t][k], high);
+                              Chunk& chunk, Chunk& low) const {
+    const uint32_t first[2] = {keys[0], keys[1]};
+    const uint32_t last[2] = {keys[2], keys[3]};
+    for (uint32_t f = 0; f < kFragments; ++f) {
+      auto& x = (f % kParts == 0 ? chunk : low).x[f / kParts];
+      MultiplyAccumulate16816<kElement>(x[0], queries_[f][k], first);
+      MultiplyAccumulate16816<kElement>(x[1], queries_[f][k], last);
+    }
+  }
+
+  // Adds the products of the low parts, and takes back the rows' scales. With
+  // an infinite key the high parts alone tell which infinity the product is.
+  KV_DEVICE void Join(const Chunk& low, Chunk& chunk) const {
+    for (uint32_t i = 0; i < kLaneRows; ++i) {
+      const float scale = kScalesQueries ? query_scales_[LaneRow(i)] : 1.0f;
+      for (uint32_t j = 0; j < 4; ++j) {
+        float& x = chunk.x[i / 2][j / 2][i % 2 * 2 + j % 2];
+        if (x - x == 0.0f) x += low.At(i, j);
+        if (kScalesQueries) x *= scale;
+      }
     }
   }
 
@@ -206,18 +240,28 @@ class Products {
   }
 
   KV_DEVICE void StartQueries(uint32_t round) {
-    StartRows<kRoundRows>(Buffer(1), [&](uint32_t row, bool& is_there) {
+    const auto find = [&](uint32_t row, bool& is_there) {
       const uint32_t r = round * kRoundRows + row;
-      const bool in_block = kBlockRows % kRoundRows == 0 || r < kBlockRows;
-      const uint64_t from = in_block ? QueryPlace(r) : 0;
+      const bool in_block =
+          kFragmentRows % kRoundRows == 0 || r < kFragmentRows;
+      const uint64_t from = in_block ? QueryPlace(RowOfFragments(r)) : 0;
       is_there = from != 0;
       return from;
-    });
+    };
+    if constexpr (kSplits) {
+      SplitRows<kRoundRows, kThreads, kHeadDim, kPitch>(
+          Buffer(1), find, [&](uint32_t row) {
+            const uint32_t r = RowOfFragments(round * kRoundRows + row);
+            return kScalesQueries ? query_scales_[r] : 1.0f;
+          });
+    } else {
+      StartRows<kRoundRows>(Buffer(1), find);
+    }
   }
 
   // Loads the rows of this warp if they are in this round.
   KV_DEVICE void TakeQueries(uint32_t round) {
-    constexpr uint32_t kWarpRows = kTilesPerWarp * kTileRows;
+    constexpr uint32_t kWarpRows = kFragments * kTileRows;
     static_assert(kRoundRows % kWarpRows == 0);
     const uint32_t thread = Afresh(threadIdx.x);
     const uint32_t first = thread / 32 % kShape.row_warps * kWarpRows;
@@ -227,10 +271,10 @@ class Products {
                          (first % kRoundRows + thread % 16) * kPitch +
                          thread / 16 % 2 * 16;
 #pragma unroll
-    for (uint32_t t = 0; t < kTilesPerWarp; ++t) {
+    for (uint32_t f = 0; f < kFragments; ++f) {
 #pragma unroll
       for (uint32_t k = 0; k < kSteps; ++k) {
-        LoadMatrix4(queries_[t][k], row + t * kTileRows * kPitch + k * 32);
+        LoadMatrix4(queries_[f][k], row + f * kTileRows * kPitch + k * 32);
       }
     }
   }
@@ -238,8 +282,9 @@ class Products {
   const Work& work_;
   uint8_t* buffers_;
   uint64_t* key_rows_;
+  float* query_scales_;
   uint32_t tile_ = 0;
-  uint32_t queries_[kTilesPerWarp][kSteps][4];
+  uint32_t queries_[kFragments][kSteps][4];
 };
 
 }  // namespace

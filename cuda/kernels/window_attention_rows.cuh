@@ -52,8 +52,8 @@ constexpr bool kMeasuresEnds = KV_MEASURE == 2;
 // True if the squares of weights are added up too.
 constexpr bool kSpreads = KV_SPREAD != 0 || kMeasuresDynamics;
 
-constexpr WindowAttentionShape kShape =
-    ShapeWindowAttention(KV_USE_MMA != 0, kHeadDim, kWindow, kGroup, kTileKeys);
+constexpr WindowAttentionShape kShape = ShapeWindowAttention(
+    KV_USE_MMA != 0, KV_Q_DTYPE, kHeadDim, kWindow, kGroup, kTileKeys);
 constexpr uint32_t kThreads = kShape.threads;
 constexpr uint32_t kBlockRows = kShape.row_warps * kShape.tiles_per_warp * 16;
 // Keys are multiplied and weighted 16 at a time.

@@ -100,9 +100,7 @@ KV_DEVICE void SumKeys(const Work& work, const Products& products,
                        const uint32_t* visible_keys, uint32_t tile,
                        const float (&references)[kLaneRows], float* key_sums,
                        Measured& measured) {
-#pragma unroll kUnrolledChunks
-  for (uint32_t c = 0; c < kChunksPerWarp; ++c) {
-    const Chunk& chunk = LogitsOf(work, products, c);
+  ForEachChunk<!kMasked>(work, products, [&](const Chunk& chunk, uint32_t c) {
     const uint32_t first_key = work.first_key + tile * kTileKeys + ChunkKey(c);
     const Mask<kMasked> mask(visible_keys, first_key);
     int32_t n_past = 0;
@@ -117,7 +115,7 @@ KV_DEVICE void SumKeys(const Work& work, const Products& products,
     if constexpr (kSpreads) {
       StoreSlots(all.squares, tile, key, key_sums + kSlotFloats);
     }
-  }
+  });
 }
 
 KV_DEVICE float AddSlots(float* key_sums, uint32_t tile, uint32_t sum,

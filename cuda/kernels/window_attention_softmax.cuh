@@ -45,6 +45,33 @@ KV_DEVICE decltype(auto) LogitsOf(const Work& work, const Products& products,
   }
 }
 
+// Calls weigh(logits, c) for each chunk c of this warp's keys, in order. If it
+// overlaps, the next chunk is multiplied before a chunk is weighed, so that
+// tensor cores and exponentials work at the same time.
+template <bool kOverlaps, class Products, class Weigh>
+KV_DEVICE void ForEachChunk(const Work& work, const Products& products,
+                            const Weigh& weigh) {
+  if constexpr (kOverlaps && Products::kMayOverlap) {
+    Chunk even = LogitsOf(work, products, 0);
+    // Two at a time, so that no products go from register to register.
+#pragma unroll 1
+    for (uint32_t c = 0; c + 2 < kChunksPerWarp; c += 2) {
+      const Chunk odd = LogitsOf(work, products, c + 1);
+      weigh(even, c);
+      even = LogitsOf(work, products, c + 2);
+      weigh(odd, c + 1);
+    }
+    const Chunk odd = LogitsOf(work, products, kChunksPerWarp - 1);
+    weigh(even, kChunksPerWarp - 2);
+    weigh(odd, kChunksPerWarp - 1);
+  } else {
+#pragma unroll Products::kUnrolledChunks
+    for (uint32_t c = 0; c < kChunksPerWarp; ++c) {
+      weigh(LogitsOf(work, products, c), c);
+    }
+  }
+}
+
 KV_DEVICE uint32_t Lane() { return threadIdx.x % 32; }
 KV_DEVICE uint32_t RowWarp() { return threadIdx.x / 32 % kShape.row_warps; }
 KV_DEVICE uint32_t KeyGroup() { return threadIdx.x / 32 / kShape.row_warps; }

@@ -22,7 +22,8 @@ Geometry GeometryOf(const Workload& w) {
   layer.n_q_heads = w.n_q_heads;
   layer.n_kv_heads = w.n_kv_heads;
   layer.k_head_dim = layer.v_head_dim = w.head_dim;
-  layer.q_dtype = layer.k_dtype = layer.v_dtype = w.dtype;
+  layer.q_dtype = w.q_dtype;
+  layer.k_dtype = layer.v_dtype = w.dtype;
   return {w.n_layers, w.n_tokens, {layer}};
 }
 
@@ -42,6 +43,8 @@ BenchData::BenchData(const Gpu& gpu, const Workload& w, uint64_t seed)
     FillWithValues(seed + l, w.dtype, host.size() / w.element(), host.data());
     keys.Write(host.data(), w.PlaneBytes(), l * w.PlaneBytes());
     values.Write(host.data(), w.PlaneBytes(), l * w.PlaneBytes());
+    FillWithValues(seed + l, w.q_dtype, w.WindowBytes() / w.query_element(),
+                   host.data());
     queries.Write(host.data(), w.WindowBytes(), l * w.WindowBytes());
   }
 }
@@ -91,6 +94,8 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
                                std::log(static_cast<float>(w.n_tokens)));
   row_lse_.Write(lse.data(), row_lse_.n_bytes());
   const int64_t row = static_cast<int64_t>(w.head_dim * w.element());
+  const int64_t query_row =
+      static_cast<int64_t>(w.head_dim * w.query_element());
   for (uint32_t l = 0; l < w.n_layers; ++l) {
     kvevict_view& view = views_[l];
     view.n_kv_heads = w.n_kv_heads;
@@ -113,10 +118,10 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
     layer.score.rows = scores;
     QueryRows& queries = layer.score.queries;
     queries.rows.base = data.queries.pointer<uint8_t>() + l * w.WindowBytes();
-    queries.rows.row_stride = row * w.n_q_heads;
-    queries.rows.element_stride = static_cast<int64_t>(w.element());
-    queries.rows.dtype = static_cast<DType>(w.dtype);
-    queries.head_stride = row;
+    queries.rows.row_stride = query_row * w.n_q_heads;
+    queries.rows.element_stride = static_cast<int64_t>(w.query_element());
+    queries.rows.dtype = static_cast<DType>(w.q_dtype);
+    queries.head_stride = query_row;
     queries.n_rows = window;
     queries.lse = has_lse ? row_lse_.pointer<float>() : nullptr;
     queries.lse_row_stride = 4;

@@ -23,14 +23,18 @@ struct Workload {
   uint32_t n_tokens;
   uint32_t window;
   uint32_t budget;
-  kvevict_dtype dtype;
+  kvevict_dtype dtype;  // of keys and values
+  kvevict_dtype q_dtype;
 
   uint64_t element() const { return dtype == KVEVICT_DTYPE_F32 ? 4 : 2; }
+  uint64_t query_element() const {
+    return q_dtype == KVEVICT_DTYPE_F32 ? 4 : 2;
+  }
   uint64_t PlaneBytes() const {  // K of a layer
     return uint64_t{n_tokens} * n_kv_heads * head_dim * element();
   }
   uint64_t WindowBytes() const {
-    return uint64_t{window} * n_q_heads * head_dim * element();
+    return uint64_t{window} * n_q_heads * head_dim * query_element();
   }
 };
 

@@ -32,9 +32,13 @@ class Model {
     plane.dtype = w.dtype;
     plane.head_dim = w.head_dim;
     plane.head_stride_bytes = row;
+    const int64_t query_row =
+        static_cast<int64_t>(w.head_dim * w.query_element());
     for (uint32_t l = 0; l < w.n_layers; ++l) {
       queries_[l] = plane;
-      queries_[l].token_stride_bytes = row * w.n_q_heads;
+      queries_[l].dtype = w.q_dtype;
+      queries_[l].head_stride_bytes = query_row;
+      queries_[l].token_stride_bytes = query_row * w.n_q_heads;
       queries_[l].data = data_.queries.address() + l * w.WindowBytes();
       kvevict_view& view = views_[l];
       view.n_kv_heads = w.n_kv_heads;
@@ -62,6 +66,17 @@ class Model {
     Add("attend, a window of queries",
         Attend(w_.n_layers, w_.n_tokens, w_.window), of_cache,
         Flops(w_.n_layers, w_.n_tokens, w_.window));
+    // As a model decodes: a call for each layer, in the stream's order.
+    for (const uint32_t n_tokens : {w_.budget, w_.n_tokens}) {
+      for (const uint32_t n_queries : {1u, 4u}) {
+        const std::string step = fmt::format(
+            "attend layer by layer, {} slots, {} queries", n_tokens, n_queries);
+        Add(step.c_str(),
+            Attend(w_.n_layers, n_tokens, n_queries, /*by_layer=*/true),
+            of_cache / w_.n_tokens * n_tokens,
+            Flops(w_.n_layers, n_tokens, n_queries));
+      }
+    }
   }
 
   // Attention of a step over the budget's slots, and what evicting takes after it.
@@ -101,7 +116,8 @@ class Model {
     layer.n_q_heads = w_.n_q_heads;
     layer.n_kv_heads = w_.n_kv_heads;
     layer.k_head_dim = layer.v_head_dim = w_.head_dim;
-    layer.q_dtype = layer.k_dtype = layer.v_dtype = w_.dtype;
+    layer.q_dtype = w_.q_dtype;
+    layer.k_dtype = layer.v_dtype = w_.dtype;
     return CreatePlan(context_.get(), {w_.n_layers, max_tokens, {layer}},
                       ParsePolicy(policy));
   }
@@ -136,8 +152,8 @@ class Model {
     Add(step.c_str(), ms, n_layers * w_.PlaneBytes() + scores.n_bytes(), 0);
   }
 
-  Spread Attend(uint32_t n_layers, uint32_t n_tokens,
-                uint32_t n_queries) const {
+  Spread Attend(uint32_t n_layers, uint32_t n_tokens, uint32_t n_queries,
+                bool by_layer = false) const {
     const Buffer out(gpu_, w_.n_layers * w_.WindowBytes());
     std::vector<kvevict_plane> outs = queries_;
     std::vector<kvevict_attention_job> jobs(n_layers,
@@ -155,10 +171,13 @@ class Model {
     Check(kvevict_attend_workspace(context_.get(), jobs.data(), jobs.size(),
                                    &bytes));
     const Buffer workspace(gpu_, bytes.best_bytes);
+    const size_t n_at_once = by_layer ? 1 : n_layers;
     const auto attend = [&] {
-      Check(kvevict_attend(context_.get(), jobs.data(), jobs.size(),
-                           workspace.pointer<void>(), workspace.n_bytes(),
-                           gpu_.stream()));
+      for (size_t l = 0; l < n_layers; l += n_at_once) {
+        Check(kvevict_attend(context_.get(), &jobs[l], n_at_once,
+                             workspace.pointer<void>(), workspace.n_bytes(),
+                             gpu_.stream()));
+      }
     };
     attend();  // compiles
     return watch_.Measure(attend);

@@ -62,7 +62,8 @@ class Timing {
     save();
     TimeEviction();
     save();
-    if (w_.dtype == KVEVICT_DTYPE_F32) return;  // takes a minute
+    // Takes a minute.
+    if (w_.q_dtype == KVEVICT_DTYPE_F32 || w_.head_dim > 128) return;
     TimeQueryByQuery(score_ms);
     save();
   }
@@ -181,15 +182,34 @@ void TimeKernels(const Gpu& gpu, const Effort& effort, const std::string& named,
   const kvevict_dtype bf16 = KVEVICT_DTYPE_BF16;
   const kvevict_dtype f32 = KVEVICT_DTYPE_F32;
   if (!effort.full) {
-    steps("small", {2, 4, 2, 32, 128, 16, 32, bf16});
-    doors("smaller", {2, 2, 1, 16, 48, 16, 32, bf16});
+    steps("small", {2, 4, 2, 32, 128, 16, 32, bf16, bf16});
+    steps("small, f32 queries", {2, 4, 2, 32, 128, 16, 32, bf16, f32});
+    doors("smaller", {2, 2, 1, 16, 48, 16, 32, bf16, bf16});
     return;
   }
-  steps("36 layers, bf16, W=64", {36, 32, 8, 128, 16384, 64, 2048, bf16});
-  steps("36 layers, bf16, W=32", {36, 32, 8, 128, 16384, 32, 2048, bf16});
-  steps("36 layers, f32, W=64", {36, 32, 8, 128, 16384, 64, 2048, f32});
-  doors("36 layers, bf16", {36, 32, 8, 128, 16384, 64, 2048, bf16});
-  doors("36 layers, f32", {36, 32, 8, 128, 16384, 64, 2048, f32});
+  const Workload qwen3 = {36, 32, 8, 128, 16384, 64, 2048, bf16, bf16};
+  const auto with = [](Workload w, kvevict_dtype dtype, kvevict_dtype q_dtype) {
+    w.dtype = dtype;
+    w.q_dtype = q_dtype;
+    return w;
+  };
+  steps("36 layers, bf16, W=64", qwen3);
+  steps("36 layers, bf16, W=32", {36, 32, 8, 128, 16384, 32, 2048, bf16, bf16});
+  steps("36 layers, f32, W=64", with(qwen3, f32, f32));
+  steps("36 layers, bf16, f32 queries, W=64", with(qwen3, bf16, f32));
+  doors("36 layers, bf16", qwen3);
+  doors("36 layers, f32", with(qwen3, f32, f32));
+  // Hybrids: heads of 256.
+  const Workload group6 = {16, 24, 4, 256, 16384, 64, 2048, bf16, bf16};
+  const Workload group8 = {16, 16, 2, 256, 16384, 64, 2048, bf16, bf16};
+  steps("16 layers of 256, group 6, bf16, W=64", group6);
+  steps("16 layers of 256, group 6, bf16, f32 queries, W=64",
+        with(group6, bf16, f32));
+  steps("16 layers of 256, group 8, bf16, W=64", group8);
+  steps("16 layers of 256, group 8, bf16, f32 queries, W=64",
+        with(group8, bf16, f32));
+  doors("16 layers of 256, group 6, bf16", group6);
+  doors("16 layers of 256, group 8, bf16", group8);
 }
 
 }  // namespace kvevict::gpu

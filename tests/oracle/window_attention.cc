@@ -141,6 +141,8 @@ WindowAttentionResult WindowAttention(const WindowAttentionInput& in) {
     double error = in.dot_error > 0.0
                        ? RowErrorOfDots(partial, in.dot_error, in.window)
                        : RowError(magnitude, in.head_dim, in.window);
+    // In the exponential and in the sum of the row.
+    error += 2.0 * in.query_error * magnitude;
     error += RowErrorBeside(in.softcap, sink);
     // A logarithm of up to 31 and a difference, or a product.
     if (in.weigh_by_past) error += 64.0 * kUnit;

@@ -35,6 +35,8 @@ struct WindowAttentionInput {
   // How far a dot product may be off, in 2^-24 of the largest magnitude among its
   // products and partial sums; 0: as sums in f32, in any order.
   double dot_error = 0.0;
+  // How far the kernel's element of a query may be off, as a part of it.
+  double query_error = 0.0;
 };
 
 struct WindowAttentionResult {

@@ -30,8 +30,8 @@ PassTime PredictPass(const Gpu& gpu, const ScorerSlots& slots,
                      uint32_t blocks_per_multiprocessor) {
   const uint32_t tile_keys =
       TileKeys(true, f.head_dim, static_cast<uint32_t>(gpu.sm));
-  const WindowAttentionShape shape =
-      ShapeWindowAttention(true, f.head_dim, f.window, f.group, tile_keys);
+  const WindowAttentionShape shape = ShapeWindowAttention(
+      true, kBF16, f.head_dim, f.window, f.group, tile_keys);
   const double n_warps = shape.row_warps * shape.key_groups;
   const double chunks_of_warp = tile_keys / 16.0 / shape.key_groups;
   const double n_tiles = kLists * shape.n_blocks * f.n_tokens / tile_keys;

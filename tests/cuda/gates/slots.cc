@@ -69,16 +69,33 @@ Way FindWay(const Code& code, const Loop& loop, const std::vector<Loop>& loops,
   throw std::runtime_error("a loop whose end nobody reaches");
 }
 
-bool Multiplies(const Code& code, const Loop& loop) {
+size_t CountProducts(const Code& code, const Loop& loop) {
+  size_t n = 0;
   for (size_t at = loop.first; at <= loop.last; ++at) {
-    if (code[at].opcode() == Opcode::kHmma) return true;
+    n += code[at].opcode() == Opcode::kHmma;
   }
-  return false;
+  return n;
+}
+
+size_t CountBetweenProducts(const Code& code, const Loop& loop) {
+  size_t n = 0;
+  size_t n_since_product = 0;
+  bool has_product = false;
+  for (size_t at = loop.first; at <= loop.last; ++at) {
+    if (code[at].opcode() == Opcode::kHmma) {
+      n += n_since_product;
+      n_since_product = 0;
+      has_product = true;
+    }
+    n_since_product += has_product && code[at].opcode() == Opcode::kMufu;
+  }
+  return n;
 }
 
 }  // namespace
 
-ScorerSlots CountScorerSlots(const CubinKernel& kernel, int sm) {
+ScorerSlots CountScorerSlots(const CubinKernel& kernel, int sm,
+                             size_t n_products) {
   const Code& code = kernel.instructions;
   const std::vector<Loop> loops = FindLoops(code, sm);
   ScorerSlots slots;
@@ -87,12 +104,16 @@ ScorerSlots CountScorerSlots(const CubinKernel& kernel, int sm) {
     const bool is_innermost =
         std::none_of(loops.begin(), loops.end(),
                      [&](const Loop& l) { return loop.HasWithin(l); });
-    if (!is_innermost || !Multiplies(code, loop)) continue;
+    const size_t n_chunks = CountProducts(code, loop) / n_products;
+    if (!is_innermost || n_chunks == 0) continue;
     const Way way = FindWay(code, loop, loops, sm);
-    if (chunk_loop != nullptr && way.slots >= slots.of_chunk) continue;
+    const size_t of_chunk = (way.slots + n_chunks - 1) / n_chunks;
+    if (chunk_loop != nullptr && of_chunk >= slots.of_chunk) continue;
     chunk_loop = &loop;
-    slots.of_chunk = way.slots;
-    slots.exponentials_of_chunk = way.exponentials;
+    slots.of_chunk = of_chunk;
+    slots.exponentials_of_chunk = way.exponentials / n_chunks;
+    slots.exponentials_between_products =
+        CountBetweenProducts(code, loop) / n_chunks;
   }
   if (chunk_loop == nullptr) {
     throw std::runtime_error(kernel.name + ": no loop over chunks");

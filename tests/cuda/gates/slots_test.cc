@@ -51,7 +51,7 @@ std::vector<SassInstruction> TwoLoops() {
 TestSuite(slots);
 
 Test(slots, counts_the_longest_way_with_the_fewest_exponentials) {
-  const ScorerSlots slots = CountScorerSlots(Kernel(TwoLoops()), kSm);
+  const ScorerSlots slots = CountScorerSlots(Kernel(TwoLoops()), kSm, 1);
   cr_expect_eq(slots.of_chunk, 6);  // 4 5 6 9 10 11
   cr_expect_eq(slots.exponentials_of_chunk, 1);
   cr_expect_eq(slots.of_tile, 5);  // 1 2 3 12 13
@@ -63,9 +63,27 @@ Test(slots, takes_the_shorter_of_two_loops_over_chunks) {
   code.insert(code.begin() + 12,
               {Always(Opcode::kHmma), Always(Opcode::kMufu), Branch(14, 12)});
   code[16] = Branch(16, 1);
-  const ScorerSlots slots = CountScorerSlots(Kernel(code), kSm);
+  const ScorerSlots slots = CountScorerSlots(Kernel(code), kSm, 1);
   cr_expect_eq(slots.of_chunk, 3);
   cr_expect_eq(slots.of_tile, 5);
+}
+
+Test(slots, counts_exponentials_between_the_products_of_two_chunks) {
+  std::vector<SassInstruction> code = TwoLoops();
+  // An exponential before the first product, and one between two.
+  code[3] = Always(Opcode::kMufu);
+  code.insert(code.begin() + 4, {Always(Opcode::kMufu), Always(Opcode::kHmma)});
+  code[2] = Branch(2, 4);
+  code[8] = Branch(8, 11);
+  code[11] = Branch(11, 13);
+  code[13] = Branch(13, 4);
+  code[15] = Branch(15, 1);
+  code[7] = Always(Opcode::kHmma);
+  code[6] = Always(Opcode::kMufu);
+  const ScorerSlots slots = CountScorerSlots(Kernel(code), kSm, 2);
+  cr_expect_eq(slots.of_chunk, 8);  // 4 to 8, 11 12 13: a chunk of two products
+  cr_expect_eq(slots.exponentials_of_chunk, 2);
+  cr_expect_eq(slots.exponentials_between_products, 1);
 }
 
 Test(slots, refuses_what_has_no_such_loops) {
@@ -76,7 +94,7 @@ Test(slots, refuses_what_has_no_such_loops) {
   for (const auto& code : {no_products, no_tiles}) {
     bool refused = false;
     try {
-      (void)CountScorerSlots(Kernel(code), kSm);
+      (void)CountScorerSlots(Kernel(code), kSm, 1);
     } catch (const std::runtime_error&) {
       refused = true;
     }

@@ -53,6 +53,17 @@ const Attention kAttention[] = {
     {kF16, kF16, 256, 16, 1, true, kSumOfGroup},
     {kF32, kF32, 128, 64, 4, false, kSumOfGroup},
     {kF32, kBF16, 80, 16, 7, true, kMaxOfGroup},
+    // f32 queries in two parts; the hybrids' heads.
+    {kF32, kBF16, 128, 64, 4, false, kSumOfGroup},
+    {kF32, kF16, 128, 64, 8, true, kRowPerHead},
+    {kF32, kBF16, 256, 64, 6, false, kSumOfGroup},
+    {kF32, kBF16, 256, 64, 8, true, kSumOfGroup},
+    {kF32, kF16, 256, 64, 8, true, kRowPerHead, true},
+    {kF32, kE4M3, 256, 64, 6, true, kSumOfGroup},
+    {kBF16, kBF16, 256, 64, 6, false, kSumOfGroup},
+    {kBF16, kBF16, 256, 64, 8, true, kSumOfGroup, true},
+    {kF16, kF16, 256, 64, 8, false, kRowPerHead},
+    {kF32, kF32, 256, 64, 6, true, kSumOfGroup},
     // Codes.
     {kBF16, kE4M3, 128, 64, 4, false, kSumOfGroup},
     {kF16, kE4M3, 128, 32, 8, true, kMaxOfGroup},
@@ -128,6 +139,7 @@ const Attention kAttentionWithoutMma[] = {
     {kBF16, kBF16, 128, 64, 4, true, kSumOfGroup},
     {kF16, kF16, 256, 32, 1, false, kRowPerHead},
     {kBF16, kU8, 128, 64, 4, true, kSumOfGroup},
+    {kF32, kBF16, 256, 64, 8, true, kSumOfGroup},
     {kF16, kQ4_0, 96, 16, 7, true, kRowPerHead, true},
     {kBF16, kU4, 128, 64, 4, true, kSumOfGroup, true, {"KV_TOKEN_GROUPS"}},
     // The largest logit of a group: R-KV's window, and longer ones.
@@ -202,13 +214,17 @@ Variant Make(const Attention& a, bool mma, int sm) {
     variant.options.push_back(define("KV_LOGIT_HEADS", a.logit_heads));
   }
   if (mma) {
-    const auto shape =
-        ShapeWindowAttention(mma, a.head_dim, a.window, a.group, tile_keys);
+    const auto shape = ShapeWindowAttention(mma, a.q_dtype, a.head_dim,
+                                            a.window, a.group, tile_keys);
     variant.n_matrices = a.head_dim / 16;
-    variant.n_query_matrices = shape.tiles_per_warp * variant.n_matrices;
-    variant.n_products = size_t{2} * shape.tiles_per_warp;
+    // f32 queries have a high part and a low one.
+    const size_t n_parts = SplitsQueries(mma, a.q_dtype) ? 2 : 1;
+    const size_t n_fragments = n_parts * shape.tiles_per_warp;
+    variant.n_query_matrices = n_fragments * variant.n_matrices;
+    variant.n_products = 2 * n_fragments;
+    variant.n_most_registers = 65536 / (shape.threads * shape.blocks_per_sm);
     // A thread has four loads of codes on their way, which it waits for.
-    const bool copies = a.q_dtype == a.k_dtype;
+    const bool copies = !HasByteCodes(a.k_dtype);
     variant.n_tile_bytes = copies ? size_t{2} * tile_keys * a.head_dim
                                   : std::min(size_t{tile_keys} * a.head_dim,
                                              size_t{4 * 16} * shape.threads);

@@ -19,6 +19,7 @@ struct Variant {
   size_t n_matrices = 0;
   size_t n_products = 0;
   size_t n_copies = 0;
+  uint32_t n_most_registers = 128;    // of a thread, of blocks of 256
   size_t n_tile_bytes = 0;            // on their way while one is multiplied
   uint32_t dynamic_shared_bytes = 0;  // the most
   bool is_flagship = false;           // the scorer of prediction.h

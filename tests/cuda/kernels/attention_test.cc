@@ -104,14 +104,17 @@ cuda::AttendParams ParamsOf(const Case& c, std::vector<Layer>& layers) {
 // As cuda/attend.cc does, some blocks of rows at a time; what goes through attend_few does
 // not always.
 void RunAll(const Case& c, cuda::AttendParams p, uint32_t n_layers,
-            uint32_t slots_per_split, uint32_t turn, uint32_t order) {
+            uint32_t most_splits, uint32_t turn, uint32_t order) {
   const uint32_t n_heads = c.keys.n_heads;
   const uint32_t dim = c.values.head_dim;
   const uint32_t rows = cuda::kAttendRows;
   const uint32_t n_blocks = (c.n_queries * c.group + rows - 1) / rows;
   const uint32_t most = 1 + turn % 2;
-  p.slots_per_split = slots_per_split;
-  p.n_splits = (c.keys.n_most + slots_per_split - 1) / slots_per_split;
+  p.most_splits = most_splits;
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    p.n_splits =
+        std::max(p.n_splits, cuda::SplitsOf(p.layers[l].n_tokens, most_splits));
+  }
   std::vector<float> states(size_t{n_layers} * n_heads * most * p.n_splits *
                                 rows * cuda::AttendStateFloats(dim),
                             NAN);
@@ -210,18 +213,24 @@ void TestAttention() {
     // Some of every dtype, of few rows and of more, with more slots than attend_few has
     // room for at a time, and these in every order of threads.
     const bool is_long = (2 * batch + turn) % 3 == 2;
+    // Long rows of a decoded token, a hybrid's.
+    const bool is_wide = (2 * batch + turn) % 6 == 1;
     const uint32_t n_orders = is_long ? std::size(simt::kPolicies) : 1;
     const uint32_t n_heads = is_long ? 1 : 1 + random.Below(2);
     const uint32_t n_most = is_long ? cuda::kFewSlots + 90 : 200;
     const uint32_t dtype = DTypeOfTurn(turn);
-    PlaneShape keys =
-        RandomPlane(dtype, is_long ? 32 : kDims[batch % std::size(kDims)],
-                    n_heads, n_most, random);
-    PlaneShape values =
-        RandomPlane(is_long || random.Below(2) == 0 ? dtype : AnyDType(random),
-                    is_long ? 32 : kDims[random.Below(std::size(kDims))],
-                    n_heads, n_most, random);
-    if (is_long) {  // as attend_few takes them
+    PlaneShape keys = RandomPlane(dtype,
+                                  is_long   ? 32
+                                  : is_wide ? 256
+                                            : kDims[batch % std::size(kDims)],
+                                  n_heads, n_most, random);
+    PlaneShape values = RandomPlane(
+        is_long || is_wide || random.Below(2) == 0 ? dtype : AnyDType(random),
+        is_long   ? 32
+        : is_wide ? 256
+                  : kDims[random.Below(std::size(kDims))],
+        n_heads, n_most, random);
+    if (is_long || is_wide) {  // as attend_few takes them
       keys.gap = keys.group = values.gap = values.group = 0;
       keys.transposed = values.transposed = false;
     }
@@ -230,9 +239,12 @@ void TestAttention() {
     Case c = {keys,
               values,
               ListTable(n_heads, random.Below(2) == 0, 2),
-              is_long ? 4u : kGroups[random.Below(std::size(kGroups))],
-              is_long ? 1 + batch / 3 % 2
-                      : kQueries[random.Below(std::size(kQueries))],
+              is_long   ? 4u
+              : is_wide ? 6u + 2 * random.Below(2)
+                        : kGroups[random.Below(std::size(kGroups))],
+              is_long   ? 1 + batch / 3 % 2
+              : is_wide ? 1
+                        : kQueries[random.Below(std::size(kQueries))],
               !is_long && random.Below(3) == 0 ? 1 + random.Below(150) : 0,
               random.Below(4) == 0,
               random.Below(2) == 0,
@@ -247,12 +259,10 @@ void TestAttention() {
                         random);
       layers.push_back(MakeLayer(c, l, odd, random));
     }
-    const uint32_t slots_per_split =
-        is_long ? 2 * cuda::kFewSlots
-                : cuda::kAttendSlots * (1 + random.Below(4));
+    const uint32_t most_splits = is_long ? 1 : 1 + random.Below(5);
     std::vector<float> first;
     for (uint32_t order = turn; order < turn + n_orders; ++order) {
-      RunAll(c, ParamsOf(c, layers), n_layers, slots_per_split, turn, order);
+      RunAll(c, ParamsOf(c, layers), n_layers, most_splits, turn, order);
       for (size_t l = 0; l < n_layers; ++l) Compare(c, layers[l], l, turn);
       const std::vector<float>& out = layers[0].out;
       if (order == turn) first = out;

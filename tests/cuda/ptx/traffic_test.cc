@@ -93,7 +93,7 @@ void Score() {
   p.layers[0].scores = scores.address();
   p.layers[0].n_tokens = kScoredTokens;
   const cuda::WindowAttentionShape shape = cuda::ShapeWindowAttention(
-      true, kHeadDim, 64, 4, cuda::TileKeys(true, kHeadDim, 90));
+      true, cuda::kBF16, kHeadDim, 64, 4, cuda::TileKeys(true, kHeadDim, 90));
   for (auto* kernel :
        {cuda::traffic::window_lse, cuda::traffic::window_scores}) {
     const std::string error =

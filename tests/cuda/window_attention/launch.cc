@@ -363,6 +363,10 @@ AttentionLayer RandomLayer(const AttentionVariant& v, uint32_t n_kv_heads,
     in.n_first = kFirst;
     in.n_last = Last(v);
     in.head_dim = v.head_dim;
+    if (SplitsQueries(v.use_mma, v.q_dtype)) {
+      const bool is_f16 = MmaElement(v.q_dtype, v.k_dtype) == kF16;
+      in.query_error = is_f16 ? 0x1p-23 : 0x1p-17;
+    }
     in.scale = 1.0f / std::sqrt(static_cast<float>(v.head_dim));
     if ((v.rows & kSoftcap) != 0) in.softcap = 1.5f;
     if ((v.rows & kSinks) != 0) {
@@ -500,7 +504,7 @@ std::vector<std::vector<float>> RunAttention(
   p.measures = AddressOf(measures);
 
   const WindowAttentionShape shape = ShapeWindowAttention(
-      v.use_mma, v.head_dim, v.window, v.group, v.tile_keys);
+      v.use_mma, v.q_dtype, v.head_dim, v.window, v.group, v.tile_keys);
   const simt::Dim3 grid = {p.n_splits, n_kv_heads, n_layers};
   const auto launch = [&](const char* pass,
                           void (*kernel)(const ScoreParams&)) {

@@ -23,6 +23,6 @@ int main() {
     KeepsToTheErrorBound(v, random);
   }
   IsTheSameInAnyOrderOfThreads(FindVariant("w33_g3"), random);
-  for (const char* name : {"w33_g3", "w20_g8"})
+  for (const char* name : {"w33_g3", "w20_g8", "f32_w64", "f32_f16"})
     KeepsToTheFormula(FindVariant(name));
 }

@@ -18,14 +18,15 @@ int failures = 0;
   } while (false)
 
 // Every query row has its place, in blocks neither empty nor too large.
-void ShapeCoversTheRows(bool use_mma, uint32_t head_dim, uint32_t window,
-                        uint32_t group, uint32_t sm) {
+void ShapeCoversTheRows(bool use_mma, uint32_t q_dtype, uint32_t head_dim,
+                        uint32_t window, uint32_t group, uint32_t sm) {
   const uint32_t tile_keys = TileKeys(use_mma, head_dim, sm);
   char what[80];
-  std::snprintf(what, sizeof(what), "mma %d, head_dim %u, window %u, group %u",
-                use_mma, head_dim, window, group);
-  const WindowAttentionShape s =
-      ShapeWindowAttention(use_mma, head_dim, window, group, tile_keys);
+  std::snprintf(what, sizeof(what),
+                "mma %d, queries %u, head_dim %u, window %u, group %u", use_mma,
+                q_dtype, head_dim, window, group);
+  const WindowAttentionShape s = ShapeWindowAttention(
+      use_mma, q_dtype, head_dim, window, group, tile_keys);
   KV_EXPECT(s.threads % 32 == 0 && s.threads >= tile_keys && s.threads <= 256);
   KV_EXPECT(s.threads * s.blocks_per_sm <= 512);  // 128 registers each
   KV_EXPECT(s.row_warps * s.key_groups * 32 == s.threads);
@@ -43,7 +44,7 @@ void ShapeCoversTheRows(bool use_mma, uint32_t head_dim, uint32_t window,
     KV_EXPECT(s.n_blocks == group * s.blocks_per_head);
     KV_EXPECT(s.blocks_per_head * s.tiles_per_block >= s.tiles_per_head);
     KV_EXPECT((s.blocks_per_head - 1) * s.tiles_per_block < s.tiles_per_head);
-    KV_EXPECT(!use_mma || !CanUseMma(3, 3, head_dim, window, 80));
+    KV_EXPECT(!use_mma || !CanUseMma(q_dtype, 3, head_dim, window, 80));
   }
 }
 
@@ -78,7 +79,11 @@ void TakesTheTensorCoresWhereTheyFit() {
   KV_EXPECT(!CanUseMma(2, 3, 128, 64, 90));
   KV_EXPECT(CanUseMma(3, kE4M3, 128, 64, 90));
   KV_EXPECT(CanUseMma(2, kI8, 128, 64, 80));
-  KV_EXPECT(!CanUseMma(1, kU8, 128, 64, 90));
+  KV_EXPECT(CanUseMma(1, 3, 128, 128, 80));
+  KV_EXPECT(CanUseMma(1, 2, 256, 64, 89));
+  KV_EXPECT(CanUseMma(1, kU8, 128, 64, 90));
+  KV_EXPECT(!CanUseMma(1, 3, 128, 129, 90));
+  KV_EXPECT(!CanUseMma(1, kU4, 128, 64, 90));
   KV_EXPECT(!CanUseMma(3, kU4, 128, 64, 90));
   KV_EXPECT(!CanUseMma(3, kQ8_0, 128, 64, 90));
   KV_EXPECT(!CanUseMma(3, 3, 120, 64, 90));
@@ -96,8 +101,10 @@ int main() {
     for (uint32_t head_dim : {16u, 128u, 144u, 256u}) {
       for (uint32_t window = 1; window < 600; ++window) {
         for (uint32_t group = 1; group <= 40; ++group) {
-          ShapeCoversTheRows(use_mma, head_dim, window, group, 86);
-          ShapeCoversTheRows(use_mma, head_dim, window, group, 90);
+          for (uint32_t q_dtype : {kF32, kBF16}) {
+            ShapeCoversTheRows(use_mma, q_dtype, head_dim, window, group, 86);
+            ShapeCoversTheRows(use_mma, q_dtype, head_dim, window, group, 90);
+          }
         }
       }
     }
