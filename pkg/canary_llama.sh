@@ -46,7 +46,7 @@ compile() {
 }
 readonly adapter=$folder/adapter.so
 compile "${adapter##*/}" -fPIC -shared integrations/llama.cpp/*.cc
-compile program integrations/llama.cpp/cli/*.cc tools/llama/log_softmax.cc \
+compile program integrations/llama.cpp/cli/*.cc integrations/llama.cpp/cli/eval/*.cc tools/llama/log_softmax.cc \
   tools/engine/{platform_posix,progress_bar,text_table}.cc "$adapter"
 compile several integrations/llama.cpp/cli/{platform_posix,upstream}.cc \
   tests/llama_cpp/canary.cc "$adapter"

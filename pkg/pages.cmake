@@ -1,4 +1,4 @@
-# README.md and docs/, as packages carry them, in ${PROJECT_BINARY_DIR}/pages: links to what
+# README.md and docs/ with its pictures, as packages carry them, in ${PROJECT_BINARY_DIR}/pages: links to what
 # packages leave out lead to the repository.
 set(KVEVICT_REPOSITORY_URL "https://github.com/kvevict/kvevict" CACHE STRING
     "Where packages say that their source is")
@@ -11,3 +11,5 @@ foreach(page IN LISTS pages)
                        "](${KVEVICT_REPOSITORY_URL}/blob/main/\\2)" text "${text}")
   file(WRITE ${PROJECT_BINARY_DIR}/pages/${page} "${text}")
 endforeach()
+file(GLOB pictures CONFIGURE_DEPENDS docs/*.svg)
+file(COPY ${pictures} DESTINATION ${PROJECT_BINARY_DIR}/pages/docs)

@@ -41,7 +41,7 @@ struct Files {
     for (int i = 0; i < 600; ++i) {
       file << static_cast<char>('a' +
                                 ((x = x * 1664525 + 1013904223) >> 24) % 26);
-      if (i % 50 == 49) file << "\r\n";
+      if (i % 50 == 49) file << ".\r\n";
     }
   }
   ~Files() {
@@ -53,7 +53,8 @@ struct Files {
     return "eval -m " + model + " -f " + text + " -o " + folder + "/" + out +
            " --prompt " + std::to_string(kPrompt) + " --predict " +
            std::to_string(kPredict) +
-           " --ubatch 64 --cache-type f32 --no-flash --tasks 0 " + options;
+           " --ubatch 64 --cache-type f32 --no-flash " +
+           (options.starts_with("--tasks") ? "" : "--tasks 0 ") + options;
   }
   json Results(const char* out = "out") const {
     return json::parse(std::ifstream(folder + "/" + out + "/results.json"));
@@ -179,6 +180,44 @@ Test(llama_eval, goes_on_after_an_interruption) {
   cr_expect(WithoutTimings(resumed) == WithoutTimings(whole));
   OutputOf(arguments + "--fresh");
   cr_expect(WithoutTimings(files.Results()) == WithoutTimings(whole));
+}
+
+Test(llama_eval, tasks_are_asked_with_and_without_eviction) {
+  const Files files;
+  const std::string arguments =
+      "--tasks 1 --windows 0 --task-tokens 900 -p keydiff:sink=0 "
+      "--task-keep 100 20 ";
+  OutputOf(files.Arguments(arguments));
+  const json results = files.Results();
+  cr_assert(results["tasks"].size() == 8);
+  bool some_differ = false;
+  for (const json& task : results["tasks"]) {
+    const json& full = task["full"]["unseen"];
+    const size_t n =
+        task["kind"] == "multi-key" || task["kind"] == "question" ? 2 : 1;
+    cr_expect(full["lp"].size() == n && full["exact"].size() == n);
+    cr_expect(full["lp"][0] < 0);
+    // A budget of all tokens evicts nothing.
+    cr_expect(task["evicted"][0]["unseen"] == full, "%s", task.dump().c_str());
+    some_differ = some_differ || task["evicted"][1]["unseen"] != full;
+    some_differ = some_differ && task["evicted"][1]["seen"]["lp"].size() == n;
+  }
+  cr_expect(some_differ);
+  OutputOf(files.Arguments(arguments, "again"));
+  cr_expect(WithoutTimings(files.Results("again")) == WithoutTimings(results));
+  OutputOf(files.Arguments(arguments + "--seed 2", "other"));
+  cr_expect(files.Results("other")["tasks"] != results["tasks"]);
+}
+
+Test(llama_eval, makes_a_page_with_pictures) {
+  const Files files;
+  OutputOf(files.Arguments(kPolicies + std::string("2")));
+  std::string page;
+  std::getline(std::ifstream(files.folder + "/out/report.html"), page, '\0');
+  cr_expect(Has(page, "<svg") && Has(page, "keydiff:sink=0, 25 %"), "%s",
+            page.c_str());
+  cr_expect(!Has(page, "href=\"http") && !Has(page, "src="));
+  cr_expect(std::filesystem::exists(files.folder + "/out/kl.svg"));
 }
 
 Test(llama_eval, says_what_it_found) {

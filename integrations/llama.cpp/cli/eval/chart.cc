@@ -74,7 +74,7 @@ Scale ScaleOf(const Chart& chart) {
   }
   std::vector<double> ticks;
   if (chart.log_y) {
-    for (double decade = 1e-6; decade < 1e3; decade *= 10) {
+    for (double decade = 1e-6; decade < 1e8; decade *= 10) {
       for (const double step : {1.0, 2.0, 5.0}) ticks.push_back(decade * step);
     }
   } else {
@@ -232,7 +232,9 @@ std::string Svg(const Chart& chart) {
     out += fmt::format(
         "<path class=\"full\" stroke-dasharray=\"4 3\" d=\"M{:.1f} "
         "{:.1f}H{:.1f}\"/><text x=\"{:.1f}\" y=\"{:.1f}\">{}</text>",
-        kLeft, y, kWidth - kRight, kLeft + 4, y - 5, Escaped(chart.reference));
+        // Above the line, unless the title is there.
+        kLeft, y, kWidth - kRight, kLeft + 4, y > kTop + 14 ? y - 5 : y + 14,
+        Escaped(chart.reference));
   }
   for (size_t i = 0; i < chart.series.size(); ++i) {
     out += Line(chart.series[i], i, scale);

@@ -39,7 +39,7 @@ constexpr uint32_t kDecoded = 16;
 struct Arguments : ModelArguments {
   std::vector<std::string> texts, policies = DefaultPolicies();
   std::vector<double> keep = {50, 25, 12.5, 6.25};  // %
-  uint32_t n_windows = 6, n_prompt = 0, n_predict = 0;
+  uint32_t n_windows = 6, n_prompt = 0, n_predict = 0, stride = 0;
   uint32_t n_tasks = 1, n_task_tokens = 0;
   std::vector<double> task_keep = {75, 50, 25, 12.5};  // %
   uint64_t seed = 1;
@@ -70,6 +70,10 @@ void AddOptions(CLI::App& app, Arguments& args) {
                  "Tokens of a window behind it; all but the first are "
                  "predicted after the eviction (default: a sixth)")
       ->check(CLI::Range(uint32_t{2}, kMostCells / 2));
+  app.add_option("--stride", args.stride,
+                 "Tokens from the beginning of a window to that of the next "
+                 "one of its text (default: one after another)")
+      ->check(CLI::Range(uint32_t{1}, kMostCells));
   app.add_option("--tasks", args.n_tasks,
                  "Contexts for each kind of task (single, multi-key, "
                  "multi-value and multi-query facts, variable tracking, common "
@@ -134,6 +138,7 @@ json Setup(const Arguments& args, const llama_model* model,
           {"windows", args.n_windows},
           {"prompt", args.n_prompt},
           {"predict", args.n_predict},
+          {"stride", args.stride},
           {"tasks", args.n_tasks},
           {"task_tokens", args.n_task_tokens},
           {"task_keep", args.task_keep},
@@ -150,7 +155,7 @@ void MeasureWindows(const Arguments& args, llama_model* model,
   const size_t n_done = results.Count("windows");
   const std::vector<Window> windows =
       CutWindows(llama_model_get_vocab(model), texts, args.n_windows,
-                 args.n_prompt + args.n_predict);
+                 args.n_prompt + args.n_predict, args.stride);
   if (n_done >= windows.size()) return;
   const size_t n_of_window =
       args.n_prompt + (candidates.all.size() + 1) * (args.n_predict - 1);

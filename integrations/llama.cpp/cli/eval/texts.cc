@@ -47,17 +47,18 @@ nlohmann::json Describe(const std::vector<Text>& texts) {
 
 std::vector<Window> CutWindows(const llama_vocab* vocab,
                                const std::vector<Text>& texts, uint32_t n,
-                               uint32_t n_tokens) {
+                               uint32_t n_tokens, size_t stride) {
   const bool has_bos = llama_vocab_get_add_bos(vocab);
   const size_t n_of_text = n_tokens - (has_bos ? 1 : 0);
+  if (stride == 0) stride = n_of_text;
   std::vector<Window> windows;
   for (uint32_t i = 0; i < n; ++i) {
     const Text& text = texts[i % texts.size()];
-    Window window{&text, i / texts.size() * n_of_text, {}};
+    Window window{&text, i / texts.size() * stride, {}};
     if (window.at + n_of_text > text.tokens.size()) {
       throw std::runtime_error(fmt::format(
           "{}: {} tokens < {}, the end of window {} of --windows {}; see "
-          "--prompt, --predict",
+          "--prompt, --predict, --stride",
           text.name, text.tokens.size(), window.at + n_of_text, i + 1, n));
     }
     if (has_bos) window.tokens.push_back(llama_vocab_bos(vocab));

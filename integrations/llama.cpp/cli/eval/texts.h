@@ -29,11 +29,11 @@ struct Window {
   size_t at = 0;                    // its first token
   std::vector<llama_token> tokens;  // after the model's BOS, if it wants one
 };
-// Windows one after another, in turn from every text. Throws if the texts are
-// too short for all of them.
+// Windows in turn from every text. In a text one begins `stride` tokens after
+// the other; 0: one after another. Throws if the texts are too short.
 std::vector<Window> CutWindows(const llama_vocab* vocab,
                                const std::vector<Text>& texts, uint32_t n,
-                               uint32_t n_tokens);
+                               uint32_t n_tokens, size_t stride);
 
 }  // namespace kvevict::llama_cli::eval
 
