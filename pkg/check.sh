@@ -71,6 +71,11 @@ check_llama() {
   build_release kvevict
   pkg/canary_llama.sh "$PWD/$release_dir" "$shared/models/english800k.gguf" \
     "$shared/texts/alice29.txt" || say "the newest llama.cpp is another one now"
+  if command -v dotnet >/dev/null; then
+    build_tests "$release_dir"
+    LLamaSharpVersion='*' ctest --test-dir "$release_dir" -R csharp_llamasharp_xunit \
+      --output-on-failure || say "the newest LLamaSharp is another one now"
+  fi
 }
 
 # Not one of the steps, since it finds as much as it is given time for: new inputs

@@ -31,9 +31,10 @@ public class EvictingInteractiveExecutor(LLamaContext context, ILogger? logger =
                 LastEviction = report;
             }
         }
-        catch (ArgumentException) when (Context.StoredLength() < Context.ContextSize)
+        catch (ArgumentException e) when (Context.StoredLength() < Context.ContextSize)
         {
             // A loaded chat has no queries yet by which its tokens could be scored, but there are free cells.
+            KvEvictLLama.Log?.Invoke($"not evicted yet: {e.Message}");
         }
         return Task.CompletedTask;
     }
