@@ -215,46 +215,91 @@ export declare class Operations {
   encodeWindowScores(
     encoder: Encoder,
     options: {
-      view: View; nTokens: number; scores: Rows; queries: Plane; nQHeads: number; firstQuery?: number;
-      window: number; scale?: number; softcap?: number; rows?: Reduction; group?: Reduction;
-      perQueryHead?: boolean; nScored?: number;
+      view: View;
+      nTokens: number;
+      scores: Rows;
+      queries: Plane;
+      nQHeads: number;
+      firstQuery?: number;
+      window: number;
+      scale?: number;
+      softcap?: number;
+      rows?: Reduction;
+      group?: Reduction;
+      perQueryHead?: boolean;
+      nScored?: number;
     },
   ): void;
   encodeKeyNorms(encoder: Encoder, options: { view: View; nTokens: number; scores: Rows }): void;
   encodeKeyDiffs(encoder: Encoder, options: { view: View; nTokens: number; scores: Rows }): void;
   encodeLagScores(
     encoder: Encoder,
-    options: { view: View; nTokens: number; scores: Rows; sink?: number; block?: number; ranks?: boolean },
+    options: {
+      view: View;
+      nTokens: number;
+      scores: Rows;
+      sink?: number;
+      block?: number;
+      ranks?: boolean;
+    },
   ): void;
   /** Pools nRows * nTerms rows and reduces every nTerms of them to one. Scores from nScored on become +infinity. */
   encodeShape(
     encoder: Encoder,
     options: {
-      from: Rows; to: Rows; nRows: number; nTerms?: number; nTokens: number; nScored?: number; pool?: string;
-      edge?: 'pad' | 'shrink'; reduce?: Reduction;
+      from: Rows;
+      to: Rows;
+      nRows: number;
+      nTerms?: number;
+      nTokens: number;
+      nScored?: number;
+      pool?: string;
+      edge?: 'pad' | 'shrink';
+      reduce?: Reduction;
     },
   ): void;
   /** Descending score, ties by `tie`, NaN last; sinks and recents always stay. */
   encodeSelect(
     encoder: Encoder,
     options: {
-      scores: Rows; keep: Rows; nLists: number; nTokens: number; nKeep: number; sink?: number; recent?: number;
+      scores: Rows;
+      keep: Rows;
+      nLists: number;
+      nTokens: number;
+      nKeep: number;
+      sink?: number;
+      recent?: number;
       tie?: 'lower' | 'higher';
     },
   ): void;
   /** Row keep[i] of each head and plane goes to slot i, in place. Slots from nKeep on are unspecified. */
-  encodeCompact(encoder: Encoder, options: { view: View; nTokens: number; nKeep: number; keep: KeepLists }): void;
+  encodeCompact(
+    encoder: Encoder,
+    options: { view: View; nTokens: number; nKeep: number; keep: KeepLists },
+  ): void;
   /** Row keep[i] goes to slot firstSlot + i of another cache, whose planes lie in other buffers. */
   encodeGather(
     encoder: Encoder,
     options: {
-      view: View; nTokens: number; nKeep: number; keep: KeepLists; destination: View; firstSlot?: number;
+      view: View;
+      nTokens: number;
+      nKeep: number;
+      keep: KeepLists;
+      destination: View;
+      firstSlot?: number;
     },
   ): void;
   /** Turns the keys of slots 0 .. nRows - 1: with `keep` from slot keep[i] to i, with `offsets` (i32) by so many. */
   encodeRotate(
     encoder: Encoder,
-    options: { view: View; nRows: number; rope: Rope; nLists?: number; keep?: Rows; offsets?: Rows },
+    options: {
+      view: View;
+      nRows: number;
+      rope: Rope;
+      nLists?: number;
+      keep?: Rows;
+      offsets?: Rows;
+    },
   ): void;
   destroy(): void;
 }

@@ -1,5 +1,14 @@
 // Scores keys and values by how far they stand out from those after them.
-import { FLOATS, quadsOf, quadType, rowAddress, rowBuffers, rowFields, rowQuads, tree } from './rows.js';
+import {
+  FLOATS,
+  quadsOf,
+  quadType,
+  rowAddress,
+  rowBuffers,
+  rowFields,
+  rowQuads,
+  tree,
+} from './rows.js';
 
 /** The longest partition, whose numbers lie in workgroup memory. */
 export const MOST_LAG_BLOCK = 1024;

@@ -2,9 +2,18 @@
 //
 // The first finds each query row's greatest logit and the sum of exponentials,
 // for pieces of the keys, which `windowSums` puts together. The second adds up
-// the weights that each key gets. Both have keys' elements in registers and
-// some query rows in workgroup memory.
-import { FLOATS, quadsOf, quadType, rowAddress, rowBuffers, rowFields, rowQuads, tree } from './rows.js';
+// the weights that each key gets. Both have a tile of query rows in workgroup
+// memory, and an invocation multiplies all of them with one key at a time.
+import {
+  FLOATS,
+  quadsOf,
+  quadType,
+  rowAddress,
+  rowBuffers,
+  rowFields,
+  rowQuads,
+  tree,
+} from './rows.js';
 
 /** Invocations of a workgroup, one key each. */
 export const WINDOW_KEYS = 128;
