@@ -42,6 +42,7 @@ const POLICIES = {
   knorm: KEYS,
   keydiff: KEYS,
   lagkv: { ...KEYS, block: 128, ranks: true },
+  h2o: { ...KEYS, sink: 0, recent: 32, group: 'mean', order: 'reduce-pool' },
   custom: KEYS,
 };
 
@@ -212,6 +213,7 @@ export class Evictor {
       'budget',
       'queries',
       'firstQuery',
+      'nQueryRows',
       'scores',
       'keep',
     ]);
@@ -299,7 +301,9 @@ export class Evictor {
   #encodeScores(pass, view, options, nTokens) {
     const policy = this.#policy;
     const { nKvHeads, nQHeads, scale, softcap } = this.#shape;
-    const perQueryHead = this.#isPerQueryHead;
+    const isGiven =
+      policy.kind === 'custom' || (policy.kind === 'h2o' && options.scores !== undefined);
+    const perQueryHead = this.#isPerQueryHead && !isGiven;
     const isWindow = policy.window !== undefined;
     const nScored = isWindow && policy.keepWindow ? nTokens - policy.window : nTokens;
     const common = { view, nTokens, scores: this.#raw };
@@ -319,12 +323,14 @@ export class Evictor {
           ranks: policy.ranks,
         });
         break;
-      case 'custom':
-        if (options.scores === undefined) refuse('scores are missing: policy custom ranks by them');
-        checkRange('scores', options.scores, ['stride']);
-        scores = { stride: nTokens, ...options.scores };
-        break;
       default:
+        if (isGiven) {
+          if (options.scores === undefined)
+            refuse('scores are missing: policy custom ranks by them');
+          checkRange('scores', options.scores, ['stride']);
+          scores = { stride: nTokens, ...options.scores };
+          break;
+        }
         if (options.queries === undefined)
           refuse(`queries are missing: policy ${policy.kind} scores by them`);
         this.#operations.encodeWindowScores(pass, {
@@ -336,8 +342,9 @@ export class Evictor {
           scale,
           softcap,
           perQueryHead,
-          window: policy.window,
-          rows: policy.rows,
+          // h2o: the sums that all queries make, or those given.
+          window: policy.window ?? integer('nQueryRows', options.nQueryRows ?? nTokens, 1, nTokens),
+          rows: policy.rows ?? 'sum',
           group: policy.group,
         });
     }

@@ -90,9 +90,9 @@ export interface Shape {
 interface Ranking {
   /** Tokens that stay, everything included. */
   budget: number;
-  /** First tokens, which always stay. Default 4; tova 0. */
+  /** First tokens, which always stay. Default 4; tova and h2o 0. */
   sink?: number;
-  /** Last tokens, which always stay. Default 0. */
+  /** Last tokens, which always stay. Default 0; h2o 32. */
   recent?: number;
   /** 'none', 'avgN' or 'maxN', N odd. Default 'none'; snapkv and pyramidkv 'avg7'. */
   pool?: string;
@@ -128,6 +128,14 @@ export interface KeyPolicy extends Ranking {
   kind: 'knorm' | 'keydiff' | 'custom';
 }
 
+export interface SumsPolicy extends Ranking {
+  /** Ranks by the attention that all queries paid; with `scores` by sums that the engine has. */
+  kind: 'h2o';
+  /** Over the query heads of a KV head. Default 'mean'. */
+  group?: Reduction;
+  order?: 'reduce-pool' | 'pool-reduce';
+}
+
 export interface LagPolicy extends Ranking {
   kind: 'lagkv';
   /** Tokens of a partition, 2 to 1024. Default 128. */
@@ -144,7 +152,13 @@ export interface StreamingPolicy {
 }
 
 /** The parameters and defaults of docs/policies.md. */
-export type Policy = WindowPolicy | KeyPolicy | LagPolicy | StreamingPolicy | { kind: 'none' };
+export type Policy =
+  | WindowPolicy
+  | SumsPolicy
+  | KeyPolicy
+  | LagPolicy
+  | StreamingPolicy
+  | { kind: 'none' };
 
 /** How RoPE rotated the keys: pair f at position p by p * invFreq[f] radians. */
 export interface Rope {
@@ -169,11 +183,13 @@ export interface EvictOptions {
   nTokens: number;
   /** In place of the policy's, for this layer. */
   budget?: number;
-  /** snapkv, pyramidkv, tova: rows [nQHeads, firstQuery + window] after RoPE; the last are the window's. */
+  /** snapkv, pyramidkv, tova, h2o: rows [nQHeads, firstQuery + window] after RoPE; the last are the window's. */
   queries?: Plane;
   /** Row of the window's first query. Default 0. */
   firstQuery?: number;
-  /** custom: f32 [nKvHeads, nTokens]. */
+  /** h2o: the last queries that are given, 1 to nTokens. Default nTokens. */
+  nQueryRows?: number;
+  /** custom, and h2o in place of queries: f32 [nKvHeads, nTokens]. */
   scores?: Rows;
   /** Receives the keep lists. Default: memory of the evictor's, which the next encode() overwrites. */
   keep?: Rows;

@@ -4,7 +4,12 @@ import { measure, SHAPE, table } from '../bench/bench.js';
 import { makeDevice } from './gpu.js';
 
 test('the benchmark measures every step', async () => {
-  const rows = await measure(await makeDevice(), { ...SHAPE, nQHeads: 8, nTokens: 300, budget: 100 });
+  const rows = await measure(await makeDevice(), {
+    ...SHAPE,
+    nQHeads: 8,
+    nTokens: 300,
+    budget: 100,
+  });
   assert.deepEqual(
     rows.map(({ name }) => name),
     ['window attention', 'pooling', 'selection', 'compaction', 'knorm', 'keydiff', 'lagkv'],

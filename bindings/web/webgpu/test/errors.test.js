@@ -33,8 +33,8 @@ test('a wrong shape or policy', () => {
     [{ shape: { ...shape, heads: 3 } }, /^shape\.heads is unknown: shape has nQHeads, /],
     [{ shape: { ...shape, logitSoftcap: -1 } }, 'shape.logitSoftcap -1 < 0'],
     [
-      { policy: { kind: 'h2o' } },
-      'policy.kind h2o is none of none, streaming-llm, snapkv, pyramidkv, tova, knorm, keydiff, lagkv, custom',
+      { policy: { kind: 'cur' } },
+      'policy.kind cur is none of none, streaming-llm, snapkv, pyramidkv, tova, knorm, keydiff, lagkv, h2o, custom',
     ],
     [{ policy: { kind: 'knorm' } }, 'policy.budget undefined is not an integer', 'TypeError'],
     [{ policy: { ...policy, budget: 0 } }, 'policy.budget 0 < 1'],

@@ -23,7 +23,8 @@ function textOf({ kind, ...parameters }) {
   return `${kind}:${words.join()}`;
 }
 
-const windowOf = (policy) => policy.window ?? (policy.kind === 'tova' ? 1 : 32);
+const windowOf = ({ kind, window }, o) =>
+  kind === 'h2o' ? o.nSlots : (window ?? (kind === 'tova' ? 1 : 32));
 
 function pack(values, dtype) {
   return dtype === 'f32' ? Float32Array.from(values) : Uint16Array.from(values, toHalf);
@@ -50,8 +51,8 @@ function runNative(verb, policy, o, cache, queries, scores, invFreq) {
       o.vDim,
       o.dtype,
       o.nSlots,
-      queries === undefined ? 0 : windowOf(policy),
-      scores === undefined ? 0 : 1,
+      queries === undefined ? 0 : windowOf(policy, o),
+      scores === undefined ? 'none' : policy.kind === 'h2o' ? 'sums' : 'scores',
       invFreq?.length ?? 0,
       o.rope ?? 'half',
     ].map(String),
@@ -98,12 +99,13 @@ function rowsOf(bytes, plane, o, dim) {
 async function evictBoth(o, policy, { scores, on = device, subgroups } = {}) {
   const draw = random(o.seed + 7);
   const cache = drawCache(on, o);
-  const needsQueries = ['snapkv', 'pyramidkv', 'tova'].includes(policy.kind);
+  const needsQueries =
+    ['snapkv', 'pyramidkv', 'tova', 'h2o'].includes(policy.kind) && scores === undefined;
   const shown = needsQueries
     ? makePlane(on, {
         value: () => draw() * 4 - 2,
         nHeads: o.nQHeads,
-        nSlots: windowOf(policy),
+        nSlots: windowOf(policy, o),
         dim: o.kDim,
         dtype: 'f32',
         layout: 'head-major',
@@ -208,6 +210,7 @@ test('given scores, keep lists and bytes are those of the native library', { ski
       over: 'max',
     },
     { kind: 'custom', budget: 299, sink: 2 },
+    { kind: 'h2o', budget: 100, pool: 'max5', order: 'pool-reduce' },
     { kind: 'custom', budget: 300 },
   ]) {
     for (const values of [SPECIAL, [1], [NaN], Array.from({ length: 500 }, () => draw())]) {
@@ -281,6 +284,8 @@ const POLICIES = [
   { kind: 'snapkv', budget: 90, window: 16, keepWindow: false, rows: 'max', tie: 'higher' },
   { kind: 'pyramidkv', budget: 64, window: 8 },
   { kind: 'tova', budget: 80 },
+  { kind: 'h2o', budget: 80 },
+  { kind: 'h2o', budget: 80, recent: 5, group: 'max', pool: 'max3', order: 'pool-reduce' },
   { kind: 'knorm', budget: 80 },
   { kind: 'keydiff', budget: 80, pool: 'avg3', recent: 9 },
   { kind: 'lagkv', budget: 80, block: 32, ranks: false },
@@ -348,8 +353,8 @@ test(
           evictor.encode(encoder, {
             view: cache.view,
             nTokens: 300,
-            ...(policy.kind.match(/kv$|tova/) && policy.kind !== 'lagkv'
-              ? { queries: shown.plane }
+            ...(policy.kind.match(/kv$|tova|h2o/) && policy.kind !== 'lagkv'
+              ? { queries: shown.plane, nQueryRows: 32 }
               : {}),
           }),
         );

@@ -153,6 +153,20 @@ test('in every layout and dtype, for odd head sizes and groups', async () => {
   }
 });
 
+test('rows of the whole context see only what comes before them', async () => {
+  for (const nTokens of [7, 129, 300]) {
+    await check({
+      seed: nTokens,
+      nTokens,
+      window: nTokens,
+      nQHeads: 2,
+      nKvHeads: 1,
+      dim: 64,
+      rows: 'sum',
+    });
+  }
+});
+
 test('over 5,000 tokens, in pieces', async () => {
   await check({
     seed: 7,
@@ -290,6 +304,19 @@ test('a logit of -infinity has no weight', async () => {
 });
 
 test('great logits neither overflow nor lose weight', async () => {
+  // One key far above the others, in the first piece of three.
+  const above = (h, s, i) => (s === 3 ? 5 : ((s * 7 + i) % 5) - 2);
+  await check({
+    seed: 602,
+    nTokens: 2100,
+    window: 8,
+    nQHeads: 2,
+    nKvHeads: 1,
+    dim: 64,
+    key: above,
+    query: () => 3,
+    scale: 1,
+  });
   const draw = random(11);
   const key = (h, s) => (s % 17 === 3 ? 40 : draw() * 2 - 1);
   const query = () => 3;
