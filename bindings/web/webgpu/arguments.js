@@ -71,7 +71,8 @@ export function checkRope(name, rope, keys) {
   const invFreq = Array.from(object(`${name}.invFreq`, rope.invFreq), (w, f) =>
     finite(`${name}.invFreq[${f}]`, w),
   );
-  const interleaved = word(`${name}.layout`, rope.layout ?? 'half', ['half', 'interleaved']) === 'interleaved';
+  const interleaved =
+    word(`${name}.layout`, rope.layout ?? 'half', ['half', 'interleaved']) === 'interleaved';
   const nPairs = integer(`${name}.invFreq.length`, invFreq.length, 1, MOST_PAIRS);
   invFreq.forEach((w, f) => {
     if (Math.abs(w) > 65536) refuse(`${name}.invFreq[${f}] ${w} is beyond 65536`);

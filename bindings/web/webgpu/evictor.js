@@ -9,10 +9,28 @@ const MOST_TOKENS = 2 ** 31 - 1;
 const REDUCE = ['mean', 'max', 'sum'];
 
 const WINDOW = {
-  sink: 4, recent: 0, window: 32, keepWindow: true, pool: 'avg7', edge: 'pad', rows: 'mean',
-  group: 'mean', order: 'reduce-pool', scope: 'head', over: 'mean', tie: 'lower',
+  sink: 4,
+  recent: 0,
+  window: 32,
+  keepWindow: true,
+  pool: 'avg7',
+  edge: 'pad',
+  rows: 'mean',
+  group: 'mean',
+  order: 'reduce-pool',
+  scope: 'head',
+  over: 'mean',
+  tie: 'lower',
 };
-const KEYS = { sink: 4, recent: 0, pool: 'none', edge: 'pad', scope: 'head', over: 'mean', tie: 'lower' };
+const KEYS = {
+  sink: 4,
+  recent: 0,
+  pool: 'none',
+  edge: 'pad',
+  scope: 'head',
+  over: 'mean',
+  tie: 'lower',
+};
 
 // Each policy's parameters with its own defaults, as in docs/policies.md.
 const POLICIES = {
@@ -24,6 +42,7 @@ const POLICIES = {
   knorm: KEYS,
   keydiff: KEYS,
   lagkv: { ...KEYS, block: 128, ranks: true },
+  h2o: { ...KEYS, sink: 0, recent: 32, group: 'mean', order: 'reduce-pool' },
   custom: KEYS,
 };
 
@@ -39,11 +58,13 @@ function checkPolicy(policy) {
     }
   };
   if (kind !== 'none') p.budget = integer('policy.budget', p.budget, 1, MOST_TOKENS);
-  for (const key of ['sink', 'recent']) p[key] = integer(`policy.${key}`, p[key] ?? 0, 0, MOST_TOKENS);
+  for (const key of ['sink', 'recent'])
+    p[key] = integer(`policy.${key}`, p[key] ?? 0, 0, MOST_TOKENS);
   if (p.window !== undefined) integer('policy.window', p.window, 1, MOST_TOKENS);
   for (const key of ['keepWindow', 'ranks', 'rotate']) flag(key);
   if (p.pool !== undefined) checkPool('policy.pool', p.pool);
-  for (const key of ['rows', 'group', 'over']) if (p[key] !== undefined) word(`policy.${key}`, p[key], REDUCE);
+  for (const key of ['rows', 'group', 'over'])
+    if (p[key] !== undefined) word(`policy.${key}`, p[key], REDUCE);
   if (p.edge !== undefined) word('policy.edge', p.edge, ['pad', 'shrink']);
   if (p.order !== undefined) word('policy.order', p.order, ['reduce-pool', 'pool-reduce']);
   if (p.scope !== undefined) word('policy.scope', p.scope, ['head', 'layer']);
@@ -72,7 +93,14 @@ function checkBudget(name, budget, p) {
 /** @param {any} shape */
 function checkShape(shape) {
   onlyKeys('shape', shape, [
-    'nQHeads', 'nKvHeads', 'kHeadDim', 'vHeadDim', 'dtype', 'maxTokens', 'softmaxScale', 'logitSoftcap',
+    'nQHeads',
+    'nKvHeads',
+    'kHeadDim',
+    'vHeadDim',
+    'dtype',
+    'maxTokens',
+    'softmaxScale',
+    'logitSoftcap',
   ]);
   const dtype = word('shape.dtype', shape.dtype ?? 'f32', ['f32', 'f16']);
   const nKvHeads = integer('shape.nKvHeads', shape.nKvHeads, 1, 65535);
@@ -128,10 +156,15 @@ export class Evictor {
     const floats = (label, nRows) => {
       const size = nRows * shape.maxTokens * 4;
       if (size > most) {
-        refuse(`shape.maxTokens ${shape.maxTokens}: ${nRows} rows of scores are ${size} bytes > ${most}, the device's maxStorageBufferBindingSize`);
+        refuse(
+          `shape.maxTokens ${shape.maxTokens}: ${nRows} rows of scores are ${size} bytes > ${most}, the device's maxStorageBufferBindingSize`,
+        );
       }
       const usage = 128 | 4; // STORAGE, COPY_SRC
-      return { buffer: device.createBuffer({ label: `kvevict ${label}`, size, usage }), stride: shape.maxTokens };
+      return {
+        buffer: device.createBuffer({ label: `kvevict ${label}`, size, usage }),
+        stride: shape.maxTokens,
+      };
     };
     const heads = this.#isPerQueryHead ? shape.nQHeads : shape.nKvHeads;
     this.#raw = floats('scores', policy.kind === 'streaming-llm' ? 1 : heads);
@@ -174,7 +207,16 @@ export class Evictor {
    * @param {any} options  See EvictOptions.
    */
   encode(encoder, options) {
-    onlyKeys('options', options, ['view', 'nTokens', 'budget', 'queries', 'firstQuery', 'scores', 'keep']);
+    onlyKeys('options', options, [
+      'view',
+      'nTokens',
+      'budget',
+      'queries',
+      'firstQuery',
+      'nQueryRows',
+      'scores',
+      'keep',
+    ]);
     const policy = this.#policy;
     const shape = this.#shape;
     const nTokens = integer('nTokens', options.nTokens, 0, shape.maxTokens);
@@ -191,27 +233,49 @@ export class Evictor {
     const lists = { ...keep, nLists: this.nLists };
     const isWindow = policy.window !== undefined;
     const tail = Math.max(policy.recent, isWindow && policy.keepWindow ? policy.window : 0);
-    const select = { nLists: this.nLists, nTokens, nKeep: budget, sink: policy.sink, tie: policy.tie ?? 'lower' };
+    const select = {
+      nLists: this.nLists,
+      nTokens,
+      nKeep: budget,
+      sink: policy.sink,
+      tie: policy.tie ?? 'lower',
+    };
     const encode = (pass) => {
       if (policy.kind === 'streaming-llm') {
         // After the sinks the most recent tokens: nothing is ranked.
-        this.#operations.encodeSelect(pass, { ...select, recent: budget - policy.sink, scores: this.#raw, keep });
+        this.#operations.encodeSelect(pass, {
+          ...select,
+          recent: budget - policy.sink,
+          scores: this.#raw,
+          keep,
+        });
       } else {
         const scores = this.#encodeScores(pass, view, options, nTokens);
         this.#operations.encodeSelect(pass, { ...select, recent: tail, scores, keep });
       }
       this.#operations.encodeCompact(pass, { view, nTokens, nKeep: budget, keep: lists });
       if (policy.rotate) {
-        this.#operations.encodeRotate(pass, { view, nRows: budget, keep, nLists: this.nLists, rope: this.#rope });
+        this.#operations.encodeRotate(pass, {
+          view,
+          nRows: budget,
+          keep,
+          nLists: this.nLists,
+          rope: this.#rope,
+        });
       }
     };
     withPass(encoder, encode);
-    return { evicted: true, nTokens: budget, keep: { ...lists, offset: keep.offset ?? 0, count: budget } };
+    return {
+      evicted: true,
+      nTokens: budget,
+      keep: { ...lists, offset: keep.offset ?? 0, count: budget },
+    };
   }
 
   /** Frees the evictor's memory, once the GPU has done the work that uses it. */
   destroy() {
-    for (const range of [this.#raw, this.#shaped, this.#reduced, this.#keep]) range?.buffer.destroy();
+    for (const range of [this.#raw, this.#shaped, this.#reduced, this.#keep])
+      range?.buffer.destroy();
     this.#operations.destroy();
   }
 
@@ -225,7 +289,8 @@ export class Evictor {
     const plane = (name, headDim) => {
       const given = object(`view.${name}`, view[name]);
       for (const [key, value] of Object.entries({ dtype, headDim })) {
-        if ((given[key] ?? value) !== value) refuse(`view.${name}.${key} ${given[key]} is not ${value}, the shape's`);
+        if ((given[key] ?? value) !== value)
+          refuse(`view.${name}.${key} ${given[key]} is not ${value}, the shape's`);
       }
       return { dtype, headDim, ...given };
     };
@@ -236,7 +301,9 @@ export class Evictor {
   #encodeScores(pass, view, options, nTokens) {
     const policy = this.#policy;
     const { nKvHeads, nQHeads, scale, softcap } = this.#shape;
-    const perQueryHead = this.#isPerQueryHead;
+    const isGiven =
+      policy.kind === 'custom' || (policy.kind === 'h2o' && options.scores !== undefined);
+    const perQueryHead = this.#isPerQueryHead && !isGiven;
     const isWindow = policy.window !== undefined;
     const nScored = isWindow && policy.keepWindow ? nTokens - policy.window : nTokens;
     const common = { view, nTokens, scores: this.#raw };
@@ -250,31 +317,60 @@ export class Evictor {
         break;
       case 'lagkv':
         this.#operations.encodeLagScores(pass, {
-          ...common, sink: policy.sink, block: policy.block, ranks: policy.ranks,
+          ...common,
+          sink: policy.sink,
+          block: policy.block,
+          ranks: policy.ranks,
         });
         break;
-      case 'custom':
-        if (options.scores === undefined) refuse('scores are missing: policy custom ranks by them');
-        checkRange('scores', options.scores, ['stride']);
-        scores = { stride: nTokens, ...options.scores };
-        break;
       default:
-        if (options.queries === undefined) refuse(`queries are missing: policy ${policy.kind} scores by them`);
+        if (isGiven) {
+          if (options.scores === undefined)
+            refuse('scores are missing: policy custom ranks by them');
+          checkRange('scores', options.scores, ['stride']);
+          scores = { stride: nTokens, ...options.scores };
+          break;
+        }
+        if (options.queries === undefined)
+          refuse(`queries are missing: policy ${policy.kind} scores by them`);
         this.#operations.encodeWindowScores(pass, {
-          ...common, queries: options.queries, firstQuery: options.firstQuery ?? 0, nQHeads, nScored, scale,
-          softcap, perQueryHead, window: policy.window, rows: policy.rows, group: policy.group,
+          ...common,
+          queries: options.queries,
+          firstQuery: options.firstQuery ?? 0,
+          nQHeads,
+          nScored,
+          scale,
+          softcap,
+          perQueryHead,
+          // h2o: the sums that all queries make, or those given.
+          window: policy.window ?? integer('nQueryRows', options.nQueryRows ?? nTokens, 1, nTokens),
+          rows: policy.rows ?? 'sum',
+          group: policy.group,
         });
     }
     if (this.#shapes) {
       this.#operations.encodeShape(pass, {
-        from: scores, to: this.#shaped, nRows: nKvHeads, nTerms: perQueryHead ? nQHeads / nKvHeads : 1,
-        nTokens, nScored, pool: policy.pool, edge: policy.edge, reduce: policy.group ?? 'mean',
+        from: scores,
+        to: this.#shaped,
+        nRows: nKvHeads,
+        nTerms: perQueryHead ? nQHeads / nKvHeads : 1,
+        nTokens,
+        nScored,
+        pool: policy.pool,
+        edge: policy.edge,
+        reduce: policy.group ?? 'mean',
       });
       scores = this.#shaped;
     }
     if (policy.scope === 'layer') {
       this.#operations.encodeShape(pass, {
-        from: scores, to: this.#reduced, nRows: 1, nTerms: nKvHeads, nTokens, nScored, reduce: policy.over,
+        from: scores,
+        to: this.#reduced,
+        nRows: 1,
+        nTerms: nKvHeads,
+        nTokens,
+        nScored,
+        reduce: policy.over,
       });
       scores = this.#reduced;
     }

@@ -90,9 +90,9 @@ export interface Shape {
 interface Ranking {
   /** Tokens that stay, everything included. */
   budget: number;
-  /** First tokens, which always stay. Default 4; tova 0. */
+  /** First tokens, which always stay. Default 4; tova and h2o 0. */
   sink?: number;
-  /** Last tokens, which always stay. Default 0. */
+  /** Last tokens, which always stay. Default 0; h2o 32. */
   recent?: number;
   /** 'none', 'avgN' or 'maxN', N odd. Default 'none'; snapkv and pyramidkv 'avg7'. */
   pool?: string;
@@ -128,6 +128,14 @@ export interface KeyPolicy extends Ranking {
   kind: 'knorm' | 'keydiff' | 'custom';
 }
 
+export interface SumsPolicy extends Ranking {
+  /** Ranks by the attention that all queries paid; with `scores` by sums that the engine has. */
+  kind: 'h2o';
+  /** Over the query heads of a KV head. Default 'mean'. */
+  group?: Reduction;
+  order?: 'reduce-pool' | 'pool-reduce';
+}
+
 export interface LagPolicy extends Ranking {
   kind: 'lagkv';
   /** Tokens of a partition, 2 to 1024. Default 128. */
@@ -144,7 +152,13 @@ export interface StreamingPolicy {
 }
 
 /** The parameters and defaults of docs/policies.md. */
-export type Policy = WindowPolicy | KeyPolicy | LagPolicy | StreamingPolicy | { kind: 'none' };
+export type Policy =
+  | WindowPolicy
+  | SumsPolicy
+  | KeyPolicy
+  | LagPolicy
+  | StreamingPolicy
+  | { kind: 'none' };
 
 /** How RoPE rotated the keys: pair f at position p by p * invFreq[f] radians. */
 export interface Rope {
@@ -169,11 +183,13 @@ export interface EvictOptions {
   nTokens: number;
   /** In place of the policy's, for this layer. */
   budget?: number;
-  /** snapkv, pyramidkv, tova: rows [nQHeads, firstQuery + window] after RoPE; the last are the window's. */
+  /** snapkv, pyramidkv, tova, h2o: rows [nQHeads, firstQuery + window] after RoPE; the last are the window's. */
   queries?: Plane;
   /** Row of the window's first query. Default 0. */
   firstQuery?: number;
-  /** custom: f32 [nKvHeads, nTokens]. */
+  /** h2o: the last queries that are given, 1 to nTokens. Default nTokens. */
+  nQueryRows?: number;
+  /** custom, and h2o in place of queries: f32 [nKvHeads, nTokens]. */
   scores?: Rows;
   /** Receives the keep lists. Default: memory of the evictor's, which the next encode() overwrites. */
   keep?: Rows;
@@ -215,46 +231,91 @@ export declare class Operations {
   encodeWindowScores(
     encoder: Encoder,
     options: {
-      view: View; nTokens: number; scores: Rows; queries: Plane; nQHeads: number; firstQuery?: number;
-      window: number; scale?: number; softcap?: number; rows?: Reduction; group?: Reduction;
-      perQueryHead?: boolean; nScored?: number;
+      view: View;
+      nTokens: number;
+      scores: Rows;
+      queries: Plane;
+      nQHeads: number;
+      firstQuery?: number;
+      window: number;
+      scale?: number;
+      softcap?: number;
+      rows?: Reduction;
+      group?: Reduction;
+      perQueryHead?: boolean;
+      nScored?: number;
     },
   ): void;
   encodeKeyNorms(encoder: Encoder, options: { view: View; nTokens: number; scores: Rows }): void;
   encodeKeyDiffs(encoder: Encoder, options: { view: View; nTokens: number; scores: Rows }): void;
   encodeLagScores(
     encoder: Encoder,
-    options: { view: View; nTokens: number; scores: Rows; sink?: number; block?: number; ranks?: boolean },
+    options: {
+      view: View;
+      nTokens: number;
+      scores: Rows;
+      sink?: number;
+      block?: number;
+      ranks?: boolean;
+    },
   ): void;
   /** Pools nRows * nTerms rows and reduces every nTerms of them to one. Scores from nScored on become +infinity. */
   encodeShape(
     encoder: Encoder,
     options: {
-      from: Rows; to: Rows; nRows: number; nTerms?: number; nTokens: number; nScored?: number; pool?: string;
-      edge?: 'pad' | 'shrink'; reduce?: Reduction;
+      from: Rows;
+      to: Rows;
+      nRows: number;
+      nTerms?: number;
+      nTokens: number;
+      nScored?: number;
+      pool?: string;
+      edge?: 'pad' | 'shrink';
+      reduce?: Reduction;
     },
   ): void;
   /** Descending score, ties by `tie`, NaN last; sinks and recents always stay. */
   encodeSelect(
     encoder: Encoder,
     options: {
-      scores: Rows; keep: Rows; nLists: number; nTokens: number; nKeep: number; sink?: number; recent?: number;
+      scores: Rows;
+      keep: Rows;
+      nLists: number;
+      nTokens: number;
+      nKeep: number;
+      sink?: number;
+      recent?: number;
       tie?: 'lower' | 'higher';
     },
   ): void;
   /** Row keep[i] of each head and plane goes to slot i, in place. Slots from nKeep on are unspecified. */
-  encodeCompact(encoder: Encoder, options: { view: View; nTokens: number; nKeep: number; keep: KeepLists }): void;
+  encodeCompact(
+    encoder: Encoder,
+    options: { view: View; nTokens: number; nKeep: number; keep: KeepLists },
+  ): void;
   /** Row keep[i] goes to slot firstSlot + i of another cache, whose planes lie in other buffers. */
   encodeGather(
     encoder: Encoder,
     options: {
-      view: View; nTokens: number; nKeep: number; keep: KeepLists; destination: View; firstSlot?: number;
+      view: View;
+      nTokens: number;
+      nKeep: number;
+      keep: KeepLists;
+      destination: View;
+      firstSlot?: number;
     },
   ): void;
   /** Turns the keys of slots 0 .. nRows - 1: with `keep` from slot keep[i] to i, with `offsets` (i32) by so many. */
   encodeRotate(
     encoder: Encoder,
-    options: { view: View; nRows: number; rope: Rope; nLists?: number; keep?: Rows; offsets?: Rows },
+    options: {
+      view: View;
+      nRows: number;
+      rope: Rope;
+      nLists?: number;
+      keep?: Rows;
+      offsets?: Rows;
+    },
   ): void;
   destroy(): void;
 }

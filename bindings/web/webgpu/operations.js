@@ -1,7 +1,13 @@
 // The operations of an eviction, each encoded into the engine's own commands.
 import { checkLists, checkPool, checkRope, checkRows, withPass } from './arguments.js';
 import { finite, integer, object, onlyKeys, refuse, word } from './check.js';
-import { DIRECTION_PIECE, keyCosines, keyDirections, keyNorms, meanDirection } from './kernels/keys.js';
+import {
+  DIRECTION_PIECE,
+  keyCosines,
+  keyDirections,
+  keyNorms,
+  meanDirection,
+} from './kernels/keys.js';
 import { lagPartitions, lagRest, MOST_LAG_BLOCK, MOST_LAG_DIM } from './kernels/lag.js';
 import { columnGroups, compactRows, gatherGroups, gatherRows } from './kernels/move.js';
 import { rotateGroups, rotateRows, turnsOf } from './kernels/rotate.js';
@@ -9,7 +15,12 @@ import { quadsOf, rowParams } from './kernels/rows.js';
 import { selectSlots } from './kernels/select.js';
 import { shapeScores } from './kernels/shape.js';
 import {
-  rowsAtOnce, WINDOW_KEYS, WINDOW_PIECE, windowPieces, windowSums, windowWeights,
+  rowsAtOnce,
+  WINDOW_KEYS,
+  WINDOW_PIECE,
+  windowPieces,
+  windowSums,
+  windowWeights,
 } from './kernels/window.js';
 import { pipelinesOf } from './pipelines.js';
 import { bindRows, checkPlane, checkView } from './planes.js';
@@ -56,7 +67,15 @@ export class Operations {
    */
   encodeWindowScores(encoder, options) {
     const o = this.#scoring(options, [
-      'queries', 'nQHeads', 'firstQuery', 'window', 'scale', 'softcap', 'rows', 'group', 'perQueryHead',
+      'queries',
+      'nQHeads',
+      'firstQuery',
+      'window',
+      'scale',
+      'softcap',
+      'rows',
+      'group',
+      'perQueryHead',
       'nScored',
     ]);
     const window = integer('window', options.window, 1, MOST_TOKENS);
@@ -103,14 +122,22 @@ export class Operations {
     };
     const of = [...keys.bindings, ...queries.bindings];
     withPass(encoder, (pass) => {
-      this.#pipelines.run(pass, windowPieces, variant, params, [...of, pieces], [
-        nPieces,
-        Math.ceil(window / variant.rows),
-        nQHeads,
-      ]);
-      this.#pipelines.run(pass, windowSums, {}, { n_rows: nRows, n_pieces: nPieces }, [pieces, sums], [
-        Math.ceil(nRows / 64),
-      ]);
+      this.#pipelines.run(
+        pass,
+        windowPieces,
+        variant,
+        params,
+        [...of, pieces],
+        [nPieces, Math.ceil(window / variant.rows), nQHeads],
+      );
+      this.#pipelines.run(
+        pass,
+        windowSums,
+        {},
+        { n_rows: nRows, n_pieces: nPieces },
+        [pieces, sums],
+        [Math.ceil(nRows / 64)],
+      );
       this.#pipelines.run(
         pass,
         windowWeights,
@@ -139,7 +166,12 @@ export class Operations {
         pass,
         keyNorms,
         { keys: keys.variant },
-        { n_tokens: o.nTokens, base: scores.base, stride: scores.stride, ...rowParams('keys', keys.params) },
+        {
+          n_tokens: o.nTokens,
+          base: scores.base,
+          stride: scores.stride,
+          ...rowParams('keys', keys.params),
+        },
         [...keys.bindings, scores.binding],
         [Math.ceil(o.nTokens / 64), o.view.nHeads],
       ),
@@ -159,10 +191,14 @@ export class Operations {
     const variant = { keys: keys.variant };
     const ofKeys = { n_tokens: o.nTokens, ...rowParams('keys', keys.params) };
     withPass(encoder, (pass) => {
-      this.#pipelines.run(pass, keyDirections, variant, { ...ofKeys, n_pieces: nPieces }, [...keys.bindings, pieces], [
-        nPieces,
-        nHeads,
-      ]);
+      this.#pipelines.run(
+        pass,
+        keyDirections,
+        variant,
+        { ...ofKeys, n_pieces: nPieces },
+        [...keys.bindings, pieces],
+        [nPieces, nHeads],
+      );
       this.#pipelines.run(
         pass,
         meanDirection,
@@ -191,7 +227,8 @@ export class Operations {
     const keys = o.rows('k', 'score');
     const values = o.rows('v', 'score');
     for (const { variant } of [keys, values]) {
-      if (variant.dim > MOST_LAG_DIM) refuse(`headDim ${variant.dim} > ${MOST_LAG_DIM}, lagkv's most`);
+      if (variant.dim > MOST_LAG_DIM)
+        refuse(`headDim ${variant.dim} > ${MOST_LAG_DIM}, lagkv's most`);
     }
     const scores = o.scores(nHeads, o.nTokens);
     const nRanked = o.nTokens - sink;
@@ -218,7 +255,11 @@ export class Operations {
       this.#pipelines.run(
         pass,
         lagPartitions,
-        { keys: keys.variant, values: values.variant, capacity: Math.max(128, 2 ** Math.ceil(Math.log2(block))) },
+        {
+          keys: keys.variant,
+          values: values.variant,
+          capacity: Math.max(128, 2 ** Math.ceil(Math.log2(block))),
+        },
         {
           block,
           ranks: options.ranks === false ? 0 : 1,
@@ -241,7 +282,15 @@ export class Operations {
    */
   encodeShape(encoder, options) {
     onlyKeys('options', options, [
-      'from', 'to', 'nRows', 'nTerms', 'nTokens', 'nScored', 'pool', 'edge', 'reduce',
+      'from',
+      'to',
+      'nRows',
+      'nTerms',
+      'nTokens',
+      'nScored',
+      'pool',
+      'edge',
+      'reduce',
     ]);
     const nRows = integer('nRows', options.nRows, 1, 65535);
     const nTerms = integer('nTerms', options.nTerms ?? 1, 1, 65535);
@@ -287,7 +336,14 @@ export class Operations {
    */
   encodeSelect(encoder, options) {
     onlyKeys('options', options, [
-      'scores', 'keep', 'nLists', 'nTokens', 'nKeep', 'sink', 'recent', 'tie',
+      'scores',
+      'keep',
+      'nLists',
+      'nTokens',
+      'nKeep',
+      'sink',
+      'recent',
+      'tie',
     ]);
     const nLists = integer('nLists', options.nLists, 1, 65535);
     const nTokens = integer('nTokens', options.nTokens, 0, MOST_TOKENS);
@@ -367,13 +423,18 @@ export class Operations {
     }
     const pairs = sources.flatMap((from, i) => {
       const to = targets[i];
-      if ((from === undefined) !== (to === undefined)) refuse('only one of view and destination has v');
+      if ((from === undefined) !== (to === undefined))
+        refuse('only one of view and destination has v');
       if (from === undefined) return [];
       if (from.dtype !== to.dtype || from.rowBytes !== to.rowBytes) {
-        refuse(`${to.name}: rows of ${to.rowBytes} bytes ${to.dtype}, but ${from.name} has ${from.rowBytes} bytes ${from.dtype}`);
+        refuse(
+          `${to.name}: rows of ${to.rowBytes} bytes ${to.dtype}, but ${from.name} has ${from.rowBytes} bytes ${from.dtype}`,
+        );
       }
       if (from.buffer === to.buffer) {
-        refuse(`${to.name}.buffer is ${from.name}.buffer: one dispatch cannot read and write a buffer`);
+        refuse(
+          `${to.name}.buffer is ${from.name}.buffer: one dispatch cannot read and write a buffer`,
+        );
       }
       return [
         [
@@ -426,7 +487,12 @@ export class Operations {
       nRows,
     );
     const rows = bindRows(this.#device, view.k, view.address, 'words');
-    const variant = { rows: rows.variant, nPairs: rope.nPairs, interleaved: rope.interleaved, fromSlots };
+    const variant = {
+      rows: rows.variant,
+      nPairs: rope.nPairs,
+      interleaved: rope.interleaved,
+      fromSlots,
+    };
     withPass(encoder, (pass) =>
       this.#pipelines.run(
         pass,
@@ -446,7 +512,8 @@ export class Operations {
 
   /** Frees scratch memory, once the GPU has done the work that uses it. */
   destroy() {
-    for (const { buffer } of [...this.#scratch.values(), ...this.#constants.values()]) buffer.destroy();
+    for (const { buffer } of [...this.#scratch.values(), ...this.#constants.values()])
+      buffer.destroy();
     this.#scratch.clear();
     this.#constants.clear();
   }
@@ -485,7 +552,8 @@ export class Operations {
     let range = this.#scratch.get(name);
     if (range === undefined || range.buffer.size < bytes) {
       const most = this.#device.limits.maxStorageBufferBindingSize;
-      if (bytes > most) refuse(`scratch of ${bytes} bytes > ${most}, the device's maxStorageBufferBindingSize`);
+      if (bytes > most)
+        refuse(`scratch of ${bytes} bytes > ${most}, the device's maxStorageBufferBindingSize`);
       const size = Math.max(16, 2 ** Math.ceil(Math.log2(Math.max(bytes, 1))));
       const buffer = this.#device.createBuffer({
         label: `kvevict ${name}`,
@@ -517,7 +585,10 @@ export class Operations {
 
   // f32 1 / n, rounded once, which a GPU's own division need not be.
   #inverses(width) {
-    return this.#constant(`inverses ${width}`, Float32Array.from({ length: width + 1 }, (_, n) => 1 / n));
+    return this.#constant(
+      `inverses ${width}`,
+      Float32Array.from({ length: width + 1 }, (_, n) => 1 / n),
+    );
   }
 
   #turns(invFreq) {

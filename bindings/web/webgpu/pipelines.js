@@ -127,7 +127,9 @@ class Pipelines {
         ...text.buffers.map(({ write }, i) => ({
           binding: i + 1,
           visibility,
-          buffer: { type: /** @type {GPUBufferBindingType} */ (write ? 'storage' : 'read-only-storage') },
+          buffer: {
+            type: /** @type {GPUBufferBindingType} */ (write ? 'storage' : 'read-only-storage'),
+          },
         })),
       ],
     });

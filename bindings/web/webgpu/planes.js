@@ -38,8 +38,10 @@ export function checkRange(name, value, more = []) {
  * @param {number} end
  */
 export function bind(device, name, { buffer, offset }, end) {
-  if (end > buffer.size) refuse(`${name} reaches to byte ${end} > ${buffer.size}, its buffer's size`);
-  const { minStorageBufferOffsetAlignment: unit, maxStorageBufferBindingSize: most } = device.limits;
+  if (end > buffer.size)
+    refuse(`${name} reaches to byte ${end} > ${buffer.size}, its buffer's size`);
+  const { minStorageBufferOffsetAlignment: unit, maxStorageBufferBindingSize: most } =
+    device.limits;
   const start = offset - (offset % unit);
   const size = Math.ceil((end - start) / 4) * 4;
   if (size > most) {
@@ -68,7 +70,12 @@ export function bindWords(device, name, range, length) {
  */
 export function checkPlane(name, plane, of) {
   const range = checkRange(name, plane, [
-    'dtype', 'headDim', 'rowBytes', 'tokenStrideBytes', 'headStrideBytes', 'blockStrideBytes',
+    'dtype',
+    'headDim',
+    'rowBytes',
+    'tokenStrideBytes',
+    'headStrideBytes',
+    'blockStrideBytes',
   ]);
   const dtype = word(`${name}.dtype`, plane.dtype ?? of.dtype ?? 'f32', ['f32', 'f16', 'opaque']);
   if (of.dtype !== undefined && dtype !== of.dtype) {

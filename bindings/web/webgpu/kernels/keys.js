@@ -1,5 +1,14 @@
 // Scores by keys alone: their norms, and their cosines with the mean direction.
-import { FLOATS, quadsOf, quadType, rowAddress, rowBuffers, rowFields, rowQuads, tree } from './rows.js';
+import {
+  FLOATS,
+  quadsOf,
+  quadType,
+  rowAddress,
+  rowBuffers,
+  rowFields,
+  rowQuads,
+  tree,
+} from './rows.js';
 
 const keyText = (v) => `
 ${FLOATS}
@@ -13,8 +22,7 @@ ${rowQuads('keys', v.keys)}
  */
 export function keyNorms(v) {
   return {
-    fields: [['n_tokens', 'u32'], ['base', 'u32'],
-      ['stride', 'u32'], ...rowFields('keys')],
+    fields: [['n_tokens', 'u32'], ['base', 'u32'], ['stride', 'u32'], ...rowFields('keys')],
     buffers: [
       ...rowBuffers('keys', v.keys, quadType(v.keys)),
       { name: 'scores', type: 'array<u32>', write: true },
@@ -141,8 +149,7 @@ fn main(@builtin(workgroup_id) id: vec3u, @builtin(local_invocation_index) t: u3
 export function keyCosines(v) {
   const quads = quadsOf(v.keys);
   return {
-    fields: [['n_tokens', 'u32'], ['base', 'u32'],
-      ['stride', 'u32'], ...rowFields('keys')],
+    fields: [['n_tokens', 'u32'], ['base', 'u32'], ['stride', 'u32'], ...rowFields('keys')],
     buffers: [
       ...rowBuffers('keys', v.keys, quadType(v.keys)),
       { name: 'direction', type: 'array<vec4f>' },

@@ -1,5 +1,14 @@
 // Scores keys and values by how far they stand out from those after them.
-import { FLOATS, quadsOf, quadType, rowAddress, rowBuffers, rowFields, rowQuads, tree } from './rows.js';
+import {
+  FLOATS,
+  quadsOf,
+  quadType,
+  rowAddress,
+  rowBuffers,
+  rowFields,
+  rowQuads,
+  tree,
+} from './rows.js';
 
 /** The longest partition, whose numbers lie in workgroup memory. */
 export const MOST_LAG_BLOCK = 1024;
@@ -16,18 +25,16 @@ fn ${name}_spreads(head: u32, first: u32, t: u32, into: u32) {
   for (var quad = t; quad < ${quadsOf(v)}u; quad += ${THREADS}u) {
     var low = vec4f(3.4028234e38);
     var high = vec4f(-3.4028234e38);
-    var spoilt = vec4<bool>();
     for (var i = 0u; i < p.block; i++) {
       let x = ${name}_quad(${name}_row(head, first + p.block + i), quad);
       let size = bitcast<vec4u>(x) & vec4u(0x7fffffffu);
       let is_number = size <= vec4u(INFINITY); // NaN is ignored
-      spoilt = spoilt | (size == vec4u(INFINITY));
       low = select(low, min(low, x), is_number);
       high = select(high, max(high, x), is_number);
     }
     let range = high - low;
     let inverse = vec4f(1.0) / range;
-    let is_range = !spoilt & (range > vec4f()) &
+    let is_range = (range > vec4f()) &
         ((bitcast<vec4u>(range) & vec4u(INFINITY)) != vec4u(INFINITY)) &
         ((bitcast<vec4u>(inverse) & vec4u(INFINITY)) != vec4u(INFINITY));
     least[quad] = select(vec4f(), low, is_range);

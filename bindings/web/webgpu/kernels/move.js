@@ -89,7 +89,12 @@ fn main(@builtin(global_invocation_id) id: vec3u) {
  */
 export function gatherRows(v) {
   return {
-    fields: [...keepFields, ['first_slot', 'u32'], ...rowFields('source'), ...rowFields('destination')],
+    fields: [
+      ...keepFields,
+      ['first_slot', 'u32'],
+      ...rowFields('source'),
+      ...rowFields('destination'),
+    ],
     buffers: [
       ...rowBuffers('source', v.from, 'vec4u'),
       ...rowBuffers('destination', v.to, 'vec4u', true),

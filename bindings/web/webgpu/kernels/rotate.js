@@ -39,7 +39,11 @@ export function rotateRows(v) {
   const isHalf = rows.dtype === 'f16';
   const nUnits = isHalf && !interleaved ? nPairs / 2 : nPairs;
   // The words of a unit's elements, and its first pair.
-  const words = interleaved ? (isHalf ? ['unit'] : ['2u * unit', '2u * unit + 1u']) : ['unit', `unit + ${nUnits}u`];
+  const words = interleaved
+    ? isHalf
+      ? ['unit']
+      : ['2u * unit', '2u * unit + 1u']
+    : ['unit', `unit + ${nUnits}u`];
   const body = isHalf
     ? interleaved
       ? `let turned = turn(0u, unpack2x16float(load(row, unit)));

@@ -2,9 +2,18 @@
 //
 // The first finds each query row's greatest logit and the sum of exponentials,
 // for pieces of the keys, which `windowSums` puts together. The second adds up
-// the weights that each key gets. Both have keys' elements in registers and
-// some query rows in workgroup memory.
-import { FLOATS, quadsOf, quadType, rowAddress, rowBuffers, rowFields, rowQuads, tree } from './rows.js';
+// the weights that each key gets. Both have a tile of query rows in workgroup
+// memory, and an invocation multiplies all of them with one key at a time.
+import {
+  FLOATS,
+  quadsOf,
+  quadType,
+  rowAddress,
+  rowBuffers,
+  rowFields,
+  rowQuads,
+  tree,
+} from './rows.js';
 
 /** Invocations of a workgroup, one key each. */
 export const WINDOW_KEYS = 128;
@@ -231,13 +240,15 @@ fn main(@builtin(workgroup_id) id: vec3u, @builtin(local_invocation_index) t: u3
   let j = id.x * ${WINDOW_KEYS}u + t;
   let past = p.n_tokens - p.window;
   let row = keys_row(head, min(j, p.n_tokens - 1u));
+  // Earlier rows see none of the workgroup's keys.
+  let first_seeing = max(id.x * ${WINDOW_KEYS}u, past) - past;
   var of_group = 0.0;
   var is_bad = false;
   for (var g = 0u; g < p.group; g++) {
     let query_head = head * p.group + g;
     var of_head = 0.0;
     var head_bad = false;
-    for (var first_row = 0u; first_row < p.window; first_row += ${v.rows}u) {
+    for (var first_row = first_seeing - first_seeing % ${v.rows}u; first_row < p.window; first_row += ${v.rows}u) {
       workgroupBarrier();
       load_tile(query_head, first_row, t);
       if (t < ${v.rows}u) {

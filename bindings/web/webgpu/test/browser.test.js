@@ -12,8 +12,13 @@ import { fileURLToPath } from 'node:url';
 const chromium = process.env.KVEVICT_CHROMIUM;
 const root = fileURLToPath(new URL('..', import.meta.url));
 const FLAGS = [
-  '--headless=new', '--no-sandbox', '--no-first-run', '--disable-extensions', '--enable-unsafe-webgpu',
-  '--use-webgpu-adapter=swiftshader', '--enable-features=Vulkan',
+  '--headless=new',
+  '--no-sandbox',
+  '--no-first-run',
+  '--disable-extensions',
+  '--enable-unsafe-webgpu',
+  '--use-webgpu-adapter=swiftshader',
+  '--enable-features=Vulkan',
 ];
 
 /** Serves the module's folder, and resolves with what the page posts. */
@@ -30,11 +35,15 @@ function serve() {
       }
       if (request.url === '/') {
         response.setHeader('content-type', 'text/html');
-        response.end('<!doctype html><title>kvevict</title><script type="module" src="/test/page.js"></script>');
+        response.end(
+          '<!doctype html><title>kvevict</title><script type="module" src="/test/page.js"></script>',
+        );
         return;
       }
       try {
-        const file = readFileSync(join(root, normalize(new URL(request.url, 'http://localhost').pathname)));
+        const file = readFileSync(
+          join(root, normalize(new URL(request.url, 'http://localhost').pathname)),
+        );
         response.setHeader('content-type', 'text/javascript');
         response.end(file);
       } catch {
@@ -42,27 +51,40 @@ function serve() {
       }
     });
   });
-  return new Promise((resolve) => server.listen(0, '127.0.0.1', () => resolve({ server, posted, port: server.address().port })));
+  return new Promise((resolve) =>
+    server.listen(0, '127.0.0.1', () => resolve({ server, posted, port: server.address().port })),
+  );
 }
 
-test('a page evicts on the GPU', { skip: chromium === undefined && 'KVEVICT_CHROMIUM names no browser' }, async () => {
-  const { server, posted, port } = await serve();
-  const profile = mkdtempSync(join(tmpdir(), 'kvevict-web-'));
-  const browser = spawn(chromium, [...FLAGS, `--user-data-dir=${profile}`, `http://127.0.0.1:${port}/`], { stdio: 'ignore' });
-  const ended = new Promise((resolve) => browser.on('exit', resolve));
-  try {
-    const result = await Promise.race([posted, ended.then((code) => ({ error: `the browser ended with ${code}` }))]);
-    assert.equal(result.error, undefined);
-    assert.deepEqual(result.console, []);
-    for (const { name, wrongSlots, wrongBytes, n } of result.cases) {
-      assert.deepEqual({ wrongSlots, wrongBytes }, { wrongSlots: 0, wrongBytes: 0 }, name);
-      assert.ok(n > 0);
+test(
+  'a page evicts on the GPU',
+  { skip: chromium === undefined && 'KVEVICT_CHROMIUM names no browser' },
+  async () => {
+    const { server, posted, port } = await serve();
+    const profile = mkdtempSync(join(tmpdir(), 'kvevict-web-'));
+    const browser = spawn(
+      chromium,
+      [...FLAGS, `--user-data-dir=${profile}`, `http://127.0.0.1:${port}/`],
+      { stdio: 'ignore' },
+    );
+    const ended = new Promise((resolve) => browser.on('exit', resolve));
+    try {
+      const result = await Promise.race([
+        posted,
+        ended.then((code) => ({ error: `the browser ended with ${code}` })),
+      ]);
+      assert.equal(result.error, undefined);
+      assert.deepEqual(result.console, []);
+      for (const { name, wrongSlots, wrongBytes, n } of result.cases) {
+        assert.deepEqual({ wrongSlots, wrongBytes }, { wrongSlots: 0, wrongBytes: 0 }, name);
+        assert.ok(n > 0);
+      }
+      assert.equal(result.cases.length, 3);
+    } finally {
+      browser.kill('SIGKILL');
+      await ended;
+      server.close();
+      rmSync(profile, { recursive: true, force: true, maxRetries: 5 });
     }
-    assert.equal(result.cases.length, 3);
-  } finally {
-    browser.kill('SIGKILL');
-    await ended;
-    server.close();
-    rmSync(profile, { recursive: true, force: true, maxRetries: 5 });
-  }
-});
+  },
+);

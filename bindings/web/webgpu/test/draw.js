@@ -22,7 +22,12 @@ export function toHalf(x) {
   let n = Math.floor(size / step);
   const rest = size / step - n;
   if (rest > 0.5 || (rest === 0.5 && n % 2 === 1)) n++;
-  const bits = exponent === -14 && n < 1024 ? n : n === 2048 ? (exponent + 16) << 10 : ((exponent + 15) << 10) | (n - 1024);
+  const bits =
+    exponent === -14 && n < 1024
+      ? n
+      : n === 2048
+        ? (exponent + 16) << 10
+        : ((exponent + 15) << 10) | (n - 1024);
   return sign | bits;
 }
 
@@ -32,7 +37,9 @@ export function fromHalf(bits) {
   const mantissa = bits & 1023;
   const sign = bits & 0x8000 ? -1 : 1;
   if (exponent === 31) return mantissa ? NaN : sign * Infinity;
-  return exponent === 0 ? sign * mantissa * 2 ** -24 : sign * (1 + mantissa / 1024) * 2 ** (exponent - 15);
+  return exponent === 0
+    ? sign * mantissa * 2 ** -24
+    : sign * (1 + mantissa / 1024) * 2 ** (exponent - 15);
 }
 
 /** @param {string} dtype */
@@ -46,7 +53,10 @@ export const bytesOf = (dtype) => (dtype === 'f32' ? 4 : 2);
  * @param {(head: number, slot: number, i: number) => number} o.value
  * @param {'head-major' | 'token-major' | 'padded' | 'paged' | 'paged-heads'} o.layout
  */
-export function makePlane(device, { value, nHeads, nSlots, dim, dtype, layout, table, blockSize = 0 }) {
+export function makePlane(
+  device,
+  { value, nHeads, nSlots, dim, dtype, layout, table, blockSize = 0 },
+) {
   const size = bytesOf(dtype);
   const row = dim * size;
   const up = (n, to) => Math.ceil(n / to) * to;
@@ -56,7 +66,8 @@ export function makePlane(device, { value, nHeads, nSlots, dim, dtype, layout, t
   let block = 0;
   if (layout === 'head-major') [head, token] = [row * nSlots, row];
   // Rows at odd multiples of 4 bytes, so that no wide load fits.
-  if (layout === 'padded') [offset, token, head] = [260, up(row, 4) + 4, (up(row, 4) + 4) * (nSlots + 1)];
+  if (layout === 'padded')
+    [offset, token, head] = [260, up(row, 4) + 4, (up(row, 4) + 4) * (nSlots + 1)];
   if (layout === 'paged') block = token * blockSize;
   if (layout === 'paged-heads') {
     [token, head] = [row, row * blockSize];
@@ -67,9 +78,13 @@ export function makePlane(device, { value, nHeads, nSlots, dim, dtype, layout, t
   const addressOf = (h, s) =>
     table === undefined
       ? offset + h * head + s * token
-      : offset + table.ids[h * table.headStride + Math.floor(s / blockSize)] * block + h * head + (s % blockSize) * token;
+      : offset +
+        table.ids[h * table.headStride + Math.floor(s / blockSize)] * block +
+        h * head +
+        (s % blockSize) * token;
   let end = offset + (table === undefined ? 0 : nBlocks * block);
-  for (let h = 0; h < nHeads; h++) if (nSlots > 0) end = Math.max(end, addressOf(h, nSlots - 1) + row);
+  for (let h = 0; h < nHeads; h++)
+    if (nSlots > 0) end = Math.max(end, addressOf(h, nSlots - 1) + row);
   const bytes = new Uint8Array(up(end, 4)).fill(0xa5); // guards between rows
   const data = new DataView(bytes.buffer);
   const values = new Float64Array(nHeads * nSlots * dim);
@@ -86,7 +101,12 @@ export function makePlane(device, { value, nHeads, nSlots, dim, dtype, layout, t
   }
   const buffer = makeBuffer(device, bytes);
   const plane = {
-    buffer, offset, dtype, headDim: dim, tokenStrideBytes: token, headStrideBytes: head,
+    buffer,
+    offset,
+    dtype,
+    headDim: dim,
+    tokenStrideBytes: token,
+    headStrideBytes: head,
     ...(table === undefined ? {} : { blockStrideBytes: block }),
   };
   return { plane, bytes, values, addressOf, row };
@@ -120,7 +140,13 @@ export function makeCache(device, o) {
   const { seed, nHeads, nSlots, kDim, vDim = kDim, dtype, layout, key, blockSize = 16 } = o;
   const isPaged = layout.startsWith('paged');
   const table = isPaged
-    ? makeTable(device, { seed: seed + 9, nHeads, nSlots, blockSize, perHead: layout === 'paged-heads' })
+    ? makeTable(device, {
+        seed: seed + 9,
+        nHeads,
+        nSlots,
+        blockSize,
+        perHead: layout === 'paged-heads',
+      })
     : undefined;
   const draw = random(seed);
   const common = { nHeads, nSlots, dtype, layout, table, blockSize };

@@ -10,7 +10,8 @@ import { makeBuffer, makeDevice, readBuffer, submit } from './gpu.js';
 const device = await makeDevice();
 const plain = await makeDevice({ subgroups: false });
 const native = process.env.KVEVICT_NATIVE;
-const skip = native === undefined && 'KVEVICT_NATIVE names no program: ninja kvevict_webgpu_native builds it';
+const skip =
+  native === undefined && 'KVEVICT_NATIVE names no program: ninja kvevict_webgpu_native builds it';
 
 // The text form of a policy: the keys of an object in the native spelling.
 const KEYS = { keepWindow: 'keep_window' };
@@ -22,7 +23,8 @@ function textOf({ kind, ...parameters }) {
   return `${kind}:${words.join()}`;
 }
 
-const windowOf = (policy) => policy.window ?? (policy.kind === 'tova' ? 1 : 32);
+const windowOf = ({ kind, window }, o) =>
+  kind === 'h2o' ? o.nSlots : (window ?? (kind === 'tova' ? 1 : 32));
 
 function pack(values, dtype) {
   return dtype === 'f32' ? Float32Array.from(values) : Uint16Array.from(values, toHalf);
@@ -30,14 +32,29 @@ function pack(values, dtype) {
 
 function runNative(verb, policy, o, cache, queries, scores, invFreq) {
   const parts = [
-    pack(cache.k.values, o.dtype), pack(cache.v.values, o.dtype), queries, scores, invFreq,
-  ].map((a) => (a === undefined ? Buffer.alloc(0) : Buffer.from(a.buffer, a.byteOffset, a.byteLength)));
+    pack(cache.k.values, o.dtype),
+    pack(cache.v.values, o.dtype),
+    queries,
+    scores,
+    invFreq,
+  ].map((a) =>
+    a === undefined ? Buffer.alloc(0) : Buffer.from(a.buffer, a.byteOffset, a.byteLength),
+  );
   const run = spawnSync(
     native,
     [
-      verb, textOf(policy), o.nQHeads, o.nHeads, o.kDim, o.vDim, o.dtype, o.nSlots,
-      queries === undefined ? 0 : windowOf(policy), scores === undefined ? 0 : 1,
-      invFreq?.length ?? 0, o.rope ?? 'half',
+      verb,
+      textOf(policy),
+      o.nQHeads,
+      o.nHeads,
+      o.kDim,
+      o.vDim,
+      o.dtype,
+      o.nSlots,
+      queries === undefined ? 0 : windowOf(policy, o),
+      scores === undefined ? 'none' : policy.kind === 'h2o' ? 'sums' : 'scores',
+      invFreq?.length ?? 0,
+      o.rope ?? 'half',
     ].map(String),
     { input: Buffer.concat(parts), maxBuffer: 2 ** 28 },
   );
@@ -47,7 +64,8 @@ function runNative(verb, policy, o, cache, queries, scores, invFreq) {
 
 // A cache whose values tell their slot, so that V tells what was kept.
 function drawCache(on, o) {
-  const item = (h, s, i) => (i === 0 ? s % 1024 : i === 1 ? Math.floor(s / 1024) : ((h + s * 3 + i) % 64) - 32);
+  const item = (h, s, i) =>
+    i === 0 ? s % 1024 : i === 1 ? Math.floor(s / 1024) : ((h + s * 3 + i) % 64) - 32;
   return makeCache(on, { ...o, item });
 }
 
@@ -66,7 +84,8 @@ function rowsOf(bytes, plane, o, dim) {
     for (let s = 0; s < o.nSlots; s++) {
       for (let i = 0; i < dim; i++) {
         const at = plane.addressOf(h, s) + i * size;
-        out[(h * o.nSlots + s) * dim + i] = size === 4 ? data.getFloat32(at, true) : fromHalf(data.getUint16(at, true));
+        out[(h * o.nSlots + s) * dim + i] =
+          size === 4 ? data.getFloat32(at, true) : fromHalf(data.getUint16(at, true));
       }
     }
   }
@@ -80,21 +99,43 @@ function rowsOf(bytes, plane, o, dim) {
 async function evictBoth(o, policy, { scores, on = device, subgroups } = {}) {
   const draw = random(o.seed + 7);
   const cache = drawCache(on, o);
-  const needsQueries = ['snapkv', 'pyramidkv', 'tova'].includes(policy.kind);
+  const needsQueries =
+    ['snapkv', 'pyramidkv', 'tova', 'h2o'].includes(policy.kind) && scores === undefined;
   const shown = needsQueries
     ? makePlane(on, {
-        value: () => draw() * 4 - 2, nHeads: o.nQHeads, nSlots: windowOf(policy), dim: o.kDim, dtype: 'f32', layout: 'head-major',
+        value: () => draw() * 4 - 2,
+        nHeads: o.nQHeads,
+        nSlots: windowOf(policy, o),
+        dim: o.kDim,
+        dtype: 'f32',
+        layout: 'head-major',
       })
     : undefined;
-  const rope = policy.rotate ? { invFreq: Float32Array.from({ length: o.kDim / 2 }, (_, f) => 10000 ** ((-2 * f) / o.kDim)), layout: o.rope ?? 'half' } : undefined;
+  const rope = policy.rotate
+    ? {
+        invFreq: Float32Array.from({ length: o.kDim / 2 }, (_, f) => 10000 ** ((-2 * f) / o.kDim)),
+        layout: o.rope ?? 'half',
+      }
+    : undefined;
   const evictor = createEvictor(on, {
-    shape: { nQHeads: o.nQHeads, nKvHeads: o.nHeads, kHeadDim: o.kDim, vHeadDim: o.vDim, dtype: o.dtype, maxTokens: o.nSlots + 10 },
-    policy, rope, ...(subgroups === undefined ? {} : { subgroups }),
+    shape: {
+      nQHeads: o.nQHeads,
+      nKvHeads: o.nHeads,
+      kHeadDim: o.kDim,
+      vHeadDim: o.vDim,
+      dtype: o.dtype,
+      maxTokens: o.nSlots + 10,
+    },
+    policy,
+    rope,
+    ...(subgroups === undefined ? {} : { subgroups }),
   });
   let result;
   submit(on, (encoder) => {
     result = evictor.encode(encoder, {
-      view: cache.view, nTokens: o.nSlots, ...(needsQueries ? { queries: shown.plane } : {}),
+      view: cache.view,
+      nTokens: o.nSlots,
+      ...(needsQueries ? { queries: shown.plane } : {}),
       ...(scores ? { scores: { buffer: makeBuffer(on, scores) } } : {}),
     });
   });
@@ -113,7 +154,8 @@ async function evictBoth(o, policy, { scores, on = device, subgroups } = {}) {
     // The keep lists say what was kept.
     const lists = await readBuffer(on, result.keep.buffer, Uint32Array);
     for (let h = 0; h < o.nHeads; h++) {
-      const first = result.keep.offset / 4 + (result.keep.nLists === 1 ? 0 : h) * result.keep.stride;
+      const first =
+        result.keep.offset / 4 + (result.keep.nLists === 1 ? 0 : h) * result.keep.stride;
       assert.deepEqual(Array.from(lists.subarray(first, first + left)), keptOf(gpu.v, o, h, left));
     }
   }
@@ -123,18 +165,32 @@ async function evictBoth(o, policy, { scores, on = device, subgroups } = {}) {
 
 // K's and V's rows of the survivors are the same.
 function sameRows({ left, gpu, want }, o, what) {
-  for (const [plane, dim] of [['k', o.kDim], ['v', o.vDim]]) {
+  for (const [plane, dim] of [
+    ['k', o.kDim],
+    ['v', o.vDim],
+  ]) {
     for (let h = 0; h < o.nHeads; h++) {
       const first = h * o.nSlots * dim;
       assert.deepEqual(
-        Array.from(gpu[plane].subarray(first, first + left * dim)), want[plane].slice(first, first + left * dim), `${what} ${plane} of head ${h}`,
+        Array.from(gpu[plane].subarray(first, first + left * dim)),
+        want[plane].slice(first, first + left * dim),
+        `${what} ${plane} of head ${h}`,
       );
     }
   }
 }
 
 const SPECIAL = [NaN, Infinity, -Infinity, 0, -0, 1, 1, 0.5, 0.5, -1, 2];
-const BASE = { nQHeads: 4, nHeads: 2, kDim: 64, vDim: 64, dtype: 'f32', layout: 'head-major', nSlots: 300, seed: 1 };
+const BASE = {
+  nQHeads: 4,
+  nHeads: 2,
+  kDim: 64,
+  vDim: 64,
+  dtype: 'f32',
+  layout: 'head-major',
+  nSlots: 300,
+  seed: 1,
+};
 
 test('given scores, keep lists and bytes are those of the native library', { skip }, async () => {
   const draw = random(3);
@@ -144,15 +200,38 @@ test('given scores, keep lists and bytes are those of the native library', { ski
     { kind: 'custom', budget: 4, recent: 0 },
     { kind: 'custom', budget: 37, recent: 33, tie: 'higher' },
     { kind: 'custom', budget: 120, pool: 'max7', sink: 0 },
-    { kind: 'custom', budget: 120, pool: 'max3', sink: 1, tie: 'higher', scope: 'layer', over: 'max' },
+    {
+      kind: 'custom',
+      budget: 120,
+      pool: 'max3',
+      sink: 1,
+      tie: 'higher',
+      scope: 'layer',
+      over: 'max',
+    },
     { kind: 'custom', budget: 299, sink: 2 },
+    { kind: 'h2o', budget: 100, pool: 'max5', order: 'pool-reduce' },
     { kind: 'custom', budget: 300 },
   ]) {
     for (const values of [SPECIAL, [1], [NaN], Array.from({ length: 500 }, () => draw())]) {
       for (const nHeads of [1, 2]) {
-        const o = { ...BASE, nHeads, dtype: i % 2 ? 'f16' : 'f32', layout: LAYOUTS[i % 5], vDim: i % 3 ? 64 : 70, seed: i++ };
-        const scores = Float32Array.from({ length: nHeads * o.nSlots }, () => values[Math.floor(draw() * values.length)]);
-        sameRows(await evictBoth(o, policy, { scores, on: i % 2 ? device : plain }), o, JSON.stringify({ policy, o }));
+        const o = {
+          ...BASE,
+          nHeads,
+          dtype: i % 2 ? 'f16' : 'f32',
+          layout: LAYOUTS[i % 5],
+          vDim: i % 3 ? 64 : 70,
+          seed: i++,
+        };
+        const scores = Float32Array.from(
+          { length: nHeads * o.nSlots },
+          () => values[Math.floor(draw() * values.length)],
+        );
+        sameRows(
+          await evictBoth(o, policy, { scores, on: i % 2 ? device : plain }),
+          o,
+          JSON.stringify({ policy, o }),
+        );
       }
     }
   }
@@ -183,11 +262,30 @@ test('keys turned to their slots are those of the native library', { skip }, asy
 
 const POLICIES = [
   { kind: 'snapkv', budget: 100 },
-  { kind: 'snapkv', budget: 40, window: 7, pool: 'max5', order: 'pool-reduce', group: 'max', rows: 'sum' },
-  { kind: 'snapkv', budget: 90, window: 16, pool: 'avg5', order: 'pool-reduce', edge: 'shrink', sink: 0, recent: 20 },
+  {
+    kind: 'snapkv',
+    budget: 40,
+    window: 7,
+    pool: 'max5',
+    order: 'pool-reduce',
+    group: 'max',
+    rows: 'sum',
+  },
+  {
+    kind: 'snapkv',
+    budget: 90,
+    window: 16,
+    pool: 'avg5',
+    order: 'pool-reduce',
+    edge: 'shrink',
+    sink: 0,
+    recent: 20,
+  },
   { kind: 'snapkv', budget: 90, window: 16, keepWindow: false, rows: 'max', tie: 'higher' },
   { kind: 'pyramidkv', budget: 64, window: 8 },
   { kind: 'tova', budget: 80 },
+  { kind: 'h2o', budget: 80 },
+  { kind: 'h2o', budget: 80, recent: 5, group: 'max', pool: 'max3', order: 'pool-reduce' },
   { kind: 'knorm', budget: 80 },
   { kind: 'keydiff', budget: 80, pool: 'avg3', recent: 9 },
   { kind: 'lagkv', budget: 80, block: 32, ranks: false },
@@ -196,7 +294,13 @@ const POLICIES = [
 
 test('every policy keeps what the native library keeps', { skip }, async () => {
   for (const [i, policy] of POLICIES.entries()) {
-    const o = { ...BASE, seed: 80 + i, layout: LAYOUTS[i % 5], dtype: i % 2 ? 'f16' : 'f32', nQHeads: i % 3 ? 4 : 2 };
+    const o = {
+      ...BASE,
+      seed: 80 + i,
+      layout: LAYOUTS[i % 5],
+      dtype: i % 2 ? 'f16' : 'f32',
+      nQHeads: i % 3 ? 4 : 2,
+    };
     const both = await evictBoth(o, policy);
     const scores = new Float32Array(runNative('score', policy, o, both.cache, both.queries));
     for (let h = 0; h < o.nHeads; h++) {
@@ -207,7 +311,10 @@ test('every policy keeps what the native library keeps', { skip }, async () => {
       const added = got.filter((slot) => !want.includes(slot));
       const lost = want.filter((slot) => !got.includes(slot));
       assert.equal(added.length, lost.length);
-      assert.ok(added.length <= 1, `${JSON.stringify(policy)} head ${h}: ${added} in place of ${lost}`);
+      assert.ok(
+        added.length <= 1,
+        `${JSON.stringify(policy)} head ${h}: ${added} in place of ${lost}`,
+      );
       added.forEach((slot, n) => {
         assert.ok(
           Math.abs(row[slot] - row[lost[n]]) <= 1e-5 * Math.abs(row[lost[n]]),
@@ -218,38 +325,62 @@ test('every policy keeps what the native library keeps', { skip }, async () => {
   }
 });
 
-test('subgroups change no byte', { skip: !device.features.has('subgroups') && 'the device has no subgroups' }, async () => {
-  for (const [i, policy] of POLICIES.entries()) {
-    const kept = [];
-    for (const subgroups of [true, false]) {
-      const o = { ...BASE, seed: 120 + i, layout: LAYOUTS[i % 5] };
-      const cache = drawCache(device, o);
-      const draw = random(i);
-      const shown = makePlane(device, { value: () => draw() * 4 - 2, nHeads: 4, nSlots: 32, dim: 64, dtype: 'f32', layout: 'token-major' });
-      const evictor = createEvictor(device, {
-        shape: { nQHeads: 4, nKvHeads: 2, kHeadDim: 64, maxTokens: 300 }, policy, subgroups,
-      });
-      assert.equal(evictor.subgroups, subgroups);
-      submit(device, (encoder) =>
-        evictor.encode(encoder, { view: cache.view, nTokens: 300, ...(policy.kind.match(/kv$|tova/) && policy.kind !== 'lagkv' ? { queries: shown.plane } : {}) }),
-      );
-      kept.push(await readBuffer(device, cache.view.k.buffer, Uint8Array));
-      evictor.destroy();
+test(
+  'subgroups change no byte',
+  { skip: !device.features.has('subgroups') && 'the device has no subgroups' },
+  async () => {
+    for (const [i, policy] of POLICIES.entries()) {
+      const kept = [];
+      for (const subgroups of [true, false]) {
+        const o = { ...BASE, seed: 120 + i, layout: LAYOUTS[i % 5] };
+        const cache = drawCache(device, o);
+        const draw = random(i);
+        const shown = makePlane(device, {
+          value: () => draw() * 4 - 2,
+          nHeads: 4,
+          nSlots: 32,
+          dim: 64,
+          dtype: 'f32',
+          layout: 'token-major',
+        });
+        const evictor = createEvictor(device, {
+          shape: { nQHeads: 4, nKvHeads: 2, kHeadDim: 64, maxTokens: 300 },
+          policy,
+          subgroups,
+        });
+        assert.equal(evictor.subgroups, subgroups);
+        submit(device, (encoder) =>
+          evictor.encode(encoder, {
+            view: cache.view,
+            nTokens: 300,
+            ...(policy.kind.match(/kv$|tova|h2o/) && policy.kind !== 'lagkv'
+              ? { queries: shown.plane, nQueryRows: 32 }
+              : {}),
+          }),
+        );
+        kept.push(await readBuffer(device, cache.view.k.buffer, Uint8Array));
+        evictor.destroy();
+      }
+      assert.deepEqual(kept[0], kept[1]);
     }
-    assert.deepEqual(kept[0], kept[1]);
-  }
-});
+  },
+);
 
 test('layers, evictions and passes of an engine share one encoder', async () => {
   const o = { ...BASE, seed: 200 };
   const caches = [0, 1, 2].map((l) => drawCache(device, { ...o, seed: 200 + l }));
   const alone = [];
   const evictor = createEvictor(device, {
-    shape: { nQHeads: 4, nKvHeads: 2, kHeadDim: 64, maxTokens: 300 }, policy: { kind: 'keydiff', budget: 60 },
+    shape: { nQHeads: 4, nKvHeads: 2, kHeadDim: 64, maxTokens: 300 },
+    policy: { kind: 'keydiff', budget: 60 },
   });
   for (const cache of caches) {
     const copy = makeBuffer(device, cache.k.bytes);
-    const view = { ...cache.view, k: { ...cache.view.k, buffer: copy }, v: { ...cache.view.v, buffer: makeBuffer(device, cache.v.bytes) } };
+    const view = {
+      ...cache.view,
+      k: { ...cache.view.k, buffer: copy },
+      v: { ...cache.view.v, buffer: makeBuffer(device, cache.v.bytes) },
+    };
     submit(device, (encoder) => evictor.encode(encoder, { view, nTokens: 300 }));
     alone.push(await readBuffer(device, copy, Uint8Array));
   }
@@ -257,21 +388,39 @@ test('layers, evictions and passes of an engine share one encoder', async () => 
   submit(device, (encoder) => {
     evictor.encode(encoder, { view: caches[0].view, nTokens: 300 });
     const pass = encoder.beginComputePass();
-    for (const cache of caches.slice(1)) results.push(evictor.encode(pass, { view: cache.view, nTokens: 300 }));
+    for (const cache of caches.slice(1))
+      results.push(evictor.encode(pass, { view: cache.view, nTokens: 300 }));
     pass.end();
   });
   for (const [l, cache] of caches.entries()) {
     assert.deepEqual(await readBuffer(device, cache.view.k.buffer, Uint8Array), alone[l]);
   }
-  assert.deepEqual(results.map((r) => r.nTokens), [60, 60]);
+  assert.deepEqual(
+    results.map((r) => r.nTokens),
+    [60, 60],
+  );
 });
 
 test('a layer within its budget is left alone, with the reason', () => {
-  const evictor = createEvictor(device, { shape: { nKvHeads: 2, kHeadDim: 64, maxTokens: 300 }, policy: { kind: 'knorm', budget: 60 } });
+  const evictor = createEvictor(device, {
+    shape: { nKvHeads: 2, kHeadDim: 64, maxTokens: 300 },
+    policy: { kind: 'knorm', budget: 60 },
+  });
   const cache = drawCache(device, BASE);
   const encoder = device.createCommandEncoder();
-  assert.deepEqual(evictor.encode(encoder, { view: cache.view, nTokens: 60 }), { evicted: false, nTokens: 60, reason: 'within budget' });
-  assert.deepEqual(evictor.encode(encoder, { view: cache.view, nTokens: 0 }), { evicted: false, nTokens: 0, reason: 'within budget' });
-  const none = createEvictor(device, { shape: { nKvHeads: 2, kHeadDim: 64, maxTokens: 300 }, policy: { kind: 'none' } });
+  assert.deepEqual(evictor.encode(encoder, { view: cache.view, nTokens: 60 }), {
+    evicted: false,
+    nTokens: 60,
+    reason: 'within budget',
+  });
+  assert.deepEqual(evictor.encode(encoder, { view: cache.view, nTokens: 0 }), {
+    evicted: false,
+    nTokens: 0,
+    reason: 'within budget',
+  });
+  const none = createEvictor(device, {
+    shape: { nKvHeads: 2, kHeadDim: 64, maxTokens: 300 },
+    policy: { kind: 'none' },
+  });
   assert.equal(none.encode(encoder, { view: cache.view, nTokens: 300 }).evicted, false);
 });

@@ -61,14 +61,25 @@ test('compaction gives the bytes of a plain loop, and touches no others', async 
         const cache = makeCache(device, { ...shape, seed, nSlots, layout });
         // Heads with tables of their own, and every second other cache, have lists of their own.
         const nLists = seed % 2 === 0 ? 1 : shape.nHeads;
-        const lists = Array.from({ length: nLists }, () => drawKeep(draw, nSlots, nKeep, Math.min(from, nKeep)));
+        const lists = Array.from({ length: nLists }, () =>
+          drawKeep(draw, nSlots, nKeep, Math.min(from, nKeep)),
+        );
         submit(device, (encoder) =>
-          operations.encodeCompact(encoder, { view: cache.view, nTokens: nSlots, nKeep, keep: keepBuffer(lists, nKeep) }),
+          operations.encodeCompact(encoder, {
+            view: cache.view,
+            nTokens: nSlots,
+            nKeep,
+            keep: keepBuffer(lists, nKeep),
+          }),
         );
         const ofHeads = Array.from({ length: shape.nHeads }, (_, h) => lists[h % nLists]);
         for (const plane of [cache.k, cache.v]) {
           const bytes = await readBuffer(device, plane.plane.buffer, Uint8Array);
-          assert.deepEqual(bytes.subarray(0, plane.bytes.length), moved(plane, ofHeads), JSON.stringify({ layout, shape, nSlots, nKeep }));
+          assert.deepEqual(
+            bytes.subarray(0, plane.bytes.length),
+            moved(plane, ofHeads),
+            JSON.stringify({ layout, shape, nSlots, nKeep }),
+          );
         }
       }
     }
@@ -82,18 +93,32 @@ test('companions move along, and K and V may share a buffer', async () => {
   const words = Float32Array.from({ length: 2 * nHeads * nSlots * dim }, draw);
   const shared = makeBuffer(device, words);
   const strides = { tokenStrideBytes: 2 * nHeads * row, headStrideBytes: row };
-  const places = makeBuffer(device, Uint32Array.from({ length: nHeads * nSlots }, (_, i) => i));
+  const places = makeBuffer(
+    device,
+    Uint32Array.from({ length: nHeads * nSlots }, (_, i) => i),
+  );
   const view = {
     nKvHeads: nHeads,
     k: { buffer: shared, dtype: 'f32', headDim: dim, ...strides },
     v: { buffer: shared, offset: nHeads * row, dtype: 'f32', headDim: dim, ...strides },
     companions: [
-      { buffer: places, dtype: 'opaque', rowBytes: 4, tokenStrideBytes: 4, headStrideBytes: 4 * nSlots },
+      {
+        buffer: places,
+        dtype: 'opaque',
+        rowBytes: 4,
+        tokenStrideBytes: 4,
+        headStrideBytes: 4 * nSlots,
+      },
     ],
   };
   const lists = [0, 1].map(() => drawKeep(draw, nSlots, nKeep, 2));
   submit(device, (encoder) =>
-    operations.encodeCompact(encoder, { view, nTokens: nSlots, nKeep, keep: keepBuffer(lists, nKeep) }),
+    operations.encodeCompact(encoder, {
+      view,
+      nTokens: nSlots,
+      nKeep,
+      keep: keepBuffer(lists, nKeep),
+    }),
   );
   const now = await readBuffer(device, shared, Float32Array);
   const nowPlaces = await readBuffer(device, places, Uint32Array);
@@ -111,16 +136,38 @@ test('companions move along, and K and V may share a buffer', async () => {
 test('gather copies survivors to a cache of any other layout', async () => {
   let seed = 500;
   for (const shape of SHAPES) {
-    for (const [from, to] of [['head-major', 'paged'], ['paged-heads', 'padded'], ['padded', 'token-major'], ['token-major', 'paged-heads'], ['paged', 'head-major']]) {
-      for (const [nSlots, nKeep, firstSlot] of [[50, 50, 0], [120, 0, 3], [120, 37, 9], [700, 130, 0]]) {
+    for (const [from, to] of [
+      ['head-major', 'paged'],
+      ['paged-heads', 'padded'],
+      ['padded', 'token-major'],
+      ['token-major', 'paged-heads'],
+      ['paged', 'head-major'],
+    ]) {
+      for (const [nSlots, nKeep, firstSlot] of [
+        [50, 50, 0],
+        [120, 0, 3],
+        [120, 37, 9],
+        [700, 130, 0],
+      ]) {
         seed++;
         const draw = random(seed);
         const source = makeCache(device, { ...shape, seed, nSlots, layout: from });
-        const target = makeCache(device, { ...shape, seed: seed + 5000, nSlots: firstSlot + nKeep + 2, layout: to, blockSize: 8 });
+        const target = makeCache(device, {
+          ...shape,
+          seed: seed + 5000,
+          nSlots: firstSlot + nKeep + 2,
+          layout: to,
+          blockSize: 8,
+        });
         const lists = Array.from({ length: shape.nHeads }, () => drawKeep(draw, nSlots, nKeep, 0));
         submit(device, (encoder) =>
           operations.encodeGather(encoder, {
-            view: source.view, destination: target.view, nTokens: nSlots, nKeep, firstSlot, keep: keepBuffer(lists, nKeep),
+            view: source.view,
+            destination: target.view,
+            nTokens: nSlots,
+            nKeep,
+            firstSlot,
+            keep: keepBuffer(lists, nKeep),
           }),
         );
         for (const plane of ['k', 'v']) {
@@ -128,11 +175,18 @@ test('gather copies survivors to a cache of any other layout', async () => {
           lists.forEach((keep, h) =>
             keep.forEach((slot, i) => {
               const at = source[plane].addressOf(h, slot);
-              want.set(source[plane].bytes.subarray(at, at + source[plane].row), target[plane].addressOf(h, firstSlot + i));
+              want.set(
+                source[plane].bytes.subarray(at, at + source[plane].row),
+                target[plane].addressOf(h, firstSlot + i),
+              );
             }),
           );
           const bytes = await readBuffer(device, target.view[plane].buffer, Uint8Array);
-          assert.deepEqual(bytes.subarray(0, want.length), want, JSON.stringify({ from, to, shape, nSlots, nKeep }));
+          assert.deepEqual(
+            bytes.subarray(0, want.length),
+            want,
+            JSON.stringify({ from, to, shape, nSlots, nKeep }),
+          );
         }
       }
     }

@@ -1,10 +1,10 @@
 /* What the native library makes of a layer, for tests of the WGSL kernels.
  *
  *   native score|evict POLICY n_q_heads n_kv_heads k_dim v_dim f32|f16 n_tokens
- *          n_query_rows has_scores n_pairs half|interleaved
+ *          n_query_rows none|scores|sums n_pairs half|interleaved
  *
  * stdin:  K, V [heads, tokens, dim]; f32 queries [n_q_heads, rows, k_dim]; f32
- *         scores [heads, tokens] if has_scores; f32 inv_freq [n_pairs]
+ *         [heads, tokens] of scores or attention sums; f32 inv_freq [n_pairs]
  * stdout: score: f32 [heads, tokens]; evict: u32 slots left, then K and V */
 #include <kvevict/kvevict.h>
 #include <stdio.h>
@@ -101,8 +101,10 @@ int main(int argc, char** argv) {
   void* const k = read_bytes(k_bytes);
   void* const v = read_bytes(v_bytes);
   float* const q = read_bytes((size_t)n_q_heads * n_rows * k_dim * sizeof(*q));
+  const int has_scores = strcmp(argv[10], "scores") == 0;
+  const int has_sums = strcmp(argv[10], "sums") == 0;
   float* const given =
-      read_bytes(number(argv[10]) ? n_all * sizeof(*given) : 0);
+      read_bytes(has_scores || has_sums ? n_all * sizeof(*given) : 0);
   const uint32_t n_pairs = number(argv[11]);
   float* const inv_freq = read_bytes(n_pairs * sizeof(*inv_freq));
 
@@ -127,7 +129,9 @@ int main(int argc, char** argv) {
   scores = kvevict_plane_head_major(given, KVEVICT_DTYPE_F32, n_tokens, 1);
   if (n_rows > 0) inputs.queries = &queries;
   inputs.n_query_rows = n_rows;
-  if (number(argv[10])) inputs.scores = &scores;
+  if (has_scores) inputs.scores = &scores;
+  if (has_sums) inputs.attention_sums = &scores;
+  inputs.n_sum_heads = n_heads;
 
   check(kvevict_context_create(NULL, &context));
   check(kvevict_policy_create(argv[2], &policy));

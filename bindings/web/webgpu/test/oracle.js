@@ -1,7 +1,18 @@
 // The mathematics in double precision, naive; shares no code with the module.
 
 /** Weights of the window's softmax, reduced over its rows: [query heads, slots]. */
-export function windowScores({ keys, queries, nKvHeads, nQHeads, nTokens, window, dim, scale, softcap, rows }) {
+export function windowScores({
+  keys,
+  queries,
+  nKvHeads,
+  nQHeads,
+  nTokens,
+  window,
+  dim,
+  scale,
+  softcap,
+  rows,
+}) {
   const out = new Float64Array(nQHeads * nTokens);
   const group = nQHeads / nKvHeads;
   for (let h = 0; h < nQHeads; h++) {
@@ -12,7 +23,8 @@ export function windowScores({ keys, queries, nKvHeads, nQHeads, nTokens, window
       const logits = [];
       for (let j = 0; j < n; j++) {
         let x = 0;
-        for (let d = 0; d < dim; d++) x += queries[(h * window + w) * dim + d] * keys[(keyHead * nTokens + j) * dim + d];
+        for (let d = 0; d < dim; d++)
+          x += queries[(h * window + w) * dim + d] * keys[(keyHead * nTokens + j) * dim + d];
         x *= scale;
         if (softcap > 0) x = softcap * Math.tanh(x / softcap);
         logits.push(x);
@@ -39,7 +51,8 @@ export function reduceRows(rows, nTerms, n, reduce) {
     for (let j = 0; j < n; j++) {
       const terms = Array.from({ length: nTerms }, (_, t) => rows[(r * nTerms + t) * n + j]);
       const sum = terms.reduce((a, b) => a + b, 0);
-      out[r * n + j] = reduce === 'max' ? Math.max(...terms) : reduce === 'sum' ? sum : sum / nTerms;
+      out[r * n + j] =
+        reduce === 'max' ? Math.max(...terms) : reduce === 'sum' ? sum : sum / nTerms;
     }
   }
   return out;
@@ -48,7 +61,8 @@ export function reduceRows(rows, nTerms, n, reduce) {
 export function pool(row, width, kind, edge) {
   return Array.from(row, (_, i) => {
     const terms = [];
-    for (let j = i - (width - 1) / 2; j <= i + (width - 1) / 2; j++) if (j >= 0 && j < row.length) terms.push(row[j]);
+    for (let j = i - (width - 1) / 2; j <= i + (width - 1) / 2; j++)
+      if (j >= 0 && j < row.length) terms.push(row[j]);
     if (kind === 'max') return Math.max(...terms);
     return terms.reduce((a, b) => a + b, 0) / (edge === 'pad' ? width : terms.length);
   });
@@ -67,7 +81,9 @@ export function keyDiffs(rows) {
   }
   const size = Math.max(length(mean), 1e-8);
   return rows.map((k) =>
-    isWhole(k) ? -k.reduce((sum, e, d) => sum + e * mean[d], 0) / size / Math.max(length(k), 1e-8) : NaN,
+    isWhole(k)
+      ? -k.reduce((sum, e, d) => sum + e * mean[d], 0) / size / Math.max(length(k), 1e-8)
+      : NaN,
   );
 }
 

@@ -43,7 +43,11 @@ async function check(values, o) {
   const scores = Float32Array.from({ length: 2 + o.nLists * o.stride }, () => values(draw));
   const want = expected(scores, o);
   for (const on of [device, plain]) {
-    assert.deepEqual((await select(on, scores, o)).subarray(0, want.length), want, JSON.stringify({ ...o, on: on.features.size }));
+    assert.deepEqual(
+      (await select(on, scores, o)).subarray(0, want.length),
+      want,
+      JSON.stringify({ ...o, on: on.features.size }),
+    );
   }
 }
 
@@ -66,7 +70,12 @@ test('of equal scores keeps the lower or the higher slot', async () => {
   for (const tie of ['lower', 'higher']) {
     for (const nTokens of LENGTHS) {
       for (const nKeep of new Set([1, nTokens >> 2, nTokens - 1])) {
-        await check((draw) => Math.floor(draw() * 3) / 2, { nTokens, nKeep, nLists: 2, options: { tie } });
+        await check((draw) => Math.floor(draw() * 3) / 2, {
+          nTokens,
+          nKeep,
+          nLists: 2,
+          options: { tie },
+        });
         await check(() => 1, { nTokens, nKeep, nLists: 1, options: { tie } });
       }
     }
@@ -77,7 +86,12 @@ test('takes NaN last, infinities at the ends, and -0 for 0', async () => {
   for (const tie of ['lower', 'higher']) {
     for (const nTokens of [12, 300, 1500]) {
       for (const nKeep of [1, 5, nTokens >> 1, nTokens - 2]) {
-        await check((draw) => SPECIAL[Math.floor(draw() * SPECIAL.length)], { nTokens, nKeep, nLists: 2, options: { tie } });
+        await check((draw) => SPECIAL[Math.floor(draw() * SPECIAL.length)], {
+          nTokens,
+          nKeep,
+          nLists: 2,
+          options: { tie },
+        });
         await check(() => NaN, { nTokens, nKeep, nLists: 1, options: { tie } });
       }
     }
@@ -86,10 +100,19 @@ test('takes NaN last, infinities at the ends, and -0 for 0', async () => {
 
 test('keeps sinks and recents, also when nothing else fits', async () => {
   for (const nTokens of [40, 700, 2500]) {
-    for (const [sink, recent] of [[4, 32], [0, 1], [7, 0], [1, 39], [20, 20]]) {
+    for (const [sink, recent] of [
+      [4, 32],
+      [0, 1],
+      [7, 0],
+      [1, 39],
+      [20, 20],
+    ]) {
       for (const nKeep of new Set([sink + recent, Math.min(sink + recent + 5, nTokens), nTokens])) {
         await check((draw) => SPECIAL[Math.floor(draw() * SPECIAL.length)], {
-          nTokens, nKeep, nLists: 2, options: { sink, recent },
+          nTokens,
+          nKeep,
+          nLists: 2,
+          options: { sink, recent },
         });
       }
     }

@@ -9,17 +9,35 @@ const device = await makeDevice();
 const operations = new Operations(device);
 const SPECIAL = [NaN, Infinity, -Infinity, 0, 1, -1, 2, 3, 1, 0, -2, 0.5];
 
-async function check({ nRows = 2, nTerms = 1, nTokens, nScored = nTokens, pool, edge = 'pad', reduce = 'mean', value }) {
+async function check({
+  nRows = 2,
+  nTerms = 1,
+  nTokens,
+  nScored = nTokens,
+  pool,
+  edge = 'pad',
+  reduce = 'mean',
+  value,
+}) {
   const fromStride = nScored + 3;
   const toStride = nTokens + 2;
   const draw = random(nTokens + nTerms);
-  const scores = Float32Array.from({ length: 2 + nRows * nTerms * fromStride }, () => value?.(draw) ?? draw() - 0.3);
+  const scores = Float32Array.from(
+    { length: 2 + nRows * nTerms * fromStride },
+    () => value?.(draw) ?? draw() - 0.3,
+  );
   const out = makeBuffer(device, new Float32Array(1 + nRows * toStride).fill(-7));
   submit(device, (encoder) =>
     operations.encodeShape(encoder, {
       from: { buffer: makeBuffer(device, scores), offset: 8, stride: fromStride },
       to: { buffer: out, offset: 4, stride: toStride },
-      nRows, nTerms, nTokens, nScored, pool, edge, reduce,
+      nRows,
+      nTerms,
+      nTokens,
+      nScored,
+      pool,
+      edge,
+      reduce,
     }),
   );
   const got = await readBuffer(device, out, Float32Array);
@@ -34,11 +52,21 @@ async function check({ nRows = 2, nTerms = 1, nTokens, nScored = nTokens, pool, 
     for (let j = 0; j < nTokens; j++) {
       const column = terms.map((row) => row[j]);
       const sum = column.reduce((a, b) => a + b, 0);
-      const want = j >= nScored ? Infinity : reduce === 'max' ? Math.max(...column) : reduce === 'sum' ? sum : sum / nTerms;
+      const want =
+        j >= nScored
+          ? Infinity
+          : reduce === 'max'
+            ? Math.max(...column)
+            : reduce === 'sum'
+              ? sum
+              : sum / nTerms;
       const x = got[1 + r * toStride + j];
       // Sums of at most width * nTerms terms below 3.
       const tolerance = 3 * (Number(width || 1) * nTerms + 2) ** 2 * 2 ** -24;
-      const same = Object.is(x, want) || (Number.isNaN(x) && Number.isNaN(want)) || Math.abs(x - want) <= tolerance;
+      const same =
+        Object.is(x, want) ||
+        (Number.isNaN(x) && Number.isNaN(want)) ||
+        Math.abs(x - want) <= tolerance;
       assert.ok(same, `${what} row ${r} slot ${j}: ${x}, not ${want}`);
     }
     assert.equal(got[1 + r * toStride + nTokens], -7);
@@ -57,7 +85,8 @@ test('pools along the tokens, up to both edges', async () => {
 test('reduces rows, and gives tokens of the window +infinity', async () => {
   for (const pool of ['none', 'avg5', 'max5']) {
     for (const reduce of ['mean', 'max', 'sum']) {
-      for (const nTerms of [1, 2, 7]) await check({ pool, reduce, nTerms, nTokens: 90, nScored: 58 });
+      for (const nTerms of [1, 2, 7])
+        await check({ pool, reduce, nTerms, nTokens: 90, nScored: 58 });
     }
   }
   await check({ pool: 'avg7', nTokens: 40, nScored: 0 });

@@ -29,7 +29,10 @@ async function score(method, cache, nHeads, nSlots, more = {}) {
   const out = makeBuffer(device, new Float32Array(1 + nHeads * stride).fill(-7));
   submit(device, (encoder) =>
     operations[method](encoder, {
-      view: cache.view, nTokens: nSlots, scores: { buffer: out, offset: 4, stride }, ...more,
+      view: cache.view,
+      nTokens: nSlots,
+      scores: { buffer: out, offset: 4, stride },
+      ...more,
     }),
   );
   const got = await readBuffer(device, out, Float32Array);
@@ -42,7 +45,10 @@ async function score(method, cache, nHeads, nSlots, more = {}) {
 function near(got, want, tolerance, what) {
   assert.equal(got.length, want.length);
   got.forEach((x, i) => {
-    const same = Object.is(x, want[i]) || (Number.isNaN(x) && Number.isNaN(want[i])) || Math.abs(x - want[i]) <= tolerance(want[i], i);
+    const same =
+      Object.is(x, want[i]) ||
+      (Number.isNaN(x) && Number.isNaN(want[i])) ||
+      Math.abs(x - want[i]) <= tolerance(want[i], i);
     assert.ok(same, `${what} slot ${i}: ${x}, not ${want[i]}`);
   });
 }
@@ -60,7 +66,8 @@ function* cases(lengths) {
 // A few elements are NaN or infinite.
 function spoiltKeys(seed, every) {
   const draw = random(seed);
-  return () => (draw() * every < 1 ? [NaN, Infinity, -Infinity][Math.floor(draw() * 3)] : draw() * 4 - 2);
+  return () =>
+    draw() * every < 1 ? [NaN, Infinity, -Infinity][Math.floor(draw() * 3)] : draw() * 4 - 2;
 }
 
 test('knorm is minus the norm', async () => {
@@ -70,16 +77,41 @@ test('knorm is minus the norm', async () => {
     got.forEach((row, h) => {
       // Sums of dim positive terms, and a square root.
       const tolerance = (x) => Math.abs(x) * (o.kDim + 8) * 2 ** -24;
-      near(row, oracle.keyNorms(rowsOf(cache.k, h, o.nSlots, o.kDim)), tolerance, JSON.stringify(o));
+      near(
+        row,
+        oracle.keyNorms(rowsOf(cache.k, h, o.nSlots, o.kDim)),
+        tolerance,
+        JSON.stringify(o),
+      );
     });
   }
 });
 
 test('knorm of NaN is NaN, of infinity and of what overflows -infinity', async () => {
-  const key = (h, s, i) => (i === 3 ? [NaN, Infinity, -Infinity, 3e38, 1][s % 5] : s === 9 && i === 4 ? NaN : i === 4 ? Infinity : 0);
-  const cache = makeCache(device, { seed: 1, nHeads: 1, nSlots: 10, kDim: 64, dtype: 'f32', layout: 'head-major', key });
+  const key = (h, s, i) =>
+    i === 3
+      ? [NaN, Infinity, -Infinity, 3e38, 1][s % 5]
+      : s === 9 && i === 4
+        ? NaN
+        : i === 4
+          ? Infinity
+          : 0;
+  const cache = makeCache(device, {
+    seed: 1,
+    nHeads: 1,
+    nSlots: 10,
+    kDim: 64,
+    dtype: 'f32',
+    layout: 'head-major',
+    key,
+  });
   const [row] = await score('encodeKeyNorms', cache, 1, 10);
-  near(row, [NaN, ...Array(4).fill(-Infinity), NaN, ...Array(3).fill(-Infinity), NaN], () => 0, 'knorm');
+  near(
+    row,
+    [NaN, ...Array(4).fill(-Infinity), NaN, ...Array(3).fill(-Infinity), NaN],
+    () => 0,
+    'knorm',
+  );
 });
 
 test('keydiff is minus the cosine with the mean direction', async () => {
@@ -114,14 +146,25 @@ test('keydiff over 5,000 tokens, and keys with NaN or infinity in none but their
 });
 
 const LAGS = [
-  { nSlots: 1, sink: 4, block: 8 }, { nSlots: 19, sink: 4, block: 8 }, { nSlots: 20, sink: 4, block: 8 },
-  { nSlots: 300, sink: 0, block: 64 }, { nSlots: 300, sink: 9, block: 2 }, { nSlots: 520, sink: 4, block: 129 },
+  { nSlots: 1, sink: 4, block: 8 },
+  { nSlots: 19, sink: 4, block: 8 },
+  { nSlots: 20, sink: 4, block: 8 },
+  { nSlots: 300, sink: 0, block: 64 },
+  { nSlots: 300, sink: 9, block: 2 },
+  { nSlots: 520, sink: 4, block: 129 },
 ];
 
 async function checkLag(o) {
   const cache = makeCache(device, o);
-  const got = await score('encodeLagScores', cache, o.nHeads, o.nSlots, { sink: o.sink, block: o.block, ranks: false });
-  const ranked = await score('encodeLagScores', cache, o.nHeads, o.nSlots, { sink: o.sink, block: o.block });
+  const got = await score('encodeLagScores', cache, o.nHeads, o.nSlots, {
+    sink: o.sink,
+    block: o.block,
+    ranks: false,
+  });
+  const ranked = await score('encodeLagScores', cache, o.nHeads, o.nSlots, {
+    sink: o.sink,
+    block: o.block,
+  });
   got.forEach((row, h) => {
     const keys = rowsOf(cache.k, h, o.nSlots, o.kDim);
     const values = rowsOf(cache.v, h, o.nSlots, o.vDim);
@@ -135,7 +178,9 @@ async function checkLag(o) {
     const wantRanks = row.slice();
     for (let p = 0; p + 1 < nPartitions; p++) {
       const first = o.sink + p * o.block;
-      oracle.lagRanks(row.slice(first, first + o.block)).forEach((r, i) => (wantRanks[first + i] = r));
+      oracle
+        .lagRanks(row.slice(first, first + o.block))
+        .forEach((r, i) => (wantRanks[first + i] = r));
     }
     near(ranked[h], wantRanks, (x) => x * 2 ** -23, `ranks ${JSON.stringify(o)}`);
   });
@@ -145,7 +190,8 @@ test('lagkv measures tokens on the scale of the next partition', async () => {
   let seed = 900;
   for (const [i, shape] of SHAPES.entries()) {
     const layout = LAYOUTS[(i + 1) % 5];
-    for (const lag of LAGS.filter((_, l) => i === 0 || l % 3 === i % 3)) await checkLag({ ...shape, ...lag, layout, seed: seed++ });
+    for (const lag of LAGS.filter((_, l) => i === 0 || l % 3 === i % 3))
+      await checkLag({ ...shape, ...lag, layout, seed: seed++ });
   }
   await checkLag({ ...SHAPES[0], nSlots: 2500, sink: 4, block: 1024, layout: 'paged', seed: 950 });
 });

@@ -10,15 +10,42 @@ const operations = new Operations(device);
 
 async function check(o) {
   const {
-    nTokens, window, nQHeads, nKvHeads, dim, dtype = 'f32', layout = 'head-major', seed, rows = 'mean',
-    group = 'mean', perQueryHead = false, softcap = 0, scale = 1 / Math.sqrt(dim), queryType = 'f32', key, query,
-    nScored = nTokens, firstQuery = 0,
+    nTokens,
+    window,
+    nQHeads,
+    nKvHeads,
+    dim,
+    dtype = 'f32',
+    layout = 'head-major',
+    seed,
+    rows = 'mean',
+    group = 'mean',
+    perQueryHead = false,
+    softcap = 0,
+    scale = 1 / Math.sqrt(dim),
+    queryType = 'f32',
+    key,
+    query,
+    nScored = nTokens,
+    firstQuery = 0,
   } = o;
-  const cache = makeCache(device, { seed, nHeads: nKvHeads, nSlots: nTokens, kDim: dim, dtype, layout, key });
+  const cache = makeCache(device, {
+    seed,
+    nHeads: nKvHeads,
+    nSlots: nTokens,
+    kDim: dim,
+    dtype,
+    layout,
+    key,
+  });
   const draw = random(seed + 1);
   // A ring may have rows before the window's own.
   const shown = makePlane(device, {
-    value: query ?? (() => draw() * 4 - 2), nHeads: nQHeads, nSlots: firstQuery + window, dim, dtype: queryType,
+    value: query ?? (() => draw() * 4 - 2),
+    nHeads: nQHeads,
+    nSlots: firstQuery + window,
+    dim,
+    dtype: queryType,
     layout: layout === 'padded' ? 'padded' : 'token-major',
   });
   const nRows = perQueryHead ? nQHeads : nKvHeads;
@@ -26,8 +53,19 @@ async function check(o) {
   const out = makeBuffer(device, new Float32Array(3 + nRows * stride).fill(-7));
   submit(device, (encoder) =>
     operations.encodeWindowScores(encoder, {
-      view: cache.view, nTokens, queries: shown.plane, nQHeads, window, scale, softcap, rows, group, perQueryHead,
-      nScored, firstQuery, scores: { buffer: out, offset: 12, stride },
+      view: cache.view,
+      nTokens,
+      queries: shown.plane,
+      nQHeads,
+      window,
+      scale,
+      softcap,
+      rows,
+      group,
+      perQueryHead,
+      nScored,
+      firstQuery,
+      scores: { buffer: out, offset: 12, stride },
     }),
   );
   const got = await readBuffer(device, out, Float32Array);
@@ -37,9 +75,20 @@ async function check(o) {
     queries.set(shown.values.subarray(first, first + window * dim), h * window * dim);
   }
   const perHead = oracle.windowScores({
-    keys: cache.k.values, queries, nKvHeads, nQHeads, nTokens, window, dim, scale, softcap, rows,
+    keys: cache.k.values,
+    queries,
+    nKvHeads,
+    nQHeads,
+    nTokens,
+    window,
+    dim,
+    scale,
+    softcap,
+    rows,
   });
-  const want = perQueryHead ? perHead : oracle.reduceRows(perHead, nQHeads / nKvHeads, nTokens, group);
+  const want = perQueryHead
+    ? perHead
+    : oracle.reduceRows(perHead, nQHeads / nKvHeads, nTokens, group);
   // A logit is a sum of dim products below 4 in f32, in sums of at most dim terms:
   // its error is below dim * 2^-24 * (sum of |products|) * scale. The exponential
   // and the sums of positive terms add some 2^-20.
@@ -49,7 +98,10 @@ async function check(o) {
     for (let j = 0; j < nScored; j++) {
       const [a, b] = [got[3 + r * stride + j], want[r * nTokens + j]];
       if (Number.isNaN(b) || Number.isNaN(a)) {
-        assert.ok(Number.isNaN(a) && Number.isNaN(b), `row ${r} slot ${j}: ${a}, not ${b} ${JSON.stringify(o)}`);
+        assert.ok(
+          Number.isNaN(a) && Number.isNaN(b),
+          `row ${r} slot ${j}: ${a}, not ${b} ${JSON.stringify(o)}`,
+        );
       } else {
         // Weights below 2^-126 may be flushed to 0.
         worst = Math.max(worst, Math.abs(a - b) / Math.max(b, 1e-37));
@@ -73,22 +125,68 @@ test('weights are the softmax of the window', async () => {
 
 test('in every layout and dtype, for odd head sizes and groups', async () => {
   const shapes = [
-    ['f32', 'f32', 64, 3, 3], ['f16', 'f16', 64, 8, 2], ['f16', 'f32', 66, 4, 1], ['f32', 'f16', 98, 2, 2],
-    ['f32', 'f32', 67, 4, 2], ['f16', 'f16', 128, 8, 1], ['f32', 'f32', 256, 2, 1], ['f16', 'f32', 2, 2, 2],
+    ['f32', 'f32', 64, 3, 3],
+    ['f16', 'f16', 64, 8, 2],
+    ['f16', 'f32', 66, 4, 1],
+    ['f32', 'f16', 98, 2, 2],
+    ['f32', 'f32', 67, 4, 2],
+    ['f16', 'f16', 128, 8, 1],
+    ['f32', 'f32', 256, 2, 1],
+    ['f16', 'f32', 2, 2, 2],
   ];
   for (const [i, [dtype, queryType, dim, nQHeads, nKvHeads]] of shapes.entries()) {
     for (const layout of [LAYOUTS[i % 5], LAYOUTS[(i + 2) % 5]]) {
       const seed = 100 + i;
       await check({
-        seed, nTokens: 150, window: 11, nQHeads, nKvHeads, dim, dtype, queryType, layout, firstQuery: i % 3,
+        seed,
+        nTokens: 150,
+        window: 11,
+        nQHeads,
+        nKvHeads,
+        dim,
+        dtype,
+        queryType,
+        layout,
+        firstQuery: i % 3,
       });
     }
   }
 });
 
+test('rows of the whole context see only what comes before them', async () => {
+  for (const nTokens of [7, 129, 300]) {
+    await check({
+      seed: nTokens,
+      nTokens,
+      window: nTokens,
+      nQHeads: 2,
+      nKvHeads: 1,
+      dim: 64,
+      rows: 'sum',
+    });
+  }
+});
+
 test('over 5,000 tokens, in pieces', async () => {
-  await check({ seed: 7, nTokens: 5000, window: 16, nQHeads: 4, nKvHeads: 2, dim: 64, nScored: 4984 });
-  await check({ seed: 8, nTokens: 4097, window: 5, nQHeads: 2, nKvHeads: 1, dim: 128, dtype: 'f16', layout: 'paged' });
+  await check({
+    seed: 7,
+    nTokens: 5000,
+    window: 16,
+    nQHeads: 4,
+    nKvHeads: 2,
+    dim: 64,
+    nScored: 4984,
+  });
+  await check({
+    seed: 8,
+    nTokens: 4097,
+    window: 5,
+    nQHeads: 2,
+    nKvHeads: 1,
+    dim: 128,
+    dtype: 'f16',
+    layout: 'paged',
+  });
 });
 
 test('rows and heads reduce by mean, maximum and sum', async () => {
@@ -96,7 +194,17 @@ test('rows and heads reduce by mean, maximum and sum', async () => {
   for (const rows of ['mean', 'max', 'sum']) {
     for (const group of ['mean', 'max', 'sum']) {
       for (const perQueryHead of [false, true]) {
-        await check({ seed: seed++, nTokens: 200, window: 9, nQHeads: 6, nKvHeads: 2, dim: 64, rows, group, perQueryHead });
+        await check({
+          seed: seed++,
+          nTokens: 200,
+          window: 9,
+          nQHeads: 6,
+          nKvHeads: 2,
+          dim: 64,
+          rows,
+          group,
+          perQueryHead,
+        });
       }
     }
   }
@@ -105,19 +213,51 @@ test('rows and heads reduce by mean, maximum and sum', async () => {
 test('logits are scaled and capped', async () => {
   await check({ seed: 300, nTokens: 300, window: 8, nQHeads: 2, nKvHeads: 1, dim: 64, scale: 0.3 });
   await check({ seed: 301, nTokens: 300, window: 8, nQHeads: 2, nKvHeads: 1, dim: 64, softcap: 2 });
-  await check({ seed: 302, nTokens: 300, window: 8, nQHeads: 2, nKvHeads: 1, dim: 64, scale: 0.25, softcap: 50 });
+  await check({
+    seed: 302,
+    nTokens: 300,
+    window: 8,
+    nQHeads: 2,
+    nKvHeads: 1,
+    dim: 64,
+    scale: 0.25,
+    softcap: 50,
+  });
 });
 
 test('NaN and infinity do what the formula says', async () => {
   for (const bad of [NaN, Infinity, -Infinity]) {
-    for (const [head, slot] of [[0, 0], [1, 70], [0, 95], [1, 99]]) {
+    for (const [head, slot] of [
+      [0, 0],
+      [1, 70],
+      [0, 95],
+      [1, 99],
+    ]) {
       const draw = random(slot);
       const key = (h, s, i) => (h === head && s === slot && i === 5 ? bad : draw() * 4 - 2);
       for (const dtype of ['f32', 'f16']) {
-        await check({ seed: 400, nTokens: 100, window: 7, nQHeads: 4, nKvHeads: 2, dim: 64, dtype, key });
+        await check({
+          seed: 400,
+          nTokens: 100,
+          window: 7,
+          nQHeads: 4,
+          nKvHeads: 2,
+          dim: 64,
+          dtype,
+          key,
+        });
       }
       const query = (h, s, i) => (h === 2 && s === 3 && i === 9 ? bad : draw() * 4 - 2);
-      await check({ seed: 401, nTokens: 100, window: 7, nQHeads: 4, nKvHeads: 2, dim: 64, query, perQueryHead: slot > 90 });
+      await check({
+        seed: 401,
+        nTokens: 100,
+        window: 7,
+        nQHeads: 4,
+        nKvHeads: 2,
+        dim: 64,
+        query,
+        perQueryHead: slot > 90,
+      });
     }
   }
 });
@@ -128,19 +268,80 @@ test('a logit of -infinity has no weight', async () => {
   const query = (h, s, i) => (i === 0 ? 1 : draw() * 4 - 2);
   for (const slots of [[20], [0, 63, 64, 90]]) {
     const key = (h, s, i) => (i === 0 ? (slots.includes(s) ? -Infinity : 1) : draw() * 4 - 2);
-    await check({ seed: 500, nTokens: 91, window: 5, nQHeads: 4, nKvHeads: 2, dim: 64, query, key });
-    await check({ seed: 500, nTokens: 91, window: 5, nQHeads: 4, nKvHeads: 2, dim: 64, query, key, softcap: 3 });
+    await check({
+      seed: 500,
+      nTokens: 91,
+      window: 5,
+      nQHeads: 4,
+      nKvHeads: 2,
+      dim: 64,
+      query,
+      key,
+    });
+    await check({
+      seed: 500,
+      nTokens: 91,
+      window: 5,
+      nQHeads: 4,
+      nKvHeads: 2,
+      dim: 64,
+      query,
+      key,
+      softcap: 3,
+    });
   }
   const all = (h, s, i) => (i === 0 ? -Infinity : 1);
-  await check({ seed: 501, nTokens: 40, window: 5, nQHeads: 4, nKvHeads: 2, dim: 64, query, key: all });
+  await check({
+    seed: 501,
+    nTokens: 40,
+    window: 5,
+    nQHeads: 4,
+    nKvHeads: 2,
+    dim: 64,
+    query,
+    key: all,
+  });
 });
 
 test('great logits neither overflow nor lose weight', async () => {
+  // One key far above the others, in the first piece of three.
+  const above = (h, s, i) => (s === 3 ? 5 : ((s * 7 + i) % 5) - 2);
+  await check({
+    seed: 602,
+    nTokens: 2100,
+    window: 8,
+    nQHeads: 2,
+    nKvHeads: 1,
+    dim: 64,
+    key: above,
+    query: () => 3,
+    scale: 1,
+  });
   const draw = random(11);
   const key = (h, s) => (s % 17 === 3 ? 40 : draw() * 2 - 1);
   const query = () => 3;
   // Integers: all products and sums are exact.
   const exact = (h, s, i) => ((s * 7 + i) % 5) - 2;
-  await check({ seed: 600, nTokens: 300, window: 8, nQHeads: 2, nKvHeads: 1, dim: 64, key: exact, query, scale: 1 });
-  await check({ seed: 601, nTokens: 300, window: 8, nQHeads: 2, nKvHeads: 1, dim: 64, key, query, scale: 2 ** -8 });
+  await check({
+    seed: 600,
+    nTokens: 300,
+    window: 8,
+    nQHeads: 2,
+    nKvHeads: 1,
+    dim: 64,
+    key: exact,
+    query,
+    scale: 1,
+  });
+  await check({
+    seed: 601,
+    nTokens: 300,
+    window: 8,
+    nQHeads: 2,
+    nKvHeads: 1,
+    dim: 64,
+    key,
+    query,
+    scale: 2 ** -8,
+  });
 });
