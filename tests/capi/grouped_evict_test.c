@@ -1,4 +1,4 @@
-/* Caches as KIVI has them: evicted in place; and what is refused. */
+/* KIVI-style caches evicted in place, and calls that they refuse. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,7 +98,7 @@ static kvevict_status WriteNothing(uint32_t first_token, uint32_t n_tokens,
   return KVEVICT_OK;
 }
 
-/* Numbers of a group are there once, however many of its rows are. */
+/* The scales of a group exist once, however many of its rows are held. */
 Test(grouped_evict, a_prefill_takes_the_bytes_that_evictions_report) {
   test_random random = test_random_start("grouped prefill");
   for (int i = 0; i < 10; ++i) {

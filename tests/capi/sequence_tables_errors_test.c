@@ -1,4 +1,4 @@
-/* Evictions by table that are refused, and what a plan says of them before. */
+/* Evictions by table that are refused, and what a plan says of them. */
 #include <string.h>
 
 #include "kvevict/batch.h"
@@ -6,7 +6,7 @@
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 
-/* Layers with one table, as engines have whose layers' blocks have the same ids. */
+/* All layers use one table, as in engines whose layers share block ids. */
 static test_model* OneTable(const char* policy) {
   test_model_spec spec = test_small_model(policy);
   spec.layout = TEST_PAGED_16;
@@ -60,7 +60,7 @@ Test(sequence_tables_errors, that_cannot_say_it_are_refused) {
     test_model_spec spec = test_small_model(kRefusals[i].policy);
     spec.layout = kRefusals[i].layout;
     test_model* m = test_model_create(&spec, (test_random){i});
-    /* Whether there is something to do or not. */
+    /* The answer does not depend on whether there is something to do. */
     for (int round = 0; round < 2; ++round) {
       test_model_append(m, round == 0 ? 5 : 80);
       ExpectRefused(m, KVEVICT_ERROR_UNSUPPORTED, kRefusals[i].message);
@@ -86,7 +86,7 @@ Test(sequence_tables_errors, that_overlap_are_refused) {
                 "views[1]: by_table: block_table overlaps that of views[0]");
   test_model_destroy(m);
 
-  /* Layers that would keep alike, had they begun with the same tokens. */
+  /* These layers would keep the same had they begun with the same tokens. */
   m = OneTable("streaming-llm:sink=3,recent=41,select_block=16");
   int32_t positions[96];
   for (int32_t i = 0; i < 96; ++i) positions[i] = i;
@@ -117,7 +117,7 @@ Test(sequence_tables_errors, that_overlap_are_refused) {
   test_model_destroy(m);
 }
 
-/* Blocks of others are not written to, and so may go or stay; merging writes. */
+/* Shared blocks are not written to, so they may go or stay. Merging writes. */
 Test(sequence_tables_errors, leave_shared_blocks_to_others) {
   for (int merges = 0; merges < 2; ++merges) {
     test_model_spec spec = test_small_model(

@@ -77,8 +77,8 @@ Test(status, message_belongs_to_the_thread) {
   cr_assert(is_empty != NULL, "another thread saw this thread's message");
 }
 
-/* However long and strange a caller's text is, the message stays short and
- * ASCII. */
+/* The message stays short and ASCII, however long and strange a caller's text
+ * is. */
 Test(status, message_is_ascii_and_bounded) {
   static char text[100000];
   for (size_t i = 0; i + 1 < sizeof text; ++i) text[i] = (char)(128 + i % 100);
