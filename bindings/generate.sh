@@ -1,9 +1,9 @@
 #!/bin/sh
-# generate.sh LANGUAGE FOLDER [options of SWIG...]: makes all that a binding has from
-# the headers and core/policy/params.inc: enums, structs, constants and the properties of
-# policies by table/, calls by SWIG. FOLDER is new afterwards, so that a type without a
-# typemap (a file SWIGTYPE_*) is noticed. SWIG and CC name programs, INCLUDE the folder of
-# kvevict/*.h, absolute.
+# generate.sh LANGUAGE FOLDER [options of SWIG...]: makes a binding's enums,
+# structs, constants and properties of policies by table/, and its calls by SWIG,
+# from the headers and core/policy/params.inc. FOLDER is new afterwards, so that a
+# type without a typemap (a file SWIGTYPE_*) is noticed. SWIG and CC name programs,
+# INCLUDE the absolute folder of kvevict/*.h.
 set -eu
 language=$1 out=$2
 shift 2
@@ -12,7 +12,7 @@ include=${INCLUDE:-$PWD/capi/include}
 rm -rf "$out"
 mkdir -p "$out"
 pkg/abi/table.sh "$include/kvevict" >"$out/table"
-# The functions, but for those that nobody who reads a message could have called.
+# Lists the functions, except for those that no reader of a message could have called.
 grep -ohE '\bkvevict_[a-z0-9_]+\(' "$include"/kvevict/*.h | LC_ALL=C sort -u | tr -d '(' |
   grep -vE '_(create|destroy)$' | sed 's/^/call\t/' >>"$out/table"
 ${CC:-cc} -I. -o "$out/params" bindings/table/params.c
