@@ -47,7 +47,7 @@ Test(chunks, share_what_is_less_than_they_must_keep_is_an_error) {
   const kvevict_policy* sinks = test_policy("knorm:budget=43,chunk=100,sink=4");
   EXPECT_OK(kvevict_policy_resolve(sinks, 1003, &r));
   EXPECT_INVALID(kvevict_policy_resolve(sinks, 1004, &r), "budget 43 < 44",
-                 "sink 4 of each");
+                 "keeps 1 or sink 4");
   test_model_spec spec = test_small_model("knorm:sink=0,budget=12,chunk=20");
   test_model* m = test_model_create(&spec, (test_random){1});
   test_model_append(m, 100);

@@ -77,12 +77,12 @@ Test(decode_compose, keys_are_at_slots_or_at_positions) {
   EXPECT_OK(test_model_go_on(m, "knorm:budget=40,scope=layer", NULL, NULL));
   EXPECT_OK(test_model_go_on(m, kTurns, &geometry, NULL));
   EXPECT_OK(test_model_evict(m, NULL, NULL));
-  EXPECT_INVALID(test_model_go_on(m, "none", NULL, NULL), "rotate 0", "layer 0",
-                 "slots");
+  EXPECT_INVALID(test_model_go_on(m, "none", NULL, NULL), "rotate is 0",
+                 "layer 0", "slots");
   EXPECT_OK(test_model_go_on(m, kTurns, &geometry, NULL));
   test_model_destroy(m);
   m = Prompt("knorm:budget=40,scope=layer");
-  EXPECT_INVALID(test_model_go_on(m, kTurns, &geometry, NULL), "rotate 1",
+  EXPECT_INVALID(test_model_go_on(m, kTurns, &geometry, NULL), "rotate is 1",
                  "positions");
   test_model_destroy(m);
 }

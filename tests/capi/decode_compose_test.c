@@ -204,9 +204,9 @@ Test(decode_compose, tokens_go_on_under_another_policy) {
           EXPECT_INVALID(test_model_go_on(m, decode, NULL, NULL),
                          from == 0 ? "layer 0: KV heads 0 and 1 hold different"
                                    : "positions of layer 1 are not layer 0's",
-                         kind == 0   ? "head_budgets would do"
-                         : from == 0 ? "scope head would do"
-                                     : "scope layer would do");
+                         kind == 0   ? "head_budgets would work"
+                         : from == 0 ? "scope head would work"
+                                     : "scope layer would work");
         } else {
           EXPECT_OK(test_model_go_on(m, decode, NULL, NULL));
         }
@@ -247,9 +247,9 @@ Test(decode_compose, ragged_heads_stay_ragged) {
            before.n[l][1]);
   EXPECT_INVALID(test_model_go_on(m, "knorm:budget=30", NULL, NULL), layer,
                  "KV heads 0 and 1", counts,
-                 "heads that are not equal would do");
+                 "heads that are not equal would work");
   EXPECT_INVALID(test_model_go_on(m, "tova:budget=30,scope=layer", NULL, NULL),
-                 "KV heads 0 and 1", "scope head would do");
+                 "KV heads 0 and 1", "scope head would work");
   EXPECT_OK(test_model_go_on(m, "knorm:budget=30,heads=adaptive", NULL, NULL));
   Read(m, &after);
   ExpectSame(&before, &after, "ragged");

@@ -70,8 +70,8 @@ Test(decode_drafts,
       EXPECT_OK(test_model_evict(m, NULL, NULL));
     } else {
       EXPECT_INVALID(test_model_evict(m, NULL, NULL), "layer 0",
-                     "more was taken back than draft_tokens 2 of the plan",
-                     "61), window 8 needs [53, 61)");
+                     "more tokens were taken back than draft_tokens 2",
+                     "61), but window 8 needs [53, 61)");
       /* Observing the rows again helps without another plan, too. */
       test_model_observe(m, 53, 8);
       EXPECT_OK(test_model_evict(m, NULL, NULL));

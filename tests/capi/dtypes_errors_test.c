@@ -107,7 +107,7 @@ Test(dtypes_errors, roles_say_what_planes_hold) {
        s.companions[0].token_stride_bytes = 8),
       "companions[0]", "head_dim 2", "key_scale");
   EXPECT_BREAKS(s.companions[3].role = KVEVICT_ROLE_KEY_SCALE, "companions[3]",
-                "key_scale", "companions[0] too");
+                "key_scale", "also that of companions[0]");
 }
 
 Test(dtypes_errors, roles_need_rows_that_have_such_numbers) {

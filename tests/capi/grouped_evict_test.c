@@ -168,7 +168,7 @@ Test(grouped_evict, views_that_make_no_sense_are_refused) {
   EXPECT_REFUSED(c->view.k.group_tokens = 8, "k.group_tokens 8");
   EXPECT_REFUSED(scale->group_tokens = 257, "group_tokens 257 > 256");
   EXPECT_REFUSED(scale->group_tokens = 12, "group_tokens 12", "block_size 16");
-  EXPECT_REFUSED(scale->group_tokens = 16, "key_scale 16", "key_minimum 8");
+  EXPECT_REFUSED(scale->group_tokens = 16, "key_scale is 16", "key_minimum 8");
   EXPECT_REFUSED(scale->head_dim = 1, "head_dim 1", "key_scale", "64");
   EXPECT_REFUSED(scale->dtype = KVEVICT_DTYPE_U8, "dtype u8", "key_scale");
   EXPECT_REFUSED(scale->element_stride_bytes = 8, "element_stride_bytes 8");

@@ -206,7 +206,7 @@ Test(plan_layer_budgets, what_does_not_go_together_is_refused) {
   kvevict_plan_destroy(plan);
   options.layer_budgets = bad;
   policy = test_policy("cake:window=4");
-  EXPECT_INVALID(CREATE(), "layer_budgets with split cake");
+  EXPECT_INVALID(CREATE(), "combined with split cake");
   policy = test_policy("knorm:budget=9");
   static const double kBad[] = {0, -1, (double)NAN, (double)INFINITY};
   for (int i = 0; i < 4; ++i) {
@@ -222,7 +222,7 @@ Test(plan_layer_budgets, what_does_not_go_together_is_refused) {
   options = Budgets(budgets);
   options.head_budgets = heads;
   options.head_budgets_len = 2 * kLayers;
-  EXPECT_INVALID(CREATE(), "layer_budgets with head_budgets");
+  EXPECT_INVALID(CREATE(), "combined with head_budgets");
 #undef CREATE
   test_model_destroy(m);
 }

@@ -291,7 +291,7 @@ Test(score_sums, made_of_queries_that_are_bad_are_errors) {
   EXPECT_BREAKS(inputs.n_query_rows = 41, "inputs.n_query_rows 41 > 40");
   EXPECT_BREAKS(inputs.reserved = 1, "inputs.reserved 1");
   EXPECT_BREAKS(inputs.queries = NULL, "inputs.attention_sums is NULL",
-                "so are queries");
+                "queries are NULL");
   EXPECT_BREAKS(job.view = NULL, "view", "NULL");
   EXPECT_BREAKS(job.token_counts = counts, "token_counts[1] 39 < 40");
   inputs.queries = &rows;

@@ -311,7 +311,7 @@ Test(score_weights, by_norms_need_values) {
   m->layer.v_head_dim = 0;
   cr_assert_eq(Score(m, "knorm:sink=0,weight=norm", 0, NULL, &inputs, scores),
                KVEVICT_ERROR_UNSUPPORTED);
-  cr_assert(strstr(kvevict_last_error_message(), "v_head_dim 0") != NULL);
+  cr_assert(strstr(kvevict_last_error_message(), "v_head_dim is 0") != NULL);
   m->layer.v_head_dim = v_head_dim;
 
   m->layer.k_dtype = KVEVICT_DTYPE_OPAQUE;

@@ -210,10 +210,11 @@ Test(select_blocks, counts_that_are_no_whole_blocks_are_errors) {
   lists.slots_len = 36;
   GUARD(slots);
   lists.count = 9;
-  EXPECT_INVALID(kvevict_select(p->context, &options, &lists, p->workspace,
-                                p->workspace_bytes, NULL),
-                 "keep.count 9 of list 0: 18 slots less 9 are not whole blocks "
-                 "of select_block 4");
+  EXPECT_INVALID(
+      kvevict_select(p->context, &options, &lists, p->workspace,
+                     p->workspace_bytes, NULL),
+      "keep.count 9 of list 0: 18 slots minus 9 are not whole blocks "
+      "of select_block 4");
   lists.count = 10;
   lists.counts = counts;
   counts[1] = 8;

@@ -92,15 +92,15 @@ Test(destinations_errors, rows_have_to_fit) {
   EXPECT_REFUSED(d[1] = views[0], "layers[0].k", "layers[1].destination.k",
                  "overlap");
   EXPECT_REFUSED(d[1] = d[0], "layer 1: its view is that of layer 1",
-                 "its destination that of layer 0");
+                 "its destination is that of layer 0");
   EXPECT_REFUSED(views[1] = views[0], "layer 1: its view is that of layer 0",
-                 "its destination that of layer 1");
+                 "its destination is that of layer 1");
   EXPECT_REFUSED(d[1].k = d[0].k, "layers[0].destination.k",
                  "layers[1].destination.k", "overlap");
   numbers[2] = d[0].companions[2];
   EXPECT_REFUSED((d[1] = d[0], d[1].k = s->to[1]->view.k,
                   d[1].v = s->to[1]->view.v, d[1].companions = numbers),
-                 "layer 1: destination.companions[2] is another cache's");
+                 "layer 1: destination.companions[2] is also another cache's");
   End(s);
 }
 

@@ -58,8 +58,8 @@ Test(sequence, observe_refuses_bad_observations) {
   EXPECT_BREAKS(both[1].struct_size = 8, "observations[1]", "struct_size");
   EXPECT_BREAKS(both[0].struct_size = 8, "observations[0]", "struct_size 8");
   EXPECT_BREAKS(both[1].layer = 2, "observations[1]", "layer 2", "n_layers 2");
-  EXPECT_BREAKS(both[1].layer = 0, "observations[1]", "layer 0", "ascending");
-  EXPECT_BREAKS(both[0].layer = 1, "observations[1]", "layer 1", "ascending");
+  EXPECT_BREAKS(both[1].layer = 0, "observations[1]", "layer 0", "must ascend");
+  EXPECT_BREAKS(both[0].layer = 1, "observations[1]", "layer 1", "must ascend");
   EXPECT_BREAKS(both[1].inputs = NULL, "observations[1]", "inputs", "NULL");
   EXPECT_BREAKS(in[0].struct_size = 8, "observations[0]", "struct_size 8");
   EXPECT_BREAKS(in[1].queries = NULL, "observations[1]", "queries", "row_lse");
@@ -258,7 +258,8 @@ Test(sequence, too_few_observed_rows_are_an_error) {
     test_model_append(m, 100);
     test_model_observe(m, 92 + missing, 8 - missing);
     test_cache* before = test_cache_clone(m->live[0]);
-    EXPECT_INVALID(test_model_evict(m, NULL, NULL), "observed", "), window 8");
+    EXPECT_INVALID(test_model_evict(m, NULL, NULL), "observed",
+                   "), but window 8");
     test_expect_same_bytes(m->live[0], before, "too few rows");
     test_model_check(m, "too few rows");
     test_cache_destroy(before);

@@ -199,7 +199,7 @@ Test(sequence_saved, what_does_not_fit_the_plan_is_named) {
   CHANGED(first + 12, 2, "layer 0 contradicts itself");
   CHANGED(second + 20, 61, "layer 1 contradicts itself");
   CHANGED(second + 20, UINT32_MAX, "layer 1 contradicts itself");
-  CHANGED(second + 20, 59, "layers do not end");
+  CHANGED(second + 20, 59, "does not end with its last");
   CHANGED(second + 28, 3, "layer 1: list 0: positions[1]");
   CHANGED(second + 28, UINT32_MAX, "layer 1: list 0: positions[0] -1");
 #undef CHANGED

@@ -290,7 +290,7 @@ Test(sequence_start, bad_lists_are_errors_that_change_nothing) {
   BAD((s.counts[0] = 4, s.counts[1] = 5, s.layers[1].counts = s.counts),
       "layers[1]", "counts[1] 5", "count 4");
   BAD((s.counts[0] = 4, s.counts[1] = 3, s.layers[1].counts = s.counts),
-      "layer 1: list 1", "3 slots", "list 0 4", "head_budgets");
+      "layer 1: list 1", "3 slots", "list 0 has 4", "head_budgets");
   BAD(s.positions[5] = 1, "layer 0: list 1: positions[1] 1", "[2,");
   BAD(s.positions[0] = -1, "layer 0: list 0: positions[0] -1");
   BAD(s.layers[1].struct_size = 40, "layers[1].struct_size 40");

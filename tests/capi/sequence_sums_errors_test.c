@@ -119,7 +119,7 @@ Test(sums, that_are_missing_are_named) {
   test_model* m = Model("h2o:budget=20,recent=4");
   test_model_append(m, 30);
   EXPECT_INVALID(test_model_evict(m, NULL, NULL), "layer 0",
-                 "attention_sums is NULL", "so are queries",
+                 "attention_sums is NULL", "queries are NULL",
                  "no attention_sums were observed");
   EXPECT_OK(Show(m, 5, 25));
   EXPECT_OK(kvevict_sequence_end_observing(m->sequence));
@@ -165,7 +165,7 @@ Test(sums, of_too_few_rows_or_slots_are_refused) {
                  "attention_sums");
   inputs.attention_sums = NULL;
   EXPECT_INVALID(kvevict_sequence_observe(m->sequence, &shown, 1, 1, 0, NULL),
-                 "neither queries nor row_lse nor attention_sums");
+                 "none of queries, row_lse and attention_sums");
   test_model_destroy(m);
 }
 

@@ -42,19 +42,20 @@ static void ExpectRefused(test_model* m, kvevict_status status,
 Test(sequence_tables_errors, that_cannot_say_it_are_refused) {
   static const refusal kRefusals[] = {
       {"knorm:budget=40,sink=0,scope=layer", TEST_TOKEN_MAJOR,
-       "views[0]: by_table: block_size 0, rows without blocks must move"},
+       "views[0]: by_table: block_size is 0, and rows without blocks must "
+       "move"},
       {"knorm:budget=40,sink=0,scope=layer", TEST_PAGED_3,
        "views[0]: by_table: select_block 1 is no multiple of block_size 3, "
-       "parts of blocks would go"},
+       "so parts of blocks would go"},
       {"knorm:budget=40,sink=0,select_block=8,scope=layer", TEST_PAGED_16,
        "views[0]: by_table: select_block 8 is no multiple of block_size 16, "
-       "parts of blocks would go"},
+       "so parts of blocks would go"},
       {"knorm:budget=40,sink=0,select_block=16", TEST_PAGED_16,
-       "views[0]: by_table: block_table_head_stride 0, but 2 heads keep lists "
-       "of their own"},
+       "views[0]: by_table: block_table_head_stride is 0, but 2 heads keep "
+       "lists of their own"},
       {"knorm:budget=40,sink=0,select_block=3,scope=layer", TEST_RING_PAGED_3,
-       "views[0]: by_table: ring_slots 104, a ring's slots begin within a "
-       "block"},
+       "views[0]: by_table: ring_slots 104 is not 0, and a ring may begin "
+       "within a block"},
   };
   for (size_t i = 0; i < sizeof kRefusals / sizeof *kRefusals; ++i) {
     test_model_spec spec = test_small_model(kRefusals[i].policy);
@@ -74,8 +75,8 @@ Test(sequence_tables_errors, that_overlap_are_refused) {
       OneTable("knorm:budget=63,sink=0,select_block=16,scope=layer");
   test_model_append(m, 90);
   ExpectRefused(m, KVEVICT_ERROR_UNSUPPORTED,
-                "views[1]: by_table: block_table is that of views[0] too, but "
-                "layers keep different tokens");
+                "views[1]: by_table: block_table is also that of views[0], but "
+                "the layers keep different tokens");
   test_model_destroy(m);
 
   m = OneTable("streaming-llm:sink=3,recent=41,select_block=16");
@@ -99,7 +100,7 @@ Test(sequence_tables_errors, that_overlap_are_refused) {
   }
   EXPECT_OK(kvevict_sequence_start(m->sequence, layers, 2, 96, NULL));
   ExpectRefused(m, KVEVICT_ERROR_UNSUPPORTED,
-                "views[1]: by_table: block_table is that of views[0] too, "
+                "views[1]: by_table: block_table is also that of views[0], "
                 "which keeps 32 of 96 tokens, not 32 of 64");
   test_model_destroy(m);
 

@@ -127,7 +127,7 @@ Test(undo_errors, what_changes_rows_that_stay_is_refused) {
     kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
     options.undo = undo.memory;
     options.undo_bytes = undo.n_bytes;
-    const char* const word = i == 0 ? "merges" : "turns";
+    const char* const word = i == 0 ? "merges" : "rotates";
     EXPECT_FAILS(kvevict_sequence_undo_bytes(sequence, m->views, 3, &n_bytes),
                  KVEVICT_ERROR_UNSUPPORTED, "undo", word);
     EXPECT_FAILS(

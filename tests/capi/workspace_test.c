@@ -157,7 +157,7 @@ Test(workspace, of_less_than_the_least_is_refused_with_both_numbers) {
       test_workspace(m->plan, KVEVICT_OPERATION_EVICT, 80);
   const size_t bytes = w.least_bytes;
   snprintf(least, sizeof least, "< %zu", bytes);
-  snprintf(best, sizeof best, "best are %zu", w.best_bytes);
+  snprintf(best, sizeof best, "the best is %zu", w.best_bytes);
   m->workspace_bytes = bytes - 1;
   EXPECT_INVALID(test_model_evict(m, NULL, NULL), "workspace_bytes", least,
                  best);

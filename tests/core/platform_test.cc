@@ -141,8 +141,8 @@ Test(platform, folders_and_files_of_others_are_refused) {
   OpenToAll(name.text);
   PrivateFolder folder;
   cr_expect_not(folder.Open(name.text, &reason));
-  cr_expect(reason.find("must be ours alone to write") != std::string::npos,
-            "%s", reason.c_str());
+  cr_expect(reason.find("only this user may") != std::string::npos, "%s",
+            reason.c_str());
 }
 
 Test(platform, libraries_that_are_not_there) {

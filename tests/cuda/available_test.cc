@@ -99,7 +99,7 @@ Test(available, libnvrtc_that_is_none) {
 
 Test(available, libnvrtc_newer_than_the_driver) {
   ExpectRefused(Fake("fake_driver"), Fake("fake_nvrtc_13"),
-                {"libnvrtc is of CUDA 13.4", "driver of CUDA 12"});
+                {"libnvrtc is of CUDA 13.4", "driver is of CUDA 12"});
 }
 
 Test(available, libnvrtc_that_forgot_the_gpu) {

@@ -293,7 +293,7 @@ void CheckDeviceMemoryHooks(const Gpu& gpu, Report* report) {
       CreatePlan(context.get(), GeometryOf(SmallShape()), ParsePolicy(kPolicy));
   kvevict_sequence* sequence = nullptr;
   ExpectFailure(kvevict_sequence_create(plan.get(), &sequence),
-                KVEVICT_ERROR_OUT_OF_MEMORY, {"bytes on the device"}, report);
+                KVEVICT_ERROR_OUT_OF_MEMORY, {"no device memory"}, report);
 }
 
 void CheckNoCurrentContext(const Gpu& gpu, Report* report) {
@@ -356,7 +356,7 @@ void CheckDriverFailures(const Gpu& gpu, const Effort&, Report* report) {
                 [&] { CheckNoCurrentContext(gpu, report); });
   report->Check("memory of the device runs out", [&] {
     CheckCreationFailures(gpu, "cuMemAlloc_v2", 2, KVEVICT_ERROR_OUT_OF_MEMORY,
-                          "on the device", report);
+                          "no device memory", report);
   });
   report->Check("a module does not load", [&] {
     CheckCreationFailures(gpu, "cuLibraryLoadData", 200, KVEVICT_ERROR_DEVICE,

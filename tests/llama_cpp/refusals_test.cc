@@ -60,7 +60,7 @@ Test(llama_refusals, policies_of_unequal_lists) {
     cr_expect(
         kvevict_llama_create(policy, nullptr, &kv) == KVEVICT_ERROR_UNSUPPORTED,
         "%s", policy);
-    ExpectPart(kvevict_llama_last_error_message(), "is held");
+    ExpectPart(kvevict_llama_last_error_message(), " works");
   }
   cr_expect(kvevict_llama_create("snapkv:budget=", nullptr, &kv) ==
             KVEVICT_ERROR_INVALID_ARGUMENT);
@@ -167,7 +167,7 @@ Test(llama_refusals, attention_that_cannot_be_scored) {
     ExpectPart(attention.EvictRefused(), "ALiBi");
     Session heads(alibi.get(), "knorm:budget=64", options);
     heads.Decode(tokens);
-    ExpectPart(heads.EvictRefused(), "scope=model is held");
+    ExpectPart(heads.EvictRefused(), "scope=model works");
     for (const char* policy :
          {"knorm:budget=64,scope=model", "streaming-llm:budget=64"}) {
       Session one_list(alibi.get(), policy, options);
@@ -194,7 +194,7 @@ Test(llama_refusals, what_graphs_do_not_tell) {
   std::vector<llama_token> tokens = RandomTokens(64, 256);
   cr_assert(
       llama_decode(session.ctx(), llama_batch_get_one(tokens.data(), 64)) == 0);
-  ExpectPart(session.EvictRefused(), "announced");
+  ExpectPart(session.EvictRefused(), "without kvevict_llama_batch()");
   llama_memory_clear(session.memory(), true);
   session.Decode(tokens);
   cr_expect(session.Evict().cells_after == 32);

@@ -288,7 +288,7 @@ Test(calibration, pickles_that_call_anything_are_refused) {
       "a.",
       "only lists");
   expect("K\x01Q.", "no storage");
-  expect("h\x05.", "nothing was put aside");
+  expect("h\x05.", "nothing was stored");
   expect("\x80\x05}.", "protocol");
   expect(std::string("X\xff\xff\xff\x7f", 5) + ".", "truncated");
   // As deep as it likes.

@@ -155,7 +155,7 @@ Test(llama_text, errors_say_what_is_wrong) {
   options.policies = {{"h2o", "h2o:heads=adaptive"}};
   expect(options, "policy h2o cannot go on with --decode: it needs sums");
   options.policies = {{"turned", "knorm:rotate=yes"}};
-  expect(options, "policy turned cannot go on with --decode: it turns");
+  expect(options, "policy turned cannot go on with --decode: it rotates");
   options = files.options;
   options.simd = "MMX";
   expect(options, "simd_target \"MMX\" is not one of");

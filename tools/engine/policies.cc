@@ -17,14 +17,14 @@ kvevict_resolved_policy OfAnyContext(const Policy& policy) {
 // Checks what the library checks only when an eviction knows the tokens.
 void CheckFits(const Policy& policy, uint32_t n_tokens, uint32_t n_layers) {
   if (policy.Requires(KVEVICT_INPUT_SCORES)) {
-    throw KvevictError(KVEVICT_ERROR_INVALID_ARGUMENT,
-                       "it ranks by scores of the caller's own, and this "
-                       "program has none");
+    throw KvevictError(
+        KVEVICT_ERROR_INVALID_ARGUMENT,
+        "it ranks by the caller's own scores, and this program has none");
   }
   if (policy.Requires(KVEVICT_INPUT_TOKEN_WEIGHTS)) {
-    throw KvevictError(KVEVICT_ERROR_INVALID_ARGUMENT,
-                       "it weighs by numbers of the caller's own, and this "
-                       "program has none");
+    throw KvevictError(
+        KVEVICT_ERROR_INVALID_ARGUMENT,
+        "it weighs by the caller's own numbers, and this program has none");
   }
   std::vector<uint32_t> budgets(n_layers);
   const kvevict_status status = kvevict_policy_layer_budgets(
@@ -70,11 +70,12 @@ bool WantsSums(const Policy& policy) {
 
 std::string WhyNotWhileDecoding(const Policy& policy) {
   if (policy.Number("rotate") != 0) {
-    return "it turns keys, positions here are true ones";
+    return "it rotates keys to their slots, but this engine keeps their "
+           "positions";
   }
   if (WantsAllQueries(policy)) return "it needs the queries of all tokens";
   if (WantsSums(policy) && policy.Get("heads") != "equal") {
-    return "it needs sums of attention, of heads that hold as many tokens each";
+    return "it needs attention sums, and heads that hold equally many tokens";
   }
   return "";
 }

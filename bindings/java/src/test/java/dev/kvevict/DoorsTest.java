@@ -206,7 +206,7 @@ final class DoorsTest {
       context.select(
           options.withScores(scores).withTokenCounts(Caches.ints(10, 6)), lists, workspace);
       Check.equal(Caches.ints(0, 7, 8, 9, -1, 0, 1, -1, -1, -1), slots);
-      // Without scores the first tokens stay, or the last.
+      // Without scores the first or the last tokens stay.
       context.select(options.withTie(Tie.HIGHER_POSITION), lists, workspace);
       Check.equal(Caches.ints(0, 7, 8, 9, -1, 0, 9, -1, -1, -1), slots);
       // Two rows of a list are one.
@@ -328,7 +328,7 @@ final class DoorsTest {
     }
   }
 
-  /** From a slot on in place, and on to another cache, which is all that changes. */
+  /** Compacts from a slot on in place, and to another cache, which alone changes then. */
   static void movesMayGoFromASlotOnAndToAnotherCache() {
     FloatBuffer k = Caches.random(N * ROW, 4);
     FloatBuffer before = Caches.copy(k);
