@@ -153,7 +153,8 @@ Test(llama_text, errors_say_what_is_wrong) {
   options = files.options;
   options.decode = 20;
   options.policies = {{"h2o", "h2o:heads=adaptive"}};
-  expect(options, "policy h2o cannot go on with --decode: it needs sums");
+  expect(options,
+         "policy h2o cannot go on with --decode: it needs attention sums");
   options.policies = {{"turned", "knorm:rotate=yes"}};
   expect(options, "policy turned cannot go on with --decode: it rotates");
   options = files.options;
