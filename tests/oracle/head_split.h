@@ -1,4 +1,4 @@
-// How many tokens each head of a layer keeps where scores decide, by sorting all of
+// How many tokens each head of a layer keeps if scores decide, by sorting all of
 // them.
 #ifndef KVEVICT_TESTS_ORACLE_HEAD_SPLIT_H_
 #define KVEVICT_TESTS_ORACLE_HEAD_SPLIT_H_
@@ -17,9 +17,8 @@ typedef struct oracle_head {
   uint32_t n_tokens;
 } oracle_head;
 
-// counts[n_heads] by heads, floor and threshold of the policy.
-// `budget` of a head; n_asked: what a head is asked to keep in any case, whether it
-// holds it or not.
+// counts[n_heads] by heads, floor and threshold of the policy. `budget` is a
+// head's. n_asked is what a head must keep in any case, whether it holds it or not.
 void oracle_head_counts(const oracle_policy* policy, const oracle_head* heads,
                         uint32_t n_heads, uint32_t budget, uint32_t n_asked,
                         uint32_t* counts);

@@ -1,4 +1,4 @@
-// Quantized rows by the definition of the header, element by element.
+// Quantized rows by the header's definition, element by element.
 #ifndef KVEVICT_TESTS_ORACLE_QUANTIZED_H_
 #define KVEVICT_TESTS_ORACLE_QUANTIZED_H_
 
