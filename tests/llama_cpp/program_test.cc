@@ -57,7 +57,7 @@ bool Has(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
 }
 
-// A run that works.
+// The output of a run that works.
 std::string Output(const std::string& arguments) {
   const Outcome run = Run(arguments);
   cr_assert(run.status == 0, "%s:\n%s", arguments.c_str(), run.out.c_str());
@@ -68,7 +68,7 @@ Test(llama_program, defaults_fit_the_model_and_the_text) {
   NeedModels();
   const std::string text = std::string(" -f ") + kText;
   for (const char* model : {"english800k", "stories260K"}) {
-    // Trained for 128 tokens.
+    // The model was trained for 128 tokens.
     const std::string out = Output(std::string("-m ") + test_shared_dir +
                                    "/models/" + model + ".gguf" + text);
     cr_expect(Has(out,
@@ -81,7 +81,7 @@ Test(llama_program, defaults_fit_the_model_and_the_text) {
       json::parse(Output(model + text + " --tokens 400 --json"));
   cr_expect(longer["policy"] == "snapkv:budget=0.25");
   cr_expect(longer["predict_tokens"] == 64);
-  // Few tokens, more of them than bytes since these are no text.
+  // Random bytes are no text, so there are more tokens than bytes.
   const char* path = "/tmp/kvevict-random-bytes";
   std::ofstream(path, std::ios::binary) << std::string(40, '\xfe');
   Output(model + " -f " + path);
@@ -119,7 +119,7 @@ Test(llama_program, counts_the_whole_cache) {
   NeedModels();
   RandomModel shape;
   shape.arch = "gemma3";
-  shape.n_layers = 7;  // of which one keeps every token
+  shape.n_layers = 7;  // one of them keeps every token
   shape.n_embd = shape.n_heads * shape.head_dim;
   shape.n_vocab = 512;
   shape.tokenizer = kModel;
@@ -158,7 +158,7 @@ Test(llama_program, compares_both_caches) {
     cr_expect(result["kl"] > 0 && result["kl"] < 2);
     cr_expect(result["full"]["continuation_tokens"].size() == 8);
   }
-  // Where it works makes no difference to what stays.
+  // The same tokens stay, whichever way it works.
   cr_expect(by_way[0]["kl"] == by_way[1]["kl"]);
   cr_expect(by_way[0]["evicted"]["continuation"] ==
             by_way[1]["evicted"]["continuation"]);

@@ -9,7 +9,7 @@ int main(int, char** argv) {
     kvevict::tests::RandomModel model;
     model.arch = argv[2];
     model.has_characters = true;
-    // gemma3 has a layer without a window then; lfm2's heads share its width.
+    // gemma3 then has a layer without a window; lfm2's heads share its width.
     model.n_layers = model.arch == "llama" ? 3 : 7;
     if (model.arch == "lfm2") model.head_dim = model.n_embd / model.n_heads;
     const std::string path = kvevict::tests::WriteRandomModel(model);

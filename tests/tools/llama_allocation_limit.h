@@ -1,4 +1,4 @@
-// Shows allocations that a test would not expect.
+// Catches allocations that a test does not expect.
 #ifndef KVEVICT_TESTS_TOOLS_LLAMA_ALLOCATION_LIMIT_H_
 #define KVEVICT_TESTS_TOOLS_LLAMA_ALLOCATION_LIMIT_H_
 
@@ -10,7 +10,7 @@ namespace kvevict::tools {
 // std::bad_alloc.
 void LimitAllocations(size_t n_bytes);
 
-// What all of them have asked for so far.
+// The bytes that all of them have asked for so far.
 size_t AllocatedBytes();
 
 }  // namespace kvevict::tools
