@@ -17,7 +17,7 @@
 
 namespace kvevict::ptx {
 
-// What the blocks of a launch have in common.
+// What all blocks of a launch share.
 struct Grid {
   const Kernel& kernel;
   const LaunchShape& shape;
@@ -25,7 +25,7 @@ struct Grid {
   Memory& memory;
   const LaunchOptions& options;
   Counters& counters;
-  std::vector<uint64_t> executed;  // times, by instruction
+  std::vector<uint64_t> executed;  // executions, by instruction
   std::mt19937_64 random;
   InFlight in_flight{options.delays, random};
   Races races{random};
@@ -36,7 +36,7 @@ class Block {
  public:
   explicit Block(Grid& grid);
 
-  // Begins the block with this index; the one before has to be done.
+  // Begins the block with this index. The one before must be done.
   void Start(uint64_t index);
   bool done() const { return n_alive_ == 0; }
   uint64_t index() const { return index_; }
@@ -61,7 +61,7 @@ class Block {
   friend class Warp;
 
   void SetSpecials(Lane& lane);
-  size_t Draw();  // of the runnable
+  size_t Draw();  // among the runnable
   void RunLane(Lane& lane);
   void AfterStop(Lane& lane);
   void TryBarrier();
@@ -76,7 +76,7 @@ class Block {
   std::vector<Lane> lanes_;
   std::vector<Warp> warps_;
   std::vector<uint32_t> runnable_;  // lanes, in no order
-  uint32_t order_ = 0;              // of threads, if one warp runs ahead
+  uint32_t order_ = 0;              // order of threads if one warp runs ahead
   uint32_t n_alive_ = 0;
   uint32_t n_at_barrier_ = 0;
   uint32_t generation_ = 0;
