@@ -1,5 +1,5 @@
-# README.md and docs/, as packages carry them, in ${PROJECT_BINARY_DIR}/pages: links to what
-# packages leave out lead to the repository.
+# Copies README.md and docs/ for packages to ${PROJECT_BINARY_DIR}/pages. Links to
+# what packages leave out lead to the repository.
 set(KVEVICT_REPOSITORY_URL "https://github.com/kvevict/kvevict" CACHE STRING
     "Where packages say that their source is")
 file(GLOB_RECURSE pages RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS docs/*.md)

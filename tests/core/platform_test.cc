@@ -1,4 +1,4 @@
-// What the library asks of the operating system, on whichever this is.
+// The library's use of the operating system, on any of them.
 #include "core/platform.h"
 
 #include <criterion/criterion.h>
@@ -9,7 +9,7 @@
 #include <string>
 #ifdef _WIN32
 #include <windows.h>
-// After it.
+// This must follow it.
 #include <aclapi.h>
 #endif
 
@@ -22,7 +22,7 @@ fs::path PathOf(const std::string& text) {
   return std::u8string(text.begin(), text.end());
 }
 
-// A name that nothing has yet, in a folder for such; removed at the end of the scope.
+// An unused name in a folder for temporary files; removed at the end of the scope.
 // It is not ASCII.
 struct NewName {
   std::string text;

@@ -1,9 +1,9 @@
-/* Runs the cases that criterion/criterion.h registers: those whose "suite/name" matches
- * --filter, which may end in one '*', but not those that the file KVEVICT_TEST_LEAVE_OUT
- * names, a line each. The exit code is 1 if one fails, and 77 if none ran or all were
- * skipped. How long a case took is printed from two seconds on. As with Criterion each
- * has a process of its own; on Windows, where that takes longer than most cases, those
- * have it that failed beside others. */
+/* Runs the cases that criterion/criterion.h registers if their "suite/name" matches
+ * --filter, which may end in one '*', except those listed in the file
+ * KVEVICT_TEST_LEAVE_OUT. The exit code is 1 if one fails, and 77 if none ran or
+ * all were skipped. Prints how long a case took from two seconds on. As with
+ * Criterion each case has a process of its own; on Windows, where that takes longer
+ * than most cases, only those that failed beside others have one. */
 #include <criterion/criterion.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -20,11 +20,11 @@
 enum { kPassed = 0, kFailed = 1, kSkipped = 77 };
 
 static struct criterion_case* cases;
-static struct criterion_case* at; /* what runs now */
+static struct criterion_case* at; /* the running case */
 static int has_failed, is_skipped;
 static void* way_out[5];
 
-/* In the order of the file. */
+/* Adds in the order of the file. */
 void criterion_add(struct criterion_case* one) {
   struct criterion_case** last = &cases;
   while (*last != NULL) last = &(*last)->next;
