@@ -155,8 +155,6 @@ static void ExpectSame(const test_model* a, const test_model* b) {
   free(saved[1].data);
 }
 
-/* ---- ---- */
-
 static void Turn(trial* t, uint32_t* lengths, test_random* random) {
   uint32_t n_tokens[kMost], back[kMost];
   for (uint32_t i = 0; i < t->n; ++i) {

@@ -87,7 +87,6 @@ struct Eviction {
   std::vector<int32_t> left[kLayers][kHeads];
 };
 
-// A sequence and its model.
 class Life {
  public:
   Life(kvevict::Draw& draw, const kvevict_context* context)

@@ -55,7 +55,6 @@ class Gpu {
   cuda::CUstream stream_ = nullptr;
 };
 
-// Memory on the GPU.
 class Buffer {
  public:
   Buffer(const Gpu& gpu, size_t n_bytes);

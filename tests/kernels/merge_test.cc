@@ -26,7 +26,6 @@ constexpr MergeRule kRules[] = {MergeRule::kValues, MergeRule::kPivot,
 constexpr kvevict_merge kNames[] = {KVEVICT_MERGE_VALUES, KVEVICT_MERGE_PIVOT,
                                     KVEVICT_MERGE_WEIGHTED};
 
-// The rows of one head.
 struct Head {
   std::vector<float> keys;
   std::vector<float> values;

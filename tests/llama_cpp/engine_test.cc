@@ -38,7 +38,6 @@ constexpr uint32_t kPrompt = 600, kFollowing = 24, kBudget = 150;
 
 using Logits = std::vector<std::vector<float>>;
 
-// The engine as the demo uses it.
 class Engine {
  public:
   Engine(LlamaModel& model, const std::string& policy,

@@ -17,7 +17,6 @@ typedef struct oracle_measure {
   double ends;      // sum over the first n_first slots and the last n_last
 } oracle_measure;
 
-// Adds to the measures.
 void oracle_measure_attention(const oracle_attention* in, uint32_t n_first,
                               uint32_t n_last, oracle_measure* measure);
 

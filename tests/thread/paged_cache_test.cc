@@ -154,7 +154,6 @@ class Request {
     return Append(n);
   }
 
-  // Takes all free blocks.
   void Fill() {
     while (Append(5)) {
     }

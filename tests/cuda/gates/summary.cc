@@ -11,7 +11,7 @@
 namespace kvevict::cuda {
 namespace {
 
-// Adds it in the order of arrival.
+// The distinct values are in the order of their first appearance.
 template <class T>
 std::vector<T> Distinct(const std::vector<KernelFigures>& all,
                         T KernelFigures::*member) {

@@ -48,7 +48,6 @@ class Block {
   // Runs one lane until it waits, ends or yields; false if it yielded.
   bool Step();
 
-  // Wakes a lane that waited.
   void Resume(Lane& lane);
 
   // The bytes of an access after its checks; it is counted. Throws Error.

@@ -47,7 +47,6 @@ struct PendingAccess {
   alignas(8) uint8_t operands[16] = {};  // what is stored; of atomics b, c
 };
 
-// Performs a store.
 void PerformStore(const PendingAccess& access);
 
 class InFlight {

@@ -36,9 +36,8 @@ class Modifiers {
   Scope ExpectScope();
   // Takes the last modifier if it is this one.
   bool TakeLast(std::string_view modifier);
-  // Takes it at any place.
   bool TakeAnywhere(std::string_view modifier);
-  // Takes it at any place; "" if none has this start.
+  // Returns "" if no modifier has this start.
   std::string TakePrefixAnywhere(std::string_view start);
 
   bool empty() const { return at_ == parts_.size(); }

@@ -22,7 +22,6 @@ enum class Access : uint8_t {
   kSharedStore
 };
 
-// The traffic of one warp.
 class Traffic {
  public:
   void Note(uint32_t instruction, uint32_t lane, Access access,
