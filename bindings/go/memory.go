@@ -16,7 +16,7 @@ type Number interface {
 // Memory is a place that calls read or write: a slice of this process, or an address here or on a
 // device. The zero Memory is absent.
 //
-// On CUDA calls queue work and return, so they refuse slices. Other memory must
+// Calls on CUDA queue work and return, so they refuse slices. Other memory must
 // stay until the stream has passed the call: only its address is kept.
 type Memory struct {
 	address uint64

@@ -1,4 +1,4 @@
-# What the tables of all languages have in common. Each is made by
+# The tables of all languages have this in common. Each is made by
 #
 #   awk -v out=FOLDER -f names.awk -f LANGUAGE.awk TABLE
 #

@@ -12,7 +12,7 @@
 #include "tests/capi/support/hooks.h"
 #include "tests/oracle/attention.h"
 
-/* What a call asks beside the cache. */
+/* The arguments of a call beside the cache. */
 typedef struct question {
   uint32_t n_tokens;
   const uint32_t* counts;

@@ -242,8 +242,8 @@ static kvevict_evict_report Evict(engine* e) {
   return report;
 }
 
-/* What the source sees: the stored rows and the last queries. All lists hold
- * equally many tokens. */
+/* The source sees the stored rows and the last queries. All lists hold equally
+ * many tokens. */
 static oracle_prompt Stored(const engine* e, float** memory) {
   const uint32_t n = e->stored[0];
   const size_t n_keys = (size_t)kLists * n * kDim;

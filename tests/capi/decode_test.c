@@ -17,7 +17,7 @@ static test_model* Model(const char* policy, uint64_t seed) {
   return test_model_create(&spec, (test_random){seed});
 }
 
-/* What is known of a loop without its scores. */
+/* A loop without its scores. */
 typedef struct loop {
   const kvevict_policy* handle;
   const oracle_policy* policy;

@@ -227,7 +227,7 @@ Test(layers, without_a_full_cache_have_no_doors) {
   kvevict_plan_destroy(plan);
 }
 
-/* What such layers are given is not read: these addresses cannot be. */
+/* Nothing reads the arguments of such layers: their addresses cannot be read. */
 Test(layers, without_a_full_cache_are_not_read) {
   test_random random = {3};
   kvevict_layer_geometry layers[2] = {test_layer(0, 0, 0, 0),

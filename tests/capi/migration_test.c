@@ -166,7 +166,7 @@ static void EngineScores(const test_model* m, uint32_t n, uint32_t window,
   free(weights);
 }
 
-/* From queries to keep sets: all layers and heads keep the last tokens and the best
+/* Queries give keep sets: all layers and heads keep the last tokens and the best
  * before them. The window itself is not protected. */
 Test(migration, keep_sets_are_the_engines_for_the_same_queries) {
   enum { N = 120 };

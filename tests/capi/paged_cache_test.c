@@ -31,7 +31,7 @@ static const shape kShapes[kFull] = {
 typedef struct actor {
   kvevict_paged_sequence* cached;
   kvevict_sequence* sequence;
-  /* What each slot holds; 0: anything. */
+  /* The content of each slot; 0: anything. */
   uint32_t rows[kFull][kMaxHeads][kMaxTokens];
   uint32_t n_slots[kFull];
 } actor;

@@ -74,7 +74,7 @@ static const struct {
      4096,
      4,
      {1024, 1024, 1024, 1024}},
-    /* From half of the context on: highest 1021 - 64 = 957, lowest 64. */
+    /* Half of the context stays: highest 1021 - 64 = 957, lowest 64. */
     {"pyramidkv-kvpress:budget=0.5", 1021, 2, {957, 64}},
     {"pyramidkv-kvpress:budget=0.49", 1021, 2, {500, 500}},
     {"snapkv:budget=200,sink=0,window=64,split=arithmetic-kvpress",

@@ -9,7 +9,7 @@
 
 /* ---- The table ---- */
 
-/* What each parameter may be, and its default unless the policy has another one. */
+/* The values of each parameter, and its default unless the policy has another one. */
 static const struct {
   const char *key, *standard, *values;
 } kRows[] = {

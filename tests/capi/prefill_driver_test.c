@@ -10,7 +10,7 @@
 
 enum { kBudget = 32, kSlots = 100 };
 
-/* What `forward` was told, and when it shall fail. */
+/* Records the calls of `forward` and makes one of them fail. */
 typedef struct engine {
   test_model* model;
   uint32_t chunk;

@@ -19,7 +19,7 @@ static test_plan* Plan(const char* policy, uint32_t n_layers,
   return test_plan_create_to_select(policy, &geometry, 2);
 }
 
-/* Which blocks of one head with n scores survive, and of how many slots. */
+/* The expected blocks of one head with n scores. */
 static void ExpectBlocks(const char* policy, const float* scores, uint32_t n,
                          uint32_t block, const uint32_t* blocks,
                          uint32_t n_blocks) {

@@ -23,7 +23,7 @@ static void DrawScores(test_random* random) {
   }
 }
 
-/* What a layer and head held before, and the policy's scores of it. */
+/* The tokens of one head of a layer before an eviction, with the policy's scores. */
 typedef struct held {
   uint32_t n;
   int32_t positions[kMaxTokens];
@@ -65,7 +65,7 @@ static void Note(const test_model* m, uint32_t l, uint32_t h,
   if (streams) memset(b->scores, 0, sizeof b->scores);
 }
 
-/* What stays is whole blocks, and the oracle's. */
+/* The head keeps the oracle's tokens, in whole blocks. */
 static void ExpectKept(const test_model* m, uint32_t l, uint32_t h,
                        const held* b, uint32_t budget, const char* what) {
   const kvevict_tie tie = m->policy.kind == ORACLE_STREAMING_LLM

@@ -272,7 +272,7 @@ static void KeepOfChunk(const prompt* p, const held* h,
   free(c);
 }
 
-/* What each chunk of a layer keeps by the oracle. */
+/* Counts the tokens that the oracle keeps of each chunk of a layer. */
 static void CountChunks(const oracle_policy* policy, const held* h,
                         uint32_t layer, uint32_t budget, const int32_t* protect,
                         size_t n_protect, uint32_t* counts) {

@@ -36,7 +36,7 @@ enum { kConfigs_len = sizeof kConfigs / sizeof *kConfigs };
 
 /* ---- The naive model ---- */
 
-/* What every head holds, by position. */
+/* The positions that every head holds. */
 typedef struct naive {
   uint8_t holds[kLayers][kHeads][kMaxPositions];
   uint32_t logical;

@@ -55,7 +55,7 @@ static kvevict_plane RandomPlane(test_random* random, kvevict_dtype dtype,
   return plane;
 }
 
-/* What the layers of a model have in common. */
+/* The layers of a model have these in common. */
 typedef struct shape {
   kvevict_dtype dtype[2];
   uint32_t row[2]; /* 0: no V */

@@ -65,7 +65,7 @@ static void RandomPolicy(test_random* random, const char* kind, char* text,
 
 /* ---- The expected keep sets ---- */
 
-/* What a layer holds before an eviction. */
+/* The content of a layer before an eviction. */
 typedef struct snapshot {
   uint32_t n;
   int32_t positions[3][kMaxTokens];

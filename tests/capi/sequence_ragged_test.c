@@ -57,7 +57,7 @@ static void ExpectHeld(const test_model* m, const account* a,
   test_model_check(m, what);
 }
 
-/* What the device reads: the length of every list, listed positions and their counts. */
+/* The device reads the length of every list, the listed positions and their counts. */
 static void ExpectMemory(const test_model* m, const account* a,
                          const char* what) {
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
@@ -141,7 +141,7 @@ static uint64_t SetBlocks(test_model* m, const tables* t, uint32_t n_more) {
 
 /* ---- An eviction against the oracle ---- */
 
-/* What a layer's heads hold before an eviction. */
+/* The content of a head before an eviction. */
 typedef struct head_before {
   uint32_t n;
   uint8_t forced[kMaxTokens];

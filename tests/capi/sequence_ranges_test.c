@@ -9,7 +9,7 @@
 
 enum { kMaxTokens = 160, kHeads = 2, kLayers = 2 };
 
-/* What heads hold before an eviction, and its scores and ranks. */
+/* The content of a head before an eviction, its scores and their ranks. */
 typedef struct snapshot {
   uint32_t n;
   int32_t positions[kMaxTokens];

@@ -361,7 +361,7 @@ Test(sequence_saved, that_rows_were_merged_is_saved) {
   test_model_destroy(m);
 }
 
-/* What was held and observed goes. The bound of trims stays. */
+/* A load drops the tokens and observations of before. The bound of trims stays. */
 Test(sequence_saved, a_load_replaces_all_but_the_query_memory) {
   test_model* m = Evicted("snapkv:budget=60,window=8,keep_window=yes", NULL);
   test_model* other = Evicted("snapkv:budget=60,window=8", NULL);

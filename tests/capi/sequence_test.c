@@ -1,5 +1,5 @@
-/* What a sequence says of itself. sequence_observe_test.c and
- * sequence_evict_test.c have the rest. */
+/* The queries of a sequence. sequence_observe_test.c and sequence_evict_test.c
+ * have the rest. */
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"

@@ -1,4 +1,4 @@
-/* Which eviction an undo takes back, and undos refused before a byte moves. */
+/* An undo takes back the last eviction, or is refused before a byte moves. */
 #include <stdlib.h>
 
 #include "kvevict/batch.h"

@@ -1,5 +1,6 @@
-// From source text to the result of a kernel: the loader, a real NVRTC and the driver
-// that runs PTX on the CPU. Built twice: for drivers with and without libraries.
+// Tests the way from source text to the result of a kernel: the loader, a real NVRTC and
+// the driver that runs PTX on the CPU. Built twice: for drivers with and without
+// libraries.
 #include <criterion/criterion.h>
 #include <string.h>
 

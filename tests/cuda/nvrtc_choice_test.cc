@@ -1,4 +1,4 @@
-// Which of several libnvrtc is taken: LD_LIBRARY_PATH names fakes of 13.4
+// Tests which of several libnvrtc is taken: LD_LIBRARY_PATH names fakes of 13.4
 // (sm_75 80 90 120), 12.4 (70 75 80 90) and 11.8 (52 70 72 80).
 #include <criterion/criterion.h>
 #include <dlfcn.h>

@@ -31,7 +31,7 @@ struct ScoreCall {
 kvevict_status Score(const ScoreCall& call, float* scores, size_t scores_len,
                      const Scratch& scratch);
 
-// What a layer shows of a chunk.
+// A layer shows this of a chunk.
 struct Shown {
   uint32_t layer;
   const kvevict_plane* queries;

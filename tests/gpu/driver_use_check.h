@@ -32,7 +32,7 @@ void CheckPrepared(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckDriverFailures(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckQueueFailures(const Gpu& gpu, const Effort& effort, Report* report);
 
-// Which kernels move rows with which workspace, and what debug finds.
+// Checks which kernels move rows with which workspace, and debug's findings.
 void CheckMovedRows(const Gpu& gpu, const Effort& effort, Report* report);
 
 }  // namespace kvevict::gpu

@@ -105,7 +105,7 @@ bool HasScalarKeys(const Geometry& g) {
   return false;
 }
 
-// What must stay, wherever blocks begin, and one token more.
+// Holds all tokens that must stay, wherever blocks begin, and one token more.
 uint32_t LeastBudget(const oracle_policy& p) {
   const uint32_t b = p.select_block;
   return (p.sink + b - 1) / b * b +

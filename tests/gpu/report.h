@@ -1,4 +1,4 @@
-// What was checked, and the results.
+// The checks and their results.
 #ifndef KVEVICT_TESTS_GPU_REPORT_H_
 #define KVEVICT_TESTS_GPU_REPORT_H_
 

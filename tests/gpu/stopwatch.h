@@ -48,7 +48,7 @@ class Stopwatch {
   const Buffer to_;
 };
 
-// What the machine reached just before.
+// The limits of the machine, measured just before.
 struct Limits {
   double copy;    // bytes read and written per second, by the driver's own copy
   double matrix;  // bf16 FLOPs per second, by mma.sync

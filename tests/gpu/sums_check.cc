@@ -313,7 +313,7 @@ void CheckCalls(const Gpu& gpu, const Effort& effort, const std::string& policy,
     }
     if (calls.Stored() > kPrompt + 40) n_evicted += calls.Evict();
   }
-  // By chance there was nothing to take back so far.
+  // Chance may have taken nothing back so far.
   for (uint32_t i = 0; i < kCallSteps && n_undone == 0; ++i) {
     calls.Step();
     n_undone += calls.EvictAndUndo(1);

@@ -97,7 +97,7 @@ Test(best_share, is_that_of_sorted_scores_whatever_the_length) {
   }
 }
 
-// What must stay counts in neither sum, but is scaled like the others.
+// Tokens that must stay count in neither sum, but are scaled like the others.
 Test(best_share, leaves_out_what_must_stay) {
   ExpectScaled({1.0f, 2.0f, 5.0f, 100.0f, kInfinity}, 2, 1);
   cr_expect_eq(Scale(SimdTargetAt(0), {1, 2, 5, 100, kInfinity}, 2, 1)[3],

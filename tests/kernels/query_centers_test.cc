@@ -21,7 +21,7 @@ constexpr uint32_t kPairs[] = {1,  2,  3,  7,  8,  15, 16,  17,
                                31, 32, 48, 64, 65, 96, 128, 256};
 constexpr uint32_t kGroups[] = {1, 2, 3, 4, 5, 8, 9};
 
-// What one KV head is scored by.
+// The inputs of one KV head.
 struct Case {
   uint32_t n_tokens;
   uint32_t n_sink;

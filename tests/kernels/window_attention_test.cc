@@ -199,7 +199,7 @@ Test(window_attention, gives_the_same_bytes_twice) {
   });
 }
 
-// What scratch has no room for is computed again, to the same bytes.
+// Results that scratch has no room for are computed again, to the same bytes.
 Test(window_attention, gives_the_same_bytes_in_any_scratch) {
   Random random(
       TestSeed("window_attention/gives_the_same_bytes_in_any_scratch"));

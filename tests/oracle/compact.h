@@ -21,7 +21,7 @@ uint32_t oracle_row_bytes(const kvevict_plane* plane);
 uint8_t* oracle_row_byte(const kvevict_view* view, const kvevict_plane* plane,
                          uint32_t token, uint32_t head, uint32_t byte);
 
-// What kvevict_compact() must do, with as much staging memory as needed.
+// Does the work of kvevict_compact() with as much staging memory as needed.
 void oracle_compact(const kvevict_view* view, const int32_t* keep,
                     uint32_t n_keep, uint32_t n_keep_lists);
 

@@ -1,4 +1,4 @@
-// What becomes of rows that go, in double precision, and how far f32 arithmetic may
+// The effect of merges on rows, in double precision, and how far f32 arithmetic may
 // be off.
 #ifndef KVEVICT_TESTS_ORACLE_MERGE_H_
 #define KVEVICT_TESTS_ORACLE_MERGE_H_

@@ -16,7 +16,7 @@ bool ScoresByAttention(const oracle_policy& p) {
          p.kind == ORACLE_CAKE;
 }
 
-// What kvevict_list_report says of mass.
+// Tells if kvevict_list_report has masses.
 bool ScoresAreMass(const oracle_policy& p) {
   switch (p.kind) {
     case ORACLE_NONE:
@@ -51,7 +51,7 @@ bool HasChunks(const oracle_policy& p) {
   return p.kind != ORACLE_NONE && p.kind != ORACLE_STREAMING_LLM && p.chunk > 0;
 }
 
-// What must stay of the slots [begin, end) of n, which begin with a chunk.
+// The tokens that must stay of the slots [begin, end) of n, which begin with a chunk.
 uint64_t ForcedOfChunk(const oracle_policy& p, uint64_t begin, uint64_t end,
                        uint64_t n) {
   const uint64_t sinks = std::min<uint64_t>(end, begin + p.sink);

@@ -171,7 +171,7 @@ std::vector<Share> Contest(const Rows& heads, uint32_t n) {
     n_in_doubt += share.most - share.least;
     shares.push_back(share);
   }
-  // What the others cannot take belongs to a head itself.
+  // A head gets the tokens that the others cannot take.
   const uint32_t n_left = n - n_sure;
   for (Share& share : shares) {
     const uint32_t own = share.most - share.least;

@@ -41,8 +41,8 @@ typedef struct oracle_sizes {
   uint32_t block;  // LagKV's partition, ChunkKV's chunk, ChunkPress's
 } oracle_sizes;
 
-// What a right answer of each layer and KV head must hold, what it may hold, and
-// how many. These differ if ties or the last bits of f32 decide.
+// A right answer holds all of `must` and none outside `may`, between `least` and
+// `most` in number. These differ if ties or the last bits of f32 decide.
 typedef struct oracle_kept {
   uint8_t* must;    // [n_layers, n_kv_heads, n_tokens] of 0 and 1
   uint8_t* may;     // [n_layers, n_kv_heads, n_tokens] of 0 and 1

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* What a row's dtype has beside the codes. */
+/* The numbers of a row's dtype beside the codes. */
 typedef struct oracle_numbers {
   bool has_scale, has_minimum;
   bool stays; /* given and not written */

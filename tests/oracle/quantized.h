@@ -13,7 +13,7 @@ extern "C" {
 // Bytes of n packed elements of a dtype that is not opaque.
 uint32_t oracle_packed_bytes(kvevict_dtype dtype, uint32_t n);
 
-// What element e of a packed row of n stands for, before scale and minimum.
+// The value of element e of a packed row of n, before scale and minimum.
 double oracle_code(kvevict_dtype dtype, const uint8_t* row, uint32_t n,
                    uint32_t e);
 

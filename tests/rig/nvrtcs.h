@@ -13,7 +13,7 @@ namespace kvevict::cuda {
 // One per version, the newest first.
 std::vector<const Nvrtc*> FindNvrtcs();
 
-// Those of them that compile for this architecture.
+// Returns those of them that compile for this architecture.
 std::vector<const Nvrtc*> FindNvrtcsFor(int sm);
 
 // "11.8"

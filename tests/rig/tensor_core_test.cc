@@ -35,9 +35,9 @@ std::vector<float> Ones(size_t n) { return std::vector<float>(n, 1.0f); }
 
 TestSuite(rig_tensor_core);
 
-// On an A100 (github.com/north-numerical-computing/tensor-cores-numerical-behavior,
-// issue 2) four products of 2^-24 count beside 1, but of 2^-25 they do not. An H100
-// has one bit more.
+// An A100 (github.com/north-numerical-computing/tensor-cores-numerical-behavior,
+// issue 2) counts four products of 2^-24 beside 1, but not of 2^-25. An H100 has
+// one bit more.
 Test(rig_tensor_core, cuts_where_hardware_was_seen_to) {
   const auto four_beside_one = [](const TensorCore& core, float product) {
     return Dot(core, Ones(4), std::vector<float>(4, product), 1.0f);

@@ -6,8 +6,8 @@
 
 namespace kvevict::tools {
 
-// From now on every operator new of this program that asks for more throws
-// std::bad_alloc.
+// Makes every operator new of this program that asks for more throw
+// std::bad_alloc from now on.
 void LimitAllocations(size_t n_bytes);
 
 // The bytes that all of them have asked for so far.

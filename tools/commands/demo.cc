@@ -25,7 +25,7 @@ std::vector<std::string> SimdTargets() {
   return names;
 }
 
-// What the command line parser fills.
+// The command line parser fills these.
 struct Arguments {
   DemoOptions options;
   uint32_t tokens = 0;

@@ -7,7 +7,7 @@ namespace KvEvict;
 public sealed unsafe class KvSequence : IDisposable
 {
     internal const uint NextPosition = NativeConstants.KVEVICT_POSITION_NEXT;
-    // With more layers than this, a call's arguments go into an array that stays, not on the stack.
+    // If there are more layers, a call's arguments go into an array that stays, not on the stack.
     private const int MaxStackLayers = 64;
 
     private readonly SequenceHandle _handle;

@@ -18,7 +18,7 @@ static jclass global_class(JNIEnv* env, const char* name) {
   return local ? (jclass)(*env)->NewGlobalRef(env, local) : NULL;
 }
 
-/* On failure an exception is pending, which System.load() passes on. */
+/* If it fails, an exception is pending, which System.load() passes on. */
 JNIEXPORT jint JNICALL JNI_OnLoad(JavaVM* java_vm, void* reserved) {
   (void)reserved;
   JNIEnv* env = NULL;

@@ -45,8 +45,8 @@ typedef struct test_cache_spec {
   uint32_t k_head_dim; /* opaque: bytes per row */
   kvevict_dtype v_dtype;
   uint32_t v_head_dim; /* opaque: bytes per row; 0: no V */
-  /* At most 2: f32 numbers, then opaque rows of 5 bytes. The scales and minima of
-   * quantized K and V follow. */
+  /* At most 2: the first has f32 numbers, the second opaque rows of 5 bytes. The
+   * scales and minima of quantized K and V follow. */
   uint32_t n_companions;
 } test_cache_spec;
 

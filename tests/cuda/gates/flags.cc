@@ -5,7 +5,7 @@
 namespace kvevict::cuda {
 namespace {
 
-// What may hold before an instruction, on any way to it.
+// The state before an instruction, on any way to it.
 struct State {
   static constexpr uint32_t kNoBarrier = 1u << 31;
   static constexpr unsigned kNoFence = ~0u;

@@ -40,7 +40,7 @@ inline constexpr Gpu kGpus[] = {
     {"H100 SXM", 90, 132, 1.83, 3350, 989.4, 0.63},
     {"H200", 90, 132, 1.83, 4800, 989.4, 0.63}};
 
-// What a multiprocessor's four schedulers do in a clock; exp2 and the like in
+// The work of a multiprocessor's four schedulers in a clock; exp2 and the like in
 // results (Programming Guide, "Throughput of Native Arithmetic Instructions").
 inline constexpr double kIssuesPerClock = 4;
 inline constexpr double kSpecialPerClock = 16;

@@ -12,8 +12,8 @@ namespace kvevict::cuda {
 struct Variant {
   ModuleId module;
   std::vector<std::string> options;  // -D
-  // With tensor cores, else 0: the matrices of 16 query rows that a warp keeps,
-  // those of 16 keys that it loads to multiply with all its query rows, the
+  // These are 0 without tensor cores: the matrices of 16 query rows that a warp
+  // keeps, those of 16 keys that it loads to multiply with all its query rows, the
   // products with each, and a thread's copies of 16 bytes for its part of a tile.
   size_t n_query_matrices = 0;
   size_t n_matrices = 0;

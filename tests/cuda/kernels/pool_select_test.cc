@@ -223,7 +223,7 @@ void TestLists() {
   }
 }
 
-// Which lengths fit on which GPU: two lists at a time, with the system's KB each.
+// Each GPU fits lists up to a length: two lists at a time, with the system's KB each.
 void TestBounds() {
   constexpr struct {
     uint32_t sm, kilobytes;

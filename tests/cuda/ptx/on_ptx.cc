@@ -41,7 +41,7 @@ int TargetSm() {
 }
 
 // The newest NVRTC, or the oldest for GPUs before sm_80, some of which need it.
-// So the PTX of both is run.
+// Thus the PTX of both is run.
 const cuda::Nvrtc& NvrtcFor(int sm) {
   static const std::vector<const cuda::Nvrtc*> kAll = cuda::FindNvrtcsFor(sm);
   if (kAll.empty()) {

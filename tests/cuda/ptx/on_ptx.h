@@ -18,7 +18,7 @@
 
 namespace kvevict::ptx {
 
-// What an entry point reports when it is called.
+// An entry point reports this when it is called.
 struct KernelCall {
   const char* name;
   const char* file;                  // the .cu, with its folders

@@ -1,6 +1,6 @@
-// What the kernels of an eviction cost the machine, counted on their PTX at the
-// sizes they are made for: an 8B model's 4 query heads of 128 per KV head, a
-// window of 64, bf16, one KV head of one layer.
+// The kernels of an eviction have a cost on the machine, counted on their PTX
+// at the sizes they are made for: an 8B model's 4 query heads of 128 per KV
+// head, a window of 64, bf16, one KV head of one layer.
 #include <cmath>
 #include <cstdio>
 #include <map>

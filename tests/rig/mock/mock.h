@@ -68,7 +68,7 @@ KVEVICT_MOCK_CONTROL ptx::Counters CountersOf(const char* kernel);
 KVEVICT_MOCK_CONTROL std::vector<std::string> Problems();
 // Forgets them, for tests that expect one.
 KVEVICT_MOCK_CONTROL void ClearProblems();
-// What has been made and not destroyed: "2 allocations", "1 stream" ...
+// Lists all that was made and not destroyed: "2 allocations", "1 stream" ...
 KVEVICT_MOCK_CONTROL std::vector<std::string> Leaks();
 
 }  // namespace kvevict::mock

@@ -133,7 +133,7 @@ T* Keep(Objects<T>& objects, std::unique_ptr<T> object) {
   return handle;
 }
 
-// What a function needs beside cuInit.
+// A function needs these beside cuInit.
 enum Needs : unsigned {
   kNothing = 0,
   kBeforeInit = 1,  // works before cuInit

@@ -17,7 +17,7 @@
 
 namespace kvevict::ptx {
 
-// What all blocks of a launch share.
+// All blocks of a launch share these.
 struct Grid {
   const Kernel& kernel;
   const LaunchShape& shape;
@@ -42,7 +42,7 @@ class Block {
   uint64_t index() const { return index_; }
   // The number of barriers that it has passed.
   uint32_t generation() const { return generation_; }
-  // What all threads know since the last barrier.
+  // All threads know this since the last barrier.
   const Knowledge& known() const { return known_; }
 
   // Runs one lane until it waits, ends or yields; false if it yielded.

@@ -239,8 +239,8 @@ bool InFlight::PerformAll() {
 
 // ---- Order ----
 
-// What the thread has observed now comes before it, if both scopes hold both
-// threads.
+// Releases that the thread has observed come before it now, if both scopes hold
+// both threads.
 void InFlight::Acquire(Lane& lane, Scope scope) {
   std::erase_if(lane.observed, [&](const Release& r) {
     if (r.mark.block != lane.block->index() &&

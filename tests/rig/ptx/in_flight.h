@@ -113,7 +113,7 @@ class InFlight {
   template <class Choose>
   void PerformIf(Choose choose);
 
-  // At most so many wait. With one more, chance picks one of them.
+  // At most so many wait. If one more comes, chance picks one of them.
   uint32_t capacity_;
   std::mt19937_64& random_;
   uint64_t next_serial_ = 1;
@@ -121,7 +121,7 @@ class InFlight {
   std::vector<uint16_t> living_;
   std::vector<uint16_t> free_;
   std::vector<uint16_t> buckets_;
-  // What has been released, by the address of the word that carries it.
+  // The releases, by the address of the word that carries them.
   std::unordered_map<const uint8_t*, std::vector<Release>> released_;
   std::deque<Knowledge> snapshots_;
 };

@@ -44,7 +44,7 @@ inline bool ComesBefore(const Mark& access, const Mark& mark) {
           (access.thread == mark.thread && access.serial < mark.serial));
 }
 
-// What comes before a thread besides its own block's earlier generations.
+// The events before a thread besides its own block's earlier generations.
 class Knowledge {
  public:
   void Add(const Mark& mark) {
@@ -70,7 +70,7 @@ class Knowledge {
   std::vector<Mark> marks_;
 };
 
-// What a released value in memory carries.
+// A released value in memory carries these.
 struct Release {
   Mark mark;
   Scope scope;

@@ -134,7 +134,7 @@ int RunCase(const Case& c, bool wrong) {
   return 0;
 }
 
-// What the program prints with these arguments, and how it ends.
+// Returns the program's output with these arguments, and how it ends.
 std::string Call(const std::string& program, const Case& c, bool wrong,
                  int* status) {
   const std::string command =

@@ -45,7 +45,7 @@ struct Dim3 {
   unsigned z = 1;
 };
 
-// Which of the threads that can go on does. The program must be right under
+// Chooses between the threads that can go on. The program must be right under
 // every order. Each of these finds errors that the others miss.
 enum class Policy {
   kUniform,           // any
