@@ -4,8 +4,8 @@ import "testing"
 
 const batchPolicy = "snapkv:budget=16,window=4,sink=4,scope=head"
 
-// requests are sequences of different lengths, and the same caches for each: what
-// they hold and lose depends on i and the length alone.
+// requests are sequences of different lengths, and the same caches for each:
+// their content and evictions depend on i and the length alone.
 type requests struct {
 	sequences []*Sequence
 	views     [][]*View

@@ -89,7 +89,7 @@ func (m model) workspace(need Workspace, err error) Memory {
 	return put(m, raw[skip:skip+need.Best])
 }
 
-// state is what must be the same on every device.
+// state is the same on every device.
 type state struct {
 	report  EvictReport
 	lists   [][3]int
@@ -99,7 +99,7 @@ type state struct {
 }
 
 // evicts reads a prompt in chunks, evicts twice with decoding and a trim between,
-// and returns what the sequence holds after each.
+// and returns the content of the sequence after each.
 func (m model) evicts() (states []state) {
 	const prompt = 48
 	plan := newPlan(m.T, m.context, 2, full, "snapkv:budget=16,window=4")
@@ -233,7 +233,7 @@ func TestCUDAReadsPromptsAsTheCPUDoes(t *testing.T) {
 	same(t, k, kThere)
 }
 
-// Each option shows in what the library calls, writes, compiles or refuses.
+// Each option shows in the calls, files, compilations or refusals of the library.
 func TestCUDAOptionsReachTheLibrary(t *testing.T) {
 	counts := make([]int64, 2)
 	kernels := filepath.Join(t.TempDir(), "kernels")
@@ -398,7 +398,7 @@ func TestCUDARefusesSlices(t *testing.T) {
 
 	must(t, compact(view, Slice([]int32{}), Memory{})) // nothing lies nowhere
 
-	// Who names a pointer knows what it is; protected positions are the host's.
+	// A caller who names a pointer knows what it is; protected positions are the host's.
 	pointed := window(Pointer(unsafe.Pointer(&floats[0]), slice.bytes))
 	must(t, sequence.Observe(shown(0, pointed), 4, nTokens-4, 0))
 	_, err = sequence.Evict([]*View{view}, &EvictOptions{Protected: []int32{9}},

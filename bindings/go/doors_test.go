@@ -193,7 +193,7 @@ func TestAllLayersMoveInOneCall(t *testing.T) {
 	must(t, context.Compact(nil, Memory{}, 0))
 }
 
-// Compacts from a slot on in place, and to another cache, which alone changes then.
+// Compacts in place from a slot on, and to another cache; only that one then changes.
 func TestRowsMoveFromASlotOnAndToAnotherCache(t *testing.T) {
 	context := newContext(t, nil)
 	k, to := random(nTokens*row, 4), random(8*row, 5)
@@ -358,7 +358,7 @@ func TestPagedCachesAndCompanions(t *testing.T) {
 	}
 }
 
-// Keys, then values of two tokens in blocks that were allocated one by one.
+// The pool has keys, then values of two tokens in blocks that were allocated one by one.
 func TestBlocksWithAddresses(t *testing.T) {
 	const half = 2 * row
 	context := newContext(t, nil)
@@ -413,7 +413,7 @@ func TestBlocksWithAddresses(t *testing.T) {
 	runtime.KeepAlive(blocks)
 }
 
-// [groups, tokens, elements of a group] of one head, as a ring.
+// The plane is a ring of one head: [groups, tokens, elements of a group].
 func TestGroupsOfElementsInARing(t *testing.T) {
 	const tokens, group = 10, 2
 	data := make([]float32, tokens*headDim)
@@ -438,7 +438,7 @@ func TestGroupsOfElementsInARing(t *testing.T) {
 	fails(t, longer.Validate(1), StatusInvalidArgument, "K holds 10 rows of 1 heads, not 11")
 }
 
-// Two codes per byte, and the scales that they are multiplied by.
+// A byte has two codes, with the scales that they are multiplied by.
 func TestCodesMoveWithTheirScales(t *testing.T) {
 	codes := make([]byte, 10*2*2) // 10 tokens, 2 heads, 4 codes
 	for i := range codes {

@@ -239,7 +239,7 @@ func TestZeroHandlesAreClosed(t *testing.T) {
 	}
 }
 
-// callForError is the last result of a call, or what it panicked.
+// callForError returns the last result of a call, or the value of its panic.
 func callForError(method reflect.Value, arguments []reflect.Value) (last, panicked any) {
 	defer func() { panicked = recover() }()
 	call := method.Call

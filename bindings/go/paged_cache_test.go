@@ -149,7 +149,7 @@ func (a *actor) positions(t *testing.T) (positions [pagedLayers][kvHeads][]int32
 	return positions
 }
 
-// follow moves rows to where their positions went.
+// follow moves rows along with their positions.
 func (a *actor) follow(t *testing.T, before [pagedLayers][kvHeads][]int32) {
 	t.Helper()
 	after := a.positions(t)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// reader is a model of two layers, whose caches are views or blocks, and what it is asked.
+// reader is a model of two layers, whose caches are views or blocks, and its instructions.
 type reader struct {
 	sequence *Sequence
 	cached   *PagedSequence
@@ -94,7 +94,7 @@ func (r *reader) positions(t *testing.T) (all [][]int32) {
 	return all
 }
 
-// A prefill leaves what a loop of the same calls leaves, with blocks as with views.
+// A prefill has the result of a loop of the same calls, with blocks as with views.
 func TestPrefillIsALoopOfChunks(t *testing.T) {
 	for _, each := range []bool{false, true} {
 		loop := newReader(t, false)
@@ -201,7 +201,7 @@ func TestPrefillLendsTheSequenceToForward(t *testing.T) {
 	}
 }
 
-// Views that forward changes are read again, and have room for what it wrote.
+// Views that forward changes are read again, and have room for its writes.
 func TestPrefillReadsViewsAgain(t *testing.T) {
 	r := newReader(t, false)
 	short := make([]float32, 12*row)

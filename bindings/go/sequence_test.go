@@ -296,7 +296,7 @@ func TestUndoTakesAnEvictionBack(t *testing.T) {
 	fails(t, sequence.Undo(nil, undo, 0), StatusInvalidArgument, "0 views for 1 layers")
 	_, err = sequence.UndoBytes(nil)
 	fails(t, err, StatusInvalidArgument, "0 views for 1 layers")
-	// This memory has no room for what comes back.
+	// This memory has no room for the returned tokens.
 	short := []*View{newView(t, k[:20*row], v[:20*row])}
 	must(t, sequence.Reset(0))
 	must(t, sequence.Append(full-4, 0))

@@ -136,7 +136,7 @@ public sealed unsafe class KeepAliveTests : IDisposable
     [MethodImpl(MethodImplOptions.NoInlining)]
     private void Reorder() => _context.Reorder(Moves(), Scratch(4096));
 
-    // Only the span refers to these arrays: what lies on the stack of a caller would stay anyway.
+    // Only the span refers to these arrays: data on the stack of a caller would stay anyway.
     [MethodImpl(MethodImplOptions.NoInlining)]
     private KvMove[] Moves() => [new(View(), Tokens, KeepLists()) { TokenCounts = Numbers(Tokens) }];
 

@@ -285,7 +285,7 @@ final class DoorsTest {
           Move.of(views[0], 3, KeepLists.of(1, 0)).withMerge(Merge.PIVOT, 0.5, 0.5));
       Check.that(context.compactWorkspace(merging).leastBytes() > 0, "merging needs a workspace");
       Check.fails(KvEvictException.class, () -> context.compact(merging), "the least");
-      // Back to front.
+      // The rows are back to front.
       moves = List.of(Move.of(views[0], 3, KeepLists.of(1, 2, 1, 0)),
           Move.of(views[1], 3,
               KeepLists.of(2, 2, 1, 0, 1, 0, 9).withCounts(Caches.ints(3, 2))));

@@ -55,7 +55,7 @@ final class SurfaceTest {
       }
     }
     for (String symbol : symbols()) {
-      // Names stand in the constant pool, before them their length.
+      // Names stand in the constant pool after their length.
       char length = (char) symbol.length();
       boolean called = code.contains(length + symbol)
           || code.contains((char) (length + 2) + symbol + "_a");
