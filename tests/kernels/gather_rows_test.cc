@@ -29,7 +29,7 @@ std::vector<int32_t> RandomKeep(Random& random) {
   return keep;
 }
 
-// The slots from a row on.
+// Returns the slots from a row on.
 std::vector<int32_t> From(uint32_t first, const std::vector<int32_t>& keep) {
   return {
       std::lower_bound(keep.begin(), keep.end(), static_cast<int32_t>(first)),

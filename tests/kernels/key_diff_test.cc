@@ -126,7 +126,7 @@ Test(key_diff, equal_keys_score_alike) {
   });
 }
 
-// They score NaN, and the others are as without them.
+// Such keys score NaN, and the others are as without them.
 Test(key_diff, nan_and_infinity_stay_apart) {
   Random random(TestSeed("key_diff/nan_and_infinity_stay_apart"));
   constexpr uint32_t kDim = 20;
@@ -245,8 +245,8 @@ Test(key_diff, by_blocks_does_not_depend_on_the_layout) {
   }
 }
 
-// A key that left takes all it added with it: the last block scores as if nobody
-// else had ever been there.
+// A key that left takes along all that it added: the last block scores as if
+// nobody else had ever been there.
 Test(key_diff, by_blocks_depends_on_who_is_there) {
   Random random(TestSeed("key_diff/by_blocks_depends_on_who_is_there"));
   constexpr uint32_t kDim = 40, kMost = 700;
@@ -256,7 +256,7 @@ Test(key_diff, by_blocks_depends_on_who_is_there) {
     return std::vector<float>(rows.begin(), rows.begin() + n * kDim);
   };
   ForEachTarget([&](SimdTarget simd) {
-    // The tokens that stay until the last block.
+    // These tokens stay until the last block.
     constexpr uint32_t kAll = 50 + 20 * 32;
     const std::vector<float> before =
         BlockDiffs(simd, first(kAll - 32), kDim, Packed(), kBlocks);

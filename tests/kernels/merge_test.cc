@@ -202,7 +202,7 @@ Test(merge, matches_the_oracle) {
         if (random.Below(2) == 0) head.threshold = 0.25f;
         head.fraction = kFractions[random.Below(4)];
         const Expected e = ByOracle(head, kNames[r]);
-        // In one dimension all keys are alike, or opposite.
+        // All keys of one dimension are alike, or opposite.
         if (e.gap < 0) continue;
         ++n_compared;
         for (const uint8_t change : e.changes) n_changed += change;

@@ -172,7 +172,7 @@ Test(query_centers, does_not_depend_on_the_layout) {
   }
 }
 
-// More than go in one piece of a sum, far from 0.
+// The rows are longer than one piece of a sum, and far from 0.
 Test(query_centers, long_rows_keep_their_scale) {
   Random random(TestSeed("query_centers/long_rows_keep_their_scale"));
   Case c = {};
@@ -190,7 +190,7 @@ Test(query_centers, long_rows_keep_their_scale) {
   });
 }
 
-// They have NaN, and change no other score.
+// Such keys score NaN, and change no other score.
 Test(query_centers, nan_and_infinity_stand_beside) {
   constexpr float kOdd[] = {std::numeric_limits<float>::quiet_NaN(),
                             std::numeric_limits<float>::infinity(),

@@ -249,8 +249,8 @@ Test(redundancy, leaves_infinity_and_puts_nan_apart) {
   }
 }
 
-// Nothing tells them apart, so all are equally redundant; the first key less by
-// what others leave out there.
+// Nothing tells the keys apart, so all are equally redundant; the first key is
+// so less, by the terms that others leave out there.
 Test(redundancy, of_keys_without_a_direction) {
   ForEachTarget([&](SimdTarget simd) {
     const std::vector<float> zeros =

@@ -134,7 +134,7 @@ Test(store, packed_rows_are_those_of_elements_that_lie_apart) {
         std::memcpy(&row[i], &bits, sizeof(bits));
       }
       for (DType dtype : {DType::kF16, DType::kBF16}) {
-        // An odd address.
+        // The address is odd.
         auto* const to = reinterpret_cast<uint8_t*>(packed.data()) + 1;
         KV_DISPATCH(simd, TestedStoreRow)(row.data(), row.size(), dtype, 2, to);
         KV_DISPATCH(simd, TestedStoreRow)
