@@ -12,7 +12,7 @@ include=${INCLUDE:-$PWD/capi/include}
 rm -rf "$out"
 mkdir -p "$out"
 pkg/abi/table.sh "$include/kvevict" >"$out/table"
-# The functions, but for those that nobody who reads a message could have called.
+# Lists the functions, except for those that no reader of a message could have called.
 grep -ohE '\bkvevict_[a-z0-9_]+\(' "$include"/kvevict/*.h | LC_ALL=C sort -u | tr -d '(' |
   grep -vE '_(create|destroy)$' | sed 's/^/call\t/' >>"$out/table"
 ${CC:-cc} -I. -o "$out/params" bindings/table/params.c

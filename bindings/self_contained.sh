@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# self_contained.sh LIBRARY PATTERN: the native library of a managed package needs the C
-# library and nothing else, offers only names that match PATTERN, and is hardened.
+# self_contained.sh LIBRARY PATTERN: the native library of a managed package needs
+# only the C library, offers only names that match PATTERN, and is hardened.
 set -euo pipefail
 export LC_ALL=C
 needed=$(readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')

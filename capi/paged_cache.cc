@@ -54,11 +54,11 @@ Status CopyPagedEviction(const PagedSequence& cached, const Sequence& sequence,
   KV_RETURN_IF_ERROR(CopyOptions(sequence, options, out));
   if (out->undo != nullptr) {
     return InvalidArgument(
-        "options.undo is not NULL: a fork made before keeps what goes");
+        "options.undo is not NULL: make a fork before the eviction instead");
   }
   if (out->destinations != nullptr) {
     return InvalidArgument(
-        "options.destinations is not NULL: kvevict_sequence_evict() takes "
+        "options.destinations is not NULL: only kvevict_sequence_evict() takes "
         "them");
   }
   if (CanDropBlocks(cached.cache(), sequence.plan())) out->by_table = 1;

@@ -31,7 +31,7 @@ class Prefill {
     }
     if ((options_.views == nullptr) == (options_.cached == nullptr)) {
       return InvalidArgument(
-          "views and cached are %s: one says where the rows are",
+          "views and cached are %s: give exactly one of them",
           options_.views == nullptr ? "both NULL" : "both given");
     }
     const size_t n_views =
@@ -41,7 +41,7 @@ class Prefill {
                              n_views);
     }
     if (sequence_.prompt().has_ended()) {
-      return InvalidArgument("sequence: its prompt has ended");
+      return InvalidArgument("sequence: its prompt has ended already");
     }
     if (options_.cached != nullptr) {
       Status status = CheckStoredIn(Core(options_.cached), sequence_);
@@ -134,8 +134,8 @@ class Prefill {
     KV_RETURN_IF_ERROR(CopyGiven(&given));
     if (given.destinations != nullptr) {
       return InvalidArgument(
-          "evict.destinations is not NULL: the prompt's rows are evicted where "
-          "they are, chunk by chunk");
+          "evict.destinations is not NULL: prefill evicts the prompt's rows in "
+          "place");
     }
     given.inputs = nullptr;
     given.inputs_len = 0;

@@ -45,9 +45,9 @@ Status CopyObservations(const Sequence& sequence,
         KV_RETURN_IF_ERROR(CopyIn("observation", in, &observation));
         KV_RETURN_IF_ERROR(CheckLayer(plan, observation.layer));
         if (observation.layer <= last) {
-          return InvalidArgument("layer %u after layer %lld: not ascending",
-                                 observation.layer,
-                                 static_cast<long long>(last));
+          return InvalidArgument(
+              "layer %u after layer %lld: layers must ascend",
+              observation.layer, static_cast<long long>(last));
         }
         last = observation.layer;
         const int32_t place = plan.Find(observation.layer);
@@ -57,7 +57,7 @@ Status CopyObservations(const Sequence& sequence,
         if (inputs.queries == nullptr && inputs.row_lse == nullptr &&
             inputs.attention_sums == nullptr) {
           return InvalidArgument(
-              "inputs: neither queries nor row_lse nor attention_sums");
+              "inputs has none of queries, row_lse and attention_sums");
         }
         inputs.layer = static_cast<uint32_t>(place);
         sequence.call().inputs()[(*out_n)++] = inputs;

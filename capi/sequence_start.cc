@@ -28,7 +28,8 @@ Status CheckLists(const kvevict_position_lists& in, size_t n_lists) {
       CheckedSize(in.n_lists - 1) * CheckedSize(stride) + CheckedSize(in.count);
   if (!end.ok() || end.value() > in.positions_len) {
     return InvalidArgument(
-        "positions_len %zu < %zu of %u lists of up to %u positions, %llu apart",
+        "positions_len %zu < %zu: %u lists of up to %u positions begin %llu "
+        "apart",
         in.positions_len, end.value(), in.n_lists, in.count,
         static_cast<unsigned long long>(stride));
   }

@@ -101,7 +101,7 @@ Status Context::Create(const kvevict_context_options& options, Context** out) {
   void* memory = CallAllocator(o.alloc, sizeof(Context), alignof(Context),
                                o.alloc_user_data);
   if (memory == nullptr) {
-    return OutOfMemory("context: no %zu bytes", sizeof(Context));
+    return OutOfMemory("context: no memory for %zu bytes", sizeof(Context));
   }
   Context* context = new (memory) Context(o, *backend, simd);
   if (Status status = backend->open(*context, options, &context->device_state_);

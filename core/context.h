@@ -120,7 +120,7 @@ class Array {
     if (n_bytes.value() == 0) return Status();
     void* memory = context_.Allocate(n_bytes.value(), kAlignment);
     if (memory == nullptr) {
-      return OutOfMemory("%s: no %zu bytes", what, n_bytes.value());
+      return OutOfMemory("%s: no memory for %zu bytes", what, n_bytes.value());
     }
     data_ = static_cast<T*>(memory);
     n_ = n.value();

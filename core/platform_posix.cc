@@ -143,11 +143,11 @@ bool PrivateFolder::Open(const std::string& path, std::string* reason) {
   if (!IsOursAlone(info)) {
     close(opened);
     char text[96];
-    std::snprintf(text, sizeof(text),
-                  "owned by user %u with mode %03o; must be ours alone to "
-                  "write",
-                  static_cast<unsigned>(info.st_uid),
-                  static_cast<unsigned>(info.st_mode & 07777));
+    std::snprintf(
+        text, sizeof(text),
+        "owned by user %u with mode %03o; only this user may own and write it",
+        static_cast<unsigned>(info.st_uid),
+        static_cast<unsigned>(info.st_mode & 07777));
     *reason = text;
     return false;
   }

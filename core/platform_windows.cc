@@ -269,7 +269,7 @@ bool PrivateFolder::Open(const std::string& path, std::string* reason) {
     return false;
   }
   if (!IsOursAlone(folder.get())) {
-    *reason = "others own it or may write to it; must be ours alone to write";
+    *reason = "others own it or may write to it; only this user may";
     return false;
   }
   folder_ = reinterpret_cast<intptr_t>(folder.Release());

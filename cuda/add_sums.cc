@@ -32,8 +32,8 @@ Status CheckBegin(const Context& context, Stream stream,
       IsCaptured(device.driver(), static_cast<CUstream>(stream), &captured));
   if (!captured) return Status();
   return Unsupported(
-      "attention_sums: the first behind tokens of which none were observed, "
-      "but the stream is captured into a graph");
+      "attention_sums: none were observed for the tokens before, but the "
+      "stream is captured into a graph");
 }
 
 Status AddBatch(const Context& context, Stream stream, const AddSumsArgs& args,

@@ -91,7 +91,7 @@ Status Allocate(const Context& context, const char* what, size_t n_bytes,
     *out = reinterpret_cast<void*>(memory);
   }
   if (memory == 0) {
-    return OutOfMemory("%s: no %zu bytes on the device", what, n_bytes);
+    return OutOfMemory("%s: no device memory for %zu bytes", what, n_bytes);
   }
   return Status();
 }

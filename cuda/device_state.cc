@@ -15,7 +15,7 @@ Status DeviceState::Open(const Context& context,
                          DeviceState** out) {
   std::unique_ptr<DeviceState> device(new (std::nothrow) DeviceState());
   if (device == nullptr) {
-    return OutOfMemory("context: no %zu bytes", sizeof(DeviceState));
+    return OutOfMemory("context: no memory for %zu bytes", sizeof(DeviceState));
   }
   KV_RETURN_IF_ERROR(Driver::Open(options.libcuda_path, &device->driver_));
   KV_RETURN_IF_ERROR(device->FindContext(options.cuda_context));
@@ -27,7 +27,8 @@ Status DeviceState::Open(const Context& context,
   device->modules_.reset(
       new (std::nothrow) cuda::ModuleCache(context, *device->driver_, *nvrtc));
   if (device->modules_ == nullptr) {
-    return OutOfMemory("context: no %zu bytes", sizeof(cuda::ModuleCache));
+    return OutOfMemory("context: no memory for %zu bytes",
+                       sizeof(cuda::ModuleCache));
   }
   KV_RETURN_IF_ERROR(device->modules_->KeepCubinsIn(options.kernel_cache_dir));
   if (options.debug != 0) KV_RETURN_IF_ERROR(device->EnterDebugMode());

@@ -184,8 +184,8 @@ Status Nvrtc::OpenNamed(const char* path, int driver_major, int sm,
   }
   if (CudaMajor(nvrtc->version_) > driver_major) {
     return Unavailable(
-        "device cuda: libnvrtc is of CUDA %s, the driver of CUDA %d, which "
-        "does not take newer code",
+        "device cuda: libnvrtc is of CUDA %s, but the driver is of CUDA %d and "
+        "does not load newer code",
         VersionText(nvrtc->version_).c_str(), driver_major);
   }
   Target target;
@@ -263,8 +263,7 @@ Status Nvrtc::FindTarget(int sm, Target* out) const {
   const int nearest = Nearest(sm);
   if (nearest == 0) {
     return Unavailable(
-        "device cuda: %s compiles for nothing as old as sm_%d; name an older "
-        "libnvrtc",
+        "device cuda: %s does not compile for sm_%d; name an older libnvrtc",
         Describe().c_str(), sm);
   }
   *out = {.sm = nearest, .ptx = nearest != sm};

@@ -93,8 +93,8 @@ Status ModuleCache::Add(const ModuleKey& key, const Module** out) {
   KV_RETURN_IF_ERROR(MakeImage(key, &image));
   Module* module = NewObject<Module>(context_);
   if (module == nullptr) {
-    return OutOfMemory("module %s: no %zu bytes", ModuleName(key.module),
-                       sizeof(Module));
+    return OutOfMemory("module %s: no memory for %zu bytes",
+                       ModuleName(key.module), sizeof(Module));
   }
   module->key_ = key;
   const Status status = Load(image, module);

@@ -28,7 +28,7 @@ apt-get -qq update >&2 || skip "no lists of $release"
 (cd "$folder/debs" && apt-get -qq download "${packages[@]}") >&2 ||
   skip "not all of it can be had: ${packages[*]}"
 for deb in "$folder"/debs/*.deb; do dpkg-deb -x "$deb" "$folder/root"; done
-# Of the headers only llama.cpp's: the compiler's C library is the machine's.
+# Only llama.cpp's headers are taken: the compiler's C library is the machine's.
 mkdir "$folder/include"
 find "$folder/root/usr/include" -name '*.h' | grep -E '/(llama|ggml|gguf)[^/]*\.h$' |
   xargs cp -t "$folder/include"

@@ -11,20 +11,20 @@ check_tests() {
   run_tests "$release_dir" test
 }
 
-# What is too long for every day, see KVEVICT_DEEP_TESTS in tests/CMakeLists.txt.
+# These take too long for every day, see KVEVICT_DEEP_TESTS in tests/CMakeLists.txt.
 check_deep() {
   build_tests "$release_dir" -DKVEVICT_DEEP_TESTS=ON
   run_tests "$release_dir" deep -L deep -LE longest
 }
 
-# Of these the few that take minutes each.
+# The few of these that take minutes each.
 check_longest() {
   build_tests "$release_dir" -DKVEVICT_DEEP_TESTS=ON
   run_tests "$release_dir" longest -L longest
 }
 
-# Without an optimizer, where inline functions and variables of one name meet: each
-# means one thing, and the kernels do what they are to on the baseline's target.
+# Without an optimizer, inline functions and variables of one name meet: each means
+# one thing, and the kernels work on the baseline's target.
 check_plain() {
   configure build/plain -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG='-O0 -g1' \
     -DCMAKE_CXX_FLAGS=-DHWY_COMPILE_ONLY_STATIC
@@ -33,13 +33,13 @@ check_plain() {
   run_tests build/plain plain -R '^kernels_'
 }
 
-# What is compiled, not every header by itself; tests are held to the compiler's
-# warnings only. A kernel is read for one SIMD target; it is the same text for all.
+# Checks what is compiled, not every header by itself; tests only meet the compiler's
+# warnings. A kernel is read for one SIMD target, since its text is the same for all.
 # One file at a time: clang-tidy 14 forgets va_start in the second file of a process.
 check_tidy() {
-  # Configured for clang, since clang-tidy refuses options that only g++ knows.
+  # It is configured for clang, since clang-tidy refuses options that only g++ knows.
   configure build/tidy -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
-  # Text of the kernels, which a source includes.
+  # Makes the kernels' text, which a source includes.
   build build/tidy cuda/kernel_programs.inc cuda/kernel_includes.inc
   # A configuration that does not parse is ignored by clang-tidy, not refused.
   [[ $(clang-tidy --list-checks) == *bugprone-* ]] || fail ".clang-tidy is unreadable"
@@ -64,8 +64,8 @@ check_tsan() {
   run_tests build/tsan tsan
 }
 
-# What is tested every day is a pinned llama.cpp. The newest one may change as it likes:
-# this tells, and never fails.
+# The everyday tests use a pinned llama.cpp. The newest one may change: this step
+# reports it and never fails.
 check_llama() {
   local shared=${KVEVICT_SHARED_DIR:-../shared}
   build_release kvevict
@@ -78,8 +78,8 @@ check_llama() {
   fi
 }
 
-# Not one of the steps, since it finds as much as it is given time for: new inputs
-# for KVEVICT_FUZZ_SECONDS per fuzzer. What it learns stays in build/fuzz/corpus.
+# Not one of the steps, since it finds as much as it has time for: new inputs for
+# KVEVICT_FUZZ_SECONDS per fuzzer. What it learns stays in build/fuzz/corpus.
 check_fuzz() {
   local name status=0
   need libclang-rt-dev
@@ -128,7 +128,7 @@ check_cross() {
   return "$status"
 }
 
-# On arm64 also what computes for long there.
+# Also runs what computes for long on arm64.
 check_cross-long() {
   need "${cross_packages[@]}"
   build_release engine_c capi_results kvevict_cli
@@ -139,8 +139,8 @@ check_cross-long() {
 cross_windows() {
   local status=0 awake
   export WINEDEBUG=-all
-  # The first program starts what serves all of them, and that keeps its output open: so
-  # this one has none, and stays.
+  # The first program starts one that serves all of them and keeps its output open.
+  # So this first one has no output, and stays.
   exec {awake}> >(exec wine cmd >/dev/null 2>&1)
   wine cmd /c exit >/dev/null 2>&1 || status=1
   run_tests build/windows-x64 windows-x64 -L fast || status=1
@@ -152,8 +152,8 @@ cross_windows() {
   return "$status"
 }
 
-# cross_arm64 [REGEX]: the tests with NEON, but for those whose name matches; kernels and
-# keep lists by the code that CPUs with vectors of 128, 256 and 512 bits take: SVE2's,
+# cross_arm64 [REGEX]: the tests with NEON, except those whose name matches; kernels
+# and keep lists by the code for CPUs with vectors of 128, 256 and 512 bits: SVE2's,
 # SVE's, and that for any length.
 cross_arm64() {
   local status=0 vq cpu extent comparison comparisons=()
@@ -178,7 +178,7 @@ cross_arm64() {
   return "$status"
 }
 
-# Nor this: takes the present interface as the golden one.
+# Not one of the steps either: makes the present interface the golden one.
 check_abi-update() {
   build_release
   KVEVICT_UPDATE_GOLDEN=1 ctest --test-dir "$release_dir" -R '^abi_(layout|symbols)$'
@@ -198,7 +198,7 @@ check() {
   done
   for step in "$@"; do
     say "check $step"
-    # In a shell of its own, since `set -e` is off in a condition.
+    # It runs in a shell of its own, since `set -e` is off in a condition.
     if ! ./run check-step "$step"; then failed+=("$step"); fi
   done
   if [[ ${#failed[@]} -gt 0 ]]; then

@@ -12,7 +12,7 @@ endif()
 
 # ---- Files ---------------------------------------------------------------------
 
-# pkg-config leaves the system's own folders out only where they are named plainly.
+# pkg-config leaves the system's own folders out only if they are named plainly.
 kvevict_install(/usr lib/${CMAKE_LIBRARY_ARCHITECTURE} ${deb_runtime} ${deb_devel}
                 ${deb_program} EXCLUDE_FROM_ALL)
 install(DIRECTORY ${PROJECT_BINARY_DIR}/pages/ DESTINATION share/doc/${deb_devel}
@@ -75,7 +75,7 @@ if(CMAKE_CROSSCOMPILING)
   endforeach()
 endif()
 
-# The trigger is what Debian wants; CPack adds scripts that call ldconfig, unasked.
+# Debian wants the trigger; CPack adds scripts that call ldconfig by itself.
 set(deb_triggers ${PROJECT_BINARY_DIR}/install/triggers)
 file(WRITE ${deb_triggers} "activate-noawait ldconfig\n")
 string(TOUPPER ${deb_runtime} upper)

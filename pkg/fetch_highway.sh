@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints the folder of a Highway 1.2 source tree, or nothing where CMake has to find
-# or download one itself. KVEVICT_HIGHWAY_SOURCE=dir names one. Debian 12 has Highway
+# Prints the folder of a Highway 1.2 source tree, or nothing if CMake has to find or
+# download one itself. KVEVICT_HIGHWAY_SOURCE=dir names one. Debian 12 has Highway
 # 1.0, so the source package of the next release is fetched from the machine's own
 # Debian mirror.
 set -euo pipefail
@@ -34,7 +34,7 @@ say "fetching Highway's source from $mirror_uri $suite"
 if apt-get -qq update >&2 &&
   (cd "$work" && apt-get -qq source --download-only highway >&2) &&
   tar -C "$work/tree" --strip-components=1 -xf "$work"/highway_*.orig.tar.*; then
-  # A rename, so that a tree which is there is a whole one.
+  # A rename at the end makes sure that an existing tree is complete.
   [[ -d $tree ]] || mv "$work/tree" "$tree"
   echo "$tree"
 else

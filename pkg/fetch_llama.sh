@@ -38,7 +38,7 @@ fetch() (
     git clone -q --bare sources/package/llama/gitRelease.bundle git 2>/dev/null &&
     git --git-dir=git archive HEAD LICENSE include ggml/include | tar -x -C new &&
     mv new/ggml/include/* new/include && rm -r new/ggml || exit 1
-  # A rename, so that a folder which is there is a whole one.
+  # A rename at the end makes sure that an existing folder is complete.
   [[ -d $folder ]] || mv new "$folder"
 )
 

@@ -27,7 +27,7 @@ libzstd1=1.5.7+dfsg-4 93e7930e4c25b918f1dd980cc1c6d4487654a248f5fa71eacb976ed7bb
 zlib1g=1:1.3.dfsg+really1.3.2-3 52c585b07bea72ef36df9ddd5d1937f4739d3caec057d827954baec256292651
 "
 
-# unpack MIRROR: a rename at the end, so that a folder which is there is a whole one.
+# unpack MIRROR: a rename at the end makes sure that an existing folder is complete.
 unpack() (
   local pin sha deb
   mkdir -p "$cache" && work=$(mktemp -d "$cache/fetch.XXXXXX") || exit 1

@@ -12,7 +12,7 @@ readonly versions=(
   12.4:trixie:"libnvrtc12 libnvrtc-builtins12.4"
   11.8:bookworm:"libnvrtc11.2 libnvrtc-builtins11.8")
 
-# Where the dynamic linker or the toolkit's usual folder has one; the newest.
+# The newest one in the dynamic linker's or the toolkit's usual folder.
 system_folder() {
   local libraries
   libraries=$({ ldconfig -p || /sbin/ldconfig -p; } 2>/dev/null |
@@ -22,8 +22,8 @@ system_folder() {
     tail -n 1 | cut -d ' ' -f 2-
 }
 
-# fetch VERSION RELEASE FOLDER PACKAGE...: a subshell, since apt's settings stay. Those
-# that ask whether it worked switch errexit off.
+# fetch VERSION RELEASE FOLDER PACKAGE...: a subshell keeps apt's settings. Callers
+# that test for success switch errexit off.
 fetch() (
   version=$1 release=$2 folder=$3
   shift 3
@@ -47,7 +47,7 @@ fetch() (
   for package in *.deb; do
     dpkg-deb -x "$package" root || exit 1
   done
-  # A rename, so that a folder which is there is a whole one.
+  # A rename at the end makes sure that an existing folder is complete.
   [[ -d $folder ]] || mv root/usr/lib/x86_64-linux-gnu "$folder"
 )
 

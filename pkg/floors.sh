@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # floors.sh glibc FILE... | floors.sh managed FILE... | floors.sh cpu FILE...: the oldest
-# system and the oldest CPU on which what we ship runs. FILE is a library or program, for
-# managed a managed package's, which carries its C++ runtime; for cpu, not a stripped one.
+# system and the oldest CPU on which our files run. FILE is a library or program; for
+# managed, a managed package's, which carries its C++ runtime; for cpu, not a stripped one.
 set -euo pipefail
 
-# What Debian 12, Ubuntu 22.04 and later have.
+# Debian 12, Ubuntu 22.04 and later have these.
 readonly glibc_floor=2.34 libstdcxx_floor=3.4.30
 readonly managed_glibc_floor=2.35 # for libgcc's unwinder
 readonly build_glibc=2.36 # packages are built on Debian 12
 
-# Newest version NAME_x.y that FILE asks for.
+# The newest version NAME_x.y that FILE needs.
 newest() { objdump -T "$2" | grep -o "\b$1_[0-9.]*" | sort -Vu | tail -n 1; }
 
 check_glibc() { check_versions "GLIBC_$glibc_floor GLIBCXX_$libstdcxx_floor" "$@"; }
@@ -25,7 +25,7 @@ check_versions() {
       [[ $(printf '%s\n' "$needed" "$floor" | sort -V | tail -n 1) == "$floor" ]] &&
         continue
       host=$(getconf GNU_LIBC_VERSION)
-      # What a newer toolchain builds says nothing about the packages.
+      # A newer toolchain's output says nothing about the packages.
       if [[ $(printf '%s\n' "${host#* }" "$build_glibc" | sort -V | head -n 1) == \
         "${host#* }" ]]; then
         return 1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# hardened.sh FILE...: what attackers of a process meet in a library or program that we
-# ship: position-independent code, no executable stack, all addresses bound and made
+# hardened.sh FILE...: checks the protections of a shipped library or program:
+# position-independent code, no executable stack, all addresses bound and made
 # read-only at start, stack protector, calls that check the sizes of buffers.
 set -euo pipefail
 export LC_ALL=C

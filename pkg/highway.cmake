@@ -4,10 +4,10 @@
 #   3. find_package(hwy 1.2);
 #   4. the 1.2.0 release, downloaded and checked by hash.
 set(KVEVICT_HIGHWAY_SOURCE "" CACHE PATH "Highway source tree, 1.2 or later")
-# Each target costs its share of the build and of the library. These are left out: targets
-# that add what no kernel uses (bf16 and f16 arithmetic, AES, arm64's products of bytes),
-# those of x86-64 before AVX2 but the baseline, and SVE2 where it says nothing of the
-# vectors' length. A file that multiplies bytes defines HWY_WANT_AVX3_DL.
+# Each target costs its share of the build and of the library. These are left out:
+# targets that add what no kernel uses (bf16 and f16 arithmetic, AES, arm64's
+# products of bytes), those of x86-64 before AVX2 except the baseline, and SVE2 with
+# any length of vectors. A file that multiplies bytes defines HWY_WANT_AVX3_DL.
 set(without "HWY_SSSE3|HWY_SSE4|HWY_AVX3_ZEN4|HWY_AVX3_SPR")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set(without "HWY_NEON|HWY_NEON_BF16|HWY_SVE2")
@@ -70,7 +70,7 @@ else()
   if(KVEVICT_SIMD_WITHOUT)
     target_compile_definitions(hwy PUBLIC "HWY_DISABLED_TARGETS=(${KVEVICT_SIMD_WITHOUT})")
   endif()
-  # Its headers are not ours to warn about.
+  # Warnings in its headers are not ours.
   get_target_property(highway_includes hwy INTERFACE_INCLUDE_DIRECTORIES)
   set_target_properties(hwy PROPERTIES INTERFACE_SYSTEM_INCLUDE_DIRECTORIES
                                        "${highway_includes}")

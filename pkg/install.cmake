@@ -1,4 +1,4 @@
-# What `cmake --install` writes; every path in it is relative, so the tree can move.
+# The files of `cmake --install`. Every path in them is relative, so the tree can move.
 
 # Our licence, and those of what is compiled into the library and the program.
 file(READ LICENSE license)
@@ -28,8 +28,8 @@ if(WIN32)
 endif()
 
 # kvevict_install(PREFIX LIBDIR RUNTIME DEVEL PROGRAM [EXCLUDE_FROM_ALL]): the files for
-# a library folder, as three components. Called again for every other library folder.
-# PREFIX is where pkg-config finds it, or empty: wherever the tree lies.
+# a library folder, as three components. It is called again for every other library
+# folder. PREFIX is what pkg-config prints, or empty: wherever the tree lies.
 function(kvevict_install prefix libdir runtime devel program)
   set(cmake_package_dir ${libdir}/cmake/kvevict)
   set(generated_dir ${PROJECT_BINARY_DIR}/install/${devel})

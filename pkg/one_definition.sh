@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# one_definition.sh FOLDER...: whether objects there, compiled with -O0 -g1, agree on what
-# they define together. Inline functions and variables of one name are one for the
-# linker, whatever each object means by it; of functions it compares line and size, of
-# variables the bytes.
+# one_definition.sh FOLDER...: checks that objects there, compiled with -O0 -g1,
+# agree on what they define together. For the linker, inline functions and variables
+# of one name are one, whatever each object means by it. Compares line and size of
+# functions, and the bytes of variables.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -33,8 +33,8 @@ if [[ ! -s $folder/symbols ]] || ! grep -q ' function [^ ]* [^ ]*:[0-9]' "$folde
   exit 2
 fi
 
-# The bytes of variables that several objects have. Where a string lies in its object
-# differs, so a pointer to one is compared by its place in the variable.
+# The bytes of variables that several objects have. A string lies elsewhere in each
+# object, so a pointer to one is compared by its place in the variable.
 awk '$2 == "variable" { print $1 }' "$folder/symbols" | uniq -d >"$folder/shared"
 while read -r name; do
   awk -v name="$name" '$1 == name { print $5 }' "$folder/symbols" |

@@ -1,5 +1,5 @@
-# Targets package_tarball, for Windows package_zip, and, on Debian and its kin,
-# package_deb: what lies in KVEVICT_DIST_DIR afterwards is made by pkg/package.sh.
+# Targets package_tarball, package_zip for Windows, and package_deb on Debian and
+# its kin. pkg/package.sh makes the files in KVEVICT_DIST_DIR.
 set(KVEVICT_DIST_DIR ${PROJECT_BINARY_DIR}/dist CACHE PATH "Where packages go")
 
 function(kvevict_add_package kind)

@@ -9,7 +9,7 @@ dist=$(realpath "$3")
 source=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
 version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build/CMakeCache.txt")
 
-# Without git, the day of the sources is that of the changelog.
+# Without git the date is the changelog's.
 : "${SOURCE_DATE_EPOCH:=$(git -C "$source" log -1 --format=%ct 2>/dev/null ||
   stat -c %Y "$source/CHANGELOG.md")}"
 export SOURCE_DATE_EPOCH

@@ -16,15 +16,15 @@ debian_mirror() {
     '$1 == codename || $1 ~ /^(old)?stable$/ { print $2; exit }'
 }
 
-# private_apt WORK SOURCE: from here on apt works in the folder WORK and knows the one
-# source, "deb uri suite component", whose signature it checks.
+# private_apt WORK SOURCE: from here on apt works in the folder WORK and only knows
+# the source "deb uri suite component", whose signature it checks.
 private_apt() {
   local work=$1 kind rest
   read -r kind rest <<<"$2"
   mkdir -p "$work"/{state/lists/partial,cache/archives/partial}
   echo "$kind [signed-by=$debian_keyring] $rest" >"$work/sources.list"
-  # Proxies and the like (Acquire::*) are the machine's; everything else, its hooks
-  # above all, is not read.
+  # Proxies and the like (Acquire::*) are the machine's. Everything else, above all
+  # its hooks, is not read.
   {
     apt-config dump | grep '^Acquire::' || true
     cat <<CONF

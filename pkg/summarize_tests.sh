@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# summarize_tests.sh FILE...: reads ctest's JUnit files; says why tests were skipped and
-# ends with one line: "N passed, N failed, N skipped". Fails if a test failed or could
-# not be started; a file that is not there is a failure.
+# summarize_tests.sh FILE...: reads ctest's JUnit files, says why tests were skipped
+# and ends with one line: "N passed, N failed, N skipped". Fails if a test failed or
+# could not be started. A missing file is a failure.
 set -euo pipefail
 
 results=() n_missing=0

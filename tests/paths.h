@@ -1,6 +1,6 @@
-/* Where tests find what they open by path. One small generated source defines these:
- * all other objects are the same in every folder, so that a compiler's cache has them
- * for every clone. */
+/* The paths that tests open. One small generated source defines these: all other
+ * objects are the same in every folder, so that a compiler's cache has them for
+ * every clone. */
 #ifndef KVEVICT_TESTS_PATHS_H_
 #define KVEVICT_TESTS_PATHS_H_
 

@@ -1,5 +1,5 @@
-/* What a call costs in C: the row that the languages' benchmarks are compared with.
-   Prints "name nanoseconds" for the cases that they have as well. */
+/* What a call costs in C: the languages' benchmarks are compared with it. Prints
+ * "name nanoseconds" for their cases. */
 #define _POSIX_C_SOURCE 199309L
 #include <kvevict/kvevict.h>
 #include <stdio.h>
@@ -39,7 +39,7 @@ static void score(void) {
   check(kvevict_score(plan, &job, 1, workspace, workspace_bytes, NULL));
 }
 
-/* A whole request: forget, observe, append, evict. */
+/* A whole request forgets, observes, appends and evicts. */
 static void evict(void) {
   check(kvevict_sequence_reset(sequence, NULL));
   for (uint32_t l = 0; l < LAYERS; ++l) {

@@ -10,7 +10,7 @@ here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Of the user's own cache a stale package of the same version might come.
+# The user's own cache might have a stale package of the same version.
 export NUGET_PACKAGES=$KvEvictBuild/consumer-packages
 rm -rf "$NUGET_PACKAGES/kvevict"
 unset KvEvictBuild
@@ -19,7 +19,7 @@ awk '/^```csharp$/ { inside = 1; next } /^```$/ { inside = 0 } inside' "$here/RE
   >"$work/Program.cs"
 [[ -s $work/Program.cs ]]
 cd "$work"
-# Our feed, added as the README says, and the user's own sources beside it or not.
+# Adds our feed as the README says, with or without the user's own sources.
 add_source=$(grep '^dotnet nuget add source ' "$here/README.md")
 sources() { # sources [clear]
   printf '<configuration><packageSources>%s</packageSources></configuration>\n' \
@@ -27,7 +27,7 @@ sources() { # sources [clear]
   ${add_source/\/path\/to\/dist/$feed} --configfile "$work/nuget.config"
 }
 
-# restore FRAMEWORK [options]: false where the framework's packs cannot be had.
+# restore FRAMEWORK [options]: false if the framework's packs cannot be had.
 restore() {
   local framework=$1
   shift

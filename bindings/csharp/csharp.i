@@ -1,5 +1,5 @@
 /*
- * C#: only what a P/Invoke needs. Every signature is blittable: enums, integers
+ * C# gets only what a P/Invoke needs. Every signature is blittable: enums, integers
  * and pointers to structs. Two internal
  * classes come out: NativePINVOKE, the imports, and Native, the same functions
  * with SafeHandles for handles and an exception for a status.
@@ -14,7 +14,7 @@
 %rename("$ignore", %$isenumitem) "";
 %rename("$ignore", %$isconstant) "";
 
-/* A C type and the C# type that has its bits, in and out. */
+/* A C type and the C# type with the same bits, in and out. */
 %define KV_BLITTABLE(C_TYPE, CS_TYPE)
 %typemap(ctype)  C_TYPE "$1_ltype"
 %typemap(imtype) C_TYPE "CS_TYPE"
@@ -56,7 +56,7 @@ KV_POINTER(NAME, CS_NAME)
 KV_FOR_EACH_ENUM(KV_ENUM)
 
 /* A status is a parameter of kvevict_status_name() alone; returned, it becomes an
- * exception, whose text is fetched on the same thread. So does what callbacks threw. */
+ * exception, whose text is fetched on the same thread. So do callbacks' exceptions. */
 %typemap(cstype, out="void") kvevict_status "KvStatus"
 %typemap(csout, excode="") kvevict_status {
     var call = new NativeCall();
@@ -64,7 +64,7 @@ KV_FOR_EACH_ENUM(KV_ENUM)
   }
 
 /* A handle is a SafeHandle, which a call keeps open while it runs and a create function
- * fills, even if a callback threw; into a destroy function goes the bare pointer. */
+ * fills, even if a callback threw. A destroy function gets the bare pointer. */
 %define KV_HANDLE(NAME, CS_NAME)
 KV_POINTER(NAME, void)
 %typemap(cstype) NAME *, const NAME * "CS_NAME"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# own_tmp.sh COMMAND...: with a folder of its own for temporary files, since dotnet
+# own_tmp.sh COMMAND...: runs it with a folder of its own for temporary files, since dotnet
 # leaves some behind.
 set -euo pipefail
 TMPDIR=$(mktemp -d)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# package.sh OUT: packs KvEvict.VERSION.nupkg and .snupkg into OUT; for net8.0 too, and
+# package.sh OUT: packs KvEvict.VERSION.nupkg and .snupkg into OUT, for net8.0 too, and
 # analyzed for trimming and AOT, where NuGet has what that needs. Run by CMake, which
 # sets KvEvictBuild.
 set -euo pipefail
@@ -7,7 +7,7 @@ out=$1
 cd "$(dirname "${BASH_SOURCE[0]}")"
 newest=$(sed -n 's:.*<KvEvictNewest>\(.*\)</KvEvictNewest>.*:\1:p' "$KvEvictBuild/kvevict.props")
 
-# A folder of its own: the usual build has one framework.
+# The usual build has one framework, so this has a folder of its own.
 pack=(-c Release -v quiet --artifacts-path "$KvEvictBuild/package")
 export KvEvictFrameworks=net8.0 KvEvictAnalyze=true KvEvictPackage=true
 KvEvictCommit=$(git rev-parse HEAD 2>/dev/null || true)

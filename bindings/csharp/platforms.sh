@@ -26,7 +26,7 @@ KvEvictBuild=$work/build KvEvictFrameworks=$newest dotnet pack --no-build -c Rel
   --artifacts-path "$KvEvictBuild/artifacts" -o "$work/feed" "$here/KvEvict"
 
 # ---- Programs ----------------------------------------------------------------------
-# Of the user's own cache a stale package of the same version might come.
+# The user's own cache might have a stale package of the same version.
 export NUGET_PACKAGES=$work/packages
 unset KvEvictBuild
 mkdir "$work/programs"
@@ -45,7 +45,7 @@ for runtime in "${published[@]}"; do
     <MSBuildTreatWarningsAsErrors>false</MSBuildTreatWarningsAsErrors>|" \
     "$here/consumer/consumer.csproj" >"$runtime/consumer.csproj"
 done
-# In one process.
+# One process builds them all.
 cat >all.proj <<'XML'
 <Project>
   <ItemGroup><Program Include="*/consumer.csproj" /></ItemGroup>

@@ -5,6 +5,6 @@ dotnet restore -v quiet "$1" || {
   echo "skipped: the test packages (xunit) cannot be restored"
   exit 77
 }
-# The lines say what ran; the compiler's words come only with an error.
+# The lines say what ran. The compiler's output is shown only with an error.
 dotnet build --no-restore -c Release -v quiet "$1"
 dotnet test --no-build -c Release --logger "console;verbosity=normal" "$1"

@@ -9,35 +9,35 @@ import (
 
 // Attention is one layer of one sequence in Context.Attend.
 type Attention struct {
-	View   *View // the cache, the queries' own tokens among its slots
+	View   *View // the cache, which also holds the queries' own tokens
 	Tokens int   // slots held, the most of any head
-	// TokenCounts, where heads hold different numbers: uint32 [KVHeads], each at most Tokens.
+	// TokenCounts are the slots held by each head, if they differ: uint32 [KVHeads], each at most Tokens.
 	TokenCounts Memory
 	QHeads      int // a multiple of the KV heads
-	Rows        int // of queries: row i belongs to slot Tokens - Rows + i
+	Rows        int // query rows: row i belongs to slot Tokens - Rows + i
 	Queries     Plane
-	Out         Plane // [QHeads, Rows, VHeadDim], float32 or 16-bit floats: written
-	// VHeadDim is for views without V: values are the first elements of the keys' rows; 0: all.
+	Out         Plane // receives [QHeads, Rows, VHeadDim], float32 or 16-bit floats
+	// VHeadDim is for views without V: values are so many first elements of a key's row; 0: all.
 	VHeadDim  int
 	Window    int     // a query sees no slot that lies so many before its own; 0: all
-	NonCausal bool    // queries see slots behind their own too
+	NonCausal bool    // queries also see slots after their own
 	Scale     float32 // multiplies products of queries and keys; 0: 1/sqrt of a key's elements
 	Softcap   float32 // scaled logits x become Softcap * tanh(x / Softcap); 0: they stay
 	// SinkLogits are float32 [QHeads], each a term of its head's softmax that has no value; or absent.
 	SinkLogits Memory
-	// RowLSE, where wanted: float32 [QHeads, Rows], HeadDim 1: the log-sum-exp of each query's logits, as
-	// SignalInputs.RowLSE has it: written.
+	// RowLSE, if not nil, receives float32 [QHeads, Rows], HeadDim 1: the log-sum-exp
+	// of each query's logits, as in SignalInputs.RowLSE.
 	RowLSE *Plane
-	// AttentionSums, where wanted: float32 [SumHeads, Tokens], HeadDim 1: the weight that each slot got of
-	// all queries, as SignalInputs.AttentionSums of a step or chunk has it: written.
+	// AttentionSums, if not nil, receives float32 [SumHeads, Tokens], HeadDim 1: the weight that
+	// each slot got from all queries, as in SignalInputs.AttentionSums of a step or chunk.
 	AttentionSums *Plane
 	SumHeads      int // QHeads, or the KV heads; 0: QHeads
 }
 
-// Attend computes attention over caches as they lie, at most MaxJobs layers of sequences at once: the
-// softmax of the logits of the slots that a query sees, and the mean of their values by it. It serves a
-// few queries at decode and any number at prefill. Jobs may share caches; nothing that is written may
-// overlap what any of them reads or writes.
+// Attend computes attention over caches in place, for at most MaxJobs layers of sequences at
+// once: the softmax of the logits of the slots that a query sees, and the mean of their values
+// by it. It serves a few queries while decoding and any number at prefill. Jobs may share
+// caches. Outputs must not overlap anything that a job reads or writes.
 func (c *Context) Attend(jobs []Attention, workspace Memory, stream Stream) error {
 	context, err := c.enter()
 	if err != nil {
@@ -59,7 +59,7 @@ func (c *Context) Attend(jobs []Attention, workspace Memory, stream Stream) erro
 	return err
 }
 
-// AttendWorkspace is that of Attend for the same jobs.
+// AttendWorkspace is the workspace of Attend for the same jobs.
 func (c *Context) AttendWorkspace(jobs []Attention) (Workspace, error) {
 	context, err := c.enter()
 	if err != nil {
@@ -77,10 +77,10 @@ func (c *Context) AttendWorkspace(jobs []Attention) (Workspace, error) {
 	})
 }
 
-// attentionJobs are the structs of a call's jobs, and what they point to.
+// attentionJobs holds the structs of a call's jobs and what they point to.
 type attentionJobs struct {
 	jobs   []native.AttentionJob
-	planes [][4]native.Plane // of each: queries, out, row_lse, attention_sums
+	planes [][4]native.Plane // of each job: queries, out, row_lse, attention_sums
 	caches []*content
 }
 

@@ -7,9 +7,9 @@ import (
 	"kvevict.dev/kvevict/bindings/go/internal/native"
 )
 
-// Calls for many sequences of one context, of different lengths and plans, each of which comes up
-// once. They do to each what the method of one does, in order, to the same bytes; all are checked
-// before the first one changes. An error begins with the item that it is about.
+// Calls for many sequences of one context, of any lengths and plans. No sequence may come up
+// twice. They do to each, in order and to the same bytes, what the method of one does. All are
+// checked before the first one changes. An error begins with the item that it is about.
 
 // SequenceTokens is how many tokens a sequence appends.
 type SequenceTokens struct {
@@ -23,7 +23,7 @@ type SequenceLength struct {
 	NewLength int
 }
 
-// AppendAll is Append of each item.
+// AppendAll calls Append for each item.
 func AppendAll(items []SequenceTokens, stream Stream) error {
 	n := make([]native.SequenceTokens, len(items))
 	var b batch
@@ -44,7 +44,7 @@ func AppendAll(items []SequenceTokens, stream Stream) error {
 	return err
 }
 
-// TrimAllTo is TrimTo of each item: a batch of speculations, each accepted up to another token.
+// TrimAllTo calls TrimTo for each item: a batch of speculations, each accepted up to another token.
 func TrimAllTo(items []SequenceLength, stream Stream) error {
 	n := make([]native.SequenceLength, len(items))
 	var b batch
@@ -65,15 +65,15 @@ func TrimAllTo(items []SequenceLength, stream Stream) error {
 	return err
 }
 
-// SequenceObservations is what the layers of a sequence show, as for Observe.
+// SequenceObservations is what the layers of a sequence show, for Observe.
 type SequenceObservations struct {
 	Sequence      *Sequence
 	Observations  []Observation
-	Rows          int // of each layer
-	FirstPosition int // of row 0, or PositionNext
+	Rows          int // rows of each layer
+	FirstPosition int // position of row 0, or PositionNext
 }
 
-// ObserveAll is Observe of each item.
+// ObserveAll calls Observe for each item.
 func ObserveAll(items []SequenceObservations, stream Stream) error {
 	n := make([]native.SequenceObservations, len(items))
 	var b batch
@@ -103,15 +103,15 @@ func ObserveAll(items []SequenceObservations, stream Stream) error {
 	return err
 }
 
-// SequenceEviction is what an eviction of a sequence is given, as for Evict.
+// SequenceEviction holds the arguments of Evict for a sequence.
 type SequenceEviction struct {
 	Sequence *Sequence
 	Views    []*View
 	Options  *EvictOptions
 }
 
-// EvictAllWorkspace is that of EvictAll for sequences as long as they are now: the largest that any of
-// them needs. That of the plans' MaxTokens serves at any length.
+// EvictAllWorkspace is the workspace of EvictAll for sequences as long as they are now: the
+// largest that any of them needs. The workspace of the plans' MaxTokens serves at any length.
 func EvictAllWorkspace(sequences []*Sequence) (Workspace, error) {
 	n := make([]native.SequenceEviction, len(sequences))
 	device := DeviceCPU
@@ -131,8 +131,8 @@ func EvictAllWorkspace(sequences []*Sequence) (Workspace, error) {
 	})
 }
 
-// EvictAll is Evict of each item, in one workspace, see EvictAllWorkspace. Contiguous caches of two
-// sequences must not overlap if one of them is to lose tokens.
+// EvictAll calls Evict for each item, in one workspace, see EvictAllWorkspace.
+// Contiguous caches of two sequences must not overlap if one of them is to lose tokens.
 func EvictAll(
 	items []SequenceEviction, workspace Memory, stream Stream,
 ) ([]EvictReport, error) {

@@ -4,8 +4,8 @@ import "testing"
 
 const batchPolicy = "snapkv:budget=16,window=4,sink=4,scope=head"
 
-// requests are sequences of different lengths, and the same caches for each: what they hold and lose
-// depends on i and the length alone.
+// requests are sequences of different lengths, and the same caches for each:
+// their content and evictions depend on i and the length alone.
 type requests struct {
 	sequences []*Sequence
 	views     [][]*View
@@ -25,7 +25,7 @@ func newRequests(t *testing.T, plan *Plan) *requests {
 	return r
 }
 
-// A batch is the same as one sequence after the other.
+// A batch does what single calls do, one after the other.
 func TestBatchesEqualSingleCalls(t *testing.T) {
 	plan := newPlan(t, newContext(t, nil), 1, full, batchPolicy)
 	one, all := newRequests(t, plan), newRequests(t, plan)
@@ -70,7 +70,7 @@ func TestBatchesEqualSingleCalls(t *testing.T) {
 	}
 }
 
-// An item that cannot be leaves all as they were, and the error says which one.
+// An invalid item leaves all as they were, and the error says which one it is.
 func TestBatchesAreCheckedFirst(t *testing.T) {
 	plan := newPlan(t, newContext(t, nil), 1, full, "knorm:budget=8")
 	r := newRequests(t, plan)
@@ -107,7 +107,7 @@ func TestBatchesAreCheckedFirst(t *testing.T) {
 	same(t, 0, len(reports))
 }
 
-// One policy for the prompt, another while decoding.
+// One policy evicts the prompt, and another one decodes.
 func TestForksGoOnUnderAnotherPlan(t *testing.T) {
 	context := newContext(t, nil)
 	prompt := newPlan(t, context, 1, full, "snapkv:budget=16,window=4,sink=4,scope=layer")

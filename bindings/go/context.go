@@ -9,22 +9,22 @@ import (
 	"kvevict.dev/kvevict/bindings/go/internal/native"
 )
 
-// ContextOptions is how to make a context. Addresses of C functions have the header's types.
+// ContextOptions says how to make a context. Addresses of C functions have the header's types.
 type ContextOptions struct {
 	Device   Device
 	Threads  int                                  // goroutines that share a call's work; 0 means 1
-	Go       func(work func())                    // how to start the others; nil: a go statement; what it panics is dropped
+	Go       func(work func())                    // starts the others; nil: a go statement; its panics are dropped
 	LogLevel LogLevel                             // lines above it are not sent
-	Log      func(level LogLevel, message string) // nil: silence; what it panics is dropped
+	Log      func(level LogLevel, message string) // nil: silence; its panics are dropped
 
-	SIMDTarget string // of SIMDTargets(): whose code the CPU's kernels run; "": the best one
+	SIMDTarget string // one of SIMDTargets(), for the CPU's kernels; "": the best one
 
 	// C functions for the library's own memory: void *(size_t bytes, size_t alignment, void *userData), and
 	// void (void *memory, size_t bytes, size_t alignment, void *userData).
 	Alloc, Free   uintptr
 	AllocUserData uintptr
 
-	// What follows concerns CUDA.
+	// The fields below concern CUDA.
 
 	// CUcontext, which must outlive the handles; 0: the one current on the thread
 	// (runtime.LockOSThread).
@@ -39,15 +39,15 @@ type ContextOptions struct {
 	DeviceAllocUserData     uintptr
 }
 
-// Context is a device, and how to work on it. Safe for concurrent use.
+// Context is a device and the way to work on it. Safe for concurrent use.
 type Context struct {
 	handle
 	device Device
 }
 
-// hooks is what a context calls back, which C knows by a number; nil: nothing. The handles made from
-// the context share it, and the last one's end frees the number: whoever closes them all lets go of
-// what the hooks refer to, even if that is the context itself.
+// hooks are the callbacks of a context, which C knows by a number; nil: none. The handles made
+// from the context share them, and the end of the last one frees the number: whoever closes
+// them all releases what the hooks refer to, even the context itself.
 type hooks struct {
 	number cgo.Handle
 	users  atomic.Int32
@@ -151,7 +151,7 @@ func (c *Context) NewPlan(geometry Geometry, policy Policy, options *PlanOptions
 		return nil, err
 	}
 	defer c.leave()
-	resolved, err := policy.Resolve(1) // rows of queries are as many at every length
+	resolved, err := policy.Resolve(1) // the rows of queries do not depend on the length
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ func ofHeads(t *testing.T, nBlocks int, tables []int32) (*View, []float32) {
 	return view, keys
 }
 
-// Heads hold 6 and 3 tokens; what a table has beyond is nobody's business.
+// Heads hold 6 and 3 tokens; entries beyond them do not matter.
 func TestHeadsOfAMoveMayHoldDifferentNumbers(t *testing.T) {
 	context := newContext(t, nil)
 	tables := []int32{0, 1, 2, 3, 4, nowhere}

@@ -15,8 +15,8 @@ import (
 	"kvevict.dev/kvevict/bindings/go/internal/counting"
 )
 
-// TestMain gives the driver of these tests a folder for what it compiles, which it empties on C's
-// exit(); Go's does without.
+// TestMain gives the driver of these tests a folder for what it compiles. The
+// driver empties it on C's exit(), which Go's does not call.
 func TestMain(m *testing.M) {
 	folder, err := os.MkdirTemp("", "kvevict-go-")
 	if err == nil {
@@ -30,8 +30,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// cudaOptions are those of a context on CUDA whose libraries, which ctest names, run the kernels on
-// the CPU. Device memory is then the process's own.
+// cudaOptions makes a context on CUDA whose libraries, which ctest names, run the
+// kernels on the CPU. Device memory is then the process's own.
 func cudaOptions(t *testing.T) *ContextOptions {
 	o := ContextOptions{
 		Device:       DeviceCUDA,
@@ -89,17 +89,17 @@ func (m model) workspace(need Workspace, err error) Memory {
 	return put(m, raw[skip:skip+need.Best])
 }
 
-// state is what must be the same on every device.
+// state is the same on every device.
 type state struct {
 	report  EvictReport
 	lists   [][3]int
 	lengths [8]uint32 // [2 layers, 2 lists, 2]
 	kept    [2][kvHeads][]int32
-	k, v    [2][]float32 // of the slots in use
+	k, v    [2][]float32 // rows of the slots in use
 }
 
-// evicts is a prompt in chunks, two evictions with decoding and a trim between, and what the
-// sequence holds after each.
+// evicts reads a prompt in chunks, evicts twice with decoding and a trim between,
+// and returns the content of the sequence after each.
 func (m model) evicts() (states []state) {
 	const prompt = 48
 	plan := newPlan(m.T, m.context, 2, full, "snapkv:budget=16,window=4")
@@ -115,7 +115,7 @@ func (m model) evicts() (states []state) {
 	from := func(layer, position int) *Plane {
 		return m.rows(q[layer][position*qHeads*headDim:], qHeads)
 	}
-	// observe is by layer on the CPU, of all at once on CUDA.
+	// observe goes layer by layer on the CPU, and all at once on CUDA.
 	observe := func(position, n int) {
 		if m.context.device == DeviceCUDA {
 			both := append(shown(0, from(0, position)), shown(1, from(1, position))...)
@@ -184,7 +184,8 @@ func TestCUDAEvictsAsTheCPUDoes(t *testing.T) {
 	same(t, expected, model{t, newContext(t, options)}.evicts())
 }
 
-// prefills is a prompt in chunks, an eviction after each: its report, and positions and keys then.
+// prefills reads a prompt in chunks with an eviction after each; returns its report, positions and
+// keys.
 func (m model) prefills() (PrefillReport, [2][]int32, [2][]float32) {
 	plan := newPlan(m.T, m.context, 2, full, "snapkv:budget=16,window=4")
 	sequence := newSequence(m.T, plan)
@@ -232,7 +233,7 @@ func TestCUDAReadsPromptsAsTheCPUDoes(t *testing.T) {
 	same(t, k, kThere)
 }
 
-// Each option shows in what the library calls, writes, compiles or refuses.
+// Each option shows in the calls, files, compilations or refusals of the library.
 func TestCUDAOptionsReachTheLibrary(t *testing.T) {
 	counts := make([]int64, 2)
 	kernels := filepath.Join(t.TempDir(), "kernels")
@@ -261,8 +262,8 @@ func TestCUDAOptionsReachTheLibrary(t *testing.T) {
 	}
 }
 
-// doors walks through the three doors and reorders what is left; the same on every device but for
-// the rounding of scores.
+// doors walks through the three doors and reorders what is left. Every device gives
+// the same up to the rounding of scores.
 func (m model) doors() (scores []float32, moved [4]any) {
 	const n, window, kept = nTokens, 4, nTokens / 2
 	plan := newPlan(m.T, m.context, 1, n, "snapkv:budget=0.5,window=4")
@@ -397,7 +398,7 @@ func TestCUDARefusesSlices(t *testing.T) {
 
 	must(t, compact(view, Slice([]int32{}), Memory{})) // nothing lies nowhere
 
-	// Who names a pointer knows what it is; protected positions are the host's.
+	// A caller who names a pointer knows what it is; protected positions are the host's.
 	pointed := window(Pointer(unsafe.Pointer(&floats[0]), slice.bytes))
 	must(t, sequence.Observe(shown(0, pointed), 4, nTokens-4, 0))
 	_, err = sequence.Evict([]*View{view}, &EvictOptions{Protected: []int32{9}},
@@ -410,7 +411,7 @@ func TestCUDARefusesSlices(t *testing.T) {
 	}
 }
 
-// What is queued on a stream that is captured runs later: a call that took another would show.
+// Work on a captured stream runs later, so a call that used another stream would show.
 func TestCUDACallsQueueOnTheirStream(t *testing.T) {
 	const stream = 64
 	options := cudaOptions(t)
@@ -419,7 +420,7 @@ func TestCUDACallsQueueOnTheirStream(t *testing.T) {
 	must(t, m.context.Prepare(plan))
 	sequence, err := plan.NewSequence()
 	must(t, err)
-	lent := new([1024]uint64) // of a size that the allocator aligns, more than the rows need
+	lent := new([1024]uint64) // a size that the allocator aligns, more than the rows need
 	must(t, sequence.BeginObserving(put(m, lent[:])))
 	k, scores, slots := random(full*row, 1), make([]float32, kvHeads*full), make([]int32, 4)
 	view := m.view(k, random(full*row, 2))
@@ -472,7 +473,7 @@ func TestCUDACallsQueueOnTheirStream(t *testing.T) {
 	}
 }
 
-// A machine with a driver of CUDA 12.4 and NVRTC 12.4, as ctest has it.
+// The machine has a driver of CUDA 12.4 and NVRTC 12.4, as ctest sets it up.
 func TestGPUs(t *testing.T) {
 	cudaOptions(t)
 	must(t, CheckDevice(DeviceCUDA))

@@ -12,20 +12,20 @@ const MaxJobs = 128
 
 // ScoreJob is one layer's part of Plan.Score.
 type ScoreJob struct {
-	Layer  int // with a full cache
+	Layer  int // one with a full cache
 	Tokens int // slots held
 	// Seen is how many tokens were seen so far, evicted ones included, for policies h2o and
 	// triattention; 0: Tokens.
 	Seen        int
-	TokenCounts Memory // where heads hold different numbers: uint32 [KVHeads], each at most Tokens
-	View        *View  // nil where no key is read
+	TokenCounts Memory // slots held by each head if they differ: uint32 [KVHeads], each at most Tokens
+	View        *View  // nil if no key is read
 	Inputs      SignalInputs
-	Scores      Memory // float32 [KVHeads, Tokens], is written: higher keeps
+	Scores      Memory // receives float32 [KVHeads, Tokens]: higher keeps
 }
 
-// Score scores the cached tokens of layers, at most MaxJobs, by the signal of the policy. Queries and
-// their log-sum-exps have as many rows as the window: row w is that of token Tokens - window + w. Of
-// policy custom the caller's scores are pooled as the policy says. workspace is for OperationScore.
+// Score scores the cached tokens of layers, at most MaxJobs, by the signal of the policy.
+// Queries and their log-sum-exps have as many rows as the window: row w is that of token Tokens
+// - window + w. Policy custom pools the caller's scores. workspace is for OperationScore.
 func (p *Plan) Score(jobs []ScoreJob, workspace Memory, stream Stream) error {
 	plan, err := p.enter()
 	if err != nil {
@@ -54,7 +54,7 @@ func (p *Plan) Score(jobs []ScoreJob, workspace Memory, stream Stream) error {
 	return err
 }
 
-// job converts; the result is to be kept alive.
+// job converts; the result must stay alive.
 func (p *Plan) job(n *native.ScoreJob, job *ScoreJob, inputs *signals, i int) (*content, error) {
 	var err error
 	n.StructSize = uint32(unsafe.Sizeof(*n))
@@ -118,20 +118,20 @@ func (k *KeepLists) keepAlive() {
 	runtime.KeepAlive(k.Counts.owner)
 }
 
-// SelectOptions is what Select chooses from, and what must stay. As a plan's policy wants it:
-// Plan.Selection.
+// SelectOptions is what Select chooses from, and what must stay. Plan.Selection
+// gives what a plan's policy wants.
 type SelectOptions struct {
 	Tokens      int    // slots held, at least 1
-	TokenCounts Memory // where lists hold different numbers: uint32, each at most Tokens
+	TokenCounts Memory // slots of each list's heads if they differ: uint32, each at most Tokens
 	// Scores are float32 [Rows, Tokens]. Absent: nothing is ranked, and every list keeps what must
 	// stay and then the first tokens, or the last with TieHigherPosition.
 	Scores      Memory
 	Rows        int          // a multiple of the lists, row r is list r/(Rows/lists)'s; 0: one for each list
-	Reduce      Reduce       // over the rows of a list
+	Reduce      Reduce       // how the rows of a list become one
 	Sink        int          // first slots that must stay
 	Recent      int          // last slots that must stay
-	Tie         Tie          // of equal scores
-	SelectBlock int          // slots that stay or go together, of which lists lose a multiple; 0: 1
+	Tie         Tie          // which of two equal scores survives
+	SelectBlock int          // slots of a block, which stays or goes as a whole; 0: 1
 	Protected   []int32      // strictly ascending slots that must stay
 	Ranges      []TokenRange // slots that go later or sooner than others
 }
@@ -158,10 +158,10 @@ func (o *SelectOptions) native(device Device, lists int) (native.SelectOptions, 
 	return n, err
 }
 
-// Selection is what the policy asks of Context.Select: what must stay, the tie rule, the reduction of
-// rows, the number of lists and how many slots each keeps. The caller adds scores, protected slots
-// and where the lists lie. layer decides the budget (0 with ScopeModel); nTokens slots are held, and a
-// budget that is a ratio is one of the nSeen tokens seen so far; 0: of those held.
+// Selection is what the policy asks of Context.Select: what must stay, the tie rule, the
+// reduction of rows, the number of lists and how many slots each keeps. The caller adds scores,
+// protected slots and memory for the lists. layer decides the budget (0 with ScopeModel).
+// nTokens slots are held. A ratio refers to the nSeen tokens seen so far; 0: to the slots held.
 func (p *Plan) Selection(layer, nTokens, nSeen int) (SelectOptions, KeepLists, error) {
 	plan, err := p.enter()
 	if err != nil {
@@ -185,9 +185,9 @@ func (p *Plan) Selection(layer, nTokens, nSeen int) (SelectOptions, KeepLists, e
 	return options, KeepLists{Lists: int(k.NLists), Count: int(k.Count)}, nil
 }
 
-// Select chooses slots: what must stay, and then the highest scores, descending, NaN last. How many
-// is said by the lists, whose slots are written, ascending; a list whose count is all that it holds
-// keeps every slot. workspace is of SelectWorkspace.
+// Select chooses slots: what must stay, and then the highest scores, descending,
+// NaN last. The lists say how many, and receive the slots, ascending; a list whose
+// count is all that it holds keeps every slot. workspace is of SelectWorkspace.
 func (c *Context) Select(
 	options *SelectOptions, keep KeepLists, workspace Memory, stream Stream,
 ) error {
@@ -222,7 +222,7 @@ func (c *Context) Select(
 	return err
 }
 
-// SelectWorkspace is that of Select for so many slots held and keep lists.
+// SelectWorkspace is the workspace of Select for so many slots held and keep lists.
 func (c *Context) SelectWorkspace(nTokens, nLists int) (Workspace, error) {
 	context, err := c.enter()
 	if err != nil {
@@ -246,17 +246,17 @@ type LayerScores struct {
 	Scores []float32 // [Rows, Tokens], as Plan.Score writes them
 }
 
-// MassOptions says which budget BudgetForMass looks for.
+// MassOptions says what BudgetForMass looks for.
 type MassOptions struct {
-	Scope        Scope   // which rows have one budget: each its own, those of a layer, all
-	Mass         float64 // to be kept, in (0, 1]
+	Scope        Scope   // which rows share a budget: none, those of a layer, or all
+	Mass         float64 // the share to keep, in (0, 1]
 	Sink, Recent int     // first and last slots that must stay, the window included; they count
 	EveryRow     bool    // every row keeps the mass, not the mean of their shares
 }
 
-// BudgetForMass is the smallest budgets, of each row, each layer or the model, that keep a share of the
-// mass: how many tokens a policy has to keep of prompts like this one. For calibration: it sorts all
-// rows.
+// BudgetForMass finds the smallest budgets of each row, each layer or the model
+// that keep a share of the mass: how many tokens a policy has to keep of prompts
+// like this one. It is for calibration, since it sorts all rows.
 func (c *Context) BudgetForMass(layers []LayerScores, options MassOptions) ([]int, error) {
 	context, err := c.enter()
 	if err != nil {
@@ -312,21 +312,22 @@ func (c *Context) BudgetForMass(layers []LayerScores, options MassOptions) ([]in
 type Move struct {
 	View   *View
 	Tokens int // slots held before, the most of any head
-	// TokenCounts, where heads hold different numbers: uint32 [KVHeads], each at most Tokens. Blocks
-	// beyond a head's own count need not be in its table.
+	// TokenCounts are the slots held by each head, if they differ: uint32 [KVHeads],
+	// each at most Tokens. Blocks beyond a head's own count need not be in its table.
 	TokenCounts Memory
 	Keep        KeepLists // slots that are held; none, with a Destination: all of them
-	// Merge is what Compact makes of the rows that go. Of values: MergeThreshold is the least similarity
-	// that merges, MergeFraction the part of those that go, the most similar; 0: all.
+	// Merge is what Compact makes of the rows that go. Values merge if the similarity of their keys
+	// reaches MergeThreshold; MergeFraction is the part of them that merges, the most similar ones; 0:
+	// all.
 	Merge          Merge
 	MergeThreshold float64
 	MergeFraction  float64
-	// FirstSlot is where Compact moves the first survivor of every head. Without a Destination what is
-	// below it is neither read nor written, and no listed slot is.
+	// FirstSlot is the slot of every head's first survivor in Compact. Without a Destination the
+	// slots below it are neither read nor written, and none of them is listed.
 	FirstSlot int
-	// Destination, where Compact copies rows to another cache, which is then all that changes: one with
-	// the same KV heads and head sizes in any layout. Where K or V have another dtype there, rows are
-	// requantised. nil: rows move in place.
+	// Destination is another cache to which Compact copies rows; the view then stays
+	// as it is. It has the same KV heads and head sizes in any layout. If K or V have
+	// another dtype there, rows are requantised. nil: rows move in place.
 	Destination *View
 }
 
@@ -350,9 +351,9 @@ func (c *Context) Compact(moves []Move, workspace Memory, stream Stream) error {
 	return c.move(native.Kvevict_compact, moves, workspace, stream)
 }
 
-// CompactWorkspace is that of Compact; of the moves only views and the lists' counts are read, and of
-// those that merge Tokens. The least is 0 where none merges. So is the best on the CPU, and on CUDA
-// where rows are wide enough to move without.
+// CompactWorkspace is the workspace of Compact. It reads only views and the lists'
+// counts, and Tokens of moves that merge. The least is 0 if none merges. So is the
+// best on the CPU, and on CUDA if rows are wide enough to move without.
 func (c *Context) CompactWorkspace(moves []Move) (Workspace, error) {
 	return c.scratch(native.Kvevict_compact_workspace, moves)
 }
@@ -364,17 +365,17 @@ func (c *Context) Reorder(moves []Move, workspace Memory, stream Stream) error {
 	return c.move(native.Kvevict_reorder, moves, workspace, stream)
 }
 
-// ReorderWorkspace is that of Reorder, 0 if nothing is listed; of the moves only views and the lists'
-// counts are read. One for more slots serves fewer.
+// ReorderWorkspace is the workspace of Reorder, 0 if nothing is listed. It reads
+// only views and the lists' counts. A workspace for more slots serves fewer.
 func (c *Context) ReorderWorkspace(moves []Move) (Workspace, error) {
 	return c.scratch(native.Kvevict_reorder_workspace, moves)
 }
 
-// nativeMoves are the structs of a call's moves, and what they point to.
+// nativeMoves holds the structs of a call's moves and what they point to.
 type nativeMoves struct {
 	moves  []native.Move
 	keep   []native.KeepLists
-	caches []*content // and destinations
+	caches []*content // of views and destinations
 }
 
 // moves converts; slotsOf is how many slots the memory of a view must hold.
@@ -483,19 +484,19 @@ func (c *Context) scratch(
 
 // Rotation is one layer's part of Plan.Rotate.
 type Rotation struct {
-	Layer  int // with a full cache
+	Layer  int // one with a full cache
 	Tokens int // slots held, the most of any head
 	View   *View
-	// Offsets are int32 [Lists, Tokens]: by how many positions the key in each slot moves, new
-	// position - old one. 0 leaves it alone.
+	// Offsets are int32 [Lists, Tokens]: the positions by which the key in each slot
+	// moves, new position - old one. 0 leaves it alone.
 	Offsets     Memory
 	Lists       int    // 1, which all heads share, or the KV heads; 0: 1
-	TokenCounts Memory // where heads hold different numbers: uint32 [KVHeads], each at most Tokens
+	TokenCounts Memory // slots held by each head if they differ: uint32 [KVHeads], each at most Tokens
 }
 
-// Rotate turns cached keys of layers, at most MaxJobs, as RoPE would have at other positions, in place.
-// After an eviction a survivor in slot i, of position p, moves by i - p where positions count slots.
-// The geometry has RoPEInvFreq; Capabilities says why keys cannot be turned.
+// Rotate rotates cached keys of layers, at most MaxJobs, in place to what RoPE makes at other
+// positions. After an eviction a survivor in slot i, of position p, moves by i - p if positions
+// count slots. The geometry must have RoPEInvFreq; Capabilities says why keys cannot be rotated.
 func (p *Plan) Rotate(rotations []Rotation, stream Stream) error {
 	plan, err := p.enter()
 	if err != nil {
@@ -516,7 +517,7 @@ func (p *Plan) Rotate(rotations []Rotation, stream Stream) error {
 	return err
 }
 
-// native converts; the result is to be kept alive.
+// native converts; the result must stay alive.
 func (r *Rotation) native(device Device, n *native.Rotation) (*content, error) {
 	cache, tokens, err := r.View.use(device, "Tokens", r.Tokens, r.TokenCounts)
 	layer, lists := count(&err, "Layer", r.Layer), count(&err, "Lists", r.Lists)

@@ -100,16 +100,16 @@ func TestEveryListMayHaveACountOfItsOwn(t *testing.T) {
 	}
 	must(t, context.Select(options, lists, scratch, 0))
 	same(t, []int32{0, 7, 8, 9, -1, 0, 1, -1, -1, -1}, slots)
-	// Without scores the first tokens stay, or the last.
+	// Without scores the first or the last tokens stay.
 	options = &SelectOptions{Tokens: 10, Sink: 1, Tie: TieHigherPosition}
 	must(t, context.Select(options, lists, scratch, 0))
 	same(t, []int32{0, 7, 8, 9, -1, 0, 9, -1, -1, -1}, slots)
-	// Two rows of a list are one.
+	// Two rows of a list are reduced to one.
 	both := &SelectOptions{Tokens: 10, Scores: Slice(scores), Rows: 2, Reduce: ReduceMax, Recent: 1}
 	must(t, context.Select(both, KeepLists{Slots: Slice(slots), Lists: 1, Count: 4}, scratch, 0))
 	same(t, []int32{0, 1, 8, 9}, slots[:4])
 
-	// Whole blocks of slots: of the two that are left, and of the best mean.
+	// Whole blocks of slots stay: the two slots left, and the best mean.
 	blocks := &SelectOptions{Tokens: 10, Scores: Slice(scores[:10]), SelectBlock: 4}
 	must(t, context.Select(blocks, KeepLists{Slots: Slice(slots), Lists: 1, Count: 6}, scratch, 0))
 	same(t, []int32{4, 5, 6, 7, 8, 9}, slots[:6])
@@ -128,7 +128,7 @@ func TestEveryListMayHaveACountOfItsOwn(t *testing.T) {
 	fails(t, context.Select(options, lists, scratch, 0), StatusInvalidArgument, "Count -1")
 }
 
-// One list for all heads, and lists of 3 and 2.
+// One layer has a list for all heads, the other one lists of 3 and 2.
 func TestAllLayersMoveInOneCall(t *testing.T) {
 	context := newContext(t, nil)
 	k := [2][]float32{random(nTokens*row, 4), random(nTokens*row, 5)}
@@ -156,7 +156,7 @@ func TestAllLayersMoveInOneCall(t *testing.T) {
 		isRow(1, i%3, i/3, slots[i])
 	}
 
-	// The mean of 2 and of what lies between 2 and 4.
+	// The rows are the mean of 2 and of those between 2 and 4.
 	merged := make([]float32, 2*row)
 	for i := range merged {
 		merged[i] = 2 + 2*float32(i/row)
@@ -193,7 +193,7 @@ func TestAllLayersMoveInOneCall(t *testing.T) {
 	must(t, context.Compact(nil, Memory{}, 0))
 }
 
-// From a slot on in place, and on to another cache, which is all that changes.
+// Compacts in place from a slot on, and to another cache; only that one then changes.
 func TestRowsMoveFromASlotOnAndToAnotherCache(t *testing.T) {
 	context := newContext(t, nil)
 	k, to := random(nTokens*row, 4), random(8*row, 5)
@@ -321,7 +321,7 @@ func TestRowsMoveAsTheKeepListSays(t *testing.T) {
 	fails(t, err, StatusInvalidArgument, "keep")
 }
 
-// Blocks of a pool in any order, values opaque, scales along.
+// Blocks of a pool come in any order, values are opaque, and scales move along.
 func TestPagedCachesAndCompanions(t *testing.T) {
 	blocks := []int32{2, 0, 3}
 	values := make([]byte, 4*2*2*3) // 4 blocks, 2 tokens, 2 heads, 3 bytes
@@ -358,7 +358,7 @@ func TestPagedCachesAndCompanions(t *testing.T) {
 	}
 }
 
-// Keys, then values of two tokens in blocks that were allocated one by one.
+// The pool has keys, then values of two tokens in blocks that were allocated one by one.
 func TestBlocksWithAddresses(t *testing.T) {
 	const half = 2 * row
 	context := newContext(t, nil)
@@ -413,7 +413,7 @@ func TestBlocksWithAddresses(t *testing.T) {
 	runtime.KeepAlive(blocks)
 }
 
-// [groups, tokens, elements of a group] of one head, as a ring.
+// The plane is a ring of one head: [groups, tokens, elements of a group].
 func TestGroupsOfElementsInARing(t *testing.T) {
 	const tokens, group = 10, 2
 	data := make([]float32, tokens*headDim)
@@ -438,7 +438,7 @@ func TestGroupsOfElementsInARing(t *testing.T) {
 	fails(t, longer.Validate(1), StatusInvalidArgument, "K holds 10 rows of 1 heads, not 11")
 }
 
-// Two codes per byte, and the scales that they are multiplied by.
+// A byte has two codes, with the scales that they are multiplied by.
 func TestCodesMoveWithTheirScales(t *testing.T) {
 	codes := make([]byte, 10*2*2) // 10 tokens, 2 heads, 4 codes
 	for i := range codes {

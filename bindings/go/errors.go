@@ -8,7 +8,7 @@ import (
 	"kvevict.dev/kvevict/bindings/go/internal/native"
 )
 
-// ErrClosed is returned by calls on a handle after Close, and on one that is a zero value.
+// ErrClosed is returned by calls on a closed handle and on a zero value.
 var ErrClosed = errors.New("kvevict: use of a closed handle")
 
 // Error is a failed call of the library. It unwraps to its Code.

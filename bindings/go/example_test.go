@@ -7,7 +7,7 @@ import (
 	kvevict "kvevict.dev/kvevict/bindings/go"
 )
 
-// A prompt of 1,024 tokens is evicted to 512: what an engine does after prefill.
+// An engine does this after prefill: a prompt of 1,024 tokens is evicted to 512.
 func Example() {
 	const layers, qHeads, kvHeads, dim, prompt = 2, 8, 2, 64, 1024
 	rows := func(data []float32, heads int) kvevict.Plane { // [token, head, dim]
@@ -41,7 +41,7 @@ func Example() {
 		k, v := make([]float32, prompt*kvHeads*dim), make([]float32, prompt*kvHeads*dim)
 		queries := rows(q, qHeads)
 		shown := kvevict.Observation{Layer: layer, Inputs: kvevict.SignalInputs{Queries: &queries}}
-		// After RoPE, layer by layer or all, chunk by chunk or at once.
+		// Queries are shown after RoPE, layer by layer or all, chunk by chunk or at once.
 		check(sequence.Observe([]kvevict.Observation{shown}, prompt, 0, 0))
 		views[layer], err = kvevict.NewView(kvevict.Layout{
 			KVHeads: kvHeads, K: rows(k, kvHeads), V: rows(v, kvHeads),

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# generate.sh [--check]: writes what is made from the headers and params.inc, which is
-# committed, or compares it with what would be made today. All is made elsewhere: a *.swig file or
-# another file of SWIG's would become part of the package.
+# generate.sh [--check]: writes what is made from the headers and params.inc and
+# committed, or compares it with what would be made today. It works elsewhere: a
+# *.swig file or another file of SWIG's would become part of the package.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 work=$(mktemp -d)

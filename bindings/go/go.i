@@ -14,7 +14,7 @@
 
 /* ---- Numbers and addresses ------------------------------------------------------ */
 
-/* A C type and the Go type that has its bits, in and out. */
+/* A C type and the Go type with the same bits, in and out. */
 %define KV_NUMBER(C_TYPE, GO_TYPE)
 %typemap(gotype) C_TYPE "GO_TYPE"
 %typemap(imtype) C_TYPE "GO_TYPE"
@@ -65,7 +65,7 @@ KV_FOR_EACH_STRUCT(KV_STRUCT)
 KV_NUMBER(double, float64)
 KV_NUMBER(double *, *float64)
 
-/* Zero-terminated bytes; what returns text stays a string. */
+/* Zero-terminated bytes; a function that returns text returns a string. */
 %define KV_TEXT(NAME)
 KV_POINTER(char *NAME, *byte)
 %typemap(freearg) char *NAME, const char *NAME ""

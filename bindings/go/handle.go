@@ -12,9 +12,9 @@ import (
 type handle struct {
 	pointer uintptr
 	destroy func(uintptr)
-	hooks   *hooks       // which the library can call until then
-	calls   atomic.Int32 // under way, plus closed
-	outer   atomic.Int32 // of these: 1 while a lone call's callback may enter as well
+	hooks   *hooks       // the library can call them until the end
+	calls   atomic.Int32 // calls under way, plus closed
+	outer   atomic.Int32 // 1 while a lone call's callback may enter as well
 }
 
 const closed = math.MinInt32
@@ -29,7 +29,7 @@ func (h *handle) own(owner closer, pointer uintptr, destroy func(uintptr), hooks
 	runtime.SetFinalizer(owner, func(c closer) { _ = c.Close() })
 }
 
-// end is the last thing that happens to a handle.
+// end destroys the native object.
 func (h *handle) end() {
 	h.destroy(h.pointer)
 	h.hooks.release()

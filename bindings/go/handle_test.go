@@ -103,7 +103,7 @@ func TestLeftToTheCollector(t *testing.T) {
 	same(t, int32(8), destroyed.Load())
 }
 
-// objects is how many there are, unreachable ones collected.
+// objects counts the objects after collecting the unreachable ones.
 func objects() int64 {
 	var stats runtime.MemStats
 	runtime.GC()
@@ -214,7 +214,7 @@ func TestMissingDeviceSaysWhy(t *testing.T) {
 	fails(t, CheckDevice(99), StatusInvalidArgument, "99")
 }
 
-// Zero values are handles that nobody has opened: calls say so.
+// Zero values are handles that nobody has opened, and calls say so.
 func TestZeroHandlesAreClosed(t *testing.T) {
 	for _, zero := range []closer{
 		&Context{}, &Plan{}, &Sequence{}, &PagedCache{}, &PagedSequence{}, &View{},
@@ -239,7 +239,7 @@ func TestZeroHandlesAreClosed(t *testing.T) {
 	}
 }
 
-// callForError is the last result of a call, or what it panicked.
+// callForError returns the last result of a call, or the value of its panic.
 func callForError(method reflect.Value, arguments []reflect.Value) (last, panicked any) {
 	defer func() { panicked = recover() }()
 	call := method.Call

@@ -33,9 +33,9 @@ func (w *watch) move(t *testing.T, n int, slots []int32) []Move {
 	return moves
 }
 
-// scratch is an aligned workspace, more than a few slots need.
+// scratch is an aligned workspace, larger than a few slots need.
 func (w *watch) scratch() Memory {
-	s := new([1024]uint64) // of a size that the allocator aligns
+	s := new([1024]uint64) // a size that the allocator aligns
 	runtime.SetFinalizer(s, func(*[1024]uint64) { w.lost.Add(1) })
 	return Slice(s[:])
 }

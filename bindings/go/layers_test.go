@@ -2,7 +2,8 @@ package kvevict
 
 import "testing"
 
-// unlike has two layers with caches that differ, one with a window and one with none between them.
+// unlike has two layers with caches that differ, and between them one with a window and one without a
+// cache.
 var unlike = Geometry{Layers: 4, MaxTokens: full, Each: []LayerGeometry{
 	smallLayer,
 	{Cache: LayerCacheWindow, QHeads: 3, KVHeads: 7},
@@ -33,7 +34,7 @@ func unlikeViews(t *testing.T) (views []*View, keys [2][]float32) {
 	return []*View{newView(t, keys[0], random(full*row, 3)), nil, nil, last}, keys
 }
 
-// What a softmax has beside scaled products reaches the plan.
+// Logit caps and sinks of the geometry reach the plan.
 func TestCapsAndSinksAreOfTheGeometry(t *testing.T) {
 	policy, err := ParsePolicy("snapkv:budget=16,window=4")
 	must(t, err)
@@ -89,7 +90,7 @@ func TestLayersThatDifferAreTold(t *testing.T) {
 	fails(t, err, StatusInvalidArgument, "layers_len 2")
 }
 
-// Scores of each layer's own shape decide; the lists of layers with a full cache lie end to end.
+// Scores have each layer's own shape, and the lists of layers with a full cache lie end to end.
 func TestLayersThatDifferAreEvictedByTheirScores(t *testing.T) {
 	plan := unlikePlan(t, "custom:sink=0,budget=3")
 	sequence := newSequence(t, plan)
@@ -145,7 +146,7 @@ func TestLayersThatDifferAreEvictedByTheirScores(t *testing.T) {
 	fails(t, err, StatusInvalidArgument, "layers[3]", "view is nil")
 }
 
-// Queries of each layer's own shape, those of layers without a full cache unread.
+// Queries have each layer's own shape. Those of layers without a full cache are not read.
 func TestLayersThatDifferAreObserved(t *testing.T) {
 	plan := unlikePlan(t, "snapkv:budget=16,window=4,pool=none")
 	views, _ := unlikeViews(t)
@@ -183,7 +184,7 @@ func TestLayersThatDifferAreObserved(t *testing.T) {
 			must(t, err)
 			same(t, 16, len(kept[way][i]))
 		}
-		views, _ = unlikeViews(t) // as they were
+		views, _ = unlikeViews(t) // undoes the change
 	}
 	same(t, kept[0], kept[1])
 }

@@ -2,8 +2,8 @@ package kvevict
 
 import "math/bits"
 
-// TokenMajor is the plane [tokens, heads, headDim] in data, whose rows are packed. What cannot be, such as a dtype
-// that makes no rows, is an error where the plane is used.
+// TokenMajor is the plane [tokens, heads, headDim] in data, whose rows are packed. An
+// invalid plane, such as one whose dtype makes no rows, is an error when it is used.
 func TokenMajor(data Memory, dtype DType, heads, headDim int) Plane {
 	p := Plane{Data: data, DType: dtype, HeadDim: headDim}
 	p.TokenStride, p.HeadStride = p.rowBytes(heads), p.rowBytes(1)
@@ -56,7 +56,7 @@ func InBlocks(addresses Memory, dtype DType, heads, headDim int, inBlock uint64)
 	return p
 }
 
-// rowBytes is the length of so many packed rows; 0 where the dtype makes none.
+// rowBytes is the length of so many packed rows; 0 if the dtype makes none.
 func (p *Plane) rowBytes(rows int) int64 { return times(p.packedBytes(), rows) }
 
 // times is a stride; one that does not fit is the longest, at which no memory has a row.

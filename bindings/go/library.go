@@ -42,12 +42,12 @@ func AutoBudget(maxTokens int, fullCacheBytes uint64) (int, error) {
 	return int(budget), err
 }
 
-// GPUInfo is a GPU, and what would compile kernels for it.
+// GPUInfo is a GPU and the compiler that would serve it.
 type GPUInfo struct {
 	Name              string
 	ComputeCapability int    // 90 is 9.0
-	DriverVersion     int    // CUDA of the driver: 12040 is 12.4
-	NVRTCVersion      int    // likewise; 0 if there is a problem
+	DriverVersion     int    // the driver's CUDA version: 12040 is 12.4
+	NVRTCVersion      int    // libnvrtc's CUDA version; 0 if there is a problem
 	NVRTC             string // the libnvrtc found, as it was opened
 	Target            string // "sm_90": machine code; "compute_80": PTX that the driver translates
 	Problem           string // why no context can be created on it; "" if one can
@@ -56,47 +56,47 @@ type GPUInfo struct {
 // DTypeInfo is one row of the table of element types.
 type DTypeInfo struct {
 	DType        DType
-	Name         string // as in "f32"
-	ElementBytes int    // 0 where elements are not bytes of their own
+	Name         string // such as "f32"
+	ElementBytes int    // 0 if elements share bytes
 	CanMove      bool   // compaction moves it
 	CanScore     bool   // a signal can read keys of it
 	CanRotate    bool   // RoPE can be re-applied to keys of it
 
-	BlockElements int  // elements are stored so many together, and
-	BlockBytes    int  // so many bytes; 0 and 0 for opaque
+	BlockElements int  // elements that are stored together
+	BlockBytes    int  // the bytes that these take; both are 0 for opaque
 	TakesScale    bool // rows may have a scale, a companion
-	NeedsScale    bool // and must have one to be read
+	NeedsScale    bool // rows must have a scale to be read
 	TakesMinimum  bool // rows may have a minimum
 }
 
 // PolicyInfo is one row of the table of policies.
 type PolicyInfo struct {
-	Name     string // as in the text form
+	Name     string // its name in the text form
 	Signal   string // what ranks a token
-	Shaping  string // what happens to the numbers
-	Budget   string // how many survive, where
+	Shaping  string // how its numbers are shaped
+	Budget   string // how many tokens survive in which layers and heads
 	Trigger  string // when it runs
 	Paper    string // its source; "" if none
-	Defaults string // parameters whose default is another than the library's, as in the text form
+	Defaults string // parameters whose default differs from the library's, in the text form
 }
 
 // ParameterInfo is a parameter of policies.
 type ParameterInfo struct {
 	Key           string // its name in the text form
 	Type          ParameterType
-	Words         string  // that it may be: "mean|max|sum"; "" for numbers
+	Words         string  // its words: "mean|max|sum"; "" for numbers
 	Doc           string  // what it does, in sentences
-	Least, Most   float64 // of numbers and counts; else 0
+	Least, Most   float64 // bounds of numbers and counts; otherwise 0
 	ExcludesLeast bool    // values are above Least
-	TakesZero     bool    // 0 is allowed beside Least and what is above
-	Default       string  // as in the text form
+	TakesZero     bool    // 0 is allowed as well
+	Default       string  // its default in the text form
 }
 
-// PresetInfo is a preset: the options under which another implementation's keep sets come out.
+// PresetInfo is a preset: options that reproduce another implementation's keep sets.
 type PresetInfo struct {
-	Name       string // as in the text form
+	Name       string // its name in the text form
 	PolicyText string // the same policy spelled out
-	Reproduces string // whose behaviour this is
+	Reproduces string // the implementation that it reproduces
 }
 
 // GPUs is what the CUDA driver sees, in its order; StatusUnavailable, with the reason, if there is
@@ -142,8 +142,8 @@ func Policies() []PolicyInfo {
 	return rows
 }
 
-// Parameters are those of a policy or a preset, with its defaults, or for "" all, with the defaults
-// of policies that say no other; in the order of the text form.
+// Parameters lists the parameters of a policy or a preset with its defaults, or all for "",
+// with the defaults of policies that do not change them. The order is the text form's.
 func Parameters(policy string) ([]ParameterInfo, error) {
 	var name *byte
 	if policy != "" {
@@ -175,8 +175,8 @@ func Presets() []PresetInfo {
 	return rows
 }
 
-// table reads rows until the index that is past the end. What the library knows by itself, unlike the
-// GPUs of a machine, ends in no other way.
+// table reads rows until the index past the end. Only tables that the library knows
+// by itself, unlike the GPUs of a machine, end that way.
 func table[T any](at func(index uint32) (T, error)) ([]T, error) {
 	var rows []T
 	for {

@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// Number is what slices given to the library hold. 16-bit floats are uint16 or int16; bytes hold
-// anything.
+// Number is the element type of slices given to the library. 16-bit floats are
+// uint16 or int16; bytes hold anything.
 type Number interface {
 	~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64 | ~float32 | ~float64
 }
@@ -16,21 +16,21 @@ type Number interface {
 // Memory is a place that calls read or write: a slice of this process, or an address here or on a
 // device. The zero Memory is absent.
 //
-// On CUDA calls queue work and return, so they refuse slices. What they are given instead must stay
-// until the stream has passed them: only its address is kept.
+// Calls on CUDA queue work and return, so they refuse slices. Other memory must
+// stay until the stream has passed the call: only its address is kept.
 type Memory struct {
 	address uint64
 	bytes   uint64
 	owner   unsafe.Pointer // keeps a slice alive; nil for an address
-	kind    reflect.Kind   // of a slice's elements; Invalid for an address
+	kind    reflect.Kind   // kind of a slice's elements; Invalid for an address
 	ended   bool           // whether bytes can be trusted
 }
 
 // Stream is a CUstream; 0 is the default stream. Ignored on the CPU.
 type Stream uintptr
 
-// heap is never set; that it might be makes the compiler put slices into the heap, where they
-// stay in place. Stacks move.
+// heap is never set. Because it could be, the compiler puts slices into the heap,
+// where they stay in place. Stacks move.
 var heap struct {
 	always bool
 	sink   unsafe.Pointer
@@ -65,16 +65,16 @@ func Pointer(p unsafe.Pointer, bytes uint64) Memory {
 	return Memory{address: uint64(uintptr(p)), bytes: bytes, owner: p, ended: true}
 }
 
-// Address is memory of so many bytes at an address, on the device of the context that it is used
-// with. Planes may pass 0 bytes: then nobody checks where the memory ends.
+// Address is memory of so many bytes at an address on the device of the context
+// that uses it. Planes may pass 0 bytes: then nobody checks where the memory ends.
 func Address(address, bytes uint64) Memory {
 	return Memory{address: address, bytes: bytes, ended: bytes != 0}
 }
 
-// Address is where the memory begins, of a slice as long as this Memory is reachable; 0 if absent.
+// Address is the begin of the memory, valid as long as a slice's Memory is reachable; 0 if absent.
 func (m Memory) Address() uint64 { return m.address }
 
-// on fails where calls must not be given the memory: a slice on CUDA. name is for errors.
+// on fails if calls must not be given the memory: a slice on CUDA. name is for errors.
 func (m Memory) on(device Device, name string) error {
 	if device == DeviceCUDA && m.kind != reflect.Invalid && m.address != 0 {
 		return invalid("%s is a slice, but the context is on CUDA: pass device memory by Address", name)
@@ -122,7 +122,7 @@ func (m Memory) words(device Device, name string, kind reflect.Kind) (uint64, er
 	return m.bytes / 4, nil
 }
 
-// count checks a number that C holds as uint32_t. Of several mistakes the first one stays.
+// count checks a number that C holds as uint32_t. The first of several mistakes stays.
 func count(err *error, name string, value int) uint32 {
 	if value < 0 || uint64(value) > math.MaxUint32 {
 		if *err == nil {
@@ -143,7 +143,7 @@ func zeroTerminated(name, text string) (Memory, error) {
 	return Slice(append([]byte(text), 0)), nil
 }
 
-// at says which one of several an error is about.
+// at says which of several an error is about.
 func at(err error, name string, i, of int) error {
 	if err == nil || of == 1 {
 		return err

@@ -8,21 +8,21 @@ import (
 
 // PagedCacheOptions says how to make a paged cache.
 type PagedCacheOptions struct {
-	Blocks    int // for each layer; layers that are alike share theirs
-	BlockSize int // tokens; 0: GroupTokens, or 16 without
+	Blocks    int // for each layer; layers that are alike share them
+	BlockSize int // tokens; 0: GroupTokens if set, otherwise 16
 	Layout    BlockLayout
 	// Memory for the blocks, Plan.PagedCacheBytes or more, aligned to 256; the zero Memory: the context
 	// allocates.
 	Memory Memory
-	// NumberDType is that of the scales and minima that blocks have for each row of DTypeU8, DTypeI8, DTypeU4
-	// and DTypeU4Halves; zero: DTypeF32. Rows of fp8 have a scale if it is not zero.
+	// NumberDType is the type of the scales and minima that blocks have for each row of DTypeU8,
+	// DTypeI8, DTypeU4 and DTypeU4Halves; zero: DTypeF32. Rows of fp8 have a scale if it is not zero.
 	NumberDType DType
-	// GroupTokens is how many tokens share the scales and minima of keys, one per element; 0: keys have
-	// theirs per token.
+	// GroupTokens is how many tokens share the scales and minima of keys, one per
+	// element; 0: each token has its own.
 	GroupTokens int
-	// RecentTokens is how many last rows of a sequence are not quantized, at least.
+	// RecentTokens is the least number of a sequence's last rows that are not quantized.
 	RecentTokens int
-	// RecentDType is that of those rows: DTypeF32, DTypeF16 or DTypeBF16; zero: DTypeF32.
+	// RecentDType is the type of those rows: DTypeF32, DTypeF16 or DTypeBF16; zero: DTypeF32.
 	RecentDType DType
 }
 
@@ -45,8 +45,8 @@ func (o *PagedCacheOptions) native(device Device) (n native.PagedCacheOptions, e
 	return n, err
 }
 
-// PagedCache is a cache for engines without one: a fixed pool of blocks, which sequences hold by tables,
-// as in PagedAttention. Safe for concurrent use.
+// PagedCache is a cache for engines without one: a fixed pool of blocks that
+// sequences hold by tables, as in PagedAttention. Safe for concurrent use.
 type PagedCache struct {
 	handle
 	device Device
@@ -54,7 +54,7 @@ type PagedCache struct {
 	lent   unsafe.Pointer
 }
 
-// PagedCacheBytes is what the blocks of all layers take.
+// PagedCacheBytes is the bytes of all layers' blocks.
 func (p *Plan) PagedCacheBytes(options PagedCacheOptions) (uint64, error) {
 	n, err := options.native(p.device)
 	if err != nil {
@@ -70,9 +70,9 @@ func (p *Plan) PagedCacheBytes(options PagedCacheOptions) (uint64, error) {
 	return bytes, err
 }
 
-// NewPagedCache makes a cache of which all blocks are free, for the plan's context, geometry and
-// MaxTokens, the most that a sequence may hold. Its policy plays no part. The cache keeps what it needs
-// of the plan alive, and the options' Memory.
+// NewPagedCache makes a cache whose blocks are all free. It has the plan's context,
+// geometry and MaxTokens, the most that a sequence may hold, but not the policy. It
+// keeps what it needs of the plan and the options' Memory alive.
 func (p *Plan) NewPagedCache(options PagedCacheOptions) (*PagedCache, error) {
 	n, err := options.native(p.device)
 	if err != nil {
@@ -92,16 +92,16 @@ func (p *Plan) NewPagedCache(options PagedCacheOptions) (*PagedCache, error) {
 	return c, nil
 }
 
-// PagedCacheUsage is what is in use of a cache, at one moment.
+// PagedCacheUsage is what is in use of a cache at one moment.
 type PagedCacheUsage struct {
 	Sequences  int
-	Blocks     uint64 // of all layers
-	Free       uint64 // of them, that nobody holds
-	Shared     uint64 // that several sequences hold
-	Slots      uint64 // rows of all layers that sequences hold, each for itself
-	Bytes      uint64 // of all blocks, and of what sequences have for recent rows
-	BytesInUse uint64 // without the blocks that are free
-	F32Bytes   uint64 // as Bytes if all rows were f32
+	Blocks     uint64 // blocks of all layers
+	Free       uint64 // blocks that nobody holds
+	Shared     uint64 // blocks that several sequences hold
+	Slots      uint64 // rows of all layers that sequences hold; a shared row counts for each
+	Bytes      uint64 // bytes of all blocks, and of the sequences' recent rows
+	BytesInUse uint64 // bytes without the free blocks
+	F32Bytes   uint64 // what Bytes would be if all rows were f32
 }
 
 // Usage counts blocks.

@@ -39,7 +39,7 @@ func (p *pool) usage(t *testing.T) PagedCacheUsage {
 	return usage
 }
 
-// actor is one request, and which number's row each slot of a layer and head holds.
+// actor is one request, and the number of the row in each slot of a layer and head.
 type actor struct {
 	pool     *pool
 	cached   *PagedSequence
@@ -149,7 +149,7 @@ func (a *actor) positions(t *testing.T) (positions [pagedLayers][kvHeads][]int32
 	return positions
 }
 
-// follow lets rows go where their positions went.
+// follow moves rows along with their positions.
 func (a *actor) follow(t *testing.T, before [pagedLayers][kvHeads][]int32) {
 	t.Helper()
 	after := a.positions(t)
@@ -309,7 +309,7 @@ func TestPagedViewsAreThoseThatCallsTake(t *testing.T) {
 	same(t, uint64(2*(20-3)), p.usage(t).Free)
 }
 
-// TestPagedLastRowsAreNotQuantized: as KIVI has them, keys in groups and the last rows in f16.
+// TestPagedLastRowsAreNotQuantized has KIVI's cache: keys in groups, and the last rows in f16.
 func TestPagedLastRowsAreNotQuantized(t *testing.T) {
 	layer := smallLayer
 	layer.KDType, layer.VDType = DTypeU8, DTypeU8

@@ -7,10 +7,10 @@ import (
 	"kvevict.dev/kvevict/bindings/go/internal/native"
 )
 
-// PagedSequence is the blocks of one request, which Close gives back. A call that needs more blocks than
-// are free fails with StatusOutOfMemory and has changed nothing. It serves one goroutine at a time; a
-// second one gets an error. On CUDA the sequences of one cache use one stream, or are ordered by the
-// caller.
+// PagedSequence is the blocks of one request. Close gives them back. A call that
+// needs more blocks than are free fails with StatusOutOfMemory and changes nothing.
+// It serves one goroutine at a time; a second one gets an error. On CUDA the
+// sequences of one cache use one stream, or the caller orders them.
 type PagedSequence struct {
 	handle
 	device Device
@@ -42,7 +42,7 @@ func (s *PagedSequence) Fork(stream Stream) (*PagedSequence, error) {
 	return newPagedSequence(pointer, s.device, s.layers, s.lent, s.hooks), nil
 }
 
-// Append makes room for nTokens behind the last one, in every layer. Their rows have any content.
+// Append makes room for nTokens after the last one in every layer. Their rows have any content.
 func (s *PagedSequence) Append(nTokens int, stream Stream) error {
 	return s.change("nTokens", nTokens, func(sequence uintptr, n uint32) error {
 		return native.Kvevict_paged_sequence_append(sequence, n, uintptr(stream))
@@ -77,8 +77,8 @@ func (s *PagedSequence) change(
 	return call(sequence, n)
 }
 
-// Fit drops the last rows of each layer that a sequence of positions stores no longer: after its TrimTo or
-// Reset, or an eviction by views.
+// Fit drops the last rows of each layer that a sequence no longer stores, after its
+// TrimTo or Reset, or an eviction by views.
 func (s *PagedSequence) Fit(stored *Sequence) error {
 	sequence, err := s.enterAlone()
 	if err != nil {
@@ -110,8 +110,8 @@ func (s *PagedSequence) Length(layer int) (int, error) {
 	return int(slots), err
 }
 
-// View is the rows of a layer with a full cache, right until a call changes the sequence; it keeps the
-// blocks alive. To write to blocks that other sequences share is to write to theirs: see Own.
+// View is the rows of a layer with a full cache, valid until a call changes the sequence. It keeps
+// the blocks alive. Writing to blocks that other sequences share changes their rows too: see Own.
 func (s *PagedSequence) View(layer int) (*View, error) {
 	sequence, err := s.enterAlone()
 	if err != nil {
@@ -134,13 +134,13 @@ func (s *PagedSequence) View(layer int) (*View, error) {
 // PagedRows are rows of one layer, outside the cache.
 type PagedRows struct {
 	Layer     int // one with a full cache
-	FirstSlot int // of row 0
+	FirstSlot int // the slot of row 0
 	Tokens    int
-	K, V      Plane // Tokens rows of each KV head; one that is absent is left alone
+	K, V      Plane // Tokens rows of each KV head; an absent one is left alone
 }
 
-// Write copies rows into slots that layers hold, a layer as often as the caller likes; blocks that others
-// share are copied first. All is checked before the first row is written.
+// Write copies rows into slots that layers hold. A layer may come up more than once. Blocks
+// that others share are copied first. All is checked before the first row is written.
 func (s *PagedSequence) Write(rows []PagedRows, stream Stream) error {
 	return s.copy(native.Kvevict_paged_sequence_write, rows, stream)
 }
@@ -187,7 +187,7 @@ func (r *PagedRows) native(device Device, layers []LayerInfo) (n native.PagedRow
 	return n, err
 }
 
-// Evict is EvictAllPaged of one.
+// Evict is EvictAllPaged for one sequence.
 func (s *PagedSequence) Evict(
 	sequence *Sequence, options *EvictOptions, workspace Memory, stream Stream,
 ) (EvictReport, error) {
@@ -198,16 +198,16 @@ func (s *PagedSequence) Evict(
 	return reports[0], nil
 }
 
-// PagedEviction is what an eviction of a paged sequence is given.
+// PagedEviction holds the arguments of a paged sequence's eviction.
 type PagedEviction struct {
-	Cached   *PagedSequence // where the rows are
-	Sequence *Sequence      // which tokens they are of
-	Options  *EvictOptions  // nil for none; no Undo, a fork made before keeps what goes; no Destinations
+	Cached   *PagedSequence // the rows
+	Sequence *Sequence      // the tokens that they belong to
+	Options  *EvictOptions  // nil for none; neither Undo, which a fork made before replaces, nor Destinations
 }
 
-// EvictAllPaged evicts as EvictAll does and gives emptied blocks back. All items are of one cache. Blocks
-// that others share are copied where survivors move to them; the others hold theirs unchanged. workspace
-// is the largest of those for OperationEvict of the plans.
+// EvictAllPaged evicts as EvictAll does and gives emptied blocks back. All items are of one
+// cache. Blocks that others share are copied before survivors move to them; the others hold
+// theirs unchanged. workspace is the largest of the plans' for OperationEvict.
 func EvictAllPaged(
 	items []PagedEviction, workspace Memory, stream Stream,
 ) ([]EvictReport, error) {

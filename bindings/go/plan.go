@@ -8,8 +8,8 @@ import (
 
 // LayerGeometry is the attention geometry of one layer.
 type LayerGeometry struct {
-	// Cache is what the layer keeps. Only full caches are evicted: of other layers the fields below
-	// are not read, nor what stands for them where views and inputs are given.
+	// Cache is what the layer keeps. Only full caches are evicted: the fields below
+	// are not read for other layers, and neither are their views and inputs.
 	Cache        LayerCache
 	QHeads       int // query heads, a multiple of KVHeads
 	KVHeads      int
@@ -19,7 +19,8 @@ type LayerGeometry struct {
 	KDType       DType
 	VDType       DType
 	SoftmaxScale float32 // multiplies q.k; 0 means 1/sqrt(KHeadDim)
-	// Scaled logits x become LogitSoftcap * tanh(x / LogitSoftcap) (Gemma 2); 0: they stay.
+	// LogitSoftcap, if above 0, turns scaled logits x into LogitSoftcap * tanh(x / LogitSoftcap) (Gemma
+	// 2).
 	LogitSoftcap float32
 }
 
@@ -27,15 +28,15 @@ type LayerGeometry struct {
 type Geometry struct {
 	Layers    int
 	MaxTokens int             // most slots a layer will ever hold
-	Each      []LayerGeometry // one that all layers have, or one for each
-	// RoPEInvFreq says how RoPE turned the keys of layers with a full cache: pair f of a key at
+	Each      []LayerGeometry // one for all layers, or one for each
+	// RoPEInvFreq says how RoPE rotated the keys of layers with a full cache: pair f of a key at
 	// position p by p times number f radians, whatever scaling went into that. Elements beyond the
-	// pairs are not turned. Empty: not said; policy triattention needs it.
+	// pairs are not rotated. Empty: unknown; policy triattention needs it.
 	RoPEInvFreq []float32
 	RoPELayout  RoPELayout // which elements are a pair
-	// SinkLogits are a logit per query head that takes part in its softmax and has no value
-	// (gpt-oss), of all layers with a full cache, layer by layer; negative infinity for a head
-	// without one. Empty: no head has one.
+	// SinkLogits are a logit per query head that takes part in its softmax and has no
+	// value (gpt-oss), for all layers with a full cache, layer by layer; negative
+	// infinity for a head without one. Empty: no head has one.
 	SinkLogits []float32
 }
 
@@ -82,18 +83,19 @@ func (g *Geometry) native() (native.Geometry, []native.LayerGeometry, error) {
 type PlanOptions struct {
 	// HeadBudgets are tokens that each KV head keeps, everything included: the heads of all layers
 	// with a full cache, layer by layer, in place of the policy's budget and layer split, for
-	// ScopeKVHead. Above a head's length it keeps all. Empty: the policy's.
+	// ScopeKVHead. A budget above a head's length keeps everything. Empty: the policy's.
 	HeadBudgets []uint32
-	// LayerBudgets are budgets of the layers with a full cache, each what Budget of Policy means, in
-	// place of that and of the layer split. Not with HeadBudgets. Empty: the policy's.
+	// LayerBudgets are a policy's Budget for each layer with a full cache, in place of
+	// that and of the layer split. They exclude HeadBudgets. Empty: the policy's.
 	LayerBudgets []float64
-	// ReportMass: evictions measure what mass they keep, for ListReport, in a workspace with room for
-	// keys beside scores.
+	// ReportMass makes evictions measure the mass that they keep, for ListReport. The
+	// workspace then holds keys beside scores.
 	ReportMass bool
-	// Destinations: evictions may be given some, for which a sequence has room.
+	// Destinations says whether evictions may be given some, for which sequences then have room.
 	Destinations bool
 	// DraftTokens are the most tokens that a step of speculation takes back. A policy that scores by the
-	// last queries then remembers so many rows beside its window, so that TrimTo leaves the window whole.
+	// last queries then remembers this many rows beside its window, so that TrimTo leaves the window
+	// whole.
 	DraftTokens int
 }
 
@@ -103,7 +105,7 @@ type Plan struct {
 	device      Device
 	layers      []LayerInfo
 	maxTokens   uint32
-	queryRows   int // by which a layer is scored; below 0: as many as there are slots
+	queryRows   int // rows that score a layer; below 0: as many as there are slots
 	headsDiffer bool
 }
 
@@ -112,10 +114,10 @@ type LayerInfo struct {
 	Cache   LayerCache
 	QHeads  int
 	KVHeads int // 0 without a full cache
-	// Lists are its keep lists: KVHeads where heads may keep different tokens (ScopeKVHead of a
-	// policy that ranks, or HeadBudgets), else one for all; 0 without a full cache.
+	// Lists are its keep lists: one per KV head if heads may keep different tokens (ScopeKVHead
+	// of a policy that ranks, or HeadBudgets), otherwise one; 0 without a full cache.
 	Lists     int
-	FirstList int // the place of its first one where the lists of all layers lie end to end
+	FirstList int // the index of its first list among all layers' lists
 }
 
 // Layer tells what a layer is for the plan.
@@ -138,7 +140,7 @@ func (p *Plan) Layer(layer int) (LayerInfo, error) {
 	}, nil
 }
 
-// layerAt is a layer; one without heads for a number that the library will refuse.
+// layerAt is a layer, without heads if the library will refuse the number.
 func layerAt(layers []LayerInfo, layer uint32) LayerInfo {
 	if uint64(layer) < uint64(len(layers)) {
 		return layers[layer]
@@ -173,9 +175,9 @@ func (p *Plan) NewSequence() (*Sequence, error) {
 	return s, nil
 }
 
-// Workspace is that of an operation. nTokens is the most slots that a layer will hold then; 0 stands
-// for MaxTokens. With the least, scoring on the CPU is slower, and an eviction does fewer layers at
-// once.
+// Workspace is the workspace of an operation. nTokens is the most slots that a
+// layer will hold; 0 stands for MaxTokens. With the least, scoring on the CPU is
+// slower, and an eviction does fewer layers at once.
 func (p *Plan) Workspace(operation Operation, nTokens int) (Workspace, error) {
 	plan, err := p.enter()
 	if err != nil {
@@ -216,11 +218,11 @@ func (r Reason) String() string { return native.Kvevict_reason_text(int32(r)) }
 // Capabilities is what a plan can do with a layer, and why not.
 type Capabilities struct {
 	CanMove, CanScore, CanRotate          bool
-	MoveReason, ScoreReason, RotateReason Reason // ReasonNone where it can
+	MoveReason, ScoreReason, RotateReason Reason // ReasonNone if it can
 	NeedsScore                            bool   // the policy has to score keys to evict
-	// TableBlock is what an eviction with EvictOptions.ByTable wants to be a multiple of a view's block
-	// size; 0 where MoveReason says why not. NeedsHeadTables: and each KV head to have a block table of its
-	// own, whose lists differ. NeedsLayerTables: and no table to be another layer's, which keeps other tokens.
+	// TableBlock is the number that a view's block size must divide for an eviction with EvictOptions.ByTable;
+	// 0 if MoveReason says why not. With NeedsHeadTables each KV head must have its own block table, since
+	// lists differ. With NeedsLayerTables no table may be another layer's, since that keeps other tokens.
 	TableBlock                        int
 	NeedsHeadTables, NeedsLayerTables bool
 }

@@ -28,12 +28,12 @@ type Plane struct {
 	RowBytes      int // opaque: bytes per row
 	GroupElems    int // divides HeadDim; 0: no groups
 	GroupStride   int64
-	// AddressTable holds uint64 by block id, or in token order in a layout without BlockTable. Entries
-	// of blocks without tokens may be 0. It is read when the work is done.
+	// AddressTable holds uint64 by block id, or in token order in a layout without
+	// BlockTable. Entries of blocks without tokens may be 0. The call's work reads it.
 	AddressTable Memory
 	InBlock      uint64
-	Role         Role // of a companion
-	GroupTokens  int  // of scales and minima: how many tokens share those of an element; 0: none
+	Role         Role // the role of a companion
+	GroupTokens  int  // scales and minima: tokens that share those of an element; 0: none
 }
 
 const unlimited = 1<<63 - 1
@@ -42,7 +42,7 @@ func (p *Plane) absent() bool { return p.Data.address == 0 && !p.Data.ended && !
 
 func (p *Plane) inBlocks() bool { return p.AddressTable.address != 0 }
 
-// on fails where calls on a device must not be given the memory.
+// on fails if calls on a device must not be given the memory.
 func (p *Plane) on(device Device, name string) error {
 	if err := p.Data.on(device, name); err != nil {
 		return err
@@ -84,7 +84,7 @@ func (p *Plane) native(name string) (native.Plane, error) {
 	return n, p.checkKind(name)
 }
 
-// planeOf converts back, from memory that nobody checks the end of.
+// planeOf converts back, without a check of the memory's end.
 func planeOf(n *native.Plane) Plane {
 	return Plane{
 		Data:          Address(n.Data, 0),
@@ -102,7 +102,7 @@ func planeOf(n *native.Plane) Plane {
 
 func (p *Plane) recent() bool { return p.Role == RoleKeyRecent || p.Role == RoleValueRecent }
 
-// rowsFor are the rows that so many tokens have, or share.
+// rowsFor are the rows that so many tokens have or share.
 func (p *Plane) rowsFor(nTokens uint32) uint32 {
 	if p.GroupTokens <= 0 || nTokens == 0 {
 		return nTokens
@@ -132,10 +132,10 @@ func (p *Plane) checkKind(name string) error {
 
 var dtypeInfos struct {
 	once sync.Once
-	of   []DTypeInfo // by number
+	of   []DTypeInfo // rows by number
 }
 
-// dtypeInfo is the row of the table of element types; empty of what is none.
+// dtypeInfo is the row of the table of element types; empty for a number that is no type.
 func dtypeInfo(dtype DType) DTypeInfo {
 	dtypeInfos.once.Do(func() {
 		for _, info := range DTypes() {
@@ -151,7 +151,7 @@ func dtypeInfo(dtype DType) DTypeInfo {
 	return dtypeInfos.of[dtype]
 }
 
-// packedBytes are those of a row whose elements are not bytes of their own.
+// packedBytes are the bytes of a row whose elements share bytes.
 func (p *Plane) packedBytes() int64 {
 	info := dtypeInfo(p.DType)
 	if info.BlockElements == 0 {
@@ -171,7 +171,7 @@ func (p *Plane) rows(device Device, name string, nTokens, nHeads uint32) (native
 	return p.native(name)
 }
 
-// packed has the strides that 0 stands for in inputs but queries: those of nTokens packed rows.
+// packed replaces strides of 0, which inputs except queries may have, by those of nTokens packed rows.
 func (p *Plane) packed(nTokens uint32) Plane {
 	q, row := *p, int64(p.HeadDim)*int64(dtypeInfo(p.DType).ElementBytes)
 	if q.TokenStride == 0 {

@@ -14,10 +14,10 @@ import (
 // is false) and protected positions; they count inside the budget. The rest of the budget goes to
 // the highest scores.
 //
-// A Policy is its text form, and comparable. Start from NewPolicy or ParsePolicy: the zero Policy is
-// none. It has the parameters that mean something to it, see Parameters: asking for others or setting
-// them is an error, and so is a value outside a parameter's range. Whether values go together is
-// checked by Validate and where the policy is used.
+// A Policy is its text form, and comparable. Start from NewPolicy or ParsePolicy: the zero
+// Policy is none. It has the parameters that Parameters lists for it: asking for others or
+// setting them is an error, and so is a value outside a parameter's range. Whether values can
+// be combined is checked by Validate and by calls that use the policy.
 type Policy struct {
 	text string
 }
@@ -47,7 +47,7 @@ func (p Policy) With(keys string) (Policy, error) {
 // String is the text form: the name and every key that differs from that policy's default.
 func (p Policy) String() string { return p.text }
 
-// Validate checks whether the values go together, for any context length.
+// Validate checks whether the values can be combined, for any context length.
 func (p Policy) Validate() error { return p.call(native.Kvevict_policy_validate) }
 
 // ResolvedPolicy is a policy in tokens, for one context length.
@@ -56,11 +56,11 @@ type ResolvedPolicy struct {
 	Sink     int // first tokens kept
 	Recent   int // last tokens kept, the observation window included
 	Selected int // tokens chosen by score
-	// QueryRows by which a layer is scored: the observation window of policies that have one,
-	// QueryRowsAny, QueryRowsAll, or 0 where queries are not read.
+	// QueryRows score a layer: the observation window of policies that have one,
+	// QueryRowsAny, QueryRowsAll, or 0 if queries are not read.
 	QueryRows int
 
-	ScoresAreMass bool // whether the scores by which lists are chosen are a mass
+	ScoresAreMass bool // whether the scores that choose lists are a mass
 }
 
 // Values of QueryRows of a ResolvedPolicy.
@@ -69,8 +69,8 @@ const (
 	QueryRowsAll = -2 // a row for each slot held (non-causal)
 )
 
-// Resolve turns the policy into token counts. A context that is left alone has a budget of all of
-// it.
+// Resolve turns the policy into token counts. If the context is left alone, the
+// budget is all of it.
 func (p Policy) Resolve(nContext int) (ResolvedPolicy, error) {
 	var err error
 	context := count(&err, "nContext", nContext)
@@ -119,7 +119,7 @@ func (p Policy) NeedOf(input Input) (Need, error) {
 	return Need(need), err
 }
 
-// maxLayers is the header's bound, checked before memory is made for so many.
+// maxLayers is the header's bound. It is checked before memory is made for so many.
 const maxLayers = 4096
 
 // first is a slice's memory as cgo checks it.
@@ -141,7 +141,7 @@ func openPolicy(text string) (uintptr, error) {
 	return policy, err
 }
 
-// policyOf is what a native policy says.
+// policyOf is the Policy with a native policy's text.
 func policyOf(policy uintptr) (Policy, error) {
 	var length uint64
 	if err := native.Kvevict_policy_format(policy, nil, 0, &length); err != nil {
@@ -154,8 +154,8 @@ func policyOf(policy uintptr) (Policy, error) {
 	return Policy{string(text[:length])}, nil
 }
 
-// call calls with the native policy of the text. Its values are set one by one, since they need not
-// go together yet.
+// call calls with the native policy of the text. Its values are set one by one,
+// since their combination may be invalid yet.
 func (p Policy) call(do func(policy uintptr) error) error {
 	parts := strings.Split(strings.Replace(p.text, ":", ",", 1), ",")
 	policy, err := openPolicy(parts[0])
@@ -212,7 +212,7 @@ func (p Policy) seed(key string) (uint64, error) {
 
 func (p Policy) word(key string) (text string, err error) {
 	err = p.call(func(policy uintptr) error {
-		var value [40]byte // which hold every value
+		var value [40]byte // holds every value
 		var length uint64
 		err := native.Kvevict_policy_get(policy, keyOf(key), &value[0], uint64(len(value)), &length)
 		text = string(value[:length])

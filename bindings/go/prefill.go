@@ -10,36 +10,36 @@ import (
 
 // Prefill is a prompt that is read in chunks.
 type Prefill struct {
-	Tokens int // of the prompt
+	Tokens int // tokens of the prompt
 	Chunk  int // tokens at a time, at least 1
-	// Evict after every chunk, so that no layer ever holds more than what the policy leaves it and a
-	// chunk; false: once, when all has been read.
+	// EvictEachChunk evicts after every chunk, so that no layer ever holds more than
+	// what the policy leaves it and a chunk; false: once, after the last chunk.
 	EvictEachChunk bool
-	// Forward runs the model over nTokens tokens, the first of which has position firstToken: in each
-	// layer it writes their rows behind those that are stored, attends to all of them, causal within the
-	// chunk, and shows what the policy needs by Sequence.Observe. It may use the sequence and Cached, but
-	// appends nothing. Its error ends the prefill, and so does what it panics.
+	// Forward runs the model over nTokens tokens, the first of which has position firstToken. In
+	// each layer it writes their rows after those that are stored, attends to all of them, causal
+	// within the chunk, and shows what the policy needs by Sequence.Observe. It may use the
+	// sequence and Cached, but appends nothing. An error or a panic ends the prefill.
 	Forward func(firstToken, nTokens int) error
 
-	Views  []*View        // one for each layer, as for Sequence.Evict; or nil, with Cached
+	Views  []*View        // one for each layer, see Sequence.Evict; or nil, with Cached
 	Cached *PagedSequence // gets room before each chunk, and gives back what evictions leave empty
 
-	Evict     *EvictOptions // of each eviction, read again behind each chunk, without Destinations; nil for none
-	Workspace Memory        // for OperationEvict
+	Evict     *EvictOptions // options of each eviction, read again before it, without Destinations; nil for none
+	Workspace Memory        // scratch for OperationEvict
 }
 
 // PrefillReport is what reading a prompt took.
 type PrefillReport struct {
-	Chunks     int    // that Forward has run over
-	Evictions  int    // that lost tokens
+	Chunks     int    // chunks that Forward has run over
+	Evictions  int    // evictions that lost tokens
 	PeakTokens int    // the most that any layer held, a chunk included
 	PeakBytes  uint64 // the most that rows of all layers took at a time
 	EndBytes   uint64 // what they take at the end
 }
 
-// Prefill reads a prompt in chunks: of each Forward, Append and, where it is due, Evict; at the end
-// EndPrompt. An error of Forward is returned as it is, and what it panics goes on from here; the chunks
-// before stay appended, as the report says, and Prefill may be called again for the rest.
+// Prefill reads a prompt in chunks. Each runs Forward, Append and, if it is due, Evict; at the end
+// comes EndPrompt. An error of Forward is returned as it is, and a panic goes on from here. The
+// chunks before stay appended, as the report says, and Prefill may be called again for the rest.
 func (s *Sequence) Prefill(prompt *Prefill, stream Stream) (PrefillReport, error) {
 	sequence, err := s.enterAlone()
 	if err != nil {
@@ -96,7 +96,7 @@ type reading struct {
 	args      *prefillArguments
 	protected Memory
 
-	err      error // of a chunk
+	err      error // error of a chunk
 	panicked bool
 	panic    any
 }
@@ -127,7 +127,7 @@ func (r *reading) begin() (err error) {
 	return err
 }
 
-// arrange puts what evictions are given among the arguments, where calls of Forward have put theirs.
+// arrange puts evictions' arguments among the others. Calls of Forward have put theirs there.
 func (r *reading) arrange(evicts bool) (err error) {
 	if r.prompt.Evict != nil && len(r.prompt.Evict.Destinations) > 0 {
 		return invalid("Evict.Destinations: a prompt is evicted where it is")
@@ -145,7 +145,7 @@ func (r *reading) arrange(evicts bool) (err error) {
 	return r.sequence.placeAll(r.pointer, r.prompt.Views, inputs)
 }
 
-// chunk is what C calls: no panic goes through its frames.
+// chunk is called by C. No panic goes through C's frames.
 func (r *reading) chunk(first, n uint32) (status int32) {
 	r.panicked = true
 	defer func() {
@@ -167,7 +167,7 @@ func (r *reading) read(first, n uint32) error {
 		return err
 	}
 	r.done += n
-	// Its rows are there, though nobody has appended them yet.
+	// The chunk's rows are there, but not appended yet.
 	r.sequence.ahead = n
 	defer func() { r.sequence.ahead = 0 }()
 	return r.arrange(r.prompt.EvictEachChunk || r.done == r.args.options.NTokens)

@@ -6,15 +6,15 @@ import (
 	"testing"
 )
 
-// reader is a model of two layers, whose caches are views or blocks, and what it is asked.
+// reader is a model of two layers, whose caches are views or blocks, and its instructions.
 type reader struct {
 	sequence *Sequence
 	cached   *PagedSequence
 	views    []*View
-	keys     [][]float32 // of each layer, for views
+	keys     [][]float32 // rows of each layer, for views
 	scratch  Memory
 	chunks   [][2]int
-	at       func(first, n int) error // what goes wrong, if anything
+	at       func(first, n int) error // runs in a chunk and may fail
 }
 
 const readerPolicy = "snapkv:budget=12,window=4,sink=1,recent=4"
@@ -94,7 +94,7 @@ func (r *reader) positions(t *testing.T) (all [][]int32) {
 	return all
 }
 
-// What a loop of the same calls leaves, a prefill leaves; blocks as views.
+// A prefill has the result of a loop of the same calls, with blocks as with views.
 func TestPrefillIsALoopOfChunks(t *testing.T) {
 	for _, each := range []bool{false, true} {
 		loop := newReader(t, false)
@@ -201,7 +201,7 @@ func TestPrefillLendsTheSequenceToForward(t *testing.T) {
 	}
 }
 
-// Views that forward changes are read again, and have room for what it wrote.
+// Views that forward changes are read again, and have room for its writes.
 func TestPrefillReadsViewsAgain(t *testing.T) {
 	r := newReader(t, false)
 	short := make([]float32, 12*row)

@@ -21,7 +21,7 @@ func newCache() *cache {
 	return &cache{k, v, append([]float32(nil), k...), append([]float32(nil), v...)}
 }
 
-// holds wants in slot i of a head the row that slots[i] held; table is the places of slots.
+// holds wants in slot i of a head the row that slots[i] held; table has the places of slots.
 func (c *cache) holds(t *testing.T, head int, table, slots []int32) {
 	t.Helper()
 	for i, slot := range slots {

@@ -19,7 +19,7 @@ func ropePlan(t *testing.T, context *Context, layers, maxTokens int, frequencies
 	})
 }
 
-// turned wants every key of a head turned by its slot's offset.
+// turned wants every key of a head rotated by its slot's offset.
 func turned(t *testing.T, old, k []float32, head int, offsets []int32) {
 	t.Helper()
 	for slot, offset := range offsets {

@@ -9,8 +9,8 @@ import (
 	"kvevict.dev/kvevict/bindings/go/internal/native"
 )
 
-// PositionNext, as firstPosition, is the sequence's logical length. On CUDA it is read when the work
-// runs, so that a captured graph goes on where the sequence is.
+// PositionNext is a firstPosition that stands for the logical length. On CUDA it is
+// read when the work runs, so that a captured graph goes on where the sequence is.
 const PositionNext = 1<<32 - 1
 
 // Sequence is what one request carries between steps: the position of every slot, stored and logical
@@ -19,26 +19,26 @@ const PositionNext = 1<<32 - 1
 type Sequence struct {
 	handle
 	device      Device
-	layers      []LayerInfo // of the plan
+	layers      []LayerInfo // layers of the plan
 	maxTokens   uint32
 	queryRows   int
 	headsDiffer bool
 	args        *arguments
-	signals     signals // those of one call
+	signals     signals // inputs of one call
 	observed    []native.Observation
-	ranges      []native.TokenRange // likewise
+	ranges      []native.TokenRange // ranges of one call
 	views       []native.View       // one per layer
-	elsewhere   []native.View       // destinations, likewise
-	kept        []uint32            // of each layer
+	elsewhere   []native.View       // destinations, one per layer
+	kept        []uint32            // slots kept in each layer
 	caches      []*content
-	stored      []uint32       // of a layer's heads
+	stored      []uint32       // slots of a layer's heads
 	ahead       uint32         // rows behind those, for arguments that are read once they are appended
 	lent        unsafe.Pointer // memory of BeginObserving
 	logical     atomic.Uint32  // length as of the last call that changed it
 }
 
-// arguments is memory for one call's arguments. It holds no pointers of Go, as cgo demands of what
-// is passed to C.
+// arguments is memory for one call's arguments. It holds no pointers of Go, since
+// cgo must not pass them to C.
 type arguments struct {
 	options native.EvictOptions
 	report  native.EvictReport
@@ -49,8 +49,8 @@ type arguments struct {
 }
 
 // BeginObserving gives the sequence memory for query rows until EndObserving: the workspace of
-// OperationObserve, or the zero Memory for some of the context's, which keeps what is given back. For
-// policies that score by queries it comes before the first Observe; for others it does nothing.
+// OperationObserve, or for the zero Memory some of the context's, which keeps what is given back.
+// Policies that score by queries need it before the first Observe; for others it does nothing.
 func (s *Sequence) BeginObserving(memory Memory) error {
 	sequence, err := s.enterAlone()
 	if err != nil {
@@ -68,8 +68,8 @@ func (s *Sequence) BeginObserving(memory Memory) error {
 	return err
 }
 
-// EndObserving forgets the query rows and gives their memory back, once the eviction that uses them
-// is done: on CUDA its work must have run. A sequence that only decodes does without.
+// EndObserving forgets the query rows and gives their memory back. The eviction that uses them must
+// be done: on CUDA its work must have run. A sequence that only decodes needs no query memory.
 func (s *Sequence) EndObserving() error {
 	sequence, err := s.enterAlone()
 	if err != nil {
@@ -99,11 +99,11 @@ type Observation struct {
 	Inputs SignalInputs
 }
 
-// Observe shows nRows query rows of one chunk, of one layer or of many in ascending order; of each the
-// rows of the window are copied and remembered. Showing earlier positions again replaces them and
-// forgets what came after (rollback). Log-sum-exps may come with the rows or after them. Or the attention
-// that the rows paid, which is added up: of rows that follow on those observed before. firstPosition
-// is that of row 0, or PositionNext. On CUDA neighbouring layers that lie alike take one launch.
+// Observe shows nRows query rows of one chunk, for one layer or many in ascending order, and remembers
+// the rows of the window. Showing earlier positions again replaces them and forgets what came after
+// (rollback). Log-sum-exps may come with the rows or after them. It may show attention weights instead,
+// which are added up; their rows follow those observed before. firstPosition is the position of row 0,
+// or PositionNext. On CUDA neighbouring layers that lie alike take one launch.
 func (s *Sequence) Observe(
 	observations []Observation, nRows, firstPosition int, stream Stream,
 ) error {
@@ -173,18 +173,18 @@ func (s *Sequence) EndPrompt() error {
 	}, "nTokens", 0, 0)
 }
 
-// Replayed notes on the host that a graph ran once more which observed and appended nTokens.
+// Replayed notes on the host that a graph ran once more that observed and appended nTokens.
 func (s *Sequence) Replayed(nTokens int) error {
 	return s.note(func(sequence uintptr, n uint32, _ uintptr) error {
 		return native.Kvevict_sequence_replayed(sequence, n)
 	}, "nTokens", nTokens, 0)
 }
 
-// TrimTo takes back the last tokens, for example rejected speculation, down to a logical length. It is
-// exact down to the logical length at the last eviction, and to lengths up to ExactPrefix, and changes
-// no byte of a cache. The error for another one names the nearest exact ones. Of a policy that scores by
-// the last queries DraftTokens of the plan may be taken back before each eviction; after more some
-// queries have to be observed again.
+// TrimTo takes back the last tokens, for example rejected speculation, down to a logical
+// length. It is exact down to the logical length at the last eviction, and to lengths up to
+// ExactPrefix, and changes no byte of a cache. The error for another length names the nearest
+// exact ones. With a policy that scores by the last queries, DraftTokens of the plan may be
+// taken back before each eviction. After more, some queries have to be observed again.
 func (s *Sequence) TrimTo(newLength int, stream Stream) error {
 	return s.note(native.Kvevict_sequence_trim_to, "newLength", newLength, stream)
 }
@@ -227,11 +227,11 @@ func (s *Sequence) sibling() *Sequence {
 	}
 }
 
-// Start begins an empty sequence from caches that are filled already: a restored session, a beam, a
-// prefix that requests share. layers has for each layer the positions that its slots hold, ascending:
-// one list, or one for each of its keep lists, see LayerInfo; nil for layers without a full cache. nil
-// instead of layers: every list holds the nTokens tokens seen. nTokens, the logical length, is above
-// every position. On CUDA positions that are listed wait.
+// Start begins an empty sequence from caches that are filled already: a restored session, a
+// beam, a prefix that requests share. layers has the positions that each layer's slots hold,
+// ascending: one list, or one for each of its keep lists, see LayerInfo; nil for layers without
+// a full cache. If layers is nil, every list holds the nTokens tokens seen. nTokens, the
+// logical length, is above every position. On CUDA a call with positions waits.
 func (s *Sequence) Start(layers [][][]int32, nTokens int, stream Stream) error {
 	structs := make([]native.PositionLists, len(layers))
 	var positions []int32
@@ -274,17 +274,17 @@ func (s *Sequence) Start(layers [][][]int32, nTokens int, stream Stream) error {
 
 // ForkOptions is what a fork may be told.
 type ForkOptions struct {
-	// Plan is what the new sequence goes by, with another policy: of the same context and layers. Then
-	// observed queries go along where both plans have a window as wide; on CUDA the call waits. nil: this
-	// one's.
+	// Plan is the new sequence's plan, with another policy and the same context and
+	// layers. Observed queries are copied if both plans have equally wide windows; on
+	// CUDA the call waits. nil: this one's.
 	Plan *Plan
-	// Memory is as for BeginObserving, where the new sequence observes.
+	// Memory is as in BeginObserving, if the new sequence observes.
 	Memory Memory
 }
 
-// Fork makes a sequence that goes on from where this one is: positions, lengths, prompt, and, if this
-// one observes, the queries. The cache is the caller's to copy or to share. options may be nil. stream
-// comes after this one's work.
+// Fork makes a sequence that goes on from here: with positions, lengths, prompt
+// and, if this one observes, queries. The caller copies or shares the cache.
+// options may be nil. stream comes after this one's work.
 func (s *Sequence) Fork(options *ForkOptions, stream Stream) (*Sequence, error) {
 	sequence, err := s.enterAlone()
 	if err != nil {
@@ -324,8 +324,8 @@ func (s *Sequence) Fork(options *ForkOptions, stream Stream) (*Sequence, error) 
 	return fork, nil
 }
 
-// Save is the positions and lengths as bytes, with a version and a CRC-32 among them, for Load in any
-// process, on any machine; not the cache, the queries or the report. On CUDA it waits.
+// Save returns positions and lengths as bytes, with a version and a CRC-32, for Load in any
+// process on any machine, without the cache, the queries or the report. On CUDA it waits.
 func (s *Sequence) Save() ([]byte, error) {
 	sequence, err := s.enterAlone()
 	if err != nil {
@@ -345,8 +345,8 @@ func (s *Sequence) Save() ([]byte, error) {
 	return data, nil
 }
 
-// Load makes this sequence what one was that Save saved, of a plan with the same layers and keep lists.
-// After an error it is as before. On CUDA it waits.
+// Load restores what Save saved of a sequence whose plan has the same layers and
+// keep lists. An error leaves the sequence as before. On CUDA it waits.
 func (s *Sequence) Load(data []byte, stream Stream) error {
 	sequence, err := s.enterAlone()
 	if err != nil {
@@ -360,8 +360,9 @@ func (s *Sequence) Load(data []byte, stream Stream) error {
 	return s.changed(sequence, err)
 }
 
-// ExactPrefix is how many tokens are still where they were stored, in every list of every layer: what
-// another request with the same tokens can use. 0 after an eviction that merged. On CUDA it waits.
+// ExactPrefix is how many tokens are still where they were stored, in every list of every layer.
+// Another request with the same tokens can use these. 0 after an eviction that merged. On CUDA it
+// waits.
 func (s *Sequence) ExactPrefix() (int, error) {
 	sequence, err := s.enterAlone()
 	if err != nil {
@@ -378,30 +379,30 @@ func (s *Sequence) ExactPrefix() (int, error) {
 type EvictOptions struct {
 	// Protected are strictly ascending positions that must stay; those already evicted are ignored.
 	Protected []int32
-	// Inputs, one for each layer, where the policy's signal needs more than keys: scores, or query
+	// Inputs are one for each layer, if the policy's signal needs more than keys: scores, or query
 	// rows of the window as for Plan.Score, in place of observed ones. Empty: none.
 	Inputs []SignalInputs
-	// Undo is memory, aligned as a workspace, that receives the rows that go, at least UndoBytes:
-	// see Sequence.Undo. The zero Memory: they are gone for good.
+	// Undo is memory aligned like a workspace that receives the rows that go, at least
+	// UndoBytes: see Sequence.Undo. The zero Memory: they are gone for good.
 	Undo Memory
-	// Ranges of positions that go later or sooner than others; those not held are ignored.
+	// Ranges are positions that go later or sooner than others; those not held are ignored.
 	Ranges []TokenRange
-	// ByTable leaves rows where they are and writes to the views' block tables, or to the address tables
-	// of their planes: blocks that stay come first, behind them those that go, which are free then.
-	// Whole blocks have to stay or go: see Plan.Capabilities.
+	// ByTable leaves rows where they are and writes the views' block tables, or their
+	// planes' address tables: blocks that stay come first, then those that go, which
+	// are then free. Whole blocks have to stay or go: see Plan.Capabilities.
 	ByTable bool
-	// Destinations, one for each layer: other caches, to which the rows that stay are copied, as rows of
-	// their type; Views keep theirs. They have room for as many as KeptSlots says. For a plan with
-	// PlanOptions.Destinations. Empty: rows stay in the views.
+	// Destinations are other caches, one for each layer, to which the rows that stay
+	// are copied, in the types there; Views keep theirs. They need room for KeptSlots.
+	// The plan must have PlanOptions.Destinations. Empty: rows stay in the views.
 	Destinations []*View
 }
 
-// TokenRange is tokens that go later than others, but may go, or sooner: whatever its score, a token
-// of a higher rank stays before any of a lower one; those in no range have rank 0. A call takes up to
-// 64 ranges, none of which begins before the end of the one before. They say which tokens a list
-// keeps, never how many.
+// TokenRange is tokens that go later or sooner than others: whatever its score, a
+// token of a higher rank stays before any of a lower one. Tokens in no range have
+// rank 0. A call takes up to 64 ranges, none of which begins before the end of the
+// one before. Ranges say which tokens a list keeps, never how many.
 type TokenRange struct {
-	First, End uint32 // positions, or slots; End is behind the last one, up to math.MaxUint32
+	First, End uint32 // positions, or slots; End is the one after the last, up to math.MaxUint32
 	Rank       int32
 }
 
@@ -453,8 +454,8 @@ func (s *Sequence) Evict(
 	return s.report(sequence)
 }
 
-// KeptSlots is how many slots an eviction now would leave of each layer's longest list: for how many a
-// destination has room. Where scores decide how many, it is what the layer holds; 0 without a full cache.
+// KeptSlots is how many slots an eviction now would leave in each layer's longest list, for which a
+// destination needs room. If scores decide how many, it is what the layer holds; 0 without a full cache.
 func (s *Sequence) KeptSlots(views []*View) ([]int, error) {
 	sequence, err := s.enterAlone()
 	if err != nil {
@@ -484,8 +485,8 @@ func (s *Sequence) findKept(sequence uintptr) error {
 		sequence, &s.views[0], uint64(len(s.views)), &s.kept[0], uint64(len(s.kept)))
 }
 
-// UndoBytes is how much memory an eviction now would need to be undone; 0 where it would leave every
-// layer alone. Policies that merge or rotate cannot be undone: an error.
+// UndoBytes is the undo memory that an eviction would need now; 0 if it would leave
+// every layer alone. Policies that merge or rotate cannot be undone: an error.
 func (s *Sequence) UndoBytes(views []*View) (uint64, error) {
 	sequence, err := s.enterAlone()
 	if err != nil {
@@ -501,11 +502,11 @@ func (s *Sequence) UndoBytes(views []*View) (uint64, error) {
 	return s.args.length, err
 }
 
-// Undo takes back the last eviction, whose rows EvictOptions.Undo received: they stand again where
-// they stood, and positions and lengths are as before it. What was appended since stays, behind them;
-// trim first what is not wanted. It works once, until the next eviction that evicts, a Reset, a Load,
-// or a TrimTo to before. views are as then, each with rows for max tokens of the plan, or for the
-// logical length if that is less; undo may be a copy of what Evict left.
+// Undo takes back the last eviction, whose rows EvictOptions.Undo received. They are again where
+// they were, and positions and lengths are as before it. Tokens appended since stay after them;
+// trim first what is not wanted. It works once, until the next eviction that evicts, a Reset, a
+// Load, or a TrimTo to before. views are the eviction's, each with rows for max tokens of the plan,
+// or for the logical length if that is less; undo may be a copy of what Evict left.
 func (s *Sequence) Undo(views []*View, undo Memory, stream Stream) error {
 	sequence, err := s.enterAlone()
 	if err != nil {
@@ -550,7 +551,7 @@ func (s *Sequence) placeAll(sequence uintptr, views []*View, inputs []SignalInpu
 	return nil
 }
 
-// arrange puts what an eviction is given among the arguments, until release().
+// arrange puts an eviction's arguments among the others, until release().
 func (s *Sequence) arrange(
 	sequence uintptr, views []*View, options *EvictOptions,
 ) (protected Memory, err error) {
@@ -566,7 +567,7 @@ func (s *Sequence) arrange(
 	return protected, s.placeElsewhere(sequence, options.Destinations)
 }
 
-// placeElsewhere puts destinations, if there are any, among the arguments of an eviction, behind all others.
+// placeElsewhere puts destinations, if there are any, among the arguments of an eviction, after all others.
 func (s *Sequence) placeElsewhere(sequence uintptr, views []*View) error {
 	n := len(s.layers)
 	if len(views) == 0 {
@@ -601,7 +602,7 @@ func (s *Sequence) placeElsewhere(sequence uintptr, views []*View) error {
 	return nil
 }
 
-// tell puts the options of an eviction among the arguments, but for what the inputs of layers are.
+// tell puts the options of an eviction among the arguments, except for the layers' inputs.
 func (s *Sequence) tell(options *EvictOptions) (protected Memory, err error) {
 	var none EvictOptions
 	if options == nil {
@@ -664,7 +665,7 @@ func (s *Sequence) place(sequence uintptr, layer int, view *View, inputs []Signa
 	return err
 }
 
-// give puts the inputs of layers whose rows are not of views among the arguments.
+// give puts inputs whose rows are not of views among the arguments.
 func (s *Sequence) give(sequence uintptr, inputs []SignalInputs) error {
 	for layer := range inputs {
 		info, most := s.layers[layer], uint32(0)
@@ -711,7 +712,7 @@ func (s *Sequence) release() {
 	for layer := range s.caches {
 		s.caches[layer] = nil
 	}
-	s.caches = s.caches[:len(s.layers)] // without those of destinations
+	s.caches = s.caches[:len(s.layers)] // drops those of destinations
 }
 
 // EvictReport is what an eviction did. Bytes count K, V and companions of all layers.
@@ -719,11 +720,11 @@ type EvictReport struct {
 	Evicted      bool // whether any layer lost a token
 	BytesBefore  uint64
 	BytesAfter   uint64
-	TokensBefore uint64 // slots in use, summed over the layers: where heads differ, the most of any
+	TokensBefore uint64 // slots in use, summed over the layers; the longest head counts if heads differ
 	TokensAfter  uint64
-	BlocksFreed  uint64 // paged: blocks, summed over the block tables, that hold nothing any more
-	// Reason is why layers were left alone that may be over their budgets: ReasonOpenPrompt, then
-	// all were; ReasonSmallBudget, then one was at least.
+	BlocksFreed  uint64 // paged: blocks of all tables that no longer hold anything
+	// Reason is why layers that may be over their budgets were left alone:
+	// ReasonOpenPrompt if all were, ReasonSmallBudget if at least one was.
 	Reason Reason
 }
 
@@ -752,11 +753,11 @@ func (s *Sequence) report(sequence uintptr) (EvictReport, error) {
 // ListReport is what an eviction did to one keep list.
 type ListReport struct {
 	Layer, TokensBefore, TokensAfter int // slots in use
-	// MassKept is what share of the list's mass stayed: of the scores that it was chosen by, where
-	// these are attention or the caller's. NaN where nothing is known, as without
+	// MassKept is the share of the list's mass that stayed: of the scores that chose
+	// it, if these are attention or the caller's. NaN if it is not known, as without
 	// PlanOptions.ReportMass.
 	MassKept float32
-	// LargestMassEvicted is the largest mass of a single token that went, as a share; NaN likewise.
+	// LargestMassEvicted is the largest mass of a token that went, as a share; NaN if it is not known.
 	LargestMassEvicted float32
 }
 
@@ -788,7 +789,7 @@ func (s *Sequence) ListReports() ([]ListReport, error) {
 	return reports, nil
 }
 
-// SequenceMemory is where a sequence keeps a layer's state, on the device of its context.
+// SequenceMemory has the addresses of a layer's state on the device of its context.
 type SequenceMemory struct {
 	// Lengths is the address of u32 [Lists, 2]: stored and logical length; fixed for life. Those of all
 	// layers lie end to end. 0 with policy none and without a full cache.
@@ -796,19 +797,19 @@ type SequenceMemory struct {
 	// Positions is the address of i32 [Lists, Listed]: positions of a layer's first Listed slots;
 	// those after count up by one. Moves with every eviction.
 	Positions uint64
-	// ListedCounts is the address of u32 [Lists]: how many slots of a list are listed, where lists
-	// differ; 0 where all list Listed. Moves with every eviction.
+	// ListedCounts is the address of u32 [Lists]: how many slots each list has listed,
+	// if lists differ; 0 if all have Listed. Moves with every eviction.
 	ListedCounts uint64
-	Listed       int // of any list, the most
-	Lists        int // of the layer, as in LayerInfo
-	// Sums is the address of float32 [SumHeads, SumStride]: the attention observed that each slot has
-	// got; fixed while the sequence observes. 0 where it keeps none.
+	Listed       int // the most of any list
+	Lists        int // those of LayerInfo
+	// Sums is the address of float32 [SumHeads, SumStride]: the observed attention of
+	// each slot; fixed while the sequence observes. 0 if it keeps none.
 	Sums      uint64
 	SumHeads  int
 	SumStride uint64 // elements from row to row
 }
 
-// heldWith is the slots of a layer once rows from a position on are stored, or 0 where C refuses them.
+// heldWith is the slots of a layer once rows from a position on are stored, or 0 if C refuses them.
 func (s *Sequence) heldWith(sequence uintptr, layer int, position, rows uint32) (uint32, error) {
 	most, _, err := s.held(sequence, layer)
 	n := int64(most) + int64(rows)
@@ -821,7 +822,7 @@ func (s *Sequence) heldWith(sequence uintptr, layer int, position, rows uint32) 
 	return uint32(n), err
 }
 
-// MemoryOf tells where the state of a layer lies, for the engine's own kernels.
+// MemoryOf returns the addresses of a layer's state for the engine's own kernels.
 func (s *Sequence) MemoryOf(layer int) (SequenceMemory, error) {
 	sequence, err := s.enterAlone()
 	if err != nil {
@@ -843,8 +844,8 @@ func (s *Sequence) MemoryOf(layer int) (SequenceMemory, error) {
 	}, nil
 }
 
-// StoredLength is the slots in use by a layer with a full cache, which Plan.Layer tells, and a KV head:
-// where its next row goes. Heads are all alike, unless the plan has budgets for each.
+// StoredLength is the slots in use by a layer with a full cache, see Plan.Layer, and a KV head.
+// The next row goes to this slot. All heads are alike unless the plan has budgets for each.
 func (s *Sequence) StoredLength(layer, kvHead int) (int, error) {
 	sequence, err := s.enterAlone()
 	if err != nil {

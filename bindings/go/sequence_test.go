@@ -174,7 +174,7 @@ func TestStartsForksSavesAndLoads(t *testing.T) {
 	same(t, 9, started.LogicalLength())
 }
 
-// What attention ranks highest stays, chunk by chunk as all at once, with a rollback between.
+// The same tokens stay for chunks with a rollback as for one call.
 func TestObservesInAnyChunksAndRollsBack(t *testing.T) {
 	plan := newPlan(t, newContext(t, nil), 2, full, "snapkv:budget=16,window=4,pool=none")
 	q := random(full*qHeads*headDim, 3)
@@ -198,7 +198,7 @@ func TestObservesInAnyChunksAndRollsBack(t *testing.T) {
 			case 1:
 				must(t, sequence.Observe(shown(layer, from(0)), 40, 0, 0))
 				must(t, sequence.Observe(shown(layer, from(7)), 30, 40, 0)) // a wrong branch
-				for p := 40; p < full; p++ {                                // and back
+				for p := 40; p < full; p++ {                                // takes them back
 					must(t, sequence.Observe(shown(layer, from(p)), 1, p, 0))
 				}
 			case 2:
@@ -296,7 +296,7 @@ func TestUndoTakesAnEvictionBack(t *testing.T) {
 	fails(t, sequence.Undo(nil, undo, 0), StatusInvalidArgument, "0 views for 1 layers")
 	_, err = sequence.UndoBytes(nil)
 	fails(t, err, StatusInvalidArgument, "0 views for 1 layers")
-	// Memory that has no room for what comes back.
+	// This memory has no room for the returned tokens.
 	short := []*View{newView(t, k[:20*row], v[:20*row])}
 	must(t, sequence.Reset(0))
 	must(t, sequence.Append(full-4, 0))

@@ -9,8 +9,8 @@ import (
 	"kvevict.dev/kvevict/bindings/go/internal/native"
 )
 
-// inputShapes are [heads, rows, elements] of a layer of 4 query heads of 8 elements on 2 KV heads,
-// with 3 query rows and 5 slots held.
+// inputShapes are [heads, rows, elements] for a layer of 4 query heads of 8
+// elements on 2 KV heads, with 3 query rows and 5 slots held.
 var inputShapes = map[string][3]int{
 	"Queries":         {4, 3, 8},
 	"RowLSE":          {4, 3, 1},
@@ -59,7 +59,7 @@ func TestInputsArriveEachInItsPlace(t *testing.T) {
 			unsafe.Sizeof(native.Plane{})
 		same(t, expected, s.planes[0][index])
 	}
-	same(t, nPlanes, n.NumField()-4) // and two numbers on either side
+	same(t, nPlanes, n.NumField()-4) // beside two numbers on either side
 }
 
 func TestInputsThatAreTooShort(t *testing.T) {
@@ -84,7 +84,7 @@ func TestInputsThatAreTooShort(t *testing.T) {
 	fails(t, err, StatusInvalidArgument, "SumHeads -1")
 }
 
-// Sums as they are, and divided by the queries that saw a token: 5 the first, 1 the last.
+// Sums are used as they are, and divided by the queries that saw a token: 5 the first, 1 the last.
 func TestAccumulatedAttention(t *testing.T) {
 	const n = 5
 	context := newContext(t, nil)

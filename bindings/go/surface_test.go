@@ -65,7 +65,7 @@ func TestEveryFunctionIsGenerated(t *testing.T) {
 	}
 }
 
-// What no public function calls stands in not_wrapped.txt with a reason.
+// Functions that no public function calls are in not_wrapped.txt with a reason.
 func TestEveryFunctionIsReachable(t *testing.T) {
 	leftOut := map[string]bool{}
 	for _, line := range golden(t, "../../bindings/not_wrapped.txt") {
@@ -170,7 +170,7 @@ func TestVersionAndDevices(t *testing.T) {
 	same(t, 1024, budget)
 }
 
-// What messages call a function is a method of that name.
+// Messages name functions by methods that exist.
 func TestFunctionsHaveNamesOfMethods(t *testing.T) {
 	types := map[string]reflect.Type{}
 	for _, value := range []any{

@@ -10,22 +10,22 @@ import (
 	"kvevict.dev/kvevict/bindings/go/internal/native"
 )
 
-// Layout says where one layer's cache lies. K and V may differ in dtype, head size and strides.
+// Layout describes one layer's cache. K and V may differ in dtype, head size and strides.
 type Layout struct {
 	KVHeads    int
 	K          Plane
 	V          Plane   // absent for caches with one row per token (MLA)
-	Companions []Plane // what else has a row per token and head and must move along
+	Companions []Plane // other planes with a row per token and head that must move along
 	BlockSize  int     // tokens per block; 0: contiguous
-	BlockTable Memory  // paged: block ids in token order, int32; read when the work is done
+	BlockTable Memory  // paged: block ids in token order, int32; the call's work reads them
 	// BlockTableHeadStride is elements from one KV head's block table to the next's; 0: all share one.
 	BlockTableHeadStride uint64
-	// RingSlots are the rows of a ring, as sliding windows have them, and RingFirst that of slot 0; 0: no ring.
+	// RingSlots are the rows of a ring, as sliding windows have, and RingFirst the row of slot 0; 0: no ring.
 	RingSlots, RingFirst int
-	// SharedBlocks is how many blocks, from the first of every table on, others hold too: calls that
-	// might write to them are refused.
+	// SharedBlocks is how many first blocks of every table others also hold: calls
+	// that might write to them are refused.
 	SharedBlocks int
-	// FirstRecent is the first slot that companions with a recent role have, which are not quantized.
+	// FirstRecent is the first slot of companions with a recent role, which are not quantized.
 	FirstRecent int
 }
 
@@ -35,15 +35,15 @@ type View struct {
 	content atomic.Pointer[content]
 }
 
-// content is what calls need of a view. The native structs are objects of their own, since cgo
-// passes none that lie beside pointers of Go.
+// content is what calls need of a view. The native structs are objects of their
+// own, since cgo passes none that lie beside pointers of Go.
 type content struct {
 	native     *native.View
 	companions []native.Plane
 	layout     Layout
 	planes     []*Plane
 	names      []string
-	cached     *PagedSequence // whose blocks these are
+	cached     *PagedSequence // the blocks' owner
 }
 
 // NewView checks a layout and remembers it.
@@ -66,7 +66,7 @@ func NewView(layout Layout) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Whether the memory suits a device is seen when calls are made.
+	// Calls check whether the memory suits their device.
 	c.native.BlockTableLen, err = layout.BlockTable.slots(DeviceCPU, "BlockTable")
 	if err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func (c *content) add(plane *Plane, name string) (native.Plane, error) {
 	return plane.native(name)
 }
 
-// Layout says where the cache lies; after Close it is the zero Layout.
+// Layout is the view's layout; after Close it is the zero Layout.
 func (v *View) Layout() Layout {
 	c := v.content.Load()
 	if c == nil {
@@ -112,7 +112,7 @@ func (v *View) Layout() Layout {
 	return layout
 }
 
-// layoutOf is the layout of a view of the library's making, whose companions are the library's too.
+// layoutOf is the layout of a view that the library made, with the library's companions.
 func layoutOf(n *native.View) Layout {
 	layout := Layout{
 		KVHeads:    int(n.NKVHeads),
@@ -160,7 +160,7 @@ func (v *View) open(device Device) (*content, error) {
 	return c, c.on(device)
 }
 
-// on fails where calls must not be given the memory.
+// on fails if calls must not be given the memory.
 func (c *content) on(device Device) error {
 	for i, plane := range c.planes {
 		if err := plane.on(device, c.names[i]); err != nil {
@@ -170,8 +170,8 @@ func (c *content) on(device Device) error {
 	return c.layout.BlockTable.on(device, "BlockTable")
 }
 
-// use is open for a view whose memory holds so many slots, which callers know by a name; where counts
-// are given, these of each head.
+// use is open for a view whose memory holds so many slots, or counts of each head
+// if given. Callers know it by a name.
 func (v *View) use(
 	device Device, name string, slots int, counts Memory,
 ) (*content, uint32, error) {
@@ -183,7 +183,7 @@ func (v *View) use(
 	return c, n, err
 }
 
-// holds tells whether nothing that require(maxTokens) checks can go wrong.
+// holds tells whether require(maxTokens) cannot fail.
 func (c *content) holds(maxTokens uint32) bool {
 	for _, plane := range c.planes {
 		if plane.Data.ended && (c.native.BlockSize > 0 ||
@@ -224,8 +224,8 @@ func (c *content) require(nTokens uint32, counts Memory) error {
 	return nil
 }
 
-// highestBlock is that of the blocks that hold the first nTokens, or counts of each head; -1 if
-// unknown.
+// highestBlock is the highest block that holds the first nTokens, or counts of each
+// head; -1 if unknown.
 func (c *content) highestBlock(nTokens uint32, counts Memory) int64 {
 	highest := int64(-1)
 	table, blockSize := c.layout.BlockTable, uint64(c.native.BlockSize)

@@ -6,13 +6,13 @@ import (
 	"kvevict.dev/kvevict/bindings/go/internal/native"
 )
 
-// Workspace is the memory that a call works in, for any contents of its inputs. It may hold anything
-// before and after the call, and serves one call at a time: on CUDA until the stream has passed it.
-// One for more tokens serves fewer.
+// Workspace is the memory that a call works in, whatever its inputs hold. It may
+// hold anything before and after the call, and serves one call at a time: on CUDA
+// until the stream has passed it. Memory for more tokens serves fewer.
 type Workspace struct {
-	Alignment int    // of the address, in bytes
-	Least     uint64 // bytes in which the call runs, to the same results; 0: it can do without
-	Best      uint64 // from here on more gains nothing
+	Alignment int    // alignment of the address in bytes
+	Least     uint64 // bytes in which the call runs, to the same results; 0: it needs none
+	Best      uint64 // more bytes gain nothing
 	device    Device
 }
 

@@ -88,7 +88,7 @@ KV_NUMBER(char *text, jlong, long, (intptr_t))
 %typemap(in, numinputs=0) C_TYPE *NAME (C_TYPE value = 0) "$1 = &value;"
 %enddef
 
-/* As KV_OUTPUT; FUNCTION returns it instead of nothing. */
+/* KV_OUTPUT whose value FUNCTION returns. */
 %define KV_RESULT(FUNCTION, JNI_TYPE, JAVA_TYPE)
 %typemap(jni)     kvevict_status FUNCTION "JNI_TYPE"
 %typemap(jtype)   kvevict_status FUNCTION "JAVA_TYPE"

@@ -1,6 +1,6 @@
-# C#: Enums.cs, the public enums; NativeStructs.cs, constants and structs under their C
-# names, which sequential layout lays out as C does; NativeNames.cs, what functions that
-# messages name are called here; PolicyParameters.cs, the properties of KvPolicy.
+# C#: Enums.cs has the public enums; NativeStructs.cs constants and structs under their
+# C names, which sequential layout lays out as C does; NativeNames.cs the names here of
+# functions that messages name; PolicyParameters.cs the properties of KvPolicy.
 BEGIN {
   prefix = "Kv"; nothing = "null"
   named = "n_sink=Sink n_recent=Recent n_kv_heads=KvHeads " \
@@ -71,7 +71,7 @@ $1 == "field" {
   if ($6 == 0) body = body "    public " cs_type " " name ";\n"
   else if ($5 in number) body = body "    public fixed " cs_type " " name "[" $6 "];\n"
   else {
-    # Of what is no number C# has no fixed arrays; nor arrays of pointers at all.
+    # C# has fixed arrays of numbers only, and no arrays of pointers.
     array = struct "_" $2; if (cs_type ~ /\*/) cs_type = "nint"
     body = body "    public " array " " name ";\n"
     arrays = arrays "\n[System.Runtime.CompilerServices.InlineArray(" $6 ")]\n" \
@@ -110,7 +110,7 @@ function type_name(c_name) {
 }
 function type(c, parts, n, i, list) {
   if (c ~ /\*$/) return type(substr(c, 1, length(c) - 1)) "*"
-  if (kind[c] == "handle") return "void" # only its address is of use
+  if (kind[c] == "handle") return "void" # only its address is used
   if (kind[c] == "alias") return type(alias[c])
   if (kind[c] == "enum" || kind[c] == "struct") return type_name(c)
   if (kind[c] == "function") {

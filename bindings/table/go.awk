@@ -1,7 +1,7 @@
-# Go: of the public package enums.go and parameters.go, the methods of Policy; structs.go of
-# internal/native, where pointers are numbers and what they point to is kept alive by the
-# caller; layout_test.go, which does not compile unless Go lays the structs out as C does;
-# names.go, what functions that messages name are called here.
+# Go: the public package has enums.go and parameters.go, the methods of Policy.
+# internal/native has structs.go, where pointers are numbers and the caller keeps what
+# they point to alive; layout_test.go, which compiles only if Go lays the structs out as
+# C does; and names.go, the names here of functions that messages name.
 BEGIN {
   nothing = "nil"
   named = "n_sink=Sink n_recent=Recent n_kv_heads=KVHeads n_q_heads=QHeads k_head_dim=KHeadDim " \
@@ -76,7 +76,7 @@ END {
   printf "%spackage kvevict\n%s", made, parameters > (out "/parameters.go")
 }
 
-# The documentation of what has a name here, with which it begins.
+# The documentation of a name, which begins with it.
 function comment(name, text) {
   text = (text ~ /^[A-Z][a-z]+[ ,:]/ ? tolower(substr(text, 1, 1)) : substr(text, 1, 1)) \
          substr(text, 2)
@@ -91,7 +91,7 @@ function close_type() {
   inits = ""
   open_file = ""
 }
-# Its prefix makes the name one of the package's: KVEVICT_DTYPE_F32 -> DTypeF32.
+# The prefix makes the name one of the package's: KVEVICT_DTYPE_F32 -> DTypeF32.
 function value_here(enum, value, name) {
   name = value_name(enum, value)
   return name == substr(value, 9) || value ~ /^KVEVICT_ERROR_/ ? camel(enum) camel(name) \

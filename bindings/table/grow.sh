@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# grow.sh LANGUAGE COMMAND...: headers that have more, and nothing else changed: another
-# field, another value of an enum, and grown.inc. All that is made from it is right, and the
-# binding still builds, by COMMAND, for which GROWN is the folder of what was made and
-# INCLUDE that of the headers.
+# grow.sh LANGUAGE COMMAND...: the headers grow by a field, a value of an enum, and
+# grown.inc. Everything made from them is right, and the binding still builds by
+# COMMAND. GROWN is the folder of what was made, INCLUDE that of the headers.
 set -euo pipefail
 language=$1
 shift
@@ -33,7 +32,7 @@ case $language in
 esac
 "$here/../generate.sh" "$language" "$GROWN" "${options[@]}"
 
-# Words of the result, in which any white space is a single space.
+# Each line has a file and words of the result, in which any white space is a single space.
 while read -r file words; do
   tr -s ' \t\n' ' ' <"$GROWN/$file" | grep -qF -- "$words" ||
     { echo "$file has not: $words" && exit 1; }

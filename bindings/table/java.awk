@@ -1,7 +1,7 @@
-# Java: a file per public enum; Abi.java, the constants, and the sizes and offsets of the
-# structs; Names.java, what functions that messages name are called here;
-# PolicyParameters.java, the getters of Policy and the setters of its builder; `sources`,
-# which lists these files.
+# Java: a file per public enum; Abi.java has the constants, and the sizes and
+# offsets of the structs; Names.java the names here of functions that messages name;
+# PolicyParameters.java the getters of Policy and the setters of its builder;
+# `sources` lists these files.
 BEGIN {
   nothing = "null"; begins_small = 1
   named = "n_sink=sink n_recent=recent n_kv_heads=kvHeads n_q_heads=queryHeads " \
@@ -25,7 +25,7 @@ BEGIN {
 
 $1 != "field" && $1 != "init" { close_struct() }
 
-# An unsigned number above Java's is the negative one of the same bits.
+# An unsigned number above Java's largest is the negative one with the same bits.
 $1 == "constant" {
   printf "\n%s  static final int %s = %s;\n", $4 == "" ? "" : comment($4, "  "),
          substr($2, 9), int_of($3) > abi
@@ -98,7 +98,7 @@ function close_struct() {
 function int_of(value) { return value > 2147483647 ? "(int) " value "L" : value }
 function value_here(enum, value) { return value_name(enum, value) }
 function type_name(c_name) { return camel(c_name) }
-# The tags, if any, are lines behind the text.
+# The tags, if any, are the lines after the text.
 function comment(text, indent, tags) {
   text = prose(text)
   gsub(/&/, "\\&amp;", text); gsub(/</, "\\&lt;", text); gsub(/>/, "\\&gt;", text)

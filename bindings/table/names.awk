@@ -1,15 +1,15 @@
-# What the tables of all languages have in common. Each is made by
+# The tables of all languages have this in common. Each is made by
 #
 #   awk -v out=FOLDER -f names.awk -f LANGUAGE.awk TABLE
 #
 # from what pkg/abi/table.sh prints, a row `call name` for each function, and what params.c
-# prints. LANGUAGE.awk has the functions type_name(c_name) and value_here(enum, value); in
-# `spelled` the words that are not written Likethis, in `named` what has another name here
-# than its C name makes: c=here ..., where "-" is none, and in `nothing` what NULL is. Into
-# FOLDER goes also kvevict_types.i, SWIG's lists of the header's types and of their names here.
+# prints. LANGUAGE.awk has the functions type_name(c_name) and value_here(enum, value).
+# `spelled` has the words that are not written Likethis, `named` names that do not follow from
+# the C name: c=here ..., where "-" is none, and `nothing` what NULL is. FOLDER also gets
+# kvevict_types.i, SWIG's lists of the header's types and their names here.
 BEGIN {
   FS = "\t"
-  # Documentation names what comes later, too.
+  # Documentation also names what comes later.
   while ((getline row < ARGV[1]) > 0) {
     split(row, cell, "\t")
     if (cell[1] ~ /^(enum|struct|handle|alias|function)$/) kind[cell[2]] = cell[1]
@@ -35,7 +35,7 @@ function for_each(list, name) {
   lists[list] = lists[list] "APPLY(" name ", " type_name(name) ")\n"
 }
 
-# "kvevict_gpu_info" -> "GPUInfo", if GPU is among the words of `spelled`; and numbers
+# "kvevict_gpu_info" -> "GPUInfo", if GPU is among the words of `spelled`. Numbers
 # stay apart: "Q8_0".
 function camel(name, words, n, i, joined, list) {
   if (!("" in spelling)) {
@@ -50,7 +50,7 @@ function camel(name, words, n, i, joined, list) {
   return joined
 }
 
-# The name of a value inside of its enum: without the words that both begin with, and
+# The name of a value within its enum: without the words that both begin with, and
 # without ERROR, so "KVEVICT_ROPE_LAYOUT_HALF" of kvevict_rope_layout -> "HALF".
 function value_name(enum, value, e, v, n, i) {
   sub(/^KVEVICT_(ERROR_)?/, "", value); sub(/^kvevict_/, "", enum)
@@ -78,7 +78,7 @@ function prose(text, done, name) {
   return done text
 }
 
-# What C calls `name`: a type, a field of it, a function, a value or a field.
+# The name here of a type, a field, a function or a value that C calls `name`.
 function own_name(name, parts, value) {
   if (given(name) != "" && given(name) != "-") return given(name)
   if (name ~ /^kvevict_/) {
@@ -93,7 +93,7 @@ function own_name(name, parts, value) {
          ? member_name(name) : name
 }
 
-# The method of a function: "kvevict_sequence_end_prompt" -> "KvSequence.EndPrompt", and
+# The method of a function: "kvevict_sequence_end_prompt" -> "KvSequence.EndPrompt";
 # "-" if it has none of that kind.
 function call_name(c_name, n, nouns, i, rest) {
   if (given(c_name) != "") return given(c_name)
@@ -108,7 +108,7 @@ function call_name(c_name, n, nouns, i, rest) {
   return "-"
 }
 
-# A field or method: "head_dim" -> "HeadDim", or "headDim" where they begin small.
+# A field or method: "head_dim" -> "HeadDim", or "headDim" if they begin small.
 function member_name(c_name, name) {
   if (given(c_name) != "") return given(c_name)
   name = camel(c_name)
@@ -123,7 +123,7 @@ function given(c_name, n, i, list, pair) {
   return c_name in other ? other[c_name] : ""
 }
 
-# What the values of a parameter of C++ type `type` are in any language.
+# The kind, in any language, of the values of a parameter with C++ type `type`.
 function param_kind(type) {
   if (type == "double" || type == "CountOrShare") return "number"
   if (type == "uint32_t") return "count"

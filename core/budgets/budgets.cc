@@ -41,7 +41,7 @@ Status InputOf(const Policy& policy, uint32_t n_context, uint32_t n_protected,
   if (least > n_budget) {
     return InvalidArgument(
         "budget %u < sink %u + recent %u + %u protected positions, which every "
-        "layer has room for%s",
+        "layer must hold%s",
         resolved.budget, policy.sink.count, ForcedRecentTokens(policy),
         n_protected, BlockWords(blocks).text);
   }
@@ -86,8 +86,8 @@ Status LayerBudgets(const Policy& policy, uint32_t n_context,
     uint32_t least = 0;
     KV_RETURN_IF_ERROR(LeastBudget(policy, n_context, 0, &least));
     return Unsupported(
-        "split %s: scores decide how many tokens layers keep, in "
-        "kvevict_sequence_evict()",
+        "split %s: scores decide how many tokens layers keep, and only "
+        "kvevict_sequence_evict() has them",
         WordOf(policy.split));
   }
   return Spread(policy, n_context, {}, 0, budgets);

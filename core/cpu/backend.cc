@@ -67,7 +67,8 @@ constexpr size_t kMemoryAlignment = 256;
 Status Allocate(const Context& context, const char* what, size_t n_bytes,
                 void** out) {
   *out = context.Allocate(n_bytes, kMemoryAlignment);
-  if (*out == nullptr) return OutOfMemory("%s: no %zu bytes", what, n_bytes);
+  if (*out == nullptr)
+    return OutOfMemory("%s: no memory for %zu bytes", what, n_bytes);
   return Status();
 }
 

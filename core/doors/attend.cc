@@ -44,7 +44,7 @@ Status FindValues(AttendJob* job) {
   }
   if (job->v_head_dim <= dim) return Status();
   return InvalidArgument(
-      "v_head_dim %u > %u elements of the keys' rows, and there is no v",
+      "v_head_dim %u > %u, the elements of a key's row, but the view has no v",
       job->v_head_dim, dim);
 }
 

@@ -47,7 +47,8 @@ Status CheckKeepLists(const kvevict_keep_lists& keep, KeepLists* out) {
                           CheckedSize(keep.count);
   if (!end.ok() || end.value() > keep.slots_len) {
     return InvalidArgument(
-        "keep.slots_len %zu < %llu of %u lists of up to %u slots, %llu apart",
+        "keep.slots_len %zu < %llu: %u lists of up to %u slots begin %llu "
+        "apart",
         keep.slots_len, static_cast<unsigned long long>(end.value()),
         keep.n_lists, keep.count, static_cast<unsigned long long>(stride));
   }
@@ -68,7 +69,7 @@ Status CheckAscending(std::span<const int32_t> slots, uint32_t n_tokens,
   for (size_t i = 0; i < slots.size(); ++i) {
     if (slots[i] < least || slots[i] >= int64_t{n_tokens}) {
       return InvalidArgument(
-          "[%zu] %d: ascending ones in [%lld, n_tokens %u) are wanted", i,
+          "[%zu] %d is not in [%lld, n_tokens %u): they must ascend", i,
           slots[i], static_cast<long long>(least), n_tokens);
     }
     least = int64_t{slots[i]} + 1;

@@ -140,8 +140,8 @@ Status CheckEnd(uint32_t list, const KeepLists& keep, uint32_t n_recent,
     return Status();
   }
   return InvalidArgument(
-      "keep[%u]: %u slots, which do not end in the %u from first_recent %u on, "
-      "whose rows stay, or are not the %u of others",
+      "keep[%u]: its %u slots must end with the %u from first_recent %u on and "
+      "be %u as in the longest list",
       list, count, n_recent, first_recent, keep.count.most);
 }
 
@@ -149,8 +149,8 @@ Status CheckEnd(uint32_t list, const KeepLists& keep, uint32_t n_recent,
 Status CheckRecentStay(const KeepLists& keep, uint32_t n_recent) {
   if (keep.count.each != nullptr) {
     return Unsupported(
-        "keep.counts is not NULL: CUDA moves rows before %u recent ones by "
-        "lists of one length",
+        "keep.counts is not NULL: with %u recent rows CUDA needs lists of one "
+        "length",
         n_recent);
   }
   if (keep.count.most >= n_recent) return Status();
@@ -239,7 +239,8 @@ Status CheckMoves(const Context& context, std::span<const Move> moves,
   for (const LayerCache& cache : caches) {
     if (cache.shared_companions == 0) continue;
     return InvalidArgument(
-        "moves[%u].%s has a companion of an earlier one: it would move twice",
+        "moves[%u].%s shares a companion with an earlier move: it would move "
+        "twice",
         cache.number, cache.is_destination ? "destination" : "view");
   }
   return Status();

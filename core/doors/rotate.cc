@@ -34,7 +34,7 @@ Status CheckRequest(const Plan& plan, const RotateRequest& request,
   Status status = ValidateView(request.view, out->tokens, on_host);
   if (status.ok()) status = MatchGeometry(request.view, layer.geometry);
   if (status.ok() && !IsPresent(request.view.k)) {
-    status = InvalidArgument("k.data is 0: no keys to turn");
+    status = InvalidArgument("k.data is 0: no keys to rotate");
   }
   if (status.ok()) status = CheckNotShared(request.view, 0);
   if (!status.ok()) return Prefixed(status, "view: ");

@@ -38,8 +38,8 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
                                      plan.max_tokens(), "max_tokens"));
   if (HasChunks(plan.policy()) && request.n_tokens > plan.policy().chunk) {
     return Unsupported(
-        "n_tokens %u > chunk %u: only kvevict_sequence_evict() goes from chunk "
-        "to chunk",
+        "n_tokens %u > chunk %u: only kvevict_sequence_evict() scores chunk by "
+        "chunk",
         request.n_tokens, plan.policy().chunk);
   }
   uint32_t n_rows = 0;
@@ -113,7 +113,7 @@ Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
   if (requests.empty()) return Status();
   if (!plan.signal().Ranks()) {
     return InvalidArgument(
-        "the policy ranks tokens by their place: nothing to score");
+        "the policy ranks tokens by position: there is nothing to score");
   }
   ScoredLayer scored[kMaxJobs];
   const std::span<ScoredLayer> all = std::span(scored).first(requests.size());

@@ -48,8 +48,8 @@ Status CheckScores(const kvevict_select_options& o, uint32_t n_lists,
   *out_rows_per_list = n_rows / n_lists;
   if (o.token_counts != nullptr && n_rows != n_lists) {
     return InvalidArgument(
-        "token_counts with n_rows %u of %u lists: rows that are reduced must "
-        "be of one length",
+        "token_counts with n_rows %u of %u lists: rows to reduce must have one "
+        "length",
         n_rows, n_lists);
   }
   const uint64_t wanted =
@@ -98,7 +98,7 @@ Status CheckForced(const kvevict_select_options& o, SlotBlocks blocks,
     if (n_keep == n_tokens) continue;
     if ((n_tokens - n_keep) % blocks.size != 0) {
       return InvalidArgument(
-          "keep.count %u of list %u: %u slots less %u are not whole blocks of "
+          "keep.count %u of list %u: %u slots minus %u are not whole blocks of "
           "select_block %u",
           n_keep, list, n_tokens, n_keep, blocks.size);
     }
@@ -188,20 +188,19 @@ Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
   const PlanLayer& of_plan = plan.layer(layer);
   const bool model = plan.scope() == KVEVICT_SCOPE_MODEL;
   if (model && layer != 0) {
-    return InvalidArgument("layer %u is not %u, the first, with scope model",
+    return InvalidArgument("layer %u is not the first, %u, but scope is model",
                            of_plan.number, plan.layer(0).number);
   }
   if (CountsByScore(policy)) {
     return Unsupported(
-        "layer %u: scores decide how many tokens its heads keep, in "
+        "layer %u: scores decide how many tokens its heads keep, only in "
         "kvevict_sequence_evict()",
         of_plan.number);
   }
   if (SplitsByScore(policy)) {
     return Unsupported(
         "layer %u: the scores of all layers decide how many tokens it keeps, "
-        "in "
-        "kvevict_sequence_evict()",
+        "only in kvevict_sequence_evict()",
         of_plan.number);
   }
   if (plan.IsRagged()) {
@@ -210,17 +209,15 @@ Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
   }
   if (plan.PinsBest() || SecuresMass(policy)) {
     return Unsupported(
-        "layer %u: tokens are chosen in two stages, in "
-        "kvevict_sequence_evict()",
+        "layer %u: only kvevict_sequence_evict() chooses tokens in two stages",
         of_plan.number);
   }
   KV_RETURN_IF_ERROR(
       CheckTokenCount(n_tokens, 1, plan.max_tokens(), "max_tokens"));
   if (HasChunks(policy) && n_tokens > policy.chunk) {
     return Unsupported(
-        "layer %u: n_tokens %u > chunk %u: tokens are chosen chunk by chunk, "
-        "in "
-        "kvevict_sequence_evict()",
+        "layer %u: n_tokens %u > chunk %u: only kvevict_sequence_evict() "
+        "chooses tokens chunk by chunk",
         of_plan.number, n_tokens, policy.chunk);
   }
   if (n_seen == 0) n_seen = n_tokens;

@@ -96,7 +96,7 @@ Status CheckTwo(const Plan& plan, const Tables& a, const Tables& b) {
   if (&earlier == &later) return Status();
   if (!plan.LayersKeepAlike()) {
     return Unsupported(
-        "by_table: %s is that of views[%u] too, but layers keep different "
+        "by_table: %s is also that of views[%u], but the layers keep different "
         "tokens",
         b.name(), earlier.number);
   }
@@ -111,8 +111,8 @@ Status CheckLoseAlike(const LayerOutcome& earlier, const LayerOutcome& later,
     return Status();
   }
   return Unsupported(
-      "by_table: %s is that of views[%u] too, which keeps %u of %u tokens, not "
-      "%u of %u",
+      "by_table: %s is also that of views[%u], which keeps %u of %u tokens, "
+      "not %u of %u",
       b.name(), a.cache().number, earlier.n_keep, earlier.n_tokens,
       later.n_keep, later.n_tokens);
 }
@@ -120,25 +120,25 @@ Status CheckLoseAlike(const LayerOutcome& earlier, const LayerOutcome& later,
 Status CheckBlocks(const Plan& plan, const PlanLayer& layer,
                    const kvevict_view& view) {
   if (view.block_size == 0) {
-    return Unsupported("by_table: block_size 0, rows without blocks must move");
+    return Unsupported(
+        "by_table: block_size is 0, and rows without blocks must move");
   }
   if (view.ring_slots != 0) {
     return Unsupported(
-        "by_table: ring_slots %u, a ring's slots begin within a "
-        "block",
+        "by_table: ring_slots %u is not 0, and a ring may begin within a block",
         view.ring_slots);
   }
   const uint32_t size = BlocksOf(plan.policy()).size;
   if (size % view.block_size != 0) {
     return Unsupported(
-        "by_table: select_block %u is no multiple of block_size %u, parts of "
-        "blocks would go",
+        "by_table: select_block %u is no multiple of block_size %u, so parts "
+        "of blocks would go",
         size, view.block_size);
   }
   if (layer.n_lists == 1 || view.block_table_head_stride != 0) return Status();
   return Unsupported(
-      "by_table: block_table_head_stride 0, but %u heads keep lists of their "
-      "own",
+      "by_table: block_table_head_stride is 0, but %u heads keep lists of "
+      "their own",
       layer.n_lists);
 }
 

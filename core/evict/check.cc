@@ -39,8 +39,8 @@ Status CheckSharing(const EvictCall& call) {
     const uint64_t shared = call.Cache(l).shared_companions;
     if (call.Cache(l).owner != l || shared == 0) continue;
     return InvalidArgument(
-        "views[%u].companions[%d] is a plane of an earlier layer too: layers "
-        "that keep different tokens cannot share it",
+        "views[%u].companions[%d] is also an earlier layer's: layers that keep "
+        "different tokens cannot share it",
         call.plan.layer(l).number, std::countr_zero(shared));
   }
   return Status();
@@ -53,8 +53,8 @@ Status CheckNoneRecent(const EvictCall& call) {
     const kvevict_view& view = call.views()[layer.layer];
     if (call.HasDestinations() || FirstRecent(view) == UINT32_MAX) continue;
     return InvalidArgument(
-        "views[%u]: companions: recent rows, but heads keep different numbers "
-        "of tokens",
+        "views[%u]: companions: there are recent rows, but heads keep "
+        "different numbers of tokens",
         call.plan.layer(layer.layer).number);
   }
   return Status();
@@ -114,8 +114,8 @@ Status FindQueryRows(const EvictCall& call, LayerEviction* layer) {
 Status CheckSignal(EvictCall& call) {
   if (DiversifiesBlocks(call.policy) && !call.ranges.all().empty()) {
     return InvalidArgument(
-        "ranges with diverse_mass %s: blocks beyond the mass stay by keys "
-        "alone",
+        "ranges with diverse_mass %s: keys alone choose the blocks beyond the "
+        "mass",
         NumberText(call.policy.diverse_mass).c_str());
   }
   for (LayerEviction& layer : call.active) {

@@ -80,8 +80,8 @@ Status ShareOverChunks(const EvictCall& call, const LayerOutcome& layer) {
       std::accumulate(counts.begin(), counts.end(), uint64_t{0});
   if (least > layer.n_keep) {
     return InvalidArgument(
-        "layer %u: budget %u < %llu tokens that %u chunks of %u keep: sink %u "
-        "of each, recent %u, %zu protected positions, or one",
+        "layer %u: budget %u < %llu tokens, the least of %u chunks of %u: each "
+        "keeps 1 or sink %u, and recent %u and %zu protected positions stay",
         call.plan.layer(layer.layer).number, layer.n_keep,
         static_cast<unsigned long long>(least), chunks.Count(),
         call.policy.chunk, call.policy.sink.count, call.forced.n_recent,
@@ -100,7 +100,7 @@ Status CheckChunkRows(const EvictCall& call, uint32_t layer) {
       view.block_size == 0 || call.policy.chunk % view.block_size == 0) {
     return Status();
   }
-  return Unsupported("views[%u].block_size %u: chunk %u is no multiple of it",
+  return Unsupported("views[%u].block_size %u does not divide chunk %u",
                      call.plan.layer(layer).number, view.block_size,
                      call.policy.chunk);
 }

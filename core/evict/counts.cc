@@ -297,7 +297,7 @@ Status CheckBudgets(EvictCall& call) {
   for (const LayerOutcome& layer : call.layers) {
     if (layer.n_tokens != call.layers[0].n_tokens) {
       return InvalidArgument(
-          "scope model: layer %u holds %u tokens, layer %u %u",
+          "scope model: layer %u holds %u tokens, but layer %u holds %u",
           call.plan.layer(layer.layer).number, layer.n_tokens,
           call.plan.layer(0).number, call.layers[0].n_tokens);
     }

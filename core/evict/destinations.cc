@@ -47,8 +47,8 @@ Status CheckOne(EvictCall& call, const LayerOutcome& layer) {
   KV_RETURN_IF_ERROR(CheckDestination(view, destination, written, 0, on_host));
   if (call.plan.IsRagged() && FirstRecent(destination) != UINT32_MAX) {
     return InvalidArgument(
-        "destination: companions: recent rows, but heads keep different "
-        "numbers of tokens");
+        "destination: companions: there are recent rows, but heads keep "
+        "different numbers of tokens");
   }
   if (call.policy.rotate != 0 &&
       !InfoOf(static_cast<DType>(destination.k.dtype)).can_rotate) {
@@ -72,12 +72,13 @@ Status CheckOne(EvictCall& call, const LayerOutcome& layer) {
 Status CheckDestinations(EvictCall& call) {
   if (call.IsByTable()) {
     return InvalidArgument(
-        "destinations with by_table 1: rows go there, or stay in their blocks");
+        "destinations with by_table 1: rows either go there or stay in their "
+        "blocks");
   }
   if (call.options.undo != nullptr) {
     return InvalidArgument(
-        "destinations with undo: the views keep all rows, and a fork made "
-        "before goes on over them");
+        "destinations with undo: the views keep all rows, so a fork made "
+        "before can go on with them");
   }
   if (call.plan.merge().Merges()) {
     return InvalidArgument(
@@ -100,14 +101,14 @@ Status CheckDestinations(EvictCall& call) {
     }
     if (cache.owner != n + caches[l].owner) {
       return InvalidArgument(
-          "layer %u: its view is that of layer %u, its destination that of "
-          "layer %u: layers with one cache have one destination",
+          "layer %u: its view is that of layer %u, but its destination is that "
+          "of layer %u: layers with one cache need one destination",
           cache.number, caches[caches[l].owner].number,
           caches[cache.owner].number);
     }
     if (cache.owner == n + l && cache.shared_companions != 0) {
       return InvalidArgument(
-          "layer %u: destination.companions[%d] is another cache's too",
+          "layer %u: destination.companions[%d] is also another cache's",
           cache.number, std::countr_zero(cache.shared_companions));
     }
   }

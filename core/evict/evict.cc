@@ -29,8 +29,8 @@ Status CheckOptions(uint32_t logical_length,
     const int32_t position = options.protected_positions[i];
     if (position < least || static_cast<uint32_t>(position) >= logical_length) {
       return InvalidArgument(
-          "protected_positions[%zu] %d: ascending positions in [%d, %u) are "
-          "wanted",
+          "protected_positions[%zu] %d is not in [%d, %u): positions must "
+          "ascend",
           i, position, least, logical_length);
     }
     least = position + 1;

@@ -43,7 +43,7 @@ SavedLayer SavedOf(const Sequence& sequence, const SavedPart& part,
 }
 
 Status UndoOverflows() {
-  return InvalidArgument("undo: more bytes than a size_t can say");
+  return InvalidArgument("undo: more bytes than size_t holds");
 }
 
 // Visits all saved parts. saved_of(part) says what is saved; parts without rows
@@ -92,10 +92,10 @@ uint32_t MostEvicted(const EvictCall& call, const LayerOutcome& layer) {
 
 Status CheckCanUndo(const EvictCall& call) {
   if (call.plan.merge().Merges()) {
-    return Unsupported("undo: the policy merges rows into others, which stay");
+    return Unsupported("undo: the policy merges rows into rows that stay");
   }
   if (call.policy.rotate != 0) {
-    return Unsupported("undo: the policy turns keys that stay");
+    return Unsupported("undo: the policy rotates keys that stay");
   }
   return CheckMoveByRow(call, "undo");
 }
@@ -222,9 +222,9 @@ Status CheckLayers(const Sequence& sequence) {
   const SlotTable& slots = sequence.slots();
   for (uint32_t l = 0; l < plan.n_layers(); ++l) {
     if (slots[l].stored > plan.max_tokens()) {
-      return InvalidArgument("layer %u: %u slots in the end > max_tokens %u",
-                             plan.layer(l).number, slots[l].stored,
-                             plan.max_tokens());
+      return InvalidArgument(
+          "layer %u: %u slots after the undo > max_tokens %u",
+          plan.layer(l).number, slots[l].stored, plan.max_tokens());
     }
   }
   KV_RETURN_IF_ERROR(FindCaches(sequence.call()));
@@ -238,8 +238,8 @@ Status CheckLayers(const Sequence& sequence) {
   for (uint32_t l = 0; l < plan.n_layers(); ++l) {
     if (sequence.call().caches()[l].owner == slots.OwnerBefore(l)) continue;
     return InvalidArgument(
-        "views[%u] is the cache of views[%u], at the eviction it was that of "
-        "views[%u]",
+        "views[%u] is the cache of views[%u], but at the eviction it was that "
+        "of views[%u]",
         plan.layer(l).number,
         plan.layer(sequence.call().caches()[l].owner).number,
         plan.layer(slots.OwnerBefore(l)).number);
@@ -283,8 +283,8 @@ Status CheckSlots(std::span<const SavedRows::Entry> entries) {
       }
       if (fits) continue;
       return InvalidArgument(
-          "undo is not as the eviction left it: it has other slots than %u "
-          "ascending ones of %lld",
+          "undo is not as the eviction left it: it must have %u ascending "
+          "slots below %lld",
           n, static_cast<long long>(n_held));
     }
   }
@@ -339,8 +339,8 @@ Status Undo(Sequence* sequence, const void* memory, size_t memory_bytes) {
   SlotTable& slots = sequence->slots();
   if (!slots.remembers()) {
     return InvalidArgument(
-        "nothing to undo: no eviction had memory for it, or it was the last "
-        "but one, or the sequence was reset, loaded or trimmed since");
+        "nothing to undo: the last eviction had no undo memory, or the "
+        "sequence was reset, loaded or trimmed since");
   }
   KV_RETURN_IF_ERROR(
       sequence->sums().CheckNotAhead(sequence->logical_length()));

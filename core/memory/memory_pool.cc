@@ -24,7 +24,8 @@ Status MemoryPool::Take(const Context& context, const char* what,
   if (*out != nullptr) return Status();
   // The record is allocated now, so that giving back needs no memory.
   Block* block = NewObject<Block>(context);
-  if (block == nullptr) return OutOfMemory("%s: no %zu bytes", what, n_bytes);
+  if (block == nullptr)
+    return OutOfMemory("%s: no memory for %zu bytes", what, n_bytes);
   *block = {nullptr, n_bytes, nullptr};
   if (Status status =
           context.backend().allocate(context, what, n_bytes, &block->memory);

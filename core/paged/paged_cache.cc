@@ -167,10 +167,10 @@ Status CheckBlocks(const Plan& plan,
   ForEachKind(plan, [&](uint32_t l, uint32_t n_layers) {
     const uint64_t n = uint64_t{n_layers} * options.n_blocks;
     if (n <= INT32_MAX || !status.ok()) return;
-    status =
-        InvalidArgument("n_blocks %u: %llu of layer %u and those like it > %d",
-                        options.n_blocks, static_cast<unsigned long long>(n),
-                        plan.layer(l).number, INT32_MAX);
+    status = InvalidArgument(
+        "n_blocks %u: %llu blocks of layer %u and layers like it > %d",
+        options.n_blocks, static_cast<unsigned long long>(n),
+        plan.layer(l).number, INT32_MAX);
   });
   return status;
 }
@@ -327,8 +327,7 @@ Status PagedCache::CheckWanted() const {
     const Group& group = GroupOf(l);
     if (group.n_wanted <= group.n_free) continue;
     return OutOfMemory(
-        "needs %u blocks of layer %u and those like it, of which %u of %u are "
-        "free",
+        "needs %u blocks of layer %u and layers like it, but %u of %u are free",
         group.n_wanted, plan().layer(l).number, group.n_free, group.n_blocks);
   }
   return Status();

@@ -23,14 +23,14 @@ Status CheckLayer(const PlanLayer& layer,
   const DTypeInfo& v = InfoOf(static_cast<DType>(g.v_dtype));
   if (options.group_tokens != 0 && !k.takes_minimum) {
     return InvalidArgument(
-        "group_tokens %u, but k_dtype of layer %u is %s, not u8, i8, u4 or "
-        "u4_halves",
+        "group_tokens %u is not 0, but k_dtype of layer %u is %s, not u8, i8, "
+        "u4 or u4_halves",
         options.group_tokens, layer.number, k.name);
   }
   if (k.is_quantized() && (!HasValues(g) || v.is_quantized())) return Status();
   return InvalidArgument(
-      "group_tokens %u, recent_tokens %u, but %s_dtype of layer %u is %s, not "
-      "quantized",
+      "group_tokens %u, recent_tokens %u: one is not 0, but %s_dtype of layer "
+      "%u is %s, not quantized",
       options.group_tokens, options.recent_tokens, k.is_quantized() ? "v" : "k",
       layer.number, k.is_quantized() ? v.name : k.name);
 }
@@ -112,9 +112,8 @@ Status CheckPagedOptions(const Plan& plan,
     const kvevict_layer_geometry& g = layer.geometry;
     if (g.k_dtype == KVEVICT_DTYPE_OPAQUE ||
         (HasValues(g) && g.v_dtype == KVEVICT_DTYPE_OPAQUE)) {
-      return Unsupported(
-          "layer %u has opaque rows: how many bytes they have is not said",
-          layer.number);
+      return Unsupported("layer %u has opaque rows, whose bytes are unknown",
+                         layer.number);
     }
   }
   return CheckRecent(plan, options);

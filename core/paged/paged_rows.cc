@@ -179,8 +179,8 @@ Status PagedSequence::CheckGroups(const PagedRows& rows) const {
   const uint64_t group = FindNumbers(view, view.k, false)->group_tokens;
   if (end % group == 0) return Status();
   return InvalidArgument(
-      "first_slot %u + n_tokens %u is within a group of %llu tokens: those "
-      "behind would be lost",
+      "first_slot %u + n_tokens %u is within a group of %llu tokens: the rest "
+      "of it would be lost",
       rows.first_slot, rows.n_tokens, static_cast<unsigned long long>(group));
 }
 

@@ -310,9 +310,9 @@ Status PagedSequence::Append(uint32_t n_tokens, Stream stream) {
   const uint32_t most = cache_->plan().max_tokens();
   for (uint32_t l = 0; l < n_layers(); ++l) {
     if (n_tokens <= most - lengths_[l]) continue;
-    return InvalidArgument(
-        "n_tokens %u behind %u of layer %u: more than max_tokens %u", n_tokens,
-        lengths_[l], cache_->plan().layer(l).number, most);
+    return InvalidArgument("n_tokens %u + %u held by layer %u > max_tokens %u",
+                           n_tokens, lengths_[l],
+                           cache_->plan().layer(l).number, most);
   }
   if (n_tokens == 0) return Status();
   const auto n_coded = [&](uint32_t l) {  // after appending

@@ -121,7 +121,8 @@ Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
   Plan* plan = NewObject<Plan>(
       context, context, geometry,
       CountsTokens(policy) ? InTokens(policy, geometry.max_tokens) : policy);
-  if (plan == nullptr) return OutOfMemory("plan: no %zu bytes", sizeof(Plan));
+  if (plan == nullptr)
+    return OutOfMemory("plan: no memory for %zu bytes", sizeof(Plan));
   Status status = plan->CopyLayers(layers);
   if (status.ok()) status = plan->CopyRope(geometry);
   if (status.ok()) status = plan->CopySinks(geometry);
@@ -174,7 +175,8 @@ Status Plan::CopyLayers(std::span<const kvevict_layer_geometry> layers) {
         is_full ? n_full++ : -static_cast<int32_t>(of(number).cache);
   }
   if (n_full == 0) {
-    return InvalidArgument("layers: none has a full cache, nothing to evict");
+    return InvalidArgument(
+        "layers: none has a full cache, so there is nothing to evict");
   }
   KV_RETURN_IF_ERROR(
       layers_.Allocate("layers", CheckedSize(static_cast<size_t>(n_full))));
@@ -217,7 +219,8 @@ Status Plan::CopyRope(const kvevict_geometry& geometry) {
       continue;
     }
     return InvalidArgument(
-        "rope_inv_freq_len %zu: layer %u has k_head_dim %u, less than two each",
+        "rope_inv_freq_len %zu: layer %u has k_head_dim %u, less than two "
+        "elements for each",
         n, layer.number, layer.geometry.k_head_dim);
   }
   return rope_.Copy(geometry);
@@ -241,8 +244,9 @@ Status Plan::CopySinks(const kvevict_geometry& geometry) {
   for (size_t i = 0; i < n; ++i) {
     const float sink = geometry.sink_logits[i];
     if (sink <= std::numeric_limits<float>::max()) continue;
-    return InvalidArgument("sink_logits[%zu] %s is no number and not -infinity",
-                           i, NumberText(sink).c_str());
+    return InvalidArgument(
+        "sink_logits[%zu] %s is neither finite nor -infinity", i,
+        NumberText(sink).c_str());
   }
   KV_RETURN_IF_ERROR(
       sinks_.AllocateUncleared("logits of sinks", CheckedSize(n)));
@@ -278,7 +282,8 @@ Status Plan::CopyBudgets(const kvevict_plan_options& options) {
   if (policy_.recent.share > 0.0 &&
       (options.head_budgets != nullptr || options.layer_budgets != nullptr)) {
     return InvalidArgument(
-        "head_budgets or layer_budgets with recent %s, a share of a ratio",
+        "head_budgets or layer_budgets with recent %s: it is a share of a "
+        "ratio",
         NumberText(policy_.recent.share).c_str());
   }
   KV_RETURN_IF_ERROR(CopyHeadBudgets(options));
@@ -301,28 +306,28 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
   if (TouchesNothing(policy_)) return Status();
   if (CountsByScore(policy_)) {
     return InvalidArgument(
-        "head_budgets with heads that are not equal: one or the other");
+        "head_budgets cannot be combined with heads that are not equal");
   }
   if (HasChunks(policy_)) {
-    return InvalidArgument("head_budgets with chunk %u: one or the other",
+    return InvalidArgument("head_budgets cannot be combined with chunk %u",
                            policy_.chunk);
   }
   if (SplitsByScore(policy_)) {
-    return InvalidArgument("head_budgets with split %s: one or the other",
+    return InvalidArgument("head_budgets cannot be combined with split %s",
                            WordOf(policy_.split));
   }
   if (RescuesBlocks(policy_)) {
-    return InvalidArgument("head_budgets with rescue %u: one or the other",
+    return InvalidArgument("head_budgets cannot be combined with rescue %u",
                            policy_.rescue);
   }
   if (DiversifiesBlocks(policy_)) {
     return InvalidArgument(
-        "head_budgets with diverse_mass %s: one or the other",
+        "head_budgets cannot be combined with diverse_mass %s",
         NumberText(policy_.diverse_mass).c_str());
   }
   if (CountsPrompt(policy_)) {
     return InvalidArgument(
-        "head_budgets with prompt %s: it has one length per layer",
+        "head_budgets with prompt %s: a prompt has one length per layer",
         WordOf(policy_.prompt));
   }
   if (signal().Ranks() && policy_.scope != KVEVICT_SCOPE_KV_HEAD) {
@@ -366,10 +371,11 @@ Status Plan::CopyLayerBudgets(const kvevict_plan_options& options) {
         n_layers());
   }
   if (HasHeadBudgets()) {
-    return InvalidArgument("layer_budgets with head_budgets: one or the other");
+    return InvalidArgument(
+        "layer_budgets cannot be combined with head_budgets");
   }
   if (SplitsByScore(policy_)) {
-    return InvalidArgument("layer_budgets with split %s: one or the other",
+    return InvalidArgument("layer_budgets cannot be combined with split %s",
                            WordOf(policy_.split));
   }
   KV_RETURN_IF_ERROR(
@@ -527,13 +533,14 @@ Status Plan::CheckSizes() {
   keep_capacity_ = keep.value();
   if (!WorkspaceFor(KVEVICT_OPERATION_SCORE, max_tokens_).ok()) {
     return InvalidArgument(
-        "max_tokens %u and window %u: a workspace over size_t", max_tokens_,
-        policy_.window.count);
+        "max_tokens %u and window %u need a workspace of more bytes than "
+        "size_t holds",
+        max_tokens_, policy_.window.count);
   }
   if (!keep.ok() || !WorkspaceFor(KVEVICT_OPERATION_EVICT, max_tokens_).ok()) {
     return InvalidArgument(
-        "n_layers %u of up to %u KV heads, max_tokens %u: a workspace over "
-        "size_t",
+        "n_layers %u of up to %u KV heads and max_tokens %u need a workspace "
+        "of more bytes than size_t holds",
         n_model_layers_, MostRows(), max_tokens_);
   }
   return Status();

@@ -265,9 +265,9 @@ Status CheckMemory(const char* name, const Context& context, const void* memory,
 Status CheckWorkspace(const Context& context, const void* workspace,
                       size_t workspace_bytes, const WorkspaceNeeds& needs) {
   if (workspace_bytes < needs.least.value()) {
-    return InvalidArgument("workspace_bytes %zu < %zu, the least; best are %zu",
-                           workspace_bytes, needs.least.value(),
-                           needs.best.value());
+    return InvalidArgument(
+        "workspace_bytes %zu < %zu, the least; the best is %zu",
+        workspace_bytes, needs.least.value(), needs.best.value());
   }
   return CheckMemory("workspace", context, workspace, workspace_bytes,
                      needs.least.value());

@@ -68,11 +68,11 @@ const char* ReasonText(kvevict_reason reason) {
     case KVEVICT_REASON_OPAQUE_QUERIES:
       return "q_dtype is opaque: queries cannot be read";
     case KVEVICT_REASON_NO_ROPE:
-      return "the geometry has no rope_inv_freq: how keys turn is not known";
+      return "the geometry has no rope_inv_freq, by which keys rotate";
     case KVEVICT_REASON_NO_FULL_CACHE:
-      return "the layer has no cache, or only that of a sliding window";
+      return "the layer has no cache, or only one of a sliding window";
     case KVEVICT_REASON_OPAQUE_VALUES:
-      return "v_dtype is opaque, or v_head_dim 0: no values can be read";
+      return "v_dtype is opaque or v_head_dim is 0: no values can be read";
     case KVEVICT_REASON_QUANTIZED_KEYS:
       return "k_dtype is quantized: keys that change would be rounded again";
     case KVEVICT_REASON_QUANTIZED_QUERIES:
@@ -80,9 +80,8 @@ const char* ReasonText(kvevict_reason reason) {
     case KVEVICT_REASON_QUANTIZED_VALUES:
       return "v_dtype is quantized: values that change would be rounded again";
     case KVEVICT_REASON_TOKEN_GROUPS:
-      return "scales of groups of tokens, or recent rows that lie apart: rows "
-             "do "
-             "not move one by one";
+      return "tokens share scales, or recent rows lie apart: rows cannot move "
+             "one by one";
     case KVEVICT_REASON_OPEN_PROMPT:
       return "the policy's prompt is not inside, and "
              "kvevict_sequence_end_prompt() has not been called";

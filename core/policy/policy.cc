@@ -46,7 +46,7 @@ Status CheckShares(const Policy& p) {
     };
     if (share.value == 0.0) continue;
     if (!SignalOf(p).Ranks() && (has_window || share.of_ratio)) {
-      return refuse(" with streaming-llm: its budget is made of recent");
+      return refuse(" with streaming-llm: recent gives its budget");
     }
     if (IsBudgetOfPartition(p)) return refuse(" with of partition");
     if (CountsTokens(p)) continue;
@@ -120,9 +120,9 @@ Status CheckVaries(const Policy& p) {
   if (p.scope == KVEVICT_SCOPE_MODEL) {
     return refuse("scope model", "it compares the keys of one layer");
   }
-  if (p.rescue > 0) return refuse("rescue", "one or the other");
+  if (p.rescue > 0) return refuse("rescue", "they exclude each other");
   if (p.select_block == 1) {
-    return refuse("select_block 1", "it is blocks that are compared");
+    return refuse("select_block 1", "it compares blocks");
   }
   return Status();
 }
@@ -133,7 +133,7 @@ Status CheckChunks(const Policy& p) {
   const SignalInfo& signal = SignalOf(p);
   if (signal.HasWindow() || signal.Needs(kSums)) {
     return InvalidArgument(
-        "chunk %u: %s is of queries that see the whole context", p.chunk,
+        "chunk %u: %s reads queries that see the whole context", p.chunk,
         signal.text);
   }
   const char* with = nullptr;
@@ -143,13 +143,13 @@ Status CheckChunks(const Policy& p) {
   if (CountsPrompt(p)) with = "a prompt that is pinned or beside";
   if (with == nullptr && CountsTokens(p) && p.sink.count >= p.chunk) {
     return InvalidArgument(
-        "chunk %u <= sink %u, of each chunk: no context longer than budget %s "
-        "loses a token",
+        "chunk %u <= sink %u, which each chunk keeps: no context longer than "
+        "budget %s loses a token",
         p.chunk, p.sink.count, NumberText(p.budget).c_str());
   }
   if (with == nullptr) return Status();
   return InvalidArgument(
-      "chunk %u with %s: how many tokens a chunk keeps is known before",
+      "chunk %u with %s: a chunk's number of tokens must be known before",
       p.chunk, with);
 }
 
@@ -340,8 +340,8 @@ Status CheckLeast(const Policy& p, uint32_t n_context, uint32_t budget) {
   const Chunks chunks(p, n_context);
   if (budget == n_context || chunks.Least() <= budget) return Status();
   return InvalidArgument(
-      "budget %u < %llu tokens that %u chunks of %u keep: sink %u of each, "
-      "recent %u, or one",
+      "budget %u < %llu tokens, the least of %u chunks of %u: each keeps 1 or "
+      "sink %u, and recent %u stay",
       budget, static_cast<unsigned long long>(chunks.Least()), chunks.Count(),
       p.chunk, p.sink.count, p.recent.count);
 }
@@ -351,8 +351,7 @@ Status CheckLeast(const Policy& p, uint32_t n_context, uint32_t budget) {
 Status CheckBlocks(const Policy& p) {
   if (RescuesBlocks(p) && p.select_block == 1) {
     return InvalidArgument(
-        "rescue %u with select_block 1: it is blocks that are rescued",
-        p.rescue);
+        "rescue %u with select_block 1: only blocks are rescued", p.rescue);
   }
   if (p.select_block == 1 || TouchesNothing(p)) return Status();
   if (CountsByScore(p) || IsBudgetOfPartition(p)) {

@@ -61,8 +61,8 @@ Status CheckRotation(const Sequence& from, const Plan& to) {
     for (uint32_t i = 0; i < from.plan().layer(l).n_lists; ++i) {
       if (tokens.Of(i) == from.logical_length()) continue;
       return InvalidArgument(
-          "plan: rotate %u, but keys of layer %u, which has lost tokens, are "
-          "those of their %s",
+          "plan: rotate is %u, but layer %u has lost tokens and its keys are "
+          "rotated to their %s",
           to.policy().rotate, to.layer(l).number,
           rotates != 0 ? "slots" : "positions");
     }
@@ -79,8 +79,8 @@ Status CheckOneList(const Plan& to, const PlanLayer& layer,
       continue;
     }
     return InvalidArgument(
-        "layer %u: KV heads 0 and %u hold different tokens, and the plan has "
-        "one list for both: %s would do",
+        "layer %u: KV heads 0 and %u hold different tokens, but the plan has "
+        "one list for both: %s would work",
         layer.number, head,
         to.signal().Ranks() ? "scope head" : "head_budgets");
   }
@@ -93,7 +93,7 @@ Status CheckOneLength(const PlanLayer& layer,
     if (lists[head].size() == lists[0].size()) continue;
     return InvalidArgument(
         "layer %u: KV heads 0 and %u hold %zu and %zu tokens: a plan with "
-        "head_budgets or heads that are not equal would do",
+        "head_budgets or heads that are not equal would work",
         layer.number, head, lists[0].size() + n_tail,
         lists[head].size() + n_tail);
   }

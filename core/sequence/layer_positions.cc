@@ -49,7 +49,7 @@ Status CheckList(const Plan& plan, const LayerPositions& layer, uint32_t list,
                  uint32_t logical) {
   const size_t n_listed = layer.Listed(list).size();
   if (n_listed == 0 && layer.tail_position > 0) {
-    return InvalidArgument("no token");
+    return InvalidArgument("it has no token");
   }
   const uint64_t n_slots = uint64_t{n_listed} + logical - layer.tail_position;
   if (n_slots > plan.max_tokens()) {
@@ -60,8 +60,8 @@ Status CheckList(const Plan& plan, const LayerPositions& layer, uint32_t list,
   const size_t n_first = layer.Listed(0).size();
   if (n_listed == n_first || plan.IsRagged()) return Status();
   return InvalidArgument(
-      "%zu slots before position %u, list 0 %zu: lists differ only with "
-      "head_budgets or heads that are not equal",
+      "%zu slots before position %u, but list 0 has %zu: lengths differ only "
+      "with head_budgets or heads that are not equal",
       n_listed, layer.tail_position, n_first);
 }
 
@@ -97,7 +97,7 @@ Status CheckPositions(const Plan& plan, std::span<const LayerPositions> layers,
       continue;
     return InvalidArgument(
         "scope model: positions of layer %u are not layer %u's; scope layer "
-        "would do",
+        "would work",
         layer.number, plan.layer(0).number);
   }
   return Status();

@@ -16,7 +16,7 @@ void Prompt::Reset() {
 
 Status Prompt::End(const SlotTable& slots) {
   if (has_ended()) {
-    return InvalidArgument("the prompt has ended before, at %u tokens",
+    return InvalidArgument("the prompt has already ended, at %u tokens",
                            n_tokens_);
   }
   n_tokens_ = slots.logical_length();

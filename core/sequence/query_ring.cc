@@ -196,12 +196,14 @@ Status QueryRing::CheckWindow(uint32_t layer, uint32_t logical) const {
   const ObservedRange& known = observed_[layer];
   if (known.Covers(logical - window(), logical)) return Status();
   Status status = InvalidArgument(
-      "observed queries are of positions [%u, %u), window %u needs [%u, %u)",
+      "observed queries are of positions [%u, %u), but window %u needs [%u, "
+      "%u)",
       known.begin, known.end, window(), logical - window(), logical);
   if (known.pushed_out && known.end == logical) {
-    status = Prefixed(status,
-                      "more was taken back than draft_tokens %u of the plan: ",
-                      ring_rows() - window());
+    status = Prefixed(
+        status,
+        "more tokens were taken back than draft_tokens %u of the plan: ",
+        ring_rows() - window());
   }
   return Prefixed(status, "layer %u: ", plan_.layer(layer).number);
 }

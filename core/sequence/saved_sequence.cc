@@ -111,12 +111,12 @@ Status CheckHeader(std::span<const uint8_t> data) {
                            data.size(), kHeaderBytes);
   }
   if (!std::equal(std::begin(kMagic), std::end(kMagic), data.begin())) {
-    return InvalidArgument("data: no saved sequence's magic at its begin");
+    return InvalidArgument("data does not begin with a saved sequence's magic");
   }
   Reader header(data.subspan(sizeof kMagic));
   if (const uint32_t version = header.U32(); version != kVersion) {
-    return InvalidArgument("data: version %u, this library reads %u", version,
-                           kVersion);
+    return InvalidArgument("data: version %u, but this library reads %u",
+                           version, kVersion);
   }
   const uint32_t saved_crc = header.U32();
   if (const uint64_t n_bytes = header.U64(); n_bytes != data.size()) {
@@ -159,11 +159,11 @@ Status LoadLayer(const Plan& plan, uint32_t l, uint32_t logical, Reader* in,
                  int32_t** room, std::span<LayerPositions> layers) {
   const PlanLayer& layer = plan.layer(l);
   if (const uint32_t number = in->U32(); number != layer.number) {
-    return InvalidArgument("data: layer %u in place of the plan's layer %u",
+    return InvalidArgument("data has layer %u in place of the plan's layer %u",
                            number, layer.number);
   }
   if (const uint32_t n_lists = in->U32(); n_lists != layer.n_lists) {
-    return InvalidArgument("data: layer %u has %u lists, the plan's has %u",
+    return InvalidArgument("data: layer %u has %u lists, but the plan's has %u",
                            layer.number, n_lists, layer.n_lists);
   }
   layers[l].tail_position = in->U32();
@@ -232,8 +232,9 @@ Status LoadSequence(Sequence* sequence, std::span<const uint8_t> data) {
   const uint32_t n_prompt = in.U32();
   const uint32_t round = in.U32();
   if (n_layers != plan.n_layers()) {
-    return InvalidArgument("data: %u layers with full caches, the plan has %u",
-                           n_layers, plan.n_layers());
+    return InvalidArgument(
+        "data: %u layers have full caches, but the plan has %u", n_layers,
+        plan.n_layers());
   }
   if (logical > INT32_MAX) {
     return InvalidArgument("data: logical length %u > %d", logical, INT32_MAX);
@@ -253,7 +254,7 @@ Status LoadSequence(Sequence* sequence, std::span<const uint8_t> data) {
         LoadLayer(plan, l, logical, &in, &room, positions.layers()));
   }
   if (!in.ok() || in.n_left() > 0) {
-    return InvalidArgument("data: its layers do not end where it does");
+    return InvalidArgument("data does not end with its last layer");
   }
   if (Status status = sequence->Restore(positions.layers(), logical);
       !status.ok()) {

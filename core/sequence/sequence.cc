@@ -11,7 +11,7 @@ namespace kvevict {
 Status Sequence::Create(const Plan& plan, Sequence** out) {
   Sequence* sequence = NewObject<Sequence>(plan.context(), plan);
   if (sequence == nullptr) {
-    return OutOfMemory("sequence: no %zu bytes", sizeof(Sequence));
+    return OutOfMemory("sequence: no memory for %zu bytes", sizeof(Sequence));
   }
   if (Status status = sequence->Allocate(); !status.ok()) {
     sequence->Destroy();
@@ -95,7 +95,7 @@ Status Sequence::Allocate() {
   }
   call_ = NewObject<EvictCall>(plan().context(), *this);
   if (call_ == nullptr) {
-    return OutOfMemory("eviction: no %zu bytes", sizeof(EvictCall));
+    return OutOfMemory("eviction: no memory for %zu bytes", sizeof(EvictCall));
   }
   return call_->Allocate();
 }
@@ -180,7 +180,7 @@ Status Sequence::Replayed(uint32_t n_tokens) {
   // Only CUDA has graphs. On the CPU nothing can have been replayed.
   if (plan().context().backend().on_host) {
     return Unsupported(
-        "replayed: the context is on the CPU, where no graphs run");
+        "replayed: the context is on the CPU, which runs no graphs");
   }
   KV_RETURN_IF_ERROR(slots_.CheckAppend(n_tokens));
   ring_.Replayed(logical_length(), n_tokens);

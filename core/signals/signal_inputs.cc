@@ -72,7 +72,7 @@ Status CheckGiven(const char* name, const kvevict_plane* plane,
   if (plane != nullptr) return Status();
   if (signal.Needs(kSums)) {
     return InvalidArgument(
-        "inputs.%s is NULL, so are queries, and no attention_sums were "
+        "inputs.%s is NULL, queries are NULL and no attention_sums were "
         "observed, but the policy scores by %s",
         name, signal.text);
   }

@@ -75,7 +75,7 @@ Status CheckMoved(const char* name, const kvevict_view& view,
                   const kvevict_plane& b) {
   if (a.role != b.role || IsConstant(view, a) != IsConstant(destination, b)) {
     return InvalidArgument(
-        "%s.role %d, token_stride_bytes %lld are not as the view's %d, %lld",
+        "%s.role %d, token_stride_bytes %lld do not match the view's %d, %lld",
         name, static_cast<int>(b.role),
         static_cast<long long>(b.token_stride_bytes), static_cast<int>(a.role),
         static_cast<long long>(a.token_stride_bytes));
@@ -100,8 +100,9 @@ Status CheckChanged(const kvevict_view& view, const kvevict_view& destination,
   const DTypeInfo& info = InfoOf(static_cast<DType>(to.dtype));
   const DTypeInfo& source = InfoOf(static_cast<DType>(from.dtype));
   if (!info.can_score || !source.can_score) {
-    return Unsupported("%s.dtype %s is not the view's %s, and has no numbers",
-                       name, info.name, source.name);
+    return Unsupported(
+        "%s.dtype %s is not the view's %s, and no numbers can be read", name,
+        info.name, source.name);
   }
   if (from.head_dim != to.head_dim) {
     return InvalidArgument("%s.head_dim %u is not the view's %u", name,
@@ -114,14 +115,14 @@ Status CheckChanged(const kvevict_view& view, const kvevict_view& destination,
   if (minimum == nullptr) {
     if (stays || info.dtype == DType::kI8) return Status();
     return InvalidArgument(
-        "companions: none has role %s, without which %s.dtype %s stores "
-        "nothing below 0",
+        "companions: none has role %s, without which %s.dtype %s cannot store "
+        "numbers below 0",
         numbers.minimum_name, name, info.name);
   }
   if (stays == IsConstant(destination, *minimum)) return Status();
   return InvalidArgument(
-      "companions: of the scale and the minimum of %s one moves with rows, the "
-      "other does not",
+      "companions: the scale and the minimum of %s must both move with rows, "
+      "or neither",
       name);
 }
 

@@ -72,8 +72,8 @@ Status CheckElements(const char* name, const kvevict_plane& plane) {
                            static_cast<unsigned long long>(reserved));
   }
   if (PackedBytes(info->dtype, plane.head_dim) > UINT32_MAX) {
-    return InvalidArgument("%s.head_dim %u: a row over %u bytes", name,
-                           plane.head_dim, UINT32_MAX);
+    return InvalidArgument("%s.head_dim %u makes a row of more than %u bytes",
+                           name, plane.head_dim, UINT32_MAX);
   }
   return CheckGroups(name, plane, info->element_bytes);
 }
@@ -367,7 +367,8 @@ Status ValidateReadView(const kvevict_view& view, const ListCounts& all,
   const uint32_t first_recent = FirstRecent(view);
   if (first_recent != UINT32_MAX && all.each != nullptr) {
     return InvalidArgument(
-        "companions: %u recent rows, but heads hold different numbers",
+        "companions: there are %u recent rows, but heads hold different "
+        "numbers of tokens",
         RecentOf(view, all.most));
   }
   const ListCounts tokens =
@@ -419,7 +420,7 @@ Status CheckNotShared(const kvevict_view& view, uint32_t first_slot) {
   if (first_slot >= end) return Status();
   return InvalidArgument(
       "n_shared_blocks %u of %u tokens: rows from slot %u on may be written, "
-      "but others hold those below %llu too",
+      "but others also hold those below %llu",
       view.n_shared_blocks, view.block_size, first_slot,
       static_cast<unsigned long long>(end));
 }

@@ -38,7 +38,7 @@ Status CheckRowsOf(const RoleInfo& role, const kvevict_plane& plane,
   }
   return InvalidArgument(
       "companion.dtype %s, head_dim %u, element_stride_bytes %lld: a %s of %s "
-      "has its %u elements, packed, in f32, f16 or bf16",
+      "must have its %u elements, packed, in f32, f16 or bf16",
       DTypeName(plane.dtype).text, plane.head_dim,
       static_cast<long long>(plane.element_stride_bytes), role.name,
       role.rows_name, rows.head_dim);
@@ -62,7 +62,7 @@ Status CheckTokenGroups(const kvevict_view& view, const RoleInfo& role,
       (view.block_size != 0 && view.block_size % n != 0)) {
     return InvalidArgument(
         "companion.group_tokens %llu with block_size %u, ring_slots %u: groups "
-        "fill blocks, and no ring has them",
+        "must divide blocks, and rings have none",
         n, view.block_size, view.ring_slots);
   }
   if (IsConstant(view, plane)) {
@@ -85,7 +85,7 @@ Status CheckRecent(const kvevict_view& view, const RoleInfo& role,
       view.ring_slots != 0) {
     return InvalidArgument(
         "companion.block_stride_bytes %lld, address_table 0x%llx, ring_slots "
-        "%u: a %s lies in no blocks, and goes with no ring",
+        "%u: a %s cannot lie in blocks or belong to a ring",
         static_cast<long long>(plane.block_stride_bytes),
         static_cast<unsigned long long>(plane.address_table), view.ring_slots,
         role.name);
@@ -113,13 +113,13 @@ Status CheckRole(const kvevict_view& view, uint32_t i) {
       (!InfoOf(static_cast<DType>(plane.dtype)).is_plain() ||
        plane.head_dim != 1)) {
     return InvalidArgument(
-        "companion.dtype %s, head_dim %u: a %s is one number of f32, f16 or "
-        "bf16",
+        "companion.dtype %s, head_dim %u: a %s must be one number of f32, f16 "
+        "or bf16",
         DTypeName(plane.dtype).text, plane.head_dim, role.name);
   }
   for (uint32_t j = 0; j < i; ++j) {
     if (view.companions[j].role != plane.role) continue;
-    return InvalidArgument("companion.role %s is that of companions[%u] too",
+    return InvalidArgument("companion.role %s is also that of companions[%u]",
                            role.name, j);
   }
   const kvevict_plane& rows = view.*role.rows;
@@ -151,8 +151,9 @@ Status CheckRoles(const kvevict_view& view) {
       continue;
     }
     return InvalidArgument(
-        "companions: group_tokens of %s %llu, of %s %llu", kRoles[scale].name,
-        static_cast<unsigned long long>(group_of(scale)), kRoles[minimum].name,
+        "companions: group_tokens of %s is %llu, but of %s %llu",
+        kRoles[scale].name, static_cast<unsigned long long>(group_of(scale)),
+        kRoles[minimum].name,
         static_cast<unsigned long long>(group_of(minimum)));
   }
   const bool has_keys = FindRole(view, KVEVICT_ROLE_KEY_RECENT) != nullptr;
@@ -166,7 +167,7 @@ Status CheckRoles(const kvevict_view& view) {
     return Status();
   }
   return InvalidArgument(
-      "companions: %s is recent, but %s is not: both or neither",
+      "companions: %s is recent, but %s is not: both must be, or neither",
       has_keys ? "k" : "v", has_keys ? "v" : "k");
 }
 

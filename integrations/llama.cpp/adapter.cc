@@ -23,11 +23,11 @@ using kvevict::llama::Sequence;
 namespace {
 
 constexpr char kRemovedBeforeEviction[] =
-    "tokens were removed from before its last eviction, which has kept others "
-    "of them in each layer and head";
+    "tokens from before its last eviction were removed, but each layer and "
+    "head has kept different ones of them";
 constexpr char kLostWindow[] =
-    "its layers with a sliding window had lost tokens that it needs since "
-    "others were removed";
+    "its layers with a sliding window had lost tokens that it needs again "
+    "after others were removed";
 
 // Graphs are read with the enumerators that ggml's headers had when this was
 // compiled.
@@ -155,8 +155,7 @@ void kvevict_llama::OnBatch(std::span<const BatchRow> rows,
               recurrent_
                   ? "a hybrid model with a unified cache of several sequences "
                     "does not tell whose tokens it decodes"
-                  : "tokens were decoded that kvevict_llama_batch() has not "
-                    "announced";
+                  : "tokens were decoded without kvevict_llama_batch()";
         }
         rows_.clear();
         return;
@@ -276,8 +275,8 @@ void kvevict_llama::AddToken(llama_seq_id seq, int64_t position, int64_t cell) {
   }
   if (position > s.next) {
     s.unfit =
-        "its positions do not follow on: it has tokens that were not decoded "
-        "here; copies are made by kvevict_llama_copy()";
+        "its positions have a gap: it has tokens that were not decoded here; "
+        "make copies by kvevict_llama_copy()";
     s.next = static_cast<uint32_t>(position);
   }
   if (cell != s.n_cells) s.in_order = false;
@@ -405,7 +404,7 @@ Sequence& kvevict_llama::Update(llama_seq_id seq) {
   }
   if (next > s.next && s.unfit.empty()) {
     s.unfit =
-        "it has tokens that were not decoded here; copies are made by "
+        "it has tokens that were not decoded here; make copies by "
         "kvevict_llama_copy()";
   }
   if (next == s.next) CheckWitnesses(s);

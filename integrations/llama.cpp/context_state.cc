@@ -59,7 +59,7 @@ State ContextState::Parse(llama_seq_id seq, std::span<uint8_t> bytes,
   const auto state = TryParse(seq, bytes, layers);
   if (!state) {
     Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq, ": llama.cpp's state of ",
-         bytes.size(), " bytes has a form that is not known");
+         bytes.size(), " bytes has an unknown form");
   }
   return *state;
 }

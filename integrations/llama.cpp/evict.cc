@@ -45,7 +45,7 @@ void kvevict_llama::CheckPolicyFits() const {
     if (shape.max_bias > 0 && !policy_.has_one_list) {
       refuse(
           "ALiBi goes by the positions of cells, which all layers and heads "
-          "share; scope=model is held");
+          "share; scope=model works");
     }
     if (query_rows_ == 0) continue;
     if (shape.max_bias > 0) {

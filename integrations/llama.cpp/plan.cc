@@ -59,8 +59,7 @@ std::vector<size_t> kvevict_llama::FullLayers(llama_seq_id seq) {
     }
   }
   Fail(KVEVICT_ERROR_UNSUPPORTED,
-       "the cache has a form that is not known: none of its layers is where a "
-       "state begins");
+       "the cache has an unknown form: no layer lies where a state begins");
 }
 
 void kvevict_llama::MakePlan(llama_seq_id seq) {
@@ -93,7 +92,7 @@ const Layer& kvevict_llama::LiveLayer(size_t i) const {
     if (layer.shape.index != shapes_[i].index) continue;
     if (layer.shape != shapes_[i]) {
       Fail(KVEVICT_ERROR_UNSUPPORTED, "layer ", shapes_[i].index,
-           ": its cache or attention is not as it was");
+           ": its cache or attention has changed");
     }
     return layer;
   }

@@ -45,23 +45,23 @@ Policy ParsePolicy(const char* text) {
   };
   if (is_other("split", "uniform")) {
     refuse(
-        "layers would keep different numbers of tokens, and llama.cpp has one "
-        "list of cells for all; split=uniform is held");
+        "layers would keep different numbers of tokens, but llama.cpp has one "
+        "list of cells for all; split=uniform works");
   }
   if (is_other("heads", "equal")) {
     refuse(
-        "heads would keep different numbers of tokens, and llama.cpp has one "
-        "list of cells for all; heads=equal is held");
+        "heads would keep different numbers of tokens, but llama.cpp has one "
+        "list of cells for all; heads=equal works");
   }
   kvevict_need need = KVEVICT_NEED_NONE;
   Check(kvevict_policy_need(handle, KVEVICT_INPUT_QUERY_CENTERS, &need));
   if (need == KVEVICT_NEED_REQUIRED) {
     refuse(
         "it needs RoPE's frequencies and a table made for the model, which the "
-        "adapter has not; expected-attention is held");
+        "adapter does not have; expected-attention works");
   }
   if (is_other("rotate", "no")) {
-    refuse("llama.cpp goes on counting positions; rotate=no is held");
+    refuse("llama.cpp goes on counting positions; rotate=no works");
   }
   // Neither depends on the context.
   kvevict_resolved_policy resolved = {};

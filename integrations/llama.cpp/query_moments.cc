@@ -52,8 +52,8 @@ Rotation FindRotation(const ggml_tensor* q) {
   Rotation rotation;
   if (node->op != GGML_OP_ROPE) {
     rotation.unknown =
-        "no RoPE directly before its attention was seen, by which its queries "
-        "are turned back (MLA, layers without RoPE and rotated quantized keys "
+        "its attention has no RoPE directly before it, by which queries could "
+        "be rotated back (MLA, layers without RoPE and rotated quantized keys "
         "have none)";
     return rotation;
   }

@@ -72,7 +72,7 @@ void kvevict_llama::CheckSameLayers(llama_seq_id seq,
   if (plan_ == nullptr && observer_.layers().empty()) {
     if (NextOf(seq) == 0) return;
     Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "seq ", seq,
-         " has tokens of which the adapter knows nothing; remove it first");
+         " has tokens that the adapter does not know; remove it first");
   }
   std::vector<LayerShape> own = shapes_;
   if (plan_ == nullptr) {

@@ -216,7 +216,7 @@ size_t kvevict_llama::LoadData(llama_seq_id seq, const char* name,
       sizeof header + layers_bytes + sinks_bytes + header.n_tokens * 4 +
               header.saved_bytes + header.state_bytes !=
           n_bytes) {
-    refuse("is cut off or damaged: its length is not what it says");
+    refuse("is cut off or damaged: its length is not the one it states");
   }
   size_t at = sizeof header;
   const auto take = [&](uint64_t n) {

@@ -38,8 +38,8 @@ void* Address(size_t i) {
     address = dlsym(RTLD_DEFAULT, kNames[i]);
     if (address == nullptr) {
       Fail(KVEVICT_ERROR_UNSUPPORTED, "the program has no ", kNames[i],
-           "(): libllama is not loaded, or not for all to see; "
-           "kvevict_llama_use() says which one is meant");
+           "(): libllama is not loaded, or its symbols are hidden; name it by "
+           "kvevict_llama_use()");
     }
     addresses[i].store(address, std::memory_order_release);
   }
@@ -63,7 +63,7 @@ kvevict_status kvevict_llama_use(const char* path, void* handle) noexcept {
   return kvevict::llama::Guard([&] {
     if ((path == nullptr) == (handle == nullptr)) {
       Fail(KVEVICT_ERROR_INVALID_ARGUMENT,
-           "exactly one of path and handle is to be given");
+           "exactly one of path and handle must be given");
     }
     // Stays open if all functions are found, since they are called from then
     // on.
@@ -78,12 +78,12 @@ kvevict_status kvevict_llama_use(const char* path, void* handle) noexcept {
       found[i] = dlsym(handle, kNames[i]);
       if (found[i] == nullptr) {
         Fail(KVEVICT_ERROR_UNSUPPORTED, path != nullptr ? path : "handle",
-             ": no ", kNames[i], "() there; a libllama.so is wanted");
+             ": no ", kNames[i], "() there; it must be a libllama.so");
       }
       const void* used = addresses[i].load(std::memory_order_acquire);
       if (used != nullptr && used != found[i]) {
         Fail(KVEVICT_ERROR_INVALID_ARGUMENT, kNames[i],
-             "() of another library has been called already; call "
+             "() of another library is in use already; call "
              "kvevict_llama_use() before the first adapter is attached");
       }
     }

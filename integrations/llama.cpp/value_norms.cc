@@ -152,9 +152,9 @@ std::vector<float> ProjectedValueNorms(const LayerShape& shape,
   const uint32_t group = n_q_heads / shape.n_kv_heads;
   if (projection == nullptr) {
     Fail(KVEVICT_ERROR_UNSUPPORTED, "layer ", shape.index,
-         ": no output projection that follows its attention was seen, by which "
-         "values weigh tokens (MLA, gated attention and rotated quantized "
-         "values have none)");
+         ": no output projection follows its attention, by which values could "
+         "weigh tokens (MLA, gated attention and rotated quantized values have "
+         "none)");
   }
   const std::vector<float> all = ReadProjection(projection, shape.index);
   const auto n_outputs = static_cast<size_t>(projection->ne[1]);

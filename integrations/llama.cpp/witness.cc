@@ -20,8 +20,8 @@ using kvevict::llama::Witness;
 namespace {
 
 constexpr char kForeignKey[] =
-    "the key of its last token is not the one that is known here: a state was "
-    "set, or its cells were shifted or copied over";
+    "the key of its last token is not the known one: a state was set, or its "
+    "cells were shifted or copied over";
 
 std::vector<uint8_t> KeyOf(const Layer& layer, int64_t cell) {
   std::vector<uint8_t> key(layer.k->nb[1]);
@@ -148,7 +148,8 @@ void kvevict_llama::CheckCells(Sequence& s, llama_seq_id seq) const {
   if (next == s.next || !WasShifted(s, seq, state)) return;
   Fail(KVEVICT_ERROR_UNSUPPORTED, "seq ", seq, ": of ", s.next,
        " tokens decoded llama.cpp's positions reach ", next,
-       ", and not the last ones went: positions were shifted", kRemedy);
+       ", and those that went are not the last: positions were shifted",
+       kRemedy);
 }
 
 // Whether a token other than the last was removed from a sequence that has

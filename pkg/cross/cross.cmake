@@ -1,5 +1,5 @@
-# What the toolchain files have in common: nothing of the building machine is linked,
-# and of its headers only those that are the same everywhere, see find/.
+# Settings of all toolchain files: nothing of the building machine is linked, and
+# only headers that are the same everywhere are used, see find/.
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# header_alone.sh gcc|clang HEADERS [options of the compiler]: every header of the folder
-# compiles by itself, without a warning, in every language standard it promises.
+# header_alone.sh gcc|clang HEADERS [options of the compiler]: every header of the
+# folder compiles alone, without a warning, in every language standard it promises.
 set -eu
 case $1 in
   gcc) cxx=g++ ;;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# layout.sh HEADERS: of all that the headers of a folder define, what a compiled program relies on: the
-# sizes of structs, offsets and sizes of their fields, and the values of enums.
+# layout.sh HEADERS: prints what a compiled program relies on in a folder's headers:
+# sizes of structs, offsets and sizes of their fields, values of enums.
 set -eu
 table=$("$(dirname "$0")/../../pkg/abi/table.sh" "$1")
 printf '%s\n' "$table" | awk -F '\t' '

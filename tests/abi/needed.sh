@@ -1,6 +1,6 @@
 #!/bin/sh
-# needed.sh LIBRARY SONAME: the library has this SONAME and asks for nothing but the C
-# and C++ runtime.
+# needed.sh LIBRARY SONAME: the library has this SONAME and needs only the C and C++
+# runtime.
 set -eu
 dynamic=$(LC_ALL=C readelf -d "$1")
 printf '%s\n' "$dynamic" | grep -F "Library soname: [$2]" || {

@@ -1,6 +1,6 @@
-/* A library of a second release and callers of the first: older_structs.inc says
- * which fields came in between. Every struct is passed as it was then, in memory of
- * just that size. */
+/* A library of a second release meets callers of the first: older_structs.inc says
+ * which fields were added in between. Every struct is passed as it was then, in
+ * memory of exactly that size. */
 #include <criterion/criterion.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ static kvevict_plan* Plan(const char* text) {
   kvevict_layer_geometry whole = KVEVICT_LAYER_GEOMETRY_INIT;
   whole.n_q_heads = whole.n_kv_heads = kHeads;
   whole.k_head_dim = whole.v_head_dim = kDim;
-  whole.softmax_scale = -1.0f; /* is cut off */
+  whole.softmax_scale = -1.0f; /* cut off */
   kvevict_layer_geometry* layer = OLDER(kvevict_layer_geometry, v_dtype, whole);
   kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
   geometry.n_layers = kLayers;
@@ -88,7 +88,7 @@ Test(older_callers, evict_with_older_views_options_and_reports) {
     view.k.head_dim = kDim;
     view.v = view.k;
     view.v.data = (uintptr_t)g_values[l];
-    view.n_companions = 7; /* is cut off */
+    view.n_companions = 7; /* cut off */
     kvevict_view* older = OLDER(kvevict_view, companions, view);
     memcpy(views + (size_t)l * view_size, older, view_size);
     free(older);
@@ -100,7 +100,7 @@ Test(older_callers, evict_with_older_views_options_and_reports) {
   memset(&whole_report, 0xA5, sizeof whole_report);
   kvevict_evict_report* report =
       OLDER(kvevict_evict_report, blocks_freed, whole_report);
-  /* Lists of one tell nothing but the layer. */
+  /* A list of the first release only has the layer. */
   kvevict_list_report whole_list;
   memset(&whole_list, 0xA5, sizeof whole_list);
   const size_t list_size = offsetof(kvevict_list_report, tokens_before);
@@ -182,7 +182,7 @@ static void ExpectSelection(const char* policy_text, const char* text) {
 Test(older_callers, are_not_given_half_a_selection) {
   ExpectSelection("custom:sink=0,budget=24", NULL);
   ExpectSelection("custom:sink=0,budget=24,tie=higher", "48");
-  /* Lists of one count none. */
+  /* These lists have no counts. */
   kvevict_plan* plan = Plan("custom:budget=24,sink=2");
   const kvevict_keep_lists whole = KVEVICT_KEEP_LISTS_INIT;
   kvevict_keep_lists* keep = OLDER(kvevict_keep_lists, count, whole);
@@ -194,8 +194,7 @@ Test(older_callers, are_not_given_half_a_selection) {
   kvevict_plan_destroy(plan);
 }
 
-/* Later fields of what is asked are not written, and later fields of a move are not
- * read. */
+/* Later fields of outputs are not written, and later fields of a move are not read. */
 Test(older_callers, move_and_ask_as_they_did) {
   kvevict_plan* plan = Plan("custom:budget=24,sink=2");
   const kvevict_layer_info whole_info = {.struct_size = 7};
@@ -222,7 +221,7 @@ Test(older_callers, move_and_ask_as_they_did) {
   whole.n_tokens = kTokens;
   whole.view = &view;
   whole.keep = &keep;
-  whole.token_counts = counts; /* is cut off */
+  whole.token_counts = counts; /* cut off */
   kvevict_move* move = OLDER(kvevict_move, token_counts, whole);
   for (int t = 0; t < kTokens; ++t) g_keys[0][t][1][2] = (float)t;
   kvevict_context* context = Context();

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# refuses.sh: what the table of the header cannot hold is an error, and not left out.
+# refuses.sh: what the table of the header cannot hold is an error, not left out.
 set -euo pipefail
 table=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../pkg/abi" && pwd)/table.awk
 refuses() { # reason line...

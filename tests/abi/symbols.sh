@@ -11,7 +11,7 @@ exported() {
   nm $dynamic --defined-only --with-symbol-versions "$1" |
     awk 'NF == 3 && $2 != "A" { print $3 }' | sort
 }
-# The word before the first parenthesis after KVEVICT_API, perhaps a line further on.
+# The word before the first parenthesis after KVEVICT_API, perhaps a line later.
 declared() {
   awk '/^KVEVICT_API/ { open = 1 }
     open && match($0, /kvevict_[a-z0-9_]+\(/) {

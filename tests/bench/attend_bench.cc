@@ -1,5 +1,5 @@
-// Attention over a layer's cache: of a token beside a plain read of keys and values, of
-// a chunk of a prompt beside the processor's multiply-adds.
+// Attention over a layer's cache: of a token beside a plain read of keys and
+// values, of a prompt's chunk beside the processor's multiply-adds.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -31,7 +31,7 @@ struct Case {
 };
 constexpr Goal kOfRead = {0.70, 0.85};
 constexpr Goal kOfPeak = {0.55, 0.70};
-constexpr Goal kOfF32 = {1.5, 2.0};  // of bytes, in place of what it reads
+constexpr Goal kOfF32 = {1.5, 2.0};  // relative to bytes of f32, not of codes
 constexpr KeyLayout kTokens = KeyLayout::kTokenMajor;
 constexpr KeyLayout kHeads = KeyLayout::kHeadMajor;
 constexpr Case kCases[] = {
@@ -106,13 +106,13 @@ class Layer {
                          workspace_bytes_, nullptr));
   }
   double bytes() const { return 2.0 * PlaneBytes(); }
-  // Of both products.
+  // The flops of both products.
   double flops() const {
     const double seen = n_queries_ * (n_tokens_ - (n_queries_ - 1) / 2.0);
     return 4.0 * kQueryHeads * kDim * seen;
   }
 
-  // Means of values about 0, of so many that they are small; codes are any numbers.
+  // Means of many values around 0 are small; codes are any numbers.
   void CheckResult() const {
     double square = 0.0;
     for (size_t i = 0; i < out_.size(); ++i) square += out_[i] * out_[i];
@@ -132,7 +132,7 @@ class Layer {
     return size_t{n_tokens_} * kKvHeads * row_bytes_;
   }
 
-  // No number is NaN, nor far from 1, whatever the bytes are taken for.
+  // Whatever dtype reads the bytes, no number is NaN or far from 1.
   void FillWithCodes() {
     std::minstd_rand random(1);
     for (size_t i = 0; i < cache_.size(); ++i) {
@@ -172,7 +172,7 @@ class Layer {
     view_.k = view_.v = plane;
     view_.v.data += PlaneBytes();
     if (c_.block_size == 0) return;
-    // Neighbours are far apart.
+    // Neighbouring blocks are far apart.
     const uint32_t n = n_tokens_ / c_.block_size;
     for (uint32_t i = 0; i < n; ++i) {
       blocks_.push_back(static_cast<int32_t>(i * uint64_t{7919} % n));

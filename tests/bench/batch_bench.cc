@@ -1,6 +1,6 @@
-// A step of many requests in one call, beside a call for each: a token appended, one
-// evicted; and the same where the policy's margin leaves all alone, and the token is
-// taken back.
+// A step of many requests in one call beside a call for each: a token is appended
+// and one evicted; and the same if the policy's margin leaves all alone, and the
+// token is taken back.
 #include <fmt/format.h>
 
 #include <memory>

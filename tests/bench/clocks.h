@@ -22,7 +22,7 @@ struct Timing {
   double cpu = 0.0;   // seconds, summed over the threads
 };
 
-// Runs item(i, worker) for i in [0, n_items) on n_threads threads; worker w has the
+// Runs item(i, worker) for i in [0, n_items) on n_threads threads. Worker w has the
 // items w, w + n_threads, ... CPU time is the workers' alone, without starting them.
 inline Timing TimeItems(uint32_t n_threads, uint32_t n_items,
                         const std::function<void(uint32_t, uint32_t)>& item) {
@@ -43,7 +43,7 @@ inline Timing TimeItems(uint32_t n_threads, uint32_t n_items,
   return timing;
 }
 
-// The calling thread's time for one call, from as many calls as fill min_seconds.
+// The calling thread's time for one call, measured over calls that fill min_seconds.
 inline Timing TimeCalls(const std::function<void()>& call,
                         double min_seconds = 0.0) {
   const double wall = Now(CLOCK_MONOTONIC);

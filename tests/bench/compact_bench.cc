@@ -1,4 +1,4 @@
-// Compaction in place beside a memcpy of the kept bytes, both from cold caches.
+// Compaction in place beside a memcpy of the kept bytes, both with cold caches.
 #include <fmt/format.h>
 
 #include <algorithm>

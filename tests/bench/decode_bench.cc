@@ -1,6 +1,6 @@
-// A decoding step's part in an engine: observe, append and evict of all layers, beside
-// that step's attention over the same caches. Layers are more than fit the processor's
-// caches, as an engine's are.
+// A decoding step in an engine: observing, appending and evicting in all layers
+// beside that step's attention over the same caches. As in an engine, the layers do
+// not fit the processor's caches.
 #include <fmt/format.h>
 
 #include <deque>
@@ -51,7 +51,7 @@ constexpr Case kCases[] = {
      kGoal},
 };
 
-// A sequence in the middle of decoding, its layers filled up to the budget.
+// A sequence in the middle of decoding, whose layers are filled up to the budget.
 class Decoder {
  public:
   Decoder(Session& session, const Shape& shape, const Case& c)
@@ -88,7 +88,7 @@ class Decoder {
 
   uint32_t n_steps() const { return margin_ + 1; }
 
-  // One round from the budget to the budget; the engine's own rows are there already.
+  // One round goes from budget to budget. The engine's own rows are there already.
   void Round() {
     for (uint32_t i = 0; i < n_steps(); ++i) Step();
     if (Stored() != s_.budget) {
@@ -97,7 +97,7 @@ class Decoder {
     }
   }
 
-  // Of all layers, over as many tokens as a cache holds at the least.
+  // Attends in all layers to the least number of tokens that a cache holds.
   void Attention() {
     for (uint32_t l = 0; l < s_.n_layers; ++l) {
       Attend({s_.budget, s_.n_kv_heads, s_.head_dim, queries_.data(),

@@ -1,5 +1,5 @@
-// H2O from queries: sums of attention over all query rows of a prompt, against what the
-// prompt's own causal attention costs, two products of half a square.
+// H2O from queries: attention sums over all query rows of a prompt, against the
+// cost of the prompt's own causal attention, two products of half a square.
 #include <fmt/format.h>
 
 #include <vector>
@@ -16,7 +16,7 @@ struct Way {
   const char* name;
   double scratch;  // from the least to the best
   bool knows_lse;
-  // Of the time of two products at the FMA peak.
+  // Relative to the time of two products at the FMA peak.
   Goal goal;
 };
 constexpr Way kWays[] = {{"best scratch", 1.0, false, {0.95, 1.3}},
@@ -55,7 +55,7 @@ void BenchPrompt(Session& session, const Workload& w) {
           {&row, &peak, &row.Against("plain causal attention, 1 thread")});
     }
   }
-  // Two products of half a square are as much as one of all.
+  // Two products of half a square cost as much as one of a whole one.
   const double flops = w.flops();
   Repeat(session, [&](bool measured) {
     const double plain = PlainAttentionSeconds(data);
@@ -83,7 +83,7 @@ void BenchH2o(Session& session) {
   }
   BenchPrompt(session, {"4K", 4096, 32, 8, 128, 4096, 2048});
   BenchPrompt(session, {"8K", 8192, 32, 8, 128, 8192, 2048});
-  // Of two KV heads, which is enough to know.
+  // Two KV heads are enough.
   BenchPrompt(session, {"16K, 2 KV heads", 16384, 8, 2, 128, 16384, 2048});
 }
 

@@ -1,4 +1,4 @@
-// Large arrays as an engine would hold them.
+// Large arrays like an engine's.
 #ifndef KVEVICT_TESTS_BENCH_HUGE_BUFFER_H_
 #define KVEVICT_TESTS_BENCH_HUGE_BUFFER_H_
 

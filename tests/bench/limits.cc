@@ -17,11 +17,11 @@ namespace kvevict::bench::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// As many as hide the latency of multiply-adds on any CPU of today.
+// These hide the latency of multiply-adds on any CPU of today.
 #define KV_ACCUMULATORS(X) \
   X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 
-// n_rounds times 12 vectors of multiply-adds. Returns the number of flops.
+// Runs n_rounds times 12 vectors of multiply-adds. Returns the number of flops.
 double MultiplyAdds(uint64_t n_rounds, float* out) {
   const hn::ScalableTag<float> d;
   const auto factor = hn::Set(d, 0.999f);
@@ -41,7 +41,7 @@ double MultiplyAdds(uint64_t n_rounds, float* out) {
          static_cast<double>(hn::Lanes(d));
 }
 
-// n_rounds times 2^x of 1024 numbers. Returns how many there were.
+// Computes 2^x of 1024 numbers n_rounds times. Returns how many there were.
 double Exponentials(uint64_t n_rounds, float* numbers) {
   const hn::ScalableTag<float> d;
   for (uint64_t round = 0; round < n_rounds; ++round) {
@@ -78,7 +78,7 @@ HWY_EXPORT(MultiplyAdds);
 HWY_EXPORT(Exponentials);
 HWY_EXPORT(Sum);
 
-// What the compiler must not drop.
+// The compiler must not drop the computation.
 volatile float float_sink;
 volatile uint64_t integer_sink;
 

@@ -1,4 +1,4 @@
-// What this machine can do at best, measured in this process.
+// The best that this machine can do, measured in this process.
 #ifndef KVEVICT_TESTS_BENCH_LIMITS_H_
 #define KVEVICT_TESTS_BENCH_LIMITS_H_
 
@@ -15,16 +15,16 @@ namespace kvevict::bench {
 
 class Limits {
  public:
-  // Each measures anew, keeps the sample for the report and returns it, per thread
-  // and second of CPU time.
-  // f32, widest vector, 12 accumulators
+  // Each call measures anew, keeps the sample for the report and returns it, per
+  // thread and second of CPU time. This one uses f32, the widest vector and 12
+  // accumulators.
   double FmaFlops(SimdTarget simd, uint32_t n_threads);
-  // of the kernels' own 2^x, in L1
+  // Exponentials by the kernels' own 2^x, in L1.
   double Exponentials(SimdTarget simd, uint32_t n_threads);
   double MemcpyBytes(uint32_t n_threads);  // payload, in memory
   double ReadBytes(uint32_t n_threads);    // in memory
 
-  // Drops what the caches hold.
+  // Empties the caches.
   void EvictCaches();
 
   using Key = std::pair<std::string, uint32_t>;  // name, threads

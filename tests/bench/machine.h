@@ -1,4 +1,4 @@
-// What the figures were taken on.
+// The machine that the figures come from.
 #ifndef KVEVICT_TESTS_BENCH_MACHINE_H_
 #define KVEVICT_TESTS_BENCH_MACHINE_H_
 
@@ -13,7 +13,7 @@ struct Machine {
   uint32_t n_cpus;
   std::string simd;                  // the target in use
   std::vector<std::string> targets;  // SIMD, best first
-  bool has_bf16_dot;                 // the CPU's; no kernel uses it so far
+  bool has_bf16_dot;                 // of the CPU; no kernel uses it so far
 };
 
 Machine DescribeMachine(const std::string& simd);

@@ -1,5 +1,5 @@
-// Rows that go merged into rows that stay, of a layer: every one of them meets every
-// one of these.
+// Merges rows of a layer that go into rows that stay: every one of the former meets
+// every one of the latter.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -50,7 +50,7 @@ class MergeData {
     });
   }
 
-  // Means are smaller than what they are of.
+  // Means are smaller than their terms.
   void Check() const {
     const double sum = Sum();
     if (!(sum > 0.1 * sum_ && sum < 0.9 * sum_)) {
@@ -78,7 +78,7 @@ class MergeData {
     source.dtype = DType::kBF16;
     return source;
   }
-  // Of the sizes of values that stay.
+  // The sum of the sizes of values that stay.
   double Sum() const {
     double sum = 0.0;
     for (const int32_t slot : keep_) {

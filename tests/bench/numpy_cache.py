@@ -30,7 +30,7 @@ c_u32, c_i64, c_u64 = ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64
 pointer, size_t = ctypes.c_void_p, ctypes.c_size_t
 
 
-# ---- The library: the structs of kvevict.h that are needed ----
+# ---- The library: the structs of kvevict.h that this needs ----
 
 
 class Plane(ctypes.Structure):
@@ -138,7 +138,7 @@ class Library:
         self.call("attend_workspace", self.context, jobs, size_t(1), ctypes.byref(need))
         workspace = aligned((need.best_bytes,), np.uint8)
         at, n_bytes = pointer(workspace.ctypes.data), size_t(need.best_bytes)
-        # Both keep alive what they point to.
+        # The closure keeps both, and what they point to, alive.
         return lambda: (workspace, out) and self.call(
             "attend", self.context, jobs, size_t(1), at, n_bytes, None
         )
@@ -344,7 +344,7 @@ def bench(library, label, args, *kind):
     )
     for name, our_step, numpy_step in steps:
         compare(f"{name} {label} {n}", args.repetitions, our_step, numpy_step)
-    # A code is off by one where numpy's quotient is rounded to another side.
+    # A code is off by one if numpy's quotient rounds to the other side.
     step = float(theirs.k.scale.max())
     check(label, back[0], plain[0], 0.5001 * step)
     check(label + " in numpy", numpy_back[0], plain[0], 0.5001 * step)

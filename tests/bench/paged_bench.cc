@@ -1,5 +1,5 @@
-// A paged cache of the library's own: what a token's rows cost to store, and what it
-// costs to gather rows from blocks that lie anywhere.
+// A paged cache of the library: the cost of storing a token's rows, and of
+// gathering rows from blocks that lie anywhere.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ struct DestroyPaged {
 using CacheHandle = std::unique_ptr<kvevict_paged_cache, DestroyPaged>;
 using PagedHandle = std::unique_ptr<kvevict_paged_sequence, DestroyPaged>;
 
-// One sequence of one layer, in blocks that follow one another in no order.
+// One sequence of one layer, in blocks in no order.
 class Paged {
  public:
   Paged(const char* simd_target, uint32_t n_tokens)
@@ -70,7 +70,7 @@ class Paged {
     return rows;
   }
 
-  // A token after the other, from none to all.
+  // Appends token after token, from none to all.
   void Append(float* k, float* v) const {
     Check(kvevict_paged_sequence_truncate(sequence(), 0));
     for (uint32_t t = 0; t < n_tokens_; ++t) {
@@ -85,7 +85,7 @@ class Paged {
   }
 
  private:
-  // Blocks are free again in the order in which sequences of one block go.
+  // Blocks become free in the order in which sequences of one block go.
   void ShuffleBlocks(uint32_t n_blocks) const {
     std::vector<PagedHandle> owners;
     for (uint32_t b = 0; b < n_blocks; ++b) {
@@ -108,7 +108,7 @@ void BenchAppend(Session& session) {
   const std::string name = "paged append of a token, 8 heads x 128 f32";
   if (!session.wants(name)) return;
   session.announce(name);
-  const uint32_t n_tokens = 256;  // as many as a processor's cache holds
+  const uint32_t n_tokens = 256;  // fits a processor's cache
   const Paged paged(session.simd.name, n_tokens);
   HugeBuffer<float> k(n_tokens * kRow), v(n_tokens * kRow);
   std::fill_n(k.data(), k.size(), 1.0f);

@@ -1,4 +1,4 @@
-// What calls are given: plans of layers that are alike, and token-major rows.
+// Arguments of calls: plans of layers that are alike, and token-major rows.
 #ifndef KVEVICT_TESTS_BENCH_PLANS_H_
 #define KVEVICT_TESTS_BENCH_PLANS_H_
 

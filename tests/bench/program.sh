@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# program.sh BENCH: the benchmark as its user sees it.
+# program.sh BENCH: tests the benchmark as its user sees it.
 set -euo pipefail
 bench=$1
 fail() {
@@ -7,7 +7,7 @@ fail() {
   exit 1
 }
 
-# An unknown target is answered with those that are there; the last one can be asked for.
+# The answer to an unknown target lists the targets; the last one can be asked for.
 said=$("$bench" --simd none 2>&1) && fail "--simd none is taken"
 [[ $said == *'simd_target "none" is not one of '* ]] || fail "$said"
 last=${said##*[, ]}

@@ -1,4 +1,4 @@
-// What scoring quantized keys costs, at the score door: against the same keys in f32.
+// The cost of scoring quantized keys by kvevict_score(), against the same keys in f32.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace kvevict::bench {
 namespace {
 
-// Keys of a layer, [S, H, D], any numbers; and a scale of each row that wants one.
+// Keys of a layer, [S, H, D], any numbers, and a scale for each row that needs one.
 class Keys {
  public:
   Keys(const Workload& w, DType dtype)
@@ -24,7 +24,7 @@ class Keys {
         rows_(size_t{w.n_tokens} * w.n_kv_heads * RowBytes()),
         scales_(size_t{w.n_tokens} * w.n_kv_heads) {
     std::minstd_rand random(1);
-    // No number is NaN, nor far from 1, whatever the bytes are taken for.
+    // Whatever dtype reads the bytes, no number is NaN or far from 1.
     for (size_t i = 0; i < rows_.size(); ++i) {
       const auto bits = static_cast<uint8_t>(random() >> 8);
       rows_.data()[i] =

@@ -1,5 +1,5 @@
-// Redundancy of the keys of a layer: of keys in all directions, of which no two are
-// similar and every pair is met, and of keys as caches have them, around a mean.
+// Redundancy of a layer's keys: keys in all directions, of which no two are similar
+// and every pair is compared, and keys around a mean, as caches have.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -52,7 +52,7 @@ class RedundancyData {
     });
   }
 
-  // They are what a softmax leaves.
+  // They are the result of a softmax.
   void Check() const {
     for (uint32_t head = 0; head < w_.n_kv_heads; ++head) {
       double sum = 0.0;
@@ -82,7 +82,7 @@ void BenchKeys(Session& session, const Workload& w, const char* kind,
   RedundancyData data(w, mean);
   Row& row = session.report.AddRow(name, 1, meets_all ? "flop/s" : "keys/s");
   const double n = w.n_tokens;
-  // Cosines of a pair are the same both ways.
+  // A pair's cosine is the same both ways.
   const double flops = n * n * w.head_dim * w.n_kv_heads;
   Comparison* peak = nullptr;
   if (meets_all) {

@@ -117,7 +117,8 @@ void RowAttention(const Workload& w, const RowSource& queries,
   }
 }
 
-// How far ahead rows are fetched: they lie apart, and the hardware does not guess.
+// The distance at which rows are prefetched: they lie apart, so the hardware does not
+// guess.
 constexpr uint32_t kRowsAhead = 8;
 
 void FetchRow(const float* row, uint32_t dim) {
@@ -218,7 +219,7 @@ HWY_EXPORT(RowDot);
 HWY_EXPORT(RowAttention);
 HWY_EXPORT(AttendHead);
 
-// Places in the order of SortSelect.
+// Indices in the order of SortSelect.
 struct HigherFirst {
   const float* scores;
   bool operator()(int32_t a, int32_t b) const {

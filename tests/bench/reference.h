@@ -1,4 +1,4 @@
-// Short and obvious implementations, to compare speed and results with.
+// Short and obvious implementations to compare speed and results with.
 #ifndef KVEVICT_TESTS_BENCH_REFERENCE_H_
 #define KVEVICT_TESTS_BENCH_REFERENCE_H_
 
@@ -8,18 +8,18 @@
 
 namespace kvevict::bench {
 
-// Weights [n_tokens] of one query head of f32 data, summed over the window's rows: a
-// row at a time, scalar, expf.
+// Weights [n_tokens] of one query head of f32 data, summed over the window's rows:
+// one row at a time, scalar, expf.
 void NaiveScores(const AttentionData& data, KeyLayout layout, uint32_t q_head,
                  float* weights);
 
-// The same loops with a 256-bit dot of four accumulators and a vector softmax, as many
-// engines have it.
+// The same loops with a 256-bit dot of four accumulators and a vector softmax, as
+// in many engines.
 void RowDotScores(const AttentionData& data, KeyLayout layout, uint32_t q_head,
                   float* weights);
 
-// out[window, head_dim] = causal attention of one query head of f32 data over keys that
-// are values too, the same way: two products.
+// out[window, head_dim] = causal attention of one query head of f32 data, done the
+// same way. Keys are also the values, so there are two products.
 void RowDotAttention(const AttentionData& data, KeyLayout layout,
                      uint32_t q_head, float* out);
 
@@ -34,11 +34,11 @@ struct DecodeStep {
   const float* values;
 };
 
-// out[n_kv_heads, 4, head_dim]; rows come from memory once for all query heads.
+// out[n_kv_heads, 4, head_dim]; all query heads share one read of the rows.
 // Scratch: 8 * (n_tokens + 8) floats.
 void Attend(const DecodeStep& step, float* scratch, float* out);
 
-// Places of the k highest scores, ascending; ties to the lower place.
+// Indices of the k highest scores, ascending; ties to the lower index.
 void SortSelect(const float* scores, uint32_t n, uint32_t k, int32_t* places);
 void NthElementSelect(const float* scores, uint32_t n, uint32_t k,
                       int32_t* places);

@@ -14,7 +14,7 @@
 
 namespace kvevict::bench {
 
-// `floor` must hold, `goal` is aimed at.
+// `floor` must hold; `goal` is the aim.
 struct Goal {
   double floor;
   double goal;

@@ -1,4 +1,4 @@
-// What it costs to quantize rows, and to read them back: beside memcpy of the same f32.
+// The cost of quantizing rows and of reading them back, beside memcpy of the same f32.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ constexpr uint32_t kHeadDim = 128;
 constexpr double kQuantizeGoal = 1.1;
 constexpr double kDequantizeGoal = 1.2;
 
-// Keys of a layer, [S, H, D], with the numbers that its dtype takes, in f32.
+// Keys of a layer, [S, H, D], with the scales that their dtype takes, in f32.
 class Keys {
  public:
   Keys(uint32_t n_tokens, DType dtype)

@@ -1,5 +1,5 @@
-// Keys turned in place beside a copy of their bytes, which reads and writes each once,
-// both from cold caches.
+// Rotates keys in place beside a copy of their bytes, which reads and writes each
+// once, both with cold caches.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -44,7 +44,7 @@ class Keys {
   const uint16_t* data() const { return elements_.data(); }
   size_t bytes() const { return elements_.size() * sizeof(uint16_t); }
 
-  // Turning keeps lengths, but for rounding.
+  // Rotation keeps lengths except for rounding.
   void Check() const {
     const double square = Square();
     if (!(std::abs(square / square_ - 1.0) < 0.01)) {
@@ -107,7 +107,7 @@ void BenchLayout(Session& session, const Workload& w,
   const PlanHandle plan = PlanOf(context.get(), w, layout);
   Keys keys(w);
   HugeBuffer<uint16_t> copy(keys.bytes() / sizeof(uint16_t));
-  // No two neighbours move alike, which is the slowest.
+  // No two neighbours move alike, which is the slowest case.
   std::vector<int32_t> offsets(w.n_tokens);
   for (uint32_t i = 0; i < w.n_tokens; ++i) {
     offsets[i] = -7 * static_cast<int32_t>(i) - 1;

@@ -1,4 +1,4 @@
-// What repetitions measured.
+// The measurements of repetitions.
 #ifndef KVEVICT_TESTS_BENCH_SAMPLES_H_
 #define KVEVICT_TESTS_BENCH_SAMPLES_H_
 

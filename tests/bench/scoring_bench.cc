@@ -25,7 +25,7 @@ struct ScoringGoals {
 };
 
 // PERFORMANCE goals. Without a bf16 dot, bf16 is converted while packing and
-// held to the f32 peak; only workload A has a goal for it.
+// compared with the f32 peak; only workload A has a goal for it.
 ScoringGoals GoalsOf(const Workload& w, DType dtype) {
   ScoringGoals goals;
   const std::string name = w.name;
@@ -54,7 +54,7 @@ const char* LayoutText(KeyLayout layout) {
   return layout == KeyLayout::kTokenMajor ? "[S, H, D]" : "[H, S, D]";
 }
 
-// The weights of query head 0 against a reference that is no more exact.
+// Compares the weights of query head 0 with a reference that is no more exact.
 void CheckResult(const AttentionData& data, const float* expected,
                  const char* reference) {
   for (uint32_t j = 0; j < data.workload().n_tokens; ++j) {
@@ -67,7 +67,7 @@ void CheckResult(const AttentionData& data, const float* expected,
   }
 }
 
-// A call of the kernel, or as many as fill a few milliseconds.
+// One call of the kernel, or as many as fill a few milliseconds.
 Timing Score(SimdTarget simd, AttentionData& data, KeyLayout layout,
              uint32_t n_threads) {
   Timing total;
@@ -137,7 +137,7 @@ void BenchWorkload(Session& session, const Workload& w, DType dtype) {
   session.announce(name);
   AttentionData data(w, dtype);
   const ScoringGoals goals = GoalsOf(w, dtype);
-  // Naive scoring of B takes seconds per head, and tells nothing new.
+  // Naive scoring of B takes seconds per head and adds nothing.
   const bool has_references = dtype == DType::kF32 && w.n_tokens <= 16384;
 
   constexpr KeyLayout kLayouts[] = {KeyLayout::kTokenMajor,
@@ -151,8 +151,8 @@ void BenchWorkload(Session& session, const Workload& w, DType dtype) {
           fmt::format("{} {}", name, LayoutText(kLayouts[l])), t + 1, "flop/s");
       r.peak = &r.row->Against("f32 FMA peak", goals.peak[t]);
       if (!has_references) continue;
-      // The goal is about rows far apart, where the prototypes' references had
-      // them; rows in sequence are a gift to them.
+      // The goal is about rows far apart, as in the prototypes' references;
+      // rows in sequence are easier for them.
       r.row_dot = &r.row->Against("row-dot scoring of this layout, 1 thread",
                                   l == 0 ? goals.row_dot[t] : std::nullopt);
       if (l == 0) r.naive = &r.row->Against("naive scoring, 1 thread");
@@ -207,8 +207,8 @@ void BenchWorkload(Session& session, const Workload& w, DType dtype) {
       }
     }
   });
-  // A floor above the FMA peak itself says something of the machine (little
-  // arithmetic beside its caches), not of the kernel. Only then is it not judged.
+  // A floor above the FMA peak itself depends on the machine (little arithmetic
+  // beside its caches), not on the kernel. Only then it is not judged.
   for (uint32_t t = 0; has_references && t < 2; ++t) {
     std::optional<Goal>& goal = rows[t][0].row_dot->goal;
     const double reachable = (t + 1) * peak_by_row_dot.Median();
@@ -227,7 +227,7 @@ void BenchWorkload(Session& session, const Workload& w, DType dtype) {
   }
 }
 
-// The same data by the code for AVX2, against what AVX2 can do.
+// Runs the code for AVX2 on the same data, against what AVX2 can do.
 void BenchAvx2(Session& session) {
   const std::string name = "scoring f32 A, AVX2 only";
   SimdTarget avx2;
@@ -245,7 +245,7 @@ void BenchAvx2(Session& session) {
   });
 }
 
-// What less scratch costs.
+// Measures the cost of less scratch.
 void BenchScratch(Session& session, const Workload& w) {
   const std::string name = fmt::format("scoring f32 {}, scratch", w.name);
   if (!session.wants(name)) return;
@@ -272,7 +272,7 @@ void BenchScratch(Session& session, const Workload& w) {
   });
 }
 
-// What the variance of rows costs, and what a split over layers measures.
+// Measures the cost of the variance of rows, and of a split's measures.
 void BenchSpread(Session& session, const Workload& w) {
   const std::string name = fmt::format("scoring f32 {}, spread", w.name);
   if (!session.wants(name)) return;

@@ -66,7 +66,7 @@ class Selector {
 
 constexpr double kMinSeconds = 3e-3;
 
-// From the weights of the query heads to keep lists, all KV heads of a layer.
+// Pools and selects from the weights of the query heads, for all KV heads of a layer.
 void BenchPoolAndSelect(Session& session, const Workload& w,
                         std::optional<Goal> goal) {
   const std::string name = fmt::format("pool + select {}", w.name);
@@ -105,8 +105,8 @@ void BenchPoolAndSelect(Session& session, const Workload& w,
   });
 }
 
-// Sets of scores that take turns: branch predictors learn a single one by heart, which
-// makes nth_element three times faster than it is in an engine.
+// Sets of scores take turns: branch predictors learn a single one by heart, which
+// makes nth_element three times as fast as in an engine.
 class ScoreSets {
  public:
   ScoreSets(uint32_t n_tokens, uint32_t n_sets) : n_tokens_(n_tokens) {
@@ -140,7 +140,7 @@ void BenchSelectAlone(Session& session, uint32_t n_tokens, uint32_t budget,
                     budget);
   std::vector<int32_t> places(budget);
 
-  // Seconds for one set.
+  // Returns the seconds for one set.
   const auto time_sets = [&](const auto& select) {
     Timing timing = TimeCalls([&] {
       for (uint32_t i = 0; i < kSets; ++i) select(sets.Next());
@@ -180,7 +180,7 @@ void BenchSelectAlone(Session& session, uint32_t n_tokens, uint32_t budget,
   });
 }
 
-// How many keys each of a layer's heads keeps by a contest, beside selecting them.
+// Counts the keys that each of a layer's heads keeps in a contest, beside selecting them.
 void BenchHeadSplit(Session& session, uint32_t n_heads, uint32_t n_tokens,
                     uint32_t budget) {
   const std::string name = fmt::format("share {} of {} x {}, adaptive heads",

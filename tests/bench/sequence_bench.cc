@@ -1,4 +1,4 @@
-// What a request costs: its state, the queries it is shown, its eviction.
+// The cost of a request: its state, its observed queries, its eviction.
 #include <fmt/format.h>
 
 #include <string>
@@ -76,7 +76,7 @@ void BenchCreate(Session& session, const Workload& w, uint32_t n_layers) {
   });
 }
 
-// A prompt's last rows, then the eviction, of a few layers with caches of their own.
+// A prompt's last rows and then the eviction, in a few layers with caches of their own.
 class Request {
  public:
   Request(SimdTarget simd, const Workload& w, uint32_t n_layers)
@@ -135,7 +135,7 @@ class Request {
                                    w_.n_tokens - w_.window, nullptr));
   }
 
-  // What comes before an eviction.
+  // The steps before an eviction.
   void Prefill() {
     Check(kvevict_sequence_reset(sequence_.get(), nullptr));
     Observe();
@@ -148,7 +148,7 @@ class Request {
                                  workspace_bytes_, nullptr));
   }
 
-  // By the door, all layers.
+  // Scores all layers by kvevict_score().
   void Score() {
     Check(kvevict_score(plan_.get(), jobs_.data(), jobs_.size(),
                         workspace_[0].data(), workspace_bytes_, nullptr));

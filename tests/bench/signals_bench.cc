@@ -1,5 +1,5 @@
-// What ranking the tokens of a layer costs by each policy, at the score door: against
-// reading what it reads of the cache.
+// The cost of ranking a layer's tokens by each policy's kvevict_score(), against
+// reading the same part of the cache.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ bool Needs(const kvevict_policy* policy, kvevict_input input) {
   return need == KVEVICT_NEED_REQUIRED;
 }
 
-// A bf16 layer in memory, and all that a signal may want beside it.
+// A bf16 layer in memory, with all other inputs of signals.
 class Layer {
  public:
   explicit Layer(const Workload& w)
@@ -35,7 +35,7 @@ class Layer {
                            w.head_dim * w.n_tokens})),
         scores_(size_t{w.n_kv_heads} * w.n_tokens) {
     std::minstd_rand random(1);
-    // Numbers between -2 and 2.
+    // The numbers lie between -2 and 2.
     for (HugeBuffer<uint16_t>* rows : {&keys_, &values_}) {
       for (size_t i = 0; i < RowsBytes() / sizeof(uint16_t); ++i) {
         const auto bits = static_cast<uint16_t>(random());
@@ -81,8 +81,8 @@ class Layer {
     return job;
   }
 
-  // What a policy reads as long as the cache: keys for keydiff twice, since their mean
-  // comes before what they are compared with.
+  // The bytes of a policy's inputs that are as long as the cache. keydiff reads
+  // keys twice, since their mean comes before the comparison.
   double BytesRead(std::string_view name, const kvevict_policy* policy) const {
     const double of_tokens = 4.0 * w_.n_tokens;
     double bytes = 0;
@@ -90,7 +90,7 @@ class Layer {
       if (Needs(policy, rows)) bytes += static_cast<double>(RowsBytes());
     }
     if (name == "keydiff") bytes *= 2;
-    // Which are there, so that nothing has to stand in for them.
+    // Sums are given, so that nothing stands in for them.
     if (name == "h2o") bytes += of_tokens * w_.n_q_heads;
     if (Needs(policy, KVEVICT_INPUT_SCORES)) bytes += of_tokens * w_.n_kv_heads;
     return bytes;
@@ -127,8 +127,8 @@ class Layer {
   kvevict_signal_inputs inputs_ = KVEVICT_SIGNAL_INPUTS_INIT;
 };
 
-// Keys are read at the speed of memory where nothing else is, and no query head has
-// products of its own.
+// Keys are read at the speed of memory if nothing else is read, and no query head
+// has products of its own.
 std::optional<Goal> GoalOf(const Session& session,
                            const kvevict_policy* policy) {
   bool keys_alone = Needs(policy, KVEVICT_INPUT_KEYS);
@@ -193,7 +193,7 @@ void BenchPolicy(Session& session, const Workload& w, const char* policy_name,
 
 void BenchSignals(Session& session) {
   const Workload& w = session.smoke ? kSmoke : kA;
-  std::optional<Layer> layer;  // made when it is wanted
+  std::optional<Layer> layer;  // made when it is needed
   kvevict_policy_info info = {};
   info.struct_size = sizeof(info);
   for (uint32_t i = 0; kvevict_policy_at(i, &info) == KVEVICT_OK; ++i) {

@@ -15,7 +15,7 @@ namespace kvevict::bench {
 struct Session {
   uint32_t repetitions = 5;           // after one that warms up
   bool smoke = false;                 // small shapes, no goals
-  SimdTarget simd = SimdTargetAt(0);  // whose code runs
+  SimdTarget simd = SimdTargetAt(0);  // the target that runs
   // Whether the group of rows of this name is wanted.
   std::function<bool(const std::string&)> wants;
   // Says on stderr what is being measured.

@@ -1,4 +1,4 @@
-// Evictions of whole blocks: by their table, and by moving rows.
+// Evictions of whole blocks by their table, and by moving rows.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ constexpr uint32_t kHeadDim = 128;
 constexpr uint32_t kBlockSize = 16;
 constexpr size_t kRow = size_t{kHeads} * kHeadDim;
 
-// A layer in blocks that follow one another in no order.
+// A layer in blocks in no order.
 class Layer {
  public:
   Layer(const char* simd_target, uint32_t n_tokens)
@@ -52,7 +52,7 @@ class Layer {
     view_.block_table_len = table_.size();
   }
 
-  // Of all tokens.
+  // Evicts from all tokens.
   void Evict(bool by_table) const {
     Check(kvevict_sequence_reset(sequence_.get(), nullptr));
     Check(kvevict_sequence_append(sequence_.get(), n_tokens_, nullptr));

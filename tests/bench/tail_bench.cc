@@ -1,5 +1,5 @@
-// The accepted nodes of a speculative tree moved down behind a prefix, in all layers at
-// once, beside a copy of their rows alone and beside the same call without a prefix.
+// Moves the accepted nodes of a speculative tree down behind a prefix, in all layers at
+// once, beside a copy of their rows alone and the same call without a prefix.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -23,8 +23,8 @@ constexpr uint32_t kNodes = 32;
 constexpr uint32_t kAccepted[] = {0, 7, 18, 30};
 constexpr uint32_t kBlockSize = 16;
 
-// Layers of keys and values [n_tokens, n_kv_heads, head_dim], whose last tokens are the
-// nodes, and a move of each.
+// Layers of keys and values [n_tokens, n_kv_heads, head_dim] whose last tokens are
+// the nodes, and a move for each.
 class Layers {
  public:
   Layers(uint32_t n_layers, uint32_t n_prefix, bool paged)
@@ -78,7 +78,7 @@ class Layers {
           "tail: slot {} does not hold node {}", node, kAccepted[node]));
     });
   }
-  // No less can be done.
+  // This is the least work.
   void CopyRows() {
     for (size_t plane = 0; plane < planes_.size(); ++plane) {
       for (uint32_t i = 0; i < std::size(kAccepted); ++i) {

@@ -9,7 +9,7 @@
 namespace kvevict::bench {
 namespace {
 
-// Rows of gaussians, cut from a table at random places: 500 MB of them cost a second.
+// Gaussian rows cut from a table at random places: 500 MB of new ones would cost a second.
 class GaussianRows {
  public:
   GaussianRows() {
@@ -131,7 +131,7 @@ Timing AttentionData::Score(SimdTarget simd, KeyLayout layout,
     args.scale = 1.0f / std::sqrt(static_cast<float>(w.head_dim));
     args.out = weights_.data() + size_t{head} * w.group() * w.n_tokens;
     args.out_stride = w.n_tokens;
-    if (knows_lse) args.lse = &lse;  // of strides 0
+    if (knows_lse) args.lse = &lse;  // with strides of 0
     args.rows.spread = spread;
     WindowMeasure measure;
     if (measures) args.measure = &measure;

@@ -22,15 +22,15 @@ struct Workload {
   uint32_t budget;
 
   uint32_t group() const { return n_q_heads / n_kv_heads; }
-  // Multiplications and additions of the queries times the keys.
+  // The multiplications and additions of queries times keys.
   double flops() const {
     return 2.0 * n_q_heads * window * head_dim * n_tokens;
   }
 };
 
-// One layer of an 8B-class model; long context; small, where overheads show; 16 query
-// heads per KV head; MLA, whose heads share one latent KV head; sizes that are no
-// multiple of anything.
+// One layer of an 8B-class model; a long context; a small one that shows overheads;
+// 16 query heads per KV head; MLA, whose heads share one latent KV head; sizes that
+// are no multiple of anything.
 inline constexpr Workload kA = {"A", 16384, 32, 8, 128, 64, 2048};
 inline constexpr Workload kB = {"B", 131072, 32, 8, 128, 64, 8192};
 inline constexpr Workload kC = {"C", 2048, 8, 2, 64, 32, 256};
@@ -42,8 +42,8 @@ inline constexpr Workload kSmoke = {"smoke", 500, 6, 2, 40, 9, 50};
 
 enum class KeyLayout { kTokenMajor, kHeadMajor };  // [S, Hkv, D], [Hkv, S, D]
 
-// Gaussian queries [n_q_heads, window, head_dim] and keys in one or both layouts; 2 %
-// of the tokens point the way of a query, so that the softmax is not flat.
+// Gaussian queries [n_q_heads, window, head_dim] and keys in one or both layouts. 2
+// % of the tokens point towards a query, so that the softmax is not flat.
 class AttentionData {
  public:
   AttentionData(const Workload& workload, DType dtype);
@@ -52,10 +52,10 @@ class AttentionData {
   RowSource Queries(uint32_t q_head) const;
   RowSource Keys(KeyLayout layout, uint32_t kv_head) const;
 
-  // Scores all heads into weights(): an item of work is a KV head.
-  // With the least scratch, or so much of what is best beyond that.
-  // In one pass, by log-sum-exps of all rows, of any value, if they are told to be known.
-  // With so many times the rows' variance, and measured or not, windows up to 64.
+  // Scores all heads into weights(); an item of work is a KV head. Uses the least
+  // scratch and a share of what the best has beyond that. Takes one pass if
+  // log-sum-exps of all rows, of any value, are said to be known. Adds the rows'
+  // variance so many times, and measures or not, for windows up to 64.
   Timing Score(SimdTarget simd, KeyLayout layout, uint32_t n_threads,
                double scratch = 1.0, bool knows_lse = false,
                float spread = 0.0f, bool measures = false);

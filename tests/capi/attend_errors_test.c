@@ -1,5 +1,5 @@
-/* What kvevict_attend() refuses, before a byte is written; NaN and infinity; what there
- * is nothing of. */
+/* kvevict_attend() refuses these calls before it writes a byte. NaN and infinity
+ * reach only who sees them. No slots give zeros. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,7 +150,7 @@ Test(attend_errors, says_what_is_wrong_and_writes_nothing) {
   EXPECT_OK(Call(&good));
 }
 
-/* What is written may share no byte with anything that is read or written. */
+/* An output may share no byte with anything else that is read or written. */
 Test(attend_errors, refuses_outputs_that_overlap) {
   EXPECT_BAD(bad_out.data = queries.data, "jobs[0].out overlaps",
              "jobs[0].queries");
@@ -169,7 +169,7 @@ Test(attend_errors, refuses_outputs_that_overlap) {
   EXPECT(test_is_filled(m.out, sizeof m.out), "out was written");
 }
 
-/* Queries and results in turn in one tensor, caches that jobs share. */
+/* Queries and results alternate in one tensor, and jobs share caches. */
 Test(attend_errors, takes_outputs_between_inputs) {
   static float both[kQueries][kQHeads][2][kDim];
   static float other[kQueries][kQHeads][kDim];
@@ -212,7 +212,7 @@ Test(attend_errors, needs_its_workspace) {
       kvevict_attend(context, &good, 1, workspace + 4, size.least_bytes, NULL),
       "64-byte aligned");
   EXPECT(test_is_filled(m.out, sizeof m.out), "out was written");
-  /* Sizes need no memory. */
+  /* A size query needs no memory. */
   kvevict_attention_job job = good;
   kvevict_view far = view;
   far.k.data = 16;
@@ -309,7 +309,7 @@ Test(attend_errors, nan_and_infinity_reach_those_who_see_them) {
   EXPECT(IsNanRow(0, 0) && IsNanRow(0, 1) && !IsNanRow(0, 2), "sinks");
 }
 
-/* The same where many rows meet in matrix products. */
+/* NaN stays apart too where many rows meet in matrix products. */
 Test(attend_errors, many_queries_keep_nan_apart) {
   enum { kMany = 40 };
   static float q[kMany][kQHeads][kDim], o[kMany][kQHeads][kDim];
@@ -342,7 +342,7 @@ Test(attend_errors, many_queries_keep_nan_apart) {
   }
 }
 
-/* All logits -infinity: nothing is seen. */
+/* All logits are -infinity, so nothing is seen. */
 Test(attend_errors, all_minus_infinity_gives_zeros) {
   good.sink_logits = NULL;
   good.sink_logits_len = 0;

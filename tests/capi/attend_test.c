@@ -1,5 +1,5 @@
-/* kvevict_attend(): against double precision, in every layout and dtype, whatever the
- * workspace, the threads and the SIMD target. */
+/* Holds kvevict_attend() against double precision in every layout and dtype, for
+ * any workspace, number of threads and SIMD target. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,13 +12,13 @@
 #include "tests/capi/support/hooks.h"
 #include "tests/oracle/attention.h"
 
-/* What a call is asked beside the cache. */
+/* The arguments of a call beside the cache. */
 typedef struct question {
   uint32_t n_tokens;
   const uint32_t* counts;
   uint32_t group;
   uint32_t n_queries;
-  uint32_t v_head_dim; /* of caches without V */
+  uint32_t v_head_dim; /* for caches without V */
   uint32_t window;
   uint32_t non_causal;
   float scale;
@@ -75,7 +75,7 @@ static void ExpectGaps(const rows* r, uint32_t n_heads, uint32_t n_rows) {
   free(copy);
 }
 
-/* How far rounding to a dtype leads. */
+/* The most that rounding to a dtype changes. */
 static double StoredBound(kvevict_dtype dtype, double v) {
   if (dtype == KVEVICT_DTYPE_F16) return fmax(fabs(v) * 0x1p-11, 0x1p-25);
   return dtype == KVEVICT_DTYPE_BF16 ? fabs(v) * 0x1p-8 : 0.0;
@@ -129,7 +129,7 @@ static scene MakeScene(const test_cache* cache, const question* q,
   return s;
 }
 
-/* Once the scene lies where it will stay. */
+/* Call it once the scene lies where it will stay. */
 static const kvevict_attention_job* JobOf(scene* s) {
   s->job.queries = &s->queries.plane;
   s->job.out = &s->out.plane;
@@ -249,7 +249,7 @@ static void* Workspace(size_t n_bytes) {
   return memory;
 }
 
-/* In the least workspace, in half and in the best: the same bytes. */
+/* The least workspace, half and the best give the same bytes. */
 static void Attend(const kvevict_context* with, scene* s) {
   const kvevict_attention_job* job = JobOf(s);
   kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
@@ -362,7 +362,7 @@ static test_cache* MakeCache(test_layout layout, uint32_t n_heads,
   return test_cache_create(&spec, random);
 }
 
-/* Sizes around tiles, on every target; 1 thread and several. */
+/* Sizes lie around tiles, on every target, with one thread and several. */
 Test(attend, every_target_and_thread_count) {
   static const uint32_t sizes[] = {0, 1, 3, 63, 64, 65, 130, 260};
   test_random random = test_random_start("attend targets");
@@ -400,7 +400,7 @@ Test(attend, every_target_and_thread_count) {
   }
 }
 
-/* Several spans of slots, and blocks of queries. */
+/* Several spans of slots meet several blocks of queries. */
 Test(attend, long_caches_and_prompts) {
   static const struct {
     test_layout layout;
@@ -440,8 +440,8 @@ Test(attend, long_caches_and_prompts) {
   kvevict_context_destroy(context);
 }
 
-/* Quantized rows are attended to as the f32 rows that they stand for: the same bytes,
- * on every target, whether a vector of elements is decoded at once or not. */
+/* Attention to quantized rows gives the same bytes as attention to the f32 rows they stand
+ * for, on every target, whether a vector of elements is decoded at once or not. */
 Test(attend, quantized_rows_as_what_they_stand_for) {
   static const uint32_t dims[] = {32, 96, 128, 40};
   static const test_layout layouts[] = {TEST_TOKEN_MAJOR, TEST_HEAD_MAJOR,
@@ -471,7 +471,7 @@ Test(attend, quantized_rows_as_what_they_stand_for) {
       EXPECT_OK(kvevict_compact(context, &move, 1, NULL, 0, NULL));
       question q = Draw(n_tokens, 3, dim, &random);
       q.n_queries = 1 + turn % 3;
-      /* Values that end within a block of the keys that they begin. */
+      /* The values are the first part of the keys and end within a block of them. */
       q.v_head_dim = 16 + 32 * test_random_below(&random, dim / 32);
       scene s = MakeScene(cache, &q, &random);
       Attend(context, &s);

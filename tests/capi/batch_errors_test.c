@@ -1,5 +1,4 @@
-/* A batch of which one item is wrong: what the message says, and that nothing of any
- * item changes. */
+/* One item of a batch is wrong: the message says which, and no item changes. */
 #include <stdlib.h>
 
 #include "kvevict/batch.h"
@@ -111,7 +110,7 @@ Test(batch_errors, an_eviction_that_cannot_be_leaves_all_untouched) {
   s.workspace_bytes = size.best_bytes;
   EXPECT_INVALID(Evict(&s), "items[1]: layer 0: the sequence has no query");
   ExpectUntouched(&s);
-  /* And then it works. */
+  /* Then it works. */
   test_model_observe(s.models[0], 59, 1);
   EXPECT_OK(kvevict_sequence_begin_observing(s.models[1]->sequence, NULL, 0));
   test_model_observe(s.models[1], 62, 8);
@@ -133,10 +132,10 @@ Test(batch_errors, caches_lie_apart) {
   shifted.k.data += 59 * (uint64_t)shifted.k.token_stride_bytes;
   shifted.v.data = s.models[2]->views[0].v.data;
   s.evictions[2].views = &shifted;
-  /* Rows of the first one's last slot. */
+  /* These rows begin at the first cache's last slot. */
   EXPECT_INVALID(Evict(&s), "items[0] and [2]: views[0].k");
   ExpectUntouched(&s);
-  /* Where neither moves rows, nobody minds. */
+  /* If neither moves rows, the overlap does no harm. */
   s.evictions[2].views = s.models[0]->views;
   for (uint32_t i = 0; i < kItems; ++i) {
     EXPECT_OK(kvevict_sequence_trim_to(s.models[i]->sequence, 20, NULL));
@@ -145,7 +144,7 @@ Test(batch_errors, caches_lie_apart) {
   End(&s);
 }
 
-/* Nor does one work where another has its rows, even if that one loses none. */
+/* A workspace may not lie on another item's rows, even if that item loses none. */
 Test(batch_errors, the_workspace_lies_apart_from_all_caches) {
   scene s = Begin();
   void* const own = s.workspace;
@@ -163,7 +162,7 @@ Test(batch_errors, the_workspace_lies_apart_from_all_caches) {
   End(&s);
 }
 
-/* What one item saves, another would write over. */
+/* One item would write over what another one saves. */
 Test(batch_errors, memory_for_undos_lies_apart) {
   scene s = Begin();
   kvevict_evict_options options[kItems];
@@ -254,7 +253,7 @@ Test(batch_errors, of_observations_none_is_taken) {
   items[2].sequence = NULL;
   EXPECT_INVALID(kvevict_sequences_observe(items, kItems, NULL),
                  "items[2]: sequence is NULL");
-  /* The second one's window is still that of its 70 tokens. */
+  /* The second model's window is still that of its 70 tokens. */
   EXPECT_OK(test_model_evict(s.models[1], NULL, NULL));
   items[2].sequence = s.models[2]->sequence;
   EXPECT_OK(kvevict_sequences_observe(items, kItems, NULL));

@@ -1,4 +1,4 @@
-/* Calls for many sequences, held against the same by single calls, byte for byte. */
+/* Batch calls give byte for byte what single calls give. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -26,7 +26,7 @@ static const char* const kPolicies[] = {
     "knorm:budget=30,prompt=beside,select_block=4"};
 enum { kPoliciesLen = sizeof kPolicies / sizeof *kPolicies };
 
-/* Each sequence twice: for single calls, and for those of the batch. */
+/* Each sequence exists twice: for single calls and for batch calls. */
 typedef struct trial {
   uint32_t n;
   kvevict_context* context;
@@ -114,7 +114,7 @@ static void Trim(test_model* const* models, uint32_t n,
   for (uint32_t i = 0; i < n; ++i) models[i]->n_seen = lengths[i];
 }
 
-/* In the least workspace or the best one. */
+/* Evicts in the least workspace or in the best one. */
 static void Evict(test_model* const* models, uint32_t n, bool best) {
   kvevict_sequence_eviction items[kMost];
   for (uint32_t i = 0; i < n; ++i) {
@@ -155,8 +155,6 @@ static void ExpectSame(const test_model* a, const test_model* b) {
   free(saved[1].data);
 }
 
-/* ---- ---- */
-
 static void Turn(trial* t, uint32_t* lengths, test_random* random) {
   uint32_t n_tokens[kMost], back[kMost];
   for (uint32_t i = 0; i < t->n; ++i) {
@@ -177,7 +175,7 @@ static void Turn(trial* t, uint32_t* lengths, test_random* random) {
   Append(t->batch, t->n, n_tokens);
   const bool trims = test_random_below(random, 3) == 0;
   for (uint32_t i = 0; trims && i < t->n; ++i) {
-    /* Windows keep their rows where nothing was pushed out of them. */
+    /* Windows keep their rows unless something pushed them out. */
     const bool may = strcmp(t->single[i]->spec.policy, kPolicies[1]) == 0;
     back[i] =
         may ? test_random_between(random, lengths[i], t->single[i]->n_seen)
@@ -217,7 +215,7 @@ Test(batch, equals_single_calls) {
   }
 }
 
-/* Whatever the order of the items. */
+/* The order of the items does not matter. */
 Test(batch, workspaces_are_the_largest_of_any) {
   test_random random = test_random_start("batch workspaces");
   for (int i = 0; i < 20; ++i) {
@@ -243,7 +241,7 @@ Test(batch, workspaces_are_the_largest_of_any) {
   }
 }
 
-/* Each with memory of its own to undo with. */
+/* Each item has undo memory of its own. */
 Test(batch, evictions_can_be_taken_back) {
   static const char* const kTexts[] = {"keydiff:budget=30",
                                        "streaming-llm:budget=40,sink=4"};

@@ -1,5 +1,5 @@
-/* What evictions chunk by chunk leave: budgets of each chunk, what does not go with them,
- * what doors take and how little workspace they need. */
+/* Evictions by chunks: the budget of each chunk, what cannot be combined with
+ * chunks, what doors accept, and how little workspace they need. */
 #include <criterion/criterion.h>
 
 #include "kvevict/experimental.h"
@@ -24,7 +24,7 @@ static void ExpectBudget(const char* text, uint32_t n_context, uint32_t budget,
 }
 
 Test(chunks, a_ratio_is_of_each_chunk) {
-  /* int(1024 * 0.3) = 307, not 0.3 of all */
+  /* The budget is int(1024 * 0.3) = 307 per chunk, not 0.3 of the context. */
   ExpectBudget("knorm:sink=0,budget=0.3,chunk=1024", 16384, 16 * 307, 0);
   ExpectBudget("knorm:sink=0,budget=0.3,chunk=1024", 16384 + 3, 16 * 307 + 1,
                0);
@@ -47,7 +47,7 @@ Test(chunks, share_what_is_less_than_they_must_keep_is_an_error) {
   const kvevict_policy* sinks = test_policy("knorm:budget=43,chunk=100,sink=4");
   EXPECT_OK(kvevict_policy_resolve(sinks, 1003, &r));
   EXPECT_INVALID(kvevict_policy_resolve(sinks, 1004, &r), "budget 43 < 44",
-                 "sink 4 of each");
+                 "keeps 1 or sink 4");
   test_model_spec spec = test_small_model("knorm:sink=0,budget=12,chunk=20");
   test_model* m = test_model_create(&spec, (test_random){1});
   test_model_append(m, 100);
@@ -129,7 +129,7 @@ Test(chunks, have_no_meaning_with_some) {
   kvevict_context_destroy(context);
 }
 
-/* Tokens that were evicted are in no chunk: a cache decodes for ever. */
+/* Evicted tokens are in no chunk, so a cache can decode for ever. */
 Test(chunks, of_a_cache_that_decodes_are_of_its_slots) {
   const struct {
     const char* text;
@@ -191,7 +191,7 @@ Test(chunks, doors_take_one_at_a_time) {
   test_plan_destroy(plan);
 }
 
-/* Scores and scratch are those of a chunk. */
+/* Scores and scratch are sized for one chunk. */
 Test(chunks, need_little_workspace) {
   kvevict_layer_geometry layer = test_layer(8, 8, 128, 128);
   kvevict_geometry geometry = test_geometry(32, 65536, &layer);

@@ -1,4 +1,4 @@
-/* kvevict_compact() of moves that merge: every layout and dtype against the oracle. */
+/* Merging moves of kvevict_compact() against the oracle, in every layout and dtype. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static void CreateContext(void) {
 static void DestroyContext(void) { kvevict_context_destroy(context); }
 TestSuite(compact_merge, .init = CreateContext, .fini = DestroyContext);
 
-/* With exactly the workspace that is asked for, guard bytes behind it. */
+/* Uses exactly the workspace asked for, with guard bytes behind it. */
 static kvevict_status Compact(const kvevict_context* with,
                               const kvevict_move* moves, size_t n) {
   kvevict_workspace needs = {.struct_size = sizeof needs};
@@ -48,7 +48,7 @@ static void TryCache(const kvevict_context* with, const test_cache_trial* t,
                      test_random* random) {
   static int32_t keep[4 * 128];
   const uint32_t heads = t->cache->view.n_kv_heads;
-  /* Of several heads one list can be for all; counts may differ else. */
+  /* Several heads may share one list, or have lists of different lengths. */
   uint32_t counts[4], n_keep = 0;
   const bool ragged = t->n_lists > 1 && test_random_coin(random);
   for (uint32_t l = 0; l < t->n_lists; ++l) {
@@ -83,7 +83,7 @@ static void TryCache(const kvevict_context* with, const test_cache_trial* t,
     test_cache_destroy(ours);
     return;
   }
-  /* Companions and what merges into nothing: as without. */
+  /* Companions, and rows that nothing merges into, are as without merging. */
   test_cache* theirs = test_cache_clone(t->cache);
   oracle_compact_lists(&theirs->view, &lists);
   EXPECT_OK(Compact(with, &move, 1));
@@ -110,7 +110,7 @@ Test(compact_merge, any_number_of_threads_merges) {
   test_try_threads(&random, TryCache);
 }
 
-/* The same bytes for any number of threads, and in any layout. */
+/* Any number of threads and any layout give the same bytes. */
 Test(compact_merge, threads_and_layouts_make_the_same_bytes) {
   test_random random = test_random_start("compact merge bytes");
   for (kvevict_merge merge = KVEVICT_MERGE_VALUES;
@@ -175,7 +175,7 @@ Test(compact_merge, what_drops_nothing_changes_nothing) {
   test_cache_destroy(before);
 }
 
-/* A call's moves may merge by different rules, or not at all. */
+/* Each move of a call may merge by its own rule or not at all. */
 Test(compact_merge, every_move_merges_as_it_says) {
   test_random random = {8};
   int32_t keep[12];

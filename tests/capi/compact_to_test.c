@@ -1,5 +1,5 @@
-/* kvevict_compact() from a slot on, and from one cache to another: every layout, every
- * pair of layouts and dtypes, ragged, against the oracle. */
+/* Holds kvevict_compact() from a slot on, and between caches, against the oracle:
+ * in every pair of layouts and dtypes, and ragged. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,13 +21,13 @@ static void CreateContext(void) {
 static void DestroyContext(void) { kvevict_context_destroy(context); }
 TestSuite(compact_to, .init = CreateContext, .fini = DestroyContext);
 
-/* Slots [begin, end) of each head, of which a call may read the block table. */
+/* The slots [begin, end) of each head whose block table entries a call may read. */
 typedef struct slots {
   uint32_t begin, end[kMaxHeads];
 } slots;
 
-/* The view of a cache with a block table in which all other entries are -1; tables of
- * addresses lose theirs. */
+/* Copies the view of a cache with a block table and sets all other entries to -1.
+ * Tables of addresses lose those entries. */
 static kvevict_view Exposed(test_cache* c, const slots* used, int32_t** table) {
   kvevict_view view = c->view;
   *table = NULL;
@@ -59,7 +59,7 @@ static kvevict_view Exposed(test_cache* c, const slots* used, int32_t** table) {
   return view;
 }
 
-/* A random move, from a slot on or to another cache, and what the oracle makes of it. */
+/* A random move, in place or to another cache, and what the oracle makes of it. */
 typedef struct trial {
   test_cache *ours, *theirs, *before; /* where rows come from */
   test_cache *to, *to_theirs;         /* NULL: in place */
@@ -75,7 +75,7 @@ static uint32_t CountOf(const trial* t, uint32_t head) {
   return t->counts[t->keep.n_lists == 1 ? 0 : head];
 }
 
-/* Rows of a spec; `to` is a layout, or TEST_N_LAYOUTS: in place. */
+/* Draws rows of a spec. `to` is a layout; TEST_N_LAYOUTS means in place. */
 static trial* Draw(test_cache_spec spec, test_layout to, test_random* random) {
   trial* t = calloc(1, sizeof *t);
   spec.capacity = kCapacity;
@@ -99,7 +99,7 @@ static trial* Draw(test_cache_spec spec, test_layout to, test_random* random) {
                     in_place ? &t->theirs->view : &t->to_theirs->view,
                     t->move.first_slot, &t->keep);
 
-  /* What no row is read from or written to must not be looked up either. */
+  /* Entries of rows that are neither read nor written must not be looked up. */
   slots used = {in_place ? t->move.first_slot : 0, {0}};
   slots written = {t->move.first_slot, {0}};
   for (uint32_t h = 0; h < spec.n_kv_heads; ++h) {
@@ -241,8 +241,7 @@ Test(compact_to, layers_go_together_whatever_each_does) {
 
 /* ---- Memory that caches share ---- */
 
-/* Two sequences of one pool, of whose tables the first n_shared entries are the same
- * blocks. */
+/* Two sequences of one pool whose tables begin with the same n_shared blocks. */
 typedef struct pool {
   test_cache *cache, *before;
   int32_t tables[2][6];
@@ -305,13 +304,13 @@ Test(compact_to, sequences_that_share_a_prefix_compact_their_tails) {
     }
   }
   DestroyPool(&p);
-  /* A third block would be written by both. */
+  /* Both would write a third block. */
   MakePool(&p, 3, &random);
   p.moves[1].n_tokens = 41;
   EXPECT_INVALID(kvevict_compact(context, p.moves, 2, NULL, 0, NULL),
                  "moves[0].k of 40 tokens", "moves[1].k of 41 tokens",
                  "overlap");
-  /* And so would the shared ones by whole caches. */
+  /* Moving whole caches would write the shared blocks twice. */
   p.tables[1][2] = p.cache->block_table[8];
   EXPECT_OK(kvevict_compact(context, p.moves, 2, NULL, 0, NULL));
   p.moves[0].first_slot = p.moves[1].first_slot = 31;
@@ -338,7 +337,7 @@ Test(compact_to, blocks_of_the_same_pool_are_a_destination) {
   DestroyPool(&p);
 }
 
-/* 4 of the 32 nodes of a tree behind a prefix, in all layers at once. */
+/* Keeps 4 of the 32 nodes of a tree behind a prefix, in all layers at once. */
 Test(compact_to, the_accepted_nodes_of_a_tree) {
   enum { kLayers = 32, kPrefix = 100, kNodes = 32, kAccepted = 4 };
   test_random random = test_random_start("compact tree");
@@ -416,7 +415,7 @@ Test(compact_to, the_accepted_nodes_of_a_tree) {
 
 Test(compact_to, first_slots_that_cannot_be_are_errors) {
   EXPECT_BREAKS(move.first_slot = 12, "keep[0][0] 11",
-                "ascending ones in [12, n_tokens 40)");
+                "not in [12, n_tokens 40)");
   EXPECT_BREAKS(keep_array[4] = 9, "keep[1][0] 9", "[10, n_tokens 40)");
   EXPECT_BREAKS(move.first_slot = 37, "first_slot 37 + keep.count 4",
                 "n_tokens 40");
@@ -487,7 +486,7 @@ Test(compact_to, caches_of_one_call_that_overlap_are_refused) {
                  "moves[0].destination.k of 2 tokens",
                  "moves[1].k of 40 tokens", "overlap");
   test_expect_same_bytes(caches[2], before, "refused");
-  /* Slots side by side do not overlap. */
+  /* Adjacent slots do not overlap. */
   moves[1].first_slot = 2;
   EXPECT_OK(kvevict_compact(context, moves, 2, NULL, 0, NULL));
   moves[0].destination = moves[1].destination = &caches[2]->view;

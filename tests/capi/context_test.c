@@ -9,7 +9,7 @@ Test(context, null_options_mean_defaults) {
   kvevict_context_destroy(context);
 }
 
-/* A caller built against a later header. */
+/* The caller was built against a later header. */
 Test(context, a_grown_struct_is_accepted) {
   GROWN(kvevict_context_options) grown = {KVEVICT_CONTEXT_OPTIONS_INIT};
   grown.value.struct_size = sizeof grown.bytes;

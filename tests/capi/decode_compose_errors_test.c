@@ -1,4 +1,4 @@
-/* What a fork under another plan refuses, and leaves behind. */
+/* A fork under another plan is refused here, and the source stays as it was. */
 #include "kvevict/batch.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
@@ -63,7 +63,7 @@ Test(decode_compose, other_models_are_refused) {
   test_model_destroy(m);
 }
 
-/* Keys that lie turned to their slots are no use at their positions. */
+/* Keys rotated to their slots cannot be used at their positions. */
 Test(decode_compose, keys_are_at_slots_or_at_positions) {
   float inv_freq[8];
   for (int f = 0; f < 8; ++f) inv_freq[f] = 0.01f * (float)(f + 1);
@@ -72,17 +72,17 @@ Test(decode_compose, keys_are_at_slots_or_at_positions) {
   geometry.rope_inv_freq = inv_freq;
   geometry.rope_inv_freq_len = 8;
   static const char kTurns[] = "knorm:budget=40,scope=layer,rotate=yes";
-  /* While all are there, that is the same. */
+  /* While all tokens are held, slots and positions are the same. */
   EXPECT_OK(test_model_go_on(m, kTurns, &geometry, NULL));
   EXPECT_OK(test_model_go_on(m, "knorm:budget=40,scope=layer", NULL, NULL));
   EXPECT_OK(test_model_go_on(m, kTurns, &geometry, NULL));
   EXPECT_OK(test_model_evict(m, NULL, NULL));
-  EXPECT_INVALID(test_model_go_on(m, "none", NULL, NULL), "rotate 0", "layer 0",
-                 "slots");
+  EXPECT_INVALID(test_model_go_on(m, "none", NULL, NULL), "rotate is 0",
+                 "layer 0", "slots");
   EXPECT_OK(test_model_go_on(m, kTurns, &geometry, NULL));
   test_model_destroy(m);
   m = Prompt("knorm:budget=40,scope=layer");
-  EXPECT_INVALID(test_model_go_on(m, kTurns, &geometry, NULL), "rotate 1",
+  EXPECT_INVALID(test_model_go_on(m, kTurns, &geometry, NULL), "rotate is 1",
                  "positions");
   test_model_destroy(m);
 }
@@ -102,13 +102,13 @@ Test(decode_compose, options_are_versioned) {
   test_model_destroy(m);
 }
 
-/* Wherever memory ends, nothing leaks. */
+/* Nothing leaks, whichever allocation fails. */
 Test(decode_compose, without_memory_nothing_is_made) {
   test_model* m = Prompt("snapkv:budget=40,sink=2,window=8,scope=layer");
   kvevict_plan* plan = NULL;
   const kvevict_policy* policy = test_policy("r-kv:budget=20,window=8");
   EXPECT_OK(kvevict_plan_create(m->context, &m->geometry, policy, NULL, &plan));
-  EXPECT_OK(ForkInto(m, plan)); /* its query memory stays with the context */
+  EXPECT_OK(ForkInto(m, plan)); /* the context keeps its query memory */
   const uint32_t n_live = m->allocator.n_live;
   uint32_t n_failed = 0;
   for (;; ++n_failed) {

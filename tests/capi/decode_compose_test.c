@@ -1,4 +1,4 @@
-/* One policy for the prompt and another while decoding: forks under another plan, held
+/* One policy evicts the prompt and another one decodes: forks under another plan
  * against a naive model of positions. */
 #include <stdio.h>
 
@@ -20,7 +20,7 @@ static test_model* Model(const char* policy) {
   return test_model_create(&spec, (test_random){23});
 }
 
-/* A prompt, evicted at its end. */
+/* A prompt that was evicted at its end. */
 static test_model* Prompt(const char* policy) {
   test_model* m = Model(policy);
   test_model_step(m, kPrompt);
@@ -65,10 +65,10 @@ typedef struct rule {
   double tolerance;
 } rule;
 
-/* [layer][head][slot], what the policy ranks by. */
+/* [layer][head][slot]: what the policy ranks by. */
 typedef double all_scores[kLayers][kHeads][kSlots];
 
-/* Of what shares a list with a head, the sum. */
+/* The sum over the heads that share this head's list. */
 static double Score(const rule* r, all_scores scores, uint32_t layer,
                     uint32_t head, uint32_t slot) {
   double sum = 0;
@@ -82,8 +82,8 @@ static double Score(const rule* r, all_scores scores, uint32_t layer,
   return sum;
 }
 
-/* What is left is what was there without those of the least scores; of equal ones the
- * later token goes. scores NULL: any may go, within the rule. */
+/* Fails unless the slots left are the ones before without the lowest scores. The
+ * later of two equal tokens goes. NULL scores let any token go within the rule. */
 static void ExpectLeft(const rule* r, all_scores* scores, const tokens* before,
                        const tokens* after, const char* what) {
   for (uint32_t l = 0; l < kLayers; ++l) {
@@ -92,7 +92,7 @@ static void ExpectLeft(const rule* r, all_scores* scores, const tokens* before,
       const uint32_t n_left = n < r->budget ? n : r->budget;
       EXPECT(after->n[l][h] == n_left, "%s: layer %u, head %u holds %u, not %u",
              what, l, h, after->n[l][h], n_left);
-      double least = 1e300, most = -1e300; /* that stays, that goes */
+      double least = 1e300, most = -1e300; /* lowest kept, highest lost */
       uint32_t at = 0;
       for (uint32_t i = 0; i < n; ++i) {
         const bool is_forced = i < r->n_sink || i + r->n_recent >= n;
@@ -114,14 +114,14 @@ static void ExpectLeft(const rule* r, all_scores* scores, const tokens* before,
   }
 }
 
-/* Numbers that differ by token, head and step, and add up exactly. */
+/* The numbers differ by token, head and step, and add up exactly. */
 static double DrawSum(uint32_t l, uint32_t h, int32_t position, uint32_t step) {
   test_random random = {((uint64_t)position * 8 + l * 2 + h) * 1000 + step};
   (void)test_random_u64(&random);
   return test_random_below(&random, 1 << 20);
 }
 
-/* The sums of all slots, as the engine hands them over. */
+/* The engine hands over the sums of all slots. */
 static void GiveSums(const test_model* m, uint32_t step, all_scores scores,
                      float (*sums)[kHeads][kSlots], test_inputs* inputs,
                      kvevict_evict_options* options) {
@@ -150,7 +150,7 @@ static void Decode(test_model* m, const char* what) {
   EXPECT_OK(kvevict_policy_resolve(m->policy_handle, kSlots, &rp));
   const rule r = {rp.budget, rp.n_sink, rp.n_recent, p->scope,
                   by_sums ? 0 : 1e-5};
-  /* Of another window, none went along. */
+  /* Rows of another window are not copied. */
   test_model_observe(m, m->n_seen - 8, 8);
   for (uint32_t step = 0; step < kSteps; ++step) {
     tokens before, after;
@@ -198,15 +198,15 @@ Test(decode_compose, tokens_go_on_under_another_policy) {
         test_model* m = Prompt(prompt);
         tokens before, after;
         Read(m, &before);
-        /* Nobody can share a list with whom it has chosen apart from. */
+        /* A head that chose its own tokens cannot share a list any more. */
         const int wanted = kind == 0 ? 1 : to;
         if (from < wanted) {
           EXPECT_INVALID(test_model_go_on(m, decode, NULL, NULL),
                          from == 0 ? "layer 0: KV heads 0 and 1 hold different"
                                    : "positions of layer 1 are not layer 0's",
-                         kind == 0   ? "head_budgets would do"
-                         : from == 0 ? "scope head would do"
-                                     : "scope layer would do");
+                         kind == 0   ? "head_budgets would work"
+                         : from == 0 ? "scope head would work"
+                                     : "scope layer would work");
         } else {
           EXPECT_OK(test_model_go_on(m, decode, NULL, NULL));
         }
@@ -219,7 +219,7 @@ Test(decode_compose, tokens_go_on_under_another_policy) {
   }
 }
 
-/* With a budget for each head streaming-llm has a list for each. */
+/* With budgets per head, streaming-llm has a list for each head. */
 Test(decode_compose, heads_that_chose_apart_may_stream) {
   test_model* m = Prompt("snapkv:budget=40,sink=2,window=8");
   uint32_t budgets[kLayers * kHeads];
@@ -233,7 +233,7 @@ Test(decode_compose, heads_that_chose_apart_may_stream) {
   test_model_destroy(m);
 }
 
-/* Lists of different lengths go on where lists may differ. */
+/* Lists of different lengths live on where lists may differ. */
 Test(decode_compose, ragged_heads_stay_ragged) {
   test_model* m = Prompt("snapkv:budget=40,sink=2,window=8,heads=adaptive");
   tokens before, after;
@@ -247,9 +247,9 @@ Test(decode_compose, ragged_heads_stay_ragged) {
            before.n[l][1]);
   EXPECT_INVALID(test_model_go_on(m, "knorm:budget=30", NULL, NULL), layer,
                  "KV heads 0 and 1", counts,
-                 "heads that are not equal would do");
+                 "heads that are not equal would work");
   EXPECT_INVALID(test_model_go_on(m, "tova:budget=30,scope=layer", NULL, NULL),
-                 "KV heads 0 and 1", "scope head would do");
+                 "KV heads 0 and 1", "scope head would work");
   EXPECT_OK(test_model_go_on(m, "knorm:budget=30,heads=adaptive", NULL, NULL));
   Read(m, &after);
   ExpectSame(&before, &after, "ragged");
@@ -270,7 +270,7 @@ Test(decode_compose, ragged_heads_stay_ragged) {
 Test(decode_compose, queries_go_along_to_a_window_as_wide) {
   test_model* m = Prompt("snapkv:budget=40,sink=2,window=8");
   EXPECT_OK(test_model_go_on(m, "r-kv:budget=20,window=8", NULL, NULL));
-  EXPECT_OK(test_model_evict(m, NULL, NULL)); /* by the prompt's queries */
+  EXPECT_OK(test_model_evict(m, NULL, NULL)); /* scores by prompt queries */
   cr_expect_eq(test_model_stored(m, 0), 20);
   EXPECT_OK(test_model_go_on(m, "tova:budget=10,scope=head", NULL, NULL));
   EXPECT_INVALID(test_model_evict(m, NULL, NULL), "observed queries");
@@ -301,7 +301,7 @@ Test(decode_compose, a_new_window_begins_to_observe) {
   test_model_destroy(m);
 }
 
-/* Of the prompt a layer has what it holds then: that is pinned, or stands beside. */
+/* A layer's prompt is what it holds when the prompt ends: pinned, or beside the budget. */
 Test(decode_compose, the_prompt_is_what_is_left_of_it) {
   test_model* m = Model("snapkv:budget=40,sink=2,window=8,scope=layer");
   test_model_step(m, kPrompt);
@@ -336,12 +336,12 @@ Test(decode_compose, the_prompt_is_what_is_left_of_it) {
   test_model_destroy(m);
 }
 
-/* Decoding to evict every n tokens goes on counting from the last eviction. */
+/* Evicting every n tokens goes on counting from the last eviction. */
 Test(decode_compose, every_goes_on_from_the_last_eviction) {
   static const struct {
     const char* first;
-    uint32_t steps; /* then */
-    uint32_t until; /* the second one works, from that step on */
+    uint32_t steps; /* after the fork */
+    uint32_t until; /* the step from which the second one evicts */
   } kCases[] = {{"none", 13, 13},
                 {"streaming-llm:budget=30,every=4", 13, 16},
                 {"streaming-llm:budget=30,every=8", 13, 16},

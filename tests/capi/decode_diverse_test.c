@@ -1,6 +1,6 @@
-/* Blocks that stay by what they add, while decoding, against a naive model of OpenVINO
- * GenAI's Adaptive R-KV (cache/cache_eviction.cpp, aggregation ADAPTIVE_RKV) over whole
- * trajectories. */
+/* Blocks chosen by diversity while decoding, against a naive model of OpenVINO
+ * GenAI's Adaptive R-KV (cache/cache_eviction.cpp, aggregation ADAPTIVE_RKV) over
+ * whole trajectories. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,8 +40,8 @@ typedef struct tally {
   uint32_t n_evictions, n_by_keys, n_undecided;
 } tally;
 
-/* ---- Scores: the mean of the queue, pooled forward. It is not divided: that changes
- * neither order nor shares, and so the sums are exact. ---- */
+/* ---- Scores: the mean of the queue, pooled forward. The sum is not divided, since
+ * that changes neither order nor shares, so it is exact. ---- */
 
 static void Register(const settings* s, layer_state* a, const float* vector) {
   if (a->n_queued == s->queue) {
@@ -74,7 +74,7 @@ static void FindScores(layer_state* a) {
 
 /* ---- Similarity ---- */
 
-/* By position. */
+/* Indexed by position. */
 static float keys[kLayers][kHeads][kMostPositions * kDim];
 
 static double Cosine(const float* a, const float* b) {
@@ -87,8 +87,8 @@ static double Cosine(const float* a, const float* b) {
   return dot / sqrt(aa * bb);
 }
 
-/* What rows of blocks that were not taken add up to over columns of such blocks, and in
- * `doubt` what entries near a row's mean may make of it. */
+/* Sums the similarity of the rows of blocks not chosen over the columns of such
+ * blocks. `doubt` gets how far entries near a row's mean may change a sum. */
 static void FindSimilarity(const settings* s, const layer_state* a,
                            uint32_t layer, uint32_t first_head,
                            uint32_t end_head, uint32_t n_blocks,
@@ -111,7 +111,7 @@ static void FindSimilarity(const settings* s, const layer_state* a,
       }
       for (uint32_t j = 0; j < n; ++j) {
         if (taken[j / s->block]) continue;
-        /* f32 directions, cosines and means, and units of 2^-24. */
+        /* Rounding of f32 directions, cosines and means, and units of 2^-24. */
         doubt[i / s->block] += 0x1p-20;
         if (fabs(row_cosines[j] - mean) < 0x1p-18) {
           doubt[i / s->block] += fabs(row_cosines[j]);
@@ -130,7 +130,7 @@ static void Drop(layer_state* a, uint32_t first, uint32_t n) {
   a->n -= n;
 }
 
-/* False where rounding to f32 may decide. Of equal blocks the later one stays. */
+/* False if rounding to f32 may decide. The later of two equal blocks stays. */
 static bool Evict(const settings* s, layer_state* a, uint32_t layer,
                   tally* count) {
   if (a->n < s->max + s->block) return true;
@@ -207,15 +207,15 @@ static void ExpectHeld(const test_model* m, uint32_t layer,
   }
 }
 
-/* Where f32 may decide otherwise than double precision, the model is followed. */
+/* The model takes over the library's choice if f32 may decide otherwise than double. */
 static void Follow(const test_model* m, uint32_t layer, layer_state* a) {
   a->n = test_model_stored_of(m, layer, 0);
   test_model_positions(m, layer, 0, a->position);
   a->n_queued = 0;
 }
 
-/* Tokens that are observed and taken back: their call is, and what it pushed out does
- * not come back. */
+/* Observes tokens and takes them back. The call's vector is dropped as well, and
+ * what it pushed out of the queue does not come back. */
 static void Speculate(test_model* m, const settings* s, layer_state* state,
                       uint32_t n, test_random* random) {
   static test_attention attention;
@@ -332,7 +332,7 @@ Test(decode_diverse,
 
 /* ---- Any scores that are a mass, lists of heads, and what must stay ---- */
 
-/* Which blocks between both ends of a list stay; false where rounding may decide. */
+/* Chooses the blocks between both ends of a list. False if rounding may decide. */
 static bool Choose(const settings* s, const layer_state* a, uint32_t layer,
                    uint32_t first_head, uint32_t end_head, bool higher,
                    uint32_t n_blocks, uint32_t most, const float* scores,
@@ -499,7 +499,7 @@ Test(decode_diverse, what_does_not_go_together_is_refused) {
   options.ranges = NULL;
   EXPECT_OK(test_model_evict(m, &options, NULL));
   test_model_destroy(m);
-  /* Rows that can be moved, not read. */
+  /* These rows can be moved but not read. */
   spec.k_dtype = KVEVICT_DTYPE_OPAQUE;
   m = test_model_create(&spec, (test_random){1});
   test_model_append(m, 90);

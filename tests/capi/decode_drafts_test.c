@@ -1,5 +1,5 @@
-/* Speculative decoding: every step shows and appends drafts, takes back those that are
- * rejected, and evicts. */
+/* Speculative decoding: each step observes and appends drafts, takes the rejected
+ * ones back, and evicts. */
 #include <stdio.h>
 #include <string.h>
 
@@ -18,8 +18,8 @@ static test_model_spec Spec(const char* policy, uint32_t draft_tokens) {
   return spec;
 }
 
-/* Shows and appends n tokens that stay and n_rejected others, which are taken back. Their
- * queries are those of other positions. */
+/* Observes and appends n tokens that stay and n_rejected that are taken back. The
+ * rejected ones have queries of other positions. */
 static void Speculate(test_model* m, uint32_t n, uint32_t n_rejected) {
   test_model_step(m, n);
   const uint32_t length = m->n_seen;
@@ -32,7 +32,7 @@ static void Speculate(test_model* m, uint32_t n, uint32_t n_rejected) {
   m->n_seen = length;
 }
 
-/* How many of 60 steps evict. */
+/* The number of steps of 60 that evict. */
 static uint32_t CountEvictions(const char* policy, uint32_t n_prompt,
                                uint32_t n_accepted, uint32_t n_rejected) {
   const test_model_spec spec = Spec(policy, n_rejected);
@@ -70,9 +70,9 @@ Test(decode_drafts,
       EXPECT_OK(test_model_evict(m, NULL, NULL));
     } else {
       EXPECT_INVALID(test_model_evict(m, NULL, NULL), "layer 0",
-                     "more was taken back than draft_tokens 2 of the plan",
-                     "61), window 8 needs [53, 61)");
-      /* So is what helps without another plan: to show them again. */
+                     "more tokens were taken back than draft_tokens 2",
+                     "61), but window 8 needs [53, 61)");
+      /* Observing the rows again helps without another plan, too. */
       test_model_observe(m, 53, 8);
       EXPECT_OK(test_model_evict(m, NULL, NULL));
     }
@@ -80,7 +80,7 @@ Test(decode_drafts,
   }
 }
 
-/* Rows that nobody has shown are no matter of drafts. */
+/* A missing observation is not blamed on drafts. */
 Test(decode_drafts, rows_that_were_never_shown_do_not_blame_the_plan) {
   const test_model_spec spec = Spec("snapkv:budget=40,window=8", 0);
   test_model* m = test_model_create(&spec, (test_random){3});
@@ -133,7 +133,7 @@ typedef struct tally {
   uint32_t n_evictions, n_rejections, n_waiting;
 } tally;
 
-/* Both evict, or neither can yet: after a load a window has to be shown first. */
+/* Both evict, or neither can yet: a window must be observed again after a load. */
 static void EvictBoth(test_model* a, test_model* b, const char* what,
                       tally* count) {
   const uint32_t before = test_model_stored(a, 0);

@@ -1,6 +1,6 @@
-/* Presets that decode: over thousands of steps the same keep sets at each eviction as
- * their source, and caches that stay as short. When the source evicts is written down
- * here, what it keeps then is tests/oracle/presets'. */
+/* Presets that decode keep the same sets as their source at each of thousands of
+ * evictions, and caches stay as short. This file says when the source evicts,
+ * tests/oracle/presets what it keeps. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,18 +27,18 @@ enum {
   kAtPrompt = 1, /* it evicts at the end of the prompt too */
   kEngineAsks =
       2,      /* when the length before the last token is a multiple of every */
-  kBeside = 4 /* the prompt is none of the most slots */
+  kBeside = 4 /* the prompt does not count into the most slots */
 };
 
 typedef struct run {
   const char* preset;
-  const char* keys; /* that make it small */
+  const char* keys; /* keys that make it small */
   oracle_sizes sizes;
   uint32_t n_prompt;
   uint32_t n_steps;
-  uint32_t every; /* tokens behind the prompt after which it looks; 0: each */
+  uint32_t every; /* period of its checks in tokens; 0: each token */
   uint32_t flags;
-  uint32_t most; /* slots after a step */
+  uint32_t most; /* the most slots after a step */
 } run;
 
 static const run kRuns[] = {
@@ -53,7 +53,7 @@ static const run kRuns[] = {
      kPlain,
      70},
     {"r-kv-original-decode", "", {128, 0, 128}, 70, 1500, 128, kPlain, 382},
-    /* Its form for Hugging Face says at one step that the next one evicts. */
+    /* The Hugging Face version marks the next step's eviction one step before. */
     {"r-kv-original",
      "budget=40",
      {40, 0, 0},
@@ -104,7 +104,7 @@ static const run kRuns[] = {
      39},
 };
 
-/* A model's tokens, and what is stored of them. */
+/* A model's tokens, and the rows that are stored. */
 typedef struct engine {
   uint32_t n_most;
   float* queries; /* [kLayers, n_most, kQueryHeads, kDim] */
@@ -122,8 +122,8 @@ typedef struct engine {
   kvevict_signal_inputs inputs[kLayers];
   bool has_inputs;
   uint32_t n_seen;
-  uint32_t n_prompt; /* once it has ended */
-  /* What the library says that lists hold: [kLists, n_slots]. */
+  uint32_t n_prompt; /* valid once it has ended */
+  /* The positions that the library reports, [kLists, n_slots]. */
   int32_t* positions;
   uint32_t stored[kLists];
 } engine;
@@ -242,8 +242,8 @@ static kvevict_evict_report Evict(engine* e) {
   return report;
 }
 
-/* What the source sees: the rows that are stored, and the last queries. Lists hold as
- * many tokens each. */
+/* The source sees the stored rows and the last queries. All lists hold equally
+ * many tokens. */
 static oracle_prompt Stored(const engine* e, float** memory) {
   const uint32_t n = e->stored[0];
   const size_t n_keys = (size_t)kLists * n * kDim;
@@ -288,8 +288,8 @@ typedef struct tally {
   uint32_t evictions, lists, sure;
 } tally;
 
-/* The lists after an eviction against the source's, and from then on the library's:
- * where numbers are as good as equal it may go on with another one. */
+/* Compares the lists after an eviction with the source's, then adopts the
+ * library's: it may have chosen another token among nearly equal scores. */
 static void Follow(const run* r, engine* e, bool evicts, bool evicted,
                    tally* all) {
   float* memory = NULL;
@@ -366,7 +366,7 @@ static void Decode(const run* r) {
            e->n_seen, e->stored[0]);
   }
   EXPECT(all.evictions >= 2, "%s: %u evictions", text, all.evictions);
-  /* Plateaus of a maximum pool end at the cut mostly, but not always. */
+  /* Plateaus of a maximum pool usually end at the cut, but not always. */
   const uint32_t part = e->plan->policy.pool == ORACLE_POOL_MAX ? 20 : 2;
   EXPECT(all.sure * part >= all.lists, "%s: %u of %u lists are in doubt", text,
          all.lists - all.sure, all.lists);

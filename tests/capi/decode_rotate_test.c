@@ -1,5 +1,5 @@
-/* Evictions that turn the keys they move: every key is as RoPE would have made it at its
- * slot, however often it moved. */
+/* Evictions that rotate the keys they move: each key is what RoPE would have made
+ * it at its slot, however often it moved. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,12 +17,12 @@ enum {
   kHeads = 2,
   kGroup = 2,
   kDim = 24,
-  kPairs = 10, /* four elements do not turn */
+  kPairs = 10, /* four elements are not rotated */
   kSlots = 96,
   kPositions = 800
 };
 
-/* An engine whose keys are known before RoPE, and so at every slot. */
+/* The engine knows its keys before RoPE, so it knows them at every slot. */
 typedef struct engine {
   float inv_freq[kPairs];
   kvevict_rope_layout layout;
@@ -32,7 +32,7 @@ typedef struct engine {
   kvevict_sequence* sequence;
   test_cache* caches[kLayers];
   kvevict_view views[kLayers];
-  float (*keys)[kPositions][kHeads][kDim]; /* [kLayers], as tokens have them */
+  float (*keys)[kPositions][kHeads][kDim]; /* [kLayers], before RoPE */
   float (*queries)[kPositions][kHeads * kGroup][kDim];
   void* workspace;
   size_t workspace_bytes;
@@ -53,7 +53,7 @@ static void TurnTo(const engine* e, const float* row, uint32_t slot,
   }
 }
 
-/* Of the pair that an element is in, or of the element. */
+/* The length of the pair that an element is in, or its own size. */
 static double PairSize(const engine* e, const float* row, uint32_t i) {
   uint32_t other = i;
   if (i < 2 * kPairs) {
@@ -129,7 +129,7 @@ static void Destroy(engine* e) {
   free(e);
 }
 
-/* The next token: its key and query are turned to the slot that the key takes. */
+/* Adds a token whose key and query are rotated to the slot that the key takes. */
 static void Step(engine* e) {
   const uint32_t p = e->n_seen;
   float queries[kHeads * kGroup][kDim];
@@ -169,8 +169,8 @@ static kvevict_status Evict(engine* e) {
                                 e->workspace, e->workspace_bytes, NULL);
 }
 
-/* Values tell which token a slot has; its key must be that token's at this slot. A turn
- * of f16 or bf16 rounds once more. */
+/* Values tell which token a slot has. Its key must be that token's at this slot.
+ * Each rotation of f16 or bf16 rounds once more. */
 static void Check(const engine* e, uint32_t n_evictions, const char* what) {
   const kvevict_dtype dtype = e->layer.k_dtype;
   const double rounding = dtype == KVEVICT_DTYPE_F32   ? 0x1p-22
@@ -190,8 +190,8 @@ static void Check(const engine* e, uint32_t n_evictions, const char* what) {
         for (uint32_t i = 0; i < kDim; ++i) {
           const double got =
               (double)test_cache_get(e->caches[l], k, slot, h, i);
-          /* A pair keeps its length, which no element of it exceeds; a turn
-           * mixes the errors of both. */
+          /* Rotation keeps a pair's length, which bounds its elements, and
+           * mixes their errors. */
           const double bound = (1.5 * n_evictions + 1) * rounding *
                                PairSize(e, e->keys[l][position][h], i);
           EXPECT(fabs(got - row[i]) <= bound,
@@ -216,7 +216,7 @@ Test(decode_rotate, keys_are_as_if_turned_to_their_slots_at_once) {
   static const kvevict_dtype kDtypes[] = {KVEVICT_DTYPE_F32, KVEVICT_DTYPE_BF16,
                                           KVEVICT_DTYPE_F16};
   for (uint32_t i = 0; i < 7; ++i) {
-    /* One that moves at every step is rounded too often for less than f32. */
+    /* A policy that moves rows at every step rounds too often for less than f32. */
     for (uint32_t d = 0; d < (i >= 5 ? 1u : 3u); ++d) {
       engine* e = Create(kTexts[i], kDtypes[d],
                          (kvevict_rope_layout)((i + d) % 2), 10 * i + d);
@@ -240,7 +240,7 @@ Test(decode_rotate, keys_are_as_if_turned_to_their_slots_at_once) {
   }
 }
 
-/* The queries of the window were turned for other slots. */
+/* The window's queries were rotated for other slots. */
 Test(decode_rotate, observed_queries_are_forgotten) {
   engine* e = Create("snapkv:budget=30,sink=2,window=4,rotate=yes",
                      KVEVICT_DTYPE_F32, KVEVICT_ROPE_LAYOUT_HALF, 3);

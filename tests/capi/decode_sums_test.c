@@ -1,5 +1,5 @@
-/* Sums of attention while decoding against naive models of what is published, over whole
- * trajectories: after every step the same tokens stay. */
+/* Attention sums while decoding, against naive models of published code over whole
+ * trajectories: the same tokens stay after every step. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,12 +9,12 @@
 
 enum { kLayers = 2, kMostSlots = 900, kMostPositions = 4096 };
 
-/* The slots of one keep list, each with what it has got so far. */
+/* The slots of one keep list, with the attention each has received. */
 typedef struct held {
   uint32_t n;
   int32_t position[kMostSlots];
   double sum[kMostSlots];
-  double n_saw[kMostSlots]; /* queries that could see it */
+  double n_saw[kMostSlots]; /* the number of queries that could see it */
 } held;
 
 static void Drop(held* a, uint32_t first, uint32_t n) {
@@ -59,12 +59,12 @@ static test_model* Model(const char* policy, uint32_t n_q_heads,
 
 /* ---- H2O: H2OKVCache_LayerWise, called after the attention of every step ---- */
 
-/* Of what is older than the last `recent` the `heavy` best stay. */
+/* Keeps the last `recent` tokens and the `heavy` best of the others. */
 static void EvictH2o(held* a, uint32_t heavy, uint32_t recent) {
   while (a->n > heavy + recent) {
     uint32_t least = 0;
     for (uint32_t i = 1; i < a->n - recent; ++i) {
-      if (a->sum[i] <= a->sum[least]) least = i; /* of equals the latest goes */
+      if (a->sum[i] <= a->sum[least]) least = i; /* the latest ties go */
     }
     Drop(a, least, 1);
   }
@@ -123,12 +123,12 @@ typedef struct openvino {
   uint32_t start, recent, max, block;
   bool normalizes;
   uint32_t snapkv_window; /* 0: all rows of the prompt */
-  uint32_t n_window;      /* of its rows, counted so far */
+  uint32_t n_window;      /* rows of it counted so far */
   uint32_t rescue;        /* KVCrush's budget */
   uint32_t anchor;        /* mean, zeros, ones, alternating */
 } openvino;
 
-/* One vector of scores, of m query rows that end with the last slot. */
+/* Adds one vector of scores of m query rows, the last of which is the last slot's. */
 static void Register(const openvino* o, held* a, const float* scores,
                      uint32_t n_scores, uint32_t m, bool fills_window,
                      uint32_t n_window) {
@@ -140,7 +140,7 @@ static void Register(const openvino* o, held* a, const float* scores,
     }
     a->sum[t] += pooled;
     if (fills_window) {
-      /* The counters are rebuilt: n, n - 1, .. 1 and no more than the window's. */
+      /* The counters become n, n - 1, .. 1, bounded by the window. */
       const uint32_t back = a->n - t;
       a->n_saw[t] = back < n_window ? back : n_window;
     } else {
@@ -159,7 +159,7 @@ static double BlockScore(const openvino* o, const held* a, uint32_t block) {
 
 /* ---- KVCrush: cache/kvcrush.cpp ---- */
 
-/* 1 for the half of the rows of all blocks with the largest sums. */
+/* 1 for the half of all blocks' rows with the largest sums. */
 static void FindIndicators(const openvino* o, const held* a, uint32_t n_blocks,
                            uint8_t* indicators) {
   const uint32_t n = n_blocks * o->block;
@@ -187,7 +187,7 @@ static uint32_t Distance(const openvino* o, const uint8_t* indicators,
   return distance;
 }
 
-/* Takes the rescued from those that go. */
+/* Takes the rescued blocks out of those that go. */
 static void Crush(const openvino* o, const held* a, uint32_t n_blocks,
                   uint32_t n_go, uint8_t* goes) {
   static uint8_t indicators[kMostSlots];
@@ -230,7 +230,7 @@ static void EvictOpenvino(const openvino* o, held* a) {
   }
 }
 
-/* Shows the sum over heads, or each query head's weights. */
+/* Observes the sum over heads, or each query head's weights. */
 static void Show(test_model* m, uint32_t layer, test_attention* attention,
                  uint32_t n_rows, uint32_t first_position, float* total) {
   EXPECT_OK(test_attention_observe(m->sequence, layer, attention, n_rows,
@@ -256,7 +256,7 @@ static void RunOpenvino(const char* policy, openvino o, uint32_t n_prompt,
     const uint32_t n =
         in_prompt ? 1 + test_random_below(&random, n_prompt - m->n_seen) : 1;
     const uint32_t end = m->n_seen + n;
-    uint32_t n_rows = n; /* whose weights are summed */
+    uint32_t n_rows = n; /* rows whose weights are summed */
     if (in_prompt && o.snapkv_window > 0) {
       const int64_t counted = (int64_t)end - n_prompt + o.snapkv_window;
       n_rows = counted < 0 ? 0 : counted < n ? (uint32_t)counted : n;
@@ -307,7 +307,7 @@ Test(decode_sums,
   RunOpenvino("openvino-genai-sum", whole, 300, 900, 41);
 }
 
-/* On top of the budget, so the cache is longer by the blocks rescued. */
+/* Rescued blocks are on top of the budget, so the cache is longer by them. */
 Test(decode_sums, kvcrush_rescues_the_same_blocks) {
   static const char* const kAnchors[] = {"mean", "zeros", "ones",
                                          "alternating"};

@@ -1,5 +1,5 @@
-/* Evictions after every step of a decoding loop: when they work, and how long caches
- * get, against a naive model. */
+/* Evicts after every step of a decoding loop. A naive model says when evictions
+ * work and how long caches get. */
 #include <stdio.h>
 
 #include "kvevict/experimental.h"
@@ -17,7 +17,7 @@ static test_model* Model(const char* policy, uint64_t seed) {
   return test_model_create(&spec, (test_random){seed});
 }
 
-/* What is known of a loop without looking at a score. */
+/* A loop without its scores. */
 typedef struct loop {
   const kvevict_policy* handle;
   const oracle_policy* policy;
@@ -92,7 +92,7 @@ static bool Evict(loop* a) {
   return loses;
 }
 
-/* Of streaming-llm the positions are known too, where nothing was trimmed. */
+/* The positions of streaming-llm are known too while nothing was trimmed. */
 static void ExpectStreaming(const test_model* m, const loop* a, uint32_t l,
                             const char* what) {
   int32_t positions[kMostSlots];
@@ -124,7 +124,7 @@ static void Run(const char* text, uint64_t seed) {
   loop a = {.handle = m->policy_handle, .policy = &m->policy};
   const bool streams = m->policy.kind == ORACLE_STREAMING_LLM;
   const uint32_t n_prompt = 20 + test_random_below(&random, 20);
-  /* A prompt in chunks, with evictions between them. */
+  /* The prompt comes in chunks, with evictions between them. */
   while (a.n_seen < n_prompt) {
     const uint32_t n = 1 + test_random_below(&random, n_prompt - a.n_seen);
     test_model_step(m, n);
@@ -136,7 +136,7 @@ static void Run(const char* text, uint64_t seed) {
   EXPECT_OK(kvevict_sequence_end_prompt(m->sequence));
   EndPrompt(&a);
   bool was_trimmed = false;
-  uint32_t last_length = a.n_seen; /* of an eviction: trims end there */
+  uint32_t last_length = a.n_seen; /* at the last eviction: trims end there */
   while (a.n_seen < 1500) {
     const uint32_t n = 1 + test_random_below(&random, 4) / 3;
     test_model_step(m, n);
@@ -147,7 +147,7 @@ static void Run(const char* text, uint64_t seed) {
       EXPECT_OK(kvevict_sequence_trim_to(m->sequence, a.n_seen - back, NULL));
       Trim(&a, a.n_seen - back);
       m->n_seen = a.n_seen;
-      /* Queries that the trimmed ones pushed out are shown again. */
+      /* Queries that the trimmed ones pushed out are observed again. */
       const uint32_t window = m->policy.window;
       const uint32_t first = a.n_seen > window ? a.n_seen - window : 0;
       test_model_observe(m, first, a.n_seen - first);
@@ -199,7 +199,7 @@ Test(decode, caches_are_as_long_as_the_naive_model_says) {
   }
 }
 
-/* The last tokens alone, cut at every step or in steps, and a context shift. */
+/* Keeps only the last tokens, cut at every step or in steps, and a context shift. */
 Test(decode, windows_slide) {
   static const char* const kTexts[] = {
       "streaming-llm:budget=32,sink=0",
@@ -210,7 +210,7 @@ Test(decode, windows_slide) {
   }
 }
 
-/* A prompt that stays, within the budget or beside it. */
+/* A pinned prompt lies within the budget or beside it. */
 Test(decode, pinned_prompts_stay) {
   static const char* const kTexts[] = {
       "streaming-llm:budget=60,sink=4,prompt=pinned",
@@ -226,7 +226,7 @@ Test(decode, pinned_prompts_stay) {
   }
 }
 
-/* Every slot of the prompt holds its token, and only what came behind it goes. */
+/* Every slot of the prompt keeps its token. Only later tokens go. */
 Test(decode, of_pinned_prompts_every_token_stays) {
   test_model* m = Model("knorm:sink=0,budget=50,prompt=pinned", 5);
   test_model_step(m, 40);
@@ -248,7 +248,7 @@ Test(decode, of_pinned_prompts_every_token_stays) {
   test_model_destroy(m);
 }
 
-/* Layers that held different numbers of tokens when the prompt ended. */
+/* The layers held different numbers of tokens when the prompt ended. */
 Test(decode, layers_have_prompts_of_their_own) {
   test_model* m = Model(
       "streaming-llm:budget=20,sink=2,split=geometric,alpha=0.7,prompt=beside",
@@ -269,8 +269,8 @@ Test(decode, layers_have_prompts_of_their_own) {
   test_model_destroy(m);
 }
 
-/* Pinned prompts of different lengths: an earlier eviction, by another rule, left
- * layers with different numbers; those of one length are selected together. */
+/* An earlier eviction by another rule left layers with pinned prompts of
+ * different lengths. Layers of one length are selected together. */
 Test(decode, pinned_prompts_that_do_not_fit_are_refused) {
   test_model* m = Model("knorm:sink=0,budget=40,prompt=pinned", 7);
   test_model_step(m, 60);

@@ -1,4 +1,4 @@
-/* What quantized rows lack, and what roles contradict. */
+/* Quantized rows that lack scales or minima, and roles that contradict the dtype. */
 #include <stdlib.h>
 
 #include "tests/capi/support/doors.h"
@@ -107,7 +107,7 @@ Test(dtypes_errors, roles_say_what_planes_hold) {
        s.companions[0].token_stride_bytes = 8),
       "companions[0]", "head_dim 2", "key_scale");
   EXPECT_BREAKS(s.companions[3].role = KVEVICT_ROLE_KEY_SCALE, "companions[3]",
-                "key_scale", "companions[0] too");
+                "key_scale", "also that of companions[0]");
 }
 
 Test(dtypes_errors, roles_need_rows_that_have_such_numbers) {
@@ -123,7 +123,7 @@ Test(dtypes_errors, roles_need_rows_that_have_such_numbers) {
                 "companions[2]", "value_scale", "f16 has none");
 }
 
-/* One number per block would have to move with rows of which it is not alone. */
+/* A scale of a block would have to move with rows that share it with others. */
 Test(dtypes_errors, numbers_are_of_a_token_or_of_all) {
   scene s;
   Build(&s);
@@ -170,8 +170,8 @@ Test(dtypes_errors, a_geometry_has_whole_blocks) {
                  "v_head_dim 3", "2", "u4");
 }
 
-/* Without a scale rows of codes can be moved; what reads them says what is missing,
- * before anything changes. */
+/* Rows of codes can be moved without a scale. A call that reads them names what is
+ * missing before anything changes. */
 static void ExpectMissing(const char* policy, uint32_t missing,
                           const char* role, const char* rows) {
   test_model_spec spec = test_small_model(policy);

@@ -1,4 +1,4 @@
-/* Quantized rows: scored as the f32 rows that they stand for, bit by bit, and moved with
+/* Quantized rows score bit by bit as the f32 rows they stand for, and move with
  * their scales. */
 #include <stdbool.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 enum { kHeads = 2, kGroup = 2, kTokens = 53, kMostDim = 96, kPairs = 12 };
 
-/* Of the table, those that are quantized; and what one block has. */
+/* Finds the next quantized dtype of the table, and what one block of it has. */
 static bool NextQuantized(uint32_t* i, kvevict_dtype_info* info) {
   info->struct_size = sizeof *info;
   while (kvevict_dtype_at((*i)++, info) == KVEVICT_OK) {
@@ -23,7 +23,7 @@ static bool NextQuantized(uint32_t* i, kvevict_dtype_info* info) {
   return false;
 }
 
-/* A cache of one dtype, and one of the f32 that it stands for. */
+/* A cache of one dtype, and one of the f32 rows that it stands for. */
 typedef struct pair {
   test_cache* stored;
   test_cache* decoded;
@@ -60,7 +60,7 @@ static void DestroyPair(pair* p) {
   test_cache_destroy(p->decoded);
 }
 
-/* Every signal that reads keys or values, and what else does. */
+/* Covers every signal and option that reads keys or values. */
 static const char* const kReading[] = {"snapkv:window=5,pool=avg3",
                                        "snapkv:window=4,rows=max,group=max",
                                        "tova",
@@ -86,7 +86,7 @@ static void Score(const char* policy, kvevict_dtype dtype, uint32_t dim,
                   float* scores) {
   static float numbers[kHeads * kGroup * kTokens * kMostDim];
   float inv_freq[kPairs];
-  test_random random = {7}; /* the same for all */
+  test_random random = {7}; /* the same draws for all */
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i) {
     numbers[i] = test_random_normal(&random);
   }
@@ -105,7 +105,7 @@ static void Score(const char* policy, kvevict_dtype dtype, uint32_t dim,
   kvevict_plane queries = test_floats_plane(numbers, (uint64_t)n_rows * dim);
   queries.head_dim = dim;
   queries.token_stride_bytes = (int64_t)(dim * sizeof(float));
-  kvevict_plane filter = test_floats_plane(numbers, dim); /* and means */
+  kvevict_plane filter = test_floats_plane(numbers, dim); /* also the means */
   filter.head_dim = dim;
   kvevict_plane centers = test_floats_plane(numbers, 3 * kPairs);
   centers.head_dim = kPairs;
@@ -183,8 +183,8 @@ Test(dtypes, score_at_odd_sizes_and_ragged_heads) {
   }
 }
 
-/* One number per head, or one of all, of every dtype that numbers may have; and minima
- * that are not there. */
+/* Scales may be one per head or one for all, of every dtype that scales may have.
+ * Minima may be absent. */
 Test(dtypes, numbers_may_be_of_all_tokens) {
   test_random random = test_random_start("dtypes constants");
   /* 0.0078125, 0.015625 and -0.5, 0.25 */
@@ -228,7 +228,7 @@ Test(dtypes, numbers_may_be_of_all_tokens) {
 
 /* ---- Moving ---- */
 
-/* A keep list per head, and what the oracle makes of it. */
+/* Moves by a keep list per head, and compares with the oracle. */
 Test(dtypes, move_with_their_scales_as_the_oracle_says) {
   test_random random = test_random_start("dtypes move");
   kvevict_context* context = NULL;
@@ -254,7 +254,7 @@ Test(dtypes, move_with_their_scales_as_the_oracle_says) {
   kvevict_context_destroy(context);
 }
 
-/* A scale of all tokens stays where it is, wherever rows go, and layers may share it. */
+/* A scale of all tokens stays in place wherever rows go. Layers may share it. */
 Test(dtypes, numbers_of_all_tokens_stay) {
   test_random random = test_random_start("dtypes stay");
   kvevict_context* context = NULL;

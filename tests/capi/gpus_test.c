@@ -1,5 +1,5 @@
-// What is told of GPUs, on a machine with a driver of CUDA 12.4, NVRTC 12.4 and three
-// of them, 6.1, 9.0 and 8.9: libraries that LD_LIBRARY_PATH puts before the system's.
+// Reports on three GPUs, 6.1, 9.0 and 8.9, with a CUDA 12.4 driver and NVRTC 12.4.
+// LD_LIBRARY_PATH puts these libraries before the system's.
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 
@@ -35,7 +35,7 @@ Test(gpus, one_that_is_too_old_says_so) {
   cr_expect_str_eq(info.problem,
                    "device cuda: GPU 0, Fake GPU, has compute capability 6.1; "
                    "7.0 or newer is needed");
-  // A row that tells of a problem is no failure.
+  // A row that names a problem is no failure.
   cr_expect_str_eq(kvevict_last_error_message(), "");
 }
 

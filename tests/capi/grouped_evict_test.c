@@ -1,4 +1,4 @@
-/* Caches as KIVI has them: evicted in place; and what is refused. */
+/* KIVI-style caches evicted in place, and calls that they refuse. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,7 +98,7 @@ static kvevict_status WriteNothing(uint32_t first_token, uint32_t n_tokens,
   return KVEVICT_OK;
 }
 
-/* Numbers of a group are there once, however many of its rows are. */
+/* The scales of a group exist once, however many of its rows are held. */
 Test(grouped_evict, a_prefill_takes_the_bytes_that_evictions_report) {
   test_random random = test_random_start("grouped prefill");
   for (int i = 0; i < 10; ++i) {
@@ -168,7 +168,7 @@ Test(grouped_evict, views_that_make_no_sense_are_refused) {
   EXPECT_REFUSED(c->view.k.group_tokens = 8, "k.group_tokens 8");
   EXPECT_REFUSED(scale->group_tokens = 257, "group_tokens 257 > 256");
   EXPECT_REFUSED(scale->group_tokens = 12, "group_tokens 12", "block_size 16");
-  EXPECT_REFUSED(scale->group_tokens = 16, "key_scale 16", "key_minimum 8");
+  EXPECT_REFUSED(scale->group_tokens = 16, "key_scale is 16", "key_minimum 8");
   EXPECT_REFUSED(scale->head_dim = 1, "head_dim 1", "key_scale", "64");
   EXPECT_REFUSED(scale->dtype = KVEVICT_DTYPE_U8, "dtype u8", "key_scale");
   EXPECT_REFUSED(scale->element_stride_bytes = 8, "element_stride_bytes 8");

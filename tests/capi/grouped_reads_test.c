@@ -1,4 +1,4 @@
-/* Caches as KIVI has them: scored and attended to as what their rows stand for. */
+/* KIVI-style caches are scored and attended to as what their rows stand for. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,4 @@
-/* Caches as KIVI has them: rows are stored, read and moved as the oracle does it, byte by
- * byte. */
+/* KIVI-style caches store, read and move rows byte by byte as the oracle does. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +66,7 @@ Test(grouped, every_simd_target_makes_the_same_bytes) {
   context = best;
 }
 
-/* What is stored once is off by half a step at most, of its element's group. */
+/* Storing once changes an element by at most half a step of its group. */
 Test(grouped, errors_are_half_a_step) {
   test_random random = test_random_start("grouped errors");
   for (int i = 0; i < 60; ++i) {
@@ -102,7 +101,7 @@ Test(grouped, errors_are_half_a_step) {
   }
 }
 
-/* In place: survivors get groups of their own, recent rows stay where they are. */
+/* Survivors in place form new groups, and recent rows stay where they are. */
 Test(grouped, survivors_are_grouped_anew) {
   enum { kMost = 80 };
   test_random random = test_random_start("grouped compact");

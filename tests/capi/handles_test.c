@@ -1,4 +1,4 @@
-/* Lifetimes, memory and its accounting, across all handles. */
+/* Lifetimes, memory and its accounting, for all handles. */
 #include <stdlib.h>
 
 #include "tests/capi/support/doors.h"
@@ -118,8 +118,8 @@ Test(handles, sequences_outlive_the_plan_and_the_context) {
 
 /* ---- Executing calls allocate nothing ---- */
 
-/* Counts calls of the C allocator by anybody in this process, the library and the
- * C++ runtime included. Sanitizers bring their own. */
+/* Counts every call of the C allocator in this process, also by the library and
+ * the C++ runtime. Sanitizers replace the allocator. */
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)
 #define KVEVICT_TEST_COUNTS_MALLOC 1
@@ -190,7 +190,7 @@ static void ExpectNoAllocation(const char* policy, uint32_t n_threads) {
       kvevict_sequence_keep_positions(m->sequence, 2, 1, positions, 100, &n);
   status |= test_compact(m->context, &m->views[0], 10, positions, 1, 1);
   status |= kvevict_sequence_reset(m->sequence, NULL);
-  /* Failing allocates nothing either. */
+  /* A failing call allocates nothing either. */
   const kvevict_status failed = kvevict_sequence_append(m->sequence, 101, NULL);
   const long after = n_mallocs;
   EXPECT_OK(status);

@@ -1,5 +1,5 @@
-/* Policies of the field that are tables of budgets per head: what docs/policies.md says
- * of them, tried. Keep sets are held against the published rule. */
+/* Published policies that are tables of budgets per head, as docs/policies.md
+ * writes them. Keep sets are held against the published rules. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -68,7 +68,7 @@ Test(head_tables, duo_attention) {
   }
 }
 
-/* The window and the best of SnapKV's scores, as many as a head is worth. */
+/* Keeps the window and as many of SnapKV's best scores as a head is worth. */
 Test(head_tables, headkv) {
   enum { kWindow = 8, kCapacity = 40, kTokens = 200 };
   double importance[kLayers * kQHeads];
@@ -78,7 +78,7 @@ Test(head_tables, headkv) {
                         kWindow, budgets);
   uint64_t sum = 0;
   for (uint32_t i = 0; i < kAll; ++i) sum += budgets[i];
-  /* The capacity counts the window, but so does not what a head is worth. */
+  /* The capacity counts the window, a head's worth does not. */
   cr_expect(fabs((double)sum / kAll - kCapacity - kWindow) < 1.0);
   test_model* m = Model("snapkv:sink=0,window=8,pool=max7,rows=sum", budgets);
   test_model_step(m, kTokens);
@@ -101,7 +101,7 @@ Test(head_tables, headkv) {
   test_model_destroy(m);
 }
 
-/* Four sinks, the last token, and the head's best scores by a stable sort. */
+/* Keeps four sinks, the last token, and the head's best scores by a stable sort. */
 Test(head_tables, lu_kv) {
   enum { kTokens = 101 };
   test_random random = test_random_start("head_tables lu_kv");
@@ -141,8 +141,8 @@ Test(head_tables, lu_kv) {
   }
 }
 
-/* KVCache-Factory's L2Norm: layers 0 and 1 keep everything, the others the keys of the
- * smallest norm. */
+/* KVCache-Factory's L2Norm: layers 0 and 1 keep everything, the others keep the
+ * keys of the smallest norm. */
 Test(head_tables, l2norm_skips_two_layers) {
   enum { kTokens = 150, kCapacity = 60 };
   uint32_t budgets[kAll];

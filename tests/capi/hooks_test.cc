@@ -1,4 +1,4 @@
-// Hooks of C++ that throw, which C's tests cannot.
+// C++ hooks that throw, which C tests cannot.
 #include <criterion/criterion.h>
 
 #include <csignal>
@@ -14,7 +14,7 @@ namespace {
 constexpr uint32_t kHeads = 2, kDim = 4, kTokens = 8;
 
 struct Allocator {
-  int n_left = 0;  // before it throws
+  int n_left = 0;  // calls before it throws
   int n_live = 0;
 };
 

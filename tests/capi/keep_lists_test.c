@@ -1,5 +1,5 @@
-/* Lists with counts and strides of their own, and the layers of a model in one call:
- * kvevict_select(), kvevict_compact() and kvevict_reorder() without any plan. */
+/* Lists with counts and strides of their own, and all layers of a model in one call:
+ * kvevict_select(), kvevict_compact() and kvevict_reorder() without a plan. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -35,11 +35,11 @@ static kvevict_context* ContextOf(uint32_t n_threads, test_runner* runner) {
 
 /* ---- Select ---- */
 
-/* One call of kvevict_select() and what it should write. */
+/* One call of kvevict_select() and the lists it should write. */
 typedef struct select_case {
   kvevict_select_options options;
   kvevict_keep_lists keep;
-  uint32_t n_rows; /* of scores */
+  uint32_t n_rows; /* rows of scores */
   float* scores;
   uint32_t tokens[kMaxLists], counts[kMaxLists];
   int32_t protect[6];
@@ -48,7 +48,7 @@ typedef struct select_case {
 
 static uint32_t Min(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-/* What must stay of a list; returns how many. */
+/* Marks what must stay of a list; returns how many. */
 static uint32_t Forced(const select_case* c, uint32_t n, uint8_t* forced) {
   const kvevict_select_options* o = &c->options;
   uint32_t n_forced = 0;
@@ -75,7 +75,7 @@ static float RandomScore(test_random* random) {
   }
 }
 
-/* Lists of random lengths, of which a random part of what may go is kept. */
+/* Lists of random lengths, each with a random share to keep. */
 static select_case RandomSelect(test_random* random) {
   select_case c;
   memset(&c, 0, sizeof c);
@@ -127,7 +127,7 @@ static select_case RandomSelect(test_random* random) {
   return c;
 }
 
-/* Pointers to the case itself, once it lies where it stays. */
+/* Sets the pointers into the case once it lies where it stays. */
 static void Aim(select_case* c, bool lengths, bool ragged) {
   c->options.protected_slots =
       c->options.protected_slots_len > 0 ? c->protect : NULL;
@@ -207,7 +207,7 @@ Test(keep_lists, selection_agrees_with_the_oracle_for_any_counts) {
 
 /* ---- Compact and reorder ---- */
 
-/* The layers of a call, each a cache of its own with lists of its own. */
+/* The layers of a call, each with its own cache and lists. */
 typedef struct layers {
   uint32_t n;
   test_cache* ours[kMaxLayers];
@@ -255,7 +255,7 @@ static void RandomLists(test_random* random, layers* all, uint32_t l,
   const uint32_t stride =
       k->list_stride == 0 ? k->count : (uint32_t)k->list_stride;
   k->slots_len = (size_t)stride * (k->n_lists - 1) + k->count;
-  /* What lies beyond a count is no slot and must not be read. */
+  /* Entries beyond a count are no slots and must not be read. */
   memset(k->slots, TEST_GUARD, sizeof all->slots[l]);
   for (uint32_t i = 0; i < k->n_lists; ++i) {
     int32_t* list = k->slots + (size_t)i * stride;
@@ -377,7 +377,7 @@ Test(keep_lists, as_many_layers_as_a_call_takes) {
   }
 }
 
-/* A caller of a later release has moves that are further apart. */
+/* A caller of a later release has moves that lie further apart. */
 Test(keep_lists, moves_are_as_far_apart_as_their_size_says) {
   test_random random = {8};
   struct {
@@ -456,7 +456,7 @@ Test(keep_lists, layers_that_share_rows_are_refused) {
     }
     EXPECT_OK(kvevict_compact(context, moves, 2, NULL, 0, NULL));
     ExpectRefused(moves, 3, caches, 2, "moves[2].view", "moves[0]");
-    /* A byte further it is another cache, which overlaps the first one. */
+    /* One byte further it is another cache, which overlaps the first one. */
     views[2].k.data += 1;
     views[2].v.data += 1;
     views[2].companions = NULL;

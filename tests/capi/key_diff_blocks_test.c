@@ -1,4 +1,4 @@
-/* Evictions by keydiff block after block, against the walk in double precision. */
+/* Evictions by keydiff block after block, against the same walk in double precision. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -18,8 +18,9 @@ static test_model* Model(const char* policy, uint64_t seed) {
   return test_model_create(&spec, (test_random){seed});
 }
 
-/* kvpress: kept = the first n_kept = int(S * (1 - r)) tokens; of kept and the next 128 the
- * n_kept best by KeyDiff of just these, and so on; n_kept of a layer where they differ. */
+/* kvpress starts with the first n_kept = int(S * (1 - r)) tokens. It takes the next 128
+ * and keeps the n_kept best of these by KeyDiff, again and again. Layers may differ in
+ * n_kept. */
 Test(key_diff_blocks, keydiff_block_kvpress) {
   static const char* const kTexts[] = {
       "keydiff-block-kvpress", "keydiff-block-kvpress:budget=0.25",
@@ -28,8 +29,8 @@ Test(key_diff_blocks, keydiff_block_kvpress) {
   static const uint32_t kTokens[] = {130, 256, 400, 399};
   for (uint32_t i = 0; i < 4; ++i) {
     const uint32_t n = kTokens[i];
-    /* Heads in which f32 may choose otherwise, next to a cut, say nothing: keys around 0
-     * have a short mean, and more of these. */
+    /* Heads in which f32 may choose otherwise near a cut do not count. Keys around
+     * 0 have a short mean, so more of them do not. */
     uint32_t n_told = 0;
     for (uint64_t seed = 1; seed <= 4; ++seed) {
       test_model* m = Model(kTexts[i], seed);

@@ -1,5 +1,5 @@
-/* Models whose layers differ. Wherever a layer's tokens depend on nothing but itself,
- * it must come out as in a model of such layers alone. */
+/* Models whose layers differ. A layer whose tokens depend on itself alone must come
+ * out as in a model of equal layers. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -13,7 +13,7 @@
 
 enum { kTokens = TEST_MIXED_TOKENS, kHeads = TEST_MIXED_HEADS };
 
-/* ---- Against models of layers that are alike ---- */
+/* ---- Against models of equal layers ---- */
 
 static float given_scores[TEST_MAX_LAYERS][kHeads][kTokens];
 
@@ -24,13 +24,13 @@ static void DrawScores(test_random* random) {
   }
 }
 
-/* Scores are sums of attention too: a row per KV head. */
+/* Uses the scores as attention sums, too: a row per KV head. */
 static void GiveAsSums(kvevict_signal_inputs* inputs, uint32_t n_kv_heads) {
   inputs->attention_sums = inputs->scores;
   inputs->n_sum_heads = n_kv_heads;
 }
 
-/* Of the mixed model; layers without a full cache are given nothing. */
+/* Gives the mixed model its scores, and layers without a full cache none. */
 static void GiveScores(const test_mixed* m, kvevict_evict_options* options,
                        test_inputs* inputs) {
   test_give_scores(options, inputs, m->n_layers, given_scores[0][0],
@@ -54,8 +54,8 @@ static uint32_t Room(const test_mixed* m) {
   return kTokens - longest;
 }
 
-/* The report of the mixed model: its lists are those of the models beside, its sums
- * those over them. */
+/* The mixed model's report has the lists of the models beside it, and the sums over
+ * them. */
 static void ExpectReport(const test_mixed* m, const char* what) {
   kvevict_evict_report report = KVEVICT_EVICT_REPORT_INIT;
   kvevict_evict_report sum = KVEVICT_EVICT_REPORT_INIT;
@@ -103,7 +103,7 @@ static void ExpectReport(const test_mixed* m, const char* what) {
     sum.evicted |= before != after;
   }
   EXPECT(at == n_lists, "%s: %u lists, not %u", what, n_lists, at);
-  sum.blocks_freed = report.blocks_freed; /* of layouts that alike ones count */
+  sum.blocks_freed = report.blocks_freed; /* only some layouts count blocks */
   EXPECT(memcmp(&report, &sum, sizeof sum) == 0,
          "%s: %llu to %llu tokens, %llu to %llu bytes", what,
          (unsigned long long)report.tokens_before,
@@ -222,7 +222,7 @@ Test(layers_evict, that_differ_are_evicted_as_those_that_are_alike) {
   }
 }
 
-/* Budgets of heads are those of full layers end to end. */
+/* Budgets of heads are those of the full layers, end to end. */
 Test(layers_evict, that_differ_take_budgets_of_heads) {
   static const layers_kind kRagged[] = {
       {"snapkv:budget=40,window=8,sink=2", false},
@@ -252,7 +252,7 @@ Test(layers_evict, that_differ_take_budgets_of_heads) {
   }
 }
 
-/* The budget is spread over full layers, as if there were no others. */
+/* The budget is spread over the full layers only. */
 Test(layers_evict, that_differ_share_a_pyramid_among_full_caches) {
   static const char* const kPyramids[] = {
       "pyramidkv:budget=60,window=4,sink=2,alpha=0.8",
@@ -292,7 +292,7 @@ Test(layers_evict, that_differ_share_a_pyramid_among_full_caches) {
 
 /* ---- One list for the model ---- */
 
-/* Rows of scores of all full layers end to end: given ones, or by kvevict_score(). */
+/* Rows of scores of all full layers end to end, given or by kvevict_score(). */
 static uint32_t ScoreRows(const test_mixed* m, bool given, float* rows) {
   kvevict_plane queries[TEST_MAX_LAYERS];
   kvevict_signal_inputs inputs[TEST_MAX_LAYERS];
@@ -332,7 +332,7 @@ static uint32_t ScoreRows(const test_mixed* m, bool given, float* rows) {
   return n_rows;
 }
 
-/* kvevict_select() as the plan of the model says, by its first full layer. */
+/* Calls kvevict_select() as the model's plan says, with its first full layer. */
 static void SelectByDoor(const test_mixed* m, const float* rows,
                          uint32_t n_rows, uint32_t n_tokens, int32_t* keep,
                          uint32_t n_keep) {

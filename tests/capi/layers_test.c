@@ -1,4 +1,4 @@
-/* What is said of the layers of a model, and of layers without a full cache. */
+/* Layer geometries, and layers without a full cache. */
 #include <math.h>
 
 #include "kvevict/experimental.h"
@@ -124,7 +124,7 @@ Test(layers, without_a_full_cache_can_do_nothing_and_say_why) {
   kvevict_plan_destroy(plan);
 }
 
-/* The memory is that of a model of the full layers alone. */
+/* The model needs as much memory as one of the full layers alone. */
 Test(layers, without_a_full_cache_take_no_memory) {
   kvevict_layer_geometry layers[kFive], full[3];
   Five(layers);
@@ -227,7 +227,7 @@ Test(layers, without_a_full_cache_have_no_doors) {
   kvevict_plan_destroy(plan);
 }
 
-/* What is shown and given of them is not read: these addresses cannot be. */
+/* Nothing reads the arguments of such layers: their addresses cannot be read. */
 Test(layers, without_a_full_cache_are_not_read) {
   test_random random = {3};
   kvevict_layer_geometry layers[2] = {test_layer(0, 0, 0, 0),
@@ -353,7 +353,7 @@ Test(layers, without_a_full_cache_have_no_budgets_of_heads) {
   }
 }
 
-/* A caller of a later release has layers that are further apart. */
+/* A caller of a later release has layers that lie further apart. */
 Test(layers, are_as_far_apart_as_their_size_says) {
   union {
     kvevict_layer_geometry layer;

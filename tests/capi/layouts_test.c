@@ -1,5 +1,5 @@
-/* Every layout scores as a contiguous cache does, to the bit, and what views of groups,
- * addresses, rings and shared blocks must not be. */
+/* Every layout scores as a contiguous cache does, to the bit. Evictions work in
+ * all of them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,10 +19,10 @@ TestSuite(layouts);
 enum { kHeads = 2, kQueryHeads = 4, kTokens = 91, kWindow = 8, kPairs = 5 };
 enum { kMostDim = 40 };
 
-/* Of each signal that reads keys or values, and of all that does so to any scores. */
+/* Each signal and each option that reads keys or values. */
 static const struct {
   const char* policy;
-  bool has_all_queries; /* not those of a window alone */
+  bool has_all_queries; /* queries of all slots, not only a window's */
 } kSignals[] = {
     {"snapkv:window=8", false},
     {"snapkv:window=8,softmax=past,over=max", false},
@@ -43,7 +43,7 @@ static const struct {
     {"random:weight=given,redundancy=0.5", false},
 };
 
-/* Numbers for what is not in the cache. */
+/* Inputs that are not in the cache. */
 typedef struct numbers {
   float queries[kQueryHeads * kTokens * kMostDim];
   float others[kQueryHeads * kMostDim * kMostDim];
@@ -56,7 +56,7 @@ static kvevict_plane Rows(const float* first, uint32_t n_rows, uint32_t dim) {
   return plane;
 }
 
-/* [n_heads, n_tokens] of a cache by a plan. */
+/* Scores [n_heads, n_tokens] of a cache by a plan. */
 static void Score(const test_plan* plan, const test_cache* cache,
                   const numbers* n, bool all_queries, float* scores) {
   const uint32_t dim = cache->spec.k_head_dim;
@@ -129,7 +129,7 @@ Test(layouts, score_as_a_contiguous_cache) {
   for (size_t i = 0; i < sizeof kSignals / sizeof kSignals[0]; ++i) {
     for (kvevict_dtype dtype = KVEVICT_DTYPE_F32; dtype <= KVEVICT_DTYPE_BF16;
          ++dtype) {
-      /* In groups of one, in whole groups, in groups that pairs begin within. */
+      /* Groups of one, whole groups, and groups within which a pair begins. */
       const uint32_t kDims[] = {19, 24, 32};
       for (int d = 0; d < 3; ++d) {
         TrySignal(kSignals[i].policy, kSignals[i].has_all_queries, dtype,
@@ -155,7 +155,7 @@ static const char* const kPolicies[] = {
     "knorm:budget=40,merge=pivot,scope=layer",
 };
 
-/* Three evictions of a model whose caches lie so, the second of them taken back. */
+/* Evicts a model of caches of this layout three times, and takes the second one back. */
 static test_model* Run(const char* policy, test_layout layout, bool undo) {
   test_model_spec spec = test_small_model(policy);
   spec.layout = layout;

@@ -1,4 +1,4 @@
-/* kvevict_budget_for_mass(): against a search through all budgets. */
+/* kvevict_budget_for_mass() against a search through all budgets. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -20,8 +20,8 @@ typedef struct row {
   uint32_t n;
 } row;
 
-/* What a row keeps of its mass with a budget: by selecting, then adding up what must
- * stay by slots and the rest by scores. */
+/* The share of a row's mass that a budget keeps: select, then add up what must stay
+ * by slots and the rest by scores. */
 static double Share(const row* r, uint32_t budget,
                     const kvevict_mass_options* o) {
   uint8_t forced[kMaxTokens];
@@ -38,7 +38,7 @@ static double Share(const row* r, uint32_t budget,
   for (uint32_t k = n_forced + 1; k <= r->n; ++k) {
     oracle_select(r->scores, r->n, k, forced, KVEVICT_TIE_LOWER_POSITION,
                   order);
-    /* The slot that k has beyond k - 1. */
+    /* The slot that k keeps and k - 1 does not. */
     uint32_t at = 0;
     if (k == n_forced + 1) {
       oracle_select(r->scores, r->n, n_forced, forced,
@@ -138,7 +138,7 @@ Test(mass_budget, is_the_smallest_that_keeps_enough) {
   kvevict_context_destroy(context);
 }
 
-/* By hand: 8 of 16, 12 of 16, ... */
+/* Worked by hand: 8 of 16, 12 of 16, ... */
 Test(mass_budget, of_a_plain_row) {
   kvevict_context* context = Context();
   const float scores[6] = {1, 8, 0, 4, 1, 2};

@@ -1,5 +1,5 @@
-/* What docs/migration.md says of kvevict, tried. The engine's own rules stand here
- * a second time, plainly, for its keep lists to be held against. */
+/* Tries what docs/migration.md says. The engine's own rules are written out here,
+ * so that kvevict's keep lists can be held against them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "tests/capi/support/random.h"
 #include "tests/oracle/select.h"
 
-/* The page's text for three numbers of the engine's configuration. */
+/* The page's policy text for three numbers of the engine's configuration. */
 static const char* TextOf(int32_t budget, int32_t window, int32_t recency) {
   static char text[128];
   if (window < 1) window = 1;
@@ -30,8 +30,8 @@ static const char* TextOf(int32_t budget, int32_t window, int32_t recency) {
   return text;
 }
 
-/* The engine's keep list: the last ones, and of those before the best; of equal
- * scores the lower position. Returns its length. */
+/* The engine keeps the last tokens and the best before them, the lower of two
+ * equal positions. Returns the list's length. */
 static uint32_t EngineKeeps(const float* scores, uint32_t n, uint32_t budget,
                             uint32_t recency, int32_t* keep) {
   uint8_t* kept = calloc(n, 1);
@@ -53,7 +53,7 @@ static uint32_t EngineKeeps(const float* scores, uint32_t n, uint32_t budget,
   return n_keep;
 }
 
-/* kvevict's for the same scores. */
+/* kvevict's list for the same scores. */
 static uint32_t Keeps(const char* text, const float* scores, uint32_t n,
                       int32_t* keep) {
   const kvevict_layer_geometry layer = test_layer(1, 1, 1, 1);
@@ -67,7 +67,7 @@ static uint32_t Keeps(const char* text, const float* scores, uint32_t n,
   return n_keep;
 }
 
-/* Budgets around 1, recencies around the budget, scores with ties. */
+/* Budgets lie around 1, recencies around the budget, and scores tie. */
 Test(migration, keep_lists_are_the_engines_for_the_same_scores) {
   enum { N = 200 };
   test_random random = {2024};
@@ -110,7 +110,7 @@ Test(migration, numbers_that_would_say_something_else) {
   cr_expect_eq(oracle_policy_from(TextOf(512, 0, 64)).window, 1);
 }
 
-/* NaN is the worst of all, and of several the lower position stays. */
+/* NaN is the worst score. The lower position of several NaNs stays. */
 Test(migration, nan_scores_come_last_the_lower_position_first) {
   const float scores[] = {NAN, 1.0f, NAN, -INFINITY, NAN, 0.0f};
   int32_t keep[6];
@@ -134,8 +134,8 @@ static void ExpectEvicts(test_model* m, bool evicts) {
   cr_expect_eq(report.evicted, evicts);
 }
 
-/* The engine's sums in double: over layers, the window's rows and query heads, of the
- * softmax over the keys that a row sees. */
+/* The engine's sums in double, over layers, the window's rows and query heads, of
+ * the softmax over the keys that a row sees. */
 static void EngineScores(const test_model* m, uint32_t n, uint32_t window,
                          double* scores) {
   const test_model_spec* s = &m->spec;
@@ -166,8 +166,8 @@ static void EngineScores(const test_model* m, uint32_t n, uint32_t window,
   free(weights);
 }
 
-/* From queries to keep sets: one for all layers and heads, of the last tokens and of
- * the best before them; the window itself is not protected. */
+/* Queries give keep sets: all layers and heads keep the last tokens and the best
+ * before them. The window itself is not protected. */
 Test(migration, keep_sets_are_the_engines_for_the_same_queries) {
   enum { N = 120 };
   static const int32_t kCases[][3] = {{70, 64, 64}, {70, 64, 0},  {100, 16, 64},
@@ -207,7 +207,7 @@ Test(migration, keep_sets_are_the_engines_for_the_same_queries) {
 
 Test(migration, a_window_that_covers_the_prompt) {
   test_model* m = Model(TextOf(10, 64, 4), 2);
-  test_model_step(m, 63); /* over the budget, under the window */
+  test_model_step(m, 63); /* over the budget, shorter than the window */
   ExpectEvicts(m, false);
   cr_expect_eq(test_model_stored(m, 0), 63);
   test_model_step(m, 1); /* the engine wants more than the window */
@@ -244,7 +244,7 @@ Test(migration, automatic_budgets_are_the_engines) {
   for (size_t t = 0; t < sizeof kTokens / sizeof kTokens[0]; ++t) {
     for (size_t b = 0; b < sizeof kBytes / sizeof kBytes[0]; ++b) {
       uint32_t budget = 12345;
-      /* 0 is the engine's word for unknown. */
+      /* The engine writes 0 for unknown. */
       const uint64_t bytes = kBytes[b] == 0 ? UINT64_MAX : kBytes[b];
       EXPECT_OK(kvevict_auto_budget(kTokens[t], bytes, &budget));
       EXPECT(budget == EngineAutoBudget(kTokens[t], kBytes[b]),
@@ -269,7 +269,7 @@ enum {
   kHalf = kPage * kHeads * kDim * 4, /* bytes of the keys of a page */
 };
 
-/* Keys, then values, straight from malloc; slots[i] has page i of every layer. */
+/* Keys, then values, straight from malloc. slots[i] has page i of every layer. */
 typedef struct test_pages {
   uint8_t* pages[kLayers][2 * kPages];
   int32_t slots[kPages];
@@ -291,7 +291,7 @@ static void FreePages(test_pages* p) {
   }
 }
 
-/* The view of a layer over its pages, by the table that the engine has. */
+/* The view of a layer's pages, by the engine's table. */
 static kvevict_view ViewOf(const test_pages* p, int layer) {
   kvevict_view view = KVEVICT_VIEW_INIT;
   view.n_kv_heads = kHeads;
@@ -309,7 +309,7 @@ static kvevict_view ViewOf(const test_pages* p, int layer) {
   return view;
 }
 
-/* Address of a value of the K (half 0) or V half of a token's rows. */
+/* The address of an element in the K half (0) or V half (1) of a token's rows. */
 static float* Element(test_pages* p, int layer, int half, uint32_t slot,
                       uint32_t i) {
   return (float*)(p->pages[layer][p->slots[slot / kPage]] +
@@ -352,7 +352,7 @@ Test(migration, separate_pages_are_evicted_where_they_lie) {
       }
     }
   }
-  /* 7 pages held the prompt, 3 hold what is left; every layer counts. */
+  /* 7 pages held the prompt and 3 hold what is left, in every layer. */
   cr_expect_eq(report.blocks_freed, (uint64_t)(kPages - 3) * kLayers);
   test_model_destroy(m);
   FreePages(&p);

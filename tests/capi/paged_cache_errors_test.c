@@ -1,4 +1,4 @@
-/* What a paged cache refuses, and that nothing has changed then. */
+/* A paged cache refuses these calls and changes nothing. */
 #include <stdlib.h>
 
 #include "kvevict/batch.h"
@@ -43,7 +43,7 @@ static scene* Begin(void) {
 
 static void End(scene* s) {
   kvevict_sequence_destroy(s->sequence);
-  /* A sequence outlives the handle of its cache. */
+  /* The sequence lives on after its cache's handle. */
   kvevict_paged_cache_destroy(s->cache);
   EXPECT_OK(kvevict_paged_sequence_append(s->cached, 1, NULL));
   kvevict_paged_sequence_destroy(s->cached);
@@ -134,7 +134,7 @@ Test(paged_cache_errors, too_few_blocks_change_nothing) {
   scene* const s = Begin();
   const kvevict_paged_cache_usage before = UsageOf(s);
   EXPECT(before.n_free == 4 && before.n_blocks == 24, "usage");
-  /* 40 + 9 tokens are 13 blocks of each layer: 6 more. */
+  /* 40 + 9 tokens take 13 blocks of each layer: 6 more. */
   EXPECT_FAILS(kvevict_paged_sequence_append(s->cached, 9, NULL),
                KVEVICT_ERROR_OUT_OF_MEMORY, "needs 6 blocks",
                "4 of 24 are free");
@@ -146,7 +146,7 @@ Test(paged_cache_errors, too_few_blocks_change_nothing) {
   EXPECT_INVALID(kvevict_paged_sequence_append(s->cached, 25, NULL),
                  "n_tokens 25", "40", "64");
 
-  /* A fork that is evicted in shared blocks wants copies of three in each layer. */
+  /* A fork that is evicted in shared blocks needs copies of three in each layer. */
   kvevict_paged_sequence* fork = NULL;
   EXPECT_OK(kvevict_paged_sequence_fork(s->cached, &fork, NULL));
   kvevict_paged_eviction item = KVEVICT_PAGED_EVICTION_INIT;
@@ -165,13 +165,13 @@ Test(paged_cache_errors, too_few_blocks_change_nothing) {
   kvevict_paged_rows rows = RowsOf(s, 0, 0, 40);
   EXPECT_FAILS(kvevict_paged_sequence_write(fork, &rows, 1, NULL),
                KVEVICT_ERROR_OUT_OF_MEMORY, "needs 10 blocks");
-  /* The same block twice is one copy. */
+  /* The same block twice takes one copy. */
   kvevict_paged_rows twice[2] = {RowsOf(s, 0, 0, 16), RowsOf(s, 0, 2, 14)};
   EXPECT_OK(kvevict_paged_sequence_write(fork, twice, 2, NULL));
   after = UsageOf(s);
   EXPECT(after.n_free == 0 && after.n_shared == 16, "usage");
   kvevict_paged_sequence_destroy(fork);
-  /* Finished sequences give back what is theirs. */
+  /* Finished sequences give their own blocks back. */
   EXPECT(UsageOf(s).n_free == 4 && UsageOf(s).n_shared == 0, "blocks are lost");
   End(s);
 }
@@ -195,7 +195,7 @@ Test(paged_cache_errors, rows) {
   rows.k = (kvevict_plane)KVEVICT_PLANE_INIT;
   EXPECT_INVALID(kvevict_paged_sequence_write(s->cached, &rows, 1, NULL),
                  "both 0");
-  /* Of two that are wrong in the second nothing is written. */
+  /* A call writes nothing if the second of two rows is wrong. */
   kvevict_paged_rows two[2] = {RowsOf(s, 0, 0, 1), RowsOf(s, 0, 40, 1)};
   s->rows[0] = 5.0f;
   EXPECT_INVALID(kvevict_paged_sequence_write(s->cached, two, 2, NULL),
@@ -207,7 +207,7 @@ Test(paged_cache_errors, rows) {
                                 (uint64_t)(view.block_table[0] *
                                            view.k.block_stride_bytes));
   EXPECT(*first == 0.0f, "a row was written");
-  /* One buffer may be K and V where it is read, not where it is written. */
+  /* K and V may share a buffer for reading, not for writing. */
   rows = RowsOf(s, 0, 0, 4);
   rows.v = rows.k;
   s->rows[0] = 5.0f;
@@ -220,7 +220,7 @@ Test(paged_cache_errors, rows) {
          *value);
   EXPECT_INVALID(kvevict_paged_sequence_read(s->cached, &rows, 1, NULL),
                  "rows[0]", "v.data", "overlap");
-  /* From the cache into itself. */
+  /* The cache cannot be written from itself. */
   rows = RowsOf(s, 0, 0, 4);
   rows.k = view.k;
   rows.k.block_stride_bytes = 0;
@@ -290,7 +290,7 @@ Test(paged_cache_errors, evictions) {
   kvevict_paged_sequence_destroy(elsewhere);
   kvevict_paged_cache_destroy(other);
   kvevict_sequence_destroy(second);
-  /* Truncation gives blocks back, and of layers that hold less takes nothing. */
+  /* Truncation gives blocks back, and takes nothing from layers that hold less. */
   EXPECT_OK(kvevict_paged_sequence_truncate(s->cached, 20));
   EXPECT_OK(kvevict_paged_sequence_truncate(s->cached, 4));
   EXPECT(UsageOf(s).n_free == 22, "free");

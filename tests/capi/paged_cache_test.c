@@ -1,5 +1,5 @@
-/* Sequences in a pool, held against what each would hold in memory of its own: every row
- * is known by a number, and every block's holders are counted after every operation. */
+/* Sequences in a pool, each against one with memory of its own. Every row has a
+ * number, and the holders of every block are counted after every operation. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,7 +13,7 @@
 
 enum {
   kLayers =
-      4, /* the second has no cache, the third other heads and no values */
+      4, /* the second has no cache, the third has other heads and no values */
   kFull = 3,
   kMaxHeads = 3,
   kMaxTokens = 70,
@@ -31,7 +31,7 @@ static const shape kShapes[kFull] = {
 typedef struct actor {
   kvevict_paged_sequence* cached;
   kvevict_sequence* sequence;
-  /* What each slot holds; 0: anything. */
+  /* The content of each slot; 0: anything. */
   uint32_t rows[kFull][kMaxHeads][kMaxTokens];
   uint32_t n_slots[kFull];
 } actor;
@@ -44,7 +44,7 @@ typedef struct stage {
   kvevict_paged_cache_options options;
   void* workspace;
   size_t workspace_bytes;
-  uint8_t* memory; /* of the blocks, with guards; NULL: the cache's own */
+  uint8_t* memory; /* the blocks' memory with guards; NULL: the cache's own */
   size_t memory_bytes;
   uint32_t last_row;
   uint32_t n_actors;
@@ -58,7 +58,7 @@ static void FillRow(uint32_t row, uint32_t part, uint32_t layer, uint32_t head,
   test_random random = {((uint64_t)row << 8) + layer * 16 + head * 2 + part};
   test_random_u64(&random);
   test_random_bytes(&random, out, n_bytes);
-  /* Exponents that are no NaN's and no infinity's, in f32 and bf16. */
+  /* The exponents belong to neither NaN nor infinity in f32 and bf16. */
   for (uint32_t i = 1; i < n_bytes; i += 2) out[i] &= 0xBF;
 }
 
@@ -80,7 +80,7 @@ static kvevict_view ViewOf(const actor* a, uint32_t l) {
   return view;
 }
 
-/* Either copies a row into the cache, or compares it with what is there. */
+/* Copies a row into the cache, or compares it with the row there. */
 static void UseRow(const kvevict_view* view, uint32_t row, uint32_t l,
                    uint32_t head, uint32_t slot, bool writes) {
   uint8_t want[kMaxRowBytes];
@@ -100,7 +100,7 @@ static void UseRow(const kvevict_view* view, uint32_t row, uint32_t l,
   }
 }
 
-/* ---- What must hold after every operation ---- */
+/* ---- Invariants ---- */
 
 static void CheckRows(const actor* a) {
   for (uint32_t l = 0; l < kFull; ++l) {
@@ -127,7 +127,7 @@ static kvevict_paged_cache_usage UsageOf(const stage* s) {
   return usage;
 }
 
-/* Every block is free or held, and counted by those that hold it. */
+/* Every block is free or held, and its count is the number of its holders. */
 static void CheckBlocks(const stage* s) {
   const uint32_t n_each[2] = {2 * s->options.n_blocks, s->options.n_blocks};
   uint8_t holders[2][4096];
@@ -280,7 +280,7 @@ static uint32_t StoredBy(const actor* a, uint32_t l, uint32_t head) {
   return n;
 }
 
-/* Slots [first, first + n) get new rows, by one call; heads hold as many. */
+/* Writes new rows to slots [first, first + n) by one call; all heads hold as many. */
 static void WriteRows(stage* s, actor* a, uint32_t l, uint32_t first,
                       uint32_t n) {
   const shape* const layer = &kShapes[l];
@@ -314,7 +314,7 @@ static void WriteRows(stage* s, actor* a, uint32_t l, uint32_t first,
     }
   }
   EXPECT_OK(kvevict_paged_sequence_write(a->cached, &rows, 1, NULL));
-  /* And back. */
+  /* Reads them back. */
   memset(bytes, 0, (size_t)n * layer->n_heads * 2 * kMaxRowBytes);
   EXPECT_OK(kvevict_paged_sequence_read(a->cached, &rows, 1, NULL));
   for (uint32_t i = 0; i < n; ++i) {
@@ -328,7 +328,7 @@ static void WriteRows(stage* s, actor* a, uint32_t l, uint32_t first,
   free(bytes);
 }
 
-/* What an engine's kernel does: each head's rows behind its own last one. */
+/* Writes as an engine's kernel does: each head's rows behind its own last one. */
 static void WriteByViews(stage* s, actor* a, uint32_t l, uint32_t n) {
   const kvevict_view view = ViewOf(a, l);
   for (uint32_t i = 0; i < n; ++i) {
@@ -390,7 +390,7 @@ static void Append(stage* s, actor* a) {
   EXPECT_OK(kvevict_sequence_append(a->sequence, n, NULL));
 }
 
-/* Over what is there, shared or not. */
+/* Writes over rows, shared or not. */
 static void Overwrite(stage* s, actor* a) {
   const uint32_t l = test_random_below(s->random, kFull);
   if (a->n_slots[l] == 0) return;
@@ -457,7 +457,7 @@ static void Follow(actor* a, const positions* before) {
   free(after);
 }
 
-/* Some of the sequences, in one call. */
+/* Evicts some of the sequences in one call. */
 static bool Evict(stage* s) {
   kvevict_paged_eviction items[kMaxSequences];
   uint32_t chosen[kMaxSequences];
@@ -527,7 +527,7 @@ Test(paged_cache, holds_what_each_sequence_would_hold_alone) {
   EXPECT(n_refused > 0, "no eviction was ever short of blocks");
 }
 
-/* A merge writes to rows wherever they are: none of the fork's. */
+/* A merge writes rows in any block, but none of the fork's. */
 Test(paged_cache, merging_leaves_forks_alone) {
   test_random random = test_random_start("paged_cache/merge");
   stage* const s = malloc(sizeof *s);
@@ -563,7 +563,7 @@ Test(paged_cache, merging_leaves_forks_alone) {
   free(s);
 }
 
-/* Takes blocks of every layer until one has none, but for those of 12 tokens. */
+/* Takes the blocks of every layer, except for what 12 tokens need. */
 static void TakeAllBut12(stage* s, kvevict_paged_sequence** takers, size_t n) {
   kvevict_paged_sequence* last = NULL;
   EXPECT_OK(kvevict_paged_sequence_create(s->cache, &last));
@@ -580,8 +580,8 @@ static void TakeAllBut12(stage* s, kvevict_paged_sequence** takers, size_t n) {
   kvevict_paged_sequence_destroy(last);
 }
 
-/* Of two that hold a block and write to it in one call, one has it to itself as soon as
- * the other one has its copy. */
+/* Two forks share a block and write to it in one call. As soon as one has its copy,
+ * the other has the block to itself. */
 Test(paged_cache, forks_evicted_together_make_one_copy) {
   test_random random = test_random_start("paged_cache/one_copy");
   stage* const s = malloc(sizeof *s);
@@ -625,7 +625,7 @@ Test(paged_cache, forks_evicted_together_make_one_copy) {
   free(s);
 }
 
-/* Whole blocks stay or go: with no block free, shared by all, none is written. */
+/* Whole blocks go without writing, though no block is free and all are shared. */
 Test(paged_cache, drops_blocks_without_room_and_without_writing) {
   test_random random = test_random_start("paged_cache/drops");
   for (uint32_t turn = 0; turn < 8; ++turn) {

@@ -1,4 +1,4 @@
-/* Paged caches as KIVI has them: what is counted, how far off rows are, what is refused. */
+/* KIVI-style paged caches: what usage counts, how far off rows are, what is refused. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,7 +111,7 @@ static kvevict_paged_cache_usage UsageOf(const scene* s) {
   return usage;
 }
 
-/* Half a step of numbers from least to most, and what it takes to round. */
+/* Half a step of the scale from least to most, and the rounding of it. */
 static double HalfStep(double least, double most, double n_steps) {
   return (most - least) / n_steps / 2 + (fabs(least) + fabs(most)) * 0x1p-20;
 }
@@ -125,7 +125,7 @@ static void ExpectNear(const scene* s, int v, uint32_t t, uint32_t h,
          e, got, given, by);
 }
 
-/* Keys with the range of their element in their group, values with that of their row. */
+/* Keys have the range of their element in the group, values that of their row. */
 static void ExpectCoded(const scene* s, uint32_t t, uint32_t h,
                         double n_steps) {
   double least = INFINITY, most = -INFINITY;
@@ -144,7 +144,7 @@ static void ExpectCoded(const scene* s, uint32_t t, uint32_t h,
   }
 }
 
-/* A prompt of whole blocks, then token by token. */
+/* A prompt of whole blocks comes first, then token by token. */
 Test(paged_grouped_errors, rows_are_off_by_half_a_step_recent_ones_not_at_all) {
   static const struct {
     kvevict_dtype dtype;
@@ -184,8 +184,8 @@ Test(paged_grouped_errors, rows_are_off_by_half_a_step_recent_ones_not_at_all) {
 Test(paged_grouped_errors, usage_counts_numbers_and_recent_rows) {
   scene* const s = Begin("none", KVEVICT_DTYPE_U4, 10);
   kvevict_paged_cache_usage usage = UsageOf(s);
-  /* Of a token and head half a byte per element; numbers of a group 2 * kDim for keys, of
-   * a token 2 for values. */
+  /* A token and head takes half a byte per element. A group of keys has 2 * kDim
+   * scales and minima, a token of values 2. */
   const uint64_t block = kHeads * (kBlock * (kDim + 2 * sizeof(float)) +
                                    kBlock / kGroup * 2 * kDim * sizeof(float));
   const uint64_t plane = kHeads * (kRecent + kBlock - 1) * kDim * sizeof(float);
@@ -208,7 +208,7 @@ Test(paged_grouped_errors, usage_counts_numbers_and_recent_rows) {
   EXPECT(usage.bytes_in_use == 2 * recent + 2 * block && usage.n_shared == 2,
          "%llu bytes in use", (unsigned long long)usage.bytes_in_use);
   kvevict_paged_sequence_destroy(fork);
-  /* No more than max_tokens rows are ever recent. */
+  /* At most max_tokens rows are ever recent. */
   s->options.recent_tokens = kTokens;
   kvevict_paged_cache* all = NULL;
   EXPECT_OK(kvevict_paged_cache_create(s->plan->plan, &s->options, &all));
@@ -223,7 +223,7 @@ Test(paged_grouped_errors, usage_counts_numbers_and_recent_rows) {
   End(s);
 }
 
-/* What is truncated into blocks goes on where it ends. */
+/* A sequence truncated into its blocks goes on where it ends. */
 Test(paged_grouped_errors, truncation_takes_recent_rows_first) {
   scene* const s = Begin("none", KVEVICT_DTYPE_U8, 20);
   Append(s, 3 * kBlock + kRecent);
@@ -246,7 +246,7 @@ Test(paged_grouped_errors, truncation_takes_recent_rows_first) {
   End(s);
 }
 
-/* Recent rows are nobody else's, also where the block before them is. */
+/* Recent rows belong to one sequence even if the block before them is shared. */
 Test(paged_grouped_errors, writing_recent_rows_takes_no_block) {
   scene* const s = Begin("none", KVEVICT_DTYPE_U8, 4);
   Append(s, 3 * kBlock + kRecent);
@@ -280,7 +280,7 @@ static kvevict_status Forward(uint32_t first, uint32_t n, void* user_data) {
   return KVEVICT_OK;
 }
 
-/* In chunks, and evicted behind each: what recent rows take is counted as recent. */
+/* The prompt comes in chunks, evicted behind each. Usage counts recent rows as recent. */
 Test(paged_grouped_errors, a_prompt_is_read_in_chunks) {
   scene* const s =
       Begin("streaming-llm:budget=40,sink=4", KVEVICT_DTYPE_U8, 20);
@@ -355,7 +355,7 @@ Test(paged_grouped_errors, options) {
                  "bf16");
   test_plan_destroy(other);
 #undef EXPECT_REFUSED
-  /* As many as a group, without a word about blocks. */
+  /* A block has as many tokens as a group unless options say otherwise. */
   kvevict_paged_cache_options o = KVEVICT_PAGED_CACHE_OPTIONS_INIT;
   o.n_blocks = 3;
   o.group_tokens = 32;
@@ -416,7 +416,7 @@ Test(paged_grouped_errors, calls) {
   item.cached = s->cached;
   item.sequence = s->sequence;
   ExpectSame(s, n, 3 * kBlock, &before);
-  /* With the sinks, recent rows are soon more than the budget. */
+  /* With the sinks, recent rows soon exceed the budget. */
   Append(s, kBlock - 1);
   Read(s, n + kBlock - 1);
   EXPECT_INVALID(kvevict_paged_evict(&item, 1, s->plan->workspace,
@@ -428,7 +428,7 @@ Test(paged_grouped_errors, calls) {
   End(s);
 }
 
-/* Groups of one token in blocks of one: no row is recent, keys are exact. */
+/* Groups of one token in blocks of one leave no row recent, and keys are exact. */
 Test(paged_grouped_errors, blocks_of_one_row_are_evicted_as_any) {
   kvevict_paged_cache_options options = KVEVICT_PAGED_CACHE_OPTIONS_INIT;
   options.n_blocks = 60;
@@ -458,7 +458,7 @@ Test(paged_grouped_errors, blocks_of_one_row_are_evicted_as_any) {
   End(s);
 }
 
-/* Policies of which the paged cache makes no use here. */
+/* The paged cache cannot use these policies here. */
 static void ExpectRefused(const char* policy, kvevict_status code,
                           const char* text) {
   scene* const s = Begin(policy, KVEVICT_DTYPE_U8, 20);

@@ -1,5 +1,5 @@
-/* Paged caches as KIVI has them: sequences held against models of their own, after every
- * operation; and attention to them. */
+/* KIVI-style paged caches: sequences against models of their own after every
+ * operation, and attention to them. */
 #include <math.h>
 #include <stdlib.h>
 

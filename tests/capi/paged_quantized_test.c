@@ -1,4 +1,4 @@
-/* Paged caches of quantized rows: written as floats, scales and minima in their blocks. */
+/* Paged caches of quantized rows are written as floats. Blocks hold scales and minima. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -87,7 +87,7 @@ static kvevict_view ViewOf(kvevict_paged_sequence* cached) {
   return view;
 }
 
-/* A row of the view is what the oracle makes of the floats; reading gives its numbers. */
+/* The view has what the oracle makes of the floats. Reading gives the oracle's numbers. */
 static void ExpectRow(const kvevict_view* view, const kvevict_plane* plane,
                       uint32_t slot, uint32_t head, const float* given,
                       const float* got) {
@@ -120,8 +120,7 @@ static void ExpectRows(stage* s, kvevict_paged_sequence* cached,
   EXPECT(memcmp(given->k[n_coded], s->got.k[n_coded], n_bytes) == 0 &&
              memcmp(given->v[n_coded], s->got.v[n_coded], n_bytes) == 0,
          "recent rows were rounded");
-  if (has_recent)
-    view.n_companions -= 2; /* of which the oracle knows nothing */
+  if (has_recent) view.n_companions -= 2; /* the oracle does not know them */
   for (uint32_t t = 0; t < n_coded; ++t) {
     for (uint32_t h = 0; h < kHeads; ++h) {
       ExpectRow(&view, &view.k, t, h, given->k[t][h], s->got.k[t][h]);
@@ -144,7 +143,7 @@ Test(paged_quantized, holds_rows_of_every_dtype_with_their_numbers) {
         Write(s->cached, &s->given, t, n);
       }
       ExpectRows(s, s->cached, &s->given, kTokens);
-      /* Keys alone; values stay. */
+      /* Writes keys alone; values stay. */
       kvevict_paged_rows keys = RowsOf(&s->given, 3, 5);
       keys.k.data = (uintptr_t)s->given.k[20];
       keys.v = (kvevict_plane)KVEVICT_PLANE_INIT;
@@ -163,7 +162,7 @@ Test(paged_quantized, holds_rows_of_every_dtype_with_their_numbers) {
   }
 }
 
-/* Row by row, and a prompt. */
+/* Rows come one by one after a prompt. */
 Test(paged_quantized, recent_rows_go_with_every_quantized_dtype) {
   test_random random = test_random_start("paged quantized recent");
   for (kvevict_dtype k = KVEVICT_DTYPE_FP8_E4M3; k <= KVEVICT_DTYPE_Q4_0; ++k) {
@@ -183,7 +182,7 @@ Test(paged_quantized, recent_rows_go_with_every_quantized_dtype) {
   }
 }
 
-/* Who writes gets copies of codes and numbers. */
+/* A writer gets copies of codes and scales. */
 Test(paged_quantized, forks_have_numbers_of_their_own) {
   test_random random = test_random_start("paged quantized forks");
   stage* s = Begin("none", KVEVICT_DTYPE_U4, KVEVICT_DTYPE_U8,
@@ -205,7 +204,7 @@ Test(paged_quantized, forks_have_numbers_of_their_own) {
   End(s);
 }
 
-/* A policy that reads keys and values, and rows that move with their numbers. */
+/* The policy reads keys and values, and rows move with their scales. */
 static void Evict(const char* policy, kvevict_dtype k, kvevict_dtype v,
                   test_random* random) {
   stage* s = Begin(policy, k, v, 0, KVEVICT_BLOCK_LAYOUT_TOKEN_MAJOR);
@@ -250,12 +249,12 @@ Test(paged_quantized, evictions_move_rows_with_their_numbers) {
   }
 }
 
-/* 8 heads of 128: what blocks take beside f32 and a source of 16 bits, printed as
+/* Prints what blocks of 8 heads of 128 take beside f32 and a 16-bit source, as
  * docs/dtypes.md has it. */
 Test(paged_quantized, usage_says_what_is_saved) {
   static const struct {
     kvevict_dtype dtype, numbers;
-    uint32_t row_bytes; /* of a token and head, K or V */
+    uint32_t row_bytes; /* a token's row in a head, K or V */
   } kWanted[] = {
       {KVEVICT_DTYPE_F32, 0, 512},
       {KVEVICT_DTYPE_BF16, 0, 256},
@@ -307,7 +306,7 @@ Test(paged_quantized, what_cannot_be_is_an_error) {
                    KVEVICT_BLOCK_LAYOUT_HEAD_MAJOR);
   EXPECT_OK(kvevict_paged_sequence_append(s->cached, 8, NULL));
   kvevict_paged_rows in = RowsOf(&s->given, 0, 8);
-  in.v.dtype = KVEVICT_DTYPE_U8; /* codes, whose scales are not said */
+  in.v.dtype = KVEVICT_DTYPE_U8; /* codes without scales */
   EXPECT_INVALID(kvevict_paged_sequence_write(s->cached, &in, 1, NULL),
                  "rows[0]", "none has role value_scale", "u8");
   in.v.dtype = KVEVICT_DTYPE_I8;

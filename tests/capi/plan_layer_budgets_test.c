@@ -1,5 +1,5 @@
-/* Budgets of the layers' own: counts, and keep sets held against plans in which every
- * layer has that budget. */
+/* Plans with a budget for each layer: counts, and keep sets against plans whose
+ * layers all have that budget. */
 #include <math.h>
 #include <stdio.h>
 
@@ -77,7 +77,7 @@ Test(plan_layer_budgets, each_layer_keeps_as_if_all_had_its_budget) {
       test_model_check(m, kPolicies[p]);
       for (uint32_t l = 0; l < kLayers; ++l) {
         char text[160], what[260];
-        /* Of streaming-llm the recent tokens are the budget. */
+        /* The recent tokens of streaming-llm are its budget. */
         snprintf(text, sizeof text, "%s,budget=%.17g,split=uniform",
                  p == 0 ? "streaming-llm:sink=4" : kPolicies[p],
                  kBudgets[b][l]);
@@ -117,9 +117,8 @@ Test(plan_layer_budgets, the_plan_tells_them) {
   test_model_destroy(m);
 }
 
-/* One for each layer with a full cache, of which there are two. */
-/* As an eviction would, of a cache that has lost whole blocks: the last block is as
- * full as that of the tokens seen. */
+/* Whole blocks have been evicted: the last block is as full as that of the tokens
+ * seen. */
 Test(plan_layer_budgets, whole_blocks_are_those_of_the_tokens_seen) {
   test_model_spec spec =
       test_small_model("knorm:budget=47,sink=0,select_block=8");
@@ -168,7 +167,7 @@ Test(plan_layer_budgets, other_layers_have_none) {
   test_model_destroy(m);
 }
 
-/* A layer that has no room yet for what must stay waits; the others do not. */
+/* A layer waits while what must stay has no room. The others do not. */
 Test(plan_layer_budgets, layers_work_when_they_have_room) {
   test_model* m = Model();
   const double budgets[kLayers] = {0.1, 20, 0.5};
@@ -190,7 +189,7 @@ Test(plan_layer_budgets, layers_work_when_they_have_room) {
   test_model_destroy(m);
 }
 
-/* Policies of layers with one list, or that split by their own rule. */
+/* These policies have one list for all layers or split by their own rule. */
 Test(plan_layer_budgets, what_does_not_go_together_is_refused) {
   test_model* m = Model();
   const double budgets[kLayers] = {20, 30, 40}, equal[kLayers] = {20, 20, 20};
@@ -207,7 +206,7 @@ Test(plan_layer_budgets, what_does_not_go_together_is_refused) {
   kvevict_plan_destroy(plan);
   options.layer_budgets = bad;
   policy = test_policy("cake:window=4");
-  EXPECT_INVALID(CREATE(), "layer_budgets with split cake");
+  EXPECT_INVALID(CREATE(), "combined with split cake");
   policy = test_policy("knorm:budget=9");
   static const double kBad[] = {0, -1, (double)NAN, (double)INFINITY};
   for (int i = 0; i < 4; ++i) {
@@ -223,7 +222,7 @@ Test(plan_layer_budgets, what_does_not_go_together_is_refused) {
   options = Budgets(budgets);
   options.head_budgets = heads;
   options.head_budgets_len = 2 * kLayers;
-  EXPECT_INVALID(CREATE(), "layer_budgets with head_budgets");
+  EXPECT_INVALID(CREATE(), "combined with head_budgets");
 #undef CREATE
   test_model_destroy(m);
 }

@@ -1,4 +1,4 @@
-/* kvevict_plan_selection(): what a plan's policy asks of kvevict_select(). */
+/* kvevict_plan_selection(): what a plan's policy asks kvevict_select() for. */
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/plan.h"
@@ -51,7 +51,8 @@ Test(plan_selection, a_plan_says_what_its_policy_wants) {
   test_plan_destroy(p);
 }
 
-/* As in an eviction: what is left of a cache does not shrink with every call. */
+/* As in an eviction, the ratio is one of the tokens seen, so repeated calls do not shrink
+ * what is left. */
 Test(plan_selection, a_ratio_is_one_of_the_tokens_seen) {
   test_plan* p = Plan("streaming-llm:budget=0.25", 1, 1);
   const struct {
@@ -77,7 +78,7 @@ Test(plan_selection, a_ratio_is_one_of_the_tokens_seen) {
   test_plan_destroy(p);
 }
 
-/* A plan whose heads have budgets of their own has no one count to give. */
+/* A plan with budgets per head has no single count to give. */
 Test(plan_selection, a_plan_of_ragged_heads_has_no_selection) {
   test_plan* p = Plan("custom:sink=0,budget=10", 1, 2);
   const uint32_t budgets[2] = {20, 30};

@@ -157,7 +157,7 @@ Test(plan, workspace_is_nothing_for_policy_none_and_grows_with_max_tokens) {
   }
 }
 
-/* Rows of queries, or of sums, whatever the tokens. */
+/* The bytes depend on the rows of queries or sums, not on the tokens. */
 Test(plan, workspace_to_observe_is_that_of_the_rows) {
   static const char* const kOthers[] = {"none",
                                         "streaming-llm:budget=100",

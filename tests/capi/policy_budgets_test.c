@@ -17,7 +17,7 @@ static uint64_t Sum(const uint32_t* budgets, uint32_t n) {
   return sum;
 }
 
-/* Worked by hand. */
+/* These numbers were worked out by hand. */
 static const struct {
   const char* policy;
   uint32_t n_context, n_layers;
@@ -28,7 +28,7 @@ static const struct {
     {"snapkv:budget=50", 50, 3, {50, 50, 50}},
     {"snapkv:budget=50", 20, 3, {20, 20, 20}},
     {"streaming-llm:recent=6", 100, 2, {10, 10}},
-    /* one each, and 18 tokens by 4 : 2 : 1, which is 10.3, 5.1 and 2.6 */
+    /* One each, then 18 tokens by 4 : 2 : 1, which is 10.3, 5.1 and 2.6. */
     {"custom:budget=7,sink=0,split=geometric,alpha=0.5", 100, 3, {11, 6, 4}},
     /* 14 by 2 : 1 is 9.33 and 4.67: the larger remainder rounds up */
     {"custom:budget=8,sink=0,split=geometric,alpha=0.5", 100, 2, {10, 6}},
@@ -40,14 +40,13 @@ static const struct {
     {"pyramidkv:budget=43,alpha=0.5", 400, 3, {48, 42, 39}},
     {"pyramidkv:budget=43,alpha=1", 400, 3, {43, 43, 43}},
     {"pyramidkv:budget=43,alpha=0.5", 400, 1, {43}},
-    /* nobody keeps more than there is, and the sum stays */
+    /* No layer keeps more than there is, and the sum stays. */
     {"custom:budget=7,sink=0,split=geometric,alpha=0.5", 10, 3, {10, 7, 4}},
     {"custom:budget=7,sink=0,split=geometric,alpha=0.0001", 10, 3, {10, 10, 1}},
-    /* one each, and 16 by 64 : 16 : 4 : 1, which fills the first layer; the other
-       7 are 5 1/3, 1 1/3 and 1/3, and of equal remainders the lower layer's rounds
-       up */
+    /* One each, then 16 by 64 : 16 : 4 : 1 fills the first layer. The other 7 are
+     * 5 1/3, 1 1/3 and 1/3, and the lower layer of equal remainders rounds up. */
     {"custom:budget=5,sink=0,split=geometric,alpha=0.25", 10, 4, {10, 7, 2, 1}},
-    /* nothing but the one is left */
+    /* Nothing is left but the one each. */
     {"custom:budget=1.5,sink=0,split=geometric,alpha=0.25", 9, 4, {1, 1, 1, 1}},
     /* c = 96, lowest 4, highest 188, step 184 / 3 = 61, and the window of 32 */
     {"snapkv:budget=128,sink=0,split=arithmetic-kvf",
@@ -70,19 +69,19 @@ static const struct {
      4096,
      4,
      {2496, 1685, 875, 64}},
-    /* under 20 windows the published schedule falls back to uniform */
+    /* Under 20 windows the published schedule is uniform. */
     {"snapkv:budget=0.25,sink=0,window=64,split=arithmetic-kvpress",
      4096,
      4,
      {1024, 1024, 1024, 1024}},
-    /* ... but from half of the context up: highest 1021 - 64 = 957, lowest 64 */
+    /* Half of the context stays: highest 1021 - 64 = 957, lowest 64. */
     {"pyramidkv-kvpress:budget=0.5", 1021, 2, {957, 64}},
     {"pyramidkv-kvpress:budget=0.49", 1021, 2, {500, 500}},
     {"snapkv:budget=200,sink=0,window=64,split=arithmetic-kvpress",
      4096,
      1,
      {200}},
-    /* AdaKV: as KVCache-Factory from 2c on ... */
+    /* AdaKV from 2c on is as KVCache-Factory. */
     {"snapkv:budget=128,sink=0,split=arithmetic-adakv",
      4096,
      4,
@@ -91,7 +90,7 @@ static const struct {
      193,
      4,
      {193, 150, 107, 64}},
-    /* ... and below: highest 191 - 32 = 159, lowest 33, step 42 */
+    /* AdaKV below 2c: highest 191 - 32 = 159, lowest 33, step 42. */
     {"snapkv:budget=128,sink=0,split=arithmetic-adakv",
      191,
      4,
@@ -106,19 +105,19 @@ static const struct {
      4,
      {128, 128, 128, 128}},
     {"snapkv:budget=128,sink=0,split=arithmetic-adakv", 4096, 1, {128}},
-    /* In whole blocks of 20: 105 tokens are 5 and a quarter, 52 hold 2 and that
-       quarter, and half of 6 are 3 with it. */
+    /* In whole blocks of 20, 105 tokens are 5 and a quarter, 52 hold 2 and that
+     * quarter, and half of 6 are 3 with it. */
     {"custom:budget=52,sink=0,select_block=20", 105, 2, {45, 45}},
     {"custom:budget=0.5,sink=0,select_block=20", 105, 2, {45, 45}},
     {"custom:budget=64,sink=0,select_block=20", 105, 1, {45}},
     {"custom:budget=65,sink=0,select_block=20", 105, 1, {65}},
     {"custom:budget=59,sink=0,select_block=20", 100, 1, {40}},
     {"custom:budget=100,sink=0,select_block=20", 100, 1, {100}},
-    /* at least one */
+    /* At least one block stays. */
     {"custom:budget=0.01,sink=0,select_block=20", 105, 1, {5}},
     {"custom:budget=0.01,sink=0,select_block=20", 100, 1, {20}},
-    /* the last block, of 10 tokens, and of 3 * 6 by 4 : 2 : 1 10.3, 5.1, 2.6, in
-       blocks */
+    /* The last block of 10 tokens, and of 3 * 6 blocks by 4 : 2 : 1 10.3, 5.1
+     * and 2.6. */
     {"custom:budget=130,sink=0,select_block=20,split=geometric,alpha=0.5",
      390,
      3,
@@ -160,8 +159,8 @@ Test(policy_budgets, geometric_sum_is_exact_and_falls_with_the_layer) {
   }
 }
 
-/* POLICIES of the source: with 32 layers and a window of 32 the floor divisions
- * let the total run over by 11.3 %, 1.3 % and 0.5 %. */
+/* The source's floor divisions let the total run over by 11.3 %, 1.3 % and 0.5
+ * % with 32 layers and a window of 32. */
 Test(policy_budgets, kvf_sum_runs_over_as_published) {
   const struct {
     uint32_t cap;
@@ -188,14 +187,14 @@ Test(policy_budgets, agree_with_the_oracle) {
   uint32_t n_evicting = 0;
   for (int i = 0; i < 20000; ++i) {
     kvevict_policy* handle = test_random_policy(&random);
-    /* Every split is allowed, where the policy has one. */
+    /* Every split is allowed if the policy has one. */
     (void)kvevict_policy_set(handle, "scope", "head");
     (void)kvevict_policy_set(handle, "split",
                              kSplits[test_random_below(&random, 5)]);
     const uint32_t n_layers = test_random_between(&random, 1, kMaxLayers);
     const uint32_t n_context =
         1 + test_random_below(&random, 1u << test_random_below(&random, 18));
-    /* What a lazy layer could keep may be too little. */
+    /* A lazy layer's share may be too small. */
     if (kvevict_policy_validate(handle) != KVEVICT_OK) continue;
     const oracle_policy policy = oracle_policy_of(handle);
     char text[TEST_POLICY_TEXT];

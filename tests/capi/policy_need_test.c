@@ -1,4 +1,4 @@
-/* kvevict_policy_need(): what it says is what kvevict_score() does. */
+/* kvevict_policy_need() says what kvevict_score() does. */
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 enum { kQHeads = 4, kHeads = 2, kTokens = 64, kDim = 8 };
 
-/* Each plane of the inputs: how long a head's row is, and how many a head has. */
+/* Each plane of the inputs: the length of a head's row, and the rows per head. */
 static const struct {
   kvevict_input input;
   size_t offset;
@@ -95,14 +95,14 @@ static kvevict_need NeedOf(const test_plan* p, kvevict_input input) {
   return need;
 }
 
-/* Once more without sums of attention, which keys and queries stand in for. */
+/* Scores without attention sums, which keys and queries replace. */
 static kvevict_status ScoreWithoutSums(const test_plan* p, const scene* s) {
   scene other = *s;
   other.inputs.attention_sums = NULL;
   return Score(p, &other);
 }
 
-/* Keys, and values, of a dtype that no one can read. */
+/* Keys and values have a dtype that nothing can read. */
 static void ExpectRowsAsSaid(const char* text, scene* s) {
   for (int values = 0; values < 2; ++values) {
     kvevict_layer_geometry layer = test_layer(kQHeads, kHeads, kDim, kDim);
@@ -128,7 +128,7 @@ static void ExpectRowsAsSaid(const char* text, scene* s) {
   }
 }
 
-/* Absent planes, and planes that no call could read. */
+/* Planes are absent, or such that no call could read them. */
 static void ExpectAsSaid(const char* text) {
   const kvevict_layer_geometry layer = test_layer(kQHeads, kHeads, kDim, kDim);
   const kvevict_geometry geometry = GeometryOf(&layer);

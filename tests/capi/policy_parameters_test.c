@@ -1,5 +1,5 @@
-/* A policy's parameters: every row that kvevict_parameter_at() lists is set, read and
- * refused as it says. */
+/* Sets and reads every parameter that kvevict_parameter_at() lists, within its
+ * bounds and beyond. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -9,7 +9,7 @@
 
 /* ---- The table ---- */
 
-/* What each parameter may be, and its default where the policy says no other. */
+/* The values of each parameter, and its default unless the policy has another one. */
 static const struct {
   const char *key, *standard, *values;
 } kRows[] = {
@@ -79,7 +79,7 @@ static const struct {
 };
 enum { kRowCount = sizeof kRows / sizeof *kRows };
 
-/* Which parameters a policy has, in their order, and which defaults are its own. */
+/* The parameters of each policy in their order, and the defaults that are its own. */
 #define HAS_ENDS "budget sink recent "
 #define HAS_SPLIT "split alpha beta "
 #define HAS_SCORES_AND(own)                                                   \
@@ -207,7 +207,7 @@ static kvevict_policy* PolicyWith(const char* key) {
   return NULL;
 }
 
-/* The text sets a value, which reads back as `expected`. */
+/* The text sets a value that reads back as `expected`. */
 static void ExpectTakesText(const char* key, const char* text,
                             const char* expected) {
   kvevict_policy* policy = PolicyWith(key);
@@ -217,7 +217,7 @@ static void ExpectTakesText(const char* key, const char* text,
          text, value);
 }
 
-/* Nothing is changed, and the message says what there may be. */
+/* Nothing changes, and the message says what is allowed. */
 static void ExpectRefusesText(const char* key, const char* text,
                               const char* values) {
   kvevict_policy* policy = PolicyWith(key);
@@ -229,8 +229,8 @@ static void ExpectRefusesText(const char* key, const char* text,
   EXPECT(test_same_policy(policy, before), "%s=%s changed it", key, text);
 }
 
-/* The number sets a value, which reads back as the same number and as a text that sets
- * it too. */
+/* The number sets a value that reads back as the same number, and as a text that
+ * sets it again. */
 static void ExpectTakes(const char* key, double number) {
   kvevict_policy* policy = PolicyWith(key);
   kvevict_policy* by_text = PolicyWith(key);
@@ -263,7 +263,7 @@ static void ExpectRefuses(const char* key, double number, const char* values) {
          number);
 }
 
-/* Whole numbers: both ends, what is just outside, and fractions. */
+/* Whole numbers: both ends, the first values beyond, and fractions. */
 static void ExpectCounts(const kvevict_parameter_info* row,
                          const char* values) {
   const double least = row->least, most = row->most;
@@ -436,7 +436,7 @@ Test(policy_parameters, a_policy_knows_no_others_keys) {
     const kvevict_policy* before = test_policy_copy(policy);
     char listed[640] = "none", padded[512];
     snprintf(padded, sizeof padded, " %s", kPolicies[k].keys);
-    /* "a b c " as "a, b, c" */
+    /* Turns "a b c " into "a, b, c". */
     for (size_t from = 0, to = 0; kPolicies[k].keys[from] != 0; ++from) {
       const char c = kPolicies[k].keys[from];
       const bool is_last = kPolicies[k].keys[from + 1] == 0;
@@ -500,8 +500,8 @@ Test(policy_parameters, set_one_by_one_are_those_of_the_text) {
   }
 }
 
-/* A number with as many digits as a double needs, or the longest word that is not the
- * default. */
+/* Sets a number with as many digits as a double needs, or the longest word that is
+ * not the default. */
 static void SetLongest(kvevict_policy* policy,
                        const kvevict_parameter_info* row) {
   char text[TEST_VALUE_TEXT] = "18446744073709551615";
@@ -612,7 +612,7 @@ Test(policy_parameters, of_a_preset_have_its_values_for_defaults) {
   cr_expect_eq(n, 49);
 }
 
-/* Or a policy made from its own text would differ. */
+/* Otherwise a policy made from its own text would differ. */
 Test(policy_parameters, minus_0_is_0) {
   ExpectTakesText("threshold", "-0", "0");
   ExpectTakesText("epsilon", "-0.0", "0");

@@ -10,14 +10,14 @@ typedef struct resolve_row {
 } resolve_row;
 
 static const resolve_row kRows[] = {
-    /* a context within its budget stays, however short */
+    /* A context within its budget stays, however short. */
     {"snapkv:budget=2048", 36, 36, 4, 32, 0, 32},
     {"snapkv:budget=2048", 20, 20, 4, 16, 0, 32},
     {"snapkv:budget=2048", 1, 1, 1, 0, 0, 32},
     {"streaming-llm:budget=100", 4, 4, 4, 0, 0, 0},
     {"streaming-llm:recent=10", 3, 3, 3, 0, 0, 0},
     {"h2o:budget=64", 20, 20, 0, 20, 0, KVEVICT_QUERY_ROWS_ANY},
-    /* and so does one of which a ratio has no room for what must stay */
+    /* So does a context in which a ratio has no room for what must stay. */
     {"snapkv:budget=0.5", 5, 5, 4, 1, 0, 32},
     {"snapkv:budget=0.5", 73, 73, 4, 32, 37, 32},
     {"snapkv:budget=0.5", 74, 37, 4, 32, 1, 32},
@@ -36,10 +36,10 @@ static const resolve_row kRows[] = {
     {"custom:budget=0.5,sink=4,recent=12,select_block=20", 110, 50, 20, 30, 0,
      0},
     {"non-causal:budget=0.5", 100, 50, 4, 0, 46, KVEVICT_QUERY_ROWS_ALL},
-    /* none keeps everything */
+    /* Policy none keeps everything. */
     {"none", 1, 1, 0, 0, 1, 0},
     {"none", 16384, 16384, 0, 0, 16384, 0},
-    /* unset means the full context; at most 1 is a ratio, above 1 a count */
+    /* An unset budget is the full context. At most 1 is a ratio, above 1 a count. */
     {"snapkv", 16384, 16384, 4, 32, 16348, 32},
     {"snapkv:budget=1", 16384, 16384, 4, 32, 16348, 32},
     {"snapkv:budget=2048", 16384, 2048, 4, 32, 2012, 32},
@@ -51,13 +51,13 @@ static const resolve_row kRows[] = {
     {"custom:budget=1e300,sink=0", 100, 100, 0, 0, 100, 0},
     {"custom:budget=1e-300,sink=0", 2147483647, 1, 0, 0, 1, 0},
     {"random:sink=0,budget=101", 100, 100, 0, 0, 100, 0},
-    /* snapkv: sink + window < budget; what they leave is selected */
+    /* snapkv: sink + window < budget, and the rest of the budget is selected. */
     {"snapkv:budget=37", 100, 37, 4, 32, 1, 32},
     {"snapkv:budget=100,recent=64", 200, 100, 4, 64, 32, 32},
     {"snapkv:budget=100,recent=8", 200, 100, 4, 32, 64, 32},
     {"snapkv:budget=100,recent=8,keep_window=no", 200, 100, 4, 8, 88, 32},
     {"pyramidkv:budget=2048", 16384, 2048, 4, 32, 2012, 32},
-    /* streaming: its window is what the sinks leave, or gives the budget */
+    /* streaming-llm: its window is what the sinks leave, or gives the budget. */
     {"streaming-llm:budget=2048", 16384, 2048, 4, 2044, 0, 0},
     {"streaming-llm:budget=5", 16384, 5, 4, 1, 0, 0},
     {"streaming-llm:budget=0.5,sink=0", 10, 5, 0, 5, 0, 0},

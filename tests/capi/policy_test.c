@@ -1,4 +1,4 @@
-/* Policies as a whole: which values go together, and the table of policies.
+/* Policies as a whole: values that go together, and the table of policies.
  * policy_parameters_test.c has the values one by one. */
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
@@ -30,7 +30,7 @@ static const struct {
     {"random:budget=6,sink=4,recent=3", "sink 4 + recent 3 > budget 6"},
     {"snapkv:budget=64,sink=0.5,recent=0.5",
      "sink 32 + window 32 >= budget 64"},
-    /* Shares of a budget that is not known. */
+    /* These are shares of a budget that is not known. */
     {"h2o:budget=0.5,sink=0.1", "sink 0.1 with a budget that is a ratio"},
     {"tova:budget=0.5,window=0.1", "window 0.1 with a budget that is a ratio"},
     {"lagkv:budget=100,of=partition,sink=0.2", "sink 0.2 with of partition"},
@@ -42,14 +42,14 @@ static const struct {
      "recent 0.5 with of partition"},
     {"streaming-llm:budget=64,recent=0.5", "recent 0.5 with streaming-llm"},
     {"streaming-llm:recent=64,sink=0.5", "sink 0.5 with streaming-llm"},
-    /* What counts single tokens does not keep whole blocks. */
+    /* A rule that counts single tokens cannot keep whole blocks. */
     {"snapkv:budget=100,heads=adaptive,select_block=4",
      "select_block 4 with heads that are not equal: these count single tokens"},
     {"snapkv:budget=100,heads=threshold,select_block=4",
      "select_block 4 with heads that are not equal: these count single tokens"},
     {"lagkv:budget=0.5,of=partition,select_block=4",
      "select_block 4 with of partition: these count single tokens"},
-    /* Logits are reduced by maximum, and sums by none. */
+    /* Logits are reduced by maximum, and sums are not. */
     {"snapkv:order=reduce-logits",
      "order reduce-logits with group mean: only max reduces logits"},
     {"tova:order=reduce-logits,group=sum",
@@ -57,13 +57,12 @@ static const struct {
     {"expected-attention:group=max,order=reduce-logits",
      "order reduce-logits: expected attention has no logits to reduce"},
     {"h2o:rows=max", "rows max is not mean or sum"},
-    /* Sums. */
     {"h2o:sums=layer", "sums layer with scope head"},
     {"h2o:sum_last=8", "sum_last 8 needs sums layer and rows sum"},
     {"h2o:sum_last=8,sums=layer,scope=layer,rows=mean",
      "sum_last 8 needs sums layer and rows sum"},
     {"h2o:raw_first=yes", "raw_first yes needs sum_last above 0"},
-    /* Blocks that stay by other measures. */
+    /* These measures rank blocks by other numbers. */
     {"knorm:rescue=1", "rescue 1 with select_block 1"},
     {"h2o:diverse_mass=0.5", "diverse_mass 0.5 with select_block 1"},
     {"knorm:select_block=4,diverse_mass=0.5",
@@ -126,7 +125,7 @@ static const struct {
      "in every layer"},
 };
 
-/* The policy of the text's name, with its values set one by one. */
+/* Creates the policy that the text names and sets its values one by one. */
 static kvevict_policy* SetOneByOne(const char* text) {
   char pairs[128];
   snprintf(pairs, sizeof pairs, "%s", text);

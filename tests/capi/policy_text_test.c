@@ -18,7 +18,7 @@ Test(policy_text, name_alone_is_the_policys_default) {
 }
 
 Test(policy_text, every_key_sets_its_value) {
-  /* In the order of the parameters, and none at its default. */
+  /* Keys come in the order of the parameters, and defaults are left out. */
   static const char* const kTexts[] = {
       "snapkv:budget=0.25,sink=5,recent=40,window=16,keep_window=no,pool=max9,"
       "edge=shrink,rows=sum,row_weight=past,softmax=past,group=max,"
@@ -83,7 +83,7 @@ Test(policy_text, format_writes_what_differs_from_the_default) {
              "snapkv:budget=512,pool=max5");
 }
 
-/* What no plan would take can be written down all the same. */
+/* A text may say what no plan would accept. */
 Test(policy_text, format_writes_values_that_do_not_go_together) {
   kvevict_policy* policy = test_policy("snapkv");
   EXPECT_OK(kvevict_policy_set_number(policy, "budget", 5));
@@ -113,7 +113,7 @@ Test(policy_text, every_policy_keeps_an_end_by_itself) {
     cr_expect(KeepsAnEnd(policy), "%s", info.name);
     EXPECT_OK(kvevict_policy_set_number(policy, "sink", 0));
     EXPECT_OK(kvevict_policy_set_number(policy, "recent", 0));
-    /* Fails, as it may, for a policy without a window. */
+    /* This may fail for a policy without a window. */
     (void)kvevict_policy_set_number(policy, "keep_window", 0);
     if (!KeepsAnEnd(policy)) ExpectSaid(info.name, policy);
     cr_expect_eq(KeepsAnEnd(policy), strcmp(info.name, "streaming-llm") == 0,
@@ -134,11 +134,11 @@ Test(policy_text, presets_that_keep_neither_end_say_so) {
   cr_expect_gt(n, 5u);
 }
 
-/* Text and the column of the mistake (from 1), and a word the message has. */
+/* A text, the column of its mistake (from 1), and a word of the message. */
 typedef struct typo {
   char name[32];
   const char* text;
-  int column; /* 0: the mistake is in the combination, which has no column */
+  int column; /* 0: the combination is wrong, which has no column */
   const char* word;
 } typo;
 
@@ -248,7 +248,7 @@ Test(policy_text, creating_from_what_was_written_gives_an_equal_policy) {
   }
 }
 
-/* Whatever stands in the text, the answer is a policy or an error. */
+/* Whatever the text is, the answer is a policy or an error. */
 Test(policy_text, damaged_texts_are_errors_or_policies) {
   test_random random = test_random_start("policy_text damage");
   for (int i = 0; i < 20000; ++i) {

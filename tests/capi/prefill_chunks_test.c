@@ -1,5 +1,5 @@
-/* A prompt in chunks: whatever the chunks, an eviction at its end keeps the same; and with
- * one after each chunk no cache grows beyond its budget, margin and a chunk. */
+/* Prompts in chunks: an eviction at the end keeps the same, whatever the chunks. With
+ * an eviction after each chunk no cache exceeds its budget, margin and a chunk. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -18,7 +18,7 @@ static test_model* Model(const char* policy) {
   return test_model_create(&spec, (test_random){37});
 }
 
-/* All that look at queries, sums or keys; budgets for 24 tokens and for more. */
+/* Every policy that reads queries, sums or keys, with budgets from 24 tokens on. */
 static const char* const kPolicies[] = {
     "streaming-llm:budget=16,sink=2",
     "snapkv:budget=16,sink=1,window=8",
@@ -47,7 +47,7 @@ enum { kPoliciesLen = sizeof kPolicies / sizeof *kPolicies };
 
 /* ---- A chunk ---- */
 
-/* What a query gives a slot up to its own, which adds up without rounding. */
+/* The weight that a query gives a slot up to its own. Weights add up without rounding. */
 static float Weight(uint32_t layer, uint32_t row, uint32_t query,
                     uint32_t slot) {
   test_random random = {((layer * 8 + row) * 1024ull + query) * 1024 + slot};
@@ -56,7 +56,7 @@ static float Weight(uint32_t layer, uint32_t row, uint32_t query,
                       : (float)test_random_below(&random, 1024) / 1024.0f;
 }
 
-/* Of positions [first, first + n), of which nothing was evicted. */
+/* Observes positions [first, first + n), of which none was evicted. */
 static void ObserveSums(const test_model* m, uint32_t first, uint32_t n) {
   static test_attention a;
   for (uint32_t l = 0; l < kLayers; ++l) {
@@ -81,7 +81,7 @@ static void Step(test_model* m, uint32_t n) {
   test_model_step(m, n);
 }
 
-/* Chunks of all, and an eviction behind them. */
+/* Appends everything in chunks, then evicts once. */
 static test_model* Prefilled(const char* policy, const uint32_t* chunks,
                              uint32_t n_chunks) {
   test_model* m = Model(policy);
@@ -142,7 +142,7 @@ Test(prefill_chunks, random_splits_keep_the_same) {
 
 /* ---- Evicted after each chunk ---- */
 
-/* No layer holds more than its budget and `more`; heads that adapt share their layer's. */
+/* No layer exceeds its budget by more than `more`; adaptive heads share their layer's. */
 static void ExpectBound(const test_model* m, const uint32_t* budgets,
                         uint32_t more, const char* policy) {
   for (uint32_t l = 0; l < kLayers; ++l) {
@@ -157,8 +157,8 @@ static void ExpectBound(const test_model* m, const uint32_t* budgets,
   }
 }
 
-/* Of the budgets at the eviction before, the margin and the chunk; and of the first two
- * once it was evicted. */
+/* The bound is the budget at the eviction before plus the margin and the chunk. It
+ * also holds for the first two chunks once they were evicted. */
 static void Bound(const char* base, uint32_t margin, test_random* random) {
   char policy[200];
   snprintf(policy, sizeof policy, "%s,margin=%u", base, margin);

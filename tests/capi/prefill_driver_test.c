@@ -1,4 +1,4 @@
-/* kvevict_sequence_prefill() against the same calls by hand. */
+/* kvevict_sequence_prefill() does what the same calls by hand do. */
 #include <stdlib.h>
 
 #include "kvevict/experimental.h"
@@ -10,7 +10,7 @@
 
 enum { kBudget = 32, kSlots = 100 };
 
-/* What `forward` is told, and when it is to fail. */
+/* Records the calls of `forward` and makes one of them fail. */
 typedef struct engine {
   test_model* model;
   uint32_t chunk;
@@ -119,7 +119,7 @@ Test(prefill_driver, does_what_the_calls_by_hand_do) {
       const uint32_t chunk = kChunks[c];
       Compare(kPolicies[p], 96, chunk, 0);
       if (p == 4) continue;
-      /* Longer than what there is room for: budget + chunk is enough. */
+      /* The prompt is longer than the room: budget + chunk is enough. */
       Compare(kPolicies[p], chunk > 60 ? 96 : 250, chunk, 1);
     }
   }
@@ -158,7 +158,7 @@ typedef struct paged_engine {
   uint32_t n_rows;
 } paged_engine;
 
-/* Keys that get longer: knorm keeps the early ones. */
+/* Later keys are longer, so knorm keeps the early ones. */
 static kvevict_status ForwardPaged(uint32_t first, uint32_t n,
                                    void* user_data) {
   paged_engine* const e = user_data;
@@ -227,7 +227,7 @@ Test(prefill_driver, keeps_a_paged_cache_within_budget_and_chunk) {
         kvevict_sequence_position_of_slot(sequence, 0, 1, slot, &position));
     EXPECT(position == (int32_t)slot, "slot %u holds token %d", slot, position);
   }
-  /* A workspace among the blocks that are to come. */
+  /* The workspace lies among blocks that are yet to be taken. */
   kvevict_sequence* fresh = NULL;
   kvevict_paged_sequence* fresh_rows = NULL;
   EXPECT_OK(kvevict_sequence_create(plan->plan, &fresh));
@@ -241,13 +241,13 @@ Test(prefill_driver, keeps_a_paged_cache_within_budget_and_chunk) {
                  "workspace", "overlaps the blocks of cached");
   kvevict_paged_sequence_destroy(fresh_rows);
   kvevict_sequence_destroy(fresh);
-  /* Rows that the sequence does not store. */
+  /* The sequence does not store these rows. */
   kvevict_sequence* empty = NULL;
   EXPECT_OK(kvevict_sequence_create(plan->plan, &empty));
   EXPECT_INVALID(kvevict_sequence_prefill(empty, &options, NULL, NULL),
                  "cached", "layer 0", "holds 20", "stores 0");
   kvevict_sequence_destroy(empty);
-  /* Too few blocks for a chunk: the error, and what was there is there. */
+  /* Too few blocks for a chunk are an error, and the tokens so far stay. */
   kvevict_paged_sequence* other = NULL;
   kvevict_sequence* second = NULL;
   EXPECT_OK(kvevict_paged_sequence_create(e.cache, &other));
@@ -271,7 +271,7 @@ Test(prefill_driver, keeps_a_paged_cache_within_budget_and_chunk) {
   test_plan_destroy(plan);
 }
 
-/* What the first eviction refuses is refused before the model runs, and the call works
+/* An error of the first eviction is found before the model runs. The call works
  * once it is mended. */
 Test(prefill_driver, checks_the_eviction_before_the_model_runs) {
   static const int32_t kTwice[2] = {5, 5}, kBeyond[1] = {60}, kFine[1] = {9};
@@ -299,7 +299,7 @@ Test(prefill_driver, checks_the_eviction_before_the_model_runs) {
     EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &good, NULL, NULL),
                    "protected_positions is NULL",
                    "protected_positions_len is 2");
-    evict.protected_positions = kBeyond; /* of the whole prompt */
+    evict.protected_positions = kBeyond; /* beyond the whole prompt */
     evict.protected_positions_len = 1;
     EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &good, NULL, NULL),
                    "protected_positions[0] 60", "[0, 60)");
@@ -313,7 +313,7 @@ Test(prefill_driver, checks_the_eviction_before_the_model_runs) {
     EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &good, NULL, NULL),
                    "views[1]", "struct_size 8");
     m->views[1].struct_size = size;
-    /* Rows that are to come. */
+    /* These rows will be written later. */
     const kvevict_plane k = m->views[1].k;
     m->views[1].k.data = m->views[0].k.data + 5 * 2 * 16 * sizeof(float);
     EXPECT_INVALID(kvevict_sequence_prefill(m->sequence, &good, NULL, NULL),
@@ -335,7 +335,7 @@ Test(prefill_driver, checks_the_eviction_before_the_model_runs) {
   }
 }
 
-/* Positions of any chunk, in an eviction after each. */
+/* Protected positions may lie in any chunk, and evictions follow each. */
 Test(prefill_driver, keeps_protected_positions_of_later_chunks) {
   static const int32_t kProtected[] = {3, 9, 10, 31, 58};
   test_model_spec spec = test_small_model("streaming-llm:budget=12,sink=2");
@@ -359,7 +359,7 @@ Test(prefill_driver, keeps_protected_positions_of_later_chunks) {
   test_model_destroy(m);
 }
 
-/* Takes the window's queries, so that the last eviction fails. */
+/* Removes the window's queries, so that the last eviction fails. */
 static kvevict_status Blind(uint32_t first, uint32_t n, void* user_data) {
   engine* const e = user_data;
   (void)first;

@@ -1,5 +1,5 @@
-/* Every preset keeps what its source keeps, of random prompts of many sizes: against
- * tests/oracle/presets, which knows the sources' numbers and no policy. */
+/* Every preset keeps what its source keeps of random prompts of many sizes.
+ * tests/oracle/presets has the sources' numbers and knows no policy. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -14,13 +14,13 @@
 
 enum { kLayers = 3, kMostLists = kLayers * 4 };
 
-/* How a preset is run: the default numbers where `keys` is empty. */
+/* One run of a preset, with its default numbers if `keys` is empty. */
 typedef struct run {
   const char* preset;
-  const char* keys; /* that make it small */
+  const char* keys; /* keys that make it small */
   oracle_sizes sizes;
   uint32_t tokens[5]; /* prompts, each in another shape; 0 ends them */
-  bool one_to_one;    /* a query head per KV head, as the source */
+  bool one_to_one;    /* as in the source: a query head per KV head */
 } run;
 
 static const run kRuns[] = {
@@ -145,7 +145,7 @@ static const run kRuns[] = {
     {"h2o-kvf", "budget=44,recent=8", {44, 8, 0}, {9, 43, 44, 45, 120}, false},
     {"observed-kvpress", "", {0.5, 0, 0}, {2, 3, 64, 131}, false},
     {"knorm-kvpress", "", {0.5, 0, 0}, {2, 3, 64, 131, 200}, false},
-    /* Two keys are as near to their mean. */
+    /* Two keys are equally near to their mean. */
     {"keydiff-kvpress", "", {0.5, 0, 0}, {3, 64, 131, 200}, false},
     {"lagkv-kvpress", "block=16", {0.5, 0, 16}, {20, 35, 36, 120, 200}, false},
     {"lagkv-original", "block=32", {0.5, 0, 32}, {20, 79, 80, 120, 200}, false},
@@ -265,7 +265,7 @@ static prompt MakePrompt(uint32_t n_q_heads, uint32_t n_kv_heads,
   test_random random = {seed};
   out.p.queries = at;
   for (size_t i = 0; i < q * n * d; ++i) {
-    /* Some heads look at few tokens, others at all: they share unevenly. */
+    /* Some heads look at few tokens and others at all, so they share unevenly. */
     const size_t head = i / (n * d) * n_kv_heads / n_q_heads;
     *at++ = (head % 2 == 0 ? 8.0f : 0.5f) * test_random_normal(&random);
   }
@@ -320,7 +320,7 @@ typedef struct layer_inputs {
   kvevict_plane queries, weights, mean, covariance, centers;
 } layer_inputs;
 
-/* What a policy may ask for; what it does not is not given. */
+/* The inputs that the policy asks for, and no others. */
 static kvevict_signal_inputs InputsOf(const kvevict_policy* policy,
                                       const oracle_prompt* p, uint32_t layer,
                                       layer_inputs* planes) {
@@ -411,7 +411,7 @@ static void Evict(const char* text, const oracle_prompt* p, uint8_t* kept,
 
 /* ---- Against the oracle's ---- */
 
-/* How many lists there were, and how many of them in no doubt. */
+/* The number of lists, and how many of them are beyond doubt. */
 typedef struct tally {
   uint32_t lists, sure;
 } tally;
@@ -449,8 +449,8 @@ static tally Compare(const run* r, const char* text, const oracle_prompt* p) {
   return out;
 }
 
-/* Equal scores at the cut, or block after block of near ones, which key_diff_blocks
- * looks at with keys that leave less in doubt. */
+/* Scores tie at the cut, or are nearly equal block after block. key_diff_blocks
+ * tests these presets with keys that leave less doubt. */
 static bool IsMostlyInDoubt(const char* preset) {
   const oracle_policy policy = oracle_policy_from(preset);
   return policy.pool == ORACLE_POOL_MAX || policy.kind == ORACLE_LAGKV ||
@@ -463,7 +463,7 @@ static void Conform(const run* r) {
   char text[200];
   snprintf(text, sizeof text, "%s%s%s", r->preset, *r->keys == '\0' ? "" : ":",
            r->keys);
-  uint64_t seed = 0; /* the run's own, whatever others there are */
+  uint64_t seed = 0; /* the run's own, apart from other runs */
   for (const char* c = text; *c != '\0'; ++c) seed = seed * 31 + (uint8_t)*c;
   tally all = {0, 0};
   for (uint32_t i = 0; i < 5 && r->tokens[i] > 0; ++i) {
@@ -476,7 +476,7 @@ static void Conform(const run* r) {
     all.sure += one.sure;
     free(made.memory);
   }
-  /* A test of answers that are all in doubt would hold nothing. */
+  /* A test whose answers are all in doubt would prove nothing. */
   EXPECT(IsMostlyInDoubt(r->preset) || all.sure * 4 >= all.lists * 3,
          "%s: %u of %u lists are in doubt", text, all.lists - all.sure,
          all.lists);
@@ -488,7 +488,7 @@ Test(preset_sets, every_preset_keeps_what_its_source_keeps) {
   }
 }
 
-/* Presets of decode time, by decode_sums_test.c and decode_diverse_test.c. */
+/* decode_sums_test.c and decode_diverse_test.c test these presets while decoding. */
 static const char* const kTrajectories[] = {
     "openvino-genai", "openvino-genai-sum", "openvino-genai-adaptive-r-kv"};
 enum { kNTrajectories = sizeof kTrajectories / sizeof *kTrajectories };
@@ -519,8 +519,8 @@ Test(preset_sets, every_preset_is_held_against_its_source) {
          n_oracles);
 }
 
-/* Where kvpress would drop a part of the window, the context is left alone: the budget
- * holds 3 chunks, but the window's 64 tokens lie in 4. */
+/* kvpress would drop a part of the window here, so the context is left alone: the
+ * budget holds 3 chunks, but the window's 64 tokens lie in 4. */
 Test(preset_sets, chunkkv_kvpress_keeps_the_window) {
   test_model_spec spec = test_small_model("chunkkv-kvpress:budget=0.2");
   spec.max_tokens = spec.max_positions = 300;

@@ -1,5 +1,5 @@
-/* kvevict_compact() and kvevict_reorder() of caches whose heads hold different numbers
- * of tokens: what a head has given back is not in its block table any more. */
+/* kvevict_compact() and kvevict_reorder() of caches whose heads hold different
+ * numbers of tokens. Block tables have no blocks that heads gave back. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,9 +27,9 @@ static uint32_t Least(const uint32_t* counts, uint32_t n) {
   return least;
 }
 
-/* Entries of blocks that nothing is held in hold -1. */
+/* Sets entries of blocks that hold nothing to -1. */
 static void FreeBlocks(test_cache* c, const uint32_t* held, uint32_t most) {
-  if (c->view.ring_slots != 0) return; /* all are in use */
+  if (c->view.ring_slots != 0) return; /* a ring uses all its blocks */
   const uint64_t stride = c->view.block_table_head_stride;
   const uint32_t all = test_cache_blocks(c, c->spec.capacity);
   for (uint32_t h = 0; h < (stride == 0 ? 1 : c->spec.n_kv_heads); ++h) {
@@ -40,7 +40,7 @@ static void FreeBlocks(test_cache* c, const uint32_t* held, uint32_t most) {
   }
 }
 
-/* A cache whose heads hold token_counts, and lists of what stays. */
+/* A cache whose heads hold token_counts, and the lists of what stays. */
 typedef struct ragged {
   test_cache *ours, *theirs, *before;
   uint32_t held[kMaxHeads], counts[kMaxHeads];
@@ -175,8 +175,8 @@ Test(ragged_moves, of_layers_go_together) {
   }
 }
 
-/* Blocks that one cache's head has given back are another cache's; blocks that it holds
- * are not. */
+/* A block that one cache's head gave back may be another cache's. A block that it
+ * holds may not. */
 Test(ragged_moves, of_caches_that_share_a_pool) {
   test_random random = {5};
   const test_cache_spec spec = {
@@ -266,17 +266,17 @@ Test(ragged_moves, that_are_bad_are_errors) {
   EXPECT_BREAKS(held[1] = 41, "token_counts[1] 41", "40");
   EXPECT_BREAKS(slots[7] = 20, "keep[1][3] 20", "20");
   EXPECT_BREAKS(held[1] = 19, "keep[1][3] 19", "19");
-  /* A list that heads share has room for what the shortest holds. */
+  /* A shared list has room for what the shortest head holds. */
   EXPECT_BREAKS((lists.n_lists = 1), "keep[0][2] 20", "20");
-  /* Blocks of what is held have to be there. */
+  /* Blocks that hold tokens must be there. */
   EXPECT_BREAKS(table[stride + 1] = -1, "block_table", "-1");
   EXPECT_BREAKS(held[1] = 33, "block_table", "-1");
   EXPECT_BREAKS(move.token_counts = NULL, "block_table", "-1");
-  /* The longest head's tokens are those of the move. */
+  /* The move's n_tokens is what the longest head holds. */
   EXPECT_BREAKS(move.n_tokens = 39, "token_counts[0] 40", "39");
 }
 
-/* Nor does a list have more places than its head holds: they may have no block. */
+/* A list has no more places than its head holds: more might have no block. */
 Test(ragged_moves, reorder_has_no_more_places_than_are_held) {
   test_random random = {6};
   const test_cache_spec spec = {

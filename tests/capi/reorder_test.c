@@ -48,7 +48,7 @@ static void ExpectAsOracle(const kvevict_context* with, const test_cache* cache,
   test_cache_destroy(theirs);
 }
 
-/* Per list any slots, a part of a permutation, or a ring's rows from a start. */
+/* Each list has random slots, a part of a permutation, or a ring's rows from a start. */
 static void RandomLists(test_random* random, int32_t* slots, uint32_t n,
                         uint32_t n_lists, uint32_t n_tokens) {
   static int32_t all[kMaxSlots];
@@ -193,8 +193,8 @@ Test(reorder, queries_check_what_they_are_asked) {
   test_cache_destroy(cache);
 }
 
-/* A query reads no row, so a view may name any address: a sanitizer would find an
- * overflow where that is counted on. */
+/* A query reads no row, so a view may have any address. A sanitizer would find an
+ * overflow in address arithmetic. */
 Test(reorder, a_query_takes_any_address) {
   uint64_t addresses[4] = {16, 16, 16, 16};
   int32_t slots[4] = {0, 1, 2, 3};
@@ -263,7 +263,7 @@ Test(reorder, null_pointers_are_errors) {
   EXPECT_BREAKS(lists.slots = NULL, "keep.slots", "NULL", "4");
 }
 
-/* Of a plane of a paged view: behind the first row of the first block in use. */
+/* Behind the first row of the first used block of a paged view's plane. */
 static void* OnRows(const kvevict_view* view, const kvevict_plane* plane) {
   const int64_t block = view->block_table[0] * plane->block_stride_bytes;
   return (void*)(uintptr_t)((plane->data + (uint64_t)block + 64) / 64 * 64);

@@ -1,4 +1,4 @@
-/* What kvevict_sequence_report() tells of the mass that lists keep. */
+/* kvevict_sequence_report() says which share of the mass each list keeps. */
 #include <math.h>
 
 #include "tests/capi/support/expect.h"
@@ -27,7 +27,7 @@ static uint32_t Ask(const test_model* m, kvevict_list_report* lists) {
   return n;
 }
 
-/* All lists have the same. */
+/* All lists report the same. */
 static void ExpectAll(const test_model* m, float kept, float largest,
                       const char* what) {
   kvevict_list_report lists[kMostLists];
@@ -66,7 +66,7 @@ static float RandomScore(test_random* random, bool below_zero) {
   }
 }
 
-/* Of the list of a layer and head, by what it holds now. */
+/* Checks the list of a layer and head by what it holds now. */
 static void ExpectMass(const trial* t, uint32_t l, uint32_t h,
                        const kvevict_list_report* told, const char* what) {
   const oracle_policy* p = &t->m->policy;
@@ -103,7 +103,7 @@ static void ExpectMass(const trial* t, uint32_t l, uint32_t h,
       if (stays) of_kept += (double)scores[i];
       if (!stays) largest = fmax(largest, (double)scores[i]);
     }
-    /* Of a chunk that keeps all nothing was asked. */
+    /* A chunk that keeps everything is not scored. */
     if (p->chunk != 0 && next - first == end - begin) continue;
     all += of_all, kept += of_kept, below_zero = below_zero || of_below;
   }
@@ -113,7 +113,7 @@ static void ExpectMass(const trial* t, uint32_t l, uint32_t h,
            "%s: layer %u, head %u: a mass below 0", what, l, h);
     return;
   }
-  if (!loses && below_zero) return; /* other lists of its layer may lose */
+  if (!loses && below_zero) return; /* other lists of its layer may lose some */
   const float share = all == 0.0 ? 1.0f : (float)kept / (float)all;
   const float lost = all == 0.0 ? 0.0f : (float)largest / (float)all;
   EXPECT(told->mass_kept == share && told->largest_mass_evicted == lost,
@@ -188,7 +188,7 @@ Test(report_mass, is_of_the_scores_that_lists_were_chosen_by) {
   }
 }
 
-/* A long list: every 256th score has a sum of its own. */
+/* In a long list every 256th score has a sum of its own. */
 Test(report_mass, of_one_score_alone_is_all) {
   for (uint32_t at = 0; at < 300; at += 23) {
     test_model* m = Model("custom:budget=100,sink=0,recent=0", 1);
@@ -213,8 +213,8 @@ Test(report_mass, of_one_score_alone_is_all) {
   }
 }
 
-/* Attention of a window: what the oracle's weights say, without the window's own
- * tokens. Rounding of some 100 products and sums. */
+/* The oracle's weights give the mass without the window's own tokens, up to the
+ * rounding of some 100 products and sums. */
 Test(report_mass, of_attention_leaves_the_window_out) {
   test_model* m = Model("snapkv:budget=60,window=8,pool=none", 1);
   test_model_step(m, 190);
@@ -279,7 +279,7 @@ Test(report_mass, of_what_loses_nothing_is_whole) {
   test_model_destroy(m);
 }
 
-/* Pooling apart from selection, keys apart from scores: the same tokens. */
+/* Reporting the mass changes no keep set, however a policy pools and reads keys. */
 Test(report_mass, changes_no_keep_set) {
   static const char* const kPolicies[] = {
       "snapkv:budget=60,window=8", "snapkv:budget=60,window=8,scope=model",

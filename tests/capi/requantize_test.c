@@ -1,5 +1,5 @@
-/* kvevict_compact() into another dtype: every pair of dtypes, layouts and lists of any
- * kind, against the oracle byte by byte. */
+/* kvevict_compact() into another dtype: every pair of dtypes, layouts and kinds of
+ * lists, against the oracle byte by byte. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static void CreateContext(void) {
 static void DestroyContext(void) { kvevict_context_destroy(context); }
 TestSuite(requantize, .init = CreateContext, .fini = DestroyContext);
 
-/* ---- What has to come out ---- */
+/* ---- The expected rows ---- */
 
 static const kvevict_plane* FindRole(const kvevict_view* view, int role) {
   for (uint32_t i = 0; i < view->n_companions; ++i) {
@@ -42,7 +42,7 @@ static void CopyBytes(const kvevict_view* from, const kvevict_plane* plane,
   }
 }
 
-/* A row of K or V, with the numbers that it has or gets. */
+/* Moves a row of K or V with its scales and minima. */
 static void MoveRow(const kvevict_view* from, const kvevict_plane* plane,
                     uint32_t slot, const kvevict_view* to,
                     const kvevict_plane* to_plane, uint32_t to_slot,
@@ -172,7 +172,7 @@ Test(requantize, every_layout_becomes_every_other) {
   }
 }
 
-/* Several layers, on threads: rows of a layer are dealt out in runs. */
+/* Several layers on threads: workers share a layer's rows in runs. */
 Test(requantize, layers_in_one_call_make_the_bytes_of_single_ones) {
   enum { kLayers = 3, kTokens = 600 };
   test_random random = test_random_start("requantize layers");
@@ -209,7 +209,7 @@ Test(requantize, layers_in_one_call_make_the_bytes_of_single_ones) {
   kvevict_context_destroy(threads);
 }
 
-/* Chunks of new tokens, each behind the one before, are all of them at once. */
+/* Appending chunks one behind the other gives what appending all at once does. */
 Test(requantize, chunks_are_appended_with_first_slot) {
   enum { kTokens = 50 };
   test_random random = test_random_start("requantize append");
@@ -245,7 +245,7 @@ Test(requantize, chunks_are_appended_with_first_slot) {
   test_cache_destroy(at_once);
 }
 
-/* Numbers that stay are read, and of other dtypes made anew. */
+/* Scales that stay are read. Scales of another dtype make the rows anew. */
 Test(requantize, numbers_of_another_kind_make_rows_anew) {
   test_random random = test_random_start("requantize numbers");
   const test_cache_spec spec =
@@ -255,13 +255,13 @@ Test(requantize, numbers_of_another_kind_make_rows_anew) {
     test_cache* from = test_cache_create(&spec, &random);
     test_cache* to = test_cache_create(&spec, &random);
     static float scales[2] = {0x1p-6f, 0x1p-5f};
-    /* A scale of each head for K; none for V. */
+    /* K has a scale for each head, V has none. */
     to->companions[0].data = (uintptr_t)scales;
     to->companions[0].dtype = KVEVICT_DTYPE_F32;
     to->companions[0].head_stride_bytes = sizeof(float);
     to->companions[0].token_stride_bytes = 0;
     if (trial > 0) to->view.n_companions = 1;
-    if (trial > 1) { /* the same numbers: bytes */
+    if (trial > 1) { /* equal scales: bytes are copied */
       from->companions[0] = to->companions[0];
     }
     test_cache* theirs = test_cache_clone(to);
@@ -284,7 +284,7 @@ Test(requantize, numbers_of_another_kind_make_rows_anew) {
         } else {
           CopyBytes(view, &view->k, t, &theirs->view, &theirs->view.k, t, h);
         }
-        if (trial == 0) { /* of one kind: bytes */
+        if (trial == 0) { /* equal dtypes: bytes are copied */
           CopyBytes(view, &view->v, t, &theirs->view, &theirs->view.v, t, h);
           CopyBytes(view, &view->companions[1], t, &theirs->view,
                     &theirs->companions[1], t, h);
@@ -337,7 +337,7 @@ Test(requantize, numbers_of_another_kind_make_rows_anew) {
 #define F32 KVEVICT_DTYPE_F32
 #define U8 KVEVICT_DTYPE_U8
 
-/* Companions: numbers of the test's, then scales of K and V, then minima. */
+/* Companions: a plane of the test's, then scales of K and V, then minima. */
 Test(requantize, what_cannot_be_is_an_error) {
   EXPECT_BREAKS(F32, U8, to->view.n_companions = 4, INVALID, "destination",
                 "value_minimum", "v.dtype u8", "below 0");

@@ -1,5 +1,5 @@
-/* kvevict_rotate(): keys at other positions, against long double and against keys that
- * RoPE turned there at once. */
+/* kvevict_rotate() against long double, and against keys that RoPE rotated to the
+ * new positions at once. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,7 @@ static uint32_t Second(const rope* r, uint32_t f) {
   return r->layout == KVEVICT_ROPE_LAYOUT_HALF ? f + r->n_pairs : 2 * f + 1;
 }
 
-/* What turning a pair makes of it. */
+/* Rotates a pair. */
 static void Turn(double* re, double* im, int64_t offset, float frequency) {
   const long double angle = (long double)offset * frequency;
   const double c = (double)cosl(angle), s = (double)sinl(angle);
@@ -43,7 +43,7 @@ static void Turn(double* re, double* im, int64_t offset, float frequency) {
   *im = x * s + y * c;
 }
 
-/* Of keys of a cache's own spec. */
+/* A plan for keys of a cache's spec. */
 static kvevict_plan* PlanFor(const kvevict_context* with,
                              const test_cache* cache, uint32_t max_tokens,
                              const rope* r) {
@@ -77,7 +77,7 @@ static kvevict_rotation RotationOf(const test_cache* cache, uint32_t n_tokens,
   return rotation;
 }
 
-/* What rounding to a dtype may change. */
+/* The most that rounding to a dtype changes. */
 static double StoredBound(kvevict_dtype dtype, double v) {
   if (dtype == KVEVICT_DTYPE_F16) return fmax(fabs(v) * 0x1p-11, 0x1p-25);
   return dtype == KVEVICT_DTYPE_BF16 ? fabs(v) * 0x1p-8 : 0.0;
@@ -114,7 +114,7 @@ static void ExpectTurned(const test_cache* cache, const test_cache* before,
   }
 }
 
-/* Puts the elements back that turned, so that all bytes must be as before. */
+/* Restores the elements that rotated, so that all bytes must be as before. */
 static void PutBack(test_cache* cache, const test_cache* before,
                     const test_cache_trial* t, const rope* r) {
   for (uint32_t h = 0; h < cache->spec.n_kv_heads; ++h) {
@@ -250,7 +250,7 @@ Test(rotate, survivors_are_as_if_computed_at_their_new_positions) {
         double re = from[First(&r, f)], im = from[Second(&r, f)];
         const double size = fabs(re) + fabs(im);
         Turn(&re, &im, i % kKept, inv_freq[f]);
-        /* The cached key was rounded once before. */
+        /* The cached key was rounded once more. */
         EXPECT(fabs(key[First(&r, f)] - re) <= 4e-7 * size &&
                    fabs(key[Second(&r, f)] - im) <= 4e-7 * size,
                "head %d, survivor %d, pair %u", h, i % kKept, f);
@@ -305,7 +305,7 @@ Test(rotate, heads_turn_what_they_hold) {
   test_plan_destroy(plan);
 }
 
-/* ---- What cannot be ---- */
+/* ---- Errors ---- */
 
 Test(rotate, says_what_is_wrong_and_changes_nothing) {
   const rope r = {4, KVEVICT_ROPE_LAYOUT_HALF};
@@ -351,7 +351,7 @@ Test(rotate, says_what_is_wrong_and_changes_nothing) {
   grown.value = good;
   EXPECT_CHECKS_STRUCT_SIZE(grown,
                             kvevict_rotate(p->plan, &grown.value, 1, NULL));
-  memcpy(&k, &before, sizeof k); /* which the one good call of those turned */
+  memcpy(&k, &before, sizeof k); /* the one good call rotated these */
   const kvevict_rotation twice[] = {good, good};
   EXPECT_INVALID(kvevict_rotate(p->plan, twice, 2, NULL), "rotations[1].view",
                  "rotations[0]");

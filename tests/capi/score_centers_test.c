@@ -1,5 +1,5 @@
-/* kvevict_score() and evictions by triattention: where queries lie before RoPE is the
- * caller's, and how keys were turned stands in the geometry. */
+/* kvevict_score() and evictions by triattention. The caller gives the centers of
+ * the queries before RoPE, the geometry says how keys were rotated. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ enum {
   kQueryHeads = kHeads * kGroup,
   kTokens = 60,
   kDim = 24,
-  kPairs = 10, /* the last four elements are not turned */
+  kPairs = 10, /* the last four elements are not rotated */
   kStride = 3 * kPairs + 2
 };
 
@@ -84,8 +84,8 @@ static kvevict_score_job JobOf(model* m, uint32_t layer, float* scores) {
   return job;
 }
 
-/* Of n tokens that a KV head holds, whose positions are given or NULL: reduced over the
- * group, and how far from that f32 may be. */
+/* Expected scores of the n tokens of a KV head, reduced over the group, and the
+ * tolerance of f32. NULL positions are slots. */
 static void Expected(const model* m, uint32_t layer, uint32_t head, uint32_t n,
                      const int32_t* positions, uint32_t n_sink, uint32_t n_seen,
                      bool is_max, double* scores, double* bounds) {
@@ -249,8 +249,8 @@ Test(plan, rope_is_checked) {
   free(m);
 }
 
-/* Again and again: K holds the rows that are left, and each still has the angle of its
- * position, which the policy is not told. */
+/* Evicts again and again. Each row left in K has the angle of its position, which
+ * the policy is not told. */
 Test(score, centers_evictions_keep_what_the_definition_ranks_highest) {
   enum { kBudget = 30, kSink = 2, kRounds = 4 };
   test_random random = test_random_start("score centers rounds");
@@ -319,8 +319,8 @@ Test(score, centers_evictions_keep_what_the_definition_ranks_highest) {
   free(m);
 }
 
-/* The authors' per_head mode: a KV head keeps the same tokens in all layers, those
- * whose scores have the highest mean over the layers. */
+/* The authors' per_head mode: a KV head keeps the tokens with the highest mean
+ * score over the layers, in all layers. */
 Test(score, centers_choose_for_a_head_of_all_layers_through_the_doors) {
   enum { kBudget = 30, kSink = 2, kRounds = 3 };
   test_random random = test_random_start("score centers per head");

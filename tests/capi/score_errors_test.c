@@ -1,4 +1,4 @@
-/* What kvevict_score() refuses. */
+/* kvevict_score() refuses these calls. */
 #include "tests/capi/support/doors.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/inputs.h"
@@ -88,7 +88,7 @@ Test(score, views_that_do_not_match_are_errors) {
   EXPECT_BREAKS(view.struct_size = 4, "struct_size", "4");
 }
 
-/* token counts, the layer and what only other signals know. */
+/* Token counts, the layer, and inputs that only other signals read. */
 Test(score, other_inputs_are_checked) {
   EXPECT_BREAKS(job.layer = 1, "jobs[0]", "layer 1", "n_layers 1");
   EXPECT_BREAKS(job.n_seen = 3, "n_seen 3", "40");
@@ -105,7 +105,7 @@ static test_plan* SmallPlan(const char* policy) {
   return test_plan_create(policy, &geometry, KVEVICT_OPERATION_SCORE, 1);
 }
 
-/* A policy that ranks nothing has no use for the door. */
+/* A policy that ranks nothing cannot be scored. */
 Test(score, policies_that_rank_nothing_are_errors) {
   const char* const kNot[] = {"streaming-llm", "none"};
   for (int i = 0; i < 2; ++i) {
@@ -150,7 +150,7 @@ static kvevict_score_job SmallJob(float* scores) {
   return job;
 }
 
-/* What a policy's signal has no use for may be absent. */
+/* Inputs that a policy's signal does not read may be absent. */
 Test(score, random_needs_no_view) {
   test_plan* p = SmallPlan("random:sink=0,budget=5");
   float scores[10] = {0};
@@ -161,7 +161,7 @@ Test(score, random_needs_no_view) {
   test_plan_destroy(p);
 }
 
-/* The caller's scores: as many rows as there are heads, tokens packed. */
+/* The caller's scores need a row per head, with tokens packed. */
 Test(score, scores_that_do_not_match_are_errors) {
 #define EXPECT_CUSTOM_BREAKS(change, ...)                                     \
   do {                                                                        \
@@ -191,7 +191,7 @@ Test(score, scores_that_do_not_match_are_errors) {
   EXPECT_CUSTOM_BREAKS(plane.reserved[3] = 7, "scores.reserved", "7");
 }
 
-/* Not head 0's row for all. */
+/* Rows do not all read head 0's. */
 Test(score, scores_without_strides_are_packed) {
   const kvevict_layer_geometry layer = test_layer(3, 3, 4, 0);
   const kvevict_geometry geometry = test_geometry(1, 10, &layer);

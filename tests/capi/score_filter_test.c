@@ -1,4 +1,4 @@
-/* kvevict_score() and an eviction by q-filter, whose direction the caller gives. */
+/* kvevict_score() and an eviction by q-filter, whose direction is the caller's. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -104,7 +104,7 @@ Test(score, filter_is_checked) {
   free(m);
 }
 
-/* What has the largest products goes. */
+/* The keys with the largest products go. */
 Test(score, filter_evicts_what_points_its_way) {
   model* m = DrawModel();
   test_plan* p = Plan(KVEVICT_OPERATION_EVICT);

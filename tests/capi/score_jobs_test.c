@@ -1,4 +1,4 @@
-/* kvevict_score() of several layers, and of the caller's scores. */
+/* kvevict_score() of several layers, and with the caller's scores. */
 #include <stdlib.h>
 
 #include "tests/capi/support/expect.h"
@@ -8,7 +8,7 @@
 
 enum { kTokens = TEST_MIXED_TOKENS, kHeads = TEST_MIXED_HEADS, kMaxJobs = 12 };
 
-/* Jobs for layers of a mixed model, some of them twice, with other lengths. */
+/* Jobs for layers of a mixed model, some of them twice with other lengths. */
 typedef struct jobs {
   size_t n;
   kvevict_score_job jobs[kMaxJobs];
@@ -69,7 +69,7 @@ static jobs* DrawJobs(const test_mixed* m, test_random* random) {
   return all;
 }
 
-/* Of what heads hold; beyond is unspecified. */
+/* Compares what heads hold. The rest of a row is unspecified. */
 static void ExpectSame(const test_mixed* m, const jobs* a,
                        float (*b)[kHeads * kTokens], const char* what) {
   for (size_t i = 0; i < a->n; ++i) {
@@ -183,7 +183,7 @@ Test(score_jobs, are_up_to_as_many_as_a_call_takes) {
   test_plan_destroy(p);
 }
 
-/* A mistake in one job is named, and none is done. */
+/* A mistake in one job is named, and no job is done. */
 Test(score_jobs, are_all_checked_before_the_first) {
   float given[3][2 * 40] = {{0}}, scores[3][2 * 40];
   kvevict_plane planes[3];
@@ -279,7 +279,7 @@ Test(score_jobs, of_the_callers_scores_pool_them) {
       for (uint32_t h = 0; h < 2; ++h) {
         PoolByHand(&policy, given + h * stride, n, expected);
         for (uint32_t t = 0; t < n; ++t) {
-          /* The quotient of two whole numbers, or the product with a rounded
+          /* The quotient of two whole numbers, or a product with the rounded
            * reciprocal: two roundings. */
           const float want = expected[t], got = scores[h * n + t];
           EXPECT(got >= want * (1.0f - 0x1p-22f) &&

@@ -1,5 +1,5 @@
-/* Scores of attention whose logits are capped or whose softmax has sinks: the weights
- * that kvevict_attend() gives, which has an oracle of its own. */
+/* Scores of attention with capped logits or softmax sinks. kvevict_attend(), which
+ * has an oracle of its own, gives the weights. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static kvevict_status Plan(model* m, float softcap, const float* sinks,
   layer.n_q_heads = kQ;
   layer.n_kv_heads = kKv;
   layer.k_head_dim = kDim;
-  layer.v_head_dim = 0; /* values are part of the keys */
+  layer.v_head_dim = 0; /* values are a part of the keys */
   layer.logit_softcap = softcap;
   kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
   geometry.n_layers = kLayers;
@@ -84,7 +84,7 @@ static void Destroy(model* m) {
   free(m);
 }
 
-/* [kKv, kTokens]: what the last kWindow queries pay, over the heads of each group. */
+/* [kKv, kTokens]: the attention of the last kWindow queries, summed over each group. */
 static void Attend(const model* m, uint32_t layer, int has_sinks, float* sums) {
   static float out[kWindow][kQ][kDim];
   kvevict_plane out_plane = PlaneOf(out, kQ);
@@ -168,15 +168,14 @@ Test(score_logits, are_those_of_attention) {
   }
 }
 
-/* The same where an eviction scores: what stays is what weighs most, and a sink or a cap
- * changes it. */
+/* An eviction keeps what weighs most, and a sink or a cap changes that. */
 Test(score_logits, decide_what_stays) {
   enum { kBudget = 20 };
   int32_t kept[3][kBudget];
   for (int i = 0; i < 3; ++i) {
     model* m = Model("snapkv:budget=20,window=5,sink=0,pool=none,group=sum",
                      i == 1 ? 0.05f : 0.0f, i == 2 ? 6.0f : NAN);
-    if (i == 2) m->sinks[0] = 40.0f; /* one head has nothing left to give */
+    if (i == 2) m->sinks[0] = 40.0f; /* leaves nothing to give in one head */
     kvevict_plan_destroy(m->plan);
     EXPECT_OK(Plan(m, m->softcap, i == 2 ? m->sinks : NULL,
                    i == 2 ? kLayers * kQ : 0));

@@ -1,4 +1,4 @@
-/* Attention within chunks: policy non-causal. */
+/* Policy non-causal: attention within chunks. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -19,7 +19,7 @@ typedef struct chunk_case {
   const uint32_t* counts;
 } chunk_case;
 
-/* Rows of a layer, head after head. */
+/* The rows of a layer, head after head. */
 typedef struct rows {
   float* numbers;
   kvevict_plane plane;
@@ -108,7 +108,7 @@ static void OracleScores(const scene* s, uint32_t head, uint32_t n,
     }
     norms[t] = sqrt(sum);
   }
-  /* A query head's rows are n_tokens apart, of which n count. */
+  /* Query heads are n_tokens rows apart, and the first n of each count. */
   const size_t row = sizeof(float) * c->head_dim;
   float* queries = malloc(c->group * n * row);
   for (uint32_t g = 0; g < c->group; ++g) {
@@ -129,9 +129,9 @@ static void OracleScores(const scene* s, uint32_t head, uint32_t n,
   free(queries);
 }
 
-/* Everything is >= 0. A weight: a logit of up to head_dim, twice, as sums in f32 of
- * random signs, and 64 roundings more (tests/oracle/window_attention.cc); sums of rows,
- * heads and neighbours, and a norm. */
+/* All terms are >= 0. A weight errs by a logit of up to head_dim, twice, as f32
+ * sums with random signs, and 64 roundings more (tests/oracle/window_attention.cc).
+ * Sums of rows, heads and neighbours and a norm follow. */
 static void ExpectScores(const scene* s, const char* what) {
   const double dim = s->c.head_dim;
   const double bound = 0x1p-24 * (dim * (8.0 + 4.0 * sqrt(dim)) + 100.0 +
@@ -179,7 +179,7 @@ Test(score_non_causal, matches_the_oracle) {
         test_plan_poison(s->plan, 0xFF);
         EXPECT_OK(Score(s));
         ExpectScores(s, target);
-        /* In any workspace to the same bytes. */
+        /* Any workspace gives the same bytes. */
         float* before = malloc(sizeof(float) * s->job.scores_len);
         memcpy(before, s->scores, sizeof(float) * s->job.scores_len);
         test_plan_shrink(
@@ -211,7 +211,7 @@ Test(score_non_causal, is_of_what_each_head_holds) {
   }
 }
 
-/* The scale of the geometry is not theirs, and log-sum-exps are of another softmax. */
+/* It does not use the geometry's scale. Log-sum-exps belong to another softmax. */
 Test(score_non_causal, reads_no_scale_and_no_log_sum_exps) {
   test_random random = test_random_start("score_non_causal scale");
   const chunk_case c = {"non-causal:sink=0,block=20", 2, 50, 8, NULL};
@@ -230,8 +230,8 @@ Test(score_non_causal, reads_no_scale_and_no_log_sum_exps) {
   FreeScene(s);
 }
 
-/* NaN in a key spoils its chunk, which pooling carries over by a slot, and no other
- * head; infinity likewise, where a query meets it. */
+/* NaN or infinity in a key spoils its chunk, which pooling widens by a slot, and no
+ * other head. */
 Test(score_non_causal, keeps_nan_within_its_chunk) {
   test_random random = test_random_start("score_non_causal nan");
   const chunk_case c = {"non-causal:sink=0,block=20", 2, 70, 8, NULL};
@@ -286,8 +286,8 @@ Test(score_non_causal, with_what_is_missing_or_wrong_is_an_error) {
   }
 }
 
-/* Rows of queries are an eviction's inputs, of every layer and slot; what is kept is
- * the best by kvpress's rule, its normalisation over the layer included. */
+/* An eviction gets query rows of every layer and slot. It keeps the best by
+ * kvpress's rule, with its normalisation over the layer. */
 Test(score_non_causal, evicts_as_kvpress_does) {
   static const char* const kLives[] = {
       "non-causal-kvpress:budget=0.5,block=16",
@@ -343,7 +343,7 @@ Test(score_non_causal, evicts_as_kvpress_does) {
                                          1e-4),
                "%s: layer %u, head %u keeps others than the best", kLives[i], l,
                h);
-        /* Of adaptive heads, beyond the floor of each, the layer's best. */
+        /* Adaptive heads keep the layer's best beyond the floor of each. */
         uint32_t at = 0;
         for (uint32_t t = 0; t < kTokens; ++t) {
           const double score = scores[l][h * kTokens + t];

@@ -1,4 +1,4 @@
-/* Scores from sums of attention that are made of queries: policy h2o without any. */
+/* Policy h2o without sums makes them of queries. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -18,7 +18,7 @@ typedef struct query_case {
   const uint32_t* counts;
 } query_case;
 
-/* Of heads that hold so many, one head after another. */
+/* Heads hold these numbers of tokens, one head after another. */
 static void FromQueries(const query_case* c, test_random* random) {
   const uint32_t dim = c->head_dim, n = c->n_tokens,
                  n_q = TEST_SUMS_HEADS * c->group;
@@ -56,7 +56,7 @@ static void FromQueries(const query_case* c, test_random* random) {
   inputs.n_query_rows = c->n_rows;
   if (c->lse) inputs.row_lse = &row_lse;
 
-  /* Sums in double precision, each head by itself. */
+  /* Sums in double precision, head by head. */
   test_sums s = {TEST_SUMS_HEADS,   c->group, n, n_q, n, NULL,
                  KVEVICT_PLANE_INIT};
   s.values = malloc(sizeof(float) * n_q * n);
@@ -75,7 +75,7 @@ static void FromQueries(const query_case* c, test_random* random) {
     oracle_window_weights(&in, weights);
     for (uint32_t g = 0; g < c->group; ++g) {
       for (uint32_t t = 0; t < held; ++t) {
-        /* Divided by those that see the slot, or not. */
+        /* Some policies divide by the number of rows that see the slot. */
         const uint32_t n_later = held - t < n_rows ? held - t : n_rows;
         const bool divides = p->policy.rows == KVEVICT_REDUCE_MEAN;
         s.values[((size_t)h * c->group + g) * n + t] =
@@ -108,7 +108,7 @@ static void FromQueries(const query_case* c, test_random* random) {
   job.inputs = &inputs;
   job.scores = scores;
   job.scores_len = (size_t)TEST_SUMS_HEADS * n;
-  /* In any workspace to the same bytes, and with strides of 0 for packed. */
+  /* Any workspace gives the same bytes, and strides of 0 mean packed. */
   float* least = malloc(sizeof(float) * TEST_SUMS_HEADS * n);
   memset(scores, 0, sizeof(float) * TEST_SUMS_HEADS * n);
   memset(least, 0, sizeof(float) * TEST_SUMS_HEADS * n);
@@ -126,7 +126,7 @@ static void FromQueries(const query_case* c, test_random* random) {
     test_sums_scores(&summed, &s, h, held, held, NULL, expected);
     for (uint32_t t = 0; t < held; ++t) {
       const float score = scores[(size_t)h * n + t];
-      /* Logits of up to 4 dim / sqrt(dim), twice, and sums of n_rows. */
+      /* Logits of up to 4 dim / sqrt(dim) count twice, and sums of n_rows. */
       const double bound =
           0x1p-24 * (8.0 * sqrt(dim) * sqrt(dim) + 100.0 + sqrt(n_rows));
       EXPECT(fabs((double)score - expected[t]) <=
@@ -169,7 +169,7 @@ Test(score_sums, are_made_of_queries_where_there_are_none) {
       FromQueries(&c, &random);
     }
   }
-  /* Several batches of rows of a head: 1024 elements leave 455 rows each. */
+  /* A head's rows need several batches: 1024 elements leave room for 455 rows. */
   const query_case large = {"h2o:rows=mean", 2, 1100, 1000, 1024, false, NULL};
   FromQueries(&large, &random);
   const uint32_t counts[TEST_SUMS_HEADS] = {100, 60};
@@ -177,7 +177,7 @@ Test(score_sums, are_made_of_queries_where_there_are_none) {
   FromQueries(&ragged, &random);
 }
 
-/* An eviction takes the last rows of every layer, whatever it kept before. */
+/* An eviction scores by the last rows of every layer, whatever it kept before. */
 Test(score_sums, are_made_of_queries_by_evictions) {
   static const char* const kLives[] = {"h2o:budget=60,recent=5,rows=mean",
                                        "h2o:budget=60,recent=5,group=max"};
@@ -238,7 +238,7 @@ Test(score_sums, are_made_of_queries_by_evictions) {
         }
       }
     }
-    /* Tokens of the rows are gone, or were never there. */
+    /* The tokens of these rows are gone, or never were there. */
     kvevict_plane plane = test_model_queries(m, 0, m->n_seen - 60);
     kvevict_signal_inputs inputs[TEST_MAX_LAYERS];
     for (uint32_t l = 0; l < spec.n_layers; ++l) {
@@ -291,7 +291,7 @@ Test(score_sums, made_of_queries_that_are_bad_are_errors) {
   EXPECT_BREAKS(inputs.n_query_rows = 41, "inputs.n_query_rows 41 > 40");
   EXPECT_BREAKS(inputs.reserved = 1, "inputs.reserved 1");
   EXPECT_BREAKS(inputs.queries = NULL, "inputs.attention_sums is NULL",
-                "so are queries");
+                "queries are NULL");
   EXPECT_BREAKS(job.view = NULL, "view", "NULL");
   EXPECT_BREAKS(job.token_counts = counts, "token_counts[1] 39 < 40");
   inputs.queries = &rows;

@@ -1,4 +1,4 @@
-/* Scores less the redundancy of their keys: at the door, whatever the signal. */
+/* kvevict_score() takes the redundancy of keys off the scores of any signal. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -20,7 +20,7 @@ typedef struct model {
   kvevict_signal_inputs inputs;
 } model;
 
-/* Around a mean, so that some keys are similar and some are not. */
+/* Draws keys around a mean, so that some are similar and some are not. */
 static model* DrawModel(test_random* random) {
   model* m = calloc(1, sizeof *m);
   for (int i = 0; i < kHeads * kTokens * kDim; ++i) {
@@ -65,11 +65,11 @@ static kvevict_status Score(const model* m, const char* policy,
   return status;
 }
 
-/* No cosine is next to it. */
+/* Draws a threshold with no cosine next to it. */
 static double DrawSimilarity(test_random* random, const model* m,
                              const uint32_t* counts) {
   for (;;) {
-    /* As the policy's text has it, and as f32. */
+    /* The policy's text has these digits, and f32 holds them. */
     const double similarity = test_random_between(random, 100, 900) / 1024.0;
     bool is_apart = true;
     for (int h = 0; h < kHeads && is_apart; ++h) {
@@ -129,7 +129,7 @@ Test(score_redundancy, is_taken_off_weighed_scores) {
   }
 }
 
-/* Of two keys alike the latest stays: it is what the others leave out. */
+/* The latest of equal keys stays, since the others' redundancy leaves it out. */
 Test(score_redundancy, leaves_the_latest_of_keys_alike) {
   static float mixed[kHeads * kTokens];
   test_random random = test_random_start("keys alike");

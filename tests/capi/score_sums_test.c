@@ -1,4 +1,4 @@
-/* Scores from sums of attention that the engine hands over: policy h2o. */
+/* Policy h2o scores by attention sums that the engine hands over. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -46,8 +46,8 @@ static kvevict_status Score(const test_plan* p, const test_sums* s,
                        NULL);
 }
 
-/* Sums are >= 0: a result of n additions, a scale of rounded 1 / n and a division is
- * within so many roundings of it. */
+/* Sums are >= 0, so n additions, a scale by the rounded 1 / n and a division err by
+ * as many roundings. */
 static void ExpectScores(const test_plan* p, const test_sums* s,
                          const uint32_t* counts, const float* scores,
                          const char* what) {
@@ -69,7 +69,7 @@ static void ExpectScores(const test_plan* p, const test_sums* s,
   free(expected);
 }
 
-/* On every target, with the same bits. */
+/* Every SIMD target gives the same bits. */
 Test(score_sums, match_the_oracle) {
   static const uint32_t kTokens[] = {1, 2, 17, 100, 4097, kMostTokens};
   static const uint32_t kGroups[] = {1, 3, 8};
@@ -121,7 +121,7 @@ Test(score_sums, are_of_what_each_head_holds) {
   }
 }
 
-/* Zeros stay equal, what is not finite stays where it is. */
+/* Zeros stay equal, and values that are not finite stay where they are. */
 Test(score_sums, keep_special_values_apart) {
   float scores[TEST_SUMS_HEADS * 40];
   test_random random = test_random_start("score_sums special");
@@ -147,8 +147,8 @@ Test(score_sums, keep_special_values_apart) {
   }
 }
 
-/* Evictions one after the other: what counts is the position, not the slot, and sums
- * that are a companion move along. */
+/* Evictions follow each other. Positions count, not slots, and sums that are a
+ * companion move along. */
 static void LiveWith(const char* policy, bool reduced, test_random* random) {
   enum { kSlots = 100, kGroup = 2 };
   test_model_spec spec = test_small_model(policy);

@@ -78,7 +78,7 @@ static void ExpectOracle(const test_scene_spec* spec, uint64_t seed) {
              spec->policy, i, (double)scores[i]);
       continue;
     }
-    /* Below the smallest normal f32, weights may vanish. */
+    /* Weights below the smallest normal f32 may vanish. */
     EXPECT(
         fabs(scores[i] - expected[i]) <=
             tolerance * fabs(expected[i]) + 0x1p-100,
@@ -161,7 +161,7 @@ Test(score, agrees_with_the_oracle_around_the_window_length) {
   }
 }
 
-/* By hand: one query of 1, keys 0 and ln 3, scale 1: weights 1/4 and 3/4. */
+/* By hand: query 1 and keys 0 and ln 3 at scale 1 give weights 1/4 and 3/4. */
 Test(score, two_keys_by_hand) {
   const test_scene_spec spec = {"snapkv:window=1,pool=none,keep_window=no",
                                 1,
@@ -201,7 +201,7 @@ Test(score, queries_do_not_see_later_keys) {
   double sum = 0.0;
   for (int i = 0; i < 9; ++i) sum += (double)before[i];
   cr_expect_float_eq((float)sum, 3.0f, 1e-5f, "three rows of weights");
-  /* The last key is seen by the last query alone, so it has at most weight 1. */
+  /* Only the last query sees the last key, so its weight is at most 1. */
   cr_expect(before[8] <= 1.0f);
   /* Queries 0 and 1 do not see key 8: make it irresistible to query 2. */
   for (uint32_t e = 0; e < 4; ++e) {
@@ -395,7 +395,7 @@ Test(score, each_context_has_its_own_simd_target) {
            kvevict_simd_target_at(i));
     free(again);
   }
-  /* Without fused multiply-add, and with other vectors, sums round otherwise. */
+  /* Sums round otherwise without fused multiply-add and with other vectors. */
   if (n == 1) {
     fprintf(stderr, "skipped: this CPU has one target\n");
     cr_skip_test("one target");

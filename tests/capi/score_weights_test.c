@@ -1,4 +1,4 @@
-/* Weights of tokens: what scores become by them, at the door and in evictions. */
+/* Weights of tokens change scores of kvevict_score() and of evictions. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -16,7 +16,7 @@ static float caller[TEST_MAX_LAYERS][kHeads * kMost];
 static float weights[TEST_MAX_LAYERS][kHeads * kMost];
 static kvevict_plane planes[TEST_MAX_LAYERS][3];
 
-/* Multiples of 1/64: equal ones are there too. */
+/* Multiples of 1/64, some of them equal. */
 static void DrawInputs(test_random* random) {
   for (int l = 0; l < TEST_MAX_LAYERS; ++l) {
     for (int i = 0; i < kHeads * kMost; ++i) {
@@ -26,7 +26,7 @@ static void DrawInputs(test_random* random) {
   }
 }
 
-/* Of n slots of a layer; queries are the last ones. */
+/* Inputs of n slots of a layer; the queries are the last ones. */
 static kvevict_signal_inputs InputsOf(const test_model* m, uint32_t l,
                                       uint32_t n) {
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
@@ -39,7 +39,7 @@ static kvevict_signal_inputs InputsOf(const test_model* m, uint32_t l,
   return inputs;
 }
 
-/* Of what the model's layer holds, by a policy on the model's geometry. */
+/* Scores what the model's layer holds, by a policy on the model's geometry. */
 static kvevict_status Score(const test_model* m, const char* text, uint32_t l,
                             const uint32_t* counts,
                             const kvevict_signal_inputs* inputs,
@@ -82,7 +82,7 @@ static double NormOf(const test_model* m, uint32_t l, uint32_t head,
   return sqrt(sum);
 }
 
-/* Two operations of f32, and of a norm v_head_dim / 16 + 6 roundings. */
+/* Two f32 operations round, and a norm rounds v_head_dim / 16 + 6 times. */
 static void ExpectWeighed(const test_model* m, uint32_t l, bool by_norms,
                           double epsilon, const uint32_t* counts,
                           const float* plain, const float* weighed,
@@ -170,7 +170,7 @@ Test(score_weights, multiply_shaped_scores) {
   }
 }
 
-/* One eviction chooses by what the door says. */
+/* An eviction chooses by the scores that kvevict_score() gives. */
 static void EvictTwice(const char* text, const uint32_t* budgets,
                        test_random* random) {
   test_model_spec spec = test_small_model(text);
@@ -202,7 +202,7 @@ static void EvictTwice(const char* text, const uint32_t* budgets,
     for (uint32_t l = 0; l < 2; ++l) {
       for (uint32_t h = 0; h < kHeads; ++h) {
         const uint32_t n = n_before[l][h], keep = test_model_stored_of(m, l, h);
-        /* Rows are as far apart as the longest head was. */
+        /* Rows are as far apart as the longest head was long. */
         const uint32_t longest =
             n_before[l][0] > n_before[l][1] ? n_before[l][0] : n_before[l][1];
         const float* row = scores[l] + h * longest;
@@ -289,7 +289,7 @@ Test(score_weights, of_the_caller_are_checked) {
   test_model_destroy(m);
 }
 
-/* Norms need values; keys only where the signal reads them. */
+/* Norms need values. Keys are needed only if the signal reads them. */
 Test(score_weights, by_norms_need_values) {
   static float scores[kHeads * kMost];
   test_random random = test_random_start("weights without values");
@@ -311,7 +311,7 @@ Test(score_weights, by_norms_need_values) {
   m->layer.v_head_dim = 0;
   cr_assert_eq(Score(m, "knorm:sink=0,weight=norm", 0, NULL, &inputs, scores),
                KVEVICT_ERROR_UNSUPPORTED);
-  cr_assert(strstr(kvevict_last_error_message(), "v_head_dim 0") != NULL);
+  cr_assert(strstr(kvevict_last_error_message(), "v_head_dim is 0") != NULL);
   m->layer.v_head_dim = v_head_dim;
 
   m->layer.k_dtype = KVEVICT_DTYPE_OPAQUE;

@@ -1,4 +1,4 @@
-/* Slots that stay or go in whole blocks, by kvevict_select(). */
+/* kvevict_select() keeps or drops whole blocks. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -19,7 +19,7 @@ static test_plan* Plan(const char* policy, uint32_t n_layers,
   return test_plan_create_to_select(policy, &geometry, 2);
 }
 
-/* One head: which blocks of n scores survive, and of how many slots. */
+/* The expected blocks of one head with n scores. */
 static void ExpectBlocks(const char* policy, const float* scores, uint32_t n,
                          uint32_t block, const uint32_t* blocks,
                          uint32_t n_blocks) {
@@ -39,7 +39,7 @@ static void ExpectBlocks(const char* policy, const float* scores, uint32_t n,
   test_plan_destroy(p);
 }
 
-/* Blocks of 4: means 1, 3, 2, 3, and 9 of the two slots that are left. */
+/* Blocks of 4 have means 1, 3, 2 and 3, and the two slots left have 9. */
 static const float kScores[18] = {4, 0, 0, 0, 3, 3, 3, 3, 0,
                                   0, 8, 0, 2, 4, 6, 0, 9, 9};
 
@@ -65,7 +65,7 @@ Test(select_blocks, a_last_block_that_is_not_full_stays) {
   scores[16] = NAN;
   ExpectBlocks("custom:sink=0,budget=0.01,select_block=4", scores, 18, 4,
                (uint32_t[]){4}, 1);
-  /* One that is full has to win. */
+  /* A full block has to win. */
   ExpectBlocks("custom:sink=0,budget=8,select_block=4", kScores, 16, 4,
                (uint32_t[]){1, 3}, 2);
 }
@@ -102,14 +102,14 @@ Test(select_blocks, nan_is_the_last_block_and_infinity_the_first) {
                (uint32_t[]){0, 3}, 2);
   ExpectBlocks("custom:sink=0,budget=12,select_block=4", scores, 16, 4,
                (uint32_t[]){0, 2, 3}, 3);
-  scores[3] = -INFINITY; /* both: NaN; of two blocks the lower one */
+  scores[3] = -INFINITY; /* both are NaN: the lower block wins */
   ExpectBlocks("custom:sink=0,budget=12,select_block=4", scores, 16, 4,
                (uint32_t[]){0, 2, 3}, 3);
   ExpectBlocks("custom:sink=0,budget=12,select_block=4,tie=higher", scores, 16,
                4, (uint32_t[]){1, 2, 3}, 3);
 }
 
-/* Against sorting: any scope, ties, NaN, ends, protected slots, lengths. */
+/* Sorting gives the same for any scope, ties, NaN, ends, protected slots, lengths. */
 Test(select_blocks, agree_with_the_oracle) {
   static const char* const kScopes[] = {"head", "layer", "model"};
   static const char* const kReduces[] = {"mean", "max", "sum"};
@@ -210,10 +210,11 @@ Test(select_blocks, counts_that_are_no_whole_blocks_are_errors) {
   lists.slots_len = 36;
   GUARD(slots);
   lists.count = 9;
-  EXPECT_INVALID(kvevict_select(p->context, &options, &lists, p->workspace,
-                                p->workspace_bytes, NULL),
-                 "keep.count 9 of list 0: 18 slots less 9 are not whole blocks "
-                 "of select_block 4");
+  EXPECT_INVALID(
+      kvevict_select(p->context, &options, &lists, p->workspace,
+                     p->workspace_bytes, NULL),
+      "keep.count 9 of list 0: 18 slots minus 9 are not whole blocks "
+      "of select_block 4");
   lists.count = 10;
   lists.counts = counts;
   counts[1] = 8;
@@ -221,7 +222,7 @@ Test(select_blocks, counts_that_are_no_whole_blocks_are_errors) {
                                 p->workspace_bytes, NULL),
                  "keep.count 8 of list 1", "select_block 4");
   EXPECT_UNTOUCHED(slots);
-  /* Lists that hold different numbers have a last block each. */
+  /* Each list has a last block of its own if lengths differ. */
   const uint32_t tokens[2] = {18, 16};
   options.token_counts = tokens;
   EXPECT_OK(kvevict_select(p->context, &options, &lists, p->workspace,
@@ -233,7 +234,7 @@ Test(select_blocks, counts_that_are_no_whole_blocks_are_errors) {
   test_plan_destroy(p);
 }
 
-/* A token count leaves room for whole blocks at any length. */
+/* A budget in tokens must leave room for whole blocks at any length. */
 Test(select_blocks, budgets_without_room_for_blocks_are_errors) {
   EXPECT_NO_POLICY("custom:sink=0,budget=19,select_block=20",
                    "select_block 20 > budget 19");

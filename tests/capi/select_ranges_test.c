@@ -1,4 +1,4 @@
-/* Slots that go later or sooner than others, by kvevict_select(). */
+/* kvevict_select() with ranges that go later or sooner than others. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -16,7 +16,7 @@ static kvevict_context* Context(void) {
 
 static _Alignas(64) uint8_t workspace[kWorkspace];
 
-/* One list of n scores of which n_keep stay. */
+/* Keeps n_keep of one list of n scores. */
 static kvevict_status Select(const float* scores, uint32_t n, uint32_t n_keep,
                              const kvevict_token_range* ranges, size_t n_ranges,
                              int32_t* keep) {
@@ -41,7 +41,7 @@ static kvevict_token_range Range(uint32_t first, uint32_t end, int32_t rank) {
   return (kvevict_token_range){sizeof(kvevict_token_range), rank, first, end};
 }
 
-/* Whatever their scores, higher ranks stay first; within one scores decide. */
+/* Higher ranks stay first. Scores decide within a rank. */
 Test(select_ranges, rank_comes_before_score) {
   const float scores[8] = {9, NAN, INFINITY, 1, 3, -INFINITY, NAN, 2};
   const kvevict_token_range ranges[] = {Range(0, 2, -1), Range(5, 7, 1)};
@@ -60,7 +60,7 @@ Test(select_ranges, rank_comes_before_score) {
   }
 }
 
-/* Ranges that cover all, or nothing that is held, change nothing. */
+/* Ranges that cover everything, or nothing held, change nothing. */
 Test(select_ranges, one_rank_for_all_is_none) {
   const float scores[6] = {1, 5, 2, 5, NAN, 3};
   const int32_t expected[3] = {1, 3, 5};
@@ -73,7 +73,7 @@ Test(select_ranges, one_rank_for_all_is_none) {
   cr_expect_arr_eq(keep, expected, sizeof expected);
 }
 
-/* Against sorting: lists of unlike lengths, blocks, ends, protected slots, ties. */
+/* Sorting gives the same for unequal lists, blocks, ends, protected slots and ties. */
 Test(select_ranges, agree_with_the_oracle) {
   test_random random = test_random_start("select_ranges oracle");
   kvevict_context* context = Context();

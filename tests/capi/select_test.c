@@ -26,7 +26,7 @@ static kvevict_status Select(test_plan* p, uint32_t layer, const float* scores,
                      keep_capacity, n_keep);
 }
 
-/* One KV head, one layer: which of n scores survive. */
+/* One layer of one KV head: which of n scores survive. */
 static void ExpectKept(const char* policy, const float* scores, uint32_t n,
                        const int32_t* expected, uint32_t n_expected) {
   test_plan* p = Plan(policy, 1, 1, 1);
@@ -123,7 +123,7 @@ Test(select, budget_that_covers_the_tokens_keeps_all) {
   }
 }
 
-/* All heads keep the same: one list. */
+/* All heads keep the same tokens, so there is one list. */
 Test(select, streaming_llm_needs_no_scores) {
   test_plan* p = Plan("streaming-llm:budget=7", 2, 3, 1);
   int32_t keep[64];
@@ -181,7 +181,7 @@ Test(select, protected_slots_stay) {
   test_plan* p = Plan("custom:budget=4,sink=1,recent=1", 1, 2, 1);
   const float scores[20] = {0, 9, 9, 9, 0, 0, 0, 0, 0, 0,
                             0, 0, 0, 0, 0, 0, 9, 9, 9, 0};
-  const int32_t slots[] = {0, 4, 9}; /* the ends stay anyway and cost nothing */
+  const int32_t slots[] = {0, 4, 9}; /* the ends stay anyway, for free */
   int32_t keep[8];
   uint32_t n_keep = 0;
   EXPECT_OK(test_select(p, 0, scores, 20, 10, slots, 3, keep, 8, &n_keep));
@@ -260,7 +260,7 @@ static kvevict_status RunCase(const select_case* c, test_plan* p, int32_t* keep,
                      c->protect, c->n_protect, keep, 4 * kMaxTokens, n_keep);
 }
 
-/* expected[n_lists, n_keep]; false where what must stay does not fit. */
+/* Fills expected[n_lists, n_keep]; false if what must stay does not fit. */
 static bool OracleCase(const select_case* c, const test_plan* p,
                        int32_t* expected, uint32_t* n_lists, uint32_t* n_keep) {
   const oracle_policy* policy = &p->policy;
@@ -518,7 +518,7 @@ Test(select, a_ratio_that_has_no_room_keeps_all) {
   test_plan_destroy(p);
 }
 
-/* 4 of 5 slots are sinks and recents: one more fits, wherever it lies. */
+/* 4 of 5 slots are sinks and recents. One more fits, wherever it lies. */
 Test(select, one_protected_slot_too_many_is_found_at_either_end) {
   const int32_t kPairs[][2] = {{2, 50}, {50, 97}, {2, 97}, {2, 3}, {96, 97}};
   test_plan* p = Plan("custom:budget=5,sink=2,recent=2", 1, 1, 1);

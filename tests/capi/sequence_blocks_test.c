@@ -1,5 +1,5 @@
-/* Evictions in whole blocks: again and again, at every scope, and with a block table
- * that is permuted in place of rows that move. */
+/* Evictions in whole blocks: again and again, at every scope, and with a block
+ * table that is permuted while no row moves. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -23,7 +23,7 @@ static void DrawScores(test_random* random) {
   }
 }
 
-/* What a layer and head held before, and what the policy says of it. */
+/* The tokens of one head of a layer before an eviction, with the policy's scores. */
 typedef struct held {
   uint32_t n;
   int32_t positions[kMaxTokens];
@@ -65,7 +65,7 @@ static void Note(const test_model* m, uint32_t l, uint32_t h,
   if (streams) memset(b->scores, 0, sizeof b->scores);
 }
 
-/* Whole blocks of what was held, and the oracle's. */
+/* The head keeps the oracle's tokens, in whole blocks. */
 static void ExpectKept(const test_model* m, uint32_t l, uint32_t h,
                        const held* b, uint32_t budget, const char* what) {
   const kvevict_tie tie = m->policy.kind == ORACLE_STREAMING_LLM
@@ -98,7 +98,7 @@ static const char* const kPolicies[] = {
     "streaming-llm:budget=44,sink=3,select_block=1",
 };
 
-/* Lives of sequences, far beyond max_tokens. */
+/* Sequences live far beyond max_tokens. */
 Test(sequence_blocks, evictions_agree_with_the_oracle) {
   test_random random = test_random_start("sequence_blocks lives");
   for (size_t p = 0; p < sizeof kPolicies / sizeof kPolicies[0]; ++p) {
@@ -153,7 +153,7 @@ Test(sequence_blocks, evictions_agree_with_the_oracle) {
   }
 }
 
-/* Both doors, and every policy that scores by itself. */
+/* An eviction and the two doors agree for every policy that scores by itself. */
 Test(sequence_blocks, an_eviction_is_score_and_select) {
   static const char* const kScoring[] = {
       "snapkv:budget=50,window=8,select_block=6",
@@ -224,10 +224,9 @@ Test(sequence_blocks, an_eviction_is_score_and_select) {
   }
 }
 
-/* Budgets of heads are rounded down to whole blocks, of what each head holds, but to
- * one. */
-/* Slots held that end another way in a block than the tokens seen: the budget is
- * rounded to whole blocks once, for the list, as at the select door. */
+/* The budget is rounded to whole blocks of what a list holds, at least one. This
+ * happens once per list, as in kvevict_select(), even if the slots held end
+ * elsewhere in a block than the tokens seen. */
 Test(sequence_blocks, are_counted_once_whatever_was_held_before) {
   static const char* const kTexts[] = {
       "knorm:budget=47,sink=0,select_block=8",
@@ -257,7 +256,7 @@ Test(sequence_blocks, are_counted_once_whatever_was_held_before) {
       EXPECT(held == keep.count && (n - held) % 8 == 0,
              "%s: %u of %u slots, at the door %u", kTexts[p], held, n,
              keep.count);
-      /* The most that a budget of tokens has room for. */
+      /* The largest budget of tokens that has room. */
       const uint32_t budget = p == 3 ? 40 : 47;
       EXPECT(p == 1 || (held <= budget && held + 8 > budget),
              "%s: %u of %u slots", kTexts[p], held, n);
@@ -290,7 +289,7 @@ Test(sequence_blocks, head_budgets_are_rounded_down) {
   test_model_destroy(m);
 }
 
-/* Where a block is a page, the keep list names pages: an engine that takes their ids
+/* If a block is a page, the keep list names pages. An engine that takes their ids
  * in that order has the compacted cache, and no byte has moved. */
 Test(sequence_blocks, a_paged_engine_frees_pages_without_moving_a_byte) {
   enum { N = 93, kPage = 16 };

@@ -1,5 +1,5 @@
-/* Evictions chunk by chunk: each chunk keeps what it would keep if it were the cache,
- * and as many tokens as the header says. */
+/* Evictions by chunks: each chunk keeps what it would keep as the whole cache, and
+ * as many tokens as the header says. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -23,7 +23,7 @@ enum {
   kPages = (kMost + kPage - 1) / kPage
 };
 
-/* What tokens have, by their position. */
+/* The inputs of tokens, by position. */
 typedef struct prompt {
   float keys[kLayers][kHeads][kMost][kDim];
   float values[kLayers][kHeads][kMost][kDim];
@@ -62,13 +62,13 @@ static prompt* MakePrompt(uint64_t seed) {
   return p;
 }
 
-/* Which positions the slots of each layer and head hold. */
+/* The positions that each layer and head holds. */
 typedef struct held {
   uint32_t n[kLayers];
   int32_t position[kLayers][kHeads][kMost];
 } held;
 
-/* A cache of some of these slots, and all that an eviction may be given. */
+/* A cache of some of these slots, with all inputs of an eviction. */
 typedef struct cache {
   bool is_paged;
   uint32_t n[kLayers];
@@ -117,8 +117,8 @@ static kvevict_view View(const cache* c, uint32_t layer) {
   return view;
 }
 
-/* Gives the policy of what it asks for; `begin` is the first slot of `h` that slot 0 of
- * the cache is. */
+/* Gives the policy the inputs it asks for. Slot 0 of the cache is slot `begin` of
+ * `h`. */
 static void Load(const prompt* p, const held* h, uint32_t begin,
                  const kvevict_policy* policy, cache* c) {
   for (uint32_t l = 0; l < kLayers; ++l) {
@@ -177,7 +177,7 @@ static test_plan* PlanTo(kvevict_operation operation,
   kvevict_geometry geometry = test_geometry(kLayers, kMost, &layer);
   geometry.rope_inv_freq = p->inv_freq;
   geometry.rope_inv_freq_len = kDim / 2;
-  /* Layers one by one, or at once. */
+  /* Layers are done one by one or at once. */
   if (n_threads > 1) {
     return test_plan_create(text, &geometry, operation, n_threads);
   }
@@ -210,9 +210,9 @@ static uint32_t Positions(const kvevict_sequence* sequence, uint32_t layer,
   return (uint32_t)n;
 }
 
-/* ---- What a chunk by itself keeps ---- */
+/* ---- What a chunk keeps by itself ---- */
 
-/* Numbers that know of positions, which a chunk by itself does not. */
+/* These scores depend on positions, which a chunk by itself does not know. */
 static bool ScoresByPosition(const oracle_policy* policy) {
   return policy->kind == ORACLE_RANDOM || policy->kind == ORACLE_TRIATTENTION;
 }
@@ -221,7 +221,7 @@ typedef struct chunk {
   uint32_t layer, head;
   uint32_t begin, end; /* slots */
   uint32_t n_keep;
-  uint32_t n_recent; /* of its last slots */
+  uint32_t n_recent; /* the last slots */
 } chunk;
 
 static kvevict_policy* OfChunk(const kvevict_policy* whole, const chunk* of) {
@@ -232,12 +232,12 @@ static kvevict_policy* OfChunk(const kvevict_policy* whole, const chunk* of) {
   EXPECT_OK(kvevict_policy_set_number(policy, "chunk", 0));
   EXPECT_OK(kvevict_policy_set(policy, "split", "uniform"));
   EXPECT_OK(kvevict_policy_set_number(policy, "recent", of->n_recent));
-  /* 1 would be all */
+  /* A value of 1 would keep everything. */
   EXPECT_OK(kvevict_policy_set_number(policy, "budget", of->n_keep + 0.5));
   return policy;
 }
 
-/* Slots of `h`, ascending. */
+/* Finds the slots of `h` to keep, ascending. */
 static void KeepOfChunk(const prompt* p, const held* h,
                         const kvevict_policy* whole, const chunk* of,
                         const int32_t* protect, size_t n_protect,
@@ -272,7 +272,7 @@ static void KeepOfChunk(const prompt* p, const held* h,
   free(c);
 }
 
-/* What each chunk of a layer keeps, by the oracle. */
+/* Counts the tokens that the oracle keeps of each chunk of a layer. */
 static void CountChunks(const oracle_policy* policy, const held* h,
                         uint32_t layer, uint32_t budget, const int32_t* protect,
                         size_t n_protect, uint32_t* counts) {
@@ -340,7 +340,7 @@ static void ExpectKept(const char* text, const prompt* p, const test_plan* plan,
 
 typedef struct run {
   const char* policy;
-  uint32_t first, more; /* tokens before each eviction */
+  uint32_t first, more; /* tokens before the first and the second eviction */
   bool is_paged, protects;
 } run;
 
@@ -380,7 +380,7 @@ static const run kRuns[] = {
     {"custom:sink=0,budget=30,chunk=2147483647", 45, 9, false, false},
 };
 
-/* Of the slots [begin, end) of a layer, by the door. */
+/* Scores the slots [begin, end) of a layer by kvevict_score(). */
 static void ScoreSlots(const test_plan* plan, prompt* p, const held* h,
                        uint32_t layer, uint32_t begin, uint32_t end,
                        uint32_t n_seen) {

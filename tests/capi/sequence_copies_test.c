@@ -1,5 +1,5 @@
-/* A sequence and one made from it live the same life from then on: forked, loaded or
- * started from positions, of any plan. A naive model says what each holds. */
+/* A sequence and its copy live the same life. The copy is forked, loaded or started
+ * from positions, under any plan. A naive model says what each holds. */
 #include <stdlib.h>
 
 #include "tests/capi/support/copies.h"
@@ -36,13 +36,13 @@ enum { kConfigs_len = sizeof kConfigs / sizeof *kConfigs };
 
 /* ---- The naive model ---- */
 
-/* What every head holds, position by position. */
+/* The positions that every head holds. */
 typedef struct naive {
   uint8_t holds[kLayers][kHeads][kMaxPositions];
   uint32_t logical;
-  uint32_t bound; /* from here on trims are exact */
+  uint32_t bound; /* trims are exact from here on */
   bool merged;
-  bool has_other_rows; /* which one that was started does not know */
+  bool has_other_rows; /* a started copy does not know these rows */
 } naive;
 
 static uint32_t NaiveStored(const naive* n, uint32_t l, uint32_t h) {
@@ -83,7 +83,7 @@ static void NaiveTrim(naive* n, uint32_t length) {
   n->logical = length;
 }
 
-/* The least length from which on all have everything, with a token before it. */
+/* The least length from which on all heads have everything, with a token before it. */
 static uint32_t NaiveStartBound(const naive* n) {
   uint32_t bound = 0;
   for (int i = 0; i < kLayers * kHeads; ++i) {
@@ -98,7 +98,7 @@ static uint32_t NaiveStartBound(const naive* n) {
   return bound;
 }
 
-/* An eviction takes tokens away and adds none; which is tested elsewhere. */
+/* An eviction drops tokens and adds none. Other tests check which. */
 static void NaiveEvict(naive* n, const test_model* m) {
   bool lost = false;
   for (int i = 0; i < kLayers * kHeads; ++i) {
@@ -173,7 +173,7 @@ static void ObserveWindow(test_model* m) {
   }
 }
 
-/* True if it was taken. */
+/* True if both accepted the trim. */
 static bool Trim(life* a, uint32_t length) {
   const kvevict_status status =
       kvevict_sequence_trim_to(a->m->sequence, length, NULL);
@@ -249,7 +249,7 @@ static void ExpectAlike(const life* lives, const char* what) {
   }
 }
 
-/* The same model with a sequence made from its own, and a cache like its own. */
+/* A copy of the model: a sequence made from its own, and an equal cache. */
 static test_model CopyModel(const test_model* m, test_copy_by by) {
   test_model copy = *m;
   copy.sequence = test_copy(m->plan, m->sequence, by);
@@ -329,7 +329,7 @@ Test(sequence_copies, go_on_in_models_whose_layers_differ) {
     test_mixed_step(m, test_random_between(&random, 1, TEST_MIXED_TOKENS));
     if (test_random_coin(&random))
       EXPECT_OK(test_mixed_evict(m, NULL, &random));
-    /* Beside stand models that go on without a copy. */
+    /* The models of equal layers beside it go on without a copy. */
     for (uint32_t l = 0; l < m->n_layers; ++l) {
       if (m->alike[l] == NULL) continue;
       EXPECT_OK(test_model_evict(m->alike[l], NULL, NULL));

@@ -1,4 +1,4 @@
-/* Destinations that an eviction refuses, before the first byte moves. */
+/* An eviction refuses bad destinations before the first byte moves. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,15 +92,15 @@ Test(destinations_errors, rows_have_to_fit) {
   EXPECT_REFUSED(d[1] = views[0], "layers[0].k", "layers[1].destination.k",
                  "overlap");
   EXPECT_REFUSED(d[1] = d[0], "layer 1: its view is that of layer 1",
-                 "its destination that of layer 0");
+                 "its destination is that of layer 0");
   EXPECT_REFUSED(views[1] = views[0], "layer 1: its view is that of layer 0",
-                 "its destination that of layer 1");
+                 "its destination is that of layer 1");
   EXPECT_REFUSED(d[1].k = d[0].k, "layers[0].destination.k",
                  "layers[1].destination.k", "overlap");
   numbers[2] = d[0].companions[2];
   EXPECT_REFUSED((d[1] = d[0], d[1].k = s->to[1]->view.k,
                   d[1].v = s->to[1]->view.v, d[1].companions = numbers),
-                 "layer 1: destination.companions[2] is another cache's");
+                 "layer 1: destination.companions[2] is also another cache's");
   End(s);
 }
 
@@ -108,7 +108,7 @@ Test(destinations_errors, views_share_no_byte_with_them) {
   scene* s = Begin("knorm:budget=40", KVEVICT_DTYPE_F32, TEST_TOKEN_MAJOR);
   EXPECT_REFUSED(s->destinations[1].k.data = s->model->views[0].k.data + 4,
                  "layers[0].k", "layers[1].destination.k", "overlap");
-  /* The last of 40 rows that stay. */
+  /* The last of the 40 rows that stay. */
   const uint64_t row = (uint64_t)s->destinations[0].k.token_stride_bytes;
   EXPECT_REFUSED(
       s->destinations[1].k.data = s->destinations[0].k.data + 39 * row,
@@ -172,7 +172,7 @@ Test(destinations_errors, quantized_keys_are_not_turned) {
   End(s);
 }
 
-/* Also where nothing is lost. */
+/* An error even if nothing is lost. */
 Test(destinations_errors, no_view_is_one) {
   scene* s = Begin("none", KVEVICT_DTYPE_F32, TEST_TOKEN_MAJOR);
   EXPECT_REFUSED(s->destinations[1] = s->model->views[0],
@@ -190,7 +190,7 @@ Test(destinations_errors, no_view_is_one) {
   End(s);
 }
 
-/* Two items: one destination, or the other one's view. */
+/* Two items share a destination, or one writes to the other's view. */
 Test(destinations_errors, of_a_batch_lie_apart) {
   kvevict_context* context;
   EXPECT_OK(kvevict_context_create(NULL, &context));
@@ -223,7 +223,7 @@ Test(destinations_errors, of_a_batch_lie_apart) {
   items[1].options = &other;
   EXPECT_INVALID(kvevict_sequences_evict(items, 2, workspace, n_bytes, NULL),
                  "items[0] and [1]", "overlap");
-  /* Both may read one view. */
+  /* Both may read the same view. */
   test_model* more = test_model_create(&spec, random);
   other.destinations = more->views;
   items[1].views = models[0]->views;
@@ -241,7 +241,7 @@ static kvevict_status Forward(uint32_t first, uint32_t n, void* user_data) {
   return KVEVICT_OK;
 }
 
-/* Calls that evict for others. */
+/* Calls that evict on behalf of others accept no destinations. */
 Test(destinations_errors, paged_evictions_and_prefill_have_none) {
   scene* s = Begin("knorm:budget=40", KVEVICT_DTYPE_F32, TEST_TOKEN_MAJOR);
   kvevict_prefill_options prefill = KVEVICT_PREFILL_OPTIONS_INIT;

@@ -1,5 +1,5 @@
-/* Evictions into other caches, held byte by byte against the same eviction in place and
- * kvevict_compact() by the lists that it keeps. */
+/* Evictions into other caches, byte by byte against the same eviction in place
+ * followed by kvevict_compact(). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,13 +29,13 @@ static const char* const kPolicies[] = {
     "knorm:budget=30,prompt=beside,select_block=4"};
 enum { kPoliciesLen = sizeof kPolicies / sizeof *kPolicies };
 
-/* ---- A model that evicts in place, and one that evicts elsewhere ---- */
+/* ---- One model evicts in place, the other one elsewhere ---- */
 
 typedef struct trial {
   test_model *in_place, *elsewhere;
   test_cache* before[TEST_MAX_LAYERS];
   test_cache* to[TEST_MAX_LAYERS];     /* destinations */
-  test_cache* theirs[TEST_MAX_LAYERS]; /* what has to come out */
+  test_cache* theirs[TEST_MAX_LAYERS]; /* the expected contents */
   kvevict_view destinations[TEST_MAX_LAYERS];
   kvevict_evict_options options;
 } trial;
@@ -88,7 +88,7 @@ static void EndPrompt(trial* t) {
   EXPECT_OK(kvevict_sequence_end_prompt(t->elsewhere->sequence));
 }
 
-/* By the lists of the model that evicts in place, whose slots were positions. */
+/* Compacts by the lists of the model in place, whose slots were positions. */
 static void CompactTo(const trial* t, uint32_t layer) {
   const test_model* m = t->in_place;
   const uint32_t n_lists = m->spec.n_kv_heads;
@@ -174,7 +174,7 @@ Test(destinations, get_the_bytes_of_compaction_by_the_same_lists) {
         Begin(Draw(policy, &random),
               test_random_between(&random, 1, KVEVICT_DTYPE_Q4_0),
               (test_layout)test_random_below(&random, TEST_N_LAYOUTS), &random);
-    /* Also where nothing is lost, and where nothing is stored. */
+    /* Some rounds lose nothing or store nothing. */
     if (i % 9 != 0) Step(t, test_random_between(&random, 12, kSlots));
     if (test_random_coin(&random)) EndPrompt(t);
     EvictBoth(t, policy);
@@ -213,7 +213,8 @@ Test(destinations, are_gone_on_over_by_a_fork) {
   }
 }
 
-/* Of one dtype the sequence itself goes on, back and forth; keys are turned there. */
+/* With equal dtypes the sequence goes on in the destination, back and forth, and keys are
+ * rotated there. */
 Test(destinations, of_the_same_dtype_take_turns_with_the_views) {
   static const char* const kTurning[] = {
       "knorm:budget=40,sink=2,rotate=yes",
@@ -255,7 +256,7 @@ Test(destinations, of_the_same_dtype_take_turns_with_the_views) {
 
 /* ---- KIVI's groups ---- */
 
-/* f32 becomes groups of tokens, and recent rows, on the way. */
+/* f32 rows become groups of tokens and recent rows on the way. */
 Test(destinations, may_have_groups_of_tokens) {
   test_random random = test_random_start("destinations grouped");
   for (int i = 0; i < 24; ++i) {
@@ -318,7 +319,7 @@ Test(destinations, of_a_batch_get_what_single_calls_give) {
     items[i].views = t[i]->in_place->views;
     items[i].views_len = spec.n_layers;
   }
-  /* The first one elsewhere, the second one in place. */
+  /* The first item evicts elsewhere, the second one in place. */
   items[0].sequence = t[0]->elsewhere->sequence;
   items[0].views = t[0]->elsewhere->views;
   items[0].options = &t[0]->options;
@@ -346,7 +347,7 @@ Test(destinations, of_a_batch_get_what_single_calls_give) {
   kvevict_context_destroy(context);
 }
 
-/* bf16 in one pool, u8 in the other: blocks of as many tokens as stay. */
+/* One pool is bf16, the other u8, with blocks of as many tokens as stay. */
 Test(destinations, may_be_blocks_of_another_pool) {
   test_random random = test_random_start("destinations pools");
   test_model_spec spec = Draw("snapkv:budget=40,sink=2,window=8", &random);

@@ -1,4 +1,4 @@
-/* The calls that matter most on CUDA, as the CPU answers them. */
+/* The CPU's answers to calls that matter most on CUDA. */
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
@@ -19,7 +19,7 @@ static void ExpectMemoryMatchesAnswers(const test_model* m) {
   for (uint32_t layer = 0; layer < 2; ++layer) {
     const kvevict_sequence_memory memory = MemoryOf(m, layer);
     const uint32_t* lengths = (const uint32_t*)(uintptr_t)memory.lengths;
-    /* Those of all layers lie end to end. */
+    /* The lists of all layers lie end to end. */
     cr_expect_eq(memory.lengths,
                  MemoryOf(m, 0).lengths + (uint64_t)layer * memory.n_lists * 8);
     uint32_t logical = 0;
@@ -78,7 +78,7 @@ Test(sequence_device, position_next_is_the_logical_length) {
   test_model_destroy(b);
 }
 
-/* A count without the queries would let an eviction pass that never saw them. */
+/* A count without its queries would let an eviction pass that never saw them. */
 Test(sequence_device, replays_are_unsupported_on_the_cpu) {
   test_model* m = Model();
   test_model_step(m, 90);
@@ -133,7 +133,7 @@ Test(sequence_device, streams_and_preparing_are_nothing_here) {
                  "another context");
   test_model_destroy(other);
   test_model_destroy(m);
-  /* Whatever stream is named. */
+  /* The CPU ignores which stream is named. */
   m = Model();
   test_model* without = Model();
   const kvevict_stream stream = m;

@@ -1,4 +1,4 @@
-/* What kvevict_sequence_evict() refuses, and that it then changes nothing. */
+/* kvevict_sequence_evict() refuses these calls and changes nothing. */
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/plan.h"
@@ -90,8 +90,8 @@ Test(evict, wrong_struct_sizes_are_errors) {
   EXPECT_BREAKS(options.struct_size = 8, "options.struct_size 8");
 }
 
-/* Views of a later release lie so far apart that each stays aligned; another distance
- * would have them read at odd addresses. */
+/* Views of a later release lie so far apart that each stays aligned. Another
+ * distance would put them at odd addresses. */
 Test(evict, struct_sizes_that_misalign_views_are_errors) {
   typedef union grown_views {
     kvevict_view view;
@@ -139,7 +139,7 @@ Test(evict, bad_views_are_errors) {
   EXPECT_BREAKS(views[2].n_companions = 5, "views[2]");
 }
 
-/* What is missing would stay behind while the rest moves. */
+/* A missing plane would stay behind while the rest moves. */
 Test(evict, views_without_what_the_geometry_has_are_errors) {
   const char* const kPolicies[] = {"none", "streaming-llm:budget=20",
                                    "snapkv:budget=50",
@@ -236,7 +236,7 @@ Test(evict, keys_that_cannot_be_read_are_unsupported) {
                "opaque");
   test_model_check(m, "opaque keys");
   test_model_destroy(m);
-  /* Other policies move them without reading them. */
+  /* Other policies move the rows without reading them. */
   spec.policy = "streaming-llm:budget=20";
   m = test_model_create(&spec, (test_random){1});
   test_model_append(m, 100);

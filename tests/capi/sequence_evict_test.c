@@ -1,5 +1,5 @@
-/* Evicting a model's cache: what stays, what moves, what is reported, what is
- * refused. Random models are in sequence_property_test.c. */
+/* Evicting a model's cache: what stays, what moves, what is reported.
+ * sequence_property_test.c has random models. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -33,7 +33,7 @@ static test_model* Model(const char* policy) {
 /* Bytes of a token in all heads of K, V and the f32 companion. */
 enum { kTokenBytes = 2 * (16 * 4 + 8 * 4 + 4) };
 
-/* A policy that leaves caches of 60 tokens alone. */
+/* These policies leave caches of 60 tokens alone. */
 static const char* const kIdle[] = {
     "none",
     "snapkv",
@@ -71,8 +71,8 @@ Test(evict, layers_within_their_budget_change_no_byte) {
   }
 }
 
-/* A view without what the geometry says already: shapes, and the strides of packed
- * token-major rows of f32. Returns whether K had such strides. */
+/* Removes what the geometry already says from a view: shapes, and the strides of
+ * packed token-major f32 rows. Returns whether K had such strides. */
 static bool LeaveOut(kvevict_view* view) {
   kvevict_plane* planes[] = {&view->k, &view->v};
   bool was_packed = false;
@@ -175,7 +175,7 @@ Test(evict, streaming_llm_keeps_both_ends_every_time) {
   test_model_destroy(m);
 }
 
-/* However many a layer keeps, they are its sinks and the most recent. */
+/* A layer keeps its sinks and its most recent tokens, however many. */
 Test(evict, streaming_llm_keeps_the_most_recent_under_every_split) {
   const char* const kSplits[] = {"uniform", "geometric", "arithmetic-kvf",
                                  "arithmetic-kvpress"};
@@ -216,7 +216,7 @@ Test(evict, streaming_llm_honours_protected_positions) {
   options.protected_positions_len = 16; /* no room for the last token */
   EXPECT_INVALID(test_model_evict(m, &options, NULL), "budget 20", "sink 4",
                  "16 protected");
-  options.protected_positions_len = 15; /* just room for it */
+  options.protected_positions_len = 15; /* room for the last token */
   EXPECT_OK(test_model_evict(m, &options, NULL));
   test_model_check(m, "protected");
   int32_t positions[20];
@@ -341,7 +341,7 @@ Test(evict, protected_positions_stay_while_they_are_held) {
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
   options.protected_positions = protect;
   options.protected_positions_len = 4;
-  /* Sinks leave room for one; three more do not fit. */
+  /* Sinks leave room for one token, so three more do not fit. */
   EXPECT_INVALID(test_model_evict(m, &options, NULL), "layer 0", "5",
                  "3 protected");
   test_model_check(m, "refused");
@@ -359,7 +359,7 @@ Test(evict, protected_positions_stay_while_they_are_held) {
       EXPECT(slot >= 0, "layer %u lost position %d", l, protect[i]);
     }
   }
-  /* Find one that is gone: protecting it is ignored, and it stays gone. */
+  /* Protecting a token that is gone is ignored, and it stays gone. */
   int32_t gone = 4, slot = 0;
   for (; gone < 98; ++gone) {
     EXPECT_OK(kvevict_sequence_slot_of_position(m->sequence, 0, 0,
@@ -377,7 +377,7 @@ Test(evict, protected_positions_stay_while_they_are_held) {
   test_model_destroy(m);
 }
 
-/* 5 of 6 slots are sinks and recents: one more fits, wherever it lies. */
+/* 5 of 6 slots are sinks and recents. One more fits, wherever it lies. */
 Test(evict, one_protected_position_too_many_is_found_at_either_end) {
   const int32_t kPairs[][2] = {{2, 50}, {50, 96}, {2, 96}, {2, 3}, {95, 96}};
   for (int i = 0; i < 5; ++i) {
@@ -431,7 +431,7 @@ Test(evict, custom_scores_are_read_with_their_strides) {
   test_model_destroy(m);
 }
 
-/* The positions a layer and head must keep by a row of scores. */
+/* The positions that a layer and head must keep by a row of scores. */
 static void ExpectChoice(const test_model* m, uint32_t layer, uint32_t head,
                          const float* scores, int32_t* out) {
   static const uint8_t kFree[100];
@@ -459,7 +459,7 @@ Test(evict, custom_scores_of_a_layer_are_as_many_as_its_slots) {
       for (uint32_t l = 0; l < 3; ++l) {
         const uint32_t n = test_model_stored(m, l);
         const size_t stride = n + 7 * (size_t)way;
-        /* Not one element more than is to be read. */
+        /* There is no element beyond those that are read. */
         scores[l] = malloc((stride + n) * sizeof(float));
         for (size_t i = 0; i < stride + n; ++i) {
           scores[l][i] = (float)test_random_unit(&random);

@@ -1,5 +1,5 @@
-/* Policies whose scores decide what a head keeps: what they promise, edge by edge. The
- * lives of random sequences are in sequence_ragged_test.c. */
+/* Policies whose scores decide how many tokens a head keeps, edge by edge.
+ * sequence_ragged_test.c has random sequences. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ static void ExpectCounts(const given* g, uint32_t a, uint32_t b,
   test_model_check(g->m, what);
 }
 
-/* Equal scores are shared alike, and the first tokens stay. */
+/* Heads share equal scores alike, and the first tokens stay. */
 Test(heads, equal_scores_are_chronological) {
   static const char* const kPolicies[] = {
       "custom:sink=0,budget=20,heads=adaptive",
@@ -75,7 +75,7 @@ Test(heads, equal_scores_are_chronological) {
   }
 }
 
-/* A layer with a budget of one token: every head keeps its own best one. */
+/* With a budget of one token per head, every head keeps its own best one. */
 Test(heads, keep_a_token_each_of_the_least_budget) {
   static const char* const kPolicies[] = {
       "custom:sink=0,budget=3,split=geometric,alpha=0.01,heads=adaptive",
@@ -101,7 +101,7 @@ Test(heads, keep_a_token_each_of_the_least_budget) {
   }
 }
 
-/* NaN loses against every number, in whichever head, and reaches no threshold. */
+/* NaN loses against every number in any head, and reaches no threshold. */
 Test(heads, nan_is_last) {
   static const char* const kPolicies[] = {
       "custom:sink=0,budget=20,heads=adaptive",
@@ -123,7 +123,7 @@ Test(heads, nan_is_last) {
   }
 }
 
-/* One head wins all: the other keeps its floor, of which what must stay is a part. */
+/* One head wins everything. The other keeps its floor, which includes what must stay. */
 Test(heads, a_floor_is_kept_and_what_must_stay) {
   static const struct {
     const char* policy;
@@ -135,8 +135,7 @@ Test(heads, a_floor_is_kept_and_what_must_stay) {
       {"custom:budget=20,sink=2,recent=1,heads=adaptive", 4, 36},
       {"custom:budget=20,sink=6,recent=4,heads=adaptive", 10, 30},
       {"custom:sink=0,budget=1.5,heads=adaptive", 1, 1},
-      {"custom:sink=0,budget=60,heads=adaptive", 50,
-       70}, /* all that there is */
+      {"custom:sink=0,budget=60,heads=adaptive", 50, 70}, /* everything */
       {"custom:sink=0,budget=20,heads=adaptive-blend", 4, 36},
       {"custom:sink=0,budget=21,heads=adaptive-blend", 4, 38},
       {"custom:budget=20,sink=6,recent=4,heads=adaptive-blend", 12, 28},
@@ -157,8 +156,8 @@ Test(heads, a_floor_is_kept_and_what_must_stay) {
   }
 }
 
-/* Halves are rounded to even, as the authors' code does: of 5 and 15 won tokens of 10,
- * half and 5 more are 7.5 and 12.5. */
+/* Halves round to even as in the authors' code: 5 and 15 of 10 won tokens give 7.5
+ * and 12.5. */
 Test(heads, a_blend_rounds_halves_to_even) {
   given g;
   Start(&g, "custom:sink=0,budget=10,heads=adaptive-blend,floor=0.5", 70);
@@ -191,8 +190,8 @@ Test(heads, a_floor_of_one_is_an_equal_split) {
   test_model_destroy(equal);
 }
 
-/* Attention decides: exactly the layer's budget stays, time and again, each head has its
- * floor, and what a head lost beats nothing that another one has above its floor. */
+/* Attention decides. The layer's budget stays each time, each head has its floor,
+ * and what a head lost beats nothing that another one has above its floor. */
 Test(heads, window_attention_shares_a_layers_budget) {
   test_random random = test_random_start("heads attention");
   for (int round = 0; round < 12; ++round) {
@@ -256,8 +255,8 @@ Test(heads, window_attention_shares_a_layers_budget) {
   }
 }
 
-/* Nothing is below the threshold, so nothing is evicted, and tokens can be taken back as
- * if nothing had been asked. */
+/* Nothing is below the threshold, so nothing is evicted, and trims go as far back
+ * as without an eviction. */
 Test(heads, a_threshold_that_all_reach_evicts_nothing) {
   given g;
   Start(&g, "custom:sink=0,recent=4,heads=threshold,threshold=-2", 70);
@@ -266,7 +265,7 @@ Test(heads, a_threshold_that_all_reach_evicts_nothing) {
   cr_expect_eq(report.evicted, 0);
   cr_expect_eq(report.tokens_after, 2 * 70);
   ExpectCounts(&g, 70, 70, "above the threshold");
-  /* Of one layer only. */
+  /* This is in one layer only. */
   for (int t = 0; t < 50; ++t) g.scores[1][0][t] = -2.5f;
   EXPECT_OK(kvevict_sequence_trim_to(g.m->sequence, 60, NULL));
   g.m->n_seen = 60;
@@ -284,7 +283,7 @@ Test(heads, a_threshold_that_all_reach_evicts_nothing) {
   test_model_destroy(g.m);
 }
 
-/* DMS: what leaves the sliding window stays if it reaches the threshold. */
+/* DMS: a token that leaves the sliding window stays if it reaches the threshold. */
 Test(heads, a_threshold_spares_the_sliding_window) {
   given g;
   Start(&g, "custom:sink=0,recent=10,heads=threshold,threshold=0.5", 70);

@@ -1,4 +1,4 @@
-/* What an eviction is handed with its options, in place of what was shown before. */
+/* Inputs handed to an eviction take the place of observed ones. */
 #include <stdlib.h>
 
 #include "tests/capi/support/expect.h"
@@ -12,7 +12,7 @@ static test_model* Model(const char* policy) {
   return test_model_create(&spec, (test_random){1});
 }
 
-/* The window's rows of layers l0, l1, ... below n_layers, as bits say. */
+/* Gives the window's rows of the layers whose bits are set. */
 static void GiveQueries(const test_model* m, kvevict_evict_options* options,
                         test_inputs* given, uint32_t layers) {
   test_give_scores(options, given, m->spec.n_layers, NULL, 0, 0);
@@ -30,7 +30,7 @@ static const char* const kPolicies[] = {
     "snapkv:budget=60,window=8,pool=max5,order=pool-reduce",
     "pyramidkv:budget=60,window=8"};
 
-/* Bits of `layers`: handed over; the others are observed. */
+/* `layers` has a bit for each layer whose rows are given. The others are observed. */
 static void ExpectLikeObserved(const char* policy, uint32_t layers,
                                bool has_memory) {
   test_model *m = Model(policy), *observed = Model(policy);
@@ -74,7 +74,7 @@ Test(inputs, queries_are_handed_over_for_some_layers) {
   }
 }
 
-/* They count, not the observed ones. */
+/* The given rows count, not the observed ones. */
 Test(inputs, queries_handed_over_stand_before_observed_ones) {
   test_model *m = Model(kPolicies[0]), *right = Model(kPolicies[0]),
              *wrong = Model(kPolicies[0]);
@@ -104,7 +104,7 @@ Test(inputs, queries_handed_over_stand_before_observed_ones) {
   test_model_destroy(wrong);
 }
 
-/* Any strides, and rows of a head size and dtype as the layer has them. */
+/* Strides are free. Rows have their layer's head size and dtype. */
 Test(inputs, queries_are_handed_over_where_layers_differ) {
   test_random random = test_random_start("inputs of layers");
   for (int trial = 0; trial < 20; ++trial) {
@@ -131,7 +131,7 @@ Test(inputs, queries_are_handed_over_where_layers_differ) {
   }
 }
 
-/* Log-sum-exps are checked, and not read on the CPU. */
+/* Log-sum-exps are checked, but the CPU does not read them. */
 Test(inputs, log_sum_exps_come_along) {
   test_model *m = Model(kPolicies[0]), *observed = Model(kPolicies[0]);
   static float lse[4 * kWindow];
@@ -154,7 +154,7 @@ Test(inputs, log_sum_exps_come_along) {
   test_model_destroy(observed);
 }
 
-/* What a policy's signal has no use for may be there, and is not read. */
+/* Inputs that the policy's signal does not need are allowed and not read. */
 Test(inputs, that_are_of_no_use_are_not_read) {
   static const char* const kOthers[] = {
       "none", "streaming-llm:budget=60", "random:sink=0,budget=60",
@@ -219,7 +219,7 @@ Test(inputs, that_are_bad_are_errors) {
                 "queries", "64");
   EXPECT_BREAKS(planes[1].reserved[0] = 6, "inputs[1]", "queries.reserved",
                 "6");
-  /* Nothing was observed in place of what is missing. */
+  /* Nothing was observed that could replace the missing input. */
   EXPECT_BREAKS(in[1].queries = NULL, "layer 1", "observed");
 }
 
@@ -232,7 +232,7 @@ Test(inputs, of_fewer_tokens_than_the_window_are_not_asked_for) {
   test_model_destroy(m);
 }
 
-/* Mean and covariance of queries, of which the covariance may be left out. */
+/* Mean and covariance of queries; the covariance may be left out. */
 Test(inputs, of_expected_attention_are_checked) {
   test_model* m = Model("expected-attention:budget=40,sink=2");
   test_model_append(m, kTokens);
@@ -271,7 +271,7 @@ Test(inputs, of_expected_attention_are_checked) {
   test_model_destroy(m);
 }
 
-/* The last n rows of both layers. */
+/* Gives the last n rows of both layers. */
 static void GiveRows(const test_model* m, kvevict_evict_options* options,
                      test_inputs* given, uint32_t n, uint32_t n_query_rows) {
   GiveQueries(m, options, given, 0);
@@ -282,7 +282,7 @@ static void GiveRows(const test_model* m, kvevict_evict_options* options,
   }
 }
 
-/* Heads of unlike lengths have no one number of slots. */
+/* Heads of unequal lengths have no single number of slots. */
 Test(inputs, rows_of_all_slots_are_those_of_every_head) {
   test_model* m = Model("h2o:budget=20,rows=mean,recent=2,heads=adaptive");
   test_model_append(m, kTokens);

@@ -1,4 +1,4 @@
-/* What memory a sequence holds, and when. */
+/* The memory that a sequence holds, and when it holds it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ static test_model* Model(void) {
   return test_model_create(&spec, (test_random){1});
 }
 
-/* One whose sequence does not observe. */
+/* A model whose sequence does not observe. */
 static test_model* SmallModel(void) {
   test_model* m = Model();
   EXPECT_OK(kvevict_sequence_end_observing(m->sequence));
@@ -84,14 +84,14 @@ Test(sequence_memory, of_queries_is_what_the_plan_says_and_is_used_again) {
   const size_t with_one = LiveBytes(&allocator);
   EXPECT(with_one >= before + bytes && with_one <= before + bytes + 64,
          "%zu bytes, of %zu", with_one - before, bytes);
-  /* Given back by the end, it is the next one's. */
+  /* Ending gives the memory back, and the next sequence takes it. */
   EXPECT_OK(kvevict_sequence_end_observing(a));
   EXPECT_OK(kvevict_sequence_begin_observing(b, NULL, 0));
   cr_assert_eq(LiveBytes(&allocator), with_one);
   EXPECT_OK(kvevict_sequence_begin_observing(a, NULL, 0));
   const size_t with_two = LiveBytes(&allocator);
   cr_assert_eq(with_two - before, 2 * (with_one - before));
-  /* So it is by destroying, and kept by a reset. */
+  /* Destroying gives it back as well, and a reset keeps it. */
   const uint32_t n_allocs = allocator.n_allocs;
   EXPECT_OK(kvevict_sequence_reset(a, NULL));
   kvevict_sequence_destroy(b);
@@ -101,7 +101,7 @@ Test(sequence_memory, of_queries_is_what_the_plan_says_and_is_used_again) {
   EXPECT_OK(kvevict_sequence_begin_observing(b, NULL, 0));
   cr_assert_eq(allocator.n_allocs - n_allocs, n_of_create);
   EXPECT_INVALID(kvevict_sequence_begin_observing(a, NULL, 0), "end_observing");
-  /* A smaller model takes what is there. */
+  /* A smaller model takes the memory that is there. */
   EXPECT_OK(kvevict_sequence_end_observing(a));
   const kvevict_layer_geometry layer = test_layer(1, 1, 64, 64);
   const kvevict_geometry geometry = test_geometry(1, 100, &layer);
@@ -140,7 +140,7 @@ Test(sequence_memory, of_queries_may_be_lent) {
   EXPECT(test_is_filled(memory + bytes, kGuardBytes), "more than it was used");
   EXPECT_OK(kvevict_sequence_end_observing(m->sequence));
   free(memory);
-  /* What was lent is forgotten: it may be gone. */
+  /* The sequence forgets lent memory, which may be gone. */
   test_model_append(m, 1);
   test_model_check(m, "after the end");
   test_model_destroy(m);
@@ -179,7 +179,7 @@ Test(sequence_memory, is_asked_for_where_it_is_missing) {
   test_model_append(m, 100);
   EXPECT_INVALID(test_model_evict(m, NULL, NULL), "layer 0",
                  "kvevict_sequence_begin_observing()");
-  /* Rows of before the end are gone. */
+  /* Rows observed before the end are gone. */
   EXPECT_OK(kvevict_sequence_begin_observing(s, NULL, 0));
   test_model_observe(m, 0, 100);
   EXPECT_OK(kvevict_sequence_end_observing(s));
@@ -211,7 +211,7 @@ Test(sequence_memory, of_queries_is_not_needed_where_nothing_reads_them) {
 
 Test(sequence_memory, that_is_not_there_leaves_everything_as_it_was) {
   test_model* m = SmallModel();
-  /* Another model, too large for what the pool has. */
+  /* The other model needs more than the pool has. */
   kvevict_plan* plan = PlanOf8B(m->context, 16384);
   kvevict_sequence* sequence = NULL;
   EXPECT_OK(kvevict_sequence_create(plan, &sequence));

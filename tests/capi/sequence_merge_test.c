@@ -1,5 +1,5 @@
-/* Evictions that merge: whatever the policy, rows that stay are merged with those that
- * go as the oracle says. */
+/* Evictions that merge: under any policy, the rows that stay are merged with those
+ * that go as the oracle says. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ enum { kMaxTokens = 100 };
 
 static uint32_t n_compared;
 
-/* Evicts and holds every layer and head against the oracle. */
+/* Evicts and compares every layer and head with the oracle. */
 static void EvictAndCheck(test_model* m, const char* what) {
   test_cache* before[TEST_MAX_LAYERS];
   static int32_t held[TEST_MAX_LAYERS][4][kMaxTokens];
@@ -135,7 +135,7 @@ Test(sequence_merge, a_shared_cache_is_merged_once) {
   test_cache_destroy(merged[1]);
 }
 
-/* What cannot be read is found before anything changes. */
+/* Rows that cannot be read are found before anything changes. */
 static void ExpectRefused(const char* policy, kvevict_dtype dtype,
                           uint32_t v_head_dim, bool refused,
                           const char* reason) {

@@ -33,7 +33,7 @@ Test(sequence, observe_refuses_bad_arguments) {
   test_model_destroy(m);
 }
 
-/* Two good observations, of which `change` spoils something. */
+/* `change` spoils one of two good observations. */
 #define EXPECT_BREAKS(change, ...)                                           \
   do {                                                                       \
     test_model* m = Model();                                                 \
@@ -58,8 +58,8 @@ Test(sequence, observe_refuses_bad_observations) {
   EXPECT_BREAKS(both[1].struct_size = 8, "observations[1]", "struct_size");
   EXPECT_BREAKS(both[0].struct_size = 8, "observations[0]", "struct_size 8");
   EXPECT_BREAKS(both[1].layer = 2, "observations[1]", "layer 2", "n_layers 2");
-  EXPECT_BREAKS(both[1].layer = 0, "observations[1]", "layer 0", "ascending");
-  EXPECT_BREAKS(both[0].layer = 1, "observations[1]", "layer 1", "ascending");
+  EXPECT_BREAKS(both[1].layer = 0, "observations[1]", "layer 0", "must ascend");
+  EXPECT_BREAKS(both[0].layer = 1, "observations[1]", "layer 1", "must ascend");
   EXPECT_BREAKS(both[1].inputs = NULL, "observations[1]", "inputs", "NULL");
   EXPECT_BREAKS(in[0].struct_size = 8, "observations[0]", "struct_size 8");
   EXPECT_BREAKS(in[1].queries = NULL, "observations[1]", "queries", "row_lse");
@@ -79,13 +79,13 @@ Test(sequence, a_bad_layer_leaves_all_layers_untouched) {
   test_model *m = Model(), *control = Model();
   test_model_step(m, 100);
   test_model_step(control, 100);
-  /* Other rows for the window in layer 0, and none in layer 1. */
+  /* Gives layer 0 other rows for the window, and layer 1 none. */
   kvevict_plane planes[] = {test_model_queries(m, 0, 0),
                             test_model_queries(m, 1, 0)};
   planes[1].data = 0;
   EXPECT_INVALID(test_observe_layers(m->sequence, planes, 2, 8, 92), "layer 1",
                  "queries.data is 0");
-  /* Nor are rows forgotten, as after a rollback. */
+  /* A failure does not forget rows, as a rollback would. */
   EXPECT_INVALID(test_observe_layers(m->sequence, planes, 2, 8, 40), "layer 1",
                  "queries.data is 0");
   EXPECT_OK(test_model_evict(m, NULL, NULL));
@@ -144,8 +144,8 @@ Test(sequence, opaque_queries_cannot_be_observed) {
   test_model_destroy(m);
 }
 
-/* Evicts 100 tokens of which the window was shown as told; the result must be that of
- * one observe of everything. */
+/* Evicts 100 tokens whose window was observed as `show` does. The result must be
+ * that of one call for everything. */
 static void ExpectLikeOneShot(void (*show)(test_model*, uint32_t),
                               uint32_t argument, const char* what) {
   test_model *m = Model(), *one_shot = Model();
@@ -197,8 +197,8 @@ static void TwiceTheSame(test_model* m, uint32_t again) {
   test_model_observe(m, 0, 100);
   test_model_observe(m, again, 100 - again);
 }
-/* Wrong rows at [from, 100), then back to `from` with the right ones: as far as the
- * ring reaches, they replace them. */
+/* Observes wrong rows at [from, 100), then the right ones. They are replaced as far
+ * as the ring reaches back. */
 static void AfterRollback(test_model* m, uint32_t from) {
   test_model_observe(m, 0, from);
   for (uint32_t l = 0; l < 2; ++l) {
@@ -258,7 +258,8 @@ Test(sequence, too_few_observed_rows_are_an_error) {
     test_model_append(m, 100);
     test_model_observe(m, 92 + missing, 8 - missing);
     test_cache* before = test_cache_clone(m->live[0]);
-    EXPECT_INVALID(test_model_evict(m, NULL, NULL), "observed", "), window 8");
+    EXPECT_INVALID(test_model_evict(m, NULL, NULL), "observed",
+                   "), but window 8");
     test_expect_same_bytes(m->live[0], before, "too few rows");
     test_model_check(m, "too few rows");
     test_cache_destroy(before);

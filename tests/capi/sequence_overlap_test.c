@@ -1,4 +1,4 @@
-/* Caches that share bytes without being the same are refused, and only those: random
+/* Caches that share bytes without being the same are refused, and no others: random
  * layouts against a count of every byte. */
 #include <stdlib.h>
 
@@ -15,7 +15,7 @@ static uint8_t arena[kArena];
 static uint8_t elsewhere[2][kArena];
 static _Alignas(64) uint8_t workspace[kWorkspace];
 
-/* A view, and what it points to. */
+/* A view and its memory. */
 typedef struct layer {
   kvevict_view view;
   kvevict_plane companions[2];
@@ -28,7 +28,7 @@ static const kvevict_plane* Plane(const layer* l, uint32_t i) {
 
 static uint32_t PlaneCount(const layer* l) { return 2 + l->view.n_companions; }
 
-/* A stride that often nests with others and interleaves with those of other planes. */
+/* A stride that often nests with others and interleaves with other planes' strides. */
 static int64_t Stride(test_random* random) {
   static const int64_t kStrides[] = {1,  2,  3,  4,  6,  8,  12,  16,
                                      24, 32, 40, 48, 64, 96, 128, 192};
@@ -55,15 +55,14 @@ static kvevict_plane RandomPlane(test_random* random, kvevict_dtype dtype,
   return plane;
 }
 
-/* What the layers of a model have in common. */
+/* The layers of a model have these in common. */
 typedef struct shape {
   kvevict_dtype dtype[2];
   uint32_t row[2]; /* 0: no V */
   uint32_t n_heads;
 } shape;
 
-/* A layer that is valid by itself; where planes of its own overlap, so the byte count
- * has to say. */
+/* A layer that is valid by itself. The byte count decides if its planes overlap. */
 static void RandomLayer(test_random* random, const shape* s, uint32_t n_tokens,
                         layer* out) {
   for (;;) {
@@ -107,7 +106,7 @@ static void UsePool(test_random* random, const layer* pool, uint32_t n_tokens,
   if (out->view.n_companions > 0) out->view.companions = out->companions;
 }
 
-/* A block in use counts as full: the engine will fill it. */
+/* A block in use counts as full, since the engine will fill it. */
 static uint32_t WholeBlocks(const layer* l, uint32_t n_tokens) {
   const uint32_t size = l->view.block_size;
   return n_tokens < size || size == 0 ? n_tokens
@@ -143,7 +142,7 @@ static kvevict_status Evict(model* m, const kvevict_view* views) {
                                 sizeof workspace, NULL);
 }
 
-/* Two layers of unlike lengths, 2 to 8 tokens each. */
+/* Two layers of unequal lengths, 2 to 8 tokens each. */
 static model NewModel(test_random* random, const shape* s) {
   model m;
   EXPECT_OK(kvevict_context_create(NULL, &m.context));
@@ -243,7 +242,7 @@ Test(overlap, of_layers_is_found_exactly) {
 }
 
 /* The planes of one view. Rows whose axes interleave without nesting are refused
- * before, by a message that names their size. */
+ * earlier, with a message that names their size. */
 Test(overlap, of_planes_in_a_view_is_found_exactly) {
   test_random random = test_random_start("overlap of planes");
   uint32_t n_apart = 0, n_overlap = 0;

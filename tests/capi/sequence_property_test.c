@@ -1,4 +1,4 @@
-/* Random models, evicted again and again, held against the oracle. */
+/* Random models are evicted again and again and compared with the oracle. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -63,14 +63,14 @@ static void RandomPolicy(test_random* random, const char* kind, char* text,
   }
 }
 
-/* ---- What should be kept ---- */
+/* ---- The expected keep sets ---- */
 
-/* What a layer holds before an eviction. */
+/* The content of a layer before an eviction. */
 typedef struct snapshot {
   uint32_t n;
   int32_t positions[3][kMaxTokens];
   uint8_t forced[3][kMaxTokens];
-  double scores[3][kMaxTokens]; /* after reduction over the scope, per list */
+  double scores[3][kMaxTokens]; /* per list, reduced over the scope */
   double largest;
 } snapshot;
 
@@ -87,7 +87,7 @@ static void TakeSnapshots(const test_model* m,
   }
 }
 
-/* Reduces what `get` says over the heads (and layers) that share a list. */
+/* Reduces what `get` returns over the heads (and layers) that share a list. */
 static void CombineScores(const test_model* m, snapshot* layers,
                           double (*all)[3][kMaxTokens]) {
   const uint32_t heads = m->spec.n_kv_heads;
@@ -205,7 +205,7 @@ Test(property,
       const kvevict_status status = test_model_evict(m, NULL, &report);
       EXPECT(status == KVEVICT_OK, "%s: %s", what,
              kvevict_last_error_message());
-      /* f32 sums of weights <= window: see score_test.c for the rounding. */
+      /* f32 sums of weights are <= window; score_test.c derives the rounding. */
       ExpectKept(m, before, 1e-4, what);
       test_model_check(m, what);
     }
@@ -317,7 +317,7 @@ Test(property, custom_scores_select_exactly_as_the_oracle) {
 
 /* ---- Places alone: exact ---- */
 
-/* Sinks, protected positions, and of the rest the last. */
+/* Sinks, protected positions and the last of the rest stay. */
 Test(property, streaming_llm_keeps_the_last_that_have_room) {
   test_random random = test_random_start("property streaming");
   static snapshot before[TEST_MAX_LAYERS];
@@ -443,9 +443,9 @@ Test(property, layouts_threads_and_chunks_give_the_same_bytes) {
   }
 }
 
-/* A workspace of exactly the announced size suffices at every length, for every split
- * and for sinks larger than what the steep schedules leave to the last layers; the
- * guard bytes behind it show if not. */
+/* A workspace of the announced size suffices at every length, for every split, and
+ * for sinks larger than what steep schedules leave to the last layers. The guard
+ * bytes behind it prove that. */
 Test(property, announced_workspaces_suffice_for_steep_schedules) {
   const char* const kSplits[] = {"geometric,alpha=0.3", "arithmetic-kvf",
                                  "arithmetic-kvpress", "arithmetic-kvf,beta=1",

@@ -1,4 +1,4 @@
-/* What plans with a budget for every KV head refuse, and their sequences. */
+/* Plans with a budget for every KV head, and their sequences, refuse these. */
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
@@ -42,7 +42,7 @@ Test(ragged_errors, bad_budgets_of_heads_are_errors) {
   test_model_destroy(m);
 }
 
-/* A head's budget below what must stay in it can never be kept. */
+/* A head's budget below what must stay can never be kept. */
 Test(ragged_errors, budgets_of_heads_below_what_must_stay_are_errors) {
   static const struct {
     const char *policy, *text;
@@ -75,7 +75,7 @@ Test(ragged_errors, budgets_of_heads_below_what_must_stay_are_errors) {
   }
 }
 
-/* Protected tokens cost only the heads that hold them. */
+/* Protected tokens count only in heads that hold them. */
 Test(ragged_errors, protected_positions_have_to_fit_each_head) {
   const uint32_t budgets[4] = {30, 4, 30, 30};
   test_model_spec spec = test_small_model("random:sink=1,recent=1");
@@ -95,7 +95,7 @@ Test(ragged_errors, protected_positions_have_to_fit_each_head) {
   test_model_positions(m, 0, 1, positions);
   cr_expect(positions[0] == 0 && positions[1] == 10 && positions[2] == 20 &&
             positions[3] == 69);
-  /* What the head has lost costs nothing. */
+  /* A token that the head has lost does not count. */
   test_model_step(m, 20);
   options.protected_positions_len = 3;
   EXPECT_OK(test_model_evict(m, &options, NULL));

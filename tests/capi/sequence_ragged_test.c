@@ -1,6 +1,5 @@
-/* Plans with a budget for every KV head, and policies whose scores decide what a head
- * keeps: sequences whose heads hold different numbers of tokens, in every layout,
- * evicted, grown and trimmed again and again. */
+/* Sequences whose heads hold different numbers of tokens, by a budget for every KV
+ * head or by scores: evicted, grown and trimmed again and again in every layout. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -14,9 +13,9 @@
 
 enum { kLayers = 3, kMaxHeads = 4, kMaxTokens = 160, kMaxPositions = 900 };
 
-/* ---- What should be held ---- */
+/* ---- The expected tokens ---- */
 
-/* The positions that every head holds, as the test keeps account of them. */
+/* The positions that every head should hold. */
 typedef struct account {
   uint32_t n[kLayers][kMaxHeads];
   int32_t positions[kLayers][kMaxHeads][kMaxTokens];
@@ -58,7 +57,7 @@ static void ExpectHeld(const test_model* m, const account* a,
   test_model_check(m, what);
 }
 
-/* What the device reads: lengths of every list, listed positions and their counts. */
+/* The device reads the length of every list, the listed positions and their counts. */
 static void ExpectMemory(const test_model* m, const account* a,
                          const char* what) {
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
@@ -82,7 +81,7 @@ static void ExpectMemory(const test_model* m, const account* a,
         EXPECT(listed[(size_t)h * memory.n_listed + i] == a->positions[l][h][i],
                "%s: layer %u, head %u: listed %u", what, l, h, i);
       }
-      /* Those after count up to the logical length. */
+      /* Positions after the list count up to the logical length. */
       EXPECT(n == a->n[l][h] ||
                  (uint32_t)a->positions[l][h][n] == m->n_seen - a->n[l][h] + n,
              "%s: layer %u, head %u: the tail", what, l, h);
@@ -99,7 +98,7 @@ typedef struct tables {
 static tables SaveTables(const test_model* m) {
   tables t = {{NULL}};
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
-    /* All blocks of a ring are in use. */
+    /* A ring uses all its blocks. */
     if (m->live[l]->block_table == NULL || m->live[l]->view.ring_slots != 0) {
       continue;
     }
@@ -114,8 +113,8 @@ static void FreeTables(tables* t) {
   for (int l = 0; l < kLayers; ++l) free(t->full[l]);
 }
 
-/* Only what n_more tokens in every head need keeps its block; returns how many
- * entries have none now, over the layers and tables. */
+/* Keeps only the blocks that n_more tokens in every head need. Returns how many
+ * entries lost theirs over all layers and tables. */
 static uint64_t SetBlocks(test_model* m, const tables* t, uint32_t n_more) {
   uint64_t n_free = 0;
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
@@ -140,9 +139,9 @@ static uint64_t SetBlocks(test_model* m, const tables* t, uint32_t n_more) {
   return n_free;
 }
 
-/* ---- An eviction, held against the oracle ---- */
+/* ---- An eviction against the oracle ---- */
 
-/* What a layer's heads hold before an eviction. */
+/* The content of a head before an eviction. */
 typedef struct head_before {
   uint32_t n;
   uint8_t forced[kMaxTokens];
@@ -162,7 +161,7 @@ static void DrawScores(test_random* random) {
   }
 }
 
-/* How the kept slots of a head must have been chosen. */
+/* Checks how the kept slots of a head were chosen. */
 static void ExpectChosen(const test_model* m, const head_before* before,
                          uint32_t n_keep, const int32_t* kept, bool exact,
                          const char* what) {
@@ -183,7 +182,7 @@ static void ExpectChosen(const test_model* m, const head_before* before,
          "%s: other slots than the oracle's", what);
 }
 
-/* What a layer's heads keep by the scores that the test has given. */
+/* How many tokens a layer's heads keep by the given scores. */
 static void CountByScores(const test_model* m, const head_before* before,
                           uint32_t budget, uint32_t n_asked, uint32_t* counts) {
   const oracle_policy* p = &m->policy;
@@ -205,8 +204,8 @@ static void CountByScores(const test_model* m, const head_before* before,
   oracle_head_counts(p, heads, n, budget, n_asked, counts);
 }
 
-/* Evicts; `a` becomes what is held then. Returns the tokens that went. `budgets` of the
- * heads, NULL if scores decide. */
+/* Evicts and updates `a`. Returns how many tokens went. NULL `budgets` mean that
+ * scores decide. */
 static uint64_t Evict(test_model* m, const uint32_t* budgets, account* a,
                       const kvevict_evict_options* options, const tables* t,
                       const char* what) {
@@ -310,7 +309,7 @@ static uint64_t Evict(test_model* m, const uint32_t* budgets, account* a,
     }
     sum_before += most_before;
     sum_after += most_after;
-    /* No row that a head did not hold, and nothing beside rows, was written. */
+    /* No byte changed outside of rows that the heads held. */
     test_expect_same_outside_heads(c, caches[l], was.n[l], what);
     test_cache_destroy(caches[l]);
   }
@@ -354,8 +353,8 @@ static uint32_t Longest(const test_model* m) {
   return most;
 }
 
-/* Budgets of all heads: from `least` on, now and then above what is ever held, or all
- * alike. */
+/* Draws budgets for all heads: from `least` on, sometimes above what is ever held,
+ * or all alike. */
 static void RandomBudgets(test_random* random, uint32_t least,
                           uint32_t* budgets, uint32_t n) {
   const uint32_t kind = test_random_below(random, 5);
@@ -371,10 +370,9 @@ static void RandomBudgets(test_random* random, uint32_t least,
 
 typedef struct ragged_kind {
   const char* policy;
-  uint32_t
-      least; /* of a budget: what must stay, and room for what is protected */
+  uint32_t least; /* least budget: what must stay and is protected */
   uint32_t n_protect;
-  bool by_scores; /* of the policy's budget, not one per head */
+  bool by_scores; /* scores decide, not a budget per head */
 } ragged_kind;
 
 static void Live(test_random* random, const ragged_kind* kind, int round) {
@@ -418,7 +416,7 @@ static void Live(test_random* random, const ragged_kind* kind, int round) {
       m->n_seen -= n;
       Shrink(&a, spec.n_kv_heads, n);
       if (m->policy.kind == ORACLE_SNAPKV) {
-        /* Queries that others pushed out of the window are wanted again. */
+        /* Queries that others pushed out of the window are needed again. */
         const uint32_t window = Min(m->policy.window, m->n_seen);
         test_model_observe(m, m->n_seen - window, window);
       }
@@ -441,7 +439,7 @@ static void Live(test_random* random, const ragged_kind* kind, int round) {
     }
     Evict(m, budgets, &a, &options, &t, what);
     const account same = a;
-    /* Nothing is left to do. */
+    /* A second eviction finds nothing to do. */
     if (m->policy.kind != ORACLE_CUSTOM) {
       EXPECT(Evict(m, budgets, &a, &options, &t, what) == 0, "%s: again", what);
       EXPECT(memcmp(same.n, a.n, sizeof same.n) == 0, "%s: again", what);
@@ -516,7 +514,7 @@ Test(ragged, heads_keep_what_reaches_a_threshold) {
   LiveAll("heads by threshold", kKinds, 3);
 }
 
-/* Budgets that are all alike are the policy's own. */
+/* Equal budgets are the policy's own. */
 Test(ragged, equal_budgets_are_a_uniform_budget) {
   uint32_t budgets[6];
   for (int i = 0; i < 6; ++i) budgets[i] = 40;
@@ -542,7 +540,7 @@ Test(ragged, equal_budgets_are_a_uniform_budget) {
   test_model_destroy(ragged);
 }
 
-/* The policy's budget is not asked for, so it need not hold what must stay. */
+/* The policy's own budget is not used, so it need not hold what must stay. */
 Test(ragged, the_policys_own_budget_plays_no_part) {
   const uint32_t budgets[4] = {20, 30, 40, 100};
   test_model_spec spec = test_small_model("snapkv:budget=0.1,sink=2,window=8");

@@ -1,4 +1,4 @@
-/* Positions that go later or sooner than others, through evictions of whole models. */
+/* Ranges that go later or sooner than others, in evictions of whole models. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -9,13 +9,13 @@
 
 enum { kMaxTokens = 160, kHeads = 2, kLayers = 2 };
 
-/* What heads hold before an eviction, and what ranks them. */
+/* The content of a head before an eviction, its scores and their ranks. */
 typedef struct snapshot {
   uint32_t n;
   int32_t positions[kMaxTokens];
   uint8_t forced[kMaxTokens];
   int32_t ranks[kMaxTokens];
-  float scores[kMaxTokens]; /* of its list */
+  float scores[kMaxTokens]; /* of the head's list */
 } snapshot;
 
 typedef struct trial {
@@ -60,7 +60,7 @@ static void Snap(trial* t, uint32_t l, uint32_t h) {
   oracle_combine(rows, n_rows, s->n, p->over, s->scores);
 }
 
-/* Which slots of [begin, end) before are held now. */
+/* The slots of [begin, end) before the eviction that are held now. */
 static void ExpectPart(const trial* t, uint32_t l, uint32_t h, uint32_t begin,
                        uint32_t end, const char* what) {
   const snapshot* s = &t->before[l][h];
@@ -166,7 +166,7 @@ Test(ranges, agree_with_the_oracle_through_evictions) {
   }
 }
 
-/* The sequence's recent tokens stay after its ranks. */
+/* The sequence's recent tokens stay, then ranks decide. */
 Test(ranges, rank_places_of_streaming_llm) {
   test_random random = test_random_start("ranges streaming");
   for (int round = 0; round < 60; ++round) {
@@ -190,7 +190,7 @@ Test(ranges, rank_places_of_streaming_llm) {
   }
 }
 
-/* How many each head keeps the scores decide, as without ranges; which, the ranks. */
+/* Scores decide how many tokens a head keeps, and ranks decide which. */
 Test(ranges, leave_heads_as_many_as_their_scores_say) {
   static const char* const kHeadSplits[] = {
       "custom:budget=40,sink=1,heads=adaptive",
@@ -229,7 +229,7 @@ Test(ranges, leave_heads_as_many_as_their_scores_say) {
   }
 }
 
-/* In two stages: the secured are the best by rank, and so is what is chosen then. */
+/* Both stages choose the best by rank. */
 Test(ranges, rank_both_stages_of_secure) {
   test_random random = test_random_start("ranges secure");
   for (int round = 0; round < 60; ++round) {

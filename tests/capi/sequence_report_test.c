@@ -1,4 +1,4 @@
-/* kvevict_sequence_report(): what the last eviction did. */
+/* kvevict_sequence_report() says what the last eviction did. */
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 
@@ -60,7 +60,7 @@ Test(report, is_of_the_last_eviction_that_worked) {
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   t = Ask(m);
   ExpectTold(&t, 90, 60, "evicted");
-  /* Neither what comes after nor a failure changes it. */
+  /* Neither later calls nor a failure change it. */
   test_model_append(m, 10);
   t = Ask(m);
   ExpectTold(&t, 90, 60, "grown");
@@ -75,7 +75,7 @@ Test(report, is_of_the_last_eviction_that_worked) {
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   t = Ask(m);
   ExpectTold(&t, 65, 60, "again");
-  /* One that has nothing to do is one, too. */
+  /* An eviction with nothing to do counts as the last one. */
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   t = Ask(m);
   ExpectTold(&t, 60, 60, "idle");
@@ -148,7 +148,7 @@ Test(report, refuses_bad_arguments) {
                  "lists", "NULL");
   EXPECT_CHECKS_OUT_STRUCT_SIZE(
       grown, kvevict_sequence_report(m->sequence, &grown.value, NULL, 0));
-  /* With a bad list the report is not written either, nor any other list. */
+  /* A bad list leaves the report and every other list unwritten. */
   GUARD(grown);
   grown.value.struct_size = sizeof grown.value;
   const kvevict_evict_report untouched = grown.value;
@@ -167,7 +167,7 @@ Test(report, refuses_bad_arguments) {
   test_model_destroy(m);
 }
 
-/* Lists of a later release lie further apart; what this one does not know stays. */
+/* Lists of a later release lie further apart, and fields unknown here stay as they are. */
 Test(report, writes_lists_as_wide_as_they_are) {
   test_model* m = Model("snapkv:budget=60,window=8");
   test_model_step(m, 90);

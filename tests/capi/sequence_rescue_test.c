@@ -1,4 +1,4 @@
-/* Blocks that would go and stay on top of the budget. */
+/* Rescue: blocks that would go stay on top of the budget. */
 #include <string.h>
 
 #include "tests/capi/support/attention.h"
@@ -23,7 +23,7 @@ static test_model* Evicted(const char* policy, const char* keys,
   return m;
 }
 
-/* What stays without stays, and so do as many whole blocks more. */
+/* The tokens kept without rescue stay, and as many whole blocks more. */
 static void ExpectMore(const test_model* plain, const test_model* m,
                        uint32_t n_rescued, const char* what) {
   int32_t without[kSlots], with[kSlots];
@@ -78,11 +78,11 @@ Test(rescue, blocks_stay_on_top_of_the_budget_behind_any_scores) {
   }
 }
 
-/* By hand: 4 blocks of 4 between one sink and one recent block, of which 1 stays. */
+/* By hand: 1 of 4 blocks of 4 stays between one sink and one recent block. */
 Test(rescue, the_nearest_to_the_anchor_and_every_so_manyth_after_it_stay) {
   static const float kScores[24] = {0, 0, 0, 0, 9, 9, 9, 9, 5, 5, 1, 1,
                                     6, 1, 6, 1, 1, 1, 1, 1, 0, 0, 0, 0};
-  /* Marked are 8 of 16: block 1 all, block 2 two, block 3 two, block 4 none. */
+  /* 8 of 16 are marked: all of block 1, two each of blocks 2 and 3. */
   static const struct {
     const char* anchor;
     uint32_t n_rescued;
@@ -122,7 +122,7 @@ Test(rescue, the_nearest_to_the_anchor_and_every_so_manyth_after_it_stay) {
   }
 }
 
-/* A margin is one over all that stays, the rescued blocks too. */
+/* A margin is on top of all that stays, with the rescued blocks. */
 Test(rescue, margin_counts_what_is_rescued) {
   for (uint32_t n = 29; n <= 37; n += 4) {
     const test_model_spec spec = test_small_model(
@@ -137,8 +137,8 @@ Test(rescue, margin_counts_what_is_rescued) {
   }
 }
 
-/* The best block by rank and then score stays, and of all others one is rescued whatever
- * its rank. */
+/* The best block by rank and then score stays. Rescue takes one of the others
+ * whatever its rank. */
 Test(rescue, ranks_choose_the_best_and_not_the_rescued) {
   static const float kScores[2][24] = {
       {0, 0, 0, 0, 9, 9, 9, 9, 5, 5, 1, 1, 6, 1, 6, 1, 1, 1, 1, 1},
@@ -183,7 +183,7 @@ Test(rescue, what_does_not_go_together_is_refused) {
   EXPECT_INVALID(kvevict_policy_validate(policy), "rescue 2", "select_block");
   EXPECT_OK(kvevict_policy_set_number(policy, "select_block", 8));
   EXPECT_OK(kvevict_policy_validate(policy));
-  /* Scores that were divided say nothing of the sums. */
+  /* Scores that were divided cannot give the sums back. */
   const test_model_spec spec = test_small_model(
       "h2o:budget=40,recent=4,select_block=8,scope=layer,rows=mean,rescue=1");
   test_model* m = test_model_create(&spec, (test_random){1});

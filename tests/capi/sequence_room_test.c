@@ -1,4 +1,4 @@
-/* Budgets that are ratios: a context in which what must stay has no room is left alone. */
+/* A ratio leaves a context alone in which what must stay has no room. */
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/hooks.h"
@@ -44,7 +44,7 @@ static const char* const kRatios[] = {
     "pyramidkv:budget=0.5,window=40,keep_window=no,scope=layer",
 };
 
-/* Every length, each as a prompt of its own. */
+/* Every length is a prompt of its own. */
 Test(room, ratios_leave_short_contexts_alone) {
   for (size_t i = 0; i < sizeof kRatios / sizeof *kRatios; ++i) {
     uint32_t n_left = 0, n_evicted = 0;
@@ -79,7 +79,7 @@ Test(room, ratios_leave_short_contexts_alone) {
 Test(room, ratios_leave_protected_and_pinned_tokens_alone) {
   static const struct {
     const char* policy;
-    uint32_t n_least; /* of which there is room for 16 protected ones */
+    uint32_t n_least; /* the least length with room for 16 protected tokens */
   } kCases[] = {{"snapkv:budget=0.5,window=8", 2 * (4 + 8 + 16)},
                 {"cake:budget=0.5,window=8", 2 * (8 + 16)},
                 {"knorm:budget=0.5,scope=model", 2 * (4 + 16)},
@@ -118,7 +118,7 @@ Test(room, ratios_leave_protected_and_pinned_tokens_alone) {
   test_model_destroy(m);
 }
 
-/* The context lacks queries of a window that is ranked like other tokens. */
+/* The context is shorter than a window that is ranked like other tokens. */
 Test(room, budgets_leave_contexts_alone_that_are_shorter_than_the_window) {
   static const char* const kPolicies[] = {
       "snapkv:budget=8,keep_window=no",
@@ -143,7 +143,7 @@ Test(room, budgets_leave_contexts_alone_that_are_shorter_than_the_window) {
     }
     test_model_destroy(m);
   }
-  /* Budgets of heads. */
+  /* These are budgets of heads. */
   const uint32_t heads[4] = {8, 12, 12, 8};
   test_model* m = Model("snapkv:budget=1,sink=0,keep_window=no");
   kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
@@ -159,7 +159,7 @@ Test(room, budgets_leave_contexts_alone_that_are_shorter_than_the_window) {
   test_model_destroy(m);
 }
 
-/* Each layer by its own budget; a count of tokens is an error still. */
+/* Each layer goes by its own budget. A count of tokens is still an error. */
 Test(room, is_of_each_layer) {
   const double budgets[2] = {0.1, 0.6};
   test_model_spec spec = test_small_model("knorm:budget=0.5,sink=4,recent=4");
@@ -175,7 +175,7 @@ Test(room, is_of_each_layer) {
   test_model_destroy(m);
 }
 
-/* A call that works leaves the last failure's words alone. */
+/* A call that works does not change the last error message. */
 Test(room, leaves_the_last_error_message_alone) {
   int32_t protect[16];
   for (int32_t i = 0; i < 16; ++i) protect[i] = i;

@@ -1,4 +1,4 @@
-/* Saved sequences: what the bytes are, and that damaged, cut and foreign ones are refused
+/* Saved sequences: what the bytes are. Damaged, cut and foreign bytes are refused
  * and change nothing. */
 #include <stdlib.h>
 
@@ -17,7 +17,7 @@ static test_model* ModelOf(const char* policy, const uint32_t* head_budgets) {
   return test_model_create(&spec, (test_random){1});
 }
 
-/* With something to say in every field. */
+/* Every field of the saved bytes has something to say. */
 static test_model* Evicted(const char* policy, const uint32_t* head_budgets) {
   test_model* m = ModelOf(policy, head_budgets);
   test_model_step(m, 100);
@@ -26,7 +26,7 @@ static test_model* Evicted(const char* policy, const uint32_t* head_budgets) {
   return m;
 }
 
-/* Bit by bit, as in the standard. */
+/* Computes CRC-32 bit by bit as the standard does. */
 static uint32_t Crc32(const uint8_t* bytes, size_t n) {
   uint32_t crc = 0xFFFFFFFFu;
   for (size_t i = 0; i < n; ++i) {
@@ -51,7 +51,7 @@ static kvevict_status Load(test_model* m, const test_saved* s) {
   return kvevict_sequence_load(m->sequence, s->data, s->n_bytes, NULL);
 }
 
-/* It is what it was when that was saved. */
+/* The sequence is still what it was when saved. */
 static void ExpectUnchanged(const test_model* m, const test_saved* before) {
   const test_saved now = test_save(m->sequence);
   EXPECT(now.n_bytes == before->n_bytes &&
@@ -108,7 +108,7 @@ Test(sequence_saved, save_says_how_much_and_refuses_less) {
   EXPECT_OK(kvevict_sequence_save(m->sequence, room, saved.n_bytes + 5, NULL));
   cr_expect(test_is_filled(room + saved.n_bytes, 5));
   EXPECT_OK(kvevict_sequence_save(m->sequence, NULL, 0, NULL));
-  /* Of any alignment. */
+  /* Saved bytes may have any alignment. */
   memmove(room + 3, room, saved.n_bytes);
   EXPECT_OK(kvevict_sequence_load(m->sequence, room + 3, saved.n_bytes, NULL));
   ExpectUnchanged(m, &saved);
@@ -136,7 +136,7 @@ Test(sequence_saved, every_damaged_bit_is_seen) {
     if (bit % 64 == 5) ExpectUnchanged(other, &before);
     saved.data[bit / 8] ^= (uint8_t)(1 << bit % 8);
   }
-  for (size_t i = 0; i < saved.n_bytes; ++i) { /* whole bytes */
+  for (size_t i = 0; i < saved.n_bytes; ++i) { /* damages whole bytes */
     saved.data[i] = (uint8_t)~saved.data[i];
     EXPECT_INVALID(Load(other, &saved), "");
     saved.data[i] = (uint8_t)~saved.data[i];
@@ -155,7 +155,7 @@ Test(sequence_saved, every_truncation_is_seen) {
   const test_saved saved = test_save(m->sequence);
   for (size_t n = 0; n <= saved.n_bytes + 8; ++n) {
     if (n == saved.n_bytes) continue;
-    /* In memory of this size, so that a sanitizer sees who reads on. */
+    /* The memory has just this size, so that a sanitizer sees reads beyond. */
     uint8_t* cut = calloc(n + 1, 1);
     memcpy(cut, saved.data, n < saved.n_bytes ? n : saved.n_bytes);
     char text[40];
@@ -171,7 +171,7 @@ Test(sequence_saved, every_truncation_is_seen) {
 Test(sequence_saved, what_does_not_fit_the_plan_is_named) {
   test_model* m = Evicted("snapkv:budget=60,window=8,scope=head", NULL);
   test_saved saved = test_save(m->sequence);
-  /* The layers' fields begin behind the header. */
+  /* The layers' fields begin after the header. */
   const size_t layer_bytes = (saved.n_bytes - kHeader) / 2;
   uint8_t* const first = saved.data + kHeader;
   uint8_t* const second = first + layer_bytes;
@@ -199,7 +199,7 @@ Test(sequence_saved, what_does_not_fit_the_plan_is_named) {
   CHANGED(first + 12, 2, "layer 0 contradicts itself");
   CHANGED(second + 20, 61, "layer 1 contradicts itself");
   CHANGED(second + 20, UINT32_MAX, "layer 1 contradicts itself");
-  CHANGED(second + 20, 59, "layers do not end");
+  CHANGED(second + 20, 59, "does not end with its last");
   CHANGED(second + 28, 3, "layer 1: list 0: positions[1]");
   CHANGED(second + 28, UINT32_MAX, "layer 1: list 0: positions[0] -1");
 #undef CHANGED
@@ -208,7 +208,8 @@ Test(sequence_saved, what_does_not_fit_the_plan_is_named) {
   test_model_destroy(m);
 }
 
-/* Sealed again after any change: an error, or a sequence that fits its plan. */
+/* After any change the checksum is made good: the result is an error, or a sequence that
+ * fits its plan. */
 Test(sequence_saved, forged_bytes_are_errors_or_make_sense) {
   test_random random = test_random_start("forged sequences");
   uint32_t n_loaded = 0;
@@ -226,7 +227,7 @@ Test(sequence_saved, forged_bytes_are_errors_or_make_sense) {
         uint8_t* at = forged.data +
                       4 * test_random_between(
                               &random, 6, (uint32_t)(saved.n_bytes / 4 - 1));
-        /* By a little, or anything. */
+        /* The change is small or arbitrary. */
         PutU32(at, test_random_coin(&random)
                        ? at[0] + test_random_below(&random, 5) - 2
                        : (uint32_t)test_random_u64(&random) >>
@@ -257,10 +258,10 @@ Test(sequence_saved, forged_bytes_are_errors_or_make_sense) {
     free(saved.data);
     test_model_destroy(m);
   }
-  cr_expect_gt(n_loaded, 20); /* else nothing of this was reached */
+  cr_expect_gt(n_loaded, 20); /* else nothing was tested */
 }
 
-/* Another policy, and more or less room. */
+/* The other plan has another policy, and more or less room. */
 Test(sequence_saved, other_plans_of_the_model_load_it) {
   test_model* m = Evicted("snapkv:budget=60,window=8,scope=head", NULL);
   const test_saved saved = test_save(m->sequence);
@@ -303,7 +304,7 @@ Test(sequence_saved, uneven_lists_need_a_plan_that_has_such) {
   test_model_destroy(m);
 }
 
-/* Nothing is evicted, so that budgets of heads say nothing. */
+/* Nothing is evicted, so budgets of heads do not matter. */
 Test(sequence_saved, policy_none_has_one_list_whatever_heads_would_keep) {
   test_model* m = ModelOf("none", kBudgets);
   test_model_append(m, 33);
@@ -334,7 +335,7 @@ Test(sequence_saved, one_list_of_the_model_is_saved_once) {
   cr_expect_eq(of_layers.n_bytes, saved.n_bytes);
   EXPECT_OK(Load(model, &of_layers));
   ExpectUnchanged(model, &saved);
-  /* From here on their layers differ. */
+  /* The layers differ from here on. */
   test_model_step(layer, 20);
   EXPECT_OK(test_model_evict(layer, NULL, NULL));
   free(of_layers.data);
@@ -360,7 +361,7 @@ Test(sequence_saved, that_rows_were_merged_is_saved) {
   test_model_destroy(m);
 }
 
-/* What was held and observed goes; the trims stay what they were. */
+/* A load drops the tokens and observations of before. The bound of trims stays. */
 Test(sequence_saved, a_load_replaces_all_but_the_query_memory) {
   test_model* m = Evicted("snapkv:budget=60,window=8,keep_window=yes", NULL);
   test_model* other = Evicted("snapkv:budget=60,window=8", NULL);
@@ -382,7 +383,7 @@ Test(sequence_saved, a_load_replaces_all_but_the_query_memory) {
   test_model_destroy(m);
 }
 
-/* An eviction may leave less than there was of the prompt. */
+/* An eviction may leave less than the prompt was long. */
 Test(sequence_saved, prompts_that_lost_tokens_are_saved_alike_again) {
   test_model* m = ModelOf("knorm:budget=20", NULL);
   test_model_append(m, 60);
@@ -395,7 +396,7 @@ Test(sequence_saved, prompts_that_lost_tokens_are_saved_alike_again) {
   test_model_destroy(m);
 }
 
-/* Layers that share a cache have their lists once, then as before. */
+/* Layers that share a cache have their lists saved once. */
 Test(sequence_saved, shared_caches_are_saved_alike_again) {
   test_model* m = ModelOf("knorm:budget=20", NULL);
   m->views[1] = m->views[0];
@@ -408,7 +409,7 @@ Test(sequence_saved, shared_caches_are_saved_alike_again) {
   test_model_destroy(m);
 }
 
-/* Where the prompt ended is part of what is saved, forked and trimmed. */
+/* The end of the prompt is saved, forked and trimmed as well. */
 Test(sequence_saved, prompts_go_along) {
   static const char* const kText =
       "knorm:sink=0,budget=20,prompt=pinned-beside,every=6";

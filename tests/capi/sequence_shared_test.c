@@ -1,8 +1,8 @@
-/* Layers that attend to another layer's cache, or share its companions. */
+/* Layers that use another layer's cache or share its companions. */
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 
-/* Three layers with scales beside K and V. */
+/* Three layers with scales as companions of K and V. */
 static test_model* Model(const char* policy) {
   test_model_spec spec = test_small_model(policy);
   spec.n_layers = 3;
@@ -47,7 +47,7 @@ Test(shared, a_cache_shared_by_two_layers_is_compacted_once) {
         }
       }
     }
-    if (p < 3) { /* by the first one's queries */
+    if (p < 3) { /* scores by the first one's queries */
       EXPECT_OK(test_model_evict(alone, NULL, NULL));
       test_model_positions(alone, 0, 1, other);
       EXPECT(memcmp(own, other, n * sizeof(int32_t)) == 0,
@@ -72,8 +72,8 @@ Test(shared, the_report_counts_a_shared_cache_once_whatever_the_policy) {
   }
 }
 
-/* Layer 2 has layer 0's scales beside K and V of its own: they move once where both
- * keep the same tokens. */
+/* Layer 2 has its own K and V and layer 0's scales. The scales move once if both
+ * layers keep the same tokens. */
 Test(shared, companions_shared_by_layers_move_once) {
   const char* const kPolicies[] = {
       "streaming-llm:budget=20", "snapkv:budget=50,scope=model",
@@ -81,7 +81,7 @@ Test(shared, companions_shared_by_layers_move_once) {
   for (int p = 0; p < 4; ++p) {
     test_model* m = Model(kPolicies[p]);
     test_model_step(m, 100);
-    /* Both archives say what the shared rows hold. */
+    /* Both archives have the contents of the shared rows. */
     test_cache* const shared = m->live[0];
     kvevict_plane own = m->live[2]->companions[0];
     m->live[2]->companions[0] = shared->companions[0];
@@ -99,7 +99,7 @@ Test(shared, companions_shared_by_layers_move_once) {
     cr_expect_eq(report.bytes_before, 300 * kTokenBytes - 100 * 2 * 4, "%s",
                  kPolicies[p]);
     cr_expect_eq(report.tokens_before, 300, "%s", kPolicies[p]);
-    test_model_step(m, 30); /* once more, from positions that are listed */
+    test_model_step(m, 30); /* again, from positions that are listed */
     EXPECT_OK(test_model_evict(m, NULL, NULL));
     test_model_check(m, kPolicies[p]);
     m->live[2]->companions[0] = own;
@@ -133,7 +133,7 @@ Test(shared,
   }
 }
 
-/* Two layers' companions that are not the same plane, or not the same rows. */
+/* Two layers' companions overlap without being the same plane or rows. */
 Test(shared, companions_that_overlap_are_errors) {
   test_model* m = Model("streaming-llm:budget=20");
   test_model_append(m, 100);
@@ -155,7 +155,7 @@ Test(shared, caches_that_overlap_without_being_equal_are_errors) {
   test_model* m = Model("streaming-llm:budget=20");
   test_model_append(m, 100);
   test_cache* before = test_cache_clone(m->live[0]);
-  m->views[2].k = m->views[0].k; /* K shared, V not */
+  m->views[2].k = m->views[0].k; /* K is shared, V is not */
   EXPECT_INVALID(test_model_evict(m, NULL, NULL), "views[0]", "views[2]");
   test_expect_same_bytes(m->live[0], before, "overlapping views");
   test_model_check(m, "overlapping views");

@@ -1,4 +1,4 @@
-/* Budgets of layers that the weights of all of them decide, against the oracle. */
+/* Budgets of layers that depend on all layers' weights, against the oracle. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -15,7 +15,7 @@
 
 enum { kLayers = 5, kHeads = 2, kTokens = 400 };
 
-/* The layers' queries differ in length, and so do their entropies and variances. */
+/* The layers' queries differ in length, so their entropies and variances differ. */
 static test_model* Model(const char* policy, uint32_t n_layers, uint64_t seed) {
   test_model_spec spec = test_small_model(policy);
   spec.n_layers = n_layers;
@@ -35,8 +35,8 @@ static test_model* Model(const char* policy, uint32_t n_layers, uint64_t seed) {
   return m;
 }
 
-/* What layers keep of blocks of the policy's, by the measures of the oracle. Returns how
- * far a number is from being another one. */
+/* How many blocks layers keep by the oracle's measures. Returns how far a number is
+ * from being another one. */
 static double Expected(const oracle_policy* p, const oracle_measure* measures,
                        uint32_t n_layers, uint32_t n_context,
                        uint32_t n_protected, uint64_t* budgets) {
@@ -69,8 +69,8 @@ static double Expected(const oracle_policy* p, const oracle_measure* measures,
   return nearest;
 }
 
-/* Every layer keeps as many of its best as it should. May: a number beside, where
- * measures in f32 could round to it. */
+/* Every layer keeps as many of its best as it should, or a neighbouring number
+ * where f32 measures could round to it. */
 static bool EvictAsOracle(test_model* m, const kvevict_evict_options* options,
                           const char* what) {
   const uint32_t n_layers = m->spec.n_layers;
@@ -108,7 +108,7 @@ static bool EvictAsOracle(test_model* m, const kvevict_evict_options* options,
       const uint32_t stored = test_model_stored_of(m, l, h);
       stored_of_all += stored;
       held_of_all += held[l][h];
-      /* Both ends that are measured have to lie side by side. */
+      /* Both measured ends have to fit side by side. */
       const bool is_short =
           m->policy.split == ORACLE_SPLIT_LAZY &&
           held[l][h] < m->policy.sink + m->policy.recent + 2 * m->policy.window;
@@ -203,7 +203,7 @@ Test(splits, lazy_layers_are_the_oracles) {
   LiveAll(kPolicies, sizeof kPolicies / sizeof *kPolicies, false);
 }
 
-/* kvpress: n_initial + n_recent + n_last is the least; n_recent - n_last stay. */
+/* kvpress: at least n_initial + n_recent + n_last; n_recent - n_last stay. */
 Test(splits, simlayerkv_keeps_what_kvpress_does) {
   for (uint32_t n = 4 + 64; n <= 4 + 64 + 2; ++n) {
     test_model* m =
@@ -224,8 +224,7 @@ Test(splits, simlayerkv_keeps_what_kvpress_does) {
   }
 }
 
-/* Layers of other heads and head sizes, and layers without a cache, which do not
- * count. */
+/* Layers differ in heads and head sizes. Those without a cache do not count. */
 Test(splits, layers_may_differ) {
   test_random random = test_random_start("splits/layers_may_differ");
   int n_must = 0;
@@ -266,7 +265,7 @@ Test(splits, layers_may_differ) {
   cr_expect_geq(n_must, 27);
 }
 
-/* In the least workspace, by any number of threads. */
+/* Uses the least workspace and any number of threads. */
 Test(splits, do_not_depend_on_memory_or_threads) {
   for (uint32_t n_threads = 1; n_threads <= 4; n_threads += 3) {
     test_model* models[2];

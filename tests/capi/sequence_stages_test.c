@@ -1,5 +1,5 @@
-/* Two stages of selection, and heads that compete by normalized scores: against sorting,
- * and edge by edge. */
+/* Two stages of selection, and heads that compete by normalized scores, against
+ * sorting and edge by edge. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -38,7 +38,7 @@ static void Start(given* g, const char* policy, uint32_t n, uint64_t seed) {
   test_model_append(g->m, n);
 }
 
-/* What must stay, then so many by the scores alone, then by weighed ones. */
+/* What must stay comes first, then the best by plain scores, then by weighed ones. */
 static void KeptInStages(const oracle_policy* p, const float* scores,
                          const float* weights, uint32_t n,
                          const uint8_t* forced, uint32_t n_keep,
@@ -139,7 +139,7 @@ Test(stages, keep_what_sorting_keeps) {
   }
 }
 
-/* All scores alike: the first tokens, whatever their weights. */
+/* All scores are alike, so the first tokens stay whatever their weights. */
 Test(stages, equal_scores_are_chronological_as_far_as_secured) {
   given g;
   Start(&g, "custom:sink=0,budget=20,weight=given,secure=0.5", 80, 1);
@@ -158,7 +158,7 @@ Test(stages, equal_scores_are_chronological_as_far_as_secured) {
   test_model_destroy(g.m);
 }
 
-/* Without anything to refine by, and of a context of a few tokens. */
+/* Nothing refines the scores here, or the context has only a few tokens. */
 Test(stages, mean_nothing_where_scores_are_not_refined) {
   static const char* const kPairs[][2] = {
       {"snapkv:budget=40,window=8,secure=0.5", "snapkv:budget=40,window=8"},
@@ -276,7 +276,7 @@ Test(protection, of_what_stays_anyway_changes_nothing) {
 
 /* ---- normalize ---- */
 
-/* A head whose sum is spread wide gives way: 40 of 1 beside 40 of 0.5 and 20 of 2. */
+/* A head whose sum is spread wide loses: 40 of 1 against 40 of 0.5 and 20 of 2. */
 Test(normalize, favours_heads_whose_best_have_most) {
   static const char* const kTexts[] = {
       "custom:sink=0,budget=20,heads=adaptive,floor=0",
@@ -287,8 +287,8 @@ Test(normalize, favours_heads_whose_best_have_most) {
     Start(&g, kTexts[i], 80, 1);
     for (int l = 0; l < kLayers; ++l) {
       for (int t = 0; t < 80; ++t) {
-        g.scores[l][0][t] = 1; /* best 20 of 80: a quarter */
-        /* the best 20 have 40 of 70 */
+        g.scores[l][0][t] = 1; /* the best 20 of 80 have a quarter */
+        /* The best 20 have 40 of 70. */
         g.scores[l][1][t] = t < 20 ? 2 : 0.5f;
       }
     }
@@ -302,8 +302,8 @@ Test(normalize, favours_heads_whose_best_have_most) {
   }
 }
 
-/* It shares a layer out: which tokens a head keeps, the scores themselves decide, also
- * where they are refined once some tokens are secured. */
+/* It decides how many tokens a head keeps. Which ones is up to the scores, even if
+ * they are refined after the first stage. */
 Test(normalize, leaves_refined_scores_as_they_are) {
   static const float kScores[] = {10, 4, 3, 1}, kWeights[] = {1, 1, 1.24f, 1};
   static const char* const kTexts[] = {
@@ -354,7 +354,7 @@ Test(normalize, leaves_refined_scores_as_they_are) {
   }
 }
 
-/* Scores of 0, negative sums, infinities, NaN: heads keep the best they have. */
+/* Heads keep their best with scores of 0, negative sums, infinities and NaN. */
 Test(normalize, never_turns_a_head_round) {
   static const float kOf[][3] = {
       {0, 0, 0}, {-1, -2, -3}, {5, -3, -4}, {INFINITY, 1, 0}, {NAN, 1, 2}};

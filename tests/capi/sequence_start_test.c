@@ -1,4 +1,4 @@
-/* Where a sequence begins and how far back it goes: starts, forks, trims into the prefix. */
+/* Starts, forks, and trims into the prefix. */
 #include <stdlib.h>
 
 #include "kvevict/batch.h"
@@ -77,7 +77,7 @@ Test(sequence_start, the_prefix_is_that_of_the_list_which_has_least) {
   cr_expect_eq(test_exact_prefix(m->sequence), 0);
   test_model_step(m, 50);
   cr_expect_eq(test_exact_prefix(m->sequence), 50);
-  EXPECT_OK(test_model_evict(m, NULL, NULL)); /* not head 1 of layer 0 */
+  EXPECT_OK(test_model_evict(m, NULL, NULL)); /* head 1 of layer 0 loses none */
   cr_expect_eq(test_exact_prefix(m->sequence), 4);
   EXPECT_INVALID(kvevict_sequence_trim_to(m->sequence, 30, NULL), "up to 4",
                  "from 50 on are exact");
@@ -139,7 +139,7 @@ Test(sequence_start, without_lists_all_hold_all) {
   }
 }
 
-/* Positions that no eviction of the plan would leave: more than its budget. */
+/* No eviction of the plan would leave these positions: they exceed its budget. */
 Test(sequence_start, lists_may_be_longer_than_the_plan_keeps) {
   const char* const policies[] = {"none", "streaming-llm:budget=9,sink=2",
                                   "pyramidkv:budget=20,window=4,alpha=0.2",
@@ -177,7 +177,7 @@ Test(sequence_start, lists_may_be_longer_than_the_plan_keeps) {
   }
 }
 
-/* One layer stays as it was started, another loses: both find room. */
+/* One layer stays as it was started and another one loses. Both find room. */
 Test(sequence_start, layers_left_alone_keep_their_positions_beside_others) {
   test_model* m = Model("snapkv:budget=30,window=4,split=lazy,lazy=0.99");
   int32_t odd[30], all[100];
@@ -242,7 +242,7 @@ Test(sequence_start, trims_leave_every_list_a_token) {
   test_model_destroy(m);
 }
 
-/* A call with two layers of a list each; what is wrong is in the second. */
+/* A call with two layers of a list each. The second one is wrong. */
 typedef struct bad_start {
   kvevict_position_lists layers[2];
   int32_t positions[8];
@@ -290,7 +290,7 @@ Test(sequence_start, bad_lists_are_errors_that_change_nothing) {
   BAD((s.counts[0] = 4, s.counts[1] = 5, s.layers[1].counts = s.counts),
       "layers[1]", "counts[1] 5", "count 4");
   BAD((s.counts[0] = 4, s.counts[1] = 3, s.layers[1].counts = s.counts),
-      "layer 1: list 1", "3 slots", "list 0 4", "head_budgets");
+      "layer 1: list 1", "3 slots", "list 0 has 4", "head_budgets");
   BAD(s.positions[5] = 1, "layer 0: list 1: positions[1] 1", "[2,");
   BAD(s.positions[0] = -1, "layer 0: list 0: positions[0] -1");
   BAD(s.layers[1].struct_size -= 8, "layers[1].struct_size", "layers[0]'s");
@@ -303,7 +303,7 @@ Test(sequence_start, bad_lists_are_errors_that_change_nothing) {
   s.layers[1].count = 101;
   s.layers[1].positions_len = 101;
   EXPECT_INVALID(START(101), "layer 1: list 0: 101 slots", "max_tokens 100");
-  /* Still empty. */
+  /* The sequence is still empty. */
   InitStart(&s);
   cr_expect_eq(test_model_stored(m, 0), 0);
   EXPECT_OK(START(8));
@@ -352,7 +352,7 @@ Test(sequence_start, a_fork_has_the_queries_in_memory_that_is_lent) {
   options.memory_bytes = size.best_bytes;
   EXPECT_OK(kvevict_sequence_fork(m->sequence, &options, &fork, NULL));
   EXPECT_INVALID(kvevict_sequence_begin_observing(fork, NULL, 0), "already");
-  /* Its own: the first one's rows go. */
+  /* The rows are its own: the source's are dropped. */
   EXPECT_OK(kvevict_sequence_end_observing(m->sequence));
   test_model copy = *m;
   copy.sequence = fork;
@@ -384,7 +384,7 @@ Test(sequence_start, a_fork_has_no_report_and_outlives_the_first) {
   test_model_destroy(m);
 }
 
-/* Wherever memory ends, nothing leaks and the sequence is as before. */
+/* Whichever allocation fails, nothing leaks and the sequence is as before. */
 Test(sequence_start, without_memory_nothing_changes) {
   test_model* m = Model("snapkv:budget=60,window=8,scope=layer");
   test_model* full = Model("none");
@@ -397,7 +397,7 @@ Test(sequence_start, without_memory_nothing_changes) {
   layers[0].positions = gaps;
   layers[0].positions_len = layers[0].count = 45;
   layers[1] = layers[0];
-  kvevict_sequence* first = NULL; /* whose query memory the context keeps */
+  kvevict_sequence* first = NULL; /* the context keeps its query memory */
   EXPECT_OK(kvevict_sequence_fork(m->sequence, NULL, &first, NULL));
   kvevict_sequence_destroy(first);
   const uint32_t n_live = m->allocator.n_live;

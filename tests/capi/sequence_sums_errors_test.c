@@ -1,4 +1,4 @@
-/* What a sequence says of sums that it cannot add up, or score by. */
+/* Sums that a sequence cannot add up, or cannot score by. */
 #include <string.h>
 
 #include "kvevict/batch.h"
@@ -50,7 +50,7 @@ Test(sums, of_rows_that_do_not_follow_are_refused) {
   test_model_destroy(m);
 }
 
-/* As long as a row of them is left they go on; then the next ones begin anew. */
+/* The sums go on while a row of them is left, then begin anew. */
 Test(sums, are_forgotten_by_a_trim_to_their_first_row) {
   for (uint32_t to = 8; to <= 12; ++to) {
     test_model* m = Model("h2o:budget=9,recent=4");
@@ -74,7 +74,7 @@ Test(sums, are_forgotten_by_a_trim_to_their_first_row) {
   }
 }
 
-/* Between them and those since there are rows that nobody showed. */
+/* Nobody observed rows between these sums and those since. */
 Test(sums, of_single_calls_before_an_undo_must_go_on_since) {
   test_model* m = Model(
       "h2o:budget=20,recent=4,scope=layer,sums=layer,rows=sum,sum_last=3");
@@ -99,7 +99,7 @@ Test(sums, of_single_calls_before_an_undo_must_go_on_since) {
   test_model_destroy(m);
 }
 
-/* Slots would shift under what was shown for them. */
+/* Slots would shift under what was observed for them. */
 Test(sums, of_tokens_to_come_must_be_appended_before_an_undo) {
   test_model* m = Model("h2o:budget=10,recent=4");
   EXPECT_OK(Show(m, 20, 0));
@@ -119,7 +119,7 @@ Test(sums, that_are_missing_are_named) {
   test_model* m = Model("h2o:budget=20,recent=4");
   test_model_append(m, 30);
   EXPECT_INVALID(test_model_evict(m, NULL, NULL), "layer 0",
-                 "attention_sums is NULL", "so are queries",
+                 "attention_sums is NULL", "queries are NULL",
                  "no attention_sums were observed");
   EXPECT_OK(Show(m, 5, 25));
   EXPECT_OK(kvevict_sequence_end_observing(m->sequence));
@@ -130,7 +130,7 @@ Test(sums, that_are_missing_are_named) {
   EXPECT_INVALID(kvevict_sequence_begin_observing(m->sequence, NULL, 0),
                  "query memory already");
   EXPECT_INVALID(test_model_evict(m, NULL, NULL), "attention_sums is NULL");
-  /* Queries alone are nothing to add up. */
+  /* Queries alone have nothing to add up. */
   test_model_observe(m, 20, 10);
   EXPECT_INVALID(test_model_evict(m, NULL, NULL), "attention_sums is NULL");
   EXPECT_OK(Show(m, 5, 25));
@@ -165,11 +165,11 @@ Test(sums, of_too_few_rows_or_slots_are_refused) {
                  "attention_sums");
   inputs.attention_sums = NULL;
   EXPECT_INVALID(kvevict_sequence_observe(m->sequence, &shown, 1, 1, 0, NULL),
-                 "neither queries nor row_lse nor attention_sums");
+                 "none of queries, row_lse and attention_sums");
   test_model_destroy(m);
 }
 
-/* An eviction by the caller's sums, while a step was not observed. */
+/* The eviction goes by the caller's sums, and one step was not observed. */
 Test(sums, are_forgotten_where_a_layer_loses_tokens_and_they_lack_rows) {
   test_model* m = Model("h2o:budget=20,recent=4");
   EXPECT_OK(Show(m, 10, 0));

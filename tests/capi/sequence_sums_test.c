@@ -1,5 +1,5 @@
-/* Sums of attention that a sequence adds up: policies keep what they keep where the
- * engine adds up by itself. */
+/* Attention sums that a sequence adds up: policies keep what they keep if the
+ * engine adds up itself. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ static test_model* Model(const char* policy, uint64_t seed) {
   return test_model_create(&spec, (test_random){seed});
 }
 
-/* What the engine would keep: sums by row and position, whatever is evicted. */
+/* The engine's sums by row and position, whatever is evicted. */
 typedef struct ledger {
   uint32_t n_rows;
   float sum[kQ][kMostPositions];
@@ -36,7 +36,7 @@ static uint32_t SumRows(const oracle_policy* policy) {
   }
 }
 
-/* The value of a row of sums in a slot, of the rows that are given. */
+/* The value of a row of sums in a slot. */
 static float Reduced(const oracle_policy* policy, const test_attention* a,
                      uint32_t row, uint32_t t) {
   const uint32_t n = a->n_rows / SumRows(policy);
@@ -54,7 +54,7 @@ static float Reduced(const oracle_policy* policy, const test_attention* a,
   return is_mean ? all / (float)n : all;
 }
 
-/* Adds what the slots of a layer got; new tokens have none yet. */
+/* Adds what the slots of a layer received. New tokens start at 0. */
 static void Add(ledger* led, const test_model* m, uint32_t layer,
                 const test_attention* a, uint32_t n_new) {
   int32_t positions[kMostSlots];
@@ -76,7 +76,7 @@ static void Add(ledger* led, const test_model* m, uint32_t layer,
   }
 }
 
-/* The ledger's sums of the slots that are held, as attention_sums. */
+/* Gives the ledger's sums of the held slots as attention_sums. */
 static void Give(const ledger* led, const test_model* m, uint32_t layer,
                  float* values, kvevict_plane* plane,
                  kvevict_signal_inputs* inputs) {
@@ -95,7 +95,7 @@ static void Give(const ledger* led, const test_model* m, uint32_t layer,
   }
 }
 
-/* The sequence's own sums are the ledger's, on the CPU. */
+/* On the CPU the sequence's own sums are the ledger's. */
 static void ExpectSums(const ledger* led, const test_model* m, uint32_t layer,
                        const char* what) {
   int32_t positions[kMostSlots];
@@ -125,7 +125,7 @@ static uint32_t MostStored(const test_model* m) {
   return most;
 }
 
-/* A sequence that observes, and one that is given the ledger's sums. */
+/* One sequence observes, and one is given the ledger's sums. */
 static void Run(const char* policy, uint64_t seed) {
   static ledger ledgers[kLayers];
   static test_attention attention[kLayers];
@@ -203,7 +203,7 @@ Test(sums, are_those_of_an_engine_that_keeps_them) {
   }
 }
 
-/* One layer, each step's attention as it likes. */
+/* One layer, with any attention in each step. */
 typedef struct scene {
   test_model* m;
   test_attention attention;
@@ -238,7 +238,7 @@ static const float* SumsOf(const test_model* m, uint32_t layer) {
   return (const float*)(uintptr_t)memory.sums;
 }
 
-/* A mean is one over the rows observed, from the first on. */
+/* A mean counts the rows observed from the first on. */
 Test(sums, begin_with_the_first_row_that_is_observed) {
   enum { kSeen = 81, kFirst = 52, kBudget = 20 };
   scene* s = Scene("h2o:budget=20,recent=0,rows=mean");
@@ -270,7 +270,7 @@ Test(sums, begin_with_the_first_row_that_is_observed) {
   EndScene(s);
 }
 
-/* New slots begin at 0, whatever lay there. */
+/* New slots begin at 0, whatever was there. */
 Test(sums, of_new_slots_begin_anew) {
   scene* s = Scene("h2o:budget=30,recent=4");
   Step(s, 40, 40);
@@ -286,7 +286,7 @@ Test(sums, of_new_slots_begin_anew) {
   }
   EXPECT_OK(kvevict_sequence_reset(s->m->sequence, NULL));
   s->m->n_seen = 0;
-  Step(s, 20, 2); /* behind tokens that were not observed */
+  Step(s, 20, 2); /* after tokens that were not observed */
   for (uint32_t t = 0; t < 20; ++t) {
     EXPECT(sums[t] == s->attention.values[0][t], "slot %u", t);
   }
@@ -314,11 +314,11 @@ Test(sums, are_copied_by_a_fork) {
   EndScene(s);
 }
 
-/* To a plan of another budget and scope; not to one whose rows are others, or as long. */
+/* The plan may change budget and scope, but not the rows or their length. */
 Test(sums, go_along_to_another_plan) {
   static const struct {
     const char* policy;
-    uint32_t max_tokens; /* 0: as many */
+    uint32_t max_tokens; /* 0: as before */
     bool goes;
   } kCases[] = {{"h2o:budget=20,recent=2", 0, true},
                 {"h2o:budget=20,recent=2,scope=head", 0, true},

@@ -1,4 +1,4 @@
-/* Evictions by table that are refused, and what a plan says of them before. */
+/* Evictions by table that are refused, and what a plan says of them. */
 #include <string.h>
 
 #include "kvevict/batch.h"
@@ -6,7 +6,7 @@
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 
-/* Layers with one table, as engines have whose layers' blocks have the same ids. */
+/* All layers use one table, as in engines whose layers share block ids. */
 static test_model* OneTable(const char* policy) {
   test_model_spec spec = test_small_model(policy);
   spec.layout = TEST_PAGED_16;
@@ -42,25 +42,26 @@ static void ExpectRefused(test_model* m, kvevict_status status,
 Test(sequence_tables_errors, that_cannot_say_it_are_refused) {
   static const refusal kRefusals[] = {
       {"knorm:budget=40,sink=0,scope=layer", TEST_TOKEN_MAJOR,
-       "views[0]: by_table: block_size 0, rows without blocks must move"},
+       "views[0]: by_table: block_size is 0, and rows without blocks must "
+       "move"},
       {"knorm:budget=40,sink=0,scope=layer", TEST_PAGED_3,
        "views[0]: by_table: select_block 1 is no multiple of block_size 3, "
-       "parts of blocks would go"},
+       "so parts of blocks would go"},
       {"knorm:budget=40,sink=0,select_block=8,scope=layer", TEST_PAGED_16,
        "views[0]: by_table: select_block 8 is no multiple of block_size 16, "
-       "parts of blocks would go"},
+       "so parts of blocks would go"},
       {"knorm:budget=40,sink=0,select_block=16", TEST_PAGED_16,
-       "views[0]: by_table: block_table_head_stride 0, but 2 heads keep lists "
-       "of their own"},
+       "views[0]: by_table: block_table_head_stride is 0, but 2 heads keep "
+       "lists of their own"},
       {"knorm:budget=40,sink=0,select_block=3,scope=layer", TEST_RING_PAGED_3,
-       "views[0]: by_table: ring_slots 104, a ring's slots begin within a "
-       "block"},
+       "views[0]: by_table: ring_slots 104 is not 0, and a ring may begin "
+       "within a block"},
   };
   for (size_t i = 0; i < sizeof kRefusals / sizeof *kRefusals; ++i) {
     test_model_spec spec = test_small_model(kRefusals[i].policy);
     spec.layout = kRefusals[i].layout;
     test_model* m = test_model_create(&spec, (test_random){i});
-    /* Whether there is something to do or not. */
+    /* The answer does not depend on whether there is something to do. */
     for (int round = 0; round < 2; ++round) {
       test_model_append(m, round == 0 ? 5 : 80);
       ExpectRefused(m, KVEVICT_ERROR_UNSUPPORTED, kRefusals[i].message);
@@ -74,8 +75,8 @@ Test(sequence_tables_errors, that_overlap_are_refused) {
       OneTable("knorm:budget=63,sink=0,select_block=16,scope=layer");
   test_model_append(m, 90);
   ExpectRefused(m, KVEVICT_ERROR_UNSUPPORTED,
-                "views[1]: by_table: block_table is that of views[0] too, but "
-                "layers keep different tokens");
+                "views[1]: by_table: block_table is also that of views[0], but "
+                "the layers keep different tokens");
   test_model_destroy(m);
 
   m = OneTable("streaming-llm:sink=3,recent=41,select_block=16");
@@ -86,7 +87,7 @@ Test(sequence_tables_errors, that_overlap_are_refused) {
                 "views[1]: by_table: block_table overlaps that of views[0]");
   test_model_destroy(m);
 
-  /* Layers that would keep alike, had they begun with the same tokens. */
+  /* These layers would keep the same had they begun with the same tokens. */
   m = OneTable("streaming-llm:sink=3,recent=41,select_block=16");
   int32_t positions[96];
   for (int32_t i = 0; i < 96; ++i) positions[i] = i;
@@ -99,7 +100,7 @@ Test(sequence_tables_errors, that_overlap_are_refused) {
   }
   EXPECT_OK(kvevict_sequence_start(m->sequence, layers, 2, 96, NULL));
   ExpectRefused(m, KVEVICT_ERROR_UNSUPPORTED,
-                "views[1]: by_table: block_table is that of views[0] too, "
+                "views[1]: by_table: block_table is also that of views[0], "
                 "which keeps 32 of 96 tokens, not 32 of 64");
   test_model_destroy(m);
 
@@ -117,7 +118,7 @@ Test(sequence_tables_errors, that_overlap_are_refused) {
   test_model_destroy(m);
 }
 
-/* Blocks of others are not written to, and so may go or stay; merging writes. */
+/* Shared blocks are not written to, so they may go or stay. Merging writes. */
 Test(sequence_tables_errors, leave_shared_blocks_to_others) {
   for (int merges = 0; merges < 2; ++merges) {
     test_model_spec spec = test_small_model(

@@ -1,5 +1,5 @@
-/* Evictions by table beside the same evictions that move rows: two models of the same
- * tokens hold the same rows after each, and of one no byte of the pool has changed. */
+/* Evictions by table beside the same evictions that move rows. Both models hold the
+ * same rows after each, and the first one's pool has not changed by a byte. */
 #include <stdlib.h>
 
 #include "tests/capi/support/expect.h"
@@ -9,7 +9,7 @@
 
 enum { kMaxTokens = 2600, kMaxEntries = 2 * (kMaxTokens + 64) };
 
-/* ---- Tables, before and after ---- */
+/* ---- Tables before and after ---- */
 
 /* Entry i of a table, as a number. */
 static uint64_t EntryOf(const kvevict_view* view, const kvevict_plane* plane,
@@ -23,7 +23,7 @@ static int Compare(const void* a, const void* b) {
   return x < y ? -1 : x > y;
 }
 
-/* Of blocks that go no more is said than which they are. */
+/* The table only says which blocks go, not in which order. */
 static void ExpectPermuted(const test_cache* cache, const uint64_t* before,
                            const kvevict_plane* plane, const test_model* m,
                            uint32_t l, uint32_t head, const int32_t* held,
@@ -71,7 +71,7 @@ static uint64_t EntriesOf(const kvevict_view* view,
                                    : plane->address_table_len;
 }
 
-/* An eviction by table, of which all is checked. */
+/* Evicts by table and checks everything. */
 static void EvictByTable(test_model* m, kvevict_evict_options* options,
                          bool writes_rows, kvevict_evict_report* report,
                          const char* what) {
@@ -109,7 +109,7 @@ static void EvictByTable(test_model* m, kvevict_evict_options* options,
     for (uint32_t p = 0; p < TEST_MAX_PLANES; ++p) {
       const kvevict_plane* plane = test_cache_plane(m->live[l], p);
       if (plane == NULL) continue;
-      uint64_t end = 0; /* no entry in use is beyond */
+      uint64_t end = 0; /* no entry in use lies beyond */
       for (uint32_t t = 0; t < n_tables; ++t) {
         ExpectPermuted(m->live[l], before[l][p], plane, m, l, t, held[l][t],
                        n_held[l][t], what);
@@ -190,7 +190,7 @@ static const life kLives[] = {
      1400, NULL, BY_ITSELF, false},
 };
 
-/* Sums of a layer in one row, the same for every layer. */
+/* Sums of a layer in one row, equal in all layers. */
 static void GiveSums(test_random* random, uint32_t n, test_inputs* inputs,
                      kvevict_evict_options* options) {
   static float sums[kMaxTokens];
@@ -283,7 +283,7 @@ Test(sequence_tables, hold_the_rows_that_moving_would_leave) {
 
 /* ---- What goes together ---- */
 
-/* As engines have whose layers' blocks have the same ids. */
+/* All layers may use one table, as in engines whose layers share block ids. */
 Test(sequence_tables, of_all_layers_may_be_one) {
   static const char* const kAlike[] = {
       "streaming-llm:sink=3,recent=41,select_block=16",
@@ -338,7 +338,7 @@ Test(sequence_tables, come_with_undo) {
   }
 }
 
-/* Keys turn where they lie: to the same bytes as those that move. */
+/* Keys rotate in place, to the same bytes as those that move. */
 Test(sequence_tables, come_with_rotation) {
   static const char* const kTurns[] = {
       "knorm:budget=63,sink=0,select_block=16,scope=layer,rotate=yes",

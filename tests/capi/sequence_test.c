@@ -1,5 +1,5 @@
-/* What a sequence says of itself; observes and
- * evictions are in sequence_observe_test.c and sequence_evict_test.c. */
+/* The queries of a sequence. sequence_observe_test.c and sequence_evict_test.c
+ * have the rest. */
 #include "kvevict/experimental.h"
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
@@ -48,10 +48,10 @@ Test(sequence, reset_forgets_everything_and_allocates_nothing) {
   m->n_seen = 0;
   test_model_check(m, "after reset");
   cr_expect_eq(test_model_stored(m, 0), 0);
-  /* Queries are forgotten too: none were observed for these tokens. */
+  /* Queries are forgotten too: none was observed for these tokens. */
   test_model_append(m, 100);
   EXPECT_INVALID(test_model_evict(m, NULL, NULL), "observed");
-  /* From here on it is like new. */
+  /* It is like new from here on. */
   EXPECT_OK(kvevict_sequence_reset(m->sequence, NULL));
   m->n_seen = 0;
   test_model_step(m, 100);
@@ -199,14 +199,14 @@ Test(sequence, trimmed_tokens_were_never_there) {
   m->n_seen = 90;
   test_model_check(m, "trimmed");
   cr_expect_eq(test_model_stored(m, 1), 90);
-  /* Their queries pushed others out of the ring. */
+  /* The trimmed tokens' queries had pushed others out of the ring. */
   EXPECT_INVALID(test_model_evict(m, NULL, NULL), "observed", "[87, 90)");
   test_model_observe(m, 82, 8);
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   EXPECT_OK(test_model_evict(fresh, NULL, NULL));
   test_expect_same_tokens(m, fresh, "trimmed");
 
-  /* Down to the eviction, not below it. */
+  /* A trim may go down to the last eviction, not below. */
   test_model_step(m, 7);
   EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 92, NULL));
   m->n_seen = 92;

@@ -1,4 +1,4 @@
-/* What an undo is of, and what is refused before a byte moves. */
+/* An undo takes back the last eviction, or is refused before a byte moves. */
 #include <stdlib.h>
 
 #include "kvevict/batch.h"
@@ -12,7 +12,7 @@ Test(undo_errors, is_of_the_last_eviction_and_once) {
   test_model* m = test_undo_model("knorm:budget=20,margin=2", 60);
   test_lent undo = test_lend(test_undo_bytes(m));
   EXPECT_INVALID(test_undo(m, undo), "nothing to undo");
-  /* Calls that leave all alone do not count. */
+  /* Evictions that lose nothing do not count. */
   EXPECT_OK(test_evict_lending(m, undo, NULL));
   test_model_step(m, 1);
   EXPECT_OK(test_model_evict(m, NULL, NULL));
@@ -21,14 +21,14 @@ Test(undo_errors, is_of_the_last_eviction_and_once) {
   EXPECT(test_model_stored(m, 0) == 61, "%u slots", test_model_stored(m, 0));
   test_model_check(m, "undone");
   EXPECT_INVALID(test_undo(m, undo), "nothing to undo");
-  /* One without memory is the last one then. */
+  /* Then the last eviction is one without undo memory. */
   test_lent_return(undo);
   undo = test_lend(test_undo_bytes(m));
   EXPECT_OK(test_evict_lending(m, undo, NULL));
   test_model_step(m, 5);
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   EXPECT_INVALID(test_undo(m, undo), "nothing to undo");
-  /* A reset, a load and a trim to before. */
+  /* A reset, a load, and a trim to before the eviction. */
   for (int i = 0; i < 3; ++i) {
     EXPECT_OK(kvevict_sequence_reset(m->sequence, NULL));
     m->n_seen = 0;
@@ -64,7 +64,7 @@ Test(undo_errors, forks_have_nothing_to_undo) {
   test_model_destroy(m);
 }
 
-/* Damaged bytes are an error, as is memory that has another use. */
+/* Damaged bytes are an error, and so is memory that was used for something else. */
 Test(undo_errors, memory_is_as_the_eviction_left_it) {
   for (int by_scores = 0; by_scores < 2; ++by_scores) {
     test_model* m = test_undo_model(
@@ -92,7 +92,7 @@ Test(undo_errors, memory_is_as_the_eviction_left_it) {
   }
 }
 
-/* A report of what no longer is would be wrong. */
+/* A report of an eviction that was taken back would be wrong. */
 Test(undo_errors, empties_the_report) {
   test_model* m = test_undo_model("knorm:budget=20", 60);
   test_lent undo = test_lend(test_undo_bytes(m));
@@ -118,7 +118,7 @@ Test(undo_errors, what_changes_rows_that_stay_is_refused) {
     geometry.rope_inv_freq_len = 8;
     test_plan* plan =
         test_plan_create(kPolicies[i], &geometry, KVEVICT_OPERATION_EVICT, 1);
-    test_model* m = test_undo_model("knorm:budget=20", 60); /* its caches */
+    test_model* m = test_undo_model("knorm:budget=20", 60); /* has the caches */
     kvevict_sequence* sequence = NULL;
     EXPECT_OK(kvevict_sequence_create(plan->plan, &sequence));
     EXPECT_OK(kvevict_sequence_append(sequence, 60, NULL));
@@ -127,7 +127,7 @@ Test(undo_errors, what_changes_rows_that_stay_is_refused) {
     kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
     options.undo = undo.memory;
     options.undo_bytes = undo.n_bytes;
-    const char* const word = i == 0 ? "merges" : "turns";
+    const char* const word = i == 0 ? "merges" : "rotates";
     EXPECT_FAILS(kvevict_sequence_undo_bytes(sequence, m->views, 3, &n_bytes),
                  KVEVICT_ERROR_UNSUPPORTED, "undo", word);
     EXPECT_FAILS(
@@ -162,7 +162,7 @@ Test(undo_errors, arguments_are_checked_before_a_byte_moves) {
   EXPECT_INVALID(test_evict_lending(m, less, NULL), text);
   const test_lent odd = {undo.memory + 4, undo.n_bytes};
   EXPECT_INVALID(test_evict_lending(m, odd, NULL), "undo", "64-byte aligned");
-  /* Within a cache, whose rows it would take the place of. */
+  /* The memory lies in a cache, on rows that would come back. */
   for (uint32_t l = 0; l < 3; ++l) {
     const uint64_t within = (m->views[l].v.data + 700) / 64 * 64;
     char overlap[32];
@@ -184,7 +184,7 @@ Test(undo_errors, arguments_are_checked_before_a_byte_moves) {
   m->views[1].k.head_dim -= 1;
   EXPECT_INVALID(test_undo(m, undo), "views[1]", "head_dim");
   m->views[1].k.head_dim += 1;
-  /* All that comes back and what was appended since need slots. */
+  /* Rows that come back and rows appended since both need slots. */
   test_model_step(m, 50);
   EXPECT_INVALID(test_undo(m, undo), "layer 0: 110 slots", "max_tokens 100");
   EXPECT_OK(kvevict_sequence_trim_to(m->sequence, 100, NULL));

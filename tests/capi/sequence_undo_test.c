@@ -1,5 +1,5 @@
-/* Evictions taken back: every byte in use is as it was, and the sequence goes on as one
- * that never evicted. */
+/* Evictions taken back: every byte in use is as it was, and the sequence goes on as
+ * one that never evicted. */
 #include <stdlib.h>
 
 #include "kvevict/batch.h"
@@ -16,7 +16,7 @@ static void Ends(const test_model* m, uint32_t layer, uint32_t* ends) {
   }
 }
 
-/* Blocks that an eviction freed come back in another order, full of garbage. */
+/* The engine hands out freed blocks again in another order, full of garbage. */
 static void ReplaceFreedBlocks(test_model* m, test_random* random) {
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
     const kvevict_view* view = &m->live[l]->view;
@@ -41,7 +41,7 @@ static void ReplaceFreedBlocks(test_model* m, test_random* random) {
   }
 }
 
-/* The same bytes in all rows in use as a twin's. */
+/* All rows in use have the same bytes as the twin's. */
 static void ExpectAsTwin(const test_model* m, const test_model* twin,
                          const char* what) {
   test_expect_same_tokens(m, twin, what);
@@ -79,8 +79,8 @@ static const trial kTrials[] = {
     {"knorm:budget=12,prompt=beside", false},
     {"streaming-llm:budget=20,sink=4,prompt=pinned-beside", true}};
 
-/* Rounds of decoding, with evictions of which some are taken back: the twin has those
- * alone that stay. */
+/* Rounds of decoding with evictions, some of them taken back. The twin runs only
+ * the others. */
 static void Run(const trial* t, uint64_t seed) {
   test_random random = {seed};
   test_model_spec spec = test_small_model(t->policy);
@@ -105,10 +105,9 @@ static void Run(const trial* t, uint64_t seed) {
   bool has_ended = false;
   uint32_t n_undone = 0;
   for (uint32_t round = 0; round < 24; ++round) {
-    if (test_model_stored(twin, 0) > 110)
-      break; /* little goes where scores decide */
+    if (test_model_stored(twin, 0) > 110) break; /* too little goes by scores */
     StepBoth(m, twin, test_random_between(&random, 1, 12));
-    /* Where prompts do not count, one must have ended for anything to go. */
+    /* If pinned prompts do not count, one must have ended before anything goes. */
     if (!has_ended && test_random_below(&random, 4) == 0 &&
         test_model_stored(m, 0) < 36) {
       EXPECT_OK(kvevict_sequence_end_prompt(m->sequence));
@@ -132,7 +131,7 @@ static void Run(const trial* t, uint64_t seed) {
     test_lent_check(undo, what);
     EXPECT(report.evicted || test_is_filled(undo.memory, undo.n_bytes),
            "%s: nothing went, but rows were saved", what);
-    if (!report.evicted) { /* both are due again at the same time */
+    if (!report.evicted) { /* both are due at the same time */
       EXPECT_OK(test_model_evict(twin, NULL, NULL));
     }
     const bool appends = report.evicted && test_random_coin(&random);
@@ -165,7 +164,7 @@ static void Run(const trial* t, uint64_t seed) {
     for (uint32_t l = 0; l < spec.n_layers; ++l) {
       uint32_t ends[8];
       Ends(m, l, ends);
-      /* Slots of tokens that were trimmed are in nobody's use. */
+      /* Nobody uses the slots of trimmed tokens. */
       for (uint32_t h = 0; appends && h < spec.n_kv_heads; ++h) ends[h] += 9;
       if (!replaces) {
         test_expect_same_outside_heads(m->live[l], before[l], ends, what);
@@ -189,8 +188,8 @@ Test(undo, leaves_what_would_be_without_the_eviction) {
   }
 }
 
-/* Appends n tokens to both and shows what slots get; those that the twin alone holds
- * get nothing. */
+/* Appends n tokens to both and observes what slots receive. Slots that only the
+ * twin holds receive nothing. */
 static void StepBothWithSums(test_model* m, test_model* twin, uint32_t n,
                              test_random* random) {
   static test_attention shown, of_twin;
@@ -237,7 +236,7 @@ static void TrimBoth(test_model* m, test_model* twin, uint32_t n,
   m->n_seen = twin->n_seen = to;
 }
 
-/* Evictions after one that was taken back keep the same tokens. */
+/* Later evictions keep the same tokens. */
 Test(undo, later_evictions_go_by_the_sums_that_came_back) {
 #define CALLS "h2o:budget=20,recent=4,scope=layer,sums=layer,sum_last="
   const char* const kPolicies[] = {
@@ -292,7 +291,7 @@ Test(undo, later_evictions_go_by_the_sums_that_came_back) {
   }
 }
 
-/* Shows what n queries paid, by position alone, and appends their tokens. */
+/* Observes what n queries give, by position alone, and appends their tokens. */
 static void Pay(test_model* m, uint32_t n) {
   float sums[2][200];
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
@@ -320,7 +319,7 @@ static void Pay(test_model* m, uint32_t n) {
   test_model_append(m, n);
 }
 
-/* What the sequence has added up of attention is that of the twin. */
+/* The sequence's sums of attention are the twin's. */
 static void ExpectSameSums(const test_model* m, const test_model* twin) {
   for (uint32_t l = 0; l < m->spec.n_layers; ++l) {
     kvevict_sequence_memory a = {.struct_size = sizeof a}, b = a;
@@ -368,7 +367,7 @@ Test(undo, sums_of_attention_come_back) {
   test_model_destroy(m);
 }
 
-/* Scores may say only on the way that nothing goes. */
+/* Scores may find out late that nothing goes. */
 Test(undo, outlasts_evictions_that_leave_every_layer_alone) {
   for (uint32_t lends = 0; lends < 2; ++lends) {
     test_model* m =
@@ -395,7 +394,7 @@ Test(undo, outlasts_evictions_that_leave_every_layer_alone) {
   }
 }
 
-/* The prompt may end after the eviction: it is then as long as it was. */
+/* A prompt that ends after the eviction gets its length back. */
 Test(undo, prompts_that_ended_since_get_their_tokens_back) {
   test_model* m = test_undo_model("knorm:budget=20,every=2", 50);
   test_model* twin = test_undo_model("knorm:budget=20,every=2", 50);
@@ -436,7 +435,7 @@ Test(undo, caches_that_layers_share_come_back_once) {
     test_cache* before[2];
     for (int l = 0; l < 2; ++l) before[l] = test_cache_clone(m->live[l]);
     test_lent undo = test_lend(test_undo_bytes(m));
-    /* Of two layers, 40 rows of K, V and a scale in 2 heads, and lists. */
+    /* Two layers hold 40 rows of K, V and a scale in 2 heads, and lists. */
     const size_t rows = 2 * 40 * 2 * (16 * 4 + 8 * 4 + 4);
     EXPECT(undo.n_bytes >= rows && undo.n_bytes < rows + 2 * 600,
            "%s: %zu bytes", kPolicies[i], undo.n_bytes);

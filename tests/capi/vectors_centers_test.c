@@ -1,5 +1,5 @@
-/* What TriAttention's authors' code kept in its mode union, reproduced through the
- * preset: one eviction, and those of a sequence that goes on. */
+/* Reproduces through the preset what TriAttention's authors' code kept in its mode
+ * union, by one eviction and by those of a sequence that goes on. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
@@ -95,7 +95,7 @@ static void Free(recorded* r) {
   free(r);
 }
 
-/* Tokens [first, first + n) to slots from `slot` on. */
+/* Writes tokens [first, first + n) to slots from `slot` on. */
 static void Store(recorded* r, uint32_t first, uint32_t n, uint32_t slot) {
   const size_t row = 2 * (size_t)r->head_dim;
   for (uint32_t i = 0; i < r->n_layers * r->n_kv_heads; ++i) {
@@ -113,7 +113,7 @@ static void Evict(recorded* r, test_plan* p, kvevict_sequence* sequence) {
                                    p->workspace, p->workspace_bytes, NULL));
 }
 
-/* The positions that layers and heads hold, which are those of `keep`. */
+/* The positions that layers and heads hold are those of `keep`. */
 static void ExpectKept(const recorded* r, const kvevict_sequence* sequence,
                        const int32_t* keep, uint32_t n_keep) {
   int32_t* positions = malloc(r->n_tokens * sizeof *positions);

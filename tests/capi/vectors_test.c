@@ -1,5 +1,5 @@
-/* What published implementations computed, reproduced through presets: scores within
- * f32 rounding, keep sets wherever the scores decide, rows bit for bit. */
+/* Reproduces results of published implementations through presets: scores within
+ * f32 rounding, keep sets where scores decide, rows bit for bit. */
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <math.h>
@@ -19,10 +19,10 @@ typedef struct vector_case {
   char folder[64];
   char policy[128];
   uint32_t n_layers;
-  uint32_t layers[3]; /* for which there is a keep set */
+  uint32_t layers[3]; /* layers with a keep set */
   uint32_t n_keep_sets;
   uint32_t past_only; /* scores and sets leave out the window */
-  uint32_t no_sums;   /* of attention are handed over: queries are */
+  uint32_t no_sums;   /* attention sums are absent, queries are handed over */
 } vector_case;
 
 static vector_case kCases[] = {
@@ -101,7 +101,7 @@ static vector_case kCases[] = {
      1,
      0,
      1},
-    /* Run without its normalisation. */
+    /* The source ran without its normalisation. */
     {"finch_kvpress__gqa8x2_D64_S96_W8_nonorm",
      "finch-kvpress:window=8,row_weight=none",
      1,
@@ -129,9 +129,9 @@ static vector_case kCases[] = {
 
 typedef struct vector_files {
   char folder[1200];
-  test_npy k, v, q, scores;  /* no v and no q where the policy does without */
-  test_npy mean, covariance; /* of queries, f32; without rows of queries */
-  test_npy sums;             /* of attention, where that is what counts */
+  test_npy k, v, q, scores;  /* no v and no q if the policy does without */
+  test_npy mean, covariance; /* of queries, f32; absent with rows of queries */
+  test_npy sums;             /* attention sums if the policy scores by them */
   uint32_t n_tokens, n_kv_heads, n_q_heads, head_dim, window;
 } vector_files;
 
@@ -173,8 +173,8 @@ static void Free(vector_files* v) {
   test_npy_free(&v->sums);
 }
 
-/* The array's f16 numbers in a dtype that holds them exactly: [head, token, dim]. Of
- * none, none. */
+/* The array's f16 numbers in a dtype that holds them exactly: [head, token, dim].
+ * An absent array gives an absent plane. */
 static kvevict_plane Plane(const test_npy* array, kvevict_dtype dtype) {
   kvevict_plane plane;
   memset(&plane, 0, sizeof plane);
@@ -201,7 +201,7 @@ static void FreePlane(kvevict_plane* plane) {
   plane->data = 0;
 }
 
-/* What the signal reads beside keys. */
+/* The inputs of the signal beside keys. */
 typedef struct vector_inputs {
   kvevict_plane queries, mean, covariance, sums;
   kvevict_signal_inputs inputs;
@@ -242,7 +242,7 @@ static kvevict_layer_geometry Layer(const vector_files* v,
   return layer;
 }
 
-/* Theirs are the mean over all heads, of each of them. */
+/* The source's scores are the mean over all heads, given to each of them. */
 static void ShareScores(const vector_files* v, float* scores) {
   for (uint32_t t = 0; t < v->n_tokens; ++t) {
     double sum = 0.0;
@@ -264,7 +264,7 @@ static void ExpectScores(const vector_files* v, const kvevict_policy* policy,
   const uint32_t n_past = v->scores.shape[1] < v->n_tokens
                               ? v->scores.shape[1]
                               : v->n_tokens - window;
-  /* Theirs of sinks say only that they stay. */
+  /* The source's scores of sinks only say that they stay. */
   const uint32_t n_sink = resolved.n_sink;
   if (oracle_policy_of(policy).scope == KVEVICT_SCOPE_LAYER) {
     ShareScores(v, scores);
@@ -288,8 +288,8 @@ static void ExpectScores(const vector_files* v, const kvevict_policy* policy,
   }
 }
 
-/* must <= keep <= must + may, and as many as theirs; where they do not say what must
- * stay, what they kept. keep[n_kv_heads][n_tokens]. */
+/* Fails unless must <= keep <= must + may with as many tokens as the source keeps. If the
+ * source does not say what must stay, the set is its own. keep[n_kv_heads][n_tokens]. */
 static void ExpectKeepSet(const vector_case* c, const vector_files* v,
                           uint32_t set, const int32_t* keep,
                           const uint32_t* n_keep) {
@@ -326,7 +326,7 @@ static void ExpectKeepSet(const vector_case* c, const vector_files* v,
     }
     if (exact) continue;
     for (uint32_t t = 0; t < v->n_tokens; ++t) {
-      /* What the sets leave out is the window, which stays. */
+      /* The sets leave out the window, which stays. */
       const bool must_stay = t >= n || must.bytes[h * n + t] != 0;
       const bool may_stay = must_stay || may.bytes[h * n + t] != 0;
       EXPECT(!must_stay || kept[t], "head %u lost token %u", h, t);
@@ -339,8 +339,8 @@ static void ExpectKeepSet(const vector_case* c, const vector_files* v,
   test_npy_free(&lengths);
 }
 
-/* Selects alone, from [n_kv_heads, n_tokens] scores; heads that share a list have
- * copies of it. */
+/* Selects from [n_kv_heads, n_tokens] scores. Heads that share a list have copies
+ * of it. */
 static void SelectSet(const vector_case* c, const vector_files* v, test_plan* p,
                       uint32_t set, const float* scores) {
   const size_t n_scores = (size_t)v->n_kv_heads * v->n_tokens;
@@ -416,7 +416,7 @@ ParameterizedTest(vector_case* c, vectors,
   Free(&v);
 }
 
-/* The whole way, in one call for all layers: the same sets, and K's rows moved. */
+/* One eviction of all layers gives the same sets and moves K's rows. */
 static void EvictCase(const vector_case* c, const vector_files* v) {
   const kvevict_layer_geometry alike = Layer(v, KVEVICT_DTYPE_F16);
   const kvevict_geometry geometry =
@@ -428,7 +428,7 @@ static void EvictCase(const vector_case* c, const vector_files* v) {
   EXPECT_OK(kvevict_sequence_begin_observing(sequence, NULL, 0));
   vector_inputs given;
   MakeInputs(v, KVEVICT_DTYPE_F16, &given);
-  kvevict_signal_inputs inputs[32]; /* what is observed is not handed over */
+  kvevict_signal_inputs inputs[32]; /* without what is observed */
   kvevict_view views[32];
   for (uint32_t l = 0; l < c->n_layers; ++l) {
     views[l] = (kvevict_view)KVEVICT_VIEW_INIT;
@@ -490,8 +490,8 @@ ParameterizedTest(vector_case* c, vectors,
   Free(&v);
 }
 
-/* Shares of one kind: what cur makes of the rows beside others that are all alike, of
- * which a token has 1 / the tokens of its window. */
+/* The shares of keys or values that cur gives the rows if the other kind is
+ * uniform: a token then has 1 / the tokens of its window. */
 static void SharesOf(const test_npy* rows, bool are_keys, float* shares) {
   enum { kWindow = 16 };
   const uint32_t n = rows->shape[1], n_heads = rows->shape[0];
@@ -510,7 +510,7 @@ static void SharesOf(const test_npy* rows, bool are_keys, float* shares) {
   test_plan* p = test_plan_create("cur-kvpress:sink=0", &geometry,
                                   KVEVICT_OPERATION_SCORE, 1);
   EXPECT_OK(test_score(p, NULL, &view, n, shares, (size_t)n_heads * n));
-  double sum = 0.0; /* of the products: 1 / length for every window */
+  double sum = 0.0; /* of the products: 1 / length in every window */
   for (uint32_t w = 0; w < n; w += kWindow) {
     sum += 1.0 / (n - w < kWindow ? n - w : kWindow);
   }
@@ -523,7 +523,7 @@ static void SharesOf(const test_npy* rows, bool are_keys, float* shares) {
   FreePlane(&view.v);
 }
 
-/* CURPress with leverage_type kv_avg: not our product, but of the same shares. */
+/* CURPress with leverage_type kv_avg adds the same shares that kvevict multiplies. */
 Test(vectors, shares_of_norms_average_to_published_scores) {
   const vector_case c = {
       "cur_kvpress__kv_avg_h2_D64_S509", "cur-kvpress", 1, {0}, 1, 0, 0};
@@ -550,7 +550,7 @@ Test(vectors, shares_of_norms_average_to_published_scores) {
   Free(&v);
 }
 
-/* The authors' LagKV, which has no scores to show: all of what it keeps. */
+/* The authors' LagKV shows no scores, so everything it keeps is compared. */
 Test(vectors, budgets_of_partitions_keep_the_published_set) {
   vector_files v;
   memset(&v, 0, sizeof v);
@@ -597,7 +597,7 @@ Test(vectors, budgets_of_partitions_keep_the_published_set) {
   Free(&v);
 }
 
-/* R-KV's, of scores that are all 0. */
+/* R-KV's redundancy, with scores that are all 0. */
 Test(vectors, redundancy_is_the_published_one) {
   vector_files v;
   memset(&v, 0, sizeof v);

@@ -81,8 +81,8 @@ Test(status, message_belongs_to_the_thread) {
 }
 #endif
 
-/* However long and strange a caller's text is, the message stays short and
- * ASCII. */
+/* The message stays short and ASCII, however long and strange a caller's text
+ * is. */
 Test(status, message_is_ascii_and_bounded) {
   static char text[100000];
   for (size_t i = 0; i + 1 < sizeof text; ++i) text[i] = (char)(128 + i % 100);

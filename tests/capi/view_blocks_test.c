@@ -1,5 +1,5 @@
-/* What views of groups, blocks with addresses, rings and shared blocks must say, and that
- * layers with one cache are told apart from those with two. */
+/* Views of groups, blocks with addresses, rings and shared blocks. Layers with one
+ * cache are told apart from layers with two. */
 #include <stdlib.h>
 
 #include "kvevict/experimental.h"
@@ -10,11 +10,11 @@
 
 enum { kBlocks = 4, kBlock = 4 };
 
-/* Addresses that are not read from. */
+/* These addresses are not read. */
 static uint64_t addresses[kBlocks];
 static int32_t table[kBlocks - 1];
 
-/* Pages of keys, then values: f32, 2 heads of 8 elements. */
+/* Pages hold keys, then values: f32, 2 heads of 8 elements. */
 static kvevict_view Pages(void) {
   for (int i = 0; i < kBlocks; ++i) addresses[i] = 0x10000u * (i + 1u);
   addresses[1] = 0;
@@ -63,10 +63,10 @@ Test(view_blocks, addresses_must_be_where_tokens_are) {
   EXPECT_BREAKS(
       (view.block_size = 0, view.block_table = NULL, view.block_table_len = 0),
       "k.address_table given, but block_size is 0");
-  kvevict_view view = Pages(); /* nothing of a block without tokens is read */
+  kvevict_view view = Pages(); /* empty blocks are not read */
   table[2] = 77;
   EXPECT_OK(kvevict_view_validate(&view, 8));
-  view.v.data = view.k.data; /* of pages of its own */
+  view.v.data = view.k.data; /* pages of its own */
   uint64_t others[kBlocks];
   memcpy(others, addresses, sizeof others);
   view.v.address_table = (uint64_t)(uintptr_t)others;
@@ -91,7 +91,7 @@ Test(view_blocks, without_ids_entries_are_in_the_order_of_tokens) {
   addresses[1] = 0x90000;
   EXPECT_OK(kvevict_view_validate(&view, 16));
   EXPECT_INVALID(kvevict_view_validate(&view, 17), "address_table_len 4 < 5");
-  /* Of each head its own. */
+  /* Each head has its own pages. */
   view.k.head_stride_bytes = view.v.head_stride_bytes = 0;
   view.block_table_head_stride = 2;
   EXPECT_OK(kvevict_view_validate(&view, 8));
@@ -118,7 +118,7 @@ Test(view_blocks, groups_divide_rows) {
   EXPECT_OK(kvevict_view_validate(&view, 12));
   view.k.element_stride_bytes = 4;
   EXPECT_OK(kvevict_view_validate(&view, 12));
-  view.k.group_stride_bytes = 32 * kBlock; /* over the other head, and values */
+  view.k.group_stride_bytes = 32 * kBlock; /* over other rows */
   EXPECT_INVALID(kvevict_view_validate(&view, 12), "k:", "overlap");
 }
 
@@ -134,10 +134,10 @@ Test(view_blocks, rings_hold_their_tokens) {
   view.ring_slots = 12;
   view.ring_first = 11;
   EXPECT_OK(kvevict_view_validate(&view, 1));
-  table[2] = 1; /* all blocks of a ring are in use */
+  table[2] = 1; /* a ring uses all its blocks */
   EXPECT_INVALID(kvevict_view_validate(&view, 1), "address_table[1] is 0");
   EXPECT_OK(kvevict_view_validate(&view, 0));
-  /* All of its rows are. */
+  /* It uses all of its rows, too. */
   kvevict_view rows = Pages();
   rows.block_size = 0;
   rows.block_table = NULL;
@@ -152,7 +152,7 @@ Test(view_blocks, rings_hold_their_tokens) {
   EXPECT_INVALID(kvevict_view_validate(&rows, 2), "overlap");
 }
 
-/* ---- Blocks that others hold too ---- */
+/* ---- Blocks that others hold, too ---- */
 
 static test_model* PagedModel(const char* policy) {
   test_model_spec spec = test_small_model(policy);
@@ -215,7 +215,7 @@ Test(view_blocks, shared_ones_are_not_evicted_from) {
   m->views[1].n_shared_blocks = 0;
   const test_lent lent = test_lend(test_undo_bytes(m));
   EXPECT_OK(test_evict_lending(m, lent, NULL));
-  m->views[0].n_shared_blocks = 1; /* forked since */
+  m->views[0].n_shared_blocks = 1; /* forked since then */
   EXPECT_INVALID(test_undo(m, lent), "views[0]: n_shared_blocks 1");
   m->views[0].n_shared_blocks = 0;
   EXPECT_OK(test_undo(m, lent));

@@ -4,7 +4,7 @@
 #include "tests/capi/support/cache.h"
 #include "tests/capi/support/expect.h"
 
-/* What the plane functions make, in bytes: token, head and block stride. */
+/* The token, head and block stride that the plane functions give, in bytes. */
 static void ExpectStrides(kvevict_plane plane, int64_t token, int64_t head,
                           int64_t block) {
   EXPECT(plane.token_stride_bytes == token && plane.head_stride_bytes == head &&
@@ -137,7 +137,7 @@ Test(view, absent_v_is_valid) {
   EXPECT_OK(kvevict_view_validate(&view, 10));
 }
 
-/* An address that got lost: the rows would be left behind. */
+/* A plane without an address would leave its rows behind. */
 Test(view, planes_that_describe_rows_without_an_address_are_errors) {
   EXPECT_BREAKS(view.v.data = 0, "v.data is 0", "head_dim 4");
   EXPECT_BREAKS(view.k.data = 0, "k.data is 0", "head_dim 4");
@@ -258,7 +258,7 @@ Test(view, planes_side_by_side_are_valid) {
   EXPECT_INVALID(kvevict_view_validate(&view, 10), "overlap");
 }
 
-/* Against a count of every byte, for random small strides of either sign. */
+/* The check agrees with a count of every byte for random small strides of either sign. */
 Test(view, overlap_is_found_exactly_in_plain_strides) {
   test_random random = test_random_start("view overlap");
   uint32_t n_apart = 0, n_overlap = 0, n_intricate = 0;
@@ -307,8 +307,8 @@ Test(view, overlap_is_found_exactly_in_plain_strides) {
       EXPECT(status == KVEVICT_ERROR_INVALID_ARGUMENT,
              "rows overlap, and it is no error");
     } else if (status != KVEVICT_OK && !shared) {
-      /* Axes that interleave without nesting are refused although no two rows
-       * overlap, in words that do not say they do; that is all that may be. */
+      /* Axes that interleave without nesting are refused even if no rows overlap, and the
+       * message does not claim that they do. Nothing else is refused without need. */
       EXPECT(strstr(kvevict_last_error_message(), "rows of") != NULL &&
                  strstr(kvevict_last_error_message(), "too intricate") != NULL,
              "planes apart: %s", kvevict_last_error_message());

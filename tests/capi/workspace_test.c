@@ -1,4 +1,4 @@
-/* Calls run in any workspace from the least on, to the same bytes. */
+/* Every workspace from the least on gives the same bytes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 #include "tests/capi/support/policies.h"
 #include "tests/capi/support/scene.h"
 
-/* Scores in n_sizes sizes, against the best one's scores. */
+/* Scores in n_sizes sizes and compares with the best one's scores. */
 static void CheckScores(const char* target, const test_scene_spec* spec,
                         const float* expected, int n_sizes) {
   test_scene* s = test_scene_create_for(target, spec, 1);
@@ -98,7 +98,7 @@ Test(workspace, of_any_size_evicts_the_same) {
   }
 }
 
-/* Of K or V of any layer: all of it, and a byte at either end. */
+/* The rows of K or V of any layer: all of them, and a byte at either end. */
 Test(workspace, on_rows_of_the_cache_is_refused) {
   test_model* m = Model("snapkv:budget=60,window=8");
   test_model_step(m, 100);
@@ -109,7 +109,7 @@ Test(workspace, on_rows_of_the_cache_is_refused) {
     for (int part = 0; part < 2; ++part) {
       const kvevict_view* view = &m->views[l];
       const uint64_t data = part == 0 ? view->k.data : view->v.data;
-      const uint64_t first = (data + 64) / 64 * 64; /* behind a row's begin */
+      const uint64_t first = (data + 64) / 64 * 64; /* after a row's begin */
       const uint64_t kPlaces[] = {first, first - bytes / 64 * 64};
       for (int i = 0; i < 2; ++i) {
         EXPECT_INVALID(
@@ -157,7 +157,7 @@ Test(workspace, of_less_than_the_least_is_refused_with_both_numbers) {
       test_workspace(m->plan, KVEVICT_OPERATION_EVICT, 80);
   const size_t bytes = w.least_bytes;
   snprintf(least, sizeof least, "< %zu", bytes);
-  snprintf(best, sizeof best, "best are %zu", w.best_bytes);
+  snprintf(best, sizeof best, "the best is %zu", w.best_bytes);
   m->workspace_bytes = bytes - 1;
   EXPECT_INVALID(test_model_evict(m, NULL, NULL), "workspace_bytes", least,
                  best);
@@ -220,7 +220,7 @@ Test(workspace, of_any_size_gives_the_same_scores_whatever_the_heads) {
   for (int h = 0; h < 5; ++h) {
     for (int w = 0; w < 3; ++w) {
       const heads n = kHeads[h];
-      /* Two KV heads tell as much as eight. */
+      /* Two KV heads prove as much as eight. */
       const uint32_t n_kv_heads = n.n_kv_heads < 2 ? n.n_kv_heads : 2;
       test_scene_spec spec = {SnapKv(kWindows[w]),
                               n.n_q_heads / n.n_kv_heads * n_kv_heads,

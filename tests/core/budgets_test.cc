@@ -1,5 +1,5 @@
-// The workspace of an eviction is as large as MaxTotalBudget() says; no context may ask
-// for more.
+// The workspace of an eviction has the size of MaxTotalBudget(), so no context may
+// ask for more.
 #include "core/budgets/budgets.h"
 
 #include <criterion/criterion.h>
@@ -38,7 +38,7 @@ std::string RandomPolicyText(Random& random) {
 
 TestSuite(budgets);
 
-// Policies under which nothing has to stay would leave layers nothing.
+// Without this, policies under which nothing must stay would empty layers.
 Test(budgets, no_layer_is_emptied) {
   const struct {
     const char* text;
@@ -121,7 +121,7 @@ Test(budgets, every_layer_keeps_what_must_stay) {
   }
 }
 
-// What SplitCake() makes of preferences, in tokens beside the least.
+// SplitCake()'s tokens for preferences, beyond the least.
 std::vector<uint32_t> CakeOf(const std::vector<LayerMeasure>& layers,
                              const std::string& keys, uint32_t n_context) {
   Policy policy;
@@ -147,16 +147,16 @@ Test(budgets, cake_worked_by_hand) {
   };
   // 24 tokens by 5 : 4 : 3
   cr_expect(of({5, 4, 3}, "budget=12", 100) == Budgets({10, 8, 6}));
-  // 21 by 1 : 1 : 4 are 3.5, 3.5 and 14; the one that rounding took is layer 0's
+  // 21 by 1 : 1 : 4 are 3.5, 3.5 and 14; layer 0 gets the one that rounding took
   cr_expect(of({1, 1, 4}, "budget=11", 100) == Budgets({4, 3, 14}));
-  // the same where 10 is all there is: 4 of the last are 2 for each other
+  // with 10 in all, the last layer's excess of 4 gives 2 to each of the others
   cr_expect(of({1, 1, 4}, "budget=11", 14) == Budgets({6, 5, 10}));
-  // 12 is all there is: 17.5, 3.2 and .3 of 21 leave 5 to two, the odd one to the first
+  // with 12 in all, 17.5, 3.2 and .3 of 21 leave 5 to two, the odd one to the first
   cr_expect(of({55, 10, 1}, "budget=11", 16) == Budgets({12, 6 + 1, 2}));
-  // 18 of 40 are too many: the others get 9 each, one of them too many as well, and
-  // what it cannot hold is lost
+  // 18 of 40 are too many: the others get 9 each. One of them has too many as well,
+  // and what it cannot hold is lost
   cr_expect(of({40, 19, 1}, "budget=24", 26) == Budgets({22, 22, 10}));
-  // who has no preference gets nothing; if nobody has one, all are alike
+  // a layer without preference gets nothing; if none has one, all are alike
   cr_expect(of({NAN, 2, 2}, "budget=12", 100) == Budgets({0, 12, 12}));
   cr_expect(of({INFINITY, -1, 2}, "budget=12", 100) == Budgets({0, 0, 24}));
   cr_expect(of({NAN, 0, -1}, "budget=12", 100) == Budgets({8, 8, 8}));

@@ -26,7 +26,7 @@ Test(fused, is_the_c_librarys_for_any_bits) {
   for (int i = 0; i < 300000; ++i) Expect(any(), any(), any());
 }
 
-// Sums whose parts meet: c is near the product, or near half its last place.
+// c is near the product, or near half its last place.
 Test(fused, is_the_c_librarys_where_the_parts_meet) {
   std::mt19937 random(2);
   const auto odd = [&] {
@@ -41,7 +41,7 @@ Test(fused, is_the_c_librarys_where_the_parts_meet) {
   }
 }
 
-// 1 + 2^-24 and a little: between two floats, and above the middle by less than a
+// 1 + 2^-24 and a little: between two floats, above the middle by less than a
 // double shows.
 Test(fused, rounds_once) {
   const float a = 0x1.000002p0f;

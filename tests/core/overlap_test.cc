@@ -1,5 +1,5 @@
-// The layouts that engines use, at the size of a model: none is taken for an overlap,
-// each is when one layer lies a byte off.
+// Engines' layouts at the size of a model: none counts as an overlap, but each does
+// when one layer is a byte off.
 #include "core/view/overlap.h"
 
 #include <criterion/criterion.h>
@@ -29,7 +29,7 @@ constexpr int64_t kBlocks = kTokens / kBlock;
 constexpr int64_t kPoolBlocks = 3 * kLayers * kBlocks;  // a third in use
 constexpr int64_t kBase = int64_t{1} << 40;             // nothing is read there
 
-// Layers with what their views point to.
+// Layers, and the memory that their views point to.
 struct Model {
   std::vector<kvevict_view> views = std::vector<kvevict_view>(kLayers);
   std::vector<kvevict_plane> companions =
@@ -324,7 +324,7 @@ Test(overlap, layouts_of_engines_are_apart) {
   }
 }
 
-// A layer with the cache of the one before, but for a byte.
+// A layer has the cache of the one before, a byte off.
 Test(overlap, a_byte_off_is_found) {
   for (const Layout& layout : Layouts()) {
     for (const int64_t step : {-1, 1}) {
@@ -360,8 +360,8 @@ Test(overlap, a_block_in_two_tables_is_found) {
   cr_assert(CheckApart("views", CachesOf(m)).ok());
 }
 
-// Memory that a call works in, up to a byte in front of all rows, and on one of them: by
-// the host's view of a host, and of a device whose block tables it cannot read.
+// A call's memory ends a byte before all rows, or lies on one of them. A host sees
+// its own caches, and a device's whose block tables it cannot read.
 Test(overlap, memory_on_a_row_is_found) {
   const auto is_apart = [](uint64_t address, uint64_t n_bytes,
                            const std::vector<LayerCache>& caches) {

@@ -1,4 +1,4 @@
-// What the library asks of the operating system, on whichever this is.
+// The library's use of the operating system, on any of them.
 #include "core/platform.h"
 
 #include <criterion/criterion.h>
@@ -9,7 +9,7 @@
 #include <string>
 #ifdef _WIN32
 #include <windows.h>
-// After it.
+// This must follow it.
 #include <aclapi.h>
 #endif
 
@@ -22,7 +22,7 @@ fs::path PathOf(const std::string& text) {
   return std::u8string(text.begin(), text.end());
 }
 
-// A name that nothing has yet, in a folder for such; removed at the end of the scope.
+// An unused name in a folder for temporary files; removed at the end of the scope.
 // It is not ASCII.
 struct NewName {
   std::string text;
@@ -141,8 +141,8 @@ Test(platform, folders_and_files_of_others_are_refused) {
   OpenToAll(name.text);
   PrivateFolder folder;
   cr_expect_not(folder.Open(name.text, &reason));
-  cr_expect(reason.find("must be ours alone to write") != std::string::npos,
-            "%s", reason.c_str());
+  cr_expect(reason.find("only this user may") != std::string::npos, "%s",
+            reason.c_str());
 }
 
 Test(platform, libraries_that_are_not_there) {

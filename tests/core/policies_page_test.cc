@@ -1,5 +1,5 @@
-// docs/policies.md has a row for every policy and preset, with what the lists of
-// core/ say of it.
+// docs/policies.md has a row for every policy and preset that agrees with the
+// lists of core/.
 #include <criterion/criterion.h>
 
 #include <cstring>
@@ -45,7 +45,8 @@ Test(policies_page, has_every_policy) {
   }
 }
 
-// What it reproduces, all that it fixes, and what the source does with equal scores.
+// The row says what it reproduces, what it fixes, and what the source does with equal
+// scores.
 Test(policies_page, has_every_preset) {
   const std::vector<std::string> lines = ReadLines();
   for (const Preset& preset : Presets()) {

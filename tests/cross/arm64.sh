@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# arm64.sh BUILD: of libkvevict.so and what it is made of: the library offers what pkg/abi
-# says, and needs no newer system than on x86-64; outside of the code for SVE there is no
-# instruction of it; the loops in which scoring spends its time have no more instructions
-# than docs/platforms.md says.
+# arm64.sh BUILD: checks libkvevict.so and its objects. The library offers what
+# pkg/abi says, needs no newer system than on x86-64, and has no SVE instruction
+# outside of the code for SVE. The loops that scoring spends its time in have no
+# more instructions than docs/platforms.md says.
 set -euo pipefail
 source=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 build=$(realpath "$1")

@@ -23,7 +23,7 @@
 enum { kPassed = 0, kFailed = 1, kSkipped = 77 };
 
 static struct criterion_case* cases;
-static struct criterion_case* at; /* what runs now */
+static struct criterion_case* at; /* the running case */
 static int has_failed, is_skipped;
 
 #ifdef __wasi__
@@ -36,7 +36,7 @@ static void* way_out[5];
 static void leave(void) { __builtin_longjmp(way_out, 1); }
 #endif
 
-/* In the order of the file. */
+/* Adds in the order of the file. */
 void criterion_add(struct criterion_case* one) {
   struct criterion_case** last = &cases;
   while (*last != NULL) last = &(*last)->next;

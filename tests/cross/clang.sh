@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# clang.sh BUILD windows|freebsd: what BUILD compiles of core/, capi/, cuda/ and tools/ is
-# right to clang too, by its rules for that system and without a warning. Windows has
-# mingw's headers, and kernels are read for one SIMD target; they are the same text for
-# all. FreeBSD's headers are not here, this machine's stand in, so that it only shows that
-# nothing asks for Linux; kernels have nothing of a system and are left out.
+# clang.sh BUILD windows|freebsd: clang accepts what BUILD compiles of core/, capi/,
+# cuda/ and tools/, by its rules for that system and without a warning. Windows has
+# mingw's headers, and kernels are read for one SIMD target, since their text is the
+# same for all. FreeBSD's headers are not here: this machine's replace them, so it
+# only shows that nothing needs Linux. Kernels use no system and are left out.
 set -euo pipefail
 source=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 build=$(realpath "$1")
@@ -16,12 +16,12 @@ case $2 in
     left_out=(-e /core/kernels/)
     ;;
 esac
-# GCC's folders, but for that of its own headers.
+# GCC's folders, except for its own headers'.
 for folder in $($gcc -x c++ -E -v - </dev/null 2>&1 |
   sed -n '/^#include <\.\.\.>/,/^End/s/^ //p' | grep -v '/lib/gcc/.*/include\(-fixed\)\?$'); do
   clang+=(-isystem "$folder")
 done
-# Of GCC's commands what clang knows: definitions, folders, warnings.
+# The part of GCC's commands that clang knows: definitions, folders, warnings.
 commands=$(sed -n 's/^ *"command": "\(.*\)",\?$/\1/p' "$build/compile_commands.json" |
   sed 's/\\"/"/g' |
   sed -nE "s# -(O2|f[^ ]*|Wa,[^ ]*)##g

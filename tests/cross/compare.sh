@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# compare.sh NATIVE CROSS WHAT RUNNER...: programs of the build folder CROSS, run by RUNNER
-# (wine, qemu-aarch64 ...), print what those of NATIVE print: keep lists, the text of the
-# example engine, and where WHAT is `all` and not `results` also the demo's bytes and
-# recalls, and messages about what is wrong.
+# compare.sh NATIVE CROSS WHAT RUNNER...: programs of the build folder CROSS, run by
+# RUNNER (wine, qemu-aarch64 ...), print what those of NATIVE print: keep lists and
+# the text of the example engine. If WHAT is `all`, not `results`, also the demo's
+# bytes and recalls, and error messages.
 set -euo pipefail
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 native=$(realpath "$1") cross=$(realpath "$2") extent=$3
@@ -18,8 +18,8 @@ export LC_ALL=C.UTF-8 WINEDEBUG=${WINEDEBUG:--all} KVEVICT_TEST_SEED=1
 suffix=
 [[ ! -e $cross/tools/kvevict.exe ]] || suffix=.exe
 
-# same WHAT FILTER PROGRAM [arguments...]: of the output what FILTER leaves, and the
-# exit code.
+# same WHAT FILTER PROGRAM [arguments...]: compares what FILTER leaves of the
+# output, and the exit code.
 same() {
   local what=$1 filter=$2 program=$3 side
   shift 3
@@ -37,10 +37,10 @@ same() {
   echo "${QEMU_CPU:+$QEMU_CPU: }$what: $(wc -l <native) lines alike"
 }
 all() { cat; }
-text() { tr -d '\r'; } # as msvcrt writes it
+text() { tr -d '\r'; } # msvcrt writes it
 keep_lists() { text | grep ', head ' | sort; }
 no_times() { sed '/_ms"\|_per_s"/d'; }
-# What a model makes of exp() and sin(), which C libraries round as they like.
+# A model uses exp() and sin(), which C libraries round as they like.
 four_digits() { no_times | sed -E 's/([0-9]\.[0-9]{4})[0-9]+/\1/'; }
 
 for seed in 1 7 4000000000; do

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# instructions.sh BUILD: the table of docs/platforms.md: what compilers make for arm64 of the
-# loops in which scoring spends its time, since an emulator cannot time. Fails if that page
-# says otherwise, of what GCC 12 makes.
+# instructions.sh BUILD: the table of docs/platforms.md: what compilers make for
+# arm64 of the loops that scoring spends its time in, since an emulator cannot
+# measure time. Fails if that page says otherwise of GCC 12.
 set -euo pipefail
 source=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 objects=$(realpath "$1")/core/CMakeFiles/kvevict_core.dir/kernels
@@ -9,7 +9,8 @@ export LC_ALL=C
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# of FILE FUNCTION TARGET: of its loops that hold no other the one with the most
+# of FILE FUNCTION TARGET: of its innermost loops the one with the most multiply-adds, or
+# the shortest of these: "instructions, multiply-adds".
 # multiply-adds, of those the shortest: "instructions, multiply-adds".
 of() {
   [[ -e $work/$1 ]] || aarch64-linux-gnu-objdump -d --no-show-raw-insn -C "$objects/$1.cc.o" |

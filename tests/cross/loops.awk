@@ -1,5 +1,5 @@
-# Of `objdump -d --no-show-raw-insn -C`: each loop that holds no other, as "function",
-# instructions, multiply-adds of vectors, and loads, with tabs between them.
+# Reads `objdump -d --no-show-raw-insn -C` and prints each loop that holds no other:
+# "function", instructions, multiply-adds of vectors and loads, with tabs between them.
 function flush_function(i, j, is_inner) {
   for (i = 0; i < n_loops; ++i) {
     is_inner = 1

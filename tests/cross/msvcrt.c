@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Before an aligned block lie where its memory begins and, so that free() knows it,
- * this and its own address. Other memory has bytes of its heap there. */
+/* Before an aligned block there are its memory's begin and, so that free() knows
+ * it, this mark and its own address. Other memory has bytes of its heap there. */
 static const uintptr_t kMark = 0x6B766576696374; /* "kvevict" */
 
 void* aligned_alloc(size_t alignment, size_t n) {
@@ -27,7 +27,7 @@ int posix_memalign(void** out, size_t alignment, size_t n) {
   return *out == NULL;
 }
 
-/* The linker's --wrap=free. */
+/* The linker's --wrap=free provides this. */
 void __real_free(void* memory);
 void __wrap_free(void* memory) {
   const uintptr_t at = (uintptr_t)memory;
@@ -39,8 +39,8 @@ void __wrap_free(void* memory) {
   __real_free(memory);
 }
 
-/* mingw's is off by one in a tenth of all cases. The sum that becomes a float is odd in
- * its last place where it is inexact, so that it is rounded once. */
+/* mingw's is off by one in a tenth of all cases. An inexact sum that becomes a
+ * float is made odd in its last place, so that it rounds once. */
 float fmaf(float a, float b, float c) {
   const double product = (double)a * b; /* exact */
   double sum = product + c;

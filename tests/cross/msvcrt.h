@@ -1,4 +1,4 @@
-/* What the tests take from C11 and POSIX, and msvcrt lacks: part of every source. */
+/* The parts of C11 and POSIX that the tests use and msvcrt lacks, part of every source. */
 #ifndef KVEVICT_TESTS_CROSS_MSVCRT_H_
 #define KVEVICT_TESTS_CROSS_MSVCRT_H_
 
@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* free() takes it back, see msvcrt.c. */
+/* free() accepts it, see msvcrt.c. */
 void* aligned_alloc(size_t alignment, size_t n);
 int posix_memalign(void** out, size_t alignment, size_t n);
 

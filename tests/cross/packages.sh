@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# packages.sh BUILD RUNNER...: the package of another machine, unpacked anywhere, serves
-# programs in C and Go that are compiled for that machine, by CMake and by pkg-config.
-# RUNNER (wine, qemu-aarch64 ...) runs them.
+# packages.sh BUILD RUNNER...: another machine's package, unpacked anywhere, serves
+# programs in C and Go that are compiled for that machine, by CMake and by
+# pkg-config. RUNNER (wine, qemu-aarch64 ...) runs them.
 set -euo pipefail
 source=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 build=$(realpath "$1")
@@ -35,11 +35,11 @@ else
     dpkg-deb -x "$package" root
   done
   prefix=$work/root/usr
-  # A debian's own prefix is /usr.
+  # A .deb's own prefix is /usr.
   sed -i "s|^prefix=.*|prefix=$prefix|" "$prefix/$libdir/pkgconfig/kvevict.pc"
   export QEMU_SET_ENV=LD_LIBRARY_PATH=$prefix/$libdir
 fi
-says() { # says PROGRAM...: and which version it has found
+says() { # prints the version it has found
   local printed
   printed=$("${runner[@]}" "$@" 2>/dev/null | tr -d '\r')
   [[ $printed == *"$version"* ]] || { echo "$1 prints: $printed" && exit 1; }

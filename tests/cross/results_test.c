@@ -1,6 +1,6 @@
-/* What stays, printed in words that must be the same on every machine: for policies,
- * dtypes and layouts the positions that two evictions leave in each head. That each
- * slot has all bytes of its position's rows is checked here, by test_model_check(). */
+/* Prints what stays in words that must be the same on every machine: the positions
+ * that two evictions leave in each head, for policies, dtypes and layouts.
+ * test_model_check() checks that each slot has all bytes of its position's rows. */
 #include <criterion/criterion.h>
 #include <inttypes.h>
 #include <stdio.h>

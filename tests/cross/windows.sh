@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# windows.sh BUILD: of kvevict.dll and the managed packages' DLLs: they need the system's
-# DLLs alone, may lie anywhere, can be loaded, and offer what they should. A program made
-# by Microsoft's rules, with kvevict.lib, runs.
+# windows.sh BUILD: kvevict.dll and the managed packages' DLLs need only the
+# system's DLLs, may lie anywhere, can be loaded, and offer what they should. A
+# program made by Microsoft's rules with kvevict.lib runs.
 set -euo pipefail
 source=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 build=$(realpath "$1")

@@ -1,4 +1,4 @@
-// Why CUDA cannot be used, told exactly. The paths of the fakes come from CMake.
+// Messages say exactly why CUDA cannot be used. The paths of the fakes come from CMake.
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ std::string Fake(const char* name) {
   return kFakes + KVEVICT_FAKE_PREFIX + name + KVEVICT_FAKE_SUFFIX;
 }
 
-// CheckAvailable() is refused with a message that holds every one of `words`.
+// CheckAvailable() fails with a message that has every one of `words`.
 void ExpectRefused(const std::string& driver, const std::string& nvrtc,
                    std::initializer_list<const char*> words) {
   const Status status =
@@ -48,7 +48,7 @@ Test(available, no_driver) {
 Test(available, no_driver_under_the_systems_name) {
   const Driver* driver;
   if (Driver::Open(nullptr, &driver).ok()) return;  // there is one
-  // Nothing is opened without being named in the message, and nothing twice.
+  // Everything that is opened is named in the message, and only once.
   const std::string first = LastErrorMessage();
   cr_assert_not(Driver::Open("", &driver).ok());
   cr_assert_str_eq(LastErrorMessage(), first.c_str());
@@ -99,7 +99,7 @@ Test(available, libnvrtc_that_is_none) {
 
 Test(available, libnvrtc_newer_than_the_driver) {
   ExpectRefused(Fake("fake_driver"), Fake("fake_nvrtc_13"),
-                {"libnvrtc is of CUDA 13.4", "driver of CUDA 12"});
+                {"libnvrtc is of CUDA 13.4", "driver is of CUDA 12"});
 }
 
 Test(available, libnvrtc_that_forgot_the_gpu) {
@@ -113,7 +113,7 @@ Test(available, libnvrtc_too_old) {
                 {"libnvrtc is of CUDA 11.6", "11.7 or newer", "arguments"});
 }
 
-// Only names that the driver takes code from are tried.
+// Only names that suit the driver are tried.
 Test(available, libnvrtc_of_the_drivers_major_or_older) {
   const Nvrtc* nvrtc;
   if (Nvrtc::Open(nullptr, 11, 80, &nvrtc).ok()) {

@@ -113,7 +113,7 @@ Test(cubin_cache, finds_what_was_stored_and_nothing_else) {
                "temporary files were left");
 }
 
-// Every byte counts: each one damaged, each length cut, and one byte more.
+// Every byte counts: each one is damaged, each length cut, and one byte added.
 Test(cubin_cache, damaged_entries_are_not_there) {
   const TemporaryFolder folder;
   CubinCache cache;
@@ -136,7 +136,7 @@ Test(cubin_cache, damaged_entries_are_not_there) {
   WriteFile(entry, good + "x");
   cr_expect_not(Holds(cache, kKey, image));
 
-  // A new one takes its place.
+  // A new entry takes its place.
   cr_assert(cache.Store(kKey, image, &reason));
   cr_assert(Holds(cache, kKey, image));
 }
@@ -197,14 +197,14 @@ Test(cubin_cache, refuses_what_is_no_folder) {
   fs::create_directory(folder / "there");
   fs::create_symlink(folder / "there", folder / "link");
   ExpectRefused(folder / "link");
-  ExpectRefused(folder / "link/");  // which would be the folder behind it
+  ExpectRefused(folder / "link/");  // the folder behind the link
   ExpectRefused(folder / "link//");
   WriteFile(folder / "file", "");
   ExpectRefused(folder / "file");
   ExpectRefused(folder / "no/parent");
 }
 
-// Of processes with the same number that ended while they stored.
+// Files of processes with the same number that ended while they stored.
 Test(cubin_cache, what_the_dead_left_is_in_nobodys_way) {
   const TemporaryFolder folder;
   CubinCache cache;
@@ -229,7 +229,7 @@ Test(cubin_cache, a_failed_store_gives_the_reason) {
   cr_assert_not(Holds(cache, kKey, kImage));
 }
 
-// Whoever reads while others write finds one whole image or the other.
+// A reader finds one whole image or the other while others write.
 Test(cubin_cache, writers_do_not_meet) {
   const TemporaryFolder folder;
   const std::string images[2] = {std::string(40000, 'a'),

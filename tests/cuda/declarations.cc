@@ -1,17 +1,17 @@
-// Compiled only, by declarations.sh: what the library declares of the driver API and
-// of NVRTC is what NVIDIA's headers say, as far as calls through it can tell.
+// declarations.sh only compiles this: the library's declarations of the driver API
+// and of NVRTC agree with NVIDIA's headers as far as calls through them can tell.
 #include <cuda.h>
 #include <nvrtc.h>
 
 #include <string_view>
 #include <type_traits>
 
-#if CUDA_VERSION < 12080  // whose header does not have them
+#if CUDA_VERSION < 12080  // their header does not have them
 enum { CUDA_ERROR_CONTAINED = 226, CUDA_ERROR_TENSOR_MEMORY_LEAK = 721 };
 #endif
 #include "enumerators.inc"  // static_assert(CUDA_ERROR_OUT_OF_MEMORY == 2); ...
 
-// Enums of theirs are numbers of ours, and handles pointers.
+// NVIDIA's enums are our numbers, and their handles our pointers.
 template <class A, class B>
 constexpr bool kPassedAlike =
     sizeof(A) == sizeof(B) &&
@@ -29,8 +29,8 @@ requires(sizeof...(A) ==
 #define KV_TEXT(x) #x
 #define KV_EXPANDED_TEXT(x) KV_TEXT(x)
 
-// The headers make macros of names: cuMemAlloc is cuMemAlloc_v2. Later ones may name
-// later versions, which drivers have besides the ones of before.
+// The headers make macros of names: cuMemAlloc is cuMemAlloc_v2. Later headers may
+// name later versions, which drivers have beside earlier ones.
 #define KVEVICT_DRIVER(name, symbol, need, ...)                      \
   static_assert(CUDA_VERSION > 12040 ||                              \
                 std::string_view(KV_EXPANDED_TEXT(name)) == symbol); \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# declarations.sh COMPILER SOURCE_DIR: holds what cuda/ declares of CUDA against
-# NVIDIA's headers, where they are: in CUDA_HOME, /usr/local/cuda or the compiler's own.
+# declarations.sh COMPILER SOURCE_DIR: compares the declarations in cuda/ with
+# NVIDIA's headers in CUDA_HOME, /usr/local/cuda or the compiler's folder.
 set -euo pipefail
 compiler=$1 source=$2
 folder=$(mktemp -d)

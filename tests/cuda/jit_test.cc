@@ -1,4 +1,4 @@
-// Compilation by every real libnvrtc that is here.
+// Every real libnvrtc here compiles.
 #include "cuda/jit.h"
 
 #include <criterion/criterion.h>
@@ -22,7 +22,7 @@ extern "C" __global__ void scale(float* x) {
 )"};
 constexpr SourceText kInclude = {"factor.h", "constexpr float kFactor = 3;\n"};
 
-// Skips the test, with the reason, where there is none.
+// Skips the test with the reason if there is none.
 std::vector<const Nvrtc*> Nvrtcs() {
   std::vector<const Nvrtc*> all = FindNvrtcs();
   if (all.empty()) {
@@ -58,7 +58,7 @@ Test(jit, makes_cubins_and_ptx) {
   }
 }
 
-// Keys of the cubin cache rely on it.
+// The keys of the cubin cache rely on it.
 Test(jit, gives_the_same_bytes_again) {
   for (const Nvrtc* nvrtc : Nvrtcs()) {
     Compiled images[2];

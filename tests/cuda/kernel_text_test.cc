@@ -1,4 +1,4 @@
-// The list of kernels and their text agree: each entry point in one place.
+// The list of kernels and their text agree: each entry point is in one place.
 #include "cuda/kernel_text.h"
 
 #include <criterion/criterion.h>

@@ -1,5 +1,6 @@
-// Loader, real NVRTC and the driver that runs PTX on the CPU, from source text to
-// the result of a kernel. Built twice: for drivers with and without libraries.
+// Tests the way from source text to the result of a kernel: the loader, a real NVRTC and
+// the driver that runs PTX on the CPU. Built twice: for drivers with and without
+// libraries.
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -21,7 +22,7 @@ namespace {
 
 constexpr uint32_t kLayers = 5;
 
-// A GPU that no NVRTC knows, so that it compiles PTX for sm_80.
+// No NVRTC knows this GPU, so it compiles PTX for sm_80.
 constexpr int kUnknownGpu = 81;
 
 const Driver& OpenDriver() {
@@ -31,7 +32,7 @@ const Driver& OpenDriver() {
   return *driver;
 }
 
-// The newest one that the mock's driver takes code from.
+// The newest NVRTC whose code the mock's driver takes.
 const Nvrtc& OpenNvrtc() {
   for (const Nvrtc* nvrtc : FindNvrtcs()) {
     if (nvrtc->version() <= KVEVICT_MOCK_VERSION) return *nvrtc;
@@ -122,7 +123,7 @@ Test(loader, loads_nothing_within_a_capture) {
   cr_expect_eq(s.Find(ModuleId::observe, stream, &module).code(),
                KVEVICT_ERROR_UNSUPPORTED);
   cr_expect(strstr(LastErrorMessage(), "not prepared") != nullptr);
-  // The legacy default stream would wait for the one that is captured.
+  // The legacy default stream would wait for the captured one.
   cr_expect_eq(s.Find(ModuleId::observe, nullptr, &module).code(),
                KVEVICT_ERROR_UNSUPPORTED);
 
@@ -133,7 +134,7 @@ Test(loader, loads_nothing_within_a_capture) {
   cr_assert(driver.cuStreamDestroy(stream) == CUDA_SUCCESS);
 }
 
-// What another stream captures does not keep this one from being prepared.
+// A capture on another stream does not keep this one from being prepared.
 Test(loader, loads_while_another_stream_captures) {
   Scene s;
   const Driver& driver = s.driver;
@@ -156,8 +157,8 @@ Test(loader, loads_while_another_stream_captures) {
   }
 }
 
-// Whichever call of the driver fails, the error names it, nothing is left, and
-// the next try succeeds.
+// Whichever driver call fails, the error names it, nothing is left, and the
+// next try succeeds.
 Test(loader, every_call_may_fail) {
   Scene s;
   std::vector<const char*> calls = {"cuStreamIsCapturing", "cuCtxGetDevice",

@@ -1,5 +1,5 @@
-// The cache over a driver that notes what is asked of it, and a libnvrtc whose
-// image is the text of its options.
+// The cache over a driver that notes all calls, and a libnvrtc whose image is
+// the text of its options.
 #include "cuda/module_cache.h"
 
 #include <criterion/criterion.h>
@@ -209,7 +209,7 @@ Test(module_cache, cubins_outlive_the_cache) {
     s.Find(Attention(128));
     cr_assert_eq(NumCompiled(), round < 2 ? 1 : 2, "round %d", round);
     if (round != 1) continue;
-    // A damaged entry is compiled anew, and replaced.
+    // A damaged entry is compiled anew and replaced.
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
       std::filesystem::resize_file(entry.path(), 100);
     }

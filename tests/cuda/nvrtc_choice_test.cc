@@ -1,5 +1,5 @@
-// Which libnvrtc is taken on a machine that has several: LD_LIBRARY_PATH names
-// fakes of 13.4 (sm_75 80 90 120), 12.4 (70 75 80 90) and 11.8 (52 70 72 80).
+// Tests which of several libnvrtc is taken: LD_LIBRARY_PATH names fakes of 13.4
+// (sm_75 80 90 120), 12.4 (70 75 80 90) and 11.8 (52 70 72 80).
 #include <criterion/criterion.h>
 #include <dlfcn.h>
 #include <string.h>
@@ -17,7 +17,7 @@ namespace {
 
 const std::string kFakes = std::string(test_fakes_dir) + "/lib";
 
-// The major version of what is taken; 0: UNAVAILABLE.
+// The major version that is taken; 0: UNAVAILABLE.
 int Choice(int driver_major, int sm) {
   const Nvrtc* nvrtc = nullptr;
   const Status status = Nvrtc::Open(nullptr, driver_major, sm, &nvrtc);
@@ -51,7 +51,7 @@ Test(nvrtc_choice, nothing_newer_than_the_driver) {
   cr_expect_eq(Choice(11, 90), 11);
 }
 
-// No libnvrtc at all knows 7.1, 9.7 and 40.1.
+// No libnvrtc knows 7.1, 9.7 and 40.1.
 Test(nvrtc_choice, else_newest_with_ptx_for_the_gpu) {
   cr_expect_eq(Choice(13, 71), 12);
   cr_expect_eq(Choice(11, 71), 11);
@@ -59,7 +59,7 @@ Test(nvrtc_choice, else_newest_with_ptx_for_the_gpu) {
   cr_expect_eq(Choice(13, 401), 13);
 }
 
-// PTX of the same architecture from an older one would do no better.
+// An older one would make PTX for the same architecture, which is no better.
 Test(nvrtc_choice, what_an_older_one_makes_ptx_for_too) {
   const Nvrtc* nvrtc = nullptr;
   Target target;
@@ -78,7 +78,7 @@ Test(nvrtc_choice, tells_what_was_found_if_none_is_old_enough) {
   cr_expect_null(strstr(LastErrorMessage(), "13.4"));
 }
 
-// A chip of a board knows less than the GPUs after it, and CUDA 13 gave sm_101
+// A board's chip knows less than the GPUs after it, and CUDA 13 gave sm_101
 // another number.
 Test(nvrtc_choice, ptx_for_no_board) {
   const auto target = [](const char* library, int sm) {
@@ -122,7 +122,7 @@ Test(nvrtc_choice, serves_the_gpu_that_is_there) {
             LastErrorMessage());
 }
 
-// A context on a GPU 7.0 with a driver of CUDA 13.
+// The context is on a GPU 7.0 with a driver of CUDA 13.
 Test(nvrtc_choice, serves_the_gpu_of_a_context) {
   mock::Reset({.compute_capability = 70, .driver_version = 13000});
   const Driver* driver = nullptr;

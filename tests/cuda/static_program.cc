@@ -1,4 +1,4 @@
-// A program without a dynamic linker: CUDA is unavailable, and nothing crashes.
+// CUDA is unavailable in a program without a dynamic linker, and nothing crashes.
 #include <cstdio>
 #include <cstring>
 

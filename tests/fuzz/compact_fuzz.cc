@@ -1,5 +1,5 @@
-// Any view is refused or its rows are moved as the oracle does it, by compaction or
-// in any order, inside buffers of exactly the bytes its strides reach.
+// Any view is refused, or compaction and reordering move its rows as the oracle
+// does, inside buffers of exactly the bytes that its strides reach.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -14,7 +14,7 @@
 namespace kvevict {
 namespace {
 
-// n_keep slots below n_tokens: ascending, or any.
+// Draws n_keep slots below n_tokens: ascending, or in any order.
 std::vector<int32_t> DrawList(Draw& draw, uint32_t n_tokens, uint32_t n_keep,
                               bool ascending) {
   std::vector<int32_t> list;
@@ -29,7 +29,7 @@ std::vector<int32_t> DrawList(Draw& draw, uint32_t n_tokens, uint32_t n_keep,
   return list;
 }
 
-// kvevict_reorder() in a workspace of just the size it asks for.
+// Calls kvevict_reorder() in a workspace of exactly the size that it asks for.
 kvevict_status Reorder(const kvevict_context* context,
                        const kvevict_move& move) {
   kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
@@ -42,7 +42,7 @@ kvevict_status Reorder(const kvevict_context* context,
   return kvevict_reorder(context, &move, 1, workspace.get(), bytes, nullptr);
 }
 
-// K, and where it has them its scales and minima, or some other companion.
+// Draws K with its scales and minima, if it has them, or another companion.
 std::vector<kvevict_plane> DrawPlanes(Draw& draw) {
   std::vector<kvevict_plane> planes = {DrawRows(draw)};
   const kvevict_dtype dtype = planes[0].dtype;
@@ -57,7 +57,7 @@ std::vector<kvevict_plane> DrawPlanes(Draw& draw) {
   return planes;
 }
 
-// Where tokens are: contiguous, in a ring, in blocks with ids or addresses or both.
+// Draws where tokens are: contiguous, in a ring, in blocks with ids or addresses or both.
 void DrawTokens(Draw& draw, uint32_t n_tokens, std::vector<int32_t>* table,
                 bool* has_addresses, kvevict_view* view) {
   if (draw.Below(4) == 0) {
@@ -131,7 +131,7 @@ void Run(Draw& draw) {
   }
   for (PlaneMemory& plane : memory) plane.Exchange();
   oracle_compact(&view, keep.data(), n_keep, n_lists);
-  // Rows from n_keep on are open after compaction; all other bytes are not.
+  // Rows from n_keep on may change in compaction; all other bytes may not.
   const uint32_t first_open = compacts ? n_keep : n_tokens;
   for (size_t i = 0; i < drawn.size(); ++i) {
     FUZZ_CHECK(memory[i].IsAsBefore(view, drawn[i], first_open, n_tokens));

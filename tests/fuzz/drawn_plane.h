@@ -1,4 +1,4 @@
-// Planes of any kind, in memory of just the bytes that their strides reach.
+// Planes of any kind, in memory of exactly the bytes that their strides reach.
 #ifndef KVEVICT_TESTS_FUZZ_DRAWN_PLANE_H_
 #define KVEVICT_TESTS_FUZZ_DRAWN_PLANE_H_
 
@@ -12,7 +12,7 @@
 
 namespace kvevict {
 
-// Rows of any dtype; those of pairs and blocks have whole ones, mostly.
+// Rows of any dtype; those with pairs and blocks usually have whole ones.
 inline kvevict_plane DrawRows(Draw& draw) {
   kvevict_plane plane{};
   plane.dtype = static_cast<kvevict_dtype>(draw.Below(12));
@@ -33,7 +33,7 @@ inline kvevict_plane DrawNumber(Draw& draw, kvevict_role role) {
   return plane;
 }
 
-// Strides that nest, in a random order, direction and with gaps; now and then any.
+// Strides that nest in a random order and direction with gaps; sometimes any.
 inline void DrawStrides(Draw& draw, const kvevict_view& view, uint32_t n_tokens,
                         bool has_addresses, kvevict_plane* plane) {
   struct Axis {
@@ -76,11 +76,11 @@ inline void DrawStrides(Draw& draw, const kvevict_view& view, uint32_t n_tokens,
   }
 }
 
-// What a plane lies in: one piece of memory, or one for each block with an address.
+// The memory of a plane: one piece, or one for each block with an address.
 class PlaneMemory {
  public:
-  // Gives the plane its addresses; false: they would take too much. `n_blocks`: of an
-  // address table, 0 without.
+  // Gives the plane its addresses; false if they would take too much. `n_blocks` is
+  // that of an address table, 0 without one.
   bool Place(Draw& draw, const kvevict_view& view, uint32_t n_tokens,
              uint32_t n_blocks, kvevict_plane* plane) {
     pieces_.resize(std::max(n_blocks, 1u));
@@ -123,7 +123,7 @@ class PlaneMemory {
       return piece.other == piece.Bytes();
     });
   }
-  // What was remembered is in the memory again, and what was there is remembered.
+  // Exchanges the memory's content with the remembered one.
   void Exchange() {
     for (Piece& piece : pieces_) {
       const std::vector<uint8_t> now = piece.Bytes();
@@ -131,7 +131,7 @@ class PlaneMemory {
       piece.other = now;
     }
   }
-  // Whether the memory is as remembered, but for rows [first_open, n_tokens).
+  // Whether the memory is as remembered, except for rows [first_open, n_tokens).
   bool IsAsBefore(const kvevict_view& view, const kvevict_plane& plane,
                   uint32_t first_open, uint32_t n_tokens) {
     ForEachByte(view, plane, first_open, n_tokens, [&](uint64_t address) {
@@ -146,7 +146,7 @@ class PlaneMemory {
 
  private:
   static constexpr int64_t kMostBytes = 1 << 16;
-  // Pieces far apart, before they have memory.
+  // The pieces lie far apart until they have memory.
   static constexpr uint64_t kApart = uint64_t{1} << 40;
 
   struct Piece {

@@ -1,4 +1,4 @@
-// What fuzzers share: numbers drawn from bytes, and assertions that stop the program.
+// Numbers drawn from bytes, and assertions that stop the program, for all fuzzers.
 #ifndef KVEVICT_TESTS_FUZZ_FUZZ_H_
 #define KVEVICT_TESTS_FUZZ_FUZZ_H_
 
@@ -9,7 +9,7 @@
 
 #include "kvevict/kvevict.h"
 
-// What a fuzzer defines.
+// Each fuzzer defines this.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace kvevict {

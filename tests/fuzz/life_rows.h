@@ -1,4 +1,4 @@
-// The rows of a sequence in the fuzzer, which lie in some way that views can tell.
+// The rows of a sequence in the fuzzer, in some layout that views can describe.
 #ifndef KVEVICT_TESTS_FUZZ_LIFE_ROWS_H_
 #define KVEVICT_TESTS_FUZZ_LIFE_ROWS_H_
 
@@ -13,8 +13,8 @@ inline constexpr uint32_t kLayers = 2;
 inline constexpr uint32_t kHeads = 2;
 inline constexpr uint32_t kMaxTokens = 48;
 
-// A key of one element per token, head and layer: side by side, or in blocks of their
-// own, by a table for each head.
+// A key of one element per token, head and layer: side by side, or in blocks of its
+// own by a table for each head.
 class LifeRows {
  public:
   explicit LifeRows(Draw& draw) : kind_(static_cast<Kind>(draw.Below(3))) {

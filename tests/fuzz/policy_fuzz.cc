@@ -12,7 +12,7 @@
 namespace kvevict {
 namespace {
 
-// Of all policies and presets.
+// The names of all policies and presets.
 const std::vector<const char*>& Names() {
   static const std::vector<const char*> names = [] {
     std::vector<const char*> all;
@@ -82,7 +82,7 @@ constexpr const char* kPairs[] = {"budget=64",
                                   "merge_fraction=0.5",
                                   "merge_fraction=0"};
 
-// A text as a person would write it, with a slip now and then, or any bytes.
+// A text as a person would write it, with an occasional slip, or any bytes.
 std::string DrawText(Draw& draw) {
   std::string text;
   if (draw.Below(8) == 0) {
@@ -152,7 +152,7 @@ void CheckPolicy(const kvevict_policy* policy, Draw& draw) {
   const PolicyHandle again = Reread(policy);
   CheckSame(policy, again.get());
   CheckBudgets(policy, draw);
-  // The same values under another name, as far as that has them.
+  // The same values under another name, as far as that has the parameters.
   oracle_policy other = oracle_policy_of(policy);
   other.kind = static_cast<oracle_kind>(draw.Below(18));
   other.seed = draw.Byte();

@@ -1,6 +1,6 @@
-// Any order of appends, captures, evictions, trims, copies, changes of the plan and resets,
-// of sequences one by one or in batches, is refused or done as models made of plain vectors
-// do it.
+// Appends, captures, evictions, trims, copies, changes of the plan and resets in
+// any order, of single sequences or in batches, are refused or done as models made
+// of plain vectors do them.
 #include <memory>
 #include <vector>
 
@@ -48,7 +48,7 @@ class Fuzz {
   }
 
  private:
-  // All or none.
+  // Appends to all or to none.
   void Append(const std::vector<Life*>& lives) {
     std::vector<kvevict_sequence_tokens> items;
     bool fits = true;

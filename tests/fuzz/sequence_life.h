@@ -56,7 +56,7 @@ struct Made {
   }
 };
 
-// malloc'd apart and of just the right size, so that a sanitizer sees all.
+// Memory from malloc of exactly the right size, so that a sanitizer sees overruns.
 class Workspace {
  public:
   explicit Workspace(size_t n_bytes)
@@ -75,7 +75,7 @@ class Workspace {
   void* const memory_;
 };
 
-// What an eviction is given, and what it should do.
+// The arguments of an eviction, and what it should do.
 struct Eviction {
   kvevict_view views[kLayers];
   float scores[kLayers][kHeads][kMaxTokens];
@@ -87,7 +87,6 @@ struct Eviction {
   std::vector<int32_t> left[kLayers][kHeads];
 };
 
-// A sequence and its model.
 class Life {
  public:
   Life(kvevict::Draw& draw, const kvevict_context* context)
@@ -176,7 +175,7 @@ class Life {
     n_seen_ += n;
   }
 
-  // Tokens that every list has in the slots of their numbers.
+  // The tokens that every list still has in the slots of their numbers.
   uint32_t Prefix() const {
     uint32_t n = n_seen_;
     for (const auto& layer : held_) {
@@ -281,7 +280,7 @@ class Life {
 
   void Draw(Eviction* e) {
     for (uint32_t l = 0; l < kLayers; ++l) e->views[l] = rows_.View(l);
-    // A few bytes make all scores: few values, so that they tie.
+    // A few bytes make all scores: there are few values, so they tie.
     uint32_t state = draw_.Below(65536);
     for (auto& layer : e->scores) {
       for (auto& head : layer) {
@@ -330,13 +329,13 @@ class Life {
     }
   }
 
-  // A ratio that has no room for what must stay leaves a layer alone.
+  // A ratio without room for what must stay leaves a layer alone.
   bool IsRatio() const {
     return policy_.budget <= 1.0 &&
            (policy_.kind != ORACLE_STREAMING_LLM || policy_.recent == 0);
   }
 
-  // Positions that should be left; false: the call should fail.
+  // The positions that should be left; false if the call should fail.
   bool Expect(const float (*scores)[kHeads][kMaxTokens],
               const std::vector<int32_t>& protect,
               std::vector<int32_t> (*left)[kHeads]) const {
@@ -394,7 +393,7 @@ class Life {
         }
         std::vector<float> combined(n);
         oracle_combine(rows.data(), n_rows, n, policy_.over, combined.data());
-        if (policy_.kind == ORACLE_STREAMING_LLM) {  // by place
+        if (policy_.kind == ORACLE_STREAMING_LLM) {  // by position
           std::iota(combined.begin(), combined.end(), 0.0f);
         }
         std::vector<int32_t> keep(n);

@@ -7,7 +7,7 @@
 namespace kvevict::gpu {
 namespace {
 
-// 16,384 tokens to 2,048; at a small size the same factor.
+// 16,384 tokens shrink to 2,048, or a small number by the same factor.
 Shape RingOf(bool full, kvevict_dtype dtype) {
   return {"ring",
           full ? 4u : 2u,
@@ -26,7 +26,7 @@ const char* PolicyOf(bool full) {
   return full ? "snapkv:budget=2048,window=64" : "snapkv:budget=32,window=16";
 }
 
-// The prompt by chunks, its last tokens one by one.
+// The prompt comes by chunks, its last tokens one by one.
 void PrefillRing(const Shape& ring, Side* side) {
   constexpr uint32_t kSingle = 3;
   const uint32_t n = ring.n_tokens - kSingle;
@@ -71,11 +71,11 @@ void CheckRing(const Gpu& gpu, const Effort& effort, kvevict_dtype dtype,
 
 // ---- The CPU beside it, at the small size ----
 
-// A seed for which no score is close to a cut.
+// No score is close to a cut with this seed.
 constexpr uint64_t kClearSeed = 4;
 
-// Whether a layer keeps the same if every score is off the wrong way by as much
-// as GPU and CPU may differ: those kept too low, those dropped too high.
+// Whether a layer keeps the same tokens if every score is off in the worse
+// direction by as much as GPU and CPU may differ.
 bool IsClear(Side* side, uint32_t layer,
              const std::vector<int32_t>& protected_slots) {
   constexpr float kRelativeError = 1e-4f;
@@ -83,7 +83,7 @@ bool IsClear(Side* side, uint32_t layer,
   std::vector<float> scores = side->Score(layer, n, nullptr, side->Logical());
   const std::vector<int32_t> keep =
       side->Select(layer, scores, n, protected_slots);
-  const size_t n_keep = keep.size() * n / scores.size();  // a list per head
+  const size_t n_keep = keep.size() * n / scores.size();  // one list per head
   for (float& score : scores) score *= 1 + kRelativeError;
   for (size_t i = 0; i < keep.size(); ++i) {
     float& score = scores[i / n_keep * n + keep[i]];
@@ -92,8 +92,8 @@ bool IsClear(Side* side, uint32_t layer,
   return side->Select(layer, scores, n, protected_slots) == keep;
 }
 
-// Evicts on both sides, which then hold the same positions and bytes, in slots
-// that have become free too. Protects what is in these slots, which has to be
+// Evicts on both sides, which then hold the same positions and bytes, even in
+// slots that have become free. Protects what is in these slots, which must be
 // the same in all layers and heads.
 void EvictBoth(const std::vector<int32_t>& protected_slots, Twin* twin,
                Side* device, Side* host, Report* report) {
@@ -117,8 +117,8 @@ void EvictBoth(const std::vector<int32_t>& protected_slots, Twin* twin,
   }
 }
 
-// Evicts, decodes from positions that the device has in its memory, and evicts
-// again, by queries of both times.
+// Evicts, decodes from positions in the device's memory, and evicts again by
+// queries of both times.
 void CheckAgainstCpu(const Gpu& gpu, kvevict_dtype dtype, Report* report) {
   constexpr uint32_t kDecoded = 7;
   const Shape shape = RingOf(false, dtype);
@@ -137,7 +137,7 @@ void CheckAgainstCpu(const Gpu& gpu, kvevict_dtype dtype, Report* report) {
     device.Decode(n_tokens + i);
   }
   ExpectLengths(gpu, device, twin, report);
-  // These have left the window, which kept them everywhere.
+  // These tokens have left the window, which had kept them everywhere.
   const auto oldest = static_cast<int32_t>(budget - host.obs_window());
   EvictBoth({oldest, oldest + 2}, &twin, &device, &host, report);
   ExpectLengths(gpu, device, twin, report);

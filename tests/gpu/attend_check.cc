@@ -1,4 +1,4 @@
-// Attention on the GPU as on the CPU.
+// Attention on the GPU against the CPU.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ std::vector<Case> Cases(const Effort& effort) {
   };
 }
 
-// What a call writes, one layer behind the other.
+// The outputs of a call, one layer after the other.
 struct Outputs {
   std::vector<float> out;   // [layer, q_head, query, element]
   std::vector<float> lse;   // [layer, q_head, query]
@@ -70,7 +70,7 @@ kvevict_plane Floats(uint64_t address, uint64_t row, uint64_t head,
   return plane;
 }
 
-// All layers in one call, on the GPU or, if that is null, on the CPU.
+// All layers in one call on the GPU, or on the CPU if it is null.
 class Caller {
  public:
   Caller(const Gpu* gpu, const ContextHandle& context, const Twin& twin,
@@ -151,7 +151,7 @@ class Caller {
   }
 
  private:
-  // A vector's, or a copy's on the GPU.
+  // The memory of a vector, or a copy of it on the GPU.
   class Memory {
    public:
     template <typename T>
@@ -187,7 +187,7 @@ class Caller {
   std::vector<uint32_t> counts_;
 };
 
-// Relative to the largest there is: parts are sums in which others cancel.
+// The error is relative to the largest value, since parts are sums in which others cancel.
 void ExpectClose(const char* what, const std::vector<float>& got,
                  const std::vector<float>& expected, Report* report) {
   constexpr double kMostError = 2e-5;

@@ -1,5 +1,5 @@
-// Many sequences in one call, and sequences that go on under another plan, on the GPU
-// as on the CPU.
+// Many sequences in one call, and sequences that go on under another plan, on the
+// GPU and on the CPU.
 #include <fmt/format.h>
 
 #include <deque>
@@ -12,8 +12,8 @@
 namespace kvevict::gpu {
 namespace {
 
-// Keep sets that do not depend on how a device rounds; all but the last one evict, and
-// then go on under the policy beside it.
+// These keep sets do not depend on how a device rounds. All but the last one evict,
+// and then go on under the policy beside it.
 constexpr struct {
   const char* policy;
   const char* next;
@@ -75,7 +75,7 @@ class Engine {
                                    n_bytes_, stream());
   }
 
-  // Every sequence under its next policy.
+  // Every sequence goes on under its next policy.
   void GoOn() {
     for (size_t i = 0; i < sequences_.size(); ++i) {
       PlanHandle plan = Plan(kRequests[i].next);

@@ -89,7 +89,7 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
       views_(data.workload.n_layers, KVEVICT_VIEW_INIT),
       layers_(data.workload.n_layers) {
   const Workload& w = data.workload;
-  // About what rows of small logits have.
+  // Rows of small logits have about this.
   const std::vector<float> lse(row_lse_.n_bytes() / 4,
                                std::log(static_cast<float>(w.n_tokens)));
   row_lse_.Write(lse.data(), row_lse_.n_bytes());
@@ -151,8 +151,8 @@ void Bench::Score(Jobs<ScoreJob> jobs) const {
             .code());
 }
 
-// As an engine without a batched scorer does it: every captured query of every
-// layer is copied to where the kernel wants it, and launched alone.
+// Scores as an engine without a batched scorer does: every captured query of
+// every layer is copied to where the kernel reads it, and launched alone.
 void Bench::ScoreQueryByQuery(uint32_t n_queries) const {
   for (const LayerEviction& layer : layers_) {
     ScoreJob job = layer.score;

@@ -14,7 +14,7 @@
 
 namespace kvevict::gpu {
 
-// As Qwen3-8B: 36 layers, 32 query and 8 KV heads of 128.
+// Qwen3-8B has 36 layers, 32 query heads and 8 KV heads of 128.
 struct Workload {
   uint32_t n_layers;
   uint32_t n_q_heads;
@@ -38,7 +38,7 @@ struct Workload {
   }
 };
 
-// What is done to scores, on top of a budget and a window.
+// The shaping of scores, on top of a budget and a window.
 constexpr char kPooled[] = "scope=head";
 constexpr char kUnpooled[] = "scope=head,pool=none,keep_window=no";
 
@@ -52,7 +52,7 @@ struct BenchData {
   Buffer queries;
 };
 
-// Jobs over them.
+// Jobs over the data.
 class Bench {
  public:
   // has_lse: the row log-sum-exps are given, so that the keys are read once.
@@ -63,11 +63,11 @@ class Bench {
   void ScoreQueryByQuery(uint32_t n_queries) const;
   void Pool() const;
   void Select() const;
-  void PoolAndSelect() const;  // as an eviction does it
+  void PoolAndSelect() const;  // pools and selects like an eviction
   void Compact() const;
   void CompactIn(cuda::CompactForm form) const;
   void Reorder() const;  // every layer's kept rows, a ring from its middle on
-  // Pooling works in place: what it starts from.
+  // Pooling works in place, so its input is kept here.
   void KeepScores() const { CopyScores(scores_, first_scores_); }
   void RestoreScores() const { CopyScores(first_scores_, scores_); }
 
@@ -78,7 +78,7 @@ class Bench {
     return *reinterpret_cast<const Context*>(context_.get());
   }
   const Backend& backend() const { return context().backend(); }
-  // All are alike.
+  // All layers are alike.
   const kvevict_layer_geometry& layer() const { return geometry_.layer(0); }
   std::span<uint8_t> Scratch(const Buffer& buffer) const {
     return {buffer.pointer<uint8_t>(), buffer.n_bytes()};
@@ -95,7 +95,7 @@ class Bench {
   const Gpu& gpu_;
   Geometry geometry_;
   const std::string policy_text_;
-  const Policy policy_;  // as the core has it
+  const Policy policy_;  // the core's form
   ContextHandle context_;
   Buffer staged_query_;
   Buffer row_lse_;

@@ -14,7 +14,7 @@ struct AlignmentCase {
   uint32_t head_dim;
   uint32_t group;
   const char* policy;
-  uint32_t offset;  // of queries and keys from where they are aligned
+  uint32_t offset;  // of queries and keys from an aligned address
   kvevict_status status;
 };
 
@@ -25,7 +25,7 @@ constexpr kvevict_dtype kF16 = KVEVICT_DTYPE_F16;
 constexpr kvevict_dtype kBf16 = KVEVICT_DTYPE_BF16;
 constexpr kvevict_status kNo = KVEVICT_ERROR_UNSUPPORTED;
 
-// Whatever might be too odd for some kernel.
+// Each of these might be too odd for some kernel.
 constexpr AlignmentCase kCases[] = {
     {"opaque keys", kF32, kOpaque, 0, 1, "snapkv:window=4", 0, kNo},
     {"opaque queries", kOpaque, kF32, 8, 1, "snapkv:window=4", 0, kNo},
@@ -105,7 +105,7 @@ void CheckCase(const Gpu& gpu, const AlignmentCase& c, Report* report) {
       fmt::format("scoring is {}: {}", kvevict_status_name(status), message));
   gpu.Synchronize();  // no fault either
 
-  // Moving works for all, wherever they lie.
+  // All rows can move, wherever they lie.
   const std::vector<int32_t> keep = {1, 4, 6};
   const Buffer lists(gpu, keep.size() * sizeof(int32_t));
   lists.Write(keep.data(), lists.n_bytes());

@@ -46,7 +46,7 @@ void Capture(const Gpu& gpu, CUstream stream, const std::function<void()>& work,
   if (graph != nullptr) (void)d.cuGraphDestroy(graph);
 }
 
-// The call says why it cannot be, queues nothing, and the capture goes on.
+// The call says why it is refused and queues nothing, and the capture goes on.
 void ExpectRefused(const Gpu& gpu, CUstream captured, const char* word,
                    const Call& call, Report* report) {
   const uint64_t before = CallsThatQueue();
@@ -61,7 +61,7 @@ void ExpectRefused(const Gpu& gpu, CUstream captured, const char* word,
                  fmt::format("{}: something was queued", word));
 }
 
-// A sequence that has evicted, and tokens since.
+// A sequence that has evicted and then got tokens.
 void Fill(Evictable& e) {
   Check(kvevict_sequence_reset(e.side.sequence(), e.side.stream()));
   e.side.Prefill(0, 120, 50);
@@ -69,7 +69,7 @@ void Fill(Evictable& e) {
   e.side.Prefill(120, 20, 20);
 }
 
-// ---- All that may be captured ----
+// ---- Calls that may be captured ----
 
 struct Door {
   const char* name;
@@ -82,8 +82,8 @@ kvevict_status StartAfresh(kvevict_sequence* s, kvevict_stream stream) {
   return kvevict_sequence_start(s, nullptr, 0, 7, stream);
 }
 
-// Every door, of a sequence that holds 80 of 140 tokens or none. The eviction
-// comes last, since it is one that changes what is held.
+// Every door, for a sequence that holds 80 of 140 tokens or none. The eviction
+// comes last, since it changes what is held.
 std::vector<Door> Doors(const Gpu& gpu, const Evictable& e) {
   kvevict_sequence* const s = e.side.sequence();
   const kvevict_plan* const plan = e.side.plan();
@@ -162,9 +162,9 @@ std::vector<Door> Doors(const Gpu& gpu, const Evictable& e) {
   };
 }
 
-// ---- What waits ----
+// ---- Calls that wait ----
 
-// Positions come from the host, or are asked there.
+// These calls take positions from the host or ask for them there.
 void CheckWhereItBegins(const Gpu& gpu, Report* report) {
   Evictable e(gpu);
   kvevict_sequence* const s = e.side.sequence();
@@ -194,7 +194,7 @@ void CheckWhereItBegins(const Gpu& gpu, Report* report) {
   Check(load());
   report->FailIf(e.side.Positions(1, 1).back() != 139, "it is another one");
 
-  // On the stream alone.
+  // It works on the stream alone.
   kvevict_sequence* fork = nullptr;
   const uint64_t waits = mock::Waits();
   Check(kvevict_sequence_reset(s, gpu.stream()));
@@ -245,7 +245,7 @@ void CheckHeadsByScore(const Gpu& gpu, Report* report) {
   Check(e.Evict());
 }
 
-// Likewise how many each layer keeps.
+// The host reads how many each layer keeps before rows move.
 void CheckLayersByScore(const Gpu& gpu, Report* report) {
   Evictable e(gpu, nullptr, "cake:budget=60,window=16");
   Check(kvevict_context_prepare(e.side.context(), e.side.plan()));
@@ -257,7 +257,7 @@ void CheckLayersByScore(const Gpu& gpu, Report* report) {
   Check(e.Evict());
 }
 
-// On every kind of stream that the host would have to wait for.
+// Tries every kind of stream that the host would have to wait for.
 void CheckPositionsOnHost(const Gpu& gpu, Report* report) {
   Evictable e(gpu);
   kvevict_sequence* const s = e.side.sequence();
@@ -281,8 +281,8 @@ void CheckPositionsOnHost(const Gpu& gpu, Report* report) {
     CUstream captured;
   } streams[] = {
       {gpu.stream(), gpu.stream()},
-      {DefaultStream(2), DefaultStream(2)},  // of the thread
-      {DefaultStream(0), blocking},          // joins it
+      {DefaultStream(2), DefaultStream(2)},  // the thread's
+      {DefaultStream(0), blocking},          // joins the default stream
       {DefaultStream(1), blocking},
   };
   for (const auto& [of_sequence, captured] : streams) {
@@ -292,14 +292,14 @@ void CheckPositionsOnHost(const Gpu& gpu, Report* report) {
       ExpectRefused(gpu, captured, "copying to the host", call, report);
     }
     Check(calls[0]());
-    // Now the host has them.
+    // The host knows them now.
     Capture(
         gpu, captured, [&] { Check(calls[0]()); }, report);
   }
   (void)gpu.driver().cuStreamDestroy(blocking);
 }
 
-// Which of the protected positions are held decides here.
+// The host must know here which protected positions are held.
 void CheckProtected(const Gpu& gpu, Report* report) {
   Evictable e(gpu);
   Check(kvevict_context_prepare(e.side.context(), e.side.plan()));
@@ -314,7 +314,7 @@ void CheckProtected(const Gpu& gpu, Report* report) {
       [&] { return e.Evict(&options); }, report);
 }
 
-// Somebody else's capture, which forbids to wait, is not disturbed.
+// Another capture, which forbids waiting, is not disturbed.
 void CheckWaitingBeside(const Gpu& gpu, Report* report) {
   CUstream other = nullptr;
   Check(gpu.driver(),
@@ -338,10 +338,10 @@ void CheckWaitingBeside(const Gpu& gpu, Report* report) {
   (void)gpu.driver().cuStreamDestroy(other);
 }
 
-// ---- What compiles ----
+// ---- Calls that compile ----
 
-// A capture gets all of a door's work or none, whichever door has been opened
-// before and has had its own kernels compiled.
+// A capture gets all of a door's work or none, even if another door has had its
+// kernels compiled before.
 void CheckPartlyPrepared(const Gpu& gpu, const char* policy, Report* report) {
   constexpr int kNone = -1;
   int n_refused = 0;
@@ -352,7 +352,7 @@ void CheckPartlyPrepared(const Gpu& gpu, const char* policy, Report* report) {
       e.side.Prefill(0, 120, 50);
       const std::vector<Door> doors = Doors(gpu, e);
       n_doors = static_cast<int>(doors.size());
-      // May say that there is nothing to do, or that it cannot be.
+      // It may say that there is nothing to do, or refuse.
       (void)doors[opened].call();
       gpu.Synchronize();
     }
@@ -379,11 +379,11 @@ void CheckPartlyPrepared(const Gpu& gpu, const char* policy, Report* report) {
   report->Note("captured", n_captured);
 }
 
-// What was refused goes well outside of a capture, and then within one.
+// A refused call works outside of a capture, and then within one.
 void CheckPreparedByUse(const Gpu& gpu, Report* report) {
   Evictable e(gpu);
   e.side.Prefill(0, 120, 50);
-  (void)e.side.Score(0, 120);  // has the scorer compiled, and no selection
+  (void)e.side.Score(0, 120);  // compiles the scorer, but no selection
   ExpectRefused(
       gpu, gpu.stream(), "not prepared", [&] { return e.Evict(); }, report);
   Check(e.Evict());

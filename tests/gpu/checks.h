@@ -1,4 +1,4 @@
-// Everything the library does on a GPU, held against what it does on the CPU.
+// Everything the library does on a GPU, compared with the CPU.
 #ifndef KVEVICT_TESTS_GPU_CHECKS_H_
 #define KVEVICT_TESTS_GPU_CHECKS_H_
 
@@ -12,19 +12,19 @@
 
 namespace kvevict::gpu {
 
-// How much to try. Small is for an interpreter of kernels, full for a GPU.
+// How much to try: little for an interpreter of kernels, everything for a GPU.
 struct Effort {
   bool full;
   uint64_t seed;
   uint32_t n_equal_runs;  // for determinism
 };
 
-// The doors, attention and the eviction of a whole model, over dtypes, layouts,
+// The doors, attention and evictions of a whole model, over dtypes, layouts and
 // policies.
 void CheckDoors(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckAttention(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report);
-// Several runs, the same bytes.
+// Several runs give the same bytes.
 void CheckDeterminism(const Gpu& gpu, const Effort& effort, Report* report);
 // Random models, caches and policies, through whole lives of sequences.
 void CheckRandom(const Gpu& gpu, const Effort& effort, Report* report);
@@ -44,13 +44,13 @@ void CheckSums(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckLayers(const Gpu& gpu, const Effort& effort, Report* report);
 // One sequence on several streams.
 void CheckStreams(const Gpu& gpu, const Effort& effort, Report* report);
-// What a plan says it can do is what it does, for odd shapes and layouts too.
+// A plan can do what it says, for odd shapes and layouts too.
 void CheckCapabilities(const Gpu& gpu, const Effort& effort, Report* report);
 // The first user's prompt: token-major rings shrink by a factor of 8, decoding
-// goes on at the right slot and position, a small one is evicted as on the CPU to
-// the last byte, and policy none touches nothing.
+// goes on at the right slot and position, a small ring is evicted as on the CPU
+// to the last byte, and policy none changes nothing.
 void CheckAcceptance(const Gpu& gpu, const Effort& effort, Report* report);
-// The last part of it.
+// The last part of CheckAcceptance().
 void CheckPolicyNone(const Gpu& gpu, const Effort& effort, Report* report);
 
 struct Part {
@@ -58,7 +58,6 @@ struct Part {
   void (*run)(const Gpu&, const Effort&, Report*);
 };
 
-// All of them.
 inline constexpr Part kParts[] = {
     {"doors", CheckDoors},
     {"attention", CheckAttention},

@@ -1,4 +1,4 @@
-// Quantized rows, made, scored and attended to in random layouts, against the CPU.
+// Quantized rows are made, scored and attended to in random layouts, as on the CPU.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ constexpr uint32_t kCodeHeads = 2;
 constexpr uint32_t kCodeQueryHeads = 6;
 constexpr uint32_t kCodeQueries = 20;
 
-// [rows, query heads, elements], packed, on either side.
+// [rows, query heads, elements], packed, on both sides.
 struct QueryHeadRows {
   std::vector<float> host;
   Buffer device;
@@ -70,7 +70,7 @@ struct Codes {
   const Gpu& gpu;
   kvevict_dtype dtype;
   uint32_t n_tokens;
-  bool groups;  // of tokens share numbers
+  bool groups;  // groups of tokens share scales
   Random random;
   ContextHandle on_gpu;
   ContextHandle on_host;
@@ -161,7 +161,7 @@ void AttendCodes(const Codes& c, Report* report) {
   const std::vector<float> got = out.device.ReadAll<float>();
   double worst = 0;
   for (size_t i = 0; i < got.size(); ++i) {
-    // Weights and their sums are exact to 1e-5 or so, values up to 4 in size.
+    // Weights and their sums are exact to about 1e-5, and values are at most 4.
     const double error = std::abs(double{got[i]} - out.host[i]);
     worst = std::max(worst, error);
     if (error <= 1e-4) continue;
@@ -171,7 +171,7 @@ void AttendCodes(const Codes& c, Report* report) {
   report->Note("worst error of attention", worst);
 }
 
-// A view with its rows' numbers, without other companions.
+// A view with its rows' scales and minima, without other companions.
 struct Rows {
   std::vector<kvevict_plane> numbers;
   kvevict_view view;
@@ -205,7 +205,7 @@ kvevict_status Requantize(const Codes& c, const kvevict_view& from,
                          nullptr, 0, on_device ? c.gpu.stream() : nullptr);
 }
 
-// One that has the numbers that codes need.
+// A cache with the scales that codes need.
 std::unique_ptr<RandomLayer> NewDestination(Codes& c, const RandomLayer& from,
                                             kvevict_dtype dtype) {
   std::unique_ptr<RandomLayer> to;
@@ -218,7 +218,7 @@ std::unique_ptr<RandomLayer> NewDestination(Codes& c, const RandomLayer& from,
   return to;
 }
 
-// Some rows of `from` are stored anew in a cache of another dtype: the CPU's bytes.
+// Stores some rows of `from` in a cache of another dtype: the CPU gives the same bytes.
 void RequantizeTo(Codes& c, const RandomLayer& from, kvevict_dtype dtype,
                   Report* report) {
   std::vector<int32_t> slots;
@@ -237,8 +237,8 @@ void RequantizeTo(Codes& c, const RandomLayer& from, kvevict_dtype dtype,
   report->Expect(to->Compare(c.n_tokens));
 }
 
-// An eviction that stores the rows that stay anew, all of them if none go; in place if
-// `to` is `from`.
+// Evicts and requantises the rows that stay, or all if none go; in place if `to` is
+// `from`.
 kvevict_status Evict(Codes& c, const RandomLayer& from, const RandomLayer& to,
                      kvevict_dtype dtype, const char* policy, bool on_device) {
   kvevict_plan_options plan_options = KVEVICT_PLAN_OPTIONS_INIT;
@@ -279,7 +279,7 @@ void EvictTo(Codes& c, const RandomLayer& from, kvevict_dtype from_dtype,
   }
 }
 
-// Another cache of the same kind.
+// Another cache like this one.
 RandomLayer NewCache(Codes& c) {
   RandomLayer cache(c.gpu, &c.random, CodeGeometry(c.dtype), c.n_tokens,
                     c.groups);
@@ -292,7 +292,7 @@ RandomLayer NewCache(Codes& c) {
   return cache;
 }
 
-// Rows that share numbers get new ones where they are.
+// Rows that share scales get new ones in place.
 void EvictInPlace(Codes& c, Report* report) {
   for (uint32_t n_kept = c.n_tokens - 1; n_kept > 0; n_kept /= 4) {
     const RandomLayer cache = NewCache(c);
@@ -316,7 +316,7 @@ void EvictInPlace(Codes& c, Report* report) {
   }
 }
 
-// Lists move rows from some slot on down, but none of the recent ones.
+// Lists move rows from some slot on down, but no recent rows.
 void CompactInPlace(Codes& c, Report* report) {
   for (const bool has_recent : {false, true}) {
     std::unique_ptr<RandomLayer> cache;
@@ -381,8 +381,8 @@ void RequantizeBothWays(Codes& c, Report* report) {
   EvictTo(c, c.cache, c.dtype, KVEVICT_DTYPE_F32, report);
 }
 
-// Loads are of a scale or minimum, or of a block's own scale: each needs its alignment,
-// in what is read and in what is written, and nothing is touched without.
+// Kernels load scales or minima, or a block's own scale. Each needs its alignment,
+// read or written, and a call without it touches nothing.
 void CheckAlignment(const Gpu& gpu, kvevict_dtype dtype, Report* report) {
   constexpr uint32_t kTokens = 4;
   const ContextHandle context = CreateContext(gpu.ContextOptions());
@@ -453,7 +453,7 @@ void CheckAlignment(const Gpu& gpu, kvevict_dtype dtype, Report* report) {
 
 }  // namespace
 
-// Of random layouts of a dtype.
+// Checks random layouts of a dtype.
 static void CheckLayouts(const Gpu& gpu, kvevict_dtype dtype, uint32_t n_tokens,
                          bool groups, uint64_t seed, Report* report) {
   const std::string name =
@@ -480,7 +480,7 @@ void CheckCodes(const Gpu& gpu, const Effort& effort, Report* report) {
   const uint32_t n_tokens = effort.full ? 5000 : 150;
   for (const DTypeInfo& info : kDTypes) {
     if (!info.is_quantized()) continue;
-    // Elsewhere some, since each is compiled anew.
+    // Full runs take some dtypes, since each is compiled anew.
     const bool is_chosen = info.dtype == DType::kU8 ||
                            info.dtype == DType::kU4Halves ||
                            info.dtype == DType::kQ4_0;

@@ -27,8 +27,8 @@ CUcontext Current(const Gpu& gpu) {
 
 // ---- Two contexts ----
 
-// What is done by turns in both, with the second current all the time, is what
-// is done in one; both have the same bytes.
+// Work that alternates between both contexts, with the second one current all
+// the time, gives the bytes that one context gives.
 void CheckTwoContexts(const Gpu& gpu, Report* report) {
   Evictable a(gpu);
   const OtherContext other(gpu);
@@ -52,7 +52,7 @@ void CheckTwoContexts(const Gpu& gpu, Report* report) {
   done("destroying");
 }
 
-// The context that was current is so again, whatever fails.
+// The context that was current is current again, whatever fails.
 void CheckFailuresRestoreContext(const Gpu& gpu, Report* report) {
   Evictable e(gpu);
   Check(kvevict_context_prepare(e.side.context(), e.side.plan()));
@@ -113,7 +113,7 @@ void CheckFailuresRestoreContext(const Gpu& gpu, Report* report) {
 
 // ---- Threads ----
 
-// A request on a stream of its own, by a thread that has no context current.
+// Serves a request on a stream of its own in a thread without a current context.
 void Serve(const Twin& twin, const kvevict_plan* plan, const Buffer& workspace,
            cuda::CUstream stream, std::vector<int32_t>* positions) {
   const uint32_t n = twin.shape().n_tokens;
@@ -132,7 +132,7 @@ void Serve(const Twin& twin, const kvevict_plan* plan, const Buffer& workspace,
                                         positions->size(), &len));
 }
 
-// Nothing is prepared, so that they compile at the same time too.
+// Nothing is prepared, so the threads also compile at the same time.
 void CheckTwoThreads(const Gpu& gpu, Report* report) {
   const ContextHandle context = CreateContext(gpu.ContextOptions());
   const PlanHandle plan =

@@ -11,7 +11,7 @@
 namespace kvevict::gpu {
 namespace {
 
-// The last queries and the cache of all layers, as the doors take them.
+// The last queries and the caches of all layers, as the doors take them.
 class Model {
  public:
   Model(const Gpu& gpu, const Effort& effort, const Stopwatch& watch,
@@ -79,7 +79,7 @@ class Model {
     }
   }
 
-  // Attention of a step over the budget's slots, and what evicting takes after it.
+  // Times a step's attention over the budget's slots, and the eviction after it.
   void TimeDecoding() const {
     const uint64_t of_cache =
         2 * w_.n_layers * w_.PlaneBytes() / w_.n_tokens * w_.budget;

@@ -9,7 +9,7 @@
 
 namespace kvevict::gpu {
 
-// A row each, named after the workload.
+// Adds a row for each, named after the workload.
 void TimeDoors(const Gpu& gpu, const Effort& effort, const Stopwatch& watch,
                const char* name, const Workload& w, const Limits& limits,
                nlohmann::json* rows);

@@ -117,7 +117,7 @@ kvevict_status Select(const SelectCall& call, int32_t* keep, size_t keep_len,
 OneMove::OneMove(const kvevict_view& view, uint32_t n_tokens,
                  const int32_t* slots, size_t slots_len, uint32_t n_lists) {
   keep_.n_lists = n_lists;
-  keep_.slots = const_cast<int32_t*>(slots);  // are read only
+  keep_.slots = const_cast<int32_t*>(slots);  // only read
   keep_.slots_len = slots_len;
   keep_.count = static_cast<uint32_t>(slots_len / n_lists);
   move_.n_tokens = n_tokens;

@@ -1,4 +1,4 @@
-// The doors for one layer, with lists of one length end to end.
+// The calls without a sequence for one layer, with lists of one length end to end.
 #ifndef KVEVICT_TESTS_GPU_DOORS_H_
 #define KVEVICT_TESTS_GPU_DOORS_H_
 
@@ -12,7 +12,7 @@
 
 namespace kvevict::gpu {
 
-// Scratch of a call, and where it queues work.
+// A call's scratch, and the stream of its work.
 struct Scratch {
   void* memory = nullptr;
   size_t n_bytes = 0;
@@ -31,7 +31,7 @@ struct ScoreCall {
 kvevict_status Score(const ScoreCall& call, float* scores, size_t scores_len,
                      const Scratch& scratch);
 
-// What a layer shows of a chunk.
+// A layer shows this of a chunk.
 struct Shown {
   uint32_t layer;
   const kvevict_plane* queries;
@@ -47,7 +47,7 @@ inline kvevict_status Observe(kvevict_sequence* sequence, const Shown& layer,
                  stream);
 }
 
-// What an eviction is told of each layer, in order.
+// The inputs of an eviction for each layer, in order.
 class LayerInputs {
  public:
   // f32 rows, so many elements apart.
@@ -56,11 +56,11 @@ class LayerInputs {
   void AddWindow(const kvevict_plane& queries,
                  const kvevict_plane* row_lse = nullptr);
   void AddNothing() { Add(); }
-  // To what the last layer was given.
+  // The inputs of the last layer.
   kvevict_signal_inputs* last() { return &inputs_.back(); }
-  // Of a layer that has none: what nobody may read.
+  // Adds inputs of a layer that has none. Nobody may read them.
   void AddUnread();
-  // While this is there.
+  // The options are valid as long as this object.
   void Lend(kvevict_evict_options* options) const;
 
  private:
@@ -71,7 +71,7 @@ class LayerInputs {
   std::vector<kvevict_signal_inputs> inputs_;
 };
 
-// As the plan's policy wants it.
+// A selection as the plan's policy wants it.
 struct SelectCall {
   const kvevict_context* context;
   const kvevict_plan* plan;

@@ -27,7 +27,7 @@ void CompareScores(const oracle_policy& policy, const std::vector<float>& got,
   report->Note("worst error of a score, of what is allowed", worst);
 }
 
-// Score, select and compact of a layer; each compared by itself.
+// Scores, selects and compacts a layer, and compares each step.
 void CheckLayer(Side* gpu, Side* cpu, Twin* twin, uint32_t layer,
                 uint32_t n_tokens, Report* report) {
   const std::vector<float> scores = gpu->Score(layer, n_tokens);
@@ -75,7 +75,7 @@ std::vector<DoorsCase> DoorsCases(const Effort& effort) {
       {shape("bf16, token-major", heads, kv_heads, wide, bf16, bf16,
              Layout::kTokenMajor),
        "snapkv:budget=" + budget + ",scope=layer,window=" + window},
-      // By chunks, of which more are kept than a GPU runs at a time.
+      // Chunks: more are kept than a GPU runs at a time.
       {shape("bf16, token-major, few are lost", heads, kv_heads, wide, bf16,
              bf16, Layout::kTokenMajor),
        "snapkv:budget=0.9,scope=head,window=" + window},
@@ -96,7 +96,7 @@ std::vector<DoorsCase> DoorsCases(const Effort& effort) {
       {shape("f16 queries, f32 keys, head-major", 8, 8, 40, f16, f32,
              Layout::kHeadMajor),
        "snapkv:budget=0.25,scope=layer,window=8,pool=none"},
-      // What else rows can do.
+      // Other layouts and dtypes of rows.
       {shape("bf16, token-major", heads, kv_heads, wide, bf16, bf16,
              Layout::kTokenMajor),
        "snapkv:budget=" + budget +
@@ -119,7 +119,7 @@ std::vector<DoorsCase> DoorsCases(const Effort& effort) {
        "h2o:budget=" + budget + ",rows=mean"},
       {shape("f32, head-major", 3, 1, 24, f32, f32, Layout::kHeadMajor),
        "h2o:budget=" + budget + ",group=max"},
-      // Queries of a chunk, at once and in parts.
+      // Queries of a chunk come at once and in parts.
       {shape("bf16, paged", heads, kv_heads, wide, bf16, bf16, Layout::kPaged),
        "non-causal:sink=0,budget=" + budget + ",weight=none"},
       {shape("f16, token-major", 4, 2, 144, f16, f16, Layout::kTokenMajor),
@@ -127,7 +127,7 @@ std::vector<DoorsCase> DoorsCases(const Effort& effort) {
       {shape("f32, head-major", 3, 1, 24, f32, f32, Layout::kHeadMajor),
        "non-causal:sink=0,budget=" + budget +
            ",group=max,block=40,weight=none"},
-      // Codes, which hold their scales or need none.
+      // Codes hold their scales or need none.
       {shape("bf16 queries, fp8, paged", heads, kv_heads, wide, bf16,
              KVEVICT_DTYPE_FP8_E4M3, Layout::kPaged),
        "snapkv:budget=" + budget + ",scope=head,window=" + window},
@@ -146,7 +146,7 @@ std::vector<DoorsCase> DoorsCases(const Effort& effort) {
   };
 }
 
-// Log-sum-exps from elsewhere take the place of the first pass.
+// Given log-sum-exps replace the first pass.
 void CheckRowLse(const Gpu& gpu, const Effort& effort, kvevict_dtype dtype,
                  Report* report) {
   const Shape shape = {"",    1,     4,
@@ -167,7 +167,7 @@ void CheckRowLse(const Gpu& gpu, const Effort& effort, kvevict_dtype dtype,
   const std::vector<float> scores = side.Score(0, shape.n_tokens, &plane);
   CompareScores(side.policy(), scores, side.Score(0, shape.n_tokens), report);
 
-  // The same by way of a sequence's ring, chunk by chunk.
+  // A sequence's ring gives the same, chunk by chunk.
   Side keeper(&gpu, &twin, "snapkv:budget=60,scope=head,window=16");
   keeper.Prefill(0, shape.n_tokens, 100);
   const uint32_t first = shape.n_tokens - window;
@@ -178,7 +178,7 @@ void CheckRowLse(const Gpu& gpu, const Effort& effort, kvevict_dtype dtype,
                   std::min(5u, window - done), first + done, keeper.stream()));
   }
   keeper.Evict();
-  // And handed over at the eviction.
+  // They are handed over at the eviction.
   twin.Restore();
   Check(
       kvevict_sequence_append(side.sequence(), shape.n_tokens, side.stream()));
@@ -198,7 +198,7 @@ void CheckRowLse(const Gpu& gpu, const Effort& effort, kvevict_dtype dtype,
   }
 }
 
-// Slots of n_lists lists become those of the rows they list, on both sides; all
+// The slots of n_lists lists get the rows that they list on both sides; all
 // others stay.
 void CheckReordered(Side* gpu, Side* cpu, Twin* twin,
                     const std::vector<int32_t>& slots, uint32_t n_lists,
@@ -219,8 +219,8 @@ void CheckReordered(Side* gpu, Side* cpu, Twin* twin,
   }
 }
 
-// A ring that began in the middle begins at slot 0 again, as a whole and with
-// every third token; then any slots, with repeats, per head.
+// A ring that began in the middle begins at slot 0 again, whole and with every
+// third token. Then any slots follow, with repeats, per head.
 void CheckReorder(const Gpu& gpu, const Effort& effort, Layout layout,
                   kvevict_dtype dtype, Report* report) {
   const uint32_t n = effort.full ? 16384 : 331;
@@ -241,7 +241,7 @@ void CheckReorder(const Gpu& gpu, const Effort& effort, Layout layout,
   CheckReordered(&device, &host, &twin, any, shape.n_kv_heads, report);
 }
 
-// By offsets of one list or of one for each head; a slot in three stays where it is.
+// Offsets are one list or one per head. One slot in three stays where it is.
 void CheckRotate(const Gpu& gpu, const Effort& effort, Layout layout,
                  kvevict_dtype dtype, Report* report) {
   const uint32_t n = effort.full ? 16384 : 331;

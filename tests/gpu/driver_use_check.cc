@@ -12,7 +12,7 @@
 namespace kvevict::gpu {
 namespace {
 
-// Calls that may come from making handles, never from using them.
+// Making handles may call these, using them may not.
 constexpr const char* kNotWhileExecuting[] = {
     "cuMemAlloc_v2", "cuMemFree_v2", "cuModuleLoadData", "cuLibraryLoadData",
     "cuFuncSetAttribute"};
@@ -59,7 +59,7 @@ void CheckContextIsRestored(const Gpu& gpu, Report* report) {
   const cuda::CUcontext before = current();
   e.side.Prefill(0, 120, 50);
   report->FailIf(current() != before, "another context is current");
-  // From a thread that has none.
+  // The thread has no current context.
   kvevict_status status = KVEVICT_ERROR_INTERNAL;
   bool none_before = false;
   bool none_after = false;
@@ -93,7 +93,7 @@ void CheckCaptureWantsPreparing(const Gpu& gpu, Report* report) {
   report->FailIf(status != KVEVICT_OK, "capturing fails after preparing");
 }
 
-// Log-sum-exps that were observed, or come with the eviction.
+// Log-sum-exps are observed, or come with the eviction.
 void CheckLseSavesAPass(const Gpu& gpu, bool observed, Report* report) {
   Evictable e(gpu);
   e.side.Prefill(0, 120, 50);
@@ -122,7 +122,7 @@ void CheckLseSavesAPass(const Gpu& gpu, bool observed, Report* report) {
   report->FailIf(mock::Launches("window_lse") != before,
                  "the first pass ran all the same");
   if (!observed) return;
-  // Those of older rows cover keys that are gone now.
+  // Log-sum-exps of older rows cover keys that are gone now.
   e.side.Prefill(120, 3, 1);
   for (uint32_t l = 0; l < SmallShape().n_layers; ++l) {
     Check(
@@ -134,7 +134,7 @@ void CheckLseSavesAPass(const Gpu& gpu, bool observed, Report* report) {
                  "log-sum-exps from before an eviction were used after it");
 }
 
-// Where every head has its list, and nothing else is done to the scores.
+// Every head has its list, and nothing else shapes the scores.
 void CheckPoolingWithSelection(const Gpu& gpu, Report* report) {
   const auto launches = [&](const char* policy, const char* kernel) {
     Evictable e(gpu, nullptr, policy);
@@ -177,8 +177,8 @@ void CheckDebugFindsBadLists(const Gpu& gpu, Report* report) {
 
 // ---- Failures ----
 
-// Fails the n-th call of a function, for every n until nothing fails, while
-// handles are made; each time with the right status and without a leak.
+// Fails the n-th call of a function while handles are made, for every n until
+// nothing fails. Each time the status is right and nothing leaks.
 void CheckCreationFailures(const Gpu& gpu, const char* function, int result,
                            kvevict_status expected, const char* word,
                            Report* report) {
@@ -293,7 +293,7 @@ void CheckDeviceMemoryHooks(const Gpu& gpu, Report* report) {
       CreatePlan(context.get(), GeometryOf(SmallShape()), ParsePolicy(kPolicy));
   kvevict_sequence* sequence = nullptr;
   ExpectFailure(kvevict_sequence_create(plan.get(), &sequence),
-                KVEVICT_ERROR_OUT_OF_MEMORY, {"bytes on the device"}, report);
+                KVEVICT_ERROR_OUT_OF_MEMORY, {"no device memory"}, report);
 }
 
 void CheckNoCurrentContext(const Gpu& gpu, Report* report) {
@@ -307,7 +307,7 @@ void CheckNoCurrentContext(const Gpu& gpu, Report* report) {
   }).join();
 }
 
-// Last, since nothing runs in this context any more.
+// This is the last part, since nothing runs in this context any more.
 void CheckContextLost(const Gpu& gpu, Report* report) {
   Evictable e(gpu);
   Check(kvevict_context_prepare(e.side.context(), e.side.plan()));
@@ -315,7 +315,7 @@ void CheckContextLost(const Gpu& gpu, Report* report) {
   gpu.Synchronize();
   constexpr int kLaunchFailed = 719;
   mock::FailKernel(1, kLaunchFailed);
-  Check(e.Evict());  // queued; nobody knows yet
+  Check(e.Evict());  // queued; the fault is not known yet
   std::vector<int32_t> positions(60);
   size_t n = 0;
   ExpectFailure(
@@ -356,7 +356,7 @@ void CheckDriverFailures(const Gpu& gpu, const Effort&, Report* report) {
                 [&] { CheckNoCurrentContext(gpu, report); });
   report->Check("memory of the device runs out", [&] {
     CheckCreationFailures(gpu, "cuMemAlloc_v2", 2, KVEVICT_ERROR_OUT_OF_MEMORY,
-                          "on the device", report);
+                          "no device memory", report);
   });
   report->Check("a module does not load", [&] {
     CheckCreationFailures(gpu, "cuLibraryLoadData", 200, KVEVICT_ERROR_DEVICE,

@@ -20,7 +20,7 @@ void ExpectSameReport(const kvevict_evict_report& a,
                  "the reports of GPU and CPU differ");
 }
 
-// Scope HEAD and LAYER: an eviction keeps what the doors choose, one after the
+// Scope HEAD and LAYER: an eviction keeps what the doors choose one after the
 // other.
 void ExpectWhatTheDoorsKeep(Side* gpu, Side* cpu, Twin* twin, uint32_t n_tokens,
                             Report* report) {
@@ -84,7 +84,7 @@ void CheckEviction(const Gpu& gpu, const EvictionCase& c, const Effort& effort,
   ExpectRowsOfPositions(device, &twin, report);
   if (!c.by_attention) {
     ExpectSamePositions(device, host, twin, report);
-    // Once more, with positions that are listed, on tokens added since.
+    // Evicts again, with listed positions, after adding tokens.
     const uint32_t n_more = kRoomForDecoding / 2;
     device.Prefill(shape.n_tokens, n_more, 1);
     host.Prefill(shape.n_tokens, n_more, 1);
@@ -99,7 +99,7 @@ void CheckEviction(const Gpu& gpu, const EvictionCase& c, const Effort& effort,
   ExpectLengths(gpu, device, twin, report);
 }
 
-// Scores of the caller, with ties, NaN and infinities, in device memory.
+// The caller's scores, with ties, NaN and infinities, are in device memory.
 void CheckCallerScores(const Gpu& gpu, const Shape& shape, const Effort& effort,
                        Report* report) {
   constexpr char kPolicy[] =
@@ -118,7 +118,7 @@ void CheckCallerScores(const Gpu& gpu, const Shape& shape, const Effort& effort,
   }
   const Buffer on_device(gpu, scores.size() * sizeof(float));
   on_device.Write(scores.data(), on_device.n_bytes());
-  // First in rows with gaps, then packed.
+  // Rows have gaps first, then they are packed.
   for (const bool packed : {false, true}) {
     LayerInputs of_device;
     LayerInputs of_host;
@@ -135,7 +135,7 @@ void CheckCallerScores(const Gpu& gpu, const Shape& shape, const Effort& effort,
     of_host.Lend(&evict);
     host.Evict(&evict);
     ExpectSamePositions(device, host, twin, report);
-    // Rows are those of the prompt; tokens added since have none.
+    // The rows are the prompt's. Tokens added since have none.
     if (!packed) ExpectRowsOfPositions(device, &twin, report);
     for (Side* side : {&device, &host}) {
       side->Prefill(shape.n_tokens, kRoomForDecoding / 2, 1);
@@ -143,8 +143,8 @@ void CheckCallerScores(const Gpu& gpu, const Shape& shape, const Effort& effort,
   }
 }
 
-// The second eviction is told to keep positions that are gone for the most part,
-// more than its budget would hold: those that are there stay, as on the CPU.
+// The second eviction is told to keep more positions than its budget holds, most
+// of them gone. Those that are held stay, as on the CPU.
 void CheckProtected(const Gpu& gpu, const Effort& effort, Report* report) {
   const EvictionCase c = {"random:budget=50,sink=4,scope=layer",
                           KVEVICT_DTYPE_BF16,
@@ -166,7 +166,7 @@ void CheckProtected(const Gpu& gpu, const Effort& effort, Report* report) {
     evict.protected_positions = protect.data();
     evict.protected_positions_len = protect.size();
     side->Evict(&evict);
-    // Those that are there, and too many.
+    // These are held, and too many.
     side->Prefill(shape.n_tokens + kRoomForDecoding / 2, 1, 1);
     const std::vector<int32_t> held = side->Positions(0, 0);
     evict.protected_positions = held.data();
@@ -184,8 +184,8 @@ void CheckProtected(const Gpu& gpu, const Effort& effort, Report* report) {
   ExpectSamePositions(device, host, twin, report);
 }
 
-// What layers keep goes by the weights of all, on the GPU as on the CPU; at full size
-// a number may round the other way.
+// All layers' weights decide what a layer keeps, on the GPU as on the CPU. At full
+// size a number may round the other way.
 void CheckSplitByScore(const Gpu& gpu, const EvictionCase& c,
                        const Effort& effort, Report* report) {
   const Shape shape = ShapeOf(c, effort);
@@ -208,7 +208,7 @@ void CheckSplitByScore(const Gpu& gpu, const EvictionCase& c,
   }
 }
 
-// By what caches hold, chunk by chunk, twice; at full size a number may round the other
+// Caches are evicted by chunks, twice. At full size a number may round the other
 // way.
 void CheckChunks(const Gpu& gpu, const EvictionCase& c, const Effort& effort,
                  Report* report) {
@@ -230,7 +230,7 @@ void CheckChunks(const Gpu& gpu, const EvictionCase& c, const Effort& effort,
   }
 }
 
-// All layers have the first one's companion: it moves once.
+// All layers have the first one's companion, which moves once.
 void CheckSharedCompanion(const Gpu& gpu, const EvictionCase& c,
                           const Effort& effort, Report* report) {
   const Shape shape = ShapeOf(c, effort);
@@ -251,8 +251,8 @@ void CheckSharedCompanion(const Gpu& gpu, const EvictionCase& c,
   }
 }
 
-// A window of which the policy keeps less than it scores by is whole all the
-// same, if its first token was protected.
+// The policy keeps less of a window than it scores by. The window is whole all
+// the same if its first token was protected.
 void CheckWindowKeptByChance(const Gpu& gpu, const Effort& effort,
                              Report* report) {
   const EvictionCase c = {
@@ -298,7 +298,7 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
        Layout::kTokenMajor, 64, false},
       {"random:sink=0,budget=50,scope=head", f32, f16, Layout::kHeadMajor, 64,
        false},
-      // Norms round otherwise on either side; all that stays is chosen before.
+      // Norms round otherwise on either side. All that stays is chosen before them.
       {"random:sink=0,budget=50,weight=norm,secure=1", f32, f32,
        Layout::kTokenMajor, 64, false},
       {"random:budget=50,sink=4,scope=layer", bf16, bf16, Layout::kTokenMajor,
@@ -359,7 +359,7 @@ void CheckEvictions(const Gpu& gpu, const Effort& effort, Report* report) {
   report->Check("evict: custom scores", [&] {
     CheckCallerScores(gpu, ShapeOf(cases[0], effort), effort, report);
   });
-  // More tokens than one block selects from.
+  // One block cannot select from so many tokens.
   report->Check("evict: custom scores, 66,001 tokens", [&] {
     CheckCallerScores(gpu,
                       {"", 2, 2, 2, 8, 66001, bf16, bf16, Layout::kTokenMajor},

@@ -1,4 +1,4 @@
-// A small cache with what an eviction of it needs, for the checks with the mock.
+// A small cache with everything that an eviction of it needs, for the mock.
 #ifndef KVEVICT_TESTS_GPU_EVICTABLE_H_
 #define KVEVICT_TESTS_GPU_EVICTABLE_H_
 
@@ -27,13 +27,13 @@ inline Shape SmallShape() {
           Layout::kTokenMajor};
 }
 
-// A sequence in mid-prompt, and what an eviction of it needs.
+// A sequence in mid-prompt with everything that an eviction of it needs.
 struct Evictable {
   Twin twin;
   Side side;
   Buffer workspace;
   Buffer scores;
-  Buffer keep;  // lists, of the first slots until something is selected
+  Buffer keep;  // lists of the first slots until something is selected
 
   explicit Evictable(const Gpu& gpu,
                      const kvevict_context_options* options = nullptr,
@@ -55,7 +55,7 @@ struct Evictable {
   }
 };
 
-// Fails unless a call came to `expected`, with these words in its message.
+// Fails unless a call returned `expected` with these words in its message.
 inline void ExpectFailure(kvevict_status status, kvevict_status expected,
                           std::initializer_list<const char*> words,
                           Report* report) {

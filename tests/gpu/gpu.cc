@@ -115,7 +115,7 @@ Buffer::~Buffer() {
 void Buffer::Write(const void* host, size_t n_bytes, size_t offset) const {
   if (offset + n_bytes > n_bytes_) throw std::out_of_range("Buffer::Write");
   if (n_bytes == 0) return;
-  // On the stream that reads it, which waits for no other.
+  // It runs on the stream that reads it, which waits for no other.
   Check(gpu_->driver(),
         gpu_->driver().cuMemcpyHtoDAsync(address_ + offset, host, n_bytes,
                                          gpu_->stream()),
@@ -149,7 +149,7 @@ void Order(const Gpu& gpu, cuda::CUstream first, cuda::CUstream second) {
   Check(driver, driver.cuEventRecord(event, first), "cuEventRecord");
   Check(driver, driver.cuStreamWaitEvent(second, event, 0),
         "cuStreamWaitEvent");
-  (void)driver.cuEventDestroy(event);  // goes when it has been reached
+  (void)driver.cuEventDestroy(event);  // freed when it has been reached
 }
 
 // ---- Graph ----

@@ -20,14 +20,14 @@ void Check(kvevict_status status);
 void Check(const cuda::Driver& driver, cuda::CUresult result, const char* call);
 
 struct Libraries {
-  std::string libcuda;           // "": where the system finds it
-  std::string libnvrtc;          // "": by the driver's version
+  std::string libcuda;           // "": the system's
+  std::string libnvrtc;          // "": chosen by the driver's version
   std::string kernel_cache_dir;  // "": none
 };
 
 class Gpu {
  public:
-  // In GPU 0's primary context, or in another one. It is current meanwhile.
+  // Uses GPU 0's primary context or another one, which is current meanwhile.
   explicit Gpu(const Libraries& libraries, cuda::CUcontext context = nullptr);
   ~Gpu();
   Gpu(const Gpu&) = delete;
@@ -55,7 +55,6 @@ class Gpu {
   cuda::CUstream stream_ = nullptr;
 };
 
-// Memory on the GPU.
 class Buffer {
  public:
   Buffer(const Gpu& gpu, size_t n_bytes);
@@ -104,10 +103,10 @@ class OtherStream {
   cuda::CUstream stream_ = nullptr;
 };
 
-// What is queued on `second` from now on comes after what is on `first`.
+// Work queued on `second` from now on comes after the work on `first`.
 void Order(const Gpu& gpu, cuda::CUstream first, cuda::CUstream second);
 
-// What a stream captured, to be run again and again.
+// Work that a stream captured, to be run again and again.
 class Graph {
  public:
   // Work queued on the stream while `queue` runs is recorded, not run.
@@ -167,9 +166,9 @@ struct Geometry {
   bool IsFull(uint32_t l) const {
     return layer(l).cache == KVEVICT_LAYER_CACHE_FULL;
   }
-  // Pairs of elements that RoPE turns in every layer's keys.
+  // The pairs of elements that RoPE rotates in every layer's keys.
   uint32_t n_rope_pairs() const;
-  // While this is there, and as it is now.
+  // Valid as long as this object does not change.
   kvevict_geometry Borrowed() const;
 };
 
@@ -179,15 +178,15 @@ PlanHandle CreatePlan(const kvevict_context* context, const Geometry& geometry,
                       const kvevict_plan_options* options = nullptr);
 SequenceHandle CreateSequence(const kvevict_plan* plan);
 oracle_policy ParsePolicy(const std::string& text);
-// Throws unless the values go together.
+// Throws unless the values can be combined.
 PolicyHandle HandleOf(const oracle_policy& policy);
 bool IsValid(const oracle_policy& policy);
 kvevict_workspace WorkspaceOf(const kvevict_plan* plan,
                               kvevict_operation operation);
-// The best size.
+// The best size of a workspace.
 size_t WorkspaceBytes(const kvevict_plan* plan, kvevict_operation operation);
 kvevict_layer_info LayerOf(const kvevict_plan* plan, uint32_t layer);
-// Of the last eviction.
+// The report of the last eviction.
 kvevict_evict_report ReportOf(const kvevict_sequence* sequence);
 
 }  // namespace kvevict::gpu

@@ -22,8 +22,8 @@ Shape ShapeOf(const Effort& effort) {
           Layout::kTokenMajor};
 }
 
-// Shows the queries of one token, which lie where the graph reads them, and
-// counts it.
+// Observes the queries of one token at the place where the graph reads them,
+// and counts it.
 void CaptureStep(const Side& side, const Twin& twin, const Buffer& row) {
   const Shape& shape = twin.shape();
   for (uint32_t l = 0; l < shape.n_layers; ++l) {
@@ -35,7 +35,7 @@ void CaptureStep(const Side& side, const Twin& twin, const Buffer& row) {
   Check(kvevict_sequence_append(side.sequence(), 1, side.stream()));
 }
 
-// Puts the queries of a position there.
+// Writes the queries of a position there.
 void WriteRow(const Twin& twin, uint32_t position, const Buffer& row) {
   const size_t n_bytes = row.n_bytes() / twin.shape().n_layers;
   for (uint32_t l = 0; l < twin.shape().n_layers; ++l) {
@@ -52,7 +52,7 @@ void CheckReplays(const Gpu& gpu, const Effort& effort, Report* report) {
   const size_t row_bytes =
       static_cast<size_t>(twin.HostQueries(0, 0).token_stride_bytes);
 
-  // The same tokens without graphs.
+  // This side sees the same tokens without graphs.
   Side eager(&gpu, &twin, kPolicy);
   eager.Prefill(0, shape.n_tokens, shape.n_tokens);
   eager.Evict();
@@ -63,7 +63,7 @@ void CheckReplays(const Gpu& gpu, const Effort& effort, Report* report) {
   Check(kvevict_context_prepare(side.context(), side.plan()));
   const Buffer row(gpu, row_bytes * shape.n_layers);
   side.Prefill(0, shape.n_tokens - n_steps, 50);
-  // The first launch is the one that was counted when it was captured.
+  // The first launch was already counted when it was captured.
   const Graph step(gpu, [&] { CaptureStep(side, twin, row); });
   const auto run = [&](uint32_t position, bool counted) {
     WriteRow(twin, position, row);
@@ -85,7 +85,7 @@ void CheckReplays(const Gpu& gpu, const Effort& effort, Report* report) {
   ExpectSamePositions(side, eager, twin, report);
 }
 
-// The doors in a graph, launched twice, give what they give outside.
+// The doors in a graph that is launched twice give what they give outside.
 void CheckDoorsInGraph(const Gpu& gpu, const Effort& effort, Report* report) {
   const Shape shape = ShapeOf(effort);
   const uint32_t n = shape.n_tokens;

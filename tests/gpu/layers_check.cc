@@ -1,4 +1,4 @@
-// Models whose layers differ, one after the other and in one call.
+// Models whose layers differ, layer by layer and in one call.
 #include <fmt/format.h>
 
 #include <vector>
@@ -23,7 +23,7 @@ kvevict_layer_geometry FullLayer(uint32_t n_q_heads, uint32_t n_kv_heads,
   return layer;
 }
 
-// Heads, head sizes, dtypes and scales differ; neighbours and others are alike.
+// Heads, head sizes, dtypes and scales differ; some layers are alike.
 Geometry UnlikeLayers() {
   const kvevict_dtype f32 = KVEVICT_DTYPE_F32;
   const kvevict_dtype f16 = KVEVICT_DTYPE_F16;
@@ -40,7 +40,7 @@ Geometry UnlikeLayers() {
            FullLayer(4, 1, 16, 32, f32, f32)}};
 }
 
-// Budgets about 30, which the window of 8 fits.
+// Budgets around 30, into which the window of 8 fits.
 std::vector<uint32_t> HeadBudgets(const Geometry& g) {
   std::vector<uint32_t> budgets;
   for (uint32_t l = 0; l < g.n_layers; ++l) {
@@ -51,7 +51,7 @@ std::vector<uint32_t> HeadBudgets(const Geometry& g) {
   return budgets;
 }
 
-// Prompt, decoding by a captured step, eviction; and all of it again.
+// Prefills, decodes by a captured step and evicts, twice.
 void LiveWithUnlikeLayers(const Gpu& gpu, const ModelCase& model_case,
                           uint64_t seed, Report* report) {
   Random random(seed);
@@ -81,7 +81,7 @@ struct ScoredLayer {
   Buffer scores;
 };
 
-// Of all layers, in one call or in one each.
+// Scores all layers in one call or in one call each.
 Scores ScoreOnGpu(const Gpu& gpu, const RandomModel& model,
                   const std::vector<ScoredLayer>& layers, bool together) {
   std::vector<kvevict_signal_inputs> inputs(layers.size(),
@@ -114,7 +114,7 @@ Scores ScoreOnGpu(const Gpu& gpu, const RandomModel& model,
   return scores;
 }
 
-// Layers of one call do not know of each other, in whatever order they come.
+// Layers of one call do not depend on each other or on their order.
 void ScoreTogetherAndAlone(const Gpu& gpu, const char* policy, uint64_t seed,
                            Report* report) {
   Random random(seed);

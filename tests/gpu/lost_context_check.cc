@@ -38,7 +38,7 @@ std::string Leaks() {
   return all;
 }
 
-// A fault of the caller's own kernel, say, that comes to light in `function`.
+// Simulates a fault of the caller's kernel that comes to light in `function`.
 void LoseContext(const Gpu& gpu, const char* function, Report* report) {
   const std::string before = Leaks();
   HostBytes bytes;
@@ -94,7 +94,7 @@ void CheckFaults(const Gpu& gpu, Report* report) {
   }
 }
 
-// The CUcontext goes before what was made in it.
+// The CUcontext is destroyed before what was made in it.
 void CheckDestroyedContext(const Gpu& gpu, Report* report) {
   const std::string before = Leaks();
   HostBytes bytes;

@@ -1,6 +1,6 @@
-// The GPU test program: what kvevict does on a GPU against what it does on the
-// CPU, then how fast. Needs a driver and libnvrtc, nothing else; with an
-// interpreter in the driver's place (--small) it needs no GPU either.
+// The GPU test program compares what kvevict does on a GPU with what it does on the
+// CPU, then measures how fast. It needs a driver and libnvrtc, nothing else. With
+// an interpreter in the driver's place (--small) it needs no GPU either.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -19,7 +19,7 @@ namespace {
 
 using namespace kvevict::gpu;  // NOLINT: a program
 
-// By the clock: std::random_device wants a newer C library than the rest.
+// The seed is the time: std::random_device needs a newer C library than the rest.
 uint64_t FreshSeed() {
   return static_cast<uint64_t>(
       std::chrono::system_clock::now().time_since_epoch().count());
@@ -39,7 +39,7 @@ struct Options {
 
 int Run(const Options& options) {
   const Gpu gpu(options.libraries);
-  CreateContext(gpu.ContextOptions());  // or the reason why there is none
+  CreateContext(gpu.ContextOptions());  // throws the reason if there is none
   fmt::print("{}, sm_{}, driver {}\nseed {}\n", gpu.name(), gpu.sm(),
              gpu.driver().version, options.seed);
   const Effort effort{!options.small, options.seed, options.small ? 3u : 20u};
@@ -49,7 +49,7 @@ int Run(const Options& options) {
                              {"driver", gpu.driver().version},
                              {"kvevict", kvevict_version()},
                              {"seed", options.seed}};
-  // After every part, since the next one may end the program.
+  // Saves after every part, since the next one may end the program.
   const auto save = [&] {
     document["checks"] = report.checks();
     if (options.json.empty()) return;

@@ -7,8 +7,8 @@
 namespace kvevict::gpu {
 namespace {
 
-// Eight products that do not wait for each other, again and again, of numbers in
-// (-2, -1] and [1, 2) with random digits: on zeros the machine is faster.
+// Eight independent products run again and again on numbers in (-2, -1] and [1,
+// 2) with random digits: the machine is faster on zeros.
 constexpr char kProgram[] = R"(
 extern "C" __global__ void matrix_rate(unsigned n_rounds, float* out) {
   float c[8][4] = {};

@@ -1,4 +1,4 @@
-// How fast the GPU's tensor cores are by mma.sync, which the scorer uses.
+// The speed of the GPU's tensor cores by mma.sync, which the scorer uses.
 #ifndef KVEVICT_TESTS_GPU_MATRIX_RATE_H_
 #define KVEVICT_TESTS_GPU_MATRIX_RATE_H_
 

@@ -1,6 +1,6 @@
-// The checks of the GPU program without a GPU: the library's own loader, NVRTC,
-// launches and error paths, with the mock driver in the driver's place. It says
-// that it is newer than every NVRTC, so that the library hands it PTX.
+// The GPU program's checks without a GPU: the library's own loader, NVRTC,
+// launches and error paths, with the mock driver in the driver's place. It
+// claims to be newer than every NVRTC, so that the library gives it PTX.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using namespace kvevict::gpu;  // NOLINT
 
 constexpr int kNewerThanAnyNvrtc = 999;
 
-// Besides those of the GPU program.
+// These parts come on top of the GPU program's.
 constexpr Part kMockParts[] = {
     {"moved_rows", CheckMovedRows},
     {"driver_use", CheckDriverUse},
@@ -51,7 +51,7 @@ uint64_t Seed() {
   return text == nullptr ? 1 : std::strtoull(text, nullptr, 10);
 }
 
-// What the mock noticed.
+// Reports the problems that the mock noticed.
 void ExpectNoProblems(Report* report) {
   report->Check("no misuse of the driver, no leak", [&] {
     for (const std::string& problem : mock::Problems()) report->Fail(problem);
@@ -59,7 +59,7 @@ void ExpectNoProblems(Report* report) {
   });
 }
 
-// Kernels compiled by the newest libnvrtc here, or by the oldest.
+// The newest libnvrtc here compiles the kernels, or the oldest.
 int Run(const std::string& part, bool by_oldest) {
   const std::vector<const cuda::Nvrtc*> nvrtcs = cuda::FindNvrtcs();
   if (nvrtcs.empty()) {

@@ -11,7 +11,7 @@
 
 namespace kvevict::gpu {
 
-// Aligned to 256, as workspaces on the GPU are; filled with garbage.
+// Memory aligned to 256 as workspaces on the GPU are, filled with garbage.
 class Side::Memory {
  public:
   Memory(const Gpu* gpu, size_t n_bytes) : n_bytes_(n_bytes) {
@@ -91,7 +91,7 @@ const kvevict_view& Side::View(uint32_t layer) const {
 std::vector<float> Side::Score(uint32_t layer, uint32_t n_tokens,
                                const kvevict_plane* row_lse, uint32_t logical) {
   const size_t n = size_t{twin_->shape().n_kv_heads} * n_tokens;
-  // Of a window, or to make sums of: all.
+  // These rows are a window's, or all to make sums of.
   const bool of_all =
       policy_.kind == ORACLE_H2O || policy_.kind == ORACLE_NON_CAUSAL;
   const uint32_t n_rows = of_all ? n_tokens : obs_window();
@@ -181,7 +181,7 @@ void Side::Decode(uint32_t position) {
 kvevict_evict_report Side::Evict(const kvevict_evict_options* options) {
   const std::vector<kvevict_view>& views =
       gpu_ == nullptr ? twin_->host_views() : twin_->device_views();
-  // The best size and the least take turns: results are the same.
+  // The best and the least size take turns, with the same results.
   const kvevict_workspace sizes = WorkspaceOf(plan(), KVEVICT_OPERATION_EVICT);
   const Memory workspace(
       gpu_, ++n_evictions_ % 2 == 0 ? sizes.least_bytes : sizes.best_bytes);

@@ -1,4 +1,4 @@
-// A context, a plan and what the doors need, on the CPU and on the GPU alike.
+// A context, a plan and what the doors need, on the CPU or on the GPU.
 #ifndef KVEVICT_TESTS_GPU_MODEL_H_
 #define KVEVICT_TESTS_GPU_MODEL_H_
 
@@ -12,7 +12,7 @@
 
 namespace kvevict::gpu {
 
-// One side: `gpu` or, if that is null, the CPU.
+// One side: `gpu`, or the CPU if it is null.
 class Side {
  public:
   Side(const Gpu* gpu, Twin* twin, const std::string& policy,
@@ -23,17 +23,17 @@ class Side {
   kvevict_sequence* sequence() const { return sequence_.get(); }
   uint32_t obs_window() const { return policy_.window; }
   kvevict_stream stream() const { return stream_; }
-  // For the calls of the sequence from now on.
+  // The sequence's calls use it from now on.
   void UseStream(kvevict_stream stream) { stream_ = stream; }
   const oracle_policy& policy() const { return policy_; }
 
   // ---- The doors, of one layer at n_tokens ----
 
-  // By the last queries before position `logical`; 0: before n_tokens.
+  // Scores by the last queries before position `logical`; 0: before n_tokens.
   std::vector<float> Score(uint32_t layer, uint32_t n_tokens,
                            const kvevict_plane* row_lse = nullptr,
                            uint32_t logical = 0);
-  // Keep lists [n_lists, n_keep] of given scores.
+  // Returns keep lists [n_lists, n_keep] of given scores.
   std::vector<int32_t> Select(uint32_t layer, const std::vector<float>& scores,
                               uint32_t n_tokens,
                               const std::vector<int32_t>& protect);
@@ -49,7 +49,7 @@ class Side {
 
   // Observes and appends the tokens of [first, first + n), chunk by chunk.
   void Prefill(uint32_t first, uint32_t n, uint32_t chunk);
-  // The same for one token, at the position that the device has in its memory.
+  // The same for one token at the position in the device's memory.
   void Decode(uint32_t position);
   kvevict_evict_report Evict(const kvevict_evict_options* options = nullptr);
   std::vector<int32_t> Positions(uint32_t layer, uint32_t kv_head) const;
@@ -57,12 +57,12 @@ class Side {
   uint32_t Logical() const;
 
  private:
-  // Memory of the side; what is written to it, and read back.
+  // Memory of the side that can be written and read back.
   class Memory;
 
   const kvevict_view& View(uint32_t layer) const;
-  // Shows the queries of [first, first + rows) as those from `position` on, and
-  // appends as many tokens.
+  // Observes the queries of [first, first + rows) at positions from `position`
+  // on, and appends as many tokens.
   void Observe(uint32_t first, uint32_t rows, uint32_t position);
 
   const Gpu* gpu_;
@@ -75,12 +75,12 @@ class Side {
   uint32_t n_evictions_ = 0;
 };
 
-// The same survivors in every layer and head.
+// Fails unless every layer and head has the same survivors.
 void ExpectSamePositions(const Side& a, const Side& b, const Twin& twin,
                          Report* report);
-// Every slot holds the rows of the position it says, in every layer and head.
+// Fails unless every slot of every layer and head holds its position's rows.
 void ExpectRowsOfPositions(const Side& side, Twin* twin, Report* report);
-// What the device keeps of the lengths is what the host counted.
+// Fails unless the device's lengths are what the host counted.
 void ExpectLengths(const Gpu& gpu, const Side& side, const Twin& twin,
                    Report* report);
 

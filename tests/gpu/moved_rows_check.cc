@@ -28,7 +28,7 @@ constexpr Shape kShape = {"",
 struct Layer {
   Twin twin;
   Side side;
-  Buffer memory;  // more than any workspace here
+  Buffer memory;  // larger than any workspace here
 
   explicit Layer(const Gpu& gpu,
                  const kvevict_context_options* options = nullptr)
@@ -54,7 +54,7 @@ void CheckDebugFindsBadSlots(const Gpu& gpu, Report* report) {
   report->FailIf(!e.twin.IsUntouched(0), "a byte moved");
 }
 
-// Tickets are what compaction does with a workspace.
+// Compaction uses a workspace for tickets.
 void CheckWorkspaceMeansChunks(const Gpu& gpu, Report* report) {
   Layer e(gpu);
   std::vector<int32_t> keep(60);
@@ -84,7 +84,7 @@ void CheckWorkspaceMeansChunks(const Gpu& gpu, Report* report) {
   gpu.Synchronize();
 }
 
-// As rows of a dtype that nothing reads.
+// Gives rows a dtype that nothing reads.
 kvevict_plane Opaque(kvevict_plane plane) {
   const uint32_t element_bytes = plane.dtype == KVEVICT_DTYPE_F32 ? 4 : 2;
   plane.row_bytes = plane.head_dim * element_bytes;
@@ -93,9 +93,9 @@ kvevict_plane Opaque(kvevict_plane plane) {
   return plane;
 }
 
-// Narrow companions, which columns would move 4 bytes at a time, get tickets
-// in every eviction: where K and V are opaque, and where they are so wide that
-// they go by columns themselves.
+// Narrow companions, which columns would move 4 bytes at a time, get tickets in
+// every eviction: if K and V are opaque, and if they are so wide that they move
+// by columns themselves.
 void CheckEvictionHasTickets(const Gpu& gpu, const Shape& shape, bool opaque,
                              Report* report) {
   Twin twin(gpu, shape, 1);
@@ -141,7 +141,7 @@ void CheckEvictionHasTickets(const Gpu& gpu, const Shape& shape, bool opaque,
   }
 }
 
-// The same move of each layer on the host and on the device.
+// Makes the same move of each layer on the host and on the device.
 struct LayerMoves {
   ContextHandle host = CreateContext(KVEVICT_CONTEXT_OPTIONS_INIT);
   std::vector<int32_t> slots;
@@ -150,7 +150,7 @@ struct LayerMoves {
   kvevict_keep_lists device_keep = KVEVICT_KEEP_LISTS_INIT;
   std::vector<kvevict_move> host_moves, device_moves;
 
-  // To the caches of `to`; nullptr: in place.
+  // Moves to the caches of `to`; nullptr: in place.
   LayerMoves(const Gpu& gpu, const Twin& from, const Twin* to,
              std::vector<int32_t> keep, uint32_t first_slot)
       : slots(std::move(keep)),
@@ -176,7 +176,7 @@ struct LayerMoves {
       device_moves.push_back(move);
     }
   }
-  // Without a workspace.
+  // Runs without a workspace.
   kvevict_status OnDevice(const kvevict_context* context,
                           kvevict_stream stream) const {
     return kvevict_compact(context, device_moves.data(), device_moves.size(),
@@ -192,7 +192,7 @@ struct LayerMoves {
 constexpr Layout kLayouts[] = {Layout::kTokenMajor, Layout::kHeadMajor,
                                Layout::kPaged};
 
-// Tails of all layers go together, and what is before them stays.
+// Tails of all layers move together, and what is before them stays.
 void CheckTails(const Gpu& gpu, Report* report) {
   Shape shape = kShape;
   shape.n_layers = 3;
@@ -214,7 +214,7 @@ void CheckTails(const Gpu& gpu, Report* report) {
   }
 }
 
-// Copies of all layers go together, from any layout to any.
+// Copies of all layers move together, from any layout to any.
 void CheckCopies(const Gpu& gpu, Report* report) {
   Shape shape = kShape;
   shape.n_layers = 3;

@@ -10,14 +10,14 @@
 
 namespace kvevict::gpu {
 
-// A function of the mock that the library does not use.
+// Calls a function of the mock that the library does not use.
 template <typename... Args>
 auto MockSymbol(const char* name) {
   return reinterpret_cast<cuda::CUresult (*)(Args...)>(
       dlsym(RTLD_DEFAULT, name));
 }
 
-// A CUcontext beside the primary one, with a stream and what else Gpu has; it is
+// A CUcontext beside the primary one, with a stream and the rest of Gpu. It is
 // current meanwhile.
 class OtherContext {
  public:

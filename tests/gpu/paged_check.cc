@@ -1,5 +1,5 @@
-// Random lives of sequences in a paged cache, on the GPU as on the CPU: the same blocks,
-// the same rows to the last byte, and nothing of one that another's eviction changes.
+// Random lives of sequences in a paged cache, on the GPU and on the CPU: the same blocks
+// and the same rows to the last byte, and one sequence's eviction changes no other.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,23 +14,22 @@
 namespace kvevict::gpu {
 namespace {
 
-constexpr uint32_t kLayers =
-    3;  // of which the last has other heads and no values
+constexpr uint32_t kLayers = 3;  // the last one has other heads and no values
 constexpr uint32_t kMaxTokens = 90;
 constexpr uint32_t kMostSequences = 5;
 
-// Keep sets that do not depend on how a device rounds, and how many sequences of
-// kMaxTokens the blocks are enough for.
+// Keep sets that do not depend on how a device rounds, and the number of
+// sequences of kMaxTokens that the blocks suffice for.
 struct Case {
   const char* policy;
   uint32_t n_fit;
-  uint32_t group_tokens = 0;  // of codes, with recent rows
+  uint32_t group_tokens = 0;  // tokens that share scales, with recent rows
 };
 constexpr Case kCases[] = {
     {"streaming-llm:budget=40,sink=4", 3},
     {"random:budget=33,scope=head", 2},
     {"random:budget=0.5,sink=0,scope=layer", 1},
-    // By table, if block sizes divide it.
+    // Evicts by table if block sizes divide it.
     {"random:budget=0.5,sink=0,scope=layer,select_block=24", 1},
     {"streaming-llm:budget=50,sink=4", 2, 4},
     {"random:budget=45,sink=1,scope=head", 2, 8}};
@@ -141,7 +140,7 @@ class Engine {
   kvevict_status Own(size_t i, uint32_t first) {
     return kvevict_paged_sequence_own(cached_[i].get(), first, stream());
   }
-  // Whether this was exact.
+  // Returns whether the trim was exact.
   bool Trim(size_t i, uint32_t n) {
     if (kvevict_sequence_trim_to(sequences_[i].get(), n, stream()) !=
         KVEVICT_OK) {
@@ -310,7 +309,7 @@ class Life {
     gpu_.Remove(i);
     --n_;
   }
-  // What both devices answer: whether there were blocks.
+  // Both devices answer alike: whether there were blocks.
   bool Same(kvevict_status cpu, kvevict_status gpu) {
     if (cpu != KVEVICT_ERROR_OUT_OF_MEMORY) Check(cpu);
     if (gpu != KVEVICT_ERROR_OUT_OF_MEMORY) Check(gpu);
@@ -352,7 +351,7 @@ class Life {
       const kvevict_status status = cpu_.Own(i, first);
       if (!Same(status, gpu_.Own(i, first))) return;
     }
-    // Rows of groups up to the end of one, which all of them are.
+    // The rows end where a group does, so none is cut.
     const uint32_t n = 1 + Below(held - first);
     (void)Write(i, layer, first, options_.group_tokens != 0 ? held - first : n);
   }
@@ -360,7 +359,7 @@ class Life {
     const uint32_t n = Below(LongestOf(i) + 1);
     report_->FailIf(cpu_.Trim(i, n) != gpu_.Trim(i, n), "trim");
   }
-  // Of some; the rows of the others stay as they are.
+  // Evicts some sequences; the rows of the others stay as they are.
   void Evict() {
     std::vector<size_t> chosen;
     std::vector<Bytes> others;
@@ -418,7 +417,7 @@ void CheckPaged(const Gpu& gpu, const Effort& effort, Report* report) {
   uint64_t seed = effort.seed * 100;
   for (const Case& c : kCases) {
     report->Check(fmt::format("paged cache, {}", c.policy), [&] {
-      // At least one, and as many as it takes until blocks ran out.
+      // At least one life, and as many as it takes until blocks ran out.
       const uint64_t n_lives = effort.full ? 8 : 1;
       for (uint64_t life = 0;
            life < n_lives || (n_refused == 0 && life < 4 * n_lives); ++life) {

@@ -1,5 +1,5 @@
-// After kvevict_context_prepare() nothing is compiled or loaded, whatever the plan
-// is used for.
+// After kvevict_context_prepare() nothing is compiled or loaded, whatever uses the
+// plan.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -18,7 +18,7 @@ uint64_t Loads() {
   return mock::Calls("cuLibraryLoadData") + mock::Calls("cuModuleLoadData");
 }
 
-// Of a window's query rows, f32 [n_q_heads, window].
+// The log-sum-exps of a window's query rows, f32 [n_q_heads, window].
 kvevict_plane LsePlane(const Buffer& rows, uint32_t window) {
   kvevict_plane plane{};
   plane.data = rows.address();
@@ -29,8 +29,8 @@ kvevict_plane LsePlane(const Buffer& rows, uint32_t window) {
   return plane;
 }
 
-// Keys or queries that begin beside a multiple of 16 bytes, which tensor cores
-// cannot read.
+// Keys or queries do not begin at a multiple of 16 bytes, so tensor cores
+// cannot read them.
 void ScoreRowsThatLieOddly(const Gpu& gpu, const Twin& twin, const Side& side,
                            bool keys) {
   kvevict_view view = twin.device_views()[0];
@@ -86,7 +86,7 @@ void LiveASequence(const Gpu& gpu, Side* side, const Twin& twin,
   }
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
   const int32_t protect[] = {20};
-  // Its sinks and recents leave no room for another.
+  // The sinks and recents of streaming-llm leave no room for another.
   if (side->policy().kind != ORACLE_STREAMING_LLM) {
     options.protected_positions = protect;
     options.protected_positions_len = 1;
@@ -147,7 +147,7 @@ void CheckPrepared(const Gpu& gpu, const Effort&, Report* report) {
       "random:sink=0,budget=40,scope=head",
       "custom:sink=0,budget=40,scope=layer"};
   for (const char* policy : policies) {
-    // Kernels of other policies know nothing of the queries' dtype.
+    // Kernels of other policies do not depend on the queries' dtype.
     const bool observes = std::strstr(policy, "kv:") != nullptr;
     report->Check(std::string("prepared: ") + policy, [&] {
       for (const auto& [q, kv] : kDTypes) {

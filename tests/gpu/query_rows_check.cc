@@ -1,4 +1,4 @@
-// Query rows of many layers and of long windows, in how few launches.
+// Query rows of many layers and of long windows take few launches.
 #include <fmt/format.h>
 
 #include <vector>
@@ -28,8 +28,8 @@ Geometry OneElement(uint32_t n_layers, uint32_t max_tokens) {
   return {n_layers, max_tokens, {layer}};
 }
 
-// Layers together are like one after the other, in a launch for neighbours of the
-// same strides.
+// Layers in one call give what single calls do. Neighbours with the same strides
+// share a launch.
 void CheckLayersTogether(const Gpu& gpu, bool same_strides, Report* report) {
   Evictable apart(gpu);
   apart.side.Prefill(0, 120, 50);
@@ -44,7 +44,7 @@ void CheckLayersTogether(const Gpu& gpu, bool same_strides, Report* report) {
   for (uint32_t position = 120 - window; position < 120; ++position) {
     for (uint32_t l = 0; l < queries.size(); ++l) {
       queries[l] = e.twin.DeviceQueries(l, position);
-      // Nothing lies a token further on.
+      // Tokens are further apart than the strides say.
       if (!same_strides) queries[l].token_stride_bytes += 2 * l;
     }
     Check(Observe(sequence, shown, 1, KVEVICT_POSITION_NEXT, gpu.stream()));
@@ -61,8 +61,8 @@ void CheckLayersTogether(const Gpu& gpu, bool same_strides, Report* report) {
   ExpectSamePositions(apart.side, e.side, e.twin, report);
 }
 
-// Log-sum-exps whose strides are 0 lie packed: each row's is another, so that any
-// other order would choose other tokens.
+// Log-sum-exps with strides of 0 are packed. Each row's differs, so any other
+// order would choose other tokens.
 void CheckPackedLse(const Gpu& gpu, Report* report) {
   Evictable explicitly(gpu), packed(gpu);
   const uint32_t window = explicitly.side.obs_window();
@@ -92,7 +92,7 @@ void CheckPackedLse(const Gpu& gpu, Report* report) {
   ExpectSamePositions(explicitly.side, packed.side, packed.twin, report);
 }
 
-// More layers than a kernel's argument holds.
+// A kernel's argument holds fewer layers.
 void CheckManyLayers(const Gpu& gpu, Report* report) {
   constexpr uint32_t kLayers = cuda::ObserveParams::kMaxLayers + 1;
   const ContextHandle context = CreateContext(gpu.ContextOptions());
@@ -114,8 +114,8 @@ void CheckManyLayers(const Gpu& gpu, Report* report) {
                  "not in two launches");
 }
 
-// A window of more rows than a grid is high: the driver takes every launch. They
-// are not run, it would take too long.
+// A grid is less high than the window has rows. The driver takes every launch;
+// running them would take too long.
 void CheckLongWindow(const Gpu& gpu, Report* report) {
   constexpr int kLaunchFailed = 719;
   constexpr uint32_t kRows = 65536;

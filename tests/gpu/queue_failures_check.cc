@@ -1,4 +1,4 @@
-// Whatever an eviction queues may fail to be queued.
+// Anything that an eviction queues may fail to be queued.
 #include <fmt/format.h>
 
 #include <string_view>
@@ -25,8 +25,8 @@ Shape SmallShape() {
           Layout::kTokenMajor};
 }
 
-// Fails the n-th call of a function, for every n that an eviction comes to. A
-// sequence that is reset then goes on as if nothing had been.
+// Fails the n-th call of a function, for every n that an eviction reaches.
+// After a reset the sequence goes on as if nothing had happened.
 void FailEachCall(const Gpu& gpu, bool select_on_host, const char* function,
                   Report* report) {
   Twin twin(gpu, SmallShape(), 1);
@@ -39,7 +39,7 @@ void FailEachCall(const Gpu& gpu, bool select_on_host, const char* function,
   const std::string_view symbol = function;
   const std::string_view name = symbol.substr(0, symbol.find("_v2"));
   std::vector<int32_t> expected;
-  for (uint64_t n = 0;; ++n) {  // 0: none
+  for (uint64_t n = 0;; ++n) {  // 0: none fails
     twin.Restore();
     side.Prefill(0, kTokensHeld, 50);
     gpu.Synchronize();

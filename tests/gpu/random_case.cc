@@ -54,7 +54,7 @@ kvevict_layer_geometry DrawLayer(Random* random, bool small) {
   return g;
 }
 
-// Layers of two kinds in any order, and some without a full cache between them.
+// Layers of two kinds in any order, with some without a full cache between them.
 std::vector<kvevict_layer_geometry> DrawUnlikeLayers(Random* random,
                                                      uint32_t n_layers,
                                                      bool small) {
@@ -97,7 +97,7 @@ Geometry DrawGeometry(Random* random) {
   return g;
 }
 
-// Directions of such keys cancel out, and then rounding alone would rank.
+// Directions of such keys cancel out, so only rounding would rank them.
 bool HasScalarKeys(const Geometry& g) {
   for (uint32_t l = 0; l < g.n_layers; ++l) {
     if (g.IsFull(l) && g.layer(l).k_head_dim == 1) return true;
@@ -105,14 +105,14 @@ bool HasScalarKeys(const Geometry& g) {
   return false;
 }
 
-// What must stay, wherever blocks begin, and one more.
+// Holds all tokens that must stay, wherever blocks begin, and one token more.
 uint32_t LeastBudget(const oracle_policy& p) {
   const uint32_t b = p.select_block;
   return (p.sink + b - 1) / b * b +
          std::max(p.recent, p.keep_window ? p.window : 0) + b;
 }
 
-// Of any policy that evicts.
+// The name of any policy that evicts.
 std::string DrawName(Random* random) {
   uint32_t n = 0;
   kvevict_policy_info info{};
@@ -178,8 +178,8 @@ oracle_policy DrawPolicy(Random* random, uint32_t max_tokens) {
     p.split = ORACLE_SPLIT_UNIFORM;
   }
   p.seed = random->Bits();
-  // Norms round otherwise on either side, which scores that are lent to the twin do
-  // not mind.
+  // Norms round otherwise on either side. Scores lent to the twin do not depend on
+  // them.
   const bool lends = RoundsOnItsOwn(kind);
   p.weight = random->OneOf(3)            ? ORACLE_WEIGHT_GIVEN
              : lends && random->OneOf(2) ? ORACLE_WEIGHT_NORM
@@ -213,7 +213,7 @@ oracle_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   return p;
 }
 
-// About what the policy's budget would be. In some models a head may keep all, which
+// Budgets around the policy's. In some models a head may keep everything, which
 // ends what can be appended.
 std::vector<uint32_t> DrawHeadBudgets(Random* random, const Geometry& g,
                                       const oracle_policy& policy) {
@@ -230,7 +230,7 @@ std::vector<uint32_t> DrawHeadBudgets(Random* random, const Geometry& g,
   return budgets;
 }
 
-// Of policies that rank.
+// For policies that rank.
 void DrawHeadSplit(Random* random, oracle_policy* policy) {
   if (policy->kind == ORACLE_STREAMING_LLM) return;
   policy->rounding =
@@ -249,7 +249,7 @@ void DrawHeadSplit(Random* random, oracle_policy* policy) {
   policy->normalize = random->OneOf(3);
 }
 
-// Of policies whose scores are not lent to the twin, which has none to refine.
+// For policies whose scores are not lent to the twin, which cannot refine them.
 void DrawSecure(Random* random, oracle_policy* policy) {
   if (RoundsOnItsOwn(policy->kind)) return;
   oracle_policy p = *policy;
@@ -258,14 +258,14 @@ void DrawSecure(Random* random, oracle_policy* policy) {
   if (IsValid(p)) *policy = p;
 }
 
-// Of 16 bytes or a few elements; 0: none.
+// Groups of 16 bytes or a few elements; 0: none.
 uint32_t DrawGroup(Random* random, uint32_t row_len, uint32_t element_bytes) {
   if (!random->OneOf(4)) return 0;
   const uint32_t n = random->OneOf(2) ? 16 / element_bytes : random->In(1, 6);
   return row_len % n == 0 ? n : 0;
 }
 
-// Blocks that stay beside the best, or by their keys; sums of all calls or of the last.
+// Draws rescue or diversity of blocks, and sums of all calls or of the last.
 void DrawBlocks(Random* random, oracle_policy* policy) {
   oracle_policy p = *policy;
   if (random->OneOf(2)) {
@@ -296,7 +296,7 @@ void DrawSums(Random* random, oracle_policy* policy) {
 
 namespace {
 
-// Codes for keys, values or both, where rows have whole blocks of them.
+// Draws codes for keys, values or both if rows have whole blocks of them.
 void DrawCodes(Random* random, Geometry* geometry) {
   const auto draw = [&] {
     const auto dtype = random->Pick(
@@ -331,8 +331,8 @@ ModelCase RandomCase(Random* random) {
   if (c.policy.kind == ORACLE_KEYDIFF && HasScalarKeys(c.geometry)) {
     c.policy.kind = ORACLE_KNORM;
   }
-  // By blocks a token that is next to the cut decides who comes after it: rounding may
-  // tell other scores, which doors_check.cc is for.
+  // With blocks, a token next to the cut decides who comes after it. Rounding may
+  // change scores, which doors_check.cc tests.
   if (c.policy.kind == ORACLE_KEYDIFF) c.policy.block = 0;
   if (random->OneOf(3)) {
     c.policy.scope = KVEVICT_SCOPE_KV_HEAD;
@@ -362,7 +362,7 @@ RandomPlane DrawPlane(Random* random, kvevict_dtype dtype, uint32_t row_len,
   plane.dtype = dtype;
   const bool opaque = dtype == KVEVICT_DTYPE_OPAQUE;
   const DTypeInfo& info = InfoOf(static_cast<DType>(dtype));
-  // Rows of bytes, or of elements that are none.
+  // The rows are bytes, or elements that are no bytes of their own.
   const bool whole = info.element_bytes == 0;
   (opaque ? plane.row_bytes : plane.head_dim) = row_len;
   struct Axis {

@@ -15,7 +15,7 @@ class Random {
  public:
   explicit Random(uint64_t seed) : engine_(seed) {}
 
-  // In [low, high].
+  // Returns a number in [low, high].
   uint32_t In(uint32_t low, uint32_t high) {
     return low + static_cast<uint32_t>(engine_() % (uint64_t{high} - low + 1));
   }
@@ -31,51 +31,51 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-// What a model is made of.
+// The parts of a model.
 struct ModelCase {
   Geometry geometry;
   oracle_policy policy;
-  std::vector<uint32_t> head_budgets = {};  // of the plan, or none
+  std::vector<uint32_t> head_budgets = {};  // the plan's, or none
   bool reports_mass = false;
   bool select_on_host = false;
   bool debug = false;
-  bool observes = true;  // query rows as they come; else at evictions
+  bool observes = true;  // query rows, else at evictions
 };
 
-// Fits contexts of some ten tokens up to max_tokens; may still be refused.
+// It fits contexts of ten to max_tokens tokens, and may still be refused.
 ModelCase RandomCase(Random* random);
 
-// A layer without a full cache: nobody may read what else is said of it.
+// A layer without a full cache, whose other fields nobody may read.
 kvevict_layer_geometry UnreadLayer(kvevict_layer_cache cache);
 
-// Rows [n_heads, n_rows] somewhere in a piece of memory.
+// Rows [n_heads, n_rows] somewhere in memory.
 struct RandomPlane {
   kvevict_plane plane{};  // data is the offset in the memory
   uint64_t n_bytes = 0;
 };
 
-// Nests the axes of a plane in any order, with gaps, some of them downwards.
-// row_len: elements, or bytes of opaque rows. n_blocks is 1 where tokens are not
-// in blocks of n_tokens; block_align divides the distance of blocks. Elements lie in
-// groups only where they may.
+// Nests the axes of a plane in any order with gaps, some of them downwards. row_len
+// is in elements, or bytes of opaque rows. n_blocks is 1 if tokens are not in
+// blocks of n_tokens. block_align divides the distance of blocks. Elements lie in
+// groups only if they may.
 RandomPlane DrawPlane(Random* random, kvevict_dtype dtype, uint32_t row_len,
                       uint32_t n_heads, uint32_t n_tokens, uint32_t n_blocks,
                       bool may_group = false, uint32_t block_align = 1);
 
 kvevict_dtype RandomDType(Random* random);
-// 0 for opaque, and where elements are not bytes of their own.
+// 0 for opaque rows, and if elements share bytes.
 uint32_t ElementBytesOf(kvevict_dtype dtype);
-// A number of a dtype; now and then NaN or infinity if `special`.
+// Writes a number of a dtype, sometimes NaN or infinity if `special`.
 void WriteRandomElement(Random* random, kvevict_dtype dtype, bool special,
                         void* to);
 
-// The last queries of a window rank.
+// Whether the last queries of a window rank.
 inline bool ByWindow(oracle_kind kind) {
   return kind == ORACLE_SNAPKV || kind == ORACLE_PYRAMIDKV ||
          kind == ORACLE_TOVA || kind == ORACLE_R_KV || kind == ORACLE_CAKE;
 }
 
-// Scores of the CPU are others.
+// Whether the CPU's scores differ by rounding.
 inline bool RoundsOnItsOwn(oracle_kind kind) {
   return kind != ORACLE_STREAMING_LLM && kind != ORACLE_RANDOM &&
          kind != ORACLE_CUSTOM && kind != ORACLE_H2O;

@@ -33,7 +33,7 @@ std::vector<int32_t> SelectOnGpu(const Gpu& gpu, const RandomModel& model,
   return lists;
 }
 
-// Slots in any order, some of them more than once.
+// Slots in any order, some of them repeated.
 void Reorder(const Gpu& gpu, const RandomModel& model, uint32_t layer,
              uint32_t n_tokens, Random* random, Report* report) {
   RandomLayer& cache = model.cache(layer);
@@ -62,7 +62,7 @@ void Reorder(const Gpu& gpu, const RandomModel& model, uint32_t layer,
   cache.Upload();
 }
 
-// ---- Lists of lengths of their own ----
+// ---- Lists of different lengths ----
 
 // Writes `counts` to the GPU.
 Buffer CountsOn(const Gpu& gpu, const std::vector<uint32_t>& counts) {
@@ -71,7 +71,7 @@ Buffer CountsOn(const Gpu& gpu, const std::vector<uint32_t>& counts) {
   return buffer;
 }
 
-// A layer's heads hold, and keep, numbers of their own.
+// The heads of a layer hold and keep different numbers of tokens.
 struct UnevenLists {
   std::vector<uint32_t> held;
   std::vector<uint32_t> kept;
@@ -156,7 +156,7 @@ void UseUnevenDoors(const Gpu& gpu, const RandomModel& model, uint32_t layer,
   cache.Upload();
 }
 
-// ---- Lists as the plan says ----
+// ---- Lists of the plan ----
 
 uint32_t DrawFullLayer(const RandomModel& model, Random* random) {
   uint32_t layer = 0;
@@ -166,7 +166,7 @@ uint32_t DrawFullLayer(const RandomModel& model, Random* random) {
   return layer;
 }
 
-// Rows that the layer's lists are chosen from.
+// The rows that choose the layer's lists.
 uint64_t RowsOf(const RandomModel& model, uint32_t layer) {
   if (model.policy().kind == ORACLE_STREAMING_LLM) return 0;
   if (model.policy().scope != KVEVICT_SCOPE_MODEL) {
@@ -179,7 +179,7 @@ uint64_t RowsOf(const RandomModel& model, uint32_t layer) {
   return n_rows;
 }
 
-// kvevict_select() and kvevict_compact().
+// Calls kvevict_select() and kvevict_compact().
 void UseDoors(const Gpu& gpu, const RandomModel& model, Random* random,
               Report* report) {
   const kvevict_scope scope = model.policy().scope;

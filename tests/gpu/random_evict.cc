@@ -30,7 +30,7 @@ std::vector<float> RandomScores(Random* random, size_t n) {
 
 std::vector<int32_t> RandomSlots(Random* random, uint32_t n) {
   std::vector<int32_t> slots;
-  const uint32_t one_of = n > 500 ? 3 : 30;  // more than go in a launch
+  const uint32_t one_of = n > 500 ? 3 : 30;  // a launch holds fewer
   for (uint32_t i = 0; i < n; ++i) {
     if (random->OneOf(one_of)) slots.push_back(static_cast<int32_t>(i));
   }
@@ -39,9 +39,9 @@ std::vector<int32_t> RandomSlots(Random* random, uint32_t n) {
 
 namespace {
 
-// ---- What both sides are given ----
+// ---- The inputs of both sides ----
 
-// Scores of a layer, or its sums of attention: rows of heads with a gap or none.
+// Scores of a layer or its attention sums: rows of heads with or without gaps.
 struct LayerScores {
   std::vector<float> values;
   uint32_t n_heads = 0;
@@ -49,7 +49,7 @@ struct LayerScores {
   std::unique_ptr<Buffer> buffer;
 };
 
-// f32 numbers [n_heads, n_rows, n], with a gap between heads or none.
+// f32 numbers [n_heads, n_rows, n] with or without gaps between heads.
 struct GivenRows {
   std::vector<float> values;
   std::unique_ptr<Buffer> buffer;
@@ -74,21 +74,21 @@ struct GivenRows {
     device.data = buffer->address();
   }
 
-  // To few bits, whose products with those of caches both sides add up exactly.
+  // Rounds to few bits, so that both sides add up products with cached rows exactly.
   void Coarsen() {
     for (float& v : values) v = std::floor(v * 8.0f) / 8.0f;
     buffer->Write(values.data(), buffer->n_bytes());
   }
 };
 
-// What a layer's signal and weights are given beside queries and scores.
+// A layer's inputs for signal and weights beside queries and scores.
 struct LayerRows {
   std::optional<GivenRows> mean;
   std::optional<GivenRows> covariance;
   std::optional<GivenRows> weights;
   std::optional<GivenRows> filter;
   std::optional<GivenRows> centers;
-  std::optional<QueryRows> queries;  // of every slot
+  std::optional<QueryRows> queries;  // those of every slot
 
   void Lend(bool on_device, kvevict_signal_inputs* inputs) const {
     const auto plane = [&](const std::optional<GivenRows>& rows) {
@@ -110,7 +110,7 @@ LayerRows DrawRows(const Gpu& gpu, Random* random, const RandomModel& model,
   LayerRows rows;
   if (model.by_statistics()) {
     rows.mean.emplace(gpu, random, g.n_q_heads, 1, g.k_head_dim, 1.0f);
-    if (layer % 3 < 2) {  // so that runs of layers go together
+    if (layer % 3 < 2) {  // so runs of layers go together
       rows.covariance.emplace(gpu, random, g.n_q_heads, g.k_head_dim,
                               g.k_head_dim,
                               1.0f / static_cast<float>(g.k_head_dim));
@@ -137,15 +137,15 @@ LayerRows DrawRows(const Gpu& gpu, Random* random, const RandomModel& model,
 struct EvictInput {
   std::vector<int32_t> protect;
   std::vector<kvevict_token_range> ranges;
-  std::vector<LayerRows> rows;                    // of each layer
-  std::vector<LayerScores> scores;                // of each layer
-  std::vector<std::optional<QueryRows>> windows;  // where attention scores
+  std::vector<LayerRows> rows;                    // one per layer
+  std::vector<LayerScores> scores;                // one per layer
+  std::vector<std::optional<QueryRows>> windows;  // if attention scores
   LayerInputs device;
   LayerInputs host;
 };
 
-// Some, and now and then the first one behind those that the last eviction
-// listed.
+// Some positions, and sometimes the first one after those that the last
+// eviction listed.
 std::vector<int32_t> DrawProtected(const RandomModel& model, Random* random) {
   std::vector<int32_t> positions = RandomSlots(random, model.Logical());
   const uint32_t layer = model.first_full();
@@ -165,7 +165,7 @@ std::vector<int32_t> DrawProtected(const RandomModel& model, Random* random) {
   return positions;
 }
 
-// Side by side and apart, of positions that are held, gone and to come.
+// Adjacent and separate ranges of positions that are held, gone and to come.
 std::vector<kvevict_token_range> DrawRanges(uint32_t n_seen, Random* random) {
   std::vector<kvevict_token_range> ranges;
   const size_t most = random->OneOf(6) ? 64 : random->In(1, 6);
@@ -182,7 +182,7 @@ std::vector<kvevict_token_range> DrawRanges(uint32_t n_seen, Random* random) {
   return ranges;
 }
 
-// One layer's part of a scoring call, on both sides.
+// One layer's part of a scoring call on both sides.
 struct ScoreCase {
   uint32_t layer;
   std::vector<uint32_t> counts;
@@ -207,7 +207,7 @@ kvevict_score_job JobOf(const ScoreCase& c, const RandomModel& model) {
   return job;
 }
 
-// The GPU's scores of layers of one call, which are held against the CPU's.
+// Compares the GPU's scores of one call's layers with the CPU's.
 void ScoreTogether(const Gpu& gpu, Random* random, RandomModel* model,
                    std::vector<ScoreCase>* cases, Report* report) {
   std::vector<kvevict_score_job> jobs;
@@ -246,7 +246,7 @@ void ScoreTogether(const Gpu& gpu, Random* random, RandomModel* model,
     const std::vector<float> got = c.scores->ReadAll<float>();
     for (size_t i = 0; i < got.size(); ++i) {
       const size_t head = i / c.n_tokens();
-      if (i % c.n_tokens() >= c.counts[head]) continue;  // anything
+      if (i % c.n_tokens() >= c.counts[head]) continue;  // any value
       if (ScoreError(model->policy(), got[i], c.expected[i]) <= 1.0) continue;
       report->Fail(
           fmt::format("layer {}, {} together: score {} is {} on the "
@@ -257,7 +257,7 @@ void ScoreTogether(const Gpu& gpu, Random* random, RandomModel* model,
   }
 }
 
-// Puts the GPU's numbers in the place of those drawn.
+// Replaces the drawn numbers by the GPU's.
 void LendScores(const Gpu& gpu, Random* random, RandomModel* model,
                 EvictInput* input, Report* report) {
   const size_t most = random->Pick({1u, 3u, uint32_t{KVEVICT_MAX_JOBS}});
@@ -368,7 +368,7 @@ EvictInput DrawInput(const Gpu& gpu, Random* random, RandomModel* model,
     input.rows[l].Lend(true, input.device.last());
     input.rows[l].Lend(false, input.host.last());
   }
-  // For the GPU there may be nothing to say.
+  // The GPU may need no inputs.
   if (model->lends_scores() && !hands_over && !model->takes_given_rows()) {
     input.device = LayerInputs();
   }
@@ -397,7 +397,7 @@ struct WholeReport {
     lists.resize(last.first_list + last.n_lists, KVEVICT_LIST_REPORT_INIT);
     Check(kvevict_sequence_report(sequence, &sums, lists.data(), lists.size()));
   }
-  // Scores that are no masses of the GPU's signal may be some where they are given.
+  // Scores that are no mass of the GPU's signal may be one when they are given.
   bool IsLike(const WholeReport& given) const {
     return std::memcmp(&sums, &given.sums, sizeof(sums)) == 0 &&
            std::equal(
@@ -414,7 +414,7 @@ struct WholeReport {
   }
 };
 
-// Of a layer without a full cache nobody reads the view.
+// Nobody reads the view of a layer without a full cache.
 kvevict_view UnreadView() {
   kvevict_view view;
   std::memset(&view, 0xEE, sizeof(view));

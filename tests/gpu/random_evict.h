@@ -1,4 +1,4 @@
-// An eviction of a random model on both sides, which then hold the same.
+// Evicts a random model on both sides, which then hold the same.
 #ifndef KVEVICT_TESTS_GPU_RANDOM_EVICT_H_
 #define KVEVICT_TESTS_GPU_RANDOM_EVICT_H_
 
@@ -11,13 +11,13 @@
 
 namespace kvevict::gpu {
 
-// Numbers with ties, NaN, infinities and what else is rare.
+// Numbers with ties, NaN, infinities and other rare values.
 std::vector<float> RandomScores(Random* random, size_t n);
-// Ascending, below n.
+// Ascending slots below n.
 std::vector<int32_t> RandomSlots(Random* random, uint32_t n);
 
-// Scores are held against the CPU's on the way. True if tokens went, though they may
-// have been taken back.
+// Compares scores with the CPU's on the way. Returns true if tokens went, though
+// they may have been taken back.
 bool EvictModel(const Gpu& gpu, Random* random, RandomModel* model,
                 Report* report);
 

@@ -11,7 +11,7 @@
 namespace kvevict::gpu {
 namespace {
 
-// Elements that are bytes of their own, or whole rows.
+// Elements that have bytes of their own, or whole rows.
 uint32_t Units(const kvevict_plane& plane) {
   return ElementBytesOf(plane.dtype) == 0 ? 1 : plane.head_dim;
 }
@@ -21,7 +21,7 @@ uint32_t UnitBytes(const kvevict_plane& plane) {
                                            plane.head_dim / Units(plane)));
 }
 
-// What numbers a plane has of its rows' dtype: codes then stand for about [-1, 1].
+// The range of a plane's scales or minima: codes then stand for about [-1, 1].
 struct NumberRange {
   float unit;
   uint32_t least;
@@ -106,7 +106,7 @@ RandomLayer::RandomLayer(const Gpu& gpu, Random* random,
       WriteNumber(random, plane, Offset(plane, 0, h, 0));
     }
   }
-  // Multiples of 16, or just of the elements.
+  // Multiples of 16, or only of the element's size.
   const uint32_t shift =
       has_addresses_ || random->OneOf(2) ? 0 : 4 * random->In(0, 3);
   device_ = std::make_unique<Buffer>(gpu, n_bytes + shift);
@@ -150,7 +150,7 @@ void RandomLayer::AddNumbers(Random* random, kvevict_role role) {
   if (random->OneOf(2)) {
     drawn = DrawPlane(random, dtype, 1, n_kv_heads_, RowsOfBlock(), n_blocks_,
                       /*may_group=*/false, BlockAlign());
-  } else {  // of a head, or of all
+  } else {  // one per head, or one for all
     drawn.plane.dtype = dtype;
     drawn.plane.head_dim = 1;
     if (random->OneOf(2)) {
@@ -192,7 +192,7 @@ void RandomLayer::WriteNumber(Random* random, const kvevict_plane& plane,
       host_.data() + offset);
 }
 
-// Blocks all differ, those of heads with tables of their own too.
+// All blocks differ, also those of heads with tables of their own.
 void RandomLayer::DrawTables(const Gpu& gpu, Random* random) {
   block_size_ = group_tokens_ > 0 ? group_tokens_ * random->In(1, 2)
                                   : random->Pick({1u, 2u, 7u, 16u});
@@ -327,7 +327,7 @@ std::string RandomLayer::Compare(const std::vector<uint32_t>& n_tokens) const {
   const uint64_t shift = device_base_ - device_->address();
   std::vector<uint8_t> got(host_.size());
   device_->Read(got.data(), got.size(), shift);
-  std::vector<uint8_t> loose(host_.size());  // what may hold anything
+  std::vector<uint8_t> loose(host_.size());  // bytes that may hold anything
   for (uint32_t head = 0; head < n_kv_heads_; ++head) {
     for (uint32_t slot = n_tokens[head]; slot < n_slots_; ++slot) {
       ForEachPiece(

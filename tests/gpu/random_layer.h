@@ -1,5 +1,5 @@
-// One layer's cache on the host and on the GPU, lying in some random way that
-// views can tell.
+// One layer's cache on the host and on the GPU in some random layout that views
+// can describe.
 #ifndef KVEVICT_TESTS_GPU_RANDOM_LAYER_H_
 #define KVEVICT_TESTS_GPU_RANDOM_LAYER_H_
 
@@ -15,7 +15,7 @@ namespace kvevict::gpu {
 
 class RandomLayer {
  public:
-  // `groups`: of tokens, which share numbers of keys and maybe of values; the last rows
+  // `groups`: tokens share scales of keys and maybe of values, and the last rows
   // may be recent.
   RandomLayer(const Gpu& gpu, Random* random,
               const kvevict_layer_geometry& geometry, uint32_t n_slots,
@@ -24,12 +24,12 @@ class RandomLayer {
   const kvevict_view& host_view() const { return host_view_; }
   const kvevict_view& device_view() const { return device_view_; }
 
-  // New rows for a head's slot in every plane on the host; Upload() makes both
-  // alike.
+  // Writes new rows for a head's slot in every plane on the host. Upload()
+  // makes both sides alike.
   void WriteRows(Random* random, uint32_t head, uint32_t slot, bool special);
   void Upload() const;
-  // "" or what differs between the sides, but for the rows of each head's slots
-  // from n_tokens on: bytes between the rows count.
+  // "" or what differs between the sides, except for the rows of each head's
+  // slots from n_tokens on. Bytes between the rows count.
   std::string Compare(const std::vector<uint32_t>& n_tokens) const;
   std::string Compare(uint32_t n_tokens) const {
     return Compare(std::vector<uint32_t>(n_kv_heads_, n_tokens));
@@ -41,20 +41,21 @@ class RandomLayer {
   // Calls visit(plane, offset, n_bytes) for the pieces of a slot's rows.
   template <typename Visit>
   void ForEachPiece(uint32_t head, uint32_t slot, const Visit& visit) const;
-  // `tables`: the planes' tables of addresses, if they have any.
+  // `tables` are the planes' tables of addresses, if they have any.
   void View(uint64_t base, const std::vector<uint64_t>& tables,
             kvevict_view* view, std::vector<kvevict_plane>* companions) const;
 
   void DrawTables(const Gpu& gpu, Random* random);
-  // Puts a plane behind what there is.
+  // Adds a plane after the others.
   void AddPlane(RandomPlane drawn, kvevict_role role);
   void AddNumbers(Random* random, kvevict_role role);
-  // Packed rows of elements: of numbers of groups, or recent ones.
+  // Adds packed rows of elements: scales of groups, or recent rows.
   void AddPacked(Random* random, kvevict_role role, uint32_t head_dim);
-  uint32_t RowsOfBlock() const;  // of all, without blocks
+  uint32_t RowsOfBlock() const;  // of all rows without blocks
   uint32_t BlockAlign() const { return has_addresses_ ? 16 : 1; }
   void WriteNumber(Random* random, const kvevict_plane& plane, uint64_t offset);
-  // Of a plane's blocks in memory from `base` on, by id or in the order of entries.
+  // The addresses of a plane's blocks in memory from `base` on, by id or in the order of
+  // entries.
   std::vector<uint64_t> AddressesOf(const kvevict_plane& plane,
                                     uint64_t base) const;
 
@@ -65,7 +66,7 @@ class RandomLayer {
   std::vector<int32_t> block_table_;  // one, or one for each head
   uint32_t table_head_stride_ = 0;
   bool has_addresses_ = false;
-  bool has_ids_ = true;  // else blocks are found by their addresses alone
+  bool has_ids_ = true;  // otherwise only addresses find blocks
   uint32_t ring_slots_ = 0;
   uint32_t ring_first_ = 0;
   uint32_t group_tokens_ = 0;
@@ -80,7 +81,7 @@ class RandomLayer {
   kvevict_view device_view_ = KVEVICT_VIEW_INIT;
   std::vector<kvevict_plane> host_companions_;
   std::vector<kvevict_plane> device_companions_;
-  std::vector<std::vector<uint64_t>> host_addresses_;  // of each plane
+  std::vector<std::vector<uint64_t>> host_addresses_;  // one table per plane
   std::vector<Buffer> device_addresses_;
 };
 

@@ -16,7 +16,7 @@ RandomModel::RandomModel(const Gpu& gpu, Random* random, const ModelCase& model)
     : gpu_(gpu),
       random_(*random),
       case_(model),
-      // A NaN that is turned has other bits on either side.
+      // A rotated NaN has other bits on either side.
       special_(random->OneOf(10) && model.policy.rotate == 0),
       other_stream_(gpu),
       stream_(gpu.stream()) {
@@ -34,9 +34,9 @@ bool RandomModel::MakePlans() {
       case_.head_budgets.empty() ? nullptr : case_.head_budgets.data();
   options.head_budgets_len = case_.head_budgets.size();
   options.report_mass = case_.reports_mass;
-  // By a copy, which leaves the draws of the life as they are.
+  // This is a copy, which does not change the draws of the life.
   options.draft_tokens = Random(random_).In(0, 9);
-  // Both refuse what does not go together.
+  // Both refuse values that cannot be combined.
   const PolicyHandle handle(oracle_policy_create(&policy()));
   if (handle.get() == nullptr) return false;
   kvevict_plan* plan = nullptr;
@@ -260,7 +260,7 @@ void RandomModel::EndObserving() {
   Check(kvevict_sequence_end_observing(sequence()));
 }
 
-// What the next n tokens paid; slots are counted with theirs.
+// Observes the attention of the next n tokens, whose slots count.
 void RandomModel::ObserveSums(uint32_t first, uint32_t n) {
   std::vector<float> sums;
   for (uint32_t l = 0; l < geometry().n_layers; ++l) {
@@ -294,7 +294,7 @@ void RandomModel::Append(uint32_t n) {
   if (observes_sums_) ObserveSums(first, n);
   AddTokens(n);
   const bool next = random_.OneOf(2);
-  // Without anybody who observes it does nothing.
+  // It does nothing if nobody observes.
   const bool together = random_.OneOf(3);
   if (together && observes() == by_attention()) ObserveLayers(first, n, next);
   for (uint32_t l = 0; l < geometry().n_layers && !together; ++l) {
@@ -311,7 +311,7 @@ void RandomModel::Append(uint32_t n) {
 
 void RandomModel::Decode(uint32_t n) {
   n = std::min(n, Room());
-  if (n == 0 || case_.debug) return;  // which waits for every kernel
+  if (n == 0 || case_.debug) return;  // debug waits for every kernel
   if (observes_sums_) return Append(n);
   Check(kvevict_context_prepare(context(), plan()));
   std::vector<Buffer> rows;

@@ -1,7 +1,7 @@
 // A random model through the life of a sequence, on the GPU and on the CPU.
 //
-// Where the GPU scores keys, the CPU's sequence is one of policy custom, which is
-// given the GPU's scores: from then on both must do the same.
+// If the GPU scores keys, the CPU's sequence has policy custom and is given the
+// GPU's scores: from then on both must do the same.
 #ifndef KVEVICT_TESTS_GPU_RANDOM_MODEL_H_
 #define KVEVICT_TESTS_GPU_RANDOM_MODEL_H_
 
@@ -65,9 +65,9 @@ class RandomModel {
     return !case_.head_budgets.empty() ||
            case_.policy.heads != ORACLE_HEADS_EQUAL;
   }
-  // The GPU's numbers are the twin's too.
+  // Whether the twin uses the GPU's numbers.
   bool lends_scores() const { return case_.policy.kind != twin_policy_.kind; }
-  // Mean and covariance of queries are handed over.
+  // Whether mean and covariance of queries are handed over.
   bool by_statistics() const {
     return case_.policy.kind == ORACLE_EXPECTED_ATTENTION;
   }
@@ -78,11 +78,11 @@ class RandomModel {
   bool by_attention() const {
     return lends_scores() && ByWindow(case_.policy.kind);
   }
-  // Of every slot.
+  // Whether queries of every slot score.
   bool by_all_queries() const { return case_.policy.kind == ORACLE_NON_CAUSAL; }
   bool by_filter() const { return case_.policy.kind == ORACLE_Q_FILTER; }
   bool by_centers() const { return case_.policy.kind == ORACLE_TRIATTENTION; }
-  // Of statistics, filters, centers or weights, both sides.
+  // Whether statistics, filters, centers or weights are given, on both sides.
   bool takes_given_rows() const {
     return by_statistics() || by_filter() || by_centers() ||
            by_given_weights() || by_all_queries();
@@ -91,50 +91,49 @@ class RandomModel {
   bool observes() const { return observes_; }
   bool observes_sums() const { return observes_sums_; }
   bool takes_sums() const { return policy().kind == ORACLE_H2O; }
-  // Of scores or sums, the twin at least.
+  // Whether at least the twin takes scores or sums.
   bool takes_rows() const {
     return takes_sums() || twin_policy_.kind == ORACLE_CUSTOM;
   }
   const kvevict_context* context() const { return context_.get(); }
   const kvevict_context* host_context() const { return host_context_.get(); }
   const kvevict_plan* plan() const { return plan_.get(); }
-  // Of the same policy on the CPU, and of the sequence there.
+  // The same policy's plan on the CPU, and the sequence there.
   const kvevict_plan* host_plan() const { return host_plan_.get(); }
   const kvevict_plan* twin_plan() const { return twin_plan_.get(); }
   kvevict_sequence* sequence() const { return sequence_.get(); }
   kvevict_sequence* twin() const { return twin_.get(); }
 
-  // Layers may share a cache with the one before.
+  // A layer may share the cache of the one before.
   bool OwnsCache(uint32_t layer) const { return caches_[layer] != nullptr; }
   RandomLayer& cache(uint32_t layer) const;
 
   uint32_t Stored(uint32_t layer, uint32_t kv_head) const;
-  std::vector<uint32_t> Counts(uint32_t layer) const;  // of all heads
-  uint32_t Stored(uint32_t layer) const;               // the most of any
+  std::vector<uint32_t> Counts(uint32_t layer) const;  // all heads'
+  uint32_t Stored(uint32_t layer) const;               // of any head
   uint32_t Logical() const;
-  // What the longest layer can still take.
+  // The tokens that the longest layer can still take.
   uint32_t Room() const;
   QueryRows Queries(uint32_t layer, uint32_t first, uint32_t n) const;
 
-  // The stream for the next call: that of the last one, or another that waits for
-  // it.
+  // The stream for the next call: the last one's, or another that waits for it.
   kvevict_stream NextStream();
   void Synchronize() const;
 
   // ---- What an engine does besides evicting ----
 
   void Append(uint32_t n);
-  // By a graph of one step.
+  // Decodes by a graph of one step.
   void Decode(uint32_t n);
-  // Takes back a few tokens, if both sides let it, and shows the window again.
+  // Takes back a few tokens if both sides allow it, and observes the window again.
   void Trim();
   void EndPrompt();
   void Reset();
-  // Goes on with copies: forks, or sequences that load what the other side saved, or
-  // start from its positions.
+  // Goes on with copies: forks, or sequences that load what the other side saved,
+  // or start from its positions.
   void Copy(Report* report);
 
-  // Stored and logical lengths: on the GPU, counted, of the CPU's sequence.
+  // Compares the GPU's stored and logical lengths, the counted ones, and the CPU's.
   void ExpectSameLengths(Report* report) const;
 
  private:

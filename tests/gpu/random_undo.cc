@@ -14,7 +14,7 @@ void ExpectSameCaches(const RandomModel& model, Report* report) {
     const std::string difference = model.cache(l).Compare(model.Counts(l));
     report->FailIf(!difference.empty(),
                    fmt::format("layer {}: {}", l, difference));
-    model.cache(l).Upload();  // rows that may hold anything are alike again
+    model.cache(l).Upload();  // makes rows that may hold anything alike again
   }
 }
 
@@ -52,7 +52,7 @@ UndoMemory::UndoMemory(const Gpu& gpu, Random* random, const RandomModel& model,
                        Report* report) {
   if (random->OneOf(2)) return;
   size_t n = 0;
-  size_t host_n = 0;  // more or less, where one side alone has memory for sums
+  size_t host_n = 0;  // differs if only one side has memory for sums
   const kvevict_status status = kvevict_sequence_undo_bytes(
       model.sequence(), views.data(), views.size(), &n);
   const kvevict_status host_status = kvevict_sequence_undo_bytes(

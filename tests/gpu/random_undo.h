@@ -1,5 +1,5 @@
-// Evictions of a random model taken back on both sides, which hold the same before and
-// after.
+// Takes evictions of a random model back on both sides, which hold the same before
+// and after.
 #ifndef KVEVICT_TESTS_GPU_RANDOM_UNDO_H_
 #define KVEVICT_TESTS_GPU_RANDOM_UNDO_H_
 
@@ -11,11 +11,11 @@
 
 namespace kvevict::gpu {
 
-// Rows in use and their positions.
+// Compares rows in use and their positions.
 void ExpectAlike(const RandomModel& model, Report* report);
 
-// Memory for an eviction to be taken back, on both sides; none where it cannot be, or
-// now and then.
+// Undo memory of an eviction on both sides. Sometimes there is none, and none if an
+// undo is impossible.
 struct UndoMemory {
   std::unique_ptr<Buffer> device;
   std::unique_ptr<HostWorkspace> host;

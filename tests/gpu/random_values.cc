@@ -10,7 +10,7 @@
 namespace kvevict::gpu {
 namespace {
 
-constexpr int kSteps = 128;  // to 1: seven bits, as many as bf16 has
+constexpr int kSteps = 128;  // 7 bits, as many as bf16 has
 
 // xorshift64*: fast, and good enough to fill gigabytes.
 struct Random {
@@ -24,7 +24,7 @@ struct Random {
   }
 };
 
-// The f16 or bf16 with the value of `f`, which it can hold.
+// The f16 or bf16 number equal to `f`.
 uint16_t ToHalf(float f, kvevict_dtype dtype) {
   const auto bits = std::bit_cast<uint32_t>(f);
   if (dtype == KVEVICT_DTYPE_BF16) return static_cast<uint16_t>(bits >> 16);
@@ -73,7 +73,7 @@ namespace {
 void FillWithCodes(uint64_t seed, kvevict_dtype dtype, uint64_t n, void* out) {
   std::array<uint8_t, 2 * kSteps> codes;
   for (int i = 0; i < 2 * kSteps; ++i) {
-    // Of fp8 those of 1/8 and more, up to 1.
+    // For fp8, numbers from 1/8 to 1.
     const int size = dtype == KVEVICT_DTYPE_FP8_E4M3   ? 0x20 + i % 25
                      : dtype == KVEVICT_DTYPE_FP8_E5M2 ? 0x30 + i % 13
                                                        : i;

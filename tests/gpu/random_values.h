@@ -8,11 +8,11 @@
 
 namespace kvevict::gpu {
 
-// n numbers of [-1, 1), each a multiple of 1/128, which every plain dtype holds; of
-// others, whole blocks of codes: fp8 of [-1, 1], ggml's with scales for as much.
+// n numbers in [-1, 1): multiples of 1/128, which every plain dtype holds, or whole
+// blocks of codes: fp8 in [-1, 1], ggml's with scales for as much.
 void FillWithValues(uint64_t seed, kvevict_dtype dtype, uint64_t n, void* out);
 
-// A number that f16 and bf16 hold, as one of f32, f16 or bf16.
+// Stores a number that f16 and bf16 hold, as f32, f16 or bf16.
 void StoreValue(kvevict_dtype dtype, float value, void* to);
 
 // Element i of such an array.

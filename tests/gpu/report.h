@@ -1,4 +1,4 @@
-// What was tried and what came of it.
+// The checks and their results.
 #ifndef KVEVICT_TESTS_GPU_REPORT_H_
 #define KVEVICT_TESTS_GPU_REPORT_H_
 
@@ -10,19 +10,19 @@ namespace kvevict::gpu {
 
 class Report {
  public:
-  // Runs a check, which throws or calls Fail() where something is wrong, and
-  // prints a line.
+  // Runs a check and prints a line. A check throws or calls Fail() if something
+  // is wrong.
   void Check(const std::string& name, const std::function<void()>& check);
   // Notes a failure of the check that runs; it goes on.
   void Fail(const std::string& what);
   void FailIf(bool wrong, const std::string& what) {
     if (wrong) Fail(what);
   }
-  // A failure if not empty.
+  // An empty difference is no failure.
   void Expect(const std::string& difference) {
     if (!difference.empty()) Fail(difference);
   }
-  // A figure of the check that runs.
+  // Notes a figure of the check that runs.
   void Note(const std::string& name, double value);
 
   int n_passed() const { return n_passed_; }
@@ -32,7 +32,7 @@ class Report {
  private:
   nlohmann::json checks_ = nlohmann::json::array();
   nlohmann::json current_;
-  int n_failures_ = 0;  // of the check that runs
+  int n_failures_ = 0;  // in the check that runs
   int n_passed_ = 0;
   int n_failed_ = 0;
 };

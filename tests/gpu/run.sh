@@ -13,7 +13,7 @@
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 readonly parts='timings checks compiler torch sanitizers'
-readonly deadline=${KVEVICT_GPU_SECONDS:-460} # what then has not begun fails
+readonly deadline=${KVEVICT_GPU_SECONDS:-460} # later parts fail
 
 say() { printf '== %s\n' "$*"; }
 fail() {
@@ -35,7 +35,7 @@ trap 'rm -rf "$cache"' EXIT
 failed=()
 wanted() { [[ ${#only[@]} == 0 || " ${only[*]} " == *" $1 "* ]]; }
 
-# within SECONDS command...: or less, where less is left of all.
+# within SECONDS command...: runs it for at most that long, or for what is left in all.
 within() {
   local left=$((deadline - SECONDS)) seconds=$1
   shift
@@ -46,7 +46,7 @@ within() {
   timeout -k 5 "$((seconds < left ? seconds : left))" "$@"
 }
 
-# PyTorch brings a libnvrtc that the system does not look for; the newest of them.
+# PyTorch brings a libnvrtc that the system does not find; takes the newest of them.
 libnvrtc=()
 if [[ $(ldconfig -p 2>/dev/null) != *libnvrtc.so.1* ]] &&
   ! compgen -G '/usr/local/cuda/lib64/libnvrtc.so.1*' >/dev/null; then
@@ -114,7 +114,7 @@ if wanted sanitizers; then
   sanitizer=$(command -v compute-sanitizer ||
     ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
   if [[ -n $sanitizer ]]; then
-    seed=$(date +%s) # the same models, so that the first run compiles for all
+    seed=$(date +%s) # same models: the first run compiles for all
     test_program small 90 --small --no-timings --seed "$seed"
     mapfile -t checks < <("$program" --list)
     tools=(memcheck racecheck synccheck)
@@ -122,7 +122,7 @@ if wanted sanitizers; then
     declare -A watched
     for tool in "${tools[@]}"; do
       for part in "${checks[@]}"; do
-        # Calls that fail are the program's to judge.
+        # The program judges calls that fail.
         within 220 "$sanitizer" --tool "$tool" --error-exitcode 9 \
           --report-api-errors no \
           "$program" "${libnvrtc[@]}" --small --no-timings --seed "$seed" \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run_test.sh PROGRAM RUN.SH MOCK_LIBCUDA NVRTC_DIR: what run.sh does where parts
-# fail, and where there is no GPU; and that the program leaves JSON behind.
+# run_test.sh PROGRAM RUN.SH MOCK_LIBCUDA NVRTC_DIR: checks run.sh with parts
+# that fail and without a GPU, and that the program leaves JSON behind.
 set -uo pipefail
 program=$1 run=$2 mock=$3 nvrtc=$4
 folder=$(mktemp -d)
@@ -37,7 +37,7 @@ fi
 go 2 --only timing
 says "timings checks compiler torch sanitizers"
 
-# A program of which one part crashes and one hangs.
+# One part of this program crashes, and one hangs.
 rm "$folder/kvevict_gpu_test"
 cat >"$folder/kvevict_gpu_test" <<'PROGRAM'
 #!/usr/bin/env bash
@@ -70,7 +70,7 @@ go 1 --only compiler "$folder/out"
 says "sm_80"
 says "FAILED: compiler (exit 1)"
 
-# The program itself, with the mock driver.
+# Runs the program itself with the mock driver.
 if [[ -n $nvrtc ]]; then
   mkdir "$folder/lib"
   ln -s "$mock" "$folder/lib/libcuda.so.1"
@@ -79,7 +79,7 @@ if [[ -n $nvrtc ]]; then
     --no-timings --json "$folder/small.json" >"$folder/log" 2>&1 || status=$?
   expect "the program fails: $(cat "$folder/log")" test "$status" == 0
   says "5 passed, 0 failed, 0 skipped"
-  # Without an interpreter of JSON, which a small machine has not.
+  # A small machine has no interpreter of JSON.
   count() { grep -cE "$1" "$folder/small.json"; }
   expect "the JSON has five checks that passed" \
     test "$(count '^  +"passed": true,?$') $(count '"passed": false')" == "5 0"

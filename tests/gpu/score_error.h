@@ -8,9 +8,9 @@
 
 namespace kvevict::gpu {
 
-// As a share of what is allowed: at most 1. The CPU itself is within 2e-5; the GPU adds
-// 2^x and log2 to a few units in the last place, and sums in another order. What is a
-// difference or a cosine may be next to 0.
+// The error as a share of what is allowed: at most 1. The CPU itself is within
+// 2e-5. The GPU adds a few units in the last place for 2^x and log2, and sums in
+// another order. Differences and cosines may be next to 0.
 inline double ScoreError(const oracle_policy& policy, float got,
                          float expected) {
   constexpr double kRelative = 1e-4;

@@ -1,5 +1,5 @@
-// The checks of the GPU program with the library's own launches, and the kernels
-// as C++ on fibers: no GPU, no NVRTC. Under one schedule, or all.
+// The GPU program's checks with the library's own launches and the kernels as
+// C++ on fibers: no GPU, no NVRTC. Uses one schedule, or all.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -16,7 +16,7 @@ namespace {
 using namespace kvevict;       // NOLINT: a program
 using namespace kvevict::gpu;  // NOLINT
 
-// More than one block: gather_rows has blocks that wait for others.
+// There is more than one block: gather_rows has blocks that wait for others.
 Gpu ShimUnder(simt::Policy policy) {
   fmt::print("schedule {}, seed {}\n", static_cast<int>(policy), simt::Seed());
   shim::Schedule({policy, simt::Seed(), 4});
@@ -24,7 +24,7 @@ Gpu ShimUnder(simt::Policy policy) {
               test_fakes_dir + std::string("/libfake_nvrtc_12.so"), ""});
 }
 
-// What an eviction of the first user's ring takes, and decoding around it.
+// The calls of an eviction of the first user's ring, and of decoding around it.
 constexpr const char* kChain[] = {
     "observe_rows",  "advance_counts",   "window_lse",    "window_scores",
     "pool_rows",     "pool_select",      "select_topk",   "make_keys",

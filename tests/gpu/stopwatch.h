@@ -1,4 +1,4 @@
-// Times graphs, and what is done with the times.
+// Times graphs, and stores the times.
 #ifndef KVEVICT_TESTS_GPU_STOPWATCH_H_
 #define KVEVICT_TESTS_GPU_STOPWATCH_H_
 
@@ -27,13 +27,12 @@ class Stopwatch {
         from_(gpu, effort.full ? kLeadBytes : 256),
         to_(gpu, from_.n_bytes()) {}
 
-  // Of launches of a graph of `work`. Before each, untimed: a copy, so that the
-  // launch is queued when its turn comes and its input is not in the L2 cache,
-  // then `prepare`.
+  // Times launches of a graph of `work`. An untimed copy before each queues the
+  // launch in time and clears the L2 cache; then `prepare` runs.
   Spread Measure(
       const std::function<void()>& work,
       const std::function<void()>& prepare = [] {}) const;
-  // The same of work that is queued anew every time.
+  // The same for work that is queued anew every time.
   Spread MeasureQueued(const std::function<void()>& work,
                        const std::function<void()>& prepare) const;
 
@@ -49,13 +48,13 @@ class Stopwatch {
   const Buffer to_;
 };
 
-// What the machine reaches, measured just before.
+// The limits of the machine, measured just before.
 struct Limits {
   double copy;    // bytes read and written per second, by the driver's own copy
   double matrix;  // bf16 FLOPs per second, by mma.sync
 };
 
-// Also prints it.
+// Prints the row as well.
 void AddRow(nlohmann::json* rows, const std::string& name, const Spread& ms,
             uint64_t bytes, uint64_t flops, const Limits& limits);
 

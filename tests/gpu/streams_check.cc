@@ -14,7 +14,7 @@ namespace {
 constexpr char kKeep40[] = "snapkv:budget=40,scope=head,window=8";
 constexpr uint32_t kLives = 6;
 constexpr uint32_t kRounds = 2;
-constexpr uint32_t kDecoded = 12;  // in each
+constexpr uint32_t kDecoded = 12;  // in each round
 
 // Every call asks for its stream, and tells when it is queued there.
 struct Calls {
@@ -37,7 +37,7 @@ void ShowAndAppend(const Side& side, const Twin& twin, uint32_t first,
   calls.queued();
 }
 
-// Evicts in rounds, takes tokens back in each; begins anew by a reset.
+// Evicts in rounds, takes tokens back in each, and begins anew by a reset.
 void Serve(const Side& side, const Twin& twin, const Buffer& workspace,
            const Calls& calls) {
   const uint32_t n = twin.shape().n_tokens;
@@ -64,9 +64,9 @@ void Serve(const Side& side, const Twin& twin, const Buffer& workspace,
   }
 }
 
-// Nothing waits on the host; every call has another stream than the one before, and
-// an event between. What a call queues goes to its stream: what comes next there
-// finds its lengths. With two streams work on the last one's would be in order.
+// Nothing waits on the host. Every call has another stream than the one before,
+// with an event between. Its work goes to its stream: the next work there finds its
+// lengths. With two streams, work on the wrong one would be in order.
 void CheckStreamPerCall(const Gpu& gpu, const Effort& effort, Report* report) {
   const Shape shape = {"",
                        2,

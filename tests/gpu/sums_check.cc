@@ -1,4 +1,4 @@
-// Sums of attention that sequences add up, on the GPU as on the CPU.
+// Attention sums that sequences add up, on the GPU and on the CPU.
 #include <fmt/format.h>
 
 #include <memory>
@@ -18,7 +18,7 @@ constexpr uint32_t kPrompt = 90;
 constexpr uint32_t kSumSteps = 20;
 constexpr uint32_t kCallSteps = 30;
 
-// Rows of a layer that an attention kernel writes, in a place of their own.
+// Rows of a layer that an attention kernel writes to their own place.
 class Attention {
  public:
   Attention(const Gpu& gpu, const Shape& shape, uint32_t n_rows, uint64_t seed)
@@ -36,7 +36,7 @@ class Attention {
     device_.Write(host_.data(), device_.n_bytes());
   }
 
-  // As that of n_rows queries from a position on.
+  // Observes it as the attention of n_rows queries from a position on.
   kvevict_status Observe(const Side& side, bool on_gpu, uint32_t n_rows,
                          uint32_t first_position) const {
     const uint64_t base =
@@ -76,7 +76,7 @@ kvevict_sequence_memory MemoryOf(const Side& side, uint32_t layer) {
   return memory;
 }
 
-// Of heads that may hold different numbers.
+// The positions of heads that may hold different numbers of tokens.
 std::vector<int32_t> PositionsOf(const Side& side, uint32_t layer,
                                  uint32_t head) {
   uint32_t stored = 0;
@@ -88,7 +88,7 @@ std::vector<int32_t> PositionsOf(const Side& side, uint32_t layer,
   return positions;
 }
 
-// Slots, and their sums to the last bit.
+// Compares slots and their sums to the last bit.
 void ExpectSame(const Gpu& gpu, const Side& cpu, const Side& side,
                 const Shape& shape, Report* report) {
   for (uint32_t l = 0; l < shape.n_layers; ++l) {
@@ -130,7 +130,7 @@ void CheckPolicy(const Gpu& gpu, const Effort& effort,
     side.Evict();
     ExpectSame(gpu, cpu, side, shape, report);
   };
-  // The prompt in chunks, the first of which are not observed.
+  // The prompt comes in chunks, and the first ones are not observed.
   for (uint32_t done = 0, n = 30; done < kPrompt; done += n) {
     const uint32_t n_observed = done == 0 ? 0 : done == 30 ? 7 : n;
     attention.Draw();
@@ -158,7 +158,7 @@ void CheckPolicy(const Gpu& gpu, const Effort& effort,
   }
 }
 
-// Two sides that are shown the same calls, and keep the same tokens.
+// Two sides that see the same calls and keep the same tokens.
 class CallTwins {
  public:
   CallTwins(const Gpu& gpu, const Effort& effort, const std::string& policy,
@@ -188,7 +188,7 @@ class CallTwins {
     }
     gpu_.Synchronize();
   }
-  // Records a step, which then counts as one that has run.
+  // Records a step, which counts as run.
   void Record() {
     step_ = std::make_unique<Graph>(gpu_, [&] {
       Check(Observe(side_, 1));
@@ -213,7 +213,7 @@ class CallTwins {
     }
     gpu_.Synchronize();
   }
-  // Whether tokens went.
+  // Returns whether tokens went.
   bool Evict(const kvevict_evict_options* on_cpu = nullptr,
              const kvevict_evict_options* on_gpu = nullptr) {
     const uint32_t n = cpu_.Stored(0);
@@ -222,7 +222,7 @@ class CallTwins {
     Compare();
     return cpu_.Stored(0) < n;
   }
-  // Whether there was an eviction to take back, after as many calls of a token.
+  // Returns whether there was an eviction to take back, after so many calls of a token.
   bool EvictAndUndo(uint32_t n_calls) {
     size_t n = 0;
     size_t n_host = 0;
@@ -273,8 +273,8 @@ class CallTwins {
   bool is_counted_ = false;
 };
 
-// Calls by themselves, and blocks that stay by their keys: a graph recorded once runs
-// between chunks, trims, evictions, and such as are taken back.
+// Calls by themselves, and blocks kept by diversity. A graph recorded once runs
+// between chunks, trims, evictions, and evictions that are taken back.
 void CheckCalls(const Gpu& gpu, const Effort& effort, const std::string& policy,
                 bool shows_prompt, Report* report) {
   CallTwins calls(gpu, effort, policy, report);
@@ -313,7 +313,7 @@ void CheckCalls(const Gpu& gpu, const Effort& effort, const std::string& policy,
     }
     if (calls.Stored() > kPrompt + 40) n_evicted += calls.Evict();
   }
-  // By chance there was nothing to take back.
+  // Chance may have taken nothing back so far.
   for (uint32_t i = 0; i < kCallSteps && n_undone == 0; ++i) {
     calls.Step();
     n_undone += calls.EvictAndUndo(1);

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-# Rows of both sides: what kvevict's are called behind the workload, and PyTorch's.
+# The rows of both sides: kvevict's names after the workload, and PyTorch's.
 TORCH = {
     "score_window": "score_window, pooled",
     "pool and select": "select",

@@ -1,5 +1,5 @@
-// Evictions by table, on the GPU as on the CPU: the same entries in the same places, and
-// not a byte of the blocks.
+// Evictions by table on the GPU and on the CPU: the same entries in the same
+// places, and no byte of the blocks changes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,9 +21,9 @@ struct Case {
   const char* policy;
   uint32_t max_tokens;
   uint32_t block_size;
-  bool by_head;     // a table for each
+  bool by_head;     // a table for each head
   bool by_address;  // without ids
-  bool one_table;   // of all layers, or of keys and values
+  bool one_table;   // for all layers, or for keys and values
 };
 constexpr Case kCases[] = {
     {"streaming-llm:budget=60,sink=4,select_block=8", 90, 8, false, false,
@@ -42,7 +42,7 @@ constexpr Case kCases[] = {
      false, true},
 };
 
-// One layer's blocks and tables, as one device sees them.
+// One layer's blocks and tables on one device.
 struct Side {
   uint64_t blocks = 0;
   uint64_t tables = 0;
@@ -92,7 +92,7 @@ class Caches {
     return views;
   }
 
-  // Rows have moved.
+  // Notes that rows have moved.
   void Settle() {
     for (Layer& layer : layers_) layer.before = layer.bytes;
   }
@@ -127,7 +127,7 @@ class Caches {
     return case_.block_size * kHeads * kDim * sizeof(float);
   }
   uint32_t BlockBytes() const { return 2 * PlaneBytes(); }
-  // Whether its tables are those of the first layer.
+  // Whether layer l uses the first layer's tables.
   bool IsAnother(uint32_t l) const {
     return l > 0 && case_.one_table && !case_.by_address;
   }
@@ -250,8 +250,8 @@ class Engine {
   std::unique_ptr<Buffer> workspace_;
 };
 
-// Appends and evictions on both. The first one moves rows, and where nothing waits the
-// third one is in a graph, whose kernels those before have compiled.
+// Appends and evicts on both sides. The first eviction moves rows. If nothing
+// waits, the third one is in a graph, whose kernels are compiled by then.
 void Live(const Gpu& gpu, const Case& c, uint64_t seed, Report* report) {
   Caches caches(gpu, c, seed);
   Engine cpu(nullptr, c, caches.Views(true));

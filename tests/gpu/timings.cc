@@ -26,7 +26,7 @@ double CopyRate(const Gpu& gpu, const Effort& effort, const Stopwatch& watch) {
   return 2.0 * static_cast<double>(n_bytes) / (ms.median * 1e-3);
 }
 
-// What stands at the ends of each graph's time.
+// Measures what each graph's time contains without any work.
 void TimeNothing(const Gpu& gpu, const Stopwatch& watch, const Limits& limits,
                  nlohmann::json* rows) {
   const Buffer word(gpu, 4);
@@ -38,7 +38,7 @@ void TimeNothing(const Gpu& gpu, const Stopwatch& watch, const Limits& limits,
          4, 0, limits);
 }
 
-// A workload's steps, its rows named after it.
+// A workload's steps; rows are named after it.
 class Timing {
  public:
   Timing(const Gpu& gpu, const Effort& effort, const Stopwatch& watch,
@@ -125,8 +125,8 @@ class Timing {
         4 * kept, 0);
   }
 
-  // The keys are read twice per query, or once: no scorer of this kind can do
-  // with less.
+  // The keys are read twice per query, or once: scorers of this kind cannot
+  // read less.
   void TimeQueryByQuery(double score_ms) const {
     for (const bool has_lse : {false, true}) {
       const Bench one(gpu_, data_, 1, has_lse, kUnpooled);

@@ -11,9 +11,10 @@
 
 namespace kvevict::gpu {
 
-// Of workloads with `named` in their name, a row per operation: milliseconds (median, least, most of graph launches, by
-// events), bytes and FLOPs counted, and their rate; and the machine's copy rate.
-// Goes into *out row by row, with a call of `save` after each, so that what was
+// Adds a row per operation of workloads with `named` in their name to *out: milliseconds
+// (median, least, most of graph launches, by events), bytes and FLOPs counted, their rate,
+// and the machine's copy rate. `save` runs after each row, so that figures outlive a
+// failure.
 // measured outlives a failure.
 void TimeKernels(const Gpu& gpu, const Effort& effort, const std::string& named,
                  const std::function<void()>& save, nlohmann::json* out);

@@ -179,7 +179,7 @@ def main():
                 raise
     if args.rehearse:
         return
-    # The steps above include the gaps between launches; a graph has none.
+    # The steps above include gaps between launches. A graph has none.
     for dtype, kind in ((torch.bfloat16, "eager, as a graph"),
                         (torch.float32, "eager, as a graph, f32")):
         model = Model(shape, device, lambda f: f, dtype)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# torch_side_test.sh TORCH_SIDE.PY: its rehearsal leaves figures of all steps behind.
+# torch_side_test.sh TORCH_SIDE.PY: its rehearsal leaves figures of all steps.
 set -euo pipefail
 if ! python3 -c 'import torch' 2>/dev/null; then
   echo "skipped: python3 has no PyTorch here"

@@ -11,7 +11,7 @@
 
 namespace kvevict::gpu {
 
-// A ring that has wrapped is a pool of single rows with an index list.
+// A wrapped ring is a pool of single rows with an index list.
 enum class Layout { kTokenMajor, kHeadMajor, kPaged, kWrappedRing };
 
 struct Shape {
@@ -27,7 +27,7 @@ struct Shape {
 };
 
 constexpr uint32_t kRoomForDecoding = 64;
-constexpr uint32_t kBlockSize = 16;  // of kPaged
+constexpr uint32_t kBlockSize = 16;  // tokens per block of kPaged
 
 Geometry GeometryOf(const Shape& shape);
 
@@ -53,21 +53,21 @@ class Twin {
   kvevict_plane HostQueries(uint32_t layer, uint32_t first) const;
   kvevict_plane DeviceQueries(uint32_t layer, uint32_t first) const;
 
-  // Both caches as they were in the beginning.
+  // Sets both caches back to their first contents.
   void Restore();
   // Writes the rows of a position to a slot of every layer, as decoding does.
   void Store(uint32_t position, uint32_t slot);
   // Copies the GPU's cache of a layer down; Row() looks into the copy.
   void Fetch(uint32_t layer);
-  // "" or what differs between the fetched layer's first n_tokens slots and the
-  // host's.
+  // "" or the difference between the first n_tokens slots of the fetched layer
+  // and the host's.
   std::string CompareWithHost(uint32_t layer, uint32_t n_tokens) const;
-  // "" or which slot of the fetched layer does not hold the row of its
-  // position in the beginning.
+  // "" or the slot of the fetched layer that does not hold its position's first
+  // row.
   std::string CompareWithPositions(uint32_t layer, uint32_t kv_head,
                                    const std::vector<int32_t>& positions) const;
-  // Whether the fetched layer's bytes are as in the beginning, from a slot on;
-  // 0: all of them.
+  // Whether the fetched layer's bytes are the first ones from a slot on; 0: all
+  // of them.
   bool IsUntouched(uint32_t layer, uint32_t first_slot = 0) const;
 
   // Bytes of K, V and companion of all layers at n_tokens.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# configure.sh CASE SOURCE: what CMake makes of SOURCE where it is a part of another
-# project, and where packages are missing. Nothing is compiled but CMake's questions: a
-# stub stands in Highway's place.
+# configure.sh CASE SOURCE: what CMake does with SOURCE as a part of another
+# project, and if packages are missing. Only CMake's own checks are compiled: a stub
+# stands for Highway.
 set -euo pipefail
 source=$2
 work=$(mktemp -d)
@@ -28,7 +28,7 @@ fail() {
   echo "wrong: $*"
   exit 1
 }
-# configured FOLDER options...: whether it can be configured; says what CMake said.
+# configured FOLDER options...: whether it can be configured; prints CMake's output.
 configured() {
   rm -rf "$work/build"
   cmake -S "$1" -B "$work/build" "${@:2}" 2>&1 | tee "$work/log"
@@ -40,7 +40,7 @@ has_target() { cmake --build "$work/build" --target help | grep -- "$1"; }
 
 case $1 in
   part_of_another)
-    # Nothing that the tests, the tools and the bindings want is asked for.
+    # Nothing that only the tests, tools and bindings need is asked for.
     disabled=()
     for package in fmt CLI11 nlohmann_json PkgConfig Threads; do
       disabled+=(-DCMAKE_DISABLE_FIND_PACKAGE_$package=ON)
@@ -79,7 +79,7 @@ case $1 in
       -DCMAKE_PROJECT_INCLUDE="$work/no_programs.cmake" || fail "a binding without its tools"
     says "-DKVEVICT_BUILD_BINDINGS=OFF, or a list, does without."
 
-    # A .NET runtime alone.
+    # There is only a .NET runtime.
     printf '#!/bin/sh\nexit 145\n' >"$work/dotnet"
     chmod +x "$work/dotnet"
     runtime_alone=(-DSWIG="$work/dotnet" -DDOTNET="$work/dotnet" -DKVEVICT_BUILD_TOOLS=OFF

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# documentation.sh PREFIX LIBDIR [NAME]: share/doc/NAME has the pages that the headers cite,
-# and all that those link to.
+# documentation.sh PREFIX LIBDIR [NAME]: share/doc/NAME has the pages that the
+# headers cite, and all that those link to.
 set -euo pipefail
 prefix=$1 doc=$1/share/doc/${3:-kvevict}
 [[ -f $doc/README.md ]] || { echo "no $doc/README.md" && exit 1; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# embedded.sh PREFIX LIBDIR: a library that has libkvevict.a in itself offers its own
-# functions and none of ours, whichever way it was linked.
+# embedded.sh PREFIX LIBDIR: a library that contains libkvevict.a offers its own
+# functions and none of ours, in whichever way it was linked.
 set -euo pipefail
 archive=$1/$2/libkvevict.a
 work=$(mktemp -d)

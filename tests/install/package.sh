@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# package.sh deb|tarball|lintian BUILD VERSION LIBDIR: makes the packages, unpacks them
-# into a folder, and lets every program outside the tree use what lies there; or shows
-# the .deb to lintian.
+# package.sh deb|tarball|lintian BUILD VERSION LIBDIR: makes the packages, unpacks
+# them into a folder, and lets every program outside the tree use them; or shows the
+# .deb to lintian.
 set -euo pipefail
 kind=$1 build=$2 version=$3 libdir=$4
 here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
@@ -37,8 +37,8 @@ if [[ $kind == deb ]]; then
     dpkg-deb -x "$package" "$work/root"
   done
   prefix=$work/root/usr documented=libkvevict-dev
-  # Installed, it lies where the dynamic linker looks, and the compiler: pkg-config
-  # names no folder.
+  # Once installed, the dynamic linker and the compiler find it without help:
+  # pkg-config names no folder.
   library_path=$prefix/$libdir
   for option in '' --static; do
     flags=$(PKG_CONFIG_PATH=$prefix/$libdir/pkgconfig \

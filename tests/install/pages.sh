@@ -21,7 +21,7 @@ else
 fi
 manual=$(gzip -cdf <"$page" | sed 's/\\-/-/g; s/\\f.//g')
 
-# section COMMAND: what the page says of it; of the program itself for "".
+# section COMMAND: the page's section on it; on the program itself for "".
 section() {
   awk -v command="$1" '
     /^\.SH/ { inside = command == "" && $2 == "OPTIONS" }
@@ -31,13 +31,13 @@ section() {
 
 # ---- Completion ----
 
-# complete WORD...: what the last word, perhaps empty, may become.
+# complete WORD...: completions of the last word, which may be empty.
 complete_words() {
   COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
   _kvevict
   printf '%s\n' "${COMPREPLY[@]}"
 }
-compopt() { :; } # works only where a shell completes
+compopt() { :; } # it only works while a shell completes
 . "$1/share/bash-completion/completions/kvevict"
 
 mapfile -t commands < <("$program" --help | sed -n '/^Subcommands/,$s/^  \([a-z]\+\) .*/\1/p')

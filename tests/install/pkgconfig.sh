@@ -15,7 +15,7 @@ if [[ $linkage == static ]]; then
   cp -R "$prefix"/. moved
   rm moved/"$libdir"/libkvevict.so*
   export PKG_CONFIG_PATH=$work/moved/$libdir/pkgconfig
-  # Where the compiler looks by itself.
+  # The compiler looks there by itself.
   [[ -z ${LIBRARY_PATH:-} ]] || LIBRARY_PATH=$work/moved/$libdir
   read -ra flags <<<"$(pkg-config --static --cflags --libs kvevict)"
 else

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run_script.sh SOURCE: what ./run does where apt, CMake and ctest are stand-ins that
+# run_script.sh SOURCE: tests ./run with stand-ins for apt, CMake and ctest that
 # write down how they are called.
 set -euo pipefail
 work=$(mktemp -d)
@@ -11,8 +11,8 @@ export KVEVICT_HIGHWAY_SOURCE=$work/highway KVEVICT_NVRTC_DIR=$work/nvrtc CALLS=
 export KVEVICT_LLAMA_DIR=$work/llama KVEVICT_LLAMA_SERVER_DIR=$work/server
 export PATH=$work/bin:$PATH
 
-# stub NAME: a program that writes its call down, speaks on stdout, and does what stdin
-# says.
+# stub NAME: a program that writes its call down, prints to stdout, and does what
+# stdin says.
 stub() {
   { printf '#!/bin/bash\necho "%s $*" >>"$CALLS"\necho "%s speaks"\n' "$1" "$1" && cat; } \
     >"$work/bin/$1"
@@ -41,14 +41,14 @@ fail() {
   cat "$CALLS"
   exit 1
 }
-# The step of the build that each call is.
+# The build step of each call.
 steps() {
   sed -n 's/^cmake --build.*/build/p; s/^cmake .*/configure/p; s/^ctest.*/ctest/p' "$CALLS" |
     paste -sd ' '
 }
 rm -f "$CALLS"
 
-# Nothing but the document on stdout.
+# stdout has only the document.
 for verb in demo bench; do
   [[ $(./run $verb --json 2>/dev/null) == "{"*"--json}" ]] || fail "./run $verb --json"
 done

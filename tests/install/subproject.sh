@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# subproject.sh SOURCE HIGHWAY: a program whose CMake project has kvevict and Highway in
-# it, compiled with CMake's own flags and without a warning. For one SIMD target: it is
-# the same text for all.
+# subproject.sh SOURCE HIGHWAY: a program whose CMake project contains kvevict and
+# Highway compiles with CMake's own flags and without a warning. It uses one SIMD
+# target, since the text is the same for all.
 set -euo pipefail
 source=$1 highway=$2
 [[ -n $highway ]] || {
@@ -34,7 +34,7 @@ cmake --build "$work/build" -j "$(nproc)" 2>&1 | tee "$work/log"
 "$work/build/engine_kvevict"
 "$work/build/engine_static"
 
-# What is installed is the engine's own.
+# Only the engine's own files are installed.
 cmake --install "$work/build" --prefix "$work/installed" >/dev/null
 files=$(cd "$work/installed" && find . -type f | sort | tr '\n' ' ')
 [[ $files == "./bin/engine_kvevict ./bin/engine_static " ]] ||

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# version.sh PREFIX LIBDIR VERSION: find_package() takes the installed VERSION for one
-# that asks for it, and, before 1.0, for no other minor version.
+# version.sh PREFIX LIBDIR VERSION: find_package() accepts the installed VERSION,
+# and, before 1.0, no other minor version.
 set -euo pipefail
 IFS=. read -r major minor _ <<<"$3"
 work=$(mktemp -d)

@@ -55,7 +55,7 @@ std::vector<float> RunKernel(SimdTarget simd,
     }
   }
   const RowStore queries(query_rows, n_heads * in.head_dim, query_layout);
-  // Keys before the first one are nobody's.
+  // Nobody uses the keys before the first one.
   constexpr uint32_t kBefore = 3;
   std::vector<float> key_rows(size_t{kBefore} * in.head_dim,
                               std::numeric_limits<float>::quiet_NaN());

@@ -1,4 +1,4 @@
-// One call of the window attention kernel, watched from all sides.
+// One call of the window attention kernel, with all of its memory checked.
 #ifndef KVEVICT_TESTS_KERNELS_ATTENTION_CASE_H_
 #define KVEVICT_TESTS_KERNELS_ATTENTION_CASE_H_
 
@@ -15,18 +15,18 @@
 
 namespace kvevict {
 
-// Gaussian queries and keys, scale 1 / sqrt(head_dim), rounded to the dtypes. One key
-// in 50 points the way of a query, so that the softmax is not flat.
+// Gaussian queries and keys, scale 1 / sqrt(head_dim), rounded to the dtypes. One
+// key in 50 points towards a query, so that the softmax is not flat.
 oracle::WindowAttentionInput RandomInput(uint32_t n_tokens, uint32_t window,
                                          uint32_t group, uint32_t head_dim,
                                          Random& random,
                                          DType queries = DType::kF32,
                                          DType keys = DType::kF32);
 
-// Runs the kernel for a target with inputs laid out as told. Scratch is of the best
-// size less so many bytes, at least the least, and full of NaN; scratch and output
-// touch inaccessible pages. One row comes back if heads are reduced. lse: empty, or the
-// log-sum-exps of all rows, [group, window].
+// Runs the kernel for a target with inputs in the given layout. Scratch has the
+// best size less so many bytes, at least the least, and is full of NaN. Scratch and
+// output touch inaccessible pages. Returns one row if heads are reduced. lse:
+// empty, or the log-sum-exps of all rows, [group, window].
 std::vector<float> RunKernel(
     SimdTarget simd, const oracle::WindowAttentionInput& in,
     const RowLayout& queries = {}, const RowLayout& keys = {},

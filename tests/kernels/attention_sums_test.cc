@@ -17,8 +17,8 @@ namespace {
 
 TestSuite(attention_sums);
 
-// A list after an eviction: the first n_listed positions at random, then those from
-// `tail` on.
+// A list after an eviction: the first n_listed positions are random, the others go
+// on from `tail`.
 struct Held {
   std::vector<int32_t> listed;
   uint32_t tail;
@@ -43,7 +43,7 @@ struct Held {
   }
 };
 
-// One rounding of a division, of a count that is exact.
+// A division of an exact count rounds once.
 Test(attention_sums, are_divided_by_the_queries_that_saw_the_slot) {
   Random random(TestSeed("attention_sums/are_divided"));
   const uint32_t sizes[] = {1, 2, 3, 7, 16, 17, 33, 130};
@@ -51,7 +51,7 @@ Test(attention_sums, are_divided_by_the_queries_that_saw_the_slot) {
     for (const uint32_t n_listed : {0u, 1u, n_tokens / 2, n_tokens}) {
       const Held held(n_listed, n_tokens, random);
       SlotPositions slots;
-      // The second of two lists.
+      // The lists are the second of two.
       std::vector<int32_t> lists(n_listed, -7);
       lists.insert(lists.end(), held.listed.begin(), held.listed.end());
       slots.kept = lists.data();
@@ -107,7 +107,7 @@ Test(attention_sums, of_some_rows_are_divided_by_those_that_see_the_slot) {
   }
 }
 
-// One rounding of an addition, of a maximum that is exact.
+// An addition rounds once, and a maximum is exact.
 Test(attention_sums, get_the_maximum_of_what_follows) {
   Random random(TestSeed("attention_sums/get_the_maximum"));
   for (const uint32_t n : {1u, 3u, 16u, 33u, 130u}) {

@@ -1,5 +1,5 @@
-// Scores by the share that the best of a list have: the same bits on every target, near
-// sums in double precision.
+// Scores by the share of a list's best: the same bits on every target, near sums in
+// double precision.
 #include "core/kernels/best_share.h"
 
 #include <criterion/criterion.h>
@@ -29,7 +29,7 @@ std::vector<float> Scale(SimdTarget simd, std::vector<float> scores,
   std::vector<float> in_place = scores;
   ScaleByBestShare(simd, keys.data(), n, n_best, in_place.data(),
                    in_place.data());
-  // Where the keys are, the same.
+  // Keys in place give the same.
   ScaleByBestShare(simd, keys.data(), n, n_best, scores.data(),
                    reinterpret_cast<float*>(keys.data()));
   for (uint32_t i = 0; i < n; ++i) {
@@ -41,7 +41,7 @@ std::vector<float> Scale(SimdTarget simd, std::vector<float> scores,
   return in_place;
 }
 
-// By sorting, of numbers; 1 where scores stay as they are.
+// Sorts numbers; 1 if scores stay as they are.
 double ShareOf(const std::vector<float>& scores, uint32_t n_forced,
                uint32_t n_best) {
   std::vector<double> sorted;
@@ -97,14 +97,14 @@ Test(best_share, is_that_of_sorted_scores_whatever_the_length) {
   }
 }
 
-// What must stay counts in neither sum, but is scaled with the others.
+// Tokens that must stay count in neither sum, but are scaled like the others.
 Test(best_share, leaves_out_what_must_stay) {
   ExpectScaled({1.0f, 2.0f, 5.0f, 100.0f, kInfinity}, 2, 1);
   cr_expect_eq(Scale(SimdTargetAt(0), {1, 2, 5, 100, kInfinity}, 2, 1)[3],
                100.0f * (5.0f / 8.0f));
 }
 
-// Where there is no share, or none above 0, scores stay, and so does their order.
+// Without a share above 0 the scores and their order stay.
 Test(best_share, leaves_scores_without_a_share_alone) {
   for (const std::vector<float>& scores :
        std::vector<std::vector<float>>{{0, 0, 0},

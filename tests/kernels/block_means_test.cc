@@ -1,4 +1,4 @@
-// Means of blocks, with the bits of plain addition on every target.
+// Means of blocks have the bits of plain addition on every target.
 #include "core/kernels/block_means.h"
 
 #include <criterion/criterion.h>
@@ -26,7 +26,7 @@ std::vector<float> Expected(const std::vector<float>& scores, uint32_t block) {
   return means;
 }
 
-// To another place, or where the scores are.
+// Writes to another place, or over the scores.
 void ExpectMeans(SimdTarget simd, const std::vector<float>& scores,
                  uint32_t block, bool in_place) {
   const size_t bytes = scores.size() * sizeof(float);

@@ -65,8 +65,8 @@ std::vector<double> Oracle(const Case& c) {
   return scores;
 }
 
-// A sum of `window` squares is off by so many roundings, each square by 1; two such
-// quotients, their product, and a quotient by a sum that is as good.
+// A sum of `window` squares rounds as often, each square once. Then come two
+// quotients, their product, and a quotient by a sum of the same accuracy.
 void ExpectShares(const Case& c) {
   const std::vector<float> scores = Score(c);
   const std::vector<double> expected = Oracle(c);

@@ -82,7 +82,7 @@ Test(exp2, is_zero_far_below) {
   });
 }
 
-// A NaN whose payload, taken for an exponent, would turn it into a number.
+// The payload of this NaN, read as an exponent, would make it a number.
 Test(exp2, keeps_nan_of_any_payload) {
   ForEachTarget([&](SimdTarget simd) {
     for (uint32_t bits : {0x7FC00000u, 0x7FC00001u, 0x7FFFFFFFu, 0xFFC00000u,

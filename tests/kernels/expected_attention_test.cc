@@ -24,8 +24,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kGuard = -77.0f;
 
-// Queries about a mean, of a covariance A A' / head_dim, which is given as it comes
-// out: nearly symmetric, as those of engines are.
+// Queries around a mean with a covariance A A' / head_dim, which is used as
+// computed: nearly symmetric, as those of engines are.
 Input Draw(uint32_t n_tokens, uint32_t dim, uint32_t group, bool spreads,
            DType dtype, Random& random) {
   Input in;
@@ -145,7 +145,7 @@ Test(expected_attention, matches_the_oracle) {
   }
 }
 
-// With a covariance that is too large to be packed.
+// The covariance is too large to be packed.
 Test(expected_attention, of_large_heads) {
   Random random(TestSeed("expected_attention/of_large_heads"));
   for (uint32_t dim : {1023u, 1024u, 1025u}) {
@@ -154,7 +154,7 @@ Test(expected_attention, of_large_heads) {
   }
 }
 
-// Longer than pieces of the sum, by one and more, and logits far apart.
+// Rows are longer than pieces of the sum, by one and more, and logits are far apart.
 Test(expected_attention, of_long_rows) {
   Random random(TestSeed("expected_attention/of_long_rows"));
   for (uint32_t n : {511u, 512u, 513u, 517u, 1100u, 5000u}) {
@@ -191,7 +191,7 @@ Test(expected_attention, nan_and_infinity) {
       in.mean = {1.0f, 0.5f, 0.25f, -1.0f, -1.0f, 0.5f, 0.25f, -1.0f};
       in.keys[4 * 50] = special;
       ExpectOracle(in, Packed(DType::kF32));
-      // Sinks stand beside.
+      // Sinks are not scored.
       in.keys[4 * 50] = 0.5f;
       in.keys[4 * 2] = special;
       ExpectOracle(in, Packed(DType::kF32));
@@ -203,7 +203,7 @@ Test(expected_attention, nan_and_infinity) {
   ExpectOracle(in, Packed(DType::kF32));
 }
 
-// Alike, they share alike; and what is sinks alone is nothing.
+// Equal rows share equally. A cache of sinks alone scores nothing.
 Test(expected_attention, of_equal_rows_and_of_none) {
   Random random(TestSeed("expected_attention/of_equal_rows_and_of_none"));
   for (float value : {0.0f, 1.5f}) {

@@ -1,5 +1,5 @@
-// Compaction of rows, in place and to other memory, against a copy, on every target;
-// nothing else is touched.
+// Compaction of rows, in place and to other memory, against a copy on every target.
+// Nothing else is touched.
 #include "core/kernels/gather_rows.h"
 
 #include <criterion/criterion.h>
@@ -29,7 +29,7 @@ std::vector<int32_t> RandomKeep(Random& random) {
   return keep;
 }
 
-// Those from a row on.
+// Returns the slots from a row on.
 std::vector<int32_t> From(uint32_t first, const std::vector<int32_t>& keep) {
   return {
       std::lower_bound(keep.begin(), keep.end(), static_cast<int32_t>(first)),
@@ -41,7 +41,7 @@ void ExpectMoved(const MovedRows& rows, RowMemory& memory, uint32_t first_row,
                  const std::vector<int32_t>& keep, SimdTarget simd) {
   const std::vector<uint8_t> before = memory.Bytes();
   std::vector<uint8_t> expected = before;
-  // Of a row whose content is open now.
+  // The content of these rows is unspecified now.
   std::vector<bool> is_row(memory.n_bytes(), false);
   for (uint32_t e = 0; e < rows.n_elements; ++e) {
     for (uint32_t i = first_row + keep.size(); i < kRows; ++i) {
@@ -65,8 +65,8 @@ void ExpectMoved(const MovedRows& rows, RowMemory& memory, uint32_t first_row,
   }
 }
 
-// Memory with room for n_rows that the pieces of `rows` go to: packed or with gaps,
-// contiguous or paged.
+// Memory with room for n_rows to which the pieces of `rows` go: packed or with
+// gaps, contiguous or paged.
 struct Target {
   MovedRows rows;
   std::vector<int32_t> table;
@@ -93,7 +93,7 @@ struct Target {
   }
 };
 
-// Copies kept rows to other memory, and checks every byte of both.
+// Copies kept rows to other memory and checks every byte of both.
 void ExpectCopied(const MovedRows& rows, RowMemory& memory, uint32_t first_row,
                   const std::vector<int32_t>& keep, Random& random,
                   SimdTarget simd) {

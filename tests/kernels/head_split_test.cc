@@ -39,7 +39,7 @@ struct Layer {
   }
 };
 
-// Of lists of unlike lengths; few different scores make ties within and between lists.
+// Lists have unequal lengths. Few different scores make ties within and between lists.
 Layer RandomLayer(uint32_t n_lists, uint32_t most, uint32_t n_ends, int kind,
                   Random& random) {
   constexpr float kSpecials[] = {kNan, kInfinity, -kInfinity, 0.0f, -0.0f};
@@ -54,7 +54,7 @@ Layer RandomLayer(uint32_t n_lists, uint32_t most, uint32_t n_ends, int kind,
       if (kind == 1) score = static_cast<float>(random.Below(4));
       if (kind == 2) score = 2.5f;
       if (kind == 3) score = kSpecials[random.Below(5)];
-      if (i >= n) score = kInfinity;  // nobody's
+      if (i >= n) score = kInfinity;  // beyond the list
       layer.scores.push_back(score);
       const bool at_end = i < n_ends || i + n_ends >= n;
       layer.forced.push_back(i < n && at_end);
@@ -63,7 +63,7 @@ Layer RandomLayer(uint32_t n_lists, uint32_t most, uint32_t n_ends, int kind,
   return layer;
 }
 
-// As the CPU's selection counts.
+// Counts as the CPU's selection does.
 std::vector<uint32_t> Count(SimdTarget simd, const Layer& layer,
                             const HeadSplit& heads, uint32_t budget,
                             uint32_t n_asked) {
@@ -166,7 +166,7 @@ Test(head_split, lists_of_equal_scores_keep_the_same) {
   });
 }
 
-// A list that wins everything leaves the others what is safe.
+// A list that wins everything leaves the others their floor.
 Test(head_split, the_floor_is_what_a_loser_keeps) {
   ForEachTarget([&](SimdTarget simd) {
     Layer layer = {3, 100, {100, 100, 100}, {}, std::vector<uint8_t>(300, 0)};

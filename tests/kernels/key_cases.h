@@ -1,4 +1,4 @@
-// Keys for the tests of signals that read nothing else: numbers, layouts, targets.
+// Keys for tests of signals that read nothing else: numbers, layouts, targets.
 #ifndef KVEVICT_TESTS_KERNELS_KEY_CASES_H_
 #define KVEVICT_TESTS_KERNELS_KEY_CASES_H_
 
@@ -24,7 +24,7 @@ inline RowLayout Packed(DType dtype = DType::kF32) {
   return layout;
 }
 
-// As models have them: every channel around a mean of its own, some far from zero.
+// Keys like those of models: every channel has a mean of its own, some far from zero.
 inline std::vector<float> DrawKeys(Random& random, DType dtype, uint32_t n,
                                    uint32_t dim) {
   std::vector<float> means(dim);
@@ -43,7 +43,7 @@ inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
          std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// Of x86, those before AVX2 multiply and add in two steps; so does plain C++ here.
+// x86 targets before AVX2 multiply and add in two steps; so does plain C++ here.
 inline bool HasFusedArithmetic(SimdTarget simd) {
   const std::string_view name = simd.name;
   return name.find("SSE") == name.npos && name != "EMU128" && name != "SCALAR";

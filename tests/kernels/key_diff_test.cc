@@ -1,5 +1,5 @@
-// Keys against their mean direction, against double precision, in any layout and on
-// every target.
+// Keys against their mean direction in double precision, in any layout and on every
+// target.
 #include "core/kernels/key_diff.h"
 
 #include <criterion/criterion.h>
@@ -97,11 +97,11 @@ Test(key_diff, is_the_same_on_every_target_with_fused_arithmetic) {
 
 Test(key_diff, keys_without_a_direction) {
   ForEachTarget([&](SimdTarget simd) {
-    // All zero: nothing to tell them by.
+    // All are zero, so nothing tells them apart.
     for (const float v : Diffs(simd, std::vector<float>(7 * 3), 3, Packed())) {
       cr_assert(v == 0.0f, "%s: %g", simd.name, v);
     }
-    // A mean of nothing, and a zero among others.
+    // The mean is zero, and then a zero is among others.
     for (const float v : Diffs(simd, {1, 2, -1, -2}, 2, Packed())) {
       cr_assert(v == 0.0f, "%s: %g", simd.name, v);
     }
@@ -126,7 +126,7 @@ Test(key_diff, equal_keys_score_alike) {
   });
 }
 
-// They are NaN, and the others are what they are without them.
+// Such keys score NaN, and the others are as without them.
 Test(key_diff, nan_and_infinity_stay_apart) {
   Random random(TestSeed("key_diff/nan_and_infinity_stay_apart"));
   constexpr uint32_t kDim = 20;
@@ -199,8 +199,8 @@ void ExpectBlockDiffs(const std::vector<float>& rows, uint32_t dim,
   });
 }
 
-// Keys that f32 tells apart wherever it chooses: others are drawn anew, which few are.
-// Two keys are as near to their mean as each other.
+// Draws keys that f32 tells apart wherever it chooses; few are drawn again. Two
+// keys are equally near to their mean.
 Test(key_diff, by_blocks_matches_the_oracle) {
   Random random(TestSeed("key_diff/by_blocks_matches_the_oracle"));
   constexpr Blocks kBlocks[] = {{2, 1},    {1, 5},   {7, 3},    {40, 128},
@@ -245,7 +245,7 @@ Test(key_diff, by_blocks_does_not_depend_on_the_layout) {
   }
 }
 
-// What left has taken off all that it brought: those of the last block score as if
+// A key that left takes along all that it added: the last block scores as if
 // nobody else had ever been there.
 Test(key_diff, by_blocks_depends_on_who_is_there) {
   Random random(TestSeed("key_diff/by_blocks_depends_on_who_is_there"));
@@ -256,7 +256,7 @@ Test(key_diff, by_blocks_depends_on_who_is_there) {
     return std::vector<float>(rows.begin(), rows.begin() + n * kDim);
   };
   ForEachTarget([&](SimdTarget simd) {
-    // Without the last block: who stays till then.
+    // These tokens stay until the last block.
     constexpr uint32_t kAll = 50 + 20 * 32;
     const std::vector<float> before =
         BlockDiffs(simd, first(kAll - 32), kDim, Packed(), kBlocks);
@@ -302,7 +302,7 @@ Test(key_diff, by_blocks_equal_keys_are_chronological) {
   });
 }
 
-// They are NaN, leave first, and change nothing else.
+// They score NaN, leave first, and change nothing else.
 Test(key_diff, by_blocks_nan_and_infinity_leave_first) {
   Random random(TestSeed("key_diff/by_blocks_nan"));
   constexpr uint32_t kDim = 12, kN = 90;
@@ -318,7 +318,7 @@ Test(key_diff, by_blocks_nan_and_infinity_leave_first) {
     } while (!(gap > 0.0));
     ExpectBlockDiffs(rows, kDim, Packed(), {30, 8}, expected, bounds);
   }
-  // Too few others: some stay.
+  // There are too few others, so some stay.
   ForEachTarget([&](SimdTarget simd) {
     const std::vector<float> rows = {kNan, 1, 2, 3, kNan, 1, kNan, 0, kNan, 2};
     for (const float v :

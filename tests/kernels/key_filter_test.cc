@@ -1,4 +1,4 @@
-// Keys against a direction, against double precision, in any layout and on every target.
+// Keys against a direction in double precision, in any layout and on every target.
 #include "core/kernels/key_filter.h"
 
 #include <criterion/criterion.h>
@@ -106,7 +106,7 @@ Test(key_filter, is_the_same_on_every_target_with_fused_arithmetic) {
   }
 }
 
-// Each in its own row only.
+// Each affects its own row only.
 Test(key_filter, nan_and_infinity) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();

@@ -1,4 +1,4 @@
-// Ranks against later tokens: against double precision, in any layout and on every
+// Ranks against later tokens in double precision, in any layout and on every
 // target.
 #include "core/kernels/lag.h"
 
@@ -45,7 +45,7 @@ Tensor DrawTensor(Random* random, DType dtype, uint32_t dim, uint32_t n) {
   Tensor tensor = {dim, {}, std::vector<float>(size_t{n} * dim)};
   tensor.layout.dtype = dtype;
   for (uint32_t i = 0; i < tensor.rows.size(); ++i) {
-    // Channels of many sizes, and some that lie far from 0.
+    // Channels have many sizes, and some lie far from 0.
     const uint32_t channel = i % dim;
     tensor.rows[i] = random->Gaussian() * static_cast<float>(1 + channel % 5) +
                      (channel % 7 == 3 ? 20.0f : 0.0f);
@@ -66,7 +66,7 @@ std::vector<float> Score(SimdTarget simd, const Case& c) {
   return std::vector<float>(scores, scores + c.n_tokens);
 }
 
-// A number and how far ours may be from it.
+// A number and how far the kernel's may be from it.
 struct Bounded {
   double value;
   double error;
@@ -74,7 +74,7 @@ struct Bounded {
 
 constexpr double kUnit = 0x1p-24;
 
-// Of a row against the partition that begins at `next`.
+// The deviation of a row against the partition that begins at `next`.
 //
 // x' - 1/2 comes of four roundings, so it is off by u (4 |x' - 1/2| + 2). Its sum
 // and sum of squares are added in at most 12 + dim / 128 steps.
@@ -117,8 +117,8 @@ Bounded Spread(const Tensor& t, uint32_t token, uint32_t next, uint32_t n) {
                       4 * kUnit * spread};
 }
 
-// Softmax over those that are numbers. A weight is off by what its spread and the
-// greatest one are, and by Exp2 and a sum of n / 16 + 4 steps and a division.
+// The softmax over those that are numbers. A weight is off by its deviation's error
+// and the greatest one's, by Exp2, and by a sum of n / 16 + 4 steps and a division.
 std::vector<Bounded> Weights(const Tensor& t, uint32_t first, uint32_t n) {
   std::vector<Bounded> weights;
   double greatest = 0.0, most_error = 0.0;
@@ -143,7 +143,7 @@ std::vector<Bounded> Weights(const Tensor& t, uint32_t first, uint32_t n) {
   return weights;
 }
 
-// Of every partition that is ranked, end to end, what its tokens are ranked by.
+// The numbers that rank the tokens of every ranked partition, end to end.
 std::vector<Bounded> RankedBy(const Case& c) {
   const uint32_t n = c.partition;
   const uint32_t n_sink = std::min(c.n_sink, c.n_tokens);
@@ -159,7 +159,7 @@ std::vector<Bounded> RankedBy(const Case& c) {
   return all;
 }
 
-// Each score is a place that the bounds leave open.
+// Each score is a rank that the bounds allow.
 void ExpectPlaces(const Case& c, const std::vector<Bounded>& ranked_by,
                   const std::vector<float>& scores, const char* what) {
   const uint32_t n = c.partition;
@@ -247,7 +247,7 @@ Test(lag, matches_the_oracle) {
   }
 }
 
-// Without ranks a score is what its place goes by.
+// Without ranks a score is the number that ranks it.
 Test(lag, numbers_that_places_go_by_match_the_oracle) {
   Random random(TestSeed("lag/numbers_that_places_go_by"));
   for (int turn = 0; turn < 40; ++turn) {
@@ -263,7 +263,7 @@ Test(lag, numbers_that_places_go_by_match_the_oracle) {
                   "%s: token %u scores %.9g, not %.9g", simd.name, n_sink + i,
                   scores[n_sink + i], ranked_by[i].value);
       }
-      // All others score as they do with ranks.
+      // All others score as with ranks.
       for (uint32_t t = 0; t < c.n_tokens; ++t) {
         if (ranked_by.empty()) break;
         if (t >= n_sink && t - n_sink < ranked_by.size()) continue;
@@ -274,7 +274,7 @@ Test(lag, numbers_that_places_go_by_match_the_oracle) {
   }
 }
 
-// Places are found by sorting there.
+// Long partitions are ranked by sorting.
 Test(lag, long_partitions_match_the_oracle) {
   Random random(TestSeed("lag/long_partitions_match_the_oracle"));
   for (const uint32_t partition : {255, 256, 257, 300}) {
@@ -309,7 +309,7 @@ Test(lag, does_not_depend_on_the_layout_or_on_targets_with_fma) {
   }
 }
 
-// Rows of the same numbers, and channels without a range.
+// Some rows have equal numbers, and some channels no range.
 Test(lag, equal_rows_rank_in_order) {
   ForEachTarget([&](SimdTarget simd) {
     for (const float number : {0.0f, 3.0f}) {

@@ -144,7 +144,7 @@ Test(load, decodes_every_code_of_a_byte) {
   });
 }
 
-// What e4m3 and e5m2 are at their corners, by hand.
+// The corners of e4m3 and e5m2, written by hand.
 Test(load, knows_the_corners_of_fp8) {
   struct Corner {
     DType dtype;
@@ -177,7 +177,6 @@ Test(load, knows_the_corners_of_fp8) {
   });
 }
 
-// Blocks by hand.
 Test(load, reads_blocks) {
   // d = 0.5 (f16 0x3800)
   uint8_t q8[34] = {0x00, 0x38};
@@ -205,7 +204,7 @@ Test(load, reads_blocks) {
   });
 }
 
-// Numbers beside rows, of few bits: what is made of them is exact.
+// Scales and minima with few bits, so that results are exact.
 struct Numbers {
   std::vector<uint8_t> bytes;
   std::vector<double> values;  // per row
@@ -239,8 +238,8 @@ struct Numbers {
   }
 };
 
-// Parts of quantized rows of every size that touch an inaccessible page, with numbers
-// of every dtype and without.
+// Parts of quantized rows of every size touch an inaccessible page, with scales of
+// every dtype and without.
 Test(load, reads_parts_of_quantized_rows) {
   Random random(TestSeed("load/reads_parts_of_quantized_rows"));
   constexpr uint32_t kRows = 3;

@@ -1,5 +1,5 @@
-// Rows that go merged into rows that stay, against double precision, in any layout and
-// on every target.
+// Rows that go are merged into rows that stay: against double precision, in any
+// layout and on every target.
 #include "core/kernels/merge.h"
 
 #include <criterion/criterion.h>
@@ -26,7 +26,6 @@ constexpr MergeRule kRules[] = {MergeRule::kValues, MergeRule::kPivot,
 constexpr kvevict_merge kNames[] = {KVEVICT_MERGE_VALUES, KVEVICT_MERGE_PIVOT,
                                     KVEVICT_MERGE_WEIGHTED};
 
-// One head.
 struct Head {
   std::vector<float> keys;
   std::vector<float> values;
@@ -184,7 +183,8 @@ void ExpectAsOracle(const char* what, DType dtype, const Head& head,
 
 TestSuite(merge);
 
-// Blocks of rows and panels of keys, whole and not; every rule, dtype and row size.
+// Blocks of rows and panels of keys are full and partial, with every rule, dtype and row
+// size.
 Test(merge, matches_the_oracle) {
   constexpr uint32_t kTokens[] = {1,  2,  3,  5,   8,   15,  16,  17, 31,
                                   32, 33, 65, 191, 193, 256, 400, 601};
@@ -202,7 +202,7 @@ Test(merge, matches_the_oracle) {
         if (random.Below(2) == 0) head.threshold = 0.25f;
         head.fraction = kFractions[random.Below(4)];
         const Expected e = ByOracle(head, kNames[r]);
-        // In one dimension all keys are alike, or opposite.
+        // All keys of one dimension are alike, or opposite.
         if (e.gap < 0) continue;
         ++n_compared;
         for (const uint8_t change : e.changes) n_changed += change;
@@ -269,7 +269,7 @@ Test(merge, is_the_same_on_every_target_with_fused_arithmetic) {
   }
 }
 
-// By hand: slots 1 and 3 stay, 0 and 2 go; 0 is along 1, 2 is 0.6 along 1.
+// By hand: slots 1 and 3 stay, 0 and 2 go. Slot 0 is along 1, and 2 is 0.6 along 1.
 Head ByHand() {
   Head head;
   head.key_dim = 2;
@@ -310,7 +310,7 @@ Test(merge, is_what_the_rules_say) {
   });
 }
 
-// Threshold and fraction: 0 has similarity 1, 2 has 0.6.
+// For threshold and fraction, 0 has similarity 1, and 2 has 0.6.
 Test(merge, only_the_similar_merge) {
   ForEachTarget([&](SimdTarget simd) {
     const auto value = [&](float threshold, double fraction) {
@@ -327,13 +327,13 @@ Test(merge, only_the_similar_merge) {
     ExpectNear("over the threshold", value(0.7f, 1.0), one);
     ExpectNear("half", value(0.0f, 0.5), one);
     ExpectNear("nearly all", value(0.0f, 0.999), one);
-    // The quantile lies between -infinity and 1: only the threshold holds.
+    // The quantile lies between -infinity and 1, so only the threshold decides.
     ExpectNear("of one that reaches it", value(0.7f, 0.5), one);
     ExpectNear("of none", value(0.0f, 1e-9), one);
   });
 }
 
-// Of kept keys alike the lowest slot gets it, wherever panels end.
+// The lowest slot of equal kept keys gets it, wherever panels end.
 Test(merge, equal_similarities_go_to_the_lowest_slot) {
   ForEachTarget([&](SimdTarget simd) {
     for (uint32_t first = 0; first < 70; ++first) {
@@ -378,7 +378,7 @@ Test(merge, rows_that_are_not_finite_take_no_part) {
   }
 }
 
-// Keys of norm 0 have a similarity of 0 with any: the first slot that stays.
+// Keys of norm 0 have similarity 0 with any key, so the first slot that stays gets them.
 Test(merge, of_keys_without_a_direction) {
   Head head;
   head.key_dim = head.value_dim = 1;
@@ -388,7 +388,7 @@ Test(merge, of_keys_without_a_direction) {
   ForEachTarget([&](SimdTarget simd) {
     const Rows weighted =
         Merge(simd, head, MergeRule::kWeighted, Packed(), Packed());
-    // Slot 2, by half, into slot 0; slot 3 into slot 1.
+    // Slot 2 merges by half into slot 0, and slot 3 into slot 1.
     cr_assert(weighted.values[0] == 1 && weighted.keys[1] == 4 &&
                   weighted.values[1] == 2,
               "%s: %g, %g", simd.name, weighted.values[0], weighted.values[1]);
@@ -398,7 +398,7 @@ Test(merge, of_keys_without_a_direction) {
   });
 }
 
-// A mean that lies half way between two numbers of a dtype goes to the even one.
+// A mean half way between two numbers of a dtype rounds to the even one.
 Test(merge, halves_are_rounded_to_even) {
   ForEachTarget([&](SimdTarget simd) {
     for (const DType dtype : {DType::kF16, DType::kBF16}) {

@@ -21,7 +21,7 @@ constexpr uint32_t kPairs[] = {1,  2,  3,  7,  8,  15, 16,  17,
                                31, 32, 48, 64, 65, 96, 128, 256};
 constexpr uint32_t kGroups[] = {1, 2, 3, 4, 5, 8, 9};
 
-// What one KV head is scored by.
+// The inputs of one KV head.
 struct Case {
   uint32_t n_tokens;
   uint32_t n_sink;
@@ -172,7 +172,7 @@ Test(query_centers, does_not_depend_on_the_layout) {
   }
 }
 
-// More than go in one piece of a sum, far from 0.
+// The rows are longer than one piece of a sum, and far from 0.
 Test(query_centers, long_rows_keep_their_scale) {
   Random random(TestSeed("query_centers/long_rows_keep_their_scale"));
   Case c = {};
@@ -190,7 +190,7 @@ Test(query_centers, long_rows_keep_their_scale) {
   });
 }
 
-// They have NaN, and change no other score.
+// Such keys score NaN, and change no other score.
 Test(query_centers, nan_and_infinity_stand_beside) {
   constexpr float kOdd[] = {std::numeric_limits<float>::quiet_NaN(),
                             std::numeric_limits<float>::infinity(),

@@ -1,5 +1,5 @@
-// Scores less the redundancy of their keys, against double precision, in any layout and
-// on every target.
+// Scores less the redundancy of their keys: against double precision, in any layout
+// and on every target.
 #include "core/kernels/redundancy.h"
 
 #include <criterion/criterion.h>
@@ -30,7 +30,7 @@ std::vector<float> Subtract(SimdTarget simd, const std::vector<float>& scores,
   const auto n = static_cast<uint32_t>(scores.size());
   GuardedPages out(n * sizeof(float));
   std::memcpy(out.data(), scores.data(), n * sizeof(float));
-  // Pages end at their guard: what stands there is aligned to 8 bytes.
+  // Pages end at their guard, so the memory there is aligned to 8 bytes.
   const size_t n_bytes = (RedundancyScratchBytes(n, dim) + 7) / 8 * 8;
   GuardedPages scratch(n_bytes);
   std::memset(scratch.data(), 0xff, n_bytes);
@@ -40,7 +40,7 @@ std::vector<float> Subtract(SimdTarget simd, const std::vector<float>& scores,
   return std::vector<float>(mixed, mixed + n);
 }
 
-// Multiples of 1/64, whose weighted sums with redundancies are one rounding more.
+// Multiples of 1/64, whose weighted sums with redundancies round once more.
 std::vector<float> DrawScores(Random& random, uint32_t n) {
   std::vector<float> scores(n);
   for (float& score : scores) {
@@ -49,7 +49,7 @@ std::vector<float> DrawScores(Random& random, uint32_t n) {
   return scores;
 }
 
-// A threshold that no two keys are too near to.
+// A threshold that is not too near to any two keys' cosine.
 float DrawThreshold(Random& random, const std::vector<float>& rows, uint32_t n,
                     uint32_t dim) {
   for (int i = 0; i < 1000; ++i) {
@@ -83,7 +83,7 @@ void ExpectMixed(const char* what, const std::vector<float>& scores,
 
 TestSuite(redundancy);
 
-// Blocks of rows, panels of keys and pieces of sums, whole and not.
+// Blocks of rows, panels of keys and pieces of sums are full and partial.
 Test(redundancy, matches_the_oracle) {
   constexpr uint32_t kTokens[] = {1,  2,  3,  5,   8,   15,  16,  17, 31,
                                   32, 33, 65, 191, 192, 193, 256, 257};
@@ -110,7 +110,7 @@ Test(redundancy, matches_the_oracle) {
   }
 }
 
-// Few keys are similar to any, so that most rows look through all of them.
+// Few keys are similar to any, so most rows look through all of them.
 Test(redundancy, of_keys_in_all_directions) {
   Random random(TestSeed("redundancy/of_keys_in_all_directions"));
   for (uint32_t n : {1u, 40u, 400u, 801u}) {
@@ -167,8 +167,8 @@ Test(redundancy, is_the_same_on_every_target_with_fused_arithmetic) {
   }
 }
 
-// Targets that look for similar keys among rounded ones first find the same: around any
-// threshold, in all directions and in a few.
+// Targets that first look for similar keys among rounded ones find the same, around
+// any threshold, with keys in all directions and in a few.
 Test(redundancy, is_the_same_however_many_keys_are_similar) {
   Random random(TestSeed("redundancy/is_the_same_however_many"));
   for (const float spread : {0.0f, 0.3f, 1.0f, 30.0f}) {
@@ -198,8 +198,8 @@ Test(redundancy, is_the_same_however_many_keys_are_similar) {
   }
 }
 
-// The rule by hand: rows 0 and 1 leave out each other's column, row 2 is like none and
-// leaves out column 0 although its cosine there is no larger than the threshold.
+// The rule by hand: rows 0 and 1 leave out each other's column. Row 2 is like none
+// and leaves out column 0, although its cosine there does not exceed the threshold.
 Test(redundancy, leaves_out_the_last_similar_key_or_the_first_key) {
   const std::vector<float> rows = {1, 0, 0.8f, 0.6f, 0.4f, -0.9165151f};
   // C01 = 0.8, C02 = 0.4, C12 = 0.32 - 0.5499.
@@ -249,8 +249,8 @@ Test(redundancy, leaves_infinity_and_puts_nan_apart) {
   }
 }
 
-// Nothing tells them apart: all as redundant, the first key less by what others leave
-// out there.
+// Nothing tells the keys apart, so all are equally redundant; the first key is
+// so less, by the terms that others leave out there.
 Test(redundancy, of_keys_without_a_direction) {
   ForEachTarget([&](SimdTarget simd) {
     const std::vector<float> zeros =

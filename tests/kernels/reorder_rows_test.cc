@@ -1,4 +1,4 @@
-// Rows in any order against a copy, on every target; nothing else is touched.
+// Rows in any order against a copy on every target. Nothing else is touched.
 #include "core/kernels/reorder_rows.h"
 
 #include <criterion/criterion.h>
@@ -22,7 +22,7 @@ Slots Ascending(uint32_t n) {
   return slots;
 }
 
-// The moves of a list in memory of just the size they may take.
+// The moves of a list, in memory of exactly the size they may take.
 std::vector<int32_t> MovesOf(const Slots& slots) {
   const auto n = static_cast<uint32_t>(slots.size());
   std::vector<int32_t> moves(MoveWords(n), 0x5A5A5A5A);
@@ -52,7 +52,7 @@ void ExpectMoved(SimdTarget simd, const MovedRows& rows, RowMemory& memory,
   }
 }
 
-// Any slots with repeats, or a permutation, of which some places are listed.
+// Any slots with repeats, or a permutation of which some places are listed.
 Slots RandomSlots(Random& random) {
   Slots slots = Ascending(kRows);
   if (random.Below(2) == 0) {
@@ -87,7 +87,7 @@ REORDER_TEST(paged_rows, ForPagedRows)
 
 // ---- Orders ----
 
-// On numbered rows of 8 bytes.
+// The rows are numbered, with 8 bytes each.
 void ExpectOrder(const Slots& slots, const char* what) {
   Random random(1);
   RowMemory memory(kRows * 8, random);
@@ -141,7 +141,7 @@ Test(reorder_rows, one_row_to_all_slots) {
   }
 }
 
-// Rows in place stay out of it, and every other one moves once.
+// Rows that are in place do not move, and every other one moves once.
 Test(reorder_rows, rows_in_place_do_not_move) {
   cr_expect_eq(MovesOf(Ascending(kRows))[0], 0);
   Random random(TestSeed("reorder_rows/rows_in_place_do_not_move"));

@@ -1,5 +1,5 @@
-// core/kernels/requantize.h against the oracle, byte by byte, and the errors that the
-// docs promise.
+// core/kernels/requantize.h against the oracle byte by byte, and the errors that
+// the docs promise.
 #include "core/kernels/requantize.h"
 
 #include <criterion/criterion.h>
@@ -31,7 +31,7 @@ bool IsFused(SimdTarget simd) {
          std::strncmp(simd.name, "SSSE", 4) != 0;
 }
 
-// Which numbers rows have beside them.
+// The kinds of scales and minima that rows have.
 struct NumberKind {
   bool scale = true, minimum = true, stays = false;
   DType dtype = DType::kF32;
@@ -53,7 +53,7 @@ std::vector<NumberKind> KindsOf(DType dtype) {
   return kinds;
 }
 
-// Packed rows of a dtype, each with its numbers; bytes behind touch nothing.
+// Packed rows of a dtype, each with its scales. Bytes behind are not touched.
 struct Stored {
   Stored(DType dtype, const NumberKind& kind, uint32_t n_rows, uint32_t dim)
       : kind(kind),
@@ -78,7 +78,7 @@ struct Stored {
     };
     if (kind.scale) source.scale = number(scales);
     if (kind.minimum) source.minimum = number(minima);
-    // 2^-6 and -0.75, exact in all.
+    // 2^-6 and -0.75 are exact in all.
     Fill(scales, {0x3C800000u, 0x2400u, 0x3C80u});
     Fill(minima, {0xBF400000u, 0xBA00u, 0xBF40u});
   }
@@ -115,7 +115,7 @@ bool SameNumber(double a, double b) {
   return a == b || (std::isnan(a) && std::isnan(b));
 }
 
-// Rows `kept` of `rows`, stored from `first_row` on, against the oracle.
+// Compares rows `kept` of `rows`, stored from `first_row` on, with the oracle.
 void ExpectStored(SimdTarget simd, const RowStore& from,
                   const std::vector<float>& rows, uint32_t dim, DType to,
                   const NumberKind& kind, const std::vector<int32_t>* keep,
@@ -171,8 +171,8 @@ void ExpectStored(SimdTarget simd, const RowStore& from,
   }
 }
 
-// Gaussian numbers, of which some rows lie far from 0, some close together, and some
-// are large or small.
+// Gaussian numbers. Some rows lie far from 0, some close together, and some are
+// large or small.
 std::vector<float> Draw(Random& random, uint32_t n_rows, uint32_t dim) {
   std::vector<float> rows;
   for (uint32_t r = 0; r < n_rows; ++r) {
@@ -180,7 +180,7 @@ std::vector<float> Draw(Random& random, uint32_t n_rows, uint32_t dim) {
         std::ldexp(1.0f, static_cast<int>(random.Below(20)) - 12);
     const float offset = r % 3 == 0 ? 40.0f * size * random.Gaussian() : 0.0f;
     for (uint32_t e = 0; e < dim; ++e) {
-      // Among them many that are halves of a step.
+      // Many of them are halves of a step.
       const float v = r % 4 == 1 ? static_cast<float>(random.Below(511)) - 255
                                  : random.Gaussian();
       rows.push_back(offset + size * v);
@@ -246,7 +246,7 @@ Test(requantize, what_is_no_number_and_what_no_step_has_is_defined) {
   std::vector<float> rows;
   for (size_t s = 0; s < special.size(); ++s) {
     for (uint32_t e = 0; e < kDim; ++e) {
-      // The second one in one place, or in every other.
+      // The second kind is in one place, or in every other one.
       const bool second = s % 2 == 0 ? e % 2 == 1 : e == 37;
       rows.push_back(special[s][second ? 1 : 0]);
     }
@@ -261,7 +261,7 @@ Test(requantize, what_is_no_number_and_what_no_step_has_is_defined) {
   }
 }
 
-// Read again, through the kernel too.
+// The kernel reads the rows back, too.
 Test(requantize, errs_by_half_a_step_at_most) {
   Random random(TestSeed("requantize/half_a_step"));
   constexpr uint32_t kDim = 128, kRows = 200;
@@ -270,7 +270,7 @@ Test(requantize, errs_by_half_a_step_at_most) {
   for (DType to : kTo) {
     for (const NumberKind& kind : KindsOf(to)) {
       if (kind.stays || (!kind.scale && InfoOf(to).scale != Scale::kNone)) {
-        continue;  // the range is the caller's
+        continue;  // the caller gives the range
       }
       const Stored stored(to, kind, kRows, kDim);
       RequantizeRowsArgs args;
@@ -283,7 +283,7 @@ Test(requantize, errs_by_half_a_step_at_most) {
       args.from[0] = stored.source;
       args.to[0] = again.source;
       RequantizeRows(SimdTargetAt(0), args);
-      double most = 0.0;  // of what is allowed
+      double most = 0.0;  // as a part of the bound
       for (uint32_t i = 0; i < kRows * kDim; ++i) {
         const uint32_t r = i / kDim;
         oracle_numbers x = NumbersFor(stored);
@@ -300,14 +300,14 @@ Test(requantize, errs_by_half_a_step_at_most) {
                   double{rows[i]}, bound);
         if (bound > 0) most = std::max(most, error / bound);
       }
-      // The bound is no wider than it has to be.
+      // The bound is no wider than necessary.
       cr_assert(to == DType::kF32 || most > 0.9, "%s: %.3g of the bound",
                 InfoOf(to).name, most);
     }
   }
 }
 
-// Codes apart from each other, and from codes to codes.
+// Codes lie apart from each other, and codes become codes.
 Test(requantize, stores_elements_that_lie_apart) {
   Random random(TestSeed("requantize/apart"));
   constexpr uint32_t kDim = 48, kRows = 5;

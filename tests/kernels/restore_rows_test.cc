@@ -1,4 +1,4 @@
-// Compaction taken back, against a copy, on every target; nothing else is touched.
+// Compaction taken back, against a copy on every target. Nothing else is touched.
 #include "core/kernels/restore_rows.h"
 
 #include <criterion/criterion.h>
@@ -19,7 +19,7 @@ std::vector<int32_t> RandomEvicted(uint32_t n, Random& random) {
   for (uint32_t i = 0; i < n; ++i) {
     if (random.Below(10) < density) evicted.push_back(static_cast<int32_t>(i));
   }
-  evicted.push_back(static_cast<int32_t>(n));  // as lists have it
+  evicted.push_back(static_cast<int32_t>(n));  // as lists have it at their end
   return evicted;
 }
 

@@ -1,4 +1,4 @@
-// Keys that turn on against long double, in any layout and on every target.
+// Rotates keys and compares with long double, in any layout and on every target.
 #include "core/kernels/rotate_rows.h"
 
 #include <criterion/criterion.h>
@@ -37,7 +37,7 @@ struct Case {
   }
 };
 
-// Offsets near and far, of both signs, some of them shared by neighbours.
+// Near and far offsets of both signs, some of them shared by neighbours.
 Case Draw(DType dtype, uint32_t n_pairs, bool is_interleaved, Random& random) {
   Case c = {dtype,
             n_pairs,
@@ -97,7 +97,7 @@ float Element(const RowStore& store, uint32_t row, uint32_t i) {
   return v;
 }
 
-// What storing a number may change of it.
+// The most that storing a number changes.
 double StoredBound(DType dtype, double v) {
   if (dtype == DType::kF32) return 0.0;
   if (dtype == DType::kBF16) return std::abs(v) * 0x1p-8;
@@ -112,7 +112,7 @@ void Expect(const Case& c, const RowStore& store, const char* what) {
                 i);
     }
     for (uint32_t f = 0; f < c.n_pairs; ++f) {
-      // 31 + 24 bits: exact.
+      // The product has 31 + 24 bits, so it is exact.
       const long double angle =
           static_cast<long double>(c.offsets[r]) * c.inv_freq[f];
       const auto cosine = static_cast<double>(std::cos(angle));
@@ -122,7 +122,7 @@ void Expect(const Case& c, const RowStore& store, const char* what) {
                                  re * sine + im * cosine};
       const uint32_t at[] = {c.First(f), c.Second(f)};
       for (int k = 0; k < 2; ++k) {
-        // Cosines and sines within 1.2e-7 and three roundings.
+        // Cosines and sines err by 1.2e-7 and three roundings.
         const double bound = (std::abs(re) + std::abs(im)) * 2e-7 * 1.5 +
                              StoredBound(c.dtype, expected[k]);
         const double v = Element(store, r, at[k]);
@@ -154,7 +154,7 @@ Test(rotate_rows, matches_long_double_in_every_layout) {
   }
 }
 
-// Nothing but what turns is written; what turns by 0 is not either.
+// Only elements that rotate are written, and not those rotated by 0.
 Test(rotate_rows, leaves_other_bytes_alone) {
   Random random(TestSeed("rotate_rows/leaves_other_bytes_alone"));
   for (DType dtype : kDTypes) {
@@ -170,7 +170,7 @@ Test(rotate_rows, leaves_other_bytes_alone) {
         cr_assert(std::ranges::equal(store.bytes(), before.bytes()), "%s",
                   layout.name);
         Rotate(simd, c, c.offsets, store);
-        // Brought back, all bytes but those of elements that turn are as before.
+        // After restoring the elements that rotate, all bytes are as before.
         for (uint32_t r = 0; r < c.n_rows(); ++r) {
           for (uint32_t i = 0; i < 2 * c.n_pairs; ++i) {
             const auto offset_of = [&](const RowStore& s) {
@@ -219,7 +219,7 @@ Test(rotate_rows, turns_by_a_and_b_as_by_their_sum) {
   }
 }
 
-// Where they were is as good as by how much they move, from any row on.
+// Rotating from slots equals rotating by the difference, from any row on.
 Test(rotate_rows, from_slots_is_by_the_difference) {
   Random random(TestSeed("rotate_rows/from_slots"));
   for (DType dtype : kDTypes) {
@@ -286,7 +286,7 @@ Test(rotate_rows, spreads_what_is_not_finite_over_its_pair_alone) {
   }
 }
 
-// Frequencies as fractions of a turn, against long double.
+// Frequencies as fractions of a full turn, against long double.
 Test(rotate_rows, turns_are_exact_to_the_last_bit_or_two) {
   Random random(TestSeed("rotate_rows/turns_are_exact"));
   const long double pi = std::acos(-1.0L);
@@ -301,7 +301,7 @@ Test(rotate_rows, turns_are_exact_to_the_last_bit_or_two) {
     const long double part = turns - std::floor(turns);
     const auto found = static_cast<long double>(TurnsOf(w)) * 0x1p-64L;
     const long double off = std::abs(found - part);
-    // Of long double, which has 64 bits.
+    // The bound includes long double's own error, which has 64 bits.
     const long double bound = 0x1p-64L + turns * 0x1p-62L;
     cr_assert(std::min(off, 1.0L - off) <= bound, "%a", static_cast<double>(w));
     cr_assert(TurnsOf(-w) + TurnsOf(w) == 0, "%a", static_cast<double>(w));

@@ -35,7 +35,7 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
 
 TestSuite(row_norm);
 
-// A sum of dim rounded squares, added in dim / 16 + 4 steps, and a root of it, which
+// A sum of dim rounded squares, added in dim / 16 + 4 steps, and its root, which
 // halves the relative error.
 Test(row_norm, matches_the_oracle) {
   Random random(TestSeed("row_norm/matches_the_oracle"));

@@ -28,7 +28,7 @@ void StoreElement(DType dtype, float value, uint8_t* to) {
   }
 }
 
-constexpr uint32_t kMoreInRing = 3;  // rows than are used
+constexpr uint32_t kMoreInRing = 3;  // more rows than are used
 
 struct Shape {
   uint32_t group_elems = 0;
@@ -116,7 +116,7 @@ RowStore::RowStore(const std::vector<float>& rows, uint32_t dim,
   source_.group_elems = shape.group_elems;
   source_.group_stride = shape.group_stride;
   if (layout.block_size > 0) {
-    // Odd blocks, descending, then even ones, ascending.
+    // Odd blocks come first, descending, then even ones, ascending.
     for (size_t b = shape.n_blocks; b-- > 0;) {
       if (b % 2 == 1) block_table_.push_back(static_cast<int32_t>(b));
     }

@@ -1,4 +1,4 @@
-// Rows of numbers laid out in memory in any way a RowSource can describe.
+// Rows of numbers in memory, in any layout that a RowSource can describe.
 #ifndef KVEVICT_TESTS_KERNELS_ROW_STORE_H_
 #define KVEVICT_TESTS_KERNELS_ROW_STORE_H_
 
@@ -21,11 +21,11 @@ struct RowLayout {
   uint32_t block_size = 0;     // > 0: paged, blocks in an odd order
   bool transposed = false;     // element-major, [dim, n_rows]
   bool grouped = false;        // [groups of elements, n_rows, elements of one]
-  bool far = false;  // a ring of blocks with addresses, which are in its order
+  bool far = false;            // a ring of blocks with addresses, in its order
   GuardedPages::Against guard = GuardedPages::Against::kEnd;
 };
 
-// Of a dtype: packed rows first, and then every other way.
+// Every layout of a dtype, packed rows first.
 std::vector<RowLayout> EveryLayout(DType dtype);
 
 // The nearest (f16: one of the two nearest) numbers that a dtype can hold.

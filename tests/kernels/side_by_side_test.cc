@@ -1,4 +1,4 @@
-// Heads whose rows alternate in memory: the same bits as one head after the other.
+// Heads whose rows alternate in memory give the bits of one head after the other.
 #include <criterion/criterion.h>
 
 #include <cstring>
@@ -15,7 +15,7 @@
 namespace kvevict {
 namespace {
 
-// n_tokens of n_heads, a token's heads side by side.
+// n_tokens of n_heads, with a token's heads side by side.
 struct Tokens {
   RowSource rows;  // of the first head
   uint32_t n_tokens;
@@ -33,7 +33,7 @@ struct Tokens {
 template <typename Compute>
 void ExpectSameBits(const char* what, SimdTarget simd, const Tokens& tokens,
                     const Compute& compute) {
-  // A gap between heads, which nobody may write to.
+  // Nobody may write to the gap between heads.
   Tokens apart = tokens;
   apart.heads.out_stride = tokens.n_tokens + 3;
   std::vector<float> together(apart.heads.out_stride * tokens.heads.n_heads,

@@ -1,5 +1,5 @@
-// How alike blocks of keys are, against double precision, in any layout and on every
-// target.
+// The similarity of blocks of keys, against double precision, in any layout and on
+// every target.
 #include "core/kernels/similarity.h"
 
 #include <criterion/criterion.h>
@@ -47,7 +47,7 @@ std::vector<int64_t> Sum(SimdTarget simd, const Case& c,
   return {sums, sums + c.others.size()};
 }
 
-// Sums, and how far from them f32 may be: entries near their row's mean may be in or out.
+// Sums, and how far f32 may be off: entries near their row's mean may count or not.
 struct Wanted {
   double sum = 0.0;
   double doubt = 0.0;
@@ -66,7 +66,7 @@ std::vector<Wanted> Naive(const Case& c, const std::vector<float>& rows) {
       u[size_t{t} * c.dim + e] = is_finite ? row[e] / std::sqrt(square) : 0.0;
     }
   }
-  // Of a dot product of f32 directions, each off by as much as its norm's sum.
+  // The error of a dot product of f32 directions, each off by its norm's sum.
   const double off = (3.0 * c.dim + 8) * 0x1p-24;
   std::vector<bool> is_other(c.n_blocks, false);
   for (const uint32_t k : c.others) is_other[k] = true;
@@ -82,7 +82,7 @@ std::vector<Wanted> Naive(const Case& c, const std::vector<float>& rows) {
         }
         mean += cosines[j] / n;
       }
-      // Sums of n directions are off by what adding them up is.
+      // Sums of n directions are off by their additions.
       const double mean_off = off + 0x1p-22 + n * 0x1p-24;
       for (uint32_t j = 0; j < n; ++j) {
         if (!is_other[j / c.block]) continue;
@@ -141,7 +141,7 @@ Test(similarity, matches_the_oracle) {
   }
 }
 
-// More panels than an i32 has room for at once, of keys that are all alike.
+// All keys are alike, in more panels than an i32 has room for at once.
 Test(similarity, of_many_keys_in_one_direction) {
   Case c{3, 0, 500, 4, {}};
   for (uint32_t k = 0; k < c.n_blocks; ++k) c.others.push_back(k);
@@ -191,7 +191,7 @@ Test(similarity, is_the_same_on_every_target_with_fused_arithmetic) {
   }
 }
 
-// As if they were nothing: cosines of 0 with all.
+// They have a cosine of 0 with all keys.
 Test(similarity, of_keys_without_a_direction) {
   Random random(TestSeed("similarity/of_keys_without_a_direction"));
   for (const float bad : {kNan, kInfinity, -kInfinity, 1e30f, 0.0f}) {

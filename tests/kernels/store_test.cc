@@ -51,7 +51,7 @@ double Decode(DType dtype, uint16_t bits) {
 
 TestSuite(store);
 
-// Every number, what lies half way to the next, and its neighbours.
+// Tries every number, the value half way to the next, and its neighbours.
 Test(store, rounds_to_the_nearest_and_halves_to_even) {
   ForEachTarget([&](SimdTarget simd) {
     for (DType dtype : {DType::kF16, DType::kBF16}) {
@@ -117,7 +117,7 @@ Test(store, writes_the_elements_and_nothing_else) {
   });
 }
 
-// Of every upper half of a number, with lower halves next to where rounding changes.
+// Tries every upper half of a number, with lower halves near the rounding points.
 Test(store, packed_rows_are_those_of_elements_that_lie_apart) {
   constexpr uint32_t kLow[] = {0,      1,      0x0FFF, 0x1000, 0x1001, 0x2FFF,
                                0x3000, 0x3001, 0x7FFF, 0x8000, 0x8001, 0xFFFF};
@@ -134,7 +134,7 @@ Test(store, packed_rows_are_those_of_elements_that_lie_apart) {
         std::memcpy(&row[i], &bits, sizeof(bits));
       }
       for (DType dtype : {DType::kF16, DType::kBF16}) {
-        // An odd address.
+        // The address is odd.
         auto* const to = reinterpret_cast<uint8_t*>(packed.data()) + 1;
         KV_DISPATCH(simd, TestedStoreRow)(row.data(), row.size(), dtype, 2, to);
         KV_DISPATCH(simd, TestedStoreRow)

@@ -1,5 +1,5 @@
-// Runs a test on every SIMD target of this build that the CPU has, or on those alone that
-// KVEVICT_TEST_TARGETS names, as "SVE2_128 SVE": emulated CPUs take their time.
+// Runs a test on every SIMD target of this build that the CPU has, or only on those
+// that KVEVICT_TEST_TARGETS names, as "SVE2_128 SVE": emulated CPUs are slow.
 #ifndef KVEVICT_TESTS_KERNELS_TARGETS_H_
 #define KVEVICT_TESTS_KERNELS_TARGETS_H_
 

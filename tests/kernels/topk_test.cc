@@ -22,7 +22,7 @@ constexpr size_t kSizes[] = {1,   2,   3,   4,   5,   7,   8,    9,   15,  16,
                              17,  31,  32,  33,  63,  64,  65,   127, 128, 129,
                              255, 256, 257, 259, 511, 515, 1024, 2051};
 
-// Copies into memory that ends at a page nobody may touch.
+// Copies into memory that ends at an inaccessible page.
 class Guarded {
  public:
   explicit Guarded(const std::vector<uint32_t>& words)
@@ -64,7 +64,7 @@ void ExpectAsSorting(SimdTarget simd, const std::vector<uint32_t>& keys,
   }
 }
 
-// How keys are made: spread over all bits, few values, close neighbours, all equal.
+// Keys are spread over all bits, have few values, are close neighbours, or all equal.
 std::vector<uint32_t> RandomKeys(size_t n, int kind, Random& random) {
   std::vector<uint32_t> keys(n);
   const uint32_t any = static_cast<uint32_t>(random.Next());

@@ -1,4 +1,4 @@
-// Scores by weights, with the formula's own bits on every target.
+// Weighed scores have the formula's own bits on every target.
 #include "core/kernels/weigh.h"
 
 #include <criterion/criterion.h>
@@ -18,7 +18,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Each operation is rounded to f32, which double does exactly of one operation.
+// Each operation rounds to f32, which double does exactly for one operation.
 float Expected(float score, float epsilon, float weight) {
   if (score == kInfinity) return score;
   const auto sum = static_cast<float>(double{score} + double{epsilon});

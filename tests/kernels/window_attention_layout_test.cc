@@ -42,7 +42,7 @@ std::vector<RowLayout> LayoutsOf(DType dtype) {
 
 TestSuite(window_attention_layout);
 
-// Also across dtypes: numbers that f16 or bf16 hold give what they give as f32.
+// This also holds across dtypes: numbers that f16 or bf16 hold give what f32 gives.
 Test(window_attention_layout, does_not_change_a_byte) {
   Random random(TestSeed("window_attention_layout/does_not_change_a_byte"));
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {

@@ -1,4 +1,4 @@
-// What NaN and infinity do, as window_attention.h promises.
+// NaN and infinity do what window_attention.h promises.
 #include <criterion/criterion.h>
 
 #include <cmath>
@@ -32,7 +32,7 @@ float* Query(oracle::WindowAttentionInput& in, uint32_t head, uint32_t w) {
   return &in.queries[(head * kWindow + w) * kDim];
 }
 
-// Compares with the oracle where that is a number, and asks for NaN where it is NaN.
+// Compares with the oracle, and wants NaN where the oracle has NaN.
 void ExpectOracleWithNan(const oracle::WindowAttentionInput& in) {
   const oracle::WindowAttentionResult expected = oracle::WindowAttention(in);
   ForEachTarget([&](SimdTarget simd) {
@@ -90,7 +90,7 @@ Test(window_attention_special, nan_key_spoils_the_rows_that_see_it) {
 }
 
 // A NaN can hide a larger logit from a maximum, and its payload could look like an
-// exponent: any place in a tile, any payload.
+// exponent. Tries any place in a tile and any payload.
 Test(window_attention_special, nan_is_never_lost) {
   for (uint32_t token = 0; token < 64; ++token) {
     oracle::WindowAttentionInput in = Input();
@@ -120,7 +120,7 @@ Test(window_attention_special, infinite_logits_are_nan_or_zero) {
   });
 }
 
-// The first tile holds nothing that counts; the softmax is over the rest.
+// Nothing in the first tile counts, so the softmax is over the rest.
 Test(window_attention_special, a_tile_of_minus_infinity_counts_nothing) {
   oracle::WindowAttentionInput in = Input();
   for (float& q : in.queries) q = std::abs(q);
@@ -142,8 +142,8 @@ Test(window_attention_special, nothing_but_minus_infinity_is_nan) {
   ExpectOracleWithNan(in);
 }
 
-// Products that overflow f32 are infinite to the kernel, not to the oracle: only that
-// it returns and leaves the other head alone is promised.
+// Products that overflow f32 are infinite to the kernel, not to the oracle. The
+// kernel only promises to return and to leave the other head alone.
 Test(window_attention_special, overflow_is_confined) {
   oracle::WindowAttentionInput in = Input();
   Query(in, 0, 4)[0] = 3e38f;

@@ -35,7 +35,7 @@ Test(window_attention, matches_the_oracle_around_tiles) {
   }
 }
 
-// As within a chunk.
+// Rows see all keys, as within a chunk.
 Test(window_attention, of_rows_that_see_all_keys_matches_the_oracle) {
   Random random(TestSeed("window_attention/of_rows_that_see_all_keys"));
   for (uint32_t n_tokens : {1u, 2u, 17u, 63u, 64u, 65u, 129u, 256u}) {
@@ -79,8 +79,8 @@ Test(window_attention, matches_the_oracle_on_random_shapes) {
   }
 }
 
-// Caps that bend the logits little, and to nearly one size; sinks far below and above
-// them, and none of a head.
+// Caps bend the logits little, or to nearly one size. Sinks lie far below and above
+// them, and some heads have none.
 Test(window_attention, of_capped_logits_and_sinks_matches_the_oracle) {
   Random random(TestSeed("window_attention/of_capped_logits_and_sinks"));
   for (const float softcap : {0.0f, 0.1f, 1.5f, 50.0f}) {
@@ -107,7 +107,7 @@ Test(window_attention, of_the_largest_logits_has_their_largest_sink) {
   ExpectOracle(in);
 }
 
-// Rows that see nothing but -infinity leave all to their sink.
+// Rows that only see -infinity leave everything to their sink.
 Test(window_attention, of_logits_of_minus_infinity_is_the_sinks) {
   Random random(TestSeed("window_attention/of_logits_of_minus_infinity"));
   oracle::WindowAttentionInput in = RandomInput(80, 4, 1, 8, random);
@@ -119,7 +119,7 @@ Test(window_attention, of_logits_of_minus_infinity_is_the_sinks) {
   });
 }
 
-// PERFORMANCE: 2e-5 relative, whatever the tolerance of the oracle would allow.
+// PERFORMANCE: 2e-5 relative, even if the oracle's tolerance would allow more.
 Test(window_attention, is_within_2e_5_on_realistic_data) {
   Random random(TestSeed("window_attention/is_within_2e_5_on_realistic_data"));
   const oracle::WindowAttentionInput in = RandomInput(4096, 64, 4, 128, random);
@@ -143,13 +143,13 @@ Test(window_attention, of_equal_keys_is_uniform) {
   ExpectOracle(in);
 }
 
-// Logits of several hundred: most exponentials are 0, and references rise often.
+// Logits are several hundred: most exponentials are 0, and references rise often.
 Test(window_attention, survives_peaked_softmax) {
   Random random(TestSeed("window_attention/survives_peaked_softmax"));
   for (float factor : {10.0f, 1e3f, 1e6f, -1e3f}) {
     oracle::WindowAttentionInput in = RandomInput(300, 7, 3, 32, random);
     in.scale *= factor;
-    // Powers of two: products and sums are exact, so that tolerances, which grow
+    // Powers of two make products and sums exact, so that tolerances, which grow
     // with the logits, stay meaningful.
     for (float& q : in.queries) q = std::exp2(std::round(q)) / 64.0f;
     for (float& k : in.keys) k = std::round(k);
@@ -159,7 +159,7 @@ Test(window_attention, survives_peaked_softmax) {
   }
 }
 
-// Every tile outdoes the one before by far more than the margin of the reference.
+// Every tile exceeds the one before by far more than the margin of the reference.
 Test(window_attention, follows_a_rising_maximum) {
   oracle::WindowAttentionInput in;
   in.n_tokens = 640;
@@ -199,7 +199,7 @@ Test(window_attention, gives_the_same_bytes_twice) {
   });
 }
 
-// What scratch has no room for is computed again, to the same bytes.
+// Results that scratch has no room for are computed again, to the same bytes.
 Test(window_attention, gives_the_same_bytes_in_any_scratch) {
   Random random(
       TestSeed("window_attention/gives_the_same_bytes_in_any_scratch"));
@@ -220,7 +220,7 @@ Test(window_attention, gives_the_same_bytes_in_any_scratch) {
   }
 }
 
-// The heads of a group do not know of each other.
+// The heads of a group do not affect each other.
 Test(window_attention, of_a_group_equals_its_heads_alone) {
   Random random(TestSeed("window_attention/of_a_group_equals_its_heads_alone"));
   const oracle::WindowAttentionInput in = RandomInput(150, 11, 4, 40, random);
@@ -241,7 +241,8 @@ Test(window_attention, of_a_group_equals_its_heads_alone) {
   });
 }
 
-// Rows of one batch; of three, by heads; of two, by the rows of each head's window.
+// One batch has all rows, or there are three by heads, or two by rows of each head's
+// window.
 struct Batching {
   uint32_t n_tokens, window, group, head_dim;
 };
@@ -281,7 +282,7 @@ Test(window_attention, reduces_heads_in_any_scratch_to_the_same_bytes) {
   }
 }
 
-// What else rows can do, alone and together.
+// Sets other options of rows, alone and together.
 void SetOptions(uint32_t options, oracle::WindowAttentionInput* in) {
   in->past_only = (options & 1) != 0;
   in->weigh_by_past = (options & 2) != 0;
@@ -364,7 +365,7 @@ Test(window_attention, measures_what_the_oracle_does) {
       });
 }
 
-// Equal weights have no variance, whatever rounding says.
+// Equal weights have no variance in spite of rounding.
 Test(window_attention, of_equal_keys_has_no_variance) {
   Random random(TestSeed("window_attention/of_equal_keys_has_no_variance"));
   oracle::WindowAttentionInput in = RandomInput(200, 32, 2, 24, random);
@@ -411,7 +412,7 @@ std::vector<float> LogSumExps(const oracle::WindowAttentionInput& in) {
   return lse;
 }
 
-// In one pass, with no room for exponentials.
+// There is one pass, without room for exponentials.
 Test(window_attention, takes_log_sum_exps_in_place_of_a_pass) {
   Random random(TestSeed("window_attention/takes_log_sum_exps"));
   for (const Batching& b :
@@ -428,7 +429,7 @@ Test(window_attention, takes_log_sum_exps_in_place_of_a_pass) {
       cr_assert(SameBytes(RunKernel(simd, in, {}, {}, 0, {}, lse), weights),
                 "%s", simd.name);
     });
-    // They are what counts, not what could be computed.
+    // The given log-sum-exps count, not those that could be computed.
     std::vector<float> other = lse;
     for (float& v : other) v += 1.0f;
     const std::vector<float> less =

@@ -1,6 +1,6 @@
-// canary MODEL BACKENDS: four sequences in a unified cache, as llama.cpp's server has them,
-// decoded by llama_process() and evicted each by itself, one of them a copy; against
-// llama.cpp removing the same tokens. For versions that have llama_batch_ext.
+// canary MODEL BACKENDS: four sequences in a unified cache, as in llama.cpp's server, are
+// decoded by llama_process() and evicted one by one; one of them is a copy. The reference
+// is llama.cpp removing the same tokens. For versions that have llama_batch_ext.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -43,7 +43,8 @@ class Server {
     context_ = OpenContext(model, policy, options);
   }
 
-  // n tokens of each sequence in turn; the logits of the last of each, end to end.
+  // Decodes n tokens of each sequence in turn; returns the last logits of each, end to
+  // end.
   std::vector<float> Decode(std::vector<llama_seq_id> of, int n, int seed) {
     std::mt19937 random(static_cast<unsigned>(seed));
     const llama_vocab* vocab = llama_model_get_vocab(llama_get_model(ctx()));
@@ -81,7 +82,7 @@ class Server {
     return logits;
   }
 
-  // What stays.
+  // Evicts and returns the positions that stay.
   std::vector<int32_t> Evict(llama_seq_id seq) {
     Check(kvevict_llama_evict(kv(), seq, nullptr, nullptr));
     const kvevict_sequence* sequence = nullptr;

@@ -1,4 +1,4 @@
-// Sequences that are copies of others: evicting one leaves the others their rows.
+// Evicting a sequence leaves its copies their rows.
 #include <criterion/criterion.h>
 
 #include <string>
@@ -36,8 +36,8 @@ void ExpectRefused(Session& session, llama_seq_id seq, const char* part,
   }
 }
 
-// One prompt for three, as a server has it: each is evicted while the others go on with
-// the whole of it.
+// Three sequences share a prompt, as in a server: each is evicted while the others
+// go on with all of it.
 Test(llama_copies, a_shared_prefix_stays_whole_for_others) {
   for (const char* arch : {"llama", "gemma3"}) {
     const ModelHandle model = LoadRandomModel(arch);
@@ -79,7 +79,7 @@ Test(llama_copies, a_shared_prefix_stays_whole_for_others) {
           ExpectRefused(evicted, 1, "kvevict_llama_copy()");
           continue;
         }
-        // Copies are evicted like others.
+        // Copies are evicted like other sequences.
         const int32_t n = unified ? 126 : 127;
         cr_expect(evicted.Evict(1).cells_after == 64);
         RemoveOthers(removed, evicted.Positions(0, 0, 1), n, 1);
@@ -95,7 +95,7 @@ Test(llama_copies, a_shared_prefix_stays_whole_for_others) {
   }
 }
 
-// An evicted sequence is copied with what it has kept.
+// The copy of an evicted sequence has what that has kept.
 Test(llama_copies, evicted_ones_are_copied_too) {
   const ModelHandle model = LoadRandomModel("llama");
   const auto prompt = RandomTokens(200, 256), next = RandomTokens(60, 256, 2);
@@ -114,7 +114,8 @@ Test(llama_copies, evicted_ones_are_copied_too) {
   }
 }
 
-// With a stream for each sequence llama.cpp copies rows at the next llama_decode().
+// If sequences have streams of their own, llama.cpp copies rows at the next
+// llama_decode().
 Test(llama_copies, rows_that_are_yet_to_be_copied_stay) {
   const ModelHandle model = LoadRandomModel("llama");
   const auto prompt = RandomTokens(200, 256), next = RandomTokens(20, 256, 2);
@@ -145,7 +146,7 @@ Test(llama_copies, rows_that_are_yet_to_be_copied_stay) {
   }
 }
 
-// A prompt for several answers: its copies are made one after the other.
+// Several answers share a prompt, and their copies are made one after the other.
 Test(llama_copies, several_copies_await_their_rows) {
   const ModelHandle model = LoadRandomModel("llama");
   const auto prompt = RandomTokens(200, 256), next = RandomTokens(20, 256, 2);
@@ -170,7 +171,7 @@ Test(llama_copies, several_copies_await_their_rows) {
   }
 }
 
-// Cells that others share stay theirs, so what stays of an eviction needs its own.
+// Shared cells stay for the other sequences, so an eviction needs cells of its own.
 Test(llama_copies, an_eviction_that_has_no_room_is_refused) {
   const ModelHandle model = LoadRandomModel("llama");
   SessionOptions options = Three(true);
@@ -183,12 +184,12 @@ Test(llama_copies, an_eviction_that_has_no_room_is_refused) {
   const auto next = RandomTokens(8, 256, 2);
   cr_expect(MaxDifference(session.Decode(next, 1), session.Decode(next)) <
             5e-4);
-  // Alone it has room.
+  // It has room when it is alone.
   cr_assert(kvevict_llama_trim_to(session.kv(), 0, 0) == KVEVICT_OK);
   cr_expect(session.Evict(1).cells_after == 48);
 }
 
-// llama.cpp copies rows to a stream even if what they were for is gone from it.
+// llama.cpp copies rows to a stream even if their sequence has left it.
 Test(llama_copies, a_removed_copy_takes_no_state_before_its_rows_came) {
   const ModelHandle model = LoadRandomModel("llama");
   const auto next = RandomTokens(20, 256, 2);

@@ -1,5 +1,5 @@
-// llama.cpp with the adapter against the engine of `kvevict demo --model`: the same file,
-// text and policy keep the same tokens, and go on to the same predictions.
+// llama.cpp with the adapter and the engine of `kvevict demo --model` keep the same
+// tokens of the same file, text and policy, and predict the same.
 #include <criterion/criterion.h>
 
 #include <algorithm>
@@ -38,7 +38,6 @@ constexpr uint32_t kPrompt = 600, kFollowing = 24, kBudget = 150;
 
 using Logits = std::vector<std::vector<float>>;
 
-// The engine as the demo uses it.
 class Engine {
  public:
   Engine(LlamaModel& model, const std::string& policy,
@@ -66,7 +65,7 @@ class Engine {
     return logits;
   }
 
-  // What stays of each layer and head, by its keys.
+  // Evicts; returns what stays of each layer and head, found by its keys.
   std::vector<std::vector<int32_t>> Evict() {
     std::vector<std::vector<uint8_t>> before = AllKeys();
     evictor_.Evict(cache_);
@@ -169,7 +168,7 @@ Test(llama_engine, keeps_and_predicts_as_the_demo_does) {
     }
     std::printf("%s: %zu of %zu tokens differ, KL up to %.2g\n", policy,
                 differing, n_kept, kl);
-    // Sums in another order; scores that are equal but for that may change places.
+    // Sums have another order, so scores that are nearly equal may change places.
     cr_expect(differing <= 1, "%s: %zu of %zu", policy, differing, n_kept);
     cr_expect(kl < (differing == 0 ? 1e-7 : 0.1), "%s: %g", policy, kl);
   }

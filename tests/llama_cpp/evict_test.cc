@@ -1,5 +1,5 @@
-// Evictions in a llama_context, for every kind of cache: against the same context where
-// llama.cpp has removed the same tokens itself, and row by row.
+// Evictions in a llama_context with every kind of cache, row by row and against
+// llama.cpp removing the same tokens itself.
 #include <criterion/criterion.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ std::vector<Case> Cases() {
   hybrid.arch = "lfm2";
   hybrid.n_layers = 4;
   hybrid.n_embd = hybrid.n_heads * hybrid.head_dim;
-  RandomModel sections = hybrid;  // of positions: M-RoPE
+  RandomModel sections = hybrid;  // position sections: M-RoPE
   sections.arch = "qwen2vl";
   std::vector<Case> cases = {
       {"f32", llama, Types(GGML_TYPE_F32, false), true},
@@ -68,7 +68,7 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-// llama.cpp's own compaction: a state holds no empty cells.
+// Compacts llama.cpp's way: a state holds no empty cells.
 void CompactByState(Session& session) {
   std::vector<uint8_t> state(llama_state_seq_get_size(session.ctx(), 0));
   cr_assert(llama_state_seq_get_data(session.ctx(), state.data(), state.size(),
@@ -86,7 +86,7 @@ std::vector<uint8_t> PartialState(Session& session) {
   return state;
 }
 
-// The application's callback: finds the cache's tensors.
+// The application's callback finds the cache's tensors.
 using Tensors = std::map<std::string, const ggml_tensor*>;
 bool FindCaches(ggml_tensor* node, bool, void* found) {
   for (const ggml_tensor* t = node; t != nullptr; t = t->view_src) {
@@ -99,7 +99,7 @@ bool FindCaches(ggml_tensor* node, bool, void* found) {
 
 using Row = std::vector<uint8_t>;
 
-// K or V of a cell and KV head.
+// The K or V row of a cell and KV head.
 Row CacheRow(const ggml_tensor* t, bool transposed, uint32_t n_heads,
              uint32_t head, int64_t cell) {
   const auto* data = static_cast<const uint8_t*>(t->data);
@@ -118,8 +118,8 @@ Row CacheRow(const ggml_tensor* t, bool transposed, uint32_t n_heads,
   return row;
 }
 
-// One list for all, so that llama.cpp can remove the same tokens itself: logits are the
-// same to the last bit.
+// All heads share a list, so llama.cpp can remove the same tokens itself: logits
+// are the same to the last bit.
 Test(llama_evict, equals_what_llama_cpp_removes) {
   for (const Case& c : Cases()) {
     if (c.model.arch == "lfm2") continue;  // removes nothing from the middle
@@ -148,7 +148,7 @@ Test(llama_evict, equals_what_llama_cpp_removes) {
         compacted = removed.Decode(next);
       }
       cr_expect(evicted.Decode(next) == compacted, "%s way %d", c.name, way);
-      // And on: another eviction, of tokens old and new.
+      // Another eviction follows, of old and new tokens.
       const auto again = evicted.Evict(0, way);
       cr_expect(again.cells_before == 150 && again.cells_after == 80, "%s",
                 c.name);
@@ -158,8 +158,8 @@ Test(llama_evict, equals_what_llama_cpp_removes) {
   }
 }
 
-// A list for each head: every row that stays is the one its position says, and what is
-// no row of such a layer stays as it is.
+// Each head has a list: every row that stays is its position's, and everything else
+// stays as it is.
 Test(llama_evict, moves_the_rows_of_each_head) {
   for (Case& c : Cases()) {
     const ModelHandle model = LoadRandomModel(c.model);

@@ -1,4 +1,4 @@
-// What the adapter reads of the model for a policy is what the model computes by.
+// What the adapter reads of the model for a policy is what the model computes with.
 #include <criterion/criterion.h>
 
 #include <cmath>
@@ -24,7 +24,7 @@ constexpr uint32_t kTokens = 150;
 RandomModel Shape(const char* arch) {
   RandomModel shape;
   shape.arch = arch;
-  shape.n_layers = 7;  // of which gemma3 has one without a window
+  shape.n_layers = 7;  // one of gemma3's has no window
   shape.n_embd = shape.n_heads * shape.head_dim;
   return shape;
 }
@@ -184,7 +184,7 @@ Test(llama_inputs, critical_kv_needs_nothing_from_the_caller) {
 
 // ---- Moments of queries -----------------------------------------------------------
 
-// Rows [n_heads * head_dim] of a layer's queries before RoPE, in order.
+// The rows [n_heads * head_dim] of a layer's queries before RoPE, in order.
 using Queries = std::map<uint32_t, std::vector<float>>;
 
 bool CaptureQueries(ggml_tensor* node, bool ask, void* queries) {
@@ -199,7 +199,7 @@ bool CaptureQueries(ggml_tensor* node, bool ask, void* queries) {
       std::atoi(std::strrchr(node->name, '-') + 1))];
   const auto* data = static_cast<const float*>(node->data);
   const auto n = static_cast<size_t>(ggml_nelements(node));
-  // What was captured before its norm is replaced.
+  // The row captured before its norm is replaced.
   if (normed) rows.resize(rows.size() - n);
   rows.insert(rows.end(), data, data + n);
   return true;
@@ -209,7 +209,7 @@ struct Moments {
   std::vector<float> mean, covariance;
 };
 
-// In double: R m and R C R' of the queries from position 4 on.
+// In double precision: R m and R C R' of the queries from position 4 on.
 Moments Expected(const std::vector<float>& rows, const RandomModel& shape,
                  const std::vector<double>& inv_freq, bool halves) {
   const size_t dim = shape.head_dim, n_pairs = dim / 2;
@@ -338,7 +338,7 @@ Test(llama_inputs, expected_attention_knows_what_it_has_not_seen) {
   cr_expect(why.find("no RoPE directly before") != std::string::npos, "%s",
             why.c_str());
   cr_expect(latent.Positions().size() == kTokens);
-  // A new context has seen none of a sequence that it takes.
+  // A new context has seen no queries of a sequence that it receives.
   const ModelHandle model = LoadRandomModel(Shape("llama"));
   Session source(model.get(), "expected-attention:budget=100", options);
   Session target(model.get(), "expected-attention:budget=60", options);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# install.sh BUILD LIBDIR LLAMA PROJECT: installs kvevict and the adapter, and builds and
-# runs a C program with what find_package and pkg-config give.
+# install.sh BUILD LIBDIR LLAMA PROJECT: installs kvevict and the adapter, then
+# builds and runs a C program by find_package and by pkg-config.
 set -euo pipefail
 build=$1 libdir=$2 llama=$3 project=$4
 work=$(mktemp -d)

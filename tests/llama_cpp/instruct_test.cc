@@ -1,7 +1,7 @@
-// An instruction model of 135M parameters on English text: what the random models show
-// holds there too. The weights are quantized, so that noise of the last bit in attention
-// changes how activations are rounded: answers are compared by their KL divergence, which
-// stays under 1e-3 for that and was 0.04 to 0.1 where rows of another sequence were lost.
+// An instruction model of 135M parameters on English text shows what the random
+// models show. Its weights are quantized, so a changed last bit in attention
+// changes how activations are rounded. Answers are compared by their KL divergence:
+// below 1e-3 for that, 0.04 to 0.1 when rows of another sequence were lost.
 #include <criterion/criterion.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ ModelHandle Instruct() {
   return LoadModel(kModel);
 }
 
-// Tokens of the text's beginning.
+// The tokens at the text's beginning.
 std::vector<llama_token> Tokens(const llama_model* model, size_t n) {
   std::ifstream file(kText);
   const std::string text(std::istreambuf_iterator<char>(file), {});
@@ -63,7 +63,7 @@ SessionOptions Options(bool unified, uint32_t n_seq = 2) {
   return options;
 }
 
-// A prompt of two sequences, the first of which is evicted.
+// Two sequences share a prompt, and the first one is evicted.
 Test(llama_instruct, a_shared_prompt_is_evicted_for_one) {
   const ModelHandle model = Instruct();
   const auto text = Tokens(model.get(), kPrompt + kNext);
@@ -77,7 +77,7 @@ Test(llama_instruct, a_shared_prompt_is_evicted_for_one) {
     cr_assert(kvevict_llama_copy(evicted.kv(), 0, 1) == KVEVICT_OK, "%s",
               kvevict_llama_last_error_message());
     llama_memory_seq_cp(removed.memory(), 0, 1, -1, -1);
-    // With a stream each, rows are copied by the next graph.
+    // If each has a stream, the next graph copies rows.
     for (Session* session : {&evicted, &removed}) {
       session->Decode(next.first(1), 1);
     }
@@ -92,7 +92,7 @@ Test(llama_instruct, a_shared_prompt_is_evicted_for_one) {
   }
 }
 
-// Drafts behind an eviction are taken back.
+// Drafts after an eviction are taken back.
 Test(llama_instruct, a_trim_leaves_no_trace) {
   const ModelHandle model = Instruct();
   const auto text = Tokens(model.get(), kPrompt + kNext + 4);
@@ -115,8 +115,8 @@ Test(llama_instruct, a_trim_leaves_no_trace) {
   cr_expect(kl < kMostKl, "KL %g", kl);
 }
 
-// A context with another flash setting, which llama.cpp would not take the state of,
-// keeps what it has.
+// llama.cpp would not take the state of a context with another flash setting. The
+// context keeps what it has.
 Test(llama_instruct, a_target_that_does_not_fit_keeps_its_tokens) {
   const ModelHandle model = Instruct();
   const auto text = Tokens(model.get(), kPrompt);

@@ -1,5 +1,5 @@
-// local LLAMA ADAPTER: a program that links neither and loads both for itself alone, as
-// ctypes does.
+// local LLAMA ADAPTER: a program that links neither and loads both for itself
+// alone, as ctypes does.
 #include <dlfcn.h>
 #include <kvevict-llama.h>
 
@@ -48,7 +48,7 @@ int main(int, char** argv) {
 
   kvevict_llama* kv = nullptr;
   expect(create("snapkv:budget=64", nullptr, &kv), KVEVICT_OK, "");
-  // The first function that an attachment calls.
+  // An attachment calls this function first.
   expect(
       attach(kv, nullptr), KVEVICT_ERROR_UNSUPPORTED,
       "the program has no ggml_op_name(): libllama is not loaded, or not for "

@@ -1,7 +1,7 @@
-// kvevict_llama_measure [TOKENS BUDGET]: what evicting 8,192 tokens to 1,024 costs in
-// llama.cpp, on a model of random weights with 8 layers and 8 KV heads of 64; the rows of
-// the table in docs/llama-cpp.md. Times are the processor's, of one thread, so that
-// others on the machine do not matter as much.
+// kvevict_llama_measure [TOKENS BUDGET]: what evicting 8,192 tokens to 1,024 costs
+// in llama.cpp, on a model of random weights with 8 layers and 8 KV heads of 64.
+// Prints the table of docs/llama-cpp.md. Times are one thread's CPU time, so other
+// load matters less.
 #include <time.h>
 
 #include <algorithm>

@@ -53,7 +53,7 @@ Test(llama_program, defaults_fit_the_model_and_the_text) {
       json::parse(OutputOf(model + text + " --tokens 400 --json"));
   cr_expect(longer["policy"] == "snapkv:budget=0.25");
   cr_expect(longer["predict_tokens"] == 64);
-  // Few tokens, more of them than bytes since these are no text.
+  // Random bytes are no text, so there are more tokens than bytes.
   const char* path = "/tmp/kvevict-random-bytes";
   std::ofstream(path, std::ios::binary) << std::string(40, '\xfe');
   OutputOf(model + " -f " + path);
@@ -91,7 +91,7 @@ Test(llama_program, counts_the_whole_cache) {
   NeedModels();
   RandomModel shape;
   shape.arch = "gemma3";
-  shape.n_layers = 7;  // of which one keeps every token
+  shape.n_layers = 7;  // one of them keeps every token
   shape.n_embd = shape.n_heads * shape.head_dim;
   shape.n_vocab = 512;
   shape.tokenizer = kModel;
@@ -131,7 +131,7 @@ Test(llama_program, compares_both_caches) {
     cr_expect(result["kl"] > 0 && result["kl"] < 2);
     cr_expect(result["full"]["continuation_tokens"].size() == 8);
   }
-  // Where it works makes no difference to what stays.
+  // The same tokens stay, whichever way it works.
   cr_expect(by_way[0]["kl"] == by_way[1]["kl"]);
   cr_expect(by_way[0]["evicted"]["continuation"] ==
             by_way[1]["evicted"]["continuation"]);

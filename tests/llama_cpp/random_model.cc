@@ -28,7 +28,7 @@ class Writer {
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
-  // Everything but tensors of another model's file.
+  // Copies everything except tensors from another model's file.
   void AllOf(const std::string& path) {
     gguf_context* other = gguf_init_from_file(path.c_str(), {true, nullptr});
     if (other == nullptr) throw std::runtime_error("cannot read " + path);
@@ -54,7 +54,7 @@ class Writer {
                       values.data(), values.size());
   }
 
-  // A token for each character: the printable ones of ASCII, then others from U+00C0 on.
+  // There is a token for each character: printable ASCII, then others from U+00C0 on.
   void Characters() {
     std::vector<std::string> tokens = {"<unk>", "<s>", "</s>", "\n",
                                        "\xe2\x96\x81"};  // a space
@@ -83,8 +83,8 @@ class Writer {
     }
   }
 
-  // Weights of a matrix keep the size of what they are multiplied by; vectors are
-  // norms, near 1.
+  // Weights of a matrix keep the size of their operands. Vectors are norms near
+  // 1.
   void Tensor(const std::string& name, std::initializer_list<int64_t> shape) {
     ggml_tensor* t = ggml_new_tensor(
         tensors_, GGML_TYPE_F32, static_cast<int>(shape.size()), shape.begin());
@@ -170,7 +170,7 @@ void Bloom(Writer& w, const RandomModel& m) {
   }
 }
 
-// Experts, and sinks in the softmax.
+// Writes experts, and sinks in the softmax.
 void Oss(Writer& w, const RandomModel& m, const std::string& layer) {
   constexpr int64_t n_experts = 2;
   const int64_t n = m.n_embd, ff = m.n_ff;

@@ -1,4 +1,4 @@
-// Models with random weights, in files that llama.cpp loads.
+// Models with random weights in files that llama.cpp loads.
 #ifndef KVEVICT_TESTS_LLAMA_CPP_RANDOM_MODEL_H_
 #define KVEVICT_TESTS_LLAMA_CPP_RANDOM_MODEL_H_
 
@@ -23,7 +23,7 @@ struct RandomModel {
   std::string
       tokenizer;  // a model file that has one for n_vocab tokens; "": none
   // Tokens are characters, see server.py, and the output has weights of its own, so
-  // that answers depend on the prompt: what a server needs.
+  // that answers depend on the prompt. A server needs that.
   bool has_characters = false;
 };
 

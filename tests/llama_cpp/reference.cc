@@ -26,7 +26,7 @@ using llama_cli::Batch;
 using llama_cli::Check;
 using llama_cli::Context;
 
-// A server's defaults: four slots, batches of 2,048.
+// Uses a server's defaults: four slots, batches of 2,048.
 Context Open(llama_model* model, char** argv) {
   llama_cli::ContextOptions options;
   options.n_ctx = static_cast<uint32_t>(std::stoul(argv[4]));
@@ -104,7 +104,7 @@ class Chat {
     kvevict_llama_report report = KVEVICT_LLAMA_REPORT_INIT;
     const kvevict_status status =
         kvevict_llama_evict(kv(), seq_, nullptr, &report);
-    // After a load it waits for queries.
+    // After a load it needs queries first.
     if (status != KVEVICT_ERROR_INVALID_ARGUMENT) Check(status);
     n_evictions_ += report.evicted;
   }
@@ -120,7 +120,7 @@ class Chat {
                                   nullptr));
   }
 
-  // As a server that ignores the end of an answer.
+  // Ignores the end of an answer, as servers can.
   llama_token Best() {
     const float* logits = llama_get_logits_ith(context_.ctx.get(), -1);
     llama_token best = -1;

@@ -1,4 +1,5 @@
-// What llama.cpp cannot hold, or the adapter cannot know, is refused with the reason.
+// Calls for what llama.cpp cannot hold or the adapter cannot know are refused with a
+// reason.
 #include <criterion/criterion.h>
 #include <dlfcn.h>
 
@@ -8,7 +9,7 @@
 
 namespace {
 
-// A ggml of another version, as the adapter sees it.
+// The adapter sees a ggml of another version.
 bool ops_are_others = false;
 size_t more_overhead = 0;
 
@@ -60,7 +61,7 @@ Test(llama_refusals, policies_of_unequal_lists) {
     cr_expect(
         kvevict_llama_create(policy, nullptr, &kv) == KVEVICT_ERROR_UNSUPPORTED,
         "%s", policy);
-    ExpectPart(kvevict_llama_last_error_message(), "is held");
+    ExpectPart(kvevict_llama_last_error_message(), " works");
   }
   cr_expect(kvevict_llama_create("snapkv:budget=", nullptr, &kv) ==
             KVEVICT_ERROR_INVALID_ARGUMENT);
@@ -100,7 +101,7 @@ Test(llama_refusals, a_context_that_is_not_there_yet) {
   ExpectPart(kvevict_llama_last_error_message(), "seq 1 is not in [0, 1)");
 }
 
-// Headers of another version would take one node for another.
+// With headers of another version it would take one node for another.
 Test(llama_refusals, a_ggml_of_another_version) {
   const ModelHandle model = Random("llama");
   Session session(model.get(), "snapkv:budget=64", {});
@@ -125,7 +126,7 @@ Test(llama_refusals, cells_that_others_changed) {
     for (const int kind : {0, 1, 2, 3}) {
       const bool evicted = kind % 2 == 1;
       SessionOptions options;
-      // What is rotated is rotated back to be shifted.
+      // Rotated rows are rotated back for the shift.
       if (kind >= 2) {
         options.type_k = options.type_v = GGML_TYPE_Q8_0;
         options.flash = true;
@@ -141,14 +142,14 @@ Test(llama_refusals, cells_that_others_changed) {
       }
       llama_memory_seq_rm(removed.memory(), 0, 8, 20);
       ExpectPart(removed.EvictRefused(way), evicted ? "cells" : "removed");
-      // Context shift, as llama.cpp's examples do it.
+      // Shifts the context as llama.cpp's examples do.
       llama_memory_seq_rm(shifted.memory(), 0, 8, 20);
       const llama_pos end = evicted ? 400 : 200;
       llama_memory_seq_add(shifted.memory(), 0, 20, end, -12);
       cr_expect(!shifted.EvictRefused(way).empty());
       shifted.Decode(tokens);
       ExpectPart(shifted.EvictRefused(way), "its positions were shifted");
-      // Removed and decoded anew it is fit again.
+      // It can be evicted again after it is removed and decoded anew.
       llama_memory_seq_rm(shifted.memory(), 0, -1, -1);
       shifted.Decode(tokens);
       cr_expect(shifted.Evict(0, way).cells_after == 64);
@@ -167,14 +168,14 @@ Test(llama_refusals, attention_that_cannot_be_scored) {
     ExpectPart(attention.EvictRefused(), "ALiBi");
     Session heads(alibi.get(), "knorm:budget=64", options);
     heads.Decode(tokens);
-    ExpectPart(heads.EvictRefused(), "scope=model is held");
+    ExpectPart(heads.EvictRefused(), "scope=model works");
     for (const char* policy :
          {"knorm:budget=64,scope=model", "streaming-llm:budget=64"}) {
       Session one_list(alibi.get(), policy, options);
       one_list.Decode(tokens);
       cr_expect(one_list.Evict().cells_after == 64);
     }
-    // Capped logits are scored whatever becomes of them.
+    // Capped logits are scored.
     const ModelHandle capped = Random("gemma2");
     for (const char* policy : {"r-kv:budget=64,window=8", "h2o:budget=64"}) {
       Session session(capped.get(), policy, options);
@@ -190,16 +191,16 @@ Test(llama_refusals, what_graphs_do_not_tell) {
   options.n_seq = 2;
   options.unified = true;
   Session session(model.get(), "snapkv:budget=32,window=8", options);
-  // A batch that nobody announced.
+  // This batch was not announced.
   std::vector<llama_token> tokens = RandomTokens(64, 256);
   cr_assert(
       llama_decode(session.ctx(), llama_batch_get_one(tokens.data(), 64)) == 0);
-  ExpectPart(session.EvictRefused(), "announced");
+  ExpectPart(session.EvictRefused(), "without kvevict_llama_batch()");
   llama_memory_clear(session.memory(), true);
   session.Decode(tokens);
   cr_expect(session.Evict().cells_after == 32);
 
-  // Announced by sequence and position alone, two in one batch.
+  // Two in one batch are announced by sequence and position alone.
   llama_memory_clear(session.memory(), true);
   std::vector<llama_seq_id> seqs;
   std::vector<llama_pos> positions;
@@ -234,7 +235,7 @@ Test(llama_refusals, what_graphs_do_not_tell) {
   Session window(gemma.get(), "snapkv:budget=32,window=8", windowed);
   window.Decode(tokens);
   ExpectPart(window.EvictRefused(KVEVICT_LLAMA_WAY_IN_PLACE), "sliding window");
-  // Fewer queries than score.
+  // There are fewer queries than score.
   Session few(model.get(), "snapkv:budget=32,window=8", SessionOptions());
   few.Decode(tokens);
   cr_assert(kvevict_llama_trim_to(few.kv(), 0, 44) == KVEVICT_OK);

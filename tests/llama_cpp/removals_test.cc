@@ -1,5 +1,5 @@
-// Tokens that are taken back, by the adapter or by others, and states that others set:
-// what goes on is exact, or refused with the remedy.
+// Tokens taken back by the adapter or by others, and states that others set: the
+// sequence goes on exactly, or is refused with the remedy.
 #include <criterion/criterion.h>
 
 #include <string>
@@ -36,7 +36,7 @@ std::vector<uint8_t> StateOf(Session& session) {
   return state;
 }
 
-// A window of 32 in 256 cells: it forgets from 287 tokens on.
+// A window of 32 in 256 cells forgets tokens from 287 on.
 Test(llama_removals, a_trim_needs_what_windows_have_forgotten) {
   const ModelHandle model = LoadRandomModel("gemma3");
   const auto tokens = RandomTokens(900, 256), next = RandomTokens(20, 256, 2);
@@ -44,7 +44,7 @@ Test(llama_removals, a_trim_needs_what_windows_have_forgotten) {
   for (const bool full : {false, true}) {
     SessionOptions options;
     options.swa_full = full;
-    // Never evicted.
+    // This one is never evicted.
     Session plain(model.get(), kPolicy, options);
     plain.Decode(tokens);
     if (!full) ExpectTrimRefused(plain, 500, "sliding window of 32");
@@ -55,7 +55,7 @@ Test(llama_removals, a_trim_needs_what_windows_have_forgotten) {
     Session shorter(model.get(), nullptr, options);
     shorter.Decode(prefix(length));
     cr_expect(MaxDifference(plain.Decode(next), shorter.Decode(next)) < 5e-4);
-    // Evicted: a state holds the last window alone, whatever swa_full had kept.
+    // This one is evicted: a state only holds the last window, whatever swa_full had kept.
     Session evicted(model.get(), kPolicy, options);
     evicted.Decode(tokens);
     evicted.Evict();
@@ -72,7 +72,7 @@ Test(llama_removals, a_trim_needs_what_windows_have_forgotten) {
     }
     cr_expect(evicted.Decode(prefix(50)).size() == 50 * 256);
     cr_expect(evicted.Positions().size() == 50);
-    // By llama.cpp's own call nothing is said; the adapter notices.
+    // The adapter notices llama.cpp's own call, though nobody tells it.
     evicted.Decode(tokens);
     llama_memory_seq_rm(evicted.memory(), 0, full ? 0 : 500, -1);
     if (full) continue;
@@ -84,8 +84,8 @@ Test(llama_removals, a_trim_needs_what_windows_have_forgotten) {
   }
 }
 
-// Regenerating from before an eviction: heads have kept others of the tokens.
-// What was known of the cache is forgotten with it.
+// Regenerates from before an eviction, when heads have kept different tokens.
+// Attaching again forgets what was known of the cache.
 Test(llama_removals, a_context_may_be_attached_again) {
   for (const char* arch : {"llama", "gemma3"}) {
     const ModelHandle model = LoadRandomModel(arch);
@@ -129,7 +129,7 @@ Test(llama_removals, a_tail_from_before_the_eviction_is_noticed) {
     const kvevict_sequence* sequence = nullptr;
     cr_expect(kvevict_llama_sequence(session.kv(), 0, &sequence) ==
               KVEVICT_ERROR_UNSUPPORTED);
-    // The recipe: a state from before the eviction, and the edited tail.
+    // The remedy: a state from before the eviction, and the edited tail.
     cr_assert(kvevict_llama_load_data(session.kv(), 0, before.data(), n_bytes,
                                       nullptr, 0, nullptr) == KVEVICT_OK,
               "%s", kvevict_llama_last_error_message());
@@ -141,7 +141,7 @@ Test(llama_removals, a_tail_from_before_the_eviction_is_noticed) {
   }
 }
 
-// Another conversation that ends at the same position.
+// The other conversation ends at the same position.
 Test(llama_removals, a_foreign_state_of_the_same_length_is_noticed) {
   for (const char* arch : {"llama", "gemma3", "deepseek2"}) {
     const ModelHandle model = LoadRandomModel(arch);
@@ -182,7 +182,7 @@ Test(llama_removals, a_foreign_state_of_the_same_length_is_noticed) {
   cr_expect(session.Evict().cells_after == 60);
 }
 
-// Several policies from one prefill: each adapter is told of a trim.
+// Several policies use one prefill, and each adapter is told of a trim.
 Test(llama_removals, adapters_of_one_context_are_trimmed_each) {
   const ModelHandle model = LoadRandomModel("llama");
   const auto prompt = RandomTokens(200, 256), next = RandomTokens(20, 256, 2);
@@ -190,7 +190,7 @@ Test(llama_removals, adapters_of_one_context_are_trimmed_each) {
   cr_assert(kvevict_llama_create("knorm:budget=60", nullptr, &second) ==
             KVEVICT_OK);
   SessionOptions options;
-  options.callback = &kvevict_llama_eval;  // chained
+  options.callback = &kvevict_llama_eval;  // chained to the adapter's
   options.callback_data = second;
   {
     Session session(model.get(), kPolicy, options);
@@ -212,7 +212,7 @@ Test(llama_removals, adapters_of_one_context_are_trimmed_each) {
     }
     cr_expect(kvevict_llama_trim_to(second, 0, 210) ==
               KVEVICT_ERROR_INVALID_ARGUMENT);
-    // What the application removed itself is told in the same way.
+    // What the application itself removed is told in the same way.
     session.Decode(next);
     llama_memory_seq_rm(session.memory(), 0, 210, -1);
     cr_expect(kvevict_llama_trim_to(session.kv(), 0, 215) ==
@@ -241,7 +241,8 @@ std::vector<uint8_t> Save(Session& session) {
   return saved;
 }
 
-// What is known is not what llama.cpp has: nothing is read, copied or taken back by it.
+// The adapter's knowledge does not match llama.cpp, so nothing is read, copied or taken
+// back.
 void ExpectAllRefused(kvevict_llama* kv, uint32_t length, const char* part) {
   const kvevict_sequence* sequence = nullptr;
   size_t n_bytes = 0;
@@ -259,7 +260,7 @@ void ExpectAllRefused(kvevict_llama* kv, uint32_t length, const char* part) {
   expect(kvevict_llama_evict(kv, 0, nullptr, nullptr), "evict");
 }
 
-// Positions reach as far as where the tail went, and other tokens are there.
+// Positions reach as far as before, but other tokens are there.
 Test(llama_removals, a_shift_is_no_tail_that_went) {
   for (const char* arch : {"llama", "gemma3"}) {
     const ModelHandle model = LoadRandomModel(arch);
@@ -277,7 +278,7 @@ Test(llama_removals, a_shift_is_no_tail_that_went) {
           if (shifts) {
             llama_memory_seq_rm(session.memory(), 0, n - 30, n - 20);
             llama_memory_seq_add(session.memory(), 0, n - 20, -1, -10);
-            // And a rejected draft behind it, where cells are known to be in order.
+            // A rejected draft follows if cells are known to be in order.
             if (!unified && std::string(arch) == "llama") {
               llama_memory_seq_rm(session.memory(), 0, n - 15, -1);
             }
@@ -299,7 +300,7 @@ Test(llama_removals, a_shift_is_no_tail_that_went) {
                     unified, evicted);
           ExpectPart(kvevict_llama_last_error_message(), "shifted");
           ExpectPart(kvevict_llama_last_error_message(), "decode it anew");
-          // Nothing was changed: what llama.cpp goes on with is the shifted one.
+          // Nothing was changed: llama.cpp goes on with the shifted sequence.
           session.Decode(RandomTokens(1, 256, 3));
           ExpectPart(session.EvictRefused(), "shifted");
         }
@@ -308,7 +309,7 @@ Test(llama_removals, a_shift_is_no_tail_that_went) {
   }
 }
 
-// Sessions of as many cells at the same positions.
+// The sessions have equally many cells at the same positions.
 Test(llama_removals, a_foreign_state_over_a_loaded_one_is_noticed) {
   constexpr char kRecent[] = "streaming-llm:budget=60";
   for (const char* arch : {"llama", "gemma3"}) {
@@ -346,7 +347,7 @@ Test(llama_removals, a_foreign_state_over_a_loaded_one_is_noticed) {
   }
 }
 
-// In place the last key is where it is known to lie, in a cache that others may use too.
+// The last key is where it is known to lie, in a cache that others may use too.
 Test(llama_removals, a_foreign_state_over_one_evicted_in_place_is_noticed) {
   constexpr char kRecent[] = "streaming-llm:budget=60";
   const ModelHandle model = LoadRandomModel("llama");
@@ -369,7 +370,7 @@ Test(llama_removals, a_foreign_state_over_one_evicted_in_place_is_noticed) {
   }
 }
 
-// What one adapter has evicted the others do not know.
+// The other adapters do not know what one adapter has evicted.
 Test(llama_removals, another_adapters_eviction_is_noticed) {
   for (const char* arch : {"llama", "gemma3", "lfm2"}) {
     RandomModel shape;

@@ -1,5 +1,5 @@
-// The queries and scales that the adapter reads are those of llama.cpp's attention: keep
-// sets are those of its own softmax.
+// The adapter reads the queries and scales of llama.cpp's attention: keep sets are
+// those of its own softmax.
 #include <criterion/criterion.h>
 
 #include <algorithm>
@@ -40,8 +40,8 @@ bool Capture(ggml_tensor* node, bool ask, void* captured) {
   return true;
 }
 
-// SnapKV of one KV head: mean over the window's rows and the group, average over 7
-// neighbours; then sinks, the window, and the best.
+// SnapKV for one KV head: the mean over the window's rows and the group, averaged
+// over 7 neighbours; then sinks, the window and the best.
 std::vector<int32_t> Oracle(const Weights& w, uint32_t n_kv_heads,
                             uint32_t head) {
   const int64_t group = w.n_heads / n_kv_heads;
@@ -88,7 +88,7 @@ Test(llama_scores, keep_sets_are_those_of_llama_cpps_softmax) {
     Session session(model.get(), "snapkv:budget=60,window=10", options);
     session.Decode(RandomTokens(kTokens, shape.n_vocab));
     session.Evict();
-    // Flash attention rounds to f16, and has its scale, cap and sinks elsewhere.
+    // Flash attention rounds to f16 and has its scale, cap and sinks elsewhere.
     options.flash = true;
     options.callback = nullptr;
     Session flash(model.get(), "snapkv:budget=60,window=10", options);
@@ -115,13 +115,13 @@ Test(llama_scores, keep_sets_are_those_of_llama_cpps_softmax) {
     cr_expect(lists >= 2, "%s", arch);
     cr_expect(flash_differing <= lists, "%s: %u tokens of %u lists", arch,
               flash_differing, lists);
-    // Scores that are equal but for rounding may change places.
+    // Scores that are nearly equal may change places.
     cr_expect(differing <= 1, "%s: %u tokens of %u lists", arch, differing,
               lists);
   }
 }
 
-// h2o scores by as many of the last queries as it is told, whatever batches they came in.
+// h2o scores by as many of the last queries as it is told, in whatever batches they came.
 Test(llama_scores, h2o_does_not_depend_on_batches) {
   const RandomModel shape;
   const ModelHandle model = LoadRandomModel(shape);
@@ -148,11 +148,11 @@ Test(llama_scores, h2o_does_not_depend_on_batches) {
         case 2:
           feed(tokens, 97);
           break;
-        case 3:  // the last ones singly
+        case 3:  // the last ones come singly
           feed(std::span(tokens).first(kN - 60), kN);
           feed(std::span(tokens).subspan(kN - 60), 1);
           break;
-        case 4:  // rejected tokens in between
+        case 4:  // rejected tokens come in between
           feed(std::span(tokens).first(kN - 5), 33);
           feed(RandomTokens(12, shape.n_vocab, 3), 12);
           cr_assert(kvevict_llama_trim_to(session.kv(), 0, kN - 5) ==
@@ -166,7 +166,7 @@ Test(llama_scores, h2o_does_not_depend_on_batches) {
       }
       if (way == 0) first = kept;
       cr_expect(kept == first, "%u rows, way %u", query_rows, way);
-      // Another eviction scores by the queries since.
+      // Another eviction scores by the queries since then.
       feed(more, way == 3 ? 1 : way == 2 ? 7 : kMore);
       session.Evict();
       kept.clear();

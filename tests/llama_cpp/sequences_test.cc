@@ -26,8 +26,8 @@ using kvevict::tests::SessionOptions;
 
 constexpr char kPolicy[] = "snapkv:budget=48,window=16,scope=model";
 
-// Sequences take turns in each batch, and are evicted while others stay: each goes on
-// as where llama.cpp itself removed its tokens.
+// Sequences take turns in each batch, and are evicted while others stay. Each goes
+// on as if llama.cpp itself had removed its tokens.
 Test(llama_sequences, interleaved_ones_are_evicted_by_themselves) {
   const RandomModel shape;
   const ModelHandle model = LoadRandomModel(shape);
@@ -104,7 +104,7 @@ Test(llama_sequences, a_smaller_context_takes_what_stays) {
     const auto report = large.Evict(0, KVEVICT_LLAMA_WAY_AUTO, &target);
     cr_expect(report.evicted == 1 && report.in_place == 0 &&
               report.cells_after == 48);
-    // The source is as it was, and evicts the same tokens when told to.
+    // The source is unchanged, and evicts the same tokens later.
     cr_expect(large.Positions().size() == 300);
     large.Evict();
     cr_expect(large.Positions() == target.Positions());
@@ -136,7 +136,7 @@ Test(llama_sequences, a_context_that_is_too_small_is_left_as_it_was) {
   cr_expect(large.Positions().size() == 600);
 }
 
-// Every check comes before the first byte: source and target are as they were.
+// All checks come before the first byte: source and target are unchanged.
 void ExpectRefused(Session& from, Session& target, const char* part) {
   const auto before = from.Positions();
   try {
@@ -170,7 +170,7 @@ Test(llama_sequences, a_target_has_as_many_streams) {
     Session alone(model.get(), kPolicy, one);
     if (used) alone.Decode(RandomTokens(9, shape.n_vocab));
     ExpectRefused(back, alone, "cache has 1 stream, the state's 2");
-    // A unified cache is one stream, whoever is in it.
+    // A unified cache is one stream for all sequences.
     Session unified(model.get(), kPolicy, shared);
     if (used) unified.Decode(RandomTokens(9, shape.n_vocab));
     Session again(model.get(), kPolicy, one);
@@ -181,7 +181,7 @@ Test(llama_sequences, a_target_has_as_many_streams) {
   }
 }
 
-// LongRoPE picks its factors by the length of the context.
+// LongRoPE chooses its factors by the length of the context.
 Test(llama_sequences, a_target_turns_keys_as_the_source_does) {
   RandomModel shape;
   shape.long_rope = 600;
@@ -202,7 +202,7 @@ Test(llama_sequences, a_target_turns_keys_as_the_source_does) {
             48);
   within.Evict();
   cr_expect(within.Decode(next) == smaller.Decode(next));
-  // And through a file.
+  // A file gives the same.
   char path[] = "/tmp/kvevict-session-XXXXXX";
   close(mkstemp(path));
   cr_assert(kvevict_llama_save(within.kv(), 0, path, nullptr, 0) == KVEVICT_OK);
@@ -229,7 +229,7 @@ Test(llama_sequences, sessions_come_back_from_files) {
     cr_assert(kvevict_llama_save(first.kv(), 0, path, prompt.data(),
                                  prompt.size()) == KVEVICT_OK,
               "%s", kvevict_llama_last_error_message());
-    // A context that has not decoded anything, and one that has.
+    // One context has not decoded anything, and one has.
     for (const bool used : {false, true}) {
       Session second(model.get(), "snapkv:budget=48,window=16", options);
       if (used) second.Decode(next);
@@ -248,7 +248,7 @@ Test(llama_sequences, sessions_come_back_from_files) {
         cr_expect(first.Positions() == second.Positions());
       }
     }
-    // Damage is found, whatever byte it hits.
+    // Damage to any byte is found.
     std::ifstream in(path, std::ios::binary);
     const std::string whole((std::istreambuf_iterator<char>(in)), {});
     Session third(model.get(), "snapkv:budget=48,window=16", options);
@@ -270,12 +270,12 @@ Test(llama_sequences, sessions_come_back_from_files) {
   }
 }
 
-// A save replaces files, not what leads to them or is none.
+// A save replaces files, not links or devices.
 Test(llama_sequences, links_and_devices_stay) {
   namespace fs = std::filesystem;
   const ModelHandle model = LoadRandomModel(RandomModel());
   Session session(model.get(), kPolicy, SessionOptions());
-  session.Decode(RandomTokens(9, 256));  // which fit into a pipe
+  session.Decode(RandomTokens(9, 256));  // so few fit into a pipe
   const auto save = [&](const fs::path& path) {
     return kvevict_llama_save(session.kv(), 0, path.c_str(), nullptr, 0);
   };
@@ -284,7 +284,7 @@ Test(llama_sequences, links_and_devices_stay) {
   fs::create_directory(folder / "other");
   fs::create_symlink("other/file", folder / "relative");
   fs::create_symlink(folder / "relative", folder / "absolute");
-  // The first time there is nothing yet where the links lead.
+  // The first time the links lead to nothing yet.
   for (int i = 0; i < 2; ++i) {
     cr_expect(save(folder / "absolute") == KVEVICT_OK, "%s",
               kvevict_llama_last_error_message());
@@ -298,7 +298,7 @@ Test(llama_sequences, links_and_devices_stay) {
   fs::create_symlink("round", folder / "round");
   cr_expect(save(folder / "round") == KVEVICT_ERROR_UNAVAILABLE);
   cr_expect(save(folder) == KVEVICT_ERROR_UNAVAILABLE);
-  // What is no file is written to; a full device says so.
+  // Devices and pipes are written to, and a full device is an error.
   const fs::path pipe = folder / "pipe";
   cr_assert(mkfifo(pipe.c_str(), 0600) == 0);
   const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
@@ -328,7 +328,7 @@ Test(llama_sequences, trims_are_exact_or_refused) {
   b.Decode(prompt);
   a.Evict();
   b.Evict();
-  // Speculation that is taken back, by us or by the application itself.
+  // Speculation is taken back by the adapter or by the application itself.
   const auto rejected = RandomTokens(9, shape.n_vocab, 3);
   a.Decode(rejected);
   cr_assert(kvevict_llama_trim_to(a.kv(), 0, 122) == KVEVICT_OK, "%s",
@@ -340,13 +340,13 @@ Test(llama_sequences, trims_are_exact_or_refused) {
   cr_expect(a.Decode(next) == b.Decode(next));
   cr_expect(a.Evict().cells_after == b.Evict().cells_after);
   cr_expect(a.Positions() == b.Positions());
-  // What lies between evicted tokens does not come back.
+  // Lengths between evicted tokens do not come back.
   cr_expect(kvevict_llama_trim_to(a.kv(), 0, 100) ==
             KVEVICT_ERROR_INVALID_ARGUMENT);
   cr_expect(kvevict_llama_trim_to(a.kv(), 0, 1000) ==
             KVEVICT_ERROR_INVALID_ARGUMENT);
   cr_expect(a.Positions().size() == 48);
-  // The sinks are a prefix that is as it was.
+  // The sinks are a prefix that has not changed.
   cr_expect(kvevict_llama_trim_to(a.kv(), 0, 4) == KVEVICT_OK);
   cr_expect(a.Positions().size() == 4);
   Session fresh(model.get(), nullptr, options);
@@ -354,7 +354,7 @@ Test(llama_sequences, trims_are_exact_or_refused) {
   const auto rest = a.Decode(std::span(prompt).subspan(4));
   cr_expect(MaxDifference(rest, std::span(expected).subspan(
                                     4 * size_t{shape.n_vocab})) < 5e-4);
-  // All of it removed: anew.
+  // After everything is removed it starts anew.
   llama_memory_seq_rm(a.memory(), 0, -1, -1);
   cr_expect(a.Decode(prompt) == expected);
   cr_expect(a.Evict().in_place == 1);

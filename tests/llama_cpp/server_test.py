@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from server import HttpError, Paths, Reference, Server, task, text_of
 
 POLICY = "snapkv:budget=64,margin=16"
-# A cache and attention that round less than the defaults.
+# This cache and attention round less than the defaults.
 EXACT = ("-ctk", "f32", "-ctv", "f32", "-fa", "off")
 N = 24  # tokens of an answer
 PATHS = None
@@ -236,7 +236,8 @@ class DraftsTest(ServerCase):
             prompts, wanted = steady_prompts(own, 4)
             for prompt, answer in zip(prompts, wanted):
                 result = server.complete(prompt, N)
-                # Up to where the reference evicts again: here it would be among drafts.
+                # Compares up to where the reference evicts again: here that would be among
+                # drafts.
                 self.assertEqual(result["tokens"][:17], answer[:17])
                 self.assertGreater(result["timings"]["draft_n"],
                                    result["timings"]["draft_n_accepted"])

@@ -17,7 +17,7 @@ using llama_cli::Check;
 
 namespace {
 
-// Errors only, and those to the test's output where it asks for them.
+// Logs errors only, to the test's output if it asks for them.
 void Log(ggml_log_level level, const char* text, void*) {
   static const bool wanted = std::getenv("KVEVICT_LLAMA_LOG") != nullptr;
   if (wanted && level >= GGML_LOG_LEVEL_INFO) std::fputs(text, stderr);

@@ -1,4 +1,4 @@
-// A llama_context with an adapter, and what tests ask of both.
+// A llama_context with an adapter, and the tests' questions about both.
 #ifndef KVEVICT_TESTS_LLAMA_CPP_SESSION_H_
 #define KVEVICT_TESTS_LLAMA_CPP_SESSION_H_
 
@@ -18,8 +18,8 @@ using ModelHandle = llama_cli::Model;
 
 // Loads a model file once for all contexts.
 ModelHandle LoadModel(const std::string& path);
-// A model of this shape with random weights; or of seven layers, of which gemma3 has one
-// without a window.
+// A model of this shape with random weights. One of gemma3's seven layers has no
+// window.
 ModelHandle LoadRandomModel(const RandomModel& shape);
 ModelHandle LoadRandomModel(const char* arch);
 
@@ -33,7 +33,7 @@ struct SessionOptions {
   uint32_t n_ubatch = 64;
   uint32_t query_rows = 0;
   bool swa_full = false;
-  bool last_logits_only = false;  // of what Decode() is given
+  bool last_logits_only = false;                        // of each Decode()
   ggml_backend_sched_eval_callback callback = nullptr;  // the application's
   void* callback_data = nullptr;
   double* observing_s = nullptr;  // receives the time spent in the adapter
@@ -43,15 +43,15 @@ class Session {
  public:
   using Report = kvevict_llama_report;
 
-  // policy nullptr: without an adapter.
+  // policy nullptr: there is no adapter.
   Session(llama_model* model, const char* policy,
           const SessionOptions& options);
 
-  // Decodes tokens of a sequence from its next position on; logits of each token, end
-  // to end.
+  // Decodes tokens of a sequence from its next position on; returns the logits of
+  // each token, end to end.
   std::vector<float> Decode(std::span<const llama_token> tokens,
                             llama_seq_id seq = 0);
-  // One batch of several sequences, whose tokens take turns.
+  // Decodes one batch of several sequences, whose tokens take turns.
   void DecodeTogether(const std::vector<std::vector<llama_token>>& sequences);
 
   // Throws with the adapter's sentence.
@@ -59,7 +59,7 @@ class Session {
                              kvevict_llama_way way = KVEVICT_LLAMA_WAY_AUTO,
                              Session* target = nullptr,
                              const kvevict_evict_options* evict = nullptr);
-  // The sentence with which an eviction is refused; "" if it is not.
+  // The message with which an eviction is refused; "" if it is not.
   std::string EvictRefused(kvevict_llama_way way = KVEVICT_LLAMA_WAY_AUTO);
 
   std::vector<int32_t> Positions(uint32_t layer = 0, uint32_t head = 0,
@@ -83,11 +83,12 @@ class Session {
   llama_cli::Context context_;
 };
 
-// n tokens below n_vocab, always the same ones for a seed.
+// n tokens below n_vocab, the same for equal seeds.
 std::vector<llama_token> RandomTokens(size_t n, uint32_t n_vocab,
                                       uint32_t seed = 1);
 
-// Removes from llama.cpp's own cache what of a sequence of n tokens is not kept.
+// Removes the tokens of a sequence of n tokens that are not kept from llama.cpp's own
+// cache.
 void RemoveOthers(Session& session, std::span<const int32_t> kept, int32_t n,
                   llama_seq_id seq = 0);
 

@@ -1,5 +1,5 @@
-// What a context cannot take is refused before it is touched: cache types, flash attention,
-// room of both caches, keep lists.
+// A target that cannot take a state is refused before it is touched: cache types,
+// flash attention, room in both caches, keep lists.
 #include <criterion/criterion.h>
 
 #include <string>
@@ -33,7 +33,8 @@ std::string Refusal(Session& from, Session& target) {
   }
 }
 
-// What a session of 200 tokens, or an eviction of one, says of a context of other options.
+// A session of 200 tokens, or an eviction of one, is refused by contexts with other
+// options.
 Test(llama_targets, other_caches_are_refused_before_a_change) {
   const ModelHandle model = LoadRandomModel(RandomModel());
   const auto prompt = RandomTokens(200, 256), own = RandomTokens(100, 256, 2),
@@ -63,7 +64,7 @@ Test(llama_targets, other_caches_are_refused_before_a_change) {
               KVEVICT_ERROR_INVALID_ARGUMENT);
     cr_assert(kvevict_llama_save_data(from.kv(), 0, nullptr, 0, saved.data(),
                                       saved.size(), &n_bytes) == KVEVICT_OK);
-    // Decoded and never evicted, so without a plan.
+    // It has decoded and never evicted, so it has no plan.
     Session target(model.get(), kPolicy, other.target);
     Session plain(model.get(), nullptr, other.target);
     target.Decode(own);
@@ -75,7 +76,7 @@ Test(llama_targets, other_caches_are_refused_before_a_change) {
     ExpectPart(kvevict_llama_last_error_message(), other.why);
     cr_expect(target.Decode(next) == plain.Decode(next));
     cr_expect(target.Positions().size() == 120);
-    // Of a context that has decoded nothing llama.cpp tells nothing, and loses nothing.
+    // llama.cpp tells nothing of a context that has decoded nothing, and it loses nothing.
     Session fresh(model.get(), kPolicy, other.target);
     ExpectPart(Refusal(from, fresh), "did not take the state");
     fresh.Decode(own);
@@ -84,7 +85,7 @@ Test(llama_targets, other_caches_are_refused_before_a_change) {
   }
 }
 
-// The window's cache has to take batches too.
+// The window's cache must also have room for batches.
 Test(llama_targets, windows_need_room_of_their_own) {
   RandomModel shape;
   shape.arch = "gemma3";

@@ -20,8 +20,8 @@ void oracle_attend(const oracle_query* query, oracle_attended* out) {
   const oracle_query& in = *query;
   std::vector<double> logits(in.n_tokens, -kInfinity);
   double highest = in.sink == nullptr ? -kInfinity : double{*in.sink};
-  // How far a logit may be off: as many roundings as products, of the query times its
-  // scale, of the scale; then those of the cap, of what is taken away, of 2^x.
+  // The error of a logit: the roundings of its products, of scaling the query and
+  // of the scale, then those of the cap, of the subtraction and of 2^x.
   double most_off = 0.0;
   double reach = 0.0;
   for (uint32_t t = 0; t < in.n_tokens; ++t) {

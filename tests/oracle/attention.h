@@ -17,7 +17,7 @@ typedef struct oracle_query {
   uint32_t k_dim;
   uint32_t v_dim;
   uint32_t value_stride;
-  int64_t slot;     // of the query, maybe not there
+  int64_t slot;     // the query's slot, which may be absent
   uint32_t window;  // 0: none
   int non_causal;
   double scale;
@@ -30,8 +30,8 @@ typedef struct oracle_attended {
   double* out_tolerance;  // [v_dim], absolute
   double lse;
   double lse_tolerance;
-  double* weights;           // [n_tokens]; NULL: not wanted
-  double* weight_tolerance;  // likewise
+  double* weights;           // [n_tokens], or NULL
+  double* weight_tolerance;  // [n_tokens], or NULL
 } oracle_attended;
 
 void oracle_attend(const oracle_query* in, oracle_attended* out);

@@ -6,7 +6,7 @@
 
 namespace {
 
-// Of what has an address of its own: elements, or bytes.
+// Bytes of the units that have addresses of their own: elements, or bytes.
 uint32_t ElementBytes(const kvevict_plane& plane) {
   switch (plane.dtype) {
     case KVEVICT_DTYPE_F32:

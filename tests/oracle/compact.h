@@ -1,4 +1,4 @@
-// Rows of a view, byte by byte through the address formula of the header.
+// Reads rows of a view byte by byte through the header's address formula.
 #ifndef KVEVICT_TESTS_ORACLE_COMPACT_H_
 #define KVEVICT_TESTS_ORACLE_COMPACT_H_
 
@@ -21,7 +21,7 @@ uint32_t oracle_row_bytes(const kvevict_plane* plane);
 uint8_t* oracle_row_byte(const kvevict_view* view, const kvevict_plane* plane,
                          uint32_t token, uint32_t head, uint32_t byte);
 
-// What kvevict_compact() must do, with all the staging memory it may not have.
+// Does the work of kvevict_compact() with as much staging memory as needed.
 void oracle_compact(const kvevict_view* view, const int32_t* keep,
                     uint32_t n_keep, uint32_t n_keep_lists);
 
@@ -29,7 +29,7 @@ void oracle_compact(const kvevict_view* view, const int32_t* keep,
 void oracle_compact_lists(const kvevict_view* view,
                           const kvevict_keep_lists* keep);
 
-// The same to the slots of a destination from first_slot on; it may be the view.
+// The same to the slots of a destination from first_slot on. It may be the view.
 void oracle_compact_to(const kvevict_view* view,
                        const kvevict_view* destination, uint32_t first_slot,
                        const kvevict_keep_lists* keep);

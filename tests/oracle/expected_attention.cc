@@ -11,11 +11,11 @@ constexpr double kUnit = 0x1p-24;  // unit roundoff of f32
 
 struct Logit {
   double value;
-  double error;  // of f32
+  double error;  // in f32
 };
 
-// Sums of head_dim products, which lose head_dim units of the sum of magnitudes, of
-// the mean once, of the covariance twice; the factors and what adds up: 8 units.
+// Sums of head_dim products lose head_dim units of the sum of magnitudes: the mean
+// once, the covariance twice. The factors and the additions lose 8 units.
 Logit LogitOf(const ExpectedAttentionInput& in, uint32_t head, const float* k) {
   const size_t dim = in.head_dim;
   const double half = 0.5 * double{in.scale} * in.scale;
@@ -39,8 +39,8 @@ Logit LogitOf(const ExpectedAttentionInput& in, uint32_t head, const float* k) {
 }  // namespace
 
 // An exponential is off by its logit's error, by 3 units of the distance to the highest
-// logit (a difference, a factor and their product), and by 4 units of its own; their
-// sum by the mean of that and by its additions; the rest are 4 units.
+// logit (a difference, a factor and their product) and by 4 units of its own. The sum
+// is off by the mean of that and by its additions. The rest is 4 units.
 ExpectedAttentionResult ExpectedAttention(const ExpectedAttentionInput& in) {
   const size_t n = in.n_tokens;
   ExpectedAttentionResult out;

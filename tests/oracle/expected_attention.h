@@ -17,12 +17,12 @@ struct ExpectedAttentionInput {
   std::vector<float> keys;        // [n_tokens, head_dim]
   std::vector<float> mean;        // [group, head_dim]
   std::vector<float> covariance;  // [group, head_dim, head_dim], or none
-  // Additions, one after the other, that a row's sum is made of in f32.
+  // The additions of a row's sum in f32 that follow each other.
   double sum_steps = 0.0;
 };
 
 struct ExpectedAttentionResult {
-  std::vector<double> weights;    // [group, n_tokens]; NaN where a row is
+  std::vector<double> weights;    // [group, n_tokens]; NaN if the row's is
   std::vector<double> tolerance;  // [group, n_tokens], absolute
 };
 

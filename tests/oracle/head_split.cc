@@ -9,11 +9,11 @@
 
 namespace {
 
-// Infinity above the others for what must stay; of a NaN, below.
+// What must stay ranks as infinity above the others, and a NaN below them.
 double Rank(const oracle_head& head, uint32_t i) {
   if (head.forced[i]) return std::numeric_limits<double>::infinity();
   if (std::isnan(head.scores[i])) return -1e300;
-  // Infinite scores are finite here, so that what is forced is above.
+  // Infinite scores are finite here, so that forced slots rank above them.
   return std::clamp(double{head.scores[i]}, -1e200, 1e200);
 }
 
@@ -24,12 +24,12 @@ std::vector<double> Ranking(const oracle_head& head) {
   return ranks;
 }
 
-// A token in the contest: larger ones stay.
+// A token in the contest. Larger ones stay.
 struct Entry {
   bool safe;
   double rank;
-  int64_t turn;  // minus how many equal ones of its head come before
-  int64_t head;  // minus its number
+  int64_t turn;  // minus the number of equal ones of its head before it
+  int64_t head;  // minus its head's number
 
   auto Key() const { return std::tie(safe, rank, turn, head); }
 };

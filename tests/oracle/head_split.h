@@ -1,4 +1,4 @@
-// How many tokens each head of a layer keeps where scores decide, by sorting all of
+// How many tokens each head of a layer keeps if scores decide, by sorting all of
 // them.
 #ifndef KVEVICT_TESTS_ORACLE_HEAD_SPLIT_H_
 #define KVEVICT_TESTS_ORACLE_HEAD_SPLIT_H_

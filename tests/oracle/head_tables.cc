@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-// round() of all sources takes halves to the even number, as nearbyint() does.
+// round() of all sources rounds halves to the even number, as nearbyint() does.
 
 void oracle_duo_heads(const double* alpha, uint32_t n, double head_ratio,
                       uint8_t* streams) {

@@ -9,8 +9,8 @@ namespace {
 
 constexpr double kHalfUlp = 0x1p-24;
 
-// Roundings of a sum over a row's elements, in 8 partial sums or more and a few
-// steps that add those up.
+// The roundings of a sum over a row's elements, in 8 partial sums or more and a
+// few steps that add those up.
 double RowRoundings(uint32_t head_dim) { return head_dim / 8.0 + 16; }
 
 double Norm(const std::vector<double>& v) {
@@ -24,7 +24,7 @@ bool IsFinite(const float* key, uint32_t head_dim) {
                      [](float v) { return std::isfinite(v); });
 }
 
-// Of two keys: k / (|k| + 1e-8) by one another, 0 where one is not finite.
+// The cosine of two keys by k / (|k| + 1e-8); 0 if one is not finite.
 double Cosine(const float* a, const float* b, uint32_t head_dim) {
   if (!IsFinite(a, head_dim) || !IsFinite(b, head_dim)) return 0.0;
   double dot = 0.0;
@@ -33,17 +33,17 @@ double Cosine(const float* a, const float* b, uint32_t head_dim) {
                 (Norm(std::vector<double>(b, b + head_dim)) + 1e-8));
 }
 
-// A product is a sum in the order of its elements, of numbers that are each off by the
+// A product is a sum in the order of its elements. Each number in it is off by the
 // roundings of a norm and four more.
 double CosineRoundings(uint32_t head_dim) { return 2.0 * head_dim + 10; }
 
 }  // namespace
 
-// An element of the anchor is a sum of n terms, each off by the roundings of its norm
-// and four more; its pieces of at most 256 tokens are added one by one, and then
-// the pieces. The anchor's direction is off by at most twice what the anchor is off,
-// as a part of its norm; the cosine by that, by its dot product's roundings and by
-// those of two norms.
+// An element of the anchor is a sum of n terms, each off by the roundings of its
+// norm and four more. Its pieces of at most 256 tokens are added one by one, and
+// then the pieces. The anchor's direction is off by at most twice the anchor's
+// error relative to its norm. The cosine is off by that, by its dot product's
+// roundings and by those of two norms.
 void oracle_key_diff(const float* keys, uint32_t n_tokens, uint32_t head_dim,
                      double* scores, double* bounds) {
   std::vector<double> norms(n_tokens), anchor(head_dim), sizes(head_dim);
@@ -72,14 +72,14 @@ void oracle_key_diff(const float* keys, uint32_t n_tokens, uint32_t head_dim,
 
 namespace {
 
-// A token of those that are there.
+// A token that is held.
 struct Present {
   uint32_t token;
-  double score;  // NaN: none
+  double score;  // NaN: has none
   double bound;
 };
 
-// Scores of all by the mean of all, in order.
+// Scores all tokens by the mean of all, in order.
 std::vector<Present> Compare(const float* keys, uint32_t head_dim,
                              const std::vector<uint32_t>& tokens) {
   std::vector<float> rows;
@@ -103,8 +103,8 @@ std::vector<Present> Compare(const float* keys, uint32_t head_dim,
   return there;
 }
 
-// How far the worst of the first n_keep is above the best of the others, at least. Rows
-// alike have one score, and their order is exact.
+// The least distance by which the worst of the first n_keep is above the best of
+// the others. Equal rows have one score, and their order is exact.
 double GapBetween(const float* keys, uint32_t head_dim,
                   const std::vector<Present>& ranked, uint32_t n_keep) {
   const auto row = [&](const Present& p) {
@@ -117,7 +117,7 @@ double GapBetween(const float* keys, uint32_t head_dim,
       const Present& leaves = ranked[j];
       const double apart =
           stays.score - stays.bound - (leaves.score + leaves.bound);
-      if (!(apart < gap)) continue;  // NaN too
+      if (!(apart < gap)) continue;  // also if NaN
       if (std::equal(row(stays), row(stays) + head_dim, row(leaves))) continue;
       gap = apart;
     }
@@ -199,9 +199,9 @@ double oracle_similarity_gap(const float* keys, uint32_t n_tokens,
   return nearest - kHalfUlp * CosineRoundings(head_dim);
 }
 
-// A mean is off by the roundings of the sum of all directions, of a product with it, of
-// the entry left out and a few more, each of numbers up to 1; an exponential by twice
-// that, and all by their sum's.
+// A mean is off by the roundings of the sum of all directions, of a product with
+// it, of the entry left out and a few more, each of numbers up to 1. An exponential
+// is off by twice that, and all by their sum's error.
 void oracle_redundancy(const float* keys, uint32_t n_tokens, uint32_t head_dim,
                        double threshold, double* scores, double* bounds) {
   std::vector<double> means(n_tokens);

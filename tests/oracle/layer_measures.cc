@@ -28,8 +28,8 @@ void oracle_measure_attention(const oracle_attention* in, uint32_t n_first,
 
 namespace {
 
-// The layers with fewer than n_past tokens get equal parts of what is to be had, and
-// the first of them one more while any are left.
+// The layers with fewer than n_past tokens get equal parts of the rest, and the
+// first of them one more while any are left.
 void HandOut(uint64_t to_have, uint32_t n_past,
              std::vector<uint64_t>* budgets) {
   std::vector<uint64_t*> open;
@@ -52,7 +52,7 @@ double oracle_split_cake(const double* preferences, uint32_t n_layers,
   uint64_t above = 0;
   for (uint32_t l = 0; l < n_layers; ++l) {
     const double share = preferences[l] / sum * static_cast<double>(total);
-    // All or nothing is no share that could be rounded the other way.
+    // A share of nothing or everything cannot round the other way.
     if (preferences[l] > 0.0 && preferences[l] < sum) {
       nearest = std::min(nearest, std::abs(share - std::round(share)) /
                                       static_cast<double>(total));

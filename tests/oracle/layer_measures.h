@@ -1,4 +1,4 @@
-// What budgets that are found from the weights of all layers go by.
+// Measures of all layers' weights, by which their budgets are found.
 #ifndef KVEVICT_TESTS_ORACLE_LAYER_MEASURES_H_
 #define KVEVICT_TESTS_ORACLE_LAYER_MEASURES_H_
 
@@ -10,20 +10,19 @@
 extern "C" {
 #endif
 
-// Of the weights of all rows and query heads in the slots before the window.
+// Measures of the weights of all rows and query heads in the slots before the window.
 typedef struct oracle_measure {
   double entropy;   // -sum a ln(a + 1e-10)
   double variance;  // over rows, summed over slots and heads
   double ends;      // sum over the first n_first slots and the last n_last
 } oracle_measure;
 
-// Adds to what is there.
 void oracle_measure_attention(const oracle_attention* in, uint32_t n_first,
                               uint32_t n_last, oracle_measure* measure);
 
-// CAKE: past tokens of each layer, `total` together, by preference, none more than
-// n_past. Returns how far the share nearest to a whole number is from it, as a part of
-// the total: the next number would do if rounding took it there.
+// CAKE: splits `total` past tokens over the layers by preference, none more than
+// n_past. Returns how far the share nearest to a whole number is from it, relative
+// to the total: if rounding reached it, the next number would be right, too.
 double oracle_split_cake(const double* preferences, uint32_t n_layers,
                          uint64_t total, uint32_t n_past, uint64_t* budgets);
 

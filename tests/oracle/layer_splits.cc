@@ -7,9 +7,9 @@
 
 namespace kvevict::oracle {
 
-// Beside what every layer keeps, layer l's share of all tokens is alpha^l / sum. Who
-// would get more tokens than there are gets all, and the others share what that
-// leaves. Then largest remainders round up, the lower layer first.
+// On top of what every layer keeps, layer l's share of all tokens is alpha^l / sum.
+// A layer that would get more tokens than there are gets all, and the others share
+// the rest. Then largest remainders round up, the lower layer first.
 void SplitGeometric(const Split& in, uint32_t* budgets, uint32_t n_layers) {
   const uint32_t forced = in.least;
   const long double room = in.n_context - forced;
@@ -39,7 +39,7 @@ void SplitGeometric(const Split& in, uint32_t* budgets, uint32_t n_layers) {
     if (!full[l]) rest -= floor;
     share[l] -= std::floor(share[l]);
   }
-  // Remainders that are equal but for rounding are ties.
+  // Remainders that differ only by rounding are ties.
   for (long double& s : share) s = std::round(s * 1e9L);
   std::vector<uint32_t> order(n_layers);
   std::iota(order.begin(), order.end(), 0u);
@@ -60,7 +60,7 @@ uint32_t Clamp(double tokens, const Split& in) {
 
 }  // namespace
 
-// KVCache-Factory. // is Python's: all operands here are >= 0.
+// KVCache-Factory, with // as in Python: all operands here are >= 0.
 void SplitKvf(const Split& in, uint32_t* budgets, uint32_t n_layers) {
   const int64_t window = in.resolved.n_recent;
   const int64_t cap = in.resolved.budget;
@@ -79,8 +79,8 @@ void SplitKvf(const Split& in, uint32_t* budgets, uint32_t n_layers) {
   }
 }
 
-// The AdaKV repository: base capacities of one tensor of integers. A layer is
-// compressed only where the prompt is at least its capacity and the window long.
+// The AdaKV repository: base capacities are one tensor of integers. A layer is
+// compressed only if the prompt is at least as long as its capacity and the window.
 void SplitAdakv(const Split& in, uint32_t* budgets, uint32_t n_layers) {
   if (n_layers == 1) return;  // divides by 0 there
   const int64_t window = in.resolved.n_recent;
@@ -100,8 +100,8 @@ void SplitAdakv(const Split& in, uint32_t* budgets, uint32_t n_layers) {
   }
 }
 
-// kvpress: S(1 - r) is the budget; the window rides on top of it while the
-// schedule is made and is inside the number that comes out. round() is to even.
+// kvpress: S(1 - r) is the budget. The window is on top of it in the schedule,
+// and inside the resulting number. round() rounds halves to even.
 void SplitKvpress(const Split& in, uint32_t* budgets, uint32_t n_layers) {
   const double window = in.resolved.n_recent;
   const double seen = in.n_context;

@@ -1,5 +1,4 @@
-// The schedules that spread a budget over the layers, each as its source has
-// it.
+// The schedules that spread a budget over the layers, each as in its source.
 #ifndef KVEVICT_TESTS_ORACLE_LAYER_SPLITS_H_
 #define KVEVICT_TESTS_ORACLE_LAYER_SPLITS_H_
 
@@ -10,13 +9,13 @@
 
 namespace kvevict::oracle {
 
-// In blocks of the policy's, which mostly are tokens.
+// Numbers are in the policy's blocks, which usually are tokens.
 struct Split {
   const oracle_policy& policy;
   uint32_t n_context;  // more than the budget
   double real_budget;  // before rounding
   const kvevict_resolved_policy& resolved;
-  uint32_t least;  // that every layer keeps
+  uint32_t least;  // every layer keeps it
 };
 
 // budgets[n_layers]: the uniform budget on entry, each layer's on return.

@@ -20,7 +20,7 @@ double Norm(const float* row, uint32_t n) {
   return std::sqrt(Dot(row, row, n));
 }
 
-// One that goes.
+// A row that goes.
 struct Gone {
   uint32_t slot;
   uint32_t target;  // place in keep
@@ -36,7 +36,7 @@ class Merging {
         rule_(rule),
         threshold_(threshold),
         fraction_(fraction),
-        // Products, norms and divisions of both keys.
+        // The roundings of products, norms and divisions of both keys.
         similarity_error_(kHalfUlp * (3.0 * rows.key_dim + 12)) {}
 
   double Run(oracle_merged* out) {
@@ -100,7 +100,7 @@ class Merging {
     gone_.push_back(gone);
   }
 
-  // Two numbers so far apart have to be told apart.
+  // Notes two numbers that must be told apart.
   void Note(double apart) {
     gap_ = std::min(gap_, std::abs(apart) - 2 * similarity_error_);
   }
@@ -144,14 +144,14 @@ class Merging {
     }
   }
 
-  // What a weight may be off.
+  // The error of a weight.
   double WeightError(const Gone& gone) const {
     if (rule_ == KVEVICT_MERGE_PIVOT) return 0.0;
     return similarity_error_ +
            kHalfUlp * (2.0 * r_.value_dim + 8) * gone.weight;
   }
 
-  // Row t of the results, as it is where nothing merges.
+  // Writes row t of the results, unchanged if nothing merges into it.
   void Write(const float* rows, uint32_t dim, uint32_t t, bool merges,
              double* out, double* bounds, uint8_t* changes) const {
     const float* own = rows + size_t{static_cast<uint32_t>(r_.keep[t])} * dim;
@@ -169,7 +169,7 @@ class Merging {
       x = double{own[i]};
       bound = 0.0;
       if (n == 0) continue;
-      // The pivot is in the mean with itself, and half in each of the others.
+      // The pivot counts once in the mean with itself, and by half in each of the others.
       const bool pivots = rule_ == KVEVICT_MERGE_PIVOT;
       if (pivots) x *= 1.0 + weights;
       double sizes = std::abs(x);

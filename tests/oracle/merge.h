@@ -1,5 +1,5 @@
-// What becomes of rows that go, in double precision, and how far from it arithmetic in
-// f32 may be.
+// The effect of merges on rows, in double precision, and how far f32 arithmetic may
+// be off.
 #ifndef KVEVICT_TESTS_ORACLE_MERGE_H_
 #define KVEVICT_TESTS_ORACLE_MERGE_H_
 
@@ -25,14 +25,14 @@ typedef struct oracle_merge_rows {
 typedef struct oracle_merged {
   double* keys;          // [n_keep, key_dim]
   double* values;        // [n_keep, value_dim]
-  double* key_bounds;    // likewise; before a result is rounded to a dtype
-  double* value_bounds;  // likewise
+  double* key_bounds;    // [n_keep, key_dim], before rounding to a dtype
+  double* value_bounds;  // [n_keep, value_dim], before rounding to a dtype
   uint8_t* changes;      // [n_keep]: whether bytes may change
 } oracle_merged;
 
-// Returns how near the nearest decision is, less what f32 may be off: below 0 another
-// target, or another set of those that merge, may be as good. Similarities that are
-// equal because keys are count as apart.
+// Returns how near the nearest decision is, less the error of f32. Below 0, another
+// target or another set of merging rows may be as good. Similarities of equal keys
+// count as apart.
 double oracle_merge(const oracle_merge_rows* rows, kvevict_merge rule,
                     double threshold, double fraction, oracle_merged* out);
 

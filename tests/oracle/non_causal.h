@@ -20,14 +20,14 @@ typedef struct oracle_non_causal {
   const double* token_weights;  // [n_tokens], or NULL: 1
 } oracle_non_causal;
 
-// scores[n_tokens]: softmax of q.k over the keys of a chunk of policy->block tokens, for
-// each of its queries; summed over these; the group reduced, weighed and pooled in the
-// policy's order.
+// scores[n_tokens]: the softmax of q.k over the keys of a chunk of policy->block
+// tokens, for each of its queries, summed over these. The group is reduced, weighed
+// and pooled in the policy's order.
 void oracle_non_causal_scores(const oracle_non_causal* in,
                               const oracle_policy* policy, double* scores);
 
-// What kvpress does to the scores of all heads of a layer, [n]: less their mean, over
-// their standard deviation, n - 1 of them, at least 1e-6.
+// kvpress's normalisation of the scores of all heads of a layer, [n]: less their
+// mean, divided by their standard deviation (n - 1), at least 1e-6.
 void oracle_normalise(double* scores, uint64_t n);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-// Which bytes belong to a plane, one by one.
+// Finds the bytes of a plane one by one.
 #ifndef KVEVICT_TESTS_ORACLE_OVERLAP_H_
 #define KVEVICT_TESTS_ORACLE_OVERLAP_H_
 

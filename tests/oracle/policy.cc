@@ -16,7 +16,7 @@ bool ScoresByAttention(const oracle_policy& p) {
          p.kind == ORACLE_CAKE;
 }
 
-// The words of kvevict_list_report.
+// Tells if kvevict_list_report has masses.
 bool ScoresAreMass(const oracle_policy& p) {
   switch (p.kind) {
     case ORACLE_NONE:
@@ -42,7 +42,7 @@ uint32_t Blocks(const oracle_policy& p, uint32_t n_context) {
   return n_context / p.select_block + (n_context % p.select_block != 0);
 }
 
-// Of so many blocks of a cache, the last one being one of them.
+// The tokens of so many blocks of a cache that include the last one.
 double Tokens(const oracle_policy& p, double n_blocks, uint32_t n_context) {
   const uint32_t last = n_context - (Blocks(p, n_context) - 1) * p.select_block;
   return (n_blocks - 1) * p.select_block + last;
@@ -52,7 +52,7 @@ bool HasChunks(const oracle_policy& p) {
   return p.kind != ORACLE_NONE && p.kind != ORACLE_STREAMING_LLM && p.chunk > 0;
 }
 
-// What must stay of the slots [begin, end) of n, the first of a chunk on.
+// The tokens that must stay of the slots [begin, end) of n, which begin with a chunk.
 uint64_t ForcedOfChunk(const oracle_policy& p, uint64_t begin, uint64_t end,
                        uint64_t n) {
   const uint64_t sinks = std::min<uint64_t>(end, begin + p.sink);
@@ -62,7 +62,7 @@ uint64_t ForcedOfChunk(const oracle_policy& p, uint64_t begin, uint64_t end,
   return recent <= sinks ? end - begin : sinks - begin + (end - recent);
 }
 
-// Adds up what chunks have, by a function of where each begins and ends.
+// Adds a function of each chunk's begin and end up over all chunks.
 template <typename Of>
 uint64_t OverChunks(const oracle_policy& p, uint64_t n, const Of& of) {
   uint64_t sum = 0;
@@ -83,7 +83,7 @@ double RealBudget(const oracle_policy& p, uint32_t n_context) {
   const double n_blocks = Blocks(p, n_context);
   if (p.kind == ORACLE_NONE) return n_blocks;
   if (p.kind == ORACLE_LAGKV && p.of != 0) {
-    // Sinks, all partitions but the last, the rest.
+    // Sinks, all partitions except the last, then the rest.
     double kept = 0.0;
     uint32_t left = n_context;
     for (uint32_t i = 0; i < p.sink && left > 0; ++i, --left) kept += 1.0;
@@ -109,8 +109,8 @@ double RealBudget(const oracle_policy& p, uint32_t n_context) {
   } else if (p.budget <= 1.0) {
     return p.budget * n_blocks;
   }
-  // What the tokens hold beyond the last block, in blocks.
-  // Rounded once: layers whose share lies halfway between two numbers depend on it.
+  // The tokens beyond the last block, in blocks. The sum rounds once: layers whose
+  // share lies halfway between two numbers depend on it.
   return (tokens - Tokens(p, 1, n_context) + p.select_block) / p.select_block;
 }
 
@@ -120,7 +120,7 @@ uint32_t BudgetBlocks(const oracle_policy& p, uint32_t n_context) {
       std::clamp(n_blocks, 1.0, static_cast<double>(Blocks(p, n_context))));
 }
 
-// The first tokens of all blocks that the first n lie in, and the last ones.
+// The first tokens of all blocks that contain the first n, and the last tokens likewise.
 uint64_t FirstInBlocks(const oracle_policy& p, uint64_t n) {
   while (n % p.select_block != 0) ++n;
   return n;
@@ -156,8 +156,8 @@ bool IsOfContext(const oracle_policy& p) {
   return p.budget <= 1.0 && !by_window;
 }
 
-// A ratio of a context in which the ends do not fit is all of it, and so is any budget
-// of one that has no query for each row of the window.
+// A ratio of a context in which both ends do not fit keeps all of it. So does any
+// budget if the context has no query for each row of the window.
 uint32_t Budget(const oracle_policy& p, uint32_t n_context) {
   if (ScoresByAttention(p) && n_context < p.window) return n_context;
   const auto budget =
@@ -218,7 +218,7 @@ bool oracle_layer_budgets(const oracle_policy* policy, uint32_t n_context,
   if (budget == n_context) return true;
   kvevict_resolved_policy resolved;
   if (!oracle_resolve(policy, n_context, &resolved)) return false;
-  // A schedule spreads what is left when what must stay is taken off, in blocks.
+  // A schedule spreads what remains after what must stay, in blocks.
   const uint64_t last =
       LastInBlocks(p, oracle_last_tokens(policy, &resolved), n_context);
   resolved.budget = BudgetBlocks(p, n_context);
@@ -273,11 +273,11 @@ void oracle_chunk_counts(const oracle_policy* policy, uint32_t n_tokens,
     counts[i] = std::max({counts[i], 1u, static_cast<uint32_t>(forced)});
     least += counts[i];
   }
-  // Shares are tried from nothing on, token by token: the next is where the next of any
-  // chunk begins to stay.
+  // Shares grow from nothing, token by token. The next token goes to the chunk that
+  // reaches it first.
   std::vector<uint64_t> share(n, 0);
   for (uint64_t kept = least; kept <= budget;) {
-    uint64_t next = n;  // whose (share + 1) / length is the smallest
+    uint64_t next = n;  // the chunk with the smallest (share + 1) / length
     for (uint64_t i = 0; i < n; ++i) {
       if (share[i] == length(i)) continue;
       if (next == n ||

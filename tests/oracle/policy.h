@@ -1,5 +1,5 @@
-// Policies in tokens, written from the words of the header and the papers.
-// Slow, plain, and sharing no code with core.
+// Policies in tokens, written from the header and the papers: slow, plain, and
+// without any code of core.
 #ifndef KVEVICT_TESTS_ORACLE_POLICY_H_
 #define KVEVICT_TESTS_ORACLE_POLICY_H_
 
@@ -13,22 +13,23 @@
 extern "C" {
 #endif
 
-// What kvevict_policy_resolve() must say of a valid policy; false: an error.
+// The answer of kvevict_policy_resolve() to a valid policy; false: an error.
 bool oracle_resolve(const oracle_policy* policy, uint32_t n_context,
                     kvevict_resolved_policy* out);
 
-// Last tokens that every layer keeps, whatever is protected and however the budget is
-// split. StreamingLLM's window gives way to what is protected, but for the last token.
+// The last tokens that every layer keeps, whatever is protected and however the budget is
+// split. StreamingLLM's window gives way to protected tokens, except for the last token.
 uint32_t oracle_last_tokens(const oracle_policy* policy,
                             const kvevict_resolved_policy* resolved);
 
-// What kvevict_policy_layer_budgets() must say of a valid policy; false: an
+// The answer of kvevict_policy_layer_budgets() to a valid policy; false: an
 // error.
 bool oracle_layer_budgets(const oracle_policy* policy, uint32_t n_context,
                           uint32_t* budgets, uint32_t n_layers);
 
-// What each chunk keeps of n_tokens, of which a list keeps `budget`, as the header says
-// of `chunk`. Before, counts have what chunks keep at least beside their ends, or 0.
+// Counts the tokens that each chunk of n_tokens keeps if a list keeps `budget`, as the
+// header says for `chunk`. On entry counts have the least that chunks keep besides their
+// ends, or 0.
 void oracle_chunk_counts(const oracle_policy* policy, uint32_t n_tokens,
                          uint32_t budget, uint32_t* counts);
 

@@ -106,7 +106,7 @@ std::string TextOf(Number value) {
 
 constexpr const char* kPools[] = {"none", "avg", "max"};
 
-// Fills fields with a policy's values, and with the library's defaults where it has none.
+// Reads a policy's values into the fields, or the library's defaults where it has none.
 struct Reader {
   const kvevict_policy* policy;
 
@@ -152,7 +152,7 @@ struct Reader {
   }
 };
 
-// Sets those that the policy has; `ok` says whether it took all of them.
+// Sets the values that the policy has; `ok` says whether it accepted all of them.
 struct Writer {
   kvevict_policy* policy;
   bool* ok;

@@ -1,5 +1,5 @@
-// The values of a policy's parameters, read and set through the C API, for tests and for
-// what they expect.
+// Reads and sets the values of a policy's parameters through the C API, for tests
+// and their expectations.
 #ifndef KVEVICT_TESTS_ORACLE_POLICY_VALUES_H_
 #define KVEVICT_TESTS_ORACLE_POLICY_VALUES_H_
 
@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-// In the order of kvevict_policy_at().
+// The order is that of kvevict_policy_at().
 typedef enum oracle_kind {
   ORACLE_NONE,
   ORACLE_STREAMING_LLM,
@@ -84,13 +84,13 @@ enum {
   ORACLE_ANCHOR_RANDOM
 };
 
-// A field for each parameter: numbers and flags as they are, a word as its place in the
-// row, a count or share and a pooling as two fields. What a policy does not have is at the
-// library's default.
+// A field for each parameter: numbers and flags as they are, a word as its place in
+// the row, a count or share and a pooling as two fields. A field that the policy
+// does not have is at the library's default.
 typedef struct oracle_policy {
   oracle_kind kind;
   double budget;
-  uint32_t sink, recent, window;  // 0 where there is a share
+  uint32_t sink, recent, window;  // 0 if there is a share
   double sink_share, recent_share, window_share;
   bool keep_window;
   int pool;
@@ -142,8 +142,8 @@ oracle_policy oracle_policy_of(const kvevict_policy* policy);
 // The values of a policy text, which must be right.
 oracle_policy oracle_policy_from(const char* text);
 
-// A policy of these values, as far as its kind has such parameters; NULL, with the
-// library's error, if it would not be valid. The caller destroys it.
+// A policy with these values as far as its kind has such parameters; NULL, with
+// the library's error, if it would be invalid. The caller destroys it.
 kvevict_policy* oracle_policy_create(const oracle_policy* values);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-// Presets that look at tokens chunk by chunk.
+// Presets that work chunk by chunk.
 #include <algorithm>
 #include <cmath>
 
@@ -7,7 +7,7 @@
 
 namespace kvevict::oracle {
 
-// BlockPress of KeyDiffPress with its block of 128, which a run may make smaller.
+// BlockPress of KeyDiffPress with its block of 128; a run may use a smaller one.
 Heads KeyDiffBlocks(const oracle_prompt& p, const oracle_sizes& s,
                     uint32_t layer) {
   const uint32_t n = Truncated(p.n_tokens, s.budget);
@@ -18,7 +18,7 @@ Heads KeyDiffBlocks(const oracle_prompt& p, const oracle_sizes& s,
         oracle_key_diff_blocks(KeyOf(p, layer, h, 0), p.n_tokens, p.head_dim, n,
                                s.block, 0, row.data(), bounds.data());
     Kept kept = Best(row, n, 0.0);
-    // Once f32 chooses otherwise anywhere, all that follows may be others.
+    // Once f32 chooses otherwise anywhere, everything after it may differ.
     if (apart <= 0.0) {
       std::fill(kept.must.begin(), kept.must.end(), 0);
       std::fill(kept.may.begin(), kept.may.end(), 1);
@@ -30,7 +30,7 @@ Heads KeyDiffBlocks(const oracle_prompt& p, const oracle_sizes& s,
 
 namespace {
 
-// ChunkPress with its chunk_length of 1024, which a run may make smaller: a press scores
+// ChunkPress with its chunk_length of 1024; a run may use a smaller one. A press scores
 // the keys of each slice alone, and max(1, int(length * (1 - r))) of it stay.
 template <typename Score>
 Heads OfChunks(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer,
@@ -74,8 +74,8 @@ Heads KeyDiffChunks(const oracle_prompt& p, const oracle_sizes& s,
   });
 }
 
-// Chunks of 256: softmax of q.k without a scale over all keys of the chunk, summed over
-// its queries, mean of the group, times |v|, avg_pool1d(3).
+// Chunks of 256: the softmax of q.k without a scale over all keys of the chunk,
+// summed over its queries, mean of the group, times |v|, avg_pool1d(3).
 Heads NonCausal(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
   constexpr uint32_t kChunk = 256;
   const uint32_t d = p.head_dim;
@@ -109,7 +109,7 @@ Heads NonCausal(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
       row[j] *= NormOf(ValueOf(p, layer, h, j), d);
     }
     row = AveragePool(row, p.n_tokens, 3);
-    // Logits of some hundreds: their f32 sums are off by 1e-5, and so are the weights.
+    // Logits are some hundreds: their f32 sums are off by 1e-5, and so are the weights.
     const double largest = *std::max_element(row.begin(), row.end());
     heads.push_back(Best(row, Truncated(p.n_tokens, s.budget), 1e-4 * largest));
   }

@@ -16,7 +16,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 namespace {
 
-// The n_safe best of each row are sure of their place.
+// The n_safe best of each row certainly stay.
 Rows Safe(Rows rows, uint32_t n_safe) {
   for (Row& row : rows) {
     Row sorted = row;
@@ -29,8 +29,8 @@ Rows Safe(Rows rows, uint32_t n_safe) {
   return rows;
 }
 
-// The authors' blend, of past scores: tokens won by the highest H * base, f of an equal
-// share, rounded half to even in f32.
+// The authors' blend of past scores: f of an equal share and the tokens won by the
+// highest H * base, rounded half to even in f32.
 Heads Blend(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer,
             bool normalize) {
   constexpr double kFloor = 0.2;
@@ -104,7 +104,7 @@ Row Weighed(const oracle_prompt& p, uint32_t layer, uint32_t head, Row row) {
 
 }  // namespace
 
-// Half of the budget by the scores alone, and then weighed ones.
+// Half of the budget goes by the scores alone, the rest by weighed ones.
 Heads CriticalKv(const oracle_prompt& p, const oracle_sizes& s,
                  uint32_t layer) {
   const uint32_t n = Truncated(p.n_tokens, s.budget);
@@ -120,7 +120,7 @@ Heads CriticalKv(const oracle_prompt& p, const oracle_sizes& s,
   return heads;
 }
 
-// AdaKV's contest says how many, half of these by the scores alone.
+// AdaKV's contest says how many stay; half of these go by the scores alone.
 Heads CriticalAdaKv(const oracle_prompt& p, const oracle_sizes& s,
                     uint32_t layer) {
   const uint32_t n = Truncated(p.n_tokens, s.budget);

@@ -1,4 +1,4 @@
-// Presets whose budgets of layers are found from their attention.
+// Presets that find budgets of layers from their attention.
 #include <algorithm>
 #include <cmath>
 
@@ -7,7 +7,7 @@
 namespace kvevict::oracle {
 namespace {
 
-// Unbiased, of one token over the rows.
+// The unbiased variance of one token over the rows.
 double VarianceOf(const Rows& rows, uint32_t token) {
   double mean = 0.0;
   for (const Row& row : rows) mean += row[token] / rows.size();
@@ -16,7 +16,7 @@ double VarianceOf(const Rows& rows, uint32_t token) {
   return sum / (rows.size() - 1);
 }
 
-// CAKE's mean + 200 times variance over rows, of a query head's past.
+// CAKE: mean + 200 times variance over rows, for a query head's past.
 Row CakeRow(const Rows& rows, uint32_t n_past) {
   const Row mean = MeanOfRows(rows);
   Row out(n_past);
@@ -26,7 +26,7 @@ Row CakeRow(const Rows& rows, uint32_t n_past) {
   return out;
 }
 
-// Entropy of the past's weights times their variance, with both temperatures 1.
+// Entropy of the past's weights times their variance. Both temperatures are 1.
 double Preference(const oracle_prompt& p, uint32_t layer, uint32_t window) {
   const uint32_t n_past = p.n_tokens - window;
   double entropy = 0.0, variance = 0.0;
@@ -47,8 +47,9 @@ struct Shares {
   bool in_doubt;  // f32 may round a share down to the number before
 };
 
-// Each layer's part of (cap - window) tokens per layer, rounded down, at most the past;
-// what is over goes to those that have less, and what rounding took from the first on.
+// Each layer's part of (cap - window) tokens per layer, rounded down, at most the past.
+// The excess goes to layers that have less, and what rounding took from the first layer
+// on.
 Shares CakeShares(const oracle_prompt& p, const oracle_sizes& s) {
   const uint64_t total = uint64_t{Tokens(s) - s.window} * p.n_layers;
   const uint64_t n_past = p.n_tokens - s.window;
@@ -105,8 +106,8 @@ Heads Cake(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
   return heads;
 }
 
-// The last query's weights, mean over the heads, the last column left out: a layer is
-// lazy if the first 4 and the last n_recent of them are more than the threshold.
+// The last query's weights, mean over the heads, without the last column: a layer
+// is lazy if the first 4 and the last n_recent of them exceed the threshold.
 Heads SimLayerKv(const oracle_prompt& p, const oracle_sizes& s,
                  uint32_t layer) {
   const uint32_t n_recent = s.window;

@@ -1,4 +1,4 @@
-// Presets that score by the attention of all queries, or of those to come.
+// Presets that score by the attention of all queries, or of queries to come.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -17,7 +17,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 namespace {
 
-// Sums over all queries, mean of the group; the last `recent` stay.
+// Sums over all queries, mean of the group. The last `recent` stay.
 Heads HeavyHitters(const oracle_prompt& p, const oracle_sizes& s,
                    uint32_t layer) {
   Heads heads;
@@ -33,7 +33,7 @@ Heads HeavyHitters(const oracle_prompt& p, const oracle_sizes& s,
 
 }  // namespace
 
-// H2OKVCache_LayerWise, at the end of a prompt; models without grouped queries.
+// H2OKVCache_LayerWise at the end of a prompt, for models without grouped queries.
 Heads H2oOriginal(const oracle_prompt& p, const oracle_sizes& s,
                   uint32_t layer) {
   if (p.n_tokens <= Tokens(s)) return AllOf(p);
@@ -45,7 +45,7 @@ Heads H2oKvf(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
   return HeavyHitters(p, s, layer);
 }
 
-// Column sums by the S - j queries that see j; nothing is forced.
+// Column sums divided by the S - j queries that see j. Nothing is forced.
 Heads Observed(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
   Heads heads;
   for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
@@ -60,7 +60,7 @@ Heads Observed(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
 
 // ---- Queries to come ----
 
-// softmax(mu.k / sqrt(D) + k'Ck / 2D) behind 4 sinks, mean of the group, times ||v||.
+// softmax(mu.k / sqrt(D) + k'Ck / 2D) after 4 sinks, mean of the group, times ||v||.
 Heads ExpectedAttentionOf(const oracle_prompt& p, const oracle_sizes& s,
                           uint32_t layer) {
   constexpr uint32_t kSinks = 4;
@@ -102,8 +102,8 @@ Heads ExpectedAttentionOf(const oracle_prompt& p, const oracle_sizes& s,
 
 namespace {
 
-// Union: the largest standardised score of any layer and query head, those of the
-// prompt's tokens beside, which stay; n_keep of all.
+// Union: the largest standardised score of any layer and query head. The prompt's
+// tokens stay beside; n_keep of all.
 Heads Union(const oracle_prompt& p, uint32_t n_prompt, uint32_t n_keep) {
   const uint32_t group = p.n_q_heads / p.n_kv_heads;
   const uint32_t n_pairs = p.head_dim / 2;
@@ -136,20 +136,20 @@ Heads Union(const oracle_prompt& p, uint32_t n_prompt, uint32_t n_keep) {
 
 }  // namespace
 
-// At any time, with `window` tokens of a prompt.
+// TriAttention at any time, with `window` tokens of a prompt.
 Heads TriAttention(const oracle_prompt& p, const oracle_sizes& s, uint32_t) {
   if (p.n_tokens <= Tokens(s)) return AllOf(p);
   return Union(p, s.window, Tokens(s));
 }
 
-// Its command line: slack of `block` tokens, behind the prompt, which the budget has.
+// Its command line: a slack of `block` tokens after the prompt, which is in the budget.
 Heads TriAttentionDecode(const oracle_prompt& p, const oracle_sizes& s,
                          uint32_t) {
   if (p.n_prompt == 0 || p.n_tokens < Tokens(s) + s.block) return AllOf(p);
   return Union(p, p.n_prompt, Tokens(s));
 }
 
-// TensorRT-LLM: the budget is one of decoded tokens.
+// TensorRT-LLM: the budget counts decoded tokens.
 Heads TriAttentionTrt(const oracle_prompt& p, const oracle_sizes& s, uint32_t) {
   const uint32_t n_keep = p.n_prompt + Tokens(s);
   if (p.n_prompt == 0 || p.n_tokens <= n_keep) return AllOf(p);

@@ -1,4 +1,4 @@
-// Presets that score by the rows of the cache, or by place alone.
+// Presets that score by the rows of the cache, or by position alone.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -33,13 +33,13 @@ Heads Ends(const oracle_prompt& p, uint32_t n_first, uint32_t n_last) {
 
 }  // namespace
 
-// start_size 4 and recent_size, which the run makes smaller than 512.
+// start_size 4 and recent_size; a run uses less than 512.
 Heads StreamingLlmOriginal(const oracle_prompt& p, const oracle_sizes& s,
                            uint32_t) {
   return Ends(p, 4, s.window);
 }
 
-// 4 sinks inside the budget.
+// 4 sinks are inside the budget.
 Heads StreamingLlmKvpress(const oracle_prompt& p, const oracle_sizes& s,
                           uint32_t) {
   return Ends(p, 4, Truncated(p.n_tokens, s.budget) - 4);
@@ -61,13 +61,13 @@ Heads KeyDiff(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
     Row row(p.n_tokens), bounds(p.n_tokens);
     oracle_key_diff(KeyOf(p, layer, h, 0), p.n_tokens, p.head_dim, row.data(),
                     bounds.data());
-    // Cosines near 0, of f32 sums.
+    // Cosines of f32 sums are near 0.
     heads.push_back(Best(row, Truncated(p.n_tokens, s.budget), 5e-7));
   }
   return heads;
 }
 
-// Shares of |k|^2 and |v|^2 in windows of 16, multiplied; the first 4 stay.
+// Shares of |k|^2 and |v|^2 in windows of 16, multiplied. The first 4 stay.
 Heads Cur(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
   constexpr uint32_t kWindow = 16;
   return BestBy(p, s, [&](uint32_t h) {
@@ -95,8 +95,8 @@ Heads Cur(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
 
 namespace {
 
-// LagKV of a partition's rows against the next one's: per channel on the scale of
-// those, the deviation over the channels, softmax over the tokens.
+// LagKV scores a partition's rows against the next one's: per channel on the next
+// one's scale, the deviation over the channels, softmax over the tokens.
 template <typename RowOf>
 Row LagOf(const oracle_prompt& p, uint32_t layer, uint32_t head, uint32_t begin,
           uint32_t lag, RowOf row_of) {
@@ -124,7 +124,7 @@ Row LagOf(const oracle_prompt& p, uint32_t layer, uint32_t head, uint32_t begin,
   return out;
 }
 
-// Keys and values alike.
+// Keys and values count alike.
 Row LagScores(const oracle_prompt& p, uint32_t layer, uint32_t head,
               uint32_t begin, uint32_t lag) {
   return MeanOfRows({LagOf(p, layer, head, begin, lag, KeyOf),
@@ -133,7 +133,7 @@ Row LagScores(const oracle_prompt& p, uint32_t layer, uint32_t head,
 
 }  // namespace
 
-// Ranks within partitions behind 4 sinks; the last partition and the rest have 1.
+// Ranks within partitions after 4 sinks. The last partition and the rest rank 1.
 Heads LagKvKvpress(const oracle_prompt& p, const oracle_sizes& s,
                    uint32_t layer) {
   constexpr uint32_t kSinks = 4;
@@ -153,7 +153,7 @@ Heads LagKvKvpress(const oracle_prompt& p, const oracle_sizes& s,
         uint32_t rank = 0;
         for (uint32_t b = 0; b < lag; ++b) {
           rank += scores[b] < scores[a];
-          // Two that f32 may rank either way.
+          // f32 may rank these two either way.
           if (b != a && std::abs(scores[b] - scores[a]) < 1e-6 * scores[a]) {
             doubt = 1.5 / lag;
           }
@@ -167,7 +167,7 @@ Heads LagKvKvpress(const oracle_prompt& p, const oracle_sizes& s,
   return heads;
 }
 
-// Of each partition but the last int(ratio * lag), behind 16 sinks.
+// int(ratio * lag) of each partition except the last, after 16 sinks.
 Heads LagKvOriginal(const oracle_prompt& p, const oracle_sizes& s,
                     uint32_t layer) {
   constexpr uint32_t kSinks = 16;

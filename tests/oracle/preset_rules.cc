@@ -20,7 +20,7 @@ double DoubtOf(const Row& scores, double cut, double doubt) {
   return 2e-7 * largest + (std::isfinite(cut) ? 1e-5 * std::abs(cut) : 0.0);
 }
 
-// The n-th largest.
+// The n-th largest score.
 double CutOf(Row scores, uint32_t n) {
   std::sort(scores.begin(), scores.end(), std::greater<>());
   return scores[n - 1];
@@ -118,7 +118,7 @@ Kept Best(const Row& scores, uint32_t least, uint32_t most, double doubt) {
   const double sure = kept.least > 0 ? CutOf(scores, kept.least) : kInfinity;
   const double possible = CutOf(scores, kept.most);
   doubt = DoubtOf(scores, possible, doubt);
-  // How many are not below the sure cut: if as many as stay, none is in doubt.
+  // If as many are not below the sure cut as stay, none is in doubt.
   uint32_t n_near = 0;
   for (const double s : scores) n_near += s >= sure - doubt;
   for (uint32_t i = 0; i < size; ++i) {
@@ -144,8 +144,7 @@ Kept BestInTwoStages(const Row& scores, uint32_t first, const Row& then,
   }
   Kept kept = Best(rest, number.least, number.most, -1.0);
   if (secured.must == secured.may) return kept;
-  kept.must =
-      secured.must;  // the first stage is in doubt, and so is the second
+  kept.must = secured.must;  // the first stage is in doubt, so the second is
   kept.may.assign(rest.size(), 1);
   return kept;
 }
@@ -172,7 +171,7 @@ std::vector<Share> Contest(const Rows& heads, uint32_t n) {
     n_in_doubt += share.most - share.least;
     shares.push_back(share);
   }
-  // What the others cannot take is a head's own.
+  // A head gets the tokens that the others cannot take.
   const uint32_t n_left = n - n_sure;
   for (Share& share : shares) {
     const uint32_t own = share.most - share.least;
@@ -188,7 +187,7 @@ uint32_t Truncated(uint32_t n, double ratio) {
   return static_cast<uint32_t>(n * ratio);
 }
 
-// ---- What several sources have in common ----
+// ---- Rules that several sources share ----
 
 Row WithWindow(Row past, uint32_t n_tokens) {
   past.resize(n_tokens, kInfinity);

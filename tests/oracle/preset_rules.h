@@ -1,4 +1,4 @@
-// What the oracles of presets are made of.
+// Rules from which the oracles of presets are built.
 #ifndef KVEVICT_TESTS_ORACLE_PRESET_RULES_H_
 #define KVEVICT_TESTS_ORACLE_PRESET_RULES_H_
 
@@ -14,13 +14,13 @@ using Rows = std::vector<Row>;
 
 // ---- Numbers of tokens ----
 
-// [n_rows][n_tokens]: the softmax weights of a query head's last rows over all keys up
-// to their own; 0 behind.
+// [n_rows][n_tokens]: the softmax weights of a query head's last rows over all keys
+// up to their own; 0 beyond.
 Rows Attention(const oracle_prompt& p, uint32_t layer, uint32_t q_head,
                uint32_t n_rows);
 Row SumOfRows(const Rows& rows);
 Row MeanOfRows(const Rows& rows);
-// Of a row's first n, stride 1. Average: what hangs over an edge counts as zeros.
+// Pools a row's first n with stride 1. The average counts zeros beyond the edge.
 Row AveragePool(const Row& row, uint32_t n, uint32_t kernel);
 Row MaxPool(const Row& row, uint32_t n, uint32_t kernel);
 const float* KeyOf(const oracle_prompt& p, uint32_t layer, uint32_t head,
@@ -31,23 +31,24 @@ double NormOf(const float* row, uint32_t n);
 
 // ---- Tokens by number ----
 
-// Which of a head's tokens stay: infinity first, then the largest.
+// The tokens of a head that stay: infinity first, then the largest.
 struct Kept {
   std::vector<uint8_t> must;
   std::vector<uint8_t> may;
   uint32_t least = 0;
   uint32_t most = 0;
 };
-// The n best. How near to the cut f32 may decide otherwise; doubt < 0: as attention.
+// The n best. `doubt` is how near to the cut f32 may decide otherwise; < 0: as for
+// attention.
 Kept Best(const Row& scores, uint32_t n, double doubt = -1.0);
-// Between the `least` and the `most` best.
+// Keeps between the `least` and the `most` best.
 Kept Best(const Row& scores, uint32_t least, uint32_t most, double doubt);
-// `first` of them by one row, the others by another.
+// Chooses `first` of them by one row, the others by another.
 Kept BestInTwoStages(const Row& scores, uint32_t first, const Row& then,
                      Kept number);
 Kept All(uint32_t n);
 
-// How many of the n best of all rows are a row's: between which numbers.
+// How many of the n best of all rows belong to a row: between these numbers.
 struct Share {
   uint32_t least;
   uint32_t most;
@@ -60,9 +61,9 @@ uint32_t Truncated(uint32_t n, double ratio);
 // A preset's answer for one layer: a Kept per KV head.
 using Heads = std::vector<Kept>;
 
-// ---- What several sources have in common ----
+// ---- Rules that several sources share ----
 
-// A row per query head of a KV head.
+// One row per query head of a KV head.
 template <typename Make>
 Rows OfGroup(const oracle_prompt& p, uint32_t head, const Make& make) {
   const uint32_t group = p.n_q_heads / p.n_kv_heads;
@@ -73,9 +74,9 @@ Rows OfGroup(const oracle_prompt& p, uint32_t head, const Make& make) {
   return rows;
 }
 
-// The row's first ones, and infinity for the window.
+// The row's first values, then infinity for the window.
 Row WithWindow(Row past, uint32_t n_tokens);
-// Of the last queries: mean over rows and group.
+// The last queries' attention: mean over rows and group.
 Row HeadAttention(const oracle_prompt& p, uint32_t layer, uint32_t head,
                   uint32_t window);
 // kvpress: mean over rows, avg_pool1d(5) of each query head's past, mean of the group.

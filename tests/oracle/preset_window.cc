@@ -17,7 +17,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 Heads SnapKvOriginal(const oracle_prompt& p, const oracle_sizes& s,
                      uint32_t layer) {
-  // Every query head has a cache of its own: models without grouped queries.
+  // Every query head has a cache of its own, for models without grouped queries.
   if (p.n_tokens < Tokens(s)) return AllOf(p);
   return BestOfEach(OfHeads(p, layer, s.window, KvfSnap), Tokens(s));
 }
@@ -47,8 +47,8 @@ Row SumOverModel(const oracle_prompt& p, uint32_t window) {
 
 }  // namespace
 
-// Sums over layers, rows and heads; the last 64 stay, which the run makes fewer, as
-// many as rows.
+// Sums over layers, rows and heads. The last 64 stay; a run uses fewer, as many as
+// rows.
 Heads SharpInference(const oracle_prompt& p, const oracle_sizes& s, uint32_t) {
   if (p.n_tokens <= Tokens(s)) return AllOf(p);
   Row sum = SumOverModel(p, s.window);
@@ -56,8 +56,8 @@ Heads SharpInference(const oracle_prompt& p, const oracle_sizes& s, uint32_t) {
   return Heads(p.n_kv_heads, Best(sum, Tokens(s)));
 }
 
-// The same sums; 4 sinks stay, or an eighth of the budget, and an eighth of it of the
-// last tokens. Prompts of up to 128 tokens are left whole.
+// The same sums. 4 sinks stay, or an eighth of the budget, and an eighth of it of
+// the last tokens. Prompts of up to 128 tokens stay whole.
 Heads SnapKvD(const oracle_prompt& p, const oracle_sizes& s, uint32_t) {
   if (p.n_tokens <= 128 || p.n_tokens <= Tokens(s)) return AllOf(p);
   Row sum = SumOverModel(p, s.window);
@@ -67,7 +67,7 @@ Heads SnapKvD(const oracle_prompt& p, const oracle_sizes& s, uint32_t) {
   return Heads(p.n_kv_heads, Best(sum, Tokens(s)));
 }
 
-// 4 sinks; mean of rows and group, average of 7 over the past.
+// 4 sinks; the mean of rows and group, an average of 7 over the past.
 Heads WebLlm(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
   if (p.n_tokens <= Tokens(s)) return AllOf(p);
   Heads heads;
@@ -122,7 +122,7 @@ Heads PyramidKvAdaKv(const oracle_prompt& p, const oracle_sizes& s,
                     IntegerSteps(p, s, layer));
 }
 
-// In floating point, the window on top; the same everywhere where that does not fit.
+// Floating point, with the window on top. If that does not fit, all layers are alike.
 Heads PyramidKvKvpress(const oracle_prompt& p, const oracle_sizes& s,
                        uint32_t layer) {
   const double n_kept = p.n_tokens * s.budget;
@@ -145,7 +145,7 @@ Heads PyramidKvKvpress(const oracle_prompt& p, const oracle_sizes& s,
 Heads ChunkKv(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
   constexpr uint32_t kChunk = 20;
   const Rows rows = OfHeads(p, layer, s.window, KvpressSnap);
-  double greatest = 0.0;  // the window has it, plus 1
+  double greatest = 0.0;  // the window has this, plus 1
   for (const Row& row : rows) {
     for (const double v : row) {
       if (std::isfinite(v)) greatest = std::max(greatest, v);
@@ -170,7 +170,7 @@ Heads ChunkKv(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
     kept.must.push_back(of_chunks.must[i / kChunk]);
     kept.may.push_back(of_chunks.may[i / kChunk]);
   }
-  // The last chunk is the window's, and stays.
+  // The last chunk is the window's and stays.
   const uint32_t missing = n_chunks * kChunk - p.n_tokens;
   kept.least = kept.most = n * kChunk - missing;
   return Heads(p.n_kv_heads, kept);
@@ -222,7 +222,7 @@ Heads Finch(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
   return heads;
 }
 
-// 0.07 I - 0.93 R: I by the largest logits of the group, over the past alone.
+// 0.07 I - 0.93 R, where I is the largest logit of the group, over the past alone.
 Heads RKv(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
   constexpr uint32_t kWindow = 8;
   if (p.n_tokens < Tokens(s)) return AllOf(p);
@@ -264,7 +264,7 @@ Heads RKv(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
   return heads;
 }
 
-// Its buffer is `block` tokens: what is there is not enough before.
+// Its buffer is `block` tokens: with fewer there is no eviction.
 Heads RKvDecode(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
   if (p.n_tokens < Tokens(s) + s.block) return AllOf(p);
   return RKv(p, s, layer);

@@ -1,6 +1,6 @@
-// Which tokens published implementations keep of a prompt: for every preset a function
-// with the constants of its source (their names and numbers, not this library's
-// options), in double precision and without any thought of speed.
+// The tokens that published implementations keep of a prompt: a function for every
+// preset, with the constants of its source (their names and numbers, not this
+// library's options), in double precision and without regard to speed.
 #ifndef KVEVICT_TESTS_ORACLE_PRESETS_H_
 #define KVEVICT_TESTS_ORACLE_PRESETS_H_
 
@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-// A prompt in a model whose layers are alike, f32 throughout.
+// A prompt in a model whose layers are alike, all in f32.
 typedef struct oracle_prompt {
   uint32_t n_layers;
   uint32_t n_q_heads;
@@ -20,41 +20,41 @@ typedef struct oracle_prompt {
   uint32_t n_tokens;
   const float* queries;     // [n_layers, n_q_heads, n_tokens, head_dim]
   const float* keys;        // [n_layers, n_kv_heads, n_tokens, head_dim]
-  const float* values;      // likewise
+  const float* values;      // [n_layers, n_kv_heads, n_tokens, head_dim]
   const float* weights;     // [n_layers, n_kv_heads, n_tokens]: ||V Wo||_1
   const float* mean;        // [n_layers, n_q_heads, head_dim]: queries to come
   const float* covariance;  // [n_layers, n_q_heads, head_dim, head_dim]
   const float* inv_freq;    // [head_dim / 2]
   const float* centers;     // [n_layers, n_q_heads, 3, head_dim / 2]
   // While it decodes, where tokens are gone:
-  uint32_t n_prompt;  // of them those of the prompt, once it has ended
+  uint32_t n_prompt;  // tokens of the prompt among them, once it has ended
   uint32_t n_seen;    // 0: n_tokens
-  // [n_tokens], of all heads; NULL: 0, 1 .. Read by what keeps one list for the model.
+  // [n_tokens], for all heads; NULL: 0, 1 .. Rules with one list for the model read it.
   const int32_t* positions;
 } oracle_prompt;
 
-// Numbers that a run chooses; all others are the source's.
+// The numbers that a run chooses. All others are the source's.
 typedef struct oracle_sizes {
-  double budget;  // tokens, or where the source has a ratio, the kept one
+  double budget;  // tokens, or the kept ratio if the source has one
   uint32_t
       window;  // of queries, or recent tokens, or sinks: what the source has
   uint32_t block;  // LagKV's partition, ChunkKV's chunk, ChunkPress's
 } oracle_sizes;
 
-// Of each layer and KV head: what a right answer must hold, what it may hold, and how
-// many. They differ where ties or the last bits of f32 decide.
+// A right answer holds all of `must` and none outside `may`, between `least` and
+// `most` in number. These differ if ties or the last bits of f32 decide.
 typedef struct oracle_kept {
   uint8_t* must;    // [n_layers, n_kv_heads, n_tokens] of 0 and 1
-  uint8_t* may;     // likewise
+  uint8_t* may;     // [n_layers, n_kv_heads, n_tokens] of 0 and 1
   uint32_t* least;  // [n_layers, n_kv_heads]
   uint32_t* most;
 } oracle_kept;
 
-// False: no preset of that name.
+// False if there is no preset of that name.
 bool oracle_preset(const char* name, const oracle_prompt* prompt,
                    const oracle_sizes* sizes, const oracle_kept* out);
 
-// The names there are, 0, 1, ...; NULL past the end.
+// The names of all presets; NULL past the end.
 const char* oracle_preset_at(uint32_t index);
 
 #ifdef __cplusplus

@@ -46,7 +46,7 @@ double Nearest(kvevict_dtype dtype, double v) {
   return std::abs(nearest) > f.largest ? std::copysign(HUGE_VAL, v) : nearest;
 }
 
-// The bits of a number that the dtype has.
+// Writes the bits of a number that the dtype has.
 void Put(kvevict_dtype dtype, double v, uint8_t* out) {
   const auto single = static_cast<float>(v);
   if (dtype == KVEVICT_DTYPE_F32) {
@@ -123,7 +123,7 @@ int Integer(const oracle_numbers& x, float v, float lowest, float highest) {
       std::nearbyintf(std::min(std::max(q, lowest), highest)));
 }
 
-// The fp8 number next to q, of two that are as near the even one.
+// The fp8 number next to q, the even one of two equally near ones.
 uint8_t SmallFloat(kvevict_dtype dtype, float q) {
   const bool has_infinity = dtype == KVEVICT_DTYPE_FP8_E5M2;
   const uint8_t sign = std::signbit(q) ? 0x80 : 0;
@@ -161,7 +161,7 @@ void StoreSmallFloats(kvevict_dtype dtype, const float* row, uint32_t n,
     out[i] = SmallFloat(dtype, row[i] / x->scale);
 }
 
-// Writes d as an f16 and returns 1 / d; 0 where all codes are that of 0.
+// Writes d as an f16 and returns 1 / d; 0 if all codes stand for 0.
 float BlockScale(float d, bool is_finite, uint8_t* out) {
   double stored = Nearest(KVEVICT_DTYPE_F16, d);
   if (!is_finite || !std::isfinite(stored)) stored = NAN;
@@ -318,7 +318,7 @@ void oracle_store_row(const kvevict_view* view, const kvevict_plane* plane,
 double oracle_most_error(kvevict_dtype dtype, const oracle_numbers* numbers,
                          const float* row, uint32_t n, uint32_t e) {
   const double size = std::abs(double{row[e]});
-  const double rounding = size * FLT_EPSILON;  // of the element read again
+  const double rounding = size * FLT_EPSILON;  // the element is read again
   switch (dtype) {
     case KVEVICT_DTYPE_F32:
     case KVEVICT_DTYPE_OPAQUE:
@@ -343,13 +343,13 @@ double oracle_most_error(kvevict_dtype dtype, const oracle_numbers* numbers,
     case KVEVICT_DTYPE_Q4_0:
       break;
   }
-  // ggml rounds d to f16 after the codes are found, by up to 2^-11 of it.
+  // ggml rounds d to f16 after finding the codes, by up to 2^-11 of it.
   const float* const block = row + e / 32 * 32;
   const float most = RangeOf(block, std::min(32u, n)).size();
   if (dtype == KVEVICT_DTYPE_Q8_0) {
     return most / 127 * (0.5 + 127 * 0x1p-11) * (1 + 0x1p-20) + 127 * 0x1p-25;
   }
-  // Codes reach from -8 to 7: what lies against the largest number by a whole step.
+  // Codes reach from -8 to 7: numbers opposite to the largest one may lose a whole step.
   const double step = most / 8;
   const bool at_end = size > 7.5 * step;
   return step * ((at_end ? 1.0 : 0.5) + 8 * 0x1p-11) * (1 + 0x1p-20) +

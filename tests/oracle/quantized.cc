@@ -9,8 +9,8 @@
 
 namespace {
 
-// A number of so many bits of exponent and fraction. `finite`: its highest exponent is
-// one as any other, and only all ones are NaN.
+// A number with so many bits of exponent and fraction. `finite`: the highest
+// exponent is one like any other, and only all ones are NaN.
 double Number(uint32_t bits, int n_exponent, int n_fraction, bool finite) {
   const int highest = (1 << n_exponent) - 1;
   const int exponent = static_cast<int>(bits >> n_fraction) & highest;
@@ -46,7 +46,7 @@ double PlainAt(kvevict_dtype dtype, const uint8_t* at) {
   return value;
 }
 
-// The number that a companion has for a row; `otherwise` where there is none.
+// The number that a companion has for a row; `otherwise` if there is none.
 double NumberOf(const kvevict_view& view, kvevict_role role, uint32_t token,
                 uint32_t head, double otherwise) {
   for (uint32_t i = 0; i < view.n_companions; ++i) {
@@ -138,7 +138,7 @@ double oracle_element(const kvevict_view* view, const kvevict_plane* plane,
       token, head, 1.0);
   const double minimum = NumberOf(
       *view, is_value ? KVEVICT_ROLE_VALUE_MINIMUM : KVEVICT_ROLE_KEY_MINIMUM,
-      token, head, -0.0);  // what adds nothing, to -0 neither
+      token, head, -0.0);  // adds nothing, not even to -0
   return oracle_code(plane->dtype, row.data(), plane->head_dim, e) * scale +
          minimum;
 }

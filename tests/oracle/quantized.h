@@ -1,4 +1,4 @@
-// Quantized rows by the definition of the header, element by element.
+// Quantized rows by the header's definition, element by element.
 #ifndef KVEVICT_TESTS_ORACLE_QUANTIZED_H_
 #define KVEVICT_TESTS_ORACLE_QUANTIZED_H_
 
@@ -13,7 +13,7 @@ extern "C" {
 // Bytes of n packed elements of a dtype that is not opaque.
 uint32_t oracle_packed_bytes(kvevict_dtype dtype, uint32_t n);
 
-// What element e of a packed row of n stands for, before scale and minimum.
+// The value of element e of a packed row of n, before scale and minimum.
 double oracle_code(kvevict_dtype dtype, const uint8_t* row, uint32_t n,
                    uint32_t e);
 

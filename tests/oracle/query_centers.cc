@@ -23,8 +23,8 @@ struct Score {
   double error = 0.0;
 };
 
-// A head's products lose a unit of their size for each addition, of which there are
-// three a pair and a few more, and for each of what goes into them: 16 in all.
+// A head's products lose a unit of their size for each addition, three per pair and
+// a few more, and for each of their factors: 16 in all.
 Score ScoreOf(const oracle_centers& in, uint32_t token, const float* center) {
   const double position = in.positions == nullptr ? token : in.positions[token];
   const uint32_t n = in.n_pairs;
@@ -53,9 +53,9 @@ Score ScoreOf(const oracle_centers& in, uint32_t token, const float* center) {
 
 }  // namespace
 
-// A score is off by its own error, by that of the mean and, as far as it is from that,
-// by that of the deviation; both are no further off than the worst of the scores and,
-// of what they add up, by as many units as there are additions one after the other.
+// A score is off by its own error, by the mean's, and by the deviation's times its
+// distance from the mean. Both are off by no more than the worst score, and by a
+// unit of their sum for each addition that follows another.
 void oracle_query_centers(const oracle_centers* in, double* raw, double* scores,
                           double* bounds) {
   const uint32_t n = in->n_tokens;

@@ -1,6 +1,6 @@
-// TriAttention of one KV head as it is defined, in double precision: keys are turned
-// back to where they were before RoPE, and every query to come has an angle of its own.
-// And how far from that arithmetic in f32 may be.
+// TriAttention of one KV head by its definition, in double precision: keys are
+// rotated back to before RoPE, and every query to come has its own angle. Also how
+// far f32 arithmetic may be off.
 #ifndef KVEVICT_TESTS_ORACLE_QUERY_CENTERS_H_
 #define KVEVICT_TESTS_ORACLE_QUERY_CENTERS_H_
 
@@ -26,13 +26,12 @@ typedef struct oracle_centers {
   size_t center_stride;
 } oracle_centers;
 
-// Of each query head, before and after their mean and deviation are taken out; [group,
-// n_tokens] each. NaN where a score is not finite. Bounds are those of `scores`; raw may
-// be NULL.
+// Scores of each query head before and after standardising; [group, n_tokens] each.
+// NaN where a score is not finite. Bounds are those of `scores`; raw may be NULL.
 void oracle_query_centers(const oracle_centers* in, double* raw, double* scores,
                           double* bounds);
 
-// [n_pairs, 2]: the mean of e^(i w (n_seen + o)) over the distances of queries to come.
+// [n_pairs, 2]: the mean of e^(i w (n_seen + o)) over the distances o of queries to come.
 void oracle_query_turns(const float* inv_freq, uint32_t n_pairs,
                         uint32_t n_seen, double* turns);
 

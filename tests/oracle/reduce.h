@@ -1,4 +1,4 @@
-// Several numbers to one: mean, maximum or sum; NaN in, NaN out.
+// Reduces several numbers to one: mean, maximum or sum. NaN gives NaN.
 #ifndef KVEVICT_TESTS_ORACLE_REDUCE_H_
 #define KVEVICT_TESTS_ORACLE_REDUCE_H_
 

@@ -25,7 +25,7 @@ double Logit(const oracle_attention* in, uint32_t head, uint32_t row,
   return dot * in->scale;
 }
 
-// R-KV: of all query heads of the KV head, the largest.
+// R-KV: the largest logit of all query heads of the KV head.
 double LargestLogit(const oracle_attention* in, uint32_t head, uint32_t row,
                     uint32_t key) {
   const uint32_t group = in->n_q_heads / in->n_kv_heads;

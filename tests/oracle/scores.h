@@ -20,7 +20,7 @@ typedef struct oracle_attention {
   double scale;
   const float* queries;  // [n_q_heads, window, head_dim]
   const float* keys;     // [n_kv_heads, n_tokens, head_dim]
-  // What it says of rows, softmax and logits; NULL: causal, and summed.
+  // The policy's rows, softmax and logits; NULL: causal rows, summed.
   const oracle_policy* policy;
 } oracle_attention;
 
@@ -28,7 +28,7 @@ typedef struct oracle_attention {
 void oracle_row_weights(const oracle_attention* in, uint32_t head, uint32_t row,
                         double* weights);
 
-// Unbiased; n >= 2.
+// The unbiased variance; n >= 2.
 double oracle_variance(const double* values, uint32_t n);
 
 // weights[n_q_heads, n_tokens]: softmax weights, summed over the window's rows, or
@@ -44,8 +44,8 @@ void oracle_pool(const double* in, uint32_t n, const oracle_policy* policy,
 void oracle_raise_to_mean(double* scores, uint32_t n);
 
 // scores[n_kv_heads, n_tokens] from the weights, as the policy shapes them. A
-// kept window is +infinity and outside the pooling; one that is not kept is
-// like the rest.
+// kept window is +infinity and outside the pooling. A window that is not kept
+// is like the rest.
 void oracle_shape_scores(const oracle_policy* policy,
                          const oracle_attention* in, const double* weights,
                          double* scores);

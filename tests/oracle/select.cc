@@ -52,7 +52,7 @@ uint32_t oracle_select_blocks(const float* scores, uint32_t n_tokens,
   }
   const uint32_t n_blocks = static_cast<uint32_t>(means.size());
   const bool part_full = n_tokens % block != 0;
-  uint32_t n_best = 0;  // how many blocks there is room for
+  uint32_t n_best = 0;  // blocks that fit
   while (n_best < n_blocks &&
          (n_best + 1) * block - (part_full ? block - n_tokens % block : 0) <=
              n_keep) {

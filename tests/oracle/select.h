@@ -1,4 +1,4 @@
-// Which slots survive, by sorting everything.
+// The slots that survive, found by sorting everything.
 #ifndef KVEVICT_TESTS_ORACLE_SELECT_H_
 #define KVEVICT_TESTS_ORACLE_SELECT_H_
 
@@ -15,20 +15,20 @@ extern "C" {
 void oracle_combine(const float* rows, uint32_t n_rows, uint32_t n_tokens,
                     kvevict_reduce reduce, float* out);
 
-// keep[n_keep], ascending: the forced slots and the best of the others.
-// Descending score, NaN last, ties by the rule. forced[n_tokens] is 0 or 1.
+// keep[n_keep], ascending: the forced slots and the best of the others, by
+// descending score, NaN last, ties by the rule. forced[n_tokens] is 0 or 1.
 void oracle_select(const float* scores, uint32_t n_tokens, uint32_t n_keep,
                    const uint8_t* forced, kvevict_tie tie, int32_t* keep);
 
-// The same in whole blocks of neighbouring slots, whose scores are the means of
-// theirs: a forced slot forces its block, and a last block that is not full is forced.
-// Returns how many slots the best blocks have that n_keep has room for.
+// The same in whole blocks of neighbouring slots. A block's score is the mean of
+// its slots'. A forced slot forces its block, and a last block that is not full is
+// forced. Returns how many slots the best blocks that fit n_keep have.
 uint32_t oracle_select_blocks(const float* scores, uint32_t n_tokens,
                               uint32_t n_keep, const uint8_t* forced,
                               uint32_t block, kvevict_tie tie, int32_t* keep);
 
-// The same of n_keep slots, whole blocks of them, by ranks[n_tokens] before scores: a
-// block has the highest of its slots. Without scores (NULL) ties alone decide.
+// The same for n_keep slots in whole blocks, by ranks[n_tokens] before scores. A
+// block has the highest rank of its slots. Without scores (NULL) only ties decide.
 void oracle_select_ranked(const float* scores, const int32_t* ranks,
                           uint32_t n_tokens, uint32_t n_keep,
                           const uint8_t* forced, uint32_t block,

@@ -23,9 +23,9 @@ double RowError(double magnitude, double head_dim, double window) {
                   std::sqrt(window));
 }
 
-// The same where dot products are off by dot_error u times `partial`, which is the
-// largest magnitude among all their products and partial sums, times |scale|. No
-// logit is larger than that.
+// The same if dot products are off by dot_error u times `partial`, the largest
+// magnitude among all their products and partial sums, times |scale|. No logit is
+// larger.
 // - The dot product itself, twice as above.
 // - scale log2(e), 1.2 u off, by the difference of two logits: 2.4 u partial.
 // - Logit less reference, rounded in both passes, and less log-sum-exp: 4 u partial.
@@ -36,7 +36,7 @@ double RowErrorOfDots(double partial, double dot_error, double window) {
          (partial * (2.0 * dot_error + 13.0) + 64.0 + std::sqrt(window));
 }
 
-// Beside it, of capped logits and sinks, in the same unit.
+// More error for capped logits and sinks, in the same unit.
 // - tanh within 2^-22 of a unit, twice; cap log2(e), 1.2 u off, by the difference of two
 //   logits, and these rounded as above: 16 u softcap.
 // - A sink in base 2, and less the reference: 4 u sink.
@@ -45,14 +45,14 @@ double RowErrorBeside(double softcap, double sink) {
          (16.0 * softcap + (std::isfinite(sink) ? 4.0 * std::abs(sink) : 0.0));
 }
 
-// What a key has of the rows of a head, one after the other.
+// A key's weights in the rows of a head, one after the other.
 struct KeyRows {
   std::vector<double> weights;
   std::vector<double> errors;
 };
 
-// The unbiased variance, as far as f32 can tell it from none: sums of up to 64 squares
-// may be off by as many units, those that only round by the root.
+// The unbiased variance as far as f32 can tell it from none: sums of up to 64 squares
+// may be off by as many units. Those that only round err by the root of that.
 WindowAttentionResult::Measure Variance(const KeyRows& key) {
   const auto n = static_cast<double>(key.weights.size());
   double sum = 0.0;
@@ -117,7 +117,7 @@ WindowAttentionResult WindowAttention(const WindowAttentionInput& in) {
         }
         const double logit = dot * in.scale;
         e[j] = h == 0 || std::isnan(logit) || logit > e[j] ? logit : e[j];
-        // Infinite terms make exactly 0 or NaN of a weight.
+        // Infinite terms make a weight exactly 0 or NaN.
         if (std::isfinite(size)) {
           magnitude = std::max(magnitude, size * std::abs(in.scale));
           partial = std::max(partial, largest * std::abs(in.scale));
@@ -164,7 +164,7 @@ WindowAttentionResult WindowAttention(const WindowAttentionInput& in) {
       rows_of[g * n + j].weights.push_back(a);
       rows_of[g * n + j].errors.push_back(a * error + nothing);
       if (j >= n - in.window) continue;
-      // The logarithm and the product, and sums of no more than 2^12 terms.
+      // The logarithm, the product, and sums of at most 2^12 terms.
       const double log = std::log(a + 1e-10);
       out.entropy.value -= a * log;
       out.entropy.tolerance += (a * error + nothing) * (std::abs(log) + 1.0) +

@@ -14,7 +14,7 @@ namespace kvevict::cuda {
 
 namespace {
 
-// Every libnvrtc in the folders that `list` names.
+// Finds every libnvrtc in the folders that `list` names.
 std::vector<std::string> LibrariesIn(const char* list) {
   namespace fs = std::filesystem;
   std::vector<std::string> names;

@@ -1,5 +1,5 @@
-// The real libnvrtcs of this machine: those in the folders that the environment's
-// KVEVICT_NVRTC_DIR names, separated by colons (ctest sets it), and the system's.
+// The real libnvrtcs of this machine: the system's, and those in the folders of
+// KVEVICT_NVRTC_DIR, separated by colons (ctest sets it).
 #ifndef KVEVICT_TESTS_RIG_NVRTCS_H_
 #define KVEVICT_TESTS_RIG_NVRTCS_H_
 
@@ -13,7 +13,7 @@ namespace kvevict::cuda {
 // One per version, the newest first.
 std::vector<const Nvrtc*> FindNvrtcs();
 
-// Of them, those that compile for this architecture.
+// Returns those of them that compile for this architecture.
 std::vector<const Nvrtc*> FindNvrtcsFor(int sm);
 
 // "11.8"

@@ -21,7 +21,7 @@ double PowerOfTwo(int n) {
   return std::bit_cast<double>(static_cast<uint64_t>(n + 1023) << 52);
 }
 
-// Towards zero; infinity from 2^128 on.
+// Rounds towards zero; infinity from 2^128 on.
 float CutToF32(double v) {
   const auto nearest = static_cast<float>(v);
   if (!(std::abs(nearest) > std::abs(v)) || std::abs(v) >= 0x1p128) {

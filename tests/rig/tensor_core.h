@@ -1,12 +1,12 @@
-// What a tensor core makes of mma.m16n8k16 with 16-bit elements and sums in f32:
-// the arithmetic alone, for both rigs.
+// Models a tensor core's mma.m16n8k16 with 16-bit elements and sums in f32: the
+// arithmetic alone, for both rigs.
 //
-// NVIDIA says little about it; measured was this (Khattak and Mikaitis, "Accurate
+// NVIDIA says little about it. These were measured (Khattak and Mikaitis, "Accurate
 // Models of NVIDIA Tensor Cores", arXiv:2512.07004, 2025; Fasi et al., "Numerical
-// behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021). Products are exact. Some
-// of them and the sum so far are added at once: all are aligned to the largest
-// exponent among them, that of a product being the sum of its factors'; what lies a
-// few bits behind the last of f32 is cut off each; and so is the sum, to f32.
+// behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021): products are exact.
+// Some of them and the sum so far are added at once. All are aligned to the largest
+// exponent among them, where a product's is the sum of its factors', and cut a few
+// bits behind the last of f32. The sum is cut to f32, too.
 #ifndef KVEVICT_TESTS_RIG_TENSOR_CORE_H_
 #define KVEVICT_TESTS_RIG_TENSOR_CORE_H_
 
@@ -17,13 +17,13 @@ namespace kvevict::rig {
 struct TensorCore {
   const char* name;
   uint32_t n_together;  // products that are added at once
-  int n_extra_bits;     // when aligned, behind the 23 of f32
-  bool truncates;       // else sums are exact and rounded to nearest
+  int n_extra_bits;     // after alignment, behind the 23 of f32
+  bool truncates;       // otherwise sums are exact and rounded to nearest
 
-  // How far a dot product of n elements may be off, in 2^-24 of the largest
-  // magnitude among its products and partial sums. Of n_together + 1 addends the
-  // one of the largest exponent loses nothing, each other less than a unit of the
-  // alignment, 2^-23 / 2^n_extra_bits of the largest; then the sum loses less than
+  // The error of a dot product of n elements in 2^-24 of the largest magnitude
+  // among its products and partial sums. Of n_together + 1 addends the one with
+  // the largest exponent loses nothing, each other less than a unit of the
+  // alignment, 2^-23 / 2^n_extra_bits of the largest. Then the sum loses less than
   // 2^-23 of itself.
   constexpr double DotError(uint32_t n) const {
     const double of_addends = 2.0 * n_together / (1 << n_extra_bits);
@@ -44,7 +44,7 @@ struct Matrices {
   float c[16][8];
 };
 
-// c += a b. least_exponent: of the elements' type, -14 for f16, -126 for bf16.
+// c += a b. least_exponent is that of the elements' type, -14 for f16, -126 for bf16.
 void MultiplyAccumulate(const TensorCore& core, int least_exponent,
                         Matrices& matrices);
 

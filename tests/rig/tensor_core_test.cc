@@ -1,4 +1,4 @@
-// The model of a tensor core against what was measured on real ones, and its error
+// The model of a tensor core against measurements of real ones, and its error
 // bound against double precision.
 #include "tests/rig/tensor_core.h"
 
@@ -35,9 +35,9 @@ std::vector<float> Ones(size_t n) { return std::vector<float>(n, 1.0f); }
 
 TestSuite(rig_tensor_core);
 
-// On an A100, github.com/north-numerical-computing/tensor-cores-numerical-behavior,
-// issue 2: four products of 2^-24 count beside 1, of 2^-25 they do not. One bit
-// further on an H100.
+// An A100 (github.com/north-numerical-computing/tensor-cores-numerical-behavior,
+// issue 2) counts four products of 2^-24 beside 1, but not of 2^-25. An H100 has
+// one bit more.
 Test(rig_tensor_core, cuts_where_hardware_was_seen_to) {
   const auto four_beside_one = [](const TensorCore& core, float product) {
     return Dot(core, Ones(4), std::vector<float>(4, product), 1.0f);
@@ -49,7 +49,7 @@ Test(rig_tensor_core, cuts_where_hardware_was_seen_to) {
   cr_expect_eq(four_beside_one(kToNearest, 0x1p-25f), 1.0f + 0x1p-23f);
 }
 
-// Eight products at once, or 16: the sum of the first eight is cut before the rest.
+// Adds eight products at once, or 16: the sum of the first eight is cut before the rest.
 Test(rig_tensor_core, adds_some_products_at_once) {
   std::vector<float> b(16, 0.0f);
   b[0] = 0x1p-24f;
@@ -58,8 +58,8 @@ Test(rig_tensor_core, adds_some_products_at_once) {
   cr_expect_eq(Dot(kHopper, Ones(16), b, 1.0f), 1.0f + 0x1p-23f);
 }
 
-// Towards zero on both sides; a product's exponent is its factors', 2.25 has that
-// of 1.
+// Cuts towards zero on both sides. A product's exponent is the sum of its
+// factors', so 2.25 has that of 1.
 Test(rig_tensor_core, cuts_towards_zero) {
   for (const TensorCore& core : {kAmpere, kHopper}) {
     for (const float sign : {1.0f, -1.0f}) {
@@ -92,9 +92,9 @@ Test(rig_tensor_core, keeps_zeros_subnormals_and_what_is_not_finite) {
 
 // ---- DotError() ----
 
-// By a chain of products, 16 elements each, as a kernel does it.
+// A chain of products, 16 elements each, as in a kernel.
 struct Chain {
-  double error;  // in 2^-24 of the largest product or partial sum
+  double error;  // of the largest product or partial sum, in 2^-24
 };
 
 Chain Multiply(const TensorCore& core, const std::vector<float>& a,
@@ -116,14 +116,14 @@ Chain Multiply(const TensorCore& core, const std::vector<float>& a,
   return {std::abs(sum - exact) / largest * 0x1p24};
 }
 
-// With eight bits of significand, as bf16 has.
+// Keeps eight bits of significand, as bf16 has.
 float Short(float v) {
   int exponent;
   const float fraction = std::frexp(v, &exponent);
   return std::ldexp(std::round(std::ldexp(fraction, 8)), exponent - 8);
 }
 
-// Gaussian rows, four channels of them far from zero.
+// Rows are Gaussian, with four channels far from zero.
 Test(rig_tensor_core, is_within_its_error_bound) {
   std::mt19937_64 engine(1);
   std::normal_distribution<float> gaussian;
@@ -144,7 +144,7 @@ Test(rig_tensor_core, is_within_its_error_bound) {
   }
 }
 
-// Beside 1, products that just do not count: the bound is no guess.
+// Products that just do not count beside 1 show that the bound is no guess.
 Test(rig_tensor_core, comes_near_its_error_bound) {
   for (const TensorCore& core : {kAmpere, kHopper}) {
     const float lost = std::ldexp(255.0f / 256, -23 - core.n_extra_bits);

@@ -1,5 +1,5 @@
-// The three doors and the thread-safe questions, called from many threads on shared
-// handles with workspaces and caches of their own.
+// Many threads call the three doors and the thread-safe queries on shared handles,
+// with workspaces and caches of their own.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -83,7 +83,7 @@ std::vector<float> WalkThrough(const kvevict_context* context,
   return k;
 }
 
-// Every thread reads its own message, whatever fails elsewhere.
+// Every thread reads its own message, whatever fails in others.
 void AskAndFail(const kvevict_plan* plan, uint32_t thread) {
   for (uint32_t i = 0; i < 200; ++i) {
     uint32_t budgets[kLayers];

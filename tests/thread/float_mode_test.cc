@@ -1,6 +1,6 @@
-// Scores, keep lists and budgets do not depend on the floating-point mode that a host
-// has set on its threads: flushed denormals, another rounding, on all of them or some.
-// And the threads find the mode again that they had.
+// Scores, keep lists and budgets do not depend on the floating-point mode of a
+// host's threads: flushed denormals or another rounding, on all of them or some.
+// The threads find their mode unchanged afterwards.
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
@@ -48,7 +48,7 @@ void WriteMode(Mode mode) {
 }
 #endif
 
-// Threads of a host: worker w has set the bits workers[w].
+// The threads of a host: worker w has set the bits workers[w].
 struct Host {
   std::vector<Mode> workers;
   Mode caller;
@@ -84,15 +84,15 @@ Memory WorkspaceOf(size_t bytes) {
 constexpr uint32_t kTokens = 200;
 constexpr uint32_t kWindow = 16;
 
-// Made in the default mode.
+// Data made in the default mode.
 struct Data {
   std::vector<float> k, q, scores;
 };
 
-// The window's first row gives token 0 nearly all its weight, and the others some of
-// exp(-84.5) and less, down to the smallest normal number; the other rows give all to
-// token 0. So the means over the rows are denormal, and so are the scores that are
-// selected by: flushed all of them are alike.
+// The window's first row gives token 0 nearly all its weight, and the others some
+// exp(-84.5) and less, down to the smallest normal number. The other rows give
+// everything to token 0. So the means over the rows are denormal, and so are the
+// selection's scores: if flushed, all of them are equal.
 Data MakeData() {
   constexpr size_t kQRow = kQHeads * kHeadDim, kKvRow = kKvHeads * kHeadDim;
   const double scale = std::sqrt(double{kHeadDim});
@@ -157,7 +157,7 @@ std::vector<int32_t> List(const kvevict_context* context,
   return slots;
 }
 
-// Computed on the calling thread, and rounded to the nearest.
+// Computes on the calling thread, rounded to the nearest.
 std::vector<uint32_t> Budgets() {
   kvevict_policy* policy = nullptr;
   CHECK_OK(kvevict_policy_create(
@@ -209,7 +209,7 @@ void Run() {
   }
   std::printf("%u of %zu scores are denormal\n", n_denormal,
               expected.scores.size());
-  CHECK(n_denormal > 10);  // or the test shows nothing
+  CHECK(n_denormal > 10);  // else the test shows nothing
   const Host kHosts[] = {
       {{kFlushing, kFlushing, kFlushing}, kFlushing},
       {{kFlushing, 0, kFlushing}, 0},

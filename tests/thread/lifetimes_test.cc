@@ -1,5 +1,5 @@
-// Handles are made and destroyed on many threads, in whatever order that gives; the
-// last one frees what they share.
+// Many threads make and destroy handles in any order. The last one frees what they
+// share.
 #include <atomic>
 #include <cstdlib>
 #include <thread>

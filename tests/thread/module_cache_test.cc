@@ -1,5 +1,5 @@
-// Threads that open the driver and ask for the same kernels: each library is
-// opened once, each variant compiled once, and all get the same.
+// Threads open the driver and ask for the same kernels: each library is opened
+// once, each variant compiled once, and all get the same.
 #include "cuda/module_cache.h"
 
 #include <thread>
@@ -32,8 +32,8 @@ struct Found {
 void Find(ModuleCache* cache, int first, Found* found) {
   found->all_ok &= Driver::Open(kDriverPath.c_str(), &found->driver).ok();
   found->all_ok &= Nvrtc::Open(kNvrtcPath.c_str(), 12, 80, &found->nvrtc).ok();
-  // Twice: the second time there is nothing to compile. Each thread begins
-  // elsewhere, so that some look up while others add.
+  // The second round has nothing to compile. Each thread begins elsewhere, so
+  // that some look up while others add.
   for (int i = 0; i < 2 * kVariants; ++i) {
     const int variant = (first + i) % kVariants;
     ModuleKey key{.module = ModuleId::window_attention};

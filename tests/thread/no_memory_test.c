@@ -1,5 +1,5 @@
-/* A library that was opened at run time explains a failure on a thread's first call
- * when there is no memory left: thread-local storage must not have to be allocated. */
+/* A library opened at run time explains a failure of a thread's first call without
+ * memory: thread-local storage must need no allocation. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -95,7 +95,7 @@ int main(int argc, char** argv) {
   pthread_barrier_init(&has_begun, NULL, 2);
   pthread_barrier_init(&may_call, NULL, 2);
   Require(pthread_create(&thread, NULL, Call, NULL) == 0, "a thread");
-  pthread_barrier_wait(&has_begun); /* what threads need, it has */
+  pthread_barrier_wait(&has_begun); /* threads have what they need now */
   no_memory = 1;
   pthread_barrier_wait(&may_call);
   pthread_join(thread, NULL);

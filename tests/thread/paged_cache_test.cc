@@ -1,5 +1,5 @@
-// Requests in one paged cache, each on a thread of its own, which share a prefix and
-// now and then find no block free: each reads what it wrote, and all blocks come back.
+// Requests in one paged cache run on a thread each, share a prefix and sometimes
+// find no free block. Each reads what it wrote, and all blocks come back.
 #include <atomic>
 #include <random>
 #include <thread>
@@ -19,10 +19,10 @@ constexpr uint32_t kLives = 4;
 constexpr uint32_t kSteps = 50;
 constexpr uint32_t kPrefix = 21;
 constexpr uint32_t kMost = 90;    // tokens of a request that evicts
-constexpr uint32_t kBlocks = 24;  // for each layer: less than kMaxTokens need
+constexpr uint32_t kBlocks = 24;  // for each layer: fewer than kMaxTokens needs
 constexpr size_t kRow = size_t{kKvHeads} * kHeadDim;
 
-// Rows and which tokens they are of.
+// Rows, and the tokens that they belong to.
 struct Pair {
   kvevict_paged_sequence* cached = nullptr;
   kvevict_sequence* sequence = nullptr;
@@ -39,15 +39,15 @@ struct Pair {
   }
 };
 
-// The number that tells a row of a token of a request, in a layer, from others.
+// The number of a request's token in a layer, which no other row has.
 uint32_t Number(uint32_t request, int32_t position, uint32_t layer) {
   const auto at = static_cast<uint32_t>(position);
   const uint32_t owner = at < kPrefix ? 99 : request;
   return (owner * 1000 + at) * 4 + layer + 1;
 }
 
-// What its elements are, such that 8 bits hold them exactly: values have the number
-// throughout; keys, in groups of tokens, one of two numbers by its bits.
+// The value of its elements, which 8 bits hold exactly. Values have the number
+// throughout; keys in groups of tokens have one of two numbers by its bits.
 float Value(uint32_t number) { return static_cast<float>(number); }
 float Key(uint32_t number, uint32_t element) {
   return (number * 0x9E3779B1u >> element % 32 & 1) != 0 ? 255.0f : 0.0f;
@@ -86,7 +86,7 @@ class Request {
 
   Pair Fork() const { return pair_.Fork(); }
 
-  // Whether there were blocks.
+  // Returns whether there were blocks.
   bool Append(uint32_t n) {
     const kvevict_status status =
         kvevict_paged_sequence_append(cached_, n, nullptr);
@@ -110,7 +110,7 @@ class Request {
     return true;
   }
 
-  // Each row is that of its position.
+  // Checks that each row is its position's.
   void Check() {
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
       const uint32_t n = StoredBy(sequence_, layer);
@@ -145,7 +145,7 @@ class Request {
     return true;
   }
 
-  // Whether there were blocks.
+  // Returns whether there were blocks.
   bool Step() {
     const uint32_t n = 1 + static_cast<uint32_t>(random_() % 9);
     if (StoredBy(sequence_, 0) + n > kMost || random_() % 8 == 0) {
@@ -154,14 +154,13 @@ class Request {
     return Append(n);
   }
 
-  // Takes all blocks that are free.
   void Fill() {
     while (Append(5)) {
     }
   }
 
  private:
-  // Aligned as a call wants it.
+  // Memory aligned as calls need it.
   class Workspace {
    public:
     explicit Workspace(const kvevict_plan* plan) {
@@ -196,8 +195,8 @@ kvevict_paged_cache_usage UsageOf(const kvevict_paged_cache* cache) {
   return usage;
 }
 
-// What a thread does with a sequence of its own that holds the prefix. Returns how often
-// no block was free.
+// A thread's work with a sequence of its own that holds the prefix. Returns how
+// often no block was free.
 uint32_t Live(const kvevict_plan* plan, const kvevict_paged_cache* cache,
               const Pair& prefix, uint32_t thread) {
   uint32_t n_refused = 0;
@@ -223,7 +222,7 @@ kvevict_paged_cache_options PoolOf(uint32_t n_blocks) {
   return options;
 }
 
-// Keys in groups of tokens, and the last rows as they are; see KIVI.
+// Keys in groups of tokens and unquantized last rows, as in KIVI.
 kvevict_paged_cache_options KiviPool() {
   kvevict_paged_cache_options options = PoolOf(kBlocks - 6);
   options.group_tokens = 4;

@@ -24,7 +24,7 @@ std::vector<float> RandomFloats(uint64_t seed, size_t n);
 // [token, head, dim] rows of f32.
 kvevict_plane RowsOf(const float* data, uint32_t n_heads);
 
-// What is left at the end: positions of all layers and heads, then all K and V.
+// The result: positions of all layers and heads, then all K and V.
 struct Outcome {
   std::vector<int32_t> positions;
   std::vector<float> rows;
@@ -36,7 +36,7 @@ struct Outcome {
 Outcome Live(const kvevict_plan* plan, kvevict_sequence* sequence,
              uint64_t seed);
 
-// The same in a sequence of its own.
+// Runs the life in a sequence of its own.
 Outcome Live(const kvevict_plan* plan, uint64_t seed);
 
 }  // namespace kvevict

@@ -1,5 +1,5 @@
-// Requests that share a plan and a context, each on a thread of its own and with work
-// on more threads still, end as they do one after another on one thread.
+// Requests that share a plan and a context, each on a thread of its own with work
+// on more threads, end as they do one after another on one thread.
 #include <thread>
 #include <vector>
 

@@ -13,7 +13,7 @@ namespace kvevict {
 void RunInThreads(uint32_t n_items, kvevict_task_fn run, void* task,
                   void* n_threads);
 
-// A context on the CPU that runs its work so; n_threads outlives it.
+// A context on the CPU that runs its work like that; n_threads outlives it.
 kvevict_context* NewContext(uint32_t* n_threads);
 
 }  // namespace kvevict

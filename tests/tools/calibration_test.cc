@@ -1,4 +1,4 @@
-// Calibration files: what is read, what is written, and what is refused.
+// Calibration files: which are read, written and refused.
 #include <criterion/criterion.h>
 #include <unistd.h>
 
@@ -47,7 +47,7 @@ class TempFile {
   std::filesystem::path path_;
 };
 
-// "" if it can be read.
+// The error of reading it; "" if there is none.
 std::string Refusal(const std::string& content) {
   const TempFile file(content);
   try {
@@ -84,7 +84,7 @@ std::string Zip(const Entries& entries, uint16_t method = 0) {
                                Raw<uint32_t>(0) + Raw(Crc32(Bytes(content))) +
                                Raw(n) + Raw(n) +
                                Raw(static_cast<uint16_t>(name.size()));
-    // PyTorch pads local headers, so that contents are aligned.
+    // PyTorch pads local headers to align contents.
     out += "PK\3\4" + Raw<uint16_t>(0) + middle + Raw<uint16_t>(6) + name +
            "FB" + Raw<uint16_t>(2) + "ZZ" + content;
     directory += "PK\1\2" + Raw<uint32_t>(0) + middle + Raw<uint32_t>(0) +
@@ -118,9 +118,9 @@ struct Pt {
   float first = 0.25f;
   uint8_t n_pairs = kPairs;
 
-  std::string data;  // of the last Write()
+  std::string data;  // as the last Write() made it
 
-  // Row r of head h of layer l has r + 10 h + 100 l + f / 8, in twice that for lengths.
+  // Row r of head h of layer l has r + 10 h + 100 l + f / 8, and lengths are twice that.
   Entries Write() {
     Entries rows;
     std::string stats;
@@ -198,7 +198,7 @@ Test(calibration, tria_gives_back_what_was_written) {
   ExpectCenters(again);
   cr_expect(again.n_kv_heads == 1 && again.theta == 10000.0f &&
             again.attn_scale == 1.25f);
-  // As the page of policies has it, for engines that map the file.
+  // docs/policies.md describes this for engines that map the file.
   for (uint32_t l = 0; l < kLayers; ++l) {
     for (uint32_t h = 0; h < kHeads; ++h) {
       const size_t at = 64 + 4 * kLayers + (l * kHeads + h) * 16 * kPairs;
@@ -288,17 +288,17 @@ Test(calibration, pickles_that_call_anything_are_refused) {
       "a.",
       "only lists");
   expect("K\x01Q.", "no storage");
-  expect("h\x05.", "nothing was put aside");
+  expect("h\x05.", "nothing was stored");
   expect("\x80\x05}.", "protocol");
   expect(std::string("X\xff\xff\xff\x7f", 5) + ".", "truncated");
-  // As deep as it likes.
+  // This nests very deep.
   std::string deep;
   for (int i = 0; i < 1000000; ++i) deep += "]";
   for (int i = 1; i < 1000000; ++i) deep += "a";
   cr_expect_eq(refusal(deep + "."), "");
 }
 
-// The second entry of an archive is where the first one is.
+// The second entry of the archive lies where the first one does.
 Test(calibration, entries_that_overlap_are_refused) {
   std::string archive = Zip({{"a", "same"}, {"b", "same"}});
   const size_t second = archive.rfind("PK\1\2");
@@ -306,7 +306,7 @@ Test(calibration, entries_that_overlap_are_refused) {
   ExpectRefused(archive, "overlap");
 }
 
-// What a pickle uses again and again takes no memory each time.
+// Objects that a pickle uses again and again take no memory each time.
 Test(calibration, memory_is_linear_in_the_file) {
   constexpr int kTimes = 4000;
   const auto allocated = [](const auto& act) {
@@ -329,11 +329,11 @@ Test(calibration, memory_is_linear_in_the_file) {
   const std::string put_1 = "q" + Raw<uint8_t>(1),
                     get_1 = "h" + Raw<uint8_t>(1);
   const std::string storage = "(" + Text("storage") + "ctorch\nFloatStorage\n";
-  // A tensor's arguments, of which there are too many.
+  // A tensor has too many arguments.
   expect_linear("ctorch._utils\n_rebuild_tensor_v2\n" + put_0 + "(" + storage +
                 Text("0") + Text("cpu") + Byte(1) + "tQ" + repeated(")") + "t" +
                 put_1 + repeated(get_0 + get_1 + "R") + ".");
-  // A storage's name, which is long.
+  // A storage has a long name.
   expect_linear(storage + Text(std::string(100000, 'n')) + Text("cpu") +
                 Byte(1) + "t" + put_0 + repeated(get_0 + "Q") + ".");
   // All heads have the same rows.
@@ -372,7 +372,7 @@ Test(calibration, damaged_files_are_errors_and_nothing_else) {
   for (int i = 0; i < 300; ++i) {
     cr_assert(!Refusal(good_pt.substr(0, random() % good_pt.size())).empty());
   }
-  // Whatever a byte says; the pickle's without a checksum.
+  // Any byte may say anything; the pickle has no checksum.
   for (int i = 0; i < 20000; ++i) {
     std::string pickle = pt.data;
     pickle[random() % pickle.size()] = static_cast<char>(random());

@@ -1,4 +1,4 @@
-// Against softmax in double, on every target.
+// Attention against softmax in double precision, on every target.
 #include <criterion/criterion.h>
 
 #include <algorithm>
@@ -24,11 +24,11 @@ struct Case {
   uint32_t v_head_dim;
   kvevict_dtype dtype = KVEVICT_DTYPE_F32;
   float scale = 0.0f;
-  uint32_t gap = 0;  // every head has so many slots less than the one before
+  uint32_t gap = 0;  // each head has so many slots less than the one before
 };
 
-// Around tiles of 64 slots, the 16 rows from which on it multiplies matrices, and vectors
-// of 4 to 16.
+// Sizes lie around tiles of 64 slots, the 16 rows from which on it multiplies
+// matrices, and vectors of 4 to 16.
 const Case kCases[] = {
     {1, 1, 1, 1, 8, 8},
     {63, 1, 2, 2, 64, 64},
@@ -110,7 +110,7 @@ struct Expected {
   double tolerance;
 };
 
-// One query head of one query.
+// Computes one query head of one query.
 Expected Oracle(const Case& c, const Data& data, uint32_t query,
                 uint32_t q_head) {
   const uint32_t kv_head = q_head / c.group_size;
@@ -131,8 +131,8 @@ Expected Oracle(const Case& c, const Data& data, uint32_t query,
       logits[s] += scale * double{q[e]} * double{k[e]};
       magnitude += scale * std::fabs(double{q[e]} * double{k[e]});
     }
-    // A rounding per product and sum, three in the scaled query, two when the
-    // maximum is subtracted.
+    // The logit rounds once per product and sum, three times in the scaled
+    // query, and twice in subtracting the maximum.
     logit_error =
         std::max(logit_error, (c.k_head_dim + 5) * kRoundoff * magnitude);
   }
@@ -151,7 +151,7 @@ Expected Oracle(const Case& c, const Data& data, uint32_t query,
     }
   }
   for (double& x : out) x /= sum;
-  // Weights are off by logit and exp2 (4 roundings), sums by one rounding per slot,
+  // Weights err by logit and exp2 (4 roundings), and sums by one rounding per slot,
   // above and below the fraction line.
   const double relative = 2 * (logit_error + (4 + n) * kRoundoff);
   return {out, relative * v_max};
@@ -193,8 +193,8 @@ Test(engine_attention, gives_the_same_bytes_for_every_number_of_threads) {
   }
 }
 
-// Logits in the hundreds, as sharp heads have them: no overflow, and the slot that
-// wins takes all.
+// Logits are in the hundreds, as in sharp heads: nothing overflows, and the
+// winning slot takes all.
 Test(engine_attention, survives_large_logits) {
   constexpr uint32_t kSlots = 150, kDim = 16;
   for (uint32_t n_queries : {1u, 2u, 20u}) {

@@ -1,4 +1,4 @@
-// Budgets of policy texts, errors in the library's words, and an eviction whose
+// Budgets of policy texts, the library's error messages, and an eviction whose
 // lengths and rows the cache then has.
 #include <criterion/criterion.h>
 

@@ -1,5 +1,5 @@
-// Every 16-bit value survives, and whatever lies between two goes to the nearest, to
-// the even one from the middle.
+// Every 16-bit value survives. A value between two goes to the nearest, from the
+// middle to the even one.
 #include <criterion/criterion.h>
 
 #include <cmath>

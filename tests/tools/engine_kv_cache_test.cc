@@ -1,4 +1,4 @@
-// Rows land where the view says, lengths are the layers' own.
+// Rows go where the view says, and each layer has its own length.
 #include <criterion/criterion.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ KvShape Shape(kvevict_dtype dtype) {
           .capacity = 11};
 }
 
-// What a view's reader finds.
+// The element that a reader of the view finds.
 float Element(const kvevict_plane& plane, uint32_t slot, uint32_t head,
               uint32_t e) {
   const char* at = reinterpret_cast<const char*>(plane.data) +
@@ -46,7 +46,7 @@ float Rounded(kvevict_dtype dtype, float value) {
   return value;
 }
 
-// Rows that are wider than the cache's, in two steps.
+// Rows are wider than the cache's and come in two steps.
 Test(engine_kv_cache, append_writes_what_the_view_describes) {
   for (kvevict_dtype dtype : kDtypes) {
     KvCache cache(Shape(dtype));
@@ -78,7 +78,7 @@ Test(engine_kv_cache, append_writes_what_the_view_describes) {
   }
 }
 
-// Heads of different lengths go on behind their own rows, and copies do too.
+// Heads of different lengths go on after their own rows, and so do copies.
 Test(engine_kv_cache, heads_may_hold_different_numbers) {
   const std::vector<float> rows = RandomFloats(160, 4);
   const uint32_t lengths[] = {3, 7};
@@ -110,11 +110,11 @@ Test(engine_kv_cache, heads_may_hold_different_numbers) {
       }
     }
   }
-  cache.set_length(1, 7);  // the two that came are forgotten
+  cache.set_length(1, 7);  // the two added tokens are forgotten
   cr_expect(cache.bytes_in_use() == first.bytes_in_use());
 }
 
-// A row comes back within half a step, and what the numbers of f16 are off.
+// A row read back errs by half a step, and by the rounding of f16 scales.
 Test(engine_kv_cache, quantized_rows_have_a_scale_and_a_minimum) {
   for (kvevict_dtype dtype : {KVEVICT_DTYPE_U8, KVEVICT_DTYPE_U4}) {
     KvShape shape = {.n_layers = 2,
@@ -160,8 +160,8 @@ Test(engine_kv_cache, quantized_rows_have_a_scale_and_a_minimum) {
   }
 }
 
-// However rows come in: whole groups are quantized once 6 are behind them, which stay as
-// they are; and after an eviction as many.
+// Groups are quantized once 6 rows follow them, which stay as they are, however
+// rows come. The same holds after an eviction.
 Test(engine_kv_cache, the_last_rows_wait_until_a_group_is_full) {
   KvShape shape = {.n_layers = 1,
                    .n_kv_heads = 1,
@@ -188,7 +188,8 @@ Test(engine_kv_cache, the_last_rows_wait_until_a_group_is_full) {
         cr_expect(Element(view.companions[5], slot, 0, i % 8) == v[i]);
       }
     }
-    // Of 40: 32 in groups of 4 whose keys share 16 numbers, values have 2 each.
+    // 32 of 40 are in groups of 4, whose keys share 16 scales and minima; values have 2
+    // each.
     cr_expect(cache.bytes_in_use() == 32 * (4 + 4 + 4) + 8 * 32 + 8 * 64);
     const uint32_t kept = 17;
     cache.set_lengths(0, std::span(&kept, 1));
@@ -198,7 +199,7 @@ Test(engine_kv_cache, the_last_rows_wait_until_a_group_is_full) {
   }
 }
 
-// What lies in blocks is found through the table, also behind what was taken back.
+// Rows in blocks are found through the table, also after some were taken back.
 Test(engine_kv_cache, blocks_hold_what_one_piece_holds) {
   KvShape shape = Shape(KVEVICT_DTYPE_F32);
   KvCache whole(shape);

@@ -1,4 +1,5 @@
-// Against sums in double, on every target; rows do not depend on their neighbours.
+// Products against sums in double precision on every target. Rows do not depend on their
+// neighbours.
 #include <criterion/criterion.h>
 
 #include <algorithm>
@@ -15,8 +16,8 @@ struct Size {
   uint32_t n_rows, n_inner, n_cols;
 };
 
-// Around the block of 4 rows, the 8 to 32 columns of a panel and the 64 rows of an
-// item.
+// Sizes lie around the block of 4 rows, the 8 to 32 columns of a panel and the 64
+// rows of an item.
 constexpr Size kSizes[] = {{1, 1, 1},    {3, 7, 5},     {4, 32, 32},
                            {5, 33, 31},  {64, 16, 33},  {65, 192, 48},
                            {130, 5, 65}, {1, 192, 320}, {6, 0, 3}};

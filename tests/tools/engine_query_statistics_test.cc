@@ -1,4 +1,4 @@
-// Means, covariances and directions of queries, against their definitions.
+// Means, covariances and directions of queries against their definitions.
 #include <criterion/criterion.h>
 
 #include <cmath>
@@ -29,7 +29,7 @@ Rope RopeOf(bool halves) {
   return rope;
 }
 
-// A row turned to a position; elements beyond the pairs stay.
+// A row rotated to a position. Elements beyond the pairs stay.
 std::vector<double> Rotated(const float* row, const Rope& rope,
                             double angle_at) {
   std::vector<double> out(row, row + kDim);
@@ -44,7 +44,7 @@ std::vector<double> Rotated(const float* row, const Rope& rope,
   return out;
 }
 
-// [layer][token][head][element], before RoPE; off centre, unlike per layer.
+// [layer][token][head][element] before RoPE, off centre and different in each layer.
 std::vector<float> Queries(uint32_t layer) {
   std::vector<float> q = RandomFloats(kTokens * kQHeads * kDim, layer + 1);
   for (size_t i = 0; i < q.size(); ++i)
@@ -57,7 +57,7 @@ std::vector<float> Keys(uint32_t layer) {
   return RandomFloats(kTokens * kKvHeads * kDim, 50 + layer);
 }
 
-// After RoPE, in chunks of 32 and what is left.
+// Shows them after RoPE, in chunks of 32 and the rest.
 void Show(QueryStatistics& statistics, const Rope& rope) {
   KvCache cache(kCache);
   for (uint32_t first = 0; first < kTokens; first += 32) {
@@ -85,8 +85,8 @@ const float* Numbers(const kvevict_plane& plane, uint32_t head) {
                                         head * plane.head_stride_bytes);
 }
 
-// The mean of R q and R C R' over all positions to come, rotation by rotation: R is a
-// mean itself.
+// The mean of R q and R C R' over all positions to come, one rotation after the
+// other: R is itself a mean.
 void ExpectExpected(bool halves) {
   const Rope rope = RopeOf(halves);
   ThreadPool pool(2);
@@ -100,7 +100,7 @@ void ExpectExpected(bool halves) {
     cr_assert(inputs[layer].key_filter == nullptr);
     const std::vector<float> q = Queries(layer);
     for (uint32_t head = 0; head < kQHeads; ++head) {
-      // R as columns: what becomes of each unit vector.
+      // R's columns are the images of the unit vectors.
       std::vector<std::vector<double>> columns(kDim);
       for (uint32_t i = 0; i < kDim; ++i) {
         std::vector<float> unit(kDim);
@@ -184,10 +184,10 @@ Test(engine_query_statistics, centers_are_those_of_queries_before_rope) {
   }
 }
 
-// Of the whole prompt, as they were shown; for nobody else.
+// Policies that need them get the whole prompt's queries as shown, others get none.
 Test(engine_query_statistics, keeps_queries_for_who_wants_all) {
   Rope rope = RopeOf(true);
-  rope.inv_freq.assign(kPairs, 0.0);  // after RoPE as before
+  rope.inv_freq.assign(kPairs, 0.0);  // rows after RoPE equal those before
   ThreadPool pool(2);
   for (const char* text : {"non-causal", "snapkv:budget=40,window=8"}) {
     const Policy policy = ParsePolicy(text, 20);
@@ -212,11 +212,11 @@ Test(engine_query_statistics, keeps_queries_for_who_wants_all) {
   }
 }
 
-// No other unit vector has a larger sum of squared products; the mean product is
-// negative.
+// No other unit vector has a larger sum of squared products, and the mean
+// product is negative.
 Test(engine_query_statistics, filters_point_away_from_what_queries_share) {
   Rope rope = RopeOf(true);
-  rope.inv_freq.assign(kPairs, 0.0);  // after RoPE as before
+  rope.inv_freq.assign(kPairs, 0.0);  // rows after RoPE equal those before
   ThreadPool pool(2);
   const Policy policy = ParsePolicy("q-filter", 20);
   QueryStatistics statistics(kCache, {.n_q_heads = kQHeads}, rope,
@@ -257,7 +257,7 @@ Test(engine_query_statistics, filters_point_away_from_what_queries_share) {
   }
 }
 
-// The causal softmax of every row, in double precision.
+// Computes the causal softmax of every row in double precision.
 Test(engine_query_statistics, sums_are_those_of_all_rows) {
   const Rope rope = RopeOf(true);
   ThreadPool pool(2);

@@ -1,4 +1,4 @@
-// What the tests of tools/engine share.
+// Helpers that the tests of tools/engine share.
 #ifndef KVEVICT_TESTS_TOOLS_ENGINE_TEST_UTIL_H_
 #define KVEVICT_TESTS_TOOLS_ENGINE_TEST_UTIL_H_
 
@@ -23,7 +23,7 @@ inline std::vector<float> RandomFloats(size_t n, uint32_t seed) {
   return values;
 }
 
-// Calls test(name) with vector code bound to one target of this CPU after another.
+// Calls test(name) with vector code for each target of this CPU in turn.
 template <typename Test>
 void ForEachTarget(const Test& test) {
   for (int64_t target : hwy::SupportedAndGeneratedTargets()) {

@@ -1,5 +1,5 @@
-// Every item runs once, workers do not collide, and the pool serves several threads.
-// A plain program, so that it runs under the thread sanitizer.
+// Every item runs once, workers do not collide, and the pool serves several
+// threads. This is a plain program, so that it runs under the thread sanitizer.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -18,7 +18,7 @@ void Require(bool condition, const char* what) {
   std::exit(1);
 }
 
-// Not atomic on purpose: a race is the sanitizer's to find, a lost count ours.
+// The counter is not atomic: the sanitizer finds a race, and the test a lost count.
 void RunsEveryItemOnce(ThreadPool& pool, uint32_t n_items) {
   std::vector<uint32_t> runs(n_items);
   std::vector<uint64_t> per_worker(pool.n_threads());
@@ -51,8 +51,8 @@ void LoopsAfterPauses() {
   }
 }
 
-// Two threads work on a loop only if the second one joins: both items wait for the
-// other to have begun.
+// Each of two items waits until the other has begun, so two threads must work on
+// the loop.
 void WorksInParallel() {
   ThreadPool pool(2);
   for (int i = 0; i < 20; ++i) {
@@ -75,7 +75,7 @@ void ServesSeveralThreads() {
   for (std::thread& caller : callers) caller.join();
 }
 
-// As the library calls it.
+// Calls it as the library does.
 void RunsAsHook() {
   ThreadPool pool(2);
   std::vector<uint32_t> runs(100);

@@ -1,4 +1,4 @@
-// Shows allocations that a test would not expect.
+// Catches allocations that a test does not expect.
 #ifndef KVEVICT_TESTS_TOOLS_LLAMA_ALLOCATION_LIMIT_H_
 #define KVEVICT_TESTS_TOOLS_LLAMA_ALLOCATION_LIMIT_H_
 
@@ -6,11 +6,11 @@
 
 namespace kvevict::tools {
 
-// From now on every operator new of this program that asks for more throws
-// std::bad_alloc.
+// Makes every operator new of this program that asks for more throw
+// std::bad_alloc from now on.
 void LimitAllocations(size_t n_bytes);
 
-// What all of them have asked for so far.
+// The bytes that all of them have asked for so far.
 size_t AllocatedBytes();
 
 }  // namespace kvevict::tools

@@ -38,7 +38,7 @@ std::vector<int32_t> RandomIds(size_t n, uint64_t n_vocab) {
   return ids;
 }
 
-// An engine in the middle of a request: what the text demo does, step by step.
+// A request in an engine that does what the text demo does, step by step.
 class Request {
  public:
   Request(LlamaModel& model, const std::string& policy, double budget,
@@ -130,7 +130,7 @@ double Error(std::span<const float> logits, const LlamaOracle::Row& expected) {
   return worst / largest;
 }
 
-// As in llama_model_test.cc.
+// llama_model_test.cc derives it.
 constexpr double kTolerance = 32 * 0x1p-24;
 
 Test(llama_evict, a_budget_for_all_changes_no_byte) {
@@ -196,7 +196,7 @@ Test(llama_evict, decoding_goes_on_as_if_tokens_were_hidden) {
   }
 }
 
-// What the test above would see if an engine took the slot for the position.
+// The test above would fail if an engine took the slot for the position.
 Test(llama_evict, a_wrong_position_would_show) {
   ThreadPool pool(2);
   LlamaModel model(Synthetic(), pool);
@@ -260,14 +260,14 @@ Test(llama_evict, a_second_eviction_works_on_the_first) {
   }
 }
 
-// How much a policy changes what a real model predicts.
+// How much a policy changes a real model's predictions.
 struct Change {
   double kl = 0;
   double agreement = 0;
 };
 
-// Sampled stories: 320 tokens of prompt, a quarter of it kept, 64 predictions each.
-// `skew` is added to the positions after the eviction; 0 is right.
+// Sampled stories have a prompt of 320 tokens, a quarter of it kept, and 64
+// predictions each. `skew` is added to positions after the eviction; 0 is right.
 Change MeasureOnStories(LlamaModel& model, const std::string& policy,
                         size_t n_stories, uint32_t skew, ThreadPool& pool) {
   std::istringstream stories(ReadFile(std::string(test_shared_dir) +
@@ -305,8 +305,9 @@ Test(llama_evict, stories_survive_a_quarter_of_the_cache) {
   ThreadPool pool(2);
   ModelFile file = ReadModelFile(path, "");
   LlamaModel model(std::move(file.weights), pool);
-  // Over all 64 stories: KL 0.016, 0.028, 0.022, 0.036 nats, agreement 92 to 96 %; with
-  // positions that lag by one KL rises by 0.025, with slots for positions it is 4.5.
+  // Over all 64 stories the KL is 0.016, 0.028, 0.022 and 0.036 nats, agreement 92 to 96
+  // %. Positions that lag by one raise the KL by 0.025, and slots used as positions give
+  // 4.5.
   for (const char* policy :
        {"snapkv", "pyramidkv", "streaming-llm", "random:sink=0,recent=32"}) {
     const Change right = MeasureOnStories(model, policy, 10, 0, pool);

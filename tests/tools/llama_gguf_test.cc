@@ -1,4 +1,4 @@
-// GGUF files: what is in them comes out, and damage is an error, never worse.
+// GGUF files are read right, and damage is an error, never worse.
 #include "tools/llama/llama_gguf.h"
 
 #include <cmath>
@@ -46,7 +46,7 @@ void CheckTruncations(const std::vector<uint8_t>& file, size_t n_directory) {
 void CheckBitFlips(std::vector<uint8_t> file, size_t n_directory, int n_flips) {
   TestRandom random(TestSeed());
   TempFile temp({});
-  // A damaged size that is believed shows up as an exception no test accepts.
+  // If a damaged size is believed, an unexpected exception is thrown.
   LimitAllocations(16 * file.size() + (64 << 20));
   int n_refused = 0;
   for (int i = 0; i < n_flips; ++i) {
@@ -54,8 +54,8 @@ void CheckBitFlips(std::vector<uint8_t> file, size_t n_directory, int n_flips) {
     const auto mask = static_cast<uint8_t>(1u << random.Below(8));
     file[at] ^= mask;
     temp.Write(file);
-    // Errors are fine and so is success: a flipped bit of a name or a number
-    // can leave a valid file. Any other exception, or a signal, ends the test.
+    // An error is fine, and so is success: a flipped bit of a name or a number
+    // can leave a valid file. Any other exception or a signal ends the test.
     n_refused += ErrorOf([&] { LoadAndRun(temp.path()); }).empty() ? 0 : 1;
     file[at] ^= mask;
   }
@@ -155,7 +155,7 @@ Test(llama_gguf, refuses_what_it_would_compute_wrongly) {
   cr_expect(yarn.find("'yarn' is unsupported") != std::string::npos);
 }
 
-// Small files that speak of large models: the error comes before the memory.
+// Small files claim large models: the error comes before the allocation.
 Test(llama_gguf, sizes_that_the_file_cannot_hold_are_refused_at_once) {
   LimitAllocations(16 << 20);
   // A RoPE table of 2^30 frequencies.
@@ -176,7 +176,7 @@ Test(llama_gguf, sizes_that_the_file_cannot_hold_are_refused_at_once) {
       error.find("embedding_length is 2147483646, but rows of tensor "
                  "'token_embd.weight' have 64 elements") != std::string::npos,
       "%s", error.c_str());
-  // 1.2 MB, and 2,000 tensors of 1 MB in them.
+  // The file has 1.2 MB, and its 2,000 tensors claim 1 MB each.
   GgufBuilder gguf;
   gguf.Tensor("weight", {512, 512}, GgmlType::kF32,
               std::vector<uint8_t>(512 * 512 * 4));

@@ -1,4 +1,4 @@
-// llama2.c's files: what is in them comes out, and damage is an error.
+// llama2.c's files are read right, and damage is an error.
 #include "tests/tools/llama_allocation_limit.h"
 #include "tests/tools/llama_test_util.h"
 #include "tools/llama/llama2c.h"

@@ -159,7 +159,7 @@ Test(llama_model, logits_match_llama_cpp) {
   LlamaModel model(std::move(file.weights), pool);
   const std::vector<float> logits =
       AllLogits(model, ids, KVEVICT_DTYPE_F32, LlamaModel::kMaxChunk);
-  // Two f32 implementations; another pair was 8.4e-5 apart.
+  // Two other f32 implementations were 8.4e-5 apart.
   const double worst = MaxDifference(logits, expected);
   printf("stories260K: logits within %.1e of llama.cpp's\n", worst);
   cr_expect(worst < 2e-4, "off by %g", worst);
@@ -179,7 +179,7 @@ std::vector<double> Nll(LlamaModel& model, const std::vector<int32_t>& ids,
   return nll;
 }
 
-// How far one run's NLLs are from another's.
+// The differences between two runs' NLLs.
 struct Deviation {
   double worst = 0;
   double rms = 0;
@@ -198,10 +198,10 @@ Deviation Deviate(const std::vector<double>& a, const std::vector<double>& b) {
   return d;
 }
 
-// llama.cpp rounds the queries to the cache's 16-bit type as well, this engine does
-// not: the two round differently and their noise cannot be compared token by token.
-// But it must be of one size, measured against the f32 figures; and the mean, where
-// noise cancels, must stand still.
+// llama.cpp also rounds the queries to the cache's 16-bit type, which this engine
+// does not. So their noise cannot be compared token by token. But it must have one
+// size, measured against the f32 figures, and the mean, where noise cancels, must
+// not move.
 void CheckNll(const std::string& name, const std::string& reference,
               double f32_tolerance) {
   ThreadPool pool(2);
@@ -274,7 +274,7 @@ void CheckGreedy(const std::string& name, const std::string& reference,
     }
     cr_expect(std::abs(LogSumExp(logits) -
                        prompt["logits_logsumexp"].get<double>()) < tolerance);
-    // Where the winner's lead is within the tolerance the ids prove nothing.
+    // If the winner's lead is within the tolerance, the ids prove nothing.
     if (prompt["greedy_min_top2_gap"].get<double>() < 2 * tolerance) continue;
     for (size_t i = 0; i < greedy.size(); ++i) {
       cr_assert(ArgMax(logits) == greedy[i], "%s: '%s' at %zu", name.c_str(),

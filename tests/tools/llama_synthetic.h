@@ -1,4 +1,4 @@
-// A tiny LLaMA model and GGUF files of it, made up by the tests.
+// A tiny LLaMA model and GGUF files of it, made by the tests.
 #ifndef KVEVICT_TESTS_TOOLS_LLAMA_SYNTHETIC_H_
 #define KVEVICT_TESTS_TOOLS_LLAMA_SYNTHETIC_H_
 
@@ -41,14 +41,14 @@ class GgufBuilder {
     Array(key, type, values.size());
     for (const T value : values) Put(meta_, value);
   }
-  // `dims` innermost first.
+  // `dims` have the innermost first.
   void Tensor(const std::string& name, const std::vector<uint64_t>& dims,
               GgmlType type, const std::vector<uint8_t>& data) {
     data_.resize((data_.size() + 31) / 32 * 32);
     TensorAt(name, dims, type, data_.size());
     data_.insert(data_.end(), data.begin(), data.end());
   }
-  // Of data that is there, or is not.
+  // The data may exist or not.
   void TensorAt(const std::string& name, const std::vector<uint64_t>& dims,
                 GgmlType type, uint64_t offset) {
     PutString(tensors_, name);

@@ -1,4 +1,4 @@
-// What the tests of tools/llama share.
+// Helpers that the tests of tools/llama share.
 #ifndef KVEVICT_TESTS_TOOLS_LLAMA_TEST_UTIL_H_
 #define KVEVICT_TESTS_TOOLS_LLAMA_TEST_UTIL_H_
 
@@ -23,8 +23,8 @@
 
 namespace kvevict::tools {
 
-// A file of the data that is not part of the repository; the test is skipped,
-// with the reason, where it is absent.
+// A data file outside of the repository. Without it the test is skipped with
+// the reason.
 #define KV_SHARED_FILE(variable, name)                                    \
   const std::string variable = std::string(test_shared_dir) + "/" + name; \
   if (!std::filesystem::exists(variable)) {                               \
@@ -37,7 +37,7 @@ inline std::string ReadFile(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Decimal ids, separated by anything blank.
+// Decimal ids, separated by blanks of any kind.
 inline std::vector<int32_t> ParseIds(const std::string& text) {
   std::istringstream in(text);
   return {std::istream_iterator<int32_t>(in), {}};
@@ -60,7 +60,7 @@ class TempFile {
   TempFile(const TempFile&) = delete;
   TempFile& operator=(const TempFile&) = delete;
 
-  // In place: some file systems write through at once what was emptied before.
+  // Writes in place: some file systems write emptied files through at once.
   void Write(std::span<const uint8_t> bytes) {
     std::FILE* file = fopen(path_.c_str(), "r+b");
     cr_assert(file != nullptr);

@@ -59,7 +59,7 @@ Test(llama_text, a_budget_for_all_changes_nothing) {
   }
 }
 
-// Whatever is decoded, the cache stays as long as the policy says.
+// The cache stays as long as the policy says, however much is decoded.
 Test(llama_text, evictions_go_on_while_decoding) {
   Files files(200);
   files.options.tokens = 40;
@@ -93,7 +93,7 @@ Test(llama_text, evictions_go_on_while_decoding) {
   cr_expect(text.find("evictions") != std::string::npos);
 }
 
-// A budget that nothing exceeds is the full cache, however long it decodes.
+// A budget that nothing exceeds gives the full cache, however long it decodes.
 Test(llama_text, evictions_that_do_nothing_change_nothing) {
   Files files(200);
   files.options.tokens = 40;
@@ -153,9 +153,10 @@ Test(llama_text, errors_say_what_is_wrong) {
   options = files.options;
   options.decode = 20;
   options.policies = {{"h2o", "h2o:heads=adaptive"}};
-  expect(options, "policy h2o cannot go on with --decode: it needs sums");
+  expect(options,
+         "policy h2o cannot go on with --decode: it needs attention sums");
   options.policies = {{"turned", "knorm:rotate=yes"}};
-  expect(options, "policy turned cannot go on with --decode: it turns");
+  expect(options, "policy turned cannot go on with --decode: it rotates");
   options = files.options;
   options.simd = "MMX";
   expect(options, "simd_target \"MMX\" is not one of");

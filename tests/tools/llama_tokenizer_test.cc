@@ -9,8 +9,8 @@
 namespace kvevict::tools {
 namespace {
 
-// Specials, all bytes, then the pieces given, each worth less than the one
-// before.
+// Specials, all bytes, then the given pieces, each with a lower score than the
+// one before.
 Tokenizer MakeTokenizer(const std::vector<std::string>& texts) {
   std::vector<TokenizerPiece> pieces = {{"<unk>", 0, PieceKind::kUnknown},
                                         {"<s>", 0, PieceKind::kControl},
@@ -34,7 +34,7 @@ Test(llama_tokenizer, joins_the_best_pair_first) {
   const Tokenizer t = MakeTokenizer({"ab", " a", " ", "a", "b"});
   cr_assert(t.Encode("ab") ==
             std::vector<int32_t>({kBosId, kFirst + 2, kFirst + 0}));
-  // With the scores the other way round " a" is joined first.
+  // With the scores exchanged " a" is joined first.
   const Tokenizer u = MakeTokenizer({" a", "ab", " ", "a", "b"});
   cr_assert(u.Encode("ab") ==
             std::vector<int32_t>({kBosId, kFirst + 0, kFirst + 4}));
@@ -111,7 +111,7 @@ void CheckReferences(const std::string& model_path) {
     cr_expect(t.Encode(t.Decode(ids)) == ids);
   }
 
-  // Each story by itself, without the separators and the newlines around them.
+  // Encodes each story separately, without the separators and the newlines around them.
   std::vector<int32_t> ids;
   const std::string separator = "<|endoftext|>";
   std::string rest = ReadFile(texts + "tinystories_sample.txt");

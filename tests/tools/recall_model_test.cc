@@ -1,4 +1,4 @@
-// The numbers the model and its prompt are specified by.
+// The specified numbers of the model and its prompt.
 #include <criterion/criterion.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ Test(recall_model, gauss_has_its_first_values_and_its_deviation) {
   const std::vector<float> values = Gauss(11, 10000, 1);
   const double expected[] = {-0.48278159, -0.69693088, -0.49234551};
   for (int i = 0; i < 3; ++i) {
-    // Eight digits are given.
+    // The specification has eight digits.
     cr_expect(std::fabs(double{values[i]} - expected[i]) < 1e-7);
   }
   double squares = 0;
@@ -71,7 +71,7 @@ Test(recall_model, the_workload_is_the_specified_one) {
   cr_expect(n1.position == 68 && n1.key == 124 && n1.value == 156);
 }
 
-// For every length, needles stand in the prompt, apart from each other, and a
+// For every length, needles are in the prompt, apart from each other, and a
 // quarter of them is asked for.
 Test(recall_model, needles_and_questions_stand_in_the_prompt) {
   for (uint32_t n_tokens : {256u, 257u, 300u, 2048u, 16384u, 32768u}) {
@@ -100,7 +100,7 @@ Test(recall_model, needles_and_questions_stand_in_the_prompt) {
 // The heads' logits, from the weights alone.
 class HeadLogits {
  public:
-  // Of layer 0, q head h, for a query `distance` after the key.
+  // The logit in layer 0 of q head h for a query `distance` after the key.
   static double PreviousToken(uint32_t head, int distance) {
     static const Weights weights = MakeWeights();
     const LayerWeights& w = weights.layers[0];
@@ -110,7 +110,7 @@ class HeadLogits {
       const double q1 = w.wq.row(kConstDim)[head * kHeadDim + f];
       const double q2 = w.wq.row(kConstDim)[head * kHeadDim + f + kRopePairs];
       const double k = w.wk.row(kConstDim)[f];
-      // The key has no second half; only the difference of the turns matters.
+      // The key has no second half, so only the difference of the rotations matters.
       logit += k * (q1 * std::cos(angle) - q2 * std::sin(angle));
     }
     return logit / std::sqrt(double{kHeadDim});
@@ -143,7 +143,7 @@ Test(recall_model, the_full_cache_answers_the_prompts_questions) {
   }
 }
 
-// A prompt cut in chunks leaves the cache that one chunk leaves, but for rounding.
+// A prompt in chunks leaves the cache that one chunk leaves, except for rounding.
 Test(recall_model, chunks_do_not_matter) {
   ThreadPool pool(2);
   const Workload workload = MakeWorkload(512, 2);

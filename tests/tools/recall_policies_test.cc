@@ -22,7 +22,7 @@ const std::vector<RecallRow> kShortRows = {
     {"h2o:budget=1024,recent=512", 0.40, 0.27, 2},
     {"h2o:budget=512,recent=256", 0.10, 0.10, 4},
     {"h2o:budget=256,recent=128", 0.00, 0.02, 8},
-    // By head, beside a window of 32, as all in the prototype.
+    // The prototype has lists by head and a window of 32 beside.
     {"tova:budget=1024,scope=head,sink=4,recent=32", 0.35, 0.47, 2},
     {"tova:budget=512,scope=head,sink=4,recent=32", 0.23, 0.28, 4},
     // Everything fits.
@@ -53,7 +53,7 @@ Test(recall_policies, a_short_window_sees_half_of_the_questions) {
   }
 }
 
-// A needle survives if its value's slot does: the share that is selected.
+// A needle survives if its value's slot does, which is the share that is selected.
 Test(recall_policies, random_recalls_its_share) {
   ThreadPool pool(2);
   for (uint32_t budget : {1024u, 512u, 256u}) {

@@ -40,7 +40,7 @@ std::string TemporaryFile() {
   return path;
 }
 
-// Its standard output goes to `to`, or where it can be read.
+// Standard output goes to `to`, or is read.
 Outcome Run(const std::string& arguments, const std::string& to = "") {
   const std::string out = TemporaryFile();
   const std::string err = TemporaryFile();
@@ -60,11 +60,11 @@ Test(recall_program, demo_prints_a_table_and_nothing_else) {
         run.out.find(std::string("\n") + policy + " ") != std::string::npos,
         "no row %s in\n%s", policy, run.out.c_str());
   }
-  // stderr is no terminal here: no progress bar.
+  // stderr is no terminal here, so there is no progress bar.
   cr_expect(run.err.empty(), "%s", run.err.c_str());
 }
 
-constexpr size_t kDemoPolicies = 9;  // where none is named
+constexpr size_t kDemoPolicies = 9;  // if none is named
 
 Test(recall_program, demo_json_is_one_document_with_the_documented_keys) {
   const Outcome run = Run("demo --json --tokens 1024 --budget 256");
@@ -112,7 +112,7 @@ Test(recall_program, demo_takes_policies_dtypes_and_ratios) {
   cr_expect(results[1].at("shrink") == 8.0);
 }
 
-// The last tokens are read one by one, and the cache stays as long as the policy says.
+// The last tokens come one by one, and the cache stays as long as the policy says.
 Test(recall_program, demo_evicts_while_it_decodes) {
   const Outcome run =
       Run("demo --json --tokens 512 --decode 60 --policy none "
@@ -151,7 +151,7 @@ Test(recall_program, demo_evicts_while_it_decodes) {
             table.out.find("\nr-kv ") != std::string::npos);
 }
 
-// Where scores are a mass, the more of it the more tokens.
+// If scores are a mass, a larger share needs more tokens.
 Test(recall_program, demo_tells_budgets_for_a_mass) {
   const auto budgets = [](const std::string& mass) {
     const Outcome run = Run(
@@ -176,7 +176,7 @@ Test(recall_program, demo_tells_budgets_for_a_mass) {
               b.dump().c_str(), c.dump().c_str());
   }
   cr_expect(n >= 6 && n + 7 <= half.size(), "%u of %zu", n, half.size());
-  // What the library says of a policy's scores, not of its kind.
+  // The library says whether a policy's scores are a mass; the kind does not.
   for (const auto& [policy, is_mass] :
        {std::pair{"r-kv", false}, {"r-kv:redundancy=0", true}}) {
     const Outcome run =
@@ -191,7 +191,7 @@ Test(recall_program, demo_tells_budgets_for_a_mass) {
   cr_expect(table.out.find("for 0.9") != std::string::npos);
 }
 
-// Same seed, same recall; another seed, another prompt.
+// Equal seeds give equal recall, and other seeds other prompts.
 Test(recall_program, demo_is_repeatable_for_every_number_of_threads) {
   const auto recalls = [](const std::string& arguments) {
     const Outcome run =
@@ -245,7 +245,7 @@ Test(recall_program, bad_command_lines_end_with_status_2_and_a_reason) {
       {"demo --threads 5000", "--threads"},
       {"demo --cache ring", "--cache: 'ring' is not one of "},
       {"demo --cache int8 --dtype f32",
-       "--dtype: is of a cache that is not quantized"},
+       "--dtype: is for a cache that is not quantized"},
       {"demo --simd MMX", "--simd: 'MMX' is not one of "},
       {"demo --policy no-such-policy", "no-such-policy"},
       {"demo --policy snapkv:pool=avg8",
@@ -260,7 +260,7 @@ Test(recall_program, bad_command_lines_end_with_status_2_and_a_reason) {
       {"demo --tokens 512 --decode 512",
        "--decode 512: the prompt has 512 tokens"},
       {"demo --tokens 512 --decode 9 --policy knorm:rotate=yes",
-       "policy knorm:rotate=yes cannot go on with --decode: it turns"},
+       "policy knorm:rotate=yes cannot go on with --decode: it rotates"},
       {"demo --model /no/such/file --text /no/such/file", "/no/such/file"},
       {"demo --text /dev/null", "--model"},
       {"demo --model /dev/null", "--text"},
@@ -287,7 +287,7 @@ Test(recall_program, bad_command_lines_end_with_status_2_and_a_reason) {
 Test(recall_program, help_and_version_succeed) {
   cr_expect(Run("--help").status == 0);
   cr_expect(Run("demo --help").out.find("--budget") != std::string::npos);
-  // Ranges in words, not as the parser's types print them.
+  // Ranges are words, not types as the parser prints them.
   for (const char* command : {"demo", "plan", "inspect"}) {
     const std::string help = Run(std::string(command) + " --help").out;
     for (const char* noise :
@@ -300,7 +300,7 @@ Test(recall_program, help_and_version_succeed) {
   cr_expect(version.out == std::string(kvevict_version()) + "\n");
 }
 
-// A full disk, a pipe that nobody reads, no output at all.
+// The disk is full, nobody reads the pipe, or there is no output.
 Test(recall_program, output_that_does_not_arrive_is_an_error) {
   int ends[2];
   cr_assert(pipe(ends) == 0);
@@ -436,7 +436,7 @@ Test(recall_program, plan_tells_shares_of_the_budget_in_tokens) {
             layer.at("n_chosen") == 500);
 }
 
-// Layers as the library splits the budget; a preset spelled out.
+// The library splits the budget over layers, and a preset is spelled out.
 Test(recall_program, inspect_prints_the_page_of_parameters) {
   const Outcome run = Run("inspect --parameters");
   std::ifstream file(std::string(test_source_dir) + "/docs/parameters.md");
@@ -511,7 +511,7 @@ Test(recall_program, plan_prints_layers_that_are_alike_in_one_row) {
             "%s", pyramid.out.c_str());
 }
 
-// What scores decide is a mean or a bound, and is said to be one.
+// If scores decide, the output is a mean or a bound and says so.
 Test(recall_program, plan_of_heads_that_keep_different_numbers) {
   const Outcome adaptive =
       Run("plan adakv-kvpress:budget=2000 --tokens 16000 --layers 4");
@@ -561,7 +561,7 @@ Test(recall_program, demo_keeps_its_cache_as_it_is_told) {
                 "%s: %s", cache, row.dump().c_str());
     }
     const json& snapkv = document.at("results").at(0);
-    // As much as the tokens that stay can tell, however their rows are stored.
+    // The tokens that stay decide recall, however rows are stored.
     cr_expect(snapkv.at("recall_asked") == 0.75, "%s", snapkv.dump().c_str());
     if (std::string(cache) == "int4") {
       cr_expect(snapkv.at("shrink_of_f32").get<double>() > 50.0);
@@ -569,8 +569,8 @@ Test(recall_program, demo_keeps_its_cache_as_it_is_told) {
   }
 }
 
-// Its last 128 tokens stay as they are, and those that survive before them are quantized:
-// nothing that is kept is lost for it.
+// Its last 128 tokens stay as they are, and survivors before them are quantized,
+// which loses nothing.
 Test(recall_program, demo_keeps_a_cache_as_kivi_does) {
   const std::string demo =
       "demo --json --tokens 2048 --policy snapkv --policy h2o --cache kivi ";
@@ -594,7 +594,7 @@ Test(recall_program, demo_keeps_a_cache_as_kivi_does) {
 
 // ---- --simd ----
 
-// Every target finds the needles; the library's rounding alone may differ.
+// Every target finds the needles. Only the library's rounding may differ.
 Test(recall_program, demo_runs_on_every_simd_target) {
   for (uint32_t i = 0; const char* name = kvevict_simd_target_at(i); ++i) {
     const Outcome run =

@@ -17,7 +17,7 @@ namespace kvevict::tools {
 
 struct RecallRow {
   std::string policy;
-  // As the prototype's table has them, rounded to two digits; empty: not there.
+  // The prototype's table, rounded to two digits; empty: not in it.
   double asked;
   std::optional<double> unasked;
   double shrink;
@@ -25,7 +25,7 @@ struct RecallRow {
 
 inline constexpr uint32_t kSeeds = 3;
 
-// Half a unit of the last digit given, and something for its own rounding.
+// Half a unit of the last digit, and a little for its own rounding.
 inline constexpr double kPublished = 0.005 + 1e-9;
 
 inline void ExpectRecall(uint32_t n_tokens, kvevict_dtype dtype,

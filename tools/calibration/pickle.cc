@@ -100,7 +100,7 @@ class Unpickler {
   }
   void Get(uint32_t place) {
     const auto at = memo_.find(place);
-    if (at == memo_.end()) reader_.Fail("nothing was put aside there");
+    if (at == memo_.end()) reader_.Fail("nothing was stored there");
     stack_.push_back(at->second);
   }
   void Put(uint32_t place) {
@@ -137,7 +137,7 @@ void Unpickler::Reduce() {
   }
   if (function->kind != Kind::kGlobal ||
       function->text != "torch._utils _rebuild_tensor_v2") {
-    reader_.Fail("it calls " + function->text + ", which is not done here");
+    reader_.Fail("it calls " + function->text + ", which this reader does not");
   }
   if (arguments->items.size() < 4 ||
       arguments->items[0]->kind != Kind::kStorage) {

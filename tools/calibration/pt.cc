@@ -130,7 +130,7 @@ QueryCenters PtReader::Read() {
     if (std::sscanf(key->text.c_str(), "layer%5u_head%5u%n", &layer, &head,
                     &n_read) != 2 ||
         static_cast<size_t>(n_read) != key->text.size()) {
-      Fail("\"" + key->text + "\" is no layer and head");
+      Fail("\"" + key->text + "\" names no layer and head");
     }
     CheckIsDict(value, key->text);
     heads[{layer, head}] = {key, value};

@@ -25,7 +25,7 @@ std::vector<std::string> SimdTargets() {
   return names;
 }
 
-// What the command line parser fills.
+// The command line parser fills these.
 struct Arguments {
   DemoOptions options;
   uint32_t tokens = 0;
@@ -128,7 +128,7 @@ void AddDemoCommand(CLI::App& app, Action& action) {
     if (options.cache != "contiguous" && options.cache != "paged") {
       if (dtype->count() > 0) {
         throw CLI::ValidationError(
-            "--dtype", "is of a cache that is not quantized, and --cache is " +
+            "--dtype", "is for a cache that is not quantized, but --cache is " +
                            options.cache);
       }
       options.dtype =

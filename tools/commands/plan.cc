@@ -28,7 +28,7 @@ struct PlanOptions {
   bool json = false;
 };
 
-// What stays of a context, in tokens per KV head.
+// The size of the kept part of a context, in tokens per KV head.
 struct Kept {
   std::string policy;  // spelled out
   uint32_t n_first = 0;
@@ -86,7 +86,7 @@ uint64_t BytesBefore(const PlanOptions& options, const Kept& kept) {
   return n_bytes;
 }
 
-// What the numbers of a layer mean if its heads keep different ones.
+// Tells how to read the numbers of a layer if its heads keep different ones.
 const char* NumbersAre(const std::string& heads) {
   if (heads == "adaptive") return "the mean of heads";
   if (heads == "adaptive-blend") return "about the mean of heads";

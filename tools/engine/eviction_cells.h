@@ -1,5 +1,5 @@
-// What a demo shows first of a policy: its evictions, whatever else is
-// measured.
+// The first cells that a demo shows of a policy: its evictions, whatever else
+// is measured.
 #ifndef KVEVICT_TOOLS_ENGINE_EVICTION_CELLS_H_
 #define KVEVICT_TOOLS_ENGINE_EVICTION_CELLS_H_
 

@@ -16,10 +16,10 @@ namespace kvevict::tools {
 // How rows are stored.
 struct KvLayout {
   uint32_t block_size = 0;  // tokens per block; 0: contiguous
-  // As in KIVI: the number of tokens that share the scales and minima of the
-  // keys, which are then per channel, and the number of last tokens that stay
-  // f32, at least; 0: none. Only for a contiguous cache of a quantized dtype
-  // whose heads are equally long.
+  // Counts as in KIVI: the number of tokens that share the scales and minima of
+  // keys, which are then per channel, and the least number of last tokens that
+  // stay f32; 0: none. Only for a contiguous cache of a quantized dtype whose
+  // heads are equally long.
   uint32_t group_tokens = 0;
   uint32_t recent_tokens = 0;
 };

@@ -18,9 +18,9 @@ kvevict_resolved_policy OfAnyContext(const Policy& policy) {
 void CheckFits(const Policy& policy, uint32_t n_tokens, uint32_t n_layers,
                bool has_weights) {
   if (policy.Requires(KVEVICT_INPUT_SCORES)) {
-    throw KvevictError(KVEVICT_ERROR_INVALID_ARGUMENT,
-                       "it ranks by scores of the caller's own, and this "
-                       "program has none");
+    throw KvevictError(
+        KVEVICT_ERROR_INVALID_ARGUMENT,
+        "it ranks by the caller's own scores, and this program has none");
   }
   if (!has_weights && WeighsTokens(policy)) {
     throw KvevictError(KVEVICT_ERROR_INVALID_ARGUMENT,
@@ -75,12 +75,13 @@ bool WantsSums(const Policy& policy) {
 
 std::string WhyNotWhileDecoding(const Policy& policy) {
   if (policy.Number("rotate") != 0) {
-    return "it turns keys, positions here are true ones";
+    return "it rotates keys to their slots, but this engine keeps their "
+           "positions";
   }
   if (WantsAllQueries(policy)) return "it needs the queries of all tokens";
   if (WeighsTokens(policy)) return "it needs weights of the tokens that stay";
   if (WantsSums(policy) && policy.Get("heads") != "equal") {
-    return "it needs sums of attention, of heads that hold as many tokens each";
+    return "it needs attention sums, and heads that hold equally many tokens";
   }
   return "";
 }

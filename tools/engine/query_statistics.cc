@@ -195,8 +195,7 @@ void QueryStatistics::Unrotate(std::vector<float>& rows,
   }
 }
 
-// With R the mean rotation of future positions: mean = R m, covariance = R C
-// R'.
+// R is the mean rotation of future positions: mean = R m, covariance = R C R'.
 void QueryStatistics::FindExpected(Layer& layer) const {
   const size_t dim = head_dim_;
   layer.mean.clear();

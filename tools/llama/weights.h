@@ -15,7 +15,7 @@ struct Matrix {
   size_t n_outputs = 0;
   std::vector<float> elems;  // [n_inputs, n_outputs]
 
-  // From a file's [n_outputs, n_inputs].
+  // Reads rows in a file's order, [n_outputs, n_inputs].
   static Matrix FromFile(size_t n_outputs, size_t n_inputs,
                          const std::vector<float>& rows);
 };

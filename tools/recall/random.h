@@ -25,7 +25,7 @@ class SplitMix64 {
   // The bias of the remainder is below n / 2^64.
   uint32_t Below(uint32_t n) { return static_cast<uint32_t>(Next() % n); }
 
-  // In [0, 1), 53 bits.
+  // The number is in [0, 1), with 53 bits.
   double Unit() { return static_cast<double>(Next() >> 11) * 0x1p-53; }
 
   // Fisher-Yates, from the end.

@@ -51,7 +51,7 @@ Report("evict", hand.Evict, n =>
 
 void Report(string name, Action<int> byHand, Action<int> layer)
 {
-    // In turns, so that a change of the machine's clock meets both.
+    // They take turns, so that a change of the machine's clock meets both.
     double hand = double.MaxValue, mine = double.MaxValue;
     Measure(byHand, 10);
     Measure(layer, 10);
@@ -64,8 +64,8 @@ void Report(string name, Action<int> byHand, Action<int> layer)
     Console.WriteLine($"{name,-12} {plain,10} {hand,10:F1} {mine,10:F1} {mine / hand,10:F2}");
 }
 
-// The best of some batches of 20 ms. The loops are in what is measured: the compiler would inline the first delegate
-// that it sees here, and no other.
+// The best of some batches of 20 ms. The loops are in what is measured: the
+// compiler would inline the first delegate that it sees here, and no other.
 static double Measure(Action<int> run, int batches)
 {
     double best = double.MaxValue;

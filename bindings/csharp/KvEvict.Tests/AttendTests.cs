@@ -35,7 +35,6 @@ public sealed class AttendTests : IDisposable
         _context.Attend([job], workspace);
     }
 
-    // The plain formula.
     private double Expected(int query, int head, int element, out double lse)
     {
         double sum = 0, output = 0;

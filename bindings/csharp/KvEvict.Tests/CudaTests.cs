@@ -14,7 +14,7 @@ public sealed class CudaTests : IDisposable
 
     public void Dispose() => _device.Dispose();
 
-    /// <summary>A machine with a driver of CUDA 12.4 and NVRTC 12.4, as ctest has it.</summary>
+    /// <summary>The machine has a driver of CUDA 12.4 and NVRTC 12.4, as ctest sets it up.</summary>
     [CudaFact]
     public void The_driver_s_GPUs_are_listed()
     {
@@ -57,7 +57,7 @@ public sealed class CudaTests : IDisposable
     }
 
     /// <summary>
-    /// What is captured on a stream runs when its graph does: so each call has queued its work on the stream it was
+    /// Captured work runs with its graph: so each call has queued its work on the stream it was
     /// given, and nowhere else.
     /// </summary>
     [CudaFact]
@@ -225,7 +225,7 @@ public sealed class CudaTests : IDisposable
         gpu.Context.Compact(moves, _device.Allocate(gpu.Context.CompactWorkspaceSize(moves)));
         AssertSameRows(cpu, gpu, layer: 0, slots: 24);
 
-        // Each head's last two of as many as it holds.
+        // The list of a head is its last two slots.
         KvRegion lasts = _device.Allocate(4 * sizeof(int)), counts = _device.Allocate(2 * sizeof(int));
         new[] { 22, 23, 8, 9 }.CopyTo(DeviceMemory.Read<int>(lasts));
         new[] { 24, 10 }.CopyTo(DeviceMemory.Read<int>(counts));
@@ -388,7 +388,7 @@ public sealed class CudaTests : IDisposable
         Assert.Equal(cpu.Values[layer].Span[..n], gpu.Values[layer].Span[..n]);
     }
 
-    /// <summary>What cuMemAlloc would give.</summary>
+    /// <summary>Stands for memory from cuMemAlloc.</summary>
     private sealed unsafe class DeviceMemory : IDisposable
     {
         private readonly List<nint> _all = [];
@@ -424,7 +424,7 @@ public sealed class CudaTests : IDisposable
         public override void Free(nint address, nuint bytes, nuint alignment) => --Live;
     }
 
-    /// <summary>A test that is skipped where those libraries are not named.</summary>
+    /// <summary>A test that is skipped unless those libraries are named.</summary>
     private sealed class CudaFactAttribute : FactAttribute
     {
         public CudaFactAttribute()

@@ -182,7 +182,7 @@ public class DoorTests
         Assert.Contains("merge_threshold 2",
                         Assert.Throws<ArgumentException>(() => model.Context.Compact(merging)).Message);
 
-        // Both layers back to front; the second one's lists have 3 and 2.
+        // Both layers go back to front; the second one's lists have 3 and 2 slots.
         using var backwards = new KvPinnedMemory<int>(new[] { 2, 1, 0, 1, 0, 9 });
         moves = [new(model.Views[0], 3, new KvKeepLists(backwards, 3)),
                  new(model.Views[1], 3, new KvKeepLists(backwards, 3, 2) { Counts = counts })];

@@ -4,14 +4,14 @@ using Xunit;
 
 namespace KvEvict.Tests;
 
-/// <summary>What the garbage collector has to do with it. Run alone: they watch the whole process.</summary>
+/// <summary>The garbage collector and the library. These tests run alone, since they watch the process.</summary>
 [Collection(nameof(GarbageTests))]
 [CollectionDefinition(nameof(GarbageTests), DisableParallelization = true)]
 public sealed unsafe class GarbageTests
 {
     private const int Tokens = 40;
 
-    /// <summary>The least that any of some rounds allocates: the runtime itself does so now and then.</summary>
+    /// <summary>The least that a round of several allocates: the runtime itself also allocates.</summary>
     private static long Allocated(Action call)
     {
         long least = long.MaxValue;
@@ -124,7 +124,7 @@ public sealed unsafe class GarbageTests
     private static readonly KvGeometry s_large = new(64, SmallModel.Layer with { QueryHeads = 64 }, 64);
 
     /// <summary>
-    /// The collector sees objects of some bytes; that each holds a MiB it has to be told, or it lets them pile up.
+    /// The collector sees small objects. It has to be told that each holds a MiB, or it lets them pile up.
     /// </summary>
     [Theory]
     [InlineData(true)]

@@ -5,7 +5,7 @@ using Xunit;
 namespace KvEvict.Tests;
 
 /// <summary>
-/// Memory that nobody refers to but a call's arguments stays until the call is over. The parallel runner is
+/// Memory that only a call's arguments refer to stays until the call is over. The parallel runner is
 /// called in the middle of the native call, and collects there.
 /// </summary>
 public sealed unsafe class KeepAliveTests : IDisposable
@@ -136,7 +136,7 @@ public sealed unsafe class KeepAliveTests : IDisposable
     [MethodImpl(MethodImplOptions.NoInlining)]
     private void Reorder() => _context.Reorder(Moves(), Scratch(4096));
 
-    // In arrays, to which nobody refers but the span: what lies on the stack of a caller would stay anyway.
+    // Only the span refers to these arrays: data on the stack of a caller would stay anyway.
     [MethodImpl(MethodImplOptions.NoInlining)]
     private KvMove[] Moves() => [new(View(), Tokens, KeepLists()) { TokenCounts = Numbers(Tokens) }];
 

@@ -13,7 +13,7 @@ public sealed class LayerTests : IDisposable
         QueryHeads = 6, KvHeads = 3, KeyHeadDim = 16, ValueHeadDim = 4, KeyType = KvDType.F16, SoftmaxScale = 0.5f,
     };
 
-    /// <summary>A window, a small layer, none, a large one.</summary>
+    /// <summary>A window, a small layer, no cache, and a large layer.</summary>
     private static readonly KvGeometry s_mixed = new(
         [KvLayerGeometry.Window, s_small, s_large with { Cache = KvLayerCache.None }, s_large], MaxTokens);
 
@@ -61,7 +61,7 @@ public sealed class LayerTests : IDisposable
         using KvWorkspace workspace = plan.CreateWorkspace(KvOperation.Evict);
         Layer[] layers = Layers();
         sequence.BeginObserving();
-        // What stands for other layers is not read, whatever it is.
+        // Inputs of the other layers are not read, whatever they are.
         const int Early = Tokens - 3;
         sequence.Observe([.. layers.Select((layer, l) => new KvObservation(l, layer.Rows))], Early);
         sequence.Append(Early);

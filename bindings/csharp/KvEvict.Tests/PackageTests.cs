@@ -8,7 +8,7 @@ using Xunit;
 
 namespace KvEvict.Tests;
 
-/// <summary>What lies in the package and its symbols, and what the loader says where they do not suffice.</summary>
+/// <summary>The contents of the package and its symbols, and what the loader says if they do not suffice.</summary>
 public sealed class PackageTests
 {
     private static readonly Guid s_sourceLink = new("CC110556-A091-4D38-9FEC-25AB9A351A6A");
@@ -159,7 +159,7 @@ public sealed class PackageTests
         return content.ToArray();
     }
 
-    /// <summary>A test that is skipped where no package was built for it.</summary>
+    /// <summary>A test that is skipped if no package was built for it.</summary>
     private sealed class PackageFactAttribute : FactAttribute
     {
         public PackageFactAttribute()

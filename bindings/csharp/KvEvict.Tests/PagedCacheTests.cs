@@ -4,7 +4,7 @@ using Xunit;
 
 namespace KvEvict.Tests;
 
-/// <summary>Sequences in a pool, held against what each would hold in memory of its own.</summary>
+/// <summary>Sequences in a pool hold what each would hold in memory of its own.</summary>
 public class PagedCacheTests
 {
     private const int Layers = SmallModel.Layers, KvHeads = SmallModel.KvHeads, Dim = SmallModel.Dim;
@@ -38,7 +38,7 @@ public class PagedCacheTests
         }
     }
 
-    /// <summary>One request, and which number's row each slot holds.</summary>
+    /// <summary>One request, and the number of the row in each slot.</summary>
     private sealed class Actor(KvPagedSequence cached, KvSequence sequence) : IDisposable
     {
         public KvPagedSequence Cached { get; } = cached;
@@ -219,7 +219,7 @@ public class PagedCacheTests
                      pool.Cache.Usage.Bytes);
     }
 
-    /// <summary>What shares and who copies.</summary>
+    /// <summary>Forks share blocks, and a writer copies them.</summary>
     [Fact]
     public void Forks_share_until_one_writes()
     {
@@ -262,7 +262,7 @@ public class PagedCacheTests
         Assert.Equal(2 * (20 - 3), pool.Cache.Usage.Free);
     }
 
-    /// <summary>As KIVI has them: in f16 until they are no longer recent.</summary>
+    /// <summary>KIVI's rows are in f16 until they are no longer recent.</summary>
     [Fact]
     public void Last_rows_are_not_quantized_and_keys_are_in_groups()
     {
@@ -388,7 +388,7 @@ public class PagedCacheTests
             () => new KvPagedCache(plan, options with { Memory = region.Slice(0, region.Bytes - 1) }));
     }
 
-    /// <summary>The collector may take all but what is in use.</summary>
+    /// <summary>The collector may take everything that is not in use.</summary>
     [Fact]
     public void What_nobody_disposed_is_collected()
     {

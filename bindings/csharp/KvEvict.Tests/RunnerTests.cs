@@ -5,7 +5,7 @@ using Xunit;
 
 namespace KvEvict.Tests;
 
-/// <summary>Parallel runners: whose exceptions come out where, and mistakes that native code must not see.</summary>
+/// <summary>Parallel runners: where their exceptions come out, and mistakes that native code must not see.</summary>
 public class RunnerTests
 {
     private const string Text = "snapkv:budget=24,window=4,sink=2";
@@ -138,7 +138,7 @@ public class RunnerTests
         var tasks = new List<KvParallelTask>();
         using SmallModel model = Model((itemCount, task) =>
         {
-            // The tasks of calls that are over, while another is at work.
+            // These tasks belong to calls that are over, while another is at work.
             foreach (KvParallelTask old in tasks)
                 Assert.Throws<InvalidOperationException>(() => old.Run(0, 0));
             tasks.Add(task);
@@ -152,7 +152,7 @@ public class RunnerTests
         AssertIsLikeAlone(model);
     }
 
-    /// <summary>Work that a test can watch, in the place of the library's.</summary>
+    /// <summary>Work that a test can watch, in place of the library's.</summary>
     private sealed unsafe class Work(Action<int, int> run)
     {
         public void Do(int itemCount, int workerCount, KvParallelRunner runner)

@@ -178,7 +178,7 @@ public class SequenceTests
         int[] positions = model.Sequence.KeepPositions(1, 1);
         Assert.Equal(16, positions.Length);
         for (int slot = 0; slot < 16; ++slot) Assert.Equal(positions[slot], there.TokenInSlot(1, 1, slot));
-        // In a batch; and a plan may have no room for them.
+        // Destinations work in a batch, and a plan may have no room for them.
         single.Prefill(32);
         KvBatch.Evict([new KvSequenceEviction(single.Sequence, single.Views) { Destinations = there.Views }],
                       single.Workspace);

@@ -102,7 +102,7 @@ internal sealed class SmallModel : IDisposable
         return key == Content(layer, token, head) && value == -key ? token : -1;
     }
 
-    // On CUDA by its address, as memory that the driver knows.
+    // CUDA gets the address, as memory that the driver knows.
     private KvRegion Place(KvPinnedMemory<float> memory)
     {
         KvRegion region = memory;

@@ -174,7 +174,7 @@ public class SurfaceTests
             }
             catch (ArgumentException)
             {
-                // Not an instruction, but an operand that looks like one.
+                // It is no instruction, but an operand that looks like one.
             }
             if (called?.DeclaringType == s_imports || called?.DeclaringType == s_wrappers) yield return called.Name;
         }

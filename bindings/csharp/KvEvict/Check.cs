@@ -2,17 +2,17 @@ using System.Runtime.CompilerServices;
 
 namespace KvEvict;
 
-// Checks of what callers hand in, in .NET's own terms.
+// Checks arguments in .NET's own terms.
 internal static class Check
 {
-    // A count, index or position, which the library takes unsigned.
+    // A count, index or position. The library takes it unsigned.
     internal static uint Count(int value, string name)
     {
         if (value < 0) ThrowNegative(value, name);
         return (uint)value;
     }
 
-    // A stride, which the library takes unsigned.
+    // A stride. The library takes it unsigned.
     internal static ulong Count(long value, string name)
     {
         ArgumentOutOfRangeException.ThrowIfNegative(value, name);

@@ -7,7 +7,7 @@ namespace KvEvict;
 public readonly record struct KvScoreJob(int Layer, KvView View, int TokenCount)
 {
     /// <summary>
-    /// Where heads hold different numbers: 32-bit numbers, [KV heads], each at most <see cref="TokenCount"/>.
+    /// Absent, or slots held by each head: 32-bit numbers, [KV heads], each at most <see cref="TokenCount"/>.
     /// </summary>
     public KvRegion TokenCounts { get; init; }
 
@@ -38,19 +38,19 @@ public readonly record struct KvScoreJob(int Layer, KvView View, int TokenCount)
     }
 }
 
-// The native structs of one job, which point to each other and so must not move themselves.
+// The native structs of one job. They point to each other, so they must not move.
 internal unsafe struct NativeScoreJob
 {
     private kvevict_view _view;
     private kvevict_signal_inputs _inputs;
     private NativeInputs _planes;
 
-    // Writes a job, whose rows must lie in their memory.
+    // Writes a job. Its rows must lie in their memory.
     internal static void Write(NativeScoreJob* self, kvevict_score_job* native, in KvScoreJob job,
                                KvLayerGeometry layer, int window, ContextHandle context, int index)
     {
         if (job.View is null) throw new ArgumentNullException(nameof(job.View));
-        int heads = Math.Max(layer.KvHeads, job.View.KvHeads); // that they differ is the library's to refuse
+        int heads = Math.Max(layer.KvHeads, job.View.KvHeads); // the library refuses it if they differ
         uint* counts = (uint*)job.TokenCounts.Each(context, nameof(job.TokenCounts), heads);
         job.View.Write(&self->_view, job.TokenCount, context, counts);
         NativeInputs.Write(&self->_planes, &self->_inputs, job.Inputs, layer, window, job.TokenCount, context, index);
@@ -101,7 +101,7 @@ public readonly record struct KvKeepLists(KvRegion Slots, int Count, int ListCou
 
 /// <summary>
 /// What <see cref="KvContext.Select(in KvSelectOptions, KvKeepLists, KvRegion, nint)"/> chooses from, and what must
-/// stay. As a plan's policy wants it: <see cref="KvPlan.Selection"/>.
+/// stay. <see cref="KvPlan.Selection"/> gives what a plan's policy wants.
 /// </summary>
 public ref struct KvSelectOptions
 {
@@ -109,7 +109,7 @@ public ref struct KvSelectOptions
     public int TokenCount { get; set; }
 
     /// <summary>
-    /// Where lists hold different numbers: 32-bit numbers, one per list, each at most <see cref="TokenCount"/>.
+    /// Absent, or slots held by each list's heads: 32-bit numbers, each at most <see cref="TokenCount"/>.
     /// </summary>
     public KvRegion TokenCounts { get; set; }
 
@@ -124,7 +124,7 @@ public ref struct KvSelectOptions
     /// </summary>
     public int RowCount { get; set; }
 
-    /// <summary>Over the rows of a list.</summary>
+    /// <summary>How the rows of a list are reduced to one.</summary>
     public KvReduce Reduce { get; set; }
 
     /// <summary>First slots that must stay.</summary>
@@ -136,7 +136,7 @@ public ref struct KvSelectOptions
     /// <summary>Which of two equal scores survives.</summary>
     public KvTie Tie { get; set; }
 
-    /// <summary>Slots that stay or go together, of which lists lose a multiple; 0: 1.</summary>
+    /// <summary>Slots of a block, which stays or goes as a whole; 0: 1.</summary>
     public int SelectBlock { get; set; }
 
     /// <summary>Strictly ascending slots that must stay, in host memory.</summary>
@@ -145,7 +145,7 @@ public ref struct KvSelectOptions
     /// <summary>Slots that go later or sooner than others.</summary>
     public ReadOnlySpan<KvTokenRange> Ranges { get; set; }
 
-    // All but the scores, the protected slots and the ranges, which a caller pins.
+    // Writes everything but the scores, protected slots and ranges, which a caller pins.
     internal readonly unsafe void Write(kvevict_select_options* native, int listCount, ContextHandle context)
     {
         *native = kvevict_select_options.Init;
@@ -165,16 +165,16 @@ public ref struct KvSelectOptions
 /// <param name="RowCount">Keep lists, mostly KV heads.</param>
 public readonly record struct KvLayerScores(ReadOnlyMemory<float> Scores, int RowCount);
 
-/// <summary>Which budget <see cref="KvContext.BudgetForMass"/> looks for.</summary>
+/// <summary>What <see cref="KvContext.BudgetForMass"/> looks for.</summary>
 public readonly record struct KvMassOptions
 {
     /// <summary>Keeps a share of the mass, in (0, 1].</summary>
     public KvMassOptions(double mass) => Mass = mass;
 
-    /// <summary>To be kept.</summary>
+    /// <summary>The share of the mass to keep.</summary>
     public double Mass { get; }
 
-    /// <summary>Which rows have one budget: each its own, those of a layer, all.</summary>
+    /// <summary>Which rows share a budget: none, those of a layer, or all.</summary>
     public KvScope Scope { get; init; } = KvScope.Layer;
 
     /// <summary>First slots that must stay; they count.</summary>
@@ -194,7 +194,7 @@ public readonly record struct KvMassOptions
 public readonly record struct KvMove(KvView View, int TokenCount, KvKeepLists Keep)
 {
     /// <summary>
-    /// Where heads hold different numbers: 32-bit numbers, [KV heads], each at most <see cref="TokenCount"/>. Blocks
+    /// Absent, or slots held by each head: 32-bit numbers, [KV heads], each at most <see cref="TokenCount"/>. Blocks
     /// beyond a head's own count need not be in its table.
     /// </summary>
     public KvRegion TokenCounts { get; init; }
@@ -202,26 +202,26 @@ public readonly record struct KvMove(KvView View, int TokenCount, KvKeepLists Ke
     /// <summary>What becomes of the rows that go when a context compacts.</summary>
     public KvMerge Merge { get; init; }
 
-    /// <summary>Values that merge: the least similarity of their keys, in [0, 1].</summary>
+    /// <summary>The least similarity of keys whose values merge, in [0, 1].</summary>
     public double MergeThreshold { get; init; }
 
-    /// <summary>Values that merge: the part of those that go, the most similar, in (0, 1]; 0: all.</summary>
+    /// <summary>The part of the values that go that merges, the most similar ones, in (0, 1]; 0: all.</summary>
     public double MergeFraction { get; init; }
 
     /// <summary>
-    /// Where the first survivor of every head goes when a context compacts. Without a <see cref="Destination"/> what is
-    /// below it is neither read nor written, and no listed slot is.
+    /// The slot of every head's first survivor when a context compacts. Without a <see cref="Destination"/> the slots
+    /// below it are neither read nor written, and none of them is listed.
     /// </summary>
     public int FirstSlot { get; init; }
 
     /// <summary>
-    /// Another cache that a context copies survivors to when it compacts, which is then all that changes: one with the
-    /// same KV heads and head sizes in any layout. Where K or V have another type there, rows are requantised. Null:
+    /// Another cache to which a context copies survivors when it compacts; the view then stays as it is. It has the
+    /// same KV heads and head sizes in any layout. If K or V have another type there, rows are requantised. Null:
     /// they move in place.
     /// </summary>
     public KvView? Destination { get; init; }
 
-    /// <summary>All slots that are held, to another cache.</summary>
+    /// <summary>Copies all held slots to another cache.</summary>
     /// <param name="view">The layer's cache.</param>
     /// <param name="tokenCount">Slots held, the most of any head.</param>
     /// <param name="destination">Where they are copied to.</param>
@@ -244,14 +244,14 @@ public readonly record struct KvMove(KvView View, int TokenCount, KvKeepLists Ke
     }
 }
 
-// The native structs of one move, which point to each other and so must not move themselves.
+// The native structs of one move. They point to each other, so they must not move.
 internal unsafe struct NativeMove
 {
     private kvevict_view _view;
     private kvevict_view _destination;
     private kvevict_keep_lists _keep;
 
-    // Writes a move; its rows must lie in the view's memory for so many tokens.
+    // Writes a move. The rows of so many tokens must lie in the view's memory.
     internal static void Write(NativeMove* self, kvevict_move* native, in KvMove move, int tokenCount,
                                ContextHandle context)
     {
@@ -276,17 +276,17 @@ internal unsafe struct NativeMove
 
 /// <summary>One layer's part of <see cref="KvPlan.Rotate(ReadOnlySpan{KvRotation}, nint)"/>.</summary>
 /// <param name="Layer">Below the number of layers, with a full cache.</param>
-/// <param name="View">The layer's cache, of which only keys are read and written.</param>
+/// <param name="View">The layer's cache. Only its keys are read and written.</param>
 /// <param name="TokenCount">Slots held, the most of any head.</param>
 /// <param name="Offsets">
-/// 32-bit numbers, [<paramref name="ListCount"/>, <paramref name="TokenCount"/>]: by how many positions the key in each
-/// slot moves, new position - old one. May be longer.
+/// 32-bit numbers, [<paramref name="ListCount"/>, <paramref name="TokenCount"/>]: the positions by which each slot's
+/// key moves, new position - old one. May be longer.
 /// </param>
 /// <param name="ListCount">1, which all heads share, or the view's KV heads.</param>
 public readonly record struct KvRotation(int Layer, KvView View, int TokenCount, KvRegion Offsets, int ListCount = 1)
 {
     /// <summary>
-    /// Where heads hold different numbers: 32-bit numbers, [KV heads], each at most <see cref="TokenCount"/>.
+    /// Absent, or slots held by each head: 32-bit numbers, [KV heads], each at most <see cref="TokenCount"/>.
     /// </summary>
     public KvRegion TokenCounts { get; init; }
 
@@ -298,12 +298,12 @@ public readonly record struct KvRotation(int Layer, KvView View, int TokenCount,
     }
 }
 
-// The native structs of one rotation, which point to each other and so must not move themselves.
+// The native structs of one rotation. They point to each other, so they must not move.
 internal unsafe struct NativeRotation
 {
     private kvevict_view _view;
 
-    // Writes a rotation, whose rows must lie in their memory.
+    // Writes a rotation. Its rows must lie in their memory.
     internal static void Write(NativeRotation* self, kvevict_rotation* native, in KvRotation rotation,
                                ContextHandle context)
     {

@@ -7,13 +7,13 @@ public ref struct KvEvictOptions
     public ReadOnlySpan<int> ProtectedPositions { get; set; }
 
     /// <summary>
-    /// One per layer, where the policy's signal needs more than keys: scores, or query rows of the observation window
+    /// One per layer, if the policy's signal needs more than keys: scores, or query rows of the observation window
     /// in place of observed ones. Empty: none.
     /// </summary>
     public ReadOnlySpan<KvSignalInputs> Inputs { get; set; }
 
     /// <summary>
-    /// Memory, aligned as a workspace, that receives the rows that go, at least
+    /// Memory aligned like a workspace that receives the rows that go, at least
     /// <see cref="KvSequence.UndoBytes"/>: see <see cref="KvSequence.Undo"/>. Default: they are gone for good.
     /// </summary>
     public KvRegion Undo { get; set; }
@@ -22,14 +22,14 @@ public ref struct KvEvictOptions
     public ReadOnlySpan<KvTokenRange> Ranges { get; set; }
 
     /// <summary>
-    /// Rows stay where they are, and the views' block tables, or the address tables of their planes, are written to:
-    /// blocks that stay come first, behind them those that go, which are free then. Whole blocks have to stay or go:
+    /// Rows stay where they are, and the views' block tables, or their planes' address tables, are written:
+    /// blocks that stay come first, then those that go, which are then free. Whole blocks have to stay or go:
     /// see <see cref="KvPlan.Capabilities"/>.
     /// </summary>
     public bool ByTable { get; set; }
 
     /// <summary>
-    /// One per layer: other caches, to which the rows that stay are copied, as rows of their type; the views keep
+    /// One per layer: other caches to which the rows that stay are copied, in the types there. The views keep
     /// theirs. They have room for as many as <see cref="KvSequence.KeptSlots"/> says. For a plan that has
     /// destinations. Empty: rows stay in the views.
     /// </summary>
@@ -37,18 +37,18 @@ public ref struct KvEvictOptions
 }
 
 /// <summary>
-/// Tokens that go later than others, but may go, or sooner: whatever its score, a token of a higher rank stays before
-/// any of a lower one; those in no range have rank 0. A call takes up to 64 ranges, none of which begins before the
-/// end of the one before. They say which tokens a list keeps, never how many.
+/// Tokens that go later or sooner than others: whatever its score, a token of a higher rank stays before
+/// any of a lower one. Tokens in no range have rank 0. A call takes up to 64 ranges, none of which begins before the
+/// end of the one before. Ranges say which tokens a list keeps, never how many.
 /// </summary>
 /// <param name="First">First position, or slot.</param>
-/// <param name="End">Behind the last one; <see cref="int.MaxValue"/> for all to come.</param>
-/// <param name="Rank">Any.</param>
+/// <param name="End">The one after the last; <see cref="int.MaxValue"/> for all to come.</param>
+/// <param name="Rank">Any number.</param>
 public readonly record struct KvTokenRange(int First, int End, int Rank)
 {
-    internal const int Most = 64; // more are the library's to refuse
+    internal const int Most = 64; // the library refuses more
 
-    // Writes ranges, as many as there is room for.
+    // Writes as many ranges as there is room for.
     internal static unsafe void Write(ReadOnlySpan<KvTokenRange> ranges, Span<kvevict_token_range> native)
     {
         for (int i = 0; i < native.Length; ++i)
@@ -64,17 +64,17 @@ public readonly record struct KvTokenRange(int First, int End, int Rank)
 
 /// <summary>What an eviction did, summed over the layers; bytes count K, V and companions.</summary>
 /// <param name="Evicted">Whether any layer lost a token.</param>
-/// <param name="BytesBefore">In use before.</param>
-/// <param name="BytesAfter">In use then.</param>
-/// <param name="TokensBefore">Slots in use before; of a layer whose heads differ, the most of any head.</param>
-/// <param name="TokensAfter">Slots in use then.</param>
+/// <param name="BytesBefore">Bytes in use before.</param>
+/// <param name="BytesAfter">Bytes in use afterwards.</param>
+/// <param name="TokensBefore">Slots in use before; the longest head counts if heads differ.</param>
+/// <param name="TokensAfter">Slots in use afterwards.</param>
 /// <param name="BlocksFreed">
-/// Paged: blocks that hold nothing any more, the entries of each block table, also of a head's own, from
+/// Paged: blocks that no longer hold anything, the entries of every block table from
 /// ceil(stored length / block size) on.
 /// </param>
 /// <param name="Reason">
-/// Why layers were left alone that may be over their budgets: <see cref="KvReason.OpenPrompt"/>, then all were;
-/// <see cref="KvReason.SmallBudget"/>, then one was at least.
+/// Why layers that may be over their budgets were left alone: <see cref="KvReason.OpenPrompt"/> if all were,
+/// <see cref="KvReason.SmallBudget"/> if at least one was.
 /// </param>
 public readonly record struct KvEvictReport(
     bool Evicted, long BytesBefore, long BytesAfter, long TokensBefore, long TokensAfter, long BlocksFreed,
@@ -83,24 +83,24 @@ public readonly record struct KvEvictReport(
 /// <summary>What an eviction did to one keep list.</summary>
 /// <param name="Layer">Its layer.</param>
 /// <param name="TokensBefore">Slots in use before.</param>
-/// <param name="TokensAfter">Slots in use then.</param>
+/// <param name="TokensAfter">Slots in use afterwards.</param>
 public readonly record struct KvListReport(int Layer, int TokensBefore, int TokensAfter)
 {
     /// <summary>
-    /// What share of the list's mass stayed: of the scores that it was chosen by, where these are attention or the
-    /// caller's. NaN where nothing is known, as for a plan that does not report mass.
+    /// The share of the list's mass that stayed: of the scores that chose it, if these are attention or the
+    /// caller's. NaN if it is not known, as for a plan that does not report mass.
     /// </summary>
     public float MassKept { get; init; } = float.NaN;
 
-    /// <summary>The largest mass of a single token that went, as a share of the list's; NaN likewise.</summary>
+    /// <summary>The largest mass of a token that went, as a share of the list's; NaN if it is not known.</summary>
     public float LargestMassEvicted { get; init; } = float.NaN;
 }
 
 /// <summary>
-/// Where a sequence keeps the state of a layer, on the context's device.
+/// The place of a layer's state on the context's device.
 /// </summary>
 /// <param name="Lengths">
-/// Address of u32 [ListCount, 2]: stored and logical length, brought up to date by the streams' work; those of all
+/// Address of u32 [ListCount, 2]: stored and logical length, updated by the streams' work. Those of all
 /// layers lie end to end. 0 without a full cache.
 /// </param>
 /// <param name="Positions">
@@ -108,14 +108,14 @@ public readonly record struct KvListReport(int Layer, int TokensBefore, int Toke
 /// Moves with every eviction.
 /// </param>
 /// <param name="ListedCounts">
-/// Address of u32 [ListCount]: how many slots of a list are listed, where lists differ; 0 where all list
+/// Address of u32 [ListCount]: how many slots each list has listed, if lists differ; 0 if all have
 /// ListedCount. Moves with every eviction.
 /// </param>
 /// <param name="ListedCount">Slots with a listed position, the most of any list.</param>
-/// <param name="ListCount">As <see cref="KvLayerInfo"/> has it.</param>
+/// <param name="ListCount">The number in <see cref="KvLayerInfo"/>.</param>
 /// <param name="Sums">
-/// Address of f32 [SumHeads, SumStride]: the attention observed that each slot has got. Fixed while the sequence
-/// observes; 0 where it keeps none.
+/// Address of f32 [SumHeads, SumStride]: the observed attention of each slot. Fixed while the sequence
+/// observes; 0 if it keeps none.
 /// </param>
 /// <param name="SumHeads">Rows of sums.</param>
 /// <param name="SumStride">Elements from row to row.</param>

@@ -1,11 +1,11 @@
 namespace KvEvict;
 
 /// <summary>One layer of one sequence in <see cref="KvContext.Attend"/>.</summary>
-/// <param name="View">The cache, the queries' own tokens among its slots.</param>
+/// <param name="View">The cache, which also holds the queries' own tokens.</param>
 /// <param name="TokenCount">Slots held, the most of any head.</param>
 /// <param name="QueryHeads">A multiple of the view's KV heads.</param>
 /// <param name="QueryCount">
-/// Of each head; query i belongs to slot <paramref name="TokenCount"/> - <paramref name="QueryCount"/> + i.
+/// Queries of each head; query i belongs to slot <paramref name="TokenCount"/> - <paramref name="QueryCount"/> + i.
 /// </param>
 /// <param name="Queries">[query heads, queries, key dim] after RoPE.</param>
 /// <param name="Output">
@@ -15,39 +15,39 @@ public readonly record struct KvAttention(KvView View, int TokenCount, int Query
                                           KvPlane Output)
 {
     /// <summary>
-    /// Where heads hold different numbers: 32-bit numbers, [KV heads], each at most <see cref="TokenCount"/>.
+    /// Absent, or slots held by each head: 32-bit numbers, [KV heads], each at most <see cref="TokenCount"/>.
     /// </summary>
     public KvRegion TokenCounts { get; init; }
 
     /// <summary>
-    /// For views without values (MLA), which are the first elements of the keys' rows. 0: all of them.
+    /// For views without values (MLA): values are this many first elements of a key's row. 0: all of them.
     /// </summary>
     public int ValueHeadDim { get; init; }
 
     /// <summary>Sliding window: a query sees no slot that lies so many or more before its own. 0: none.</summary>
     public int Window { get; init; }
 
-    /// <summary>Queries see slots behind their own too.</summary>
+    /// <summary>Queries also see slots after their own.</summary>
     public bool NonCausal { get; init; }
 
     /// <summary>Multiplies products of queries and keys; 0 means 1 / sqrt(key dim).</summary>
     public float SoftmaxScale { get; init; }
 
-    /// <summary>Scaled logits x become c * tanh(x / c), c being this; 0: they stay.</summary>
+    /// <summary>If this is c above 0, scaled logits x become c * tanh(x / c).</summary>
     public float LogitSoftcap { get; init; }
 
     /// <summary>Absent, or floats [query heads]: a term of each head's softmax that has no value.</summary>
     public KvRegion SinkLogits { get; init; }
 
     /// <summary>
-    /// Absent, or floats [query heads, queries] with one element per row: the log-sum-exp of each query's logits, as
-    /// <see cref="KvSignalInputs.RowLse"/> has it: written.
+    /// Absent, or floats [query heads, queries] with one element per row: receives the log-sum-exp of each query's
+    /// logits, as <see cref="KvSignalInputs.RowLse"/> has it.
     /// </summary>
     public KvPlane RowLse { get; init; }
 
     /// <summary>
-    /// Absent, or floats [<see cref="SumHeads"/>, slots held] with one element per row: the attention weight that each
-    /// slot got of all queries, as <see cref="KvSignalInputs.AttentionSums"/> of a step or chunk has it: written.
+    /// Absent, or floats [<see cref="SumHeads"/>, slots held] with one element per row: receives the attention weight
+    /// that each slot got from all queries, as <see cref="KvSignalInputs.AttentionSums"/> of a step or chunk has it.
     /// </summary>
     public KvPlane AttentionSums { get; init; }
 
@@ -66,7 +66,7 @@ public readonly record struct KvAttention(KvView View, int TokenCount, int Query
     }
 }
 
-// The native structs of one job, which point to each other and so must not move themselves.
+// The native structs of one job. They point to each other, so they must not move.
 internal unsafe struct NativeAttention
 {
     private kvevict_view _view;
@@ -75,7 +75,7 @@ internal unsafe struct NativeAttention
     private kvevict_plane _rowLse;
     private kvevict_plane _attentionSums;
 
-    // Writes a job, whose rows must lie in their memory.
+    // Writes a job. Its rows must lie in their memory.
     internal static void Write(NativeAttention* self, kvevict_attention_job* native, in KvAttention job,
                                ContextHandle context)
     {
@@ -116,17 +116,17 @@ internal unsafe struct NativeAttention
 public sealed unsafe partial class KvContext
 {
     /// <summary>
-    /// Attention of queries over caches as they lie: the softmax of the logits of the slots that a query sees, and the
-    /// mean of their values by it. For engines without a kernel of their own, at decode and at prefill.
+    /// Attention of queries over caches in place: the softmax of the logits of the slots that a query sees, and the
+    /// mean of their values by it. It serves engines without a kernel of their own, for decoding and prefill.
     /// </summary>
     /// <param name="jobs">
-    /// A layer of a sequence each, at most 128, of any shapes. They may share caches; what is written must not overlap
-    /// what any of them reads or writes.
+    /// At most 128, each for a layer of a sequence, of any shapes. They may share caches. Outputs must not overlap
+    /// anything that a job reads or writes.
     /// </param>
-    /// <param name="workspace">Of <see cref="AttendWorkspaceSize"/>.</param>
+    /// <param name="workspace">Scratch of <see cref="AttendWorkspaceSize"/>.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <exception cref="ArgumentException">
-    /// A region is too short, or rows lie outside their memory. A view cannot be, rows cannot be read, or outputs
+    /// A region is too short, or rows lie outside their memory. A view is invalid, rows cannot be read, or outputs
     /// overlap.
     /// </exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
@@ -137,11 +137,11 @@ public sealed unsafe partial class KvContext
         GC.KeepAlive(workspace.Owner);
     }
 
-    /// <summary>The workspace of attention: of few queries the best holds what the parts of a cache give.</summary>
-    /// <param name="jobs">As for the call.</param>
+    /// <summary>The workspace of attention. With few queries the best holds results of parts of the cache.</summary>
+    /// <param name="jobs">The jobs of the call.</param>
     /// <returns>Its size.</returns>
     /// <exception cref="ArgumentException">
-    /// Rows lie outside their memory. A view cannot be, or rows cannot be read.
+    /// Rows lie outside their memory, a view is invalid, or rows cannot be read.
     /// </exception>
     public KvWorkspaceSize AttendWorkspaceSize(ReadOnlySpan<KvAttention> jobs)
     {
@@ -151,7 +151,7 @@ public sealed unsafe partial class KvContext
     }
 
     /// <summary>Allocates the scratch that attention needs on the CPU.</summary>
-    /// <param name="jobs">As for the call.</param>
+    /// <param name="jobs">The jobs of the call.</param>
     /// <returns>A workspace to dispose.</returns>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     public KvWorkspace CreateAttendWorkspace(ReadOnlySpan<KvAttention> jobs)
@@ -165,7 +165,7 @@ public sealed unsafe partial class KvContext
                            kvevict_workspace* size)
     {
         ContextHandle handle = Handle;
-        // Not on the stack: a job's structs take a kilobyte.
+        // A job's structs take a kilobyte, so they are not on the stack.
         var parts = new NativeAttention[jobs.Length];
         var native = new kvevict_attention_job[jobs.Length];
         fixed (NativeAttention* part = parts)

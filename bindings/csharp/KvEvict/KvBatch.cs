@@ -10,43 +10,43 @@ public readonly record struct KvSequenceTokens(KvSequence Sequence, int TokenCou
 /// <param name="NewLength">The length.</param>
 public readonly record struct KvSequenceLength(KvSequence Sequence, int NewLength);
 
-/// <summary>What the layers of a sequence of a batch show, as for
+/// <summary>The observations of a sequence of a batch, for
 /// <see cref="KvSequence.Observe(ReadOnlySpan{KvObservation}, int, int?, nint)"/>.</summary>
 /// <param name="Sequence">The sequence.</param>
-/// <param name="Observations">Of ascending layers.</param>
+/// <param name="Observations">One per layer, in ascending order of layers.</param>
 /// <param name="RowCount">Rows of each layer.</param>
 /// <param name="FirstPosition">Position of row 0; null: the sequence's logical length.</param>
 public readonly record struct KvSequenceObservations(
     KvSequence Sequence, ReadOnlyMemory<KvObservation> Observations, int RowCount, int? FirstPosition = null);
 
-/// <summary>What an eviction of a sequence of a batch is given, as for <see cref="KvSequence.Evict"/>.</summary>
+/// <summary>The arguments of <see cref="KvSequence.Evict"/> for a sequence of a batch.</summary>
 /// <param name="Sequence">The sequence.</param>
-/// <param name="Views">One per layer; of layers without a full cache they may be null.</param>
+/// <param name="Views">One per layer; null is allowed for layers without a full cache.</param>
 public readonly record struct KvSequenceEviction(KvSequence Sequence, ReadOnlyMemory<KvView> Views)
 {
-    /// <summary>As <see cref="KvEvictOptions.ProtectedPositions"/>.</summary>
+    /// <summary>See <see cref="KvEvictOptions.ProtectedPositions"/>.</summary>
     public ReadOnlyMemory<int> ProtectedPositions { get; init; }
 
-    /// <summary>As <see cref="KvEvictOptions.Ranges"/>.</summary>
+    /// <summary>See <see cref="KvEvictOptions.Ranges"/>.</summary>
     public ReadOnlyMemory<KvTokenRange> Ranges { get; init; }
 
-    /// <summary>As <see cref="KvEvictOptions.Inputs"/>.</summary>
+    /// <summary>See <see cref="KvEvictOptions.Inputs"/>.</summary>
     public ReadOnlyMemory<KvSignalInputs> Inputs { get; init; }
 
-    /// <summary>As <see cref="KvEvictOptions.ByTable"/>: no other item's tables.</summary>
+    /// <summary>See <see cref="KvEvictOptions.ByTable"/>. Items must not share tables.</summary>
     public bool ByTable { get; init; }
 
-    /// <summary>As <see cref="KvEvictOptions.Undo"/>: no other item's.</summary>
+    /// <summary>See <see cref="KvEvictOptions.Undo"/>. Items must not share this memory.</summary>
     public KvRegion Undo { get; init; }
 
-    /// <summary>As <see cref="KvEvictOptions.Destinations"/>: no other item's.</summary>
+    /// <summary>See <see cref="KvEvictOptions.Destinations"/>. Items must not share them.</summary>
     public ReadOnlyMemory<KvView> Destinations { get; init; }
 }
 
 /// <summary>
-/// Calls for many sequences of one context, of different lengths and plans, each of which comes up once. They do to
-/// each what <see cref="KvSequence"/>'s method does, in order, to the same bytes. All are checked before the first one
-/// changes; a message begins with the item that it is about.
+/// Calls for many sequences of one context, of any lengths and plans. No sequence may come up twice. They do to
+/// each, in order and to the same bytes, what <see cref="KvSequence"/>'s method does. All are checked before the first
+/// changes. An error's message begins with the item that it is about.
 /// </summary>
 public static unsafe class KvBatch
 {
@@ -132,9 +132,9 @@ public static unsafe class KvBatch
 
     /// <summary>
     /// The workspace of <see cref="Evict"/> for sequences as long as they are now: the largest that any of them needs.
-    /// That of their plans for all their tokens serves at any length.
+    /// The workspace of their plans for all tokens serves at any length.
     /// </summary>
-    /// <param name="sequences">Of one context.</param>
+    /// <param name="sequences">Sequences of one context.</param>
     /// <returns>Its size.</returns>
     public static KvWorkspaceSize WorkspaceSize(ReadOnlySpan<KvSequence> sequences)
     {
@@ -154,13 +154,15 @@ public static unsafe class KvBatch
 
     /// <summary>
     /// <see cref="KvSequence.Evict"/> for each item, in one workspace. Contiguous caches of two sequences must not
-    /// overlap if one of them is to lose tokens. What was done to each its <see cref="KvSequence.Report"/> tells.
+    /// overlap if one of them is to lose tokens. Each sequence's <see cref="KvSequence.Report"/> says what was done to
+    /// it.
     /// </summary>
     /// <param name="items">Sequences and their caches.</param>
     /// <param name="workspace">Scratch, see <see cref="WorkspaceSize"/>.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <exception cref="ArgumentException">
-    /// Rows lie outside their memory, or a view is null. As for one sequence; nothing was moved in any.
+    /// Rows lie outside their memory, a view is null, or <see cref="KvSequence.Evict"/> refuses an item. Nothing was
+    /// moved.
     /// </exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     public static void Evict(ReadOnlySpan<KvSequenceEviction> items, KvRegion workspace, nint stream = 0)
@@ -171,14 +173,14 @@ public static unsafe class KvBatch
     }
 
     /// <summary>
-    /// <see cref="Evict"/> of sequences in one paged cache, whose emptied blocks are given back. Blocks that others
-    /// share are copied where survivors move to them; the others hold theirs unchanged.
+    /// <see cref="Evict"/> of sequences in one paged cache, which gets emptied blocks back. Blocks that others
+    /// share are copied before survivors move to them; the others hold theirs unchanged.
     /// </summary>
-    /// <param name="items">Sequences and where their rows are.</param>
+    /// <param name="items">Sequences and the places of their rows.</param>
     /// <param name="workspace">Scratch, the largest for <see cref="KvOperation.Evict"/> of the plans.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="ArgumentException">As for <see cref="Evict"/>; nothing was moved in any.</exception>
+    /// <exception cref="ArgumentException">The same errors as of <see cref="Evict"/>; nothing was moved.</exception>
     /// <exception cref="KvEvictException">Too few blocks are free for copies; nothing was moved in any.</exception>
     public static void EvictPaged(ReadOnlySpan<KvPagedEviction> items, KvRegion workspace, nint stream = 0)
     {

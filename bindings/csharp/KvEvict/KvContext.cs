@@ -86,8 +86,8 @@ public sealed unsafe partial class KvContext : IDisposable
     public void Prepare(KvPlan? plan = null) => Native.kvevict_context_prepare(Handle, plan?.Handle);
 
     /// <summary>
-    /// Chooses slots: what must stay, and then the highest scores, descending, NaN last. How many is said by the
-    /// lists; a list whose count is all that it holds keeps every slot.
+    /// Chooses slots: what must stay, and then the highest scores, descending, NaN last. The lists say how
+    /// many; a list whose count is all that it holds keeps every slot.
     /// </summary>
     /// <param name="options">What to choose from, and what must stay.</param>
     /// <param name="keep">Lists whose slots are written, ascending.</param>
@@ -108,14 +108,14 @@ public sealed unsafe partial class KvContext : IDisposable
         keep.KeepAlive();
     }
 
-    /// <summary>As the other overload, with scores and slots in any memory of the host's. For the CPU.</summary>
-    /// <param name="options">What to choose from but for the scores, and what must stay.</param>
+    /// <summary>Does the same with scores and slots in any host memory. For the CPU.</summary>
+    /// <param name="options">Everything but the scores.</param>
     /// <param name="scores">[rows, tokens]; empty: nothing is ranked.</param>
     /// <param name="keep">Receives [<paramref name="listCount"/>, n] slots, ascending per list.</param>
     /// <param name="workspace">Scratch, from <see cref="CreateSelectWorkspace"/>.</param>
     /// <param name="listCount">Lists.</param>
     /// <exception cref="ArgumentException">
-    /// <paramref name="keep"/> is no whole lists. A list would keep more than it holds or less than what must stay, or
+    /// <paramref name="keep"/> has no whole lists. A list would keep more than it holds or less than what must stay, or
     /// something is too short.
     /// </exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
@@ -160,22 +160,22 @@ public sealed unsafe partial class KvContext : IDisposable
     /// launch for all planes that lie alike.
     /// </summary>
     /// <param name="moves">
-    /// A layer each, at most 128, with strictly ascending lists. For lists in another order there is
+    /// At most 128, one per layer, with strictly ascending lists. For lists in another order there is
     /// <see cref="Reorder(ReadOnlySpan{KvMove}, KvRegion, nint)"/>.
     /// </param>
     /// <param name="workspace">
-    /// Absent, or scratch of <see cref="CompactWorkspaceSize"/>, with which CUDA may be faster.
+    /// Absent, or scratch of <see cref="CompactWorkspaceSize"/>, which may make CUDA faster.
     /// </param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <exception cref="ArgumentException">
-    /// Rows lie outside a view's memory, or a region is too short. A slot is out of range or order, a view cannot be,
+    /// Rows lie outside a view's memory, or a region is too short. A slot is out of range or order, a view is invalid,
     /// or two overlap; nothing was moved.
     /// </exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     public void Compact(ReadOnlySpan<KvMove> moves, KvRegion workspace = default, nint stream = 0) =>
         Move(ascending: true, moves, workspace, stream);
 
-    /// <summary>As the other overload, of one layer, with the slots in any memory of the host's. For the CPU.</summary>
+    /// <summary>Does the same for one layer, with the slots in any host memory. For the CPU.</summary>
     /// <param name="view">The layer's cache.</param>
     /// <param name="tokenCount">Slots held before.</param>
     /// <param name="keep">
@@ -184,8 +184,8 @@ public sealed unsafe partial class KvContext : IDisposable
     /// </param>
     /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
     /// <exception cref="ArgumentException">
-    /// Rows lie outside the view's memory, or these are no whole lists. A slot is out of range or order, or the view
-    /// cannot be.
+    /// Rows lie outside the view's memory, or the lists are not whole. A slot is out of range or order, or the view
+    /// is invalid.
     /// </exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     public void Compact(KvView view, int tokenCount, ReadOnlySpan<int> keep, int listCount = 1)
@@ -196,12 +196,12 @@ public sealed unsafe partial class KvContext : IDisposable
     }
 
     /// <summary>
-    /// The workspace of compacting: the least is 0. So is the best on the CPU, and on CUDA where rows are wide enough
+    /// The workspace of compacting: the least is 0. So is the best on the CPU, and on CUDA if rows are wide enough
     /// to move without.
     /// </summary>
-    /// <param name="moves">As for the call; only views and the lists' counts are read.</param>
+    /// <param name="moves">The call's moves; only views and the lists' counts are read.</param>
     /// <returns>Its size.</returns>
-    /// <exception cref="ArgumentException">Rows lie outside a view's memory. A view cannot be.</exception>
+    /// <exception cref="ArgumentException">Rows lie outside a view's memory, or a view is invalid.</exception>
     public KvWorkspaceSize CompactWorkspaceSize(ReadOnlySpan<KvMove> moves) =>
         MoveWorkspaceSize(ascending: true, moves);
 
@@ -210,18 +210,18 @@ public sealed unsafe partial class KvContext : IDisposable
     /// written; K, V and companions alike. Straightens a ring that has wrapped, and serves keep lists that do not
     /// ascend. Other rows are not touched.
     /// </summary>
-    /// <param name="moves">A layer each, at most 128, with slots in any order, also repeated.</param>
+    /// <param name="moves">At most 128, one per layer, with slots in any order, also repeated.</param>
     /// <param name="workspace">Scratch of <see cref="ReorderWorkspaceSize"/>.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <exception cref="ArgumentException">
     /// Rows lie outside a view's memory, or a region is too short. A slot is out of range, the workspace is too small,
-    /// a view cannot be, or two overlap; nothing was moved.
+    /// a view is invalid, or two overlap; nothing was moved.
     /// </exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     public void Reorder(ReadOnlySpan<KvMove> moves, KvRegion workspace, nint stream = 0) =>
         Move(ascending: false, moves, workspace, stream);
 
-    /// <summary>As the other overload, of one layer, with the slots in any memory of the host's. For the CPU.</summary>
+    /// <summary>Does the same for one layer, with the slots in any host memory. For the CPU.</summary>
     /// <param name="view">The layer's cache.</param>
     /// <param name="tokenCount">Slots held before.</param>
     /// <param name="slots">
@@ -231,8 +231,8 @@ public sealed unsafe partial class KvContext : IDisposable
     /// <param name="workspace">Scratch, from <see cref="CreateReorderWorkspace"/>.</param>
     /// <param name="listCount">1 (all heads alike) or the view's KV heads.</param>
     /// <exception cref="ArgumentException">
-    /// Rows lie outside the view's memory, or these are no whole lists. A slot is out of range, the workspace is too
-    /// small, or the view cannot be.
+    /// Rows lie outside the view's memory, or the lists are not whole. A slot is out of range, the workspace is too
+    /// small, or the view is invalid.
     /// </exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     public void Reorder(KvView view, int tokenCount, ReadOnlySpan<int> slots, KvRegion workspace, int listCount = 1)
@@ -243,19 +243,19 @@ public sealed unsafe partial class KvContext : IDisposable
     }
 
     /// <summary>The workspace of reordering.</summary>
-    /// <param name="moves">As for the call; only views and the lists' counts are read.</param>
+    /// <param name="moves">The call's moves; only views and the lists' counts are read.</param>
     /// <returns>Its size; 0 if nothing is listed.</returns>
     /// <exception cref="ArgumentException">
-    /// Rows lie outside a view's memory. A view, or so many lists, cannot be.
+    /// Rows lie outside a view's memory, or a view or the number of lists is invalid.
     /// </exception>
     public KvWorkspaceSize ReorderWorkspaceSize(ReadOnlySpan<KvMove> moves) =>
         MoveWorkspaceSize(ascending: false, moves);
 
     /// <summary>Allocates the scratch that reordering needs on the CPU.</summary>
-    /// <param name="moves">As for the call; only views and the lists' counts are read.</param>
+    /// <param name="moves">The call's moves; only views and the lists' counts are read.</param>
     /// <returns>A workspace to dispose.</returns>
     /// <exception cref="ArgumentException">
-    /// Rows lie outside a view's memory. A view, or so many lists, cannot be.
+    /// Rows lie outside a view's memory, or a view or the number of lists is invalid.
     /// </exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     public KvWorkspace CreateReorderWorkspace(ReadOnlySpan<KvMove> moves)
@@ -265,14 +265,14 @@ public sealed unsafe partial class KvContext : IDisposable
     }
 
     /// <summary>
-    /// The smallest budgets that keep a share of the mass: how many tokens a policy has to keep of prompts like this
-    /// one. For calibration, not for every step: it sorts all rows.
+    /// Finds the smallest budgets that keep a share of the mass: how many tokens a policy has to keep of prompts like
+    /// this one. For calibration, not for every step: it sorts all rows.
     /// </summary>
     /// <param name="layers">Their scores.</param>
     /// <param name="options">How much to keep, and of what.</param>
     /// <returns>Tokens of each row, of each layer, or of all, as the scope says.</returns>
     /// <exception cref="ArgumentException">
-    /// Scores are not whole rows. A score is below 0, or a number cannot be.
+    /// Scores are not whole rows, a score is below 0, or a number is out of range.
     /// </exception>
     public int[] BudgetForMass(ReadOnlySpan<KvLayerScores> layers, KvMassOptions options)
     {
@@ -353,7 +353,7 @@ public sealed unsafe partial class KvContext : IDisposable
         GC.KeepAlive(workspace.Owner);
     }
 
-    // Packed lists at an address that holds while a call runs.
+    // Packed lists at an address that stays valid while a call runs.
     private static KvKeepLists Lists(int* slots, int length, int listCount, string name)
     {
         if (Check.Count(listCount, nameof(listCount)) == 0 || length % listCount != 0)
@@ -398,10 +398,10 @@ public sealed unsafe partial class KvContext : IDisposable
         return new KvWorkspaceSize(size);
     }
 
-    // So many slots the cache of a move must have.
+    // The cache of a move must have so many slots.
     private static int LeastTokens(in KvMove move) =>
         move.Destination is null ? checked(move.FirstSlot + move.Keep.Count) : move.Keep.Count;
 
-    // More than these the library refuses.
+    // The library refuses more.
     private static bool Few(ReadOnlySpan<KvMove> moves) => moves.Length <= NativeConstants.KVEVICT_MAX_JOBS;
 }

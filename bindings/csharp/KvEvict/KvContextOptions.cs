@@ -24,7 +24,7 @@ public sealed record KvContextOptions
     public KvMemoryHooks? Memory { get; init; }
 
     /// <summary>
-    /// Whose code the CPU's kernels run, one of <see cref="KvEvictLibrary.SimdTargets"/>; null: the best one.
+    /// The SIMD target of the CPU's kernels, one of <see cref="KvEvictLibrary.SimdTargets"/>; null: the best one.
     /// </summary>
     public string? SimdTarget { get; init; }
 
@@ -58,7 +58,7 @@ public sealed record KvContextOptions
     public bool SelectOnHost { get; init; }
 
     /// <summary>
-    /// Wait after every kernel, so that a fault names the kernel, and check lists of slots on the device.
+    /// Calls wait after every kernel, so that a fault names it, and check lists of slots on the device.
     /// </summary>
     public bool Debug { get; init; }
 }
@@ -69,8 +69,8 @@ public sealed record KvContextOptions
 /// <see cref="KvContextOptions.ThreadCount"/>, and no two items run with the same one at the same time.
 /// </summary>
 /// <remarks>
-/// It may throw: what it left out is then done on the calling thread, so that the cache stays whole, and the
-/// exception comes out of the call that needed the runner, and of no other.
+/// It may throw: the calling thread then does what it left out, so that the cache stays whole, and the
+/// exception comes out of the call that used the runner.
 /// </remarks>
 /// <param name="itemCount">Number of items.</param>
 /// <param name="task">What to run.</param>
@@ -81,8 +81,8 @@ public delegate void KvParallelRunner(int itemCount, KvParallelTask task);
 /// from the context. Host memory that it hands out is reported to the garbage collector.
 /// </summary>
 /// <remarks>
-/// Where nobody disposed the objects, <see cref="Free"/> runs on the finalizer's thread, and maybe after a finalizer
-/// of this: that must leave memory alone which is still in use.
+/// If nobody disposed the objects, <see cref="Free"/> runs on the finalizer's thread, maybe after a finalizer
+/// of this, which must not free memory that is still in use.
 /// </remarks>
 public abstract class KvMemoryHooks
 {
@@ -94,7 +94,7 @@ public abstract class KvMemoryHooks
 
     /// <summary>Frees memory; must not throw.</summary>
     /// <param name="address">What <see cref="Allocate"/> returned.</param>
-    /// <param name="bytes">As then.</param>
-    /// <param name="alignment">As then.</param>
+    /// <param name="bytes">Its size.</param>
+    /// <param name="alignment">Its alignment.</param>
     public abstract void Free(nint address, nuint bytes, nuint alignment);
 }

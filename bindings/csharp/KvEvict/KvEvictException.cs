@@ -4,7 +4,7 @@ using System.Text.RegularExpressions;
 namespace KvEvict;
 
 /// <summary>
-/// A call failed for want of something: memory, a device, free blocks, a combination that is handled.
+/// A call failed because something is missing: memory, a device, free blocks, support for a combination.
 /// No output has been written and no cache byte has moved.
 /// </summary>
 /// <remarks>

@@ -2,11 +2,11 @@ using System.Runtime.InteropServices;
 
 namespace KvEvict;
 
-/// <summary>A GPU, and what would compile kernels for it.</summary>
-/// <param name="Name">Such as "NVIDIA H200".</param>
+/// <summary>A GPU, and the compiler that would serve it.</summary>
+/// <param name="Name">Its name, such as "NVIDIA H200".</param>
 /// <param name="ComputeCapability">90 is 9.0.</param>
-/// <param name="DriverVersion">CUDA of the driver: 12040 is 12.4.</param>
-/// <param name="NvrtcVersion">Likewise; 0 if there is a problem.</param>
+/// <param name="DriverVersion">The driver's CUDA version: 12040 is 12.4.</param>
+/// <param name="NvrtcVersion">libnvrtc's CUDA version; 0 if there is a problem.</param>
 /// <param name="Nvrtc">The libnvrtc found, as it was opened.</param>
 /// <param name="Target">"sm_90": machine code for this GPU; "compute_80": PTX that the driver translates.</param>
 /// <param name="Problem">Why no context can be created on it; "" if one can.</param>
@@ -17,14 +17,14 @@ public readonly record struct KvGpuInfo(
 /// <summary>A row of the table of element types.</summary>
 /// <param name="DType">The element type.</param>
 /// <param name="Name">Its short name, such as "f32".</param>
-/// <param name="ElementBytes">Bytes per element; 0 where elements are not bytes of their own.</param>
+/// <param name="ElementBytes">Bytes per element; 0 if elements share bytes.</param>
 /// <param name="CanMove">Whether compaction moves it.</param>
 /// <param name="CanScore">Whether keys of it can be scored.</param>
 /// <param name="CanRotate">Whether RoPE can be applied again to keys of it.</param>
 /// <param name="BlockElements">How many elements are stored together; 0 for opaque rows.</param>
-/// <param name="BlockBytes">In how many bytes.</param>
+/// <param name="BlockBytes">The bytes that these take.</param>
 /// <param name="TakesScale">Whether rows may have a scale, in a companion.</param>
-/// <param name="NeedsScale">Whether they must have one to be read.</param>
+/// <param name="NeedsScale">Whether rows must have a scale to be read.</param>
 /// <param name="TakesMinimum">Whether rows may have a minimum, in a companion.</param>
 public readonly record struct KvDTypeInfo(
     KvDType DType, string Name, int ElementBytes, bool CanMove, bool CanScore, bool CanRotate, int BlockElements,
@@ -63,7 +63,7 @@ public static unsafe class KvEvictLibrary
 
     /// <summary>Whether contexts can be created on a device here. Never throws.</summary>
     /// <param name="device">The device.</param>
-    /// <returns>False where <see cref="CheckDevice"/> throws, also for want of the native library.</returns>
+    /// <returns>False if <see cref="CheckDevice"/> throws, also without the native library.</returns>
     public static bool IsAvailable(KvDevice device) =>
         IsLoadable && NativePINVOKE.kvevict_device_check(device) == KvStatus.Ok;
 
@@ -86,7 +86,7 @@ public static unsafe class KvEvictLibrary
 
     /// <summary>The name of a status in the library, such as "INVALID_ARGUMENT".</summary>
     /// <param name="status">A status.</param>
-    /// <returns>"UNKNOWN" for a number that is none.</returns>
+    /// <returns>Its name; "UNKNOWN" for a number that is no status.</returns>
     public static string StatusName(KvStatus status) => Text(Native.kvevict_status_name(status));
 
     /// <summary>A sentence for a reason.</summary>
@@ -127,7 +127,7 @@ public static unsafe class KvEvictLibrary
     {
         var rows = new List<KvDTypeInfo>();
         kvevict_dtype_info row = new() { struct_size = (uint)sizeof(kvevict_dtype_info) };
-        // The library's own way to end a table is a status, which is no failure here.
+        // The library ends a table with a status, which is no failure here.
         while (NativePINVOKE.kvevict_dtype_at((uint)rows.Count, &row) == KvStatus.Ok)
         {
             rows.Add(new KvDTypeInfo(row.dtype, Text(row.name), (int)row.element_bytes, row.can_move != 0,

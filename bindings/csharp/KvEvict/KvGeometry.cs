@@ -3,13 +3,13 @@ namespace KvEvict;
 /// <summary>The attention geometry of one layer.</summary>
 public sealed record KvLayerGeometry
 {
-    /// <summary>A layer whose sliding window the engine keeps: it is not evicted, and nothing of it matters.</summary>
+    /// <summary>A layer whose sliding window the engine keeps: it is not evicted, and only its kind matters.</summary>
     public static KvLayerGeometry Window { get; } = Without(KvLayerCache.Window);
 
     /// <summary>A layer without keys and values: recurrent, or a reader of another layer's.</summary>
     public static KvLayerGeometry None { get; } = Without(KvLayerCache.None);
 
-    /// <summary>What it keeps. Only full caches are evicted; of other layers nothing else is read.</summary>
+    /// <summary>What it keeps. Only full caches are evicted; nothing else is read of other layers.</summary>
     public KvLayerCache Cache { get; init; }
 
     /// <summary>Query heads, a multiple of <see cref="KvHeads"/>.</summary>
@@ -36,12 +36,12 @@ public sealed record KvLayerGeometry
     /// <summary>Multiplies q.k; 0 means 1/sqrt(KeyHeadDim).</summary>
     public float SoftmaxScale { get; init; }
 
-    /// <summary>Scaled logits x become c tanh(x / c), c being this (Gemma 2); 0: they stay.</summary>
+    /// <summary>If this is c above 0, scaled logits x become c * tanh(x / c) (Gemma 2).</summary>
     public float LogitSoftcap { get; init; }
 
     internal bool HasFullCache => Cache == KvLayerCache.Full;
 
-    // Packed query rows [rows, query heads, key dim], and how many those are; none of a layer that observes nothing.
+    // Packed query rows [rows, query heads, key dim] and their number, which is 0 for a layer that observes nothing.
     internal unsafe KvPlane QueryRows<T>(T* rows, int length, KvDType dtype, out int rowCount) where T : unmanaged
     {
         rowCount = 0;
@@ -90,7 +90,7 @@ public sealed class KvGeometry
 
     /// <summary>A model whose layers are alike.</summary>
     /// <param name="layerCount">Layers, 1 to 4096.</param>
-    /// <param name="layer">Each of them.</param>
+    /// <param name="layer">The geometry of each.</param>
     /// <param name="maxTokens">Most slots a layer will ever hold.</param>
     public KvGeometry(int layerCount, KvLayerGeometry layer, int maxTokens) : this([layer], maxTokens) =>
         LayerCount = layerCount;
@@ -109,34 +109,34 @@ public sealed class KvGeometry
     /// <summary>Layers.</summary>
     public int LayerCount { get; }
 
-    /// <summary>One that all layers have, or one for each.</summary>
+    /// <summary>One for all layers, or one for each.</summary>
     public IReadOnlyList<KvLayerGeometry> Layers => _layers;
 
     /// <summary>Most slots a layer will ever hold.</summary>
     public int MaxTokens { get; }
 
     /// <summary>
-    /// How RoPE turned the keys of layers with a full cache: pair f of a key at position p by p times number f radians,
-    /// whatever scaling went into that. Elements beyond the pairs are not turned. Empty: not said;
+    /// How RoPE rotated the keys of layers with a full cache: pair f of a key at position p by p times number f
+    /// radians, whatever scaling went into that. Elements beyond the pairs are not rotated. Empty: unknown;
     /// <c>triattention</c> needs it.
     /// </summary>
     public ReadOnlyMemory<float> RopeInverseFrequencies { get; init; }
 
     /// <summary>
-    /// A logit per query head that takes part in its softmax and has no value (gpt-oss), of all layers with a full
+    /// A logit per query head that takes part in its softmax and has no value (gpt-oss), for all layers with a full
     /// cache, layer by layer; negative infinity for a head without one. Empty: no head has one.
     /// </summary>
     public ReadOnlyMemory<float> SinkLogits { get; init; }
 
-    /// <summary>Which elements of a key RoPE turns together.</summary>
+    /// <summary>Which elements of a key RoPE rotates together.</summary>
     public KvRopeLayout RopeLayout { get; init; }
 
-    // A layer's; of a layer that is none, which the library refuses, the nearest.
+    // A layer's geometry, or the nearest layer's if there is no such layer, which the library refuses.
     internal KvLayerGeometry Of(int layer) => _layers[Math.Clamp(layer, 0, _layers.Length - 1)];
 
     internal kvevict_layer_geometry[] LayersToNative() => [.. _layers.Select(layer => layer.ToNative())];
 
-    // All but the layers, frequencies and sinks, which a caller pins.
+    // Writes everything but the layers, frequencies and sinks, which a caller pins.
     internal unsafe kvevict_geometry ToNative()
     {
         kvevict_geometry native = kvevict_geometry.Init;

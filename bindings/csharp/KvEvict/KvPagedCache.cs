@@ -1,10 +1,10 @@
 namespace KvEvict;
 
 /// <summary>How to make a paged cache.</summary>
-/// <param name="BlockCount">For each layer; layers that are alike share theirs.</param>
+/// <param name="BlockCount">Blocks for each layer; layers that are alike share theirs.</param>
 public readonly record struct KvPagedCacheOptions(int BlockCount)
 {
-    /// <summary>Tokens per block; 0: <see cref="GroupTokens"/>, or 16 without.</summary>
+    /// <summary>Tokens per block; 0: <see cref="GroupTokens"/> if set, otherwise 16.</summary>
     public int BlockSize { get; init; }
 
     /// <summary>How rows lie in a block.</summary>
@@ -16,8 +16,8 @@ public readonly record struct KvPagedCacheOptions(int BlockCount)
     public KvRegion Memory { get; init; }
 
     /// <summary>
-    /// Of the scales and minima that blocks have for each row of u8, i8, u4 and u4_halves: f32, f16 or bf16.
-    /// <see cref="KvDType.Opaque"/>: f32, and none for rows of fp8, which otherwise have a scale.
+    /// The type of the scales and minima that blocks have for each row of u8, i8, u4 and u4_halves: f32, f16 or bf16.
+    /// <see cref="KvDType.Opaque"/> means f32, and no scale for rows of fp8, which otherwise have one.
     /// </summary>
     public KvDType NumberDType { get; init; }
 
@@ -26,10 +26,10 @@ public readonly record struct KvPagedCacheOptions(int BlockCount)
     /// </summary>
     public int GroupTokens { get; init; }
 
-    /// <summary>How many last rows of a sequence are not quantized, at least.</summary>
+    /// <summary>The least number of a sequence's last rows that are not quantized.</summary>
     public int RecentTokens { get; init; }
 
-    /// <summary>Of those rows: f32, f16 or bf16. <see cref="KvDType.Opaque"/>: f32.</summary>
+    /// <summary>The type of those rows: f32, f16 or bf16. <see cref="KvDType.Opaque"/>: f32.</summary>
     public KvDType RecentDType { get; init; }
 
     internal unsafe kvevict_paged_cache_options ToNative(ContextHandle context)
@@ -49,31 +49,31 @@ public readonly record struct KvPagedCacheOptions(int BlockCount)
 }
 
 /// <summary>What is in use of a paged cache, at one moment.</summary>
-/// <param name="Sequences">How many there are.</param>
-/// <param name="Blocks">Of all layers.</param>
+/// <param name="Sequences">The number of sequences.</param>
+/// <param name="Blocks">The blocks of all layers.</param>
 /// <param name="Free">Blocks that nobody holds.</param>
 /// <param name="Shared">Blocks that several sequences hold.</param>
-/// <param name="Slots">Rows of all layers that sequences hold, each for itself.</param>
-/// <param name="Bytes">Of all blocks, and of what sequences have for recent rows.</param>
-/// <param name="BytesInUse">Without the blocks that are free.</param>
-/// <param name="F32Bytes">As <paramref name="Bytes"/> if all rows were f32.</param>
+/// <param name="Slots">Rows of all layers that sequences hold; a shared row counts for each of them.</param>
+/// <param name="Bytes">Bytes of all blocks, and of the sequences' memory for recent rows.</param>
+/// <param name="BytesInUse">Bytes without the free blocks.</param>
+/// <param name="F32Bytes">What <paramref name="Bytes"/> would be if all rows were f32.</param>
 public readonly record struct KvPagedCacheUsage(
     int Sequences, long Blocks, long Free, long Shared, long Slots, long Bytes, long BytesInUse, long F32Bytes);
 
 /// <summary>
-/// A cache for engines without one: a fixed pool of blocks, which sequences hold by tables, as in PagedAttention.
-/// Threads may share it. Keeps its plan alive, whose context, geometry and tokens it has; the policy plays no part.
+/// A cache for engines without one: a fixed pool of blocks that sequences hold by tables, as in PagedAttention.
+/// Threads may share it. It keeps its plan alive and has the plan's context, geometry and tokens, not the policy.
 /// </summary>
 public sealed unsafe class KvPagedCache : IDisposable
 {
     private readonly PagedCacheHandle _handle;
     private readonly object? _lent;
 
-    /// <summary>Creates a cache of which all blocks are free.</summary>
+    /// <summary>Creates a cache whose blocks are all free.</summary>
     /// <param name="plan">Its geometry's tokens are the most that a sequence may hold.</param>
     /// <param name="options">How many blocks, and where.</param>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="ArgumentException">Options that cannot be, or opaque rows.</exception>
+    /// <exception cref="ArgumentException">The options are invalid, or rows are opaque.</exception>
     /// <exception cref="KvEvictException">There is no memory left.</exception>
     public KvPagedCache(KvPlan plan, KvPagedCacheOptions options)
     {
@@ -98,11 +98,11 @@ public sealed unsafe class KvPagedCache : IDisposable
 
     internal PagedCacheHandle Handle => Check.Open(_handle, this);
 
-    /// <summary>What the blocks of all layers take.</summary>
-    /// <param name="plan">Whose geometry counts.</param>
+    /// <summary>The bytes of all layers' blocks.</summary>
+    /// <param name="plan">The plan whose geometry counts.</param>
     /// <param name="options">How many blocks.</param>
     /// <returns>Bytes.</returns>
-    /// <exception cref="ArgumentException">Options that cannot be, or opaque rows.</exception>
+    /// <exception cref="ArgumentException">The options are invalid, or rows are opaque.</exception>
     public static long BytesFor(KvPlan plan, KvPagedCacheOptions options)
     {
         ArgumentNullException.ThrowIfNull(plan);

@@ -2,27 +2,27 @@ namespace KvEvict;
 
 /// <summary>Rows of one layer, outside the cache.</summary>
 /// <param name="Layer">One with a full cache.</param>
-/// <param name="FirstSlot">Of row 0.</param>
+/// <param name="FirstSlot">The slot of row 0.</param>
 /// <param name="TokenCount">Rows of each KV head; 0 is valid.</param>
-/// <param name="Keys">Of the geometry's type, in any layout; one that is absent is left alone.</param>
-/// <param name="Values">Likewise.</param>
+/// <param name="Keys">Rows of the geometry's type in any layout; if absent, keys are left alone.</param>
+/// <param name="Values">Rows of the geometry's type in any layout; if absent, values are left alone.</param>
 public readonly record struct KvPagedRows(
     int Layer, int FirstSlot, int TokenCount, KvPlane Keys, KvPlane Values = default);
 
 /// <summary>
-/// What an eviction of a paged sequence is given. No undo: a fork made before keeps what goes.
+/// The arguments of a paged sequence's eviction. There is no undo: a fork made before keeps what goes.
 /// </summary>
-/// <param name="Cached">Where the rows are.</param>
-/// <param name="Sequence">Which tokens they are of.</param>
+/// <param name="Cached">The rows.</param>
+/// <param name="Sequence">The tokens that the rows belong to.</param>
 public readonly record struct KvPagedEviction(KvPagedSequence Cached, KvSequence Sequence)
 {
-    /// <summary>As <see cref="KvEvictOptions.ProtectedPositions"/>.</summary>
+    /// <summary>See <see cref="KvEvictOptions.ProtectedPositions"/>.</summary>
     public ReadOnlyMemory<int> ProtectedPositions { get; init; }
 
-    /// <summary>As <see cref="KvEvictOptions.Ranges"/>.</summary>
+    /// <summary>See <see cref="KvEvictOptions.Ranges"/>.</summary>
     public ReadOnlyMemory<KvTokenRange> Ranges { get; init; }
 
-    /// <summary>As <see cref="KvEvictOptions.Inputs"/>.</summary>
+    /// <summary>See <see cref="KvEvictOptions.Inputs"/>.</summary>
     public ReadOnlyMemory<KvSignalInputs> Inputs { get; init; }
 }
 
@@ -36,7 +36,7 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
     private readonly KvPagedCache _cache;
 
     /// <summary>Adds a sequence, which holds no tokens.</summary>
-    /// <param name="cache">Where its blocks come from.</param>
+    /// <param name="cache">The cache that its blocks come from.</param>
     /// <exception cref="KvEvictException">There is no memory left for its tables.</exception>
     public KvPagedSequence(KvPagedCache cache)
         : this(cache, cache?.Handle!, made => Native.kvevict_paged_sequence_create(cache!.Handle, made))
@@ -80,7 +80,7 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
                                    made => Native.kvevict_paged_sequence_fork(handle, made, stream));
     }
 
-    /// <summary>Makes room for tokens behind the last one, in every layer. Their rows have any content.</summary>
+    /// <summary>Makes room for tokens after the last one in every layer. Their rows have any content.</summary>
     /// <param name="tokenCount">Tokens; 0 does nothing.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <exception cref="ArgumentException">A layer would hold more than the geometry's tokens.</exception>
@@ -94,10 +94,10 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
         Native.kvevict_paged_sequence_truncate(Handle, Check.Count(newLength, nameof(newLength)));
 
     /// <summary>
-    /// Drops the last rows of each layer that a sequence of positions stores no longer: after its trim or reset, or an
+    /// Drops the last rows of each layer that a sequence no longer stores, after its trim or reset, or an
     /// eviction by views.
     /// </summary>
-    /// <param name="stored">Of a plan of the cache's geometry.</param>
+    /// <param name="stored">A sequence of a plan with the cache's geometry.</param>
     /// <exception cref="ArgumentException">It stores more than there are rows.</exception>
     public void Fit(KvSequence stored)
     {
@@ -117,8 +117,8 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
     }
 
     /// <summary>
-    /// A layer's rows, right until a call changes the sequence, and until it is disposed. To write to blocks that other
-    /// sequences share is to write to theirs: see <see cref="Own"/>.
+    /// A layer's rows, valid until a call changes the sequence or it is disposed. Writing to blocks that other
+    /// sequences share changes their rows too: see <see cref="Own"/>.
     /// </summary>
     /// <param name="layer">One with a full cache.</param>
     /// <returns>The view, which keeps this alive.</returns>
@@ -139,7 +139,7 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
     }
 
     /// <summary>
-    /// Copies those blocks of all layers that others share and that hold slots from one on, so that they may be written
+    /// Copies the blocks of all layers that others share and that hold slots from one on, so that they may be written
     /// through views.
     /// </summary>
     /// <param name="firstSlot">0: all.</param>
@@ -177,20 +177,20 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
     }
 
     /// <summary><see cref="KvBatch.EvictPaged"/> of one.</summary>
-    /// <param name="sequence">Which tokens the rows are of.</param>
+    /// <param name="sequence">The tokens that the rows belong to.</param>
     /// <param name="workspace">Scratch for <see cref="KvOperation.Evict"/>.</param>
-    /// <param name="options">What it is told beside the policy; without undo, since a fork keeps what goes.</param>
+    /// <param name="options">What it is told beside the policy. No undo: a fork made before keeps what goes.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <returns>What it did, see <see cref="KvSequence.Report"/>.</returns>
     /// <exception cref="ArgumentException">
-    /// There is memory to undo with, or there are destinations. As for a batch; nothing was moved.
+    /// Undo memory or destinations are set, or <see cref="KvBatch.EvictPaged"/> would refuse it. Nothing was moved.
     /// </exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     public KvEvictReport Evict(KvSequence sequence, KvRegion workspace, KvEvictOptions options = default,
                                nint stream = 0)
     {
         if (options.Undo.Address != 0)
-            throw new ArgumentException("Undo is set: a fork made before keeps what goes", nameof(options));
+            throw new ArgumentException("Undo is set: make a fork before the eviction instead", nameof(options));
         if (!options.Destinations.IsEmpty)
             throw new ArgumentException("Destinations are set: KvSequence.Evict takes them", nameof(options));
         KvBatch.EvictPaged([new KvPagedEviction(this, sequence)
@@ -203,16 +203,16 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
     }
 
     /// <summary>
-    /// Reads a prompt in chunks as <see cref="KvSequence.Prefill"/> does: makes room before each one, and gives back
+    /// Reads a prompt in chunks as <see cref="KvSequence.Prefill"/> does. It makes room before each one and gives back
     /// what evictions leave empty.
     /// </summary>
-    /// <param name="prompt">How.</param>
-    /// <param name="sequence">Which tokens the rows are of.</param>
+    /// <param name="prompt">The prompt and how to read it.</param>
+    /// <param name="sequence">The tokens that the rows belong to.</param>
     /// <param name="workspace">Scratch for <see cref="KvOperation.Evict"/>.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <returns>What it took.</returns>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="ArgumentException">As for the calls; the prompt has ended.</exception>
+    /// <exception cref="ArgumentException">A call in it was refused, or the prompt has ended.</exception>
     /// <exception cref="KvEvictException">Too few blocks are free.</exception>
     public KvPrefillReport Prefill(KvPrefill prompt, KvSequence sequence, KvRegion workspace, nint stream = 0)
     {
@@ -253,7 +253,7 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
         }
     }
 
-    // A plane of the cache, whose end the library knows.
+    // A plane of the cache. The library knows where it ends.
     private KvPlane PlaneOf(in kvevict_plane native) => native.data == 0 ? default : new()
     {
         Region = new KvRegion((nint)native.data, long.MaxValue, this),

@@ -13,7 +13,7 @@ public sealed unsafe class KvPinnedMemory<T> : IDisposable, IRegionOwner where T
     private MemoryHandle _pin;
     private readonly nint _address;
 
-    /// <summary>Allocates a zeroed array where the collector moves nothing.</summary>
+    /// <summary>Allocates a zeroed array that the collector does not move.</summary>
     /// <param name="length">Elements.</param>
     /// <exception cref="ArgumentOutOfRangeException"><paramref name="length"/> is negative.</exception>
     public KvPinnedMemory(int length) : this(new Memory<T>(Allocate(length)))
@@ -44,7 +44,7 @@ public sealed unsafe class KvPinnedMemory<T> : IDisposable, IRegionOwner where T
     /// <summary>The memory.</summary>
     public Span<T> Span => Open()._memory.Span;
 
-    /// <summary>Where it lies until this is disposed.</summary>
+    /// <summary>Its address until this is disposed.</summary>
     public nint Address => Open()._address;
 
     /// <summary>The memory as a region that keeps this alive.</summary>

@@ -9,11 +9,11 @@ namespace KvEvict;
 /// <param name="RotateReason">Why keys cannot be rotated.</param>
 /// <param name="NeedsScore">The policy has to score keys to evict.</param>
 /// <param name="TableBlock">
-/// An eviction <see cref="KvEvictOptions.ByTable"/> takes views whose block size divides this; 0 where MoveReason says
+/// An eviction <see cref="KvEvictOptions.ByTable"/> takes views whose block size divides this; 0 if MoveReason says
 /// why not.
 /// </param>
-/// <param name="NeedsHeadTables">And that have a block table for each KV head, whose lists differ.</param>
-/// <param name="NeedsLayerTables">And no table of another layer, which keeps other tokens.</param>
+/// <param name="NeedsHeadTables">The views must have a block table for each KV head, since lists differ.</param>
+/// <param name="NeedsLayerTables">The views must not use another layer's table, since that keeps other tokens.</param>
 public readonly record struct KvCapabilities(
     bool CanMove, bool CanScore, bool CanRotate, KvReason MoveReason, KvReason ScoreReason, KvReason RotateReason,
     bool NeedsScore, int TableBlock, bool NeedsHeadTables, bool NeedsLayerTables);
@@ -23,9 +23,9 @@ public readonly record struct KvCapabilities(
 /// <param name="QueryHeads">Query heads.</param>
 /// <param name="KvHeads">KV heads; 0 without a full cache.</param>
 /// <param name="ListCount">
-/// Its keep lists: its KV heads where those may keep different tokens, else one for all; 0 without a full cache.
+/// Its keep lists: one per KV head if these may keep different tokens, otherwise one; 0 without a full cache.
 /// </param>
-/// <param name="FirstList">The place of its first one where the lists of all layers lie end to end.</param>
+/// <param name="FirstList">The index of its first list among all layers' lists.</param>
 public readonly record struct KvLayerInfo(
     KvLayerCache Cache, int QueryHeads, int KvHeads, int ListCount, int FirstList);
 
@@ -39,28 +39,28 @@ public sealed unsafe class KvPlan : IDisposable
     private readonly ContextHandle _context;
 
     /// <summary>Checks a geometry and a policy against each other.</summary>
-    /// <param name="context">Where the work is done.</param>
+    /// <param name="context">The context that does the work.</param>
     /// <param name="geometry">The model.</param>
     /// <param name="policy">What survives.</param>
     /// <param name="headBudgets">
     /// Tokens that each KV head keeps, everything included: the heads of all layers with a full cache, layer by layer,
-    /// in place of the policy's budget and layer split, for <see cref="KvScope.KvHead"/>. Above a head's length it
-    /// keeps all. Empty: the policy's.
+    /// in place of the policy's budget and layer split, for <see cref="KvScope.KvHead"/>. A budget above a head's
+    /// length keeps everything. Empty: the policy's.
     /// </param>
     /// <param name="layerBudgets">
-    /// Of each layer with a full cache what <see cref="KvPolicy.Budget"/> means, in place of that and of the layer
-    /// split. Not with <paramref name="headBudgets"/>. Empty: the policy's.
+    /// A <see cref="KvPolicy.Budget"/> for each layer with a full cache, in place of the policy's and its layer
+    /// split. It excludes <paramref name="headBudgets"/>. Empty: the policy's.
     /// </param>
     /// <param name="reportMass">
-    /// Whether evictions measure what mass they keep, for <see cref="KvListReport"/>, in a workspace with room for keys
+    /// Whether evictions measure the mass that they keep, for <see cref="KvListReport"/>. The workspace then holds keys
     /// beside scores.
     /// </param>
     /// <param name="hasDestinations">
-    /// Whether evictions may be given <see cref="KvEvictOptions.Destinations"/>, for which a sequence has room.
+    /// Whether evictions may be given <see cref="KvEvictOptions.Destinations"/>, for which sequences then have room.
     /// </param>
     /// <param name="draftTokens">
     /// The most tokens that a step of speculation takes back. A policy that scores by the last queries then remembers
-    /// so many rows beside its window, so that <see cref="KvSequence.TrimTo"/> leaves the window whole.
+    /// this many rows beside its window, so that <see cref="KvSequence.TrimTo"/> leaves the window whole.
     /// </param>
     /// <exception cref="ArgumentException">They do not go together.</exception>
     public KvPlan(KvContext context, KvGeometry geometry, KvPolicy policy, ReadOnlySpan<int> headBudgets = default,
@@ -124,7 +124,7 @@ public sealed unsafe class KvPlan : IDisposable
 
     internal ContextHandle Context => _context;
 
-    // Query rows by which a layer is scored; below 0: as many as there are slots.
+    // The query rows that score a layer; below 0: as many as there are slots.
     internal int QueryRows { get; }
 
     // Whether the heads of a layer may hold different numbers of tokens.
@@ -144,11 +144,11 @@ public sealed unsafe class KvPlan : IDisposable
 
     /// <summary>The workspace of an operation; in the least, scoring on the CPU is slower.</summary>
     /// <param name="operation">
-    /// The operation; <see cref="KvOperation.Observe"/>: where a sequence keeps query rows.
+    /// The operation; <see cref="KvOperation.Observe"/> is the memory in which a sequence keeps query rows.
     /// </param>
-    /// <param name="tokenCount">The most slots that a layer will hold then; 0: the geometry's tokens.</param>
+    /// <param name="tokenCount">The most slots that a layer will hold; 0: the geometry's tokens.</param>
     /// <returns>Its size.</returns>
-    /// <exception cref="ArgumentException">There is no such operation, or no layer holds so much.</exception>
+    /// <exception cref="ArgumentException">There is no such operation, or no layer holds so many tokens.</exception>
     public KvWorkspaceSize WorkspaceSize(KvOperation operation, int tokenCount = 0)
     {
         kvevict_workspace size = new() { struct_size = (uint)sizeof(kvevict_workspace) };
@@ -158,10 +158,10 @@ public sealed unsafe class KvPlan : IDisposable
 
     /// <summary>Allocates the workspace in which an operation is fastest on the CPU.</summary>
     /// <param name="operation">The operation.</param>
-    /// <param name="tokenCount">The most slots that a layer will hold then; 0: the geometry's tokens.</param>
+    /// <param name="tokenCount">The most slots that a layer will hold; 0: the geometry's tokens.</param>
     /// <returns>A workspace to dispose.</returns>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
-    /// <exception cref="ArgumentException">There is no such operation, or no layer holds so much.</exception>
+    /// <exception cref="ArgumentException">There is no such operation, or no layer holds so many tokens.</exception>
     public KvWorkspace CreateWorkspace(KvOperation operation, int tokenCount = 0)
     {
         _context.RefuseHostMemory("workspace");
@@ -199,15 +199,15 @@ public sealed unsafe class KvPlan : IDisposable
     /// <summary>
     /// What the policy asks of <see cref="KvContext.Select(in KvSelectOptions, KvKeepLists, KvRegion, nint)"/>: what
     /// must stay, the tie rule, the reduction of rows, the number of lists and how many slots each keeps. The caller
-    /// adds scores, protected slots and where the lists lie.
+    /// adds scores, protected slots and memory for the lists.
     /// </summary>
-    /// <param name="layer">With a full cache; decides the budget. <see cref="KvScope.Model"/>: the first one.</param>
+    /// <param name="layer">A full one, which decides the budget. For <see cref="KvScope.Model"/> it is the first.</param>
     /// <param name="tokenCount">Slots held.</param>
     /// <param name="keep">The lists, without slots.</param>
-    /// <param name="seenCount">Tokens seen so far, which a budget that is a ratio is one of; 0: the slots held.</param>
+    /// <param name="seenCount">Tokens seen so far, to which a ratio refers; 0: the slots held.</param>
     /// <returns>The options, without scores.</returns>
     /// <exception cref="ArgumentException">
-    /// There is no such layer, or so many tokens; its heads have budgets of their own.
+    /// There is no such layer, it does not hold so many tokens, or its heads have budgets of their own.
     /// </exception>
     public KvSelectOptions Selection(int layer, int tokenCount, out KvKeepLists keep, int seenCount = 0)
     {
@@ -230,17 +230,17 @@ public sealed unsafe class KvPlan : IDisposable
     }
 
     /// <summary>Scores the cached tokens of layers by the signal of the policy.</summary>
-    /// <param name="jobs">A layer each, at most 128.</param>
+    /// <param name="jobs">At most 128, one per layer.</param>
     /// <param name="workspace">Scratch for <see cref="KvOperation.Score"/>.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <exception cref="ArgumentException">
-    /// A region is too short, or rows lie outside their memory. A view cannot be, keys cannot be read, or the policy
+    /// A region is too short, or rows lie outside their memory. A view is invalid, keys cannot be read, or the policy
     /// scores nothing.
     /// </exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     public void Score(ReadOnlySpan<KvScoreJob> jobs, KvRegion workspace, nint stream = 0)
     {
-        // More than these the library refuses.
+        // The library refuses more.
         bool few = jobs.Length <= NativeConstants.KVEVICT_MAX_JOBS;
         Span<NativeScoreJob> parts = few ? stackalloc NativeScoreJob[jobs.Length] : new NativeScoreJob[jobs.Length];
         Span<kvevict_score_job> native = few ? stackalloc kvevict_score_job[jobs.Length]
@@ -262,13 +262,13 @@ public sealed unsafe class KvPlan : IDisposable
     }
 
     /// <summary>
-    /// As the other overload, of one layer, with the scores in any memory of the host's. For the CPU.
+    /// Does the same for one layer, with the scores in any host memory. For the CPU.
     /// </summary>
     /// <param name="job">The layer, without scores.</param>
     /// <param name="scores">Receives [KV heads, tokens]; may be longer.</param>
     /// <param name="workspace">Scratch for <see cref="KvOperation.Score"/>.</param>
     /// <exception cref="ArgumentException">
-    /// A span is too short, or rows lie outside their memory. The view cannot be, keys cannot be read, or the policy
+    /// A span is too short, or rows lie outside their memory. The view is invalid, keys cannot be read, or the policy
     /// scores nothing.
     /// </exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
@@ -279,7 +279,7 @@ public sealed unsafe class KvPlan : IDisposable
             Score([job with { Scores = new KvRegion((nint)values, (long)scores.Length * sizeof(float)) }], workspace);
     }
 
-    /// <summary>As the other overload, of query rows that lie packed in any memory of the host's.</summary>
+    /// <summary>Does the same with query rows that lie packed in any host memory.</summary>
     /// <param name="job">The layer, without scores and queries.</param>
     /// <param name="queries">
     /// [observation window, query heads, key dim] after RoPE; ushort for the bits of <see cref="KvDType.BF16"/>.
@@ -287,7 +287,7 @@ public sealed unsafe class KvPlan : IDisposable
     /// <param name="scores">Receives [KV heads, tokens]; may be longer.</param>
     /// <param name="workspace">Scratch for <see cref="KvOperation.Score"/>.</param>
     /// <exception cref="ArgumentException">
-    /// A span has too few rows, or rows lie outside their memory. The view cannot be, keys cannot be read, or the
+    /// A span has too few rows, or rows lie outside their memory. The view is invalid, keys cannot be read, or the
     /// policy scores nothing.
     /// </exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
@@ -303,22 +303,22 @@ public sealed unsafe class KvPlan : IDisposable
         Score(job, queries, KvDType.BF16, scores, workspace);
 
     /// <summary>
-    /// Turns cached keys as RoPE would have at other positions, in place. After an eviction a survivor in slot i, of
-    /// position p, moves by i - p where positions count slots. The plan's geometry has
+    /// Rotates cached keys in place to what RoPE makes at other positions. After an eviction a survivor in slot i, of
+    /// position p, moves by i - p if positions count slots. The plan's geometry must have
     /// <see cref="KvGeometry.RopeInverseFrequencies"/>.
     /// </summary>
-    /// <param name="rotations">A layer each, at most 128, whose caches do not overlap.</param>
+    /// <param name="rotations">At most 128, one per layer, whose caches do not overlap.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <exception cref="ArgumentException">
-    /// A region is too short, or rows lie outside their memory. A view cannot be.
+    /// A region is too short, rows lie outside their memory, or a view is invalid.
     /// </exception>
     /// <exception cref="KvEvictException">
-    /// Keys cannot be turned: <see cref="Capabilities"/> says why.
+    /// Keys cannot be rotated: <see cref="Capabilities"/> says why.
     /// </exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     public void Rotate(ReadOnlySpan<KvRotation> rotations, nint stream = 0)
     {
-        // More than these the library refuses.
+        // The library refuses more.
         bool few = rotations.Length <= NativeConstants.KVEVICT_MAX_JOBS;
         Span<NativeRotation> parts = few ? stackalloc NativeRotation[rotations.Length]
                                          : new NativeRotation[rotations.Length];
@@ -335,14 +335,14 @@ public sealed unsafe class KvPlan : IDisposable
     }
 
     /// <summary>
-    /// As the other overload, of one layer, with the offsets in any memory of the host's. For the CPU.
+    /// Does the same for one layer, with the offsets in any host memory. For the CPU.
     /// </summary>
     /// <param name="rotation">The layer, without offsets.</param>
-    /// <param name="offsets">[lists, tokens]: new position - old one, of each slot.</param>
+    /// <param name="offsets">[lists, tokens]: new position - old one for each slot.</param>
     /// <exception cref="ArgumentException">
-    /// A span is too short, or rows lie outside their memory. A view cannot be.
+    /// A span is too short, rows lie outside their memory, or a view is invalid.
     /// </exception>
-    /// <exception cref="KvEvictException">Keys cannot be turned.</exception>
+    /// <exception cref="KvEvictException">Keys cannot be rotated.</exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     public void Rotate(in KvRotation rotation, ReadOnlySpan<int> offsets)
     {

@@ -7,7 +7,7 @@ namespace KvEvict;
 /// Elements may lie in groups, and blocks may have addresses of their own in place of a region.
 /// </summary>
 /// <remarks>
-/// The factories below make the usual layouts, of the type of the region's elements where it is known; change what
+/// The factories below make the usual layouts, with the region's element type if it is known. Change what
 /// differs with a <c>with</c> expression, for example the values of fused rows [tokens, K heads + V heads, dim]:
 /// <code>KvPlane.TokenMajor(pool, KvDType.BF16, 16, 64) with { Offset = 8 * 64 * 2 }</code>
 /// <c>default</c> is an absent plane.
@@ -35,14 +35,14 @@ public readonly record struct KvPlane
     /// <summary>Elements of a group, which lie packed; 0: no groups.</summary>
     public int GroupElements { get; init; }
 
-    /// <summary>Bytes from a group of elements to the next; 0 without.</summary>
+    /// <summary>Bytes from a group of elements to the next; 0 without groups.</summary>
     public long GroupStride { get; init; }
 
     /// <summary>
     /// Paged: the addresses of blocks that were allocated one by one, 64 bits each, by block id, or in token order
     /// for a view without a block table; such as a <see cref="KvPinnedMemory{T}"/> of ulong or nint. Then there is no
-    /// <see cref="Region"/>, <see cref="Offset"/> is where in a block the rows begin, and nobody checks where blocks
-    /// end. Entries of blocks that hold no tokens may be 0. Read when a call runs.
+    /// <see cref="Region"/>, <see cref="Offset"/> is the begin of the rows in a block, and nobody checks where blocks
+    /// end. Entries of blocks that hold no tokens may be 0. Calls read the table when they run.
     /// </summary>
     public KvRegion AddressTable { get; init; }
 
@@ -56,15 +56,15 @@ public readonly record struct KvPlane
     public int RowBytes { get; init; }
 
     /// <summary>
-    /// What a companion is for the rows that it goes with: numbers of one element, for example
+    /// The role of a companion: scales or minima of rows, with one element per row, for example
     /// <code>KvPlane.TokenMajor(scales, KvDType.F16, 8, 1) with { Role = KvRole.KeyScale }</code>
-    /// which move with the rows; with a token stride of 0 a head has one number for all tokens, which stays.
+    /// They move with the rows. With a token stride of 0 a head has one number for all tokens, which stays.
     /// </summary>
     public KvRole Role { get; init; }
 
     /// <summary>
-    /// Of scales and minima: how many tokens share those of an element, of which there are then as many as the rows
-    /// have; 0: none.
+    /// For scales and minima: how many tokens share those of an element. They then have as many elements as the rows
+    /// have. 0: tokens do not share them.
     /// </summary>
     public int GroupTokens { get; init; }
 
@@ -92,7 +92,7 @@ public readonly record struct KvPlane
 
     /// <summary>[heads, capacity, dim].</summary>
     /// <param name="region">The memory, from its first row on; of typed elements.</param>
-    /// <param name="capacity">Tokens for which there is room per head.</param>
+    /// <param name="capacity">The tokens that each head has room for.</param>
     /// <param name="headDim">Elements per row.</param>
     /// <returns>The plane.</returns>
     /// <exception cref="ArgumentException">The region does not know its elements.</exception>
@@ -102,7 +102,7 @@ public readonly record struct KvPlane
     /// <summary>[heads, capacity, dim].</summary>
     /// <param name="region">The memory, from its first row on.</param>
     /// <param name="dtype">Element type.</param>
-    /// <param name="capacity">Tokens for which there is room per head.</param>
+    /// <param name="capacity">The tokens that each head has room for.</param>
     /// <param name="headDim">Elements per row.</param>
     /// <returns>The plane.</returns>
     public static KvPlane HeadMajor(KvRegion region, KvDType dtype, int capacity, int headDim) =>
@@ -114,7 +114,7 @@ public readonly record struct KvPlane
 
     /// <summary>[heads, dim, capacity]: transposed, as some engines store V.</summary>
     /// <param name="region">The memory, from its first row on; of typed elements.</param>
-    /// <param name="capacity">Tokens for which there is room.</param>
+    /// <param name="capacity">The tokens that there is room for.</param>
     /// <param name="headDim">Elements per row.</param>
     /// <returns>The plane.</returns>
     /// <exception cref="ArgumentException">The region does not know its elements.</exception>
@@ -124,7 +124,7 @@ public readonly record struct KvPlane
     /// <summary>[heads, dim, capacity]: transposed, as some engines store V.</summary>
     /// <param name="region">The memory, from its first row on.</param>
     /// <param name="dtype">Element type.</param>
-    /// <param name="capacity">Tokens for which there is room.</param>
+    /// <param name="capacity">The tokens that there is room for.</param>
     /// <param name="headDim">Elements per row.</param>
     /// <returns>The plane.</returns>
     public static KvPlane Transposed(KvRegion region, KvDType dtype, int capacity, int headDim) =>
@@ -190,7 +190,7 @@ public readonly record struct KvPlane
     /// <param name="blockSize">Tokens per block.</param>
     /// <param name="headCount">Heads in memory.</param>
     /// <param name="headDim">Elements per row.</param>
-    /// <param name="groupElements">Elements of a group; a divisor of them.</param>
+    /// <param name="groupElements">Elements of a group; it must divide the elements per row.</param>
     /// <returns>The plane.</returns>
     public static KvPlane Vectorised(
         KvRegion region, KvDType dtype, int blockSize, int headCount, int headDim, int groupElements) =>
@@ -255,7 +255,7 @@ public readonly record struct KvPlane
         };
     }
 
-    // With the strides that 0 stands for in inputs but queries: those of so many packed rows.
+    // Replaces strides of 0, which inputs other than queries may have, by those of so many packed rows.
     internal KvPlane Packed(int rowCount)
     {
         long row = (long)HeadDim * KvEvictLibrary.InfoOf(DType).ElementBytes;
@@ -268,7 +268,7 @@ public readonly record struct KvPlane
 
     internal bool IsRecent => Role is KvRole.KeyRecent or KvRole.ValueRecent;
 
-    // Rows that so many tokens have, or share.
+    // The rows that so many tokens have or share.
     internal int RowsFor(int tokenCount) =>
         GroupTokens > 0 && tokenCount > 0 ? (tokenCount - 1) / GroupTokens + 1 : tokenCount;
 
@@ -315,7 +315,7 @@ public readonly record struct KvPlane
         HeadDim = Positive(headDim, nameof(headDim)),
     };
 
-    // Of as many packed rows.
+    // The stride of so many packed rows.
     private static long Stride(KvDType dtype, int headDim, int rows = 1)
     {
         long bytes = PackedBytes(dtype, Positive(headDim, nameof(headDim)));

@@ -5,7 +5,7 @@ using System.Text;
 namespace KvEvict;
 
 /// <summary>
-/// What survives an eviction: signal, shaping, budget. A value, which is its text form: change it with a <c>with</c>
+/// What survives an eviction: signal, shaping, budget. A policy is a value, its text form: change it with a <c>with</c>
 /// expression or <see cref="With"/>. Two policies are equal if their texts are.
 /// </summary>
 /// <remarks>
@@ -15,9 +15,9 @@ namespace KvEvict;
 /// of the budget goes to the highest scores: descending, ties by <see cref="Tie"/>, NaN last.
 /// </para>
 /// <para>
-/// A policy has the parameters that mean something to it, see <see cref="ParametersOf"/>: properties of others throw
-/// an <see cref="ArgumentException"/>, and so do values outside a parameter's range. Whether values go together is
-/// checked by <see cref="Validate"/> and where the policy is used.
+/// A policy has the parameters that <see cref="ParametersOf"/> lists for it: the other properties throw
+/// an <see cref="ArgumentException"/>, and so do values outside a parameter's range. Whether values can be combined is
+/// checked by <see cref="Validate"/> and by calls that use the policy.
 /// </para>
 /// </remarks>
 /// <example>
@@ -42,16 +42,16 @@ public sealed unsafe partial record KvPolicy
         _text = Format(native);
     }
 
-    /// <summary>The policies, as in the text form.</summary>
+    /// <summary>The policies of the text form.</summary>
     public static IReadOnlyList<KvPolicyInfo> All => PolicyTables.ReadPolicies();
 
-    /// <summary>The presets: the options under which another implementation's keep sets come out.</summary>
+    /// <summary>The presets: options that reproduce another implementation's keep sets.</summary>
     public static IReadOnlyList<KvPresetInfo> Presets => PolicyTables.ReadPresets();
 
     /// <summary>The parameters, which are the properties of policies, in the order of the text form.</summary>
     /// <param name="name">
-    /// A policy or a preset: those that it has, with its defaults. Null: all, with the defaults of policies that say no
-    /// other.
+    /// A policy or a preset selects those that it has, with its defaults. Null selects all, with the defaults of
+    /// policies that do not change them.
     /// </param>
     /// <returns>A row per parameter.</returns>
     /// <exception cref="ArgumentException">There is no such policy.</exception>
@@ -78,9 +78,9 @@ public sealed unsafe partial record KvPolicy
     }
 
     /// <summary>Reads the text form, if it is one. Never throws.</summary>
-    /// <param name="text">As for <see cref="Parse"/>.</param>
-    /// <param name="policy">The policy, if it was.</param>
-    /// <returns>Whether it was; false without the native library.</returns>
+    /// <param name="text">See <see cref="Parse"/>.</param>
+    /// <param name="policy">The policy if the text is valid.</param>
+    /// <returns>Whether the text is valid; false without the native library.</returns>
     public static bool TryParse([NotNullWhen(true)] string? text, [NotNullWhen(true)] out KvPolicy? policy)
     {
         policy = null;
@@ -114,10 +114,10 @@ public sealed unsafe partial record KvPolicy
     /// <summary>This policy with some keys of the text form changed.</summary>
     /// <param name="keys">Such as "budget=0.25,sink=8".</param>
     /// <returns>A policy that is valid.</returns>
-    /// <exception cref="ArgumentException">As for <see cref="Parse"/>.</exception>
+    /// <exception cref="ArgumentException"><see cref="Parse"/> refuses the result.</exception>
     public KvPolicy With(string keys) => Parse(_text + (_text.Contains(':') ? "," : ":") + keys);
 
-    /// <summary>Checks whether the properties go together, for any context length.</summary>
+    /// <summary>Checks whether the properties can be combined, for any context length.</summary>
     /// <exception cref="ArgumentException">They do not.</exception>
     public void Validate()
     {
@@ -126,7 +126,7 @@ public sealed unsafe partial record KvPolicy
     }
 
     /// <summary>
-    /// Turns the policy into token counts for a context length. A context that is left alone has a budget of all of
+    /// Turns the policy into token counts for a context length. If the context is left alone, the budget is all of
     /// it.
     /// </summary>
     /// <param name="contextTokens">Tokens, at least 1.</param>
@@ -176,7 +176,7 @@ public sealed unsafe partial record KvPolicy
     /// <returns>What <see cref="Parse"/> reads if the policy is valid.</returns>
     public override string ToString() => _text;
 
-    // The native policy of the text. Its values are set one by one, since they need not go together yet.
+    // The native policy of the text. Its values are set one by one, since their combination may be invalid yet.
     internal PolicyHandle Open()
     {
         string[] parts = _text.Split(':', ',');
@@ -235,7 +235,7 @@ public sealed unsafe partial record KvPolicy
     private string ReadWord(string key)
     {
         using PolicyHandle native = Open();
-        byte[] text = new byte[40]; // which hold every value
+        byte[] text = new byte[40]; // holds every value
         nuint length;
         fixed (byte* name = ZeroTerminated(key), utf8 = text)
             Native.kvevict_policy_get(native, name, utf8, (nuint)text.Length, &length);

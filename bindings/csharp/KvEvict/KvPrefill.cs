@@ -1,17 +1,17 @@
 namespace KvEvict;
 
 /// <summary>
-/// Runs the model over tokens of a prompt: in each layer it writes their rows behind those that are stored, attends to
+/// Runs the model over tokens of a prompt. In each layer it writes their rows after those that are stored, attends to
 /// all of them, causal within the chunk, and shows what the policy needs by
 /// <see cref="KvSequence.Observe(int, KvPlane, int, int?, nint)"/>. It may use the sequence and its blocks, but appends
-/// nothing. What it throws ends the prefill, which throws the same.
+/// nothing. An exception ends the prefill, which throws it too.
 /// </summary>
 /// <param name="firstToken">The position of the first one.</param>
 /// <param name="tokenCount">At most the prompt's chunk.</param>
 public delegate void KvPrefillForward(int firstToken, int tokenCount);
 
 /// <summary>A prompt that is read in chunks.</summary>
-/// <param name="tokenCount">Of the prompt.</param>
+/// <param name="tokenCount">Tokens of the prompt.</param>
 /// <param name="chunk">Tokens at a time, at least 1.</param>
 /// <param name="forward">The model.</param>
 public sealed class KvPrefill(int tokenCount, int chunk, KvPrefillForward forward)
@@ -26,24 +26,24 @@ public sealed class KvPrefill(int tokenCount, int chunk, KvPrefillForward forwar
     public KvPrefillForward Forward { get; } = forward ?? throw new ArgumentNullException(nameof(forward));
 
     /// <summary>
-    /// An eviction after every chunk, so that no layer ever holds more than what the policy leaves it and a chunk;
-    /// otherwise one, when all has been read.
+    /// Evicts after every chunk, so that no layer ever holds more than what the policy leaves it and a chunk;
+    /// otherwise once, after the last chunk.
     /// </summary>
     public bool EvictEachChunk { get; init; }
 
-    /// <summary>As <see cref="KvEvictOptions.ProtectedPositions"/>, of each eviction.</summary>
+    /// <summary>The <see cref="KvEvictOptions.ProtectedPositions"/> of each eviction.</summary>
     public ReadOnlyMemory<int> ProtectedPositions { get; init; }
 
-    /// <summary>As <see cref="KvEvictOptions.Ranges"/>, of each eviction.</summary>
+    /// <summary>The <see cref="KvEvictOptions.Ranges"/> of each eviction.</summary>
     public ReadOnlyMemory<KvTokenRange> Ranges { get; init; }
 
-    /// <summary>As <see cref="KvEvictOptions.Inputs"/>, read behind each chunk that is evicted.</summary>
+    /// <summary>The <see cref="KvEvictOptions.Inputs"/>, read again before each eviction.</summary>
     public ReadOnlyMemory<KvSignalInputs> Inputs { get; init; }
 }
 
 /// <summary>What reading a prompt took.</summary>
-/// <param name="Chunks">That the model has run over.</param>
-/// <param name="Evictions">That lost tokens.</param>
+/// <param name="Chunks">Chunks that the model has run over.</param>
+/// <param name="Evictions">Evictions that lost tokens.</param>
 /// <param name="PeakTokens">The most that any layer held, a chunk included.</param>
 /// <param name="PeakBytes">The most that rows of all layers took at a time.</param>
 /// <param name="EndBytes">What they take at the end.</param>

@@ -7,7 +7,7 @@ namespace KvEvict;
 /// <remarks>
 /// <see cref="KvPinnedMemory{T}"/> and <see cref="KvWorkspace"/> convert to it by themselves, for the CPU; a context
 /// on CUDA refuses such regions. There a call only queues its work: keep the owner until the stream has passed
-/// it. Host memory that is registered with the driver is named by its address.
+/// it. Name host memory that is registered with the driver by its address.
 /// </remarks>
 public readonly record struct KvRegion
 {
@@ -15,7 +15,7 @@ public readonly record struct KvRegion
 
     /// <summary>Names a range of memory.</summary>
     /// <param name="address">A host pointer, or a CUdeviceptr.</param>
-    /// <param name="bytes">Its size; rows outside are an error where they are used.</param>
+    /// <param name="bytes">Its size; using rows outside is an error.</param>
     /// <param name="owner">What has to stay alive as long as the range is used.</param>
     public KvRegion(nint address, long bytes, object? owner = null)
     {
@@ -25,18 +25,18 @@ public readonly record struct KvRegion
         Owner = owner;
     }
 
-    /// <summary>Where it begins; 0 for no memory.</summary>
+    /// <summary>Its address; 0 for no memory.</summary>
     public nint Address { get; private init; }
 
     /// <summary>Its size.</summary>
     public long Bytes { get; private init; }
 
-    /// <summary>What lies in it, where that is known: in pinned memory of float or <see cref="Half"/>.</summary>
+    /// <summary>The type of its elements, which is known for pinned memory of float or <see cref="Half"/>.</summary>
     public KvDType ElementType { get; private init; }
 
     internal object? Owner { get; }
 
-    // The bytes of an element of pinned memory; 0 if they are not known.
+    // The bytes of an element of pinned memory; 0 if unknown.
     private int ElementBytes { get; init; }
 
     /// <summary>A part, which keeps the same owner alive.</summary>
@@ -53,7 +53,7 @@ public readonly record struct KvRegion
         return this with { Address = checked(Address + (nint)offset), Bytes = bytes };
     }
 
-    /// <summary>All from a byte on, which keeps the same owner alive.</summary>
+    /// <summary>Everything from a byte on, which keeps the same owner alive.</summary>
     /// <param name="offset">Bytes from this begin to the part's.</param>
     /// <returns>The part.</returns>
     /// <exception cref="ArgumentOutOfRangeException">It would begin beyond this range.</exception>
@@ -64,12 +64,12 @@ public readonly record struct KvRegion
         nint address, long bytes, IRegionOwner owner, KvDType elementType = KvDType.Opaque, int elementBytes = 0) =>
         new(address, bytes, owner) { IsOfHost = true, ElementType = elementType, ElementBytes = elementBytes };
 
-    // What lies in it, for messages.
+    // Its element type, for messages.
     internal string ElementName =>
         ElementType == KvDType.Opaque ? $"{ElementBytes}-byte elements" : ElementType.ToString();
 
-    // Whether rows of a dtype can lie here. Memory of float or Half holds that. Memory of other
-    // elements holds those as wide: 16 bits may be F16 or BF16. Bytes hold anything, and opaque rows lie anywhere.
+    // Whether rows of a dtype can lie here. Memory of float or Half holds that type. Memory of other
+    // elements holds types as wide: 16 bits may be F16 or BF16. Bytes hold anything, and opaque rows lie anywhere.
     internal bool Holds(KvDType dtype)
     {
         if (dtype == KvDType.Opaque || ElementBytes <= 1) return true;
@@ -86,7 +86,7 @@ public readonly record struct KvRegion
         return Address;
     }
 
-    // The address of 32-bit numbers, one for each of some; 0 if absent.
+    // The address of so many 32-bit numbers; 0 if absent.
     internal nint Each(ContextHandle? context, string name, long count)
     {
         if (Address != 0 && Elements<uint>() < (nuint)Math.Max(count, 0))
@@ -97,7 +97,7 @@ public readonly record struct KvRegion
     internal unsafe nuint Elements<T>() where T : unmanaged => (nuint)(Bytes / sizeof(T));
 }
 
-// Memory whose address ends with its owner.
+// Memory whose address is valid as long as its owner.
 internal interface IRegionOwner
 {
     bool IsDisposed { get; }

@@ -7,7 +7,7 @@ namespace KvEvict;
 public sealed unsafe class KvSequence : IDisposable
 {
     internal const uint NextPosition = NativeConstants.KVEVICT_POSITION_NEXT;
-    // Above this many layers what a call takes of each goes not on the stack, but into an array that stays.
+    // If there are more layers, a call's arguments go into an array that stays, not on the stack.
     private const int MaxStackLayers = 64;
 
     private readonly SequenceHandle _handle;
@@ -73,14 +73,14 @@ public sealed unsafe class KvSequence : IDisposable
     }
 
     /// <summary>
-    /// Takes memory for query rows from the context, which keeps what is given back. For policies that score by
-    /// queries: before the first <see cref="Observe(int, KvPlane, int, int?, nint)"/>; for others it does nothing.
+    /// Takes memory for query rows from the context, which keeps what is given back. Policies that score by queries
+    /// need it before the first <see cref="Observe(int, KvPlane, int, int?, nint)"/>; for others it does nothing.
     /// </summary>
     /// <exception cref="ArgumentException">The sequence observes already.</exception>
     /// <exception cref="KvEvictException">There is no memory left.</exception>
     public void BeginObserving() => Native.kvevict_sequence_begin_observing(Handle, null, 0);
 
-    /// <summary>As the other overload, with memory of the caller's until <see cref="EndObserving"/>.</summary>
+    /// <summary>Does the same with memory of the caller's, until <see cref="EndObserving"/>.</summary>
     /// <param name="memory">The workspace of <see cref="KvOperation.Observe"/>.</param>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     /// <exception cref="ArgumentException">It is too small, or the sequence observes already.</exception>
@@ -92,8 +92,8 @@ public sealed unsafe class KvSequence : IDisposable
     }
 
     /// <summary>
-    /// Forgets the query rows and gives their memory back, once the eviction that uses them is done: on CUDA its
-    /// work must have run. A sequence that only decodes does without.
+    /// Forgets the query rows and gives their memory back. The eviction that uses them must be done: on CUDA its
+    /// work must have run. A sequence that only decodes needs no query memory.
     /// </summary>
     public void EndObserving()
     {
@@ -106,16 +106,16 @@ public sealed unsafe class KvSequence : IDisposable
     public void Reset(nint stream = 0) => Native.kvevict_sequence_reset(Handle, stream);
 
     /// <summary>
-    /// Shows the query rows of one chunk, of one layer or of many, of which the last are remembered; or the attention
-    /// that they paid, which is added up.
+    /// Shows the query rows of one chunk, for one layer or many, and remembers the last ones; or the attention
+    /// weights of the chunk, which are added up.
     /// </summary>
     /// <remarks>
-    /// Any split of a prompt into chunks leaves the same rows behind. Showing earlier positions again replaces
-    /// them and forgets what came after (rollback). Log-sum-exps may come with the rows or after them; they save CUDA a
-    /// pass over the keys. There neighbouring layers whose planes lie alike take one launch. Attention is of rows that
-    /// follow on those observed before; its sums move with the rows of the cache.
+    /// Any split of a prompt into chunks leaves the same rows behind. Showing earlier positions again replaces them and
+    /// forgets what came after (rollback). Log-sum-exps may come with the rows or after them; they save CUDA a pass
+    /// over the keys. On CUDA neighbouring layers whose planes lie alike take one launch. Attention must be of rows
+    /// that follow those observed before. Its sums move with the rows of the cache.
     /// </remarks>
-    /// <param name="observations">Of ascending layers; if one is refused, none is remembered.</param>
+    /// <param name="observations">Layers must ascend. If one is refused, none is remembered.</param>
     /// <param name="rowCount">Rows of each layer; 0 does nothing.</param>
     /// <param name="firstPosition">Position of row 0; null: the sequence's logical length.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
@@ -146,7 +146,7 @@ public sealed unsafe class KvSequence : IDisposable
         foreach (ref readonly KvObservation observation in observations) observation.Inputs.KeepAlive();
     }
 
-    /// <summary>As the other overload, of one layer's queries.</summary>
+    /// <summary>Does the same with one layer's queries.</summary>
     /// <param name="layer">Below the number of layers.</param>
     /// <param name="queries">[query heads, rows, key dim] after RoPE; copied.</param>
     /// <param name="rowCount">Rows; 0 does nothing.</param>
@@ -160,7 +160,7 @@ public sealed unsafe class KvSequence : IDisposable
         Observe([new KvObservation(layer, new KvSignalInputs { Queries = queries })], rowCount, firstPosition, stream);
 
     /// <summary>
-    /// As the other overloads, of rows that lie packed in any memory of the host's. For contexts on the CPU.
+    /// Does the same with rows that lie packed in any host memory. For contexts on the CPU.
     /// </summary>
     /// <param name="layer">Below the number of layers.</param>
     /// <param name="queries">
@@ -168,7 +168,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// </param>
     /// <param name="firstPosition">Position of row 0; null: the sequence's logical length.</param>
     /// <exception cref="ArgumentException">
-    /// These are no whole rows. The geometry's queries are of another type.
+    /// The rows are not whole, or the geometry's queries are of another type.
     /// </exception>
     /// <exception cref="InvalidOperationException">The context works on CUDA.</exception>
     public void Observe(int layer, ReadOnlySpan<float> queries, int? firstPosition = null) =>
@@ -193,7 +193,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// Says that what has been appended so far is the prompt; see <see cref="KvPolicy.Prompt"/> and
     /// <see cref="KvPolicy.Every"/>.
     /// </summary>
-    /// <exception cref="ArgumentException">The prompt has ended before.</exception>
+    /// <exception cref="ArgumentException">The prompt has already ended.</exception>
     public void EndPrompt() => Native.kvevict_sequence_end_prompt(Handle);
 
     /// <summary>
@@ -201,15 +201,15 @@ public sealed unsafe class KvSequence : IDisposable
     /// appended so many tokens.
     /// </summary>
     /// <param name="tokenCount">Tokens.</param>
-    /// <exception cref="ArgumentException">As for <see cref="Append"/>.</exception>
+    /// <exception cref="ArgumentException">A layer would hold more than the geometry's tokens.</exception>
     public void Replayed(int tokenCount) =>
         Native.kvevict_sequence_replayed(Handle, Check.Count(tokenCount, nameof(tokenCount)));
 
     /// <summary>
     /// Takes back the last tokens, for example rejected speculation. Exact down to the logical length at the last
-    /// eviction, and to lengths up to <see cref="ExactPrefix"/>; no cache byte changes. Of a policy that scores by the
-    /// last queries as many tokens may be taken back before each eviction as the plan's draftTokens; after more some
-    /// queries have to be observed again.
+    /// eviction, and to lengths up to <see cref="ExactPrefix"/>; no cache byte changes. With a policy that scores by
+    /// the last queries, the plan's draftTokens may be taken back before each eviction. After more, some queries have
+    /// to be observed again.
     /// </summary>
     /// <param name="newLength">The logical length to return to.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
@@ -225,7 +225,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// </summary>
     /// <param name="tokenCount">The logical length.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="ArgumentException">The sequence is not empty, or there is not room for so many.</exception>
+    /// <exception cref="ArgumentException">The sequence is not empty, or has no room for so many.</exception>
     public void Start(int tokenCount, nint stream = 0) =>
         Native.kvevict_sequence_start(Handle, null, 0, Check.Count(tokenCount, nameof(tokenCount)), stream);
 
@@ -234,12 +234,12 @@ public sealed unsafe class KvSequence : IDisposable
     /// requests share. On CUDA this waits.
     /// </summary>
     /// <param name="layers">
-    /// Of each layer the positions that its slots hold, ascending: one list, or one for each of its keep lists, see
+    /// The positions that each layer's slots hold, ascending: one list, or one for each of its keep lists, see
     /// <see cref="KvPlan.Layer"/>. Null for layers without a full cache.
     /// </param>
     /// <param name="tokenCount">The logical length, above every position.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="ArgumentException">The sequence is not empty, or the lists cannot be.</exception>
+    /// <exception cref="ArgumentException">The sequence is not empty, or the lists are invalid.</exception>
     public void Start(ReadOnlySpan<int[][]?> layers, int tokenCount, nint stream = 0)
     {
         SequenceHandle handle = Handle;
@@ -281,16 +281,16 @@ public sealed unsafe class KvSequence : IDisposable
     }
 
     /// <summary>
-    /// A sequence that goes on from where this one is: positions, lengths, and, if this one observes, the queries. The
-    /// cache is the caller's to copy or to share.
+    /// Makes a sequence that goes on from here: with positions, lengths and, if this one observes, queries. The
+    /// caller copies or shares the cache.
     /// </summary>
     /// <param name="stream">CUstream on which the work is queued, after this one's.</param>
-    /// <returns>The new sequence, of the same plan, with query memory from the context.</returns>
+    /// <returns>The new sequence with the same plan, and query memory from the context.</returns>
     /// <exception cref="KvEvictException">There is no memory left.</exception>
     public KvSequence Fork(nint stream = 0) => Fork(default(KvRegion), stream);
 
-    /// <summary>As the other overload, with memory of the caller's for the queries.</summary>
-    /// <param name="memory">As for <see cref="BeginObserving(KvRegion)"/>; not used if this one does not observe.</param>
+    /// <summary>Does the same with memory of the caller's for the queries.</summary>
+    /// <param name="memory">See <see cref="BeginObserving(KvRegion)"/>; not used if this one does not observe.</param>
     /// <param name="stream">CUstream on which the work is queued, after this one's.</param>
     /// <returns>The new sequence.</returns>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
@@ -299,17 +299,17 @@ public sealed unsafe class KvSequence : IDisposable
     public KvSequence Fork(KvRegion memory, nint stream = 0) => Fork(_plan, memory, stream);
 
     /// <summary>
-    /// As the other overloads, under another plan, with another policy. Observed queries go along where both plans have
-    /// a window as wide. With another plan this waits on CUDA.
+    /// Does the same under another plan, with another policy. Observed queries are copied if both plans have
+    /// equally wide windows. With another plan this waits on CUDA.
     /// </summary>
-    /// <param name="plan">What the new sequence goes by: of the same context and layers.</param>
+    /// <param name="plan">The new sequence's plan, with the same context and layers.</param>
     /// <param name="memory">
-    /// As for <see cref="BeginObserving(KvRegion)"/>; not used if the new one does not observe. None: the context's.
+    /// See <see cref="BeginObserving(KvRegion)"/>; not used if the new one does not observe. None: the context's.
     /// </param>
     /// <param name="stream">CUstream on which the work is queued, after this one's.</param>
     /// <returns>The new sequence.</returns>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
-    /// <exception cref="ArgumentException">The plan's lists cannot hold what this one's do.</exception>
+    /// <exception cref="ArgumentException">The plan's lists cannot hold this sequence's tokens.</exception>
     /// <exception cref="KvEvictException">There is no memory left.</exception>
     public KvSequence Fork(KvPlan plan, KvRegion memory = default, nint stream = 0)
     {
@@ -329,8 +329,8 @@ public sealed unsafe class KvSequence : IDisposable
     }
 
     /// <summary>
-    /// Positions and lengths as bytes, for <see cref="Load"/> in any process, on any machine; not the cache, the
-    /// queries or the report. On CUDA this waits for the last eviction.
+    /// Returns positions and lengths as bytes for <see cref="Load"/> in any process on any machine, without the cache,
+    /// the queries or the report. On CUDA this waits for the last eviction.
     /// </summary>
     /// <returns>The bytes, with a version and a CRC-32 among them.</returns>
     public byte[] Save()
@@ -345,11 +345,11 @@ public sealed unsafe class KvSequence : IDisposable
     }
 
     /// <summary>
-    /// Makes this sequence what one was that <see cref="Save"/> saved, of a plan with the same layers and keep lists.
+    /// Restores what <see cref="Save"/> saved of a sequence whose plan has the same layers and keep lists.
     /// </summary>
     /// <param name="data">The bytes.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
-    /// <exception cref="ArgumentException">They are damaged, or another plan's; the sequence is as before.</exception>
+    /// <exception cref="ArgumentException">The bytes are damaged or another plan's; nothing has changed.</exception>
     public void Load(ReadOnlySpan<byte> data, nint stream = 0)
     {
         byte nothing;
@@ -358,8 +358,8 @@ public sealed unsafe class KvSequence : IDisposable
     }
 
     /// <summary>
-    /// How many tokens are still where they were stored, in every list of every layer: what another request with the same
-    /// tokens can use. On CUDA this waits for the last eviction.
+    /// How many tokens are still where they were stored in every list of every layer: another request with the same
+    /// tokens can use these. On CUDA this waits for the last eviction.
     /// </summary>
     /// <returns>Tokens; 0 after an eviction that merged.</returns>
     public int ExactPrefix()
@@ -374,13 +374,13 @@ public sealed unsafe class KvSequence : IDisposable
     /// alone. Afterwards the next token goes to slot <see cref="StoredLength"/> of a layer and KV head with position
     /// <see cref="LogicalLength"/>.
     /// </summary>
-    /// <param name="views">One per layer; of layers without a full cache they are not read and may be null.</param>
+    /// <param name="views">One per layer. Those of layers without a full cache are not read and may be null.</param>
     /// <param name="workspace">Scratch for <see cref="KvOperation.Evict"/>.</param>
     /// <param name="options">What it is told beside the policy.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <returns>What it did, see <see cref="Report"/>.</returns>
     /// <exception cref="ArgumentException">
-    /// Rows lie outside their memory, or a view is null. A view that cannot be, too few observed queries, a budget
+    /// Rows lie outside their memory, a view is null or invalid, too few queries were observed, or the budget is
     /// smaller than what must stay; nothing was moved.
     /// </exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
@@ -388,7 +388,7 @@ public sealed unsafe class KvSequence : IDisposable
                                nint stream = 0)
     {
         SequenceHandle handle = Handle;
-        int count = Math.Max(views.Length, options.Inputs.Length); // that they differ is the library's to refuse
+        int count = Math.Max(views.Length, options.Inputs.Length); // the library refuses it if they differ
         int inputCount = options.Inputs.Length;
         Span<kvevict_view> native = count <= MaxStackLayers ? stackalloc kvevict_view[count]
                                                             : First(ref _manyViews, count);
@@ -437,19 +437,19 @@ public sealed unsafe class KvSequence : IDisposable
     }
 
     /// <summary>
-    /// Reads a prompt in chunks: of each the model, <see cref="Append"/> and, where it is due, <see cref="Evict"/>; at
-    /// the end <see cref="EndPrompt"/>. Where the model throws, the chunks before stay appended, and the call may be made
-    /// again for the rest.
+    /// Reads a prompt in chunks. Each runs the model, <see cref="Append"/> and, if it is due, <see cref="Evict"/>; at
+    /// the end comes <see cref="EndPrompt"/>. If the model throws, the chunks before stay appended, and the call may be
+    /// made again for the rest.
     /// </summary>
-    /// <param name="prompt">How.</param>
+    /// <param name="prompt">The prompt and how to read it.</param>
     /// <param name="views">
-    /// As for <see cref="Evict"/>, read again behind each chunk, so that the model may change what the span is of.
+    /// The views of <see cref="Evict"/>, read again after each chunk, so that the model may change them.
     /// </param>
     /// <param name="workspace">Scratch for <see cref="KvOperation.Evict"/>.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <returns>What it took.</returns>
     /// <exception cref="ArgumentException">
-    /// Rows lie outside their memory, or a view is null. As for the calls above; the prompt has ended.
+    /// Rows lie outside their memory, a view is null, a call above was refused, or the prompt has ended.
     /// </exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     public KvPrefillReport Prefill(
@@ -460,12 +460,12 @@ public sealed unsafe class KvSequence : IDisposable
     }
 
     /// <summary>
-    /// How many slots an eviction now would leave of each layer's longest list: for how many a destination has room.
-    /// Where scores decide how many, it is what the layer holds; 0 without a full cache.
+    /// How many slots an eviction now would leave in each layer's longest list: a destination needs room for these.
+    /// If scores decide how many, it is what the layer holds; 0 without a full cache.
     /// </summary>
-    /// <param name="views">As for <see cref="Evict"/>.</param>
+    /// <param name="views">The views of <see cref="Evict"/>.</param>
     /// <returns>Slots of each layer.</returns>
-    /// <exception cref="ArgumentException">A view that cannot be, a budget smaller than what must stay.</exception>
+    /// <exception cref="ArgumentException">A view is invalid, or the budget is smaller than what must stay.</exception>
     public int[] KeptSlots(ReadOnlySpan<KvView> views)
     {
         Span<kvevict_view> native = First(ref _manyViews, views.Length);
@@ -486,7 +486,7 @@ public sealed unsafe class KvSequence : IDisposable
         return kept;
     }
 
-    // Writes where the rows of views that were written go, and checks that there is room.
+    // Writes the destinations of views written before, and checks that they have room.
     internal void WriteDestinations(ReadOnlySpan<KvView> destinations, kvevict_view* views, int viewCount,
                                     kvevict_view* native)
     {
@@ -500,10 +500,10 @@ public sealed unsafe class KvSequence : IDisposable
         }
     }
 
-    /// <summary>How much memory an eviction now would need to be undone.</summary>
-    /// <param name="views">As for <see cref="Evict"/>.</param>
-    /// <returns>Bytes; 0 where it would leave every layer alone.</returns>
-    /// <exception cref="ArgumentException">A view that cannot be, or the policy merges or rotates.</exception>
+    /// <summary>The undo memory that an eviction would need now.</summary>
+    /// <param name="views">The views of <see cref="Evict"/>.</param>
+    /// <returns>Bytes; 0 if it would leave every layer alone.</returns>
+    /// <exception cref="ArgumentException">A view is invalid, or the policy merges or rotates.</exception>
     public long UndoBytes(ReadOnlySpan<KvView> views)
     {
         SequenceHandle handle = Handle;
@@ -519,18 +519,18 @@ public sealed unsafe class KvSequence : IDisposable
     }
 
     /// <summary>
-    /// Takes back the last eviction, whose rows <see cref="KvEvictOptions.Undo"/> received: they stand again where they
-    /// stood, and positions and lengths are as before it. What was appended since stays, behind them; trim first what is
+    /// Takes back the last eviction, whose rows <see cref="KvEvictOptions.Undo"/> received. They are again where they
+    /// were, and positions and lengths are as before it. Tokens appended since stay after them; trim first what is
     /// not wanted. It works once, until the next eviction that evicts, a reset, a load, or a trim to before.
     /// </summary>
     /// <param name="views">
-    /// As at the eviction, each with rows for as many slots as a layer may hold, or for <see cref="LogicalLength"/> if
-    /// that is less.
+    /// The eviction's views, each with rows for as many slots as a layer may hold, or for <see cref="LogicalLength"/>
+    /// if that is less.
     /// </param>
     /// <param name="undo">What the eviction left, or a copy.</param>
     /// <param name="stream">CUstream on which the work is queued.</param>
     /// <exception cref="ArgumentException">
-    /// Rows lie outside their memory, or a view is null. There is nothing to undo, or a view is another than then.
+    /// Rows lie outside their memory, or a view is null. There is nothing to undo, or a view has changed since.
     /// </exception>
     /// <exception cref="InvalidOperationException">Host memory, and the context works on CUDA.</exception>
     public void Undo(ReadOnlySpan<KvView> views, KvRegion undo, nint stream = 0)
@@ -547,7 +547,7 @@ public sealed unsafe class KvSequence : IDisposable
         GC.KeepAlive(undo.Owner);
     }
 
-    // Writes what layers show, as many of each.
+    // Writes what layers show, equally many rows of each.
     internal void Write(ReadOnlySpan<KvObservation> observations, int rowCount, int? firstPosition,
                         kvevict_observation* nativeObservations, kvevict_signal_inputs* nativeInputs,
                         NativeInputs* nativePlanes)
@@ -568,7 +568,7 @@ public sealed unsafe class KvSequence : IDisposable
         }
     }
 
-    // Writes what an eviction is given, once so many more rows are stored: native views as many as the longer of both
+    // Writes an eviction's arguments once so many more rows are stored: as many native views as the longer of both
     // has.
     internal void Write(ReadOnlySpan<KvView> views, ReadOnlySpan<KvSignalInputs> inputs, kvevict_view* nativeViews,
                         kvevict_signal_inputs* nativeInputs, NativeInputs* nativePlanes, int ahead = 0)
@@ -578,7 +578,7 @@ public sealed unsafe class KvSequence : IDisposable
             for (int layer = 0; layer < Math.Max(views.Length, inputs.Length); ++layer)
             {
                 KvLayerGeometry geometry = _plan.Geometry.Of(layer);
-                // What is beyond the last layer is the library's to refuse.
+                // The library refuses what is beyond the last layer.
                 int held = layer < _plan.Geometry.LayerCount ? Held(layer, geometry, ahead) : 0;
                 nativeViews[layer] = kvevict_view.Init;
                 if (layer < views.Length && geometry.HasFullCache)
@@ -633,7 +633,7 @@ public sealed unsafe class KvSequence : IDisposable
         return lists;
     }
 
-    /// <summary>Tells where the state of a layer lies, for the engine's own kernels.</summary>
+    /// <summary>Returns the addresses of a layer's state for the engine's own kernels.</summary>
     /// <param name="layer">Below the number of layers.</param>
     /// <returns>Addresses on the context's device.</returns>
     /// <exception cref="ArgumentException">There is no such layer.</exception>
@@ -646,8 +646,8 @@ public sealed unsafe class KvSequence : IDisposable
                                     Check.ToInt(m.n_sum_heads), (long)m.sum_stride);
     }
 
-    /// <summary>Slots in use by a layer and KV head: where its next row goes.</summary>
-    /// <param name="layer">One with a full cache: <see cref="KvPlan.Layer"/> tells which ones have it.</param>
+    /// <summary>Slots in use by a layer and KV head. The next row goes to this slot.</summary>
+    /// <param name="layer">One with a full cache, see <see cref="KvPlan.Layer"/>.</param>
     /// <param name="kvHead">A KV head; all alike unless the plan has budgets for each.</param>
     /// <returns>Slots.</returns>
     /// <exception cref="ArgumentException">There is no such layer or head, or the layer has no full cache.</exception>
@@ -692,7 +692,7 @@ public sealed unsafe class KvSequence : IDisposable
     /// <summary>The positions of all slots, ascending. On CUDA this waits for the last eviction.</summary>
     /// <param name="layer">Below the number of layers.</param>
     /// <param name="kvHead">A KV head.</param>
-    /// <returns>As many as <see cref="StoredLength"/> says.</returns>
+    /// <returns><see cref="StoredLength"/> positions.</returns>
     /// <exception cref="ArgumentException">There is no such layer or head.</exception>
     public int[] KeepPositions(int layer, int kvHead)
     {
@@ -729,8 +729,8 @@ public sealed unsafe class KvSequence : IDisposable
     /// <summary>Releases it; on CUDA its work must have run. A second call does nothing.</summary>
     public void Dispose() => _handle.Dispose();
 
-    // Slots in use by a layer, the most of any head; where heads differ, of each too.
-    // Views of at least so many slots; that there are too many or too few is the library's to refuse.
+    // Slots in use by a layer, the most of any head, and of each head if they differ.
+    // Views of at least so many slots. The library refuses too many or too few views.
     private void Write(ReadOnlySpan<KvView> views, kvevict_view* native, int slots)
     {
         for (int layer = 0; layer < views.Length; ++layer)
@@ -764,7 +764,7 @@ public sealed unsafe class KvSequence : IDisposable
         }
     }
 
-    // Slots of a layer once rows from a position on are stored, or 0 where the library refuses them.
+    // Slots of a layer once rows from a position on are stored, or 0 if the library refuses them.
     private int HeldWith(int layer, int? firstPosition, int rowCount)
     {
         if ((uint)layer >= (uint)_plan.Geometry.LayerCount) return 0;

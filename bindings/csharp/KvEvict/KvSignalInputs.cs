@@ -1,24 +1,24 @@
 namespace KvEvict;
 
 /// <summary>
-/// What signals read of a layer beside its keys. Each policy's signal needs some of it; what it has no use for may be
+/// What signals read of a layer beside its keys. Each policy's signal needs some of it; the rest may be
 /// absent.
 /// </summary>
 public readonly record struct KvSignalInputs
 {
-    /// <summary>Window attention: [query heads, rows, key dim] rows after RoPE.</summary>
+    /// <summary>Query rows after RoPE for window attention: [query heads, rows, key dim].</summary>
     public KvPlane Queries { get; init; }
 
     /// <summary>
     /// Absent, or floats [query heads, rows] with one element per row: the log-sum-exp of each query row, as flash
-    /// attention leaves it behind. Saves CUDA one of two passes over the keys.
+    /// attention computes it. It saves CUDA one of two passes over the keys.
     /// </summary>
     public KvPlane RowLse { get; init; }
 
     /// <summary>
-    /// Rows of <see cref="Queries"/> and <see cref="RowLse"/> where layers are scored: those of the last tokens. 0: the
-    /// policy's window, and for <c>h2o</c>, whose sums they make, and
-    /// <c>non-causal</c>, which takes no others, as many as slots are held.
+    /// Rows of <see cref="Queries"/> and <see cref="RowLse"/> for scoring: those of the last tokens. 0 selects the
+    /// policy's own number: its window, or every held slot for <c>h2o</c>, which makes sums of them, and
+    /// for <c>non-causal</c>, which accepts no other.
     /// </summary>
     public int QueryRows { get; init; }
 
@@ -29,22 +29,22 @@ public readonly record struct KvSignalInputs
     public KvPlane Scores { get; init; }
 
     /// <summary>
-    /// Policy <c>h2o</c>: floats [<see cref="SumHeads"/>, slots held] with one element per row: the
-    /// attention weight that each slot got. A sequence that observes it, summed over a chunk's rows, of the slots with
-    /// the chunk's, adds it up. Where layers are scored it is summed over all queries that saw a slot, and the
-    /// engine's to keep: a companion of the view moves with its tokens.
+    /// Policy <c>h2o</c>: floats [<see cref="SumHeads"/>, slots held] with one element per row: the attention weight
+    /// that each slot got. A sequence adds up what it observes, summed over a chunk's rows, for the slots including the
+    /// chunk's. For scoring without a sequence it is summed over all queries that saw a slot, and the engine keeps it:
+    /// a companion of the view moves with its tokens.
     /// </summary>
     public KvPlane AttentionSums { get; init; }
 
     /// <summary>
-    /// Rows of <see cref="AttentionSums"/>: the query heads, or the KV heads where the query heads of each are reduced
-    /// already, or 1 of all where they share a keep list. 0: the query heads.
+    /// Rows of <see cref="AttentionSums"/>: the query heads, the KV heads if the query heads of each are reduced
+    /// already, or 1 for all if they share a keep list. 0: the query heads.
     /// </summary>
     public int SumHeads { get; init; }
 
     /// <summary>
     /// Policy <c>expected-attention</c>: floats [query heads, 1, key dim], packed: the mean of the queries
-    /// to come, rotated to where they will be.
+    /// to come, rotated to their positions.
     /// </summary>
     public KvPlane QueryMean { get; init; }
 
@@ -54,20 +54,20 @@ public readonly record struct KvSignalInputs
     public KvPlane QueryCovariance { get; init; }
 
     /// <summary>
-    /// Policy <c>q-filter</c>: floats [KV heads, 1, key dim], packed: the direction of a KV head in which
+    /// Policy <c>q-filter</c>: floats [KV heads, 1, key dim], packed: the direction in which a KV head's
     /// keys get no attention.
     /// </summary>
     public KvPlane KeyFilter { get; init; }
 
     /// <summary>
-    /// <see cref="KvPolicy.Weight"/> given: floats [KV heads, slots held] with one element per row: what scores are
+    /// For <see cref="KvPolicy.Weight"/> given: floats [KV heads, slots held] with one element per row that scores are
     /// multiplied by, whatever the policy.
     /// </summary>
     public KvPlane TokenWeights { get; init; }
 
     /// <summary>
-    /// Policy <c>triattention</c>: floats [query heads, 3, pairs that RoPE turns], packed: of each pair of
-    /// elements of the model's queries before RoPE the real and the imaginary part of their mean, and the mean length.
+    /// Policy <c>triattention</c>: floats [query heads, 3, pairs that RoPE rotates], packed: for each pair of
+    /// elements of the model's queries before RoPE, the real and the imaginary part of their mean, and the mean length.
     /// </summary>
     public KvPlane QueryCenters { get; init; }
 
@@ -87,17 +87,17 @@ public readonly record struct KvSignalInputs
 
 /// <summary>What a layer shows of one chunk of tokens.</summary>
 /// <param name="Layer">Below the number of layers.</param>
-/// <param name="Inputs">Queries, their log-sum-exps, or both, or the attention that they paid; copied.</param>
+/// <param name="Inputs">Queries, their log-sum-exps, or both, or their attention weights; copied.</param>
 public readonly record struct KvObservation(int Layer, KvSignalInputs Inputs);
 
-// The native planes of a layer's inputs, to which they point and which so must not move themselves.
+// The native planes of a layer's inputs. The inputs point to them, so they must not move.
 [System.Runtime.CompilerServices.InlineArray(9)]
 internal unsafe struct NativeInputs
 {
     private kvevict_plane _first;
 
-    // Writes inputs of so many query rows and slots, which must lie in their memory, and none of a layer of which
-    // nothing is read. Below 0 rows are as many as there are slots. The index is -1 if they are none of several.
+    // Writes inputs of so many query rows and slots, which must lie in their memory, and none for a layer of which
+    // nothing is read. A negative number of rows means as many as slots. The index is -1 for a single layer.
     internal static void Write(NativeInputs* self, kvevict_signal_inputs* native, in KvSignalInputs inputs,
                                KvLayerGeometry layer, int rowCount, int slotCount, ContextHandle context, int index)
     {

@@ -3,7 +3,7 @@ using System.Numerics;
 namespace KvEvict;
 
 /// <summary>
-/// Where one layer's cache lies: K, V, what moves along with them, and the block table of a paged pool.
+/// The layout of one layer's cache: K, V, what moves along with them, and the block table of a paged pool.
 /// No row is copied; make it once and use it for every eviction.
 /// </summary>
 public sealed unsafe class KvView
@@ -37,7 +37,7 @@ public sealed unsafe class KvView
     /// <summary>Values.</summary>
     public KvPlane Values => _values;
 
-    /// <summary>What else has a row per token and head and must move along: scales, position arrays.</summary>
+    /// <summary>Other planes with a row per token and head that must move along: scales, position arrays.</summary>
     public IReadOnlyList<KvPlane> Companions
     {
         get => _companions;
@@ -53,8 +53,8 @@ public sealed unsafe class KvView
     public int BlockSize { get; init; }
 
     /// <summary>
-    /// Paged: 32-bit block ids in token order, non-negative, all different. Read when a call runs, on CUDA when
-    /// its work does; the engine may go on adding to it. On the CPU blocks outside the planes' memory are an error.
+    /// Paged: 32-bit block ids in token order, non-negative, all different. A call reads them when it runs, on CUDA
+    /// when its work does; the engine may go on adding ids. On the CPU blocks outside the planes' memory are an error.
     /// </summary>
     public KvRegion BlockTable
     {
@@ -63,33 +63,33 @@ public sealed unsafe class KvView
     }
 
     /// <summary>
-    /// Elements from one KV head's block table to the next's, where each head has one; 0: all share one.
+    /// Elements from one KV head's block table to the next's if each head has one; 0: all share one.
     /// </summary>
     public long BlockTableHeadStride { get; init; }
 
-    /// <summary>Rows of a ring, as sliding windows have them, all of which are in memory; 0: no ring.</summary>
+    /// <summary>Rows of a ring, as sliding windows have, all of them in memory; 0: no ring.</summary>
     public int RingSlots { get; init; }
 
     /// <summary>The ring's row of slot 0; must not change while a call uses the view.</summary>
     public int RingFirst { get; set; }
 
     /// <summary>
-    /// Paged: how many blocks, from the first of every table on, others hold too (forks, prefix caches). Calls that
+    /// Paged: how many first blocks of every table others also hold (forks, prefix caches). Calls that
     /// might write to them are refused. Must not change while a call uses the view.
     /// </summary>
     public int SharedBlockCount { get; set; }
 
     /// <summary>
-    /// The first slot that companions with a recent role have, which are not quantized. Must not change while a call
+    /// The first slot of companions with a recent role, which are not quantized. Must not change while a call
     /// uses the view.
     /// </summary>
     public int FirstRecent { get; set; }
 
     /// <summary>
     /// Sets <see cref="BlockTable"/> to a copy, which the view owns. For contexts on the CPU; must not run while a
-    /// call uses the view. Allocates only where the table outgrows all before.
+    /// call uses the view. Allocates only if the table outgrows all before.
     /// </summary>
-    /// <param name="blocks">Block ids in token order, of an array or a list.</param>
+    /// <param name="blocks">Block ids in token order.</param>
     public void SetBlockTable(ReadOnlySpan<int> blocks)
     {
         if (_ownTable is null || _ownTable.Length < blocks.Length)
@@ -101,7 +101,7 @@ public sealed unsafe class KvView
         _blockTable = _ownTable.ToRegion().Slice(0, (long)blocks.Length * sizeof(int));
     }
 
-    /// <summary>What <see cref="SetBlockTable"/> was given, as evictions by table left it; empty without.</summary>
+    /// <summary>The table of <see cref="SetBlockTable"/> as evictions by table left it; empty without one.</summary>
     public ReadOnlySpan<int> OwnBlockTable =>
         _ownTable is null ? default : _ownTable.Span[..(int)(_blockTable.Bytes / sizeof(int))];
 
@@ -119,7 +119,7 @@ public sealed unsafe class KvView
     }
 
     // Writes the native view, whose pointers hold as long as this object; fails if rows of so many tokens lie
-    // outside their memory. Where heads hold different numbers, there is one for each in the context's memory.
+    // outside their memory. If heads hold different numbers, the context's memory has one for each.
     internal void Write(kvevict_view* native, int tokenCount, ContextHandle? context, uint* tokenCounts = null)
     {
         *native = kvevict_view.Init;
@@ -166,7 +166,7 @@ public sealed unsafe class KvView
             rows = Math.Min(tokenCount, BlockSize);
             for (int head = 0; head < KvHeads; ++head)
             {
-                // What a table has beyond its head's tokens may be anything.
+                // Entries beyond a head's tokens may be anything.
                 long tokens = tokenCounts is null ? tokenCount : Math.Min(tokenCounts[head], (uint)tokenCount);
                 int blocks = (int)((tokens + BlockSize - 1) / BlockSize);
                 Int128 elements = (Int128)head * BlockTableHeadStride + blocks;

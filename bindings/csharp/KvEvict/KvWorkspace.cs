@@ -3,12 +3,12 @@ using System.Runtime.InteropServices;
 namespace KvEvict;
 
 /// <summary>
-/// The memory that a call works in, for any contents of its inputs. It runs in any size from the least on, with the
-/// same results, and gains nothing from more than the best. Memory for more tokens serves fewer.
+/// The memory that a call works in, whatever its inputs hold. The call runs in any size from the least on, with the
+/// same results, and gains nothing from more than the best. Memory for more tokens also serves fewer.
 /// </summary>
-/// <param name="Alignment">Of the address, in bytes: 64, on CUDA 256.</param>
-/// <param name="Least">Bytes; 0: the call can do without.</param>
-/// <param name="Best">Bytes.</param>
+/// <param name="Alignment">The alignment of the address in bytes: 64, on CUDA 256.</param>
+/// <param name="Least">The least bytes; 0: the call needs none.</param>
+/// <param name="Best">The best bytes.</param>
 public readonly record struct KvWorkspaceSize(int Alignment, long Least, long Best)
 {
     internal KvWorkspaceSize(in kvevict_workspace native)
@@ -18,7 +18,7 @@ public readonly record struct KvWorkspaceSize(int Alignment, long Least, long Be
 }
 
 /// <summary>
-/// Scratch memory for calls on the CPU, aligned as they want it; from
+/// Scratch memory for calls on the CPU, aligned as they need it, from
 /// <see cref="KvPlan.CreateWorkspace"/>, <see cref="KvContext.CreateSelectWorkspace"/> or
 /// <see cref="KvContext.CreateReorderWorkspace"/>. One serves all sequences whose calls do not run at the same time.
 /// For a context on CUDA hand over a <see cref="KvRegion"/> of device memory instead.
@@ -30,7 +30,7 @@ public sealed unsafe class KvWorkspace : IDisposable, IRegionOwner
 
     /// <summary>Allocates.</summary>
     /// <param name="bytes">Size, such as <see cref="KvWorkspaceSize.Least"/>.</param>
-    /// <param name="alignment">Of the address, as calls on the CPU want it.</param>
+    /// <param name="alignment">The alignment of the address that calls on the CPU need.</param>
     public KvWorkspace(long bytes, int alignment = 64)
     {
         ArgumentOutOfRangeException.ThrowIfNegative(bytes);

@@ -6,11 +6,11 @@ namespace KvEvict;
 /// <param name="Recent">Last tokens kept, the observation window included.</param>
 /// <param name="Selected">Tokens chosen by score.</param>
 /// <param name="QueryRows">
-/// Query rows by which a layer is scored: the observation window of policies that have one; <see cref="AnyQueryRows"/>
-/// where it is as many as are given; <see cref="AllQueryRows"/> where it is one for each slot held; 0 where queries are
+/// The query rows that score a layer: the observation window of policies that have one; <see cref="AnyQueryRows"/>
+/// if it is as many as are given; <see cref="AllQueryRows"/> if it is one for each slot held; 0 if queries are
 /// not read.
 /// </param>
-/// <param name="ScoresAreMass">Whether the scores by which lists are chosen are a mass.</param>
+/// <param name="ScoresAreMass">Whether the scores that choose lists are a mass.</param>
 public readonly record struct KvResolvedPolicy(
     int Budget, int Sink, int Recent, int Selected, int QueryRows, bool ScoresAreMass)
 {
@@ -22,39 +22,39 @@ public readonly record struct KvResolvedPolicy(
 }
 
 /// <summary>A row of the table of policies.</summary>
-/// <param name="Name">As in the text form.</param>
+/// <param name="Name">Its name in the text form.</param>
 /// <param name="Signal">What ranks a token.</param>
-/// <param name="Shaping">What happens to the numbers.</param>
-/// <param name="Budget">How many survive, where.</param>
+/// <param name="Shaping">How its numbers are shaped.</param>
+/// <param name="Budget">How many tokens survive in which layers and heads.</param>
 /// <param name="Trigger">When it runs.</param>
 /// <param name="Paper">Source, such as "arXiv:2404.14469"; "" if there is none.</param>
 /// <param name="Defaults">
-/// Parameters whose default is another than the library's, as in the text form; "" if there are none.
+/// Parameters whose default differs from the library's, in the text form; "" if there are none.
 /// </param>
 public sealed record KvPolicyInfo(
     string Name, string Signal, string Shaping, string Budget, string Trigger, string Paper, string Defaults);
 
-/// <summary>A preset: the options under which another implementation's keep sets come out.</summary>
-/// <param name="Name">As in the text form.</param>
+/// <summary>A preset: options that reproduce another implementation's keep sets.</summary>
+/// <param name="Name">Its name in the text form.</param>
 /// <param name="PolicyText">The same policy spelled out.</param>
-/// <param name="Reproduces">Whose behaviour this is.</param>
+/// <param name="Reproduces">The implementation that it reproduces.</param>
 public sealed record KvPresetInfo(string Name, string PolicyText, string Reproduces);
 
 /// <summary>A parameter of policies.</summary>
 /// <param name="Key">Its name in the text form.</param>
 /// <param name="Type">What its values are.</param>
-/// <param name="Words">Those that it may be, such as "mean|max|sum"; "" for numbers.</param>
+/// <param name="Words">Its words, such as "mean|max|sum"; "" for numbers.</param>
 /// <param name="Doc">What it does, in sentences.</param>
-/// <param name="Least">Of numbers and counts; else 0.</param>
-/// <param name="Most">Likewise.</param>
-/// <param name="ExcludesLeast">Whether values are above <paramref name="Least"/>.</param>
-/// <param name="TakesZero">Whether 0 is allowed beside <paramref name="Least"/> and what is above.</param>
-/// <param name="Default">As in the text form.</param>
+/// <param name="Least">The least number or count; otherwise 0.</param>
+/// <param name="Most">The largest number or count; otherwise 0.</param>
+/// <param name="ExcludesLeast">Whether values must be above <paramref name="Least"/>.</param>
+/// <param name="TakesZero">Whether 0 is allowed as well.</param>
+/// <param name="Default">Its default in the text form.</param>
 public sealed record KvParameterInfo(
     string Key, KvParameterType Type, string Words, string Doc, double Least, double Most, bool ExcludesLeast,
     bool TakesZero, string Default);
 
-// The library's tables end with a status, which is no failure here.
+// The library ends a table with a status, which is no failure here.
 internal static unsafe class PolicyTables
 {
     internal static KvPolicyInfo[] ReadPolicies()

@@ -1,4 +1,4 @@
-// The C interface from mono, which lacks what the KvEvict assembly is made of
+// Calls the C interface from mono, which lacks what the KvEvict assembly needs
 // (spans, function pointers): plain P/Invoke, as an engine on mono would do it.
 using System;
 using System.Runtime.InteropServices;

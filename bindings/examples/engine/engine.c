@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#ifdef _WIN32 /* whose C library has other names */
+#ifdef _WIN32 /* its C library has other names */
 #include <malloc.h>
 #define aligned_alloc(alignment, n) _aligned_malloc(n, alignment)
 #define aligned_free _aligned_free
@@ -41,7 +41,7 @@ static kvevict_plane rows(const float* data, int heads) {
   return kvevict_plane_token_major(data, KVEVICT_DTYPE_F32, heads, D);
 }
 
-/* Shows the queries of the token at a position. */
+/* Observes the queries of the token at a position. */
 static void observe(engine* e, int layer, uint32_t position) {
   kvevict_plane queries = rows(e->q[layer], QH);
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
@@ -69,7 +69,7 @@ static void attend(engine* e, int layer, uint32_t n_slots, const float* q) {
   }
 }
 
-/* One token through all layers; returns the next one. */
+/* Runs one token through all layers; returns the next one. */
 static uint32_t step(engine* e, uint32_t token) {
   uint32_t position, slot, next = 0;
   check(kvevict_sequence_logical_length(e->seq, &position));
@@ -90,15 +90,15 @@ static uint32_t step(engine* e, uint32_t token) {
   return next % 256;
 }
 
-/* A token and drafts of those behind it through all layers. Drafts that the model does
- * not say, and all after them, are taken back. Returns the next token. */
+/* Runs a token and drafts of the next ones through all layers. The first draft that
+ * the model does not say, and all after it, are taken back. Returns the next token. */
 static uint32_t speculate(engine* e, uint32_t token) {
   uint32_t length, accepted = 0, next = 0;
   int right = 1;
   check(kvevict_sequence_logical_length(e->seq, &length));
   for (uint32_t i = 0; i <= DRAFTS; ++i) {
     uint32_t said = step(e, token);
-    /* Stands for a draft model, which is wrong now and then. */
+    /* This stands for a draft model that is wrong now and then. */
     token = said ^ (1 >> hash(e, 1000 + length + i) % 4);
     if (!right) continue;
     ++accepted, next = said, right = token == said;
@@ -137,7 +137,7 @@ int main(int argc, char** argv) {
   model.layers = &layer, model.layers_len = 1;
   check(kvevict_context_create(NULL, &context));
   check(kvevict_policy_create("snapkv:budget=40,window=8,sink=2", &policy));
-  options.draft_tokens = DRAFTS; /* trims by as many leave the window whole */
+  options.draft_tokens = DRAFTS; /* trims by so many keep the window */
   check(kvevict_plan_create(context, &model, policy, &options, &plan));
   kvevict_policy_destroy(policy);
   check(kvevict_sequence_create(plan, &e->seq));

@@ -1,5 +1,5 @@
-// What a call costs, in ns: plain C (bindings/benchmark/call_cost.c, given as argument), minimal cgo
-// (by_hand.go), and the public layer, on the same work in the same run.
+// This measures what a call costs, in ns: plain C (bindings/benchmark/call_cost.c, given as
+// argument), minimal cgo (by_hand.go), and the public layer, on the same work in the same run.
 package main
 
 import (
@@ -70,7 +70,7 @@ func main() {
 	fmt.Printf("%-12s%10s%10s%10s%12s\n", "ns per call", "plain C", "by hand", "kvevict", "/ by hand")
 	report := func(name string, byHand, layer func(n int)) {
 		best := [2]float64{math.MaxFloat64, math.MaxFloat64}
-		for round := 0; round < 40; round++ { // in turns, so that a change of the clock meets both
+		for round := 0; round < 40; round++ { // they take turns, so that a change of the clock meets both
 			best[0] = math.Min(best[0], measure(byHand))
 			best[1] = math.Min(best[1], measure(layer))
 		}

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# consumer.sh proxy|replace GO VERSION CACHE_PARENT PREFIX LIBDIR: a program of one's own gets the
-# module from a proxy folder, or from the source by the README's line, finds an installed library by
-# pkg-config, and needs no swig; linked with the shared library, with the archive, and as a static
-# program.
+# consumer.sh proxy|replace GO VERSION CACHE_PARENT PREFIX LIBDIR: a user's program
+# gets the module from a proxy folder, or from the source by the README's line,
+# finds an installed library by pkg-config, and needs no swig. It links with the
+# shared library, with the archive, and as a static program.
 set -euo pipefail
 from=$1 go=$2 version=$3 cache=$4 prefix=$5 libdir=$6
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -137,7 +137,7 @@ final class Benchmark {
         Plane.of(v.slice(layer * n, n), DType.F32, D, KVH * D * 4, D * 4));
   }
 
-  /** In turns, so that a change of the machine's clock meets both; the first rounds compile. */
+  /** They take turns, so that a change of the machine's clock meets both; the first rounds compile. */
   private static void report(String name, Map<String, Double> plainC, Loop byHand, Loop layer) {
     double hand = Double.MAX_VALUE;
     double mine = Double.MAX_VALUE;

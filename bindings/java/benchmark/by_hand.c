@@ -1,7 +1,7 @@
 /*
  * The least that JNI can do: prepared structs, bare addresses of direct buffers, a status
- * that is compared. What Benchmark.java measures the public layer against; its own handles,
- * since the package's library shows no function of kvevict.
+ * that is compared. Benchmark.java measures the public layer against it. It has its own
+ * handles, since the package's library shows no function of kvevict.
  */
 #include <jni.h>
 #include <kvevict/kvevict.h>

@@ -67,7 +67,7 @@ final class Engine {
     }
   }
 
-  /** One token through all layers; returns the next one. */
+  /** Runs a token through all layers; returns the next one. */
   int step(int token) {
     int position = sequence.logicalLength();
     for (int i = 0; i < X; ++i) {
@@ -95,7 +95,7 @@ final class Engine {
     boolean right = true;
     for (int i = 0; i <= DRAFTS; ++i) {
       int said = step(token);
-      // Stands for a draft model, which is wrong now and then.
+      // This stands for a draft model that is wrong now and then.
       token = said ^ (1 >> (hash(1000 + length + i) & 3));
       if (right) {
         ++accepted;

@@ -18,7 +18,7 @@ static jclass global_class(JNIEnv* env, const char* name) {
   return local ? (jclass)(*env)->NewGlobalRef(env, local) : NULL;
 }
 
-/* On failure an exception is pending, which System.load() passes on. */
+/* If it fails, an exception is pending, which System.load() passes on. */
 JNIEXPORT jint JNICALL JNI_OnLoad(JavaVM* java_vm, void* reserved) {
   (void)reserved;
   JNIEnv* env = NULL;
@@ -53,8 +53,8 @@ JNIEXPORT void JNICALL JNI_OnUnload(JavaVM* java_vm, void* reserved) {
   (*env)->DeleteGlobalRef(env, reading_class);
 }
 
-/* What a callback threw in the call that this thread is in; a local reference,
- * which is valid until the native method returns. */
+/* The exception of a callback in this thread's call: a local reference,
+ * valid until the native method returns. */
 static _Thread_local jthrowable thrown;
 
 static void throw_status(JNIEnv* env, kvevict_status status) {
@@ -83,15 +83,15 @@ static JNIEnv* this_env(void) {
   return env;
 }
 
-/* A callback may call the library itself, in which what was thrown before has no
- * part. */
+/* A callback may call the library itself. Exceptions from before play no part
+ * there. */
 static jthrowable begin_callback(void) {
   jthrowable earlier = thrown;
   thrown = NULL;
   return earlier;
 }
 
-/* Keeps what was thrown first; whether the callback has thrown. */
+/* Keeps the first exception; returns whether the callback has thrown. */
 static int end_callback(JNIEnv* env, jthrowable earlier) {
   jthrowable now = (*env)->ExceptionOccurred(env);
   (*env)->ExceptionClear(env);

@@ -26,19 +26,19 @@ bool IsOther(const Policy& policy, const char* key, const char* word) {
 // The reason why a policy cannot work here; nullptr if it can.
 const char* WhyNot(const Policy& policy) {
   if (IsOther(policy, "split", "uniform")) {
-    return "its layers keep different numbers of tokens, and llama.cpp has one "
+    return "its layers keep different numbers of tokens, but llama.cpp has one "
            "list of cells for all layers; split=uniform works";
   }
   if (IsOther(policy, "heads", "equal")) {
-    return "its heads keep different numbers of tokens, and llama.cpp has one "
+    return "its heads keep different numbers of tokens, but llama.cpp has one "
            "list of cells for all heads; heads=equal works";
   }
   if (IsOther(policy, "rotate", "no")) {
-    return "it turns keys to new positions, and llama.cpp goes on counting the "
-           "old ones; rotate=no works";
+    return "it rotates keys to new positions, but llama.cpp goes on counting "
+           "the old ones; rotate=no works";
   }
   if (policy.Requires(KVEVICT_INPUT_SCORES)) {
-    return "it ranks by scores of the caller's own, and this program has none";
+    return "it ranks by the caller's own scores, and this program has none";
   }
   if (policy.Requires(KVEVICT_INPUT_KEY_FILTER) ||
       policy.Requires(KVEVICT_INPUT_QUERY_CENTERS)) {

@@ -39,7 +39,7 @@ Model LoadModel(const std::string& path, const std::string& backends,
   if (adjust) adjust(params);
   Model model(llama_model_load_from_file(path.c_str(), params));
   if (model == nullptr) {
-    throw std::runtime_error(path + ": llama.cpp does not load it");
+    throw std::runtime_error(path + ": llama.cpp cannot load it");
   }
   return model;
 }

@@ -55,7 +55,7 @@ static uint32_t BlockSize(test_layout layout) {
   }
 }
 
-/* Rows of a ring, with room for a few more; 0 for others. */
+/* The rows of a ring, with room for a few more; 0 for other layouts. */
 static uint32_t RingSlots(const test_cache_spec* spec) {
   return spec->layout == TEST_RING || spec->layout == TEST_RING_PAGED_3
              ? spec->capacity + 4
@@ -75,7 +75,7 @@ static bool HasAddresses(const test_cache_spec* spec) {
          spec->layout == TEST_PAGES_3_OF_HEADS;
 }
 
-/* Block tables of a cache, one after the other with two entries between. */
+/* The block tables of a cache, one after the other with two entries between. */
 static uint32_t TableCount(const test_cache_spec* spec) {
   return spec->layout == TEST_PAGED_3_OF_HEADS ||
                  spec->layout == TEST_PAGED_16_OF_HEADS ||
@@ -101,7 +101,7 @@ static void SetType(kvevict_plane* plane, kvevict_dtype dtype, uint32_t dim) {
   }
 }
 
-/* Of keys and what else there is in groups that fill 16 bytes where they can, of values
+/* Lays keys and companions out in groups that fill 16 bytes if they can, and values
  * element by element. */
 static size_t LayOutVectorised(const test_cache_spec* spec,
                                kvevict_plane* plane, bool is_values) {
@@ -196,7 +196,7 @@ static size_t LayOut(const test_cache_spec* spec, kvevict_plane* plane,
   }
 }
 
-/* K and V rows of a token side by side. */
+/* Puts the K and V rows of a token side by side. */
 static size_t LayOutTogether(const test_cache_spec* spec, kvevict_plane* k,
                              kvevict_plane* v) {
   const int64_t heads = spec->n_kv_heads;
@@ -227,7 +227,7 @@ static kvevict_dtype_info InfoOf(kvevict_dtype dtype) {
   return info;
 }
 
-/* The same within pages. */
+/* Lays a cache out within pages. */
 static size_t LayOutInPages(const test_cache_spec* spec, kvevict_plane* k,
                             kvevict_plane* v) {
   const int64_t rows = BlockSize(spec->layout) * (int64_t)spec->n_kv_heads;
@@ -250,7 +250,7 @@ static void RebasePlane(const test_cache* cache, kvevict_plane* plane,
   }
 }
 
-/* `old`: where the tables of addresses were. */
+/* `old` is where the tables of addresses were. */
 static void Rebase(test_cache* cache, uint64_t from, uint64_t to,
                    const uint64_t* old) {
   RebasePlane(cache, &cache->view.k, from, to, old);
@@ -268,8 +268,8 @@ static uint32_t AddressCount(const test_cache_spec* spec) {
   return 2 * TableCount(spec) * BlockCount(spec);
 }
 
-/* Gives a plane in blocks, at data in memory, addresses instead: those of used ids, or
- * where there are none, of blocks that `order` says. */
+/* Gives a plane in blocks, at data in memory, addresses: those of the used ids, or
+ * of the blocks that `order` says if there are none. */
 static void GiveAddresses(test_cache* cache, kvevict_plane* plane,
                           const int32_t* order, uint32_t* n_tables,
                           uint64_t offset) {
@@ -318,7 +318,7 @@ static void BuildAddresses(test_cache* cache, test_random* random) {
   free(cache->block_table);
   cache->block_table = NULL;
   view->block_table_len = 0;
-  /* Tables of heads end to end, without the gaps that those of ids have. */
+  /* The tables of heads lie end to end, without the gaps of tables of ids. */
   if (view->block_table_head_stride != 0) {
     view->block_table_head_stride = BlockCount(&cache->spec);
   }
@@ -490,7 +490,7 @@ void test_cache_copy_rows(test_cache* to, const test_cache* from,
   }
 }
 
-/* Random bytes, but no number above 2, or of a scale above 2^-4. */
+/* Fills rows with random bytes, but no number above 2 and no scale above 2^-4. */
 static void FillQuantized(test_random* random, kvevict_dtype dtype,
                           uint8_t* row, uint32_t n_bytes) {
   const uint32_t block = dtype == KVEVICT_DTYPE_Q8_0   ? 34
@@ -522,7 +522,7 @@ void test_cache_append(test_cache* cache, test_random* random, uint32_t first,
         if (plane->role != KVEVICT_ROLE_NONE) {
           const bool is_scale = plane->role == KVEVICT_ROLE_KEY_SCALE ||
                                 plane->role == KVEVICT_ROLE_VALUE_SCALE;
-          /* Few bits, so that whatever is made of them is exact. */
+          /* These numbers have few bits, so that results are exact. */
           test_cache_set(cache, plane, t, h, 0,
                          is_scale
                              ? (float)test_random_between(random, 1, 63) / 8192

@@ -34,7 +34,7 @@ typedef enum test_layout {
 
 const char* test_layout_name(test_layout layout);
 
-/* Of a cache: K, V, companions, and the scales and minima of both. */
+/* K, V, companions, and the scales and minima of both. */
 enum { TEST_MAX_COMPANIONS = 6, TEST_MAX_PLANES = 2 + TEST_MAX_COMPANIONS };
 
 typedef struct test_cache_spec {
@@ -45,8 +45,8 @@ typedef struct test_cache_spec {
   uint32_t k_head_dim; /* opaque: bytes per row */
   kvevict_dtype v_dtype;
   uint32_t v_head_dim; /* opaque: bytes per row; 0: no V */
-  /* At most 2: f32 numbers, then opaque rows of 5 bytes. Behind them come what the
-   * dtypes of K and V may have: scales, then minima. */
+  /* At most 2: the first has f32 numbers, the second opaque rows of 5 bytes. The
+   * scales and minima of quantized K and V follow. */
   uint32_t n_companions;
 } test_cache_spec;
 
@@ -60,11 +60,10 @@ typedef struct test_cache {
   uint64_t* addresses; /* one table behind the other */
 } test_cache;
 
-/* Memory filled with random bytes, rows of readable dtypes with finite numbers.
- */
+/* Creates memory full of random bytes; rows of readable dtypes are finite. */
 test_cache* test_cache_create(const test_cache_spec* spec, test_random* random);
 
-/* The same bytes at another address. */
+/* Copies the bytes to another address. */
 test_cache* test_cache_clone(const test_cache* cache);
 
 void test_cache_destroy(test_cache* cache);
@@ -72,24 +71,24 @@ void test_cache_destroy(test_cache* cache);
 /* The planes of a cache in a fixed order, i < TEST_MAX_PLANES; NULL where absent. */
 const kvevict_plane* test_cache_plane(const test_cache* cache, uint32_t i);
 
-/* Entries of a block table for n_tokens; 0 where the layout has none. */
+/* The entries of a block table for n_tokens; 0 if the layout has none. */
 uint32_t test_cache_blocks(const test_cache* cache, uint32_t n_tokens);
 
 /* Makes an entry of the tables that of no block: -1, or an address of 0. */
 void test_cache_free_entry(test_cache* cache, uint64_t entry);
 
-/* Gives entries of tables of addresses back what a clone has. */
+/* Restores entries of tables of addresses from a clone. */
 void test_cache_restore_entries(test_cache* cache, const test_cache* clone);
 
-/* The element of a plane of this cache, which to set must not be quantized. */
+/* The element of a plane of this cache. Setting needs a plane that is not quantized. */
 float test_cache_get(const test_cache* cache, const kvevict_plane* plane,
                      uint32_t token, uint32_t head, uint32_t element);
 void test_cache_set(test_cache* cache, const kvevict_plane* plane,
                     uint32_t token, uint32_t head, uint32_t element,
                     float value);
 
-/* Gives the first n_tokens rows the content of another cache's rows; the specs
- * may differ in layout only. */
+/* Copies the content of another cache's first n_tokens rows. The specs may
+ * differ in layout only. */
 void test_cache_copy_rows(test_cache* to, const test_cache* from,
                           uint32_t n_tokens);
 
@@ -100,8 +99,7 @@ void test_cache_append(test_cache* cache, test_random* random, uint32_t first,
 /* Keys as f32, [n_kv_heads, n_tokens, k_head_dim]. */
 void test_cache_keys(const test_cache* cache, uint32_t n_tokens, float* out);
 
-/* Fails the test unless the first n_tokens rows are alike. Layouts may differ.
- */
+/* Fails the test unless the first n_tokens rows are alike in any layouts. */
 void test_expect_same_rows(const test_cache* a, const test_cache* b,
                            uint32_t n_tokens, const char* what);
 

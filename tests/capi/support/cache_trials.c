@@ -11,7 +11,7 @@ void test_try_spec(const test_cache_spec* spec, const kvevict_context* with,
   snprintf(what, sizeof what, "%s, %u heads, k %d x %u, v %d x %u",
            test_layout_name(spec->layout), spec->n_kv_heads, (int)spec->k_dtype,
            spec->k_head_dim, (int)spec->v_dtype, spec->v_head_dim);
-  /* One after the other, so that a seed draws the same everywhere. */
+  /* These are separate statements, so that a seed draws the same everywhere. */
   test_cache_trial trial = {test_cache_create(spec, random), 0, 0, what};
   trial.n_tokens = test_random_between(random, 1, spec->capacity);
   trial.n_lists = test_random_coin(random) ? 1 : spec->n_kv_heads;

@@ -1,12 +1,12 @@
-/* Caches that everything which moves rows is tried on. */
+/* Caches on which everything that moves rows is tried. */
 #ifndef KVEVICT_TESTS_CAPI_SUPPORT_CACHE_TRIALS_H_
 #define KVEVICT_TESTS_CAPI_SUPPORT_CACHE_TRIALS_H_
 
 #include "tests/capi/support/cache.h"
 
 typedef struct test_cache_trial {
-  test_cache* cache; /* random, of any spec */
-  uint32_t n_tokens; /* in it, at least 1 */
+  test_cache* cache; /* of any spec, with random rows */
+  uint32_t n_tokens; /* held, at least 1 */
   uint32_t n_lists;  /* 1 or a list per KV head */
   const char* what;  /* for messages */
 } test_cache_trial;
@@ -18,12 +18,11 @@ typedef void test_try_cache(const kvevict_context* with,
 void test_try_spec(const test_cache_spec* spec, const kvevict_context* with,
                    test_random* random, test_try_cache* try);
 
-/* With every layout and every pair of dtypes, odd sizes. */
+/* Tries every layout and every pair of dtypes, with odd sizes. */
 void test_try_layouts_and_dtypes(const kvevict_context* with,
                                  test_random* random, test_try_cache* try);
 
-/* With contexts of 1 to 4 threads. */
-/* The same of quantized K and V. */
+/* Tries quantized K and V, with contexts of 1 to 4 threads. */
 void test_try_quantized(const kvevict_context* with, test_random* random,
                         test_try_cache* try);
 

@@ -22,7 +22,7 @@ test_saved test_save(const kvevict_sequence* sequence) {
   return saved;
 }
 
-/* Lists are `room` apart, whatever they hold. */
+/* Lists are `room` elements apart, however many they use. */
 static void WriteLists(const kvevict_plan* plan,
                        const kvevict_sequence* sequence, uint32_t layer,
                        uint32_t room, int32_t* positions, uint32_t* counts,

@@ -1,4 +1,4 @@
-/* Sequences made from another one: forked, saved and loaded, started from positions. */
+/* Sequences made from another one: forked, loaded, or started from positions. */
 #ifndef KVEVICT_TESTS_CAPI_SUPPORT_COPIES_H_
 #define KVEVICT_TESTS_CAPI_SUPPORT_COPIES_H_
 
@@ -14,8 +14,8 @@ typedef enum test_copy_by {
   TEST_N_COPIES
 } test_copy_by;
 
-/* Of a plan's sequence, a new one that has the same tokens; what was observed comes with
- * a fork alone, the others begin to observe. */
+/* A new sequence of the plan with the same tokens. A fork copies what was observed;
+ * the others begin to observe. */
 kvevict_sequence* test_copy(const kvevict_plan* plan,
                             const kvevict_sequence* sequence, test_copy_by by);
 
@@ -24,7 +24,7 @@ typedef struct test_saved {
   size_t n_bytes;
 } test_saved;
 
-/* data is to be freed. */
+/* The caller frees data. */
 test_saved test_save(const kvevict_sequence* sequence);
 
 /* kvevict_sequence_start() with the positions of another plan's sequence. */

@@ -1,4 +1,4 @@
-/* The doors for one layer, with lists of one length end to end. */
+/* The calls without a sequence for one layer, with lists of one length end to end. */
 #ifndef KVEVICT_TESTS_CAPI_SUPPORT_DOORS_H_
 #define KVEVICT_TESTS_CAPI_SUPPORT_DOORS_H_
 
@@ -8,7 +8,7 @@
 #include "kvevict/kvevict.h"
 #include "tests/capi/support/plan.h"
 
-/* n_lists lists of n slots. They are not written but by kvevict_select(). */
+/* n_lists lists of n slots. Only kvevict_select() writes them. */
 kvevict_keep_lists test_lists(const int32_t* slots, uint32_t n,
                               uint32_t n_lists);
 

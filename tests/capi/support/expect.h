@@ -9,8 +9,8 @@
 
 #include "kvevict/kvevict.h"
 
-/* cr_assert() reports to another process even when it holds; in loops that
- * takes longer than what is tested. This reports only failures. */
+/* cr_assert() reports to another process even when it holds, which in loops
+ * takes longer than the test. This reports only failures. */
 #define EXPECT(condition, ...)                     \
   do {                                             \
     if (!(condition)) cr_assert_fail(__VA_ARGS__); \
@@ -74,8 +74,8 @@ enum {
     char (*oldest)[sizeof(void*) == 8 ? T##_first_size : sizeof(T)]; \
   }
 
-/* `call` uses `grown.value`, a valid in-struct: it must fail for a struct_size
- * smaller than the first release's, and for a larger one only if a byte of the tail is not zero. */
+/* `call` uses `grown.value`, a valid input struct. It must fail for a struct_size below
+ * the first release's, and for a larger one if a byte of the tail is not 0. */
 #define EXPECT_CHECKS_STRUCT_SIZE(grown, call)                                 \
   do {                                                                         \
     const uint32_t expect_size = (uint32_t)sizeof((grown).value);              \
@@ -97,8 +97,8 @@ enum {
     EXPECT_OK(call);                                                           \
   } while (0)
 
-/* The same for a struct that the call writes: a larger one is filled as far as
- * this library knows it. */
+/* The same for a struct that the call writes: it fills the part of a larger one
+ * that this library knows. */
 #define EXPECT_CHECKS_OUT_STRUCT_SIZE(grown, call)                       \
   do {                                                                   \
     const uint32_t expect_size = (uint32_t)sizeof((grown).value);        \

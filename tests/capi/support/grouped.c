@@ -37,7 +37,7 @@ test_grouped_spec test_grouped_draw(test_random* random) {
   return spec;
 }
 
-/* Where the row of a plane is that a slot has, or shares. */
+/* The address of the plane's row that a slot has or shares. */
 static uint8_t* At(const test_grouped* c, const kvevict_plane* plane,
                    uint32_t head, uint32_t slot) {
   const uint32_t block_size = c->spec.block_size;
@@ -66,7 +66,7 @@ static kvevict_plane MakePlane(test_grouped* c, kvevict_dtype dtype,
   plane.token_stride_bytes = s->by_heads ? row : row * s->n_heads;
   plane.head_stride_bytes = s->by_heads ? row * n_rows : row;
   if (paged) plane.block_stride_bytes = row * s->n_heads * n_rows + 3;
-  plane.data = c->n_bytes; /* from the first byte on, so far */
+  plane.data = c->n_bytes; /* an offset so far */
   c->n_bytes +=
       5 + (size_t)(paged ? TEST_GROUPED_BLOCKS * plane.block_stride_bytes
                          : row * s->n_heads * n_rows);
@@ -97,7 +97,7 @@ static void MakePlanes(test_grouped* c) {
   c->view.n_companions = n;
 }
 
-/* Points the planes to `memory`, `old` having been there. */
+/* Points the planes to `memory`, which has replaced `old`. */
 static void Place(test_grouped* c, uint64_t old) {
   const uint64_t by = (uintptr_t)c->memory - old;
   c->view.k.data += by, c->view.v.data += by;
@@ -156,7 +156,7 @@ float* test_grouped_row(const test_grouped* c, int plane, uint32_t head,
          ((size_t)head * c->spec.capacity + slot) * c->spec.dim;
 }
 
-/* Element e of a packed row of codes = code. */
+/* Stores a code as element e of a packed row. */
 static void PutCode(const test_grouped* c, uint8_t* row, uint32_t e, int code) {
   const uint32_t half = c->spec.dim / 2;
   uint8_t* byte = row + e;
@@ -176,8 +176,8 @@ static void PutCode(const test_grouped* c, uint8_t* row, uint32_t e, int code) {
       (uint8_t)(is_high ? (*byte & 0x0F) | code << 4 : (*byte & 0xF0) | code);
 }
 
-/* Rows [first, end) of one group, or a row, have one scale and minimum for each element,
- * or for all: n numbers, of elements e on. */
+/* Rows [first, end) of a group, or one row, share a scale and minimum per element
+ * or a single one. Stores n numbers from element e on. */
 static void StoreTogether(test_grouped* c, int v, uint32_t head, uint32_t first,
                           uint32_t n_rows, uint32_t e, uint32_t n) {
   const kvevict_plane* const codes = v == 0 ? &c->view.k : &c->view.v;

@@ -1,5 +1,5 @@
-/* A cache as KIVI has one: scales and minima of groups of tokens, one per element, and
- * the last rows not quantized; with what its rows stand for, told by the oracle. */
+/* A KIVI-style cache: groups of tokens have scales and minima per element, and the
+ * last rows are not quantized. The oracle says what its rows stand for. */
 #ifndef KVEVICT_TESTS_CAPI_SUPPORT_GROUPED_H_
 #define KVEVICT_TESTS_CAPI_SUPPORT_GROUPED_H_
 
@@ -28,21 +28,21 @@ typedef struct test_grouped {
 } test_grouped;
 
 test_grouped_spec test_grouped_draw(test_random* random);
-/* All bytes are drawn. */
+/* Draws all bytes at random. */
 test_grouped* test_grouped_create(const test_grouped_spec* spec,
                                   test_random* random);
 test_grouped* test_grouped_clone(const test_grouped* cache);
 void test_grouped_destroy(test_grouped* cache);
 
-/* Slots that are quantized, of n. */
+/* The number of n slots that are quantized. */
 uint32_t test_grouped_coded(const test_grouped* cache, uint32_t n);
 
-/* Row of K (0) or V (1) of a slot. */
+/* The row of K (0) or V (1) of a slot. */
 float* test_grouped_row(const test_grouped* cache, int plane, uint32_t head,
                         uint32_t slot);
 
-/* By the oracle: rows [first, first + n) of a head become from [n, dim], in the bytes
- * and in what they stand for. */
+/* Stores [n, dim] numbers as rows [first, first + n) of a head by the oracle: as
+ * bytes, and as what they stand for. */
 void test_grouped_store(test_grouped* cache, int plane, uint32_t head,
                         uint32_t first, uint32_t n, const float* from);
 

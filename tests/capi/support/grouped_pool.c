@@ -25,7 +25,7 @@ static kvevict_dtype Or32(kvevict_dtype dtype) {
   return dtype == 0 ? KVEVICT_DTYPE_F32 : dtype;
 }
 
-/* ---- Rows outside ---- */
+/* ---- Rows of the test's own ---- */
 
 typedef struct outside {
   test_grouped_spec spec;
@@ -45,7 +45,7 @@ static outside Outside(const test_pooled* a, uint32_t l, uint32_t first,
   return o;
 }
 
-/* ---- What must hold after every operation ---- */
+/* ---- Invariants ---- */
 
 static void CheckRows(const test_pooled* a, uint32_t l) {
   const test_grouped* held = a->held[l];
@@ -199,7 +199,7 @@ void test_pool_end(test_pool* s) {
   free(s->memory);
 }
 
-/* ---- Operations, by both ---- */
+/* ---- Operations on both ---- */
 
 test_pooled* test_pool_add(test_pool* s) {
   test_pooled* const a = &s->sequences[s->n_sequences];
@@ -234,7 +234,7 @@ void test_pool_fork(test_pool* s, const test_pooled* from) {
   ++s->n_sequences;
 }
 
-/* A head's rows [first, first + n) of the model are stored as what they are now. */
+/* Stores a head's rows [first, first + n) of the model again. */
 static void StoreAgain(test_grouped* held, int v, uint32_t head, uint32_t first,
                        uint32_t n) {
   const size_t n_bytes = (size_t)n * held->spec.dim * sizeof(float);
@@ -244,7 +244,7 @@ static void StoreAgain(test_grouped* held, int v, uint32_t head, uint32_t first,
   free(rows);
 }
 
-/* Room for n more: rows that are no longer recent are quantized, in whole blocks. */
+/* Adds room for n tokens and quantizes rows that are no longer recent, in whole blocks. */
 static void AppendToModel(const test_pool* s, test_pooled* a, uint32_t l,
                           uint32_t n) {
   test_grouped* const held = a->held[l];
@@ -262,7 +262,7 @@ static void AppendToModel(const test_pool* s, test_pooled* a, uint32_t l,
   }
 }
 
-/* Where a call that writes from `first` on may end, at `end` or later. */
+/* A call that writes from `first` on may end here, at `end` or later. */
 static uint32_t EndOfWrite(const test_pooled* a, uint32_t l, uint32_t end) {
   const uint32_t n_coded = a->held[l]->view.first_recent;
   const uint32_t group = a->held[l]->spec.group;
@@ -280,7 +280,7 @@ static void WriteByCall(test_pool* s, test_pooled* a, uint32_t l,
   test_plain_free(&o.plain);
 }
 
-/* What an engine's kernel does, of recent rows. */
+/* Writes recent rows as an engine's kernel does. */
 static void WriteByView(test_pool* s, test_pooled* a, uint32_t l,
                         uint32_t first, uint32_t n) {
   outside o = Outside(a, l, first, n);
@@ -387,7 +387,7 @@ static void FindPositions(const test_pooled* a, positions* out) {
   }
 }
 
-/* The survivors of a head go down, by slots that they had. */
+/* Moves the survivors of a head down, listed by their old slots. */
 static void MoveDown(test_grouped* held, int v, uint32_t head,
                      const uint32_t* slots, uint32_t n, uint32_t n_recent) {
   const uint32_t dim = held->spec.dim, n_coded = n - n_recent;
@@ -396,7 +396,7 @@ static void MoveDown(test_grouped* held, int v, uint32_t head,
             test_grouped_row(held, v, head, slots[i]), dim * sizeof(float));
   }
   if (v == 1 || held->spec.group == 0) return;
-  uint32_t n_still = 0; /* groups that all of stays are left alone */
+  uint32_t n_still = 0; /* groups of which every row stays are not touched */
   while (n_still < n_coded && slots[n_still] == n_still) ++n_still;
   if (n_still == n_coded) return;
   n_still -= n_still % held->spec.group;
@@ -435,7 +435,7 @@ static void Follow(test_pool* s, test_pooled* a, const positions* before) {
   }
 }
 
-/* Some of the sequences, in one call. */
+/* Evicts some of the sequences in one call. */
 void test_pool_evict(test_pool* s) {
   static positions before[TEST_POOL_MOST];
   kvevict_paged_eviction items[TEST_POOL_MOST];

@@ -1,5 +1,5 @@
-/* Sequences as KIVI has them in a paged cache, each with a model of its own: what its rows
- * stand for, by the oracle. */
+/* Sequences in a KIVI-style paged cache. Each has a model of its own that knows by
+ * the oracle what its rows stand for. */
 #ifndef KVEVICT_TESTS_CAPI_SUPPORT_GROUPED_POOL_H_
 #define KVEVICT_TESTS_CAPI_SUPPORT_GROUPED_POOL_H_
 
@@ -18,7 +18,7 @@ enum {
   TEST_POOL_DIM = 32  /* at most */
 };
 
-/* The first and the last layer share blocks; the other has no values. */
+/* The first and the last layer share blocks. The middle one has no values. */
 extern const uint32_t test_pool_heads[TEST_POOL_LAYERS];
 bool test_pool_has_values(uint32_t layer);
 
@@ -39,7 +39,7 @@ typedef struct test_pool {
   kvevict_dtype dtype;
   void* workspace;
   size_t workspace_bytes;
-  uint8_t* memory; /* of the blocks, with guards; NULL: the cache's own */
+  uint8_t* memory; /* the blocks' memory with guards; NULL: the cache's own */
   size_t memory_bytes;
   uint32_t n_sequences;
   test_pooled sequences[TEST_POOL_MOST];
@@ -47,7 +47,7 @@ typedef struct test_pool {
   uint32_t n_evicted; /* layers that lost tokens */
 } test_pool;
 
-/* With options, elements and maybe memory that are drawn. */
+/* Draws elements and maybe memory of its own. */
 void test_pool_begin(test_pool* s, test_random* random, const char* policy);
 void test_pool_end(test_pool* s);
 
@@ -55,8 +55,8 @@ test_pooled* test_pool_add(test_pool* s);
 void test_pool_fork(test_pool* s, const test_pooled* from);
 void test_pool_remove(test_pool* s, uint32_t i);
 
-/* Room for 1 .. most tokens, if there are blocks, and their rows; rows over others; the
- * last positions go; some sequences are evicted in one call. */
+/* Append makes room for 1 .. most tokens if there are blocks, and writes their rows.
+ * The others overwrite rows, truncate, and evict some sequences in one call. */
 void test_pool_append(test_pool* s, test_pooled* a, uint32_t most);
 void test_pool_overwrite(test_pool* s, test_pooled* a);
 void test_pool_trim(test_pool* s, test_pooled* a);
@@ -64,7 +64,7 @@ void test_pool_evict(test_pool* s);
 
 kvevict_view test_pool_view(const test_pooled* a, uint32_t layer);
 
-/* What must hold after every operation. */
+/* Checks every invariant after an operation. */
 void test_pool_check(const test_pool* s);
 
 #endif /* KVEVICT_TESTS_CAPI_SUPPORT_GROUPED_POOL_H_ */

@@ -27,7 +27,6 @@ float* test_plain_row(const test_plain* p, int v, uint32_t head, uint32_t i) {
   return p->rows[v] + ((size_t)head * p->n + i) * p->view.k.head_dim;
 }
 
-/* Few elements are alike, none, or no numbers. */
 void test_plain_draw(test_plain* p, uint32_t dim, test_random* random,
                      bool finite) {
   static const float kOdd[] = {NAN, INFINITY, -INFINITY, 1e38f, -1e38f, 1e-40f};
@@ -74,7 +73,6 @@ void test_grouped_store_all(test_grouped* c, const test_plain* p,
   }
 }
 
-/* Stores rows in `c` by both, and compares. */
 void test_grouped_fill(kvevict_context* context, test_grouped* c,
                        uint32_t first, uint32_t n, test_random* random,
                        bool finite) {
@@ -92,7 +90,6 @@ void test_grouped_fill(kvevict_context* context, test_grouped* c,
   test_plain_free(&p);
 }
 
-/* A cache of n slots that was filled by some calls, the last ones recent. */
 test_grouped* test_grouped_filled(kvevict_context* context,
                                   test_grouped_spec spec, uint32_t n,
                                   test_random* random, bool finite) {
@@ -107,7 +104,6 @@ test_grouped* test_grouped_filled(kvevict_context* context,
   return c;
 }
 
-/* What n slots hold, read as floats. */
 test_plain test_grouped_read(kvevict_context* context, const test_grouped* c,
                              uint32_t n) {
   test_plain p = test_plain_make(&c->spec, n);
@@ -128,7 +124,6 @@ void test_grouped_expect_row(const float* ours, const float* theirs,
   }
 }
 
-/* A head's survivors, n_kept quantized ones and the recent, of what it held. */
 void test_grouped_expect_survivors(const test_grouped* before,
                                    const test_plain* ours, uint32_t head,
                                    const int32_t* list, uint32_t n_kept,
@@ -143,7 +138,7 @@ void test_grouped_expect_survivors(const test_grouped* before,
              dim * sizeof *rows);
     }
     const bool moves = v == 1 && !before->spec.groups_values;
-    uint32_t n_still = 0; /* groups that all of stays are left alone */
+    uint32_t n_still = 0; /* groups of which every row stays are not touched */
     while (n_still < n_kept && list[n_still] == (int32_t)n_still) ++n_still;
     if (n_still < n_kept) n_still -= n_still % before->spec.group;
     if (!moves) {

@@ -13,7 +13,7 @@ static void* Alloc(size_t n_bytes, size_t alignment, void* user_data) {
   if (a->fail_at != 0 && a->n_allocs >= a->fail_at) return NULL;
   if (a->n_live == TEST_MAX_LIVE) abort();
   void* memory = NULL;
-  /* Aligned as asked and no better, so that a wrong request shows. */
+  /* The memory is aligned as asked and no better, so that a wrong request fails. */
   if (posix_memalign(&memory, 2 * alignment < 16 ? 16 : 2 * alignment,
                      n_bytes + alignment) != 0) {
     abort();

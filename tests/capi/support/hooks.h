@@ -1,5 +1,5 @@
 /* Hooks for contexts: an allocator that keeps accounts and can run dry, and a
- * runner that does the items in a shuffled order on shuffled workers. */
+ * runner that does items in a shuffled order on shuffled workers. */
 #ifndef KVEVICT_TESTS_CAPI_SUPPORT_HOOKS_H_
 #define KVEVICT_TESTS_CAPI_SUPPORT_HOOKS_H_
 

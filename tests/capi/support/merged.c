@@ -41,7 +41,7 @@ static void ExpectRows(const test_cache* got, const test_cache* moved,
                "%s: head %u, slot %u, element %u changed", what, head, t, i);
         continue;
       }
-      /* Nothing was reckoned, as of keys that do not merge. */
+      /* Keys that do not merge have no computed bound. */
       const double bound = bounds[(size_t)t * dim + i];
       const double most =
           bound == 0 ? 0 : bound + StoreError(plane->dtype, expected);

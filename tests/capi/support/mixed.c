@@ -31,7 +31,7 @@ static test_model_spec DrawSpec(test_random* random, bool opaque, bool values) {
   return spec;
 }
 
-/* Nothing but the kind of its cache is read of such a layer. */
+/* Only the kind of its cache is read from such a layer. */
 static kvevict_layer_geometry WithoutFullCache(test_random* random) {
   kvevict_layer_geometry layer = {sizeof layer,
                                   test_random_coin(random)
@@ -59,7 +59,7 @@ static test_mixed* Draw(test_random* random, bool opaque, bool values) {
       m->layers[l] = WithoutFullCache(random);
       continue;
     }
-    /* Neighbours are alike now and then. */
+    /* Neighbouring layers are sometimes alike. */
     const bool again = l > 0 && test_mixed_is_full(m, l - 1) &&
                        test_random_below(random, 3) == 0;
     m->specs[l] = again ? m->specs[l - 1] : DrawSpec(random, opaque, values);
@@ -89,7 +89,7 @@ bool test_mixed_is_full(const test_mixed* m, uint32_t layer) {
   return m->layers[layer].cache == KVEVICT_LAYER_CACHE_FULL;
 }
 
-/* The model beside a full layer, in which that has the same number. */
+/* Opens the model beside a full layer, which has the same number there. */
 static void OpenAlike(test_mixed* m, uint32_t layer, const uint32_t* budgets,
                       test_random* random) {
   test_model_spec* s = &m->specs[layer];

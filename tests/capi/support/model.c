@@ -140,7 +140,7 @@ kvevict_status test_model_go_on(test_model* model, const char* policy,
     kvevict_plan_destroy(plan);
     return status;
   }
-  /* Where it observes already it says so. */
+  /* If it observes already, this fails and changes nothing. */
   (void)kvevict_sequence_begin_observing(sequence, NULL, 0);
   kvevict_sequence_destroy(model->sequence);
   kvevict_plan_destroy(model->plan);
@@ -344,7 +344,7 @@ void test_model_check(const test_model* model, const char* what) {
   free(slot_of);
 }
 
-/* Of one head; the caller frees queries and keys. */
+/* The attention of one head, freed by the caller. */
 static oracle_attention AttentionOf(const test_model* model, uint32_t layer,
                                     uint32_t head) {
   const test_model_spec* s = &model->spec;
@@ -465,7 +465,7 @@ void test_model_forced(const test_model* model, uint32_t layer, uint32_t head,
   kvevict_resolved_policy r = {.struct_size = sizeof r};
   oracle_policy policy = model->policy;
   uint32_t n_context = test_model_context(model);
-  /* A budget that not every context has. */
+  /* This budget does not exist in every context. */
   if (model->spec.head_budgets != NULL || policy.heads != ORACLE_HEADS_EQUAL) {
     n_context = INT32_MAX;
     policy.budget = n_context;

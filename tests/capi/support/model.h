@@ -1,6 +1,6 @@
-/* A model in miniature: caches, queries and a sequence, with an archive of
- * every token's rows, so that after any evictions each slot can be held against
- * the token it should have. */
+/* A model in miniature: caches, queries and a sequence. Its archive has every
+ * token's rows, so that after any evictions each slot can be compared with its
+ * token. */
 #ifndef KVEVICT_TESTS_CAPI_SUPPORT_MODEL_H_
 #define KVEVICT_TESTS_CAPI_SUPPORT_MODEL_H_
 
@@ -26,21 +26,21 @@ typedef struct test_model_spec {
   uint32_t k_head_dim;
   uint32_t v_head_dim;
   kvevict_dtype q_dtype;
-  kvevict_dtype k_dtype; /* also of V */
+  kvevict_dtype k_dtype; /* V's too */
   test_layout layout;
   uint32_t n_companions;
   uint32_t n_threads;           /* more than 1: the shuffling runner */
   const uint32_t* head_budgets; /* [n_layers, n_kv_heads]; NULL: the policy's */
-  kvevict_context* context;  /* which must stay longer; NULL: one of its own */
-  uint32_t report_mass;      /* of kvevict_plan_options */
-  uint32_t has_destinations; /* likewise */
-  uint32_t draft_tokens;     /* likewise */
+  kvevict_context* context;     /* must stay longer; NULL: one of its own */
+  uint32_t report_mass;         /* as kvevict_plan_options */
+  uint32_t has_destinations;    /* as kvevict_plan_options */
+  uint32_t draft_tokens;        /* as kvevict_plan_options */
 } test_model_spec;
 
-/* 2 layers of 4 heads on 2, 100 slots; f16 queries, f32 cache. */
+/* Has 2 layers of 4 query heads on 2 KV heads, 100 slots, f16 queries and an f32 cache. */
 test_model_spec test_small_model(const char* policy);
 
-/* Makes K and V quantized, of a dtype that is drawn, and their sizes multiples of its
+/* Makes K and V quantized in a random dtype, with sizes that are multiples of its
  * blocks. */
 void test_draw_quantized(test_model_spec* spec, test_random* random);
 
@@ -60,18 +60,17 @@ typedef struct test_model {
   kvevict_view views[TEST_MAX_LAYERS];
   /* [n_layers][max_positions, n_q_heads, k_head_dim] of q_dtype */
   uint8_t* queries[TEST_MAX_LAYERS];
-  uint8_t* workspace; /* as many bytes as the plan says, then guard bytes */
+  uint8_t* workspace; /* has the plan's size and guard bytes behind it */
   size_t workspace_bytes;
   uint32_t n_seen;
 } test_model;
 
-/* Contents depend on the random state alone, not on layout, threads or policy.
- */
+/* Contents depend on the random state alone, not on layout, threads or policy. */
 test_model* test_model_create(const test_model_spec* spec, test_random random);
 void test_model_destroy(test_model* model);
 
-/* Goes on by another plan, of `geometry` or, with NULL, the model's. The new sequence
- * observes. After a failure the model is as before. */
+/* Goes on by another plan, of `geometry` or, if NULL, of the model's. The new
+ * sequence observes. After a failure the model is as before. */
 kvevict_status test_model_go_on(test_model* model, const char* policy,
                                 const kvevict_geometry* geometry,
                                 const kvevict_plan_options* options);
@@ -80,66 +79,66 @@ kvevict_status test_model_go_on(test_model* model, const char* policy,
 kvevict_plane test_model_queries(const test_model* model, uint32_t layer,
                                  uint32_t first_position);
 
-/* Stores the rows of the next n tokens in every layer; and notes them. */
+/* Stores and notes the rows of the next n tokens in every layer. */
 void test_model_store(test_model* model, uint32_t n);
 void test_model_append(test_model* model, uint32_t n);
 
 /* Observes the query rows of [first, first + n) in every layer. */
 void test_model_observe(test_model* model, uint32_t first, uint32_t n);
 
-/* Observe and append of the next n tokens. */
+/* Observes and appends the next n tokens. */
 void test_model_step(test_model* model, uint32_t n);
 
-/* Evicts, in a workspace full of guard bytes, and checks its end afterwards; then
- * asks for the report unless that is NULL. */
+/* Evicts in a workspace of guard bytes and checks the end of it. Asks for the
+ * report unless it is NULL. */
 kvevict_status test_model_evict(test_model* model,
                                 const kvevict_evict_options* options,
                                 kvevict_evict_report* report);
 
-/* The context length that budgets are of: tokens seen, at most max_tokens. */
+/* The context length that budgets refer to: tokens seen, at most max_tokens. */
 uint32_t test_model_context(const test_model* model);
 
-/* Of a layer, the most of any head. */
+/* The most that a head of the layer holds. */
 uint32_t test_model_stored(const test_model* model, uint32_t layer);
 uint32_t test_model_stored_of(const test_model* model, uint32_t layer,
                               uint32_t head);
 
-/* Bytes of one head's row in all planes of a layer. */
+/* The bytes of one head's row in all planes of a layer. */
 uint32_t test_model_row_bytes(const test_model* model, uint32_t layer);
 
-/* positions[stored_of] of a layer and head. */
+/* Writes positions[stored_of] of a layer and head. */
 void test_model_positions(const test_model* model, uint32_t layer,
                           uint32_t head, int32_t* positions);
 
-/* Every answer about positions and slots fits every other one, and every slot
+/* Fails unless all answers about positions and slots agree, and every slot
  * holds the rows of its position. */
 void test_model_check(const test_model* model, const char* what);
 
-/* Raw weights as scores of a layer's live cache by the oracle:
- * [n_kv_heads, stored] doubles. */
+/* The oracle's raw weights as scores of a layer's live cache: [n_kv_heads,
+ * stored] doubles. */
 void test_model_oracle_scores(const test_model* model, uint32_t layer,
                               double* scores);
 
-/* Those of one head: [stored_of]. */
+/* The scores of one head: [stored_of]. */
 void test_model_oracle_scores_of(const test_model* model, uint32_t layer,
                                  uint32_t head, double* scores);
 
-/* Rows as f32 of what a head held while nothing was evicted: queries [group, n_seen,
+/* Reads as f32 what a head held before any eviction: queries [group, n_seen,
  * k_head_dim], keys [n_seen, k_head_dim], and the norms of its values [n_seen]. */
 void test_model_read_rows(const test_model* model, uint32_t layer,
                           uint32_t head, float* queries, float* keys,
                           double* value_norms);
 
-/* What a layer's live cache and queries measure by the oracle; `ends` is a mean over
+/* The oracle's measures of a layer's live cache and queries; `ends` is a mean over
  * rows and query heads. */
 oracle_measure test_model_measure(const test_model* model, uint32_t layer);
 
-/* What a list is asked to keep in any case: both ends of the policy, and what is
- * protected beside them, held or not. */
+/* How many tokens must stay in a list: both ends of the policy, and other
+ * protected ones, held or not. */
 uint32_t test_model_asked(const test_model* model,
                           const kvevict_evict_options* options);
-/* What must stay of a layer and head: forced[stored_of] of 0 and 1; protected
- * positions as in the options. */
+/* Marks what must stay of a layer and head: forced[stored_of] of 0 and 1. The
+ * options have the protected positions. */
 void test_model_forced(const test_model* model, uint32_t layer, uint32_t head,
                        const kvevict_evict_options* options, uint8_t* forced);
 

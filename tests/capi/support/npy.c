@@ -4,8 +4,7 @@
 
 #include "tests/capi/support/expect.h"
 
-/* What follows `key` in the header, a Python dictionary; fails if it is
- * missing. */
+/* Returns the header, a Python dictionary, after `key`. Fails if it is missing. */
 static const char* Field(const char* header, const char* key,
                          const char* name) {
   const char* at = strstr(header, key);

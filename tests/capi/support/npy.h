@@ -14,8 +14,8 @@ typedef struct test_npy {
   uint8_t* bytes; /* NULL: no such file */
 } test_npy;
 
-/* Reads folder/name.npy; fails the test if the file is damaged, of another type
- * or has another number of axes. */
+/* Reads folder/name.npy. Fails the test if the file is damaged or has another
+ * type or number of axes. */
 test_npy test_npy_read(const char* folder, const char* name, const char* type,
                        uint32_t n_axes);
 

@@ -1,4 +1,4 @@
-/* A plan with a workspace of exactly the size it asks for, guard bytes behind it. */
+/* A plan with a workspace of exactly the size it asks for and guard bytes behind it. */
 #ifndef KVEVICT_TESTS_CAPI_SUPPORT_PLAN_H_
 #define KVEVICT_TESTS_CAPI_SUPPORT_PLAN_H_
 
@@ -6,11 +6,11 @@
 #include "tests/capi/support/hooks.h"
 #include "tests/oracle/policy_values.h"
 
-/* n layers that are alike; `layer` is borrowed. */
+/* n equal layers; `layer` is borrowed. */
 kvevict_geometry test_geometry(uint32_t n_layers, uint32_t max_tokens,
                                const kvevict_layer_geometry* layer);
 
-/* A layer of f32 rows, of K and of V. */
+/* A layer with f32 rows of K and V. */
 kvevict_layer_geometry test_layer(uint32_t n_q_heads, uint32_t n_kv_heads,
                                   uint32_t k_head_dim, uint32_t v_head_dim);
 
@@ -31,31 +31,31 @@ kvevict_workspace test_workspace(const kvevict_plan* plan,
                                  kvevict_operation operation,
                                  uint32_t n_tokens);
 
-/* Layers alike. n_threads > 1: with the shuffling runner. */
+/* All layers are equal. n_threads > 1 uses the shuffling runner. */
 test_plan* test_plan_create(const char* policy,
                             const kvevict_geometry* geometry,
                             kvevict_operation operation, uint32_t n_threads);
 
-/* With the code for a SIMD target; NULL: the best one. */
+/* Uses the code for a SIMD target; NULL selects the best one. */
 test_plan* test_plan_create_for(const char* simd_target, const char* policy,
                                 const kvevict_geometry* geometry,
                                 kvevict_operation operation,
                                 uint32_t n_threads);
 
-/* With the least workspace: the best may be large, and is poisoned. */
+/* Uses the least workspace, since the best may be large and is poisoned. */
 test_plan* test_plan_create_least_for(const char* simd_target,
                                       const char* policy,
                                       const kvevict_geometry* geometry,
                                       kvevict_operation operation,
                                       uint32_t n_threads);
 
-/* With the workspace that kvevict_select() needs for max_tokens and a list per KV
+/* Uses the workspace that kvevict_select() needs for max_tokens and a list per KV
  * head. */
 test_plan* test_plan_create_to_select(const char* policy,
                                       const kvevict_geometry* geometry,
                                       uint32_t n_threads);
 
-/* Makes a smaller workspace of it, guard bytes behind. */
+/* Replaces the workspace by a smaller one with guard bytes behind it. */
 void test_plan_shrink(test_plan* plan, size_t workspace_bytes);
 
 /* Fills the workspace with a byte. */

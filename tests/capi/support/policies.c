@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The process's policies, so that none is a leak. */
+/* The process owns its policies, so that none is a leak. */
 typedef struct owned {
   kvevict_policy* policy;
   struct owned* next;
@@ -117,7 +117,7 @@ static void SetAtRandom(test_random* random, const kvevict_parameter_info* row,
   EXPECT_OK(kvevict_policy_set(policy, row->key, text));
 }
 
-/* What stands in the way of much else is set less often. */
+/* Parameters that conflict with many others are set less often. */
 static uint32_t OneIn(const char* key) {
   static const char* const kRare[] = {"chunk", "rescue", "diverse_mass"};
   for (size_t i = 0; i < sizeof kRare / sizeof *kRare; ++i) {
@@ -126,8 +126,8 @@ static uint32_t OneIn(const char* key) {
   return strcmp(key, "budget") == 0 ? 1 : 2;
 }
 
-/* Every parameter keeps its default half the time, so that combinations get
- * through. */
+/* Every parameter keeps its default half the time, so that many combinations
+ * are valid. */
 kvevict_policy* test_random_policy(test_random* random) {
   uint32_t n_kinds = 0;
   kvevict_policy_info info = {.struct_size = sizeof info};
@@ -148,7 +148,7 @@ kvevict_policy* test_random_policy(test_random* random) {
   }
 }
 
-/* The value's text, or "" where the policy has no such parameter. */
+/* The value's text, or "" if the policy has no such parameter. */
 static void Value(const kvevict_policy* policy, const char* key, char* text,
                   size_t capacity) {
   text[0] = 0;

@@ -15,7 +15,7 @@ enum { TEST_POLICY_TEXT = 2048, TEST_VALUE_TEXT = 40 };
 /* Fails the test if the text is wrong. The policy lives as long as the process. */
 kvevict_policy* test_policy(const char* text);
 
-/* The same by a format. */
+/* Takes a format instead of a text. */
 kvevict_policy* test_policy_of(const char* format, ...)
     __attribute__((format(printf, 1, 2)));
 
@@ -30,8 +30,8 @@ kvevict_policy* test_policy_copy(const kvevict_policy* policy);
     EXPECT(expect_policy == NULL, "out_policy was written");                  \
   } while (0)
 
-/* A random valid policy of any kind, of parameters that the library lists. It lives as
- * long as the process. */
+/* A random valid policy of any kind with parameters that the library lists. It
+ * lives as long as the process. */
 kvevict_policy* test_random_policy(test_random* random);
 
 bool test_same_policy(const kvevict_policy* a, const kvevict_policy* b);

@@ -63,7 +63,7 @@ void test_random_ascending(test_random* random, int32_t* out, uint32_t n,
                            uint32_t bound) {
   uint32_t taken = 0;
   for (uint32_t i = 0; i < bound; ++i) {
-    /* i is taken with the chance that makes every set equally likely. */
+    /* This chance of taking i makes every set equally likely. */
     if (test_random_below(random, bound - i) < n - taken)
       out[taken++] = (int32_t)i;
   }

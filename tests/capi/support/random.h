@@ -15,15 +15,15 @@ test_random test_random_start(const char* test_name);
 
 uint64_t test_random_u64(test_random* random);
 
-/* In [0, bound), bound > 0. */
+/* The number is in [0, bound); bound > 0. */
 uint32_t test_random_below(test_random* random, uint32_t bound);
 
-/* In [low, high]. */
+/* The number is in [low, high]. */
 uint32_t test_random_between(test_random* random, uint32_t low, uint32_t high);
 
 bool test_random_coin(test_random* random);
 
-/* In [0, 1). */
+/* The number is in [0, 1). */
 double test_random_unit(test_random* random);
 
 /* Roughly normal, mean 0, deviation 1. */

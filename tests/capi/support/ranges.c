@@ -14,7 +14,7 @@ test_ranges test_random_ranges(test_random* random, uint32_t most,
   for (size_t i = 0; i < 2 * ranges.n; ++i) {
     ends[i] = test_random_below(random, bound + bound / 4 + 2);
     if (test_random_below(random, 20) == 0) ends[i] = UINT32_MAX;
-    /* Where the one before begins or ends. */
+    /* It begins where the one before begins or ends. */
     if (i > 0 && test_random_below(random, 4) == 0) ends[i] = ends[i - 1];
   }
   qsort(ends, 2 * ranges.n, sizeof *ends, Compare);

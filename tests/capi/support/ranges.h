@@ -15,12 +15,12 @@ typedef struct test_ranges {
   size_t n;
 } test_ranges;
 
-/* Up to `most`, some of them empty, side by side or beyond `bound`; ranks around 0,
- * some of them extreme. */
+/* Draws up to `most` ranges, some empty, adjacent or beyond `bound`. Ranks lie
+ * around 0 and some are extreme. */
 test_ranges test_random_ranges(test_random* random, uint32_t most,
                                uint32_t bound);
 
-/* What a position has. */
+/* The rank of a position. */
 int32_t test_rank_of(const test_ranges* ranges, uint32_t position);
 
 #endif /* KVEVICT_TESTS_CAPI_SUPPORT_RANGES_H_ */

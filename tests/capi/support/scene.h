@@ -26,7 +26,7 @@ typedef struct test_scene_spec {
   float softmax_scale;
 } test_scene_spec;
 
-/* Keys and queries depend on the seed, shapes and dtypes alone, not on the layout. */
+/* Keys and queries depend on the seed, shapes and dtypes, not on the layout. */
 test_scene* test_scene_create(const test_scene_spec* spec, uint64_t seed);
 test_scene* test_scene_create_for(const char* simd_target,
                                   const test_scene_spec* spec, uint64_t seed);
@@ -34,7 +34,7 @@ void test_scene_destroy(test_scene* scene);
 
 size_t test_scene_scores_len(const test_scene* scene);
 
-/* [n_kv_heads, n_tokens] scores, malloc'd; checks that nothing behind is written. */
+/* Returns malloc'd scores [n_kv_heads, n_tokens] after checking what lies behind. */
 float* test_scene_score(const test_scene* scene);
 
 #endif /* KVEVICT_TESTS_CAPI_SUPPORT_SCENE_H_ */

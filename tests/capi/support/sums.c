@@ -50,7 +50,7 @@ void test_sums_scores(const oracle_policy* policy, const test_sums* s,
     }
   }
   const bool is_mean = policy->group == KVEVICT_REDUCE_MEAN;
-  /* One row that was reduced already. */
+  /* This row was reduced already. */
   const bool is_one =
       s->n_rows == s->n_heads && policy->group == KVEVICT_REDUCE_SUM;
   for (uint32_t t = 0; t < n_tokens; ++t) {

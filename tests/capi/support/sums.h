@@ -1,4 +1,4 @@
-/* Sums of attention, and what policy h2o makes of them. */
+/* Attention sums, and the scores that policy h2o gives them. */
 #ifndef KVEVICT_TESTS_CAPI_SUPPORT_SUMS_H_
 #define KVEVICT_TESTS_CAPI_SUPPORT_SUMS_H_
 
@@ -11,7 +11,7 @@ enum { TEST_SUMS_HEADS = 2, TEST_N_SUMS_POLICIES = 7 };
 
 extern const char* const test_sums_policies[TEST_N_SUMS_POLICIES];
 
-/* Sums of a layer: of all query heads, or of KV heads. */
+/* The sums of a layer, of all query heads or of KV heads. */
 typedef struct test_sums {
   uint32_t n_heads, group, n_tokens;
   uint32_t n_rows; /* n_heads * group, or n_heads */
@@ -22,13 +22,13 @@ typedef struct test_sums {
 
 float test_sum_of(const test_sums* s, uint32_t head, uint32_t g, uint32_t t);
 
-/* What the policy makes of the first n_tokens sums of a head, of n_seen queries; slots
- * hold positions. */
+/* The policy's scores of the first n_tokens sums of a head after n_seen queries.
+ * Slots hold positions. */
 void test_sums_scores(const oracle_policy* policy, const test_sums* s,
                       uint32_t head, uint32_t n_tokens, uint32_t n_seen,
                       const int32_t* positions, double* scores);
 
-/* Of a layer with keys of 4 elements. */
+/* A plan for a layer with keys of 4 elements. */
 test_plan* test_sums_plan(const char* simd_target, const char* policy,
                           uint32_t group, uint32_t n_tokens);
 

@@ -8,7 +8,7 @@
 #include "kvevict/kvevict.h"
 #include "tests/capi/support/model.h"
 
-/* Memory of just so many bytes between guards. */
+/* Memory of exactly so many bytes between guards. */
 typedef struct test_lent {
   uint8_t* memory;
   size_t n_bytes;

@@ -1,5 +1,5 @@
-/* What the tests use of Criterion, for machines that have none: all cases in one
- * process, one after the other. See cases.c. */
+/* The part of Criterion that the tests use, for machines that have none: all
+ * cases in one process, one after the other. See cases.c. */
 #ifndef KVEVICT_TESTS_CROSS_CRITERION_H_
 #define KVEVICT_TESTS_CROSS_CRITERION_H_
 
@@ -24,7 +24,7 @@ struct criterion_test_params {
 
 struct criterion_case {
   const char* suite;
-  const char* name; /* NULL: what all cases of the suite have */
+  const char* name; /* NULL: applies to all cases of the suite */
   void (*run)(void);
   void (*run_with)(void* parameter);
   struct criterion_test_params (*parameters)(void);
@@ -36,7 +36,7 @@ void criterion_add(struct criterion_case* one);
 /* A fatal failure does not return. */
 void criterion_fail(int is_fatal, const char* file, int line, const char* what,
                     const char* format, ...)
-#ifndef __MINGW32__ /* whose compiler means msvcrt's formats */
+#ifndef __MINGW32__ /* its compiler means msvcrt's formats */
     __attribute__((format(printf, 5, 6)))
 #endif
     ;

@@ -1,4 +1,4 @@
-// What compilers make of a program, for the tests of what reads it.
+// Compiles a program, for the tests of what reads the machine code.
 #ifndef KVEVICT_TESTS_CUDA_GATES_CENSUS_H_
 #define KVEVICT_TESTS_CUDA_GATES_CENSUS_H_
 
@@ -31,8 +31,8 @@ struct Census {
   }
 };
 
-// By every libnvrtc, for each of these architectures or the newest before it that
-// the library knows.
+// Compiles by every libnvrtc, for each of these architectures or the newest
+// before it that the library knows.
 inline std::vector<Census> TakeCensuses(const SourceText& program,
                                         const std::vector<int>& wanted) {
   std::vector<Census> all;

@@ -1,4 +1,4 @@
-// The gates see what they look for: kernels that have it, and one that has not.
+// The gates find what they look for in a kernel that has it, and not in one without.
 #include <criterion/criterion.h>
 
 #include <stdexcept>
@@ -97,7 +97,7 @@ Test(census, refuses_what_is_no_cubin) {
   }
 }
 
-// Of two compilers: the words around the numbers differ.
+// The words around the numbers differ between two compilers.
 Test(census, reads_the_logs_of_old_and_new_assemblers) {
   const auto uses = ReadPtxasLog(
       "ptxas info    : 185 bytes gmem\n"

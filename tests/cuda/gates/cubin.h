@@ -1,4 +1,4 @@
-// What is in a cubin, without a disassembler: an ELF64 file with one section of
+// Reads a cubin without a disassembler: an ELF64 file with one section of
 // 16-byte instructions per kernel.
 #ifndef KVEVICT_TESTS_CUDA_GATES_CUBIN_H_
 #define KVEVICT_TESTS_CUDA_GATES_CUBIN_H_
@@ -14,11 +14,11 @@ namespace kvevict::cuda {
 
 struct CubinKernel {
   std::string name;
-  uint32_t max_threads = 0;  // of the launch bounds
+  uint32_t max_threads = 0;  // from the launch bounds
   std::vector<SassInstruction> instructions;
 
   size_t Count(Opcode opcode) const;
-  // Of memory instructions that move this many bits per thread, at least 32.
+  // Counts memory instructions that move this many bits per thread, at least 32.
   size_t Count(Opcode opcode, int n_bits) const;
 };
 

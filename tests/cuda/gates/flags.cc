@@ -5,14 +5,14 @@
 namespace kvevict::cuda {
 namespace {
 
-// What may be the case before an instruction, by whatever way it is reached.
+// The state before an instruction, on any way to it.
 struct State {
   static constexpr uint32_t kNoBarrier = 1u << 31;
   static constexpr unsigned kNoFence = ~0u;
 
-  uint32_t loads = 0;                // scoreboards of loads on their way
-  uint32_t at_barrier = kNoBarrier;  // those at the last barrier
-  unsigned fence = kNoFence;         // guard of one since then
+  uint32_t loads = 0;                // scoreboards of loads under way
+  uint32_t at_barrier = kNoBarrier;  // loads at the last barrier
+  unsigned fence = kNoFence;         // guard of a fence since then
 
   bool operator==(const State&) const = default;
 };
@@ -35,7 +35,7 @@ State After(State state, const SassInstruction& i) {
   return state;
 }
 
-// Before every instruction that can be reached.
+// The states before every instruction that can be reached.
 std::vector<std::optional<State>> FindStates(
     const std::vector<SassInstruction>& code, int sm) {
   std::vector<std::optional<State>> states(code.size());

@@ -1,4 +1,4 @@
-// Whatever is left out before a flag is raised, the gate finds.
+// The gate finds whatever is left out before a flag is raised.
 #include "tests/cuda/gates/flags.h"
 
 #include <criterion/criterion.h>
@@ -10,7 +10,7 @@
 namespace kvevict::cuda {
 namespace {
 
-// A block reads, and says so: rightly, and each time with one thing left out.
+// A block reads and raises a flag: rightly, and each time with one thing left out.
 constexpr SourceText kFlags = {"flags.cu", R"(
 #define STORE(order) asm volatile("st." order ".global.u32 [%0], %1;" \
     ::"l"(flag), "r"(1) : "memory")
@@ -116,7 +116,7 @@ KERNEL(looks_in_the_system) {
 KERNEL(by_the_other_cache) { out[threadIdx.x] = __ldg(in + threadIdx.x); }
 )"};
 
-// One for each generation of instructions.
+// Compiles for each generation of instructions.
 std::vector<Census> FlagCensuses() {
   return TakeCensuses(kFlags, {70, 80, 90});
 }
@@ -150,7 +150,7 @@ Test(flags, finds_what_is_left_out) {
   for (const Census& census : FlagCensuses()) {
     for (const Expected& e : kExpected) {
       const Flags flags = CheckFlags(census.of(e.kernel), census.sm);
-      // A loop may stand in the code several times.
+      // The code may contain a loop several times.
       cr_expect_eq(flags.n_raised > 0, e.n_raised > 0, "%s for sm_%d: %zu",
                    e.kernel, census.sm, flags.n_raised);
       cr_expect_eq(flags.n_acquired > 0, e.n_acquired > 0, "%s for sm_%d: %zu",

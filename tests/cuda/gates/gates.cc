@@ -1,7 +1,7 @@
-// gates SM...: compiles every kernel for these architectures, with every libnvrtc that
-// knows them, and holds the result to what the design promises. Prints figures of each,
-// and in the end the tables of docs/cuda.md. Exits with 77 where no libnvrtc knows any of
-// the architectures.
+// gates SM...: compiles every kernel for these architectures with every libnvrtc
+// that knows them, and checks the promises of the design. Prints figures of each,
+// and in the end the tables of docs/cuda.md. Exits with 77 if no libnvrtc knows any
+// of the architectures.
 #include <algorithm>
 #include <cctype>
 #include <chrono>
@@ -30,13 +30,13 @@ namespace {
 constexpr size_t kMostCubinBytes = 400 << 10;
 constexpr uint32_t kFullBlock = 256;
 
-// A warp's for 16 keys, in the flagship's scorer: fewer than the 128 clocks that its
-// 16 exponentials take a quarter of a multiprocessor.
+// The slots of a warp for 16 keys in the flagship's scorer must be fewer than the
+// 128 clocks that its 16 exponentials take a quarter of a multiprocessor.
 constexpr size_t kMostChunkSlots = 125;
 
-// What a multiprocessor has at work, to hide latencies: threads; or, of a scorer with
-// tensor cores whose blocks are few since their tiles fill shared memory, tiles on
-// their way, as many bytes as come in the time that busy memory takes.
+// A multiprocessor must have this at work to hide latencies: threads; or tiles
+// under way for a scorer with tensor cores, whose tiles fill shared memory, as many
+// bytes as come in the latency of busy memory.
 constexpr uint32_t kLeastThreads = 448;
 constexpr double kMemoryNs = 800;
 double LeastTileBytes(int sm) {
@@ -48,11 +48,11 @@ double LeastTileBytes(int sm) {
   return least;
 }
 
-// A block alone, or threads with 32 loads of 16 bytes on their way each.
+// A block alone has this, or threads with 32 loads of 16 bytes under way each.
 constexpr uint32_t kFewThreads = 256;
 
 uint32_t LeastThreads(const KernelFigures& figures) {
-  // A T4 has shared memory for one block of it.
+  // A T4 has shared memory for only one block of it.
   const bool is_alone = figures.sm == 75 && figures.kernel == "window_scores";
   return is_alone || figures.kernel == "gather_columns_16" ? kFewThreads
                                                            : kLeastThreads;
@@ -111,8 +111,8 @@ void CheckProducts(const CubinKernel& kernel, const Variant& variant) {
     Expect(n_mma == 0, "%s: %zu HMMA", name, n_mma);
     return;
   }
-  // The loop over a tile's keys may stand in the code twice, with and without
-  // mask, so matrices are counted and products compared with them.
+  // The code may contain the loop over a tile's keys twice, with and without
+  // mask. So matrices are counted, and products compared with them.
   const size_t n_all = kernel.Count(Opcode::kLdsm);
   const size_t n_matrices = n_all - variant.n_query_matrices;
   Expect(
@@ -130,8 +130,8 @@ void CheckProducts(const CubinKernel& kernel, const Variant& variant) {
          n_async, n_wide);
 }
 
-// Rows that a thread of compaction has on their way together, in the forms for
-// contiguous, paged and far rows; copies may go from either of the first to either.
+// Rows that a compaction thread has under way together, in the forms for contiguous,
+// paged and far rows. Copies may go from either of the first two to either.
 size_t RowsOfAllForms(const std::string& kernel) {
   if (kernel == "copy_rows_16") return 5 * kChunkLoads;
   if (kernel == "restore_columns_16") return 3 * ColumnRows(16, true);
@@ -153,8 +153,8 @@ void CheckMoves(const CubinKernel& kernel) {
          n_loads, n_stores, n_rows);
 }
 
-// Kernels work in place, so nothing may come from a cache that does not see what
-// is stored. Compaction by chunks tells by flags what has been read.
+// Kernels work in place, so nothing may come from a cache that does not see
+// stores. Compaction by chunks tells by flags what has been read.
 void CheckOrder(const CubinKernel& kernel, int sm) {
   const char* name = kernel.name.c_str();
   const auto n_constant =
@@ -167,7 +167,7 @@ void CheckOrder(const CubinKernel& kernel, int sm) {
   for (const std::string& fault : flags.faults) {
     Expect(false, "%s", fault.c_str());
   }
-  // In the forms for contiguous, paged and far rows.
+  // There are forms for contiguous, paged and far rows.
   const size_t n = kernel.name.starts_with("gather_chunks_") ? 3 : 0;
   Expect(flags.n_raised == n, "%s raises %zu flags, not %zu", name,
          flags.n_raised, n);

@@ -1,4 +1,4 @@
-// What NVIDIA publishes of its architectures and GPUs.
+// NVIDIA's published figures of its architectures and GPUs.
 #ifndef KVEVICT_TESTS_CUDA_GATES_MACHINES_H_
 #define KVEVICT_TESTS_CUDA_GATES_MACHINES_H_
 
@@ -6,8 +6,8 @@
 
 namespace kvevict::cuda {
 
-// Of a multiprocessor: CUDA C++ Programming Guide, "Technical Specifications per
-// Compute Capability". All have 65,536 registers.
+// Limits of a multiprocessor: CUDA C++ Programming Guide, "Technical
+// Specifications per Compute Capability". All have 65,536 registers.
 struct MultiprocessorLimits {
   int sm;
   uint32_t n_warps;
@@ -20,8 +20,8 @@ inline constexpr MultiprocessorLimits kLimits[] = {
     {90, 64, 32, 228 << 10}, {100, 64, 32, 228 << 10}, {103, 64, 32, 228 << 10},
     {120, 48, 24, 100 << 10}};
 
-// Data sheets. Clocks are those at which the stated rate of tensor cores (16-bit
-// elements, sums in f32, dense) is reached.
+// Figures of data sheets. At these clocks tensor cores reach the stated rate
+// (16-bit elements, sums in f32, dense).
 struct Gpu {
   const char* name;
   int sm;
@@ -29,8 +29,8 @@ struct Gpu {
   double ghz;
   double bytes_per_ns;
   double tensor_tflops;
-  // What mma.sync reaches of that. From sm_90 on the rest needs other instructions;
-  // measured was 63 % (arXiv:2402.13499).
+  // The part of it that mma.sync reaches. From sm_90 on the rest needs other
+  // instructions; 63 % was measured (arXiv:2402.13499).
   double mma_sync_share;
 };
 inline constexpr Gpu kGpus[] = {
@@ -40,7 +40,7 @@ inline constexpr Gpu kGpus[] = {
     {"H100 SXM", 90, 132, 1.83, 3350, 989.4, 0.63},
     {"H200", 90, 132, 1.83, 4800, 989.4, 0.63}};
 
-// Of a multiprocessor in a clock, by its four schedulers; exp2 and the like, in
+// The work of a multiprocessor's four schedulers in a clock; exp2 and the like in
 // results (Programming Guide, "Throughput of Native Arithmetic Instructions").
 inline constexpr double kIssuesPerClock = 4;
 inline constexpr double kSpecialPerClock = 16;

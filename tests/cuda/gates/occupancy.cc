@@ -24,8 +24,8 @@ const MultiprocessorLimits& LimitsOf(int sm) {
 
 }  // namespace
 
-// Registers are handed out to a warp 256 at a time, to four warps together. From
-// sm_80 on the system takes 1 KB of shared memory for every block.
+// A warp gets registers 256 at a time, four warps together. From sm_80 on the
+// system takes 1 KB of shared memory for every block.
 uint32_t BlocksPerMultiprocessor(const BlockNeeds& needs, int sm) {
   const MultiprocessorLimits& limits = LimitsOf(sm);
   const uint32_t n_warps = (needs.n_threads + 31) / 32;

@@ -8,7 +8,7 @@ namespace kvevict::cuda {
 
 struct BlockNeeds {
   uint32_t n_threads;
-  uint32_t n_registers;   // of a thread
+  uint32_t n_registers;   // per thread
   uint32_t shared_bytes;  // static and dynamic
 };
 

@@ -14,7 +14,7 @@ constexpr double kRows = static_cast<double>(f.group) * f.window;
 constexpr double kPairs = kLists * kRows * f.n_tokens;
 constexpr double kRowBytes = static_cast<double>(f.head_dim) * f.element_bytes;
 
-// GPUs do 10^9 clocks, bytes and so on per second as often as their rate says.
+// A GPU does 10^9 clocks, bytes and so on per second times its rate.
 double Milliseconds(double n, double giga_per_second) {
   return n / giga_per_second / 1e6;
 }

@@ -1,5 +1,5 @@
-// How long the kernels should take, from what the machine code needs and the data
-// sheets promise. Nobody has measured it.
+// The time that the kernels should take, from what the machine code needs and the
+// data sheets promise. It is not measured.
 #ifndef KVEVICT_TESTS_CUDA_GATES_PREDICTION_H_
 #define KVEVICT_TESTS_CUDA_GATES_PREDICTION_H_
 
@@ -23,8 +23,8 @@ struct Flagship {
 };
 inline constexpr Flagship kFlagship;
 
-// Milliseconds that a pass of the scorer keeps each part of the GPU busy, with the
-// last blocks that do not fill it.
+// The milliseconds for which a pass of the scorer keeps each part of the GPU busy,
+// with the last blocks that do not fill it.
 struct PassTime {
   double issue;
   double tensor;
@@ -37,7 +37,7 @@ struct PassTime {
 PassTime PredictPass(const Gpu& gpu, const ScorerSlots& slots,
                      uint32_t blocks_per_multiprocessor);
 
-// What is kept, read and written.
+// The time to read and write what is kept.
 double PredictCompaction(const Gpu& gpu);
 
 }  // namespace kvevict::cuda

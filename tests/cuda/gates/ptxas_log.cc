@@ -9,7 +9,7 @@ namespace kvevict::cuda {
 
 std::map<std::string, KernelUse> ReadPtxasLog(const std::string& log) {
   std::map<std::string, KernelUse> uses;
-  KernelUse* use = nullptr;  // of the kernel that the lines are about
+  KernelUse* use = nullptr;  // the kernel that the lines are about
   std::istringstream lines(log);
   for (std::string line; std::getline(lines, line);) {
     char name[256];
@@ -29,7 +29,7 @@ std::map<std::string, KernelUse> ReadPtxasLog(const std::string& log) {
         use->shared_bytes = std::atoi(number);
       }
     }
-    // Before it stand blanks, and in some versions "ptxas .".
+    // Blanks come before it, and in some versions "ptxas .".
     if (std::strstr(text, " bytes stack frame") != nullptr) {
       const char* number = std::strpbrk(text, "0123456789");
       (void)std::sscanf(number,

@@ -1,4 +1,4 @@
-// What the assembler says about each kernel under --ptxas-options=-v.
+// The assembler's report on each kernel under --ptxas-options=-v.
 #ifndef KVEVICT_TESTS_CUDA_GATES_PTXAS_LOG_H_
 #define KVEVICT_TESTS_CUDA_GATES_PTXAS_LOG_H_
 
@@ -12,7 +12,7 @@ struct KernelUse {
   int stack_bytes = -1;
   int spill_store_bytes = -1;
   int spill_load_bytes = -1;
-  int shared_bytes = 0;  // static; the log says nothing of none
+  int shared_bytes = 0;  // static; the log leaves out 0
 
   bool is_complete() const {
     return n_registers >= 0 && stack_bytes >= 0 && spill_store_bytes >= 0 &&
@@ -20,7 +20,7 @@ struct KernelUse {
   }
 };
 
-// By the kernel's name.
+// Maps a kernel's name to its figures.
 std::map<std::string, KernelUse> ReadPtxasLog(const std::string& log);
 
 }  // namespace kvevict::cuda

@@ -11,7 +11,7 @@ int64_t Signed(uint64_t bits, int n) {
   return static_cast<int64_t>(bits << (64 - n)) >> (64 - n);
 }
 
-// From the instruction behind the branch, in bytes.
+// The distance in bytes from the instruction after the branch.
 int64_t BranchDistance(const SassInstruction& i, int sm) {
   const uint64_t upper = i.low >> 34 | (i.high & 0x3ffff) << 30;  // 48 bits
   if (sm < 90) return 4 * Signed(upper, 48);
@@ -20,8 +20,8 @@ int64_t BranchDistance(const SassInstruction& i, int sm) {
 
 }  // namespace
 
-// Bits 77 to 80. Up to sm_75 two of scope and two of order, from sm_80 on one
-// number for both.
+// Bits 77 to 80 are two of scope and two of order up to sm_75, and one number
+// for both from sm_80 on.
 Scope SassInstruction::StrongScope(int sm) const {
   const unsigned order = high >> 13 & 15;
   if (sm < 80) {

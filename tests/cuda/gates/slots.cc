@@ -10,7 +10,7 @@ namespace {
 
 using Code = std::vector<SassInstruction>;
 
-// A branch back, and where it leads: a loop's last and first place.
+// A branch back and its target: a loop's last and first place.
 struct Loop {
   size_t first;
   size_t last;
@@ -26,20 +26,20 @@ std::vector<Loop> FindLoops(const Code& code, int sm) {
   for (size_t at = 0; at < code.size(); ++at) {
     if (code[at].opcode() != Opcode::kBra) continue;
     for (const size_t next : NextPlaces(code, at, sm)) {
-      // One to itself is the end of every kernel.
+      // Every kernel ends with a branch to itself.
       if (next < at) loops.push_back({next, at});
     }
   }
   return loops;
 }
 
-// Once around a loop: the fewest exponentials, and with these the most slots.
+// A way once around a loop: the fewest exponentials, and with these the most slots.
 struct Way {
   size_t exponentials = 0;
   size_t slots = 0;
 };
 
-// Loops within count nothing.
+// Loops within it do not count.
 Way FindWay(const Code& code, const Loop& loop, const std::vector<Loop>& loops,
             int sm) {
   std::vector<std::optional<Way>> before(loop.last - loop.first + 1);

@@ -1,4 +1,4 @@
-// Issue slots of the scorer's loops, read off its machine code.
+// Counts issue slots of the scorer's loops in its machine code.
 #ifndef KVEVICT_TESTS_CUDA_GATES_SLOTS_H_
 #define KVEVICT_TESTS_CUDA_GATES_SLOTS_H_
 
@@ -8,7 +8,7 @@
 
 namespace kvevict::cuda {
 
-// Of a warp, for every instruction on its way one.
+// A warp's slots, one for every instruction on its way.
 struct ScorerSlots {
   // For 16 keys, in the loop over them that is the shorter of the two, that without
   // mask, and may take several times as many at once: by the longest of those ways

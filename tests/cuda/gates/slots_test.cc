@@ -1,5 +1,5 @@
-// Slots are counted along the loops of the scorer, and blocks at work as NVIDIA's
-// occupancy calculator has them.
+// Slots are counted along the scorer's loops, and blocks at work agree with
+// NVIDIA's occupancy calculator.
 #include "tests/cuda/gates/slots.h"
 
 #include <criterion/criterion.h>
@@ -11,7 +11,7 @@
 namespace kvevict::cuda {
 namespace {
 
-constexpr int kSm = 80;  // of the branches below
+constexpr int kSm = 80;  // for the branches below
 constexpr auto kOther = static_cast<Opcode>(0x010);
 
 SassInstruction Always(Opcode opcode) {
@@ -19,7 +19,7 @@ SassInstruction Always(Opcode opcode) {
   return {static_cast<uint64_t>(opcode) | guard << 12, 0};
 }
 
-// To another place if a predicate holds.
+// A branch to another place if a predicate holds.
 SassInstruction Branch(int64_t from, int64_t to) {
   const auto distance = static_cast<uint64_t>((to - from - 1) * 16 / 4);
   return {static_cast<uint64_t>(Opcode::kBra) | distance << 34,
@@ -33,14 +33,14 @@ CubinKernel Kernel(std::vector<SassInstruction> code) {
 std::vector<SassInstruction> TwoLoops() {
   return {Always(kOther),
           Always(kOther),         // 1: a tile
-          Branch(2, 4),           //    shorter is without 3
+          Branch(2, 4),           // the shorter way skips 3
           Always(kOther),         //
           Always(Opcode::kHmma),  // 4: a chunk
           Always(Opcode::kMufu),  //
           Branch(6, 9),           //    a reference is raised
           Always(Opcode::kMufu),  //
           Always(kOther),         //
-          Branch(9, 11),          // 9: shorter is without 10
+          Branch(9, 11),          // 9: the shorter way skips 10
           Always(kOther),         //
           Branch(11, 4),          //
           Always(kOther),         //
@@ -57,7 +57,7 @@ Test(slots, counts_the_longest_way_with_the_fewest_exponentials) {
   cr_expect_eq(slots.of_tile, 5);  // 1 2 3 12 13
 }
 
-// The form without mask, which nearly all tiles take.
+// Nearly all tiles take the form without mask.
 Test(slots, takes_the_shorter_of_two_loops_over_chunks) {
   std::vector<SassInstruction> code = TwoLoops();
   code.insert(code.begin() + 12,

@@ -11,7 +11,7 @@
 namespace kvevict::cuda {
 namespace {
 
-// In the order of their coming.
+// The distinct values are in the order of their first appearance.
 template <class T>
 std::vector<T> Distinct(const std::vector<KernelFigures>& all,
                         T KernelFigures::*member) {
@@ -24,7 +24,7 @@ std::vector<T> Distinct(const std::vector<KernelFigures>& all,
   return values;
 }
 
-// A row: a kernel in all its variants.
+// A row is a kernel with all its variants.
 struct Row {
   uint32_t n_threads = 0;
   std::map<std::string, uint32_t> registers;   // the most, by libnvrtc
@@ -122,7 +122,7 @@ void Summary::PrintKernels() const {
 void Summary::PrintPredictions() const {
   bool has_head = false;
   for (const Gpu& gpu : kGpus) {
-    // By the libnvrtc that comes first, the newest.
+    // The first libnvrtc, the newest, counts.
     const auto find = [&](const char* kernel) {
       return std::find_if(
           all_.begin(), all_.end(), [&](const KernelFigures& f) {

@@ -1,4 +1,4 @@
-// The tables of docs/cuda.md, made of what the gates have seen.
+// Makes the tables of docs/cuda.md of the gates' figures.
 #ifndef KVEVICT_TESTS_CUDA_GATES_SUMMARY_H_
 #define KVEVICT_TESTS_CUDA_GATES_SUMMARY_H_
 
@@ -12,15 +12,15 @@
 
 namespace kvevict::cuda {
 
-// Of a kernel in one variant, by one libnvrtc for one architecture.
+// The figures of a kernel in one variant, by one libnvrtc for one architecture.
 struct KernelFigures {
-  std::string form;  // of the module
+  std::string form;  // the module's
   std::string kernel;
   std::string nvrtc;
   int sm = 0;
   uint32_t n_threads = 0;
   uint32_t n_registers = 0;
-  uint32_t shared_bytes = 0;  // static, and the most that is dynamic
+  uint32_t shared_bytes = 0;  // static, and the most dynamic
   size_t module_bytes = 0;
   uint32_t n_blocks = 0;  // at work on a multiprocessor
   std::optional<ScorerSlots> slots;

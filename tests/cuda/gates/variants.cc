@@ -34,7 +34,7 @@ struct Attention {
   uint32_t logit_heads = 1;
 };
 
-// Where the tensor cores can do it, they do.
+// Uses tensor cores whenever they can do it.
 const Attention kAttention[] = {
     {kBF16, kBF16, 128, 64, 4, false, kSumOfGroup},
     {kF16, kF16, 128, 32, 8, true, kMaxOfGroup},
@@ -43,7 +43,7 @@ const Attention kAttention[] = {
     {kF16, kF16, 96, 16, 1, false, kSumOfGroup},
     {kBF16, kBF16, 256, 32, 4, false, kMaxOfGroup},
     {kF16, kF16, 256, 64, 2, true, kSumOfGroup},
-    // Those that were short of registers.
+    // These were once short of registers.
     {kBF16, kBF16, 96, 16, 2, true, kMaxOfGroup},
     {kF16, kF16, 112, 32, 7, true, kRowPerHead},
     {kBF16, kBF16, 128, 8, 8, false, kRowPerHead},
@@ -69,12 +69,12 @@ const Attention kAttention[] = {
     {kF16, kE4M3, 128, 32, 8, true, kMaxOfGroup},
     {kBF16, kU8, 256, 32, 4, true, kRowPerHead},
     {kF16, kI8, 96, 16, 2, true, kSumOfGroup, true},
-    // Heads of unlike lengths.
+    // Heads have unequal lengths.
     {kBF16, kBF16, 128, 64, 4, false, kSumOfGroup, true},
     {kF16, kF16, 112, 32, 7, true, kRowPerHead, true},
     {kBF16, kBF16, 128, 16, 8, true, kRowPerHead, true},
     {kF32, kBF16, 80, 16, 7, true, kMaxOfGroup, true},
-    // What else rows can do, and parts of more of them.
+    // The other options of rows, and parts of more rows.
     {kBF16, kBF16, 128, 64, 4, false, kRowPerHead, false, {"KV_MAX_OF_ROWS"}},
     {kBF16, kBF16, 128, 64, 4, true, kSumOfGroup, true, {"KV_MAX_OF_ROWS"}},
     {kBF16, kBF16, 128, 64, 4, false, kSumOfGroup, false, {"KV_WEIGH_BY_PAST"}},
@@ -87,7 +87,7 @@ const Attention kAttention[] = {
      kRowPerHead,
      true,
      {"KV_SOFTMAX_PAST", "KV_WEIGH_BY_PAST"}},
-    // Capped logits, and sinks.
+    // Logits are capped, and softmax has sinks.
     {kBF16, kBF16, 128, 64, 4, false, kSumOfGroup, false, {"KV_SOFTCAP"}},
     {kBF16, kBF16, 256, 32, 2, true, kSumOfGroup, true, {"KV_SOFTCAP"}},
     {kBF16, kBF16, 64, 64, 8, false, kSumOfGroup, false, {"KV_SINKS"}},
@@ -100,7 +100,7 @@ const Attention kAttention[] = {
      kSumOfGroup,
      true,
      {"KV_SOFTCAP", "KV_SINKS"}},
-    // Variances of rows, and what is measured of layers: KV_MEASURE 1.
+    // Variances of rows, and measures of layers: KV_MEASURE 1.
     {kBF16, kBF16, 128, 32, 4, false, kSumOfGroup, false, {"KV_SPREAD"}},
     {kBF16,
      kBF16,
@@ -126,7 +126,7 @@ const Attention kAttention[] = {
     {kF16, kF16, 128, 256, 8, true, kRowPerHead, true, {"KV_PART"}},
     {kBF16, kBF16, 256, 128, 4, true, kRowPerHead, true, {"KV_PART"}},
     {kF32, kF32, 128, 256, 4, true, kRowPerHead, true, {"KV_PART"}},
-    // Chunks of 256: whole, and of long rows in parts.
+    // Chunks of 256: whole, and long rows in parts.
     {kBF16, kBF16, 128, 256, 4, false, kSumOfGroup, false, {"KV_CHUNKS"}},
     {kF16, kF16, 128, 256, 8, true, kMaxOfGroup, true, {"KV_CHUNKS"}},
     {kBF16, kBF16, 64, 256, 8, true, kSumOfGroup, true, {"KV_CHUNKS"}},
@@ -134,7 +134,7 @@ const Attention kAttention[] = {
     {kF32, kF32, 128, 256, 4, true, kSumOfGroup, true, {"KV_CHUNKS"}},
 };
 
-// With elements or rows that the tensor cores cannot load.
+// Tensor cores cannot load these elements or rows.
 const Attention kAttentionWithoutMma[] = {
     {kBF16, kBF16, 128, 64, 4, true, kSumOfGroup},
     {kF16, kF16, 256, 32, 1, false, kRowPerHead},
@@ -157,7 +157,7 @@ const Attention kAttentionWithoutMma[] = {
     {kF32, kF32, 80, 256, 1, true, kSumOfGroup, true, {"KV_SOFTMAX_PAST"}, 7},
 };
 
-// Modules that read rows, with such rows: each way in which codes lie.
+// Modules that read rows: each way in which codes lie.
 struct Reader {
   ModuleId module;
   uint32_t dtypes;            // KV_DTYPES
@@ -229,7 +229,7 @@ Variant Make(const Attention& a, bool mma, int sm) {
                                   : std::min(size_t{tile_keys} * a.head_dim,
                                              size_t{4 * 16} * shape.threads);
     variant.dynamic_shared_bytes = shape.dynamic_shared_bytes;
-    // Caps take exponentials of their own.
+    // Caps need exponentials of their own.
     const bool is_capped =
         std::find(variant.options.begin(), variant.options.end(),
                   define("KV_SOFTCAP", 1)) != variant.options.end();
@@ -271,7 +271,7 @@ std::vector<Variant> VariantsFor(int sm) {
   for (size_t i = 0; i < kNModules; ++i) {
     const auto module = static_cast<ModuleId>(i);
     if (module == ModuleId::attention_few && sm < 80) continue;
-    if (module == ModuleId::regroup) continue;  // of codes alone
+    if (module == ModuleId::regroup) continue;  // only codes
     if (module != ModuleId::window_attention) {
       variants.push_back({.module = module, .options = {}});
       if (module == ModuleId::pool_select) {

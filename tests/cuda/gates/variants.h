@@ -12,9 +12,9 @@ namespace kvevict::cuda {
 struct Variant {
   ModuleId module;
   std::vector<std::string> options;  // -D
-  // With tensor cores, else 0: matrices of 16 query rows that a warp keeps, those
-  // of 16 keys that it loads to multiply these with all its query rows, products
-  // with each, and copies of 16 bytes by which a thread has its part of a tile.
+  // These are 0 without tensor cores: the matrices of 16 query rows that a warp
+  // keeps, those of 16 keys that it loads to multiply with all its query rows, the
+  // products with each, and a thread's copies of 16 bytes for its part of a tile.
   size_t n_query_matrices = 0;
   size_t n_matrices = 0;
   size_t n_products = 0;
@@ -25,11 +25,11 @@ struct Variant {
   bool is_flagship = false;           // the scorer of prediction.h
 
   std::string name() const;
-  // Of all variants of a form: "window_attention, tensor cores".
+  // The name of all variants of a form: "window_attention, tensor cores".
   std::string form() const;
 };
 
-// Of every module, for an architecture.
+// The variants of every module for an architecture.
 std::vector<Variant> VariantsFor(int sm);
 
 }  // namespace kvevict::cuda

@@ -1,4 +1,4 @@
-// What blocks have measured, added up for each layer, against sums in double precision.
+// The measures of blocks added up for each layer, against sums in double precision.
 #include "cuda/kernels/add_measures.cu"
 
 #include <cmath>

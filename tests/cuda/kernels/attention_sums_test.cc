@@ -1,4 +1,4 @@
-// Sums of attention after a chunk, with the bits that the CPU's kernels leave.
+// Attention sums after a chunk have the bits of the CPU's kernels.
 #include "cuda/kernels/attention_sums.cu"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct Case {
   Reduce reduce;
   uint32_t n_new;
   bool begins;
-  bool has_table;  // of counts, which are those of other slots than here
+  bool has_table;  // other slots' counts than here
 };
 
 constexpr Case kCases[] = {
@@ -37,7 +37,7 @@ constexpr Case kCases[] = {
     {3, 1, 1, 600, Reduce::kMean, 17, false, false},
 };
 
-// NaN has many bits.
+// NaN has many bit patterns, so all count as one.
 uint32_t BitsOf(float v) {
   return std::isnan(v) ? 0x7FC00000u : std::bit_cast<uint32_t>(v);
 }
@@ -67,7 +67,7 @@ struct Layer {
   std::vector<uint32_t> n_before;  // per list
 };
 
-// A row of sums by the CPU's kernels.
+// Computes a row of sums by the CPU's kernels.
 void Expect(const Case& c, const float* from, uint32_t head_stride,
             uint32_t n_before, float* sums) {
   const uint32_t n = n_before + c.n_new;
@@ -144,7 +144,7 @@ void TestAddSums() {
 
 constexpr uint32_t kRing = 5;
 
-// A call into the row of a ring that the device says: pooled by nobody, zeros behind.
+// The device says which row of a ring a call writes. It is not pooled, and zeros follow.
 void TestIntoRing() {
   Random random(TestSeed("attention_sums/into_ring"));
   for (uint32_t turn = 0; turn < 2 * kRing; ++turn) {
@@ -179,7 +179,7 @@ void TestIntoRing() {
   }
 }
 
-// The rows of a ring to one, from any of them on.
+// Reads rows of a ring, from any of them on.
 void TestFromRing() {
   Random random(TestSeed("attention_sums/from_ring"));
   for (uint32_t first = 0; first < kRing; ++first) {

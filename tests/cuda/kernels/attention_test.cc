@@ -14,7 +14,7 @@ namespace {
 constexpr float kGuard = -77.0f;
 constexpr float kLog2E = 1.44269504088896340736f;
 
-// A launch of one or two layers, and what it is told.
+// A launch of one or two layers and its arguments.
 struct Case {
   PlaneShape keys;
   PlaneShape values;
@@ -101,8 +101,8 @@ cuda::AttendParams ParamsOf(const Case& c, std::vector<Layer>& layers) {
   return p;
 }
 
-// As cuda/attend.cc does, some blocks of rows at a time; what goes through attend_few does
-// not always.
+// Runs as cuda/attend.cc does, some blocks of rows at a time. Sometimes it uses
+// attend_few.
 void RunAll(const Case& c, cuda::AttendParams p, uint32_t n_layers,
             uint32_t most_splits, uint32_t turn, uint32_t order) {
   const uint32_t n_heads = c.keys.n_heads;
@@ -142,7 +142,7 @@ void RunAll(const Case& c, cuda::AttendParams p, uint32_t n_layers,
 void Expect(double got, double want, double tolerance, const char* what,
             uint32_t turn, uint32_t head, uint32_t query, uint32_t e) {
   if (std::isnan(want) || std::isinf(want)) {
-    // Infinite values whose weights have either sign of rounding make either.
+    // Infinite values whose weights round to either sign give either.
     if (std::isfinite(want) == std::isfinite(got)) return;
   }
   if (got == want || std::abs(got - want) <= tolerance) return;
@@ -178,7 +178,7 @@ void Compare(const Case& c, const Layer& layer, size_t l, uint32_t turn) {
         oracle_attend(&in, &want);
         const float* const got =
             &layer.out[(size_t{g} * c.n_queries + i) * (dim + 1)];
-        // 2^x of the device is off by 2 ulp, and so is the logarithm.
+        // The device's 2^x and logarithm are off by 2 ulp.
         for (uint32_t e = 0; e < dim; ++e) {
           Expect(got[e], out[e], 2.0 * tolerance[e], "out", turn, g, i, e);
         }
@@ -210,8 +210,8 @@ void TestAttention() {
   Random random(TestSeed("attention"));
   for (uint32_t turn = 0; turn < Turns(48); ++turn) {
     const uint32_t batch = turn / kNDTypes;
-    // Some of every dtype, of few rows and of more, with more slots than attend_few has
-    // room for at a time, and these in every order of threads.
+    // A few of every dtype and of few rows and of more, with more slots than
+    // attend_few has room for at a time, run in every order of threads.
     const bool is_long = (2 * batch + turn) % 3 == 2;
     // Long rows of a decoded token, a hybrid's.
     const bool is_wide = (2 * batch + turn) % 6 == 1;

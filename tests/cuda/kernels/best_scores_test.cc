@@ -1,4 +1,4 @@
-// Scores changed by which of a list are the best, with the bits of the CPU's kernels.
+// Scores that depend on which of a list are best have the bits of the CPU's kernels.
 #include "cuda/kernels/best_scores.cu"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct Case {
   uint32_t n_recent;
   uint32_t kind;
   bool secures;  // else normalizes
-  bool to_keys;  // writes where keys lie
+  bool to_keys;  // writes in the place of keys
   Tie tie;
   float share;
 };
@@ -53,7 +53,7 @@ struct Layer {
   std::vector<float> expected;
 };
 
-// As core/cpu does it, of a list that keeps n_keep.
+// Computes what core/cpu does for a list that keeps n_keep.
 void ChangeOnHost(const Case& c, uint32_t n, uint32_t n_keep, uint32_t n_best,
                   const uint32_t* keys, float* scores) {
   const SimdTarget simd = SimdTargetAt(0);

@@ -12,7 +12,7 @@
 
 namespace kvevict {
 
-// Every dtype with every size of rows, in turn.
+// Every dtype takes its turn with every size of rows.
 inline PlaneShape PlaneOfTurn(uint32_t turn, uint32_t n_most, Random& random) {
   constexpr uint32_t kDims[] = {1, 3, 8, 16, 40, 41, 64, 80, 128, 300, 576};
   return RandomPlane(DTypeOfTurn(turn),
@@ -20,22 +20,22 @@ inline PlaneShape PlaneOfTurn(uint32_t turn, uint32_t n_most, Random& random) {
                      1 + random.Below(2), n_most, random);
 }
 
-// Rows [head, token, element], and where they lie.
+// Rows [head, token, element] and their places.
 struct CacheLayer {
   uint32_t n_tokens = 0;  // of any head, the most
   std::vector<float> rows;
   std::vector<uint8_t> memory;
   std::vector<int32_t> tables;
-  std::vector<float> scores;  // [head, token]: 77 where nothing is written
+  std::vector<float> scores;  // [head, token]: 77 if nothing is written
 
   const float* Row(const PlaneShape& s, uint32_t head, uint32_t token) const {
     return rows.data() + (size_t{head} * n_tokens + token) * s.head_dim;
   }
 };
 
-// Layer l of the table. Elements are eighths, at most 6.5 in size or what codes make of
-// that, and every channel has a mean of its own. Some rows hold an element of `odd`, if there is one, and where
-// rows repeat some are like one before. `tables`: those of another plane.
+// Layer l of the table. Elements are eighths of at most 6.5, or codes near them, and
+// every channel has a mean of its own. Some rows hold an element of `odd`, if there is
+// one. If rows repeat, some are like earlier ones. `tables`: another plane's.
 inline CacheLayer MakeCacheLayer(const PlaneShape& s, const ListTable& tokens,
                                  size_t l, const std::vector<float>& odd,
                                  Random& random, bool rows_repeat = false,

@@ -1,4 +1,4 @@
-// Rows of caches as kernels of both devices see them: random numbers in any layout.
+// Rows of caches as kernels on both devices see them: random numbers in any layout.
 #ifndef KVEVICT_TESTS_CUDA_KERNELS_CACHE_PLANES_H_
 #define KVEVICT_TESTS_CUDA_KERNELS_CACHE_PLANES_H_
 
@@ -18,13 +18,13 @@
 
 namespace kvevict {
 
-// How the rows of a tensor lie in a layer of n_heads.
+// The layout of a tensor's rows in a layer of n_heads.
 struct PlaneShape {
   uint32_t dtype;
   uint32_t head_dim;
   uint32_t n_heads;
   uint32_t block_size;   // 0: contiguous
-  uint32_t n_most;       // tokens there is room for
+  uint32_t n_most;       // the tokens that there is room for
   uint32_t table_heads;  // block tables: 1 or n_heads
   uint32_t gap;          // elements between rows
   bool transposed;       // elements apart
@@ -34,7 +34,7 @@ struct PlaneShape {
   Numbers minima = {};
   Recent recent = {};
 
-  // What strides are multiples of.
+  // Strides are multiples of this.
   int64_t element_bytes() const {
     if (dtype == cuda::kF32) return 4;
     return IsQuantized(dtype) && !HasBlocks(dtype) ? 1 : 2;
@@ -53,7 +53,7 @@ struct PlaneShape {
     return transposed ? int64_t{rows()} * element_bytes() : element_bytes();
   }
   int64_t group_stride() const { return rows() * row_stride(); }
-  // Where an element is, from its row's first.
+  // The offset of an element from its row's first.
   int64_t element(uint32_t e) const {
     return group == 0
                ? e * element_stride()
@@ -64,7 +64,7 @@ struct PlaneShape {
   }
   int64_t block_stride() const { return head_stride() * n_heads; }
 
-  // What launches are told of it.
+  // The arguments of launches.
   cuda::CacheRows cache_rows() const {
     cuda::CacheRows r = {};
     r.layout.row_stride = row_stride();
@@ -106,7 +106,7 @@ inline PlaneShape RandomPlane(uint32_t dtype, uint32_t head_dim,
   constexpr uint32_t kMostBlock = 40;
   bool has_groups = false;
 #ifdef KV_TOKEN_GROUPS
-  // Codes are of groups, or before recent rows.
+  // Codes share scales by groups, or precede recent rows.
   has_groups = dtype >= cuda::kU8 && !HasBlocks(dtype) && random.Below(3) != 0;
   if (IsQuantized(dtype) && (!has_groups || random.Below(2) == 0)) {
     s.recent = DrawRecent(n_heads, head_dim, n_most, random);
@@ -121,7 +121,7 @@ inline PlaneShape RandomPlane(uint32_t dtype, uint32_t head_dim,
   if (block > 1) return s;  // packed
   s.transposed = s.gap == 0 && random.Below(5) == 0;
   if (s.gap > 0 || s.transposed || random.Below(3) != 0) return s;
-  // Of 16 bytes, or what divides a row.
+  // Groups have 16 bytes, or divide a row.
   s.group = static_cast<uint32_t>(16 / s.element_bytes());
   if (head_dim % s.group != 0) s.group = 1;
   return s;
@@ -141,7 +141,7 @@ inline std::vector<int32_t> RandomTables(const PlaneShape& s, Random& random) {
   return tables;
 }
 
-// Bytes of codes of a plane; without `rare` all are finite.
+// The bytes of a plane's codes; without `rare` all are finite.
 inline void DrawCodes(const PlaneShape& s, uint32_t rare, uint32_t n_numbers,
                       Random& random, std::vector<uint8_t>* memory) {
   for (uint8_t& byte : *memory) {
@@ -168,8 +168,8 @@ inline void DrawCodes(const PlaneShape& s, uint32_t rare, uint32_t n_numbers,
   }
 }
 
-// Memory of a plane full of numbers; every 1 / rare is NaN or an infinity, none if
-// rare is 0. With n_numbers 1 or a few many rows are alike.
+// Memory of a plane full of numbers. Every 1 / rare is NaN or an infinity, none if
+// rare is 0. With n_numbers 1 or a few, many rows are alike.
 inline std::vector<uint8_t> RandomRows(const PlaneShape& s, uint32_t rare,
                                        uint32_t n_numbers, Random& random) {
   const auto element = static_cast<size_t>(s.element_bytes());

@@ -22,7 +22,7 @@ std::vector<int32_t> GoodLists(uint32_t n_lists, uint32_t n_keep,
   return lists;
 }
 
-// As many as are not above the one before, below 0, or not below kTokens.
+// Counts slots that are not above the one before, below 0, or not below kTokens.
 uint32_t CountWrong(const std::vector<int32_t>& lists, uint32_t n_keep) {
   uint32_t n_wrong = 0;
   for (size_t i = 0; i < lists.size(); ++i) {
@@ -74,8 +74,7 @@ void TestCounts() {
   }
 }
 
-// Lists with counts of their own, apart from each other: what lies between is not
-// looked at.
+// Lists have counts of their own and lie apart. What lies between is not read.
 void TestOwnCounts() {
   Random random(TestSeed("check_keep/own_counts"));
   ListTable counts(3, true, 1);
@@ -103,7 +102,7 @@ void TestOwnCounts() {
   if (n_wrong != 1) Fail("%u wrong, not 1", n_wrong);
 }
 
-// Lists in any order, as a reorder takes them.
+// Lists are in any order, as for a reorder.
 void TestAnyOrder() {
   const auto count = [](const std::vector<int32_t>& slots, bool any_order) {
     const auto n = static_cast<uint32_t>(slots.size());
@@ -115,7 +114,7 @@ void TestAnyOrder() {
   if (count({3, 8, 3, 0, 1}, false) != 2) Fail("slots that go down are right");
 }
 
-// Lists of a tail.
+// Lists have the slots of a tail.
 void TestFirstSlot() {
   const auto count = [](const std::vector<int32_t>& slots) {
     const auto n = static_cast<uint32_t>(slots.size());

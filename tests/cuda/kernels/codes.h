@@ -1,5 +1,5 @@
-// Rows of quantized dtypes for the tests of kernels: how numbers become codes, and the
-// scales and minima beside them.
+// Rows of quantized dtypes for kernel tests: how numbers become codes, and their
+// scales and minima.
 #ifndef KVEVICT_TESTS_CUDA_KERNELS_CODES_H_
 #define KVEVICT_TESTS_CUDA_KERNELS_CODES_H_
 
@@ -16,8 +16,8 @@
 
 namespace kvevict {
 
-// The dtypes of a program's caches: those with numbers that stand for themselves, or
-// the quantized ones in a program whose kernels are built for them.
+// The dtypes of a program's caches: those whose numbers stand for themselves, or
+// the quantized ones if its kernels are built for them.
 #ifdef KV_DTYPES
 constexpr uint32_t kFirstDType = cuda::kE4M3, kNDTypes = 8;
 #else
@@ -26,7 +26,7 @@ constexpr uint32_t kFirstDType = cuda::kF32, kNDTypes = 3;
 constexpr uint32_t DTypeOfTurn(uint32_t turn) {
   return kFirstDType + turn % kNDTypes;
 }
-// Of what lies beside it.
+// The dtype of other operands.
 inline uint32_t AnyDType(Random& random) {
   return cuda::kF32 + random.Below(kFirstDType + kNDTypes - cuda::kF32);
 }
@@ -56,8 +56,8 @@ inline uint32_t EncodeElement(uint32_t dtype, float v) {
   return sign | (((bits & 0x7fffffffu) >> 13) - (112u << 10));
 }
 
-// A number of every row of n_heads, or of every head, or of all; maybe none. Or numbers
-// of every element of groups of rows.
+// Scales or minima: one per row of n_heads, per head, or for all, or none. Or one
+// per element of groups of rows.
 struct Numbers {
   enum Of { kNone, kRow, kHead, kAll, kGroup };
   Of of = kNone;
@@ -77,7 +77,7 @@ struct Numbers {
     const size_t i = (size_t{block} * n_heads + head) * n_groups + row / group;
     return i * dim + (of == kGroup ? element : 0);
   }
-  // Of rows that lie in blocks of so many, in this order.
+  // Arguments for rows that lie in blocks of so many, in this order.
   cuda::RowNumbers InBlocksOf(uint32_t rows) const {
     cuda::RowNumbers n = {};
     if (of == kNone) return n;
@@ -94,7 +94,7 @@ struct Numbers {
   }
 };
 
-// `dim`: of rows that have numbers of groups; 0: none have.
+// `dim` is that of rows with scales of groups; 0: none have them.
 inline Numbers DrawNumbers(uint32_t n_heads, uint32_t n_rows, Random& random,
                            const std::vector<float>& choices,
                            uint32_t dim = 0) {
@@ -120,7 +120,7 @@ inline Numbers DrawNumbers(uint32_t n_heads, uint32_t n_rows, Random& random,
   return n;
 }
 
-// Powers of two that leave eighths what they are; codes reach +-6.5 with most of them.
+// Powers of two leave eighths what they are. Codes reach +-6.5 with most of them.
 inline Numbers DrawScales(uint32_t dtype, uint32_t n_heads, uint32_t n_rows,
                           Random& random, uint32_t dim = 0) {
   if (!IsQuantized(dtype) || HasBlocks(dtype)) return {};
@@ -141,7 +141,7 @@ inline Numbers DrawMinima(uint32_t dtype, uint32_t n_heads, uint32_t n_rows,
                      dim);
 }
 
-// The last rows, not quantized, of every layer the same: [head, row, element].
+// The last rows are not quantized, and alike in every layer: [head, row, element].
 struct Recent {
   uint32_t first = UINT32_MAX;  // there are none
   uint32_t dtype = cuda::kF32;
@@ -189,7 +189,7 @@ inline int Rounded(float v, int least, int most) {
   return std::clamp(static_cast<int>(std::lround(v)), least, most);
 }
 
-// The code of v, or one near it.
+// The code of v or a neighbour of it.
 inline uint32_t EncodeCode(uint32_t dtype, float v) {
   switch (dtype) {
     case cuda::kE4M3: {
@@ -212,7 +212,7 @@ inline uint32_t EncodeCode(uint32_t dtype, float v) {
 }
 
 // The bytes of a packed row near n numbers, which become what it stands for.
-// scale_of(e), minimum_of(e): of its elements, where they have some.
+// scale_of(e) and minimum_of(e) belong to its elements, if they have some.
 template <typename ScaleOf, typename MinimumOf>
 std::vector<uint8_t> EncodeRow(uint32_t dtype, uint32_t n,
                                const ScaleOf& scale_of,

@@ -1,4 +1,4 @@
-// Rows copied to other planes against the oracle's, every byte of both memories.
+// Copies rows to other planes and compares every byte of both memories with the oracle.
 #include "cuda/kernels/copy_rows.cu"
 
 #include "tests/cuda/kernels/keep_cases.h"
@@ -29,7 +29,7 @@ void Copy(Case c, uint32_t unit, uint32_t turn) {
   ExpectMoved(c.planes, "copied", turn);
 }
 
-// Contiguous and paged to contiguous and paged, of every unit.
+// Contiguous and paged rows go to contiguous and paged planes, in every unit.
 void TestLayouts() {
   Random random(TestSeed("copy_rows/layouts"));
   for (uint32_t turn = 0; turn < Turns(120); ++turn) {
@@ -44,7 +44,7 @@ void TestLayouts() {
   }
 }
 
-// Rows wider than a block: 300 columns of 16 bytes.
+// Rows are wider than a block: 300 columns of 16 bytes.
 void TestWideRows() {
   Random random(TestSeed("copy_rows/wide"));
   Shape s = {};
@@ -58,7 +58,7 @@ void TestWideRows() {
   }
 }
 
-// What addresses of the other plane allow counts as well.
+// The addresses of the other plane also limit the unit.
 void TestUnit() {
   cuda::GatherParams p = {};
   p.row_bytes = p.rows.row_stride = p.to.row_stride = 64;

@@ -1,4 +1,4 @@
-// Lists with counts of their own, as launches are told of them.
+// Lists with counts of their own, as launches take them.
 #ifndef KVEVICT_TESTS_CUDA_KERNELS_COUNTS_H_
 #define KVEVICT_TESTS_CUDA_KERNELS_COUNTS_H_
 
@@ -11,14 +11,14 @@
 
 namespace kvevict {
 
-// Counts of the lists of layers in one table, with what lies between them; or no
+// Counts of the lists of layers in one table with gaps between them, or no
 // table: all have the most.
 class ListTable {
  public:
   ListTable(uint32_t n_lists, bool has_table, uint32_t step)
       : n_lists_(n_lists), step_(step), has_table_(has_table) {}
 
-  // A layer whose lists have from `least` to `most`, and one the most.
+  // Adds a layer whose lists have from `least` to `most`, one of them the most.
   void AddLayer(uint32_t least, uint32_t most, Random& random) {
     const uint32_t longest = random.Below(n_lists_);
     for (uint32_t list = 0; list < n_lists_; ++list) {
@@ -34,8 +34,8 @@ class ListTable {
   uint32_t Of(size_t layer, uint32_t list) const {
     return values_[(layer * n_lists_ + list) * step_];
   }
-  // Tables begin at their first layer; here at the last one, so that others are
-  // before it.
+  // Tables begin at their first layer. Here it is the last one, so that others
+  // come before it.
   cuda::CountTable table() const {
     const size_t n_layers = values_.size() / step_ / n_lists_;
     if (!has_table_) return {};

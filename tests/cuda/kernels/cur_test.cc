@@ -1,4 +1,4 @@
-// Shares of squared norms, beside core/kernels/cur.
+// Shares of squared norms against core/kernels/cur.
 #include "core/kernels/cur.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ std::vector<float> RandomNorms(size_t n, bool special, Random& random) {
   return norms;
 }
 
-// Sums of both sides go over the window and all tokens in their own orders.
+// Both sides sum over the window and all tokens in orders of their own.
 bool AreClose(float a, float b, uint32_t n_tokens) {
   if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
   return std::abs(a - b) <= (n_tokens + 20) * 0x1p-22f * b;

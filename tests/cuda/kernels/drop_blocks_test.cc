@@ -1,5 +1,5 @@
-// Tables of blocks that stay and go, against a queue of those that went, as the CPU's
-// operation; no other entry is written.
+// Tables of blocks that stay and go against a queue of those that went, as the CPU
+// does it. No other entry is written.
 #include "cuda/kernels/drop_blocks.cu"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace kvevict {
 namespace {
 
-// What one table becomes: those that stay, and behind them a queue of the others, of
+// The new table: those that stay, then a queue of the others, whose first ones give way.
 // which the first give way.
 template <typename Entry>
 void Expect(const std::vector<uint8_t>& stays, Entry* table) {
@@ -48,7 +48,7 @@ struct Layer {
   std::vector<Entry> entries, expected, of_cpu;
 };
 
-// Of one list: slots of whole blocks, and perhaps the last one, which is not full.
+// A list's slots in whole blocks, and perhaps the last block, which is not full.
 std::vector<int32_t> Slots(uint32_t n_tokens, uint32_t size, uint32_t n_stay,
                            std::vector<uint8_t>* stays, Random& random) {
   const uint32_t n = (n_tokens + size - 1) / size;
@@ -145,7 +145,7 @@ void Check(void (*kernel)(const cuda::DropBlocksParams&),
     const DropBlocksArgs args = {Jobs<TableJob>(job)};
     if (!kCpuBackend.drop_blocks(context, nullptr, args).ok()) Fail("cpu");
     ExpectSame(layer.of_cpu, layer.expected, "the CPU's entries", turn);
-    // A table for all heads, where there is but one: others are not touched.
+    // If one table serves all heads, others are not touched.
     p.layers[l] = {Address(layer.entries.data()),
                    Address(layer.keep.data()),
                    layer.view.block_table_head_stride,

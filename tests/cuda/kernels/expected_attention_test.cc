@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t kMost = 150;
 constexpr float kGuard = -77.0f;
 
-// Of a layer; heads of mean and covariance lie 3 elements apart.
+// A layer's queries; heads of mean and covariance lie 3 elements apart.
 struct Queries {
   std::vector<float> mean;
   std::vector<float> covariance;
@@ -54,7 +54,7 @@ oracle::ExpectedAttentionResult Expected(const PlaneShape& c,
     const float* const rows = &queries.covariance[q * (dim * dim + kGap)];
     in.covariance.insert(in.covariance.end(), rows, rows + dim * dim);
   }
-  in.sum_steps = 3 + 5 + 8;  // of a thread, a warp, a block
+  in.sum_steps = 3 + 5 + 8;  // by a thread, a warp, a block
   return oracle::ExpectedAttention(in);
 }
 
@@ -127,7 +127,7 @@ void TestExpectedAttention() {
   }
 }
 
-// A row of NaN where one logit is; rows that are longer than a block has threads.
+// A row is NaN if one logit is. Rows are longer than a block has threads.
 void TestSoftmax() {
   Random random(TestSeed("expected_attention/softmax"));
   for (uint32_t n : {1u, 255u, 257u, 700u, 1500u}) {

@@ -1,5 +1,5 @@
-// Drawn scores with the bits of core/signals, the caller's copied, those from sums of
-// attention with the bits of the CPU's kernels.
+// Drawn scores have the bits of core/signals, the caller's are copied, and those
+// from attention sums have the bits of the CPU's kernels.
 #include "cuda/kernels/fill_scores.cu"
 
 #include <bit>
@@ -39,7 +39,7 @@ std::vector<Layer> SomeLayers(uint32_t n_lists, Random& random) {
   return layers;
 }
 
-constexpr uint32_t kFirstSlot = 70;  // of layers that begin behind others
+constexpr uint32_t kFirstSlot = 70;  // layers that begin after others
 
 int32_t PositionOf(const Layer& layer, uint32_t list, uint32_t slot) {
   return slot < layer.n_kept
@@ -136,7 +136,7 @@ void TestCallerScores() {
 // ---- From sums ----
 
 struct SumCase {
-  uint32_t n_sum_rows;  // per KV head; 0: one of all
+  uint32_t n_sum_rows;  // per KV head; 0: one for all
   uint32_t n_score_rows;
   Reduce reduce;
   bool divides;
@@ -144,7 +144,7 @@ struct SumCase {
   uint32_t n_summed = INT32_MAX;
 };
 
-// NaN has many bits.
+// NaN has many bit patterns, so all count as one.
 uint32_t BitsOf(float v) {
   return std::isnan(v) ? 0x7FC00000u : std::bit_cast<uint32_t>(v);
 }
@@ -162,7 +162,7 @@ std::vector<float> SomeSums(size_t n, Random& random) {
   return sums;
 }
 
-// What the CPU makes of a row of scores.
+// The CPU's result for a row of scores.
 std::vector<uint32_t> RowOf(const SumCase& c, const Layer& layer, uint32_t row,
                             const float* sums, uint32_t head_stride,
                             uint32_t n_seen) {

@@ -1,4 +1,4 @@
-// Compaction in place against the oracle's, every byte of the memory.
+// Compacts in place and compares every byte of the memory with the oracle.
 #include "cuda/kernels/gather_rows.cu"
 
 #include <algorithm>
@@ -58,7 +58,7 @@ void GatherByChunks(Case c, uint32_t unit, uint32_t turn,
   ExpectMoved(c.planes, "by chunks", turn);
 }
 
-// More rows than a thread has on its way, twice; every unit.
+// There are more rows than twice what a thread has under way, in every unit.
 void TestColumns() {
   Random random(TestSeed("gather_rows/columns"));
   for (uint32_t turn = 0; turn < Turns(60); ++turn) {
@@ -68,7 +68,7 @@ void TestColumns() {
   }
 }
 
-// Three chunks and more of some columns; every unit that is possible.
+// Some columns have three chunks and more, in every possible unit.
 void TestChunks() {
   Random random(TestSeed("gather_rows/chunks"));
   for (uint32_t turn = 0; turn < Turns(90); ++turn) {
@@ -83,8 +83,8 @@ void TestChunks() {
   }
 }
 
-// Dense lists, of which every chunk has to wait for the one before: 48 rows each
-// of 40 columns, of every unit, contiguous, paged and in a ring.
+// Lists are dense, so every chunk waits for the one before: 48 rows each of 40
+// columns, in every unit, contiguous, paged and in a ring.
 void TestNeighbours() {
   Random random(TestSeed("gather_rows/neighbours"));
   for (uint32_t turn = 0; turn < 60; ++turn) {
@@ -115,7 +115,7 @@ void TestNeighbours() {
   }
 }
 
-// Rows wider than a block: 300 columns of 16 bytes.
+// Rows are wider than a block: 300 columns of 16 bytes.
 void TestWideRows() {
   Random random(TestSeed("gather_rows/wide"));
   Shape s = {};

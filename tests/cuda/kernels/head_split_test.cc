@@ -1,4 +1,4 @@
-// How many keys lists keep, against sorting all of them, and against
+// How many keys lists keep, against sorting all of them and against
 // core/kernels/head_split.
 #include "core/kernels/head_split.h"
 
@@ -40,7 +40,7 @@ float RandomScore(uint32_t kind, Random& random) {
 struct Layer {
   uint32_t n_tokens;  // of any list, the most
   uint32_t budget;
-  uint32_t most;  // that a list may keep
+  uint32_t most;  // the most that a list may keep
   std::vector<float> scores;
   std::vector<uint8_t> forced;
   std::vector<uint32_t> keys;
@@ -49,7 +49,7 @@ struct Layer {
   std::vector<uint32_t> expected;
 };
 
-// By the kernels of the CPU, which have to agree with sorting.
+// Counts by the CPU's kernels, which must agree with sorting.
 void CountOnHost(const Case& c, Layer* layer) {
   layer->expected.assign(c.n_lists, 77);
   std::vector<uint32_t> scratch(c.n_lists);
@@ -103,7 +103,7 @@ Layer MakeLayer(const Case& c, const ListTable& tokens, size_t l,
   for (uint32_t list = 0; list < c.n_lists; ++list) {
     const uint32_t n = layer.tokens[list];
     for (uint32_t i = 0; i < layer.n_tokens; ++i) {
-      // Behind a shorter list lies what would win.
+      // Keys that would win lie behind a shorter list.
       layer.scores.push_back(i < n ? RandomScore(c.kind, random) : kInfinity);
       layer.forced.push_back(i < n && (i < c.n_sink || i + c.n_recent >= n));
     }
@@ -132,7 +132,7 @@ void Check(const Case& c, uint32_t n_layers, uint32_t n_most, Random& random,
   }
   std::vector<uint32_t> counts(size_t{n_layers} * c.n_lists, 77);
   cuda::HeadSplitParams p = {};
-  // From the last layer's on, so that others are before it.
+  // Begins with the last layer, so that others come before it.
   p.lists = {tokens.table(),
              {Address(counts.data() + (n_layers - 1) * c.n_lists), 1, 0},
              c.keep_stride,

@@ -1,4 +1,4 @@
-// Planes with ascending keep lists, whose rows move in place or go to other planes.
+// Planes with ascending keep lists, whose rows move in place or to other planes.
 #ifndef KVEVICT_TESTS_CUDA_KERNELS_KEEP_CASES_H_
 #define KVEVICT_TESTS_CUDA_KERNELS_KEEP_CASES_H_
 
@@ -33,7 +33,7 @@ inline std::vector<int32_t> RandomKeep(uint32_t n_slots, uint32_t n_keep,
   return keep;
 }
 
-// Planes of a launch, and how those lie that their rows go to.
+// Planes of a launch, and the layout of the planes that their rows go to.
 struct Case {
   Shape shape = {};
   std::optional<Shape> to_shape;  // none: in place
@@ -48,7 +48,7 @@ struct Case {
   }
 };
 
-// Rows that go to slots from any first one, at most most_first, on.
+// Rows go to slots from any first one on, at most most_first.
 inline void AddPlanes(Case* c, uint32_t n_planes, uint32_t most_first,
                       Random& random) {
   const bool from_0 = random.Below(3) == 0;
@@ -61,7 +61,7 @@ inline void AddPlanes(Case* c, uint32_t n_planes, uint32_t most_first,
   }
 }
 
-// In place.
+// Rows move in place.
 inline Case RandomCase(const Shape& s, uint32_t n_planes, Random& random) {
   Case c;
   c.shape = s;
@@ -69,7 +69,7 @@ inline Case RandomCase(const Shape& s, uint32_t n_planes, Random& random) {
   return c;
 }
 
-// To other planes, of units of `unit` bytes as well.
+// Rows go to other planes, which also allow units of `unit` bytes.
 inline Case RandomCopies(const Shape& s, uint32_t unit, uint32_t n_planes,
                          Random& random) {
   constexpr uint32_t kMostFirst = 40;

@@ -1,4 +1,4 @@
-// Keys against the mean direction of those that are there, block by block, in any
+// Keys against the mean direction of those held so far, block by block in any
 // layout, against double precision.
 #include "cuda/kernels/key_diff_blocks.cu"
 
@@ -14,7 +14,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// False if f32 may choose others; then nothing is compared but who can be told.
+// False if f32 may choose otherwise; then only clear choices are compared.
 bool CheckHead(const PlaneShape& c, const CacheLayer& layer, uint32_t head,
                uint32_t n_tokens, uint32_t n_keep,
                const cuda::KeyDiffBlocksParams& p, uint32_t turn) {
@@ -105,7 +105,7 @@ void TestBlocks() {
     const PlaneShape c = PlaneOfTurn(turn, n_most, random);
     Check(c, random.Below(2) == 0, random, turn, &tally);
   }
-  // Keys are eighths: of some heads two are next to alike.
+  // Keys are eighths, so some heads have two nearly equal ones.
   std::printf("%u of %u heads are told apart\n", tally.n_told, tally.n_heads);
   if (tally.n_told * 2 < tally.n_heads) Fail("too few heads are told apart");
 }

@@ -41,7 +41,7 @@ void Check(const PlaneShape& c, bool has_counts, Random& random,
   for (size_t l = 0; l < n_layers; ++l) {
     tokens.AddLayer(0, 1 + random.Below(c.n_most), random);
   }
-  // Some begin beside multiples of 16 bytes, or end there.
+  // Some begin or end between multiples of 16 bytes.
   const uint32_t begin = random.Below(5);
   const uint32_t head_stride = c.head_dim + random.Below(3);
   std::vector<CacheLayer> layers;

@@ -1,4 +1,4 @@
-// Ranks against later tokens in any layout, with the bits of core/kernels/lag.
+// Ranks against later tokens in any layout have the bits of core/kernels/lag.
 #include "core/kernels/lag.h"
 
 #include <bit>
@@ -126,7 +126,7 @@ void TestScores() {
     Case c = {};
     c.partition = 2 + random.Below(turn % 4 == 0 ? 60 : 12);
     c.n_sink = random.Below(5);
-    // More than kLagTile keys of a partition.
+    // A partition has more than kLagTile keys.
     if (turn % 30 == 7) c.partition = 600;
     const uint32_t n_most =
         c.partition * (2 + random.Below(3)) + c.n_sink + random.Below(5);

@@ -1,4 +1,4 @@
-// Launching kernels and comparing what they leave in memory.
+// Launches kernels and compares what they leave in memory.
 #ifndef KVEVICT_TESTS_CUDA_KERNELS_LAUNCH_H_
 #define KVEVICT_TESTS_CUDA_KERNELS_LAUNCH_H_
 
@@ -26,7 +26,7 @@ namespace kvevict {
 
 inline uint64_t Address(const void* p) { return reinterpret_cast<uint64_t>(p); }
 
-// One of the ways to schedule the threads, by turns.
+// The schedules of threads take turns.
 inline simt::Options Schedule(uint32_t turn, uint32_t resident_blocks = 1) {
   simt::Options options;
   options.policy = simt::kPolicies[turn % std::size(simt::kPolicies)];
@@ -35,7 +35,7 @@ inline simt::Options Schedule(uint32_t turn, uint32_t resident_blocks = 1) {
   return options;
 }
 
-// How many cases: fewer where a fiber costs more.
+// The number of cases: fewer if a fiber costs more.
 constexpr uint32_t Turns(uint32_t n) {
 #if defined(KVEVICT_SIMT_TSAN)
   return n / 6;

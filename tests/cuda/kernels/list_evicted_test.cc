@@ -1,4 +1,4 @@
-// The slots that lists do not keep, against a walk over all slots; no other word is
+// The slots that lists do not keep, against a walk over all slots. No other word is
 // written.
 #include "cuda/kernels/list_evicted.cu"
 

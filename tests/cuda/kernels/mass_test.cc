@@ -1,5 +1,5 @@
-// What lists keep of their mass, against core/kernels/mass bit for bit, and against sums
-// in double precision.
+// The mass that lists keep, against core/kernels/mass bit for bit and sums in
+// double precision.
 #include "cuda/kernels/mass.cu"
 
 #include <algorithm>
@@ -36,7 +36,7 @@ std::vector<int32_t> Choose(uint32_t n, uint32_t n_keep, uint32_t first,
   return keep;
 }
 
-// Sums of every 256th number are of 5 at most here, then 8 halves.
+// The sums of every 256th number have at most 5 terms here, then 8 halves.
 void ExpectNear(float actual, double expected, const char* what,
                 uint32_t turn) {
   if (std::abs(double{actual} - expected) <=

@@ -1,5 +1,5 @@
-// Rows that go merged into rows that stay in any layout, bit for bit as core/kernels
-// does it.
+// Rows that go are merged into rows that stay in any layout, bit for bit as in
+// core/kernels.
 #include "cuda/kernels/merge.cu"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ void Launch(const cuda::MergeParams& p, uint32_t n_tokens, uint32_t n_layers,
   run(cuda::merge_rows, n_tokens, cuda::kMergeRows);
 }
 
-// What the CPU makes of a head's rows, in place.
+// Computes on the CPU what becomes of a head's rows, in place.
 void MergeHeadOnCpu(const PlaneShape& k, const PlaneShape& v,
                     const cuda::MergeParams& p, const int32_t* keep,
                     uint32_t n_keep, uint32_t n_tokens, uint32_t head,
@@ -67,7 +67,7 @@ void MergeHeadOnCpu(const PlaneShape& k, const PlaneShape& v,
 
 void Check(const PlaneShape& k, bool has_counts, Random& random,
            uint32_t turn) {
-  // The same rows as keys have, of another size.
+  // Values have the keys' layout and another size.
   PlaneShape v = k;
   v.head_dim = turn % 7 == 1 ? 0 : 1 + random.Below(k.head_dim + 9);
   v.group = 0;
@@ -91,7 +91,7 @@ void Check(const PlaneShape& k, bool has_counts, Random& random,
   for (size_t l = 0; l < n_layers; ++l) {
     Layer layer;
     layer.keys = MakeCacheLayer(k, tokens, l, odd, random);
-    // Scratch tables: values lie by those of the keys.
+    // These tables are dropped: values lie by the keys'.
     layer.values.tables = layer.keys.tables;
     if (v.head_dim > 0) {
       layer.values.memory = RandomRows(v, turn % 4 == 0 ? 900 : 0, 500, random);

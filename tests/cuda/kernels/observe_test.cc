@@ -1,4 +1,4 @@
-// Observed query rows against copying byte by byte.
+// Observed query rows are copied as byte by byte.
 #include "cuda/kernels/observe.cu"
 
 #include <cstring>
@@ -17,11 +17,11 @@ struct Source {
   int64_t head_stride;
   int64_t element_stride;
   size_t bytes;  // from the lowest address on
-  size_t first;  // where row 0, head 0, element 0 is
+  size_t first;  // the offset of row 0, head 0, element 0
 };
 
-// Elements within heads within rows, or heads outermost; gaps between all, and
-// rows or elements from the end.
+// Elements lie within heads within rows, or heads are outermost, with gaps
+// everywhere, and rows or elements from the end.
 Source RandomSource(Random& random) {
   Source s = {};
   s.n_rows = 1 + random.Below(5);

@@ -1,4 +1,4 @@
-// Planes of rows in any layout, and what the oracle makes of them.
+// Planes of rows in any layout, and the oracle's results for them.
 #ifndef KVEVICT_TESTS_CUDA_KERNELS_PLANES_H_
 #define KVEVICT_TESTS_CUDA_KERNELS_PLANES_H_
 
@@ -14,7 +14,7 @@
 
 namespace kvevict {
 
-// How the rows of all planes of a launch lie.
+// The layout of the rows of all planes of a launch.
 struct Shape {
   uint32_t n_slots;
   uint32_t n_heads;
@@ -35,8 +35,8 @@ struct Shape {
   bool has_addresses;  // of blocks
 };
 
-// Rows of `like` that allow units of `unit` bytes, in one of the orders that caches
-// have: [slots, heads, pieces], [heads, slots, pieces], [heads, pieces, slots].
+// Rows that allow units of `unit` bytes, in one of the orders of caches: [slots,
+// heads, pieces], [heads, slots, pieces], [heads, pieces, slots].
 inline Shape RandomLayout(Random& random, uint32_t unit, uint32_t n_slots,
                           const Shape& like) {
   Shape s = like;
@@ -85,7 +85,7 @@ inline Shape RandomLayout(Random& random, uint32_t unit, uint32_t n_slots,
   return s;
 }
 
-// The same of any rows.
+// The same for rows of any kind.
 inline Shape RandomShape(Random& random, uint32_t unit, uint32_t n_slots) {
   Shape s = {};
   s.n_heads = 1 + random.Below(3);
@@ -105,7 +105,7 @@ struct PlaneMemory {
   std::vector<uint64_t> addresses;  // see BaseOf()
 };
 
-// One plane, its keep lists, and where its rows go, if that is another one.
+// One plane, its keep lists, and the other plane that its rows go to, if any.
 struct Plane : PlaneMemory {
   PlaneMemory to;
   uint32_t first_slot;
@@ -120,7 +120,7 @@ inline uint8_t* First(const Shape& s, std::vector<uint8_t>& memory) {
   return memory.data() + s.offset + s.first;
 }
 
-// One piece of one head's rows.
+// A view of one piece of one head's rows.
 inline kvevict_view PieceView(const Shape& s, PlaneMemory& plane, uint32_t head,
                               uint32_t piece) {
   kvevict_view view = KVEVICT_VIEW_INIT;
@@ -140,7 +140,7 @@ inline kvevict_view PieceView(const Shape& s, PlaneMemory& plane, uint32_t head,
   return view;
 }
 
-// What the oracle makes of a plane; its elements are the pieces' bytes.
+// Compacts a plane by the oracle; its elements are the pieces' bytes.
 inline void CompactByOracle(const Shape& s, const Shape* to, Plane& plane) {
   for (uint32_t head = 0; head < s.n_heads; ++head) {
     const uint32_t list = s.n_lists == 1 ? 0 : head;
@@ -157,7 +157,7 @@ inline void CompactByOracle(const Shape& s, const Shape* to, Plane& plane) {
   }
 }
 
-// None, a few or many of n_slots, or all.
+// Returns none, a few or many of n_slots, or all.
 inline uint32_t RandomCount(uint32_t n_slots, Random& random) {
   const uint32_t few = std::min(n_slots, 1 + random.Below(5));
   const uint32_t choices[] = {0, n_slots / 3, n_slots - few, n_slots,
@@ -190,7 +190,7 @@ inline PlaneMemory MakeMemory(const Shape& s, Random& random) {
 }
 
 // make_list(n_slots, n_keep, random) makes a list. Lists have n_keep slots; with
-// s.keep_gap they lie apart, and have counts of their own up to n_keep. In place
+// s.keep_gap they lie apart and have counts of their own up to n_keep. In place
 // they list slots from first_slot on.
 template <class MakeList>
 Plane MakePlane(const Shape& s, uint32_t n_keep, Random& random,
@@ -240,7 +240,7 @@ inline cuda::RowLayout LayoutOf(const Shape& s, const PlaneMemory& plane) {
   return rows;
 }
 
-// What a launch is told: slot 0 of head 0, or the table of blocks' addresses.
+// The argument of a launch: slot 0 of head 0, or the table of blocks' addresses.
 inline uint64_t BaseOf(const Shape& s, PlaneMemory& plane) {
   const uint64_t first = Address(First(s, plane.memory));
   if (!s.has_addresses) return first;
@@ -254,8 +254,8 @@ inline uint64_t BaseOf(const Shape& s, PlaneMemory& plane) {
   return Address(plane.addresses.data());
 }
 
-// Words of all planes side by side, since a launch has one address of each kind. What is
-// between them is no slot, block or count.
+// The words of all planes side by side, since a launch has one address of each
+// kind. What lies between is no slot, block or count.
 class WordArena {
  public:
   template <class T>

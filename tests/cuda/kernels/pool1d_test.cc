@@ -1,4 +1,4 @@
-// Pooling in place and reduction, with the bits of core/kernels/pool1d.
+// Pooling in place and reduction have the bits of core/kernels/pool1d.
 #include "core/kernels/pool1d.h"
 
 #include <bit>
@@ -13,8 +13,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Weights, as attention makes them; sometimes what it should not make, and
-// zeros of both signs.
+// Weights as attention makes them; sometimes others, and zeros of both signs.
 std::vector<float> RandomRow(size_t n, bool special, Random& random) {
   constexpr float kSpecial[] = {std::numeric_limits<float>::quiet_NaN(),
                                 kInfinity,
@@ -30,7 +29,7 @@ std::vector<float> RandomRow(size_t n, bool special, Random& random) {
   return row;
 }
 
-// A NaN has any bits.
+// A NaN may have any bits.
 std::vector<uint32_t> Bits(const std::vector<float>& floats) {
   std::vector<uint32_t> bits;
   for (float f : floats) {
@@ -41,7 +40,7 @@ std::vector<uint32_t> Bits(const std::vector<float>& floats) {
 
 // ---- pool_rows ----
 
-// A launch over layers of several rows each, `n_terms` of every list; `lead` words
+// A launch over layers of several rows each, `n_terms` per list, with `lead` words
 // before the first row.
 struct Pooled {
   std::vector<uint32_t> layers;  // tokens, of any list the most

@@ -1,5 +1,5 @@
-// Pooling and selection in one go: the lists of the CPU's kernels, and of
-// pool_rows and select_topk one after the other.
+// Pooling and selection in one kernel give the lists of the CPU's kernels, and
+// of pool_rows followed by select_topk.
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -37,7 +37,7 @@ std::vector<float> RandomRow(size_t n, uint32_t kind, Random& random) {
 
 struct Layer {
   uint32_t n_tokens;          // of any list, the most
-  uint32_t n_keep;            // likewise
+  uint32_t n_keep;            // of any list, the most
   std::vector<float> scores;  // `lead`, then a row per list
   std::vector<int32_t> keep;
 };
@@ -55,7 +55,7 @@ struct Case {
   uint32_t first_slot;
 };
 
-// The layers of a launch, and how many each list has and keeps.
+// The layers of a launch, and how many slots each list has and keeps.
 struct Layers {
   std::vector<Layer> all;
   ListTable tokens;
@@ -118,7 +118,7 @@ std::vector<int32_t> OnHost(const Case& c, const Layers& layers, size_t l) {
   return all;
 }
 
-// In two steps, on the same scores.
+// Pools, then selects, on the same scores.
 void PoolThenSelect(const Case& c, Layers& layers, uint32_t turn) {
   const auto n_layers = static_cast<uint32_t>(layers.all.size());
   cuda::PoolParams pool = {};
@@ -223,7 +223,7 @@ void TestLists() {
   }
 }
 
-// What fits on which GPU: two lists at a time, the system's KB each included.
+// Each GPU fits lists up to a length: two lists at a time, with the system's KB each.
 void TestBounds() {
   constexpr struct {
     uint32_t sm, kilobytes;
@@ -237,7 +237,7 @@ void TestBounds() {
       Fail("sm_%u: %u tokens take %u bytes", sm, n, bytes);
     }
   }
-  // Three lists of 16K, as an 8B model's 288 on 132 multiprocessors want.
+  // Three lists of 16K: an 8B model has 288 for 132 multiprocessors.
   if (3 * (cuda::PoolSelectBytes(16384) + 1024) > 228 * 1024) {
     Fail("three lists of 16K do not fit");
   }

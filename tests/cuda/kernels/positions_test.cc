@@ -15,8 +15,8 @@ std::vector<int32_t> AscendingBelow(uint32_t end, uint32_t n, Random& random) {
   return list;
 }
 
-// Layers whose slots are listed in part, wholly or not at all, with and without
-// a keep list.
+// Layers have their slots listed in part, wholly or not at all, with and
+// without a keep list.
 void TestMapPositions() {
   Random random(TestSeed("positions/map"));
   for (uint32_t turn = 0; turn < 40; ++turn) {
@@ -82,7 +82,7 @@ void TestMapPositions() {
 void TestLengths() {
   constexpr uint32_t kLayers = 400;
   constexpr uint32_t kFirst = 3;
-  constexpr uint32_t kSet = 300;  // more than a block
+  constexpr uint32_t kSet = 300;  // larger than a block
   std::vector<uint32_t> lengths(2 * kLayers);
   for (uint32_t i = 0; i < 2 * kLayers; ++i) lengths[i] = 1000 * i;
   std::vector<uint32_t> expected = lengths;

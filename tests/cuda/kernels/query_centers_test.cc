@@ -1,4 +1,4 @@
-// Keys against the centers of queries in any layout, and rows of scores on the scale of
+// Keys against the centers of queries in any layout, and rows of scores in units of
 // their deviation, against double precision.
 #include "cuda/kernels/query_centers.cu"
 
@@ -16,8 +16,8 @@ constexpr float kGuard = -77.0f;
 
 struct Tables {
   std::vector<float> inv_freq;
-  std::vector<std::vector<float>> centers;  // of each layer
-  size_t stride;                            // of a head
+  std::vector<std::vector<float>> centers;  // one per layer
+  size_t stride;                            // from head to head
 };
 
 Tables DrawTables(uint32_t n_q_heads, uint32_t n_pairs, size_t n_layers,
@@ -145,7 +145,7 @@ void TestCenters() {
   }
 }
 
-// Rows that are longer than a block has threads, or have nothing that is finite.
+// Rows are longer than a block has threads, or have nothing finite.
 void TestStandardising() {
   Random random(TestSeed("query_centers/standardising"));
   for (uint32_t n : {1u, 255u, 257u, 700u, 1500u}) {
@@ -170,8 +170,8 @@ void TestStandardising() {
         const double want =
             t < n_sink ? 0.0
                        : (raw[t] - mean) / std::max(std::sqrt(square), 1e-6);
-        // Distances from the mean are exact but for the mean's own unit, and sums of
-        // 12 elements.
+        // Distances from the mean err by the mean's own unit, and by sums of 12
+        // elements.
         if (!(std::abs(rows[t] - want) <=
               40 * 0x1p-24 * (1 + std::abs(want)))) {
           Fail("%u scores: %u is %.9g, not %.9g", n, t,

@@ -1,4 +1,4 @@
-// Keys by rank, against core/cpu/rank_keys bit for bit, and against sorting.
+// Keys by rank, bit for bit as in core/cpu/rank_keys, and against sorting.
 #include "cuda/kernels/rank_keys.cu"
 
 #include <algorithm>
@@ -61,7 +61,7 @@ uint32_t RandomKey(Random& random) {
   return 0x80000000u + random.Below(6);
 }
 
-// Of one list: what the CPU makes of its keys, which choose what sorting does.
+// The CPU's keys of a list, which choose what sorting chooses.
 void RankOnHost(const std::vector<TokenRange>& ranges, SlotBlocks blocks,
                 const SlotPositions& slots, uint32_t list, uint32_t n,
                 uint32_t n_best, uint32_t turn, uint32_t* keys) {

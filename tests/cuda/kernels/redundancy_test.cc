@@ -1,5 +1,5 @@
-// Scores less the redundancy of their keys in any layout, bit for bit as core/kernels
-// makes them.
+// Scores less the redundancy of their keys in any layout, bit for bit as in
+// core/kernels.
 #include "cuda/kernels/redundancy.cu"
 
 #include <cmath>
@@ -35,7 +35,7 @@ void Launch(const cuda::RedundancyParams& p, uint32_t n_tokens,
       cuda::kRedundancyThreads, p, Schedule(turn));
 }
 
-// What the CPU makes of the scores of a head.
+// The CPU's result for the scores of a head.
 std::vector<float> Expected(const PlaneShape& c,
                             const cuda::RedundancyParams& p,
                             const CacheLayer& layer, uint32_t head,
@@ -103,7 +103,7 @@ void Check(const PlaneShape& c, bool has_counts, Random& random,
   p.n_kv_heads = c.n_heads;
   p.n_chunks = cuda::RedundancyChunks(n_longest);
   p.stride = n_longest;
-  // Of many, most, some and hardly any keys.
+  // Many, most, some and hardly any keys are similar.
   constexpr float kThresholds[] = {0.0f, 0.5f, 0.8f, 0.999f};
   p.threshold = kThresholds[random.Below(4)];
   p.score_weight = 0.1f;
@@ -131,7 +131,7 @@ void TestRedundancy() {
   if (!HasFusedArithmetic(SimdTargetAt(0))) return;
   Random random(TestSeed("redundancy"));
   for (uint32_t turn = 0; turn < Turns(66); ++turn) {
-    // One tile or chunk, or several.
+    // There is one tile or chunk, or several.
     const uint32_t n_most = turn % 6 == 0 ? 600 : turn % 3 == 0 ? 250 : 50;
     const PlaneShape c = PlaneOfTurn(turn, n_most, random);
     Check(c, random.Below(2) == 0, random, turn);

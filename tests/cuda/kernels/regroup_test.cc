@@ -1,5 +1,5 @@
-// Rows of codes that share numbers by groups of tokens, stored anew from rows of any
-// kind and in place, byte by byte as core/kernels stores them.
+// Rows of codes that share scales by groups of tokens, stored anew from rows of any
+// kind and in place, byte by byte as in core/kernels.
 #include "cuda/kernels/regroup.cu"
 
 #include <algorithm>
@@ -22,13 +22,13 @@ namespace {
 
 struct Shape {
   DType dtype;
-  uint32_t group;  // tokens; 0: f32, which have no numbers
+  uint32_t group;  // tokens; 0: f32 without scales
   uint32_t n_heads;
   uint32_t dim;
   uint32_t n_tokens;
 };
 
-// Keys in one of some layouts, with the numbers that they take, and maybe recent rows.
+// Keys in one of several layouts with their scales, and maybe recent rows.
 class Cache {
  public:
   Cache(const Shape& s, bool may_be_recent, Random& random) : shape_(s) {
@@ -124,7 +124,7 @@ class Cache {
     const uint32_t bits = EncodeElement(static_cast<uint32_t>(dtype), v);
     std::memcpy(const_cast<uint8_t*>(to), &bits, ElementBytes(dtype));
   }
-  // Elements of 8 significant bits, some of them none, or of one size; a channel's.
+  // Elements of 8 significant bits: some not finite, some alike, some by channel.
   static float DrawElement(Random& random, uint32_t kind) {
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
     if (kind == 0) return 2.5f;

@@ -1,4 +1,4 @@
-// Rows in any order against the oracle's, every byte of the memory.
+// Rows in any order; every byte of the memory is compared with the oracle.
 #include "cuda/kernels/reorder_rows.cu"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace kvevict {
 namespace {
 
-// Anything with repeats, a permutation, a ring that begins elsewhere, from the
+// Slots with repeats, a permutation, a ring that begins elsewhere, from the
 // end, or ascending.
 std::vector<int32_t> RandomSlots(uint32_t n_slots, uint32_t n, Random& random) {
   const uint32_t kind = random.Below(5);
@@ -53,7 +53,7 @@ Steps StepsOf(uint32_t unit) {
   }
 }
 
-// Both launches; the staged rows have just the memory that they need.
+// Runs both launches. The staged rows have exactly the memory that they need.
 void Reorder(const Shape& s, std::vector<Plane> planes, uint32_t unit,
              uint32_t turn) {
   const std::vector<Plane> before = planes;
@@ -75,7 +75,7 @@ void Reorder(const Shape& s, std::vector<Plane> planes, uint32_t unit,
   ExpectMoved(planes, "reordered", turn);
 }
 
-// Planes of one job: as many slots in each.
+// The planes of one job, with equally many slots.
 std::vector<Plane> MakePlanes(const Shape& s, Random& random) {
   const uint32_t n_planes = 1 + random.Below(3);
   const uint32_t n = RandomCount(s.n_slots, random);
@@ -86,7 +86,7 @@ std::vector<Plane> MakePlanes(const Shape& s, Random& random) {
   return planes;
 }
 
-// Several chunks and one, contiguous and paged, one list and one per head.
+// One chunk and several, contiguous and paged, one list and one per head.
 void TestOrders() {
   Random random(TestSeed("reorder_rows/orders"));
   for (uint32_t turn = 0; turn < Turns(120); ++turn) {
@@ -98,7 +98,7 @@ void TestOrders() {
   }
 }
 
-// Rows wider than a block: 300 columns of 16 bytes.
+// Rows are wider than a block: 300 columns of 16 bytes.
 void TestWideRows() {
   Random random(TestSeed("reorder_rows/wide"));
   Shape s = {};

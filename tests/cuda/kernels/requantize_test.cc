@@ -1,5 +1,5 @@
-// Rows of any dtype stored anew in any other, byte by byte as core/kernels stores them.
-// Built for all dtypes, or with KV_DTYPES 0 for those that are not quantized.
+// Rows of any dtype stored in any other, byte by byte as in core/kernels. Built for
+// all dtypes, or with KV_DTYPES 0 for those that are not quantized.
 #include "cuda/kernels/requantize.cu"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ constexpr DType kDTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16,
                              DType::kQ8_0, DType::kQ4_0};
 constexpr uint32_t kBlock = 4;  // tokens
 
-// Keys of a dtype in one of some layouts, with the numbers that it takes.
+// Keys of a dtype in one of several layouts, with their scales.
 struct Cache {
   Cache(DType dtype, uint32_t n_heads, uint32_t dim, uint32_t n_tokens,
         Random& random) {
@@ -79,7 +79,7 @@ struct Cache {
     if (has_scale) number(KVEVICT_ROLE_KEY_SCALE);
     if (has_scale && has_minimum) number(KVEVICT_ROLE_KEY_MINIMUM);
     view.companions = companions;
-    // None is NaN, whose bits are nobody's concern.
+    // None is NaN, whose bits do not matter.
     const bool halves = info.scale != Scale::kNeeded;
     for (uint8_t& byte : memory) {
       byte = static_cast<uint8_t>(random.Next() & (halves ? 0xBF : 0xFF));
@@ -106,7 +106,7 @@ struct Cache {
       planes[i]->data = Address(memory.data() + begins[i]);
     }
   }
-  // A number of the cache's, for rows that stay as they are.
+  // Sets a scale of the cache, for rows that stay as they are.
   void SetNumber(uint32_t i, uint32_t head, uint32_t token, float v) {
     const RowSource rows = HeadRows(view, view.k, head);
     const RowNumbers& of = companions[i].role == KVEVICT_ROLE_KEY_SCALE
@@ -115,7 +115,7 @@ struct Cache {
     auto* const at = const_cast<uint8_t*>(rows.Number(of, token));
     uint32_t bits;
     std::memcpy(&bits, &v, sizeof(bits));
-    if (of.dtype == DType::kF16) {  // of a power of two
+    if (of.dtype == DType::kF16) {  // a power of two
       bits = ((bits >> 23 & 255) - 112) << 10 | (bits >> 16 & 0x8000u);
     } else if (of.dtype == DType::kBF16) {
       bits >>= 16;
@@ -132,7 +132,7 @@ struct Cache {
   bool stays = false;
 };
 
-// Rows of f32 with everything that is no number, of one size, or far apart.
+// Rows of f32 with everything that is not finite, of one size, or far apart.
 float DrawElement(Random& random, uint32_t kind) {
   const float v = random.Gaussian();
   switch (kind) {

@@ -44,7 +44,7 @@ struct Layer {
   std::vector<uint32_t> scratch;
 };
 
-// What a list becomes, straightforwardly.
+// Computes a list's new keys in the simplest way.
 void Expect(const Case& c, const cuda::RescueParams& p, const Layer& layer,
             uint32_t number, uint32_t n_seen, const float* marks,
             const int32_t* keep, uint32_t n_keep, std::vector<float>* scores) {
@@ -127,7 +127,7 @@ void TestRescue() {
     std::vector<std::vector<float>> expected;
     for (uint32_t l = 0; l < layers.size(); ++l) {
       Layer& layer = layers[l];
-      // Every third block and what is at the ends stays.
+      // Every third block and both ends stay.
       std::vector<int32_t> kept;
       for (uint32_t i = 0; i < layer.n_tokens; ++i) {
         if (i < c.n_sink || i / c.block % 3 == 1) {

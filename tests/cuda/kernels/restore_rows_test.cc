@@ -1,4 +1,5 @@
-// Compaction taken back, against the rows that it moved: every byte of both memories.
+// Takes compaction back and compares every byte of both memories with the rows that it
+// moved.
 #include "cuda/kernels/restore_rows.cu"
 
 #include <algorithm>
@@ -35,8 +36,8 @@ size_t RowAt(const Shape& s, const PlaneMemory& plane, uint32_t head,
                              slot % s.block_size * s.row_stride);
 }
 
-// What a plane is in the end: `keep` are the slots that were evicted, and rows of
-// `plane.to` theirs.
+// Restores a plane by hand: `keep` has the evicted slots, and `plane.to` their
+// rows.
 void RestoreByHand(const Shape& s, const Shape& saved, Plane& plane) {
   plane.expected = plane.memory;
   plane.to.expected = plane.to.memory;
@@ -63,8 +64,8 @@ void RestoreByHand(const Shape& s, const Shape& saved, Plane& plane) {
   }
 }
 
-// Lists of slots that were evicted, behind each how many there were; some slots more
-// are in use since.
+// Lists of evicted slots, each followed by how many tokens there were. Some slots
+// more are in use since.
 Case RandomEvictions(const Shape& s, uint32_t unit, uint32_t n_planes,
                      Random& random) {
   Case c;
@@ -108,8 +109,8 @@ void Restore(Case c, uint32_t unit, uint32_t turn) {
   ExpectMoved(c.planes, "restored", turn);
 }
 
-// Contiguous and paged from contiguous and paged, of every unit, one list and one per
-// head, of one length and of several.
+// Contiguous and paged from contiguous and paged, in every unit, with one list and
+// one per head, of one length and of several.
 void TestLayouts() {
   Random random(TestSeed("restore_rows/layouts"));
   for (uint32_t turn = 0; turn < Turns(150); ++turn) {

@@ -1,4 +1,4 @@
-// Keys that turn in any layout, bit for bit as core/kernels turns them.
+// Rotates keys in any layout, bit for bit as core/kernels does.
 #include "cuda/kernels/rotate_rows.cu"
 
 #include <cmath>
@@ -49,7 +49,7 @@ void Check(const PlaneShape& k, bool has_counts, Random& random,
       offsets[l][i] = static_cast<int32_t>(slot + random.Below(3) / 2 * 900);
     }
   }
-  // What the CPU makes of them.
+  // The CPU's result.
   std::vector<CacheLayer> expected = layers;
   for (size_t l = 0; l < n_layers; ++l) {
     for (uint32_t h = 0; h < k.n_heads; ++h) {

@@ -1,5 +1,5 @@
-// Norms of rows in any layout, against double precision: as scores, and as weights
-// of scores.
+// Norms of rows in any layout, as scores and as weights of scores, against double
+// precision.
 #include "cuda/kernels/row_norm.cu"
 
 #include <cmath>

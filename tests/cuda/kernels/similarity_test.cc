@@ -1,5 +1,5 @@
-// Blocks that stay by how unlike their keys are, in any layout: the choice made
-// straightforwardly, by the sums of core/kernels bit for bit.
+// Blocks that stay for how unlike their keys are, in any layout: chosen in the
+// simplest way by the sums of core/kernels, bit for bit.
 #include "cuda/kernels/similarity.cu"
 
 #include <bit>
@@ -17,14 +17,14 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// What a layer is given beside its rows.
+// The inputs of a layer beside its rows.
 struct Lists {
   std::vector<float> scores;   // [n_lists, n_tokens]
-  std::vector<uint32_t> keys;  // likewise
+  std::vector<uint32_t> keys;  // [n_lists, n_tokens]
   uint32_t n_keep = 0;
 };
 
-// Of a list's slots between both ends.
+// A list's slots between both ends.
 struct Range {
   uint32_t begin, n_blocks, n_keep;
 };
@@ -39,8 +39,8 @@ Range RangeOf(const cuda::SimilarityParams& p, uint32_t n, uint32_t n_keep) {
           n_keep > n_ends ? (n_keep - n_ends) / p.block : 0};
 }
 
-// Masses are multiples of 1/8, so sums are exact; of blocks with one key the first or
-// the last is better.
+// Masses are multiples of 1/8, so sums are exact. The first or the last of blocks
+// with equal keys is better.
 std::vector<uint32_t> FindOthers(const cuda::SimilarityParams& p,
                                  const Range& range, const float* scores,
                                  const uint32_t* keys, uint32_t* n_left) {
@@ -149,7 +149,7 @@ void Launch(const cuda::SimilarityParams& p, uint32_t n_layers, uint32_t turn) {
   of_lists(cuda::similarity_keep);
 }
 
-// Few sums, so that many blocks have one key; some must stay.
+// Few different sums, so that many blocks have equal keys; some must stay.
 Lists DrawLists(const cuda::SimilarityParams& p, uint32_t n, Random& random) {
   Lists lists;
   for (uint32_t i = 0; i < p.n_lists * n; ++i) {
@@ -248,7 +248,7 @@ void TestSimilarity() {
   if (!HasFusedArithmetic(SimdTargetAt(0))) return;
   Random random(TestSeed("similarity"));
   for (uint32_t turn = 0; turn < Turns(66); ++turn) {
-    // One tile or chunk, or several.
+    // There is one tile or chunk, or several.
     const uint32_t n_most = turn % 11 == 0 ? 600 : turn % 3 == 0 ? 200 : 50;
     const PlaneShape c = PlaneOfTurn(turn, n_most, random);
     Check(c, random, turn);

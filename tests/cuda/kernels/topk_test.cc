@@ -28,23 +28,23 @@ std::vector<float> RandomScores(size_t n, uint32_t kind, Random& random) {
     if (kind == kFew) s = static_cast<float>(random.Below(4));
     if (kind == kEqual) s = -0.5f;
     if (kind == kSpecial) s = kSpecials[random.Below(8)];
-    if (kind == kClose) {  // differ in the last digit only
+    if (kind == kClose) {  // only the last digit differs
       s = std::bit_cast<float>(0x3F800000u + random.Below(700));
     }
   }
   return scores;
 }
 
-// A layer of a launch and what must come out.
+// A layer of a launch and the expected result.
 struct Layer {
   uint32_t n_tokens;            // of any list, the most
-  uint32_t n_keep;              // likewise
+  uint32_t n_keep;              // of any list, the most
   std::vector<uint32_t> words;  // `lead` words, then scores or keys per list
   std::vector<int32_t> keep;    // [n_lists, stride]
   std::vector<int32_t> expected;
 };
 
-// The layers of a launch, and how many each list has and keeps.
+// The layers of a launch, and how many slots each list has and keeps.
 struct Layers {
   std::vector<Layer> all;
   ListTable tokens;
@@ -69,7 +69,7 @@ struct Case {
   }
 };
 
-// By the kernels of the CPU, which have to agree with sorting.
+// Selects by the CPU's kernels, which must agree with sorting.
 void SelectOnHost(const std::vector<float>& scores, const Case& c,
                   uint32_t n_keep, std::vector<int32_t>* keep,
                   std::vector<uint32_t>* keys) {
@@ -117,7 +117,7 @@ Layer MakeLayer(const Case& c, const ListTable& tokens, const ListTable& keeps,
                                 ? keys[i]
                                 : std::bit_cast<uint32_t>(scores[i]));
     }
-    // Behind a shorter list lies what would win.
+    // Keys that would win lie behind a shorter list.
     layer.words.resize(layer.words.size() + layer.n_tokens - n_tokens,
                        c.input == cuda::kSelectKeys ? kForcedKey : 0x7F800000u);
     std::transform(keep.begin(), keep.end(),
@@ -145,7 +145,7 @@ cuda::SelectParams ParamsFor(const Case& c, const Layers& layers) {
   p.input = c.input;
   for (size_t l = 0; l < layers.all.size(); ++l) {
     const Layer& layer = layers.all[l];
-    // Nothing is read where nothing is ranked.
+    // Nothing is read if nothing is ranked.
     p.layers[l] = {c.input == cuda::kSelectNothing
                        ? 0
                        : Address(layer.words.data() + c.lead),
@@ -172,7 +172,7 @@ void SelectShort(const Case& c, const Layers& given, uint32_t turn) {
   ExpectSelected(layers, "select_topk", turn);
 }
 
-// The launches for longer lists, which work for short ones too.
+// The launches for longer lists also work for short ones.
 void SelectLong(const Case& c, const Layers& given, uint32_t turn) {
   const Layers layers = given;
   cuda::SelectParams p = ParamsFor(c, layers);
@@ -212,7 +212,7 @@ Case RandomCase(Random& random, uint32_t turn) {
   return c;
 }
 
-// At least what is forced.
+// Keeps at least what is forced.
 uint32_t RandomKeep(const Case& c, uint32_t n_tokens, Random& random) {
   const uint32_t least = c.n_sink + c.n_recent;
   const uint32_t most = n_tokens;
@@ -254,7 +254,7 @@ void TestShortLists() {
   }
 }
 
-// Chunks have 8,192 keys, fewer where a list does not begin at 16 bytes.
+// Chunks have 8,192 keys, fewer if a list does not begin at a multiple of 16 bytes.
 void TestLongLists() {
   constexpr uint32_t kSizes[] = {5, 8188, 8189, 8192, 16384, 16387, 20001};
   Random random(TestSeed("topk/long"));
@@ -262,7 +262,7 @@ void TestLongLists() {
     const Case c = RandomCase(random, turn);
     SelectLong(c, RandomLayers(c, kSizes, std::size(kSizes), random), turn);
   }
-  // Three chunks at work side by side, one thread far behind all others.
+  // Three chunks work side by side, and one thread is far behind all others.
   constexpr uint32_t kThreeChunks = 20001;
   for (uint32_t turn = 0; turn < Turns(18); ++turn) {
     const Case c = RandomCase(random, turn);
@@ -303,8 +303,8 @@ int64_t PositionOf(const Slots& s, uint32_t list, uint32_t slot) {
                          : int64_t{s.tail} + slot - s.n_kept;
 }
 
-// Of a list: of blocks of slots the key of their mean, or the forced one where any
-// must stay or they are not full.
+// A list's expected keys: each block's key is that of its mean, or the forced one
+// if any of its slots must stay or it is not full.
 void ExpectedKeys(const std::vector<float>& scores, uint32_t block,
                   const std::vector<bool>& stays, uint32_t* keys) {
   const auto n = static_cast<uint32_t>(scores.size());
@@ -321,7 +321,7 @@ void ExpectedKeys(const std::vector<float>& scores, uint32_t block,
   }
 }
 
-// Makes keys where the scores are, pins, and compares with pinning by search.
+// Makes keys in place of scores, pins, and compares with pinning by search.
 void TestPinnedKeys() {
   constexpr uint32_t kBlocks[] = {1, 1, 2, 7, 16, 300};
   Random random(TestSeed("topk/pinned"));

@@ -1,4 +1,4 @@
-// Scores by the caller's weights, with the CPU's bits.
+// Scores by the caller's weights have the CPU's bits.
 #include "cuda/kernels/weigh.cu"
 
 #include <bit>

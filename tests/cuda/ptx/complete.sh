@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# complete.sh KERNELS TEST...: each kernel file of the folder KERNELS is run by one of
-# these tests.
+# complete.sh KERNELS TEST...: checks that one of these tests runs each kernel file
+# of the folder KERNELS.
 set -euo pipefail
 kernels=$1
 shift

@@ -12,7 +12,7 @@
 namespace kvevict::ptx {
 namespace {
 
-// A line that matches, and what may stand there instead: nothing, or weaker.
+// A line that matches, and its replacement: nothing, or something weaker.
 struct Weakening {
   const char* pattern;
   const char* instead;
@@ -48,7 +48,7 @@ void EndWithVerdict() {
   if (n_survivors != 0) _exit(1);
 }
 
-// Nothing of a mutant's is printed; one that hangs is stopped, and so noticed.
+// A mutant prints nothing. One that hangs is stopped and counts as noticed.
 void BecomeMutant() {
   is_mutant = true;
   const int null = open("/dev/null", O_WRONLY);

@@ -1,4 +1,4 @@
-// PTX with one word of its memory order taken out or made weaker.
+// PTX with one word of its memory order removed or made weaker.
 #ifndef KVEVICT_TESTS_CUDA_PTX_MUTANTS_H_
 #define KVEVICT_TESTS_CUDA_PTX_MUTANTS_H_
 
@@ -13,14 +13,14 @@ struct Mutant {
   std::string ptx;
 };
 
-// One per fence, barrier, wait, order and scope of a statement, and one per way
-// to weaken it.
+// One mutant per fence, barrier, wait, order and scope of a statement, and one
+// per way to weaken it.
 std::vector<Mutant> MutantsOf(const std::string& ptx);
 
 // Lets the program run on once per mutant of an entry, each time in a process of
-// its own that takes what is returned for the PTX; in the end the caller's own goes
-// on with the PTX as it was. A mutant is noticed if its process fails. The program
-// fails in the end if one was not.
+// its own that uses the returned PTX. At the end the caller's own process goes on
+// with the original PTX. A mutant is noticed if its process fails. The program
+// fails at the end if one was not.
 std::string TryMutants(const std::string& ptx, const std::string& entry);
 
 }  // namespace kvevict::ptx

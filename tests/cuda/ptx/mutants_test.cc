@@ -1,5 +1,5 @@
 // The mutation test itself: a small kernel whose first barrier is needed and whose
-// second one is not, and the weaker forms of everything else.
+// second one is not, and weaker forms of everything else.
 #include "tests/cuda/ptx/mutants.h"
 
 #include <cstdio>

@@ -25,7 +25,7 @@ KernelCall& LastCall() {
 
 bool counts_traffic = false;
 
-// Outlives the modules, which give their variables back.
+// It outlives the modules, which give their variables back.
 Memory& HostMemory() {
   static auto* memory = [] {
     auto* made = new Memory();
@@ -40,8 +40,8 @@ int TargetSm() {
   return text == nullptr ? 80 : std::atoi(text);
 }
 
-// The newest, or for GPUs before sm_80 the oldest, which some of them need. So
-// what either makes is run.
+// The newest NVRTC, or the oldest for GPUs before sm_80, some of which need it.
+// Thus the PTX of both is run.
 const cuda::Nvrtc& NvrtcFor(int sm) {
   static const std::vector<const cuda::Nvrtc*> kAll = cuda::FindNvrtcsFor(sm);
   if (kAll.empty()) {

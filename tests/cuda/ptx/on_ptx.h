@@ -1,9 +1,9 @@
-// The tests of tests/cuda/kernels once more, on what NVRTC makes of the kernels.
+// The tests of tests/cuda/kernels on the PTX that NVRTC makes of the kernels.
 //
 // Included before everything else (compiler option -include), it makes an entry
-// point of a .cu file say its name and arguments instead of running; the
-// LaunchErased() of on_ptx.cc, which takes the shim's place, then compiles that
-// file for the target in KVEVICT_PTX_TARGET and runs the PTX.
+// point of a .cu file report its name and arguments instead of running.
+// LaunchErased() of on_ptx.cc replaces the shim's: it compiles that file for
+// the target in KVEVICT_PTX_TARGET and runs the PTX.
 #ifndef KVEVICT_TESTS_CUDA_PTX_ON_PTX_H_
 #define KVEVICT_TESTS_CUDA_PTX_ON_PTX_H_
 
@@ -18,7 +18,7 @@
 
 namespace kvevict::ptx {
 
-// What an entry point says when it is called.
+// An entry point reports this when it is called.
 struct KernelCall {
   const char* name;
   const char* file;                  // the .cu, with its folders
@@ -28,7 +28,7 @@ struct KernelCall {
 };
 void Note(KernelCall call);
 
-// What each kernel does from the first call on, by name; counting takes time.
+// Counts what each kernel does from the first call on, by name. Counting takes time.
 std::map<std::string, Counters>& CountTraffic();
 
 // {NAME, value}: "NAME=value", nothing if the macro was not defined.
@@ -37,7 +37,7 @@ std::vector<std::string> Defines(
 
 }  // namespace kvevict::ptx
 
-// Names are texts, so that only the values are expanded.
+// Names are texts, so that only values are expanded.
 #define KV_PTX_TEXT(x) #x
 #define KV_PTX_PAIR(name, value) \
   { name, KV_PTX_TEXT(value) }
@@ -63,8 +63,8 @@ std::vector<std::string> Defines(
         KV_PTX_PAIR("KV_MEASURE", KV_MEASURE)                                 \
   }
 
-// KV_VARIANT may not be defined: the namespace is inline for that reason. The
-// body is a template that nobody instantiates.
+// KV_VARIANT may be undefined, so the namespace is inline. Nobody instantiates
+// the body, a template.
 #undef KV_KERNEL
 #define KV_KERNEL(name, Params, threads, min_blocks)                    \
   inline namespace KV_VARIANT {                                         \

@@ -1,6 +1,6 @@
-// What the kernels of an eviction cost the machine, counted on their PTX at the
-// sizes they are made for: an 8B model's 4 query heads of 128 to a KV head and a
-// window of 64, bf16; one KV head of one layer.
+// The kernels of an eviction have a cost on the machine, counted on their PTX
+// at the sizes they are made for: an 8B model's 4 query heads of 128 per KV
+// head, a window of 64, bf16, one KV head of one layer.
 #include <cmath>
 #include <cstdio>
 #include <map>
@@ -27,7 +27,7 @@ constexpr uint32_t kTokens = 4096;
 constexpr uint32_t kKeep = 512;
 constexpr uint32_t kSectorBytes = 32;
 
-// Memory as the driver gives it.
+// Memory like the driver's.
 template <class T>
 class DeviceArray {
  public:
@@ -104,7 +104,7 @@ void Score() {
 }
 
 void ExpectOfScoring() {
-  // In whole sectors; the queries are read once more by every split.
+  // Counts whole sectors. Every split reads the queries once more.
   constexpr uint32_t kKeySectors = kScoredTokens * kHeadDim * 2 / kSectorBytes;
   constexpr uint32_t kQuerySectors =
       kSplits * kRows * kHeadDim * 2 / kSectorBytes;
@@ -145,7 +145,7 @@ void PoolAndSelect() {
     scores.data()[i] = std::exp(random.Gaussian());
   }
   DeviceArray<int32_t> keep(kKeep);
-  // First, since the other form pools where the scores are.
+  // It comes first, since the other form pools in place.
   cuda::PoolSelectParams both = {};
   both.lists.n_lists = 1;
   both.lists.n_sink = 4;
@@ -178,8 +178,8 @@ void ExpectOfPoolAndSelect() {
   Expect("pool_rows", "bank conflicts", Each(pool.shared_conflicts, 1), 0);
   Expect("pool_rows", "sectors loaded", Each(pool.global_load_sectors, 1),
          kSectors);
-  // Outputs trail the loads by half a kernel: a warp's 128 bytes begin within a
-  // sector.
+  // Outputs are half a kernel behind the loads: a warp's 128 bytes begin within
+  // a sector.
   Expect("pool_rows", "sectors per warp's store",
          Each(pool.global_store_sectors, pool.global_stores), 5);
   Expect("pool_rows", "instructions per score", Each(pool.CountOf(""), kTokens),
@@ -188,12 +188,12 @@ void ExpectOfPoolAndSelect() {
   const ptx::Counters& both = Counted("pool_select");
   Expect("pool_select", "sectors loaded", Each(both.global_load_sectors, 1),
          kSectors);
-  // Of the bins alone, once per digit.
+  // Only the bins conflict, once per digit.
   Expect("pool_select", "bank conflicts", Each(both.shared_conflicts, 1), 480);
   Expect("pool_select", "instructions per score",
          Each(both.CountOf(""), kTokens), 142);
 
-  // Four sweeps and the one that writes.
+  // There are four sweeps and the one that writes.
   const ptx::Counters& select = Counted("select_topk");
   Expect("select_topk", "sectors loaded", Each(select.global_load_sectors, 1),
          5 * kSectors);
@@ -201,7 +201,7 @@ void ExpectOfPoolAndSelect() {
          Each(select.CountOf(""), kTokens), 130);
 }
 
-// Not what it takes: what it cannot take less of, were PTX machine code.
+// A lower bound of the time, as if PTX were machine code.
 void PrintIssueTimes() {
   const cuda::Flagship& f = cuda::kFlagship;
   const double n_scores =

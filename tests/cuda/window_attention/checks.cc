@@ -33,8 +33,8 @@ bool SameBytes(const Scores& a, const Scores& b) {
   return a.size() == b.size();
 }
 
-// Two splits, of three and two tiles; a layer that ends in the first, with its
-// row log-sum-exps given; one of the window's length.
+// Two splits, of three and two tiles; a layer that ends in the first and has
+// its row log-sum-exps; one of the window's length.
 std::vector<AttentionLayer> ThreeLayers(const AttentionVariant& v,
                                         Random& random) {
   const uint32_t shorter = std::max(
@@ -91,7 +91,7 @@ void KeepsToTheErrorBound(const AttentionVariant& v, Random& random) {
         100 * c.part_of_tolerance);
     if (!v.use_mma) return;
   }
-  // Else these data would prove nothing.
+  // Otherwise these data would prove nothing.
   if (SameBytes(by_core[0], by_core[1]) || SameBytes(by_core[1], by_core[2])) {
     Expect(v.name, "scores do not tell one kind of tensor core from another");
   }

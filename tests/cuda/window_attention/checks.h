@@ -1,5 +1,5 @@
-// What window_attention.cu promises, of any variant. The first failure goes to
-// stderr and ends the program.
+// The promises of window_attention.cu for any variant. The first failure goes
+// to stderr and ends the program.
 #ifndef KVEVICT_TESTS_CUDA_WINDOW_ATTENTION_CHECKS_H_
 #define KVEVICT_TESTS_CUDA_WINDOW_ATTENTION_CHECKS_H_
 
@@ -16,18 +16,18 @@ void Expect(const char* what, const std::string& error);
 void MatchesTheOracle(const AttentionVariant& variant, simt::Policy policy,
                       Random& random);
 
-// Dot products that round, by a tensor core of every kind, within the bound that
-// docs/cuda.md gives. Prints how far they are off. The plain form knows no kinds.
+// Dot products round within the bound of docs/cuda.md, by a tensor core of every
+// kind. Prints how far they are off. The plain form has no kinds.
 void KeepsToTheErrorBound(const AttentionVariant& variant, Random& random);
 
-// The same bytes under all policies.
+// All policies give the same bytes.
 void IsTheSameInAnyOrderOfThreads(const AttentionVariant& variant,
                                   Random& random);
 
-// Other orders of rows than the token-major of the rest.
+// Rows may have other orders than the token-major one of the other tests.
 void TakesAnyLayout(const AttentionVariant& variant, Random& random);
 
-// NaN, infinity and logits that f32 cannot exponentiate, as
+// NaN, infinity and logits that f32 cannot exponentiate behave as
 // core/kernels/window_attention.h says.
 void KeepsToTheFormula(const AttentionVariant& variant);
 

@@ -17,7 +17,7 @@ namespace kvevict::cuda {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-// What a mean over the window needs, and not a power of two.
+// A mean over the window needs it, and it is no power of two.
 float WeightScale(const AttentionVariant& v) {
   if ((v.rows & (kPart | kChunks)) != 0) return 1.0f;
   return 1.0f / static_cast<float>(v.window);
@@ -25,7 +25,7 @@ float WeightScale(const AttentionVariant& v) {
 
 // ---- Elements ----
 
-// What strides are multiples of.
+// Strides are multiples of this.
 uint32_t ElementBytes(uint32_t dtype) {
   if (dtype == kF32) return 4;
   return IsQuantized(dtype) && !HasBlocks(dtype) ? 1 : 2;
@@ -34,7 +34,7 @@ int64_t RowBytes(uint32_t dtype, uint32_t dim) {
   return oracle_packed_bytes(static_cast<kvevict_dtype>(dtype), dim);
 }
 
-// Of codes, a number that they reach whatever scale and minimum are drawn.
+// For codes, a number that they reach with any scale and minimum drawn.
 float RoundToCodes(uint32_t dtype, float v) {
   const bool coarse = IsNibbles(static_cast<int>(dtype));
   const float unit = coarse ? 0.5f : 0.125f;
@@ -42,8 +42,8 @@ float RoundToCodes(uint32_t dtype, float v) {
   return std::clamp(std::round(v / unit) * unit, -most, most);
 }
 
-// The nearest number with as many digits as the dtype has, 0 for tiny ones; NaN
-// and infinity stay.
+// The nearest number with the dtype's digits, 0 for tiny ones. NaN and infinity
+// stay.
 float RoundTo(uint32_t dtype, float v) {
   if (dtype == kF32 || !std::isfinite(v)) return v;
   if (IsQuantized(dtype) && !IsFp8(dtype)) return RoundToCodes(dtype, v);
@@ -110,7 +110,7 @@ Rows MakeRows(RowOrder order, uint32_t dtype, uint32_t n_heads, uint32_t n_rows,
       rows.row_stride = -rows.row_stride;
     }
   }
-  // The gap after the last row is not there.
+  // There is no gap after the last row.
   const int64_t all = n_copies * bytes - gap;
   rows.memory = std::make_unique<uint8_t[]>(static_cast<size_t>(all));
   std::memset(rows.memory.get(), 0xff, static_cast<size_t>(all));
@@ -119,7 +119,7 @@ Rows MakeRows(RowOrder order, uint32_t dtype, uint32_t n_heads, uint32_t n_rows,
   return rows;
 }
 
-// Of the ends that are measured.
+// The ends that are measured.
 constexpr uint32_t kFirst = 4;
 uint32_t Last(const AttentionVariant& v) { return v.window + 21; }
 
@@ -155,11 +155,11 @@ Rows StoreQueries(const AttentionVariant& v, const AttentionLayer& layer,
   return rows;
 }
 
-// One for all layers of a launch, more than any table has.
+// All layers of a launch have the same stride, larger than any table.
 constexpr uint32_t kTableStride = 800;
 
-// Of quantized keys, one of each that all layers of a launch share: by rows of a layer's
-// memory and by heads, or fewer.
+// One scale and one minimum for quantized keys, which all layers of a launch share:
+// by rows of a layer's memory and by heads, or fewer.
 struct KeyNumbers {
   Numbers scales;
   Numbers minima;
@@ -184,7 +184,7 @@ KeyNumbers DrawKeyNumbers(const AttentionVariant& v, uint32_t n_heads,
           is_signed ? draw({-1.0f, 0.5f}) : draw({-4.0f, -6.5f})};
 }
 
-// Beside each other those of the heads of a row, in blocks of so many rows.
+// The numbers of a row's heads side by side, in blocks of so many rows.
 RowNumbers BesideHeads(const Numbers& numbers, uint32_t block) {
   RowNumbers n = numbers.InBlocksOf(block);
   if (numbers.of != Numbers::kRow) return n;
@@ -205,7 +205,7 @@ float NumberAt(const Numbers& numbers, uint32_t row, uint32_t head,
 // Paged keys lie in blocks of block_size rows, one more than needed.
 struct Keys {
   Rows rows;
-  std::vector<int32_t> table;  // of ragged variants one per head
+  std::vector<int32_t> table;  // one per head in ragged variants
   uint32_t table_head_stride = 0;
   int64_t block_stride = 0;
 
@@ -404,7 +404,7 @@ AttentionLayer OutlierLayer(const AttentionVariant& v, uint32_t n_kv_heads,
   };
   for (oracle::WindowAttentionInput& in : layer) {
     if (in.softcap != 0.0f)
-      in.softcap = 2048.0f;  // else all logits are as large
+      in.softcap = 2048.0f;  // otherwise all logits are as large
     const uint32_t first = random.Below(v.head_dim);
     for (uint32_t n = 0; n < n_channels; ++n) {
       const uint32_t c = (first + n * v.head_dim / n_channels) % v.head_dim;
@@ -459,7 +459,7 @@ std::vector<std::vector<float>> RunAttention(
     layer.scores = AddressOf(scores[i]);
     layer.n_tokens = n_tokens;
     layer.first_count = static_cast<int32_t>(2 * n_kv_heads * i);
-    // Strides are the launch's; these depend on the length.
+    // The launch has one set of strides, and these depend on the length.
     if (i > 0 && !v.paged &&
         (layout.keys == RowOrder::kHeadMajor ||
          layout.keys == RowOrder::kElementMajor)) {
@@ -512,7 +512,7 @@ std::vector<std::vector<float>> RunAttention(
           simt::Launch(kernel, grid, {shape.threads},
                        shape.dynamic_shared_bytes, p, options));
   };
-  // One launch of each, or one for each part, the last rows first.
+  // One launch each, or one for each part, the last rows first.
   const ScoreParams whole = p;
   for (uint32_t n_after = 0; n_after < QueryRows(v); n_after += v.window) {
     const int64_t first_row = int64_t{QueryRows(v)} - n_after - v.window;
@@ -544,7 +544,7 @@ std::vector<std::vector<float>> RunAttention(
 
 namespace {
 
-// What was measured of a layer, beside sums in f32 of some thousand numbers.
+// Compares a layer's measures with f32 sums of some thousand numbers.
 std::string CompareMeasure(const AttentionVariant& v,
                            const AttentionLayer& layer, const float* got) {
   using Measure = oracle::WindowAttentionResult::Measure;
@@ -588,8 +588,8 @@ Comparison CompareWithOracle(const AttentionVariant& v,
     for (uint32_t row = 0; row < n_rows; ++row) {
       for (uint32_t j = 0; j < n; ++j) {
         double expected = 0.0;
-        // As the oracle says of one head's sum; for scale and the sum over the
-        // heads, half an ulp for each and a bit.
+        // The oracle's tolerance of one head's sum, and for scale and the sum
+        // over heads half an ulp each and a bit.
         double tolerance = 0.0;
         for (uint32_t g = 0; g < v.group; ++g) {
           if (v.out == 2 && g != row) continue;

@@ -1,4 +1,4 @@
-// Both passes of window_attention.cu on the SIMT shim, over inputs in any
+// Runs both passes of window_attention.cu on the SIMT shim over inputs in any
 // layout, against the oracle.
 #ifndef KVEVICT_TESTS_CUDA_WINDOW_ATTENTION_LAUNCH_H_
 #define KVEVICT_TESTS_CUDA_WINDOW_ATTENTION_LAUNCH_H_
@@ -14,7 +14,7 @@
 
 namespace kvevict::cuda {
 
-// What a variant does with rows, bits of the column of that name.
+// How a variant treats rows: bits of the column of that name.
 enum AttentionRows : uint32_t {
   kSoftmaxPast = 1,
   kWeighByPast = 2,
@@ -47,30 +47,30 @@ struct AttentionVariant {
   void (*window_lse)(const ScoreParams&);
   void (*window_scores)(const ScoreParams&);
 };
-// Query rows per head: of a window, or of two parts and more; of chunks, a chunk's, with
-// tiles enough that one is loaded where another was.
+// Query rows per head: a window's, or two parts and more. With chunks they are a
+// chunk's, with enough tiles that one replaces another.
 inline uint32_t QueryRows(const AttentionVariant& v) {
   const uint32_t parts = 2 * v.window + v.window / 2 + 1;
   if ((v.rows & kChunks) != 0) return parts + 2 * v.tile_keys;
   return (v.rows & kPart) != 0 ? parts : v.window;
 }
-// Those of a head of n_tokens.
+// The query rows of a head of n_tokens.
 inline uint32_t QueryRows(const AttentionVariant& v, uint32_t n_tokens) {
   return (v.rows & kChunks) != 0 ? n_tokens : QueryRows(v);
 }
 
-// One layer: an input per KV head, all of one length; of ragged variants none is
+// One layer: an input per KV head, all of one length. In ragged variants none is
 // longer than the first.
 using AttentionLayer = std::vector<oracle::WindowAttentionInput>;
 
-// Gaussian numbers that the variant's dtypes can hold; one key in 50 points the
-// way of a query, so that the softmax is not flat.
+// Gaussian numbers that the variant's dtypes can hold. One key in 50 points
+// towards a query, so that the softmax is not flat.
 AttentionLayer RandomLayer(const AttentionVariant& variant, uint32_t n_kv_heads,
                            uint32_t n_tokens, Random& random);
 
-// The same with four channels in which all queries lie on one side, far from zero,
-// and so do all keys, as in heads of real models: dot products are about 1,000, and
-// neither they nor their sums fit in f32.
+// Four channels lie on one side, far from zero, for all queries and for all keys,
+// as in heads of real models: dot products are about 1,000, and neither they nor
+// their sums fit in f32.
 AttentionLayer OutlierLayer(const AttentionVariant& variant,
                             uint32_t n_kv_heads, uint32_t n_tokens,
                             Random& random);
@@ -91,8 +91,8 @@ struct AttentionLayout {
   uint32_t tiles_per_split = 3;
   // Odd layers come with row log-sum-exps, so only the others are summed.
   bool odd_layers_have_lse = false;
-  // Between rows 16 bytes, as tensor cores always have them, or an element. Rows of f32
-  // that lie end to end are copied with the former.
+  // The gap between rows: 16 bytes, as tensor cores always have, or an element.
+  // Rows of f32 that lie end to end are copied with the former.
   bool gap_is_wide = false;
 };
 inline bool MayCopy(const AttentionVariant& v) {
@@ -100,8 +100,8 @@ inline bool MayCopy(const AttentionVariant& v) {
          v.logit_heads == 1;
 }
 
-// Scores of every layer, and behind them what was measured, two numbers. Memory is of
-// the exact size, and NaN wherever nothing was stored: between rows, in partial sums, in
+// Scores of every layer, followed by two measured numbers. Memory has the exact
+// size, and is NaN wherever nothing was stored: between rows, in partial sums, in
 // the scores before.
 std::vector<std::vector<float>> RunAttention(
     const AttentionVariant& variant, const std::vector<AttentionLayer>& layers,
@@ -109,9 +109,9 @@ std::vector<std::vector<float>> RunAttention(
 
 struct Comparison {
   // The first score that is further from the oracle's than the tolerance, or NaN
-  // where the oracle's is not, or the other way round; empty if there is none.
+  // where the oracle's is not or vice versa; empty if there is none.
   std::string error;
-  // The largest of all scores that are not next to nothing.
+  // The largest error of all scores that are not tiny.
   double relative_error = 0.0;
   double part_of_tolerance = 0.0;
 };

@@ -60,7 +60,7 @@ void SplitsCoverTheKeys(uint32_t n_tokens) {
   KV_EXPECT(s.n_splits == 1 || s.keys_per_split >= 1024);
 }
 
-// Beside the scores themselves, 1 / 64 of the keys in bf16.
+// This comes on top of the scores: 1 / 64 of the keys in bf16.
 void WorkspaceIsUnderTwoPercent() {
   const char* what = "Qwen3-8B, 16384 tokens";
   const uint64_t k_bytes = uint64_t{36} * 8 * 16384 * 128 * 2;

@@ -35,8 +35,8 @@ class Case {
     for (uint32_t t = first_token; t < last_token; ++t) Key(t)[0] = v;
   }
 
-  // With log-sum-exps computed, and given. Splits of one tile: the last one
-  // begins where some rows see nothing any more.
+  // Log-sum-exps are computed, or given. Splits have one tile, and the last one
+  // begins where some rows see nothing.
   void ExpectOracle(const char* what) {
     AttentionLayout layout;
     layout.tiles_per_split = 1;
@@ -59,7 +59,7 @@ void NanSpoilsWhatItsRowSees(const AttentionVariant& v) {
     c.Query(v.group - 1, w)[3 % v.head_dim] = kNan;
     c.ExpectOracle("NaN in a query");
   }
-  // Seen by all rows; by the last one alone.
+  // All rows see it, or the last one alone.
   for (uint32_t token : {70u, kTokens - 1}) {
     Case c(v);
     c.Key(token)[v.head_dim - 1] = kNan;
@@ -82,7 +82,7 @@ void InfinityIsNanOrZero(const AttentionVariant& v) {
   c.ExpectOracle("rows that see nothing but -infinity");
 }
 
-// What the last rows alone see never matters to the others.
+// Keys that only the last rows see never matter to the others.
 void UnseenKeysDoNotMatter(const AttentionVariant& v) {
   for (float value : {kInfinity, kNan, 8192.0f}) {
     Case c(v);
@@ -91,7 +91,7 @@ void UnseenKeysDoNotMatter(const AttentionVariant& v) {
   }
 }
 
-// Powers of two: products and sums are exact, so that tolerances, which grow
+// Powers of two make products and sums exact, so that tolerances, which grow
 // with the logits, stay meaningful.
 void SurvivesLargeLogits(const AttentionVariant& v) {
   for (float scale : {4096.0f, -64.0f, 0.0f}) {
@@ -103,7 +103,7 @@ void SurvivesLargeLogits(const AttentionVariant& v) {
   }
 }
 
-// The reference of a sum is raised again and again, and the sums before count.
+// The reference of a sum is raised again and again, and earlier sums still count.
 void FollowsARisingMaximum(const AttentionVariant& v) {
   for (float step : {2.0f, 46.0f}) {
     Case c(v);

@@ -1,4 +1,4 @@
-// The variants in the file KV_ATTENTION_LIST, KV_USE_MMA all or none of them.
+// The variants of the file KV_ATTENTION_LIST. KV_USE_MMA holds for all or none of them.
 
 #define KV_ATTENTION_VARIANT(name, q, k, dim, window, group, paged, tile, out, \
                              ragged, rows, logit_heads)                        \

@@ -14,7 +14,7 @@ int main(void) {
   static float k[N_TOKENS][HEAD_DIM], v[N_TOKENS][HEAD_DIM];
   static const float scores[N_TOKENS] = {0, 5, 1, 4, 3, 2};
   static const int32_t expected[N_KEEP] = {0, 1, 3, 5};
-  /* 6 slots of one head; the scratch for so few fits easily. */
+  /* 6 slots of one head need little scratch. */
   static union {
     double align[8192];
     char bytes[65536];

@@ -1,18 +1,18 @@
 // A libcuda that can be opened and asked about its GPUs, and no more. Built once
-// per fault, with the FAKE_ constants that say which.
+// per fault, which the FAKE_ constants choose.
 #include <cstdio>
 
 #include "cuda/driver.h"
 
 using namespace kvevict::cuda;  // NOLINT
 
-static constexpr int kComputeCapabilities[] = {FAKE_SM};  // of each GPU
+static constexpr int kComputeCapabilities[] = {FAKE_SM};  // one per GPU
 
 extern "C" {
 
 CUresult cuInit(unsigned) { return static_cast<CUresult>(FAKE_INIT); }
 
-// The toolkit's stub answers nothing at all.
+// The toolkit's stub answers nothing.
 static constexpr bool kIsStub = FAKE_INIT == CUDA_ERROR_STUB_LIBRARY;
 
 CUresult cuDriverGetVersion(int* out) {

@@ -1,9 +1,9 @@
-// The symbols of fake_driver.cc that nothing is expected to call.
+// The symbols of fake_driver.cc that nothing should call.
 #include "cuda/driver.h"
 
 using namespace kvevict::cuda;  // NOLINT
 
-#ifdef _WIN32  // DLLs offer no weak symbols: of two the linker takes the first
+#ifdef _WIN32  // DLLs have no weak symbols: the linker takes the first
 #define FAKE_WEAK
 #else
 #define FAKE_WEAK [[gnu::weak]]

@@ -72,7 +72,7 @@ void AddModules(Driver& d) {
   d.cuModuleUnload = [](CUmodule module) {
     return UnloadImage(reinterpret_cast<uintptr_t>(module));
   };
-  // A function's handle tells its image and its name.
+  // A function's handle contains its image and its name.
   d.cuModuleGetFunction = [](CUfunction* out, CUmodule module,
                              const char* name) {
     *out = HandleOf<CUfunction>(reinterpret_cast<uintptr_t>(module) * 1000 +

@@ -1,4 +1,4 @@
-// A driver in this process, made of functions that note what is asked of them.
+// A driver in this process. Its functions note all calls.
 #ifndef KVEVICT_TESTS_RIG_FAKES_FAKE_GPU_H_
 #define KVEVICT_TESTS_RIG_FAKES_FAKE_GPU_H_
 
@@ -18,22 +18,22 @@ struct FakeGpu {
 
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   int n_loads = 0;
-  std::vector<std::string> images;    // that were loaded, as texts
-  std::set<std::string> live_images;  // and not unloaded yet
+  std::vector<std::string> images;    // loaded images, as texts
+  std::set<std::string> live_images;  // those not unloaded yet
   int max_shared = 0;
   int n_functions_loaded = 0;
-  // Loads that a capture forbids or that were there already, and the like.
+  // Loads that a capture forbids, repeated loads and the like.
   int n_misuses = 0;
 };
 
-// The one that FakeDriver() drives. Loads come one at a time.
+// FakeDriver() drives this one. Loads come one at a time.
 extern FakeGpu gpu;
 
-// With the functions that loading kernels takes; of CUDA 12, or of CUDA 11 and
+// Has the functions that loading kernels needs, of CUDA 12, or of CUDA 11
 // without libraries.
 Driver FakeDriver(bool with_libraries);
 
-// A function's handle tells its image, counted from 1, and its name.
+// A function's handle contains its image, counted from 1, and its name.
 template <typename Handle>
 Handle HandleOf(uintptr_t number) {
   return reinterpret_cast<Handle>(number);

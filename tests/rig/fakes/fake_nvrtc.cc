@@ -1,5 +1,5 @@
-// A libnvrtc whose "cubin" is a text that tells what it was asked to compile.
-// The option -DKV_BAD=1 is an error of the source. Built once per version.
+// A libnvrtc whose "cubin" is a text that says what it should compile. The
+// option -DKV_BAD=1 stands for an error in the source. Built once per version.
 #include <atomic>
 #include <cstring>
 #include <string>

@@ -1,5 +1,5 @@
-// The driver API as the mock implements it: types declared here once more, so
-// that the library's own declarations are checked against others.
+// The driver API that the mock implements. It declares types again, so that the
+// library's own declarations are checked against others.
 #ifndef KVEVICT_TESTS_RIG_MOCK_API_H_
 #define KVEVICT_TESTS_RIG_MOCK_API_H_
 

@@ -1,4 +1,4 @@
-// Streams that are captured, graphs, and what is illegal meanwhile.
+// Captured streams, graphs, and what is illegal during a capture.
 #include <functional>
 #include <thread>
 
@@ -17,7 +17,7 @@ void Begin(
 
 TestSuite(mock_capture);
 
-// Nothing runs while it is captured; every launch runs it once more.
+// Nothing runs while it is captured, and every launch runs it again.
 Test(mock_capture, graphs_replay) {
   const Device device;
   const CUstream stream = device.MakeStream();
@@ -103,7 +103,7 @@ Test(mock_capture, the_legacy_stream) {
   }
 }
 
-// Each thread has one, and can have it captured.
+// Each thread has one and can have it captured.
 Test(mock_capture, the_stream_of_the_thread) {
   const Device device;
   const auto per_thread = reinterpret_cast<CUstream>(uintptr_t{2});

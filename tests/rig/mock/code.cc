@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kMaxParamBytes = 4096;
 constexpr uint64_t kDefaultSharedBytes = 48 << 10;
 
-// PTX that a driver of this version knows: 11.8 came with 7.8, 12.0 with 8.0.
+// The newest PTX of a driver version: 11.8 came with 7.8, 12.0 with 8.0.
 uint32_t NewestPtx(int driver_version) {
   const int major = driver_version / 1000;
   const int minor = driver_version % 1000 / 10;
@@ -30,7 +30,7 @@ bool LooksLikePtx(const char* text) {
   return std::strncmp(text, ".version", 8) == 0;
 }
 
-// What a kernel's fault is to the driver.
+// The driver's result for a kernel's fault.
 CUresult ResultOf(const ptx::Error& error) {
   const std::string what = error.what();
   if (what.find("out of bounds") != std::string::npos) {
@@ -252,7 +252,7 @@ KVEVICT_MOCK_API CUresult cuFuncGetAttribute(int* out, int attribute,
     case 3:  // LOCAL_SIZE_BYTES
       *out = static_cast<int>(function->kernel->local_bytes);
       return CUDA_SUCCESS;
-    case 4:  // NUM_REGS: those of PTX are not the machine's
+    case 4:  // NUM_REGS: PTX has other ones than the machine
       *out = 64;
       return CUDA_SUCCESS;
     case 8:  // MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -102,7 +102,7 @@ Test(mock_code, shapes_and_shared_memory) {
   cr_expect_eq(device.d.cuCtxSynchronize(), 0);
 }
 
-// A fault shows where somebody waits, and stays.
+// A fault shows at the next wait, and stays.
 Test(mock_code, faults_end_the_context) {
   const Device device;
   const CUfunction function = LoadTest(device, AddModule());

@@ -1,4 +1,4 @@
-// Contexts, devices, and what the driver says of itself.
+// Contexts, devices, and the driver's answers about itself.
 #include <dlfcn.h>
 
 #include <thread>
@@ -52,7 +52,7 @@ Test(mock_context, the_stack_belongs_to_the_thread) {
   ExpectProblem("no context is current");
 }
 
-// Memory and streams of one context are nothing to another.
+// A context cannot use memory and streams of another one.
 Test(mock_context, contexts_are_apart) {
   const Device device;
   const CUdeviceptr address = device.Allocate(64);
@@ -74,7 +74,7 @@ Test(mock_context, contexts_are_apart) {
   ExpectProblem("another context");
 }
 
-// Another test driver lies behind a path of its own; see CMakeLists.txt.
+// Another test driver has a path of its own; see CMakeLists.txt.
 Test(mock_context, an_older_driver_lacks_functions) {
   const Device device;
   cr_expect_not_null(dlsym(RTLD_DEFAULT, "cuLibraryLoadData"));

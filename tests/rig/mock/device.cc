@@ -8,8 +8,8 @@
 
 namespace kvevict::mock {
 
-// As the programming guide says; minor numbers that there are none of, as those
-// below them.
+// The programming guide's numbers. Unknown minor numbers count as those below
+// them.
 int SharedBytesOptIn(int compute_capability) {
   if (compute_capability < 75) return 96 << 10;
   if (compute_capability < 80) return 64 << 10;
@@ -32,7 +32,7 @@ const char* NameOf(CUresult result) {
   }
 }
 
-// By its newest version, as drivers of today have it.
+// Finds the newest version, as today's drivers do.
 void* SymbolOf(const char* name) {
   Dl_info self;
   if (dladdr(reinterpret_cast<void*>(&SymbolOf), &self) == 0) return nullptr;

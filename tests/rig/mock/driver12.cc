@@ -14,8 +14,8 @@ KVEVICT_MOCK_API CUresult cuCtxGetId(CUcontext context,
   return CUDA_SUCCESS;
 }
 
-// Libraries belong to no context: code comes to a context when it is first
-// asked for there.
+// Libraries belong to no context: their code is loaded into a context when it
+// is first asked for there.
 KVEVICT_MOCK_API CUresult cuLibraryLoadData(
     CUlibrary* out, const void* image, int* /*jit_options*/,
     void** /*jit_values*/, unsigned n_jit_options, int* /*library_options*/,

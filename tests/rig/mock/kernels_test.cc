@@ -1,4 +1,4 @@
-// The executor knows every word of what a real libnvrtc makes of every kernel.
+// The executor knows every word that a real libnvrtc writes for every kernel.
 #include "cuda/module_cache.h"
 
 #include <algorithm>
@@ -65,7 +65,7 @@ void LoadEverything(const cuda::Nvrtc& nvrtc, int compute_capability) {
   context.Unref();
 }
 
-// What every libnvrtc here makes for a GPU that takes PTX of `sm`.
+// Loads what every libnvrtc here makes for a GPU that takes PTX of `sm`.
 void LoadPtxOf(int sm) {
   const std::vector<const cuda::Nvrtc*> nvrtcs = cuda::FindNvrtcsFor(sm);
   if (nvrtcs.empty()) {

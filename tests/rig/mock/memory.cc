@@ -1,5 +1,5 @@
-// Memory: allocations, copies, fills. What a call may touch lies within one
-// allocation of the current context.
+// Memory: allocations, copies, fills. A call may only touch one allocation of
+// the current context.
 #include <cstring>
 
 #include "tests/rig/mock/state.h"
@@ -9,7 +9,7 @@ namespace kvevict::mock {
 
 namespace {
 
-// Where the bytes are, or NULL after noting the misuse.
+// The bytes at an address; NULL after noting the misuse.
 uint8_t* At(Call& call, CUdeviceptr address, size_t n_bytes) {
   uint8_t* found = call.context->memory.Find(address, n_bytes);
   if (found == nullptr) {
@@ -26,7 +26,7 @@ size_t BytesInUse(const Context& context) {
   return sum;
 }
 
-// Touches memory when the stream gets there. It may have been freed by then.
+// Touches memory when the stream gets there. It may be freed by then.
 template <class Act>
 CUresult EnqueueAccess(Call& call, CUstream stream, CUdeviceptr address,
                        size_t n_bytes, Act act) {
@@ -109,8 +109,8 @@ KVEVICT_MOCK_API CUresult cuMemcpyDtoH_v2(void* to, CUdeviceptr from,
   return CUDA_SUCCESS;
 }
 
-// Pageable memory is read before the call returns; page-locked memory, and
-// whatever a graph copies, when the stream gets there.
+// Pageable memory is read before the call returns. Page-locked memory, and
+// whatever a graph copies, is read when the stream gets there.
 KVEVICT_MOCK_API CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from,
                                                size_t n_bytes,
                                                CUstream stream) {

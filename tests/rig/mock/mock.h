@@ -26,15 +26,15 @@ struct Settings {
   int driver_version = 12040;  // CUDA 12.4
   uint64_t memory_bytes = uint64_t{8} << 30;
 
-  // Of kernels, see ptx/launch.h.
+  // The seed of kernels, see ptx/launch.h.
   uint64_t seed = 1;
   uint32_t resident_blocks = 4;
   bool count_traffic = true;
 };
 
 // Forgets everything: contexts with all that belongs to them, failures, counts,
-// problems. Threads must have no context of the mock current but this one. What
-// the process has initialised stays initialised.
+// problems. No other thread may have a context of the mock current. What the
+// process has initialised stays initialised.
 KVEVICT_MOCK_CONTROL void Reset(const Settings& settings = {});
 
 // ---- Failures on demand ----
@@ -48,7 +48,7 @@ KVEVICT_MOCK_CONTROL void FailCall(const char* function, uint64_t n,
 // call that waits for it says so.
 KVEVICT_MOCK_CONTROL void FailKernel(uint64_t n, int result);
 
-// Those asked for that have not come yet.
+// Forgets the failures that have not come yet.
 KVEVICT_MOCK_CONTROL void ForgetFailures();
 
 // ---- What happened ----
@@ -59,16 +59,16 @@ KVEVICT_MOCK_CONTROL uint64_t Calls(const char* function);
 KVEVICT_MOCK_CONTROL uint64_t Waits();
 // Kernels that have run, by name; "": all.
 KVEVICT_MOCK_CONTROL uint64_t Launches(const char* kernel);
-// Work that waits on streams.
+// The work that waits on streams.
 KVEVICT_MOCK_CONTROL uint64_t Pending();
 // Instructions, sectors and bank conflicts of a kernel that has run.
 KVEVICT_MOCK_CONTROL ptx::Counters CountersOf(const char* kernel);
 
 // Misuse and faults, a sentence each, in order.
 KVEVICT_MOCK_CONTROL std::vector<std::string> Problems();
-// Forgets them: for tests that expect one.
+// Forgets them, for tests that expect one.
 KVEVICT_MOCK_CONTROL void ClearProblems();
-// What has been made and not destroyed: "2 allocations", "1 stream" ...
+// Lists all that was made and not destroyed: "2 allocations", "1 stream" ...
 KVEVICT_MOCK_CONTROL std::vector<std::string> Leaks();
 
 }  // namespace kvevict::mock

@@ -88,7 +88,7 @@ inline CUfunction LoadTest(const Device& device, const std::string& ptx,
   return function;
 }
 
-// That there is one problem, with these words; it is forgotten.
+// Fails unless there is one problem, with these words. Forgets it.
 inline void ExpectProblem(const char* words) {
   const std::vector<std::string> problems = Problems();
   cr_expect_eq(problems.size(), 1u, "%zu problems", problems.size());

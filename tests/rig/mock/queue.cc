@@ -7,14 +7,14 @@ namespace kvevict::mock {
 
 namespace {
 
-// Streams of which there is a step before, or behind, those looked at next.
+// The streams that have a step before, or after, those looked at next.
 class Seen {
  public:
   void Add(const Stream* stream, bool blocking) {
     streams_.insert(stream);
     blocking_ = blocking_ || blocking;
   }
-  // Whether a step of this stream is in order with one of them.
+  // Whether one of them orders a step of this stream.
   bool OrdersWith(const Stream* stream, bool blocking) const {
     return streams_.count(stream) > 0 || (stream == nullptr && blocking_) ||
            (blocking && streams_.count(nullptr) > 0);
@@ -37,7 +37,7 @@ void Queue::PushWait(const Stream* stream, bool blocking, uint64_t step) {
   steps_.back().after = step;
 }
 
-// Those that a step at the stream's end would come after.
+// Takes the steps that a step at the stream's end would follow.
 std::vector<Queue::Step> Queue::Take(const Stream* stream, bool blocking) {
   Seen behind;
   behind.Add(stream, blocking);

@@ -1,4 +1,4 @@
-// What waits to run in a context, on its streams.
+// The work that waits in a context, on its streams.
 #ifndef KVEVICT_TESTS_RIG_MOCK_QUEUE_H_
 #define KVEVICT_TESTS_RIG_MOCK_QUEUE_H_
 
@@ -22,12 +22,12 @@ class Queue {
   // Appends to a stream; NULL is the legacy default stream, which takes turns with
   // those that are blocking. Returns the step's number, from 1.
   uint64_t Push(const Stream* stream, bool blocking, Work work);
-  // What comes after on the stream comes after that step too.
+  // Later work on the stream also follows that step.
   void PushWait(const Stream* stream, bool blocking, uint64_t step);
 
-  // Runs a stream's steps and those that they come after, of other streams no
-  // more. Of steps that may run chance chooses, so that an order which nothing
-  // asked for is not kept. The first result that is not success ends it.
+  // Runs a stream's steps and those of other streams that they follow. Chance
+  // chooses among steps that may run, so that only a requested order holds. The
+  // first result that is not success ends it.
   CUresult Run(const Stream* stream, bool blocking) {
     return Run(Take(stream, blocking));
   }
@@ -39,7 +39,7 @@ class Queue {
  private:
   struct Step {
     uint64_t number;
-    const Stream* stream;  // not looked into: it may be gone
+    const Stream* stream;  // may be gone, so it is not looked into
     bool blocking;
     uint64_t after;  // another step's number, or 0
     Work work;

@@ -135,7 +135,7 @@ CUresult Call::CheckCaptures() {
 }
 
 // The legacy default stream waits for all blocking streams of its context, which
-// a captured one cannot give.
+// a captured one does not allow.
 CUresult Call::CheckLegacyStream() {
   for (auto& [handle, stream] : state.streams) {
     if (stream->context != context || !stream->blocking ||
@@ -149,7 +149,7 @@ CUresult Call::CheckLegacyStream() {
   return CUDA_SUCCESS;
 }
 
-// There from the beginning, in every context and thread.
+// Every context and thread has one from the beginning.
 Stream* Call::PerThreadStream() {
   const std::thread::id thread = std::this_thread::get_id();
   for (auto& [handle, stream] : state.streams) {

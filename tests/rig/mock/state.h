@@ -1,4 +1,4 @@
-// What the mock driver remembers, and what every call checks first.
+// The mock driver's state, and the checks that every call makes first.
 #ifndef KVEVICT_TESTS_RIG_MOCK_STATE_H_
 #define KVEVICT_TESTS_RIG_MOCK_STATE_H_
 
@@ -73,7 +73,7 @@ struct Context {
   uint64_t id;
   CUdevice device;
   bool primary = false;
-  CUresult lost = CUDA_SUCCESS;  // what every call returns from then on
+  CUresult lost = CUDA_SUCCESS;  // every later call returns it
   ptx::Memory memory;
   std::map<CUdeviceptr, size_t> allocations;
   Queue pending;
@@ -117,7 +117,7 @@ State& TheState();
 
 // Contexts of this thread, the current one last.
 std::vector<Context*>& CurrentContexts();
-// How this thread's unsafe calls go with captures.
+// How captures treat this thread's unsafe calls.
 int& ThreadCaptureMode();
 
 template <class T>
@@ -133,7 +133,7 @@ T* Keep(Objects<T>& objects, std::unique_ptr<T> object) {
   return handle;
 }
 
-// What a function asks of its caller, beside cuInit.
+// A function needs these beside cuInit.
 enum Needs : unsigned {
   kNothing = 0,
   kBeforeInit = 1,  // works before cuInit
@@ -155,10 +155,10 @@ class Call {
   // Notes a problem, "function: what", and returns the result to return.
   CUresult Misuse(CUresult misuse, const std::string& what);
 
-  // Finds the stream for this call; the legacy default stream becomes NULL.
-  // Misuse if it is unknown or of another context.
+  // Finds the stream for this call; the legacy default stream becomes NULL. It
+  // is misuse if the stream is unknown or another context's.
   CUresult FindStream(CUstream handle, Stream** out);
-  // Appends to the stream, or to what it captures: then no step is there yet.
+  // Appends to the stream, or to its capture: then there is no step yet.
   CUresult Enqueue(CUstream handle, Work work, uint64_t* out_step = nullptr);
 
  private:
@@ -171,7 +171,7 @@ class Call {
   std::string function_;
 };
 
-// Run what is pending, of all streams or what one waits for (NULL: the legacy default
+// Runs pending work of all streams, or what one waits for (NULL: the legacy default
 // stream). The first result that is not success ends the context.
 CUresult Drain(Context& context);
 CUresult Drain(Context& context, const Stream* stream);

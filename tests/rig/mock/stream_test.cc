@@ -1,4 +1,4 @@
-// What streams and events put in order, and what nothing does.
+// The order that streams and events give, and no other.
 #include "tests/rig/mock/mock_test.h"
 
 namespace kvevict::mock {
@@ -8,7 +8,7 @@ constexpr unsigned kNonBlocking = cuda::CU_STREAM_NON_BLOCKING;
 
 TestSuite(mock_streams);
 
-// What two streams leave behind, in many turns: the sum of 1 and 2 is of both.
+// The result of two streams in many turns: the sum of 1 and 2 means both.
 uint32_t SeenAfter(unsigned flags, bool with_event, bool by_legacy) {
   const Device device;
   const CUdeviceptr a = device.Allocate(4);
@@ -55,7 +55,7 @@ Test(mock_streams, waiting_for_one_leaves_the_other) {
   cr_expect_eq(device.Word(a), 1u);
 }
 
-// An event is what was queued when it was recorded.
+// An event stands for the work queued when it was recorded.
 Test(mock_streams, what_comes_after_an_event_is_not_awaited) {
   const Device device;
   const CUdeviceptr a = device.Allocate(4);
@@ -63,7 +63,7 @@ Test(mock_streams, what_comes_after_an_event_is_not_awaited) {
   const CUstream second = device.MakeStream(kNonBlocking);
   cuda::CUevent event = nullptr;
   cr_assert_eq(device.d.cuEventCreate(&event, 0), 0);
-  cr_expect_eq(device.d.cuStreamWaitEvent(second, event, 0), 0);  // of nothing
+  cr_expect_eq(device.d.cuStreamWaitEvent(second, event, 0), 0);  // no work yet
   cr_expect_eq(device.d.cuMemsetD32Async(a, 1, 1, first), 0);
   cr_expect_eq(device.d.cuEventRecord(event, first), 0);
   cr_expect_eq(device.d.cuMemsetD32Async(a, 3, 1, first), 0);
@@ -74,7 +74,7 @@ Test(mock_streams, what_comes_after_an_event_is_not_awaited) {
   cr_expect_eq(device.Word(a), 3u);
 }
 
-// Two streams of a graph in one are more than the mock can do.
+// The mock cannot capture two streams of a graph in one.
 Test(mock_streams, captures_know_no_events) {
   const Device device;
   const CUstream stream = device.MakeStream(kNonBlocking);

@@ -20,7 +20,7 @@ void PerformLoad(const PendingAccess& a) {
 }
 
 // A strong load is performed at once. Then others have a turn, since it may be
-// one of a loop that waits for them.
+// part of a loop that waits for them.
 template <class T>
 void RunLoad(Lane& lane, const Instruction& i) {
   const int n = i.counts[0];
@@ -71,7 +71,7 @@ void RunStore(Lane& lane, const Instruction& i) {
   }
 }
 
-// Hints to caches change nothing that the executor sees.
+// Cache hints change nothing that the executor sees.
 void TakeCacheHints(Modifiers& m) {
   m.TakeOneOf({"ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"});
   m.TakePrefixAnywhere("L1::");
@@ -89,7 +89,7 @@ void CheckVector(int expected, int found) {
   if (expected != found) Fail("the vector and its operands differ");
 }
 
-// nvcc writes the space after the order, inline assembly at times before.
+// nvcc writes the space after the order, inline assembly sometimes before.
 void TakeOrderAndSpace(Modifiers& m, const char* word, Order ordered,
                        Instruction& i) {
   i.space = m.TakeSpace();

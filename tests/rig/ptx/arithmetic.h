@@ -1,5 +1,5 @@
-// Opcodes that integers and floats share (add, mul, fma ...): the modifiers tell
-// which; the integer's decoder passes a float's on.
+// Opcodes that integers and floats share (add, mul, fma ...). The modifiers tell
+// them apart, and the integers' decoder passes floats on.
 #ifndef KVEVICT_TESTS_RIG_PTX_ARITHMETIC_H_
 #define KVEVICT_TESTS_RIG_PTX_ARITHMETIC_H_
 

@@ -1,5 +1,5 @@
-// cp.async. The destination is poisoned when a copy is issued and written when
-// it is waited for, so that reading it too early shows.
+// cp.async. The destination is poisoned when a copy is issued and written at
+// the wait, so that reading it too early shows.
 #include <cstring>
 
 #include "tests/rig/ptx/block.h"
@@ -46,7 +46,7 @@ void RunCommit(Lane& lane, const Instruction&) {
   lane.issued.clear();
 }
 
-// Until no more than the given number of groups is under way.
+// Waits until at most the given number of groups is under way.
 void RunWaitGroup(Lane& lane, const Instruction& i) {
   const auto allowed = lane.Get<uint32_t>(i.slots[0]);
   while (lane.committed.size() > allowed) {

@@ -90,8 +90,8 @@ void RunAtomic(Lane& lane, const Instruction& i) {
   const T operands[2] = {
       lane.Get<T>(i.slots[first + 1]),
       i.mode == kCompareAndSwap ? lane.Get<T>(i.slots[first + 2]) : T{}};
-  // A lock or a ticket: let others come first. What changes nothing may be a
-  // loop that waits for somebody.
+  // It may be a lock or a ticket, so others come first. An atomic that changes
+  // nothing may be part of a waiting loop.
   if (i.space != Space::kShared) lane.state = LaneState::kYielded;
   if (Apply(i.mode, old, operands[0], operands[1]) == old) {
     idle_turns = idle_turns_before;

@@ -73,7 +73,7 @@ void DecodeNot(Modifiers& m, Instruction& i) {
                               : UnaryOf<Not>(type);
 }
 
-// popc, clz, brev: of 32 or 64 bits.
+// popc, clz and brev of 32 or 64 bits.
 template <class Op>
 void DecodeCount(Modifiers& m, Instruction& i) {
   i.run = m.ExpectOneOf({"b32", "b64"}) == 0 ? &RunUnary<uint32_t, Op>
@@ -109,8 +109,8 @@ void DecodeShiftRight(Modifiers& m, Instruction& i) {
   });
 }
 
-// 32 of the 64 bits high:low. mode: 1 left; flag: the count is clamped to 32
-// instead of wrapping.
+// Takes 32 of the 64 bits high:low. mode: 1 left; flag: the count is clamped to
+// 32 instead of wrapping.
 void RunFunnelShift(Lane& lane, const Instruction& i) {
   const uint64_t both = uint64_t{lane.Get<uint32_t>(i.slots[2])} << 32 |
                         lane.Get<uint32_t>(i.slots[1]);
@@ -140,7 +140,7 @@ void RunExtract(Lane& lane, const Instruction& i) {
   if (length != 0) {
     const uint32_t shift = std::min(position, kBits<T>);
     const uint32_t kept = std::min(length, kBits<T>);
-    // Up to the top of 128 bits and down again cuts and extends the sign.
+    // Shifting up to the top of 128 bits and down again cuts and extends the sign.
     const uint32_t up = 128 - kept;
     field = static_cast<T>(
         static_cast<Wide>(static_cast<unsigned __int128>(value >> shift)

@@ -9,9 +9,9 @@
 namespace kvevict::ptx {
 namespace {
 
-// Instructions after which another lane has its turn: nobody spins forever.
+// After so many instructions another lane has its turn, so nobody spins forever.
 constexpr uint32_t kTurn = 200000;
-// As how many idle turns such a long one counts.
+// A long turn counts as so many idle turns.
 constexpr uint64_t kIdleTurnsOfLongOne = 1000;
 
 Access KindOf(Space space, bool is_store) {
@@ -21,8 +21,7 @@ Access KindOf(Space space, bool is_store) {
   return is_store ? Access::kGlobalStore : Access::kGlobalLoad;
 }
 
-// The space that a generic address lies in; the address becomes that of the
-// space.
+// The space of a generic address. The address becomes the space's own.
 Space Narrow(uint64_t& address) {
   if (address - kSharedWindow < kWindowBytes) {
     address -= kSharedWindow;
@@ -128,7 +127,7 @@ void Block::SetSpecials(Lane& lane) {
 }
 
 size_t Block::Draw() {
-  // One ahead may wait for those behind.
+  // A warp ahead may wait for those behind.
   if (!grid.options.one_warp_ahead || grid.idle_turns != 0) {
     return grid.random() % runnable_.size();
   }
@@ -145,7 +144,7 @@ bool Block::Step() {
   try {
     RunLane(lane);
     if (lane.state == LaneState::kYielded) {
-      // Who waits sees time pass.
+      // Time passes for threads that wait.
       if (grid.random() % 8 == 0) grid.in_flight.PerformOne();
       return false;
     }
@@ -197,7 +196,7 @@ void Block::AfterStop(Lane& lane) {
   } else {
     ++n_at_barrier_;
   }
-  // Others may have waited for this one only.
+  // Others may have waited for only this one.
   for (uint32_t k = 0; k < warp.n_lanes && warp.at_collective != 0; ++k) {
     if ((warp.at_collective >> k & 1) != 0) warp.TryCollective(warp.lane(k));
   }

@@ -17,7 +17,7 @@
 
 namespace kvevict::ptx {
 
-// What the blocks of a launch have in common.
+// All blocks of a launch share these.
 struct Grid {
   const Kernel& kernel;
   const LaunchShape& shape;
@@ -25,7 +25,7 @@ struct Grid {
   Memory& memory;
   const LaunchOptions& options;
   Counters& counters;
-  std::vector<uint64_t> executed;  // times, by instruction
+  std::vector<uint64_t> executed;  // executions, by instruction
   std::mt19937_64 random;
   InFlight in_flight{options.delays, random};
   Races races{random};
@@ -36,19 +36,18 @@ class Block {
  public:
   explicit Block(Grid& grid);
 
-  // Begins the block with this index; the one before has to be done.
+  // Begins the block with this index. The one before must be done.
   void Start(uint64_t index);
   bool done() const { return n_alive_ == 0; }
   uint64_t index() const { return index_; }
   // The number of barriers that it has passed.
   uint32_t generation() const { return generation_; }
-  // What all threads know since the last barrier.
+  // All threads know this since the last barrier.
   const Knowledge& known() const { return known_; }
 
   // Runs one lane until it waits, ends or yields; false if it yielded.
   bool Step();
 
-  // Wakes a lane that waited.
   void Resume(Lane& lane);
 
   // The bytes of an access after its checks; it is counted. Throws Error.
@@ -61,7 +60,7 @@ class Block {
   friend class Warp;
 
   void SetSpecials(Lane& lane);
-  size_t Draw();  // of the runnable
+  size_t Draw();  // among the runnable
   void RunLane(Lane& lane);
   void AfterStop(Lane& lane);
   void TryBarrier();
@@ -76,7 +75,7 @@ class Block {
   std::vector<Lane> lanes_;
   std::vector<Warp> warps_;
   std::vector<uint32_t> runnable_;  // lanes, in no order
-  uint32_t order_ = 0;              // of threads, if one warp runs ahead
+  uint32_t order_ = 0;              // order of threads if one warp runs ahead
   uint32_t n_alive_ = 0;
   uint32_t n_at_barrier_ = 0;
   uint32_t generation_ = 0;

@@ -1,4 +1,4 @@
-// What lanes and warps do together: shfl, vote, barriers.
+// Joint operations of lanes and warps: shfl, vote, barriers.
 #include "tests/rig/ptx/block.h"
 #include "tests/rig/ptx/error.h"
 #include "tests/rig/ptx/lanewise.h"
@@ -102,7 +102,7 @@ void DecodeVote(Modifiers& m, Instruction& i) {
 
 // ---- Barriers ----
 
-// Orders what its lanes have accessed.
+// Orders the accesses of its lanes.
 void MeetInOrder(Warp& warp, const Instruction&, uint32_t mask) {
   std::vector<Lane*> lanes;
   ForEachLane(warp, mask,

@@ -8,7 +8,7 @@
 namespace kvevict::ptx {
 namespace {
 
-// In the order of TakeComparison().
+// The order is TakeComparison()'s.
 enum Comparison : uint8_t {
   kEq,
   kNe,
@@ -29,7 +29,7 @@ enum Comparison : uint8_t {
   kHi,
   kHs  // lt, le, gt, ge of unsigned integers
 };
-// How the result meets the optional predicate operand.
+// How the result is combined with the optional predicate operand.
 enum Combination : uint8_t { kAlone = 0, kAnd, kOr, kXor };
 
 // mode: Comparison, and Combination from bit 5; flag: .ftz.
@@ -103,7 +103,7 @@ T Read(const Lane& lane, const Instruction& i, int slot) {
   return value;
 }
 
-// Operands from slot `first`: a, b and perhaps a predicate.
+// The operands from slot `first`: a, b and perhaps a predicate.
 template <class T>
 bool Compare(const Lane& lane, const Instruction& i, int first) {
   return Holds(static_cast<uint8_t>(i.mode & 31), Read<T>(lane, i, first),

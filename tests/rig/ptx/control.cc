@@ -1,4 +1,4 @@
-// Where a thread goes on: branches, ends, waits.
+// Control flow of a thread: branches, ends, waits.
 #include "tests/rig/ptx/block.h"
 #include "tests/rig/ptx/error.h"
 #include "tests/rig/ptx/lanewise.h"

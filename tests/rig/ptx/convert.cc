@@ -39,7 +39,7 @@ double RoundToInteger(double value, uint8_t rounding) {
   }
 }
 
-// The whole range of T, clamped; NaN is 0.
+// Converts into the range of T, clamped; NaN becomes 0.
 template <class T>
 T ClampToInteger(double value) {
   // One more than the highest is a power of two, hence exact.
@@ -76,7 +76,7 @@ template <class D>
 void WriteFloat(Lane& lane, const Instruction& i, double value) {
   if (i.flag) value = value > 0.0 ? std::fmin(value, 1.0) : 0.0;
   const bool toward_zero = RoundingOf(i) == kRz;
-  // The decoder lets only sources through that are exact in f32.
+  // The decoder only accepts sources that are exact in f32.
   const auto single = static_cast<float>(value);
   if constexpr (std::is_same_v<D, F16>) {
     lane.Set(i.slots[0], ToF16(single, toward_zero));
@@ -112,7 +112,7 @@ void RunConvert(Lane& lane, const Instruction& i) {
              ClampToInteger<D>(RoundToInteger(value, RoundingOf(i))));
   } else if constexpr (std::is_integral_v<S>) {
     const S value = lane.Get<S>(i.slots[1]);
-    // Straight to the type: by way of double it would be rounded twice.
+    // Converts straight to the type: by way of double it would round twice.
     if constexpr (std::is_same_v<D, float>) {
       lane.Set(i.slots[0], static_cast<float>(value));
     } else {
@@ -138,7 +138,7 @@ bool IsFloat(Type type) {
   return IsHalf(type) || type == Type::kF32 || type == Type::kF64;
 }
 
-// Lets the roundings through that are implemented; the hardware has more.
+// Accepts the roundings that are implemented; the hardware has more.
 void CheckRounding(Type to, Type from, uint8_t rounding) {
   if (IsHalf(to)) {
     if (from != Type::kF32 || (rounding != kRn && rounding != kRz)) {
@@ -264,7 +264,7 @@ uint64_t WindowOf(Space space) {
   }
 }
 
-// offsets[0]: what is added.
+// offsets[0] is added.
 void RunConvertAddress(Lane& lane, const Instruction& i) {
   lane.Set(i.slots[0], lane.Get<uint64_t>(i.slots[1]) +
                            static_cast<uint64_t>(i.offsets[0]));

@@ -1,4 +1,4 @@
-// What a kernel did, exact and repeatable.
+// Exact and repeatable counts of what a kernel did.
 #ifndef KVEVICT_TESTS_RIG_PTX_COUNTERS_H_
 #define KVEVICT_TESTS_RIG_PTX_COUNTERS_H_
 
@@ -12,7 +12,7 @@ struct Counters {
   uint64_t launches = 0;
   std::map<std::string, uint64_t> instructions;  // by opcode, of all threads
 
-  // Of warps: accesses (instructions) and the sectors of 32 bytes they touch.
+  // Accesses (instructions) of warps, and the sectors of 32 bytes that they touch.
   uint64_t global_loads = 0;
   uint64_t global_load_sectors = 0;
   uint64_t global_stores = 0;
@@ -22,7 +22,7 @@ struct Counters {
   uint64_t shared_accesses = 0;
   uint64_t shared_conflicts = 0;
 
-  // Instructions whose opcode starts so: "mma.sync", "st.global.v4".
+  // Instructions whose opcode begins like this: "mma.sync", "st.global.v4".
   uint64_t CountOf(const std::string& start) const {
     uint64_t sum = 0;
     for (auto i = instructions.lower_bound(start);

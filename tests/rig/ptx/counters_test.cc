@@ -66,7 +66,7 @@ Test(ptx_counters, sectors) {
       {2, 0, "ld.global.u16 %rs0, [%rd0];", 2},
   };
   for (const auto& row : kRows) {
-    // Whatever the order of the lanes.
+    // The order of the lanes does not matter.
     for (uint64_t seed = 1; seed < 5; ++seed) {
       const Counters c =
           CountAccess("%rd19", row.stride, row.first, row.access, seed);

@@ -1,4 +1,4 @@
-// Syntax to kernels.
+// Decodes syntax into kernels.
 #ifndef KVEVICT_TESTS_RIG_PTX_DECODER_H_
 #define KVEVICT_TESTS_RIG_PTX_DECODER_H_
 

@@ -1,4 +1,4 @@
-// What stops a parse or a launch: a sentence with the line of the PTX in it.
+// Stops a parse or a launch with a sentence that names the line of the PTX.
 #ifndef KVEVICT_TESTS_RIG_PTX_ERROR_H_
 #define KVEVICT_TESTS_RIG_PTX_ERROR_H_
 

@@ -13,7 +13,7 @@
 namespace kvevict::ptx {
 namespace {
 
-// What NaN looks like when an f32 instruction makes one.
+// The NaN that an f32 instruction makes.
 constexpr uint32_t kNaN32 = 0x7FFFFFFF;
 
 struct Add {
@@ -46,7 +46,7 @@ struct MulAdd {
     return std::fma(a, b, c);
   }
 };
-// One NaN gives the other operand; -0 is less than +0.
+// If one is NaN the result is the other; -0 is less than +0.
 struct Min {
   template <class T>
   static T Run(T a, T b) {
@@ -152,7 +152,7 @@ inline void Write(Lane& lane, const Instruction& i, float value) {
   }
 }
 
-// f32, with the modes or without any.
+// f32 operations with or without modes.
 template <class Op>
 void RunUnary32(Lane& lane, const Instruction& i) {
   Write(lane, i, Op::Run(Read(lane, i, 1)));

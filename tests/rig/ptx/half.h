@@ -28,7 +28,7 @@ inline uint16_t ToF16(float value, bool toward_zero) {
   if (magnitude >= 65536.0f) {
     return static_cast<uint16_t>(sign | (toward_zero ? 0x7BFF : 0x7C00));
   }
-  // In units of the last place, an exact product of a power of two.
+  // The product with a power of two is exact: it counts units of the last place.
   int exponent = magnitude == 0.0f ? -14 : std::ilogb(magnitude);
   exponent = exponent < -14 ? -14 : exponent;
   const float units = std::ldexp(magnitude, 10 - exponent);

@@ -9,7 +9,7 @@
 namespace kvevict::ptx {
 namespace {
 
-// None, few, and so many that hardly one is performed before it has to be.
+// None, few, or so many that hardly one is performed before it must be.
 constexpr uint32_t kCapacities[] = {0, 8, 256, 4096};
 
 bool Overlap(const PendingAccess& a, const uint8_t* at, uint32_t bytes) {
@@ -95,7 +95,7 @@ void InFlight::Add(Lane& lane, const PendingAccess& issued) {
     }
     if (access.releases[0].serial != 0) access.known = KnownTo(lane);
   }
-  // A flag is often seen long before what it is to guard.
+  // A flag is often seen long before the data that it guards.
   const bool is_flag = IsStrong(i.order) && random_() % 2 == 0;
   const bool acquires = access.kind == AccessKind::kAtomic && Acquires(i.order);
   if (capacity_ == 0 || acquires || is_flag) {
@@ -149,8 +149,8 @@ void InFlight::PerformNow(const PendingAccess& access) {
   if (access.kind != AccessKind::kLoad) NoteWrite(access);
 }
 
-// An atomic passes on what the value carried that it has read; so does a strong
-// store what its own thread released before.
+// An atomic passes on what the value that it has read carried. A strong store
+// passes on what its own thread released before.
 void InFlight::NoteWrite(const PendingAccess& access) {
   const bool releases = access.releases[0].serial != 0;
   if (!releases && released_.empty()) return;
@@ -239,7 +239,7 @@ bool InFlight::PerformAll() {
 
 // ---- Order ----
 
-// What the thread has observed becomes what it comes after, if both scopes hold
+// Releases that the thread has observed come before it now, if both scopes hold
 // both threads.
 void InFlight::Acquire(Lane& lane, Scope scope) {
   std::erase_if(lane.observed, [&](const Release& r) {

@@ -1,4 +1,4 @@
-// Loads, stores and atomics that have been issued and not performed yet.
+// Loads, stores and atomics that have been issued but not performed yet.
 //
 // An access waits here and is performed when chance picks it, or when PTX's
 // memory model says that it comes before something else that happens now:
@@ -35,7 +35,7 @@ struct PendingAccess {
   // Reads and writes memory, and registers unless `lane` is NULL.
   void (*perform)(const PendingAccess&) = nullptr;
   const Instruction* instruction = nullptr;
-  Lane* lane = nullptr;  // whose registers wait
+  Lane* lane = nullptr;  // its registers wait
   uint8_t* at = nullptr;
   uint32_t bytes = 0;
   AccessKind kind = AccessKind::kLoad;
@@ -47,12 +47,11 @@ struct PendingAccess {
   alignas(8) uint8_t operands[16] = {};  // what is stored; of atomics b, c
 };
 
-// Of stores.
 void PerformStore(const PendingAccess& access);
 
 class InFlight {
  public:
-  // Draws how many accesses may wait. Without delays none does: all are performed
+  // Draws how many accesses may wait. Without delays none may: all are performed
   // when they are issued.
   InFlight(bool delays, std::mt19937_64& random);
 
@@ -61,18 +60,18 @@ class InFlight {
     return space == Space::kGlobal || space == Space::kShared;
   }
 
-  // Where the thread stands now.
+  // The thread's present place in the order.
   Mark MarkOf(const Lane& lane);
 
-  // The thread touches these bytes now: performs what it comes after.
+  // The thread touches these bytes now: performs what comes before that.
   void Settle(const Lane& lane, const uint8_t* at, uint32_t bytes,
               bool is_store) {
     if (buckets_[Bucket(at)] != kNone) SettleBucket(lane, at, bytes, is_store);
   }
 
-  // Takes an access that its thread issues; `perform` to `operands` are filled.
+  // Takes an access that its thread issues; `perform` to `operands` are set.
   void Add(Lane& lane, const PendingAccess& access);
-  // An atomic whose scope is the block: for other blocks it is a load and a store.
+  // An atomic whose scope is the block is a load and a store to other blocks.
   void AddTorn(Lane& lane, const PendingAccess& access);
   // A strong load or an acquiring atomic has just read.
   void NoteStrongRead(Lane& lane, const uint8_t* at, Order order, Scope scope);
@@ -82,8 +81,8 @@ class InFlight {
   void Await(Lane& lane, const Instruction& i);
   // The thread has ended: nobody waits for its loads.
   void Abandon(Lane& lane);
-  // Performs all that the threads have issued or come after; they come after each
-  // other's.
+  // Performs everything that the threads have issued or that comes before them.
+  // All then come after each other's accesses.
   void Meet(std::span<Lane*> lanes);
   void CompleteWithin(const uint8_t* begin, size_t bytes);
   void PerformOne();
@@ -114,7 +113,7 @@ class InFlight {
   template <class Choose>
   void PerformIf(Choose choose);
 
-  // At most so many wait; the next one has chance pick one of them.
+  // At most so many wait. If one more comes, chance picks one of them.
   uint32_t capacity_;
   std::mt19937_64& random_;
   uint64_t next_serial_ = 1;
@@ -122,7 +121,7 @@ class InFlight {
   std::vector<uint16_t> living_;
   std::vector<uint16_t> free_;
   std::vector<uint16_t> buckets_;
-  // What has been released, by the address of the word that carries it.
+  // The releases, by the address of the word that carries them.
   std::unordered_map<const uint8_t*, std::vector<Release>> released_;
   std::deque<Knowledge> snapshots_;
 };

@@ -25,22 +25,22 @@ constexpr Slot kNoSlot = 0xFFFF;
 constexpr int kMaxSlots = 18;  // mma: 4 + 4 + 2 + 4
 constexpr int kMaxOperands = 5;
 
-// What every instruction needs is in its first cache line.
+// The first cache line has what every instruction needs.
 struct alignas(64) Instruction {
   Handler run = nullptr;
   WarpHandler together = nullptr;  // collectives only; run then stops the lane
-  Slot guard = kNoSlot;            // predicate that has to hold
+  Slot guard = kNoSlot;            // predicate that must hold
   bool guard_negated = false;
   bool source_negated = false;  // a predicate source written with "!"
   bool flag = false;            // what the handler makes of it
   uint8_t mode = 0;             // what the handler makes of it
   Space space = Space::kGeneric;
   uint8_t n_slots = 0;
-  Slot slots[kMaxSlots] = {};         // of the operands one after another
+  Slot slots[kMaxSlots] = {};         // of the operands, one after another
   uint8_t counts[kMaxOperands] = {};  // slots per operand
-  Order order = Order::kWeak;         // of an access or a fence
-  Scope scope = Scope::kGpu;          // of a strong one
-  int64_t offsets[2] = {};            // of the first and second address
+  Order order = Order::kWeak;         // order of an access or a fence
+  Scope scope = Scope::kGpu;          // scope of a strong one
+  int64_t offsets[2] = {};            // offsets of the first and second address
   uint32_t target = 0;                // branch: instruction; brx: table
   uint32_t line = 0;
 };

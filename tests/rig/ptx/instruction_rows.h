@@ -14,11 +14,11 @@
 
 namespace kvevict::ptx {
 
-// The instruction stands with its operands as D, A, B, C, E, in registers of the
-// class that is named: r 32 bits, s 16 bits, d 64 bits, f f32, g f64, p predicate.
+// The instruction has its operands as D, A, B, C, E, in registers of the named
+// class: r 32 bits, s 16 bits, d 64 bits, f f32, g f64, p predicate.
 struct InstructionRow {
   const char* text;     // "add.s32 D, A, B;"
-  const char* classes;  // of D, A, B ...: "rrr"
+  const char* classes;  // classes of D, A, B ...: "rrr"
   std::vector<uint64_t> operands;
   uint64_t expected;
 };

@@ -12,7 +12,7 @@ namespace {
 
 using Wide = __int128;
 
-// Results wrap: computed in 64 bits without a sign, cut to the type.
+// Results wrap: they are computed in 64 unsigned bits and cut to the type.
 struct Add {
   template <class T>
   static T Run(T a, T b) {

@@ -31,7 +31,7 @@ enum class Special : uint8_t {
   kLaneMaskGe
 };
 
-// Bytes of shared memory, or of parameters, that may be touched.
+// Bytes of shared memory or parameters that may be touched.
 struct Range {
   uint64_t begin;
   uint64_t end;
@@ -43,7 +43,7 @@ struct Kernel {
 
   std::string name;
   std::vector<Instruction> code;
-  std::vector<std::string> opcodes;  // of the instructions, as written
+  std::vector<std::string> opcodes;  // opcodes of the instructions, as written
   std::vector<std::vector<uint32_t>> branch_tables;
 
   // The register file of a lane when it starts; and the special registers that

@@ -1,5 +1,5 @@
-// One thread of a running block: registers, program counter, and what it waits
-// for.
+// One thread of a running block: its registers, its program counter, and what
+// it waits for.
 #ifndef KVEVICT_TESTS_RIG_PTX_LANE_H_
 #define KVEVICT_TESTS_RIG_PTX_LANE_H_
 
@@ -15,8 +15,8 @@ namespace kvevict::ptx {
 
 class Block;
 
-// Where generic addresses of the small spaces begin; global ones are as they
-// are (Memory::kFirstAddress and up).
+// Generic addresses of the small spaces begin here. Global ones are as they are
+// (Memory::kFirstAddress and up).
 constexpr uint64_t kSharedWindow = uint64_t{1} << 40;
 constexpr uint64_t kLocalWindow = uint64_t{2} << 40;
 constexpr uint64_t kParamWindow = uint64_t{3} << 40;
@@ -24,7 +24,7 @@ constexpr uint64_t kWindowBytes = uint64_t{1} << 32;
 
 enum class LaneState : uint8_t {
   kRunning,
-  kYielded,    // runs on when others had a turn
+  kYielded,    // goes on after others had a turn
   kAtWarp,     // waits at a collective for the lanes of `mask`
   kAtBarrier,  // waits for the block
   kExited
@@ -45,7 +45,7 @@ class Lane {
   LaneState state = LaneState::kRunning;
   std::vector<uint8_t> local;
 
-  // A cp.async that has been issued; it happens at the wait.
+  // A cp.async that has been issued. The copy happens at the wait.
   struct Copy {
     uint8_t* to;
     uint64_t from;
@@ -55,11 +55,11 @@ class Lane {
   std::vector<std::vector<Copy>> committed;  // groups, oldest first
   std::vector<Copy> issued;                  // not committed yet
 
-  // By register, where it waits for an access: its number among those in flight
-  // and one; and how many of them there are.
+  // For each register that waits for an access, 1 + its number among those in
+  // flight; and the number of such registers.
   std::vector<uint16_t> awaited;
   uint32_t n_awaited = 0;
-  Mark fences[kScopes] = {};      // the last one, by scope
+  Mark fences[kScopes] = {};      // the last fence, by scope
   std::vector<Release> observed;  // by strong reads, not acquired yet
   Knowledge known;                // acquired since the last barrier
 
@@ -90,8 +90,8 @@ class Lane {
     }
   }
 
-  // The bytes of an access after its checks: alignment, bounds. The access is
-  // counted, and what it comes after has been performed. Throws Error.
+  // The bytes of an access after its checks of alignment and bounds. The access
+  // is counted, and what comes before it is performed. Throws Error.
   Place Load(const Instruction& i, Space space, uint64_t address,
              uint32_t bytes);
   Place Store(const Instruction& i, Space space, uint64_t address,

@@ -1,4 +1,4 @@
-// Handlers of the common shapes: Op::Run on values of one type.
+// Handlers of common shapes: Op::Run on values of one type.
 #ifndef KVEVICT_TESTS_RIG_PTX_LANEWISE_H_
 #define KVEVICT_TESTS_RIG_PTX_LANEWISE_H_
 

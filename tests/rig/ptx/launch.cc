@@ -11,7 +11,7 @@
 namespace kvevict::ptx {
 namespace {
 
-// Turns that a block has in a row: switching between blocks empties caches.
+// A block has so many turns in a row: switching between blocks empties caches.
 constexpr int kTurnsPerBlock = 64;
 
 void CheckShape(const Kernel& kernel, const LaunchShape& shape,

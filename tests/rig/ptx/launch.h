@@ -26,24 +26,24 @@ struct LaunchShape {
 };
 
 struct LaunchOptions {
-  uint64_t seed = 1;  // of the order of blocks and threads
+  uint64_t seed = 1;  // for the order of blocks and threads
   // The warps of a block run in some order, each as far as it can.
   bool one_warp_ahead = false;
-  // Blocks that take turns. A kernel whose blocks wait for others has to cope
+  // The blocks that take turns. A kernel whose blocks wait for others must work
   // with any number.
   uint32_t resident_blocks = 4;
-  // Loads and stores take their time (in_flight.h), as long as the seed says.
+  // Loads and stores take time (in_flight.h), as long as the seed says.
   bool delays = true;
   bool find_races = true;     // a data race in global memory is an error
   bool count_traffic = true;  // sectors and bank conflicts, which cost time
   rig::TensorCore tensor_core = rig::kToNearest;
-  // Turns of waiting threads, in a row and without a store by anyone, after
-  // which nobody is thought to come.
+  // After so many turns of waiting threads in a row, without a store by anyone,
+  // a launch counts as stuck.
   uint64_t max_idle_turns = 1000000;
 };
 
-// `params` is the kernel's parameter block. Throws Error, with kernel, line,
-// block and thread, when a thread does what it must not. Counters are added to.
+// `params` is the kernel's parameter block. Adds to the counters. Throws Error
+// with kernel, line, block and thread when a thread does something forbidden.
 void Launch(const Kernel& kernel, const LaunchShape& shape,
             std::span<const uint8_t> params, Memory& memory,
             const LaunchOptions& options, Counters& counters);

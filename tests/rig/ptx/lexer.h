@@ -1,4 +1,4 @@
-// PTX text to tokens.
+// Splits PTX text into tokens.
 #ifndef KVEVICT_TESTS_RIG_PTX_LEXER_H_
 #define KVEVICT_TESTS_RIG_PTX_LEXER_H_
 
@@ -18,7 +18,7 @@ enum class TokenKind {
 
 struct Token {
   TokenKind kind;
-  std::string_view text;  // of the text that was read
+  std::string_view text;  // a part of the text
   uint32_t line;
 };
 

@@ -9,8 +9,8 @@ namespace kvevict::ptx {
 uint64_t Memory::Allocate(size_t bytes) {
   constexpr uint64_t kAlignment = 256;
   const uint64_t address = next_;
-  // A gap of one alignment at least, and as much as the block is long, so that
-  // an index far off does not meet the neighbour.
+  // The gap is at least one alignment, and as long as the block, so that an
+  // index far off does not meet the neighbour.
   next_ += (2 * bytes + 2 * kAlignment) / kAlignment * kAlignment;
   Block block = {std::make_unique_for_overwrite<uint8_t[]>(bytes), bytes};
   std::memset(block.bytes.get(), 0xFF, bytes);

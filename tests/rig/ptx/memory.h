@@ -1,5 +1,5 @@
-// Device memory: allocations at addresses that no host pointer has, far apart,
-// and never given twice. What is freed or past an end is therefore noticed.
+// Device memory: allocations at addresses that no host pointer has, far apart
+// and never given twice. So uses of freed memory or past an end are noticed.
 #ifndef KVEVICT_TESTS_RIG_PTX_MEMORY_H_
 #define KVEVICT_TESTS_RIG_PTX_MEMORY_H_
 
@@ -12,15 +12,15 @@ namespace kvevict::ptx {
 
 class Memory {
  public:
-  // Above every address that a host process can have.
+  // This is above every address that a host process can have.
   static constexpr uint64_t kFirstAddress = uint64_t{1} << 56;
 
-  // At least 256-byte aligned, filled with 0xFF: NaN, and no valid index.
+  // Memory is at least 256-byte aligned and filled with 0xFF: NaN, and no valid index.
   uint64_t Allocate(size_t bytes);
   // False if no living allocation begins there.
   bool Free(uint64_t address);
-  // From here on host addresses count as device addresses, unchecked: for tests
-  // that keep what kernels touch in vectors.
+  // From now on host addresses count as device addresses, unchecked: for tests
+  // that keep kernels' memory in vectors.
   void AllowHostAddresses() { allows_host_ = true; }
 
   // The bytes, or NULL if they do not lie within one allocation.
@@ -36,7 +36,7 @@ class Memory {
   std::map<uint64_t, Block> blocks_;
   uint64_t next_ = kFirstAddress;
   bool allows_host_ = false;
-  // The last hit: most accesses go where the one before went.
+  // The last hit: most accesses go to the same allocation as the one before.
   uint64_t last_begin_ = 0;
   size_t last_size_ = 0;
   uint8_t* last_bytes_ = nullptr;

@@ -1,4 +1,4 @@
-// Loads, stores and atomics of every space, and what must not be touched.
+// Loads, stores and atomics of every space, and forbidden accesses.
 #include <criterion/criterion.h>
 
 #include "tests/rig/ptx/ptx_test.h"
@@ -38,8 +38,8 @@ Test(ptx_memory, vectors_and_widths) {
   }
 }
 
-// Shared by its own address and by a generic one; demoted into the body, and of
-// the module, and sized by the launch.
+// Shared memory by its own address and by a generic one: declared in the body,
+// by the module, and sized by the launch.
 Test(ptx_memory, shared_and_generic) {
   const auto out = RunFor<uint32_t>(TestModule(R"(
     .shared .align 16 .b8 demoted[64];
@@ -145,7 +145,7 @@ Test(ptx_memory, atomics) {
   }
 }
 
-// Poison until the wait; a copy that is not valid writes zeros.
+// The memory is poison until the wait. A copy that is not valid writes zeros.
 Test(ptx_memory, asynchronous_copies) {
   const auto out = RunFor<uint32_t>(TestModule(R"(
     .shared .align 16 .b8 tile[48];
@@ -207,7 +207,7 @@ Test(ptx_memory, alignment) {
       "misaligned");
 }
 
-// The line is that of the PTX, the thread the one that did it.
+// Errors name the line of the PTX and the thread that was there.
 Test(ptx_memory, errors_say_where) {
   const std::string error = ErrorOf(TestModule(R"(setp.ne.u32 %p0, %r19, 5;
 @%p0 ret;

@@ -1,5 +1,5 @@
-// The parts of an opcode after its mnemonic, taken one by one by its decoder.
-// What no decoder takes is an error: a modifier is never skipped.
+// The parts of an opcode after its mnemonic. Its decoder takes them one by one.
+// A modifier that no decoder takes is an error: none is ever skipped.
 #ifndef KVEVICT_TESTS_RIG_PTX_MODIFIERS_H_
 #define KVEVICT_TESTS_RIG_PTX_MODIFIERS_H_
 
@@ -25,20 +25,19 @@ class Modifiers {
   bool Take(std::string_view modifier);
   // Takes the next modifier if it is in the list; its index, or -1.
   int TakeOneOf(std::initializer_list<std::string_view> list);
-  // Takes the next modifier, which has to be this one or in the list.
+  // Takes the next modifier, which must be this one or in the list.
   void Expect(std::string_view modifier);
   int ExpectOneOf(std::initializer_list<std::string_view> list);
-  // Takes the next modifier, which has to be a type.
+  // Takes the next modifier, which must be a type.
   Type ExpectType();
   // Takes the next modifier if it names a space; kGeneric if it does not.
   Space TakeSpace();
-  // Takes the next modifier, which has to be a scope.
+  // Takes the next modifier, which must be a scope.
   Scope ExpectScope();
   // Takes the last modifier if it is this one.
   bool TakeLast(std::string_view modifier);
-  // Takes it wherever it stands.
   bool TakeAnywhere(std::string_view modifier);
-  // Takes it wherever it stands; "" if there is none with this start.
+  // Returns "" if no modifier has this start.
   std::string TakePrefixAnywhere(std::string_view start);
 
   bool empty() const { return at_ == parts_.size(); }

@@ -15,7 +15,7 @@ namespace kvevict::ptx {
 
 class Module {
  public:
-  // Throws Error, with the line, at what it does not know.
+  // Throws Error with the line at anything unknown.
   Module(std::string_view ptx, Memory& memory);
 
   uint32_t version() const { return version_; }  // 78: PTX 7.8

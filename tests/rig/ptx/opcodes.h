@@ -1,4 +1,4 @@
-// The opcodes that the executor knows. One row each; the decoder of a row takes
+// The opcodes that the executor knows, one row each. The decoder of a row takes
 // the modifiers and chooses the handler.
 #ifndef KVEVICT_TESTS_RIG_PTX_OPCODES_H_
 #define KVEVICT_TESTS_RIG_PTX_OPCODES_H_
@@ -12,7 +12,7 @@
 namespace kvevict::ptx {
 
 struct Opcode {
-  const char* mnemonic;  // with the first modifier where operands depend on it
+  const char* mnemonic;  // with the first modifier if operands depend on it
   // A letter per operand, those after '?' may be left out:
   //   d destination, D destination or vector of them, q destination or
   //   destination|predicate (two slots), s source, S source or vector,
@@ -23,7 +23,7 @@ struct Opcode {
   uint32_t min_target = 0;  // 80: sm_80 and later
 };
 
-// Of one file each.
+// The opcodes of one file each.
 std::span<const Opcode> IntegerOpcodes();
 std::span<const Opcode> BitOpcodes();
 std::span<const Opcode> FloatOpcodes();

@@ -10,7 +10,7 @@ namespace kvevict::ptx {
 
 enum class Order : uint8_t {
   kWeak,
-  kRelaxed,  // volatile too; from here on an access is strong
+  kRelaxed,  // also volatile; from here on an access is strong
   kAcquire,
   kRelease,
   kAcquireRelease
@@ -24,13 +24,13 @@ inline bool Releases(Order order) {
   return order == Order::kRelease || order == Order::kAcquireRelease;
 }
 
-// Whom it concerns; the whole system is as the GPU.
+// The threads that it concerns. The whole system is treated like the GPU.
 enum class Scope : uint8_t { kBlock, kGpu };
 
 constexpr int kScopes = 2;
 
-// Where a thread stands. What its block did in earlier generations, which end at
-// barriers, and what it did itself with lower serial numbers, comes before.
+// A thread's place in the order. Its block's earlier generations, which end at
+// barriers, come before it, and so do its own lower serial numbers.
 struct Mark {
   uint64_t block = 0;
   uint32_t thread = 0;
@@ -44,7 +44,7 @@ inline bool ComesBefore(const Mark& access, const Mark& mark) {
           (access.thread == mark.thread && access.serial < mark.serial));
 }
 
-// What a thread comes after besides its own block's earlier generations.
+// The events before a thread besides its own block's earlier generations.
 class Knowledge {
  public:
   void Add(const Mark& mark) {
@@ -70,11 +70,11 @@ class Knowledge {
   std::vector<Mark> marks_;
 };
 
-// What a value in memory carries if it was released.
+// A released value in memory carries these.
 struct Release {
   Mark mark;
   Scope scope;
-  uint32_t known;  // Knowledge of who released it
+  uint32_t known;  // Knowledge of the releasing thread
 };
 
 }  // namespace kvevict::ptx

@@ -1,5 +1,5 @@
-// What PTX's memory model orders, and that nothing else is: small programs of two
-// or three threads whose outcome only an order forbids.
+// What PTX's memory model orders, and that it orders nothing else: small programs
+// of two or three threads whose outcome only an order forbids.
 #include <criterion/criterion.h>
 
 #include "tests/rig/ptx/ptx_test.h"
@@ -10,8 +10,8 @@ namespace {
 constexpr LaunchShape kTwoBlocks = {{2, 1, 1}, {}, 0};
 constexpr LaunchShape kThreeBlocks = {{3, 1, 1}, {}, 0};
 
-// A program whose threads find `0` in all that `in` holds; what thread k of the
-// grid computes in %r0 goes to out[k].
+// A program whose threads find `0` in all of `in`. What thread k of the grid
+// computes in %r0 goes to out[k].
 struct Litmus {
   std::string body;
   LaunchShape shape;
@@ -35,7 +35,7 @@ std::string Program(const std::string& body) {
   )");
 }
 
-// How many of the seeds come to the outcome.
+// The number of seeds that give the outcome.
 int CountOutcomes(const Litmus& litmus) {
   const auto n = static_cast<size_t>(litmus.shape.grid.count() *
                                      litmus.shape.block.count());
@@ -81,8 +81,8 @@ void ExpectUnordered(const Litmus& litmus, const char* what) {
 
 TestSuite(ptx_order);
 
-// in[8] is data, in[0] a flag. One writes data, then the flag; the other sees the
-// flag, but not the data.
+// in[8] is data, in[0] a flag. One thread writes data, then the flag. The other
+// sees the flag, but not the data.
 Litmus Message(const std::string& write_flag, const std::string& read_flag) {
   return {R"(
     @%p17 bra $reader;
@@ -161,7 +161,7 @@ Test(ptx_order, a_message_passes) {
   }
 }
 
-// A third one adds to the flag in between; what it has read it passes on.
+// A third thread adds to the flag in between, and passes on what it has read.
 Test(ptx_order, atomics_pass_on_what_they_read) {
   const auto chain = [](const char* link) {
     return Litmus{std::string(R"(
@@ -189,7 +189,7 @@ Test(ptx_order, atomics_pass_on_what_they_read) {
   ExpectOrdered(chain("red.relaxed.gpu.global.add.u32 [%rd19], 1;"), "red");
 }
 
-// From one to the next to a third, by two flags.
+// One thread passes it to the next and to a third, by two flags.
 Test(ptx_order, order_is_transitive) {
   const auto relay = [](const char* scope) {
     return Litmus{R"(
@@ -220,7 +220,7 @@ Test(ptx_order, order_is_transitive) {
   ExpectUnordered(relay("cta"), "cta");
 }
 
-// A load that is not done when its thread's flag is up reads what was stored
+// A load that is not done when its thread raises the flag reads what was stored
 // because of the flag.
 Test(ptx_order, loads_are_late) {
   const auto late = [](const char* write, const char* read,
@@ -251,13 +251,13 @@ Test(ptx_order, loads_are_late) {
   ExpectOrdered(late(kRelease, kAcquire, ""), "release, acquire");
   ExpectUnordered(late(kWrite, kAcquire, ""), "relaxed, acquire");
   ExpectUnordered(late(kRelease, kRead, ""), "release, relaxed");
-  // Used, it is done; but a race it is still.
+  // A use makes the load done, but it is still a race.
   const Litmus used = late(kWrite, kRead, "or.b32 %r2, %r0, %r0;\n");
   cr_expect_eq(CountOutcomes(used), 0);
   cr_expect_neq(RaceOf(used), "");
 }
 
-// Each stores its word and then loads the other's: not both may be late.
+// Each thread stores its word and then loads the other's: both cannot be late.
 Test(ptx_order, sequential_fences) {
   const auto both = [](const char* fence) {
     return Litmus{std::string(R"(
@@ -300,14 +300,14 @@ Test(ptx_order, barriers) {
     ExpectOrdered(across(barrier, "global"), barrier);
     ExpectOrdered(across(barrier, "shared"), barrier);
   }
-  // A shuffle makes lanes meet, and orders nothing.
+  // A shuffle makes lanes meet, but orders nothing.
   const char* const shuffle = "shfl.sync.bfly.b32 %r2, %r19, 1, 31, 3;\n";
   ExpectUnordered(across(shuffle, "global"), shuffle);
   cr_expect_gt(CountOutcomes(across(shuffle, "shared")), 0);
 }
 
-// One thread of a block releases what the others did before their barrier, and
-// what one acquires all know after the next.
+// One thread of a block releases what the others did before their barrier. All
+// know what one acquires after the next barrier.
 Test(ptx_order, barriers_and_flags) {
   const auto between_blocks = [](const char* before, const char* after) {
     return Litmus{R"(
@@ -339,7 +339,7 @@ Test(ptx_order, barriers_and_flags) {
   cr_expect_neq(race, "");
 }
 
-// A thread finds what it wrote, and late loads do not find what it writes later.
+// A thread reads what it wrote, and its late loads do not read what it writes later.
 Test(ptx_order, a_thread_is_in_order_with_itself) {
   ExpectOrdered({R"(
     st.global.u32 [%rd19+32], %r16;
@@ -366,7 +366,7 @@ Test(ptx_order, a_thread_is_in_order_with_itself) {
                 "store, store");
 }
 
-// For other blocks an atomic of the block's scope is a load and a store.
+// An atomic of the block's scope is a load and a store to other blocks.
 Test(ptx_order, atomics_of_too_small_a_scope) {
   const auto tickets = [](const char* scope) {
     return Litmus{"atom.relaxed." + std::string(scope) +
@@ -378,7 +378,7 @@ Test(ptx_order, atomics_of_too_small_a_scope) {
   ExpectUnordered(tickets("cta"), "cta");
 }
 
-// Without delays nothing is late, and races are found all the same.
+// Without delays nothing is late, but races are still found.
 Test(ptx_order, races_without_delays) {
   const Litmus litmus = Message("st.relaxed.gpu.global.u32 [%rd19], %r16;",
                                 "ld.acquire.gpu.global.u32 %r1, [%rd19];");

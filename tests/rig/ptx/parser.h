@@ -1,4 +1,4 @@
-// PTX text to its syntax: modules of entry functions, without calls.
+// Parses PTX text: modules of entry functions without calls.
 #ifndef KVEVICT_TESTS_RIG_PTX_PARSER_H_
 #define KVEVICT_TESTS_RIG_PTX_PARSER_H_
 
@@ -8,7 +8,7 @@
 
 namespace kvevict::ptx {
 
-// Throws Error, with the line, at what it does not know.
+// Throws Error with the line at anything unknown.
 Syntax Parse(std::string_view text);
 
 }  // namespace kvevict::ptx

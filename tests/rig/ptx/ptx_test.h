@@ -14,9 +14,9 @@
 
 namespace kvevict::ptx {
 
-// A module with the entry `test(out, in)` whose body is given. Registers %p %rs
-// %r %rd %f %fd 0 to 19 are there; %rd18 holds `out`, %rd19 `in`, %r19 the thread
-// in the block.
+// A module with the entry `test(out, in)` and the given body. It has registers %p
+// %rs %r %rd %f %fd 0 to 19; %rd18 holds `out`, %rd19 `in`, %r19 the thread in
+// the block.
 inline std::string TestModule(const std::string& body,
                               const std::string& variables = "",
                               int target = 80) {
@@ -37,7 +37,7 @@ inline std::string TestModule(const std::string& body,
          "\n  ret;\n}\n";
 }
 
-// The line of the first one of `body`, without variables.
+// The line of the first statement of `body`, without variables.
 constexpr uint32_t kFirstLineOfBody = 16;
 
 struct TestRun {
@@ -69,7 +69,7 @@ inline std::vector<uint8_t> Run(TestRun& run) {
   return {out, out + run.out_bytes};
 }
 
-// The same as numbers; `n` of them come out.
+// Returns n numbers.
 template <class T>
 std::vector<T> RunFor(const std::string& ptx, size_t n,
                       const LaunchShape& shape = {},
@@ -82,7 +82,7 @@ std::vector<T> RunFor(const std::string& ptx, size_t n,
   return values;
 }
 
-// What went wrong; "" if nothing did.
+// The error; "" if there was none.
 inline std::string ErrorOf(const std::string& ptx,
                            const LaunchShape& shape = {},
                            const LaunchOptions& options = {}) {

@@ -9,7 +9,7 @@
 namespace kvevict::ptx {
 namespace {
 
-// Both strong, with scopes that hold both threads.
+// Both are strong, with scopes that hold both threads.
 bool AreMorallyStrong(const Instruction& a, const Instruction& b,
                       bool same_block) {
   return IsStrong(a.order) && IsStrong(b.order) &&
@@ -54,7 +54,7 @@ void Races::Note(const Lane& lane, const Mark& mark, const Instruction& i,
            (cell.is_store ? " has stored" : " has loaded") + " in line " +
            std::to_string(cell.instruction->line));
     }
-    // What comes before this one, and no more can be found by than by this one.
+    // It comes before this one, and finds no more than this one.
     if (comes_before && (cell.bytes & ~mask) == 0 &&
         (is_store || !cell.is_store)) {
       continue;

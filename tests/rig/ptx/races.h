@@ -1,10 +1,10 @@
-// Data races in global memory, by the words of PTX's memory model: two accesses
-// of the same bytes, one of them a write, of which neither comes before the other,
+// Data races in global memory, in the words of PTX's memory model: two accesses to
+// the same bytes, one of them a write, of which neither comes before the other,
 // and which are not both strong with scopes that hold both threads.
 //
-// Of every 16 bytes the last accesses are kept, and of what has been touched the
-// last lines: a race may go unseen, but what is reported is one. Whether it did
-// harm in this launch does not matter.
+// The last accesses to every 16 bytes are kept, and the last lines that were
+// touched. So a race may go unseen, but every report is one. Whether it did harm
+// in this launch does not matter.
 #ifndef KVEVICT_TESTS_RIG_PTX_RACES_H_
 #define KVEVICT_TESTS_RIG_PTX_RACES_H_
 
@@ -21,8 +21,8 @@ class Races {
  public:
   explicit Races(std::mt19937_64& random);
 
-  // An access of global memory, `mark` being where its thread stands. Throws Error
-  // if it races with one before it.
+  // Notes an access to global memory by a thread whose place is `mark`. Throws
+  // Error if it races with an earlier one.
   void Note(const Lane& lane, const Mark& mark, const Instruction& i,
             const uint8_t* at, uint32_t bytes, bool is_store);
 

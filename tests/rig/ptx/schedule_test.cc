@@ -15,8 +15,8 @@ LaunchOptions Options(uint64_t seed, uint32_t resident_blocks) {
   return options;
 }
 
-// Block by block in the order of tickets: each waits for the one before and adds
-// its ticket to a sum. `wait` stands in the loop.
+// Blocks go in the order of tickets: each waits for the one before and adds its
+// ticket to a sum. `wait` is in the loop.
 std::string Chain(const char* wait) {
   return TestModule(std::string(R"(
     atom.acq_rel.gpu.global.add.u32 %r0, [%rd19], 1;
@@ -67,8 +67,7 @@ Test(ptx_schedule, waiting_for_nobody_is_an_error) {
   }
 }
 
-// Which thread writes last is up to the seed, and nothing but the seed. It is a
-// race, of course.
+// Only the seed decides which thread writes last. It is a race, of course.
 Test(ptx_schedule, the_seed_decides) {
   const std::string ptx = TestModule("st.global.u32 [%rd18], %r19;");
   std::set<uint32_t> last;
@@ -106,7 +105,7 @@ Test(ptx_schedule, a_missing_barrier_shows) {
   cr_expect_gt(wrong, 0u);
 }
 
-// Behind steps of whole warps too, if one warp is ahead of the other.
+// It also shows after steps of whole warps if one warp is ahead of the other.
 Test(ptx_schedule, a_missing_barrier_shows_behind_steps_of_warps) {
   uint32_t wrong = 0;
   for (uint64_t seed = 1; seed <= 10; ++seed) {

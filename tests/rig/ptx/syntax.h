@@ -1,4 +1,4 @@
-// A PTX module as it is written, names resolved to their scope.
+// A PTX module as it is written, with names resolved to their scope.
 #ifndef KVEVICT_TESTS_RIG_PTX_SYNTAX_H_
 #define KVEVICT_TESTS_RIG_PTX_SYNTAX_H_
 

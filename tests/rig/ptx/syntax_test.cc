@@ -1,4 +1,4 @@
-// What is read, and what is refused: nothing unknown is ever skipped.
+// Accepted and refused statements: nothing unknown is ever skipped.
 #include <criterion/criterion.h>
 
 #include "tests/rig/ptx/ptx_test.h"
@@ -6,7 +6,7 @@
 namespace kvevict::ptx {
 namespace {
 
-// Refused, naming the first line of the body.
+// The statement is refused, and the message names the first line of the body.
 void ExpectRefused(const std::string& statement, const char* words,
                    int target = 80) {
   const std::string error = ErrorOf(TestModule(statement, "", target));

@@ -10,7 +10,7 @@ namespace {
 constexpr uint32_t kSectorBytes = 32;
 constexpr uint32_t kBanks = 32;
 
-// How often the bank that serves the most different words is asked.
+// The number of accesses to the bank with the most different words.
 uint32_t Passes(std::vector<uint64_t>& words) {
   std::sort(words.begin(), words.end());
   words.erase(std::unique(words.begin(), words.end()), words.end());
@@ -64,7 +64,7 @@ void Traffic::Count(const Entry* notes, size_t n, Counters& counters) {
         count;
     return;
   }
-  // Lanes are served in groups whose accesses fill one pass if all goes well.
+  // Lanes are served in groups whose accesses fill one pass at best.
   const uint32_t lanes_per_pass = notes->bytes <= 4 ? 32 : 128 / notes->bytes;
   counters.shared_accesses += 1;
   for (size_t begin = 0, end = 0; begin < n; begin = end) {

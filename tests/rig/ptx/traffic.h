@@ -1,4 +1,4 @@
-// What the memory accesses of a warp would cost the machine: 32-byte sectors of
+// The cost of a warp's memory accesses on the machine: 32-byte sectors of
 // global memory, passes through the banks of shared memory.
 //
 // Lanes run one after another, so the access of a warp is put together
@@ -22,7 +22,6 @@ enum class Access : uint8_t {
   kSharedStore
 };
 
-// Of one warp.
 class Traffic {
  public:
   void Note(uint32_t instruction, uint32_t lane, Access access,
@@ -31,7 +30,7 @@ class Traffic {
                       static_cast<uint8_t>(bytes), address, 0});
   }
 
-  // The warp has met: adds what has been noted to the counters.
+  // The warp has met: adds the noted accesses to the counters.
   void Flush(Counters& counters);
 
  private:
@@ -41,7 +40,7 @@ class Traffic {
     Access access;
     uint8_t bytes;
     uint64_t address;
-    uint32_t turn;  // how often the lane had executed it before
+    uint32_t turn;  // executions by the lane before
   };
   static void Count(const Entry* notes, size_t n, Counters& counters);
 

@@ -1,4 +1,4 @@
-// The types that stand at the end of an opcode.
+// The types at the end of an opcode.
 #ifndef KVEVICT_TESTS_RIG_PTX_TYPES_H_
 #define KVEVICT_TESTS_RIG_PTX_TYPES_H_
 

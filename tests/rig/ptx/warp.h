@@ -1,4 +1,4 @@
-// 32 lanes: what they do together.
+// A warp of 32 lanes and its collectives.
 #ifndef KVEVICT_TESTS_RIG_PTX_WARP_H_
 #define KVEVICT_TESTS_RIG_PTX_WARP_H_
 
@@ -13,7 +13,7 @@ class Warp {
  public:
   Block* block = nullptr;
   uint32_t first = 0;    // lane 0 is this lane of the block
-  uint32_t n_lanes = 0;  // 32, but for the last warp
+  uint32_t n_lanes = 0;  // 32, except in the last warp
   uint32_t all = 0;      // a bit per lane, as in the following
   uint32_t exited = 0;
   uint32_t at_collective = 0;
@@ -27,8 +27,8 @@ class Warp {
   // Notes that a lane waits, has ended, or goes on.
   void Note(const Lane& lane);
 
-  // Executes the collective that `lane` stands at if nobody is missing. Throws
-  // Error if somebody who is asked for waits elsewhere.
+  // Executes the collective that `lane` is at if nobody is missing. Throws
+  // Error if a lane of the mask waits elsewhere.
   void TryCollective(const Lane& lane);
 };
 

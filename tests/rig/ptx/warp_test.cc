@@ -1,4 +1,4 @@
-// What the lanes of a warp do together, and how they may fail to.
+// Collectives of a warp, and how they may fail.
 #include <criterion/criterion.h>
 
 #include <cmath>
@@ -72,7 +72,7 @@ Test(ptx_warp, votes) {
                0u);
 }
 
-// Half the warp by its own mask, the other half does something else meanwhile.
+// Half the warp uses its own mask while the other half does something else.
 Test(ptx_warp, parts_of_a_warp) {
   const auto out = RunWarp(R"(
     mov.u32 %r0, 100;
@@ -112,7 +112,7 @@ Test(ptx_warp, barriers_of_a_warp) {
   }
 }
 
-// Whether any thread of the block, 0 to 63, says so.
+// Whether any thread of the block, 0 to 63, passes true.
 Test(ptx_warp, barriers_that_reduce) {
   for (const int thread : {0, 40, 63, 64}) {
     for (const char* negation : {"", "!"}) {
@@ -225,7 +225,7 @@ Test(ptx_warp, matrix_products) {
       return bf16 ? ToBF16(static_cast<float>(v), false)
                   : ToF16(static_cast<float>(v), false);
     };
-    // The fragments of each lane, as the PTX manual has them.
+    // The fragments of each lane follow the PTX manual.
     std::vector<uint32_t> fragments;
     for (int lane = 0; lane < 32; ++lane) {
       const int g = lane / 4;

@@ -1,5 +1,5 @@
-// Libraries, kernels and launches. A library is a kernel file with its constants,
-// compiled by the compiler of the tests when it is loaded for the first time.
+// Libraries, kernels and launches. A library is a kernel file with its constants.
+// The tests' compiler compiles it when it is first loaded.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -31,7 +31,7 @@ uint64_t Leaks() { return TheState().n_live; }
 
 namespace {
 
-// Of this process; the reports of the sanitizers read what is in it.
+// A folder of this process. The sanitizers' reports read its files.
 class Folder {
  public:
   Folder() : path_(std::filesystem::temp_directory_path() / "kvevict-XXXXXX") {
@@ -44,8 +44,8 @@ class Folder {
   std::string path_;
 };
 
-// "topk.cu --std=c++17 -DKV_A=3 -DKV_B=0", as the fake NVRTC has it, without what
-// is NVRTC's own.
+// "topk.cu --std=c++17 -DKV_A=3 -DKV_B=0" as the fake NVRTC writes it, without
+// NVRTC's own options.
 std::string VariantOf(const char* image) {
   std::istringstream words(image);
   std::string variant;
@@ -87,7 +87,7 @@ CUresult Shim_cuLibraryLoadData(CUlibrary* out, const void* image, const int*,
   ++TheState().n_live;
   return CUDA_SUCCESS;
 }
-// It may be loaded again, and is compiled once.
+// It may be loaded again, and is compiled only once.
 CUresult Shim_cuLibraryUnload(CUlibrary) {
   --TheState().n_live;
   return CUDA_SUCCESS;
@@ -119,7 +119,7 @@ CUresult Shim_cuLaunchKernel(CUfunction function, unsigned grid_x,
   if (block_x * block_y * block_z > kernel.max_threads) {
     return kInvalidValue;
   }
-  // As long as the kernel says, so that the sanitizers see what lies behind.
+  // The copy is as long as the kernel says, so that the sanitizers see reads beyond.
   const std::shared_ptr<char[]> copy(new char[kernel.param_bytes]);
   std::memcpy(copy.get(), parameters[0], kernel.param_bytes);
   return Queue(stream, [&kernel, copy, grid, block, shared_bytes] {

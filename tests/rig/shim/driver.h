@@ -1,4 +1,4 @@
-// What the functions of the shim driver share. Their declarations come from the
+// Declarations that the functions of the shim driver share. They come from the
 // library's own list, under the symbols that it looks for.
 #ifndef KVEVICT_TESTS_RIG_SHIM_DRIVER_H_
 #define KVEVICT_TESTS_RIG_SHIM_DRIVER_H_
@@ -22,7 +22,7 @@ using namespace cuda;  // NOLINT: this is the other end of it
 #include "cuda/driver_functions.inc"
 #undef KVEVICT_DRIVER
 
-// Results besides those that the library tells apart.
+// Results that the library does not tell apart.
 constexpr auto kInvalidValue = static_cast<CUresult>(1);
 constexpr auto kInvalidImage = static_cast<CUresult>(200);
 constexpr auto kInvalidContext = static_cast<CUresult>(201);

@@ -1,5 +1,5 @@
-// Read before a file of cuda/kernels: makes a library of it that exports, for each
-// entry point, how to launch it.
+// Included before a file of cuda/kernels, it makes a library of it that exports
+// how to launch each entry point.
 #ifndef KVEVICT_TESTS_RIG_SHIM_KERNEL_H_
 #define KVEVICT_TESTS_RIG_SHIM_KERNEL_H_
 

@@ -1,5 +1,5 @@
-// The one context there is, current from the start as after cudaSetDevice(), and
-// memory.
+// Memory, and the only context, which is current from the start as after
+// cudaSetDevice().
 #include <cstdlib>
 #include <cstring>
 #include <vector>

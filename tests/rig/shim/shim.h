@@ -1,12 +1,12 @@
 // Control of the shim driver, for tests that link libkvevict_shim_cuda.so and
 // give its path to the library as that of libcuda.
 //
-// It runs the kernels as C++ on fibers (tests/rig/simt), each when it is queued or when
-// its graph is launched: order on streams and misuse are the mock driver's
-// business. Device memory is the process's own, every allocation of its exact size,
-// so that the sanitizers watch what the kernels do to it. With it goes the fake
-// libnvrtc, whose "cubin" names the file and its constants; the driver has them
-// compiled by the compiler of the tests.
+// It runs kernels as C++ on fibers (tests/rig/simt), each when it is queued or when
+// its graph is launched. The mock driver checks the order on streams and misuse.
+// Device memory is the process's own, every allocation of its exact size, so that
+// the sanitizers watch what kernels do to it. The fake libnvrtc belongs to it: its
+// "cubin" names the file and its constants, and the driver has them compiled by the
+// tests' compiler.
 #ifndef KVEVICT_TESTS_RIG_SHIM_SHIM_H_
 #define KVEVICT_TESTS_RIG_SHIM_SHIM_H_
 
@@ -18,13 +18,13 @@
 
 namespace kvevict::shim {
 
-// How launches run from now on.
+// Launches run like this from now on.
 KVEVICT_SHIM_CONTROL void Schedule(const simt::Options& options);
 
 // Kernels that have run, by name; "": all.
 KVEVICT_SHIM_CONTROL uint64_t Launches(const char* kernel);
 
-// What has been allocated or created and not yet freed.
+// The number of things allocated or created and not yet freed.
 KVEVICT_SHIM_CONTROL uint64_t Leaks();
 
 }  // namespace kvevict::shim

@@ -1,4 +1,4 @@
-// Streams, on which all work is done at once, and the graphs that they capture.
+// Streams, which do all work at once, and the graphs that they capture.
 #include <utility>
 
 #include "tests/rig/shim/driver.h"

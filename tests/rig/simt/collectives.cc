@@ -1,5 +1,5 @@
-// What all threads of a block or a warp do together: each brings its operands,
-// the last to come computes for all, and then all go on.
+// Collectives of a block or a warp: each thread brings its operands, the last
+// to come computes for all, and then all go on.
 #include <cstring>
 
 #include "tests/rig/simt/machine.h"
@@ -29,7 +29,7 @@ void Check(const Rendezvous& r, const char* what, const Site& site) {
   }
 }
 
-// `join` computes from what all brought; `slot` is what this one brings.
+// `join` computes from what all brought; `slot` is this thread's part.
 template <class Join>
 void Meet(Rendezvous& r, unsigned member, const char* what, const Site& site,
           void* slot, Join join) {
@@ -49,7 +49,7 @@ void Meet(Rendezvous& r, unsigned member, const char* what, const Site& site,
   machine().Suspend();
 }
 
-// What any did before is seen by all behind.
+// All threads then see what any did before.
 template <class Join>
 void MeetInOrder(Rendezvous& r, unsigned member, const char* what,
                  const Site& site, void* slot, Join join) {
@@ -71,7 +71,7 @@ struct Fragments {
   const uint32_t* b;
 };
 
-// Element i of the 16-bit elements that a lane holds in registers.
+// Element i of the 16-bit elements in a lane's registers.
 uint32_t Half(const uint32_t* registers, unsigned i) {
   return registers[i / 2] >> (i % 2 * 16) & 0xffff;
 }

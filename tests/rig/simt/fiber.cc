@@ -10,7 +10,7 @@
 #include "tests/rig/simt/sanitizer.h"
 
 #if defined(__x86_64__)
-// Saves what a call must preserve on the stack, leaves the stack pointer at
+// Saves what a call must preserve on the stack, stores the stack pointer in
 // *from and goes on at `to`. (Floating-point control words never change here.)
 extern "C" void KvevictSimtSwitch(void** from, void* to);
 asm(R"(
@@ -37,7 +37,7 @@ KvevictSimtSwitch:
 #endif
 
 #ifdef KVEVICT_SIMT_TSAN
-// At once, and without the second that it waits for other threads at the end.
+// Ends at once, without waiting a second for other threads.
 extern "C" [[gnu::visibility("default")]] const char* __tsan_default_options() {
   return "halt_on_error=1:atexit_sleep_ms=0";
 }
@@ -62,7 +62,7 @@ Fiber::Fiber() : is_program_(true) {
 }
 
 Fiber::Fiber(size_t stack_bytes) : stack_bytes_(stack_bytes) {
-  // Running over the end of the stack meets the guard page.
+  // Running over the end of the stack hits the guard page.
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   map_bytes_ = stack_bytes + page;
   map_ = mmap(nullptr, map_bytes_, PROT_READ | PROT_WRITE,
@@ -88,8 +88,8 @@ Fiber::~Fiber() {
 void Fiber::Start(void (*entry)()) {
   pending_entry = entry;  // the same for every fiber
 #if defined(__x86_64__)
-  // As EnterStack finds it after a call: a return address (none) at a multiple
-  // of 16 less 8. Below it, what the switch pops.
+  // EnterStack expects what a call leaves: a return address (none) at a
+  // multiple of 16 less 8. Below it is what the switch pops.
   auto* top = reinterpret_cast<uint64_t*>(stack_ + stack_bytes_);
   *--top = 0;
   *--top = reinterpret_cast<uint64_t>(&EnterStack);

@@ -1,8 +1,8 @@
 // A thread of execution that only runs when it is told to.
 //
-// The switch is a few instructions where the CPU is x86-64: swapcontext enters
-// the kernel to save the signal mask. The thread sanitizer is told of every
-// switch; to it each fiber is a thread, and switching orders nothing.
+// The switch is a few instructions on x86-64: swapcontext enters the kernel to
+// save the signal mask. The thread sanitizer is told of every switch. It takes
+// each fiber for a thread, and switching orders nothing.
 #ifndef KVEVICT_TESTS_RIG_SIMT_FIBER_H_
 #define KVEVICT_TESTS_RIG_SIMT_FIBER_H_
 
@@ -27,14 +27,14 @@ class Fiber {
   // The next switch to this fiber calls entry(), which must not return.
   void Start(void (*entry)());
 
-  // From this fiber, which must be the running one, to `other`; returns when
+  // Switches from this fiber, which must be running, to `other`. Returns when
   // somebody switches back.
   void SwitchTo(Fiber& other);
 
   // For the reports of the thread sanitizer, as is the next one.
   void SetName(const char* name);
-  // What this fiber did comes before what those do who acquire the address. For
-  // a fiber that will not run again.
+  // What this fiber did comes before what those do who acquire the address. It
+  // must not run again.
   void ReleaseFor(void* address);
 
  private:

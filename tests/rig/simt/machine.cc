@@ -22,9 +22,9 @@ std::deque<std::unique_ptr<Fiber>>& IdleFibers() {
 }
 
 // To the thread sanitizer a fiber knows all that it learned at the barriers of its
-// last block, and would hide a race between that block and its next one. So it
-// rests until the next block has used others. (More of them would make every
-// barrier slower: 0.3 ms with 256 threads, 0.4 with 512, 0.6 with 768.)
+// last block, which would hide a race between that block and its next one. So it
+// rests until the next block has used others. (More of them would slow every
+// barrier: 0.3 ms with 256 threads, 0.4 with 512, 0.6 with 768.)
 std::unique_ptr<Fiber> TakeFiber(size_t block_size) {
   auto& idle = IdleFibers();
   const size_t n_resting = kFindsRaces ? block_size : 0;
@@ -34,10 +34,10 @@ std::unique_ptr<Fiber> TakeFiber(size_t block_size) {
   return fiber;
 }
 
-// Looks at a flag per thread before a launch counts as stuck.
+// A launch counts as stuck after looking so often at a flag per thread.
 constexpr uint64_t kVainLooks = 2000;
 
-// Threads that gave way come after all others, the last to do so at the end.
+// Threads that gave way come after all others, the last one at the end.
 constexpr uint64_t kEager = uint64_t{1} << 63;
 
 unsigned Count(Dim3 d) { return d.x * d.y * d.z; }
@@ -113,7 +113,7 @@ std::string Machine::Run() {
 // ---- Blocks ----
 
 void* AddShared(Block& block, const void* id, size_t n_bytes) {
-  // Exactly this size, so that the address sanitizer guards the end.
+  // It has exactly this size, so that the address sanitizer guards the end.
   auto* const bytes = static_cast<char*>(std::malloc(n_bytes));
   if (n_bytes != 0) std::memset(bytes, 0xff, n_bytes);
   block.shared.push_back({id, bytes, n_bytes});

@@ -23,7 +23,7 @@ inline constexpr unsigned kWarpSize = 32;
 struct Thread;
 struct Block;
 
-// Where the threads of a block or a warp wait until all of them are there.
+// The threads of a block or a warp wait here until all are there.
 struct Rendezvous {
   std::vector<Thread*> members;
   std::vector<void*> slots;  // what each member brought
@@ -31,8 +31,8 @@ struct Rendezvous {
   unsigned n_returned = 0;
   const char* what = nullptr;  // of those who wait
   Site site;
-  // Addresses for the thread sanitizer, in turn: who is late in leaving must not
-  // learn of what the early ones have done on their way to the next meeting.
+  // The thread sanitizer's addresses, in turn: a thread that leaves late must
+  // not learn what early ones have done on their way to the next meeting.
   char order[2] = {};
   unsigned n_meetings = 0;
 };
@@ -83,7 +83,7 @@ struct ReadyThread {
   }
 };
 
-// Not one of <random>: the program under test may use the same, and the linker
+// None of <random> is used: the program under test may use the same, and the linker
 // would keep one copy of its functions, perhaps the one that a sanitizer watches.
 struct Generator {
   using result_type = uint64_t;
@@ -115,13 +115,13 @@ class Machine {
   void MakeReady(Thread& thread);
   // Runs others until somebody makes this thread ready.
   void Suspend();
-  // Runs others first; `what` as Thread::waits_at if nobody ever gets on.
+  // Runs others first; `what` is Thread::waits_at if nobody ever gets on.
   void GiveWay(const char* what, const Site& site);
   void NoteProgress() { n_vain_looks_ = 0; }
   bool Chance(unsigned one_in) { return random_() % one_in == 0; }
   void set_error(std::string text) { error_ = std::move(text); }
-  // Ends the launch; set_error first. What lives on this thread's stack is never
-  // destroyed, so nothing there may own memory.
+  // Ends the launch; call set_error first. Objects on this thread's stack are
+  // never destroyed, so they may not own memory.
   [[noreturn]] void Stop();
 
   Thread* running() const { return running_; }

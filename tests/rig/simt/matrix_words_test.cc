@@ -1,5 +1,5 @@
 // LoadMatrix4 and MultiplyAccumulate16816: which lane holds which element. The
-// places below are read off the tables in the PTX manual, one by one.
+// places below come from the tables in the PTX manual, one by one.
 #include <cstdint>
 #include <vector>
 
@@ -111,7 +111,7 @@ void Set(std::vector<uint32_t>& registers, unsigned per_lane,
                                                        << (place.half % 2 * 16);
 }
 
-constexpr uint32_t kTwo = 0x4000;  // of both types
+constexpr uint32_t kTwo = 0x4000;  // in both types
 constexpr uint32_t kThreeF16 = 0x4200;
 constexpr uint32_t kThreeBf16 = 0x4040;
 
@@ -123,8 +123,8 @@ void PlacesOfCAreThoseOfTheManual() {
   }
 }
 
-// One element of A and one of B: their product stands in one place of C if they
-// share k, and else nowhere.
+// One element of A meets one of B: their product is in one place of C if they
+// share k, and otherwise in none.
 void OneElementMeetsOneElement() {
   for (const Place& a : kPlacesOfA) {
     for (const Place& b : kPlacesOfB) {

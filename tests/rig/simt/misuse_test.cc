@@ -1,5 +1,5 @@
-// What a kernel does wrong with barriers, collectives and addresses is reported,
-// with the place, and leaves the test program in good order.
+// Errors of kernels with barriers, collectives and addresses are reported with
+// the place, and the test program goes on in good order.
 #include <string>
 #include <vector>
 

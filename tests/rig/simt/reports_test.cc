@@ -1,6 +1,5 @@
-// The thread sanitizer reports the races that it is there for, and nothing where the
-// kernel is right. The program calls itself with the name of a case, since a report ends
-// it.
+// The thread sanitizer reports the intended races, and nothing if the kernel is
+// right. The program calls itself with the name of a case, since a report ends it.
 #include <sys/wait.h>
 
 #include <cstdio>
@@ -48,7 +47,7 @@ KV_KERNEL(warp_sync, CaseParams, 64, 1) {
   StoreGlobal(p.out + 4 * threadIdx.x, tile[threadIdx.x ^ 31]);
 }
 
-// Values that come by a shuffle tell nothing about memory.
+// Values that arrive by a shuffle order no memory.
 KV_KERNEL(shuffle, CaseParams, 64, 1) {
   KV_SHARED(uint32_t, tile, 64);
   tile[threadIdx.x] = threadIdx.x;
@@ -135,7 +134,7 @@ int RunCase(const Case& c, bool wrong) {
   return 0;
 }
 
-// What the program prints when called with these arguments, and how it ends.
+// Returns the program's output with these arguments, and how it ends.
 std::string Call(const std::string& program, const Case& c, bool wrong,
                  int* status) {
   const std::string command =

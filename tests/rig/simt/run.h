@@ -1,4 +1,4 @@
-// Launches of a test: every policy, errors are failures.
+// Launches of a test under every policy. Errors are failures.
 #ifndef KVEVICT_TESTS_RIG_SIMT_RUN_H_
 #define KVEVICT_TESTS_RIG_SIMT_RUN_H_
 
@@ -20,14 +20,14 @@ inline uint64_t AddressOf(const void* p) {
   return reinterpret_cast<uintptr_t>(p);
 }
 
-// Of the order of threads and blocks; KVEVICT_TEST_SEED sets it.
+// The seed for the order of threads and blocks; KVEVICT_TEST_SEED sets it.
 inline uint64_t Seed() {
   const char* const text = std::getenv("KVEVICT_TEST_SEED");
   return text == nullptr ? 1 : std::strtoull(text, nullptr, 10);
 }
 
 // Calls launch(options), which returns the error of a Launch, with every policy.
-// What the kernel computed is to be compared inside `launch` or, where the last
+// Compare results inside `launch`, or after it if the last run tells enough.
 // run tells enough, behind.
 template <class F>
 void RunAll(F launch) {

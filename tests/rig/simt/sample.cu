@@ -5,7 +5,7 @@
 namespace kvevict::cuda {
 namespace {
 
-// The sum of what the threads of a warp hold, in shared memory.
+// The sum of the numbers that the threads of a warp hold, in shared memory.
 KV_DEVICE uint32_t WarpSum(uint32_t* slots, uint32_t v) {
   const unsigned lane = threadIdx.x % 32;
   uint32_t* const own = slots + threadIdx.x - lane;
@@ -18,8 +18,8 @@ KV_DEVICE uint32_t WarpSum(uint32_t* slots, uint32_t v) {
 
 }  // namespace
 
-// A block per 64 rows of 16 bytes: sums the words of its rows, hands the running
-// total on to the next block, and the last block to end writes all totals' sum.
+// Each block sums the words of 64 rows of 16 bytes and hands the running total
+// to the next block. The last block to end writes the sum of all totals.
 KV_KERNEL(sample_sums, SampleParams, 64, 1) {
   KV_SHARED(Bytes16, rows, 64);
   KV_SHARED(uint32_t, slots, 64);

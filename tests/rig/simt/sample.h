@@ -1,4 +1,3 @@
-// Arguments of sample.cu.
 #ifndef KVEVICT_TESTS_RIG_SIMT_SAMPLE_H_
 #define KVEVICT_TESTS_RIG_SIMT_SAMPLE_H_
 

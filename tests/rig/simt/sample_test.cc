@@ -1,4 +1,4 @@
-// The pattern of a kernel's test: inputs, every policy, results compared.
+// The pattern of a kernel test: inputs, every policy, results compared.
 #include <cstdint>
 #include <string>
 #include <vector>

@@ -1,7 +1,7 @@
-// What the thread sanitizer is told; nothing in the plain build.
+// Tells the thread sanitizer about order. Does nothing in the plain build.
 //
-// KVEVICT_SIMT_TSAN comes from the build. The shim itself is not instrumented: its
-// own bookkeeping is no business of the kernels.
+// KVEVICT_SIMT_TSAN comes from the build. The shim itself is not instrumented,
+// since its own bookkeeping does not concern the kernels.
 #ifndef KVEVICT_TESTS_RIG_SIMT_SANITIZER_H_
 #define KVEVICT_TESTS_RIG_SIMT_SANITIZER_H_
 
@@ -26,7 +26,7 @@ inline constexpr bool kFindsRaces = true;
 inline void Release(void* address) { __tsan_release(address); }
 inline void Acquire(void* address) { __tsan_acquire(address); }
 
-// Within its scope malloc, free and memset are not taken for the kernel's.
+// Within its scope malloc, free and memset do not count as the kernel's.
 class Unseen {
  public:
   Unseen() {

@@ -1,4 +1,4 @@
-// The order of threads: as the seed and the policy say, and different enough.
+// The order of threads follows the seed and the policy, and differs enough.
 #include <algorithm>
 #include <set>
 #include <vector>
@@ -11,7 +11,7 @@ namespace kvevict::cuda {
 
 struct OrderParams {
   uint64_t n_done;  // u32
-  uint64_t order;   // u32 [steps]: who made which step
+  uint64_t order;   // u32 [steps]: the thread that made each step
 };
 
 KV_DEVICE void Step(const OrderParams& p) {
@@ -20,7 +20,7 @@ KV_DEVICE void Step(const OrderParams& p) {
               static_cast<uint32_t>(blockIdx.x * blockDim.x + threadIdx.x));
 }
 
-// Five steps per thread and warp, a meeting of the warp between them.
+// Each thread and warp takes five steps, and the warp meets between them.
 KV_KERNEL(warp_steps, OrderParams, 128, 1) {
   for (int i = 0; i < 5; ++i) {
     Step(p);
@@ -28,7 +28,7 @@ KV_KERNEL(warp_steps, OrderParams, 128, 1) {
   }
 }
 
-// The error that a barrier between reading and the next writing would prevent.
+// A barrier between reading and the next writing would prevent this error.
 KV_KERNEL(missing_barrier, OrderParams, 128, 1) {
   KV_SHARED(uint32_t, tile, 128);
   uint32_t wrong = 0;
@@ -74,7 +74,7 @@ void TheSeedDecides() {
   CHECK(orders.size() == 8);
 }
 
-// The warp that starts is through before another warp begins its second round.
+// The warp that starts is done before another warp begins its second round.
 void OneWarpRunsAhead() {
   const auto order = Order(1, {.policy = Policy::kOneWarpAhead, .seed = 1});
   for (size_t i = 0; i < 160; ++i) CHECK(order[i] / 32 == order[0] / 32);
@@ -100,7 +100,7 @@ void ResidentBlocksRunSideBySide() {
   CHECK(order.rend() - last_of_first > 640);
 }
 
-#ifndef KVEVICT_SIMT_TSAN  // which would rightly report the race
+#ifndef KVEVICT_SIMT_TSAN  // it would rightly report the race
 void APolicySeesTheMissingBarrier() {
   for (const Policy policy :
        {Policy::kOneWarpAhead, Policy::kRandomPriorities, Policy::kLastFirst}) {

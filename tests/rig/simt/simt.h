@@ -45,16 +45,16 @@ struct Dim3 {
   unsigned z = 1;
 };
 
-// Which of the threads that can go on does. The program has to be right under
-// every order; each of these finds errors that the others miss.
+// Chooses between the threads that can go on. The program must be right under
+// every order. Each of these finds errors that the others miss.
 enum class Policy {
   kUniform,           // any
   kOneWarpAhead,      // one warp runs as far as it can, then the next
   kRandomPriorities,  // one thread runs as far as it can, then the next
   kLastFirst,         // the one that became ready last
 };
-// Those to test with. A race is a race in any order: for the thread sanitizer,
-// which makes a barrier 20 times as slow, two will do.
+// The policies to test with. A race is a race in any order: two suffice for the
+// thread sanitizer, which makes a barrier 20 times as slow.
 inline constexpr Policy kPolicies[] = {
     Policy::kUniform,
     Policy::kRandomPriorities,
@@ -73,16 +73,16 @@ struct Options {
   rig::TensorCore tensor_core = rig::kToNearest;
 };
 
-// The part of Launch that does not know the parameters' type.
+// The part of Launch that does not depend on the parameters' type.
 std::string LaunchErased(void (*call)(const void* context), const void* context,
                          Dim3 grid, Dim3 block, size_t dynamic_shared_bytes,
                          const Options& options);
 
-// Returns what the kernel did wrong, with file and line, or an empty text. After
-// an error the threads are abandoned where they stand. Wrong are: a BlockSync,
-// BlockAny or a warp's collective that some threads miss, leave out by returning, or call
-// from another line; threads that wait for ever; misaligned addresses;
-// asynchronous copies and matrix rows outside shared memory.
+// Returns the kernel's error with file and line, or an empty text. After an error
+// the threads are abandoned where they are. Errors are: a BlockSync, BlockAny or a
+// warp's collective that some threads miss, leave out by returning, or call from
+// another line; threads that wait for ever; misaligned addresses; asynchronous
+// copies and matrix rows outside shared memory.
 template <class Params>
 std::string Launch(void (*kernel)(const Params&), Dim3 grid, Dim3 block,
                    size_t dynamic_shared_bytes, const Params& params,

@@ -1,4 +1,4 @@
-// What the words of device.h ask of the thread that runs them.
+// Services of the running thread for the words of device.h.
 #ifndef KVEVICT_TESTS_RIG_SIMT_THREAD_H_
 #define KVEVICT_TESTS_RIG_SIMT_THREAD_H_
 
@@ -9,7 +9,7 @@
 
 namespace kvevict::simt {
 
-// Where a word stands in a kernel; as a default argument, in its caller.
+// A word's place in a kernel; as a default argument, in its caller.
 struct Site {
   const char* file = "";
   unsigned line = 0;
@@ -37,7 +37,7 @@ void CheckShared16(const void* p, const Site& site);
 void CheckAligned(uint64_t address, size_t bytes, const Site& site);
 
 void BlockBarrier(const Site& site);
-// The same; whether any thread passes true.
+// The same; returns whether any thread passes true.
 bool BlockReduceOr(bool v, const Site& site);
 void WarpBarrier(const Site& site);
 
@@ -55,7 +55,7 @@ uint32_t WarpBallot(bool v, const Site& site);
 // `row`: the 16 bytes of the matrix row that this lane names.
 void WarpLoadMatrix4(uint32_t (&r)[4], const uint32_t (&row)[4],
                      const Site& site);
-// least_exponent: as rig::MultiplyAccumulate() has it.
+// least_exponent is that of rig::MultiplyAccumulate().
 void WarpMultiply16816(float (*to_float)(uint32_t bits), int least_exponent,
                        float (&c)[4], const uint32_t (&a)[4],
                        const uint32_t (&b)[2], const Site& site);
@@ -69,7 +69,7 @@ struct Copy {
 };
 void AddCopy(void* shared, uint64_t address);
 void CommitCopies();
-// Takes the next copy out of the groups but the last n_groups; false: none left.
+// Takes the next copy of all groups except the last n_groups; false: none is left.
 bool TakeCopy(unsigned n_groups, Copy* copy);
 
 }  // namespace kvevict::simt

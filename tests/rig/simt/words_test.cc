@@ -1,4 +1,4 @@
-// Every word of device.cuh but the matrices, against plain arithmetic.
+// Every word of device.cuh except the matrices, against plain arithmetic.
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -79,7 +79,7 @@ KV_KERNEL(units, Unit, 32, 1) {
   StoreGlobal(p.to + 480 + 16 * i, LoadGlobal<Bytes16>(p.from + 480 + 16 * i));
 }
 
-// Two groups in flight; what the first wait leaves open is poison still.
+// Two groups are in flight. What the first wait leaves open is still poison.
 KV_KERNEL(copies, Unit, 32, 1) {
   KV_SHARED(Bytes16, tile, 96);
   const unsigned t = threadIdx.x;
@@ -285,7 +285,7 @@ void ArithmeticIsThatOfTheDevice() {
   CHECK(Exp2(3.0f) == 8.0f && Exp2(-1.0f) == 0.5f && Exp2(-1e30f) == 0.0f);
   CHECK(Exp2(-126.0f) > 0.0f && Exp2(-127.0f) == 0.0f);  // subnormal
   CHECK(Log2(8.0f) == 3.0f);
-  // One rounding: the product alone would lose the last bit.
+  // It rounds once: the product alone would lose the last bit.
   CHECK(Fma(1.0f + 0x1p-23f, 1.0f - 0x1p-23f, -1.0f) == -0x1p-46f);
   CHECK(Multiply(2.25f, 2.0f) == 4.5f);
   CHECK(SquareRoot(2.25f) == 1.5f);

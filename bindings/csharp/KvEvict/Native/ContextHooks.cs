@@ -78,7 +78,7 @@ internal sealed unsafe class ContextHooks
         }
     }
 
-    // What the library holds weighs on the collector, which sees only the small objects that own it.
+    // The collector is told what the library holds, since it sees only the small objects that own it.
     [UnmanagedCallersOnly(CallConvs = [typeof(CallConvCdecl)])]
     private static void* Allocate(nuint bytes, nuint alignment, void* userData)
     {
@@ -92,7 +92,7 @@ internal sealed unsafe class ContextHooks
         }
         catch (Exception)
         {
-            return null; // which the library reports as KvStatus.OutOfMemory
+            return null; // the library reports it as KvStatus.OutOfMemory
         }
     }
 

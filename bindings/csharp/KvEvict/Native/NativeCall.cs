@@ -2,14 +2,14 @@ using System.Runtime.ExceptionServices;
 
 namespace KvEvict;
 
-// A call of the library, and what its callbacks throw. No exception may pass through native code: the first
+// A call of the library and its callbacks' exceptions. None may pass through native code: the first
 // is kept and leaves the call in which it happened. The library calls back on the thread of the call.
 internal struct NativeCall
 {
     [ThreadStatic] private static ExceptionDispatchInfo? t_failure;
     private readonly ExceptionDispatchInfo? _outer;
 
-    // Begins a call, maybe in the midst of another one: a callback may use the library.
+    // Begins a call, maybe within another one: a callback may use the library.
     public NativeCall()
     {
         _outer = t_failure;

@@ -48,7 +48,7 @@ internal sealed unsafe class ContextHandle(KvDevice device, ContextHooks hooks) 
     // The device that holds the caches.
     internal KvDevice Device => device;
 
-    // Refuses memory that stays in place only until the call returns, where a device works on it later.
+    // Refuses memory that stays in place only until the call returns if a device works on it later.
     internal void RefuseHostMemory(string name)
     {
         if (device == KvDevice.Cpu) return;

@@ -21,7 +21,7 @@ internal static class NativeLoader
         if (name != Name) return 0;
         string? forced = Environment.GetEnvironmentVariable(LibraryVariable);
         if (!string.IsNullOrEmpty(forced)) return Load([Path.GetFullPath(forced)]);
-        // Where NuGet's assets are known, the runtime finds the library by itself.
+        // If NuGet's assets are known, the runtime finds the library by itself.
         if (NativeLibrary.TryLoad(name, assembly, search, out nint library)) return library;
         return Load(Candidates());
     }
@@ -63,7 +63,7 @@ internal static class NativeLoader
             + $"{string.Join(Environment.NewLine, tried)}{Environment.NewLine}{remedy}";
     }
 
-    // The portable name of this platform, whatever distribution the runtime was built for.
+    // The portable name of this platform, independent of the runtime's distribution.
     internal static string Platform()
     {
         string runtime = RuntimeInformation.RuntimeIdentifier;

@@ -2,7 +2,7 @@ namespace KvEvict;
 
 // One call of the library's parallel runner after another: a thread has one object for all of them, so that
 // calls allocate nothing. It checks what runners do, since native code relies on it: every item once, no
-// worker's memory used by two threads, nothing after the call.
+// worker's memory is used by two threads, and nothing runs after the call.
 internal sealed unsafe class ParallelWork : IThreadPoolWorkItem
 {
     [ThreadStatic] private static ParallelWork? t_idle;
@@ -61,7 +61,7 @@ internal sealed unsafe class ParallelWork : IThreadPoolWorkItem
         }
     }
 
-    // A thread of the pool joins. The pool may be so late that the call is over, or another one: then it helps
+    // A thread of the pool joins. It may come so late that the call is over or is another one: then it helps
     // there or finds nothing to do.
     void IThreadPoolWorkItem.Execute()
     {
@@ -94,7 +94,7 @@ internal sealed unsafe class ParallelWork : IThreadPoolWorkItem
     private void Close()
     {
         Interlocked.Increment(ref _call);
-        while (Volatile.Read(ref _inside) != 0) Thread.Yield(); // for less than an item takes
+        while (Volatile.Read(ref _inside) != 0) Thread.Yield(); // shorter than an item takes
     }
 
     private void RunOnThreadPool()

@@ -3,7 +3,7 @@ using System.Runtime.CompilerServices;
 using System.Runtime.ExceptionServices;
 using System.Runtime.InteropServices;
 
-// The views stay where the caller has them, pinned; to point to references is fine then.
+// The caller's views are pinned, so pointers to references are fine.
 #pragma warning disable CS8500
 
 namespace KvEvict;
@@ -41,7 +41,7 @@ internal sealed unsafe class PrefillCall(KvSequence sequence, KvPrefill prompt, 
             using MemoryHandle mustStay = prompt.ProtectedPositions.Pin();
             fixed (kvevict_view* nativeViews = _views)
             fixed (kvevict_signal_inputs* nativeInputs = _inputs)
-            fixed (NativeInputs* nativePlanes = _planes) // to which the inputs point
+            fixed (NativeInputs* nativePlanes = _planes) // the inputs point to them
             fixed (kvevict_token_range* nativeRanges = _ranges)
             {
                 kvevict_evict_options evict = kvevict_evict_options.Init;
@@ -101,7 +101,7 @@ internal sealed unsafe class PrefillCall(KvSequence sequence, KvPrefill prompt, 
     {
         prompt.Forward(firstToken, tokenCount);
         _done += tokenCount;
-        // Its rows are there, though nobody has appended them yet.
+        // The chunk's rows are there, but not appended yet.
         Write(tokenCount, prompt.EvictEachChunk || _done == prompt.TokenCount);
     }
 

@@ -8,13 +8,13 @@ uint seed = args.Length > 0 ? uint.Parse(args[0]) : 1;
 var layer = new KvLayerGeometry { QueryHeads = QueryHeads, KvHeads = KvHeads, KeyHeadDim = Dim, ValueHeadDim = Dim };
 var model = new KvGeometry(Layers, layer, Max);
 using var context = new KvContext();
-// A step may take back so many drafts and leave the window whole.
+// A step may take back this many drafts and leave the window whole.
 using var plan = new KvPlan(context, model, KvPolicy.Parse("snapkv:budget=40,window=8,sink=2"), draftTokens: Drafts);
 using var sequence = new KvSequence(plan);
 sequence.BeginObserving();
 using var workspace = plan.CreateWorkspace(KvOperation.Evict);
 
-// The cache by slot, in arrays that the collector does not move; the queries of one token.
+// The cache by slot in arrays that the collector does not move, and the queries of one token.
 var k = new KvPinnedMemory<float>[Layers];
 var v = new KvPinnedMemory<float>[Layers];
 var q = new float[Layers][];
@@ -52,7 +52,7 @@ uint Hash(uint a)
     return h ^ (h >> 13);
 }
 
-// One token through all layers; returns the next one.
+// Runs a token through all layers; returns the next one.
 uint Step(uint token)
 {
     int position = sequence.LogicalLength;
@@ -104,8 +104,8 @@ void Attend(int layer, int slots, ReadOnlySpan<float> query)
     }
 }
 
-// A token and drafts of those behind it through all layers. Drafts that the model does not say, and all after them,
-// are taken back. Returns the next token.
+// Runs a token and drafts of the next ones through all layers. The first draft that the model does not say, and all
+// after it, are taken back. Returns the next token.
 uint Speculate(uint token)
 {
     int length = sequence.LogicalLength, accepted = 0;
@@ -114,7 +114,7 @@ uint Speculate(uint token)
     for (int i = 0; i <= Drafts; ++i)
     {
         uint said = Step(token);
-        // Stands for a draft model, which is wrong now and then.
+        // This stands for a draft model that is wrong now and then.
         token = said ^ (1u >> (int)(Hash(1000 + (uint)(length + i)) % 4));
         if (!right) continue;
         ++accepted;

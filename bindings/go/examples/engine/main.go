@@ -66,7 +66,7 @@ func (e *engine) attend(layer, nSlots int, q []float32) {
 	}
 }
 
-// step takes one token through all layers; returns the next one.
+// step runs one token through all layers; returns the next one.
 func (e *engine) step(token uint32) (next uint32) {
 	position := e.sequence.LogicalLength()
 	for i := range e.x {
@@ -93,13 +93,13 @@ func (e *engine) step(token uint32) (next uint32) {
 	return next % 256
 }
 
-// speculate takes a token and drafts of those behind it through all layers. Drafts that the model does not
-// say, and all after them, are taken back. Returns the next token.
+// speculate runs a token and drafts of the next ones through all layers. The first draft that
+// the model does not say, and all after it, are taken back. Returns the next token.
 func (e *engine) speculate(token uint32) (next uint32) {
 	length, accepted, right := e.sequence.LogicalLength(), 0, true
 	for i := 0; i <= drafts; i++ {
 		said := e.step(token)
-		// Stands for a draft model, which is wrong now and then.
+		// This stands for a draft model that is wrong now and then.
 		token = said ^ 1>>(e.hash(uint32(1000+length+i))%4)
 		if right {
 			accepted, next, right = accepted+1, said, token == said
@@ -119,7 +119,7 @@ func main() {
 		Layers: layers, MaxTokens: room, Each: []kvevict.LayerGeometry{{
 			QHeads: qHeads, KVHeads: kvHeads, KHeadDim: dim, VHeadDim: dim, QDType: f32, KDType: f32, VDType: f32}},
 	}, must(kvevict.ParsePolicy("snapkv:budget=40,window=8,sink=2")),
-		&kvevict.PlanOptions{DraftTokens: drafts})) // of which all may be taken back
+		&kvevict.PlanOptions{DraftTokens: drafts})) // all of them may be taken back
 	e.sequence = must(plan.NewSequence())
 	check(e.sequence.BeginObserving(kvevict.Memory{}))
 	scratch := must(must(plan.Workspace(kvevict.OperationEvict, 0)).New())

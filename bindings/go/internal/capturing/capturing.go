@@ -37,7 +37,7 @@ import "C"
 
 import "unsafe"
 
-// Begin makes a stream of the driver collect what is queued on it; returns the driver's result.
+// Begin makes a stream of the driver collect the work queued on it; returns the driver's result.
 func Begin(libcuda string, stream uintptr) int {
 	path := C.CString(libcuda)
 	defer C.free(unsafe.Pointer(path))

@@ -40,7 +40,7 @@ func kvevictGoForward(firstToken, nTokens C.uint32_t, handle C.uintptr_t) C.int3
 	return C.int32_t(forward(uint32(firstToken), uint32(nTokens)))
 }
 
-// start starts work, or not: this goroutine does what no other does.
+// start starts work, or not: this goroutine does the work that no other does.
 func (h *Hooks) start(work func()) {
 	defer func() { _ = recover() }()
 	h.Go(work)
@@ -51,7 +51,7 @@ func kvevictGoParallel(nItems C.uint32_t, run, task, handle C.uintptr_t) {
 	j := &job{nItems: uint32(nItems), run: run, task: task}
 	j.open.Add(int(nItems))
 	hooks := cgo.Handle(handle).Value().(*Hooks)
-	// Whoever starts the work, and however often: a number is one goroutine's.
+	// Work may be started by anyone, and often: each number belongs to one goroutine.
 	help := func() {
 		if worker := j.helpers.Add(1); worker < uint32(hooks.Threads) {
 			j.work(worker)

@@ -1,4 +1,4 @@
-/* What jni.h asks of a machine, for Windows: a JDK has the file of its own system. */
+/* The machine part of jni.h for Windows: a JDK only has its own system's. */
 #ifndef KVEVICT_JAVA_WINDOWS_JNI_MD_H_
 #define KVEVICT_JAVA_WINDOWS_JNI_MD_H_
 

@@ -1,8 +1,8 @@
 // The words of cuda/kernels/device.cuh for the host; see simt.h.
 //
-// What touches the kernel's memory stands here, inline, so that the sanitizers
-// see it as part of the kernel. It goes by explicit words: GCC's thread sanitizer
-// does not see a copy of 16 bytes that it folded into one move.
+// Code that touches the kernel's memory is inline here, so that the sanitizers
+// see it as part of the kernel. It uses explicit words: GCC's thread sanitizer
+// does not see a copy of 16 bytes folded into one move.
 #ifndef KVEVICT_TESTS_RIG_SIMT_HOST_DEVICE_HOST_H_
 #define KVEVICT_TESTS_RIG_SIMT_HOST_DEVICE_HOST_H_
 
@@ -163,7 +163,7 @@ struct WordOf<8> {
   using Type = uint64_t;
 };
 
-// Tests keep what they like at an address, so words alias everything.
+// Tests keep anything at an address, so words alias everything.
 template <size_t kBytes>
 using Word [[gnu::may_alias]] = typename WordOf<kBytes <= 8 ? kBytes : 8>::Type;
 

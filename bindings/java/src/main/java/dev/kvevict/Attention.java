@@ -53,12 +53,12 @@ public final class Attention {
   /**
    * Causal attention.
    *
-   * @param view the cache, the queries' own tokens among its slots
+   * @param view the cache, which also holds the queries' own tokens
    * @param tokenCount slots held, the most of any head
    * @param queryHeads a multiple of the view's KV heads
-   * @param queryCount of each head; query i belongs to slot tokenCount - queryCount + i
+   * @param queryCount queries of each head; query i belongs to slot tokenCount - queryCount + i
    * @param queries [queryHeads, queryCount, keyHeadDim] after RoPE
-   * @param out [queryHeads, queryCount, valueHeadDim] f32, f16 or bf16, in which no two rows overlap: written
+   * @param out receives [queryHeads, queryCount, valueHeadDim] f32, f16 or bf16; rows must not overlap
    * @return the job
    */
   public static Attention of(
@@ -67,7 +67,7 @@ public final class Attention {
   }
 
   /**
-   * Where heads hold different numbers of slots, on the CPU.
+   * Sets the slots held by each head if they differ, on the CPU.
    *
    * @param each slots of a KV head, at most tokenCount; direct, in native order
    * @return this job with the counts
@@ -79,7 +79,7 @@ public final class Attention {
   }
 
   /**
-   * Where heads hold different numbers of slots, at an address.
+   * Sets the slots held by each head if they differ, at an address.
    *
    * @param each address of u32 [kvHeads], at most tokenCount, on the context's device
    * @return this job with the counts
@@ -91,9 +91,9 @@ public final class Attention {
   }
 
   /**
-   * For views without values (MLA), which are the first elements of the keys' rows.
+   * Sets how many first elements of a key's row are values, for views without values (MLA).
    *
-   * @param n how many; 0: all of them
+   * @param n the number of elements; 0: all of them
    * @return this job with so many
    */
   public Attention withVHeadDim(int n) {
@@ -103,7 +103,7 @@ public final class Attention {
   }
 
   /**
-   * A sliding window.
+   * Sets a sliding window.
    *
    * @param n a query sees no slot that lies so many or more before its own; 0: none
    * @return this job with the window
@@ -115,7 +115,7 @@ public final class Attention {
   }
 
   /**
-   * Queries see slots behind their own too.
+   * Lets queries see slots after their own, too.
    *
    * @return this job, not causal
    */
@@ -126,7 +126,7 @@ public final class Attention {
   }
 
   /**
-   * What multiplies products of queries and keys.
+   * Sets what multiplies products of queries and keys.
    *
    * @param scale 0 means 1 / sqrt(keyHeadDim)
    * @return this job with the scale
@@ -174,9 +174,9 @@ public final class Attention {
   }
 
   /**
-   * Where the log-sum-exp of each query's logits goes, as {@link SignalInputs#withRowLse} takes it.
+   * Asks for the log-sum-exp of each query's logits, as {@link SignalInputs#withRowLse} takes it.
    *
-   * @param lse [queryHeads, queryCount] f32, headDim 1: written; or null
+   * @param lse receives [queryHeads, queryCount] f32, headDim 1; or null
    * @return this job with the plane
    */
   public Attention withRowLse(Plane lse) {
@@ -186,10 +186,10 @@ public final class Attention {
   }
 
   /**
-   * Where the attention weight that each slot got of all queries goes, as {@link
+   * Asks for the attention weight that each slot got from all queries, as {@link
    * SignalInputs#withAttentionSums} of a step or chunk takes it.
    *
-   * @param each [headCount, tokenCount] f32, headDim 1: written; or null
+   * @param each receives [headCount, tokenCount] f32, headDim 1; or null
    * @param headCount queryHeads, or kvHeads, whose query heads are added up; 0: queryHeads
    * @return this job with the sums
    */

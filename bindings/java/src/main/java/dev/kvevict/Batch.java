@@ -9,9 +9,9 @@ import java.util.Objects;
 import java.util.function.Function;
 
 /**
- * Calls for many sequences of one context, of different lengths and plans, each of which comes up
- * once. They do to each what {@link Sequence}'s method does, in order, to the same bytes. All are
- * checked before the first one changes; a message begins with the item that it is about.
+ * Calls for many sequences of one context, of any lengths and plans. No sequence may come up
+ * twice. They do to each, in order and to the same bytes, what {@link Sequence}'s method does. All are
+ * checked before the first one changes. An error's message begins with the item that it is about.
  */
 public final class Batch {
   private Batch() {}
@@ -29,8 +29,8 @@ public final class Batch {
     /**
      * An item.
      *
-     * @param sequence which
-     * @param tokenCount how many
+     * @param sequence the sequence
+     * @param tokenCount the number of tokens
      * @return the item
      */
     public static Tokens of(Sequence sequence, int tokenCount) {
@@ -51,7 +51,7 @@ public final class Batch {
     /**
      * An item.
      *
-     * @param sequence which
+     * @param sequence the sequence
      * @param newLength the length to return to
      * @return the item
      */
@@ -60,7 +60,7 @@ public final class Batch {
     }
   }
 
-  /** What the layers of a sequence show, as for {@link Sequence#observe(List, int, int)}. */
+  /** The observations of a sequence, for {@link Sequence#observe(List, int, int)}. */
   public static final class Observations {
     private final Sequence sequence;
     private final SignalInputs[] layers;
@@ -78,9 +78,9 @@ public final class Batch {
     /**
      * An item.
      *
-     * @param sequence which
+     * @param sequence the sequence
      * @param layers what each layer shows; null for nothing
-     * @param rowCount of each layer
+     * @param rowCount rows of each layer
      * @param firstPosition position of row 0, or {@link Sequence#POSITION_NEXT}
      * @return the item
      */
@@ -91,7 +91,7 @@ public final class Batch {
     }
   }
 
-  /** What an eviction of a sequence is given, as for {@link Sequence#evict}. Immutable. */
+  /** The arguments of {@link Sequence#evict} for a sequence. Immutable. */
   public static final class Eviction {
     private final Sequence sequence;
     private final List<View> views;
@@ -106,7 +106,7 @@ public final class Batch {
     /**
      * An item without options.
      *
-     * @param sequence which
+     * @param sequence the sequence
      * @param views one per layer; null for layers without a full cache
      * @return the item
      */
@@ -116,7 +116,7 @@ public final class Batch {
     }
 
     /**
-     * What it is told beside the policy.
+     * Sets what it is told beside the policy.
      *
      * @param evictOptions protected positions, scores, queries
      * @return this item with the options
@@ -188,9 +188,9 @@ public final class Batch {
 
   /**
    * Scratch for {@link #evict} of sequences as long as they are now: the largest that any of them
-   * needs. That of their plans at maxTokens serves at any length.
+   * needs. The scratch of their plans at maxTokens serves at any length.
    *
-   * @param sequences of one context
+   * @param sequences sequences of one context
    * @return its sizes
    */
   public static Workspace workspace(List<Sequence> sequences) {
@@ -256,7 +256,7 @@ public final class Batch {
     }
   }
 
-  /** What an eviction of a paged sequence is given. Immutable. */
+  /** The arguments of a paged sequence's eviction. Immutable. */
   public static final class PagedEviction {
     private final PagedSequence cached;
     private final Sequence sequence;
@@ -271,8 +271,8 @@ public final class Batch {
     /**
      * An item without options.
      *
-     * @param cached where the rows are
-     * @param sequence which tokens they are of
+     * @param cached the rows
+     * @param sequence the tokens that the rows belong to
      * @return the item
      */
     public static PagedEviction of(PagedSequence cached, Sequence sequence) {
@@ -280,7 +280,7 @@ public final class Batch {
     }
 
     /**
-     * What it is told beside the policy.
+     * Sets what it is told beside the policy.
      *
      * @param evictOptions no undo: a fork made before keeps what goes
      * @return this item with the options
@@ -293,7 +293,7 @@ public final class Batch {
   /**
    * {@link PagedSequence#evict} for each item, on the CPU.
    *
-   * @param items of one cache
+   * @param items items of one cache
    * @param workspace the largest of the plans' for {@link Operation#EVICT}
    * @return what was done to each
    */
@@ -307,9 +307,9 @@ public final class Batch {
 
   /**
    * {@link PagedSequence#evict} for each item, in one workspace. Blocks that others share are copied
-   * where survivors move to them; the others hold theirs unchanged.
+   * before survivors move to them; the others hold theirs unchanged.
    *
-   * @param items of one cache
+   * @param items items of one cache
    * @param workspace address of scratch, the largest of the plans' for {@link Operation#EVICT}
    * @param workspaceBytes its bytes
    * @param stream a CUstream; ignored on the CPU
@@ -338,7 +338,7 @@ public final class Batch {
     }
   }
 
-  /** The sequences of a call, which nobody else enters meanwhile. */
+  /** The sequences of a call. Nobody else enters them meanwhile. */
   private static final class Entered implements AutoCloseable {
     final long[] pointers;
     private final List<Handle> sequences = new ArrayList<>();

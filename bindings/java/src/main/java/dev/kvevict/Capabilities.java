@@ -24,14 +24,14 @@ public sealed interface Capabilities permits Records.Capabilities {
   boolean needsScore();
 
   /**
-   * {@return what an eviction {@link EvictOptions#withByTable} wants to be a multiple of a view's
-   * block size; 0 where {@link #moveReason} says why not}
+   * {@return the number that a view's block size must divide for an eviction {@link
+   * EvictOptions#withByTable}; 0 if {@link #moveReason} says why not}
    */
   int tableBlock();
 
-  /** {@return whether each KV head needs a block table of its own for that, as lists differ} */
+  /** {@return whether each KV head needs its own block table for that, since lists differ} */
   boolean needsHeadTables();
 
-  /** {@return whether each layer needs tables of its own for that, as lists differ} */
+  /** {@return whether each layer needs its own tables for that, since lists differ} */
   boolean needsLayerTables();
 }

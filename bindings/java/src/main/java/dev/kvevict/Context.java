@@ -38,7 +38,7 @@ public final class Context extends Handle {
   /**
    * Checks a geometry and a policy against each other and lays out the workspace.
    *
-   * @param geometry of the model
+   * @param geometry the model's geometry
    * @param policy what survives
    * @return the plan, which keeps what it needs of this context alive
    */
@@ -47,11 +47,11 @@ public final class Context extends Handle {
   }
 
   /**
-   * As the other one, with options.
+   * Does the same with options.
    *
-   * @param geometry of the model
+   * @param geometry the model's geometry
    * @param policy what survives
-   * @param options what else the plan is told
+   * @param options more that the plan is told
    * @return the plan, which keeps what it needs of this context alive
    */
   public Plan newPlan(Geometry geometry, Policy policy, PlanOptions options) {
@@ -99,7 +99,7 @@ public final class Context extends Handle {
 
   /**
    * Chooses slots on the CPU: what must stay, and then the highest scores, descending, NaN last.
-   * How many is said by the lists; a list whose count is all that it holds keeps every slot.
+   * The lists say how many; a list whose count is all that it holds keeps every slot.
    *
    * @param options what to choose from, and what must stay
    * @param keep lists whose slots are written, ascending
@@ -112,8 +112,8 @@ public final class Context extends Handle {
   }
 
   /**
-   * Chooses slots: what must stay, and then the highest scores, descending, NaN last. How many is
-   * said by the lists; a list whose count is all that it holds keeps every slot.
+   * Chooses slots: what must stay, and then the highest scores, descending, NaN last. The lists say
+   * how many; a list whose count is all that it holds keeps every slot.
    *
    * @param options what to choose from, and what must stay
    * @param keep lists whose slots are written, ascending
@@ -157,11 +157,11 @@ public final class Context extends Handle {
   }
 
   /**
-   * The smallest budgets that keep a share of the mass: how many tokens a policy has to keep of
+   * Finds the smallest budgets that keep a share of the mass: how many tokens a policy has to keep of
    * prompts like this one. For calibration, not for every step: it sorts all rows.
    *
    * @param layers their scores
-   * @param wanted how much to keep, and of what
+   * @param wanted the mass to keep, and the tokens that must stay
    * @return tokens of each row, of each layer, or of all, as the scope says
    */
   public int[] budgetForMass(List<LayerScores> layers, MassOptions wanted) {
@@ -190,7 +190,7 @@ public final class Context extends Handle {
   /**
    * Moves the surviving rows of layers to their first slots, in place, without scratch.
    *
-   * @param moves a layer each, at most 128, with strictly ascending lists; for lists in another
+   * @param moves at most 128, one per layer, with strictly ascending lists; for lists in another
    *     order there is {@link #reorder(List, ByteBuffer) reorder}
    */
   public void compact(List<Move> moves) {
@@ -201,7 +201,7 @@ public final class Context extends Handle {
    * Moves the surviving rows of layers to their first slots, in place. On CUDA one launch for all
    * planes that lie alike.
    *
-   * @param moves a layer each, at most 128, with strictly ascending lists
+   * @param moves at most 128, one per layer, with strictly ascending lists
    * @param workspace address of scratch by which CUDA may be faster, see {@link
    *     #compactWorkspace}; 0 for none
    * @param workspaceBytes its bytes
@@ -218,10 +218,10 @@ public final class Context extends Handle {
   }
 
   /**
-   * Scratch that compacting can make use of: the least is 0, and so is the best on the CPU, and on
-   * CUDA where rows are wide enough to move without.
+   * Scratch that compacting can use: the least is 0, and so is the best on the CPU, and on
+   * CUDA if rows are wide enough to move without.
    *
-   * @param moves as for the call; only views and the lists' counts are read
+   * @param moves the call's moves; only views and the lists' counts are read
    * @return its sizes
    */
   public Workspace compactWorkspace(List<Move> moves) {
@@ -239,7 +239,7 @@ public final class Context extends Handle {
    * the first is written, on the CPU. Straightens a ring that has wrapped, and serves keep lists
    * that do not ascend. Other rows are not touched.
    *
-   * @param moves a layer each, at most 128, with slots in any order, also repeated
+   * @param moves at most 128, one per layer, with slots in any order, also repeated
    * @param workspace see {@link #reorderWorkspace}
    */
   public void reorder(List<Move> moves, ByteBuffer workspace) {
@@ -251,7 +251,7 @@ public final class Context extends Handle {
    * Moves row slots[i] of every head of layers to slot i, in place, as if all rows were read before
    * the first is written.
    *
-   * @param moves a layer each, at most 128, with slots in any order, also repeated
+   * @param moves at most 128, one per layer, with slots in any order, also repeated
    * @param workspace address of scratch, see {@link #reorderWorkspace}
    * @param workspaceBytes its bytes
    * @param stream a CUstream; ignored on the CPU
@@ -269,7 +269,7 @@ public final class Context extends Handle {
   /**
    * Scratch that reordering needs.
    *
-   * @param moves as for the call; only views and the lists' counts are read
+   * @param moves the call's moves; only views and the lists' counts are read
    * @return its sizes
    */
   public Workspace reorderWorkspace(List<Move> moves) {
@@ -283,12 +283,12 @@ public final class Context extends Handle {
   }
 
   /**
-   * Attention of queries over caches as they lie, on the CPU: the softmax of the logits of the slots
-   * that a query sees, and the mean of their values by it. For engines without a kernel of their
-   * own, at decode and at prefill.
+   * Attention of queries over caches in place, on the CPU: the softmax of the logits of the slots
+   * that a query sees, and the mean of their values by it. It serves engines without a kernel of their
+   * own, for decoding and prefill.
    *
-   * @param jobs a layer of a sequence each, at most 128, of any shapes; they may share caches, but
-   *     what is written must not overlap what any of them reads or writes
+   * @param jobs at most 128, each for a layer of a sequence, of any shapes; they may share caches, but
+   *     outputs must not overlap anything that a job reads or writes
    * @param workspace see {@link #attendWorkspace}
    */
   public void attend(List<Attention> jobs, ByteBuffer workspace) {
@@ -297,9 +297,9 @@ public final class Context extends Handle {
   }
 
   /**
-   * Attention of queries over caches as they lie.
+   * Attention of queries over caches in place.
    *
-   * @param jobs a layer of a sequence each, at most 128, of any shapes
+   * @param jobs at most 128, each for a layer of a sequence, of any shapes
    * @param workspace address of scratch, see {@link #attendWorkspace}
    * @param workspaceBytes its bytes
    * @param stream a CUstream; ignored on the CPU
@@ -315,9 +315,9 @@ public final class Context extends Handle {
   }
 
   /**
-   * Scratch that attention needs: of few queries the best holds what the parts of a cache give.
+   * Scratch that attention needs. With few queries the best holds results of parts of the cache.
    *
-   * @param jobs as for the call
+   * @param jobs the call's jobs
    * @return its sizes
    */
   public Workspace attendWorkspace(List<Attention> jobs) {
@@ -350,7 +350,7 @@ public final class Context extends Handle {
     private Builder() {}
 
     /**
-     * Where the caches lie and the work is done.
+     * Sets the device that holds the caches and does the work.
      *
      * @param where the device; {@link Device#CPU} unless set
      * @return this
@@ -361,12 +361,12 @@ public final class Context extends Handle {
     }
 
     /**
-     * Shares the work of a call between the calling thread and others. What the executor throws,
-     * the call throws when its work is done, but for a {@link
+     * Shares the work of a call between the calling thread and others. The call throws what the
+     * executor throws when the work is done, except for a {@link
      * java.util.concurrent.RejectedExecutionException}, which says that it is busy.
      *
      * @param helpers runs the others' part; whatever it does not run, the calling thread does
-     * @param threads how many at once, the calling one included
+     * @param threads the number at once, the calling one included
      * @return this
      */
     public Builder parallel(Executor helpers, int threads) {
@@ -379,7 +379,7 @@ public final class Context extends Handle {
      * Receives log lines, on the thread of a call that creates something.
      *
      * @param level lines above it are not sent
-     * @param sink what to do with a line; what it throws is dropped
+     * @param sink receives a line; its exceptions are dropped
      * @return this
      */
     public Builder logger(LogLevel level, BiConsumer<LogLevel, String> sink) {
@@ -407,7 +407,7 @@ public final class Context extends Handle {
     /**
      * Allocates the device memory of sequences by native functions.
      *
-     * @param alloc address of a C function as for {@link #allocator}, which returns a CUdeviceptr
+     * @param alloc address of a C function as in {@link #allocator}; it returns a CUdeviceptr
      * @param free address of a C function {@code void (void *memory, size_t bytes, size_t alignment, void
      *     *userData)}
      * @param userData passed to both
@@ -421,7 +421,7 @@ public final class Context extends Handle {
     }
 
     /**
-     * Whose code the CPU's kernels run.
+     * Sets the SIMD target of the CPU's kernels.
      *
      * @param name one of {@link KvEvict#simdTargets()}; null: the best one
      * @return this
@@ -432,7 +432,7 @@ public final class Context extends Handle {
     }
 
     /**
-     * The CUcontext to work in. It must outlive the handles: close them first.
+     * Sets the CUcontext to work in. It must outlive the handles: close them first.
      *
      * @param context its pointer; 0: the one current on the creating thread
      * @return this
@@ -443,9 +443,9 @@ public final class Context extends Handle {
     }
 
     /**
-     * Where the CUDA driver library is.
+     * Sets the path of the CUDA driver library.
      *
-     * @param path of libcuda; null: the system's
+     * @param path the path of libcuda; null: the system's
      * @return this
      */
     public Builder libcudaPath(String path) {
@@ -454,9 +454,9 @@ public final class Context extends Handle {
     }
 
     /**
-     * Where the run-time compiler is.
+     * Sets the path of the run-time compiler.
      *
-     * @param path of libnvrtc; null: chosen by the driver's version
+     * @param path the path of libnvrtc; null: chosen by the driver's version
      * @return this
      */
     public Builder libnvrtcPath(String path) {
@@ -465,9 +465,9 @@ public final class Context extends Handle {
     }
 
     /**
-     * Where compiled kernels are kept.
+     * Sets the folder that keeps compiled kernels.
      *
-     * @param path of a directory that belongs to the user and nobody else may write; null: none
+     * @param path a directory that belongs to the user and nobody else may write; null: none
      * @return this
      */
     public Builder kernelCacheDir(String path) {

@@ -5,7 +5,7 @@ public sealed interface DTypeInfo permits Records.DTypeInfo {
   /** {@return the type} */
   DType dtype();
 
-  /** {@return as in {@code "f32"}} */
+  /** {@return the name, such as {@code "f32"}} */
   String name();
 
   /** {@return bytes per element; 0 where elements are not bytes of their own} */
@@ -20,10 +20,10 @@ public sealed interface DTypeInfo permits Records.DTypeInfo {
   /** {@return whether RoPE can be re-applied to keys of it} */
   boolean canRotate();
 
-  /** {@return how many elements are stored together; 0 for opaque} */
+  /** {@return the elements that are stored together; 0 for opaque} */
   int blockElements();
 
-  /** {@return in how many bytes} */
+  /** {@return the bytes that these take} */
   int blockBytes();
 
   /** {@return 1 if rows may have a scale, in a companion; 2 if they must, to be read} */

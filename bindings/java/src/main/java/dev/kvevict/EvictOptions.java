@@ -47,7 +47,7 @@ public final class EvictOptions implements Cloneable {
   /**
    * Positions that go later or sooner than others.
    *
-   * @param tokens those not held are ignored
+   * @param tokens the ranges; tokens not held are ignored
    * @return these options with the ranges
    */
   public EvictOptions withRanges(TokenRange... tokens) {
@@ -71,7 +71,7 @@ public final class EvictOptions implements Cloneable {
   }
 
   /**
-   * Other caches, to which the rows that stay are copied, as rows of their type; the views keep
+   * Sets other caches to which the rows that stay are copied, in the types there; the views keep
    * theirs. They have room for as many as {@link Sequence#keptSlots} says. For a plan that
    * {@link PlanOptions#withDestinations} is for.
    *
@@ -85,10 +85,10 @@ public final class EvictOptions implements Cloneable {
   }
 
   /**
-   * What the policy's signal needs beside keys: scores, or query rows of the window in place of
+   * Sets what the policy's signal needs beside keys: scores, or query rows of the window in place of
    * observed ones, as {@link Plan#score} takes them.
    *
-   * @param layers of each layer; null for none
+   * @param layers inputs of each layer; null for none
    * @return these options with the inputs
    */
   public EvictOptions withInputs(List<SignalInputs> layers) {
@@ -129,7 +129,7 @@ public final class EvictOptions implements Cloneable {
     return byTable;
   }
 
-  /** Of each layer; empty for none. */
+  /** One for each layer; empty for none. */
   List<View> destinations() {
     return destinations;
   }
@@ -154,7 +154,7 @@ public final class EvictOptions implements Cloneable {
     }
   }
 
-  /** Throws unless there are inputs of as many layers, or none at all. */
+  /** Throws unless there are inputs for as many layers, or none. */
   void requireLayers(int n) {
     if (inputs != null && inputs.length != n) {
       throw new IllegalArgumentException(inputs.length + " inputs for " + n + " layers");

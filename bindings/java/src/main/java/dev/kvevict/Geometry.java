@@ -50,9 +50,9 @@ public final class Geometry {
   }
 
   /**
-   * How RoPE turned the keys of layers with a full cache, which the policy triattention needs: pair
+   * Sets how RoPE rotated the keys of layers with a full cache, which triattention needs: pair
    * f of a key at position p by p times number f radians, whatever scaling went into that. Elements
-   * beyond the pairs are not turned.
+   * beyond the pairs are not rotated.
    *
    * @param layout which elements are a pair
    * @param inverseFrequencies a number for each pair
@@ -86,7 +86,7 @@ public final class Geometry {
   /**
    * A layer.
    *
-   * @param layer which
+   * @param layer the layer
    * @return its geometry
    */
   public LayerGeometry layer(int layer) {
@@ -100,7 +100,7 @@ public final class Geometry {
     return full ? layer(layer) : NOT_EVICTED;
   }
 
-  /** As C has it; the layers lie behind the struct, then the numbers of RoPE and the sinks. */
+  /** The C struct, followed by the layers, the numbers of RoPE and the sinks. */
   Struct write() {
     int size = Abi.Geometry.SIZEOF;
     int rope = size + layers.size() * Abi.LayerGeometry.SIZEOF;
@@ -158,7 +158,7 @@ public final class Geometry {
     /**
      * Layers.
      *
-     * @param n how many
+     * @param n the number
      * @return this
      */
     public Builder layers(int n) {
@@ -169,7 +169,7 @@ public final class Geometry {
     /**
      * Most slots a layer will ever hold.
      *
-     * @param n how many
+     * @param n the number
      * @return this
      */
     public Builder maxTokens(int n) {

@@ -8,7 +8,7 @@ public sealed interface GpuInfo permits Records.GpuInfo {
   /** {@return the CUDA version of the driver: 12040 is 12.4} */
   int driverVersion();
 
-  /** {@return that of the libnvrtc likewise; 0 if there is a problem} */
+  /** {@return the libnvrtc's CUDA version; 0 if there is a problem} */
   int nvrtcVersion();
 
   /** {@return its name, as in {@code "NVIDIA H200"}} */
@@ -18,7 +18,7 @@ public sealed interface GpuInfo permits Records.GpuInfo {
   String nvrtc();
 
   /**
-   * {@return what is compiled for: {@code "sm_90"}, machine code for this GPU, or
+   * {@return the compilation target: {@code "sm_90"}, machine code for this GPU, or
    * {@code "compute_80"}, PTX that the driver translates}
    */
   String target();

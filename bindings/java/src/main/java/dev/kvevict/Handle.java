@@ -17,7 +17,7 @@ abstract class Handle implements AutoCloseable {
   /**
    * @param pointer what a create function returned
    * @param destroy its destroy function
-   * @param owner what has to live as long as the pointer, or null
+   * @param owner the owner that must live as long as the pointer, or null
    */
   Handle(long pointer, LongConsumer destroy, Object owner) {
     state = new State(pointer, destroy, owner);
@@ -29,7 +29,7 @@ abstract class Handle implements AutoCloseable {
     return state.enter(this, false);
   }
 
-  /** As enter(), for objects that serve one thread at a time. */
+  /** enter() for objects that serve one thread at a time. */
   final long enterAlone() {
     return state.enter(this, true);
   }
@@ -81,7 +81,7 @@ abstract class Handle implements AutoCloseable {
     /** Calls under way, plus CLOSED. */
     private final AtomicInteger calls = new AtomicInteger();
 
-    /** Of these: 1 while a lone call's callback may enter as well. */
+    /** 1 while a lone call's callback may enter as well. */
     private volatile int outer;
 
     State(long pointer, LongConsumer destroy, Object owner) {

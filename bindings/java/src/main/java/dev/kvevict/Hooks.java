@@ -10,7 +10,7 @@ import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.BiConsumer;
 
 /**
- * What a context calls back, and the device it works on. Native code knows the hooks by a number;
+ * The callbacks of a context, and its device. Native code knows the hooks by a number;
  * every handle made from the context holds them, so that they are there whenever it can call.
  */
 final class Hooks {

@@ -3,8 +3,8 @@ package dev.kvevict;
 import java.nio.IntBuffer;
 
 /**
- * Which slots of a layer to keep: one list that all KV heads share, or one for each, every list
- * with a count of its own. Immutable; nothing is copied but arrays.
+ * The slots of a layer to keep: one list that all KV heads share, or one for each, every list
+ * with a count of its own. Immutable; only arrays are copied.
  */
 public final class KeepLists {
   private final int listCount;
@@ -51,7 +51,7 @@ public final class KeepLists {
   /**
    * Lists at an address.
    *
-   * @param address of i32 [listCount, count] on the context's device; 0 where only sizes are asked for
+   * @param address address of i32 [listCount, count] on the context's device; 0 to ask for sizes
    * @param length elements there
    * @param listCount 1 or the view's KV heads
    * @param count slots in every list; with counts, the most of any
@@ -64,7 +64,7 @@ public final class KeepLists {
   /**
    * The same lists, further apart.
    *
-   * @param elements from one list to the next; 0: the count
+   * @param elements distance from one list to the next; 0: the count
    * @return the lists
    */
   public KeepLists withStride(long elements) {
@@ -74,7 +74,7 @@ public final class KeepLists {
   /**
    * The same lists with counts of their own, on the CPU.
    *
-   * @param each how many slots a list has, at most the count; direct, in native order
+   * @param each slots of each list, at most the count; direct, in native order
    * @return the lists
    */
   public KeepLists withCounts(IntBuffer each) {

@@ -20,7 +20,7 @@ public final class KvEvictException extends RuntimeException {
   }
 
   /**
-   * What kind of failure it was.
+   * The kind of failure.
    *
    * @return the status; {@link Status#INTERNAL} for a number this version does not know
    */

@@ -13,7 +13,7 @@ abstract class LayerBuilder<B extends LayerBuilder<B>> {
   /**
    * Query heads.
    *
-   * @param n how many
+   * @param n the number
    * @return this
    */
   public B queryHeads(int n) {
@@ -24,7 +24,7 @@ abstract class LayerBuilder<B extends LayerBuilder<B>> {
   /**
    * KV heads.
    *
-   * @param n how many
+   * @param n the number
    * @return this
    */
   public B kvHeads(int n) {
@@ -35,7 +35,7 @@ abstract class LayerBuilder<B extends LayerBuilder<B>> {
   /**
    * Elements of key and value rows.
    *
-   * @param elements of both
+   * @param elements elements of both
    * @return this
    */
   public B headDim(int elements) {
@@ -68,9 +68,9 @@ abstract class LayerBuilder<B extends LayerBuilder<B>> {
   /**
    * The element types.
    *
-   * @param query of the queries handed to observe, score and evict
-   * @param key of the keys
-   * @param value of the values
+   * @param query the type of the queries handed to observe, score and evict
+   * @param key the type of the keys
+   * @param value the type of the values
    * @return this
    */
   public B dtypes(DType query, DType key, DType value) {
@@ -81,7 +81,7 @@ abstract class LayerBuilder<B extends LayerBuilder<B>> {
   }
 
   /**
-   * What multiplies q.k, unless 1/sqrt(headDim) is right.
+   * Sets what multiplies q.k, unless 1/sqrt(headDim) is right.
    *
    * @param scale the factor
    * @return this

@@ -2,7 +2,7 @@ package dev.kvevict;
 
 /** The attention geometry of one layer. A value; {@link #builder()} names the numbers. */
 public final class LayerGeometry {
-  /** As C has it; not written to again. */
+  /** The C struct; not written again. */
   final Struct struct;
 
   LayerGeometry(Struct struct) {
@@ -18,7 +18,7 @@ public final class LayerGeometry {
     return new Builder();
   }
 
-  /** {@return what the layer keeps; of one without a full cache nothing else is read} */
+  /** {@return what the layer keeps; without a full cache nothing else is read} */
   public LayerCache cache() {
     return struct.enumAt(Abi.LayerGeometry.CACHE, LayerCache.class);
   }
@@ -63,7 +63,7 @@ public final class LayerGeometry {
     return struct.floatAt(Abi.LayerGeometry.SOFTMAX_SCALE);
   }
 
-  /** {@return what keeps scaled logits within bounds; 0: nothing does} */
+  /** {@return the soft cap of scaled logits; 0: none} */
   public float logitSoftcap() {
     return struct.floatAt(Abi.LayerGeometry.LOGIT_SOFTCAP);
   }
@@ -91,7 +91,7 @@ public final class LayerGeometry {
     private Builder() {}
 
     /**
-     * What the layer keeps of the tokens that it has seen.
+     * Sets what the layer keeps of the tokens that it has seen.
      *
      * @param cache {@link LayerCache#FULL} unless set; with another the layer needs nothing else
      * @return this

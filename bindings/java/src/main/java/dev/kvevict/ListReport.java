@@ -12,8 +12,8 @@ public sealed interface ListReport permits Records.ListReport {
   int tokensAfter();
 
   /**
-   * {@return what share of the list's mass stayed: of the scores that it was chosen by, where these
-   * are attention or the caller's; NaN where nothing is known, as for a plan that does not report
+   * {@return the share of the list's mass that stayed: of the scores that chose it, if these
+   * are attention or the caller's; NaN if it is not known, as for a plan that does not report
    * mass}
    */
   float massKept();

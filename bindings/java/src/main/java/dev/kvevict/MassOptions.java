@@ -3,7 +3,7 @@ package dev.kvevict;
 import java.util.Objects;
 
 /**
- * Which budget {@link Context#budgetForMass} looks for.
+ * What {@link Context#budgetForMass} looks for.
  */
 public final class MassOptions {
   private final double mass;
@@ -31,7 +31,7 @@ public final class MassOptions {
   }
 
   /**
-   * Which rows have one budget: each its own, those of a layer, all.
+   * Sets which rows share a budget: none, those of a layer, or all.
    *
    * @param which the scope
    * @return these options with the scope
@@ -43,8 +43,8 @@ public final class MassOptions {
   /**
    * Slots that must stay; they count.
    *
-   * @param first how many first ones
-   * @param last how many last ones, the window included
+   * @param first the number of first ones
+   * @param last the number of last ones, the window included
    * @return these options with the slots
    */
   public MassOptions withEnds(int first, int last) {

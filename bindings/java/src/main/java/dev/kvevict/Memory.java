@@ -11,7 +11,7 @@ import java.nio.LongBuffer;
 import java.nio.ShortBuffer;
 import java.util.Objects;
 
-/** Where the memory of direct buffers lies, with the checks that native code cannot make. */
+/** The addresses of direct buffers, with the checks that native code cannot make. */
 final class Memory {
   private Memory() {}
 
@@ -23,7 +23,7 @@ final class Memory {
     return NativeSupport.addressOf(buffer) + ((long) buffer.position() << shift(buffer));
   }
 
-  /** As address(), for elements that the callee reads as numbers. */
+  /** address() for elements that the callee reads as numbers. */
   static long numbers(Buffer buffer, String name) {
     long address = address(buffer, name);
     if (order(buffer) != ByteOrder.nativeOrder()) {
@@ -33,7 +33,7 @@ final class Memory {
     return address;
   }
 
-  /** As numbers(), for elements that the callee writes. */
+  /** numbers() for elements that the callee writes. */
   static long output(Buffer buffer, String name) {
     long address = numbers(buffer, name);
     if (buffer.isReadOnly()) {
@@ -58,7 +58,7 @@ final class Memory {
     }
   }
 
-  /** As numbers(), for what lies on the context's device; null stands for none. */
+  /** numbers() for memory on the context's device; null stands for none. */
   static long input(Device device, Buffer buffer, String name) {
     if (buffer == null) {
       return 0;
@@ -67,7 +67,7 @@ final class Memory {
     return numbers(buffer, name);
   }
 
-  /** As output(), for what lies on the context's device. */
+  /** output() for memory on the context's device. */
   static long output(Device device, Buffer buffer, String name) {
     long address = output(buffer, name);
     requireCpu(device, name);

@@ -53,7 +53,7 @@ public final class Move {
    *
    * @param view the layer's cache
    * @param tokenCount slots held, the most of any head
-   * @param destination where they are copied to
+   * @param destination the cache to which they are copied
    * @return the move
    */
   public static Move all(View view, int tokenCount, View destination) {
@@ -62,7 +62,7 @@ public final class Move {
   }
 
   /**
-   * Where heads hold different numbers of slots, on the CPU. Blocks beyond a head's own count need
+   * Sets the slots held by each head if they differ, on the CPU. Blocks beyond a head's count need
    * not be in its table.
    *
    * @param each slots of a KV head, at most tokenCount; direct, in native order
@@ -73,7 +73,7 @@ public final class Move {
   }
 
   /**
-   * Where heads hold different numbers of slots, at an address.
+   * Sets the slots held by each head if they differ, at an address.
    *
    * @param each address of u32 [kvHeads], at most tokenCount, on the context's device
    * @return this move with the counts
@@ -83,9 +83,9 @@ public final class Move {
   }
 
   /**
-   * What becomes of the rows that go when a context compacts.
+   * Sets what becomes of the rows that go when a context compacts.
    *
-   * @param rule by which they merge into rows that stay
+   * @param rule how they merge into rows that stay
    * @return this move with the rule
    */
   public Move withMerge(Merge rule) {
@@ -95,9 +95,9 @@ public final class Move {
   /**
    * The same, of the most similar rows.
    *
-   * @param rule by which they merge into rows that stay
-   * @param threshold of values, the least similarity of their keys, in [0, 1]
-   * @param fraction of values, the part of those that go, in (0, 1]
+   * @param rule how they merge into rows that stay
+   * @param threshold the least similarity of keys whose values merge, in [0, 1]
+   * @param fraction the part of the values that go that merges, in (0, 1]
    * @return this move with the rule
    */
   public Move withMerge(Merge rule, double threshold, double fraction) {
@@ -106,10 +106,10 @@ public final class Move {
   }
 
   /**
-   * Where the first survivor of every head goes when a context compacts. Without a destination what
-   * is below it is neither read nor written, and no listed slot is.
+   * Sets the slot of every head's first survivor when a context compacts. Without a destination what
+   * is below it is neither read nor written, and no slot below it is listed.
    *
-   * @param slot of the destination, or of the cache itself
+   * @param slot a slot of the destination, or of the cache itself
    * @return this move to slots from there on
    */
   public Move withFirstSlot(int slot) {
@@ -121,7 +121,7 @@ public final class Move {
    * Another cache that a context copies survivors to when it compacts, which is then all that
    * changes.
    *
-   * @param cache with the same KV heads and head sizes, in any layout; where K or V have another dtype
+   * @param cache one with the same KV heads and head sizes, in any layout; if K or V have another dtype
    *     there, rows are requantised
    * @return this move to the other cache
    */
@@ -147,7 +147,7 @@ public final class Move {
     private final Move[] moves;
     private final View.Content[] caches; // and destinations
 
-    /** Of a call that only asks for sizes, the caches must hold what is kept, else all slots. */
+    /** If a call only asks for sizes, the caches must hold what is kept, otherwise all slots. */
     All(Device device, List<Move> list, boolean sizes) {
       moves = list.toArray(new Move[0]);
       n = moves.length;

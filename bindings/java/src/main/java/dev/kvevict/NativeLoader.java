@@ -95,7 +95,7 @@ final class NativeLoader {
       Files.deleteIfExists(directory.resolve(System.mapLibraryName(NAME)));
       Files.deleteIfExists(directory);
     } catch (IOException e) {
-      // In use, or not ours.
+      // The file is in use, or not ours.
     }
   }
 

@@ -33,7 +33,7 @@ final class Numbers {
     return address;
   }
 
-  /** As input(), for numbers that the call writes. */
+  /** input() for numbers that the call writes. */
   long output(Device device, String name) {
     if (buffer != null && buffer.isReadOnly()) {
       throw new IllegalArgumentException(name + " is read-only");
@@ -42,7 +42,7 @@ final class Numbers {
   }
 
   /**
-   * How many tokens a head has, as far as is known: 0 at an address, all without numbers, and no
+   * The number of tokens of a head, as far as is known: 0 at an address, all without numbers, and no
    * more than all.
    */
   static int tokensOf(Numbers counts, int head, int all) {
@@ -53,7 +53,7 @@ final class Numbers {
         ? 0 : Math.min(counts.ints.get(head), all);
   }
 
-  /** The address of one number for each of some; 0 if there are none. */
+  /** The address of so many numbers; 0 if there are none. */
   static long each(Numbers numbers, Device device, int n, String name) {
     if (numbers == null) {
       return 0;

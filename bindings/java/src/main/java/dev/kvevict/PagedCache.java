@@ -7,7 +7,7 @@ package dev.kvevict;
 public final class PagedCache extends Handle {
   private final Shared shared;
 
-  /** What a cache and its sequences need as long as any of them lives. */
+  /** A cache and its sequences need this as long as any of them lives. */
   record Shared(Geometry geometry, Hooks hooks, PagedCacheOptions lent) {}
 
   PagedCache(long pointer, Shared shared) {

@@ -34,7 +34,7 @@ public final class PagedCacheOptions {
   /**
    * Blocks of 16 tokens, in memory of the context.
    *
-   * @param blockCount for each layer; layers that are alike share theirs
+   * @param blockCount blocks for each layer; layers that are alike share theirs
    * @return the options
    */
   public static PagedCacheOptions of(int blockCount) {
@@ -56,7 +56,7 @@ public final class PagedCacheOptions {
   /**
    * The same with rows that lie otherwise.
    *
-   * @param blockLayout how rows lie in a block
+   * @param blockLayout the layout of rows in a block
    * @return the options
    */
   public PagedCacheOptions withLayout(BlockLayout blockLayout) {
@@ -83,7 +83,7 @@ public final class PagedCacheOptions {
    * The same with memory of the caller's for the blocks.
    *
    * @param blocks address of at least {@link Plan#pagedCacheBytes}, aligned to 256
-   * @param bytes how many there are
+   * @param bytes the number of bytes
    * @return the options
    */
   public PagedCacheOptions withMemory(long blocks, long bytes) {
@@ -117,7 +117,7 @@ public final class PagedCacheOptions {
   /**
    * The same with last rows of a sequence that are not quantized.
    *
-   * @param tokenCount how many there are at least
+   * @param tokenCount the least number of tokens
    * @param dtype f32, f16 or bf16; opaque: f32
    * @return the options
    */
@@ -126,7 +126,7 @@ public final class PagedCacheOptions {
         numberDType, groupTokens, tokenCount, dtype);
   }
 
-  /** As C has it. */
+  /** The C struct. */
   Struct write(Device device) {
     if (lent != null) {
       Memory.requireCpu(device, "blocks");

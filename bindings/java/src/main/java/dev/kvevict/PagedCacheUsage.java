@@ -8,10 +8,10 @@ public sealed interface PagedCacheUsage permits Records.PagedCacheUsage {
   /** {@return blocks of all layers} */
   long blockCount();
 
-  /** {@return of them, those that nobody holds} */
+  /** {@return the blocks that nobody holds} */
   long freeCount();
 
-  /** {@return those that several sequences hold} */
+  /** {@return the blocks that several sequences hold} */
   long sharedCount();
 
   /** {@return rows of all layers that sequences hold, each for itself} */
@@ -20,9 +20,9 @@ public sealed interface PagedCacheUsage permits Records.PagedCacheUsage {
   /** {@return bytes of all blocks, and of what sequences have for recent rows} */
   long bytes();
 
-  /** {@return of them, without the blocks that are free} */
+  /** {@return the bytes without the free blocks} */
   long bytesInUse();
 
-  /** {@return what {@link #bytes} were if all rows were f32} */
+  /** {@return what {@link #bytes} would be if all rows were f32} */
   long f32Bytes();
 }

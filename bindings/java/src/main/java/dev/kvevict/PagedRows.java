@@ -20,7 +20,7 @@ public final class PagedRows {
    * Rows.
    *
    * @param layer one with a full cache
-   * @param firstSlot of row 0
+   * @param firstSlot the slot of row 0
    * @param tokenCount rows of each KV head; 0 is valid
    * @param k keys, of the geometry's type, in any layout; null: they are left alone
    * @param v values likewise; not both null

@@ -45,7 +45,7 @@ public final class PagedSequence extends Handle {
   /**
    * Makes room for tokens behind the last one, in every layer. Their rows have any content.
    *
-   * @param tokenCount how many
+   * @param tokenCount the number of tokens
    */
   public void append(int tokenCount) {
     append(tokenCount, 0);
@@ -54,7 +54,7 @@ public final class PagedSequence extends Handle {
   /**
    * Makes room for tokens behind the last one, in every layer. Their rows have any content.
    *
-   * @param tokenCount how many
+   * @param tokenCount the number of tokens
    * @param stream a CUstream; ignored on the CPU
    */
   public void append(int tokenCount, long stream) {
@@ -86,7 +86,7 @@ public final class PagedSequence extends Handle {
    * Drops the last rows of each layer that a sequence of positions stores no longer: after its trim or
    * reset, or an eviction by views.
    *
-   * @param stored of a plan of the cache's geometry
+   * @param stored a sequence of a plan with the cache's geometry
    */
   public void fit(Sequence stored) {
     long sequence = enterAlone();
@@ -103,7 +103,7 @@ public final class PagedSequence extends Handle {
   }
 
   /**
-   * How many rows a layer holds.
+   * The rows that a layer holds.
    *
    * @param layer one with a full cache
    * @return slots
@@ -234,9 +234,9 @@ public final class PagedSequence extends Handle {
    * Evicts as {@link Sequence#evict} does and gives emptied blocks back, on the CPU. Blocks that others
    * share are copied where survivors move to them; the others hold theirs unchanged.
    *
-   * @param sequence which tokens the rows are of
+   * @param sequence the tokens that the rows belong to
    * @param options no undo: a fork made before keeps what goes
-   * @param workspace for {@link Operation#EVICT}
+   * @param workspace scratch for {@link Operation#EVICT}
    * @return what was done
    */
   public EvictReport evict(Sequence sequence, EvictOptions options, ByteBuffer workspace) {
@@ -247,7 +247,7 @@ public final class PagedSequence extends Handle {
   /**
    * Evicts as {@link Sequence#evict} does and gives emptied blocks back.
    *
-   * @param sequence which tokens the rows are of
+   * @param sequence the tokens that the rows belong to
    * @param options no undo: a fork made before keeps what goes
    * @param workspace address of scratch for {@link Operation#EVICT}
    * @param workspaceBytes its bytes
@@ -264,10 +264,10 @@ public final class PagedSequence extends Handle {
    * Reads a prompt in chunks as {@link Sequence#prefill} does, on the CPU: makes room before each one,
    * and gives back what evictions leave empty.
    *
-   * @param prompt how
-   * @param sequence which tokens the rows are of
-   * @param workspace for {@link Operation#EVICT}
-   * @return what it took
+   * @param prompt the prompt and how to read it
+   * @param sequence the tokens that the rows belong to
+   * @param workspace scratch for {@link Operation#EVICT}
+   * @return what the prefill took
    */
   public PrefillReport prefill(Prefill prompt, Sequence sequence, ByteBuffer workspace) {
     PrefillReport report = prefill(prompt, sequence,
@@ -280,12 +280,12 @@ public final class PagedSequence extends Handle {
    * Reads a prompt in chunks as {@link Sequence#prefill} does: makes room before each one, and gives
    * back what evictions leave empty.
    *
-   * @param prompt how
-   * @param sequence which tokens the rows are of
+   * @param prompt the prompt and how to read it
+   * @param sequence the tokens that the rows belong to
    * @param workspace address of scratch for {@link Operation#EVICT}
    * @param workspaceBytes its bytes
    * @param stream a CUstream; ignored on the CPU
-   * @return what it took
+   * @return what the prefill took
    */
   public PrefillReport prefill(Prefill prompt, Sequence sequence, long workspace,
       long workspaceBytes, long stream) {

@@ -14,10 +14,10 @@ public sealed interface ParameterInfo permits Records.ParameterInfo {
   /** {@return what it does, in sentences} */
   String doc();
 
-  /** {@return of numbers and counts the least; else 0} */
+  /** {@return the least number or count; otherwise 0} */
   double least();
 
-  /** {@return of numbers and counts the most; else 0} */
+  /** {@return the largest number or count; otherwise 0} */
   double most();
 
   /** {@return whether values are above the least} */

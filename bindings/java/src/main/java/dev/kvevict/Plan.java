@@ -68,9 +68,9 @@ public final class Plan extends Handle {
   }
 
   /**
-   * What the blocks of all layers of a paged cache take.
+   * The bytes of all layers' blocks of a paged cache.
    *
-   * @param options how many there are
+   * @param options the number of blocks
    * @return bytes
    */
   public long pagedCacheBytes(PagedCacheOptions options) {
@@ -86,7 +86,7 @@ public final class Plan extends Handle {
    * A paged cache of which all blocks are free. Of this plan it has context, geometry and maxTokens,
    * the most that a sequence may hold; the policy plays no part.
    *
-   * @param options how many blocks, and where
+   * @param options the number of blocks, and their memory
    * @return the cache, which keeps what it needs of this plan alive
    */
   public PagedCache newPagedCache(PagedCacheOptions options) {
@@ -102,7 +102,7 @@ public final class Plan extends Handle {
   /**
    * Scratch for an operation at the geometry's maxTokens.
    *
-   * @param operation which
+   * @param operation the operation
    * @return its sizes
    */
   public Workspace workspace(Operation operation) {
@@ -112,7 +112,7 @@ public final class Plan extends Handle {
   /**
    * Scratch for an operation. In the least, scoring on the CPU is slower.
    *
-   * @param operation which
+   * @param operation the operation
    * @param tokenCount the most slots that a layer will hold then; 0: maxTokens
    * @return its sizes
    */
@@ -127,9 +127,9 @@ public final class Plan extends Handle {
   }
 
   /**
-   * What a layer is for the plan.
+   * Says what a layer is for the plan.
    *
-   * @param layer which
+   * @param layer the layer
    * @return its heads and keep lists
    */
   public LayerInfo layer(int layer) {
@@ -160,9 +160,9 @@ public final class Plan extends Handle {
   }
 
   /**
-   * What the plan can do with a layer, and why not.
+   * Says what the plan can do with a layer, and why not.
    *
-   * @param layer which
+   * @param layer the layer
    * @return the answer
    */
   public Capabilities capabilities(int layer) {
@@ -176,8 +176,8 @@ public final class Plan extends Handle {
   }
 
   /**
-   * What the policy asks of {@link Context#select}. The caller adds scores, protected slots and
-   * where the lists lie.
+   * Says what the policy asks of {@link Context#select}. The caller adds scores, protected slots and
+   * memory for the lists.
    *
    * @param layer decides the budget; with scope MODEL the first one with a full cache
    * @param tokenCount slots held, and the tokens seen so far
@@ -211,7 +211,7 @@ public final class Plan extends Handle {
    * Scores the cached tokens of layers by the signal of the policy, on the CPU.
    *
    * @param jobs a layer each, at most 128
-   * @param workspace for {@link Operation#SCORE}
+   * @param workspace scratch for {@link Operation#SCORE}
    */
   public void score(List<ScoreJob> jobs, ByteBuffer workspace) {
     score(jobs, Memory.workspace(hooks.device, workspace), Memory.workspaceBytes(workspace), 0);

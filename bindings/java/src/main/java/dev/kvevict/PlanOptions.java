@@ -40,7 +40,7 @@ public final class PlanOptions {
   /**
    * The same with budgets of the layers.
    *
-   * @param layerBudgets of each layer with a full cache what the budget of a policy means, in place
+   * @param layerBudgets a policy's budget for each layer with a full cache, in place
    *     of that and of the layer split; not with budgets of the heads. Without any: the policy's
    * @return the options
    */

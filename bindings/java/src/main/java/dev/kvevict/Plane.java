@@ -103,9 +103,9 @@ public final class Plane {
   }
 
   /**
-   * Rows of numbers at an address, whose end nobody checks.
+   * Rows of numbers at an address. Nobody checks where they end.
    *
-   * @param address of a host or device, by the context's device
+   * @param address an address on the host or a device, by the context's device
    * @param dtype element type
    * @param headDim elements per row
    * @param tokenStride bytes from one token's row to the next's
@@ -134,7 +134,7 @@ public final class Plane {
   /**
    * [tokens, heads, dim], at an address.
    *
-   * @param address of the first row, on a host or device; nobody checks where they end
+   * @param address address of the first row on the host or a device; nobody checks where rows end
    * @param dtype element type
    * @param headCount heads in memory
    * @param headDim elements per row
@@ -160,7 +160,7 @@ public final class Plane {
   /**
    * [heads, capacity, dim], at an address.
    *
-   * @param address of the first row, on a host or device; nobody checks where they end
+   * @param address address of the first row on the host or a device; nobody checks where rows end
    * @param dtype element type
    * @param capacity tokens for which there is room per head
    * @param headDim elements per row
@@ -187,7 +187,7 @@ public final class Plane {
   /**
    * [heads, dim, capacity]: transposed, as some engines store V, at an address.
    *
-   * @param address of the first row, on a host or device; nobody checks where they end
+   * @param address address of the first row on the host or a device; nobody checks where rows end
    * @param dtype element type
    * @param capacity tokens for which there is room per head
    * @param headDim elements per row
@@ -217,7 +217,7 @@ public final class Plane {
   /**
    * [blocks, tokens of a block, heads, dim], for a paged view, at an address.
    *
-   * @param address of the pool, on a host or device; nobody checks its end
+   * @param address address of the pool on the host or a device; nobody checks its end
    * @param dtype element type
    * @param blockSize tokens per block
    * @param headCount heads in memory
@@ -249,7 +249,7 @@ public final class Plane {
   /**
    * [blocks, heads, tokens of a block, dim], for a paged view, at an address.
    *
-   * @param address of the pool, on a host or device; nobody checks its end
+   * @param address address of the pool on the host or a device; nobody checks its end
    * @param dtype element type
    * @param blockSize tokens per block
    * @param headCount heads in memory
@@ -285,7 +285,7 @@ public final class Plane {
    * [blocks, heads, groups, tokens of a block, elements of a group], for a paged view: vectorised, as
    * some engines store K, at an address.
    *
-   * @param address of the pool, on a host or device; nobody checks its end
+   * @param address address of the pool on the host or a device; nobody checks its end
    * @param dtype element type
    * @param blockSize tokens per block
    * @param headCount heads in memory
@@ -303,7 +303,7 @@ public final class Plane {
   /**
    * [tokens of a block, heads, dim] in blocks that were allocated one by one, for a paged view.
    *
-   * @param addresses as for {@link #withAddressTable(LongBuffer)}
+   * @param addresses see {@link #withAddressTable(LongBuffer)}
    * @param dtype element type
    * @param headCount heads in memory
    * @param headDim elements per row
@@ -332,7 +332,7 @@ public final class Plane {
   /**
    * Rows of bytes that only the engine understands, at an address.
    *
-   * @param address of a host or device, by the context's device
+   * @param address an address on the host or a device, by the context's device
    * @param rowBytes bytes per row
    * @param tokenStride bytes from one token's row to the next's
    * @param headStride bytes from one head's row to the next's
@@ -346,7 +346,7 @@ public final class Plane {
   /**
    * The same rows, elements not packed.
    *
-   * @param bytes from one element to the next; 0: packed
+   * @param bytes distance from one element to the next; 0: packed
    * @return the plane
    */
   public Plane withElementStride(long bytes) {
@@ -357,7 +357,7 @@ public final class Plane {
   /**
    * The same rows in blocks, for a paged view.
    *
-   * @param bytes from one block to the next
+   * @param bytes distance from one block to the next
    * @return the plane
    */
   public Plane withBlockStride(long bytes) {
@@ -366,10 +366,10 @@ public final class Plane {
   }
 
   /**
-   * The same rows with elements in groups, in which they are packed.
+   * The same rows with elements packed in groups.
    *
-   * @param elements of a group; a divisor of headDim
-   * @param bytes from one group to the next
+   * @param elements elements per group, which divide headDim
+   * @param bytes distance from one group to the next
    * @return the plane
    */
   public Plane withGroups(int elements, long bytes) {
@@ -379,7 +379,7 @@ public final class Plane {
 
   /**
    * The same rows in blocks that were allocated one by one, for a paged view. The plane is one
-   * {@link #at at} the place in a block where it begins, which may be 0; nobody checks where blocks
+   * {@link #at at} its begin in a block, which may be 0; nobody checks where blocks
    * end. The table is read when calls are made.
    *
    * @param addresses direct, in native order: those of the blocks by id, or in token order for a
@@ -393,9 +393,9 @@ public final class Plane {
   }
 
   /**
-   * As {@link #withAddressTable(LongBuffer)}, with the table at an address.
+   * Does what {@link #withAddressTable(LongBuffer)} does with a table at an address.
    *
-   * @param address of u64 on the context's device
+   * @param address address of u64 on the context's device
    * @param length block ids
    * @return the plane
    */
@@ -420,7 +420,7 @@ public final class Plane {
    * The same rows as a companion: numbers of one element that go with the rows of K or V. With a
    * token stride of 0 a head has one number for all tokens, which stays where it is.
    *
-   * @param role what they are
+   * @param role the role of the rows
    * @return the plane
    */
   public Plane withRole(Role role) {
@@ -431,7 +431,7 @@ public final class Plane {
   /**
    * The same scales or minima, each of which tokens share: rows of one number per element.
    *
-   * @param tokens of a group; 0: none share any
+   * @param tokens tokens per group; 0: none share any
    * @return the plane
    */
   public Plane withTokenGroups(int tokens) {
@@ -459,7 +459,7 @@ public final class Plane {
   /**
    * The rows from another place of the same memory on, for example the next token's.
    *
-   * @param bytes how much further; negative: back
+   * @param bytes the distance; negative: back
    * @return the plane
    */
   public Plane from(long bytes) {
@@ -482,7 +482,7 @@ public final class Plane {
     return after != UNKNOWN;
   }
 
-  /** With the strides that 0 stands for in inputs but queries: those of tokenCount packed rows. */
+  /** Replaces strides of 0, which inputs except queries may have, by those of packed rows. */
   Plane packed(int tokenCount) {
     if (tokenStride != 0 && headStride != 0) {
       return this;
@@ -545,7 +545,7 @@ public final class Plane {
     return 1 + (stride > 0 ? (after - reach[1]) / stride : (before + reach[0]) / -stride);
   }
 
-  /** What the library says of element types, by their ordinals. */
+  /** The library's table of element types, by their ordinals. */
   private static final class Infos {
     static final DTypeInfo[] OF = new DTypeInfo[DType.values().length];
 
@@ -610,7 +610,7 @@ public final class Plane {
     return type.getSimpleName();
   }
 
-  /** A plane at an offset, whose end nobody checks; null if it is absent. */
+  /** A plane at an offset without a check of its end; null if it is absent. */
   static Plane read(Struct in, int offset) {
     long data = in.longAt(offset + Abi.Plane.DATA);
     return data == 0 ? null : at(data,

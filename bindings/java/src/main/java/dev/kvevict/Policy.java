@@ -13,7 +13,7 @@ import java.util.function.LongFunction;
  * <p>A value, which is its text form: {@code Policy.parse("snapkv:budget=2048,window=32")}, or by
  * {@link #builder}. Two policies are equal if their texts are. A policy has the parameters that mean
  * something to it, see {@link KvEvict#parameters(String)}: asking for others or setting them fails,
- * and so does a value outside a parameter's range. Whether values go together is checked by
+ * and so does a value outside a parameter's range. Whether values can be combined is checked by
  * {@link #validate} and where the policy is used.
  */
 public final class Policy extends PolicyParameters {
@@ -67,7 +67,7 @@ public final class Policy extends PolicyParameters {
   /**
    * This policy with some keys changed.
    *
-   * @param keys as in the text form: {@code "budget=0.25,sink=8"}
+   * @param keys keys in the text form: {@code "budget=0.25,sink=8"}
    * @return the changed policy, validated
    * @throws KvEvictException as for {@link #parse}
    */
@@ -85,7 +85,7 @@ public final class Policy extends PolicyParameters {
   }
 
   /**
-   * Checks whether the values go together, for any context length.
+   * Checks whether the values can be combined, for any context length.
    *
    * @throws KvEvictException with the numbers that do not
    */
@@ -156,8 +156,8 @@ public final class Policy extends PolicyParameters {
   }
 
   /**
-   * What a call returns for the native policy of this text. Its values are set one by one, since
-   * they need not go together yet.
+   * Returns what a call returns for the native policy of this text. Values are set one by one, since
+   * their combination may be invalid yet.
    */
   <T> T call(LongFunction<T> call) {
     String[] parts = text.split("[:,]");

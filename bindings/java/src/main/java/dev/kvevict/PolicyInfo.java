@@ -2,16 +2,16 @@ package dev.kvevict;
 
 /** One row of the table of policies. */
 public sealed interface PolicyInfo permits Records.PolicyInfo {
-  /** {@return as in the text form} */
+  /** {@return the name in the text form} */
   String name();
 
   /** {@return what ranks a token} */
   String signal();
 
-  /** {@return what happens to the numbers} */
+  /** {@return how its numbers are shaped} */
   String shaping();
 
-  /** {@return how many survive, where} */
+  /** {@return how many tokens survive in which layers and heads} */
   String budget();
 
   /** {@return when it runs} */

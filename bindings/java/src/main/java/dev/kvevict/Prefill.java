@@ -20,7 +20,7 @@ public final class Prefill {
       return firstToken;
     }
 
-    /** {@return how many, at most a chunk} */
+    /** {@return the number of tokens, at most a chunk} */
     public int tokenCount() {
       return tokenCount;
     }
@@ -49,7 +49,7 @@ public final class Prefill {
    * Sequence#observe}. It may use the sequence and its blocks, but appends nothing. What it throws
    * ends the prefill, which throws the same.
    *
-   * @param tokenCount of the prompt
+   * @param tokenCount tokens of the prompt
    * @param chunk tokens at a time, at least 1
    * @param forward the model
    * @return the prompt
@@ -69,7 +69,7 @@ public final class Prefill {
   }
 
   /**
-   * What each eviction is told beside the policy.
+   * Sets what each eviction is told beside the policy.
    *
    * @param evictOptions inputs are read behind each chunk
    * @return this prompt with the options

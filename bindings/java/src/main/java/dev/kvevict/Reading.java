@@ -7,7 +7,7 @@ import java.util.concurrent.atomic.AtomicLong;
 
 /** A call of {@link Sequence#prefill}. Native code knows it by a number, and only while it runs. */
 final class Reading {
-  /** Puts what evictions are given where the call reads it; returns what is to be kept reachable. */
+  /** Writes the evictions' arguments for the call; returns what must stay reachable. */
   interface Arguments {
     Object write(EvictOptions options, int ahead);
   }
@@ -68,7 +68,7 @@ final class Reading {
     }
     done += tokenCount;
     boolean evicts = prompt.evictsEachChunk || done == prompt.tokenCount;
-    // Its rows are there, though nobody has appended them yet.
+    // The chunk's rows are there, but not appended yet.
     held = arguments.write(evicts ? prompt.options : prompt.options.withoutInputs(), tokenCount);
   }
 }

@@ -4,7 +4,7 @@ import java.nio.ByteBuffer;
 import java.util.function.LongConsumer;
 
 /**
- * What calls return. The records are hidden behind interfaces, which can get more to tell: nobody
+ * Results of calls. The records are hidden behind interfaces, which can grow: nobody
  * else constructs, matches or implements them.
  */
 final class Records {

@@ -2,7 +2,7 @@ package dev.kvevict;
 
 /** A policy in tokens, for one context length. */
 public sealed interface ResolvedPolicy permits Records.ResolvedPolicy {
-  /** As many query rows as are given (h2o). */
+  /** Stands for as many query rows as are given (h2o). */
   int ANY_QUERY_ROWS = Abi.QUERY_ROWS_ANY;
 
   /** A query row for each slot held (non-causal). */

@@ -27,8 +27,8 @@ public final class Rotation {
   /**
    * A layer's part, on the CPU.
    *
-   * @param layer which, with a full cache
-   * @param view its cache, of which only keys are read and written
+   * @param layer one with a full cache
+   * @param view its cache; only its keys are read and written
    * @param tokenCount slots held, the most of any head
    * @param offsets [listCount, tokenCount]: by how many positions the key in each slot moves, new
    *     position - old one; direct, in native order
@@ -41,8 +41,8 @@ public final class Rotation {
   /**
    * A layer's part, with offsets at an address.
    *
-   * @param layer which, with a full cache
-   * @param view its cache, of which only keys are read and written
+   * @param layer one with a full cache
+   * @param view its cache; only its keys are read and written
    * @param tokenCount slots held, the most of any head
    * @param offsets address of i32 [listCount, tokenCount] on the context's device: by how many positions
    *     the key in each slot moves, new position - old one
@@ -54,7 +54,7 @@ public final class Rotation {
   }
 
   /**
-   * How many lists the offsets are.
+   * Sets the number of lists of offsets.
    *
    * @param n 1, or the KV heads
    * @return this rotation with so many
@@ -64,7 +64,7 @@ public final class Rotation {
   }
 
   /**
-   * Where heads hold different numbers of slots, on the CPU.
+   * Sets the slots held by each head if they differ, on the CPU.
    *
    * @param each slots of a KV head, at most tokenCount; direct, in native order
    * @return this rotation with the counts
@@ -74,7 +74,7 @@ public final class Rotation {
   }
 
   /**
-   * Where heads hold different numbers of slots, at an address.
+   * Sets the slots held by each head if they differ, at an address.
    *
    * @param each address of u32 [kvHeads], at most tokenCount, on the context's device
    * @return this rotation with the counts

@@ -31,7 +31,7 @@ public final class ScoreJob {
   /**
    * A layer's part, on the CPU.
    *
-   * @param layer which, with a full cache
+   * @param layer one with a full cache
    * @param tokenCount slots held
    * @param scores out: [kvHeads, tokenCount], higher keeps; direct, in native order
    * @return the job
@@ -44,7 +44,7 @@ public final class ScoreJob {
   /**
    * A layer's part, with scores at an address.
    *
-   * @param layer which, with a full cache
+   * @param layer one with a full cache
    * @param tokenCount slots held
    * @param scores address of f32 [kvHeads, tokenCount] on the context's device, written; higher keeps
    * @param length elements there
@@ -56,7 +56,7 @@ public final class ScoreJob {
   }
 
   /**
-   * Where heads hold different numbers of slots, on the CPU.
+   * Sets the slots held by each head if they differ, on the CPU.
    *
    * @param each slots of a KV head, at most tokenCount; direct, in native order
    * @return this job with the counts
@@ -66,7 +66,7 @@ public final class ScoreJob {
   }
 
   /**
-   * Where heads hold different numbers of slots, at an address.
+   * Sets the slots held by each head if they differ, at an address.
    *
    * @param each address of u32 [kvHeads], at most tokenCount, on the context's device
    * @return this job with the counts
@@ -77,7 +77,7 @@ public final class ScoreJob {
   }
 
   /**
-   * For the policies h2o and triattention, and keydiff with a block.
+   * Sets the tokens seen for the policies h2o and triattention, and keydiff with a block.
    *
    * @param n tokens seen so far, evicted ones included; 0: tokenCount
    * @return this job with that number
@@ -89,7 +89,7 @@ public final class ScoreJob {
   /**
    * The layer's cache.
    *
-   * @param cache where it lies; null where no key is read
+   * @param cache the cache; null if no key is read
    * @return this job with the view
    */
   public ScoreJob withView(View cache) {
@@ -97,9 +97,9 @@ public final class ScoreJob {
   }
 
   /**
-   * What is read beside keys.
+   * Sets what is read beside keys.
    *
-   * @param read of n rows of queries and log-sum-exps, row i is the query of token tokenCount - n + i
+   * @param read the inputs; row i of n queries and log-sum-exps is of token tokenCount - n + i
    * @return this job with the inputs
    */
   public ScoreJob withInputs(SignalInputs read) {

@@ -5,8 +5,8 @@ import java.nio.IntBuffer;
 import java.util.Objects;
 
 /**
- * What {@link Context#select} chooses from, and what must stay. Immutable; as a plan's policy wants
- * it: {@link Plan#selection}.
+ * What {@link Context#select} chooses from, and what must stay. Immutable. {@link
+ * Plan#selection} gives what a plan's policy wants.
  */
 public final class SelectOptions implements Cloneable {
   private int tokenCount;
@@ -37,7 +37,7 @@ public final class SelectOptions implements Cloneable {
   }
 
   /**
-   * Where lists hold different numbers of slots, on the CPU.
+   * Sets the slots held by each list's heads if they differ, on the CPU.
    *
    * @param each slots of a list, at most tokenCount; direct, in native order
    * @return these options with the counts
@@ -49,7 +49,7 @@ public final class SelectOptions implements Cloneable {
   }
 
   /**
-   * Where lists hold different numbers of slots, at an address.
+   * Sets the slots held by each list's heads if they differ, at an address.
    *
    * @param each address of u32 [lists], at most tokenCount, on the context's device
    * @return these options with the counts
@@ -61,7 +61,7 @@ public final class SelectOptions implements Cloneable {
   }
 
   /**
-   * What is ranked, on the CPU.
+   * Sets the scores, on the CPU.
    *
    * @param buffer f32 [rows, tokenCount] of any values; direct, in native order
    * @return these options with the scores
@@ -73,9 +73,9 @@ public final class SelectOptions implements Cloneable {
   }
 
   /**
-   * What is ranked, at an address.
+   * Sets the scores, at an address.
    *
-   * @param address of f32 [rows, tokenCount] on the context's device
+   * @param address address of f32 [rows, tokenCount] on the context's device
    * @param length elements
    * @return these options with the scores
    */
@@ -102,7 +102,7 @@ public final class SelectOptions implements Cloneable {
   /**
    * First slots that must stay.
    *
-   * @param n how many
+   * @param n the number
    * @return these options with the sinks
    */
   public SelectOptions withSink(int n) {
@@ -114,7 +114,7 @@ public final class SelectOptions implements Cloneable {
   /**
    * Last slots that must stay.
    *
-   * @param n how many
+   * @param n the number
    * @return these options with the recent slots
    */
   public SelectOptions withRecent(int n) {
@@ -124,7 +124,7 @@ public final class SelectOptions implements Cloneable {
   }
 
   /**
-   * Which of two equal scores survives; without scores, whether the first or the last slots do.
+   * Sets which of two equal scores survives; without scores, whether the first or last slots do.
    *
    * @param which the rule
    * @return these options with the rule
@@ -136,9 +136,9 @@ public final class SelectOptions implements Cloneable {
   }
 
   /**
-   * Slots that stay or go together.
+   * Sets the slots of a block, which stays or goes as a whole.
    *
-   * @param n how many, of which lists lose a multiple; 0: 1
+   * @param n the slots of a block; 0: 1
    * @return these options with the blocks
    */
   public SelectOptions withSelectBlock(int n) {
@@ -190,7 +190,7 @@ public final class SelectOptions implements Cloneable {
         .withSelectBlock(in.intAt(Abi.SelectOptions.SELECT_BLOCK));
   }
 
-  /** Writes these options at the begin of zeroed memory; listCount is that of the keep lists. */
+  /** Writes these options at the begin of zeroed memory; listCount is the keep lists'. */
   void write(Device device, int listCount, Struct out) {
     boolean any = slots != null && slots.hasRemaining();
     out.putInt(Abi.SelectOptions.STRUCT_SIZE, Abi.SelectOptions.SIZEOF)

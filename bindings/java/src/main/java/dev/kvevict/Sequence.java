@@ -16,7 +16,7 @@ import java.util.stream.IntStream;
  */
 public final class Sequence extends Handle {
   /**
-   * As firstPosition: the sequence's logical length. On CUDA it is read when the work runs, so that
+   * A firstPosition that stands for the logical length. On CUDA it is read when the work runs, so that
    * a captured graph goes on where the sequence is.
    */
   public static final int POSITION_NEXT = Abi.POSITION_NEXT;
@@ -144,7 +144,7 @@ public final class Sequence extends Handle {
    * Begins an empty sequence from caches that are filled already: a restored session, a beam, a
    * prefix that requests share.
    *
-   * @param layers of each layer the positions that its slots hold, ascending: one list, or one for
+   * @param layers the positions that each layer's slots hold, ascending: one list, or one for
    *     each of its keep lists, see {@link LayerInfo}; null for layers without a full cache
    * @param tokenCount the logical length, above every position
    */
@@ -155,7 +155,7 @@ public final class Sequence extends Handle {
   /**
    * Begins an empty sequence from caches that are filled already. On CUDA this waits.
    *
-   * @param layers as for the other overload
+   * @param layers see the other overload
    * @param tokenCount the logical length, above every position
    * @param stream a CUstream; ignored on the CPU
    */
@@ -218,7 +218,7 @@ public final class Sequence extends Handle {
    * A sequence that goes on from where this one is, with the queries in memory of the caller's, on
    * the CPU.
    *
-   * @param memory as for {@link #beginObserving(ByteBuffer)}
+   * @param memory see {@link #beginObserving(ByteBuffer)}
    * @return the new sequence, of the same plan
    */
   public Sequence fork(ByteBuffer memory) {
@@ -231,7 +231,7 @@ public final class Sequence extends Handle {
   /**
    * A sequence that goes on from where this one is.
    *
-   * @param memory as for {@link #beginObserving(long, long)}; not used if this one does not observe
+   * @param memory see {@link #beginObserving(long, long)}; not used if this one does not observe
    * @param memoryBytes its bytes
    * @param stream a CUstream, after this one's work; ignored on the CPU
    * @return the new sequence, of the same plan
@@ -244,7 +244,7 @@ public final class Sequence extends Handle {
   /**
    * A sequence that goes on from where this one is under another plan, with another policy.
    *
-   * @param plan of the same context and layers
+   * @param plan a plan with the same context and layers
    * @return the new sequence, with query memory of the context if it has the queries
    */
   public Sequence fork(Plan plan) {
@@ -255,8 +255,8 @@ public final class Sequence extends Handle {
    * A sequence that goes on from where this one is under another plan, with another policy. Observed
    * queries go along where both plans have a window as wide. On CUDA this waits.
    *
-   * @param plan of the same context and layers
-   * @param memory as for {@link #beginObserving(long, long)}; not used if the new one does not
+   * @param plan a plan with the same context and layers
+   * @param memory see {@link #beginObserving(long, long)}; not used if the new one does not
    *     observe
    * @param memoryBytes its bytes
    * @param stream a CUstream, after this one's work; ignored on the CPU
@@ -353,7 +353,7 @@ public final class Sequence extends Handle {
    * Shows a layer's query rows of one chunk; the rows of the window are remembered. Showing earlier
    * positions again replaces them and forgets what came after (rollback).
    *
-   * @param layer which
+   * @param layer the layer
    * @param queries [queryHeads, rowCount] rows, after RoPE; copied
    * @param rowCount 0 does nothing
    * @param firstPosition position of row 0, or {@link #POSITION_NEXT}
@@ -369,7 +369,7 @@ public final class Sequence extends Handle {
    * (rollback). Or the attention that the rows paid, which is added up: of rows that follow on those
    * observed before.
    *
-   * @param layer which
+   * @param layer the layer
    * @param shown rowCount rows; copied. Log-sum-exps may come with the queries or after them
    * @param rowCount 0 does nothing
    * @param firstPosition position of row 0, or {@link #POSITION_NEXT}
@@ -393,9 +393,9 @@ public final class Sequence extends Handle {
    * Shows the query rows of one chunk in every layer: those of all layers or, if one is refused, of
    * none.
    *
-   * @param layers what each layer shows, as for one; null for nothing, as of layers without a full
+   * @param layers what each layer shows; null for nothing, as for layers without a full
    *     cache
-   * @param rowCount of each layer; 0 does nothing
+   * @param rowCount rows of each layer; 0 does nothing
    * @param firstPosition position of row 0, or {@link #POSITION_NEXT}
    */
   public void observe(List<SignalInputs> layers, int rowCount, int firstPosition) {
@@ -406,9 +406,9 @@ public final class Sequence extends Handle {
    * Shows the query rows of one chunk in every layer: those of all layers or, if one is refused, of
    * none. On CUDA neighbouring layers whose planes lie alike take one launch.
    *
-   * @param layers what each layer shows, as for one; null for nothing, as of layers without a full
+   * @param layers what each layer shows; null for nothing, as for layers without a full
    *     cache
-   * @param rowCount of each layer; 0 does nothing
+   * @param rowCount rows of each layer; 0 does nothing
    * @param firstPosition position of row 0, or {@link #POSITION_NEXT}
    * @param stream a CUstream; ignored on the CPU
    */
@@ -425,7 +425,7 @@ public final class Sequence extends Handle {
     }
   }
 
-  /** Returns of how many layers. */
+  /** Returns the number of layers. */
   private int writeObservations(
       long sequence, SignalInputs[] shown, int rowCount, int firstPosition) {
     Memory.count(rowCount, "rowCount");
@@ -484,7 +484,7 @@ public final class Sequence extends Handle {
     return (int) Math.max(0, Math.min(most + ahead + rowCount, Integer.MAX_VALUE));
   }
 
-  /** Returns where inputs lie then. */
+  /** Returns the inputs' address. */
   private long writeInputs(int i, SignalInputs written) {
     int at = inputs + i * Abi.SignalInputs.SIZEOF;
     written.write(arguments, at, planes + i * SignalInputs.PLANES);
@@ -495,7 +495,7 @@ public final class Sequence extends Handle {
    * Notes that the engine stored more rows in every layer, each at the layer's next slot and with
    * the next positions.
    *
-   * @param tokenCount how many
+   * @param tokenCount the number of tokens
    */
   public void append(int tokenCount) {
     append(tokenCount, 0);
@@ -505,7 +505,7 @@ public final class Sequence extends Handle {
    * Notes that the engine stored more rows in every layer, each at the layer's next slot and with
    * the next positions.
    *
-   * @param tokenCount how many
+   * @param tokenCount the number of tokens
    * @param stream a CUstream; ignored on the CPU
    */
   public void append(int tokenCount, long stream) {
@@ -531,7 +531,7 @@ public final class Sequence extends Handle {
   /**
    * Notes on the host that a graph ran once more which observed and appended.
    *
-   * @param tokenCount how many
+   * @param tokenCount the number of tokens
    */
   public void replayed(int tokenCount) {
     Memory.count(tokenCount, "tokenCount");
@@ -556,7 +556,7 @@ public final class Sequence extends Handle {
   }
 
   /**
-   * As the other one, on a stream.
+   * Does the same on a stream.
    *
    * @param newLength the logical length to return to
    * @param stream a CUstream; ignored on the CPU
@@ -575,7 +575,7 @@ public final class Sequence extends Handle {
    * Scores, selects and compacts the cache of a whole model in place, on the CPU.
    *
    * @param views one per layer; null for layers without a full cache
-   * @param workspace for {@link Operation#EVICT}
+   * @param workspace scratch for {@link Operation#EVICT}
    * @return what was done
    */
   public EvictReport evict(List<View> views, ByteBuffer workspace) {
@@ -587,7 +587,7 @@ public final class Sequence extends Handle {
    *
    * @param views one per layer; null for layers without a full cache
    * @param options protected positions, scores, queries
-   * @param workspace for {@link Operation#EVICT}
+   * @param workspace scratch for {@link Operation#EVICT}
    * @return what was done
    */
   public EvictReport evict(List<View> views, EvictOptions options, ByteBuffer workspace) {
@@ -631,10 +631,10 @@ public final class Sequence extends Handle {
    * Reads a prompt in chunks, on the CPU: of each the model, append and, where it is due, evict; at
    * the end endPrompt.
    *
-   * @param prompt how
+   * @param prompt the prompt and how to read it
    * @param views one per layer, read again behind each chunk; null for layers without a full cache
-   * @param workspace for {@link Operation#EVICT}
-   * @return what it took
+   * @param workspace scratch for {@link Operation#EVICT}
+   * @return what the prefill took
    */
   public PrefillReport prefill(Prefill prompt, List<View> views, ByteBuffer workspace) {
     PrefillReport report = prefill(prompt, views, Memory.workspace(device, workspace),
@@ -648,12 +648,12 @@ public final class Sequence extends Handle {
    * endPrompt. Where the model throws, the chunks before stay appended, and the call may be made again
    * for the rest.
    *
-   * @param prompt how
+   * @param prompt the prompt and how to read it
    * @param views one per layer, read again behind each chunk; null for layers without a full cache
    * @param workspace address of scratch for {@link Operation#EVICT}
    * @param workspaceBytes its bytes
    * @param stream a CUstream; ignored on the CPU
-   * @return what it took
+   * @return what the prefill took
    */
   public PrefillReport prefill(Prefill prompt, List<View> views, long workspace,
       long workspaceBytes, long stream) {
@@ -672,7 +672,7 @@ public final class Sequence extends Handle {
     }
   }
 
-  /** As the other one, into blocks. */
+  /** Does the same into blocks. */
   PrefillReport prefill(Prefill prompt, PagedSequence cached, long workspace,
       long workspaceBytes, long stream) {
     long sequence = enterToRead();
@@ -747,8 +747,8 @@ public final class Sequence extends Handle {
   }
 
   /**
-   * How many slots an eviction now would leave of each layer's longest list: for how many a
-   * destination has room. Where scores decide how many, it is what the layer holds.
+   * How many slots an eviction now would leave in each layer's longest list, for which a
+   * destination needs room. If scores decide how many, it is what the layer holds.
    *
    * @param views one per layer; null for layers without a full cache
    * @return slots of each layer; 0 without a full cache
@@ -767,7 +767,7 @@ public final class Sequence extends Handle {
   }
 
   /**
-   * How much memory an eviction now would need to be undone. Policies that merge or rotate cannot be
+   * The undo memory that an eviction would need now. Policies that merge or rotate cannot be
    * undone.
    *
    * @param views one per layer; null for layers without a full cache
@@ -790,8 +790,8 @@ public final class Sequence extends Handle {
   /**
    * Takes back the last eviction, on the CPU.
    *
-   * @param views as at the eviction, with room for what comes back
-   * @param undo as the eviction left what {@link EvictOptions#withUndo(ByteBuffer)} lent; direct
+   * @param views the eviction's views, with room for what comes back
+   * @param undo what {@link EvictOptions#withUndo(ByteBuffer)} lent, as the eviction left it; direct
    */
   public void undo(List<View> views, ByteBuffer undo) {
     Memory.requireCpu(device, "undo");
@@ -805,7 +805,7 @@ public final class Sequence extends Handle {
    * since stays, behind them; trim first what is not wanted. It works once, until the next eviction
    * that evicts, a reset, a load, or a trim to before.
    *
-   * @param views as at the eviction, each with rows for as many slots as a layer may hold, or for the
+   * @param views the eviction's views, each with rows for as many slots as a layer may hold, or for the
    *     logical length if that is less
    * @param undo address of what the eviction left, or of a copy
    * @param undoBytes its bytes
@@ -825,7 +825,7 @@ public final class Sequence extends Handle {
     }
   }
 
-  /** Returns the caches, which are to be kept reachable, as the options are. */
+  /** Returns the caches, which must stay reachable, as must the options. */
   private View.Content[] writeEviction(long sequence, List<View> views, EvictOptions options) {
     int n = requireViews(views);
     options.requireLayers(n);
@@ -888,7 +888,7 @@ public final class Sequence extends Handle {
     return all;
   }
 
-  /** Of the views that are written. */
+  /** The caches of the views that are written. */
   private int[] keptSlots(long sequence) {
     int n = geometry.layerCount();
     try (Struct slots = new Struct(4 * n)) {
@@ -898,7 +898,7 @@ public final class Sequence extends Handle {
     }
   }
 
-  /** Writes an item of a batch; returns what is to be kept reachable beside the options. */
+  /** Writes an item of a batch; returns what must stay reachable beside the options. */
   View.Content[] writeItem(
       Struct out, int at, long sequence, List<View> views, EvictOptions options) {
     View.Content[] caches = writeEviction(sequence, views, options);
@@ -938,7 +938,7 @@ public final class Sequence extends Handle {
     options.write(arguments, arguments.address + inputs, 0);
   }
 
-  /** Where its context works. */
+  /** The device of its context. */
   Device device() {
     return device;
   }
@@ -983,9 +983,9 @@ public final class Sequence extends Handle {
   }
 
   /**
-   * Where the state of a layer lies, for the engine's own kernels.
+   * The addresses of a layer's state, for the engine's own kernels.
    *
-   * @param layer which
+   * @param layer the layer
    * @return addresses and counts
    */
   public SequenceMemory memoryOf(int layer) {
@@ -1012,7 +1012,7 @@ public final class Sequence extends Handle {
    * Slots in use by a layer and KV head: where its next row goes.
    *
    * @param layer one with a full cache
-   * @param kvHead which; all alike unless the plan has budgets for each
+   * @param kvHead the KV head; all alike unless the plan has budgets for each
    * @return slots
    */
   public int storedLength(int layer, int kvHead) {
@@ -1047,8 +1047,8 @@ public final class Sequence extends Handle {
   }
 
   /**
-   * How many tokens are still where they were stored, in every list of every layer: what another
-   * request with the same tokens can use. On CUDA this waits for the last eviction.
+   * How many tokens are still where they were stored, in every list of every layer. Another
+   * request with the same tokens can use these. On CUDA this waits for the last eviction.
    *
    * @return tokens; 0 after an eviction that merged
    */
@@ -1064,8 +1064,8 @@ public final class Sequence extends Handle {
   /**
    * The position of the token in a slot.
    *
-   * @param layer which
-   * @param kvHead which; all alike unless the scope is KV_HEAD
+   * @param layer the layer
+   * @param kvHead the KV head; all alike unless the scope is KV_HEAD
    * @param slot below the layer's stored length
    * @return the position
    */
@@ -1081,8 +1081,8 @@ public final class Sequence extends Handle {
   /**
    * The slot that holds the token of a position.
    *
-   * @param layer which
-   * @param kvHead which; all alike unless the scope is KV_HEAD
+   * @param layer the layer
+   * @param kvHead the KV head; all alike unless the scope is KV_HEAD
    * @param position below the logical length
    * @return the slot; -1 if the token was evicted
    */
@@ -1098,8 +1098,8 @@ public final class Sequence extends Handle {
   /**
    * The positions of all slots of a layer and KV head, ascending.
    *
-   * @param layer which
-   * @param kvHead which; all alike unless the scope is KV_HEAD
+   * @param layer the layer
+   * @param kvHead the KV head; all alike unless the scope is KV_HEAD
    * @return a position per slot
    */
   public int[] keepPositions(int layer, int kvHead) {
@@ -1113,10 +1113,10 @@ public final class Sequence extends Handle {
   /**
    * The positions of all slots of a layer and KV head, ascending.
    *
-   * @param layer which
-   * @param kvHead which; all alike unless the scope is KV_HEAD
+   * @param layer the layer
+   * @param kvHead the KV head; all alike unless the scope is KV_HEAD
    * @param positions out: room for the stored length; direct, in native order
-   * @return how many were written, from the buffer's position on, which does not move
+   * @return the number written from the buffer's position on, which does not move
    */
   public int keepPositions(int layer, int kvHead, IntBuffer positions) {
     long sequence = enterAlone();

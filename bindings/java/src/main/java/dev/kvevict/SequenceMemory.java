@@ -1,6 +1,6 @@
 package dev.kvevict;
 
-/** Where a sequence keeps a layer's state, on the device of its context. */
+/** The addresses of a layer's state on the context's device. */
 public sealed interface SequenceMemory permits Records.SequenceMemory {
   /**
    * {@return the address of u32 [listCount, 2]: stored and logical length of the layer's lists; those
@@ -15,12 +15,12 @@ public sealed interface SequenceMemory permits Records.SequenceMemory {
   long positions();
 
   /**
-   * {@return the address of u32 [listCount]: how many slots of a list are listed, where lists differ; 0
-   * where all list listedCount; moves with every eviction}
+   * {@return the address of u32 [listCount]: how many slots each list has listed, if lists differ; 0
+   * if all have listedCount; moves with every eviction}
    */
   long listedCounts();
 
-  /** {@return how many slots, the most of any list, have their positions listed; those after count up by one} */
+  /** {@return the slots with listed positions, the most of any list; those after count up by one} */
   int listedCount();
 
   /** {@return keep lists of the layer, see {@link LayerInfo}} */

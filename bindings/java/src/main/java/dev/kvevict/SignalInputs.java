@@ -5,7 +5,7 @@ package dev.kvevict;
  * be absent. Immutable; start from {@link #NONE}.
  */
 public final class SignalInputs {
-  /** How many rows a head has in an input. */
+  /** The rows that a head has in an input. */
   private enum Rows { WINDOW, SLOTS, ONE, THREE, HEAD_DIM }
 
   /** The inputs: where C points to them, and their rows. */
@@ -58,7 +58,7 @@ public final class SignalInputs {
   }
 
   /**
-   * For window attention, for the policy h2o without sums, and for non-causal, of all slots. CUDA
+   * Sets queries for window attention, for h2o without sums, and for non-causal, of all slots. CUDA
    * takes its tensor cores where elements are packed and rows of queries and keys begin at
    * multiples of 16 bytes.
    *
@@ -82,7 +82,7 @@ public final class SignalInputs {
   }
 
   /**
-   * What saves a pass over the keys.
+   * Sets log-sum-exps, which save a pass over the keys.
    *
    * @param lse [queryHeads, rows] f32, headDim 1: the natural log-sum-exp of each query row's scaled
    *     logits; or null
@@ -93,7 +93,7 @@ public final class SignalInputs {
   }
 
   /**
-   * For the policy custom.
+   * Sets the scores of the policy custom.
    *
    * @param each [kvHeads, slots held] f32, headDim 1, tokens packed; or null
    * @return these inputs with the scores
@@ -103,10 +103,10 @@ public final class SignalInputs {
   }
 
   /**
-   * For the policy h2o: the attention weight that each slot got. A sequence that observes it, summed
-   * over a chunk's rows, of the slots with the chunk's, adds it up. Where layers are scored it is
-   * summed over all queries that saw a slot, and the engine's to keep: a companion of the view moves
-   * with its tokens.
+   * Sets the attention weight that each slot got, for h2o. A sequence that observes it, summed
+   * over a chunk's rows, of the slots including the chunk's, adds it up. For scoring without a
+   * sequence it is summed over all queries that saw a slot, and the engine keeps it: a companion of
+   * the view moves with its tokens.
    *
    * @param each [headCount, slots held] f32, headDim 1, tokens packed; or null
    * @param headCount queryHeads, or kvHeads where the query heads of a KV head are reduced already, or 1
@@ -118,7 +118,7 @@ public final class SignalInputs {
   }
 
   /**
-   * For the policy expected-attention: the queries to come, rotated to where they will be.
+   * Sets the queries to come, rotated to their positions, for expected-attention.
    *
    * @param mean [queryHeads, 1, keyHeadDim] f32, packed; or null
    * @param covariance [queryHeads, keyHeadDim, keyHeadDim] f32, packed; or null
@@ -130,7 +130,7 @@ public final class SignalInputs {
   }
 
   /**
-   * For the policy q-filter.
+   * Sets the key filter of the policy q-filter.
    *
    * @param direction [kvHeads, 1, keyHeadDim] f32, packed: where keys get no attention; or null
    * @return these inputs with the direction
@@ -140,7 +140,7 @@ public final class SignalInputs {
   }
 
   /**
-   * What scores are multiplied by with {@code weight=given}, whatever the policy.
+   * Sets what scores are multiplied by with {@code weight=given}, under any policy.
    *
    * @param each [kvHeads, slots held] f32, headDim 1, tokens packed; or null
    * @return these inputs with the weights
@@ -155,9 +155,9 @@ public final class SignalInputs {
   }
 
   /**
-   * For the policy triattention: where the model's queries lie before RoPE.
+   * Sets the centers of the model's queries before RoPE, for triattention.
    *
-   * @param centers [queryHeads, 3, pairs that RoPE turns] f32, packed: of each pair of elements the
+   * @param centers [queryHeads, 3, pairs that RoPE rotates] f32, packed: of each pair of elements the
    *     real and the imaginary part of its mean, and its mean length; or null
    * @return these inputs with the centers
    */

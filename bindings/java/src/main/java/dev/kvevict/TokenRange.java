@@ -3,7 +3,7 @@ package dev.kvevict;
 /**
  * Tokens that go later than others, but may go, or sooner: whatever its score, a token of a higher
  * rank stays before any of a lower one; those in no range have rank 0. A call takes up to 64 ranges,
- * none of which begins before the end of the one before. They say which tokens a list keeps, never
+ * none of which begins before the end of the one before. Ranges say which tokens a list keeps, never
  * how many.
  */
 public final class TokenRange {

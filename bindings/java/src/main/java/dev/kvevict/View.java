@@ -8,7 +8,7 @@ import java.util.Objects;
 import java.util.function.IntUnaryOperator;
 
 /**
- * Where one layer's cache lies. K and V may differ in dtype, head size and strides. Nothing is
+ * The layout of one layer's cache. K and V may differ in dtype, head size and strides. Nothing is
  * copied; the buffers stay reachable until the view is closed. Immutable, so threads may share it.
  */
 public final class View implements AutoCloseable {
@@ -195,7 +195,7 @@ public final class View implements AutoCloseable {
       }
     }
 
-    /** Of the blocks that hold the heads' tokens; -1 if unknown. */
+    /** The highest block that holds the heads' tokens; -1 if unknown. */
     private int highestBlock(IntUnaryOperator tokensOf) {
       int highest = -1;
       long begin = 0;
@@ -319,7 +319,7 @@ public final class View implements AutoCloseable {
     /**
      * Gives every KV head a block table of its own.
      *
-     * @param elements from one head's table to the next's; 0: all heads share one
+     * @param elements distance from one head's table to the next's; 0: all heads share one
      * @return this
      */
     public Builder tableHeadStride(long elements) {
@@ -372,7 +372,7 @@ public final class View implements AutoCloseable {
      * Says how many blocks, from the first of every table on, others hold too, as forks and prefix
      * caches do: calls that might write to them are refused.
      *
-     * @param blocks of each table
+     * @param blocks blocks of each table
      * @return this
      */
     public Builder sharedBlocks(int blocks) {

@@ -8,7 +8,7 @@ import java.nio.ByteBuffer;
  * same time must not share it.
  */
 public sealed interface Workspace permits Records.Workspace {
-  /** {@return of the address, in bytes} */
+  /** {@return the alignment of the address in bytes} */
   int alignment();
 
   /** {@return bytes; 0: the call can do without, and null may be passed} */

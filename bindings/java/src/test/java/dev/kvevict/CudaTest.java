@@ -21,7 +21,7 @@ final class CudaTest {
   private static final String POLICY = "snapkv:budget=16,window=4";
   private static final int ROW = Caches.KVH * Caches.D;
 
-  /** What calls know by its address alone; it stays until the tests end. */
+  /** Memory that calls know by its address alone; it stays until the tests end. */
   private static final List<Buffer> MEMORY = new ArrayList<>();
 
   private CudaTest() {}

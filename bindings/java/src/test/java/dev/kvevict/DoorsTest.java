@@ -206,7 +206,7 @@ final class DoorsTest {
       context.select(
           options.withScores(scores).withTokenCounts(Caches.ints(10, 6)), lists, workspace);
       Check.equal(Caches.ints(0, 7, 8, 9, -1, 0, 1, -1, -1, -1), slots);
-      // Without scores the first tokens stay, or the last.
+      // Without scores the first or the last tokens stay.
       context.select(options.withTie(Tie.HIGHER_POSITION), lists, workspace);
       Check.equal(Caches.ints(0, 7, 8, 9, -1, 0, 9, -1, -1, -1), slots);
       // Two rows of a list are one.
@@ -285,7 +285,7 @@ final class DoorsTest {
           Move.of(views[0], 3, KeepLists.of(1, 0)).withMerge(Merge.PIVOT, 0.5, 0.5));
       Check.that(context.compactWorkspace(merging).leastBytes() > 0, "merging needs a workspace");
       Check.fails(KvEvictException.class, () -> context.compact(merging), "the least");
-      // Back to front.
+      // The rows are back to front.
       moves = List.of(Move.of(views[0], 3, KeepLists.of(1, 2, 1, 0)),
           Move.of(views[1], 3,
               KeepLists.of(2, 2, 1, 0, 1, 0, 9).withCounts(Caches.ints(3, 2))));
@@ -328,7 +328,7 @@ final class DoorsTest {
     }
   }
 
-  /** From a slot on in place, and on to another cache, which is all that changes. */
+  /** Compacts from a slot on in place, and to another cache, which alone changes then. */
   static void movesMayGoFromASlotOnAndToAnotherCache() {
     FloatBuffer k = Caches.random(N * ROW, 4);
     FloatBuffer before = Caches.copy(k);

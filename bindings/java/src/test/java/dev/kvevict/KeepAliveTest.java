@@ -7,7 +7,7 @@ import java.nio.FloatBuffer;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 
-/** What a call works on stays reachable, even where its caller has no more use for it. */
+/** A call's arguments stay reachable, even if its caller no longer uses them. */
 final class KeepAliveTest {
   private static final int N = 4096;
   private static final int ROW = Caches.KVH * Caches.D;
@@ -170,7 +170,7 @@ final class KeepAliveTest {
         .withTokenCounts(watch.on(Caches.ints(N, N - 1))));
   }
 
-  /** For two slots of a view that is not watched. */
+  /** Two slots of a view that is not watched. */
   private static ByteBuffer workspace(Context context) {
     View view = Caches.view(Caches.floats(2 * ROW), Caches.floats(2 * ROW));
     return context.reorderWorkspace(Caches.sized(view, 1, 2)).allocate();

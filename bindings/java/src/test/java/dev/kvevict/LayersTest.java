@@ -9,7 +9,7 @@ final class LayersTest {
   private static final int N = 64;
   private static final String POLICY = "snapkv:budget=16,window=4";
 
-  /** What stands for layers without a full cache is not read, so it may make no sense. */
+  /** Arguments for layers without a full cache are not read, so they may make no sense. */
   private static final LayerGeometry WINDOW = layer(3, 2, 5, LayerCache.WINDOW);
 
   private static final LayerGeometry NONE = layer(0, 0, 0, LayerCache.NONE);

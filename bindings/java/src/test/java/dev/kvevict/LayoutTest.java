@@ -9,7 +9,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.function.Function;
 
-/** What is set lies in its field, is read from there, and begins as the library says. */
+/** Each field is set and read at its place, and begins as the library says. */
 final class LayoutTest {
   private LayoutTest() {}
 

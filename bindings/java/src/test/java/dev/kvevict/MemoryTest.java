@@ -159,7 +159,7 @@ final class MemoryTest {
     tooShort(shape, 4, 3, 4, "queryCenters", none::withQueryCenters);
   }
 
-  /** Of 3 query rows and 5 slots: [headCount, rowCount, dim] numbers will do, one less will not. */
+  /** With 3 query rows and 5 slots, [headCount, rowCount, dim] numbers suffice, one less does not. */
   private static void tooShort(LayerGeometry shape, int headCount, int rowCount, int dim, String name,
       Function<Plane, SignalInputs> inputs) {
     for (int less = 0; less < 2; ++less) {
@@ -243,7 +243,7 @@ final class MemoryTest {
     try (View view = View.builder(2).k(pool).paged(2, tables).tableHeadStride(2).build()) {
       view.validate(2);
       Check.fails(WRONG, () -> view.validate(3), "k holds 4 blocks, the block table names 4");
-      // Where a head has no tokens, its table may name anything.
+      // The table of a head without tokens may name anything.
       try (Context context = Context.create();
           Plan plan = Caches.plan(context, 1, 4, "knorm:sink=0,budget=2")) {
         Move move = Move.of(view, 3, KeepLists.of(2, 2, 1));

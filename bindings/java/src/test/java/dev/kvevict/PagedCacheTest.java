@@ -259,7 +259,7 @@ final class PagedCacheTest {
     }
   }
 
-  /** As KIVI has them: keys in groups, and the last rows in f16. */
+  /** KIVI's cache: keys in groups, and the last rows in f16. */
   static void lastRowsAreNotQuantized() {
     Geometry geometry = Geometry.builder().layers(LAYERS).queryHeads(Caches.QH).kvHeads(KVH)
         .headDim(D).dtypes(DType.F32, DType.U8, DType.U8).maxTokens(N).build();

@@ -17,7 +17,7 @@ final class PrefillTest {
 
   private PrefillTest() {}
 
-  /** What goes wrong in a chunk, if anything. */
+  /** Runs in a chunk and may fail. */
   private interface At {
     void of(int firstToken);
   }

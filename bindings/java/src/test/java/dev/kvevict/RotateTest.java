@@ -28,7 +28,7 @@ final class RotateTest {
     final FloatBuffer oldV = Caches.copy(v);
     final View view = Caches.view(k, v);
 
-    /** Every key of a head is turned by its slot's offset. */
+    /** Every key of a head is rotated by its slot's offset. */
     void turned(int head, int... offsets) {
       for (int slot = 0; slot < N; ++slot) {
         for (int f = 0; f < PAIRS; ++f) {

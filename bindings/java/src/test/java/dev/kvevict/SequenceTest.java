@@ -165,7 +165,7 @@ final class SequenceTest {
     }
   }
 
-  /** What attention ranks highest stays, chunk by chunk as all at once, with a rollback between. */
+  /** The same tokens stay for chunks with a rollback as for one call. */
   static void observesInAnyChunksAndRollsBack() {
     FloatBuffer q = Caches.random(N * Caches.QH * Caches.D, 3);
     Plane queries = Caches.plane(q, Caches.QH);
@@ -200,7 +200,7 @@ final class SequenceTest {
     }
   }
 
-  /** As observed one after the other; a refused call leaves what is known. */
+  /** Keeps what single observations keep; a refused call changes nothing. */
   static void observesAllLayersTogether() {
     Plane[] queries = {
       Caches.plane(Caches.random(N * Caches.QH * Caches.D, 3), Caches.QH),

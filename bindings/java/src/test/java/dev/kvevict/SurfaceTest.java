@@ -39,7 +39,7 @@ final class SurfaceTest {
     Check.equal(symbols(), generated);
   }
 
-  /** What no public method calls stands in not_wrapped.txt with a reason. */
+  /** Functions that no public method calls are in not_wrapped.txt with a reason. */
   static void everyFunctionIsReachable() throws IOException {
     Set<String> leftOut = Files.readAllLines(TestMain.notWrapped).stream()
         .map(line -> line.split(" ", 3))
@@ -55,7 +55,7 @@ final class SurfaceTest {
       }
     }
     for (String symbol : symbols()) {
-      // Names stand in the constant pool, before them their length.
+      // Names stand in the constant pool after their length.
       char length = (char) symbol.length();
       boolean called = code.contains(length + symbol)
           || code.contains((char) (length + 2) + symbol + "_a");
@@ -66,7 +66,7 @@ final class SurfaceTest {
     Check.equal(leftOut, unreached);
   }
 
-  /** What messages call a function is a method of that name. */
+  /** Messages name functions by methods that exist. */
   static void functionsHaveNamesOfMethods() throws Exception {
     int named = 0;
     for (String symbol : symbols()) {

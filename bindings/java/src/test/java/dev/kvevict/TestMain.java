@@ -29,10 +29,10 @@ final class TestMain {
       HooksTest.class,
       KeepAliveTest.class);
 
-  /** Where kvevict.symbols is. */
+  /** The path of kvevict.symbols. */
   static Path golden;
 
-  /** What bindings leave out, and why. */
+  /** The functions that bindings leave out, with reasons. */
   static Path notWrapped;
 
   private TestMain() {}
