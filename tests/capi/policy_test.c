@@ -80,7 +80,9 @@ static const struct {
      "order pool-rows: expected attention has no window's rows to pool"},
     {"snapkv:edge=mass", "edge mass needs order pool-rows"},
     {"snapkv:order=pool-rows,edge=mass,pool=max3", "edge mass needs"},
-    {"cake:order=pool-rows", "an order other than reduce-logits and pool-rows"},
+    {"cake:order=pool-rows",
+     "spread 200: needs rows mean, row_weight none and an order other than "
+     "reduce-logits and pool-rows"},
     {"snapkv:first_stage_mass=0.5",
      "first_stage_mass 0.5 needs order pool-rows"},
     {"snapkv:order=pool-rows,first_stage_mass=0.5,keep_window=no",
