@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <string>
@@ -233,6 +234,35 @@ Test(llama_evict, a_budget_beyond_the_prompt_changes_nothing) {
       cr_expect(within.Evict().evicted == 0, "%s", c.name);
     }
   }
+}
+
+Test(llama_evict, reports_the_mass_that_stays) {
+  const RandomModel shape;
+  const auto model = kvevict::tests::LoadRandomModel(shape);
+  const auto tokens = RandomTokens(120, shape.n_vocab);
+  float by_way[2];
+  for (const auto way : {KVEVICT_LLAMA_WAY_IN_PLACE, KVEVICT_LLAMA_WAY_STATE}) {
+    Session session(model.get(), "snapkv:budget=60,window=8", {});
+    session.Decode(tokens);
+    const float kept = by_way[way - 1] = session.Evict(0, way).mass_kept;
+    kvevict_list_report lists[6];
+    cr_assert(shape.n_layers * shape.n_kv_heads == 6);
+    for (kvevict_list_report& list : lists) list = KVEVICT_LIST_REPORT_INIT;
+    cr_assert(kvevict_sequence_report(session.sequence(), nullptr, lists, 6) ==
+              KVEVICT_OK);
+    float mean = 0;
+    for (const kvevict_list_report& list : lists) mean += list.mass_kept / 6;
+    cr_expect(std::abs(kept - mean) < 1e-6f && kept > 0.3f && kept < 1,
+              "%g, lists %g", static_cast<double>(kept),
+              static_cast<double>(mean));
+  }
+  cr_expect(by_way[0] == by_way[1]);
+  Session whole(model.get(), "snapkv:budget=200,window=8", {});
+  whole.Decode(tokens);
+  cr_expect(whole.Evict().mass_kept == 1);
+  Session norms(model.get(), "knorm:budget=60", {});
+  norms.Decode(tokens);
+  cr_expect(std::isnan(norms.Evict().mass_kept));
 }
 
 }  // namespace
