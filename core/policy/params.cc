@@ -46,6 +46,11 @@ template <SignalNeeds kWhat>
 bool Needs(const PolicyInfo& policy) {
   return InfoOf(policy.signal).Needs(kWhat);
 }
+// For what is one signal's own.
+template <Signal kSignal>
+bool IsScoredBy(const PolicyInfo& policy) {
+  return policy.signal == kSignal;
+}
 bool HasBlock(const PolicyInfo& policy) {
   const SignalInfo& signal = InfoOf(policy.signal);
   return signal.Needs(kBlock) || (signal.takes & kBlock) != 0;

@@ -495,7 +495,7 @@ bool IsPromptBeside(const Policy& p) {
 }
 
 bool IsBudgetOfPartition(const Policy& p) {
-  return SignalOf(p).Needs(kPartitions) && p.of == BudgetBase::kPartition;
+  return p.of == BudgetBase::kPartition;
 }
 
 double ExactBudget(const Policy& p, uint32_t n_context) {

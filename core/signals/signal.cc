@@ -15,7 +15,6 @@ constexpr SignalInfo kSignals[] = {
 #define KVEVICT_SIGNAL(Name, text, needs, takes, is_mass, op) \
   {text, needs, takes, is_mass, &Backend::op, IsBuilt(#op)},
 #include "core/signals/signals.inc"
-#undef KVEVICT_SIGNAL
 };
 
 }  // namespace

@@ -16,7 +16,6 @@ struct ScoreOp;
 enum class Signal {
 #define KVEVICT_SIGNAL(Name, text, needs, takes, is_mass, op) k##Name,
 #include "core/signals/signals.inc"
-#undef KVEVICT_SIGNAL
 };
 
 // What a signal needs or takes.
@@ -37,10 +36,8 @@ enum SignalNeeds : uint32_t {
   kCenters = 1u << KVEVICT_INPUT_QUERY_CENTERS,
   // With kQueries: of every slot held, not only of an observation window.
   kAllQueries = 1u << 28,
-  // Parameters of the policy.
-  // blocks after the sinks; each is compared with the next
-  kPartitions = 1u << 29,
-  kBlock = 1u << 30  // tokens compared at once; if only taken, 0 means all
+  // The policy's `block`: tokens compared at once. If only taken, 0 means all.
+  kBlock = 1u << 29
 };
 
 struct SignalInfo {

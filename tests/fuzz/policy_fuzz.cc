@@ -154,7 +154,7 @@ void CheckPolicy(const kvevict_policy* policy, Draw& draw) {
   CheckBudgets(policy, draw);
   // The same values under another name, as far as that has the parameters.
   oracle_policy other = oracle_policy_of(policy);
-  other.kind = static_cast<oracle_kind>(draw.Below(18));
+  other.kind = static_cast<oracle_kind>(draw.Below(ORACLE_CUSTOM + 1));
   other.seed = draw.Byte();
   const PolicyHandle renamed(oracle_policy_create(&other));
   if (renamed != nullptr) CheckBudgets(Reread(renamed.get()).get(), draw);

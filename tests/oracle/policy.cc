@@ -18,20 +18,10 @@ bool ScoresByAttention(const oracle_policy& p) {
 
 // Tells if kvevict_list_report has masses.
 bool ScoresAreMass(const oracle_policy& p) {
-  switch (p.kind) {
-    case ORACLE_NONE:
-    case ORACLE_STREAMING_LLM:
-    case ORACLE_RANDOM:
-    case ORACLE_KNORM:
-    case ORACLE_KEYDIFF:
-    case ORACLE_Q_FILTER:
-    case ORACLE_LAGKV:
-    case ORACLE_CUR:
-    case ORACLE_TRIATTENTION:
-      return false;
-    default:
-      break;
-  }
+  const bool of_attention = ScoresByAttention(p) || p.kind == ORACLE_H2O ||
+                            p.kind == ORACLE_EXPECTED_ATTENTION ||
+                            p.kind == ORACLE_NON_CAUSAL;
+  if (!of_attention && p.kind != ORACLE_CUSTOM) return false;
   const bool secures = p.secure > 0.0 && p.weight != ORACLE_WEIGHT_NONE;
   if (ScoresByAttention(p) && p.first_stage_mass > 0.0) return false;
   return p.prior == ORACLE_PRIOR_NONE && p.redundancy == 0.0 && !secures &&

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -183,6 +184,26 @@ struct Writer {
   }
 };
 
+// The names of the kinds before ORACLE_OTHER.
+constexpr std::string_view kKinds[] = {
+    "none",         "streaming-llm", "snapkv", "pyramidkv",
+    "tova",         "h2o",           "knorm",  "keydiff",
+    "q-filter",     "lagkv",         "cur",    "expected-attention",
+    "triattention", "non-causal",    "r-kv",   "cake",
+    "random",       "custom"};
+static_assert(std::size(kKinds) == ORACLE_CUSTOM + 1);
+
+std::string NameOf(oracle_kind kind) {
+  if (kind < ORACLE_OTHER) return std::string(kKinds[kind]);
+  kvevict_policy_info info = {};
+  info.struct_size = sizeof(info);
+  if (kvevict_policy_at(static_cast<uint32_t>(kind - ORACLE_OTHER), &info) !=
+      KVEVICT_OK) {
+    Fail("kind");
+  }
+  return info.name;
+}
+
 oracle_kind KindOf(const kvevict_policy* policy) {
   char text[2048];
   if (kvevict_policy_format(policy, text, sizeof(text), nullptr) !=
@@ -191,10 +212,13 @@ oracle_kind KindOf(const kvevict_policy* policy) {
   }
   const std::string_view name =
       std::string_view(text).substr(0, std::string_view(text).find(':'));
+  const auto* const at = std::find(std::begin(kKinds), std::end(kKinds), name);
+  if (at != std::end(kKinds)) return static_cast<oracle_kind>(at - kKinds);
   kvevict_policy_info info = {};
   info.struct_size = sizeof(info);
-  for (uint32_t i = 0; kvevict_policy_at(i, &info) == KVEVICT_OK; ++i) {
-    if (name == info.name) return static_cast<oracle_kind>(i);
+  for (int i = 0;
+       kvevict_policy_at(static_cast<uint32_t>(i), &info) == KVEVICT_OK; ++i) {
+    if (name == info.name) return static_cast<oracle_kind>(ORACLE_OTHER + i);
   }
   Fail(text);
 }
@@ -217,13 +241,10 @@ oracle_policy oracle_policy_from(const char* text) {
 }
 
 kvevict_policy* oracle_policy_create(const oracle_policy* values) {
-  kvevict_policy_info info = {};
-  info.struct_size = sizeof(info);
+  const std::string name = NameOf(values->kind);
   kvevict_policy* policy = nullptr;
-  if (kvevict_policy_at(static_cast<uint32_t>(values->kind), &info) !=
-          KVEVICT_OK ||
-      kvevict_policy_create(info.name, &policy) != KVEVICT_OK) {
-    Fail("kind");
+  if (kvevict_policy_create(name.c_str(), &policy) != KVEVICT_OK) {
+    Fail(name.c_str());
   }
   bool ok = true;
   ForEachField(Writer{policy, &ok}, *values);

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-// The order is that of kvevict_policy_at().
+// The policies that tests have rules for, in any order.
 typedef enum oracle_kind {
   ORACLE_NONE,
   ORACLE_STREAMING_LLM,
@@ -31,7 +31,8 @@ typedef enum oracle_kind {
   ORACLE_R_KV,
   ORACLE_CAKE,
   ORACLE_RANDOM,
-  ORACLE_CUSTOM
+  ORACLE_CUSTOM,
+  ORACLE_OTHER = 64  // with the place in kvevict_policy_at() added to it
 } oracle_kind;
 
 // Words, in the order of their rows.
