@@ -110,6 +110,11 @@ check_cross() {
 }
 
 # On arm64 also what computes for long there.
+check_wasm() {
+  need_with_bindings "${build_packages[@]}"
+  build_release kvevict_web engine_c
+  KVEVICT_TEST_LONG=1 run_tests "$release_dir" wasm -R '^(wasm_|engine_wasm)'
+}
 check_cross-long() {
   need "${cross_packages[@]}"
   build_release engine_c capi_results kvevict_cli
