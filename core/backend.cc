@@ -8,7 +8,7 @@ Status FindBackend(kvevict_device device, const Backend** out) {
       *out = &kCpuBackend;
       return Status();
     case KVEVICT_DEVICE_CUDA:
-#ifdef KVEVICT_WITHOUT_CUDA
+#ifdef __wasi__
       return Unavailable("device cuda: this build has none");
 #else
       *out = &kCudaBackend;

@@ -128,6 +128,12 @@ check_cross() {
   return "$status"
 }
 
+check_wasm() {
+  need_with_bindings "${build_packages[@]}"
+  build_release kvevict_web engine_c
+  KVEVICT_TEST_LONG=1 run_tests "$release_dir" wasm -R '^(wasm_|engine_wasm)'
+}
+
 # Also runs what computes for long on arm64.
 check_cross-long() {
   need "${cross_packages[@]}"

@@ -63,7 +63,7 @@ void oracle_count_winners(const oracle_head* heads, uint32_t n_heads,
   }
   std::sort(entries.begin(), entries.end(),
             [](const Entry& a, const Entry& b) { return a.Key() > b.Key(); });
-  const size_t n = std::min(entries.size(), size_t{n_winners});
+  const size_t n = std::min(entries.size(), static_cast<size_t>(n_winners));
   std::fill_n(counts, n_heads, 0);
   for (size_t i = 0; i < n; ++i) ++counts[-entries[i].head];
 }

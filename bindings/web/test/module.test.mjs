@@ -54,8 +54,8 @@ test("the small module refuses what it leaves out, the full one does not", () =>
   planOf(full, "knorm:budget=8", quantized);
   const rows = new Float32Array(8);
   const job = { nTokens: 1, view: { nKvHeads: 1, k: tokenMajor(rows, 1, 8),
-                                    v: tokenMajor(rows, 1, 8) },
-                queries: tokenMajor(rows, 1, 8), nQHeads: 1, nQueries: 1,
+                                    v: tokenMajor(rows.slice(), 1, 8) },
+                queries: tokenMajor(rows.slice(), 1, 8), nQHeads: 1, nQueries: 1,
                 out: tokenMajor(new Float32Array(8), 1, 8) };
   refused(() => kv.context().attend(job), "UNSUPPORTED", /leaves out attention/);
   full.context().attend(job);
