@@ -130,7 +130,7 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
     layer.shape.rows = layer.shape.scores = scores;
     layer.select = {
         w.n_tokens, scores, reinterpret_cast<uint32_t*>(scores), keep, {}};
-    layer.move = {&view, w.n_tokens, keep};
+    layer.move = {.view = &view, .tokens = w.n_tokens, .keep = keep};
   }
   std::vector<int32_t> ring(w.budget);
   std::iota(ring.begin(), ring.end(), 0);
@@ -179,10 +179,10 @@ ShapeArgs Bench::ShapeOfAll() const {
 }
 
 SelectArgs Bench::SelectionOfAll() const {
-  return {JobsOf(&LayerEviction::select),
-          policy_.tie,
-          {policy_.sink.count, policy_.window.count, {}},
-          Scratch(select_scratch_)};
+  return {.jobs = JobsOf(&LayerEviction::select),
+          .tie = policy_.tie,
+          .forced = {policy_.sink.count, policy_.window.count, {}},
+          .scratch = Scratch(select_scratch_)};
 }
 
 void Bench::Pool() const {

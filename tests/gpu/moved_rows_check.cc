@@ -266,8 +266,9 @@ void CheckReorderInTurns(const Gpu& gpu, Report* report) {
   std::iota(slots.rbegin(), slots.rend(), 0);
   const Buffer lists(gpu, slots.size() * sizeof(int32_t));
   lists.Write(slots.data(), lists.n_bytes());
-  const MoveJob job{
-      &e.twin.device_views()[0], 120, {lists.pointer<int32_t>(), 1, 120}};
+  const MoveJob job{.view = &e.twin.device_views()[0],
+                    .tokens = 120,
+                    .keep = {lists.pointer<int32_t>(), 1, 120}};
   const size_t plane_bytes =
       size_t{120} * kShape.n_kv_heads * kShape.head_dim * sizeof(uint16_t);
   for (const size_t n_planes : {1, 2}) {

@@ -24,7 +24,7 @@ const KvShape kCache = {.n_layers = kLayers,
 Rope RopeOf(bool halves) {
   Rope rope{.halves = halves};
   for (uint32_t p = 0; p < kPairs; ++p) {
-    rope.inv_freq.push_back(std::pow(100.0, -double{p} / kPairs));
+    rope.inv_freq.push_back(std::pow(100.0, -static_cast<double>(p) / kPairs));
   }
   return rope;
 }
