@@ -74,9 +74,7 @@ KV_DEVICE void StoreRows(const Work& work, const Products& products,
                          const uint32_t* visible_keys, uint32_t block,
                          uint32_t tile, const float (&references)[kLaneRows]) {
   const uint32_t n_tokens = work.n_tokens();
-#pragma unroll kUnrolledChunks
-  for (uint32_t c = 0; c < kChunksPerWarp; ++c) {
-    const Chunk& chunk = LogitsOf(work, products, c);
+  ForEachChunk<false>(work, products, [&](const Chunk& chunk, uint32_t c) {
     const uint32_t first_key = work.first_key + tile * kTileKeys + ChunkKey(c);
     const Mask<kMasked> mask(visible_keys, first_key);
     for (uint32_t i = 0; i < kLaneRows; ++i) {
@@ -93,7 +91,7 @@ KV_DEVICE void StoreRows(const Work& work, const Products& products,
             Weight(chunk, mask, i, j, work.p.scale_log2e, references[i]));
       }
     }
-  }
+  });
 }
 
 }  // namespace
