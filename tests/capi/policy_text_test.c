@@ -22,10 +22,12 @@ Test(policy_text, every_key_sets_its_value) {
   static const char* const kTexts[] = {
       "snapkv:budget=0.25,sink=5,recent=40,window=16,keep_window=no,pool=max9,"
       "edge=shrink,rows=sum,row_weight=past,softmax=past,group=max,"
-      "order=pool-reduce,prior=mean,scope=layer,over=sum,tie=higher,split=arithmetic-kvf,"
+      "order=pool-reduce,prior=mean,scope=layer,over=sum,tie=higher,split="
+      "arithmetic-kvf,"
       "alpha=0.5,beta=12,tau1=2,tau2=0.25,lazy=0.5,seed=18446744073709551615,"
       "select_block=16,weight=norm,epsilon=0.5,redundancy=0.125,"
-      "similarity=0.75,floor=0.5,rounding=together,threshold=-3.5,normalize=yes,merge=values,"
+      "similarity=0.75,floor=0.5,rounding=together,threshold=-3.5,normalize="
+      "yes,merge=values,"
       "merge_threshold=0.5,merge_fraction=0.75,rotate=yes,margin=3,every=4,"
       "prompt=at-end,rescue=2,anchor=zeros",
       "snapkv:budget=900,window=0.05,spread=3.5,secure=0.5,heads=adaptive",

@@ -74,11 +74,15 @@ std::vector<uint32_t> Count(SimdTarget simd, const Layer& layer,
   }
   std::vector<uint32_t> counts(layer.n_lists, 77);
   std::vector<uint32_t> scratch(3 * layer.n_lists);
-  const HeadContest contest = {
-      keys.data(),    {layer.most, layer.tokens.data()},
-      layer.n_lists,  budget,
-      uint64_t{layer.n_lists} * budget, layer.most, counts.data(),
-      scratch.data(), 3};
+  const HeadContest contest = {keys.data(),
+                               {layer.most, layer.tokens.data()},
+                               layer.n_lists,
+                               budget,
+                               uint64_t{layer.n_lists} * budget,
+                               layer.most,
+                               counts.data(),
+                               scratch.data(),
+                               3};
   Forced forced;
   forced.n_recent = n_asked;
   const uint32_t n_own = heads.OwnOf(budget, forced);
