@@ -41,9 +41,10 @@ Layer MakeLayer(const ListTable& tokens, size_t l, uint32_t n_lists,
 }
 
 void Check(uint32_t turn, Random& random) {
-  const uint32_t n_lists = turn % 7 == 0 ? 300 : 1 + random.Below(5);
-  const uint32_t n_layers = 1 + random.Below(4);
-  const uint32_t n_most = turn % 5 == 0 ? 1500 : turn % 7 == 0 ? 12 : 200;
+  // More lists than a block has threads, once.
+  const uint32_t n_lists = turn == 7 ? 270 : 1 + random.Below(5);
+  const uint32_t n_layers = turn == 7 ? 1 : 1 + random.Below(3);
+  const uint32_t n_most = turn % 5 == 0 ? 700 : turn == 7 ? 12 : 100;
   const uint32_t n_ends = random.Below(3);
   const uint32_t n_safe = random.Below(20);
   ListTable tokens(n_lists, random.Below(2) == 0, 2);
@@ -113,7 +114,7 @@ void Check(uint32_t turn, Random& random) {
 
 int main() {
   kvevict::Random random(kvevict::TestSeed("contest"));
-  for (uint32_t turn = 0; turn < kvevict::Turns(40); ++turn) {
+  for (uint32_t turn = 0; turn < kvevict::Turns(24); ++turn) {
     kvevict::Check(turn, random);
   }
 }
