@@ -305,7 +305,7 @@ size_t WriteParam(const Param& param, const Policy& policy,
     std::memcpy(text.data(), prefix.data(), prefix.size());
     char* end = text.data() + prefix.size();
     char* const last = text.data() + text.size() - 1;
-    const auto write = [&](auto value) {
+    [[maybe_unused]] const auto write = [&](auto value) {
       if constexpr (std::is_same_v<decltype(value), double>) {
         return WriteFloat(end, last, value);
       } else {
