@@ -1,6 +1,7 @@
 // Writes query rows to the rings of a sequence.
 #include <algorithm>
 
+#include "core/dtype.h"
 #include "core/view/view.h"
 #include "cuda/kernels/observe.h"
 #include "cuda/kernels/params.h"
@@ -31,7 +32,9 @@ Status ObserveBatch(const Context& context, Stream stream,
   p.from_element_stride = ElementStride(rows);
   p.n_heads = args.n_heads;
   p.n_elements = rows.head_dim;
-  p.element_bytes = RowBytes(rows) / rows.head_dim;
+  p.element_bytes = ElementBytes(args.dtype);
+  const bool rounds = static_cast<DType>(rows.dtype) != args.dtype;
+  p.rounds_to = rounds ? static_cast<uint32_t>(args.dtype) : 0;
   p.ring_rows = args.ring_rows;
   p.n_layers = static_cast<uint32_t>(layers.size());
   for (uint32_t done = 0; done < args.n_rows; done += p.n_rows) {
@@ -42,7 +45,7 @@ Status ObserveBatch(const Context& context, Stream stream,
       p.from[l] =
           layers[l]->data + row * static_cast<uint64_t>(p.from_row_stride);
     }
-    p.unit = ObserveUnit(p);
+    p.unit = rounds ? p.element_bytes : ObserveUnit(p);
     KV_RETURN_IF_ERROR(
         Launch(context, stream, KernelId::observe_rows,
                {ObserveBlocks(p), p.n_rows, p.n_layers, kObserveThreads}, p));
@@ -58,7 +61,7 @@ Status RunObserve(const Context& context, Stream stream,
       [&](Jobs<const kvevict_plane*> layers) {
         KV_RETURN_IF_ERROR(ObserveBatch(context, stream, args, layers, rings));
         rings += layers.size() * args.ring_rows * args.n_heads *
-                 uint64_t{RowBytes(*layers[0])};
+                 uint64_t{layers[0]->head_dim} * ElementBytes(args.dtype);
         return Status();
       });
 }

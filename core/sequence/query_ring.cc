@@ -102,9 +102,16 @@ void QueryRing::Replayed(uint32_t first_position, uint32_t n_rows) {
 
 Status QueryRing::CheckRows(const LayerInputs& inputs, uint32_t n_rows) const {
   const PlanLayer& layer = plan_.layer(inputs.layer);
+  kvevict_layer_geometry shown = layer.geometry;
   Status status;
-  if (inputs.queries != nullptr) status = plan_.CheckCanScore(layer);
-  if (status.ok()) status = CheckQueryRows(layer.geometry, n_rows, inputs);
+  if (inputs.queries != nullptr) {
+    status = plan_.CheckCanScore(layer);
+    // f32 is rounded on the way to the ring.
+    if (inputs.queries->dtype == KVEVICT_DTYPE_F32) {
+      shown.q_dtype = KVEVICT_DTYPE_F32;
+    }
+  }
+  if (status.ok()) status = CheckQueryRows(shown, n_rows, inputs);
   return status.ok() ? status : Prefixed(status, "layer %u: ", layer.number);
 }
 
@@ -115,7 +122,10 @@ Status QueryRing::Store(Stream stream, std::span<const LayerInputs> layers,
   const uint32_t first = layers.front().layer;
   ObserveArgs args;
   args.layers = Jobs<const kvevict_plane*>(layers, rows);
-  args.n_heads = plan_.layer(first).geometry.n_q_heads;
+  const kvevict_layer_geometry& g = plan_.layer(first).geometry;
+  const bool is_lse = rows == &LayerInputs::row_lse;
+  args.dtype = is_lse ? DType::kF32 : static_cast<DType>(g.q_dtype);
+  args.n_heads = g.n_q_heads;
   args.ring_rows = ring_rows();
   args.n_rows = std::min(chunk.n_rows, args.ring_rows);
   args.first_row = args.first_position = chunk.n_rows - args.n_rows;
@@ -123,7 +133,7 @@ Status QueryRing::Store(Stream stream, std::span<const LayerInputs> layers,
   if (chunk.position_address == nullptr) {
     args.first_position += chunk.first_position;
   }
-  args.rings = rows == &LayerInputs::queries ? RowsOf(first) : LseOf(first);
+  args.rings = is_lse ? LseOf(first) : RowsOf(first);
   const Context& context = plan_.context();
   return context.backend().observe(context, stream, args);
 }
@@ -134,6 +144,7 @@ Status QueryRing::StoreAll(Stream stream, std::span<const LayerInputs> layers,
   for (size_t i = 0; i < layers.size(); i += std::max<size_t>(n, 1)) {
     const auto goes_along = [&](const LayerInputs& next) {
       return next.*rows != nullptr && next.layer == layers[i].layer + n &&
+             (next.*rows)->dtype == (layers[i].*rows)->dtype &&
              AreAlike(plan_.layer(next.layer), plan_.layer(layers[i].layer));
     };
     n = 0;

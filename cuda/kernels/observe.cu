@@ -1,5 +1,5 @@
 // Keeps the queries of the last tokens: copies rows of any strides to a packed
-// ring.
+// ring, or rounds f32 to the ring's elements.
 #include "observe.h"
 
 #include "device.cuh"
@@ -19,6 +19,14 @@ KV_DEVICE uint32_t RingRow(const ObserveParams& p, uint32_t row) {
 template <class Unit>
 KV_DEVICE void CopyUnit(uint64_t from, uint64_t to) {
   StoreGlobal(to, LoadGlobal<Unit>(from));
+}
+
+// Rounded to the nearest, halves to even.
+template <int kDType>
+KV_DEVICE void RoundElement(uint64_t from, uint64_t to) {
+  constexpr uint16_t kNaN = kDType == kF16 ? 0x7e00 : 0x7fc0;
+  const float v = LoadGlobal<float>(from);
+  StoreGlobal(to, v == v ? static_cast<uint16_t>(FromFloat<kDType>(v)) : kNaN);
 }
 
 }  // namespace
@@ -43,6 +51,8 @@ KV_KERNEL(observe_rows, ObserveParams, kObserveThreads, 1) {
   const uint64_t ring =
       p.rings + uint64_t{blockIdx.z} * p.ring_rows * row_bytes;
   const uint64_t to = ring + RingRow(p, row) * row_bytes + byte;
+  if (p.rounds_to == kF16) return RoundElement<kF16>(from, to);
+  if (p.rounds_to == kBF16) return RoundElement<kBF16>(from, to);
   switch (p.unit) {
     case 16:
       return CopyUnit<Bytes16>(from, to);

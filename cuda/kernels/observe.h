@@ -18,10 +18,11 @@ struct ObserveParams {
   uint32_t first_position;  // added to what is read
   uint32_t n_rows;          // <= ring_rows
   uint32_t n_heads;
-  uint32_t n_elements;  // per row and head
-  uint32_t element_bytes;
-  uint32_t ring_rows;  // position p goes to row p % ring_rows
-  uint32_t unit;       // bytes moved at a time: ObserveUnit()
+  uint32_t n_elements;     // per row and head
+  uint32_t element_bytes;  // of the rings
+  uint32_t rounds_to;      // 0; or kF16 or kBF16: rows are f32, and unit is 2
+  uint32_t ring_rows;      // position p goes to row p % ring_rows
+  uint32_t unit;           // bytes moved at a time: ObserveUnit()
   uint32_t n_layers;
   uint64_t from[kMaxLayers];  // row 0 of those to copy, head 0
 };
@@ -46,7 +47,7 @@ constexpr uint32_t ObserveUnit(const ObserveParams& p) {
   return static_cast<uint32_t>(all & (~all + 1));
 }
 
-// A thread copies one unit of a row.
+// A thread copies one unit of a row, or rounds an element.
 constexpr uint32_t ObserveBlocks(const ObserveParams& p) {
   const uint64_t units =
       uint64_t{p.n_heads} * p.n_elements * p.element_bytes / p.unit;

@@ -59,7 +59,7 @@ class Products {
     for (uint32_t round = 0; round < kRounds; ++round) {
       if (round > 0) BlockSync();
       StartQueries(round);
-      CopyAsyncWait<0>();
+      if constexpr (!kSplits) CopyAsyncWait<0>();
       BlockSync();
       TakeQueries(round);
     }

@@ -743,7 +743,11 @@ typedef struct kvevict_layer_geometry {
    *  means that there is no V. */
   uint32_t v_head_dim;
   /** Dtype of the queries given to observe and score: f32, f16 or bf16, or
-   *  opaque if the signal does not read them. */
+   *  opaque if the signal does not read them. With f16 or bf16, observe takes
+   *  rows of f32 too, for window attention, and rounds them: elements are then
+   *  off by at most 2^-11 of themselves (f16, up to 65504; 2^-25 near 0) or 2^-8
+   *  (bf16). The sequence keeps half the bytes, and CUDA multiplies half as
+   *  much as for f32. */
   kvevict_dtype q_dtype;
   kvevict_dtype k_dtype;
   kvevict_dtype v_dtype;

@@ -119,8 +119,80 @@ uint32_t ObserveAndCompare(Random& random, uint32_t turn) {
   return p.unit;
 }
 
+// f32 in any strides, halfway between elements of the ring and beside, NaN and
+// infinity.
+void ObserveAndRound(uint32_t dtype, Random& random, uint32_t turn) {
+  Source s = RandomSource(random);
+  while (s.element_bytes != 4 || s.row_stride % 4 != 0 ||
+         s.head_stride % 4 != 0 || s.element_stride % 4 != 0) {
+    s = RandomSource(random);
+  }
+  // The bits that are cut off, and the exponents of numbers that stay normal.
+  const uint32_t n_bits = dtype == cuda::kF16 ? 13 : 16;
+  std::vector<uint32_t> from(s.bytes / 4 + 1);
+  std::vector<uint16_t> rounded(from.size());
+  for (size_t i = 0; i < from.size(); ++i) {
+    const uint32_t sign = random.Below(2) << 31;
+    const uint32_t size =
+        (120 + random.Below(15)) << 23 |
+        static_cast<uint32_t>(random.Next() & 0x7fffff) >> n_bits << n_bits;
+    const uint32_t half = 1u << (n_bits - 1);
+    const uint32_t odd = size >> n_bits & 1;
+    const uint32_t up = random.Below(2);
+    // Just off the middle, or in the middle, which goes to the even one.
+    const uint32_t kind = random.Below(3);
+    const uint32_t rest = kind == 0 ? half : up != 0 ? half + 1 : half - 1;
+    const uint32_t nearest = (size >> n_bits) + (kind == 0 ? odd : up);
+    from[i] = sign | size | rest;
+    rounded[i] = static_cast<uint16_t>(
+        dtype == cuda::kBF16 ? sign >> 16 | nearest
+                             : sign >> 16 | (nearest - (112u << 10)));
+    if (random.Below(20) == 0) {
+      const bool is_nan = random.Below(2) == 0;
+      from[i] = is_nan ? 0x7fc00000 : 0x7f800000;
+      const uint16_t infinity = dtype == cuda::kF16 ? 0x7c00 : 0x7f80;
+      const uint16_t nan = dtype == cuda::kF16 ? 0x7e00 : 0x7fc0;
+      rounded[i] = is_nan ? nan : infinity;
+    }
+  }
+  const uint32_t window = s.n_rows + random.Below(4);
+  const uint32_t position = random.Below(1000);
+  std::vector<uint16_t> ring(size_t{window} * s.n_heads * s.n_elements, 0xA5A5);
+  std::vector<uint16_t> expected = ring;
+  for (uint32_t r = 0; r < s.n_rows; ++r) {
+    for (uint32_t h = 0; h < s.n_heads; ++h) {
+      for (uint32_t e = 0; e < s.n_elements; ++e) {
+        const int64_t byte = static_cast<int64_t>(s.first) + r * s.row_stride +
+                             h * s.head_stride + e * s.element_stride;
+        expected[((position + r) % window * s.n_heads + h) * s.n_elements + e] =
+            rounded[static_cast<size_t>(byte / 4)];
+      }
+    }
+  }
+  cuda::ObserveParams p = {};
+  p.from[0] = Address(from.data()) + s.first;
+  p.rings = Address(ring.data());
+  p.from_row_stride = s.row_stride;
+  p.from_head_stride = s.head_stride;
+  p.from_element_stride = s.element_stride;
+  p.first_position = position;
+  p.n_rows = s.n_rows;
+  p.n_heads = s.n_heads;
+  p.n_elements = s.n_elements;
+  p.element_bytes = p.unit = 2;
+  p.rounds_to = dtype;
+  p.ring_rows = window;
+  p.n_layers = 1;
+  Run(cuda::observe_rows, {cuda::ObserveBlocks(p), s.n_rows, 1},
+      cuda::kObserveThreads, p, Schedule(turn));
+  ExpectSame(ring, expected, "rounded", turn);
+}
+
 void TestObserve() {
   Random random(TestSeed("observe"));
+  for (uint32_t turn = 0; turn < 60; ++turn) {
+    ObserveAndRound(turn % 2 == 0 ? cuda::kF16 : cuda::kBF16, random, turn);
+  }
   uint32_t units = 0;
   for (uint32_t turn = 0; turn < 300; ++turn) {
     units |= ObserveAndCompare(random, turn);
