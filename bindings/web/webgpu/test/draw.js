@@ -51,7 +51,7 @@ export const bytesOf = (dtype) => (dtype === 'f32' ? 4 : 2);
  * @param {GPUDevice} device
  * @param {object} o
  * @param {(head: number, slot: number, i: number) => number} o.value
- * @param {'head-major' | 'token-major' | 'padded' | 'paged' | 'paged-heads'} o.layout
+ * @param {'head-major' | 'token-major' | 'padded' | 'paged' | 'paged-heads' | 'aligned'} o.layout
  */
 export function makePlane(
   device,
@@ -68,6 +68,9 @@ export function makePlane(
   // Rows at odd multiples of 4 bytes, so that no wide load fits.
   if (layout === 'padded')
     [offset, token, head] = [260, up(row, 4) + 4, (up(row, 4) + 4) * (nSlots + 1)];
+  // Whole 16 bytes from row to row, whatever a row's own size.
+  if (layout === 'aligned')
+    [offset, token, head] = [272, up(row, 16) + 16, (up(row, 16) + 16) * nSlots];
   if (layout === 'paged') block = token * blockSize;
   if (layout === 'paged-heads') {
     [token, head] = [row, row * blockSize];
@@ -85,7 +88,8 @@ export function makePlane(
   let end = offset + (table === undefined ? 0 : nBlocks * block);
   for (let h = 0; h < nHeads; h++)
     if (nSlots > 0) end = Math.max(end, addressOf(h, nSlots - 1) + row);
-  const bytes = new Uint8Array(up(end, 4)).fill(0xa5); // guards between rows
+  // Between rows lie other numbers, in both dtypes.
+  const bytes = Uint8Array.from({ length: up(end, 4) }, (_, i) => (i * 37 + 64) & 0x7f);
   const data = new DataView(bytes.buffer);
   const values = new Float64Array(nHeads * nSlots * dim);
   for (let h = 0; h < nHeads; h++) {
@@ -157,4 +161,4 @@ export function makeCache(device, o) {
   return { view, k, v };
 }
 
-export const LAYOUTS = ['head-major', 'token-major', 'padded', 'paged', 'paged-heads'];
+export const LAYOUTS = ['head-major', 'token-major', 'padded', 'paged', 'paged-heads', 'aligned'];

@@ -219,7 +219,7 @@ test('given scores, keep lists and bytes are those of the native library', { ski
           ...BASE,
           nHeads,
           dtype: i % 2 ? 'f16' : 'f32',
-          layout: LAYOUTS[i % 5],
+          layout: LAYOUTS[i % 6],
           vDim: i % 3 ? 64 : 70,
           seed: i++,
         };
@@ -297,7 +297,7 @@ test('every policy keeps what the native library keeps', { skip }, async () => {
     const o = {
       ...BASE,
       seed: 80 + i,
-      layout: LAYOUTS[i % 5],
+      layout: LAYOUTS[i % 6],
       dtype: i % 2 ? 'f16' : 'f32',
       nQHeads: i % 3 ? 4 : 2,
     };
@@ -332,7 +332,7 @@ test(
     for (const [i, policy] of POLICIES.entries()) {
       const kept = [];
       for (const subgroups of [true, false]) {
-        const o = { ...BASE, seed: 120 + i, layout: LAYOUTS[i % 5] };
+        const o = { ...BASE, seed: 120 + i, layout: LAYOUTS[i % 6] };
         const cache = drawCache(device, o);
         const draw = random(i);
         const shown = makePlane(device, {
