@@ -373,7 +373,7 @@ func TestBlocksGoByTable(t *testing.T) {
 	same(t, before, k)
 	_, err = sequence.Evict([]*View{newView(t, random(full*row, 1), random(full*row, 2))},
 		&EvictOptions{ByTable: true}, scratch, 0)
-	fails(t, err, StatusUnsupported, "views[0]: by_table: block_size 0")
+	fails(t, err, StatusUnsupported, "views[0]: by_table: block_size is 0")
 }
 
 func TestRangesAndTheMassThatStays(t *testing.T) {

@@ -86,8 +86,12 @@ std::vector<float> RunKernel(SimdTarget simd,
   args.scale = in.scale;
   args.softcap = in.softcap;
   if (!in.sinks.empty()) args.sinks = in.sinks.data();
-  args.rows = {in.chunk > 0,   in.past_only,   in.weigh_by_past,
-               in.max_of_rows, in.logit_heads, in.spread};
+  args.rows = {.all_keys = in.chunk > 0,
+               .past_only = in.past_only,
+               .weigh_by_past = in.weigh_by_past,
+               .max_of_rows = in.max_of_rows,
+               .logit_heads = in.logit_heads,
+               .spread = in.spread};
   args.measure = measure;
   if (!lse.empty()) args.lse = lse.data();
   args.lse_row_stride = sizeof(float);
