@@ -21,10 +21,10 @@ Status CheckSecureMass(const Context& context, Stream stream,
 Status RunSecureMass(const Context& context, Stream stream,
                      const SecureMassArgs& args) {
   KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::secure_mass));
-  const auto together = [](const SecureJob& a, const SecureJob& b) {
+  const auto together = [](const ShapeJob& a, const ShapeJob& b) {
     return InOneTable(a.tokens, b.tokens);
   };
-  const auto run = [&](Jobs<SecureJob> batch) {
+  const auto run = [&](Jobs<ShapeJob> batch) {
     const Counts tokens(batch.front().tokens);
     SecureParams p{};
     p.lists.tokens = tokens.table();
@@ -35,7 +35,7 @@ Status RunSecureMass(const Context& context, Stream stream,
     p.has_bias = args.policy.first_stage_bias == FirstStageBias::kPast;
     p.shared = AddressOf(args.scratch.data());
     for (size_t i = 0; i < batch.size(); ++i) {
-      const SecureJob& job = batch[i];
+      const ShapeJob& job = batch[i];
       p.layers[i] = {{AddressOf(job.masses), 0, job.tokens.most, 0,
                       tokens.FirstOf(job.tokens), 0},
                      AddressOf(job.scores),

@@ -30,7 +30,7 @@ ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
                                CheckedSize(2 * sizeof(uint32_t)));
 }
 
-Shared FindShared(const SecureMassArgs& args, const SecureJob& job) {
+Shared FindShared(const SecureMassArgs& args, const ShapeJob& job) {
   const Policy& policy = args.policy;
   Shared shared = {-std::numeric_limits<float>::infinity(),
                    static_cast<float>(policy.first_stage_mass)};
@@ -89,7 +89,7 @@ uint32_t CountBefore(SimdTarget simd, const float* masses, const uint32_t* keys,
 }
 
 void Secure(const Context& context, const SecureMassArgs& args,
-            const SecureJob& job, uint32_t head, const Shared& shared,
+            const ShapeJob& job, uint32_t head, const Shared& shared,
             uint8_t* scratch) {
   const SimdTarget simd = context.simd();
   const uint64_t row = uint64_t{head} * job.tokens.most;

@@ -21,7 +21,6 @@ struct LayerOutcome {
   bool loses : 1 = false;       // a list keeps fewer slots than it holds
   bool lacks_room : 1 = false;  // left alone: see LacksRoom()
   KeepLists keep;               // only if it loses
-  MapJob map;
 };
 
 // A layer that loses tokens, and its part in each of the operations.
@@ -31,7 +30,6 @@ struct LayerEviction : LayerOutcome {
 
   ScoreJob score;
   ShapeJob shape;
-  SecureJob secure;
   ReduceJob reduce;
   RescueJob rescue;
   SelectJob select;

@@ -57,7 +57,7 @@ Status SecureMass(Group& group) {
   const EvictCall& call = group.call;
   return call.backend().secure_mass(
       call.context, call.stream(),
-      {group.First().geometry, call.policy, group.All(&LayerEviction::secure),
+      {group.First().geometry, call.policy, group.All(&LayerEviction::shape),
        group.scratch()});
 }
 

@@ -54,8 +54,8 @@ void LayOutScores(const Group& group) {
         layer.score.slots};
     layer.reduce = {n, scores, scores};
     if (SecuresMass(call.policy)) {
-      layer.score.masses = masses;
-      layer.secure = {layer.score.tokens, masses, scores, call.ShareOf(layer)};
+      layer.shape.masses = layer.score.masses = masses;
+      layer.shape.share = call.ShareOf(layer);
       masses += n_rows * n;
     }
     scores += n_rows * n;

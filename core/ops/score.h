@@ -149,6 +149,10 @@ struct ShapeJob {
   const kvevict_view* view = nullptr;
   FloatRows weights;    // [n_kv_heads, tokens.most], given by the caller
   SlotPositions slots;  // which slots of heads hold the same token
+  // To secure tokens by their mass: [n_kv_heads, tokens.most], see ScoreJob, and
+  // the share of the context that the budget is.
+  const float* masses = nullptr;
+  double share = 0.0;
 };
 
 // Pools rows along the tokens and reduces the n_terms rows of each KV head. The
@@ -191,13 +195,6 @@ struct SubtractRedundancyArgs {
   std::span<uint8_t> scratch;
 };
 
-struct SecureJob {
-  ListCounts tokens;
-  const float* masses = nullptr;  // [n_kv_heads, tokens.most]: see ScoreJob
-  float* scores = nullptr;        // [n_kv_heads, tokens.most], in place
-  double share = 0.0;             // that the budget is of the context
-};
-
 // Gives the tokens that each head secures by their mass the highest score of
 // the layer before the window, in place: see Policy.first_stage_mass. Masses are
 // added in units of 2^-31 of the head's, so that devices agree.
@@ -206,7 +203,7 @@ struct SecureMassArgs {
 
   const kvevict_layer_geometry& layer;  // of all jobs
   const Policy& policy;
-  Jobs<SecureJob> jobs;
+  Jobs<ShapeJob> jobs;
   std::span<uint8_t> scratch;
 };
 

@@ -25,6 +25,7 @@ SlotTable::SlotTable(const Plan& plan)
       stored_(plan.context()),
       lengths_(plan.context()),
       kept_(plan.context()),
+      maps_(plan.context()),
       device_counts_{DeviceArray<uint32_t>(plan.context()),
                      DeviceArray<uint32_t>(plan.context())},
       counts_{Array<uint32_t>(plan.context()), Array<uint32_t>(plan.context())},
@@ -39,6 +40,7 @@ Status SlotTable::Allocate() {
   if (TouchesNothing(plan_.policy())) return Status();
   KV_RETURN_IF_ERROR(lengths_.Allocate("lengths", all_lists * CheckedSize(2)));
   KV_RETURN_IF_ERROR(kept_.Grow(KeptByPlan()));
+  KV_RETURN_IF_ERROR(maps_.Allocate("maps of the layers", n_layers));
   KV_RETURN_IF_ERROR(before_.Allocate("slots before an eviction", n_layers));
   if (!plan_.IsRagged()) return Status();
   KV_RETURN_IF_ERROR(
@@ -415,14 +417,14 @@ bool SlotTable::AreUneven(uint32_t layer) const {
                      [&](uint32_t count) { return count != next[0]; });
 }
 
-Status SlotTable::Commit(Stream stream, std::span<LayerOutcome> layers,
+Status SlotTable::Commit(Stream stream, std::span<const LayerOutcome> layers,
                          uint32_t n_in_row) {
   const Context& context = plan_.context();
   const bool one_list = plan_.scope() == KVEVICT_SCOPE_MODEL;
   size_t offset = 0;
   size_t n_mapped = 0;
   for (uint32_t l = 0; l < layers_.size(); ++l) {
-    const LayerOutcome layer = layers[l];
+    const LayerOutcome& layer = layers[l];
     LayerSlots& slots = layers_[l];
     const uint32_t owner = one_list ? 0 : layer.owner;
     if (owner != l) {  // owners come first
@@ -441,11 +443,10 @@ Status SlotTable::Commit(Stream stream, std::span<LayerOutcome> layers,
     }
     slots.kept_offset = offset;
     offset += uint64_t{n_lists(l)} * slots.n_kept;
-    layers[n_mapped++].map = map;
+    maps_[n_mapped++] = map;
   }
   KV_RETURN_IF_ERROR(context.backend().map_positions(
-      context, stream,
-      {Jobs<MapJob>(layers.first(n_mapped), &LayerOutcome::map)}));
+      context, stream, {std::span<const MapJob>(maps_.data(), n_mapped)}));
   now_ = 1 - now_;
   n_listed_ = offset;
   host_kept_is_current_ = false;

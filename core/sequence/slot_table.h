@@ -92,7 +92,7 @@ class SlotTable {
   ListCounts HostNext(uint32_t layer, uint32_t most) const;
   // Records the eviction on device and host. `layers` has one outcome per
   // layer, in order. The last n_in_row slots of layers that lose tokens stay.
-  Status Commit(Stream stream, std::span<LayerOutcome> layers,
+  Status Commit(Stream stream, std::span<const LayerOutcome> layers,
                 uint32_t n_in_row);
 
   // ---- To undo an eviction ----
@@ -155,6 +155,7 @@ class SlotTable {
   Array<uint32_t> stored_;         // [lists]
   DeviceArray<uint32_t> lengths_;  // [lists, 2]
   Kept kept_;
+  Array<MapJob> maps_;  // of a commit
   // Ragged plans: how many positions of each list are listed. One array is
   // current, the other is for the next eviction.
   DeviceArray<uint32_t> device_counts_[2];
