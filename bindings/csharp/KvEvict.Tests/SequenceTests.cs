@@ -380,8 +380,8 @@ public class SequenceTests
         Assert.Throws<ArgumentException>(() => Observe(2, rows, 0));
         var e = Assert.Throws<ArgumentException>(() =>
         {
-            if (dtype == KvDType.F32) spans.Sequence.Observe(0, new Half[Row]);
-            else spans.Sequence.Observe(0, rows);
+            if (dtype == KvDType.F16) spans.Sequence.Observe(0, SmallModel.ToBF16(new float[Row]));
+            else spans.Sequence.Observe(0, new Half[Row]);
         });
         Assert.Contains("dtype", e.Message);
 
