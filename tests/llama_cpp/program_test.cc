@@ -189,7 +189,7 @@ Test(llama_program, says_what_is_wrong) {
   cr_expect(RunProgram("").status == 2);
   const ProgramRun missing = RunProgram("-m /nowhere.gguf -f /nowhere.txt");
   cr_expect(missing.status == 1);
-  cr_expect(missing.out.find("/nowhere.gguf: llama.cpp does not load it") !=
+  cr_expect(missing.out.find("/nowhere.gguf: llama.cpp cannot load it") !=
             std::string::npos);
   NeedModels();
   const ProgramRun unfit = RunProgram(Text("-p snapkv:budget=20"));
