@@ -473,7 +473,7 @@ func (p *Policy) SetAnchor(value string) error { return p.setWord("anchor", valu
 // slot's cosine with itself is 0, and a cosine below the mean of its slot's cosines with all
 // slots between both ends is left out. Cosines are of u = k / sqrt(|k|^2 + 2^-23) in f32 and
 // are added in units of 2^-24; a key with NaN or infinity has cosines of 0. It needs readable
-// keys, scores that are a mass and SelectBlock above 1. It excludes redundancy, secure,
+// keys, scores that are a mass and SelectBlock above 1. It excludes prior, redundancy, secure,
 // rescue, Scope=model, HeadBudgets and ranges (Adaptive R-KV of OpenVINO GenAI).
 func (p Policy) DiverseMass() (float64, error) { return p.number("diverse_mass") }
 

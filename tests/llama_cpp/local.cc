@@ -51,8 +51,8 @@ int main(int, char** argv) {
   // An attachment calls this function first.
   expect(
       attach(kv, nullptr), KVEVICT_ERROR_UNSUPPORTED,
-      "the program has no ggml_op_name(): libllama is not loaded, or not for "
-      "all to see; kvevict_llama_use() says which one is meant");
+      "the program has no ggml_op_name(): libllama is not loaded, or its "
+      "symbols are hidden; name it by kvevict_llama_use()");
   expect(use(nullptr, nullptr), KVEVICT_ERROR_INVALID_ARGUMENT, "exactly one");
   expect(use(argv[1], llama), KVEVICT_ERROR_INVALID_ARGUMENT, "exactly one");
   expect(use("/nowhere/libllama.so", nullptr), KVEVICT_ERROR_UNAVAILABLE,
