@@ -49,10 +49,9 @@ int main(int, char** argv) {
   kvevict_llama* kv = nullptr;
   expect(create("snapkv:budget=64", nullptr, &kv), KVEVICT_OK, "");
   // An attachment calls this function first.
-  expect(
-      attach(kv, nullptr), KVEVICT_ERROR_UNSUPPORTED,
-      "the program has no ggml_op_name(): libllama is not loaded, or its "
-      "symbols are hidden; name it by kvevict_llama_use()");
+  expect(attach(kv, nullptr), KVEVICT_ERROR_UNSUPPORTED,
+         "the program has no ggml_op_name(): libllama is not loaded, or its "
+         "symbols are hidden; name it by kvevict_llama_use()");
   expect(use(nullptr, nullptr), KVEVICT_ERROR_INVALID_ARGUMENT, "exactly one");
   expect(use(argv[1], llama), KVEVICT_ERROR_INVALID_ARGUMENT, "exactly one");
   expect(use("/nowhere/libllama.so", nullptr), KVEVICT_ERROR_UNAVAILABLE,
