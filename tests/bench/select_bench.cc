@@ -193,8 +193,15 @@ void BenchHeadSplit(Session& session, uint32_t n_heads, uint32_t n_tokens,
   std::vector<uint32_t> counts(n_heads);
   std::vector<uint32_t> scratch(n_heads);
   std::vector<int32_t> places(n_tokens);
-  const HeadContest contest{keys.data(), n_tokens,      n_heads,        budget,
-                            n_tokens,    counts.data(), scratch.data(), 1};
+  const HeadContest contest{.keys = keys.data(),
+                            .tokens = n_tokens,
+                            .n_lists = n_heads,
+                            .budget = budget,
+                            .together = uint64_t{n_heads} * budget,
+                            .most = n_tokens,
+                            .counts = counts.data(),
+                            .scratch = scratch.data(),
+                            .scratch_stride = 1};
   const auto count = [&] { CountWinners(session.simd, contest, budget / 5); };
   const auto select = [&] {
     for (uint32_t head = 0; head < n_heads; ++head) {
