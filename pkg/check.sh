@@ -17,6 +17,13 @@ check_deep() {
   run_tests "$release_dir" deep -L deep -LE longest
 }
 
+# The kernels on fibers, plain and under sanitizers: those of the deep tests that continuous
+# integration has time for.
+check_fibers() {
+  build_tests "$release_dir" -DKVEVICT_DEEP_TESTS=ON
+  run_tests "$release_dir" fibers -R '^simt_'
+}
+
 # The few of these that take minutes each.
 check_longest() {
   build_tests "$release_dir" -DKVEVICT_DEEP_TESTS=ON
