@@ -40,8 +40,9 @@ constexpr Part kMockParts[] = {
          int n_saved = 0;
          TimeKernels(
              gpu, effort, "", [&] { ++n_saved; }, &rows);
-         report->FailIf(rows["rows"].size() != 29 || n_saved != 4,
-                        "rows are missing");
+         report->FailIf(rows["rows"].size() != 43 || n_saved != 6,
+                        fmt::format("{} rows, saved {} times",
+                                    rows["rows"].size(), n_saved));
        });
      }},
 };
