@@ -284,6 +284,7 @@ const POLICIES = [
   { kind: 'snapkv', budget: 90, window: 16, keepWindow: false, rows: 'max', tie: 'higher' },
   { kind: 'pyramidkv', budget: 64, window: 8 },
   { kind: 'tova', budget: 80 },
+  { kind: 'snapkv', budget: 60, window: 9, pool: 'none' },
   { kind: 'h2o', budget: 80 },
   { kind: 'h2o', budget: 80, recent: 5, group: 'max', pool: 'max3', order: 'pool-reduce' },
   { kind: 'knorm', budget: 80 },
