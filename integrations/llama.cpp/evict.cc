@@ -305,7 +305,8 @@ void kvevict_llama::Evict(llama_seq_id seq,
   }
   if (options.target == this) {
     Fail(KVEVICT_ERROR_INVALID_ARGUMENT,
-         "options.target is the adapter itself");
+         "options.target is the adapter itself: a context cannot be its own "
+         "target");
   }
   if (options.evict != nullptr &&
       (options.evict->undo != nullptr || options.evict->by_table != 0)) {

@@ -67,8 +67,8 @@ void kvevict_llama::MakePlan(llama_seq_id seq) {
   const std::vector<size_t> full = FullLayers(seq);
   if (full.empty()) {
     Fail(KVEVICT_ERROR_INVALID_ARGUMENT,
-         "no layer that keeps all tokens has been seen: llama_decode() comes "
-         "first, in a context with kvevict_llama_install()");
+         "no layer that keeps all tokens has been seen: the context must "
+         "decode a batch first, and have the adapter's callback");
   }
   std::vector<LayerShape> shapes;
   SinkLogits sinks;

@@ -94,7 +94,7 @@ Test(llama_refusals, a_context_that_is_not_there_yet) {
             KVEVICT_ERROR_INVALID_ARGUMENT);
   kvevict_llama_destroy(kv);
   Session session(model.get(), "snapkv:budget=64", {});
-  ExpectPart(session.EvictRefused(), "llama_decode() comes first");
+  ExpectPart(session.EvictRefused(), "must decode a batch first");
   session.Decode(RandomTokens(10, session.n_vocab()));
   cr_expect(kvevict_llama_evict(session.kv(), 1, nullptr, nullptr) ==
             KVEVICT_ERROR_INVALID_ARGUMENT);

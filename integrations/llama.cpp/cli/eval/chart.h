@@ -22,7 +22,7 @@ struct Chart {
   std::string title, y_title;
   bool log_y = false;
   // A line over the whole width, e.g. of the full cache; with "" none.
-  std::string reference;
+  std::string reference = {};
   double reference_y = 0;
   std::vector<Series> series;
 };
