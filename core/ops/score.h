@@ -35,8 +35,8 @@ struct QueryRows {
 struct ObserveArgs {
   // [n_heads, first_row + n_rows] rows each. Strides may be 0 for packed.
   Jobs<const kvevict_plane*> layers;
-  // Of the rings' rows. If it is not that of the layers' rows, these are f32 and
-  // are rounded to it.
+  // The rings' dtype. If the layers' rows have another, they are f32 and are
+  // rounded to this one.
   DType dtype;
   uint32_t n_heads;
   uint32_t first_row;       // rows before it would be overwritten

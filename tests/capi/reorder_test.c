@@ -263,7 +263,7 @@ Test(reorder, null_pointers_are_errors) {
   EXPECT_BREAKS(lists.slots = NULL, "keep.slots", "NULL", "4");
 }
 
-/* Behind the first row of the first used block of a paged view's plane. */
+/* Returns an aligned address in the first used block of a paged view's plane. */
 static void* OnRows(const kvevict_view* view, const kvevict_plane* plane) {
   const int64_t block = view->block_table[0] * plane->block_stride_bytes;
   return (void*)(uintptr_t)((plane->data + (uint64_t)block + 64) / 64 * 64);

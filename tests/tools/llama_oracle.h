@@ -51,7 +51,7 @@ class LlamaOracle {
     return Times(Norm(x, w_.final_norm), w_.output);
   }
 
-  // From now on the head does not see this position, as after an eviction.
+  // Hides a position from the head, as an eviction does.
   void Hide(size_t layer, size_t kv_head, size_t position) {
     hidden_.insert({layer, kv_head, position});
   }

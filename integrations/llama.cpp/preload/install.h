@@ -24,8 +24,8 @@ void SetNextOrder(std::optional<Order> order);
 // For each context without an order of its own.
 void SetOrderForAll(std::optional<Order> order);
 
-// Where cb_eval and cb_eval_user_data lie in the llama_context_params that the program
-// passes, instead of where the headers say.
+// Sets the offsets of cb_eval and cb_eval_user_data in the llama_context_params that the
+// program passes. They replace those of the headers.
 void SetPlaces(size_t callback, size_t user_data);
 
 }  // namespace kvevict::llama_preload

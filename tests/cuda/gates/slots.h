@@ -23,7 +23,8 @@ struct ScorerSlots {
   size_t of_tile = 0;
 };
 
-// Of a kernel that multiplies 16 keys by n_products instructions of tensor cores.
+// Counts them in a kernel that multiplies 16 keys by n_products instructions of
+// tensor cores.
 // Throws std::runtime_error where the code does not have these loops.
 ScorerSlots CountScorerSlots(const CubinKernel& kernel, int sm,
                              size_t n_products);

@@ -19,8 +19,8 @@ class Memory {
   uint64_t Allocate(size_t bytes);
   // False if no living allocation begins there.
   bool Free(uint64_t address);
-  // From now on host addresses count as device addresses, unchecked: for tests
-  // that keep kernels' memory in vectors.
+  // Lets host addresses count as device addresses, unchecked. Tests that keep
+  // kernels' memory in vectors need this.
   void AllowHostAddresses() { allows_host_ = true; }
 
   // The bytes, or NULL if they do not lie within one allocation.

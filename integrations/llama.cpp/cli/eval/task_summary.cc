@@ -29,7 +29,7 @@ Mean Ratio(const std::vector<double>& parts,
   return ratio;
 }
 
-// Of the index-th candidate in all contexts.
+// Sums up the index-th candidate over all contexts.
 Recall RecallOf(const json& tasks, size_t index, const char* mode) {
   std::vector<double> right, answered, lp;
   for (const json& task : tasks) {
