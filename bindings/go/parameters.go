@@ -149,13 +149,12 @@ func (p *Policy) SetTie(value string) error { return p.setWord("tie", value) }
 // window weights and V their variance over the rows (CAKE, arXiv:2503.12491). lazy: a layer
 // whose window gives more than `lazy` of its attention to both ends keeps the budget, and the
 // others keep everything (SimLayerKV, arXiv:2410.13846). scores: the tokens of all layers and
-// heads compete, and the best as many as all budgets add up to stay, but at least the best
-// tokens of each list up to `floor` of its budget; if scores are equal at the cut, lists take
-// turns. With Heads=equal the heads of a layer keep the same number, the layer's winners
-// divided by them, and the layers that lose most by rounding get one more (Layer-DefensiveKV,
-// arXiv:2510.13334). cake, lazy and scores are computed during an eviction. cake and lazy need
-// Rows=mean, RowWeight=none, an order other than reduce-logits and pool-rows, and a window of
-// up to 64.
+// heads compete. As many of the best stay as all budgets add up to. Each list keeps at least
+// its best tokens, up to `floor` of its budget. Lists take turns for tokens that are equal at
+// the cut. With Heads=equal a layer's winners are divided by its heads; the layers that lose
+// most by rounding get one more per head (Layer-DefensiveKV, arXiv:2510.13334). cake, lazy and
+// scores are computed during an eviction. cake and lazy need Rows=mean, RowWeight=none, an
+// order other than reduce-logits and pool-rows, and a window of up to 64.
 func (p Policy) Split() (string, error) { return p.word("split") }
 
 // SetSplit sets what Split returns.
@@ -259,8 +258,8 @@ func (p Policy) Epsilon() (float64, error) { return p.number("epsilon") }
 // SetEpsilon sets what Epsilon returns.
 func (p *Policy) SetEpsilon(value float64) error { return p.setNumber("epsilon", value) }
 
-// Share: Weight=given: heads: a weight is divided by the sum of the weights that the layer's
-// KV heads have for the same token, before it is used. A head that has lost the token counts
+// Share: how Weight=given is used. heads: a weight is first divided by the sum of the weights
+// that the layer's KV heads have for the same token. A head that has lost the token counts
 // with the mean of those that hold it; Plan.Score() takes equal slots for equal tokens. A
 // share of nothing is 0 (DefensiveKV, arXiv:2510.13334).
 func (p Policy) Share() (string, error) { return p.word("share") }
