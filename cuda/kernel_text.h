@@ -1,5 +1,5 @@
-// The kernels: their names (kernels.inc) and their source text, which is part
-// of the library.
+// The kernels: their names (kernels.inc, which embed.cmake makes of their text)
+// and their source text, which is part of the library.
 #ifndef KVEVICT_CUDA_KERNEL_TEXT_H_
 #define KVEVICT_CUDA_KERNEL_TEXT_H_
 

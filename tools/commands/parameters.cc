@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 namespace kvevict::tools {
 namespace {
@@ -44,6 +45,21 @@ std::string WhoHas(const std::string& key) {
   return have.size() > lack.size()
              ? fmt::format("all but {}", fmt::join(lack, ", "))
              : fmt::format("{}", fmt::join(have, ", "));
+}
+
+// The policies with a default of their own: "`tova` none, `h2o` sum".
+std::string OwnDefaults(const kvevict_parameter_info& row) {
+  std::vector<std::string> own;
+  for (const std::string& name : PolicyNames()) {
+    for (const kvevict_parameter_info& its : ParametersOf(name.c_str())) {
+      if (std::string_view(its.key) != row.key ||
+          std::string_view(its.default_text) == row.default_text) {
+        continue;
+      }
+      own.push_back(fmt::format("`{}` {}", name, its.default_text));
+    }
+  }
+  return own.empty() ? "" : fmt::format(" ({})", fmt::join(own, ", "));
 }
 
 }  // namespace
@@ -90,13 +106,13 @@ std::string ParametersPage() {
       "them "
       "from the library's own table.\nOne name holds everywhere: in the text "
       "form (`snapkv:budget=2048,sink=4`), in C (`kvevict_policy_set()`),\n"
-      "C#, Java and Go. [policies.md](policies.md) says which defaults a "
-      "policy "
-      "changes, and what it needs.\n";
+      "C#, Java and Go. Policies with a default of their own stand behind the "
+      "general one.\n[policies.md](policies.md) says what a policy needs.\n";
   for (const kvevict_parameter_info& row : Parameters()) {
     page += fmt::format(
-        "\n## `{}`\n\n{}\n\nValues: {}. Default: `{}`. Policies: {}.\n",
-        row.key, row.doc, ValuesOf(row), row.default_text, WhoHas(row.key));
+        "\n## `{}`\n\n{}\n\nValues: {}. Default: `{}`{}. Policies: {}.\n",
+        row.key, row.doc, ValuesOf(row), row.default_text, OwnDefaults(row),
+        WhoHas(row.key));
   }
   return page;
 }

@@ -68,7 +68,7 @@ std::string Compile(const KernelCall& call) {
     compiled.image.pop_back();  // the zero at its end
     return compiled.image;
   }
-  Fail(file + " is not in kernels.inc");
+  Fail(file + " is no kernel of the library");
 }
 
 struct Loaded {
