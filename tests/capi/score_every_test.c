@@ -1,0 +1,173 @@
+/* Every policy that the library lists scores alike on every SIMD target, in every
+ * layout, and for any number of threads: a new one needs no test of this kind. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "kvevict/experimental.h"
+#include "tests/capi/support/cache.h"
+#include "tests/capi/support/expect.h"
+#include "tests/capi/support/floats.h"
+#include "tests/capi/support/inputs.h"
+#include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
+#include "tests/capi/support/random.h"
+
+enum { kTokens = 75, kMaxDim = 68, kInputs = 11, kMaxHeads = 4 };
+
+typedef struct shape {
+  uint32_t n_q_heads, n_kv_heads, head_dim;
+  kvevict_dtype dtype;
+} shape;
+
+/* Rows of f32 in [-1, 1); the same for a policy on all targets. */
+typedef struct given {
+  float numbers[kMaxHeads * kMaxDim * kTokens];
+  kvevict_plane planes[kInputs];
+  kvevict_signal_inputs inputs;
+} given;
+
+static const float kFrequencies[kMaxDim / 2] = {1.0f, 0.5f, 0.25f, 0.125f};
+
+static void Give(given* g, const kvevict_policy* policy, const shape* s,
+                 uint32_t n_query_rows, test_random* random) {
+  for (size_t i = 0; i < sizeof g->numbers / sizeof *g->numbers; ++i) {
+    g->numbers[i] = 2.0f * (float)test_random_unit(random) - 1.0f;
+  }
+  g->inputs = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
+  const struct {
+    const kvevict_plane** place;
+    uint32_t rows, dim;
+  } each[kInputs] = {
+      [KVEVICT_INPUT_QUERIES] = {&g->inputs.queries, n_query_rows, s->head_dim},
+      [KVEVICT_INPUT_SCORES] = {&g->inputs.scores, kTokens, 1},
+      [KVEVICT_INPUT_QUERY_MEAN] = {&g->inputs.query_mean, 1, s->head_dim},
+      [KVEVICT_INPUT_QUERY_COVARIANCE] = {&g->inputs.query_covariance,
+                                          s->head_dim, s->head_dim},
+      [KVEVICT_INPUT_KEY_FILTER] = {&g->inputs.key_filter, 1, s->head_dim},
+      [KVEVICT_INPUT_TOKEN_WEIGHTS] = {&g->inputs.token_weights, kTokens, 1},
+      [KVEVICT_INPUT_QUERY_CENTERS] = {&g->inputs.query_centers, 3,
+                                       s->head_dim / 2},
+  };
+  for (int i = 0; i < kInputs; ++i) {
+    kvevict_need need = KVEVICT_NEED_NONE;
+    EXPECT_OK(kvevict_policy_need(policy, (kvevict_input)i, &need));
+    if (each[i].place == NULL || need == KVEVICT_NEED_NONE) continue;
+    g->planes[i] =
+        test_floats_plane(g->numbers, (uint64_t)each[i].rows * each[i].dim);
+    g->planes[i].head_dim = each[i].dim;
+    g->planes[i].token_stride_bytes = (int64_t)(each[i].dim * sizeof(float));
+    *each[i].place = &g->planes[i];
+  }
+}
+
+/* The scores of one policy: [n_kv_heads, kTokens]. */
+static void Score(const char* policy, const shape* s, const char* target,
+                  test_layout layout, uint32_t n_threads, float* scores) {
+  test_random random = {s->head_dim};
+  kvevict_layer_geometry layer =
+      test_layer(s->n_q_heads, s->n_kv_heads, s->head_dim, s->head_dim);
+  layer.k_dtype = layer.v_dtype = s->dtype;
+  kvevict_geometry geometry = test_geometry(1, kTokens, &layer);
+  geometry.rope_inv_freq = kFrequencies;
+  geometry.rope_inv_freq_len = s->head_dim / 2;
+  test_plan* plan = test_plan_create_for(target, policy, &geometry,
+                                         KVEVICT_OPERATION_SCORE, n_threads);
+  test_cache_spec spec = {
+      TEST_TOKEN_MAJOR, s->n_kv_heads, kTokens,     s->dtype,
+      s->head_dim,      s->dtype,      s->head_dim, 0};
+  test_cache* rows = test_cache_create(&spec, &random);
+  test_random other = {random.state ^ 5};
+  spec.layout = layout;
+  test_cache* cache = test_cache_create(&spec, &other);
+  test_cache_copy_rows(cache, rows, kTokens);
+  kvevict_resolved_policy resolved = {.struct_size = sizeof resolved};
+  EXPECT_OK(kvevict_policy_resolve(plan->policy_handle, kTokens, &resolved));
+  const uint32_t n_rows =
+      resolved.n_query_rows < kTokens ? resolved.n_query_rows : kTokens;
+  static given g;
+  Give(&g, plan->policy_handle, s, n_rows, &random);
+  kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
+  job.n_tokens = kTokens;
+  job.view = &cache->view;
+  job.inputs = &g.inputs;
+  job.scores = scores;
+  job.scores_len = (size_t)s->n_kv_heads * kTokens;
+  test_plan_poison(plan, 0xff);
+  EXPECT_OK(kvevict_score(plan->plan, &job, 1, plan->workspace,
+                          plan->workspace_bytes, NULL));
+  test_cache_destroy(cache);
+  test_cache_destroy(rows);
+  test_plan_destroy(plan);
+}
+
+/* Calls check with every policy that scores, and shapes with heads of whole and of
+ * broken vectors. */
+static void ForEachPolicy(void (*check)(const char* policy, const shape* s)) {
+  static const shape kShapes[] = {{4, 2, 64, KVEVICT_DTYPE_F32},
+                                  {2, 2, 68, KVEVICT_DTYPE_F16},
+                                  {4, 1, 6, KVEVICT_DTYPE_BF16},
+                                  {3, 3, 32, KVEVICT_DTYPE_U8}};
+  kvevict_policy_info info = {.struct_size = sizeof info};
+  int n = 0;
+  for (uint32_t k = 0; kvevict_policy_at(k, &info) == KVEVICT_OK; ++k) {
+    char pool[TEST_VALUE_TEXT], text[TEST_POLICY_TEXT];
+    if (kvevict_policy_get(test_policy(info.name), "pool", pool, sizeof pool,
+                           NULL) != KVEVICT_OK) {
+      continue; /* it ranks nothing */
+    }
+    ++n;
+    for (size_t i = 0; i < sizeof kShapes / sizeof *kShapes; ++i) {
+      check(info.name, &kShapes[i]);
+    }
+    snprintf(text, sizeof text, "%s:weight=given,redundancy=0.3", info.name);
+    check(text, &kShapes[0]);
+  }
+  EXPECT(n > 10, "%d policies score", n);
+}
+
+/* Sums round otherwise without fused multiply-add and with other vectors. */
+static void AlikeOnTargets(const char* policy, const shape* s) {
+  float first[kMaxHeads * kTokens], scores[kMaxHeads * kTokens];
+  const size_t n = (size_t)s->n_kv_heads * kTokens;
+  const char* best = kvevict_simd_target_at(0);
+  Score(policy, s, best, TEST_TOKEN_MAJOR, 1, first);
+  const char* target;
+  for (uint32_t t = 1; (target = kvevict_simd_target_at(t)) != NULL; ++t) {
+    Score(policy, s, target, TEST_TOKEN_MAJOR, 1, scores);
+    float most = 0.0f;
+    for (size_t i = 0; i < n; ++i) {
+      if (isfinite(first[i])) most = fmaxf(most, fabsf(first[i]));
+    }
+    for (size_t i = 0; i < n; ++i) {
+      const bool same = scores[i] == first[i];
+      /* A few hundred roundings of numbers up to the largest score. */
+      EXPECT(same || fabsf(scores[i] - first[i]) <= 3e-5f * most,
+             "%s, %s beside %s, head size %u, score %zu: %.9g, not %.9g",
+             policy, target, best, s->head_dim, i, (double)scores[i],
+             (double)first[i]);
+    }
+  }
+}
+
+Test(score_every, policy_scores_alike_on_every_target) {
+  ForEachPolicy(AlikeOnTargets);
+}
+
+static void AlikeInLayouts(const char* policy, const shape* s) {
+  float first[kMaxHeads * kTokens], scores[kMaxHeads * kTokens];
+  const size_t n_bytes = (size_t)s->n_kv_heads * kTokens * sizeof(float);
+  Score(policy, s, NULL, TEST_TOKEN_MAJOR, 1, first);
+  for (int layout = 1; layout < TEST_N_LAYOUTS; ++layout) {
+    if (layout == TEST_VECTORISED && s->head_dim % 8 != 0) continue;
+    Score(policy, s, NULL, (test_layout)layout, 1, scores);
+    EXPECT(memcmp(scores, first, n_bytes) == 0, "%s, %s, head size %u", policy,
+           test_layout_name((test_layout)layout), s->head_dim);
+  }
+  Score(policy, s, NULL, TEST_HEAD_MAJOR, 3, scores);
+  EXPECT(memcmp(scores, first, n_bytes) == 0, "%s, 3 threads, head size %u",
+         policy, s->head_dim);
+}
+
+Test(score_every, policy_scores_alike_in_every_layout) {
+  ForEachPolicy(AlikeInLayouts);
+}
