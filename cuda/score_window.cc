@@ -19,208 +19,15 @@
 #include "cuda/reduce_rows.h"
 #include "cuda/row_layout.h"
 #include "cuda/score_window.h"
+#include "cuda/window_form.h"
 
 namespace kvevict::cuda {
 namespace {
 
 constexpr float kLog2E = 1.44269504088896340736f;
 
-// ---- The policy as kernel parameters ----
-
-enum Out : uint32_t {
-  kSumOfGroup = 0,
-  kMaxOfGroup = 1,
-  kRowPerHead = 2,
-  kRowsApart = 3
-};
-
-bool LeavesHeadsApart(const kvevict_layer_geometry& g, const Policy& policy) {
-  return MakeShaping(policy, SignalOf(policy), g.n_q_heads / g.n_kv_heads)
-             .n_terms > 1;
-}
-
-// The most rows that a launch takes.
-uint32_t MostRows(const kvevict_layer_geometry& g) {
-  return PartRows(static_cast<uint32_t>(g.q_dtype),
-                  static_cast<uint32_t>(g.k_dtype), g.k_head_dim);
-}
-
-struct Form {
-  uint32_t group;  // query heads / logit_heads
-  uint32_t window;
-  Out out;
-  bool reduces_after;  // rows of query heads are reduced by another launch
-  bool max_of_rows = false;
-  bool softmax_past = false;
-  bool weigh_by_past = false;
-  uint32_t logit_heads = 1;
-  bool is_part = false;
-  bool pools_rows = false;  // each row by itself, by further launches
-  // Tokens of a chunk, whose rows see only its keys; 0: the window's form.
-  uint32_t chunk = 0;
-  float spread = 0.0f;  // factor of the rows' variance
-  bool caps = false;    // logits are capped
-  Measure measure;
-
-  Form(const kvevict_layer_geometry& g, const Policy& policy,
-       bool per_query_head)
-      : group(g.n_q_heads / g.n_kv_heads),
-        window(policy.window.count),
-        max_of_rows(policy.rows == KVEVICT_REDUCE_MAX),
-        softmax_past(policy.softmax == SoftmaxKeys::kPast),
-        weigh_by_past(policy.row_weight == RowWeight::kPast),
-        spread(static_cast<float>(policy.spread) *
-               static_cast<float>(policy.window.count)),
-        caps(g.logit_softcap != 0.0f),
-        measure(MeasureOf(policy)) {
-    if (policy.order == ShapingOrder::kReduceLogits) {
-      logit_heads = group;
-      group = 1;
-    }
-    pools_rows = PoolsRows(policy);
-    if (pools_rows) {
-      reduces_after = true;
-      max_of_rows = false;
-      out = kRowsApart;
-      return;
-    }
-    const bool max = policy.group == KVEVICT_REDUCE_MAX;
-    const bool reduces = group > 1 && !per_query_head;
-    // If both reductions are maxima they are one. Otherwise the maximum is of
-    // whole heads, which needs a block that has them.
-    reduces_after =
-        reduces && (max_of_rows ? !max : max && !CanReduceByMax(window));
-    if (per_query_head || reduces_after) {
-      out = group == 1 ? kSumOfGroup : kRowPerHead;
-    } else {
-      out = reduces && max && !max_of_rows ? kMaxOfGroup : kSumOfGroup;
-    }
-  }
-
-  // The form of rows that are processed part by part: sums for every query
-  // head.
-  static Form OfParts(const kvevict_layer_geometry& g) {
-    Policy policy;
-    policy.rows = KVEVICT_REDUCE_SUM;
-    policy.window.count = MostRows(g);
-    Form form(g, policy, /*per_query_head=*/true);
-    form.is_part = true;
-    return form;
-  }
-
-  // The form within chunks: sums of their rows, in parts if there are too many
-  // rows for one.
-  static Form OfChunks(const kvevict_layer_geometry& g, const Policy& policy,
-                       bool per_query_head) {
-    Policy of_rows;
-    of_rows.rows = KVEVICT_REDUCE_SUM;
-    of_rows.group = policy.group;
-    of_rows.window.count = std::min(policy.block, MostRows(g));
-    Form form(g, of_rows, per_query_head);
-    form.chunk = policy.block;
-    form.caps = false;  // logits are not scaled either
-    if (form.chunk > form.window && form.group > 1 && !per_query_head) {
-      form.reduces_after = true;
-      form.out = kRowPerHead;
-    }
-    return form;
-  }
-
-  // The most layers in one launch.
-  uint32_t MaxLayers() const {
-    // One layer's chunks are enough work for a device, and their log-sum-exps
-    // are many.
-    if (pools_rows) return 1;  // its rows take much memory
-    return chunk > 0 ? 16 : ScoreParams::kMaxLayers;
-  }
-  // The rows of a query head that are reduced by further launches.
-  uint32_t RowsPerHead() const { return pools_rows ? window : 1; }
-  KeySplits SplitsOf(uint32_t n_tokens) const {
-    if (chunk == 0) return SplitKeys(n_tokens);
-    return {CeilDiv(n_tokens, chunk), chunk};
-  }
-  // The most splits for any length up to n_tokens.
-  uint32_t MostSplits(uint32_t n_tokens) const {
-    if (chunk > 0) return CeilDiv(n_tokens, chunk);
-    return std::clamp(n_tokens / 1024, 1u, 64u);
-  }
-
-  // The form for the plan's own shaping.
-  Form(const kvevict_layer_geometry& g, const Policy& policy)
-      : Form(g, policy, LeavesHeadsApart(g, policy)) {}
-};
-
-// The factor of the summed weights of a row of scores.
-float WeightScale(const Form& form, const Policy& policy) {
-  float scale = 1.0f;
-  if (form.is_part || form.pools_rows) return scale;
-  if (form.chunk == 0 && policy.rows == KVEVICT_REDUCE_MEAN) {
-    scale /= static_cast<float>(form.window);
-  }
-  if (form.out == kSumOfGroup && policy.group == KVEVICT_REDUCE_MEAN) {
-    scale /= static_cast<float>(form.group);
-  }
-  return scale;
-}
-
-uint32_t SmOf(const Context& context) {
-  return static_cast<uint32_t>(DeviceOf(context).sm());
-}
-
-// The part of a scorer's variant that depends on the caches.
-struct Variant {
-  uint32_t paged;  // KV_PAGED
-  bool ragged;     // heads have lengths of their own
-  bool mma;
-  bool sinks;
-  bool token_groups;  // rows share scales, or some are recent
-};
-
-uint32_t TileKeysOf(const Context& context, const kvevict_layer_geometry& g,
-                    const Form& form, bool mma) {
-  if (form.logit_heads > 1) return LogitTileKeys(form.window);
-  return TileKeys(mma, g.k_head_dim, SmOf(context));
-}
-
-ModuleKey ScorerOf(const Context& context, const kvevict_layer_geometry& g,
-                   const Form& form, const Variant& variant) {
-  const uint32_t tile_keys = TileKeysOf(context, g, form, variant.mma);
-  ModuleKey key;
-  key.module = ModuleId::window_attention;
-  key.Add("KV_Q_DTYPE", g.q_dtype);
-  key.Add("KV_K_DTYPE", g.k_dtype);
-  key.Add("KV_HEAD_DIM", g.k_head_dim);
-  key.Add("KV_WINDOW", form.window);
-  key.Add("KV_GROUP", form.group);
-  key.Add("KV_PAGED", variant.paged);
-  key.Add("KV_RAGGED", variant.ragged);
-  key.Add("KV_USE_MMA", variant.mma);
-  key.Add("KV_TILE_KEYS", tile_keys);
-  key.Add("KV_OUT", form.out);
-  if (form.softmax_past) key.Add("KV_SOFTMAX_PAST", true);
-  if (form.weigh_by_past) key.Add("KV_WEIGH_BY_PAST", true);
-  if (form.max_of_rows) key.Add("KV_MAX_OF_ROWS", true);
-  if (form.logit_heads > 1) key.Add("KV_LOGIT_HEADS", form.logit_heads);
-  if (form.is_part) key.Add("KV_PART", true);
-  if (form.chunk > 0) key.Add("KV_CHUNKS", true);
-  if (form.spread > 0.0f) key.Add("KV_SPREAD", true);
-  if (form.caps) key.Add("KV_SOFTCAP", true);
-  if (variant.sinks) key.Add("KV_SINKS", true);
-  if (variant.token_groups) key.Add("KV_TOKEN_GROUPS", true);
-  static_assert(static_cast<int>(Measure::kDynamics) == 1 &&
-                static_cast<int>(Measure::kEnds) == 2);
-  if (form.measure != Measure::kNone) {
-    key.Add("KV_MEASURE", static_cast<int>(form.measure));
-  }
-  key.dynamic_shared_bytes =
-      ShapeWindowAttention(variant.mma, static_cast<uint32_t>(g.q_dtype),
-                           g.k_head_dim, form.window, form.group, tile_keys)
-          .dynamic_shared_bytes;
-  return key;
-}
-
 bool DTypesAllowMma(const Context& context, const kvevict_layer_geometry& g,
-                    const Form& form) {
+                    const WindowForm& form) {
   return form.logit_heads == 1 &&
          CanUseMma(static_cast<uint32_t>(g.q_dtype),
                    static_cast<uint32_t>(g.k_dtype), g.k_head_dim, form.window,
@@ -286,8 +93,9 @@ bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
 }
 
 // Scratch: the log-sum-exps of one launch, then rows of query heads.
-CheckedSize PartialBytes(const kvevict_layer_geometry& g, const Form& form,
-                         uint32_t n_layers, uint32_t n_tokens) {
+CheckedSize PartialBytes(const kvevict_layer_geometry& g,
+                         const WindowForm& form, uint32_t n_layers,
+                         uint32_t n_tokens) {
   return (CheckedSize(std::min(n_layers, form.MaxLayers())) *
           CheckedSize(g.n_q_heads) * CheckedSize(form.window) *
           CheckedSize(form.MostSplits(n_tokens)) * CheckedSize(sizeof(float)))
@@ -295,8 +103,9 @@ CheckedSize PartialBytes(const kvevict_layer_geometry& g, const Form& form,
 }
 
 // After these come the measures of the blocks of one launch.
-CheckedSize MeasureBytes(const kvevict_layer_geometry& g, const Form& form,
-                         uint32_t n_layers, uint32_t n_tokens) {
+CheckedSize MeasureBytes(const kvevict_layer_geometry& g,
+                         const WindowForm& form, uint32_t n_layers,
+                         uint32_t n_tokens) {
   if (form.measure == Measure::kNone) return CheckedSize(0);
   return (CheckedSize(std::min(n_layers, ScoreParams::kMaxLayers)) *
           CheckedSize(g.n_kv_heads) * CheckedSize(form.MostSplits(n_tokens)) *
@@ -319,7 +128,7 @@ struct Part {
 class Scorer {
  public:
   Scorer(const Context& context, Stream stream, const ScoreArgs& args,
-         const Form& form)
+         const WindowForm& form)
       : context_(context),
         stream_(stream),
         args_(args),
@@ -408,7 +217,7 @@ class Scorer {
   const ScoreArgs& args_;
   const kvevict_layer_geometry& g_;
   const Policy& policy_;
-  const Form form_;
+  const WindowForm form_;
 };
 
 Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
@@ -442,7 +251,7 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
     p.scale_log2e = g_.logit_softcap * kLog2E;
     p.scale_by_cap = args_.softmax_scale / g_.logit_softcap;
   }
-  p.weight_scale = WeightScale(form_, policy_);
+  p.weight_scale = form_.WeightScale(policy_);
   p.n_kv_heads = g_.n_kv_heads;
   p.n_splits = splits.n_splits;
   p.keys_per_split = splits.keys_per_split;
@@ -553,7 +362,7 @@ Status Scorer::ReduceGroups(Jobs<ScoreJob> jobs) const {
   return LaunchReduction(context_, stream_, p, LongestOf(jobs), Size(jobs));
 }
 
-CheckedSize FormBytes(const kvevict_layer_geometry& g, const Form& form,
+CheckedSize FormBytes(const kvevict_layer_geometry& g, const WindowForm& form,
                       uint32_t n_layers, uint32_t n_tokens) {
   CheckedSize bytes = PartialBytes(g, form, n_layers, n_tokens) +
                       MeasureBytes(g, form, n_layers, n_tokens);
@@ -572,13 +381,13 @@ CheckedSize FormBytes(const kvevict_layer_geometry& g, const Form& form,
 
 ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
-  return FormBytes(g, Form(g, size.policy), size.n_layers, size.n_tokens);
+  return FormBytes(g, WindowForm(g, size.policy), size.n_layers, size.n_tokens);
 }
 
 // Compiles every variant of a form that calls may launch, except those for far
 // rows.
 Status PrepareForm(const Context& context, const kvevict_layer_geometry& g,
-                   const Form& form, const ScoreTraits& traits) {
+                   const WindowForm& form, const ScoreTraits& traits) {
   if (!InfoOf(static_cast<DType>(g.q_dtype)).is_plain() ||
       !InfoOf(static_cast<DType>(g.k_dtype)).is_plain()) {
     return Status();
@@ -587,8 +396,8 @@ Status PrepareForm(const Context& context, const kvevict_layer_geometry& g,
   KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
   const bool mma = DTypesAllowMma(context, g, form);
   for (uint32_t i = 0; i < 8; ++i) {
-    const Variant variant{i / 4, (i & 1) != 0, (i & 2) != 0,
-                          traits.has_sinks && form.chunk == 0, false};
+    const WindowVariant variant{i / 4, (i & 1) != 0, (i & 2) != 0,
+                                traits.has_sinks && form.chunk == 0, false};
     if ((variant.mma && !mma) || (variant.ragged && !traits.is_ragged)) {
       continue;
     }
@@ -602,15 +411,15 @@ Status PrepareForm(const Context& context, const kvevict_layer_geometry& g,
 
 Status Prepare(const Context& context, const kvevict_layer_geometry& g,
                const Policy& policy, const ScoreTraits& traits) {
-  return PrepareForm(context, g, Form(g, policy), traits);
+  return PrepareForm(context, g, WindowForm(g, policy), traits);
 }
 
-Form FormOf(const ScoreArgs& args) {
+WindowForm FormOf(const ScoreArgs& args) {
   return {args.layer, args.policy, args.per_query_head};
 }
 
 Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
-  const Form form = FormOf(args);
+  const WindowForm form = FormOf(args);
   const Scorer scorer(context, stream, args, form);
   KV_RETURN_IF_ERROR(RequireShaping(context, stream));
   if (form.pools_rows) {
@@ -621,7 +430,7 @@ Status Check(const Context& context, Stream stream, const ScoreArgs& args) {
 }
 
 Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
-  const Form form = FormOf(args);
+  const WindowForm form = FormOf(args);
   const Scorer scorer(context, stream, args, form);
   return ForEachBatch(args.jobs, form.MaxLayers(), GoTogether,
                       [&](Jobs<ScoreJob> jobs) { return scorer.Run(jobs); });
@@ -635,22 +444,23 @@ const ScoreOp kOp_score_window = {Run, ScratchBytes, Check, Prepare};
 
 CheckedSize QuerySumScratchBytes(const kvevict_layer_geometry& g,
                                  uint32_t n_layers, uint32_t n_tokens) {
-  return PartialBytes(g, Form::OfParts(g), n_layers, n_tokens);
+  return PartialBytes(g, WindowForm::OfParts(g), n_layers, n_tokens);
 }
 
 Status PrepareQuerySums(const Context& context, const kvevict_layer_geometry& g,
                         const ScoreTraits& traits) {
-  return PrepareForm(context, g, Form::OfParts(g), traits);
+  return PrepareForm(context, g, WindowForm::OfParts(g), traits);
 }
 
 Status CheckQuerySums(const Context& context, Stream stream,
                       const ScoreArgs& args, Jobs<ScoreJob> jobs) {
-  return Scorer(context, stream, args, Form::OfParts(args.layer)).Check(jobs);
+  return Scorer(context, stream, args, WindowForm::OfParts(args.layer))
+      .Check(jobs);
 }
 
 Status SumQueries(const Context& context, Stream stream, const ScoreArgs& args,
                   Jobs<ScoreJob> jobs, uint64_t sums) {
-  const Scorer scorer(context, stream, args, Form::OfParts(args.layer));
+  const Scorer scorer(context, stream, args, WindowForm::OfParts(args.layer));
   return ForEachBatch(
       jobs, ScoreParams::kMaxLayers, GoTogether, [&](Jobs<ScoreJob> batch) {
         const uint64_t first = sums;
@@ -666,21 +476,22 @@ Status SumQueries(const Context& context, Stream stream, const ScoreArgs& args,
 
 ScratchNeeds ChunkScratchBytes(const Context&, const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
-  const Form form =
-      Form::OfChunks(g, size.policy, LeavesHeadsApart(g, size.policy));
+  const WindowForm form =
+      WindowForm::OfChunks(g, size.policy, LeavesHeadsApart(g, size.policy));
   return FormBytes(g, form, size.n_layers, size.n_tokens);
 }
 
 Status PrepareChunks(const Context& context, const kvevict_layer_geometry& g,
                      const Policy& policy, const ScoreTraits& traits) {
-  const Form form = Form::OfChunks(g, policy, LeavesHeadsApart(g, policy));
+  const WindowForm form =
+      WindowForm::OfChunks(g, policy, LeavesHeadsApart(g, policy));
   return PrepareForm(context, g, form, traits);
 }
 
 Status CheckChunks(const Context& context, Stream stream,
                    const ScoreArgs& args) {
-  const Form form =
-      Form::OfChunks(args.layer, args.policy, args.per_query_head);
+  const WindowForm form =
+      WindowForm::OfChunks(args.layer, args.policy, args.per_query_head);
   const Scorer scorer(context, stream, args, form);
   KV_RETURN_IF_ERROR(RequireShaping(context, stream));
   return ForEachBatch(args.jobs, form.MaxLayers(), GoTogether,
@@ -689,8 +500,8 @@ Status CheckChunks(const Context& context, Stream stream,
 
 Status ScoreChunks(const Context& context, Stream stream,
                    const ScoreArgs& args) {
-  const Form form =
-      Form::OfChunks(args.layer, args.policy, args.per_query_head);
+  const WindowForm form =
+      WindowForm::OfChunks(args.layer, args.policy, args.per_query_head);
   const Scorer scorer(context, stream, args, form);
   return ForEachBatch(
       args.jobs, form.MaxLayers(), GoTogether,

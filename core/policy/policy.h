@@ -99,6 +99,12 @@ uint32_t BudgetTokens(const Policy& policy, uint32_t n_context);
 uint64_t BudgetTogether(const Policy& policy, uint32_t n_context,
                         uint64_t n_lists);
 
+// A budget in tokens: that of the policy, or without scores its ends.
+double TokenBudget(const Policy& policy);
+
+// The smallest budget that has room for what must stay.
+uint64_t LeastRoom(const Policy& policy);
+
 // The budget in blocks, before rounding and clamping, whether or not it has
 // room.
 double ExactBudget(const Policy& policy, uint32_t n_context);

@@ -307,9 +307,8 @@ typedef struct kvevict_context_options {
    *  the positions when it returns. Each sequence then holds host memory for
    *  the scores of all layers at max_tokens, 4 bytes per token and KV head. */
   uint32_t select_on_host;
-  /** 1: wait after every kernel, so that a fault names the kernel, and check on
-   *  the device that keep lists are strictly ascending and that the slots of
-   *  kvevict_reorder() exist. */
+  /** 1: wait after every kernel, so that a fault names it, and check on the
+   *  device that keep lists ascend and that slots of kvevict_reorder() exist. */
   uint32_t debug;
 } kvevict_context_options;
 
@@ -742,12 +741,11 @@ typedef struct kvevict_layer_geometry {
   /** Elements of a value row; 0 if v_dtype is opaque. With any other v_dtype 0
    *  means that there is no V. */
   uint32_t v_head_dim;
-  /** Dtype of the queries given to observe and score: f32, f16 or bf16, or
-   *  opaque if the signal does not read them. With f16 or bf16, observe takes
-   *  rows of f32 too, for window attention, and rounds them: elements are then
-   *  off by at most 2^-11 of themselves (f16, up to 65504; 2^-25 near 0) or 2^-8
-   *  (bf16). The sequence keeps half the bytes, and CUDA multiplies half as
-   *  much as for f32. */
+  /** Dtype of the queries that are given: f32, f16 or bf16, or opaque if the
+   *  signal does not read them. With f16 or bf16, observe takes rows of f32 too,
+   *  for window attention, and rounds each element by at most 2^-11 of it (f16,
+   *  up to 65504; 2^-25 near 0) or 2^-8 (bf16). A sequence then keeps half the
+   *  bytes, and CUDA multiplies half as much. */
   kvevict_dtype q_dtype;
   kvevict_dtype k_dtype;
   kvevict_dtype v_dtype;
