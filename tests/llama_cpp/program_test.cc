@@ -73,6 +73,9 @@ Test(llama_program, says_what_scores_and_what_it_measured) {
             one_row.c_str());
   const std::string none = OutputOf(Text("-p knorm:budget=100"));
   cr_expect(!Has(none, "queries of the prompt"), "%s", none.c_str());
+  const std::string unnamed = OutputOf(Text("-p knorm"));
+  cr_expect(Has(unnamed, "nothing was evicted: budget=1 is the whole prompt"),
+            "%s", unnamed.c_str());
 
   const std::string short_text = std::string("-m ") + kModel + " -f " + kText +
                                  " --tokens 400 --generate 4 -ngl 0 ";

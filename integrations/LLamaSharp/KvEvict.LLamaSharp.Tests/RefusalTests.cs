@@ -42,6 +42,7 @@ public sealed class RefusalTests
         using LLamaContext plain = Random().CreateContext(Parameters(64));
         Assert.Contains("without a policy", Assert.Throws<InvalidOperationException>(() => plain.Evict()).Message);
         Assert.Throws<InvalidOperationException>(() => plain.AutoEvict);
+        Assert.Contains("without a policy", Assert.Throws<ArgumentException>(() => new EvictingInteractiveExecutor(plain)).Message);
         Assert.Throws<ArgumentNullException>(() => ((LLamaContext)null!).Evict());
     }
 

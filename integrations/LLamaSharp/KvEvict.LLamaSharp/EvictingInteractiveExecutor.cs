@@ -11,13 +11,22 @@ namespace KvEvict.LLamaSharp;
 /// </summary>
 /// <param name="context">Created with a policy. Budget, margin and BatchSize together should not exceed its cells.</param>
 /// <param name="logger">LLamaSharp's.</param>
-public class EvictingInteractiveExecutor(LLamaContext context, ILogger? logger = null) : InteractiveExecutor(context, logger)
+/// <exception cref="ArgumentException">The context was created without a policy.</exception>
+public class EvictingInteractiveExecutor(LLamaContext context, ILogger? logger = null) : InteractiveExecutor(Evictable(context), logger)
 {
     /// <summary>How often tokens were evicted.</summary>
     public int Evictions { get; private set; }
 
     /// <summary>What the last eviction did.</summary>
     public KvEvictLLamaReport LastEviction { get; private set; }
+
+    private static LLamaContext Evictable(LLamaContext context)
+    {
+        ArgumentNullException.ThrowIfNull(context);
+        return context.IsEvictable
+            ? context
+            : throw new ArgumentException("the context was created without a policy: use weights.CreateContext(parameters, policy)", nameof(context));
+    }
 
     /// <inheritdoc />
     protected override Task HandleRunOutOfContext(int tokensToKeep, IInferenceParams inferenceParams)

@@ -158,6 +158,16 @@ std::string CacheTable(const Outcome& o, const Task& task) {
   return table.ToString();
 }
 
+std::string WhyItFits(const Task& task) {
+  const std::string budget = ParsePolicy(task.policy).Get("budget");
+  return budget == "1" ? "budget=1 is the whole prompt; name a smaller budget, "
+                         "as budget=0.25"
+                       : fmt::format(
+                             "the prompt of {} tokens fits the budget "
+                             "of {}",
+                             task.prompt.size(), budget);
+}
+
 std::string Table(const Outcome& o, const Task& task,
                   const llama_vocab* vocab) {
   std::string text =
@@ -178,7 +188,7 @@ std::string Table(const Outcome& o, const Task& task,
           : fmt::format("nothing was evicted: {}\n\n",
                         task.lacks_room
                             ? kvevict_reason_text(KVEVICT_REASON_SMALL_BUDGET)
-                            : "the prompt fits the budget");
+                            : WhyItFits(task));
   text += CacheTable(o, task);
   text += "\nKV: of these cells, in the layers that keep every token";
   if (o.n_evicted_layers < o.n_cached_layers) {
