@@ -6,24 +6,13 @@
 
 namespace kvevict::capi {
 
-// The public enumerator is written by hand. These fail unless it agrees with
-// the list.
-#define KV_SAME(Name, NAME) \
-  static_assert(static_cast<int>(DType::k##Name) == KVEVICT_DTYPE_##NAME)
-KV_SAME(Opaque, OPAQUE);
-KV_SAME(F32, F32);
-KV_SAME(F16, F16);
-KV_SAME(BF16, BF16);
-KV_SAME(E4M3, FP8_E4M3);
-KV_SAME(E5M2, FP8_E5M2);
-KV_SAME(U8, U8);
-KV_SAME(I8, I8);
-KV_SAME(U4, U4);
-KV_SAME(U4Halves, U4_HALVES);
-KV_SAME(Q8_0, Q8_0);
-KV_SAME(Q4_0, Q4_0);
-#undef KV_SAME
-static_assert(std::size(kDTypes) == KVEVICT_DTYPE_Q4_0 + 1);
+// The public enumerators are written by hand, and agree with the rows.
+#define KVEVICT_DTYPE(Name, text, id, bytes, block, block_bytes, scale,       \
+                      minimum, move, score, rotate, packing, lowest, highest, \
+                      PUBLIC_NAME)                                            \
+  static_assert(id == KVEVICT_DTYPE_##PUBLIC_NAME);
+#include "core/dtypes.inc"
+#undef KVEVICT_DTYPE
 
 }  // namespace kvevict::capi
 

@@ -15,6 +15,9 @@ enum class DType : int32_t {
 #undef KVEVICT_DTYPE
 };
 
+// Where codes lie.
+enum class Packing : uint32_t { kNumbers, kBytes, kPairs, kHalves, kBlocks };
+
 // Whether rows have a scale beside them.
 enum class Scale : uint32_t { kNone, kOptional, kNeeded };
 
@@ -29,19 +32,26 @@ struct DTypeInfo {
   bool can_move;
   bool can_score;
   bool can_rotate;
-  bool is_built;  // false: refused, see core/parts.h
+  Packing packing;
+  int32_t lowest, highest;  // of integer codes
+  bool is_built;            // false: refused, see core/parts.h
 
   // True for floating-point numbers, which need no decoding parameters.
   constexpr bool is_plain() const { return element_bytes > 1; }
   constexpr bool is_quantized() const { return can_score && !is_plain(); }
+  // Codes are integers, with a scale of their row or element.
+  constexpr bool is_scaled_integer() const {
+    return highest != 0 && packing != Packing::kBlocks;
+  }
 };
 
 inline constexpr DTypeInfo kDTypes[] = {
-#define KVEVICT_DTYPE(Name, text, id, bytes, block, block_bytes, scale, \
-                      minimum, move, score, rotate)                     \
-  {DType::k##Name, text,         bytes,        block,                   \
-   block_bytes,    Scale(scale), minimum != 0, move != 0,               \
-   score != 0,     rotate != 0,  IsBuilt(text)},
+#define KVEVICT_DTYPE(Name, text, id, bytes, block, block_bytes, scale,       \
+                      minimum, move, score, rotate, packing, lowest, highest, \
+                      public_name)                                            \
+  {DType::k##Name,      text,         bytes,     block,        block_bytes,   \
+   Scale(scale),        minimum != 0, move != 0, score != 0,   rotate != 0,   \
+   Packing::k##packing, lowest,       highest,   IsBuilt(text)},
 #include "core/dtypes.inc"
 #undef KVEVICT_DTYPE
 };
@@ -54,8 +64,16 @@ constexpr const DTypeInfo* FindDType(int32_t id) {
   return nullptr;
 }
 
+// Rows stand at their ids.
+static_assert([] {
+  int32_t id = 0;
+  for (const DTypeInfo& info : kDTypes) {
+    if (static_cast<int32_t>(info.dtype) != id++) return false;
+  }
+  return true;
+}());
 constexpr const DTypeInfo& InfoOf(DType dtype) {
-  return *FindDType(static_cast<int32_t>(dtype));
+  return kDTypes[static_cast<int32_t>(dtype)];
 }
 
 // False if this build leaves out all quantized dtypes, and with them the code

@@ -39,7 +39,7 @@ namespace {
 // otherwise 0.
 uint32_t BytesBetweenLoads(const RowLayout& layout, DType dtype) {
   // There are two elements to a byte, in order.
-  if (dtype == DType::kU4) return 16;
+  if (InfoOf(dtype).packing == Packing::kPairs) return 16;
   const uint32_t element_bytes = ElementBytes(dtype);
   if (element_bytes == 0) return 0;
   if (layout.element_stride != int64_t{element_bytes}) return 0;

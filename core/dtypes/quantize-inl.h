@@ -277,18 +277,11 @@ inline HWY_NOINLINE RowCoder CoderOf(const FloatRow& row, const RowSource& to,
     case DType::kE5M2:
       coder.by.scale = ScaleOf(row, to, r, 57344.0f);
       break;
-    case DType::kU8:
-      find(0.0f, 255.0f);
-      break;
-    case DType::kI8:
-      find(-128.0f, 127.0f);
-      break;
-    case DType::kU4:
-    case DType::kU4Halves:
-      find(0.0f, 15.0f);
-      break;
-    default:  // blocks have scales of their own
-      break;
+    default: {
+      const DTypeInfo& info = InfoOf(to.dtype);
+      if (!info.is_scaled_integer()) break;  // blocks have scales of their own
+      find(static_cast<float>(info.lowest), static_cast<float>(info.highest));
+    }
   }
   return coder;
 }

@@ -75,15 +75,10 @@ HWY_INLINE bool CodesFour(const RowSource& to) {
     return numbers.base != nullptr && !numbers.is_constant &&
            numbers.group_rows == 0 && numbers.dtype == DType::kF32;
   };
-  switch (to.dtype) {
-    case DType::kU8:
-      return to.IsPacked(1) && moves(to.scale) && moves(to.minimum);
-    case DType::kU4:
-    case DType::kU4Halves:
-      return moves(to.scale) && moves(to.minimum);
-    default:
-      return to.dtype == DType::kQ8_0;
-  }
+  const DTypeInfo& info = InfoOf(to.dtype);
+  if (!info.is_scaled_integer()) return to.dtype == DType::kQ8_0;
+  return info.lowest == 0 && moves(to.scale) && moves(to.minimum) &&
+         (info.packing != Packing::kBytes || to.IsPacked(1));
 }
 
 // ---- Integers, a scale and a minimum per row ----
@@ -138,22 +133,23 @@ HWY_INLINE bool FindNumbers(const FourRows& rows, size_t n, float highest,
 
 // Stores the codes of a row. It is aligned if they are written past the caches.
 HWY_INLINE void StoreCodes(const ToReached& encode, const float* from, size_t n,
-                           DType dtype, bool streams, uint8_t* row) {
-  if (dtype == DType::kU8) {
+                           Packing packing, bool streams, uint8_t* row) {
+  if (packing == Packing::kBytes) {
     if (streams) return StreamBytes(encode, from, n, row);
     return EncodeBytes(encode, from, n, row);
   }
   uint8_t codes[kRowPart];
   EncodeBytes(encode, from, n, codes);
-  if (dtype == DType::kU4) return PackPairs(codes, n / 2, row);
+  if (packing == Packing::kPairs) return PackPairs(codes, n / 2, row);
   PackNibbles(codes, codes + n / 2, n / 2, row);
 }
 
 HWY_INLINE bool StoreFourIntegers(const FourRows& rows, size_t n) {
-  const DType dtype = rows.to[0]->dtype;
+  const DTypeInfo& info = InfoOf(rows.to[0]->dtype);
   FourNumbers numbers;
-  const float highest = dtype == DType::kU8 ? 255.0f : 15.0f;
-  if (!FindNumbers(rows, n, highest, &numbers)) return false;
+  if (!FindNumbers(rows, n, static_cast<float>(info.highest), &numbers)) {
+    return false;
+  }
   for (uint32_t r = 0; r < kFour; ++r) {
     const RowSource& to = *rows.to[r];
     const auto number = [&](const RowNumbers& beside, float v) HWY_ATTR {
@@ -163,7 +159,7 @@ HWY_INLINE bool StoreFourIntegers(const FourRows& rows, size_t n) {
     number(to.scale, numbers.scale[r]);
     number(to.minimum, numbers.minimum[r]);
     StoreCodes({numbers.scale[r], numbers.minimum[r], numbers.inverse[r]},
-               rows.from[r], n, dtype, rows.streams,
+               rows.from[r], n, info.packing, rows.streams,
                const_cast<uint8_t*>(to.Row(rows.row[r])));
   }
   return true;

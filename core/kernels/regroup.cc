@@ -21,18 +21,10 @@ inline constexpr size_t kPanel = 64;
 // Some elements of a group's rows, and how they are encoded.
 class Panel {
  public:
-  explicit Panel(const RowSource& to) : to_(to) {
-    switch (to.dtype) {
-      case DType::kU8:
-        highest_ = 255.0f;
-        break;
-      case DType::kI8:
-        lowest_ = -128.0f, highest_ = 127.0f;
-        break;
-      default:
-        highest_ = 15.0f;
-    }
-  }
+  explicit Panel(const RowSource& to)
+      : to_(to),
+        lowest_(static_cast<float>(InfoOf(to.dtype).lowest)),
+        highest_(static_cast<float>(InfoOf(to.dtype).highest)) {}
 
   void Read(const RowSource& rows, uint32_t r, size_t first, size_t n,
             uint32_t into) {
@@ -105,10 +97,10 @@ class Panel {
   }
 
   void StoreCodes(uint8_t* row, size_t first, size_t n) const {
-    switch (to_.dtype) {
-      case DType::kU4:
+    switch (InfoOf(to_.dtype).packing) {
+      case Packing::kPairs:
         return PackPairs(codes_, n / 2, row + first / 2);
-      case DType::kU4Halves:
+      case Packing::kHalves:
         for (size_t e = 0; e < n; ++e) StoreHalf(row, first + e, codes_[e]);
         return;
       default:
@@ -128,7 +120,7 @@ class Panel {
   }
 
   const RowSource& to_;
-  float lowest_ = 0.0f, highest_ = 0.0f;
+  const float lowest_, highest_;
   HWY_ALIGN float rows_[kMostGroupRows][kPanel];
   HWY_ALIGN float minimum_[kPanel], scale_[kPanel], poison_[kPanel];
   HWY_ALIGN float low_[kPanel] = {}, high_[kPanel] = {};

@@ -23,8 +23,8 @@ Status CheckLayer(const PlanLayer& layer,
   const DTypeInfo& v = InfoOf(static_cast<DType>(g.v_dtype));
   if (options.group_tokens != 0 && !k.takes_minimum) {
     return InvalidArgument(
-        "group_tokens %u is not 0, but k_dtype of layer %u is %s, not u8, i8, "
-        "u4 or u4_halves",
+        "group_tokens %u is not 0, but k_dtype of layer %u is %s, whose rows "
+        "have no minimum",
         options.group_tokens, layer.number, k.name);
   }
   if (k.is_quantized() && (!HasValues(g) || v.is_quantized())) return Status();

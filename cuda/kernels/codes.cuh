@@ -104,9 +104,11 @@ struct Coder {
   }
 };
 
-constexpr float LowestCode(int dtype) { return dtype == kI8 ? -128.0f : 0.0f; }
+constexpr float LowestCode(int dtype) {
+  return static_cast<float>(FactsOf(dtype).lowest);
+}
 constexpr float HighestCode(int dtype) {
-  return dtype == kU8 ? 255.0f : dtype == kI8 ? 127.0f : 15.0f;
+  return static_cast<float>(FactsOf(dtype).highest);
 }
 
 // The scale and minimum of a row of codes.

@@ -31,8 +31,10 @@ struct DTypeTag {
   static constexpr bool kIsPlain = (kPlainDTypes >> kDType & 1) != 0;
   static constexpr uint32_t kBytes = kDType == kF32 ? 4 : kIsPlain ? 2 : 1;
   static constexpr uint32_t kPer16 = PerLoad(kDType);
+  static constexpr DTypeFacts kFacts = FactsOf(kDType);
   // Blocks of 32 codes, each after its own scale.
-  static constexpr bool kHasBlocks = kDType == kQ8_0 || kDType == kQ4_0;
+  static constexpr bool kHasBlocks = kFacts.packing == kBlocks;
+  static constexpr uint32_t kBlockBytes = kFacts.nibbles ? 18 : 34;
 };
 
 template <bool kIsUsed, int kDType, class Use>
@@ -72,10 +74,15 @@ KV_DEVICE float ValueOfCode(uint32_t code) {
     return size == 0x7f ? ToFloat<kF32>(kNaNBits) : value;
   } else if constexpr (kDType == kE5M2) {
     return ToFloat<kF16>(code << 8);
-  } else if constexpr (kDType == kI8 || kDType == kQ8_0) {
-    return FromCode(code ^ 0x80, 128.0f);
   } else {
-    return FromCode(code, kDType == kQ4_0 ? 8.0f : 0.0f);
+    constexpr DTypeFacts kFacts = FactsOf(kDType);
+    constexpr bool kIsSigned = kFacts.lowest < 0;
+    // Bytes are two's complements, nibbles are above their lowest.
+    if constexpr (kIsSigned && !kFacts.nibbles) {
+      return FromCode(code ^ 0x80, 128.0f);
+    }
+    return FromCode(code,
+                    kIsSigned ? static_cast<float>(-kFacts.lowest) : 0.0f);
   }
 }
 
@@ -83,11 +90,10 @@ KV_DEVICE float ValueOfCode(uint32_t code) {
 template <int kDType>
 KV_DEVICE float Scaled(uint32_t code, float scale, float minimum) {
   const float value = ValueOfCode<kDType>(code);
-  if constexpr (kDType == kE4M3 || kDType == kE5M2 ||
-                DTypeTag<kDType>::kHasBlocks) {
-    return Multiply(value, scale);
-  } else {
+  if constexpr (FactsOf(kDType).minimum) {
     return Fma(value, scale, minimum);
+  } else {
+    return Multiply(value, scale);
   }
 }
 
@@ -104,13 +110,13 @@ template <class Tag>
 KV_DEVICE ElementPlace FindElement(Tag, const RowLayout& layout,
                                    uint32_t n_elements, uint32_t i) {
   if constexpr (Tag::kHasBlocks) {
-    constexpr bool kNibbles = Tag::kValue == kQ4_0;
-    const int64_t block = int64_t{i / 32} * (kNibbles ? 18 : 34);
+    constexpr bool kNibbles = Tag::kFacts.nibbles;
+    const int64_t block = int64_t{i / 32} * Tag::kBlockBytes;
     const uint32_t code = i % (kNibbles ? 16 : 32);
     return {block + 2 + code, kNibbles ? i / 16 % 2 * 4 : 0, block, i};
-  } else if constexpr (Tag::kValue == kU4) {
+  } else if constexpr (Tag::kFacts.packing == kPairs) {
     return {int64_t{i / 2}, 4 - i % 2 * 4, 0, i};
-  } else if constexpr (Tag::kValue == kU4Halves) {
+  } else if constexpr (Tag::kFacts.packing == kHalves) {
     const bool is_high = i >= n_elements / 2;
     return {int64_t{is_high ? i - n_elements / 2 : i}, is_high ? 4u : 0u, 0, i};
   } else {

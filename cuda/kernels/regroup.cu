@@ -13,9 +13,7 @@ namespace kvevict::cuda {
 
 namespace {
 
-constexpr bool CanShareNumbers(int dtype) {
-  return dtype == kU8 || dtype == kI8 || dtype == kU4 || dtype == kU4Halves;
-}
+constexpr bool CanShareNumbers(int dtype) { return FactsOf(dtype).minimum; }
 
 // One byte of the rows of a head. No other thread writes its elements or their
 // scales.
@@ -28,7 +26,7 @@ struct Column {
 
   // With nibbles the high one is the second element.
   KV_DEVICE uint32_t Element(uint32_t k) const {
-    if constexpr (To::kValue == kU4) return 2 * byte + 1 - k;
+    if constexpr (To::kFacts.packing == kPairs) return 2 * byte + 1 - k;
     return byte + k * (rows.to.n_elements / 2);
   }
   KV_DEVICE uint64_t ByteOf(uint64_t row) const {

@@ -74,7 +74,7 @@ KV_DEVICE Coder FindCoder(Tag, const Range& range, const ToRow& to,
 // Stores ggml's blocks of 32, an element per lane.
 template <class To, class From>
 KV_DEVICE void StoreBlocks(To, const From& from, const ToRow& to) {
-  constexpr bool kNibbles = To::kValue == kQ4_0;
+  constexpr bool kNibbles = To::kFacts.nibbles;
   for (uint32_t b = 0; b < to.rows.n_elements / kWarp; ++b) {
     const float v = from.Element(b * kWarp + from.lane);
     Range range;
@@ -88,7 +88,7 @@ KV_DEVICE void StoreBlocks(To, const From& from, const ToRow& to) {
     }
     const BlockScale scale(most / (kNibbles ? -8.0f : 127.0f),
                            range.IsFinite());
-    const uint64_t block = to.address + b * (kNibbles ? 18 : 34);
+    const uint64_t block = to.address + b * To::kBlockBytes;
     if (from.lane == 0) {
       StoreGlobal(block, static_cast<uint16_t>(scale.bits));
     }
@@ -116,7 +116,7 @@ KV_DEVICE void StoreCodes(To tag, const From& from, const ToRow& to) {
   };
   if constexpr (IsNibbles(To::kValue)) {
     for (uint32_t j = from.lane; j < n / 2; j += kWarp) {
-      const bool pairs = To::kValue == kU4;
+      const bool pairs = To::kFacts.packing == kPairs;
       const uint32_t low = code(pairs ? 2 * j + 1 : j);
       const uint32_t high = code(pairs ? 2 * j : n / 2 + j);
       StoreGlobal(to.address + j, static_cast<uint8_t>(low | high << 4));

@@ -147,7 +147,7 @@ constexpr WindowAttentionShape ShapeWindowAttention(
 
 // Codes of one byte, all of which f16 and bf16 can represent.
 constexpr bool HasByteCodes(uint32_t dtype) {
-  return dtype == kE4M3 || dtype == kE5M2 || dtype == kU8 || dtype == kI8;
+  return FactsOf(static_cast<int>(dtype)).packing == kBytes;
 }
 
 // Whether tensor cores have elements that hold the keys exactly, and take the

@@ -299,10 +299,13 @@ namespace {
 // Draws codes for keys, values or both if rows have whole blocks of them.
 void DrawCodes(Random* random, Geometry* geometry) {
   const auto draw = [&] {
-    const auto dtype = random->Pick(
-        {KVEVICT_DTYPE_FP8_E4M3, KVEVICT_DTYPE_FP8_E5M2, KVEVICT_DTYPE_U8,
-         KVEVICT_DTYPE_I8, KVEVICT_DTYPE_U4, KVEVICT_DTYPE_U4_HALVES,
-         KVEVICT_DTYPE_Q8_0, KVEVICT_DTYPE_Q4_0});
+    std::vector<kvevict_dtype> coded;
+    for (const DTypeInfo& info : kDTypes) {
+      if (!info.is_quantized()) continue;
+      coded.push_back(static_cast<kvevict_dtype>(info.dtype));
+    }
+    const kvevict_dtype dtype =
+        coded[random->In(0, static_cast<uint32_t>(coded.size()) - 1)];
     return random->OneOf(3) ? KVEVICT_DTYPE_OPAQUE : dtype;
   };
   const kvevict_dtype k = draw();

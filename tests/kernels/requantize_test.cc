@@ -19,10 +19,13 @@
 namespace kvevict {
 namespace {
 
-constexpr DType kTo[] = {DType::kF32,  DType::kF16,  DType::kBF16,
-                         DType::kE4M3, DType::kE5M2, DType::kU8,
-                         DType::kI8,   DType::kU4,   DType::kU4Halves,
-                         DType::kQ8_0, DType::kQ4_0};
+const std::vector<DType> kTo = [] {
+  std::vector<DType> scored;
+  for (const DTypeInfo& info : kDTypes) {
+    if (info.can_score) scored.push_back(info.dtype);
+  }
+  return scored;
+}();
 
 kvevict_dtype Public(DType dtype) { return static_cast<kvevict_dtype>(dtype); }
 

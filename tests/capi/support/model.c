@@ -31,14 +31,14 @@ test_model_spec test_small_model(const char* policy) {
 }
 
 void test_draw_quantized(test_model_spec* spec, test_random* random) {
-  static const kvevict_dtype kTypes[] = {
-      KVEVICT_DTYPE_FP8_E4M3, KVEVICT_DTYPE_FP8_E5M2, KVEVICT_DTYPE_U8,
-      KVEVICT_DTYPE_I8,       KVEVICT_DTYPE_U4,       KVEVICT_DTYPE_U4_HALVES,
-      KVEVICT_DTYPE_Q8_0,     KVEVICT_DTYPE_Q4_0};
-  spec->k_dtype = kTypes[test_random_below(random, 8)];
-  const uint32_t block = spec->k_dtype >= KVEVICT_DTYPE_Q8_0 ? 32
-                         : spec->k_dtype >= KVEVICT_DTYPE_U4 ? 2
-                                                             : 1;
+  kvevict_dtype_info coded[32], row = {.struct_size = sizeof row};
+  uint32_t n = 0;
+  for (uint32_t i = 0; kvevict_dtype_at(i, &row) == KVEVICT_OK; ++i) {
+    if (row.can_score && row.element_bytes < 2) coded[n++] = row;
+  }
+  row = coded[test_random_below(random, n)];
+  spec->k_dtype = row.dtype;
+  const uint32_t block = row.block_elements;
   spec->k_head_dim = (spec->k_head_dim + block - 1) / block * block;
   spec->v_head_dim = (spec->v_head_dim + block - 1) / block * block;
 }

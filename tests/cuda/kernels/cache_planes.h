@@ -80,7 +80,8 @@ struct PlaneShape {
     r.recent = recent.params();
     r.dtype = dtype;
     r.n_elements = r.head_dim = head_dim;
-    const bool in_order = !HasBlocks(dtype) && dtype != cuda::kU4Halves;
+    const bool in_order =
+        !HasBlocks(dtype) && InfoOfId(dtype).packing != Packing::kHalves;
     const bool shares = scales.of == Numbers::kGroup || r.recent.base != 0;
     const bool wide = in_order && !shares && !transposed &&
                       row_bytes() % 16 == 0 && row_stride() % 16 == 0 &&

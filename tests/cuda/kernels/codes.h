@@ -10,6 +10,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/dtype.h"
 #include "cuda/kernels/params.h"
 #include "tests/kernels/random.h"
 #include "tests/oracle/quantized.h"
@@ -35,13 +36,15 @@ constexpr bool IsQuantized(uint32_t dtype) { return dtype >= cuda::kE4M3; }
 constexpr bool IsFp8(uint32_t dtype) {
   return dtype == cuda::kE4M3 || dtype == cuda::kE5M2;
 }
+constexpr const DTypeInfo& InfoOfId(uint32_t dtype) {
+  return *FindDType(static_cast<int32_t>(dtype));
+}
 constexpr bool HasBlocks(uint32_t dtype) {
-  return dtype == cuda::kQ8_0 || dtype == cuda::kQ4_0;
+  return InfoOfId(dtype).packing == Packing::kBlocks;
 }
 // Elements that are stored together.
 constexpr uint32_t BlockElements(uint32_t dtype) {
-  if (HasBlocks(dtype)) return 32;
-  return dtype == cuda::kU4 || dtype == cuda::kU4Halves ? 2 : 1;
+  return InfoOfId(dtype).block_elements;
 }
 
 // The stored form of a number of 8 significant bits, which all plain dtypes hold.

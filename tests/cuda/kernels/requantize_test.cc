@@ -18,10 +18,13 @@
 namespace kvevict {
 namespace {
 
-constexpr DType kDTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16,
-                             DType::kE4M3, DType::kE5M2, DType::kU8,
-                             DType::kI8,   DType::kU4,   DType::kU4Halves,
-                             DType::kQ8_0, DType::kQ4_0};
+const std::vector<DType> kScored = [] {
+  std::vector<DType> scored;
+  for (const DTypeInfo& info : kDTypes) {
+    if (info.can_score) scored.push_back(info.dtype);
+  }
+  return scored;
+}();
 constexpr uint32_t kBlock = 4;  // tokens
 
 // Keys of a dtype in one of several layouts, with their scales.
@@ -240,8 +243,8 @@ void TestRequantizing() {
   if (!HasFusedArithmetic(SimdTargetAt(0))) return;
   Random random(TestSeed("requantize"));
   uint32_t turn = 0;
-  for (const DType from : kDTypes) {
-    for (const DType to : kDTypes) {
+  for (const DType from : kScored) {
+    for (const DType to : kScored) {
       const uint32_t bits =
           1u << static_cast<int>(from) | 1u << static_cast<int>(to);
       if ((bits & ~cuda::kDTypesOfRows) != 0) continue;
