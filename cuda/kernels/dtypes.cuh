@@ -33,7 +33,7 @@ struct DTypeTag {
   static constexpr uint32_t kPer16 = PerLoad(kDType);
   static constexpr DTypeFacts kFacts = FactsOf(kDType);
   // Blocks of 32 codes, each after its own scale.
-  static constexpr bool kHasBlocks = kFacts.packing == kBlocks;
+  static constexpr bool kHasBlocks = kFacts.packing == CodePacking::kBlocks;
   static constexpr uint32_t kBlockBytes = kFacts.nibbles ? 18 : 34;
 };
 
@@ -114,9 +114,9 @@ KV_DEVICE ElementPlace FindElement(Tag, const RowLayout& layout,
     const int64_t block = int64_t{i / 32} * Tag::kBlockBytes;
     const uint32_t code = i % (kNibbles ? 16 : 32);
     return {block + 2 + code, kNibbles ? i / 16 % 2 * 4 : 0, block, i};
-  } else if constexpr (Tag::kFacts.packing == kPairs) {
+  } else if constexpr (Tag::kFacts.packing == CodePacking::kPairs) {
     return {int64_t{i / 2}, 4 - i % 2 * 4, 0, i};
-  } else if constexpr (Tag::kFacts.packing == kHalves) {
+  } else if constexpr (Tag::kFacts.packing == CodePacking::kHalves) {
     const bool is_high = i >= n_elements / 2;
     return {int64_t{is_high ? i - n_elements / 2 : i}, is_high ? 4u : 0u, 0, i};
   } else {

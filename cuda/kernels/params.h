@@ -36,7 +36,13 @@ enum : uint32_t {
 };
 
 // Where codes lie, see core/dtypes.inc.
-enum CodePacking : uint32_t { kNumbers, kBytes, kPairs, kHalves, kBlocks };
+enum class CodePacking : uint32_t {
+  kNumbers,
+  kBytes,
+  kPairs,
+  kHalves,
+  kBlocks
+};
 struct DTypeFacts {
   CodePacking packing;
   bool nibbles;  // two elements to a byte
@@ -44,22 +50,23 @@ struct DTypeFacts {
   int lowest, highest;
 };
 constexpr DTypeFacts FactsOf(int dtype) {
-#define KVEVICT_DTYPE(Name, text, id, bytes, block, block_bytes, scale,        \
-                      minimum, move, score, rotate, packing, lowest, highest,  \
-                      ...)                                                     \
-  if (dtype == id) {                                                           \
-    return {k##packing, (block > block_bytes), minimum != 0, lowest, highest}; \
+#define KVEVICT_DTYPE(Name, text, id, bytes, block, block_bytes, scale,       \
+                      minimum, move, score, rotate, packing, lowest, highest, \
+                      ...)                                                    \
+  if (dtype == id) {                                                          \
+    return {CodePacking::k##packing, (block > block_bytes), minimum != 0,     \
+            lowest, highest};                                                 \
   }
 #include "core/dtypes.inc"
 #undef KVEVICT_DTYPE
-  return {kNumbers, false, false, 0, 0};
+  return {CodePacking::kNumbers, false, false, 0, 0};
 }
 constexpr bool IsNibbles(int dtype) { return FactsOf(dtype).nibbles; }
 // The elements in 16 bytes of a row, if elements are contiguous and in order.
 constexpr uint32_t PerLoad(int dtype) {
   if (dtype == kF32) return 4;
   if ((kPlainDTypes >> dtype & 1) != 0) return 8;
-  return FactsOf(dtype).packing == kPairs ? 32 : 16;
+  return FactsOf(dtype).packing == CodePacking::kPairs ? 32 : 16;
 }
 
 // The layout of a plane's rows. Slot s, head h, element e is at
