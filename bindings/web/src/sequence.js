@@ -145,7 +145,7 @@ export class Sequence extends Handle {
 
   // Another sequence in the same state, whose rows the engine copies.
   fork(options) {
-    return new Sequence(this.plan, (out, args) => {
+    return new Sequence(options?.plan ?? this.plan, (out, args) => {
       this.module.check("kvevict_sequence_fork", this.address,
                         args.structs("kvevict_fork_options", options), out, 0);
     });
