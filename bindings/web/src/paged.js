@@ -28,7 +28,7 @@ export class PagedCache extends Handle {
   // Evicts {cached, sequence, options} of several requests: paged sequences, and the sequences
   // that know their positions. All are checked before the first one changes.
   evict(items) {
-    const most = Math.max(0, ...items.map(({ sequence }) => sequence.plan.workspace().bestBytes));
+    const most = Math.max(0, ...items.map(({ sequence }) => sequence.evictBytes));
     const { address, byteLength } = this.module.workspace(most);
     this.module.with((args) => {
       this.module.check("kvevict_paged_evict", args.structs("kvevict_paged_eviction", items),
