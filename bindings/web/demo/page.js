@@ -52,7 +52,8 @@ worker.onmessage = ({ data }) => {
       show();
       next();
       break;
-    case "lost":
+    case "lost": // the GPU; what was asked of it is asked of the core
+      if (data.id === state.pending) state.pending = null;
       state.ready.gpu = undefined;
       state.ready.reason = data.reason;
       offerDevices();

@@ -29,11 +29,19 @@ async function start({ nTokens, seed }) {
                 needles: experiment.workload.needles, fullBytes: experiment.fullBytes });
 }
 
+async function evaluate({ id, text, budget, wantsGpu }) {
+  try {
+    postMessage({ type: "result", id, ...await experiment.evaluate(text, budget, wantsGpu) });
+  } catch (error) {
+    if (!wantsGpu || !experiment.runsOnGpu(text)) throw error;
+    experiment.useGpu(null);
+    postMessage({ type: "lost", id, reason: `the GPU failed: ${error.message}` });
+  }
+}
+
 onmessage = ({ data }) => {
   const { type, id } = data;
-  last = last.then(async () => {
-    if (type === "start") return start(data);
-    const result = await experiment.evaluate(data.text, data.budget, data.wantsGpu);
-    postMessage({ type: "result", id, ...result });
-  }).catch((error) => postMessage({ type: "error", id, message: error.message }));
+  last = last.then(() => (type === "start" ? start(data) : evaluate(data))).catch((error) => {
+    postMessage({ type: "error", id, message: error.message });
+  });
 };

@@ -64,6 +64,7 @@ export class Chromium {
       const send = (method, params) => this.send(method, params, session);
       this.#listeners.set(session, (method, params) => {
         if (method === "Target.attachedToTarget") {
+          page.worker = (...call) => this.send(...call, params.sessionId);
           listen(params.sessionId)
             .then(() => this.send("Runtime.runIfWaitingForDebugger", {}, params.sessionId))
             .catch((failure) => page.messages.push(String(failure)));
@@ -81,14 +82,18 @@ export class Chromium {
   }
 
   async close() {
-    this.#process.kill("SIGKILL");
+    // Asked to, it ends its other processes, which write to the profile.
+    const kill = setTimeout(() => this.#process.kill("SIGKILL"), 10000);
+    this.send("Browser.close").catch(() => {});
     await this.#ended;
-    rmSync(this.#profile, { recursive: true, force: true, maxRetries: 5 });
+    clearTimeout(kill);
+    rmSync(this.#profile, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 });
   }
 }
 
 class Page {
   messages = []; // errors and warnings
+  worker; // sends to the last worker
 
   constructor(send) {
     this.send = send;
@@ -119,8 +124,8 @@ class Page {
     return this.send("Page.navigate", { url });
   }
 
-  async evaluate(expression) {
-    const { result, exceptionDetails } = await this.send("Runtime.evaluate", {
+  async evaluate(expression, send = this.send) {
+    const { result, exceptionDetails } = await send("Runtime.evaluate", {
       expression, awaitPromise: true, returnByValue: true });
     if (exceptionDetails !== undefined) {
       throw new Error(exceptionDetails.exception?.description ?? exceptionDetails.text);

@@ -127,6 +127,19 @@ test("without a GPU", async () => {
   }, /^No available adapters\./); // Chromium warns
 });
 
+test("a GPU that fails leaves its work to the core", async () => {
+  const nTokens = 512;
+  await withPage(softwareGpu, nTokens, async (page) => {
+    assert.equal(await checkTable(page, nTokens, 384, "WebGPU"), "on WebGPU");
+    await page.evaluate(`GPUQueue.prototype.submit = () => { throw new Error("no kernels"); }; 0`,
+                        page.worker);
+    await act(page, setBudget(256));
+    assert.match(await page.evaluate(`document.getElementById("device-hint").textContent`),
+                 /^WebAssembly: the GPU failed: no kernels\./);
+    assert.equal(await checkTable(page, nTokens, 256, "WebAssembly"), "on WebAssembly");
+  });
+});
+
 test("a wrong address says what is wrong", async () => {
   const browser = new Chromium(process.env.KVEVICT_CHROMIUM, []);
   try {
