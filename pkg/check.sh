@@ -104,14 +104,22 @@ check_fuzz() {
 }
 
 # Nor this, for what it installs: the WGSL kernels in Dawn, on the software driver for
-# Vulkan that comes with Chromium. Takes under 5 minutes.
+# Vulkan that comes with Chromium, and the demo page in Chromium. Takes under 5 minutes.
 check_web() {
   local folder=$release_dir/web packages=(chromium libvulkan1)
   command -v node >/dev/null || packages+=(nodejs)
   command -v npm >/dev/null || packages+=(npm)
-  need "${packages[@]}"
+  need "${packages[@]}" "${build_packages[@]}"
+  need_wasm
+  configure "$release_dir"
   mkdir -p "$folder"
-  build_release kvevict_webgpu_native
+  packages=(kvevict_webgpu_native kvevict_cli)
+  if has_target kvevict_web_demo; then
+    packages+=(kvevict_web_demo)
+  else
+    say "no clang-19 for wasm32-wasi: tests of the package and the page are left out"
+  fi
+  build "$release_dir" "${packages[@]}"
   cp bindings/web/webgpu/test/package.json "$folder"
   npm install --prefix "$folder" --no-audit --no-fund --silent
   KVEVICT_WEB_REQUIRED=1 run_tests "$release_dir" web -L web
