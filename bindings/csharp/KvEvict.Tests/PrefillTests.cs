@@ -170,7 +170,7 @@ public class PrefillTests
     {
         using var reader = new Reader(paged);
         reader.At = _ => GC.Collect();
-        reader.Read(new KvPrefill(30, 8, reader.Forward) { EvictEachChunk = true, ProtectedPositions = new[] { 3, 5 } });
+        reader.Read(new KvPrefill(30, 8, reader.Forward) { EvictEachChunk = true, Evict = new() { ProtectedPositions = new[] { 3, 5 } } });
         Assert.All(reader.Positions(), positions => Assert.True(positions.Contains(3) && positions.Contains(5)));
     }
 
