@@ -65,7 +65,7 @@ type Plane struct {
 	// Bytes from an element to the next; 0: packed. Elements of inner groups, and of u4,
 	// u4_halves, q8_0 and q4_0, always are.
 	ElementStride int64
-	// Bytes from a block to the next; paged only.
+	// Bytes to the next block; paged only.
 	BlockStride int64
 	// Dtype of the elements.
 	DType DType
@@ -75,9 +75,9 @@ type Plane struct {
 	RowBytes int
 	// What a companion is; else RoleNone.
 	Role Role
-	// Bytes from an inner group to the next; 0 without.
+	// Bytes to the next inner group; 0 without.
 	GroupStride int64
-	// Elements of an inner group; divides HeadDim; 0: no groups.
+	// Elements per group; divides HeadDim; 0: none.
 	GroupElems int
 	// How many tokens share a scale or minimum per element, 1 .. 256; 0: each number belongs to
 	// one token, or to all.
@@ -122,7 +122,7 @@ type LayerGeometry struct {
 	// or stored length, and are not observed. Their fields below are not read, nor, but for its
 	// size, a view or inputs of theirs.
 	Cache LayerCache
-	// Query heads, a multiple of KVHeads; heads 1 .. 65535.
+	// Query heads, a multiple of KVHeads, to 65535.
 	QHeads int
 	// KV heads; query head h reads KV head h / (QHeads / KVHeads).
 	KVHeads int
@@ -154,7 +154,7 @@ type Geometry struct {
 	Layers int
 	// Most slots a layer will ever hold, 1 .. 2^31 - 1.
 	MaxTokens int
-	// Which elements of a key are a pair; read with RoPEInvFreq.
+	// Which elements of keys are a pair.
 	RoPELayout RoPELayout
 	Each       []LayerGeometry // one for all layers, or one for each
 	// RoPEInvFreq says how RoPE rotated the keys of layers with a full cache: pair f of a key at
@@ -327,7 +327,7 @@ type Move struct {
 	FirstSlot int
 	// See the parameter of that name.
 	MergeThreshold float64
-	// See the parameter of that name; 0: 1.
+	// As the parameter of that name; 0: 1.
 	MergeFraction float64
 	// TokenCounts are the slots held by each head, if they differ: uint32 [KVHeads],
 	// each at most Tokens. Blocks beyond a head's own count need not be in its table.

@@ -558,20 +558,17 @@ typedef struct kvevict_plane {
   /** Bytes from an element to the next; 0: packed. Elements of inner groups,
    *  and of u4, u4_halves, q8_0 and q4_0, always are. */
   int64_t element_stride_bytes;
-  /** Bytes from a block to the next; paged only. */
-  int64_t block_stride_bytes;
-  kvevict_dtype dtype; /**< Dtype of the elements. */
-  uint32_t head_dim;   /**< Elements per row; 0 for opaque. */
-  uint32_t row_bytes;  /**< Opaque: bytes per row, packed; otherwise 0. */
-  kvevict_role role;   /**< What a companion is; else KVEVICT_ROLE_NONE. */
-  /** Bytes from an inner group to the next; 0 without. */
-  int64_t group_stride_bytes;
+  int64_t block_stride_bytes; /**< Bytes to the next block; paged only. */
+  kvevict_dtype dtype;        /**< Dtype of the elements. */
+  uint32_t head_dim;          /**< Elements per row; 0 for opaque. */
+  uint32_t row_bytes; /**< Opaque: bytes per row, packed; otherwise 0. */
+  kvevict_role role;  /**< What a companion is; else KVEVICT_ROLE_NONE. */
+  int64_t group_stride_bytes; /**< Bytes to the next inner group; 0 without. */
   /** Paged only: address of an array of the blocks' addresses, u64 by block id,
    *  in the same memory as block tables, borrowed; a multiple of 8. 0: none. */
   uint64_t address_table;
   uint32_t address_table_len; /**< Elements; ids are below it. */
-  /** Elements of an inner group; divides head_dim; 0: no groups. */
-  uint32_t group_elems;
+  uint32_t group_elems; /**< Elements per group; divides head_dim; 0: none. */
   /** How many tokens share a scale or minimum per element, 1 .. 256; 0: each
    *  number belongs to one token, or to all. */
   uint64_t group_tokens;
@@ -738,8 +735,7 @@ typedef struct kvevict_layer_geometry {
    *  keep lists, budget or stored length, and are not observed. Their fields
    *  below are not read, nor, but for its size, a view or inputs of theirs. */
   kvevict_layer_cache cache;
-  /** Query heads, a multiple of n_kv_heads; heads 1 .. 65535. */
-  uint32_t n_q_heads;
+  uint32_t n_q_heads; /**< Query heads, a multiple of n_kv_heads, to 65535. */
   /** KV heads; query head h reads KV head h / (n_q_heads / n_kv_heads). */
   uint32_t n_kv_heads;
   uint32_t k_head_dim; /**< Elements of a key row, up to 65536; 0 if opaque. */
@@ -783,8 +779,7 @@ typedef struct kvevict_geometry {
   uint32_t struct_size;
   uint32_t n_layers;   /**< Layers, 1 .. 4096. */
   uint32_t max_tokens; /**< Most slots a layer will ever hold, 1 .. 2^31 - 1. */
-  /** Which elements of a key are a pair; read with rope_inv_freq. */
-  kvevict_rope_layout rope_layout;
+  kvevict_rope_layout rope_layout; /**< Which elements of keys are a pair. */
   /** One geometry for all layers, or one per layer; borrowed. */
   const kvevict_layer_geometry* layers;
   size_t layers_len; /**< 1 or n_layers. */
@@ -1310,10 +1305,8 @@ typedef struct kvevict_move {
   /** Slot of the first survivor of every head. Without a destination it is at
    *  most n_tokens, and no listed slot is below it. 0 with merge. */
   uint32_t first_slot;
-  /** See the parameter of that name. */
-  double merge_threshold;
-  /** See the parameter of that name; 0: 1. */
-  double merge_fraction;
+  double merge_threshold; /**< See the parameter of that name. */
+  double merge_fraction;  /**< As the parameter of that name; 0: 1. */
   /** Another cache that the survivors are copied to, with room for first_slot +
    *  the longest list; NULL: they move in place. It has the heads of `view` and
    *  the head_dim or row size of each plane; strides, block table and block

@@ -99,7 +99,7 @@ final class AttentionTest {
     Plane queries = Caches.plane(t.q, Caches.QH);
     try (Context context = Context.create()) {
       Check.fails(wrong, () -> t.job(-1, 1), "tokenCount is negative: -1");
-      Check.fails(wrong, () -> t.good.withWindow(-1), "n is negative: -1");
+      Check.fails(wrong, () -> t.good.withWindow(-1), "window is negative: -1");
       Check.fails(wrong, () -> attend(context, t.job(N + 1, 1)), "k", "10", "11");
       Check.fails(wrong, () -> attend(context, t.job(N, QUERIES + 1)), "queries", "3", "4");
       Check.fails(wrong,

@@ -126,7 +126,7 @@ final class DoorsTest {
     Check.fails(KvEvictException.class,
         () -> accumulated("h2o", SignalInputs.NONE.withAttentionSums(all).withSumHeads(3)), "n_sum_heads 3");
     Check.fails(IllegalArgumentException.class,
-        () -> SignalInputs.NONE.withAttentionSums(all).withSumHeads(-1), "headCount");
+        () -> SignalInputs.NONE.withAttentionSums(all).withSumHeads(-1), "sumHeads");
   }
 
   private static float[] accumulated(String policy, SignalInputs inputs) {

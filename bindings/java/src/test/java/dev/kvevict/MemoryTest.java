@@ -42,8 +42,8 @@ final class MemoryTest {
     Check.fails(NullPointerException.class, () -> Plane.at(1, null, 8, 32, 32), "dtype");
     Check.fails(NullPointerException.class, () -> ScoreJob.of(0, 1, null), "scores");
     Check.fails(NullPointerException.class, () -> ScoreJob.of(0, 1, 0, 0).withInputs(null), "read");
-    Check.fails(NullPointerException.class, () -> SelectOptions.of(1).withTie(null), "which");
-    Check.fails(NullPointerException.class, () -> SelectOptions.of(1).withRowCount(1).withReduce(null), "how");
+    Check.fails(NullPointerException.class, () -> SelectOptions.of(1).withTie(null), "tie");
+    Check.fails(NullPointerException.class, () -> SelectOptions.of(1).withRowCount(1).withReduce(null), "reduce");
   }
 
   static void typesThatDoNotHoldTheDtype() {

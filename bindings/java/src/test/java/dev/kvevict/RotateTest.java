@@ -81,7 +81,7 @@ final class RotateTest {
         Plan without = Caches.plan(context, 1, N, "none")) {
       Rotation good = Rotation.of(0, cache.view, N, offsets);
       Check.fails(wrong, () -> Rotation.of(0, cache.view, -1, offsets), "tokenCount is negative: -1");
-      Check.fails(wrong, () -> good.withListCount(-1), "n is negative: -1");
+      Check.fails(wrong, () -> good.withListCount(-1), "listCount is negative: -1");
       Check.fails(wrong,
           () -> plan.rotate(List.of(Rotation.of(0, cache.view, N + 1, offsets))), "k", "10", "11");
       Check.fails(
