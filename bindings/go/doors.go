@@ -121,10 +121,8 @@ func (p *Plan) Selection(layer, nTokens, nSeen int) (SelectOptions, KeepLists, e
 	if err := native.Kvevict_plan_selection(plan, l, tokens, seen, &o, &k); err != nil {
 		return SelectOptions{}, KeepLists{}, err
 	}
-	options := SelectOptions{
-		Tokens: nTokens, Rows: int(o.NRows), Reduce: Reduce(o.Reduce), Sink: int(o.NSink),
-		Recent: int(o.NRecent), Tie: Tie(o.Tie), SelectBlock: int(o.SelectBlock),
-	}
+	var options SelectOptions
+	options.read(&o)
 	return options, KeepLists{Lists: int(k.NLists), Count: int(k.Count)}, nil
 }
 

@@ -609,6 +609,21 @@ func (o *Plane) scalars(err *error) native.Plane {
 	}
 }
 
+// read sets these fields to those of a struct that C filled.
+func (o *Plane) read(n *native.Plane) {
+	o.TokenStride = int64(n.TokenStrideBytes)
+	o.HeadStride = int64(n.HeadStrideBytes)
+	o.ElementStride = int64(n.ElementStrideBytes)
+	o.BlockStride = int64(n.BlockStrideBytes)
+	o.DType = DType(n.DType)
+	o.HeadDim = int(n.HeadDim)
+	o.RowBytes = int(n.RowBytes)
+	o.Role = Role(n.Role)
+	o.GroupStride = int64(n.GroupStrideBytes)
+	o.GroupElems = int(n.GroupElems)
+	o.GroupTokens = int(n.GroupTokens)
+}
+
 // scalars is the struct of C with the fields of o that are plain values.
 func (o *Layout) scalars(err *error) native.View {
 	return native.View{
@@ -711,6 +726,17 @@ func (o *SelectOptions) scalars(err *error) native.SelectOptions {
 		Tie:         int32(o.Tie),
 		SelectBlock: count(err, "SelectBlock", o.SelectBlock),
 	}
+}
+
+// read sets these fields to those of a struct that C filled.
+func (o *SelectOptions) read(n *native.SelectOptions) {
+	o.Tokens = int(n.NTokens)
+	o.Rows = int(n.NRows)
+	o.Reduce = Reduce(n.Reduce)
+	o.Sink = int(n.NSink)
+	o.Recent = int(n.NRecent)
+	o.Tie = Tie(n.Tie)
+	o.SelectBlock = int(n.SelectBlock)
 }
 
 // scalars is the struct of C with the fields of o that are plain values.

@@ -45,18 +45,9 @@ func (p *Plane) native(name string) (native.Plane, error) {
 
 // planeOf converts back, without a check of the memory's end.
 func planeOf(n *native.Plane) Plane {
-	return Plane{
-		Data:          Address(n.Data, 0),
-		TokenStride:   n.TokenStrideBytes,
-		HeadStride:    n.HeadStrideBytes,
-		ElementStride: n.ElementStrideBytes,
-		BlockStride:   n.BlockStrideBytes,
-		DType:         DType(n.DType),
-		HeadDim:       int(n.HeadDim),
-		RowBytes:      int(n.RowBytes),
-		Role:          Role(n.Role),
-		GroupTokens:   int(n.GroupTokens),
-	}
+	p := Plane{Data: Address(n.Data, 0)}
+	p.read(n)
+	return p
 }
 
 func (p *Plane) recent() bool { return p.Role == RoleKeyRecent || p.Role == RoleValueRecent }

@@ -1,7 +1,7 @@
 # C#: Enums.cs has the public enums; NativeStructs.cs constants and structs under their
 # C names, which sequential layout lays out as C does; NativeNames.cs the names here of
 # functions that messages name; PolicyParameters.cs the properties of KvPolicy; Options.cs
-# those of structs that callers fill, and Fill(), which writes them.
+# those of structs that callers fill, Fill(), which writes them, and Of(), which reads them.
 BEGIN {
   language = "csharp"; prefix = "Kv"; nothing = "null"; counted = 1; n_names = "count"
   named = "n_kv_heads=KvHeads n_q_heads=QueryHeads n_sum_heads=SumHeads n_query_rows=QueryRows " \
@@ -101,7 +101,7 @@ END {
   printf "%susing System.Runtime.InteropServices;\n\nnamespace KvEvict;\n%s", made_first, filling > (out "/Options.cs")
 }
 
-function make_options(struct, i, kind_here, set, is, in_struct, value, writes, typed) {
+function make_options(struct, i, kind_here, set, is, in_struct, value, writes, reads, typed) {
   kind_here = (struct, "csharp") in option ? option[struct, "csharp"] : "record-struct"
   in_struct = kind_here ~ /struct/
   is = kind_here; gsub(/-/, " ", is)
@@ -122,10 +122,18 @@ function make_options(struct, i, kind_here, set, is, in_struct, value, writes, t
     if (field_kind[i] == "count" || field_kind[i] == "size")
       value = "Check.Count(" value ", nameof(" value "))"
     else if (field_kind[i] == "flag") value = value " ? 1u : 0u"
+    reads = reads "        " field_here[i] " = " \
+            (field_kind[i] == "flag" ? "native->" field_name[i] " != 0" \
+             : typed == "int" && field_kind[i] != "int" ? "Check.ToInt(native->" field_name[i] ")" \
+             : (field_kind[i] == "size" ? "(long)" : "") "native->" field_name[i]) ",\n"
     writes = writes "        native->" (field_name[i] in reserved ? "@" : "") field_name[i] " = " value ";\n"
   }
   filling = filling "    internal " (in_struct ? "readonly " : "") "unsafe void Fill(" struct "* native)\n" \
-            "    {\n        *native = " (sized ? struct ".Init" : "default") ";\n" writes "    }\n}\n"
+            "    {\n        *native = " (sized ? struct ".Init" : "default") ";\n" writes "    }\n"
+  if ((struct, "read") in option)
+    filling = filling "\n    internal static unsafe " options_name(struct) " Of(" struct "* native) => new()\n    {\n" \
+              reads "    };\n"
+  filling = filling "}\n"
 }
 
 # What INIT sets a field to.

@@ -81,7 +81,7 @@ END {
   printf "%spackage kvevict\n%s", made, parameters > (out "/parameters.go")
 }
 
-function make_options(struct, i, typed, value, copies) {
+function make_options(struct, i, typed, value, copies, reads) {
   for (i = 1; i <= n_fields; i++) {
     typed = field_kind[i] == "enum" ? type_name(field_c_type[i]) \
             : of_scalar[field_by[i] == "int" ? "count" : field_kind[i]]
@@ -93,11 +93,16 @@ function make_options(struct, i, typed, value, copies) {
     if (field_kind[i] == "flag") value = "flag(" value ")"
     if (field_kind[i] == "enum") value = "int32(" value ")"
     copies = copies camel(field_name[i]) ": " value ",\n"
+    value = "n." camel(field_name[i])
+    reads = reads "o." field_here[i] " = " (typed == "bool" ? value " != 0" : typed "(" value ")") "\n"
   }
   methods = methods "\n// scalars is the struct of C with the fields of o that are plain values.\n" \
             "func (o *" options_name(struct) ") scalars(err *error) native." type_name(struct) " {\n" \
             "return native." type_name(struct) "{\n" \
             (sized ? "StructSize: uint32(unsafe.Sizeof(native." type_name(struct) "{})),\n" : "") copies "}\n}\n"
+  if ((struct, "read") in option)
+    methods = methods "\n// read sets these fields to those of a struct that C filled.\n" \
+              "func (o *" options_name(struct) ") read(n *native." type_name(struct) ") {\n" reads "}\n"
 }
 function write_options(line) {
   printf "%s", made > (out "/options.go")

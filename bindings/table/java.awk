@@ -2,7 +2,7 @@
 # offsets of the structs; Names.java the names here of functions that messages name;
 # PolicyParameters.java the getters of Policy and the setters of its builder; a file
 # *Fields.java per struct that callers fill, which setters of its properties are in, and fill(),
-# which writes them; `sources` lists these files.
+# which writes them, and take(), which reads them; `sources` lists these files.
 BEGIN {
   language = "java"; nothing = "null"; begins_small = 1; counted = 1; n_names = "count"
   named = "n_kv_heads=kvHeads n_q_heads=queryHeads n_sum_heads=sumHeads n_query_rows=queryRows " \
@@ -22,6 +22,9 @@ BEGIN {
   put_as["count"] = put_as["int"] = "putInt"; put_as["size"] = put_as["long"] = "putLong"
   put_as["flag"] = "putFlag"; put_as["float"] = "putFloat"; put_as["double"] = "putDouble"
   put_as["enum"] = "putEnum"
+  get_as["count"] = get_as["int"] = "intAt"; get_as["size"] = get_as["long"] = "longAt"
+  get_as["flag"] = "flagAt"; get_as["float"] = "floatAt"; get_as["double"] = "doubleAt"
+  get_as["enum"] = "enumAt"
   given_as["number"] = given_as["count"] = given_as["word"] = "value"
   given_as["seed"] = "Long.toUnsignedString(value)"; given_as["flag"] = "value ? 1 : 0"
   abi = out "/Abi.java"
@@ -91,7 +94,7 @@ END {
   print (out "/PolicyParameters.java") > (out "/sources")
 }
 
-function make_options(struct, i, name, of, builds, here, typed, value, setter, fields, setters, puts, file) {
+function make_options(struct, i, name, of, builds, here, typed, value, setter, fields, setters, puts, takes, file) {
   if (option[struct, "java"] == "none") return
   name = options_name(struct) "Fields"; of = "Abi." type_name(struct)
   builds = option[struct, "java"] == "build"
@@ -104,6 +107,9 @@ function make_options(struct, i, name, of, builds, here, typed, value, setter, f
              (field_kind[i] == "enum" ? " = " of_enum(field_c_type[i]) value_here(field_c_type[i], value_of[field_c_type[i], value]) \
               : value ? " = " int_of(value) : "") ";\n"
     puts = puts "\n        ." put_as[field_kind[i]] "(at + " of "." toupper(field_name[i]) ", " here ")"
+    value = "in." get_as[field_kind[i]] "(at + " of "." toupper(field_name[i]) \
+            (field_kind[i] == "enum" ? ", " typed ".class" : "") ")"
+    takes = takes "    next." here " = " (typed == "int" && field_kind[i] == "size" ? "(int) " : "") value ";\n"
     if (field_by[i] == "given") continue
     value = here
     if (field_kind[i] == "count" || field_kind[i] == "size")
@@ -120,9 +126,11 @@ function make_options(struct, i, name, of, builds, here, typed, value, setter, f
   print file > (out "/sources")
   printf "// Made from the headers by bindings/table.\npackage dev.kvevict;\n\n%s" \
          "abstract class %s<T extends %s<T>> extends Fields<T> {\n%s%s\n" \
-         "  Struct fill(Struct out, int at) {\n    return out%s;\n  }\n}\n", \
+         "  Struct fill(Struct out, int at) {\n    return out%s;\n  }\n%s}\n", \
          setters ~ /Objects\./ ? "import java.util.Objects;\n\n" : "", name, name, fields, setters, \
-         (sized ? ".putInt(at + " of ".STRUCT_SIZE, " of ".SIZEOF)" : "") puts > file
+         (sized ? ".putInt(at + " of ".STRUCT_SIZE, " of ".SIZEOF)" : "") puts, \
+         (struct, "read") in option ? "\n  T take(Struct in, int at) {\n    T next = next();\n" takes \
+         "    return next;\n  }\n" : "" > file
   close(file)
 }
 

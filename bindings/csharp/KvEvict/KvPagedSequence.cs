@@ -120,8 +120,8 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
         kvevict_view native = kvevict_view.Init;
         Native.kvevict_paged_sequence_view(Handle, Check.Count(layer, nameof(layer)), &native);
         var companions = new KvPlane[native.n_companions];
-        for (int i = 0; i < companions.Length; ++i) companions[i] = PlaneOf(native.companions[i]);
-        return new KvView((int)native.n_kv_heads, PlaneOf(native.k), PlaneOf(native.v))
+        for (int i = 0; i < companions.Length; ++i) companions[i] = PlaneOf(native.companions + i);
+        return new KvView((int)native.n_kv_heads, PlaneOf(&native.k), PlaneOf(&native.v))
         {
             Companions = companions,
             BlockSize = (int)native.block_size,
@@ -233,15 +233,7 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
     }
 
     // A plane of the cache. The library knows where it ends.
-    private KvPlane PlaneOf(in kvevict_plane native) => native.data == 0 ? default : new()
-    {
-        Region = new KvRegion((nint)native.data, long.MaxValue, this),
-        DType = native.dtype,
-        HeadDim = (int)native.head_dim,
-        TokenStride = native.token_stride_bytes,
-        HeadStride = native.head_stride_bytes,
-        BlockStride = native.block_stride_bytes,
-        Role = native.role,
-        GroupTokens = (int)native.group_tokens,
-    };
+    private KvPlane PlaneOf(kvevict_plane* native) => native->data == 0
+        ? default
+        : KvPlane.Of(native) with { Region = new KvRegion((nint)native->data, long.MaxValue, this) };
 }

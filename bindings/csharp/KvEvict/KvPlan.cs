@@ -213,16 +213,7 @@ public sealed unsafe class KvPlan : IDisposable
                                       Check.Count(tokenCount, nameof(tokenCount)),
                                       Check.Count(seenCount, nameof(seenCount)), &options, &lists);
         keep = new KvKeepLists(default, Check.ToInt(lists.count), Check.ToInt(lists.n_lists));
-        return new KvSelectOptions
-        {
-            TokenCount = tokenCount,
-            RowCount = Check.ToInt(options.n_rows),
-            Reduce = options.reduce,
-            SinkCount = Check.ToInt(options.n_sink),
-            RecentCount = Check.ToInt(options.n_recent),
-            Tie = options.tie,
-            SelectBlock = Check.ToInt(options.select_block),
-        };
+        return KvSelectOptions.Of(&options);
     }
 
     /// <summary>Scores the cached tokens of layers by the signal of the policy.</summary>

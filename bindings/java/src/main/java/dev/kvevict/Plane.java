@@ -529,14 +529,7 @@ public final class Plane extends PlaneFields<Plane> {
   /** A plane at an offset without a check of its end; null if it is absent. */
   static Plane read(Struct in, int offset) {
     long data = in.longAt(offset + Abi.Plane.DATA);
-    return data == 0 ? null : at(data,
-        in.enumAt(offset + Abi.Plane.DTYPE, DType.class),
-        in.intAt(offset + Abi.Plane.HEAD_DIM),
-        in.longAt(offset + Abi.Plane.TOKEN_STRIDE_BYTES),
-        in.longAt(offset + Abi.Plane.HEAD_STRIDE_BYTES))
-        .withBlockStride(in.longAt(offset + Abi.Plane.BLOCK_STRIDE_BYTES))
-        .withRole(in.enumAt(offset + Abi.Plane.ROLE, Role.class))
-        .withGroupTokens((int) in.longAt(offset + Abi.Plane.GROUP_TOKENS));
+    return data == 0 ? null : new Plane(null, data).take(in, offset);
   }
 
   /** Writes a plane, or for null an absent one, at an offset where nothing else ever lies. */

@@ -102,16 +102,6 @@ public final class SelectOptions extends SelectOptionsFields<SelectOptions> {
     return next;
   }
 
-  static SelectOptions read(Struct in, int tokenCount) {
-    return of(tokenCount)
-        .withRowCount(in.intAt(Abi.SelectOptions.N_ROWS))
-        .withReduce(in.enumAt(Abi.SelectOptions.REDUCE, Reduce.class))
-        .withSinkCount(in.intAt(Abi.SelectOptions.N_SINK))
-        .withRecentCount(in.intAt(Abi.SelectOptions.N_RECENT))
-        .withTie(in.enumAt(Abi.SelectOptions.TIE, Tie.class))
-        .withSelectBlock(in.intAt(Abi.SelectOptions.SELECT_BLOCK));
-  }
-
   /** Writes these options at the begin of zeroed memory; listCount is the keep lists'. */
   void write(Device device, int listCount, Struct out) {
     boolean any = slots != null && slots.hasRemaining();
