@@ -5,8 +5,8 @@
 # from what pkg/abi/table.sh prints, a row `call name` for each function, and what params.c
 # prints. LANGUAGE.awk has the functions type_name(c_name) and value_here(enum, value).
 # `spelled` has the words that are not written Likethis, `named` names that do not follow from
-# the C name: c=here ..., where "-" is none, `n_names` how a name without n_ is of a number
-# ("Count": it says so, "": it need not), and `nothing` what NULL is. FOLDER also gets
+# the C name: c=here ..., where "-" is none, and `nothing` what NULL is. With `counted` names lose the
+# n_ of a number, for which they end in `n_names`, and the unit of a stride. FOLDER also gets
 # kvevict_types.i, SWIG's lists of the header's types and their names here.
 #
 # Of each struct of options.txt the function make_options(struct) is called with its `n_fields`
@@ -199,7 +199,7 @@ function call_name(c_name, n, nouns, i, rest) {
 function member_name(c_name, name) {
   if (given(c_name) != "") return given(c_name)
   name = c_name
-  sub(/stride_bytes$/, "stride", name)
+  if (counted) sub(/stride_bytes$/, "stride", name)
   if (counted && sub(/^n_/, "", name) && n_names != "") {
     if (!sub(/ies$/, "y", name)) sub(/s$/, "", name)
     name = name "_" n_names
