@@ -37,7 +37,8 @@ BEGIN {
   of_scalar["count"] = of_scalar["int"] = "int"; of_scalar["size"] = of_scalar["long"] = "long"
   of_scalar["flag"] = "bool"; of_scalar["float"] = "float"; of_scalar["double"] = "double"
   enums = out "/Enums.cs"; structs = out "/NativeStructs.cs"
-  made_first = "// Made from the headers by bindings/table.\n"; made = made_first "namespace KvEvict;\n"
+  made_first = "// Made from the headers by bindings/table.\n"
+  made = made_first "namespace KvEvict;\n"
   printf "%s", made > enums
   printf "%s", made > structs
 }
@@ -98,48 +99,57 @@ END {
   printf "// Made from params.inc by bindings/table.\nnamespace KvEvict;\n\n" \
          "public sealed partial record KvPolicy\n{\n%s}\n",
          substr(properties, 2) > (out "/PolicyParameters.cs")
-  printf "%susing System.Runtime.InteropServices;\n\nnamespace KvEvict;\n%s", made_first, filling > (out "/Options.cs")
+  printf "%susing System.Runtime.InteropServices;\n\nnamespace KvEvict;\n%s", made_first, \
+         filling > (out "/Options.cs")
 }
 
-function make_options(struct, i, kind_here, set, is, in_struct, value, writes, reads, typed) {
-  kind_here = (struct, "csharp") in option ? option[struct, "csharp"] : "record-struct"
-  in_struct = kind_here ~ /struct/
-  is = kind_here; gsub(/-/, " ", is)
-  sub(/^mutable /, "", is)
-  is = is ~ /^ref / ? "ref partial struct" : "partial " is
+function make_options(struct, i, of, in_struct, set, typed, properties, writes, reads) {
+  of = (struct, "csharp") in option ? option[struct, "csharp"] : "record-struct"
+  in_struct = of ~ /struct/
   # What a call may find changed is set, what belongs to a value is given once.
-  set = kind_here ~ /^(mutable|ref)-/ ? "set" : "init"
-  filling = filling "\n" (in_struct ? "[StructLayout(LayoutKind.Auto)]\n" : "") is " " options_name(struct) "\n{\n"
+  set = sub(/^mutable-/, "", of) || of ~ /^ref-/ ? "set" : "init"
+  if (!sub(/^ref-/, "ref partial ", of)) of = "partial " of
+  gsub(/-/, " ", of)
   for (i = 1; i <= n_fields; i++) {
     typed = field_kind[i] == "enum" ? type_name(field_c_type[i]) \
             : of_scalar[field_by[i] == "int" ? "int" : field_kind[i]]
-    if (field_by[i] != "given") {
-      enum = field_c_type[i]
-      filling = filling summary(field_doc[i], "    ") "    public " typed " " field_here[i] " { get; " set "; }" \
-                (field_init[i] == "" ? "" : " = " initial(i) ";") "\n\n"
-    }
-    value = field_here[i]
-    if (field_kind[i] == "count" || field_kind[i] == "size")
-      value = "Check.Count(" value ", nameof(" value "))"
-    else if (field_kind[i] == "flag") value = value " ? 1u : 0u"
-    reads = reads "        " field_here[i] " = " \
-            (field_kind[i] == "flag" ? "native->" field_name[i] " != 0" \
-             : typed == "int" && field_kind[i] != "int" ? "Check.ToInt(native->" field_name[i] ")" \
-             : (field_kind[i] == "size" ? "(long)" : "") "native->" field_name[i]) ",\n"
-    writes = writes "        native->" (field_name[i] in reserved ? "@" : "") field_name[i] " = " value ";\n"
+    enum = field_c_type[i]
+    if (field_by[i] != "given")
+      properties = properties summary(field_doc[i], "    ") "    public " typed " " \
+                   field_here[i] " { get; " set "; }" initial(i) "\n\n"
+    writes = writes "        native->" (field_name[i] in reserved ? "@" : "") field_name[i] \
+             " = " written(i) ";\n"
+    reads = reads "        " field_here[i] " = " read(i, typed) ",\n"
   }
-  filling = filling "    internal " (in_struct ? "readonly " : "") "unsafe void Fill(" struct "* native)\n" \
-            "    {\n        *native = " (sized ? struct ".Init" : "default") ";\n" writes "    }\n"
+  filling = filling "\n" (in_struct ? "[StructLayout(LayoutKind.Auto)]\n" : "") of " " \
+            options_name(struct) "\n{\n" properties "    internal " \
+            (in_struct ? "readonly " : "") "unsafe void Fill(" struct "* native)\n    {\n" \
+            "        *native = " (sized ? struct ".Init" : "default") ";\n" writes "    }\n"
   if ((struct, "read") in option)
-    filling = filling "\n    internal static unsafe " options_name(struct) " Of(" struct "* native) => new()\n    {\n" \
-              reads "    };\n"
+    filling = filling "\n    internal static unsafe " options_name(struct) " Of(" struct \
+              "* native) => new()\n    {\n" reads "    };\n"
   filling = filling "}\n"
 }
 
+# A property as C has it, and the other way round.
+function written(i) {
+  if (field_kind[i] == "count" || field_kind[i] == "size")
+    return "Check.Count(" field_here[i] ", nameof(" field_here[i] "))"
+  return field_here[i] (field_kind[i] == "flag" ? " ? 1u : 0u" : "")
+}
+function read(i, typed, field) {
+  field = "native->" field_name[i]
+  if (field_kind[i] == "flag") return field " != 0"
+  if (typed == "int" && field_kind[i] != "int") return "Check.ToInt(" field ")"
+  return (field_kind[i] == "size" ? "(long)" : "") field
+}
 # What INIT sets a field to.
 function initial(i, value) {
-  value = value_of[field_c_type[i], field_init[i]]
-  return field_kind[i] == "enum" ? of_enum(field_c_type[i]) value_here(field_c_type[i], value) : field_init[i]
+  value = field_init[i]
+  if (value == "") return ""
+  if (field_kind[i] == "enum")
+    value = of_enum(field_c_type[i]) value_here(field_c_type[i], value_of[field_c_type[i], value])
+  return " = " value ";"
 }
 function close_type() {
   if (open_file == enums) print "}" > enums

@@ -81,38 +81,43 @@ END {
   printf "%spackage kvevict\n%s", made, parameters > (out "/parameters.go")
 }
 
-function make_options(struct, i, typed, value, copies, reads) {
+function make_options(struct, i, typed, from, value, copies, reads, native) {
+  native = "native." type_name(struct)
   for (i = 1; i <= n_fields; i++) {
     typed = field_kind[i] == "enum" ? type_name(field_c_type[i]) \
             : of_scalar[field_by[i] == "int" ? "count" : field_kind[i]]
     enum = field_c_type[i]
-    if (field_by[i] != "given") fields_of[struct] = fields_of[struct] wrapped(prose(field_doc[i]), "\t// ") "\t" field_here[i] " " typed "\n"
+    if (field_by[i] != "given")
+      fields_of[struct] = fields_of[struct] wrapped(prose(field_doc[i]), "\t// ") "\t" \
+                          field_here[i] " " typed "\n"
     value = "o." field_here[i]
     if (typed == "int") value = "count(err, \"" field_here[i] "\", " value ")"
     if (field_by[i] == "int") value = "uint64(" value ")"
     if (field_kind[i] == "flag") value = "flag(" value ")"
     if (field_kind[i] == "enum") value = "int32(" value ")"
     copies = copies camel(field_name[i]) ": " value ",\n"
-    value = "n." camel(field_name[i])
-    reads = reads "o." field_here[i] " = " (typed == "bool" ? value " != 0" : typed "(" value ")") "\n"
+    from = "n." camel(field_name[i])
+    reads = reads "o." field_here[i] " = " \
+            (typed == "bool" ? from " != 0" : typed "(" from ")") "\n"
   }
   methods = methods "\n// scalars is the struct of C with the fields of o that are plain values.\n" \
-            "func (o *" options_name(struct) ") scalars(err *error) native." type_name(struct) " {\n" \
-            "return native." type_name(struct) "{\n" \
-            (sized ? "StructSize: uint32(unsafe.Sizeof(native." type_name(struct) "{})),\n" : "") copies "}\n}\n"
+            "func (o *" options_name(struct) ") scalars(err *error) " native " {\nreturn " \
+            native "{\n" (sized ? "StructSize: uint32(unsafe.Sizeof(" native "{})),\n" : "") \
+            copies "}\n}\n"
   if ((struct, "read") in option)
     methods = methods "\n// read sets these fields to those of a struct that C filled.\n" \
-              "func (o *" options_name(struct) ") read(n *native." type_name(struct) ") {\n" reads "}\n"
+              "func (o *" options_name(struct) ") read(n *" native ") {\n" reads "}\n"
 }
-function write_options(line) {
-  printf "%s", made > (out "/options.go")
+function write_options(line, file, struct) {
+  file = out "/options.go"
+  printf "%s", made > file
   while ((getline line < "bindings/go/options.go.in") > 0) {
-    if (line ~ /^\t@/) {
-      if (!(substr(line, 3) in fields_of)) fail("options.txt has not " substr(line, 3))
-      printf "%s", fields_of[substr(line, 3)] > (out "/options.go")
-    } else print line > (out "/options.go")
+    struct = line
+    if (!sub(/^\t@/, "", struct)) { print line > file; continue }
+    if (!(struct in options)) fail("options.txt has not " struct)
+    printf "%s", fields_of[struct] > file
   }
-  printf "%s", methods > (out "/options.go")
+  printf "%s", methods > file
 }
 # The documentation of a name, which begins with it.
 function comment(name, text) {

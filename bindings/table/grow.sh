@@ -19,7 +19,8 @@ for header in "$here"/../../capi/include/kvevict/*.h; do
     /^\} kvevict_evict_options;$/ {
       print "  /** How many are looked at, as with n_shared_blocks. */\n  uint32_t n_probes;"
       print "  uint32_t probe_first; /**< 1: before the others; 0: after them. */"
-      print "  kvevict_merge probe_merge; /**< Not KVEVICT_MERGE_PIVOT. */\n  float probe; /**< 0: 1. */"
+      print "  kvevict_merge probe_merge; /**< Not KVEVICT_MERGE_PIVOT. */"
+      print "  float probe; /**< 0: 1. */"
     }
     NR == last { while ((getline line < grown) > 0) print line }
     { print }

@@ -19,12 +19,9 @@ BEGIN {
   of_kind["flag"] = "boolean"; of_kind["word"] = "String"
   of_scalar["count"] = of_scalar["int"] = "int"; of_scalar["size"] = of_scalar["long"] = "long"
   of_scalar["flag"] = "boolean"; of_scalar["float"] = "float"; of_scalar["double"] = "double"
-  put_as["count"] = put_as["int"] = "putInt"; put_as["size"] = put_as["long"] = "putLong"
-  put_as["flag"] = "putFlag"; put_as["float"] = "putFloat"; put_as["double"] = "putDouble"
-  put_as["enum"] = "putEnum"
-  get_as["count"] = get_as["int"] = "intAt"; get_as["size"] = get_as["long"] = "longAt"
-  get_as["flag"] = "flagAt"; get_as["float"] = "floatAt"; get_as["double"] = "doubleAt"
-  get_as["enum"] = "enumAt"
+  accessor["count"] = accessor["int"] = "Int"; accessor["size"] = accessor["long"] = "Long"
+  accessor["flag"] = "Flag"; accessor["float"] = "Float"; accessor["double"] = "Double"
+  accessor["enum"] = "Enum"
   given_as["number"] = given_as["count"] = given_as["word"] = "value"
   given_as["seed"] = "Long.toUnsignedString(value)"; given_as["flag"] = "value ? 1 : 0"
   abi = out "/Abi.java"
@@ -94,44 +91,56 @@ END {
   print (out "/PolicyParameters.java") > (out "/sources")
 }
 
-function make_options(struct, i, name, of, builds, here, typed, value, setter, fields, setters, puts, takes, file) {
+function make_options(struct, i, of, name, builds, typed, fields, setters, puts, takes, at, file) {
   if (option[struct, "java"] == "none") return
-  name = options_name(struct) "Fields"; of = "Abi." type_name(struct)
+  name = options_name(struct) "Fields"; of = "Abi." type_name(struct) "."
   builds = option[struct, "java"] == "build"
   for (i = 1; i <= n_fields; i++) {
-    here = field_here[i]
     typed = field_kind[i] == "enum" ? type_name(field_c_type[i]) \
             : of_scalar[field_by[i] == "int" ? "count" : field_kind[i]]
-    value = field_init[i] == "" ? 0 : field_init[i]
-    fields = fields "  " typed " " here \
-             (field_kind[i] == "enum" ? " = " of_enum(field_c_type[i]) value_here(field_c_type[i], value_of[field_c_type[i], value]) \
-              : value ? " = " int_of(value) : "") ";\n"
-    puts = puts "\n        ." put_as[field_kind[i]] "(at + " of "." toupper(field_name[i]) ", " here ")"
-    value = "in." get_as[field_kind[i]] "(at + " of "." toupper(field_name[i]) \
-            (field_kind[i] == "enum" ? ", " typed ".class" : "") ")"
-    takes = takes "    next." here " = " (typed == "int" && field_kind[i] == "size" ? "(int) " : "") value ";\n"
-    if (field_by[i] == "given") continue
-    value = here
-    if (field_kind[i] == "count" || field_kind[i] == "size")
-      value = "Memory.count(" here ", \"" here "\")"
-    else if (field_kind[i] == "enum") value = "Objects.requireNonNull(" here ", \"" here "\")"
-    setter = builds ? here : "with" toupper(substr(here, 1, 1)) substr(here, 2)
+    at = "(at + " of toupper(field_name[i])
+    fields = fields "  " typed " " field_here[i] initial(i) ";\n"
+    puts = puts "\n        .put" accessor[field_kind[i]] at ", " field_here[i] ")"
+    takes = takes "    next." field_here[i] " = " \
+            (typed == "int" && field_kind[i] == "size" ? "(int) " : "") "in." \
+            tolower(substr(accessor[field_kind[i]], 1, 1)) substr(accessor[field_kind[i]], 2) \
+            "At" at (field_kind[i] == "enum" ? ", " typed ".class" : "") ");\n"
     enum = field_c_type[i]
-    setters = setters "\n" comment(field_doc[i], "  ", "@param " here " the value\n@return " \
-                                     (builds ? "this" : "a copy with it")) \
-              "  public T " setter "(" typed " " here ") {\n    T next = next();\n    next." here \
-              " = " value ";\n    return next;\n  }\n"
+    if (field_by[i] != "given") setters = setters "\n" setter(i, typed, builds)
   }
   file = out "/" name ".java"
   print file > (out "/sources")
   printf "// Made from the headers by bindings/table.\npackage dev.kvevict;\n\n%s" \
          "abstract class %s<T extends %s<T>> extends Fields<T> {\n%s%s\n" \
-         "  Struct fill(Struct out, int at) {\n    return out%s;\n  }\n%s}\n", \
-         setters ~ /Objects\./ ? "import java.util.Objects;\n\n" : "", name, name, fields, setters, \
-         (sized ? ".putInt(at + " of ".STRUCT_SIZE, " of ".SIZEOF)" : "") puts, \
-         (struct, "read") in option ? "\n  T take(Struct in, int at) {\n    T next = next();\n" takes \
-         "    return next;\n  }\n" : "" > file
+         "  Struct fill(Struct out, int at) {\n    return out%s%s;\n  }\n", \
+         setters ~ /Objects\./ ? "import java.util.Objects;\n\n" : "", name, name, fields, \
+         setters, sized ? ".putInt(at + " of "STRUCT_SIZE, " of "SIZEOF)" : "", puts > file
+  if ((struct, "read") in option)
+    printf "\n  T take(Struct in, int at) {\n    T next = next();\n%s    return next;\n  }\n", \
+           takes > file
+  print "}" > file
   close(file)
+}
+
+function setter(i, typed, builds, here, value) {
+  here = value = field_here[i]
+  if (field_kind[i] == "count" || field_kind[i] == "size")
+    value = "Memory.count(" here ", \"" here "\")"
+  if (field_kind[i] == "enum") value = "Objects.requireNonNull(" here ", \"" here "\")"
+  return comment(field_doc[i], "  ", "@param " here " the value\n@return " \
+                                     (builds ? "this" : "a copy with it")) \
+         "  public T " (builds ? here : "with" toupper(substr(here, 1, 1)) substr(here, 2)) \
+         "(" typed " " here ") {\n    T next = next();\n    next." here " = " value \
+         ";\n    return next;\n  }\n"
+}
+
+# What a field is unless it is set.
+function initial(i, value) {
+  value = field_init[i] == "" ? 0 : field_init[i]
+  if (field_kind[i] == "enum")
+    return " = " of_enum(field_c_type[i]) \
+           value_here(field_c_type[i], value_of[field_c_type[i], value])
+  return value ? " = " int_of(value) : ""
 }
 
 function close_enum() {

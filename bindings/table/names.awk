@@ -5,14 +5,15 @@
 # from what pkg/abi/table.sh prints, a row `call name` for each function, and what params.c
 # prints. LANGUAGE.awk has the functions type_name(c_name) and value_here(enum, value).
 # `spelled` has the words that are not written Likethis, `named` names that do not follow from
-# the C name: c=here ..., where "-" is none, and `nothing` what NULL is. With `counted` names lose the
-# n_ of a number, for which they end in `n_names`, and the unit of a stride. FOLDER also gets
-# kvevict_types.i, SWIG's lists of the header's types and their names here.
+# the C name: c=here ..., where "-" is none, and `nothing` what NULL is. With `counted` names
+# lose the n_ of a number, for which they end in `n_names`, and the unit of a stride. FOLDER
+# also gets kvevict_types.i, SWIG's lists of the header's types and their names here.
 #
-# Of each struct of options.txt the function make_options(struct) is called with its `n_fields`
-# scalars: field_name[i] by C's name, field_here[i] by the name here, field_c_type[i], field_kind[i] (see
-# scalar_kind), field_doc[i], field_init[i] (what INIT sets, "" for 0) and field_by[i] (a word of
-# options.txt, or ""). `sized` says whether the struct begins with its size.
+# For each struct of options.txt make_options(struct) is called, when its `n_fields` scalars are
+# known: field_name[i] is C's name, field_here[i] the name here, and field_c_type[i],
+# field_kind[i] (see scalar_kind), field_doc[i], field_init[i] (what INIT sets, "" for 0) and
+# field_by[i] (a word of options.txt, or "") say the rest. `sized` says whether the struct begins
+# with its size.
 BEGIN {
   FS = "\t"; read_options("bindings/table/options.txt")
   # Documentation also names what comes later.
@@ -23,15 +24,17 @@ BEGIN {
     if (cell[1] == "struct") struct_of_row = cell[2]
     if (cell[1] == "field") has_field[struct_of_row, cell[2]]
     if (cell[1] == "param") parameter[cell[2]]
-    if (cell[1] == "value") { enum_of[cell[2]] = enum_of_row; value_of[enum_of_row, cell[3]] = cell[2] }
+    if (cell[1] == "value") {
+      enum_of[cell[2]] = enum_of_row; value_of[enum_of_row, cell[3]] = cell[2]
+    }
   }
   close(ARGV[1])
 }
 $1 != "field" && $1 != "init" { close_options() }
 $1 == "struct" && $2 in options { filled = $2 }
 $1 == "field" && filled != "" && $2 == "struct_size" { sized = 1 }
-$1 == "field" && filled != "" && scalar_kind($5, $7) != "" && !$6 && $2 !~ /^(struct_size|reserved)$/ {
-  read_field()
+$1 == "field" && filled != "" && $2 !~ /^(struct_size|reserved)$/ && !$6 {
+  if (scalar_kind($5, $7) != "") read_field()
 }
 $1 == "init" && ($2 in field_at) { field_init[field_at[$2]] = $3 }
 $1 == "enum" { kind[$2] = "enum"; for_each("ENUM", $2) }
@@ -85,12 +88,14 @@ function read_field(word, doc, done, name) {
   if (word == "hand") return
   if ($7 == "") fail("no documentation")
   field_at[$2] = ++n_fields
-  field_name[n_fields] = $2; field_here[n_fields] = member_name($2); field_c_type[n_fields] = $5
-  field_kind[n_fields] = scalar_kind($5, $7); field_by[n_fields] = word; field_init[n_fields] = ""
+  field_name[n_fields] = $2; field_here[n_fields] = member_name($2)
+  field_c_type[n_fields] = $5; field_kind[n_fields] = scalar_kind($5, $7)
+  field_by[n_fields] = word; field_init[n_fields] = ""
   doc = $7
   while (match(doc, /`[a-z_]+`/)) { # another field
     name = substr(doc, RSTART + 1, RLENGTH - 2)
-    done = done substr(doc, 1, RSTART - 1) ((filled, name) in has_field ? member_name(name) : "`" name "`")
+    done = done substr(doc, 1, RSTART - 1) \
+           ((filled, name) in has_field ? member_name(name) : "`" name "`")
     doc = substr(doc, RSTART + RLENGTH)
   }
   doc = done doc
@@ -174,7 +179,8 @@ function own_name(name, parts, value) {
   }
   if (name ~ /^[a-z]/ && ("KVEVICT_DTYPE_" toupper(name)) in enum_of) return name # "q8_0"
   value = name ~ /^KVEVICT_/ ? name : toupper(enum) "_" name
-  if (value in enum_of) return (in_options ? of_enum(enum_of[value]) : "") value_here(enum_of[value], value)
+  if (value in enum_of)
+    return (in_options ? of_enum(enum_of[value]) : "") value_here(enum_of[value], value)
   # Sums of a formula have the names of the paper.
   return name ~ /^[a-z][a-z0-9]+_[a-z0-9_]*$/ || name ~ /^[a-z]_[a-z0-9_][a-z0-9_]+$/ \
          ? member_name(name) : name

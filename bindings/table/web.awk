@@ -45,7 +45,7 @@ $1 == "struct" {
 $1 == "field" {
   printf "      %s: [%s, \"%s\", %s],\n", member_name($2), $3, field_type($5), $6 > abi
   if ($2 != "struct_size" && $2 !~ /^reserved/)
-    printf "%s  %s?: %s;\n", $7 == "" ? "" : field_comment($7, filled != "" && scalar_kind($5, $7) == "flag"), \
+    printf "%s  %s?: %s;\n", $7 == "" ? "" : field_comment($7, is_flag($5, $7)), \
            member_name($2), type_here($2, $5, $6, $7) > struct_types
 }
 $1 == "init" { inits = inits (inits == "" ? "" : ", ") member_name($2) ": " $3 "n" }
@@ -84,7 +84,7 @@ function field_type(c) {
 }
 # An address in a number is as good as a pointer.
 function type_here(name, c, length_, doc) {
-  if (filled != "" && scalar_kind(c, doc) == "flag") return "boolean"
+  if (is_flag(c, doc)) return "boolean"
   if (c == "kvevict_stream" || c ~ /^u?int64_t$/ && (name == "data" || name == "address_table"))
     return "Data"
   if (c == "char*" || c == "char") return "string"
@@ -98,9 +98,11 @@ function type_here(name, c, length_, doc) {
   if (kind[c] == "function" || c == "void*") return "Data"
   return c ~ /64_t$/ ? "number | bigint" : (length_ > 0 ? "number[]" : "number")
 }
-function field_comment(doc, is_flag, of, text) {
+# Of structs that the library fills flags are the numbers that it writes.
+function is_flag(c, doc) { return filled != "" && scalar_kind(c, doc) == "flag" }
+function field_comment(doc, flag, of, text) {
   of = enum; enum = ""; in_options = 1
-  text = comment(is_flag ? of_flag(doc) : doc, "  ")
+  text = comment(flag ? of_flag(doc) : doc, "  ")
   in_options = 0; enum = of
   return text
 }
