@@ -22,6 +22,8 @@ internal sealed unsafe class PrefillCall(KvSequence sequence, KvPrefill prompt, 
     internal static KvPrefillReport Run(KvSequence sequence, KvPrefill prompt, ReadOnlySpan<KvView> views,
                                         PagedSequenceHandle? cached, KvRegion workspace, nint stream)
     {
+        if (!prompt.Evict.Destinations.IsEmpty)
+            throw new ArgumentException("Destinations are set: KvSequence.Evict takes them", nameof(prompt));
         fixed (KvView* first = views)
             return new PrefillCall(sequence, prompt, first, views.Length).Run(cached, workspace, stream);
     }
@@ -51,7 +53,6 @@ internal sealed unsafe class PrefillCall(KvSequence sequence, KvPrefill prompt, 
                     Ranges = nativeRanges,
                     ProtectedPositions = (int*)mustStay.Pointer,
                 }, sequence.Context);
-                evict.destinations_len = (nuint)prompt.Evict.Destinations.Length; // refused by the library
                 kvevict_prefill_options options;
                 prompt.Fill(&options);
                 options.forward = &Forward;
