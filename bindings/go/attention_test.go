@@ -86,8 +86,8 @@ func TestAttentionTakesItsOptions(t *testing.T) {
 	copy(plain, attend(func(*Attention) {}))
 	for name, change := range map[string]func(*Attention){
 		"window": func(a *Attention) { a.Window = 2 },
-		"scale":  func(a *Attention) { a.Scale = 2 },
-		"cap":    func(a *Attention) { a.Softcap = 0.5 },
+		"scale":  func(a *Attention) { a.SoftmaxScale = 2 },
+		"cap":    func(a *Attention) { a.LogitSoftcap = 0.5 },
 		"sinks":  func(a *Attention) { a.SinkLogits = Slice([]float32{3, 3, 3, 3}) },
 		"counts": func(a *Attention) { a.TokenCounts = Slice([]uint32{3, 4}) },
 	} {

@@ -312,7 +312,7 @@ func TestEvictsToDestinations(t *testing.T) {
 	policy, err := ParsePolicy("knorm:budget=16")
 	must(t, err)
 	geometry := Geometry{Layers: 1, MaxTokens: full, Each: []LayerGeometry{smallLayer}}
-	plan, err := context.NewPlan(geometry, policy, &PlanOptions{Destinations: true})
+	plan, err := context.NewPlan(geometry, policy, &PlanOptions{HasDestinations: true})
 	must(t, err)
 	defer plan.Close()
 	sequence := newSequence(t, plan)

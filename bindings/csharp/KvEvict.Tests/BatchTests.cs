@@ -17,7 +17,7 @@ public class BatchTests
         foreach ((SmallModel single, int length) in singles.All.Zip(Lengths))
         {
             single.Prefill(length);
-            single.Sequence.Evict(single.Views, single.Workspace, new KvEvictOptions { ProtectedPositions = [7] });
+            single.Sequence.Evict(single.Views, single.Workspace, new KvEvictOptions { ProtectedPositions = new[] { 7 } });
         }
         KvBatch.Append([.. models.All.Zip(Lengths, (m, n) => new KvSequenceTokens(m.Sequence, n + 3))]);
         KvBatch.TrimTo([.. models.All.Zip(Lengths, (m, n) => new KvSequenceLength(m.Sequence, n))]);
@@ -27,8 +27,8 @@ public class BatchTests
                             .ToArray(), n, 0))]);
         KvWorkspaceSize size = KvBatch.WorkspaceSize([.. models.All.Select(m => m.Sequence)]);
         using var workspace = new KvWorkspace(size.Best, size.Alignment);
-        KvBatch.Evict([.. models.All.Select(m => new KvSequenceEviction(m.Sequence, m.Views)
-                              { ProtectedPositions = new[] { 7 } })], workspace);
+        KvBatch.Evict([.. models.All.Select(m => new KvSequenceEviction(
+                              m.Sequence, m.Views, new KvEvictOptions { ProtectedPositions = new[] { 7 } }))], workspace);
         foreach ((SmallModel single, SmallModel model) in singles.All.Zip(models.All))
         {
             Assert.Equal(single.Sequence.Report, model.Sequence.Report);
@@ -49,7 +49,7 @@ public class BatchTests
         SmallModel a = models.All[0], b = models.All[1];
         KvBatch.Append([new(a.Sequence, 30), new(b.Sequence, 12)]);
         KvSequenceEviction good = new(a.Sequence, a.Views);
-        KvSequenceEviction gone = new(b.Sequence, b.Views) { ProtectedPositions = new[] { 99 } };
+        KvSequenceEviction gone = new(b.Sequence, b.Views, new() { ProtectedPositions = new[] { 99 } });
         Assert.StartsWith("items[1]: protected_positions[0] 99", Refused(() => KvBatch.Evict([good, gone], a.Workspace)));
         KvSequenceEviction same = new(b.Sequence, a.Views);
         Assert.Contains("items[0] and [1]: views[0].k", Refused(() => KvBatch.Evict([good, same], a.Workspace)));
@@ -91,10 +91,10 @@ public class BatchTests
     {
         using var context = new KvContext();
         KvPolicy policy = KvPolicy.Parse("knorm:budget=5");
-        using var plan = new KvPlan(context, SmallModel.Geometry, policy, layerBudgets: [0.5, 9]);
+        using var plan = new KvPlan(context, SmallModel.Geometry, policy, new KvPlanOptions { LayerBudgets = new[] { 0.5, 9 } });
         Assert.Equal([15, 9], plan.LayerBudgets(30));
         Assert.Contains("layer_budgets_len 1",
-                        Refused(() => new KvPlan(context, SmallModel.Geometry, policy, layerBudgets: [1.0])));
+                        Refused(() => new KvPlan(context, SmallModel.Geometry, policy, new KvPlanOptions { LayerBudgets = new[] { 1.0 } })));
     }
 
     private static string Refused(Action call) => Assert.Throws<ArgumentException>(call).Message;

@@ -136,8 +136,8 @@ public sealed class CudaTests : IDisposable
     public void Heads_may_hold_different_numbers_of_tokens()
     {
         int[] budgets = [7, 9, 12, 50];
-        using var cpu = new SmallModel(PolicyText, headBudgets: budgets);
-        using var gpu = new SmallModel(PolicyText, new KvContext(Cuda), headBudgets: budgets);
+        using var cpu = new SmallModel(PolicyText, options: new KvPlanOptions { HeadBudgets = budgets });
+        using var gpu = new SmallModel(PolicyText, new KvContext(Cuda), options: new KvPlanOptions { HeadBudgets = budgets });
         KvRegion workspace = _device.Allocate(gpu.Plan.WorkspaceSize(KvOperation.Evict));
         cpu.Prefill(Tokens);
         gpu.Prefill(Tokens);

@@ -153,7 +153,8 @@ public sealed class LayerTests : IDisposable
     public void Heads_of_full_layers_alone_have_budgets()
     {
         KvPolicy policy = KvPolicy.Parse("snapkv:budget=24,window=4,sink=0");
-        using var plan = new KvPlan(_context, s_mixed, policy, [4, 9, 12, 20, 40]);
+        using var plan = new KvPlan(_context, s_mixed, policy,
+                                    new KvPlanOptions { HeadBudgets = new[] { 4, 9, 12, 20, 40 } });
         using var sequence = new KvSequence(plan);
         using KvWorkspace workspace = plan.CreateWorkspace(KvOperation.Evict);
         Layer[] layers = Layers();
@@ -166,7 +167,8 @@ public sealed class LayerTests : IDisposable
             Assert.Equal([12, 20, 40], Enumerable.Range(0, 3).Select(h => sequence.StoredLength(3, h)));
             Assert.Equal([new(1, round == 0 ? 40 : 4, 4), new(1, round == 0 ? 40 : 9, 9)], sequence.ListReports()[..2]);
         }
-        Assert.Throws<ArgumentException>(() => new KvPlan(_context, s_mixed, policy, [4, 9, 12, 20]));
+        Assert.Throws<ArgumentException>(() => new KvPlan(
+            _context, s_mixed, policy, new KvPlanOptions { HeadBudgets = new[] { 4, 9, 12, 20 } }));
     }
 
     [Fact]

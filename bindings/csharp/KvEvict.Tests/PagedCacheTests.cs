@@ -234,7 +234,7 @@ public class PagedCacheTests
         Assert.Equal(15, pool.Cache.Usage.Shared);
         fork.Cached.Own(28);
         Assert.Equal(13, pool.Cache.Usage.Shared);
-        var report = fork.Cached.Evict(fork.Sequence, pool.Workspace, new KvEvictOptions { ProtectedPositions = [7] });
+        var report = fork.Cached.Evict(fork.Sequence, pool.Workspace, new KvEvictOptions { ProtectedPositions = new[] { 7 } });
         Assert.Equal((true, 60L, 24L), (report.Evicted, report.TokensBefore, report.TokensAfter));
         Assert.Contains(7, fork.Sequence.KeepPositions(0, 1));
         Assert.Equal(12, fork.Cached.Length(1));

@@ -170,7 +170,8 @@ public class PrefillTests
     {
         using var reader = new Reader(paged);
         reader.At = _ => GC.Collect();
-        reader.Read(new KvPrefill(30, 8, reader.Forward) { EvictEachChunk = true, ProtectedPositions = new[] { 3, 5 } });
+        var options = new KvEvictOptions { ProtectedPositions = new[] { 3, 5 } };
+        reader.Read(new KvPrefill(30, 8, reader.Forward) { EvictEachChunk = true, Evict = options });
         Assert.All(reader.Positions(), positions => Assert.True(positions.Contains(3) && positions.Contains(5)));
     }
 
@@ -184,6 +185,10 @@ public class PrefillTests
             Assert.Contains(part, Assert.Throws<ArgumentException>(() => call()).Message);
         Says("chunk 0 < 1", () => reader.Read(new KvPrefill(20, 0, reader.Forward)));
         Says("65", () => reader.Read(reader.Prompt(65)));
+        Says("Destinations are set", () => reader.Read(new KvPrefill(20, 8, reader.Forward)
+        {
+            Evict = new KvEvictOptions { Destinations = reader.Model.Views },
+        }));
         Says("both NULL", () => reader.Model.Sequence.Prefill(reader.Prompt(1), [], reader.Model.Workspace));
         Assert.Empty(reader.Chunks);
     }

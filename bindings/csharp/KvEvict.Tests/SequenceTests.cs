@@ -133,8 +133,8 @@ public class SequenceTests
         using var model = new SmallModel("snapkv:budget=16,sink=4,window=4");
         model.Prefill(32);
         Assert.Throws<ArgumentException>(() => model.Sequence.Evict(
-            model.Views, model.Workspace, new KvEvictOptions { ProtectedPositions = [11, 10] }));
-        model.Sequence.Evict(model.Views, model.Workspace, new KvEvictOptions { ProtectedPositions = [10, 11] });
+            model.Views, model.Workspace, new KvEvictOptions { ProtectedPositions = new[] { 11, 10 } }));
+        model.Sequence.Evict(model.Views, model.Workspace, new KvEvictOptions { ProtectedPositions = new[] { 10, 11 } });
         Assert.Subset(model.Sequence.KeepPositions(0, 0).ToHashSet(), new HashSet<int> { 10, 11 });
     }
 
@@ -159,9 +159,9 @@ public class SequenceTests
     [Fact]
     public void Rows_that_stay_go_to_destinations()
     {
-        using var model = new SmallModel("knorm:budget=16", hasDestinations: true);
+        using var model = new SmallModel("knorm:budget=16", options: new KvPlanOptions { HasDestinations = true });
         using var there = new SmallModel("knorm:budget=16");
-        using var single = new SmallModel("knorm:budget=16", hasDestinations: true);
+        using var single = new SmallModel("knorm:budget=16", options: new KvPlanOptions { HasDestinations = true });
         model.Prefill(32);
         Assert.Equal([16, 16], model.Sequence.KeptSlots(model.Views));
         float[] before = model.Keys[1].Span.ToArray();
@@ -180,7 +180,7 @@ public class SequenceTests
         for (int slot = 0; slot < 16; ++slot) Assert.Equal(positions[slot], there.TokenInSlot(1, 1, slot));
         // Destinations work in a batch, and a plan may have no room for them.
         single.Prefill(32);
-        KvBatch.Evict([new KvSequenceEviction(single.Sequence, single.Views) { Destinations = there.Views }],
+        KvBatch.Evict([new KvSequenceEviction(single.Sequence, single.Views, new KvEvictOptions { Destinations = there.Views })],
                       single.Workspace);
         Assert.Equal(16, single.Sequence.StoredLength(0));
         there.Prefill(32);
@@ -215,7 +215,7 @@ public class SequenceTests
     [Fact]
     public void Ranges_go_last_or_first_and_the_mass_that_stays_is_told()
     {
-        using var model = new SmallModel("custom:budget=6,sink=1", reportMass: true);
+        using var model = new SmallModel("custom:budget=6,sink=1", options: new KvPlanOptions { ReportMass = true });
         model.Prefill(20);
         using var scores = new KvPinnedMemory<float>(SmallModel.KvHeads * 20);
         for (int i = 0; i < scores.Length; ++i) scores.Span[i] = i % 20;
@@ -417,7 +417,7 @@ public class SequenceTests
     public void Heads_may_hold_different_numbers_of_tokens()
     {
         int[] budgets = [4, 9, 12, 40];
-        using var model = new SmallModel("snapkv:budget=24,window=4,sink=0", headBudgets: budgets);
+        using var model = new SmallModel("snapkv:budget=24,window=4,sink=0", options: new KvPlanOptions { HeadBudgets = budgets });
         KvSequence s = model.Sequence;
         Assert.Equal(4, model.Plan.ListCount);
         Assert.All(s.ListReports(), list => Assert.Equal((0, 0), (list.TokensBefore, list.TokensAfter)));
@@ -469,10 +469,10 @@ public class SequenceTests
     public void Wrong_head_budgets_are_refused()
     {
         Assert.Contains("head_budgets_len 3", Assert.Throws<ArgumentException>(
-            () => new SmallModel("snapkv:budget=24,window=4", headBudgets: [24, 24, 24])).Message);
+            () => new SmallModel("snapkv:budget=24,window=4", options: new KvPlanOptions { HeadBudgets = new[] { 24, 24, 24 } })).Message);
         Assert.Throws<ArgumentOutOfRangeException>(
-            () => new SmallModel("snapkv:budget=24,window=4", headBudgets: [24, 24, 24, -1]));
-        using var model = new SmallModel("snapkv:budget=24,window=4", headBudgets: [24, 24, 24, 24]);
+            () => new SmallModel("snapkv:budget=24,window=4", options: new KvPlanOptions { HeadBudgets = new[] { 24, 24, 24, -1 } }));
+        using var model = new SmallModel("snapkv:budget=24,window=4", options: new KvPlanOptions { HeadBudgets = new[] { 24, 24, 24, 24 } });
         Assert.Equal(KvStatus.Unsupported, Assert.Throws<KvEvictException>(
             () => model.Plan.Selection(0, 40, out _)).Status);
         model.Prefill(40);

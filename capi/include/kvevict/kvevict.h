@@ -270,7 +270,7 @@ typedef void (*kvevict_log_fn)(kvevict_log_level level, const char* message,
 /** Options of kvevict_context_create(). */
 typedef struct kvevict_context_options {
   uint32_t struct_size;
-  kvevict_device device; /**< KVEVICT_DEVICE_CPU. */
+  kvevict_device device; /**< Where the caches lie. */
   /** Workers of `parallel`, 1 .. 1024; 0: 1. More than 1 needs `parallel`. */
   uint32_t n_threads;
   kvevict_log_level log_level; /**< Lines above this level are not sent. */
@@ -551,23 +551,23 @@ enum kvevict_role KVEVICT_INT32 {
  * move, and rings have none.
  */
 typedef struct kvevict_plane {
-  uint64_t data; /**< Address: a host pointer, or a CUdeviceptr. */
-  int64_t token_stride_bytes;
-  int64_t head_stride_bytes;
-  /** 0: packed. Elements of inner groups, and of u4, u4_halves, q8_0 and q4_0,
-   *  always are. */
+  uint64_t data;              /**< Address: a host pointer, or a CUdeviceptr. */
+  int64_t token_stride_bytes; /**< Bytes from a token to the next. */
+  int64_t head_stride_bytes;  /**< Bytes from a head to the next. */
+  /** Bytes from an element to the next; 0: packed. Elements of inner groups,
+   *  and of u4, u4_halves, q8_0 and q4_0, always are. */
   int64_t element_stride_bytes;
-  int64_t block_stride_bytes; /**< Paged only. */
-  kvevict_dtype dtype;
-  uint32_t head_dim;  /**< Elements per row; 0 for opaque. */
+  int64_t block_stride_bytes; /**< Bytes to the next block; paged only. */
+  kvevict_dtype dtype;        /**< Dtype of the elements. */
+  uint32_t head_dim;          /**< Elements per row; 0 for opaque. */
   uint32_t row_bytes; /**< Opaque: bytes per row, packed; otherwise 0. */
   kvevict_role role;  /**< What a companion is; else KVEVICT_ROLE_NONE. */
-  int64_t group_stride_bytes; /**< To the next inner group; 0 without. */
+  int64_t group_stride_bytes; /**< Bytes to the next inner group; 0 without. */
   /** Paged only: address of an array of the blocks' addresses, u64 by block id,
    *  in the same memory as block tables, borrowed; a multiple of 8. 0: none. */
   uint64_t address_table;
   uint32_t address_table_len; /**< Elements; ids are below it. */
-  uint32_t group_elems;       /**< Divides head_dim; 0: no groups. */
+  uint32_t group_elems; /**< Elements per group; divides head_dim; 0: none. */
   /** How many tokens share a scale or minimum per element, 1 .. 256; 0: each
    *  number belongs to one token, or to all. */
   uint64_t group_tokens;
@@ -654,7 +654,7 @@ static inline kvevict_plane kvevict_plane_head_major_blocks(const void* data,
  */
 typedef struct kvevict_view {
   uint32_t struct_size;
-  uint32_t n_kv_heads; /**< 1 .. 65535. */
+  uint32_t n_kv_heads; /**< KV heads, 1 .. 65535. */
   kvevict_plane k;
   /** Absent for caches with one row per token (MLA), whose values are part of
    *  the keys' rows. If the geometry has values, a view without V cannot be
@@ -730,12 +730,12 @@ enum kvevict_layer_cache KVEVICT_INT32 {
 /** The attention geometry of one layer. */
 typedef struct kvevict_layer_geometry {
   uint32_t struct_size;
-  /** Only full caches are evicted. Other layers have no keep lists, budget or
-   *  stored length, and are not observed. Their fields below are not read, and
-   *  in arrays of views and inputs only the struct_size of their entries is. */
+  /** What the layer keeps. Only full caches are evicted. Other layers have no
+   *  keep lists, budget or stored length, and are not observed. Their fields
+   *  below are not read, nor, but for its size, a view or inputs of theirs. */
   kvevict_layer_cache cache;
-  uint32_t n_q_heads; /**< A multiple of n_kv_heads; heads 1 .. 65535. */
-  /** Query head h reads KV head h / (n_q_heads / n_kv_heads). */
+  uint32_t n_q_heads; /**< Query heads, a multiple of n_kv_heads, to 65535. */
+  /** KV heads; query head h reads KV head h / (n_q_heads / n_kv_heads). */
   uint32_t n_kv_heads;
   uint32_t k_head_dim; /**< Elements of a key row, up to 65536; 0 if opaque. */
   /** Elements of a value row; 0 if v_dtype is opaque. With any other v_dtype 0
@@ -747,9 +747,9 @@ typedef struct kvevict_layer_geometry {
    *  up to 65504; 2^-25 near 0) or 2^-8 (bf16). A sequence then keeps half the
    *  bytes, and CUDA multiplies half as much. */
   kvevict_dtype q_dtype;
-  kvevict_dtype k_dtype;
-  kvevict_dtype v_dtype;
-  float softmax_scale; /**< Multiplies q.k; 0 means 1/sqrt(k_head_dim). */
+  kvevict_dtype k_dtype; /**< Dtype of the keys. */
+  kvevict_dtype v_dtype; /**< Dtype of the values. */
+  float softmax_scale;   /**< Multiplies q.k; 0 means 1/sqrt(k_head_dim). */
   /** c: scaled logits x become c * tanh(x / c) (Gemma 2); 0: no cap. Window
    *  attention reads it, and h2o when it scores by queries. */
   float logit_softcap;
@@ -775,9 +775,9 @@ enum kvevict_rope_layout KVEVICT_INT32 {
 /** The attention geometry of a model. */
 typedef struct kvevict_geometry {
   uint32_t struct_size;
-  uint32_t n_layers;   /**< 1 .. 4096. */
+  uint32_t n_layers;   /**< Layers, 1 .. 4096. */
   uint32_t max_tokens; /**< Most slots a layer will ever hold, 1 .. 2^31 - 1. */
-  kvevict_rope_layout rope_layout; /**< Read with rope_inv_freq. */
+  kvevict_rope_layout rope_layout; /**< Which elements of keys are a pair. */
   /** One geometry for all layers, or one per layer; borrowed. */
   const kvevict_layer_geometry* layers;
   size_t layers_len; /**< 1 or n_layers. */
@@ -1019,8 +1019,8 @@ KVEVICT_API const char* kvevict_reason_text(kvevict_reason reason)
 typedef struct kvevict_signal_inputs {
   uint32_t struct_size;
   /** Rows of attention_sums: n_q_heads; n_kv_heads if the query heads of each
-   *  KV head are already reduced; with scope LAYER or MODEL also 1, reduced
-   *  over all heads. 0: n_q_heads. */
+   *  KV head are already reduced; with KVEVICT_SCOPE_LAYER or
+   *  KVEVICT_SCOPE_MODEL also 1, reduced over all heads. 0: n_q_heads. */
   uint32_t n_sum_heads;
   /** Query rows [n_q_heads, rows, k_head_dim] in any strides, after RoPE, of
    *  the geometry's q_dtype. A stride of 0 is an error if there is more than
@@ -1089,7 +1089,7 @@ typedef struct kvevict_signal_inputs {
 /** One layer's part of kvevict_score(). */
 typedef struct kvevict_score_job {
   uint32_t struct_size;
-  uint32_t layer;    /**< < n_layers, with a full cache. */
+  uint32_t layer;    /**< Below n_layers, with a full cache. */
   uint32_t n_tokens; /**< Slots held, 1 .. max_tokens. */
   /** Tokens seen so far, evicted ones included, n_tokens .. 2^31 - 1; 0:
    *  n_tokens. Read by h2o, triattention (n_tokens replaces it with rotate) and
@@ -1177,7 +1177,7 @@ typedef struct kvevict_keep_lists {
   uint32_t n_lists; /**< 1 or the view's n_kv_heads; at most 65535. */
   int32_t* slots;   /**< [n_lists, list_stride]; device memory. */
   size_t slots_len; /**< Elements of slots. */
-  /** Elements from one list to the next, from count to UINT32_MAX; 0: count. */
+  /** Elements from one list to the next, count .. 2^32 - 1; 0: count. */
   uint64_t list_stride;
   uint32_t count;    /**< Slots in every list; with counts, in the longest. */
   uint32_t reserved; /**< 0. */
@@ -1198,9 +1198,9 @@ typedef struct kvevict_keep_lists {
  */
 typedef struct kvevict_token_range {
   uint32_t struct_size;
-  int32_t rank;   /**< Any. */
+  int32_t rank;   /**< Any; tokens of a higher one stay longer. */
   uint32_t first; /**< First position, or slot. */
-  uint32_t end;   /**< One past the last; first .. UINT32_MAX. */
+  uint32_t end;   /**< One past the last; first .. 2^32 - 1. */
 } kvevict_token_range;
 
 #define KVEVICT_TOKEN_RANGE_INIT \
@@ -1222,7 +1222,7 @@ typedef struct kvevict_select_options {
   /** A multiple of n_lists: row r belongs to list r / (n_rows / n_lists). 0:
    *  one row per list. */
   uint32_t n_rows;
-  kvevict_reduce reduce; /**< Over the rows of a list. */
+  kvevict_reduce reduce; /**< How the rows of a list become one. */
   uint32_t n_sink;       /**< First slots that must stay. */
   uint32_t n_recent;     /**< Last slots that must stay. */
   kvevict_tie tie;       /**< Which of equal scores stays. */
@@ -1296,14 +1296,15 @@ typedef struct kvevict_move {
    *  most n_tokens. NULL: all hold n_tokens. A head's block table is read only
    *  up to its own count. CUDA does not check them. */
   const uint32_t* token_counts;
-  /** What happens to the rows that go. Other than NONE it needs K and V of f32,
-   *  f16 or bf16; a view without V is an error for VALUES only. */
+  /** What happens to the rows that go. Other than KVEVICT_MERGE_NONE it needs K
+   *  and V of f32, f16 or bf16; a view without V is an error only for
+   *  KVEVICT_MERGE_VALUES. */
   kvevict_merge merge;
   /** Slot of the first survivor of every head. Without a destination it is at
    *  most n_tokens, and no listed slot is below it. 0 with merge. */
   uint32_t first_slot;
   double merge_threshold; /**< See the parameter of that name. */
-  double merge_fraction;  /**< Likewise; 0: 1. */
+  double merge_fraction;  /**< As the parameter of that name; 0: 1. */
   /** Another cache that the survivors are copied to, with room for first_slot +
    *  the longest list; NULL: they move in place. It has the heads of `view` and
    *  the head_dim or row size of each plane; strides, block table and block
@@ -1469,7 +1470,7 @@ kvevict_sequence_end_observing(kvevict_sequence* sequence) KVEVICT_NOEXCEPT;
 /** What a layer shows for one chunk of tokens. */
 typedef struct kvevict_observation {
   uint32_t struct_size;
-  uint32_t layer; /**< < n_layers. */
+  uint32_t layer; /**< Below n_layers. */
   /** queries, row_lse or both for the chunk's n_rows rows; or attention_sums,
    *  summed over these rows. Copied. */
   const kvevict_signal_inputs* inputs;

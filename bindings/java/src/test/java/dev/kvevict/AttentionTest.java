@@ -56,7 +56,7 @@ final class AttentionTest {
     try (Context context = Context.create()) {
       attend(context,
           t.good.withRowLse(Plane.of(lse, DType.F32, 1, Caches.QH * 4, 4))
-              .withAttentionSums(Caches.scores(sums, N), Caches.KVH));
+              .withAttentionSums(Caches.scores(sums, N)).withSumHeads(Caches.KVH));
       context.attend(List.of(), null);
     }
     for (int i = 0; i < t.out.capacity(); ++i) {
@@ -78,7 +78,7 @@ final class AttentionTest {
     try (Context context = Context.create()) {
       attend(context, t.good);
       float plain = t.out.get(0);
-      for (Attention job : List.of(t.good.withWindow(2), t.good.nonCausal(),
+      for (Attention job : List.of(t.good.withWindow(2), t.good.withNonCausal(true),
           t.good.withSoftmaxScale(2), t.good.withLogitSoftcap(0.5f), t.good.withSinkLogits(sinks),
           t.good.withSinkLogits(Memory.address(sinks, "sinks")),
           t.good.withTokenCounts(Caches.ints(4, 5)))) {
@@ -88,7 +88,7 @@ final class AttentionTest {
       Attention keysAlone = Attention.of(View.of(Caches.KVH, Caches.plane(t.k, Caches.KVH), null), N,
           Caches.QH, 1, Caches.plane(t.q, Caches.QH),
           Plane.of(t.out, DType.F32, 3, Caches.QH * 12, 12));
-      attend(context, keysAlone.withVHeadDim(3));
+      attend(context, keysAlone.withValueHeadDim(3));
     }
   }
 
@@ -99,7 +99,7 @@ final class AttentionTest {
     Plane queries = Caches.plane(t.q, Caches.QH);
     try (Context context = Context.create()) {
       Check.fails(wrong, () -> t.job(-1, 1), "tokenCount is negative: -1");
-      Check.fails(wrong, () -> t.good.withWindow(-1), "n is negative: -1");
+      Check.fails(wrong, () -> t.good.withWindow(-1), "window is negative: -1");
       Check.fails(wrong, () -> attend(context, t.job(N + 1, 1)), "k", "10", "11");
       Check.fails(wrong, () -> attend(context, t.job(N, QUERIES + 1)), "queries", "3", "4");
       Check.fails(wrong,
@@ -107,11 +107,11 @@ final class AttentionTest {
               Caches.plane(t.out.asReadOnlyBuffer(), Caches.QH))), "out", "read-only");
       Check.fails(wrong, () -> attend(context, t.good.withTokenCounts(Caches.ints(1))),
           "tokenCounts has 1 elements, 2 are needed");
-      Check.fails(refused, () -> attend(context, t.good.withVHeadDim(9)), "v_head_dim 9");
+      Check.fails(refused, () -> attend(context, t.good.withValueHeadDim(9)), "v_head_dim 9");
       Check.fails(refused, () -> attend(context, t.good.withSinkLogits(Caches.floats(3))),
           "sink_logits_len 3");
       Check.fails(refused,
-          () -> attend(context, t.good.withAttentionSums(Caches.scores(Caches.floats(3 * N), N), 3)),
+          () -> attend(context, t.good.withAttentionSums(Caches.scores(Caches.floats(3 * N), N)).withSumHeads(3)),
           "n_sum_heads 3");
       ByteBuffer workspace = workspace(context, t.good);
       Check.fails(refused,

@@ -202,7 +202,7 @@ final class CudaTest {
         });
         long bytes = plan.workspace(Operation.EVICT).bestBytes();
         PrefillReport report = sequence.prefill(
-            prompt.evictingEachChunk(), views, workspace(bytes), bytes, 0);
+            prompt.withEvictEachChunk(true), views, workspace(bytes), bytes, 0);
         Check.equal(5, report.chunks());
         seen.add(report.evictions());
         seen.add(report.peakBytes());

@@ -115,18 +115,18 @@ final class DoorsTest {
   static void accumulatedAttentionIsScored() {
     float[] sums = {5, 4, 3, 2, 1, 10, 8, 3, 0, 7};
     SignalInputs reduced = SignalInputs.NONE.withAttentionSums(
-        Caches.scores(Caches.floats(sums.length).put(0, sums), 5), Caches.KVH);
+        Caches.scores(Caches.floats(sums.length).put(0, sums), 5)).withSumHeads(Caches.KVH);
     Check.equal(sums, accumulated("h2o", reduced));
     Check.equal(new float[] {1, 1, 1, 1, 1, 2, 2, 1, 0, 7}, accumulated("h2o:rows=mean", reduced));
     Plane all = Caches.scores(Caches.floats(20).put(0, sums).put(10, sums), 5);
     Check.equal(new float[] {10, 8, 3, 2, 7, 10, 8, 3, 2, 7},
-        accumulated("h2o:group=max", SignalInputs.NONE.withAttentionSums(all, 0)));
+        accumulated("h2o:group=max", SignalInputs.NONE.withAttentionSums(all).withSumHeads(0)));
     Check.fails(KvEvictException.class, () -> accumulated("h2o", SignalInputs.NONE),
         "attention_sums is NULL");
     Check.fails(KvEvictException.class,
-        () -> accumulated("h2o", SignalInputs.NONE.withAttentionSums(all, 3)), "n_sum_heads 3");
+        () -> accumulated("h2o", SignalInputs.NONE.withAttentionSums(all).withSumHeads(3)), "n_sum_heads 3");
     Check.fails(IllegalArgumentException.class,
-        () -> SignalInputs.NONE.withAttentionSums(all, -1), "headCount");
+        () -> SignalInputs.NONE.withAttentionSums(all).withSumHeads(-1), "sumHeads");
   }
 
   private static float[] accumulated(String policy, SignalInputs inputs) {
@@ -198,8 +198,8 @@ final class DoorsTest {
     }
     IntBuffer slots = Caches.ints(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
     IntBuffer counts = Caches.ints(4, 2);
-    KeepLists lists = KeepLists.of(slots, 2, 4).withStride(5).withCounts(counts);
-    SelectOptions options = SelectOptions.of(10).withSink(1);
+    KeepLists lists = KeepLists.of(slots, 2, 4).withListStride(5).withCounts(counts);
+    SelectOptions options = SelectOptions.of(10).withSinkCount(1);
     try (Context context = Context.create()) {
       ByteBuffer workspace = context.selectWorkspace(10, 2).allocate();
       Check.equal(context.selectWorkspace(10, 2).bestBytes(), (long) workspace.remaining());
@@ -210,7 +210,7 @@ final class DoorsTest {
       context.select(options.withTie(Tie.HIGHER_POSITION), lists, workspace);
       Check.equal(Caches.ints(0, 7, 8, 9, -1, 0, 9, -1, -1, -1), slots);
       // Two rows of a list are one.
-      context.select(SelectOptions.of(10).withScores(scores).withRows(2, Reduce.MAX).withRecent(1),
+      context.select(SelectOptions.of(10).withScores(scores).withRowCount(2).withReduce(Reduce.MAX).withRecentCount(1),
           KeepLists.of(slots, 1, 4), workspace);
       Check.equal(Caches.ints(0, 1, 8, 9), slots.slice(0, 4));
       counts.put(1, 5);
@@ -248,13 +248,13 @@ final class DoorsTest {
     try (Context context = Context.create()) {
       Check.equal(new int[] {2, 1}, context.budgetForMass(layers, MassOptions.of(0.75)));
       Check.equal(new int[] {2, 2},
-          context.budgetForMass(layers, MassOptions.of(0.75).ofEveryRow()));
+          context.budgetForMass(layers, MassOptions.of(0.75).withEveryRow(true)));
       Check.equal(new int[] {2, 2, 1},
           context.budgetForMass(layers, MassOptions.of(0.75).withScope(Scope.KV_HEAD)));
       Check.equal(new int[] {2},
           context.budgetForMass(layers, MassOptions.of(0.9).withScope(Scope.MODEL)));
       Check.equal(new int[] {3, 2},
-          context.budgetForMass(layers, MassOptions.of(0.75).withEnds(1, 1)));
+          context.budgetForMass(layers, MassOptions.of(0.75).withSinkCount(1).withRecentCount(1)));
       Check.equal(new int[0], context.budgetForMass(
           List.of(), MassOptions.of(0.5).withScope(Scope.MODEL)));
       Check.fails(KvEvictException.class,
@@ -282,7 +282,7 @@ final class DoorsTest {
         row(k[1], i % 3, head, before[1], slots[i]);
       }
       List<Move> merging = List.of(
-          Move.of(views[0], 3, KeepLists.of(1, 0)).withMerge(Merge.PIVOT, 0.5, 0.5));
+          Move.of(views[0], 3, KeepLists.of(1, 0)).withMerge(Merge.PIVOT).withMergeThreshold(0.5).withMergeFraction(0.5));
       Check.that(context.compactWorkspace(merging).leastBytes() > 0, "merging needs a workspace");
       Check.fails(KvEvictException.class, () -> context.compact(merging), "the least");
       // The rows are back to front.
@@ -462,10 +462,10 @@ final class DoorsTest {
       if (byId) {
         builder.paged(2, Caches.ints(ids));
       } else {
-        builder.paged(2);
+        builder.blockSize(2);
       }
       try (Context context = Context.create(); View view = builder.build();
-          View shared = builder.sharedBlocks(1).build()) {
+          View shared = builder.sharedBlockCount(1).build()) {
         context.compact(Caches.moves(view, 6, 1, 1, 4, 5));
         int[] kept = {1, 4, 5};
         for (int slot = 0; slot < 3; ++slot) {
@@ -491,9 +491,9 @@ final class DoorsTest {
     for (int t = 0; t < 10; ++t) {
       data.put((t + 7) % 10 * 2 + 20 + 1, t); // element 3
     }
-    Plane k = Plane.of(data, DType.F32, 4, 8, 0).withGroups(2, 80);
-    try (Context context = Context.create(); View view = View.builder(1).k(k).ring(10, 7).build();
-        View longer = View.builder(1).k(k).ring(11, 7).build()) {
+    Plane k = Plane.of(data, DType.F32, 4, 8, 0).withGroupElements(2).withGroupStride(80);
+    try (Context context = Context.create(); View view = View.builder(1).k(k).ringSlots(10).ringFirst(7).build();
+        View longer = View.builder(1).k(k).ringSlots(11).ringFirst(7).build()) {
       context.compact(Caches.moves(view, 10, 1, 2, 5, 8));
       for (int slot = 0; slot < 3; ++slot) {
         Check.equal(2f + 3 * slot, data.get((slot + 7) % 10 * 2 + 21));
@@ -554,8 +554,8 @@ final class DoorsTest {
         View view = View.builder(2)
             .k(Plane.of(codes, DType.U8, 4, 8, 4))
             .companion(Plane.of(scales, DType.F32, 4, 32, 16).withRole(Role.KEY_SCALE)
-                .withTokenGroups(4))
-            .companion(Plane.of(minima, DType.F32, 4, 32, 16).withTokenGroups(4)
+                .withGroupTokens(4))
+            .companion(Plane.of(minima, DType.F32, 4, 32, 16).withGroupTokens(4)
                 .withRole(Role.KEY_MINIMUM))
             .companion(Plane.of(recent, DType.F32, 4, 32, 16).withRole(Role.KEY_RECENT))
             .firstRecent(8)

@@ -77,11 +77,11 @@ final class LayoutTest {
   }
 
   static void geometryFieldsLieWhereTheHeaderHasThem() {
-    Geometry alike = Geometry.builder().layers(2).queryHeads(2).kvHeads(3).headDims(4, 5)
-        .dtypes(DType.BF16, DType.F16, DType.F32).maxTokens(9).softmaxScale(1.5f).logitSoftcap(7)
+    Geometry alike = Geometry.builder().layers(2).queryHeads(2).kvHeads(3).keyHeadDim(4).valueHeadDim(5)
+        .queryType(DType.BF16).keyType(DType.F16).valueType(DType.F32).maxTokens(9).softmaxScale(1.5f).logitSoftcap(7)
         .build();
-    LayerGeometry layer = LayerGeometry.builder().queryHeads(2).kvHeads(3).headDims(4, 5)
-        .dtypes(DType.BF16, DType.F16, DType.F32).softmaxScale(1.5f).logitSoftcap(7).build();
+    LayerGeometry layer = LayerGeometry.builder().queryHeads(2).kvHeads(3).keyHeadDim(4).valueHeadDim(5)
+        .queryType(DType.BF16).keyType(DType.F16).valueType(DType.F32).softmaxScale(1.5f).logitSoftcap(7).build();
     LayerGeometry window = LayerGeometry.builder().cache(LayerCache.WINDOW).build();
     String text = "LayerGeometry[cache=FULL, queryHeads=2, kvHeads=3, keyHeadDim=4, valueHeadDim=5, "
         + "queryType=BF16, keyType=F16, valueType=F32, softmaxScale=1.5, logitSoftcap=7.0]";
@@ -115,13 +115,13 @@ final class LayoutTest {
   static void viewFieldsLieWhereTheHeaderHasThem() {
     View built = View.builder(3)
         .k(Plane.at(101, DType.F16, 8, 102, 103).withElementStride(104).withBlockStride(105)
-            .withGroups(106, 107).withAddressTable(108, 109).withTokenGroups(110))
+            .withGroupElements(106).withGroupStride(107).withAddressTable(108, 109).withGroupTokens(110))
         .v(Plane.opaqueAt(201, 7, 202, 203))
         .companion(Plane.opaqueAt(301, 6, 302, 303))
         .paged(16, 401, 402)
-        .tableHeadStride(403)
-        .ring(404, 405)
-        .sharedBlocks(406)
+        .blockTableHeadStride(403)
+        .ringSlots(404).ringFirst(405)
+        .sharedBlockCount(406)
         .firstRecent(407)
         .build();
     try (View.Content content = built.content(Device.CPU)) {
@@ -148,13 +148,13 @@ final class LayoutTest {
 
   static void doorsFieldsLieWhereTheHeaderHasThem() {
     Struct keep = new Struct(Abi.KeepLists.SIZEOF);
-    KeepLists.at(101, 102, 3, 4).withStride(5).withCounts(106).write(Device.CPU, true, keep, 0);
+    KeepLists.at(101, 102, 3, 4).withListStride(5).withCounts(106).write(Device.CPU, true, keep, 0);
     holds(keep, Map.of(Abi.KeepLists.STRUCT_SIZE, Abi.KeepLists.SIZEOF, Abi.KeepLists.SLOTS, 101,
         Abi.KeepLists.SLOTS_LEN, 102, Abi.KeepLists.N_LISTS, 3, Abi.KeepLists.COUNT, 4,
         Abi.KeepLists.LIST_STRIDE, 5, Abi.KeepLists.COUNTS, 106));
     Struct select = new Struct(Abi.SelectOptions.SIZEOF);
-    SelectOptions.of(1).withTokenCounts(102).withScores(103, 104).withRows(5, Reduce.SUM)
-        .withSink(6).withRecent(7).withTie(Tie.HIGHER_POSITION).withSelectBlock(10)
+    SelectOptions.of(1).withTokenCounts(102).withScores(103, 104).withRowCount(5).withReduce(Reduce.SUM)
+        .withSinkCount(6).withRecentCount(7).withTie(Tie.HIGHER_POSITION).withSelectBlock(10)
         .withProtected(8, 9).write(Device.CPU, 1, select);
     holds(select, Map.of(Abi.SelectOptions.N_TOKENS, 1, Abi.SelectOptions.TOKEN_COUNTS, 102,
         Abi.SelectOptions.SCORES, 103, Abi.SelectOptions.SCORES_LEN, 104,
@@ -167,10 +167,10 @@ final class LayoutTest {
     Struct job = new Struct(parts + ScoreJob.PARTS);
     ScoreJob.of(1, 2, 103, 104).withTokenCounts(105)
         .withInputs(SignalInputs.NONE.withScores(plane).withQueries(plane.from(1))
-            .withRowLse(plane.from(2)).withAttentionSums(plane.from(3), 7)
+            .withRowLse(plane.from(2)).withAttentionSums(plane.from(3)).withSumHeads(7)
             .withQueryStatistics(plane.from(4), plane.from(5)).withKeyFilter(plane.from(6))
             .withTokenWeights(plane.from(7)).withQueryCenters(plane.from(8)).withQueryRows(10))
-        .withSeen(9)
+        .withSeenCount(9)
         .write(Geometry.builder().build(), 0, Device.CPU, job, 0, parts);
     holds(job, Map.of(Abi.ScoreJob.STRUCT_SIZE, parts, Abi.ScoreJob.LAYER, 1,
         Abi.ScoreJob.N_TOKENS, 2, Abi.ScoreJob.N_SEEN, 9, Abi.ScoreJob.SCORES, 103,
@@ -189,7 +189,7 @@ final class LayoutTest {
       Check.equal(101L + i, job.longAt((int) at + Abi.Plane.DATA));
     }
     Struct plan = PlanOptions.NONE.withHeadBudgets(7, 8, 9).withLayerBudgets(0.5, 9)
-        .withReportMass().withDestinations().withDraftTokens(5).write();
+        .withReportMass(true).withDestinations(true).withDraftTokens(5).write();
     int size = Abi.PlanOptions.SIZEOF;
     holds(plan, Map.of(Abi.PlanOptions.STRUCT_SIZE, size, Abi.PlanOptions.DRAFT_TOKENS, 5,
         Abi.PlanOptions.HEAD_BUDGETS_LEN, 3, Abi.PlanOptions.LAYER_BUDGETS_LEN, 2,

@@ -262,9 +262,9 @@ final class PagedCacheTest {
   /** KIVI's cache: keys in groups, and the last rows in f16. */
   static void lastRowsAreNotQuantized() {
     Geometry geometry = Geometry.builder().layers(LAYERS).queryHeads(Caches.QH).kvHeads(KVH)
-        .headDim(D).dtypes(DType.F32, DType.U8, DType.U8).maxTokens(N).build();
+        .headDim(D).queryType(DType.F32).keyType(DType.U8).valueType(DType.U8).maxTokens(N).build();
     PagedCacheOptions options =
-        PagedCacheOptions.of(10).withGroupTokens(4).withRecentTokens(3, DType.F16);
+        PagedCacheOptions.of(10).withGroupTokens(4).withRecentTokens(3).withRecentDType(DType.F16);
     try (Context context = Context.create();
         Plan plan = context.newPlan(geometry, Policy.parse("knorm:budget=12,sink=1"));
         PagedCache cache = plan.newPagedCache(options);
@@ -299,7 +299,7 @@ final class PagedCacheTest {
       Check.fails(IllegalArgumentException.class, () -> options.withGroupTokens(-1),
           "groupTokens is negative");
       Check.fails(IllegalArgumentException.class,
-          () -> options.withRecentTokens(-1, DType.F16), "recentTokens is negative");
+          () -> options.withRecentTokens(-1).withRecentDType(DType.F16), "recentTokens is negative");
       cached.close();
     }
   }

@@ -122,7 +122,7 @@ final class PrefillTest {
         for (boolean paged : new boolean[] {false, true}) {
           try (Model model = new Model(paged)) {
             Prefill prompt = model.prompt(30);
-            PrefillReport report = model.read(each ? prompt.evictingEachChunk() : prompt);
+            PrefillReport report = model.read(each ? prompt.withEvictEachChunk(true) : prompt);
             Check.equal(loop.chunks, model.chunks);
             Check.equal(loop.positions(), model.positions());
             if (paged) {
@@ -153,7 +153,7 @@ final class PrefillTest {
           }
         };
         Exception thrown = Check.fails(UnsupportedOperationException.class,
-            () -> model.read(model.prompt(30).evictingEachChunk()));
+            () -> model.read(model.prompt(30).withEvictEachChunk(true)));
         Check.that(thrown == wrong, "another exception");
         Check.equal(8, model.sequence.logicalLength());
         model.at = first -> {
@@ -161,7 +161,7 @@ final class PrefillTest {
         };
         Check.fails(StackOverflowError.class, () -> model.read(model.prompt(22)));
         model.at = first -> {}; // and the rest may be read
-        Check.equal(3, model.read(model.prompt(22).evictingEachChunk()).chunks());
+        Check.equal(3, model.read(model.prompt(22).withEvictEachChunk(true)).chunks());
       }
     }
   }
@@ -196,7 +196,7 @@ final class PrefillTest {
         }
       };
       Check.fails(IllegalArgumentException.class,
-          () -> model.read(model.prompt(30).evictingEachChunk()));
+          () -> model.read(model.prompt(30).withEvictEachChunk(true)));
       Check.equal(8, model.sequence.logicalLength());
     }
   }
@@ -205,7 +205,7 @@ final class PrefillTest {
     for (boolean paged : new boolean[] {false, true}) {
       try (Model model = new Model(paged)) {
         model.at = first -> System.gc();
-        model.read(model.prompt(30).evictingEachChunk()
+        model.read(model.prompt(30).withEvictEachChunk(true)
             .withOptions(EvictOptions.NONE.withProtected(3, 5)));
         for (List<Integer> positions : model.positions()) {
           Check.that(positions.containsAll(List.of(3, 5)), positions.toString());

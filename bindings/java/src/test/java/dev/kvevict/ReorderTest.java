@@ -141,7 +141,7 @@ final class ReorderTest {
     Check.fails(wrong, () -> KeepLists.of(3, RING), "10 slots are not 3 lists");
     Check.fails(wrong, () -> KeepLists.at(0, 0, 1, -1), "count is negative");
     Check.fails(wrong, () -> KeepLists.at(0, 0, -1, 1), "listCount is negative");
-    Check.fails(wrong, () -> KeepLists.of(1, RING).withStride(-1), "stride is negative");
+    Check.fails(wrong, () -> KeepLists.of(1, RING).withListStride(-1), "listStride is negative");
     Check.fails(wrong, () -> context.reorder(ring, ByteBuffer.allocate(4096)),
         "workspace is not a direct buffer");
     Check.fails(wrong, () -> Move.of(view, -1, KeepLists.of(1, 1)), "tokenCount is negative");

@@ -54,7 +54,7 @@ final class RotateTest {
       Check.that(plan.capabilities(0).canRotate(), "cannot rotate");
       Check.equal(Reason.NONE, plan.capabilities(0).rotateReason());
       plan.rotate(List.of(Rotation.of(0, a.view, N, Caches.ints(shared)),
-          Rotation.of(1, b.view, 4, Caches.ints(3, 0, -5, 8, 9, 9, -9, 1)).withLists(Caches.KVH)
+          Rotation.of(1, b.view, 4, Caches.ints(3, 0, -5, 8, 9, 9, -9, 1)).withListCount(Caches.KVH)
               .withTokenCounts(Caches.ints(4, 2))));
       a.turned(0, shared);
       a.turned(1, shared);
@@ -81,7 +81,7 @@ final class RotateTest {
         Plan without = Caches.plan(context, 1, N, "none")) {
       Rotation good = Rotation.of(0, cache.view, N, offsets);
       Check.fails(wrong, () -> Rotation.of(0, cache.view, -1, offsets), "tokenCount is negative: -1");
-      Check.fails(wrong, () -> good.withLists(-1), "n is negative: -1");
+      Check.fails(wrong, () -> good.withListCount(-1), "listCount is negative: -1");
       Check.fails(wrong,
           () -> plan.rotate(List.of(Rotation.of(0, cache.view, N + 1, offsets))), "k", "10", "11");
       Check.fails(
@@ -90,7 +90,7 @@ final class RotateTest {
           "tokenCounts has 1 elements, 2 are needed");
       Check.fails(refused, () -> plan.rotate(List.of(Rotation.of(1, cache.view, N, offsets))),
           "layer 1");
-      Check.fails(refused, () -> plan.rotate(List.of(good.withLists(3))), "n_lists 3");
+      Check.fails(refused, () -> plan.rotate(List.of(good.withListCount(3))), "n_lists 3");
       Check.fails(refused,
           () -> plan.rotate(List.of(Rotation.of(0, cache.view, N, Caches.ints(1, 2)))),
           "offsets_len 2");

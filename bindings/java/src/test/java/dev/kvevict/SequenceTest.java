@@ -41,7 +41,7 @@ final class SequenceTest {
     FloatBuffer data = Caches.floats(each.length);
     data.duplicate().put(each);
     return SignalInputs.NONE.withQueryRows(77).withAttentionSums(
-        Caches.scores(data, each.length / Caches.KVH), Caches.KVH);
+        Caches.scores(data, each.length / Caches.KVH)).withSumHeads(Caches.KVH);
   }
 
   static void keepsSinksAndRecents() {
@@ -396,7 +396,7 @@ final class SequenceTest {
     try (Context context = Context.create();
         Plan without = Caches.plan(context, 1, N, "knorm:budget=16");
         Plan plan = context.newPlan(without.geometry(), without.policy(),
-            PlanOptions.NONE.withDestinations());
+            PlanOptions.NONE.withDestinations(true));
         Sequence sequence = plan.newSequence(); Sequence other = without.newSequence();
         View view = Caches.view(keys, values); View there = Caches.view(thereKeys, thereValues);
         View small = Caches.view(Caches.floats(ROW), thereValues)) {
@@ -435,7 +435,7 @@ final class SequenceTest {
     try (Context context = Context.create();
         Plan small = Caches.plan(context, 1, N, "custom:budget=6,sink=1");
         Plan plan = context.newPlan(small.geometry(), small.policy(),
-            PlanOptions.NONE.withReportMass());
+            PlanOptions.NONE.withReportMass(true));
         Sequence sequence = plan.newSequence();
         View view = Caches.view(Caches.random(N * ROW, 1), Caches.random(N * ROW, 2))) {
       ByteBuffer workspace = plan.workspace(Operation.EVICT).allocate();
@@ -490,7 +490,7 @@ final class SequenceTest {
     try (Context context = Context.create();
         Plan plan = Caches.plan(context, 1, 32, "knorm:sink=0,budget=8", 4, 12);
         Sequence sequence = plan.newSequence();
-        View view = View.builder(2).k(k).v(v).paged(8, tables).tableHeadStride(2).build()) {
+        View view = View.builder(2).k(k).v(v).paged(8, tables).blockTableHeadStride(2).build()) {
       ByteBuffer workspace = plan.workspace(Operation.EVICT).allocate();
       sequence.append(16);
       Check.equal(1L, sequence.evict(List.of(view), workspace).blocksFreed());
@@ -582,7 +582,7 @@ final class SequenceTest {
           List.of(can.tableBlock(), can.needsHeadTables(), can.needsLayerTables()));
       sequence.append(14);
       ByteBuffer workspace = plan.workspace(Operation.EVICT).allocate();
-      EvictOptions byTable = EvictOptions.NONE.withByTable();
+      EvictOptions byTable = EvictOptions.NONE.withByTable(true);
       Check.fails(IllegalArgumentException.class,
           () -> sequence.evict(List.of(fixed), byTable, workspace), "read-only");
       EvictReport report = sequence.evict(List.of(view), byTable, workspace);

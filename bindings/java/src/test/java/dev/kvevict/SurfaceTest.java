@@ -21,7 +21,8 @@ final class SurfaceTest {
   /** The classes through which users reach the library. */
   private static final List<Class<?>> CLASSES = List.of(Batch.class, Context.class, Context.Builder.class,
       KvEvict.class, KvEvictException.class, PagedCache.class, PagedSequence.class, Plan.class,
-      Policy.class, Reading.class, Sequence.class, View.class);
+      Policy.class, Reading.class, Sequence.class, SequenceArguments.class, SequenceState.class,
+      View.class);
 
   private SurfaceTest() {}
 
