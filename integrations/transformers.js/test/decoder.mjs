@@ -1,0 +1,180 @@
+// Tiny decoders with random weights as ONNX files, of every kind that the adapter knows.
+import { join, write, writeFloat } from "../src/protobuf.js";
+
+const [FLOAT, INT64, INT32, BOOL] = [1, 7, 6, 9];
+
+class Graph {
+  nodes = [];
+  tensors = [];
+  inputs = [];
+  outputs = [];
+  #names = 0;
+
+  node(op, inputs, attributes = {}, outputs = [`t${this.#names++}`], domain = "") {
+    const fields = inputs.map((name) => write(1, name));
+    for (const name of outputs) fields.push(write(2, name));
+    fields.push(write(4, op));
+    for (const [name, value] of Object.entries(attributes)) {
+      const list = Array.isArray(value);
+      const whole = Number.isInteger(value);
+      fields.push(write(5, [
+        write(1, name),
+        ...(list ? value.map((one) => write(8, one)) : [whole ? write(3, value) : writeFloat(2, value)]),
+        write(20, list ? 7 : whole ? 2 : 1),
+      ]));
+    }
+    if (domain !== "") fields.push(write(7, domain));
+    this.nodes.push(write(1, fields));
+    return outputs[0];
+  }
+
+  #tensor(type, data, dims, name = `c${this.#names++}`) {
+    this.tensors.push(write(5, [...dims.map((dim) => write(1, dim)), write(2, type), write(8, name),
+      write(9, new Uint8Array(data.buffer))]));
+    return name;
+  }
+
+  floats(values, dims = [values.length]) {
+    return this.#tensor(FLOAT, Float32Array.from(values), dims);
+  }
+
+  list(...values) {
+    return this.#tensor(INT64, BigInt64Array.from(values, BigInt), [values.length]);
+  }
+
+  number(value) {
+    return this.#tensor(INT64, BigInt64Array.of(BigInt(value)), []);
+  }
+
+  #value(number, name, type, dims) {
+    return write(number, [write(1, name), write(2, [write(1, [write(1, type), write(2,
+      dims.map((dim) => write(1, [typeof dim === "number" ? write(1, dim) : write(2, dim)])))])])]);
+  }
+
+  input(name, type, ...dims) {
+    this.inputs.push(this.#value(11, name, type, dims));
+    return name;
+  }
+
+  output(name, type, ...dims) {
+    this.outputs.push(this.#value(12, name, type, dims));
+  }
+
+  finish() {
+    const opset = (domain, version) => write(8, [write(1, domain), write(2, version)]);
+    return join([write(1, 8), opset("", 17), opset("com.microsoft", 1),
+      write(7, [...this.nodes, write(2, "decoder"), ...this.tensors, ...this.inputs, ...this.outputs])]);
+  }
+}
+
+export const defaults = { layers: 2, heads: 4, kvHeads: 2, dim: 16, vocabulary: 64, kind: "decomposed",
+  maxPositions: 1024 };
+
+// `kind`: "decomposed" takes position_ids; "gqa" is GroupQueryAttention that rotates by length,
+// "gqa-packed" the same with q, k and v in one tensor; "gqa-positions" takes q and k that
+// RotaryEmbedding turned by position_ids; "mha" is MultiHeadAttention; "unknown" another operation.
+export function makeDecoder(options = {}) {
+  const { layers, heads, kvHeads, dim, vocabulary, kind, maxPositions } = { ...defaults, ...options };
+  const g = new Graph();
+  const width = heads * dim;
+  let seed = 1;
+  const random = () => {
+    seed = (Math.imul(seed, 1664525) + 1013904223) >>> 0;
+    return seed / 2 ** 31 - 1;
+  };
+  const weights = (rows, columns, spread = 1.7 / Math.sqrt(rows)) =>
+    g.floats(Array.from({ length: rows * columns }, () => random() * spread), [rows, columns]);
+  const byLength = kind === "gqa" || kind === "gqa-packed";
+
+  g.input("input_ids", INT64, "batch", "new");
+  g.input("attention_mask", INT64, "batch", "all");
+  if (!byLength) g.input("position_ids", INT64, "batch", "new");
+
+  const angle = (p, f) => p * 10000 ** (-2 * f / dim);
+  const table = (of, columns) => g.floats(Array.from({ length: maxPositions * columns }, (_, i) =>
+    of(angle(Math.floor(i / columns), i % columns % (dim / 2)))), [maxPositions, columns]);
+  const cosCache = table(Math.cos, dim / 2);
+  const sinCache = table(Math.sin, dim / 2);
+
+  // What GroupQueryAttention wants of the mask.
+  const lengths = () => {
+    const sums = g.node("ReduceSum", ["attention_mask", g.list(1)], { keepdims: 0 });
+    const last = g.node("Cast", [g.node("Sub", [sums, g.list(1)])], { to: INT32 });
+    const all = g.node("Gather", [g.node("Shape", ["attention_mask"]), g.number(1)]);
+    return [last, g.node("Cast", [all], { to: INT32 })];
+  };
+  // 0 where a token sees a slot, else a large negative number: [batch, 1, new, all].
+  const bias = () => {
+    const [zero, one] = [g.number(0), g.number(1)];
+    const all = g.node("Gather", [g.node("Shape", ["attention_mask"]), one]);
+    const added = g.node("Gather", [g.node("Shape", ["input_ids"]), one]);
+    const own = g.node("Unsqueeze",
+      [g.node("Range", [g.node("Sub", [all, added]), all, one]), g.list(1)]);
+    const causal = g.node("LessOrEqual", [g.node("Range", [zero, all, one]), own]);
+    const shown = g.node("Unsqueeze", [g.node("Cast", ["attention_mask"], { to: BOOL }), g.list(1, 2)]);
+    return g.node("Where", [g.node("And", [causal, shown]), g.floats([0]), g.floats([-1e9])]);
+  };
+  const [last, total] = kind.startsWith("gqa") ? lengths() : [];
+  const mask = kind.startsWith("gqa") ? "" : bias();
+
+  const split = (x, n) => g.node("Transpose", [g.node("Reshape", [x, g.list(0, 0, n, dim)])],
+    { perm: [0, 2, 1, 3] });
+  const merge = (x) => g.node("Reshape",
+    [g.node("Transpose", [x], { perm: [0, 2, 1, 3] }), g.list(0, 0, -1)]);
+  const rows = (cache) => g.node("Unsqueeze",
+    [g.node("Gather", [cache, "position_ids"]), g.list(1)]);
+  let cos, sin;
+  const rotated = (x) => { // by hand, as exporters write it
+    cos ??= rows(table(Math.cos, dim));
+    sin ??= rows(table(Math.sin, dim));
+    const part = (from, to) => g.node("Slice", [x, g.list(from), g.list(to), g.list(3)]);
+    const turned = g.node("Concat", [g.node("Neg", [part(dim / 2, dim)]), part(0, dim / 2)], { axis: 3 });
+    return g.node("Add", [g.node("Mul", [x, cos]), g.node("Mul", [turned, sin])]);
+  };
+  const embedded = (x, n) => g.node("RotaryEmbedding", [x, "position_ids", cosCache, sinCache],
+    { num_heads: n }, undefined, "com.microsoft");
+
+  function attention(layer, x) {
+    const project = (n) => g.node("MatMul", [x, weights(width, n * dim, 2 / Math.sqrt(width))]);
+    const [q, k, v] = [project(heads), project(kvHeads), project(kvHeads)];
+    const past = ["key", "value"].map((name) =>
+      g.input(`past_key_values.${layer}.${name}`, FLOAT, "batch", kvHeads, "past", dim));
+    const present = ["key", "value"].map((name) => `present.${layer}.${name}`);
+    for (const name of present) g.output(name, FLOAT, "batch", kvHeads, "all", dim);
+    const fused = `f${layer}`;
+    if (kind.startsWith("gqa")) {
+      const given = kind === "gqa-packed" ? [g.node("Concat", [q, k, v], { axis: 2 }), "", ""]
+        : kind === "gqa" ? [q, k, v] : [embedded(q, heads), embedded(k, kvHeads), v];
+      const turned = byLength ? [cosCache, sinCache] : [];
+      return g.node("GroupQueryAttention", [...given, ...past, last, total, ...turned],
+        { num_heads: heads, kv_num_heads: kvHeads, do_rotary: byLength ? 1 : 0 }, [fused, ...present],
+        "com.microsoft");
+    }
+    if (kind === "mha") {
+      return g.node("MultiHeadAttention",
+        [embedded(q, heads), embedded(k, kvHeads), v, "", "", mask, ...past],
+        { num_heads: heads }, [fused, ...present], "com.microsoft");
+    }
+    const query = rotated(split(q, heads));
+    const keys = g.node("Concat", [past[0], rotated(split(k, kvHeads))], { axis: 2 }, [present[0]]);
+    const values = g.node("Concat", [past[1], split(v, kvHeads)], { axis: 2 }, [present[1]]);
+    const known = kind === "unknown" ? g.node("Abs", [keys]) : keys;
+    const root = g.floats([dim ** -0.25]); // half of the scale on each side
+    const grouped = g.node("Reshape",
+      [g.node("Mul", [query, root]), g.list(0, kvHeads, heads / kvHeads, -1, dim)]);
+    const across = g.node("Transpose", [g.node("Unsqueeze", [known, g.list(2)])], { perm: [0, 1, 2, 4, 3] });
+    const logits = g.node("MatMul", [grouped, g.node("Mul", [across, root])]);
+    const shares = g.node("Softmax",
+      [g.node("Add", [logits, g.node("Unsqueeze", [mask, g.list(1)])])], { axis: -1 });
+    const mixed = g.node("MatMul", [shares, g.node("Unsqueeze", [values, g.list(2)])]);
+    return merge(g.node("Reshape", [mixed, g.list(0, heads, -1, dim)]));
+  }
+
+  let x = g.node("Gather", [weights(vocabulary, width, 1), "input_ids"]);
+  for (let layer = 0; layer < layers; ++layer) {
+    x = g.node("Add", [x, g.node("MatMul", [attention(layer, x), weights(width, width, 0.6 / Math.sqrt(width))])]);
+  }
+  g.node("MatMul", [x, weights(width, vocabulary)], {}, ["logits"]);
+  g.output("logits", FLOAT, "batch", "new", vocabulary);
+  return g.finish();
+}
