@@ -67,23 +67,38 @@ class Graph {
   }
 }
 
-export const defaults = { layers: 2, heads: 4, kvHeads: 2, dim: 16, vocabulary: 64, kind: "decomposed",
+export const defaults = { layers: 2, heads: 4, kvHeads: 2, dim: 16, vocabulary: 256, kind: "decomposed",
   maxPositions: 1024 };
+
+// Matrices as lists of rows, row by row.
+export function makeWeights(options = {}) {
+  const { layers, heads, kvHeads, dim, vocabulary } = { ...defaults, ...options };
+  const width = heads * dim;
+  let seed = 1;
+  const matrix = (rows, columns, spread) => Float32Array.from({ length: rows * columns }, () => {
+    seed = (Math.imul(seed, 1664525) + 1013904223) >>> 0;
+    return (seed / 2 ** 31 - 1) * spread;
+  });
+  const deep = 1 / Math.sqrt(width);
+  return {
+    embedding: matrix(vocabulary, width, 1),
+    layers: Array.from({ length: layers }, () => ({
+      q: matrix(width, width, 2 * deep), k: matrix(width, kvHeads * dim, 2 * deep),
+      v: matrix(width, kvHeads * dim, 2 * deep), o: matrix(width, width, 0.6 * deep),
+    })),
+    head: matrix(width, vocabulary, 1.7 * deep),
+  };
+}
 
 // `kind`: "decomposed" takes position_ids; "gqa" is GroupQueryAttention that rotates by length,
 // "gqa-packed" the same with q, k and v in one tensor; "gqa-positions" takes q and k that
-// RotaryEmbedding turned by position_ids; "mha" is MultiHeadAttention; "unknown" another operation.
+// RotaryEmbedding turned by position_ids; "mha" is MultiHeadAttention, with as many kvHeads as
+// heads; "unknown" does something to the keys that no exporter does.
 export function makeDecoder(options = {}) {
   const { layers, heads, kvHeads, dim, vocabulary, kind, maxPositions } = { ...defaults, ...options };
+  const weights = makeWeights(options);
   const g = new Graph();
   const width = heads * dim;
-  let seed = 1;
-  const random = () => {
-    seed = (Math.imul(seed, 1664525) + 1013904223) >>> 0;
-    return seed / 2 ** 31 - 1;
-  };
-  const weights = (rows, columns, spread = 1.7 / Math.sqrt(rows)) =>
-    g.floats(Array.from({ length: rows * columns }, () => random() * spread), [rows, columns]);
   const byLength = kind === "gqa" || kind === "gqa-packed";
 
   g.input("input_ids", INT64, "batch", "new");
@@ -93,8 +108,8 @@ export function makeDecoder(options = {}) {
   const angle = (p, f) => p * 10000 ** (-2 * f / dim);
   const table = (of, columns) => g.floats(Array.from({ length: maxPositions * columns }, (_, i) =>
     of(angle(Math.floor(i / columns), i % columns % (dim / 2)))), [maxPositions, columns]);
-  const cosCache = table(Math.cos, dim / 2);
-  const sinCache = table(Math.sin, dim / 2);
+  const [cosCache, sinCache] = kind === "decomposed" || kind === "unknown" ? []
+    : [table(Math.cos, dim / 2), table(Math.sin, dim / 2)];
 
   // What GroupQueryAttention wants of the mask.
   const lengths = () => {
@@ -135,8 +150,9 @@ export function makeDecoder(options = {}) {
     { num_heads: n }, undefined, "com.microsoft");
 
   function attention(layer, x) {
-    const project = (n) => g.node("MatMul", [x, weights(width, n * dim, 2 / Math.sqrt(width))]);
-    const [q, k, v] = [project(heads), project(kvHeads), project(kvHeads)];
+    const project = (name, n) =>
+      g.node("MatMul", [x, g.floats(weights.layers[layer][name], [width, n * dim])]);
+    const [q, k, v] = [project("q", heads), project("k", kvHeads), project("v", kvHeads)];
     const past = ["key", "value"].map((name) =>
       g.input(`past_key_values.${layer}.${name}`, FLOAT, "batch", kvHeads, "past", dim));
     const present = ["key", "value"].map((name) => `present.${layer}.${name}`);
@@ -170,11 +186,12 @@ export function makeDecoder(options = {}) {
     return merge(g.node("Reshape", [mixed, g.list(0, heads, -1, dim)]));
   }
 
-  let x = g.node("Gather", [weights(vocabulary, width, 1), "input_ids"]);
+  let x = g.node("Gather", [g.floats(weights.embedding, [vocabulary, width]), "input_ids"]);
   for (let layer = 0; layer < layers; ++layer) {
-    x = g.node("Add", [x, g.node("MatMul", [attention(layer, x), weights(width, width, 0.6 / Math.sqrt(width))])]);
+    const mixed = attention(layer, x);
+    x = g.node("Add", [x, g.node("MatMul", [mixed, g.floats(weights.layers[layer].o, [width, width])])]);
   }
-  g.node("MatMul", [x, weights(width, vocabulary)], {}, ["logits"]);
+  g.node("MatMul", [x, g.floats(weights.head, [width, vocabulary])], {}, ["logits"]);
   g.output("logits", FLOAT, "batch", "new", vocabulary);
   return g.finish();
 }

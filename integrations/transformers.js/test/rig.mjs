@@ -1,11 +1,90 @@
-// What the tests share: the packages by their folders, and a reader of tokens over a session.
-import { createRequire } from "node:module";
+// What the tests share. It runs in Node and in browsers.
+import { Reference } from "./reference.mjs";
+import { defaults } from "./decoder.mjs";
 
-const { resolve } = createRequire(process.env.KVEVICT_TRANSFORMERS_MODULES);
-export const ort = await import(resolve("onnxruntime-web"));
-ort.env.logLevel = "error";
-export const kvevict = await import(process.env.KVEVICT_TRANSFORMERS);
-export { makeDecoder, defaults } from "./decoder.mjs";
+// Distinct tokens, since equal ones have keys of equal length, and knorm then ranks roundings.
+export const tokens = (n, first = 0) => Array.from({ length: n }, (_, i) => ((first + i) * 37) % 256);
+export const best = (logits) => logits.reduce((at, x, i) => (x > logits[at] ? i : at), 0);
 
-export const create = (bytes) => ort.InferenceSession.create(bytes, { logSeverityLevel: 3 });
-export const tokens = (n, first = 0) => Array.from({ length: n }, (_, i) => ((first + i) * 37 + 11 * ((first + i) % 7)) % 64);
+// Reads tokens with a session of onnxruntime as every engine does: it passes on what comes out.
+export class Reader {
+  seen = 0;
+  #ort;
+  #session;
+  #past;
+
+  constructor(ort, session, options) {
+    const { kvHeads, dim } = { ...defaults, ...options };
+    [this.#ort, this.#session] = [ort, session];
+    this.#past = Object.fromEntries(session.inputNames.filter((name) => name.startsWith("past"))
+      .map((name) => [name, new ort.Tensor("float32", new Float32Array(0), [1, kvHeads, 0, dim])]));
+  }
+
+  get bytes() {
+    return Object.values(this.#past).reduce((sum, { dims }) => sum + 4 * dims[1] * dims[2] * dims[3], 0);
+  }
+
+  integers(values) {
+    return new this.#ort.Tensor("int64", BigInt64Array.from(values, BigInt), [1, values.length]);
+  }
+
+  // Returns the logits of the last token. `hidden` are positions that attention leaves out;
+  // `more` replaces inputs.
+  async read(ids, { hidden = new Set(), ...more } = {}) {
+    const given = {
+      input_ids: this.integers(ids),
+      attention_mask: this.integers(Array.from({ length: this.seen + ids.length }, (_, p) => (hidden.has(p) ? 0 : 1))),
+      position_ids: this.integers(ids.map((_, i) => this.seen + i)),
+      ...this.#past, ...more,
+    };
+    const feeds = Object.fromEntries(this.#session.inputNames.map((name) => [name, given[name]]));
+    const out = await this.#session.run(feeds);
+    for (const name of Object.keys(this.#past)) {
+      if (this.#past[name].location === "gpu-buffer") this.#past[name].dispose();
+      this.#past[name] = out[name.replace("past_key_values", "present")];
+    }
+    this.seen += ids.length;
+    const { data, dims } = out.logits;
+    return Array.from(data.slice((ids.length - 1) * dims[2], ids.length * dims[2]));
+  }
+}
+
+// A prompt, a reply, another prompt and another reply, read by a session that evicts and by the
+// reference. Returns how far their logits are apart at most.
+export async function compare(ort, session, eviction, options, policy, byLength) {
+  const reader = new Reader(ort, session, options);
+  const reference = new Reference(options, policy, byLength);
+  let apart = 0;
+  const steps = [];
+  const both = async (ids) => {
+    const [ours, theirs] = [await reader.read(ids), reference.read(ids)];
+    ours.forEach((x, i) => { apart = Math.max(apart, Math.abs(x - theirs[i])); });
+    steps.push(eviction.last.stored - reference.stored);
+  };
+  for (const [nPrompt, first] of [[90, 0], [30, 102]]) {
+    await both(tokens(nPrompt, first));
+    for (let i = 0; i < 12; ++i) await both(tokens(1, first + nPrompt + i));
+  }
+  return { apart, isAsLong: steps.every((difference) => difference === 0), evictions: reference.evictions,
+           seen: reader.seen, bytes: reader.bytes };
+}
+
+// Graphs and policies that every provider is tried with.
+export const graphs = [
+  { kind: "decomposed" },
+  { kind: "decomposed", heads: 6, kvHeads: 2 }, // groups of three
+  { kind: "gqa" },
+  { kind: "gqa-packed", heads: 6, kvHeads: 3 },
+  { kind: "gqa-positions" },
+  { kind: "mha", heads: 4, kvHeads: 4 },
+];
+export const policies = [
+  { kind: "streaming-llm", budget: 40 },
+  { kind: "knorm", budget: 40, margin: 5 },
+  { kind: "keydiff", budget: 40, margin: 5 },
+  { kind: "snapkv", budget: 40, window: 8, margin: 8 },
+  { kind: "tova", budget: 40 },
+];
+export const textOf = ({ kind, ...parameters }) =>
+  `${kind}:${Object.entries(parameters).map(([key, value]) => `${key}=${value}`).join(",")}`;
+export const isByLength = ({ kind }) => kind === "gqa" || kind === "gqa-packed";
