@@ -1,21 +1,21 @@
 // Eviction in a model of transformers.js, whose code stays as it is.
-import { load } from "@kvevict/web";
 import { Eviction } from "./session.js";
 import { inspectGraph } from "./graph.js";
 import { addQueryOutputs } from "./queries.js";
-import { makePolicy } from "./policy.js";
+import { loadCore, makePolicy } from "./policy.js";
 
 /** See index.d.ts. */
 export async function withEviction(model, options = {}) {
   const { onnx, graph, rope, maxTokens, env, onStep, sessionOptions, ...policyOptions } = options;
   refuseUnknownModel(model);
-  const policy = makePolicy(await load(), policyOptions);
+  const kv = await loadCore();
+  const policy = makePolicy(kv, policyOptions);
   const known = graph ?? (onnx && inspectGraph(onnx));
   if (onnx !== undefined && policy.needsQueries && !hasQueries(model.sessions.model)) {
     const window = policy.resolve(2 ** 31 - 1).nQueryRows;
     await replaceSession(model, addQueryOutputs(onnx, { window }), known, sessionOptions);
   }
-  const eviction = new Eviction(await load(), model.sessions.model, policy,
+  const eviction = new Eviction(kv, model.sessions.model, policy,
                                 { graph: known, rope, maxTokens, env, onStep });
   return hook(model, eviction);
 }
@@ -38,13 +38,13 @@ function refuseUnknownModel({ config, sessions }) {
 // The same model with more outputs. Sessions cannot be changed, so another is made.
 async function replaceSession(model, bytes, { layers }, sessionOptions) {
   const { model: old } = model.sessions;
-  const device = old.config?.device ?? "wasm";
+  const device = old.config?.device;
   const onGpu = device === "webgpu" ? "gpu-buffer" : "cpu";
   const outputs = layers.flatMap(({ layer }) =>
     [`present.${layer}.key`, `present.${layer}.value`, `query.${layer}`]);
   await old.release();
   const session = await old.constructor.create(bytes, {
-    executionProviders: [device],
+    ...(device !== undefined && device !== "auto" && device !== "gpu" && { executionProviders: [device] }),
     preferredOutputLocation: Object.fromEntries(outputs.map((name) => [name, onGpu])),
     ...sessionOptions,
   });

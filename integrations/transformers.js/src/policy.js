@@ -1,5 +1,9 @@
 // Which policies a graph's cache can take, and what the WebGPU evictor knows of them.
-import { Input, Need, createEvictionPolicy } from "@kvevict/web";
+import { Input, Need, createEvictionPolicy, load } from "@kvevict/web";
+
+let core;
+/** The core, loaded once: objects of one module are strangers to another. */
+export const loadCore = () => (core ??= load());
 
 // Not a text's number of query rows, but: any number, and all.
 const MOST_ROWS = 0xfffffff0;

@@ -1,10 +1,9 @@
 // Eviction around the run() of an onnxruntime-web session. What a run returns as present.N.key
 // and present.N.value are the survivors; whoever passes them on as past_key_values goes on as if
 // nothing had been evicted: with positions that count on and a mask of all tokens seen.
-import { load } from "@kvevict/web";
 import { inspectGraph } from "./graph.js";
 import { HostEvictor, describeQueries } from "./host.js";
-import { makePolicy } from "./policy.js";
+import { loadCore, makePolicy } from "./policy.js";
 
 const pastKey = /^past_key_values\.(\d+)\.key$/;
 const MOST_TOKENS = 32768;
@@ -12,7 +11,7 @@ const MOST_TOKENS = 32768;
 /** See index.d.ts. */
 export async function evictSession(session, options = {}) {
   const { graph, onnx, rope, maxTokens, env, onStep, ...policy } = options;
-  const kv = await load();
+  const kv = await loadCore();
   const known = graph ?? (onnx && inspectGraph(onnx));
   return new Eviction(kv, session, makePolicy(kv, policy), { graph: known, rope, maxTokens, env, onStep });
 }
@@ -26,7 +25,9 @@ export class Eviction {
   #layers; // their numbers, and from the first run on their shapes
   #rope;
   #evictor;
-  #states = new WeakMap(); // by the tensor of the first layer's keys
+  // By the tensor of the first layer's keys: the sequence that it belongs to, and how many
+  // tokens that had seen and held then.
+  #known = new WeakMap();
   /** What the last run did. */
   last;
   /** A reason to leave the next runs alone. */
@@ -75,7 +76,7 @@ export class Eviction {
   seen(cache) {
     const key = cache[`past_key_values.${this.#layers[0].layer}.key`];
     if (key === undefined) return 0;
-    return this.#states.get(key.ort_tensor ?? key)?.logical ?? key.dims.at(-2);
+    return this.#known.get(key.ort_tensor ?? key)?.logical ?? key.dims.at(-2);
   }
 
   /** Gives the session its own run() back. */
@@ -92,8 +93,8 @@ export class Eviction {
 
   async #step(feeds, rest) {
     const [{ key: past }] = this.#tensorsOf(feeds, "past_key_values");
-    const nNew = (feeds.input_ids ?? feeds.inputs_embeds).dims[1];
-    const state = this.#stateOf(past, feeds, nNew);
+    const [batch, nNew] = (feeds.input_ids ?? feeds.inputs_embeds).dims;
+    const state = this.#stateOf(past, feeds, batch, nNew);
     const run = (given) => this.#run.call(this.#session, given, ...rest);
     const out = await run(this.#shorten(feeds, state, nNew));
     const queries = this.#takeQueries(out);
@@ -112,9 +113,9 @@ export class Eviction {
       state.stored += nNew;
       for (const tensor of queries) tensor.dispose();
     }
-    this.#states.delete(past);
     const now = this.#tensorsOf(out, "present");
-    this.#states.set(now[0].key, state);
+    state.last = now[0].key;
+    this.#known.set(state.last, { state, logical: state.logical, stored: state.stored });
     this.last = { ...total, stored: state.stored, bytesAfter: bytesOf(now), by: this.#evictor?.by,
                   evicted: reason === undefined, reason };
     this.#options.onStep?.(this.last);
@@ -122,10 +123,16 @@ export class Eviction {
   }
 
   // What is known of the past that a run is given.
-  #stateOf(past, feeds, nNew) {
-    const [batch, , nPast] = past.dims;
-    const known = this.#states.get(past);
-    const state = known ?? { logical: nPast, stored: nPast, rows: 0, sinceDue: 0, isNew: true };
+  #stateOf(past, feeds, batch, nNew) {
+    const [, , nPast] = past.dims;
+    const known = this.#known.get(past);
+    const isLast = known?.state.last === past;
+    if (known !== undefined && !isLast && known.stored < known.logical) {
+      throw new Error(`this cache of ${known.stored} of ${known.logical} tokens has been read on from already: its sequence now has ${known.state.logical}`);
+    }
+    // A past that is not known, or was kept from before an eviction, has all of its tokens.
+    const state = isLast ? known.state
+      : { logical: nPast, stored: nPast, rows: 0, sinceDue: 0, isNew: true };
     const alone = this.#reasonToLeave(feeds, batch);
     if (alone !== undefined) {
       if (state.stored < state.logical) {
@@ -138,7 +145,7 @@ export class Eviction {
     const wanted = state.logical + nNew;
     if (mask !== undefined && mask.dims[1] !== wanted) {
       throw new Error(`attention_mask has ${mask.dims[1]} tokens, not ${wanted}: ${state.logical} seen and ${nNew} new. ` +
-        (known ? "It is of all tokens, evicted ones too" : "This cache does not come from the last run of this session"));
+        (isLast ? "It is of all tokens, evicted ones too" : "This cache is not from a run of this session"));
     }
     if (positions !== undefined) {
       const first = Number(positions.data[0]);

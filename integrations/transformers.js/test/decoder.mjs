@@ -1,7 +1,7 @@
 // Tiny decoders with random weights as ONNX files, of every kind that the adapter knows.
 import { join, write, writeFloat } from "../src/protobuf.js";
 
-const [FLOAT, INT64, INT32, BOOL] = [1, 7, 6, 9];
+const [FLOAT, INT64, INT32, BOOL, FLOAT16] = [1, 7, 6, 9, 10];
 
 class Graph {
   nodes = [];
@@ -36,6 +36,16 @@ class Graph {
 
   floats(values, dims = [values.length]) {
     return this.#tensor(FLOAT, Float32Array.from(values), dims);
+  }
+
+  halves(values, dims) {
+    const bits = (x) => {
+      // To the nearest; numbers below 2 ** -14 are multiples of 2 ** -24.
+      const exponent = Math.max(-14, Math.floor(Math.log2(Math.abs(x) || 1)));
+      const steps = Math.round(Math.abs(x) * 2 ** (10 - exponent));
+      return (x < 0 ? 0x8000 : 0) + ((exponent + 14) << 10) + steps;
+    };
+    return this.#tensor(FLOAT16, Uint16Array.from(values, bits), dims);
   }
 
   list(...values) {
@@ -93,23 +103,28 @@ export function makeWeights(options = {}) {
 // `kind`: "decomposed" takes position_ids; "gqa" is GroupQueryAttention that rotates by length,
 // "gqa-packed" the same with q, k and v in one tensor; "gqa-positions" takes q and k that
 // RotaryEmbedding turned by position_ids; "mha" is MultiHeadAttention, with as many kvHeads as
-// heads; "unknown" does something to the keys that no exporter does.
+// heads; "unknown" does something to the keys that no exporter does, "none" has no positions.
+// `softcap`, `local` (a window), `isHalf` (the table of rotations) and `hasBias` are for graphs
+// that are only read, not run.
 export function makeDecoder(options = {}) {
-  const { layers, heads, kvHeads, dim, vocabulary, kind, maxPositions } = { ...defaults, ...options };
+  const { layers, heads, kvHeads, dim, vocabulary, kind, maxPositions, softcap, local = -1, isHalf,
+          hasBias } = { ...defaults, ...options };
   const weights = makeWeights(options);
   const g = new Graph();
   const width = heads * dim;
   const byLength = kind === "gqa" || kind === "gqa-packed";
+  const hasPositions = !byLength && kind !== "none";
 
-  g.input("input_ids", INT64, "batch", "new");
-  g.input("attention_mask", INT64, "batch", "all");
-  if (!byLength) g.input("position_ids", INT64, "batch", "new");
+  g.input("input_ids", INT64, "batch_size", "new");
+  g.input("attention_mask", INT64, "batch_size", "all");
+  if (hasPositions) g.input("position_ids", INT64, "batch_size", "new");
 
   const angle = (p, f) => p * 10000 ** (-2 * f / dim);
-  const table = (of, columns) => g.floats(Array.from({ length: maxPositions * columns }, (_, i) =>
-    of(angle(Math.floor(i / columns), i % columns % (dim / 2)))), [maxPositions, columns]);
-  const [cosCache, sinCache] = kind === "decomposed" || kind === "unknown" ? []
-    : [table(Math.cos, dim / 2), table(Math.sin, dim / 2)];
+  const table = (of, columns) => (isHalf ? g.halves : g.floats).call(g,
+    Array.from({ length: maxPositions * columns }, (_, i) =>
+      of(angle(Math.floor(i / columns), i % columns % (dim / 2)))), [maxPositions, columns]);
+  const [cosCache, sinCache] = kind.startsWith("gqa") || kind === "mha"
+    ? [table(Math.cos, dim / 2), table(Math.sin, dim / 2)] : [];
 
   // What GroupQueryAttention wants of the mask.
   const lengths = () => {
@@ -140,6 +155,7 @@ export function makeDecoder(options = {}) {
     [g.node("Gather", [cache, "position_ids"]), g.list(1)]);
   let cos, sin;
   const rotated = (x) => { // by hand, as exporters write it
+    if (!hasPositions) return x;
     cos ??= rows(table(Math.cos, dim));
     sin ??= rows(table(Math.sin, dim));
     const part = (from, to) => g.node("Slice", [x, g.list(from), g.list(to), g.list(3)]);
@@ -154,21 +170,23 @@ export function makeDecoder(options = {}) {
       g.node("MatMul", [x, g.floats(weights.layers[layer][name], [width, n * dim])]);
     const [q, k, v] = [project("q", heads), project("k", kvHeads), project("v", kvHeads)];
     const past = ["key", "value"].map((name) =>
-      g.input(`past_key_values.${layer}.${name}`, FLOAT, "batch", kvHeads, "past", dim));
+      g.input(`past_key_values.${layer}.${name}`, FLOAT, "batch_size", kvHeads, "past", dim));
     const present = ["key", "value"].map((name) => `present.${layer}.${name}`);
-    for (const name of present) g.output(name, FLOAT, "batch", kvHeads, "all", dim);
+    for (const name of present) g.output(name, FLOAT, "batch_size", kvHeads, "all", dim);
     const fused = `f${layer}`;
     if (kind.startsWith("gqa")) {
       const given = kind === "gqa-packed" ? [g.node("Concat", [q, k, v], { axis: 2 }), "", ""]
         : kind === "gqa" ? [q, k, v] : [embedded(q, heads), embedded(k, kvHeads), v];
       const turned = byLength ? [cosCache, sinCache] : [];
       return g.node("GroupQueryAttention", [...given, ...past, last, total, ...turned],
-        { num_heads: heads, kv_num_heads: kvHeads, do_rotary: byLength ? 1 : 0 }, [fused, ...present],
+        { num_heads: heads, kv_num_heads: kvHeads, do_rotary: byLength ? 1 : 0,
+          local_window_size: local }, [fused, ...present],
         "com.microsoft");
     }
     if (kind === "mha") {
       return g.node("MultiHeadAttention",
-        [embedded(q, heads), embedded(k, kvHeads), v, "", "", mask, ...past],
+        [embedded(q, heads), embedded(k, kvHeads), v, hasBias ? g.floats(Array(3 * width).fill(0)) : "", "", mask,
+         ...past],
         { num_heads: heads }, [fused, ...present], "com.microsoft");
     }
     const query = rotated(split(q, heads));
@@ -179,7 +197,11 @@ export function makeDecoder(options = {}) {
     const grouped = g.node("Reshape",
       [g.node("Mul", [query, root]), g.list(0, kvHeads, heads / kvHeads, -1, dim)]);
     const across = g.node("Transpose", [g.node("Unsqueeze", [known, g.list(2)])], { perm: [0, 1, 2, 4, 3] });
-    const logits = g.node("MatMul", [grouped, g.node("Mul", [across, root])]);
+    let logits = g.node("MatMul", [grouped, g.node("Mul", [across, root])]);
+    if (softcap) {
+      const cap = g.floats([softcap]);
+      logits = g.node("Mul", [g.node("Tanh", [g.node("Div", [logits, cap])]), cap]);
+    }
     const shares = g.node("Softmax",
       [g.node("Add", [logits, g.node("Unsqueeze", [mask, g.list(1)])])], { axis: -1 });
     const mixed = g.node("MatMul", [shares, g.node("Unsqueeze", [values, g.list(2)])]);
@@ -192,6 +214,6 @@ export function makeDecoder(options = {}) {
     x = g.node("Add", [x, g.node("MatMul", [mixed, g.floats(weights.layers[layer].o, [width, width])])]);
   }
   g.node("MatMul", [x, g.floats(weights.head, [width, vocabulary])], {}, ["logits"]);
-  g.output("logits", FLOAT, "batch", "new", vocabulary);
+  g.output("logits", FLOAT, "batch_size", "new", vocabulary);
   return g.finish();
 }

@@ -42,6 +42,11 @@ export class Reference {
     return this.#layers[0].heads[0].length;
   }
 
+  // The last rows, as many as the window has: lists of each head's query.
+  queriesOf(layer) {
+    return this.#layers[layer].queries;
+  }
+
   // Reads tokens, evicts if it is time, and returns the logits of the last one.
   read(ids) {
     let logits;

@@ -88,3 +88,37 @@ export const policies = [
 export const textOf = ({ kind, ...parameters }) =>
   `${kind}:${Object.entries(parameters).map(([key, value]) => `${key}=${value}`).join(",")}`;
 export const isByLength = ({ kind }) => kind === "gqa" || kind === "gqa-packed";
+
+// A model's files, by their names.
+export function filesOf(options, onnx, config = {}) {
+  const { layers, heads, kvHeads, dim, vocabulary, maxPositions } = { ...defaults, ...options };
+  const all = { model_type: "llama", architectures: ["LlamaForCausalLM"], hidden_size: heads * dim,
+    num_attention_heads: heads, num_key_value_heads: kvHeads, num_hidden_layers: layers, head_dim: dim,
+    vocab_size: vocabulary, max_position_embeddings: maxPositions, ...config };
+  return { "config.json": JSON.stringify(all), "generation_config.json": "{}", "onnx/model.onnx": onnx };
+}
+
+// A chat of three turns by generate(), and what the reference would say. Returns both and what
+// became of the cache.
+export async function chat({ Tensor }, model, eviction, options, policy, byLength) {
+  const reference = new Reference(options, policy, byLength);
+  const integers = (values) => new Tensor("int64", BigInt64Array.from(values, BigInt), [1, values.length]);
+  let cache = null;
+  let history = [];
+  const [said, expected] = [[], []];
+  for (const [nPrompt, nReply] of [[90, 8], [20, 1], [15, 8]]) {
+    history.push(...tokens(nPrompt, history.length));
+    for (let next, i = 0; i < nReply; ++i) {
+      // The last token of the turn before has not been read yet.
+      next = best(reference.read(i === 0 ? history.slice(reference.seen) : [next]));
+      expected.push(next);
+    }
+    const out = await model.generate({ input_ids: integers(history), attention_mask: integers(history.map(() => 1)),
+      past_key_values: cache, max_new_tokens: nReply, do_sample: false, return_dict_in_generate: true });
+    cache = out.past_key_values;
+    history = Array.from(out.sequences.data, Number);
+    said.push(...history.slice(-nReply));
+  }
+  return { said, expected, seen: eviction.seen(cache), stored: cache["past_key_values.0.key"].dims[2],
+           referenceStored: reference.stored, evictions: reference.evictions, cache };
+}
