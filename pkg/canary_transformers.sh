@@ -9,7 +9,7 @@ npm install --prefix "$work" --no-audit --no-fund --silent --ignore-scripts \
   @huggingface/transformers@latest
 version=$(node -p "require('$work/node_modules/@huggingface/transformers/package.json').version")
 echo "transformers.js $version"
-for name in session model browser; do
+for name in model; do
   KVEVICT_WEB_REQUIRED=1 integrations/transformers.js/test/run.sh \
     "integrations/transformers.js/test/$name.test.mjs" "$work" \
     "$build/integrations/transformers.js/package" "$build/bindings/web/package"

@@ -21,7 +21,9 @@ export class GpuEvictor {
     this.#createEvictor = createEvictor;
     this.#policy = toGpuPolicy(policy, policy.resolve(2 ** 31 - 1).budget);
     this.#layers = layers;
-    this.#rope = rope && { invFreq: rope.invFreq, layout: rope.interleaved ? "interleaved" : "half" };
+    this.#rope = rope && {
+      invFreq: rope.invFreq, layout: rope.interleaved ? "interleaved" : "half",
+    };
     this.#grow(1);
   }
 
@@ -33,7 +35,8 @@ export class GpuEvictor {
     this.#capacity = Math.max(1024, 2 ** Math.ceil(Math.log2(nSlots)));
     for (const layer of this.#layers) {
       const shape = {
-        nQHeads: layer.nQHeads, nKvHeads: layer.nKvHeads, kHeadDim: layer.kHeadDim, vHeadDim: layer.vHeadDim,
+        nQHeads: layer.nQHeads, nKvHeads: layer.nKvHeads,
+        kHeadDim: layer.kHeadDim, vHeadDim: layer.vHeadDim,
         dtype: DTYPES[layer.type][0], maxTokens: this.#capacity,
         softmaxScale: layer.scale, logitSoftcap: layer.softcap,
       };
@@ -84,7 +87,8 @@ export class GpuEvictor {
       };
       const queries = this.#queries(encoder, state.queries[l], l, owned);
       const evictor = this.#evictors.get(this.#layers[l].shapeKey);
-      return { evictor, options: { view: { k: plane(key), v: plane(value) }, nTokens: nSlots, budget, ...queries } };
+      const view = { k: plane(key), v: plane(value) };
+      return { evictor, options: { view, nTokens: nSlots, budget, ...queries } };
     });
     for (const { evictor, options } of jobs) await evictor.prepare(options);
     const kept = jobs.map(({ evictor, options }) => evictor.encode(encoder, options).nTokens);
@@ -134,17 +138,21 @@ export class GpuEvictor {
       }
       at += nRows * nQHeads * row;
     }
-    return { queries: { buffer, dtype: "f32", tokenStrideBytes: row * nQHeads, headStrideBytes: row },
-             firstQuery: rows - window };
+    return {
+      queries: { buffer, dtype: "f32", tokenStrideBytes: row * nQHeads, headStrideBytes: row },
+      firstQuery: rows - window,
+    };
   }
 
   // A smaller tensor of the first slots of each head.
   #shrink(encoder, tensor, nSlots, kept, l) {
     const [, nHeads, , dim] = tensor.dims;
     const row = dim * DTYPES[this.#layers[l].type][1];
-    const buffer = this.#device.createBuffer({ label: "kvevict cache", size: Math.ceil((nHeads * kept * row) / 16) * 16, usage: STORAGE });
+    const size = Math.ceil((nHeads * kept * row) / 16) * 16;
+    const buffer = this.#device.createBuffer({ label: "kvevict cache", size, usage: STORAGE });
     for (let head = 0; head < nHeads; ++head) {
-      encoder.copyBufferToBuffer(tensor.gpuBuffer, head * nSlots * row, buffer, head * kept * row, kept * row);
+      encoder.copyBufferToBuffer(tensor.gpuBuffer, head * nSlots * row,
+                                 buffer, head * kept * row, kept * row);
     }
     return tensor.constructor.fromGpuBuffer(buffer, {
       dataType: tensor.type, dims: [1, nHeads, kept, dim], dispose: () => buffer.destroy(),

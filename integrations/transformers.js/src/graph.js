@@ -206,14 +206,15 @@ function readLayer(graph, layer) {
   const name = `past_key_values.${layer}.key`;
   const [node, ...others] = graph.consumers.get(name) ?? [];
   if (node === undefined) {
-    refuse(`no operation of the graph reads ${name}: it has branches (a merged decoder), or another format`);
+    refuse(`no operation of the graph reads ${name}: it has branches, as a merged decoder has`);
   }
   const { op, attributes } = node;
   const [, nKvHeads, , kHeadDim] = graph.inputs.get(name).dims;
   const fused = FUSED[op];
   if (fused !== undefined && node.inputs[fused.past] === name) {
     if (attributes.local_window_size > 0) {
-      refuse(`layer ${layer} attends to a window of ${attributes.local_window_size} slots, which hold other tokens after an eviction`);
+      const { local_window_size: window } = attributes;
+      refuse(`layer ${layer} attends to a window of ${window} slots, which hold other tokens after an eviction`);
     }
     const heads = attributes.num_heads ?? attributes.q_num_heads;
     return {
@@ -227,7 +228,8 @@ function readLayer(graph, layer) {
   const product = op === "Concat" && others.length === 0
     ? findProduct(graph, node.outputs[0]) : undefined;
   if (product === undefined) {
-    refuse(`${name} goes into ${others.length > 0 ? "several operations" : op}, and from there to no product with queries that is known`);
+    const into = others.length > 0 ? "several operations" : op;
+    refuse(`${name} goes into ${into}, and from there to no product with queries that is known`);
   }
   const query = findQuery(graph, product.node.inputs[0]);
   const logits = findLogits(graph, product.node.outputs[0]);
@@ -254,8 +256,8 @@ function readRope(graph, node) {
     }
     invFreq[f] = w;
   }
-  return nRows > 1 ? { invFreq: Array.from(invFreq), interleaved: node.attributes.rotary_interleaved === 1 }
-    : undefined;
+  if (!(nRows > 1)) return undefined;
+  return { invFreq: Array.from(invFreq), interleaved: node.attributes.rotary_interleaved === 1 };
 }
 
 // Reads what eviction has to know; throws GraphError with the reason if it cannot.
@@ -265,7 +267,8 @@ export function inspect(graph) {
   if (numbersOf.length === 0) {
     refuse("the graph has no input past_key_values.N.key: it is no decoder with a cache that is known");
   }
-  const layers = numbersOf.map(Number).sort((a, b) => a - b).map((layer) => readLayer(graph, layer));
+  const layers = numbersOf.map(Number).sort((a, b) => a - b)
+    .map((layer) => readLayer(graph, layer));
   const turning = layers.filter((layer) => layer.rotates);
   let positions = graph.inputs.has("position_ids") ? "input" : undefined;
   let rope;

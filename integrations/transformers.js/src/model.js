@@ -17,14 +17,15 @@ export async function withEviction(model, options = {}) {
   }
   const eviction = new Eviction(kv, model.sessions.model, policy,
                                 { graph: known, rope, maxTokens, env, onStep });
-  return hook(model, eviction);
+  return eviction.policy === "none" ? eviction : hook(model, eviction);
 }
 
 const hasQueries = (session) => session.outputNames.some((name) => name.startsWith("query."));
 
 function refuseUnknownModel({ config, sessions }) {
   if (config.is_encoder_decoder || sessions.model === undefined) {
-    throw new Error(`a model of type ${config.model_type} with sessions ${Object.keys(sessions)}: only decoders are known`);
+    throw new Error(`a model of type ${config.model_type} with sessions ${Object.keys(sessions)}: ` +
+      "only decoders are known");
   }
   const { layer_types: types = [], sliding_window: window, use_sliding_window: uses = true } = config;
   if (types.some((type) => type.includes("sliding"))) {
@@ -44,7 +45,7 @@ async function replaceSession(model, bytes, { layers }, sessionOptions) {
     [`present.${layer}.key`, `present.${layer}.value`, `query.${layer}`]);
   await old.release();
   const session = await old.constructor.create(bytes, {
-    ...(device !== undefined && device !== "auto" && device !== "gpu" && { executionProviders: [device] }),
+    ...(![undefined, "auto", "gpu"].includes(device) && { executionProviders: [device] }),
     preferredOutputLocation: Object.fromEntries(outputs.map((name) => [name, onGpu])),
     ...sessionOptions,
   });

@@ -11,7 +11,8 @@ const MOST_ROWS = 0xfffffff0;
 // `policy` is the core's text; other fields are those of EvictionConfig.
 export function makePolicy(kv, { policy: text, ...config }) {
   if (text !== undefined && Object.keys(config).length > 0) {
-    throw new TypeError(`policy "${text}" and ${Object.keys(config)[0]}: give one of them, the text has all`);
+    const [other] = Object.keys(config);
+    throw new TypeError(`policy "${text}" and ${other}: give one of them, the text has all`);
   }
   const policy = kv.policy(text ?? createEvictionPolicy(config).text).validate();
   refuseUnserved(kv, policy);
@@ -47,9 +48,10 @@ const word = (text) => text;
 // Parameters that the evictor has, by their keys in the text form.
 const SHARED = {
   sink: ["sink", number], recent: ["recent", number], window: ["window", number],
-  keep_window: ["keepWindow", flag], pool: ["pool", word], edge: ["edge", word], rows: ["rows", word],
-  group: ["group", word], order: ["order", word], scope: ["scope", word], over: ["over", word],
-  tie: ["tie", word], block: ["block", number], ranks: ["ranks", flag], rotate: ["rotate", flag],
+  keep_window: ["keepWindow", flag], pool: ["pool", word], edge: ["edge", word],
+  rows: ["rows", word], group: ["group", word], order: ["order", word], scope: ["scope", word],
+  over: ["over", word], tie: ["tie", word], block: ["block", number], ranks: ["ranks", flag],
+  rotate: ["rotate", flag],
 };
 const OURS = new Set(["budget", "margin", "every"]); // session.js sees to these
 

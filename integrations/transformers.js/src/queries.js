@@ -16,7 +16,8 @@ class Additions {
   list(...values) {
     const name = `kvevict_${this.#names++}`;
     const raw = new Uint8Array(BigInt64Array.from(values, BigInt).buffer);
-    this.fields.push(write(5, [write(1, values.length), write(2, INT64), write(8, name), write(9, raw)]));
+    this.fields.push(
+      write(5, [write(1, values.length), write(2, INT64), write(8, name), write(9, raw)]));
     return name;
   }
 
@@ -70,11 +71,12 @@ export function addQueryOutputs(bytes, { window = 32 } = {}) {
   for (const layer of layers) {
     let { tensor } = layer;
     if (layer.hasBias) {
-      throw new GraphError(`layer ${layer.layer}: ${layer.op} adds a bias to its queries, which is not supported`);
+      throw new GraphError(`layer ${layer.layer}: ${layer.op} adds a bias to its queries`);
     }
     if (layer.isPacked) {
       if (layer.kHeadDim === undefined) {
-        throw new GraphError(`layer ${layer.layer}: queries, keys and values come in one tensor, and past_key_values.${layer.layer}.key does not tell the size of a head`);
+        throw new GraphError(`layer ${layer.layer}: queries, keys and values come in one tensor, ` +
+          `and past_key_values.${layer.layer}.key does not tell the size of a head`);
       }
       tensor = add.slice(tensor, 2, 0, layer.heads * layer.kHeadDim);
     }

@@ -7,13 +7,15 @@ import { loadCore, makePolicy } from "./policy.js";
 
 const pastKey = /^past_key_values\.(\d+)\.key$/;
 const MOST_TOKENS = 32768;
+const evicting = new WeakSet(); // sessions
 
 /** See index.d.ts. */
 export async function evictSession(session, options = {}) {
   const { graph, onnx, rope, maxTokens, env, onStep, ...policy } = options;
   const kv = await loadCore();
   const known = graph ?? (onnx && inspectGraph(onnx));
-  return new Eviction(kv, session, makePolicy(kv, policy), { graph: known, rope, maxTokens, env, onStep });
+  return new Eviction(kv, session, makePolicy(kv, policy),
+                      { graph: known, rope, maxTokens, env, onStep });
 }
 
 export class Eviction {
@@ -41,9 +43,12 @@ export class Eviction {
     this.#layers = session.inputNames.map((name) => pastKey.exec(name)?.[1])
       .filter((layer) => layer !== undefined).map((layer) => ({ layer: Number(layer) }))
       .sort((a, b) => a.layer - b.layer);
-    this.#refuseUnknown();
-    if (Object.hasOwn(session, "run")) throw new Error("the session evicts already: remove() that first");
     this.policy = String(policy);
+    if (this.policy === "none") return; // the session stays as it is
+    this.#refuseUnknown();
+    if (evicting.has(session)) throw new Error("the session evicts already: remove() that first");
+    evicting.add(session);
+    this.policy = String(policy); // which may rotate now
     this.#run = session.run;
     session.run = (feeds, ...rest) => this.#step(feeds, rest);
   }
@@ -51,24 +56,28 @@ export class Eviction {
   #refuseUnknown() {
     const { inputNames, outputNames } = this.#session;
     if (this.#layers.length === 0) {
-      throw new Error("the session has no input past_key_values.N.key: it is no decoder with a cache that is known");
+      throw new Error("the session has no input past_key_values.N.key: it is no known decoder");
     }
     const { graph, rope } = this.#options;
     const takesPositions = inputNames.includes("position_ids");
     if (!takesPositions && graph === undefined) {
-      throw new Error("the graph has no input position_ids; how it numbers tokens stands in its file: pass its bytes as `onnx`");
+      throw new Error("the graph has no input position_ids; how it numbers tokens stands in its " +
+        "file: pass its bytes as `onnx`");
     }
     if (graph?.positions === "length") {
       this.#rope = rope ?? graph.rope;
       if (this.#rope === undefined) {
-        throw new Error("the graph rotates keys by their slots, and its table lies in another file: pass `rope` with the frequencies");
+        throw new Error("the graph rotates keys by their slots, and its table lies in another " +
+          "file: pass `rope` with the frequencies");
       }
       this.#policy.set("rotate", true);
     } else if (this.#policy.rotate) {
-      throw new Error(`policy "${this.#policy}": the graph takes position_ids, which count on, so keys must not be rotated to their slots`);
+      throw new Error(`policy "${this.#policy}": the graph takes position_ids, which count on, ` +
+        "so keys must not be rotated to their slots");
     }
     if (this.#policy.needsQueries && !outputNames.includes(`query.${this.#layers[0].layer}`)) {
-      throw new Error(`policy "${this.#policy}" scores by queries, and the graph has no outputs query.N: addQueryOutputs() adds them`);
+      throw new Error(`policy "${this.#policy}" scores by queries, and the graph has no outputs ` +
+        "query.N: addQueryOutputs() adds them");
     }
   }
 
@@ -81,8 +90,10 @@ export class Eviction {
 
   /** Gives the session its own run() back. */
   remove() {
-    if (this.#run !== undefined) delete this.#session.run;
-    this.#run = undefined;
+    if (!evicting.has(this.#session) || this.#run === undefined) return;
+    evicting.delete(this.#session);
+    delete this.#session.run; // that of its class is back
+    if (this.#session.run !== this.#run) this.#session.run = this.#run;
   }
 
   #tensorsOf(values, prefix) {
@@ -128,7 +139,8 @@ export class Eviction {
     const known = this.#known.get(past);
     const isLast = known?.state.last === past;
     if (known !== undefined && !isLast && known.stored < known.logical) {
-      throw new Error(`this cache of ${known.stored} of ${known.logical} tokens has been read on from already: its sequence now has ${known.state.logical}`);
+      throw new Error(`this cache of ${known.stored} of ${known.logical} tokens has been read on ` +
+        `from already: its sequence now has ${known.state.logical}`);
     }
     // A past that is not known, or was kept from before an eviction, has all of its tokens.
     const state = isLast ? known.state
@@ -136,7 +148,7 @@ export class Eviction {
     const alone = this.#reasonToLeave(feeds, batch);
     if (alone !== undefined) {
       if (state.stored < state.logical) {
-        throw new Error(`${alone}: but tokens of this cache have been evicted; begin with an empty one`);
+        throw new Error(`${alone}, but tokens of this cache have been evicted: use an empty one`);
       }
       state.alone = alone;
     }
@@ -144,14 +156,17 @@ export class Eviction {
     const { attention_mask: mask, position_ids: positions } = feeds;
     const wanted = state.logical + nNew;
     if (mask !== undefined && mask.dims[1] !== wanted) {
-      throw new Error(`attention_mask has ${mask.dims[1]} tokens, not ${wanted}: ${state.logical} seen and ${nNew} new. ` +
-        (isLast ? "It is of all tokens, evicted ones too" : "This cache is not from a run of this session"));
+      const why = isLast ? "It is of all tokens, evicted ones too"
+        : "This cache is not from a run of this session";
+      throw new Error(`attention_mask has ${mask.dims[1]} tokens, not ${wanted}: ` +
+        `${state.logical} seen and ${nNew} new. ${why}`);
     }
     if (positions !== undefined) {
       const first = Number(positions.data[0]);
       state.firstPosition ??= first - state.logical; // some models count from 1
       if (first !== state.firstPosition + state.logical) {
-        throw new Error(`position_ids begin with ${first}, but ${state.logical} tokens were seen: positions count on after an eviction`);
+        throw new Error(`position_ids begin with ${first}, but ${state.logical} tokens were seen: ` +
+          "positions count on after an eviction");
       }
     }
     return state;
@@ -160,9 +175,12 @@ export class Eviction {
   #reasonToLeave({ attention_mask: mask, position_ids: positions }, batch) {
     if (this.pause !== undefined) return this.pause;
     if (batch !== 1) return `a batch of ${batch}: only single sequences are evicted`;
-    if (mask !== undefined && mask.dims.length !== 2) return `attention_mask has ${mask.dims.length} axes instead of 2`;
-    if (mask !== undefined && mask.data.some((shown) => Number(shown) !== 1)) return "attention_mask hides tokens";
-    if (positions !== undefined && positions.dims.length !== 2) return `position_ids have ${positions.dims.length} axes instead of 2`;
+    for (const [name, tensor] of Object.entries({ attention_mask: mask, position_ids: positions })) {
+      if (tensor !== undefined && tensor.dims.length !== 2) {
+        return `${name} has ${tensor.dims.length} axes instead of 2`;
+      }
+    }
+    if (mask?.data.some((shown) => Number(shown) !== 1)) return "attention_mask hides tokens";
     return undefined;
   }
 
@@ -191,7 +209,7 @@ export class Eviction {
     const layers = this.#layers.map(({ layer }, l) => {
       const { key, value } = cache[l];
       if (key.dims.length !== 4 || value.dims.length !== 4) {
-        throw new Error(`present.${layer}.key has ${key.dims.length} axes: a cache [1, heads, tokens, dim] is known`);
+        throw new Error(`present.${layer}.key is [${key.dims}], not [1, heads, tokens, dim]`);
       }
       const [, nKvHeads, , kHeadDim] = key.dims;
       if (key.type !== value.type || !["float32", "float16"].includes(key.type)) {
@@ -201,14 +219,18 @@ export class Eviction {
       if (queries.length > 0) {
         ({ nHeads: nQHeads } = describeQueries(queries[l], kHeadDim));
         if (nQHeads % nKvHeads !== 0) {
-          throw new Error(`query.${layer} is [${queries[l].dims}]: no ${kHeadDim} elements for a multiple of ${nKvHeads} heads`);
+          throw new Error(`query.${layer} is [${queries[l].dims}], ${nQHeads} heads of ${kHeadDim} ` +
+            `elements: no multiple of ${nKvHeads} KV heads`);
         }
       }
       const { scale = 0, softcap = 0 } = graph?.layers.find((one) => one.layer === layer) ?? {};
-      return { layer, nQHeads, nKvHeads, kHeadDim, vHeadDim: value.dims[3], type: key.type, scale, softcap };
+      return { layer, nQHeads, nKvHeads, kHeadDim, vHeadDim: value.dims[3], type: key.type,
+               scale, softcap };
     });
     const options = { rope: this.#rope, maxTokens };
-    if (cache[0].key.location === "gpu-buffer") this.#evictor = await this.#onGpu(layers, options, env);
+    if (cache[0].key.location === "gpu-buffer") {
+      this.#evictor = await this.#onGpu(layers, options, env);
+    }
     this.#evictor ??= new HostEvictor(this.#kv, this.#policy, layers, options);
   }
 
@@ -217,7 +239,8 @@ export class Eviction {
   async #onGpu(layers, options, env) {
     const { createEvictor } = await import("@kvevict/web/webgpu");
     const { GpuEvictor } = await import("./gpu.js");
-    const device = await (env ?? (await import("@huggingface/transformers")).env.backends.onnx).webgpu.device;
+    const { webgpu } = env ?? (await import("@huggingface/transformers")).env.backends.onnx;
+    const device = await webgpu.device;
     try {
       return new GpuEvictor(device, createEvictor, this.#policy, layers, options);
     } catch (error) {
@@ -249,7 +272,8 @@ export class Eviction {
   #refuseFewQueries(nRows, nNew) {
     const window = this.#policy.resolve(MOST_TOKENS).nQueryRows;
     if (nRows < nNew && nRows < window) {
-      throw new Error(`policy "${this.#policy}" needs ${window} queries, the graph gives the last ${nRows} of ${nNew}: addQueryOutputs(bytes, { window: ${window} })`);
+      throw new Error(`policy "${this.#policy}" needs ${window} queries, the graph gives the last ` +
+        `${nRows} of ${nNew}: addQueryOutputs(bytes, { window: ${window} })`);
     }
   }
 
@@ -275,7 +299,9 @@ export class Eviction {
 
   #reasonToWait({ stored, rows, promptEnded, sinceDue }, budget, nQueryRows) {
     const { margin, every } = this.#policy;
-    if (stored <= budget + margin) return `${stored} tokens are within budget ${budget} and margin ${margin}`;
+    if (stored <= budget + margin) {
+      return `${stored} tokens are within budget ${budget} and margin ${margin}`;
+    }
     if (promptEnded && every > 1 && sinceDue < every) return `${sinceDue} of every ${every} tokens`;
     if (rows < nQueryRows) return `${rows} queries of a window of ${nQueryRows}`;
     return undefined;
@@ -294,6 +320,7 @@ export class Eviction {
   }
 }
 
-const bytesOf = (cache) => cache.reduce((sum, { key, value }) => sum + sizeOf(key) + sizeOf(value), 0);
+const bytesOf = (cache) =>
+  cache.reduce((sum, { key, value }) => sum + sizeOf(key) + sizeOf(value), 0);
 const sizeOf = ({ dims, type }) =>
   dims.reduce((product, dim) => product * dim, 1) * (type === "float16" ? 2 : 4);

@@ -80,6 +80,9 @@ class Graph {
 export const defaults = { layers: 2, heads: 4, kvHeads: 2, dim: 16, vocabulary: 256, kind: "decomposed",
   maxPositions: 1024 };
 
+// Whether a graph rotates keys by the length of its cache.
+export const isByLength = ({ kind }) => kind === "gqa" || kind === "gqa-packed";
+
 // Matrices as lists of rows, row by row.
 export function makeWeights(options = {}) {
   const { layers, heads, kvHeads, dim, vocabulary } = { ...defaults, ...options };
@@ -104,15 +107,16 @@ export function makeWeights(options = {}) {
 // "gqa-packed" the same with q, k and v in one tensor; "gqa-positions" takes q and k that
 // RotaryEmbedding turned by position_ids; "mha" is MultiHeadAttention, with as many kvHeads as
 // heads; "unknown" does something to the keys that no exporter does, "none" has no positions.
+// With `halfCache` keys and values of "decomposed" are stored in f16.
 // `softcap`, `local` (a window), `isHalf` (the table of rotations) and `hasBias` are for graphs
 // that are only read, not run.
 export function makeDecoder(options = {}) {
   const { layers, heads, kvHeads, dim, vocabulary, kind, maxPositions, softcap, local = -1, isHalf,
-          hasBias } = { ...defaults, ...options };
+          hasBias, halfCache } = { ...defaults, ...options };
   const weights = makeWeights(options);
   const g = new Graph();
   const width = heads * dim;
-  const byLength = kind === "gqa" || kind === "gqa-packed";
+  const byLength = isByLength({ kind });
   const hasPositions = !byLength && kind !== "none";
 
   g.input("input_ids", INT64, "batch_size", "new");
@@ -169,10 +173,11 @@ export function makeDecoder(options = {}) {
     const project = (name, n) =>
       g.node("MatMul", [x, g.floats(weights.layers[layer][name], [width, n * dim])]);
     const [q, k, v] = [project("q", heads), project("k", kvHeads), project("v", kvHeads)];
+    const type = halfCache ? FLOAT16 : FLOAT;
     const past = ["key", "value"].map((name) =>
-      g.input(`past_key_values.${layer}.${name}`, FLOAT, "batch_size", kvHeads, "past", dim));
+      g.input(`past_key_values.${layer}.${name}`, type, "batch_size", kvHeads, "past", dim));
     const present = ["key", "value"].map((name) => `present.${layer}.${name}`);
-    for (const name of present) g.output(name, FLOAT, "batch_size", kvHeads, "all", dim);
+    for (const name of present) g.output(name, type, "batch_size", kvHeads, "all", dim);
     const fused = `f${layer}`;
     if (kind.startsWith("gqa")) {
       const given = kind === "gqa-packed" ? [g.node("Concat", [q, k, v], { axis: 2 }), "", ""]
@@ -190,8 +195,14 @@ export function makeDecoder(options = {}) {
         { num_heads: heads }, [fused, ...present], "com.microsoft");
     }
     const query = rotated(split(q, heads));
-    const keys = g.node("Concat", [past[0], rotated(split(k, kvHeads))], { axis: 2 }, [present[0]]);
-    const values = g.node("Concat", [past[1], split(v, kvHeads)], { axis: 2 }, [present[1]]);
+    const cached = (name, rows) => {
+      const i = name === "key" ? 0 : 1;
+      const stored = halfCache ? g.node("Cast", [rows], { to: FLOAT16 }) : rows;
+      const all = g.node("Concat", [past[i], stored], { axis: 2 }, [present[i]]);
+      return halfCache ? g.node("Cast", [all], { to: FLOAT }) : all;
+    };
+    const keys = cached("key", rotated(split(k, kvHeads)));
+    const values = cached("value", split(v, kvHeads));
     const known = kind === "unknown" ? g.node("Abs", [keys]) : keys;
     const root = g.floats([dim ** -0.25]); // half of the scale on each side
     const grouped = g.node("Reshape",

@@ -2,8 +2,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { create, kvevict, ort } from "./packages.mjs";
-import { defaults, makeDecoder } from "./decoder.mjs";
-import { Reader, graphs, isByLength, tokens } from "./rig.mjs";
+import { defaults, isByLength, makeDecoder } from "./decoder.mjs";
+import { Reader, graphs, tokens } from "./rig.mjs";
 import { Reference } from "./reference.mjs";
 const { addQueryOutputs, inspectGraph, GraphError } = kvevict;
 
@@ -43,7 +43,7 @@ test("added outputs are the queries that the reference computes", async () => {
       return outputs.at(-1);
     };
     const reader = new Reader(ort, session, graph);
-    const reference = new Reference(graph, { kind: "snapkv", window: 3 }, isByLength(graph));
+    const reference = new Reference(graph, { kind: "snapkv", window: 3 });
     for (const n of [10, 2, 1]) {
       const ids = tokens(n, reader.seen);
       await reader.read(ids);

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { kvevict, loadModel, transformers } from "./packages.mjs";
 import { makeDecoder } from "./decoder.mjs";
-import { chat, isByLength, textOf, tokens } from "./rig.mjs";
+import { chat, textOf, tokens } from "./rig.mjs";
 const { addQueryOutputs, withEviction } = kvevict;
 
 const integers = (rows) => new transformers.Tensor("int64", BigInt64Array.from(rows.flat(), BigInt),
@@ -16,7 +16,7 @@ for (const graph of [{ kind: "decomposed" }, { kind: "gqa", heads: 6, kvHeads: 2
       const onnx = makeDecoder(graph);
       const model = await loadModel(graph, onnx);
       const eviction = await withEviction(model, { policy: textOf(policy), onnx });
-      const result = await chat(transformers, model, eviction, graph, policy, isByLength(graph));
+      const result = await chat(transformers, model, eviction, graph, policy);
       assert.deepEqual(result.said, result.expected);
       assert.equal(result.stored, result.referenceStored);
       assert.ok(result.evictions >= 3, `${result.evictions} evictions`);
@@ -103,7 +103,16 @@ test("beams on an evicted cache are refused", async () => {
     return_dict_in_generate: true, ...more });
   const { past_key_values, sequences } = await say(tokens(60));
   await assert.rejects(say([...Array.from(sequences.data, Number), 1], { past_key_values, num_beams: 2 }),
-                       /2 beams: .* tokens of this cache have been evicted/);
+                       /2 beams: .*, but tokens of this cache have been evicted/);
+});
+
+test("without a policy the model stays as it is", async () => {
+  const model = await loadModel({}, makeDecoder());
+  const eviction = await withEviction(model, {});
+  assert.equal(eviction.policy, "none");
+  assert.equal(Object.hasOwn(model.sessions.model, "run"), false);
+  assert.equal(Object.hasOwn(model, "prepare_inputs_for_generation"), false);
+  eviction.remove();
 });
 
 test("models that are no decoders with whole attention are refused", async () => {

@@ -1,7 +1,7 @@
 // The decoder of decoder.mjs in double precision, with an eviction by the mathematics of
 // POLICIES. It shares no code with the adapter, the core or the kernels.
 import { keyDiffs, keyNorms, pool, reduceRows, rotate, select, windowScores } from "../../../bindings/web/webgpu/test/oracle.js";
-import { defaults, makeWeights } from "./decoder.mjs";
+import { defaults, isByLength, makeWeights } from "./decoder.mjs";
 
 const times = (row, matrix, columns) => {
   const out = new Float64Array(columns);
@@ -15,7 +15,7 @@ const split = (row, n) => Array.from({ length: n }, (_, h) =>
 const dot = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0);
 
 // `policy` has kind, budget and, where they are not the core's defaults, sink, window and margin.
-// With `byLength` keys are turned to their slots.
+// Graphs that rotate by length have keys that are turned to their slots.
 export class Reference {
   seen = 0;
   evictions = 0;
@@ -25,11 +25,11 @@ export class Reference {
   #frequencies;
   #layers;
 
-  constructor(options, policy, byLength = false) {
+  constructor(options, policy) {
     this.#options = { ...defaults, ...options };
     const { layers, kvHeads, dim } = this.#options;
     const hasWindow = policy.kind === "snapkv" || policy.kind === "tova";
-    this.#policy = { sink: policy.kind === "tova" ? 0 : 4, margin: 0, byLength,
+    this.#policy = { sink: policy.kind === "tova" ? 0 : 4, margin: 0, byLength: isByLength(options),
                      window: { snapkv: 32, tova: 1 }[policy.kind] ?? 0, ...policy, hasWindow };
     this.#weights = makeWeights(options);
     this.#frequencies = Array.from({ length: dim / 2 }, (_, f) => 10000 ** (-2 * f / dim));

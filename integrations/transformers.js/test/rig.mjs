@@ -14,10 +14,12 @@ export class Reader {
   #past;
 
   constructor(ort, session, options) {
-    const { kvHeads, dim } = { ...defaults, ...options };
+    const { kvHeads, dim, halfCache } = { ...defaults, ...options };
     [this.#ort, this.#session] = [ort, session];
+    const empty = () => new ort.Tensor(halfCache ? "float16" : "float32", halfCache ? new Uint16Array(0)
+      : new Float32Array(0), [1, kvHeads, 0, dim]);
     this.#past = Object.fromEntries(session.inputNames.filter((name) => name.startsWith("past"))
-      .map((name) => [name, new ort.Tensor("float32", new Float32Array(0), [1, kvHeads, 0, dim])]));
+      .map((name) => [name, empty()]));
   }
 
   get bytes() {
@@ -50,10 +52,10 @@ export class Reader {
 }
 
 // A prompt, a reply, another prompt and another reply, read by a session that evicts and by the
-// reference. Returns how far their logits are apart at most.
-export async function compare(ort, session, eviction, options, policy, byLength) {
+// reference, at most `chunk` tokens at once. Returns how far their logits are apart at most.
+export async function compare(ort, session, eviction, options, policy, { chunk = 128 } = {}) {
   const reader = new Reader(ort, session, options);
-  const reference = new Reference(options, policy, byLength);
+  const reference = new Reference(options, policy);
   let apart = 0;
   const steps = [];
   const both = async (ids) => {
@@ -62,7 +64,7 @@ export async function compare(ort, session, eviction, options, policy, byLength)
     steps.push(eviction.last.stored - reference.stored);
   };
   for (const [nPrompt, first] of [[90, 0], [30, 102]]) {
-    await both(tokens(nPrompt, first));
+    for (let i = 0; i < nPrompt; i += chunk) await both(tokens(Math.min(chunk, nPrompt - i), first + i));
     for (let i = 0; i < 12; ++i) await both(tokens(1, first + nPrompt + i));
   }
   return { apart, isAsLong: steps.every((difference) => difference === 0), evictions: reference.evictions,
@@ -87,7 +89,6 @@ export const policies = [
 ];
 export const textOf = ({ kind, ...parameters }) =>
   `${kind}:${Object.entries(parameters).map(([key, value]) => `${key}=${value}`).join(",")}`;
-export const isByLength = ({ kind }) => kind === "gqa" || kind === "gqa-packed";
 
 // A model's files, by their names.
 export function filesOf(options, onnx, config = {}) {
@@ -98,15 +99,16 @@ export function filesOf(options, onnx, config = {}) {
   return { "config.json": JSON.stringify(all), "generation_config.json": "{}", "onnx/model.onnx": onnx };
 }
 
-// A chat of three turns by generate(), and what the reference would say. Returns both and what
-// became of the cache.
-export async function chat({ Tensor }, model, eviction, options, policy, byLength) {
-  const reference = new Reference(options, policy, byLength);
+// A chat by generate(), and what the reference would say. `turns` have the lengths of prompts
+// and replies. Returns both and what became of the cache.
+export const threeTurns = [[90, 8], [20, 1], [15, 8]];
+export async function chat({ Tensor }, model, eviction, options, policy, turns = threeTurns) {
+  const reference = new Reference(options, policy);
   const integers = (values) => new Tensor("int64", BigInt64Array.from(values, BigInt), [1, values.length]);
   let cache = null;
   let history = [];
   const [said, expected] = [[], []];
-  for (const [nPrompt, nReply] of [[90, 8], [20, 1], [15, 8]]) {
+  for (const [nPrompt, nReply] of turns) {
     history.push(...tokens(nPrompt, history.length));
     for (let next, i = 0; i < nReply; ++i) {
       // The last token of the turn before has not been read yet.

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { create, kvevict, ort } from "./packages.mjs";
 import { makeDecoder } from "./decoder.mjs";
-import { Reader, compare, graphs, isByLength, policies, textOf, tokens, best } from "./rig.mjs";
+import { Reader, compare, graphs, policies, textOf, tokens, best } from "./rig.mjs";
 const { addQueryOutputs, evictSession } = kvevict;
 
 for (const graph of graphs) {
@@ -12,7 +12,7 @@ for (const graph of graphs) {
     for (const policy of policies) {
       const session = await create(addQueryOutputs(onnx, { window: 8 }));
       const eviction = await evictSession(session, { policy: textOf(policy), onnx });
-      const result = await compare(ort, session, eviction, graph, policy, isByLength(graph));
+      const result = await compare(ort, session, eviction, graph, policy);
       const what = `${textOf(policy)}: ${JSON.stringify(result)}`;
       assert.ok(result.apart < 1e-5, what);
       assert.ok(result.isAsLong, what);
@@ -23,7 +23,7 @@ for (const graph of graphs) {
 }
 
 test("the same session with a full cache, whose mask hides the evicted tokens, says the same", async () => {
-  for (const graph of [{ kind: "decomposed" }, { kind: "mha", heads: 4, kvHeads: 4 }]) {
+  for (const graph of [{ kind: "decomposed" }, { halfCache: true }, { kind: "mha", heads: 4, kvHeads: 4 }]) {
     const onnx = makeDecoder(graph);
     const evicting = await create(onnx);
     await evictSession(evicting, { kind: "streaming-llm", budget: 40 });
@@ -61,6 +61,17 @@ test("heads and layers may keep one list, evictions may wait, prompts may be pin
   assert.deepEqual(await lengths("keydiff:budget=32,select_block=4", [50, 1]), [30, 31]);
 });
 
+test("a cache in f16 is evicted as it is", async () => {
+  const graph = { halfCache: true };
+  const session = await create(addQueryOutputs(makeDecoder(graph), { window: 8 }));
+  const policy = { kind: "snapkv", budget: 40, window: 8, margin: 8 };
+  const eviction = await evictSession(session, { policy: textOf(policy) });
+  const result = await compare(ort, session, eviction, graph, policy);
+  // Each of 48 keys and values is rounded by 2 ** -11 of it at most; logits are sums of them.
+  assert.ok(result.apart < 0.02 && result.isAsLong && result.evictions >= 3, JSON.stringify(result));
+  assert.equal(eviction.last.bytesAfter, eviction.last.stored * 2 * 2 * 2 * 16 * 2);
+});
+
 test("a graph that rotates by length may have its table elsewhere: rope is given", async () => {
   const graph = { kind: "gqa" };
   const onnx = makeDecoder(graph);
@@ -69,7 +80,7 @@ test("a graph that rotates by length may have its table elsewhere: rope is given
   await assert.rejects(evictSession(session, { kind: "keydiff", budget: 40, graph: without }),
                        /rotates keys by their slots, and its table lies in another file/);
   const eviction = await evictSession(session, { kind: "keydiff", budget: 40, graph: without, rope });
-  const result = await compare(ort, session, eviction, graph, { kind: "keydiff", budget: 40 }, true);
+  const result = await compare(ort, session, eviction, graph, { kind: "keydiff", budget: 40 });
   assert.ok(result.apart < 1e-5 && result.evictions > 3, JSON.stringify(result));
 });
 
@@ -105,4 +116,24 @@ test("positions and masks that do not go on are refused", async () => {
   await assert.rejects(reader.read([1], { attention_mask: reader.integers(Array(41).fill(1)) }),
                        /attention_mask has 41 tokens, not 61: 60 seen and 1 new/);
   await reader.read([1]);
+});
+
+test("caches and queries of other shapes are refused, and what was not asked for is missed", async () => {
+  const tensor = (type, ...dims) => new ort.Tensor(type, new { float32: Float32Array, float64: Float64Array }[type](
+    dims.reduce((product, dim) => product * dim, 1)), dims);
+  const refused = async (outputs, sentence, policy = "keydiff:budget=4") => {
+    const names = ["past_key_values.0.key", "past_key_values.0.value"];
+    const session = { inputNames: ["input_ids", "position_ids", ...names], outputNames: ["query.0"],
+                      run: async () => outputs };
+    await evictSession(session, { policy });
+    const past = tensor("float32", 1, 2, 0, 8);
+    await assert.rejects(session.run({ input_ids: tensor("float32", 1, 6), [names[0]]: past, [names[1]]: past }),
+                         sentence);
+  };
+  const both = (cache, more) => ({ "present.0.key": cache, "present.0.value": cache, ...more });
+  await refused({}, /not asked for every present\.N\.key/);
+  await refused(both(tensor("float32", 2, 6, 8)), /present\.0\.key is \[2,6,8\], not \[1, heads, tokens, dim\]/);
+  await refused(both(tensor("float64", 1, 2, 6, 8)), /present\.0\.key is float64: float32 and float16 are known/);
+  await refused(both(tensor("float32", 1, 2, 6, 8), { "query.0": tensor("float32", 1, 3, 6, 8) }),
+                /query\.0 is \[1,3,6,8\], 3 heads of 8 elements: no multiple of 2 KV heads/, "tova:budget=4");
 });
