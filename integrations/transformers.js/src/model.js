@@ -46,6 +46,7 @@ async function replaceSession(model, bytes, { layers }, sessionOptions) {
   await old.release();
   const session = await old.constructor.create(bytes, {
     ...(![undefined, "auto", "gpu"].includes(device) && { executionProviders: [device] }),
+    logSeverityLevel: 3, // as for the sessions of transformers.js
     preferredOutputLocation: Object.fromEntries(outputs.map((name) => [name, onGpu])),
     ...sessionOptions,
   });

@@ -69,17 +69,17 @@ async function open() {
 }
 
 test("sessions and models evict in a browser, in GPU buffers on the webgpu provider", async () => {
-  const { error, sessions, copied, models, console: messages } = await open();
+  const { error, sessions, models, console: messages } = await open();
   assert.equal(error, undefined, JSON.stringify(messages));
   for (const { what, apart, isAsLong, evictions, by } of sessions) {
     const all = JSON.stringify({ what, apart, isAsLong, evictions, by });
-    assert.equal(by, what.split(",")[0], all);
+    if (!what.includes("anchor")) assert.equal(by, what.split(",")[0], all);
+    else assert.match(by, /^wasm, the cache is copied there and back: its kernels have no parameter anchor/);
     assert.ok(isAsLong && evictions >= 3, all);
     assert.ok(apart < 1e-5, all);
   }
-  assert.equal(sessions.length, 13);
-  assert.match(copied.by, /^wasm, the cache is copied there and back: its kernels have no parameter /);
-  assert.ok(copied.apart < 1e-5 && copied.isAsLong, JSON.stringify(copied));
+  assert.equal(sessions.length, 14);
+  assert.equal(models.length, 3);
   for (const one of models) {
     const device = one.what.split(":")[0];
     assert.deepEqual(one.said, one.expected, one.what);

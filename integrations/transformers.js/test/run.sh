@@ -8,7 +8,7 @@ export KVEVICT_MODULES=$2/package.json KVEVICT_PACKAGE=$3 KVEVICT_WEB=$4
 export KVEVICT_TRANSFORMERS=$3/dist/index.js
 
 missing() {
-  echo "skipped: $*; ./run check web installs it"
+  echo "skipped: $*; ./run check web installs what it needs and runs it"
   [[ -z ${KVEVICT_WEB_REQUIRED:-} ]] && exit 77
   exit 1
 }
@@ -20,6 +20,7 @@ version=${version#v}
 [[ -d $2/node_modules/@huggingface/transformers ]] ||
   missing "no npm package @huggingface/transformers in $2"
 if [[ $test == */browser.test.mjs ]]; then
+  [[ -n ${KVEVICT_WEB_REQUIRED:-} ]] || missing "takes minutes"
   KVEVICT_CHROMIUM=$(command -v chromium || command -v chromium-browser) ||
     missing "no chromium"
   export KVEVICT_CHROMIUM
