@@ -75,7 +75,8 @@ export class Eviction {
       throw new Error(`policy "${this.#policy}": the graph takes position_ids, which count on, ` +
         "so keys must not be rotated to their slots");
     }
-    if (this.#policy.needsQueries && !outputNames.includes(`query.${this.#layers[0].layer}`)) {
+    const hasQueries = this.#layers.every(({ layer }) => outputNames.includes(`query.${layer}`));
+    if (this.#policy.needsQueries && !hasQueries) {
       throw new Error(`policy "${this.#policy}" scores by queries, and the graph has no outputs ` +
         "query.N: addQueryOutputs() adds them");
     }
@@ -110,8 +111,9 @@ export class Eviction {
     const out = await run(this.#shorten(feeds, state, nNew));
     const queries = this.#takeQueries(out);
     const cache = this.#tensorsOf(out, "present");
-    if (cache.some(({ key, value }) => key === undefined || value === undefined)) {
-      throw new Error("the run was not asked for every present.N.key and present.N.value");
+    const isWhole = cache.every(({ key, value }) => key !== undefined && value !== undefined);
+    if (!isWhole || (this.#policy.needsQueries && queries.length < cache.length)) {
+      throw new Error("the run was not asked for every present.N.key, present.N.value and query.N");
     }
     const total = { seen: state.logical + nNew, bytesBefore: bytesOf(cache) };
     let reason = state.alone;

@@ -25,4 +25,11 @@ if [[ $test == */browser.test.mjs ]]; then
     missing "no chromium"
   export KVEVICT_CHROMIUM
 fi
+if [[ $test == */export.test.mjs ]]; then
+  for KVEVICT_PYTHON in python3 /usr/bin/python3 ''; do
+    "$KVEVICT_PYTHON" -c 'import torch.onnx' 2>/dev/null && break
+  done
+  export KVEVICT_PYTHON
+  [[ -n $KVEVICT_PYTHON ]] || { echo "skipped: no python3 with torch" && exit 77; }
+fi
 exec node --test --test-reporter=spec "$test"

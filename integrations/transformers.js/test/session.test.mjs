@@ -67,8 +67,8 @@ test("a cache in f16 is evicted as it is", async () => {
   const policy = { kind: "snapkv", budget: 40, window: 8, margin: 8 };
   const eviction = await evictSession(session, { policy: textOf(policy) });
   const result = await compare(ort, session, eviction, graph, policy);
-  // Each of 48 keys and values is rounded by 2 ** -11 of it at most; logits are sums of them.
-  assert.ok(result.apart < 0.02 && result.isAsLong && result.evictions >= 3, JSON.stringify(result));
+  // In each of two layers values of about 1 are rounded by up to 2 ** -11.
+  assert.ok(result.apart < 2 ** -10 && result.isAsLong && result.evictions >= 3, JSON.stringify(result));
   assert.equal(eviction.last.bytesAfter, eviction.last.stored * 2 * 2 * 2 * 16 * 2);
 });
 
@@ -132,6 +132,7 @@ test("caches and queries of other shapes are refused, and what was not asked for
   };
   const both = (cache, more) => ({ "present.0.key": cache, "present.0.value": cache, ...more });
   await refused({}, /not asked for every present\.N\.key/);
+  await refused(both(tensor("float32", 1, 2, 6, 8)), /not asked for every .* query\.N/, "tova:budget=4");
   await refused(both(tensor("float32", 2, 6, 8)), /present\.0\.key is \[2,6,8\], not \[1, heads, tokens, dim\]/);
   await refused(both(tensor("float64", 1, 2, 6, 8)), /present\.0\.key is float64: float32 and float16 are known/);
   await refused(both(tensor("float32", 1, 2, 6, 8), { "query.0": tensor("float32", 1, 3, 6, 8) }),
