@@ -103,16 +103,18 @@ check_fuzz() {
   return "$status"
 }
 
-# Nor this, for what it installs: the WGSL kernels in Dawn, on the software driver for
-# Vulkan that comes with Chromium, and the demo page in Chromium. Takes under 5 minutes.
+# Nor this, for what it installs: the WGSL kernels in Dawn, the demo page and
+# transformers.js in Chromium, on the software driver for Vulkan that comes with it. The
+# newest transformers.js may differ from the pinned one: that is reported and never a
+# failure.
 check_web() {
-  local folder=$release_dir/web packages=(chromium libvulkan1)
+  local folder=$release_dir/web packages=(chromium libvulkan1) models=$release_dir/web-transformers
   command -v node >/dev/null || packages+=(nodejs)
   command -v npm >/dev/null || packages+=(npm)
-  need "${packages[@]}" "${build_packages[@]}"
+  need_with_bindings "${build_packages[@]}" "${packages[@]}"
   need_wasm
   configure "$release_dir"
-  mkdir -p "$folder"
+  mkdir -p "$folder" "$models"
   packages=(kvevict_webgpu_native kvevict_cli)
   if has_target kvevict_web_demo; then
     packages+=(kvevict_web_demo)
@@ -122,6 +124,14 @@ check_web() {
   build "$release_dir" "${packages[@]}"
   cp bindings/web/webgpu/test/package.json "$folder"
   npm install --prefix "$folder" --no-audit --no-fund --silent
+  if has_target kvevict_transformers; then
+    build "$release_dir" kvevict_transformers
+    # Without scripts: the tests do not use what transformers.js runs in Node.
+    cp integrations/transformers.js/test/package.json "$models"
+    npm install --prefix "$models" --no-audit --no-fund --silent --ignore-scripts
+    pkg/canary_transformers.sh "$PWD/$release_dir" ||
+      say "the newest transformers.js is another one now"
+  fi
   KVEVICT_WEB_REQUIRED=1 run_tests "$release_dir" web -L web
 }
 
