@@ -112,7 +112,6 @@ check_web() {
   command -v node >/dev/null || packages+=(nodejs)
   command -v npm >/dev/null || packages+=(npm)
   need_with_bindings "${build_packages[@]}" "${packages[@]}"
-  need_wasm
   configure "$release_dir"
   mkdir -p "$folder" "$models"
   packages=(kvevict_webgpu_native kvevict_cli)

@@ -19,8 +19,8 @@ type ContextOptions struct {
 	// sequence then holds host memory for the scores of all layers at MaxTokens, 4 bytes per
 	// token and KV head.
 	SelectOnHost bool
-	// true: wait after every kernel, so that a fault names the kernel, and check on the device
-	// that keep lists are strictly ascending and that the slots of Context.Reorder() exist.
+	// true: wait after every kernel, so that a fault names it, and check on the device that keep
+	// lists ascend and that slots of Context.Reorder() exist.
 	Debug bool
 
 	Threads int                                  // goroutines that share a call's work; 0 means 1
@@ -101,8 +101,8 @@ type Layout struct {
 	// Elements from one head's table to the next's; 0: heads share one.
 	BlockTableHeadStride uint64
 	// Rows of a ring, as for a sliding window; 0: no ring. Calls still name token t slot t; its
-	// row lies where the formulas above put row (t + RingFirst) % RingSlots. In blocks a ring
-	// uses all those that hold its rows.
+	// row lies where the formulas above put row (t + RingFirst) % RingSlots. A ring in blocks
+	// uses all that hold its rows.
 	RingSlots int
 	// Row of token 0, < RingSlots; 0 without.
 	RingFirst int
@@ -119,8 +119,8 @@ type Layout struct {
 // LayerGeometry is the attention geometry of one layer.
 type LayerGeometry struct {
 	// What the layer keeps. Only full caches are evicted. Other layers have no keep lists, budget
-	// or stored length, and are not observed. Their fields below are not read, nor, but for its
-	// size, a view or inputs of theirs.
+	// or stored length, and are not observed. Their fields below are not read. Calls read only
+	// the StructSize of their entries in arrays of views and inputs.
 	Cache LayerCache
 	// Query heads, a multiple of KVHeads, to 65535.
 	QHeads int
@@ -131,11 +131,10 @@ type LayerGeometry struct {
 	// Elements of a value row; 0 if VDType is opaque. With any other VDType 0 means that there is
 	// no V.
 	VHeadDim int
-	// Dtype of the queries given to observe and score: f32, f16 or bf16, or opaque if the signal
-	// does not read them. With f16 or bf16, observe takes rows of f32 too, for window attention,
-	// and rounds them: elements are then off by at most 2^-11 of themselves (f16, up to 65504;
-	// 2^-25 near 0) or 2^-8 (bf16). The sequence keeps half the bytes, and CUDA multiplies half
-	// as much as for f32.
+	// Dtype of the queries that are given: f32, f16 or bf16, or opaque if the signal does not
+	// read them. With f16 or bf16, observe takes rows of f32 too, for window attention, and
+	// rounds each element by at most 2^-11 of it (f16, up to 65504; 2^-25 near 0) or 2^-8 (bf16).
+	// A sequence then keeps half the bytes, and CUDA multiplies half as much.
 	QDType DType
 	// Dtype of the keys.
 	KDType DType

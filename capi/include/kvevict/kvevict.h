@@ -679,8 +679,7 @@ typedef struct kvevict_view {
   uint64_t block_table_head_stride;
   /** Rows of a ring, as for a sliding window; 0: no ring. Calls still name
    *  token t slot t; its row lies where the formulas above put row (t +
-   *  ring_first) % ring_slots. In blocks a ring uses all those that hold its
-   *  rows. */
+   *  ring_first) % ring_slots. A ring in blocks uses all that hold its rows. */
   uint32_t ring_slots;
   uint32_t ring_first; /**< Row of token 0, < ring_slots; 0 without. */
   /** Paged: how many blocks at the start of every table other sequences hold
@@ -732,7 +731,8 @@ typedef struct kvevict_layer_geometry {
   uint32_t struct_size;
   /** What the layer keeps. Only full caches are evicted. Other layers have no
    *  keep lists, budget or stored length, and are not observed. Their fields
-   *  below are not read, nor, but for its size, a view or inputs of theirs. */
+   *  below are not read. Calls read only the struct_size of their entries in
+   *  arrays of views and inputs. */
   kvevict_layer_cache cache;
   uint32_t n_q_heads; /**< Query heads, a multiple of n_kv_heads, to 65535. */
   /** KV heads; query head h reads KV head h / (n_q_heads / n_kv_heads). */
@@ -993,8 +993,7 @@ enum kvevict_reason KVEVICT_INT32 {
   /** Values are quantized: merging would round them again. */
   KVEVICT_REASON_QUANTIZED_VALUES = 8,
   /** Groups of tokens share scales, or the view has recent planes, so rows
-   *  cannot move one by one. Calls with such a view report it, plans never
-   *  do. */
+   *  cannot move one by one. Calls with such a view report it, plans do not. */
   KVEVICT_REASON_TOKEN_GROUPS = 9,
   /** An eviction did nothing: the policy's `prompt` is not inside, and
    *  kvevict_sequence_end_prompt() has not been called. */
@@ -1425,8 +1424,7 @@ KVEVICT_API void kvevict_sequence_destroy(kvevict_sequence* sequence)
     KVEVICT_NOEXCEPT;
 
 /**
- * Forgets everything, as if newly created, but keeps query memory; allocates
- * nothing.
+ * Forgets everything, as if newly created; keeps query memory, allocates none.
  * @param[in] sequence  Non-NULL.
  * @param[in] stream    See kvevict_stream.
  */
