@@ -13,6 +13,8 @@ export class GpuEvictor {
   #layers;
   #rope;
   #evictors = new Map();
+  // Tensors on the GPU are not collected with the cache that they belong to.
+  #forgotten = new FinalizationRegistry((lists) => disposeAll(lists));
   #capacity = 0;
 
   // Throws what the evictor does not know of a policy.
@@ -30,8 +32,7 @@ export class GpuEvictor {
   // Evictors for caches of so many slots; layers that are alike share one.
   #grow(nSlots) {
     if (nSlots <= this.#capacity) return;
-    for (const evictor of this.#evictors.values()) evictor.destroy();
-    this.#evictors.clear();
+    this.destroy();
     this.#capacity = Math.max(1024, 2 ** Math.ceil(Math.log2(nSlots)));
     for (const layer of this.#layers) {
       const shape = {
@@ -50,11 +51,13 @@ export class GpuEvictor {
 
   // Each layer's last queries: tensors, of which as many stay as the window needs.
   start() {
-    return { queries: this.#layers.map(() => []) };
+    const state = { queries: this.#layers.map(() => []) };
+    this.#forgotten.register(state, state.queries);
+    return state;
   }
 
   async observe(state, queries) {
-    const { window } = this.#window;
+    const window = this.#window;
     for (const [l, tensor] of queries.entries()) {
       const list = state.queries[l];
       list.push({ tensor, ...describeQueries(tensor, this.#layers[l].kHeadDim) });
@@ -68,8 +71,12 @@ export class GpuEvictor {
 
   // tova alone has another default than the kinds with a window.
   get #window() {
-    const { kind, window = kind === "tova" ? 1 : 32 } = this.#policy;
-    return { window };
+    return this.#policy.window ?? (this.#policy.kind === "tova" ? 1 : 32);
+  }
+
+  destroy() {
+    for (const evictor of this.#evictors.values()) evictor.destroy();
+    this.#evictors.clear();
   }
 
   append() {}
@@ -98,11 +105,7 @@ export class GpuEvictor {
     }));
     this.#device.queue.submit([encoder.finish()]);
     for (const buffer of owned) buffer.destroy();
-    if (this.#policy.rotate) { // they were turned for other slots
-      for (const list of state.queries) {
-        for (const { tensor } of list.splice(0)) tensor.dispose();
-      }
-    }
+    if (this.#policy.rotate) disposeAll(state.queries); // they were turned for other slots
     return made;
   }
 
@@ -110,7 +113,7 @@ export class GpuEvictor {
   // all, else copies of several, [rows, heads, dim].
   #queries(encoder, list, l, owned) {
     if (list.length === 0) return {};
-    const { window } = this.#window;
+    const window = this.#window;
     const { kHeadDim, nQHeads } = this.#layers[l];
     const [first] = list;
     const row = kHeadDim * 4;
@@ -158,4 +161,8 @@ export class GpuEvictor {
       dataType: tensor.type, dims: [1, nHeads, kept, dim], dispose: () => buffer.destroy(),
     });
   }
+}
+
+function disposeAll(lists) {
+  for (const { tensor } of lists.flatMap((list) => list.splice(0))) tensor.dispose();
 }

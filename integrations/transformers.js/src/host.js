@@ -60,6 +60,10 @@ export class HostEvictor {
     sequence.append(nTokens);
   }
 
+  destroy() {
+    this.#plan.destroy();
+  }
+
   endPrompt(sequence) {
     sequence.endPrompt();
   }

@@ -95,6 +95,7 @@ export class Eviction {
     evicting.delete(this.#session);
     delete this.#session.run; // that of its class is back
     if (this.#session.run !== this.#run) this.#session.run = this.#run;
+    this.#evictor?.destroy();
   }
 
   #tensorsOf(values, prefix) {

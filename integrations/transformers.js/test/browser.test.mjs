@@ -78,7 +78,7 @@ test("sessions and models evict in a browser, in GPU buffers on the webgpu provi
     assert.ok(isAsLong && evictions >= 3, all);
     assert.ok(apart < 1e-5, all);
   }
-  assert.equal(sessions.length, 14);
+  assert.equal(sessions.length, 15);
   assert.equal(models.length, 3);
   for (const one of models) {
     const device = one.what.split(":")[0];

@@ -5,6 +5,7 @@ import { create, kvevict, ort } from "./packages.mjs";
 import { defaults, isByLength, makeDecoder } from "./decoder.mjs";
 import { Reader, graphs, tokens } from "./rig.mjs";
 import { Reference } from "./reference.mjs";
+import { write } from "../src/protobuf.js";
 const { addQueryOutputs, inspectGraph, GraphError } = kvevict;
 
 test("where positions come from, and how logits are scaled", () => {
@@ -82,6 +83,9 @@ test("graphs that are not known are refused with the reason", () => {
   refused({ layers: 0 }, /no input past_key_values\.N\.key/);
   assert.throws(() => addQueryOutputs(makeDecoder({ kind: "mha", kvHeads: 4, hasBias: true })),
                 /MultiHeadAttention adds a bias to its queries/);
+  // As in a merged decoder, whose branches alone read the cache.
+  const branches = write(7, [write(11, [write(1, "past_key_values.0.key")])]);
+  assert.throws(() => inspectGraph(branches), /no operation of the graph reads past_key_values\.0\.key/);
   assert.throws(() => inspectGraph(new Uint8Array(0)), /no ONNX model/);
   assert.throws(() => inspectGraph(makeDecoder().subarray(0, 1000)), /no protobuf/);
 });

@@ -14,7 +14,7 @@ const split = (row, n) => Array.from({ length: n }, (_, h) =>
   Array.from(row.subarray(h * row.length / n, (h + 1) * row.length / n)));
 const dot = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0);
 
-// `policy` has kind, budget and, where they are not the core's defaults, sink, window and margin.
+// `policy` has kind, budget (up to 1 a share of the tokens seen) and, where they are not the core's defaults, sink, window and margin.
 // Graphs that rotate by length have keys that are turned to their slots.
 export class Reference {
   seen = 0;
@@ -51,10 +51,11 @@ export class Reference {
   read(ids) {
     let logits;
     for (const id of ids) logits = this.#readOne(id);
-    const { budget, margin, window } = this.#policy;
-    if (budget !== undefined && this.stored > budget + margin &&
+    const { budget: given, margin, window } = this.#policy;
+    const budget = given <= 1 ? Math.floor(given * this.seen) : given;
+    if (given !== undefined && this.stored > budget + margin &&
         this.#layers[0].queries.length >= window) {
-      for (const layer of this.#layers) this.#evict(layer);
+      for (const layer of this.#layers) this.#evict(layer, budget);
       ++this.evictions;
     }
     return logits;
@@ -95,8 +96,8 @@ export class Reference {
       entries.reduce((all, { value }, i) => all + exps[i] / sum * value[d], 0));
   }
 
-  #evict(layer) {
-    const { kind, budget, sink, window, hasWindow, byLength } = this.#policy;
+  #evict(layer, budget) {
+    const { kind, sink, window, hasWindow, byLength } = this.#policy;
     const nTokens = layer.heads[0].length; // earlier layers are evicted already
     const recent = kind === "streaming-llm" ? budget - sink : window;
     const scores = kind === "streaming-llm" ? layer.heads.map(() => []) : hasWindow

@@ -86,6 +86,7 @@ export const policies = [
   { kind: "keydiff", budget: 40, margin: 5 },
   { kind: "snapkv", budget: 40, window: 8, margin: 8 },
   { kind: "tova", budget: 40 },
+  { kind: "knorm", budget: 0.5 },
 ];
 export const textOf = ({ kind, ...parameters }) =>
   `${kind}:${Object.entries(parameters).map(([key, value]) => `${key}=${value}`).join(",")}`;
