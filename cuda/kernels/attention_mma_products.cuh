@@ -81,14 +81,6 @@ KV_DEVICE void MultiplyKeys(const uint8_t* queries, const uint8_t* keys,
 // Sums of a warp's rows, weighted: [eight elements][2 * row + element].
 using Sums = float[kValueDim / 8][4];
 
-// A part of a weight. That of bf16 is cut, which costs less; of both parts
-// 2^-16 of the weight is lost at most, 2^-22 with f16.
-KV_DEVICE uint32_t WeightPart(float v, uint32_t part) {
-  constexpr int kElement = ValueTile::kElement;
-  const uint32_t high =
-      kElement == kBF16 ? FromFloat<kF32>(v) >> 16 : FromFloat<kElement>(v);
-  return part == 0 ? high : FromFloat<kElement>(v - ToFloat<kElement>(high));
-}
 // Adds the values from `values` on with the weights of a chunk.
 KV_DEVICE void AddValues(const uint8_t* values, const Chunk& weights,
                          Sums& sums) {
@@ -98,8 +90,8 @@ KV_DEVICE void AddValues(const uint8_t* values, const Chunk& weights,
 #pragma unroll
     for (uint32_t i = 0; i < 4; ++i) {
       const float* const pair = &weights.x[i / 2][i % 2 * 2];
-      w[part][i] = WeightPart(pair[0], part) & 0xffff;
-      w[part][i] |= WeightPart(pair[1], part) << 16;
+      w[part][i] = CutPartOf<ValueTile::kElement>(pair[0], part > 0);
+      w[part][i] |= CutPartOf<ValueTile::kElement>(pair[1], part > 0) << 16;
     }
   }
   // Slots 0-7 and 8-15 of elements 0-7, then of 8-15.

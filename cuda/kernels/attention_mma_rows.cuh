@@ -66,20 +66,17 @@ KV_DEVICE void StoreEight(const float* v, uint8_t* to) {
     Bytes16 words;
 #pragma unroll
     for (uint32_t j = 0; j < 4; ++j) {
-      words.x[j] = PartOf<Tile::kElement>(v[2 * j], part > 0) |
-                   PartOf<Tile::kElement>(v[2 * j + 1], part > 0) << 16;
+      words.x[j] = CutPartOf<Tile::kElement>(v[2 * j], part > 0) |
+                   CutPartOf<Tile::kElement>(v[2 * j + 1], part > 0) << 16;
     }
     *reinterpret_cast<Bytes16*>(to + part * Tile::kPartBytes) = words;
   }
 }
 
 template <class Tile>
-KV_DEVICE void StoreOne(float v, uint8_t* to) {
-#pragma unroll
-  for (uint32_t part = 0; part < Tile::kParts; ++part) {
-    *reinterpret_cast<uint16_t*>(to + part * Tile::kPartBytes) =
-        static_cast<uint16_t>(PartOf<Tile::kElement>(v, part > 0));
-  }
+KV_DEVICE void StoreElement(uint32_t bits, uint32_t part, uint8_t* to) {
+  *reinterpret_cast<uint16_t*>(to + part * Tile::kPartBytes) =
+      static_cast<uint16_t>(bits);
 }
 
 constexpr uint32_t kWarpRows = kAttendSlots / kAttendMmaWarps;  // of a tile
@@ -168,7 +165,11 @@ KV_DEVICE void DecodeNarrow(const CacheRows& rows, const CacheRow& mine,
       if (row.address != 0 && e < rows.head_dim) {
         v = LoadElement(Tag(), rows, row, FindElement(Tag(), rows, e));
       }
-      StoreOne<Tile>(v, tile + r * Tile::kPitch + e * 2);
+#pragma unroll
+      for (uint32_t part = 0; part < Tile::kParts; ++part) {
+        StoreElement<Tile>(CutPartOf<Tile::kElement>(v, part > 0), part,
+                           tile + r * Tile::kPitch + e * 2);
+      }
     }
   }
 }
@@ -231,8 +232,12 @@ KV_DEVICE void StoreQueries(const CacheRows& rows, const Address& address,
     for (uint32_t n = 0; n < kOfLane; ++n) {
       const uint32_t e = n * 32 + Lane();
       if (e >= kKeyDim) continue;
-      StoreOne<QueryTile>(v[n] * factor,
-                          queries + r * QueryTile::kPitch + e * 2);
+#pragma unroll
+      for (uint32_t part = 0; part < QueryTile::kParts; ++part) {
+        StoreElement<QueryTile>(
+            PartOf<QueryTile::kElement>(v[n] * factor, part > 0), part,
+            queries + r * QueryTile::kPitch + e * 2);
+      }
     }
   }
 }

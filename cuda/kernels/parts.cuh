@@ -28,6 +28,17 @@ KV_DEVICE uint32_t PartOf(float v, bool is_low) {
   return is_low ? FromFloat<kElement>(v - ToFloat<kElement>(high)) : high;
 }
 
+// The same for less: high parts of bf16 are cut, so that 2^-16 |v| is lost at
+// most. A NaN must come from arithmetic.
+template <int kElement>
+KV_DEVICE uint32_t CutPartOf(float v, bool is_low) {
+  uint32_t high = FromFloat<kF32>(v) >> 16;
+  if constexpr (kElement == kF16) high = v == v ? FromFloat<kF16>(v) : 0x7e00;
+  if (!is_low) return high;
+  const float rest = v - ToFloat<kElement>(high);
+  return rest == rest ? FromFloat<kElement>(rest) : 0;
+}
+
 // The inverse of a power of two.
 KV_DEVICE float InverseOfPower(float v) {
   return ToFloat<kF32>((254u << 23) - FromFloat<kF32>(v));

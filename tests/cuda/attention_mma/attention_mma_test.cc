@@ -16,10 +16,12 @@ using cuda::QueryTile;
 using cuda::ValueTile;
 
 // What a part loses, see cuda/kernels/parts.cuh.
-double LostOf(int element, uint32_t n_parts) {
-  if (n_parts == 1) return 0.0;
-  return element == cuda::kF16 ? 0x1p-22 : 0x1p-17;
+double LostOfQueries() {
+  if (QueryTile::kParts == 1) return 0.0;
+  return QueryTile::kElement == cuda::kF16 ? 0x1p-22 : 0x1p-17;
 }
+template <class Tile>
+constexpr double kLostOf = Tile::kParts == 1 ? 0.0 : 0x1p-16;
 
 // Scales that are no powers of two, so that codes become numbers of more than
 // eight bits.
@@ -72,14 +74,12 @@ AttendCase RandomCase(uint32_t turn, uint32_t n_most, Random& random) {
 void SetErrors(const rig::TensorCore& core, AttendCase* c) {
   const uint32_t of_keys =
       c->keys.head_dim * QueryTile::kParts * KeyTile::kParts;
-  c->dot_error = LostOf(KeyTile::kElement, QueryTile::kParts) +
-                 LostOf(KeyTile::kElement, KeyTile::kParts) +
-                 core.DotError(of_keys) * 0x1p-24;
+  c->dot_error =
+      LostOfQueries() + kLostOf<KeyTile> + core.DotError(of_keys) * 0x1p-24;
   const bool is_f16 = ValueTile::kElement == cuda::kF16;
   const uint32_t of_values =
       c->keys.n_most * cuda::kWeightParts * ValueTile::kParts;
-  c->value_error = (is_f16 ? 0x1p-22 : 0x1p-16) +
-                   LostOf(ValueTile::kElement, ValueTile::kParts) +
+  c->value_error = (is_f16 ? 0x1p-22 : 0x1p-16) + kLostOf<ValueTile> +
                    core.DotError(of_values) * 0x1p-24;
   // A weight of f16 is at most 2^15, and off by 2^-25 at least.
   c->lost_weight = is_f16 ? 0x1p-40 : 0.0;
@@ -115,10 +115,13 @@ void Check(uint32_t turn, Random& random) {
   const uint32_t n_layers = 1 + turn % 2;
   std::vector<float> odd;
   if (turn % 3 != 0) odd = {NAN, INFINITY, -INFINITY};
+  // Infinite keys make weights of 0 or NaN, and NaN makes NaN.
+  std::vector<float> odd_keys;
+  if (turn % 6 == 5) odd_keys = {-INFINITY, -INFINITY, INFINITY, NAN};
   std::vector<AttendedLayer> layers;
   for (size_t l = 0; l < n_layers; ++l) {
     c.tokens.AddLayer(0, n_most - random.Below(n_most / 2), random);
-    layers.push_back(MakeLayer(c, l, odd, random));
+    layers.push_back(MakeLayer(c, l, odd, random, odd_keys));
   }
   const rig::TensorCore& core =
       rig::kTensorCores[turn % std::size(rig::kTensorCores)];

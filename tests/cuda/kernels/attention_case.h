@@ -49,9 +49,10 @@ struct AttendedLayer {
 };
 
 inline AttendedLayer MakeLayer(const AttendCase& c, size_t l,
-                               const std::vector<float>& odd, Random& random) {
+                               const std::vector<float>& odd, Random& random,
+                               const std::vector<float>& odd_keys = {}) {
   AttendedLayer layer;
-  layer.keys = MakeCacheLayer(c.keys, c.tokens, l, {}, random);
+  layer.keys = MakeCacheLayer(c.keys, c.tokens, l, odd_keys, random);
   layer.values = MakeCacheLayer(c.values, c.tokens, l, odd, random, false,
                                 &layer.keys.tables);
   const size_t n_rows = size_t{c.n_q_heads()} * c.n_queries;
