@@ -152,6 +152,10 @@ struct Softmax {
   }
 };
 
+struct alignas(8) SumPair {
+  float x[2];
+};
+
 // Adds the sums of all warps' slots in the order of their groups, and stores the
 // states. `memory` is free for all threads.
 KV_DEVICE void StoreStates(const Part& part, Softmax& softmax, const Sums& sums,
@@ -173,11 +177,9 @@ KV_DEVICE void StoreStates(const Part& part, Softmax& softmax, const Sums& sums,
     }
 #pragma unroll
     for (uint32_t j = 0; j < kValueDim / 8; ++j) {
-#pragma unroll
-      for (uint32_t i = 0; i < 2; ++i) {
-        memory[at * kStride + j * 8 + Lane() % 4 * 2 + i] =
-            sums[j][2 * row + i];
-      }
+      *reinterpret_cast<SumPair*>(
+          &memory[at * kStride + j * 8 + Lane() % 4 * 2]) = {
+          {sums[j][2 * row], sums[j][2 * row + 1]}};
     }
   }
   BlockSync();
@@ -202,7 +204,7 @@ KV_DEVICE void StoreStates(const Part& part, Softmax& softmax, const Sums& sums,
     for (uint32_t g = 0; g < kShape.key_groups; ++g) {
       const uint32_t at = g * kBlockRows + row;
       const float of_group = references[at];
-      // With one group NaN and infinity stay what they are.
+      // Of rows that see nothing all are minus infinity, and sums are 0.
       factors[at] = of_group == most ? 1.0f : Exp2(of_group - most);
       total = Fma(factors[at], totals[at], total);
     }
