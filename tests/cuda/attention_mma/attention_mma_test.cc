@@ -85,9 +85,22 @@ void SetErrors(const rig::TensorCore& core, AttendCase* c) {
   c->lost_weight = is_f16 ? 0x1p-40 : 0.0;
 }
 
+// Splits of which a row sees nothing have sums of 0, whatever their weight is.
+void ExpectNothing(const std::vector<float>& states, size_t n_states,
+                   uint32_t dim) {
+  const uint32_t n = cuda::AttendStateFloats(dim);
+  for (size_t i = 0; i < n_states; ++i) {
+    const float* const state = &states[i * n];
+    if (state[0] != -INFINITY) continue;
+    for (uint32_t e = 1; e < n; ++e) {
+      if (state[e] != 0.0f) Fail("a state of nothing has %g", state[e]);
+    }
+  }
+}
+
 // Runs as cuda/attend.cc does, some blocks of rows at a time.
 void RunAll(const AttendCase& c, cuda::AttendParams p, uint32_t n_layers,
-            uint32_t most, const simt::Options& options) {
+            uint32_t most, bool is_odd, const simt::Options& options) {
   const uint32_t n_heads = c.keys.n_heads;
   const uint32_t rows = cuda::kAttendRows;
   const uint32_t n_blocks = (c.n_queries * c.group + rows - 1) / rows;
@@ -104,6 +117,11 @@ void RunAll(const AttendCase& c, cuda::AttendParams p, uint32_t n_layers,
         cuda::attend_mma, {p.n_splits * n_groups, n_heads, n_layers},
         {cuda::kAttendMmaThreads}, kShape.shared_bytes, p, options);
     if (!error.empty()) Fail("%s", error.c_str());
+    if (!is_odd) {
+      ExpectNothing(states,
+                    size_t{n_layers} * n_heads * p.n_blocks * p.n_splits * rows,
+                    c.values.head_dim);
+    }
     Run(cuda::attend_finish, {p.n_blocks * rows, n_heads, n_layers},
         cuda::kAttendFinishThreads, p, options);
   }
@@ -139,7 +157,7 @@ void Check(uint32_t turn, Random& random) {
   for (uint32_t order = turn; order < turn + n_orders; ++order) {
     simt::Options options = Schedule(order);
     options.tensor_core = core;
-    RunAll(c, p, n_layers, most, options);
+    RunAll(c, p, n_layers, most, !odd.empty() || !odd_keys.empty(), options);
     for (size_t l = 0; l < n_layers; ++l) {
       Compare(c, layers[l], l, turn, /*has_sums=*/false);
     }

@@ -199,7 +199,7 @@ void ExpectOfAttention() {
   Expect("attend_mma", "exponentials per pair", Each(c.CountOf("ex2"), kPairs),
          1.1);
   Expect("attend_mma", "instructions per key and row",
-         Each(c.CountOf(""), kPairs), 40);
+         Each(c.CountOf(""), kPairs), 64);
 }
 
 // ---- Pooling and selection ----
