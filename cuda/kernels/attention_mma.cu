@@ -96,6 +96,16 @@ KV_DEVICE Part PartOfBlock(const AttendParams& p) {
   return part;
 }
 
+// For all threads that share rows of tiles. A warp that has all query rows uses
+// those that it stored itself.
+KV_DEVICE void TileSync() {
+  if constexpr (kShape.row_warps == 1) {
+    WarpSync();
+  } else {
+    BlockSync();
+  }
+}
+
 // The softmax of a lane's two rows so far.
 struct Softmax {
   uint32_t begin[2];
@@ -247,6 +257,7 @@ KV_KERNEL(attend_mma, AttendParams, kAttendMmaThreads, 2) {
   StoreQueries(
       p.queries, [&](uint32_t r) { return part.Row(r).stored.address; },
       queries, scales);
+  if constexpr (kShape.row_warps == 1) BlockSync();  // queries are there
   Softmax softmax;
 #pragma unroll
   for (uint32_t row = 0; row < 2; ++row) {
@@ -261,11 +272,11 @@ KV_KERNEL(attend_mma, AttendParams, kAttendMmaThreads, 2) {
   if (kShape.two_tiles && first < part.end) part.StartKeys(first, keys);
   for (uint32_t tile = first; tile < part.end; tile += kAttendSlots) {
     if (!kShape.two_tiles) {
-      if (tile > first) BlockSync();  // all have used the values before
+      if (tile > first) TileSync();  // all have used the values before
       part.StartKeys(tile, keys);
     }
-    CopyAsyncWait<0>();
-    BlockSync();  // keys are there, and all have used the values before
+    if constexpr (KeyTile::kParts == 1) CopyAsyncWait<0>();
+    TileSync();  // keys are there, and all have used the values before
     if (kShape.two_tiles) part.StartValues(tile, values);
     float row_scales[2] = {1.0f, 1.0f};
     if constexpr (kScalesQueries) {
@@ -276,7 +287,7 @@ KV_KERNEL(attend_mma, AttendParams, kAttendMmaThreads, 2) {
     MultiplyKeys(queries + my_rows * QueryTile::kPitch,
                  keys + my_slots * KeyTile::kPitch, row_scales, x);
     if (!kShape.two_tiles) {
-      BlockSync();  // all have used the keys
+      TileSync();  // all have used the keys
       part.StartValues(tile, values);
     }
     const uint32_t my_first = tile + my_slots;
@@ -294,8 +305,8 @@ KV_KERNEL(attend_mma, AttendParams, kAttendMmaThreads, 2) {
         for (uint32_t i = 0; i < 4; ++i) sums[j][i] *= factors[i / 2];
       }
     }
-    CopyAsyncWait<0>();
-    BlockSync();  // values are there, and all have used the keys
+    if constexpr (ValueTile::kParts == 1) CopyAsyncWait<0>();
+    TileSync();  // values are there, and all have used the keys
     const uint32_t next = tile + kAttendSlots;
     if (kShape.two_tiles && next < part.end) part.StartKeys(next, keys);
 #pragma unroll
