@@ -875,8 +875,10 @@ KVEVICT_API void kvevict_plan_destroy(kvevict_plan* plan) KVEVICT_NOEXCEPT;
  * k_head_dim, window and group size. This call prepares those for contiguous
  * keys and for block ids, and those for heads of different lengths if the plan
  * may have such heads. The first call that needs another one compiles it, e.g.
- * for rings and address tables. All other kernels serve every plan. Kernels
- * that are in kernel_cache_dir are not compiled again.
+ * for rings and address tables. kvevict_attend() likewise compiles kernels for
+ * tensor cores at the first call with other dtypes, numbers of elements or, up
+ * to 64, of query rows. All other kernels serve every plan. Kernels that are in
+ * kernel_cache_dir are not compiled again.
  *
  * @param[in] context  Non-NULL.
  * @param[in] plan     Created from `context`; NULL: only the kernels that serve
