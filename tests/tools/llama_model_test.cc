@@ -307,8 +307,8 @@ Test(llama_model, quantized_weights_give_the_logits_of_dequantized_ones) {
   for (const auto& prompt : json["prompts"]) {
     const std::vector<int32_t> ids = prompt["prompt_ids"];
     if (ids.size() > LlamaModel::kMaxChunk) continue;
-    KvCache cache(model.CacheShape(KVEVICT_DTYPE_F32,
-                                   static_cast<uint32_t>(ids.size())));
+    KvCache cache(
+        model.CacheShape(KVEVICT_DTYPE_F32, static_cast<uint32_t>(ids.size())));
     model.Forward(ids, 0, cache, logits);
     for (const auto& entry : prompt["dequantized"]["top20"]) {
       const double expected = entry[1];
@@ -346,9 +346,9 @@ Test(llama_model, projected_norms_are_those_of_their_definition) {
           double sum = 0;
           for (uint32_t i = 0; i < c.head_dim; ++i) {
             const size_t input = (head * group + g) * size_t{c.head_dim} + i;
-            sum += double{values[(row * c.n_kv_heads + head) * c.head_dim +
-                                 i]} *
-                   weights.layers[1].wo.elems[input * c.d_model + o];
+            sum +=
+                double{values[(row * c.n_kv_heads + head) * c.head_dim + i]} *
+                weights.layers[1].wo.elems[input * c.d_model + o];
           }
           expected += std::abs(sum) / group;
         }
