@@ -25,7 +25,7 @@ static const char* ListKeys(const char* policy, char* list, size_t size) {
   for (uint32_t i = 0; kvevict_parameter_at(policy, i, &row) == KVEVICT_OK;
        ++i) {
     const size_t length = strlen(list);
-    snprintf(list + length, size - length, "%s%s", i == 0 ? "" : ", ", row.key);
+    snprintf(list + length, size - length, "%s%s", i == 0 ? "" : " ", row.key);
   }
   return list;
 }

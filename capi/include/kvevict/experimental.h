@@ -343,9 +343,9 @@ kvevict_plan_capabilities(const kvevict_plan* plan, uint32_t layer,
  * @param[out] keep      Non-NULL, keep->struct_size set; as `options`.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
  *         for a layer whose heads have budgets of their own (head_budgets), for
- *         selection in two stages (`secure`, `first_stage_mass`), and if scores
- *         decide the budgets of heads (`heads`) or layers (split cake, lazy or
- *         scores).
+ *         selection in two stages (`secure`, `first_stage_mass`,
+ *         `secure_values`), and if scores decide the budgets of heads (`heads`)
+ *         or layers (split cake, lazy or scores).
  *         kvevict_sequence_evict() does all of these, with policy custom also
  *         by the caller's scores.
  */

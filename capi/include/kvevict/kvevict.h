@@ -1144,8 +1144,8 @@ typedef struct kvevict_score_job {
  *                             (arXiv:2504.04704, arXiv:2509.15038)
  *   custom                    the caller's scores, pooled
  *
- * The call applies `weight` and subtracts redundancy (arXiv:2505.24133) last;
- * only an eviction runs the two stages of `secure`. A key with NaN or infinity
+ * The call applies `weight`, subtracts redundancy (arXiv:2505.24133) and draws
+ * last; an eviction alone runs the stages of `secure`. A key with NaN or infinity
  * scores NaN. It also makes the head's other scores NaN with window attention
  * and expected-attention, and its chunk's with non-causal. Cost: K is read
  * once; by keydiff, lagkv and cur up to twice; by window attention on CUDA
@@ -1711,11 +1711,11 @@ typedef struct kvevict_evict_report {
  *
  * The mass of a token is the score that the list was chosen by: pooled,
  * weighted and reduced. Scores are a mass if the signal is attention (paid or
- * expected) or the caller's scores, without prior, redundancy, secure,
- * first_stage_mass, rescue and diverse_mass; kvevict_policy_resolve() tells.
- * Tokens without a finite score, and those of a kept window, have no mass and
- * are in neither sum. Sinks and other tokens that must stay have the mass of
- * their score. With `chunk` only chunks that lose tokens have masses.
+ * expected) or the caller's scores, without prior, redundancy, secure, draw,
+ * secure_values, first_stage_mass, rescue and diverse_mass;
+ * kvevict_policy_resolve() tells. Tokens without a finite score, and those of a
+ * kept window, have no mass and are in neither sum. Others that must stay have
+ * that of their score. With `chunk` only chunks that lose tokens have masses.
  */
 typedef struct kvevict_list_report {
   uint32_t struct_size;

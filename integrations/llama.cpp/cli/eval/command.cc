@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "arguments.h"
 #include "candidates.h"
 #include "kvevict/experimental.h"
+#include "llama_prefill.h"
+#include "own_prefill.h"
 #include "platform.h"
 #include "policy.h"
 #include "recall.h"
@@ -25,6 +28,8 @@
 #include "texts.h"
 #include "tools/commands/output.h"
 #include "tools/engine/progress_bar.h"
+#include "tools/llama/gguf.h"
+#include "tools/llama/llama_gguf.h"
 #include "windows.h"
 
 namespace kvevict::llama_cli {
@@ -41,10 +46,16 @@ struct Arguments : ModelArguments {
   std::vector<double> keep = {50, 25, 12.5, 6.25};  // %
   uint32_t n_windows = 6, n_prompt = 0, n_predict = 0, stride = 0;
   uint32_t n_tasks = 1, n_task_tokens = 0;
+  std::vector<std::string> kinds = TaskKinds();
   std::vector<double> task_keep = {75, 50, 25, 12.5};  // %
   uint64_t seed = 1;
   std::string out = "kvevict-eval";
   bool fresh = false, as_json = false;
+  bool own_engine = false;
+
+  Engine engine() const {
+    return own_engine ? Engine::kKvevict : Engine::kLlamaCpp;
+  }
 };
 
 void AddOptions(CLI::App& app, Arguments& args) {
@@ -80,6 +91,9 @@ void AddOptions(CLI::App& app, Arguments& args) {
                  "and frequent words, questions), made from the texts")
       ->capture_default_str()
       ->check(CLI::Range(uint32_t{0}, uint32_t{1000}));
+  app.add_option("--kinds", args.kinds, "Kinds of tasks")
+      ->capture_default_str()
+      ->check(CLI::IsMember(TaskKinds()));
   app.add_option("--task-tokens", args.n_task_tokens,
                  "Length of these (default: 1024, or half of what the model "
                  "was trained for)")
@@ -94,6 +108,11 @@ void AddOptions(CLI::App& app, Arguments& args) {
          "Folder for results.json, table.md, kl.svg and report.html; a run "
          "that was interrupted goes on with what is there")
       ->capture_default_str();
+  app.add_flag("--own-engine", args.own_engine,
+               "Run the model with the engine of `kvevict demo --model`, in "
+               "f32 on the CPU: LLaMA's architecture alone, but also policies "
+               "whose heads or layers keep different numbers of tokens. "
+               "llama.cpp only makes tokens of texts");
   app.add_flag("--fresh", args.fresh, "Begin anew, whatever the folder has");
   app.add_flag("--json", args.as_json, "Print results.json, not the tables");
 }
@@ -109,12 +128,45 @@ void FitToModel(const llama_model* model, Arguments& args) {
   if (args.n_predict == 0) args.n_predict = std::max(2u, args.n_prompt / 6);
 }
 
-bool ReadWeightsOf(const std::vector<std::string>& policies) {
-  return std::any_of(policies.begin(), policies.end(),
+// True if the adapter for llama.cpp reads weights of the model.
+bool ReadsWeightsOfModel(const Arguments& args) {
+  return !args.own_engine &&
+         std::any_of(args.policies.begin(), args.policies.end(),
                      [](const std::string& policy) {
                        return ReadsWeights(ParsePolicy(policy));
                      });
 }
+
+// What runs the model.
+class Runner {
+ public:
+  Runner(const Arguments& args, llama_model* model)
+      : args_(args), model_(model) {
+    if (!args.own_engine) return;
+    pool_.emplace(args.context.n_threads);
+    own_model_.emplace(tools::ReadGgufModel(tools::GgufFile(args.model)),
+                       *pool_);
+  }
+
+  std::unique_ptr<SharedPrefill> Prefill(std::span<const Candidate> candidates,
+                                         uint32_t n_prompt, uint32_t n_behind,
+                                         SharedPrefill::Progress progress) {
+    if (own_model_) {
+      return std::make_unique<OwnPrefill>(*own_model_, candidates, *pool_,
+                                          n_prompt, n_behind,
+                                          std::move(progress));
+    }
+    return std::make_unique<LlamaPrefill>(model_, candidates, args_.context,
+                                          n_prompt, n_behind,
+                                          std::move(progress));
+  }
+
+ private:
+  const Arguments& args_;
+  llama_model* model_;
+  std::optional<tools::ThreadPool> pool_;
+  std::optional<tools::LlamaModel> own_model_;
+};
 
 std::vector<double> Shares(const std::vector<double>& percents) {
   std::vector<double> shares;
@@ -140,16 +192,18 @@ json Setup(const Arguments& args, const llama_model* model,
           {"predict", args.n_predict},
           {"stride", args.stride},
           {"tasks", args.n_tasks},
+          {"kinds", args.kinds},
           {"task_tokens", args.n_task_tokens},
           {"task_keep", args.task_keep},
           {"seed", args.seed},
-          {"cache_type", args.cache_type},
+          {"own_engine", args.own_engine},
+          {"cache_type", args.own_engine ? "f32" : args.cache_type},
           {"flash", !args.no_flash},
           {"ubatch", args.context.n_ubatch},
           {"gpu_layers", args.n_gpu_layers}};
 }
 
-void MeasureWindows(const Arguments& args, llama_model* model,
+void MeasureWindows(const Arguments& args, llama_model* model, Runner& runner,
                     const std::vector<Text>& texts,
                     const Candidates& candidates, Results& results) {
   const size_t n_done = results.Count("windows");
@@ -161,12 +215,12 @@ void MeasureWindows(const Arguments& args, llama_model* model,
       args.n_prompt + (candidates.all.size() + 1) * (args.n_predict - 1);
   tools::ProgressBar bar("windows", (windows.size() - n_done) * n_of_window);
   size_t n_read = 0;
-  SharedPrefill prefill(model, candidates.all, args.context, args.n_prompt,
-                        args.n_predict,
-                        [&](size_t n) { bar.Update(n_read += n); });
+  const auto prefill =
+      runner.Prefill(candidates.all, args.n_prompt, args.n_predict,
+                     [&](size_t n) { bar.Update(n_read += n); });
   for (size_t i = n_done; i < windows.size(); ++i) {
     n_read = (i - n_done) * n_of_window;
-    Measured window = MeasureWindow(prefill, candidates.all, windows[i].tokens,
+    Measured window = MeasureWindow(*prefill, candidates.all, windows[i].tokens,
                                     args.n_prompt, i == 0 ? kDecoded : 0);
     window.results["text"] = windows[i].text->name;
     window.results["at"] = windows[i].at;
@@ -175,9 +229,9 @@ void MeasureWindows(const Arguments& args, llama_model* model,
   }
 }
 
-void MeasureTasks(const Arguments& args, llama_model* model,
+void MeasureTasks(const Arguments& args, llama_model* model, Runner& runner,
                   const std::vector<Text>& texts, Results& results) {
-  const std::vector<std::string> kinds = TaskKinds();
+  const std::vector<std::string>& kinds = args.kinds;
   const size_t n_done = results.Count("tasks"), n = args.n_tasks * kinds.size();
   if (n_done >= n) return;
   std::vector<std::string> sentences;
@@ -202,10 +256,10 @@ void MeasureTasks(const Arguments& args, llama_model* model,
                                      args.n_task_tokens, sentences, count));
     const auto n_context = static_cast<uint32_t>(task.context.size());
     const Candidates candidates =
-        MakeCandidates(args.policies, shares, n_context);
-    SharedPrefill prefill(model, candidates.all, args.context, n_context,
-                          task.Behind(), nullptr);
-    Measured measured = MeasureTask(prefill, candidates.all, task);
+        MakeCandidates(args.policies, shares, n_context, args.engine());
+    const auto prefill =
+        runner.Prefill(candidates.all, n_context, task.Behind(), nullptr);
+    Measured measured = MeasureTask(*prefill, candidates.all, task);
     measured.results["kind"] = kind;
     results.Add("tasks", std::move(measured));
     results.SetPeakBytes(PeakBytes());
@@ -231,13 +285,13 @@ int Evaluate(int argc, char** argv) {
   AddOptions(app, args);
   app.footer(&PoliciesThatCannotWork);
   if (const auto status = Parse(app, argc, argv, args)) return *status;
-  const Model model = Load(args, ReadWeightsOf(args.policies));
+  const Model model = Load(args, ReadsWeightsOfModel(args));
   FitToModel(model.get(), args);
   const std::vector<Text> texts =
       ReadTexts(llama_model_get_vocab(model.get()), args.texts);
   const std::vector<double> shares = Shares(args.keep);
   const Candidates candidates =
-      MakeCandidates(args.policies, shares, args.n_prompt);
+      MakeCandidates(args.policies, shares, args.n_prompt, args.engine());
   for (const std::string& why : candidates.left_out) {
     fmt::print(stderr, "left out: {}\n", why);
   }
@@ -246,9 +300,9 @@ int Evaluate(int argc, char** argv) {
   const std::string path = args.out + "/results.json";
   if (args.fresh) std::filesystem::remove(path);
   Results results(path, Setup(args, model.get(), texts, candidates));
-  MeasureWindows(args, model.get(), texts, candidates, results);
-
-  MeasureTasks(args, model.get(), texts, results);
+  Runner runner(args, model.get());
+  MeasureWindows(args, model.get(), runner, texts, candidates, results);
+  MeasureTasks(args, model.get(), runner, texts, results);
 
   const json& document = results.document();
   if (args.as_json) {
