@@ -38,6 +38,8 @@ class SharedPrefill {
   // Evicts what has been read into the second context. n_candidates() stands
   // for the cache as it is.
   kvevict_llama_report Evict(size_t candidate);
+  // Of the second context: what Evict() left there.
+  kvevict_llama* evicted() const { return target_.kv.get(); }
   // Reads tokens behind what is in the second context, as ReadOn() does.
   std::vector<float> Continue(std::span<const llama_token> tokens,
                               size_t first);
