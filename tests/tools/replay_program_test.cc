@@ -112,6 +112,33 @@ Test(replay_program, what_stays_is_written_in_both_formats) {
   }
 }
 
+Test(replay_program, pictures_are_drawn) {
+  const Folder folder;
+  WriteDump(folder);
+  const std::string pictures = folder.at("pictures");
+  const Outcome run = Run("replay " + folder.in() +
+                          " --policy knorm:recent=4 --policy "
+                          "snapkv:window=4,sink=0,heads=adaptive --budget 12 "
+                          "--pictures " +
+                          pictures);
+  if (std::system("gnuplot --version >/dev/null 2>&1") != 0) {
+    cr_expect(run.status == 1 &&
+              run.err.find("--pictures: gnuplot is not here") !=
+                  std::string::npos);
+    fprintf(stderr, "skipped: pictures, since gnuplot is not here\n");
+    return;
+  }
+  cr_assert(run.status == 0, "%s", run.err.c_str());
+  cr_expect(run.err.empty(), "%s", run.err.c_str());
+  for (const char* name : {"kept-0", "kept-1", "bytes-0", "bytes-1"}) {
+    for (const char* ending : {".svg", ".png"}) {
+      const fs::path file = pictures + "/" + name + ending;
+      cr_expect(fs::exists(file) && fs::file_size(file) > 1000, "%s",
+                file.c_str());
+    }
+  }
+}
+
 Test(replay_program, a_table_has_every_policy_and_says_what_was_left_out) {
   const Folder folder;
   WriteDump(folder);

@@ -14,6 +14,7 @@
 #include "kvevict/experimental.h"
 #include "tools/commands/checks.h"
 #include "tools/commands/commands.h"
+#include "tools/commands/replay_pictures.h"
 #include "tools/engine/policies.h"
 #include "tools/engine/text_table.h"
 #include "tools/replay/replay.h"
@@ -31,7 +32,7 @@ struct Arguments {
   std::vector<double> budgets;
   DumpOptions dump;
   ReplayOptions replay;
-  std::string axes = kAxes[0], rope = "half", out;
+  std::string axes = kAxes[0], rope = "half", out, pictures;
   uint32_t n_queries = 0;
   uint32_t threads = 0;
   bool json = false;
@@ -289,6 +290,23 @@ void WriteKept(const std::string& path, const Dump& dump,
   WriteTensors(path, tensors);
 }
 
+void DrawPictures(const std::string& folder, uint32_t n_tokens,
+                  const std::vector<Result>& results) {
+  if (GnuplotVersion().empty()) {
+    throw std::runtime_error(
+        "--pictures: gnuplot is not here (Debian's package is gnuplot-nox)");
+  }
+  std::vector<HeatMap> maps;
+  for (const Result& result : results) {
+    for (HeatMap& map :
+         ReplayMaps(result.replayed, n_tokens, result.policy,
+                    static_cast<size_t>(&result - results.data()))) {
+      maps.push_back(std::move(map));
+    }
+  }
+  DrawHeatMaps(folder, maps);
+}
+
 std::string RunReplay(Arguments args) {
   const TensorFiles files(args.files);
   args.dump.tokens_first = args.axes == kAxes[1];
@@ -318,6 +336,7 @@ std::string RunReplay(Arguments args) {
   std::vector<std::string> left_out;
   const std::vector<Result> results = Evict(args, runs, replay, &left_out);
   if (!args.out.empty()) WriteKept(args.out, dump, results[0].replayed);
+  if (!args.pictures.empty()) DrawPictures(args.pictures, n_held, results);
   return args.json ? ToJson(args, dump, results, left_out)
                    : ToText(args, dump, results, left_out);
 }
@@ -405,6 +424,11 @@ void AddReplayCommand(CLI::App& app, Action& action) {
       ->add_option("--out", args->out,
                    "Write what one policy keeps: a file .safetensors, or a "
                    "folder for .npy")
+      ->type_name("PATH");
+  replay
+      ->add_option("--pictures", args->pictures,
+                   "Folder for heat maps, which gnuplot draws: the rows that "
+                   "stay by layer and position, bytes by layer and KV head")
       ->type_name("PATH");
   replay->add_flag("--json", args->json,
                    "One JSON document with the kept positions");

@@ -283,16 +283,16 @@ void MeasureNeedles(const Arguments& args, llama_model* model,
 
 // Draws the heat maps to `folder`. Returns the reason why not.
 std::string DrawMaps(const json& document, const std::string& folder) {
-  if (GnuplotVersion().empty()) {
+  if (tools::GnuplotVersion().empty()) {
     return "gnuplot is not here (Debian's package is gnuplot-nox).";
   }
-  std::vector<HeatMap> maps;
+  std::vector<tools::HeatMap> maps;
   for (const auto& more :
        {NeedleMaps(document, false), NeedleMaps(document, true),
         PositionMaps(document), ByteMaps(document)}) {
     maps.insert(maps.end(), more.begin(), more.end());
   }
-  DrawHeatMaps(folder, maps);
+  tools::DrawHeatMaps(folder, maps);
   return "";
 }
 

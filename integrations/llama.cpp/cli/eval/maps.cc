@@ -4,21 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 
 namespace kvevict::llama_cli::eval {
 namespace {
 
 using nlohmann::json;
+using tools::HeatMap;
 
 // Nats per token of the answer: below this the fact is lost.
 constexpr double kLost = -4;
-
-std::vector<std::string> Numbered(size_t n) {
-  std::vector<std::string> labels;
-  for (size_t i = 0; i < n; ++i) labels.push_back(std::to_string(i));
-  return labels;
-}
 
 // Mean over a needle's questions of the answer's log probability less the full
 // cache's. A short text may have no room for a policy: NaN.
@@ -117,7 +113,7 @@ std::vector<HeatMap> PositionMaps(const json& document) {
     map.y_title = "layer";
     map.unit = "share of rows that stay";
     map.rows = row["kept"]["shares"].get<std::vector<std::vector<double>>>();
-    map.y_labels = Numbered(map.rows.size());
+    map.y_labels = tools::NumberLabels(map.rows.size());
     const size_t n_parts = map.rows[0].size();
     const auto n_prompt = document["setup"]["prompt"].get<size_t>();
     for (size_t i = 0; i < n_parts; ++i) {
@@ -131,28 +127,15 @@ std::vector<HeatMap> PositionMaps(const json& document) {
 std::vector<HeatMap> ByteMaps(const json& document) {
   std::vector<HeatMap> maps;
   for (const json& row : KeptOfFirstWindow(document)) {
-    HeatMap map;
+    const auto rows =
+        row["kept"]["rows"].get<std::vector<std::vector<double>>>();
+    double n_rows = 0;
+    for (const auto& layer : rows) {
+      n_rows += std::accumulate(layer.begin(), layer.end(), 0.0);
+    }
+    HeatMap map = tools::ByteMap(rows, row["bytes"].get<double>() / n_rows);
     map.name = fmt::format("bytes-{}", maps.size());
     map.title = Title(row);
-    map.x_title = "KV head";
-    map.y_title = "layer";
-    map.unit = "KiB";
-    map.rows = row["kept"]["rows"].get<std::vector<std::vector<double>>>();
-    double n_rows = 0;
-    for (const auto& layer : map.rows) {
-      for (const double n : layer) n_rows += n;
-    }
-    map.high = 0;
-    for (auto& layer : map.rows) {
-      for (double& n : layer) {
-        n *= row["bytes"].get<double>() / n_rows / 1024;
-        map.high = std::max(map.high, n);
-      }
-    }
-    map.high = std::max(map.high, 1e-3);
-    map.x_labels = Numbered(map.rows[0].size());
-    map.y_labels = Numbered(map.rows.size());
-    map.has_numbers = map.rows[0].size() <= 8 && map.rows.size() <= 16;
     maps.push_back(std::move(map));
   }
   const bool alike =

@@ -11,6 +11,8 @@ namespace kvevict::llama_cli::eval {
 namespace {
 
 using nlohmann::json;
+using tools::Escaped;
+using tools::HeatMap;
 
 const char kHead[] =
     "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">"
@@ -136,7 +138,7 @@ std::string Maps(const char* title, const char* note,
   std::string out = "<h2>" + std::string(title) + "</h2>\n";
   if (*note != '\0') out += Paragraphs(note);
   out += "<div class=\"pictures maps\">\n";
-  for (const HeatMap& map : maps) out += InlineSvg(pictures, map);
+  for (const HeatMap& map : maps) out += tools::InlineSvg(pictures, map);
   return out + "</div>\n";
 }
 

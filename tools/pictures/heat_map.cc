@@ -1,4 +1,4 @@
-#include "heat_map.h"
+#include "tools/pictures/heat_map.h"
 
 #include <fmt/format.h>
 
@@ -10,15 +10,14 @@
 #include <iterator>
 #include <memory>
 #include <stdexcept>
-
-#include "chart.h"
+#include <utility>
 
 #ifdef _WIN32
 #define popen _popen
 #define pclose _pclose
 #endif
 
-namespace kvevict::llama_cli::eval {
+namespace kvevict::tools {
 namespace {
 
 constexpr int kWidth = 480, kHeight = 320;
@@ -79,7 +78,8 @@ std::string Script(const std::string& folder, const HeatMap& map) {
     }
   }
   std::string out = fmt::format(
-      "reset\nset title {}\nset xlabel {}\nset ylabel {}\nset cblabel {}\n"
+      "reset\nset title {}\nset xlabel {}\nset ylabel {}\nset cblabel {} "
+      "offset 1,0\n"
       "set cbrange [{}:{}]\nset xrange [-0.5:{}]\nset yrange [-0.5:{}]\n"
       "set palette defined (0 \"#1b1f5e\", 1 \"#2a7fb8\", 2 \"#66c2a4\", 3 "
       "\"#f7e27c\")\n{}{}$cells << END\n{}END\n",
@@ -113,6 +113,33 @@ std::string Read(const std::string& path) {
 }
 
 }  // namespace
+
+std::vector<std::string> NumberLabels(size_t n) {
+  std::vector<std::string> labels;
+  for (size_t i = 0; i < n; ++i) labels.push_back(std::to_string(i));
+  return labels;
+}
+
+HeatMap ByteMap(std::vector<std::vector<double>> rows, double row_bytes) {
+  HeatMap map;
+  map.x_title = "KV head";
+  map.y_title = "layer";
+  map.unit = "KiB";
+  map.rows = std::move(rows);
+  map.high = 1e-3;  // an empty cache has colours too
+  size_t n_heads = 0;
+  for (auto& layer : map.rows) {
+    n_heads = std::max(n_heads, layer.size());
+    for (double& n : layer) {
+      n *= row_bytes / 1024;
+      map.high = std::max(map.high, n);
+    }
+  }
+  map.x_labels = NumberLabels(n_heads);
+  map.y_labels = NumberLabels(map.rows.size());
+  map.has_numbers = n_heads <= 8 && map.rows.size() <= 16;
+  return map;
+}
 
 std::string GnuplotVersion() {
   FILE* const pipe = popen("gnuplot --version 2>&1", "r");
@@ -169,4 +196,24 @@ std::string InlineSvg(const std::string& folder, const HeatMap& map) {
   return svg;
 }
 
-}  // namespace kvevict::llama_cli::eval
+std::string Escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+}  // namespace kvevict::tools

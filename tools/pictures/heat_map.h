@@ -1,11 +1,11 @@
 // Heat maps, which gnuplot draws.
-#ifndef KVEVICT_INTEGRATIONS_LLAMA_CLI_EVAL_HEAT_MAP_H_
-#define KVEVICT_INTEGRATIONS_LLAMA_CLI_EVAL_HEAT_MAP_H_
+#ifndef KVEVICT_TOOLS_PICTURES_HEAT_MAP_H_
+#define KVEVICT_TOOLS_PICTURES_HEAT_MAP_H_
 
 #include <string>
 #include <vector>
 
-namespace kvevict::llama_cli::eval {
+namespace kvevict::tools {
 
 struct HeatMap {
   std::string name;  // of files, without an ending
@@ -21,6 +21,12 @@ struct HeatMap {
 // "gnuplot 5.4 ...", or "" where there is none.
 std::string GnuplotVersion();
 
+// Labels 0, 1, ..., n - 1.
+std::vector<std::string> NumberLabels(size_t n);
+
+// Makes bytes by layer and KV head of how many rows of `row_bytes` each holds.
+HeatMap ByteMap(std::vector<std::vector<double>> rows, double row_bytes);
+
 // Writes name.svg and name.png of every map to `folder`. Throws if gnuplot
 // fails.
 void DrawHeatMaps(const std::string& folder, const std::vector<HeatMap>& maps);
@@ -29,6 +35,9 @@ void DrawHeatMaps(const std::string& folder, const std::vector<HeatMap>& maps);
 // page's colour.
 std::string InlineSvg(const std::string& folder, const HeatMap& map);
 
-}  // namespace kvevict::llama_cli::eval
+// Text for HTML and SVG.
+std::string Escaped(const std::string& text);
 
-#endif  // KVEVICT_INTEGRATIONS_LLAMA_CLI_EVAL_HEAT_MAP_H_
+}  // namespace kvevict::tools
+
+#endif  // KVEVICT_TOOLS_PICTURES_HEAT_MAP_H_
