@@ -12,6 +12,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "tools/engine/platform.h"
+
 #ifdef _WIN32
 #define popen _popen
 #define pclose _pclose
@@ -108,7 +110,7 @@ void Replace(std::string& text, const std::string& what,
 }
 
 std::string Read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file(PathOf(path), std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
@@ -154,7 +156,7 @@ std::string GnuplotVersion() {
 
 void DrawHeatMaps(const std::string& folder, const std::vector<HeatMap>& maps) {
   if (maps.empty()) return;
-  std::filesystem::create_directories(folder);
+  std::filesystem::create_directories(PathOf(folder));
   std::string script;
   for (const HeatMap& map : maps) script += Script(folder, map);
   FILE* const pipe = popen("gnuplot", "w");
@@ -169,7 +171,7 @@ void DrawHeatMaps(const std::string& folder, const std::vector<HeatMap>& maps) {
     const std::string path = folder + "/" + map.name + ".svg";
     std::string svg = Read(path);
     Replace(svg, "<image ", "<image style=\"image-rendering:pixelated\" ");
-    std::ofstream(path, std::ios::binary) << svg;
+    std::ofstream(PathOf(path), std::ios::binary) << svg;
   }
 }
 
