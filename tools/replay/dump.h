@@ -22,7 +22,7 @@ struct DumpOptions {
 struct DumpRows {
   kvevict_plane plane = KVEVICT_PLANE_INIT;
   uint32_t n_heads = 0;
-  uint32_t n_tokens = 0;  // of the last tokens
+  uint32_t n_tokens = 0;  // those of Q are the last ones
 };
 
 // V and Q may be absent: no heads and no tokens. Without V the values are the
