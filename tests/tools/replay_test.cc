@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -356,6 +357,99 @@ Test(replay, what_a_dump_lacks_is_named) {
       "it is there for 1 layers, K for 2");
 }
 
+std::string Floats(const std::vector<float>& values) {
+  return std::string(reinterpret_cast<const char*>(values.data()),
+                     values.size() * sizeof(float));
+}
+
+Test(replay, scores_and_sums_of_the_caller_choose) {
+  const Folder folder;
+  std::vector<Layer> layers = MakeLayers(5);
+  layers.resize(1);
+  WriteNpy(folder, layers, Type::kF32, false, false);
+  fs::remove(folder.path() + "/q.0.npy");
+  // Head 0 likes even tokens, head 1 multiples of three.
+  std::vector<float> scores;
+  for (uint32_t h = 0; h < kHeads; ++h) {
+    for (uint32_t t = 0; t < kTokens; ++t) {
+      scores.push_back(t % (h + 2) == 0 ? 1.0f : 0.0f);
+    }
+  }
+  // Two query heads for each KV head, whose sums are added up.
+  std::vector<float> sums;
+  for (uint32_t q = 0; q < kQueryHeads; ++q) {
+    const auto begin = scores.begin() + (q / kGroup) * kTokens;
+    sums.insert(sums.end(), begin, begin + kTokens);
+  }
+  folder.Write("scores.npy",
+               NpyHeader("<f4", std::vector<uint64_t>{kHeads, kTokens}) +
+                   Floats(scores));
+  folder.Write("attention_sums.npy",
+               NpyHeader("<f4", std::vector<uint64_t>{kQueryHeads, kTokens}) +
+                   Floats(sums));
+  const Opened opened(folder.path());
+  for (const char* policy : {"custom:budget=14,sink=0,recent=1",
+                             "h2o:budget=14,sink=0,recent=1,rows=sum"}) {
+    const Replayed replayed = Evict(opened, policy, {});
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      std::vector<int32_t> expected;
+      for (int32_t t = 0; expected.size() < 13;
+           t += static_cast<int32_t>(h) + 2) {
+        expected.push_back(t);
+      }
+      expected.push_back(kTokens - 1);
+      cr_expect(replayed.layers[0].heads[h].positions == expected, "%s, %u",
+                policy, h);
+    }
+  }
+  // Rows of no head, and of a number that no head has.
+  for (const uint64_t n : {0, 3}) {
+    folder.Write("attention_sums.npy",
+                 NpyHeader("<f4", std::vector<uint64_t>{n, kTokens}) +
+                     std::string(n * kTokens * 4, '\0'));
+    ExpectRefused(Refusal([&] {
+                    Evict(Opened(folder.path()), "h2o:budget=14,recent=1", {});
+                  }),
+                  "layer 0 has to be [2, 40]");
+  }
+}
+
+// Of a published implementation.
+std::vector<int32_t> KeptOf(const std::string& folder) {
+  const MappedFile file(folder + "/keep.npy");
+  const Tensor tensor = ReadNpy(file.path(), file.bytes());
+  std::vector<int32_t> kept(tensor.bytes.size() / sizeof(int32_t));
+  std::memcpy(kept.data(), tensor.bytes.data(), tensor.bytes.size());
+  return kept;
+}
+
+Test(replay, expected_attention_is_reproduced) {
+  const std::string source =
+      std::string(test_shared_dir) +
+      "/vectors/expected_attention_kvpress__gqa4x2_D64_S509_novnorm";
+  if (!fs::exists(source)) {
+    fprintf(stderr, "skipped: no reference vectors in %s\n", source.c_str());
+    cr_skip_test("no reference vectors in %s", source.c_str());
+  }
+  const Folder folder;
+  for (const auto& [from, to] : {std::pair{"K", "k"},
+                                 {"V", "v"},
+                                 {"mean", "query_mean"},
+                                 {"cov", "query_covariance"}}) {
+    std::ifstream file(source + "/" + from + ".npy", std::ios::binary);
+    folder.Write(std::string(to) + ".npy",
+                 std::string(std::istreambuf_iterator<char>(file), {}));
+  }
+  const Replayed replayed =
+      Evict(Opened(folder.path()),
+            "expected-attention-kvpress:budget=0.7,sink=8,weight=none", {});
+  std::vector<int32_t> kept;
+  for (const ReplayHead& head : replayed.layers[0].heads) {
+    kept.insert(kept.end(), head.positions.begin(), head.positions.end());
+  }
+  cr_expect(kept == KeptOf(source));
+}
+
 Test(replay, wrong_shapes_are_named) {
   const auto refusal = [](std::vector<uint64_t> k, std::vector<uint64_t> v,
                           std::vector<uint64_t> q, const char* type = "<f4") {
@@ -399,16 +493,6 @@ Test(replay, tensors_of_one_name_are_refused) {
                   TensorFiles files(std::vector<std::string>{file, file});
                 }),
                 "tensor 'k' is in");
-}
-
-// ---- Published implementations ----
-
-std::vector<int32_t> KeptOf(const std::string& folder) {
-  const MappedFile file(folder + "/keep.npy");
-  const Tensor tensor = ReadNpy(file.path(), file.bytes());
-  std::vector<int32_t> kept(tensor.bytes.size() / sizeof(int32_t));
-  std::memcpy(kept.data(), tensor.bytes.data(), tensor.bytes.size());
-  return kept;
 }
 
 Test(replay, recorded_keep_sets_are_reproduced) {

@@ -73,9 +73,9 @@ std::vector<float> Floats(const Tensor& tensor) {
   return values;
 }
 
-// True if a number of heads of attention sums can be reduced to.
+// True if attention sums may have so many rows.
 bool IsSumHeads(uint64_t n, uint32_t n_q_heads, uint32_t n_kv_heads) {
-  return n == 1 || n == n_q_heads || n == n_kv_heads;
+  return n > 0 && (n == 1 || n == n_q_heads || n == n_kv_heads);
 }
 
 }  // namespace
@@ -105,6 +105,14 @@ DumpInputs::DumpInputs(const TensorFiles& files, const Dump& dump,
   }
 }
 
+void DumpInputs::LearnQueryHeads(size_t layer, uint64_t n_heads,
+                                 uint32_t n_kv_heads) {
+  uint32_t& known = n_q_heads_[layer];
+  if (known == 0 && n_heads <= 65535 && n_heads % n_kv_heads == 0) {
+    known = static_cast<uint32_t>(n_heads);
+  }
+}
+
 void DumpInputs::Add(const TensorFiles& files, const Dump& dump,
                      uint32_t n_tokens, size_t input) {
   const Input& what = Inputs()[input];
@@ -125,13 +133,11 @@ void DumpInputs::Add(const TensorFiles& files, const Dump& dump,
           shape.push_back(n_kv_heads);
           break;
         case Axis::kQueryHeads:
-          if (n_q_heads_[l] == 0 && n_heads > 0 && n_heads <= 65535 &&
-              n_heads % n_kv_heads == 0) {
-            n_q_heads_[l] = static_cast<uint32_t>(n_heads);
-          }
+          LearnQueryHeads(l, n_heads, n_kv_heads);
           shape.push_back(n_q_heads_[l] == 0 ? n_kv_heads : n_q_heads_[l]);
           break;
         case Axis::kSumHeads:
+          if (n_heads > n_kv_heads) LearnQueryHeads(l, n_heads, n_kv_heads);
           shape.push_back(IsSumHeads(n_heads, n_q_heads_[l], n_kv_heads)
                               ? n_heads
                               : n_kv_heads);

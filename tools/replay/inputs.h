@@ -36,6 +36,9 @@ class DumpInputs {
   void Add(const TensorFiles& files, const Dump& dump, uint32_t n_tokens,
            size_t input);
 
+  // Takes a tensor's number of query heads if none was known.
+  void LearnQueryHeads(size_t layer, uint64_t n_heads, uint32_t n_kv_heads);
+
   std::vector<kvevict_signal_inputs> layers_;
   std::vector<uint32_t> n_q_heads_;
   std::vector<float> rope_inv_freq_;
