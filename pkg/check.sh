@@ -1,7 +1,7 @@
 # Sourced by ./run: what `./run check` does beyond the tests. Every step is a function
 # check_NAME; all steps run, and the last line says which of them failed.
 
-readonly check_steps=(format tests deep longest plain tidy asan tsan llama)
+readonly check_steps=(format tests deep longest plain tidy asan tsan llama docs)
 
 check_format() { sources | xargs clang-format --dry-run --Werror; }
 
@@ -28,6 +28,12 @@ check_fibers() {
 check_longest() {
   build_tests "$release_dir" -DKVEVICT_DEEP_TESTS=ON
   run_tests "$release_dir" longest -L longest
+}
+
+# The documentation site, strictly, with every link.
+check_docs() {
+  need "${docs_packages[@]}"
+  pkg/docs/build.sh
 }
 
 # Without an optimizer, inline functions and variables of one name meet: each means

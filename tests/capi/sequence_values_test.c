@@ -63,13 +63,13 @@ static void RunTrial(const trial* t, int measure, kvevict_dtype dtype,
   spec.v_head_dim = 20; /* no multiple of any vector */
   test_model* m = test_model_create(&spec, (test_random){seed});
   test_model_append(m, 80);
-  static float scores[kLayers][kHeads][kRow];
+  static float scores[kLayers * kHeads * kRow];
   for (uint32_t i = 0; i < kLayers * kHeads * kRow; ++i) {
-    scores[0][0][i] = (float)((i * 37 + seed) % 101);
+    scores[i] = (float)((i * 37 + seed) % 101);
   }
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
   test_inputs inputs;
-  test_give_scores(&options, &inputs, kLayers, scores[0][0], kHeads * kRow,
+  test_give_scores(&options, &inputs, kLayers, scores, kHeads * kRow,
                    kRow);
   int32_t protect[2] = {33, 50};
   const bool protects = seed % 2 == 0;

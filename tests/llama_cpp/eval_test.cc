@@ -209,6 +209,15 @@ Test(llama_eval, tasks_are_asked_with_and_without_eviction) {
     some_differ = some_differ && task["evicted"][1]["seen"]["lp"].size() == n;
   }
   cr_expect(some_differ);
+  // A fact at five depths in texts of three lengths.
+  cr_assert(results["needles"].size() == 15);
+  for (size_t i = 0; i < 15; ++i) {
+    const json& needle = results["needles"][i];
+    cr_expect(needle["length"] == 900 >> (2 - i / 5));
+    cr_expect(needle["depth"] == 0.25 * static_cast<double>(i % 5));
+    cr_expect(needle["evicted"].size() == 1 &&
+              needle["evicted"][0]["share"] == 0.25);
+  }
   OutputOf(files.Arguments(arguments, "again"));
   cr_expect(WithoutTimings(files.Results("again")) == WithoutTimings(results));
   OutputOf(files.Arguments(arguments + "--seed 2", "other"));
@@ -283,6 +292,51 @@ Test(llama_eval, makes_a_page_with_pictures) {
             page.c_str());
   cr_expect(!Has(page, "href=\"http") && !Has(page, "src="));
   cr_expect(std::filesystem::exists(files.folder + "/out/kl.svg"));
+  const std::string pictures = files.folder + "/out/pictures/";
+  if (std::system("gnuplot --version >/dev/null 2>&1") != 0) {
+    cr_expect(Has(page, "No heat maps: gnuplot is not here"));
+    fprintf(stderr, "skipped: heat maps, since gnuplot is not here\n");
+    return;
+  }
+  for (const char* name : {"kept-0", "kept-1", "bytes-0"}) {
+    for (const char* ending : {".svg", ".png"}) {
+      cr_expect(std::filesystem::file_size(pictures + name + ending) > 1000,
+                "%s%s", name, ending);
+    }
+  }
+  // Every policy keeps as many bytes, and no task was set.
+  cr_expect(!std::filesystem::exists(pictures + "bytes-1.svg"));
+  cr_expect(!std::filesystem::exists(pictures + "needle-seen-0.svg"));
+  cr_expect(Has(page, "Which rows stay") && !Has(page, "No heat maps"));
+}
+
+Test(llama_eval, tells_which_rows_stay) {
+  const Files files;
+  OutputOf(files.Arguments(kPolicies + std::string("2")));
+  const json results = files.Results();
+  cr_expect(!results["windows"][1]["evicted"][0].contains("kept"));
+  for (const json& row : results["windows"][0]["evicted"]) {
+    const json& kept = row["kept"];
+    cr_assert(!kept["rows"].empty() &&
+              kept["rows"].size() == kept["shares"].size());
+    for (size_t l = 0; l < kept["rows"].size(); ++l) {
+      for (const json& n : kept["rows"][l]) cr_expect(n == row["cells"]);
+      // 96 positions are 64 parts: one and two positions by turns.
+      const json& shares = kept["shares"][l];
+      cr_assert(shares.size() == 64);
+      double sum = 0;
+      for (size_t i = 0; i < 64; ++i) {
+        sum += shares[i].get<double>() * (i % 2 == 0 ? 2 : 1);
+      }
+      // Each share is rounded to a thousandth.
+      cr_expect(std::abs(sum - row["cells"].get<double>()) < 96 * 5e-4, "%g",
+                sum);
+      // snapkv keeps one sink and the window.
+      if (row["policy"] == "snapkv:sink=1,window=4") {
+        cr_expect(shares[0] >= 0.5 && shares[63] == 1 && shares[62] == 1);
+      }
+    }
+  }
 }
 
 Test(llama_eval, says_what_it_found) {

@@ -9,7 +9,6 @@
 namespace kvevict::oracle {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr uint32_t kKernel = 5;
 
 double SumOf(const Row& row) {

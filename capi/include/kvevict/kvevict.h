@@ -921,9 +921,8 @@ kvevict_plan_layer(const kvevict_plan* plan, uint32_t layer,
  *
  * A call gives the same bytes with any size from least_bytes on. More than
  * best_bytes makes it no faster. The memory lies on the context's device, may
- * hold anything before and after the call, and serves one call at a time: on
- * CUDA until the stream has passed the call. A workspace for more tokens also
- * serves fewer.
+ * hold anything before and after, and serves one call at a time: on CUDA until
+ * the stream has passed it. A workspace for more tokens also serves fewer.
  */
 typedef struct kvevict_workspace {
   uint32_t struct_size;

@@ -15,6 +15,7 @@
 #include "candidates.h"
 #include "kvevict/experimental.h"
 #include "llama_prefill.h"
+#include "maps.h"
 #include "own_prefill.h"
 #include "platform.h"
 #include "policy.h"
@@ -40,6 +41,8 @@ using nlohmann::json;
 
 // Decoded one by one in the first window.
 constexpr uint32_t kDecoded = 16;
+// Of a fact in a text.
+constexpr double kDepths[] = {0, 0.25, 0.5, 0.75, 1};
 
 struct Arguments : ModelArguments {
   std::vector<std::string> texts, policies = DefaultPolicies();
@@ -48,6 +51,9 @@ struct Arguments : ModelArguments {
   uint32_t n_tasks = 1, n_task_tokens = 0;
   std::vector<std::string> kinds = TaskKinds();
   std::vector<double> task_keep = {75, 50, 25, 12.5};  // %
+  uint32_t n_needles = 1;
+  std::vector<uint32_t> needle_tokens;
+  double needle_keep = 25;  // %
   uint64_t seed = 1;
   std::string out = "kvevict-eval";
   bool fresh = false, as_json = false;
@@ -102,10 +108,24 @@ void AddOptions(CLI::App& app, Arguments& args) {
                  "Budgets for tasks: % of the bytes that stay")
       ->capture_default_str()
       ->check(CLI::Range(0.01, 100.0));
+  app.add_option("--needles", args.n_needles,
+                 "Texts for each length and depth of a fact, for heat maps; "
+                 "none without tasks")
+      ->capture_default_str()
+      ->check(CLI::Range(uint32_t{0}, uint32_t{1000}));
+  app.add_option("--needle-tokens", args.needle_tokens,
+                 "Lengths of these (default: a quarter, a half and all of "
+                 "--task-tokens)")
+      ->check(CLI::Range(uint32_t{64}, kMostCells / 2));
+  app.add_option("--needle-keep", args.needle_keep,
+                 "Budget for them: % of the bytes that stay")
+      ->capture_default_str()
+      ->check(CLI::Range(0.01, 100.0));
   app.add_option("--seed", args.seed, "Of the tasks")->capture_default_str();
   app.add_option(
          "-o,--out", args.out,
-         "Folder for results.json, table.md, kl.svg and report.html; a run "
+         "Folder for results.json, table.md, kl.svg, report.html and, where "
+         "gnuplot is, pictures/; a run "
          "that was interrupted goes on with what is there")
       ->capture_default_str();
   app.add_flag("--own-engine", args.own_engine,
@@ -124,6 +144,12 @@ void FitToModel(const llama_model* model, Arguments& args) {
   }
   if (args.n_task_tokens == 0) {
     args.n_task_tokens = std::clamp(trained / 2, 64u, 1024u);
+  }
+  if (args.n_tasks == 0) args.n_needles = 0;
+  if (args.needle_tokens.empty()) {
+    for (const uint32_t part : {4u, 2u, 1u}) {
+      args.needle_tokens.push_back(std::max(64u, args.n_task_tokens / part));
+    }
   }
   if (args.n_predict == 0) args.n_predict = std::max(2u, args.n_prompt / 6);
 }
@@ -195,6 +221,9 @@ json Setup(const Arguments& args, const llama_model* model,
           {"kinds", args.kinds},
           {"task_tokens", args.n_task_tokens},
           {"task_keep", args.task_keep},
+          {"needles", args.n_needles},
+          {"needle_tokens", args.needle_tokens},
+          {"needle_keep", args.needle_keep},
           {"seed", args.seed},
           {"own_engine", args.own_engine},
           {"cache_type", args.own_engine ? "f32" : args.cache_type},
@@ -229,11 +258,7 @@ void MeasureWindows(const Arguments& args, llama_model* model, Runner& runner,
   }
 }
 
-void MeasureTasks(const Arguments& args, llama_model* model, Runner& runner,
-                  const std::vector<Text>& texts, Results& results) {
-  const std::vector<std::string>& kinds = args.kinds;
-  const size_t n_done = results.Count("tasks"), n = args.n_tasks * kinds.size();
-  if (n_done >= n) return;
+std::vector<std::string> SentencesOf(const std::vector<Text>& texts) {
   std::vector<std::string> sentences;
   for (const Text& text : texts) {
     const auto more = Sentences(text.bytes);
@@ -243,28 +268,87 @@ void MeasureTasks(const Arguments& args, llama_model* model, Runner& runner,
     throw std::runtime_error(
         "the texts have no sentences for tasks; --tasks 0 goes without");
   }
+  return sentences;
+}
+
+Measured MeasureTaskOf(const Arguments& args, llama_model* model,
+                       Runner& runner, const Task& task,
+                       const std::vector<double>& shares) {
+  const TokenizedTask tokenized = TokenizeTask(model, task);
+  const auto n_context = static_cast<uint32_t>(tokenized.context.size());
+  const Candidates candidates =
+      MakeCandidates(args.policies, shares, n_context, args.engine());
+  const auto prefill =
+      runner.Prefill(candidates.all, n_context, tokenized.Behind(), nullptr);
+  return MeasureTask(*prefill, candidates.all, tokenized);
+}
+
+CountTokens CountBy(const llama_model* model) {
   const llama_vocab* vocab = llama_model_get_vocab(model);
-  const auto count = [&](const std::string& piece) {
+  return [vocab](const std::string& piece) {
     return static_cast<uint32_t>(Tokenize(vocab, piece, false, false).size());
   };
-  const std::vector<double> shares = Shares(args.task_keep);
+}
+
+void MeasureTasks(const Arguments& args, llama_model* model, Runner& runner,
+                  const std::vector<Text>& texts, Results& results) {
+  const std::vector<std::string>& kinds = args.kinds;
+  const size_t n_done = results.Count("tasks"), n = args.n_tasks * kinds.size();
+  if (n_done >= n) return;
+  const std::vector<std::string> sentences = SentencesOf(texts);
+  const CountTokens count = CountBy(model);
   tools::ProgressBar bar("tasks", n - n_done);
   for (size_t i = n_done; i < n; ++i) {
     const std::string& kind = kinds[i % kinds.size()];
-    const TokenizedTask task =
-        TokenizeTask(model, MakeTask(kind, args.seed + i / kinds.size(),
-                                     args.n_task_tokens, sentences, count));
-    const auto n_context = static_cast<uint32_t>(task.context.size());
-    const Candidates candidates =
-        MakeCandidates(args.policies, shares, n_context, args.engine());
-    const auto prefill =
-        runner.Prefill(candidates.all, n_context, task.Behind(), nullptr);
-    Measured measured = MeasureTask(*prefill, candidates.all, task);
+    Measured measured =
+        MeasureTaskOf(args, model, runner,
+                      MakeTask(kind, args.seed + i / kinds.size(),
+                               args.n_task_tokens, sentences, count),
+                      Shares(args.task_keep));
     measured.results["kind"] = kind;
     results.Add("tasks", std::move(measured));
     results.SetPeakBytes(PeakBytes());
     bar.Update(i + 1 - n_done);
   }
+}
+
+void MeasureNeedles(const Arguments& args, llama_model* model, Runner& runner,
+                    const std::vector<Text>& texts, Results& results) {
+  const size_t n_cells = args.needle_tokens.size() * std::size(kDepths);
+  const size_t n_done = results.Count("needles"), n = args.n_needles * n_cells;
+  if (n_done >= n) return;
+  const std::vector<std::string> sentences = SentencesOf(texts);
+  const CountTokens count = CountBy(model);
+  tools::ProgressBar bar("needles", n - n_done);
+  for (size_t i = n_done; i < n; ++i) {
+    const double depth = kDepths[i % std::size(kDepths)];
+    const uint32_t length =
+        args.needle_tokens[i % n_cells / std::size(kDepths)];
+    Measured measured = MeasureTaskOf(
+        args, model, runner,
+        MakeNeedle(depth, args.seed + i / n_cells, length, sentences, count),
+        {args.needle_keep / 100});
+    measured.results["depth"] = depth;
+    measured.results["length"] = length;
+    results.Add("needles", std::move(measured));
+    results.SetPeakBytes(PeakBytes());
+    bar.Update(i + 1 - n_done);
+  }
+}
+
+// Draws the heat maps to `folder`. Returns the reason why not.
+std::string DrawMaps(const json& document, const std::string& folder) {
+  if (tools::GnuplotVersion().empty()) {
+    return "gnuplot is not here (Debian's package is gnuplot-nox).";
+  }
+  std::vector<tools::HeatMap> maps;
+  for (const auto& more :
+       {NeedleMaps(document, false), NeedleMaps(document, true),
+        PositionMaps(document), ByteMaps(document)}) {
+    maps.insert(maps.end(), more.begin(), more.end());
+  }
+  tools::DrawHeatMaps(folder, maps);
+  return "";
 }
 
 void WriteFile(const std::string& path, const std::string& text) {
@@ -303,6 +387,7 @@ int Evaluate(int argc, char** argv) {
   Runner runner(args, model.get());
   MeasureWindows(args, model.get(), runner, texts, candidates, results);
   MeasureTasks(args, model.get(), runner, texts, results);
+  MeasureNeedles(args, model.get(), runner, texts, results);
 
   const json& document = results.document();
   if (args.as_json) {
@@ -328,7 +413,11 @@ int Evaluate(int argc, char** argv) {
   if (summary.n_windows > 0) {
     WriteFile(args.out + "/kl.svg", Svg(KlChart(document, summary)));
   }
-  WriteFile(args.out + "/report.html", Report(document, summary, tasks));
+  const std::string pictures = args.out + "/pictures";
+  const std::string no_maps = DrawMaps(document, pictures);
+  if (!no_maps.empty()) fmt::print(stderr, "no heat maps: {}\n", no_maps);
+  WriteFile(args.out + "/report.html",
+            Report(document, summary, tasks, pictures, no_maps));
   tools::WriteOutput(text);
   return 0;
 }

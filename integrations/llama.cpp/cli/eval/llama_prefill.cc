@@ -101,6 +101,12 @@ kvevict_llama_report LlamaPrefill::Evict(size_t candidate) {
   return report;
 }
 
+const kvevict_sequence* LlamaPrefill::Evicted() const {
+  const kvevict_sequence* sequence = nullptr;
+  Check(kvevict_llama_sequence(target_.kv.get(), 0, &sequence));
+  return sequence;
+}
+
 std::vector<float> LlamaPrefill::Continue(std::span<const llama_token> tokens,
                                           size_t first) {
   std::vector<float> logits = Feed(target_, tokens, target_length_, first);

@@ -27,6 +27,7 @@ class LlamaPrefill final : public SharedPrefill {
                             size_t first) override;
   void TakeBack(uint32_t length) override;
   kvevict_llama_report Evict(size_t candidate) override;
+  const kvevict_sequence* Evicted() const override;
   std::vector<float> Continue(std::span<const llama_token> tokens,
                               size_t first) override;
   void TakeBackContinued() override;

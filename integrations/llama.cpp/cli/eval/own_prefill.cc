@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <utility>
 
 #include "tools/engine/evictor.h"
@@ -103,8 +102,8 @@ void OwnPrefill::TakeBack(uint32_t length) {
 }
 
 kvevict_llama_report OwnPrefill::EvictBy(const tools::Policy& policy) {
-  Evictor evictor(full_.shape(), model_.HeadShape(), policy, pool_, nullptr,
-                  model_.RopeOfHeads());
+  Evictor& evictor = evictor_.emplace(full_.shape(), model_.HeadShape(), policy,
+                                      pool_, nullptr, model_.RopeOfHeads());
   tools::QueryStatistics statistics(full_.shape(), model_.HeadShape(),
                                     model_.RopeOfHeads(), {&policy, 1}, pool_);
   for (uint32_t l = 0; l < queries_.size(); ++l) {
@@ -143,6 +142,10 @@ kvevict_llama_report OwnPrefill::Evict(size_t candidate) {
     report.cells_after = std::max(report.cells_after, slots_.back());
   }
   return report;
+}
+
+const kvevict_sequence* OwnPrefill::Evicted() const {
+  return evictor_->sequence();
 }
 
 std::vector<float> OwnPrefill::Continue(std::span<const llama_token> tokens,

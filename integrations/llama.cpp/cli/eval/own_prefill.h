@@ -4,11 +4,13 @@
 #define KVEVICT_INTEGRATIONS_LLAMA_CLI_EVAL_OWN_PREFILL_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "candidates.h"
 #include "shared_prefill.h"
+#include "tools/engine/evictor.h"
 #include "tools/engine/kv_cache.h"
 #include "tools/engine/policy.h"
 #include "tools/engine/thread_pool.h"
@@ -31,6 +33,7 @@ class OwnPrefill final : public SharedPrefill {
                             size_t first) override;
   void TakeBack(uint32_t length) override;
   kvevict_llama_report Evict(size_t candidate) override;
+  const kvevict_sequence* Evicted() const override;
   std::vector<float> Continue(std::span<const llama_token> tokens,
                               size_t first) override;
   void TakeBackContinued() override;
@@ -47,6 +50,7 @@ class OwnPrefill final : public SharedPrefill {
   Progress progress_;
   std::vector<tools::Policy> policies_;
   tools::KvCache full_, evicted_;
+  std::optional<tools::Evictor> evictor_;
   // [n_layers][length, n_q_heads, head_dim] of what has been read
   std::vector<std::vector<float>> queries_;
   uint32_t length_ = 0;      // tokens that have been read

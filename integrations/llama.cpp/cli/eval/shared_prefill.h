@@ -34,6 +34,8 @@ class SharedPrefill {
   // Evicts what has been read into the second cache. n_candidates() stands for
   // the cache as it is.
   virtual kvevict_llama_report Evict(size_t candidate) = 0;
+  // What the eviction by a candidate left there, until the next Evict().
+  virtual const kvevict_sequence* Evicted() const = 0;
   // Reads tokens behind what is in the second cache, as ReadOn() does.
   virtual std::vector<float> Continue(std::span<const llama_token> tokens,
                                       size_t first) = 0;
