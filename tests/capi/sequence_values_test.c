@@ -69,8 +69,7 @@ static void RunTrial(const trial* t, int measure, kvevict_dtype dtype,
   }
   kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
   test_inputs inputs;
-  test_give_scores(&options, &inputs, kLayers, scores, kHeads * kRow,
-                   kRow);
+  test_give_scores(&options, &inputs, kLayers, scores, kHeads * kRow, kRow);
   int32_t protect[2] = {33, 50};
   const bool protects = seed % 2 == 0;
   if (protects) {
@@ -94,6 +93,7 @@ static void RunTrial(const trial* t, int measure, kvevict_dtype dtype,
       const uint32_t n_kept = test_model_stored_of(m, l, h);
       EXPECT(n_kept == 30, "%s: %u stay", policy, n_kept);
       test_model_positions(m, l, h, kept);
+      const float* const held = scores + (l * kHeads + h) * kRow;
       uint8_t stays[kRow] = {0};
       for (uint32_t i = 0; i < n_kept; ++i) stays[kept[i]] = 1;
       const double cut = Cut(of[l][h], forced[l][h], 80, t->n_secured);
@@ -108,8 +108,8 @@ static void RunTrial(const trial* t, int measure, kvevict_dtype dtype,
                  i);
           n_secured += !forced[l][h][i];
         } else if (x < cut - room) {
-          if (stays[i]) least = fminf(least, scores[l][h][i]);
-          if (!stays[i]) most = fmaxf(most, scores[l][h][i]);
+          if (stays[i]) least = fminf(least, held[i]);
+          if (!stays[i]) most = fmaxf(most, held[i]);
         }
       }
       /* Without the one at the cut, and others that are as near. */

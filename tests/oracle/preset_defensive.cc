@@ -2,7 +2,6 @@
 // but the window stays, and the first stage secures no less than nothing.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "tests/oracle/preset_rules.h"
 
