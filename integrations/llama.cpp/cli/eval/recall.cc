@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <stdexcept>
+#include <utility>
 
 #include "arguments.h"
 #include "tools/llama/log_softmax.h"
@@ -77,10 +78,11 @@ void Answer(SharedPrefill& prefill, const Tokens& before, const Tokens& answer,
   const Score score = ScoreOf(logits, answer);
   scores["exact"].push_back(score.exact ? 1 : 0);
   scores["lp"].push_back(score.lp);
-  if (full.empty())
+  if (full.empty()) {
     full = std::move(logits);
-  else
+  } else {
     scores["kl"].push_back(MeanKl(full, logits, answer.size()));
+  }
 }
 
 }  // namespace
