@@ -145,7 +145,7 @@ void Check(uint32_t turn, Random& random) {
       rig::kTensorCores[turn % std::size(rig::kTensorCores)];
   SetErrors(core, &c);
   cuda::AttendParams p = ParamsOf(c, layers);
-  p.most_splits = 1 + turn % 3;
+  p.most_splits = 1 + turn / 3 % 3;
   for (uint32_t l = 0; l < n_layers; ++l) {
     p.n_splits = std::max(p.n_splits,
                           cuda::SplitsOf(p.layers[l].n_tokens, p.most_splits));
