@@ -96,10 +96,15 @@ KV_DEVICE Part PartOfBlock(const AttendParams& p) {
   return part;
 }
 
-// For all threads that share rows of tiles. A warp that has all query rows uses
-// those that it stored itself.
+// Whether warps share no rows of tiles: one that has all query rows uses those
+// that it stored itself. Keys and values in one place must lie alike.
+constexpr bool kWarpsAreAlone =
+    kShape.row_warps == 1 &&
+    (kShape.two_tiles || KeyTile::kPitch == ValueTile::kPitch);
+
+// For all threads that share rows of tiles.
 KV_DEVICE void TileSync() {
-  if constexpr (kShape.row_warps == 1) {
+  if constexpr (kWarpsAreAlone) {
     WarpSync();
   } else {
     BlockSync();
@@ -257,7 +262,7 @@ KV_KERNEL(attend_mma, AttendParams, kAttendMmaThreads, 2) {
   StoreQueries(
       p.queries, [&](uint32_t r) { return part.Row(r).stored.address; },
       queries, scales);
-  if constexpr (kShape.row_warps == 1) BlockSync();  // queries are there
+  if constexpr (kWarpsAreAlone) BlockSync();  // queries are there
   Softmax softmax;
 #pragma unroll
   for (uint32_t row = 0; row < 2; ++row) {
