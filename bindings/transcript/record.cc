@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
       std::ifstream in(file);
       if (!in) throw std::runtime_error("cannot be read");
       transcript::Recorder recorder;  // names are those of one script
-      std::cout << "script " << file.substr(file.rfind('/') + 1) << "\n";
+      std::cout << "script name=" << file.substr(file.rfind('/') + 1) << "\n";
       for (std::string text; std::getline(in, text);) {
         ++number;
         if (text.empty() || text[0] == '#') continue;

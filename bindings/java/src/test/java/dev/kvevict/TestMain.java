@@ -12,6 +12,7 @@ import java.util.List;
 final class TestMain {
   private static final List<Class<?>> CLASSES = List.of(
       SurfaceTest.class,
+      TranscriptTest.class,
       LayoutTest.class,
       PolicyTest.class,
       MemoryTest.class,
