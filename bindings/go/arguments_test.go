@@ -226,6 +226,8 @@ func TestPagedCachesCheckTheirArguments(t *testing.T) {
 		{second(EvictAllPaged([]PagedEviction{item, item}, p.scratch, 0)), "items[1]: "},
 		{second(EvictAllPaged([]PagedEviction{{nil, sequence, nil}}, p.scratch, 0)), "items[0]: "},
 	}.check(t)
+	undo := &EvictOptions{Undo: p.scratch}
+	fails(t, second(cached.Evict(sequence, undo, p.scratch, 0)), StatusInvalidArgument, "undo")
 	report, err := cached.Evict(sequence, nil, p.scratch, 0) // the failed calls have left them
 	must(t, err)
 	same(t, false, report.Evicted)

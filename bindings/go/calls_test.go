@@ -260,7 +260,7 @@ func init() {
 			report, err := r.sequence(l).Prefill(&Prefill{
 				Tokens: o.int("n_tokens"), Chunk: o.int("chunk"), EvictEachChunk: o.flag("evict_each_chunk"),
 				Views: each(o, "views", r.view), Cached: r.cached[o.string("cached")],
-				Evict: r.evictOptions(o.string("evict")), Workspace: r.workspace(o),
+				Evict: r.evictOptions(o.string("evict")), Workspace: r.scratch(o.int("workspace_bytes")),
 				Forward: func(first, n int) error { chunks = append(chunks, joined(first, n)); return nil },
 			}, 0)
 			return " chunks=" + listed(chunks) + " report=" + joined(report.Chunks, report.Evictions,

@@ -13,7 +13,7 @@ awk -v layout="$1/kvevict.layout" -v symbols="$1/kvevict.symbols" '
     told("plane.address_table_len position_lists.n_lists position_lists.positions_len")
     told("position_lists.list_stride position_lists.count position_lists.counts")
     told("prefill_options.forward prefill_options.user_data prefill_options.views_len")
-    told("prefill_options.workspace_bytes rotation.offsets_len score_job.scores_len")
+    told("prefill_options.workspace rotation.offsets_len score_job.scores_len")
     told("select_options.scores_len select_options.protected_slots_len select_options.ranges_len")
     told("sequence_eviction.views_len sequence_observations.observations_len view.n_companions")
     told("view.block_table_len")

@@ -68,7 +68,7 @@ void Objects::Define(const Line& given) {
   Line line = given;
   const std::string name = line.Text("name");
   if (line.name() != "buffer") {
-    if (!structs_.emplace(name, line).second) line.Fail("a second " + name);
+    if (!lines_.emplace(name, line).second) line.Fail("a second " + name);
     return;
   }
   const std::vector<std::string> values = line.List("values");
@@ -110,9 +110,9 @@ Buffer& Objects::BufferOf(const std::string& name) const {
   return *found->second;
 }
 
-Line& Objects::Struct(const std::string& kind, const std::string& name) {
-  const auto found = structs_.find(name);
-  if (found == structs_.end() || found->second.name() != kind) {
+Line& Objects::LineOf(const std::string& kind, const std::string& name) {
+  const auto found = lines_.find(name);
+  if (found == lines_.end() || found->second.name() != kind) {
     throw std::runtime_error("no " + kind + " " + name);
   }
   return found->second;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bindings/transcript/line.h"
+#include "bindings/transcript/structs.h"
 #include "kvevict/all.h"
 
 namespace transcript {
@@ -69,6 +70,8 @@ class Objects {
   std::map<std::string, std::unique_ptr<Buffer>> buffers_;
 
  public:
+  explicit Objects(const Structs& structs) : structs_(structs) {}
+
   /// Remembers a struct, or makes a buffer.
   void Define(const Line& line);
   /// The names and hashes of buffers that have changed since the last call.
@@ -77,7 +80,7 @@ class Objects {
   void Forget() { kept_.clear(); }
   /// Throws if a key of a struct has not been read by any call.
   void CheckUsed() const {
-    for (const auto& [name, line] : structs_) line.CheckUsed();
+    for (const auto& [name, line] : lines_) line.CheckUsed();
   }
   void Put(const std::string& name, std::unique_ptr<Buffer> buffer) {
     buffers_[name] = std::move(buffer);
@@ -92,34 +95,18 @@ class Objects {
     return name.empty() ? 0 : BufferOf(name).length;
   }
 
-  // The structs of names. They live until Forget(). "" stands for none.
-  const kvevict_plane* Plane(const std::string& name);
-  const kvevict_view* View(const std::string& name);
-  const kvevict_view* Views(const std::vector<std::string>& names);
-  const kvevict_signal_inputs* Inputs(const std::string& name);
-  const kvevict_signal_inputs* InputsOf(const std::vector<std::string>& names);
-  const kvevict_keep_lists* KeepLists(const std::string& name);
-  const kvevict_geometry* Geometry(const std::string& name);
-  const kvevict_plan_options* PlanOptions(const std::string& name);
-  const kvevict_context_options* ContextOptions(const std::string& name);
-  const kvevict_score_job* ScoreJobs(const std::vector<std::string>& names);
-  const kvevict_select_options* SelectOptions(const std::string& name);
-  const kvevict_move* Moves(const std::vector<std::string>& names);
-  const kvevict_rotation* Rotations(const std::vector<std::string>& names);
-  const kvevict_attention_job* Attentions(
-      const std::vector<std::string>& names);
-  const kvevict_layer_scores* LayerScores(
-      const std::vector<std::string>& names);
-  const kvevict_mass_options* MassOptions(const std::string& name);
-  const kvevict_observation* Observations(
-      const std::vector<std::string>& names);
-  const kvevict_evict_options* EvictOptions(const std::string& name);
-  const kvevict_position_lists* PositionLists(
-      const std::vector<std::string>& names);
-  const kvevict_fork_options* ForkOptions(const std::string& name);
-  const kvevict_paged_cache_options* PagedCacheOptions(const std::string& name);
-  const kvevict_paged_rows* PagedRows(const std::vector<std::string>& names);
-  Line& Struct(const std::string& kind, const std::string& name);
+  /// Structs of names, one after another, from lines of that kind. They live until
+  /// Forget(). NULL without names; "-" is a struct with only its size.
+  void* Build(const std::string& kind, const std::vector<std::string>& names);
+  template <class T>
+  const T* All(const std::string& kind, const std::vector<std::string>& names) {
+    return static_cast<const T*>(Build("kvevict_" + kind, names));
+  }
+  template <class T>
+  const T* One(const std::string& kind, const std::string& name) {
+    return name.empty() ? nullptr : All<T>(kind, {name});
+  }
+  Line& LineOf(const std::string& kind, const std::string& name);
 
   /// Memory for the structs of one call.
   template <class T>
@@ -138,11 +125,15 @@ class Objects {
   std::map<std::string, kvevict_view> cached_views;
 
  private:
-  template <class T>
-  const T* Numbers(Line& line, const std::string& key, std::size_t* length);
-  const kvevict_token_range* Ranges(const std::vector<std::string>& names);
+  void PutField(const Struct& type, const Field& field, Line& line,
+                uint8_t* at);
+  const void* PointerTo(const std::string& type, Line& line,
+                        const std::string& key, std::size_t* length);
+  const uint8_t* BuildOne(const std::string& kind, const std::string& name);
+  kvevict_position_lists PositionLists(Line& line);
 
-  std::map<std::string, Line> structs_;
+  Structs structs_;
+  std::map<std::string, Line> lines_;
   std::vector<std::shared_ptr<void>> kept_;
 };
 

@@ -12,16 +12,20 @@ kvevict_status Bytes(Line& l, Objects& o, Results& out) {
   std::size_t bytes = 0;
   const auto status =
       kvevict_paged_cache_bytes(o.plans.Get(l.Text("plan")),
-                                o.PagedCacheOptions(l.Text("options")), &bytes);
+                                o.One<kvevict_paged_cache_options>(
+                                    "paged_cache_options", l.Text("options")),
+                                &bytes);
   if (status == KVEVICT_OK) out.Add("bytes", bytes);
   return status;
 }
 
 kvevict_status Create(Line& l, Objects& o, Results&) {
   kvevict_paged_cache* cache = nullptr;
-  const auto status = kvevict_paged_cache_create(
-      o.plans.Get(l.Text("plan")), o.PagedCacheOptions(l.Text("options")),
-      &cache);
+  const auto status =
+      kvevict_paged_cache_create(o.plans.Get(l.Text("plan")),
+                                 o.One<kvevict_paged_cache_options>(
+                                     "paged_cache_options", l.Text("options")),
+                                 &cache);
   const std::string name = l.Text("name");
   if (status == KVEVICT_OK) o.caches.Put(name, cache);
   return status;
@@ -75,32 +79,28 @@ kvevict_status View(Line& l, Objects& o, Results&) {
 
 kvevict_status Write(Line& l, Objects& o, Results&) {
   const auto rows = l.List("rows");
-  return kvevict_paged_sequence_write(CachedOf(l, o), o.PagedRows(rows),
-                                      rows.size(), nullptr);
+  return kvevict_paged_sequence_write(
+      CachedOf(l, o), o.All<kvevict_paged_rows>("paged_rows", rows),
+      rows.size(), nullptr);
 }
 
 kvevict_status Read(Line& l, Objects& o, Results&) {
   const auto rows = l.List("rows");
-  return kvevict_paged_sequence_read(CachedOf(l, o), o.PagedRows(rows),
-                                     rows.size(), nullptr);
+  return kvevict_paged_sequence_read(
+      CachedOf(l, o), o.All<kvevict_paged_rows>("paged_rows", rows),
+      rows.size(), nullptr);
 }
 
 kvevict_status Evict(Line& l, Objects& o, Results& out) {
-  std::vector<kvevict_paged_eviction> items;
-  for (const std::string& name : l.List("items")) {
-    Line& item = o.Struct("paged_eviction", name);
-    items.push_back(KVEVICT_PAGED_EVICTION_INIT);
-    items.back().cached = CachedOf(item, o);
-    items.back().sequence = o.sequences.Get(item.Text("sequence"));
-    items.back().options = o.EvictOptions(item.Text("options"));
-  }
+  const auto names = l.List("items");
+  const auto* items = o.All<kvevict_paged_eviction>("paged_eviction", names);
   const Scratch scratch = MakeScratch(l.Count("workspace"));
-  const auto status = kvevict_paged_evict(items.data(), items.size(),
-                                          scratch.data, scratch.bytes, nullptr);
+  const auto status = kvevict_paged_evict(items, names.size(), scratch.data,
+                                          scratch.bytes, nullptr);
   if (status != KVEVICT_OK) return status;
   std::string reports;
-  for (const auto& item : items) {
-    reports += (reports.empty() ? "" : ",") + ReportOf(item.sequence);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    reports += (i == 0 ? "" : ",") + ReportOf(items[i].sequence);
   }
   out.Add("reports", reports);
   return status;
@@ -114,22 +114,14 @@ kvevict_status Forward(uint32_t first, uint32_t n, void* chunks) {
 }
 
 kvevict_status Prefill(Line& l, Objects& o, Results& out) {
-  Line& s = o.Struct("prefill_options", l.Text("options"));
-  kvevict_prefill_options p = KVEVICT_PREFILL_OPTIONS_INIT;
+  const std::string name = l.Text("options");
+  kvevict_prefill_options p =
+      *o.One<kvevict_prefill_options>("prefill_options", name);
+  const Scratch scratch = MakeScratch(p.workspace_bytes);
+  p.workspace = scratch.data;
   std::string chunks;
-  p.n_tokens = s.Count("n_tokens");
-  p.chunk = s.Count("chunk");
-  p.evict_each_chunk = s.Count("evict_each_chunk");
   p.forward = Forward;
   p.user_data = &chunks;
-  const auto views = s.List("views");
-  p.views = o.Views(views);
-  p.views_len = views.size();
-  if (s.Has("cached")) p.cached = CachedOf(s, o);
-  p.evict = o.EvictOptions(s.Text("evict"));
-  const Scratch scratch = MakeScratch(s.Count("workspace"));
-  p.workspace = scratch.data;
-  p.workspace_bytes = scratch.bytes;
   kvevict_prefill_report r = {};
   r.struct_size = sizeof(r);
   const auto status = kvevict_sequence_prefill(

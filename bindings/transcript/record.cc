@@ -1,5 +1,5 @@
-// record SCRIPT...: makes the calls of scripts through the C API and prints them
-// with what came out. README.md of this folder has the format.
+// record TABLE SCRIPT...: makes the calls of scripts through the C API and prints
+// them with what came out. The table is that of pkg/abi/table.sh. README.md of this folder has the format.
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -12,7 +12,7 @@ namespace {
 
 class Recorder {
  public:
-  Recorder() {
+  explicit Recorder(const Structs& structs) : objects_(structs) {
     AddTables(&calls_);
     AddDoors(&calls_);
     AddSequences(&calls_);
@@ -64,12 +64,14 @@ int main(int argc, char** argv) {
   int number = 0;
   std::string file;
   try {
-    for (int i = 1; i < argc; ++i) {
+    if (argc < 2) throw std::runtime_error("record TABLE SCRIPT...");
+    const transcript::Structs structs = transcript::ReadStructs(argv[1]);
+    for (int i = 2; i < argc; ++i) {
       file = argv[i];
       number = 0;
       std::ifstream in(file);
       if (!in) throw std::runtime_error("cannot be read");
-      transcript::Recorder recorder;  // names are those of one script
+      transcript::Recorder recorder(structs);  // names are those of one script
       std::cout << "script name=" << file.substr(file.rfind('/') + 1) << "\n";
       for (std::string text; std::getline(in, text);) {
         ++number;

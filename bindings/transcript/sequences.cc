@@ -31,21 +31,24 @@ kvevict_status BeginObserving(Line& l, Objects& o, Results&) {
 
 kvevict_status Observe(Line& l, Objects& o, Results&) {
   const auto shown = l.List("observations");
-  return kvevict_sequence_observe(SequenceOf(l, o), o.Observations(shown),
-                                  shown.size(), l.Count("n_rows"),
-                                  l.Count("first_position"), nullptr);
+  return kvevict_sequence_observe(
+      SequenceOf(l, o), o.All<kvevict_observation>("observation", shown),
+      shown.size(), l.Count("n_rows"), l.Count("first_position"), nullptr);
 }
 
 kvevict_status Start(Line& l, Objects& o, Results&) {
   const auto layers = l.List("layers");
-  return kvevict_sequence_start(SequenceOf(l, o), o.PositionLists(layers),
-                                layers.size(), l.Count("n_tokens"), nullptr);
+  return kvevict_sequence_start(
+      SequenceOf(l, o), o.All<kvevict_position_lists>("position_lists", layers),
+      layers.size(), l.Count("n_tokens"), nullptr);
 }
 
 kvevict_status Fork(Line& l, Objects& o, Results&) {
   kvevict_sequence* fork = nullptr;
   const auto status = kvevict_sequence_fork(
-      SequenceOf(l, o), o.ForkOptions(l.Text("options")), &fork, nullptr);
+      SequenceOf(l, o),
+      o.One<kvevict_fork_options>("fork_options", l.Text("options")), &fork,
+      nullptr);
   return Put(status, l.Text("name"), fork, o);
 }
 
@@ -71,7 +74,8 @@ kvevict_status Evict(Line& l, Objects& o, Results& out) {
   const auto views = l.List("views");
   const Scratch scratch = MakeScratch(l.Count("workspace"));
   const auto status = kvevict_sequence_evict(
-      sequence, o.Views(views), views.size(), o.EvictOptions(l.Text("options")),
+      sequence, o.All<kvevict_view>("view", views), views.size(),
+      o.One<kvevict_evict_options>("evict_options", l.Text("options")),
       scratch.data, scratch.bytes, nullptr);
   if (status == KVEVICT_OK) out.Add("report", ReportOf(sequence));
   return status;
@@ -154,9 +158,9 @@ kvevict_status SlotOfPosition(Line& l, Objects& o, Results& out) {
 kvevict_status KeptSlots(Line& l, Objects& o, Results& out) {
   const auto views = l.List("views");
   std::vector<uint32_t> slots(views.size());
-  const auto status =
-      kvevict_sequence_kept_slots(SequenceOf(l, o), o.Views(views),
-                                  views.size(), slots.data(), slots.size());
+  const auto status = kvevict_sequence_kept_slots(
+      SequenceOf(l, o), o.All<kvevict_view>("view", views), views.size(),
+      slots.data(), slots.size());
   if (status == KVEVICT_OK) out.AddList("slots", slots.data(), slots.size());
   return status;
 }
@@ -165,7 +169,8 @@ kvevict_status UndoBytes(Line& l, Objects& o, Results& out) {
   const auto views = l.List("views");
   std::size_t bytes = 0;
   const auto status = kvevict_sequence_undo_bytes(
-      SequenceOf(l, o), o.Views(views), views.size(), &bytes);
+      SequenceOf(l, o), o.All<kvevict_view>("view", views), views.size(),
+      &bytes);
   if (status == KVEVICT_OK) out.Add("bytes", bytes);
   return status;
 }
@@ -173,7 +178,8 @@ kvevict_status UndoBytes(Line& l, Objects& o, Results& out) {
 kvevict_status Undo(Line& l, Objects& o, Results&) {
   const auto views = l.List("views");
   const std::string undo = l.Text("undo");
-  return kvevict_sequence_undo(SequenceOf(l, o), o.Views(views), views.size(),
+  return kvevict_sequence_undo(SequenceOf(l, o),
+                               o.All<kvevict_view>("view", views), views.size(),
                                o.Data<void>(undo), o.Length(undo), nullptr);
 }
 
@@ -200,82 +206,48 @@ kvevict_status MemoryOf(Line& l, Objects& o, Results& out) {
   return status;
 }
 
-template <class T>
-std::vector<T> Items(Line& l, Objects& o, const T& init,
-                     void (*fill)(T&, Line&, Objects&)) {
-  std::vector<T> items;
-  const std::string kind = l.name() == "sequences_append"    ? "sequence_tokens"
-                           : l.name() == "sequences_trim_to" ? "sequence_length"
-                           : l.name() == "sequences_observe"
-                               ? "sequence_observations"
-                               : "sequence_eviction";
-  for (const std::string& name : l.List("items")) {
-    Line& item = o.Struct(kind, name);
-    items.push_back(init);
-    items.back().sequence = SequenceOf(item, o);
-    fill(items.back(), item, o);
-  }
-  return items;
-}
-
 kvevict_status AppendAll(Line& l, Objects& o, Results&) {
-  const auto items = Items<kvevict_sequence_tokens>(
-      l, o, KVEVICT_SEQUENCE_TOKENS_INIT,
-      [](kvevict_sequence_tokens& to, Line& item, Objects&) {
-        to.n_tokens = item.Count("n_tokens");
-      });
-  return kvevict_sequences_append(items.data(), items.size(), nullptr);
+  const auto items = l.List("items");
+  return kvevict_sequences_append(
+      o.All<kvevict_sequence_tokens>("sequence_tokens", items), items.size(),
+      nullptr);
 }
 
 kvevict_status TrimAllTo(Line& l, Objects& o, Results&) {
-  const auto items = Items<kvevict_sequence_length>(
-      l, o, KVEVICT_SEQUENCE_LENGTH_INIT,
-      [](kvevict_sequence_length& to, Line& item, Objects&) {
-        to.new_length = item.Count("new_length");
-      });
-  return kvevict_sequences_trim_to(items.data(), items.size(), nullptr);
+  const auto items = l.List("items");
+  return kvevict_sequences_trim_to(
+      o.All<kvevict_sequence_length>("sequence_length", items), items.size(),
+      nullptr);
 }
 
 kvevict_status ObserveAll(Line& l, Objects& o, Results&) {
-  const auto items = Items<kvevict_sequence_observations>(
-      l, o, KVEVICT_SEQUENCE_OBSERVATIONS_INIT,
-      [](kvevict_sequence_observations& to, Line& item, Objects& objects) {
-        const auto shown = item.List("observations");
-        to.observations = objects.Observations(shown);
-        to.observations_len = shown.size();
-        to.n_rows = item.Count("n_rows");
-        to.first_position = item.Count("first_position");
-      });
-  return kvevict_sequences_observe(items.data(), items.size(), nullptr);
-}
-
-std::vector<kvevict_sequence_eviction> Evictions(Line& l, Objects& o) {
-  return Items<kvevict_sequence_eviction>(
-      l, o, KVEVICT_SEQUENCE_EVICTION_INIT,
-      [](kvevict_sequence_eviction& to, Line& item, Objects& objects) {
-        const auto views = item.List("views");
-        to.views = objects.Views(views);
-        to.views_len = views.size();
-        to.options = objects.EvictOptions(item.Text("options"));
-      });
+  const auto items = l.List("items");
+  return kvevict_sequences_observe(
+      o.All<kvevict_sequence_observations>("sequence_observations", items),
+      items.size(), nullptr);
 }
 
 kvevict_status WorkspaceOfAll(Line& l, Objects& o, Results& out) {
-  const auto items = Evictions(l, o);
+  const auto items = l.List("items");
   kvevict_workspace w = KVEVICT_WORKSPACE_INIT;
   return AddWorkspace(
-      kvevict_sequences_workspace(items.data(), items.size(), &w), w, out);
+      kvevict_sequences_workspace(
+          o.All<kvevict_sequence_eviction>("sequence_eviction", items),
+          items.size(), &w),
+      w, out);
 }
 
 kvevict_status EvictAll(Line& l, Objects& o, Results& out) {
-  const auto items = Evictions(l, o);
+  const auto names = l.List("items");
+  const auto* items =
+      o.All<kvevict_sequence_eviction>("sequence_eviction", names);
   const Scratch scratch = MakeScratch(l.Count("workspace"));
-  const auto status = kvevict_sequences_evict(
-      items.data(), items.size(), scratch.data, scratch.bytes, nullptr);
+  const auto status = kvevict_sequences_evict(items, names.size(), scratch.data,
+                                              scratch.bytes, nullptr);
   if (status != KVEVICT_OK) return status;
   std::string reports;
-  for (const auto& item : items) {
-    reports += (reports.empty() ? "" : ",") + ReportOf(item.sequence);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    reports += (i == 0 ? "" : ",") + ReportOf(items[i].sequence);
   }
   out.Add("reports", reports);
   return status;

@@ -102,9 +102,10 @@ kvevict_status PolicyResolve(Line& l, Objects& o, Results& out) {
 kvevict_status PlanCreate(Line& l, Objects& o, Results&) {
   kvevict_plan* plan = nullptr;
   const auto status = kvevict_plan_create(
-      o.contexts.Get(l.Text("context")), o.Geometry(l.Text("geometry")),
-      o.policies.Get(l.Text("policy")), o.PlanOptions(l.Text("options")),
-      &plan);
+      o.contexts.Get(l.Text("context")),
+      o.One<kvevict_geometry>("geometry", l.Text("geometry")),
+      o.policies.Get(l.Text("policy")),
+      o.One<kvevict_plan_options>("plan_options", l.Text("options")), &plan);
   const std::string name = l.Text("name");
   if (status == KVEVICT_OK) o.plans.Put(name, plan);
   return status;
@@ -201,8 +202,9 @@ void AddTables(Calls* calls) {
   c["parameter_at"] = ParameterAt;
   c["context_create"] = [](Line& l, Objects& o, Results&) {
     kvevict_context* context = nullptr;
-    const auto status =
-        kvevict_context_create(o.ContextOptions(l.Text("options")), &context);
+    const auto status = kvevict_context_create(
+        o.One<kvevict_context_options>("context_options", l.Text("options")),
+        &context);
     const std::string name = l.Text("name");
     if (status == KVEVICT_OK) o.contexts.Put(name, context);
     return status;

@@ -27,8 +27,8 @@ internal class Replay
 
     protected KvRegion Memory(string name) => name.Length == 0 ? default : Buffers[name].Region;
 
-    protected static KvRegion Scratch(Line line) =>
-        line.Int("workspace") is var bytes and > 0 ? new Data("u8", bytes).Region : default;
+    protected static KvRegion Scratch(Line line, string key = "workspace") =>
+        line.Int(key) is var bytes and > 0 ? new Data("u8", bytes).Region : default;
 
     private float[] Floats(string name) => name.Length == 0 ? [] : Buffers[name].Span<float>().ToArray();
 

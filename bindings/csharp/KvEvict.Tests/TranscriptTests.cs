@@ -392,8 +392,8 @@ internal sealed class Replayer : Replay
                 Ranges = evict.Ranges, Inputs = evict.Inputs,
             };
             KvPrefillReport r = o.Has("cached")
-                ? Handle<KvPagedSequence>(o).Prefill(prompt, Handle<KvSequence>(l), Scratch(o))
-                : Handle<KvSequence>(l).Prefill(prompt, o.Each("views", View), Scratch(o));
+                ? Handle<KvPagedSequence>(o).Prefill(prompt, Handle<KvSequence>(l), Scratch(o, "workspace_bytes"))
+                : Handle<KvSequence>(l).Prefill(prompt, o.Each("views", View), Scratch(o, "workspace_bytes"));
             return " chunks=" + Listed(chunks)
                 + " report=" + Joined(r.Chunks, r.Evictions, r.PeakTokens, r.PeakBytes, r.EndBytes);
         });

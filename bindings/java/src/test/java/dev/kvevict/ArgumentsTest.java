@@ -177,6 +177,8 @@ final class ArgumentsTest {
       Check.fails(WRONG, () -> cached.append(-1), "tokenCount is negative");
       Batch.PagedEviction item = Batch.PagedEviction.of(cached, sequence);
       Check.fails(STATE, () -> Batch.evictPaged(List.of(item, item), scratch), "in use");
+      Check.fails(KvEvictException.class,
+          () -> cached.evict(sequence, EvictOptions.NONE.withUndo(scratch), scratch), "undo");
       cached.evict(sequence, EvictOptions.NONE, scratch); // the failed calls have left it
       Check.equal(4, cached.length(0));
     }

@@ -233,9 +233,12 @@ final class Transcript {
     }
   }
 
-  /** A workspace whose content nobody looks at; null for none. */
   static ByteBuffer scratch(Line line) {
-    int bytes = line.count("workspace");
+    return scratch(line.count("workspace"));
+  }
+
+  /** A workspace whose content nobody looks at; null for none. */
+  static ByteBuffer scratch(int bytes) {
     return bytes == 0 ? null : new Data("u8", bytes).bytes;
   }
 

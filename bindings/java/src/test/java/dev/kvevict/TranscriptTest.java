@@ -421,8 +421,8 @@ final class TranscriptTest extends Replay {
           chunk -> chunks.add(joined(chunk.firstToken(), chunk.tokenCount())))
           .withOptions(evictOptions(o.text("evict")));
       prompt = o.flag("evict_each_chunk") ? prompt.evictingEachChunk() : prompt;
-      PrefillReport r = o.has("cached") ? cached(o).prefill(prompt, sequence(l), scratch(o))
-          : sequence(l).prefill(prompt, o.each("views", this::view), scratch(o));
+      PrefillReport r = o.has("cached") ? cached(o).prefill(prompt, sequence(l), scratch(o.count("workspace_bytes")))
+          : sequence(l).prefill(prompt, o.each("views", this::view), scratch(o.count("workspace_bytes")));
       return " chunks=" + listed(chunks) + " report=" + joined(r.chunks(), r.evictions(), r.peakTokens(),
           r.peakBytes(), r.endBytes());
     });
