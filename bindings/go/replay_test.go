@@ -182,7 +182,7 @@ func (r *replay) keepLists(name string) KeepLists {
 
 func (r *replay) tokenRange(name string) TokenRange {
 	l := r.structOf("token_range", name)
-	return TokenRange{uint32(l.int("first")), uint32(l.int("end")), int32(l.int("rank"))}
+	return TokenRange{First: uint32(l.int("first")), End: uint32(l.int("end")), Rank: int32(l.int("rank"))}
 }
 
 func (r *replay) selectOptions(name string) *SelectOptions {
