@@ -35,7 +35,7 @@ Status RunApplyWeights(const Context& context, Stream stream,
   const auto epsilon = static_cast<float>(args.policy.epsilon);
   if (ByNorms(args.policy)) {
     RowNormParams p{};
-    p.weighs = 1;
+    p.use = kNormWeighs;
     p.epsilon = epsilon;
     return LaunchRowNorms(context, stream, args.jobs, &kvevict_view::v,
                           &ShapeJob::scores, p);

@@ -1,5 +1,6 @@
 // Attention: one launch for the splits of jobs with the same layout, one that
-// joins them, and another for sums.
+// joins them, and another for sums. The splits have three forms: for a few rows,
+// by tensor cores, and by plain multiply-adds.
 #include <algorithm>
 
 #include "core/dtype.h"
@@ -7,6 +8,7 @@
 #include "cuda/alignment.h"
 #include "cuda/device_state.h"
 #include "cuda/kernels/attention.h"
+#include "cuda/kernels/attention_mma.h"
 #include "cuda/launch.h"
 #include "cuda/ops.h"
 #include "cuda/row_layout.h"
@@ -22,11 +24,28 @@ const kvevict_view kPlain = KVEVICT_VIEW_INIT;
 uint32_t BlocksOf(const AttendJob& job) {
   return BlocksFor(uint64_t{job.n_queries} * job.group(), kAttendRows);
 }
-uint32_t MostSplitsOf(const AttendJob& job) {
-  return MostSplits(uint64_t{job.view.n_kv_heads} * BlocksOf(job));
+
+bool TakesMma(const Context& context, const AttendJob& job) {
+  return CanAttendMma(job.view.k.dtype, job.values().dtype, job.view.k.head_dim,
+                      job.v_head_dim,
+                      static_cast<uint32_t>(DeviceOf(context).sm()));
 }
-uint32_t SplitsOf(const AttendJob& job) {
-  return cuda::SplitsOf(job.tokens.most, MostSplitsOf(job));
+
+// Blocks of rows that a thread block takes.
+uint32_t RowWarpsOf(const Context& context, const AttendJob& job) {
+  if (!TakesMma(context, job)) return 1;
+  return AttendRowWarps(job.queries.dtype, job.view.k.dtype, job.values().dtype,
+                        AttendPadded(job.view.k.head_dim),
+                        AttendPadded(job.v_head_dim),
+                        uint64_t{job.n_queries} * job.group());
+}
+
+uint32_t MostSplitsOf(const Context& context, const AttendJob& job) {
+  return MostSplits(uint64_t{job.view.n_kv_heads} *
+                    BlocksFor(BlocksOf(job), RowWarpsOf(context, job)));
+}
+uint32_t SplitsOf(const Context& context, const AttendJob& job) {
+  return cuda::SplitsOf(job.tokens.most, MostSplitsOf(context, job));
 }
 
 // Bytes of the states of a block of rows, for all KV heads.
@@ -82,14 +101,51 @@ ModuleKey ReaderOf(const Context& context, ModuleId module,
                       KindsOf(RowsOf(job.view, job.values())));
 }
 
-// From sm_80 on there is enough shared memory for two blocks.
-bool TakeFew(const Context& context, const AttendParams& p) {
-  return DeviceOf(context).sm() >= 80 && TakeFew(p);
+ModuleKey KeyOfMma(const Context& context, const AttendJob& job) {
+  const auto q_dtype = job.queries.dtype;
+  const auto k_dtype = job.view.k.dtype;
+  const auto v_dtype = job.values().dtype;
+  const uint32_t k_dim = job.view.k.head_dim;
+  const uint32_t row_warps = RowWarpsOf(context, job);
+  ModuleKey key;
+  key.module = ModuleId::attention_mma;
+  key.Add("KV_Q_DTYPE", q_dtype);
+  key.Add("KV_K_DTYPE", k_dtype);
+  key.Add("KV_V_DTYPE", v_dtype);
+  key.Add("KV_HEAD_DIM", AttendPadded(k_dim));
+  key.Add("KV_V_DIM", AttendPadded(job.v_head_dim));
+  key.Add("KV_ROW_WARPS", row_warps);
+  const RowKinds kinds = KindsOf(RowsOf(job.view, job.view.k)) |
+                         KindsOf(RowsOf(job.view, job.values()));
+  if (kinds.token_groups) key.Add("KV_TOKEN_GROUPS", 1);
+  key.dynamic_shared_bytes =
+      ShapeAttendMma(q_dtype, k_dtype, v_dtype, AttendPadded(k_dim),
+                     AttendPadded(job.v_head_dim), row_warps)
+          .shared_bytes;
+  return key;
+}
+
+// How the splits of a job are computed.
+enum class Form { kFew, kMma, kPlain };
+
+Form FormOf(const Context& context, const AttendJob& job,
+            const AttendParams& p) {
+  // From sm_80 on there is enough shared memory for two blocks of a few rows.
+  if (DeviceOf(context).sm() >= 80 && TakeFew(p)) return Form::kFew;
+  return TakesMma(context, job) ? Form::kMma : Form::kPlain;
+}
+
+ModuleKey SplitterOf(const Context& context, const AttendJob& job, Form form) {
+  if (form == Form::kMma) return KeyOfMma(context, job);
+  return ReaderOf(
+      context,
+      form == Form::kFew ? ModuleId::attention_few : ModuleId::attention, job);
 }
 
 // The parameters that the jobs of a batch have in common. States and blocks are
 // set later.
-AttendParams ParamsOf(Jobs<AttendJob> batch, uint64_t lse) {
+AttendParams ParamsOf(const Context& context, Jobs<AttendJob> batch,
+                      uint64_t lse) {
   const AttendJob& first = batch.front();
   const kvevict_view& view = first.view;
   const Counts tokens(first.tokens);
@@ -118,7 +174,7 @@ AttendParams ParamsOf(Jobs<AttendJob> batch, uint64_t lse) {
   p.out_dtype = static_cast<uint32_t>(first.out.dtype);
   p.n_queries = first.n_queries;
   p.group = first.group();
-  p.most_splits = MostSplitsOf(first);
+  p.most_splits = MostSplitsOf(context, first);
   p.window = first.window;
   p.non_causal = first.non_causal;
   p.sums_are_shared = first.n_sum_heads == view.n_kv_heads ? 1 : 0;
@@ -137,19 +193,42 @@ AttendParams ParamsOf(Jobs<AttendJob> batch, uint64_t lse) {
                    job.attention_sums.data,
                    job.tokens.most,
                    tokens.FirstOf(job.tokens)};
-    p.n_splits = std::max(p.n_splits, SplitsOf(job));
+    p.n_splits = std::max(p.n_splits, SplitsOf(context, job));
   }
   return p;
+}
+
+// The launch of the splits of p.n_blocks blocks of rows.
+Status LaunchSplits(const Context& context, Stream stream, const AttendJob& job,
+                    Form form, const AttendParams& p, uint32_t n_layers) {
+  const uint32_t n_heads = job.view.n_kv_heads;
+  const ModuleKey module = SplitterOf(context, job, form);
+  if (form == Form::kFew) {
+    return Launch(context, stream, module, KernelId::attend_few,
+                  {p.n_splits, n_heads, n_layers, kAttendThreads}, p);
+  }
+  if (form == Form::kMma) {
+    const uint32_t n_groups = BlocksFor(p.n_blocks, RowWarpsOf(context, job));
+    return Launch(context, stream, module, KernelId::attend_mma,
+                  {p.n_splits * n_groups, n_heads, n_layers, kAttendMmaThreads,
+                   module.dynamic_shared_bytes},
+                  p);
+  }
+  const uint32_t n_chunks = BlocksFor(job.v_head_dim, kAttendValues);
+  return Launch(
+      context, stream, module, KernelId::attend_split,
+      {p.n_splits * p.n_blocks * n_chunks, n_heads, n_layers, kAttendThreads},
+      p);
 }
 
 // Takes as many blocks of rows at a time as there is room for their states.
 Status RunBatch(const Context& context, Stream stream, Jobs<AttendJob> batch,
                 uint64_t lse, std::span<uint8_t> states) {
   const AttendJob& first = batch.front();
-  AttendParams p = ParamsOf(batch, lse);
+  AttendParams p = ParamsOf(context, batch, lse);
   p.states = AddressOf(states.data());
+  const Form form = FormOf(context, first, p);
   const ModuleKey reader = ReaderOf(context, ModuleId::attention, first);
-  const ModuleKey few = ReaderOf(context, ModuleId::attention_few, first);
   const uint32_t n_heads = first.view.n_kv_heads;
   const uint32_t n_layers = Size(batch);
   const uint32_t n_blocks = BlocksOf(first);
@@ -158,17 +237,7 @@ Status RunBatch(const Context& context, Stream stream, Jobs<AttendJob> batch,
       static_cast<uint32_t>(std::min<size_t>(states.size() / bytes, n_blocks));
   for (; p.first_block < n_blocks; p.first_block += most) {
     p.n_blocks = std::min(most, n_blocks - p.first_block);
-    const uint32_t n_chunks = BlocksFor(first.v_head_dim, kAttendValues);
-    if (TakeFew(context, p)) {
-      KV_RETURN_IF_ERROR(Launch(context, stream, few, KernelId::attend_few,
-                                {p.n_splits, n_heads, n_layers, kAttendThreads},
-                                p));
-    } else {
-      KV_RETURN_IF_ERROR(Launch(context, stream, reader, KernelId::attend_split,
-                                {p.n_splits * p.n_blocks * n_chunks, n_heads,
-                                 n_layers, kAttendThreads},
-                                p));
-    }
+    KV_RETURN_IF_ERROR(LaunchSplits(context, stream, first, form, p, n_layers));
     KV_RETURN_IF_ERROR(Launch(
         context, stream, reader, KernelId::attend_finish,
         {p.n_blocks * kAttendRows, n_heads, n_layers, kAttendFinishThreads},
@@ -187,15 +256,16 @@ CheckedSize LseBytes(Jobs<AttendJob> jobs) {
   return bytes;
 }
 
-ScratchNeeds AttendScratchBytes(const Context&, const Jobs<AttendJob>& jobs) {
+ScratchNeeds AttendScratchBytes(const Context& context,
+                                const Jobs<AttendJob>& jobs) {
   ScratchNeeds needs;
   uint32_t n_splits = 1;
   for (const AttendJob& job : jobs) {
-    n_splits = std::max(n_splits, SplitsOf(job));
+    n_splits = std::max(n_splits, SplitsOf(context, job));
   }
   size_t one = 0;
   for (const AttendJob& job : jobs) {
-    const CheckedSize block = BlockBytes(job, SplitsOf(job));
+    const CheckedSize block = BlockBytes(job, SplitsOf(context, job));
     if (!block.ok()) return block;
     one = std::max(one, block.value());
     needs.best =
@@ -223,10 +293,10 @@ Status CheckAttend(const Context& context, Stream stream,
     }
     KV_RETURN_IF_ERROR(
         Require(context, stream, ReaderOf(context, ModuleId::attention, job)));
-    if (TakeFew(context, ParamsOf(Jobs<AttendJob>(job), 0))) {
-      KV_RETURN_IF_ERROR(Require(
-          context, stream, ReaderOf(context, ModuleId::attention_few, job)));
-    }
+    const Form form =
+        FormOf(context, job, ParamsOf(context, Jobs<AttendJob>(job), 0));
+    KV_RETURN_IF_ERROR(
+        Require(context, stream, SplitterOf(context, job, form)));
   }
   return Status();
 }
@@ -240,10 +310,10 @@ Status RunAttend(const Context& context, Stream stream,
   while (!jobs.empty()) {
     // Adjacent jobs with the same layout, as long as a block of each has room.
     size_t n = 1;
-    uint32_t n_splits = SplitsOf(jobs[0]);
+    uint32_t n_splits = SplitsOf(context, jobs[0]);
     while (n < jobs.size() && n < AttendParams::kMaxLayers &&
            AttendTogether(jobs[0], jobs[n])) {
-      n_splits = std::max(n_splits, SplitsOf(jobs[n]));
+      n_splits = std::max(n_splits, SplitsOf(context, jobs[n]));
       if (BlockBytes(jobs[0], n_splits).value() * (n + 1) > states.size())
         break;
       ++n;

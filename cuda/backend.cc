@@ -28,7 +28,7 @@ Status Prepare(const Context& context) {
   KV_RETURN_IF_ERROR(DeviceOf(context).Enter(&scope));
   for (size_t i = 0; i < kNModules; ++i) {
     const auto id = static_cast<ModuleId>(i);
-    if (id == ModuleId::window_attention) continue;  // has variants
+    if (NeedsConstants(id)) continue;
     KV_RETURN_IF_ERROR(Require(context, DeviceOf(context).stream(), id));
   }
   return Status();

@@ -49,6 +49,12 @@ constexpr const char* ModuleName(ModuleId module) {
   return kModuleNames[static_cast<size_t>(module)];
 }
 
+// Whether a module is only compiled with constants.
+constexpr bool NeedsConstants(ModuleId module) {
+  return module == ModuleId::window_attention ||
+         module == ModuleId::attention_mma;
+}
+
 constexpr const KernelInfo& InfoOf(KernelId kernel) {
   return kKernels[static_cast<size_t>(kernel)];
 }

@@ -10,12 +10,12 @@
 
 namespace kvevict::cuda {
 
-// Computes norms of a plane of the jobs' views and writes them to `scores` of
-// the jobs. The rest of p says how norms are used.
+// Computes norms, or spreads, of a plane of the jobs' views and writes them to
+// `scores` of the jobs. The rest of p says how norms are used.
 template <typename Job>
 Status LaunchRowNorms(const Context& context, Stream stream, Jobs<Job> jobs,
                       kvevict_plane kvevict_view::*plane, float* Job::*scores,
-                      RowNormParams p) {
+                      RowNormParams p, KernelId kernel = KernelId::row_norms) {
   const auto go_together = [&](const Job& a, const Job& b) {
     return ReadAlike(*a.view, a.view->*plane, *b.view, b.view->*plane) &&
            InOneTable(a.tokens, b.tokens);
@@ -34,7 +34,7 @@ Status LaunchRowNorms(const Context& context, Stream stream, Jobs<Job> jobs,
     }
     return Launch(context, stream,
                   ReaderOf(context, ModuleId::row_norm, KindsOf(p.rows)),
-                  KernelId::row_norms,
+                  kernel,
                   {BlocksFor(LongestOf(batch), NormBlockRows(p.rows.lanes)),
                    p.n_kv_heads, Size(batch), kNormThreads},
                   p);

@@ -1,7 +1,7 @@
 # Sourced by ./run: what `./run check` does beyond the tests. Every step is a function
 # check_NAME; all steps run, and the last line says which of them failed.
 
-readonly check_steps=(format tests deep longest plain tidy asan tsan llama)
+readonly check_steps=(format tests deep longest plain tidy asan tsan llama docs)
 
 check_format() { sources | xargs clang-format --dry-run --Werror; }
 
@@ -28,6 +28,12 @@ check_fibers() {
 check_longest() {
   build_tests "$release_dir" -DKVEVICT_DEEP_TESTS=ON
   run_tests "$release_dir" longest -L longest
+}
+
+# The documentation site, strictly, with every link.
+check_docs() {
+  need "${docs_packages[@]}"
+  pkg/docs/build.sh
 }
 
 # Without an optimizer, inline functions and variables of one name meet: each means
@@ -103,17 +109,34 @@ check_fuzz() {
   return "$status"
 }
 
-# Nor this, for what it installs: the WGSL kernels in Dawn, on the software driver for
-# Vulkan that comes with Chromium. Takes under 5 minutes.
+# Nor this, for what it installs: the WGSL kernels in Dawn, the demo page and
+# transformers.js in Chromium, on the software driver for Vulkan that comes with it. The
+# newest transformers.js may differ from the pinned one: that is reported and never a
+# failure.
 check_web() {
-  local folder=$release_dir/web packages=(chromium libvulkan1)
+  local folder=$release_dir/web packages=(chromium libvulkan1) models=$release_dir/web-transformers
   command -v node >/dev/null || packages+=(nodejs)
   command -v npm >/dev/null || packages+=(npm)
-  need "${packages[@]}"
-  mkdir -p "$folder"
-  build_release kvevict_webgpu_native
+  need_with_bindings "${build_packages[@]}" "${packages[@]}"
+  configure "$release_dir"
+  mkdir -p "$folder" "$models"
+  packages=(kvevict_webgpu_native kvevict_cli)
+  if has_target kvevict_web_demo; then
+    packages+=(kvevict_web_demo)
+  else
+    say "no clang-19 for wasm32-wasi: tests of the package and the page are left out"
+  fi
+  build "$release_dir" "${packages[@]}"
   cp bindings/web/webgpu/test/package.json "$folder"
   npm install --prefix "$folder" --no-audit --no-fund --silent
+  if has_target kvevict_transformers; then
+    build "$release_dir" kvevict_transformers
+    # Without scripts: the tests do not use what transformers.js runs in Node.
+    cp integrations/transformers.js/test/package.json "$models"
+    npm install --prefix "$models" --no-audit --no-fund --silent --ignore-scripts
+    pkg/canary_transformers.sh "$PWD/$release_dir" ||
+      say "the newest transformers.js is another one now"
+  fi
   KVEVICT_WEB_REQUIRED=1 run_tests "$release_dir" web -L web
 }
 

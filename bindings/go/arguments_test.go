@@ -154,7 +154,7 @@ func TestSequencesCheckTheirArguments(t *testing.T) {
 	policy, err := ParsePolicy("knorm:budget=16")
 	must(t, err)
 	unlike := Geometry{Layers: 2, MaxTokens: full, Each: []LayerGeometry{smallLayer, {Cache: LayerCacheNone}}}
-	plan, err := context.NewPlan(unlike, policy, &PlanOptions{Destinations: true})
+	plan, err := context.NewPlan(unlike, policy, &PlanOptions{HasDestinations: true})
 	must(t, err)
 	s := newSequence(t, plan)
 	must(t, s.Append(20, 0))

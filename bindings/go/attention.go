@@ -7,33 +7,6 @@ import (
 	"kvevict.dev/kvevict/bindings/go/internal/native"
 )
 
-// Attention is one layer of one sequence in Context.Attend.
-type Attention struct {
-	View   *View // the cache, which also holds the queries' own tokens
-	Tokens int   // slots held, the most of any head
-	// TokenCounts are the slots held by each head, if they differ: uint32 [KVHeads], each at most Tokens.
-	TokenCounts Memory
-	QHeads      int // a multiple of the KV heads
-	Rows        int // query rows: row i belongs to slot Tokens - Rows + i
-	Queries     Plane
-	Out         Plane // receives [QHeads, Rows, VHeadDim], float32 or 16-bit floats
-	// VHeadDim is for views without V: values are so many first elements of a key's row; 0: all.
-	VHeadDim  int
-	Window    int     // a query sees no slot that lies so many before its own; 0: all
-	NonCausal bool    // queries also see slots after their own
-	Scale     float32 // multiplies products of queries and keys; 0: 1/sqrt of a key's elements
-	Softcap   float32 // scaled logits x become Softcap * tanh(x / Softcap); 0: they stay
-	// SinkLogits are float32 [QHeads], each a term of its head's softmax that has no value; or absent.
-	SinkLogits Memory
-	// RowLSE, if not nil, receives float32 [QHeads, Rows], HeadDim 1: the log-sum-exp
-	// of each query's logits, as in SignalInputs.RowLSE.
-	RowLSE *Plane
-	// AttentionSums, if not nil, receives float32 [SumHeads, Tokens], HeadDim 1: the weight that
-	// each slot got from all queries, as in SignalInputs.AttentionSums of a step or chunk.
-	AttentionSums *Plane
-	SumHeads      int // QHeads, or the KV heads; 0: QHeads
-}
-
 // Attend computes attention over caches in place, for at most MaxJobs layers of sequences at
 // once: the softmax of the logits of the slots that a query sees, and the mean of their values
 // by it. It serves a few queries while decoding and any number at prefill. Jobs may share
@@ -99,20 +72,7 @@ func (c *Context) attention(jobs []Attention) (*attentionJobs, error) {
 
 func (n *attentionJobs) put(i int, job *Attention, device Device) error {
 	cache, tokens, err := job.View.use(device, "Tokens", job.Tokens, job.TokenCounts)
-	heads, rows := count(&err, "QHeads", job.QHeads), count(&err, "Rows", job.Rows)
-	sums := count(&err, "SumHeads", job.SumHeads)
-	to := native.AttentionJob{
-		StructSize:   uint32(unsafe.Sizeof(native.AttentionJob{})),
-		NTokens:      tokens,
-		NQHeads:      heads,
-		NQueries:     rows,
-		VHeadDim:     count(&err, "VHeadDim", job.VHeadDim),
-		Window:       count(&err, "Window", job.Window),
-		NonCausal:    flag(job.NonCausal),
-		SoftmaxScale: job.Scale,
-		LogitSoftcap: job.Softcap,
-		NSumHeads:    sums,
-	}
+	to := job.scalars(&err)
 	if err != nil {
 		return err
 	}
@@ -126,6 +86,7 @@ func (n *attentionJobs) put(i int, job *Attention, device Device) error {
 	if err != nil {
 		return err
 	}
+	heads, rows, sums := to.NQHeads, to.NQueries, to.NSumHeads
 	if sums == 0 {
 		sums = heads
 	}

@@ -11,18 +11,6 @@ import (
 // twice. They do to each, in order and to the same bytes, what the method of one does. All are
 // checked before the first one changes. An error begins with the item that it is about.
 
-// SequenceTokens is how many tokens a sequence appends.
-type SequenceTokens struct {
-	Sequence *Sequence
-	Tokens   int
-}
-
-// SequenceLength is the logical length that a sequence returns to.
-type SequenceLength struct {
-	Sequence  *Sequence
-	NewLength int
-}
-
 // AppendAll calls Append for each item.
 func AppendAll(items []SequenceTokens, stream Stream) error {
 	n := make([]native.SequenceTokens, len(items))
@@ -30,9 +18,8 @@ func AppendAll(items []SequenceTokens, stream Stream) error {
 	defer b.leave()
 	for i := range items {
 		sequence, err := b.enter(items[i].Sequence)
-		n[i].StructSize = uint32(unsafe.Sizeof(n[i]))
+		n[i] = items[i].scalars(&err)
 		n[i].Sequence = sequence
-		n[i].NTokens = count(&err, "Tokens", items[i].Tokens)
 		if err != nil {
 			return at(err, "items", i, 0)
 		}
@@ -51,9 +38,8 @@ func TrimAllTo(items []SequenceLength, stream Stream) error {
 	defer b.leave()
 	for i := range items {
 		sequence, err := b.enter(items[i].Sequence)
-		n[i].StructSize = uint32(unsafe.Sizeof(n[i]))
+		n[i] = items[i].scalars(&err)
 		n[i].Sequence = sequence
-		n[i].NewLength = count(&err, "NewLength", items[i].NewLength)
 		if err != nil {
 			return at(err, "items", i, 0)
 		}
@@ -63,14 +49,6 @@ func TrimAllTo(items []SequenceLength, stream Stream) error {
 		_ = b.sequences[i].changed(n[i].Sequence, nil)
 	}
 	return err
-}
-
-// SequenceObservations is what the layers of a sequence show, for Observe.
-type SequenceObservations struct {
-	Sequence      *Sequence
-	Observations  []Observation
-	Rows          int // rows of each layer
-	FirstPosition int // position of row 0, or PositionNext
 }
 
 // ObserveAll calls Observe for each item.
@@ -84,19 +62,16 @@ func ObserveAll(items []SequenceObservations, stream Stream) error {
 		if err != nil {
 			return at(err, "items", i, 0)
 		}
-		rows, position, err := item.Sequence.show(
-			sequence, item.Observations, item.Rows, item.FirstPosition)
+		n[i] = item.scalars(&err)
+		if err == nil {
+			err = item.Sequence.show(sequence, item.Observations, n[i].NRows, n[i].FirstPosition)
+		}
 		if err != nil {
 			return at(err, "items", i, 0)
 		}
-		n[i] = native.SequenceObservations{
-			StructSize:      uint32(unsafe.Sizeof(n[i])),
-			NRows:           rows,
-			Sequence:        sequence,
-			Observations:    inHeap(unsafe.Pointer(first(item.Sequence.observed))),
-			ObservationsLen: uint64(len(item.Observations)),
-			FirstPosition:   position,
-		}
+		n[i].Sequence = sequence
+		n[i].Observations = inHeap(unsafe.Pointer(first(item.Sequence.observed)))
+		n[i].ObservationsLen = uint64(len(item.Observations))
 	}
 	err := native.Kvevict_sequences_observe(first(n), uint64(len(n)), uintptr(stream))
 	runtime.KeepAlive(items)

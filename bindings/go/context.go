@@ -4,40 +4,9 @@ import (
 	"runtime"
 	"runtime/cgo"
 	"sync/atomic"
-	"unsafe"
 
 	"kvevict.dev/kvevict/bindings/go/internal/native"
 )
-
-// ContextOptions says how to make a context. Addresses of C functions have the header's types.
-type ContextOptions struct {
-	Device   Device
-	Threads  int                                  // goroutines that share a call's work; 0 means 1
-	Go       func(work func())                    // starts the others; nil: a go statement; its panics are dropped
-	LogLevel LogLevel                             // lines above it are not sent
-	Log      func(level LogLevel, message string) // nil: silence; its panics are dropped
-
-	SIMDTarget string // one of SIMDTargets(), for the CPU's kernels; "": the best one
-
-	// C functions for the library's own memory: void *(size_t bytes, size_t alignment, void *userData), and
-	// void (void *memory, size_t bytes, size_t alignment, void *userData).
-	Alloc, Free   uintptr
-	AllocUserData uintptr
-
-	// The fields below concern CUDA.
-
-	// CUcontext, which must outlive the handles; 0: the one current on the thread
-	// (runtime.LockOSThread).
-	CUDAContext    uintptr
-	LibCUDAPath    string // "": the system's
-	LibNVRTCPath   string // "": by the driver's version
-	KernelCacheDir string // "": none; must belong to the user, nobody else may write
-	SelectOnHost   bool   // an eviction waits, and the host knows the positions when it returns
-	Debug          bool   // wait after every kernel, check lists of slots on the device
-
-	DeviceAlloc, DeviceFree uintptr // the same for device memory of sequences
-	DeviceAllocUserData     uintptr
-}
 
 // Context is a device and the way to work on it. Safe for concurrent use.
 type Context struct {
@@ -70,22 +39,12 @@ func NewContext(options *ContextOptions) (*Context, error) {
 	if options == nil {
 		options = &ContextOptions{}
 	}
-	n := native.ContextOptions{
-		StructSize:          uint32(unsafe.Sizeof(native.ContextOptions{})),
-		Device:              int32(options.Device),
-		LogLevel:            int32(options.LogLevel),
-		Alloc:               options.Alloc,
-		Free:                options.Free,
-		AllocUserData:       options.AllocUserData,
-		CUDAContext:         options.CUDAContext,
-		DeviceAlloc:         options.DeviceAlloc,
-		DeviceFree:          options.DeviceFree,
-		DeviceAllocUserData: options.DeviceAllocUserData,
-		SelectOnHost:        flag(options.SelectOnHost),
-		Debug:               flag(options.Debug),
-	}
 	var err error
-	n.NThreads = count(&err, "Threads", options.Threads)
+	n := options.scalars(&err)
+	n.Alloc, n.Free, n.AllocUserData = options.Alloc, options.Free, options.AllocUserData
+	n.CUDAContext = options.CUDAContext
+	n.DeviceAlloc, n.DeviceFree = options.DeviceAlloc, options.DeviceFree
+	n.DeviceAllocUserData = options.DeviceAllocUserData
 	var texts [4]Memory
 	for i, text := range []struct {
 		name, value string
@@ -156,27 +115,19 @@ func (c *Context) NewPlan(geometry Geometry, policy Policy, options *PlanOptions
 		return nil, err
 	}
 	p := &Plan{device: c.device, maxTokens: nativeGeometry.MaxTokens, queryRows: resolved.QueryRows}
-	nativeOptions := native.PlanOptions{StructSize: uint32(unsafe.Sizeof(native.PlanOptions{}))}
-	var budgets, layerBudgets Memory
-	if options != nil {
-		budgets = Slice(options.HeadBudgets)
-		nativeOptions.HeadBudgets = uintptr(budgets.address)
-		nativeOptions.HeadBudgetsLen = uint64(len(options.HeadBudgets))
-		layerBudgets = Slice(options.LayerBudgets)
-		nativeOptions.LayerBudgets = uintptr(layerBudgets.address)
-		nativeOptions.LayerBudgetsLen = uint64(len(options.LayerBudgets))
-		p.headsDiffer = len(options.HeadBudgets) > 0
-		if options.ReportMass {
-			nativeOptions.ReportMass = 1
-		}
-		if options.Destinations {
-			nativeOptions.HasDestinations = 1
-		}
-		nativeOptions.DraftTokens = count(&err, "DraftTokens", options.DraftTokens)
-		if err != nil {
-			return nil, err
-		}
+	if options == nil {
+		options = &PlanOptions{}
 	}
+	nativeOptions := options.scalars(&err)
+	if err != nil {
+		return nil, err
+	}
+	budgets, layerBudgets := Slice(options.HeadBudgets), Slice(options.LayerBudgets)
+	nativeOptions.HeadBudgets = uintptr(budgets.address)
+	nativeOptions.HeadBudgetsLen = uint64(len(options.HeadBudgets))
+	nativeOptions.LayerBudgets = uintptr(layerBudgets.address)
+	nativeOptions.LayerBudgetsLen = uint64(len(options.LayerBudgets))
+	p.headsDiffer = len(options.HeadBudgets) > 0
 	var pointer uintptr
 	err = policy.call(func(survives uintptr) error {
 		return native.Kvevict_plan_create(context, &nativeGeometry, survives, &nativeOptions, &pointer)

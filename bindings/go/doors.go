@@ -10,19 +10,6 @@ import (
 // MaxJobs is how many jobs or moves one call takes at most.
 const MaxJobs = 128
 
-// ScoreJob is one layer's part of Plan.Score.
-type ScoreJob struct {
-	Layer  int // one with a full cache
-	Tokens int // slots held
-	// Seen is how many tokens were seen so far, evicted ones included, for policies h2o and
-	// triattention; 0: Tokens.
-	Seen        int
-	TokenCounts Memory // slots held by each head if they differ: uint32 [KVHeads], each at most Tokens
-	View        *View  // nil if no key is read
-	Inputs      SignalInputs
-	Scores      Memory // receives float32 [KVHeads, Tokens]: higher keeps
-}
-
 // Score scores the cached tokens of layers, at most MaxJobs, by the signal of the policy.
 // Queries and their log-sum-exps have as many rows as the window: row w is that of token Tokens
 // - window + w. Policy custom pools the caller's scores. workspace is for OperationScore.
@@ -57,10 +44,7 @@ func (p *Plan) Score(jobs []ScoreJob, workspace Memory, stream Stream) error {
 // job converts; the result must stay alive.
 func (p *Plan) job(n *native.ScoreJob, job *ScoreJob, inputs *signals, i int) (*content, error) {
 	var err error
-	n.StructSize = uint32(unsafe.Sizeof(*n))
-	n.Layer = count(&err, "Layer", job.Layer)
-	n.NTokens = count(&err, "Tokens", job.Tokens)
-	n.NSeen = count(&err, "Seen", job.Seen)
+	*n = job.scalars(&err)
 	if err != nil {
 		return nil, err
 	}
@@ -86,24 +70,10 @@ func (p *Plan) job(n *native.ScoreJob, job *ScoreJob, inputs *signals, i int) (*
 	return cache, err
 }
 
-// KeepLists says which slots of a layer to keep: one list that all KV heads share, or one for each.
-type KeepLists struct {
-	Slots      Memory // int32 [Lists, ListStride]
-	Lists      int    // 1, or the KV heads
-	Count      int    // slots in every list; with Counts, the most of any
-	ListStride uint64 // elements from one list to the next; 0: Count
-	Counts     Memory // uint32 [Lists], each at most Count; absent: all are Count
-}
-
 func (k *KeepLists) native(device Device) (native.KeepLists, error) {
 	var err error
-	n := native.KeepLists{
-		StructSize: uint32(unsafe.Sizeof(native.KeepLists{})),
-		NLists:     count(&err, "Lists", k.Lists),
-		Slots:      uintptr(k.Slots.address),
-		ListStride: k.ListStride,
-		Count:      count(&err, "Count", k.Count),
-	}
+	n := k.scalars(&err)
+	n.Slots = uintptr(k.Slots.address)
 	if err == nil {
 		n.SlotsLen, err = k.Slots.slots(device, "Slots")
 	}
@@ -118,37 +88,10 @@ func (k *KeepLists) keepAlive() {
 	runtime.KeepAlive(k.Counts.owner)
 }
 
-// SelectOptions is what Select chooses from, and what must stay. Plan.Selection
-// gives what a plan's policy wants.
-type SelectOptions struct {
-	Tokens      int    // slots held, at least 1
-	TokenCounts Memory // slots of each list's heads if they differ: uint32, each at most Tokens
-	// Scores are float32 [Rows, Tokens]. Absent: nothing is ranked, and every list keeps what must
-	// stay and then the first tokens, or the last with TieHigherPosition.
-	Scores      Memory
-	Rows        int          // a multiple of the lists, row r is list r/(Rows/lists)'s; 0: one for each list
-	Reduce      Reduce       // how the rows of a list become one
-	Sink        int          // first slots that must stay
-	Recent      int          // last slots that must stay
-	Tie         Tie          // which of two equal scores survives
-	SelectBlock int          // slots of a block, which stays or goes as a whole; 0: 1
-	Protected   []int32      // strictly ascending slots that must stay
-	Ranges      []TokenRange // slots that go later or sooner than others
-}
-
 func (o *SelectOptions) native(device Device, lists int) (native.SelectOptions, error) {
 	var err error
-	n := native.SelectOptions{
-		StructSize:  uint32(unsafe.Sizeof(native.SelectOptions{})),
-		NTokens:     count(&err, "Tokens", o.Tokens),
-		Scores:      uintptr(o.Scores.address),
-		NRows:       count(&err, "Rows", o.Rows),
-		Reduce:      int32(o.Reduce),
-		NSink:       count(&err, "Sink", o.Sink),
-		NRecent:     count(&err, "Recent", o.Recent),
-		Tie:         int32(o.Tie),
-		SelectBlock: count(&err, "SelectBlock", o.SelectBlock),
-	}
+	n := o.scalars(&err)
+	n.Scores = uintptr(o.Scores.address)
 	if err == nil {
 		n.ScoresLen, err = o.Scores.floats(device, "Scores")
 	}
@@ -178,10 +121,8 @@ func (p *Plan) Selection(layer, nTokens, nSeen int) (SelectOptions, KeepLists, e
 	if err := native.Kvevict_plan_selection(plan, l, tokens, seen, &o, &k); err != nil {
 		return SelectOptions{}, KeepLists{}, err
 	}
-	options := SelectOptions{
-		Tokens: nTokens, Rows: int(o.NRows), Reduce: Reduce(o.Reduce), Sink: int(o.NSink),
-		Recent: int(o.NRecent), Tie: Tie(o.Tie), SelectBlock: int(o.SelectBlock),
-	}
+	var options SelectOptions
+	options.read(&o)
 	return options, KeepLists{Lists: int(k.NLists), Count: int(k.Count)}, nil
 }
 
@@ -206,7 +147,10 @@ func (c *Context) Select(
 	}
 	protected := Slice(options.Protected)
 	o.ProtectedSlots, o.ProtectedSlotsLen = uintptr(protected.address), uint64(len(options.Protected))
-	ranges := nativeRanges(options.Ranges)
+	ranges, err := nativeRanges(options.Ranges)
+	if err != nil {
+		return err
+	}
 	o.Ranges, o.RangesLen = inHeap(unsafe.Pointer(first(ranges))), uint64(len(ranges))
 	if err := workspace.on(c.device, "workspace"); err != nil {
 		return err
@@ -239,21 +183,6 @@ func (c *Context) SelectWorkspace(nTokens, nLists int) (Workspace, error) {
 	})
 }
 
-// LayerScores are scores of one layer, by which its budget is found.
-type LayerScores struct {
-	Rows   int       // keep lists, mostly KV heads
-	Tokens int       // at least 1
-	Scores []float32 // [Rows, Tokens], as Plan.Score writes them
-}
-
-// MassOptions says what BudgetForMass looks for.
-type MassOptions struct {
-	Scope        Scope   // which rows share a budget: none, those of a layer, or all
-	Mass         float64 // the share to keep, in (0, 1]
-	Sink, Recent int     // first and last slots that must stay, the window included; they count
-	EveryRow     bool    // every row keeps the mass, not the mean of their shares
-}
-
 // BudgetForMass finds the smallest budgets of each row, each layer or the model
 // that keep a share of the mass: how many tokens a policy has to keep of prompts
 // like this one. It is for calibration, since it sorts all rows.
@@ -263,26 +192,12 @@ func (c *Context) BudgetForMass(layers []LayerScores, options MassOptions) ([]in
 		return nil, err
 	}
 	defer c.leave()
-	o := native.MassOptions{
-		StructSize: uint32(unsafe.Sizeof(native.MassOptions{})),
-		Scope:      int32(options.Scope),
-		Mass:       options.Mass,
-		NSink:      count(&err, "Sink", options.Sink),
-		NRecent:    count(&err, "Recent", options.Recent),
-	}
-	if options.EveryRow {
-		o.EveryRow = 1
-	}
+	o := options.scalars(&err)
 	l := make([]native.LayerScores, len(layers))
 	rows := 0
 	for i, layer := range layers {
-		l[i] = native.LayerScores{
-			StructSize: uint32(unsafe.Sizeof(l[i])),
-			NRows:      count(&err, "Rows", layer.Rows),
-			NTokens:    count(&err, "Tokens", layer.Tokens),
-			Scores:     inHeap(unsafe.Pointer(first(layer.Scores))),
-			ScoresLen:  uint64(len(layer.Scores)),
-		}
+		l[i] = layer.scalars(&err)
+		l[i].Scores, l[i].ScoresLen = inHeap(unsafe.Pointer(first(layer.Scores))), uint64(len(layer.Scores))
 		rows += layer.Rows
 	}
 	if err != nil {
@@ -306,29 +221,6 @@ func (c *Context) BudgetForMass(layers []LayerScores, options MassOptions) ([]in
 		budgets[i] = int(budget)
 	}
 	return budgets, nil
-}
-
-// Move is one layer's part of Compact or Reorder.
-type Move struct {
-	View   *View
-	Tokens int // slots held before, the most of any head
-	// TokenCounts are the slots held by each head, if they differ: uint32 [KVHeads],
-	// each at most Tokens. Blocks beyond a head's own count need not be in its table.
-	TokenCounts Memory
-	Keep        KeepLists // slots that are held; none, with a Destination: all of them
-	// Merge is what Compact makes of the rows that go. Values merge if the similarity of their keys
-	// reaches MergeThreshold; MergeFraction is the part of them that merges, the most similar ones; 0:
-	// all.
-	Merge          Merge
-	MergeThreshold float64
-	MergeFraction  float64
-	// FirstSlot is the slot of every head's first survivor in Compact. Without a Destination the
-	// slots below it are neither read nor written, and none of them is listed.
-	FirstSlot int
-	// Destination is another cache to which Compact copies rows; the view then stays
-	// as it is. It has the same KV heads and head sizes in any layout. If K or V have
-	// another dtype there, rows are requantised. nil: rows move in place.
-	Destination *View
 }
 
 // keepsAll tells whether there are no lists, not even empty ones.
@@ -388,44 +280,29 @@ func (c *Context) moves(moves []Move, slotsOf func(*Move) (string, int)) (*nativ
 		move := &moves[i]
 		name, slots := slotsOf(move)
 		cache, _, err := move.View.use(c.device, name, slots, move.TokenCounts)
-		tokens := count(&err, "Tokens", move.Tokens)
-		var counts uintptr
+		to := move.scalars(&err)
 		if err == nil {
-			counts, err = move.TokenCounts.each(c.device, "TokenCounts", int(cache.native.NKVHeads))
+			to.TokenCounts, err = move.TokenCounts.each(c.device, "TokenCounts", int(cache.native.NKVHeads))
 		}
-		var keep uintptr
 		if err == nil && !move.keepsAll() {
 			n.keep[i], err = move.Keep.native(c.device)
-			keep = inHeap(unsafe.Pointer(&n.keep[i]))
+			to.Keep = inHeap(unsafe.Pointer(&n.keep[i]))
 		}
-		firstSlot := count(&err, "FirstSlot", move.FirstSlot)
-		var destination uintptr
 		if err == nil && move.Destination != nil {
-			var to *content
+			var destination *content
 			slots := move.FirstSlot + move.kept()
-			to, _, err = move.Destination.use(c.device, "Count", slots, Memory{})
+			destination, _, err = move.Destination.use(c.device, "Count", slots, Memory{})
 			if err == nil {
-				n.caches = append(n.caches, to)
-				destination = uintptr(unsafe.Pointer(to.native))
+				n.caches = append(n.caches, destination)
+				to.Destination = uintptr(unsafe.Pointer(destination.native))
 			}
 		}
 		if err != nil {
 			return nil, at(err, "moves", i, len(moves))
 		}
 		n.caches = append(n.caches, cache)
-		n.moves[i] = native.Move{
-			StructSize:  uint32(unsafe.Sizeof(native.Move{})),
-			NTokens:     tokens,
-			View:        uintptr(unsafe.Pointer(cache.native)),
-			Keep:        keep,
-			TokenCounts: counts,
-
-			Merge:          int32(move.Merge),
-			MergeThreshold: move.MergeThreshold,
-			MergeFraction:  move.MergeFraction,
-			FirstSlot:      firstSlot,
-			Destination:    destination,
-		}
+		to.View = uintptr(unsafe.Pointer(cache.native))
+		n.moves[i] = to
 	}
 	return n, nil
 }
@@ -482,18 +359,6 @@ func (c *Context) scratch(
 	})
 }
 
-// Rotation is one layer's part of Plan.Rotate.
-type Rotation struct {
-	Layer  int // one with a full cache
-	Tokens int // slots held, the most of any head
-	View   *View
-	// Offsets are int32 [Lists, Tokens]: the positions by which the key in each slot
-	// moves, new position - old one. 0 leaves it alone.
-	Offsets     Memory
-	Lists       int    // 1, which all heads share, or the KV heads; 0: 1
-	TokenCounts Memory // slots held by each head if they differ: uint32 [KVHeads], each at most Tokens
-}
-
 // Rotate rotates cached keys of layers, at most MaxJobs, in place to what RoPE makes at other
 // positions. After an eviction a survivor in slot i, of position p, moves by i - p if positions
 // count slots. The geometry must have RoPEInvFreq; Capabilities says why keys cannot be rotated.
@@ -519,22 +384,15 @@ func (p *Plan) Rotate(rotations []Rotation, stream Stream) error {
 
 // native converts; the result must stay alive.
 func (r *Rotation) native(device Device, n *native.Rotation) (*content, error) {
-	cache, tokens, err := r.View.use(device, "Tokens", r.Tokens, r.TokenCounts)
-	layer, lists := count(&err, "Layer", r.Layer), count(&err, "Lists", r.Lists)
+	cache, _, err := r.View.use(device, "Tokens", r.Tokens, r.TokenCounts)
+	*n = r.scalars(&err)
 	if err != nil {
 		return nil, err
 	}
-	if lists == 0 {
-		lists = 1
+	if n.NLists == 0 {
+		n.NLists = 1
 	}
-	*n = native.Rotation{
-		StructSize: uint32(unsafe.Sizeof(*n)),
-		Layer:      layer,
-		NTokens:    tokens,
-		NLists:     lists,
-		View:       uintptr(unsafe.Pointer(cache.native)),
-		Offsets:    uintptr(r.Offsets.address),
-	}
+	n.View, n.Offsets = uintptr(unsafe.Pointer(cache.native)), uintptr(r.Offsets.address)
 	n.TokenCounts, err = r.TokenCounts.each(device, "TokenCounts", int(cache.native.NKVHeads))
 	if err == nil {
 		n.OffsetsLen, err = r.Offsets.slots(device, "Offsets")

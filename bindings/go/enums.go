@@ -302,7 +302,7 @@ const (
 	// Values are quantized: merging would round them again.
 	ReasonQuantizedValues Reason = 8
 	// Groups of tokens share scales, or the view has recent planes, so rows cannot move one by
-	// one. Calls with such a view report it, plans never do.
+	// one. Calls with such a view report it, plans do not.
 	ReasonTokenGroups Reason = 9
 	// An eviction did nothing: the policy's `prompt` is not inside, and Sequence.EndPrompt() has
 	// not been called.

@@ -6,39 +6,9 @@ import (
 	"kvevict.dev/kvevict/bindings/go/internal/native"
 )
 
-// PagedCacheOptions says how to make a paged cache.
-type PagedCacheOptions struct {
-	Blocks    int // for each layer; layers that are alike share them
-	BlockSize int // tokens; 0: GroupTokens if set, otherwise 16
-	Layout    BlockLayout
-	// Memory for the blocks, Plan.PagedCacheBytes or more, aligned to 256; the zero Memory: the context
-	// allocates.
-	Memory Memory
-	// NumberDType is the type of the scales and minima that blocks have for each row of DTypeU8,
-	// DTypeI8, DTypeU4 and DTypeU4Halves; zero: DTypeF32. Rows of fp8 have a scale if it is not zero.
-	NumberDType DType
-	// GroupTokens is how many tokens share the scales and minima of keys, one per
-	// element; 0: each token has its own.
-	GroupTokens int
-	// RecentTokens is the least number of a sequence's last rows that are not quantized.
-	RecentTokens int
-	// RecentDType is the type of those rows: DTypeF32, DTypeF16 or DTypeBF16; zero: DTypeF32.
-	RecentDType DType
-}
-
 func (o *PagedCacheOptions) native(device Device) (n native.PagedCacheOptions, err error) {
-	n = native.PagedCacheOptions{
-		StructSize:   uint32(unsafe.Sizeof(n)),
-		NBlocks:      count(&err, "Blocks", o.Blocks),
-		BlockSize:    count(&err, "BlockSize", o.BlockSize),
-		Layout:       int32(o.Layout),
-		Memory:       uintptr(o.Memory.address),
-		MemoryBytes:  o.Memory.bytes,
-		NumberDType:  int32(o.NumberDType),
-		GroupTokens:  count(&err, "GroupTokens", o.GroupTokens),
-		RecentTokens: count(&err, "RecentTokens", o.RecentTokens),
-		RecentDType:  int32(o.RecentDType),
-	}
+	n = o.scalars(&err)
+	n.Memory, n.MemoryBytes = uintptr(o.Memory.address), o.Memory.bytes
 	if err == nil {
 		err = o.Memory.on(device, "Memory")
 	}

@@ -131,14 +131,6 @@ func (s *PagedSequence) View(layer int) (*View, error) {
 	return v, nil
 }
 
-// PagedRows are rows of one layer, outside the cache.
-type PagedRows struct {
-	Layer     int // one with a full cache
-	FirstSlot int // the slot of row 0
-	Tokens    int
-	K, V      Plane // Tokens rows of each KV head; an absent one is left alone
-}
-
 // Write copies rows into slots that layers hold. A layer may come up more than once. Blocks
 // that others share are copied first. All is checked before the first row is written.
 func (s *PagedSequence) Write(rows []PagedRows, stream Stream) error {
@@ -172,10 +164,7 @@ func (s *PagedSequence) copy(
 }
 
 func (r *PagedRows) native(device Device, layers []LayerInfo) (n native.PagedRows, err error) {
-	n.StructSize = uint32(unsafe.Sizeof(n))
-	n.Layer = count(&err, "Layer", r.Layer)
-	n.FirstSlot = count(&err, "FirstSlot", r.FirstSlot)
-	n.NTokens = count(&err, "Tokens", r.Tokens)
+	n = r.scalars(&err)
 	if err != nil {
 		return n, err
 	}

@@ -191,7 +191,7 @@ func (p Policy) Lazy() (float64, error) { return p.number("lazy") }
 // SetLazy sets what Lazy returns.
 func (p *Policy) SetLazy(value float64) error { return p.setNumber("lazy", value) }
 
-// Seed: the seed of policy random and of Anchor=random.
+// Seed: the seed of policy random, of Anchor=random and of draw.
 func (p Policy) Seed() (uint64, error) { return p.seed("seed") }
 
 // SetSeed sets what Seed returns.
@@ -291,6 +291,24 @@ func (p Policy) Secure() (float64, error) { return p.number("secure") }
 // SetSecure sets what Secure returns.
 func (p *Policy) SetSecure(value float64) error { return p.setNumber("secure", value) }
 
+// SecureValues: the tokens of each KV head that stay for their values, within the budget and
+// beside those that must stay, whose number includes protected positions that are not held: a
+// count, or below 1 a share of the budget, rounded down. They are the ones that have most by
+// ValueMeasure, whatever they score. Only evictions do this. Above 0 values must be readable,
+// and it needs Scope=head, Heads=equal and SelectBlock=1. It excludes Split=scores, secure,
+// chunk and HeadBudgets (VaSE, arXiv:2606.03928).
+func (p Policy) SecureValues() (float64, error) { return p.number("secure_values") }
+
+// SetSecureValues sets what SecureValues returns.
+func (p *Policy) SetSecureValues(value float64) error { return p.setNumber("secure_values", value) }
+
+// ValueMeasure: what SecureValues ranks value rows by. range: the largest element minus the
+// smallest. norm: the Euclidean norm. variance: that of the elements.
+func (p Policy) ValueMeasure() (string, error) { return p.word("value_measure") }
+
+// SetValueMeasure sets what ValueMeasure returns.
+func (p *Policy) SetValueMeasure(value string) error { return p.setWord("value_measure", value) }
+
 // FirstStageMass: above 0 each head first secures the tokens that have this share of its
 // attention to the slots before the window: the best by the plain mean over rows and query
 // heads, without the one that reaches the share. It secures at most what its budget, as a
@@ -340,6 +358,18 @@ func (p Policy) Rounding() (string, error) { return p.word("rounding") }
 
 // SetRounding sets what Rounding returns.
 func (p *Policy) SetRounding(value string) error { return p.setWord("rounding", value) }
+
+// Draw: whether tokens are drawn, without replacement, in proportion to their final scores: a
+// score above 0 is divided by a number drawn from Exp(1), and then the best stay as always.
+// The number depends on seed, layer, KV head, position and tokens seen alone, and is the same
+// on every device. Plan.Score() takes slots for positions. Other scores are not changed and
+// rank behind. Tokens that must stay do. It needs scores that are shares or the caller's,
+// Scope=head and SelectBlock=1, and excludes redundancy, chunk and Heads=threshold (VaSE,
+// arXiv:2606.03928).
+func (p Policy) Draw() (bool, error) { return p.flag("draw") }
+
+// SetDraw sets what Draw returns.
+func (p *Policy) SetDraw(value bool) error { return p.setFlag("draw", value) }
 
 // Threshold: Heads=threshold: the least score that is kept. NaN is below every threshold.
 func (p Policy) Threshold() (float64, error) { return p.number("threshold") }

@@ -6,97 +6,22 @@ import (
 	"kvevict.dev/kvevict/bindings/go/internal/native"
 )
 
-// LayerGeometry is the attention geometry of one layer.
-type LayerGeometry struct {
-	// Cache is what the layer keeps. Only full caches are evicted: the fields below
-	// are not read for other layers, and neither are their views and inputs.
-	Cache        LayerCache
-	QHeads       int // query heads, a multiple of KVHeads
-	KVHeads      int
-	KHeadDim     int // elements of a key row; 0 if opaque
-	VHeadDim     int // elements of a value row; 0 if opaque or no V
-	QDType       DType
-	KDType       DType
-	VDType       DType
-	SoftmaxScale float32 // multiplies q.k; 0 means 1/sqrt(KHeadDim)
-	// LogitSoftcap, if above 0, turns scaled logits x into LogitSoftcap * tanh(x / LogitSoftcap) (Gemma
-	// 2).
-	LogitSoftcap float32
-}
-
-// Geometry is the attention geometry of a model.
-type Geometry struct {
-	Layers    int
-	MaxTokens int             // most slots a layer will ever hold
-	Each      []LayerGeometry // one for all layers, or one for each
-	// RoPEInvFreq says how RoPE rotated the keys of layers with a full cache: pair f of a key at
-	// position p by p times number f radians, whatever scaling went into that. Elements beyond the
-	// pairs are not rotated. Empty: unknown; policy triattention needs it.
-	RoPEInvFreq []float32
-	RoPELayout  RoPELayout // which elements are a pair
-	// SinkLogits are a logit per query head that takes part in its softmax and has no
-	// value (gpt-oss), for all layers with a full cache, layer by layer; negative
-	// infinity for a head without one. Empty: no head has one.
-	SinkLogits []float32
-}
-
 // native converts; the struct holds the addresses of the slices.
 func (g *Geometry) native() (native.Geometry, []native.LayerGeometry, error) {
 	var err error
 	each := make([]native.LayerGeometry, len(g.Each))
 	for i, layer := range g.Each {
-		each[i] = native.LayerGeometry{
-			StructSize:   uint32(unsafe.Sizeof(native.LayerGeometry{})),
-			Cache:        int32(layer.Cache),
-			NQHeads:      count(&err, "QHeads", layer.QHeads),
-			NKVHeads:     count(&err, "KVHeads", layer.KVHeads),
-			KHeadDim:     count(&err, "KHeadDim", layer.KHeadDim),
-			VHeadDim:     count(&err, "VHeadDim", layer.VHeadDim),
-			QDType:       int32(layer.QDType),
-			KDType:       int32(layer.KDType),
-			VDType:       int32(layer.VDType),
-			SoftmaxScale: layer.SoftmaxScale,
-			LogitSoftcap: layer.LogitSoftcap,
-		}
+		each[i] = layer.scalars(&err)
 		if err != nil {
 			return native.Geometry{}, nil, at(err, "Each", i, len(g.Each))
 		}
 	}
-	n := native.Geometry{
-		StructSize: uint32(unsafe.Sizeof(native.Geometry{})),
-		NLayers:    count(&err, "Layers", g.Layers),
-		MaxTokens:  count(&err, "MaxTokens", g.MaxTokens),
-		Layers:     inHeap(unsafe.Pointer(first(each))),
-		LayersLen:  uint64(len(each)),
-
-		RoPELayout:     int32(g.RoPELayout),
-		RoPEInvFreq:    inHeap(unsafe.Pointer(first(g.RoPEInvFreq))),
-		RoPEInvFreqLen: uint64(len(g.RoPEInvFreq)),
-
-		SinkLogits:    inHeap(unsafe.Pointer(first(g.SinkLogits))),
-		SinkLogitsLen: uint64(len(g.SinkLogits)),
-	}
+	n := g.scalars(&err)
+	n.Layers, n.LayersLen = inHeap(unsafe.Pointer(first(each))), uint64(len(each))
+	n.RoPEInvFreq = inHeap(unsafe.Pointer(first(g.RoPEInvFreq)))
+	n.RoPEInvFreqLen = uint64(len(g.RoPEInvFreq))
+	n.SinkLogits, n.SinkLogitsLen = inHeap(unsafe.Pointer(first(g.SinkLogits))), uint64(len(g.SinkLogits))
 	return n, each, err
-}
-
-// PlanOptions is what a plan may be told beside geometry and policy.
-type PlanOptions struct {
-	// HeadBudgets are tokens that each KV head keeps, everything included: the heads of all layers
-	// with a full cache, layer by layer, in place of the policy's budget and layer split, for
-	// ScopeKVHead. A budget above a head's length keeps everything. Empty: the policy's.
-	HeadBudgets []uint32
-	// LayerBudgets are a policy's Budget for each layer with a full cache, in place of
-	// that and of the layer split. They exclude HeadBudgets. Empty: the policy's.
-	LayerBudgets []float64
-	// ReportMass makes evictions measure the mass that they keep, for ListReport. The
-	// workspace then holds keys beside scores.
-	ReportMass bool
-	// Destinations says whether evictions may be given some, for which sequences then have room.
-	Destinations bool
-	// DraftTokens are the most tokens that a step of speculation takes back. A policy that scores by the
-	// last queries then remembers this many rows beside its window, so that TrimTo leaves the window
-	// whole.
-	DraftTokens int
 }
 
 // Plan is a geometry with a policy and a context, checked once. Immutable; safe for concurrent use.

@@ -8,34 +8,6 @@ import (
 	"kvevict.dev/kvevict/bindings/go/internal/native"
 )
 
-// Plane is the rows of one tensor, one per token and head, in any layout.
-//
-// Element e of head h of token t lies at t*TokenStride + h*HeadStride + e*ElementStride bytes from
-// the beginning of Data; in a paged cache the token counts inside its block, and
-// table[t/BlockSize]*BlockStride is added. With GroupElems elements lie packed in groups of so many,
-// GroupStride bytes from one to the next. With an AddressTable the blocks of a paged cache were
-// allocated one by one, and there is no Data: a row is then looked for from InBlock bytes behind the
-// address of its block. A plane without Data and AddressTable is absent.
-type Plane struct {
-	Data          Memory
-	Before        uint64 // bytes before Data that belong to it as well, for negative strides
-	TokenStride   int64
-	HeadStride    int64
-	ElementStride int64 // 0: packed
-	BlockStride   int64 // paged only
-	DType         DType
-	HeadDim       int // elements per row; 0 for opaque
-	RowBytes      int // opaque: bytes per row
-	GroupElems    int // divides HeadDim; 0: no groups
-	GroupStride   int64
-	// AddressTable holds uint64 by block id, or in token order in a layout without
-	// BlockTable. Entries of blocks without tokens may be 0. The call's work reads it.
-	AddressTable Memory
-	InBlock      uint64
-	Role         Role // the role of a companion
-	GroupTokens  int  // scales and minima: tokens that share those of an element; 0: none
-}
-
 const unlimited = 1<<63 - 1
 
 func (p *Plane) absent() bool { return p.Data.address == 0 && !p.Data.ended && !p.inBlocks() }
@@ -53,21 +25,8 @@ func (p *Plane) on(device Device, name string) error {
 // native converts; name is for errors.
 func (p *Plane) native(name string) (native.Plane, error) {
 	var err error
-	n := native.Plane{
-		Data:               p.Data.address,
-		TokenStrideBytes:   p.TokenStride,
-		HeadStrideBytes:    p.HeadStride,
-		ElementStrideBytes: p.ElementStride,
-		BlockStrideBytes:   p.BlockStride,
-		DType:              int32(p.DType),
-		HeadDim:            count(&err, "HeadDim", p.HeadDim),
-		RowBytes:           count(&err, "RowBytes", p.RowBytes),
-		Role:               int32(p.Role),
-		GroupElems:         count(&err, "GroupElems", p.GroupElems),
-		GroupStrideBytes:   p.GroupStride,
-		AddressTable:       p.AddressTable.address,
-		GroupTokens:        uint64(count(&err, "GroupTokens", p.GroupTokens)),
-	}
+	n := p.scalars(&err)
+	n.Data, n.AddressTable = p.Data.address, p.AddressTable.address
 	if p.inBlocks() {
 		if p.Data.address != 0 {
 			return n, invalid("%s has both Data and an AddressTable", name)
@@ -86,18 +45,9 @@ func (p *Plane) native(name string) (native.Plane, error) {
 
 // planeOf converts back, without a check of the memory's end.
 func planeOf(n *native.Plane) Plane {
-	return Plane{
-		Data:          Address(n.Data, 0),
-		TokenStride:   n.TokenStrideBytes,
-		HeadStride:    n.HeadStrideBytes,
-		ElementStride: n.ElementStrideBytes,
-		BlockStride:   n.BlockStrideBytes,
-		DType:         DType(n.DType),
-		HeadDim:       int(n.HeadDim),
-		RowBytes:      int(n.RowBytes),
-		Role:          Role(n.Role),
-		GroupTokens:   int(n.GroupTokens),
-	}
+	p := Plane{Data: Address(n.Data, 0)}
+	p.read(n)
+	return p
 }
 
 func (p *Plane) recent() bool { return p.Role == RoleKeyRecent || p.Role == RoleValueRecent }

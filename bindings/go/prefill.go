@@ -8,26 +8,6 @@ import (
 	"kvevict.dev/kvevict/bindings/go/internal/native"
 )
 
-// Prefill is a prompt that is read in chunks.
-type Prefill struct {
-	Tokens int // tokens of the prompt
-	Chunk  int // tokens at a time, at least 1
-	// EvictEachChunk evicts after every chunk, so that no layer ever holds more than
-	// what the policy leaves it and a chunk; false: once, after the last chunk.
-	EvictEachChunk bool
-	// Forward runs the model over nTokens tokens, the first of which has position firstToken. In
-	// each layer it writes their rows after those that are stored, attends to all of them, causal
-	// within the chunk, and shows what the policy needs by Sequence.Observe. It may use the
-	// sequence and Cached, but appends nothing. An error or a panic ends the prefill.
-	Forward func(firstToken, nTokens int) error
-
-	Views  []*View        // one for each layer, see Sequence.Evict; or nil, with Cached
-	Cached *PagedSequence // gets room before each chunk, and gives back what evictions leave empty
-
-	Evict     *EvictOptions // options of each eviction, read again before it, without Destinations; nil for none
-	Workspace Memory        // scratch for OperationEvict
-}
-
 // PrefillReport is what reading a prompt took.
 type PrefillReport struct {
 	Chunks     int    // chunks that Forward has run over
@@ -51,17 +31,17 @@ func (s *Sequence) Prefill(prompt *Prefill, stream Stream) (PrefillReport, error
 	}
 	defer s.release()
 	r := &reading{sequence: s, pointer: sequence, prompt: prompt, args: &prefillArguments{}}
+	var cached uintptr
 	if prompt.Cached != nil {
-		cached, err := prompt.Cached.enterAlone()
-		if err != nil {
+		if cached, err = prompt.Cached.enterAlone(); err != nil {
 			return PrefillReport{}, err
 		}
 		defer prompt.Cached.leave()
-		r.args.options.Cached = cached
 	}
 	if err := r.begin(); err != nil {
 		return PrefillReport{}, err
 	}
+	r.args.options.Cached = cached
 	number := cgo.NewHandle(native.Forward(r.chunk))
 	defer number.Delete()
 	r.args.options.UserData = uintptr(number)
@@ -104,9 +84,7 @@ type reading struct {
 func (r *reading) begin() (err error) {
 	s, o := r.sequence, &r.args.options
 	r.args.report.StructSize = uint32(unsafe.Sizeof(r.args.report))
-	o.StructSize = uint32(unsafe.Sizeof(*o))
-	o.NTokens = count(&err, "Tokens", r.prompt.Tokens)
-	o.Chunk = count(&err, "Chunk", r.prompt.Chunk)
+	*o = r.prompt.scalars(&err)
 	if err == nil && r.prompt.Forward == nil {
 		err = invalid("Forward is nil")
 	}
@@ -116,7 +94,6 @@ func (r *reading) begin() (err error) {
 	if err == nil {
 		err = r.arrange(false)
 	}
-	o.EvictEachChunk = flag(r.prompt.EvictEachChunk)
 	o.Forward = native.ForwardHook()
 	if r.prompt.Views != nil {
 		o.Views = inHeap(unsafe.Pointer(&s.views[0]))

@@ -151,7 +151,7 @@ func (r *replay) planOptions(name string) *PlanOptions {
 	l := r.structOf("plan_options", name)
 	return &PlanOptions{
 		HeadBudgets: numbers[uint32](l, "head_budgets"), LayerBudgets: numbers[float64](l, "layer_budgets"),
-		ReportMass: l.flag("report_mass"), Destinations: l.flag("has_destinations"),
+		ReportMass: l.flag("report_mass"), HasDestinations: l.flag("has_destinations"),
 		DraftTokens: l.int("draft_tokens"),
 	}
 }
@@ -182,7 +182,7 @@ func (r *replay) keepLists(name string) KeepLists {
 
 func (r *replay) tokenRange(name string) TokenRange {
 	l := r.structOf("token_range", name)
-	return TokenRange{First: uint32(l.int("first")), End: uint32(l.int("end")), Rank: int32(l.int("rank"))}
+	return TokenRange{First: l.int("first"), End: l.int("end"), Rank: int32(l.int("rank"))}
 }
 
 func (r *replay) selectOptions(name string) *SelectOptions {
@@ -228,8 +228,8 @@ func (r *replay) attention(name string) Attention {
 		View: r.view(l.string("view")), Tokens: l.int("n_tokens"), TokenCounts: r.memory(l.string("token_counts")),
 		QHeads: l.int("n_q_heads"), Rows: l.int("n_queries"), Queries: r.plane(l.string("queries")),
 		Out: r.plane(l.string("out")), VHeadDim: l.int("v_head_dim"), Window: l.int("window"),
-		NonCausal: l.flag("non_causal"), Scale: float32(l.float("softmax_scale")),
-		Softcap: float32(l.float("logit_softcap")), SinkLogits: r.memory(l.string("sink_logits")),
+		NonCausal: l.flag("non_causal"), SoftmaxScale: float32(l.float("softmax_scale")),
+		LogitSoftcap: float32(l.float("logit_softcap")), SinkLogits: r.memory(l.string("sink_logits")),
 		RowLSE: r.planeOrNil(l.string("row_lse")), AttentionSums: r.planeOrNil(l.string("attention_sums")),
 		SumHeads: l.int("n_sum_heads"),
 	}

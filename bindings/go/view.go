@@ -10,25 +10,6 @@ import (
 	"kvevict.dev/kvevict/bindings/go/internal/native"
 )
 
-// Layout describes one layer's cache. K and V may differ in dtype, head size and strides.
-type Layout struct {
-	KVHeads    int
-	K          Plane
-	V          Plane   // absent for caches with one row per token (MLA)
-	Companions []Plane // other planes with a row per token and head that must move along
-	BlockSize  int     // tokens per block; 0: contiguous
-	BlockTable Memory  // paged: block ids in token order, int32; the call's work reads them
-	// BlockTableHeadStride is elements from one KV head's block table to the next's; 0: all share one.
-	BlockTableHeadStride uint64
-	// RingSlots are the rows of a ring, as sliding windows have, and RingFirst the row of slot 0; 0: no ring.
-	RingSlots, RingFirst int
-	// SharedBlocks is how many first blocks of every table others also hold: calls
-	// that might write to them are refused.
-	SharedBlocks int
-	// FirstRecent is the first slot of companions with a recent role, which are not quantized.
-	FirstRecent int
-}
-
 // View is a checked Layout. Nothing is copied; the memory is kept alive until Close. Immutable, so
 // goroutines may share it.
 type View struct {
@@ -51,18 +32,9 @@ func NewView(layout Layout) (*View, error) {
 	c := &content{layout: layout}
 	c.layout.Companions = append([]Plane(nil), layout.Companions...)
 	var err error
-	c.native = &native.View{
-		StructSize: uint32(unsafe.Sizeof(native.View{})),
-		NKVHeads:   count(&err, "KVHeads", layout.KVHeads),
-		BlockSize:  count(&err, "BlockSize", layout.BlockSize),
-		BlockTable: uintptr(layout.BlockTable.address),
-
-		BlockTableHeadStride: layout.BlockTableHeadStride,
-		RingSlots:            count(&err, "RingSlots", layout.RingSlots),
-		RingFirst:            count(&err, "RingFirst", layout.RingFirst),
-		NSharedBlocks:        count(&err, "SharedBlocks", layout.SharedBlocks),
-		FirstRecent:          count(&err, "FirstRecent", layout.FirstRecent),
-	}
+	n := layout.scalars(&err)
+	n.BlockTable = uintptr(layout.BlockTable.address)
+	c.native = &n
 	if err != nil {
 		return nil, err
 	}

@@ -1,10 +1,13 @@
 # C#: Enums.cs has the public enums; NativeStructs.cs constants and structs under their
 # C names, which sequential layout lays out as C does; NativeNames.cs the names here of
-# functions that messages name; PolicyParameters.cs the properties of KvPolicy.
+# functions that messages name; PolicyParameters.cs the properties of KvPolicy; Options.cs
+# those of structs that callers fill, Fill(), which writes them, and Of(), which reads them.
 BEGIN {
-  prefix = "Kv"; nothing = "null"
-  named = "n_sink=Sink n_recent=Recent n_kv_heads=KvHeads " \
-          "n_q_heads=QueryHeads k_head_dim=KeyHeadDim rope_inv_freq=RopeInverseFrequencies " \
+  language = "csharp"; prefix = "Kv"; nothing = "null"; counted = 1; n_names = "count"
+  named = "n_kv_heads=KvHeads n_q_heads=QueryHeads n_sum_heads=SumHeads n_query_rows=QueryRows " \
+          "k_head_dim=KeyHeadDim v_head_dim=ValueHeadDim q_dtype=QueryType k_dtype=KeyType " \
+          "v_dtype=ValueType group_elems=GroupElements row_lse=RowLse " \
+          "rope_inv_freq=RopeInverseFrequencies " \
           "rope_inv_freq_len=RopeInverseFrequencies.Length " \
           "kvevict_attend_workspace=KvContext.AttendWorkspaceSize " \
           "kvevict_compact_workspace=KvContext.CompactWorkspaceSize " \
@@ -31,8 +34,11 @@ BEGIN {
   for (i = 1; i <= n; i++) reserved[words[i]]
   of_kind["number"] = "double"; of_kind["count"] = "int"; of_kind["seed"] = "ulong"
   of_kind["flag"] = "bool"; of_kind["word"] = "string"
+  of_scalar["count"] = of_scalar["int"] = "int"; of_scalar["size"] = of_scalar["long"] = "long"
+  of_scalar["flag"] = "bool"; of_scalar["float"] = "float"; of_scalar["double"] = "double"
   enums = out "/Enums.cs"; structs = out "/NativeStructs.cs"
-  made = "// Made from the headers by bindings/table.\nnamespace KvEvict;\n"
+  made_first = "// Made from the headers by bindings/table.\n"
+  made = made_first "namespace KvEvict;\n"
   printf "%s", made > enums
   printf "%s", made > structs
 }
@@ -93,8 +99,58 @@ END {
   printf "// Made from params.inc by bindings/table.\nnamespace KvEvict;\n\n" \
          "public sealed partial record KvPolicy\n{\n%s}\n",
          substr(properties, 2) > (out "/PolicyParameters.cs")
+  printf "%susing System.Runtime.InteropServices;\n\nnamespace KvEvict;\n%s", made_first, \
+         filling > (out "/Options.cs")
 }
 
+function make_options(struct, i, of, in_struct, set, typed, properties, writes, reads) {
+  of = (struct, "csharp") in option ? option[struct, "csharp"] : "record-struct"
+  in_struct = of ~ /struct/
+  # What a call may find changed is set, what belongs to a value is given once.
+  set = sub(/^mutable-/, "", of) || of ~ /^ref-/ ? "set" : "init"
+  if (!sub(/^ref-/, "ref partial ", of)) of = "partial " of
+  gsub(/-/, " ", of)
+  for (i = 1; i <= n_fields; i++) {
+    typed = field_kind[i] == "enum" ? type_name(field_c_type[i]) \
+            : of_scalar[field_by[i] == "int" ? "int" : field_kind[i]]
+    enum = field_c_type[i]
+    if (field_by[i] != "given")
+      properties = properties summary(field_doc[i], "    ") "    public " typed " " \
+                   field_here[i] " { get; " set "; }" initial(i) "\n\n"
+    writes = writes "        native->" (field_name[i] in reserved ? "@" : "") field_name[i] \
+             " = " written(i) ";\n"
+    reads = reads "        " field_here[i] " = " read(i, typed) ",\n"
+  }
+  filling = filling "\n" (in_struct ? "[StructLayout(LayoutKind.Auto)]\n" : "") of " " \
+            options_name(struct) "\n{\n" properties "    internal " \
+            (in_struct ? "readonly " : "") "unsafe void Fill(" struct "* native)\n    {\n" \
+            "        *native = " (sized ? struct ".Init" : "default") ";\n" writes "    }\n"
+  if ((struct, "read") in option)
+    filling = filling "\n    internal static unsafe " options_name(struct) " Of(" struct \
+              "* native) => new()\n    {\n" reads "    };\n"
+  filling = filling "}\n"
+}
+
+# A property as C has it, and the other way round.
+function written(i) {
+  if (field_kind[i] == "count" || field_kind[i] == "size")
+    return "Check.Count(" field_here[i] ", nameof(" field_here[i] "))"
+  return field_here[i] (field_kind[i] == "flag" ? " ? 1u : 0u" : "")
+}
+function read(i, typed, field) {
+  field = "native->" field_name[i]
+  if (field_kind[i] == "flag") return field " != 0"
+  if (typed == "int" && field_kind[i] != "int") return "Check.ToInt(" field ")"
+  return (field_kind[i] == "size" ? "(long)" : "") field
+}
+# What INIT sets a field to.
+function initial(i, value) {
+  value = field_init[i]
+  if (value == "") return ""
+  if (field_kind[i] == "enum")
+    value = of_enum(field_c_type[i]) value_here(field_c_type[i], value_of[field_c_type[i], value])
+  return " = " value ";"
+}
 function close_type() {
   if (open_file == enums) print "}" > enums
   if (open_file == structs) {

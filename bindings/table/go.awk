@@ -1,10 +1,11 @@
-# Go: the public package has enums.go and parameters.go, the methods of Policy.
+# Go: the public package has enums.go; parameters.go, the methods of Policy; and options.go, which
+# is options.go.in with the fields that a line @STRUCT stands for, and the methods that copy them.
 # internal/native has structs.go, where pointers are numbers and the caller keeps what
 # they point to alive; layout_test.go, which compiles only if Go lays the structs out as
 # C does; and names.go, the names here of functions that messages name.
 BEGIN {
-  nothing = "nil"
-  named = "n_sink=Sink n_recent=Recent n_kv_heads=KVHeads n_q_heads=QHeads k_head_dim=KHeadDim " \
+  language = "go"; nothing = "nil"; counted = 1
+  named = "n_queries=Rows KVEVICT_POSITION_NEXT=PositionNext " \
           "rope_inv_freq_len=len(RoPEInvFreq) kvevict_view.first_recent=Layout.FirstRecent " \
           "kvevict_paged_cache_bytes=- " \
           "kvevict_paged_cache_get_usage=PagedCache.Usage kvevict_policy_at=- " \
@@ -19,6 +20,9 @@ BEGIN {
   for (i in c) number[c[i]] = go[i]
   of_kind["number"] = "float64"; of_kind["count"] = "int"; of_kind["seed"] = "uint64"
   of_kind["flag"] = "bool"; of_kind["word"] = "string"
+  of_scalar["count"] = "int"; of_scalar["int"] = "int32"; of_scalar["size"] = "uint64"
+  of_scalar["long"] = "int64"; of_scalar["flag"] = "bool"; of_scalar["float"] = "float32"
+  of_scalar["double"] = "float64"
   enums = out "/enums.go"; structs = out "/structs.go"; layout = out "/layout_test.go"
   made = "// Code generated from the headers by bindings/go/generate.sh. DO NOT EDIT.\n\n"
   printf "%spackage kvevict\n", made > enums
@@ -72,10 +76,49 @@ END {
   print ")" > layout
   printf "%spackage native\n\n// OwnName is what Go calls a function of C.\nfunc OwnName(name string) " \
          "string {\nswitch name {\n%s}\nreturn name\n}\n", made, names > (out "/names.go")
+  write_options()
   sub(/the headers/, "params.inc", made)
   printf "%spackage kvevict\n%s", made, parameters > (out "/parameters.go")
 }
 
+function make_options(struct, i, typed, from, value, copies, reads, native) {
+  native = "native." type_name(struct)
+  for (i = 1; i <= n_fields; i++) {
+    typed = field_kind[i] == "enum" ? type_name(field_c_type[i]) \
+            : of_scalar[field_by[i] == "int" ? "count" : field_kind[i]]
+    enum = field_c_type[i]
+    if (field_by[i] != "given")
+      fields_of[struct] = fields_of[struct] wrapped(prose(field_doc[i]), "\t// ") "\t" \
+                          field_here[i] " " typed "\n"
+    value = "o." field_here[i]
+    if (typed == "int") value = "count(err, \"" field_here[i] "\", " value ")"
+    if (field_by[i] == "int") value = "uint64(" value ")"
+    if (field_kind[i] == "flag") value = "flag(" value ")"
+    if (field_kind[i] == "enum") value = "int32(" value ")"
+    copies = copies camel(field_name[i]) ": " value ",\n"
+    from = "n." camel(field_name[i])
+    reads = reads "o." field_here[i] " = " \
+            (typed == "bool" ? from " != 0" : typed "(" from ")") "\n"
+  }
+  methods = methods "\n// scalars is the struct of C with the fields of o that are plain values.\n" \
+            "func (o *" options_name(struct) ") scalars(err *error) " native " {\nreturn " \
+            native "{\n" (sized ? "StructSize: uint32(unsafe.Sizeof(" native "{})),\n" : "") \
+            copies "}\n}\n"
+  if ((struct, "read") in option)
+    methods = methods "\n// read sets these fields to those of a struct that C filled.\n" \
+              "func (o *" options_name(struct) ") read(n *" native ") {\n" reads "}\n"
+}
+function write_options(line, file, struct) {
+  file = out "/options.go"
+  printf "%s", made > file
+  while ((getline line < "bindings/go/options.go.in") > 0) {
+    struct = line
+    if (!sub(/^\t@/, "", struct)) { print line > file; continue }
+    if (!(struct in options)) fail("options.txt has not " struct)
+    printf "%s", fields_of[struct] > file
+  }
+  printf "%s", methods > file
+}
 # The documentation of a name, which begins with it.
 function comment(name, text) {
   text = (text ~ /^[A-Z][a-z]+[ ,:]/ ? tolower(substr(text, 1, 1)) : substr(text, 1, 1)) \

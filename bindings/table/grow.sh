@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# grow.sh LANGUAGE COMMAND...: the headers grow by a field, a value of an enum, and
+# grow.sh LANGUAGE COMMAND...: the headers grow by fields, a value of an enum, and
 # grown.inc. Everything made from them is right, and the binding still builds by
 # COMMAND. GROWN is the folder of what was made, INCLUDE that of the headers.
 set -euo pipefail
@@ -16,6 +16,12 @@ for header in "$here"/../../capi/include/kvevict/*.h; do
     last=$(grep -n '^#ifdef __cplusplus$' "$header" | tail -1 | cut -d : -f 1)
   awk -v last="$last" -v grown="$here/grown.inc" '
     /^\} kvevict_resolved_policy;$/ { print "  uint32_t grown_field;\n  uint32_t grown_room;" }
+    /^\} kvevict_evict_options;$/ {
+      print "  /** How many are looked at, as with n_shared_blocks. */\n  uint32_t n_probes;"
+      print "  uint32_t probe_first; /**< 1: before the others; 0: after them. */"
+      print "  kvevict_merge probe_merge; /**< Not KVEVICT_MERGE_PIVOT. */"
+      print "  float probe; /**< 0: 1. */"
+    }
     NR == last { while ((getline line < grown) > 0) print line }
     { print }
     /^enum kvevict_reason / { print "  /** It grew. */\n  KVEVICT_REASON_GROWN = 900," }

@@ -1,11 +1,14 @@
 # Java: a file per public enum; Abi.java has the constants, and the sizes and
 # offsets of the structs; Names.java the names here of functions that messages name;
-# PolicyParameters.java the getters of Policy and the setters of its builder;
-# `sources` lists these files.
+# PolicyParameters.java the getters of Policy and the setters of its builder; a file
+# *Fields.java per struct that callers fill, which setters of its properties are in, and fill(),
+# which writes them, and take(), which reads them; `sources` lists these files.
 BEGIN {
-  nothing = "null"; begins_small = 1
-  named = "n_sink=sink n_recent=recent n_kv_heads=kvHeads n_q_heads=queryHeads " \
-          "k_head_dim=keyHeadDim rope_inv_freq=Geometry.withRope " \
+  language = "java"; nothing = "null"; begins_small = 1; counted = 1; n_names = "count"
+  named = "n_kv_heads=kvHeads n_q_heads=queryHeads n_sum_heads=sumHeads n_query_rows=queryRows " \
+          "k_head_dim=keyHeadDim v_head_dim=valueHeadDim q_dtype=queryType k_dtype=keyType " \
+          "v_dtype=valueType group_elems=groupElements has_destinations=destinations dtype=dtype " \
+          "rope_inv_freq=Geometry.withRope KVEVICT_POSITION_NEXT=Sequence.POSITION_NEXT " \
           "rope_inv_freq_len=inverseFrequencies.length kvevict_paged_cache_bytes=- " \
           "kvevict_paged_cache_get_usage=PagedCache.usage kvevict_policy_at=- " \
           "kvevict_policy_copy=- kvevict_policy_format=Policy.toString kvevict_policy_get=- " \
@@ -14,6 +17,11 @@ BEGIN {
   spelled = "DType"
   of_kind["number"] = "double"; of_kind["count"] = "int"; of_kind["seed"] = "long"
   of_kind["flag"] = "boolean"; of_kind["word"] = "String"
+  of_scalar["count"] = of_scalar["int"] = "int"; of_scalar["size"] = of_scalar["long"] = "long"
+  of_scalar["flag"] = "boolean"; of_scalar["float"] = "float"; of_scalar["double"] = "double"
+  accessor["count"] = accessor["int"] = "Int"; accessor["size"] = accessor["long"] = "Long"
+  accessor["flag"] = "Flag"; accessor["float"] = "Float"; accessor["double"] = "Double"
+  accessor["enum"] = "Enum"
   given_as["number"] = given_as["count"] = given_as["word"] = "value"
   given_as["seed"] = "Long.toUnsignedString(value)"; given_as["flag"] = "value ? 1 : 0"
   abi = out "/Abi.java"
@@ -81,6 +89,58 @@ END {
          "    abstract Policy.Builder set(String key, String value);\n%s  }\n}\n", getters,
          setters > (out "/PolicyParameters.java")
   print (out "/PolicyParameters.java") > (out "/sources")
+}
+
+function make_options(struct, i, of, name, builds, typed, fields, setters, puts, takes, at, file) {
+  if (option[struct, "java"] == "none") return
+  name = options_name(struct) "Fields"; of = "Abi." type_name(struct) "."
+  builds = option[struct, "java"] == "build"
+  for (i = 1; i <= n_fields; i++) {
+    typed = field_kind[i] == "enum" ? type_name(field_c_type[i]) \
+            : of_scalar[field_by[i] == "int" ? "count" : field_kind[i]]
+    at = "(at + " of toupper(field_name[i])
+    fields = fields "  " typed " " field_here[i] initial(i) ";\n"
+    puts = puts "\n        .put" accessor[field_kind[i]] at ", " field_here[i] ")"
+    takes = takes "    next." field_here[i] " = " \
+            (typed == "int" && field_kind[i] == "size" ? "(int) " : "") "in." \
+            tolower(substr(accessor[field_kind[i]], 1, 1)) substr(accessor[field_kind[i]], 2) \
+            "At" at (field_kind[i] == "enum" ? ", " typed ".class" : "") ");\n"
+    enum = field_c_type[i]
+    if (field_by[i] != "given") setters = setters "\n" setter(i, typed, builds)
+  }
+  file = out "/" name ".java"
+  print file > (out "/sources")
+  printf "// Made from the headers by bindings/table.\npackage dev.kvevict;\n\n%s" \
+         "abstract class %s<T extends %s<T>> extends Fields<T> {\n%s%s\n" \
+         "  Struct fill(Struct out, int at) {\n    return out%s%s;\n  }\n", \
+         setters ~ /Objects\./ ? "import java.util.Objects;\n\n" : "", name, name, fields, \
+         setters, sized ? ".putInt(at + " of "STRUCT_SIZE, " of "SIZEOF)" : "", puts > file
+  if ((struct, "read") in option)
+    printf "\n  T take(Struct in, int at) {\n    T next = next();\n%s    return next;\n  }\n", \
+           takes > file
+  print "}" > file
+  close(file)
+}
+
+function setter(i, typed, builds, here, value) {
+  here = value = field_here[i]
+  if (field_kind[i] == "count" || field_kind[i] == "size")
+    value = "Memory.count(" here ", \"" here "\")"
+  if (field_kind[i] == "enum") value = "Objects.requireNonNull(" here ", \"" here "\")"
+  return comment(field_doc[i], "  ", "@param " here " the value\n@return " \
+                                     (builds ? "this" : "a copy with it")) \
+         "  public T " (builds ? here : "with" toupper(substr(here, 1, 1)) substr(here, 2)) \
+         "(" typed " " here ") {\n    T next = next();\n    next." here " = " value \
+         ";\n    return next;\n  }\n"
+}
+
+# What a field is unless it is set.
+function initial(i, value) {
+  value = field_init[i] == "" ? 0 : field_init[i]
+  if (field_kind[i] == "enum")
+    return " = " of_enum(field_c_type[i]) \
+           value_here(field_c_type[i], value_of[field_c_type[i], value])
+  return value ? " = " int_of(value) : ""
 }
 
 function close_enum() {

@@ -5,20 +5,38 @@
 # from what pkg/abi/table.sh prints, a row `call name` for each function, and what params.c
 # prints. LANGUAGE.awk has the functions type_name(c_name) and value_here(enum, value).
 # `spelled` has the words that are not written Likethis, `named` names that do not follow from
-# the C name: c=here ..., where "-" is none, and `nothing` what NULL is. FOLDER also gets
-# kvevict_types.i, SWIG's lists of the header's types and their names here.
+# the C name: c=here ..., where "-" is none, and `nothing` what NULL is. With `counted` names
+# lose the n_ of a number, for which they end in `n_names`, and the unit of a stride. FOLDER
+# also gets kvevict_types.i, SWIG's lists of the header's types and their names here.
+#
+# For each struct of options.txt make_options(struct) is called, when its `n_fields` scalars are
+# known: field_name[i] is C's name, field_here[i] the name here, and field_c_type[i],
+# field_kind[i] (see scalar_kind), field_doc[i], field_init[i] (what INIT sets, "" for 0) and
+# field_by[i] (a word of options.txt, or "") say the rest. `sized` says whether the struct begins
+# with its size.
 BEGIN {
-  FS = "\t"
+  FS = "\t"; read_options("bindings/table/options.txt")
   # Documentation also names what comes later.
   while ((getline row < ARGV[1]) > 0) {
     split(row, cell, "\t")
     if (cell[1] ~ /^(enum|struct|handle|alias|function)$/) kind[cell[2]] = cell[1]
     if (cell[1] == "enum") enum_of_row = cell[2]
+    if (cell[1] == "struct") struct_of_row = cell[2]
+    if (cell[1] == "field") has_field[struct_of_row, cell[2]]
     if (cell[1] == "param") parameter[cell[2]]
-    if (cell[1] == "value") enum_of[cell[2]] = enum_of_row
+    if (cell[1] == "value") {
+      enum_of[cell[2]] = enum_of_row; value_of[enum_of_row, cell[3]] = cell[2]
+    }
   }
   close(ARGV[1])
 }
+$1 != "field" && $1 != "init" { close_options() }
+$1 == "struct" && $2 in options { filled = $2 }
+$1 == "field" && filled != "" && $2 == "struct_size" { sized = 1 }
+$1 == "field" && filled != "" && $2 !~ /^(struct_size|reserved)$/ && !$6 {
+  if (scalar_kind($5, $7) != "") read_field()
+}
+$1 == "init" && ($2 in field_at) { field_init[field_at[$2]] = $3 }
 $1 == "enum" { kind[$2] = "enum"; for_each("ENUM", $2) }
 $1 == "handle" { kind[$2] = "handle"; for_each("HANDLE", $2) }
 $1 == "struct" { kind[$2] = "struct"; for_each("STRUCT", $2) }
@@ -26,6 +44,7 @@ $1 == "alias" { kind[$2] = "alias"; alias[$2] = $3 }
 $1 == "function" { kind[$2] = "function"; signature[$2] = $0 }
 END {
   if (failed) exit 1
+  close_options()
   for (list in lists)
     printf "%%define KV_FOR_EACH_%s(APPLY)\n%s%%enddef\n", list,
            lists[list] > (out "/kvevict_types.i")
@@ -33,6 +52,77 @@ END {
 
 function for_each(list, name) {
   lists[list] = lists[list] "APPLY(" name ", " type_name(name) ")\n"
+}
+
+# ---- Options --------------------------------------------------------------------------
+
+function read_options(file, row, words, n, i, pair, struct) {
+  while ((getline row < file) > 0) {
+    if (row ~ /^#/) continue
+    n = split(row, words, " ")
+    if (row ~ /^ /) {
+      by[struct, words[1], words[2] == "all" ? "all" : ""] = words[3]
+      for (i = split(words[2], pair, ","); i > 0; i--) by[struct, words[1], pair[i]] = words[3]
+      continue
+    }
+    struct = words[1]; options[struct]
+    for (i = 2; i <= n; i++) { split(words[i], pair, "="); option[struct, pair[1]] = pair[2] }
+  }
+  close(file)
+}
+
+# What a language makes a property of: "flag", "enum", "count" (32 bits without a sign), "size"
+# (64), "int", "long", "float" or "double"; "" if that is done by hand.
+function scalar_kind(type, doc) {
+  if (type == "uint32_t" && (doc ~ /^1: / || doc ~ /^0: .*\. 1: /)) return "flag"
+  if (type == "uint32_t") return "count"
+  if (type == "uint64_t") return "size"
+  if (type == "int32_t") return "int"
+  if (type == "int64_t") return "long"
+  if (type == "float" || type == "double") return type
+  return kind[type] == "enum" ? "enum" : ""
+}
+
+function read_field(word, doc, done, name) {
+  word = (filled, $2, "all") in by ? by[filled, $2, "all"] : by[filled, $2, language]
+  if (word == "hand") return
+  if ($7 == "") fail("no documentation")
+  field_at[$2] = ++n_fields
+  field_name[n_fields] = $2; field_here[n_fields] = member_name($2)
+  field_c_type[n_fields] = $5; field_kind[n_fields] = scalar_kind($5, $7)
+  field_by[n_fields] = word; field_init[n_fields] = ""
+  doc = $7
+  while (match(doc, /`[a-z_]+`/)) { # another field
+    name = substr(doc, RSTART + 1, RLENGTH - 2)
+    done = done substr(doc, 1, RSTART - 1) \
+           ((filled, name) in has_field ? member_name(name) : "`" name "`")
+    doc = substr(doc, RSTART + RLENGTH)
+  }
+  doc = done doc
+  field_doc[n_fields] = field_kind[n_fields] == "flag" ? of_flag(doc) : doc
+}
+
+# The documentation of a flag where it is true or false.
+function of_flag(doc) {
+  gsub(/; 0: /, "; false: ", doc); gsub(/\. 0: /, ". false: ", doc); sub(/^0: /, "false: ", doc)
+  gsub(/\. 1: /, ". true: ", doc); sub(/^1: /, "true: ", doc)
+  return doc
+}
+
+function close_options(name, of) {
+  if (filled == "") return
+  of = enum; in_options = 1; make_options(filled); in_options = 0; enum = of
+  for (name in field_at) delete field_at[name]
+  filled = ""; n_fields = sized = 0
+}
+
+# What comes before a value of an enum outside of its enum.
+function of_enum(c_name) { return language == "go" ? "" : type_name(c_name) "." }
+
+# The name here of a struct that callers fill.
+function options_name(struct) {
+  if ((struct, language) in option && language == "go") return option[struct, language]
+  return prefix ((struct, "name") in option ? option[struct, "name"] : camel(struct))
 }
 
 # "kvevict_gpu_info" -> "GPUInfo", if GPU is among the words of `spelled`. Numbers
@@ -84,10 +174,13 @@ function own_name(name, parts, value) {
   if (name ~ /^kvevict_/) {
     split(name, parts, ".")
     if (!(parts[1] in kind)) return call_name(name) == "-" ? name : call_name(name)
-    return prefix camel(parts[1]) (parts[2] == "" ? "" : "." member_name(parts[2]))
+    return (parts[1] in options ? options_name(parts[1]) : prefix camel(parts[1])) \
+           (parts[2] == "" ? "" : "." member_name(parts[2]))
   }
+  if (name ~ /^[a-z]/ && ("KVEVICT_DTYPE_" toupper(name)) in enum_of) return name # "q8_0"
   value = name ~ /^KVEVICT_/ ? name : toupper(enum) "_" name
-  if (value in enum_of) return value_here(enum_of[value], value)
+  if (value in enum_of)
+    return (in_options ? of_enum(enum_of[value]) : "") value_here(enum_of[value], value)
   # Sums of a formula have the names of the paper.
   return name ~ /^[a-z][a-z0-9]+_[a-z0-9_]*$/ || name ~ /^[a-z]_[a-z0-9_][a-z0-9_]+$/ \
          ? member_name(name) : name
@@ -111,7 +204,13 @@ function call_name(c_name, n, nouns, i, rest) {
 # A field or method: "head_dim" -> "HeadDim", or "headDim" if they begin small.
 function member_name(c_name, name) {
   if (given(c_name) != "") return given(c_name)
-  name = camel(c_name)
+  name = c_name
+  if (counted) sub(/stride_bytes$/, "stride", name)
+  if (counted && sub(/^n_/, "", name) && n_names != "") {
+    if (!sub(/ies$/, "y", name)) sub(/s$/, "", name)
+    name = name "_" n_names
+  }
+  name = camel(name)
   return begins_small ? tolower(substr(name, 1, 1)) substr(name, 2) : name
 }
 

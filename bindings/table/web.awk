@@ -2,7 +2,7 @@
 # constants; enums.js, the public enums; parameters.js, the properties of Policy; and for
 # each what TypeScript knows of it, *.d.ts.
 BEGIN {
-  nothing = "null"; begins_small = 1
+  language = "web"; nothing = "null"; begins_small = 1
   named = "kvevict_dtype=DType kvevict_dtype_info=DTypeInfo kvevict_policy_copy=- kvevict_policy_get_number=- kvevict_policy_set_number=-"
   spelled = "ABI CPU CUDA"
   of_kind["number"] = of_kind["count"] = "number"; of_kind["seed"] = "bigint"
@@ -45,7 +45,8 @@ $1 == "struct" {
 $1 == "field" {
   printf "      %s: [%s, \"%s\", %s],\n", member_name($2), $3, field_type($5), $6 > abi
   if ($2 != "struct_size" && $2 !~ /^reserved/)
-    printf "  %s?: %s;\n", member_name($2), type_here($2, $5, $6) > struct_types
+    printf "%s  %s?: %s;\n", $7 == "" ? "" : field_comment($7, is_flag($5, $7)), \
+           member_name($2), type_here($2, $5, $6, $7) > struct_types
 }
 $1 == "init" { inits = inits (inits == "" ? "" : ", ") member_name($2) ": " $3 "n" }
 
@@ -82,7 +83,8 @@ function field_type(c) {
   return kind[c] == "function" ? "void*" : c
 }
 # An address in a number is as good as a pointer.
-function type_here(name, c, length_) {
+function type_here(name, c, length_, doc) {
+  if (is_flag(c, doc)) return "boolean"
   if (c == "kvevict_stream" || c ~ /^u?int64_t$/ && (name == "data" || name == "address_table"))
     return "Data"
   if (c == "char*" || c == "char") return "string"
@@ -96,6 +98,15 @@ function type_here(name, c, length_) {
   if (kind[c] == "function" || c == "void*") return "Data"
   return c ~ /64_t$/ ? "number | bigint" : (length_ > 0 ? "number[]" : "number")
 }
+# Of structs that the library fills flags are the numbers that it writes.
+function is_flag(c, doc) { return filled != "" && scalar_kind(c, doc) == "flag" }
+function field_comment(doc, flag, of, text) {
+  of = enum; enum = ""; in_options = 1
+  text = comment(flag ? of_flag(doc) : doc, "  ")
+  in_options = 0; enum = of
+  return text
+}
+function make_options(struct) {} # objects are copied by the names of their fields
 function comment(text, indent) {
   text = prose(text)
   if (length(text) < 85) return indent "/** " text " */\n"

@@ -159,6 +159,8 @@ Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
       job.rows = apart.Next(plan.layer(now[j].layer), job.tokens.most, scores);
       now[j].shape = {job.tokens, job.rows,    scores,
                       job.view,   job.weights, job.slots};
+      now[j].shape.n_seen = job.n_seen;
+      now[j].shape.layer = job.layer;
     }
     const Jobs<uint32_t> layers(now, &ScoredLayer::layer);
     const Jobs<ShapeJob> shapes(now, &ScoredLayer::shape);
@@ -173,6 +175,9 @@ Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
     if (plan.SubtractsRedundancy()) {
       KV_RETURN_IF_ERROR(SubtractRedundancy(plan, memory.stream, n_tokens,
                                             layers, shapes, scratch));
+    }
+    if (Draws(plan.policy())) {
+      KV_RETURN_IF_ERROR(Draw(plan, memory.stream, layers, shapes));
     }
     i += now.size();
   }

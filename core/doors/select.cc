@@ -207,7 +207,7 @@ Status PlanSelection(const Plan& plan, uint32_t layer, uint32_t n_tokens,
     return Unsupported("layer %u: its heads have budgets of their own",
                        of_plan.number);
   }
-  if (plan.PinsBest() || SecuresMass(policy)) {
+  if (plan.PinsBest() || SecuresMass(policy) || SecuresValues(policy)) {
     return Unsupported(
         "layer %u: only kvevict_sequence_evict() chooses tokens in two stages",
         of_plan.number);

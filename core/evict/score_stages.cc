@@ -61,6 +61,12 @@ Status SecureMass(Group& group) {
        group.scratch()});
 }
 
+Status DrawByScores(Group& group) {
+  const EvictCall& call = group.call;
+  return Draw(call.plan, call.stream(), group.numbers(),
+              group.All(&LayerEviction::shape));
+}
+
 }  // namespace
 
 const Stage kScore = {
@@ -95,5 +101,8 @@ const Stage kSecureMass = {
 const Stage kReduce = {
     [](const Plan& plan) { return plan.scope() != KVEVICT_SCOPE_KV_HEAD; },
     Reduce};
+
+const Stage kDraw = {[](const Plan& plan) { return Draws(plan.policy()); },
+                     DrawByScores};
 
 }  // namespace kvevict

@@ -12,6 +12,7 @@ bool Group::ShapesAndSelects() const {
          !CountsByScore(call.policy) && !RescuesBlocks(call.policy) &&
          !DiversifiesBlocks(call.policy) && !SplitsByScore(call.policy) &&
          !plan.RaisesToMean() && !SecuresMass(call.policy) && !plan.Refines() &&
+         !SecuresValues(call.policy) && !Draws(call.policy) &&
          !plan.ReportsMass() && plan.ShapingOf(First()).n_terms == 1;
 }
 
@@ -56,6 +57,31 @@ Status PinBest(Group& group) {
   }
   KV_RETURN_IF_ERROR(
       call.backend().pin_best(call.context, call.stream(), BestOf(group)));
+  for (LayerEviction& layer : group.layers) {
+    layer.select.scores = layer.shape.scores;
+  }
+  return Status();
+}
+
+// The measures go into the memory of keys, which are computed later.
+Status SecureValues(Group& group) {
+  const EvictCall& call = group.call;
+  for (LayerEviction& layer : group.layers) {
+    layer.shape.scores = reinterpret_cast<float*>(layer.select.keys);
+  }
+  const Status status = call.backend().measure_values(
+      call.context, call.stream(),
+      {group.First().geometry, call.policy, group.All(&LayerEviction::shape)});
+  for (LayerEviction& layer : group.layers) {
+    layer.select.scores = layer.shape.scores;
+    layer.shape.scores = layer.reduce.out;
+  }
+  KV_RETURN_IF_ERROR(status);
+  BestArgs best = BestOf(group);
+  best.share = 0.0;
+  best.beside = call.policy.secure_values;
+  KV_RETURN_IF_ERROR(
+      call.backend().pin_best(call.context, call.stream(), best));
   for (LayerEviction& layer : group.layers) {
     layer.select.scores = layer.shape.scores;
   }
@@ -230,6 +256,10 @@ const Stage kScaleByBestShare = {[](const Plan& plan) {
                                           !plan.PinsBest();
                                  },
                                  ScaleByBestShare};
+
+const Stage kSecureValues = {
+    [](const Plan& plan) { return SecuresValues(plan.policy()); },
+    SecureValues};
 
 const Stage kCountWinners = {
     [](const Plan& plan) { return LayersCompete(plan.policy()); }, CountWinners,

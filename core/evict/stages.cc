@@ -11,7 +11,8 @@ namespace {
 
 constexpr const Stage* kScoreStages[] = {
     &kScore,      &kPinBest,          &kApplyWeights, &kSubtractRedundancy,
-    &kSecureMass, &kScaleByBestShare, &kReduce};
+    &kSecureMass, &kScaleByBestShare, &kSecureValues, &kDraw,
+    &kReduce};
 // Runs once, for all layers.
 constexpr const Stage* kLayerStages[] = {&kCountWinners};
 constexpr const Stage* kSelectStages[] = {&kRescueBlocks, &kDiversifyBlocks,
@@ -52,6 +53,8 @@ void LayOutScores(const Group& group) {
     layer.shape = {
         layer.score.tokens, rows, scores, layer.score.view, layer.score.weights,
         layer.score.slots};
+    layer.shape.n_seen = layer.score.n_seen;
+    layer.shape.layer = layer.score.layer;
     layer.reduce = {n, scores, scores};
     if (SecuresMass(call.policy)) {
       layer.shape.masses = layer.score.masses = masses;

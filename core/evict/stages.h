@@ -78,6 +78,8 @@ extern const Stage kApplyWeights;        // score_stages.cc
 extern const Stage kSubtractRedundancy;  // score_stages.cc
 extern const Stage kSecureMass;          // score_stages.cc
 extern const Stage kScaleByBestShare;    // select_stages.cc
+extern const Stage kSecureValues;        // select_stages.cc
+extern const Stage kDraw;                // score_stages.cc
 extern const Stage kReduce;              // score_stages.cc
 extern const Stage kCountWinners;        // select_stages.cc
 extern const Stage kRescueBlocks;        // select_stages.cc

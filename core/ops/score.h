@@ -153,6 +153,9 @@ struct ShapeJob {
   // the share of the context that the budget is.
   const float* masses = nullptr;
   double share = 0.0;
+  // To draw: see ScoreJob.
+  uint32_t n_seen = 0;
+  uint32_t layer = 0;
 };
 
 // Pools rows along the tokens and reduces the n_terms rows of each KV head. The
@@ -205,6 +208,21 @@ struct SecureMassArgs {
   const Policy& policy;
   Jobs<ShapeJob> jobs;
   std::span<uint8_t> scratch;
+};
+
+// Replaces scores by what Policy.value_measure says of the slots' values.
+struct MeasureValuesArgs {
+  const kvevict_layer_geometry& layer;  // of all jobs
+  const Policy& policy;
+  Jobs<ShapeJob> jobs;
+};
+
+// Divides scores above 0 by numbers drawn from Exp(1), in place: see
+// Policy.draw. No finite score becomes infinite.
+struct DrawArgs {
+  const kvevict_layer_geometry& layer;  // of all jobs
+  uint64_t seed;
+  Jobs<ShapeJob> jobs;
 };
 
 struct ReduceJob {

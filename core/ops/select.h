@@ -128,16 +128,28 @@ struct MeasureMassArgs {
 // pin_best: the best `share` of what a list keeps, rounded down in f32, become
 // +infinity. With adaptive heads it is at least the tokens of the floor. If
 // scores decide how many slots a list keeps, they do so here. Ranges rank these
-// best but do not change their number.
+// best but do not change their number. With `beside` those many more than the
+// slots that must stay do, or a share of the longest list.
 struct BestArgs {
   SelectArgs select;  // its lists are scratch
   // Their scores are written. For pin_best they may not be the keys, for
   // scale_by_best_share they may.
   Jobs<ShapeJob> shapes;
   double share = 0.0;
+  CountOrShare beside = {};
 
   // The fewest slots that are pinned in any list of a layer.
   uint32_t LeastPinned(const SelectJob& job) const {
+    if (!beside.IsZero()) {
+      const Forced& forced = select.forced;
+      const uint32_t most = job.keep.count.most;
+      const uint64_t n_more = beside.share > 0.0
+                                  ? static_cast<uint64_t>(most * beside.share)
+                                  : beside.count;
+      return static_cast<uint32_t>(
+          std::min<uint64_t>(most, forced.n_sink + uint64_t{forced.n_recent} +
+                                       forced.protect.size() + n_more));
+    }
     return select.heads.kind == HeadRule::kAdaptive
                ? select.heads.OwnOf(job.budget, select.forced)
                : 0;

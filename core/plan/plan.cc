@@ -320,6 +320,10 @@ Status Plan::CopyHeadBudgets(const kvevict_plan_options& options) {
     return InvalidArgument("head_budgets cannot be combined with rescue %u",
                            policy_.rescue);
   }
+  if (SecuresValues(policy_)) {
+    return InvalidArgument(
+        "head_budgets cannot be combined with secure_values");
+  }
   if (DiversifiesBlocks(policy_)) {
     return InvalidArgument(
         "head_budgets cannot be combined with diverse_mass %s",

@@ -187,7 +187,7 @@ class Plan {
   }
   bool NeedsBest() const {
     return PinsBest() || ScalesByBestShare() || RescuesBlocks(policy_) ||
-           DiversifiesBlocks(policy_);
+           DiversifiesBlocks(policy_) || SecuresValues(policy_);
   }
   // True if evictions measure the kept mass and the policy's scores are a mass.
   bool ReportsMass() const { return reports_mass_ && ScoresAreMass(policy_); }

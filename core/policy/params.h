@@ -38,6 +38,7 @@ enum class LayerSplit : int32_t {
 #undef KVEVICT_LAYER_SPLIT
 };
 enum class FirstStageBias : int32_t { kNone, kPast };
+enum class ValueMeasure : int32_t { kRange, kNorm, kVariance };
 enum class WeightShare : int32_t { kNone, kHeads };
 enum class Prior : int32_t { kNone, kMean };
 enum class BudgetBase : int32_t { kContext, kPartition };
@@ -66,6 +67,7 @@ struct CountOrShare {
   uint32_t count = 0;
   double share = 0.0;
 
+  bool IsZero() const { return count == 0 && share == 0.0; }
   bool operator==(const CountOrShare&) const = default;
 };
 

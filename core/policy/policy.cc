@@ -88,12 +88,21 @@ bool SecuresMass(const Policy& policy) {
   return SignalOf(policy).HasWindow() && policy.first_stage_mass > 0.0;
 }
 
+bool SecuresValues(const Policy& policy) {
+  return SignalOf(policy).Ranks() && !policy.secure_values.IsZero();
+}
+
+bool Draws(const Policy& policy) {
+  return SignalOf(policy).Ranks() && policy.draw;
+}
+
 bool ScoresAreMass(const Policy& policy) {
   const bool secures =
       policy.secure > 0.0 && policy.weight != ValueWeight::kNone;
   return SignalOf(policy).is_mass && policy.prior == Prior::kNone &&
          policy.redundancy == 0.0 && !secures && !SecuresMass(policy) &&
-         !RescuesBlocks(policy) && !DiversifiesBlocks(policy);
+         !SecuresValues(policy) && !Draws(policy) && !RescuesBlocks(policy) &&
+         !DiversifiesBlocks(policy);
 }
 
 uint64_t RescuedTokens(const Policy& policy) {

@@ -61,6 +61,10 @@ bool RescuesBlocks(const Policy& policy);
 bool DiversifiesBlocks(const Policy& policy);
 // True if tokens are secured by the attention mass that they have.
 bool SecuresMass(const Policy& policy);
+// True if tokens are secured by their values.
+bool SecuresValues(const Policy& policy);
+// True if tokens are drawn by their scores.
+bool Draws(const Policy& policy);
 // True if scores are not negative and their sum is a mass.
 bool ScoresAreMass(const Policy& policy);
 // The slots of a list that rescued blocks may take beyond its budget.

@@ -36,15 +36,17 @@ struct Reader {
 // Words for a message, separated by commas.
 class WordList {
  public:
+  explicit WordList(const char* between = ", ") : between_(between) {}
   void Add(const char* word) {
     n_ += std::snprintf(text_ + n_, sizeof(text_) - n_, "%s%s",
-                        n_ == 0 ? "" : ", ", word);
+                        n_ == 0 ? "" : between_, word);
     n_ = std::min(n_, sizeof(text_) - 1);
   }
   const char* text() const { return text_; }
   bool empty() const { return n_ == 0; }
 
  private:
+  const char* const between_;
   char text_[512] = "";
   size_t n_ = 0;
 };
@@ -131,7 +133,7 @@ Policy DefaultPolicy(PolicyKind kind) {
 }
 
 Status NoSuchKey(const PolicyInfo& policy, std::string_view key) {
-  WordList keys;
+  WordList keys(" ");  // a message has room for little more
   for (const Param& param : Params()) {
     if (param.is_of(policy)) keys.Add(param.key);
   }

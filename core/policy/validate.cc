@@ -74,6 +74,41 @@ Status CheckFirstStage(const Policy& p) {
                          NumberText(p.first_stage_mass).c_str(), needs);
 }
 
+// Single tokens are secured, as many of each head.
+Status CheckSecureValues(const Policy& p) {
+  if (!SecuresValues(p)) return Status();
+  const char* with = nullptr;
+  if (p.scope != KVEVICT_SCOPE_KV_HEAD) with = "scope other than head";
+  if (p.heads != HeadRule::kEqual) with = "heads that are not equal";
+  if (LayersCompete(p)) with = "split scores";
+  if (p.select_block > 1) with = "select_block above 1";
+  if (p.secure > 0.0) with = "secure";
+  if (HasChunks(p)) with = "chunk";
+  if (with == nullptr) return Status();
+  const CountOrShare& n = p.secure_values;
+  return InvalidArgument(
+      "secure_values %s with %s: it counts single tokens of each head",
+      NumberText(n.share > 0.0 ? n.share : n.count).c_str(), with);
+}
+
+// Tokens are drawn one by one, by scores that are not negative.
+Status CheckDraw(const Policy& p) {
+  if (!Draws(p)) return Status();
+  const SignalInfo& signal = SignalOf(p);
+  if (!signal.is_mass || p.redundancy > 0.0) {
+    return InvalidArgument("draw yes with %s: its scores are no shares",
+                           signal.is_mass ? "redundancy" : signal.text);
+  }
+  const char* with = nullptr;
+  if (p.scope != KVEVICT_SCOPE_KV_HEAD) with = "scope other than head";
+  if (p.heads == HeadRule::kThreshold) with = "heads threshold";
+  if (p.select_block > 1) with = "select_block above 1";
+  if (HasChunks(p)) with = "chunk";
+  if (with == nullptr) return Status();
+  return InvalidArgument(
+      "draw yes with %s: single tokens of each head are drawn", with);
+}
+
 Status CheckShareOfHeads(const Policy& p) {
   if (!SignalOf(p).Ranks() || p.share == WeightShare::kNone ||
       p.weight == ValueWeight::kGiven) {
@@ -342,6 +377,8 @@ Status ValidatePolicy(const Policy& policy) {
   KV_RETURN_IF_ERROR(CheckSecure(p));
   KV_RETURN_IF_ERROR(CheckShareOfHeads(p));
   KV_RETURN_IF_ERROR(CheckFirstStage(p));
+  KV_RETURN_IF_ERROR(CheckSecureValues(p));
+  KV_RETURN_IF_ERROR(CheckDraw(p));
   KV_RETURN_IF_ERROR(CheckVaries(p));
   KV_RETURN_IF_ERROR(CheckChunks(p));
   KV_RETURN_IF_ERROR(CheckForced(p));

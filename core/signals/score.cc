@@ -110,6 +110,14 @@ Status CheckScoring(const Plan& plan, Stream stream, uint32_t n_tokens,
       KV_RETURN_IF_ERROR(backend.secure_mass.check(
           context, stream, {layer.geometry, plan.policy(), {}, {}}));
     }
+    if (SecuresValues(plan.policy())) {
+      KV_RETURN_IF_ERROR(backend.measure_values.check(
+          context, stream, {layer.geometry, plan.policy(), alike}));
+    }
+    if (Draws(plan.policy())) {
+      KV_RETURN_IF_ERROR(backend.draw.check(
+          context, stream, {layer.geometry, plan.policy().seed, alike}));
+    }
     if (plan.SubtractsRedundancy()) {
       KV_RETURN_IF_ERROR(backend.subtract_redundancy.check(
           context, stream,
@@ -160,6 +168,16 @@ Status SubtractRedundancy(const Plan& plan, Stream stream, uint32_t n_tokens,
         return context.backend().subtract_redundancy(
             context, stream,
             {layer.geometry, plan.policy(), n_tokens, alike, scratch});
+      });
+}
+
+Status Draw(const Plan& plan, Stream stream, Jobs<uint32_t> layers,
+            Jobs<ShapeJob> shapes) {
+  const Context& context = plan.context();
+  return ForEachAlike(
+      plan, layers, shapes, [&](const PlanLayer& layer, Jobs<ShapeJob> alike) {
+        return context.backend().draw(
+            context, stream, {layer.geometry, plan.policy().seed, alike});
       });
 }
 

@@ -57,6 +57,10 @@ Status SubtractRedundancy(const Plan& plan, Stream stream, uint32_t n_tokens,
                           Jobs<uint32_t> layers, Jobs<ShapeJob> shapes,
                           std::span<uint8_t> scratch);
 
+// Divides final scores by drawn numbers.
+Status Draw(const Plan& plan, Stream stream, Jobs<uint32_t> layers,
+            Jobs<ShapeJob> shapes);
+
 }  // namespace kvevict
 
 #endif  // KVEVICT_CORE_SIGNALS_SCORE_H_

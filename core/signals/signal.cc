@@ -37,6 +37,7 @@ kvevict_need ScoringNeedOf(const Policy& policy, kvevict_input input) {
   if (policy.weight == ValueWeight::kGiven) {
     refining |= kTokenWeights;
   }
+  if (!policy.secure_values.IsZero()) refining |= kValues;
   if (policy.redundancy > 0.0 || policy.diverse_mass > 0.0) refining |= kKeys;
   if (signal.Ranks() && (refining & what) != 0) return KVEVICT_NEED_REQUIRED;
   if ((signal.takes & what) != 0) return KVEVICT_NEED_OPTIONAL;

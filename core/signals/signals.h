@@ -11,6 +11,21 @@ namespace kvevict {
 float RandomScore(uint64_t seed, uint32_t layer, uint32_t head,
                   uint32_t position);
 
+// Random bits for a head's tokens that also depend on the number of tokens seen
+// so far: each eviction has its own. That number is above 0.
+class RandomRow {
+ public:
+  RandomRow(uint64_t seed, uint32_t layer, uint32_t head);
+  uint32_t Bits(uint32_t n_seen, uint32_t position) const;
+
+ private:
+  uint64_t state_;
+};
+
+// A number of Exp(1): -ln(bits / 2^32), and as if they were 1 if they are 0, in
+// steps of 2^-26 ln 2. It is above 0.
+float Exponential(uint32_t bits);
+
 }  // namespace kvevict
 
 #endif  // KVEVICT_CORE_SIGNALS_SIGNALS_H_

@@ -83,14 +83,15 @@ constexpr uint32_t SplitsOf(uint32_t n_tokens, uint32_t most_splits) {
 }
 
 // attend_few: the most query rows of a KV head, elements of a row, and slots
-// whose weights are in shared memory at a time.
+// whose weights are in shared memory at a time. It takes more than half of the
+// rows of f32 alone: other rows of as many go to tensor cores.
 constexpr uint32_t kFewRows = 8;
 constexpr uint32_t kFewElements = 256;
 constexpr uint32_t kFewSlots = 1024;
-// Whether a thread has registers for one load of this many rows: never for u4,
-// and for half as many rows with other codes.
+// Whether it takes so many rows, loads of 16 bytes at a time: never of u4, for
+// which a thread has no registers.
 constexpr bool HasFewLoads(int dtype, uint32_t n_rows) {
-  return PerLoad(dtype) <= 16 && n_rows * PerLoad(dtype) <= 64;
+  return PerLoad(dtype) <= 16 && (n_rows <= kFewRows / 2 || dtype == kF32);
 }
 // Whether keys and values have one dtype and loads of 16 bytes, up to 32 a row.
 constexpr bool TakeFew(const AttendParams& p) {

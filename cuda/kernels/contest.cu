@@ -28,7 +28,8 @@ KV_DEVICE uint64_t TotalPlace(const ContestParams& p, uint32_t round,
 }
 
 // The cut's digit of a round whose totals are known: the largest from which on
-// enough keys stay. Totals fall from bin to bin. For all threads.
+// enough keys stay. Totals fall from bin to bin. For all threads, which meet at
+// a barrier before they call it again.
 KV_DEVICE uint32_t CutDigit(const ContestParams& p, uint32_t round,
                             uint32_t* counter) {
   if (threadIdx.x == 0) *counter = 0;
@@ -39,9 +40,7 @@ KV_DEVICE uint32_t CutDigit(const ContestParams& p, uint32_t round,
   }
   AtomicAddShared(counter, n);
   BlockSync();
-  n = *counter;
-  BlockSync();
-  return n - 1;
+  return *counter - 1;
 }
 
 }  // namespace
@@ -57,6 +56,7 @@ KV_KERNEL(contest_digit, ContestParams, kSelectThreads, 4) {
   Cut cut = {0, 0, 0};
   uint32_t digit = 0;
   for (uint32_t round = 0; round < p.round; ++round) {
+    if (round > 0) BlockSync();
     digit = CutDigit(p, round, counter);
     cut.low += digit << DigitShift(round);
   }

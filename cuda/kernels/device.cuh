@@ -12,8 +12,8 @@
 //   KV_DYNAMIC_SHARED(name)     uint8_t* name, as large as the launch says
 //   threadIdx blockIdx blockDim gridDim
 //
-// Collectives (BlockSync, BlockAny, WarpSync, shuffles, Ballot, LoadMatrix4 and
-// the matrix product) are for all threads of the block or warp: none may have
+// Collectives (BlockSync, BlockAny, WarpSync, shuffles, Ballot, loads of
+// matrices and their product) are for all threads of the block or warp: none may have
 // returned.
 #ifndef KVEVICT_CUDA_KERNELS_DEVICE_CUH_
 #define KVEVICT_CUDA_KERNELS_DEVICE_CUH_
@@ -253,6 +253,15 @@ KV_DEVICE void CopyAsyncWait() {
 KV_DEVICE void LoadMatrix4(uint32_t (&r)[4], const void* shared_row) {
   asm volatile(
       "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+      : "r"(SharedAddress(shared_row))
+      : "memory");
+}
+// The same of the transposed matrices: r[m] of lane l is elements l / 4 of rows
+// 2 (l % 4) and the next.
+KV_DEVICE void LoadTransposed4(uint32_t (&r)[4], const void* shared_row) {
+  asm volatile(
+      "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
       : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
       : "r"(SharedAddress(shared_row))
       : "memory");

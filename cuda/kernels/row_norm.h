@@ -6,6 +6,9 @@
 
 namespace kvevict::cuda {
 
+// What becomes of norms: negated scores, factors of present scores, or scores.
+enum NormUse : uint32_t { kNormNegated, kNormWeighs, kNormPlain };
+
 struct RowNormLayer {
   uint64_t rows;         // slot 0, head 0
   uint64_t block_table;  // i32; paged rows only
@@ -20,9 +23,9 @@ struct RowNormParams {
   CacheRows rows;
   CountTable tokens;  // per KV head
   uint32_t n_kv_heads;
-  uint32_t weighs;  // multiplies present scores; else negates norms
-  float epsilon;    // added to scores before they are weighed
-  uint32_t reserved;
+  uint32_t use;          // NormUse
+  float epsilon;         // added to scores before they are weighed
+  uint32_t is_variance;  // of spreads: else the range
   RowNormLayer layers[kMaxLayers];
 };
 static_assert(sizeof(RowNormParams) <= 4096);

@@ -94,7 +94,6 @@ KV_DEVICE uint32_t CountBefore(const Keys& keys, uint64_t masses, uint32_t n,
     BlockSync();
     low = select.cut.low;
     above = select.cut.needed;
-    BlockSync();
   }
   // Window slots have the forced key, which is in both counts.
   TallyWarps(keys, WarpPart(0, keys.Size()), low, select);
@@ -183,7 +182,6 @@ KV_KERNEL(secure_mass, SecureParams, kSelectThreads, 3) {
       CountBefore(keys, masses, n, kUnits / total, target, *shared) - n_window;
   if (count > most) count = most;
   if (count == 0) return;
-  BlockSync();
   const Cut cut =
       BlockCut(keys, keys.words.n, n_window + count, shared->select);
   BlockEmit(keys, 0, keys.Size(), cut, EqualsTaken(false, cut), {0, 0},

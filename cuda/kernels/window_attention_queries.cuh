@@ -1,13 +1,9 @@
-// f32 queries as the 16-bit elements that tensor cores take: a high part, the
-// nearest element, and a low part, the element nearest to what is left.
-//
-// What is lost of q is at most 2^-17 |q| with bf16. With f16 rows are scaled by
-// powers of two, so that their largest element is between 2^14 and 2^15; then
-// it is at most 2^-23 |q| + 2^-39 of that element.
+// f32 queries as two parts of 16 bits.
 #ifndef KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_QUERIES_CUH_
 #define KVEVICT_CUDA_KERNELS_WINDOW_ATTENTION_QUERIES_CUH_
 
 #include "device.cuh"
+#include "parts.cuh"
 #include "window_attention.h"
 #include "window_attention_codes.cuh"
 #include "window_attention_rows.cuh"
@@ -23,27 +19,6 @@ constexpr bool kScalesQueries = kSplits && kElement == kF16;
 // high parts are followed by those of low ones.
 KV_DEVICE uint32_t RowOfFragments(uint32_t r) {
   return kSplits ? r / (2 * kTileRows) * kTileRows + r % kTileRows : r;
-}
-
-// A part of v. Infinity and NaN are in both; low parts have them as 0.
-KV_DEVICE uint32_t PartOf(float v, bool is_low) {
-  const uint32_t bits = FromFloat<kF32>(v);
-  const uint32_t sign = bits >> 16 & 0x8000;
-  const uint32_t size = bits & 0x7fffffff;
-  if (size >= kInfinityBits) {
-    if (is_low) return 0;
-    const uint32_t infinity = kElement == kF16 ? 0x7c00 : 0x7f80;
-    return sign | infinity | (size > kInfinityBits ? 0x240 : 0);
-  }
-  uint32_t high = FromFloat<kElement>(v);
-  // The largest numbers are cut instead, so that they stay finite.
-  if (kElement == kBF16 && (high & 0x7f80) == 0x7f80) high = bits >> 16;
-  return is_low ? FromFloat<kElement>(v - ToFloat<kElement>(high)) : high;
-}
-
-// The inverse of a power of two.
-KV_DEVICE float InverseOfPower(float v) {
-  return ToFloat<kF32>((254u << 23) - FromFloat<kF32>(v));
 }
 
 // Stores rows of fragments in shared memory, kPitch bytes apart. find(row,
@@ -70,7 +45,7 @@ KV_DEVICE void SplitRows(uint8_t* buffer, const Find& find,
 #pragma unroll
       for (uint32_t n = 0; n < 8; ++n) {
         const float element = ToFloat<kF32>(v[n / 4].x[n % 4]) * factor;
-        parts.x[n / 2] |= PartOf(element, is_low) << n % 2 * 16;
+        parts.x[n / 2] |= PartOf<kElement>(element, is_low) << n % 2 * 16;
       }
     }
     *reinterpret_cast<Bytes16*>(buffer + row * kPitch + piece * 16) = parts;
@@ -97,9 +72,7 @@ KV_DEVICE void ScaleOfRows(const Address& address, float* scales) {
       const uint32_t other = ShuffleXor(largest, lanes);
       largest = other > largest ? other : largest;
     }
-    // Exponents are biased by 127. Rows next to nothing stay as small.
-    const uint32_t exponent = largest >> 23 < 15 ? 15 : largest >> 23;
-    if (thread % 32 == 0) scales[row] = ToFloat<kF32>((exponent - 14) << 23);
+    if (thread % 32 == 0) scales[row] = ScaleOfLargest(largest);
   }
 }
 

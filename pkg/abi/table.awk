@@ -8,7 +8,7 @@
 #   enum      name  documentation             its values follow
 #   value     name  value   documentation
 #   struct    name  size                      its fields follow
-#   field     name  offset  size  type  length of an array, otherwise 0
+#   field     name  offset  size  type  length of an array, otherwise 0  documentation
 #   init      name  value                     its INIT macro sets a field to this, and
 #                                             those that it does not list to 0
 #
@@ -82,7 +82,9 @@ enum != "" {
 }
 /^\} [a-z0-9_]+;$/ && struct != "" { struct = ""; next }
 struct != "" || /^typedef / || declaration != "" { # it may go on in the next line
+  if (declaration == "") doc = take()
   declaration = declaration " " $0; before = ""
+  if (after != "") doc = after
   if (!/;$/) next
   sub(/^ +/, "", declaration); gsub(/ +/, " ", declaration)
   if (struct != "") print_field(declaration)
@@ -117,9 +119,9 @@ function print_field(text, name, array, it) {
   if (text !~ /^[a-z][a-z0-9_* ]*[ *][a-z0-9_]+(\[[A-Z0-9_]+\])?;$/) fail("not a field")
   array = sub(/\[.*\]/, "", text)
   name = last_word(text); fields[++n_fields] = name; last_struct = struct; it = "((" struct "*)0)->" name
-  printf "  printf(\"field\\t%s\\t%%zu\\t%%zu\\t%s\\t%%zu\\n\", offsetof(%s, %s), " \
-         "sizeof(%s), %s);\n", name, type_of(text), struct, name, it,
-         array ? "sizeof(" it ") / sizeof(" it "[0])" : "(size_t)0"
+  printf "  printf(\"field\\t%s\\t%%zu\\t%%zu\\t%s\\t%%zu\\t%%s\\n\", offsetof(%s, %s), " \
+         "sizeof(%s), %s, %s);\n", name, type_of(text), struct, name, it,
+         array ? "sizeof(" it ") / sizeof(" it "[0])" : "(size_t)0", quoted(doc)
 }
 # The macro follows its struct.
 function print_init(macro, of, i) {

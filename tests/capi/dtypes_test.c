@@ -9,6 +9,7 @@
 #include "tests/capi/support/inputs.h"
 #include "tests/capi/support/model.h"
 #include "tests/capi/support/plan.h"
+#include "tests/capi/support/policies.h"
 #include "tests/oracle/compact.h"
 #include "tests/oracle/quantized.h"
 
@@ -60,7 +61,8 @@ static void DestroyPair(pair* p) {
   test_cache_destroy(p->decoded);
 }
 
-/* Covers every signal and option that reads keys or values. */
+/* Options that read keys or values, and shapes of policies; every other policy that
+ * the library lists comes after these. */
 static const char* const kReading[] = {"snapkv:window=5,pool=avg3",
                                        "snapkv:window=4,rows=max,group=max",
                                        "tova",
@@ -78,7 +80,34 @@ static const char* const kReading[] = {"snapkv:window=5,pool=avg3",
                                        "cake:window=4",
                                        "knorm:weight=norm",
                                        "custom:weight=norm,redundancy=0.5"};
-enum { kPolicies = sizeof kReading / sizeof kReading[0] };
+enum { kOptions = sizeof kReading / sizeof kReading[0] };
+
+/* Policy i of all that read rows; NULL beyond the last. */
+static const char* Reading(uint32_t i) {
+  if (i < kOptions) return kReading[i];
+  kvevict_policy_info info = {.struct_size = sizeof info};
+  uint32_t n = kOptions;
+  for (uint32_t k = 0; kvevict_policy_at(k, &info) == KVEVICT_OK; ++k) {
+    kvevict_need keys = KVEVICT_NEED_NONE, values = KVEVICT_NEED_NONE;
+    const kvevict_policy* policy = test_policy(info.name);
+    EXPECT_OK(kvevict_policy_need(policy, KVEVICT_INPUT_KEYS, &keys));
+    EXPECT_OK(kvevict_policy_need(policy, KVEVICT_INPUT_VALUES, &values));
+    bool is_new = keys != KVEVICT_NEED_NONE || values != KVEVICT_NEED_NONE;
+    for (uint32_t o = 0; o < kOptions; ++o) {
+      is_new &= strncmp(kReading[o], info.name, strlen(info.name)) != 0;
+    }
+    if (!is_new || n++ != i) continue;
+    static char text[100];
+    char window[TEST_VALUE_TEXT];
+    const bool has_window =
+        kvevict_policy_get(policy, "window", window, sizeof window, NULL) ==
+        KVEVICT_OK;
+    snprintf(text, sizeof text, "%s%s", info.name,
+             has_window ? ":window=4" : "");
+    return text;
+  }
+  return NULL;
+}
 
 /* [kHeads, n] scores of a view whose K and V have a dtype; `counts` NULL or per head. */
 static void Score(const char* policy, kvevict_dtype dtype, uint32_t dim,
@@ -139,15 +168,16 @@ static void ExpectAlike(const pair* p, kvevict_dtype dtype, uint32_t dim,
                         const char* name, test_layout layout,
                         const uint32_t* counts) {
   static float a[kHeads * kTokens], b[kHeads * kTokens];
-  for (int i = 0; i < kPolicies; ++i) {
-    Score(kReading[i], dtype, dim, &p->stored->view, kTokens, counts, a);
-    Score(kReading[i], KVEVICT_DTYPE_F32, dim, &p->decoded->view, kTokens,
-          counts, b);
+  const char* policy;
+  for (uint32_t i = 0; (policy = Reading(i)) != NULL; ++i) {
+    Score(policy, dtype, dim, &p->stored->view, kTokens, counts, a);
+    Score(policy, KVEVICT_DTYPE_F32, dim, &p->decoded->view, kTokens, counts,
+          b);
     for (uint32_t h = 0; h < kHeads; ++h) {
       const uint32_t n = counts == NULL ? kTokens : counts[h];
       for (uint32_t t = h * kTokens; t < h * kTokens + n; ++t) {
         EXPECT(memcmp(&a[t], &b[t], sizeof(float)) == 0,
-               "%s, %s, %s, dim %u: score %u is %.9g, of f32 %.9g", kReading[i],
+               "%s, %s, %s, dim %u: score %u is %.9g, of f32 %.9g", policy,
                name, test_layout_name(layout), dim, t, a[t], b[t]);
       }
     }

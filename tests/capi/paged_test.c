@@ -513,6 +513,8 @@ Test(paged_cache, holds_what_each_sequence_would_hold_alone) {
       "knorm:budget=24,scope=layer",
       "streaming-llm:budget=17,sink=3",
       "random:budget=16,heads=adaptive",
+      "random:budget=16,sink=0,heads=adaptive,floor=0,split=scores",
+      "knorm:budget=0.5,sink=0,heads=adaptive,split=scores,rounding=together",
       "knorm:budget=30,split=geometric",
       "random:budget=0.5,sink=0,select_block=4",
       "random:budget=0.5,sink=0,select_block=24,scope=layer",

@@ -33,6 +33,8 @@ Test(policy_text, every_key_sets_its_value) {
       "snapkv:budget=900,window=0.05,spread=3.5,secure=0.5,heads=adaptive",
       "snapkv:edge=mass,order=pool-rows,split=scores,weight=given,share=heads,"
       "first_stage_mass=0.5,first_stage_bias=past",
+      "snapkv:seed=3,secure_values=9,value_measure=variance,draw=yes",
+      "h2o:secure_values=0.25",
       "h2o:pool=max3,rows=mean,sums=query,sum_pool=7",
       "h2o:scope=layer,select_block=4,sums=layer,sum_last=5,raw_first=yes,"
       "diverse_mass=0.5",

@@ -130,7 +130,8 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
     layer.shape.rows = layer.shape.scores = scores;
     layer.select = {
         w.n_tokens, scores, reinterpret_cast<uint32_t*>(scores), keep, {}};
-    layer.move = {.view = &view, .tokens = w.n_tokens, .keep = keep};
+    layer.move = {
+        .view = &view, .tokens = w.n_tokens, .keep = keep, .merge = {}};
   }
   std::vector<int32_t> ring(w.budget);
   std::iota(ring.begin(), ring.end(), 0);
@@ -182,7 +183,8 @@ SelectArgs Bench::SelectionOfAll() const {
   return {.jobs = JobsOf(&LayerEviction::select),
           .tie = policy_.tie,
           .forced = {policy_.sink.count, policy_.window.count, {}},
-          .scratch = Scratch(select_scratch_)};
+          .scratch = Scratch(select_scratch_),
+          .heads = {}};
 }
 
 void Bench::Pool() const {

@@ -268,7 +268,8 @@ void CheckReorderInTurns(const Gpu& gpu, Report* report) {
   lists.Write(slots.data(), lists.n_bytes());
   const MoveJob job{.view = &e.twin.device_views()[0],
                     .tokens = 120,
-                    .keep = {lists.pointer<int32_t>(), 1, 120}};
+                    .keep = {lists.pointer<int32_t>(), 1, 120},
+                    .merge = {}};
   const size_t plane_bytes =
       size_t{120} * kShape.n_kv_heads * kShape.head_dim * sizeof(uint16_t);
   for (const size_t n_planes : {1, 2}) {

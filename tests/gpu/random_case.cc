@@ -258,6 +258,31 @@ void DrawSecure(Random* random, oracle_policy* policy) {
   if (IsValid(p)) *policy = p;
 }
 
+bool HasPlainValues(const Geometry& g) {
+  for (uint32_t l = 0; l < g.n_layers; ++l) {
+    if (!g.IsFull(l)) continue;
+    const kvevict_dtype v = g.layer(l).v_dtype;
+    if (g.layer(l).v_head_dim == 0 ||
+        (v != KVEVICT_DTYPE_F32 && v != KVEVICT_DTYPE_F16 &&
+         v != KVEVICT_DTYPE_BF16)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Tokens that are drawn, or that stay for the ranges of their values, which both
+// sides compute alike.
+void DrawChance(Random* random, bool has_plain_values, oracle_policy* policy) {
+  if (RoundsOnItsOwn(policy->kind)) return;
+  oracle_policy p = *policy;
+  p.draw = random->OneOf(2);
+  if (has_plain_values && (!p.draw || random->OneOf(2))) {
+    p.secure_values = random->In(1, 30);
+  }
+  if (IsValid(p)) *policy = p;
+}
+
 // Groups of 16 bytes or a few elements; 0: none.
 uint32_t DrawGroup(Random* random, uint32_t row_len, uint32_t element_bytes) {
   if (!random->OneOf(4)) return 0;
@@ -348,6 +373,9 @@ ModelCase RandomCase(Random* random) {
     DrawHeadSplit(random, &c.policy);
   }
   if (random->OneOf(2)) DrawSecure(random, &c.policy);
+  if (c.head_budgets.empty() && random->OneOf(3)) {
+    DrawChance(random, HasPlainValues(c.geometry), &c.policy);
+  }
   if (c.head_budgets.empty()) DrawBlocks(random, &c.policy);
   DrawSums(random, &c.policy);
   c.select_on_host = random->OneOf(6);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints what run.sh measured as the table of docs/cuda.md.
+"""Prints what run.sh measured as a table; docs/cuda.md has its most important rows.
 
 table.py RESULTS: a folder with timings.json and, where PyTorch was there, torch.json.
 """

@@ -29,10 +29,11 @@ constexpr uint32_t kPrompt = 96, kPredict = 12;
 
 // A random model whose tokens are characters, a text, and a folder for results.
 struct Files {
-  Files() {
+  explicit Files(uint32_t head_dim = 32) {
     char name[] = "/tmp/kvevict-eval-XXXXXX";
     folder = mkdtemp(name);
     RandomModel shape;
+    shape.head_dim = head_dim;
     shape.has_characters = true;
     model = kvevict::tests::WriteRandomModel(shape);
     text = folder + "/text.txt";
@@ -200,15 +201,86 @@ Test(llama_eval, tasks_are_asked_with_and_without_eviction) {
     cr_expect(full["lp"].size() == n && full["exact"].size() == n);
     cr_expect(full["lp"][0] < 0);
     // A budget of all tokens evicts nothing.
-    cr_expect(task["evicted"][0]["unseen"] == full, "%s", task.dump().c_str());
+    json whole = task["evicted"][0]["unseen"];
+    cr_expect(whole["kl"] == std::vector<double>(n, 0));
+    whole.erase("kl");
+    cr_expect(whole == full, "%s", task.dump().c_str());
     some_differ = some_differ || task["evicted"][1]["unseen"] != full;
     some_differ = some_differ && task["evicted"][1]["seen"]["lp"].size() == n;
   }
   cr_expect(some_differ);
+  // A fact at five depths in texts of three lengths.
+  cr_assert(results["needles"].size() == 15);
+  for (size_t i = 0; i < 15; ++i) {
+    const json& needle = results["needles"][i];
+    cr_expect(needle["length"] == 900 >> (2 - i / 5));
+    cr_expect(needle["depth"] == 0.25 * static_cast<double>(i % 5));
+    cr_expect(needle["evicted"].size() == 1 &&
+              needle["evicted"][0]["share"] == 0.25);
+  }
   OutputOf(files.Arguments(arguments, "again"));
   cr_expect(WithoutTimings(files.Results("again")) == WithoutTimings(results));
   OutputOf(files.Arguments(arguments + "--seed 2", "other"));
   cr_expect(files.Results("other")["tasks"] != results["tasks"]);
+}
+
+// The own engine's heads divide the residual stream.
+constexpr uint32_t kOwnHeadDim = 16;
+
+// The engine of `kvevict demo --model` computes in another order than llama.cpp.
+Test(llama_eval, the_own_engine_measures_the_same) {
+  const Files files(kOwnHeadDim);
+  // llama.cpp's last token always stays.
+  const std::string arguments =
+      "-p snapkv:sink=1,window=4 keydiff:sink=0,recent=1 --keep 50 25 "
+      "--windows 2 ";
+  OutputOf(files.Arguments(arguments));
+  OutputOf(files.Arguments(arguments + "--own-engine", "own"));
+  const json theirs = files.Results(), ours = files.Results("own");
+  cr_assert(ours["windows"].size() == 2);
+  for (size_t w = 0; w < 2; ++w) {
+    const json &a = theirs["windows"][w], &b = ours["windows"][w];
+    cr_expect(std::abs(a["full"]["nll"].get<double>() -
+                       b["full"]["nll"].get<double>()) < 1e-4);
+    cr_expect(a["full"]["bytes"] == b["full"]["bytes"]);
+    for (size_t i = 0; i < 4; ++i) {
+      const json &x = a["evicted"][i], &y = b["evicted"][i];
+      cr_expect(x["bytes"] == y["bytes"] &&
+                    std::abs(x["kl"].get<double>() - y["kl"].get<double>()) <
+                        1e-3 * x["kl"].get<double>() + 1e-6,
+                "window %zu: %s, not %s", w, y.dump().c_str(),
+                x.dump().c_str());
+    }
+  }
+}
+
+Test(llama_eval, tasks_may_be_asked_of_uneven_heads) {
+  const Files files(kOwnHeadDim);
+  OutputOf(files.Arguments(
+      "--tasks 2 --windows 0 --task-tokens 900 --kinds single question "
+      "--own-engine -p layer-defensivekv defensivekv snapkv "
+      "--task-keep 100 20"));
+  const json results = files.Results();
+  cr_assert(results["tasks"].size() == 4);
+  for (const json& task : results["tasks"]) {
+    const std::string kind = task["kind"];
+    cr_expect(kind == "single" || kind == "question");
+    for (const char* mode : {"seen", "unseen"}) {
+      const size_t n = task["full"][mode]["lp"].size();
+      for (size_t i = 0; i < 6; ++i) {
+        const json& row = task["evicted"][i];
+        cr_assert(row[mode]["kl"].size() == n);
+        for (size_t q = 0; q < n; ++q) {
+          const double kl = row[mode]["kl"][q];
+          // A budget of all tokens evicts nothing, unless the question counts.
+          const bool is_whole =
+              row["share"] == 1.0 && std::string(mode) == "unseen";
+          cr_expect(is_whole ? kl == 0 : kl > 0, "%s: %g", row.dump().c_str(),
+                    kl);
+        }
+      }
+    }
+  }
 }
 
 Test(llama_eval, makes_a_page_with_pictures) {
@@ -220,6 +292,51 @@ Test(llama_eval, makes_a_page_with_pictures) {
             page.c_str());
   cr_expect(!Has(page, "href=\"http") && !Has(page, "src="));
   cr_expect(std::filesystem::exists(files.folder + "/out/kl.svg"));
+  const std::string pictures = files.folder + "/out/pictures/";
+  if (std::system("gnuplot --version >/dev/null 2>&1") != 0) {
+    cr_expect(Has(page, "No heat maps: gnuplot is not here"));
+    fprintf(stderr, "skipped: heat maps, since gnuplot is not here\n");
+    return;
+  }
+  for (const char* name : {"kept-0", "kept-1", "bytes-0"}) {
+    for (const char* ending : {".svg", ".png"}) {
+      cr_expect(std::filesystem::file_size(pictures + name + ending) > 1000,
+                "%s%s", name, ending);
+    }
+  }
+  // Every policy keeps as many bytes, and no task was set.
+  cr_expect(!std::filesystem::exists(pictures + "bytes-1.svg"));
+  cr_expect(!std::filesystem::exists(pictures + "needle-seen-0.svg"));
+  cr_expect(Has(page, "Which rows stay") && !Has(page, "No heat maps"));
+}
+
+Test(llama_eval, tells_which_rows_stay) {
+  const Files files;
+  OutputOf(files.Arguments(kPolicies + std::string("2")));
+  const json results = files.Results();
+  cr_expect(!results["windows"][1]["evicted"][0].contains("kept"));
+  for (const json& row : results["windows"][0]["evicted"]) {
+    const json& kept = row["kept"];
+    cr_assert(!kept["rows"].empty() &&
+              kept["rows"].size() == kept["shares"].size());
+    for (size_t l = 0; l < kept["rows"].size(); ++l) {
+      for (const json& n : kept["rows"][l]) cr_expect(n == row["cells"]);
+      // 96 positions are 64 parts: one and two positions by turns.
+      const json& shares = kept["shares"][l];
+      cr_assert(shares.size() == 64);
+      double sum = 0;
+      for (size_t i = 0; i < 64; ++i) {
+        sum += shares[i].get<double>() * (i % 2 == 0 ? 2 : 1);
+      }
+      // Each share is rounded to a thousandth.
+      cr_expect(std::abs(sum - row["cells"].get<double>()) < 96 * 5e-4, "%g",
+                sum);
+      // snapkv keeps one sink and the window.
+      if (row["policy"] == "snapkv:sink=1,window=4") {
+        cr_expect(shares[0] >= 0.5 && shares[63] == 1 && shares[62] == 1);
+      }
+    }
+  }
 }
 
 Test(llama_eval, says_what_it_found) {
@@ -250,6 +367,8 @@ Test(llama_eval, says_what_is_wrong) {
   refused("-p snapkv:budget=40 --windows 1", 1,
           "policy \"snapkv:budget=40\": the budgets are those of --keep");
   refused("-p pyramidkv", 1, "its layers keep different numbers of tokens");
+  refused("-p defensivekv", 1, "its heads keep different numbers of tokens");
+  refused("--kinds all", 2, "--kinds: all not in");
   refused("-p snapkv --keep 5", 1, "no policy has room: policy text: sink 4");
   refused("--windows 9", 1, "the end of window 6 of --windows 9");
   refused("--keep 0", 2, "--keep: Value 0 not in range");

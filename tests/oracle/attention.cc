@@ -34,7 +34,8 @@ void oracle_attend(const oracle_query* query, oracle_attended* out) {
       size += std::fabs(product);
     }
     double x = dot * in.scale;
-    const double off = (in.k_dim + 6.0) * kEps * size * std::fabs(in.scale);
+    const double off =
+        ((in.k_dim + 6.0) * kEps + in.dot_error) * size * std::fabs(in.scale);
     if (in.softcap != 0.0) {
       x = in.softcap * std::tanh(x / in.softcap);
       reach = std::fmax(reach, 8.0 * kEps * in.softcap);
@@ -68,7 +69,7 @@ void oracle_attend(const oracle_query* query, oracle_attended* out) {
       size += std::fabs(weights[t] / total * v);
     }
     out->out[i] = sum;
-    out->out_tolerance[i] = off * size + 0x1p-140;
+    out->out_tolerance[i] = (off + in.value_error) * size + 0x1p-140;
   }
   out->lse = total == 0.0 ? -kInfinity : highest + std::log(total);
   out->lse_tolerance = of_weight + (in.n_tokens + 64.0) * kEps +

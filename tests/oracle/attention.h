@@ -23,6 +23,10 @@ typedef struct oracle_query {
   double scale;
   double softcap;     // 0: none
   const float* sink;  // NULL: none
+  // What a kernel may be off by beyond the roundings of f32: a dot product,
+  // relative to the sum of its terms' magnitudes; the weighted values, likewise.
+  double dot_error;
+  double value_error;
 } oracle_query;
 
 typedef struct oracle_attended {

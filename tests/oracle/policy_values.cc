@@ -58,11 +58,14 @@ void ForEachField(const Visitor& on, Values& p) {
   on.Number("redundancy", p.redundancy);
   on.Number("similarity", p.similarity);
   on.Number("secure", p.secure);
+  on.CountOrShare("secure_values", p.secure_values, p.secure_values_share);
+  on.Word("value_measure", p.value_measure);
   on.Number("first_stage_mass", p.first_stage_mass);
   on.Word("first_stage_bias", p.first_stage_bias);
   on.Word("heads", p.heads);
   on.Number("floor", p.floor);
   on.Word("rounding", p.rounding);
+  on.Word("draw", p.draw);
   on.Number("threshold", p.threshold);
   on.Word("normalize", p.normalize);
   on.Word("merge", p.merge);

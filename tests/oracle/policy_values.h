@@ -57,6 +57,7 @@ enum {
   ORACLE_SPLIT_LAZY,
   ORACLE_SPLIT_SCORES
 };
+enum { ORACLE_VALUES_RANGE, ORACLE_VALUES_NORM, ORACLE_VALUES_VARIANCE };
 enum { ORACLE_BIAS_NONE, ORACLE_BIAS_PAST };
 enum { ORACLE_PRIOR_NONE, ORACLE_PRIOR_MEAN };
 enum { ORACLE_SHARE_NONE, ORACLE_SHARE_HEADS };
@@ -117,11 +118,16 @@ typedef struct oracle_policy {
   int weight;
   double epsilon;
   int share;
-  double redundancy, similarity, secure, first_stage_mass;
+  double redundancy, similarity, secure;
+  uint32_t secure_values;  // 0 if there is a share
+  double secure_values_share;
+  int value_measure;
+  double first_stage_mass;
   int first_stage_bias;
   int heads;
   double floor;
   int rounding;
+  bool draw;
   double threshold;
   bool normalize;
   kvevict_merge merge;

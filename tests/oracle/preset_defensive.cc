@@ -2,14 +2,12 @@
 // but the window stays, and the first stage secures no less than nothing.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "tests/oracle/preset_rules.h"
 
 namespace kvevict::oracle {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr uint32_t kKernel = 5;
 
 double SumOf(const Row& row) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/oracle/draw.h"
 #include "tests/oracle/key_scores.h"
 #include "tests/oracle/preset_rules.h"
 
@@ -77,6 +78,45 @@ Heads WebLlm(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
                          p.n_tokens);
     std::fill_n(row.begin(), 4, kInfinity);
     heads.push_back(Best(row, Tokens(s)));
+  }
+  return heads;
+}
+
+// ---- VaSE-AttnV ----
+
+// A quarter of the budget goes to the widest values, 4 first tokens among them. The
+// rest is drawn by the window's attention to what is before it, which is averaged over
+// 5 tokens: the largest quotients by numbers of Exp(1), the library's own.
+Heads VaseAttnV(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
+  if (p.n_tokens <= Tokens(s)) return AllOf(p);
+  const uint32_t n_past = p.n_tokens - s.window;
+  Heads heads;
+  for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
+    const Row attention = MeanOfRows(OfGroup(p, h, [&](uint32_t q) {
+      Rows rows = Attention(p, layer, q, s.window);
+      for (Row& row : rows) {
+        row.resize(n_past);
+        double sum = 0.0;
+        for (const double v : row) sum += v;
+        for (double& v : row) v /= sum;
+      }
+      return AveragePool(MeanOfRows(rows), n_past, 5);
+    }));
+    Row ranges(n_past, kInfinity);
+    Row quotients(n_past);
+    for (uint32_t j = 0; j < n_past; ++j) {
+      const float* const v = ValueOf(p, layer, h, j);
+      if (j >= 4) {
+        ranges[j] = *std::max_element(v, v + p.head_dim) -
+                    *std::min_element(v, v + p.head_dim);
+      }
+      quotients[j] =
+          attention[j] / oracle_exponential(0, layer, h, p.n_tokens, j);
+    }
+    const uint32_t n = Tokens(s);
+    heads.push_back(
+        BestInTwoStages(WithWindow(ranges, p.n_tokens), s.window + n / 4,
+                        WithWindow(quotients, p.n_tokens), {{}, {}, n, n}));
   }
   return heads;
 }

@@ -215,6 +215,38 @@ Test(llama_gguf, halves_are_decoded_exactly) {
   }
 }
 
+// Blocks of 32: scale, minimum, then 16 bytes with the first 16 elements in their low
+// halves.
+Test(llama_gguf, reads_codes_of_4_bits_with_minima) {
+  std::vector<uint8_t> blocks;
+  for (int block = 0; block < 2; ++block) {
+    const uint16_t scale = block == 0 ? 0x3800 : 0xc000;    // 0.5, -2
+    const uint16_t minimum = block == 0 ? 0xbc00 : 0x4200;  // -1, 3
+    for (const uint16_t half : {scale, minimum}) {
+      blocks.push_back(half & 0xff);
+      blocks.push_back(half >> 8);
+    }
+    for (int i = 0; i < 16; ++i) {
+      blocks.push_back(static_cast<uint8_t>((15 - i) << 4 | i));
+    }
+  }
+  GgufBuilder gguf;
+  gguf.Tensor("t", {32, 2}, GgmlType::kQ4_1, blocks);
+  const TempFile temp(gguf.Build());
+  const GgufFile file(temp.path());
+  const GgufTensor* tensor = file.FindTensor("t");
+  cr_assert(tensor != nullptr && tensor->data.size() == 40);
+  std::vector<float> values(64);
+  Dequantize(tensor->type, tensor->data, values);
+  for (int i = 0; i < 64; ++i) {
+    const int code = i % 32 < 16 ? i % 16 : 15 - i % 16;
+    const float expected = i < 32 ? 0.5f * static_cast<float>(code) - 1.0f
+                                  : -2.0f * static_cast<float>(code) + 3.0f;
+    cr_expect(values[i] == expected, "%d: %g, not %g", i,
+              static_cast<double>(values[i]), static_cast<double>(expected));
+  }
+}
+
 Test(llama_gguf, every_type_loads_as_the_same_model) {
   const auto load = [](GgmlType type) {
     const TempFile temp(SyntheticModel(type).Build());

@@ -294,5 +294,71 @@ Test(llama_model, english_continues_as_in_llama_cpp) {
   CheckGreedy("english800k", "english800k_greedy.json", 5e-4);
 }
 
+// An instruction model with weights of 4 and 8 bits, whose texts are cut into tokens
+// elsewhere: the logits after its prompts are those of its weights in f32, which
+// another f32 implementation meets within 2.3e-4.
+Test(llama_model, quantized_weights_give_the_logits_of_dequantized_ones) {
+  KV_SHARED_FILE(path, "models/reference/smollm2_greedy.json");
+  ThreadPool pool(2);
+  LlamaModel model(
+      ReadGgufModel(GgufFile(Shared("SmolLM2-135M-Instruct.Q4_1.gguf"))), pool);
+  std::vector<float> logits(model.config().vocab_size);
+  const auto json = nlohmann::json::parse(ReadFile(path));
+  for (const auto& prompt : json["prompts"]) {
+    const std::vector<int32_t> ids = prompt["prompt_ids"];
+    if (ids.size() > LlamaModel::kMaxChunk) continue;
+    KvCache cache(
+        model.CacheShape(KVEVICT_DTYPE_F32, static_cast<uint32_t>(ids.size())));
+    model.Forward(ids, 0, cache, logits);
+    for (const auto& entry : prompt["dequantized"]["top20"]) {
+      const double expected = entry[1];
+      const double actual = logits[entry[0].get<size_t>()];
+      cr_expect(std::abs(actual - expected) < 1e-3, "id %d: %g, not %g",
+                entry[0].get<int>(), actual, expected);
+    }
+    cr_expect(std::abs(LogSumExp(logits) -
+                       prompt["dequantized"]["logsumexp"].get<double>()) <
+              1e-3);
+  }
+}
+
+// The norms that weigh tokens, from Wo as it is in the file.
+Test(llama_model, projected_norms_are_those_of_their_definition) {
+  ThreadPool pool(2);
+  const LlamaWeights weights = Synthetic({});
+  LlamaModel model(Synthetic({}), pool);
+  const LlamaConfig& c = model.config();
+  TestRandom random(3);
+  constexpr uint32_t kRows = 5;
+  std::vector<float> values(size_t{kRows} * c.n_kv_heads * c.head_dim);
+  for (float& v : values) {
+    v = static_cast<float>(random.Below(2001)) / 1000 - 1;
+  }
+  const std::vector<float> norms =
+      model.ProjectedNorms(1, values.data(), kRows);
+  const uint32_t group = c.n_q_heads / c.n_kv_heads;
+  cr_assert(norms.size() == size_t{c.n_kv_heads} * kRows);
+  for (uint32_t head = 0; head < c.n_kv_heads; ++head) {
+    for (uint32_t row = 0; row < kRows; ++row) {
+      double expected = 0;
+      for (uint32_t g = 0; g < group; ++g) {
+        for (size_t o = 0; o < c.d_model; ++o) {
+          double sum = 0;
+          for (uint32_t i = 0; i < c.head_dim; ++i) {
+            const size_t input = (head * group + g) * size_t{c.head_dim} + i;
+            sum +=
+                double{values[(row * c.n_kv_heads + head) * c.head_dim + i]} *
+                weights.layers[1].wo.elems[input * c.d_model + o];
+          }
+          expected += std::abs(sum) / group;
+        }
+      }
+      const double got = norms[head * kRows + row];
+      cr_expect(std::abs(got - expected) <= 1e-5 * expected,
+                "head %u, row %u: %g, not %g", head, row, got, expected);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvevict::tools

@@ -14,42 +14,17 @@
 
 #include "kvevict/experimental.h"
 #include "tests/paths.h"
+#include "tests/tools/program.h"
 #include "tools/engine/policy.h"
 
 namespace {
 
+using kvevict::tools::Outcome;
 using kvevict::tools::Policy;
+using kvevict::tools::ReadAndRemove;
+using kvevict::tools::Run;
+using kvevict::tools::TemporaryFile;
 using nlohmann::json;
-
-struct Outcome {
-  int status;
-  std::string out;
-  std::string err;
-};
-
-std::string ReadAndRemove(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), {});
-  unlink(path.c_str());
-  return text;
-}
-
-std::string TemporaryFile() {
-  char path[] = "/tmp/kvevict-test-XXXXXX";
-  close(mkstemp(path));
-  return path;
-}
-
-// Standard output goes to `to`, or is read.
-Outcome Run(const std::string& arguments, const std::string& to = "") {
-  const std::string out = TemporaryFile();
-  const std::string err = TemporaryFile();
-  const std::string command = test_program + std::string(" ") + arguments +
-                              (to.empty() ? " >" + out : to) + " 2>" + err;
-  const int status = std::system(command.c_str());
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadAndRemove(out),
-          ReadAndRemove(err)};
-}
 
 Test(recall_program, demo_prints_a_table_and_nothing_else) {
   const Outcome run = Run("demo --tokens 512 --budget 128 --threads 2");

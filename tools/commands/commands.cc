@@ -12,6 +12,7 @@ void AddCommands(CLI::App& app, Action& action) {
                        "Print the library's version and exit");
   AddDemoCommand(app, action);
   AddPlanCommand(app, action);
+  AddReplayCommand(app, action);
   AddInspectCommand(app, action);
   AddCalibrationCommand(app, action);
 }

@@ -17,6 +17,7 @@ void AddCalibrationCommand(CLI::App& app, Action& action);
 void AddDemoCommand(CLI::App& app, Action& action);
 void AddInspectCommand(CLI::App& app, Action& action);
 void AddPlanCommand(CLI::App& app, Action& action);
+void AddReplayCommand(CLI::App& app, Action& action);
 
 }  // namespace kvevict::tools
 

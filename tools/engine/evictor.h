@@ -88,6 +88,8 @@ class Evictor {
   uint32_t stored_length(uint32_t layer, uint32_t kv_head = 0) const;
   uint32_t logical_length() const;
 
+  const kvevict_sequence* sequence() const { return sequence_.get(); }
+
  private:
   kvevict_plane QueryRows(const float* queries) const;
 

@@ -6,14 +6,17 @@
 namespace kvevict::tools {
 namespace {
 
-constexpr size_t kQ8BlockElems = 32;
+constexpr size_t kBlockElems = 32;
 
 constexpr GgmlTypeInfo kTypes[] = {
     {GgmlType::kF32, "f32", 1, 4},
     {GgmlType::kF16, "f16", 1, 2},
     {GgmlType::kBf16, "bf16", 1, 2},
+    // A binary16 scale and minimum, then 16 bytes: the first 16 elements are
+    // their low halves, the others the high ones.
+    {GgmlType::kQ4_1, "q4_1", kBlockElems, 4 + kBlockElems / 2},
     // A binary16 scale, then 32 signed bytes.
-    {GgmlType::kQ8_0, "q8_0", kQ8BlockElems, 2 + kQ8BlockElems},
+    {GgmlType::kQ8_0, "q8_0", kBlockElems, 2 + kBlockElems},
 };
 
 struct KnownName {
@@ -23,9 +26,9 @@ struct KnownName {
 
 // Common types that are refused by name.
 constexpr KnownName kUnreadTypes[] = {
-    {2, "q4_0"},    {3, "q4_1"},    {6, "q5_0"},  {7, "q5_1"},  {9, "q8_1"},
-    {10, "q2_K"},   {11, "q3_K"},   {12, "q4_K"}, {13, "q5_K"}, {14, "q6_K"},
-    {20, "iq4_nl"}, {23, "iq4_xs"}, {24, "i8"},   {28, "f64"},
+    {2, "q4_0"},    {6, "q5_0"},  {7, "q5_1"},  {9, "q8_1"},  {10, "q2_K"},
+    {11, "q3_K"},   {12, "q4_K"}, {13, "q5_K"}, {14, "q6_K"}, {20, "iq4_nl"},
+    {23, "iq4_xs"}, {24, "i8"},   {28, "f64"},
 };
 
 uint16_t LoadU16(const uint8_t* p) {
@@ -34,14 +37,28 @@ uint16_t LoadU16(const uint8_t* p) {
   return value;
 }
 
+void DequantizeQ4WithMinimum(const uint8_t* block, std::span<float> out) {
+  constexpr size_t kHalf = kBlockElems / 2;
+  for (size_t i = 0; i < out.size(); i += kBlockElems) {
+    const float scale = HalfToFloat(LoadU16(block));
+    const float minimum = HalfToFloat(LoadU16(block + 2));
+    for (size_t j = 0; j < kHalf; ++j) {
+      const uint8_t both = block[4 + j];
+      out[i + j] = scale * static_cast<float>(both & 0xf) + minimum;
+      out[i + kHalf + j] = scale * static_cast<float>(both >> 4) + minimum;
+    }
+    block += 4 + kHalf;
+  }
+}
+
 void DequantizeQ8(const uint8_t* block, std::span<float> out) {
-  for (size_t i = 0; i < out.size(); i += kQ8BlockElems) {
+  for (size_t i = 0; i < out.size(); i += kBlockElems) {
     const float scale = HalfToFloat(LoadU16(block));
     const auto* quants = reinterpret_cast<const int8_t*>(block + 2);
-    for (size_t j = 0; j < kQ8BlockElems; ++j) {
+    for (size_t j = 0; j < kBlockElems; ++j) {
       out[i + j] = scale * static_cast<float>(quants[j]);
     }
-    block += 2 + kQ8BlockElems;
+    block += 2 + kBlockElems;
   }
 }
 
@@ -81,6 +98,9 @@ void Dequantize(GgmlType type, std::span<const uint8_t> blocks,
       for (size_t i = 0; i < out.size(); ++i) {
         out[i] = std::bit_cast<float>(uint32_t{LoadU16(src + 2 * i)} << 16);
       }
+      return;
+    case GgmlType::kQ4_1:
+      DequantizeQ4WithMinimum(src, out);
       return;
     case GgmlType::kQ8_0:
       DequantizeQ8(src, out);

@@ -10,9 +10,15 @@
 namespace kvevict::tools {
 
 // Element types of GGUF tensors, with the numbers ggml gives them.
-enum class GgmlType : uint32_t { kF32 = 0, kF16 = 1, kQ8_0 = 8, kBf16 = 30 };
+enum class GgmlType : uint32_t {
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_1 = 3,
+  kQ8_0 = 8,
+  kBf16 = 30
+};
 
-// Elements are stored in blocks: one for the plain types, 32 for q8_0.
+// Elements are stored in blocks: one for the plain types, 32 for q4_1 and q8_0.
 struct GgmlTypeInfo {
   GgmlType type;
   const char* name;

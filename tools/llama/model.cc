@@ -42,6 +42,36 @@ KvShape LlamaModel::CacheShape(kvevict_dtype dtype, uint32_t capacity) const {
           .capacity = capacity};
 }
 
+std::vector<float> LlamaModel::ProjectedNorms(uint32_t layer,
+                                              const float* values,
+                                              uint32_t n_rows) const {
+  const LlamaConfig& c = config();
+  const uint32_t group = c.n_q_heads / c.n_kv_heads;
+  const Matrix& wo = weights_.layers[layer].wo;
+  std::vector<float> norms(size_t{c.n_kv_heads} * n_rows);
+  std::vector<float> products(size_t{n_rows} * c.d_model);
+  for (uint32_t q = 0; q < c.n_q_heads; ++q) {
+    const size_t head = q / group;
+    MatMul({.n_rows = n_rows,
+            .n_inner = c.head_dim,
+            .n_cols = c.d_model,
+            .a = values + head * c.head_dim,
+            .a_stride = size_t{c.n_kv_heads} * c.head_dim,
+            .b = &wo.elems[size_t{q} * c.head_dim * c.d_model],
+            .b_stride = c.d_model,
+            .c = products.data(),
+            .c_stride = c.d_model},
+           pool_);
+    for (size_t row = 0; row < n_rows; ++row) {
+      const float* product = &products[row * c.d_model];
+      double sum = 0;
+      for (uint32_t i = 0; i < c.d_model; ++i) sum += std::abs(product[i]);
+      norms[head * n_rows + row] += static_cast<float>(sum / group);
+    }
+  }
+  return norms;
+}
+
 void LlamaModel::Forward(std::span<const int32_t> tokens,
                          uint32_t first_position, KvCache& cache,
                          std::span<float> logits,

@@ -37,6 +37,11 @@ class LlamaModel {
   QueryShape HeadShape() const { return {.n_q_heads = config().n_q_heads}; }
   Rope RopeOfHeads() const { return {.inv_freq = config().inv_freq}; }
 
+  // The L1 norms of V Wo of a layer's values [n_rows, n_kv_heads, head_dim],
+  // the mean over the query heads of a KV head: [n_kv_heads, n_rows].
+  std::vector<float> ProjectedNorms(uint32_t layer, const float* values,
+                                    uint32_t n_rows) const;
+
   // A cache this model can use.
   KvShape CacheShape(kvevict_dtype dtype, uint32_t capacity) const;
 

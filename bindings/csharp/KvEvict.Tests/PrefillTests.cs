@@ -141,6 +141,10 @@ public class PrefillTests
             Assert.Contains(part, Assert.Throws<ArgumentException>(() => call()).Message);
         Says("chunk 0 < 1", () => reader.Read(new KvPrefill(20, 0, reader.Forward)));
         Says("65", () => reader.Read(reader.Prompt(65)));
+        Says("Destinations are set", () => reader.Read(new KvPrefill(20, 8, reader.Forward)
+        {
+            Evict = new KvEvictOptions { Destinations = reader.Model.Views },
+        }));
         Says("both NULL", () => reader.Model.Sequence.Prefill(reader.Prompt(1), [], reader.Model.Workspace));
         Assert.Empty(reader.Chunks);
     }

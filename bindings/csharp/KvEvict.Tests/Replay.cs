@@ -139,9 +139,14 @@ internal class Replay
         var policy = Handle<KvPolicy>(line);
         if (!line.Has("options")) return new KvPlan(context, geometry, policy);
         Line l = Struct("plan_options", line.Text("options"));
-        return new KvPlan(context, geometry, policy, l.Ints("head_budgets"),
-                          l.Each("layer_budgets", text => double.Parse(text)), l.Flag("report_mass"),
-                          l.Flag("has_destinations"), l.Int("draft_tokens"));
+        return new KvPlan(context, geometry, policy, new KvPlanOptions
+        {
+            HeadBudgets = l.Ints("head_budgets"),
+            LayerBudgets = l.Each("layer_budgets", text => double.Parse(text)),
+            ReportMass = l.Flag("report_mass"),
+            HasDestinations = l.Flag("has_destinations"),
+            DraftTokens = l.Int("draft_tokens"),
+        });
     }
 
     protected KvScoreJob ScoreJob(string name)
@@ -268,12 +273,11 @@ internal class Replay
     protected static int? FirstPosition(Line line) =>
         line.Long("first_position") is var position and < uint.MaxValue ? (int)position : null;
 
-    /// <summary>Options of an eviction, which other calls take one by one.</summary>
-    protected KvSequenceEviction Options(string name)
+    protected KvEvictOptions Options(string name)
     {
         if (name.Length == 0) return default;
         Line l = Struct("evict_options", name);
-        return new KvSequenceEviction
+        return new KvEvictOptions
         {
             ProtectedPositions = l.Ints("protected_positions"),
             Inputs = l.Each("inputs", Inputs),

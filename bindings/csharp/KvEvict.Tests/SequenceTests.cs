@@ -68,10 +68,10 @@ public class SequenceTests
     public void Wrong_head_budgets_are_refused()
     {
         Assert.Contains("head_budgets_len 3", Assert.Throws<ArgumentException>(
-            () => new SmallModel("snapkv:budget=24,window=4", headBudgets: [24, 24, 24])).Message);
+            () => new SmallModel("snapkv:budget=24,window=4", options: Budgets(24, 24, 24))).Message);
         Assert.Throws<ArgumentOutOfRangeException>(
-            () => new SmallModel("snapkv:budget=24,window=4", headBudgets: [24, 24, 24, -1]));
-        using var model = new SmallModel("snapkv:budget=24,window=4", headBudgets: [24, 24, 24, 24]);
+            () => new SmallModel("snapkv:budget=24,window=4", options: Budgets(24, 24, 24, -1)));
+        using var model = new SmallModel("snapkv:budget=24,window=4", options: Budgets(24, 24, 24, 24));
         Assert.Equal(KvStatus.Unsupported, Assert.Throws<KvEvictException>(
             () => model.Plan.Selection(0, 40, out _)).Status);
         model.Prefill(40);
@@ -80,6 +80,8 @@ public class SequenceTests
         Assert.Throws<ArgumentException>(() => model.Sequence.StoredLength(0, SmallModel.KvHeads));
         Assert.Equal(40, model.Sequence.StoredLength(1, 1));
     }
+
+    private static KvPlanOptions Budgets(params int[] heads) => new() { HeadBudgets = heads };
 
     [Fact]
     public void What_concerns_cuda_is_accepted_on_the_cpu()

@@ -9,12 +9,11 @@ internal sealed class SmallModel : IDisposable
     public const int Layers = 2, QueryHeads = 4, KvHeads = 2, Dim = 8, MaxTokens = 64;
 
     public SmallModel(string policy, KvContext? context = null, KvDType queryType = KvDType.F32,
-                      int[]? headBudgets = null, bool reportMass = false, bool hasDestinations = false)
+                      KvPlanOptions? options = null)
     {
         Context = context ?? new KvContext();
         var geometry = new KvGeometry(Layers, Layer with { QueryType = queryType }, MaxTokens);
-        Plan = new KvPlan(Context, geometry, KvPolicy.Parse(policy), headBudgets, reportMass: reportMass,
-                          hasDestinations: hasDestinations);
+        Plan = new KvPlan(Context, geometry, KvPolicy.Parse(policy), options);
         Sequence = new KvSequence(Plan);
         Sequence.BeginObserving();
         if (Context.Device == KvDevice.Cpu) Workspace = Plan.CreateWorkspace(KvOperation.Evict);

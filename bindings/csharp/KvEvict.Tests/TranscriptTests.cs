@@ -259,15 +259,8 @@ internal sealed class Replayer : Replay
             Buffers.Add(l.Text("name"), saved);
         });
         Act("sequence_load", l => Handle<KvSequence>(l).Load(Buffers[l.Text("data")].Span<byte>()));
-        Add("sequence_evict", l =>
-        {
-            KvSequenceEviction o = Options(l.Text("options"));
-            return " report=" + Report(Handle<KvSequence>(l).Evict(l.Each("views", View), Scratch(l), new KvEvictOptions
-            {
-                ProtectedPositions = o.ProtectedPositions.Span, Inputs = o.Inputs.Span, Undo = o.Undo,
-                Ranges = o.Ranges.Span, ByTable = o.ByTable, Destinations = o.Destinations.Span,
-            }));
-        });
+        Add("sequence_evict", l => " report=" + Report(Handle<KvSequence>(l).Evict(
+            l.Each("views", View), Scratch(l), Options(l.Text("options")))));
         Add("sequence_report", l =>
         {
             KvListReport[] lists = Handle<KvSequence>(l).ListReports();
@@ -332,10 +325,8 @@ internal sealed class Replayer : Replay
             KvSequenceEviction[] items = l.Each("items", name =>
             {
                 Line item = Struct("sequence_eviction", name);
-                return Options(item.Text("options")) with
-                {
-                    Sequence = Handle<KvSequence>(item), Views = item.Each("views", View),
-                };
+                return new KvSequenceEviction(Handle<KvSequence>(item), item.Each("views", View),
+                                              Options(item.Text("options")));
             });
             KvBatch.Evict(items, Scratch(l));
             return " reports=" + Listed(items.Select(item => Report(item.Sequence.Report)));
@@ -371,11 +362,8 @@ internal sealed class Replayer : Replay
             KvPagedEviction[] items = l.Each("items", name =>
             {
                 Line item = Struct("paged_eviction", name);
-                KvSequenceEviction o = Options(item.Text("options"));
-                return new KvPagedEviction(Handle<KvPagedSequence>(item), Handle<KvSequence>(item))
-                {
-                    ProtectedPositions = o.ProtectedPositions, Ranges = o.Ranges, Inputs = o.Inputs,
-                };
+                return new KvPagedEviction(Handle<KvPagedSequence>(item), Handle<KvSequence>(item),
+                                           Options(item.Text("options")));
             });
             KvBatch.EvictPaged(items, Scratch(l));
             return " reports=" + Listed(items.Select(item => Report(item.Sequence.Report)));
@@ -383,13 +371,11 @@ internal sealed class Replayer : Replay
         Add("sequence_prefill", l =>
         {
             Line o = Struct("prefill_options", l.Text("options"));
-            KvSequenceEviction evict = Options(o.Text("evict"));
             List<string> chunks = [];
             var prompt = new KvPrefill(o.Int("n_tokens"), o.Int("chunk"),
                                        (first, count) => chunks.Add(Joined(first, count)))
             {
-                EvictEachChunk = o.Flag("evict_each_chunk"), ProtectedPositions = evict.ProtectedPositions,
-                Ranges = evict.Ranges, Inputs = evict.Inputs,
+                EvictEachChunk = o.Flag("evict_each_chunk"), Evict = Options(o.Text("evict")),
             };
             KvPrefillReport r = o.Has("cached")
                 ? Handle<KvPagedSequence>(o).Prefill(prompt, Handle<KvSequence>(l), Scratch(o, "workspace_bytes"))

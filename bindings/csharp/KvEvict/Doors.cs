@@ -4,18 +4,12 @@ namespace KvEvict;
 /// <param name="Layer">Below the number of layers, with a full cache.</param>
 /// <param name="View">The layer's cache.</param>
 /// <param name="TokenCount">Slots held.</param>
-public readonly record struct KvScoreJob(int Layer, KvView View, int TokenCount)
+public readonly partial record struct KvScoreJob(int Layer, KvView View, int TokenCount)
 {
     /// <summary>
     /// Absent, or slots held by each head: 32-bit numbers, [KV heads], each at most <see cref="TokenCount"/>.
     /// </summary>
     public KvRegion TokenCounts { get; init; }
-
-    /// <summary>
-    /// Tokens seen so far, evicted ones included; 0: <see cref="TokenCount"/>. Read by <c>h2o</c>,
-    /// <c>triattention</c>, and <c>keydiff</c> with a block.
-    /// </summary>
-    public int SeenCount { get; init; }
 
     /// <summary>
     /// What is read beside the keys. Queries and their log-sum-exps have as many rows as the observation window: row w
@@ -54,10 +48,7 @@ internal unsafe struct NativeScoreJob
         uint* counts = (uint*)job.TokenCounts.Each(context, nameof(job.TokenCounts), heads);
         job.View.Write(&self->_view, job.TokenCount, context, counts);
         NativeInputs.Write(&self->_planes, &self->_inputs, job.Inputs, layer, window, job.TokenCount, context, index);
-        *native = kvevict_score_job.Init;
-        native->layer = Check.Count(job.Layer, nameof(job.Layer));
-        native->n_tokens = (uint)job.TokenCount;
-        native->n_seen = Check.Count(job.SeenCount, nameof(job.SeenCount));
+        job.Fill(native);
         native->token_counts = counts;
         native->view = &self->_view;
         native->inputs = &self->_inputs;
@@ -73,22 +64,16 @@ internal unsafe struct NativeScoreJob
 /// <param name="Slots">32-bit slots, [<paramref name="ListCount"/>, <see cref="ListStride"/>].</param>
 /// <param name="Count">Slots in every list; with <see cref="Counts"/>, the most of any.</param>
 /// <param name="ListCount">1, or the view's KV heads.</param>
-public readonly record struct KvKeepLists(KvRegion Slots, int Count, int ListCount = 1)
+public readonly partial record struct KvKeepLists(KvRegion Slots, int Count, int ListCount = 1)
 {
-    /// <summary>Elements from one list to the next; 0: <see cref="Count"/>.</summary>
-    public long ListStride { get; init; }
-
     /// <summary>Absent, or how many slots each list has: 32-bit numbers, each at most <see cref="Count"/>.</summary>
     public KvRegion Counts { get; init; }
 
     internal unsafe void Write(kvevict_keep_lists* native, ContextHandle context)
     {
-        *native = kvevict_keep_lists.Init;
-        native->n_lists = Check.Count(ListCount, nameof(ListCount));
+        Fill(native);
         native->slots = (int*)Slots.Resolve(context, nameof(Slots));
         native->slots_len = Slots.Elements<int>();
-        native->list_stride = Check.Count(ListStride, nameof(ListStride));
-        native->count = Check.Count(Count, nameof(Count));
         native->counts = (uint*)Counts.Each(context, nameof(Counts), ListCount);
     }
 
@@ -103,11 +88,8 @@ public readonly record struct KvKeepLists(KvRegion Slots, int Count, int ListCou
 /// What <see cref="KvContext.Select(in KvSelectOptions, KvKeepLists, KvRegion, nint)"/> chooses from, and what must
 /// stay. <see cref="KvPlan.Selection"/> gives what a plan's policy wants.
 /// </summary>
-public ref struct KvSelectOptions
+public ref partial struct KvSelectOptions
 {
-    /// <summary>Slots held, at least 1.</summary>
-    public int TokenCount { get; set; }
-
     /// <summary>
     /// Absent, or slots held by each list's heads: 32-bit numbers, each at most <see cref="TokenCount"/>.
     /// </summary>
@@ -119,26 +101,6 @@ public ref struct KvSelectOptions
     /// </summary>
     public KvRegion Scores { get; set; }
 
-    /// <summary>
-    /// A multiple of the lists: row r is list r / (rows / lists)'s. 0: one for each list.
-    /// </summary>
-    public int RowCount { get; set; }
-
-    /// <summary>How the rows of a list are reduced to one.</summary>
-    public KvReduce Reduce { get; set; }
-
-    /// <summary>First slots that must stay.</summary>
-    public int SinkCount { get; set; }
-
-    /// <summary>Last slots that must stay.</summary>
-    public int RecentCount { get; set; }
-
-    /// <summary>Which of two equal scores survives.</summary>
-    public KvTie Tie { get; set; }
-
-    /// <summary>Slots of a block, which stays or goes as a whole; 0: 1.</summary>
-    public int SelectBlock { get; set; }
-
     /// <summary>Strictly ascending slots that must stay, in host memory.</summary>
     public ReadOnlySpan<int> ProtectedSlots { get; set; }
 
@@ -148,71 +110,37 @@ public ref struct KvSelectOptions
     // Writes everything but the scores, protected slots and ranges, which a caller pins.
     internal readonly unsafe void Write(kvevict_select_options* native, int listCount, ContextHandle context)
     {
-        *native = kvevict_select_options.Init;
-        native->n_tokens = Check.Count(TokenCount, nameof(TokenCount));
+        Fill(native);
         native->token_counts = (uint*)TokenCounts.Each(context, nameof(TokenCounts), listCount);
-        native->n_rows = Check.Count(RowCount, nameof(RowCount));
-        native->reduce = Reduce;
-        native->n_sink = Check.Count(SinkCount, nameof(SinkCount));
-        native->n_recent = Check.Count(RecentCount, nameof(RecentCount));
-        native->tie = Tie;
-        native->select_block = Check.Count(SelectBlock, nameof(SelectBlock));
     }
 }
 
 /// <summary>Scores of one layer, by which its budget is found.</summary>
 /// <param name="Scores">[rows, tokens], as <c>KvPlan.Score</c> writes them.</param>
 /// <param name="RowCount">Keep lists, mostly KV heads.</param>
-public readonly record struct KvLayerScores(ReadOnlyMemory<float> Scores, int RowCount);
+public readonly partial record struct KvLayerScores(ReadOnlyMemory<float> Scores, int RowCount);
 
 /// <summary>What <see cref="KvContext.BudgetForMass"/> looks for.</summary>
-public readonly record struct KvMassOptions
+public readonly partial record struct KvMassOptions
 {
     /// <summary>Keeps a share of the mass, in (0, 1].</summary>
     public KvMassOptions(double mass) => Mass = mass;
 
     /// <summary>The share of the mass to keep.</summary>
     public double Mass { get; }
-
-    /// <summary>Which rows share a budget: none, those of a layer, or all.</summary>
-    public KvScope Scope { get; init; } = KvScope.Layer;
-
-    /// <summary>First slots that must stay; they count.</summary>
-    public int SinkCount { get; init; }
-
-    /// <summary>Last slots that must stay, the window included.</summary>
-    public int RecentCount { get; init; }
-
-    /// <summary>Every row keeps the mass, not the mean of their shares.</summary>
-    public bool EveryRow { get; init; }
 }
 
 /// <summary>One layer's part of a call that moves rows.</summary>
 /// <param name="View">The layer's cache.</param>
 /// <param name="TokenCount">Slots held before, the most of any head.</param>
 /// <param name="Keep">Slots, each below <paramref name="TokenCount"/>.</param>
-public readonly record struct KvMove(KvView View, int TokenCount, KvKeepLists Keep)
+public readonly partial record struct KvMove(KvView View, int TokenCount, KvKeepLists Keep)
 {
     /// <summary>
     /// Absent, or slots held by each head: 32-bit numbers, [KV heads], each at most <see cref="TokenCount"/>. Blocks
     /// beyond a head's own count need not be in its table.
     /// </summary>
     public KvRegion TokenCounts { get; init; }
-
-    /// <summary>What becomes of the rows that go when a context compacts.</summary>
-    public KvMerge Merge { get; init; }
-
-    /// <summary>The least similarity of keys whose values merge, in [0, 1].</summary>
-    public double MergeThreshold { get; init; }
-
-    /// <summary>The part of the values that go that merges, the most similar ones, in (0, 1]; 0: all.</summary>
-    public double MergeFraction { get; init; }
-
-    /// <summary>
-    /// The slot of every head's first survivor when a context compacts. Without a <see cref="Destination"/> the slots
-    /// below it are neither read nor written, and none of them is listed.
-    /// </summary>
-    public int FirstSlot { get; init; }
 
     /// <summary>
     /// Another cache to which a context copies survivors when it compacts; the view then stays as it is. It has the
@@ -259,13 +187,8 @@ internal unsafe struct NativeMove
         uint* counts = (uint*)move.TokenCounts.Each(context, nameof(move.TokenCounts), move.View.KvHeads);
         move.View.Write(&self->_view, tokenCount, context, counts);
         if (!move.HasNoLists) move.Keep.Write(&self->_keep, context);
-        *native = kvevict_move.Init;
-        native->n_tokens = Check.Count(move.TokenCount, nameof(move.TokenCount));
+        move.Fill(native);
         native->token_counts = counts;
-        native->merge = move.Merge;
-        native->merge_threshold = move.MergeThreshold;
-        native->merge_fraction = move.MergeFraction;
-        native->first_slot = Check.Count(move.FirstSlot, nameof(move.FirstSlot));
         native->view = &self->_view;
         native->keep = move.HasNoLists ? null : &self->_keep;
         if (move.Destination is null) return;
@@ -283,7 +206,7 @@ internal unsafe struct NativeMove
 /// key moves, new position - old one. May be longer.
 /// </param>
 /// <param name="ListCount">1, which all heads share, or the view's KV heads.</param>
-public readonly record struct KvRotation(int Layer, KvView View, int TokenCount, KvRegion Offsets, int ListCount = 1)
+public readonly partial record struct KvRotation(int Layer, KvView View, int TokenCount, KvRegion Offsets, int ListCount = 1)
 {
     /// <summary>
     /// Absent, or slots held by each head: 32-bit numbers, [KV heads], each at most <see cref="TokenCount"/>.
@@ -310,10 +233,7 @@ internal unsafe struct NativeRotation
         if (rotation.View is null) throw new ArgumentNullException(nameof(rotation.View));
         uint* counts = (uint*)rotation.TokenCounts.Each(context, nameof(rotation.TokenCounts), rotation.View.KvHeads);
         rotation.View.Write(&self->_view, rotation.TokenCount, context, counts);
-        *native = kvevict_rotation.Init;
-        native->layer = Check.Count(rotation.Layer, nameof(rotation.Layer));
-        native->n_tokens = Check.Count(rotation.TokenCount, nameof(rotation.TokenCount));
-        native->n_lists = Check.Count(rotation.ListCount, nameof(rotation.ListCount));
+        rotation.Fill(native);
         native->token_counts = counts;
         native->view = &self->_view;
         long length = (long)rotation.ListCount * rotation.TokenCount;

@@ -1,39 +1,67 @@
 namespace KvEvict;
 
 /// <summary>What an eviction may be told beside the policy.</summary>
-public ref struct KvEvictOptions
+public readonly partial record struct KvEvictOptions
 {
     /// <summary>Strictly ascending positions that must stay; those already evicted are ignored.</summary>
-    public ReadOnlySpan<int> ProtectedPositions { get; set; }
+    public ReadOnlyMemory<int> ProtectedPositions { get; init; }
 
     /// <summary>
     /// One per layer, if the policy's signal needs more than keys: scores, or query rows of the observation window
     /// in place of observed ones. Empty: none.
     /// </summary>
-    public ReadOnlySpan<KvSignalInputs> Inputs { get; set; }
+    public ReadOnlyMemory<KvSignalInputs> Inputs { get; init; }
 
     /// <summary>
     /// Memory aligned like a workspace that receives the rows that go, at least
     /// <see cref="KvSequence.UndoBytes"/>: see <see cref="KvSequence.Undo"/>. Default: they are gone for good.
     /// </summary>
-    public KvRegion Undo { get; set; }
+    public KvRegion Undo { get; init; }
 
     /// <summary>Positions that go later or sooner than others; those not held are ignored.</summary>
-    public ReadOnlySpan<KvTokenRange> Ranges { get; set; }
-
-    /// <summary>
-    /// Rows stay where they are, and the views' block tables, or their planes' address tables, are written:
-    /// blocks that stay come first, then those that go, which are then free. Whole blocks have to stay or go:
-    /// see <see cref="KvPlan.Capabilities"/>.
-    /// </summary>
-    public bool ByTable { get; set; }
+    public ReadOnlyMemory<KvTokenRange> Ranges { get; init; }
 
     /// <summary>
     /// One per layer: other caches to which the rows that stay are copied, in the types there. The views keep
     /// theirs. They have room for as many as <see cref="KvSequence.KeptSlots"/> says. For a plan that has
     /// destinations. Empty: rows stay in the views.
     /// </summary>
-    public ReadOnlySpan<KvView> Destinations { get; set; }
+    public ReadOnlyMemory<KvView> Destinations { get; init; }
+
+    // Writes all but the destinations. The layers' inputs are written elsewhere.
+    internal unsafe void Write(in NativeEviction to, ContextHandle context)
+    {
+        kvevict_evict_options* native = to.Options;
+        Fill(native);
+        KvTokenRange.Write(Ranges.Span, to.Ranges);
+        native->protected_positions = to.ProtectedPositions;
+        native->protected_positions_len = (nuint)ProtectedPositions.Length;
+        native->inputs = to.Inputs;
+        native->inputs_len = (nuint)Inputs.Length;
+        native->ranges = Ranges.IsEmpty ? null : to.Ranges;
+        native->ranges_len = (nuint)Ranges.Length;
+        native->undo = (void*)Undo.Resolve(context, nameof(Undo));
+        native->undo_bytes = (nuint)Undo.Bytes;
+    }
+
+    internal void KeepAlive()
+    {
+        foreach (KvView view in Destinations.Span) GC.KeepAlive(view);
+        foreach (ref readonly KvSignalInputs one in Inputs.Span) one.KeepAlive();
+        GC.KeepAlive(Undo.Owner);
+    }
+}
+
+// Memory for the native arguments of one eviction, which point to each other, so it must not move.
+internal unsafe struct NativeEviction
+{
+    internal kvevict_evict_options* Options;
+    internal kvevict_view* Views; // as many as the longer of views and inputs
+    internal kvevict_signal_inputs* Inputs;
+    internal NativeInputs* Planes;
+    internal kvevict_token_range* Ranges;
+    internal int* ProtectedPositions; // the caller writes them
+    internal kvevict_view* Destinations;
 }
 
 /// <summary>
@@ -44,21 +72,13 @@ public ref struct KvEvictOptions
 /// <param name="First">First position, or slot.</param>
 /// <param name="End">The one after the last; <see cref="int.MaxValue"/> for all to come.</param>
 /// <param name="Rank">Any number.</param>
-public readonly record struct KvTokenRange(int First, int End, int Rank)
+public readonly partial record struct KvTokenRange(int First, int End, int Rank)
 {
     internal const int Most = 64; // the library refuses more
 
-    // Writes as many ranges as there is room for.
-    internal static unsafe void Write(ReadOnlySpan<KvTokenRange> ranges, Span<kvevict_token_range> native)
+    internal static unsafe void Write(ReadOnlySpan<KvTokenRange> ranges, kvevict_token_range* native)
     {
-        for (int i = 0; i < native.Length; ++i)
-        {
-            kvevict_token_range range = kvevict_token_range.Init;
-            range.rank = ranges[i].Rank;
-            range.first = Check.Count(ranges[i].First, nameof(First));
-            range.end = Check.Count(ranges[i].End, nameof(End));
-            native[i] = range;
-        }
+        for (int i = 0; i < ranges.Length; ++i) ranges[i].Fill(native + i);
     }
 }
 

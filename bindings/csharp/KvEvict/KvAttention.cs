@@ -11,30 +11,13 @@ namespace KvEvict;
 /// <param name="Output">
 /// [query heads, queries, value dim] floats or 16-bit floats, in which no two rows overlap: written.
 /// </param>
-public readonly record struct KvAttention(KvView View, int TokenCount, int QueryHeads, int QueryCount, KvPlane Queries,
+public readonly partial record struct KvAttention(KvView View, int TokenCount, int QueryHeads, int QueryCount, KvPlane Queries,
                                           KvPlane Output)
 {
     /// <summary>
     /// Absent, or slots held by each head: 32-bit numbers, [KV heads], each at most <see cref="TokenCount"/>.
     /// </summary>
     public KvRegion TokenCounts { get; init; }
-
-    /// <summary>
-    /// For views without values (MLA): values are this many first elements of a key's row. 0: all of them.
-    /// </summary>
-    public int ValueHeadDim { get; init; }
-
-    /// <summary>Sliding window: a query sees no slot that lies so many or more before its own. 0: none.</summary>
-    public int Window { get; init; }
-
-    /// <summary>Queries also see slots after their own.</summary>
-    public bool NonCausal { get; init; }
-
-    /// <summary>Multiplies products of queries and keys; 0 means 1 / sqrt(key dim).</summary>
-    public float SoftmaxScale { get; init; }
-
-    /// <summary>If this is c above 0, scaled logits x become c * tanh(x / c).</summary>
-    public float LogitSoftcap { get; init; }
 
     /// <summary>Absent, or floats [query heads]: a term of each head's softmax that has no value.</summary>
     public KvRegion SinkLogits { get; init; }
@@ -50,9 +33,6 @@ public readonly record struct KvAttention(KvView View, int TokenCount, int Query
     /// that each slot got from all queries, as <see cref="KvSignalInputs.AttentionSums"/> of a step or chunk has it.
     /// </summary>
     public KvPlane AttentionSums { get; init; }
-
-    /// <summary>Rows of <see cref="AttentionSums"/>: the query heads, or the KV heads. 0: the query heads.</summary>
-    public int SumHeads { get; init; }
 
     internal void KeepAlive()
     {
@@ -82,18 +62,9 @@ internal unsafe struct NativeAttention
         if (job.View is null) throw new ArgumentNullException(nameof(job.View));
         uint* counts = (uint*)job.TokenCounts.Each(context, nameof(job.TokenCounts), job.View.KvHeads);
         job.View.Write(&self->_view, job.TokenCount, context, counts);
-        *native = kvevict_attention_job.Init;
-        native->n_tokens = Check.Count(job.TokenCount, nameof(job.TokenCount));
+        job.Fill(native);
         native->token_counts = counts;
         native->view = &self->_view;
-        native->n_q_heads = Check.Count(job.QueryHeads, nameof(job.QueryHeads));
-        native->n_queries = Check.Count(job.QueryCount, nameof(job.QueryCount));
-        native->v_head_dim = Check.Count(job.ValueHeadDim, nameof(job.ValueHeadDim));
-        native->window = Check.Count(job.Window, nameof(job.Window));
-        native->non_causal = job.NonCausal ? 1u : 0u;
-        native->softmax_scale = job.SoftmaxScale;
-        native->logit_softcap = job.LogitSoftcap;
-        native->n_sum_heads = Check.Count(job.SumHeads, nameof(job.SumHeads));
         native->sink_logits = (float*)job.SinkLogits.Each(context, nameof(job.SinkLogits), job.QueryHeads);
         native->sink_logits_len = native->sink_logits is null ? 0 : (nuint)job.QueryHeads;
         int sumHeads = job.SumHeads == 0 ? job.QueryHeads : job.SumHeads;

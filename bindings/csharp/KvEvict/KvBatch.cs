@@ -3,12 +3,12 @@ namespace KvEvict;
 /// <summary>How many tokens a sequence of a batch appends.</summary>
 /// <param name="Sequence">The sequence.</param>
 /// <param name="TokenCount">Tokens.</param>
-public readonly record struct KvSequenceTokens(KvSequence Sequence, int TokenCount);
+public readonly partial record struct KvSequenceTokens(KvSequence Sequence, int TokenCount);
 
 /// <summary>The logical length that a sequence of a batch returns to.</summary>
 /// <param name="Sequence">The sequence.</param>
 /// <param name="NewLength">The length.</param>
-public readonly record struct KvSequenceLength(KvSequence Sequence, int NewLength);
+public readonly partial record struct KvSequenceLength(KvSequence Sequence, int NewLength);
 
 /// <summary>The observations of a sequence of a batch, for
 /// <see cref="KvSequence.Observe(ReadOnlySpan{KvObservation}, int, int?, nint)"/>.</summary>
@@ -16,32 +16,15 @@ public readonly record struct KvSequenceLength(KvSequence Sequence, int NewLengt
 /// <param name="Observations">One per layer, in ascending order of layers.</param>
 /// <param name="RowCount">Rows of each layer.</param>
 /// <param name="FirstPosition">Position of row 0; null: the sequence's logical length.</param>
-public readonly record struct KvSequenceObservations(
+public readonly partial record struct KvSequenceObservations(
     KvSequence Sequence, ReadOnlyMemory<KvObservation> Observations, int RowCount, int? FirstPosition = null);
 
 /// <summary>The arguments of <see cref="KvSequence.Evict"/> for a sequence of a batch.</summary>
 /// <param name="Sequence">The sequence.</param>
 /// <param name="Views">One per layer; null is allowed for layers without a full cache.</param>
-public readonly record struct KvSequenceEviction(KvSequence Sequence, ReadOnlyMemory<KvView> Views)
-{
-    /// <summary>See <see cref="KvEvictOptions.ProtectedPositions"/>.</summary>
-    public ReadOnlyMemory<int> ProtectedPositions { get; init; }
-
-    /// <summary>See <see cref="KvEvictOptions.Ranges"/>.</summary>
-    public ReadOnlyMemory<KvTokenRange> Ranges { get; init; }
-
-    /// <summary>See <see cref="KvEvictOptions.Inputs"/>.</summary>
-    public ReadOnlyMemory<KvSignalInputs> Inputs { get; init; }
-
-    /// <summary>See <see cref="KvEvictOptions.ByTable"/>. Items must not share tables.</summary>
-    public bool ByTable { get; init; }
-
-    /// <summary>See <see cref="KvEvictOptions.Undo"/>. Items must not share this memory.</summary>
-    public KvRegion Undo { get; init; }
-
-    /// <summary>See <see cref="KvEvictOptions.Destinations"/>. Items must not share them.</summary>
-    public ReadOnlyMemory<KvView> Destinations { get; init; }
-}
+/// <param name="Options">What it is told beside the policy. Items must not share tables, undo or destinations.</param>
+public readonly record struct KvSequenceEviction(
+    KvSequence Sequence, ReadOnlyMemory<KvView> Views, KvEvictOptions Options = default);
 
 /// <summary>
 /// Calls for many sequences of one context, of any lengths and plans. No sequence may come up twice. They do to
@@ -61,9 +44,8 @@ public static unsafe class KvBatch
         {
             for (int i = 0; i < items.Length; ++i)
             {
-                native[i] = kvevict_sequence_tokens.Init;
+                items[i].Fill(native + i);
                 native[i].sequence = handles.Add(items[i].Sequence);
-                native[i].n_tokens = Check.Count(items[i].TokenCount, nameof(KvSequenceTokens.TokenCount));
             }
             Native.kvevict_sequences_append(native, (nuint)items.Length, stream);
         }
@@ -82,9 +64,8 @@ public static unsafe class KvBatch
         {
             for (int i = 0; i < items.Length; ++i)
             {
-                native[i] = kvevict_sequence_length.Init;
+                items[i].Fill(native + i);
                 native[i].sequence = handles.Add(items[i].Sequence);
-                native[i].new_length = Check.Count(items[i].NewLength, nameof(KvSequenceLength.NewLength));
             }
             Native.kvevict_sequences_trim_to(native, (nuint)items.Length, stream);
         }
@@ -113,11 +94,10 @@ public static unsafe class KvBatch
             {
                 ref readonly KvSequenceObservations item = ref items[i];
                 kvevict_sequence_observations* at = nativeItems + i;
-                *at = kvevict_sequence_observations.Init;
+                item.Fill(at);
                 at->sequence = handles.Add(item.Sequence);
                 item.Sequence.Write(item.Observations.Span, item.RowCount, item.FirstPosition, observations + next,
                                     inputs + next, planes + next);
-                at->n_rows = Check.Count(item.RowCount, nameof(item.RowCount));
                 at->observations = observations + next;
                 at->observations_len = (nuint)item.Observations.Length;
                 at->first_position = item.FirstPosition is { } first
@@ -191,15 +171,16 @@ public static unsafe class KvBatch
         {
             ref readonly KvPagedEviction item = ref items[i];
             ArgumentNullException.ThrowIfNull(item.Cached);
+            if (item.Options.Undo.Address != 0)
+                throw new ArgumentException("Undo is set: make a fork before the eviction instead", nameof(items));
+            if (!item.Options.Destinations.IsEmpty)
+                throw new ArgumentException("Destinations are set: KvSequence.Evict takes them", nameof(items));
             fixed (kvevict_paged_eviction* at = &paged[i])
             {
                 *at = kvevict_paged_eviction.Init;
                 at->cached = handles.Add(item.Cached.Handle);
             }
-            sequences[i] = new KvSequenceEviction(item.Sequence, default)
-            {
-                ProtectedPositions = item.ProtectedPositions, Ranges = item.Ranges, Inputs = item.Inputs,
-            };
+            sequences[i] = new KvSequenceEviction(item.Sequence, default, item.Options);
         }
         Run(sequences, workspace, (native, memory, bytes) =>
         {
@@ -217,61 +198,54 @@ public static unsafe class KvBatch
 
     private static void Run(ReadOnlySpan<KvSequenceEviction> items, KvRegion workspace, Call call)
     {
-        int viewCount = 0, inputCount = 0, positionCount = 0, rangeCount = 0;
+        int viewCount = 0, inputCount = 0, positionCount = 0, rangeCount = 0, destinationCount = 0;
         foreach (ref readonly KvSequenceEviction item in items)
         {
-            rangeCount += item.Ranges.Length;
-            viewCount += Math.Max(item.Views.Length, item.Inputs.Length) + item.Destinations.Length;
-            inputCount += item.Inputs.Length;
-            positionCount += item.ProtectedPositions.Length;
+            viewCount += Math.Max(item.Views.Length, item.Options.Inputs.Length);
+            inputCount += item.Options.Inputs.Length;
+            positionCount += item.Options.ProtectedPositions.Length;
+            rangeCount += item.Options.Ranges.Length;
+            destinationCount += item.Options.Destinations.Length;
         }
         using var handles = new Held(items.Length);
-        var positions = new int[positionCount];
-        var tokens = new kvevict_token_range[rangeCount];
         fixed (kvevict_sequence_eviction* nativeItems = new kvevict_sequence_eviction[items.Length])
         fixed (kvevict_evict_options* options = new kvevict_evict_options[items.Length])
         fixed (kvevict_view* views = new kvevict_view[viewCount])
         fixed (kvevict_signal_inputs* inputs = new kvevict_signal_inputs[inputCount])
         fixed (NativeInputs* planes = new NativeInputs[inputCount])
-        fixed (int* mustStay = positions)
-        fixed (kvevict_token_range* ranges = tokens)
+        fixed (int* mustStay = new int[positionCount])
+        fixed (kvevict_token_range* ranges = new kvevict_token_range[rangeCount])
+        fixed (kvevict_view* destinations = new kvevict_view[destinationCount])
         {
-            int nextView = 0, nextInput = 0, nextPosition = 0, nextRange = 0;
+            var next = new NativeEviction
+            {
+                Options = options,
+                Views = views,
+                Inputs = inputs,
+                Planes = planes,
+                Ranges = ranges,
+                ProtectedPositions = mustStay,
+                Destinations = destinations,
+            };
             for (int i = 0; i < items.Length; ++i)
             {
                 ref readonly KvSequenceEviction item = ref items[i];
-                kvevict_sequence_eviction* at = nativeItems + i;
-                *at = kvevict_sequence_eviction.Init;
-                at->sequence = handles.Add(item.Sequence);
-                item.Sequence.Write(item.Views.Span, item.Inputs.Span, views + nextView, inputs + nextInput,
-                                    planes + nextInput);
-                at->views = views + nextView;
-                at->views_len = (nuint)item.Views.Length;
-                at->options = options + i;
-                options[i] = kvevict_evict_options.Init;
-                item.ProtectedPositions.Span.CopyTo(positions.AsSpan(nextPosition));
-                options[i].by_table = item.ByTable ? 1u : 0u;
-                options[i].protected_positions = mustStay + nextPosition;
-                options[i].protected_positions_len = (nuint)item.ProtectedPositions.Length;
-                KvTokenRange.Write(item.Ranges.Span, tokens.AsSpan(nextRange, item.Ranges.Length));
-                options[i].ranges = item.Ranges.IsEmpty ? null : ranges + nextRange;
-                options[i].ranges_len = (nuint)item.Ranges.Length;
-                options[i].inputs = inputs + nextInput;
-                options[i].inputs_len = (nuint)item.Inputs.Length;
-                options[i].undo = (void*)item.Undo.Resolve(item.Sequence.Context, nameof(item.Undo));
-                options[i].undo_bytes = (nuint)item.Undo.Bytes;
-                nextView += Math.Max(item.Views.Length, item.Inputs.Length);
-                if (!item.Destinations.IsEmpty)
-                {
-                    item.Sequence.WriteDestinations(item.Destinations.Span, at->views, item.Views.Length,
-                                                    views + nextView);
-                    options[i].destinations = views + nextView;
-                    options[i].destinations_len = (nuint)item.Destinations.Length;
-                    nextView += item.Destinations.Length;
-                }
-                nextInput += item.Inputs.Length;
-                nextPosition += item.ProtectedPositions.Length;
-                nextRange += item.Ranges.Length;
+                KvEvictOptions told = item.Options;
+                nativeItems[i] = kvevict_sequence_eviction.Init;
+                nativeItems[i].sequence = handles.Add(item.Sequence);
+                nativeItems[i].views = next.Views;
+                nativeItems[i].views_len = (nuint)item.Views.Length;
+                nativeItems[i].options = next.Options;
+                told.ProtectedPositions.Span.CopyTo(
+                    new Span<int>(next.ProtectedPositions, told.ProtectedPositions.Length));
+                item.Sequence.Write(item.Views.Span, told, next);
+                next.Options += 1;
+                next.Views += Math.Max(item.Views.Length, told.Inputs.Length);
+                next.Inputs += told.Inputs.Length;
+                next.Planes += told.Inputs.Length;
+                next.Ranges += told.Ranges.Length;
+                next.ProtectedPositions += told.ProtectedPositions.Length;
+                next.Destinations += told.Destinations.Length;
             }
             ContextHandle? context = items.IsEmpty ? null : items[0].Sequence.Context;
             call(nativeItems, (void*)workspace.Resolve(context, nameof(workspace)), (nuint)workspace.Bytes);
@@ -279,9 +253,7 @@ public static unsafe class KvBatch
         foreach (ref readonly KvSequenceEviction item in items)
         {
             foreach (KvView view in item.Views.Span) GC.KeepAlive(view);
-            foreach (KvView view in item.Destinations.Span) GC.KeepAlive(view);
-            foreach (ref readonly KvSignalInputs one in item.Inputs.Span) one.KeepAlive();
-            GC.KeepAlive(item.Undo.Owner);
+            item.Options.KeepAlive();
         }
         GC.KeepAlive(workspace.Owner);
     }

@@ -40,13 +40,9 @@ public sealed unsafe partial class KvContext : IDisposable
     public KvContext(KvContextOptions? options = null)
     {
         options ??= new KvContextOptions();
-        kvevict_context_options native = kvevict_context_options.Init;
-        native.device = options.Device;
-        native.n_threads = Check.Count(options.ThreadCount, nameof(options.ThreadCount));
-        native.log_level = options.LogLevel;
+        kvevict_context_options native;
+        options.Fill(&native);
         native.cuda_context = (void*)options.CudaContext;
-        native.select_on_host = options.SelectOnHost ? 1u : 0;
-        native.debug = options.Debug ? 1u : 0;
         _handle = new ContextHandle(options.Device, ContextHooks.Install(options, &native));
         try
         {
@@ -284,7 +280,9 @@ public sealed unsafe partial class KvContext : IDisposable
             for (int i = 0; i < layers.Length; ++i)
             {
                 KvLayerScores layer = layers[i];
-                uint rows = Check.Count(layer.RowCount, nameof(layer.RowCount));
+                kvevict_layer_scores scores;
+                layer.Fill(&scores);
+                uint rows = scores.n_rows;
                 if (rows == 0 ? layer.Scores.Length > 0 : layer.Scores.Length % rows != 0)
                 {
                     throw new ArgumentException($"layers[{i}] has {layer.Scores.Length} scores, not {rows} rows of the "
@@ -292,19 +290,13 @@ public sealed unsafe partial class KvContext : IDisposable
                 }
                 rowCount += layer.RowCount;
                 pins[i] = layer.Scores.Pin();
-                kvevict_layer_scores scores = kvevict_layer_scores.Init;
-                scores.n_rows = rows;
                 scores.scores = (float*)pins[i].Pointer;
                 scores.scores_len = (nuint)layer.Scores.Length;
                 scores.n_tokens = rows == 0 ? 0 : (uint)(layer.Scores.Length / rows);
                 native[i] = scores;
             }
-            kvevict_mass_options nativeOptions = kvevict_mass_options.Init;
-            nativeOptions.scope = options.Scope;
-            nativeOptions.mass = options.Mass;
-            nativeOptions.n_sink = Check.Count(options.SinkCount, nameof(options.SinkCount));
-            nativeOptions.n_recent = Check.Count(options.RecentCount, nameof(options.RecentCount));
-            nativeOptions.every_row = options.EveryRow ? 1u : 0u;
+            kvevict_mass_options nativeOptions;
+            options.Fill(&nativeOptions);
             var budgets = new int[options.Scope switch
             {
                 KvScope.KvHead => rowCount,
@@ -338,10 +330,10 @@ public sealed unsafe partial class KvContext : IDisposable
         int rangeCount = options.Ranges.Length;
         Span<kvevict_token_range> ranges = rangeCount <= KvTokenRange.Most ? stackalloc kvevict_token_range[rangeCount]
                                                                            : new kvevict_token_range[rangeCount];
-        KvTokenRange.Write(options.Ranges, ranges);
         fixed (int* mustStay = options.ProtectedSlots)
         fixed (kvevict_token_range* nativeRanges = ranges)
         {
+            KvTokenRange.Write(options.Ranges, nativeRanges);
             native.protected_slots = mustStay;
             native.protected_slots_len = (nuint)options.ProtectedSlots.Length;
             native.ranges = nativeRanges;

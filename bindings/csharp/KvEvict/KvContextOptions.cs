@@ -1,13 +1,10 @@
 namespace KvEvict;
 
 /// <summary>How to make a <see cref="KvContext"/>. The defaults are the CPU and the calling thread.</summary>
-public sealed record KvContextOptions
+public sealed partial record KvContextOptions
 {
-    /// <summary>Where the caches lie.</summary>
-    public KvDevice Device { get; init; }
-
-    /// <summary>Workers that <see cref="Parallel"/> may use at the same time, 1 to 1024.</summary>
-    public int ThreadCount { get; init; } = 1;
+    /// <summary>Workers that <see cref="Parallel"/> may use at the same time, 1 to 1024; 0: 1.</summary>
+    public int ThreadCount { get; init; }
 
     /// <summary>
     /// Your thread pool; null: with a <see cref="ThreadCount"/> above 1, tasks of the .NET thread pool.
@@ -16,9 +13,6 @@ public sealed record KvContextOptions
 
     /// <summary>Receives log lines, on the thread of a constructor; null: silence.</summary>
     public Action<KvLogLevel, string>? Log { get; init; }
-
-    /// <summary>Lines above this level are not sent.</summary>
-    public KvLogLevel LogLevel { get; init; }
 
     /// <summary>Host memory of contexts, plans and sequences; null: the C runtime's.</summary>
     public KvMemoryHooks? Memory { get; init; }
@@ -50,17 +44,6 @@ public sealed record KvContextOptions
     /// Device memory of sequences, called with the CUcontext current; null: cuMemAlloc.
     /// </summary>
     public KvMemoryHooks? DeviceMemory { get; init; }
-
-    /// <summary>
-    /// An eviction scores on the GPU and selects on the host: it waits for the stream, and the host knows
-    /// the positions when it returns.
-    /// </summary>
-    public bool SelectOnHost { get; init; }
-
-    /// <summary>
-    /// Calls wait after every kernel, so that a fault names it, and check lists of slots on the device.
-    /// </summary>
-    public bool Debug { get; init; }
 }
 
 /// <summary>

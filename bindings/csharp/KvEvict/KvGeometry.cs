@@ -1,16 +1,13 @@
 namespace KvEvict;
 
 /// <summary>The attention geometry of one layer.</summary>
-public sealed record KvLayerGeometry
+public sealed partial record KvLayerGeometry
 {
     /// <summary>A layer whose sliding window the engine keeps: it is not evicted, and only its kind matters.</summary>
     public static KvLayerGeometry Window { get; } = Without(KvLayerCache.Window);
 
     /// <summary>A layer without keys and values: recurrent, or a reader of another layer's.</summary>
     public static KvLayerGeometry None { get; } = Without(KvLayerCache.None);
-
-    /// <summary>What it keeps. Only full caches are evicted; nothing else is read of other layers.</summary>
-    public KvLayerCache Cache { get; init; }
 
     /// <summary>Query heads, a multiple of <see cref="KvHeads"/>.</summary>
     public required int QueryHeads { get; init; }
@@ -23,21 +20,6 @@ public sealed record KvLayerGeometry
 
     /// <summary>Elements of a value row; 0 if opaque or if there are no values.</summary>
     public required int ValueHeadDim { get; init; }
-
-    /// <summary>Element type of the queries handed to observe and score.</summary>
-    public KvDType QueryType { get; init; } = KvDType.F32;
-
-    /// <summary>Element type of the keys.</summary>
-    public KvDType KeyType { get; init; } = KvDType.F32;
-
-    /// <summary>Element type of the values.</summary>
-    public KvDType ValueType { get; init; } = KvDType.F32;
-
-    /// <summary>Multiplies q.k; 0 means 1/sqrt(KeyHeadDim).</summary>
-    public float SoftmaxScale { get; init; }
-
-    /// <summary>If this is c above 0, scaled logits x become c * tanh(x / c) (Gemma 2).</summary>
-    public float LogitSoftcap { get; init; }
 
     internal bool HasFullCache => Cache == KvLayerCache.Full;
 
@@ -56,22 +38,6 @@ public sealed record KvLayerGeometry
         return KvPlane.TokenMajor(new KvRegion((nint)rows, (long)length * sizeof(T)), dtype, QueryHeads, KeyHeadDim);
     }
 
-    internal unsafe kvevict_layer_geometry ToNative()
-    {
-        kvevict_layer_geometry native = kvevict_layer_geometry.Init;
-        native.cache = Cache;
-        native.n_q_heads = Check.Count(QueryHeads, nameof(QueryHeads));
-        native.n_kv_heads = Check.Count(KvHeads, nameof(KvHeads));
-        native.k_head_dim = Check.Count(KeyHeadDim, nameof(KeyHeadDim));
-        native.v_head_dim = Check.Count(ValueHeadDim, nameof(ValueHeadDim));
-        native.q_dtype = QueryType;
-        native.k_dtype = KeyType;
-        native.v_dtype = ValueType;
-        native.softmax_scale = SoftmaxScale;
-        native.logit_softcap = LogitSoftcap;
-        return native;
-    }
-
     private static KvLayerGeometry Without(KvLayerCache cache) =>
         new() { Cache = cache, QueryHeads = 0, KvHeads = 0, KeyHeadDim = 0, ValueHeadDim = 0 };
 }
@@ -84,7 +50,7 @@ public sealed record KvLayerGeometry
 /// var mixed = new KvGeometry([full, KvLayerGeometry.Window, full, KvLayerGeometry.Window], maxTokens: 4096);
 /// </code>
 /// </example>
-public sealed class KvGeometry
+public sealed partial class KvGeometry
 {
     private readonly KvLayerGeometry[] _layers;
 
@@ -128,21 +94,24 @@ public sealed class KvGeometry
     /// </summary>
     public ReadOnlyMemory<float> SinkLogits { get; init; }
 
-    /// <summary>Which elements of a key RoPE rotates together.</summary>
-    public KvRopeLayout RopeLayout { get; init; }
-
     // A layer's geometry, or the nearest layer's if there is no such layer, which the library refuses.
     internal KvLayerGeometry Of(int layer) => _layers[Math.Clamp(layer, 0, _layers.Length - 1)];
 
-    internal kvevict_layer_geometry[] LayersToNative() => [.. _layers.Select(layer => layer.ToNative())];
+    internal unsafe kvevict_layer_geometry[] LayersToNative()
+    {
+        var native = new kvevict_layer_geometry[_layers.Length];
+        fixed (kvevict_layer_geometry* first = native)
+        {
+            for (int i = 0; i < native.Length; ++i) _layers[i].Fill(first + i);
+        }
+        return native;
+    }
 
     // Writes everything but the layers, frequencies and sinks, which a caller pins.
     internal unsafe kvevict_geometry ToNative()
     {
-        kvevict_geometry native = kvevict_geometry.Init;
-        native.n_layers = Check.Count(LayerCount, nameof(LayerCount));
-        native.max_tokens = Check.Count(MaxTokens, nameof(MaxTokens));
-        native.rope_layout = RopeLayout;
+        kvevict_geometry native;
+        Fill(&native);
         native.rope_inv_freq_len = (nuint)RopeInverseFrequencies.Length;
         native.sink_logits_len = (nuint)SinkLogits.Length;
         return native;

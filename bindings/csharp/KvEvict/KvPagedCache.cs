@@ -2,48 +2,19 @@ namespace KvEvict;
 
 /// <summary>How to make a paged cache.</summary>
 /// <param name="BlockCount">Blocks for each layer; layers that are alike share theirs.</param>
-public readonly record struct KvPagedCacheOptions(int BlockCount)
+public readonly partial record struct KvPagedCacheOptions(int BlockCount)
 {
-    /// <summary>Tokens per block; 0: <see cref="GroupTokens"/> if set, otherwise 16.</summary>
-    public int BlockSize { get; init; }
-
-    /// <summary>How rows lie in a block.</summary>
-    public KvBlockLayout Layout { get; init; }
-
     /// <summary>
     /// Memory for the blocks, <see cref="KvPagedCache.BytesFor"/> or more, aligned to 256; none: the context allocates.
     /// </summary>
     public KvRegion Memory { get; init; }
 
-    /// <summary>
-    /// The type of the scales and minima that blocks have for each row of u8, i8, u4 and u4_halves: f32, f16 or bf16.
-    /// <see cref="KvDType.Opaque"/> means f32, and no scale for rows of fp8, which otherwise have one.
-    /// </summary>
-    public KvDType NumberDType { get; init; }
-
-    /// <summary>
-    /// How many tokens share the scales and minima of keys, one per element; 0: keys have theirs per token.
-    /// </summary>
-    public int GroupTokens { get; init; }
-
-    /// <summary>The least number of a sequence's last rows that are not quantized.</summary>
-    public int RecentTokens { get; init; }
-
-    /// <summary>The type of those rows: f32, f16 or bf16. <see cref="KvDType.Opaque"/>: f32.</summary>
-    public KvDType RecentDType { get; init; }
-
     internal unsafe kvevict_paged_cache_options ToNative(ContextHandle context)
     {
-        kvevict_paged_cache_options native = kvevict_paged_cache_options.Init;
-        native.n_blocks = Check.Count(BlockCount, nameof(BlockCount));
-        native.block_size = Check.Count(BlockSize, nameof(BlockSize));
-        native.layout = Layout;
+        kvevict_paged_cache_options native;
+        Fill(&native);
         native.memory = (void*)Memory.Resolve(context, nameof(Memory));
         native.memory_bytes = (nuint)Memory.Bytes;
-        native.number_dtype = NumberDType;
-        native.group_tokens = Check.Count(GroupTokens, nameof(GroupTokens));
-        native.recent_tokens = Check.Count(RecentTokens, nameof(RecentTokens));
-        native.recent_dtype = RecentDType;
         return native;
     }
 }

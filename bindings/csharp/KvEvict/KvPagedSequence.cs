@@ -6,7 +6,7 @@ namespace KvEvict;
 /// <param name="TokenCount">Rows of each KV head; 0 is valid.</param>
 /// <param name="Keys">Rows of the geometry's type in any layout; if absent, keys are left alone.</param>
 /// <param name="Values">Rows of the geometry's type in any layout; if absent, values are left alone.</param>
-public readonly record struct KvPagedRows(
+public readonly partial record struct KvPagedRows(
     int Layer, int FirstSlot, int TokenCount, KvPlane Keys, KvPlane Values = default);
 
 /// <summary>
@@ -14,17 +14,9 @@ public readonly record struct KvPagedRows(
 /// </summary>
 /// <param name="Cached">The rows.</param>
 /// <param name="Sequence">The tokens that the rows belong to.</param>
-public readonly record struct KvPagedEviction(KvPagedSequence Cached, KvSequence Sequence)
-{
-    /// <summary>See <see cref="KvEvictOptions.ProtectedPositions"/>.</summary>
-    public ReadOnlyMemory<int> ProtectedPositions { get; init; }
-
-    /// <summary>See <see cref="KvEvictOptions.Ranges"/>.</summary>
-    public ReadOnlyMemory<KvTokenRange> Ranges { get; init; }
-
-    /// <summary>See <see cref="KvEvictOptions.Inputs"/>.</summary>
-    public ReadOnlyMemory<KvSignalInputs> Inputs { get; init; }
-}
+/// <param name="Options">What it is told beside the policy, without undo and destinations.</param>
+public readonly record struct KvPagedEviction(
+    KvPagedSequence Cached, KvSequence Sequence, KvEvictOptions Options = default);
 
 /// <summary>
 /// The blocks of one request. A call that needs more blocks than are free fails and has changed nothing. One thread at
@@ -128,8 +120,8 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
         kvevict_view native = kvevict_view.Init;
         Native.kvevict_paged_sequence_view(Handle, Check.Count(layer, nameof(layer)), &native);
         var companions = new KvPlane[native.n_companions];
-        for (int i = 0; i < companions.Length; ++i) companions[i] = PlaneOf(native.companions[i]);
-        return new KvView((int)native.n_kv_heads, PlaneOf(native.k), PlaneOf(native.v))
+        for (int i = 0; i < companions.Length; ++i) companions[i] = PlaneOf(native.companions + i);
+        return new KvView((int)native.n_kv_heads, PlaneOf(&native.k), PlaneOf(&native.v))
         {
             Companions = companions,
             BlockSize = (int)native.block_size,
@@ -189,16 +181,7 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
     public KvEvictReport Evict(KvSequence sequence, KvRegion workspace, KvEvictOptions options = default,
                                nint stream = 0)
     {
-        if (options.Undo.Address != 0)
-            throw new ArgumentException("Undo is set: make a fork before the eviction instead", nameof(options));
-        if (!options.Destinations.IsEmpty)
-            throw new ArgumentException("Destinations are set: KvSequence.Evict takes them", nameof(options));
-        KvBatch.EvictPaged([new KvPagedEviction(this, sequence)
-        {
-            ProtectedPositions = options.ProtectedPositions.ToArray(),
-            Ranges = options.Ranges.ToArray(),
-            Inputs = options.Inputs.ToArray(),
-        }], workspace, stream);
+        KvBatch.EvictPaged([new KvPagedEviction(this, sequence, options)], workspace, stream);
         return sequence.Report;
     }
 
@@ -230,11 +213,7 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
         for (int i = 0; i < rows.Length; ++i)
         {
             ref readonly KvPagedRows from = ref rows[i];
-            fixed (kvevict_paged_rows* to = &native[i])
-                *to = kvevict_paged_rows.Init;
-            native[i].layer = Check.Count(from.Layer, nameof(from.Layer));
-            native[i].first_slot = Check.Count(from.FirstSlot, nameof(from.FirstSlot));
-            native[i].n_tokens = Check.Count(from.TokenCount, nameof(from.TokenCount));
+            fixed (kvevict_paged_rows* to = &native[i]) from.Fill(to);
             int heads = _cache.Plan.Geometry.Of(from.Layer).KvHeads;
             from.Keys.CheckRows("keys", from.TokenCount, heads, index: i);
             from.Values.CheckRows("values", from.TokenCount, heads, index: i);
@@ -254,15 +233,7 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
     }
 
     // A plane of the cache. The library knows where it ends.
-    private KvPlane PlaneOf(in kvevict_plane native) => native.data == 0 ? default : new()
-    {
-        Region = new KvRegion((nint)native.data, long.MaxValue, this),
-        DType = native.dtype,
-        HeadDim = (int)native.head_dim,
-        TokenStride = native.token_stride_bytes,
-        HeadStride = native.head_stride_bytes,
-        BlockStride = native.block_stride_bytes,
-        Role = native.role,
-        GroupTokens = (int)native.group_tokens,
-    };
+    private KvPlane PlaneOf(kvevict_plane* native) => native->data == 0
+        ? default
+        : KvPlane.Of(native) with { Region = new KvRegion((nint)native->data, long.MaxValue, this) };
 }

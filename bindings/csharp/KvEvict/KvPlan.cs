@@ -29,6 +29,23 @@ public readonly record struct KvCapabilities(
 public readonly record struct KvLayerInfo(
     KvLayerCache Cache, int QueryHeads, int KvHeads, int ListCount, int FirstList);
 
+/// <summary>What a plan may be told beside geometry and policy.</summary>
+public sealed partial record KvPlanOptions
+{
+    /// <summary>
+    /// Tokens that each KV head keeps, everything included: the heads of all layers with a full cache, layer by layer,
+    /// in place of the policy's budget and layer split, for <see cref="KvScope.KvHead"/>. A budget above a head's
+    /// length keeps everything. Empty: the policy's.
+    /// </summary>
+    public ReadOnlyMemory<int> HeadBudgets { get; init; }
+
+    /// <summary>
+    /// A <see cref="KvPolicy.Budget"/> for each layer with a full cache, in place of the policy's and its layer
+    /// split. It excludes <see cref="HeadBudgets"/>. Empty: the policy's.
+    /// </summary>
+    public ReadOnlyMemory<double> LayerBudgets { get; init; }
+}
+
 /// <summary>
 /// Geometry, policy and context, checked once; immutable and safe to share between threads. Keeps its context
 /// alive.
@@ -42,38 +59,20 @@ public sealed unsafe class KvPlan : IDisposable
     /// <param name="context">The context that does the work.</param>
     /// <param name="geometry">The model.</param>
     /// <param name="policy">What survives.</param>
-    /// <param name="headBudgets">
-    /// Tokens that each KV head keeps, everything included: the heads of all layers with a full cache, layer by layer,
-    /// in place of the policy's budget and layer split, for <see cref="KvScope.KvHead"/>. A budget above a head's
-    /// length keeps everything. Empty: the policy's.
-    /// </param>
-    /// <param name="layerBudgets">
-    /// A <see cref="KvPolicy.Budget"/> for each layer with a full cache, in place of the policy's and its layer
-    /// split. It excludes <paramref name="headBudgets"/>. Empty: the policy's.
-    /// </param>
-    /// <param name="reportMass">
-    /// Whether evictions measure the mass that they keep, for <see cref="KvListReport"/>. The workspace then holds keys
-    /// beside scores.
-    /// </param>
-    /// <param name="hasDestinations">
-    /// Whether evictions may be given <see cref="KvEvictOptions.Destinations"/>, for which sequences then have room.
-    /// </param>
-    /// <param name="draftTokens">
-    /// The most tokens that a step of speculation takes back. A policy that scores by the last queries then remembers
-    /// this many rows beside its window, so that <see cref="KvSequence.TrimTo"/> leaves the window whole.
-    /// </param>
+    /// <param name="options">More that the plan is told; null: nothing.</param>
     /// <exception cref="ArgumentException">They do not go together.</exception>
-    public KvPlan(KvContext context, KvGeometry geometry, KvPolicy policy, ReadOnlySpan<int> headBudgets = default,
-                  ReadOnlySpan<double> layerBudgets = default, bool reportMass = false, bool hasDestinations = false,
-                  int draftTokens = 0)
+    public KvPlan(KvContext context, KvGeometry geometry, KvPolicy policy, KvPlanOptions? options = null)
     {
         ArgumentNullException.ThrowIfNull(context);
         ArgumentNullException.ThrowIfNull(geometry);
         ArgumentNullException.ThrowIfNull(policy);
+        options ??= new KvPlanOptions();
         kvevict_geometry nativeGeometry = geometry.ToNative();
         using PolicyHandle nativePolicy = policy.Open();
-        foreach (int budget in headBudgets) Check.Count(budget, nameof(headBudgets));
-        kvevict_plan_options options = kvevict_plan_options.Init;
+        kvevict_plan_options native;
+        options.Fill(&native);
+        ReadOnlySpan<int> headBudgets = options.HeadBudgets.Span;
+        foreach (int budget in headBudgets) Check.Count(budget, nameof(options.HeadBudgets));
         _context = context.Handle;
         _handle = new PlanHandle(_context);
         try
@@ -82,20 +81,17 @@ public sealed unsafe class KvPlan : IDisposable
             fixed (float* frequencies = geometry.RopeInverseFrequencies.Span)
             fixed (float* sinks = geometry.SinkLogits.Span)
             fixed (int* budgets = headBudgets)
-            fixed (double* ofLayers = layerBudgets)
+            fixed (double* ofLayers = options.LayerBudgets.Span)
             {
                 nativeGeometry.rope_inv_freq = frequencies;
                 nativeGeometry.sink_logits = sinks;
                 nativeGeometry.layers = layers;
                 nativeGeometry.layers_len = (nuint)geometry.Layers.Count;
-                options.head_budgets = (uint*)budgets;
-                options.head_budgets_len = (nuint)headBudgets.Length;
-                options.layer_budgets = ofLayers;
-                options.layer_budgets_len = (nuint)layerBudgets.Length;
-                options.report_mass = reportMass ? 1u : 0u;
-                options.has_destinations = hasDestinations ? 1u : 0u;
-                options.draft_tokens = Check.Count(draftTokens, nameof(draftTokens));
-                Native.kvevict_plan_create(_context, &nativeGeometry, nativePolicy, &options, _handle);
+                native.head_budgets = (uint*)budgets;
+                native.head_budgets_len = (nuint)headBudgets.Length;
+                native.layer_budgets = ofLayers;
+                native.layer_budgets_len = (nuint)options.LayerBudgets.Length;
+                Native.kvevict_plan_create(_context, &nativeGeometry, nativePolicy, &native, _handle);
             }
         }
         catch
@@ -217,16 +213,7 @@ public sealed unsafe class KvPlan : IDisposable
                                       Check.Count(tokenCount, nameof(tokenCount)),
                                       Check.Count(seenCount, nameof(seenCount)), &options, &lists);
         keep = new KvKeepLists(default, Check.ToInt(lists.count), Check.ToInt(lists.n_lists));
-        return new KvSelectOptions
-        {
-            TokenCount = tokenCount,
-            RowCount = Check.ToInt(options.n_rows),
-            Reduce = options.reduce,
-            SinkCount = Check.ToInt(options.n_sink),
-            RecentCount = Check.ToInt(options.n_recent),
-            Tie = options.tie,
-            SelectBlock = Check.ToInt(options.select_block),
-        };
+        return KvSelectOptions.Of(&options);
     }
 
     /// <summary>Scores the cached tokens of layers by the signal of the policy.</summary>

@@ -1,7 +1,7 @@
 namespace KvEvict;
 
 /// <summary>
-/// Rows of one tensor, one per token and head, in any layout; strides are in bytes. Element e of head h of
+/// Rows of one tensor, one per token and head, in any layout; strides are in bytes and may be negative. Element e of head h of
 /// token t lies at <c>Offset + t * TokenStride + h * HeadStride + e * ElementStride</c> of the region; in a
 /// paged pool at <c>Offset + table[t / blockSize] * BlockStride + (t % blockSize) * TokenStride + ...</c>.
 /// Elements may lie in groups, and blocks may have addresses of their own in place of a region.
@@ -10,33 +10,17 @@ namespace KvEvict;
 /// The factories below make the usual layouts, with the region's element type if it is known. Change what
 /// differs with a <c>with</c> expression, for example the values of fused rows [tokens, K heads + V heads, dim]:
 /// <code>KvPlane.TokenMajor(pool, KvDType.BF16, 16, 64) with { Offset = 8 * 64 * 2 }</code>
+/// A companion such as <code>KvPlane.TokenMajor(scales, KvDType.F16, 8, 1) with { Role = KvRole.KeyScale }</code>
+/// moves with the rows. With a token stride of 0 a head has one number for all tokens, which stays.
 /// <c>default</c> is an absent plane.
 /// </remarks>
-public readonly record struct KvPlane
+public readonly partial record struct KvPlane
 {
     /// <summary>The memory that all rows lie in.</summary>
     public KvRegion Region { get; init; }
 
     /// <summary>Bytes from the region's begin to the first element of token 0, head 0.</summary>
     public long Offset { get; init; }
-
-    /// <summary>Bytes from a token to the next; may be negative.</summary>
-    public long TokenStride { get; init; }
-
-    /// <summary>Bytes from a head to the next; may be negative.</summary>
-    public long HeadStride { get; init; }
-
-    /// <summary>Bytes from an element to the next; 0: packed.</summary>
-    public long ElementStride { get; init; }
-
-    /// <summary>Bytes from a block to the next; paged pools only.</summary>
-    public long BlockStride { get; init; }
-
-    /// <summary>Elements of a group, which lie packed; 0: no groups.</summary>
-    public int GroupElements { get; init; }
-
-    /// <summary>Bytes from a group of elements to the next; 0 without groups.</summary>
-    public long GroupStride { get; init; }
 
     /// <summary>
     /// Paged: the addresses of blocks that were allocated one by one, 64 bits each, by block id, or in token order
@@ -45,28 +29,6 @@ public readonly record struct KvPlane
     /// end. Entries of blocks that hold no tokens may be 0. Calls read the table when they run.
     /// </summary>
     public KvRegion AddressTable { get; init; }
-
-    /// <summary>Element type.</summary>
-    public KvDType DType { get; init; }
-
-    /// <summary>Elements per row; 0 for opaque rows.</summary>
-    public int HeadDim { get; init; }
-
-    /// <summary>Bytes of an opaque row; otherwise 0.</summary>
-    public int RowBytes { get; init; }
-
-    /// <summary>
-    /// The role of a companion: scales or minima of rows, with one element per row, for example
-    /// <code>KvPlane.TokenMajor(scales, KvDType.F16, 8, 1) with { Role = KvRole.KeyScale }</code>
-    /// They move with the rows. With a token stride of 0 a head has one number for all tokens, which stays.
-    /// </summary>
-    public KvRole Role { get; init; }
-
-    /// <summary>
-    /// For scales and minima: how many tokens share those of an element. They then have as many elements as the rows
-    /// have. 0: tokens do not share them.
-    /// </summary>
-    public int GroupTokens { get; init; }
 
     /// <summary>[tokens, heads, dim].</summary>
     /// <param name="region">The memory, from its first row on; of typed elements.</param>
@@ -228,7 +190,7 @@ public readonly record struct KvPlane
         HeadStride = headStride,
     };
 
-    internal kvevict_plane ToNative(ContextHandle? context, string name)
+    internal unsafe kvevict_plane ToNative(ContextHandle? context, string name)
     {
         nint address = Region.Resolve(context, name);
         nint table = AddressTable.Resolve(context, nameof(AddressTable));
@@ -236,23 +198,12 @@ public readonly record struct KvPlane
             throw new ArgumentException($"{name}: DType is {DType}, which a region of {Region.ElementName} does not hold", name);
         if (address != 0 && table != 0)
             throw new ArgumentException($"{name} has both a Region and an AddressTable", name);
-        return new kvevict_plane
-        {
-            data = address == 0 && table == 0 ? 0 : (ulong)(nuint)address + (ulong)Offset,
-            token_stride_bytes = TokenStride,
-            head_stride_bytes = HeadStride,
-            element_stride_bytes = ElementStride,
-            block_stride_bytes = BlockStride,
-            dtype = DType,
-            head_dim = Check.Count(HeadDim, nameof(HeadDim)),
-            row_bytes = Check.Count(RowBytes, nameof(RowBytes)),
-            group_elems = Check.Count(GroupElements, nameof(GroupElements)),
-            group_stride_bytes = GroupStride,
-            address_table = (ulong)(nuint)table,
-            address_table_len = (uint)Math.Min(AddressTable.Elements<ulong>(), int.MaxValue),
-            role = Role,
-            group_tokens = Check.Count(GroupTokens, nameof(GroupTokens)),
-        };
+        kvevict_plane native;
+        Fill(&native);
+        native.data = address == 0 && table == 0 ? 0 : (ulong)(nuint)address + (ulong)Offset;
+        native.address_table = (ulong)(nuint)table;
+        native.address_table_len = (uint)Math.Min(AddressTable.Elements<ulong>(), int.MaxValue);
+        return native;
     }
 
     // Replaces strides of 0, which inputs other than queries may have, by those of so many packed rows.

@@ -14,7 +14,7 @@ public delegate void KvPrefillForward(int firstToken, int tokenCount);
 /// <param name="tokenCount">Tokens of the prompt.</param>
 /// <param name="chunk">Tokens at a time, at least 1.</param>
 /// <param name="forward">The model.</param>
-public sealed class KvPrefill(int tokenCount, int chunk, KvPrefillForward forward)
+public sealed partial class KvPrefill(int tokenCount, int chunk, KvPrefillForward forward)
 {
     /// <summary>Tokens of the prompt.</summary>
     public int TokenCount { get; } = tokenCount;
@@ -26,19 +26,9 @@ public sealed class KvPrefill(int tokenCount, int chunk, KvPrefillForward forwar
     public KvPrefillForward Forward { get; } = forward ?? throw new ArgumentNullException(nameof(forward));
 
     /// <summary>
-    /// Evicts after every chunk, so that no layer ever holds more than what the policy leaves it and a chunk;
-    /// otherwise once, after the last chunk.
+    /// What each eviction is told beside the policy, without destinations. The inputs are read again before each.
     /// </summary>
-    public bool EvictEachChunk { get; init; }
-
-    /// <summary>The <see cref="KvEvictOptions.ProtectedPositions"/> of each eviction.</summary>
-    public ReadOnlyMemory<int> ProtectedPositions { get; init; }
-
-    /// <summary>The <see cref="KvEvictOptions.Ranges"/> of each eviction.</summary>
-    public ReadOnlyMemory<KvTokenRange> Ranges { get; init; }
-
-    /// <summary>The <see cref="KvEvictOptions.Inputs"/>, read again before each eviction.</summary>
-    public ReadOnlyMemory<KvSignalInputs> Inputs { get; init; }
+    public KvEvictOptions Evict { get; init; }
 }
 
 /// <summary>What reading a prompt took.</summary>

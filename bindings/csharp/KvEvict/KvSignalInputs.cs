@@ -4,7 +4,7 @@ namespace KvEvict;
 /// What signals read of a layer beside its keys. Each policy's signal needs some of it; the rest may be
 /// absent.
 /// </summary>
-public readonly record struct KvSignalInputs
+public readonly partial record struct KvSignalInputs
 {
     /// <summary>Query rows after RoPE for window attention: [query heads, rows, key dim].</summary>
     public KvPlane Queries { get; init; }
@@ -14,13 +14,6 @@ public readonly record struct KvSignalInputs
     /// attention computes it. It saves CUDA one of two passes over the keys.
     /// </summary>
     public KvPlane RowLse { get; init; }
-
-    /// <summary>
-    /// Rows of <see cref="Queries"/> and <see cref="RowLse"/> for scoring: those of the last tokens. 0 selects the
-    /// policy's own number: its window, or every held slot for <c>h2o</c>, which makes sums of them, and
-    /// for <c>non-causal</c>, which accepts no other.
-    /// </summary>
-    public int QueryRows { get; init; }
 
     /// <summary>
     /// Policy <c>custom</c>: floats [KV heads, slots held] with one element per row, such as
@@ -35,12 +28,6 @@ public readonly record struct KvSignalInputs
     /// a companion of the view moves with its tokens.
     /// </summary>
     public KvPlane AttentionSums { get; init; }
-
-    /// <summary>
-    /// Rows of <see cref="AttentionSums"/>: the query heads, the KV heads if the query heads of each are reduced
-    /// already, or 1 for all if they share a keep list. 0: the query heads.
-    /// </summary>
-    public int SumHeads { get; init; }
 
     /// <summary>
     /// Policy <c>expected-attention</c>: floats [query heads, 1, key dim], packed: the mean of the queries
@@ -88,7 +75,7 @@ public readonly record struct KvSignalInputs
 /// <summary>What a layer shows of one chunk of tokens.</summary>
 /// <param name="Layer">Below the number of layers.</param>
 /// <param name="Inputs">Queries, their log-sum-exps, or both, or their attention weights; copied.</param>
-public readonly record struct KvObservation(int Layer, KvSignalInputs Inputs);
+public readonly partial record struct KvObservation(int Layer, KvSignalInputs Inputs);
 
 // The native planes of a layer's inputs. The inputs point to them, so they must not move.
 [System.Runtime.CompilerServices.InlineArray(9)]
@@ -103,16 +90,15 @@ internal unsafe struct NativeInputs
     {
         *native = kvevict_signal_inputs.Init;
         if (!layer.HasFullCache) return;
+        inputs.Fill(native);
         int queryHeads = layer.QueryHeads, kvHeads = layer.KvHeads, dim = layer.KeyHeadDim;
         int sumHeads = inputs.SumHeads == 0 ? queryHeads : inputs.SumHeads;
-        native->n_query_rows = Check.Count(inputs.QueryRows, nameof(inputs.QueryRows));
         if (slotCount > 0 && inputs.QueryRows > 0) rowCount = inputs.QueryRows;
         else if (rowCount < 0) rowCount = slotCount;
         kvevict_plane* next = &self->_first;
         native->queries = Write(inputs.Queries, nameof(inputs.Queries), rowCount, queryHeads);
         native->row_lse = Write(inputs.RowLse, nameof(inputs.RowLse), rowCount, queryHeads);
         native->scores = Write(inputs.Scores, nameof(inputs.Scores), slotCount, kvHeads);
-        native->n_sum_heads = Check.Count(inputs.SumHeads, nameof(inputs.SumHeads));
         native->attention_sums = Write(inputs.AttentionSums, nameof(inputs.AttentionSums), slotCount, sumHeads);
         native->query_mean = Write(inputs.QueryMean, nameof(inputs.QueryMean), 1, queryHeads);
         native->query_covariance = Write(inputs.QueryCovariance, nameof(inputs.QueryCovariance), dim, queryHeads);

@@ -4,9 +4,9 @@ namespace KvEvict;
 
 /// <summary>
 /// The layout of one layer's cache: K, V, what moves along with them, and the block table of a paged pool.
-/// No row is copied; make it once and use it for every eviction.
+/// No row is copied; make it once and use it for every eviction. What can be set must not change while a call uses it.
 /// </summary>
-public sealed unsafe class KvView
+public sealed unsafe partial class KvView
 {
     private readonly KvPlane _keys;
     private readonly KvPlane _values;
@@ -49,9 +49,6 @@ public sealed unsafe class KvView
         }
     }
 
-    /// <summary>Tokens per block of a paged pool; 0: contiguous.</summary>
-    public int BlockSize { get; init; }
-
     /// <summary>
     /// Paged: 32-bit block ids in token order, non-negative, all different. A call reads them when it runs, on CUDA
     /// when its work does; the engine may go on adding ids. On the CPU blocks outside the planes' memory are an error.
@@ -61,29 +58,6 @@ public sealed unsafe class KvView
         get => _blockTable;
         init => _blockTable = value;
     }
-
-    /// <summary>
-    /// Elements from one KV head's block table to the next's if each head has one; 0: all share one.
-    /// </summary>
-    public long BlockTableHeadStride { get; init; }
-
-    /// <summary>Rows of a ring, as sliding windows have, all of them in memory; 0: no ring.</summary>
-    public int RingSlots { get; init; }
-
-    /// <summary>The ring's row of slot 0; must not change while a call uses the view.</summary>
-    public int RingFirst { get; set; }
-
-    /// <summary>
-    /// Paged: how many first blocks of every table others also hold (forks, prefix caches). Calls that
-    /// might write to them are refused. Must not change while a call uses the view.
-    /// </summary>
-    public int SharedBlockCount { get; set; }
-
-    /// <summary>
-    /// The first slot of companions with a recent role, which are not quantized. Must not change while a call
-    /// uses the view.
-    /// </summary>
-    public int FirstRecent { get; set; }
 
     /// <summary>
     /// Sets <see cref="BlockTable"/> to a copy, which the view owns. For contexts on the CPU; must not run while a
@@ -122,8 +96,7 @@ public sealed unsafe class KvView
     // outside their memory. If heads hold different numbers, the context's memory has one for each.
     internal void Write(kvevict_view* native, int tokenCount, ContextHandle? context, uint* tokenCounts = null)
     {
-        *native = kvevict_view.Init;
-        native->n_kv_heads = (uint)KvHeads;
+        Fill(native);
         native->k = _keys.ToNative(context, nameof(Keys));
         native->v = _values.ToNative(context, nameof(Values));
         for (int i = 0; i < _companions.Length; ++i)
@@ -133,14 +106,8 @@ public sealed unsafe class KvView
             fixed (kvevict_plane* companions = _nativeCompanions) native->companions = companions;
         }
         native->n_companions = (uint)_companions.Length;
-        native->block_size = Check.Count(BlockSize, nameof(BlockSize));
         native->block_table = (int*)BlockTable.Resolve(context, nameof(BlockTable));
         native->block_table_len = BlockTable.Elements<int>();
-        native->block_table_head_stride = Check.Count(BlockTableHeadStride, nameof(BlockTableHeadStride));
-        native->ring_slots = Check.Count(RingSlots, nameof(RingSlots));
-        native->ring_first = Check.Count(RingFirst, nameof(RingFirst));
-        native->n_shared_blocks = Check.Count(SharedBlockCount, nameof(SharedBlockCount));
-        native->first_recent = Check.Count(FirstRecent, nameof(FirstRecent));
         CheckRows(tokenCount, tokenCounts, onHost: context is null or { Device: KvDevice.Cpu });
     }
 

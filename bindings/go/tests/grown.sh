@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 module=$GROWN/module
 mkdir "$module"
 cp -R --parents go.mod ./*.go internal "$module"
-cp "$GROWN"/enums.go "$GROWN"/parameters.go "$module"
+cp "$GROWN"/enums.go "$GROWN"/options.go "$GROWN"/parameters.go "$module"
 cp "$GROWN"/native.go "$GROWN"/structs.go "$module/internal/native"
 # This is no test file: tests would be linked with a library that has not grown.
 cp "$GROWN"/layout_test.go "$module/internal/native/layout.go"

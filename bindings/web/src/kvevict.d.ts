@@ -20,9 +20,9 @@ type ArrayType<T> = {
 /**
  * Where data lies: memory of the module, which calls use in place; an array, which is copied
  * there and back, unless it is one on that memory; an address in it. Arrays that a call
- * writes must not overlap.
+ * writes must not overlap. A field that names an object, such as `sequence`, takes that object.
  */
-export type Data = Memory | TypedArray | number | bigint | null;
+export type Data = Memory | Handle | TypedArray | number | bigint | null;
 
 /** A region of the module's memory. */
 export declare class Memory {
@@ -92,6 +92,10 @@ export declare class Plan extends Handle {
   private constructor();
   readonly nLayers: number;
   sequence(): Sequence;
+  /** A cache of blocks, by the plan's geometry and maxTokens. */
+  pagedCache(options: s.PagedCacheOptions): PagedCache;
+  /** Bytes of such a cache. */
+  pagedCacheBytes(options: s.PagedCacheOptions): number;
   layer(layer: number): Filled<s.LayerInfo>;
   capabilities(layer: number): Filled<s.Capabilities>;
   workspace(operation?: Operation, nTokens?: number): Filled<s.Workspace>;
@@ -150,6 +154,49 @@ export declare class Sequence extends Handle {
   load(bytes: Uint8Array): void;
 }
 
+/** A pool of blocks in the module's memory, for engines without one. */
+export declare class PagedCache extends Handle {
+  private constructor();
+  /** An empty sequence. */
+  sequence(): PagedSequence;
+  usage(): Filled<s.PagedCacheUsage>;
+  /** Evicts several; all are checked before the first one changes. */
+  evict(items: PagedEviction[]): Filled<s.EvictReport>[];
+}
+
+export interface PagedEviction {
+  cached: PagedSequence;
+  /** Knows the positions of its rows. */
+  sequence: Sequence;
+  options?: s.EvictOptions;
+}
+
+/** The rows of one request, in blocks. */
+export declare class PagedSequence extends Handle {
+  private constructor();
+  readonly cache: PagedCache;
+  /** Another sequence that holds the same tokens in the same blocks. */
+  fork(): PagedSequence;
+  /** Makes room for so many tokens in every layer. */
+  append(nTokens: number): void;
+  /** Drops the last tokens of layers that hold more. */
+  truncate(newLength: number): void;
+  /** Drops the last rows that a sequence no longer has, e.g. after its trimTo(). */
+  fit(sequence: Sequence): void;
+  /** The rows that a layer holds. */
+  length(layer?: number): number;
+  /** A layer's rows where they lie; it holds until a call changes the sequence. */
+  view(layer?: number): Filled<s.View>;
+  /** Copies the blocks that others share, so that they may be written through views. */
+  own(firstSlot?: number): void;
+  /** Copies rows into slots that layers hold. */
+  write(rows: s.PagedRows | s.PagedRows[]): void;
+  /** Copies rows out of the cache, to the planes of `rows`. */
+  read(rows: s.PagedRows | s.PagedRows[]): void;
+  /** Evicts this sequence, whose positions `sequence` knows, and frees blocks. */
+  evict(sequence: Sequence, options?: s.EvictOptions): Filled<s.EvictReport>;
+}
+
 /** One loaded module. */
 export declare class Kvevict {
   private constructor();
@@ -170,6 +217,20 @@ export declare class Kvevict {
   reasonText(reason: Reason): string;
   /** A budget for a model whose full cache has so many bytes; 0: do not evict. */
   autoBudget(maxTokens: number, fullCacheBytes: number | bigint): number;
+  /** The same call for many sequences; all items are checked before the first one changes. */
+  sequencesAppend(items: { sequence: Sequence; nTokens: number }[]): void;
+  sequencesTrimTo(items: { sequence: Sequence; newLength: number }[]): void;
+  sequencesObserve(items: {
+    sequence: Sequence;
+    observations: s.Observation[];
+    nRows: number;
+    firstPosition?: number;
+  }[]): void;
+  sequencesEvict(items: {
+    sequence: Sequence;
+    views: View[];
+    options?: s.EvictOptions;
+  }[]): Filled<s.EvictReport>[];
   /** Throws what is wrong with a view of so many tokens. */
   validateView(view: View, nTokens: number): void;
 }

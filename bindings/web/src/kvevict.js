@@ -1,4 +1,5 @@
 // @kvevict/web: the core of kvevict as a WebAssembly module.
+import { callAll, evictAll } from "./batch.js";
 import { Module } from "./calls.js";
 import { Heap, Memory } from "./memory.js";
 import { Context } from "./plan.js";
@@ -9,6 +10,7 @@ export * from "./enums.js";
 export { constants } from "./abi.js";
 export { KvevictError } from "./calls.js";
 export { Memory } from "./memory.js";
+export { PagedCache, PagedSequence } from "./paged.js";
 export { Context, Plan } from "./plan.js";
 export { Policy } from "./policy.js";
 export { Sequence } from "./sequence.js";
@@ -94,6 +96,26 @@ export class Kvevict {
       this.#module.check("kvevict_auto_budget", maxTokens, BigInt(fullCacheBytes), out.address);
       return out.get();
     });
+  }
+
+  // The same call for many sequences: {sequence, nTokens} each.
+  sequencesAppend(items) {
+    callAll(this.#module, "kvevict_sequences_append", "kvevict_sequence_tokens", items);
+  }
+
+  // {sequence, newLength} each.
+  sequencesTrimTo(items) {
+    callAll(this.#module, "kvevict_sequences_trim_to", "kvevict_sequence_length", items);
+  }
+
+  // {sequence, observations, nRows, firstPosition} each.
+  sequencesObserve(items) {
+    callAll(this.#module, "kvevict_sequences_observe", "kvevict_sequence_observations", items);
+  }
+
+  // {sequence, views, options} each. Returns their reports.
+  sequencesEvict(items) {
+    return evictAll(this.#module, items);
   }
 
   // Throws what is wrong with a view of so many tokens.

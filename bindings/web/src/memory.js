@@ -134,16 +134,18 @@ export class Arguments {
     return address;
   }
 
-  // The address of data: of a Memory, a typed array, or a number that is one.
+  // The address of data: of a Memory, an object of the library's, a typed array, or a number
+  // that is one.
   data(value) {
     if (value === undefined || value === null) return 0;
     if (typeof value === "number") return value;
-    if (value instanceof Memory) {
-      if (value.address === 0) throw new Error("this memory has been freed");
-      return value.address;
-    }
     if (!ArrayBuffer.isView(value)) {
-      throw new TypeError("data is not a Memory, a typed array or an address");
+      const { address } = value; // of an object that has been destroyed it throws
+      if (typeof address !== "number") {
+        throw new TypeError("data is not a Memory, a typed array or an address");
+      }
+      if (address === 0) throw new Error("this memory has been freed");
+      return address;
     }
     if (value.buffer === this.#heap.buffer) return value.byteOffset;
     return this.#copy(value);
@@ -161,9 +163,10 @@ export class Arguments {
     return address;
   }
 
-  // The address of structs end to end; 0 for none.
+  // The address of structs end to end; 0 for none. A number is such an address.
   structs(name, value) {
     if (value === undefined || value === null) return 0;
+    if (typeof value === "number") return value;
     const all = Array.isArray(value) ? value : [value];
     if (all.length === 0) return 0;
     const { size } = structs[name];
@@ -201,7 +204,7 @@ export class Arguments {
     if (Array.isArray(given) || ArrayBuffer.isView(given)) return given.length;
     const size = readers[type.slice(0, -1)]?.[1];
     if (given instanceof Memory && size !== undefined) return given.byteLength / size;
-    return type.slice(0, -1) in structs ? 1 : undefined;
+    return type.slice(0, -1) in structs && typeof given !== "number" ? 1 : undefined;
   }
 
   #writeField(name, field, type, at, value, index) {

@@ -1,5 +1,6 @@
 import { Handle } from "./calls.js";
 import { Operation } from "./enums.js";
+import { PagedCache } from "./paged.js";
 import { Sequence } from "./sequence.js";
 
 // A device, which here is the CPU: `options` are those of kvevict_context_create().
@@ -90,6 +91,21 @@ export class Plan extends Handle {
 
   sequence() {
     return new Sequence(this);
+  }
+
+  // A cache of blocks, by the plan's geometry and maxTokens.
+  pagedCache(options) {
+    return new PagedCache(this, options);
+  }
+
+  // Bytes of such a cache.
+  pagedCacheBytes(options) {
+    return this.module.with((args) => {
+      const out = args.number("size_t");
+      this.module.check("kvevict_paged_cache_bytes", this.address,
+                        args.structs("kvevict_paged_cache_options", options), out.address);
+      return out.get();
+    });
   }
 
   layer(layer) {

@@ -3,11 +3,13 @@ import { constants } from "./abi.js";
 
 // What one request carries from eviction to eviction.
 export class Sequence extends Handle {
-  constructor(plan, make) {
+  // The plan may be destroyed before the sequence: what evictions need of it is asked here.
+  constructor(plan, make, evictBytes = plan.workspace().bestBytes) {
     super(plan.module, "kvevict_sequence_destroy", make ?? ((out) => {
       plan.module.check("kvevict_sequence_create", plan.address, out);
     }));
     this.plan = plan;
+    this.evictBytes = evictBytes;
   }
 
   // From here on queries that observe() shows are kept.
@@ -50,11 +52,10 @@ export class Sequence extends Handle {
   // Scores, selects and compacts the cache in place: a view for each layer. Arrays that do
   // not lie in the module's memory are copied there and back. Returns report().
   evict(views, options) {
-    const { bestBytes } = this.plan.workspace();
     this.module.with((args) => {
       const given = args.structs("kvevict_view", views);
       const chosen = args.structs("kvevict_evict_options", options);
-      const { address, byteLength } = this.module.workspace(bestBytes);
+      const { address, byteLength } = this.module.workspace(this.evictBytes);
       this.module.check("kvevict_sequence_evict", this.address, given, views.length, chosen,
                         address, byteLength, 0);
     }, true);
@@ -145,10 +146,10 @@ export class Sequence extends Handle {
 
   // Another sequence in the same state, whose rows the engine copies.
   fork(options) {
-    return new Sequence(this.plan, (out, args) => {
+    return new Sequence(options?.plan ?? this.plan, (out, args) => {
       this.module.check("kvevict_sequence_fork", this.address,
                         args.structs("kvevict_fork_options", options), out, 0);
-    });
+    }, options?.plan === undefined ? this.evictBytes : undefined);
   }
 
   // The state as bytes, for load().

@@ -70,8 +70,13 @@ test("handles may be destroyed twice and in any order, and not used then", () =>
   const plan = context.plan({ nLayers: 1, maxTokens: 64, layers }, policy);
   const sequence = plan.sequence();
   for (const handle of [context, policy, plan, plan]) handle.destroy();
-  sequence.append(3);
-  assert.equal(sequence.logicalLength, 3);
+  sequence.append(13);
+  const fork = sequence.fork();
+  const rows = () => tokenMajor(new Float32Array(13 * 8), 1, 8);
+  for (const one of [sequence, fork]) {
+    assert.equal(one.evict([{ nKvHeads: 1, k: rows(), v: rows() }]).evicted, 1);
+    assert.equal(one.logicalLength, 13);
+  }
   assert.throws(() => plan.layer(0), /this Plan has been destroyed/);
   sequence.destroy();
   assert.throws(() => sequence.append(1), /this Sequence has been destroyed/);

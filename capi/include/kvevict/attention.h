@@ -34,9 +34,10 @@ typedef struct kvevict_attention_job {
   /** Out: [n_q_heads, n_queries, v_head_dim], f32, f16 or bf16, in any strides
    *  in which no two rows overlap. */
   const kvevict_plane* out;
-  uint32_t n_q_heads; /**< A multiple of n_kv_heads; query heads h * group to
-                       *   (h + 1) * group - 1 read KV head h. */
-  uint32_t n_queries; /**< 0 does nothing. */
+  /** Query heads, a multiple of n_kv_heads; query heads h * group to (h + 1) *
+   *  group - 1 read KV head h. */
+  uint32_t n_q_heads;
+  uint32_t n_queries; /**< Queries of each head; 0 does nothing. */
   /** Elements of a value. With V: its head_dim, or 0 for that. Without V (MLA):
    *  values are the first v_head_dim elements of the keys' rows, 0: all of
    *  them. */

@@ -200,7 +200,7 @@ kvevict_sequence_load(kvevict_sequence* sequence, const void* data,
 /** How many tokens a sequence of a batch appends. */
 typedef struct kvevict_sequence_tokens {
   uint32_t struct_size;
-  uint32_t n_tokens;
+  uint32_t n_tokens;          /**< Tokens to append. */
   kvevict_sequence* sequence; /**< Non-NULL. */
 } kvevict_sequence_tokens;
 
@@ -221,7 +221,7 @@ kvevict_sequences_append(const kvevict_sequence_tokens* items, size_t items_len,
 /** The logical length that a sequence of a batch returns to. */
 typedef struct kvevict_sequence_length {
   uint32_t struct_size;
-  uint32_t new_length;
+  uint32_t new_length;        /**< The length to return to. */
   kvevict_sequence* sequence; /**< Non-NULL. */
 } kvevict_sequence_length;
 

@@ -343,9 +343,9 @@ kvevict_plan_capabilities(const kvevict_plan* plan, uint32_t layer,
  * @param[out] keep      Non-NULL, keep->struct_size set; as `options`.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT; KVEVICT_ERROR_UNSUPPORTED
  *         for a layer whose heads have budgets of their own (head_budgets), for
- *         selection in two stages (`secure`, `first_stage_mass`), and if scores
- *         decide the budgets of heads (`heads`) or layers (split cake, lazy or
- *         scores).
+ *         selection in two stages (`secure`, `first_stage_mass`,
+ *         `secure_values`), and if scores decide the budgets of heads (`heads`)
+ *         or layers (split cake, lazy or scores).
  *         kvevict_sequence_evict() does all of these, with policy custom also
  *         by the caller's scores.
  */
@@ -408,7 +408,7 @@ typedef struct kvevict_layer_scores {
   /** f32 [n_rows, n_tokens], host memory, as kvevict_score() writes them. */
   const float* scores;
   size_t scores_len; /**< = n_rows * n_tokens. */
-  uint32_t n_tokens; /**< 1 .. 2^31 - 1. */
+  uint32_t n_tokens; /**< Tokens of a row, 1 .. 2^31 - 1. */
   uint32_t reserved; /**< 0. */
 } kvevict_layer_scores;
 
@@ -418,8 +418,8 @@ typedef struct kvevict_layer_scores {
 /** Which budgets kvevict_budget_for_mass() finds. */
 typedef struct kvevict_mass_options {
   uint32_t struct_size;
-  /** Which rows share a budget: KV_HEAD none, LAYER those of a layer, MODEL
-   *  all. */
+  /** Which rows share a budget: with KVEVICT_SCOPE_KV_HEAD none, with
+   *  KVEVICT_SCOPE_LAYER those of a layer, with KVEVICT_SCOPE_MODEL all. */
   kvevict_scope scope;
   double mass;       /**< Share to keep, in (0, 1]. */
   uint32_t n_sink;   /**< First slots that must stay; they count. */
@@ -520,7 +520,7 @@ KVEVICT_API kvevict_status kvevict_reorder_workspace(
 /** One layer's part of kvevict_rotate(). */
 typedef struct kvevict_rotation {
   uint32_t struct_size;
-  uint32_t layer;    /**< < n_layers, with a full cache. */
+  uint32_t layer;    /**< Below n_layers, with a full cache. */
   uint32_t n_tokens; /**< Slots held, 1 .. max_tokens. */
   uint32_t n_lists;  /**< Rows of offsets: 1 for all heads, or n_kv_heads. */
   /** u32 [n_kv_heads], device memory, if heads hold different numbers: each at

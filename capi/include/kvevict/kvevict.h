@@ -270,7 +270,7 @@ typedef void (*kvevict_log_fn)(kvevict_log_level level, const char* message,
 /** Options of kvevict_context_create(). */
 typedef struct kvevict_context_options {
   uint32_t struct_size;
-  kvevict_device device; /**< KVEVICT_DEVICE_CPU. */
+  kvevict_device device; /**< Where the caches lie. */
   /** Workers of `parallel`, 1 .. 1024; 0: 1. More than 1 needs `parallel`. */
   uint32_t n_threads;
   kvevict_log_level log_level; /**< Lines above this level are not sent. */
@@ -551,23 +551,23 @@ enum kvevict_role KVEVICT_INT32 {
  * move, and rings have none.
  */
 typedef struct kvevict_plane {
-  uint64_t data; /**< Address: a host pointer, or a CUdeviceptr. */
-  int64_t token_stride_bytes;
-  int64_t head_stride_bytes;
-  /** 0: packed. Elements of inner groups, and of u4, u4_halves, q8_0 and q4_0,
-   *  always are. */
+  uint64_t data;              /**< Address: a host pointer, or a CUdeviceptr. */
+  int64_t token_stride_bytes; /**< Bytes from a token to the next. */
+  int64_t head_stride_bytes;  /**< Bytes from a head to the next. */
+  /** Bytes from an element to the next; 0: packed. Elements of inner groups,
+   *  and of u4, u4_halves, q8_0 and q4_0, always are. */
   int64_t element_stride_bytes;
-  int64_t block_stride_bytes; /**< Paged only. */
-  kvevict_dtype dtype;
-  uint32_t head_dim;  /**< Elements per row; 0 for opaque. */
+  int64_t block_stride_bytes; /**< Bytes to the next block; paged only. */
+  kvevict_dtype dtype;        /**< Dtype of the elements. */
+  uint32_t head_dim;          /**< Elements per row; 0 for opaque. */
   uint32_t row_bytes; /**< Opaque: bytes per row, packed; otherwise 0. */
   kvevict_role role;  /**< What a companion is; else KVEVICT_ROLE_NONE. */
-  int64_t group_stride_bytes; /**< To the next inner group; 0 without. */
+  int64_t group_stride_bytes; /**< Bytes to the next inner group; 0 without. */
   /** Paged only: address of an array of the blocks' addresses, u64 by block id,
    *  in the same memory as block tables, borrowed; a multiple of 8. 0: none. */
   uint64_t address_table;
   uint32_t address_table_len; /**< Elements; ids are below it. */
-  uint32_t group_elems;       /**< Divides head_dim; 0: no groups. */
+  uint32_t group_elems; /**< Elements per group; divides head_dim; 0: none. */
   /** How many tokens share a scale or minimum per element, 1 .. 256; 0: each
    *  number belongs to one token, or to all. */
   uint64_t group_tokens;
@@ -654,7 +654,7 @@ static inline kvevict_plane kvevict_plane_head_major_blocks(const void* data,
  */
 typedef struct kvevict_view {
   uint32_t struct_size;
-  uint32_t n_kv_heads; /**< 1 .. 65535. */
+  uint32_t n_kv_heads; /**< KV heads, 1 .. 65535. */
   kvevict_plane k;
   /** Absent for caches with one row per token (MLA), whose values are part of
    *  the keys' rows. If the geometry has values, a view without V cannot be
@@ -679,8 +679,7 @@ typedef struct kvevict_view {
   uint64_t block_table_head_stride;
   /** Rows of a ring, as for a sliding window; 0: no ring. Calls still name
    *  token t slot t; its row lies where the formulas above put row (t +
-   *  ring_first) % ring_slots. In blocks a ring uses all those that hold its
-   *  rows. */
+   *  ring_first) % ring_slots. A ring in blocks uses all that hold its rows. */
   uint32_t ring_slots;
   uint32_t ring_first; /**< Row of token 0, < ring_slots; 0 without. */
   /** Paged: how many blocks at the start of every table other sequences hold
@@ -730,12 +729,13 @@ enum kvevict_layer_cache KVEVICT_INT32 {
 /** The attention geometry of one layer. */
 typedef struct kvevict_layer_geometry {
   uint32_t struct_size;
-  /** Only full caches are evicted. Other layers have no keep lists, budget or
-   *  stored length, and are not observed. Their fields below are not read, and
-   *  in arrays of views and inputs only the struct_size of their entries is. */
+  /** What the layer keeps. Only full caches are evicted. Other layers have no
+   *  keep lists, budget or stored length, and are not observed. Their fields
+   *  below are not read. Calls read only the struct_size of their entries in
+   *  arrays of views and inputs. */
   kvevict_layer_cache cache;
-  uint32_t n_q_heads; /**< A multiple of n_kv_heads; heads 1 .. 65535. */
-  /** Query head h reads KV head h / (n_q_heads / n_kv_heads). */
+  uint32_t n_q_heads; /**< Query heads, a multiple of n_kv_heads, to 65535. */
+  /** KV heads; query head h reads KV head h / (n_q_heads / n_kv_heads). */
   uint32_t n_kv_heads;
   uint32_t k_head_dim; /**< Elements of a key row, up to 65536; 0 if opaque. */
   /** Elements of a value row; 0 if v_dtype is opaque. With any other v_dtype 0
@@ -747,9 +747,9 @@ typedef struct kvevict_layer_geometry {
    *  up to 65504; 2^-25 near 0) or 2^-8 (bf16). A sequence then keeps half the
    *  bytes, and CUDA multiplies half as much. */
   kvevict_dtype q_dtype;
-  kvevict_dtype k_dtype;
-  kvevict_dtype v_dtype;
-  float softmax_scale; /**< Multiplies q.k; 0 means 1/sqrt(k_head_dim). */
+  kvevict_dtype k_dtype; /**< Dtype of the keys. */
+  kvevict_dtype v_dtype; /**< Dtype of the values. */
+  float softmax_scale;   /**< Multiplies q.k; 0 means 1/sqrt(k_head_dim). */
   /** c: scaled logits x become c * tanh(x / c) (Gemma 2); 0: no cap. Window
    *  attention reads it, and h2o when it scores by queries. */
   float logit_softcap;
@@ -775,9 +775,9 @@ enum kvevict_rope_layout KVEVICT_INT32 {
 /** The attention geometry of a model. */
 typedef struct kvevict_geometry {
   uint32_t struct_size;
-  uint32_t n_layers;   /**< 1 .. 4096. */
+  uint32_t n_layers;   /**< Layers, 1 .. 4096. */
   uint32_t max_tokens; /**< Most slots a layer will ever hold, 1 .. 2^31 - 1. */
-  kvevict_rope_layout rope_layout; /**< Read with rope_inv_freq. */
+  kvevict_rope_layout rope_layout; /**< Which elements of keys are a pair. */
   /** One geometry for all layers, or one per layer; borrowed. */
   const kvevict_layer_geometry* layers;
   size_t layers_len; /**< 1 or n_layers. */
@@ -875,8 +875,10 @@ KVEVICT_API void kvevict_plan_destroy(kvevict_plan* plan) KVEVICT_NOEXCEPT;
  * k_head_dim, window and group size. This call prepares those for contiguous
  * keys and for block ids, and those for heads of different lengths if the plan
  * may have such heads. The first call that needs another one compiles it, e.g.
- * for rings and address tables. All other kernels serve every plan. Kernels
- * that are in kernel_cache_dir are not compiled again.
+ * for rings and address tables. kvevict_attend() likewise compiles kernels for
+ * tensor cores at the first call with other dtypes, numbers of elements or, up
+ * to 64, of query rows. All other kernels serve every plan. Kernels that are in
+ * kernel_cache_dir are not compiled again.
  *
  * @param[in] context  Non-NULL.
  * @param[in] plan     Created from `context`; NULL: only the kernels that serve
@@ -919,9 +921,8 @@ kvevict_plan_layer(const kvevict_plan* plan, uint32_t layer,
  *
  * A call gives the same bytes with any size from least_bytes on. More than
  * best_bytes makes it no faster. The memory lies on the context's device, may
- * hold anything before and after the call, and serves one call at a time: on
- * CUDA until the stream has passed the call. A workspace for more tokens also
- * serves fewer.
+ * hold anything before and after, and serves one call at a time: on CUDA until
+ * the stream has passed it. A workspace for more tokens also serves fewer.
  */
 typedef struct kvevict_workspace {
   uint32_t struct_size;
@@ -993,8 +994,7 @@ enum kvevict_reason KVEVICT_INT32 {
   /** Values are quantized: merging would round them again. */
   KVEVICT_REASON_QUANTIZED_VALUES = 8,
   /** Groups of tokens share scales, or the view has recent planes, so rows
-   *  cannot move one by one. Calls with such a view report it, plans never
-   *  do. */
+   *  cannot move one by one. Calls with such a view report it, plans do not. */
   KVEVICT_REASON_TOKEN_GROUPS = 9,
   /** An eviction did nothing: the policy's `prompt` is not inside, and
    *  kvevict_sequence_end_prompt() has not been called. */
@@ -1019,8 +1019,8 @@ KVEVICT_API const char* kvevict_reason_text(kvevict_reason reason)
 typedef struct kvevict_signal_inputs {
   uint32_t struct_size;
   /** Rows of attention_sums: n_q_heads; n_kv_heads if the query heads of each
-   *  KV head are already reduced; with scope LAYER or MODEL also 1, reduced
-   *  over all heads. 0: n_q_heads. */
+   *  KV head are already reduced; with KVEVICT_SCOPE_LAYER or
+   *  KVEVICT_SCOPE_MODEL also 1, reduced over all heads. 0: n_q_heads. */
   uint32_t n_sum_heads;
   /** Query rows [n_q_heads, rows, k_head_dim] in any strides, after RoPE, of
    *  the geometry's q_dtype. A stride of 0 is an error if there is more than
@@ -1089,7 +1089,7 @@ typedef struct kvevict_signal_inputs {
 /** One layer's part of kvevict_score(). */
 typedef struct kvevict_score_job {
   uint32_t struct_size;
-  uint32_t layer;    /**< < n_layers, with a full cache. */
+  uint32_t layer;    /**< Below n_layers, with a full cache. */
   uint32_t n_tokens; /**< Slots held, 1 .. max_tokens. */
   /** Tokens seen so far, evicted ones included, n_tokens .. 2^31 - 1; 0:
    *  n_tokens. Read by h2o, triattention (n_tokens replaces it with rotate) and
@@ -1143,8 +1143,8 @@ typedef struct kvevict_score_job {
  *                             (arXiv:2504.04704, arXiv:2509.15038)
  *   custom                    the caller's scores, pooled
  *
- * The call applies `weight` and subtracts redundancy (arXiv:2505.24133) last;
- * only an eviction runs the two stages of `secure`. A key with NaN or infinity
+ * The call applies `weight`, subtracts redundancy (arXiv:2505.24133) and draws
+ * last; an eviction alone runs the stages of `secure`. A key with NaN or infinity
  * scores NaN. It also makes the head's other scores NaN with window attention
  * and expected-attention, and its chunk's with non-causal. Cost: K is read
  * once; by keydiff, lagkv and cur up to twice; by window attention on CUDA
@@ -1177,7 +1177,7 @@ typedef struct kvevict_keep_lists {
   uint32_t n_lists; /**< 1 or the view's n_kv_heads; at most 65535. */
   int32_t* slots;   /**< [n_lists, list_stride]; device memory. */
   size_t slots_len; /**< Elements of slots. */
-  /** Elements from one list to the next, from count to UINT32_MAX; 0: count. */
+  /** Elements from one list to the next, count .. 2^32 - 1; 0: count. */
   uint64_t list_stride;
   uint32_t count;    /**< Slots in every list; with counts, in the longest. */
   uint32_t reserved; /**< 0. */
@@ -1198,9 +1198,9 @@ typedef struct kvevict_keep_lists {
  */
 typedef struct kvevict_token_range {
   uint32_t struct_size;
-  int32_t rank;   /**< Any. */
+  int32_t rank;   /**< Any; tokens of a higher one stay longer. */
   uint32_t first; /**< First position, or slot. */
-  uint32_t end;   /**< One past the last; first .. UINT32_MAX. */
+  uint32_t end;   /**< One past the last; first .. 2^32 - 1. */
 } kvevict_token_range;
 
 #define KVEVICT_TOKEN_RANGE_INIT \
@@ -1222,7 +1222,7 @@ typedef struct kvevict_select_options {
   /** A multiple of n_lists: row r belongs to list r / (n_rows / n_lists). 0:
    *  one row per list. */
   uint32_t n_rows;
-  kvevict_reduce reduce; /**< Over the rows of a list. */
+  kvevict_reduce reduce; /**< How the rows of a list become one. */
   uint32_t n_sink;       /**< First slots that must stay. */
   uint32_t n_recent;     /**< Last slots that must stay. */
   kvevict_tie tie;       /**< Which of equal scores stays. */
@@ -1296,14 +1296,15 @@ typedef struct kvevict_move {
    *  most n_tokens. NULL: all hold n_tokens. A head's block table is read only
    *  up to its own count. CUDA does not check them. */
   const uint32_t* token_counts;
-  /** What happens to the rows that go. Other than NONE it needs K and V of f32,
-   *  f16 or bf16; a view without V is an error for VALUES only. */
+  /** What happens to the rows that go. Other than KVEVICT_MERGE_NONE it needs K
+   *  and V of f32, f16 or bf16; a view without V is an error only for
+   *  KVEVICT_MERGE_VALUES. */
   kvevict_merge merge;
   /** Slot of the first survivor of every head. Without a destination it is at
    *  most n_tokens, and no listed slot is below it. 0 with merge. */
   uint32_t first_slot;
   double merge_threshold; /**< See the parameter of that name. */
-  double merge_fraction;  /**< Likewise; 0: 1. */
+  double merge_fraction;  /**< As the parameter of that name; 0: 1. */
   /** Another cache that the survivors are copied to, with room for first_slot +
    *  the longest list; NULL: they move in place. It has the heads of `view` and
    *  the head_dim or row size of each plane; strides, block table and block
@@ -1424,8 +1425,7 @@ KVEVICT_API void kvevict_sequence_destroy(kvevict_sequence* sequence)
     KVEVICT_NOEXCEPT;
 
 /**
- * Forgets everything, as if newly created, but keeps query memory; allocates
- * nothing.
+ * Forgets everything, as if newly created; keeps query memory, allocates none.
  * @param[in] sequence  Non-NULL.
  * @param[in] stream    See kvevict_stream.
  */
@@ -1469,7 +1469,7 @@ kvevict_sequence_end_observing(kvevict_sequence* sequence) KVEVICT_NOEXCEPT;
 /** What a layer shows for one chunk of tokens. */
 typedef struct kvevict_observation {
   uint32_t struct_size;
-  uint32_t layer; /**< < n_layers. */
+  uint32_t layer; /**< Below n_layers. */
   /** queries, row_lse or both for the chunk's n_rows rows; or attention_sums,
    *  summed over these rows. Copied. */
   const kvevict_signal_inputs* inputs;
@@ -1710,11 +1710,11 @@ typedef struct kvevict_evict_report {
  *
  * The mass of a token is the score that the list was chosen by: pooled,
  * weighted and reduced. Scores are a mass if the signal is attention (paid or
- * expected) or the caller's scores, without prior, redundancy, secure,
- * first_stage_mass, rescue and diverse_mass; kvevict_policy_resolve() tells.
- * Tokens without a finite score, and those of a kept window, have no mass and
- * are in neither sum. Sinks and other tokens that must stay have the mass of
- * their score. With `chunk` only chunks that lose tokens have masses.
+ * expected) or the caller's scores, without prior, redundancy, secure, draw,
+ * secure_values, first_stage_mass, rescue and diverse_mass;
+ * kvevict_policy_resolve() tells. Tokens without a finite score, and those of a
+ * kept window, have no mass and are in neither sum. Others that must stay have
+ * that of their score. With `chunk` only chunks that lose tokens have masses.
  */
 typedef struct kvevict_list_report {
   uint32_t struct_size;

@@ -63,7 +63,7 @@ typedef struct kvevict_paged_cache_options {
   uint32_t n_blocks;
   /** Tokens per block, 1 .. 65536; 0: group_tokens, or 16 if that is 0. */
   uint32_t block_size;
-  kvevict_block_layout layout;
+  kvevict_block_layout layout; /**< How rows lie in a block. */
   /** Device memory, kvevict_paged_cache_bytes() or more, aligned to 256,
    *  borrowed until the cache is destroyed; NULL: the context allocates. */
   void* memory;
@@ -271,9 +271,9 @@ KVEVICT_API kvevict_status kvevict_paged_sequence_own(
 /** Rows of one layer, outside the cache. */
 typedef struct kvevict_paged_rows {
   uint32_t struct_size;
-  uint32_t layer;      /**< < n_layers, with a full cache. */
+  uint32_t layer;      /**< Below n_layers, with a full cache. */
   uint32_t first_slot; /**< Where row 0 goes. */
-  uint32_t n_tokens;   /**< 0 is valid. */
+  uint32_t n_tokens;   /**< Rows of each KV head; 0 is valid. */
   /** [n_kv_heads, n_tokens, head_dim] in any layout, outside the cache's
    *  memory. Either plane may be absent: then K or V is not copied. A write may
    *  take K and V from the same rows. Rows of the geometry's dtype are copied

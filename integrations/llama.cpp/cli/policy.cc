@@ -24,17 +24,18 @@ bool IsOther(const Policy& policy, const char* key, const char* word) {
 }
 
 // The reason why a policy cannot work here; nullptr if it can.
-const char* WhyNot(const Policy& policy) {
-  if (IsOther(policy, "split", "uniform")) {
+const char* WhyNot(const Policy& policy, Engine engine) {
+  const bool is_even = engine == Engine::kLlamaCpp;
+  if (is_even && IsOther(policy, "split", "uniform")) {
     return "its layers keep different numbers of tokens, but llama.cpp has one "
            "list of cells for all layers; split=uniform works";
   }
-  if (IsOther(policy, "heads", "equal")) {
+  if (is_even && IsOther(policy, "heads", "equal")) {
     return "its heads keep different numbers of tokens, but llama.cpp has one "
            "list of cells for all heads; heads=equal works";
   }
   if (IsOther(policy, "rotate", "no")) {
-    return "it rotates keys to new positions, but llama.cpp goes on counting "
+    return "it rotates keys to new positions, but the engine goes on counting "
            "the old ones; rotate=no works";
   }
   if (policy.Requires(KVEVICT_INPUT_SCORES)) {
@@ -53,7 +54,7 @@ void AddNames(kvevict_status (*at)(uint32_t, Info*),
   Info info = {};
   info.struct_size = sizeof info;
   for (uint32_t i = 0; at(i, &info) == KVEVICT_OK; ++i) {
-    const char* why = WhyNot(Policy(info.name));
+    const char* why = WhyNot(Policy(info.name), Engine::kLlamaCpp);
     if (why == nullptr) continue;
     std::string& names = names_by_reason[why];
     names += (names.empty() ? "" : ", ") + std::string(info.name);
@@ -62,14 +63,15 @@ void AddNames(kvevict_status (*at)(uint32_t, Info*),
 
 }  // namespace
 
-Policy ParsePolicy(const std::string& text) {
+Policy ParsePolicy(const std::string& text, Engine engine) {
   Policy policy(text);
-  if (const char* why = WhyNot(policy)) Refuse(text, why);
+  if (const char* why = WhyNot(policy, engine)) Refuse(text, why);
   return policy;
 }
 
-kvevict_resolved_policy Resolve(const std::string& text, uint32_t n_prompt) {
-  const Policy policy = ParsePolicy(text);
+kvevict_resolved_policy Resolve(const std::string& text, uint32_t n_prompt,
+                                Engine engine) {
+  const Policy policy = ParsePolicy(text, engine);
   try {
     return policy.Resolve(n_prompt);
   } catch (const tools::KvevictError& error) {

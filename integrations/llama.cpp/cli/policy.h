@@ -11,10 +11,16 @@
 
 namespace kvevict::llama_cli {
 
+// What runs the model. The heads and layers of llama.cpp's cache hold equally
+// many tokens, those of the engine of `kvevict demo --model` need not.
+enum class Engine { kLlamaCpp, kKvevict };
+
 // Parse a policy, and resolve one for a prompt. They throw a sentence that
 // names the policy, and the prompt if it does not fit that.
-tools::Policy ParsePolicy(const std::string& text);
-kvevict_resolved_policy Resolve(const std::string& text, uint32_t n_prompt);
+tools::Policy ParsePolicy(const std::string& text,
+                          Engine engine = Engine::kLlamaCpp);
+kvevict_resolved_policy Resolve(const std::string& text, uint32_t n_prompt,
+                                Engine engine = Engine::kLlamaCpp);
 
 // True if the policy weights tokens by the model's own weights.
 bool ReadsWeights(const tools::Policy& policy);

@@ -12,6 +12,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "cuda/kernels/attention_mma.h"
 #include "cuda/kernels/gather_rows.h"
 #include "cuda/kernels/window_attention.h"
 #include "tests/cuda/gates/cubin.h"
@@ -51,7 +52,15 @@ double LeastTileBytes(int sm) {
 // A block alone has this, or threads with 32 loads of 16 bytes under way each.
 constexpr uint32_t kFewThreads = 256;
 
+// Of attention by tensor cores it has two blocks, or one whose tiles take half of
+// the least shared memory.
+uint32_t LeastAttendThreads(const KernelFigures& figures) {
+  const bool is_alone = figures.shared_bytes > (99 << 10) / 2;
+  return is_alone ? kAttendMmaThreads : 2 * kAttendMmaThreads;
+}
+
 uint32_t LeastThreads(const KernelFigures& figures) {
+  if (figures.kernel == "attend_mma") return LeastAttendThreads(figures);
   // A T4 has shared memory for only one block of it.
   const bool is_alone = figures.sm == 75 && figures.kernel == "window_scores";
   return is_alone || figures.kernel == "gather_columns_16" ? kFewThreads
@@ -104,7 +113,38 @@ void CheckOccupancy(const KernelFigures& figures, const Variant& variant) {
       figures.threads_at_work(), least, tile_bytes, least_bytes);
 }
 
+// Attention has all products of values, and those of some steps of keys.
+void CheckAttendProducts(const CubinKernel& kernel, const Variant& variant) {
+  const size_t n_mma = kernel.Count(Opcode::kHmma);
+  const size_t n_all = kernel.Count(Opcode::kLdsm);
+  const size_t n_of_keys = n_all - variant.n_value_matrices;
+  const size_t n_steps = n_of_keys / variant.n_step_matrices;
+  Expect(
+      n_all > variant.n_value_matrices &&
+          n_steps * variant.n_step_matrices == n_of_keys &&
+          n_mma == variant.n_value_products + n_steps * variant.n_step_products,
+      "%s: %zu HMMA and %zu LDSM, not %zu and %zu and some times %zu and %zu",
+      kernel.name.c_str(), n_mma, n_all, variant.n_value_products,
+      variant.n_value_matrices, variant.n_step_products,
+      variant.n_step_matrices);
+}
+
+void CheckCopies(const CubinKernel& kernel, const Variant& variant) {
+  const char* name = kernel.name.c_str();
+  const size_t n_async = kernel.Count(Opcode::kLdgsts);
+  Expect(n_async >= variant.n_copies, "%s: %zu LDGSTS < %zu", name, n_async,
+         variant.n_copies);
+  const size_t n_wide = kernel.Count(Opcode::kLdgsts, 128);
+  Expect(n_wide == n_async, "%s: %zu LDGSTS, but %zu of 128 bits", name,
+         n_async, n_wide);
+}
+
 void CheckProducts(const CubinKernel& kernel, const Variant& variant) {
+  if (variant.n_step_products > 0) {
+    CheckAttendProducts(kernel, variant);
+    CheckCopies(kernel, variant);
+    return;
+  }
   const char* name = kernel.name.c_str();
   const size_t n_mma = kernel.Count(Opcode::kHmma);
   if (variant.n_products == 0) {
@@ -122,12 +162,7 @@ void CheckProducts(const CubinKernel& kernel, const Variant& variant) {
   Expect(n_mma == n_matrices * variant.n_products,
          "%s: %zu HMMA, not %zu for each of %zu LDSM", name, n_mma,
          variant.n_products, n_matrices);
-  const size_t n_async = kernel.Count(Opcode::kLdgsts);
-  Expect(n_async >= variant.n_copies, "%s: %zu LDGSTS < %zu", name, n_async,
-         variant.n_copies);
-  const size_t n_wide = kernel.Count(Opcode::kLdgsts, 128);
-  Expect(n_wide == n_async, "%s: %zu LDGSTS, but %zu of 128 bits", name,
-         n_async, n_wide);
+  CheckCopies(kernel, variant);
 }
 
 // Rows that a compaction thread has under way together, in the forms for contiguous,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cuda/kernels/attention_mma.h"
 #include "cuda/kernels/pool_select.h"
 #include "cuda/kernels/window_attention.h"
 #include "tests/cuda/gates/prediction.h"
@@ -9,16 +10,7 @@
 namespace kvevict::cuda {
 namespace {
 
-enum DType : uint32_t {
-  kF32 = 1,
-  kF16 = 2,
-  kBF16 = 3,
-  kE4M3 = 4,
-  kU8 = 6,
-  kI8 = 7,
-  kU4 = 8,
-  kQ4_0 = 11
-};
+using DType = int;
 enum Out : uint32_t { kSumOfGroup = 0, kMaxOfGroup = 1, kRowPerHead = 2 };
 
 struct Attention {
@@ -191,6 +183,44 @@ const Reader kReaders[] = {
     {ModuleId::regroup, 1u << kF32 | 1u << kU4, true},
 };
 
+// Attention by tensor cores. Query rows of a KV head: a token's or those of many.
+struct TensorAttention {
+  DType q_dtype;
+  DType k_dtype;
+  DType v_dtype;
+  uint32_t k_dim;
+  uint32_t v_dim;
+  uint32_t n_rows;
+  bool token_groups = false;
+};
+const TensorAttention kTensorAttention[] = {
+    {kBF16, kBF16, kBF16, 128, 128, 16},
+    {kBF16, kBF16, kBF16, 128, 128, 256},
+    {kF32, kBF16, kBF16, 128, 128, 256},
+    {kF16, kF16, kF16, 64, 64, 256},
+    {kF32, kF16, kF16, 128, 128, 64},
+    {kBF16, kF16, kBF16, 96, 80, 32},
+    {kBF16, kBF16, kBF16, 192, 128, 64},
+    // The hybrids' heads, groups of 6 and 8: a token's, and those of more.
+    {kBF16, kBF16, kBF16, 256, 256, 8},
+    {kBF16, kBF16, kBF16, 256, 256, 64},
+    {kF16, kF16, kF16, 256, 256, 24},
+    {kF32, kBF16, kBF16, 256, 256, 6},
+    {kF32, kF16, kF16, 256, 256, 64},
+    // Codes.
+    {kBF16, kU8, kU8, 128, 128, 256},
+    {kF32, kU4, kU4, 128, 128, 4},
+    {kF16, kE4M3, kE4M3, 128, 128, 32},
+    {kBF16, kU8, kF16, 64, 256, 64},
+    {kF32, kU8, kU8, 256, 256, 8},
+    {kBF16, kI8, kI8, 256, 256, 64},
+    {kF32, kU4, kU4, 256, 256, 6},
+    {kBF16, kE4M3, kE4M3, 256, 256, 8},
+    {kF32, kQ8_0, kQ4_0, 256, 256, 64},
+    {kBF16, kU4, kU4, 128, 128, 64, true},
+    {kF32, kU4, kU4, 256, 256, 8, true},
+};
+
 std::string Define(const char* name, uint32_t value) {
   return std::string("-D") + name + "=" + std::to_string(value);
 }
@@ -244,6 +274,39 @@ Variant Make(const Attention& a, bool mma, int sm) {
   return variant;
 }
 
+Variant Make(const TensorAttention& a) {
+  const auto define = [](const char* name, uint64_t value) {
+    return Define(name, static_cast<uint32_t>(value));
+  };
+  const uint32_t k_dim = AttendPadded(a.k_dim);
+  const uint32_t v_dim = AttendPadded(a.v_dim);
+  const uint32_t row_warps =
+      AttendRowWarps(a.q_dtype, a.k_dtype, a.v_dtype, k_dim, v_dim, a.n_rows);
+  const AttendMmaShape shape =
+      ShapeAttendMma(a.q_dtype, a.k_dtype, a.v_dtype, k_dim, v_dim, row_warps);
+  Variant variant = {
+      .module = ModuleId::attention_mma,
+      .options = {
+          define("KV_Q_DTYPE", a.q_dtype), define("KV_K_DTYPE", a.k_dtype),
+          define("KV_V_DTYPE", a.v_dtype), define("KV_HEAD_DIM", k_dim),
+          define("KV_V_DIM", v_dim), define("KV_ROW_WARPS", row_warps)}};
+  if (a.token_groups) variant.options.push_back(define("KV_TOKEN_GROUPS", 1));
+  const int element = AttendElement(a.k_dtype);
+  const size_t q_parts = AttendParts(a.q_dtype, element);
+  const size_t k_parts = AttendParts(a.k_dtype, element);
+  const size_t v_parts = AttendParts(a.v_dtype, AttendElement(a.v_dtype));
+  const size_t n_chunks = kAttendSlots / 16 / shape.key_groups;
+  variant.n_value_matrices = n_chunks * v_dim / 16 * v_parts;
+  variant.n_value_products = 2 * kWeightParts * variant.n_value_matrices;
+  variant.n_step_matrices = q_parts + n_chunks * k_parts;
+  variant.n_step_products = 2 * q_parts * n_chunks * k_parts;
+  if (shape.two_tiles) {
+    variant.n_copies = kAttendSlots * (k_dim + v_dim) / 8 / kAttendMmaThreads;
+  }
+  variant.dynamic_shared_bytes = shape.shared_bytes;
+  return variant;
+}
+
 }  // namespace
 
 std::string Variant::name() const {
@@ -258,6 +321,11 @@ std::string Variant::form() const {
   const bool has_groups =
       std::find(options.begin(), options.end(), Define("KV_TOKEN_GROUPS", 1)) !=
       options.end();
+  if (module == ModuleId::attention_mma) {
+    return module_name + (has_groups      ? ", groups"
+                          : n_copies == 0 ? ", codes"
+                                          : "");
+  }
   if (module != ModuleId::window_attention) {
     return module_name + (has_groups ? ", groups" : is_codes ? ", codes" : "");
   }
@@ -271,7 +339,8 @@ std::vector<Variant> VariantsFor(int sm) {
   for (size_t i = 0; i < kNModules; ++i) {
     const auto module = static_cast<ModuleId>(i);
     if (module == ModuleId::attention_few && sm < 80) continue;
-    if (module == ModuleId::regroup) continue;  // only codes
+    if (module == ModuleId::regroup) continue;        // only codes
+    if (module == ModuleId::attention_mma) continue;  // below
     if (module != ModuleId::window_attention) {
       variants.push_back({.module = module, .options = {}});
       if (module == ModuleId::pool_select) {
@@ -292,6 +361,9 @@ std::vector<Variant> VariantsFor(int sm) {
   }
   for (const Attention& a : kAttentionWithoutMma) {
     variants.push_back(Make(a, false, sm));
+  }
+  for (const TensorAttention& a : kTensorAttention) {
+    if (sm >= 80) variants.push_back(Make(a));
   }
   return variants;
 }

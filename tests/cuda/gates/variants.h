@@ -18,6 +18,12 @@ struct Variant {
   size_t n_query_matrices = 0;
   size_t n_matrices = 0;
   size_t n_products = 0;
+  // Of attention by tensor cores: matrices and products of all values of a warp's
+  // part of a tile, and of 16 elements of its keys, which a loop repeats.
+  size_t n_value_matrices = 0;
+  size_t n_value_products = 0;
+  size_t n_step_matrices = 0;
+  size_t n_step_products = 0;
   size_t n_copies = 0;
   uint32_t n_most_registers = 128;    // of a thread, of blocks of 256
   size_t n_tile_bytes = 0;            // on their way while one is multiplied

@@ -31,8 +31,11 @@ Layer MakeLayer(const ListTable& tokens, size_t l, uint32_t n_lists,
   for (uint32_t list = 0; list < n_lists; ++list) {
     for (uint32_t i = 0; i < layer.n_tokens; ++i) {
       const uint32_t n = layer.tokens[list];
-      const float score = kind == 0 ? level * random.Gaussian()
-                                    : static_cast<float>(random.Below(3));
+      // Random ones, ties, and ones that differ in the last digit alone.
+      const float score =
+          kind == 0   ? level * random.Gaussian()
+          : kind == 1 ? static_cast<float>(random.Below(3))
+                      : 1.0f + static_cast<float>(random.Below(900)) * 0x1p-23f;
       layer.scores.push_back(i < n ? score : kInfinity);  // nobody's
       layer.forced.push_back(i < n && (i < n_ends || i + n_ends >= n));
     }
@@ -56,7 +59,7 @@ void Check(uint32_t turn, Random& random) {
   uint64_t n_tokens = 0;
   uint64_t all_safe = 0;
   for (uint32_t l = 0; l < n_layers; ++l) {
-    layers.push_back(MakeLayer(tokens, l, n_lists, n_ends, turn % 2, random));
+    layers.push_back(MakeLayer(tokens, l, n_lists, n_ends, turn % 3, random));
   }
   for (const Layer& layer : layers) {
     for (uint32_t list = 0; list < n_lists; ++list) {

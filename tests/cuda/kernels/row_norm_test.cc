@@ -2,6 +2,7 @@
 // precision.
 #include "cuda/kernels/row_norm.cu"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -40,7 +41,7 @@ void Check(const PlaneShape& c, bool weighs, bool has_counts, Random& random,
   p.rows = c.cache_rows();
   p.tokens = tokens.table();
   p.n_kv_heads = c.n_heads;
-  p.weighs = weighs;
+  p.use = weighs ? cuda::kNormWeighs : cuda::kNormNegated;
   p.epsilon = kEpsilon;
   for (size_t l = 0; l < n_layers; ++l) {
     p.layers[l] = {Address(layers[l].memory.data()),
@@ -70,11 +71,57 @@ void Check(const PlaneShape& c, bool weighs, bool has_counts, Random& random,
   }
 }
 
+// What a row's spread is if its sums are exact.
+float Spread(const std::vector<float>& row, bool is_variance) {
+  const auto [least, most] = std::minmax_element(row.begin(), row.end());
+  if (!is_variance) return *most - *least;
+  double sum = 0.0;
+  double squares = 0.0;
+  for (const double v : row) {
+    sum += v;
+    squares += v * v;
+  }
+  const auto n = static_cast<float>(row.size());
+  const float mean = static_cast<float>(sum) / n;
+  const float of_mean = mean * mean;
+  return std::max(static_cast<float>(squares) / n - of_mean, 0.0f);
+}
+
+void CheckSpreads(const PlaneShape& c, bool is_variance, Random& random,
+                  uint32_t turn) {
+  ListTable tokens(c.n_heads, random.Below(2) == 0, 2);
+  tokens.AddLayer(0, 1 + random.Below(kMost), random);
+  const CacheLayer layer = MakeCacheLayer(c, tokens, 0, {}, random);
+  std::vector<float> spreads(size_t{c.n_heads} * layer.n_tokens, -7.0f);
+  cuda::RowNormParams p = {};
+  p.rows = c.cache_rows();
+  p.tokens = tokens.table();
+  p.n_kv_heads = c.n_heads;
+  p.is_variance = is_variance;
+  p.layers[0] = {Address(layer.memory.data()), Address(layer.tables.data()),
+                 Address(spreads.data()), layer.n_tokens, tokens.FirstOf(0)};
+  const uint32_t rows = cuda::NormBlockRows(p.rows.lanes);
+  Run(cuda::row_spreads, {(kMost + rows - 1) / rows, c.n_heads, 1},
+      cuda::kNormThreads, p, Schedule(turn));
+  for (uint32_t i = 0; i < c.n_heads * layer.n_tokens; ++i) {
+    const bool is_row = i % layer.n_tokens < tokens.Of(0, i / layer.n_tokens);
+    const auto begin = layer.rows.begin() + size_t{i} * c.head_dim;
+    const float expected =
+        is_row ? Spread({begin, begin + c.head_dim}, is_variance) : -7.0f;
+    // A variance is a difference of rounded means.
+    const float room = is_variance && is_row ? 0x1p-20f * (1 + expected) : 0.0f;
+    if (std::abs(spreads[i] - expected) <= room) continue;
+    Fail("case %u: spread %u is %.9g, not %.9g", turn, i,
+         static_cast<double>(spreads[i]), static_cast<double>(expected));
+  }
+}
+
 void TestNorms() {
   Random random(TestSeed("row_norm"));
   for (uint32_t turn = 0; turn < Turns(99); ++turn) {
     const PlaneShape c = PlaneOfTurn(turn, kMost, random);
     Check(c, random.Below(2) == 0, random.Below(2) == 0, random, turn);
+    CheckSpreads(c, turn % 2 == 0, random, turn);
   }
 }
 

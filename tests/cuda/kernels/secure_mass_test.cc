@@ -56,10 +56,13 @@ void Check(uint32_t turn, Random& random) {
     tokens.AddLayer(window + 1, n_tokens[l], random);
     layers[l].share = 0.1 * random.Below(11);
     for (uint32_t i = 0; i < n_heads * n_tokens[l]; ++i) {
-      // Few different ones make ties.
-      const float mass = turn % 3 == 0
-                             ? static_cast<float>(random.Below(4)) / 16.0f
-                             : std::exp(2.0f * random.Gaussian());
+      // Few different ones make ties, and some turns' keys differ in the last
+      // digits alone.
+      const float mass =
+          turn % 3 == 0 ? static_cast<float>(random.Below(4)) / 16.0f
+          : turn % 3 == 1
+              ? 1.3f + static_cast<float>(random.Below(2000)) * 0x1p-23f
+              : std::exp(2.0f * random.Gaussian());
       layers[l].masses.push_back(mass);
       layers[l].scores.push_back(random.Gaussian());
     }
@@ -78,6 +81,7 @@ void Check(uint32_t turn, Random& random) {
   p.has_bias = random.Below(2);
   p.shared = Address(shared.data());
   std::vector<std::vector<float>> expected;
+  std::vector<float> expected_shared;
   for (uint32_t l = 0; l < n_layers; ++l) {
     const Layer& layer = layers[l];
     expected.push_back(layer.scores);
@@ -92,6 +96,7 @@ void Check(uint32_t turn, Random& random) {
     }
     const float share =
         p.has_bias ? p.mass - bias / static_cast<float>(n_heads) : p.mass;
+    expected_shared.insert(expected_shared.end(), {highest, share});
     for (uint32_t h = 0; h < n_heads; ++h) {
       const size_t row = size_t{h} * n_tokens[l];
       const uint32_t n = tokens.Of(l, h) - window;
@@ -106,6 +111,7 @@ void Check(uint32_t turn, Random& random) {
                    layers[l].share};
   }
   Run(cuda::secure_shared, {n_layers}, cuda::kSelectThreads, p, Schedule(turn));
+  ExpectSame(shared, expected_shared, "shared", turn);
   Run(cuda::secure_mass, {n_heads, n_layers}, cuda::kSelectThreads, p,
       Schedule(turn));
   for (uint32_t l = 0; l < n_layers; ++l) {

@@ -60,7 +60,11 @@ std::vector<std::string> Defines(
         KV_PTX_PAIR("KV_SPREAD", KV_SPREAD),                                  \
         KV_PTX_PAIR("KV_SOFTCAP", KV_SOFTCAP),                                \
         KV_PTX_PAIR("KV_SINKS", KV_SINKS),                                    \
-        KV_PTX_PAIR("KV_MEASURE", KV_MEASURE)                                 \
+        KV_PTX_PAIR("KV_MEASURE", KV_MEASURE),                                \
+        KV_PTX_PAIR("KV_V_DTYPE", KV_V_DTYPE),                                \
+        KV_PTX_PAIR("KV_V_DIM", KV_V_DIM),                                    \
+        KV_PTX_PAIR("KV_ROW_WARPS", KV_ROW_WARPS),                            \
+        KV_PTX_PAIR("KV_TOKEN_GROUPS", KV_TOKEN_GROUPS)                       \
   }
 
 // KV_VARIANT may be undefined, so the namespace is inline. Nobody instantiates

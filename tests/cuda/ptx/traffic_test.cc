@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/kernels/attention_mma.h"
 #include "cuda/kernels/pool1d.cu"
 #include "cuda/kernels/pool_select.cu"
 #include "cuda/kernels/topk.cu"
@@ -18,6 +19,7 @@
 namespace kvevict::cuda::traffic {
 void window_lse(const ScoreParams&);
 void window_scores(const ScoreParams&);
+void attend_mma(const AttendParams&);
 }  // namespace kvevict::cuda::traffic
 
 namespace kvevict {
@@ -136,6 +138,70 @@ void ExpectOfScoring() {
   }
 }
 
+// ---- Attention ----
+
+constexpr uint32_t kQueries = 16;
+constexpr uint32_t kGroup = 4;
+constexpr uint32_t kAttendedRows = kQueries * kGroup;
+
+void Attend() {
+  Random random(1);
+  DeviceArray<uint16_t> queries(kAttendedRows * kHeadDim);
+  DeviceArray<uint16_t> rows(2 * kScoredTokens * kHeadDim);
+  for (uint32_t i = 0; i < kAttendedRows * kHeadDim; ++i) {
+    queries.data()[i] = static_cast<uint16_t>(0x3E00 + random.Below(256));
+  }
+  for (uint32_t i = 0; i < 2 * kScoredTokens * kHeadDim; ++i) {
+    rows.data()[i] = static_cast<uint16_t>(0x3E00 + random.Below(256));
+  }
+  DeviceArray<float> states(kAttendedRows * cuda::AttendStateFloats(kHeadDim));
+  cuda::AttendParams p = {};
+  p.keys.layout.row_stride = kHeadDim * 2;
+  p.keys.layout.element_stride = 2;
+  p.keys.dtype = cuda::kBF16;
+  p.keys.head_dim = p.keys.n_elements = kHeadDim;
+  p.keys.wide = 16;
+  p.queries = p.values = p.keys;
+  p.queries.layout.row_stride = kGroup * kHeadDim * 2;
+  p.queries.layout.head_stride = kHeadDim * 2;
+  p.states = states.address();
+  p.n_queries = kQueries;
+  p.group = kGroup;
+  p.n_blocks = kAttendedRows / cuda::kAttendRows;
+  p.n_splits = p.most_splits = 1;
+  p.non_causal = 1;
+  p.query_scale = 0.1f;
+  p.layers[0].queries = queries.address();
+  p.layers[0].keys = rows.address();
+  p.layers[0].values = rows.address() + kScoredTokens * kHeadDim * 2;
+  p.layers[0].n_tokens = kScoredTokens;
+  const cuda::AttendMmaShape shape = cuda::ShapeAttendMma(
+      cuda::kBF16, cuda::kBF16, cuda::kBF16, kHeadDim, kHeadDim, 4);
+  const std::string error =
+      simt::Launch(cuda::traffic::attend_mma, {1}, {cuda::kAttendMmaThreads},
+                   shape.shared_bytes, p, Schedule(0));
+  if (!error.empty()) Fail("%s", error.c_str());
+}
+
+void ExpectOfAttention() {
+  constexpr uint32_t kCacheSectors =
+      2 * kScoredTokens * kHeadDim * 2 / kSectorBytes;
+  constexpr uint32_t kQuerySectors =
+      kAttendedRows * kHeadDim * 2 / kSectorBytes;
+  constexpr uint64_t kPairs = uint64_t{kScoredTokens} * kAttendedRows;
+  const ptx::Counters& c = Counted("attend_mma");
+  Expect("attend_mma", "bank conflicts", Each(c.shared_conflicts, 1), 0);
+  Expect("attend_mma", "sectors loaded", Each(c.global_load_sectors, 1),
+         kCacheSectors + kQuerySectors);
+  // Weights are two parts.
+  Expect("attend_mma", "products of 16 x 8 x 16 per pair",
+         Each(c.CountOf("mma.sync") / 32 * 16 * 8 * 16, kPairs * kHeadDim), 3);
+  Expect("attend_mma", "exponentials per pair", Each(c.CountOf("ex2"), kPairs),
+         1.1);
+  Expect("attend_mma", "instructions per key and row",
+         Each(c.CountOf(""), kPairs), 64);
+}
+
 // ---- Pooling and selection ----
 
 void PoolAndSelect() {
@@ -228,8 +294,10 @@ int main() {
   using namespace kvevict;
   ptx::CountTraffic();
   Score();
+  Attend();
   PoolAndSelect();
   ExpectOfScoring();
+  ExpectOfAttention();
   ExpectOfPoolAndSelect();
   PrintIssueTimes();
   return failures == 0 ? 0 : 1;

@@ -30,6 +30,14 @@ const Context& MakeContext() {
 
 ModuleKey KeyOf(ModuleId module, int compute_capability) {
   ModuleKey key{.module = module};
+  if (module == ModuleId::attention_mma) {
+    key.Add("KV_Q_DTYPE", 1);
+    key.Add("KV_K_DTYPE", 2);
+    key.Add("KV_V_DTYPE", 8);
+    key.Add("KV_HEAD_DIM", 64);
+    key.Add("KV_V_DIM", 32);
+    key.Add("KV_ROW_WARPS", 2);
+  }
   if (module != ModuleId::window_attention) return key;
   key.Add("KV_Q_DTYPE", 3);
   key.Add("KV_K_DTYPE", 3);
@@ -51,6 +59,10 @@ void LoadEverything(const cuda::Nvrtc& nvrtc, int compute_capability) {
   {
     cuda::ModuleCache cache(context, device.d, nvrtc);
     for (size_t id = 0; id < cuda::kNModules; ++id) {
+      if (compute_capability < 80 &&
+          static_cast<ModuleId>(id) == ModuleId::attention_mma) {
+        continue;
+      }
       const cuda::Module* module = nullptr;
       cr_expect(cache
                     .Find(KeyOf(static_cast<ModuleId>(id), compute_capability),

@@ -110,6 +110,14 @@ void Multiply(void* const* lanes) {
   }
 }
 
+// A lane's row of a matrix, and its elements of four.
+struct MatrixSlot {
+  const uint32_t* in;
+  uint32_t* out;
+
+  uint32_t Half(unsigned i) const { return in[i / 2] >> i % 2 * 16 & 0xffff; }
+};
+
 }  // namespace
 
 void BlockBarrier(const Site& site) {
@@ -170,17 +178,30 @@ uint32_t WarpBallot(bool v, const Site& site) {
 
 void WarpLoadMatrix4(uint32_t (&r)[4], const uint32_t (&row)[4],
                      const Site& site) {
-  struct Slot {
-    const uint32_t* in;
-    uint32_t* out;
-  };
-  Slot slot = {row, r};
+  MatrixSlot slot = {row, r};
   Meet(OwnWarp().rendezvous, Lane(), "LoadMatrix4", site, &slot,
        [](void** lanes) {
          for (unsigned lane = 0; lane < kWarpSize; ++lane) {
            for (unsigned m = 0; m < 4; ++m) {
-             const auto* from = static_cast<Slot*>(lanes[m * 8 + lane / 4]);
-             static_cast<Slot*>(lanes[lane])->out[m] = from->in[lane % 4];
+             const auto* from =
+                 static_cast<MatrixSlot*>(lanes[m * 8 + lane / 4]);
+             static_cast<MatrixSlot*>(lanes[lane])->out[m] = from->in[lane % 4];
+           }
+         }
+       });
+}
+
+void WarpLoadTransposed4(uint32_t (&r)[4], const uint32_t (&row)[4],
+                         const Site& site) {
+  MatrixSlot slot = {row, r};
+  Meet(OwnWarp().rendezvous, Lane(), "LoadTransposed4", site, &slot,
+       [](void** lanes) {
+         for (unsigned lane = 0; lane < kWarpSize; ++lane) {
+           for (unsigned m = 0; m < 4; ++m) {
+             void** const rows = lanes + m * 8 + lane % 4 * 2;
+             static_cast<MatrixSlot*>(lanes[lane])->out[m] =
+                 static_cast<MatrixSlot*>(rows[1])->Half(lane / 4) << 16 |
+                 static_cast<MatrixSlot*>(rows[0])->Half(lane / 4);
            }
          }
        });

@@ -1,4 +1,4 @@
-// LoadMatrix4 and MultiplyAccumulate16816: which lane holds which element. The
+// LoadMatrix4, LoadTransposed4 and MultiplyAccumulate16816: which lane holds which element. The
 // places below come from the tables in the PTX manual, one by one.
 #include <cstdint>
 #include <vector>
@@ -37,7 +37,8 @@ KV_KERNEL(multiply_f16, MatrixParams, 32, 1) { Multiply<kF16>(p); }
 KV_KERNEL(multiply_bf16, MatrixParams, 32, 1) { Multiply<kBF16>(p); }
 
 // Half h of row r of matrix m is 1000 m + 10 r + h.
-KV_KERNEL(load_matrix, MatrixParams, 32, 1) {
+template <class Load>
+KV_DEVICE void StoreLoaded(const MatrixParams& p, const Load& load) {
   KV_SHARED(Bytes16, rows, 32);
   const unsigned lane = threadIdx.x;
   for (unsigned w = 0; w < 4; ++w) {
@@ -46,10 +47,16 @@ KV_KERNEL(load_matrix, MatrixParams, 32, 1) {
   }
   BlockSync();
   uint32_t r[4];
-  LoadMatrix4(r, &rows[31 - lane]);
+  load(r, &rows[31 - lane]);
   for (unsigned m = 0; m < 4; ++m) {
     StoreGlobal(p.out + 16 * lane + 4 * m, r[m]);
   }
+}
+KV_KERNEL(load_matrix, MatrixParams, 32, 1) {
+  StoreLoaded(p, [](auto& r, const Bytes16* row) { LoadMatrix4(r, row); });
+}
+KV_KERNEL(load_transposed, MatrixParams, 32, 1) {
+  StoreLoaded(p, [](auto& r, const Bytes16* row) { LoadTransposed4(r, row); });
 }
 
 }  // namespace kvevict::cuda
@@ -174,6 +181,26 @@ void RowsOfMatricesGoToLanes() {
   }
 }
 
+// A lane has elements of one column, those of two rows.
+void ColumnsOfMatricesGoToLanes() {
+  std::vector<uint32_t> out(128);
+  RunAll([&](auto options) {
+    return kvevict::simt::Launch(kvevict::cuda::load_transposed, {}, {32}, 0,
+                                 MatrixParams{0, 0, 0, AddressOf(out)},
+                                 options);
+  });
+  const struct {
+    unsigned lane, matrix, low;
+  } expected[] = {
+      {0, 0, 0},    {1, 0, 20},    {3, 0, 60},    {4, 0, 1},    {31, 0, 67},
+      {0, 1, 1000}, {9, 1, 1022},  {31, 1, 1067}, {5, 2, 2021}, {28, 2, 2007},
+      {0, 3, 3000}, {14, 3, 3043}, {31, 3, 3067},
+  };
+  for (const auto& e : expected) {
+    CHECK(out[4 * e.lane + e.matrix] == ((e.low + 10) << 16 | e.low));
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -181,5 +208,6 @@ int main() {
   OneElementMeetsOneElement();
   AllElementsAdd();
   RowsOfMatricesGoToLanes();
+  ColumnsOfMatricesGoToLanes();
   return 0;
 }

@@ -55,6 +55,8 @@ uint32_t WarpBallot(bool v, const Site& site);
 // `row`: the 16 bytes of the matrix row that this lane names.
 void WarpLoadMatrix4(uint32_t (&r)[4], const uint32_t (&row)[4],
                      const Site& site);
+void WarpLoadTransposed4(uint32_t (&r)[4], const uint32_t (&row)[4],
+                         const Site& site);
 // least_exponent is that of rig::MultiplyAccumulate().
 void WarpMultiply16816(float (*to_float)(uint32_t bits), int least_exponent,
                        float (&c)[4], const uint32_t (&a)[4],

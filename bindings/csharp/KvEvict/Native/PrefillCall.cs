@@ -12,16 +12,18 @@ namespace KvEvict;
 // behind each chunk.
 internal sealed unsafe class PrefillCall(KvSequence sequence, KvPrefill prompt, KvView* views, int viewCount)
 {
-    private readonly kvevict_view[] _views = new kvevict_view[Math.Max(viewCount, prompt.Inputs.Length)];
-    private readonly kvevict_signal_inputs[] _inputs = new kvevict_signal_inputs[prompt.Inputs.Length];
-    private readonly NativeInputs[] _planes = new NativeInputs[prompt.Inputs.Length];
-    private readonly kvevict_token_range[] _ranges = new kvevict_token_range[prompt.Ranges.Length];
+    private readonly kvevict_view[] _views = new kvevict_view[Math.Max(viewCount, prompt.Evict.Inputs.Length)];
+    private readonly kvevict_signal_inputs[] _inputs = new kvevict_signal_inputs[prompt.Evict.Inputs.Length];
+    private readonly NativeInputs[] _planes = new NativeInputs[prompt.Evict.Inputs.Length];
+    private readonly kvevict_token_range[] _ranges = new kvevict_token_range[prompt.Evict.Ranges.Length];
     private int _done;
     private ExceptionDispatchInfo? _failure;
 
     internal static KvPrefillReport Run(KvSequence sequence, KvPrefill prompt, ReadOnlySpan<KvView> views,
                                         PagedSequenceHandle? cached, KvRegion workspace, nint stream)
     {
+        if (!prompt.Evict.Destinations.IsEmpty)
+            throw new ArgumentException("Destinations are set: KvSequence.Evict takes them", nameof(prompt));
         fixed (KvView* first = views)
             return new PrefillCall(sequence, prompt, first, views.Length).Run(cached, workspace, stream);
     }
@@ -30,7 +32,6 @@ internal sealed unsafe class PrefillCall(KvSequence sequence, KvPrefill prompt, 
 
     private KvPrefillReport Run(PagedSequenceHandle? cached, KvRegion workspace, nint stream)
     {
-        KvTokenRange.Write(prompt.Ranges.Span, _ranges);
         Write(0, evicts: false);
         kvevict_prefill_report report = new() { struct_size = (uint)sizeof(kvevict_prefill_report) };
         GCHandle self = GCHandle.Alloc(this);
@@ -38,23 +39,22 @@ internal sealed unsafe class PrefillCall(KvSequence sequence, KvPrefill prompt, 
         try
         {
             cached?.DangerousAddRef(ref held);
-            using MemoryHandle mustStay = prompt.ProtectedPositions.Pin();
+            using MemoryHandle mustStay = prompt.Evict.ProtectedPositions.Pin();
             fixed (kvevict_view* nativeViews = _views)
             fixed (kvevict_signal_inputs* nativeInputs = _inputs)
             fixed (NativeInputs* nativePlanes = _planes) // the inputs point to them
             fixed (kvevict_token_range* nativeRanges = _ranges)
             {
-                kvevict_evict_options evict = kvevict_evict_options.Init;
-                evict.protected_positions = (int*)mustStay.Pointer;
-                evict.protected_positions_len = (nuint)prompt.ProtectedPositions.Length;
-                evict.inputs = nativeInputs;
-                evict.inputs_len = (nuint)_inputs.Length;
-                evict.ranges = nativeRanges;
-                evict.ranges_len = (nuint)_ranges.Length;
-                kvevict_prefill_options options = kvevict_prefill_options.Init;
-                options.n_tokens = Check.Count(prompt.TokenCount, nameof(prompt.TokenCount));
-                options.chunk = Check.Count(prompt.Chunk, nameof(prompt.Chunk));
-                options.evict_each_chunk = prompt.EvictEachChunk ? 1u : 0u;
+                kvevict_evict_options evict;
+                prompt.Evict.Write(new NativeEviction
+                {
+                    Options = &evict,
+                    Inputs = nativeInputs,
+                    Ranges = nativeRanges,
+                    ProtectedPositions = (int*)mustStay.Pointer,
+                }, sequence.Context);
+                kvevict_prefill_options options;
+                prompt.Fill(&options);
                 options.forward = &Forward;
                 options.user_data = (void*)GCHandle.ToIntPtr(self);
                 options.views = cached is null ? nativeViews : null;
@@ -111,13 +111,13 @@ internal sealed unsafe class PrefillCall(KvSequence sequence, KvPrefill prompt, 
         fixed (kvevict_signal_inputs* nativeInputs = _inputs)
         fixed (NativeInputs* nativePlanes = _planes)
         {
-            sequence.Write(Views, evicts ? prompt.Inputs.Span : default, nativeViews, nativeInputs, nativePlanes, ahead);
+            sequence.Write(Views, evicts ? prompt.Evict.Inputs.Span : default, nativeViews, nativeInputs, nativePlanes, ahead);
         }
     }
 
     private void KeepAlive()
     {
         foreach (KvView view in Views) GC.KeepAlive(view);
-        foreach (ref readonly KvSignalInputs one in prompt.Inputs.Span) one.KeepAlive();
+        prompt.Evict.KeepAlive();
     }
 }

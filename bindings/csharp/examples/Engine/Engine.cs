@@ -9,7 +9,8 @@ var layer = new KvLayerGeometry { QueryHeads = QueryHeads, KvHeads = KvHeads, Ke
 var model = new KvGeometry(Layers, layer, Max);
 using var context = new KvContext();
 // A step may take back this many drafts and leave the window whole.
-using var plan = new KvPlan(context, model, KvPolicy.Parse("snapkv:budget=40,window=8,sink=2"), draftTokens: Drafts);
+using var plan = new KvPlan(context, model, KvPolicy.Parse("snapkv:budget=40,window=8,sink=2"),
+                            new KvPlanOptions { DraftTokens = Drafts });
 using var sequence = new KvSequence(plan);
 sequence.BeginObserving();
 using var workspace = plan.CreateWorkspace(KvOperation.Evict);

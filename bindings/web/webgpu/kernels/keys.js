@@ -1,57 +1,44 @@
 // Scores by keys alone: their norms, and their cosines with the mean direction.
-import {
-  FLOATS,
-  quadsOf,
-  quadType,
-  rowAddress,
-  rowBuffers,
-  rowFields,
-  rowQuads,
-  tree,
-} from './rows.js';
+import { FLOATS, readRows, tree } from './rows.js';
 
-const keyText = (v) => `
+// What a kernel has that scores one key per invocation: `body` sets `bits`, the score of `row`.
+const scoreKeys = (keys, body, buffers = []) => ({
+  fields: [['n_tokens', 'u32'], ['base', 'u32'], ['stride', 'u32'], ...keys.fields],
+  buffers: [...keys.buffers, ...buffers, { name: 'scores', type: 'array<u32>', write: true }],
+  code: `
 ${FLOATS}
-${rowAddress('keys', v.keys)}
-${rowQuads('keys', v.keys)}
-`;
+${keys.text}
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3u) {
+  let j = id.x;
+  if (j >= p.n_tokens) { return; }
+  let row = keys_row(id.y, j);
+  ${body}
+  scores[p.base + id.y * p.stride + j] = bits;
+}`,
+});
 
 /**
  * An invocation per (key, head): minus its Euclidean norm.
  * @param {{ keys: any }} v
  */
 export function keyNorms(v) {
-  return {
-    fields: [['n_tokens', 'u32'], ['base', 'u32'], ['stride', 'u32'], ...rowFields('keys')],
-    buffers: [
-      ...rowBuffers('keys', v.keys, quadType(v.keys)),
-      { name: 'scores', type: 'array<u32>', write: true },
-    ],
-    code: `
-${keyText(v)}
-@compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) id: vec3u) {
-  let j = id.x;
-  if (j >= p.n_tokens) { return; }
-  let row = keys_row(id.y, j);
-  var squares = vec4f();
+  const keys = readRows('keys', v.keys);
+  return scoreKeys(
+    keys,
+    `var squares = vec4f();
   var has_nan = false;
   var has_infinity = false;
-  for (var d = 0u; d < ${quadsOf(v.keys)}u; d++) {
-    let k = keys_quad(row, d);
-    let size = bitcast<vec4u>(k) & vec4u(0x7fffffffu);
+  ${keys.each(`let size = bitcast<vec4u>(x) & vec4u(0x7fffffffu);
     has_nan = has_nan || any(size > vec4u(INFINITY));
     has_infinity = has_infinity || any(size == vec4u(INFINITY));
-    squares += k * k;
-  }
+    squares += x * x;`)}
   let sum = squares.x + squares.y + squares.z + squares.w;
   var bits = bitcast<u32>(-sqrt(sum));
   // A norm beyond the range of f32 is infinite.
   if (has_infinity || !is_finite(bitcast<u32>(sum))) { bits = INFINITY | 0x80000000u; }
-  if (has_nan) { bits = NAN; }
-  scores[p.base + id.y * p.stride + j] = bits;
-}`,
-  };
+  if (has_nan) { bits = NAN; }`,
+  );
 }
 
 /** Tokens whose directions are added up by one workgroup. */
@@ -63,16 +50,18 @@ export const DIRECTION_PIECE = 256;
  * @param {{ keys: any }} v
  */
 export function keyDirections(v) {
-  const quads = quadsOf(v.keys);
+  const keys = readRows('keys', v.keys);
+  const { quads } = keys;
   const parts = Math.max(1, Math.floor(256 / quads));
   return {
-    fields: [['n_tokens', 'u32'], ['n_pieces', 'u32'], ...rowFields('keys')],
+    fields: [['n_tokens', 'u32'], ['n_pieces', 'u32'], ...keys.fields],
     buffers: [
-      ...rowBuffers('keys', v.keys, quadType(v.keys)),
+      ...keys.buffers,
       { name: 'pieces', type: 'array<vec4f>', write: true },
     ],
     code: `
-${keyText(v)}
+${FLOATS}
+${keys.text}
 var<workgroup> scales: array<f32, 256>; // 0: no direction
 var<workgroup> partial: array<vec4f, 256>;
 
@@ -85,10 +74,7 @@ fn main(@builtin(workgroup_id) id: vec3u, @builtin(local_invocation_index) t: u3
   if (t < n) {
     let row = keys_row(head, first + t);
     var squares = 0.0;
-    for (var d = 0u; d < ${quads}u; d++) {
-      let k = keys_quad(row, d);
-      squares += dot(k, k);
-    }
+    ${keys.each('squares += dot(x, x);')}
     if (is_finite(bitcast<u32>(squares))) { scale = 1.0 / max(sqrt(squares), 1.0e-12); }
   }
   scales[t] = scale;
@@ -147,30 +133,15 @@ fn main(@builtin(workgroup_id) id: vec3u, @builtin(local_invocation_index) t: u3
  * @param {{ keys: any }} v
  */
 export function keyCosines(v) {
-  const quads = quadsOf(v.keys);
-  return {
-    fields: [['n_tokens', 'u32'], ['base', 'u32'], ['stride', 'u32'], ...rowFields('keys')],
-    buffers: [
-      ...rowBuffers('keys', v.keys, quadType(v.keys)),
-      { name: 'direction', type: 'array<vec4f>' },
-      { name: 'scores', type: 'array<u32>', write: true },
-    ],
-    code: `
-${keyText(v)}
-@compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) id: vec3u) {
-  let j = id.x;
-  if (j >= p.n_tokens) { return; }
-  let row = keys_row(id.y, j);
-  var squares = 0.0;
+  const keys = readRows('keys', v.keys);
+  return scoreKeys(
+    keys,
+    `var squares = 0.0;
   var product = 0.0;
-  for (var d = 0u; d < ${quads}u; d++) {
-    let k = keys_quad(row, d);
-    squares += dot(k, k);
-    product += dot(k, direction[id.y * ${quads}u + d]);
-  }
+  ${keys.each(`squares += dot(x, x);
+    product += dot(x, direction[id.y * ${keys.quads}u + d]);`)}
   let score = bitcast<u32>(-(product / max(sqrt(squares), 1.0e-8)));
-  scores[p.base + id.y * p.stride + j] = select(NAN, score, is_finite(bitcast<u32>(squares)));
-}`,
-  };
+  let bits = select(NAN, score, is_finite(bitcast<u32>(squares)));`,
+    [{ name: 'direction', type: 'array<vec4f>' }],
+  );
 }

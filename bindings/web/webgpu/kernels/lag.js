@@ -1,14 +1,5 @@
 // Scores keys and values by how far they stand out from those after them.
-import {
-  FLOATS,
-  quadsOf,
-  quadType,
-  rowAddress,
-  rowBuffers,
-  rowFields,
-  rowQuads,
-  tree,
-} from './rows.js';
+import { FLOATS, readRows, tree } from './rows.js';
 
 /** The longest partition, whose numbers lie in workgroup memory. */
 export const MOST_LAG_BLOCK = 1024;
@@ -20,9 +11,9 @@ const THREADS = 128;
 // Ranges of the next partition's channels, and how far each token of this one
 // spreads on their scale. The shift by 1/2 changes no spread and keeps small
 // what is subtracted.
-const spreadText = (name, v) => `
+const spreadText = (name, v, rows) => `
 fn ${name}_spreads(head: u32, first: u32, t: u32, into: u32) {
-  for (var quad = t; quad < ${quadsOf(v)}u; quad += ${THREADS}u) {
+  for (var quad = t; quad < ${rows.quads}u; quad += ${THREADS}u) {
     var low = vec4f(3.4028234e38);
     var high = vec4f(-3.4028234e38);
     for (var i = 0u; i < p.block; i++) {
@@ -46,18 +37,15 @@ fn ${name}_spreads(head: u32, first: u32, t: u32, into: u32) {
     var sum = 0.0;
     var squares = 0.0;
     var bad = false;
-    for (var quad = 0u; quad < ${quadsOf(v)}u; quad++) {
-      let x = ${name}_quad(row, quad);
-      bad = bad || !all_finite(x);
-      var y = (x - least[quad]) * scale[quad] - vec4f(0.5);
+    ${rows.each(`bad = bad || !all_finite(x);
+      var y = (x - least[d]) * scale[d] - vec4f(0.5);
       ${
         v.dim % 4 === 0
           ? ''
-          : `if (quad == ${quadsOf(v) - 1}u) { y *= vec4f(${[0, 1, 2, 3].map((j) => (j < v.dim % 4 ? '1.0' : '0.0')).join(', ')}); }`
+          : `if (d == ${rows.quads - 1}u) { y *= vec4f(${[0, 1, 2, 3].map((j) => (j < v.dim % 4 ? '1.0' : '0.0')).join(', ')}); }`
       }
       sum += y.x + y.y + y.z + y.w;
-      squares += dot(y, y);
-    }
+      squares += dot(y, y);`)}
     let rest = max(squares - sum * sum / ${v.dim}.0, 0.0);
     let spread = ${v.dim === 1 ? '0.0' : `sqrt(rest / ${v.dim - 1}.0)`};
     bad = bad || !is_finite(bitcast<u32>(squares)) || !is_finite(bitcast<u32>(spread));
@@ -74,6 +62,9 @@ fn ${name}_spreads(head: u32, first: u32, t: u32, into: u32) {
  * @param {{ keys: any, values: any, capacity: number }} v
  */
 export function lagPartitions(v) {
+  const keys = readRows('keys', v.keys);
+  const values = readRows('values', v.values);
+  const quads = Math.max(keys.quads, values.quads);
   return {
     fields: [
       ['block', 'u32'],
@@ -82,22 +73,20 @@ export function lagPartitions(v) {
       ['base', 'u32'],
       ['stride', 'u32'],
       ['unit', 'f32'],
-      ...rowFields('keys'),
-      ...rowFields('values'),
+      ...keys.fields,
+      ...values.fields,
     ],
     buffers: [
-      ...rowBuffers('keys', v.keys, quadType(v.keys)),
-      ...rowBuffers('values', v.values, quadType(v.values)),
+      ...keys.buffers,
+      ...values.buffers,
       { name: 'scores', type: 'array<u32>', write: true },
     ],
     code: `
 ${FLOATS}
-${rowAddress('keys', v.keys)}
-${rowQuads('keys', v.keys)}
-${rowAddress('values', v.values)}
-${rowQuads('values', v.values)}
-var<workgroup> least: array<vec4f, ${Math.max(quadsOf(v.keys), quadsOf(v.values))}>;
-var<workgroup> scale: array<vec4f, ${Math.max(quadsOf(v.keys), quadsOf(v.values))}>;
+${keys.text}
+${values.text}
+var<workgroup> least: array<vec4f, ${quads}>;
+var<workgroup> scale: array<vec4f, ${quads}>;
 // Bits, of keys and then of values: spreads, then their softmax, NaN left out.
 var<workgroup> numbers: array<u32, ${2 * v.capacity}>;
 var<workgroup> red: array<f32, ${THREADS}>;
@@ -133,8 +122,8 @@ fn soften(t: u32, into: u32) {
   }
   workgroupBarrier();
 }
-${spreadText('keys', v.keys)}
-${spreadText('values', v.values)}
+${spreadText('keys', v.keys, keys)}
+${spreadText('values', v.values, values)}
 
 @compute @workgroup_size(${THREADS})
 fn main(@builtin(workgroup_id) id: vec3u, @builtin(local_invocation_index) t: u32) {

@@ -24,9 +24,6 @@ export const rowBuffers = (name, v, wideType, write = false) => [
   ...(v.paged ? [{ name: `${name}_table`, type: 'array<u32>' }] : []),
 ];
 
-/** The type of 4 elements. @param {RowVariant} v */
-export const quadType = (v) => (v.dtype === 'f32' ? 'vec4u' : 'vec2u');
-
 /** @param {RowVariant} v */
 export const quadsOf = (v) => Math.ceil(v.dim / 4);
 
@@ -48,7 +45,7 @@ export function rowAddress(name, v) {
  * @param {string} name
  * @param {RowVariant} v
  */
-export function rowQuads(name, v) {
+function rowQuads(name, v) {
   const head = `fn ${name}_quad(row: u32, i: u32) -> vec4f {`;
   if (v.wide) {
     return v.dtype === 'f32'
@@ -74,6 +71,26 @@ export function rowQuads(name, v) {
   ${last}
   return ${quad(perQuad)};
 }`;
+}
+
+/**
+ * Rows that a kernel reads 4 elements at a time.
+ * @param {string} name
+ * @param {RowVariant} v
+ */
+export function readRows(name, v) {
+  const quads = quadsOf(v);
+  return {
+    quads,
+    fields: rowFields(name),
+    buffers: rowBuffers(name, v, v.dtype === 'f32' ? 'vec4u' : 'vec2u'),
+    text: `${rowAddress(name, v)}\n${rowQuads(name, v)}`,
+    /** A loop over the quads `x`, of number d, of the row that begins at `row`. @param {string} body */
+    each: (body) => `for (var d = 0u; d < ${quads}u; d++) {
+      let x = ${name}_quad(row, d);
+      ${body}
+    }`,
+  };
 }
 
 // NaN and infinity are told by their bits, since WGSL lets a compiler assume

@@ -4,16 +4,7 @@
 // for pieces of the keys, which `windowSums` puts together. The second adds up
 // the weights that each key gets. Both have a tile of query rows in workgroup
 // memory, and an invocation multiplies all of them with one key at a time.
-import {
-  FLOATS,
-  quadsOf,
-  quadType,
-  rowAddress,
-  rowBuffers,
-  rowFields,
-  rowQuads,
-  tree,
-} from './rows.js';
+import { FLOATS, readRows, tree } from './rows.js';
 
 /** Invocations of a workgroup, one key each. */
 export const WINDOW_KEYS = 128;
@@ -34,15 +25,16 @@ export function rowsAtOnce(window, dim) {
 const range = (n) => Array.from({ length: n }, (_, i) => i);
 const lines = (n, line) => range(n).map(line).join('\n    ');
 
-// Declares a tile of query rows, loads it, and multiplies it with one key.
-const tileText = (v) => {
-  const quads = quadsOf(v.keys);
-  return `
+// What both passes have: `text` declares a tile of query rows and loads it, `products`
+// multiplies it with one key.
+function windowTile(v) {
+  const keys = readRows('keys', v.keys);
+  const queries = readRows('queries', v.queries);
+  const { quads } = keys;
+  const text = `
 ${FLOATS}
-${rowAddress('keys', v.keys)}
-${rowQuads('keys', v.keys)}
-${rowAddress('queries', v.queries)}
-${rowQuads('queries', v.queries)}
+${keys.text}
+${queries.text}
 var<workgroup> tile: array<vec4f, ${v.rows * quads}>;
 
 // Rows first_row .. of a query head; zeros behind the window.
@@ -65,27 +57,23 @@ fn logit(product: f32) -> f32 {
   return select(sign(x) * p.softcap * (1.0 - t) / (1.0 + t), x, is_nan(bitcast<u32>(x)));
 }
 `;
-};
-
-const products = (v) => `
+  const products = `
     ${lines(v.rows, (i) => `var s${i} = 0.0;`)}
-    for (var d = 0u; d < ${quadsOf(v.keys)}u; d++) {
-      let k = keys_quad(row, d);
-      ${lines(v.rows, (i) => `s${i} += dot(tile[${i * quadsOf(v.keys)}u + d], k);`)}
-    }`;
-
-const windowFields = (more) => [
-  ['n_tokens', 'u32'],
-  ['window', 'u32'],
-  ['group', 'u32'],
-  ['first_query', 'u32'],
-  ['n_pieces', 'u32'],
-  ['scale', 'f32'],
-  ['softcap', 'f32'],
-  ...more,
-  ...rowFields('keys'),
-  ...rowFields('queries'),
-];
+    ${keys.each(lines(v.rows, (i) => `s${i} += dot(tile[${i * quads}u + d], x);`))}`;
+  const fields = (more) => [
+    ['n_tokens', 'u32'],
+    ['window', 'u32'],
+    ['group', 'u32'],
+    ['first_query', 'u32'],
+    ['n_pieces', 'u32'],
+    ['scale', 'f32'],
+    ['softcap', 'f32'],
+    ...more,
+    ...keys.fields,
+    ...queries.fields,
+  ];
+  return { text, products, fields, buffers: [...keys.buffers, ...queries.buffers] };
+}
 
 /**
  * Workgroups (piece, tile of query rows, query head). Writes for each query
@@ -99,15 +87,15 @@ export function windowPieces(v) {
       WINDOW_KEYS,
       `for (var i = t; i < ${v.rows * WINDOW_KEYS}u; i += ${WINDOW_KEYS}u) { ${join('red[i]', 'red[i + o]')} }`,
     );
+  const tile = windowTile(v);
   return {
-    fields: windowFields([]),
+    fields: tile.fields([]),
     buffers: [
-      ...rowBuffers('keys', v.keys, quadType(v.keys)),
-      ...rowBuffers('queries', v.queries, quadType(v.queries)),
+      ...tile.buffers,
       { name: 'pieces', type: 'array<vec4u>', write: true },
     ],
     code: `
-${tileText(v)}
+${tile.text}
 const LOWEST = -3.4028234e38;
 var<workgroup> red: array<f32, ${v.rows * WINDOW_KEYS}>;
 var<workgroup> bad: atomic<u32>; // a bit per row
@@ -137,7 +125,7 @@ fn main(@builtin(workgroup_id) id: vec3u, @builtin(local_invocation_index) t: u3
   let end = min((id.x + 1u) * ${WINDOW_PIECE}u, min(p.n_tokens, past + first_row + ${v.rows}u));
   for (var j = id.x * ${WINDOW_PIECE}u + t; j < end; j += ${WINDOW_KEYS}u) {
     let row = keys_row(head, j);
-    ${products(v)}
+    ${tile.products}
     ${lines(
       v.rows,
       (i) => `if (j <= past + first_row + ${i}u) {
@@ -216,8 +204,9 @@ fn main(@builtin(global_invocation_id) id: vec3u) {
 export function windowWeights(v) {
   const write = (index, bad, value) =>
     `if (j < p.n_scored) { scores[p.base + ${index} * p.stride + j] = select(bitcast<u32>(${value}), NAN, ${bad}); }`;
+  const tile = windowTile(v);
   return {
-    fields: windowFields([
+    fields: tile.fields([
       ['n_scored', 'u32'],
       ['base', 'u32'],
       ['stride', 'u32'],
@@ -225,13 +214,12 @@ export function windowWeights(v) {
       ['group_scale', 'f32'],
     ]),
     buffers: [
-      ...rowBuffers('keys', v.keys, quadType(v.keys)),
-      ...rowBuffers('queries', v.queries, quadType(v.queries)),
+      ...tile.buffers,
       { name: 'sums', type: 'array<vec2u>' },
       { name: 'scores', type: 'array<u32>', write: true },
     ],
     code: `
-${tileText(v)}
+${tile.text}
 var<workgroup> row_sums: array<vec2u, ${v.rows}>;
 
 @compute @workgroup_size(${WINDOW_KEYS})
@@ -255,7 +243,7 @@ fn main(@builtin(workgroup_id) id: vec3u, @builtin(local_invocation_index) t: u3
         row_sums[t] = sums[query_head * p.window + min(first_row + t, p.window - 1u)];
       }
       workgroupBarrier();
-      ${products(v)}
+      ${tile.products}
       ${lines(
         v.rows,
         (i) => `if (first_row + ${i}u < p.window && j <= past + first_row + ${i}u) {

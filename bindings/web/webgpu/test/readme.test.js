@@ -1,9 +1,18 @@
-// The README's example runs as it is printed.
+// The README's example runs as it is printed: in the tree, and from the package that
+// consumer.sh has installed.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
 import { test } from 'node:test';
-import { createEvictor } from '../index.js';
+import { pathToFileURL } from 'node:url';
 import { makeBuffer, readBuffer, requestAdapter } from './gpu.js';
+
+const installed = process.env.KVEVICT_CONSUMER;
+const module =
+  installed === undefined
+    ? new URL('../index.js', import.meta.url)
+    : pathToFileURL(createRequire(`${installed}/`).resolve('@kvevict/web/webgpu'));
+const { createEvictor } = await import(module);
 
 test("the README's example evicts", async () => {
   const page = readFileSync(new URL('../README.md', import.meta.url), 'utf8');

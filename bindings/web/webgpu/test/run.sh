@@ -15,7 +15,7 @@ command -v node >/dev/null || missing "no node"
 version=$(node --version)
 version=${version#v}
 ((${version%%.*} >= 20)) || missing "node $version is older than 20"
-if [[ $test == */browser.test.js ]]; then
+if [[ $test == */browser.test.js || $test == */page.test.mjs ]]; then
   KVEVICT_CHROMIUM=$(command -v chromium || command -v chromium-browser) ||
     missing "no chromium"
   export KVEVICT_CHROMIUM

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "policy.h"
-
 namespace kvevict::llama_cli::eval {
 
 namespace {
@@ -38,7 +36,8 @@ std::vector<std::string> DefaultPolicies() {
 }
 
 Candidates MakeCandidates(std::span<const std::string> policies,
-                          std::span<const double> shares, uint32_t n_prompt) {
+                          std::span<const double> shares, uint32_t n_prompt,
+                          Engine engine) {
   Candidates candidates;
   for (const std::string& policy : policies) {
     if (policy.find("budget=") != std::string::npos) {
@@ -46,14 +45,14 @@ Candidates MakeCandidates(std::span<const std::string> policies,
           "policy \"{}\": the budgets are those of --keep", policy));
     }
     // With room for every token only a policy that cannot work fails.
-    Resolve(WithBudget(policy, n_prompt), n_prompt);
+    Resolve(WithBudget(policy, n_prompt), n_prompt, engine);
     for (const double share : shares) {
       Candidate c{policy, share, 0, ""};
       // A budget of 1 would be a share.
       c.budget = std::max(2u, static_cast<uint32_t>(share * n_prompt));
       c.text = WithBudget(policy, c.budget);
       try {
-        Resolve(c.text, n_prompt);
+        Resolve(c.text, n_prompt, engine);
         candidates.all.push_back(c);
       } catch (const std::runtime_error& error) {
         candidates.left_out.push_back(error.what());

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "policy.h"
+
 namespace kvevict::llama_cli::eval {
 
 struct Candidate {
@@ -27,9 +29,10 @@ struct Candidates {
 
 std::vector<std::string> DefaultPolicies();
 
-// Throws if a policy cannot work in llama.cpp, or if its text has a budget.
+// Throws if a policy cannot work in the engine, or if its text has a budget.
 Candidates MakeCandidates(std::span<const std::string> policies,
-                          std::span<const double> shares, uint32_t n_prompt);
+                          std::span<const double> shares, uint32_t n_prompt,
+                          Engine engine);
 
 }  // namespace kvevict::llama_cli::eval
 

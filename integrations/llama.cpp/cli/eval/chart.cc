@@ -6,8 +6,12 @@
 #include <cmath>
 #include <set>
 
+#include "tools/pictures/heat_map.h"
+
 namespace kvevict::llama_cli::eval {
 namespace {
+
+using tools::Escaped;
 
 // Narrow enough that a telephone shows its letters in a readable size.
 constexpr double kWidth = 480, kPlotHeight = 260;
@@ -191,26 +195,6 @@ std::string Legend(const Chart& chart) {
 }
 
 }  // namespace
-
-std::string Escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
 
 std::string Svg(const Chart& chart) {
   const size_t n_lines =

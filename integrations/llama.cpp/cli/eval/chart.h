@@ -30,9 +30,6 @@ struct Chart {
 // A picture of its own, or a part of a page, with a legend.
 std::string Svg(const Chart& chart);
 
-// Text for HTML and SVG.
-std::string Escaped(const std::string& text);
-
 }  // namespace kvevict::llama_cli::eval
 
 #endif  // KVEVICT_INTEGRATIONS_LLAMA_CLI_EVAL_CHART_H_

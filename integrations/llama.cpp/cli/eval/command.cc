@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,9 @@
 #include "arguments.h"
 #include "candidates.h"
 #include "kvevict/experimental.h"
+#include "llama_prefill.h"
+#include "maps.h"
+#include "own_prefill.h"
 #include "platform.h"
 #include "policy.h"
 #include "recall.h"
@@ -25,6 +29,8 @@
 #include "texts.h"
 #include "tools/commands/output.h"
 #include "tools/engine/progress_bar.h"
+#include "tools/llama/gguf.h"
+#include "tools/llama/llama_gguf.h"
 #include "windows.h"
 
 namespace kvevict::llama_cli {
@@ -35,16 +41,27 @@ using nlohmann::json;
 
 // Decoded one by one in the first window.
 constexpr uint32_t kDecoded = 16;
+// Of a fact in a text.
+constexpr double kDepths[] = {0, 0.25, 0.5, 0.75, 1};
 
 struct Arguments : ModelArguments {
   std::vector<std::string> texts, policies = DefaultPolicies();
   std::vector<double> keep = {50, 25, 12.5, 6.25};  // %
   uint32_t n_windows = 6, n_prompt = 0, n_predict = 0, stride = 0;
   uint32_t n_tasks = 1, n_task_tokens = 0;
+  std::vector<std::string> kinds = TaskKinds();
   std::vector<double> task_keep = {75, 50, 25, 12.5};  // %
+  uint32_t n_needles = 1;
+  std::vector<uint32_t> needle_tokens;
+  double needle_keep = 25;  // %
   uint64_t seed = 1;
   std::string out = "kvevict-eval";
   bool fresh = false, as_json = false;
+  bool own_engine = false;
+
+  Engine engine() const {
+    return own_engine ? Engine::kKvevict : Engine::kLlamaCpp;
+  }
 };
 
 void AddOptions(CLI::App& app, Arguments& args) {
@@ -80,6 +97,9 @@ void AddOptions(CLI::App& app, Arguments& args) {
                  "and frequent words, questions), made from the texts")
       ->capture_default_str()
       ->check(CLI::Range(uint32_t{0}, uint32_t{1000}));
+  app.add_option("--kinds", args.kinds, "Kinds of tasks")
+      ->capture_default_str()
+      ->check(CLI::IsMember(TaskKinds()));
   app.add_option("--task-tokens", args.n_task_tokens,
                  "Length of these (default: 1024, or half of what the model "
                  "was trained for)")
@@ -88,12 +108,31 @@ void AddOptions(CLI::App& app, Arguments& args) {
                  "Budgets for tasks: % of the bytes that stay")
       ->capture_default_str()
       ->check(CLI::Range(0.01, 100.0));
+  app.add_option("--needles", args.n_needles,
+                 "Texts for each length and depth of a fact, for heat maps; "
+                 "none without tasks")
+      ->capture_default_str()
+      ->check(CLI::Range(uint32_t{0}, uint32_t{1000}));
+  app.add_option("--needle-tokens", args.needle_tokens,
+                 "Lengths of these (default: a quarter, a half and all of "
+                 "--task-tokens)")
+      ->check(CLI::Range(uint32_t{64}, kMostCells / 2));
+  app.add_option("--needle-keep", args.needle_keep,
+                 "Budget for them: % of the bytes that stay")
+      ->capture_default_str()
+      ->check(CLI::Range(0.01, 100.0));
   app.add_option("--seed", args.seed, "Of the tasks")->capture_default_str();
   app.add_option(
          "-o,--out", args.out,
-         "Folder for results.json, table.md, kl.svg and report.html; a run "
+         "Folder for results.json, table.md, kl.svg, report.html and, where "
+         "gnuplot is, pictures/; a run "
          "that was interrupted goes on with what is there")
       ->capture_default_str();
+  app.add_flag("--own-engine", args.own_engine,
+               "Run the model with the engine of `kvevict demo --model`, in "
+               "f32 on the CPU: LLaMA's architecture alone, but also policies "
+               "whose heads or layers keep different numbers of tokens. "
+               "llama.cpp only makes tokens of texts");
   app.add_flag("--fresh", args.fresh, "Begin anew, whatever the folder has");
   app.add_flag("--json", args.as_json, "Print results.json, not the tables");
 }
@@ -106,15 +145,54 @@ void FitToModel(const llama_model* model, Arguments& args) {
   if (args.n_task_tokens == 0) {
     args.n_task_tokens = std::clamp(trained / 2, 64u, 1024u);
   }
+  if (args.n_tasks == 0) args.n_needles = 0;
+  if (args.needle_tokens.empty()) {
+    for (const uint32_t part : {4u, 2u, 1u}) {
+      args.needle_tokens.push_back(std::max(64u, args.n_task_tokens / part));
+    }
+  }
   if (args.n_predict == 0) args.n_predict = std::max(2u, args.n_prompt / 6);
 }
 
-bool ReadWeightsOf(const std::vector<std::string>& policies) {
-  return std::any_of(policies.begin(), policies.end(),
+// True if the adapter for llama.cpp reads weights of the model.
+bool ReadsWeightsOfModel(const Arguments& args) {
+  return !args.own_engine &&
+         std::any_of(args.policies.begin(), args.policies.end(),
                      [](const std::string& policy) {
                        return ReadsWeights(ParsePolicy(policy));
                      });
 }
+
+// What runs the model.
+class Runner {
+ public:
+  Runner(const Arguments& args, llama_model* model)
+      : args_(args), model_(model) {
+    if (!args.own_engine) return;
+    pool_.emplace(args.context.n_threads);
+    own_model_.emplace(tools::ReadGgufModel(tools::GgufFile(args.model)),
+                       *pool_);
+  }
+
+  std::unique_ptr<SharedPrefill> Prefill(std::span<const Candidate> candidates,
+                                         uint32_t n_prompt, uint32_t n_behind,
+                                         SharedPrefill::Progress progress) {
+    if (own_model_) {
+      return std::make_unique<OwnPrefill>(*own_model_, candidates, *pool_,
+                                          n_prompt, n_behind,
+                                          std::move(progress));
+    }
+    return std::make_unique<LlamaPrefill>(model_, candidates, args_.context,
+                                          n_prompt, n_behind,
+                                          std::move(progress));
+  }
+
+ private:
+  const Arguments& args_;
+  llama_model* model_;
+  std::optional<tools::ThreadPool> pool_;
+  std::optional<tools::LlamaModel> own_model_;
+};
 
 std::vector<double> Shares(const std::vector<double>& percents) {
   std::vector<double> shares;
@@ -140,16 +218,21 @@ json Setup(const Arguments& args, const llama_model* model,
           {"predict", args.n_predict},
           {"stride", args.stride},
           {"tasks", args.n_tasks},
+          {"kinds", args.kinds},
           {"task_tokens", args.n_task_tokens},
           {"task_keep", args.task_keep},
+          {"needles", args.n_needles},
+          {"needle_tokens", args.needle_tokens},
+          {"needle_keep", args.needle_keep},
           {"seed", args.seed},
-          {"cache_type", args.cache_type},
+          {"own_engine", args.own_engine},
+          {"cache_type", args.own_engine ? "f32" : args.cache_type},
           {"flash", !args.no_flash},
           {"ubatch", args.context.n_ubatch},
           {"gpu_layers", args.n_gpu_layers}};
 }
 
-void MeasureWindows(const Arguments& args, llama_model* model,
+void MeasureWindows(const Arguments& args, llama_model* model, Runner& runner,
                     const std::vector<Text>& texts,
                     const Candidates& candidates, Results& results) {
   const size_t n_done = results.Count("windows");
@@ -161,12 +244,12 @@ void MeasureWindows(const Arguments& args, llama_model* model,
       args.n_prompt + (candidates.all.size() + 1) * (args.n_predict - 1);
   tools::ProgressBar bar("windows", (windows.size() - n_done) * n_of_window);
   size_t n_read = 0;
-  SharedPrefill prefill(model, candidates.all, args.context, args.n_prompt,
-                        args.n_predict,
-                        [&](size_t n) { bar.Update(n_read += n); });
+  const auto prefill =
+      runner.Prefill(candidates.all, args.n_prompt, args.n_predict,
+                     [&](size_t n) { bar.Update(n_read += n); });
   for (size_t i = n_done; i < windows.size(); ++i) {
     n_read = (i - n_done) * n_of_window;
-    Measured window = MeasureWindow(prefill, candidates.all, windows[i].tokens,
+    Measured window = MeasureWindow(*prefill, candidates.all, windows[i].tokens,
                                     args.n_prompt, i == 0 ? kDecoded : 0);
     window.results["text"] = windows[i].text->name;
     window.results["at"] = windows[i].at;
@@ -175,11 +258,7 @@ void MeasureWindows(const Arguments& args, llama_model* model,
   }
 }
 
-void MeasureTasks(const Arguments& args, llama_model* model,
-                  const std::vector<Text>& texts, Results& results) {
-  const std::vector<std::string> kinds = TaskKinds();
-  const size_t n_done = results.Count("tasks"), n = args.n_tasks * kinds.size();
-  if (n_done >= n) return;
+std::vector<std::string> SentencesOf(const std::vector<Text>& texts) {
   std::vector<std::string> sentences;
   for (const Text& text : texts) {
     const auto more = Sentences(text.bytes);
@@ -189,28 +268,87 @@ void MeasureTasks(const Arguments& args, llama_model* model,
     throw std::runtime_error(
         "the texts have no sentences for tasks; --tasks 0 goes without");
   }
+  return sentences;
+}
+
+Measured MeasureTaskOf(const Arguments& args, llama_model* model,
+                       Runner& runner, const Task& task,
+                       const std::vector<double>& shares) {
+  const TokenizedTask tokenized = TokenizeTask(model, task);
+  const auto n_context = static_cast<uint32_t>(tokenized.context.size());
+  const Candidates candidates =
+      MakeCandidates(args.policies, shares, n_context, args.engine());
+  const auto prefill =
+      runner.Prefill(candidates.all, n_context, tokenized.Behind(), nullptr);
+  return MeasureTask(*prefill, candidates.all, tokenized);
+}
+
+CountTokens CountBy(const llama_model* model) {
   const llama_vocab* vocab = llama_model_get_vocab(model);
-  const auto count = [&](const std::string& piece) {
+  return [vocab](const std::string& piece) {
     return static_cast<uint32_t>(Tokenize(vocab, piece, false, false).size());
   };
-  const std::vector<double> shares = Shares(args.task_keep);
+}
+
+void MeasureTasks(const Arguments& args, llama_model* model, Runner& runner,
+                  const std::vector<Text>& texts, Results& results) {
+  const std::vector<std::string>& kinds = args.kinds;
+  const size_t n_done = results.Count("tasks"), n = args.n_tasks * kinds.size();
+  if (n_done >= n) return;
+  const std::vector<std::string> sentences = SentencesOf(texts);
+  const CountTokens count = CountBy(model);
   tools::ProgressBar bar("tasks", n - n_done);
   for (size_t i = n_done; i < n; ++i) {
     const std::string& kind = kinds[i % kinds.size()];
-    const TokenizedTask task =
-        TokenizeTask(model, MakeTask(kind, args.seed + i / kinds.size(),
-                                     args.n_task_tokens, sentences, count));
-    const auto n_context = static_cast<uint32_t>(task.context.size());
-    const Candidates candidates =
-        MakeCandidates(args.policies, shares, n_context);
-    SharedPrefill prefill(model, candidates.all, args.context, n_context,
-                          task.Behind(), nullptr);
-    Measured measured = MeasureTask(prefill, candidates.all, task);
+    Measured measured =
+        MeasureTaskOf(args, model, runner,
+                      MakeTask(kind, args.seed + i / kinds.size(),
+                               args.n_task_tokens, sentences, count),
+                      Shares(args.task_keep));
     measured.results["kind"] = kind;
     results.Add("tasks", std::move(measured));
     results.SetPeakBytes(PeakBytes());
     bar.Update(i + 1 - n_done);
   }
+}
+
+void MeasureNeedles(const Arguments& args, llama_model* model, Runner& runner,
+                    const std::vector<Text>& texts, Results& results) {
+  const size_t n_cells = args.needle_tokens.size() * std::size(kDepths);
+  const size_t n_done = results.Count("needles"), n = args.n_needles * n_cells;
+  if (n_done >= n) return;
+  const std::vector<std::string> sentences = SentencesOf(texts);
+  const CountTokens count = CountBy(model);
+  tools::ProgressBar bar("needles", n - n_done);
+  for (size_t i = n_done; i < n; ++i) {
+    const double depth = kDepths[i % std::size(kDepths)];
+    const uint32_t length =
+        args.needle_tokens[i % n_cells / std::size(kDepths)];
+    Measured measured = MeasureTaskOf(
+        args, model, runner,
+        MakeNeedle(depth, args.seed + i / n_cells, length, sentences, count),
+        {args.needle_keep / 100});
+    measured.results["depth"] = depth;
+    measured.results["length"] = length;
+    results.Add("needles", std::move(measured));
+    results.SetPeakBytes(PeakBytes());
+    bar.Update(i + 1 - n_done);
+  }
+}
+
+// Draws the heat maps to `folder`. Returns the reason why not.
+std::string DrawMaps(const json& document, const std::string& folder) {
+  if (tools::GnuplotVersion().empty()) {
+    return "gnuplot is not here (Debian's package is gnuplot-nox).";
+  }
+  std::vector<tools::HeatMap> maps;
+  for (const auto& more :
+       {NeedleMaps(document, false), NeedleMaps(document, true),
+        PositionMaps(document), ByteMaps(document)}) {
+    maps.insert(maps.end(), more.begin(), more.end());
+  }
+  tools::DrawHeatMaps(folder, maps);
+  return "";
 }
 
 void WriteFile(const std::string& path, const std::string& text) {
@@ -231,13 +369,13 @@ int Evaluate(int argc, char** argv) {
   AddOptions(app, args);
   app.footer(&PoliciesThatCannotWork);
   if (const auto status = Parse(app, argc, argv, args)) return *status;
-  const Model model = Load(args, ReadWeightsOf(args.policies));
+  const Model model = Load(args, ReadsWeightsOfModel(args));
   FitToModel(model.get(), args);
   const std::vector<Text> texts =
       ReadTexts(llama_model_get_vocab(model.get()), args.texts);
   const std::vector<double> shares = Shares(args.keep);
   const Candidates candidates =
-      MakeCandidates(args.policies, shares, args.n_prompt);
+      MakeCandidates(args.policies, shares, args.n_prompt, args.engine());
   for (const std::string& why : candidates.left_out) {
     fmt::print(stderr, "left out: {}\n", why);
   }
@@ -246,9 +384,10 @@ int Evaluate(int argc, char** argv) {
   const std::string path = args.out + "/results.json";
   if (args.fresh) std::filesystem::remove(path);
   Results results(path, Setup(args, model.get(), texts, candidates));
-  MeasureWindows(args, model.get(), texts, candidates, results);
-
-  MeasureTasks(args, model.get(), texts, results);
+  Runner runner(args, model.get());
+  MeasureWindows(args, model.get(), runner, texts, candidates, results);
+  MeasureTasks(args, model.get(), runner, texts, results);
+  MeasureNeedles(args, model.get(), runner, texts, results);
 
   const json& document = results.document();
   if (args.as_json) {
@@ -274,7 +413,11 @@ int Evaluate(int argc, char** argv) {
   if (summary.n_windows > 0) {
     WriteFile(args.out + "/kl.svg", Svg(KlChart(document, summary)));
   }
-  WriteFile(args.out + "/report.html", Report(document, summary, tasks));
+  const std::string pictures = args.out + "/pictures";
+  const std::string no_maps = DrawMaps(document, pictures);
+  if (!no_maps.empty()) fmt::print(stderr, "no heat maps: {}\n", no_maps);
+  WriteFile(args.out + "/report.html",
+            Report(document, summary, tasks, pictures, no_maps));
   tools::WriteOutput(text);
   return 0;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <stdexcept>
+#include <utility>
 
 #include "arguments.h"
 #include "tools/llama/log_softmax.h"
@@ -54,16 +55,34 @@ Score ScoreOf(std::span<const float> logits, const Tokens& answer) {
   return score;
 }
 
-// Feeds `before` and the answer behind what was evicted.
+// The mean of KL(full || evicted) over the tokens of an answer, in nats.
+double MeanKl(std::span<const float> full, std::span<const float> evicted,
+              size_t n_tokens) {
+  const size_t n_vocab = full.size() / n_tokens;
+  double sum = 0;
+  for (size_t i = 0; i < full.size(); i += n_vocab) {
+    sum += tools::KlDivergence(full.subspan(i, n_vocab),
+                               evicted.subspan(i, n_vocab));
+  }
+  return sum / static_cast<double>(n_tokens);
+}
+
+// Feeds `before` and the answer behind what was evicted. `full` has the logits
+// of the full cache; where it is empty they become these.
 void Answer(SharedPrefill& prefill, const Tokens& before, const Tokens& answer,
-            json& scores) {
+            std::vector<float>& full, json& scores) {
   Tokens tokens = Joined(before, answer);
   tokens.pop_back();
-  const Score score =
-      ScoreOf(prefill.Continue(tokens, before.size() - 1), answer);
+  std::vector<float> logits = prefill.Continue(tokens, before.size() - 1);
   prefill.TakeBackContinued();
+  const Score score = ScoreOf(logits, answer);
   scores["exact"].push_back(score.exact ? 1 : 0);
   scores["lp"].push_back(score.lp);
+  if (full.empty()) {
+    full = std::move(logits);
+  } else {
+    scores["kl"].push_back(MeanKl(full, logits, answer.size()));
+  }
 }
 
 }  // namespace
@@ -101,18 +120,22 @@ Measured MeasureTask(SharedPrefill& prefill,
   Measured measured;
   const auto start = std::chrono::steady_clock::now();
   prefill.Read(task.context);
+  // The last row is the full cache, which the others are compared with.
   std::vector<json> rows(candidates.size() + 1);
-  for (size_t i = 0; i < rows.size(); ++i) {
+  std::vector<std::vector<float>> full(task.questions.size());
+  for (size_t i = rows.size(); i-- > 0;) {
     prefill.Evict(i);
-    for (const auto& [ask, prefix, answer] : task.questions) {
-      Answer(prefill, Joined(ask, prefix), answer, rows[i]["unseen"]);
+    for (size_t q = 0; q < full.size(); ++q) {
+      const auto& [ask, prefix, answer] = task.questions[q];
+      Answer(prefill, Joined(ask, prefix), answer, full[q], rows[i]["unseen"]);
     }
   }
   for (const auto& [ask, prefix, answer] : task.questions) {
     prefill.ReadOn(ask, ask.size());
-    for (size_t i = 0; i < rows.size(); ++i) {
+    std::vector<float> with_question;
+    for (size_t i = rows.size(); i-- > 0;) {
       prefill.Evict(i);
-      Answer(prefill, prefix, answer, rows[i]["seen"]);
+      Answer(prefill, prefix, answer, with_question, rows[i]["seen"]);
     }
     prefill.TakeBack(static_cast<uint32_t>(task.context.size()));
   }

@@ -4,12 +4,15 @@
 #include <cmath>
 #include <functional>
 
+#include "maps.h"
 #include "tables.h"
 
 namespace kvevict::llama_cli::eval {
 namespace {
 
 using nlohmann::json;
+using tools::Escaped;
+using tools::HeatMap;
 
 const char kHead[] =
     "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">"
@@ -22,6 +25,7 @@ const char kHead[] =
     ".pictures{display:grid;gap:1rem;"
     "grid-template-columns:repeat(auto-fit,minmax(min(100%,30rem),1fr))}"
     ".pictures svg{width:100%;max-width:40rem}"
+    ".maps{grid-template-columns:repeat(auto-fit,minmax(min(100%,20rem),1fr))}"
     ".wide{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem}"
     "th,td{padding:.2rem .6rem;text-align:right;white-space:nowrap;"
     "border-bottom:1px solid #ddd}"
@@ -98,8 +102,8 @@ std::vector<Chart> TaskCharts(const json& document, const TaskSummary& tasks) {
       return seen ? row.seen : row.unseen;
     };
     const std::string when = seen ? "question seen" : "question unseen";
-    charts.push_back({.title = "Right of what the full cache answers, " + when,
-                      .y_title = "right, %",
+    charts.push_back({.title = "Right answers, " + when,
+                      .y_title = "% of those that the full cache gets right",
                       .reference = "full cache",
                       .reference_y = 100,
                       .series = SeriesOf<TaskRow>(
@@ -122,6 +126,19 @@ std::string Pictures(const std::vector<Chart>& charts) {
   for (const Chart& chart : charts) {
     if (HasPoints(chart)) out += Svg(chart);
   }
+  return out + "</div>\n";
+}
+
+std::string Paragraphs(const std::string& lines);
+
+std::string Maps(const char* title, const char* note,
+                 const std::vector<HeatMap>& maps,
+                 const std::string& pictures) {
+  if (maps.empty()) return "";
+  std::string out = "<h2>" + std::string(title) + "</h2>\n";
+  if (*note != '\0') out += Paragraphs(note);
+  out += "<div class=\"pictures maps\">\n";
+  for (const HeatMap& map : maps) out += tools::InlineSvg(pictures, map);
   return out + "</div>\n";
 }
 
@@ -156,7 +173,8 @@ Chart KlChart(const json& document, const Summary& summary) {
 }
 
 std::string Report(const json& document, const Summary& summary,
-                   const TaskSummary& tasks) {
+                   const TaskSummary& tasks, const std::string& pictures,
+                   const std::string& no_maps) {
   std::string out = kHead;
   out += "<h1>What eviction costs " +
          Escaped(document["setup"]["model"].get<std::string>()) + "</h1>\n";
@@ -172,6 +190,19 @@ std::string Report(const json& document, const Summary& summary,
     out += Pictures(TaskCharts(document, tasks));
     out += Table(TasksGrid(tasks));
   }
+  if (!no_maps.empty()) {
+    return out + Paragraphs("No heat maps: " + no_maps) + "</body></html>\n";
+  }
+  out += Maps("A fact by its depth and the length of the text, question unseen",
+              "Log probability per token of the answer, less the full cache's. "
+              "0: nothing is lost. Dark: the fact is gone.",
+              NeedleMaps(document, false), pictures);
+  out +=
+      Maps("The same, question seen", "", NeedleMaps(document, true), pictures);
+  out += Maps("Which rows stay",
+              "The first window, by layer and position. Dark: nothing stays.",
+              PositionMaps(document), pictures);
+  out += Maps("Bytes by layer and KV head", "", ByteMaps(document), pictures);
   return out + "</body></html>\n";
 }
 

@@ -13,8 +13,11 @@ namespace kvevict::llama_cli::eval {
 // KL to the full cache against bytes, by policy.
 Chart KlChart(const nlohmann::json& document, const Summary& summary);
 
+// `pictures` has the heat maps that gnuplot drew. Without any, `no_maps` is the
+// reason.
 std::string Report(const nlohmann::json& document, const Summary& summary,
-                   const TaskSummary& tasks);
+                   const TaskSummary& tasks, const std::string& pictures,
+                   const std::string& no_maps);
 
 }  // namespace kvevict::llama_cli::eval
 

@@ -42,9 +42,11 @@ Results::Results(std::string path, json setup) : path_(std::move(path)) {
   document_ = {{"setup", std::move(setup)},
                {"windows", json::array()},
                {"tasks", json::array()},
+               {"needles", json::array()},
                {"timings",
                 {{"windows", json::array()},
                  {"tasks", json::array()},
+                 {"needles", json::array()},
                  {"peak_bytes", 0}}}};
 }
 

@@ -16,7 +16,8 @@ class Results {
   // another setup, or no such file.
   Results(std::string path, nlohmann::json setup);
 
-  // The number of measured items of a kind: "windows" or "tasks".
+  // The number of measured items of a kind: "windows", "tasks" or
+  // "needles".
   size_t Count(const char* kind) const { return document_[kind].size(); }
   // Adds the next item and replaces the file.
   void Add(const char* kind, Measured item);

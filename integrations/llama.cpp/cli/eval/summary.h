@@ -46,6 +46,7 @@ Summary Summarize(const nlohmann::json& document);
 struct Recall {
   Mean right;  // the share right of what the full cache answers
   Mean lp;     // log probability per token of the answer less the full cache's
+  Mean kl;     // KL(full || evicted) per token of the answer, in nats
 };
 struct TaskRow {
   std::string policy;

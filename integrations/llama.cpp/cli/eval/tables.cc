@@ -46,8 +46,8 @@ Grid WindowsGrid(const Summary& s) {
 }
 
 Grid TasksGrid(const TaskSummary& s) {
-  Grid grid{{"policy", "KV %", "seen, right %", "seen, Δ nats",
-             "unseen, right %", "unseen, Δ nats"},
+  Grid grid{{"policy", "KV %", "seen, right %", "seen, Δ nats", "seen, KL",
+             "unseen, right %", "unseen, Δ nats", "unseen, KL"},
             {}};
   for (const TaskRow& row : s.rows) {
     // Nothing is right if the full cache answers nothing.
@@ -56,7 +56,9 @@ Grid TasksGrid(const TaskSummary& s) {
     };
     grid.rows.push_back({row.policy, fmt::format("{:g}", 100 * row.share),
                          right(row.seen.right), WithError(row.seen.lp, 2),
-                         right(row.unseen.right), WithError(row.unseen.lp, 2)});
+                         WithError(row.seen.kl, 3), right(row.unseen.right),
+                         WithError(row.unseen.lp, 2),
+                         WithError(row.unseen.kl, 3)});
   }
   return grid;
 }
@@ -127,7 +129,8 @@ std::string Ceilings(const TaskSummary& s) {
       "{} contexts with tasks. The full cache answers {} of {} questions: {}. "
       "Only these count as right.\nseen: asked before the eviction; unseen: "
       "after it. Δ nats: log probability per token of the answer, less the "
-      "full cache's.\n",
+      "full cache's. KL: of the full cache's predictions of these tokens from "
+      "the evicted one's.\n",
       s.n_contexts, n_right, n_asked, kinds);
 }
 

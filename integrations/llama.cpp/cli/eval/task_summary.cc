@@ -31,12 +31,12 @@ Mean Ratio(const std::vector<double>& parts,
 
 // Sums up the index-th candidate over all contexts.
 Recall RecallOf(const json& tasks, size_t index, const char* mode) {
-  std::vector<double> right, answered, lp;
+  std::vector<double> right, answered, lp, kl;
   for (const json& task : tasks) {
     const json& full = task["full"][mode];
     const json& evicted = task["evicted"][index][mode];
     const size_t n = full["exact"].size();
-    right.push_back(0), answered.push_back(0), lp.push_back(0);
+    right.push_back(0), answered.push_back(0), lp.push_back(0), kl.push_back(0);
     for (size_t q = 0; q < n; ++q) {
       const auto is_answered = full["exact"][q].get<double>();
       answered.back() += is_answered;
@@ -44,9 +44,10 @@ Recall RecallOf(const json& tasks, size_t index, const char* mode) {
       lp.back() +=
           (evicted["lp"][q].get<double>() - full["lp"][q].get<double>()) /
           static_cast<double>(n);
+      kl.back() += evicted["kl"][q].get<double>() / static_cast<double>(n);
     }
   }
-  return {Ratio(right, answered), MeanOf(lp)};
+  return {Ratio(right, answered), MeanOf(lp), MeanOf(kl)};
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 
 namespace kvevict::llama_cli::eval {
@@ -75,9 +76,10 @@ struct Room {
   uint32_t n_tokens;
   std::span<const std::string> sentences;
   const CountTokens& count;
+  double depth = -1;  // of the facts in the text; below 0: random ones
 };
 
-// The facts at random places among as many sentences as there is room for, in
+// The facts at their places among as many sentences as there is room for, in
 // the order that they have.
 std::string Hide(Room& room, const std::vector<std::string>& facts) {
   uint32_t n_left = room.n_tokens;
@@ -102,7 +104,10 @@ std::string Hide(Room& room, const std::vector<std::string>& facts) {
   }
   std::vector<size_t> places;
   for (size_t i = 0; i < facts.size(); ++i) {
-    places.push_back(room.random.Below(text.size() + 1));
+    places.push_back(room.depth < 0
+                         ? room.random.Below(text.size() + 1)
+                         : static_cast<size_t>(std::lround(
+                               room.depth * static_cast<double>(text.size()))));
   }
   std::sort(places.begin(), places.end());
   for (size_t i = facts.size(); i > 0; --i) {
@@ -286,6 +291,14 @@ Task MakeTask(const std::string& kind, uint64_t seed, uint32_t n_tokens,
     return kKinds[i].second(room);
   }
   throw std::runtime_error("no kind of task is called " + kind);
+}
+
+Task MakeNeedle(double depth, uint64_t seed, uint32_t n_tokens,
+                std::span<const std::string> sentences,
+                const CountTokens& count) {
+  Random random(seed);
+  Room room{random, n_tokens, sentences, count, depth};
+  return Single(room);
 }
 
 std::vector<std::string> Sentences(const std::string& text) {

@@ -32,6 +32,11 @@ using CountTokens = std::function<uint32_t(const std::string&)>;
 Task MakeTask(const std::string& kind, uint64_t seed, uint32_t n_tokens,
               std::span<const std::string> sentences, const CountTokens& count);
 
+// A single fact at a depth in the text, from 0 to 1.
+Task MakeNeedle(double depth, uint64_t seed, uint32_t n_tokens,
+                std::span<const std::string> sentences,
+                const CountTokens& count);
+
 // The sentences of a text, without those that are very short or long.
 std::vector<std::string> Sentences(const std::string& text);
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "kept.h"
 #include "tools/llama/log_softmax.h"
 
 namespace kvevict::llama_cli::eval {
@@ -100,12 +101,15 @@ Measured MeasureWindow(SharedPrefill& prefill,
   }
   for (size_t i = 0; i < candidates.size(); ++i) {
     report = prefill.Evict(i);
+    const json kept =
+        decoded.empty() ? json() : KeptRows(prefill.Evicted(), n_prompt);
     const Predictions evicted = predict();
     json row = {{"policy", candidates[i].policy},
                 {"share", candidates[i].share},
                 {"cells", report.cells_after},
                 {"bytes", report.bytes_after},
                 {"nll", evicted.Nll()}};
+    if (!kept.is_null()) row["kept"] = kept;
     row["mass"] =
         std::isnan(report.mass_kept) ? json() : json(report.mass_kept);
     AddDifference(full, evicted, row);

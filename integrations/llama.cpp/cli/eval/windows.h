@@ -18,7 +18,7 @@ struct Measured {
 // Reads the first n_prompt tokens, evicts them by every candidate, and feeds
 // the others in one batch. Every token but the first of these is predicted
 // after the eviction. With n_decode the speed of decoding is measured too, by
-// as many of them one by one.
+// as many of them one by one, and the results tell which rows stayed.
 Measured MeasureWindow(SharedPrefill& prefill,
                        std::span<const Candidate> candidates,
                        std::span<const llama_token> window, uint32_t n_prompt,

@@ -239,6 +239,13 @@ inline void LoadMatrix4(uint32_t (&r)[4], const void* shared_row,
   shim::Read<16>(shared_row, row);
   simt::WarpLoadMatrix4(r, row, site);
 }
+inline void LoadTransposed4(uint32_t (&r)[4], const void* shared_row,
+                            Site site = Site::Here()) {
+  simt::CheckShared16(shared_row, site);
+  uint32_t row[4];
+  shim::Read<16>(shared_row, row);
+  simt::WarpLoadTransposed4(r, row, site);
+}
 
 template <int kDType>
 void MultiplyAccumulate16816(float (&c)[4], const uint32_t (&a)[4],

@@ -7,23 +7,14 @@ import java.util.List;
 import java.util.Objects;
 
 /** One layer of one sequence in {@link Context#attend}. Immutable. */
-public final class Attention {
+public final class Attention extends AttentionFields<Attention> {
   private final View view;
-  private final int tokenCount;
-  private final int queryHeads;
-  private final int queryCount;
   private final Plane queries;
   private final Plane out;
   private Numbers tokenCounts; // null: all heads hold tokenCount
-  private int valueHeadDim;
-  private int window;
-  private boolean nonCausal;
-  private float softmaxScale;
-  private float logitSoftcap;
   private Numbers sinkLogits; // or null
   private Plane rowLse; // or null
   private Plane attentionSums; // or null
-  private int sumHeads;
 
   private Attention(
       View view, int tokenCount, int queryHeads, int queryCount, Plane queries, Plane out) {
@@ -33,21 +24,6 @@ public final class Attention {
     this.queryCount = Memory.count(queryCount, "queryCount");
     this.queries = Objects.requireNonNull(queries, "queries");
     this.out = Objects.requireNonNull(out, "out");
-  }
-
-  private Attention copy() {
-    Attention copy = new Attention(view, tokenCount, queryHeads, queryCount, queries, out);
-    copy.tokenCounts = tokenCounts;
-    copy.valueHeadDim = valueHeadDim;
-    copy.window = window;
-    copy.nonCausal = nonCausal;
-    copy.softmaxScale = softmaxScale;
-    copy.logitSoftcap = logitSoftcap;
-    copy.sinkLogits = sinkLogits;
-    copy.rowLse = rowLse;
-    copy.attentionSums = attentionSums;
-    copy.sumHeads = sumHeads;
-    return copy;
   }
 
   /**
@@ -73,9 +49,9 @@ public final class Attention {
    * @return this job with the counts
    */
   public Attention withTokenCounts(IntBuffer each) {
-    Attention copy = copy();
-    copy.tokenCounts = Numbers.of(each, "each");
-    return copy;
+    Attention next = next();
+    next.tokenCounts = Numbers.of(each, "each");
+    return next;
   }
 
   /**
@@ -85,68 +61,9 @@ public final class Attention {
    * @return this job with the counts
    */
   public Attention withTokenCounts(long each) {
-    Attention copy = copy();
-    copy.tokenCounts = Numbers.at(each, Integer.MAX_VALUE, "each");
-    return copy;
-  }
-
-  /**
-   * Sets how many first elements of a key's row are values, for views without values (MLA).
-   *
-   * @param n the number of elements; 0: all of them
-   * @return this job with so many
-   */
-  public Attention withVHeadDim(int n) {
-    Attention copy = copy();
-    copy.valueHeadDim = Memory.count(n, "n");
-    return copy;
-  }
-
-  /**
-   * Sets a sliding window.
-   *
-   * @param n a query sees no slot that lies so many or more before its own; 0: none
-   * @return this job with the window
-   */
-  public Attention withWindow(int n) {
-    Attention copy = copy();
-    copy.window = Memory.count(n, "n");
-    return copy;
-  }
-
-  /**
-   * Lets queries see slots after their own, too.
-   *
-   * @return this job, not causal
-   */
-  public Attention nonCausal() {
-    Attention copy = copy();
-    copy.nonCausal = true;
-    return copy;
-  }
-
-  /**
-   * Sets what multiplies products of queries and keys.
-   *
-   * @param scale 0 means 1 / sqrt(keyHeadDim)
-   * @return this job with the scale
-   */
-  public Attention withSoftmaxScale(float scale) {
-    Attention copy = copy();
-    copy.softmaxScale = scale;
-    return copy;
-  }
-
-  /**
-   * Scaled logits x become cap * tanh(x / cap).
-   *
-   * @param cap 0: they stay
-   * @return this job with the cap
-   */
-  public Attention withLogitSoftcap(float cap) {
-    Attention copy = copy();
-    copy.logitSoftcap = cap;
-    return copy;
+    Attention next = next();
+    next.tokenCounts = Numbers.at(each, Integer.MAX_VALUE, "each");
+    return next;
   }
 
   /**
@@ -156,9 +73,9 @@ public final class Attention {
    * @return this job with the sinks
    */
   public Attention withSinkLogits(FloatBuffer logits) {
-    Attention copy = copy();
-    copy.sinkLogits = Numbers.of(logits, "logits");
-    return copy;
+    Attention next = next();
+    next.sinkLogits = Numbers.of(logits, "logits");
+    return next;
   }
 
   /**
@@ -168,9 +85,9 @@ public final class Attention {
    * @return this job with the sinks
    */
   public Attention withSinkLogits(long logits) {
-    Attention copy = copy();
-    copy.sinkLogits = Numbers.at(logits, queryHeads, "logits");
-    return copy;
+    Attention next = next();
+    next.sinkLogits = Numbers.at(logits, queryHeads, "logits");
+    return next;
   }
 
   /**
@@ -180,24 +97,22 @@ public final class Attention {
    * @return this job with the plane
    */
   public Attention withRowLse(Plane lse) {
-    Attention copy = copy();
-    copy.rowLse = lse;
-    return copy;
+    Attention next = next();
+    next.rowLse = lse;
+    return next;
   }
 
   /**
    * Asks for the attention weight that each slot got from all queries, as {@link
    * SignalInputs#withAttentionSums} of a step or chunk takes it.
    *
-   * @param each receives [headCount, tokenCount] f32, headDim 1; or null
-   * @param headCount queryHeads, or kvHeads, whose query heads are added up; 0: queryHeads
+   * @param each receives [sumHeads, tokenCount] f32, headDim 1; or null
    * @return this job with the sums
    */
-  public Attention withAttentionSums(Plane each, int headCount) {
-    Attention copy = copy();
-    copy.attentionSums = each;
-    copy.sumHeads = Memory.count(headCount, "headCount");
-    return copy;
+  public Attention withAttentionSums(Plane each) {
+    Attention next = next();
+    next.attentionSums = each;
+    return next;
   }
 
   /** The native structs of a call's jobs; a try block keeps what they point to reachable. */
@@ -223,19 +138,10 @@ public final class Attention {
     private View.Content write(Attention job, Device device, int at, int planes) {
       View.Content cache = job.view.content(device, job.tokenCount, job.tokenCounts);
       int sumCount = job.sumHeads == 0 ? job.queryHeads : job.sumHeads;
-      struct.putInt(at + Abi.AttentionJob.STRUCT_SIZE, Abi.AttentionJob.SIZEOF)
-          .putInt(at + Abi.AttentionJob.N_TOKENS, job.tokenCount)
+      job.fill(struct, at)
           .putLong(at + Abi.AttentionJob.TOKEN_COUNTS,
               Numbers.each(job.tokenCounts, device, cache.kvHeads, "tokenCounts"))
           .putLong(at + Abi.AttentionJob.VIEW, cache.struct.address)
-          .putInt(at + Abi.AttentionJob.N_Q_HEADS, job.queryHeads)
-          .putInt(at + Abi.AttentionJob.N_QUERIES, job.queryCount)
-          .putInt(at + Abi.AttentionJob.V_HEAD_DIM, job.valueHeadDim)
-          .putInt(at + Abi.AttentionJob.WINDOW, job.window)
-          .putFlag(at + Abi.AttentionJob.NON_CAUSAL, job.nonCausal)
-          .putFloat(at + Abi.AttentionJob.SOFTMAX_SCALE, job.softmaxScale)
-          .putFloat(at + Abi.AttentionJob.LOGIT_SOFTCAP, job.logitSoftcap)
-          .putInt(at + Abi.AttentionJob.N_SUM_HEADS, job.sumHeads)
           .putLong(at + Abi.AttentionJob.SINK_LOGITS,
               job.sinkLogits == null ? 0 : job.sinkLogits.input(device, "sinkLogits"))
           .putLong(at + Abi.AttentionJob.SINK_LOGITS_LEN,

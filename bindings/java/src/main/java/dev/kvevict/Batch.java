@@ -17,9 +17,8 @@ public final class Batch {
   private Batch() {}
 
   /** How many tokens a sequence appends. Immutable. */
-  public static final class Tokens {
+  public static final class Tokens extends SequenceTokensFields<Tokens> {
     private final Sequence sequence;
-    private final int tokenCount;
 
     private Tokens(Sequence sequence, int tokenCount) {
       this.sequence = Objects.requireNonNull(sequence, "sequence");
@@ -39,9 +38,8 @@ public final class Batch {
   }
 
   /** The logical length that a sequence returns to. Immutable. */
-  public static final class Length {
+  public static final class Length extends SequenceLengthFields<Length> {
     private final Sequence sequence;
-    private final int newLength;
 
     private Length(Sequence sequence, int newLength) {
       this.sequence = Objects.requireNonNull(sequence, "sequence");
@@ -61,11 +59,9 @@ public final class Batch {
   }
 
   /** The observations of a sequence, for {@link Sequence#observe(List, int, int)}. */
-  public static final class Observations {
+  public static final class Observations extends SequenceObservationsFields<Observations> {
     private final Sequence sequence;
     private final SignalInputs[] layers;
-    private final int rowCount;
-    private final int firstPosition;
 
     private Observations(
         Sequence sequence, SignalInputs[] layers, int rowCount, int firstPosition) {
@@ -137,8 +133,7 @@ public final class Batch {
     try (Entered all = new Entered(items, item -> item.sequence);
         Struct out = new Struct(items.size() * size)) {
       for (int i = 0; i < items.size(); ++i) {
-        out.putInt(i * size + Abi.SequenceTokens.STRUCT_SIZE, size)
-            .putInt(i * size + Abi.SequenceTokens.N_TOKENS, items.get(i).tokenCount)
+        items.get(i).fill(out, i * size)
             .putLong(i * size + Abi.SequenceTokens.SEQUENCE, all.pointers[i]);
       }
       Native.kvevict_sequences_append(out.address, items.size(), stream);
@@ -157,8 +152,7 @@ public final class Batch {
     try (Entered all = new Entered(items, item -> item.sequence);
         Struct out = new Struct(items.size() * size)) {
       for (int i = 0; i < items.size(); ++i) {
-        out.putInt(i * size + Abi.SequenceLength.STRUCT_SIZE, size)
-            .putInt(i * size + Abi.SequenceLength.NEW_LENGTH, items.get(i).newLength)
+        items.get(i).fill(out, i * size)
             .putLong(i * size + Abi.SequenceLength.SEQUENCE, all.pointers[i]);
       }
       Native.kvevict_sequences_trim_to(out.address, items.size(), stream);
@@ -177,8 +171,8 @@ public final class Batch {
         Struct out = new Struct(items.size() * size)) {
       for (int i = 0; i < items.size(); ++i) {
         Observations item = items.get(i);
-        item.sequence.writeItem(
-            out, i * size, all.pointers[i], item.layers, item.rowCount, item.firstPosition);
+        item.sequence.arguments().writeItem(
+            out, i * size, all.pointers[i], item.layers, item);
       }
       Native.kvevict_sequences_observe(out.address, items.size(), stream);
     } finally {
@@ -240,7 +234,7 @@ public final class Batch {
         Struct out = new Struct(items.size() * size)) {
       for (int i = 0; i < items.size(); ++i) {
         Eviction item = items.get(i);
-        caches.add(item.sequence.writeItem(
+        caches.add(item.sequence.arguments().writeItem(
             out, i * size, all.pointers[i], item.views, item.options));
       }
       Native.kvevict_sequences_evict(
@@ -323,7 +317,7 @@ public final class Batch {
         Struct out = new Struct(items.size() * size)) {
       for (int i = 0; i < items.size(); ++i) {
         PagedEviction item = items.get(i);
-        item.sequence.writeItem(
+        item.sequence.arguments().writeItem(
             out, i * size, rows.pointers[i], all.pointers[i], item.options);
       }
       Native.kvevict_paged_evict(

@@ -127,7 +127,7 @@ public final class Context extends Handle {
     int lists = Abi.SelectOptions.SIZEOF;
     try (Struct arguments = new Struct(lists + Abi.KeepLists.SIZEOF)) {
       keep.write(hooks.device, true, arguments, lists);
-      options.write(hooks.device, keep.listCount(), arguments);
+      options.write(hooks.device, keep.listCount, arguments);
       Native.kvevict_select(context, arguments.address, arguments.address + lists, workspace,
           workspaceBytes, stream);
     } finally {
@@ -166,15 +166,16 @@ public final class Context extends Handle {
    */
   public int[] budgetForMass(List<LayerScores> layers, MassOptions wanted) {
     int size = Abi.LayerScores.SIZEOF;
-    int rowCount = layers.stream().mapToInt(LayerScores::rows).sum();
-    int n = switch (wanted.scope()) {
+    int rowCount = layers.stream().mapToInt(scores -> scores.rowCount).sum();
+    int n = switch (wanted.scope) {
       case KV_HEAD -> rowCount;
       case LAYER -> layers.size();
       case MODEL -> Math.min(1, layers.size());
     };
     long context = enter();
     try (Struct in = new Struct(layers.size() * size);
-        Struct options = wanted.write(); Struct out = new Struct(4 * n)) {
+        Struct options = wanted.fill(new Struct(Abi.MassOptions.SIZEOF), 0);
+        Struct out = new Struct(4 * n)) {
       for (int i = 0; i < layers.size(); ++i) {
         layers.get(i).write(in, i * size);
       }
@@ -331,10 +332,7 @@ public final class Context extends Handle {
   }
 
   /** Sets up a {@link Context}. Addresses of native functions have the header's types. */
-  public static final class Builder {
-    private Device device = Device.CPU;
-    private int threadCount;
-    private LogLevel logLevel = LogLevel.WARNING;
+  public static final class Builder extends ContextOptionsFields<Builder> {
     private BiConsumer<LogLevel, String> logger;
     private Executor executor;
     private final long[] hostHooks = new long[3];
@@ -344,19 +342,11 @@ public final class Context extends Handle {
     private String libcudaPath;
     private String libnvrtcPath;
     private String kernelCacheDir;
-    private boolean selectOnHost;
-    private boolean debug;
 
     private Builder() {}
 
-    /**
-     * Sets the device that holds the caches and does the work.
-     *
-     * @param where the device; {@link Device#CPU} unless set
-     * @return this
-     */
-    public Builder device(Device where) {
-      device = Objects.requireNonNull(where, "where");
+    @Override
+    Builder next() {
       return this;
     }
 
@@ -476,30 +466,6 @@ public final class Context extends Handle {
     }
 
     /**
-     * Selects on the host: an eviction then waits for the stream, and the host knows the positions
-     * when it returns.
-     *
-     * @param onHost true for the host
-     * @return this
-     */
-    public Builder selectOnHost(boolean onHost) {
-      selectOnHost = onHost;
-      return this;
-    }
-
-    /**
-     * Waits after every kernel, so that a fault names the kernel, and checks lists of slots on
-     * the device.
-     *
-     * @param on true to do so
-     * @return this
-     */
-    public Builder debug(boolean on) {
-      debug = on;
-      return this;
-    }
-
-    /**
      * The context.
      *
      * @return it
@@ -518,10 +484,7 @@ public final class Context extends Handle {
     }
 
     Struct write(Hooks hooks, Struct simd, Struct cuda, Struct nvrtc, Struct cache) {
-      return Struct.sized(Abi.ContextOptions.SIZEOF)
-          .putEnum(Abi.ContextOptions.DEVICE, device)
-          .putInt(Abi.ContextOptions.N_THREADS, threadCount)
-          .putEnum(Abi.ContextOptions.LOG_LEVEL, logLevel)
+      return fill(new Struct(Abi.ContextOptions.SIZEOF), 0)
           .putLong(Abi.ContextOptions.ALLOC, hostHooks[0])
           .putLong(Abi.ContextOptions.FREE, hostHooks[1])
           .putLong(Abi.ContextOptions.ALLOC_USER_DATA, hostHooks[2])
@@ -536,9 +499,7 @@ public final class Context extends Handle {
           .putLong(Abi.ContextOptions.KERNEL_CACHE_DIR, Struct.addressOrNull(cache))
           .putLong(Abi.ContextOptions.DEVICE_ALLOC, deviceHooks[0])
           .putLong(Abi.ContextOptions.DEVICE_FREE, deviceHooks[1])
-          .putLong(Abi.ContextOptions.DEVICE_ALLOC_USER_DATA, deviceHooks[2])
-          .putFlag(Abi.ContextOptions.SELECT_ON_HOST, selectOnHost)
-          .putFlag(Abi.ContextOptions.DEBUG, debug);
+          .putLong(Abi.ContextOptions.DEVICE_ALLOC_USER_DATA, deviceHooks[2]);
     }
   }
 }

@@ -7,7 +7,7 @@ import java.util.Collections;
 import java.util.List;
 
 /** What an eviction may be told beside the policy. Immutable; start from {@link #NONE}. */
-public final class EvictOptions implements Cloneable {
+public final class EvictOptions extends EvictOptionsFields<EvictOptions> {
   /** Nothing. */
   public static final EvictOptions NONE = new EvictOptions();
 
@@ -18,18 +18,9 @@ public final class EvictOptions implements Cloneable {
   private long undoBytes;
   private Struct ranges; // null for none
   private int rangeCount;
-  private boolean byTable;
   private List<View> destinations = List.of();
 
   private EvictOptions() {}
-
-  private EvictOptions copy() {
-    try {
-      return (EvictOptions) clone();
-    } catch (CloneNotSupportedException e) {
-      throw new AssertionError(e);
-    }
-  }
 
   /**
    * Positions that must stay.
@@ -39,7 +30,7 @@ public final class EvictOptions implements Cloneable {
    */
   public EvictOptions withProtected(int... protectedPositions) {
     IntBuffer copy = Memory.allocateInts(protectedPositions.length).put(0, protectedPositions);
-    EvictOptions next = copy();
+    EvictOptions next = next();
     next.positions = copy;
     return next;
   }
@@ -51,35 +42,22 @@ public final class EvictOptions implements Cloneable {
    * @return these options with the ranges
    */
   public EvictOptions withRanges(TokenRange... tokens) {
-    EvictOptions next = copy();
+    EvictOptions next = next();
     next.ranges = TokenRange.write(tokens);
     next.rangeCount = tokens.length;
     return next;
   }
 
   /**
-   * Rows stay where they are, and the views' block tables, or the address tables of their planes,
-   * are written to: blocks that stay come first, behind them those that go, which are free then.
-   * Whole blocks have to stay or go: see {@link Capabilities#tableBlock}.
-   *
-   * @return these options, by table
-   */
-  public EvictOptions withByTable() {
-    EvictOptions next = copy();
-    next.byTable = true;
-    return next;
-  }
-
-  /**
    * Sets other caches to which the rows that stay are copied, in the types there; the views keep
    * theirs. They have room for as many as {@link Sequence#keptSlots} says. For a plan that
-   * {@link PlanOptions#withDestinations} is for.
+   * {@link PlanOptions#withDestinations} is set of.
    *
    * @param views one per layer; null for layers without a full cache
    * @return these options with the destinations
    */
   public EvictOptions withDestinations(List<View> views) {
-    EvictOptions next = copy();
+    EvictOptions next = next();
     next.destinations = Collections.unmodifiableList(new ArrayList<>(views));
     return next;
   }
@@ -92,7 +70,7 @@ public final class EvictOptions implements Cloneable {
    * @return these options with the inputs
    */
   public EvictOptions withInputs(List<SignalInputs> layers) {
-    EvictOptions next = copy();
+    EvictOptions next = next();
     next.inputs = layers.toArray(new SignalInputs[0]);
     return next;
   }
@@ -117,16 +95,11 @@ public final class EvictOptions implements Cloneable {
    * @return these options with the memory
    */
   public EvictOptions withUndo(long memory, long memoryBytes) {
-    EvictOptions next = copy();
+    EvictOptions next = next();
     next.undoMemory = null;
     next.undo = memory;
     next.undoBytes = memoryBytes;
     return next;
-  }
-
-  /** Whether rows stay, and tables change. */
-  boolean isByTable() {
-    return byTable;
   }
 
   /** One for each layer; empty for none. */
@@ -142,7 +115,7 @@ public final class EvictOptions implements Cloneable {
   }
 
   EvictOptions withoutInputs() {
-    EvictOptions next = copy();
+    EvictOptions next = next();
     next.inputs = null;
     return next;
   }
@@ -169,8 +142,7 @@ public final class EvictOptions implements Cloneable {
   /** Writes these options to the begin of memory, and there the address of their inputs. */
   void write(Struct out, long inputsAddress, long destinationsAddress) {
     boolean any = positions != null && positions.hasRemaining();
-    out.putInt(Abi.EvictOptions.STRUCT_SIZE, Abi.EvictOptions.SIZEOF)
-        .putInt(Abi.EvictOptions.BY_TABLE, byTable ? 1 : 0)
+    fill(out, 0)
         .putLong(Abi.EvictOptions.PROTECTED_POSITIONS,
             any ? Memory.address(positions, "positions") : 0)
         .putLong(Abi.EvictOptions.PROTECTED_POSITIONS_LEN, any ? positions.remaining() : 0)

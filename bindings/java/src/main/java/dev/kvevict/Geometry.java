@@ -5,14 +5,11 @@ import java.util.List;
 import java.util.Objects;
 
 /** The attention geometry of a model. A value. */
-public final class Geometry {
+public final class Geometry extends GeometryFields<Geometry> {
   private static final LayerGeometry NOT_EVICTED =
       LayerGeometry.builder().cache(LayerCache.NONE).build();
 
-  private final int layerCount;
-  private final int maxTokens;
   private final List<LayerGeometry> layers; // one that all have, or one for each
-  private final RopeLayout ropeLayout;
   private final float[] ropeInvFreq;
   private final float[] sinkLogits;
 
@@ -115,12 +112,9 @@ public final class Geometry {
     for (int i = 0; i < layers.size(); ++i) {
       out.copyFrom(layers.get(i).struct, size + i * Abi.LayerGeometry.SIZEOF);
     }
-    return out.putInt(Abi.Geometry.STRUCT_SIZE, size)
-        .putInt(Abi.Geometry.N_LAYERS, layerCount)
-        .putInt(Abi.Geometry.MAX_TOKENS, maxTokens)
+    return fill(out, 0)
         .putLong(Abi.Geometry.LAYERS, layers.isEmpty() ? 0 : out.address + size)
         .putLong(Abi.Geometry.LAYERS_LEN, layers.size())
-        .putInt(Abi.Geometry.ROPE_LAYOUT, ropeLayout.value())
         .putLong(Abi.Geometry.ROPE_INV_FREQ, ropeInvFreq.length == 0 ? 0 : out.address + rope)
         .putLong(Abi.Geometry.ROPE_INV_FREQ_LEN, ropeInvFreq.length)
         .putLong(Abi.Geometry.SINK_LOGITS, sinkLogits.length == 0 ? 0 : out.address + sinks)
@@ -183,12 +177,12 @@ public final class Geometry {
      * @return it
      */
     public Geometry build() {
-      return new Geometry(layerCount, maxTokens, List.of(new LayerGeometry(struct.copy())),
+      return new Geometry(layerCount, maxTokens, List.of(layer()),
           RopeLayout.HALF, new float[0], new float[0]);
     }
 
     @Override
-    Builder self() {
+    Builder next() {
       return this;
     }
   }

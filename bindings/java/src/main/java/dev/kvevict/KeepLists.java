@@ -6,19 +6,14 @@ import java.nio.IntBuffer;
  * The slots of a layer to keep: one list that all KV heads share, or one for each, every list
  * with a count of its own. Immutable; only arrays are copied.
  */
-public final class KeepLists {
-  private final int listCount;
-  private final int count;
-  private final long stride;
+public final class KeepLists extends KeepListsFields<KeepLists> {
   private final Numbers slots;
-  private final Numbers counts; // null: all are count
+  private Numbers counts; // null: all are count
 
-  private KeepLists(int listCount, int count, long stride, Numbers slots, Numbers counts) {
+  private KeepLists(int listCount, int count, Numbers slots) {
     this.listCount = Memory.count(listCount, "listCount");
     this.count = Memory.count(count, "count");
-    this.stride = Memory.count(stride, "stride");
     this.slots = slots;
-    this.counts = counts;
   }
 
   /**
@@ -30,7 +25,7 @@ public final class KeepLists {
    * @return the lists
    */
   public static KeepLists of(IntBuffer slots, int listCount, int count) {
-    return new KeepLists(listCount, count, 0, Numbers.of(slots, "slots"), null);
+    return new KeepLists(listCount, count, Numbers.of(slots, "slots"));
   }
 
   /**
@@ -58,17 +53,7 @@ public final class KeepLists {
    * @return the lists
    */
   public static KeepLists at(long address, long length, int listCount, int count) {
-    return new KeepLists(listCount, count, 0, Numbers.at(address, length, "length"), null);
-  }
-
-  /**
-   * The same lists, further apart.
-   *
-   * @param elements distance from one list to the next; 0: the count
-   * @return the lists
-   */
-  public KeepLists withStride(long elements) {
-    return new KeepLists(listCount, count, elements, slots, counts);
+    return new KeepLists(listCount, count, Numbers.at(address, length, "length"));
   }
 
   /**
@@ -78,7 +63,9 @@ public final class KeepLists {
    * @return the lists
    */
   public KeepLists withCounts(IntBuffer each) {
-    return new KeepLists(listCount, count, stride, slots, Numbers.of(each, "each"));
+    KeepLists next = next();
+    next.counts = Numbers.of(each, "each");
+    return next;
   }
 
   /**
@@ -88,26 +75,17 @@ public final class KeepLists {
    * @return the lists
    */
   public KeepLists withCounts(long each) {
-    return new KeepLists(listCount, count, stride, slots, Numbers.at(each, listCount, "listCount"));
-  }
-
-  int listCount() {
-    return listCount;
-  }
-
-  int count() {
-    return count;
+    KeepLists next = next();
+    next.counts = Numbers.at(each, listCount, "listCount");
+    return next;
   }
 
   /** Writes the lists at an offset; they are reachable as long as this object. */
   void write(Device device, boolean written, Struct out, int offset) {
-    out.putInt(offset + Abi.KeepLists.STRUCT_SIZE, Abi.KeepLists.SIZEOF)
-        .putInt(offset + Abi.KeepLists.N_LISTS, listCount)
+    fill(out, offset)
         .putLong(offset + Abi.KeepLists.SLOTS,
             written ? slots.output(device, "slots") : slots.input(device, "slots"))
         .putLong(offset + Abi.KeepLists.SLOTS_LEN, slots.length)
-        .putLong(offset + Abi.KeepLists.LIST_STRIDE, stride)
-        .putInt(offset + Abi.KeepLists.COUNT, count)
         .putLong(offset + Abi.KeepLists.COUNTS, Numbers.each(counts, device, listCount, "counts"));
   }
 }

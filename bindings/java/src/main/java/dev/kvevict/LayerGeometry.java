@@ -91,27 +91,16 @@ public final class LayerGeometry {
     private Builder() {}
 
     /**
-     * Sets what the layer keeps of the tokens that it has seen.
-     *
-     * @param cache {@link LayerCache#FULL} unless set; with another the layer needs nothing else
-     * @return this
-     */
-    public Builder cache(LayerCache cache) {
-      struct.putEnum(Abi.LayerGeometry.CACHE, cache, "cache");
-      return this;
-    }
-
-    /**
      * The layer.
      *
      * @return it
      */
     public LayerGeometry build() {
-      return new LayerGeometry(struct.copy());
+      return layer();
     }
 
     @Override
-    Builder self() {
+    Builder next() {
       return this;
     }
   }

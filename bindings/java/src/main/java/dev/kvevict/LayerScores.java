@@ -5,13 +5,12 @@ import java.nio.FloatBuffer;
 /**
  * Scores of one layer, by which its budget is found.
  */
-public final class LayerScores {
+public final class LayerScores extends LayerScoresFields<LayerScores> {
   private final FloatBuffer scores;
-  private final int rows;
 
   private LayerScores(FloatBuffer scores, int rows) {
     this.scores = scores;
-    this.rows = rows;
+    rowCount = rows;
   }
 
   /**
@@ -30,16 +29,11 @@ public final class LayerScores {
     return new LayerScores(scores, rows);
   }
 
-  int rows() {
-    return rows;
-  }
-
   void write(Struct out, int offset) {
     int n = scores.remaining();
-    out.putInt(offset + Abi.LayerScores.STRUCT_SIZE, Abi.LayerScores.SIZEOF)
-        .putInt(offset + Abi.LayerScores.N_ROWS, rows)
+    fill(out, offset)
         .putLong(offset + Abi.LayerScores.SCORES, Memory.numbers(scores, "scores"))
         .putLong(offset + Abi.LayerScores.SCORES_LEN, n)
-        .putInt(offset + Abi.LayerScores.N_TOKENS, n / rows);
+        .putInt(offset + Abi.LayerScores.N_TOKENS, n / rowCount);
   }
 }

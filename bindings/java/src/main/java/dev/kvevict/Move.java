@@ -6,33 +6,22 @@ import java.util.List;
 import java.util.Objects;
 
 /** One layer's part of a call that moves rows. Immutable. */
-public final class Move {
+public final class Move extends MoveFields<Move> {
   private final View view;
-  private final int tokenCount;
   private final KeepLists keep; // null: all, to a destination
-  private final Numbers tokenCounts; // null: all heads hold tokenCount
-  private final Merge merge;
-  private final double mergeThreshold;
-  private final double mergeFraction;
-  private final int firstSlot;
-  private final View destination; // null: in place
+  private Numbers tokenCounts; // null: all heads hold tokenCount
+  private View destination; // null: in place
 
-  private Move(View view, int tokenCount, KeepLists keep, Numbers tokenCounts, Merge merge,
-      double mergeThreshold, double mergeFraction, int firstSlot, View destination) {
+  private Move(View view, int tokenCount, KeepLists keep) {
     this.view = Objects.requireNonNull(view, "view");
     this.tokenCount = Memory.count(tokenCount, "tokenCount");
     this.keep = keep;
-    this.tokenCounts = tokenCounts;
-    this.merge = Objects.requireNonNull(merge, "merge");
-    this.mergeThreshold = mergeThreshold;
-    this.mergeFraction = mergeFraction;
-    this.firstSlot = Memory.count(firstSlot, "firstSlot");
-    this.destination = destination;
   }
 
   private Move withTokenCounts(Numbers each) {
-    return new Move(view, tokenCount, keep, each, merge, mergeThreshold, mergeFraction, firstSlot,
-        destination);
+    Move next = next();
+    next.tokenCounts = each;
+    return next;
   }
 
   /**
@@ -44,8 +33,7 @@ public final class Move {
    * @return the move
    */
   public static Move of(View view, int tokenCount, KeepLists keep) {
-    return new Move(view, tokenCount, Objects.requireNonNull(keep, "keep"), null, Merge.NONE, 0, 1, 0,
-        null);
+    return new Move(view, tokenCount, Objects.requireNonNull(keep, "keep"));
   }
 
   /**
@@ -57,8 +45,7 @@ public final class Move {
    * @return the move
    */
   public static Move all(View view, int tokenCount, View destination) {
-    return new Move(view, tokenCount, null, null, Merge.NONE, 0, 1, 0,
-        Objects.requireNonNull(destination, "destination"));
+    return new Move(view, tokenCount, null).withDestination(destination);
   }
 
   /**
@@ -83,41 +70,6 @@ public final class Move {
   }
 
   /**
-   * Sets what becomes of the rows that go when a context compacts.
-   *
-   * @param rule how they merge into rows that stay
-   * @return this move with the rule
-   */
-  public Move withMerge(Merge rule) {
-    return withMerge(rule, 0, 1);
-  }
-
-  /**
-   * The same, of the most similar rows.
-   *
-   * @param rule how they merge into rows that stay
-   * @param threshold the least similarity of keys whose values merge, in [0, 1]
-   * @param fraction the part of the values that go that merges, in (0, 1]
-   * @return this move with the rule
-   */
-  public Move withMerge(Merge rule, double threshold, double fraction) {
-    return new Move(view, tokenCount, keep, tokenCounts, rule, threshold, fraction, firstSlot,
-        destination);
-  }
-
-  /**
-   * Sets the slot of every head's first survivor when a context compacts. Without a destination what
-   * is below it is neither read nor written, and no slot below it is listed.
-   *
-   * @param slot a slot of the destination, or of the cache itself
-   * @return this move to slots from there on
-   */
-  public Move withFirstSlot(int slot) {
-    return new Move(view, tokenCount, keep, tokenCounts, merge, mergeThreshold, mergeFraction, slot,
-        destination);
-  }
-
-  /**
    * Another cache that a context copies survivors to when it compacts, which is then all that
    * changes.
    *
@@ -126,8 +78,9 @@ public final class Move {
    * @return this move to the other cache
    */
   public Move withDestination(View cache) {
-    return new Move(view, tokenCount, keep, tokenCounts, merge, mergeThreshold, mergeFraction,
-        firstSlot, Objects.requireNonNull(cache, "cache"));
+    Move next = next();
+    next.destination = Objects.requireNonNull(cache, "cache");
+    return next;
   }
 
   private int slotsKept() {
@@ -135,7 +88,7 @@ public final class Move {
   }
 
   private int mostKept() {
-    return keep == null ? tokenCount : keep.count();
+    return keep == null ? tokenCount : keep.count;
   }
 
   /** The native structs of a call's moves; a try block keeps what they point to reachable. */
@@ -167,16 +120,11 @@ public final class Move {
         if (move.keep != null) {
           move.keep.write(device, false, struct, keep);
         }
-        struct.putInt(at + Abi.Move.STRUCT_SIZE, Abi.Move.SIZEOF)
-            .putInt(at + Abi.Move.N_TOKENS, move.tokenCount)
+        move.fill(struct, at)
             .putLong(at + Abi.Move.VIEW, struct.address + view)
             .putLong(at + Abi.Move.KEEP, move.keep == null ? 0 : struct.address + keep)
-            .putEnum(at + Abi.Move.MERGE, move.merge, "merge")
-            .putDouble(at + Abi.Move.MERGE_THRESHOLD, move.mergeThreshold)
-            .putDouble(at + Abi.Move.MERGE_FRACTION, move.mergeFraction)
             .putLong(at + Abi.Move.TOKEN_COUNTS,
-                Numbers.each(move.tokenCounts, device, caches[i].kvHeads, "tokenCounts"))
-            .putInt(at + Abi.Move.FIRST_SLOT, move.firstSlot);
+                Numbers.each(move.tokenCounts, device, caches[i].kvHeads, "tokenCounts"));
         if (move.destination != null) {
           View.Content to = move.destination.content(device, move.slotsKept(), null);
           to.requireWritable();

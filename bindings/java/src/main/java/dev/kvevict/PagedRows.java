@@ -1,10 +1,7 @@
 package dev.kvevict;
 
 /** Rows of one layer, outside of a {@link PagedCache}. Immutable. */
-public final class PagedRows {
-  private final int layer;
-  private final int firstSlot;
-  private final int tokenCount;
+public final class PagedRows extends PagedRowsFields<PagedRows> {
   private final Plane k;
   private final Plane v;
 
@@ -35,10 +32,7 @@ public final class PagedRows {
     int heads = geometry.evicted(layer).kvHeads();
     check(k, heads, isRead, "k");
     check(v, heads, isRead, "v");
-    out.putInt(at + Abi.PagedRows.STRUCT_SIZE, Abi.PagedRows.SIZEOF)
-        .putInt(at + Abi.PagedRows.LAYER, layer)
-        .putInt(at + Abi.PagedRows.FIRST_SLOT, firstSlot)
-        .putInt(at + Abi.PagedRows.N_TOKENS, tokenCount);
+    fill(out, at);
     Plane.write(k, out, at + Abi.PagedRows.K);
     Plane.write(v, out, at + Abi.PagedRows.V);
   }

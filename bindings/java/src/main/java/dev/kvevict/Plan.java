@@ -200,7 +200,7 @@ public final class Plan extends Handle {
     try (Struct options = Struct.sized(Abi.SelectOptions.SIZEOF);
         Struct keep = Struct.sized(Abi.KeepLists.SIZEOF)) {
       Native.kvevict_plan_selection(plan, layer, tokenCount, tokensSeen, options.address, keep.address);
-      return new Records.Selection(SelectOptions.read(options, tokenCount),
+      return new Records.Selection(SelectOptions.of(tokenCount).take(options, 0),
           keep.intAt(Abi.KeepLists.N_LISTS), keep.intAt(Abi.KeepLists.COUNT));
     } finally {
       leave();

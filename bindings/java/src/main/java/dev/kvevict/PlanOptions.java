@@ -1,25 +1,14 @@
 package dev.kvevict;
 
-/** What a plan may be told beside geometry and policy. Immutable. */
-public final class PlanOptions {
+/** What a plan may be told beside geometry and policy. Immutable; start from {@link #NONE}. */
+public final class PlanOptions extends PlanOptionsFields<PlanOptions> {
   /** Nothing. */
-  public static final PlanOptions NONE =
-      new PlanOptions(new int[0], new double[0], false, false, 0);
+  public static final PlanOptions NONE = new PlanOptions();
 
-  private final int[] headBudgets;
-  private final double[] layerBudgets;
-  private final boolean reportMass;
-  private final boolean destinations;
-  private final int draftTokens;
+  private int[] headBudgets = {};
+  private double[] layerBudgets = {};
 
-  private PlanOptions(int[] headBudgets, double[] layerBudgets, boolean reportMass,
-      boolean destinations, int draftTokens) {
-    this.headBudgets = headBudgets;
-    this.layerBudgets = layerBudgets;
-    this.reportMass = reportMass;
-    this.destinations = destinations;
-    this.draftTokens = draftTokens;
-  }
+  private PlanOptions() {}
 
   /**
    * The same with budgets of the KV heads.
@@ -33,8 +22,9 @@ public final class PlanOptions {
     for (int budget : headBudgets) {
       Memory.count(budget, "headBudgets");
     }
-    return new PlanOptions(
-        headBudgets.clone(), layerBudgets, reportMass, destinations, draftTokens);
+    PlanOptions next = next();
+    next.headBudgets = headBudgets.clone();
+    return next;
   }
 
   /**
@@ -45,41 +35,9 @@ public final class PlanOptions {
    * @return the options
    */
   public PlanOptions withLayerBudgets(double... layerBudgets) {
-    return new PlanOptions(
-        headBudgets, layerBudgets.clone(), reportMass, destinations, draftTokens);
-  }
-
-  /**
-   * The same, and evictions measure what mass they keep, for {@link ListReport}, in a workspace with
-   * room for keys beside scores.
-   *
-   * @return the options
-   */
-  public PlanOptions withReportMass() {
-    return new PlanOptions(headBudgets, layerBudgets, true, destinations, draftTokens);
-  }
-
-  /**
-   * The same for evictions with {@link EvictOptions#withDestinations}, for which sequences then have
-   * room.
-   *
-   * @return the options
-   */
-  public PlanOptions withDestinations() {
-    return new PlanOptions(headBudgets, layerBudgets, reportMass, true, draftTokens);
-  }
-
-  /**
-   * The same for speculative decoding. Of a policy that scores by the last queries, sequences then
-   * remember so many rows beside the window, and a {@link Sequence#trimTo} that takes back as many
-   * tokens leaves the window whole.
-   *
-   * @param tokenCount the most that a step takes back
-   * @return the options
-   */
-  public PlanOptions withDraftTokens(int tokenCount) {
-    return new PlanOptions(headBudgets, layerBudgets, reportMass, destinations,
-        Memory.count(tokenCount, "tokenCount"));
+    PlanOptions next = next();
+    next.layerBudgets = layerBudgets.clone();
+    return next;
   }
 
   boolean headsDiffer() {
@@ -93,14 +51,11 @@ public final class PlanOptions {
     int layers = layerBudgets.length;
     Struct options = new Struct(size + 8 * layers + 4 * heads);
     long ofHeads = options.address + size + 8L * layers;
-    options.putInt(Abi.PlanOptions.STRUCT_SIZE, size)
-        .putInt(Abi.PlanOptions.DRAFT_TOKENS, draftTokens)
+    fill(options, 0)
         .putLong(Abi.PlanOptions.LAYER_BUDGETS, layers == 0 ? 0 : options.address + size)
         .putLong(Abi.PlanOptions.LAYER_BUDGETS_LEN, layers)
         .putLong(Abi.PlanOptions.HEAD_BUDGETS, heads == 0 ? 0 : ofHeads)
-        .putLong(Abi.PlanOptions.HEAD_BUDGETS_LEN, heads)
-        .putFlag(Abi.PlanOptions.REPORT_MASS, reportMass)
-        .putFlag(Abi.PlanOptions.HAS_DESTINATIONS, destinations);
+        .putLong(Abi.PlanOptions.HEAD_BUDGETS_LEN, heads);
     for (int i = 0; i < layers; ++i) {
       options.putDouble(size + 8 * i, layerBudgets[i]);
     }

@@ -18,63 +18,39 @@ import java.util.Objects;
  * <p>CUDA can use a buffer whose memory is registered with the driver (cuMemHostRegister). A call
  * keeps only its address: keep the plane reachable until the stream has passed the call.
  */
-public final class Plane {
-  private final Object owner;
-  private final long start;
-  private final long before; // bytes of the buffer before `start`
-  private final long after; // bytes from `start` on; UNKNOWN for an address
-  private final boolean readOnly;
-  private final DType dtype;
-  private final int headDim;
-  private final int rowBytes;
-  private final long tokenStride;
-  private final long headStride;
-  private final long elementStride;
-  private final long blockStride;
-  private final Inner inner;
-
-  /** Groups of elements, addresses of blocks, and what the rows are for. */
-  private static final class Inner {
-    static final Inner NONE = new Inner(0, 0, null, 0, 0, Role.NONE, 0);
-
-    final int groupElements;
-    final long groupStride;
-    final LongBuffer table; // null unless in a buffer
-    final long tableAddress;
-    final int tableLength;
-    final Role role;
-    final int groupTokens;
-
-    Inner(int groupElements, long groupStride, LongBuffer table, long tableAddress,
-        int tableLength, Role role, int groupTokens) {
-      this.groupElements = groupElements;
-      this.groupStride = groupStride;
-      this.table = table;
-      this.tableAddress = tableAddress;
-      this.tableLength = tableLength;
-      this.role = role;
-      this.groupTokens = groupTokens;
-    }
-  }
-
+public final class Plane extends PlaneFields<Plane> {
   private static final long UNKNOWN = Long.MAX_VALUE;
 
-  private Plane(Object owner, long start, long before, long after, boolean readOnly, DType dtype,
-      int headDim, int rowBytes, long tokenStride, long headStride, long elementStride,
-      long blockStride, Inner inner) {
-    this.inner = inner;
-    this.owner = owner;
+  private final Object owner;
+  private final boolean readOnly;
+  private long start;
+  private long before; // bytes of the buffer before `start`
+  private long after; // bytes from `start` on; UNKNOWN for an address
+  private LongBuffer table; // null unless in a buffer
+  private long tableAddress;
+  private int tableLength;
+
+  private Plane(Buffer data, long start) {
+    owner = data;
     this.start = start;
-    this.before = before;
-    this.after = after;
-    this.readOnly = readOnly;
-    this.dtype = dtype;
-    this.headDim = headDim;
-    this.rowBytes = rowBytes;
+    before = data == null ? UNKNOWN : 0;
+    after = data == null ? UNKNOWN : Memory.bytes(data);
+    readOnly = data != null && data.isReadOnly();
+  }
+
+  private Plane(Buffer data, long start, DType dtype, int headDim, long tokenStride, long headStride) {
+    this(data, start);
+    this.dtype = Objects.requireNonNull(dtype, "dtype");
+    this.headDim = Memory.count(headDim, "headDim");
     this.tokenStride = tokenStride;
     this.headStride = headStride;
-    this.elementStride = elementStride;
-    this.blockStride = blockStride;
+  }
+
+  private Plane(Buffer data, long start, int rowBytes, long tokenStride, long headStride) {
+    this(data, start);
+    this.rowBytes = Memory.count(rowBytes, "rowBytes");
+    this.tokenStride = tokenStride;
+    this.headStride = headStride;
   }
 
   /**
@@ -98,8 +74,7 @@ public final class Plane {
       throw new IllegalArgumentException(
           "data is a " + bufferName(data) + ", which does not hold " + dtype);
     }
-    return new Plane(data, address, 0, Memory.bytes(data), data.isReadOnly(), dtype,
-        Memory.count(headDim, "headDim"), 0, tokenStride, headStride, 0, 0, Inner.NONE);
+    return new Plane(data, address, dtype, headDim, tokenStride, headStride);
   }
 
   /**
@@ -114,8 +89,7 @@ public final class Plane {
    */
   public static Plane at(
       long address, DType dtype, int headDim, long tokenStride, long headStride) {
-    return new Plane(null, address, UNKNOWN, UNKNOWN, false, Objects.requireNonNull(dtype, "dtype"),
-        Memory.count(headDim, "headDim"), 0, tokenStride, headStride, 0, 0, Inner.NONE);
+    return new Plane(null, address, dtype, headDim, tokenStride, headStride);
   }
 
   /**
@@ -277,7 +251,8 @@ public final class Plane {
   public static Plane vectorised(
       Buffer data, DType dtype, int blockSize, int headCount, int headDim, int groupElements) {
     return of(data, dtype, headDim, stride(dtype, groupElements, 1), stride(dtype, headDim, blockSize))
-        .withGroups(groupElements, stride(dtype, groupElements, blockSize))
+        .withGroupElements(groupElements)
+        .withGroupStride(stride(dtype, groupElements, blockSize))
         .withBlockStride(times(stride(dtype, headDim, blockSize), headCount));
   }
 
@@ -296,7 +271,8 @@ public final class Plane {
   public static Plane vectorised(
       long address, DType dtype, int blockSize, int headCount, int headDim, int groupElements) {
     return at(address, dtype, headDim, stride(dtype, groupElements, 1), stride(dtype, headDim, blockSize))
-        .withGroups(groupElements, stride(dtype, groupElements, blockSize))
+        .withGroupElements(groupElements)
+        .withGroupStride(stride(dtype, groupElements, blockSize))
         .withBlockStride(times(stride(dtype, headDim, blockSize), headCount));
   }
 
@@ -325,8 +301,7 @@ public final class Plane {
    * @return the plane
    */
   public static Plane opaque(Buffer data, int rowBytes, long tokenStride, long headStride) {
-    return new Plane(data, Memory.address(data, "data"), 0, Memory.bytes(data), data.isReadOnly(),
-        DType.OPAQUE, 0, Memory.count(rowBytes, "rowBytes"), tokenStride, headStride, 0, 0, Inner.NONE);
+    return new Plane(data, Memory.address(data, "data"), rowBytes, tokenStride, headStride);
   }
 
   /**
@@ -339,42 +314,7 @@ public final class Plane {
    * @return the plane
    */
   public static Plane opaqueAt(long address, int rowBytes, long tokenStride, long headStride) {
-    return new Plane(null, address, UNKNOWN, UNKNOWN, false, DType.OPAQUE, 0,
-        Memory.count(rowBytes, "rowBytes"), tokenStride, headStride, 0, 0, Inner.NONE);
-  }
-
-  /**
-   * The same rows, elements not packed.
-   *
-   * @param bytes distance from one element to the next; 0: packed
-   * @return the plane
-   */
-  public Plane withElementStride(long bytes) {
-    return new Plane(owner, start, before, after, readOnly, dtype, headDim, rowBytes, tokenStride,
-        headStride, bytes, blockStride, inner);
-  }
-
-  /**
-   * The same rows in blocks, for a paged view.
-   *
-   * @param bytes distance from one block to the next
-   * @return the plane
-   */
-  public Plane withBlockStride(long bytes) {
-    return new Plane(owner, start, before, after, readOnly, dtype, headDim, rowBytes, tokenStride,
-        headStride, elementStride, bytes, inner);
-  }
-
-  /**
-   * The same rows with elements packed in groups.
-   *
-   * @param elements elements per group, which divide headDim
-   * @param bytes distance from one group to the next
-   * @return the plane
-   */
-  public Plane withGroups(int elements, long bytes) {
-    return with(new Inner(Memory.count(elements, "elements"), bytes, inner.table,
-        inner.tableAddress, inner.tableLength, inner.role, inner.groupTokens));
+    return new Plane(null, address, rowBytes, tokenStride, headStride);
   }
 
   /**
@@ -407,53 +347,28 @@ public final class Plane {
     if (owner != null) {
       throw new IllegalArgumentException("the plane is in a buffer: use Plane.at()");
     }
-    return with(new Inner(inner.groupElements, inner.groupStride, table, address,
-        Memory.count(length, "length"), inner.role, inner.groupTokens));
-  }
-
-  private Plane with(Inner other) {
-    return new Plane(owner, start, before, after, readOnly, dtype, headDim, rowBytes, tokenStride,
-        headStride, elementStride, blockStride, other);
-  }
-
-  /**
-   * The same rows as a companion: numbers of one element that go with the rows of K or V. With a
-   * token stride of 0 a head has one number for all tokens, which stays where it is.
-   *
-   * @param role the role of the rows
-   * @return the plane
-   */
-  public Plane withRole(Role role) {
-    return with(new Inner(inner.groupElements, inner.groupStride, inner.table, inner.tableAddress,
-        inner.tableLength, Objects.requireNonNull(role, "role"), inner.groupTokens));
-  }
-
-  /**
-   * The same scales or minima, each of which tokens share: rows of one number per element.
-   *
-   * @param tokens tokens per group; 0: none share any
-   * @return the plane
-   */
-  public Plane withTokenGroups(int tokens) {
-    return with(new Inner(inner.groupElements, inner.groupStride, inner.table, inner.tableAddress,
-        inner.tableLength, inner.role, Memory.count(tokens, "tokens")));
+    Plane next = next();
+    next.table = table;
+    next.tableAddress = address;
+    next.tableLength = Memory.count(length, "length");
+    return next;
   }
 
   boolean isRecent() {
-    return inner.role == Role.KEY_RECENT || inner.role == Role.VALUE_RECENT;
+    return role == Role.KEY_RECENT || role == Role.VALUE_RECENT;
   }
 
   /** Rows that so many tokens have, or share. */
   int rowsFor(int tokenCount) {
-    return inner.groupTokens == 0 || tokenCount == 0 ? tokenCount : (tokenCount - 1) / inner.groupTokens + 1;
+    return groupTokens == 0 || tokenCount == 0 ? tokenCount : (tokenCount - 1) / groupTokens + 1;
   }
 
   boolean hasTableBuffer() {
-    return inner.table != null;
+    return table != null;
   }
 
   boolean hasReadOnlyTable() {
-    return inner.table != null && inner.table.isReadOnly();
+    return table != null && table.isReadOnly();
   }
 
   /**
@@ -469,9 +384,11 @@ public final class Plane {
           bytes + " bytes from here is outside of the buffer, which has " + before
               + " before and " + after + " after");
     }
-    return new Plane(owner, start + bytes, known ? before + bytes : UNKNOWN,
-        known ? after - bytes : UNKNOWN, readOnly, dtype, headDim, rowBytes, tokenStride,
-        headStride, elementStride, blockStride, inner);
+    Plane next = next();
+    next.start += bytes;
+    next.before += known ? bytes : 0;
+    next.after -= known ? bytes : 0;
+    return next;
   }
 
   boolean isReadOnly() {
@@ -488,9 +405,8 @@ public final class Plane {
       return this;
     }
     long row = (long) headDim * info(dtype).elementBytes();
-    return new Plane(owner, start, before, after, readOnly, dtype, headDim, rowBytes,
-        tokenStride == 0 ? row : tokenStride, headStride == 0 ? row * tokenCount : headStride,
-        elementStride, blockStride, inner);
+    return withTokenStride(tokenStride == 0 ? row : tokenStride)
+        .withHeadStride(headStride == 0 ? row * tokenCount : headStride);
   }
 
   /** Throws unless the buffer holds tokenCount rows of headCount heads. */
@@ -528,9 +444,9 @@ public final class Plane {
     }
     long[] reach = {0, elementBytes};
     try {
-      int group = inner.groupElements > 0 ? Math.min(inner.groupElements, elements) : elements;
+      int group = groupElements > 0 ? Math.min(groupElements, elements) : elements;
       extend(reach, group - 1, elementStride == 0 ? elementBytes : elementStride);
-      extend(reach, elements / group - 1, inner.groupStride);
+      extend(reach, elements / group - 1, groupStride);
       extend(reach, headCount - 1, headStride);
       extend(reach, tokenCount - 1, tokenStride);
     } catch (ArithmeticException e) {
@@ -613,14 +529,7 @@ public final class Plane {
   /** A plane at an offset without a check of its end; null if it is absent. */
   static Plane read(Struct in, int offset) {
     long data = in.longAt(offset + Abi.Plane.DATA);
-    return data == 0 ? null : at(data,
-        in.enumAt(offset + Abi.Plane.DTYPE, DType.class),
-        in.intAt(offset + Abi.Plane.HEAD_DIM),
-        in.longAt(offset + Abi.Plane.TOKEN_STRIDE_BYTES),
-        in.longAt(offset + Abi.Plane.HEAD_STRIDE_BYTES))
-        .withBlockStride(in.longAt(offset + Abi.Plane.BLOCK_STRIDE_BYTES))
-        .withRole(in.enumAt(offset + Abi.Plane.ROLE, Role.class))
-        .withTokenGroups((int) in.longAt(offset + Abi.Plane.GROUP_TOKENS));
+    return data == 0 ? null : new Plane(null, data).take(in, offset);
   }
 
   /** Writes a plane, or for null an absent one, at an offset where nothing else ever lies. */
@@ -628,19 +537,9 @@ public final class Plane {
     if (plane == null) {
       plane = at(0, DType.OPAQUE, 0, 0, 0);
     }
-    out.putLong(offset + Abi.Plane.DATA, plane.start)
-        .putLong(offset + Abi.Plane.TOKEN_STRIDE_BYTES, plane.tokenStride)
-        .putLong(offset + Abi.Plane.HEAD_STRIDE_BYTES, plane.headStride)
-        .putLong(offset + Abi.Plane.ELEMENT_STRIDE_BYTES, plane.elementStride)
-        .putLong(offset + Abi.Plane.BLOCK_STRIDE_BYTES, plane.blockStride)
-        .putEnum(offset + Abi.Plane.DTYPE, plane.dtype)
-        .putInt(offset + Abi.Plane.HEAD_DIM, plane.headDim)
-        .putInt(offset + Abi.Plane.ROW_BYTES, plane.rowBytes)
-        .putInt(offset + Abi.Plane.GROUP_ELEMS, plane.inner.groupElements)
-        .putLong(offset + Abi.Plane.GROUP_STRIDE_BYTES, plane.inner.groupStride)
-        .putLong(offset + Abi.Plane.ADDRESS_TABLE, plane.inner.tableAddress)
-        .putInt(offset + Abi.Plane.ADDRESS_TABLE_LEN, plane.inner.tableLength)
-        .putEnum(offset + Abi.Plane.ROLE, plane.inner.role)
-        .putLong(offset + Abi.Plane.GROUP_TOKENS, plane.inner.groupTokens);
+    plane.fill(out, offset)
+        .putLong(offset + Abi.Plane.DATA, plane.start)
+        .putLong(offset + Abi.Plane.ADDRESS_TABLE, plane.tableAddress)
+        .putInt(offset + Abi.Plane.ADDRESS_TABLE_LEN, plane.tableLength);
   }
 }

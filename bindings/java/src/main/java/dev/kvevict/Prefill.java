@@ -4,7 +4,7 @@ import java.util.Objects;
 import java.util.function.Consumer;
 
 /** A prompt to read in chunks. Immutable; start from {@link #of}. */
-public final class Prefill {
+public final class Prefill extends PrefillFields<Prefill> {
   /** Tokens that the model runs over. */
   public static final class Chunk {
     private final int firstToken;
@@ -26,19 +26,13 @@ public final class Prefill {
     }
   }
 
-  final int tokenCount;
-  final int chunk;
   final Consumer<Chunk> forward;
-  final boolean evictsEachChunk;
-  final EvictOptions options;
+  EvictOptions options = EvictOptions.NONE;
 
-  private Prefill(int tokenCount, int chunk, Consumer<Chunk> forward, boolean evictsEachChunk,
-      EvictOptions options) {
+  private Prefill(int tokenCount, int chunk, Consumer<Chunk> forward) {
     this.tokenCount = Memory.count(tokenCount, "tokenCount");
     this.chunk = Memory.count(chunk, "chunk");
     this.forward = Objects.requireNonNull(forward, "forward");
-    this.evictsEachChunk = evictsEachChunk;
-    this.options = Objects.requireNonNull(options, "options");
   }
 
   /**
@@ -55,17 +49,7 @@ public final class Prefill {
    * @return the prompt
    */
   public static Prefill of(int tokenCount, int chunk, Consumer<Chunk> forward) {
-    return new Prefill(tokenCount, chunk, forward, false, EvictOptions.NONE);
-  }
-
-  /**
-   * An eviction after every chunk, so that no layer ever holds more than what the policy leaves it
-   * and a chunk.
-   *
-   * @return this prompt so
-   */
-  public Prefill evictingEachChunk() {
-    return new Prefill(tokenCount, chunk, forward, true, options);
+    return new Prefill(tokenCount, chunk, forward);
   }
 
   /**
@@ -75,6 +59,8 @@ public final class Prefill {
    * @return this prompt with the options
    */
   public Prefill withOptions(EvictOptions evictOptions) {
-    return new Prefill(tokenCount, chunk, forward, evictsEachChunk, evictOptions);
+    Prefill next = next();
+    next.options = Objects.requireNonNull(evictOptions, "evictOptions");
+    return next;
   }
 }

@@ -32,9 +32,7 @@ final class Reading {
     Long id = LAST_ID.incrementAndGet();
     ALL.put(id, this);
     try (Struct report = Struct.sized(Abi.PrefillReport.SIZEOF)) {
-      options.putInt(Abi.PrefillOptions.N_TOKENS, prompt.tokenCount)
-          .putInt(Abi.PrefillOptions.CHUNK, prompt.chunk)
-          .putInt(Abi.PrefillOptions.EVICT_EACH_CHUNK, prompt.evictsEachChunk ? 1 : 0)
+      prompt.fill(options, 0)
           .putLong(Abi.PrefillOptions.FORWARD, NativeSupport.forwardHook())
           .putLong(Abi.PrefillOptions.USER_DATA, id);
       Native.kvevict_sequence_prefill(sequence, options.address, report.address, stream);
@@ -67,7 +65,7 @@ final class Reading {
       handle.requireAlone();
     }
     done += tokenCount;
-    boolean evicts = prompt.evictsEachChunk || done == prompt.tokenCount;
+    boolean evicts = prompt.evictEachChunk || done == prompt.tokenCount;
     // The chunk's rows are there, but not appended yet.
     held = arguments.write(evicts ? prompt.options : prompt.options.withoutInputs(), tokenCount);
   }

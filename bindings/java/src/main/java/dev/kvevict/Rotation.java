@@ -6,22 +6,16 @@ import java.util.List;
 import java.util.Objects;
 
 /** One layer's part of {@link Plan#rotate}. Immutable. */
-public final class Rotation {
-  private final int layer;
-  private final int tokenCount;
+public final class Rotation extends RotationFields<Rotation> {
   private final View view;
   private final Numbers offsets;
-  private final int listCount;
-  private final Numbers tokenCounts; // null: all heads hold tokenCount
+  private Numbers tokenCounts; // null: all heads hold tokenCount
 
-  private Rotation(
-      int layer, int tokenCount, View view, Numbers offsets, int listCount, Numbers tokenCounts) {
+  private Rotation(int layer, int tokenCount, View view, Numbers offsets) {
     this.layer = layer;
     this.tokenCount = Memory.count(tokenCount, "tokenCount");
     this.view = Objects.requireNonNull(view, "view");
     this.offsets = offsets;
-    this.listCount = listCount;
-    this.tokenCounts = tokenCounts;
   }
 
   /**
@@ -35,7 +29,7 @@ public final class Rotation {
    * @return the rotation, with one list, which all heads share
    */
   public static Rotation of(int layer, View view, int tokenCount, IntBuffer offsets) {
-    return new Rotation(layer, tokenCount, view, Numbers.of(offsets, "offsets"), 1, null);
+    return new Rotation(layer, tokenCount, view, Numbers.of(offsets, "offsets"));
   }
 
   /**
@@ -50,17 +44,7 @@ public final class Rotation {
    * @return the rotation, with one list, which all heads share
    */
   public static Rotation of(int layer, View view, int tokenCount, long offsets, long length) {
-    return new Rotation(layer, tokenCount, view, Numbers.at(offsets, length, "length"), 1, null);
-  }
-
-  /**
-   * Sets the number of lists of offsets.
-   *
-   * @param n 1, or the KV heads
-   * @return this rotation with so many
-   */
-  public Rotation withLists(int n) {
-    return new Rotation(layer, tokenCount, view, offsets, Memory.count(n, "n"), tokenCounts);
+    return new Rotation(layer, tokenCount, view, Numbers.at(offsets, length, "length"));
   }
 
   /**
@@ -70,7 +54,9 @@ public final class Rotation {
    * @return this rotation with the counts
    */
   public Rotation withTokenCounts(IntBuffer each) {
-    return new Rotation(layer, tokenCount, view, offsets, listCount, Numbers.of(each, "each"));
+    Rotation next = next();
+    next.tokenCounts = Numbers.of(each, "each");
+    return next;
   }
 
   /**
@@ -80,8 +66,9 @@ public final class Rotation {
    * @return this rotation with the counts
    */
   public Rotation withTokenCounts(long each) {
-    return new Rotation(
-        layer, tokenCount, view, offsets, listCount, Numbers.at(each, Integer.MAX_VALUE, "each"));
+    Rotation next = next();
+    next.tokenCounts = Numbers.at(each, Integer.MAX_VALUE, "each");
+    return next;
   }
 
   /** The native structs of a call's rotations; a try block keeps what they point to reachable. */
@@ -102,10 +89,7 @@ public final class Rotation {
         cache.requireWritable();
         caches[i] = cache;
         int at = i * Abi.Rotation.SIZEOF;
-        struct.putInt(at + Abi.Rotation.STRUCT_SIZE, Abi.Rotation.SIZEOF)
-            .putInt(at + Abi.Rotation.LAYER, rotation.layer)
-            .putInt(at + Abi.Rotation.N_TOKENS, rotation.tokenCount)
-            .putInt(at + Abi.Rotation.N_LISTS, rotation.listCount)
+        rotation.fill(struct, at)
             .putLong(at + Abi.Rotation.TOKEN_COUNTS,
                 Numbers.each(rotation.tokenCounts, device, cache.kvHeads, "tokenCounts"))
             .putLong(at + Abi.Rotation.VIEW, cache.struct.address)

@@ -5,27 +5,19 @@ import java.nio.IntBuffer;
 import java.util.Objects;
 
 /** One layer's part of {@link Plan#score}. Immutable; what the policy does not need may be absent. */
-public final class ScoreJob {
+public final class ScoreJob extends ScoreJobFields<ScoreJob> {
   /** Bytes of what lies behind the jobs for each of them: inputs and their planes. */
   static final int PARTS = Abi.SignalInputs.SIZEOF + SignalInputs.PLANES;
 
-  private final int layer;
-  private final int tokenCount;
-  private final int tokensSeen; // 0: tokenCount
   private final Numbers scores;
-  private final Numbers tokenCounts; // null: all heads hold tokenCount
-  private final View view;
-  private final SignalInputs inputs;
+  private Numbers tokenCounts; // null: all heads hold tokenCount
+  private View view;
+  private SignalInputs inputs = SignalInputs.NONE;
 
-  private ScoreJob(int layer, int tokenCount, int tokensSeen, Numbers scores, Numbers tokenCounts, View view,
-      SignalInputs inputs) {
+  private ScoreJob(int layer, int tokenCount, Numbers scores) {
     this.layer = layer;
     this.tokenCount = Memory.count(tokenCount, "tokenCount");
-    this.tokensSeen = Memory.count(tokensSeen, "tokensSeen");
     this.scores = scores;
-    this.tokenCounts = tokenCounts;
-    this.view = view;
-    this.inputs = inputs;
   }
 
   /**
@@ -37,8 +29,7 @@ public final class ScoreJob {
    * @return the job
    */
   public static ScoreJob of(int layer, int tokenCount, FloatBuffer scores) {
-    return new ScoreJob(
-        layer, tokenCount, 0, Numbers.of(scores, "scores"), null, null, SignalInputs.NONE);
+    return new ScoreJob(layer, tokenCount, Numbers.of(scores, "scores"));
   }
 
   /**
@@ -51,8 +42,7 @@ public final class ScoreJob {
    * @return the job
    */
   public static ScoreJob of(int layer, int tokenCount, long scores, long length) {
-    return new ScoreJob(
-        layer, tokenCount, 0, Numbers.at(scores, length, "length"), null, null, SignalInputs.NONE);
+    return new ScoreJob(layer, tokenCount, Numbers.at(scores, length, "length"));
   }
 
   /**
@@ -62,7 +52,9 @@ public final class ScoreJob {
    * @return this job with the counts
    */
   public ScoreJob withTokenCounts(IntBuffer each) {
-    return new ScoreJob(layer, tokenCount, tokensSeen, scores, Numbers.of(each, "each"), view, inputs);
+    ScoreJob next = next();
+    next.tokenCounts = Numbers.of(each, "each");
+    return next;
   }
 
   /**
@@ -72,18 +64,9 @@ public final class ScoreJob {
    * @return this job with the counts
    */
   public ScoreJob withTokenCounts(long each) {
-    return new ScoreJob(
-        layer, tokenCount, tokensSeen, scores, Numbers.at(each, Integer.MAX_VALUE, "each"), view, inputs);
-  }
-
-  /**
-   * Sets the tokens seen for the policies h2o and triattention, and keydiff with a block.
-   *
-   * @param n tokens seen so far, evicted ones included; 0: tokenCount
-   * @return this job with that number
-   */
-  public ScoreJob withSeen(int n) {
-    return new ScoreJob(layer, tokenCount, n, scores, tokenCounts, view, inputs);
+    ScoreJob next = next();
+    next.tokenCounts = Numbers.at(each, Integer.MAX_VALUE, "each");
+    return next;
   }
 
   /**
@@ -93,7 +76,9 @@ public final class ScoreJob {
    * @return this job with the view
    */
   public ScoreJob withView(View cache) {
-    return new ScoreJob(layer, tokenCount, tokensSeen, scores, tokenCounts, cache, inputs);
+    ScoreJob next = next();
+    next.view = cache;
+    return next;
   }
 
   /**
@@ -103,8 +88,9 @@ public final class ScoreJob {
    * @return this job with the inputs
    */
   public ScoreJob withInputs(SignalInputs read) {
-    return new ScoreJob(layer, tokenCount, tokensSeen, scores, tokenCounts, view,
-        Objects.requireNonNull(read, "read"));
+    ScoreJob next = next();
+    next.inputs = Objects.requireNonNull(read, "read");
+    return next;
   }
 
   /**
@@ -119,10 +105,7 @@ public final class ScoreJob {
     inputs.requireSlots(tokenCount, shape, layer);
     View.Content cache = view == null ? null : view.content(device, tokenCount, tokenCounts);
     inputs.write(out, parts, parts + Abi.SignalInputs.SIZEOF);
-    out.putInt(at + Abi.ScoreJob.STRUCT_SIZE, Abi.ScoreJob.SIZEOF)
-        .putInt(at + Abi.ScoreJob.LAYER, layer)
-        .putInt(at + Abi.ScoreJob.N_TOKENS, tokenCount)
-        .putInt(at + Abi.ScoreJob.N_SEEN, tokensSeen)
+    fill(out, at)
         .putLong(at + Abi.ScoreJob.TOKEN_COUNTS,
             Numbers.each(tokenCounts, device, shape.kvHeads(), "tokenCounts"))
         .putLong(at + Abi.ScoreJob.VIEW, cache == null ? 0 : cache.struct.address)

@@ -4,7 +4,7 @@ package dev.kvevict;
  * What signals read of a layer beside its keys. Each policy's signal needs some of it; the rest may
  * be absent. Immutable; start from {@link #NONE}.
  */
-public final class SignalInputs {
+public final class SignalInputs extends SignalInputsFields<SignalInputs> {
   /** The rows that a head has in an input. */
   private enum Rows { WINDOW, SLOTS, ONE, THREE, HEAD_DIM }
 
@@ -36,25 +36,20 @@ public final class SignalInputs {
   private static final Input[] INPUTS = Input.values();
 
   /** Nothing. */
-  public static final SignalInputs NONE = new SignalInputs(new Plane[INPUTS.length], 0, 0);
+  public static final SignalInputs NONE = new SignalInputs();
 
   /** Bytes of the planes of one. */
   static final int PLANES = INPUTS.length * Abi.Plane.SIZEOF;
 
-  private final Plane[] planes; // of INPUTS
-  private final int sumHeads;
-  private final int queryRows;
+  private Plane[] planes = new Plane[INPUTS.length];
 
-  private SignalInputs(Plane[] planes, int sumHeads, int queryRows) {
-    this.planes = planes;
-    this.sumHeads = sumHeads;
-    this.queryRows = queryRows;
-  }
+  private SignalInputs() {}
 
-  private SignalInputs with(Input input, Plane plane, int sumHeads) {
-    Plane[] changed = planes.clone();
-    changed[input.ordinal()] = plane;
-    return new SignalInputs(changed, sumHeads, queryRows);
+  private SignalInputs with(Input input, Plane plane) {
+    SignalInputs next = next();
+    next.planes = planes.clone();
+    next.planes[input.ordinal()] = plane;
+    return next;
   }
 
   /**
@@ -66,19 +61,7 @@ public final class SignalInputs {
    * @return these inputs with the queries
    */
   public SignalInputs withQueries(Plane rows) {
-    return with(Input.QUERIES, rows, sumHeads);
-  }
-
-  /**
-   * Rows of queries and of log-sum-exps that a score job or an eviction is given: those of the last
-   * tokens.
-   *
-   * @param rowCount 0: the policy's window, and for the policy h2o, whose sums they make, and
-   *     non-causal, which takes no others, as many as slots are held
-   * @return these inputs with the number
-   */
-  public SignalInputs withQueryRows(int rowCount) {
-    return new SignalInputs(planes, sumHeads, Memory.count(rowCount, "rowCount"));
+    return with(Input.QUERIES, rows);
   }
 
   /**
@@ -89,7 +72,7 @@ public final class SignalInputs {
    * @return these inputs with the numbers
    */
   public SignalInputs withRowLse(Plane lse) {
-    return with(Input.ROW_LSE, lse, sumHeads);
+    return with(Input.ROW_LSE, lse);
   }
 
   /**
@@ -99,7 +82,7 @@ public final class SignalInputs {
    * @return these inputs with the scores
    */
   public SignalInputs withScores(Plane each) {
-    return with(Input.SCORES, each, sumHeads);
+    return with(Input.SCORES, each);
   }
 
   /**
@@ -108,13 +91,11 @@ public final class SignalInputs {
    * sequence it is summed over all queries that saw a slot, and the engine keeps it: a companion of
    * the view moves with its tokens.
    *
-   * @param each [headCount, slots held] f32, headDim 1, tokens packed; or null
-   * @param headCount queryHeads, or kvHeads where the query heads of a KV head are reduced already, or 1
-   *     of all where they share a keep list; 0: queryHeads
+   * @param each [sumHeads, slots held] f32, headDim 1, tokens packed; or null
    * @return these inputs with the sums
    */
-  public SignalInputs withAttentionSums(Plane each, int headCount) {
-    return with(Input.ATTENTION_SUMS, each, Memory.count(headCount, "headCount"));
+  public SignalInputs withAttentionSums(Plane each) {
+    return with(Input.ATTENTION_SUMS, each);
   }
 
   /**
@@ -125,8 +106,8 @@ public final class SignalInputs {
    * @return these inputs with mean and covariance
    */
   public SignalInputs withQueryStatistics(Plane mean, Plane covariance) {
-    return with(Input.QUERY_MEAN, mean, sumHeads)
-        .with(Input.QUERY_COVARIANCE, covariance, sumHeads);
+    return with(Input.QUERY_MEAN, mean)
+        .with(Input.QUERY_COVARIANCE, covariance);
   }
 
   /**
@@ -136,7 +117,7 @@ public final class SignalInputs {
    * @return these inputs with the direction
    */
   public SignalInputs withKeyFilter(Plane direction) {
-    return with(Input.KEY_FILTER, direction, sumHeads);
+    return with(Input.KEY_FILTER, direction);
   }
 
   /**
@@ -146,7 +127,7 @@ public final class SignalInputs {
    * @return these inputs with the weights
    */
   public SignalInputs withTokenWeights(Plane each) {
-    return with(Input.TOKEN_WEIGHTS, each, sumHeads);
+    return with(Input.TOKEN_WEIGHTS, each);
   }
 
   /** Rows of queries for a plan that takes so many, or below 0 as many as there are slots. */
@@ -162,7 +143,7 @@ public final class SignalInputs {
    * @return these inputs with the centers
    */
   public SignalInputs withQueryCenters(Plane centers) {
-    return with(Input.QUERY_CENTERS, centers, sumHeads);
+    return with(Input.QUERY_CENTERS, centers);
   }
 
   /** Whether there are sums of attention. */
@@ -225,9 +206,7 @@ public final class SignalInputs {
 
   /** Writes these inputs, and their planes, at offsets where nothing else ever lies. */
   void write(Struct out, int offset, int planes) {
-    out.putInt(offset + Abi.SignalInputs.STRUCT_SIZE, Abi.SignalInputs.SIZEOF)
-        .putInt(offset + Abi.SignalInputs.N_SUM_HEADS, sumHeads)
-        .putInt(offset + Abi.SignalInputs.N_QUERY_ROWS, queryRows);
+    fill(out, offset);
     for (Input input : INPUTS) {
       Plane plane = this.planes[input.ordinal()];
       int at = planes + input.ordinal() * Abi.Plane.SIZEOF;

@@ -6,11 +6,7 @@ package dev.kvevict;
  * none of which begins before the end of the one before. Ranges say which tokens a list keeps, never
  * how many.
  */
-public final class TokenRange {
-  private final int first;
-  private final int end;
-  private final int rank;
-
+public final class TokenRange extends TokenRangeFields<TokenRange> {
   private TokenRange(int first, int end, int rank) {
     this.first = first;
     this.end = end;
@@ -37,10 +33,7 @@ public final class TokenRange {
     int size = Abi.TokenRange.SIZEOF;
     Struct out = new Struct(ranges.length * size);
     for (int i = 0; i < ranges.length; ++i) {
-      out.putInt(i * size + Abi.TokenRange.STRUCT_SIZE, size)
-          .putInt(i * size + Abi.TokenRange.RANK, ranges[i].rank)
-          .putInt(i * size + Abi.TokenRange.FIRST, ranges[i].first)
-          .putInt(i * size + Abi.TokenRange.END, ranges[i].end);
+      ranges[i].fill(out, i * size);
     }
     return out;
   }

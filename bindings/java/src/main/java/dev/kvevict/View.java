@@ -98,7 +98,7 @@ public final class View implements AutoCloseable {
 
   /** What calls need of a view; a try block keeps it and its buffers reachable. */
   static final class Content implements AutoCloseable {
-    final Struct struct = Struct.sized(Abi.View.SIZEOF);
+    final Struct struct = new Struct(Abi.View.SIZEOF);
     final int kvHeads;
     private final List<Plane> planes;
     private final List<String> names;
@@ -126,24 +126,18 @@ public final class View implements AutoCloseable {
       }
       blockSize = from.blockSize;
       table = from.table;
-      tableHeadStride = from.tableHeadStride;
+      tableHeadStride = from.blockTableHeadStride;
       ringSlots = from.ringSlots;
       firstRecent = from.firstRecent;
       hasRecent = from.companions.stream().anyMatch(Plane::isRecent);
 
       Plane.write(from.k, struct, Abi.View.K);
       Plane.write(from.v, struct, Abi.View.V);
-      struct.putInt(Abi.View.N_KV_HEADS, kvHeads)
+      from.fill(struct, 0)
           .putLong(Abi.View.COMPANIONS, n == 0 ? 0 : companions.address)
           .putInt(Abi.View.N_COMPANIONS, n)
-          .putInt(Abi.View.BLOCK_SIZE, blockSize)
           .putLong(Abi.View.BLOCK_TABLE, from.tableAddress)
-          .putLong(Abi.View.BLOCK_TABLE_LEN, from.tableLength)
-          .putLong(Abi.View.BLOCK_TABLE_HEAD_STRIDE, tableHeadStride)
-          .putInt(Abi.View.RING_SLOTS, ringSlots)
-          .putInt(Abi.View.RING_FIRST, from.ringFirst)
-          .putInt(Abi.View.N_SHARED_BLOCKS, from.sharedBlocks)
-          .putInt(Abi.View.FIRST_RECENT, firstRecent);
+          .putLong(Abi.View.BLOCK_TABLE_LEN, from.tableLength);
     }
 
     private void add(Plane plane, String name) {
@@ -234,24 +228,22 @@ public final class View implements AutoCloseable {
   }
 
   /** Names the parts of a {@link View}. */
-  public static final class Builder {
-    private final int kvHeads;
+  public static final class Builder extends ViewFields<Builder> {
     private Plane k;
     private Plane v;
     private final List<Plane> companions = new ArrayList<>();
-    private int blockSize;
     private IntBuffer table;
     private long tableAddress;
     private long tableLength;
-    private long tableHeadStride;
-    private int ringSlots;
-    private int ringFirst;
-    private int sharedBlocks;
-    private int firstRecent;
     private Handle owner;
 
     private Builder(int kvHeads) {
       this.kvHeads = kvHeads;
+    }
+
+    @Override
+    Builder next() {
+      return this;
     }
 
     /**
@@ -316,67 +308,9 @@ public final class View implements AutoCloseable {
       return this;
     }
 
-    /**
-     * Gives every KV head a block table of its own.
-     *
-     * @param elements distance from one head's table to the next's; 0: all heads share one
-     * @return this
-     */
-    public Builder tableHeadStride(long elements) {
-      tableHeadStride = Memory.count(elements, "elements");
-      return this;
-    }
-
     /** Keeps an object reachable, with which the view's memory ends. */
     Builder owner(Handle handle) {
       owner = handle;
-      return this;
-    }
-
-    /**
-     * Makes the cache a paged one whose planes all have tables of addresses in token order, and no
-     * block ids.
-     *
-     * @param size tokens per block
-     * @return this
-     */
-    public Builder paged(int size) {
-      return paged(size, 0, 0);
-    }
-
-    /**
-     * Says where rows that are not quantized begin: companions with a recent role have them.
-     *
-     * @param slot the first that these have
-     * @return this
-     */
-    public Builder firstRecent(int slot) {
-      firstRecent = Memory.count(slot, "slot");
-      return this;
-    }
-
-    /**
-     * Makes the cache a ring, as sliding windows have them.
-     *
-     * @param slots its rows, all of which are in memory
-     * @param first the row of slot 0
-     * @return this
-     */
-    public Builder ring(int slots, int first) {
-      ringSlots = Memory.count(slots, "slots");
-      ringFirst = Memory.count(first, "first");
-      return this;
-    }
-
-    /**
-     * Says how many blocks, from the first of every table on, others hold too, as forks and prefix
-     * caches do: calls that might write to them are refused.
-     *
-     * @param blocks blocks of each table
-     * @return this
-     */
-    public Builder sharedBlocks(int blocks) {
-      sharedBlocks = Memory.count(blocks, "blocks");
       return this;
     }
 

@@ -34,7 +34,7 @@ final class ArgumentsTest {
     Check.fails(WRONG, () -> KeepLists.of(3, new int[10]), "10 slots are not 3 lists");
     Check.fails(WRONG, () -> KeepLists.at(0, 0, 1, -1), "count is negative");
     Check.fails(WRONG, () -> KeepLists.at(0, 0, -1, 1), "listCount is negative");
-    Check.fails(WRONG, () -> keep.withStride(-1), "stride is negative");
+    Check.fails(WRONG, () -> keep.withListStride(-1), "listStride is negative");
     Check.fails(WRONG, () -> Move.of(t.view, -1, keep), "tokenCount is negative");
     Check.fails(WRONG, () -> good.withFirstSlot(-1), "firstSlot");
     try (Context context = Context.create()) {
@@ -63,7 +63,7 @@ final class ArgumentsTest {
     }
     Check.fails(WRONG, () -> TokenRange.of(-1, 5, 1), "first");
     Check.fails(WRONG, () -> PlanOptions.NONE.withHeadBudgets(24, -1), "headBudgets");
-    Check.fails(WRONG, () -> SignalInputs.NONE.withAttentionSums(null, -1), "headCount");
+    Check.fails(WRONG, () -> SignalInputs.NONE.withSumHeads(-1), "sumHeads");
   }
 
   static void attentionAndRotationsAreChecked() {
@@ -74,9 +74,9 @@ final class ArgumentsTest {
     IntBuffer offsets = Caches.ints(new int[N]);
     Rotation turn = Rotation.of(0, t.view, N, offsets);
     Check.fails(WRONG, () -> Attention.of(t.view, -1, Caches.QH, 1, queries, queries), "tokenCount is negative: -1");
-    Check.fails(WRONG, () -> good.withWindow(-1), "n is negative: -1");
+    Check.fails(WRONG, () -> good.withWindow(-1), "window is negative: -1");
     Check.fails(WRONG, () -> Rotation.of(0, t.view, -1, offsets), "tokenCount is negative: -1");
-    Check.fails(WRONG, () -> turn.withLists(-1), "n is negative: -1");
+    Check.fails(WRONG, () -> turn.withListCount(-1), "listCount is negative: -1");
     try (Context context = Context.create(); Plan plan = Caches.plan(context, 1, N, "none")) {
       attend(context, Attention.of(t.view, N + 1, Caches.QH, 1, queries, queries), "k", "10", "11");
       attend(context, Attention.of(t.view, N, Caches.QH, 2, queries, queries), "queries", "1", "2");
@@ -98,14 +98,14 @@ final class ArgumentsTest {
 
   static void layoutsAreChecked() {
     FloatBuffer floats = Caches.floats(N * Caches.D);
-    View ring = View.builder(1).ring(N + 1, 0)
-        .k(Plane.of(floats, DType.F32, Caches.D, 8, 0).withGroups(2, 8 * N)).build();
+    View ring = View.builder(1).ringSlots(N + 1).ringFirst(0)
+        .k(Plane.of(floats, DType.F32, Caches.D, 8, 0).withGroupElements(2).withGroupStride(8 * N)).build();
     Check.fails(WRONG, () -> ring.validate(1), "k holds 10 rows of 1 heads, not 11");
     View packed = View.of(2, Plane.of(Caches.bytes(40), DType.U4, 4, 4, 2), null);
     Check.fails(WRONG, () -> packed.validate(N + 1), "10 rows");
     Plane numbers = Plane.of(Caches.floats(24), DType.F32, 4, 32, 16);
     View recent = View.builder(2).k(Plane.of(Caches.bytes(64), DType.U8, 4, 8, 4))
-        .companion(numbers.withRole(Role.KEY_SCALE).withTokenGroups(4))
+        .companion(numbers.withRole(Role.KEY_SCALE).withGroupTokens(4))
         .companion(numbers.withRole(Role.KEY_RECENT)).firstRecent(8).build();
     Check.fails(WRONG, () -> recent.validate(12), "3 rows");
     Check.fails(WRONG, () -> Caches.plane(floats, 1).withAddressTable(8, 1), "use Plane.at()");
@@ -117,7 +117,7 @@ final class ArgumentsTest {
     Geometry unlike = Geometry.of(N, List.of(full, LayerGeometry.builder().cache(LayerCache.NONE).build()));
     try (Context context = Context.create();
         Plan plan = context.newPlan(unlike, Policy.parse("knorm:sink=0,budget=4"),
-            PlanOptions.NONE.withDestinations());
+            PlanOptions.NONE.withDestinations(true));
         Sequence sequence = plan.newSequence();
         Sequence other = plan.newSequence()) {
       ByteBuffer scratch = plan.workspace(Operation.EVICT).allocate();
@@ -134,7 +134,8 @@ final class ArgumentsTest {
       destinations(sequence, views, scratch, NULL, Arrays.asList(null, null), "destinations[0] is null");
       Plane queries = Caches.plane(Caches.floats(Caches.QH * Caches.D), Caches.QH);
       Check.fails(WRONG, () -> sequence.observe(List.of(Caches.queries(queries)), 1, 0), "1 inputs for 2 layers");
-      SignalInputs sums = SignalInputs.NONE.withAttentionSums(Caches.scores(Caches.floats(2 * N), N), Caches.KVH);
+      SignalInputs sums = SignalInputs.NONE.withAttentionSums(Caches.scores(Caches.floats(2 * N), N))
+          .withSumHeads(Caches.KVH);
       Check.fails(WRONG, () -> sequence.observe(0, sums, 1, Sequence.POSITION_NEXT, 0), "attentionSums");
       Check.fails(WRONG, () -> sequence.beginObserving(ByteBuffer.allocate(8)), "direct");
       Check.fails(STATE, () -> Batch.append(
@@ -147,7 +148,7 @@ final class ArgumentsTest {
           .v(Caches.plane(Caches.floats(N * ROW), Caches.KVH).withBlockStride(N * ROW * 4))
           .paged(N, table.asReadOnlyBuffer()).build();
       Check.fails(WRONG, () -> sequence.evict(
-          Arrays.asList(paged, null), EvictOptions.NONE.withByTable(), scratch), "read-only");
+          Arrays.asList(paged, null), EvictOptions.NONE.withByTable(true), scratch), "read-only");
     }
   }
 
@@ -160,7 +161,7 @@ final class ArgumentsTest {
     PagedCacheOptions options = PagedCacheOptions.of(8).withBlockSize(4);
     Check.fails(WRONG, () -> PagedCacheOptions.of(-1), "blockCount is negative");
     Check.fails(WRONG, () -> options.withGroupTokens(-1), "groupTokens is negative");
-    Check.fails(WRONG, () -> options.withRecentTokens(-1, DType.F16), "recentTokens is negative");
+    Check.fails(WRONG, () -> options.withRecentTokens(-1).withRecentDType(DType.F16), "recentTokens is negative");
     try (Context context = Context.create();
         Plan plan = Caches.plan(context, 1, N, "knorm:sink=0,budget=4");
         PagedCache cache = plan.newPagedCache(options);

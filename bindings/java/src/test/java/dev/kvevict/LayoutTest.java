@@ -8,11 +8,11 @@ final class LayoutTest {
   private LayoutTest() {}
 
   static void geometriesTellWhatTheyHave() {
-    Geometry alike = Geometry.builder().layers(2).queryHeads(2).kvHeads(3).headDims(4, 5)
-        .dtypes(DType.BF16, DType.F16, DType.F32).maxTokens(9).softmaxScale(1.5f).logitSoftcap(7)
+    Geometry alike = Geometry.builder().layers(2).queryHeads(2).kvHeads(3).keyHeadDim(4).valueHeadDim(5)
+        .queryType(DType.BF16).keyType(DType.F16).valueType(DType.F32).maxTokens(9).softmaxScale(1.5f).logitSoftcap(7)
         .build();
-    LayerGeometry layer = LayerGeometry.builder().queryHeads(2).kvHeads(3).headDims(4, 5)
-        .dtypes(DType.BF16, DType.F16, DType.F32).softmaxScale(1.5f).logitSoftcap(7).build();
+    LayerGeometry layer = LayerGeometry.builder().queryHeads(2).kvHeads(3).keyHeadDim(4).valueHeadDim(5)
+        .queryType(DType.BF16).keyType(DType.F16).valueType(DType.F32).softmaxScale(1.5f).logitSoftcap(7).build();
     LayerGeometry window = LayerGeometry.builder().cache(LayerCache.WINDOW).build();
     Check.equal(List.of(LayerCache.FULL, 2, 3, 4, 5, DType.BF16, DType.F16, DType.F32, 1.5f, 7f),
         List.of(layer.cache(), layer.queryHeads(), layer.kvHeads(), layer.keyHeadDim(),

@@ -42,8 +42,8 @@ final class MemoryTest {
     Check.fails(NullPointerException.class, () -> Plane.at(1, null, 8, 32, 32), "dtype");
     Check.fails(NullPointerException.class, () -> ScoreJob.of(0, 1, null), "scores");
     Check.fails(NullPointerException.class, () -> ScoreJob.of(0, 1, 0, 0).withInputs(null), "read");
-    Check.fails(NullPointerException.class, () -> SelectOptions.of(1).withTie(null), "which");
-    Check.fails(NullPointerException.class, () -> SelectOptions.of(1).withRows(1, null), "how");
+    Check.fails(NullPointerException.class, () -> SelectOptions.of(1).withTie(null), "tie");
+    Check.fails(NullPointerException.class, () -> SelectOptions.of(1).withRowCount(1).withReduce(null), "reduce");
   }
 
   static void typesThatDoNotHoldTheDtype() {
@@ -79,7 +79,7 @@ final class MemoryTest {
     same(Plane.of(data, type, dim, row, row * size).withBlockStride(row * heads * size),
         Plane.pagedHeadMajor(data, type, size, heads, dim),
         Plane.pagedHeadMajor(start, type, size, heads, dim));
-    same(Plane.of(data, type, dim, 4, row * size).withGroups(2, 4 * size)
+    same(Plane.of(data, type, dim, 4, row * size).withGroupElements(2).withGroupStride(4 * size)
             .withBlockStride(row * heads * size),
         Plane.vectorised(data, type, size, heads, dim, 2),
         Plane.vectorised(start, type, size, heads, dim, 2));
@@ -150,8 +150,8 @@ final class MemoryTest {
     tooShort(shape, 4, 3, 8, "queries", none::withQueries);
     tooShort(shape, 4, 3, 1, "rowLse", none::withRowLse);
     tooShort(shape, 2, 5, 1, "scores", none::withScores);
-    tooShort(shape, 4, 5, 1, "attentionSums", plane -> none.withAttentionSums(plane, 0));
-    tooShort(shape, 2, 5, 1, "attentionSums", plane -> none.withAttentionSums(plane, 2));
+    tooShort(shape, 4, 5, 1, "attentionSums", plane -> none.withAttentionSums(plane).withSumHeads(0));
+    tooShort(shape, 2, 5, 1, "attentionSums", plane -> none.withAttentionSums(plane).withSumHeads(2));
     tooShort(shape, 4, 1, 8, "queryMean", plane -> none.withQueryStatistics(plane, null));
     tooShort(shape, 4, 8, 8, "queryCovariance", plane -> none.withQueryStatistics(null, plane));
     tooShort(shape, 2, 1, 8, "keyFilter", none::withKeyFilter);
@@ -240,7 +240,7 @@ final class MemoryTest {
     }
     // A table for each head: {0, 1} and {3, 4}.
     IntBuffer tables = Caches.ints(0, 1, 3, 4);
-    try (View view = View.builder(2).k(pool).paged(2, tables).tableHeadStride(2).build()) {
+    try (View view = View.builder(2).k(pool).paged(2, tables).blockTableHeadStride(2).build()) {
       view.validate(2);
       Check.fails(WRONG, () -> view.validate(3), "k holds 4 blocks, the block table names 4");
       // The table of a head without tokens may name anything.

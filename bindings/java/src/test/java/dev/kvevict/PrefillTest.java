@@ -106,7 +106,7 @@ final class PrefillTest {
           }
         };
         Exception thrown = Check.fails(UnsupportedOperationException.class,
-            () -> model.read(model.prompt(30).evictingEachChunk()));
+            () -> model.read(model.prompt(30).withEvictEachChunk(true)));
         Check.that(thrown == wrong, "another exception");
         Check.equal(8, model.sequence.logicalLength());
         model.at = first -> {
@@ -114,7 +114,7 @@ final class PrefillTest {
         };
         Check.fails(StackOverflowError.class, () -> model.read(model.prompt(22)));
         model.at = first -> {}; // and the rest may be read
-        Check.equal(3, model.read(model.prompt(22).evictingEachChunk()).chunks());
+        Check.equal(3, model.read(model.prompt(22).withEvictEachChunk(true)).chunks());
       }
     }
   }
@@ -149,7 +149,7 @@ final class PrefillTest {
         }
       };
       Check.fails(IllegalArgumentException.class,
-          () -> model.read(model.prompt(30).evictingEachChunk()));
+          () -> model.read(model.prompt(30).withEvictEachChunk(true)));
       Check.equal(8, model.sequence.logicalLength());
     }
   }

@@ -25,16 +25,16 @@ class Replay {
     Transcript.Data data = names.buffers.get(l.text("data"));
     Plane plane = data == null ? Plane.at(offset, dtype, headDim, token, head)
         : dtype == DType.OPAQUE ? Plane.opaque(data.typed(), rowBytes, token, head)
-        : Plane.of(data.typed(), dtype, headDim, token, head).from(offset);
+        : Plane.of(data.typed(), dtype, headDim, 0, 0).withTokenStride(token).withHeadStride(head).from(offset);
     if (l.has("address_table")) {
       LongBuffer table = names.buffers.get(l.text("address_table")).bytes.asLongBuffer();
       plane = plane.withAddressTable(table);
     }
     plane = plane.withElementStride(l.number("element_stride_bytes")).withBlockStride(l.number("block_stride_bytes"));
     if (l.has("group_elems")) {
-      plane = plane.withGroups(l.count("group_elems"), l.number("group_stride_bytes"));
+      plane = plane.withGroupElements(l.count("group_elems")).withGroupStride(l.number("group_stride_bytes"));
     }
-    return plane.withRole(l.constant(Role.class, "role")).withTokenGroups(l.count("group_tokens"));
+    return plane.withRole(l.constant(Role.class, "role")).withGroupTokens(l.count("group_tokens"));
   }
 
   View view(String name) {
@@ -51,10 +51,10 @@ class Replay {
     if (l.has("block_table")) {
       view.paged(blockSize, names.ints(l.text("block_table")));
     } else if (blockSize > 0) {
-      view.paged(blockSize);
+      view.blockSize(blockSize);
     }
-    return view.tableHeadStride(l.number("block_table_head_stride"))
-        .ring(l.count("ring_slots"), l.count("ring_first")).sharedBlocks(l.count("n_shared_blocks"))
+    return view.blockTableHeadStride(l.number("block_table_head_stride"))
+        .ringSlots(l.count("ring_slots")).ringFirst(l.count("ring_first")).sharedBlockCount(l.count("n_shared_blocks"))
         .firstRecent(l.count("first_recent")).build();
   }
 
@@ -68,17 +68,18 @@ class Replay {
     Line l = names.struct("signal_inputs", name);
     return SignalInputs.NONE.withQueries(plane(l.text("queries"))).withQueryRows(l.count("n_query_rows"))
         .withRowLse(plane(l.text("row_lse"))).withScores(plane(l.text("scores")))
-        .withAttentionSums(plane(l.text("attention_sums")), l.count("n_sum_heads"))
+        .withAttentionSums(plane(l.text("attention_sums"))).withSumHeads(l.count("n_sum_heads"))
         .withQueryStatistics(plane(l.text("query_mean")), plane(l.text("query_covariance")))
         .withKeyFilter(plane(l.text("key_filter"))).withTokenWeights(plane(l.text("token_weights")))
         .withQueryCenters(plane(l.text("query_centers")));
   }
 
   private <B extends LayerBuilder<B>> B layer(B builder, Line l) {
-    return builder.queryHeads(l.count("n_q_heads")).kvHeads(l.count("n_kv_heads"))
-        .headDims(l.count("k_head_dim"), l.count("v_head_dim"))
-        .dtypes(l.constant(DType.class, "q_dtype"), l.constant(DType.class, "k_dtype"),
-            l.constant(DType.class, "v_dtype"))
+    return builder.cache(l.constant(LayerCache.class, "cache"))
+        .queryHeads(l.count("n_q_heads")).kvHeads(l.count("n_kv_heads"))
+        .keyHeadDim(l.count("k_head_dim")).valueHeadDim(l.count("v_head_dim"))
+        .queryType(l.constant(DType.class, "q_dtype")).keyType(l.constant(DType.class, "k_dtype"))
+        .valueType(l.constant(DType.class, "v_dtype"))
         .softmaxScale(l.single("softmax_scale")).logitSoftcap(l.single("logit_softcap"));
   }
 
@@ -87,8 +88,8 @@ class Replay {
     List<Line> layers = l.each("layers", layer -> names.struct("layer_geometry", layer));
     Geometry geometry = layers.size() == 1
         ? layer(Geometry.builder().layers(l.count("n_layers")).maxTokens(l.count("max_tokens")), layers.get(0)).build()
-        : Geometry.of(l.count("max_tokens"), layers.stream().map(each -> layer(LayerGeometry.builder()
-            .cache(each.constant(LayerCache.class, "cache")), each).build()).toList());
+        : Geometry.of(l.count("max_tokens"), layers.stream()
+            .map(each -> layer(LayerGeometry.builder(), each).build()).toList());
     Check.equal(l.count("n_layers"), geometry.layerCount());
     return geometry
         .withRope(l.constant(RopeLayout.class, "rope_layout"), names.floatArray(l.text("rope_inv_freq")))
@@ -100,17 +101,16 @@ class Replay {
       return PlanOptions.NONE;
     }
     Line l = names.struct("plan_options", name);
-    PlanOptions options = PlanOptions.NONE.withHeadBudgets(l.counts("head_budgets"))
+    return PlanOptions.NONE.withHeadBudgets(l.counts("head_budgets"))
         .withLayerBudgets(l.list("layer_budgets").stream().mapToDouble(Double::parseDouble).toArray())
+        .withReportMass(l.flag("report_mass")).withDestinations(l.flag("has_destinations"))
         .withDraftTokens(l.count("draft_tokens"));
-    options = l.flag("report_mass") ? options.withReportMass() : options;
-    return l.flag("has_destinations") ? options.withDestinations() : options;
   }
 
   ScoreJob scoreJob(String name) {
     Line l = names.struct("score_job", name);
     ScoreJob job = ScoreJob.of(l.count("layer"), l.count("n_tokens"), names.floats(l.text("scores")))
-        .withSeen(l.count("n_seen")).withInputs(inputs(l.text("inputs")));
+        .withSeenCount(l.count("n_seen")).withInputs(inputs(l.text("inputs")));
     job = l.has("token_counts") ? job.withTokenCounts(names.ints(l.text("token_counts"))) : job;
     return l.has("view") ? job.withView(view(l.text("view"))) : job;
   }
@@ -118,7 +118,7 @@ class Replay {
   KeepLists keepLists(String name) {
     Line l = names.struct("keep_lists", name);
     KeepLists lists = KeepLists.of(names.ints(l.text("slots")), l.count("n_lists"), l.count("count"))
-        .withStride(l.number("list_stride"));
+        .withListStride(l.number("list_stride"));
     return l.has("counts") ? lists.withCounts(names.ints(l.text("counts"))) : lists;
   }
 
@@ -130,8 +130,8 @@ class Replay {
   SelectOptions selectOptions(String name) {
     Line l = names.struct("select_options", name);
     SelectOptions options = SelectOptions.of(l.count("n_tokens"))
-        .withRows(l.count("n_rows"), l.constant(Reduce.class, "reduce")).withSink(l.count("n_sink"))
-        .withRecent(l.count("n_recent")).withTie(l.constant(Tie.class, "tie"))
+        .withRowCount(l.count("n_rows")).withReduce(l.constant(Reduce.class, "reduce")).withSinkCount(l.count("n_sink"))
+        .withRecentCount(l.count("n_recent")).withTie(l.constant(Tie.class, "tie"))
         .withSelectBlock(l.count("select_block")).withProtected(l.counts("protected_slots"))
         .withRanges(l.each("ranges", this::range).toArray(new TokenRange[0]));
     options = l.has("scores") ? options.withScores(names.floats(l.text("scores"))) : options;
@@ -151,16 +151,14 @@ class Replay {
       move = Move.all(view, l.count("n_tokens"), to);
     }
     move = l.has("token_counts") ? move.withTokenCounts(names.ints(l.text("token_counts"))) : move;
-    move = l.has("merge_fraction")
-        ? move.withMerge(l.constant(Merge.class, "merge"), l.real("merge_threshold"), l.real("merge_fraction"))
-        : move.withMerge(l.constant(Merge.class, "merge"));
-    return move.withFirstSlot(l.count("first_slot"));
+    return move.withMerge(l.constant(Merge.class, "merge")).withMergeThreshold(l.real("merge_threshold"))
+        .withMergeFraction(l.real("merge_fraction")).withFirstSlot(l.count("first_slot"));
   }
 
   Rotation rotation(String name) {
     Line l = names.struct("rotation", name);
     Rotation rotation = Rotation.of(l.count("layer"), view(l.text("view")), l.count("n_tokens"),
-        names.ints(l.text("offsets"))).withLists(l.count("n_lists"));
+        names.ints(l.text("offsets"))).withListCount(l.count("n_lists"));
     return l.has("token_counts") ? rotation.withTokenCounts(names.ints(l.text("token_counts"))) : rotation;
   }
 
@@ -168,11 +166,11 @@ class Replay {
     Line l = names.struct("attention_job", name);
     Attention job = Attention.of(view(l.text("view")), l.count("n_tokens"), l.count("n_q_heads"),
         l.count("n_queries"), plane(l.text("queries")), plane(l.text("out")))
-        .withVHeadDim(l.count("v_head_dim")).withWindow(l.count("window"))
+        .withValueHeadDim(l.count("v_head_dim")).withWindow(l.count("window"))
         .withSoftmaxScale(l.single("softmax_scale")).withLogitSoftcap(l.single("logit_softcap"))
-        .withRowLse(plane(l.text("row_lse")))
-        .withAttentionSums(plane(l.text("attention_sums")), l.count("n_sum_heads"));
-    job = l.flag("non_causal") ? job.nonCausal() : job;
+        .withNonCausal(l.flag("non_causal"))
+        .withRowLse(plane(l.text("row_lse"))).withAttentionSums(plane(l.text("attention_sums")))
+        .withSumHeads(l.count("n_sum_heads"));
     job = l.has("sink_logits") ? job.withSinkLogits(names.floats(l.text("sink_logits"))) : job;
     return l.has("token_counts") ? job.withTokenCounts(names.ints(l.text("token_counts"))) : job;
   }
@@ -185,9 +183,8 @@ class Replay {
 
   MassOptions massOptions(String name) {
     Line l = names.struct("mass_options", name);
-    MassOptions options = MassOptions.of(l.real("mass")).withScope(l.constant(Scope.class, "scope"))
-        .withEnds(l.count("n_sink"), l.count("n_recent"));
-    return l.flag("every_row") ? options.ofEveryRow() : options;
+    return MassOptions.of(l.real("mass")).withScope(l.constant(Scope.class, "scope"))
+        .withSinkCount(l.count("n_sink")).withRecentCount(l.count("n_recent")).withEveryRow(l.flag("every_row"));
   }
 
   /** What layers show, null for those that show nothing. */
@@ -222,7 +219,7 @@ class Replay {
         .withDestinations(l.each("destinations", this::view));
     options = l.has("inputs") ? options.withInputs(l.each("inputs", this::inputs)) : options;
     options = l.has("undo") ? options.withUndo(names.buffers.get(l.text("undo")).bytes) : options;
-    return l.flag("by_table") ? options.withByTable() : options;
+    return options.withByTable(l.flag("by_table"));
   }
 
   int[][] positionLists(String name) {
@@ -237,7 +234,8 @@ class Replay {
     PagedCacheOptions options = PagedCacheOptions.of(l.count("n_blocks")).withBlockSize(l.count("block_size"))
         .withLayout(l.constant(BlockLayout.class, "layout")).withNumberDType(l.constant(DType.class, "number_dtype"))
         .withGroupTokens(l.count("group_tokens"))
-        .withRecentTokens(l.count("recent_tokens"), l.constant(DType.class, "recent_dtype"));
+        .withRecentTokens(l.count("recent_tokens"))
+        .withRecentDType(l.constant(DType.class, "recent_dtype"));
     return l.has("memory") ? options.withMemory(names.buffers.get(l.text("memory")).bytes) : options;
   }
 

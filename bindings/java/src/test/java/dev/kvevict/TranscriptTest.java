@@ -419,8 +419,7 @@ final class TranscriptTest extends Replay {
       List<String> chunks = new ArrayList<>();
       Prefill prompt = Prefill.of(o.count("n_tokens"), o.count("chunk"),
           chunk -> chunks.add(joined(chunk.firstToken(), chunk.tokenCount())))
-          .withOptions(evictOptions(o.text("evict")));
-      prompt = o.flag("evict_each_chunk") ? prompt.evictingEachChunk() : prompt;
+          .withOptions(evictOptions(o.text("evict"))).withEvictEachChunk(o.flag("evict_each_chunk"));
       PrefillReport r = o.has("cached") ? cached(o).prefill(prompt, sequence(l), scratch(o.count("workspace_bytes")))
           : sequence(l).prefill(prompt, o.each("views", this::view), scratch(o.count("workspace_bytes")));
       return " chunks=" + listed(chunks) + " report=" + joined(r.chunks(), r.evictions(), r.peakTokens(),

@@ -1,4 +1,4 @@
-#include "shared_prefill.h"
+#include "llama_prefill.h"
 
 #include <algorithm>
 #include <utility>
@@ -16,10 +16,10 @@ Adapter MakeAdapter(const char* policy, uint32_t query_rows) {
 
 }  // namespace
 
-SharedPrefill::SharedPrefill(llama_model* model,
-                             std::span<const Candidate> candidates,
-                             ContextOptions options, uint32_t n_prompt,
-                             uint32_t n_behind, Progress progress)
+LlamaPrefill::LlamaPrefill(llama_model* model,
+                           std::span<const Candidate> candidates,
+                           ContextOptions options, uint32_t n_prompt,
+                           uint32_t n_behind, Progress progress)
     : n_vocab_(static_cast<uint32_t>(
           llama_vocab_n_tokens(llama_model_get_vocab(model)))),
       n_batch_(options.n_ubatch),
@@ -47,9 +47,9 @@ SharedPrefill::SharedPrefill(llama_model* model,
   target_ = OpenContext(model, "random:budget=1", options);
 }
 
-std::vector<float> SharedPrefill::Feed(const Context& context,
-                                       std::span<const llama_token> tokens,
-                                       uint32_t at, size_t first) {
+std::vector<float> LlamaPrefill::Feed(const Context& context,
+                                      std::span<const llama_token> tokens,
+                                      uint32_t at, size_t first) {
   std::vector<float> logits;
   logits.reserve((tokens.size() - std::min(first, tokens.size())) * n_vocab_);
   for (size_t done = 0; done < tokens.size();) {
@@ -72,27 +72,27 @@ std::vector<float> SharedPrefill::Feed(const Context& context,
   return logits;
 }
 
-void SharedPrefill::Read(std::span<const llama_token> prompt) {
+void LlamaPrefill::Read(std::span<const llama_token> prompt) {
   llama_memory_clear(llama_get_memory(source_.ctx.get()), true);
   length_ = 0;
   ReadOn(prompt, prompt.size());
 }
 
-std::vector<float> SharedPrefill::ReadOn(std::span<const llama_token> tokens,
-                                         size_t first) {
+std::vector<float> LlamaPrefill::ReadOn(std::span<const llama_token> tokens,
+                                        size_t first) {
   std::vector<float> logits = Feed(source_, tokens, length_, first);
   length_ += static_cast<uint32_t>(tokens.size());
   return logits;
 }
 
-void SharedPrefill::TakeBack(uint32_t length) {
+void LlamaPrefill::TakeBack(uint32_t length) {
   for (const Adapter& adapter : adapters_) {
     Check(kvevict_llama_trim_to(adapter.get(), 0, length));
   }
   length_ = length;
 }
 
-kvevict_llama_report SharedPrefill::Evict(size_t candidate) {
+kvevict_llama_report LlamaPrefill::Evict(size_t candidate) {
   kvevict_llama_evict_options options = KVEVICT_LLAMA_EVICT_OPTIONS_INIT;
   options.target = target_.kv.get();
   kvevict_llama_report report = KVEVICT_LLAMA_REPORT_INIT;
@@ -101,14 +101,20 @@ kvevict_llama_report SharedPrefill::Evict(size_t candidate) {
   return report;
 }
 
-std::vector<float> SharedPrefill::Continue(std::span<const llama_token> tokens,
-                                           size_t first) {
+const kvevict_sequence* LlamaPrefill::Evicted() const {
+  const kvevict_sequence* sequence = nullptr;
+  Check(kvevict_llama_sequence(target_.kv.get(), 0, &sequence));
+  return sequence;
+}
+
+std::vector<float> LlamaPrefill::Continue(std::span<const llama_token> tokens,
+                                          size_t first) {
   std::vector<float> logits = Feed(target_, tokens, target_length_, first);
   target_length_ += static_cast<uint32_t>(tokens.size());
   return logits;
 }
 
-void SharedPrefill::TakeBackContinued() {
+void LlamaPrefill::TakeBackContinued() {
   if (target_length_ == evicted_at_) return;
   Check(kvevict_llama_trim_to(target_.kv.get(), 0, evicted_at_));
   target_length_ = evicted_at_;
