@@ -3,7 +3,6 @@ package kvevict
 import (
 	"debug/elf"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -184,55 +183,6 @@ func TestCUDAEvictsAsTheCPUDoes(t *testing.T) {
 	same(t, expected, model{t, newContext(t, options)}.evicts())
 }
 
-// prefills reads a prompt in chunks with an eviction after each; returns its report, positions and
-// keys.
-func (m model) prefills() (PrefillReport, [2][]int32, [2][]float32) {
-	plan := newPlan(m.T, m.context, 2, full, "snapkv:budget=16,window=4")
-	sequence := newSequence(m.T, plan)
-	var k [2][]float32
-	var views []*View
-	for l := range k {
-		k[l] = make([]float32, full*row)
-		views = append(views, m.view(k[l], make([]float32, full*row)))
-	}
-	report, err := sequence.Prefill(&Prefill{
-		Tokens: 45, Chunk: 10, EvictEachChunk: true, Views: views,
-		Workspace: m.workspace(plan.Workspace(OperationEvict, 0)),
-		Forward: func(first, n int) error {
-			for l := range k {
-				held, err := sequence.StoredLength(l, 0)
-				if err != nil {
-					return err
-				}
-				copy(k[l][held*row:], random((first+n)*row, int64(l))[first*row:])
-				queries := m.rows(random((first+n)*qHeads*headDim, 9)[first*qHeads*headDim:], qHeads)
-				if err := sequence.Observe(shown(l, queries), n, first, 0); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
-	}, 0)
-	must(m.T, err)
-	var positions [2][]int32
-	for l := range k {
-		positions[l], err = sequence.KeepPositions(l, 1)
-		must(m.T, err)
-		k[l] = k[l][:16*row]
-	}
-	return report, positions, k
-}
-
-func TestCUDAReadsPromptsAsTheCPUDoes(t *testing.T) {
-	options := cudaOptions(t)
-	report, positions, k := model{t, newContext(t, nil)}.prefills()
-	same(t, 5, report.Chunks)
-	there, positionsThere, kThere := model{t, newContext(t, options)}.prefills()
-	same(t, report, there)
-	same(t, positions, positionsThere)
-	same(t, k, kThere)
-}
-
 // Each option shows in the calls, files, compilations or refusals of the library.
 func TestCUDAOptionsReachTheLibrary(t *testing.T) {
 	counts := make([]int64, 2)
@@ -259,48 +209,6 @@ func TestCUDAOptionsReachTheLibrary(t *testing.T) {
 	must(t, err)
 	if len(files) == 0 || !strings.Contains(log, "gather_rows") || strings.Contains(log, "topk") {
 		t.Error(len(files), log)
-	}
-}
-
-// doors walks through the three doors and reorders what is left. Every device gives
-// the same up to the rounding of scores.
-func (m model) doors() (scores []float32, moved [4]any) {
-	const n, window, kept = nTokens, 4, nTokens / 2
-	plan := newPlan(m.T, m.context, 1, n, "snapkv:budget=0.5,window=4")
-	must(m.T, m.context.Prepare(plan))
-	k, v := random(n*row, 1), random(n*row, 3)
-	view := m.view(k, v)
-	scores = make([]float32, kvHeads*n)
-	keep := make([]int32, kvHeads*kept)
-	must(m.T, plan.Score([]ScoreJob{{
-		View: view, Tokens: n, Scores: put(m, scores),
-		Inputs: SignalInputs{Queries: m.rows(random(window*qHeads*headDim, 2), qHeads)},
-	}}, m.workspace(plan.Workspace(OperationScore, 0)), 0))
-	options, lists, err := plan.Selection(0, n, 0)
-	must(m.T, err)
-	same(m.T, KeepLists{Lists: kvHeads, Count: kept}, lists)
-	options.Scores, options.Protected, lists.Slots = put(m, scores), []int32{7}, put(m, keep)
-	must(m.T, m.context.Select(&options, lists,
-		m.workspace(m.context.SelectWorkspace(n, kvHeads)), 0))
-	moves := []Move{{View: view, Tokens: n, Keep: lists}}
-	must(m.T, m.context.Compact(moves, m.workspace(m.context.CompactWorkspace(moves)), 0))
-	moved = [4]any{keep, append([]float32(nil), k[:kept*row]...)}
-	moves = oneMove(view, kept, put(m, ring), 1)
-	must(m.T, m.context.Reorder(moves, m.workspace(m.context.ReorderWorkspace(moves)), 0))
-	moved[2], moved[3] = k[:kept*row], v[:kept*row]
-	return scores, moved
-}
-
-func TestCUDADoorsGiveWhatThoseOfTheCPUGive(t *testing.T) {
-	options := cudaOptions(t)
-	expected, moved := model{t, newContext(t, nil)}.doors()
-	actual, movedThere := model{t, newContext(t, options)}.doors()
-	same(t, moved, movedThere)
-	for i, score := range expected {
-		// Sums of few weights of at most 1, each off by some units of the last place.
-		if actual[i] != score && math.Abs(float64(actual[i]-score)) > 1e-5 {
-			t.Errorf("score %d: %v, not %v", i, actual[i], score)
-		}
 	}
 }
 

@@ -120,3 +120,30 @@ func TestReorderingKeepsItsMemory(t *testing.T) {
 	const n = 512
 	must(t, collecting(t, &w).Reorder(w.move(t, n, []int32{5, 1, 3, 1}), w.scratch(), 0))
 }
+
+func TestAttentionKeepsItsMemory(t *testing.T) {
+	var w watch
+	const n = 512
+	context := collecting(t, &w)
+	job := Attention{
+		View: temporaryView(t, &w, n), Tokens: n, TokenCounts: w.counts(n, n), QHeads: qHeads, Rows: 2,
+		Queries:    rows(w.floats(random(2*qHeads*headDim, 3)), qHeads),
+		Out:        rows(w.floats(make([]float32, 2*qHeads*headDim)), qHeads),
+		SinkLogits: Slice(w.floats(random(qHeads, 4))),
+	}
+	must(t, context.Attend([]Attention{job}, Slice(w.floats(make([]float32, 1<<20))), 0))
+}
+
+func TestRotatingKeepsItsMemory(t *testing.T) {
+	var w watch
+	const n = 512
+	policy, err := NewPolicy("none")
+	must(t, err)
+	plan := planOf(t, collecting(t, &w), policy, Geometry{
+		Layers: 1, MaxTokens: n, Each: []LayerGeometry{smallLayer}, RoPEInvFreq: []float32{1, 0.1, 0.01, 0.001},
+	})
+	must(t, plan.Rotate([]Rotation{{
+		View: temporaryView(t, &w, n), Tokens: n, Offsets: w.slots(make([]int32, n)),
+		TokenCounts: w.counts(uint32(n), uint32(n)),
+	}}, 0))
+}

@@ -218,3 +218,50 @@ func deepen(n int) (sum byte) {
 	}
 	return sum + frame[n]
 }
+
+const nowhere = 1000 // a block that no pool has
+
+// ofHeads is a pool of blocks of two tokens with a table of three blocks for each head.
+func ofHeads(t *testing.T, nBlocks int, tables []int32) (*View, []float32) {
+	t.Helper()
+	keys := random(nBlocks*2*row, 1)
+	k, v := rows(keys, kvHeads), rows(random(nBlocks*2*row, 2), kvHeads)
+	k.BlockStride, v.BlockStride = 2*row*4, 2*row*4
+	view, err := NewView(Layout{
+		KVHeads: kvHeads, K: k, V: v, BlockSize: 2, BlockTable: Slice(tables),
+		BlockTableHeadStride: uint64(len(tables) / kvHeads),
+	})
+	must(t, err)
+	return view, keys
+}
+
+// An eviction looks at the blocks that each head's tokens are in.
+func TestBlocksBeyondAHeadsOwnTokensMayBeAnything(t *testing.T) {
+	plan := newPlan(t, newContext(t, nil), 1, 6, "random:sink=0,budget=4", 1, 4)
+	sequence := newSequence(t, plan)
+	tables := []int32{0, 1, 2, 3, 4, 5}
+	view, _ := ofHeads(t, 6, tables)
+	scratch := newMemory(t)(plan.Workspace(OperationEvict, 0))
+	must(t, sequence.Append(6, 0))
+	report, err := sequence.Evict([]*View{view}, nil, scratch, 0)
+	must(t, err)
+	same(t, uint64(2+1), report.BlocksFreed)
+	tables[1], tables[2], tables[5] = nowhere, nowhere, nowhere
+	must(t, sequence.Append(1, 0)) // 2 and 5 tokens
+	_, err = sequence.Evict([]*View{view}, nil, scratch, 0)
+	fails(t, err, StatusInvalidArgument, "the block table names 1000")
+	tables[5] = 5
+	_, err = sequence.Evict([]*View{view}, nil, scratch, 0)
+	must(t, err)
+}
+
+func TestNewWorkspacesAreAligned(t *testing.T) {
+	for best := uint64(1); best < 200; best += 33 {
+		memory, err := Workspace{Alignment: 256, Best: best}.New()
+		must(t, err)
+		same(t, [2]uint64{0, best}, [2]uint64{memory.address % 256, memory.bytes})
+	}
+	nothing, err := Workspace{Alignment: 64}.New()
+	must(t, err)
+	same(t, Memory{}, nothing)
+}

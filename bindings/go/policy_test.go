@@ -168,37 +168,3 @@ func TestPolicyValuesAreChecked(t *testing.T) {
 	must(t, err)
 	same(t, 0, len(none))
 }
-
-func TestPolicyInTokens(t *testing.T) {
-	policy, err := ParsePolicy("snapkv:budget=512,window=32")
-	must(t, err)
-	resolved, err := policy.Resolve(4096)
-	must(t, err)
-	same(t, ResolvedPolicy{512, 4, 32, 476, 32, true}, resolved)
-	for name, rows := range map[string]int{"h2o": QueryRowsAny, "non-causal": QueryRowsAll} {
-		resolved, err := policyNamed(t, name).Resolve(1)
-		must(t, err)
-		same(t, rows, resolved.QueryRows)
-	}
-	budgets, err := policy.LayerBudgets(4096, 3)
-	must(t, err)
-	same(t, []uint32{512, 512, 512}, budgets)
-	_, err = policy.Resolve(0)
-	fails(t, err, StatusInvalidArgument, "n_context")
-	_, err = policy.LayerBudgets(64, -1)
-	fails(t, err, StatusInvalidArgument, "nLayers -1")
-	_, err = policy.LayerBudgets(64, 0)
-	fails(t, err, StatusInvalidArgument)
-}
-
-func TestPolicySaysWhatItReads(t *testing.T) {
-	policy, err := ParsePolicy("snapkv:budget=100,weight=norm")
-	must(t, err)
-	for input, want := range map[Input]Need{InputQueries: NeedRequired, InputTokenWeights: NeedNone} {
-		need, err := policy.NeedOf(input)
-		must(t, err)
-		same(t, want, need)
-	}
-	_, err = policy.NeedOf(99)
-	fails(t, err, StatusInvalidArgument, "input 99")
-}

@@ -94,48 +94,6 @@ func (r *reader) positions(t *testing.T) (all [][]int32) {
 	return all
 }
 
-// A prefill has the result of a loop of the same calls, with blocks as with views.
-func TestPrefillIsALoopOfChunks(t *testing.T) {
-	for _, each := range []bool{false, true} {
-		loop := newReader(t, false)
-		for first := 0; first < 30; first += 8 {
-			n := 8
-			if first+n > 30 {
-				n = 30 - first
-			}
-			must(t, loop.forward(first, n))
-			must(t, loop.sequence.Append(n, 0))
-			if each && first+n < 30 {
-				_, err := loop.sequence.Evict(loop.views, nil, loop.scratch, 0)
-				must(t, err)
-			}
-		}
-		must(t, loop.sequence.EndPrompt())
-		_, err := loop.sequence.Evict(loop.views, nil, loop.scratch, 0)
-		must(t, err)
-		for _, paged := range []bool{false, true} {
-			r := newReader(t, paged)
-			report, err := r.sequence.Prefill(r.prompt(30, 8, each), 0)
-			must(t, err)
-			same(t, loop.chunks, r.chunks)
-			same(t, loop.positions(t), r.positions(t))
-			if paged {
-				held, err := r.cached.Length(1)
-				must(t, err)
-				same(t, 12, held)
-			} else {
-				same(t, loop.keys[1][:12*row], r.keys[1][:12*row])
-			}
-			bytes := uint64(pagedLayers * 2 * row * 4)
-			expected := PrefillReport{4, 1, 30, 30 * bytes, 12 * bytes}
-			if each {
-				expected = PrefillReport{4, 3, 20, 20 * bytes, 12 * bytes}
-			}
-			same(t, expected, report)
-		}
-	}
-}
-
 func TestPrefillReturnsTheErrorOfForward(t *testing.T) {
 	for _, paged := range []bool{false, true} {
 		r := newReader(t, paged)
@@ -214,26 +172,6 @@ func TestPrefillReadsViewsAgain(t *testing.T) {
 	_, err := r.sequence.Prefill(r.prompt(30, 8, true), 0)
 	fails(t, err, StatusInvalidArgument, "layers[1]")
 	same(t, 8, r.sequence.LogicalLength())
-}
-
-func TestPrefillIsGivenWhatEvictionsAre(t *testing.T) {
-	for _, paged := range []bool{false, true} {
-		r := newReader(t, paged)
-		prompt := r.prompt(30, 8, true)
-		prompt.Evict = &EvictOptions{Protected: []int32{3, 5}}
-		r.at = func(first, n int) error { runtime.GC(); return nil }
-		_, err := r.sequence.Prefill(prompt, 0)
-		must(t, err)
-		for _, positions := range r.positions(t) {
-			kept := map[int32]bool{}
-			for _, position := range positions {
-				kept[position] = true
-			}
-			if !kept[3] || !kept[5] {
-				t.Errorf("protected tokens are gone: %v", positions)
-			}
-		}
-	}
 }
 
 func TestPrefillErrorsSayWhatIsWrong(t *testing.T) {

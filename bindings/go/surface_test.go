@@ -132,15 +132,6 @@ func TestDefaults(t *testing.T) {
 	same(t, choose, nothing)
 }
 
-func TestTables(t *testing.T) {
-	dtypes := DTypes()
-	same(t, DTypeInfo{DTypeBF16, "bf16", 2, true, true, true, 1, 2, false, false, false}, dtypes[DTypeBF16])
-	same(t, DTypeInfo{DTypeU4, "u4", 0, true, true, false, 2, 1, true, true, true}, dtypes[DTypeU4])
-	if len(SIMDTargets()) == 0 {
-		t.Error("no SIMD targets")
-	}
-}
-
 func TestContextRunsTheSIMDTargetItIsGiven(t *testing.T) {
 	for _, name := range SIMDTargets() {
 		said := ""
@@ -168,6 +159,95 @@ func TestVersionAndDevices(t *testing.T) {
 	budget, err := AutoBudget(2048, 1<<30)
 	must(t, err)
 	same(t, 1024, budget)
+}
+
+// Methods that the transcript does not reach, each with a test of its own.
+var apart = map[string]string{
+	"Context.Close":              "TestCloseTwice",
+	"PagedSequence.Evict":        "TestPagedCachesCheckTheirArguments",
+	"Sequence.KeepPositionsInto": "TestSlicesThatAreTooShort",
+	"Workspace.New":              "TestNewWorkspacesAreAligned",
+	"View.Close":                 "TestUseAfterClose",
+	"View.Layout":                "TestPagedViewsHaveALayout",
+	"GPUs":                       "TestGPUs",
+	"NewPolicy":                  "TestPagedViewsHaveALayout",
+	"Address":                    "TestScoresOfSlicesPointersAndAddressesAreEqual",
+	"Pointer":                    "TestScoresOfSlicesPointersAndAddressesAreEqual",
+	"TokenMajor":                 "TestLayouts",
+	"HeadMajor":                  "TestLayouts",
+	"Transposed":                 "TestLayouts",
+	"PagedTokenMajor":            "TestLayouts",
+	"PagedHeadMajor":             "TestLayouts",
+	"Vectorised":                 "TestLayouts",
+	"InBlocks":                   "TestLayouts",
+}
+
+// Every exported function and method is called by the replayer of the transcript, or by the test that
+// `apart` names. Parameters' properties are in TestEveryParameterIsThere.
+func TestEveryMethodIsReached(t *testing.T) {
+	replayer, others := testSource(t, "calls_test.go", "replay_test.go", "transcript_test.go"), testSource(t)
+	reached := 0
+	for _, name := range exported(t) {
+		short := name[strings.Index(name, ".")+1:]
+		call := regexp.MustCompile(`\b` + short + `[(\[,]`)
+		test, isApart := apart[name]
+		switch inTranscript := call.MatchString(replayer); {
+		case !isApart && !inTranscript:
+			t.Errorf("no test calls %s", name)
+		case isApart && !call.MatchString(functionIn(others, test)):
+			t.Errorf("%s does not call %s", test, name)
+		}
+		reached++
+	}
+	if reached < 80 {
+		t.Errorf("%d functions and methods", reached)
+	}
+}
+
+// exported are the functions and methods of this package's files, but for properties of policies.
+func exported(t *testing.T) (names []string) {
+	files, err := filepath.Glob("*.go")
+	must(t, err)
+	declared := regexp.MustCompile(`(?m)^func (?:\(\w+ \*?(\w+)\) )?([A-Z]\w*)[(\[]`)
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") || file == "parameters.go" {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		must(t, err)
+		for _, m := range declared.FindAllStringSubmatch(string(text), -1) {
+			if m[2] == "Unwrap" { // errors.Is calls it
+				continue
+			} else if m[1] != "" && m[1] != "handle" {
+				names = append(names, m[1]+"."+m[2])
+			} else if m[1] == "" {
+				names = append(names, m[2])
+			}
+		}
+	}
+	return names
+}
+
+// functionIn is a function's text.
+func functionIn(source, name string) string {
+	_, text, _ := strings.Cut(source, "func "+name+"(")
+	text, _, _ = strings.Cut(text, "\n}\n")
+	return text
+}
+
+func testSource(t *testing.T, files ...string) string {
+	if len(files) == 0 {
+		var err error
+		files, err = filepath.Glob("*_test.go")
+		must(t, err)
+	}
+	all := ""
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		must(t, err)
+		all += string(text)
+	}
+	return all
 }
 
 // Messages name functions by methods that exist.

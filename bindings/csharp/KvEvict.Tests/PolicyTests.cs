@@ -108,42 +108,4 @@ public class PolicyTests
         Assert.True(KvPolicy.TryParse("snapkv:budget=50", out policy));
         Assert.Equal(50, policy.Budget);
     }
-
-    [Fact]
-    public void Tables_are_read()
-    {
-        KvPolicyInfo h2o = KvPolicy.All.Single(policy => policy.Name == "h2o");
-        Assert.Equal(("arXiv:2306.14048", "uniform"), (h2o.Paper, h2o.Budget));
-        Assert.Equal(new KvPolicy("h2o"), new KvPolicy("h2o").With(h2o.Defaults));
-        KvPresetInfo preset = KvPolicy.Presets.Single(preset => preset.Name == "snapkv-kvpress");
-        Assert.Equal(KvPolicy.Parse(preset.PolicyText), KvPolicy.Parse(preset.Name));
-        KvParameterInfo alpha = KvPolicy.ParametersOf("pyramidkv").Single(row => row.Key == "alpha");
-        Assert.Equal((0.0, 1.0, true, false, "0.7"),
-                     (alpha.Least, alpha.Most, alpha.ExcludesLeast, alpha.TakesZero, alpha.Default));
-        Assert.Empty(KvPolicy.ParametersOf("none"));
-        Assert.Throws<ArgumentException>(() => KvPolicy.ParametersOf("snapkw"));
-    }
-
-    [Fact]
-    public void A_policy_says_what_it_reads()
-    {
-        KvPolicy policy = KvPolicy.Parse("snapkv:budget=100,weight=norm");
-        Assert.Equal(KvNeed.Required, policy.NeedOf(KvInput.Queries));
-        Assert.Equal(KvNeed.None, policy.NeedOf(KvInput.TokenWeights));
-        Assert.Throws<ArgumentException>(() => policy.NeedOf((KvInput)99));
-    }
-
-    [Fact]
-    public void Budgets_come_out_in_tokens()
-    {
-        KvPolicy policy = KvPolicy.Parse("snapkv:budget=100,sink=4,window=32");
-        Assert.Equal(new KvResolvedPolicy(100, 4, 32, 64, 32, true), policy.Resolve(1000));
-        Assert.Equal(KvResolvedPolicy.AnyQueryRows, new KvPolicy("h2o").Resolve(1).QueryRows);
-        Assert.Equal(KvResolvedPolicy.AllQueryRows, new KvPolicy("non-causal").Resolve(1).QueryRows);
-        Assert.Throws<ArgumentOutOfRangeException>(() => policy.Resolve(-1));
-        Assert.Equal([100, 100, 100], policy.LayerBudgets(1000, 3));
-        Assert.Throws<ArgumentOutOfRangeException>(() => policy.LayerBudgets(1000, -1));
-        Assert.Equal(4096, KvPolicy.AutoBudget(32768, 4L << 30));
-        Assert.Throws<ArgumentOutOfRangeException>(() => KvPolicy.AutoBudget(32768, -1));
-    }
 }

@@ -47,9 +47,6 @@ public class PrefillTests
         public KvPrefill Prompt(int tokenCount, bool each = false) =>
             new(tokenCount, 8, Forward) { EvictEachChunk = each };
 
-        public int[][] Positions() =>
-            [.. Enumerable.Range(0, SmallModel.Layers).Select(l => Model.Sequence.KeepPositions(l, 0))];
-
         private void Write(int layer, int firstToken, int tokenCount)
         {
             using var keys = new KvPinnedMemory<float>(tokenCount * Row);
@@ -72,35 +69,6 @@ public class PrefillTests
             Cached?.Dispose();
             _cache?.Dispose();
             Model.Dispose();
-        }
-    }
-
-    [Theory]
-    [InlineData(false)]
-    [InlineData(true)]
-    public void A_prefill_is_a_loop_of_chunks(bool each)
-    {
-        using var loop = new Reader(paged: false);
-        for (int first = 0; first < 30; first += 8)
-        {
-            int count = Math.Min(8, 30 - first);
-            loop.Forward(first, count);
-            loop.Model.Sequence.Append(count);
-            if (each && first + count < 30) loop.Model.Evict();
-        }
-        loop.Model.Sequence.EndPrompt();
-        loop.Model.Evict();
-        foreach (bool paged in new[] { false, true })
-        {
-            using var reader = new Reader(paged);
-            KvPrefillReport report = reader.Read(reader.Prompt(30, each));
-            Assert.Equal(loop.Chunks, reader.Chunks);
-            Assert.Equal(loop.Positions(), reader.Positions());
-            if (paged) Assert.Equal(12, reader.Cached!.Length(1));
-            else Assert.Equal(reader.Positions()[1][5], reader.Model.TokenInSlot(1, 0, 5));
-            const int bytes = SmallModel.Layers * 2 * SmallModel.KvHeads * SmallModel.Dim * 4;
-            Assert.Equal(each ? new KvPrefillReport(4, 3, 20, 20 * bytes, 12 * bytes)
-                              : new KvPrefillReport(4, 1, 30, 30 * bytes, 12 * bytes), report);
         }
     }
 
@@ -161,18 +129,6 @@ public class PrefillTests
         };
         Assert.ThrowsAny<ArgumentException>(() => reader.Read(reader.Prompt(30, each: true)));
         Assert.Equal(8, reader.Model.Sequence.LogicalLength);
-    }
-
-    [Theory]
-    [InlineData(false)]
-    [InlineData(true)]
-    public void Options_are_those_of_each_eviction(bool paged)
-    {
-        using var reader = new Reader(paged);
-        reader.At = _ => GC.Collect();
-        var options = new KvEvictOptions { ProtectedPositions = new[] { 3, 5 } };
-        reader.Read(new KvPrefill(30, 8, reader.Forward) { EvictEachChunk = true, Evict = options });
-        Assert.All(reader.Positions(), positions => Assert.True(positions.Contains(3) && positions.Contains(5)));
     }
 
     [Fact]

@@ -37,6 +37,75 @@ public class SurfaceTests
         Assert.Equal(Exported().Except(NotWrapped()), used.Order(StringComparer.Ordinal));
     }
 
+    /// <summary>
+    /// Every public member is called by the replayer of the transcript or by a test of its own.
+    /// <see cref="PolicyTests"/> sets the properties of policies by their names.
+    /// </summary>
+    [Fact]
+    public void Every_public_member_is_reached()
+    {
+        HashSet<MemberInfo> called = [];
+        foreach (Type type in typeof(SurfaceTests).Assembly.GetTypes())
+        {
+            foreach (MethodBase method in type.GetMethods(Any).Cast<MethodBase>().Concat(type.GetConstructors(Any)))
+                called.UnionWith(Calls(method));
+        }
+        HashSet<string> parameters = [.. KvPolicy.ParametersOf().Select(row => row.Key.Replace("_", ""))];
+        List<string> missing = [];
+        int reached = 0;
+        foreach (Type type in s_library.GetExportedTypes().Where(type => !type.IsEnum && !type.IsSubclassOf(typeof(Delegate))))
+        {
+            const BindingFlags own = BindingFlags.Public | BindingFlags.Static | BindingFlags.Instance
+                | BindingFlags.DeclaredOnly;
+            // What the compiler makes of records: properties of their constructors, and comparisons.
+            HashSet<string> made = new(type.GetConstructors().SelectMany(c => c.GetParameters()).Select(p => p.Name!),
+                                       StringComparer.OrdinalIgnoreCase);
+            foreach (PropertyInfo property in type.GetProperties(own))
+            {
+                if (made.Contains(property.Name)
+                    || type == typeof(KvPolicy) && parameters.Contains(property.Name.ToLowerInvariant())) continue;
+                ++reached;
+                if (!property.GetAccessors().Any(IsCalled)) missing.Add($"{type.Name}.{property.Name}");
+            }
+            foreach (MethodInfo method in type.GetMethods(own))
+            {
+                if (method.IsSpecialName && method.Name != "op_Implicit"
+                    || method.IsDefined(typeof(CompilerGeneratedAttribute))
+                    || method.Name is "Equals" or "GetHashCode" or "ToString" or "Deconstruct") continue;
+                ++reached;
+                if (!IsCalled(method)) missing.Add($"{type.Name}: {method}");
+            }
+        }
+        Assert.True(missing.Count == 0, string.Join(", ", missing));
+        Assert.InRange(reached, 150, 10000);
+
+        bool IsCalled(MethodBase method) => called.Any(
+            other => other.MetadataToken == method.MetadataToken && other.Module == method.Module);
+    }
+
+    // The methods of the library that a method's code calls, makes objects by or refers to.
+    private static IEnumerable<MemberInfo> Calls(MethodBase method)
+    {
+        byte[] code = method.GetMethodBody()?.GetILAsByteArray() ?? [];
+        for (int i = 0; i + 5 <= code.Length; ++i)
+        {
+            bool refers = code[i] == 0x06 && i > 0 && code[i - 1] == 0xFE; // ldftn
+            if (!refers && code[i] is not (0x28 or 0x6F or 0x73)) continue; // call, callvirt, newobj
+            MethodBase? called = null;
+            try
+            {
+                called = method.Module.ResolveMethod(BitConverter.ToInt32(code, i + 1),
+                    method.DeclaringType!.GetGenericArguments(),
+                    method.IsGenericMethod ? method.GetGenericArguments() : null);
+            }
+            catch (Exception e) when (e is ArgumentException or BadImageFormatException)
+            {
+                // It is no instruction, but an operand that looks like one.
+            }
+            if (called?.Module.Assembly == s_library) yield return called;
+        }
+    }
+
     [Fact]
     public void Every_struct_has_the_librarys_layout()
     {

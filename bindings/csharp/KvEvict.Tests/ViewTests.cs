@@ -119,22 +119,6 @@ public class ViewTests
         ref float Value(int token) => ref blocks[token / BlockSize].Span[Half + token % BlockSize * Heads * Dim + Dim];
     }
 
-    [Fact]
-    public void Compaction_moves_rows_of_a_ring()
-    {
-        using var context = new KvContext();
-        using var memory = new KvPinnedMemory<float>(Tokens * Heads * Dim);
-        var view = new KvView(Heads, KvPlane.TokenMajor(memory, Heads, Dim)) { RingSlots = Tokens, RingFirst = 7 };
-        for (int t = 0; t < Tokens; ++t) memory.Span[(t + 7) % Tokens * Heads * Dim] = t;
-        view.Validate(Tokens);
-        context.Compact(view, Tokens, [2, 5, 8]);
-        Assert.Equal([2f, 5f, 8f], Enumerable.Range(7, 3).Select(t => memory.Span[t * Heads * Dim]));
-        view.RingFirst = Tokens;
-        Assert.Throws<ArgumentException>(() => view.Validate(1));
-        var longer = new KvView(Heads, view.Keys) { RingSlots = Tokens + 1 };
-        Assert.Throws<ArgumentException>(() => longer.Validate(1)); // all of a ring is in memory
-    }
-
     /// <summary>One table holds the blocks of several sequences: [4, 0, 2 | far outside, 1, 3 | 1, 3].</summary>
     [Theory]
     [InlineData(true)]
@@ -304,79 +288,6 @@ public class ViewTests
 
         static void Refuses(string parameter, Action call) =>
             Assert.Equal(parameter, Assert.Throws<ArgumentOutOfRangeException>(call).ParamName);
-    }
-
-    [Fact]
-    public void Companions_and_opaque_rows_move_along()
-    {
-        using var context = new KvContext();
-        using var rows = new KvPinnedMemory<byte>(Tokens * Heads * 5);
-        using var scales = new KvPinnedMemory<float>(Tokens * Heads);
-        for (int i = 0; i < rows.Length; ++i) rows.Span[i] = (byte)(i / 5);
-        for (int i = 0; i < scales.Length; ++i) scales.Span[i] = i;
-        var view = new KvView(Heads, KvPlane.Opaque(rows, 5, 10, 5))
-        {
-            Companions = [KvPlane.TokenMajor(scales, KvDType.F32, Heads, 1)],
-        };
-        view.Validate(Tokens);
-        context.Compact(view, Tokens, [1, 7]);
-        Assert.Equal([2, 3, 14, 15], Enumerable.Range(0, 4).Select(row => (int)rows.Span[row * 5 + 4]));
-        Assert.Equal([2, 3, 14, 15], scales.Span[..4].ToArray());
-    }
-
-    [Fact]
-    public void Codes_move_with_their_scales()
-    {
-        using var context = new KvContext();
-        using var codes = new KvPinnedMemory<byte>(Tokens * Heads * 2); // two codes per byte
-        using var scales = new KvPinnedMemory<Half>(Tokens * Heads);
-        for (int i = 0; i < codes.Length; ++i) codes.Span[i] = (byte)i;
-        for (int i = 0; i < scales.Length; ++i) scales.Span[i] = (Half)i;
-        KvPlane keys = KvPlane.TokenMajor(codes, KvDType.U4, Heads, 4);
-        var view = new KvView(Heads, keys)
-        {
-            Companions = [KvPlane.TokenMajor(scales, KvDType.F16, Heads, 1) with { Role = KvRole.KeyScale }],
-        };
-        view.Validate(Tokens);
-        Assert.Throws<ArgumentException>(() => view.Validate(Tokens + 1));
-        context.Compact(view, Tokens, [1, 7]);
-        Assert.Equal([4, 5, 6, 7, 28, 29, 30, 31], codes.Span[..8].ToArray());
-        Assert.Equal([(Half)2, (Half)3, (Half)14, (Half)15], scales.Span[..4].ToArray());
-
-        var misplaced = new KvView(Heads, keys with { Role = KvRole.KeyScale });
-        Assert.Contains("k.role 1", Assert.Throws<ArgumentException>(() => misplaced.Validate(Tokens)).Message);
-        Assert.Throws<ArgumentException>(() => KvPlane.Transposed(codes, KvDType.U4, Tokens, 4));
-        Assert.Throws<ArgumentException>(() => KvPlane.TokenMajor(codes, KvDType.Q8_0, Heads, 4));
-        Assert.Equal(8 * 68, KvPlane.HeadMajor(codes, KvDType.Q8_0, 8, 64).HeadStride);
-    }
-
-    [Fact]
-    public void Survivors_of_groups_are_grouped_anew()
-    {
-        using var context = new KvContext();
-        using var codes = new KvPinnedMemory<byte>(8 * Heads * 4);
-        using var scales = new KvPinnedMemory<float>(2 * Heads * 4); // of 4 tokens each
-        using var minima = new KvPinnedMemory<float>(2 * Heads * 4);
-        using var recent = new KvPinnedMemory<float>(3 * Heads * 4);
-        for (int i = 0; i < codes.Length; ++i) codes.Span[i] = (byte)(i * 3);
-        for (int i = 0; i < minima.Length; ++i) (scales.Span[i], minima.Span[i]) = (1, i);
-        for (int i = 0; i < recent.Length; ++i) recent.Span[i] = -i;
-        var view = new KvView(Heads, KvPlane.TokenMajor(codes, KvDType.U8, Heads, 4))
-        {
-            Companions =
-            [
-                KvPlane.TokenMajor(scales, Heads, 4) with { Role = KvRole.KeyScale, GroupTokens = 4 },
-                KvPlane.TokenMajor(minima, Heads, 4) with { Role = KvRole.KeyMinimum, GroupTokens = 4 },
-                KvPlane.TokenMajor(recent, Heads, 4) with { Role = KvRole.KeyRecent },
-            ],
-            FirstRecent = 8,
-        };
-        view.Validate(11);
-        Assert.Throws<ArgumentException>(() => view.Validate(12));
-        context.Compact(view, 11, [1, 6, 8, 9, 10]);
-        Assert.Equal([0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255], codes.Span[..12].ToArray());
-        Assert.Equal([24, 28, 32, 36], minima.Span[..4].ToArray());
-        Assert.Equal(-23, recent.Span[23]);
     }
 
     [Fact]

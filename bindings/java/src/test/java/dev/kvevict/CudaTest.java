@@ -46,14 +46,14 @@ final class CudaTest {
     List<GpuInfo> gpus = KvEvict.gpus();
     Check.equal(3, gpus.size());
     Check.that(gpus.get(0).problem().contains("compute capability 6.1"), gpus.get(0).problem());
-    Check.equal(
-        new Records.GpuInfo(61, 12040, 0, "Fake GPU", "", "", gpus.get(0).problem()), gpus.get(0));
-    Check.equal(
-        new Records.GpuInfo(90, 12040, 12040, "Fake GPU", "libnvrtc.so.12", "sm_90", ""),
-        gpus.get(1));
-    Check.equal(
-        new Records.GpuInfo(89, 12040, 12040, "Fake GPU", "libnvrtc.so.12", "compute_80", ""),
-        gpus.get(2));
+    Check.equal(List.of(61, 12040, 0, "Fake GPU", "", "", gpus.get(0).problem()), all(gpus.get(0)));
+    Check.equal(List.of(90, 12040, 12040, "Fake GPU", "libnvrtc.so.12", "sm_90", ""), all(gpus.get(1)));
+    Check.equal(List.of(89, 12040, 12040, "Fake GPU", "libnvrtc.so.12", "compute_80", ""), all(gpus.get(2)));
+  }
+
+  private static List<Object> all(GpuInfo gpu) {
+    return List.of(gpu.computeCapability(), gpu.driverVersion(), gpu.nvrtcVersion(), gpu.name(), gpu.nvrtc(),
+        gpu.target(), gpu.problem());
   }
 
   private static long address(Buffer memory) {
@@ -177,124 +177,9 @@ final class CudaTest {
     compare(CudaTest::request);
   }
 
-  /** A prompt in chunks, an eviction after each. */
-  static void prefillsAreEqual() {
-    compare(context -> {
-      List<Object> seen = new ArrayList<>();
-      List<FloatBuffer> keys = new ArrayList<>();
-      List<View> views = new ArrayList<>();
-      for (int layer = 0; layer < LAYERS; ++layer) {
-        keys.add(Caches.floats(N * ROW));
-        views.add(view(keys.get(layer), Caches.random(N * ROW, 20 + layer)));
-      }
-      try (Plan plan = Caches.plan(context, LAYERS, N, POLICY);
-          Sequence sequence = plan.newSequence()) {
-        sequence.beginObserving();
-        Prefill prompt = Prefill.of(45, 10, chunk -> {
-          for (int layer = 0; layer < LAYERS; ++layer) {
-            int n = chunk.tokenCount();
-            int seed = 100 * chunk.firstToken() + layer;
-            int held = sequence.storedLength(layer);
-            keys.get(layer).put(held * ROW, Caches.random(n * ROW, seed), 0, n * ROW);
-            Plane queries = plane(Caches.random(n * Caches.QH * Caches.D, seed), Caches.QH);
-            sequence.observe(layer, queries, n, chunk.firstToken());
-          }
-        });
-        long bytes = plan.workspace(Operation.EVICT).bestBytes();
-        PrefillReport report = sequence.prefill(
-            prompt.withEvictEachChunk(true), views, workspace(bytes), bytes, 0);
-        Check.equal(5, report.chunks());
-        seen.add(report.evictions());
-        seen.add(report.peakBytes());
-        for (int layer = 0; layer < LAYERS; ++layer) {
-          seen.add(sequence.keepPositions(layer, 1));
-          seen.add(rows(keys.get(layer), sequence.storedLength(layer)));
-        }
-      }
-      return seen;
-    });
-  }
 
-  static void doorsAreEqual() {
-    int n = 48;
-    List<FloatBuffer> scored = new ArrayList<>();
-    compare(context -> {
-      FloatBuffer k = Caches.random(n * ROW, 1);
-      FloatBuffer v = Caches.random(n * ROW, 2);
-      FloatBuffer scores = Caches.floats(Caches.KVH * n);
-      View view = view(k, v);
-      try (Plan plan = Caches.plan(context, 1, N, POLICY)) {
-        long bytes = plan.workspace(Operation.SCORE).bestBytes();
-        Plane queries = plane(Caches.random(4 * Caches.QH * Caches.D, 3), Caches.QH);
-        plan.score(List.of(ScoreJob.of(0, n, address(scores), Caches.KVH * n).withView(view)
-            .withInputs(Caches.queries(queries))), workspace(bytes), bytes, 0);
-        scored.add(scores);
 
-        Selection selection = plan.selection(0, n);
-        int kept = selection.count();
-        Check.equal(16, kept);
-        bytes = context.selectWorkspace(n, selection.listCount()).bestBytes();
-        long slots = ints(new int[Caches.KVH * kept]);
-        KeepLists keep = KeepLists.at(slots, Caches.KVH * kept, Caches.KVH, kept);
-        context.select(selection.options().withProtected(7)
-            .withScores(address(scored.get(0)), Caches.KVH * n), keep, workspace(bytes), bytes, 0);
 
-        List<Move> moves = List.of(Move.of(view, n, keep));
-        bytes = context.compactWorkspace(moves).bestBytes();
-        context.compact(moves, workspace(bytes), bytes, 0);
-        return List.of(read(slots, Caches.KVH * kept), rows(k, kept), rows(v, kept));
-      }
-    });
-    // Weights are at most 1; their logits, of 8 products each, differ by rounding.
-    for (int i = 0; i < Caches.KVH * n; ++i) {
-      float cpu = scored.get(0).get(i);
-      float cuda = scored.get(1).get(i);
-      Check.that(cpu == cuda || Math.abs(cpu - cuda) < 2e-6f, i + ": " + cpu + ", " + cuda);
-    }
-  }
-
-  /** Scores, or queries of the window, that come with the eviction; scores may be of more slots. */
-  static void inputsHandedOverAreEqual() {
-    for (String policy : List.of("custom:sink=0,budget=9", POLICY)) {
-      compare(context -> {
-        List<Object> seen = new ArrayList<>();
-        List<View> views = new ArrayList<>();
-        List<SignalInputs> inputs = new ArrayList<>();
-        for (int layer = 0; layer < LAYERS; ++layer) {
-          views.add(view(Caches.random(N * ROW, layer), Caches.random(N * ROW, 10 + layer)));
-          long scores = address(Caches.random(Caches.KVH * N, 20 + layer));
-          Plane queries = plane(Caches.random(4 * Caches.QH * Caches.D, 30 + layer), Caches.QH);
-          inputs.add(Caches.queries(queries)
-              .withScores(Plane.at(scores, DType.F32, 1, 4, 4 * N)));
-        }
-        try (Plan plan = Caches.plan(context, LAYERS, N, policy);
-            Sequence sequence = plan.newSequence()) {
-          long bytes = plan.workspace(Operation.EVICT).bestBytes();
-          sequence.append(N - 1, 0);
-          seen.add(sequence.evict(
-              views, EvictOptions.NONE.withInputs(inputs), workspace(bytes), bytes, 0));
-          for (int i = 0; i < LAYERS * Caches.KVH; ++i) {
-            seen.add(sequence.keepPositions(i / Caches.KVH, i % Caches.KVH));
-          }
-        }
-        return seen;
-      });
-    }
-  }
-
-  static void reorderedRowsAreEqual() {
-    compare(context -> {
-      FloatBuffer k = Caches.random(10 * ROW, 1);
-      FloatBuffer v = Caches.random(10 * ROW, 2);
-      View view = view(k, v);
-      long slots = ints(4, 9, 0, 9, 1, 3, 2, 1, 0, 4);
-      List<Move> moves =
-          List.of(Move.of(view, 10, KeepLists.at(slots, 10, Caches.KVH, 5)));
-      long bytes = context.reorderWorkspace(moves).bestBytes();
-      context.reorder(moves, workspace(bytes), bytes, 0);
-      return List.of(rows(k, 10), rows(v, 10));
-    });
-  }
 
   static void preparedContextsCompileNothing() {
     List<String> log = new ArrayList<>();

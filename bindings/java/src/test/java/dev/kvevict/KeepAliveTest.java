@@ -141,7 +141,9 @@ final class KeepAliveTest {
 
   static void rotating() {
     Watch watch = new Watch();
-    try (Context context = watch.context(); Plan plan = RotateTest.plan(context, 1, N)) {
+    Geometry geometry = Geometry.builder().queryHeads(Caches.QH).kvHeads(Caches.KVH).headDim(Caches.D)
+        .layers(1).maxTokens(N).build().withRope(RopeLayout.HALF, 1, 0.1f, 0.01f, 0.001f);
+    try (Context context = watch.context(); Plan plan = context.newPlan(geometry, Policy.of("none"))) {
       plan.rotate(rotations(watch));
     }
     watch.check();

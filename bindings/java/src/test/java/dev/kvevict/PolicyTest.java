@@ -56,7 +56,8 @@ final class PolicyTest {
         .findFirst().orElse(null);
   }
 
-  private static String nameOf(String key) {
+  /** The name of a parameter's property. */
+  static String nameOf(String key) {
     StringBuilder name = new StringBuilder();
     for (String word : key.split("_")) {
       name.append(name.length() == 0 ? word
@@ -118,20 +119,5 @@ final class PolicyTest {
     Check.equal(List.of(), KvEvict.parameters("none"));
   }
 
-  static void tokensPerLayer() {
-    Policy policy = Policy.parse("snapkv:budget=512,window=32");
-    Check.equal(new Records.ResolvedPolicy(512, 4, 32, 476, 32, true), policy.resolve(4096));
-    Check.equal(ResolvedPolicy.ANY_QUERY_ROWS, Policy.of("h2o").resolve(1).queryRows());
-    Check.equal(ResolvedPolicy.ALL_QUERY_ROWS, Policy.of("non-causal").resolve(1).queryRows());
-    Check.equal(new int[] {512, 512, 512}, policy.layerBudgets(4096, 3));
-    Check.fails(KvEvictException.class, () -> policy.resolve(0), "n_context");
-    Check.fails(IllegalArgumentException.class, () -> policy.layerBudgets(64, -1), "layerCount");
-  }
 
-  static void saysWhatItReads() {
-    Policy policy = Policy.parse("snapkv:budget=100,weight=norm");
-    Check.equal(Need.REQUIRED, policy.needOf(Input.QUERIES));
-    Check.equal(Need.NONE, policy.needOf(Input.TOKEN_WEIGHTS));
-    Check.fails(NullPointerException.class, () -> policy.needOf(null));
-  }
 }

@@ -82,18 +82,6 @@ final class PrefillTest {
       return Prefill.of(tokenCount, 8, this::forward);
     }
 
-    List<List<Integer>> positions() {
-      List<List<Integer>> all = new ArrayList<>();
-      for (int layer = 0; layer < LAYERS; ++layer) {
-        List<Integer> positions = new ArrayList<>();
-        for (int position : sequence.keepPositions(layer, 0)) {
-          positions.add(position);
-        }
-        all.add(positions);
-      }
-      return all;
-    }
-
     @Override
     public void close() {
       if (cached != null) {
@@ -106,41 +94,6 @@ final class PrefillTest {
     }
   }
 
-  static void prefillIsALoopOfChunks() {
-    for (boolean each : new boolean[] {false, true}) {
-      try (Model loop = new Model(false)) {
-        for (int first = 0; first < 30; first += 8) {
-          int n = Math.min(8, 30 - first);
-          loop.forward(first, n);
-          loop.sequence.append(n);
-          if (each && first + n < 30) {
-            loop.sequence.evict(loop.views, loop.workspace);
-          }
-        }
-        loop.sequence.endPrompt();
-        loop.sequence.evict(loop.views, loop.workspace);
-        for (boolean paged : new boolean[] {false, true}) {
-          try (Model model = new Model(paged)) {
-            Prefill prompt = model.prompt(30);
-            PrefillReport report = model.read(each ? prompt.withEvictEachChunk(true) : prompt);
-            Check.equal(loop.chunks, model.chunks);
-            Check.equal(loop.positions(), model.positions());
-            if (paged) {
-              Check.equal(12, model.cached.length(1));
-            } else {
-              Check.equal(loop.keys.get(1).slice(0, 12 * ROW), model.keys.get(1).slice(0, 12 * ROW));
-            }
-            int bytes = LAYERS * 2 * ROW * 4;
-            Check.equal(4, report.chunks());
-            Check.equal(each ? 3 : 1, report.evictions());
-            Check.equal(each ? 20 : 30, report.peakTokens());
-            Check.equal((each ? 20L : 30L) * bytes, report.peakBytes());
-            Check.equal(12L * bytes, report.endBytes());
-          }
-        }
-      }
-    }
-  }
 
   static void whatTheModelThrowsIsThrown() {
     for (boolean paged : new boolean[] {false, true}) {
@@ -201,18 +154,6 @@ final class PrefillTest {
     }
   }
 
-  static void optionsAreThoseOfEachEviction() {
-    for (boolean paged : new boolean[] {false, true}) {
-      try (Model model = new Model(paged)) {
-        model.at = first -> System.gc();
-        model.read(model.prompt(30).withEvictEachChunk(true)
-            .withOptions(EvictOptions.NONE.withProtected(3, 5)));
-        for (List<Integer> positions : model.positions()) {
-          Check.that(positions.containsAll(List.of(3, 5)), positions.toString());
-        }
-      }
-    }
-  }
 
   static void errorsSayWhatIsWrong() {
     try (Model model = new Model(false)) {

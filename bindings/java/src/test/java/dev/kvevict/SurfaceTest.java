@@ -1,12 +1,15 @@
 package dev.kvevict;
 
+import java.io.DataInputStream;
 import java.io.IOException;
 import java.io.InputStream;
+import java.lang.reflect.Method;
 import java.lang.reflect.Modifier;
 import java.net.JarURLConnection;
 import java.net.URL;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
@@ -67,6 +70,74 @@ final class SurfaceTest {
     Check.equal(leftOut, unreached);
   }
 
+  /**
+   * Every public method is called by the replayer of the transcript or by a test of its own.
+   * PolicyTest.everyParameterIsThere has the properties of policies.
+   */
+  static void everyMethodIsReached() throws Exception {
+    Set<String> called = new TreeSet<>();
+    for (Class<?> test : TestMain.CLASSES) {
+      called.addAll(calls(test));
+    }
+    for (Class<?> part : List.of(Replay.class, Transcript.class, Transcript.Data.class)) {
+      called.addAll(calls(part));
+    }
+    Set<String> parameters = KvEvict.parameters().stream().map(row -> PolicyTest.nameOf(row.key()))
+        .collect(Collectors.toSet());
+    Set<String> missing = new TreeSet<>();
+    int reached = 0;
+    for (Class<?> type : publicTypes()) {
+      for (Method method : type.getMethods()) {
+        boolean own = method.getDeclaringClass().getPackage() == type.getPackage() && !type.isEnum()
+            && !List.of("equals", "hashCode", "toString").contains(method.getName())
+            && !(type.getName().contains("Policy") && parameters.contains(method.getName()));
+        String name = type.getName() + "." + method.getName();
+        // A bridge is there since the class that has the method is not public.
+        Class<?> owner = method.getDeclaringClass();
+        owner = method.isBridge() ? owner.getSuperclass() : owner;
+        if (own && !called.contains(name) && !called.contains(owner.getName() + "." + method.getName())) {
+          missing.add(name);
+        }
+        reached += own ? 1 : 0;
+      }
+    }
+    Check.equal(Set.of(), missing);
+    Check.that(reached > 200, reached + " methods");
+  }
+
+  /** The methods that a class calls or refers to, from its constants. */
+  private static Set<String> calls(Class<?> type) throws IOException {
+    Set<String> all = new TreeSet<>();
+    try (DataInputStream in = new DataInputStream(
+        type.getResourceAsStream(type.getName().replaceFirst(".*\\.", "") + ".class"))) {
+      in.readLong(); // magic and versions
+      Object[] constants = new Object[in.readUnsignedShort()];
+      for (int i = 1; i < constants.length; ++i) {
+        int tag = in.readByte();
+        switch (tag) {
+          case 1 -> constants[i] = in.readUTF();
+          case 7 -> constants[i] = in.readUnsignedShort();
+          case 8, 16, 19, 20 -> in.readUnsignedShort();
+          case 15 -> in.skipBytes(3);
+          case 10, 11, 12 -> constants[i] = new int[] {tag, in.readUnsignedShort(), in.readUnsignedShort()};
+          case 5, 6 -> {
+            in.readLong();
+            ++i;
+          }
+          default -> in.readInt();
+        }
+      }
+      for (Object constant : constants) {
+        if (constant instanceof int[] pair && pair[0] != 12) {
+          String owner = (String) constants[(int) constants[pair[1]]];
+          String method = (String) constants[((int[]) constants[pair[2]])[1]];
+          all.add(owner.replace('/', '.') + "." + method);
+        }
+      }
+    }
+    return all;
+  }
+
   /** Messages name functions by methods that exist. */
   static void functionsHaveNamesOfMethods() throws Exception {
     int named = 0;
@@ -121,24 +192,30 @@ final class SurfaceTest {
    * position, takes a record apart, or implements an interface.
    */
   static void typesCanGrow() throws IOException, ClassNotFoundException {
+    List<Class<?>> types = publicTypes();
+    for (Class<?> type : types) {
+      Check.that(!type.isRecord(), type + " is a record");
+      Check.that(!type.isInterface() || type.isSealed(), type + " is not sealed");
+      Check.equal(0, type.getConstructors().length);
+    }
+    Check.that(types.size() >= 30, types.size() + " public types");
+  }
+
+  private static List<Class<?>> publicTypes() throws IOException, ClassNotFoundException {
+    List<Class<?>> types = new ArrayList<>();
     URL here = KvEvict.class.getResource("KvEvict.class");
-    int types = 0;
     try (JarFile jar = ((JarURLConnection) here.openConnection()).getJarFile()) {
       for (String file : jar.stream().map(JarEntry::getName).toList()) {
         if (!file.matches("dev/kvevict/[^-]*\\.class")) {
           continue;
         }
         Class<?> type = Class.forName(file.replace('/', '.').replaceFirst("\\.class$", ""));
-        if (!isPublic(type)) {
-          continue;
+        if (isPublic(type)) {
+          types.add(type);
         }
-        ++types;
-        Check.that(!type.isRecord(), type + " is a record");
-        Check.that(!type.isInterface() || type.isSealed(), type + " is not sealed");
-        Check.equal(0, type.getConstructors().length);
       }
     }
-    Check.that(types >= 30, types + " public types");
+    return types;
   }
 
   private static boolean isPublic(Class<?> type) {

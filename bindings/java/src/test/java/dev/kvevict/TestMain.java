@@ -10,21 +10,16 @@ import java.util.List;
 
 /** Runs every package-private static method without parameters of the test classes. */
 final class TestMain {
-  private static final List<Class<?>> CLASSES = List.of(
+  static final List<Class<?>> CLASSES = List.of(
       SurfaceTest.class,
+      TranscriptTest.class,
       LayoutTest.class,
       PolicyTest.class,
       MemoryTest.class,
+      ArgumentsTest.class,
       HandleTest.class,
-      DoorsTest.class,
-      ReorderTest.class,
-      RotateTest.class,
-      AttentionTest.class,
-      SequenceTest.class,
-      BatchTest.class,
       PagedCacheTest.class,
       PrefillTest.class,
-      LayersTest.class,
       CudaTest.class,
       HooksTest.class,
       KeepAliveTest.class);

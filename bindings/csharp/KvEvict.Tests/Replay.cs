@@ -1,0 +1,316 @@
+using Xunit;
+
+namespace KvEvict.Tests;
+
+/// <summary>The structs of a transcript as values of C#.</summary>
+internal class Replay
+{
+    protected SortedDictionary<string, Line> Structs { get; } = new(StringComparer.Ordinal);
+    protected SortedDictionary<string, Data> Buffers { get; } = new(StringComparer.Ordinal);
+    protected Dictionary<string, object> Handles { get; } = [];
+
+    protected Line Struct(string kind, string name)
+    {
+        Assert.True(Structs.TryGetValue(name, out Line? line) && line.Name == kind, $"no {kind} {name}");
+        return line;
+    }
+
+    /// <summary>The handle that a key of a line names.</summary>
+    protected T Handle<T>(Line line, string? key = null) => (T)Handles[line.Text(key ?? KeyOf<T>())];
+
+    private static string KeyOf<T>() => typeof(T).Name switch
+    {
+        nameof(KvPagedSequence) => "cached",
+        nameof(KvPagedCache) => "cache",
+        var name => name[2..].ToLowerInvariant(),
+    };
+
+    protected KvRegion Memory(string name) => name.Length == 0 ? default : Buffers[name].Region;
+
+    protected static KvRegion Scratch(Line line, string key = "workspace") =>
+        line.Int(key) is var bytes and > 0 ? new Data("u8", bytes).Region : default;
+
+    private float[] Floats(string name) => name.Length == 0 ? [] : Buffers[name].Span<float>().ToArray();
+
+    protected KvPlane Plane(string name)
+    {
+        if (name.Length == 0) return default;
+        Line l = Struct("plane", name);
+        return new KvPlane
+        {
+            Region = Memory(l.Text("data")),
+            Offset = l.Long("offset"),
+            TokenStride = l.Long("token_stride_bytes"),
+            HeadStride = l.Long("head_stride_bytes"),
+            ElementStride = l.Long("element_stride_bytes"),
+            BlockStride = l.Long("block_stride_bytes"),
+            DType = (KvDType)l.Int("dtype"),
+            HeadDim = l.Int("head_dim"),
+            RowBytes = l.Int("row_bytes"),
+            GroupElements = l.Int("group_elems"),
+            GroupStride = l.Long("group_stride_bytes"),
+            AddressTable = Memory(l.Text("address_table")),
+            Role = (KvRole)l.Int("role"),
+            GroupTokens = l.Int("group_tokens"),
+        };
+    }
+
+    protected KvView View(string name)
+    {
+        if (name == "-") return null!;
+        if (Handles.GetValueOrDefault(name) is KvView lent) return lent;
+        Line l = Struct("view", name);
+        return new KvView(l.Int("n_kv_heads"), Plane(l.Text("k")), Plane(l.Text("v")))
+        {
+            Companions = l.Each("companions", Plane),
+            BlockSize = l.Int("block_size"),
+            BlockTable = Memory(l.Text("block_table")),
+            BlockTableHeadStride = l.Long("block_table_head_stride"),
+            RingSlots = l.Int("ring_slots"),
+            RingFirst = l.Int("ring_first"),
+            SharedBlockCount = l.Int("n_shared_blocks"),
+            FirstRecent = l.Int("first_recent"),
+        };
+    }
+
+    protected KvSignalInputs Inputs(string name)
+    {
+        if (name is "" or "-") return default;
+        Line l = Struct("signal_inputs", name);
+        return new KvSignalInputs
+        {
+            Queries = Plane(l.Text("queries")),
+            QueryRows = l.Int("n_query_rows"),
+            RowLse = Plane(l.Text("row_lse")),
+            Scores = Plane(l.Text("scores")),
+            AttentionSums = Plane(l.Text("attention_sums")),
+            SumHeads = l.Int("n_sum_heads"),
+            QueryMean = Plane(l.Text("query_mean")),
+            QueryCovariance = Plane(l.Text("query_covariance")),
+            KeyFilter = Plane(l.Text("key_filter")),
+            TokenWeights = Plane(l.Text("token_weights")),
+            QueryCenters = Plane(l.Text("query_centers")),
+        };
+    }
+
+    private KvLayerGeometry Layer(string name)
+    {
+        Line l = Struct("layer_geometry", name);
+        return new KvLayerGeometry
+        {
+            Cache = (KvLayerCache)l.Int("cache"),
+            QueryHeads = l.Int("n_q_heads"),
+            KvHeads = l.Int("n_kv_heads"),
+            KeyHeadDim = l.Int("k_head_dim"),
+            ValueHeadDim = l.Int("v_head_dim"),
+            QueryType = (KvDType)l.Int("q_dtype"),
+            KeyType = (KvDType)l.Int("k_dtype"),
+            ValueType = (KvDType)l.Int("v_dtype"),
+            SoftmaxScale = l.Float("softmax_scale"),
+            LogitSoftcap = l.Float("logit_softcap"),
+        };
+    }
+
+    protected KvGeometry Geometry(string name)
+    {
+        Line l = Struct("geometry", name);
+        KvLayerGeometry[] layers = l.Each("layers", Layer);
+        int count = l.Int("n_layers"), maxTokens = l.Int("max_tokens");
+        float[] rope = Floats(l.Text("rope_inv_freq")), sinks = Floats(l.Text("sink_logits"));
+        var layout = (KvRopeLayout)l.Int("rope_layout");
+        if (layers.Length == 1)
+        {
+            return new KvGeometry(count, layers[0], maxTokens)
+            {
+                RopeInverseFrequencies = rope, SinkLogits = sinks, RopeLayout = layout,
+            };
+        }
+        Assert.Equal(count, layers.Length);
+        return new KvGeometry(layers, maxTokens)
+        {
+            RopeInverseFrequencies = rope, SinkLogits = sinks, RopeLayout = layout,
+        };
+    }
+
+    protected KvPlan Plan(Line line)
+    {
+        var context = Handle<KvContext>(line);
+        KvGeometry geometry = Geometry(line.Text("geometry"));
+        var policy = Handle<KvPolicy>(line);
+        if (!line.Has("options")) return new KvPlan(context, geometry, policy);
+        Line l = Struct("plan_options", line.Text("options"));
+        return new KvPlan(context, geometry, policy, new KvPlanOptions
+        {
+            HeadBudgets = l.Ints("head_budgets"),
+            LayerBudgets = l.Each("layer_budgets", text => double.Parse(text)),
+            ReportMass = l.Flag("report_mass"),
+            HasDestinations = l.Flag("has_destinations"),
+            DraftTokens = l.Int("draft_tokens"),
+        });
+    }
+
+    protected KvScoreJob ScoreJob(string name)
+    {
+        Line l = Struct("score_job", name);
+        // Where no row is read there is still a view.
+        KvView view = l.Has("view") ? View(l.Text("view")) : new KvView(2, default);
+        return new KvScoreJob(l.Int("layer"), view, l.Int("n_tokens"))
+        {
+            SeenCount = l.Int("n_seen"),
+            TokenCounts = Memory(l.Text("token_counts")),
+            Inputs = Inputs(l.Text("inputs")),
+            Scores = Memory(l.Text("scores")),
+        };
+    }
+
+    protected KvKeepLists KeepLists(string name)
+    {
+        Line l = Struct("keep_lists", name);
+        return new KvKeepLists(Memory(l.Text("slots")), l.Int("count"), l.Int("n_lists"))
+        {
+            ListStride = l.Long("list_stride"),
+            Counts = Memory(l.Text("counts")),
+        };
+    }
+
+    protected KvTokenRange Range(string name)
+    {
+        Line l = Struct("token_range", name);
+        return new KvTokenRange(l.Int("first"), l.Int("end"), l.Int("rank"));
+    }
+
+    protected KvSelectOptions SelectOptions(string name)
+    {
+        Line l = Struct("select_options", name);
+        return new KvSelectOptions
+        {
+            TokenCount = l.Int("n_tokens"),
+            TokenCounts = Memory(l.Text("token_counts")),
+            Scores = Memory(l.Text("scores")),
+            RowCount = l.Int("n_rows"),
+            Reduce = (KvReduce)l.Int("reduce"),
+            SinkCount = l.Int("n_sink"),
+            RecentCount = l.Int("n_recent"),
+            Tie = (KvTie)l.Int("tie"),
+            SelectBlock = l.Int("select_block"),
+            ProtectedSlots = l.Ints("protected_slots"),
+            Ranges = l.Each("ranges", Range),
+        };
+    }
+
+    protected KvMove Move(string name)
+    {
+        Line l = Struct("move", name);
+        KvView view = View(l.Text("view"));
+        KvView? to = !l.Has("destination") ? null
+            : l.Text("destination") == l.Text("view") ? view : View(l.Text("destination")); // a view is itself alone
+        int count = l.Int("n_tokens");
+        KvMove move = l.Has("keep") ? new KvMove(view, count, KeepLists(l.Text("keep"))) { Destination = to }
+            : KvMove.All(view, count, to!);
+        return move with
+        {
+            TokenCounts = Memory(l.Text("token_counts")),
+            Merge = (KvMerge)l.Int("merge"),
+            MergeThreshold = l.Double("merge_threshold"),
+            MergeFraction = l.Double("merge_fraction"),
+            FirstSlot = l.Int("first_slot"),
+        };
+    }
+
+    protected KvRotation Rotation(string name)
+    {
+        Line l = Struct("rotation", name);
+        return new KvRotation(l.Int("layer"), View(l.Text("view")), l.Int("n_tokens"), Memory(l.Text("offsets")),
+                              l.Int("n_lists")) { TokenCounts = Memory(l.Text("token_counts")) };
+    }
+
+    protected KvAttention Attention(string name)
+    {
+        Line l = Struct("attention_job", name);
+        return new KvAttention(View(l.Text("view")), l.Int("n_tokens"), l.Int("n_q_heads"), l.Int("n_queries"),
+                               Plane(l.Text("queries")), Plane(l.Text("out")))
+        {
+            TokenCounts = Memory(l.Text("token_counts")),
+            ValueHeadDim = l.Int("v_head_dim"),
+            Window = l.Int("window"),
+            NonCausal = l.Flag("non_causal"),
+            SoftmaxScale = l.Float("softmax_scale"),
+            LogitSoftcap = l.Float("logit_softcap"),
+            SinkLogits = Memory(l.Text("sink_logits")),
+            RowLse = Plane(l.Text("row_lse")),
+            AttentionSums = Plane(l.Text("attention_sums")),
+            SumHeads = l.Int("n_sum_heads"),
+        };
+    }
+
+    protected KvLayerScores LayerScores(string name)
+    {
+        Line l = Struct("layer_scores", name);
+        float[] scores = Floats(l.Text("scores"));
+        Assert.Equal(l.Int("n_rows") * l.Int("n_tokens"), scores.Length);
+        return new KvLayerScores(scores, l.Int("n_rows"));
+    }
+
+    protected KvMassOptions MassOptions(string name)
+    {
+        Line l = Struct("mass_options", name);
+        return new KvMassOptions(l.Double("mass"))
+        {
+            Scope = (KvScope)l.Int("scope"),
+            SinkCount = l.Int("n_sink"),
+            RecentCount = l.Int("n_recent"),
+            EveryRow = l.Flag("every_row"),
+        };
+    }
+
+    protected KvObservation Observation(string name)
+    {
+        Line l = Struct("observation", name);
+        return new KvObservation(l.Int("layer"), Inputs(l.Text("inputs")));
+    }
+
+    /// <summary>A first position, where null stands for the sequence's end.</summary>
+    protected static int? FirstPosition(Line line) =>
+        line.Long("first_position") is var position and < uint.MaxValue ? (int)position : null;
+
+    protected KvEvictOptions Options(string name)
+    {
+        if (name.Length == 0) return default;
+        Line l = Struct("evict_options", name);
+        return new KvEvictOptions
+        {
+            ProtectedPositions = l.Ints("protected_positions"),
+            Inputs = l.Each("inputs", Inputs),
+            Undo = Memory(l.Text("undo")),
+            Ranges = l.Each("ranges", Range),
+            ByTable = l.Flag("by_table"),
+            Destinations = l.Each("destinations", View),
+        };
+    }
+
+    protected int[][]? PositionLists(string name) => name == "-" ? null :
+        [.. Struct("position_lists", name).List("positions", '/').Select(
+            list => list.Split(',').Select(int.Parse).ToArray())];
+
+    protected KvPagedCacheOptions PagedCacheOptions(string name)
+    {
+        Line l = Struct("paged_cache_options", name);
+        return new KvPagedCacheOptions(l.Int("n_blocks"))
+        {
+            BlockSize = l.Int("block_size"),
+            Layout = (KvBlockLayout)l.Int("layout"),
+            Memory = Memory(l.Text("memory")),
+            NumberDType = (KvDType)l.Int("number_dtype"),
+            GroupTokens = l.Int("group_tokens"),
+            RecentTokens = l.Int("recent_tokens"),
+            RecentDType = (KvDType)l.Int("recent_dtype"),
+        };
+    }
+
+    protected KvPagedRows PagedRows(string name)
+    {
+        Line l = Struct("paged_rows", name);
+        return new KvPagedRows(l.Int("layer"), l.Int("first_slot"), l.Int("n_tokens"), Plane(l.Text("k")),
+                               Plane(l.Text("v")));
+    }
+}
