@@ -15,7 +15,7 @@ enum class DType : int32_t {
 #undef KVEVICT_DTYPE
 };
 
-// Where codes lie.
+// How codes lie in a row; see core/dtypes.inc.
 enum class Packing : uint32_t { kNumbers, kBytes, kPairs, kHalves, kBlocks };
 
 // Whether rows have a scale beside them.

@@ -130,7 +130,7 @@ enum class Form { kFew, kMma, kPlain };
 
 Form FormOf(const Context& context, const AttendJob& job,
             const AttendParams& p) {
-  // From sm_80 on there is enough shared memory for two blocks of a few rows.
+  // Two blocks of a few rows need the shared memory of sm_80 or later.
   if (DeviceOf(context).sm() >= 80 && TakeFew(p)) return Form::kFew;
   return TakesMma(context, job) ? Form::kMma : Form::kPlain;
 }

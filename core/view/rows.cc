@@ -1,4 +1,4 @@
-// Where the rows of planes lie.
+// Computes where the rows of planes lie.
 #include "core/dtype.h"
 #include "core/view/extent.h"
 #include "core/view/view.h"

@@ -219,7 +219,7 @@ KV_DEVICE void StoreStates(const Part& part, Softmax& softmax, const Sums& sums,
     for (uint32_t g = 0; g < kShape.key_groups; ++g) {
       const uint32_t at = g * kBlockRows + row;
       const float of_group = references[at];
-      // Of rows that see nothing all are minus infinity, and sums are 0.
+      // A row that sees nothing has only minus infinity here, and sums of 0.
       factors[at] = of_group == most ? 1.0f : Exp2(of_group - most);
       total = Fma(factors[at], totals[at], total);
     }

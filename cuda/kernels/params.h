@@ -35,7 +35,7 @@ enum : uint32_t {
 #undef KVEVICT_DTYPE
 };
 
-// Where codes lie, see core/dtypes.inc.
+// How codes lie in a row; see core/dtypes.inc.
 enum class CodePacking : uint32_t {
   kNumbers,
   kBytes,

@@ -152,7 +152,7 @@ internal class Replay
     protected KvScoreJob ScoreJob(string name)
     {
         Line l = Struct("score_job", name);
-        // Where no row is read there is still a view.
+        // The binding asks for a view, even if no row is read.
         KvView view = l.Has("view") ? View(l.Text("view")) : new KvView(2, default);
         return new KvScoreJob(l.Int("layer"), view, l.Int("n_tokens"))
         {

@@ -33,7 +33,7 @@ internal sealed class Line
 
     public string[] List(string key, char by = ',') => Text(key).Split(by, StringSplitOptions.RemoveEmptyEntries);
 
-    /// <summary>Of each name of a list what it names.</summary>
+    /// <summary>Returns what each name of a list names.</summary>
     public T[] Each<T>(string key, Func<string, T> of) => [.. List(key).Select(of)];
 
     public long Long(string key) => Has(key) ? long.Parse(Text(key), CultureInfo.InvariantCulture) : 0;

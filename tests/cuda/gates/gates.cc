@@ -52,8 +52,8 @@ double LeastTileBytes(int sm) {
 // A block alone has this, or threads with 32 loads of 16 bytes under way each.
 constexpr uint32_t kFewThreads = 256;
 
-// Of attention by tensor cores it has two blocks, or one whose tiles take half of
-// the least shared memory.
+// A multiprocessor has two blocks of attention by tensor cores, or one if a block
+// takes more than half of the least shared memory.
 uint32_t LeastAttendThreads(const KernelFigures& figures) {
   const bool is_alone = figures.shared_bytes > (99 << 10) / 2;
   return is_alone ? kAttendMmaThreads : 2 * kAttendMmaThreads;

@@ -18,8 +18,9 @@ struct Variant {
   size_t n_query_matrices = 0;
   size_t n_matrices = 0;
   size_t n_products = 0;
-  // Of attention by tensor cores: matrices and products of all values of a warp's
-  // part of a tile, and of 16 elements of its keys, which a loop repeats.
+  // Attention by tensor cores loads these matrices, and multiplies them, for all
+  // values of a warp's part of a tile, and for 16 elements of its keys, which a loop
+  // repeats.
   size_t n_value_matrices = 0;
   size_t n_value_products = 0;
   size_t n_step_matrices = 0;

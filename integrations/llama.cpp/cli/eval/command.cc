@@ -41,7 +41,7 @@ using nlohmann::json;
 
 // Decoded one by one in the first window.
 constexpr uint32_t kDecoded = 16;
-// Of a fact in a text.
+// The places of a fact in a text, as shares of its length.
 constexpr double kDepths[] = {0, 0.25, 0.5, 0.75, 1};
 
 struct Arguments : ModelArguments {

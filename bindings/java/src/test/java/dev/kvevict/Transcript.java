@@ -51,7 +51,7 @@ final class Transcript {
       return list.isEmpty() ? List.of() : List.of(list.split(","));
     }
 
-    /** Of each name of a list what it names, which may be null. */
+    /** Returns what each name of a list names, which may be null. */
     <T> List<T> each(String key, Function<String, T> of) {
       List<T> all = new ArrayList<>();
       list(key).forEach(element -> all.add(of.apply(element)));
