@@ -31,7 +31,7 @@ func init() {
 		},
 		"policy_at": func(r *replay, l *line) (string, error) {
 			p := Policies()[l.int("index")]
-			return texts("name", p.Name, "signal", p.Signal, "shaping", p.Shaping, "budget", p.Budget,
+			return texts("name", p.Name, "signal", p.Signal, "summary", p.Summary,
 				"trigger", p.Trigger, "paper", p.Paper, "defaults", p.Defaults), nil
 		},
 		"preset_at": func(r *replay, l *line) (string, error) {

@@ -50,6 +50,8 @@ const (
 	InputTokenWeights Input = 9
 	// Queries' statistics before RoPE.
 	InputQueryCenters Input = 10
+	// Of slots: sequences know them, Plan.Score() takes slots for them.
+	InputPositions Input = 11
 )
 
 // Need: whether a policy reads an input.

@@ -73,8 +73,7 @@ type DTypeInfo struct {
 type PolicyInfo struct {
 	Name     string // its name in the text form
 	Signal   string // what ranks a token
-	Shaping  string // how its numbers are shaped
-	Budget   string // how many tokens survive in which layers and heads
+	Summary  string // what it keeps, in words
 	Trigger  string // when it runs
 	Paper    string // its source; "" if none
 	Defaults string // parameters whose default differs from the library's, in the text form
@@ -134,9 +133,8 @@ func Policies() []PolicyInfo {
 	rows, _ := table(func(i uint32) (PolicyInfo, error) {
 		err := native.Kvevict_policy_at(i, &n)
 		return PolicyInfo{
-			native.Text(n.Name), native.Text(n.Signal), native.Text(n.Shaping),
-			native.Text(n.Budget), native.Text(n.Trigger), native.Text(n.Paper),
-			native.Text(n.Defaults),
+			native.Text(n.Name), native.Text(n.Signal), native.Text(n.Summary),
+			native.Text(n.Trigger), native.Text(n.Paper), native.Text(n.Defaults),
 		}, err
 	})
 	return rows

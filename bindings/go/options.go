@@ -228,8 +228,8 @@ type ScoreJob struct {
 	Layer int
 	// Slots held, 1 .. MaxTokens.
 	Tokens int
-	// Tokens seen so far, evicted ones included, Tokens .. 2^31 - 1; 0: Tokens. Read by h2o,
-	// triattention (Tokens replaces it with rotate) and keydiff with a block.
+	// Tokens seen so far, evicted ones included, Tokens .. 2^31 - 1; 0: Tokens. With rotate
+	// Tokens counts instead.
 	Seen        int
 	TokenCounts Memory // slots held by each head if they differ: uint32 [KVHeads], each at most Tokens
 	View        *View  // nil if no key is read

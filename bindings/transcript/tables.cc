@@ -40,8 +40,7 @@ kvevict_status PolicyAt(Line& l, Objects&, Results& out) {
   if (status != KVEVICT_OK) return status;
   out.Add("name", i.name);
   out.Add("signal", i.signal);
-  out.Add("shaping", i.shaping);
-  out.Add("budget", i.budget);
+  out.Add("summary", i.summary);
   out.Add("trigger", i.trigger);
   out.Add("paper", i.paper);
   out.Add("defaults", i.defaults);

@@ -13,7 +13,7 @@
 namespace kvevict {
 
 enum class PolicyKind : int32_t {
-#define KVEVICT_POLICY(Kind, text, signal, shaping, defaults, trigger, paper) \
+#define KVEVICT_POLICY(Kind, text, signal, summary, defaults, trigger, paper) \
   k##Kind,
 #include "core/policy/policies.inc"
 #undef KVEVICT_POLICY

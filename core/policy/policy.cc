@@ -11,8 +11,8 @@ namespace kvevict {
 namespace {
 
 constexpr PolicyInfo kPolicies[] = {
-#define KVEVICT_POLICY(Kind, text, signal, shaping, defaults, trigger, paper) \
-  {text, Signal::k##signal, shaping, defaults, Trigger::k##trigger, paper},
+#define KVEVICT_POLICY(Kind, text, signal, summary, defaults, trigger, paper) \
+  {text, Signal::k##signal, summary, defaults, Trigger::k##trigger, paper},
 #include "core/policy/policies.inc"
 #undef KVEVICT_POLICY
 };

@@ -21,7 +21,7 @@ const char* TriggerText(Trigger trigger);
 struct PolicyInfo {
   const char* name;
   Signal signal;
-  const char* shaping;
+  const char* summary;  // what it keeps, in words
   const char* defaults;  // those that differ from params.inc
   Trigger trigger;
   const char* paper;

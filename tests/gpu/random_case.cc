@@ -1,7 +1,9 @@
 #include "tests/gpu/random_case.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <span>
 
 #include "core/dtype.h"
 
@@ -180,7 +182,7 @@ oracle_policy DrawPolicy(Random* random, uint32_t max_tokens) {
   p.seed = random->Bits();
   // Norms round otherwise on either side. Scores lent to the twin do not depend on
   // them.
-  const bool lends = RoundsOnItsOwn(kind);
+  const bool lends = LendsScores(p);
   p.weight = random->OneOf(3)            ? ORACLE_WEIGHT_GIVEN
              : lends && random->OneOf(2) ? ORACLE_WEIGHT_NORM
                                          : ORACLE_WEIGHT_NONE;
@@ -209,6 +211,11 @@ oracle_policy DrawPolicy(Random* random, uint32_t max_tokens) {
     p.prompt = random->Pick({ORACLE_PROMPT_INSIDE, ORACLE_PROMPT_BESIDE,
                              ORACLE_PROMPT_PINNED, ORACLE_PROMPT_PINNED_BESIDE,
                              ORACLE_PROMPT_AT_END});
+  }
+  for (oracle_number& own : std::span(p.own, p.n_own)) {
+    const double number = own.value * std::exp2(random->In(0, 12) - 6.0);
+    own.value = std::clamp(own.is_count ? std::floor(number) : number,
+                           own.least, own.most);
   }
   return p;
 }
@@ -251,7 +258,7 @@ void DrawHeadSplit(Random* random, oracle_policy* policy) {
 
 // For policies whose scores are not lent to the twin, which cannot refine them.
 void DrawSecure(Random* random, oracle_policy* policy) {
-  if (RoundsOnItsOwn(policy->kind)) return;
+  if (LendsScores(*policy)) return;
   oracle_policy p = *policy;
   p.weight = ORACLE_WEIGHT_GIVEN;
   p.secure = random->In(1, 10) * 0.1;
@@ -274,7 +281,7 @@ bool HasPlainValues(const Geometry& g) {
 // Tokens that are drawn, or that stay for the ranges of their values, which both
 // sides compute alike.
 void DrawChance(Random* random, bool has_plain_values, oracle_policy* policy) {
-  if (RoundsOnItsOwn(policy->kind)) return;
+  if (LendsScores(*policy)) return;
   oracle_policy p = *policy;
   p.draw = random->OneOf(2);
   if (has_plain_values && (!p.draw || random->OneOf(2))) {

@@ -75,10 +75,11 @@ inline bool ByWindow(oracle_kind kind) {
          kind == ORACLE_TOVA || kind == ORACLE_R_KV || kind == ORACLE_CAKE;
 }
 
-// Whether the CPU's scores differ by rounding.
-inline bool RoundsOnItsOwn(oracle_kind kind) {
-  return kind != ORACLE_STREAMING_LLM && kind != ORACLE_RANDOM &&
-         kind != ORACLE_CUSTOM && kind != ORACLE_H2O;
+// Whether the CPU's scores differ by rounding, so that its twin is lent the GPU's.
+// They come from kvevict_score(), so not if they depend on positions.
+inline bool LendsScores(const oracle_policy& policy) {
+  return policy.kind != ORACLE_STREAMING_LLM && policy.kind != ORACLE_CUSTOM &&
+         !policy.reads_positions;
 }
 
 }  // namespace kvevict::gpu

@@ -80,7 +80,7 @@ bool RandomModel::MakePlans() {
 void RandomModel::DrawTwinPolicy() {
   const oracle_policy& p = policy();
   twin_policy_ = p;
-  if (!RoundsOnItsOwn(p.kind)) return;
+  if (!LendsScores(p)) return;
   twin_policy_ = ParsePolicy("custom");
   twin_policy_.sink = p.sink;
   twin_policy_.recent =

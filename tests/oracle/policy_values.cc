@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -20,7 +22,7 @@ namespace {
   std::abort();
 }
 
-// One line for each parameter: its key and its field.
+// One line for each parameter that has a field: its key and its field.
 template <typename Visitor, typename Values>
 void ForEachField(const Visitor& on, Values& p) {
   on.Number("budget", p.budget);
@@ -156,6 +158,59 @@ struct Reader {
   }
 };
 
+// Finds whether a parameter has a field.
+struct Finder {
+  std::string_view key;
+  bool* found;
+
+  template <typename... Fields>
+  void Number(const char* one, Fields&...) const {
+    *found |= key == one;
+  }
+  template <typename... Fields>
+  void CountOrShare(const char* one, Fields&... fields) const {
+    Number(one, fields...);
+  }
+  template <typename... Fields>
+  void Word(const char* one, Fields&... fields) const {
+    Number(one, fields...);
+  }
+  template <typename... Fields>
+  void Pool(const char* one, Fields&... fields) const {
+    Number(one, fields...);
+  }
+};
+
+bool HasField(const char* key) {
+  oracle_policy any = {};
+  bool found = false;
+  ForEachField(Finder{key, &found}, any);
+  return found;
+}
+
+void ReadOwn(const kvevict_policy* policy, const std::string& name,
+             oracle_policy& p) {
+  kvevict_parameter_info row = {};
+  row.struct_size = sizeof(row);
+  for (uint32_t i = 0;
+       kvevict_parameter_at(name.c_str(), i, &row) == KVEVICT_OK; ++i) {
+    const bool is_count = row.type == KVEVICT_PARAMETER_COUNT;
+    if (HasField(row.key) ||
+        (!is_count && row.type != KVEVICT_PARAMETER_NUMBER)) {
+      continue;
+    }
+    if (p.n_own == std::size(p.own)) Fail(row.key);
+    double value = 0.0;
+    Reader{policy}.Number(row.key, value);
+    // Above an excluded bound by less than matters.
+    const double least =
+        row.excludes_least != 0
+            ? std::nextafter(row.least, std::numeric_limits<double>::infinity())
+            : row.least;
+    p.own[p.n_own++] = {row.key, value, least, row.most, is_count};
+  }
+}
+
 // Sets the values that the policy has; `ok` says whether it accepted all of them.
 struct Writer {
   kvevict_policy* policy;
@@ -232,6 +287,11 @@ oracle_policy oracle_policy_of(const kvevict_policy* policy) {
   oracle_policy p = {};
   p.kind = KindOf(policy);
   ForEachField(Reader{policy}, p);
+  ReadOwn(policy, NameOf(p.kind), p);
+  kvevict_need need = KVEVICT_NEED_NONE;
+  p.reads_positions = kvevict_policy_need(policy, KVEVICT_INPUT_POSITIONS,
+                                          &need) == KVEVICT_OK &&
+                      need != KVEVICT_NEED_NONE;
   return p;
 }
 
@@ -250,7 +310,11 @@ kvevict_policy* oracle_policy_create(const oracle_policy* values) {
     Fail(name.c_str());
   }
   bool ok = true;
-  ForEachField(Writer{policy, &ok}, *values);
+  const Writer writer{policy, &ok};
+  ForEachField(writer, *values);
+  for (uint32_t i = 0; i < values->n_own; ++i) {
+    writer.Number(values->own[i].key, values->own[i].value);
+  }
   if (ok && kvevict_policy_validate(policy) == KVEVICT_OK) return policy;
   kvevict_policy_destroy(policy);
   return nullptr;

@@ -86,7 +86,14 @@ enum {
   ORACLE_ANCHOR_RANDOM
 };
 
-// A field for each parameter: numbers and flags as they are, a word as its place in
+// A number that has no field of its own.
+typedef struct oracle_number {
+  const char* key;
+  double value, least, most;
+  bool is_count;
+} oracle_number;
+
+// A field for each parameter that tests know: numbers and flags as they are, a word as its place in
 // the row, a count or share and a pooling as two fields. A field that the policy
 // does not have is at the library's default.
 typedef struct oracle_policy {
@@ -141,6 +148,9 @@ typedef struct oracle_policy {
   uint32_t rescue;
   int anchor;
   double diverse_mass;
+  oracle_number own[4];  // the numbers of this policy without a field
+  uint32_t n_own;
+  bool reads_positions;  // see KVEVICT_INPUT_POSITIONS
 } oracle_policy;
 
 // Ends the process if the policy is NULL.

@@ -343,8 +343,7 @@ Test(recall_program, inspect_lists_what_the_library_enumerates) {
     const json& row = document.at("policies").at(n);
     cr_expect(row.at("name") == policy.name);
     cr_expect(row.at("signal") == policy.signal);
-    cr_expect(row.at("shaping") == policy.shaping);
-    cr_expect(row.at("budget") == policy.budget);
+    cr_expect(row.at("summary") == policy.summary);
     cr_expect(row.at("trigger") == policy.trigger);
     cr_expect(row.at("paper") == policy.paper);
     const json& reads = row.at("reads");

@@ -1,7 +1,6 @@
 // `kvevict inspect`: shows what this library is and can do on this machine.
 #include <fmt/format.h>
 
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -9,7 +8,6 @@
 #include "kvevict/experimental.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/parameters.h"
-#include "tools/engine/policy.h"
 #include "tools/engine/text_table.h"
 
 namespace kvevict::tools {
@@ -36,33 +34,6 @@ struct Inspection {
   std::vector<kvevict_preset_info> presets;
   std::vector<kvevict_dtype_info> dtypes;
 };
-
-// The inputs of a policy with its defaults. Optional ones are in brackets.
-std::vector<std::string> InputsOf(const char* name) {
-  static constexpr const char* kNames[] = {"K",
-                                           "V",
-                                           "queries",
-                                           "log-sum-exps",
-                                           "scores",
-                                           "sums",
-                                           "query mean",
-                                           "query covariance",
-                                           "key filter",
-                                           "token weights",
-                                           "query centers"};
-  static_assert(std::size(kNames) == KVEVICT_INPUT_QUERY_CENTERS + 1);
-  const Policy policy(name);
-  std::vector<std::string> inputs;
-  for (kvevict_input i = {}; i <= KVEVICT_INPUT_QUERY_CENTERS;
-       i = static_cast<kvevict_input>(i + 1)) {
-    const kvevict_need need = policy.Need(i);
-    if (need == KVEVICT_NEED_REQUIRED) inputs.emplace_back(kNames[i]);
-    if (need == KVEVICT_NEED_OPTIONAL) {
-      inputs.push_back(fmt::format("[{}]", kNames[i]));
-    }
-  }
-  return inputs;
-}
 
 Inspection Inspect() {
   Inspection found;
@@ -113,8 +84,7 @@ nlohmann::ordered_json ToJson(const Inspection& found) {
     policies.push_back({{"name", p.name},
                         {"signal", p.signal},
                         {"reads", InputsOf(p.name)},
-                        {"shaping", p.shaping},
-                        {"budget", p.budget},
+                        {"summary", p.summary},
                         {"trigger", p.trigger},
                         {"paper", p.paper}});
   }
@@ -177,16 +147,14 @@ std::string ToText(const Inspection& found) {
   }
   if (!found.gpus.empty()) text += "\n" + gpus.ToString();
   TextTable policies({{"policy", kLeft},
-                      {"signal", kLeft},
+                      {"keeps", kLeft},
                       {"reads", kLeft},
-                      {"shaping", kLeft},
-                      {"budget", kLeft},
                       {"trigger", kLeft},
                       {"paper", kLeft}});
   for (const kvevict_policy_info& p : found.policies) {
-    policies.AddRow({p.name, p.signal,
+    policies.AddRow({p.name, p.summary,
                      fmt::format("{}", fmt::join(InputsOf(p.name), ", ")),
-                     p.shaping, p.budget, p.trigger, p.paper});
+                     p.trigger, p.paper});
   }
   TextTable presets(
       {{"preset", kLeft}, {"policy", kLeft}, {"reproduces", kLeft}});

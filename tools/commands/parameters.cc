@@ -1,24 +1,27 @@
-// The library's table of parameters as a page of the documentation, and for
-// `inspect`.
+// The library's tables of policies and parameters as a page of the documentation,
+// and for `inspect`.
 #include "tools/commands/parameters.h"
 #include "kvevict/experimental.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
+
+#include "tools/engine/policy.h"
 
 namespace kvevict::tools {
 namespace {
 
-std::vector<std::string> PolicyNames() {
-  std::vector<std::string> names;
+std::vector<kvevict_policy_info> Policies() {
+  std::vector<kvevict_policy_info> rows;
   kvevict_policy_info info = {};
   info.struct_size = sizeof(info);
   for (uint32_t i = 0; kvevict_policy_at(i, &info) == KVEVICT_OK; ++i) {
-    names.emplace_back(info.name);
+    rows.push_back(info);
   }
-  return names;
+  return rows;
 }
 
 std::vector<kvevict_parameter_info> ParametersOf(const char* policy) {
@@ -35,12 +38,12 @@ std::vector<kvevict_parameter_info> ParametersOf(const char* policy) {
 // The policies that have a parameter, or those that lack it if these are fewer.
 std::string WhoHas(const std::string& key) {
   std::vector<std::string> have, lack;
-  for (const std::string& name : PolicyNames()) {
-    const auto rows = ParametersOf(name.c_str());
+  for (const kvevict_policy_info& policy : Policies()) {
+    const auto rows = ParametersOf(policy.name);
     const bool has =
         std::any_of(rows.begin(), rows.end(),
                     [&](const auto& row) { return row.key == key; });
-    (has ? have : lack).push_back(fmt::format("`{}`", name));
+    (has ? have : lack).push_back(fmt::format("`{}`", policy.name));
   }
   return have.size() > lack.size()
              ? fmt::format("all but {}", fmt::join(lack, ", "))
@@ -50,13 +53,13 @@ std::string WhoHas(const std::string& key) {
 // The policies with a default of their own: "`tova` none, `h2o` sum".
 std::string OwnDefaults(const kvevict_parameter_info& row) {
   std::vector<std::string> own;
-  for (const std::string& name : PolicyNames()) {
-    for (const kvevict_parameter_info& its : ParametersOf(name.c_str())) {
+  for (const kvevict_policy_info& policy : Policies()) {
+    for (const kvevict_parameter_info& its : ParametersOf(policy.name)) {
       if (std::string_view(its.key) != row.key ||
           std::string_view(its.default_text) == row.default_text) {
         continue;
       }
-      own.push_back(fmt::format("`{}` {}", name, its.default_text));
+      own.push_back(fmt::format("`{}` {}", policy.name, its.default_text));
     }
   }
   return own.empty() ? "" : fmt::format(" ({})", fmt::join(own, ", "));
@@ -99,15 +102,57 @@ std::string ValuesOf(const kvevict_parameter_info& row) {
   return words;
 }
 
+std::vector<std::string> InputsOf(const char* policy) {
+  static constexpr const char* kNames[] = {"K",
+                                           "V",
+                                           "queries",
+                                           "log-sum-exps",
+                                           "scores",
+                                           "sums",
+                                           "query mean",
+                                           "query covariance",
+                                           "key filter",
+                                           "token weights",
+                                           "query centers",
+                                           "positions"};
+  static_assert(std::size(kNames) == KVEVICT_INPUT_POSITIONS + 1);
+  const Policy of_name(policy);
+  std::vector<std::string> inputs;
+  for (kvevict_input i = {}; i <= KVEVICT_INPUT_POSITIONS;
+       i = static_cast<kvevict_input>(i + 1)) {
+    const kvevict_need need = of_name.Need(i);
+    if (need == KVEVICT_NEED_REQUIRED) inputs.emplace_back(kNames[i]);
+    if (need == KVEVICT_NEED_OPTIONAL) {
+      inputs.push_back(fmt::format("[{}]", kNames[i]));
+    }
+  }
+  return inputs;
+}
+
 std::string ParametersPage() {
   std::string page =
-      "# Parameters\n\n"
-      "The parameters of policies, as `kvevict inspect --parameters` prints "
-      "them "
-      "from the library's own table.\nOne name holds everywhere: in the text "
-      "form (`snapkv:budget=2048,sink=4`), in C (`kvevict_policy_set()`),\n"
+      "# Policies and parameters\n\n"
+      "The library's own tables, as `kvevict inspect --parameters` prints "
+      "them.\n\n"
+      "## Policies\n\n"
+      "What stays beside the tokens that must, what a policy reads, and "
+      "its defaults where they differ from those\nbelow. What is in brackets "
+      "is read if it is given. `kvevict_policy_need()` tells what a text "
+      "needs.\n\n"
+      "| policy | keeps | reads | its own defaults | source |\n"
+      "|---|---|---|---|---|\n";
+  for (const kvevict_policy_info& p : Policies()) {
+    const std::string defaults = p.defaults;
+    page += fmt::format("| `{}` | {} | {} | {} | {} |\n", p.name, p.summary,
+                        fmt::join(InputsOf(p.name), ", "),
+                        defaults.empty() ? "" : "`" + defaults + "`", p.paper);
+  }
+  page +=
+      "\n## Parameters\n\n"
+      "One name holds everywhere: in the text form "
+      "(`snapkv:budget=2048,sink=4`), in C (`kvevict_policy_set()`),\n"
       "C#, Java and Go. Policies with a default of their own stand behind the "
-      "general one.\n[policies.md](policies.md) says what a policy needs.\n";
+      "general one.\n";
   for (const kvevict_parameter_info& row : Parameters()) {
     page += fmt::format(
         "\n## `{}`\n\n{}\n\nValues: {}. Default: `{}`{}. Policies: {}.\n",

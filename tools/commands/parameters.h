@@ -1,4 +1,4 @@
-// The library's table of parameters.
+// The library's tables of policies and parameters.
 #ifndef KVEVICT_TOOLS_COMMANDS_PARAMETERS_H_
 #define KVEVICT_TOOLS_COMMANDS_PARAMETERS_H_
 
@@ -10,6 +10,9 @@
 namespace kvevict::tools {
 
 std::vector<kvevict_parameter_info> Parameters();
+
+// The inputs of a policy with its defaults. Optional ones are in brackets.
+std::vector<std::string> InputsOf(const char* policy);
 
 // The values of a parameter: "count [1, 65536]".
 std::string ValuesOf(const kvevict_parameter_info& row);

@@ -134,8 +134,8 @@ internal sealed class Replayer : Replay
         Add("policy_at", l =>
         {
             KvPolicyInfo p = KvPolicy.All[l.Int("index")];
-            return Result("name", p.Name) + Result("signal", p.Signal) + Result("shaping", p.Shaping)
-                + Result("budget", p.Budget) + Result("trigger", p.Trigger) + Result("paper", p.Paper)
+            return Result("name", p.Name) + Result("signal", p.Signal) + Result("summary", p.Summary)
+                + Result("trigger", p.Trigger) + Result("paper", p.Paper)
                 + Result("defaults", p.Defaults);
         });
         Add("preset_at", l =>

@@ -24,15 +24,14 @@ public readonly record struct KvResolvedPolicy(
 /// <summary>A row of the table of policies.</summary>
 /// <param name="Name">Its name in the text form.</param>
 /// <param name="Signal">What ranks a token.</param>
-/// <param name="Shaping">How its numbers are shaped.</param>
-/// <param name="Budget">How many tokens survive in which layers and heads.</param>
+/// <param name="Summary">What it keeps, in words.</param>
 /// <param name="Trigger">When it runs.</param>
 /// <param name="Paper">Source, such as "arXiv:2404.14469"; "" if there is none.</param>
 /// <param name="Defaults">
 /// Parameters whose default differs from the library's, in the text form; "" if there are none.
 /// </param>
 public sealed record KvPolicyInfo(
-    string Name, string Signal, string Shaping, string Budget, string Trigger, string Paper, string Defaults);
+    string Name, string Signal, string Summary, string Trigger, string Paper, string Defaults);
 
 /// <summary>A preset: options that reproduce another implementation's keep sets.</summary>
 /// <param name="Name">Its name in the text form.</param>
@@ -64,7 +63,7 @@ internal static unsafe class PolicyTables
         while (NativePINVOKE.kvevict_policy_at((uint)rows.Count, &row) == KvStatus.Ok)
         {
             rows.Add(new KvPolicyInfo(KvEvictLibrary.Text(row.name), KvEvictLibrary.Text(row.signal),
-                                      KvEvictLibrary.Text(row.shaping), KvEvictLibrary.Text(row.budget),
+                                      KvEvictLibrary.Text(row.summary),
                                       KvEvictLibrary.Text(row.trigger), KvEvictLibrary.Text(row.paper),
                                       KvEvictLibrary.Text(row.defaults)));
         }

@@ -131,8 +131,7 @@ typedef struct kvevict_policy_info {
   uint32_t reserved;   /**< 0. */
   const char* name;    /**< As in the text form. */
   const char* signal;  /**< What ranks a token. */
-  const char* shaping; /**< How scores are pooled and reduced. */
-  const char* budget;  /**< How many tokens survive in layers and heads. */
+  const char* summary; /**< What it keeps, in words. */
   const char* trigger; /**< When it runs. */
   const char* paper;   /**< Source, e.g. "arXiv:2404.14469"; "" if none. */
   /** Parameters whose default differs from the library's, in text form; "" if
@@ -224,7 +223,9 @@ enum kvevict_input KVEVICT_INT32 {
   KVEVICT_INPUT_QUERY_COVARIANCE = 7, /**< Their covariance. */
   KVEVICT_INPUT_KEY_FILTER = 8,       /**< A direction per KV head. */
   KVEVICT_INPUT_TOKEN_WEIGHTS = 9,    /**< Factors of the scores. */
-  KVEVICT_INPUT_QUERY_CENTERS = 10    /**< Queries' statistics before RoPE. */
+  KVEVICT_INPUT_QUERY_CENTERS = 10,   /**< Queries' statistics before RoPE. */
+  /** Of slots: sequences know them, kvevict_score() takes slots for them. */
+  KVEVICT_INPUT_POSITIONS = 11
 };
 
 /** Whether a policy reads an input. */

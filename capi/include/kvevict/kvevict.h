@@ -1092,8 +1092,7 @@ typedef struct kvevict_score_job {
   uint32_t layer;    /**< Below n_layers, with a full cache. */
   uint32_t n_tokens; /**< Slots held, 1 .. max_tokens. */
   /** Tokens seen so far, evicted ones included, n_tokens .. 2^31 - 1; 0:
-   *  n_tokens. Read by h2o, triattention (n_tokens replaces it with rotate) and
-   *  keydiff with a block. */
+   *  n_tokens. With rotate n_tokens counts instead. */
   uint32_t n_seen;
   /** u32 [n_kv_heads], device memory, if heads hold different numbers: each at
    *  most n_tokens and, if queries score, at least the policy's window. NULL:
@@ -1118,37 +1117,13 @@ typedef struct kvevict_score_job {
 
 /**
  * Scores the cached tokens of layers by the signal of the plan's policy. A
- * score is f32, and higher keeps. docs/policies.md has a page for each family,
- * docs/reference.md every formula and cost.
- *
- *   snapkv, pyramidkv, tova,  exact causal softmax of the window's queries over
- *   r-kv, cake                all keys, or with softmax=past over the keys
- *                             before the window; reduced, pooled
- *                             (arXiv:2404.14469)
- *   h2o                       attention_sums, or the sums that the last
- *                             n_query_rows queries make; rows=mean divides by
- *                             the queries that saw a token and takes slots for
- *                             positions, which is right until the first
- *                             eviction (arXiv:2306.14048)
- *   expected-attention        attention expected from queries with query_mean
- *                             and query_covariance (arXiv:2510.00636)
- *   non-causal                attention of all queries of a chunk of `block`
- *                             slots to the chunk's keys (arXiv:2507.08143)
- *   triattention              agreement of each key, at its own position, with
- *                             query_centers (arXiv:2604.04921)
- *   knorm, keydiff, q-filter  keys alone (arXiv:2406.11430, arXiv:2504.15364,
- *                             arXiv:2503.02812); keydiff with a block uses the
- *                             layer's budget for a context of n_seen
- *   lagkv, cur                keys and values against their neighbours
- *                             (arXiv:2504.04704, arXiv:2509.15038)
- *   custom                    the caller's scores, pooled
+ * score is f32, and higher keeps. docs/policies.md has a page for each family
+ * with its formulas, costs and sources. The call takes slots for positions,
+ * which is right until the first eviction.
  *
  * The call applies `weight`, subtracts redundancy (arXiv:2505.24133) and draws
- * last; an eviction alone runs the stages of `secure`. A key with NaN or infinity
- * scores NaN. It also makes the head's other scores NaN with window attention
- * and expected-attention, and its chunk's with non-causal. Cost: K is read
- * once; by keydiff, lagkv and cur up to twice; by window attention on CUDA
- * twice without row_lse.
+ * last; an eviction alone runs the stages of `secure`. A key with NaN or
+ * infinity scores NaN, and so do the scores that depend on it.
  *
  * @param[in]  plan      Non-NULL.
  * @param[in]  jobs      [jobs_len], one layer each.
@@ -1709,10 +1684,8 @@ typedef struct kvevict_evict_report {
  * What an eviction did to one keep list.
  *
  * The mass of a token is the score that the list was chosen by: pooled,
- * weighted and reduced. Scores are a mass if the signal is attention (paid or
- * expected) or the caller's scores, without prior, redundancy, secure, draw,
- * secure_values, first_stage_mass, rescue and diverse_mass;
- * kvevict_policy_resolve() tells. Tokens without a finite score, and those of a
+ * weighted and reduced. kvevict_policy_resolve() tells whether the scores of a
+ * policy are a mass. Tokens without a finite score, and those of a
  * kept window, have no mass and are in neither sum. Others that must stay have
  * that of their score. With `chunk` only chunks that lose tokens have masses.
  */

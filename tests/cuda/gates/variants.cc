@@ -1,6 +1,8 @@
 #include "tests/cuda/gates/variants.h"
 
 #include <algorithm>
+#include <iterator>
+#include <string_view>
 
 #include "cuda/kernels/attention_mma.h"
 #include "cuda/kernels/pool_select.h"
@@ -149,39 +151,45 @@ const Attention kAttentionWithoutMma[] = {
     {kF32, kF32, 80, 256, 1, true, kSumOfGroup, true, {"KV_SOFTMAX_PAST"}, 7},
 };
 
-// Modules that read rows: each way in which codes lie.
+// Modules that read rows of two dtypes.
 struct Reader {
   ModuleId module;
   uint32_t dtypes;            // KV_DTYPES
   bool token_groups = false;  // KV_TOKEN_GROUPS
 };
-const Reader kReaders[] = {
-    {ModuleId::row_norm, 1u << kU4},
-    {ModuleId::key_filter, 1u << kU8},
-    {ModuleId::key_diff, 1u << kQ4_0},
-    {ModuleId::key_diff_blocks, 1u << kU8},
+const Reader kReadersOfTwo[] = {
     {ModuleId::lag, 1u << kU8 | 1u << kF16},
-    {ModuleId::redundancy, 1u << kE4M3},
-    {ModuleId::similarity, 1u << kU4},
-    {ModuleId::expected_attention, 1u << kU8},
-    {ModuleId::query_centers, 1u << kU8},
     {ModuleId::attention, 1u << kU8 | 1u << kBF16},
     {ModuleId::attention, 1u << kQ4_0 | 1u << kF16},
+    {ModuleId::attention, 1u << kU4 | 1u << kF16, true},
     {ModuleId::requantize, 1u << kF32 | 1u << kU8},
     {ModuleId::requantize, 1u << kQ4_0 | 1u << kBF16},
-    {ModuleId::row_norm, 1u << kU4, true},
-    {ModuleId::key_filter, 1u << kU4, true},
-    {ModuleId::key_diff, 1u << kU8, true},
-    {ModuleId::key_diff_blocks, 1u << kU4, true},
-    {ModuleId::lag, 1u << kU4, true},
-    {ModuleId::redundancy, 1u << kU4, true},
-    {ModuleId::similarity, 1u << kU4, true},
-    {ModuleId::expected_attention, 1u << kU4Halves, true},
-    {ModuleId::query_centers, 1u << kI8, true},
-    {ModuleId::attention, 1u << kU4 | 1u << kF16, true},
     {ModuleId::requantize, 1u << kF32 | 1u << kU4, true},
     {ModuleId::regroup, 1u << kF32 | 1u << kU4, true},
 };
+
+// Every module that reads rows, by codes that lie in one way and in another.
+std::vector<Reader> Readers() {
+  constexpr DType kCodes[] = {kU4, kU8, kQ4_0, kE4M3};
+  constexpr DType kGroups[] = {kU4, kU4Halves, kI8, kU8};
+  std::vector<Reader> readers(std::begin(kReadersOfTwo),
+                              std::end(kReadersOfTwo));
+  size_t n = 0;
+  for (size_t i = 0; i < kNModules; ++i) {
+    const auto module = static_cast<ModuleId>(i);
+    const bool reads =
+        std::string_view(ProgramText(module)->text)
+            .find("#include \"cache_rows.cuh\"") != std::string_view::npos;
+    if (!reads || module == ModuleId::requantize ||
+        module == ModuleId::regroup) {
+      continue;
+    }
+    readers.push_back({module, 1u << kCodes[n % std::size(kCodes)]});
+    readers.push_back({module, 1u << kGroups[n % std::size(kGroups)], true});
+    ++n;
+  }
+  return readers;
+}
 
 // Attention by tensor cores. Query rows of a KV head: a token's or those of many.
 struct TensorAttention {
@@ -349,7 +357,7 @@ std::vector<Variant> VariantsFor(int sm) {
       }
     }
   }
-  for (const Reader& reader : kReaders) {
+  for (const Reader& reader : Readers()) {
     variants.push_back({.module = reader.module,
                         .options = {Define("KV_DTYPES", reader.dtypes)}});
     if (!reader.token_groups) continue;

@@ -180,8 +180,7 @@ type PolicyInfo struct {
 	Reserved   uint32
 	Name       uintptr
 	Signal     uintptr
-	Shaping    uintptr
-	Budget     uintptr
+	Summary    uintptr
 	Trigger    uintptr
 	Paper      uintptr
 	Defaults   uintptr

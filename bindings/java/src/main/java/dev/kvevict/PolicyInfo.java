@@ -8,11 +8,8 @@ public sealed interface PolicyInfo permits Records.PolicyInfo {
   /** {@return what ranks a token} */
   String signal();
 
-  /** {@return how its numbers are shaped} */
-  String shaping();
-
-  /** {@return how many tokens survive in which layers and heads} */
-  String budget();
+  /** {@return what it keeps, in words} */
+  String summary();
 
   /** {@return when it runs} */
   String trigger();

@@ -139,15 +139,14 @@ final class Records {
     }
   }
 
-  record PolicyInfo(String name, String signal, String shaping, String budget, String trigger,
-      String paper, String defaults)
+  record PolicyInfo(String name, String signal, String summary, String trigger, String paper,
+      String defaults)
       implements dev.kvevict.PolicyInfo {
     static PolicyInfo read(Struct in) {
       return new PolicyInfo(
           in.textAt(Abi.PolicyInfo.NAME),
           in.textAt(Abi.PolicyInfo.SIGNAL),
-          in.textAt(Abi.PolicyInfo.SHAPING),
-          in.textAt(Abi.PolicyInfo.BUDGET),
+          in.textAt(Abi.PolicyInfo.SUMMARY),
           in.textAt(Abi.PolicyInfo.TRIGGER),
           in.textAt(Abi.PolicyInfo.PAPER),
           in.textAt(Abi.PolicyInfo.DEFAULTS));

@@ -164,8 +164,8 @@ final class TranscriptTest extends Replay {
     });
     add("policy_at", l -> {
       PolicyInfo p = KvEvict.policies().get(l.count("index"));
-      return result("name", p.name()) + result("signal", p.signal()) + result("shaping", p.shaping())
-          + result("budget", p.budget()) + result("trigger", p.trigger()) + result("paper", p.paper())
+      return result("name", p.name()) + result("signal", p.signal()) + result("summary", p.summary())
+          + result("trigger", p.trigger()) + result("paper", p.paper())
           + result("defaults", p.defaults());
     });
     add("preset_at", l -> {
