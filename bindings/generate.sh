@@ -1,6 +1,6 @@
 #!/bin/sh
 # generate.sh LANGUAGE FOLDER [options of SWIG...]: makes all that a binding has from
-# the headers and core/policy/params.inc: enums, structs, constants and the properties of
+# the headers, core/policy/params.inc and core/dtypes.inc: enums, structs, constants and the properties of
 # policies by table/, calls by SWIG. FOLDER is new afterwards, so that a type without a
 # typemap (a file SWIGTYPE_*) is noticed. SWIG and CC name programs, RUN one that runs what CC
 # compiles, INCLUDE the folder of kvevict/*.h, absolute.
@@ -15,8 +15,8 @@ pkg/abi/table.sh "$include/kvevict" >"$out/table"
 # Lists the functions, except for those that no reader of a message could have called.
 grep -ohE '\bkvevict_[a-z0-9_]+\(' "$include"/kvevict/*.h | LC_ALL=C sort -u | tr -d '(' |
   grep -vE '_(create|destroy)$' | sed 's/^/call\t/' >>"$out/table"
-${CC:-cc} -I. -o "$out/params" bindings/table/params.c
-${RUN:-} "$out/params" >>"$out/table"
+${CC:-cc} -I. -o "$out/rows" bindings/table/rows.c
+${RUN:-} "$out/rows" >>"$out/table"
 awk -v out="$out" -f bindings/table/names.awk -f "bindings/table/$language.awk" "$out/table"
 [ "$language" != web ] || exit 0 # it calls by name
 "${SWIG:-swig}" "-$language" -Wall -Werror -Ibindings -I"$include" -I"$out" "$@" \

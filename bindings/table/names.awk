@@ -2,7 +2,7 @@
 #
 #   awk -v out=FOLDER -f names.awk -f LANGUAGE.awk TABLE
 #
-# from what pkg/abi/table.sh prints, a row `call name` for each function, and what params.c
+# from what pkg/abi/table.sh prints, a row `call name` for each function, and what rows.c
 # prints. LANGUAGE.awk has the functions type_name(c_name) and value_here(enum, value).
 # `spelled` has the words that are not written Likethis, `named` names that do not follow from
 # the C name: c=here ..., where "-" is none, and `nothing` what NULL is. With `counted` names

@@ -50,6 +50,8 @@ $1 == "field" {
 }
 $1 == "init" { inits = inits (inits == "" ? "" : ", ") member_name($2) ": " $3 "n" }
 
+$1 == "dtype" { blocks = blocks (blocks == "" ? "" : ", ") "[" $3 ", " $4 "]" }
+
 $1 == "param" {
   kind_here = param_kind($3)
   printf "  %s: [\"%s\", \"%s\"],\n", member_name($2), $2, kind_here > parameters
@@ -59,6 +61,8 @@ $1 == "param" {
 END {
   close_type()
   printf "};\n\nexport const constants = Object.freeze({\n%s});\n", constants > abi
+  printf "\n// For each dtype: elements that are stored together, and their bytes.\n" > abi
+  printf "export const dtypeBlocks = [%s];\n", blocks > abi
   print "};" > parameters
   print "}" > parameter_types
 }

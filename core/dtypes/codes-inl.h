@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/dtype.h"
 #include "core/dtypes/plain-inl.h"
@@ -66,15 +67,17 @@ struct CodesOfNibbles {
   }
 };
 
-// Both nibbles of a byte, the high one first.
-struct CodesU4 {
+// Both nibbles of a byte, the high one first, minus kZero.
+template <int32_t kZero>
+struct CodesOfPairs {
   static constexpr size_t kPerByte = 2;
-  static constexpr bool kHasMinimum = true;
+  static constexpr bool kHasMinimum = kZero == 0;
   template <class DF>
   static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* codes, size_t i) {
 #if HWY_TARGET == HWY_SCALAR
     const uint8_t both = codes[i / 2];
-    return hn::Set(df, static_cast<float>(i % 2 == 0 ? both >> 4 : both & 15));
+    return hn::Set(
+        df, static_cast<float>((i % 2 == 0 ? both >> 4 : both & 15) - kZero));
 #else
     const hn::Rebind<uint8_t, DF> du8;
     const hn::Repartition<uint16_t, decltype(du8)> pair;
@@ -83,8 +86,10 @@ struct CodesU4 {
     const auto apart =
         hn::Or(hn::ShiftRight<4>(both),
                hn::ShiftLeft<8>(hn::And(both, hn::Set(pair, 15))));
-    return hn::ConvertTo(
-        df, hn::PromoteTo(hn::RebindToSigned<DF>(), hn::BitCast(du8, apart)));
+    const hn::RebindToSigned<DF> di;
+    const auto one = hn::PromoteTo(di, hn::BitCast(du8, apart));
+    return hn::ConvertTo(df,
+                         kZero == 0 ? one : hn::Sub(one, hn::Set(di, kZero)));
 #endif
   }
 };
@@ -125,6 +130,36 @@ struct CodesE5M2 {
     return DecodeF16::Widen(df, hn::ShiftLeft<8>(bits));
   }
 };
+
+// The codes of a dtype that lie one after the other: bytes, pairs, or the bytes of
+// blocks.
+template <DType kDType>
+struct DTypeCodes
+    : std::conditional_t<
+          InfoOf(kDType).packing == Packing::kPairs,
+          CodesOfPairs<-InfoOf(kDType).lowest>,
+          std::conditional_t<InfoOf(kDType).lowest == 0, CodesU8,
+                             CodesOfI8<InfoOf(kDType).takes_minimum>>> {};
+template <>
+struct DTypeCodes<DType::kE4M3> : CodesE4M3 {};
+template <>
+struct DTypeCodes<DType::kE5M2> : CodesE5M2 {};
+
+// Calls use() with a quantized dtype as a constant; false if it is not one.
+template <class Use>
+HWY_INLINE bool WithQuantized(DType dtype, const Use& use) {
+  switch (dtype) {
+#define KVEVICT_DTYPE(Name, ...)                            \
+  case DType::k##Name:                                      \
+    if constexpr (InfoOf(DType::k##Name).is_quantized()) {  \
+      use(std::integral_constant<DType, DType::k##Name>()); \
+    }                                                       \
+    return InfoOf(DType::k##Name).is_quantized();
+#include "core/dtypes.inc"
+#undef KVEVICT_DTYPE
+  }
+  return false;
+}
 
 // The factor of codes, and what is added to the product.
 struct Unscaled {

@@ -61,14 +61,38 @@ HWY_INLINE void LoadBytewise(const RowSource& rows, const uint8_t* row,
   }
 }
 
-// Elements [first, first + n) of blocks, each an f16 scale and codes. Calls
-// load(codes of the block, first element, n, scale, out).
-template <DType kDType, class Load>
+// Elements [first, first + n) of 2 * `half`: byte j has element j in the low
+// nibble and element half + j in the high one.
+template <int32_t kZero>
+HWY_INLINE void LoadHalves(const uint8_t* codes, size_t half, size_t first,
+                           size_t n, const Unscaled& by,
+                           float* HWY_RESTRICT out) {
+  const size_t n_low = first < half ? std::min(n, half - first) : 0;
+  if (n_low > 0) {
+    LoadCodes<CodesOfNibbles<false, kZero>>(codes + first, n_low, by, out);
+  }
+  if (n_low < n) {
+    LoadCodes<CodesOfNibbles<true, kZero>>(codes + (first + n_low - half),
+                                           n - n_low, by, out + n_low);
+  }
+}
+
+// Elements [first, first + n) of blocks, each an f16 scale and codes: a byte each,
+// or halves.
+template <DType kDType>
 HWY_INLINE void LoadBlocks(const uint8_t* row, size_t first, size_t n,
-                           const Load& load, float* HWY_RESTRICT out) {
+                           float* HWY_RESTRICT out) {
   const hn::CappedTag<float, 1> one;
   constexpr size_t kBlock = InfoOf(kDType).block_elements;
   constexpr size_t kBytes = InfoOf(kDType).block_bytes;
+  const auto load = [](const uint8_t* codes, size_t i, size_t n_now,
+                       const Unscaled& by, float* part) HWY_ATTR {
+    if constexpr (kBytes - sizeof(uint16_t) == kBlock) {
+      LoadCodes<DTypeCodes<kDType>>(codes + i, n_now, by, part);
+    } else {
+      LoadHalves<-InfoOf(kDType).lowest>(codes, kBlock / 2, i, n_now, by, part);
+    }
+  };
   row += first / kBlock * kBytes;
   first %= kBlock;
   while (n > 0) {
@@ -87,19 +111,24 @@ HWY_INLINE void LoadBlocks(const uint8_t* row, size_t first, size_t n,
   }
 }
 
-// Elements [first, first + n) of 2 * `half`: byte j has element j in the low
-// nibble and element half + j in the high one.
-template <int32_t kZero>
-HWY_INLINE void LoadHalves(const uint8_t* codes, size_t half, size_t first,
-                           size_t n, const Unscaled& by,
-                           float* HWY_RESTRICT out) {
-  const size_t n_low = first < half ? std::min(n, half - first) : 0;
-  if (n_low > 0) {
-    LoadCodes<CodesOfNibbles<false, kZero>>(codes + first, n_low, by, out);
-  }
-  if (n_low < n) {
-    LoadCodes<CodesOfNibbles<true, kZero>>(codes + (first + n_low - half),
-                                           n - n_low, by, out + n_low);
+// Elements [first, first + n) of a row of a quantized dtype.
+template <DType kDType>
+HWY_INLINE void LoadElements(const RowSource& rows, const uint8_t* row,
+                             size_t first, size_t n, const Unscaled& by,
+                             float* HWY_RESTRICT out) {
+  constexpr DTypeInfo kInfo = InfoOf(kDType);
+  constexpr int32_t kZero = -kInfo.lowest;
+  if constexpr (kInfo.packing == Packing::kBlocks) {
+    LoadBlocks<kDType>(row, first, n, out);
+  } else if constexpr (kInfo.packing == Packing::kHalves) {
+    LoadHalves<kZero>(row, rows.n_elements / 2, first, n, by, out);
+  } else if constexpr (kInfo.packing == Packing::kPairs) {
+    const size_t n_odd = std::min(n, first % 2);
+    LoadCodes<CodesOfNibbles<false, kZero>>(row + first / 2, n_odd, by, out);
+    LoadCodes<DTypeCodes<kDType>>(row + (first + n_odd) / 2, n - n_odd, by,
+                                  out + n_odd);
+  } else {
+    LoadBytewise<DTypeCodes<kDType>>(rows, row, first, n, by, out);
   }
 }
 
@@ -190,55 +219,11 @@ HWY_INLINE void ScaleElements(const RowSource& rows, uint32_t r, size_t first,
       if (n % kRowPad != 0) std::fill(out + n, out + PaddedRow(n), 0.0f);
     }
   };
-  const auto load_codes = [&](auto codes) HWY_ATTR {
+  WithQuantized(rows.dtype, [&](auto dtype) HWY_ATTR {
     load([&](const uint8_t* row, const Unscaled& by, float* to) HWY_ATTR {
-      LoadBytewise<decltype(codes)>(rows, row, first, n, by, to);
+      LoadElements<decltype(dtype)::value>(rows, row, first, n, by, to);
     });
-  };
-  switch (rows.dtype) {
-    case DType::kE4M3:
-      return load_codes(CodesE4M3());
-    case DType::kE5M2:
-      return load_codes(CodesE5M2());
-    case DType::kU8:
-      return load_codes(CodesU8());
-    case DType::kI8:
-      return load_codes(CodesOfI8<true>());
-    case DType::kU4:
-      return load(
-          [&](const uint8_t* row, const Unscaled& by, float* to) HWY_ATTR {
-            const size_t n_odd = std::min(n, first % 2);
-            LoadCodes<CodesOfNibbles<false, 0>>(row + first / 2, n_odd, by, to);
-            LoadCodes<CodesU4>(row + (first + n_odd) / 2, n - n_odd, by,
-                               to + n_odd);
-          });
-    case DType::kU4Halves:
-      return load(
-          [&](const uint8_t* row, const Unscaled& by, float* to) HWY_ATTR {
-            LoadHalves<0>(row, rows.n_elements / 2, first, n, by, to);
-          });
-    case DType::kQ8_0:
-      return load([&](const uint8_t* row, const Unscaled&, float* to) HWY_ATTR {
-        LoadBlocks<DType::kQ8_0>(
-            row, first, n,
-            [](const uint8_t* codes, size_t i, size_t n_now, const Unscaled& by,
-               float* part) HWY_ATTR {
-              LoadCodes<CodesOfI8<false>>(codes + i, n_now, by, part);
-            },
-            to);
-      });
-    case DType::kQ4_0:
-      return load([&](const uint8_t* row, const Unscaled&, float* to) HWY_ATTR {
-        LoadBlocks<DType::kQ4_0>(
-            row, first, n,
-            [](const uint8_t* codes, size_t i, size_t n_now, const Unscaled& by,
-               float* part)
-                HWY_ATTR { LoadHalves<8>(codes, 16, i, n_now, by, part); },
-            to);
-      });
-    default:
-      return;
-  }
+  });
 }
 
 // ---- Floating-point rows ----

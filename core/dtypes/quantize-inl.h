@@ -420,38 +420,36 @@ inline HWY_NOINLINE void StoreQuantized(const RowCoder& coder,
   auto* const row = const_cast<uint8_t*>(to.Row(r));
   const auto bytewise = [&](const auto& encode)
                             HWY_ATTR { StoreBytewise(encode, from, to, row); };
-  switch (to.dtype) {
-    case DType::kE4M3:
-      return bytewise(ToE4M3{coder.by.scale});
-    case DType::kE5M2:
-      return bytewise(ToE5M2{coder.by.scale});
-    case DType::kU8:
-    case DType::kI8:
+  if (to.dtype == DType::kE4M3) return bytewise(ToE4M3{coder.by.scale});
+  if (to.dtype == DType::kE5M2) return bytewise(ToE5M2{coder.by.scale});
+  switch (InfoOf(to.dtype).packing) {
+    case Packing::kBytes:
       return WithIntegers(coder, bytewise);
-    case DType::kU4:
+    case Packing::kPairs:
       return WithIntegers(coder, [&](const auto& encode) HWY_ATTR {
         StorePairs(encode, from, row);
       });
-    case DType::kU4Halves:
+    case Packing::kHalves:
       return WithIntegers(coder, [&](const auto& encode) HWY_ATTR {
         StoreHalves(encode, from, row);
       });
-    case DType::kQ8_0:
-      return StoreBlocks<34>(
-          from, row,
-          [](const float* block, uint8_t* to_block)
-              HWY_ATTR { return ScaleQ8Block(block, to_block); },
-          [](const float* block, float inverse, uint8_t* codes)
-              HWY_ATTR { StoreQ8Codes(block, inverse, codes); });
-    case DType::kQ4_0:
-      return StoreBlocks<18>(
-          from, row,
-          [](const float* block, uint8_t* to_block)
-              HWY_ATTR { return ScaleQ4Block(block, to_block); },
-          [](const float* block, float inverse, uint8_t* codes)
-              HWY_ATTR { StoreQ4Codes(block, inverse, codes); });
     default:
-      return;
+      break;
+  }
+  if (to.dtype == DType::kQ8_0) {
+    StoreBlocks<34>(
+        from, row,
+        [](const float* block, uint8_t* to_block)
+            HWY_ATTR { return ScaleQ8Block(block, to_block); },
+        [](const float* block, float inverse, uint8_t* codes)
+            HWY_ATTR { StoreQ8Codes(block, inverse, codes); });
+  } else if (to.dtype == DType::kQ4_0) {
+    StoreBlocks<18>(
+        from, row,
+        [](const float* block, uint8_t* to_block)
+            HWY_ATTR { return ScaleQ4Block(block, to_block); },
+        [](const float* block, float inverse, uint8_t* codes)
+            HWY_ATTR { StoreQ4Codes(block, inverse, codes); });
   }
 }
 

@@ -109,15 +109,6 @@ HWY_INLINE hn::VFromD<DF> LoadOfHalves(DF df, const uint8_t* codes, size_t i,
   return hn::ConvertTo(df, kZero == 0 ? one : hn::Sub(one, hn::Set(di, kZero)));
 }
 
-// Codes of a block of q4_0.
-struct CodesOfQ4 {
-  static constexpr bool kHasMinimum = false;
-  template <class DF>
-  static HWY_INLINE hn::VFromD<DF> Load(DF df, const uint8_t* codes, size_t i) {
-    return LoadOfHalves<8>(df, codes, i, 16);
-  }
-};
-
 // Decoders, each of which loads elements [i, i + Lanes(df)) of a row.
 template <class Codes>
 struct DecodeCodes {
@@ -127,24 +118,32 @@ struct DecodeCodes {
   }
 };
 
+template <DType kDType>
 struct DecodeHalves {
   template <class DF>
   static HWY_INLINE hn::VFromD<DF> Load(DF df, const CodedRow& row, size_t i) {
-    return Unscale<CodesU4>(df, LoadOfHalves<0>(df, row.codes, i, row.half),
-                            row.by);
+    constexpr int32_t kZero = -InfoOf(kDType).lowest;
+    return Unscale<CodesOfNibbles<false, kZero>>(
+        df, LoadOfHalves<kZero>(df, row.codes, i, row.half), row.by);
   }
 };
 
-template <DType kDType, class Codes>
+template <DType kDType>
 struct DecodeBlocks {
   template <class DF>
   static HWY_INLINE hn::VFromD<DF> Load(DF df, const CodedRow& row, size_t i) {
     constexpr size_t kBlock = InfoOf(kDType).block_elements;
-    const uint8_t* const block =
-        row.codes + i / kBlock * InfoOf(kDType).block_bytes;
-    return Unscale<Codes>(df,
-                          Codes::Load(df, block + sizeof(uint16_t), i % kBlock),
-                          Unscaled{row.scales[i / kBlock]});
+    constexpr size_t kBytes = InfoOf(kDType).block_bytes;
+    const uint8_t* const codes =
+        row.codes + i / kBlock * kBytes + sizeof(uint16_t);
+    const auto scale = hn::Set(df, row.scales[i / kBlock]);
+    if constexpr (kBytes - sizeof(uint16_t) == kBlock) {
+      return hn::Mul(DTypeCodes<kDType>::Load(df, codes, i % kBlock), scale);
+    } else {
+      return hn::Mul(LoadOfHalves<-InfoOf(kDType).lowest>(df, codes, i % kBlock,
+                                                          kBlock / 2),
+                     scale);
+    }
   }
 };
 
@@ -235,35 +234,22 @@ struct CodedRows {
 // Calls use() with the CodedRows of a dtype. Returns false if it has none.
 template <class Use>
 HWY_INLINE bool WithCodedRows(const RowSource& rows, const Use& use) {
-  const auto codes = [&](auto of) HWY_ATTR {
-    use(CodedRows<DecodeCodes<decltype(of)>>());
-    return true;
-  };
-  switch (kHasQuantized ? rows.dtype : DType::kOpaque) {
-    case DType::kE4M3:
-      return codes(CodesE4M3());
-    case DType::kE5M2:
-      return codes(CodesE5M2());
-    case DType::kU8:
-      return codes(CodesU8());
-    case DType::kI8:
-      return codes(CodesOfI8<true>());
-    case DType::kU4:
-      return codes(CodesU4());
-    case DType::kU4Halves:
-      if (rows.n_elements / 2 % kRowPad != 0) return false;
-      use(CodedRows<DecodeHalves>());
-      return true;
-    case DType::kQ8_0:
-      use(CodedRows<DecodeBlocks<DType::kQ8_0, CodesOfI8<false>>,
-                    DType::kQ8_0>());
-      return true;
-    case DType::kQ4_0:
-      use(CodedRows<DecodeBlocks<DType::kQ4_0, CodesOfQ4>, DType::kQ4_0>());
-      return true;
-    default:
-      return false;
+  if constexpr (!kHasQuantized) return false;
+  if (InfoOf(rows.dtype).packing == Packing::kHalves &&
+      rows.n_elements / 2 % kRowPad != 0) {
+    return false;
   }
+  return WithQuantized(rows.dtype, [&](auto dtype) HWY_ATTR {
+    constexpr DType kDType = decltype(dtype)::value;
+    constexpr Packing kPacking = InfoOf(kDType).packing;
+    if constexpr (kPacking == Packing::kBlocks) {
+      use(CodedRows<DecodeBlocks<kDType>, kDType>());
+    } else if constexpr (kPacking == Packing::kHalves) {
+      use(CodedRows<DecodeHalves<kDType>>());
+    } else {
+      use(CodedRows<DecodeCodes<DTypeCodes<kDType>>>());
+    }
+  });
 }
 
 // For CPUs without AVX2 less code matters more than speed.

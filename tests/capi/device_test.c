@@ -29,38 +29,6 @@ Test(device, unknown_number_is_an_error) {
   EXPECT_INVALID(kvevict_device_check(-1), "device", "-1");
 }
 
-Test(dtype, table_is_what_the_header_says) {
-  const kvevict_dtype_info kRows[] = {
-      {0, KVEVICT_DTYPE_OPAQUE, "opaque", 0, 1, 0, 0, 0, 0, 0, 0},
-      {0, KVEVICT_DTYPE_F32, "f32", 4, 1, 1, 1, 1, 4, 0, 0},
-      {0, KVEVICT_DTYPE_F16, "f16", 2, 1, 1, 1, 1, 2, 0, 0},
-      {0, KVEVICT_DTYPE_BF16, "bf16", 2, 1, 1, 1, 1, 2, 0, 0},
-      {0, KVEVICT_DTYPE_FP8_E4M3, "fp8_e4m3", 1, 1, 1, 0, 1, 1, 1, 0},
-      {0, KVEVICT_DTYPE_FP8_E5M2, "fp8_e5m2", 1, 1, 1, 0, 1, 1, 1, 0},
-      {0, KVEVICT_DTYPE_U8, "u8", 1, 1, 1, 0, 1, 1, 2, 1},
-      {0, KVEVICT_DTYPE_I8, "i8", 1, 1, 1, 0, 1, 1, 2, 1},
-      {0, KVEVICT_DTYPE_U4, "u4", 0, 1, 1, 0, 2, 1, 2, 1},
-      {0, KVEVICT_DTYPE_U4_HALVES, "u4_halves", 0, 1, 1, 0, 2, 1, 2, 1},
-      {0, KVEVICT_DTYPE_Q8_0, "q8_0", 0, 1, 1, 0, 32, 34, 0, 0},
-      {0, KVEVICT_DTYPE_Q4_0, "q4_0", 0, 1, 1, 0, 32, 18, 0, 0},
-  };
-  for (uint32_t i = 0; i < sizeof kRows / sizeof kRows[0]; ++i) {
-    kvevict_dtype_info info = {.struct_size = sizeof info};
-    EXPECT_OK(kvevict_dtype_at(i, &info));
-    cr_expect_eq(info.struct_size, sizeof info);
-    cr_expect_eq(info.dtype, kRows[i].dtype);
-    cr_expect_str_eq(info.name, kRows[i].name);
-    cr_expect_eq(info.element_bytes, kRows[i].element_bytes);
-    cr_expect_eq(info.can_move, kRows[i].can_move);
-    cr_expect_eq(info.can_score, kRows[i].can_score);
-    cr_expect_eq(info.can_rotate, kRows[i].can_rotate);
-    cr_expect_eq(info.block_elements, kRows[i].block_elements);
-    cr_expect_eq(info.block_bytes, kRows[i].block_bytes);
-    cr_expect_eq(info.takes_scale, kRows[i].takes_scale);
-    cr_expect_eq(info.takes_minimum, kRows[i].takes_minimum);
-  }
-}
-
 Test(dtype, enumeration_ends_with_an_error_and_untouched_output) {
   kvevict_dtype_info info;
   GUARD(info);

@@ -1,4 +1,4 @@
-// `kvevict demo` and `kvevict inspect` as their user sees them.
+// `kvevict demo` and `kvevict plan` as their user sees them.
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -305,78 +305,6 @@ Test(recall_program, output_that_does_not_arrive_is_an_error) {
   }
 }
 
-Test(recall_program, inspect_lists_what_the_library_enumerates) {
-  const Outcome run = Run("inspect --json");
-  cr_assert(run.status == 0, "%s", run.err.c_str());
-  const json document = json::parse(run.out);
-  cr_expect(document.at("version") == kvevict_version());
-  cr_expect(document.at("abi_version") == kvevict_abi_version());
-  cr_expect(document.at("simd").at("active") == kvevict_simd_target_at(0));
-  for (size_t i = 0; i < document.at("simd").at("targets").size(); ++i) {
-    const char* name = kvevict_simd_target_at(static_cast<uint32_t>(i));
-    cr_expect(document.at("simd").at("targets")[i] == name);
-  }
-  const bool cuda = kvevict_device_check(KVEVICT_DEVICE_CUDA) == KVEVICT_OK;
-  cr_expect(document.at("cuda").at("available") == cuda);
-  if (!cuda) {
-    cr_expect(document.at("cuda").at("reason") == kvevict_last_error_message());
-  }
-
-  kvevict_gpu_info gpu = {};
-  gpu.struct_size = sizeof(gpu);
-  const json& gpus = document.at("cuda").at("gpus");
-  uint32_t n = 0;
-  for (; kvevict_gpu_at(n, &gpu) == KVEVICT_OK; ++n) {
-    const json& row = gpus.at(n);
-    cr_expect(row.at("name") == gpu.name);
-    const std::string digits = row.at("compute_capability");
-    cr_expect(std::stof(digits) * 10 == gpu.compute_capability);
-    cr_expect(row.value("problem", "") == gpu.problem);
-    cr_expect(row.value("libnvrtc", "") == gpu.nvrtc);
-    cr_expect(row.value("target", "") == gpu.target);
-  }
-  cr_expect(n == gpus.size());
-
-  kvevict_policy_info policy = {};
-  policy.struct_size = sizeof(policy);
-  for (n = 0; kvevict_policy_at(n, &policy) == KVEVICT_OK; ++n) {
-    const json& row = document.at("policies").at(n);
-    cr_expect(row.at("name") == policy.name);
-    cr_expect(row.at("signal") == policy.signal);
-    cr_expect(row.at("summary") == policy.summary);
-    cr_expect(row.at("trigger") == policy.trigger);
-    cr_expect(row.at("paper") == policy.paper);
-    const json& reads = row.at("reads");
-    const Policy of_name(policy.name);
-    cr_expect((std::find(reads.begin(), reads.end(), "V") != reads.end()) ==
-                  of_name.Requires(KVEVICT_INPUT_VALUES),
-              "%s", policy.name);
-    cr_expect((std::find(reads.begin(), reads.end(), "[log-sum-exps]") !=
-               reads.end()) == (of_name.Need(KVEVICT_INPUT_ROW_LSE) ==
-                                KVEVICT_NEED_OPTIONAL),
-              "%s", policy.name);
-  }
-  cr_expect(n == document.at("policies").size() && n >= 6);
-
-  kvevict_preset_info preset = {};
-  preset.struct_size = sizeof(preset);
-  for (n = 0; kvevict_preset_at(n, &preset) == KVEVICT_OK; ++n) {
-    cr_expect(document.at("presets").at(n).at("name") == preset.name);
-  }
-  cr_expect(n == document.at("presets").size() && n >= 4);
-
-  kvevict_dtype_info dtype = {};
-  dtype.struct_size = sizeof(dtype);
-  for (n = 0; kvevict_dtype_at(n, &dtype) == KVEVICT_OK; ++n) {
-    const json& row = document.at("dtypes").at(n);
-    cr_expect(row.at("name") == dtype.name);
-    cr_expect(row.at("can_move") == (dtype.can_move == 1));
-    cr_expect(row.at("can_score") == (dtype.can_score == 1));
-    cr_expect(row.at("can_rotate") == (dtype.can_rotate == 1));
-  }
-  cr_expect(n == document.at("dtypes").size() && n >= 4);
-}
-
 // ---- plan ----
 
 Test(recall_program, plan_tells_what_a_policy_keeps) {
@@ -411,15 +339,6 @@ Test(recall_program, plan_tells_shares_of_the_budget_in_tokens) {
 }
 
 // The library splits the budget over layers, and a preset is spelled out.
-Test(recall_program, inspect_prints_the_page_of_parameters) {
-  const Outcome run = Run("inspect --parameters");
-  std::ifstream file(std::string(test_source_dir) + "/docs/parameters.md");
-  const std::string page((std::istreambuf_iterator<char>(file)), {});
-  cr_expect(run.status == 0 && run.out == page,
-            "docs/parameters.md is not what `kvevict inspect --parameters` "
-            "prints");
-}
-
 Test(recall_program, plan_splits_budgets_as_the_library_does) {
   kvevict_preset_info preset = {};
   preset.struct_size = sizeof(preset);
@@ -578,21 +497,6 @@ Test(recall_program, demo_runs_on_every_simd_target) {
     const json document = json::parse(run.out);
     cr_expect(document.at("results").at(0).at("recall_asked") == 1.0, "%s",
               name);
-  }
-}
-
-Test(recall_program, inspect_prints_tables) {
-  const Outcome run = Run("inspect");
-  cr_assert(run.status == 0, "%s", run.err.c_str());
-  for (const char* word : {"kvevict ", "SIMD: ", "CUDA: ", "snapkv", "bf16"}) {
-    cr_expect(run.out.find(word) != std::string::npos, "%s", word);
-  }
-  kvevict_gpu_info gpu = {};
-  gpu.struct_size = sizeof(gpu);
-  for (uint32_t i = 0; kvevict_gpu_at(i, &gpu) == KVEVICT_OK; ++i) {
-    for (const char* word : {gpu.name, gpu.nvrtc, gpu.target, gpu.problem}) {
-      cr_expect(run.out.find(word) != std::string::npos, "%s", word);
-    }
   }
 }
 

@@ -1,24 +1,12 @@
 // Where rows lie: see kvevict_plane_token_major() and its like.
+import { dtypeBlocks } from "./abi.js";
 import { DType, Role } from "./enums.js";
 
 // Bytes of a packed row.
 export function rowBytes(dtype, headDim) {
-  switch (dtype) {
-    case DType.F32:
-      return headDim * 4;
-    case DType.F16:
-    case DType.BF16:
-      return headDim * 2;
-    case DType.U4:
-    case DType.U4_HALVES:
-      return headDim / 2;
-    case DType.Q8_0:
-      return headDim / 32 * 34;
-    case DType.Q4_0:
-      return headDim / 32 * 18;
-    default:
-      return headDim;
-  }
+  if (dtype === DType.OPAQUE) return headDim;
+  const [elements, bytes] = dtypeBlocks[dtype];
+  return headDim / elements * bytes;
 }
 
 // Rows as [tokens, nHeads, headDim].
