@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/calibration/calibration.h"
 #include "core/context.h"
 #include "core/float_mode.h"
 #include "core/paged/paged_sequence.h"
@@ -258,6 +259,12 @@ inline Sequence& Core(kvevict_sequence* handle) {
 }
 inline const Sequence& Core(const kvevict_sequence* handle) {
   return *reinterpret_cast<const Sequence*>(handle);
+}
+inline Calibration& Core(kvevict_calibration* handle) {
+  return *reinterpret_cast<Calibration*>(handle);
+}
+inline const Calibration& Core(const kvevict_calibration* handle) {
+  return *reinterpret_cast<const Calibration*>(handle);
 }
 inline const PagedCache& Core(const kvevict_paged_cache* handle) {
   return *reinterpret_cast<const PagedCache*>(handle);

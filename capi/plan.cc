@@ -11,7 +11,7 @@ using namespace kvevict::capi;  // NOLINT
 
 namespace {
 
-Status CopyLayers(const kvevict_geometry& geometry,
+Status CopyGeometry(const kvevict_geometry& geometry,
                   Array<kvevict_layer_geometry>* out) {
   const size_t n = geometry.layers_len;
   if (n != 1 && n != geometry.n_layers) {
@@ -56,7 +56,7 @@ kvevict_status kvevict_plan_create(const kvevict_context* context,
     kvevict_geometry g = KVEVICT_GEOMETRY_INIT;
     KV_RETURN_IF_ERROR(CopyIn("geometry", geometry, &g));
     Array<kvevict_layer_geometry> layers(Core(context));
-    KV_RETURN_IF_ERROR(CopyLayers(g, &layers));
+    KV_RETURN_IF_ERROR(CopyGeometry(g, &layers));
     KV_RETURN_IF_ERROR(CheckNotNull("policy", policy));
     Plan* plan = nullptr;
     kvevict_plan_options o = KVEVICT_PLAN_OPTIONS_INIT;

@@ -82,6 +82,10 @@ Status Rope::Copy(const kvevict_geometry& g) {
   return Status();
 }
 
+Complex Rope::TurnOf(uint32_t f, double position) const {
+  return Turn(frequencies_[f].w * position);
+}
+
 void Rope::TurnsAt(uint32_t position, Complex* turns) const {
   for (size_t f = 0; f < frequencies_.size(); ++f) {
     const Complex mean = frequencies_[f].mean;

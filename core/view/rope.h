@@ -44,6 +44,9 @@ class Rope {
     return {turns_.data(), turns_.size()};
   }
 
+  // e^(i w position) for pair f.
+  Complex TurnOf(uint32_t f, double position) const;
+
   // turns[f] = the mean of e^(i w (position + o)) over the distances o = 1, 2,
   // 4 .. 65536, with the frequency w of pair f.
   void TurnsAt(uint32_t position, Complex* turns) const;

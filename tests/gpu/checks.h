@@ -46,6 +46,8 @@ void CheckLayers(const Gpu& gpu, const Effort& effort, Report* report);
 void CheckStreams(const Gpu& gpu, const Effort& effort, Report* report);
 // A plan can do what it says, for odd shapes and layouts too.
 void CheckCapabilities(const Gpu& gpu, const Effort& effort, Report* report);
+// Statistics of queries that lie on the device.
+void CheckCalibration(const Gpu& gpu, const Effort& effort, Report* report);
 // The first user's prompt: token-major rings shrink by a factor of 8, decoding
 // goes on at the right slot and position, a small ring is evicted as on the CPU
 // to the last byte, and policy none changes nothing.
@@ -62,6 +64,7 @@ inline constexpr Part kParts[] = {
     {"doors", CheckDoors},
     {"attention", CheckAttention},
     {"capabilities", CheckCapabilities},
+    {"calibration", CheckCalibration},
     {"evictions", CheckEvictions},
     {"determinism", CheckDeterminism},
     {"graphs", CheckGraphs},
