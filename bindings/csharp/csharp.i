@@ -42,6 +42,7 @@ KV_POINTER(double, double)
 KV_POINTER(float, float)
 KV_POINTER(int32_t, int)
 KV_POINTER(uint32_t, uint)
+KV_POINTER(uint64_t, ulong)
 KV_POINTER(size_t, nuint)
 
 %define KV_STRUCT(NAME, CS_NAME)

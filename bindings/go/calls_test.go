@@ -305,6 +305,43 @@ func init() {
 			bytes, err := r.plan(l).PagedCacheBytes(r.pagedCacheOptions(l.string("options")))
 			return result("bytes", bytes, err)
 		},
+		"calibration_create": func(r *replay, l *line) (string, error) {
+			calibration, err := r.plan(l).NewCalibration(l.flag("has_covariances"))
+			return "", made(err, func() { r.calibrations[l.string("name")] = calibration })
+		},
+		"calibration_destroy": func(r *replay, l *line) (string, error) { return "", r.calibration(l).Close() },
+		"calibration_observe": func(r *replay, l *line) (string, error) {
+			return "", r.calibration(l).Observe(l.int("layer"), r.plane(l.string("queries")),
+				l.int("first_position"), l.int("n_rows"), 0)
+		},
+		"calibration_rows": func(r *replay, l *line) (string, error) {
+			n, err := r.calibration(l).Rows(l.int("layer"))
+			return result("rows", n, err)
+		},
+		"calibration_query_centers": func(r *replay, l *line) (string, error) {
+			name, n := l.string("name"), l.int("length")
+			centers, err := r.calibration(l).QueryCenters(l.int("layer"))
+			return "", made(err, func() { r.floats(name, centers, n) })
+		},
+		"calibration_query_mean": func(r *replay, l *line) (string, error) {
+			name, n, products := l.string("name"), l.int("length"), l.int("covariance_length")
+			mean, covariance, err := r.calibration(l).QueryMean(
+				l.int("layer"), l.int("first_position"), l.int("n_positions"), products > 0)
+			return "", made(err, func() {
+				r.floats(name, mean, n)
+				r.floats(name+"_covariance", covariance, products)
+			})
+		},
+		"calibration_save": func(r *replay, l *line) (string, error) {
+			data, err := r.calibration(l).Save()
+			saved := newBuffer("u8", len(data))
+			copy(saved.bytes, data)
+			r.buffers[l.string("name")] = saved
+			return "", err
+		},
+		"calibration_load": func(r *replay, l *line) (string, error) {
+			return "", r.calibration(l).Load(r.buffers[l.string("data")].bytes)
+		},
 		"paged_cache_create": func(r *replay, l *line) (string, error) {
 			cache, err := r.plan(l).NewPagedCache(r.pagedCacheOptions(l.string("options")))
 			return "", made(err, func() { r.caches[l.string("name")] = cache })
@@ -355,6 +392,16 @@ func init() {
 	}
 }
 
+// floats names n numbers that a call returned.
+func (r *replay) floats(name string, values []float32, n int) {
+	same(r.T, n, len(values))
+	b := newBuffer("f32", n)
+	if n > 0 {
+		copy(elements[float32](b), values)
+	}
+	r.buffers[name] = b
+}
+
 // made names a handle unless its call has failed.
 func made(err error, name func()) error {
 	if err == nil {
@@ -371,9 +418,10 @@ func texts(pairs ...string) (all string) {
 	return all
 }
 
-func (r *replay) context(l *line) *Context        { return r.contexts[l.string("context")] }
-func (r *replay) policy(l *line) Policy           { return r.policies[l.string("policy")] }
-func (r *replay) plan(l *line) *Plan              { return r.plans[l.string("plan")] }
-func (r *replay) sequence(l *line) *Sequence      { return r.sequences[l.string("sequence")] }
-func (r *replay) cachedOf(l *line) *PagedSequence { return r.cached[l.string("cached")] }
-func (r *replay) workspace(l *line) Memory        { return r.scratch(l.int("workspace")) }
+func (r *replay) context(l *line) *Context         { return r.contexts[l.string("context")] }
+func (r *replay) policy(l *line) Policy            { return r.policies[l.string("policy")] }
+func (r *replay) plan(l *line) *Plan               { return r.plans[l.string("plan")] }
+func (r *replay) sequence(l *line) *Sequence       { return r.sequences[l.string("sequence")] }
+func (r *replay) calibration(l *line) *Calibration { return r.calibrations[l.string("calibration")] }
+func (r *replay) cachedOf(l *line) *PagedSequence  { return r.cached[l.string("cached")] }
+func (r *replay) workspace(l *line) Memory         { return r.scratch(l.int("workspace")) }

@@ -140,8 +140,10 @@ func (c *Context) NewPlan(geometry Geometry, policy Policy, options *PlanOptions
 		return nil, err
 	}
 	p.own(p, pointer, native.Kvevict_plan_destroy, c.hooks)
-	p.layers = make([]LayerInfo, geometry.Layers)
+	p.layers, p.keyDims = make([]LayerInfo, geometry.Layers), make([]int, geometry.Layers)
+	p.pairs = len(geometry.RoPEInvFreq)
 	for layer := range p.layers {
+		p.keyDims[layer] = geometry.Each[layer%len(geometry.Each)].KHeadDim
 		if p.layers[layer], err = p.Layer(layer); err != nil {
 			return nil, err
 		}

@@ -57,6 +57,8 @@ KV_NUMBER(kvevict_stream, uintptr)
 KV_POINTER(int32_t *, *int32)
 KV_POINTER(uint32_t *, *uint32)
 KV_NUMBER(size_t *, *uint64)
+KV_NUMBER(uint64_t *, *uint64)
+KV_POINTER(float *, *float32)
 %define KV_STRUCT(NAME, GO_NAME)
 KV_POINTER(NAME *, *GO_NAME)
 %enddef

@@ -32,6 +32,8 @@ type Plan struct {
 	maxTokens   uint32
 	queryRows   int // rows that score a layer; below 0: as many as there are slots
 	headsDiffer bool
+	keyDims     []int // of each layer
+	pairs       int   // that RoPE rotates
 }
 
 // LayerInfo is what a layer is for a plan.

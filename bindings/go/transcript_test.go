@@ -174,22 +174,23 @@ func (b *buffer) hash() uint64 {
 // replay is the state of a script.
 type replay struct {
 	*testing.T
-	structs   map[string]*line
-	buffers   map[string]*buffer
-	contexts  map[string]*Context
-	policies  map[string]Policy
-	plans     map[string]*Plan
-	sequences map[string]*Sequence
-	caches    map[string]*PagedCache
-	cached    map[string]*PagedSequence
-	lent      map[string]*View // of paged sequences
-	line      *line            // of the call
+	structs      map[string]*line
+	buffers      map[string]*buffer
+	contexts     map[string]*Context
+	policies     map[string]Policy
+	plans        map[string]*Plan
+	sequences    map[string]*Sequence
+	calibrations map[string]*Calibration
+	caches       map[string]*PagedCache
+	cached       map[string]*PagedSequence
+	lent         map[string]*View // of paged sequences
+	line         *line            // of the call
 }
 
 func newReplay(t *testing.T) *replay {
 	return &replay{
 		t, map[string]*line{}, map[string]*buffer{}, map[string]*Context{}, map[string]Policy{},
-		map[string]*Plan{}, map[string]*Sequence{}, map[string]*PagedCache{}, map[string]*PagedSequence{},
+		map[string]*Plan{}, map[string]*Sequence{}, map[string]*Calibration{}, map[string]*PagedCache{}, map[string]*PagedSequence{},
 		map[string]*View{}, nil,
 	}
 }
@@ -352,6 +353,9 @@ func (r *replay) end() {
 	}
 	for _, s := range r.sequences {
 		must(r.T, s.Close())
+	}
+	for _, c := range r.calibrations {
+		must(r.T, c.Close())
 	}
 	for _, s := range r.cached {
 		must(r.T, s.Close())

@@ -107,6 +107,8 @@ KV_OUTPUT(size_t, out_text_len)
 KV_OUTPUT(size_t, out_positions_len)
 KV_OUTPUT(size_t, out_data_len)
 KV_OUTPUT(size_t, out_bytes)
+KV_OUTPUT(kvevict_calibration *, out_calibration)
+KV_OUTPUT(uint64_t, out_rows)
 KV_OUTPUT(uint32_t, out_budget)
 KV_OUTPUT(uint32_t, out_length)
 KV_OUTPUT(uint32_t, out_slots)
@@ -117,11 +119,11 @@ KV_OUTPUT(double, out_value)
 
 %typemap(argout) kvevict_context **out_context, kvevict_policy **out_policy,
                  kvevict_plan **out_plan, kvevict_sequence **out_sequence,
-                 kvevict_paged_cache **out_cache,
+                 kvevict_paged_cache **out_cache, kvevict_calibration **out_calibration,
                  kvevict_paged_sequence **out_sequence
   "$result = (jlong)(intptr_t)value$argnum;"
 %typemap(argout) size_t *out_text_len, size_t *out_positions_len, size_t *out_data_len,
-                 size_t *out_bytes
+                 size_t *out_bytes, uint64_t *out_rows
   "$result = (jlong)value$argnum;"
 %typemap(argout) uint32_t *out_budget, uint32_t *out_length, uint32_t *out_slots,
                  int32_t *out_position, int32_t *out_slot, kvevict_need *out_need
@@ -143,6 +145,9 @@ KV_RESULT(kvevict_paged_cache_create, jlong, long)
 KV_RESULT(kvevict_paged_sequence_create, jlong, long)
 KV_RESULT(kvevict_paged_sequence_fork, jlong, long)
 KV_RESULT(kvevict_paged_sequence_length, jint, int)
+KV_RESULT(kvevict_calibration_create, jlong, long)
+KV_RESULT(kvevict_calibration_rows, jlong, long)
+KV_RESULT(kvevict_calibration_save, jlong, long)
 KV_RESULT(kvevict_policy_format, jlong, long)
 KV_RESULT(kvevict_sequence_keep_positions, jlong, long)
 KV_RESULT(kvevict_policy_need, jint, int)

@@ -18,6 +18,7 @@ void AddTables(Calls* calls);     // tables, policies, plans
 void AddDoors(Calls* calls);      // score, select, compact, ...
 void AddSequences(Calls* calls);  // sequences and batches
 void AddPaged(Calls* calls);      // paged caches, prefill
+void AddCalibrations(Calls* calls);
 
 /// A size of a workspace as a result.
 kvevict_status AddWorkspace(kvevict_status status, const kvevict_workspace& w,

@@ -120,6 +120,7 @@ class Objects {
   Handles<kvevict_policy, kvevict_policy_destroy> policies;
   Handles<kvevict_plan, kvevict_plan_destroy> plans;
   Handles<kvevict_sequence, kvevict_sequence_destroy> sequences;
+  Handles<kvevict_calibration, kvevict_calibration_destroy> calibrations;
   Handles<kvevict_paged_cache, kvevict_paged_cache_destroy> caches;
   Handles<kvevict_paged_sequence, kvevict_paged_sequence_destroy> cached;
   std::map<std::string, kvevict_view> cached_views;

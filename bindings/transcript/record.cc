@@ -17,6 +17,7 @@ class Recorder {
     AddDoors(&calls_);
     AddSequences(&calls_);
     AddPaged(&calls_);
+    AddCalibrations(&calls_);
   }
 
   /// A line of a script. One that begins with "! " is a call that has to fail.

@@ -53,6 +53,7 @@ internal sealed class Replayer : Replay
         AddDoors();
         AddSequences();
         AddBatches();
+        AddCalibrations();
         AddPaged();
     }
 
@@ -251,13 +252,7 @@ internal sealed class Replayer : Replay
             return o.Has("plan") ? Handle<KvSequence>(l).Fork(Handle<KvPlan>(o), memory)
                 : Handle<KvSequence>(l).Fork(memory);
         });
-        Act("sequence_save", l =>
-        {
-            byte[] data = Handle<KvSequence>(l).Save();
-            var saved = new Data("u8", data.Length);
-            data.CopyTo(saved.Span<byte>());
-            Buffers.Add(l.Text("name"), saved);
-        });
+        Act("sequence_save", l => Bytes(l.Text("name"), Handle<KvSequence>(l).Save()));
         Act("sequence_load", l => Handle<KvSequence>(l).Load(Buffers[l.Text("data")].Span<byte>()));
         Add("sequence_evict", l => " report=" + Report(Handle<KvSequence>(l).Evict(
             l.Each("views", View), Scratch(l), Options(l.Text("options")))));
@@ -331,6 +326,46 @@ internal sealed class Replayer : Replay
             KvBatch.Evict(items, Scratch(l));
             return " reports=" + Listed(items.Select(item => Report(item.Sequence.Report)));
         });
+    }
+
+    private void AddCalibrations()
+    {
+        Create("calibration_create", l => new KvCalibration(Handle<KvPlan>(l), l.Int("has_covariances") != 0));
+        Act("calibration_destroy", l => Handle<KvCalibration>(l).Dispose());
+        Act("calibration_observe", l => Handle<KvCalibration>(l).Observe(
+            l.Int("layer"), Plane(l.Text("queries")), l.Int("n_rows"), l.Int("first_position")));
+        Add("calibration_rows", l => Result("rows", Handle<KvCalibration>(l).RowCount(l.Int("layer"))));
+        Act("calibration_query_centers", l =>
+        {
+            (string name, int length) = (l.Text("name"), l.Int("length"));
+            Floats(name, Handle<KvCalibration>(l).QueryCenters(l.Int("layer")), length);
+        });
+        Act("calibration_query_mean", l =>
+        {
+            (string name, int length, int products) = (l.Text("name"), l.Int("length"), l.Int("covariance_length"));
+            (float[] mean, float[] covariance) = Handle<KvCalibration>(l).QueryMean(
+                l.Int("layer"), l.Int("first_position"), l.Int("n_positions"), products > 0);
+            Floats(name, mean, length);
+            Floats(name + "_covariance", covariance, products);
+        });
+        Act("calibration_save", l => Bytes(l.Text("name"), Handle<KvCalibration>(l).Save()));
+        Act("calibration_load", l => Handle<KvCalibration>(l).Load(Buffers[l.Text("data")].Span<byte>()));
+    }
+
+    // Names what a call returned.
+    private void Bytes(string name, byte[] data)
+    {
+        var saved = new Data("u8", data.Length);
+        data.CopyTo(saved.Span<byte>());
+        Buffers.Add(name, saved);
+    }
+
+    private void Floats(string name, float[] values, int length)
+    {
+        Assert.Equal(length, values.Length);
+        var made = new Data("f32", length);
+        values.CopyTo(made.Span<float>());
+        Buffers.Add(name, made);
     }
 
     private void AddPaged()

@@ -78,6 +78,11 @@ internal sealed unsafe class SequenceHandle(PlanHandle plan) : NativeHandle(plan
     protected override void Destroy(void* native) => NativePINVOKE.kvevict_sequence_destroy(native);
 }
 
+internal sealed unsafe class CalibrationHandle(PlanHandle plan) : NativeHandle(plan)
+{
+    protected override void Destroy(void* native) => NativePINVOKE.kvevict_calibration_destroy(native);
+}
+
 internal sealed unsafe class PagedCacheHandle(PlanHandle plan) : NativeHandle(plan)
 {
     protected override void Destroy(void* native) => NativePINVOKE.kvevict_paged_cache_destroy(native);

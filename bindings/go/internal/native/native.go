@@ -56,12 +56,12 @@ typedef long long swig_type_26;
 typedef long long swig_type_27;
 typedef long long swig_type_28;
 typedef long long swig_type_29;
-typedef _gostring_ swig_type_30;
+typedef long long swig_type_30;
 typedef long long swig_type_31;
 typedef long long swig_type_32;
 typedef long long swig_type_33;
 typedef long long swig_type_34;
-typedef long long swig_type_35;
+typedef _gostring_ swig_type_35;
 typedef long long swig_type_36;
 typedef long long swig_type_37;
 typedef long long swig_type_38;
@@ -76,6 +76,11 @@ typedef long long swig_type_46;
 typedef long long swig_type_47;
 typedef long long swig_type_48;
 typedef long long swig_type_49;
+typedef long long swig_type_50;
+typedef long long swig_type_51;
+typedef long long swig_type_52;
+typedef long long swig_type_53;
+typedef long long swig_type_54;
 extern void _wrap_Swig_free_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_Swig_malloc_kvevict(swig_intgo arg1);
 extern swig_type_1 _wrap_kvevict_version_kvevict(void);
@@ -128,30 +133,38 @@ extern uintptr_t _wrap_kvevict_sequences_trim_to_kvevict(swig_voidp arg1, swig_t
 extern uintptr_t _wrap_kvevict_sequences_observe_kvevict(swig_voidp arg1, swig_type_26 arg2, uintptr_t arg3);
 extern uintptr_t _wrap_kvevict_sequences_workspace_kvevict(swig_voidp arg1, swig_type_27 arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_sequences_evict_kvevict(swig_voidp arg1, swig_type_28 arg2, uintptr_t arg3, swig_type_29 arg4, uintptr_t arg5);
+extern uintptr_t _wrap_kvevict_calibration_create_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
+extern void _wrap_kvevict_calibration_destroy_kvevict(uintptr_t arg1);
+extern uintptr_t _wrap_kvevict_calibration_observe_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, int arg4, int arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_calibration_rows_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_calibration_query_centers_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_30 arg4);
+extern uintptr_t _wrap_kvevict_calibration_query_mean_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5, swig_type_31 arg6, swig_voidp arg7, swig_type_32 arg8);
+extern uintptr_t _wrap_kvevict_calibration_save_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_33 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_calibration_load_kvevict(uintptr_t arg1, uintptr_t arg2, swig_type_34 arg3);
 extern uintptr_t _wrap_kvevict_device_check_kvevict(int arg1);
 extern uintptr_t _wrap_kvevict_dtype_at_kvevict(int arg1, swig_voidp arg2);
-extern swig_type_30 _wrap_kvevict_simd_target_at_kvevict(int arg1);
+extern swig_type_35 _wrap_kvevict_simd_target_at_kvevict(int arg1);
 extern uintptr_t _wrap_kvevict_gpu_at_kvevict(int arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_parameter_at_kvevict(swig_voidp arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_policy_at_kvevict(int arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_preset_at_kvevict(int arg1, swig_voidp arg2);
 extern uintptr_t _wrap_kvevict_policy_copy_kvevict(uintptr_t arg1, swig_voidp arg2);
-extern uintptr_t _wrap_kvevict_policy_format_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_31 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_policy_format_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_36 arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_policy_get_number_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_policy_need_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_policy_resolve_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_plan_capabilities_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_plan_selection_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5, swig_voidp arg6);
-extern uintptr_t _wrap_kvevict_auto_budget_kvevict(int arg1, swig_type_32 arg2, swig_voidp arg3);
-extern uintptr_t _wrap_kvevict_policy_layer_budgets_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_33 arg4);
-extern uintptr_t _wrap_kvevict_plan_layer_budgets_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_34 arg4);
-extern uintptr_t _wrap_kvevict_budget_for_mass_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_35 arg3, swig_voidp arg4, swig_voidp arg5, swig_type_36 arg6);
-extern uintptr_t _wrap_kvevict_reorder_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_37 arg3, uintptr_t arg4, swig_type_38 arg5, uintptr_t arg6);
-extern uintptr_t _wrap_kvevict_reorder_workspace_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_39 arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_rotate_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_40 arg3, uintptr_t arg4);
-extern uintptr_t _wrap_kvevict_sequence_kept_slots_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_41 arg3, swig_voidp arg4, swig_type_42 arg5);
-extern uintptr_t _wrap_kvevict_sequence_undo_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_43 arg3, swig_voidp arg4);
-extern uintptr_t _wrap_kvevict_sequence_undo_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_44 arg3, uintptr_t arg4, swig_type_45 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_auto_budget_kvevict(int arg1, swig_type_37 arg2, swig_voidp arg3);
+extern uintptr_t _wrap_kvevict_policy_layer_budgets_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_38 arg4);
+extern uintptr_t _wrap_kvevict_plan_layer_budgets_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3, swig_type_39 arg4);
+extern uintptr_t _wrap_kvevict_budget_for_mass_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_40 arg3, swig_voidp arg4, swig_voidp arg5, swig_type_41 arg6);
+extern uintptr_t _wrap_kvevict_reorder_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_42 arg3, uintptr_t arg4, swig_type_43 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_reorder_workspace_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_44 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_rotate_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_45 arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_sequence_kept_slots_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_46 arg3, swig_voidp arg4, swig_type_47 arg5);
+extern uintptr_t _wrap_kvevict_sequence_undo_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_48 arg3, swig_voidp arg4);
+extern uintptr_t _wrap_kvevict_sequence_undo_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_49 arg3, uintptr_t arg4, swig_type_50 arg5, uintptr_t arg6);
 extern uintptr_t _wrap_kvevict_sequence_position_of_slot_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
 extern uintptr_t _wrap_kvevict_sequence_slot_of_position_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
 extern uintptr_t _wrap_kvevict_sequence_memory_of_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
@@ -169,9 +182,9 @@ extern uintptr_t _wrap_kvevict_paged_sequence_fit_kvevict(uintptr_t arg1, uintpt
 extern uintptr_t _wrap_kvevict_paged_sequence_length_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_paged_sequence_view_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_paged_sequence_own_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_paged_sequence_write_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_46 arg3, uintptr_t arg4);
-extern uintptr_t _wrap_kvevict_paged_sequence_read_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_47 arg3, uintptr_t arg4);
-extern uintptr_t _wrap_kvevict_paged_evict_kvevict(swig_voidp arg1, swig_type_48 arg2, uintptr_t arg3, swig_type_49 arg4, uintptr_t arg5);
+extern uintptr_t _wrap_kvevict_paged_sequence_write_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_51 arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_paged_sequence_read_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_52 arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_paged_evict_kvevict(swig_voidp arg1, swig_type_53 arg2, uintptr_t arg3, swig_type_54 arg4, uintptr_t arg5);
 extern uintptr_t _wrap_kvevict_sequence_prefill_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, uintptr_t arg4);
 #undef intgo
 */
@@ -926,6 +939,126 @@ func Kvevict_sequences_evict(arg1 *SequenceEviction, arg2 uint64, arg3 uintptr, 
 	return swig_r_1
 }
 
+func Kvevict_calibration_create(arg1 uintptr, arg2 uint32, arg3 *uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_calibration_create_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_calibration_destroy(arg1 uintptr) {
+	_swig_i_0 := arg1
+	C._wrap_kvevict_calibration_destroy_kvevict(C.uintptr_t(_swig_i_0))
+}
+
+func Kvevict_calibration_observe(arg1 uintptr, arg2 uint32, arg3 *Plane, arg4 uint32, arg5 uint32, arg6 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	swig_r = (uintptr)(C._wrap_kvevict_calibration_observe_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_calibration_rows(arg1 uintptr, arg2 uint32, arg3 *uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_calibration_rows_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_calibration_query_centers(arg1 uintptr, arg2 uint32, arg3 *float32, arg4 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_calibration_query_centers_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_30(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_calibration_query_mean(arg1 uintptr, arg2 uint32, arg3 uint32, arg4 uint32, arg5 *float32, arg6 uint64, arg7 *float32, arg8 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	_swig_i_6 := arg7
+	_swig_i_7 := arg8
+	swig_r = (uintptr)(C._wrap_kvevict_calibration_query_mean_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.swig_voidp(_swig_i_4), C.swig_type_31(_swig_i_5), C.swig_voidp(_swig_i_6), C.swig_type_32(_swig_i_7)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_calibration_save(arg1 uintptr, arg2 uintptr, arg3 uint64, arg4 *uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_calibration_save_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_33(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_calibration_load(arg1 uintptr, arg2 uintptr, arg3 uint64) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (uintptr)(C._wrap_kvevict_calibration_load_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_type_34(_swig_i_2)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
 func Kvevict_device_check(arg1 int32) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
@@ -1040,7 +1173,7 @@ func Kvevict_policy_format(arg1 uintptr, arg2 *byte, arg3 uint64, arg4 *uint64) 
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_policy_format_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_31(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_policy_format_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_36(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1133,7 +1266,7 @@ func Kvevict_auto_budget(arg1 uint32, arg2 uint64, arg3 *uint32) (_swig_ret erro
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (uintptr)(C._wrap_kvevict_auto_budget_kvevict(C.int(_swig_i_0), C.swig_type_32(_swig_i_1), C.swig_voidp(_swig_i_2)))
+	swig_r = (uintptr)(C._wrap_kvevict_auto_budget_kvevict(C.int(_swig_i_0), C.swig_type_37(_swig_i_1), C.swig_voidp(_swig_i_2)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1149,7 +1282,7 @@ func Kvevict_policy_layer_budgets(arg1 uintptr, arg2 uint32, arg3 *uint32, arg4 
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_policy_layer_budgets_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_33(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_policy_layer_budgets_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_38(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1165,7 +1298,7 @@ func Kvevict_plan_layer_budgets(arg1 uintptr, arg2 uint32, arg3 *uint32, arg4 ui
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_plan_layer_budgets_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_34(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_plan_layer_budgets_kvevict(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.swig_voidp(_swig_i_2), C.swig_type_39(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1183,7 +1316,7 @@ func Kvevict_budget_for_mass(arg1 uintptr, arg2 *LayerScores, arg3 uint64, arg4 
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_budget_for_mass_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_35(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_voidp(_swig_i_4), C.swig_type_36(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_budget_for_mass_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_40(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_voidp(_swig_i_4), C.swig_type_41(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1201,7 +1334,7 @@ func Kvevict_reorder(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 uintptr, arg5 u
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_reorder_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_37(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_38(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_reorder_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_42(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_43(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1217,7 +1350,7 @@ func Kvevict_reorder_workspace(arg1 uintptr, arg2 *Move, arg3 uint64, arg4 *Work
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_reorder_workspace_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_39(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_reorder_workspace_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_44(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1233,7 +1366,7 @@ func Kvevict_rotate(arg1 uintptr, arg2 *Rotation, arg3 uint64, arg4 uintptr) (_s
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_rotate_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_40(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_rotate_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_45(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1250,7 +1383,7 @@ func Kvevict_sequence_kept_slots(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *ui
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_kept_slots_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_41(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_42(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_kept_slots_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_46(_swig_i_2), C.swig_voidp(_swig_i_3), C.swig_type_47(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1266,7 +1399,7 @@ func Kvevict_sequence_undo_bytes(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *ui
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_43(_swig_i_2), C.swig_voidp(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_bytes_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_48(_swig_i_2), C.swig_voidp(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1284,7 +1417,7 @@ func Kvevict_sequence_undo(arg1 uintptr, arg2 *View, arg3 uint64, arg4 uintptr, 
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_44(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_45(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_undo_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_49(_swig_i_2), C.uintptr_t(_swig_i_3), C.swig_type_50(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1534,7 +1667,7 @@ func Kvevict_paged_sequence_write(arg1 uintptr, arg2 *PagedRows, arg3 uint64, ar
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_write_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_46(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_write_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_51(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1550,7 +1683,7 @@ func Kvevict_paged_sequence_read(arg1 uintptr, arg2 *PagedRows, arg3 uint64, arg
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_read_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_47(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_read_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_52(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1567,7 +1700,7 @@ func Kvevict_paged_evict(arg1 *PagedEviction, arg2 uint64, arg3 uintptr, arg4 ui
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_paged_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_48(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_49(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_paged_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_53(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_54(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

@@ -1065,6 +1065,155 @@ kvevict_status _wrap_kvevict_sequences_evict_kvevict(kvevict_sequence_eviction *
 }
 
 
+kvevict_status _wrap_kvevict_calibration_create_kvevict(kvevict_plan *_swig_go_0, int _swig_go_1, kvevict_calibration **_swig_go_2) {
+  kvevict_plan *arg1 = (kvevict_plan *) 0 ;
+  uint32_t arg2 ;
+  kvevict_calibration **arg3 = (kvevict_calibration **) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_plan *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (kvevict_calibration **)_swig_go_2;
+  
+  result = kvevict_calibration_create((struct kvevict_plan const *)arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+void _wrap_kvevict_calibration_destroy_kvevict(kvevict_calibration *_swig_go_0) {
+  kvevict_calibration *arg1 = (kvevict_calibration *) 0 ;
+  
+  arg1 = (kvevict_calibration *)_swig_go_0;
+  
+  kvevict_calibration_destroy(arg1);
+  
+}
+
+
+kvevict_status _wrap_kvevict_calibration_observe_kvevict(kvevict_calibration *_swig_go_0, int _swig_go_1, kvevict_plane *_swig_go_2, int _swig_go_3, int _swig_go_4, kvevict_stream _swig_go_5) {
+  kvevict_calibration *arg1 = (kvevict_calibration *) 0 ;
+  uint32_t arg2 ;
+  kvevict_plane *arg3 = (kvevict_plane *) 0 ;
+  uint32_t arg4 ;
+  uint32_t arg5 ;
+  kvevict_stream arg6 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_calibration *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (kvevict_plane *)_swig_go_2;
+  arg4 = (uint32_t)_swig_go_3;
+  arg5 = (uint32_t)_swig_go_4;
+  arg6 = (kvevict_stream)_swig_go_5;
+  
+  result = kvevict_calibration_observe(arg1,arg2,(struct kvevict_plane const *)arg3,arg4,arg5,arg6);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_calibration_rows_kvevict(kvevict_calibration *_swig_go_0, int _swig_go_1, long long *_swig_go_2) {
+  kvevict_calibration *arg1 = (kvevict_calibration *) 0 ;
+  uint32_t arg2 ;
+  uint64_t *arg3 = (uint64_t *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_calibration *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (uint64_t *)_swig_go_2;
+  
+  result = kvevict_calibration_rows((struct kvevict_calibration const *)arg1,arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_calibration_query_centers_kvevict(kvevict_calibration *_swig_go_0, int _swig_go_1, float *_swig_go_2, long long _swig_go_3) {
+  kvevict_calibration *arg1 = (kvevict_calibration *) 0 ;
+  uint32_t arg2 ;
+  float *arg3 = (float *) 0 ;
+  size_t arg4 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_calibration *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (float *)_swig_go_2;
+  arg4 = (size_t)_swig_go_3;
+  
+  result = kvevict_calibration_query_centers((struct kvevict_calibration const *)arg1,arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_calibration_query_mean_kvevict(kvevict_calibration *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, float *_swig_go_4, long long _swig_go_5, float *_swig_go_6, long long _swig_go_7) {
+  kvevict_calibration *arg1 = (kvevict_calibration *) 0 ;
+  uint32_t arg2 ;
+  uint32_t arg3 ;
+  uint32_t arg4 ;
+  float *arg5 = (float *) 0 ;
+  size_t arg6 ;
+  float *arg7 = (float *) 0 ;
+  size_t arg8 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_calibration *)_swig_go_0;
+  arg2 = (uint32_t)_swig_go_1;
+  arg3 = (uint32_t)_swig_go_2;
+  arg4 = (uint32_t)_swig_go_3;
+  arg5 = (float *)_swig_go_4;
+  arg6 = (size_t)_swig_go_5;
+  arg7 = (float *)_swig_go_6;
+  arg8 = (size_t)_swig_go_7;
+  
+  result = kvevict_calibration_query_mean((struct kvevict_calibration const *)arg1,arg2,arg3,arg4,arg5,arg6,arg7,arg8);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_calibration_save_kvevict(kvevict_calibration *_swig_go_0, void *_swig_go_1, long long _swig_go_2, long long *_swig_go_3) {
+  kvevict_calibration *arg1 = (kvevict_calibration *) 0 ;
+  void *arg2 = (void *) 0 ;
+  size_t arg3 ;
+  size_t *arg4 = (size_t *) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_calibration *)_swig_go_0;
+  arg2 = (void *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (size_t *)_swig_go_3;
+  
+  result = kvevict_calibration_save((struct kvevict_calibration const *)arg1,arg2,arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_calibration_load_kvevict(kvevict_calibration *_swig_go_0, void *_swig_go_1, long long _swig_go_2) {
+  kvevict_calibration *arg1 = (kvevict_calibration *) 0 ;
+  void *arg2 = (void *) 0 ;
+  size_t arg3 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_calibration *)_swig_go_0;
+  arg2 = (void *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  
+  result = kvevict_calibration_load(arg1,(void const *)arg2,arg3);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
 kvevict_status _wrap_kvevict_device_check_kvevict(int _swig_go_0) {
   kvevict_device arg1 ;
   kvevict_status result;

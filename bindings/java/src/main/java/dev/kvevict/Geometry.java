@@ -90,6 +90,10 @@ public final class Geometry extends GeometryFields<Geometry> {
     return layers.get(Objects.checkIndex(layer, layerCount) < layers.size() ? layer : 0);
   }
 
+  int ropePairs() {
+    return ropeInvFreq.length;
+  }
+
   /** The layer if it is evicted. Else one without heads: C reads nothing of it, or refuses it. */
   LayerGeometry evicted(int layer) {
     boolean full =

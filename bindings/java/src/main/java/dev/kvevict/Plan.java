@@ -62,6 +62,23 @@ public final class Plan extends Handle {
     }
   }
 
+  /**
+   * A calibration that has seen no query of this plan's model.
+   *
+   * @param hasCovariances whether it also adds up what a covariance needs: for each query head
+   *     keyHeadDim * (keyHeadDim + 1) / 2 numbers of 8 bytes
+   * @return the calibration, which keeps what it needs of this plan alive
+   */
+  public Calibration newCalibration(boolean hasCovariances) {
+    long plan = enter();
+    try {
+      return new Calibration(
+          Native.kvevict_calibration_create(plan, hasCovariances ? 1 : 0), geometry, hooks);
+    } finally {
+      leave();
+    }
+  }
+
   /** Around a pointer. */
   Sequence newSequence(long pointer) {
     return new Sequence(pointer, geometry, queryRows, headsDiffer, listCount, hooks);

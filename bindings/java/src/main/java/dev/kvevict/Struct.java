@@ -101,6 +101,12 @@ final class Struct implements AutoCloseable {
     return intAt(offset) != 0;
   }
 
+  float[] floatsAt(int offset, int count) {
+    float[] values = new float[count];
+    bytes.duplicate().position(offset).order(ByteOrder.nativeOrder()).asFloatBuffer().get(values);
+    return values;
+  }
+
   float floatAt(int offset) {
     return bytes.getFloat(offset);
   }

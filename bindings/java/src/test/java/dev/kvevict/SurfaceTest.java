@@ -22,7 +22,8 @@ import java.util.stream.Collectors;
 /** Everything the C library exports is here. */
 final class SurfaceTest {
   /** The classes through which users reach the library. */
-  private static final List<Class<?>> CLASSES = List.of(Batch.class, Context.class, Context.Builder.class,
+  private static final List<Class<?>> CLASSES = List.of(Batch.class, Calibration.class, Context.class,
+      Context.Builder.class,
       KvEvict.class, KvEvictException.class, PagedCache.class, PagedSequence.class, Plan.class,
       Policy.class, Reading.class, Sequence.class, SequenceArguments.class, SequenceState.class,
       View.class);

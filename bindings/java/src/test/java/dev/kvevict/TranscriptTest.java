@@ -35,6 +35,7 @@ final class TranscriptTest extends Replay {
     addDoors();
     addSequences();
     addBatches();
+    addCalibrations();
     addPaged();
   }
 
@@ -306,18 +307,8 @@ final class TranscriptTest extends Replay {
       layerCounts.put(fork, layerCounts.get(sequence(l)));
       return fork;
     });
-    add("sequence_save", l -> {
-      byte[] data = sequence(l).save();
-      Transcript.Data saved = new Transcript.Data("u8", data.length);
-      saved.bytes.put(0, data);
-      names.buffers.put(l.text("name"), saved);
-      return "";
-    });
-    act("sequence_load", l -> () -> {
-      byte[] data = new byte[memory(l, "data").capacity()];
-      memory(l, "data").get(0, data);
-      sequence(l).load(data);
-    });
+    act("sequence_save", l -> () -> bytes(l.text("name"), sequence(l).save()));
+    act("sequence_load", l -> () -> sequence(l).load(bytes(l)));
     add("sequence_evict", l -> " report=" + report(
         sequence(l).evict(l.each("views", this::view), evictOptions(l.text("options")), scratch(l))));
     add("sequence_report", l -> {
@@ -386,6 +377,59 @@ final class TranscriptTest extends Replay {
       return Batch.Eviction.of(sequence(item), item.each("views", this::view))
           .withOptions(evictOptions(item.text("options")));
     }), scratch(l))));
+  }
+
+  private void addCalibrations() {
+    create("calibration_create", null, l -> plan(l).newCalibration(l.count("has_covariances") != 0));
+    act("calibration_destroy", l -> calibration(l)::close);
+    act("calibration_observe", l -> () -> calibration(l).observe(l.count("layer"),
+        plane(l.text("queries")), l.count("n_rows"), l.count("first_position")));
+    add("calibration_rows", l -> result("rows", calibration(l).rowCount(l.count("layer"))));
+    act("calibration_query_centers", l -> {
+      String name = l.text("name");
+      int length = l.count("length");
+      return () -> floats(name, calibration(l).queryCenters(l.count("layer")), length);
+    });
+    act("calibration_query_mean", l -> {
+      String name = l.text("name");
+      int length = l.count("length");
+      int products = l.count("covariance_length");
+      return () -> {
+        int layer = l.count("layer");
+        int first = l.count("first_position");
+        int n = l.count("n_positions");
+        float[] mean = calibration(l).queryMean(layer, first, n);
+        float[] covariance = products == 0 ? new float[0] : calibration(l).queryCovariance(layer, first, n);
+        floats(name, mean, length);
+        floats(name + "_covariance", covariance, products);
+      };
+    });
+    act("calibration_save", l -> () -> bytes(l.text("name"), calibration(l).save()));
+    act("calibration_load", l -> () -> calibration(l).load(bytes(l)));
+  }
+
+  private Calibration calibration(Line l) {
+    return names.handle(Calibration.class, l, "calibration");
+  }
+
+  /** Names what a call returned. */
+  private void bytes(String name, byte[] data) {
+    Transcript.Data saved = new Transcript.Data("u8", data.length);
+    saved.bytes.put(0, data);
+    names.buffers.put(name, saved);
+  }
+
+  private byte[] bytes(Line l) {
+    byte[] data = new byte[memory(l, "data").capacity()];
+    memory(l, "data").get(0, data);
+    return data;
+  }
+
+  private void floats(String name, float[] values, int length) {
+    Check.equal(length, values.length);
+    Transcript.Data made = new Transcript.Data("f32", length);
+    made.bytes.asFloatBuffer().put(values);
+    names.buffers.put(name, made);
   }
 
   private void addPaged() {
