@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <complex>
 #include <utility>
 
 #include "kvevict/experimental.h"
@@ -39,14 +38,6 @@ kvevict_plane Packed(const std::vector<float>& numbers, uint32_t n_rows,
   return plane;
 }
 
-// Multiplies (x, y), as a complex number, by another.
-template <typename T>
-void Turn(std::complex<T> turn, T& x, T& y) {
-  const T real = x * turn.real() - y * turn.imag();
-  y = x * turn.imag() + y * turn.real();
-  x = real;
-}
-
 double Norm(const std::vector<double>& x) {
   double sum = 0;
   for (const double element : x) sum += element * element;
@@ -62,7 +53,7 @@ QueryStatistics::QueryStatistics(const KvShape& cache,
     : n_q_heads_(queries.n_q_heads),
       n_kv_heads_(cache.n_kv_heads),
       head_dim_(cache.k_head_dim),
-      rope_(std::move(rope)),
+      n_pairs_(rope.n_pairs()),
       wants_expected_(AnyNeeds(policies, KVEVICT_INPUT_QUERY_MEAN)),
       wants_filter_(AnyNeeds(policies, KVEVICT_INPUT_KEY_FILTER)),
       wants_centers_(AnyNeeds(policies, KVEVICT_INPUT_QUERY_CENTERS)),
@@ -74,9 +65,10 @@ QueryStatistics::QueryStatistics(const KvShape& cache,
   const Moments none{std::vector<double>(head_dim_),
                      std::vector<float>(size_t{head_dim_} * head_dim_)};
   for (Layer& layer : layers_) {
-    if (wants_expected_) layer.before_rope.assign(n_q_heads_, none);
     if (wants_filter_) layer.after_rope.assign(n_q_heads_, none);
-    layer.pair_sums.resize(n_q_heads_ * 3 * rope_.n_pairs());
+  }
+  if (wants_expected_ || wants_centers_) {
+    CreateCalibration(cache.n_layers, rope, simd_target);
   }
   if (AnyNeeds(policies, KVEVICT_INPUT_ATTENTION_SUMS)) {
     attention_ = std::make_unique<Evictor>(
@@ -86,6 +78,35 @@ QueryStatistics::QueryStatistics(const KvShape& cache,
       layer.sums.resize(size_t{n_kv_heads_} * cache.capacity);
     }
   }
+}
+
+void QueryStatistics::CreateCalibration(uint32_t n_layers, const Rope& rope,
+                                        const char* simd_target) {
+  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
+  layer.n_q_heads = n_q_heads_;
+  layer.n_kv_heads = n_kv_heads_;
+  layer.k_head_dim = layer.v_head_dim = head_dim_;
+  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+  geometry.n_layers = n_layers;
+  geometry.max_tokens = 1;  // no sequence is made
+  geometry.layers = &layer;
+  geometry.layers_len = 1;
+  const std::vector<float> inv_freq(rope.inv_freq.begin(), rope.inv_freq.end());
+  geometry.rope_inv_freq = inv_freq.data();
+  geometry.rope_inv_freq_len = inv_freq.size();
+  geometry.rope_layout =
+      rope.halves ? KVEVICT_ROPE_LAYOUT_HALF : KVEVICT_ROPE_LAYOUT_INTERLEAVED;
+  context_ = CreateContext(pool_, simd_target);
+  const Policy none("none");
+  kvevict_plan* plan = nullptr;
+  Check(kvevict_plan_create(context_.get(), &geometry, none.get(), nullptr,
+                            &plan));
+  kvevict_calibration* calibration = nullptr;
+  const kvevict_status status =
+      kvevict_calibration_create(plan, wants_expected_ ? 1 : 0, &calibration);
+  kvevict_plan_destroy(plan);
+  Check(status);
+  calibration_.reset(calibration);
 }
 
 void QueryStatistics::Moments::Add(const std::vector<float>& rows,
@@ -123,28 +144,24 @@ void QueryStatistics::Observe(uint32_t layer, KvCache& cache,
     all.insert(all.end(), queries,
                queries + size_t{n_rows} * n_q_heads_ * head_dim_);
   }
-  if (!wants_expected_ && !wants_filter_ && !wants_centers_) return;
-  turns_back_.clear();
-  for (uint32_t r = 0; r < n_rows; ++r) {
-    for (const double inv_freq : rope_.inv_freq) {
-      turns_back_.push_back(std::complex<float>(
-          std::polar(1.0, -(first_position + 1.0 * r) * inv_freq)));
-    }
+  if (calibration_ != nullptr) {
+    kvevict_plane rows = KVEVICT_PLANE_INIT;
+    rows.data = reinterpret_cast<uintptr_t>(queries);
+    rows.dtype = KVEVICT_DTYPE_F32;
+    rows.head_dim = head_dim_;
+    rows.head_stride_bytes = int64_t{head_dim_} * sizeof(float);
+    rows.token_stride_bytes = n_q_heads_ * rows.head_stride_bytes;
+    Check(kvevict_calibration_observe(calibration_.get(), layer, &rows,
+                                      first_position, n_rows, nullptr));
   }
-  Layer& of = layers_[layer];
+  if (!wants_filter_) return;
   std::vector<float> rows(size_t{n_rows} * head_dim_);
   for (uint32_t head = 0; head < n_q_heads_; ++head) {
     for (uint32_t r = 0; r < n_rows; ++r) {
       const float* row = queries + (size_t{r} * n_q_heads_ + head) * head_dim_;
       std::copy_n(row, head_dim_, rows.begin() + size_t{r} * head_dim_);
     }
-    if (wants_filter_) of.after_rope[head].Add(rows, n_rows, pool_);
-    if (!wants_expected_ && !wants_centers_) continue;
-    Unrotate(rows, n_rows);
-    if (wants_expected_) of.before_rope[head].Add(rows, n_rows, pool_);
-    if (wants_centers_) {
-      AddPairs(rows, n_rows, &of.pair_sums[head * 3 * rope_.n_pairs()]);
-    }
+    layers_[layer].after_rope[head].Add(rows, n_rows, pool_);
   }
 }
 
@@ -169,72 +186,12 @@ void QueryStatistics::AddSums(uint32_t layer, KvCache& cache,
   }
 }
 
-void QueryStatistics::AddPairs(const std::vector<float>& rows, uint32_t n_rows,
-                               double* sums) const {
-  const size_t n_pairs = rope_.n_pairs();
-  for (uint32_t r = 0; r < n_rows; ++r) {
-    const float* const row = rows.data() + size_t{r} * head_dim_;
-    for (size_t p = 0; p < n_pairs; ++p) {
-      const std::complex<double> z(row[rope_.First(p)], row[rope_.Second(p)]);
-      sums[p] += z.real();
-      sums[n_pairs + p] += z.imag();
-      sums[2 * n_pairs + p] += std::sqrt(std::norm(z));
-    }
-  }
-}
-
-void QueryStatistics::Unrotate(std::vector<float>& rows,
-                               uint32_t n_rows) const {
-  const size_t n_pairs = rope_.n_pairs();
-  for (uint32_t r = 0; r < n_rows; ++r) {
-    float* const row = rows.data() + size_t{r} * head_dim_;
-    for (size_t p = 0; p < n_pairs; ++p) {
-      Turn(turns_back_[r * n_pairs + p], row[rope_.First(p)],
-           row[rope_.Second(p)]);
-    }
-  }
-}
-
-// R is the mean rotation of future positions: mean = R m, covariance = R C R'.
-void QueryStatistics::FindExpected(Layer& layer) const {
-  const size_t dim = head_dim_;
-  layer.mean.clear();
-  layer.covariance.clear();
-  for (const Moments& moments : layer.before_rope) {
-    std::vector<double> mean(moments.sum);
-    for (double& element : mean) element /= layer.n_rows;
-    std::vector<double> covariance(dim * dim);
-    for (size_t i = 0; i < dim; ++i) {
-      for (size_t j = 0; j < dim; ++j) {
-        const double product = moments.products[i * dim + j];
-        covariance[i * dim + j] = product / layer.n_rows - mean[i] * mean[j];
-      }
-    }
-    for (size_t p = 0; p < rope_.n_pairs(); ++p) {
-      const std::complex<double> turn = MeanTurn(rope_.inv_freq[p]);
-      const size_t x = rope_.First(p);
-      const size_t y = rope_.Second(p);
-      Turn(turn, mean[x], mean[y]);
-      for (size_t i = 0; i < dim; ++i) {
-        Turn(turn, covariance[x * dim + i], covariance[y * dim + i]);
-      }
-      for (size_t i = 0; i < dim; ++i) {
-        Turn(turn, covariance[i * dim + x], covariance[i * dim + y]);
-      }
-    }
-    layer.mean.insert(layer.mean.end(), mean.begin(), mean.end());
-    layer.covariance.insert(layer.covariance.end(), covariance.begin(),
-                            covariance.end());
-  }
-}
-
-// The mean rotation of one pair of elements over future positions.
-std::complex<double> QueryStatistics::MeanTurn(double inv_freq) const {
-  std::complex<double> sum;
-  for (uint32_t i = 0; i < kFuturePositions; ++i) {
-    sum += std::polar(1.0, (1.0 * n_seen_ + i) * inv_freq);
-  }
-  return sum / double{kFuturePositions};
+void QueryStatistics::FindExpected(uint32_t l, Layer& layer) const {
+  layer.mean.resize(size_t{n_q_heads_} * head_dim_);
+  layer.covariance.resize(layer.mean.size() * head_dim_);
+  Check(kvevict_calibration_query_mean(
+      calibration_.get(), l, n_seen_, kFuturePositions, layer.mean.data(),
+      layer.mean.size(), layer.covariance.data(), layer.covariance.size()));
 }
 
 // The first singular vector of a group's queries, by power iteration from their
@@ -290,7 +247,7 @@ std::span<const kvevict_signal_inputs> QueryStatistics::Inputs() {
       inputs.queries = &rows;
     }
     if (wants_expected_) {
-      FindExpected(layer);
+      FindExpected(static_cast<uint32_t>(l), layer);
       layer.planes[0] = Packed(layer.mean, 1, head_dim_);
       layer.planes[1] = Packed(layer.covariance, head_dim_, head_dim_);
       inputs.query_mean = &layer.planes[0];
@@ -302,12 +259,12 @@ std::span<const kvevict_signal_inputs> QueryStatistics::Inputs() {
       inputs.key_filter = &layer.planes[2];
     }
     if (wants_centers_) {
-      layer.centers.clear();
-      for (const double sum : layer.pair_sums) {
-        layer.centers.push_back(static_cast<float>(sum / layer.n_rows));
-      }
+      layer.centers.resize(n_q_heads_ * 3 * n_pairs_);
+      Check(kvevict_calibration_query_centers(
+          calibration_.get(), static_cast<uint32_t>(l), layer.centers.data(),
+          layer.centers.size()));
       layer.planes[3] =
-          Packed(layer.centers, 3, static_cast<uint32_t>(rope_.n_pairs()));
+          Packed(layer.centers, 3, static_cast<uint32_t>(n_pairs_));
       inputs.query_centers = &layer.planes[3];
     }
   }

@@ -2,16 +2,16 @@
 #ifndef KVEVICT_TOOLS_ENGINE_QUERY_STATISTICS_H_
 #define KVEVICT_TOOLS_ENGINE_QUERY_STATISTICS_H_
 
-#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "kvevict/kvevict.h"
+#include "kvevict/calibration.h"
 #include "tools/engine/evictor.h"
 #include "tools/engine/kv_cache.h"
+#include "tools/engine/library_context.h"
 #include "tools/engine/policy.h"
 #include "tools/engine/rope.h"
 #include "tools/engine/thread_pool.h"
@@ -64,11 +64,7 @@ class QueryStatistics {
   };
   struct Layer {
     uint32_t n_rows = 0;
-    std::vector<Moments> before_rope;  // per query head
-    std::vector<Moments> after_rope;
-    // [n_q_heads, 3, pairs]: sums of each pair's real part, imaginary part and
-    // length
-    std::vector<double> pair_sums;
+    std::vector<Moments> after_rope;  // per query head
     std::vector<float> mean, covariance, filter, centers;
     std::vector<float> sums;  // [n_kv_heads, capacity]
     std::vector<float> last_sums;
@@ -78,17 +74,15 @@ class QueryStatistics {
 
   void AddSums(uint32_t layer, KvCache& cache, const float* queries,
                uint32_t n_rows);
-  void Unrotate(std::vector<float>& rows, uint32_t n_rows) const;
-  void AddPairs(const std::vector<float>& rows, uint32_t n_rows,
-                double* sums) const;
-  std::complex<double> MeanTurn(double inv_freq) const;
-  void FindExpected(Layer& layer) const;
+  void CreateCalibration(uint32_t n_layers, const Rope& rope,
+                         const char* simd_target);
+  void FindExpected(uint32_t l, Layer& layer) const;
   void FindFilter(Layer& layer) const;
 
   uint32_t n_q_heads_;
   uint32_t n_kv_heads_;
   uint32_t head_dim_;
-  Rope rope_;
+  size_t n_pairs_;
   bool wants_expected_ = false;
   bool wants_filter_ = false;
   bool wants_centers_ = false;
@@ -96,7 +90,14 @@ class QueryStatistics {
   std::unique_ptr<Evictor> attention_;  // computes sums, if a policy needs them
   ThreadPool& pool_;
   uint32_t n_seen_ = 0;
-  std::vector<std::complex<float>> turns_back_;  // [rows of a chunk, pairs]
+  struct DestroyCalibration {
+    void operator()(kvevict_calibration* c) const {
+      kvevict_calibration_destroy(c);
+    }
+  };
+  LibraryContext context_;
+  // The queries before RoPE, if a policy wants them.
+  std::unique_ptr<kvevict_calibration, DestroyCalibration> calibration_;
   std::vector<Layer> layers_;
   std::vector<kvevict_signal_inputs> inputs_;
 };
