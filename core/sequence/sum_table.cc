@@ -167,29 +167,38 @@ float* SumTable::RowsOf(uint32_t layer) const {
 Status SumTable::CheckFollows(const SlotTable& slots, uint32_t layer,
                               const QueryChunk& chunk) const {
   const ObservedRange& known = observed_[layer];
-  if (!known.empty() && known.end != chunk.first_position) {
+  const uint32_t first = chunk.first_position;
+  const bool again = plan_.ObservesScores() && first < known.end;
+  if (!known.empty() && known.end != first && !again) {
     return InvalidArgument(
         "%s of positions [%u, %u): rows from %u on do not follow", RowsName(),
-        known.begin, known.end, chunk.first_position);
+        known.begin, known.end, first);
   }
-  const uint32_t end = chunk.first_position + chunk.n_rows;
-  if (end < slots[layer].tail_position) {
+  if (again) {
+    const uint32_t n_in_row = slots.CountInRow(layer);
+    if (int64_t{slots.logical_length()} - first <= n_in_row) return Status();
     return InvalidArgument(
-        "rows up to position %u end before the last eviction, at %u", end,
-        slots[layer].tail_position);
+        "scores from position %u on cannot be given again: only the last %u of "
+        "%u tokens are sure to be held",
+        first, n_in_row, slots.logical_length());
   }
-  if (!plan_.ObservesScores() || !known.empty()) return Status();
+  const uint32_t tail = slots[layer].tail_position;
+  if (!plan_.ObservesScores()) {
+    if (first + chunk.n_rows >= tail) return Status();
+    return InvalidArgument(
+        "rows up to position %u end before the last eviction, at %u",
+        first + chunk.n_rows, tail);
+  }
   // Every slot needs a score.
-  if (slots[layer].tail_position > 0) {
+  if (!known.empty() || (first == 0 && tail == 0)) return Status();
+  if (tail == 0) {
     return InvalidArgument(
-        "tokens before position %u have no scores and some of them were "
-        "evicted: scores can begin only where none was",
-        slots[layer].tail_position);
+        "rows from %u on: scores begin with the token of position 0", first);
   }
-  if (chunk.first_position == 0) return Status();
   return InvalidArgument(
-      "rows from %u on: scores begin with the token of position 0",
-      chunk.first_position);
+      "tokens before position %u have no scores and some of them were evicted: "
+      "scores can begin only where none was",
+      tail);
 }
 
 // Slots are found by the rows' positions, since the rows' tokens may have been
@@ -283,7 +292,11 @@ Status SumTable::Add(Stream stream, const SlotTable& slots,
   KV_RETURN_IF_ERROR(AdvanceNext(stream, layers));
   for (const LayerInputs& inputs : layers) {
     if (RowsIn(inputs) == nullptr) continue;
-    observed_[inputs.layer].Add(chunk.first_position, chunk.n_rows, INT32_MAX);
+    ObservedRange& range = observed_[inputs.layer];
+    const uint32_t end = range.end;
+    range.Add(chunk.first_position, chunk.n_rows, INT32_MAX);
+    // Scores that are given again leave those behind them.
+    if (plan_.ObservesScores()) range.end = std::max(range.end, end);
     if (KeepsCalls()) {
       CountCall(inputs.layer, chunk.first_position + chunk.n_rows);
     }

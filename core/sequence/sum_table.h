@@ -1,6 +1,6 @@
 // A number for every slot that moves with it: a row of f32 for each KV head,
 // query head or layer. It is the attention that the slot has received, added up
-// step by step, or the score that the caller gave its token once. If the policy
+// step by step, or the score that the caller gave its token. If the policy
 // wants the sum of the last calls only, there is a row for each of these calls
 // until the layer's next eviction.
 #ifndef KVEVICT_CORE_SEQUENCE_SUM_TABLE_H_

@@ -31,7 +31,6 @@ Test(scores, that_do_not_follow_are_refused) {
   test_model_append(m, 10);
   EXPECT_INVALID(test_model_give_scores(m, 11, 1), "layer 0", "scores are of",
                  "[0, 10)", "from 11 on");
-  EXPECT_INVALID(test_model_give_scores(m, 9, 1), "[0, 10)", "from 9 on");
   EXPECT_INVALID(test_model_give_scores(m, 10, 91), "layer 0",
                  "scores of 101 slots > max_tokens 100");
   EXPECT_OK(test_model_give_scores(m, 10, 2));
@@ -88,6 +87,65 @@ Test(scores, of_another_shape_are_refused) {
   /* Other policies do not read them. */
   m = Model("h2o:budget=20,recent=4");
   EXPECT_OK(Observe(m, &plane, 8, 5));
+  test_model_destroy(m);
+}
+
+/* A gate may need the tokens that follow: scores are given again while all the
+ * tokens from there on are held. */
+Test(scores, may_be_given_again) {
+  test_model* m = Model("custom:budget=20,sink=0,recent=5");
+  float zeros[2 * 40] = {0};
+  const kvevict_plane plane = test_floats_plane(zeros, 40);
+  EXPECT_OK(test_model_give_scores(m, 0, 40));
+  EXPECT_OK(Observe(m, &plane, 40, 0));
+  test_model_append(m, 40);
+  EXPECT_OK(test_model_give_scores(m, 10, 12)); /* from the middle */
+  EXPECT_OK(test_model_give_scores(m, 0, 10));
+  EXPECT_OK(test_model_give_scores(m, 22, 18));
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  EXPECT_INVALID(test_model_give_scores(m, 34, 2), "layer 0",
+                 "scores from position 34 on cannot be given again",
+                 "only the last 5 of 40 tokens");
+  EXPECT_OK(Observe(m, &plane, 3, 35));
+  test_model_append(m, 2);
+  EXPECT_OK(Observe(m, &plane, 2, 40));
+  kvevict_sequence_memory memory = {.struct_size = sizeof memory};
+  EXPECT_OK(kvevict_sequence_memory_of(m->sequence, 1, &memory));
+  const float* const scores = (const float*)(uintptr_t)memory.sums;
+  for (uint32_t i = 0; i < 22; ++i) {
+    int32_t positions[22];
+    test_model_positions(m, 1, 0, positions);
+    const uint32_t p = (uint32_t)positions[i];
+    const bool is_zero = (p >= 35 && p < 38) || p >= 40;
+    cr_expect_eq(scores[i], is_zero ? 0.0f : test_model_score(1, 0, p));
+  }
+  test_model_destroy(m);
+}
+
+/* The next plan keeps more last tokens than there are in a row. */
+Test(scores, are_not_given_again_across_a_gap) {
+  test_model* m = Model("custom:budget=20,sink=0,recent=2");
+  EXPECT_OK(test_model_give_scores(m, 0, 40));
+  test_model_append(m, 40);
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  EXPECT_OK(
+      test_model_go_on(m, "custom:budget=19,sink=0,recent=16", NULL, NULL));
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  for (uint32_t n = 1; n <= 16; ++n) {
+    bool held = true;
+    for (uint32_t l = 0; l < 2; ++l) {
+      for (uint32_t h = 0; h < 2; ++h) {
+        int32_t positions[20];
+        test_model_positions(m, l, h, positions);
+        held = held && positions[19 - n] == (int32_t)(40 - n);
+      }
+    }
+    if (held) {
+      EXPECT_OK(test_model_give_scores(m, 40 - n, n));
+    } else {
+      EXPECT_INVALID(test_model_give_scores(m, 40 - n, n), "given again");
+    }
+  }
   test_model_destroy(m);
 }
 

@@ -38,7 +38,7 @@ typedef struct life {
   naive before;
   test_lent undo;
   bool can_undo;
-  uint32_t n_evicted, n_undone;
+  uint32_t n_evicted, n_undone, n_again;
 } life;
 
 /* ---- The calls ---- */
@@ -152,6 +152,38 @@ static void AppendLate(life* s, uint32_t n) {
   }
   Observe(s, first, n, 0, first);
   s->now.n_scored = first + n;
+}
+
+/* Gives the last tokens other scores, if the sequence is sure to hold them. */
+static void GiveAgain(life* s) {
+  if (s->now.n_scored != s->m->n_seen || s->m->n_seen == 0) return;
+  const uint32_t n_seen = s->m->n_seen;
+  const uint32_t most = n_seen < 30 ? n_seen : 30;
+  const uint32_t n = test_random_between(&s->random, 1, most);
+  const uint32_t n_given = test_random_between(&s->random, 1, n);
+  bool held = true;
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    for (uint32_t h = 0; h < Heads(s); ++h) {
+      const uint32_t n_held = s->now.n[l][h];
+      held = held && n_held >= n &&
+             s->now.slots[l][h][n_held - n].position == (int32_t)(n_seen - n);
+    }
+  }
+  if (!held) {
+    EXPECT_INVALID(test_model_give_scores(s->m, n_seen - n, n_given),
+                   "cannot be given again");
+    return;
+  }
+  const bool is_sure = n <= n_seen - s->now.tail + s->m->policy.recent;
+  if (!is_sure) return;
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    for (uint32_t h = 0; h < Heads(s); ++h) {
+      slot* const at = &s->now.slots[l][h][s->now.n[l][h] - n];
+      for (uint32_t i = 0; i < n_given; ++i) at[i].score = DrawScore(s);
+    }
+  }
+  Observe(s, n_seen - n, n_given, n - n_given, n_seen - n);
+  s->n_again += 1;
 }
 
 /* The sequence is in the naive model's state. */
@@ -370,7 +402,7 @@ static void Act(life* s) {
   const uint32_t room = Room(s);
   if (s->m->n_seen + room > kMaxPositions) return Reset(s);
   const uint32_t n = room == 0 ? 0 : test_random_between(&s->random, 1, room);
-  switch (test_random_below(&s->random, 12)) {
+  switch (test_random_below(&s->random, 13)) {
     case 0:
     case 1:
     case 2:
@@ -394,6 +426,9 @@ static void Act(life* s) {
     case 8:
       if (test_random_below(&s->random, 8) == 0) Reset(s);
       break;
+    case 9:
+      GiveAgain(s);
+      break;
     default:
       if (s->now.n_scored == s->m->n_seen) {
         Evict(s, test_random_coin(&s->random));
@@ -401,7 +436,8 @@ static void Act(life* s) {
   }
 }
 
-static void Live(const char* policy, uint64_t seed, uint32_t* n_undone) {
+static void Live(const char* policy, uint64_t seed, uint32_t* n_undone,
+                 uint32_t* n_again) {
   static life s;
   memset(&s, 0, sizeof s);
   s.random = (test_random){seed};
@@ -429,6 +465,7 @@ static void Live(const char* policy, uint64_t seed, uint32_t* n_undone) {
   }
   EXPECT(s.n_evicted > 0, "%s: nothing was evicted", s.what);
   *n_undone += s.n_undone;
+  *n_again += s.n_again;
   if (s.can_undo) test_lent_return(s.undo);
   test_model_destroy(s.m);
 }
@@ -450,9 +487,10 @@ Test(scores, are_where_a_model_moved_by_hand_has_them) {
       "custom:budget=24,scope=layer,over=max,half_life=7",
       "custom:sink=1,recent=8,heads=threshold,threshold=0.2,half_life=25"};
   enum { kN = sizeof kPolicies / sizeof *kPolicies };
-  uint32_t n_undone = 0;
+  uint32_t n_undone = 0, n_again = 0;
   for (uint32_t i = 0; i < 4 * TEST_N_LAYOUTS; ++i) {
-    Live(kPolicies[i % kN], 100 + i, &n_undone);
+    Live(kPolicies[i % kN], 100 + i, &n_undone, &n_again);
   }
-  cr_expect(n_undone > 20, "%u evictions were taken back", n_undone);
+  cr_expect(n_undone > 20 && n_again > 20, "%u evictions taken back, %u again",
+            n_undone, n_again);
 }

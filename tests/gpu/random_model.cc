@@ -314,6 +314,10 @@ void RandomModel::Append(uint32_t n) {
   }
   Check(kvevict_sequence_append(sequence(), n, NextStream()));
   Check(kvevict_sequence_append(twin(), n, nullptr));
+  if (takes_scores() && observes_sums_ && random_.OneOf(3)) {  // given again
+    const uint32_t back = random_.In(1, std::min(Logical(), 20u));
+    ObserveSums(Logical() - back, random_.In(1, back));
+  }
 }
 
 void RandomModel::Decode(uint32_t n) {
