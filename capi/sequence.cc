@@ -55,9 +55,10 @@ Status CopyObservations(const Sequence& sequence,
         LayerInputs inputs;
         KV_RETURN_IF_ERROR(CopyIn(observation.inputs, &inputs));
         if (inputs.queries == nullptr && inputs.row_lse == nullptr &&
-            inputs.attention_sums == nullptr) {
+            inputs.attention_sums == nullptr && inputs.scores == nullptr) {
           return InvalidArgument(
-              "inputs has none of queries, row_lse and attention_sums");
+              "inputs has none of queries, row_lse, attention_sums and "
+              "scores");
         }
         inputs.layer = static_cast<uint32_t>(place);
         sequence.call().inputs()[(*out_n)++] = inputs;

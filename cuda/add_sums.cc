@@ -55,6 +55,7 @@ Status AddBatch(const Context& context, Stream stream, const AddSumsArgs& args,
                 : 1.0f;
   p.more = first.tokens.more;
   p.clears = args.clears;
+  p.only_new = args.only_new;
   p.from_ring = args.from_ring;
   p.sums_ring = args.sums_ring;
   uint32_t longest = args.clears ? p.stride : 0;
@@ -67,7 +68,8 @@ Status AddBatch(const Context& context, Stream stream, const AddSumsArgs& args,
                    tokens.FirstOf(job.tokens),
                    job.begins,
                    job.first_from};
-    longest = std::max(longest, job.tokens.most + args.n_new);
+    longest =
+        std::max(longest, (args.only_new ? 0 : job.tokens.most) + args.n_new);
   }
   return Launch(context, stream, KernelId::add_sums,
                 {BlocksFor(longest, kAddSumsThreads), first.n_rows, Size(batch),

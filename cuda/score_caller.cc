@@ -1,12 +1,15 @@
 #include "cuda/fill_scores.h"
+#include "cuda/kernels/fill_scores.h"
 #include "cuda/ops.h"
 
 namespace kvevict::cuda {
 namespace {
 
 Status Run(const Context& context, Stream stream, const ScoreArgs& args) {
+  FillScoresParams p{};
+  p.half_life = args.policy.half_life;
   return FillScores(context, stream, args, KernelId::caller_scores,
-                    &ScoreJob::caller, {});
+                    &ScoreJob::caller, p);
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ const (
 	InputQueries Input = 2
 	// Log-sum-exps of these queries.
 	InputRowLSE Input = 3
-	// The caller's scores.
+	// The caller's scores, given or observed.
 	InputScores Input = 4
 	// Attention that each slot received.
 	InputAttentionSums Input = 5
@@ -275,8 +275,8 @@ const (
 	// Sequence.BeginObserving(): it holds what a sequence observes until Sequence.EndObserving().
 	// A policy that scores by the last queries needs (window + DraftTokens) * QHeads rows of
 	// KHeadDim elements per layer, and on CUDA one float per row. h2o needs MaxTokens floats per
-	// KV head, query head or layer (see `sums`), and SumLast times more if that is set. Others
-	// need nothing.
+	// KV head, query head or layer (see `sums`), and SumLast times more if that is set; custom per
+	// KV head. Others need nothing.
 	OperationObserve Operation = 2
 )
 

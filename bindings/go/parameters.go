@@ -197,6 +197,16 @@ func (p Policy) Seed() (uint64, error) { return p.seed("seed") }
 // SetSeed sets what Seed returns.
 func (p *Policy) SetSeed(value uint64) error { return p.setSeed("seed", value) }
 
+// HalfLife: custom: the number of tokens in which a score loses half; 0: scores do not decay.
+// An eviction scores a token by its score times 2^(-age / HalfLife), at least 2^-126, before
+// it pools. age is the number of tokens that were appended after the token. The score itself
+// stays, so it does not matter how often evictions run. A score below 0 rises with age, so
+// give exponentials in place of logarithms. Plan.Score() takes slots for positions.
+func (p Policy) HalfLife() (int, error) { return p.count("half_life") }
+
+// SetHalfLife sets what HalfLife returns.
+func (p *Policy) SetHalfLife(value int) error { return p.setCount("half_life", value) }
+
 // Block: the number of tokens that are compared with each other: lagkv's partition, cur's
 // window, non-causal's chunk, or the tokens that keydiff adds at a time. Only keydiff accepts
 // 0: all at once.

@@ -50,7 +50,8 @@ type arguments struct {
 
 // BeginObserving gives the sequence memory for query rows until EndObserving: the workspace of
 // OperationObserve, or for the zero Memory some of the context's, which keeps what is given back.
-// Policies that score by queries need it before the first Observe; for others it does nothing.
+// What is observed lies there, so it comes before the first Observe; policies that observe nothing need
+// none.
 func (s *Sequence) BeginObserving(memory Memory) error {
 	sequence, err := s.enterAlone()
 	if err != nil {
@@ -86,8 +87,9 @@ func (s *Sequence) EndObserving() error {
 // Observe shows nRows query rows of one chunk, for one layer or many in ascending order, and remembers
 // the rows of the window. Showing earlier positions again replaces them and forgets what came after
 // (rollback). Log-sum-exps may come with the rows or after them. It may show attention weights instead,
-// which are added up; their rows follow those observed before. firstPosition is the position of row 0,
-// or PositionNext. On CUDA neighbouring layers that lie alike take one launch.
+// which are added up; their rows follow those observed before. Or it shows Scores of the chunk's nRows
+// tokens, for the policy custom, which then live with their slots. firstPosition is the position of
+// row 0, or PositionNext. On CUDA neighbouring layers that lie alike take one launch.
 func (s *Sequence) Observe(
 	observations []Observation, nRows, firstPosition int, stream Stream,
 ) error {
@@ -122,7 +124,7 @@ func (s *Sequence) show(
 		o := &observations[i]
 		to := o.scalars(&err)
 		if err == nil {
-			shown, held := o.Inputs, uint32(0)
+			shown, held := o.Inputs, rows // scores are of the chunk's rows, attention of all slots
 			shown.QueryRows = 0
 			if shown.AttentionSums != nil && o.Layer < len(s.layers) {
 				held, err = s.heldWith(sequence, o.Layer, position, rows)

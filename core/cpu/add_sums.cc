@@ -25,14 +25,15 @@ void AddRow(SimdTarget simd, const AddSumsArgs& args, const AddSumsJob& job,
   const uint32_t n_before = job.tokens.Of(list);
   const uint32_t n = n_before + args.n_new;
   const uint32_t n_old = job.begins ? 0 : n_before;
+  const uint32_t first = args.only_new ? n_before : 0;
   const uint32_t more = args.pool - 1;
   float* const sums = job.sums + row * args.stride;
   float reduced[kColumns + kMaxPoolWidth];
-  for (uint32_t begin = 0; begin < n; begin += kColumns) {
+  for (uint32_t begin = first; begin < n; begin += kColumns) {
     const uint32_t n_here = std::min(kColumns, n - begin);
     const uint32_t n_read = std::min(n_here + more, n - begin);
-    ReduceRows(simd, terms + begin, n_in_row, job.from.head_stride, n_read,
-               ToReduce(args.reduce), reduced);
+    ReduceRows(simd, terms + (begin - first), n_in_row, job.from.head_stride,
+               n_read, ToReduce(args.reduce), reduced);
     for (uint32_t r = n_in_row; r < n_terms; ++r) {
       const float* const term =
           job.from.data + (r - n_in_row) * job.from.head_stride;

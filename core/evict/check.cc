@@ -60,19 +60,22 @@ Status CheckNoneRecent(const EvictCall& call) {
   return Status();
 }
 
-// Uses the sums that the sequence has added up, unless the caller gives sums or
-// queries.
-Status FindObservedSums(const EvictCall& call, LayerEviction* layer,
-                        LayerInputs* inputs, kvevict_plane* plane) {
+// Uses the sums or scores that the sequence has, unless the caller gives some,
+// or queries in place of sums.
+Status FindObserved(const EvictCall& call, LayerEviction* layer,
+                    LayerInputs* inputs, kvevict_plane* plane) {
   const SumTable& sums = call.sequence.sums();
-  if (inputs->attention_sums != nullptr || inputs->queries != nullptr ||
+  const bool are_scores = call.plan.ObservesScores();
+  const kvevict_plane*& rows =
+      are_scores ? inputs->scores : inputs->attention_sums;
+  if (rows != nullptr || (!are_scores && inputs->queries != nullptr) ||
       !sums.Has(layer->layer)) {
     return Status();
   }
   KV_RETURN_IF_ERROR(
       sums.CheckUpTo(layer->layer, call.sequence.logical_length()));
   *plane = sums.PlaneOf(layer->layer);
-  inputs->attention_sums = plane;
+  rows = plane;
   inputs->n_sum_heads = call.plan.SumRowsOf(call.plan.layer(layer->layer));
   layer->score.n_summed = sums.CountOf(layer->layer);
   return Status();
@@ -131,7 +134,7 @@ Status CheckSignal(EvictCall& call) {
                                     : call.sequence.logical_length();
     LayerInputs inputs = call.inputs()[layer.layer];
     kvevict_plane observed;
-    KV_RETURN_IF_ERROR(FindObservedSums(call, &layer, &inputs, &observed));
+    KV_RETURN_IF_ERROR(FindObserved(call, &layer, &inputs, &observed));
     const bool by_queries = IsScoredByQueries(call.plan, inputs);
     Status status;
     if (call.plan.ReadsRows() || by_queries) {

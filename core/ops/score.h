@@ -59,7 +59,8 @@ struct FloatRows {
 
 // Adds the attention that a layer's slots received from a chunk to its sums.
 struct AddSumsJob {
-  FloatRows from;           // [n_from, slots with the chunk's]
+  // [n_from, slots with the chunk's], or with only_new [n_from, n_new]
+  FloatRows from;
   uint32_t n_from = 0;      // a multiple of n_rows
   uint32_t first_from = 0;  // if `from` is a ring: the first row to add
   float* sums = nullptr;    // [n_rows, AddSumsArgs::stride]
@@ -83,6 +84,8 @@ struct AddSumsArgs {
   uint32_t pool;
   kvevict_reduce reduce;
   bool clears = false;  // sets slots after the chunk's, up to the stride, to 0
+  // Slots before the chunk's stay as they are, and `from` does not have them.
+  bool only_new = false;
   // The rows in the ring of `from` and that of `sums`; 0: it is no ring.
   uint32_t from_ring = 0;
   uint32_t sums_ring = 0;

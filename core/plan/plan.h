@@ -76,7 +76,7 @@ struct PlanLayer {
   // The bytes that one position takes in the query rows of all layers before.
   uint64_t query_bytes_before;
   uint64_t q_heads_before;
-  uint64_t sum_rows_before;  // in attention sums
+  uint64_t sum_rows_before;  // in sums
 
   float softmax_scale() const;
   // Bytes of one position's query rows.
@@ -204,8 +204,13 @@ class Plan {
   uint32_t QueryRingRows() const {
     return policy_.window.count + draft_tokens_;
   }
-  // True if the policy scores by attention that a sequence may add up.
-  bool ObservesSums() const { return signal().Needs(kSums); }
+  // True if the policy scores by attention that a sequence may add up, or by
+  // the caller's scores, which it may keep with the slots as if they were sums
+  // of one call each.
+  bool ObservesSums() const {
+    return signal().Needs(kSums) || ObservesScores();
+  }
+  bool ObservesScores() const { return signal().Needs(kScores); }
   // The rows in memory for each row of sums. With single calls the first is
   // their sum.
   uint32_t RowsPerSum() const {
@@ -258,7 +263,7 @@ class Plan {
   bool ReadsLse() const { return !context().backend().on_host; }
   // Bytes of the query rows of all layers, followed by log-sum-exps.
   CheckedSize QueryMemory(CheckedSize* out_lse_offset) const;
-  // Bytes of the attention sums of all layers.
+  // Bytes of the sums of all layers.
   CheckedSize SumMemory() const;
   // n_tokens is the longest layer's, in 1 .. max_tokens.
   WorkspaceNeeds WorkspaceFor(kvevict_operation operation,

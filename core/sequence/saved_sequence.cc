@@ -6,9 +6,12 @@
 //   per layer: u32 number   u32 n_lists   u32 tail position   u32 flags
 //              u32 slots of the prompt
 //              unless kAsBefore: u32 counts[n_lists], i32 positions per list
+//   version 2, per layer: u32 n_kv_heads, or 0 without scores   u32 position at
+//              which they end   f32 scores of each KV head's slots up to there
 #include "core/sequence/saved_sequence.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "core/crc32.h"
@@ -18,9 +21,11 @@ namespace {
 
 constexpr uint8_t kMagic[8] = {'K', 'V', 'E', 'V', 'S', 'E', 'Q', 0x1A};
 constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersionWithScores = 2;  // follow the layers
 constexpr size_t kCrcBegin = 16;
 constexpr size_t kHeaderBytes = 40;
 constexpr size_t kLayerBytes = 20;
+constexpr size_t kScoresBytes = 8;  // of each layer, before its scores
 
 enum LayerFlags : uint32_t {
   kMerged = 1,    // rows may have been merged
@@ -35,6 +40,20 @@ bool IsAsBefore(const Sequence& sequence, uint32_t l) {
   const LayerSlots& before = sequence.slots()[l - 1];
   return slots.n_kept > 0 && slots.n_kept == before.n_kept &&
          slots.kept_offset == before.kept_offset;
+}
+
+bool HasScores(const Sequence& sequence) {
+  for (uint32_t l = 0; l < sequence.plan().n_layers(); ++l) {
+    if (sequence.sums().ScoresEnd(sequence.slots(), l) > 0) return true;
+  }
+  return false;
+}
+
+// The slots of a KV head that have a score if those up to position `end` do.
+// No token that came later has been evicted.
+uint32_t ScoredSlots(const Sequence& sequence, uint32_t l, uint32_t kv_head,
+                     uint32_t end) {
+  return sequence.Stored(l, kv_head) - (sequence.logical_length() - end);
 }
 
 class Writer {
@@ -70,6 +89,7 @@ class Reader {
     const uint64_t low = U32();
     return low | uint64_t{U32()} << 32;
   }
+  void Skip(size_t n_bytes) { data_ = data_.subspan(n_bytes); }
   bool ok() const { return ok_; }
   size_t n_left() const { return data_.size(); }
 
@@ -77,6 +97,25 @@ class Reader {
   std::span<const uint8_t> data_;
   bool ok_ = true;
 };
+
+// Reads all scores into `row`, one KV head after the other, and writes them.
+Status SaveScores(const Sequence& sequence, std::span<float> row, Writer* out) {
+  const SumTable& sums = sequence.sums();
+  for (uint32_t l = 0; l < sequence.plan().n_layers(); ++l) {
+    const uint32_t end = sums.ScoresEnd(sequence.slots(), l);
+    const uint32_t n_heads = sequence.plan().layer(l).geometry.n_kv_heads;
+    out->U32(end == 0 ? 0 : n_heads);
+    out->U32(end);
+    for (uint32_t h = 0; end > 0 && h < n_heads; ++h) {
+      const uint32_t n = ScoredSlots(sequence, l, h, end);
+      KV_RETURN_IF_ERROR(sums.ReadRow(sequence.stream(), l, h, n, row.data()));
+      for (const float score : row.first(n)) {
+        out->U32(std::bit_cast<uint32_t>(score));
+      }
+    }
+  }
+  return Status();
+}
 
 Status SaveLayer(const Sequence& sequence, uint32_t l, Writer* out) {
   const PlanLayer& layer = sequence.plan().layer(l);
@@ -105,7 +144,7 @@ Status SaveLayer(const Sequence& sequence, uint32_t l, Writer* out) {
 
 // ---- Loading ----
 
-Status CheckHeader(std::span<const uint8_t> data) {
+Status CheckHeader(std::span<const uint8_t> data, uint32_t* out_version) {
   if (data.size() < kHeaderBytes) {
     return InvalidArgument("data_len %zu < %zu of the least saved sequence",
                            data.size(), kHeaderBytes);
@@ -114,9 +153,10 @@ Status CheckHeader(std::span<const uint8_t> data) {
     return InvalidArgument("data does not begin with a saved sequence's magic");
   }
   Reader header(data.subspan(sizeof kMagic));
-  if (const uint32_t version = header.U32(); version != kVersion) {
-    return InvalidArgument("data: version %u, but this library reads %u",
-                           version, kVersion);
+  *out_version = header.U32();
+  if (*out_version != kVersion && *out_version != kVersionWithScores) {
+    return InvalidArgument("data: version %u, but this library reads %u and %u",
+                           *out_version, kVersion, kVersionWithScores);
   }
   const uint32_t saved_crc = header.U32();
   if (const uint64_t n_bytes = header.U64(); n_bytes != data.size()) {
@@ -182,6 +222,43 @@ Status LoadLayer(const Plan& plan, uint32_t l, uint32_t logical, Reader* in,
   return Status();
 }
 
+// Reads the scores of all layers, whose lists have been read. They go to
+// `sequence`, which has these lists; if it is NULL they are only checked. `row`
+// has room for a KV head's.
+Status LoadScores(const Plan& plan, std::span<const LayerPositions> layers,
+                  uint32_t logical, Reader* in, std::span<float> row,
+                  Sequence* sequence) {
+  for (uint32_t l = 0; l < plan.n_layers(); ++l) {
+    const PlanLayer& layer = plan.layer(l);
+    const uint32_t tail = layers[l].tail_position;
+    const uint32_t n_rows = in->U32();
+    const uint32_t end = in->U32();
+    if (n_rows == 0 && end == 0) continue;
+    if (n_rows != layer.geometry.n_kv_heads) {
+      return InvalidArgument(
+          "data: layer %u has scores of %u KV heads, but the plan's has %u",
+          layer.number, n_rows, layer.geometry.n_kv_heads);
+    }
+    if (end == 0 || end < tail || end > logical) return Malformed(layer);
+    for (uint32_t h = 0; h < n_rows; ++h) {
+      const PositionList& list = layers[l].lists[layer.n_lists == 1 ? 0 : h];
+      const size_t n = list.size() + (end - tail);
+      if (n > in->n_left() / sizeof(float)) return Malformed(layer);
+      if (sequence == nullptr) {
+        in->Skip(n * sizeof(float));
+        continue;
+      }
+      for (float& score : row.first(n)) {
+        score = std::bit_cast<float>(in->U32());
+      }
+      KV_RETURN_IF_ERROR(sequence->sums().WriteRow(
+          sequence->stream(), l, h, static_cast<uint32_t>(n), row.data()));
+    }
+    if (sequence != nullptr) sequence->sums().RestoreScores(l, end);
+  }
+  return Status();
+}
+
 }  // namespace
 
 size_t SavedBytes(const Sequence& sequence) {
@@ -196,12 +273,28 @@ size_t SavedBytes(const Sequence& sequence) {
       n += sizeof(uint32_t) + n_kept * sizeof(int32_t);
     }
   }
+  if (!HasScores(sequence)) return n;
+  for (uint32_t l = 0; l < sequence.plan().n_layers(); ++l) {
+    n += kScoresBytes;
+    const uint32_t end = sequence.sums().ScoresEnd(sequence.slots(), l);
+    const uint32_t n_heads = sequence.plan().layer(l).geometry.n_kv_heads;
+    for (uint32_t h = 0; end > 0 && h < n_heads; ++h) {
+      n += ScoredSlots(sequence, l, h, end) * sizeof(float);
+    }
+  }
   return n;
 }
 
 Status SaveSequence(const Sequence& sequence, std::span<uint8_t> out) {
   const uint32_t n_layers = sequence.plan().n_layers();
-  // All that can fail runs before the first byte is written.
+  const bool has_scores = HasScores(sequence);
+  // All that can fail runs before the first byte is written, except for copies
+  // of scores from a device that breaks down.
+  Array<float> row(sequence.plan().context());
+  if (has_scores) {
+    KV_RETURN_IF_ERROR(
+        row.AllocateUncleared("scores", sequence.plan().max_tokens()));
+  }
   for (uint32_t l = 0; l < n_layers; ++l) {
     SlotPositions positions;
     KV_RETURN_IF_ERROR(sequence.HostPositions(l, &positions));
@@ -209,6 +302,9 @@ Status SaveSequence(const Sequence& sequence, std::span<uint8_t> out) {
   Writer layers(out.data() + kHeaderBytes);
   for (uint32_t l = 0; l < n_layers; ++l) {
     KV_RETURN_IF_ERROR(SaveLayer(sequence, l, &layers));
+  }
+  if (has_scores) {
+    KV_RETURN_IF_ERROR(SaveScores(sequence, {row.data(), row.size()}, &layers));
   }
   std::copy(std::begin(kMagic), std::end(kMagic), out.begin());
   Writer rest(out.data() + kCrcBegin);
@@ -218,14 +314,15 @@ Status SaveSequence(const Sequence& sequence, std::span<uint8_t> out) {
   rest.U32(sequence.prompt().n_tokens());
   rest.U32(sequence.prompt().round());
   Writer checks(out.data() + sizeof kMagic);
-  checks.U32(kVersion);
+  checks.U32(has_scores ? kVersionWithScores : kVersion);
   checks.U32(Crc32(out.subspan(kCrcBegin)));
   return Status();
 }
 
 Status LoadSequence(Sequence* sequence, std::span<const uint8_t> data) {
   const Plan& plan = sequence->plan();
-  KV_RETURN_IF_ERROR(CheckHeader(data));
+  uint32_t version = 0;
+  KV_RETURN_IF_ERROR(CheckHeader(data, &version));
   Reader in(data.subspan(kCrcBegin + sizeof(uint64_t)));
   const uint32_t n_layers = in.U32();
   const uint32_t logical = in.U32();
@@ -253,6 +350,13 @@ Status LoadSequence(Sequence* sequence, std::span<const uint8_t> data) {
     KV_RETURN_IF_ERROR(
         LoadLayer(plan, l, logical, &in, &room, positions.layers()));
   }
+  Reader scores = in;
+  Array<float> row(plan.context());
+  if (version == kVersionWithScores) {
+    KV_RETURN_IF_ERROR(
+        LoadScores(plan, positions.layers(), logical, &in, {}, nullptr));
+    KV_RETURN_IF_ERROR(row.AllocateUncleared("scores", plan.max_tokens()));
+  }
   if (!in.ok() || in.n_left() > 0) {
     return InvalidArgument("data does not end with its last layer");
   }
@@ -261,7 +365,12 @@ Status LoadSequence(Sequence* sequence, std::span<const uint8_t> data) {
     return Prefixed(status, "data: ");
   }
   sequence->RestorePrompt(positions.layers(), n_prompt, round);
-  return Status();
+  if (version != kVersionWithScores || !plan.ObservesScores() ||
+      !sequence->sums().has_memory()) {
+    return Status();
+  }
+  return LoadScores(plan, positions.layers(), logical, &scores,
+                    {row.data(), row.size()}, sequence);
 }
 
 }  // namespace kvevict

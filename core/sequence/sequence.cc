@@ -254,7 +254,6 @@ Status Sequence::CheckQueries(uint32_t layer, uint32_t n_rows,
                      : inputs.n_query_rows == 0 ? "n_query_rows 0, all slots:"
                                                 : "n_query_rows";
   const uint32_t number = plan().layer(layer).number;
-  const LayerSlots& slots = slots_[layer];
   const ListCounts tokens = slots_.HostTokens(layer);
   for (uint32_t list = 0; list < plan().layer(layer).n_lists; ++list) {
     if (n_rows <= tokens.Of(list)) continue;
@@ -262,9 +261,7 @@ Status Sequence::CheckQueries(uint32_t layer, uint32_t n_rows,
                            n_rows, tokens.Of(list));
   }
   if (observed) KV_RETURN_IF_ERROR(ring_.CheckWindow(layer, logical_length()));
-  if (slots.stored - slots.n_kept + slots.n_kept_in_row >= n_rows) {
-    return Status();
-  }
+  if (slots_.CountInRow(layer) >= n_rows) return Status();
   SlotPositions positions;
   KV_RETURN_IF_ERROR(HostPositions(layer, &positions));
   bool whole = true;

@@ -103,8 +103,8 @@ LayerSlots SlotTable::SlotsOf(uint32_t layer, const LayerPositions& positions,
     const auto n = static_cast<uint32_t>(listed.size());
     slots.is_ragged = slots.is_ragged || (list > 0 && n != slots.n_kept);
     slots.n_kept = std::max(slots.n_kept, n);
-    slots.n_kept_in_row =
-        std::min(slots.n_kept_in_row, CountInRow(listed, slots.tail_position));
+    slots.n_kept_in_row = std::min(
+        slots.n_kept_in_row, kvevict::CountInRow(listed, slots.tail_position));
   }
   slots.stored = slots.n_kept + (logical - slots.tail_position);
   return slots;
@@ -435,8 +435,8 @@ Status SlotTable::Commit(Stream stream, std::span<const LayerOutcome> layers,
     map.keep = KeepLists::Packed(nullptr, n_lists(l), map.slots.n_kept);
     if (layer.loses) {
       map.keep = layer.keep;
+      slots.n_kept_in_row = std::min({n_in_row, layer.n_keep, CountInRow(l)});
       slots.stored = slots.n_kept = layer.n_keep;
-      slots.n_kept_in_row = std::min(n_in_row, layer.n_keep);
       slots.tail_position = logical_;
       slots.is_ragged = AreUneven(l);
       slots.is_merged = slots.is_merged || plan_.merge().Merges();

@@ -55,6 +55,12 @@ class SlotTable {
 
   uint32_t logical_length() const { return logical_; }
   const LayerSlots& operator[](uint32_t layer) const { return layers_[layer]; }
+  // How many last tokens every list of a layer holds at least. They may hold
+  // more.
+  uint32_t CountInRow(uint32_t layer) const {
+    const LayerSlots& l = layers_[layer];
+    return l.stored - l.n_kept + l.n_kept_in_row;
+  }
   // Slots in use per list, in device memory and in host memory.
   ListCounts DeviceTokens(uint32_t layer) const;
   ListCounts HostTokens(uint32_t layer) const;

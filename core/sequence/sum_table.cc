@@ -51,6 +51,7 @@ bool SumTable::IsLike(const SumTable& other) const {
   const Policy& a = plan_.policy();
   const Policy& b = other.plan_.policy();
   return plan_.ObservesSums() && other.plan_.ObservesSums() &&
+         plan_.ObservesScores() == other.plan_.ObservesScores() &&
          plan_.max_tokens() == other.plan_.max_tokens() && a.sums == b.sums &&
          a.sum_pool == b.sum_pool && a.sum_last == b.sum_last &&
          a.group == b.group;
@@ -147,7 +148,7 @@ Status SumTable::AdvanceNext(Stream stream,
     const uint32_t first = layers[i].layer;
     for (n = 0; i + n < layers.size(); ++n) {
       const LayerInputs& next = layers[i + n];
-      if (next.attention_sums == nullptr || next.layer != first + n) break;
+      if (RowsIn(next) == nullptr || next.layer != first + n) break;
     }
     if (n == 0) continue;
     KV_RETURN_IF_ERROR(context.backend().advance_counts(
@@ -163,33 +164,66 @@ float* SumTable::RowsOf(uint32_t layer) const {
 
 // ---- Adding sums ----
 
+Status SumTable::CheckFollows(const SlotTable& slots, uint32_t layer,
+                              const QueryChunk& chunk) const {
+  const ObservedRange& known = observed_[layer];
+  const uint32_t first = chunk.first_position;
+  const bool again = plan_.ObservesScores() && first < known.end;
+  if (!known.empty() && known.end != first && !again) {
+    return InvalidArgument(
+        "%s of positions [%u, %u): rows from %u on do not follow", RowsName(),
+        known.begin, known.end, first);
+  }
+  if (again) {
+    const uint32_t n_in_row = slots.CountInRow(layer);
+    if (int64_t{slots.logical_length()} - first <= n_in_row) return Status();
+    return InvalidArgument(
+        "scores from position %u on cannot be given again: only the last %u of "
+        "%u tokens are sure to be held",
+        first, n_in_row, slots.logical_length());
+  }
+  const uint32_t tail = slots[layer].tail_position;
+  if (!plan_.ObservesScores()) {
+    if (first + chunk.n_rows >= tail) return Status();
+    return InvalidArgument(
+        "rows up to position %u end before the last eviction, at %u",
+        first + chunk.n_rows, tail);
+  }
+  // Every slot needs a score.
+  if (!known.empty() || (first == 0 && tail == 0)) return Status();
+  if (tail == 0) {
+    return InvalidArgument(
+        "rows from %u on: scores begin with the token of position 0", first);
+  }
+  return InvalidArgument(
+      "tokens before position %u have no scores and some of them were evicted: "
+      "scores can begin only where none was",
+      tail);
+}
+
 // Slots are found by the rows' positions, since the rows' tokens may have been
 // appended or not.
 Status SumTable::FindJob(const SlotTable& slots, const LayerInputs& inputs,
                          const QueryChunk& chunk, AddSumsJob* out) const {
   const uint32_t l = inputs.layer;
   const PlanLayer& layer = plan_.layer(l);
-  const ObservedRange& known = observed_[l];
-  const uint32_t end = chunk.first_position + chunk.n_rows;
-  if (!known.empty() && known.end != chunk.first_position) {
-    return InvalidArgument(
-        "sums are of the queries of positions [%u, %u): rows from %u on do not "
-        "follow",
-        known.begin, known.end, chunk.first_position);
-  }
-  if (end < slots[l].tail_position) {
-    return InvalidArgument(
-        "rows up to position %u end before the last eviction, at %u", end,
-        slots[l].tail_position);
-  }
-  const int64_t n_slots =
-      int64_t{slots[l].stored} + end - slots.logical_length();
+  KV_RETURN_IF_ERROR(CheckFollows(slots, l, chunk));
+  const int64_t n_slots = int64_t{slots[l].stored} + chunk.first_position +
+                          chunk.n_rows - slots.logical_length();
   if (n_slots > plan_.max_tokens()) {
-    return InvalidArgument("sums of %lld slots > max_tokens %u",
+    return InvalidArgument("%s of %lld slots > max_tokens %u",
+                           plan_.ObservesScores() ? "scores" : "sums",
                            static_cast<long long>(n_slots), plan_.max_tokens());
   }
-  KV_RETURN_IF_ERROR(FindChunkSums(plan_, layer, static_cast<uint32_t>(n_slots),
-                                   inputs, &out->from, &out->n_from));
+  if (plan_.ObservesScores()) {
+    out->n_from = layer.geometry.n_kv_heads;
+    KV_RETURN_IF_ERROR(
+        FindChunkScores(layer, chunk.n_rows, inputs, &out->from));
+  } else {
+    KV_RETURN_IF_ERROR(FindChunkSums(plan_, layer,
+                                     static_cast<uint32_t>(n_slots), inputs,
+                                     &out->from, &out->n_from));
+  }
   out->sums = RowsOf(l);
   out->n_rows = plan_.SumRowsOf(layer);
   out->n_lists = layer.n_lists;
@@ -200,7 +234,7 @@ Status SumTable::FindJob(const SlotTable& slots, const LayerInputs& inputs,
                     : ListCounts(slots[l].stored, slots.LengthsOf(l), 2);
   out->tokens.most += ahead;
   out->tokens.more = ahead;
-  out->begins = known.empty() && out->tokens.most != 0;
+  out->begins = observed_[l].empty() && out->tokens.most != 0;
   if (!KeepsCalls()) return Status();
   out->begins = true;
   if (device_next_.data() == nullptr) {
@@ -218,7 +252,7 @@ Status SumTable::CheckAdd(const SlotTable& slots,
   if (!plan_.ObservesSums() || chunk.n_rows == 0) return Status();
   KV_RETURN_IF_ERROR(CheckPositions(chunk));
   for (const LayerInputs& inputs : layers) {
-    if (inputs.attention_sums == nullptr) continue;
+    if (RowsIn(inputs) == nullptr) continue;
     KV_RETURN_IF_ERROR(memory_.CheckIsThere());
     AddSumsJob job;
     if (Status status = FindJob(slots, inputs, chunk, &job); !status.ok()) {
@@ -241,12 +275,13 @@ Status SumTable::Add(Stream stream, const SlotTable& slots,
   args.stride = plan_.max_tokens();
   args.pool = KeepsCalls() ? 1 : policy.sum_pool;
   args.clears = KeepsCalls();
+  args.only_new = plan_.ObservesScores();
   args.sums_ring = n_ring();
   args.reduce =
       policy.sums == SumRows::kLayer ? KVEVICT_REDUCE_SUM : policy.group;
   size_t n = 0;
   for (size_t i = 0; i < layers.size(); ++i) {
-    if (layers[i].attention_sums != nullptr) {
+    if (RowsIn(layers[i]) != nullptr) {
       KV_RETURN_IF_ERROR(FindJob(slots, layers[i], chunk, &jobs[n++]));
     }
     if (n == 0 || (n < kAddedAtOnce && i + 1 < layers.size())) continue;
@@ -256,8 +291,12 @@ Status SumTable::Add(Stream stream, const SlotTable& slots,
   }
   KV_RETURN_IF_ERROR(AdvanceNext(stream, layers));
   for (const LayerInputs& inputs : layers) {
-    if (inputs.attention_sums == nullptr) continue;
-    observed_[inputs.layer].Add(chunk.first_position, chunk.n_rows, INT32_MAX);
+    if (RowsIn(inputs) == nullptr) continue;
+    ObservedRange& range = observed_[inputs.layer];
+    const uint32_t end = range.end;
+    range.Add(chunk.first_position, chunk.n_rows, INT32_MAX);
+    // Scores that are given again leave those behind them.
+    if (plan_.ObservesScores()) range.end = std::max(range.end, end);
     if (KeepsCalls()) {
       CountCall(inputs.layer, chunk.first_position + chunk.n_rows);
     }
@@ -309,10 +348,10 @@ Status SumTable::CheckNotAhead(uint32_t logical) const {
   for (uint32_t l = 0; l < observed_.size(); ++l) {
     if (!Has(l) || observed_[l].end <= logical) continue;
     return InvalidArgument(
-        "layer %u: sums are of the queries of positions [%u, %u), but %u "
-        "tokens "
-        "have been seen: append the others first",
-        plan_.layer(l).number, observed_[l].begin, observed_[l].end, logical);
+        "layer %u: %s of positions [%u, %u), but %u tokens have been seen: "
+        "append the others first",
+        plan_.layer(l).number, RowsName(), observed_[l].begin, observed_[l].end,
+        logical);
   }
   return Status();
 }
@@ -321,9 +360,8 @@ Status SumTable::CheckUpTo(uint32_t layer, uint32_t logical) const {
   const ObservedRange& known = observed_[layer];
   if (known.end == logical) return Status();
   return InvalidArgument(
-      "layer %u: sums are of the queries of positions [%u, %u), but %u tokens "
-      "have been seen",
-      plan_.layer(layer).number, known.begin, known.end, logical);
+      "layer %u: %s of positions [%u, %u), but %u tokens have been seen",
+      plan_.layer(layer).number, RowsName(), known.begin, known.end, logical);
 }
 
 kvevict_plane SumTable::PlaneOf(uint32_t layer) const {
@@ -389,6 +427,36 @@ Status SumTable::Move(Stream stream, const SlotTable& slots,
     n = 0;
   }
   return Status();
+}
+
+// ---- Saved scores ----
+
+uint32_t SumTable::ScoresEnd(const SlotTable& slots, uint32_t layer) const {
+  if (!plan_.ObservesScores() || !Has(layer)) return 0;
+  return std::min(observed_[layer].end, slots.logical_length());
+}
+
+Status SumTable::ReadRow(Stream stream, uint32_t layer, uint32_t row,
+                         uint32_t n, float* out) const {
+  if (n == 0) return Status();
+  const Context& context = plan_.context();
+  return context.backend().read(
+      context, stream, RowsOf(layer) + uint64_t{row} * plan_.max_tokens(),
+      n * sizeof(float), out);
+}
+
+Status SumTable::WriteRow(Stream stream, uint32_t layer, uint32_t row,
+                          uint32_t n, const float* scores) const {
+  if (n == 0) return Status();
+  const Context& context = plan_.context();
+  return context.backend().write(
+      context, stream, scores, n * sizeof(float),
+      RowsOf(layer) + uint64_t{row} * plan_.max_tokens());
+}
+
+void SumTable::RestoreScores(uint32_t layer, uint32_t end) {
+  observed_[layer] = ObservedRange();
+  observed_[layer].end = end;
 }
 
 // ---- Restoring sums ----

@@ -1,7 +1,8 @@
-// The attention that every slot has received, added up step by step: a row of
-// f32 for each KV head, query head or layer. Rows move with the slots. If the
-// policy wants the sum of the last calls only, there is a row for each of these
-// calls until the layer's next eviction.
+// A number for every slot that moves with it: a row of f32 for each KV head,
+// query head or layer. It is the attention that the slot has received, added up
+// step by step, or the score that the caller gave its token. If the policy
+// wants the sum of the last calls only, there is a row for each of these calls
+// until the layer's next eviction.
 #ifndef KVEVICT_CORE_SEQUENCE_SUM_TABLE_H_
 #define KVEVICT_CORE_SEQUENCE_SUM_TABLE_H_
 
@@ -21,7 +22,7 @@
 namespace kvevict {
 
 // Holds sums while it has memory for them. Does nothing if the plan's policy
-// does not score by sums.
+// scores by neither.
 class SumTable {
  public:
   explicit SumTable(const Plan& plan);  // must outlive this
@@ -43,7 +44,7 @@ class SumTable {
   // Records rows that a graph has added.
   void Replayed(uint32_t first_position, uint32_t n_rows);
 
-  // Adds a chunk's attention. `layers` ascend.
+  // Adds a chunk's attention, or the scores of its tokens. `layers` ascend.
   Status CheckAdd(const SlotTable& slots, std::span<const LayerInputs> layers,
                   const QueryChunk& chunk) const;
   Status Add(Stream stream, const SlotTable& slots,
@@ -81,6 +82,18 @@ class SumTable {
               std::span<const LayerOutcome> layers, bool are_saved,
               std::span<uint8_t> scratch);
 
+  // For a saved sequence, which has the scores that are of stored tokens. The
+  // position at which those of a layer end; 0: it has none.
+  uint32_t ScoresEnd(const SlotTable& slots, uint32_t layer) const;
+  // Copies the first `n` scores of a row from or to host memory. Both wait for
+  // the device.
+  Status ReadRow(Stream stream, uint32_t layer, uint32_t row, uint32_t n,
+                 float* out) const;
+  Status WriteRow(Stream stream, uint32_t layer, uint32_t row, uint32_t n,
+                  const float* scores) const;
+  // Follows WriteRow(): the scores of a layer are of the tokens up to `end`.
+  void RestoreScores(uint32_t layer, uint32_t end);
+
   // Whether sums change when a layer gets back slots that it lost when there
   // were n_tokens.
   bool ComeBack(uint32_t layer, uint32_t n_tokens) const {
@@ -106,6 +119,17 @@ class SumTable {
     ObservedRange before;   // queries of calls that count no more
   };
 
+  // The rows of a chunk that the policy scores by; NULL if none are given.
+  const kvevict_plane* RowsIn(const LayerInputs& inputs) const {
+    return plan_.ObservesScores() ? inputs.scores : inputs.attention_sums;
+  }
+  // What they are, in messages.
+  const char* RowsName() const {
+    return plan_.ObservesScores() ? "scores are of the tokens"
+                                  : "sums are of the queries";
+  }
+  Status CheckFollows(const SlotTable& slots, uint32_t layer,
+                      const QueryChunk& chunk) const;
   Status FindJob(const SlotTable& slots, const LayerInputs& inputs,
                  const QueryChunk& chunk, AddSumsJob* out) const;
   float* RowsOf(uint32_t layer) const;

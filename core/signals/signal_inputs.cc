@@ -76,6 +76,12 @@ Status CheckGiven(const char* name, const kvevict_plane* plane,
         "observed, but the policy scores by %s",
         name, signal.text);
   }
+  if (signal.Needs(kScores)) {
+    return InvalidArgument(
+        "inputs.%s is NULL and no scores were observed, but the policy scores "
+        "by %s",
+        name, signal.text);
+  }
   return InvalidArgument("inputs.%s is NULL, but the policy scores by %s", name,
                          signal.text);
 }
@@ -172,6 +178,12 @@ Status FindChunkSums(const Plan& plan, const PlanLayer& layer, uint32_t n_slots,
   }
   return FindRows("attention_sums", *inputs.attention_sums,
                   {*out_n_heads, n_slots, 1}, out);
+}
+
+Status FindChunkScores(const PlanLayer& layer, uint32_t n_rows,
+                       const LayerInputs& inputs, FloatRows* out) {
+  return FindRows("scores", *inputs.scores,
+                  {layer.geometry.n_kv_heads, n_rows, 1}, out);
 }
 
 Status FindInputs(const Plan& plan, const PlanLayer& layer, uint32_t n_tokens,

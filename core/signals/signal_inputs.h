@@ -49,6 +49,10 @@ Status FindChunkSums(const Plan& plan, const PlanLayer& layer, uint32_t n_slots,
                      const LayerInputs& inputs, FloatRows* out,
                      uint32_t* out_n_heads);
 
+// The same for the scores of a chunk's n_rows tokens.
+Status FindChunkScores(const PlanLayer& layer, uint32_t n_rows,
+                       const LayerInputs& inputs, FloatRows* out);
+
 // Checks the other inputs that the plan's signal reads for a layer of n_tokens
 // slots, and writes where they are.
 Status FindInputs(const Plan& plan, const PlanLayer& layer, uint32_t n_tokens,

@@ -26,6 +26,11 @@ class RandomRow {
 // steps of 2^-26 ln 2. It is above 0.
 float Exponential(uint32_t bits);
 
+// 2^(-age / half_life), but at least 2^-kMostHalvings: what is left of a score.
+// It never rises with age. half_life > 0, age < 2^31.
+constexpr uint32_t kMostHalvings = 126;
+float DecayFactor(uint32_t age, uint32_t half_life);
+
 }  // namespace kvevict
 
 #endif  // KVEVICT_CORE_SIGNALS_SIGNALS_H_

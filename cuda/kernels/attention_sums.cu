@@ -45,6 +45,7 @@ KV_KERNEL(add_sums, AddSumsParams, kAddSumsThreads, 1) {
           : CountOf(p.tokens, layer.first_count, list, 0) + p.more;
   uint32_t n = n_before + p.n_new;
   if (n > p.stride) n = p.stride;
+  const uint32_t first = p.only_new != 0 ? n_before : 0;
   const uint64_t from =
       layer.from + uint64_t{row} * p.n_terms * p.head_stride * sizeof(float);
   const uint32_t sums_row =
@@ -52,15 +53,16 @@ KV_KERNEL(add_sums, AddSumsParams, kAddSumsThreads, 1) {
   const uint64_t sums =
       layer.sums + uint64_t{sums_row} * p.stride * sizeof(float);
   const uint32_t n_written = p.clears != 0 ? p.stride : n;
-  for (uint32_t slot = blockIdx.x * kAddSumsThreads + threadIdx.x;
+  for (uint32_t slot = first + blockIdx.x * kAddSumsThreads + threadIdx.x;
        slot < n_written; slot += gridDim.x * kAddSumsThreads) {
     if (slot >= n) {
       StoreGlobal(sums + uint64_t{slot} * sizeof(float), 0.0f);
       continue;
     }
-    float most = ReduceAt(p, from, layer.first_from, slot);
+    float most = ReduceAt(p, from, layer.first_from, slot - first);
     for (uint32_t i = 1; i < p.pool && i < n - slot; ++i) {
-      most = Larger(most, ReduceAt(p, from, layer.first_from, slot + i));
+      most =
+          Larger(most, ReduceAt(p, from, layer.first_from, slot - first + i));
     }
     const uint64_t at = sums + uint64_t{slot} * sizeof(float);
     const bool is_old = layer.begins == 0 && slot < n_before;

@@ -35,6 +35,8 @@ struct AddSumsParams {
   uint32_t clears;     // slots after the chunk's become 0
   uint32_t from_ring;  // rows of the ring `from`; 0: it is no ring
   uint32_t sums_ring;
+  uint32_t only_new;  // `from` has the chunk's slots alone; others stay
+  uint32_t reserved;
   AddSumsLayer layers[kMaxLayers];
 };
 static_assert(sizeof(AddSumsParams) <= 4096);

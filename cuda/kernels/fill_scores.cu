@@ -5,6 +5,7 @@
 // thread owns one slot. Rows are KV heads, or with sum_scores also query heads.
 #include "fill_scores.h"
 
+#include "decay.cuh"
 #include "device.cuh"
 #include "random.cuh"
 #include "slots.cuh"
@@ -54,8 +55,15 @@ KV_KERNEL(caller_scores, FillScoresParams, kFillThreads, 1) {
   const uint64_t head = blockIdx.y;
   const uint32_t slot = blockIdx.x * kFillThreads + threadIdx.x;
   if (slot >= TokensOf(p, layer, blockIdx.y)) return;
-  const uint32_t bits = LoadGlobal<uint32_t>(
+  uint32_t bits = LoadGlobal<uint32_t>(
       layer.rows + (head * p.head_stride + slot) * sizeof(float));
+  if (p.half_life != 0) {
+    const uint32_t position = static_cast<uint32_t>(
+        PositionOf(layer.slots, p.kept, p.n_lists == 1 ? 0 : blockIdx.y, slot));
+    const float score = ToFloat<kF32>(bits) *
+                        DecayFactor(layer.n_seen - 1 - position, p.half_life);
+    memcpy(&bits, &score, sizeof(bits));
+  }
   StoreGlobal(layer.scores + (head * layer.n_tokens + slot) * sizeof(float),
               bits);
 }

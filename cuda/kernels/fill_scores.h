@@ -13,7 +13,7 @@ struct FillScoresLayer {
   uint32_t n_tokens;
   uint32_t layer;  // random: the layer that draws
   int32_t first_token_count;
-  // sums: tokens so far; each slot saw those from its position on
+  // caller, sums: tokens so far; each slot saw those from its position on
   uint32_t n_seen;
 };
 static_assert(sizeof(FillScoresLayer) == 56);
@@ -36,8 +36,8 @@ struct FillScoresParams {
   // sums: if not 0, sums are of the last n_query_rows queries, each of which
   // saw the slots up to its own. n_seen and positions do not matter then.
   uint32_t n_query_rows;
-  uint32_t n_summed;  // sums are of at most this many last queries
-  uint32_t reserved;
+  uint32_t n_summed;   // sums are of at most this many last queries
+  uint32_t half_life;  // caller: of scores, in tokens; 0: they do not decay
   FillScoresLayer layers[kMaxLayers];
 };
 static_assert(sizeof(FillScoresParams) <= 4096);

@@ -162,7 +162,6 @@ Test(plan, workspace_to_observe_is_that_of_the_rows) {
   static const char* const kOthers[] = {"none",
                                         "streaming-llm:budget=100",
                                         "random",
-                                        "custom",
                                         "knorm",
                                         "keydiff",
                                         "q-filter",
@@ -187,10 +186,13 @@ Test(plan, workspace_to_observe_is_that_of_the_rows) {
                  0, "%s", kOthers[i]);
     kvevict_plan_destroy(plan);
   }
-  plan = PlanOf(&geometry, "h2o");
-  cr_expect_eq(test_workspace(plan, KVEVICT_OPERATION_OBSERVE, 0).best_bytes,
-               (size_t)4 * layer.n_kv_heads * kMaxTokens * sizeof(float));
-  kvevict_plan_destroy(plan);
+  static const char* const kPerSlot[] = {"h2o", "custom"};
+  for (int i = 0; i < 2; ++i) {
+    plan = PlanOf(&geometry, kPerSlot[i]);
+    cr_expect_eq(test_workspace(plan, KVEVICT_OPERATION_OBSERVE, 0).best_bytes,
+                 (size_t)4 * layer.n_kv_heads * kMaxTokens * sizeof(float));
+    kvevict_plan_destroy(plan);
+  }
 }
 
 Test(plan, workspace_query_refuses_bad_arguments) {

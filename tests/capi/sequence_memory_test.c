@@ -192,9 +192,8 @@ Test(sequence_memory, is_asked_for_where_it_is_missing) {
 
 Test(sequence_memory, of_queries_is_not_needed_where_nothing_reads_them) {
   static const char* const kOthers[] = {"none", "streaming-llm:budget=60",
-                                        "random:sink=0,budget=60",
-                                        "custom:sink=0,budget=60"};
-  for (int i = 0; i < 4; ++i) {
+                                        "random:sink=0,budget=60"};
+  for (int i = 0; i < 3; ++i) {
     const test_model_spec spec = test_small_model(kOthers[i]);
     test_model* m = test_model_create(&spec, (test_random){1});
     cr_expect_eq(ToObserve(m->plan), 0);

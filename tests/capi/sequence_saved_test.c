@@ -26,6 +26,17 @@ static test_model* Evicted(const char* policy, const uint32_t* head_budgets) {
   return m;
 }
 
+/* The same with scores, of which the last tokens have none. */
+static test_model* Scored(const char* policy) {
+  test_model* m = ModelOf(policy, NULL);
+  EXPECT_OK(test_model_give_scores(m, 0, 100));
+  test_model_append(m, 100);
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  EXPECT_OK(test_model_give_scores(m, 100, 5));
+  test_model_append(m, 7);
+  return m;
+}
+
 /* Computes CRC-32 bit by bit as the standard does. */
 static uint32_t Crc32(const uint8_t* bytes, size_t n) {
   uint32_t crc = 0xFFFFFFFFu;
@@ -90,6 +101,49 @@ Test(sequence_saved, the_bytes_are_these_on_any_machine) {
   test_model_destroy(m);
 }
 
+/* Bytes of a sequence without scores are as before. */
+Test(sequence_saved, scores_follow_the_layers) {
+  test_model* m = ModelOf("custom:budget=2,sink=0", NULL);
+  test_model_append(m, 4);
+  const test_saved without = test_save(m->sequence);
+  cr_expect_eq(without.n_bytes, kHeader + 2 * (kLayer + 8));
+  cr_expect_eq(without.data[8], 1);
+  EXPECT_OK(test_model_give_scores(m, 0, 4));
+  EXPECT_OK(test_model_evict(m, NULL, NULL));
+  EXPECT_OK(test_model_give_scores(m, 4, 3)); /* two are of tokens to come */
+  test_model_append(m, 1);
+  const test_saved saved = test_save(m->sequence);
+  const size_t layers = kHeader + 2 * (kLayer + 2 * (4 + 2 * 4));
+  cr_assert_eq(saved.n_bytes, layers + 2 * (8 + 2 * 3 * 4));
+  cr_expect_eq(saved.data[8], 2);
+  const uint8_t* at = saved.data + layers;
+  for (uint32_t l = 0; l < 2; ++l) {
+    const uint8_t fields[8] = {2, 0, 0, 0, 5, 0, 0, 0};
+    cr_expect(memcmp(at, fields, 8) == 0, "layer %u", l);
+    at += 8;
+    for (uint32_t h = 0; h < 2; ++h) {
+      int32_t positions[3];
+      test_model_positions(m, l, h, positions);
+      for (uint32_t i = 0; i < 3; ++i, at += 4) {
+        const float score = test_model_score(l, h, (uint32_t)positions[i]);
+        uint32_t bits;
+        memcpy(&bits, &score, 4);
+        uint8_t expected[4];
+        PutU32(expected, bits);
+        cr_expect(memcmp(at, expected, 4) == 0, "layer %u, head %u, %u", l, h,
+                  i);
+      }
+    }
+  }
+  EXPECT_OK(Load(m, &saved));
+  ExpectUnchanged(m, &saved);
+  EXPECT_OK(Load(m, &without));
+  ExpectUnchanged(m, &without);
+  free(without.data);
+  free(saved.data);
+  test_model_destroy(m);
+}
+
 Test(sequence_saved, save_says_how_much_and_refuses_less) {
   test_model* m = Evicted("snapkv:budget=60,window=8,scope=head", NULL);
   const test_saved saved = test_save(m->sequence);
@@ -119,9 +173,7 @@ Test(sequence_saved, save_says_how_much_and_refuses_less) {
   test_model_destroy(m);
 }
 
-Test(sequence_saved, every_damaged_bit_is_seen) {
-  test_model* m = Evicted("streaming-llm:budget=60,sink=4", kBudgets);
-  test_model* other = ModelOf("streaming-llm:budget=60,sink=4", kBudgets);
+static void ExpectDamageSeen(test_model* m, test_model* other) {
   test_model_append(other, 33);
   const test_saved before = test_save(other->sequence);
   test_saved saved = test_save(m->sequence);
@@ -150,8 +202,14 @@ Test(sequence_saved, every_damaged_bit_is_seen) {
   test_model_destroy(m);
 }
 
-Test(sequence_saved, every_truncation_is_seen) {
-  test_model* m = Evicted("streaming-llm:budget=60,sink=4", kBudgets);
+Test(sequence_saved, every_damaged_bit_is_seen) {
+  static const char* const kPlain = "streaming-llm:budget=60,sink=4";
+  static const char* const kScored = "custom:budget=20,sink=2";
+  ExpectDamageSeen(Evicted(kPlain, kBudgets), ModelOf(kPlain, kBudgets));
+  ExpectDamageSeen(Scored(kScored), ModelOf(kScored, NULL));
+}
+
+static void ExpectTruncationSeen(test_model* m) {
   const test_saved saved = test_save(m->sequence);
   for (size_t n = 0; n <= saved.n_bytes + 8; ++n) {
     if (n == saved.n_bytes) continue;
@@ -166,6 +224,11 @@ Test(sequence_saved, every_truncation_is_seen) {
   ExpectUnchanged(m, &saved);
   free(saved.data);
   test_model_destroy(m);
+}
+
+Test(sequence_saved, every_truncation_is_seen) {
+  ExpectTruncationSeen(Evicted("streaming-llm:budget=60,sink=4", kBudgets));
+  ExpectTruncationSeen(Scored("custom:budget=20,sink=2"));
 }
 
 Test(sequence_saved, what_does_not_fit_the_plan_is_named) {
@@ -202,8 +265,27 @@ Test(sequence_saved, what_does_not_fit_the_plan_is_named) {
   CHANGED(second + 20, 59, "does not end with its last");
   CHANGED(second + 28, 3, "layer 1: list 0: positions[1]");
   CHANGED(second + 28, UINT32_MAX, "layer 1: list 0: positions[0] -1");
+  EXPECT_OK(Load(m, &saved));
+  free(saved.data);
+  test_model_destroy(m);
+  m = Scored("custom:budget=20,sink=2");
+  saved = test_save(m->sequence);
+  /* A head's list has 20 tokens, and 25 scores. */
+  uint8_t* const scores =
+      saved.data + kHeader + 2 * (kLayer + 2 * (4 + 20 * 4));
+  uint8_t* const last = scores + 8 + 2 * 25 * 4;
+  CHANGED(saved.data + 8, 3, "version 3", "reads 1 and 2");
+  CHANGED(saved.data + 8, 1, "does not end with its last layer");
+  CHANGED(scores, 1, "layer 0 has scores of 1 KV heads", "plan's has 2");
+  CHANGED(last, 0, "layer 1 has scores of 0 KV heads");
+  CHANGED(scores + 4, 0, "layer 0 contradicts itself");
+  CHANGED(last + 4, 99, "layer 1 contradicts itself"); /* the tail is 100 */
+  CHANGED(last + 4, 108, "layer 1 contradicts itself");
+  CHANGED(last + 4, 106, "layer 1 contradicts itself"); /* cut off */
+  CHANGED(last + 4, 104, "does not end with its last layer");
 #undef CHANGED
   EXPECT_OK(Load(m, &saved));
+  ExpectUnchanged(m, &saved);
   free(saved.data);
   test_model_destroy(m);
 }
@@ -213,9 +295,10 @@ Test(sequence_saved, what_does_not_fit_the_plan_is_named) {
 Test(sequence_saved, forged_bytes_are_errors_or_make_sense) {
   test_random random = test_random_start("forged sequences");
   uint32_t n_loaded = 0;
-  for (int kind = 0; kind < 3; ++kind) {
+  for (int kind = 0; kind < 4; ++kind) {
     test_model* m =
         kind == 0   ? Evicted("streaming-llm:budget=60,sink=4", kBudgets)
+        : kind == 3 ? Scored("custom:budget=9,sink=2")
         : kind == 1 ? Evicted("snapkv:budget=60,window=8,scope=model", NULL)
                     : Evicted("snapkv:budget=60,window=8,scope=layer", NULL);
     const test_saved saved = test_save(m->sequence);

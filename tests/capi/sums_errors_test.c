@@ -165,7 +165,7 @@ Test(sums, of_too_few_rows_or_slots_are_refused) {
                  "attention_sums");
   inputs.attention_sums = NULL;
   EXPECT_INVALID(kvevict_sequence_observe(m->sequence, &shown, 1, 1, 0, NULL),
-                 "none of queries, row_lse and attention_sums");
+                 "none of queries, row_lse, attention_sums and scores");
   test_model_destroy(m);
 }
 

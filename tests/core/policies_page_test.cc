@@ -32,19 +32,6 @@ std::string RowOf(const std::vector<std::string>& lines,
   return {};
 }
 
-Test(policies_page, has_every_policy) {
-  const std::vector<std::string> lines = ReadLines();
-  for (const PolicyInfo& policy : Policies()) {
-    const std::string row = RowOf(lines, policy.name);
-    const std::string defaults = *policy.defaults == '\0'
-                                     ? ""
-                                     : "`" + std::string(policy.defaults) + "`";
-    cr_expect(row.find("| " + defaults) != row.npos &&
-                  row.find(policy.paper) != row.npos,
-              "%s: the row is '%s'", policy.name, row.c_str());
-  }
-}
-
 // The row says what it reproduces, what it fixes, and what the source does with equal
 // scores.
 Test(policies_page, has_every_preset) {

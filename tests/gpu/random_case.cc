@@ -180,6 +180,9 @@ oracle_policy DrawPolicy(Random* random, uint32_t max_tokens) {
     p.split = ORACLE_SPLIT_UNIFORM;
   }
   p.seed = random->Bits();
+  if (kind == ORACLE_CUSTOM && random->OneOf(2)) {
+    p.half_life = random->In(1, 100);
+  }
   // Norms round otherwise on either side. Scores lent to the twin do not depend on
   // them.
   const bool lends = LendsScores(p);

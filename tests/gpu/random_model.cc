@@ -60,7 +60,7 @@ bool RandomModel::MakePlans() {
   sequence_ = CreateSequence(plan_.get());
   twin_ = CreateSequence(twin_plan_.get());
   observes_ = by_attention() && case_.observes;
-  observes_sums_ = takes_sums() && case_.observes;
+  observes_sums_ = (takes_sums() || takes_scores()) && case_.observes;
   EndObserving();
   caches_.resize(g.n_layers);
   for (uint32_t l = 0; l < g.n_layers; ++l) {
@@ -260,13 +260,16 @@ void RandomModel::EndObserving() {
   Check(kvevict_sequence_end_observing(sequence()));
 }
 
-// Observes the attention of the next n tokens, whose slots count.
+// Observes the attention of the next n tokens, whose slots count, or their scores.
+// A sequence that started from gaps cannot be given scores.
 void RandomModel::ObserveSums(uint32_t first, uint32_t n) {
   std::vector<float> sums;
   for (uint32_t l = 0; l < geometry().n_layers; ++l) {
     if (!IsFull(l)) continue;
-    const uint32_t n_heads = geometry().layer(l).n_q_heads;
-    const uint32_t stride = Stored(l) + n + random_.In(0, 3);
+    const uint32_t n_heads =
+        takes_scores() ? n_kv_heads(l) : geometry().layer(l).n_q_heads;
+    const uint32_t n_before = takes_scores() ? 0 : Stored(l);
+    const uint32_t stride = n_before + n + random_.In(0, 3);
     sums.resize(size_t{n_heads} * stride);
     for (float& v : sums) v = static_cast<float>(random_.In(0, 999)) / 1024.0f;
     const Buffer device(gpu_, sums.size() * sizeof(float));
@@ -276,15 +279,19 @@ void RandomModel::ObserveSums(uint32_t first, uint32_t n) {
     plane.head_dim = 1;
     plane.head_stride_bytes = static_cast<int64_t>(stride * sizeof(float));
     kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
-    inputs.attention_sums = &plane;
+    (takes_scores() ? inputs.scores : inputs.attention_sums) = &plane;
     inputs.n_sum_heads = n_heads;
     const kvevict_observation shown = {sizeof(shown), l, &inputs};
     plane.data = device.address();
-    Check(kvevict_sequence_observe(sequence(), &shown, 1, n, first,
-                                   NextStream()));
+    const kvevict_status status =
+        kvevict_sequence_observe(sequence(), &shown, 1, n, first, NextStream());
+    if (!takes_scores()) Check(status);
     Synchronize();  // the rows go
     plane.data = reinterpret_cast<uintptr_t>(sums.data());
-    Check(kvevict_sequence_observe(twin(), &shown, 1, n, first, nullptr));
+    if (kvevict_sequence_observe(twin(), &shown, 1, n, first, nullptr) !=
+        status) {
+      throw std::runtime_error("only one side is given scores");
+    }
   }
 }
 
@@ -307,6 +314,10 @@ void RandomModel::Append(uint32_t n) {
   }
   Check(kvevict_sequence_append(sequence(), n, NextStream()));
   Check(kvevict_sequence_append(twin(), n, nullptr));
+  if (takes_scores() && observes_sums_ && random_.OneOf(3)) {  // given again
+    const uint32_t back = random_.In(1, std::min(Logical(), 20u));
+    ObserveSums(Logical() - back, random_.In(1, back));
+  }
 }
 
 void RandomModel::Decode(uint32_t n) {

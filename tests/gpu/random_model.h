@@ -91,6 +91,7 @@ class RandomModel {
   bool observes() const { return observes_; }
   bool observes_sums() const { return observes_sums_; }
   bool takes_sums() const { return policy().kind == ORACLE_H2O; }
+  bool takes_scores() const { return policy().kind == ORACLE_CUSTOM; }
   // Whether at least the twin takes scores or sums.
   bool takes_rows() const {
     return takes_sums() || twin_policy_.kind == ORACLE_CUSTOM;

@@ -1,10 +1,12 @@
-// Attention sums that sequences add up, on the GPU and on the CPU.
+// Attention sums that sequences add up, and scores that they keep, on the GPU and
+// on the CPU.
 #include <fmt/format.h>
 
 #include <memory>
 #include <random>
 #include <utility>
 
+#include "kvevict/batch.h"
 #include "kvevict/experimental.h"
 #include "tests/gpu/checks.h"
 #include "tests/gpu/evictable.h"
@@ -18,12 +20,15 @@ constexpr uint32_t kPrompt = 90;
 constexpr uint32_t kSumSteps = 20;
 constexpr uint32_t kCallSteps = 30;
 
-// Rows of a layer that an attention kernel writes to their own place.
+// Rows of a layer that an attention kernel, or a gate, writes to their own place.
 class Attention {
  public:
-  Attention(const Gpu& gpu, const Shape& shape, uint32_t n_rows, uint64_t seed)
+  // are_scores: rows are scores of KV heads.
+  Attention(const Gpu& gpu, const Shape& shape, uint32_t n_rows, uint64_t seed,
+            bool are_scores = false)
       : shape_(shape),
         n_rows_(n_rows),
+        are_scores_(are_scores),
         stride_(shape.n_tokens + kRoomForDecoding),
         random_(seed),
         host_(size_t{shape.n_layers} * n_rows * stride_),
@@ -52,7 +57,7 @@ class Attention {
       planes[l].head_stride_bytes =
           static_cast<int64_t>(stride_ * sizeof(float));
       inputs[l] = KVEVICT_SIGNAL_INPUTS_INIT;
-      inputs[l].attention_sums = &planes[l];
+      (are_scores_ ? inputs[l].scores : inputs[l].attention_sums) = &planes[l];
       inputs[l].n_sum_heads = n_rows_;
       shown[l] = {sizeof(kvevict_observation), l, &inputs[l]};
     }
@@ -63,6 +68,7 @@ class Attention {
  private:
   const Shape shape_;
   const uint32_t n_rows_;
+  const bool are_scores_;
   const uint32_t stride_;
   std::mt19937_64 random_;
   std::vector<float> host_;
@@ -167,7 +173,8 @@ class CallTwins {
         twin_(gpu, SmallShape(), effort.seed),
         cpu_(nullptr, &twin_, policy),
         side_(&gpu, &twin_, policy),
-        attention_(gpu, SmallShape(), 2, effort.seed),
+        are_scores_(cpu_.policy().kind == ORACLE_CUSTOM),
+        attention_(gpu, SmallShape(), 2, effort.seed, are_scores_),
         report_(report) {}
 
   void Reset() {
@@ -252,13 +259,38 @@ class CallTwins {
     Compare();
     return true;
   }
+  // Each side goes on with what the other saved.
+  void Load() {
+    const std::vector<uint8_t> saved = Save(cpu_);
+    const std::vector<uint8_t> of_gpu = Save(side_);
+    report_->FailIf(saved != of_gpu, "the sides save different bytes");
+    for (const Side* one : {&cpu_, &side_}) {
+      const std::vector<uint8_t>& other = one == &cpu_ ? of_gpu : saved;
+      Check(kvevict_sequence_load(one->sequence(), other.data(), other.size(),
+                                  one->stream()));
+    }
+    Compare();
+  }
+  bool are_scores() const { return are_scores_; }
   uint32_t Stored() const { return cpu_.Stored(0); }
 
  private:
+  static std::vector<uint8_t> Save(const Side& side) {
+    size_t n = 0;
+    Check(kvevict_sequence_save(side.sequence(), nullptr, 0, &n));
+    std::vector<uint8_t> data(n);
+    Check(kvevict_sequence_save(side.sequence(), data.data(), n, nullptr));
+    return data;
+  }
+
   kvevict_status Observe(const Side& one, uint32_t n) const {
     return attention_.Observe(one, &one == &side_, n, KVEVICT_POSITION_NEXT);
   }
   void Compare() {
+    if (are_scores_) {  // heads may hold different numbers
+      ExpectSame(gpu_, cpu_, side_, SmallShape(), report_);
+      return;
+    }
     ExpectSamePositions(cpu_, side_, twin_, report_);
     ExpectLengths(gpu_, side_, twin_, report_);
   }
@@ -267,14 +299,15 @@ class CallTwins {
   Twin twin_;
   Side cpu_;
   Side side_;
+  const bool are_scores_;
   Attention attention_;
   Report* report_;
   std::unique_ptr<Graph> step_;
   bool is_counted_ = false;
 };
 
-// Calls by themselves, and blocks kept by diversity. A graph recorded once runs
-// between chunks, trims, evictions, and evictions that are taken back.
+// Calls by themselves, and blocks kept by diversity, or scores. A graph recorded once
+// runs between chunks, trims, evictions, and evictions that are taken back.
 void CheckCalls(const Gpu& gpu, const Effort& effort, const std::string& policy,
                 bool shows_prompt, Report* report) {
   CallTwins calls(gpu, effort, policy, report);
@@ -307,6 +340,9 @@ void CheckCalls(const Gpu& gpu, const Effort& effort, const std::string& policy,
       case 3:
       case 4:
         n_evicted += calls.Evict();
+        break;
+      case 5:
+        if (calls.are_scores()) calls.Load();
         break;
       default:
         break;
@@ -373,6 +409,13 @@ void CheckSums(const Gpu& gpu, const Effort& effort, Report* report) {
                       shows_prompt ? "" : ", begun in a graph"),
           [&] { CheckCalls(gpu, effort, policy, shows_prompt, report); });
     }
+  }
+  for (const char* const policy :
+       {"custom:budget=40,sink=1,recent=4,half_life=30",
+        "custom:sink=1,recent=6,heads=threshold,threshold=0.6",
+        "custom:budget=0.4,sink=2,scope=layer,over=max"}) {
+    report->Check(fmt::format("sums: scores given once, {}", policy),
+                  [&] { CheckCalls(gpu, effort, policy, true, report); });
   }
   report->Check("sums: the first ones are not captured",
                 [&] { CheckBegin(gpu, report); });

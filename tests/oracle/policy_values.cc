@@ -49,6 +49,7 @@ void ForEachField(const Visitor& on, Values& p) {
   on.Number("tau2", p.tau2);
   on.Number("lazy", p.lazy);
   on.Number("seed", p.seed);
+  on.Number("half_life", p.half_life);
   on.Number("block", p.block);
   on.Word("ranks", p.ranks);
   on.Word("of", p.of);

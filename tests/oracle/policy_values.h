@@ -118,6 +118,7 @@ typedef struct oracle_policy {
   uint32_t beta;
   double tau1, tau2, lazy;
   uint64_t seed;
+  uint32_t half_life;
   uint32_t block;
   bool ranks;
   int of;

@@ -80,7 +80,8 @@ public sealed unsafe partial class KvSequence : IDisposable
 
     /// <summary>
     /// Shows the query rows of one chunk, for one layer or many, and remembers the last ones; or the attention
-    /// weights of the chunk, which are added up.
+    /// weights of the chunk, which are added up; or the scores of its tokens for the policy <c>custom</c>, which then
+    /// live with their slots.
     /// </summary>
     /// <remarks>
     /// Any split of a prompt into chunks leaves the same rows behind. Showing earlier positions again replaces them and
@@ -200,8 +201,9 @@ public sealed unsafe partial class KvSequence : IDisposable
         for (int i = 0; i < observations.Length; ++i)
         {
             ref readonly KvObservation observation = ref observations[i];
+            // Scores are of the chunk's rows, attention of all slots.
             int slotCount = observation.Inputs.AttentionSums.Region.Address == 0
-                                ? 0
+                                ? rowCount
                                 : HeldWith(observation.Layer, firstPosition, rowCount);
             NativeInputs.Write(nativePlanes + i, nativeInputs + i, observation.Inputs with { QueryRows = 0 },
                                _plan.Geometry.Of(observation.Layer), rowCount, slotCount, _plan.Context,

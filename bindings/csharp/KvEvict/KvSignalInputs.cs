@@ -17,7 +17,8 @@ public readonly partial record struct KvSignalInputs
 
     /// <summary>
     /// Policy <c>custom</c>: floats [KV heads, slots held] with one element per row, such as
-    /// <c>KvPlane.HeadMajor(scores, slots, 1)</c>.
+    /// <c>KvPlane.HeadMajor(scores, slots, 1)</c>. A sequence that observes those of a chunk's tokens, [KV heads, rows],
+    /// keeps them with their slots.
     /// </summary>
     public KvPlane Scores { get; init; }
 
@@ -74,7 +75,9 @@ public readonly partial record struct KvSignalInputs
 
 /// <summary>What a layer shows of one chunk of tokens.</summary>
 /// <param name="Layer">Below the number of layers.</param>
-/// <param name="Inputs">Queries, their log-sum-exps, or both, or their attention weights; copied.</param>
+/// <param name="Inputs">
+/// Queries, their log-sum-exps, or both, or their attention weights, or the scores of the chunk's tokens; copied.
+/// </param>
 public readonly partial record struct KvObservation(int Layer, KvSignalInputs Inputs);
 
 // The native planes of a layer's inputs. The inputs point to them, so they must not move.

@@ -120,7 +120,7 @@ export declare class Sequence extends Handle {
   /** From here on queries that observe() shows are kept. */
   beginObserving(): this;
   endObserving(): void;
-  /** Shows queries or attention sums of nRows tokens, of layers in ascending order. */
+  /** Shows queries, attention sums or scores of nRows tokens, of layers in ascending order. */
   observe(observations: s.Observation[], nRows: number, firstPosition?: number): void;
   /** The engine has stored so many more rows in every layer. */
   append(nTokens: number): void;

@@ -22,7 +22,7 @@ export class Sequence extends Handle {
     this.module.check("kvevict_sequence_end_observing", this.address);
   }
 
-  // Shows queries or attention sums of nRows tokens: {layer, inputs} of layers, ascending.
+  // Shows queries, attention sums or scores of nRows tokens: {layer, inputs} of layers, ascending.
   observe(observations, nRows, firstPosition = constants.POSITION_NEXT) {
     this.module.with((args) => {
       this.module.check("kvevict_sequence_observe", this.address,

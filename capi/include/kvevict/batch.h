@@ -59,8 +59,8 @@ typedef struct kvevict_position_lists {
  * The lists say which token each slot holds, and the next token gets position
  * n_tokens. A list need not reach n_tokens. Trims are exact to lengths from
  * which on every list has all positions, and within the exact prefix. Query
- * memory and observed queries stay, sums are dropped. A layer's positions take
- * 8 bytes for each position up to its last missing one.
+ * memory and observed queries stay, sums and scores are dropped. A layer's
+ * positions take 8 bytes for each position up to its last missing one.
  *
  * @param[in] sequence    Non-NULL, of logical length 0: newly created or reset.
  * @param[in] layers      [n_layers] structs of one struct_size; those of layers
@@ -101,8 +101,8 @@ typedef struct kvevict_fork_options {
  * Creates a sequence that continues from the state of another, the source: a
  * beam, a sample of the same prompt, or, with another plan, the same request
  * under another policy. It gets the source's prompt, positions and lengths, on
- * host and device, and its observed queries or sums if the source observes. Its
- * report is empty. The caller copies or shares the cache.
+ * host and device, and its observed queries, sums or scores if the source
+ * observes. Its report is empty. The caller copies or shares the cache.
  *
  * Another plan must have the same context, and its geometry the same layers.
  * max_tokens may differ if all tokens fit, and so may the dtypes of K and V,
@@ -116,7 +116,8 @@ typedef struct kvevict_fork_options {
  * dropped tokens, as exactly as the source's plan counted. Observed queries are
  * copied if both plans score by queries with the same window and draft_tokens.
  * Sums are copied if both plans have the same rows of sums, computed alike, and
- * the same max_tokens. Otherwise the new sequence does not observe until
+ * the same max_tokens; scores if both policies are custom, with the same
+ * max_tokens. Otherwise the new sequence does not observe until
  * kvevict_sequence_begin_observing().
  *
  * @param[in]  sequence      Non-NULL. Not modified.
@@ -138,16 +139,20 @@ KVEVICT_API kvevict_status kvevict_sequence_fork(
  * Writes a sequence's positions, lengths and end of prompt as bytes that
  * kvevict_sequence_load() reads, in any process on any machine.
  *
- * The caller saves the cache. Observed queries, sums and the report are not
- * saved. The bytes have a magic, a version, their own length and a CRC-32. CUDA
- * waits as kvevict_sequence_position_of_slot() does.
+ * The caller saves the cache. Scores of policy custom are saved too; observed
+ * queries, sums and the report are not. The bytes have a magic, a version,
+ * their own length and a CRC-32. CUDA waits as
+ * kvevict_sequence_position_of_slot() does, and for scores also until they are
+ * copied.
  *
  * @param[in]  sequence  Non-NULL.
  * @param[out] data      NULL if data_capacity is 0.
  * @param[in]  data_capacity  Bytes of data; 0 asks for the length alone, which
  *                            does not wait.
  * @param[out] out_data_len   NULL, or receives the length: 40 bytes, 20 per
- *                            layer, 4 per list and at most 4 per slot.
+ *                            layer, 4 per list and at most 4 per slot; with
+ *                            scores 8 per layer and 4 per slot of each KV head
+ *                            more.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT if
  *         0 < data_capacity < length.
  */
@@ -160,11 +165,12 @@ KVEVICT_API kvevict_status kvevict_sequence_save(
  * lengths, the end of the prompt, and how far back a trim is exact.
  *
  * The sequence drops what it held and observed, and its report; query memory
- * stays. The saved sequence's plan may have had another policy, max_tokens or
- * device, but must have had the same layers with full caches and keep lists.
- * Lists of different lengths need a plan whose lists may differ, and scope
- * MODEL needs layers that hold the same tokens. Positions take memory as for
- * kvevict_sequence_start().
+ * stays. Saved scores return if the plan's policy is custom and the sequence
+ * observes. The saved sequence's plan may have had another policy, max_tokens
+ * or device, but must have had the same layers with full caches and keep lists,
+ * and as many KV heads if scores were saved. Lists of different lengths need a
+ * plan whose lists may differ, and scope MODEL needs layers that hold the same
+ * tokens. Positions take memory as for kvevict_sequence_start().
  *
  * @param[in] sequence  Non-NULL.
  * @param[in] data      Non-NULL, of any alignment.

@@ -217,7 +217,7 @@ enum kvevict_input KVEVICT_INT32 {
   KVEVICT_INPUT_VALUES = 1,  /**< v of the view; it can be scored. */
   KVEVICT_INPUT_QUERIES = 2, /**< Of the last tokens; non-causal: of all. */
   KVEVICT_INPUT_ROW_LSE = 3, /**< Log-sum-exps of these queries. */
-  KVEVICT_INPUT_SCORES = 4,  /**< The caller's scores. */
+  KVEVICT_INPUT_SCORES = 4,  /**< The caller's scores, given or observed. */
   KVEVICT_INPUT_ATTENTION_SUMS = 5,   /**< Attention that each slot received. */
   KVEVICT_INPUT_QUERY_MEAN = 6,       /**< Mean of the queries to come. */
   KVEVICT_INPUT_QUERY_COVARIANCE = 7, /**< Their covariance. */
@@ -595,9 +595,9 @@ KVEVICT_API kvevict_status kvevict_sequence_kept_slots(
 
 /**
  * Tells how many bytes an eviction now would need to be undone: K, V,
- * companions and sums (with sum_last the calls) of the evicted slots in all
- * layers and heads, their lists of slots, and up to 64 bytes per plane and
- * layer.
+ * companions and sums (with sum_last the calls) or scores of the evicted slots
+ * in all layers and heads, their lists of slots, and up to 64 bytes per plane
+ * and layer.
  *
  * It is 0 if every layer would be left alone. If scores decide how many tokens
  * a layer or head keeps, it counts the least that each may keep, so that no
@@ -711,9 +711,9 @@ typedef struct kvevict_sequence_memory {
   uint32_t n_listed;    /**< Row length of `positions`. */
   uint32_t n_sum_heads; /**< Rows of sums; 0 without. */
   /** f32 [n_sum_heads, sum_stride]: the observed attention that each slot
-   *  received, see kvevict_sequence_observe(). The address is fixed while the
-   *  sequence observes; 0 without sums, and with sum_last, which keeps single
-   *  calls. */
+   *  received, or with policy custom its score, see
+   *  kvevict_sequence_observe(). The address is fixed while the sequence
+   *  observes; 0 without sums, and with sum_last, which keeps single calls. */
   uint64_t sums;
   uint64_t sum_stride; /**< Elements from row to row. */
 } kvevict_sequence_memory;

@@ -945,7 +945,7 @@ enum kvevict_operation KVEVICT_INT32 {
    *  queries needs (window + draft_tokens) * n_q_heads rows of k_head_dim
    *  elements per layer, and on CUDA one float per row. h2o needs max_tokens
    *  floats per KV head, query head or layer (see `sums`), and sum_last times
-   *  more if that is set. Others need nothing. */
+   *  more if that is set; custom per KV head. Others need nothing. */
   KVEVICT_OPERATION_OBSERVE = 2
 };
 
@@ -1036,9 +1036,9 @@ typedef struct kvevict_signal_inputs {
    *  It saves h2o, and window attention on CUDA, the first of two passes over
    *  the keys. softmax=past and order=reduce-logits do not use it. */
   const kvevict_plane* row_lse;
-  /** Policy custom: f32 [n_kv_heads, slots held], head_dim 1, elements at
-   *  multiples of 4 bytes, tokens packed, rows of heads one after another; a
-   *  stride of 0 means packed. */
+  /** Policy custom: f32 [n_kv_heads, slots held, or rows observed], head_dim 1,
+   *  elements at multiples of 4 bytes, tokens packed, rows of heads one after
+   *  another; a stride of 0 means packed. */
   const kvevict_plane* scores;
   /* The planes below are f32 as well, packed within a head and aligned to 4
    * bytes, rows of heads one after another; strides of 0 as for scores. */
@@ -1409,12 +1409,12 @@ KVEVICT_API kvevict_status kvevict_sequence_reset(
     kvevict_sequence* sequence, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /**
- * Gives a sequence the memory for the query rows or sums that it observes.
+ * Gives a sequence the memory for the rows, sums or scores that it observes.
  *
  * For policies that score by queries, call it before the first row is observed,
  * and call kvevict_sequence_end_observing() after the eviction that uses the
- * rows. For h2o keep the memory as long as the sums are needed. The call does
- * nothing for other policies.
+ * rows. For h2o and custom keep it as long as the sums or scores are needed.
+ * The call does nothing for other policies.
  *
  * @param[in] sequence  Non-NULL, not observing yet.
  * @param[in] memory    A workspace of OBSERVE, see kvevict_plan_workspace(),
@@ -1431,8 +1431,8 @@ kvevict_sequence_begin_observing(kvevict_sequence* sequence, void* memory,
                                  size_t memory_bytes) KVEVICT_NOEXCEPT;
 
 /**
- * Drops query rows and sums and gives their memory back. It does nothing for a
- * sequence that does not observe.
+ * Drops query rows, sums and scores and gives their memory back. It does
+ * nothing for a sequence that does not observe.
  *
  * On CUDA all work that uses them must have run, evictions and graphs that
  * observe included: another sequence may get the memory at once.
@@ -1447,7 +1447,7 @@ typedef struct kvevict_observation {
   uint32_t struct_size;
   uint32_t layer; /**< Below n_layers. */
   /** queries, row_lse or both for the chunk's n_rows rows; or attention_sums,
-   *  summed over these rows. Copied. */
+   *  summed over these rows; or scores of their tokens. Copied. */
   const kvevict_signal_inputs* inputs;
 } kvevict_observation;
 
@@ -1455,7 +1455,7 @@ typedef struct kvevict_observation {
   { (uint32_t)sizeof(kvevict_observation), 0, 0 }
 
 /**
- * Shows the query rows of one chunk in some layers, or the attention they paid.
+ * Shows a chunk's query rows, the attention that they paid, or its scores.
  *
  * Window attention: the sequence remembers the last window + draft_tokens rows
  * of each layer, however the prompt is split into chunks. Showing earlier
@@ -1470,15 +1470,15 @@ typedef struct kvevict_observation {
  * is given neither attention_sums nor queries scores by these sums, which must
  * reach up to the last token. The first observed row may be any; from then on
  * no row may be left out. Sums cannot be taken back, so show speculative rows
- * only when they are accepted. With sum_last a trim drops the calls that
- * contain rows it takes back. A trim to the first row observed or below, a
+ * only when they are accepted. A trim to the first row observed or below, a
  * start, a load and a reset drop the sums. An eviction drops those of a layer
  * that loses tokens if they stop before the last token. A fork copies them.
+ * custom: scores, [n_kv_heads, n_rows], stay with the slots of the rows'
+ * tokens, from position 0 on. An eviction that is given no scores uses them.
  *
  * The call does nothing for other policies and for layers without a full cache.
- * Otherwise the sequence must be observing: see
- * kvevict_sequence_begin_observing(). Without sum_last CUDA cannot capture the
- * first sums after tokens that were not observed. docs/reference.md has more.
+ * Otherwise the sequence must be observing. Without sum_last CUDA cannot
+ * capture the first sums after unobserved tokens. docs/reference.md has more.
  *
  * @param[in] sequence          Non-NULL.
  * @param[in] observations      [observations_len], ascending by layer.
@@ -1486,8 +1486,8 @@ typedef struct kvevict_observation {
  * @param[in] n_rows            Rows of each layer; 0 does nothing.
  * @param[in] first_position    Position of row 0, or KVEVICT_POSITION_NEXT.
  * @param[in] stream            See kvevict_stream.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also if rows of sums
- *         leave a gap or have more slots than max_tokens);
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also if rows of sums or
+ *         scores leave a gap or have more slots than max_tokens);
  *         KVEVICT_ERROR_UNSUPPORTED (opaque queries).
  */
 KVEVICT_API kvevict_status kvevict_sequence_observe(
@@ -1564,8 +1564,8 @@ typedef struct kvevict_evict_options {
   const int32_t* protected_positions;
   size_t protected_positions_len;
   /** [n_layers]: what the policy's signal and weights read besides K and V.
-   *  Query rows, as for kvevict_score(), and attention_sums replace observed
-   *  ones; row_lse is read only with query rows. NULL: none. */
+   *  Query rows, as for kvevict_score(), attention_sums and scores replace
+   *  observed ones; row_lse is read only with query rows. NULL: none. */
   const kvevict_signal_inputs* inputs;
   size_t inputs_len; /**< = n_layers; 0 with NULL. */
   /** Memory on the context's device, aligned as a workspace, that receives the

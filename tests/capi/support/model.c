@@ -222,6 +222,32 @@ void test_model_observe(test_model* model, uint32_t first, uint32_t n) {
   }
 }
 
+float test_model_score(uint32_t layer, uint32_t head, uint32_t position) {
+  return (float)((position * 37 + head * 11 + layer * 5) % 101) / 8.0f - 6.0f;
+}
+
+kvevict_status test_model_give_scores(test_model* model, uint32_t first,
+                                      uint32_t n) {
+  const uint32_t n_heads = model->spec.n_kv_heads;
+  float* const scores = malloc((size_t)n_heads * n * sizeof *scores);
+  kvevict_status status = KVEVICT_OK;
+  for (uint32_t l = 0; status == KVEVICT_OK && l < model->spec.n_layers; ++l) {
+    for (uint32_t h = 0; h < n_heads; ++h) {
+      for (uint32_t i = 0; i < n; ++i) {
+        scores[h * n + i] = test_model_score(l, h, first + i);
+      }
+    }
+    const kvevict_plane plane = test_floats_plane(scores, n);
+    kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+    inputs.scores = &plane;
+    const kvevict_observation shown = {sizeof shown, l, &inputs};
+    status =
+        kvevict_sequence_observe(model->sequence, &shown, 1, n, first, NULL);
+  }
+  free(scores);
+  return status;
+}
+
 void test_model_step(test_model* model, uint32_t n) {
   test_model_observe(model, model->n_seen, n);
   test_model_append(model, n);

@@ -86,6 +86,12 @@ void test_model_append(test_model* model, uint32_t n);
 /* Observes the query rows of [first, first + n) in every layer. */
 void test_model_observe(test_model* model, uint32_t first, uint32_t n);
 
+/* Observes scores of [first, first + n) in every layer, for policy custom. They
+ * depend on layer, head and position alone. */
+float test_model_score(uint32_t layer, uint32_t head, uint32_t position);
+kvevict_status test_model_give_scores(test_model* model, uint32_t first,
+                                      uint32_t n);
+
 /* Observes and appends the next n tokens. */
 void test_model_step(test_model* model, uint32_t n);
 

@@ -1,4 +1,4 @@
-// Drawn scores have the bits of core/signals, the caller's are copied, and those
+// Drawn scores have the bits of core/signals, the caller's too where they decay, and those
 // from attention sums have the bits of the CPU's kernels.
 #include "cuda/kernels/fill_scores.cu"
 
@@ -107,17 +107,26 @@ void TestRandomScores() {
   }
 }
 
-void TestCallerScores() {
+// NaN has many bit patterns, so all count as one.
+uint32_t BitsOf(float v) {
+  return std::isnan(v) ? 0x7FC00000u : std::bit_cast<uint32_t>(v);
+}
+
+// Decaying scores have the bits of core/signals, others are copied.
+void TestCallerScores(uint32_t half_life) {
   Random random(TestSeed("fill_scores/caller"));
-  const std::vector<Layer> layers = SomeLayers(1, random);
+  const uint32_t n_lists = half_life == 7 ? kHeads : 1;
+  const std::vector<Layer> layers = SomeLayers(n_lists, random);
   const uint32_t head_stride = 513 + 7;
   std::vector<uint32_t> caller(kHeads * head_stride * layers.size());
   for (uint32_t& bits : caller) bits = static_cast<uint32_t>(random.Next());
   Rows rows = RowsFor(layers);
-  cuda::FillScoresParams p = ParamsFor(layers, 1, rows);
+  cuda::FillScoresParams p = ParamsFor(layers, n_lists, rows);
   p.head_stride = head_stride;
+  p.half_life = half_life;
   for (size_t l = 0; l < layers.size(); ++l) {
     p.layers[l].rows = Address(&caller[l * kHeads * head_stride]);
+    p.layers[l].n_seen = 3000 + static_cast<uint32_t>(l);
   }
   Run(cuda::caller_scores,
       {kBlocks, kHeads, static_cast<uint32_t>(layers.size())},
@@ -126,10 +135,22 @@ void TestCallerScores() {
     std::vector<uint32_t> expected;
     for (uint32_t h = 0; h < kHeads; ++h) {
       for (uint32_t s = 0; s < layers[l].n_tokens; ++s) {
-        expected.push_back(caller[(l * kHeads + h) * head_stride + s]);
+        uint32_t bits = caller[(l * kHeads + h) * head_stride + s];
+        if (half_life > 0) {
+          const int32_t position =
+              PositionOf(layers[l], n_lists == 1 ? 0 : h, s);
+          bits = BitsOf(std::bit_cast<float>(bits) *
+                        DecayFactor(p.layers[l].n_seen - 1 -
+                                        static_cast<uint32_t>(position),
+                                    half_life));
+        }
+        expected.push_back(bits);
       }
     }
-    ExpectSame(rows[l], expected, "caller_scores", 0);
+    for (uint32_t& bits : rows[l]) {
+      if (half_life > 0) bits = BitsOf(std::bit_cast<float>(bits));
+    }
+    ExpectSame(rows[l], expected, "caller_scores", half_life);
   }
 }
 
@@ -143,11 +164,6 @@ struct SumCase {
   uint32_t n_lists;
   uint32_t n_summed = INT32_MAX;
 };
-
-// NaN has many bit patterns, so all count as one.
-uint32_t BitsOf(float v) {
-  return std::isnan(v) ? 0x7FC00000u : std::bit_cast<uint32_t>(v);
-}
 
 std::vector<float> SomeSums(size_t n, Random& random) {
   constexpr float kRare[] = {0.0f, -0.0f, 1e-42f,
@@ -245,6 +261,8 @@ void TestSumScores() {
 
 int main() {
   kvevict::TestRandomScores();
-  kvevict::TestCallerScores();
+  for (const uint32_t half_life : {0u, 1u, 7u, 1000u, 1u << 31}) {
+    kvevict::TestCallerScores(half_life);
+  }
   kvevict::TestSumScores();
 }

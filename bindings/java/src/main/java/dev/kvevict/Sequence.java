@@ -187,7 +187,8 @@ public final class Sequence extends SequenceState {
    * Shows a layer's query rows of one chunk, their log-sum-exps, or both; the rows of the window are
    * remembered. Showing earlier positions again replaces them and forgets what came after
    * (rollback). Or the attention that the rows paid, which is added up: of rows that follow on those
-   * observed before.
+   * observed before. Or, for the policy custom, the scores of the chunk's tokens, which then live
+   * with their slots.
    *
    * @param layer the layer
    * @param shown rowCount rows; copied. Log-sum-exps may come with the queries or after them

@@ -85,8 +85,12 @@ final class SequenceArguments {
       long sequence, int i, int layer, SignalInputs shown, int rowCount, int firstPosition) {
     LayerGeometry shape = geometry.evicted(layer);
     shown.requireRows(rowCount, shape, layer);
-    if (shown.hasSums() && shape.kvHeads() > 0) {
-      shown.requireSlots(heldWith(sequence, layer, shape, rowCount, firstPosition), shape, layer);
+    if (shape.kvHeads() > 0) {
+      // Scores are of the chunk's rows, attention of all slots.
+      int slotCount = shown.hasSums()
+          ? heldWith(sequence, layer, shape, rowCount, firstPosition)
+          : rowCount;
+      shown.requireSlots(slotCount, shape, layer);
     }
     int at = OBSERVATIONS + i * Abi.Observation.SIZEOF;
     memory.putInt(at + Abi.Observation.STRUCT_SIZE, Abi.Observation.SIZEOF)

@@ -76,9 +76,10 @@ public final class SignalInputs extends SignalInputsFields<SignalInputs> {
   }
 
   /**
-   * Sets the scores of the policy custom.
+   * Sets the scores of the policy custom. A sequence that observes those of a chunk's tokens keeps
+   * them with their slots.
    *
-   * @param each [kvHeads, slots held] f32, headDim 1, tokens packed; or null
+   * @param each [kvHeads, slots held, or the chunk's rows] f32, headDim 1, tokens packed; or null
    * @return these inputs with the scores
    */
   public SignalInputs withScores(Plane each) {
