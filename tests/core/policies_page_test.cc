@@ -1,5 +1,4 @@
-// docs/policies.md has a row for every policy and preset that agrees with the
-// lists of core/.
+// docs/policies.md has a row for every preset that agrees with the list of core/.
 #include <criterion/criterion.h>
 
 #include <cstring>
@@ -7,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "core/policy/policy.h"
 #include "core/policy/policy_text.h"
 #include "tests/paths.h"
 
