@@ -80,8 +80,7 @@ KV_DEVICE void LoadHalves(const CacheRows& keys, uint32_t first,
 #pragma unroll(Tag::kIsPlain ? 4 : 1)
         for (uint32_t i = lane; i < n / Tag::kPer16; i += kLanes) {
           const Bytes16 words = LoadGlobal<Bytes16>(
-              mine.row.address +
-              uint64_t{first / Tag::kPer16 + i} * keys.wide);
+              mine.row.address + uint64_t{first / Tag::kPer16 + i} * keys.wide);
           float v[Tag::kPer16];
           Unpack(tag, mine.row, words, v);
           StoreHalves(v, mine.scale, to + i * Tag::kPer16 * 2);
@@ -118,7 +117,8 @@ struct NearCosines {
     const uint32_t lane = threadIdx.x % 32;
     // Rows 0-7 and 8-15, elements 0-7 and 8-15 of each.
     const uint8_t* const row =
-        rows + (threadIdx.x / 64 * 16 + lane % 16) * kHalfPitch + lane / 16 * 16;
+        rows + (threadIdx.x / 64 * 16 + lane % 16) * kHalfPitch +
+        lane / 16 * 16;
     // Columns 0-7, elements 0-7 and 8-15, then columns 8-15.
     const uint8_t* const column =
         columns +
@@ -151,13 +151,12 @@ struct NearPairs {
   float cosines[kMostPairs];  // after Compute()
 
   // Multiplies a tile. find_row(i) and find_column(i) return directions i. Rows
-  // may stay from call to call. columns has kHalfBytes, which may be read until
-  // the call.
+  // may stay from call to call. column_halves has kHalfBytes, which may be read
+  // until the call.
   template <class FindRow, class FindColumn>
   KV_DEVICE void MultiplyHalves(const CacheRows& keys, const FindRow& find_row,
                                 const FindColumn& find_column, bool has_rows,
-                                uint8_t* column_halves,
-                                NearCosines* products) {
+                                uint8_t* column_halves, NearCosines* products) {
     constexpr uint32_t kLanes = kCosineThreads / kCosineTile;
     const uint32_t key = threadIdx.x / kLanes;
     for (uint32_t i = 0; i < keys.head_dim; i += kHalfElements) {
@@ -173,8 +172,8 @@ struct NearPairs {
         }
       }
       BlockSync();
-      const uint32_t n = keys.head_dim - i < kHalfElements ? keys.head_dim - i
-                                                           : kHalfElements;
+      const uint32_t n =
+          keys.head_dim - i < kHalfElements ? keys.head_dim - i : kHalfElements;
       products->Add(row_halves, column_halves, PaddedHalves(n));
     }
   }

@@ -195,7 +195,6 @@ struct RedundancyRows {
       n_waiting = 0;
     };
     if (threadIdx.x == 0) near.n = 0;
-    BlockSync();
     forget();
     do {
       tile -= kCosineTile;
