@@ -224,6 +224,8 @@ inline Status CopyIn(const kvevict_signal_inputs* in, LayerInputs* out) {
   out->key_filter = inputs.key_filter;
   out->token_weights = inputs.token_weights;
   out->query_centers = inputs.query_centers;
+  out->reference_queries = inputs.reference_queries;
+  out->reference_positions = inputs.reference_positions;
   return Status();
 }
 

@@ -205,10 +205,10 @@ kvevict_status kvevict_policy_need(const kvevict_policy* policy,
                                    kvevict_need* out_need) noexcept {
   return Guard([&] {
     KV_RETURN_IF_ERROR(CheckPolicy(policy));
-    if (input < KVEVICT_INPUT_KEYS || input > KVEVICT_INPUT_QUERY_CENTERS) {
+    if (input < KVEVICT_INPUT_KEYS || input > KVEVICT_INPUT_REFERENCE_QUERIES) {
       return InvalidArgument("input %d is not in [0, %d]",
                              static_cast<int>(input),
-                             static_cast<int>(KVEVICT_INPUT_QUERY_CENTERS));
+                             static_cast<int>(KVEVICT_INPUT_REFERENCE_QUERIES));
     }
     KV_RETURN_IF_ERROR(CheckNotNull("out_need", out_need));
     *out_need = NeedOf(Core(policy), input);

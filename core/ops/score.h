@@ -92,6 +92,10 @@ struct ScoreJob {
   ListCounts tokens;                   // slots held, per KV head
   const kvevict_view* view = nullptr;  // if the signal reads keys
   QueryRows queries;                   // if it reads queries
+  // Queries of no token held, if the policy has them, and i32 [n_rows]
+  // positions of theirs; NULL: they see every slot.
+  QueryRows reference;
+  const int32_t* reference_positions = nullptr;
   // Natural sink logits [n_q_heads], which are part of the softmax and of its
   // log-sum-exps; NULL: none.
   const float* sinks = nullptr;

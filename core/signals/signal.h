@@ -34,6 +34,7 @@ enum SignalNeeds : uint32_t {
   kFilter = 1u << KVEVICT_INPUT_KEY_FILTER,
   kTokenWeights = 1u << KVEVICT_INPUT_TOKEN_WEIGHTS,
   kCenters = 1u << KVEVICT_INPUT_QUERY_CENTERS,
+  kReference = 1u << KVEVICT_INPUT_REFERENCE_QUERIES,
   // With kQueries: of every slot held, not only of an observation window.
   kAllQueries = 1u << 28,
   // The policy's `block`: tokens compared at once. If only taken, 0 means all.
