@@ -125,15 +125,15 @@ void ListRows(const Policy& policy, const ScoreJob& job, uint32_t head,
       add(n_past + w, n_past + w + 1, factor);
   }
   const double factor = RowFactor(policy, true);
-  const uint32_t list = job.slots.n_lists == 1 ? 0 : head;
+  const SlotPositions slots = ReferenceSlots(policy, job);
+  const uint32_t list = slots.n_lists == 1 ? 0 : head;
   for (uint32_t r = 0; r < job.reference.n_rows; ++r) {
     if (job.reference_positions == nullptr) {
       add(n, n, factor);
       continue;
     }
     const auto at = static_cast<uint32_t>(job.reference_positions[r]);
-    add(job.slots.FirstFrom(list, at, n), job.slots.FirstFrom(list, at + 1, n),
-        factor);
+    add(slots.FirstFrom(list, at, n), slots.FirstFrom(list, at + 1, n), factor);
   }
 }
 

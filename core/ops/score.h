@@ -125,6 +125,12 @@ struct ScoreJob {
   float* masses = nullptr;
 };
 
+// The positions by which reference queries see slots. Keys that are rotated at
+// every eviction lie at the positions of their slots.
+inline SlotPositions ReferenceSlots(const Policy& policy, const ScoreJob& job) {
+  return policy.rotate != 0 ? SlotPositions() : job.slots;
+}
+
 // Computes one signal's scores for every token. There is a row per KV head, or
 // per query head if shaping needs them apart.
 struct ScoreArgs {
