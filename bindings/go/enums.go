@@ -50,6 +50,8 @@ const (
 	InputTokenWeights Input = 9
 	// Queries' statistics before RoPE.
 	InputQueryCenters Input = 10
+	// Queries of no token held.
+	InputReferenceQueries Input = 11
 )
 
 // Need: whether a policy reads an input.

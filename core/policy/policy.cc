@@ -261,7 +261,8 @@ bool WindowScores(const Policy& p) {
 }
 
 uint32_t ScoringRows(const Policy& p) {
-  return (WindowScores(p) ? p.window.count : 0) + p.reference;
+  const bool alone = p.reference > 0 && p.reference_weight == 1.0;
+  return (alone ? 0 : p.window.count) + p.reference;
 }
 
 double RowFactor(const Policy& p, bool is_reference) {

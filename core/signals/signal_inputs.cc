@@ -121,16 +121,22 @@ Status FindReference(const Plan& plan, const PlanLayer& layer,
   out->reference = QueryRows();
   out->reference_positions = nullptr;
   if (!HasReference(policy)) {
-    if (inputs.reference_queries == nullptr) return Status();
+    if (inputs.reference_queries == nullptr && inputs.n_reference_rows == 0) {
+      return Status();
+    }
     return InvalidArgument(
-        "inputs.reference_queries are given, but policy %s has %s",
-        InfoOf(policy.kind).name,
+        "inputs.n_reference_rows %u of reference_queries, but policy %s has %s",
+        inputs.n_reference_rows, InfoOf(policy.kind).name,
         plan.signal().HasWindow() ? "reference 0" : "no reference queries");
   }
   if (inputs.reference_queries == nullptr) {
     return InvalidArgument(
         "inputs.reference_queries is NULL, but the policy has reference %u",
         policy.reference);
+  }
+  if (inputs.n_reference_rows != policy.reference) {
+    return InvalidArgument("inputs.n_reference_rows %u is not reference %u",
+                           inputs.n_reference_rows, policy.reference);
   }
   KV_RETURN_IF_ERROR(CheckQueryPlane("reference_queries", layer.geometry,
                                      policy.reference,

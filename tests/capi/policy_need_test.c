@@ -183,8 +183,8 @@ Test(policy_need, place_wants_nothing) {
   static const char* const kTexts[] = {"none", "streaming-llm:budget=10"};
   for (int t = 0; t < 2; ++t) {
     const kvevict_policy* policy = test_policy(kTexts[t]);
-    for (kvevict_input i = KVEVICT_INPUT_KEYS; i <= KVEVICT_INPUT_QUERY_CENTERS;
-         ++i) {
+    for (kvevict_input i = KVEVICT_INPUT_KEYS;
+         i <= KVEVICT_INPUT_REFERENCE_QUERIES; ++i) {
       kvevict_need need = -1;
       EXPECT_OK(kvevict_policy_need(policy, i, &need));
       cr_expect_eq(need, KVEVICT_NEED_NONE, "%s: %d", kTexts[t], i);
@@ -226,8 +226,8 @@ Test(policy_need, bad_arguments_are_errors) {
                  "sink 4 + window 32 >= budget 36");
   EXPECT_INVALID(kvevict_policy_need(policy, -1, &need), "input -1");
   EXPECT_INVALID(
-      kvevict_policy_need(policy, KVEVICT_INPUT_QUERY_CENTERS + 1, &need),
-      "input 11");
+      kvevict_policy_need(policy, KVEVICT_INPUT_REFERENCE_QUERIES + 1, &need),
+      "input 12");
   EXPECT_INVALID(kvevict_policy_need(policy, KVEVICT_INPUT_KEYS, NULL),
                  "out_need is NULL");
   cr_expect_eq(need, KVEVICT_NEED_OPTIONAL);

@@ -289,7 +289,8 @@ Test(score_sums, made_of_queries_that_are_bad_are_errors) {
   } while (0)
   const uint32_t counts[TEST_SUMS_HEADS] = {40, 39};
   EXPECT_BREAKS(inputs.n_query_rows = 41, "inputs.n_query_rows 41 > 40");
-  EXPECT_BREAKS(inputs.reserved = 1, "inputs.reserved 1");
+  EXPECT_BREAKS(inputs.n_reference_rows = 1, "inputs.n_reference_rows 1",
+                "no reference queries");
   EXPECT_BREAKS(inputs.queries = NULL, "inputs.attention_sums is NULL",
                 "queries are NULL");
   EXPECT_BREAKS(job.view = NULL, "view", "NULL");

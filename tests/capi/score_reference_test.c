@@ -48,6 +48,7 @@ static reference_scene Create(const test_scene_spec* spec, bool has_positions,
 
 /* The planes lie in the scene, which must not move after this. */
 static const kvevict_signal_inputs* Inputs(reference_scene* r) {
+  r->inputs.n_reference_rows = r->n_rows;
   r->inputs.reference_queries = &r->plane;
   r->inputs.reference_positions = r->positions;
   return &r->inputs;
@@ -273,6 +274,7 @@ Test(score, reference_of_the_window_is_the_window) {
   for (int i = 0; i < 4; ++i) r.positions[i] = 16 + i;
   kvevict_score_job job = KVEVICT_SCORE_JOB_INIT;
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
+  inputs.n_reference_rows = 4;
   inputs.reference_queries = &window->queries;
   inputs.reference_positions = r.positions;
   float scores[20];
@@ -334,6 +336,10 @@ Test(score, reference_is_checked) {
   EXPECT_INVALID(Score(&r, &inputs, scores), "inputs.reference_queries is NULL",
                  "reference 2");
   inputs = r.inputs;
+  inputs.n_reference_rows = 3;
+  EXPECT_INVALID(Score(&r, &inputs, scores),
+                 "inputs.n_reference_rows 3 is not reference 2");
+  inputs.n_reference_rows = 2;
   r.plane.head_dim = 7;
   EXPECT_INVALID(Score(&r, &inputs, scores), "reference_queries.head_dim 7",
                  "8");
@@ -367,10 +373,10 @@ Test(score, reference_is_refused_by_policies_without) {
   const struct {
     const char* policy;
     const char* why;
-  } kCases[] = {
-      {"snapkv:window=4", "policy snapkv has reference 0"},
-      {"knorm", "policy knorm has no reference queries"},
-      {"non-causal:block=4,weight=none", "policy non-causal has no reference queries"}};
+  } kCases[] = {{"snapkv:window=4", "policy snapkv has reference 0"},
+                {"knorm", "policy knorm has no reference queries"},
+                {"non-causal:block=4,weight=none",
+                 "policy non-causal has no reference queries"}};
   for (size_t i = 0; i < sizeof kCases / sizeof *kCases; ++i) {
     test_random random = test_random_start("score reference refused");
     test_scene_spec spec = kSmall;
@@ -383,7 +389,8 @@ Test(score, reference_is_refused_by_policies_without) {
     r.inputs.queries = &other->queries;
     float scores[20];
     EXPECT_INVALID(Score(&r, &r.inputs, scores),
-                   "inputs.reference_queries are given", kCases[i].why);
+                   "inputs.n_reference_rows 2 of reference_queries",
+                   kCases[i].why);
     test_scene_destroy(other);
     r.scene = own;
     Destroy(&r);

@@ -84,18 +84,21 @@ struct GivenRows {
 // A layer's reference queries. kvevict_score() takes slots for positions, so that
 // its rows that see as many slots as an eviction's have other positions.
 struct Reference {
+  uint32_t n_rows = 0;
   QueryRows rows;
   std::vector<int32_t> of_door;  // empty: none are given
   std::unique_ptr<Buffer> of_door_there;
   std::unique_ptr<Buffer> of_eviction_there;
 
   void LendToDoor(bool on_device, kvevict_signal_inputs* inputs) const {
+    inputs->n_reference_rows = n_rows;
     inputs->reference_queries = on_device ? &rows.device : &rows.host;
     if (of_door.empty()) return;
     inputs->reference_positions =
         on_device ? of_door_there->pointer<int32_t>() : of_door.data();
   }
   void LendToEviction(kvevict_signal_inputs* inputs) const {
+    inputs->n_reference_rows = n_rows;
     inputs->reference_queries = &rows.device;
     if (of_door.empty()) return;
     inputs->reference_positions = of_eviction_there->pointer<int32_t>();
@@ -122,6 +125,7 @@ int32_t SlotLike(const std::vector<std::vector<int32_t>>& heads,
 Reference DrawReference(const Gpu& gpu, Random* random,
                         const RandomModel& model, uint32_t layer) {
   Reference r;
+  r.n_rows = model.policy().reference;
   r.rows = model.ReferenceQueries(layer);
   if (random->OneOf(2)) return r;
   std::vector<std::vector<int32_t>> heads;

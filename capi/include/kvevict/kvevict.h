@@ -1070,13 +1070,13 @@ typedef struct kvevict_signal_inputs {
    *  selects the policy's own number: the window for window attention, every
    *  held slot for h2o and non-causal. Only h2o accepts another. */
   uint32_t n_query_rows;
-  uint32_t reserved; /**< 0. */
-  /** Window attention with `reference` above 0, else an error: rows of as many
-   *  queries, in strides as for queries. docs/policies/reference-queries.md. */
+  uint32_t n_reference_rows; /**< The policy's `reference`; 0 without. */
+  /** Window attention with `reference` above 0, else an error: queries of no
+   *  token held, in strides as for queries. */
   const kvevict_plane* reference_queries;
-  /** i32 [reference], device memory: their positions; NULL: after all slots. A
-   *  row sees the slots up to its position; kvevict_score() and rotate=yes take
-   *  slots for positions. CUDA does not check that they are at least 0. */
+  /** i32 [n_reference_rows], device memory: their positions, which CUDA does not
+   *  check to be at least 0; NULL: after all slots. A row sees the slots up to
+   *  it; kvevict_score() and rotate=yes take slots for positions. */
   const int32_t* reference_positions;
 } kvevict_signal_inputs;
 

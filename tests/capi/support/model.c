@@ -189,6 +189,7 @@ void test_model_give_reference(const test_model* model, test_inputs* inputs,
   for (uint32_t l = 0; l < model->spec.n_layers; ++l) {
     inputs->planes[l] = test_model_queries(model, l, model->reference_first);
     inputs->inputs[l] = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
+    inputs->inputs[l].n_reference_rows = model->policy.reference;
     inputs->inputs[l].reference_queries = &inputs->planes[l];
     inputs->inputs[l].reference_positions = model->reference_positions;
   }
