@@ -211,9 +211,6 @@ inline Status CopyOut(const Context& context, const WorkspaceNeeds& needs,
 inline Status CopyIn(const kvevict_signal_inputs* in, LayerInputs* out) {
   kvevict_signal_inputs inputs = KVEVICT_SIGNAL_INPUTS_INIT;
   KV_RETURN_IF_ERROR(CopyIn("inputs", in, &inputs));
-  if (inputs.reserved != 0) {
-    return InvalidArgument("inputs.reserved %u is not 0", inputs.reserved);
-  }
   out->n_query_rows = inputs.n_query_rows;
   out->n_sum_heads = inputs.n_sum_heads;
   out->queries = inputs.queries;
@@ -225,6 +222,9 @@ inline Status CopyIn(const kvevict_signal_inputs* in, LayerInputs* out) {
   out->key_filter = inputs.key_filter;
   out->token_weights = inputs.token_weights;
   out->query_centers = inputs.query_centers;
+  out->n_reference_rows = inputs.n_reference_rows;
+  out->reference_queries = inputs.reference_queries;
+  out->reference_positions = inputs.reference_positions;
   return Status();
 }
 

@@ -15,6 +15,7 @@
 #include "cuda/kernels/row_pool.h"
 #include "cuda/kernels/window_attention.h"
 #include "cuda/launch.h"
+#include "cuda/list_rows.h"
 #include "cuda/ops.h"
 #include "cuda/reduce_rows.h"
 #include "cuda/row_layout.h"
@@ -88,6 +89,8 @@ bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
          a.queries.lse_head_stride == b.queries.lse_head_stride &&
          a.queries.first_row == b.queries.first_row &&
          a.queries.ring_rows == b.queries.ring_rows &&
+         a.reference.n_rows == b.reference.n_rows &&
+         (a.reference.n_rows == 0 || ListTogether(a, b)) &&
          InOneTable(a.tokens, b.tokens) &&
          LayoutAllowsMma(a) == LayoutAllowsMma(b);
 }
@@ -113,6 +116,23 @@ CheckedSize MeasureBytes(const kvevict_layer_geometry& g,
       .AlignUp(256);
 }
 
+CheckedSize FormBytes(const kvevict_layer_geometry& g, const WindowForm& form,
+                      uint32_t n_layers, uint32_t n_tokens) {
+  CheckedSize bytes = PartialBytes(g, form, n_layers, n_tokens) +
+                      MeasureBytes(g, form, n_layers, n_tokens);
+  if (form.reduces_after) {
+    bytes = bytes + CheckedSize(std::min(n_layers, form.MaxLayers())) *
+                        CheckedSize(g.n_q_heads) *
+                        CheckedSize(form.RowsPerHead()) *
+                        CheckedSize(n_tokens) * CheckedSize(sizeof(float));
+  }
+  if (form.pools_rows) {  // the factors of rows
+    bytes = bytes + CheckedSize(g.n_q_heads) * CheckedSize(form.window) *
+                        CheckedSize(sizeof(float));
+  }
+  return bytes;
+}
+
 // ---- Launches ----
 
 // The rows of a job that a launch takes: form.window of them, ending n_after
@@ -123,6 +143,9 @@ struct Part {
   // Where the sums of the first job go, followed by those of the others; 0:
   // computes scores.
   uint64_t sums = 0;
+  // See ScoreParams.
+  uint64_t list = 0;
+  uint32_t n_masked = 0;
 };
 
 class Scorer {
@@ -138,6 +161,13 @@ class Scorer {
 
   // Checks what a launch needs.
   Status Check(Jobs<ScoreJob> jobs) const {
+    if (!form_.listed) return CheckRows(jobs);
+    const ListedJobs listed(args_, jobs, ListedScratch());
+    KV_RETURN_IF_ERROR(listed.Check(context_, stream_));
+    return CheckRows(listed.jobs());
+  }
+
+  Status CheckRows(Jobs<ScoreJob> jobs) const {
     for (const ScoreJob& job : jobs) {
       KV_RETURN_IF_ERROR(CheckJobAligned(job, g_));
     }
@@ -145,7 +175,17 @@ class Scorer {
   }
 
   Status Run(Jobs<ScoreJob> jobs) const {
-    KV_RETURN_IF_ERROR(Attend(jobs, Part()));
+    if (!form_.listed) return RunRows(jobs, Part());
+    const ListedJobs listed(args_, jobs, ListedScratch());
+    KV_RETURN_IF_ERROR(listed.Run(context_, stream_));
+    Part part;
+    part.list = listed.list();
+    part.n_masked = listed.n_masked();
+    return RunRows(listed.jobs(), part);
+  }
+
+  Status RunRows(Jobs<ScoreJob> jobs, const Part& part) const {
+    KV_RETURN_IF_ERROR(Attend(jobs, part));
     if (jobs[0].measure != nullptr) KV_RETURN_IF_ERROR(AddMeasures(jobs));
     if (form_.pools_rows) return PoolRows(jobs[0]);
     return form_.reduces_after ? ReduceGroups(jobs) : Status();
@@ -173,6 +213,13 @@ class Scorer {
   uint64_t MeasuresOfBlocks() const {
     return AddressOf(args_.scratch.data()) +
            PartialBytes(g_, form_, Size(args_.jobs), args_.n_tokens).value();
+  }
+  // What ListedJobs need follows all that a form needs.
+  uint64_t ListedScratch() const {
+    return AddressOf(args_.scratch.data()) +
+           FormBytes(g_, form_, Size(args_.jobs), args_.n_tokens)
+               .AlignUp(256)
+               .value();
   }
   // The address of f32 [n_q_heads, n_tokens] of a job, if rows are reduced
   // afterwards.
@@ -264,6 +311,8 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
   p.n_last = policy_.recent.count + policy_.window.count;
   p.spread = form_.spread;
   p.measures = MeasuresOfBlocks();
+  p.list = part.list;
+  p.n_masked = part.n_masked;
   p.tokens = tokens.table();
   uint64_t sums = part.sums;
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -329,13 +378,14 @@ Status Scorer::PoolRows(const ScoreJob& job) const {
   p.n_tokens = job.tokens.most;
   p.group = form_.group;
   p.window = form_.window;
-  p.n_unpooled = policy_.keep_window ? form_.window : 0;
+  p.n_unpooled = policy_.keep_window ? policy_.window.count : 0;
   p.kernel = pools ? policy_.pool.width : 1;
   p.pool_is_max = policy_.pool.kind == PoolKind::kMax;
   p.edge_shrinks = policy_.edge == PoolEdge::kShrink;
   p.rows_are_max = policy_.rows == KVEVICT_REDUCE_MAX;
   p.heads_are_max = policy_.group == KVEVICT_REDUCE_MAX;
-  p.row_scale = policy_.rows == KVEVICT_REDUCE_MEAN
+  p.mass_divisor = static_cast<float>(form_.group * SumOfFactors(policy_));
+  p.row_scale = policy_.rows == KVEVICT_REDUCE_MEAN && !form_.listed
                     ? 1.0f / static_cast<float>(form_.window)
                     : 1.0f;
   p.head_scale = policy_.group == KVEVICT_REDUCE_MEAN
@@ -362,26 +412,12 @@ Status Scorer::ReduceGroups(Jobs<ScoreJob> jobs) const {
   return LaunchReduction(context_, stream_, p, LongestOf(jobs), Size(jobs));
 }
 
-CheckedSize FormBytes(const kvevict_layer_geometry& g, const WindowForm& form,
-                      uint32_t n_layers, uint32_t n_tokens) {
-  CheckedSize bytes = PartialBytes(g, form, n_layers, n_tokens) +
-                      MeasureBytes(g, form, n_layers, n_tokens);
-  if (form.reduces_after) {
-    bytes = bytes + CheckedSize(std::min(n_layers, form.MaxLayers())) *
-                        CheckedSize(g.n_q_heads) *
-                        CheckedSize(form.RowsPerHead()) *
-                        CheckedSize(n_tokens) * CheckedSize(sizeof(float));
-  }
-  if (form.pools_rows) {  // the factors of rows
-    bytes = bytes + CheckedSize(g.n_q_heads) * CheckedSize(form.window) *
-                        CheckedSize(sizeof(float));
-  }
-  return bytes;
-}
-
 ScratchNeeds ScratchBytes(const Context&, const LayerSize& size) {
   const kvevict_layer_geometry& g = size.geometry;
-  return FormBytes(g, WindowForm(g, size.policy), size.n_layers, size.n_tokens);
+  const WindowForm form(g, size.policy);
+  const CheckedSize bytes = FormBytes(g, form, size.n_layers, size.n_tokens);
+  if (!form.listed) return bytes;
+  return bytes.AlignUp(256) + ListedJobs::Bytes(g, size.policy, size.n_layers);
 }
 
 // Compiles every variant of a form that calls may launch, except those for far

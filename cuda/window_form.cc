@@ -29,10 +29,9 @@ uint32_t SmOf(const Context& context) {
 WindowForm::WindowForm(const kvevict_layer_geometry& g, const Policy& policy,
                        bool per_query_head)
     : group(g.n_q_heads / g.n_kv_heads),
-      window(policy.window.count),
+      window(ScoringRows(policy)),
       max_of_rows(policy.rows == KVEVICT_REDUCE_MAX),
-      softmax_past(policy.softmax == SoftmaxKeys::kPast),
-      weigh_by_past(policy.row_weight == RowWeight::kPast),
+      listed(HasReference(policy)),
       spread(static_cast<float>(policy.spread) *
              static_cast<float>(policy.window.count)),
       caps(g.logit_softcap != 0.0f),
@@ -41,6 +40,8 @@ WindowForm::WindowForm(const kvevict_layer_geometry& g, const Policy& policy,
     logit_heads = group;
     group = 1;
   }
+  softmax_past = !listed && policy.softmax == SoftmaxKeys::kPast;
+  weigh_by_past = !listed && policy.row_weight == RowWeight::kPast;
   pools_rows = PoolsRows(policy);
   if (pools_rows) {
     reduces_after = true;
@@ -92,7 +93,7 @@ WindowForm WindowForm::OfChunks(const kvevict_layer_geometry& g,
 float WindowForm::WeightScale(const Policy& policy) const {
   float scale = 1.0f;
   if (is_part || pools_rows) return scale;
-  if (chunk == 0 && policy.rows == KVEVICT_REDUCE_MEAN) {
+  if (chunk == 0 && !listed && policy.rows == KVEVICT_REDUCE_MEAN) {
     scale /= static_cast<float>(window);
   }
   if (out == kSumOfGroup && policy.group == KVEVICT_REDUCE_MEAN) {
@@ -128,6 +129,7 @@ ModuleKey ScorerOf(const Context& context, const kvevict_layer_geometry& g,
   if (form.logit_heads > 1) key.Add("KV_LOGIT_HEADS", form.logit_heads);
   if (form.is_part) key.Add("KV_PART", true);
   if (form.chunk > 0) key.Add("KV_CHUNKS", true);
+  if (form.listed) key.Add("KV_LISTED", true);
   if (form.spread > 0.0f) key.Add("KV_SPREAD", true);
   if (form.caps) key.Add("KV_SOFTCAP", true);
   if (variant.sinks) key.Add("KV_SINKS", true);

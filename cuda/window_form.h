@@ -8,6 +8,7 @@
 #include "core/context.h"
 #include "core/policy/policy.h"
 #include "cuda/kernels/window_attention.h"
+#include "cuda/list_rows.h"
 #include "cuda/module_cache.h"
 
 namespace kvevict::cuda {
@@ -34,6 +35,7 @@ struct WindowForm {
   bool pools_rows = false;  // each row by itself, by further launches
   // Tokens of a chunk, whose rows see only its keys; 0: the window's form.
   uint32_t chunk = 0;
+  bool listed = false;  // a list says what rows see and weigh
   float spread = 0.0f;  // factor of the rows' variance
   bool caps = false;    // logits are capped
   Measure measure;
@@ -55,6 +57,7 @@ struct WindowForm {
     // One layer's chunks are enough work for a device, and their log-sum-exps
     // are many.
     if (pools_rows) return 1;  // its rows take much memory
+    if (listed) return ListedJobs::kMaxLayers;
     return chunk > 0 ? 16 : ScoreParams::kMaxLayers;
   }
   // The rows of a query head that are reduced by further launches.

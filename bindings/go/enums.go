@@ -50,8 +50,10 @@ const (
 	InputTokenWeights Input = 9
 	// Queries' statistics before RoPE.
 	InputQueryCenters Input = 10
+	// Queries of no token held.
+	InputReferenceQueries Input = 11
 	// Of slots: sequences know them, Plan.Score() takes slots for them.
-	InputPositions Input = 11
+	InputPositions Input = 12
 )
 
 // Need: whether a policy reads an input.

@@ -213,6 +213,11 @@ type SignalInputs struct {
 	// rotates], packed: for each pair of elements of the model's queries before RoPE,
 	// the real and the imaginary part of their mean, and the mean length.
 	QueryCenters *Plane
+	// ReferenceQueries are for window attention with Reference above 0: ReferenceRows rows of the query
+	// heads after RoPE, of no token held, such as those of a likely question.
+	ReferenceQueries *Plane
+	// ReferencePositions are int32 [ReferenceRows]: a row sees the slots up to its position. Absent: all.
+	ReferencePositions Memory
 	// Rows of AttentionSums: QHeads; KVHeads if the query heads of each KV head are already
 	// reduced; with ScopeLayer or ScopeModel also 1, reduced over all heads. 0: QHeads.
 	SumHeads int
@@ -220,6 +225,8 @@ type SignalInputs struct {
 	// 1 .. the slots held. 0 selects the policy's own number: the window for window attention,
 	// every held slot for h2o and non-causal. Only h2o accepts another.
 	QueryRows int
+	// The policy's `reference`; 0 without.
+	ReferenceRows int
 }
 
 // ScoreJob is one layer's part of Plan.Score.
@@ -677,9 +684,10 @@ func (o *PlanOptions) scalars(err *error) native.PlanOptions {
 // scalars is the struct of C with the fields of o that are plain values.
 func (o *SignalInputs) scalars(err *error) native.SignalInputs {
 	return native.SignalInputs{
-		StructSize: uint32(unsafe.Sizeof(native.SignalInputs{})),
-		NSumHeads:  count(err, "SumHeads", o.SumHeads),
-		NQueryRows: count(err, "QueryRows", o.QueryRows),
+		StructSize:     uint32(unsafe.Sizeof(native.SignalInputs{})),
+		NSumHeads:      count(err, "SumHeads", o.SumHeads),
+		NQueryRows:     count(err, "QueryRows", o.QueryRows),
+		NReferenceRows: count(err, "ReferenceRows", o.ReferenceRows),
 	}
 }
 

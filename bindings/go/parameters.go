@@ -85,6 +85,26 @@ func (p Policy) Softmax() (string, error) { return p.word("softmax") }
 // SetSoftmax sets what Softmax returns.
 func (p *Policy) SetSoftmax(value string) error { return p.setWord("softmax", value) }
 
+// Reference: the number of reference queries: queries of no token held, such as those of a
+// likely question, which the caller gives with every call that scores. 0: none. Above 0 it
+// excludes spread, and a split that is cake or lazy. docs/policies/reference-queries.md says
+// when they help (DapQ, arXiv:2603.11564; SpecKV, arXiv:2506.08373).
+func (p Policy) Reference() (int, error) { return p.count("reference") }
+
+// SetReference sets what Reference returns.
+func (p *Policy) SetReference(value int) error { return p.setCount("reference", value) }
+
+// ReferenceWeight: the share of the reference queries in a score. Their weights are multiplied
+// by it, those of the window's rows by the rest; with Rows=mean each is divided by the number
+// of its own rows. Then `rows` reduces all of them together. With 1 the window's queries are
+// not read. Its tokens stay as KeepWindow says.
+func (p Policy) ReferenceWeight() (float64, error) { return p.number("reference_weight") }
+
+// SetReferenceWeight sets what ReferenceWeight returns.
+func (p *Policy) SetReferenceWeight(value float64) error {
+	return p.setNumber("reference_weight", value)
+}
+
 // Spread: for each query head, the mean of a token's weight over the window's rows is
 // increased by spread times its unbiased variance. Above 0 it needs Rows=mean and a window of
 // 2 .. 64 (CAKE, arXiv:2503.12491).

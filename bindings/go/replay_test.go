@@ -118,6 +118,10 @@ func (r *replay) inputs(name string) SignalInputs {
 		KeyFilter:       r.planeOrNil(l.string("key_filter")),
 		TokenWeights:    r.planeOrNil(l.string("token_weights")),
 		QueryCenters:    r.planeOrNil(l.string("query_centers")),
+
+		ReferenceQueries:   r.planeOrNil(l.string("reference_queries")),
+		ReferenceRows:      l.int("n_reference_rows"),
+		ReferencePositions: r.memory(l.string("reference_positions")),
 	}
 }
 

@@ -12,7 +12,7 @@ type signals struct {
 	planes [][nPlanes]native.Plane // planes of each input
 }
 
-const nPlanes = 9
+const nPlanes = 10
 
 // grow makes room for n inputs.
 func (s *signals) grow(n int) {
@@ -40,6 +40,11 @@ func (s *signals) put(
 	if sums == 0 {
 		sums = q
 	}
+	n.ReferencePositions, err = inputs.ReferencePositions.each(
+		device, "ReferencePositions", inputs.ReferenceRows)
+	if err != nil {
+		return 0, err
+	}
 	rows := uint32(queryRows)
 	if held > 0 && n.NQueryRows > 0 {
 		rows = n.NQueryRows
@@ -61,12 +66,13 @@ func (s *signals) put(
 		{"KeyFilter", inputs.KeyFilter, &n.KeyFilter, 1, kv},
 		{"TokenWeights", inputs.TokenWeights, &n.TokenWeights, held, kv},
 		{"QueryCenters", inputs.QueryCenters, &n.QueryCenters, 3, q},
+		{"ReferenceQueries", inputs.ReferenceQueries, &n.ReferenceQueries, n.NReferenceRows, q},
 	} {
 		if plane.from == nil {
 			continue
 		}
 		s.planes[i][j], err = plane.from.rows(device, plane.name, plane.rows, plane.heads)
-		if err == nil && plane.from != inputs.Queries {
+		if err == nil && plane.from != inputs.Queries && plane.from != inputs.ReferenceQueries {
 			packed := plane.from.packed(plane.rows)
 			err = packed.require(plane.name, plane.rows, plane.heads)
 		}

@@ -18,10 +18,15 @@ var inputShapes = map[string][3]int{
 	"KeyFilter":       {2, 1, 8},
 	"TokenWeights":    {2, 5, 1},
 	"QueryCenters":    {4, 3, 4},
+
+	"ReferenceQueries": {4, 2, 8},
 }
 
 // give sets one input to a plane of so many elements less than its shape's.
 func giveInput(inputs *SignalInputs, name string, shape [3]int, less int) {
+	if name == "ReferenceQueries" {
+		inputs.ReferenceRows = shape[1]
+	}
 	data := make([]float32, shape[0]*shape[1]*shape[2]-less)
 	reflect.ValueOf(inputs).Elem().FieldByName(name).Set(reflect.ValueOf(&Plane{
 		Data: Slice(data), DType: DTypeF32, HeadDim: shape[2],
@@ -54,6 +59,9 @@ func TestInputsThatAreTooShort(t *testing.T) {
 	reduced.SumHeads = 0
 	_, err = putInputs(&reduced)
 	fails(t, err, StatusInvalidArgument, "AttentionSums", "of 4 heads")
+	placed := SignalInputs{ReferenceRows: 2, ReferencePositions: Slice(make([]int32, 1))}
+	_, err = putInputs(&placed)
+	fails(t, err, StatusInvalidArgument, "ReferencePositions has 1 elements, 2 are needed")
 	reduced.SumHeads = -1
 	_, err = putInputs(&reduced)
 	fails(t, err, StatusInvalidArgument, "SumHeads -1")

@@ -53,11 +53,18 @@ CheckedSize WindowTableBytes(const Policy& policy) {
       .AlignUp(kCacheLine);
 }
 
-// Bytes of the rows of one query head, f32 [window + 2, n_tokens], if they are
+// Bytes of the list of rows, if reference queries are among them.
+CheckedSize ListBytes(const Policy& policy) {
+  if (!HasReference(policy)) return CheckedSize(0);
+  return (CheckedSize(ScoringRows(policy)) * CheckedSize(sizeof(ListedRow)))
+      .AlignUp(kCacheLine);
+}
+
+// Bytes of the rows of one query head, f32 [rows + 2, n_tokens], if they are
 // pooled one by one.
 CheckedSize PooledBytes(const Policy& policy, uint32_t n_tokens) {
   if (!PoolsRows(policy)) return CheckedSize(0);
-  return ((CheckedSize(policy.window.count) + CheckedSize(2)) *
+  return ((CheckedSize(ScoringRows(policy)) + CheckedSize(2)) *
           CheckedSize(n_tokens) * CheckedSize(sizeof(float)))
       .AlignUp(kCacheLine);
 }
@@ -69,12 +76,13 @@ ScratchNeeds ScratchBytes(const Context& context, const LayerSize& size) {
   const uint32_t group =
       PoolsRows(size.policy) ? 1 : GroupSize(g) / logit_heads;
   const WindowAttentionScratchSize attention =
-      WindowAttentionScratchBytes(size.n_tokens, size.policy.window.count,
+      WindowAttentionScratchBytes(size.n_tokens, ScoringRows(size.policy),
                                   group, g.k_head_dim, logit_heads);
   const auto of_all = [&](size_t attention_bytes) {
     // SIZE_MAX, which stands for a size that does not fit, overflows here.
     return MeasureBytes(g, size.policy, size.n_layers) +
            SharesOf(context, WindowTableBytes(size.policy) +
+                                 ListBytes(size.policy) +
                                  PooledBytes(size.policy, size.n_tokens) +
                                  CheckedSize(attention_bytes));
   };
@@ -100,10 +108,54 @@ RowSource SourceOf(const QueryRows& queries, int32_t* table) {
   return rows;
 }
 
+// Lists the window's rows, if they score, and the reference queries of a KV head.
+void ListRows(const Policy& policy, const ScoreJob& job, uint32_t head,
+              ListedRow* out) {
+  const uint32_t n = job.tokens.Of(head);
+  const uint32_t window = policy.window.count;
+  const uint32_t n_past = n - std::min(n, window);
+  const uint32_t most = policy.softmax == SoftmaxKeys::kPast ? n_past : n;
+  const auto add = [&](uint32_t n_before, uint32_t n_visible, double factor) {
+    if (policy.row_weight == RowWeight::kPast) factor *= n_before;
+    *out++ = {std::min(n_visible, most), static_cast<float>(factor)};
+  };
+  if (WindowScores(policy)) {
+    const double factor = RowFactor(policy, false);
+    for (uint32_t w = 0; w < window; ++w)
+      add(n_past + w, n_past + w + 1, factor);
+  }
+  const double factor = RowFactor(policy, true);
+  const SlotPositions slots = ReferenceSlots(policy, job);
+  const uint32_t list = slots.n_lists == 1 ? 0 : head;
+  for (uint32_t r = 0; r < job.reference.n_rows; ++r) {
+    if (job.reference_positions == nullptr) {
+      add(n, n, factor);
+      continue;
+    }
+    const auto at = static_cast<uint32_t>(job.reference_positions[r]);
+    add(slots.FirstFrom(list, at, n), slots.FirstFrom(list, at + 1, n), factor);
+  }
+}
+
+// Adds the list to the attention of the window.
+void AddReference(const ScoreArgs& args, const ScoreJob& job, uint32_t head,
+                  ListedRow* list, WindowAttention* attention) {
+  ListRows(args.policy, job, head, list);
+  attention->list = list;
+  attention->window = ScoringRows(args.policy);
+  attention->n_own = attention->window - job.reference.n_rows;
+  attention->reference = job.reference.rows.Source();
+  attention->reference.base +=
+      int64_t{head} * GroupSize(args.layer) * job.reference.head_stride;
+  attention->reference_head_stride = job.reference.head_stride;
+  attention->rows.past_only = false;
+  attention->rows.weigh_by_past = false;
+}
+
 // The attention of a KV head's window, without what goes out. `table` is for the
-// rows that wrap around.
+// rows that wrap around, `list` for reference queries.
 WindowAttention AttentionOf(const ScoreArgs& args, const ScoreJob& job,
-                            uint32_t head, int32_t* table) {
+                            uint32_t head, int32_t* table, ListedRow* list) {
   const kvevict_layer_geometry& g = args.layer;
   const uint32_t group = GroupSize(g);
   WindowAttention attention;
@@ -119,6 +171,9 @@ WindowAttention AttentionOf(const ScoreArgs& args, const ScoreJob& job,
   attention.scale = args.softmax_scale;
   attention.softcap = g.logit_softcap;
   if (job.sinks != nullptr) attention.sinks = job.sinks + head * group;
+  if (HasReference(args.policy)) {
+    AddReference(args, job, head, list, &attention);
+  }
   return attention;
 }
 
@@ -131,7 +186,12 @@ void ScorePooledRows(const Context& context, const ScoreArgs& args,
   const Policy& policy = args.policy;
   const uint32_t group = GroupSize(args.layer);
   const size_t n =
-      attention.n_tokens - (policy.keep_window ? attention.window : 0);
+      attention.n_tokens - (policy.keep_window ? policy.window.count : 0);
+  // A mean over listed rows is the sum of what their factors make of them.
+  const bool listed = attention.list != nullptr;
+  const Reduce rows = listed && policy.rows == KVEVICT_REDUCE_MEAN
+                          ? Reduce::kSum
+                          : ToReduce(policy.rows);
   const size_t stride = attention.n_tokens;
   float* const out = job.rows + uint64_t{head} * job.tokens.most;
   float* const masses = job.masses == nullptr
@@ -145,19 +205,21 @@ void ScorePooledRows(const Context& context, const ScoreArgs& args,
   attention.out_stride = stride;
   const bool is_max = policy.group == KVEVICT_REDUCE_MAX;
   const float part = 1.0f / static_cast<float>(group);
+  const auto all_rows = static_cast<float>(SumOfFactors(policy));
   for (uint32_t g = 0; g < group; ++g) {
     ComputeWindowAttention(simd, attention);
-    PoolAndReduceRows(
-        simd, {memory, attention.window, stride, n, policy.pool, policy.edge,
-               ToReduce(policy.rows), of_head + stride, of_head});
+    PoolAndReduceRows(simd, {memory, attention.window, stride, n, policy.pool,
+                             policy.edge, rows, of_head + stride, of_head});
     AddRow(simd, of_head, n, policy.group == KVEVICT_REDUCE_MEAN ? part : 1.0f,
            g > 0, is_max, out);
     if (masses != nullptr) {
-      ReduceRows(simd, memory, attention.window, stride, n, Reduce::kMean,
-                 of_head);
-      AddRow(simd, of_head, n, part, g > 0, false, masses);
+      ReduceRows(simd, memory, attention.window, stride, n,
+                 listed ? Reduce::kSum : Reduce::kMean, of_head);
+      AddRow(simd, of_head, n, listed ? part / all_rows : part, g > 0, false,
+             masses);
     }
     attention.queries.base += attention.query_head_stride;
+    attention.reference.base += attention.reference_head_stride;
     if (attention.sinks != nullptr) ++attention.sinks;
   }
 }
@@ -168,6 +230,7 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
   const size_t measure_bytes =
       MeasureBytes(g, args.policy, args.jobs.size()).value();
   const size_t table_bytes = WindowTableBytes(args.policy).value();
+  const size_t list_bytes = ListBytes(args.policy).value();
   const size_t pooled_bytes = PooledBytes(args.policy, args.n_tokens).value();
   auto* const measures = reinterpret_cast<WindowMeasure*>(args.scratch.data());
   context.ParallelFor(
@@ -178,21 +241,24 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
         const std::span<uint8_t> share =
             ShareOf(context, args.scratch.subspan(measure_bytes), worker);
         const std::span<uint8_t> rest =
-            share.subspan(table_bytes + pooled_bytes);
+            share.subspan(table_bytes + list_bytes + pooled_bytes);
         WindowAttention attention = AttentionOf(
-            args, job, head, reinterpret_cast<int32_t*>(share.data()));
+            args, job, head, reinterpret_cast<int32_t*>(share.data()),
+            reinterpret_cast<ListedRow*>(share.data() + table_bytes));
         attention.scratch = rest.data();
         attention.scratch_bytes = rest.size();
         if (PoolsRows(args.policy)) {
           return ScorePooledRows(
               context, args, job, head,
-              reinterpret_cast<float*>(share.data() + table_bytes), attention);
+              reinterpret_cast<float*>(share.data() + table_bytes + list_bytes),
+              attention);
         }
         const uint64_t first_row =
             uint64_t{head} * (args.per_query_head ? GroupSize(g) : 1);
         attention.out = job.rows + first_row * job.tokens.most;
         attention.out_stride = job.tokens.most;
-        if (args.policy.rows == KVEVICT_REDUCE_MEAN) {
+        if (args.policy.rows == KVEVICT_REDUCE_MEAN &&
+            !HasReference(args.policy)) {
           attention.out_scale = 1.0f / static_cast<float>(window);
         }
         if (!args.per_query_head && attention.rows.logit_heads == 1) {

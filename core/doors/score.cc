@@ -33,6 +33,8 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
   const SignalInfo& signal = plan.signal();
   const bool on_host = plan.context().backend().on_host;
   const bool by_queries = IsScoredByQueries(plan, request.inputs);
+  const bool reads_queries =
+      by_queries && (!signal.HasWindow() || WindowScores(plan.policy()));
   const uint32_t window = signal.HasWindow() ? plan.policy().window.count : 1;
   KV_RETURN_IF_ERROR(CheckTokenCount(request.n_tokens, window,
                                      plan.max_tokens(), "max_tokens"));
@@ -42,8 +44,8 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
         "chunk",
         request.n_tokens, plan.policy().chunk);
   }
-  uint32_t n_rows = 0;
-  if (by_queries) {
+  uint32_t n_rows = signal.HasWindow() ? window : 0;
+  if (reads_queries) {
     KV_RETURN_IF_ERROR(
         FindQueryCount(plan, request.n_tokens, request.inputs, &n_rows));
   }
@@ -88,7 +90,7 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
   }
   KV_RETURN_IF_ERROR(
       FindInputs(plan, layer, request.n_tokens, request.inputs, out));
-  if (by_queries) {
+  if (reads_queries) {
     KV_RETURN_IF_ERROR(FindQueries(plan, layer, n_rows, request.inputs, out));
   }
   if (request.scores.size() != uint64_t{g.n_kv_heads} * request.n_tokens) {

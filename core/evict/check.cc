@@ -97,6 +97,12 @@ Status CheckMarks(const EvictCall& call, const LayerEviction& layer) {
 Status FindQueryRows(const EvictCall& call, LayerEviction* layer) {
   const LayerInputs& inputs = call.inputs()[layer->layer];
   const PlanLayer& of_plan = call.plan.layer(layer->layer);
+  if (call.signal.HasWindow() && !WindowScores(call.policy)) {
+    return call.policy.keep_window
+               ? call.sequence.CheckStored(layer->layer, "window",
+                                           call.policy.window.count)
+               : Status();
+  }
   const bool observed = call.signal.HasWindow() && inputs.queries == nullptr;
   uint32_t n_rows = 0;
   Status status = FindQueryCount(call.plan, layer->n_tokens, inputs, &n_rows);

@@ -43,6 +43,7 @@ HWY_INLINE RowBatch QueriesOf(const WindowAttention& args,
 // see more keys.
 HWY_INLINE bool SeesTile(const WindowAttention& args, const RowBatch& queries,
                          size_t block, size_t tile) {
+  if (args.list != nullptr) return true;
   const size_t first = block * kRowsPerBlock;
   const size_t last = std::min(first + kRowsPerBlock, queries.size()) - 1;
   const bool ends_head = first / queries.n_rows != last / queries.n_rows;
@@ -250,6 +251,9 @@ HWY_INLINE void ResetReferences(const WindowAttention& args,
 // The factor of all weights of row r, without the sum of its exponentials.
 HWY_INLINE double RowWeight(const WindowAttention& args, const RowBatch& batch,
                             size_t r) {
+  if (args.list != nullptr) {
+    return args.list[batch.row + r % batch.n_rows].weight;
+  }
   if (!args.rows.weigh_by_past) return 1.0;
   return static_cast<double>(args.n_tokens) - args.window + batch.row +
          static_cast<double>(r % batch.n_rows);

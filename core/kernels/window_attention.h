@@ -48,11 +48,24 @@ struct WindowMeasure {
   double variance = 0.0;
 };
 
+// A row of a list of queries that are not all the window's.
+struct ListedRow {
+  uint32_t n_visible = 0;  // the row sees this many first keys
+  float weight = 0.0f;     // factor of its weights
+};
+
 struct WindowAttention {
   // The queries of the group: head g, window row w is at queries.Row(w) + g *
   // query_head_stride. There are logit_heads times as many heads.
   RowSource queries;
   int64_t query_head_stride = 0;
+  // If not NULL the rows are those of a list of `window` records, which say what
+  // they see. Rows from n_own on are reference.Row(w - n_own). Without
+  // all_keys, past_only, weigh_by_past, spread, measure and lse.
+  const ListedRow* list = nullptr;
+  uint32_t n_own = UINT32_MAX;
+  RowSource reference;
+  int64_t reference_head_stride = 0;
   // The natural log-sum-exps of the rows' logits, with strides in bytes;
   // nullptr: unknown. If they are known one pass over the keys suffices.
   const float* lse = nullptr;
@@ -60,9 +73,10 @@ struct WindowAttention {
   int64_t lse_head_stride = 0;
   RowSource keys;
   uint32_t first_key = 0;  // of n_tokens rows
-  uint32_t n_tokens = 0;   // >= window
-  uint32_t window = 0;     // >= 1; row w is token n_tokens - window + w
-  uint32_t group = 0;      // query heads of this KV head / logit_heads
+  uint32_t n_tokens = 0;   // >= window, without a list
+  // Rows, at least 1. Without a list row w is token n_tokens - window + w.
+  uint32_t window = 0;
+  uint32_t group = 0;  // query heads of this KV head / logit_heads
   uint32_t head_dim = 0;
   float scale = 0.0f;  // of the logits
   float softcap =

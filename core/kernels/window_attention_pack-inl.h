@@ -43,11 +43,14 @@ HWY_INLINE void PackQueries(const WindowAttention& args, const RowBatch& batch,
   const size_t n_rows = batch.size();
   const size_t dim = args.head_dim;
   for (size_t r = 0; r < n_rows; ++r) {
-    const RowSource of_head =
-        args.queries.At(static_cast<int64_t>(batch.head + r / batch.n_rows) *
-                        args.query_head_stride);
-    LoadRow(of_head, batch.row + static_cast<uint32_t>(r % batch.n_rows), 0,
-            dim, row);
+    const auto head = static_cast<int64_t>(batch.head + r / batch.n_rows);
+    const uint32_t w = batch.row + static_cast<uint32_t>(r % batch.n_rows);
+    if (w < args.n_own) {
+      LoadRow(args.queries.At(head * args.query_head_stride), w, 0, dim, row);
+    } else {
+      LoadRow(args.reference.At(head * args.reference_head_stride),
+              w - args.n_own, 0, dim, row);
+    }
     float* to =
         packed + r / kRowsPerBlock * dim * kRowsPerBlock + r % kRowsPerBlock;
     for (size_t d = 0; d < dim; ++d) to[d * kRowsPerBlock] = row[d] * factor;

@@ -26,8 +26,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 // ---- What rows see ----
 
 // The number of keys that row `w` of the window sees: its own token and those
-// before it, or all.
+// before it, or all; or what the list says.
 HWY_INLINE size_t VisibleKeys(const WindowAttention& args, size_t w) {
+  if (args.list != nullptr) return args.list[w].n_visible;
   if (args.rows.all_keys) return args.n_tokens;
   const size_t n_past = size_t{args.n_tokens} - args.window;
   return args.rows.past_only ? n_past : n_past + w + 1;
@@ -41,15 +42,30 @@ HWY_INLINE size_t VisibleKeys(const WindowAttention& args, size_t tile,
   return n <= first ? 0 : std::min(n - first, kTileKeys);
 }
 
+// Rows of a window see more keys the later they are. Those of a list need not.
+HWY_INLINE bool SeesLess(const ListedRow& a, const ListedRow& b) {
+  return a.n_visible < b.n_visible;
+}
+
 // Whether every row of a batch sees the whole tile.
 HWY_INLINE bool IsUnmasked(const WindowAttention& args, const RowBatch& batch,
                            size_t tile) {
+  if (args.list != nullptr) {
+    const ListedRow* const first = args.list + batch.row;
+    return std::min_element(first, first + batch.n_rows, SeesLess)->n_visible >=
+           (tile + 1) * kTileKeys;
+  }
   return VisibleKeys(args, tile, batch.row) == kTileKeys;
 }
 
-// The number of tiles of which a batch sees keys.
+// The number of tiles of which a batch sees keys; or any row of a list, since
+// the last batch scales what all have added.
 HWY_INLINE size_t TilesOf(const WindowAttention& args, const RowBatch& batch) {
-  const size_t n = VisibleKeys(args, batch.row + batch.n_rows - 1);
+  const size_t n =
+      args.list != nullptr
+          ? std::max_element(args.list, args.list + args.window, SeesLess)
+                ->n_visible
+          : VisibleKeys(args, batch.row + batch.n_rows - 1);
   return (n + kTileKeys - 1) / kTileKeys;
 }
 

@@ -95,6 +95,10 @@ struct ScoreJob {
   ListCounts tokens;                   // slots held, per KV head
   const kvevict_view* view = nullptr;  // if the signal reads keys
   QueryRows queries;                   // if it reads queries
+  // Queries of no token held, if the policy has them, and i32 [n_rows]
+  // positions of theirs; NULL: they see every slot.
+  QueryRows reference;
+  const int32_t* reference_positions = nullptr;
   // Natural sink logits [n_q_heads], which are part of the softmax and of its
   // log-sum-exps; NULL: none.
   const float* sinks = nullptr;
@@ -123,6 +127,12 @@ struct ScoreJob {
   // in the slots before the window, if the policy secures a mass.
   float* masses = nullptr;
 };
+
+// The positions by which reference queries see slots. Keys that are rotated at
+// every eviction lie at the positions of their slots.
+inline SlotPositions ReferenceSlots(const Policy& policy, const ScoreJob& job) {
+  return policy.rotate != 0 ? SlotPositions() : job.slots;
+}
 
 // Computes one signal's scores for every token. There is a row per KV head, or
 // per query head if shaping needs them apart.

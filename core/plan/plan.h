@@ -198,7 +198,7 @@ class Plan {
   // True if sequences have room for the destinations of an eviction.
   bool HasDestinations() const { return has_destinations_; }
   // True if the policy scores by the window's queries.
-  bool ObservesQueries() const { return signal().HasWindow(); }
+  bool ObservesQueries() const { return WindowScores(policy_); }
   // The query rows that a sequence keeps. A trim by draft_tokens still leaves a
   // window.
   uint32_t QueryRingRows() const {

@@ -20,6 +20,7 @@ namespace {
 
 constexpr uint32_t kMaxCount = UINT32_MAX;
 constexpr uint32_t kMaxBlock = 65536;
+constexpr uint32_t kMaxReference = 65536;
 constexpr double kMaxFloat = std::numeric_limits<float>::max();
 
 constexpr Range Within(double least, double most) { return {least, most}; }

@@ -251,9 +251,36 @@ kvevict_tie TieOf(const Policy& p) {
   return SignalOf(p).Ranks() ? p.tie : KVEVICT_TIE_HIGHER_POSITION;
 }
 
+bool HasReference(const Policy& p) {
+  return SignalOf(p).HasWindow() && p.reference > 0;
+}
+
+bool WindowScores(const Policy& p) {
+  return SignalOf(p).HasWindow() &&
+         (p.reference == 0 || p.reference_weight < 1.0);
+}
+
+uint32_t ScoringRows(const Policy& p) {
+  const bool alone = p.reference > 0 && p.reference_weight == 1.0;
+  return (alone ? 0 : p.window.count) + p.reference;
+}
+
+double RowFactor(const Policy& p, bool is_reference) {
+  const double share =
+      is_reference ? p.reference_weight : 1.0 - p.reference_weight;
+  if (p.rows != KVEVICT_REDUCE_MEAN) return share;
+  return share / (is_reference ? p.reference : p.window.count);
+}
+
+double SumOfFactors(const Policy& p) {
+  const double of_window =
+      WindowScores(p) ? p.window.count * RowFactor(p, false) : 0.0;
+  return of_window + p.reference * RowFactor(p, true);
+}
+
 uint32_t QueryRowCount(const Policy& p) {
   const SignalInfo& signal = SignalOf(p);
-  if (signal.HasWindow()) return p.window.count;
+  if (signal.HasWindow()) return WindowScores(p) ? p.window.count : 0;
   if (signal.Needs(kSums)) return KVEVICT_QUERY_ROWS_ANY;
   return signal.Needs(kAllQueries) ? KVEVICT_QUERY_ROWS_ALL : 0;
 }

@@ -59,6 +59,18 @@ bool HeadsCompete(const Policy& policy);
 bool RescuesBlocks(const Policy& policy);
 // True if some blocks stay because their keys are unlike the others.
 bool DiversifiesBlocks(const Policy& policy);
+// True if reference queries score, alone or with the window's.
+bool HasReference(const Policy& policy);
+// True if the window's own queries score.
+bool WindowScores(const Policy& policy);
+// The query rows that score by window attention: those of the window, then the
+// reference queries.
+uint32_t ScoringRows(const Policy& policy);
+// The factor of the weights of one row of the window, or of a reference query,
+// if there are reference queries.
+double RowFactor(const Policy& policy, bool is_reference);
+// The sum of these factors over all rows.
+double SumOfFactors(const Policy& policy);
 // True if tokens are secured by the attention mass that they have.
 bool SecuresMass(const Policy& policy);
 // True if tokens are secured by their values.

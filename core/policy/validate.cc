@@ -263,6 +263,20 @@ Status CheckMeasures(const Policy& p) {
                        MeasureOf(p) == Measure::kDynamics ? 2 : 1);
 }
 
+// Rows of different weight have no variance, and a split measures the window.
+Status CheckReference(const Policy& p) {
+  if (!HasReference(p)) return Status();
+  if (p.spread > 0.0) {
+    return InvalidArgument(
+        "reference %u with spread %s: rows count alike in it", p.reference,
+        NumberText(p.spread).c_str());
+  }
+  if (!MeasuresLayers(p)) return Status();
+  return InvalidArgument(
+      "reference %u with split %s: it measures the rows of a window",
+      p.reference, WordOf(p.split));
+}
+
 // Checks that scores alone decide what a layer keeps, once all are there.
 Status CheckCompeting(const Policy& p) {
   if (TouchesNothing(p) || !LayersCompete(p)) return Status();
@@ -356,6 +370,7 @@ Status ValidatePolicy(const Policy& policy) {
   KV_RETURN_IF_ERROR(CheckBlock(p));
   KV_RETURN_IF_ERROR(CheckReductions(p));
   KV_RETURN_IF_ERROR(CheckMeasures(p));
+  KV_RETURN_IF_ERROR(CheckReference(p));
   KV_RETURN_IF_ERROR(CheckCompeting(p));
   if (p.scope == KVEVICT_SCOPE_MODEL && p.split != LayerSplit::kUniform) {
     return InvalidArgument(

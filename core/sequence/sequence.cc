@@ -247,6 +247,18 @@ QueryChunk Sequence::ChunkOf(uint32_t n_rows, uint32_t first_position) const {
   return {n_rows, logical_length(), lengths == nullptr ? nullptr : lengths + 1};
 }
 
+Status Sequence::CheckStored(uint32_t layer, const char* name,
+                             uint32_t n_tokens) const {
+  const ListCounts tokens = slots_.HostTokens(layer);
+  for (uint32_t list = 0; list < plan().layer(layer).n_lists; ++list) {
+    if (n_tokens <= tokens.Of(list)) continue;
+    return InvalidArgument("layer %u: %s %u > %u stored tokens",
+                           plan().layer(layer).number, name, n_tokens,
+                           tokens.Of(list));
+  }
+  return Status();
+}
+
 Status Sequence::CheckQueries(uint32_t layer, uint32_t n_rows,
                               const LayerInputs& inputs) const {
   const bool observed = inputs.queries == nullptr;
@@ -255,11 +267,7 @@ Status Sequence::CheckQueries(uint32_t layer, uint32_t n_rows,
                                                 : "n_query_rows";
   const uint32_t number = plan().layer(layer).number;
   const ListCounts tokens = slots_.HostTokens(layer);
-  for (uint32_t list = 0; list < plan().layer(layer).n_lists; ++list) {
-    if (n_rows <= tokens.Of(list)) continue;
-    return InvalidArgument("layer %u: %s %u > %u stored tokens", number, name,
-                           n_rows, tokens.Of(list));
-  }
+  KV_RETURN_IF_ERROR(CheckStored(layer, name, n_rows));
   if (observed) KV_RETURN_IF_ERROR(ring_.CheckWindow(layer, logical_length()));
   if (slots_.CountInRow(layer) >= n_rows) return Status();
   SlotPositions positions;

@@ -110,6 +110,8 @@ class Sequence {
 
   void ForgetLse(uint32_t layer) { ring_.ForgetLse(layer); }
   void ForgetQueries(uint32_t layer) { ring_.Forget(layer); }
+  // Checks that every list of a layer holds at least n_tokens tokens.
+  Status CheckStored(uint32_t layer, const char* name, uint32_t n_tokens) const;
   // Checks that a layer holds the tokens of the last n_rows queries. If none
   // are given, also that the query ring holds those of the window.
   Status CheckQueries(uint32_t layer, uint32_t n_rows,

@@ -61,10 +61,31 @@ kvevict_plane PackedLse(const kvevict_plane& rows, uint32_t n_rows) {
 }
 
 // A stride of 0 would make all query rows the first one: it was forgotten.
-Status CheckStep(const char* stride_name, const char* what, uint32_t n,
-                 int64_t stride) {
+Status CheckStep(const char* name, const char* stride_name, const char* what,
+                 uint32_t n, int64_t stride) {
   if (n <= 1 || stride != 0) return Status();
-  return InvalidArgument("queries.%s is 0 for %u %s", stride_name, n, what);
+  return InvalidArgument("%s.%s is 0 for %u %s", name, stride_name, n, what);
+}
+
+Status CheckQueryPlane(const char* name, const kvevict_layer_geometry& layer,
+                       uint32_t n_rows, const kvevict_plane& queries) {
+  KV_RETURN_IF_ERROR(ValidateRows(name, queries, layer.q_dtype,
+                                  layer.k_head_dim, layer.n_q_heads, n_rows));
+  KV_RETURN_IF_ERROR(CheckStep(name, "head_stride_bytes", "heads",
+                               layer.n_q_heads, queries.head_stride_bytes));
+  return CheckStep(name, "token_stride_bytes", "rows", n_rows,
+                   queries.token_stride_bytes);
+}
+
+QueryRows RowsOf(const kvevict_plane& queries, uint32_t n_rows) {
+  QueryRows rows;
+  rows.n_rows = n_rows;
+  rows.rows.base = reinterpret_cast<const uint8_t*>(queries.data);
+  rows.rows.row_stride = queries.token_stride_bytes;
+  rows.rows.element_stride = ElementStride(queries);
+  rows.rows.dtype = static_cast<DType>(queries.dtype);
+  rows.head_stride = queries.head_stride_bytes;
+  return rows;
 }
 
 Status CheckGiven(const char* name, const kvevict_plane* plane,
@@ -98,18 +119,59 @@ Status FindSumHeads(const PlanLayer& layer, uint32_t given, uint32_t* out) {
       layer.n_lists == 1 ? ", nor 1" : "; 1 needs scope layer or model");
 }
 
+// Checks the reference queries that the policy has, and writes where they are.
+// An error if it has none and some are given.
+Status FindReference(const Plan& plan, const PlanLayer& layer,
+                     const LayerInputs& inputs, ScoreJob* out) {
+  const Policy& policy = plan.policy();
+  out->reference = QueryRows();
+  out->reference_positions = nullptr;
+  if (!HasReference(policy)) {
+    if (inputs.reference_queries == nullptr && inputs.n_reference_rows == 0) {
+      return Status();
+    }
+    return InvalidArgument(
+        "inputs.n_reference_rows %u of reference_queries, but policy %s has %s",
+        inputs.n_reference_rows, InfoOf(policy.kind).name,
+        plan.signal().HasWindow() ? "reference 0" : "no reference queries");
+  }
+  if (inputs.reference_queries == nullptr) {
+    return InvalidArgument(
+        "inputs.reference_queries is NULL, but the policy has reference %u",
+        policy.reference);
+  }
+  if (inputs.n_reference_rows != policy.reference) {
+    return InvalidArgument("inputs.n_reference_rows %u is not reference %u",
+                           inputs.n_reference_rows, policy.reference);
+  }
+  KV_RETURN_IF_ERROR(CheckQueryPlane("reference_queries", layer.geometry,
+                                     policy.reference,
+                                     *inputs.reference_queries));
+  out->reference = RowsOf(*inputs.reference_queries, policy.reference);
+  out->reference_positions = inputs.reference_positions;
+  if (inputs.reference_positions == nullptr) return Status();
+  const auto address = reinterpret_cast<uintptr_t>(inputs.reference_positions);
+  if (address % sizeof(int32_t) != 0) {
+    return InvalidArgument("reference_positions 0x%llx is not aligned to %zu",
+                           static_cast<unsigned long long>(address),
+                           sizeof(int32_t));
+  }
+  if (!plan.context().backend().on_host) return Status();
+  for (uint32_t r = 0; r < policy.reference; ++r) {
+    if (inputs.reference_positions[r] >= 0) continue;
+    return InvalidArgument("reference_positions[%u] %d < 0", r,
+                           inputs.reference_positions[r]);
+  }
+  return Status();
+}
+
 }  // namespace
 
 Status CheckQueryRows(const kvevict_layer_geometry& layer, uint32_t n_rows,
                       const LayerInputs& inputs) {
   if (inputs.queries != nullptr) {
-    const kvevict_plane& queries = *inputs.queries;
-    KV_RETURN_IF_ERROR(ValidateRows("queries", queries, layer.q_dtype,
-                                    layer.k_head_dim, layer.n_q_heads, n_rows));
-    KV_RETURN_IF_ERROR(CheckStep("head_stride_bytes", "heads", layer.n_q_heads,
-                                 queries.head_stride_bytes));
-    KV_RETURN_IF_ERROR(CheckStep("token_stride_bytes", "rows", n_rows,
-                                 queries.token_stride_bytes));
+    KV_RETURN_IF_ERROR(
+        CheckQueryPlane("queries", layer, n_rows, *inputs.queries));
   }
   if (inputs.row_lse == nullptr) return Status();
   return ValidateRows("row_lse", PackedLse(*inputs.row_lse, n_rows),
@@ -148,15 +210,8 @@ Status FindQueries(const Plan& plan, const PlanLayer& layer, uint32_t n_rows,
     read.row_lse = nullptr;
   }
   KV_RETURN_IF_ERROR(CheckQueryRows(layer.geometry, n_rows, read));
-  const kvevict_plane& queries = *inputs.queries;
   QueryRows& rows = out->queries;
-  rows = QueryRows();
-  rows.n_rows = n_rows;
-  rows.rows.base = reinterpret_cast<const uint8_t*>(queries.data);
-  rows.rows.row_stride = queries.token_stride_bytes;
-  rows.rows.element_stride = ElementStride(queries);
-  rows.rows.dtype = static_cast<DType>(queries.dtype);
-  rows.head_stride = queries.head_stride_bytes;
+  rows = RowsOf(*inputs.queries, n_rows);
   if (read.row_lse != nullptr) {
     const kvevict_plane lse = PackedLse(*read.row_lse, n_rows);
     rows.lse = reinterpret_cast<const float*>(lse.data);
@@ -203,6 +258,7 @@ Status FindInputs(const Plan& plan, const PlanLayer& layer, uint32_t n_tokens,
   };
   out->queries = QueryRows();
   out->sinks = plan.SinksOf(layer);
+  KV_RETURN_IF_ERROR(FindReference(plan, layer, inputs, out));
   if (signal.Needs(kSums)) {
     KV_RETURN_IF_ERROR(
         FindSumHeads(layer, inputs.n_sum_heads, &out->n_sum_heads));

@@ -25,6 +25,9 @@ struct LayerInputs {
   const kvevict_plane* key_filter = nullptr;
   const kvevict_plane* token_weights = nullptr;
   const kvevict_plane* query_centers = nullptr;
+  uint32_t n_reference_rows = 0;
+  const kvevict_plane* reference_queries = nullptr;
+  const int32_t* reference_positions = nullptr;
 };
 
 // Checks n_rows query rows: queries and row_lse.

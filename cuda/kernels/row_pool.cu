@@ -109,7 +109,7 @@ KV_KERNEL(pool_window_rows, RowPoolParams, kRowPoolThreads, 4) {
   const uint64_t place = (uint64_t{kv_head} * p.n_tokens + i) * sizeof(float);
   StoreGlobal(p.out + place, of_all * p.head_scale);
   if (p.masses == 0) return;
-  StoreGlobal(p.masses + place, mass / static_cast<float>(p.group * p.window));
+  StoreGlobal(p.masses + place, mass / p.mass_divisor);
 }
 
 }  // namespace kvevict::cuda

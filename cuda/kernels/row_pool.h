@@ -11,7 +11,7 @@ struct RowPoolParams {
   uint64_t rows;     // f32 [n_kv_heads, group, window, n_tokens]
   uint64_t factors;  // f32 [n_kv_heads, group, window]; 0: rows are not scaled
   uint64_t out;      // f32 [n_kv_heads, n_tokens]
-  uint64_t masses;   // f32, shaped like `out`: the mean of the rows; 0: none
+  uint64_t masses;   // f32, shaped like `out`: the sum of the rows; 0: none
   CountTable tokens;
   int32_t first_count;
   uint32_t n_tokens;
@@ -23,8 +23,9 @@ struct RowPoolParams {
   uint32_t edge_shrinks;  // average: divide by the terms inside
   uint32_t rows_are_max;  // rows are reduced to their maximum
   uint32_t heads_are_max;
-  float row_scale;   // factor of a sum of rows
-  float head_scale;  // of heads
+  float row_scale;     // factor of a sum of rows
+  float head_scale;    // of heads
+  float mass_divisor;  // of a sum of the rows of all heads
 };
 static_assert(sizeof(RowPoolParams) <= 4096);
 

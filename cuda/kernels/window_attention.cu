@@ -26,6 +26,8 @@
 //   KV_SPREAD         ScoreParams::spread times the rows' variance is added
 //   KV_MEASURE        also measures the slots before the window: 1: entropy and
 //                     variance of the weights; 2: their sum over the ends
+//   KV_LISTED         rows are those of a list, see list_rows.h, which says what
+//                     they see and the factors of their weights
 //   KV_PART           the window is a part of more rows, see ScoreParams. Sums
 //                     are added to the present scores; weight_scale is 1.
 //   KV_CHUNKS         a split is a chunk of any length. Only queries of the
@@ -51,6 +53,10 @@ KV_DEVICE bool TouchesWindow(const Work& work, uint32_t tile) {
   constexpr uint32_t kOwn = KV_SOFTMAX_PAST != 0 || kMeasuresDynamics ? 0 : 1;
   const uint32_t end = work.first_key + (tile + 1) * kTileKeys;
   if constexpr (KV_CHUNKS != 0) return end > work.n_tokens();
+  if constexpr (KV_LISTED != 0) {
+    return work.p.n_masked >= work.n_tokens() ||
+           end > work.n_tokens() - work.p.n_masked;
+  }
   // A part may begin before the first token.
   if constexpr (KV_PART != 0) return end + kWindow > work.n_tokens() + kOwn;
   return end > work.n_tokens() - kWindow + kOwn;

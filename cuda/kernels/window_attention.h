@@ -59,6 +59,10 @@ struct ScoreParams {
   float scale_by_cap;  // KV_SOFTCAP: softmax scale / the cap
   // KV_MEASURE: f32 [n_layers, n_kv_heads, n_splits, 2], the blocks' measures.
   uint64_t measures;
+  // KV_LISTED: ListedRow [n_layers, n_kv_heads, rows], see list_rows.h.
+  uint64_t list;
+  uint32_t n_masked;  // KV_LISTED: last keys that some row may not see
+  uint32_t reserved;
   CountTable tokens;  // with KV_RAGGED, per KV head
   ScoreLayer layers[kMaxLayers];
 };

@@ -7,6 +7,7 @@
 #include "cache_rows.cuh"
 #include "counts.cuh"
 #include "device.cuh"
+#include "list_rows.h"
 #include "window_attention.h"
 
 namespace kvevict::cuda {
@@ -33,6 +34,9 @@ constexpr uint32_t kTileKeys = KV_TILE_KEYS;
 #endif
 #ifndef KV_CHUNKS
 #define KV_CHUNKS 0
+#endif
+#ifndef KV_LISTED
+#define KV_LISTED 0
 #endif
 #ifndef KV_SPREAD
 #define KV_SPREAD 0
@@ -180,11 +184,20 @@ KV_DEVICE uint64_t QueryAddress(const Work& work, uint32_t block, uint32_t r) {
          StoredRow(work, row.window) * work.p.query_row_stride;
 }
 
+// The address of a row's record, with KV_LISTED.
+KV_DEVICE uint64_t ListedAddress(const Work& work, const QueryRow& row) {
+  const uint64_t head = uint64_t{blockIdx.z} * work.p.n_kv_heads + work.kv_head;
+  return work.p.list + (head * kWindow + row.window) * sizeof(ListedRow);
+}
+
 // The number of keys that a row sees, of its chunk or of all; 0 for padding.
 KV_DEVICE uint32_t VisibleKeys(const Work& work, uint32_t block, uint32_t r) {
   const QueryRow row = FindQueryRow(work, block, r);
   if (!row.valid) return 0;
   if constexpr (KV_CHUNKS != 0) return work.n_tokens();
+  if constexpr (KV_LISTED != 0) {
+    return LoadGlobal<uint32_t>(ListedAddress(work, row));
+  }
   const uint32_t n_past = work.n_tokens() - kWindow;
   return KV_SOFTMAX_PAST != 0 ? n_past : n_past + row.window + 1;
 }

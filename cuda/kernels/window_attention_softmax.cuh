@@ -257,6 +257,12 @@ KV_DEVICE float RowLogSum(const Work& work, uint32_t block, uint32_t r) {
 // logarithm of the weights' factor.
 KV_DEVICE float RowReference(const Work& work, uint32_t block, uint32_t r) {
   const float lse = RowLogSum(work, block, r);
+  if constexpr (KV_LISTED != 0) {
+    const QueryRow row = FindQueryRow(work, block, r);
+    if (!row.valid) return lse;
+    const float weight = LoadGlobal<float>(ListedAddress(work, row) + 4);
+    return weight == 0.0f ? lse - kNoReference : lse - Log2(weight);
+  }
   if constexpr (KV_WEIGH_BY_PAST != 0) {
     const uint32_t n_past =
         work.n_tokens() - kWindow + FindQueryRow(work, block, r).window;

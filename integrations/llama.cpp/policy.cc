@@ -60,6 +60,12 @@ Policy ParsePolicy(const char* text) {
         "it needs RoPE's frequencies and a table made for the model, which the "
         "adapter does not have; expected-attention works");
   }
+  Check(kvevict_policy_need(handle, KVEVICT_INPUT_REFERENCE_QUERIES, &need));
+  if (need == KVEVICT_NEED_REQUIRED) {
+    refuse(
+        "it needs reference queries, which the adapter does not have; "
+        "reference=0 works");
+  }
   if (is_other("rotate", "no")) {
     refuse("llama.cpp goes on counting positions; rotate=no works");
   }

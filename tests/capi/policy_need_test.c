@@ -227,7 +227,7 @@ Test(policy_need, bad_arguments_are_errors) {
   EXPECT_INVALID(kvevict_policy_need(policy, -1, &need), "input -1");
   EXPECT_INVALID(
       kvevict_policy_need(policy, KVEVICT_INPUT_POSITIONS + 1, &need),
-      "input 12");
+      "input 13");
   EXPECT_INVALID(kvevict_policy_need(policy, KVEVICT_INPUT_KEYS, NULL),
                  "out_need is NULL");
   cr_expect_eq(need, KVEVICT_NEED_OPTIONAL);

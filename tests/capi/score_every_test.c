@@ -12,7 +12,13 @@
 #include "tests/capi/support/policies.h"
 #include "tests/capi/support/random.h"
 
-enum { kTokens = 75, kMaxDim = 68, kInputs = 11, kMaxHeads = 4 };
+enum {
+  kTokens = 75,
+  kMaxDim = 68,
+  kInputs = 12,
+  kMaxHeads = 4,
+  kReference = 5
+};
 
 typedef struct shape {
   uint32_t n_q_heads, n_kv_heads, head_dim;
@@ -27,6 +33,9 @@ typedef struct given {
 } given;
 
 static const float kFrequencies[kMaxDim / 2] = {1.0f, 0.5f, 0.25f, 0.125f};
+
+/* Among the slots and behind them, in no order. */
+static const int32_t kReferencePositions[kReference] = {20, 90, 3, 74, 40};
 
 static void Give(given* g, const kvevict_policy* policy, const shape* s,
                  uint32_t n_query_rows, test_random* random) {
@@ -47,6 +56,8 @@ static void Give(given* g, const kvevict_policy* policy, const shape* s,
       [KVEVICT_INPUT_TOKEN_WEIGHTS] = {&g->inputs.token_weights, kTokens, 1},
       [KVEVICT_INPUT_QUERY_CENTERS] = {&g->inputs.query_centers, 3,
                                        s->head_dim / 2},
+      [KVEVICT_INPUT_REFERENCE_QUERIES] = {&g->inputs.reference_queries,
+                                           kReference, s->head_dim},
   };
   for (int i = 0; i < kInputs; ++i) {
     kvevict_need need = KVEVICT_NEED_NONE;
@@ -57,6 +68,10 @@ static void Give(given* g, const kvevict_policy* policy, const shape* s,
     g->planes[i].head_dim = each[i].dim;
     g->planes[i].token_stride_bytes = (int64_t)(each[i].dim * sizeof(float));
     *each[i].place = &g->planes[i];
+  }
+  if (g->inputs.reference_queries != NULL) {
+    g->inputs.n_reference_rows = kReference;
+    g->inputs.reference_positions = kReferencePositions;
   }
 }
 
@@ -108,7 +123,7 @@ static void ForEachPolicy(void (*check)(const char* policy, const shape* s)) {
                                   {4, 1, 6, KVEVICT_DTYPE_BF16},
                                   {3, 3, 32, KVEVICT_DTYPE_U8}};
   kvevict_policy_info info = {.struct_size = sizeof info};
-  int n = 0;
+  int n = 0, n_with_reference = 0;
   for (uint32_t k = 0; kvevict_policy_at(k, &info) == KVEVICT_OK; ++k) {
     char pool[TEST_VALUE_TEXT], text[TEST_POLICY_TEXT];
     if (kvevict_policy_get(test_policy(info.name), "pool", pool, sizeof pool,
@@ -121,8 +136,19 @@ static void ForEachPolicy(void (*check)(const char* policy, const shape* s)) {
     }
     snprintf(text, sizeof text, "%s:weight=given,redundancy=0.3", info.name);
     check(text, &kShapes[0]);
+    kvevict_policy* reference = NULL;
+    snprintf(text, sizeof text, "%s:reference=%d,reference_weight=0.25",
+             info.name, kReference);
+    if (kvevict_policy_create(text, &reference) != KVEVICT_OK) continue;
+    kvevict_policy_destroy(reference);
+    ++n_with_reference;
+    for (size_t i = 0; i < sizeof kShapes / sizeof *kShapes; ++i) {
+      check(text, &kShapes[i]);
+    }
   }
   EXPECT(n > 10, "%d policies score", n);
+  EXPECT(n_with_reference > 3, "%d policies take reference queries",
+         n_with_reference);
 }
 
 /* Sums round otherwise without fused multiply-add and with other vectors. */

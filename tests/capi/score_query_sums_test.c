@@ -63,15 +63,15 @@ static void FromQueries(const query_case* c, test_random* random) {
   double* weights = malloc(sizeof(double) * c->group * n);
   for (uint32_t h = 0; h < TEST_SUMS_HEADS; ++h) {
     const uint32_t held = c->counts == NULL ? n : c->counts[h];
-    const oracle_attention in = {c->group,
-                                 1,
-                                 held,
-                                 n_rows,
-                                 dim,
-                                 1.0 / sqrt((double)dim),
-                                 queries + (size_t)h * c->group * n_rows * dim,
-                                 keys + (size_t)h * n * dim,
-                                 NULL};
+    const oracle_attention in = {
+        .n_q_heads = c->group,
+        .n_kv_heads = 1,
+        .n_tokens = held,
+        .window = n_rows,
+        .head_dim = dim,
+        .scale = 1.0 / sqrt((double)dim),
+        .queries = queries + (size_t)h * c->group * n_rows * dim,
+        .keys = keys + (size_t)h * n * dim};
     oracle_window_weights(&in, weights);
     for (uint32_t g = 0; g < c->group; ++g) {
       for (uint32_t t = 0; t < held; ++t) {
@@ -289,7 +289,8 @@ Test(score_sums, made_of_queries_that_are_bad_are_errors) {
   } while (0)
   const uint32_t counts[TEST_SUMS_HEADS] = {40, 39};
   EXPECT_BREAKS(inputs.n_query_rows = 41, "inputs.n_query_rows 41 > 40");
-  EXPECT_BREAKS(inputs.reserved = 1, "inputs.reserved 1");
+  EXPECT_BREAKS(inputs.n_reference_rows = 1, "inputs.n_reference_rows 1",
+                "no reference queries");
   EXPECT_BREAKS(inputs.queries = NULL, "inputs.attention_sums is NULL",
                 "queries are NULL");
   EXPECT_BREAKS(job.view = NULL, "view", "NULL");

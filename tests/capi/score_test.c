@@ -54,9 +54,15 @@ static double* OracleScores(const test_scene* s, double* tolerance) {
   const double scale = g->softmax_scale != 0.0f
                            ? (double)g->softmax_scale
                            : 1.0 / sqrt((double)g->k_head_dim);
-  const oracle_attention attention = {
-      g->n_q_heads, g->n_kv_heads, s->n_tokens, window,          g->k_head_dim,
-      scale,        queries,       keys,        &s->plan->policy};
+  const oracle_attention attention = {.n_q_heads = g->n_q_heads,
+                                      .n_kv_heads = g->n_kv_heads,
+                                      .n_tokens = s->n_tokens,
+                                      .window = window,
+                                      .head_dim = g->k_head_dim,
+                                      .scale = scale,
+                                      .queries = queries,
+                                      .keys = keys,
+                                      .policy = &s->plan->policy};
   oracle_window_weights(&attention, weights);
   oracle_shape_scores(&s->plan->policy, &attention, weights, scores);
   const double logit = scale * sqrt(q_max * k_max); /* Cauchy-Schwarz */

@@ -160,6 +160,15 @@ oracle_policy DrawPolicy(Random* random, uint32_t max_tokens) {
     if (random->OneOf(2)) of_rows.rows = KVEVICT_REDUCE_MAX;
     if (IsValid(of_rows)) p = of_rows;
   }
+  if (ByWindow(kind) && kind != ORACLE_CAKE && random->OneOf(3)) {
+    p.reference = random->In(1, random->OneOf(4) ? 70 : 9);
+    p.reference_weight = random->Pick({0.25, 0.5, 1.0, 1.0});
+    p.row_weight = random->Pick({ORACLE_ROW_WEIGHT_NONE, ORACLE_ROW_WEIGHT_NONE,
+                                 ORACLE_ROW_WEIGHT_PAST});
+    p.softmax = random->Pick(
+        {ORACLE_SOFTMAX_CAUSAL, ORACLE_SOFTMAX_CAUSAL, ORACLE_SOFTMAX_PAST});
+    if (random->OneOf(3)) p.rows = KVEVICT_REDUCE_MAX;
+  }
   p.scope = random->Pick(
       {KVEVICT_SCOPE_KV_HEAD, KVEVICT_SCOPE_LAYER, KVEVICT_SCOPE_MODEL});
   p.over = random->Pick(

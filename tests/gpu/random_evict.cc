@@ -81,6 +81,82 @@ struct GivenRows {
   }
 };
 
+// A layer's reference queries. kvevict_score() takes slots for positions, so that
+// its rows that see as many slots as an eviction's have other positions.
+struct Reference {
+  uint32_t n_rows = 0;
+  QueryRows rows;
+  std::vector<int32_t> of_door;  // empty: none are given
+  std::unique_ptr<Buffer> of_door_there;
+  std::unique_ptr<Buffer> of_eviction_there;
+
+  void LendToDoor(bool on_device, kvevict_signal_inputs* inputs) const {
+    inputs->n_reference_rows = n_rows;
+    inputs->reference_queries = on_device ? &rows.device : &rows.host;
+    if (of_door.empty()) return;
+    inputs->reference_positions =
+        on_device ? of_door_there->pointer<int32_t>() : of_door.data();
+  }
+  void LendToEviction(kvevict_signal_inputs* inputs) const {
+    inputs->n_reference_rows = n_rows;
+    inputs->reference_queries = &rows.device;
+    if (of_door.empty()) return;
+    inputs->reference_positions = of_eviction_there->pointer<int32_t>();
+  }
+};
+
+// The slot as whose position `position` sees the same slots in every head, or a
+// position behind all slots, which is written to both.
+int32_t SlotLike(const std::vector<std::vector<int32_t>>& heads,
+                 bool weighs_by_past, int32_t* position) {
+  const auto n_upto = [&](const std::vector<int32_t>& held) {
+    return std::upper_bound(held.begin(), held.end(), *position) - held.begin();
+  };
+  const auto n = n_upto(heads[0]);
+  for (const std::vector<int32_t>& held : heads) {
+    const bool is_held = n > 0 && static_cast<size_t>(n) <= held.size() &&
+                         held[static_cast<size_t>(n - 1)] == *position;
+    if (n > 0 && n_upto(held) == n && (is_held || !weighs_by_past)) continue;
+    return *position = INT32_MAX;
+  }
+  return static_cast<int32_t>(n - 1);
+}
+
+Reference DrawReference(const Gpu& gpu, Random* random,
+                        const RandomModel& model, uint32_t layer) {
+  Reference r;
+  r.n_rows = model.policy().reference;
+  r.rows = model.ReferenceQueries(layer);
+  if (random->OneOf(2)) return r;
+  std::vector<std::vector<int32_t>> heads;
+  for (uint32_t h = 0; h < model.n_kv_heads(layer); ++h) {
+    std::vector<int32_t> held(model.Stored(layer, h));
+    size_t n = 0;
+    Check(kvevict_sequence_keep_positions(model.twin(), layer, h, held.data(),
+                                          held.size(), &n));
+    // Keys that are rotated lie at the positions of their slots.
+    if (model.policy().rotate) std::iota(held.begin(), held.end(), 0);
+    heads.push_back(std::move(held));
+  }
+  const bool weighs = model.policy().row_weight == ORACLE_ROW_WEIGHT_PAST;
+  std::vector<int32_t> of_eviction;
+  for (uint32_t i = 0; i < model.policy().reference; ++i) {
+    auto position =
+        static_cast<int32_t>(random->In(0, model.Logical() * 5 / 4));
+    r.of_door.push_back(SlotLike(heads, weighs, &position));
+    of_eviction.push_back(position);
+  }
+  const auto there = [&](const std::vector<int32_t>& positions) {
+    auto buffer =
+        std::make_unique<Buffer>(gpu, positions.size() * sizeof(int32_t));
+    buffer->Write(positions.data(), buffer->n_bytes());
+    return buffer;
+  };
+  r.of_door_there = there(r.of_door);
+  r.of_eviction_there = there(of_eviction);
+  return r;
+}
+
 // A layer's inputs for signal and weights beside queries and scores.
 struct LayerRows {
   std::optional<GivenRows> mean;
@@ -89,6 +165,7 @@ struct LayerRows {
   std::optional<GivenRows> filter;
   std::optional<GivenRows> centers;
   std::optional<QueryRows> queries;  // those of every slot
+  std::optional<Reference> reference;
 
   void Lend(bool on_device, kvevict_signal_inputs* inputs) const {
     const auto plane = [&](const std::optional<GivenRows>& rows) {
@@ -126,6 +203,9 @@ LayerRows DrawRows(const Gpu& gpu, Random* random, const RandomModel& model,
   }
   if (model.by_all_queries()) {
     rows.queries = model.Queries(layer, 0, std::max(1u, model.Stored(layer)));
+  }
+  if (model.by_reference() && model.Logical() > 0) {
+    rows.reference = DrawReference(gpu, random, model, layer);
   }
   if (model.by_given_weights()) {
     rows.weights.emplace(gpu, random, g.n_kv_heads,
@@ -286,6 +366,10 @@ void LendScores(const Gpu& gpu, Random* random, RandomModel* model,
     }
     input->rows[l].Lend(true, &c.inputs);
     input->rows[l].Lend(false, &c.host_inputs);
+    if (input->rows[l].reference) {
+      input->rows[l].reference->LendToDoor(true, &c.inputs);
+      input->rows[l].reference->LendToDoor(false, &c.host_inputs);
+    }
     cases.push_back(std::move(c));
     if (cases.size() == most) score();
   }
@@ -367,6 +451,9 @@ EvictInput DrawInput(const Gpu& gpu, Random* random, RandomModel* model,
     }
     input.rows[l].Lend(true, input.device.last());
     input.rows[l].Lend(false, input.host.last());
+    if (input.rows[l].reference) {
+      input.rows[l].reference->LendToEviction(input.device.last());
+    }
   }
   // The GPU may need no inputs.
   if (model->lends_scores() && !hands_over && !model->takes_given_rows()) {

@@ -11,6 +11,19 @@
 #include "tests/gpu/doors.h"
 
 namespace kvevict::gpu {
+namespace {
+
+// Query rows [n_rows, n_q_heads, k_head_dim] without gaps.
+RandomPlane PackedPlane(const kvevict_layer_geometry& g, uint32_t n_rows) {
+  RandomPlane packed;
+  packed.plane =
+      kvevict_plane_token_major(nullptr, g.q_dtype, g.n_q_heads, g.k_head_dim);
+  packed.n_bytes =
+      uint64_t{n_rows} * static_cast<uint64_t>(packed.plane.token_stride_bytes);
+  return packed;
+}
+
+}  // namespace
 
 RandomModel::RandomModel(const Gpu& gpu, Random* random, const ModelCase& model)
     : gpu_(gpu),
@@ -18,6 +31,7 @@ RandomModel::RandomModel(const Gpu& gpu, Random* random, const ModelCase& model)
       case_(model),
       // A rotated NaN has other bits on either side.
       special_(random->OneOf(10) && model.policy.rotate == 0),
+      packs_queries_(random->OneOf(2)),
       other_stream_(gpu),
       stream_(gpu.stream()) {
   kvevict_context_options options = gpu.ContextOptions();
@@ -156,9 +170,28 @@ uint32_t RandomModel::Room() const {
 
 QueryRows RandomModel::Queries(uint32_t layer, uint32_t first,
                                uint32_t n) const {
+  std::vector<uint32_t> positions;
+  for (uint32_t i = 0; i < n; ++i) positions.push_back(first + i);
+  return QueriesOf(layer, positions);
+}
+
+QueryRows RandomModel::ReferenceQueries(uint32_t layer) const {
+  std::vector<uint32_t> positions;
+  const auto n_known = static_cast<uint32_t>(queries_[layer].size());
+  for (uint32_t i = 0; i < policy().reference; ++i) {
+    positions.push_back(random_.In(0, n_known - 1));
+  }
+  return QueriesOf(layer, positions);
+}
+
+QueryRows RandomModel::QueriesOf(uint32_t layer,
+                                 const std::vector<uint32_t>& positions) const {
+  const auto n = static_cast<uint32_t>(positions.size());
   const kvevict_layer_geometry& g = geometry().layer(layer);
   const RandomPlane drawn =
-      DrawPlane(&random_, g.q_dtype, g.k_head_dim, g.n_q_heads, n, 1);
+      packs_queries_
+          ? PackedPlane(g, n)
+          : DrawPlane(&random_, g.q_dtype, g.k_head_dim, g.n_q_heads, n, 1);
   const kvevict_plane& p = drawn.plane;
   const uint32_t element = ElementBytesOf(g.q_dtype);
   const int64_t step =
@@ -166,7 +199,7 @@ QueryRows RandomModel::Queries(uint32_t layer, uint32_t first,
   QueryRows rows;
   rows.bytes.assign(drawn.n_bytes, 0xEE);
   for (uint32_t i = 0; i < n; ++i) {
-    const uint8_t* from = queries_[layer][first + i].data();
+    const uint8_t* from = queries_[layer][positions[i]].data();
     for (uint32_t h = 0; h < g.n_q_heads; ++h) {
       int64_t offset = static_cast<int64_t>(p.data) + i * p.token_stride_bytes +
                        h * p.head_stride_bytes;

@@ -80,12 +80,14 @@ class RandomModel {
   }
   // Whether queries of every slot score.
   bool by_all_queries() const { return case_.policy.kind == ORACLE_NON_CAUSAL; }
+  // Whether reference queries score, alone or with the window's.
+  bool by_reference() const { return case_.policy.reference > 0; }
   bool by_filter() const { return case_.policy.kind == ORACLE_Q_FILTER; }
   bool by_centers() const { return case_.policy.kind == ORACLE_TRIATTENTION; }
   // Whether statistics, filters, centers or weights are given, on both sides.
   bool takes_given_rows() const {
     return by_statistics() || by_filter() || by_centers() ||
-           by_given_weights() || by_all_queries();
+           by_given_weights() || by_all_queries() || by_reference();
   }
   // Otherwise every eviction is handed the window's rows.
   bool observes() const { return observes_; }
@@ -116,6 +118,8 @@ class RandomModel {
   // The tokens that the longest layer can still take.
   uint32_t Room() const;
   QueryRows Queries(uint32_t layer, uint32_t first, uint32_t n) const;
+  // Queries of no token: those of drawn ones.
+  QueryRows ReferenceQueries(uint32_t layer) const;
 
   // The stream for the next call: the last one's, or another that waits for it.
   kvevict_stream NextStream();
@@ -138,6 +142,8 @@ class RandomModel {
   void ExpectSameLengths(Report* report) const;
 
  private:
+  QueryRows QueriesOf(uint32_t layer,
+                      const std::vector<uint32_t>& positions) const;
   void DrawTwinPolicy();
   void Fork();
   void Load(Report* report);
@@ -154,7 +160,8 @@ class RandomModel {
   Random& random_;
   const ModelCase case_;
   oracle_policy twin_policy_{};
-  bool special_;  // NaN and infinities are among the keys
+  bool special_;        // NaN and infinities are among the keys
+  bool packs_queries_;  // so that layers go together
   bool observes_ = false;
   bool observes_sums_ = false;
   OtherStream other_stream_;

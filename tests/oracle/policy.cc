@@ -186,8 +186,9 @@ bool oracle_resolve(const oracle_policy* policy, uint32_t n_context,
   out->n_sink = static_cast<uint32_t>(sink);
   out->n_recent = static_cast<uint32_t>(recent);
   out->n_selected = static_cast<uint32_t>(budget - sink - recent);
-  out->n_query_rows = ScoresByAttention(p)          ? p.window
-                      : p.kind == ORACLE_H2O        ? KVEVICT_QUERY_ROWS_ANY
+  const bool others_score = p.reference > 0 && p.reference_weight == 1.0;
+  out->n_query_rows = ScoresByAttention(p)   ? (others_score ? 0 : p.window)
+                      : p.kind == ORACLE_H2O ? KVEVICT_QUERY_ROWS_ANY
                       : p.kind == ORACLE_NON_CAUSAL ? KVEVICT_QUERY_ROWS_ALL
                                                     : 0;
   out->scores_are_mass = ScoresAreMass(p);

@@ -35,6 +35,8 @@ void ForEachField(const Visitor& on, Values& p) {
   on.Word("rows", p.rows);
   on.Word("row_weight", p.row_weight);
   on.Word("softmax", p.softmax);
+  on.Number("reference", p.reference);
+  on.Number("reference_weight", p.reference_weight);
   on.Number("spread", p.spread);
   on.Word("group", p.group);
   on.Word("order", p.order);

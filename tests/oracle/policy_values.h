@@ -107,6 +107,8 @@ typedef struct oracle_policy {
   int edge;
   kvevict_reduce rows;
   int row_weight, softmax;
+  uint32_t reference;
+  double reference_weight;
   double spread;
   kvevict_reduce group;
   int order, prior;

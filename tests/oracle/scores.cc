@@ -14,8 +14,12 @@ namespace {
 double Logit(const oracle_attention* in, uint32_t head, uint32_t row,
              uint32_t key) {
   const uint32_t group = in->n_q_heads / in->n_kv_heads;
+  const bool own = row < in->window;
   const float* q =
-      in->queries + (size_t{head} * in->window + row) * in->head_dim;
+      own ? in->queries + (size_t{head} * in->window + row) * in->head_dim
+          : in->reference +
+                (size_t{head} * in->policy->reference + row - in->window) *
+                    in->head_dim;
   const float* k =
       in->keys + (size_t{head / group} * in->n_tokens + key) * in->head_dim;
   double dot = 0.0;
@@ -53,16 +57,51 @@ void PoolRow(const oracle_policy& policy, uint32_t n, double* row) {
   }
 }
 
+// How many slots hold positions before `position`.
+uint32_t SlotsBefore(const oracle_attention* in, int64_t position) {
+  uint32_t n = 0;
+  for (uint32_t j = 0; j < in->n_tokens; ++j) {
+    n += (in->slot_positions == nullptr ? j : in->slot_positions[j]) < position;
+  }
+  return n;
+}
+
+// The rows that score, and the share of each in a sum over them.
+struct Row {
+  uint32_t number;
+  double factor;
+};
+std::vector<Row> RowsOf(const oracle_attention* in, const oracle_policy& p) {
+  std::vector<Row> rows;
+  const bool is_mean = p.rows == KVEVICT_REDUCE_MEAN;
+  const auto add = [&](uint32_t first, uint32_t n, double share) {
+    for (uint32_t r = 0; r < n && share > 0.0; ++r) {
+      rows.push_back({first + r, is_mean ? share / n : share});
+    }
+  };
+  add(0, in->window, p.reference == 0 ? 1.0 : 1.0 - p.reference_weight);
+  add(in->window, p.reference, p.reference_weight);
+  return rows;
+}
+
 }  // namespace
 
 void oracle_row_weights(const oracle_attention* in, uint32_t head, uint32_t row,
                         double* weights) {
   oracle_policy policy = {};
   if (in->policy != nullptr) policy = *in->policy;
-  const uint32_t n_past = in->n_tokens - in->window + row;
-  const uint32_t n_visible = policy.softmax == ORACLE_SOFTMAX_PAST
-                                 ? in->n_tokens - in->window
-                                 : n_past + 1;
+  uint32_t n_past = in->n_tokens - in->window + row;
+  uint32_t n_visible = n_past + 1;
+  if (row >= in->window) {
+    const int64_t position = in->reference_positions == nullptr
+                                 ? INT64_MAX - 1
+                                 : in->reference_positions[row - in->window];
+    n_past = SlotsBefore(in, position);
+    n_visible = SlotsBefore(in, position + 1);
+  }
+  if (policy.softmax == ORACLE_SOFTMAX_PAST) {
+    n_visible = std::min(n_visible, in->n_tokens - in->window);
+  }
   std::fill(weights, weights + in->n_tokens, 0.0);
   double highest = -std::numeric_limits<double>::infinity();
   for (uint32_t j = 0; j < n_visible; ++j) {
@@ -84,11 +123,16 @@ void oracle_row_weights(const oracle_attention* in, uint32_t head, uint32_t row,
 void oracle_window_weights(const oracle_attention* in, double* weights) {
   oracle_policy policy = {};
   if (in->policy != nullptr) policy = *in->policy;
-  std::vector<std::vector<double>> rows(in->window,
+  const std::vector<Row> scoring = RowsOf(in, policy);
+  std::vector<std::vector<double>> rows(scoring.size(),
                                         std::vector<double>(in->n_tokens));
   for (uint32_t h = 0; h < in->n_q_heads; ++h) {
-    for (uint32_t w = 0; w < in->window; ++w) {
-      oracle_row_weights(in, h, w, rows[w].data());
+    for (size_t w = 0; w < scoring.size(); ++w) {
+      oracle_row_weights(in, h, scoring[w].number, rows[w].data());
+      // Without reference queries the shape divides a sum by the window.
+      for (double& weight : rows[w]) {
+        if (policy.reference > 0) weight *= scoring[w].factor;
+      }
       if (policy.order != ORACLE_ORDER_POOL_ROWS) continue;
       PoolRow(policy, in->n_tokens - (policy.keep_window ? in->window : 0),
               rows[w].data());
@@ -165,7 +209,9 @@ void oracle_shape_scores(const oracle_policy* policy,
       std::vector<double> row(n_past);
       for (uint32_t j = 0; j < n_past; ++j) {
         row[j] = weights[(size_t{kv} * group + g) * n + j];
-        if (policy->rows == KVEVICT_REDUCE_MEAN) row[j] /= in->window;
+        if (policy->rows == KVEVICT_REDUCE_MEAN && policy->reference == 0) {
+          row[j] /= in->window;
+        }
       }
       if (pool_first) {
         oracle_pool(row.data(), n_past, policy, rows[g].data());

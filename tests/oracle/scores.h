@@ -22,9 +22,15 @@ typedef struct oracle_attention {
   const float* keys;     // [n_kv_heads, n_tokens, head_dim]
   // The policy's rows, softmax and logits; NULL: causal rows, summed.
   const oracle_policy* policy;
+  // If the policy has reference queries: [n_q_heads, reference, head_dim] and their
+  // positions, NULL: behind all tokens. slot_positions[n_tokens]; NULL: slots.
+  const float* reference;
+  const int32_t* reference_positions;
+  const int32_t* slot_positions;
 } oracle_attention;
 
-// weights[n_tokens]: the softmax weights of one row of the window.
+// weights[n_tokens]: the softmax weights of one row, of the window or, from row
+// `window` on, of the reference queries.
 void oracle_row_weights(const oracle_attention* in, uint32_t head, uint32_t row,
                         double* weights);
 

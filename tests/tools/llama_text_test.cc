@@ -105,6 +105,27 @@ Test(llama_text, evictions_that_do_nothing_change_nothing) {
   cr_expect(rows[1]["kv_bytes_at_end"] == rows[0]["kv_bytes_at_end"]);
 }
 
+// Its queries choose other tokens than the window's do, as many of them.
+Test(llama_text, a_question_scores_by_reference) {
+  Files files(200);
+  files.options.tokens = 60;
+  files.options.budget = 30;
+  files.options.question = "bbb";
+  files.options.policies = {
+      {"window", "snapkv:window=8"},
+      {"question", "snapkv:window=8,reference=3"},
+      {"both", "snapkv:window=8,reference=3,reference_weight=0.5"}};
+  const auto json = nlohmann::json::parse(RunTextDemo(files.options));
+  const auto& rows = json["results"];
+  for (const auto& row : rows) cr_expect(row["shrink"] == 2.0);
+  cr_expect(rows[0]["kl"] != rows[1]["kl"] && rows[1]["kl"] != rows[2]["kl"]);
+  files.options.tokens = 40;
+  files.options.decode = 20;
+  files.options.policies = {{"all", "snapkv:window=8,reference=2,margin=3"}};
+  const auto decoded = nlohmann::json::parse(RunTextDemo(files.options));
+  cr_expect(decoded["results"][0]["decode_evictions"] == 5);
+}
+
 Test(llama_text, a_short_text_leaves_fewer_predictions) {
   Files files(20);
   files.options.tokens = 12;
@@ -157,6 +178,9 @@ Test(llama_text, errors_say_what_is_wrong) {
          "policy h2o cannot go on with --decode: it needs attention sums");
   options.policies = {{"turned", "knorm:rotate=yes"}};
   expect(options, "policy turned cannot go on with --decode: it rotates");
+  options = files.options;
+  options.policies = {{"asked", "snapkv:window=8,reference=2"}};
+  expect(options, "policy asked: reference 2 > 0 reference queries");
   options = files.options;
   options.simd = "MMX";
   expect(options, "simd_target \"MMX\" is not one of");

@@ -53,6 +53,25 @@ Test(recall_policies, a_short_window_sees_half_of_the_questions) {
   }
 }
 
+// The needles that reference queries ask for are found, half of the unasked ones
+// or all, and beside the window those of the prompt's questions too.
+Test(recall_policies, reference_queries_find_what_they_ask_for) {
+  const std::vector<Policy> policies = {
+      ParsePolicy("snapkv:budget=512,reference=24", 1.0),
+      ParsePolicy("snapkv:budget=512,reference=48,reference_weight=0.75", 1.0)};
+  ThreadPool pool(2);
+  for (uint32_t seed = 1; seed <= kSeeds; ++seed) {
+    RecallExperiment experiment(MakeWorkload(2048, seed), KVEVICT_DTYPE_F32,
+                                policies, pool);
+    experiment.Prefill();
+    const double half = experiment.Evaluate(0).unasked;
+    const RecallResult both = experiment.Evaluate(1);
+    cr_expect(half >= 0.5 && half < 0.75, "half: %g", half);
+    cr_expect(both.asked == 1.0 && both.unasked == 1.0, "both: %g, %g",
+              both.asked, both.unasked);
+  }
+}
+
 // A needle survives if its value's slot does, which is the share that is selected.
 Test(recall_policies, random_recalls_its_share) {
   ThreadPool pool(2);

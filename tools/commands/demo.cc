@@ -101,6 +101,12 @@ void AddDemoCommand(CLI::App& app, Action& action) {
                           ->check(File())
                           ->needs(model);
   model->needs(text);
+  demo->add_option("--question", options.question,
+                   "A likely question: policies with reference=N also score by "
+                   "the queries of its last N tokens, as if it followed the "
+                   "prompt")
+      ->type_name("TEXT")
+      ->needs(model);
   demo->add_option("--tokenizer", options.tokenizer,
                    "Tokenizer of a .bin model (default: found beside it)")
       ->type_name("FILE")

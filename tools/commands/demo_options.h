@@ -61,6 +61,7 @@ struct DemoOptions {
   std::string model;      // file; empty: the recall model
   std::string tokenizer;  // file, for `model`; empty: found beside it
   std::string text;       // file with the prompt, for `model`
+  std::string question;   // whose queries score by `reference`, for `model`
 
   KvLayout layout() const {
     if (cache == "paged") return {.block_size = 16};

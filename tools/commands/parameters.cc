@@ -114,6 +114,7 @@ std::vector<std::string> InputsOf(const char* policy) {
                                            "key filter",
                                            "token weights",
                                            "query centers",
+                                           "reference queries",
                                            "positions"};
   static_assert(std::size(kNames) == KVEVICT_INPUT_POSITIONS + 1);
   const Policy of_name(policy);

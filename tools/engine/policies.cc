@@ -16,7 +16,7 @@ kvevict_resolved_policy OfAnyContext(const Policy& policy) {
 
 // Checks what the library checks only when an eviction knows the tokens.
 void CheckFits(const Policy& policy, uint32_t n_tokens, uint32_t n_layers,
-               bool has_weights) {
+               bool has_weights, uint32_t n_reference) {
   if (policy.Requires(KVEVICT_INPUT_SCORES)) {
     throw KvevictError(
         KVEVICT_ERROR_INVALID_ARGUMENT,
@@ -26,6 +26,13 @@ void CheckFits(const Policy& policy, uint32_t n_tokens, uint32_t n_layers,
     throw KvevictError(KVEVICT_ERROR_INVALID_ARGUMENT,
                        "it weighs by numbers of the caller's own, and this "
                        "program has none");
+  }
+  if (policy.Number("reference") > n_reference) {
+    throw KvevictError(
+        KVEVICT_ERROR_INVALID_ARGUMENT,
+        "reference " + policy.Get("reference") + " > " +
+            std::to_string(n_reference) +
+            " reference queries that there are; with --model see --question");
   }
   std::vector<uint32_t> budgets(n_layers);
   const kvevict_status status = kvevict_policy_layer_budgets(
@@ -111,12 +118,13 @@ std::vector<NamedPolicy> AllPolicies() {
 
 std::vector<Policy> ParsePolicies(std::span<const NamedPolicy> policies,
                                   double default_budget, uint32_t n_tokens,
-                                  uint32_t n_layers, bool has_weights) {
+                                  uint32_t n_layers, bool has_weights,
+                                  uint32_t n_reference) {
   std::vector<Policy> parsed;
   for (const NamedPolicy& policy : policies) {
     try {
       parsed.push_back(ParsePolicy(policy.text, default_budget));
-      CheckFits(parsed.back(), n_tokens, n_layers, has_weights);
+      CheckFits(parsed.back(), n_tokens, n_layers, has_weights, n_reference);
     } catch (const KvevictError& error) {
       throw KvevictError(error.status,
                          "policy " + policy.label + ": " + error.what());

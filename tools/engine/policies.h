@@ -52,10 +52,12 @@ bool WantsAllQueries(const Policy& policy);
 // Reads policies that evict n_tokens from caches of n_layers. Throws a
 // KvevictError that names a policy which cannot do that. Policy custom is one
 // of these, since an engine would have to give its scores, and without
-// has_weights policies with weight=given are.
+// has_weights policies with weight=given are. So are those that take more than
+// n_reference reference queries.
 std::vector<Policy> ParsePolicies(std::span<const NamedPolicy> policies,
                                   double default_budget, uint32_t n_tokens,
-                                  uint32_t n_layers, bool has_weights = false);
+                                  uint32_t n_layers, bool has_weights = false,
+                                  uint32_t n_reference = 0);
 
 // The tokens that a budget is of n_tokens, as the library counts them. Throws a
 // KvevictError unless it is above 0.

@@ -167,14 +167,18 @@ std::string RunTextDemo(const DemoOptions& options) {
   ThreadPool pool(options.threads);
   ModelFile file = ReadModelFile(options.model, options.tokenizer);
   LlamaModel model(std::move(file.weights), pool, options.simd_target());
-  const TextTask task = CutText(file.tokenizer.Encode(ReadText(options.text)),
-                                options, model.config().context_length);
+  TextTask task = CutText(file.tokenizer.Encode(ReadText(options.text)),
+                          options, model.config().context_length);
+  if (!options.question.empty()) {
+    task.question = file.tokenizer.Encode(options.question);
+  }
   const uint32_t n_prompt = static_cast<uint32_t>(task.prompt.size());
   const uint32_t budget = options.budget
                               ? BudgetTokens(*options.budget, n_prompt)
                               : DefaultBudget(n_prompt);
   const std::vector<Policy> policies = ParsePolicies(
-      options.policies, budget, n_prompt, model.config().n_layers);
+      options.policies, budget, n_prompt, model.config().n_layers,
+      /*has_weights=*/false, static_cast<uint32_t>(task.question.size()));
   if (options.decode) CheckDecoding(options.policies, policies);
   TextEvaluation evaluation(model, task, options.dtype, policies, kGreedyTokens,
                             pool, options.simd_target(), options.layout());

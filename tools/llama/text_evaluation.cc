@@ -25,7 +25,8 @@ void Rewind(KvCache& cache, const std::vector<uint32_t>& lengths) {
 }
 
 uint32_t Capacity(const TextTask& task, uint32_t n_greedy) {
-  const size_t n_decoded = std::max<size_t>(task.following.size(), n_greedy);
+  const size_t n_decoded =
+      std::max<size_t>({task.following.size(), task.question.size(), n_greedy});
   return static_cast<uint32_t>(task.prompt.size() + n_decoded);
 }
 
@@ -55,6 +56,7 @@ TextEvaluation::TextEvaluation(LlamaModel& model, TextTask task,
         full_cache_.shape(), model.HeadShape(), policy, pool, simd_target,
         model.RopeOfHeads()));
     add_sums_.push_back(task_.evicts_while_decoding && WantsSums(policy));
+    n_reference_.push_back(static_cast<uint32_t>(policy.Number("reference")));
   }
 }
 
@@ -92,16 +94,56 @@ void TextEvaluation::Prefill(const Progress& progress) {
   for (kvevict_signal_inputs& layer : decoding_inputs_) {
     layer.attention_sums = nullptr;
   }
+  AskQuestion();
   const std::vector<uint32_t> lengths = Lengths(full_cache_);
   full_ = Predict(full_cache_);
   Rewind(full_cache_, lengths);
+}
+
+void TextEvaluation::AskQuestion() {
+  question_queries_.resize(full_cache_.shape().n_layers);
+  const size_t row =
+      size_t{model_.config().n_q_heads} * full_cache_.shape().k_head_dim;
+  const QueryObserver observe = [&](uint32_t layer, const float* queries,
+                                    uint32_t n_rows, uint32_t) {
+    question_queries_[layer].insert(question_queries_[layer].end(), queries,
+                                    queries + n_rows * row);
+  };
+  const std::vector<uint32_t> lengths = Lengths(full_cache_);
+  uint32_t position = static_cast<uint32_t>(task_.prompt.size());
+  for (const int32_t& token : task_.question) {
+    model_.Forward({&token, 1}, position++, full_cache_, {}, observe);
+  }
+  Rewind(full_cache_, lengths);
+}
+
+std::vector<kvevict_signal_inputs> TextEvaluation::WithReference(
+    size_t policy, std::span<const kvevict_signal_inputs> inputs) {
+  std::vector<kvevict_signal_inputs> with(inputs.begin(), inputs.end());
+  const uint32_t n_rows = n_reference_[policy];
+  if (n_rows == 0) return with;
+  const KvShape& shape = full_cache_.shape();
+  with.resize(shape.n_layers, KVEVICT_SIGNAL_INPUTS_INIT);
+  reference_planes_.resize(shape.n_layers);
+  for (uint32_t l = 0; l < shape.n_layers; ++l) {
+    const std::vector<float>& rows = question_queries_[l];
+    const size_t n =
+        size_t{n_rows} * model_.config().n_q_heads * shape.k_head_dim;
+    reference_planes_[l] =
+        kvevict_plane_token_major(&rows[rows.size() - n], KVEVICT_DTYPE_F32,
+                                  model_.config().n_q_heads, shape.k_head_dim);
+    with[l].n_reference_rows = n_rows;
+    with[l].reference_queries = &reference_planes_[l];
+  }
+  return with;
 }
 
 TextResult TextEvaluation::Evaluate(size_t index) {
   evicted_cache_.CopyFrom(full_cache_);
   TextResult result;
   result.evictions.to_f32 = evicted_cache_.times_smaller_than_f32();
-  result.evictions.of_prompt = evictors_[index]->Evict(evicted_cache_, inputs_);
+  result.evictions.of_prompt =
+      evictors_[index]->Evict(evicted_cache_, WithReference(index, inputs_));
 
   const std::vector<uint32_t> lengths = Lengths(evicted_cache_);
   result.greedy = ContinueGreedily(evicted_cache_);
@@ -123,6 +165,8 @@ TextResult TextEvaluation::Evaluate(size_t index) {
 TextEvaluation::Predictions TextEvaluation::Predict(
     KvCache& cache, TextResult* result, std::optional<size_t> index) {
   Evictor* const evictor = index ? evictors_[*index].get() : nullptr;
+  std::vector<kvevict_signal_inputs> inputs;
+  if (index) inputs = WithReference(*index, decoding_inputs_);
   const QueryObserver observe = [&](uint32_t layer, const float* queries,
                                     uint32_t n_rows, uint32_t first_position) {
     evictor->Observe(layer, queries, n_rows, first_position);
@@ -144,7 +188,7 @@ TextEvaluation::Predictions TextEvaluation::Predict(
                    evictor == nullptr ? nullptr : observe);
     if (evictor == nullptr) continue;
     evictor->Append(1);
-    const Evictor::Report report = evictor->Evict(cache, decoding_inputs_);
+    const Evictor::Report report = evictor->Evict(cache, inputs);
     if (!report.evicted) continue;
     ++result->evictions.n;
     result->evictions.milliseconds += report.milliseconds;

@@ -27,6 +27,9 @@ struct TextTask {
   // make n predictions. At least two.
   std::vector<int32_t> following;
   bool evicts_while_decoding = false;  // evicts after each of these tokens
+  // Follows the prompt in a branch of its own: its last queries are the
+  // reference queries of policies that have some.
+  std::vector<int32_t> question = {};
 };
 
 struct TextResult {
@@ -69,15 +72,23 @@ class TextEvaluation {
   Predictions Predict(KvCache& cache, TextResult* result = nullptr,
                       std::optional<size_t> evictor = std::nullopt);
   std::vector<int32_t> ContinueGreedily(KvCache& cache);
+  void AskQuestion();
+  // The inputs of a policy that has reference queries.
+  std::vector<kvevict_signal_inputs> WithReference(
+      size_t policy, std::span<const kvevict_signal_inputs> inputs);
   void Compare(const std::vector<float>& logits, TextResult& result) const;
 
   LlamaModel& model_;
   TextTask task_;
   uint32_t n_greedy_;
   std::vector<std::unique_ptr<Evictor>> evictors_;
-  std::vector<bool> add_sums_;  // per policy: adds sums while decoding
-  KvCache full_cache_;          // after the prompt
-  KvCache evicted_cache_;       // the copy under test
+  std::vector<bool> add_sums_;         // per policy: adds sums while decoding
+  std::vector<uint32_t> n_reference_;  // per policy: reference queries
+  // Per layer: the question's queries [tokens, n_q_heads, head_dim].
+  std::vector<std::vector<float>> question_queries_;
+  std::vector<kvevict_plane> reference_planes_;  // of the policy in use
+  KvCache full_cache_;                           // after the prompt
+  KvCache evicted_cache_;                        // the copy under test
   QueryStatistics statistics_;
   std::span<const kvevict_signal_inputs> inputs_;       // of the whole prompt
   std::vector<kvevict_signal_inputs> decoding_inputs_;  // without its sums

@@ -28,6 +28,10 @@ KvShape CacheShape(kvevict_dtype dtype, uint32_t n_slots,
   return shape;
 }
 
+bool HasReference(const Policy& policy) {
+  return policy.Number("reference") > 0;
+}
+
 }  // namespace
 
 RecallExperiment::RecallExperiment(const Workload& workload,
@@ -114,6 +118,40 @@ void RecallExperiment::Prefill(const std::function<void(uint32_t)>& progress) {
     inputs_[l].token_weights = &weight_planes_[l];
   }
   CheckAnswers(predictions);
+  AskAhead();
+}
+
+void RecallExperiment::AskAhead() {
+  if (std::none_of(policies_.begin(), policies_.end(), HasReference)) return;
+  const size_t row = size_t{kQHeads} * full_.shape().k_head_dim;
+  reference_.resize(kLayers);
+  reference_planes_.resize(kLayers);
+  const auto keep_queries = [&](uint32_t layer, const float* queries,
+                                const float*, uint32_t n_rows) {
+    reference_[layer].insert(reference_[layer].end(), queries,
+                             queries + n_rows * row);
+  };
+  const auto position = static_cast<uint32_t>(workload_.tokens.size());
+  for (const Needle& needle : workload_.needles) {
+    if (needle.asked) continue;
+    model_.Forward(std::span(&needle.key, 1), position, full_, keep_queries);
+    for (uint32_t l = 0; l < kLayers; ++l) full_.set_length(l, n_prompt_);
+  }
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    reference_planes_[l] =
+        kvevict_plane_token_major(reference_[l].data(), KVEVICT_DTYPE_F32,
+                                  kQHeads, full_.shape().k_head_dim);
+  }
+}
+
+void RecallExperiment::GiveReference(size_t i,
+                                     std::span<kvevict_signal_inputs> inputs) {
+  if (!HasReference(policies_[i])) return;
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    inputs[l].n_reference_rows =
+        static_cast<uint32_t>(policies_[i].Number("reference"));
+    inputs[l].reference_queries = &reference_planes_[l];
+  }
 }
 
 void RecallExperiment::CheckAnswers(
@@ -145,6 +183,7 @@ void RecallExperiment::Decode(size_t i, RecallResult* result) {
   evictor.EndPrompt();
   std::vector<kvevict_signal_inputs> inputs(inputs_.begin(), inputs_.end());
   for (kvevict_signal_inputs& layer : inputs) layer.attention_sums = nullptr;
+  GiveReference(i, inputs);
   for (uint32_t t = n_prompt_; t < workload_.tokens.size(); ++t) {
     const auto show_queries = [&](uint32_t layer, const float* queries,
                                   const float*, uint32_t n_rows) {
@@ -183,6 +222,7 @@ uint32_t RecallExperiment::BudgetForMass(size_t i, double mass) {
     windows[l].head_dim = full_.shape().k_head_dim;
     inputs[l].queries = &windows[l];
   }
+  GiveReference(i, inputs);
   return evictors_[i].BudgetForMass(mass, full_, inputs);
 }
 
@@ -190,7 +230,9 @@ RecallResult RecallExperiment::Evaluate(size_t i) {
   evicted_.CopyFrom(full_);
   RecallResult result;
   result.evictions.to_f32 = evicted_.times_smaller_than_f32();
-  result.evictions.of_prompt = evictors_[i].Evict(evicted_, inputs_);
+  std::vector<kvevict_signal_inputs> inputs(inputs_.begin(), inputs_.end());
+  GiveReference(i, inputs);
+  result.evictions.of_prompt = evictors_[i].Evict(evicted_, inputs);
   if (decodes_) Decode(i, &result);
 
   uint32_t found_asked = 0;

@@ -55,6 +55,10 @@ class RecallExperiment {
                      uint32_t first);
   void CheckAnswers(std::span<const int32_t> predictions) const;
   int32_t Ask(int32_t key);
+  // Finds the queries of questions for needles that the prompt does not ask for.
+  void AskAhead();
+  // Gives policy i as many of them as it has reference queries.
+  void GiveReference(size_t i, std::span<kvevict_signal_inputs> inputs);
   void Decode(size_t i, RecallResult* result);
 
   const Workload workload_;
@@ -73,6 +77,9 @@ class RecallExperiment {
   uint32_t window_ = 0;  // the longest of any policy
   // Per layer [window_, n_q_heads, head_dim]: the prompt's last ones.
   std::vector<std::vector<float>> last_queries_;
+  // Per layer [kNeedles - kQuestions, n_q_heads, head_dim]: see AskAhead().
+  std::vector<std::vector<float>> reference_;
+  std::vector<kvevict_plane> reference_planes_;
 };
 
 }  // namespace kvevict::tools

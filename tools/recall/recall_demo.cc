@@ -113,7 +113,7 @@ std::string RunRecallDemo(const DemoOptions& options) {
                               : std::max(n_tokens / 8, kMinDefaultBudget);
   const std::vector<Policy> policies =
       ParsePolicies(options.policies, budget, n_tokens, kLayers,
-                    /*has_weights=*/true);
+                    /*has_weights=*/true, kNeedles - kQuestions);
 
   const uint32_t n_decoded = options.decode.value_or(0);
   if (n_decoded >= n_tokens) {

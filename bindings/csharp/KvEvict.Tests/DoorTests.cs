@@ -92,6 +92,27 @@ public class DoorTests
     }
 
     [Fact]
+    public void Reference_queries_that_are_too_short_are_refused()
+    {
+        const int Q = SmallModel.QueryHeads, Dim = SmallModel.Dim;
+        using var model = new SmallModel("snapkv:budget=24,window=4,reference=3");
+        using KvWorkspace workspace = model.Plan.CreateWorkspace(KvOperation.Score);
+        float[] scores = new float[SmallModel.KvHeads * Tokens];
+        using var rows = new KvPinnedMemory<float>(Q * 3 * Dim);
+        using var fewer = new KvPinnedMemory<float>(Q * 3 * Dim - 1);
+        using var positions = new KvPinnedMemory<int>(2);
+        var inputs = new KvSignalInputs { ReferenceQueries = KvPlane.HeadMajor(rows, 3, Dim), ReferenceRows = 3 };
+        var job = new KvScoreJob(0, model.Views[0], Tokens) { Inputs = inputs };
+        model.Plan.Score(job, scores, workspace);
+        Refused(inputs with { ReferenceQueries = KvPlane.HeadMajor(fewer, 3, Dim) }, "ReferenceQueries: the rows of 3");
+        Refused(inputs with { ReferencePositions = positions }, "ReferencePositions has 2 elements, 3 are needed");
+
+        void Refused(KvSignalInputs wrong, string message) =>
+            Assert.StartsWith(message, Assert.Throws<ArgumentException>(
+                () => model.Plan.Score(job with { Inputs = wrong }, scores, workspace)).Message);
+    }
+
+    [Fact]
     public void Wrong_use_is_refused()
     {
         using var model = new SmallModel("snapkv:budget=24,window=4");

@@ -90,6 +90,9 @@ internal class Replay
             KeyFilter = Plane(l.Text("key_filter")),
             TokenWeights = Plane(l.Text("token_weights")),
             QueryCenters = Plane(l.Text("query_centers")),
+            ReferenceQueries = Plane(l.Text("reference_queries")),
+            ReferenceRows = l.Int("n_reference_rows"),
+            ReferencePositions = Memory(l.Text("reference_positions")),
         };
     }
 

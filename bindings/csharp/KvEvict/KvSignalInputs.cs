@@ -59,6 +59,18 @@ public readonly partial record struct KvSignalInputs
     /// </summary>
     public KvPlane QueryCenters { get; init; }
 
+    /// <summary>
+    /// For <see cref="KvPolicy.Reference"/> above 0: [query heads, <see cref="ReferenceRows"/>, key dim] after RoPE,
+    /// queries of no token held, such as those of a likely question.
+    /// </summary>
+    public KvPlane ReferenceQueries { get; init; }
+
+    /// <summary>
+    /// Absent, or 32-bit positions of the reference queries, [<see cref="ReferenceRows"/>]: a row sees the slots up to
+    /// its position. Absent: all.
+    /// </summary>
+    public KvRegion ReferencePositions { get; init; }
+
     internal void KeepAlive()
     {
         GC.KeepAlive(Queries.Region.Owner);
@@ -70,6 +82,8 @@ public readonly partial record struct KvSignalInputs
         GC.KeepAlive(KeyFilter.Region.Owner);
         GC.KeepAlive(TokenWeights.Region.Owner);
         GC.KeepAlive(QueryCenters.Region.Owner);
+        GC.KeepAlive(ReferenceQueries.Region.Owner);
+        GC.KeepAlive(ReferencePositions.Owner);
     }
 }
 
@@ -81,7 +95,7 @@ public readonly partial record struct KvSignalInputs
 public readonly partial record struct KvObservation(int Layer, KvSignalInputs Inputs);
 
 // The native planes of a layer's inputs. The inputs point to them, so they must not move.
-[System.Runtime.CompilerServices.InlineArray(9)]
+[System.Runtime.CompilerServices.InlineArray(10)]
 internal unsafe struct NativeInputs
 {
     private kvevict_plane _first;
@@ -108,11 +122,16 @@ internal unsafe struct NativeInputs
         native->key_filter = Write(inputs.KeyFilter, nameof(inputs.KeyFilter), 1, kvHeads);
         native->token_weights = Write(inputs.TokenWeights, nameof(inputs.TokenWeights), slotCount, kvHeads);
         native->query_centers = Write(inputs.QueryCenters, nameof(inputs.QueryCenters), 3, queryHeads);
+        native->reference_queries =
+            Write(inputs.ReferenceQueries, nameof(inputs.ReferenceQueries), inputs.ReferenceRows, queryHeads);
+        native->reference_positions =
+            (int*)inputs.ReferencePositions.Each(context, nameof(inputs.ReferencePositions), inputs.ReferenceRows);
 
         kvevict_plane* Write(KvPlane plane, string name, int count, int headCount)
         {
             if (plane.Region.Address == 0) return null;
-            KvPlane checkedRows = name == nameof(KvSignalInputs.Queries) ? plane : plane.Packed(count);
+            bool anyStrides = name is nameof(KvSignalInputs.Queries) or nameof(KvSignalInputs.ReferenceQueries);
+            KvPlane checkedRows = anyStrides ? plane : plane.Packed(count);
             checkedRows.CheckRows(name, count, headCount, index: index);
             *next = plane.ToNative(context, name);
             return next++;

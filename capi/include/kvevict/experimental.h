@@ -224,8 +224,9 @@ enum kvevict_input KVEVICT_INT32 {
   KVEVICT_INPUT_KEY_FILTER = 8,       /**< A direction per KV head. */
   KVEVICT_INPUT_TOKEN_WEIGHTS = 9,    /**< Factors of the scores. */
   KVEVICT_INPUT_QUERY_CENTERS = 10,   /**< Queries' statistics before RoPE. */
+  KVEVICT_INPUT_REFERENCE_QUERIES = 11, /**< Queries of no token held. */
   /** Of slots: sequences know them, kvevict_score() takes slots for them. */
-  KVEVICT_INPUT_POSITIONS = 11
+  KVEVICT_INPUT_POSITIONS = 12
 };
 
 /** Whether a policy reads an input. */
@@ -263,9 +264,9 @@ typedef struct kvevict_resolved_policy {
   uint32_t n_sink;   /**< First tokens kept, summed over chunks if any. */
   uint32_t n_recent; /**< Last tokens kept, the observation window included. */
   uint32_t n_selected; /**< Tokens chosen by score. */
-  /** Query rows that score a layer: the observation window if the policy has
-   *  one; KVEVICT_QUERY_ROWS_ANY for h2o; KVEVICT_QUERY_ROWS_ALL for
-   *  non-causal; 0 if the policy reads no queries. */
+  /** Query rows that score a layer, without reference queries: the observation
+   *  window if the policy reads its queries; KVEVICT_QUERY_ROWS_ANY for h2o;
+   *  KVEVICT_QUERY_ROWS_ALL for non-causal; 0 if the policy reads no queries. */
   uint32_t n_query_rows;
   /** 1: the scores that choose lists are a mass, for any context; see
    *  kvevict_list_report. */

@@ -878,8 +878,7 @@ KVEVICT_API void kvevict_plan_destroy(kvevict_plan* plan) KVEVICT_NOEXCEPT;
  * may have such heads. The first call that needs another one compiles it, e.g.
  * for rings and address tables. kvevict_attend() likewise compiles kernels for
  * tensor cores at the first call with other dtypes, numbers of elements or, up
- * to 64, of query rows. All other kernels serve every plan. Kernels that are in
- * kernel_cache_dir are not compiled again.
+ * to 64, of query rows. All others serve every plan.
  *
  * @param[in] context  Non-NULL.
  * @param[in] plan     Created from `context`; NULL: only the kernels that serve
@@ -956,20 +955,16 @@ enum kvevict_operation KVEVICT_INT32 {
  * queries and keys twice, to the same bytes, and takes 1.4 to 2 times as long;
  * an eviction also works on fewer layers at once. With scope MODEL and the
  * splits cake, lazy and scores it always works on all layers at once. h2o
- * needs a workspace only if it scores by queries. docs/reference.md has measured
- * sizes.
- * For SCORE least_bytes is at most 3.5 MiB + 672 * k_head_dim bytes + 8 bytes
- * per token for each thread, plus n_q_heads floats per token if rows are pooled
- * before they are reduced.
+ * needs a workspace only if it scores by queries. docs/reference.md has bounds
+ * and measured sizes.
  *
  * @param[in]  plan       Non-NULL.
  * @param[in]  operation  Which.
  * @param[in]  n_tokens   The most slots that a layer will hold at the call, up
- *                        to max_tokens; 0: max_tokens. OBSERVE does not read
- *                        it.
+ *                        to max_tokens; 0: max_tokens. OBSERVE ignores it.
  * @param[out] out        Non-NULL, out->struct_size set.
- * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also when a size would
- *         not fit in size_t).
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also if size_t is too
+ *         small for a size).
  */
 KVEVICT_API kvevict_status kvevict_plan_workspace(
     const kvevict_plan* plan, kvevict_operation operation, uint32_t n_tokens,
@@ -1034,7 +1029,7 @@ typedef struct kvevict_signal_inputs {
    *  each query row's logits, scaled and capped, over the keys that it sees and
    *  its sink, as flash attention computes it. In any strides; 0 means packed.
    *  It saves h2o, and window attention on CUDA, the first of two passes over
-   *  the keys. softmax=past and order=reduce-logits do not use it. */
+   *  the keys, but not with softmax=past, order=reduce-logits or reference. */
   const kvevict_plane* row_lse;
   /** Policy custom: f32 [n_kv_heads, slots held, or rows observed], head_dim 1,
    *  elements at multiples of 4 bytes, tokens packed, rows of heads one after
@@ -1064,27 +1059,32 @@ typedef struct kvevict_signal_inputs {
   const kvevict_plane* key_filter;
   /** weight=given: [n_kv_heads, slots held], head_dim 1: factors of scores. For
    *  CriticalKV and DefensiveKV: the L1 norm of the slot's value times the
-   *  output projection, the mean over the query heads of the KV head. With
-   *  share=heads the library divides them by their sum over the KV heads. */
+   *  output projection, the mean over the query heads of the KV head. */
   const kvevict_plane* token_weights;
   /** Policy triattention: [n_q_heads, 3, rope_inv_freq_len]: statistics of the
    *  model's queries before RoPE, measured once per model. A pair of elements
    *  (see rope_layout) is taken as a complex number. Row 0 is the real part of
-   *  its mean, row 1 the imaginary part, row 2 the mean of its absolute value.
-   *  Files of `kvevict calibration` have a fourth row between heads. */
+   *  its mean, row 1 the imaginary part, row 2 the mean of its absolute value. */
   const kvevict_plane* query_centers;
   /** Rows of queries and row_lse given to kvevict_score() and
    *  kvevict_sequence_evict(), for the last tokens: 1 .. the slots held. 0
    *  selects the policy's own number: the window for window attention, every
    *  held slot for h2o and non-causal. Only h2o accepts another. */
   uint32_t n_query_rows;
-  uint32_t reserved; /**< 0. */
+  uint32_t n_reference_rows; /**< The policy's `reference`; 0 without. */
+  /** Window attention with `reference` above 0, else an error: queries of no
+   *  token held, in strides as for queries. */
+  const kvevict_plane* reference_queries;
+  /** i32 [n_reference_rows], device memory: their positions, which CUDA does not
+   *  check to be at least 0; NULL: after all slots. A row sees the slots up to
+   *  it; kvevict_score() and rotate=yes take slots for positions. */
+  const int32_t* reference_positions;
 } kvevict_signal_inputs;
 
 #define KVEVICT_SIGNAL_INPUTS_INIT                                            \
   {                                                                           \
     (uint32_t)sizeof(kvevict_signal_inputs), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-        0                                                                     \
+        0, 0, 0                                                               \
   }
 
 /** One layer's part of kvevict_score(). */

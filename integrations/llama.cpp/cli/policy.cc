@@ -41,6 +41,10 @@ const char* WhyNot(const Policy& policy, Engine engine) {
   if (policy.Requires(KVEVICT_INPUT_SCORES)) {
     return "it ranks by the caller's own scores, and this program has none";
   }
+  if (is_even && policy.Requires(KVEVICT_INPUT_REFERENCE_QUERIES)) {
+    return "it needs reference queries, which this program has with "
+           "--own-engine alone; reference=0 works";
+  }
   if (policy.Requires(KVEVICT_INPUT_KEY_FILTER) ||
       policy.Requires(KVEVICT_INPUT_QUERY_CENTERS)) {
     return "it needs a file made for the model, and this program reads none";

@@ -184,6 +184,19 @@ kvevict_plane test_model_queries(const test_model* model, uint32_t layer,
   return plane;
 }
 
+void test_model_give_reference(const test_model* model, test_inputs* inputs,
+                               kvevict_evict_options* options) {
+  for (uint32_t l = 0; l < model->spec.n_layers; ++l) {
+    inputs->planes[l] = test_model_queries(model, l, model->reference_first);
+    inputs->inputs[l] = (kvevict_signal_inputs)KVEVICT_SIGNAL_INPUTS_INIT;
+    inputs->inputs[l].n_reference_rows = model->policy.reference;
+    inputs->inputs[l].reference_queries = &inputs->planes[l];
+    inputs->inputs[l].reference_positions = model->reference_positions;
+  }
+  options->inputs = inputs->inputs;
+  options->inputs_len = model->spec.n_layers;
+}
+
 static void CopyToken(test_cache* to, uint32_t slot, uint32_t h,
                       const test_cache* from, uint32_t position) {
   for (uint32_t p = 0; p < TEST_MAX_PLANES; ++p) {
@@ -370,6 +383,26 @@ void test_model_check(const test_model* model, const char* what) {
   free(slot_of);
 }
 
+/* f32 [group, n_rows, k_head_dim] of the positions from `first` on. */
+static float* ReadQueries(const test_model* model, uint32_t layer,
+                          uint32_t head, uint32_t first, uint32_t n_rows) {
+  const test_model_spec* s = &model->spec;
+  const uint32_t group = s->n_q_heads / s->n_kv_heads;
+  const uint32_t size = test_element_bytes(s->q_dtype);
+  float* rows = malloc(sizeof(float) * group * (n_rows + 1) * s->k_head_dim);
+  float* q = rows;
+  for (uint32_t h = head * group; h < (head + 1) * group; ++h) {
+    for (uint32_t r = 0; r < n_rows; ++r) {
+      const size_t row = (size_t)(first + r) * s->n_q_heads + h;
+      for (uint32_t e = 0; e < s->k_head_dim; ++e) {
+        *q++ = test_load(s->q_dtype, model->queries[layer] +
+                                         (row * s->k_head_dim + e) * size);
+      }
+    }
+  }
+  return rows;
+}
+
 /* The attention of one head, freed by the caller. */
 static oracle_attention AttentionOf(const test_model* model, uint32_t layer,
                                     uint32_t head) {
@@ -377,21 +410,14 @@ static oracle_attention AttentionOf(const test_model* model, uint32_t layer,
   const uint32_t window = model->policy.window;
   const uint32_t n = test_model_stored_of(model, layer, head);
   const uint32_t group = s->n_q_heads / s->n_kv_heads;
-  const uint32_t size = test_element_bytes(s->q_dtype);
   const test_cache* live = model->live[layer];
-  float* queries = malloc(sizeof(float) * group * window * s->k_head_dim);
+  float* queries =
+      ReadQueries(model, layer, head, model->n_seen - window, window);
+  float* reference = ReadQueries(model, layer, head, model->reference_first,
+                                 model->policy.reference);
   float* keys = malloc(sizeof(float) * n * s->k_head_dim);
-  float* q = queries;
-  for (uint32_t h = head * group; h < (head + 1) * group; ++h) {
-    for (uint32_t w = 0; w < window; ++w) {
-      const size_t row =
-          (size_t)(model->n_seen - window + w) * s->n_q_heads + h;
-      for (uint32_t e = 0; e < s->k_head_dim; ++e) {
-        *q++ = test_load(s->q_dtype, model->queries[layer] +
-                                         (row * s->k_head_dim + e) * size);
-      }
-    }
-  }
+  int32_t* positions = malloc((n + 1) * sizeof(int32_t));
+  test_model_positions(model, layer, head, positions);
   for (uint32_t i = 0; i < n * s->k_head_dim; ++i) {
     keys[i] = test_cache_get(live, &live->view.k, i / s->k_head_dim, head,
                              i % s->k_head_dim);
@@ -404,12 +430,17 @@ static oracle_attention AttentionOf(const test_model* model, uint32_t layer,
                             1.0 / sqrt((double)s->k_head_dim),
                             queries,
                             keys,
-                            &model->policy};
+                            &model->policy,
+                            reference,
+                            model->reference_positions,
+                            positions};
 }
 
 static void FreeAttention(const oracle_attention* attention) {
   free((void*)attention->queries);
   free((void*)attention->keys);
+  free((void*)attention->reference);
+  free((void*)attention->slot_positions);
 }
 
 void test_model_oracle_scores_of(const test_model* model, uint32_t layer,

@@ -60,6 +60,10 @@ typedef struct test_model {
   kvevict_view views[TEST_MAX_LAYERS];
   /* [n_layers][max_positions, n_q_heads, k_head_dim] of q_dtype */
   uint8_t* queries[TEST_MAX_LAYERS];
+  /* The reference queries of evictions: rows of `queries` from here on, and their
+   * positions; NULL: behind all tokens. The oracle's scores use them. */
+  uint32_t reference_first;
+  const int32_t* reference_positions;
   uint8_t* workspace; /* has the plan's size and guard bytes behind it */
   size_t workspace_bytes;
   uint32_t n_seen;
@@ -78,6 +82,10 @@ kvevict_status test_model_go_on(test_model* model, const char* policy,
 /* The query rows of a layer from a position on. */
 kvevict_plane test_model_queries(const test_model* model, uint32_t layer,
                                  uint32_t first_position);
+
+/* Gives an eviction the model's reference queries in every layer. */
+void test_model_give_reference(const test_model* model, test_inputs* inputs,
+                               kvevict_evict_options* options);
 
 /* Stores and notes the rows of the next n tokens in every layer. */
 void test_model_store(test_model* model, uint32_t n);

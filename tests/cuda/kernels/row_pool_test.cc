@@ -74,6 +74,7 @@ void Check(const Case& c, uint32_t turn, Random& random) {
   p.edge_shrinks = c.shrinks;
   p.rows_are_max = c.rows_are_max;
   p.heads_are_max = c.heads_are_max;
+  p.mass_divisor = static_cast<float>(group * window);
   p.row_scale = c.rows_are_max ? 1.0f : 1.0f / static_cast<float>(window);
   p.head_scale = c.heads_are_max ? 1.0f : 1.0f / static_cast<float>(group);
   if (c.keeps_mass) {

@@ -262,7 +262,7 @@ var (
 	_ [4]byte   = [unsafe.Offsetof(Workspace{}.Alignment)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(Workspace{}.LeastBytes)]byte{}
 	_ [16]byte  = [unsafe.Offsetof(Workspace{}.BestBytes)]byte{}
-	_ [88]byte  = [unsafe.Sizeof(SignalInputs{})]byte{}
+	_ [104]byte = [unsafe.Sizeof(SignalInputs{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(SignalInputs{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(SignalInputs{}.NSumHeads)]byte{}
 	_ [8]byte   = [unsafe.Offsetof(SignalInputs{}.Queries)]byte{}
@@ -275,7 +275,9 @@ var (
 	_ [64]byte  = [unsafe.Offsetof(SignalInputs{}.TokenWeights)]byte{}
 	_ [72]byte  = [unsafe.Offsetof(SignalInputs{}.QueryCenters)]byte{}
 	_ [80]byte  = [unsafe.Offsetof(SignalInputs{}.NQueryRows)]byte{}
-	_ [84]byte  = [unsafe.Offsetof(SignalInputs{}.Reserved)]byte{}
+	_ [84]byte  = [unsafe.Offsetof(SignalInputs{}.NReferenceRows)]byte{}
+	_ [88]byte  = [unsafe.Offsetof(SignalInputs{}.ReferenceQueries)]byte{}
+	_ [96]byte  = [unsafe.Offsetof(SignalInputs{}.ReferencePositions)]byte{}
 	_ [56]byte  = [unsafe.Sizeof(ScoreJob{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(ScoreJob{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(ScoreJob{}.Layer)]byte{}

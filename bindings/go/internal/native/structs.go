@@ -437,24 +437,26 @@ func InitWorkspace() Workspace {
 
 // SignalInputs is kvevict_signal_inputs.
 type SignalInputs struct {
-	StructSize      uint32
-	NSumHeads       uint32
-	Queries         uintptr
-	RowLSE          uintptr
-	Scores          uintptr
-	AttentionSums   uintptr
-	QueryMean       uintptr
-	QueryCovariance uintptr
-	KeyFilter       uintptr
-	TokenWeights    uintptr
-	QueryCenters    uintptr
-	NQueryRows      uint32
-	Reserved        uint32
+	StructSize         uint32
+	NSumHeads          uint32
+	Queries            uintptr
+	RowLSE             uintptr
+	Scores             uintptr
+	AttentionSums      uintptr
+	QueryMean          uintptr
+	QueryCovariance    uintptr
+	KeyFilter          uintptr
+	TokenWeights       uintptr
+	QueryCenters       uintptr
+	NQueryRows         uint32
+	NReferenceRows     uint32
+	ReferenceQueries   uintptr
+	ReferencePositions uintptr
 }
 
 // InitSignalInputs is what its INIT macro sets.
 func InitSignalInputs() SignalInputs {
-	return SignalInputs{StructSize: 88}
+	return SignalInputs{StructSize: 104}
 }
 
 // ScoreJob is kvevict_score_job.

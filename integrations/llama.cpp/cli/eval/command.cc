@@ -58,6 +58,7 @@ struct Arguments : ModelArguments {
   std::string out = "kvevict-eval";
   bool fresh = false, as_json = false;
   bool own_engine = false;
+  std::string question;
 
   Engine engine() const {
     return own_engine ? Engine::kKvevict : Engine::kLlamaCpp;
@@ -133,6 +134,10 @@ void AddOptions(CLI::App& app, Arguments& args) {
                "f32 on the CPU: LLaMA's architecture alone, but also policies "
                "whose heads or layers keep different numbers of tokens. "
                "llama.cpp only makes tokens of texts");
+  app.add_option("--question", args.question,
+                 "With --own-engine, a likely question: policies with "
+                 "reference=N also score by the queries of its last N tokens, "
+                 "as if it followed the prompt");
   app.add_flag("--fresh", args.fresh, "Begin anew, whatever the folder has");
   app.add_flag("--json", args.as_json, "Print results.json, not the tables");
 }
@@ -178,8 +183,11 @@ class Runner {
                                          uint32_t n_prompt, uint32_t n_behind,
                                          SharedPrefill::Progress progress) {
     if (own_model_) {
-      return std::make_unique<OwnPrefill>(*own_model_, candidates, *pool_,
-                                          n_prompt, n_behind,
+      const std::vector<llama_token> question =
+          args_.question.empty() ? std::vector<llama_token>()
+                                 : TokenizeQuestion(model_, args_.question);
+      return std::make_unique<OwnPrefill>(*own_model_, candidates, question,
+                                          *pool_, n_prompt, n_behind,
                                           std::move(progress));
     }
     return std::make_unique<LlamaPrefill>(model_, candidates, args_.context,
@@ -226,6 +234,7 @@ json Setup(const Arguments& args, const llama_model* model,
           {"needle_keep", args.needle_keep},
           {"seed", args.seed},
           {"own_engine", args.own_engine},
+          {"question", args.question},
           {"cache_type", args.own_engine ? "f32" : args.cache_type},
           {"flash", !args.no_flash},
           {"ubatch", args.context.n_ubatch},

@@ -1,7 +1,10 @@
 #include "own_prefill.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 #include <utility>
 
 #include "tools/engine/evictor.h"
@@ -44,15 +47,46 @@ struct TokenWeights {
 }  // namespace
 
 OwnPrefill::OwnPrefill(LlamaModel& model, std::span<const Candidate> candidates,
+                       std::span<const llama_token> question,
                        tools::ThreadPool& pool, uint32_t n_prompt,
                        uint32_t n_behind, Progress progress)
     : model_(model),
       pool_(pool),
       progress_(std::move(progress)),
-      full_(model.CacheShape(KVEVICT_DTYPE_F32, n_prompt + n_behind)),
+      question_(question.begin(), question.end()),
+      full_(model.CacheShape(
+          KVEVICT_DTYPE_F32,
+          n_prompt + n_behind + static_cast<uint32_t>(question.size()))),
       evicted_(full_.shape()),
       queries_(full_.shape().n_layers) {
-  for (const Candidate& c : candidates) policies_.emplace_back(c.text);
+  for (const Candidate& c : candidates) {
+    policies_.emplace_back(c.text);
+    if (policies_.back().Number("reference") <= double(question.size())) {
+      continue;
+    }
+    throw std::runtime_error(fmt::format(
+        "policy \"{}\": reference {} > {} tokens of --question", c.text,
+        policies_.back().Get("reference"), question.size()));
+  }
+}
+
+std::vector<std::vector<float>> OwnPrefill::ReferenceQueries(uint32_t n_rows) {
+  const size_t n =
+      size_t{n_rows} * model_.config().n_q_heads * model_.config().head_dim;
+  std::vector<std::vector<float>> rows(queries_.size());
+  if (n_rows == 0) return rows;
+  const auto observe = [&](uint32_t layer, const float* queries,
+                           uint32_t n_tokens, uint32_t) {
+    rows[layer].insert(rows[layer].end(), queries,
+                       queries + n / n_rows * n_tokens);
+  };
+  Feed(full_, question_, length_, question_.size(), observe);
+  SetLengths(full_, length_);
+  for (std::vector<float>& of_layer : rows) {
+    of_layer.erase(of_layer.begin(),
+                   of_layer.end() - static_cast<std::ptrdiff_t>(n));
+  }
+  return rows;
 }
 
 std::vector<float> OwnPrefill::Feed(KvCache& cache,
@@ -119,6 +153,17 @@ kvevict_llama_report OwnPrefill::EvictBy(const tools::Policy& policy) {
     for (size_t l = 0; l < inputs.size(); ++l) {
       inputs[l].token_weights = &weights->planes[l];
     }
+  }
+  const auto n_reference = static_cast<uint32_t>(policy.Number("reference"));
+  const std::vector<std::vector<float>> reference =
+      ReferenceQueries(n_reference);
+  std::vector<kvevict_plane> planes(inputs.size(), KVEVICT_PLANE_INIT);
+  for (size_t l = 0; n_reference > 0 && l < inputs.size(); ++l) {
+    planes[l] = kvevict_plane_token_major(
+        reference[l].data(), KVEVICT_DTYPE_F32, model_.config().n_q_heads,
+        model_.config().head_dim);
+    inputs[l].n_reference_rows = n_reference;
+    inputs[l].reference_queries = &planes[l];
   }
   const Evictor::Report done = evictor.Evict(evicted_, inputs);
   kvevict_llama_report report = KVEVICT_LLAMA_REPORT_INIT;

@@ -20,11 +20,12 @@ namespace kvevict::llama_cli::eval {
 
 class OwnPrefill final : public SharedPrefill {
  public:
-  // With room for n_behind tokens behind a prompt of n_prompt. The model and
-  // the pool must outlive this.
+  // With room for n_behind tokens behind a prompt of n_prompt. The last queries
+  // of a question, as if it followed, are the reference queries of policies
+  // that have some. The model and the pool must outlive this.
   OwnPrefill(tools::LlamaModel& model, std::span<const Candidate> candidates,
-             tools::ThreadPool& pool, uint32_t n_prompt, uint32_t n_behind,
-             Progress progress);
+             std::span<const llama_token> question, tools::ThreadPool& pool,
+             uint32_t n_prompt, uint32_t n_behind, Progress progress);
 
   size_t n_candidates() const override { return policies_.size(); }
   uint32_t n_vocab() const override { return model_.config().vocab_size; }
@@ -42,6 +43,8 @@ class OwnPrefill final : public SharedPrefill {
   std::vector<float> Feed(tools::KvCache& cache,
                           std::span<const llama_token> tokens, uint32_t at,
                           size_t first, const tools::QueryObserver& observe);
+  // [n_layers][n_rows, n_q_heads, head_dim] of the question's last tokens.
+  std::vector<std::vector<float>> ReferenceQueries(uint32_t n_rows);
   // Evicts the copy.
   kvevict_llama_report EvictBy(const tools::Policy& policy);
 
@@ -49,6 +52,7 @@ class OwnPrefill final : public SharedPrefill {
   tools::ThreadPool& pool_;
   Progress progress_;
   std::vector<tools::Policy> policies_;
+  const std::vector<llama_token> question_;
   tools::KvCache full_, evicted_;
   std::optional<tools::Evictor> evictor_;
   // [n_layers][length, n_q_heads, head_dim] of what has been read

@@ -95,6 +95,14 @@ uint32_t TokenizedTask::Behind() const {
   return static_cast<uint32_t>(n);
 }
 
+std::vector<llama_token> TokenizeQuestion(const llama_model* model,
+                                          const std::string& question) {
+  std::string text = Chat(model, kMark + question);
+  if (text.empty()) text = kMark + question + "\n";
+  return Tokenize(llama_model_get_vocab(model),
+                  text.substr(text.find(kMark) + 1), false, true);
+}
+
 TokenizedTask TokenizeTask(const llama_model* model, const Task& task) {
   const llama_vocab* vocab = llama_model_get_vocab(model);
   TokenizedTask tokenized;

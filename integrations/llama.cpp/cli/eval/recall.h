@@ -24,6 +24,10 @@ struct TokenizedTask {
 };
 
 // In the model's chat template, if it has one that llama.cpp knows.
+// A question as it stands behind a context.
+std::vector<llama_token> TokenizeQuestion(const llama_model* model,
+                                          const std::string& question);
+
 TokenizedTask TokenizeTask(const llama_model* model, const Task& task);
 
 // The share of bytes counts against the context. Every question is asked

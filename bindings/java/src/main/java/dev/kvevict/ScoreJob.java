@@ -104,7 +104,7 @@ public final class ScoreJob extends ScoreJobFields<ScoreJob> {
     inputs.requireRows(inputs.queryRows(rowCount, tokenCount), shape, layer);
     inputs.requireSlots(tokenCount, shape, layer);
     View.Content cache = view == null ? null : view.content(device, tokenCount, tokenCounts);
-    inputs.write(out, parts, parts + Abi.SignalInputs.SIZEOF);
+    inputs.write(out, parts, parts + Abi.SignalInputs.SIZEOF, device);
     fill(out, at)
         .putLong(at + Abi.ScoreJob.TOKEN_COUNTS,
             Numbers.each(tokenCounts, device, shape.kvHeads(), "tokenCounts"))

@@ -113,7 +113,7 @@ final class SequenceArguments {
   /** Returns the inputs' address. */
   private long writeInputs(int i, SignalInputs written) {
     int at = inputs + i * Abi.SignalInputs.SIZEOF;
-    written.write(memory, at, planes + i * SignalInputs.PLANES);
+    written.write(memory, at, planes + i * SignalInputs.PLANES, device);
     return memory.address + at;
   }
 

@@ -1,12 +1,14 @@
 package dev.kvevict;
 
+import java.nio.IntBuffer;
+
 /**
  * What signals read of a layer beside its keys. Each policy's signal needs some of it; the rest may
  * be absent. Immutable; start from {@link #NONE}.
  */
 public final class SignalInputs extends SignalInputsFields<SignalInputs> {
   /** The rows that a head has in an input. */
-  private enum Rows { WINDOW, SLOTS, ONE, THREE, HEAD_DIM }
+  private enum Rows { WINDOW, SLOTS, ONE, THREE, HEAD_DIM, REFERENCE }
 
   /** The inputs: where C points to them, and their rows. */
   private enum Input {
@@ -18,7 +20,8 @@ public final class SignalInputs extends SignalInputsFields<SignalInputs> {
     QUERY_COVARIANCE("queryCovariance", Abi.SignalInputs.QUERY_COVARIANCE, Rows.HEAD_DIM, false),
     KEY_FILTER("keyFilter", Abi.SignalInputs.KEY_FILTER, Rows.ONE, true),
     TOKEN_WEIGHTS("tokenWeights", Abi.SignalInputs.TOKEN_WEIGHTS, Rows.SLOTS, true),
-    QUERY_CENTERS("queryCenters", Abi.SignalInputs.QUERY_CENTERS, Rows.THREE, false);
+    QUERY_CENTERS("queryCenters", Abi.SignalInputs.QUERY_CENTERS, Rows.THREE, false),
+    REFERENCE_QUERIES("referenceQueries", Abi.SignalInputs.REFERENCE_QUERIES, Rows.REFERENCE, false);
 
     final String text;
     final int pointer;
@@ -42,6 +45,7 @@ public final class SignalInputs extends SignalInputsFields<SignalInputs> {
   static final int PLANES = INPUTS.length * Abi.Plane.SIZEOF;
 
   private Plane[] planes = new Plane[INPUTS.length];
+  private Numbers referencePositions; // null: behind all slots
 
   private SignalInputs() {}
 
@@ -147,6 +151,41 @@ public final class SignalInputs extends SignalInputsFields<SignalInputs> {
     return with(Input.QUERY_CENTERS, centers);
   }
 
+  /**
+   * Sets queries of no token held, such as those of a likely question, for window attention with
+   * {@code reference} above 0. {@link #withReferenceRows} says how many.
+   *
+   * @param rows [queryHeads, referenceRows, keyHeadDim], after RoPE; or null
+   * @return these inputs with the queries
+   */
+  public SignalInputs withReferenceQueries(Plane rows) {
+    return with(Input.REFERENCE_QUERIES, rows);
+  }
+
+  /**
+   * Sets the positions of the reference queries: a row sees the slots up to its own.
+   *
+   * @param each [referenceRows]; null: rows see every slot
+   * @return these inputs with the positions
+   */
+  public SignalInputs withReferencePositions(IntBuffer each) {
+    SignalInputs next = next();
+    next.referencePositions = each == null ? null : Numbers.of(each, "each");
+    return next;
+  }
+
+  /**
+   * Sets the positions of the reference queries, at an address.
+   *
+   * @param each address of i32 [referenceRows] on the context's device
+   * @return these inputs with the positions
+   */
+  public SignalInputs withReferencePositions(long each) {
+    SignalInputs next = next();
+    next.referencePositions = Numbers.at(each, Integer.MAX_VALUE, "each");
+    return next;
+  }
+
   /** Whether there are sums of attention. */
   boolean hasSums() {
     return planes[Input.ATTENTION_SUMS.ordinal()] != null;
@@ -173,6 +212,7 @@ public final class SignalInputs extends SignalInputsFields<SignalInputs> {
           case WINDOW -> rowCount;
           case HEAD_DIM -> shape.keyHeadDim();
           case THREE -> 3;
+          case REFERENCE -> referenceRows;
           default -> 1;
         }, shape, layer);
       }
@@ -197,7 +237,7 @@ public final class SignalInputs extends SignalInputsFields<SignalInputs> {
     if (input == Input.ATTENTION_SUMS && sumHeads != 0) {
       headCount = sumHeads;
     }
-    if (input != Input.QUERIES) {
+    if (input != Input.QUERIES && input != Input.REFERENCE_QUERIES) {
       plane = plane.packed(n);
     }
     if (plane.capacity(headCount) < n) {
@@ -206,8 +246,9 @@ public final class SignalInputs extends SignalInputsFields<SignalInputs> {
   }
 
   /** Writes these inputs, and their planes, at offsets where nothing else ever lies. */
-  void write(Struct out, int offset, int planes) {
-    fill(out, offset);
+  void write(Struct out, int offset, int planes, Device device) {
+    fill(out, offset).putLong(offset + Abi.SignalInputs.REFERENCE_POSITIONS,
+        Numbers.each(referencePositions, device, referenceRows, "referencePositions"));
     for (Input input : INPUTS) {
       Plane plane = this.planes[input.ordinal()];
       int at = planes + input.ordinal() * Abi.Plane.SIZEOF;

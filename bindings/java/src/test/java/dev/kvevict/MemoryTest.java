@@ -157,6 +157,7 @@ final class MemoryTest {
     tooShort(shape, 2, 1, 8, "keyFilter", none::withKeyFilter);
     tooShort(shape, 2, 5, 1, "tokenWeights", none::withTokenWeights);
     tooShort(shape, 4, 3, 4, "queryCenters", none::withQueryCenters);
+    tooShort(shape, 4, 2, 8, "referenceQueries", plane -> none.withReferenceQueries(plane).withReferenceRows(2));
   }
 
   /** With 3 query rows and 5 slots, [headCount, rowCount, dim] numbers suffice, one less does not. */

@@ -71,7 +71,9 @@ class Replay {
         .withAttentionSums(plane(l.text("attention_sums"))).withSumHeads(l.count("n_sum_heads"))
         .withQueryStatistics(plane(l.text("query_mean")), plane(l.text("query_covariance")))
         .withKeyFilter(plane(l.text("key_filter"))).withTokenWeights(plane(l.text("token_weights")))
-        .withQueryCenters(plane(l.text("query_centers")));
+        .withQueryCenters(plane(l.text("query_centers")))
+        .withReferenceQueries(plane(l.text("reference_queries"))).withReferenceRows(l.count("n_reference_rows"))
+        .withReferencePositions(l.has("reference_positions") ? names.ints(l.text("reference_positions")) : null);
   }
 
   private <B extends LayerBuilder<B>> B layer(B builder, Line l) {
