@@ -4,7 +4,7 @@
 # those of structs that callers fill, Fill(), which writes them, and Of(), which reads them.
 BEGIN {
   language = "csharp"; prefix = "Kv"; nothing = "null"; counted = 1; n_names = "count"
-  named = "n_kv_heads=KvHeads n_q_heads=QueryHeads n_sum_heads=SumHeads n_query_rows=QueryRows " \
+  named = "n_kv_heads=KvHeads n_q_heads=QueryHeads n_sum_heads=SumHeads n_query_rows=QueryRows n_reference_rows=ReferenceRows " \
           "k_head_dim=KeyHeadDim v_head_dim=ValueHeadDim q_dtype=QueryType k_dtype=KeyType " \
           "v_dtype=ValueType group_elems=GroupElements row_lse=RowLse " \
           "rope_inv_freq=RopeInverseFrequencies " \

@@ -5,7 +5,7 @@
 # which writes them, and take(), which reads them; `sources` lists these files.
 BEGIN {
   language = "java"; nothing = "null"; begins_small = 1; counted = 1; n_names = "count"
-  named = "n_kv_heads=kvHeads n_q_heads=queryHeads n_sum_heads=sumHeads n_query_rows=queryRows " \
+  named = "n_kv_heads=kvHeads n_q_heads=queryHeads n_sum_heads=sumHeads n_query_rows=queryRows n_reference_rows=referenceRows " \
           "k_head_dim=keyHeadDim v_head_dim=valueHeadDim q_dtype=queryType k_dtype=keyType " \
           "v_dtype=valueType group_elems=groupElements has_destinations=destinations dtype=dtype " \
           "rope_inv_freq=Geometry.withRope KVEVICT_POSITION_NEXT=Sequence.POSITION_NEXT " \
