@@ -39,8 +39,13 @@ kvevict_need ScoringNeedOf(const Policy& policy, kvevict_input input) {
   }
   if (!policy.secure_values.IsZero()) refining |= kValues;
   if (policy.redundancy > 0.0 || policy.diverse_mass > 0.0) refining |= kKeys;
+  uint32_t takes = signal.takes;
+  if (signal.Ranks() && AddsLeverage(policy)) {
+    refining |= InfoOf(Signal::kLeverage).needs;
+    takes |= InfoOf(Signal::kLeverage).takes;
+  }
   if (signal.Ranks() && (refining & what) != 0) return KVEVICT_NEED_REQUIRED;
-  if ((signal.takes & what) != 0) return KVEVICT_NEED_OPTIONAL;
+  if ((takes & what) != 0) return KVEVICT_NEED_OPTIONAL;
   return signal.Needs(static_cast<SignalNeeds>(what)) ? KVEVICT_NEED_REQUIRED
                                                       : KVEVICT_NEED_NONE;
 }
