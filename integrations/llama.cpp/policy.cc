@@ -60,6 +60,13 @@ Policy ParsePolicy(const char* text) {
         "it needs RoPE's frequencies and a table made for the model, which the "
         "adapter does not have; expected-attention works");
   }
+  // Keys are read by their positions only to be turned back.
+  Check(kvevict_policy_need(handle, KVEVICT_INPUT_KEYS, &need));
+  if (need == KVEVICT_NEED_REQUIRED && policy.Needs(KVEVICT_INPUT_POSITIONS)) {
+    refuse(
+        "leverage needs RoPE's frequencies, which the adapter does not have; "
+        "keydiff works");
+  }
   if (is_other("rotate", "no")) {
     refuse("llama.cpp goes on counting positions; rotate=no works");
   }
