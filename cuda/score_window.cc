@@ -82,7 +82,8 @@ bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
          a.queries.rows.row_stride == b.queries.rows.row_stride &&
          a.queries.rows.element_stride == b.queries.rows.element_stride &&
          a.queries.head_stride == b.queries.head_stride &&
-         a.queries.n_rows == b.queries.n_rows &&
+         a.queries.n_rows == b.queries.n_rows && a.n_sink == b.n_sink &&
+         a.n_recent == b.n_recent &&
          (a.queries.lse == nullptr) == (b.queries.lse == nullptr) &&
          (a.sinks == nullptr) == (b.sinks == nullptr) &&
          a.queries.lse_row_stride == b.queries.lse_row_stride &&
@@ -202,6 +203,7 @@ class Scorer {
 
   // Processes all rows of every chunk.
   Status RunChunks(Jobs<ScoreJob> jobs) const {
+    if (policy_.ends == Ends::kOut) KV_RETURN_IF_ERROR(ClearRows(jobs));
     const uint32_t n_rows = std::min(form_.chunk, LongestOf(jobs));
     for (uint32_t first = 0; first < n_rows; first += form_.window) {
       KV_RETURN_IF_ERROR(Attend(jobs, {0, first, 0}));
@@ -247,6 +249,7 @@ class Scorer {
   }
   Status Attend(Jobs<ScoreJob> jobs, const Part& part) const;
   Status ReduceGroups(Jobs<ScoreJob> jobs) const;
+  Status ClearRows(Jobs<ScoreJob> jobs) const;
   Status PoolRows(const ScoreJob& job) const;
   Status AddMeasures(Jobs<ScoreJob> jobs) const;
   // Given log-sum-exps are those of the causal softmax of every query head.
@@ -266,6 +269,20 @@ class Scorer {
   const Policy& policy_;
   const WindowForm form_;
 };
+
+// Zeroes the scores of chunks, since no chunk has the slots at both ends.
+Status Scorer::ClearRows(Jobs<ScoreJob> jobs) const {
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const bool apart = form_.reduces_after;
+    const uint32_t n_rows =
+        apart ? g_.n_q_heads * form_.RowsPerHead() : args_.n_rows();
+    KV_RETURN_IF_ERROR(
+        Clear(context_, stream_,
+              apart ? ApartRowsOf(jobs, i) : AddressOf(jobs[i].rows),
+              uint64_t{n_rows} * jobs[i].tokens.most * sizeof(float)));
+  }
+  return Status();
+}
 
 Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
   const ScoreJob& first = jobs[0];
@@ -309,6 +326,11 @@ Status Scorer::Attend(Jobs<ScoreJob> jobs, const Part& part) const {
   p.adds = part.n_after > 0 || part.first_row > 0;
   p.n_first = policy_.sink.count;
   p.n_last = policy_.recent.count + policy_.window.count;
+  if (form_.chunk > 0) {
+    const bool out = policy_.ends == Ends::kOut;
+    p.n_first = out ? first.n_sink : 0;
+    p.n_last = out ? first.n_recent : 0;
+  }
   p.spread = form_.spread;
   p.measures = MeasuresOfBlocks();
   p.list = part.list;

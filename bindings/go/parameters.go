@@ -235,6 +235,14 @@ func (p Policy) Block() (int, error) { return p.count("block") }
 // SetBlock sets what Block returns.
 func (p *Policy) SetBlock(value int) error { return p.setCount("block", value) }
 
+// Ends: non-causal: whether the first `sink` and the last `recent` tokens take part. out:
+// chunks begin behind the sinks and end before the last tokens, and those at the ends score 0
+// (Compactor).
+func (p Policy) Ends() (string, error) { return p.word("ends") }
+
+// SetEnds sets what Ends returns.
+func (p *Policy) SetEnds(value string) error { return p.setWord("ends", value) }
+
 // Ranks: lagkv: with yes a token scores by its rank within its partition, with no by the
 // number that is ranked.
 func (p Policy) Ranks() (bool, error) { return p.flag("ranks") }
@@ -296,6 +304,30 @@ func (p Policy) Share() (string, error) { return p.word("share") }
 
 // SetShare sets what Share returns.
 func (p *Policy) SetShare(value string) error { return p.setWord("share", value) }
+
+// Standardize: whether weighted scores, less redundancy, become (score - mean) /
+// max(deviation, 1e-6), with the mean and the unbiased deviation of the scores of all KV heads
+// of the layer. The first `sink` and the last tokens that must stay are in neither, and a
+// score that is not finite is in neither and stays.
+func (p Policy) Standardize() (bool, error) { return p.flag("standardize") }
+
+// SetStandardize sets what Standardize returns.
+func (p *Policy) SetStandardize(value bool) error { return p.setFlag("standardize", value) }
+
+// Leverage: above 0 scores are added this many times the standardised leverage of the keys, as
+// policy leverage has it, which needs readable keys and RoPEInvFreq (Compactor,
+// arXiv:2507.08143).
+func (p Policy) Leverage() (float64, error) { return p.number("leverage") }
+
+// SetLeverage sets what Leverage returns.
+func (p *Policy) SetLeverage(value float64) error { return p.setNumber("leverage", value) }
+
+// LeverageScale: A factor of `leverage`. evicted: the share of the context that the budget has
+// no room for, 1 - budget where that is a ratio, so that leverage counts more the more goes.
+func (p Policy) LeverageScale() (string, error) { return p.word("leverage_scale") }
+
+// SetLeverageScale sets what LeverageScale returns.
+func (p *Policy) SetLeverageScale(value string) error { return p.setWord("leverage_scale", value) }
 
 // Redundancy: above 0 a score becomes (1 - redundancy) * score - redundancy * R. R is the
 // similarity of the token's key to the others, which must be readable; docs/reference.md

@@ -51,6 +51,31 @@ void ScoreChunk(const Context& context, const ScoreArgs& args,
   ComputeWindowAttention(context.simd(), attention);
 }
 
+// The slots of a head that take part.
+struct Slots {
+  uint32_t first;
+  uint32_t end;
+};
+
+Slots SlotsOf(const ScoreArgs& args, const ScoreJob& job, uint32_t head) {
+  const uint32_t n_tokens = job.tokens.Of(head);
+  if (args.policy.ends == Ends::kIn) return {0, n_tokens};
+  const uint32_t first = std::min(job.n_sink, n_tokens);
+  return {first, n_tokens - std::min(job.n_recent, n_tokens - first)};
+}
+
+// The others score 0.
+void ClearEnds(const ScoreArgs& args, const ScoreJob& job, uint32_t head,
+               const Slots& slots) {
+  const uint32_t n_rows = args.per_query_head ? GroupSize(args.layer) : 1;
+  for (uint32_t r = 0; r < n_rows; ++r) {
+    float* const row =
+        job.rows + (uint64_t{head} * n_rows + r) * job.tokens.most;
+    std::fill(row, row + slots.first, 0.0f);
+    std::fill(row + slots.end, row + job.tokens.Of(head), 0.0f);
+  }
+}
+
 Status Run(const Context& context, Stream, const ScoreArgs& args) {
   const uint32_t chunk = args.policy.block;
   const uint32_t n_heads = args.layer.n_kv_heads;
@@ -60,12 +85,13 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
                       [&](uint32_t item, uint32_t worker) {
                         const ScoreJob& job = args.jobs[item / n_of_job];
                         const uint32_t head = item % n_heads;
-                        const uint32_t first =
-                            item % n_of_job / n_heads * chunk;
-                        const uint32_t n_tokens = job.tokens.Of(head);
-                        if (first >= n_tokens) return;
+                        const uint32_t index = item % n_of_job / n_heads;
+                        const Slots all = SlotsOf(args, job, head);
+                        if (index == 0) ClearEnds(args, job, head, all);
+                        const uint32_t first = all.first + index * chunk;
+                        if (first >= all.end) return;
                         ScoreChunk(context, args, job, head, first,
-                                   std::min(chunk, n_tokens - first),
+                                   std::min(chunk, all.end - first),
                                    ShareOf(context, args.scratch, worker));
                       });
   return Status();

@@ -25,6 +25,15 @@ Status FindKeep(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
   return Status();
 }
 
+// The share of the context that a layer's budget is.
+double ShareOfBudget(const Plan& plan, uint32_t layer,
+                     const ScoreRequest& request) {
+  const Policy of_layer = plan.PolicyOf(layer);
+  if (!CountsTokens(of_layer)) return of_layer.budget;
+  return of_layer.budget /
+         std::max(1u, plan.ContextOf(request.n_seen, request.n_tokens));
+}
+
 // Checks the inputs that the policy's signal needs for a layer, and fills the
 // job.
 Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
@@ -57,6 +66,8 @@ Status CheckJob(const Plan& plan, const ScoreRequest& request, ScoreJob* out) {
   out->layer = layer.number;
   out->n_seen = request.n_seen;
   out->n_sink = plan.policy().sink.count;
+  out->n_recent = ForcedRecentTokens(InTokens(
+      plan.policy(), plan.ContextOf(request.n_seen, request.n_tokens)));
   out->next_position =
       plan.policy().rotate != 0 ? request.n_tokens : request.n_seen;
   out->tokens = {request.n_tokens, request.token_counts};
@@ -163,6 +174,10 @@ Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
                       job.view,   job.weights, job.slots};
       now[j].shape.n_seen = job.n_seen;
       now[j].shape.layer = job.layer;
+      now[j].shape.n_sink = job.n_sink;
+      now[j].shape.n_recent = job.n_recent;
+      now[j].shape.blend = BlendOf(
+          plan.policy(), ShareOfBudget(plan, now[j].layer, requests[i + j]));
     }
     const Jobs<uint32_t> layers(now, &ScoredLayer::layer);
     const Jobs<ShapeJob> shapes(now, &ScoredLayer::shape);
@@ -177,6 +192,19 @@ Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
     if (plan.SubtractsRedundancy()) {
       KV_RETURN_IF_ERROR(SubtractRedundancy(plan, memory.stream, n_tokens,
                                             layers, shapes, scratch));
+    }
+    if (plan.Standardizes()) {
+      KV_RETURN_IF_ERROR(Standardize(plan, memory.stream, layers, shapes));
+    }
+    if (plan.AddsLeverage()) {
+      LeverageRows rows(plan, scratch);
+      for (ScoredLayer& one : now) {
+        one.score.rows = one.shape.leverage =
+            rows.Next(plan.layer(one.layer), one.score.tokens.most);
+      }
+      KV_RETURN_IF_ERROR(AddLeverage(plan, memory.stream, n_tokens, layers,
+                                     Jobs<ScoreJob>(now, &ScoredLayer::score),
+                                     shapes, rows.rest()));
     }
     if (Draws(plan.policy())) {
       KV_RETURN_IF_ERROR(Draw(plan, memory.stream, layers, shapes));

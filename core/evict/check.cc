@@ -135,6 +135,7 @@ Status CheckSignal(EvictCall& call) {
     layer.score.n_seen = call.sequence.logical_length();
     layer.score.n_sink = HasChunks(call.policy) ? call.policy.sink.count
                                                 : call.SinkOf(layer.layer);
+    layer.score.n_recent = call.forced.n_recent;
     layer.score.next_position = call.policy.rotate != 0
                                     ? layer.n_tokens
                                     : call.sequence.logical_length();

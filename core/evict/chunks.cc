@@ -130,6 +130,7 @@ void Group::Enter(uint32_t next) {
     layer.score.view = &chunked.view;
     layer.score.slots.first = first;
     layer.score.keep = KeepOf(layer).count;
+    layer.score.n_recent = chunks.RecentOf(chunk);
     Narrow(first, chunks.LengthOf(chunk), &layer.score);
     loses = loses || layer.score.keep.most < chunks.LengthOf(chunk);
   }

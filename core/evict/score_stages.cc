@@ -31,6 +31,24 @@ Status TakeOffRedundancy(Group& group) {
                             group.scratch());
 }
 
+Status StandardizeScores(Group& group) {
+  const EvictCall& call = group.call;
+  return Standardize(call.plan, call.stream(), group.numbers(),
+                     group.All(&LayerEviction::shape));
+}
+
+Status AddKeyLeverage(Group& group) {
+  const EvictCall& call = group.call;
+  LeverageRows rows(call.plan, group.scratch());
+  for (LayerEviction& layer : group.layers) {
+    layer.score.rows = layer.shape.leverage =
+        rows.Next(call.plan.layer(layer.layer), layer.score.tokens.most);
+  }
+  return AddLeverage(call.plan, call.stream(), call.n_at_once(),
+                     group.numbers(), group.All(&LayerEviction::score),
+                     group.All(&LayerEviction::shape), rows.rest());
+}
+
 // Reduces the scores of heads and layers that share a list. They lie end to
 // end.
 Status Reduce(Group& group) {
@@ -39,7 +57,8 @@ Status Reduce(Group& group) {
   uint32_t n_rows = 0;
   // If all rows are equal their maximum is exact.
   const bool alike =
-      !call.OneList() && !call.plan.Refines() &&
+      !call.OneList() && !call.plan.Refines() && !call.plan.Standardizes() &&
+      !call.plan.AddsLeverage() &&
       std::all_of(layers.begin(), layers.end(), [](const LayerEviction& layer) {
         return layer.score.n_sum_heads == 1;
       });
@@ -90,6 +109,13 @@ const Stage kSubtractRedundancy = {
       return plan.NeedsOf(plan.context().backend().subtract_redundancy.scratch,
                           n_layers, n_tokens);
     }};
+
+const Stage kStandardize = {
+    [](const Plan& plan) { return plan.Standardizes(); }, StandardizeScores};
+
+const Stage kAddLeverage = {
+    [](const Plan& plan) { return plan.AddsLeverage(); }, AddKeyLeverage,
+    LeverageRows::Scratch};
 
 const Stage kSecureMass = {
     [](const Plan& plan) { return SecuresMass(plan.policy()); }, SecureMass,

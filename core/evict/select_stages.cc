@@ -12,6 +12,7 @@ bool Group::ShapesAndSelects() const {
          !CountsByScore(call.policy) && !RescuesBlocks(call.policy) &&
          !DiversifiesBlocks(call.policy) && !SplitsByScore(call.policy) &&
          !plan.RaisesToMean() && !SecuresMass(call.policy) && !plan.Refines() &&
+         !plan.Standardizes() && !plan.AddsLeverage() &&
          !SecuresValues(call.policy) && !Draws(call.policy) &&
          !plan.ReportsMass() && plan.ShapingOf(First()).n_terms == 1;
 }

@@ -10,9 +10,9 @@ namespace kvevict {
 namespace {
 
 constexpr const Stage* kScoreStages[] = {
-    &kScore,      &kPinBest,          &kApplyWeights, &kSubtractRedundancy,
-    &kSecureMass, &kScaleByBestShare, &kSecureValues, &kDraw,
-    &kReduce};
+    &kScore,        &kPinBest,     &kApplyWeights, &kSubtractRedundancy,
+    &kStandardize,  &kAddLeverage, &kSecureMass,   &kScaleByBestShare,
+    &kSecureValues, &kDraw,        &kReduce};
 // Runs once, for all layers.
 constexpr const Stage* kLayerStages[] = {&kCountWinners};
 constexpr const Stage* kSelectStages[] = {&kRescueBlocks, &kDiversifyBlocks,
@@ -55,6 +55,9 @@ void LayOutScores(const Group& group) {
         layer.score.slots};
     layer.shape.n_seen = layer.score.n_seen;
     layer.shape.layer = layer.score.layer;
+    layer.shape.n_sink = layer.score.n_sink;
+    layer.shape.n_recent = layer.score.n_recent;
+    layer.shape.blend = BlendOf(call.policy, call.ShareOf(layer));
     layer.reduce = {n, scores, scores};
     if (SecuresMass(call.policy)) {
       layer.shape.masses = layer.score.masses = masses;

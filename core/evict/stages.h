@@ -76,6 +76,8 @@ extern const Stage kScore;               // score_stages.cc
 extern const Stage kPinBest;             // select_stages.cc
 extern const Stage kApplyWeights;        // score_stages.cc
 extern const Stage kSubtractRedundancy;  // score_stages.cc
+extern const Stage kStandardize;         // score_stages.cc
+extern const Stage kAddLeverage;         // score_stages.cc
 extern const Stage kSecureMass;          // score_stages.cc
 extern const Stage kScaleByBestShare;    // select_stages.cc
 extern const Stage kSecureValues;        // select_stages.cc

@@ -114,6 +114,7 @@ struct ScoreJob {
   // `sums` include at most this many of the last queries.
   uint32_t n_summed = INT32_MAX;
   uint32_t n_sink = 0;         // first slots, which always stay
+  uint32_t n_recent = 0;       // last slots, likewise
   uint32_t next_position = 0;  // position of the next token, as RoPE sees it
   uint32_t layer = 0;          // its number in the model
   ListCounts keep;             // slots that lists keep, of job.slots
@@ -169,6 +170,12 @@ struct ShapeJob {
   // To draw: see ScoreJob.
   uint32_t n_seen = 0;
   uint32_t layer = 0;
+  // To standardise: slots at both ends, see ScoreJob.
+  uint32_t n_sink = 0;
+  uint32_t n_recent = 0;
+  // Leverage to add, [n_kv_heads, tokens.most], and its factor.
+  float* leverage = nullptr;
+  float blend = 0.0f;
 };
 
 // Pools rows along the tokens and reduces the n_terms rows of each KV head. The
@@ -235,6 +242,15 @@ struct MeasureValuesArgs {
 struct DrawArgs {
   const kvevict_layer_geometry& layer;  // of all jobs
   uint64_t seed;
+  Jobs<ShapeJob> jobs;
+};
+
+// Standardises scores over all heads of a layer: see Policy.standardize. In
+// place or, with `adds`, standardises leverage and adds it, times the blend, to
+// the scores of the slots between both ends. All devices give the same bits.
+struct StandardizeArgs {
+  const kvevict_layer_geometry& layer;  // of all jobs
+  bool adds;
   Jobs<ShapeJob> jobs;
 };
 

@@ -6,6 +6,7 @@
 
 #include "core/budgets/budgets.h"
 #include "core/dtype.h"
+#include "core/kernels/leverage.h"
 #include "core/number_text.h"
 #include "core/policy/policy.h"
 #include "core/policy/policy_text.h"
@@ -205,13 +206,24 @@ Status Plan::CopyRope(const kvevict_geometry& geometry) {
   KV_RETURN_IF_ERROR(CheckRope(geometry));
   const size_t n = geometry.rope_inv_freq_len;
   if (n == 0) {
-    if (signal().Needs(kCenters)) {
+    if (signal().Needs(kRope) || AddsLeverage()) {
+      const Signal reader =
+          AddsLeverage() ? Signal::kLeverage : InfoOf(policy_.kind).signal;
       return InvalidArgument(
-          "rope_inv_freq is NULL, but the policy scores by %s", signal().text);
+          "rope_inv_freq is NULL, but the policy scores by %s",
+          InfoOf(reader).text);
     }
     if (TouchesNothing(policy_) || policy_.rotate == 0) return Status();
     return InvalidArgument(
         "rope_inv_freq is NULL, but the policy has rotate yes");
+  }
+  const bool by_leverage =
+      AddsLeverage() || InfoOf(policy_.kind).signal == Signal::kLeverage;
+  for (const PlanLayer& layer : layers_) {
+    if (!by_leverage || layer.geometry.k_head_dim <= kMaxLeverageDim) continue;
+    return InvalidArgument(
+        "layer %u: k_head_dim %u > %u, the most that leverage can compare",
+        layer.number, layer.geometry.k_head_dim, kMaxLeverageDim);
   }
   for (const PlanLayer& layer : layers_) {
     if (layer.geometry.k_dtype == KVEVICT_DTYPE_OPAQUE ||

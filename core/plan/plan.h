@@ -168,6 +168,12 @@ class Plan {
   bool RaisesToMean() const {
     return signal().Ranks() && policy_.prior == Prior::kMean;
   }
+  // True if final scores are standardised.
+  bool Standardizes() const { return signal().Ranks() && policy_.standardize; }
+  // True if standardised leverage is added to them.
+  bool AddsLeverage() const {
+    return signal().Ranks() && kvevict::AddsLeverage(policy_);
+  }
   // True if shaped scores are changed further.
   bool Refines() const { return AppliesWeights() || SubtractsRedundancy(); }
   // True if keys are processed block by block and only the budget's tokens stay

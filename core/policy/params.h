@@ -40,6 +40,8 @@ enum class LayerSplit : int32_t {
 enum class FirstStageBias : int32_t { kNone, kPast };
 enum class ValueMeasure : int32_t { kRange, kNorm, kVariance };
 enum class WeightShare : int32_t { kNone, kHeads };
+enum class LeverageScale : int32_t { kNone, kEvicted };
+enum class Ends : int32_t { kIn, kOut };
 enum class Prior : int32_t { kNone, kMean };
 enum class BudgetBase : int32_t { kContext, kPartition };
 enum class ValueWeight : int32_t { kNone, kNorm, kGiven };

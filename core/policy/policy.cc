@@ -100,7 +100,7 @@ bool ScoresAreMass(const Policy& policy) {
   const bool secures =
       policy.secure > 0.0 && policy.weight != ValueWeight::kNone;
   return SignalOf(policy).is_mass && policy.prior == Prior::kNone &&
-         policy.redundancy == 0.0 && !secures && !SecuresMass(policy) &&
+         policy.redundancy == 0.0 && !Standardizes(policy) && !secures && !SecuresMass(policy) &&
          !SecuresValues(policy) && !Draws(policy) && !RescuesBlocks(policy) &&
          !DiversifiesBlocks(policy);
 }

@@ -21,7 +21,7 @@ const char* TriggerText(Trigger trigger);
 struct PolicyInfo {
   const char* name;
   Signal signal;
-  const char* summary;  // what it keeps, in words
+  const char* summary;   // what it keeps, in words
   const char* defaults;  // those that differ from params.inc
   Trigger trigger;
   const char* paper;
@@ -77,6 +77,12 @@ bool SecuresMass(const Policy& policy);
 bool SecuresValues(const Policy& policy);
 // True if tokens are drawn by their scores.
 bool Draws(const Policy& policy);
+// True if the leverage of keys is added to scores.
+inline bool AddsLeverage(const Policy& policy) { return policy.leverage > 0.0; }
+// True if scores are standardised, or standardised leverage is added to them.
+inline bool Standardizes(const Policy& policy) {
+  return policy.standardize || AddsLeverage(policy);
+}
 // True if scores are not negative and their sum is a mass.
 bool ScoresAreMass(const Policy& policy);
 // The slots of a list that rescued blocks may take beyond its budget.

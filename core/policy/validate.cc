@@ -91,13 +91,19 @@ Status CheckSecureValues(const Policy& p) {
       NumberText(n.share > 0.0 ? n.share : n.count).c_str(), with);
 }
 
+// What makes scores something other than shares of attention; NULL: nothing.
+const char* WhyNoMass(const Policy& p) {
+  if (!SignalOf(p).is_mass) return SignalOf(p).text;
+  if (p.redundancy > 0.0) return "redundancy";
+  if (p.standardize) return "standardize yes";
+  return AddsLeverage(p) ? "leverage" : nullptr;
+}
+
 // Tokens are drawn one by one, by scores that are not negative.
 Status CheckDraw(const Policy& p) {
   if (!Draws(p)) return Status();
-  const SignalInfo& signal = SignalOf(p);
-  if (!signal.is_mass || p.redundancy > 0.0) {
-    return InvalidArgument("draw yes with %s: its scores are no shares",
-                           signal.is_mass ? "redundancy" : signal.text);
+  if (const char* why = WhyNoMass(p); why != nullptr) {
+    return InvalidArgument("draw yes with %s: its scores are no shares", why);
   }
   const char* with = nullptr;
   if (p.scope != KVEVICT_SCOPE_KV_HEAD) with = "scope other than head";
@@ -128,10 +134,8 @@ Status CheckVaries(const Policy& p) {
     return InvalidArgument("diverse_mass %s with %s: %s",
                            NumberText(p.diverse_mass).c_str(), with, why);
   };
-  const SignalInfo& signal = SignalOf(p);
-  if (!signal.is_mass || p.redundancy > 0.0) {
-    return refuse(signal.is_mass ? "redundancy" : signal.text,
-                  "it is a share of a mass");
+  if (const char* why = WhyNoMass(p); why != nullptr) {
+    return refuse(why, "it is a share of a mass");
   }
   if (p.prior != Prior::kNone) {
     return refuse("prior mean", "it is a share of a mass");

@@ -51,6 +51,13 @@ Status ScoreAndShapeRun(const Plan& plan, const PlanLayer& layer, Stream stream,
   return Status();
 }
 
+// f32 [n_heads, n_tokens], up to where the next row may begin.
+CheckedSize RowsBytes(uint32_t n_heads, uint32_t n_tokens) {
+  return (CheckedSize(n_heads) * CheckedSize(n_tokens) *
+          CheckedSize(sizeof(float)))
+      .AlignUp(64);
+}
+
 // Calls run(layer, jobs) for runs of like layers.
 template <typename Run>
 Status ForEachAlike(const Plan& plan, Jobs<uint32_t> layers,
@@ -123,6 +130,14 @@ Status CheckScoring(const Plan& plan, Stream stream, uint32_t n_tokens,
           context, stream,
           {layer.geometry, plan.policy(), n_tokens, alike, {}}));
     }
+    if (plan.Standardizes() || plan.AddsLeverage()) {
+      KV_RETURN_IF_ERROR(backend.standardize.check(
+          context, stream, {layer.geometry, plan.AddsLeverage(), alike}));
+    }
+    if (plan.AddsLeverage()) {
+      KV_RETURN_IF_ERROR(backend.score_leverage->check(
+          context, stream, ArgsOf(plan, layer, n_tokens, scores.first(n), {})));
+    }
     if (DiversifiesBlocks(plan.policy())) {
       KV_RETURN_IF_ERROR(backend.diversify_blocks.check(
           context, stream, {{}, layer.geometry, 0.0f, n_tokens, alike, {}}));
@@ -168,6 +183,58 @@ Status SubtractRedundancy(const Plan& plan, Stream stream, uint32_t n_tokens,
         return context.backend().subtract_redundancy(
             context, stream,
             {layer.geometry, plan.policy(), n_tokens, alike, scratch});
+      });
+}
+
+float BlendOf(const Policy& policy, double budget) {
+  const double evicted = 1.0 - std::min(budget, 1.0);
+  return static_cast<float>(
+      policy.leverage *
+      (policy.leverage_scale == LeverageScale::kEvicted ? evicted : 1.0));
+}
+
+float* LeverageRows::Next(const PlanLayer& layer, uint32_t n_tokens) {
+  auto* const rows = reinterpret_cast<float*>(rest_.data());
+  rest_ = rest_.subspan(RowsBytes(layer.geometry.n_kv_heads, n_tokens).value());
+  return rows;
+}
+
+ScratchNeeds LeverageRows::Scratch(const Plan& plan, uint32_t n_layers,
+                                   uint32_t n_tokens) {
+  uint32_t n_heads = 0;
+  for (const PlanLayer& layer : plan.layers()) {
+    n_heads = std::max(n_heads, layer.geometry.n_kv_heads);
+  }
+  const CheckedSize rows = CheckedSize(n_layers) * RowsBytes(n_heads, n_tokens);
+  const ScratchNeeds needs = plan.NeedsOf(
+      plan.context().backend().score_leverage->scratch, n_layers, n_tokens);
+  return {rows + needs.least, rows + needs.best};
+}
+
+Status Standardize(const Plan& plan, Stream stream, Jobs<uint32_t> layers,
+                   Jobs<ShapeJob> shapes) {
+  const Context& context = plan.context();
+  return ForEachAlike(
+      plan, layers, shapes, [&](const PlanLayer& layer, Jobs<ShapeJob> alike) {
+        return context.backend().standardize(
+            context, stream, {layer.geometry, /*adds=*/false, alike});
+      });
+}
+
+Status AddLeverage(const Plan& plan, Stream stream, uint32_t n_tokens,
+                   Jobs<uint32_t> layers, Jobs<ScoreJob> scores,
+                   Jobs<ShapeJob> shapes, std::span<uint8_t> scratch) {
+  const Context& context = plan.context();
+  return ForEachAlike(
+      plan, layers, shapes, [&](const PlanLayer& layer, Jobs<ShapeJob> alike) {
+        ScoreArgs args =
+            ArgsOf(plan, layer, n_tokens, scores.first(alike.size()), scratch);
+        args.per_query_head = false;
+        scores = scores.subspan(alike.size());
+        KV_RETURN_IF_ERROR(
+            context.backend().score_leverage->run(context, stream, args));
+        return context.backend().standardize(
+            context, stream, {layer.geometry, /*adds=*/true, alike});
       });
 }
 

@@ -57,6 +57,34 @@ Status SubtractRedundancy(const Plan& plan, Stream stream, uint32_t n_tokens,
                           Jobs<uint32_t> layers, Jobs<ShapeJob> shapes,
                           std::span<uint8_t> scratch);
 
+// The factor of leverage, if the budget is this share of the context.
+float BlendOf(const Policy& policy, double budget);
+
+// Where leverage is computed: rows at the start of the scratch, layer after
+// layer, and what is left of it.
+class LeverageRows {
+ public:
+  LeverageRows(const Plan& plan, std::span<uint8_t> scratch)
+      : plan_(plan), rest_(scratch) {}
+  float* Next(const PlanLayer& layer, uint32_t n_tokens);
+  std::span<uint8_t> rest() const { return rest_; }
+
+  static ScratchNeeds Scratch(const Plan& plan, uint32_t n_layers,
+                              uint32_t n_tokens);
+
+ private:
+  const Plan& plan_;
+  std::span<uint8_t> rest_;
+};
+
+// Standardises final scores. AddLeverage() computes leverage to the rows of
+// score jobs, which shape jobs read, and adds it.
+Status Standardize(const Plan& plan, Stream stream, Jobs<uint32_t> layers,
+                   Jobs<ShapeJob> shapes);
+Status AddLeverage(const Plan& plan, Stream stream, uint32_t n_tokens,
+                   Jobs<uint32_t> layers, Jobs<ScoreJob> scores,
+                   Jobs<ShapeJob> shapes, std::span<uint8_t> scratch);
+
 // Divides final scores by drawn numbers.
 Status Draw(const Plan& plan, Stream stream, Jobs<uint32_t> layers,
             Jobs<ShapeJob> shapes);

@@ -40,6 +40,11 @@ kvevict_need ScoringNeedOf(const Policy& policy, kvevict_input input) {
   if (!policy.secure_values.IsZero()) refining |= kValues;
   if (policy.redundancy > 0.0 || policy.diverse_mass > 0.0) refining |= kKeys;
   if (HasReference(policy)) refining |= kReference;
+  uint32_t takes = signal.takes;
+  if (signal.Ranks() && AddsLeverage(policy)) {
+    refining |= InfoOf(Signal::kLeverage).needs;
+    takes |= InfoOf(Signal::kLeverage).takes;
+  }
   if (signal.Ranks() && (refining & what) != 0) return KVEVICT_NEED_REQUIRED;
   // All rows need the pass over the keys that log-sum-exps of some would save.
   if (HasReference(policy) && input == KVEVICT_INPUT_ROW_LSE) {
@@ -48,7 +53,7 @@ kvevict_need ScoringNeedOf(const Policy& policy, kvevict_input input) {
   if (signal.HasWindow() && input == KVEVICT_INPUT_QUERIES) {
     return WindowScores(policy) ? KVEVICT_NEED_REQUIRED : KVEVICT_NEED_NONE;
   }
-  if ((signal.takes & what) != 0) return KVEVICT_NEED_OPTIONAL;
+  if ((takes & what) != 0) return KVEVICT_NEED_OPTIONAL;
   return signal.Needs(static_cast<SignalNeeds>(what)) ? KVEVICT_NEED_REQUIRED
                                                       : KVEVICT_NEED_NONE;
 }

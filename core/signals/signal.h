@@ -36,6 +36,8 @@ enum SignalNeeds : uint32_t {
   kCenters = 1u << KVEVICT_INPUT_QUERY_CENTERS,
   kPositions = 1u << KVEVICT_INPUT_POSITIONS,  // or slots, for the lack of them
   kReference = 1u << KVEVICT_INPUT_REFERENCE_QUERIES,
+  // The frequencies of RoPE.
+  kRope = 1u << 27,
   // With kQueries: of every slot held, not only of an observation window.
   kAllQueries = 1u << 28,
   // The policy's `block`: tokens compared at once. If only taken, 0 means all.

@@ -110,6 +110,8 @@ KV_DEVICE float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 // The rounded product, even if something is added to it.
 KV_DEVICE float Multiply(float a, float b) { return __fmul_rn(a, b); }
 KV_DEVICE float SquareRoot(float v) { return __fsqrt_rn(v); }
+KV_DEVICE double Fma(double a, double b, double c) { return __fma_rn(a, b, c); }
+KV_DEVICE double SquareRoot(double v) { return __dsqrt_rn(v); }
 
 // The value of an element whose stored form is in the low bits.
 template <int kDType>

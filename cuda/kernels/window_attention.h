@@ -52,7 +52,7 @@ struct ScoreParams {
   uint32_t n_absent;
   uint32_t adds;
   // KV_MEASURE: measures the first n_first and the last n_last slots before the
-  // window.
+  // window. KV_CHUNKS: the first n_first and the last n_last slots take no part.
   uint32_t n_first;
   uint32_t n_last;
   float spread;        // KV_SPREAD: factor of the rows' variance

@@ -88,8 +88,10 @@ struct Work {
 #else
     const uint32_t n = layer.n_tokens;
 #endif
-    if (KV_CHUNKS != 0 && n > first_key + p.keys_per_split) {
-      return first_key + p.keys_per_split;
+    if constexpr (KV_CHUNKS != 0) {
+      const uint32_t end = n > p.n_last ? n - p.n_last : 0;
+      const uint32_t of_chunk = first_key + p.keys_per_split;
+      return end < of_chunk ? end : of_chunk;
     }
     return KV_PART != 0 ? n - p.n_after : n;
   }
@@ -97,7 +99,8 @@ struct Work {
 
 KV_DEVICE Work WorkOfBlock(const ScoreParams& p) {
   const ScoreLayer& layer = p.layers[blockIdx.z];
-  const uint32_t first = blockIdx.x * p.keys_per_split;
+  const uint32_t first =
+      (KV_CHUNKS != 0 ? p.n_first : 0) + blockIdx.x * p.keys_per_split;
   Work work = {p, layer, blockIdx.y, first, 0};
   const uint32_t n_tokens = work.n_tokens();
   uint32_t n_keys = first < n_tokens ? n_tokens - first : 0;

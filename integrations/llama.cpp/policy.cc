@@ -66,6 +66,13 @@ Policy ParsePolicy(const char* text) {
         "it needs reference queries, which the adapter does not have; "
         "reference=0 works");
   }
+  // Keys are read by their positions only to be turned back.
+  Check(kvevict_policy_need(handle, KVEVICT_INPUT_KEYS, &need));
+  if (need == KVEVICT_NEED_REQUIRED && policy.Needs(KVEVICT_INPUT_POSITIONS)) {
+    refuse(
+        "leverage needs RoPE's frequencies, which the adapter does not have; "
+        "keydiff works");
+  }
   if (is_other("rotate", "no")) {
     refuse("llama.cpp goes on counting positions; rotate=no works");
   }

@@ -136,6 +136,10 @@ static void ForEachPolicy(void (*check)(const char* policy, const shape* s)) {
     }
     snprintf(text, sizeof text, "%s:weight=given,redundancy=0.3", info.name);
     check(text, &kShapes[0]);
+    snprintf(text, sizeof text,
+             "%s:recent=9,standardize=yes,leverage=0.5,leverage_scale=evicted",
+             info.name);
+    check(text, &kShapes[1]);
     kvevict_policy* reference = NULL;
     snprintf(text, sizeof text, "%s:reference=%d,reference_weight=0.25",
              info.name, kReference);

@@ -127,6 +127,18 @@ std::vector<DoorsCase> DoorsCases(const Effort& effort) {
       {shape("f32, head-major", 3, 1, 24, f32, f32, Layout::kHeadMajor),
        "non-causal:sink=0,budget=" + budget +
            ",group=max,block=40,weight=none"},
+      // Chunks begin behind the sinks; leverage of keys before RoPE.
+      {shape("bf16, paged", heads, kv_heads, wide, bf16, bf16, Layout::kPaged),
+       "non-causal:sink=5,recent=3,ends=out,standardize=yes,leverage=1,"
+       "leverage_scale=evicted,weight=none,budget=" +
+           budget},
+      {shape("f32, head-major", 3, 1, 24, f32, f32, Layout::kHeadMajor),
+       "non-causal:sink=9,recent=40,ends=out,group=max,block=40,weight=none,"
+       "budget=" +
+           budget},
+      {shape("f16, a ring that has wrapped", heads, kv_heads, wide, f16, f16,
+             Layout::kWrappedRing),
+       "leverage:sink=3,recent=2,budget=" + budget},
       // Codes hold their scales or need none.
       {shape("bf16 queries, fp8, paged", heads, kv_heads, wide, bf16,
              KVEVICT_DTYPE_FP8_E4M3, Layout::kPaged),

@@ -19,7 +19,9 @@ inline double ScoreError(const oracle_policy& policy, float got,
   constexpr double kOfOthers = 1e-30;
   if (got == expected || (std::isnan(got) && std::isnan(expected))) return 0.0;
   const double absolute =
-      policy.kind == ORACLE_TRIATTENTION                         ? kOfDeviation
+      policy.kind == ORACLE_TRIATTENTION || policy.standardize ||
+              policy.leverage > 0.0
+          ? kOfDeviation
       : policy.kind == ORACLE_KEYDIFF || policy.redundancy > 0.0 ? kOfCosine
                                                                  : kOfOthers;
   return std::abs(double{got} - expected) /

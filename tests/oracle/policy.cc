@@ -25,7 +25,8 @@ bool ScoresAreMass(const oracle_policy& p) {
   const bool secures = p.secure > 0.0 && p.weight != ORACLE_WEIGHT_NONE;
   if (ScoresByAttention(p) && p.first_stage_mass > 0.0) return false;
   return !p.draw && p.secure_values == 0 && p.secure_values_share == 0.0 &&
-         p.prior == ORACLE_PRIOR_NONE && p.redundancy == 0.0 && !secures &&
+         p.prior == ORACLE_PRIOR_NONE && p.redundancy == 0.0 &&
+         !p.standardize && p.leverage == 0.0 && !secures &&
          p.rescue == 0 && p.diverse_mass == 0.0;
 }
 

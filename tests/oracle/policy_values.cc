@@ -60,6 +60,9 @@ void ForEachField(const Visitor& on, Values& p) {
   on.Word("weight", p.weight);
   on.Number("epsilon", p.epsilon);
   on.Word("share", p.share);
+  on.Word("standardize", p.standardize);
+  on.Number("leverage", p.leverage);
+  on.Word("leverage_scale", p.leverage_scale);
   on.Number("redundancy", p.redundancy);
   on.Number("similarity", p.similarity);
   on.Number("secure", p.secure);

@@ -128,6 +128,9 @@ typedef struct oracle_policy {
   int weight;
   double epsilon;
   int share;
+  bool standardize;
+  double leverage;
+  int leverage_scale;
   double redundancy, similarity, secure;
   uint32_t secure_values;  // 0 if there is a share
   double secure_values_share;

@@ -785,8 +785,8 @@ typedef struct kvevict_geometry {
   /** How RoPE rotated the keys of layers with a full cache: pair f of a key at
    *  position p by p * rope_inv_freq[f] radians, any scaling included. Each
    *  within [-65536, 65536], host memory, copied. Elements beyond the pairs are
-   *  not rotated (partial rotary). NULL: unknown; triattention, rotate=yes and
-   *  kvevict_rotate() need it. */
+   *  not rotated (partial rotary). NULL: unknown; triattention, leverage,
+   *  rotate=yes and kvevict_rotate() need it. */
   const float* rope_inv_freq;
   /** Pairs, up to k_head_dim / 2 and 256; 0 with NULL. */
   size_t rope_inv_freq_len;

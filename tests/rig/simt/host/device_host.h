@@ -98,6 +98,8 @@ inline float Log2(float v) { return std::log2(v); }
 inline float Fma(float a, float b, float c) { return std::fma(a, b, c); }
 inline float Multiply(float a, float b) { return a * b; }
 inline float SquareRoot(float v) { return std::sqrt(v); }
+inline double Fma(double a, double b, double c) { return std::fma(a, b, c); }
+inline double SquareRoot(double v) { return std::sqrt(v); }
 
 template <int kDType>
 float ToFloat(uint32_t bits) {

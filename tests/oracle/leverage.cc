@@ -1,0 +1,98 @@
+#include "tests/oracle/leverage.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using Row = std::vector<double>;
+
+Row KeyBefore(const oracle_leverage* in, uint32_t token) {
+  const float* key = in->keys + size_t{token} * in->head_dim;
+  Row x(key, key + in->head_dim);
+  for (uint32_t f = 0; in->positions != nullptr && f < in->n_pairs; ++f) {
+    double& re = x[in->interleaved != 0 ? 2 * f : f];
+    double& im = x[in->interleaved != 0 ? 2 * f + 1 : f + in->n_pairs];
+    const double angle = double{in->inv_freq[f]} * in->positions[token];
+    const double turned = re * std::cos(angle) + im * std::sin(angle);
+    im = im * std::cos(angle) - re * std::sin(angle);
+    re = turned;
+  }
+  return x;
+}
+
+Row Sketched(const oracle_leverage* in, const Row& x) {
+  if (in->sketch == nullptr) return x;
+  Row out(in->n_sketch, 0.0);
+  for (uint32_t e = 0; e < in->head_dim; ++e) {
+    for (uint32_t k = 0; k < in->n_sketch; ++k) {
+      out[k] += x[e] * in->sketch[size_t{e} * in->n_sketch + k];
+    }
+  }
+  return out;
+}
+
+// The inverse by elimination with the largest pivot of each column.
+std::vector<Row> Inverse(std::vector<Row> a) {
+  const size_t n = a.size();
+  std::vector<Row> inverse(n, Row(n, 0.0));
+  for (size_t i = 0; i < n; ++i) inverse[i][i] = 1.0;
+  for (size_t k = 0; k < n; ++k) {
+    size_t best = k;
+    for (size_t i = k; i < n; ++i) {
+      if (std::fabs(a[i][k]) > std::fabs(a[best][k])) best = i;
+    }
+    std::swap(a[k], a[best]);
+    std::swap(inverse[k], inverse[best]);
+    const double pivot = a[k][k];
+    for (size_t j = 0; j < n; ++j) {
+      a[k][j] /= pivot;
+      inverse[k][j] /= pivot;
+    }
+    for (size_t i = 0; i < n; ++i) {
+      const double factor = i == k ? 0.0 : a[i][k];
+      for (size_t j = 0; j < n; ++j) {
+        a[i][j] -= factor * a[k][j];
+        inverse[i][j] -= factor * inverse[k][j];
+      }
+    }
+  }
+  return inverse;
+}
+
+}  // namespace
+
+void oracle_leverage_scores(const oracle_leverage* in, double* leverage) {
+  Row mean(in->head_dim, 0.0);
+  std::vector<Row> keys;
+  for (uint32_t t = 0; t < in->n_tokens; ++t) {
+    keys.push_back(KeyBefore(in, t));
+    for (uint32_t e = 0; e < in->head_dim; ++e) {
+      mean[e] += keys[t][e] / in->n_tokens;
+    }
+  }
+  for (Row& x : keys) {
+    for (uint32_t e = 0; e < in->head_dim; ++e) x[e] -= mean[e];
+    x = Sketched(in, x);
+  }
+  const size_t n = in->sketch == nullptr ? in->head_dim : in->n_sketch;
+  std::vector<Row> gram(n, Row(n, 0.0));
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t j = 0; j < n; ++j) {
+      for (const Row& x : keys) gram[i][j] += x[i] * x[j];
+    }
+    gram[i][i] += 0.01;
+  }
+  const std::vector<Row> inverse = Inverse(gram);
+  for (uint32_t t = 0; t < in->n_tokens; ++t) {
+    double sum = 0.0;
+    for (size_t i = 0; i < n; ++i) {
+      for (size_t j = 0; j < n; ++j) {
+        sum += keys[t][i] * inverse[i][j] * keys[t][j];
+      }
+    }
+    leverage[t] = std::max(0.0, sum);
+  }
+}
