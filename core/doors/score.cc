@@ -197,7 +197,7 @@ Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
       KV_RETURN_IF_ERROR(Standardize(plan, memory.stream, layers, shapes));
     }
     if (plan.AddsLeverage()) {
-      LeverageRows rows(plan, scratch);
+      LeverageRows rows(scratch);
       for (ScoredLayer& one : now) {
         one.score.rows = one.shape.leverage =
             rows.Next(plan.layer(one.layer), one.score.tokens.most);

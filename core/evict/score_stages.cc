@@ -39,7 +39,7 @@ Status StandardizeScores(Group& group) {
 
 Status AddKeyLeverage(Group& group) {
   const EvictCall& call = group.call;
-  LeverageRows rows(call.plan, group.scratch());
+  LeverageRows rows(group.scratch());
   for (LayerEviction& layer : group.layers) {
     layer.score.rows = layer.shape.leverage =
         rows.Next(call.plan.layer(layer.layer), layer.score.tokens.most);

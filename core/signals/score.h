@@ -64,8 +64,7 @@ float BlendOf(const Policy& policy, double budget);
 // layer, and what is left of it.
 class LeverageRows {
  public:
-  LeverageRows(const Plan& plan, std::span<uint8_t> scratch)
-      : plan_(plan), rest_(scratch) {}
+  explicit LeverageRows(std::span<uint8_t> scratch) : rest_(scratch) {}
   float* Next(const PlanLayer& layer, uint32_t n_tokens);
   std::span<uint8_t> rest() const { return rest_; }
 
@@ -73,7 +72,6 @@ class LeverageRows {
                               uint32_t n_tokens);
 
  private:
-  const Plan& plan_;
   std::span<uint8_t> rest_;
 };
 
