@@ -55,7 +55,8 @@ void RotateRowsOf(const RotateRows& args) {
       offset = static_cast<int32_t>(args.first_row + r) - offset;
     }
     if (offset == 0) continue;
-    if (offset != found) FindRotation(args.turns, args.n_pairs, offset, rotation);
+    if (offset != found)
+      FindRotation(args.turns, args.n_pairs, offset, rotation);
     found = offset;
     for (uint32_t h = 0; h < args.n_heads; ++h) {
       TurnRow(args, rotation, args.heads[h], args.first_row + r);

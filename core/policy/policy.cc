@@ -100,9 +100,9 @@ bool ScoresAreMass(const Policy& policy) {
   const bool secures =
       policy.secure > 0.0 && policy.weight != ValueWeight::kNone;
   return SignalOf(policy).is_mass && policy.prior == Prior::kNone &&
-         policy.redundancy == 0.0 && !Standardizes(policy) && !secures && !SecuresMass(policy) &&
-         !SecuresValues(policy) && !Draws(policy) && !RescuesBlocks(policy) &&
-         !DiversifiesBlocks(policy);
+         policy.redundancy == 0.0 && !Standardizes(policy) && !secures &&
+         !SecuresMass(policy) && !SecuresValues(policy) && !Draws(policy) &&
+         !RescuesBlocks(policy) && !DiversifiesBlocks(policy);
 }
 
 uint64_t RescuedTokens(const Policy& policy) {
