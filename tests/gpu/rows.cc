@@ -126,12 +126,13 @@ class Table {
     std::unique_ptr<Side> other;
     if (other_) other = std::make_unique<Side>(BedOn(gpu, *other_), row);
     std::vector<double> device, host, others, ratios;
-    const Clock::time_point begin = Clock::now();
-    side.Run(watch);
-    const double ms = Milliseconds(begin);
     // A slow row is as sure after fewer runs.
-    const int n =
-        effort_.full ? std::clamp(static_cast<int>(1500 / ms), 5, 21) : 2;
+    int n = 2;
+    if (effort_.full) {
+      const Clock::time_point begin = Clock::now();
+      side.Run(watch);
+      n = std::clamp(static_cast<int>(1500 / Milliseconds(begin)), 5, 21);
+    }
     for (int i = 0; i < n; ++i) {
       // The two take turns, and take turns at being first.
       Side::Times mine{};
