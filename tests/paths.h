@@ -11,6 +11,7 @@ extern "C" {
 extern const char test_source_dir[];
 extern const char test_shared_dir[]; /* reference vectors and models */
 extern const char test_fakes_dir[];
+extern const char test_library[]; /* libkvevict.so */
 extern const char test_mock_cuda[];
 extern const char test_mock_cuda_11[];
 extern const char test_shim_cuda[];

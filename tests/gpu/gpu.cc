@@ -27,10 +27,12 @@ void Check(const Driver& driver, CUresult result, const char* call) {
 
 // ---- Gpu ----
 
-Gpu::Gpu(const Libraries& libraries, cuda::CUcontext context)
+Gpu::Gpu(const Libraries& libraries, cuda::CUcontext context,
+         cuda::CUstream stream)
     : libraries_(libraries),
       context_(context),
-      is_primary_(context == nullptr) {
+      is_primary_(context == nullptr),
+      stream_(stream) {
   Check(Driver::Open(libraries.libcuda.c_str(), &driver_).code());
   Check(driver(), driver().cuDeviceGet(&device_, 0), "cuDeviceGet");
   if (is_primary_) {
@@ -38,6 +40,7 @@ Gpu::Gpu(const Libraries& libraries, cuda::CUcontext context)
           "cuDevicePrimaryCtxRetain");
   }
   Check(driver(), driver().cuCtxPushCurrent(context_), "cuCtxPushCurrent");
+  if (stream_ != nullptr) return;
   Check(driver(),
         driver().cuStreamCreate(&stream_, cuda::CU_STREAM_NON_BLOCKING),
         "cuStreamCreate");

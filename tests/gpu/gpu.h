@@ -27,8 +27,10 @@ struct Libraries {
 
 class Gpu {
  public:
-  // Uses GPU 0's primary context or another one, which is current meanwhile.
-  explicit Gpu(const Libraries& libraries, cuda::CUcontext context = nullptr);
+  // Uses GPU 0's primary context or another one, which is current meanwhile, and
+  // a stream of its own, or the given one, which it destroys.
+  explicit Gpu(const Libraries& libraries, cuda::CUcontext context = nullptr,
+               cuda::CUstream stream = nullptr);
   ~Gpu();
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/gpu/checks.h"
+#include "tests/gpu/rows.h"
 #include "tests/gpu/timings.h"
 
 namespace {
@@ -32,6 +33,8 @@ struct Options {
   bool list = false;
   bool no_checks = false;
   bool no_timings = false;
+  bool rows = false;
+  rows::RowOptions row_options{};
   std::string workload;
   uint64_t seed = FreshSeed();
   std::string json;
@@ -66,6 +69,18 @@ int Run(const Options& options) {
       TimeKernels(gpu, effort, options.workload, save, &document["timings"]);
     });
   }
+  if (options.rows) {
+    report.Check("rows", [&] {
+      const Limits limits = MeasureLimits(gpu, effort);
+      nlohmann::json& table = document["rows"];
+      table = {{"copy_bytes_per_s", limits.copy},
+               {"matrix_flops_per_s", limits.matrix},
+               {"against", options.row_options.against}};
+      const int n_failed = rows::TimeRows(gpu, effort, options.row_options,
+                                          limits, save, &table["rows"]);
+      report.FailIf(n_failed != 0, fmt::format("{} rows failed", n_failed));
+    });
+  }
   save();
   fmt::print("{} passed, {} failed, 0 skipped\n", report.n_passed(),
              report.n_failed());
@@ -92,7 +107,17 @@ int main(int argc, char** argv) {
   app.add_flag("--small", o.small, "shapes for an interpreter of kernels");
   app.add_flag("--no-checks", o.no_checks, "only timings");
   app.add_flag("--no-timings", o.no_timings, "only checks");
+  app.add_option(
+      "--rows", o.row_options.named,
+      "only the table of timings, rows with this in their group or name; "
+      "\"\" for all");
+  app.add_option("--against", o.row_options.against,
+                 "a libkvevict.so whose calls take turns with this program's");
+  app.add_option("--seconds", o.row_options.seconds,
+                 "of --rows: none begins later");
   CLI11_PARSE(app, argc, argv);
+  o.rows = app.count("--rows") != 0;
+  if (o.rows) o.no_checks = o.no_timings = true;
   if (o.list) {
     for (const Part& part : kParts) fmt::print("{}\n", part.name);
     return 0;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cuda/jit.h"
+#include "tests/gpu/program.h"
 
 namespace kvevict::gpu {
 namespace {
@@ -46,22 +46,7 @@ constexpr double kFlopsPerProduct = 2.0 * 16 * 8 * 16;
 
 double MatrixRate(const Gpu& gpu, bool full) {
   if (gpu.sm() < 80) return 0;
-  const cuda::Driver& driver = gpu.driver();
-  const cuda::Nvrtc* nvrtc = nullptr;
-  cuda::Target target;
-  cuda::Compiled compiled;
-  Check(cuda::Nvrtc::Open(gpu.libraries().libnvrtc.c_str(),
-                          cuda::CudaMajor(driver.version), gpu.sm(), &nvrtc)
-            .code());
-  Check(nvrtc->FindTarget(gpu.sm(), &target).code());
-  Check(nvrtc->Compile({"matrix_rate.cu", kProgram}, {}, {}, target, &compiled)
-            .code());
-  cuda::CUmodule module = nullptr;
-  cuda::CUfunction function = nullptr;
-  Check(driver, driver.cuModuleLoadData(&module, compiled.image.data()),
-        "cuModuleLoadData");
-  Check(driver, driver.cuModuleGetFunction(&function, module, "matrix_rate"),
-        "cuModuleGetFunction");
+  const Program program(gpu, "matrix_rate.cu", kProgram);
   const Buffer out(gpu, sizeof(float));
   unsigned n_rounds = full ? 512 : 1;  // half a second in all
   const unsigned n_blocks = full ? 2048 : 1;
@@ -70,13 +55,9 @@ double MatrixRate(const Gpu& gpu, bool full) {
   double least_ms = 1e9;
   for (int run = 0; run < (full ? 5 : 1); ++run) {
     least_ms = std::min(least_ms, gpu.Time([&] {
-      Check(driver,
-            driver.cuLaunchKernel(function, n_blocks, 1, 1, kThreads, 1, 1, 0,
-                                  gpu.stream(), arguments, nullptr),
-            "cuLaunchKernel of matrix_rate");
+      program.Launch("matrix_rate", n_blocks, kThreads, arguments);
     }));
   }
-  Check(driver, driver.cuModuleUnload(module), "cuModuleUnload");
   return n_blocks * (kThreads / 32) * 8.0 * n_rounds * kFlopsPerProduct /
          (least_ms * 1e-3);
 }

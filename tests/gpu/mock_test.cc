@@ -10,6 +10,7 @@
 
 #include "tests/gpu/checks.h"
 #include "tests/gpu/driver_use_check.h"
+#include "tests/gpu/rows.h"
 #include "tests/gpu/timings.h"
 #include "tests/paths.h"
 #include "tests/rig/mock/mock.h"
@@ -21,6 +22,45 @@ using namespace kvevict;       // NOLINT: a program
 using namespace kvevict::gpu;  // NOLINT
 
 constexpr int kNewerThanAnyNvrtc = 999;
+
+// Every row of the table runs, tiny: none is tried first on a GPU. With `against`
+// the shared library takes turns with this program.
+void RunRows(const Gpu& gpu, const Effort& effort,
+             const rows::RowOptions& options, Report* report) {
+  report->Check("rows of " + options.named, [&] {
+    nlohmann::json timed;
+    size_t n_saved = 0;
+    TimeRows(
+        gpu, effort, options, {1, 1}, [&] { ++n_saved; }, &timed);
+    report->FailIf(
+        timed.empty() || n_saved != timed.size(),
+        fmt::format("{} rows, saved {} times", timed.size(), n_saved));
+    for (const nlohmann::json& row : timed) {
+      report->FailIf(!row.contains("ms"), row.dump());
+      report->FailIf(row.contains("ratio") == options.against.empty(),
+                     row.dump());
+    }
+  });
+}
+
+// A row that has no time, no memory, or fails keeps no other from running.
+void RunRowsThatFail(const Gpu& gpu, const Effort& effort, Report* report) {
+  report->Check("rows that cannot run say why", [&] {
+    nlohmann::json timed;
+    const auto run = [&](const rows::RowOptions& options) {
+      return rows::TimeRows(
+          gpu, effort, options, {1, 1}, [] {}, &timed);
+    };
+    report->FailIf(run({"machine", "", 1e-9}) != 0, "a skipped row failed");
+    for (const nlohmann::json& row : timed) {
+      report->FailIf(row.value("skipped", "") != "no time left", row.dump());
+    }
+    mock::FailCall("cuLaunchKernel", 1, 1);
+    report->FailIf(run({"machine", "", 0}) != 1, "no row failed, or several");
+    report->FailIf(!timed[0].contains("failed"), timed[0].dump());
+    report->FailIf(!timed[1].contains("ms"), timed[1].dump());
+  });
+}
 
 // These parts come on top of the GPU program's.
 constexpr Part kMockParts[] = {
@@ -34,6 +74,26 @@ constexpr Part kMockParts[] = {
     {"prepared", CheckPrepared},
     {"queue_failures", CheckQueueFailures},
     {"driver_failures", CheckDriverFailures},
+    {"rows_failures", RunRowsThatFail},
+    {"rows_against",
+     [](const Gpu& gpu, const Effort& effort, Report* report) {
+       RunRows(gpu, effort, {"knorm, 16384", test_library, 0}, report);
+       RunRows(gpu, effort, {"bf16, 1 queries", test_library, 0}, report);
+     }},
+#define KVEVICT_ROWS(group)                                              \
+  {                                                                      \
+    "rows_" group, [](const Gpu& gpu, const Effort& effort, Report* r) { \
+      RunRows(gpu, effort, {group ": ", "", 0}, r);                      \
+    }                                                                    \
+  }
+    KVEVICT_ROWS("machine"),
+    KVEVICT_ROWS("scores"),
+    KVEVICT_ROWS("evictions"),
+    KVEVICT_ROWS("observations"),
+    KVEVICT_ROWS("moves"),
+    KVEVICT_ROWS("attention"),
+    KVEVICT_ROWS("green"),
+#undef KVEVICT_ROWS
     {"timings",
      [](const Gpu& gpu, const Effort& effort, Report* report) {
        report->Check("timings", [&] {

@@ -35,7 +35,9 @@ if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
     test "$(grep -c 'cannot open' "$folder/log")" == 1
 fi
 go 2 --only timing
-says "timings checks compiler torch sanitizers"
+says "rows checks torch timings compiler sanitizers"
+go 2 --against "$folder/no-library.so"
+says "no-library.so: no such library"
 
 # One part of this program crashes, and one hangs.
 rm "$folder/kvevict_gpu_test"
@@ -64,6 +66,10 @@ for part in doors random; do
 done
 expect "outputs are kept" grep -q "part evictions" "$folder/out/evictions.txt"
 
+# A part that would begin too late is left out, and named.
+KVEVICT_GPU_SECONDS=0 go 0 --only checks "$folder/late"
+says "not run, no time left (run.sh --only PART): checks"
+
 printf '#!/bin/sh\necho "sm_$1"; exit 1\n' >"$folder/kvevict_gates"
 chmod +x "$folder/kvevict_gates"
 go 1 --only compiler "$folder/out"
@@ -79,6 +85,12 @@ if [[ -n $nvrtc ]]; then
     --no-timings --json "$folder/small.json" >"$folder/log" 2>&1 || status=$?
   expect "the program fails: $(cat "$folder/log")" test "$status" == 0
   says "5 passed, 0 failed, 0 skipped"
+  status=0
+  LD_LIBRARY_PATH=$folder/lib:$nvrtc "$program" --small --rows machine \
+    --json "$folder/rows.json" >"$folder/log" 2>&1 || status=$?
+  expect "the rows fail: $(cat "$folder/log")" test "$status" == 0
+  expect "the JSON has rows with times" \
+    test "$(grep -cE '^ +"ms": [0-9.]+,?$' "$folder/rows.json")" == 3
   # A small machine has no interpreter of JSON.
   count() { grep -cE "$1" "$folder/small.json"; }
   expect "the JSON has five checks that passed" \

@@ -35,12 +35,13 @@ class Stopwatch {
   // The same for work that is queued anew every time.
   Spread MeasureQueued(const std::function<void()>& work,
                        const std::function<void()>& prepare) const;
+  // Queues the untimed copy.
+  void Lead() const;
 
  private:
   static constexpr size_t kLeadBytes = size_t{512} << 20;  // 0.2 ms on an H200
 
   Spread Repeat(const std::function<double()>& run) const;
-  void Lead() const;
 
   const Gpu& gpu_;
   const int n_runs_;

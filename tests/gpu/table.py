@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Prints what run.sh measured as a table; docs/cuda.md has its most important rows.
 
-table.py RESULTS: a folder with timings.json and, where PyTorch was there, torch.json.
+table.py RESULTS: a folder with timings.json, rows.json or both and, where PyTorch was
+there, torch.json.
 """
 import json
 import os
@@ -38,10 +39,39 @@ def fastest(torch, workload, step):
     return min(times) if times else None
 
 
-def main():
-    folder = sys.argv[1]
-    document = load(folder, "timings.json")
-    torch = load(folder, "torch.json")
+def number(value, form=".3g"):
+    return "" if value is None else format(value, form)
+
+
+def print_rows(document, torch):
+    """The table of --rows, with PyTorch's backends beside attention in bf16."""
+    backends = ("flash", "cuDNN", "flex")
+    print(f"\n{document['gpu']}: rows"
+          + (f", against {document['rows']['against']}" if document["rows"]["against"] else "")
+          + ".\n")
+    print("| group | row | ms | TB/s | TFLOP/s | host, us | of the other's time | "
+          + " | ".join(backends) + " |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for row in document["rows"]["rows"]:
+        cells = [row["group"], row["name"]]
+        if "ms" not in row:
+            why = "skipped" if "skipped" in row else "failed"
+            cells += [f"{why}: {row[why]}"] + [""] * 7
+        else:
+            ratio = row.get("ratio")
+            same = row["name"].replace(", bf16", "")
+            cells += [number(row["ms"]),
+                      number(row["bytes_per_s"] * 1e-12 if row["bytes"] else None, ".2f"),
+                      number(row["flops_per_s"] * 1e-12 if row["flops"] else None, ".1f"),
+                      number(row["host_us"], ".1f"),
+                      f"{ratio['median']:.3f} ({ratio['least']:.3f} to {ratio['most']:.3f})"
+                      if ratio else ""]
+            cells += [number(torch["rows"].get(b, {}).get(same, {}).get("ms"))
+                      if ", bf16" in row["name"] else "" for b in backends]
+        print("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
+
+
+def print_timings(document, torch):
     timings = document["timings"]
     print(f"{document['gpu']}, driver {document['driver'] // 1000}."
           f"{document['driver'] % 1000 // 10}: the driver's copy "
@@ -58,6 +88,15 @@ def main():
         other = fastest(torch, workload, step)
         print(f"| {workload} | {step} | {row['ms']:.3g} | {rate} | {flops} | "
               f"{'' if other is None else format(other, '.3g')} |")
+
+
+def main():
+    folder = sys.argv[1]
+    torch = load(folder, "torch.json")
+    for name, show in (("timings", print_timings), ("rows", print_rows)):
+        document = load(folder, name + ".json")
+        if name in document and "rows" in document[name]:
+            show(document, torch)
 
 
 if __name__ == "__main__":

@@ -155,13 +155,19 @@ class Timing {
 
 }  // namespace
 
-void TimeKernels(const Gpu& gpu, const Effort& effort, const std::string& named,
-                 const std::function<void()>& save, nlohmann::json* out) {
+Limits MeasureLimits(const Gpu& gpu, const Effort& effort) {
   const Stopwatch watch(gpu, effort);
   const Limits limits = {CopyRate(gpu, effort, watch),
                          MatrixRate(gpu, effort.full)};
   fmt::print("copy {:.1f} GB/s, read and written; mma.sync {:.1f} TFLOP/s\n",
              limits.copy * 1e-9, limits.matrix * 1e-12);
+  return limits;
+}
+
+void TimeKernels(const Gpu& gpu, const Effort& effort, const std::string& named,
+                 const std::function<void()>& save, nlohmann::json* out) {
+  const Stopwatch watch(gpu, effort);
+  const Limits limits = MeasureLimits(gpu, effort);
   *out = {{"copy_bytes_per_s", limits.copy},
           {"matrix_flops_per_s", limits.matrix},
           {"rows", nlohmann::json::array()}};

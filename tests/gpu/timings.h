@@ -8,6 +8,7 @@
 
 #include "tests/gpu/checks.h"
 #include "tests/gpu/gpu.h"
+#include "tests/gpu/stopwatch.h"
 
 namespace kvevict::gpu {
 
@@ -15,9 +16,11 @@ namespace kvevict::gpu {
 // (median, least, most of graph launches, by events), bytes and FLOPs counted, their rate,
 // and the machine's copy rate. `save` runs after each row, so that figures outlive a
 // failure.
-// measured outlives a failure.
 void TimeKernels(const Gpu& gpu, const Effort& effort, const std::string& named,
                  const std::function<void()>& save, nlohmann::json* out);
+
+// What rows are measured against.
+Limits MeasureLimits(const Gpu& gpu, const Effort& effort);
 
 }  // namespace kvevict::gpu
 

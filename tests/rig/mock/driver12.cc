@@ -100,4 +100,101 @@ KVEVICT_MOCK_API CUresult cuFuncLoad(CUfunction /*function*/) {
   return CUDA_SUCCESS;
 }
 
+// ---- Green contexts: parts of the multiprocessors, by groups of 8 ----
+
+// CUdevResource as of CUDA 12.4.
+struct Resource {
+  int type;
+  unsigned char padding[92];
+  unsigned n_multiprocessors;
+  unsigned char rest[44];
+};
+
+constexpr unsigned kMultiprocessors = 132;
+constexpr unsigned kGroup = 8;
+
+KVEVICT_MOCK_API CUresult cuDeviceGetDevResource(CUdevice device, Resource* out,
+                                                 int type) {
+  KVEVICT_MOCK_CALL(kNothing);
+  if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
+  if (type != 1) return call.Misuse(CUDA_ERROR_INVALID_VALUE, "no such type");
+  *out = {type, {}, kMultiprocessors, {}};
+  return CUDA_SUCCESS;
+}
+
+KVEVICT_MOCK_API CUresult cuDevSmResourceSplitByCount(
+    Resource* out, unsigned* n_parts, const Resource* from, Resource* rest,
+    unsigned flags, unsigned least) {
+  KVEVICT_MOCK_CALL(kNothing);
+  const unsigned n = (least + kGroup - 1) / kGroup * kGroup;
+  if (from->type != 1 || *n_parts != 1 || flags != 0 || n == 0) {
+    return call.Misuse(CUDA_ERROR_INVALID_VALUE, "a split");
+  }
+  if (n > from->n_multiprocessors) {
+    *n_parts = 0;
+    return CUDA_SUCCESS;
+  }
+  *rest = {1, {}, from->n_multiprocessors - n, {}};
+  *out = {1, {}, n, {}};
+  return CUDA_SUCCESS;
+}
+
+KVEVICT_MOCK_API CUresult cuDevResourceGenerateDesc(void** out, Resource* parts,
+                                                    unsigned n) {
+  KVEVICT_MOCK_CALL(kNothing);
+  if (n != 1 || parts->n_multiprocessors % kGroup != 0) {
+    return call.Misuse(CUDA_ERROR_INVALID_VALUE, "no part of a split");
+  }
+  *out = reinterpret_cast<void*>(uintptr_t{parts->n_multiprocessors});
+  return CUDA_SUCCESS;
+}
+
+// A green context is its CUcontext. Kernels run as anywhere: what it holds back
+// is not played.
+KVEVICT_MOCK_API CUresult cuGreenCtxCreate(CUcontext* out, void* description,
+                                           CUdevice device, unsigned flags) {
+  KVEVICT_MOCK_CALL(kNothing);
+  if (description == nullptr || device != 0 || flags != 1) {
+    return call.Misuse(CUDA_ERROR_INVALID_VALUE, "a description or its flags");
+  }
+  auto context = std::make_unique<Context>();
+  context->id = call.state.next_context_id++;
+  context->device = device;
+  *out = Keep(call.state.contexts, std::move(context));
+  return CUDA_SUCCESS;
+}
+
+KVEVICT_MOCK_API CUresult cuCtxFromGreenCtx(CUcontext* out, CUcontext green) {
+  KVEVICT_MOCK_CALL(kNothing);
+  if (Find(call.state.contexts, green) == nullptr) {
+    return call.Misuse(CUDA_ERROR_INVALID_CONTEXT, "unknown context");
+  }
+  *out = green;
+  return CUDA_SUCCESS;
+}
+
+KVEVICT_MOCK_API CUresult cuGreenCtxStreamCreate(CUstream* out, CUcontext green,
+                                                 unsigned flags, int priority) {
+  KVEVICT_MOCK_CALL(kNothing);
+  if (Find(call.state.contexts, green) == nullptr) {
+    return call.Misuse(CUDA_ERROR_INVALID_CONTEXT, "unknown context");
+  }
+  if (flags != 1 || priority != 0) {
+    return call.Misuse(CUDA_ERROR_INVALID_VALUE, "flags: non-blocking alone");
+  }
+  auto stream = std::make_unique<Stream>();
+  stream->context = green;
+  *out = Keep(call.state.streams, std::move(stream));
+  return CUDA_SUCCESS;
+}
+
+KVEVICT_MOCK_API CUresult cuGreenCtxDestroy(CUcontext green) {
+  KVEVICT_MOCK_CALL(kNothing);
+  if (Find(call.state.contexts, green) == nullptr || green->primary) {
+    return call.Misuse(CUDA_ERROR_INVALID_CONTEXT, "unknown context");
+  }
+  DestroyContext(call.state, green);
+  return CUDA_SUCCESS;
+}
+
 }  // namespace kvevict::mock

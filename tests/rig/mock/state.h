@@ -27,7 +27,7 @@ struct Graph {
 
 struct Stream {
   Context* context;
-  bool blocking;  // takes turns with the legacy default stream
+  bool blocking = false;  // takes turns with the legacy default stream
   std::thread::id default_of = {};  // CU_STREAM_PER_THREAD of this one
   Capture capture = Capture::kNone;
   int capture_mode = kCaptureGlobal;
