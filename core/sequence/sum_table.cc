@@ -391,6 +391,18 @@ Status SumTable::Move(Stream stream, const SlotTable& slots,
   return Status();
 }
 
+void SumTable::Renumber(uint32_t logical_before, uint32_t logical) {
+  for (uint32_t l = 0; l < observed_.size(); ++l) {
+    if (!Follows(l, logical_before)) {
+      Forget(l);
+      continue;
+    }
+    const uint32_t n = CountOf(l);
+    observed_[l].end = logical;
+    observed_[l].begin = logical - std::min(n, logical);
+  }
+}
+
 // ---- Restoring sums ----
 
 Status SumTable::PutBackCalls(Stream stream, uint32_t layer,
