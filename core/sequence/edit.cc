@@ -54,8 +54,9 @@ Status PositionMap::SetReplacement(const kvevict_edit& edit, uint32_t logical) {
   Add({0, edit.first, 0});
   Add({0, 0, edit.first, edit.n_new});
   Add({edit.end, logical, to});
-  first_changed_ = edit.first;
-  first_inexact_ = edit.first + edit.n_new;
+  const bool changes = n_gone > 0 || edit.n_new > 0;
+  first_changed_ = changes ? edit.first : logical;
+  first_inexact_ = changes ? edit.first + edit.n_new : logical;
   if (!keeps) {
     replaced_from_ = edit.first;
     replaced_end_ = edit.end;
