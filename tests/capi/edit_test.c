@@ -221,6 +221,17 @@ static uint64_t ContextAt(const life* a, uint32_t n) {
   return hash;
 }
 
+static uint32_t Shortest(const life* a) {
+  uint32_t least = kSlots;
+  for (uint32_t i = 0; i < kLayers * kHeads; ++i) {
+    uint32_t n;
+    EXPECT_OK(kvevict_sequence_stored_length(a->sequence, i / kHeads,
+                                             i % kHeads, &n));
+    least = n < least ? n : least;
+  }
+  return least;
+}
+
 static uint32_t Longest(const life* a) {
   uint32_t most = 0;
   for (uint32_t i = 0; i < kLayers * kHeads; ++i) {
@@ -249,6 +260,8 @@ static void WriteNew(life* a, uint32_t first, uint32_t n) {
 static void Append(life* a, uint32_t n) {
   if (a->cached != NULL) {
     EXPECT_OK(kvevict_paged_sequence_append(a->cached, n, NULL));
+    /* The rows of shorter heads go to earlier blocks. */
+    EXPECT_OK(kvevict_paged_sequence_own(a->cached, Shortest(a), NULL));
   }
   EXPECT_OK(kvevict_sequence_append(a->sequence, n, NULL));
   for (uint32_t i = 0; i < n; ++i) a->text[a->n_text++] = NewToken(a);
