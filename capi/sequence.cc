@@ -78,11 +78,15 @@ Status CopyViews(const Plan& plan, const char* name, const kvevict_view* views,
                       return Status();
                     });
 }
+}  // namespace
+
 Status CopyViews(const Sequence& sequence, const kvevict_view* views,
                  size_t views_len) {
   return CopyViews(sequence.plan(), "views", views, views_len,
                    sequence.call().views());
 }
+
+namespace {
 
 Status CopyDestinations(const Sequence& sequence,
                         const kvevict_evict_options& options) {

@@ -43,6 +43,10 @@ Status CopyObservations(const Sequence& sequence,
                         const kvevict_observation* observations, size_t n,
                         size_t* out_n);
 
+// Copies a view per layer to the sequence's call.
+Status CopyViews(const Sequence& sequence, const kvevict_view* views,
+                 size_t views_len);
+
 // Copies the arguments of an eviction: views, destinations, inputs and ranges
 // to the sequence's call, and the options to *out, which has its defaults.
 Status CopyEviction(const Sequence& sequence, const kvevict_view* views,

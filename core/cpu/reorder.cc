@@ -48,13 +48,17 @@ void Reorder(const Context& context, const MoveJob& job,
   uint8_t* const saved_rows = scratch.data() + keep.n_lists * moves_bytes;
   context.ParallelFor(job.view->n_kv_heads, [&](uint32_t head,
                                                 uint32_t worker) {
-    ForEachPlane(*job.view, [&](const kvevict_plane& plane) {
-      const MovedRows rows = RowsOf(*job.view, plane, head, keep.n_lists);
-      if (rows.row_bytes == 0) return;
-      ReorderRowsInPlace(context.simd(), {rows, keep.ListOf(head),
-                                          moves(keep.n_lists == 1 ? 0 : head),
-                                          saved_rows + worker * row_bytes});
-    });
+    ForEachPlane(
+        *job.view,
+        [&](const kvevict_plane& plane) {
+          const MovedRows rows = RowsOf(*job.view, plane, head, keep.n_lists);
+          if (rows.row_bytes == 0) return;
+          ReorderRowsInPlace(
+              context.simd(),
+              {rows, keep.ListOf(head), moves(keep.n_lists == 1 ? 0 : head),
+               saved_rows + worker * row_bytes});
+        },
+        job.shared_companions);
   });
 }
 

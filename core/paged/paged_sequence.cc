@@ -318,19 +318,49 @@ Status PagedSequence::Append(uint32_t n_tokens, Stream stream) {
   const auto n_coded = [&](uint32_t l) {  // after appending
     return cache_->CodedOf(NCoded(l), lengths_[l] + n_tokens);
   };
+  KV_RETURN_IF_ERROR(Grow(
+      int64_t{n_layers()} * n_tokens, n_coded,
+      [&](uint32_t l) {
+        if (n_coded(l) != NCoded(l)) WantOwn(l, NCoded(l), NCoded(l));
+      },
+      [&](uint32_t l) { return Quantize(l, n_coded(l), stream); }, stream));
+  for (uint32_t l = 0; l < n_layers(); ++l) {
+    const uint32_t n = n_coded(l);
+    lengths_[l] += n_tokens;
+    n_recent_[l] = lengths_[l] - n;
+  }
+  return Status();
+}
+
+Status PagedSequence::MakeRoom(std::span<const Room> layers, Stream stream) {
+  const auto n_after = [&](uint32_t l) {
+    return std::max(lengths_[l], layers[l].n_slots);
+  };
+  int64_t n_slots = 0;
+  for (uint32_t l = 0; l < n_layers(); ++l) n_slots += n_after(l) - lengths_[l];
+  KV_RETURN_IF_ERROR(Grow(
+      n_slots, n_after,
+      [&](uint32_t l) { WantOwn(l, layers[l].first, lengths_[l]); },
+      [](uint32_t) { return Status(); }, stream));
+  for (uint32_t l = 0; l < n_layers(); ++l) lengths_[l] = n_after(l);
+  return Status();
+}
+
+template <typename Coded, typename WantBlocks, typename Then>
+Status PagedSequence::Grow(int64_t n_slots, const Coded& n_coded,
+                           const WantBlocks& own, const Then& then,
+                           Stream stream) {
   const auto n_blocks = [&](uint32_t l) {
     return cache_->BlocksFor(NCoded(l));
   };
   const auto n_after = [&](uint32_t l) {
     return cache_->BlocksFor(n_coded(l));
   };
-  const int64_t n_slots = int64_t{n_layers()} * n_tokens;
   bool has_grown = false;
   {
     const PagedCache::Lock lock(*cache_);
     for (uint32_t l = 0; l < n_layers(); ++l) {
-      if (n_coded(l) == NCoded(l)) continue;
-      WantOwn(l, NCoded(l), NCoded(l));
+      own(l);
       cache_->Want(l, n_after(l) - n_blocks(l));
     }
     if (Status status = cache_->CheckWanted(); !status.ok()) {
@@ -347,25 +377,16 @@ Status PagedSequence::Append(uint32_t n_tokens, Stream stream) {
     cache_->CountSlots(n_slots);
   }
   Status status = CopyTaken(stream, has_grown);
-  for (uint32_t l = 0; status.ok() && l < n_layers(); ++l) {
-    status = Quantize(l, n_coded(l), stream);
-  }
-  if (!status.ok()) {
-    const PagedCache::Lock lock(*cache_);
-    for (uint32_t l = 0; l < n_layers(); ++l) {
-      for (uint32_t b = n_blocks(l); b < n_after(l); ++b) {
-        cache_->Release(l, Table(l)[b]);
-      }
-    }
-    cache_->CountSlots(-n_slots);
-    return status;
-  }
+  for (uint32_t l = 0; status.ok() && l < n_layers(); ++l) status = then(l);
+  if (status.ok()) return status;
+  const PagedCache::Lock lock(*cache_);
   for (uint32_t l = 0; l < n_layers(); ++l) {
-    const uint32_t n = n_coded(l);
-    lengths_[l] += n_tokens;
-    n_recent_[l] = lengths_[l] - n;
+    for (uint32_t b = n_blocks(l); b < n_after(l); ++b) {
+      cache_->Release(l, Table(l)[b]);
+    }
   }
-  return Status();
+  cache_->CountSlots(-n_slots);
+  return status;
 }
 
 }  // namespace kvevict

@@ -37,6 +37,13 @@ class PagedSequence {
 
   Status Fork(Stream stream, PagedSequence** out) const;
   Status Append(uint32_t n_tokens, Stream stream);
+  // Grows layers to at least `n_slots`, all of them in blocks, and owns the
+  // blocks of slots from `first` on.
+  struct Room {
+    uint32_t first;
+    uint32_t n_slots;
+  };
+  Status MakeRoom(std::span<const Room> layers, Stream stream);
   // Shrinks a layer to its first n_slots or what it holds.
   void Shrink(uint32_t layer, uint32_t n_slots);
   // Shrinks a layer to what an eviction has left, which ends with all recent
@@ -98,6 +105,11 @@ class PagedSequence {
   Status CheckGroups(const PagedRows& rows) const;
   // Copies the tables to the device, unless that is the host.
   Status ShowTables(Stream stream) const;
+  // Grows each layer l to n_coded(l) slots in blocks. own(l) marks blocks as
+  // wanted, then(l) runs at the end.
+  template <typename Coded, typename WantBlocks, typename Then>
+  Status Grow(int64_t n_slots, const Coded& n_coded, const WantBlocks& own,
+              const Then& then, Stream stream);
   template <typename Blocks>
   Status Replace(const Blocks& want_blocks, Stream stream);
   Status OwnBlocksOf(std::span<const PagedRows> rows, Stream stream);

@@ -82,6 +82,10 @@ void QueryRing::Cut(uint32_t position) {
   for (ObservedRange& range : observed_lse_) range.Cut(position);
 }
 
+void QueryRing::ForgetSpan(uint32_t first, uint32_t end) {
+  for (ObservedRange& range : observed_) range.Forget(first, end);
+}
+
 void QueryRing::Forget(uint32_t layer) {
   if (observed_.size() > 0) observed_[layer] = ObservedRange();
   ForgetLse(layer);

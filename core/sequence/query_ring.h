@@ -31,6 +31,10 @@ struct ObservedRange {
     end = std::min(end, position);
     begin = std::min(begin, end);
   }
+  // Forgets the rows of [first, last) and those before.
+  void Forget(uint32_t first, uint32_t last) {
+    if (end > first) begin = std::max(begin, std::min(last, end));
+  }
   bool Covers(uint32_t first, uint32_t last) const {
     return begin <= first && end == last;
   }
@@ -69,6 +73,8 @@ class QueryRing {
   void Reset();
   // Forgets the rows from `position` on.
   void Cut(uint32_t position);
+  // Forgets the rows of a span in the middle, and those before.
+  void ForgetSpan(uint32_t first, uint32_t end);
   // Forgets a layer's log-sum-exps, since keys that they cover are gone.
   void ForgetLse(uint32_t layer);
   void Forget(uint32_t layer);

@@ -5,6 +5,8 @@
 //   u32 tokens of the prompt, or 2^32 - 1   u32 round
 //   per layer: u32 number   u32 n_lists   u32 tail position   u32 flags
 //              u32 slots of the prompt
+//              if kEdited, which only the first layer is: u32 first position
+//              whose row was computed with other tokens before it
 //              unless kAsBefore: u32 counts[n_lists], i32 positions per list
 //   version 2, per layer: u32 n_kv_heads, or 0 without scores   u32 position at
 //              which they end   f32 scores of each KV head's slots up to there
@@ -30,6 +32,7 @@ constexpr size_t kScoresBytes = 8;  // of each layer, before its scores
 enum LayerFlags : uint32_t {
   kMerged = 1,    // rows may have been merged
   kAsBefore = 2,  // the lists are those of the layer before
+  kEdited = 4,    // rows were computed with other text
 };
 
 // Whether a layer has the lists of the one before: all layers share a list, or
@@ -54,6 +57,10 @@ bool HasScores(const Sequence& sequence) {
 uint32_t ScoredSlots(const Sequence& sequence, uint32_t l, uint32_t kv_head,
                      uint32_t end) {
   return sequence.Stored(l, kv_head) - (sequence.logical_length() - end);
+}
+
+bool IsEdited(const Sequence& sequence) {
+  return sequence.slots().edited_from() != SlotTable::kNotEdited;
 }
 
 class Writer {
@@ -124,10 +131,13 @@ Status SaveLayer(const Sequence& sequence, uint32_t l, Writer* out) {
   out->U32(layer.number);
   out->U32(layer.n_lists);
   out->U32(slots.tail_position);
-  out->U32((slots.is_merged ? kMerged : 0u) | (as_before ? kAsBefore : 0u));
+  const bool is_edited = l == 0 && IsEdited(sequence);
+  out->U32((slots.is_merged ? kMerged : 0u) | (as_before ? kAsBefore : 0u) |
+           (is_edited ? kEdited : 0u));
   // Evictions may leave fewer slots than the prompt had. More than are stored
   // would have no meaning.
   out->U32(std::min(sequence.prompt().SlotsOf(l), slots.stored));
+  if (is_edited) out->U32(sequence.slots().edited_from());
   if (as_before) return Status();
   SlotPositions positions;
   KV_RETURN_IF_ERROR(sequence.HostPositions(l, &positions));
@@ -196,7 +206,8 @@ Status LoadLists(const PlanLayer& layer, Reader* in, int32_t** room,
 }
 
 Status LoadLayer(const Plan& plan, uint32_t l, uint32_t logical, Reader* in,
-                 int32_t** room, std::span<LayerPositions> layers) {
+                 int32_t** room, std::span<LayerPositions> layers,
+                 uint32_t* edited_from) {
   const PlanLayer& layer = plan.layer(l);
   if (const uint32_t number = in->U32(); number != layer.number) {
     return InvalidArgument("data has layer %u in place of the plan's layer %u",
@@ -210,8 +221,13 @@ Status LoadLayer(const Plan& plan, uint32_t l, uint32_t logical, Reader* in,
   const uint32_t flags = in->U32();
   layers[l].prompt_slots = in->U32();
   layers[l].is_merged = (flags & kMerged) != 0;
-  if (layers[l].tail_position > logical || flags > (kMerged | kAsBefore)) {
+  if (layers[l].tail_position > logical ||
+      flags > (kMerged | kAsBefore | kEdited)) {
     return Malformed(layer);
+  }
+  if ((flags & kEdited) != 0) {
+    *edited_from = in->U32();
+    if (l > 0 || *edited_from >= logical) return Malformed(layer);
   }
   if ((flags & kAsBefore) == 0) return LoadLists(layer, in, room, layers[l]);
   if (l == 0 || layers[l - 1].lists.size() != layer.n_lists) {
@@ -262,7 +278,7 @@ Status LoadScores(const Plan& plan, std::span<const LayerPositions> layers,
 }  // namespace
 
 size_t SavedBytes(const Sequence& sequence) {
-  size_t n = kHeaderBytes;
+  size_t n = kHeaderBytes + (IsEdited(sequence) ? sizeof(uint32_t) : 0);
   for (uint32_t l = 0; l < sequence.plan().n_layers(); ++l) {
     n += kLayerBytes;
     if (IsAsBefore(sequence, l)) continue;
@@ -346,9 +362,10 @@ Status LoadSequence(Sequence* sequence, std::span<const uint8_t> data) {
   KV_RETURN_IF_ERROR(
       all.AllocateUncleared("saved positions", in.n_left() / sizeof(int32_t)));
   int32_t* room = all.data();
+  uint32_t edited_from = SlotTable::kNotEdited;
   for (uint32_t l = 0; l < n_layers; ++l) {
-    KV_RETURN_IF_ERROR(
-        LoadLayer(plan, l, logical, &in, &room, positions.layers()));
+    KV_RETURN_IF_ERROR(LoadLayer(plan, l, logical, &in, &room,
+                                 positions.layers(), &edited_from));
   }
   Reader scores = in;
   Array<float> row(plan.context());
@@ -360,7 +377,8 @@ Status LoadSequence(Sequence* sequence, std::span<const uint8_t> data) {
   if (!in.ok() || in.n_left() > 0) {
     return InvalidArgument("data does not end with its last layer");
   }
-  if (Status status = sequence->Restore(positions.layers(), logical);
+  if (Status status =
+          sequence->Restore(positions.layers(), logical, edited_from);
       !status.ok()) {
     return Prefixed(status, "data: ");
   }

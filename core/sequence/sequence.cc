@@ -57,7 +57,8 @@ Status Sequence::TakeOver(const Sequence& other) {
   Positions positions(plan().context());
   KV_RETURN_IF_ERROR(positions.Allocate(plan()));
   KV_RETURN_IF_ERROR(HandOver(other, plan(), positions.layers()));
-  KV_RETURN_IF_ERROR(Restore(positions.layers(), other.logical_length()));
+  KV_RETURN_IF_ERROR(Restore(positions.layers(), other.logical_length(),
+                             other.slots().edited_from()));
   RestorePrompt(positions.layers(), other.prompt().n_tokens(),
                 other.prompt().RoundFor(plan().policy()));
   return Status();
@@ -141,9 +142,9 @@ Status Sequence::CheckEmpty() const {
 }
 
 Status Sequence::Restore(std::span<const LayerPositions> layers,
-                         uint32_t n_tokens) {
+                         uint32_t n_tokens, uint32_t edited_from) {
   KV_RETURN_IF_ERROR(CheckPositions(plan(), layers, n_tokens));
-  KV_RETURN_IF_ERROR(slots_.Fill(stream_, layers, n_tokens));
+  KV_RETURN_IF_ERROR(slots_.Fill(stream_, layers, n_tokens, edited_from));
   ring_.Reset();
   sums_.Reset();
   prompt_.Reset();

@@ -50,7 +50,8 @@ class Sequence {
   Status Start(uint32_t n_tokens);
   Status Start(std::span<LayerPositions> layers, uint32_t n_tokens);
   // Puts any sequence in the state of one with these positions.
-  Status Restore(std::span<const LayerPositions> layers, uint32_t n_tokens);
+  Status Restore(std::span<const LayerPositions> layers, uint32_t n_tokens,
+                 uint32_t edited_from = SlotTable::kNotEdited);
   // Follows Restore(): sets where the prompt ended.
   void RestorePrompt(std::span<const LayerPositions> layers, uint32_t n_tokens,
                      uint32_t round);
@@ -108,6 +109,10 @@ class Sequence {
     return slots_.ExactPrefix(stream_, out);
   }
 
+  void CutQueries(uint32_t position) { ring_.Cut(position); }
+  void ForgetQueriesOf(uint32_t first, uint32_t end) {
+    ring_.ForgetSpan(first, end);
+  }
   void ForgetLse(uint32_t layer) { ring_.ForgetLse(layer); }
   void ForgetQueries(uint32_t layer) { ring_.Forget(layer); }
   // Checks that every list of a layer holds at least n_tokens tokens.

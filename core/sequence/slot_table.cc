@@ -88,6 +88,7 @@ Status SlotTable::Restart(Stream stream, uint32_t n_tokens) {
   slots.stored = n_tokens;
   std::fill(layers_.begin(), layers_.end(), slots);
   logical_ = n_tokens;
+  edited_from_ = kNotEdited;
   n_listed_ = 0;
   return Status();
 }
@@ -111,7 +112,7 @@ LayerSlots SlotTable::SlotsOf(uint32_t layer, const LayerPositions& positions,
 }
 
 Status SlotTable::Fill(Stream stream, std::span<const LayerPositions> layers,
-                       uint32_t logical) {
+                       uint32_t logical, uint32_t edited_from) {
   const Context& context = plan_.context();
   Array<LayerSlots> next(context);
   KV_RETURN_IF_ERROR(next.Allocate("slots of the layers", layers.size()));
@@ -145,6 +146,7 @@ Status SlotTable::Fill(Stream stream, std::span<const LayerPositions> layers,
   now_ = 1 - now_;
   std::copy(next.begin(), next.end(), layers_.begin());
   logical_ = logical;
+  edited_from_ = edited_from;
   n_listed_ = n.value();
   return Status();
 }
@@ -191,6 +193,7 @@ Status SlotTable::CopyFrom(Stream stream, const SlotTable& other) {
   std::copy(other.layers_.begin(), other.layers_.end(), layers_.begin());
   std::copy(other.stored_.begin(), other.stored_.end(), stored_.begin());
   logical_ = other.logical_;
+  edited_from_ = other.edited_from_;
   n_listed_ = other.n_listed_;
   host_kept_is_current_ = false;
   return SendLengths(stream, logical_);
@@ -268,6 +271,7 @@ Status SlotTable::Trim(Stream stream, uint32_t new_length) {
   KV_RETURN_IF_ERROR(SendLengths(stream, new_length));
   for (LayerSlots& layer : layers_) layer.stored -= n_removed;
   logical_ = new_length;
+  if (new_length <= edited_from_) edited_from_ = kNotEdited;
   if (new_length < logical_before_) Forget();
   return Status();
 }
@@ -347,7 +351,7 @@ Status SlotTable::HostPositions(Stream stream, uint32_t layer,
 }
 
 Status SlotTable::ExactPrefix(Stream stream, uint32_t* out) const {
-  uint32_t prefix = logical_;
+  uint32_t prefix = std::min(logical_, edited_from_);
   for (uint32_t l = 0; l < layers_.size() && prefix > 0; ++l) {
     if (layers_[l].is_merged) prefix = 0;
     SlotPositions positions;

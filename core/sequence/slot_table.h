@@ -30,6 +30,8 @@ struct LayerSlots {
 
 class SlotTable {
  public:
+  static constexpr uint32_t kNotEdited = UINT32_MAX;
+
   explicit SlotTable(const Plan& plan);  // must outlive this
 
   Status Allocate();
@@ -44,8 +46,9 @@ class SlotTable {
   // The state after exactly n_tokens were appended.
   Status Restart(Stream stream, uint32_t n_tokens);
   // Sets the slots to the positions of all layers, which have been checked.
+  // Rows of positions from `edited_from` on were computed with other text.
   Status Fill(Stream stream, std::span<const LayerPositions> layers,
-              uint32_t logical);
+              uint32_t logical, uint32_t edited_from = kNotEdited);
   // MakeRoomFor() allocates what CopyFrom() needs to copy another table of the
   // plan.
   Status MakeRoomFor(const SlotTable& other) {
@@ -54,6 +57,9 @@ class SlotTable {
   Status CopyFrom(Stream stream, const SlotTable& other);
 
   uint32_t logical_length() const { return logical_; }
+  // The first position whose row was computed with other tokens before it, or
+  // kNotEdited.
+  uint32_t edited_from() const { return edited_from_; }
   const LayerSlots& operator[](uint32_t layer) const { return layers_[layer]; }
   // How many last tokens every list of a layer holds at least. They may hold
   // more.
@@ -75,8 +81,8 @@ class SlotTable {
   SlotPositions DevicePositions(uint32_t layer) const;
   // The same in host memory. Waits for the device if that has evicted since.
   Status HostPositions(Stream stream, uint32_t layer, SlotPositions* out) const;
-  // The number of first tokens that every list holds in their original slots.
-  // May wait likewise.
+  // The number of first tokens that every list holds in their original slots,
+  // as they were computed. May wait likewise.
   Status ExactPrefix(Stream stream, uint32_t* out) const;
 
   // ---- For an eviction, in this order ----
@@ -157,6 +163,7 @@ class SlotTable {
 
   const Plan& plan_;
   uint32_t logical_ = 0;
+  uint32_t edited_from_ = kNotEdited;
   Array<LayerSlots> layers_;
   Array<uint32_t> stored_;         // [lists]
   DeviceArray<uint32_t> lengths_;  // [lists, 2]

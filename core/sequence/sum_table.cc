@@ -459,6 +459,22 @@ void SumTable::RestoreScores(uint32_t layer, uint32_t end) {
   observed_[layer].end = end;
 }
 
+// ---- Edits ----
+
+void SumTable::Renumber(uint32_t logical_before, uint32_t logical) {
+  for (uint32_t l = 0; l < observed_.size(); ++l) {
+    if (!Follows(l, logical_before)) {
+      Forget(l);
+      continue;
+    }
+    const uint32_t n = CountOf(l);
+    observed_[l].end = logical;
+    // Scores are of all tokens, new ones included.
+    observed_[l].begin =
+        plan_.ObservesScores() ? 0 : logical - std::min(n, logical);
+  }
+}
+
 // ---- Restoring sums ----
 
 Status SumTable::PutBackCalls(Stream stream, uint32_t layer,

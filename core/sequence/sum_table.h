@@ -94,6 +94,15 @@ class SumTable {
   // Follows WriteRow(): the scores of a layer are of the tokens up to `end`.
   void RestoreScores(uint32_t layer, uint32_t end);
 
+  // Whether an edit of a sequence of `logical` tokens moves a layer's sums. It
+  // drops others.
+  bool Follows(uint32_t layer, uint32_t logical) const {
+    return has_memory() && Has(layer) && !KeepsCalls() &&
+           observed_[layer].end == logical;
+  }
+  // Records an edit. As many queries as before are in the sums.
+  void Renumber(uint32_t logical_before, uint32_t logical);
+
   // Whether sums change when a layer gets back slots that it lost when there
   // were n_tokens.
   bool ComeBack(uint32_t layer, uint32_t n_tokens) const {

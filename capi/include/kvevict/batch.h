@@ -21,7 +21,7 @@ extern "C" {
  * request with these p tokens can reuse the rows.
  *
  * After an eviction that merged, which may change any row, it is 0 until the
- * next reset. CUDA waits as kvevict_sequence_position_of_slot() does.
+ * next reset. Tokens behind a kvevict_sequence_edit() do not count. CUDA waits as kvevict_sequence_position_of_slot() does.
  *
  * @param[in]  sequence    Non-NULL.
  * @param[out] out_length  Tokens; the logical length if nothing was evicted.

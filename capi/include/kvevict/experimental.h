@@ -9,6 +9,7 @@
 #define KVEVICT_EXPERIMENTAL_H_
 
 #include "kvevict/kvevict.h"
+#include "kvevict/paged.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -657,6 +658,123 @@ KVEVICT_API kvevict_status
 kvevict_sequence_undo(kvevict_sequence* sequence, const kvevict_view* views,
                       size_t views_len, const void* undo, size_t undo_bytes,
                       kvevict_stream stream) KVEVICT_NOEXCEPT;
+
+/* ---- Editing a cache in the middle --------------------------------------- */
+
+/** What an edit does. */
+KVEVICT_INT32_TYPE(kvevict_edit_kind)
+enum kvevict_edit_kind KVEVICT_INT32 {
+  /** Tokens [first, end) go and n_new tokens take their place. With n_new 0 it
+   *  removes, with first = end it inserts. */
+  KVEVICT_EDIT_REPLACE = 0,
+  /** Tokens [first, end) move to where their first one has position `to`. */
+  KVEVICT_EDIT_MOVE = 1
+};
+
+/** What becomes of the positions of tokens that stay. */
+KVEVICT_INT32_TYPE(kvevict_edit_positions)
+enum kvevict_edit_positions KVEVICT_INT32 {
+  /** Positions are without gaps as before, and keys rotate with them. The
+   *  geometry has rope_inv_freq. */
+  KVEVICT_EDIT_ROTATE = 0,
+  /** The same, but keys stay as they are: for models without RoPE, and for
+   *  engines that rotate keys themselves. */
+  KVEVICT_EDIT_RENUMBER = 1,
+  /** Tokens keep their positions, so that a replacement may leave a gap. */
+  KVEVICT_EDIT_KEEP = 2
+};
+
+/** One edit. Positions are those before it, except `to`. */
+typedef struct kvevict_edit {
+  uint32_t struct_size;
+  kvevict_edit_kind kind;
+  uint32_t first; /**< First position of the span. */
+  uint32_t end;   /**< One past the last; first .. the logical length. */
+  uint32_t n_new; /**< New tokens; 0 for a move. */
+  /** The first position of the span after a move; 0 for a replacement. */
+  uint32_t to;
+  kvevict_edit_positions positions; /**< See there. */
+  uint32_t reserved;                /**< 0. */
+} kvevict_edit;
+
+#define KVEVICT_EDIT_INIT                                             \
+  {                                                                   \
+    (uint32_t)sizeof(kvevict_edit), KVEVICT_EDIT_REPLACE, 0, 0, 0, 0, \
+        KVEVICT_EDIT_ROTATE, 0                                        \
+  }
+
+/**
+ * Removes, replaces, inserts or moves tokens in the middle of a sequence. Rows
+ * of K, V, companions and observed sums move to their new slots in every layer
+ * with a full cache, in order of positions, and keys rotate by as many positions
+ * as their tokens move. Tokens that were evicted stay so. docs/editing.md shows
+ * each kind.
+ *
+ * Keys and values of tokens behind the edit were computed with the old text
+ * before them, and still remember it. Only kvevict_sequence_exact_prefix()
+ * tokens are as if the text had always been the new one; computing those after
+ * it again makes all of them so.
+ *
+ * New tokens have positions first .. first + n_new - 1 and in every layer and
+ * head n_new consecutive slots from kvevict_sequence_slot_of_position() on. The
+ * order is: make room in the views, call, then write the new rows, with keys
+ * rotated to their positions. Their content is unspecified before, and their
+ * sums are 0.
+ *
+ * A rotated key is rounded once to its dtype. KVEVICT_EDIT_KEEP rotates none
+ * and excludes moves and n_new > end - first. With rotate=yes of the policy a
+ * key is rotated to its slot, so it rotates by as many slots as it moves, also
+ * with KVEVICT_EDIT_KEEP.
+ *
+ * Queries observed from `first` on, or from `to` if that is less, are dropped;
+ * with KVEVICT_EDIT_KEEP those of tokens behind the span stay, unless the policy
+ * rotates. Log-sum-exps and single calls of sum_last are dropped. Other sums
+ * stay with their tokens, and what removed queries added stays in them; sums
+ * that stop before the last token are dropped. A prompt that has ended becomes
+ * longer or shorter by what is inserted or removed before its end; moves and
+ * KVEVICT_EDIT_KEEP do not change its length. The last eviction cannot be undone
+ * any more; its report stays. Forks are not edited.
+ *
+ * Lists of a layer must stay equally long unless the plan has head_budgets or
+ * `heads` other than equal, and each must keep a token. So with scope KV_HEAD an
+ * edit of a span of which heads have evicted different numbers fails.
+ *
+ * The call allocates and waits for the stream, which must not be captured.
+ * Cost: rows behind the edit are read and written once; on CUDA moves and
+ * insertions also stage them. All checks come before the first change; after
+ * KVEVICT_ERROR_DEVICE rows are unspecified.
+ *
+ * @param[in] sequence   Non-NULL.
+ * @param[in] views      [n_layers], with room for all slots held before and
+ *                       after. No block that is written may be shared.
+ * @param[in] views_len  = n_layers.
+ * @param[in] edit       Non-NULL.
+ * @param[in] stream     See kvevict_stream.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (a span or view that does
+ *         not fit, more than max_tokens slots, lists of different lengths);
+ *         KVEVICT_ERROR_UNSUPPORTED (keys cannot rotate, with the reason; rows
+ *         that share scales by groups of tokens, recent planes);
+ *         KVEVICT_ERROR_OUT_OF_MEMORY. Nothing has changed then.
+ */
+KVEVICT_API kvevict_status kvevict_sequence_edit(
+    kvevict_sequence* sequence, const kvevict_view* views, size_t views_len,
+    const kvevict_edit* edit, kvevict_stream stream) KVEVICT_NOEXCEPT;
+
+/**
+ * Does the same to a paged sequence. Blocks that others share are copied before
+ * their rows change; blocks for new tokens are taken, and empty ones freed.
+ * @param[in] cached    Non-NULL: holds the rows. No groups of tokens share
+ *                      scales, and there are no recent rows.
+ * @param[in] sequence  Non-NULL: knows their positions. Each layer of `cached`
+ *                      has the rows that it stores.
+ * @param[in] edit      Non-NULL.
+ * @param[in] stream    See kvevict_stream.
+ * @return As kvevict_sequence_edit(); KVEVICT_ERROR_OUT_OF_MEMORY also if too
+ *         few blocks are free.
+ */
+KVEVICT_API kvevict_status kvevict_paged_edit(
+    kvevict_paged_sequence* cached, kvevict_sequence* sequence,
+    const kvevict_edit* edit, kvevict_stream stream) KVEVICT_NOEXCEPT;
 
 /* ---- Which token a slot holds -------------------------------------------- */
 

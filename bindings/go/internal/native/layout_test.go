@@ -154,6 +154,15 @@ var (
 	_ [24]byte  = [unsafe.Offsetof(Rotation{}.View)]byte{}
 	_ [32]byte  = [unsafe.Offsetof(Rotation{}.Offsets)]byte{}
 	_ [40]byte  = [unsafe.Offsetof(Rotation{}.OffsetsLen)]byte{}
+	_ [32]byte  = [unsafe.Sizeof(Edit{})]byte{}
+	_ [0]byte   = [unsafe.Offsetof(Edit{}.StructSize)]byte{}
+	_ [4]byte   = [unsafe.Offsetof(Edit{}.Kind)]byte{}
+	_ [8]byte   = [unsafe.Offsetof(Edit{}.First)]byte{}
+	_ [12]byte  = [unsafe.Offsetof(Edit{}.End)]byte{}
+	_ [16]byte  = [unsafe.Offsetof(Edit{}.NNew)]byte{}
+	_ [20]byte  = [unsafe.Offsetof(Edit{}.To)]byte{}
+	_ [24]byte  = [unsafe.Offsetof(Edit{}.Positions)]byte{}
+	_ [28]byte  = [unsafe.Offsetof(Edit{}.Reserved)]byte{}
 	_ [56]byte  = [unsafe.Sizeof(SequenceMemory{})]byte{}
 	_ [0]byte   = [unsafe.Offsetof(SequenceMemory{}.StructSize)]byte{}
 	_ [4]byte   = [unsafe.Offsetof(SequenceMemory{}.NLists)]byte{}

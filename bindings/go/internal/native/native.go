@@ -81,6 +81,7 @@ typedef long long swig_type_51;
 typedef long long swig_type_52;
 typedef long long swig_type_53;
 typedef long long swig_type_54;
+typedef long long swig_type_55;
 extern void _wrap_Swig_free_kvevict(uintptr_t arg1);
 extern uintptr_t _wrap_Swig_malloc_kvevict(swig_intgo arg1);
 extern swig_type_1 _wrap_kvevict_version_kvevict(void);
@@ -165,6 +166,8 @@ extern uintptr_t _wrap_kvevict_rotate_kvevict(uintptr_t arg1, swig_voidp arg2, s
 extern uintptr_t _wrap_kvevict_sequence_kept_slots_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_46 arg3, swig_voidp arg4, swig_type_47 arg5);
 extern uintptr_t _wrap_kvevict_sequence_undo_bytes_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_48 arg3, swig_voidp arg4);
 extern uintptr_t _wrap_kvevict_sequence_undo_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_49 arg3, uintptr_t arg4, swig_type_50 arg5, uintptr_t arg6);
+extern uintptr_t _wrap_kvevict_sequence_edit_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_51 arg3, swig_voidp arg4, uintptr_t arg5);
+extern uintptr_t _wrap_kvevict_paged_edit_kvevict(uintptr_t arg1, uintptr_t arg2, swig_voidp arg3, uintptr_t arg4);
 extern uintptr_t _wrap_kvevict_sequence_position_of_slot_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
 extern uintptr_t _wrap_kvevict_sequence_slot_of_position_kvevict(uintptr_t arg1, int arg2, int arg3, int arg4, swig_voidp arg5);
 extern uintptr_t _wrap_kvevict_sequence_memory_of_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
@@ -182,9 +185,9 @@ extern uintptr_t _wrap_kvevict_paged_sequence_fit_kvevict(uintptr_t arg1, uintpt
 extern uintptr_t _wrap_kvevict_paged_sequence_length_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_paged_sequence_view_kvevict(uintptr_t arg1, int arg2, swig_voidp arg3);
 extern uintptr_t _wrap_kvevict_paged_sequence_own_kvevict(uintptr_t arg1, int arg2, uintptr_t arg3);
-extern uintptr_t _wrap_kvevict_paged_sequence_write_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_51 arg3, uintptr_t arg4);
-extern uintptr_t _wrap_kvevict_paged_sequence_read_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_52 arg3, uintptr_t arg4);
-extern uintptr_t _wrap_kvevict_paged_evict_kvevict(swig_voidp arg1, swig_type_53 arg2, uintptr_t arg3, swig_type_54 arg4, uintptr_t arg5);
+extern uintptr_t _wrap_kvevict_paged_sequence_write_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_52 arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_paged_sequence_read_kvevict(uintptr_t arg1, swig_voidp arg2, swig_type_53 arg3, uintptr_t arg4);
+extern uintptr_t _wrap_kvevict_paged_evict_kvevict(swig_voidp arg1, swig_type_54 arg2, uintptr_t arg3, swig_type_55 arg4, uintptr_t arg5);
 extern uintptr_t _wrap_kvevict_sequence_prefill_kvevict(uintptr_t arg1, swig_voidp arg2, swig_voidp arg3, uintptr_t arg4);
 #undef intgo
 */
@@ -1427,6 +1430,39 @@ func Kvevict_sequence_undo(arg1 uintptr, arg2 *View, arg3 uint64, arg4 uintptr, 
 	return swig_r_1
 }
 
+func Kvevict_sequence_edit(arg1 uintptr, arg2 *View, arg3 uint64, arg4 *Edit, arg5 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	swig_r = (uintptr)(C._wrap_kvevict_sequence_edit_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_51(_swig_i_2), C.swig_voidp(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
+func Kvevict_paged_edit(arg1 uintptr, arg2 uintptr, arg3 *Edit, arg4 uintptr) (_swig_ret error) {
+	var swig_r uintptr
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (uintptr)(C._wrap_kvevict_paged_edit_kvevict(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.swig_voidp(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	var swig_r_1 error
+
+	if swig_r != 0 {
+		swig_r_1 = takeError(swig_r)
+	}
+
+	return swig_r_1
+}
+
 func Kvevict_sequence_position_of_slot(arg1 uintptr, arg2 uint32, arg3 uint32, arg4 uint32, arg5 *int32) (_swig_ret error) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
@@ -1667,7 +1703,7 @@ func Kvevict_paged_sequence_write(arg1 uintptr, arg2 *PagedRows, arg3 uint64, ar
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_write_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_51(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_write_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_52(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1683,7 +1719,7 @@ func Kvevict_paged_sequence_read(arg1 uintptr, arg2 *PagedRows, arg3 uint64, arg
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_read_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_52(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (uintptr)(C._wrap_kvevict_paged_sequence_read_kvevict(C.uintptr_t(_swig_i_0), C.swig_voidp(_swig_i_1), C.swig_type_53(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	var swig_r_1 error
 
 	if swig_r != 0 {
@@ -1700,7 +1736,7 @@ func Kvevict_paged_evict(arg1 *PagedEviction, arg2 uint64, arg3 uintptr, arg4 ui
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (uintptr)(C._wrap_kvevict_paged_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_53(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_54(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	swig_r = (uintptr)(C._wrap_kvevict_paged_evict_kvevict(C.swig_voidp(_swig_i_0), C.swig_type_54(_swig_i_1), C.uintptr_t(_swig_i_2), C.swig_type_55(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	var swig_r_1 error
 
 	if swig_r != 0 {

@@ -1647,6 +1647,46 @@ kvevict_status _wrap_kvevict_sequence_undo_kvevict(kvevict_sequence *_swig_go_0,
 }
 
 
+kvevict_status _wrap_kvevict_sequence_edit_kvevict(kvevict_sequence *_swig_go_0, kvevict_view *_swig_go_1, long long _swig_go_2, kvevict_edit *_swig_go_3, kvevict_stream _swig_go_4) {
+  kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
+  kvevict_view *arg2 = (kvevict_view *) 0 ;
+  size_t arg3 ;
+  kvevict_edit *arg4 = (kvevict_edit *) 0 ;
+  kvevict_stream arg5 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_sequence *)_swig_go_0;
+  arg2 = (kvevict_view *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (kvevict_edit *)_swig_go_3;
+  arg5 = (kvevict_stream)_swig_go_4;
+  
+  result = kvevict_sequence_edit(arg1,(struct kvevict_view const *)arg2,arg3,(struct kvevict_edit const *)arg4,arg5);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
+kvevict_status _wrap_kvevict_paged_edit_kvevict(kvevict_paged_sequence *_swig_go_0, kvevict_sequence *_swig_go_1, kvevict_edit *_swig_go_2, kvevict_stream _swig_go_3) {
+  kvevict_paged_sequence *arg1 = (kvevict_paged_sequence *) 0 ;
+  kvevict_sequence *arg2 = (kvevict_sequence *) 0 ;
+  kvevict_edit *arg3 = (kvevict_edit *) 0 ;
+  kvevict_stream arg4 = (kvevict_stream) 0 ;
+  kvevict_status result;
+  kvevict_status _swig_go_result;
+  
+  arg1 = (kvevict_paged_sequence *)_swig_go_0;
+  arg2 = (kvevict_sequence *)_swig_go_1;
+  arg3 = (kvevict_edit *)_swig_go_2;
+  arg4 = (kvevict_stream)_swig_go_3;
+  
+  result = kvevict_paged_edit(arg1,arg2,(struct kvevict_edit const *)arg3,arg4);
+  _swig_go_result = result == KVEVICT_OK ? 0 : kv_go_take_error(result);
+  return _swig_go_result;
+}
+
+
 kvevict_status _wrap_kvevict_sequence_position_of_slot_kvevict(kvevict_sequence *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int *_swig_go_4) {
   kvevict_sequence *arg1 = (kvevict_sequence *) 0 ;
   uint32_t arg2 ;

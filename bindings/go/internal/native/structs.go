@@ -270,6 +270,23 @@ func InitRotation() Rotation {
 	return Rotation{StructSize: 48, NLists: 1}
 }
 
+// Edit is kvevict_edit.
+type Edit struct {
+	StructSize uint32
+	Kind       int32
+	First      uint32
+	End        uint32
+	NNew       uint32
+	To         uint32
+	Positions  int32
+	Reserved   uint32
+}
+
+// InitEdit is what its INIT macro sets.
+func InitEdit() Edit {
+	return Edit{StructSize: 32}
+}
+
 // SequenceMemory is kvevict_sequence_memory.
 type SequenceMemory struct {
 	StructSize   uint32
