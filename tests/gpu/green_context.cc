@@ -13,8 +13,10 @@ constexpr unsigned kDefaultStream = 1;  // CU_GREEN_CTX_DEFAULT_STREAM
 constexpr int kNotSupported = 801;      // CUDA_ERROR_NOT_SUPPORTED
 constexpr size_t kCountAt = 96;         // of a resource's multiprocessors
 
+}  // namespace
+
 // CUdevResource, with room for those of newer drivers.
-struct alignas(8) Resource {
+struct alignas(8) GreenResource {
   unsigned char bytes[512] = {};
 
   uint32_t count() const {
@@ -24,13 +26,11 @@ struct alignas(8) Resource {
   }
 };
 
-}  // namespace
-
 struct GreenContext::Calls {
-  cuda::CUresult (*get_resource)(cuda::CUdevice, Resource*, int);
-  cuda::CUresult (*split)(Resource*, unsigned*, const Resource*, Resource*,
-                          unsigned, unsigned);
-  cuda::CUresult (*describe)(void**, Resource*, unsigned);
+  cuda::CUresult (*get_resource)(cuda::CUdevice, GreenResource*, int);
+  cuda::CUresult (*split)(GreenResource*, unsigned*, const GreenResource*,
+                          GreenResource*, unsigned, unsigned);
+  cuda::CUresult (*describe)(void**, GreenResource*, unsigned);
   cuda::CUresult (*create)(void**, void*, cuda::CUdevice, unsigned);
   cuda::CUresult (*as_context)(cuda::CUcontext*, void*);
   cuda::CUresult (*create_stream)(cuda::CUstream*, void*, unsigned, int);
@@ -63,9 +63,9 @@ GreenContext::GreenContext(const Gpu& gpu, uint32_t n_multiprocessors)
   const cuda::Driver& driver = gpu.driver();
   cuda::CUdevice device = 0;
   Check(driver, driver.cuCtxGetDevice(&device), "cuCtxGetDevice");
-  Resource all;
-  Resource part;
-  Resource rest;
+  GreenResource all;
+  GreenResource part;
+  GreenResource rest;
   unsigned n_parts = 1;
   void* description = nullptr;
   Check(driver, calls_->get_resource(device, &all, kMultiprocessors),
