@@ -1,8 +1,7 @@
 // Entry points that edit a sequence in the middle.
-#include "core/sequence/edit.h"
-
 #include "capi/sequence.h"
 #include "core/evict/call.h"
+#include "core/sequence/edit.h"
 #include "kvevict/experimental.h"
 
 using namespace kvevict;        // NOLINT: entry points live outside namespaces
