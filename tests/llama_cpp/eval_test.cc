@@ -349,6 +349,11 @@ Test(llama_eval, makes_a_page_with_pictures) {
                 "%s%s", name, ending);
     }
   }
+  for (const char* name : {"kl", "agreement", "perplexity", "evict-ms"}) {
+    cr_expect(std::filesystem::file_size(pictures + name + ".png") > 5000, "%s",
+              name);
+  }
+  cr_expect(!std::filesystem::exists(pictures + "right-seen.png"));
   // Every policy keeps as many bytes, and no task was set.
   cr_expect(!std::filesystem::exists(pictures + "bytes-1.svg"));
   cr_expect(!std::filesystem::exists(pictures + "needle-seen-0.svg"));

@@ -30,6 +30,7 @@
 #include "texts.h"
 #include "tools/commands/output.h"
 #include "tools/engine/progress_bar.h"
+#include "tools/pictures/gnuplot.h"
 #include "windows.h"
 #include "wording.h"
 
@@ -343,8 +344,10 @@ void MeasureNeedles(const Arguments& args, llama_model* model, Runner& runner,
   }
 }
 
-// Draws the heat maps to `folder`. Returns the reason why not.
-std::string DrawMaps(const json& document, const std::string& folder) {
+// Draws the heat maps, and the charts as PNG, to `folder`. Returns the reason why
+// not.
+std::string DrawPictures(const json& document, const std::vector<Chart>& charts,
+                         const std::string& folder) {
   if (tools::GnuplotVersion().empty()) {
     return "gnuplot is not here (Debian's package is gnuplot-nox).";
   }
@@ -355,6 +358,7 @@ std::string DrawMaps(const json& document, const std::string& folder) {
     maps.insert(maps.end(), more.begin(), more.end());
   }
   tools::DrawHeatMaps(folder, maps);
+  DrawPngs(folder, charts);
   return "";
 }
 
@@ -422,8 +426,10 @@ int Evaluate(int argc, char** argv) {
     WriteFile(args.out + "/kl.svg", Svg(KlChart(document, summary)));
   }
   const std::string pictures = args.out + "/pictures";
-  const std::string no_maps = DrawMaps(document, pictures);
-  if (!no_maps.empty()) fmt::print(stderr, "no heat maps: {}\n", no_maps);
+  const std::string no_maps =
+      DrawPictures(document, Charts(document, summary, tasks), pictures);
+  if (!no_maps.empty())
+    fmt::print(stderr, "no heat maps and no PNG: {}\n", no_maps);
   WriteFile(args.out + "/report.html",
             Report(document, summary, tasks, pictures, no_maps));
   tools::WriteOutput(text);
