@@ -32,7 +32,7 @@ void CheckFits(const Policy& policy, uint32_t n_tokens, uint32_t n_layers,
         KVEVICT_ERROR_INVALID_ARGUMENT,
         "reference " + policy.Get("reference") + " > " +
             std::to_string(n_reference) +
-            " reference queries that there are; with --model see --question");
+            " reference queries that there are");
   }
   std::vector<uint32_t> budgets(n_layers);
   const kvevict_status status = kvevict_policy_layer_budgets(

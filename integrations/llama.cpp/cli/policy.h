@@ -12,7 +12,7 @@
 namespace kvevict::llama_cli {
 
 // What runs the model. The heads and layers of llama.cpp's cache hold equally
-// many tokens, those of the engine of `kvevict demo --model` need not.
+// many tokens, those of kvevict's own engine need not.
 enum class Engine { kLlamaCpp, kKvevict };
 
 // Parse a policy, and resolve one for a prompt. They throw a sentence that
