@@ -102,7 +102,7 @@ uint32_t TokenizedTask::Behind() const {
 
 std::vector<llama_token> TokenizeQuestion(const llama_model* model,
                                           const std::string& question) {
-  std::string text = Chat(model, kMark + question);
+  std::string text = Chat(model, "", kMark + question);
   if (text.empty()) text = kMark + question + "\n";
   return Tokenize(llama_model_get_vocab(model),
                   text.substr(text.find(kMark) + 1), false, true);
