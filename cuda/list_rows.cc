@@ -4,6 +4,7 @@
 
 #include "core/dtype.h"
 #include "core/policy/policy.h"
+#include "core/signals/signal_inputs.h"
 #include "cuda/alignment.h"
 #include "cuda/kernels/list_rows.h"
 #include "cuda/launch.h"
@@ -35,7 +36,8 @@ ListedSource SourceOf(const QueryRows& queries) {
 }  // namespace
 
 bool ListTogether(const ScoreJob& a, const ScoreJob& b) {
-  const ListedSource x = SourceOf(a.reference), y = SourceOf(b.reference);
+  const ListedSource x = SourceOf(QueryRowsOf(*a.reference, 1)),
+                     y = SourceOf(QueryRowsOf(*b.reference, 1));
   return x.row_stride == y.row_stride && x.head_stride == y.head_stride &&
          x.element_stride == y.element_stride &&
          a.slots.n_lists == b.slots.n_lists &&
@@ -96,7 +98,8 @@ Status ListedJobs::Check(const Context& context, Stream stream) const {
     if (WindowScores(args_.policy)) {
       KV_RETURN_IF_ERROR(check("queries", job.queries));
     }
-    KV_RETURN_IF_ERROR(check("reference_queries", job.reference));
+    KV_RETURN_IF_ERROR(
+        check("reference_queries", QueryRowsOf(*job.reference, 1)));
   }
   return Require(context, stream, ModuleId::list_rows);
 }
@@ -112,7 +115,7 @@ Status ListedJobs::Run(const Context& context, Stream stream) const {
   p.rows = rows_;
   p.list = list_;
   p.window = SourceOf(first.queries);
-  p.reference = SourceOf(first.reference);
+  p.reference = SourceOf(QueryRowsOf(*first.reference, 1));
   p.n_elements = g.k_head_dim;
   p.element_bytes = ElementBytes(static_cast<DType>(g.q_dtype));
   p.n_own = ScoringRows(policy) - policy.reference;
@@ -130,7 +133,7 @@ Status ListedJobs::Run(const Context& context, Stream stream) const {
   for (size_t i = 0; i < given_.size(); ++i) {
     const ScoreJob& job = given_[i];
     p.layers[i] = {AddressOf(job.queries.rows.base),
-                   AddressOf(job.reference.rows.base),
+                   job.reference->data,
                    AddressOf(job.reference_positions),
                    job.tokens.most,
                    tokens.FirstOf(job.tokens),

@@ -17,7 +17,7 @@ namespace {
 bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
   return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
          InOneTable(a.tokens, b.tokens) && a.n_sink == b.n_sink &&
-         a.query_mean.head_stride == b.query_mean.head_stride &&
+         a.statistics.head_stride == b.statistics.head_stride &&
          a.query_covariance.head_stride == b.query_covariance.head_stride;
 }
 
@@ -31,7 +31,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
   ExpectedParams p{};
   p.keys = RowsOf(*first.view, first.view->k);
   p.tokens = tokens.table();
-  p.mean_stride = first.query_mean.head_stride;
+  p.mean_stride = first.statistics.head_stride;
   p.covariance_stride = first.query_covariance.head_stride;
   p.group = GroupSize(g);
   p.n_sink = first.n_sink;
@@ -49,7 +49,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
     const int32_t first_count = tokens.FirstOf(job.tokens);
     p.layers[i] = {BaseOf(job.view->k),
                    AddressOf(job.view->block_table),
-                   AddressOf(job.query_mean.data),
+                   AddressOf(job.statistics.data),
                    AddressOf(job.query_covariance.data),
                    rows,
                    n_tokens,

@@ -12,7 +12,7 @@ namespace {
 
 bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
   return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
-         a.key_filter.head_stride == b.key_filter.head_stride &&
+         a.statistics.head_stride == b.statistics.head_stride &&
          InOneTable(a.tokens, b.tokens);
 }
 
@@ -24,13 +24,13 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
   KeyFilterParams p{};
   p.keys = RowsOf(view, view.k);
   p.tokens = tokens.table();
-  p.filter_head_stride = batch.front().key_filter.head_stride;
+  p.filter_head_stride = batch.front().statistics.head_stride;
   p.n_kv_heads = g.n_kv_heads;
   for (size_t i = 0; i < batch.size(); ++i) {
     const ScoreJob& job = batch[i];
     p.layers[i] = {BaseOf(job.view->k),
                    AddressOf(job.view->block_table),
-                   AddressOf(job.key_filter.data),
+                   AddressOf(job.statistics.data),
                    AddressOf(job.rows),
                    job.tokens.most,
                    tokens.FirstOf(job.tokens)};

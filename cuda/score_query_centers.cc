@@ -21,7 +21,7 @@ bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
   return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
          InOneTable(a.tokens, b.tokens) && a.n_sink == b.n_sink &&
          a.next_position == b.next_position &&
-         a.query_centers.head_stride == b.query_centers.head_stride;
+         a.statistics.head_stride == b.statistics.head_stride;
 }
 
 // A launch each for jobs with the same layout. Each job's rows of query heads
@@ -33,7 +33,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
   const Counts tokens(first.tokens);
   CentersParams p{};
   p.tokens = tokens.table();
-  p.center_stride = first.query_centers.head_stride;
+  p.center_stride = first.statistics.head_stride;
   p.group = GroupSize(g);
   p.n_sink = first.n_sink;
   p.n_pairs = args.rope.n_frequencies();
@@ -58,7 +58,7 @@ Status RunBatch(const Context& context, Stream stream, const ScoreArgs& args,
     const int32_t first_count = tokens.FirstOf(job.tokens);
     p.layers[i] = {BaseOf(job.view->k),
                    AddressOf(job.view->block_table),
-                   AddressOf(job.query_centers.data),
+                   AddressOf(job.statistics.data),
                    rows,
                    n_tokens,
                    first_count};

@@ -90,8 +90,7 @@ bool GoTogether(const ScoreJob& a, const ScoreJob& b) {
          a.queries.lse_head_stride == b.queries.lse_head_stride &&
          a.queries.first_row == b.queries.first_row &&
          a.queries.ring_rows == b.queries.ring_rows &&
-         a.reference.n_rows == b.reference.n_rows &&
-         (a.reference.n_rows == 0 || ListTogether(a, b)) &&
+         (a.reference == nullptr || ListTogether(a, b)) &&
          InOneTable(a.tokens, b.tokens) &&
          LayoutAllowsMma(a) == LayoutAllowsMma(b);
 }

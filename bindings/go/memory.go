@@ -102,10 +102,14 @@ func (m Memory) addresses(name string) (uint64, error) {
 
 // each is the address of n uint32; 0 if the memory is absent.
 func (m Memory) each(device Device, name string, n int) (uintptr, error) {
+	return m.eachOf(reflect.Uint32, device, name, n)
+}
+
+func (m Memory) eachOf(kind reflect.Kind, device Device, name string, n int) (uintptr, error) {
 	if m.address == 0 {
 		return 0, nil
 	}
-	length, err := m.words(device, name, reflect.Uint32)
+	length, err := m.words(device, name, kind)
 	if err == nil && m.ended && n > 0 && length < uint64(n) {
 		err = invalid("%s has %d elements, %d are needed", name, length, n)
 	}

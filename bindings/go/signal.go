@@ -1,6 +1,7 @@
 package kvevict
 
 import (
+	"reflect"
 	"unsafe"
 
 	"kvevict.dev/kvevict/bindings/go/internal/native"
@@ -40,8 +41,8 @@ func (s *signals) put(
 	if sums == 0 {
 		sums = q
 	}
-	n.ReferencePositions, err = inputs.ReferencePositions.each(
-		device, "ReferencePositions", inputs.ReferenceRows)
+	n.ReferencePositions, err = inputs.ReferencePositions.eachOf(
+		reflect.Int32, device, "ReferencePositions", inputs.ReferenceRows)
 	if err != nil {
 		return 0, err
 	}

@@ -36,8 +36,8 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
         attention.head_dim = g.k_head_dim;
         attention.scale = args.softmax_scale;
         attention.mean =
-            job.query_mean.data + q_head * job.query_mean.head_stride;
-        attention.mean_stride = job.query_mean.head_stride;
+            job.statistics.data + q_head * job.statistics.head_stride;
+        attention.mean_stride = job.statistics.head_stride;
         if (job.query_covariance.data != nullptr) {
           attention.covariance = job.query_covariance.data +
                                  q_head * job.query_covariance.head_stride;

@@ -23,11 +23,11 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
         FilterKeys(
             context.simd(),
             {run.rows, run.first, run.n, head_dim,
-             job.key_filter.data + run.head * job.key_filter.head_stride,
+             job.statistics.data + run.head * job.statistics.head_stride,
              scores + run.first,
              reinterpret_cast<float*>(
                  ShareOf(context, args.scratch, worker).data()),
-             run.heads, static_cast<size_t>(job.key_filter.head_stride)});
+             run.heads, static_cast<size_t>(job.statistics.head_stride)});
       });
   return Status();
 }

@@ -43,8 +43,8 @@ Status Run(const Context& context, Stream, const ScoreArgs& args) {
         centers.is_interleaved = args.rope.is_interleaved();
         centers.turns = turns;
         centers.centers =
-            job.query_centers.data + q_head * job.query_centers.head_stride;
-        centers.center_stride = job.query_centers.head_stride;
+            job.statistics.data + q_head * job.statistics.head_stride;
+        centers.center_stride = job.statistics.head_stride;
         centers.out = reduces ? group_rows : rows;
         centers.out_stride = reduces ? n_tokens : job.tokens.most;
         centers.scratch = scratch + GroupRowsBytes(g, args.n_tokens).value();

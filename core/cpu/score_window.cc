@@ -4,6 +4,7 @@
 #include "core/kernels/pool_rows.h"
 #include "core/kernels/window_attention.h"
 #include "core/policy/policy.h"
+#include "core/signals/signal_inputs.h"
 #include "core/view/view.h"
 
 namespace kvevict::cpu {
@@ -127,7 +128,7 @@ void ListRows(const Policy& policy, const ScoreJob& job, uint32_t head,
   const double factor = RowFactor(policy, true);
   const SlotPositions slots = ReferenceSlots(policy, job);
   const uint32_t list = slots.n_lists == 1 ? 0 : head;
-  for (uint32_t r = 0; r < job.reference.n_rows; ++r) {
+  for (uint32_t r = 0; r < policy.reference; ++r) {
     if (job.reference_positions == nullptr) {
       add(n, n, factor);
       continue;
@@ -143,11 +144,12 @@ void AddReference(const ScoreArgs& args, const ScoreJob& job, uint32_t head,
   ListRows(args.policy, job, head, list);
   attention->list = list;
   attention->window = ScoringRows(args.policy);
-  attention->n_own = attention->window - job.reference.n_rows;
-  attention->reference = job.reference.rows.Source();
+  const QueryRows rows = QueryRowsOf(*job.reference, args.policy.reference);
+  attention->n_own = attention->window - rows.n_rows;
+  attention->reference = rows.rows.Source();
   attention->reference.base +=
-      int64_t{head} * GroupSize(args.layer) * job.reference.head_stride;
-  attention->reference_head_stride = job.reference.head_stride;
+      int64_t{head} * GroupSize(args.layer) * rows.head_stride;
+  attention->reference_head_stride = rows.head_stride;
   attention->rows.past_only = false;
   attention->rows.weigh_by_past = false;
 }

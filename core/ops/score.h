@@ -95,9 +95,9 @@ struct ScoreJob {
   ListCounts tokens;                   // slots held, per KV head
   const kvevict_view* view = nullptr;  // if the signal reads keys
   QueryRows queries;                   // if it reads queries
-  // Queries of no token held, if the policy has them, and i32 [n_rows]
-  // positions of theirs; NULL: they see every slot.
-  QueryRows reference;
+  // [n_q_heads, Policy::reference] queries of no token held, if the policy has
+  // them, and i32 positions of theirs; NULL: they see every slot.
+  const kvevict_plane* reference = nullptr;
   const int32_t* reference_positions = nullptr;
   // Natural sink logits [n_q_heads], which are part of the softmax and of its
   // log-sum-exps; NULL: none.
@@ -118,10 +118,10 @@ struct ScoreJob {
   uint32_t next_position = 0;  // position of the next token, as RoPE sees it
   uint32_t layer = 0;          // its number in the model
   ListCounts keep;             // slots that lists keep, of job.slots
-  FloatRows query_mean;        // [n_q_heads, k_head_dim]
+  // What the signal's model has: query_mean [n_q_heads, k_head_dim], key_filter
+  // [n_kv_heads, k_head_dim] or query_centers [n_q_heads, 3, pairs].
+  FloatRows statistics;
   FloatRows query_covariance;  // [n_q_heads, k_head_dim, k_head_dim]; optional
-  FloatRows key_filter;        // [n_kv_heads, k_head_dim]
-  FloatRows query_centers;     // [n_q_heads, 3, rope.n_frequencies()]
   FloatRows weights;           // [n_kv_heads, tokens.most]
   float* measure = nullptr;    // out: a LayerMeasure, if the policy reads it
   // Out: [n_kv_heads, tokens.most], the mean weight over rows and query heads

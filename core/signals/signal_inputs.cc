@@ -77,17 +77,6 @@ Status CheckQueryPlane(const char* name, const kvevict_layer_geometry& layer,
                    queries.token_stride_bytes);
 }
 
-QueryRows RowsOf(const kvevict_plane& queries, uint32_t n_rows) {
-  QueryRows rows;
-  rows.n_rows = n_rows;
-  rows.rows.base = reinterpret_cast<const uint8_t*>(queries.data);
-  rows.rows.row_stride = queries.token_stride_bytes;
-  rows.rows.element_stride = ElementStride(queries);
-  rows.rows.dtype = static_cast<DType>(queries.dtype);
-  rows.head_stride = queries.head_stride_bytes;
-  return rows;
-}
-
 Status CheckGiven(const char* name, const kvevict_plane* plane,
                   const SignalInfo& signal) {
   if (plane != nullptr) return Status();
@@ -124,7 +113,7 @@ Status FindSumHeads(const PlanLayer& layer, uint32_t given, uint32_t* out) {
 Status FindReference(const Plan& plan, const PlanLayer& layer,
                      const LayerInputs& inputs, ScoreJob* out) {
   const Policy& policy = plan.policy();
-  out->reference = QueryRows();
+  out->reference = nullptr;
   out->reference_positions = nullptr;
   if (!HasReference(policy)) {
     if (inputs.reference_queries == nullptr && inputs.n_reference_rows == 0) {
@@ -147,7 +136,7 @@ Status FindReference(const Plan& plan, const PlanLayer& layer,
   KV_RETURN_IF_ERROR(CheckQueryPlane("reference_queries", layer.geometry,
                                      policy.reference,
                                      *inputs.reference_queries));
-  out->reference = RowsOf(*inputs.reference_queries, policy.reference);
+  out->reference = inputs.reference_queries;
   out->reference_positions = inputs.reference_positions;
   if (inputs.reference_positions == nullptr) return Status();
   const auto address = reinterpret_cast<uintptr_t>(inputs.reference_positions);
@@ -166,6 +155,17 @@ Status FindReference(const Plan& plan, const PlanLayer& layer,
 }
 
 }  // namespace
+
+QueryRows QueryRowsOf(const kvevict_plane& queries, uint32_t n_rows) {
+  QueryRows rows;
+  rows.n_rows = n_rows;
+  rows.rows.base = reinterpret_cast<const uint8_t*>(queries.data);
+  rows.rows.row_stride = queries.token_stride_bytes;
+  rows.rows.element_stride = ElementStride(queries);
+  rows.rows.dtype = static_cast<DType>(queries.dtype);
+  rows.head_stride = queries.head_stride_bytes;
+  return rows;
+}
 
 Status CheckQueryRows(const kvevict_layer_geometry& layer, uint32_t n_rows,
                       const LayerInputs& inputs) {
@@ -211,7 +211,7 @@ Status FindQueries(const Plan& plan, const PlanLayer& layer, uint32_t n_rows,
   }
   KV_RETURN_IF_ERROR(CheckQueryRows(layer.geometry, n_rows, read));
   QueryRows& rows = out->queries;
-  rows = RowsOf(*inputs.queries, n_rows);
+  rows = QueryRowsOf(*inputs.queries, n_rows);
   if (read.row_lse != nullptr) {
     const kvevict_plane lse = PackedLse(*read.row_lse, n_rows);
     rows.lse = reinterpret_cast<const float*>(lse.data);
@@ -276,17 +276,17 @@ Status FindInputs(const Plan& plan, const PlanLayer& layer, uint32_t n_tokens,
   }
   KV_RETURN_IF_ERROR(find(KVEVICT_INPUT_QUERY_MEAN, "query_mean",
                           inputs.query_mean, {g.n_q_heads, 1, g.k_head_dim},
-                          &out->query_mean));
+                          &out->statistics));
   KV_RETURN_IF_ERROR(find(KVEVICT_INPUT_QUERY_COVARIANCE, "query_covariance",
                           inputs.query_covariance,
                           {g.n_q_heads, g.k_head_dim, g.k_head_dim},
                           &out->query_covariance));
   KV_RETURN_IF_ERROR(find(KVEVICT_INPUT_KEY_FILTER, "key_filter",
                           inputs.key_filter, {g.n_kv_heads, 1, g.k_head_dim},
-                          &out->key_filter));
+                          &out->statistics));
   KV_RETURN_IF_ERROR(
       find(KVEVICT_INPUT_QUERY_CENTERS, "query_centers", inputs.query_centers,
-           {g.n_q_heads, 3, plan.rope().n_frequencies()}, &out->query_centers));
+           {g.n_q_heads, 3, plan.rope().n_frequencies()}, &out->statistics));
   if (ScoringNeedOf(plan.policy(), KVEVICT_INPUT_TOKEN_WEIGHTS) ==
       KVEVICT_NEED_NONE) {
     return Status();

@@ -16,6 +16,7 @@ struct LayerInputs {
   uint32_t layer = 0;
   uint32_t n_sum_heads = 0;   // 0: all query heads
   uint32_t n_query_rows = 0;  // 0: the window, or all tokens
+  uint32_t n_reference_rows = 0;
   const kvevict_plane* queries = nullptr;
   const kvevict_plane* row_lse = nullptr;
   const kvevict_plane* scores = nullptr;
@@ -25,10 +26,12 @@ struct LayerInputs {
   const kvevict_plane* key_filter = nullptr;
   const kvevict_plane* token_weights = nullptr;
   const kvevict_plane* query_centers = nullptr;
-  uint32_t n_reference_rows = 0;
   const kvevict_plane* reference_queries = nullptr;
   const int32_t* reference_positions = nullptr;
 };
+
+// Checked rows of a plane.
+QueryRows QueryRowsOf(const kvevict_plane& queries, uint32_t n_rows);
 
 // Checks n_rows query rows: queries and row_lse.
 Status CheckQueryRows(const kvevict_layer_geometry& layer, uint32_t n_rows,
