@@ -12,7 +12,7 @@ using namespace kvevict::capi;  // NOLINT
 namespace {
 
 Status CopyGeometry(const kvevict_geometry& geometry,
-                  Array<kvevict_layer_geometry>* out) {
+                    Array<kvevict_layer_geometry>* out) {
   const size_t n = geometry.layers_len;
   if (n != 1 && n != geometry.n_layers) {
     return InvalidArgument("geometry: layers_len %zu is not 1 or n_layers %u",

@@ -5,7 +5,8 @@
 #define KVEVICT_PARAM(key, Type, value, range, has, words, doc) \
   puts("param\t" #key "\t" #Type "\t" doc);
 
-#define KVEVICT_DTYPE(Name, text, id, element_bytes, block_elements, block_bytes, ...) \
+#define KVEVICT_DTYPE(Name, text, id, element_bytes, block_elements, \
+                      block_bytes, ...)                              \
   puts("dtype\t" #id "\t" #block_elements "\t" #block_bytes);
 
 int main(void) {

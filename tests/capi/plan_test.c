@@ -159,16 +159,12 @@ Test(plan, workspace_is_nothing_for_policy_none_and_grows_with_max_tokens) {
 
 /* The bytes depend on the rows of queries or sums, not on the tokens. */
 Test(plan, workspace_to_observe_is_that_of_the_rows) {
-  static const char* const kOthers[] = {"none",
-                                        "streaming-llm:budget=100",
-                                        "random",
-                                        "knorm",
-                                        "keydiff",
-                                        "q-filter",
-                                        "lagkv",
-                                        "cur",
-                                        "non-causal",
-                                        "expected-attention"};
+  static const char* const kOthers[] = {
+      "none",       "streaming-llm:budget=100",
+      "random",     "knorm",
+      "keydiff",    "q-filter",
+      "lagkv",      "cur",
+      "non-causal", "expected-attention"};
   const kvevict_layer_geometry layer = Layer();
   const kvevict_geometry geometry = test_geometry(4, kMaxTokens, &layer);
   kvevict_plan* plan = PlanOf(&geometry, "snapkv:budget=100,window=5");

@@ -26,8 +26,8 @@ bool ScoresAreMass(const oracle_policy& p) {
   if (ScoresByAttention(p) && p.first_stage_mass > 0.0) return false;
   return !p.draw && p.secure_values == 0 && p.secure_values_share == 0.0 &&
          p.prior == ORACLE_PRIOR_NONE && p.redundancy == 0.0 &&
-         !p.standardize && p.leverage == 0.0 && !secures &&
-         p.rescue == 0 && p.diverse_mass == 0.0;
+         !p.standardize && p.leverage == 0.0 && !secures && p.rescue == 0 &&
+         p.diverse_mass == 0.0;
 }
 
 uint32_t Blocks(const oracle_policy& p, uint32_t n_context) {

@@ -28,11 +28,10 @@ void CheckFits(const Policy& policy, uint32_t n_tokens, uint32_t n_layers,
                        "program has none");
   }
   if (policy.Number("reference") > n_reference) {
-    throw KvevictError(
-        KVEVICT_ERROR_INVALID_ARGUMENT,
-        "reference " + policy.Get("reference") + " > " +
-            std::to_string(n_reference) +
-            " reference queries that there are");
+    throw KvevictError(KVEVICT_ERROR_INVALID_ARGUMENT,
+                       "reference " + policy.Get("reference") + " > " +
+                           std::to_string(n_reference) +
+                           " reference queries that there are");
   }
   std::vector<uint32_t> budgets(n_layers);
   const kvevict_status status = kvevict_policy_layer_budgets(
