@@ -1,5 +1,4 @@
-// docs/policies.md has a row for every policy and preset that agrees with the
-// lists of core/.
+// docs/policies.md has a row for every preset that agrees with the list of core/.
 #include <criterion/criterion.h>
 
 #include <cstring>
@@ -7,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "core/policy/policy.h"
 #include "core/policy/policy_text.h"
 #include "tests/paths.h"
 
@@ -30,19 +28,6 @@ std::string RowOf(const std::vector<std::string>& lines,
     if (line.starts_with("| `" + word + "` |")) return line;
   }
   return {};
-}
-
-Test(policies_page, has_every_policy) {
-  const std::vector<std::string> lines = ReadLines();
-  for (const PolicyInfo& policy : Policies()) {
-    const std::string row = RowOf(lines, policy.name);
-    const std::string defaults = *policy.defaults == '\0'
-                                     ? ""
-                                     : "`" + std::string(policy.defaults) + "`";
-    cr_expect(row.find("| " + defaults) != row.npos &&
-                  row.find(policy.paper) != row.npos,
-              "%s: the row is '%s'", policy.name, row.c_str());
-  }
 }
 
 // The row says what it reproduces, what it fixes, and what the source does with equal
