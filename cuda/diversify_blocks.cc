@@ -1,5 +1,5 @@
 // Keeps blocks whose keys are most unlike: the keys of lists, and five launches
-// for layers with the same layout.
+// for layers with the same layout, or more if there are many products.
 #include <algorithm>
 
 #include "core/view/view.h"
@@ -7,6 +7,7 @@
 #include "cuda/kernels/similarity.h"
 #include "cuda/kernels/topk.h"
 #include "cuda/launch.h"
+#include "cuda/launch_parts.h"
 #include "cuda/list_keys.h"
 #include "cuda/ops.h"
 #include "cuda/row_layout.h"
@@ -55,6 +56,13 @@ Scratch ScratchOf(const DiversifyBlocksArgs& args, uint32_t n_layers) {
       args.layer.k_head_dim,          args.n_tokens, args.select.blocks.size};
 }
 
+// Multiply-adds of a layer by a tile of keys.
+CheckedSize ProductsOf(const DiversifyBlocksArgs& args) {
+  return CheckedSize(args.layer.n_kv_heads) *
+         CheckedSize(args.layer.k_head_dim) * CheckedSize(args.n_tokens) *
+         CheckedSize(kCosineTile);
+}
+
 Status RunBatch(const Context& context, Stream stream,
                 const DiversifyBlocksArgs& args, Jobs<ShapeJob> batch,
                 Jobs<SelectJob> lists, const Scratch& scratch) {
@@ -99,8 +107,13 @@ Status RunBatch(const Context& context, Stream stream,
         of_heads(KernelId::similarity_sums,
                  BlocksFor(p.keys.head_dim, kSimilarityThreads)));
   }
-  KV_RETURN_IF_ERROR(of_heads(KernelId::similarity_rows,
-                              BlocksFor(args.n_tokens, kCosineTile)));
+  KV_RETURN_IF_ERROR(LaunchInParts(BlocksFor(args.n_tokens, kCosineTile),
+                                   CheckedSize(batch.size()) * ProductsOf(args),
+                                   [&](uint32_t first, uint32_t n) {
+                                     p.first_tile = first;
+                                     return of_heads(KernelId::similarity_rows,
+                                                     n);
+                                   }));
   return of_lists(KernelId::similarity_keep);
 }
 
@@ -133,7 +146,9 @@ Status RunDiversifyBlocks(const Context& context, Stream stream,
                                                     args.select, jobs, &p);
                                   }));
   uint32_t most = 1;
-  while (most < SimilarityParams::kMaxLayers &&
+  const uint32_t most_in_launch =
+      std::min(SimilarityParams::kMaxLayers, MostInLaunch(ProductsOf(args)));
+  while (most < most_in_launch &&
          ScratchOf(args, most + 1).bytes.value() <= args.scratch.size()) {
     ++most;
   }

@@ -1,5 +1,5 @@
 // Merging: three launches for layers with the same layout, four if a fraction
-// merges.
+// merges, and more if there are many products.
 #include <algorithm>
 
 #include "core/view/view.h"
@@ -7,6 +7,7 @@
 #include "cuda/check_keep.h"
 #include "cuda/kernels/merge.h"
 #include "cuda/launch.h"
+#include "cuda/launch_parts.h"
 #include "cuda/ops.h"
 #include "cuda/row_layout.h"
 
@@ -46,6 +47,12 @@ CheckedSize CutoffBytes(uint32_t n_kv_heads) {
 }
 CheckedSize LayerBytes(uint32_t n_kv_heads, uint32_t n_tokens) {
   return NoteBytes(n_kv_heads, n_tokens) + CutoffBytes(n_kv_heads);
+}
+
+// Multiply-adds of `rows` keys that go.
+CheckedSize ProductsOf(const MoveJob& job, uint32_t n_keep, uint32_t rows) {
+  return CheckedSize(job.view->n_kv_heads) * CheckedSize(job.view->k.head_dim) *
+         CheckedSize(n_keep) * CheckedSize(rows);
 }
 
 Status RunBatch(const Context& context, Stream stream, Jobs<MoveJob> batch,
@@ -94,8 +101,13 @@ Status RunBatch(const Context& context, Stream stream, Jobs<MoveJob> batch,
   };
   KV_RETURN_IF_ERROR(
       launch(KernelId::merge_norms, BlocksFor(p.stride, kMergeThreads)));
-  KV_RETURN_IF_ERROR(
-      launch(KernelId::merge_search, BlocksFor(most_gone, kCosineTile)));
+  KV_RETURN_IF_ERROR(LaunchInParts(
+      BlocksFor(most_gone, kCosineTile),
+      CheckedSize(batch.size()) * ProductsOf(first, most_kept, kCosineTile),
+      [&](uint32_t first_tile, uint32_t n) {
+        p.first_tile = first_tile;
+        return launch(KernelId::merge_search, n);
+      }));
   if (p.quantile != 0.0f) {
     KV_RETURN_IF_ERROR(Launch(context, stream, KernelId::merge_cutoff,
                               {p.n_kv_heads, Size(batch), 1, kMergeThreads},
@@ -124,15 +136,19 @@ Status CheckMerge(const Context& context, Stream stream,
 
 Status RunMerge(const Context& context, Stream stream, const MergeArgs& args) {
   size_t largest = 1;
+  uint32_t most_in_launch = MergeParams::kMaxLayers;
   for (const MoveJob& job : args.jobs) {
     if (!job.merge.Merges()) continue;
+    most_in_launch = std::min(
+        most_in_launch,
+        MostInLaunch(ProductsOf(job, job.keep.count.most, kCosineTile)));
     largest = std::max(
         largest, LayerBytes(job.view->n_kv_heads, job.tokens.most).value());
     KV_RETURN_IF_ERROR(
         CheckKeepLists(context, stream, job, KeepOrder::kAscending, "keep"));
   }
   const size_t most =
-      std::min<size_t>(args.scratch.size() / largest, MergeParams::kMaxLayers);
+      std::min<size_t>(args.scratch.size() / largest, most_in_launch);
   return ForEachBatch(args.jobs, most, MergeTogether, [&](Jobs<MoveJob> batch) {
     return batch.front().merge.Merges()
                ? RunBatch(context, stream, batch, args.scratch)

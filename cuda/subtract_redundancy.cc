@@ -1,11 +1,13 @@
 // Subtracts the redundancy of keys from their scores: five launches for layers
-// with the same layout, four if there is only one chunk of tokens.
+// with the same layout, four if there is only one chunk of tokens, and more if
+// there are many products.
 #include <algorithm>
 
 #include "core/view/view.h"
 #include "cuda/alignment.h"
 #include "cuda/kernels/redundancy.h"
 #include "cuda/launch.h"
+#include "cuda/launch_parts.h"
 #include "cuda/ops.h"
 #include "cuda/row_layout.h"
 
@@ -25,6 +27,12 @@ CheckedSize SumBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
   return (CheckedSize(g.n_kv_heads) * CheckedSize(RedundancyChunks(n_tokens)) *
           CheckedSize(g.k_head_dim) * CheckedSize(sizeof(float)))
       .AlignUp(16);
+}
+// Multiply-adds of a layer by `rows` keys.
+CheckedSize ProductsOf(const kvevict_layer_geometry& g, uint32_t n_tokens,
+                       uint32_t rows) {
+  return CheckedSize(g.n_kv_heads) * CheckedSize(g.k_head_dim) *
+         CheckedSize(n_tokens) * CheckedSize(rows);
 }
 CheckedSize NoteBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
   return (CheckedSize(g.n_kv_heads) * CheckedSize(n_tokens) *
@@ -66,9 +74,22 @@ Status RunBatch(const Context& context, Stream stream,
     KV_RETURN_IF_ERROR(launch(KernelId::redundancy_sums,
                               BlocksFor(p.keys.head_dim, kRedundancyThreads)));
   }
+  const auto launch_parts = [&](KernelId kernel, uint32_t grid_x,
+                                CheckedSize products) {
+    return LaunchInParts(grid_x, CheckedSize(batch.size()) * products,
+                         [&](uint32_t first, uint32_t n) {
+                           p.first_tile = first;
+                           return launch(kernel, n);
+                         });
+  };
+  KV_RETURN_IF_ERROR(launch_parts(
+      KernelId::redundancy_search, BlocksFor(n_tokens, kCosineTile),
+      ProductsOf(args.layer, n_tokens, kCosineTile)));
+  // Columns compare as many numbers as there are pairs.
   KV_RETURN_IF_ERROR(
-      launch(KernelId::redundancy_search, BlocksFor(n_tokens, kCosineTile)));
-  KV_RETURN_IF_ERROR(launch(KernelId::redundancy_columns, p.n_chunks));
+      launch_parts(KernelId::redundancy_columns, p.n_chunks,
+                   CheckedSize(args.layer.n_kv_heads) * CheckedSize(n_tokens) *
+                       CheckedSize(kRedundancyChunk)));
   return Launch(context, stream, reader, KernelId::redundancy_mix,
                 {p.n_kv_heads, Size(batch), 1, kRedundancyThreads}, p);
 }
@@ -94,8 +115,10 @@ Status RunSubtractRedundancy(const Context& context, Stream stream,
   const size_t bytes = (SumBytes(args.layer, args.n_tokens) +
                         NoteBytes(args.layer, args.n_tokens))
                            .value();
-  const size_t most = std::min<size_t>(args.scratch.size() / bytes,
-                                       RedundancyParams::kMaxLayers);
+  const size_t most = std::min(
+      {args.scratch.size() / bytes, size_t{RedundancyParams::kMaxLayers},
+       size_t{
+           MostInLaunch(ProductsOf(args.layer, args.n_tokens, kCosineTile))}});
   return ForEachBatch(args.jobs, most, SubtractTogether,
                       [&](Jobs<ShapeJob> batch) {
                         return RunBatch(context, stream, args, batch, most);

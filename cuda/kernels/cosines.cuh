@@ -77,6 +77,38 @@ KV_DEVICE void MultiplyTiles(const CacheRows& keys, const FindRow& find_row,
   }
 }
 
+// Computes one of them, by one thread: the same products in the same order.
+KV_DEVICE float CosineOf(const CacheRows& keys, const Direction& row,
+                         const Direction& column) {
+  float cosine = 0.0f;
+  if (row.scale == 0.0f || column.scale == 0.0f) return cosine;
+  const auto add = [&](float r, float c) {
+    cosine = Fma(Multiply(c, column.scale), Multiply(r, row.scale), cosine);
+  };
+  WithDType(keys.dtype, [&](auto tag) {
+    using Tag = decltype(tag);
+    if (AreWide(tag, keys)) {
+#pragma unroll(Tag::kIsPlain ? 2 : 1)
+      for (uint32_t i = 0; i < keys.head_dim / Tag::kPer16; ++i) {
+        const uint64_t offset = uint64_t{i} * keys.wide;
+        float r[Tag::kPer16], c[Tag::kPer16];
+        Unpack(tag, row.row, LoadGlobal<Bytes16>(row.row.address + offset), r);
+        Unpack(tag, column.row,
+               LoadGlobal<Bytes16>(column.row.address + offset), c);
+#pragma unroll
+        for (uint32_t j = 0; j < Tag::kPer16; ++j) add(r[j], c[j]);
+      }
+    } else {
+      for (uint32_t i = 0; i < keys.head_dim; ++i) {
+        const ElementPlace place = FindElement(tag, keys, i);
+        add(LoadElement(tag, keys, row.row, place),
+            LoadElement(tag, keys, column.row, place));
+      }
+    }
+  });
+  return cosine;
+}
+
 }  // namespace kvevict::cuda
 
 #endif  // KVEVICT_CUDA_KERNELS_COSINES_CUH_

@@ -246,10 +246,9 @@ KV_DEVICE void CopyAsyncWait() {
 
 // ---- Matrices of 16-bit elements over a warp ----
 
-// Loads four 8x8 matrices. Lane l passes row l % 8 of matrix l / 8, 16-byte
-// aligned. r[m] of lane l is elements 2 (l % 4) and the next of row l / 4 of
-// matrix m.
-#if __CUDA_ARCH__ >= 750
+// Loads four 8x8 matrices, from sm_75 on. Lane l passes row l % 8 of matrix
+// l / 8, 16-byte aligned. r[m] of lane l is elements 2 (l % 4) and the next of
+// row l / 4 of matrix m.
 KV_DEVICE void LoadMatrix4(uint32_t (&r)[4], const void* shared_row) {
   asm volatile(
       "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -266,14 +265,12 @@ KV_DEVICE void LoadTransposed4(uint32_t (&r)[4], const void* shared_row) {
       : "r"(SharedAddress(shared_row))
       : "memory");
 }
-#endif
 
-// c += a b with a [16, 16], b [16, 8], c [16, 8] f32, laid out as PTX says of
-// mma.m16n8k16. With g = lane / 4 and t = lane % 4, low half first:
+// c += a b with a [16, 16], b [16, 8], c [16, 8] f32, from sm_80 on, laid out
+// as PTX says of mma.m16n8k16. With g = lane / 4 and t = lane % 4, low half first:
 //   a[0] = A[g][2t..], a[1] = A[g+8][2t..], a[2], a[3]: columns 8 on
 //   b[0] = B[2t..][g], b[1] = B[2t+8..][g]
 //   c[0], c[1] = C[g][2t..], c[2], c[3] = C[g+8][2t..]
-#if __CUDA_ARCH__ >= 800
 template <int kDType>
 KV_DEVICE void MultiplyAccumulate16816(float (&c)[4], const uint32_t (&a)[4],
                                        const uint32_t (&b)[2]) {
@@ -292,7 +289,6 @@ KV_DEVICE void MultiplyAccumulate16816(float (&c)[4], const uint32_t (&a)[4],
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   }
 }
-#endif
 
 // ---- Atomics: integers only, since with floats sums would depend on the order
 // ----

@@ -12,6 +12,7 @@
 #include "cosines.cuh"
 #include "counts.cuh"
 #include "device.cuh"
+#include "near_cosines.cuh"
 #include "over_block.cuh"
 
 namespace kvevict::cuda {
@@ -114,73 +115,195 @@ KV_KERNEL(merge_norms, MergeParams, kMergeThreads, 4) {
   StoreGlobal(my.targets + at, uint32_t{kNone});
 }
 
-// Grid (most evicted slots / kCosineTile, n_kv_heads, n_layers). A block has
-// kCosineTile evicted slots, and compares them with tiles of those that stay in
-// ascending order. A thread owns four rows and four columns of a tile, and 16
-// adjacent threads share the rows. 18 KiB shared. Reads the keys that stay once
-// per block.
-KV_KERNEL(merge_search, MergeParams, kMergeThreads, 2) {
-  KV_SHARED(float, row_keys, kTileFloats);
-  KV_SHARED(float, column_keys, kTileFloats);
-  KV_SHARED(uint32_t, slots, kCosineTile);
-  const MergeHead my(p, blockIdx.z, blockIdx.y);
-  const uint32_t first = blockIdx.x * kCosineTile;
-  if (my.IsIdle() || first >= my.n_tokens - my.n_keep) return;
-  const uint32_t n_left = my.n_tokens - my.n_keep - first;
-  const uint32_t n_rows = n_left < kCosineTile ? n_left : kCosineTile;
-  // MultiplyTiles() has a barrier before it reads them.
-  if (threadIdx.x < n_rows) slots[threadIdx.x] = my.Gone(first + threadIdx.x);
-  const uint32_t my_row = threadIdx.x / 16 * 4;
-  const uint32_t my_column = threadIdx.x % 16 * 4;
-  const float lowest = -ToFloat<kF32>(kInfinityBits);
-  float best[4];
-  uint32_t target[4];
-#pragma unroll
-  for (uint32_t r = 0; r < 4; ++r) {
-    best[r] = lowest;
-    target[r] = kNone;
+namespace {
+
+// The evicted slots of a block, and the most similar row that stays of each so
+// far, all in shared memory. Slots that take no part have the similarity
+// infinity, which none exceeds.
+struct MergeSearch {
+  const MergeHead& my;
+  uint32_t n_rows;
+  const uint32_t* slots;  // [kCosineTile]
+  float* best;            // [kCosineTile]
+  uint32_t* targets;      // [kCosineTile]
+
+  KV_DEVICE Direction RowOf(uint32_t i) const {
+    return i < n_rows ? my.DirectionOf(slots[i]) : Direction{{}, 0.0f};
   }
-  for (uint32_t tile = 0; tile < my.n_keep; tile += kCosineTile) {
-    const auto column = [&](uint32_t i) {
-      return tile + i < my.n_keep ? my.DirectionOf(my.Kept(tile + i))
-                                  : Direction{{}, 0.0f};
-    };
+  KV_DEVICE Direction ColumnOf(uint32_t i) const {
+    return i < my.n_keep ? my.DirectionOf(my.Kept(i)) : Direction{{}, 0.0f};
+  }
+  // Whether the first similarity wins: it is higher, or its target lower.
+  KV_DEVICE static bool Wins(float similarity, uint32_t target, float other,
+                             uint32_t other_target) {
+    return similarity > other || (similarity == other && target < other_target);
+  }
+  // Combines what `lanes` adjacent threads found for a row.
+  KV_DEVICE void Take(uint32_t row, float similarity, uint32_t target,
+                      uint32_t lanes) const {
+    for (uint32_t mask = lanes / 2; mask > 0; mask /= 2) {
+      const float other = ShuffleXor(similarity, mask);
+      const uint32_t other_target = ShuffleXor(target, mask);
+      if (!Wins(other, other_target, similarity, target)) continue;
+      similarity = other;
+      target = other_target;
+    }
+    if (threadIdx.x % lanes != 0) return;
+    if (!Wins(similarity, target, best[row], targets[row])) return;
+    best[row] = similarity;
+    targets[row] = target;
+  }
+
+  // Compares the rows with all of a tile. A thread owns four rows and four
+  // columns, and 16 adjacent threads share the rows.
+  KV_DEVICE void TakeFromAll(uint32_t tile, float* tiles) const {
+    const uint32_t my_row = threadIdx.x / 16 * 4;
+    const uint32_t my_column = threadIdx.x % 16 * 4;
+    const auto column = [&](uint32_t i) { return ColumnOf(tile + i); };
     float cosines[4][4] = {};
     MultiplyTiles(
-        p.keys,
-        [&](uint32_t i) {
-          return i < n_rows ? my.DirectionOf(slots[i]) : Direction{{}, 0.0f};
-        },
-        column, row_keys, column_keys, cosines);
+        my.p.keys, [&](uint32_t i) { return RowOf(i); }, column, tiles,
+        tiles + kTileFloats, cosines);
+    bool is_there[4];
 #pragma unroll
     for (uint32_t c = 0; c < 4; ++c) {
-      if (column(my_column + c).scale == 0.0f) continue;
+      is_there[c] = column(my_column + c).scale != 0.0f;
+    }
 #pragma unroll
-      for (uint32_t r = 0; r < 4; ++r) {
-        if (!(cosines[r][c] > best[r])) continue;
-        best[r] = cosines[r][c];
-        target[r] = tile + my_column + c;
+    for (uint32_t r = 0; r < 4; ++r) {
+      float mine = -ToFloat<kF32>(kInfinityBits);
+      uint32_t target = kNone;
+#pragma unroll
+      for (uint32_t c = 0; c < 4; ++c) {
+        if (!is_there[c] || !(cosines[r][c] > mine)) continue;
+        mine = cosines[r][c];
+        target = tile + my_column + c;
       }
+      Take(my_row + r, mine, target, 16);
     }
   }
+
+  // Compares the rows with those that they are near to. Four threads have a
+  // row.
+  KV_DEVICE void TakeFromNear(NearPairs& near, uint32_t n_pairs) const {
+    near.Compute(
+        my.p.keys, n_pairs, [&](uint32_t i) { return RowOf(i); },
+        [&](uint32_t i) { return ColumnOf(i); });
+    const uint32_t row = threadIdx.x / 4;
+    float mine = -ToFloat<kF32>(kInfinityBits);
+    uint32_t target = kNone;
+    for (uint32_t i = threadIdx.x % 4; i < n_pairs; i += 4) {
+      if (near.rows[i] != row) continue;
+      if (!Wins(near.cosines[i], near.columns[i], mine, target)) continue;
+      mine = near.cosines[i];
+      target = near.columns[i];
+    }
+    Take(row, mine, target, 4);
+  }
+
+  // Compares the rows with all tiles. Near are the pairs whose products are not
+  // clearly less than the greatest of the row among a warp's columns so far,
+  // and not clearly less than the row's best. They wait until there are many.
+  // If there is no room for those of a tile, the rows are compared with all of
+  // its keys.
+  KV_DEVICE void TakeByFilter(float* tiles) const {
+    KV_SHARED(NearPairs, pairs, 1);
+    NearPairs& near = *pairs;
+    const float error = CosineError(my.p.keys.head_dim);
+    if (threadIdx.x == 0) near.n = 0;
+    float most[2];  // of a lane's two rows
+    most[0] = most[1] = -ToFloat<kF32>(kInfinityBits);
+    uint32_t n_waiting = 0;
+    for (uint32_t tile = 0; tile < my.n_keep; tile += kCosineTile) {
+      NearCosines products;
+      near.MultiplyHalves(
+          my.p.keys, [&](uint32_t i) { return RowOf(i); },
+          [&](uint32_t i) { return ColumnOf(tile + i); }, tile > 0,
+          reinterpret_cast<uint8_t*>(tiles), &products);
+      float limits[2];
 #pragma unroll
-  for (uint32_t r = 0; r < 4; ++r) {
-    for (uint32_t mask = 8; mask > 0; mask /= 2) {
-      const float other = ShuffleXor(best[r], mask);
-      const uint32_t other_target = ShuffleXor(target[r], mask);
-      if (other < best[r] || (other == best[r] && other_target >= target[r])) {
+      for (uint32_t r = 0; r < 2; ++r) {
+#pragma unroll
+        for (uint32_t m = 0; m < 4; ++m) {
+#pragma unroll
+          for (uint32_t i = 2 * r; i < 2 * r + 2; ++i) {
+            const bool is_there =
+                near.column_scales[NearCosines::ColumnOf(m, i)] != 0.0f;
+            const float x = products.x[m][i];
+            most[r] = is_there && x > most[r] ? x : most[r];
+          }
+        }
+        for (uint32_t mask = 2; mask > 0; mask /= 2) {
+          const float other = ShuffleXor(most[r], mask);
+          most[r] = other > most[r] ? other : most[r];
+        }
+        const float of_best = best[NearCosines::RowOf(2 * r)] - error;
+        const float of_most = most[r] - 2.0f * error;
+        limits[r] = of_best > of_most ? of_best : of_most;
+      }
+      near.Add(products, tile,
+               [&](uint32_t row, uint32_t column, float cosine) {
+                 const bool is_last = row == NearCosines::RowOf(2);
+                 return near.column_scales[column] != 0.0f &&
+                        cosine >= limits[is_last ? 1 : 0];
+               });
+      BlockSync();
+      const uint32_t n = near.n;
+      if (n < kMostPairs / 2 && tile + kCosineTile < my.n_keep) {
+        n_waiting = n;
         continue;
       }
-      best[r] = other;
-      target[r] = other_target;
+      const bool fits = n <= kMostPairs;
+      TakeFromNear(near, fits ? n : n_waiting);
+      n_waiting = 0;
+      if (!fits) TakeFromAll(tile, tiles);
     }
-    const uint32_t row = my_row + r;
-    if (my_column != 0 || row >= n_rows) continue;
-    if (my.FloatAt(my.scales, slots[row]) == 0.0f) continue;
-    const uint64_t at = uint64_t{slots[row]} * sizeof(float);
-    StoreGlobal(my.similarities + at, best[r]);
-    StoreGlobal(my.targets + at, target[r]);
   }
+};
+
+}  // namespace
+
+// Grid (tiles of the most evicted slots from p.first_tile on, n_kv_heads,
+// n_layers). A block has kCosineTile evicted slots, and compares them with
+// tiles of those that stay in ascending order. From sm_80 on it computes only
+// the cosines that may be a row's greatest, unless there are many. 39 KiB
+// shared. Reads the keys that stay once per block.
+KV_KERNEL(merge_search, MergeParams, kMergeThreads, 2) {
+  KV_SHARED(float, tiles, 2 * kTileFloats);
+  KV_SHARED(uint32_t, slots, kCosineTile);
+  KV_SHARED(float, best, kCosineTile);
+  KV_SHARED(uint32_t, targets, kCosineTile);
+  const MergeHead my(p, blockIdx.z, blockIdx.y);
+  const uint32_t first = (p.first_tile + blockIdx.x) * kCosineTile;
+  if (my.IsIdle() || first >= my.n_tokens - my.n_keep) return;
+  const uint32_t n_left = my.n_tokens - my.n_keep - first;
+  const MergeSearch search{my, n_left < kCosineTile ? n_left : kCosineTile,
+                           slots, best, targets};
+  if (threadIdx.x < kCosineTile) {
+    float similarity = ToFloat<kF32>(kInfinityBits);
+    if (threadIdx.x < search.n_rows) {
+      slots[threadIdx.x] = my.Gone(first + threadIdx.x);
+      if (my.FloatAt(my.scales, slots[threadIdx.x]) != 0.0f) {
+        similarity = -similarity;
+      }
+    }
+    best[threadIdx.x] = similarity;
+    targets[threadIdx.x] = kNone;
+  }
+  // Products begin with a barrier.
+  if constexpr (kFiltersCosines) {
+    search.TakeByFilter(tiles);
+  } else {
+    for (uint32_t tile = 0; tile < my.n_keep; tile += kCosineTile) {
+      search.TakeFromAll(tile, tiles);
+    }
+  }
+  BlockSync();
+  if (threadIdx.x >= search.n_rows) return;
+  if (my.FloatAt(my.scales, slots[threadIdx.x]) == 0.0f) return;
+  const uint64_t at = uint64_t{slots[threadIdx.x]} * sizeof(float);
+  StoreGlobal(my.similarities + at, best[threadIdx.x]);
+  StoreGlobal(my.targets + at, targets[threadIdx.x]);
 }
 
 namespace {

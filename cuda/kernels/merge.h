@@ -37,7 +37,7 @@ struct MergeParams {
   uint32_t rule;         // of kvevict_merge
   float threshold;       // rule values
   float quantile;        // rule values; 0: there are no cutoffs
-  uint32_t reserved;
+  uint32_t first_tile;   // of the launch: merge_search
   MergeLayer layers[kMaxLayers];
 };
 static_assert(sizeof(MergeParams) <= 4096);

@@ -15,6 +15,7 @@
 #include "device.cuh"
 #include "directions.cuh"
 #include "exp2.cuh"
+#include "near_cosines.cuh"
 
 namespace kvevict::cuda {
 
@@ -96,46 +97,53 @@ KV_KERNEL(redundancy_sums, RedundancyParams, kRedundancyThreads, 1) {
             uint64_t{p.keys.head_dim} * sizeof(float));
 }
 
-// Grid (n_tokens / kCosineTile of the longest layer, n_kv_heads, n_layers). A
-// block compares its rows with tiles of keys from the last one on until every
-// row has found a similar one. A thread owns four rows and four columns of a
-// tile, and 16 adjacent threads share the rows. 17 KiB shared. Reads a block's
-// keys once per tile.
-KV_KERNEL(redundancy_search, RedundancyParams, kRedundancyThreads, 2) {
-  KV_SHARED(float, row_keys, kTileFloats);
-  KV_SHARED(float, column_keys, kTileFloats);
-  const RedundancyHead my(p, blockIdx.z, blockIdx.y);
-  const uint32_t first_row = blockIdx.x * kCosineTile;
-  if (first_row >= my.n_tokens) return;
-  const uint32_t my_row = threadIdx.x / 16 * 4;
-  const uint32_t my_column = threadIdx.x % 16 * 4;
-  bool found[4];
-#pragma unroll
-  for (uint32_t r = 0; r < 4; ++r) {
-    found[r] = first_row + my_row + r >= my.n_tokens;
+namespace {
+
+// The rows of a block, and which of them have found what they leave out.
+struct RedundancyRows {
+  const RedundancyHead& my;
+  float threshold;
+  uint32_t first;
+  uint32_t* is_found;  // [kCosineTile], shared
+  uint32_t* n_left;    // shared
+
+  KV_DEVICE Direction DirectionOf(uint32_t row) const {
+    return my.DirectionOf(first + row);
   }
-  uint32_t tile = (my.n_tokens + kCosineTile - 1) / kCosineTile * kCosineTile;
-  do {
-    tile -= kCosineTile;
+  KV_DEVICE void Store(uint32_t row, uint32_t column, float entry) const {
+    const uint64_t offset = uint64_t{first + row} * sizeof(float);
+    StoreGlobal(my.columns + offset, column);
+    StoreGlobal(my.entries + offset, entry);
+  }
+  // By one thread of a row.
+  KV_DEVICE void Find(uint32_t row, uint32_t column, float entry) const {
+    if (is_found[row] != 0) return;
+    is_found[row] = 1;
+    AtomicAddShared(n_left, 0u - 1);
+    Store(row, column, entry);
+  }
+
+  // Compares the rows with all keys of a tile. A thread owns four rows and four
+  // columns, and 16 adjacent threads share the rows.
+  KV_DEVICE void FindAmongAll(uint32_t tile, float* tiles) const {
+    const uint32_t my_row = threadIdx.x / 16 * 4;
+    const uint32_t my_column = threadIdx.x % 16 * 4;
     float cosines[4][4] = {};
     MultiplyTiles(
-        p.keys, [&](uint32_t i) { return my.DirectionOf(first_row + i); },
-        [&](uint32_t i) { return my.DirectionOf(tile + i); }, row_keys,
-        column_keys, cosines);
+        my.keys, [&](uint32_t i) { return DirectionOf(i); },
+        [&](uint32_t i) { return my.DirectionOf(tile + i); }, tiles,
+        tiles + kTileFloats, cosines);
 #pragma unroll
     for (uint32_t r = 0; r < 4; ++r) {
-      const uint32_t row = first_row + my_row + r;
       // The last similar column plus one; 0 if there is none.
       uint32_t mine = 0;
       float entry = 0.0f;
 #pragma unroll
       for (uint32_t c = 0; c < 4; ++c) {
         const uint32_t column = tile + my_column + c;
-        const float cosine = row == column ? 0.0f : cosines[r][c];
-        // Column 0 is left out if no other is.
-        if (cosine > p.threshold || column == 0) {
+        if (cosines[r][c] > threshold && first + my_row + r != column) {
           mine = column + 1;
-          entry = cosine;
+          entry = cosines[r][c];
         }
       }
       uint32_t last = mine;
@@ -143,23 +151,129 @@ KV_KERNEL(redundancy_search, RedundancyParams, kRedundancyThreads, 2) {
         const uint32_t other = ShuffleXor(last, mask);
         last = other > last ? other : last;
       }
-      if (last == 0 || found[r]) continue;
-      found[r] = true;
-      if (mine != last) continue;
-      StoreGlobal(my.columns + row * sizeof(uint32_t), last - 1);
-      StoreGlobal(my.entries + row * sizeof(float), entry);
+      if (last != 0 && mine == last) Find(my_row + r, last - 1, entry);
     }
-  } while (BlockAny(!(found[0] && found[1] && found[2] && found[3])));
+  }
+
+  // Compares the rows with those keys that they are near to. Four threads have
+  // a row.
+  KV_DEVICE void FindAmong(NearPairs& near, uint32_t n_pairs) const {
+    near.Compute(
+        my.keys, n_pairs, [&](uint32_t i) { return DirectionOf(i); },
+        [&](uint32_t i) { return my.DirectionOf(i); });
+    const uint32_t row = threadIdx.x / 4;
+    uint32_t mine = 0;
+    float entry = 0.0f;
+    for (uint32_t i = threadIdx.x % 4; i < n_pairs; i += 4) {
+      if (near.rows[i] != row || !(near.cosines[i] > threshold)) continue;
+      if (near.columns[i] < mine) continue;
+      mine = near.columns[i] + 1;
+      entry = near.cosines[i];
+    }
+    uint32_t last = mine;
+    for (uint32_t mask = 2; mask > 0; mask /= 2) {
+      const uint32_t other = ShuffleXor(last, mask);
+      last = other > last ? other : last;
+    }
+    if (last != 0 && mine == last) Find(row, last - 1, entry);
+  }
+
+  // Compares the rows with tiles of keys from the last one on. Near pairs wait
+  // until there are many, or every row that is left has one. If there is no
+  // room for those of a tile, the rows are compared with all of its keys.
+  KV_DEVICE void FindByFilter(uint32_t tile, float* tiles) const {
+    KV_SHARED(NearPairs, pairs, 1);
+    KV_SHARED(uint32_t, n_near, kCosineTile);  // pairs of a row
+    KV_SHARED(uint32_t, n_without, 1);         // rows left without one
+    NearPairs& near = *pairs;
+    const float limit = threshold - CosineError(my.keys.head_dim);
+    uint32_t n_waiting = 0;
+    bool has_rows = false;
+    const auto forget = [&] {
+      if (threadIdx.x == 0) *n_without = *n_left;
+      if (threadIdx.x < kCosineTile) n_near[threadIdx.x] = 0;
+      n_waiting = 0;
+    };
+    if (threadIdx.x == 0) near.n = 0;
+    forget();
+    do {
+      tile -= kCosineTile;
+      NearCosines products;
+      near.MultiplyHalves(
+          my.keys, [&](uint32_t i) { return DirectionOf(i); },
+          [&](uint32_t i) { return my.DirectionOf(tile + i); }, has_rows,
+          reinterpret_cast<uint8_t*>(tiles), &products);
+      has_rows = true;
+      near.Add(products, tile,
+               [&](uint32_t row, uint32_t column, float cosine) {
+                 const bool is_near = cosine > limit && is_found[row] == 0 &&
+                                      first + row != tile + column;
+                 if (is_near && AtomicAddShared(&n_near[row], 1) == 0) {
+                   AtomicAddShared(n_without, 0u - 1);
+                 }
+                 return is_near;
+               });
+      BlockSync();
+      const uint32_t n = near.n;
+      if (n < kMostPairs / 2 && *n_without != 0 && tile > 0) {
+        n_waiting = n;
+        continue;
+      }
+      const bool fits = n <= kMostPairs;
+      FindAmong(near, fits ? n : n_waiting);
+      if (!fits) FindAmongAll(tile, tiles);
+      BlockSync();
+      forget();
+    } while (*n_left != 0 && tile > 0);
+  }
+};
+
+}  // namespace
+
+// Grid (kCosineTile rows of the longest layer from p.first_tile on, n_kv_heads,
+// n_layers). A block compares its rows with tiles of keys from the last one on
+// until every row has found a similar one. From sm_80 on it computes only the
+// cosines near the threshold and above, unless there are many. 38 KiB shared.
+// Reads a block's keys once per tile.
+KV_KERNEL(redundancy_search, RedundancyParams, kRedundancyThreads, 2) {
+  KV_SHARED(float, tiles, 2 * kTileFloats);
+  KV_SHARED(uint32_t, is_found, kCosineTile);
+  KV_SHARED(uint32_t, n_left, 1);
+  const RedundancyHead my(p, blockIdx.z, blockIdx.y);
+  const RedundancyRows rows{my, p.threshold,
+                            (p.first_tile + blockIdx.x) * kCosineTile, is_found,
+                            n_left};
+  if (rows.first >= my.n_tokens) return;
+  const uint32_t n_rows = my.n_tokens - rows.first;
+  if (threadIdx.x < kCosineTile) is_found[threadIdx.x] = threadIdx.x >= n_rows;
+  if (threadIdx.x == 0) *n_left = n_rows < kCosineTile ? n_rows : kCosineTile;
+  uint32_t tile = (my.n_tokens + kCosineTile - 1) / kCosineTile * kCosineTile;
+  if constexpr (kFiltersCosines) {
+    rows.FindByFilter(tile, tiles);
+  } else {
+    do {
+      tile -= kCosineTile;
+      rows.FindAmongAll(tile, tiles);
+      BlockSync();
+    } while (*n_left != 0 && tile > 0);
+  }
+  // No key is similar: column 0, whose entry is 0 for itself.
+  if (threadIdx.x >= kCosineTile || is_found[threadIdx.x] != 0) return;
+  const bool is_first = rows.first + threadIdx.x == 0;
+  rows.Store(threadIdx.x, 0,
+             is_first ? 0.0f
+                      : CosineOf(my.keys, rows.DirectionOf(threadIdx.x),
+                                 my.DirectionOf(0)));
 }
 
-// Grid (RedundancyChunks() of the longest layer, n_kv_heads, n_layers). A
-// thread has a column, and checks what all rows leave out. Reads every key
+// Grid (chunks of the longest layer from p.first_tile on, n_kv_heads, n_layers).
+// A thread has a column, and checks what all rows leave out. Reads every key
 // once, and 8 bytes per row for each chunk.
 KV_KERNEL(redundancy_columns, RedundancyParams, kRedundancyThreads, 2) {
   KV_SHARED(uint32_t, columns, kRedundancyChunk);
   KV_SHARED(float, entries, kRedundancyChunk);
   const RedundancyHead my(p, blockIdx.z, blockIdx.y);
-  const uint32_t begin = blockIdx.x * kRedundancyChunk;
+  const uint32_t begin = (p.first_tile + blockIdx.x) * kRedundancyChunk;
   if (begin >= my.n_tokens) return;
   const uint32_t column = begin + threadIdx.x;
   const float scale = my.ScaleOf(column);

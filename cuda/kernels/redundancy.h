@@ -32,6 +32,8 @@ struct RedundancyParams {
   float threshold;
   float score_weight;
   float weight;
+  uint32_t first_tile;  // of the launch: search and columns
+  uint32_t reserved;
   RedundancyLayer layers[kMaxLayers];
 };
 static_assert(sizeof(RedundancyParams) <= 4096);

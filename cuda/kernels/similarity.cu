@@ -203,8 +203,8 @@ KV_KERNEL(similarity_sums, SimilarityParams, kSimilarityThreads, 1) {
             uint64_t{p.keys.head_dim} * sizeof(float));
 }
 
-// Grid (tokens of the longest layer / kCosineTile, n_kv_heads, n_layers). A
-// block multiplies its rows of the other blocks with tiles of all of them. A
+// Grid (tiles of the longest layer from p.first_tile on, n_kv_heads, n_layers).
+// A block multiplies its rows of the other blocks with tiles of all of them. A
 // thread owns four rows and four columns of a tile, and 16 adjacent threads
 // share the rows. 17 KiB shared. Reads a block's keys once per tile.
 KV_KERNEL(similarity_rows, SimilarityParams, kSimilarityThreads, 2) {
@@ -214,7 +214,7 @@ KV_KERNEL(similarity_rows, SimilarityParams, kSimilarityThreads, 2) {
   const VariedHead my(p, blockIdx.z, blockIdx.y);
   if (my.Left() == 0) return;
   const uint32_t n_rows = my.Others() * my.size;
-  const uint32_t first_row = blockIdx.x * kCosineTile;
+  const uint32_t first_row = (p.first_tile + blockIdx.x) * kCosineTile;
   if (first_row >= n_rows) return;
   const uint32_t my_row = threadIdx.x / 16 * 4;
   const uint32_t my_column = threadIdx.x % 16 * 4;

@@ -37,7 +37,7 @@ struct SimilarityParams {
   uint32_t block;        // slots of a block
   uint32_t higher_wins;  // of equal blocks
   float mass;
-  uint32_t reserved;
+  uint32_t first_tile;  // of the launch: similarity_rows
   SimilarityLayer layers[kMaxLayers];
 };
 static_assert(sizeof(SimilarityParams) <= 4096);

@@ -13,6 +13,9 @@ void CheckDriverUse(const Gpu& gpu, const Effort& effort, Report* report);
 // Query rows of many layers and of long windows take few launches.
 void CheckQueryRows(const Gpu& gpu, const Effort& effort, Report* report);
 
+// Launches that multiply all pairs of keys come in parts.
+void CheckLaunchParts(const Gpu& gpu, const Effort& effort, Report* report);
+
 // Calls that wait or compile are refused while a stream is captured, and spoil
 // nothing.
 void CheckCaptureUse(const Gpu& gpu, const Effort& effort, Report* report);

@@ -27,6 +27,7 @@ constexpr Part kMockParts[] = {
     {"moved_rows", CheckMovedRows},
     {"driver_use", CheckDriverUse},
     {"query_rows", CheckQueryRows},
+    {"launch_parts", CheckLaunchParts},
     {"capture_use", CheckCaptureUse},
     {"contexts", CheckContexts},
     {"lost_contexts", CheckLostContexts},

@@ -139,7 +139,12 @@ void CheckCopies(const CubinKernel& kernel, const Variant& variant) {
          n_async, n_wide);
 }
 
-void CheckProducts(const CubinKernel& kernel, const Variant& variant) {
+// near_cosines.cuh: 16 elements of 16 rows by 32 columns at a time.
+bool FiltersCosines(const CubinKernel& kernel) {
+  return kernel.name == "redundancy_search" || kernel.name == "merge_search";
+}
+
+void CheckProducts(const CubinKernel& kernel, const Variant& variant, int sm) {
   if (variant.n_step_products > 0) {
     CheckAttendProducts(kernel, variant);
     CheckCopies(kernel, variant);
@@ -147,6 +152,13 @@ void CheckProducts(const CubinKernel& kernel, const Variant& variant) {
   }
   const char* name = kernel.name.c_str();
   const size_t n_mma = kernel.Count(Opcode::kHmma);
+  if (FiltersCosines(kernel) && sm >= 80) {
+    const size_t n_loads = kernel.Count(Opcode::kLdsm);
+    Expect(n_mma > 0 && 3 * n_mma == 4 * n_loads,
+           "%s: %zu HMMA and %zu LDSM, not four for three", name, n_mma,
+           n_loads);
+    return;
+  }
   if (variant.n_products == 0) {
     Expect(n_mma == 0, "%s: %zu HMMA", name, n_mma);
     return;
@@ -265,7 +277,7 @@ void CheckKernels(const Variant& variant, const Compiled& compiled,
     CheckOccupancy(figures, variant);
     if (variant.is_flagship) figures.slots = CheckSlots(kernel, variant, sm);
     summary->Add(figures);
-    CheckProducts(kernel, variant);
+    CheckProducts(kernel, variant, sm);
     CheckMoves(kernel);
     CheckOrder(kernel, sm);
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <vector>
 
@@ -33,13 +34,17 @@ struct CacheLayer {
   }
 };
 
+// Changes a row; earlier ones of its head are before it.
+using ChangeRow = std::function<void(uint32_t token, float* row)>;
+
 // Layer l of the table. Elements are eighths of at most 6.5, or codes near them, and
 // every channel has a mean of its own. Some rows hold an element of `odd`, if there is
 // one. If rows repeat, some are like earlier ones. `tables`: another plane's.
 inline CacheLayer MakeCacheLayer(const PlaneShape& s, const ListTable& tokens,
                                  size_t l, const std::vector<float>& odd,
                                  Random& random, bool rows_repeat = false,
-                                 const std::vector<int32_t>* tables = nullptr) {
+                                 const std::vector<int32_t>* tables = nullptr,
+                                 const ChangeRow& change = nullptr) {
   CacheLayer layer;
   for (uint32_t h = 0; h < s.n_heads; ++h) {
     layer.n_tokens = std::max(layer.n_tokens, tokens.Of(l, h));
@@ -69,6 +74,7 @@ inline CacheLayer MakeCacheLayer(const PlaneShape& s, const ListTable& tokens,
         row[random.Below(s.head_dim)] =
             odd[random.Below(static_cast<uint32_t>(odd.size()))];
       }
+      if (change != nullptr) change(t, row);
       if (t >= s.recent.first) {
         std::copy_n(s.recent.Row(h, t), s.head_dim, row);
         continue;

@@ -8,6 +8,7 @@
 
 #include "core/kernels/merge.h"
 #include "tests/cuda/kernels/cache_layer.h"
+#include "tests/cuda/kernels/near_keys.h"
 #include "tests/kernels/key_cases.h"
 
 namespace kvevict {
@@ -31,7 +32,12 @@ void Launch(const cuda::MergeParams& p, uint32_t n_tokens, uint32_t n_layers,
         cuda::kMergeThreads, p, Schedule(turn));
   };
   run(cuda::merge_norms, n_tokens, cuda::kMergeThreads);
-  run(cuda::merge_search, n_tokens, cuda::kCosineTile);
+  // In parts, as launches with many products are.
+  cuda::MergeParams part = p;
+  for (; part.first_tile * cuda::kCosineTile < n_tokens; ++part.first_tile) {
+    Run(cuda::merge_search, {1, p.n_kv_heads, n_layers}, cuda::kMergeThreads,
+        part, Schedule(turn));
+  }
   if (p.quantile != 0.0f) {
     Run(cuda::merge_cutoff, {p.n_kv_heads, n_layers, 1}, cuda::kMergeThreads, p,
         Schedule(turn));
@@ -65,7 +71,7 @@ void MergeHeadOnCpu(const PlaneShape& k, const PlaneShape& v,
   MergeRows(SimdTargetAt(0), args);
 }
 
-void Check(const PlaneShape& k, bool has_counts, Random& random,
+void Check(const PlaneShape& k, bool has_counts, bool is_near, Random& random,
            uint32_t turn) {
   // Values have the keys' layout and another size.
   PlaneShape v = k;
@@ -90,7 +96,9 @@ void Check(const PlaneShape& k, bool has_counts, Random& random,
   const uint32_t part = 1 + random.Below(4);
   for (size_t l = 0; l < n_layers; ++l) {
     Layer layer;
-    layer.keys = MakeCacheLayer(k, tokens, l, odd, random);
+    layer.keys =
+        MakeCacheLayer(k, tokens, l, odd, random, false, nullptr,
+                       is_near ? MakeNear(k, random) : ChangeRow(nullptr));
     // These tables are dropped: values lie by the keys'.
     layer.values.tables = layer.keys.tables;
     if (v.head_dim > 0) {
@@ -178,11 +186,14 @@ void Check(const PlaneShape& k, bool has_counts, Random& random,
 void TestMerge() {
   if (!HasFusedArithmetic(SimdTargetAt(0))) return;
   Random random(TestSeed("merge"));
-  for (uint32_t turn = 0; turn < Turns(66); ++turn) {
+  for (uint32_t turn = 0; turn < Turns(176); ++turn) {
     // One tile or several.
-    const uint32_t n_most = turn % 11 == 0 ? 400 : turn % 3 == 0 ? 200 : 50;
-    const PlaneShape k = PlaneOfTurn(turn, n_most, random);
-    Check(k, random.Below(2) == 0, random, turn);
+    const uint32_t n_most = turn % 11 == 0         ? 400
+                            : random.Below(3) == 0 ? 200
+                                                   : 50;
+    const bool is_near = turn % 2 == 1;
+    Check(PlaneForNear(turn, n_most, is_near, random), random.Below(2) == 0,
+          is_near, random, turn);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/kernels/redundancy.h"
 #include "tests/cuda/kernels/cache_layer.h"
+#include "tests/cuda/kernels/near_keys.h"
 #include "tests/kernels/key_cases.h"
 
 namespace kvevict {
@@ -28,9 +29,19 @@ void Launch(const cuda::RedundancyParams& p, uint32_t n_tokens,
         (p.keys.head_dim + cuda::kRedundancyThreads - 1) /
             cuda::kRedundancyThreads);
   }
-  run(cuda::redundancy_search,
-      (n_tokens + cuda::kCosineTile - 1) / cuda::kCosineTile);
-  run(cuda::redundancy_columns, p.n_chunks);
+  // In parts, as launches with many products are.
+  const auto run_parts = [&](const auto& kernel, uint32_t n) {
+    cuda::RedundancyParams part = p;
+    for (; part.first_tile < n; ++part.first_tile) {
+      const bool is_rest = part.first_tile == 1;
+      Run(kernel, {is_rest ? n - 1 : 1, p.n_kv_heads, n_layers},
+          cuda::kRedundancyThreads, part, Schedule(turn));
+      if (is_rest) return;
+    }
+  };
+  run_parts(cuda::redundancy_search,
+            (n_tokens + cuda::kCosineTile - 1) / cuda::kCosineTile);
+  run_parts(cuda::redundancy_columns, p.n_chunks);
   Run(cuda::redundancy_mix, {p.n_kv_heads, n_layers, 1},
       cuda::kRedundancyThreads, p, Schedule(turn));
 }
@@ -73,7 +84,45 @@ void CheckHead(const PlaneShape& c, const cuda::RedundancyParams& p,
   }
 }
 
-void Check(const PlaneShape& c, bool has_counts, Random& random,
+// The greatest cosine of a row with a later key.
+float MostOfRow(const PlaneShape& c, const CacheLayer& layer, uint32_t row,
+                uint32_t n_tokens) {
+  float most = -1.0f;
+  for (uint32_t t = row + 1; t < n_tokens; ++t) {
+    most = std::max(
+        most, CosineOfRows(layer.Row(c, 0, row), layer.Row(c, 0, t), c.head_dim,
+                           [](float norm) { return 1.0f / (norm + 1e-8f); }));
+  }
+  return most;
+}
+
+// A threshold at which the filter must be right: at the greatest cosine of a row of
+// head 0 or next to it, or as far from it as the filter may be wrong. Negative if
+// there is none. High ones are off by more.
+float ThresholdAt(const PlaneShape& c, const CacheLayer& layer,
+                  uint32_t n_tokens, Random& random) {
+  if (n_tokens < 2) return -1.0f;
+  float most = -1.0f;
+  for (uint32_t n = random.Below(2) == 0 ? 1 : 10; n > 0; --n) {
+    const uint32_t row = random.Below(n_tokens - 1);
+    most = std::max(most, MostOfRow(c, layer, row, n_tokens));
+  }
+  const float error = cuda::CosineError(c.head_dim);
+  switch (random.Below(6)) {
+    case 0:
+      return most;
+    case 1:
+      return std::nextafter(most, 2.0f);
+    case 2:
+      return most - error;
+    case 3:
+      return most + error;
+    default:
+      return std::nextafter(most, -2.0f);
+  }
+}
+
+void Check(const PlaneShape& c, bool has_counts, bool is_near, Random& random,
            uint32_t turn) {
   ListTable tokens(c.n_heads, has_counts, 2);
   const uint32_t n_layers = 1 + turn % 2;
@@ -88,7 +137,9 @@ void Check(const PlaneShape& c, bool has_counts, Random& random,
   std::vector<CacheLayer> layers;
   std::vector<std::vector<float>> before;
   for (size_t l = 0; l < n_layers; ++l) {
-    layers.push_back(MakeCacheLayer(c, tokens, l, odd, random));
+    layers.push_back(
+        MakeCacheLayer(c, tokens, l, odd, random, false, nullptr,
+                       is_near ? MakeNear(c, random) : ChangeRow(nullptr)));
     for (uint32_t h = 0; h < c.n_heads; ++h) {
       for (uint32_t t = 0; t < tokens.Of(l, h); ++t) {
         layers[l].scores[size_t{h} * layers[l].n_tokens + t] =
@@ -106,6 +157,10 @@ void Check(const PlaneShape& c, bool has_counts, Random& random,
   // Many, most, some and hardly any keys are similar.
   constexpr float kThresholds[] = {0.0f, 0.5f, 0.8f, 0.999f};
   p.threshold = kThresholds[random.Below(4)];
+  if (is_near) {
+    const float at = ThresholdAt(c, layers[0], tokens.Of(0, 0), random);
+    if (at >= 0.0f) p.threshold = at;
+  }
   p.score_weight = 0.1f;
   p.weight = 0.9f;
   std::vector<float> sums(
@@ -130,11 +185,14 @@ void Check(const PlaneShape& c, bool has_counts, Random& random,
 void TestRedundancy() {
   if (!HasFusedArithmetic(SimdTargetAt(0))) return;
   Random random(TestSeed("redundancy"));
-  for (uint32_t turn = 0; turn < Turns(66); ++turn) {
+  for (uint32_t turn = 0; turn < Turns(96); ++turn) {
     // There is one tile or chunk, or several.
-    const uint32_t n_most = turn % 6 == 0 ? 600 : turn % 3 == 0 ? 250 : 50;
-    const PlaneShape c = PlaneOfTurn(turn, n_most, random);
-    Check(c, random.Below(2) == 0, random, turn);
+    const uint32_t n_most = turn % 6 == 0          ? 600
+                            : random.Below(3) == 0 ? 250
+                                                   : 50;
+    const bool is_near = turn % 2 == 1;
+    Check(PlaneForNear(turn, n_most, is_near, random), random.Below(2) == 0,
+          is_near, random, turn);
   }
 }
 
