@@ -46,8 +46,8 @@ compile() {
 }
 readonly adapter=$folder/adapter.so
 compile "${adapter##*/}" -fPIC -shared integrations/llama.cpp/*.cc
-compile program integrations/llama.cpp/cli/*.cc integrations/llama.cpp/cli/eval/*.cc tools/llama/log_softmax.cc \
-  tools/engine/{platform_posix,progress_bar,text_table}.cc "$adapter"
+compile program integrations/llama.cpp/cli/*.cc integrations/llama.cpp/cli/eval/*.cc "$adapter" \
+  "$build"/tools/{libkvevict_pictures.a,llama/libkvevict_llama.a,libkvevict_engine.a} "$build"/highway/libhwy.a
 compile several integrations/llama.cpp/cli/{platform_posix,upstream}.cc \
   tests/llama_cpp/canary.cc "$adapter"
 

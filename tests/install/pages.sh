@@ -67,10 +67,10 @@ expect() {
   [[ $got == "$want " ]] || fail "'$*' becomes '$got', not '$want'"
 }
 expect "plan" kvevict pl
-expect "--tokens --threads --text --tokenizer" kvevict demo --t
+expect "--tokens --threads" kvevict demo --t
 expect "f32 f16" kvevict demo --dtype f
 expect "" kvevict demo --tokens 1
 expect "snapkv-kvpress" kvevict plan snapkv-kvp
 expect "snapkv-web-llm" kvevict demo --policy snapkv-w
 cd "$1"
-expect "bin" kvevict demo --model bi
+expect "bin" kvevict calibration bi

@@ -1,4 +1,4 @@
-// llama.cpp with the adapter and the engine of `kvevict demo --model` keep the same
+// llama.cpp with the adapter and the engine of `eval --own-engine` keep the same
 // tokens of the same file, text and policy, and predict the same.
 #include <criterion/criterion.h>
 
@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "ggml_weights.h"
 #include "tests/llama_cpp/session.h"
 #include "tests/paths.h"
 #include "tools/engine/evictor.h"
@@ -17,7 +18,6 @@
 #include "tools/engine/thread_pool.h"
 #include "tools/llama/log_softmax.h"
 #include "tools/llama/model.h"
-#include "tools/llama/model_file.h"
 
 namespace {
 
@@ -118,20 +118,22 @@ size_t CountDiffering(const std::vector<int32_t>& a,
   return a.size() - common.size();
 }
 
-Test(llama_engine, keeps_and_predicts_as_the_demo_does) {
+Test(llama_engine, keeps_and_predicts_as_the_own_engine_does) {
   if (!std::filesystem::exists(kModel)) {
     cr_skip_test("skipped: no %s", kModel.c_str());
   }
   kvevict::tools::ThreadPool pool(1);
-  auto file = kvevict::tools::ReadModelFile(kModel, "");
-  LlamaModel model(std::move(file.weights), pool);
+  const ModelHandle upstream = LoadModel(kModel);
+  LlamaModel model(kvevict::llama_cli::ReadWeights(upstream.get(), kModel),
+                   pool);
   std::ifstream stream(kText, std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(stream)), {});
-  const std::vector<int32_t> tokens =
-      file.tokenizer.Encode(std::string_view(text).substr(0, 8000));
+  std::vector<int32_t> tokens(8000);
+  tokens.resize(static_cast<size_t>(
+      llama_tokenize(llama_model_get_vocab(upstream.get()), text.data(), 8000,
+                     tokens.data(), 8000, true, false)));
   cr_assert(tokens.size() >= kPrompt + kFollowing);
   const auto prompt = std::span(tokens).first(kPrompt);
-  const ModelHandle upstream = LoadModel(kModel);
 
   for (const char* policy :
        {"none", "snapkv:window=16", "tova", "keydiff:recent=1",

@@ -29,11 +29,10 @@ constexpr uint32_t kPrompt = 96, kPredict = 12;
 
 // A random model whose tokens are characters, a text, and a folder for results.
 struct Files {
-  explicit Files(uint32_t head_dim = 32) {
+  Files() {
     char name[] = "/tmp/kvevict-eval-XXXXXX";
     folder = mkdtemp(name);
     RandomModel shape;
-    shape.head_dim = head_dim;
     shape.has_characters = true;
     model = kvevict::tests::WriteRandomModel(shape);
     text = folder + "/text.txt";
@@ -224,12 +223,9 @@ Test(llama_eval, tasks_are_asked_with_and_without_eviction) {
   cr_expect(files.Results("other")["tasks"] != results["tasks"]);
 }
 
-// The own engine's heads divide the residual stream.
-constexpr uint32_t kOwnHeadDim = 16;
-
-// The engine of `kvevict demo --model` computes in another order than llama.cpp.
+// The own engine computes in another order than llama.cpp.
 Test(llama_eval, the_own_engine_measures_the_same) {
-  const Files files(kOwnHeadDim);
+  const Files files;
   // llama.cpp's last token always stays.
   const std::string arguments =
       "-p snapkv:sink=1,window=4 keydiff:sink=0,recent=1 --keep 50 25 "
@@ -255,7 +251,7 @@ Test(llama_eval, the_own_engine_measures_the_same) {
 }
 
 Test(llama_eval, tasks_may_be_asked_of_uneven_heads) {
-  const Files files(kOwnHeadDim);
+  const Files files;
   OutputOf(files.Arguments(
       "--tasks 2 --windows 0 --task-tokens 900 --kinds single question "
       "--own-engine -p layer-defensivekv defensivekv snapkv "
@@ -283,6 +279,55 @@ Test(llama_eval, tasks_may_be_asked_of_uneven_heads) {
   }
 }
 
+Test(llama_eval, words_of_tasks_come_from_a_file) {
+  const Files files;
+  const std::string wording = files.folder + "/wording.json";
+  const auto write = [&](const json& document) {
+    std::ofstream(wording) << document.dump();
+  };
+  const auto run = [&](const char* out) {
+    OutputOf(
+        files.Arguments("--tasks 1 --windows 0 --needles 0 --kinds single "
+                        "multi-key --task-tokens 900 -p knorm --wording " +
+                            wording,
+                        out));
+    return files.Results(out);
+  };
+  // A member that is left out stays as it is.
+  write({{"fact", "The {noun}'s code, {adjective}, is {number}."}});
+  const json facts = run("facts");
+  cr_expect(facts["setup"]["wording"]["answer"] ==
+            "The secret number of the {adjective} {noun} is ");
+  // Tokens are characters.
+  write({{"fact", "{noun} {number}"}, {"answer", "{noun} "}});
+  const json shorter = run("shorter");
+  for (const size_t kind : {0, 1}) {
+    cr_expect((facts["tasks"][kind] == shorter["tasks"][kind]) == (kind == 1),
+              "only single facts have these words");
+  }
+  // A haystack of one sentence leaves less room than its length.
+  write({{"fact", "{noun} {number}"},
+         {"introduction", "x"},
+         {"haystack", {std::string(399, 'y')}}});
+  const json hay = run("hay");
+  cr_expect(hay["tasks"][0]["tokens"].get<int>() >= 800 &&
+                hay["tasks"][0]["tokens"].get<int>() <= 840,
+            "%s", hay["tasks"][0]["tokens"].dump().c_str());
+  const auto refused = [&](const json& document, const char* why) {
+    write(document);
+    const ProgramRun got = RunProgram(
+        files.Arguments("--tasks 1 --windows 0 --wording " + wording));
+    cr_expect(got.status == 1 && Has(got.out, (wording + ": ").c_str()) &&
+                  Has(got.out, why),
+              "%d, %s", got.status, got.out.c_str());
+  };
+  refused({{"facts", "{number}"}}, "no member is called \"facts\"");
+  refused({{"fact", "The {noun} is tall."}}, "\"fact\" has no {number}");
+  refused({{"fact", "{key} {number}"}}, "\"fact\" has {key}; {adjective}, ");
+  refused({{"answer", "It is {number}"}}, "\"answer\" gives the {number} away");
+  refused({{"answer", ""}}, "\"answer\" is empty");
+}
+
 Test(llama_eval, makes_a_page_with_pictures) {
   const Files files;
   OutputOf(files.Arguments(kPolicies + std::string("2")));
@@ -304,6 +349,11 @@ Test(llama_eval, makes_a_page_with_pictures) {
                 "%s%s", name, ending);
     }
   }
+  for (const char* name : {"kl", "agreement", "perplexity", "evict-ms"}) {
+    cr_expect(std::filesystem::file_size(pictures + name + ".png") > 5000, "%s",
+              name);
+  }
+  cr_expect(!std::filesystem::exists(pictures + "right-seen.png"));
   // Every policy keeps as many bytes, and no task was set.
   cr_expect(!std::filesystem::exists(pictures + "bytes-1.svg"));
   cr_expect(!std::filesystem::exists(pictures + "needle-seen-0.svg"));

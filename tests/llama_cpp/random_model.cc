@@ -98,6 +98,7 @@ class Writer {
     for (int64_t i = 0; i < ggml_nelements(t); ++i) {
       data[i] = normal(random_) * scale + (shape.size() == 1 && !bias ? 1 : 0);
     }
+    if (shape.size() > 1 && model_.type != GGML_TYPE_F32) t = Converted(t);
     gguf_add_tensor(gguf_, t);
   }
 
@@ -112,9 +113,19 @@ class Writer {
   }
 
  private:
+  // The matrix in the model's type.
+  ggml_tensor* Converted(const ggml_tensor* from) {
+    ggml_tensor* to =
+        ggml_new_tensor(tensors_, model_.type, ggml_n_dims(from), from->ne);
+    ggml_set_name(to, from->name);
+    ggml_quantize_chunk(model_.type, static_cast<const float*>(from->data),
+                        to->data, 0, ggml_nrows(from), from->ne[0], nullptr);
+    return to;
+  }
+
   static size_t Megabytes(const RandomModel& m) {
     const size_t row = m.n_embd + 2 * m.n_heads * m.head_dim + m.n_ff;
-    return 4 * (2 * size_t{m.n_vocab} * m.n_embd +
+    return 8 * (2 * size_t{m.n_vocab} * m.n_embd +
                 m.n_layers * 8 * row * m.n_embd) +
            (size_t{8} << 20);
   }

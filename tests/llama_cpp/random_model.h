@@ -2,6 +2,8 @@
 #ifndef KVEVICT_TESTS_LLAMA_CPP_RANDOM_MODEL_H_
 #define KVEVICT_TESTS_LLAMA_CPP_RANDOM_MODEL_H_
 
+#include <ggml.h>
+
 #include <cstdint>
 #include <string>
 
@@ -10,6 +12,7 @@ namespace kvevict::tests {
 struct RandomModel {
   std::string arch =
       "llama";  // or qwen2vl, qwen3, gemma2, gemma3, deepseek2, lfm2, bloom, gpt-oss
+  ggml_type type = GGML_TYPE_F32;  // of the matrices
   uint32_t n_layers = 3;
   uint32_t n_embd = 64;
   uint32_t n_heads = 4;

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/tools/llama_allocation_limit.h"
+#include "tests/tools/allocation_limit.h"
 #include "tools/calibration/pickle.h"
 #include "tools/calibration/query_centers.h"
 #include "tools/calibration/tria.h"

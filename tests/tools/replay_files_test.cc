@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "tests/tools/llama_allocation_limit.h"
+#include "tests/tools/allocation_limit.h"
 #include "tools/replay/npy.h"
 #include "tools/replay/safetensors.h"
 

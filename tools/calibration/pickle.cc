@@ -3,7 +3,7 @@
 #include <bit>
 #include <map>
 
-#include "tools/llama/byte_reader.h"
+#include "tools/engine/byte_reader.h"
 
 namespace kvevict::tools {
 

@@ -7,7 +7,7 @@
 #include "tools/calibration/pt.h"
 #include "tools/calibration/tria.h"
 #include "tools/calibration/zip.h"
-#include "tools/llama/mapped_file.h"
+#include "tools/engine/mapped_file.h"
 
 namespace kvevict::tools {
 

@@ -9,7 +9,6 @@
 #include "tools/commands/commands.h"
 #include "tools/commands/demo_options.h"
 #include "tools/commands/dtype_option.h"
-#include "tools/llama/text_demo.h"
 #include "tools/recall/recall_demo.h"
 
 namespace kvevict::tools {
@@ -44,17 +43,15 @@ void AddDemoCommand(CLI::App& app, Action& action) {
   CLI::App* demo = app.add_subcommand("demo",
                                       "Prefills a long prompt, evicts its "
                                       "cache by several policies, decodes on");
-  CLI::Option* tokens =
-      demo->add_option("--tokens", args->tokens,
-                       "Length of the prompt (default 16384; with --model all "
-                       "that fits)")
-          ->type_name("N")
-          ->check(WholeNumber(1, INT32_MAX));
+  CLI::Option* tokens = demo->add_option("--tokens", args->tokens,
+                                         "Length of the prompt (default 16384)")
+                            ->type_name("N")
+                            ->check(WholeNumber(1, INT32_MAX));
   CLI::Option* budget =
       demo->add_option(
               "--budget", args->budget,
               "Tokens to keep per KV head, or up to 1 the share of the "
-              "prompt (default an eighth; with --model a quarter)")
+              "prompt (default an eighth)")
           ->type_name("X")
           ->check(Budget());
   demo->add_option("--policy", args->policies,
@@ -88,31 +85,12 @@ void AddDemoCommand(CLI::App& app, Action& action) {
       ->check(OneOf(SimdTargets()));
   demo->add_flag("--json", options.json,
                  "One JSON document instead of a table");
-  CLI::Option* model =
-      demo->add_option(
-              "--model", options.model,
-              "LLaMA model to use, GGUF or llama2.c .bin (default: the "
-              "built-in recall model)")
-          ->type_name("FILE")
-          ->check(File());
-  CLI::Option* text = demo->add_option("--text", options.text,
-                                       "Text file for the model to read")
-                          ->type_name("FILE")
-                          ->check(File())
-                          ->needs(model);
-  model->needs(text);
-  demo->add_option("--tokenizer", options.tokenizer,
-                   "Tokenizer of a .bin model (default: found beside it)")
-      ->type_name("FILE")
-      ->check(File())
-      ->needs(model);
-
   CLI::Option* decode =
       demo->add_option("--decode", args->decode,
                        "Reads so many tokens one by one, and evicts after each "
                        "of them, where margin and every of the policy let it: "
-                       "the prompt's last ones, with --model those behind it "
-                       "(without it 64, and no evictions)")
+                       "the prompt's last ones (without it 64, and no "
+                       "evictions)")
           ->type_name("N")
           ->check(WholeNumber(1, INT32_MAX));
   CLI::Option* mass =
@@ -120,8 +98,7 @@ void AddDemoCommand(CLI::App& app, Action& action) {
                        "Also tells how many tokens per KV head keep so much of "
                        "what a policy's scores add up to, above 0 and up to 1")
           ->type_name("X")
-          ->check(Share())
-          ->excludes(model);
+          ->check(Share());
 
   demo->callback([args, tokens, budget, decode, mass, dtype, &action] {
     DemoOptions& options = args->options;
@@ -150,11 +127,7 @@ void AddDemoCommand(CLI::App& app, Action& action) {
         options.policies.push_back({policy, policy});
       }
     }
-    if (options.model.empty()) {
-      action = [args] { return RunRecallDemo(args->options); };
-    } else {
-      action = [args] { return RunTextDemo(args->options); };
-    }
+    action = [args] { return RunRecallDemo(args->options); };
   });
 }
 

@@ -58,9 +58,6 @@ struct DemoOptions {
   uint32_t threads = 0;                     // 0: one per CPU
   std::string simd;  // of the library; empty: the best one
   bool json = false;
-  std::string model;      // file; empty: the recall model
-  std::string tokenizer;  // file, for `model`; empty: found beside it
-  std::string text;       // file with the prompt, for `model`
 
   KvLayout layout() const {
     if (cache == "paged") return {.block_size = 16};

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/pictures/gnuplot.h"
 #include "tools/pictures/heat_map.h"
 #include "tools/replay/replay.h"
 

@@ -32,8 +32,8 @@ struct LlamaConfig {
   float norm_eps = 1e-5f;
 
   // RoPE rotates pair i, dims (2i, 2i+1), by position * inv_freq[i]. Dims
-  // beyond the pairs are left alone. llama2.c files have this order, and GGUF
-  // converters permute the rows of Wq and Wk of half-split models into it.
+  // beyond the pairs are left alone. GGUF converters permute the rows of Wq and
+  // Wk of half-split models into this order.
   std::vector<double> inv_freq;
 };
 

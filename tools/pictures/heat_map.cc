@@ -4,36 +4,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <memory>
-#include <stdexcept>
 #include <utility>
 
 #include "tools/engine/platform.h"
-
-#ifdef _WIN32
-#define popen _popen
-#define pclose _pclose
-#endif
+#include "tools/pictures/gnuplot.h"
 
 namespace kvevict::tools {
 namespace {
 
 constexpr int kWidth = 480, kHeight = 320;
 constexpr size_t kMostLabels = 12;
-
-// A text of gnuplot.
-std::string Quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c == '\n' ? ' ' : c;
-  }
-  return out + "\"";
-}
 
 // Labels at their places, not more than there is room for.
 std::string Ticks(const char* axis, const std::vector<std::string>& labels,
@@ -42,8 +25,9 @@ std::string Ticks(const char* axis, const std::vector<std::string>& labels,
   std::string out;
   for (size_t i = 0; i < labels.size(); i += step) {
     if (labels[i].empty()) continue;
-    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", Quoted(labels[i]),
-                       downwards ? labels.size() - 1 - i : i);
+    out +=
+        fmt::format("{}{} {}", out.empty() ? "" : ", ", GnuplotText(labels[i]),
+                    downwards ? labels.size() - 1 - i : i);
   }
   return fmt::format("set {}tics ({}) scale 0\n", axis, out);
 }
@@ -85,10 +69,10 @@ std::string Script(const std::string& folder, const HeatMap& map) {
       "set cbrange [{}:{}]\nset xrange [-0.5:{}]\nset yrange [-0.5:{}]\n"
       "set palette defined (0 \"#1b1f5e\", 1 \"#2a7fb8\", 2 \"#66c2a4\", 3 "
       "\"#f7e27c\")\n{}{}$cells << END\n{}END\n",
-      Quoted(map.title), Quoted(map.x_title), Quoted(map.y_title),
-      Quoted(map.unit), map.low, map.high, static_cast<double>(n_columns) - 0.5,
-      static_cast<double>(n_rows) - 0.5, Ticks("x", map.x_labels, false),
-      Ticks("y", map.y_labels, true), data);
+      GnuplotText(map.title), GnuplotText(map.x_title),
+      GnuplotText(map.y_title), GnuplotText(map.unit), map.low, map.high,
+      static_cast<double>(n_columns) - 0.5, static_cast<double>(n_rows) - 0.5,
+      Ticks("x", map.x_labels, false), Ticks("y", map.y_labels, true), data);
   const std::string path = folder + "/" + map.name;
   for (const auto& [terminal, ending] :
        {std::pair{"svg font \"sans-serif,12\"", "svg"},
@@ -96,7 +80,7 @@ std::string Script(const std::string& folder, const HeatMap& map) {
     out += fmt::format(
         "set terminal {} size {},{} noenhanced background \"#ffffff\"\nset "
         "output {}\n{}\nset output\n",
-        terminal, kWidth, kHeight, Quoted(path + "." + ending), plot);
+        terminal, kWidth, kHeight, GnuplotText(path + "." + ending), plot);
   }
   return out;
 }
@@ -143,29 +127,12 @@ HeatMap ByteMap(std::vector<std::vector<double>> rows, double row_bytes) {
   return map;
 }
 
-std::string GnuplotVersion() {
-  FILE* const pipe = popen("gnuplot --version 2>&1", "r");
-  if (pipe == nullptr) return "";
-  char line[128] = "";
-  const bool read = fgets(line, sizeof line, pipe) != nullptr;
-  const bool worked = pclose(pipe) == 0;
-  std::string version = read && worked ? line : "";
-  while (!version.empty() && version.back() == '\n') version.pop_back();
-  return version.starts_with("gnuplot") ? version : "";
-}
-
 void DrawHeatMaps(const std::string& folder, const std::vector<HeatMap>& maps) {
   if (maps.empty()) return;
   std::filesystem::create_directories(PathOf(folder));
   std::string script;
   for (const HeatMap& map : maps) script += Script(folder, map);
-  FILE* const pipe = popen("gnuplot", "w");
-  if (pipe == nullptr) throw std::runtime_error("gnuplot cannot be started");
-  const bool written =
-      fwrite(script.data(), 1, script.size(), pipe) == script.size();
-  if (pclose(pipe) != 0 || !written) {
-    throw std::runtime_error("gnuplot failed; its message is above");
-  }
+  RunGnuplot(script);
   // Cells stay sharp where a browser enlarges them.
   for (const HeatMap& map : maps) {
     const std::string path = folder + "/" + map.name + ".svg";

@@ -18,9 +18,6 @@ struct HeatMap {
   bool has_numbers = false;  // in every cell
 };
 
-// "gnuplot 5.4 ...", or "" where there is none.
-std::string GnuplotVersion();
-
 // Labels 0, 1, ..., n - 1.
 std::vector<std::string> NumberLabels(size_t n);
 

@@ -6,7 +6,7 @@
 #include <charconv>
 #include <string_view>
 
-#include "tools/llama/byte_reader.h"
+#include "tools/engine/byte_reader.h"
 
 namespace kvevict::tools {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tools/llama/byte_reader.h"
+#include "tools/engine/byte_reader.h"
 
 namespace kvevict::tools {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/llama/mapped_file.h"
+#include "tools/engine/mapped_file.h"
 #include "tools/replay/tensor.h"
 
 namespace kvevict::tools {

@@ -1,4 +1,4 @@
-// Line charts as SVG, in light and dark.
+// Line charts: as SVG, in light and dark, and as PNG.
 #ifndef KVEVICT_INTEGRATIONS_LLAMA_CLI_EVAL_CHART_H_
 #define KVEVICT_INTEGRATIONS_LLAMA_CLI_EVAL_CHART_H_
 
@@ -19,6 +19,7 @@ struct Series {
 };
 
 struct Chart {
+  std::string name;  // of files, without an ending
   std::string title, y_title;
   bool log_y = false;
   // A line over the whole width, e.g. of the full cache; with "" none.
@@ -26,6 +27,9 @@ struct Chart {
   double reference_y = 0;
   std::vector<Series> series;
 };
+
+// Writes name.png of every chart that has points to `folder`, drawn by gnuplot.
+void DrawPngs(const std::string& folder, const std::vector<Chart>& charts);
 
 // A picture of its own, or a part of a page, with a legend.
 std::string Svg(const Chart& chart);

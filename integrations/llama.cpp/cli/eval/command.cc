@@ -13,6 +13,7 @@
 
 #include "arguments.h"
 #include "candidates.h"
+#include "ggml_weights.h"
 #include "kvevict/experimental.h"
 #include "llama_prefill.h"
 #include "maps.h"
@@ -29,9 +30,9 @@
 #include "texts.h"
 #include "tools/commands/output.h"
 #include "tools/engine/progress_bar.h"
-#include "tools/llama/gguf.h"
-#include "tools/llama/llama_gguf.h"
+#include "tools/pictures/gnuplot.h"
 #include "windows.h"
+#include "wording.h"
 
 namespace kvevict::llama_cli {
 namespace eval {
@@ -55,6 +56,8 @@ struct Arguments : ModelArguments {
   std::vector<uint32_t> needle_tokens;
   double needle_keep = 25;  // %
   uint64_t seed = 1;
+  std::string wording_file;
+  Wording wording;
   std::string out = "kvevict-eval";
   bool fresh = false, as_json = false;
   bool own_engine = false;
@@ -122,6 +125,10 @@ void AddOptions(CLI::App& app, Arguments& args) {
       ->capture_default_str()
       ->check(CLI::Range(0.01, 100.0));
   app.add_option("--seed", args.seed, "Of the tasks")->capture_default_str();
+  app.add_option("--wording", args.wording_file,
+                 "JSON file with the words of the single facts: system, "
+                 "introduction, fact, question, answer, haystack; "
+                 "docs/evaluation.md has an example");
   app.add_option(
          "-o,--out", args.out,
          "Folder for results.json, table.md, kl.svg, report.html and, where "
@@ -129,10 +136,10 @@ void AddOptions(CLI::App& app, Arguments& args) {
          "that was interrupted goes on with what is there")
       ->capture_default_str();
   app.add_flag("--own-engine", args.own_engine,
-               "Run the model with the engine of `kvevict demo --model`, in "
-               "f32 on the CPU: LLaMA's architecture alone, but also policies "
-               "whose heads or layers keep different numbers of tokens. "
-               "llama.cpp only makes tokens of texts");
+               "Run the model with kvevict's own engine, in f32 on the CPU: "
+               "LLaMA's architecture alone, but also policies whose heads or "
+               "layers keep different numbers of tokens. llama.cpp reads the "
+               "file and makes tokens of texts");
   app.add_flag("--fresh", args.fresh, "Begin anew, whatever the folder has");
   app.add_flag("--json", args.as_json, "Print results.json, not the tables");
 }
@@ -170,8 +177,7 @@ class Runner {
       : args_(args), model_(model) {
     if (!args.own_engine) return;
     pool_.emplace(args.context.n_threads);
-    own_model_.emplace(tools::ReadGgufModel(tools::GgufFile(args.model)),
-                       *pool_);
+    own_model_.emplace(ReadWeights(model, args.model), *pool_);
   }
 
   std::unique_ptr<SharedPrefill> Prefill(std::span<const Candidate> candidates,
@@ -225,6 +231,7 @@ json Setup(const Arguments& args, const llama_model* model,
           {"needle_tokens", args.needle_tokens},
           {"needle_keep", args.needle_keep},
           {"seed", args.seed},
+          {"wording", Describe(args.wording)},
           {"own_engine", args.own_engine},
           {"cache_type", args.own_engine ? "f32" : args.cache_type},
           {"flash", !args.no_flash},
@@ -300,11 +307,11 @@ void MeasureTasks(const Arguments& args, llama_model* model, Runner& runner,
   tools::ProgressBar bar("tasks", n - n_done);
   for (size_t i = n_done; i < n; ++i) {
     const std::string& kind = kinds[i % kinds.size()];
-    Measured measured =
-        MeasureTaskOf(args, model, runner,
-                      MakeTask(kind, args.seed + i / kinds.size(),
-                               args.n_task_tokens, sentences, count),
-                      Shares(args.task_keep));
+    Measured measured = MeasureTaskOf(
+        args, model, runner,
+        MakeTask(kind, args.seed + i / kinds.size(), args.n_task_tokens,
+                 sentences, args.wording, count),
+        Shares(args.task_keep));
     measured.results["kind"] = kind;
     results.Add("tasks", std::move(measured));
     results.SetPeakBytes(PeakBytes());
@@ -324,10 +331,11 @@ void MeasureNeedles(const Arguments& args, llama_model* model, Runner& runner,
     const double depth = kDepths[i % std::size(kDepths)];
     const uint32_t length =
         args.needle_tokens[i % n_cells / std::size(kDepths)];
-    Measured measured = MeasureTaskOf(
-        args, model, runner,
-        MakeNeedle(depth, args.seed + i / n_cells, length, sentences, count),
-        {args.needle_keep / 100});
+    Measured measured =
+        MeasureTaskOf(args, model, runner,
+                      MakeNeedle(depth, args.seed + i / n_cells, length,
+                                 sentences, args.wording, count),
+                      {args.needle_keep / 100});
     measured.results["depth"] = depth;
     measured.results["length"] = length;
     results.Add("needles", std::move(measured));
@@ -336,8 +344,10 @@ void MeasureNeedles(const Arguments& args, llama_model* model, Runner& runner,
   }
 }
 
-// Draws the heat maps to `folder`. Returns the reason why not.
-std::string DrawMaps(const json& document, const std::string& folder) {
+// Draws the heat maps, and the charts as PNG, to `folder`. Returns the reason why
+// not.
+std::string DrawPictures(const json& document, const std::vector<Chart>& charts,
+                         const std::string& folder) {
   if (tools::GnuplotVersion().empty()) {
     return "gnuplot is not here (Debian's package is gnuplot-nox).";
   }
@@ -348,6 +358,7 @@ std::string DrawMaps(const json& document, const std::string& folder) {
     maps.insert(maps.end(), more.begin(), more.end());
   }
   tools::DrawHeatMaps(folder, maps);
+  DrawPngs(folder, charts);
   return "";
 }
 
@@ -369,6 +380,7 @@ int Evaluate(int argc, char** argv) {
   AddOptions(app, args);
   app.footer(&PoliciesThatCannotWork);
   if (const auto status = Parse(app, argc, argv, args)) return *status;
+  if (!args.wording_file.empty()) args.wording = ReadWording(args.wording_file);
   const Model model = Load(args, ReadsWeightsOfModel(args));
   FitToModel(model.get(), args);
   const std::vector<Text> texts =
@@ -414,8 +426,10 @@ int Evaluate(int argc, char** argv) {
     WriteFile(args.out + "/kl.svg", Svg(KlChart(document, summary)));
   }
   const std::string pictures = args.out + "/pictures";
-  const std::string no_maps = DrawMaps(document, pictures);
-  if (!no_maps.empty()) fmt::print(stderr, "no heat maps: {}\n", no_maps);
+  const std::string no_maps =
+      DrawPictures(document, Charts(document, summary, tasks), pictures);
+  if (!no_maps.empty())
+    fmt::print(stderr, "no heat maps and no PNG: {}\n", no_maps);
   WriteFile(args.out + "/report.html",
             Report(document, summary, tasks, pictures, no_maps));
   tools::WriteOutput(text);

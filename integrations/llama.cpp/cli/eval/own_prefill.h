@@ -1,5 +1,5 @@
-// The prefill by the engine of `kvevict demo --model`, in f32, whose heads and
-// layers may hold different numbers of tokens.
+// The prefill by the engine of tools/llama, in f32, whose heads and layers may
+// hold different numbers of tokens.
 #ifndef KVEVICT_INTEGRATIONS_LLAMA_CLI_EVAL_OWN_PREFILL_H_
 #define KVEVICT_INTEGRATIONS_LLAMA_CLI_EVAL_OWN_PREFILL_H_
 

@@ -17,15 +17,20 @@ using Tokens = std::vector<llama_token>;
 // Stands where the context ends and the question begins.
 const char kMark = '\x01';
 
-// A user's message as the model's template has it; "" without a template.
-std::string Chat(const llama_model* model, const std::string& message) {
+// A user's message as the model's template has it, after a system message
+// unless that is empty; "" without a template.
+std::string Chat(const llama_model* model, const std::string& system,
+                 const std::string& message) {
   const char* chat_template = llama_model_chat_template(model, nullptr);
   if (chat_template == nullptr) return "";
-  const llama_chat_message user{"user", message.c_str()};
-  std::string text(message.size() * 2 + 1024, '\0');
-  const int32_t n =
-      llama_chat_apply_template(chat_template, &user, 1, true, text.data(),
-                                static_cast<int32_t>(text.size()));
+  std::vector<llama_chat_message> messages = {{"user", message.c_str()}};
+  if (!system.empty()) {
+    messages.insert(messages.begin(), {"system", system.c_str()});
+  }
+  std::string text((system.size() + message.size()) * 2 + 1024, '\0');
+  const int32_t n = llama_chat_apply_template(
+      chat_template, messages.data(), messages.size(), true, text.data(),
+      static_cast<int32_t>(text.size()));
   if (n < 0 || static_cast<size_t>(n) > text.size()) return "";
   text.resize(static_cast<size_t>(n));
   return text;
@@ -99,7 +104,7 @@ TokenizedTask TokenizeTask(const llama_model* model, const Task& task) {
   const llama_vocab* vocab = llama_model_get_vocab(model);
   TokenizedTask tokenized;
   for (const Question& q : task.questions) {
-    std::string text = Chat(model, task.context + kMark + q.ask);
+    std::string text = Chat(model, task.system, task.context + kMark + q.ask);
     if (text.empty()) text = task.context + kMark + q.ask + "\n";
     const size_t mark = text.find(kMark);
     if (mark == std::string::npos) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <utility>
 
 #include "maps.h"
 #include "tables.h"
@@ -66,9 +67,10 @@ Mean Percent(Mean mean) {
 }
 
 Chart WindowsChart(const json& document, const Summary& summary,
-                   const char* title, const char* y_title,
+                   const char* name, const char* title, const char* y_title,
                    const std::function<Mean(const Row&)>& value) {
-  return {.title = title,
+  return {.name = name,
+          .title = title,
           .y_title = y_title,
           .series = SeriesOf<Row>(document, summary.rows, value)};
 }
@@ -76,18 +78,18 @@ Chart WindowsChart(const json& document, const Summary& summary,
 std::vector<Chart> WindowsCharts(const json& document, const Summary& s) {
   std::vector<Chart> charts = {KlChart(document, s)};
   charts.push_back(WindowsChart(
-      document, s, "Predictions with the same most likely token",
+      document, s, "agreement", "Predictions with the same most likely token",
       "agreement, %", [](const Row& row) { return Percent(row.agree); }));
   charts.back().reference = "full cache";
   charts.back().reference_y = 100;
-  charts.push_back(WindowsChart(document, s,
+  charts.push_back(WindowsChart(document, s, "perplexity",
                                 "Perplexity (it can fall when quality does)",
                                 "perplexity", [](const Row& row) {
                                   return Mean{row.perplexity, {}};
                                 }));
   charts.back().reference = "full cache";
   charts.back().reference_y = s.full_perplexity;
-  charts.push_back(WindowsChart(document, s, "Time of an eviction",
+  charts.push_back(WindowsChart(document, s, "evict-ms", "Time of an eviction",
                                 "milliseconds", [](const Row& row) {
                                   return Mean{row.evict_ms, {}};
                                 }));
@@ -102,7 +104,8 @@ std::vector<Chart> TaskCharts(const json& document, const TaskSummary& tasks) {
       return seen ? row.seen : row.unseen;
     };
     const std::string when = seen ? "question seen" : "question unseen";
-    charts.push_back({.title = "Right answers, " + when,
+    charts.push_back({.name = seen ? "right-seen" : "right-unseen",
+                      .title = "Right answers, " + when,
                       .y_title = "% of those that the full cache gets right",
                       .reference = "full cache",
                       .reference_y = 100,
@@ -110,7 +113,8 @@ std::vector<Chart> TaskCharts(const json& document, const TaskSummary& tasks) {
                           document, tasks.rows, [&](const TaskRow& row) {
                             return Percent(recall(row).right);
                           })});
-    charts.push_back({.title = "Log probability of the answer, " + when,
+    charts.push_back({.name = seen ? "answer-seen" : "answer-unseen",
+                      .title = "Log probability of the answer, " + when,
                       .y_title = "nats per token, less the full cache's",
                       .reference = "full cache",
                       .reference_y = 0,
@@ -165,11 +169,23 @@ std::string Table(const Grid& grid) {
 }  // namespace
 
 Chart KlChart(const json& document, const Summary& summary) {
-  Chart chart = WindowsChart(document, summary, "KL to the full cache",
+  Chart chart = WindowsChart(document, summary, "kl", "KL to the full cache",
                              "KL, nats (logarithmic)",
                              [](const Row& row) { return row.kl; });
   chart.log_y = true;
   return chart;
+}
+
+std::vector<Chart> Charts(const json& document, const Summary& summary,
+                          const TaskSummary& tasks) {
+  std::vector<Chart> charts;
+  if (summary.n_windows > 0) charts = WindowsCharts(document, summary);
+  if (tasks.n_contexts > 0) {
+    for (Chart& chart : TaskCharts(document, tasks)) {
+      charts.push_back(std::move(chart));
+    }
+  }
+  return charts;
 }
 
 std::string Report(const json& document, const Summary& summary,

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "chart.h"
 #include "summary.h"
@@ -12,6 +13,10 @@ namespace kvevict::llama_cli::eval {
 
 // KL to the full cache against bytes, by policy.
 Chart KlChart(const nlohmann::json& document, const Summary& summary);
+
+// All of the page.
+std::vector<Chart> Charts(const nlohmann::json& document,
+                          const Summary& summary, const TaskSummary& tasks);
 
 // `pictures` has the heat maps that gnuplot drew. Without any, `no_maps` is the
 // reason.

@@ -59,10 +59,6 @@ const std::vector<std::string> kThings = {
 const std::vector<std::string> kColours = {"red",    "blue",  "green", "yellow",
                                            "orange", "white", "black", "brown"};
 
-const char kIntro[] =
-    "Some facts are hidden in the following text. Remember them: you will be "
-    "asked about them afterwards.";
-
 std::vector<std::string> Keys(Random& random, size_t n) {
   std::vector<std::string> keys = random.Pick(kAnimals, n);
   const std::vector<std::string> qualities = random.Pick(kQualities, n);
@@ -75,13 +71,15 @@ struct Room {
   Random& random;
   uint32_t n_tokens;
   std::span<const std::string> sentences;
+  const Wording& wording;
   const CountTokens& count;
   double depth = -1;  // of the facts in the text; below 0: random ones
 };
 
 // The facts at their places among as many sentences as there is room for, in
 // the order that they have.
-std::string Hide(Room& room, const std::vector<std::string>& facts) {
+std::string Hide(Room& room, const std::vector<std::string>& facts,
+                 const std::string& introduction = Wording().introduction) {
   uint32_t n_left = room.n_tokens;
   const auto take = [&](const std::string& sentence) {
     const uint32_t n = room.count(" " + sentence);
@@ -89,7 +87,7 @@ std::string Hide(Room& room, const std::vector<std::string>& facts) {
     n_left -= n;
     return true;
   };
-  take(kIntro);
+  take(introduction);
   for (const std::string& fact : facts) {
     if (!take(fact)) {
       throw std::runtime_error(fmt::format(
@@ -97,8 +95,10 @@ std::string Hide(Room& room, const std::vector<std::string>& facts) {
     }
   }
   std::vector<std::string> text;
-  for (size_t at = room.random.Below(room.sentences.size());; ++at) {
-    const std::string& next = room.sentences[at % room.sentences.size()];
+  const std::span<const std::string> hay =
+      room.wording.haystack.empty() ? room.sentences : room.wording.haystack;
+  for (size_t at = room.random.Below(hay.size());; ++at) {
+    const std::string& next = hay[at % hay.size()];
     if (!take(next)) break;
     text.push_back(next);
   }
@@ -114,16 +114,10 @@ std::string Hide(Room& room, const std::vector<std::string>& facts) {
     text.insert(text.begin() + static_cast<ptrdiff_t>(places[i - 1]),
                 facts[i - 1]);
   }
-  std::string out = std::string(kIntro) + "\n";
+  std::string out = introduction + "\n";
   for (const std::string& sentence : text) out += sentence + " ";
   out.back() = '\n';
   return out;
-}
-
-Question AboutNumber(const std::string& key, const std::string& number) {
-  return {fmt::format("What is the secret number of the {}?", key),
-          // Its first token would be a bare space.
-          fmt::format("The secret number of the {} is ", key), number};
 }
 
 std::string NumberFact(const std::string& key, const std::string& number) {
@@ -131,9 +125,14 @@ std::string NumberFact(const std::string& key, const std::string& number) {
 }
 
 Task Single(Room& room) {
-  const std::string key = Keys(room.random, 1)[0];
+  const Wording& w = room.wording;
+  const std::string noun = room.random.Pick(kAnimals, 1)[0];
+  const std::string adjective = room.random.Pick(kQualities, 1)[0];
   const std::string number = room.random.Number(7);
-  return {Hide(room, {NumberFact(key, number)}), {AboutNumber(key, number)}};
+  return {w.system,
+          Hide(room, {Fill(w.fact, adjective, noun, number)}, w.introduction),
+          {{Fill(w.question, adjective, noun, ""),
+            Fill(w.answer, adjective, noun, ""), number}}};
 }
 
 Task MultiKey(Room& room) {
@@ -161,7 +160,8 @@ Task MultiValue(Room& room) {
   for (const std::string& thing : things) {
     facts.push_back(fmt::format("The {} owns a {}.", key, thing));
   }
-  return {Hide(room, facts),
+  return {"",
+          Hide(room, facts),
           {{fmt::format("What two things does the {} own?", key),
             fmt::format("The {} owns a", key),
             fmt::format(" {} and a {}", things[0], things[1])}}};
@@ -175,7 +175,8 @@ Task MultiQuery(Room& room) {
     facts.push_back(NumberFact(key, numbers.back()));
   }
   room.random.Shuffle(facts);
-  return {Hide(room, facts),
+  return {"",
+          Hide(room, facts),
           {{fmt::format("What are the secret numbers of the {} and of the {}?",
                         keys[0], keys[1]),
             fmt::format("The secret numbers of the {} and of the {} are ",
@@ -192,7 +193,8 @@ Task Tracking(Room& room) {
     names.push_back(pick[0] + pick[1] + pick[2]);
   }
   const std::string value = room.random.Number(5);
-  return {Hide(room, {fmt::format("VAR {} = {}.", names[0], value),
+  return {"",
+          Hide(room, {fmt::format("VAR {} = {}.", names[0], value),
                       fmt::format("VAR {} = VAR {}.", names[1], names[0]),
                       fmt::format("VAR {} = VAR {}.", names[2], names[1])}),
           {{fmt::format("Which variables have the value {}?", value),
@@ -282,22 +284,22 @@ std::vector<std::string> TaskKinds() {
 }
 
 Task MakeTask(const std::string& kind, uint64_t seed, uint32_t n_tokens,
-              std::span<const std::string> sentences,
+              std::span<const std::string> sentences, const Wording& wording,
               const CountTokens& count) {
   for (size_t i = 0; i < kKinds.size(); ++i) {
     if (kind != kKinds[i].first) continue;
     Random random(seed * kKinds.size() + i);
-    Room room{random, n_tokens, sentences, count};
+    Room room{random, n_tokens, sentences, wording, count};
     return kKinds[i].second(room);
   }
   throw std::runtime_error("no kind of task is called " + kind);
 }
 
 Task MakeNeedle(double depth, uint64_t seed, uint32_t n_tokens,
-                std::span<const std::string> sentences,
+                std::span<const std::string> sentences, const Wording& wording,
                 const CountTokens& count) {
   Random random(seed);
-  Room room{random, n_tokens, sentences, count, depth};
+  Room room{random, n_tokens, sentences, wording, count, depth};
   return Single(room);
 }
 

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "wording.h"
+
 namespace kvevict::llama_cli::eval {
 
 struct Question {
@@ -20,6 +22,7 @@ struct Question {
 };
 
 struct Task {
+  std::string system;   // a message before it; "": none
   std::string context;  // an instruction, and the text with the facts
   std::vector<Question> questions;
 };
@@ -28,13 +31,15 @@ std::vector<std::string> TaskKinds();
 
 using CountTokens = std::function<uint32_t(const std::string&)>;
 
-// A task of about n_tokens. `sentences` hide the facts.
+// A task of about n_tokens. `sentences` hide the facts, unless the wording has
+// some. The kind `single` takes all its words from it.
 Task MakeTask(const std::string& kind, uint64_t seed, uint32_t n_tokens,
-              std::span<const std::string> sentences, const CountTokens& count);
+              std::span<const std::string> sentences, const Wording& wording,
+              const CountTokens& count);
 
 // A single fact at a depth in the text, from 0 to 1.
 Task MakeNeedle(double depth, uint64_t seed, uint32_t n_tokens,
-                std::span<const std::string> sentences,
+                std::span<const std::string> sentences, const Wording& wording,
                 const CountTokens& count);
 
 // The sentences of a text, without those that are very short or long.

@@ -1,4 +1,4 @@
-#include "tests/tools/llama_allocation_limit.h"
+#include "tests/tools/allocation_limit.h"
 
 #include <atomic>
 #include <cstdint>

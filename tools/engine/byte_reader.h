@@ -1,6 +1,6 @@
 // Bounds-checked reading of a file's bytes.
-#ifndef KVEVICT_TOOLS_LLAMA_BYTE_READER_H_
-#define KVEVICT_TOOLS_LLAMA_BYTE_READER_H_
+#ifndef KVEVICT_TOOLS_ENGINE_BYTE_READER_H_
+#define KVEVICT_TOOLS_ENGINE_BYTE_READER_H_
 
 #include <bit>
 #include <cstdint>
@@ -60,4 +60,4 @@ class ByteReader {
 
 }  // namespace kvevict::tools
 
-#endif  // KVEVICT_TOOLS_LLAMA_BYTE_READER_H_
+#endif  // KVEVICT_TOOLS_ENGINE_BYTE_READER_H_

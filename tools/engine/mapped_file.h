@@ -1,6 +1,6 @@
 // A file in memory.
-#ifndef KVEVICT_TOOLS_LLAMA_MAPPED_FILE_H_
-#define KVEVICT_TOOLS_LLAMA_MAPPED_FILE_H_
+#ifndef KVEVICT_TOOLS_ENGINE_MAPPED_FILE_H_
+#define KVEVICT_TOOLS_ENGINE_MAPPED_FILE_H_
 
 #include <cstdint>
 #include <span>
@@ -33,4 +33,4 @@ class MappedFile {
 
 }  // namespace kvevict::tools
 
-#endif  // KVEVICT_TOOLS_LLAMA_MAPPED_FILE_H_
+#endif  // KVEVICT_TOOLS_ENGINE_MAPPED_FILE_H_

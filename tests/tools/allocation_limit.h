@@ -1,6 +1,6 @@
 // Catches allocations that a test does not expect.
-#ifndef KVEVICT_TESTS_TOOLS_LLAMA_ALLOCATION_LIMIT_H_
-#define KVEVICT_TESTS_TOOLS_LLAMA_ALLOCATION_LIMIT_H_
+#ifndef KVEVICT_TESTS_TOOLS_ALLOCATION_LIMIT_H_
+#define KVEVICT_TESTS_TOOLS_ALLOCATION_LIMIT_H_
 
 #include <cstddef>
 
@@ -15,4 +15,4 @@ size_t AllocatedBytes();
 
 }  // namespace kvevict::tools
 
-#endif  // KVEVICT_TESTS_TOOLS_LLAMA_ALLOCATION_LIMIT_H_
+#endif  // KVEVICT_TESTS_TOOLS_ALLOCATION_LIMIT_H_
