@@ -12,6 +12,9 @@ add_library(kvevict_static ALIAS kvevict)
 file(STRINGS pkg/abi/kvevict.symbols exported)
 list(TRANSFORM exported REPLACE "@@.*" "")
 list(APPEND exported aligned_alloc free)
+if(NOT KVEVICT_BUILD_TESTS) # the sources of these are left out
+  list(FILTER exported EXCLUDE REGEX "kvevict_calibration_")
+endif()
 list(TRANSFORM exported PREPEND -Wl,--export=)
 add_executable(kvevict_wasm $<TARGET_OBJECTS:kvevict_capi_static>
                             $<TARGET_OBJECTS:kvevict_core>)

@@ -192,7 +192,7 @@ void ExpectNoCrash(const std::string& file,
                    const std::function<void(const std::string&)>& read) {
   LimitAllocations(kMostBytes);
   for (size_t n = 0; n < file.size(); ++n) {
-    // Of its own size, so that a sanitizer sees reads beyond it.
+    // The copy has its own size, so that a sanitizer sees reads beyond it.
     cr_expect(!Refusal([&] { read(std::string(file, 0, n)); }).empty(),
               "%zu bytes are enough", n);
   }

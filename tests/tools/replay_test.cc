@@ -414,7 +414,7 @@ Test(replay, scores_and_sums_of_the_caller_choose) {
   }
 }
 
-// Of a published implementation.
+// The expected numbers come from a published implementation.
 std::vector<int32_t> KeptOf(const std::string& folder) {
   const MappedFile file(folder + "/keep.npy");
   const Tensor tensor = ReadNpy(file.path(), file.bytes());
