@@ -70,7 +70,7 @@ final class LayoutTest {
     job.putLong(Abi.ScoreJob.INPUTS, 0); // NONE, instead of nothing
     same(job, Abi.ScoreJob.INIT);
     Struct inputs = new Struct(Abi.SignalInputs.SIZEOF);
-    SignalInputs.NONE.write(inputs, 0, 0);
+    SignalInputs.NONE.write(inputs, 0, 0, Device.CPU);
     same(inputs, Abi.SignalInputs.INIT);
     same(View.of(0, null, null).content(Device.CPU).struct, Abi.View.INIT);
     same(Context.builder().write(new Hooks(Device.CPU, null, null, 0), null, null, null,
