@@ -209,6 +209,8 @@ static const run kRuns[] = {
     {"keydiff-chunk-kvpress", "", {0.5, 0, 1024}, {300, 1031}, false},
     {"non-causal-kvpress", "budget=0.1", {0.1, 0, 0}, {60, 256, 300}, false},
     {"non-causal-kvpress", "", {0.5, 0, 0}, {60, 255, 257, 300}, false},
+    {"leverage-kvpress", "", {0.5, 0, 0}, {60, 300}, false},
+    {"compactor-kvpress", "budget=0.3", {0.3, 0, 0}, {60, 267, 300}, false},
     {"cake-original",
      "budget=60,window=16",
      {60, 16, 0},

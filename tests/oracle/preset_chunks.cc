@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "tests/oracle/key_scores.h"
+#include "tests/oracle/leverage.h"
+#include "tests/oracle/non_causal.h"
 #include "tests/oracle/preset_rules.h"
 
 namespace kvevict::oracle {
@@ -74,44 +76,113 @@ Heads KeyDiffChunks(const oracle_prompt& p, const oracle_sizes& s,
   });
 }
 
-// Chunks of 256: the softmax of q.k without a scale over all keys of the chunk,
-// summed over its queries, mean of the group, times |v|, avg_pool1d(3).
-Heads NonCausal(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
+namespace {
+
+// Chunks of 256 of the tokens [first, end): the softmax of q.k without a scale over
+// all keys of the chunk, summed over its queries, mean of the group, times |v|,
+// avg_pool1d(3).
+Row NonCausalRow(const oracle_prompt& p, uint32_t layer, uint32_t h,
+                 uint32_t first, uint32_t end) {
   constexpr uint32_t kChunk = 256;
   const uint32_t d = p.head_dim;
+  const uint32_t n = end - first;
+  Row row = MeanOfRows(OfGroup(p, h, [&](uint32_t q) {
+    Row sums(n, 0.0);
+    for (uint32_t i = 0; i < n; ++i) {
+      const float* const query =
+          p.queries +
+          ((size_t{layer} * p.n_q_heads + q) * p.n_tokens + first + i) * d;
+      const uint32_t begin = i / kChunk * kChunk;
+      const uint32_t last = std::min(n, begin + kChunk);
+      Row weights(last - begin);
+      double greatest = -1e300, sum = 0.0;
+      for (uint32_t j = begin; j < last; ++j) {
+        const float* const key = KeyOf(p, layer, h, first + j);
+        double dot = 0.0;
+        for (uint32_t e = 0; e < d; ++e) dot += double{query[e]} * key[e];
+        weights[j - begin] = dot;
+        greatest = std::max(greatest, dot);
+      }
+      for (double& w : weights) sum += w = std::exp(w - greatest);
+      for (uint32_t j = begin; j < last; ++j) {
+        sums[j] += weights[j - begin] / sum;
+      }
+    }
+    return sums;
+  }));
+  for (uint32_t j = 0; j < n; ++j) {
+    row[j] *= NormOf(ValueOf(p, layer, h, first + j), d);
+  }
+  return AveragePool(row, n, 3);
+}
+
+Row LeverageRow(const oracle_prompt& p, uint32_t layer, uint32_t h,
+                uint32_t first, uint32_t end) {
+  std::vector<int32_t> positions;
+  for (uint32_t t = first; t < end; ++t) {
+    positions.push_back(static_cast<int32_t>(t));
+  }
+  const oracle_leverage in = {end - first,
+                              p.head_dim,
+                              KeyOf(p, layer, h, first),
+                              positions.data(),
+                              p.inv_freq,
+                              p.head_dim / 2,
+                              0,
+                              nullptr,
+                              0};
+  Row row(end - first);
+  oracle_leverage_scores(&in, row.data());
+  return row;
+}
+
+}  // namespace
+
+Heads NonCausal(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
   Heads heads;
   for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
-    Row row = MeanOfRows(OfGroup(p, h, [&](uint32_t q) {
-      Row sums(p.n_tokens, 0.0);
-      for (uint32_t i = 0; i < p.n_tokens; ++i) {
-        const float* const query =
-            p.queries +
-            ((size_t{layer} * p.n_q_heads + q) * p.n_tokens + i) * d;
-        const uint32_t begin = i / kChunk * kChunk;
-        const uint32_t end = std::min(p.n_tokens, begin + kChunk);
-        Row weights(end - begin);
-        double greatest = -1e300, sum = 0.0;
-        for (uint32_t j = begin; j < end; ++j) {
-          const float* const key = KeyOf(p, layer, h, j);
-          double dot = 0.0;
-          for (uint32_t e = 0; e < d; ++e) dot += double{query[e]} * key[e];
-          weights[j - begin] = dot;
-          greatest = std::max(greatest, dot);
-        }
-        for (double& w : weights) sum += w = std::exp(w - greatest);
-        for (uint32_t j = begin; j < end; ++j) {
-          sums[j] += weights[j - begin] / sum;
-        }
-      }
-      return sums;
-    }));
-    for (uint32_t j = 0; j < p.n_tokens; ++j) {
-      row[j] *= NormOf(ValueOf(p, layer, h, j), d);
-    }
-    row = AveragePool(row, p.n_tokens, 3);
+    const Row row = NonCausalRow(p, layer, h, 0, p.n_tokens);
     // Logits are some hundreds: their f32 sums are off by 1e-5, and so are the weights.
     const double largest = *std::max_element(row.begin(), row.end());
     heads.push_back(Best(row, Truncated(p.n_tokens, s.budget), 1e-4 * largest));
+  }
+  return heads;
+}
+
+// LeverageScorePress without its sketch.
+Heads LeverageScore(const oracle_prompt& p, const oracle_sizes& s,
+                    uint32_t layer) {
+  Heads heads;
+  for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
+    heads.push_back(Best(LeverageRow(p, layer, h, 0, p.n_tokens),
+                         Truncated(p.n_tokens, s.budget), 1e-5));
+  }
+  return heads;
+}
+
+// CompactorPress without its sketch: 8 and 4 tokens at the ends stay, and both scores
+// of the others are standardised over the layer.
+Heads Compactor(const oracle_prompt& p, const oracle_sizes& s, uint32_t layer) {
+  constexpr uint32_t kFirst = 8;
+  const uint32_t end = p.n_tokens - 4;
+  Row leverage, attention;
+  for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
+    const Row l = LeverageRow(p, layer, h, kFirst, end);
+    const Row a = NonCausalRow(p, layer, h, kFirst, end);
+    leverage.insert(leverage.end(), l.begin(), l.end());
+    attention.insert(attention.end(), a.begin(), a.end());
+  }
+  oracle_normalise(leverage.data(), leverage.size());
+  oracle_normalise(attention.data(), attention.size());
+  Heads heads;
+  for (uint32_t h = 0; h < p.n_kv_heads; ++h) {
+    Row row(p.n_tokens, INFINITY);
+    for (uint32_t t = kFirst; t < end; ++t) {
+      const size_t i = size_t{h} * (end - kFirst) + t - kFirst;
+      row[t] = (1.0 - s.budget) * leverage[i] + attention[i];
+    }
+    // As of the attention: a few deviations are the largest.
+    heads.push_back(Best(row, Truncated(p.n_tokens, s.budget), 1e-3));
   }
   return heads;
 }
