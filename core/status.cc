@@ -20,7 +20,7 @@ namespace {
 #define KV_NO_LATE_ALLOCATION
 #endif
 
-constexpr size_t kMessageBytes = 768;
+constexpr size_t kMessageBytes = 512;
 
 KV_NO_LATE_ALLOCATION thread_local char last_error_message[kMessageBytes] = "";
 

@@ -49,7 +49,7 @@ class KeptErrorMessage {
 
  private:
   bool is_kept_ = true;
-  char message_[768];
+  char message_[512];
 };
 
 }  // namespace kvevict

@@ -33,7 +33,8 @@ Status RequireReader(
   for (const Job& job : jobs) {
     RowKinds kinds;
     for (const auto plane : read) {
-      kinds = kinds | KindsOf(RowsOf(*job.view, job.view->*plane));
+      const kvevict_view& view = *Scored(job).view;
+      kinds = kinds | KindsOf(RowsOf(view, view.*plane));
     }
     if (kinds == last) continue;
     KV_RETURN_IF_ERROR(

@@ -14,17 +14,18 @@ bool ByNorms(const Policy& policy) {
 }
 
 bool WeighTogether(const ShapeJob& a, const ShapeJob& b) {
-  return InOneTable(a.tokens, b.tokens) &&
-         InOneTable(a.slots.n_kept, b.slots.n_kept) &&
-         a.slots.n_lists == b.slots.n_lists &&
-         a.weights.head_stride == b.weights.head_stride;
+  return InOneTable(a.scored->tokens, b.scored->tokens) &&
+         InOneTable(a.scored->slots.n_kept, b.scored->slots.n_kept) &&
+         a.scored->slots.n_lists == b.scored->slots.n_lists &&
+         a.scored->weights.head_stride == b.scored->weights.head_stride;
 }
 
 Status CheckWeights(const Context& context, Stream stream,
                     const ApplyWeightsArgs& args) {
   if (!ByNorms(args.policy)) return Require(context, stream, ModuleId::weigh);
   for (const ShapeJob& job : args.jobs) {
-    KV_RETURN_IF_ERROR(CheckRowsAligned("values", *job.view, job.view->v));
+    KV_RETURN_IF_ERROR(
+        CheckRowsAligned("values", *job.scored->view, job.scored->view->v));
   }
   return RequireReader(context, stream, args.jobs, ModuleId::row_norm,
                        {&kvevict_view::v});
@@ -41,21 +42,22 @@ Status RunApplyWeights(const Context& context, Stream stream,
                           &ShapeJob::scores, p);
   }
   const auto run = [&](Jobs<ShapeJob> batch) {
-    const Counts tokens(batch.front().tokens);
+    const Counts tokens(batch.front().scored->tokens);
     WeighParams p{};
-    p.weight_head_stride = batch.front().weights.head_stride;
+    p.weight_head_stride = batch.front().scored->weights.head_stride;
     p.tokens = tokens.table();
     p.n_kv_heads = args.layer.n_kv_heads;
     p.epsilon = epsilon;
     p.shares = args.policy.share == WeightShare::kHeads;
-    p.slot_lists = batch.front().slots.n_lists;
-    const Counts kept(batch.front().slots.n_kept);
+    p.slot_lists = batch.front().scored->slots.n_lists;
+    const Counts kept(batch.front().scored->slots.n_kept);
     p.kept = kept.table();
     for (size_t i = 0; i < batch.size(); ++i) {
       const ShapeJob& job = batch[i];
-      p.layers[i] = {AddressOf(job.scores), AddressOf(job.weights.data),
-                     job.tokens.most, tokens.FirstOf(job.tokens),
-                     ParamsOf(job.slots, kept)};
+      p.layers[i] = {AddressOf(job.scores), AddressOf(job.scored->weights.data),
+                     job.scored->tokens.most,
+                     tokens.FirstOf(job.scored->tokens),
+                     ParamsOf(job.scored->slots, kept)};
     }
     return Launch(context, stream, KernelId::weigh_scores,
                   {BlocksFor(LongestOf(batch), kWeighThreads), p.n_kv_heads,

@@ -19,7 +19,8 @@ namespace {
 constexpr uint32_t kMostInScratch = 16;
 
 bool AreAlike(const ShapeJob& a, const ShapeJob& b) {
-  return ReadAlike(*a.view, a.view->k, *b.view, b.view->k);
+  return ReadAlike(*a.scored->view, a.scored->view->k, *b.scored->view,
+                   b.scored->view->k);
 }
 
 // The scratch of layers, one part after the other; each is 16-byte aligned.
@@ -67,7 +68,7 @@ Status RunBatch(const Context& context, Stream stream,
                 const DiversifyBlocksArgs& args, Jobs<ShapeJob> batch,
                 Jobs<SelectJob> lists, const Scratch& scratch) {
   const SelectArgs& select = args.select;
-  const kvevict_view& view = *batch.front().view;
+  const kvevict_view& view = *batch.front().scored->view;
   SimilarityParams p{};
   p.keys = RowsOf(view, view.k);
   p.row_sums = scratch.row_sums;
@@ -85,7 +86,7 @@ Status RunBatch(const Context& context, Stream stream,
   p.higher_wins = select.tie == KVEVICT_TIE_HIGHER_POSITION;
   p.mass = args.mass;
   for (size_t i = 0; i < batch.size(); ++i) {
-    const kvevict_view& of_layer = *batch[i].view;
+    const kvevict_view& of_layer = *batch[i].scored->view;
     p.layers[i] = {BaseOf(of_layer.k),         AddressOf(of_layer.block_table),
                    AddressOf(batch[i].scores), AddressOf(lists[i].keys),
                    lists[i].tokens.most,       lists[i].keep.count.most};
@@ -130,7 +131,7 @@ ScratchNeeds DiversityScratch(const Context&, const LayerSize& size) {
 Status CheckDiversity(const Context& context, Stream stream,
                       const DiversifyBlocksArgs& args) {
   for (const ShapeJob& job : args.jobs) {
-    KV_RETURN_IF_ERROR(CheckKeysAligned(*job.view));
+    KV_RETURN_IF_ERROR(CheckKeysAligned(*job.scored->view));
   }
   return RequireReader(context, stream, args.jobs, ModuleId::similarity,
                        {&kvevict_view::k});

@@ -14,27 +14,25 @@ Status CheckDraw(const Context& context, Stream stream, const DrawArgs&) {
 
 Status RunDraw(const Context& context, Stream stream, const DrawArgs& args) {
   const auto together = [](const ShapeJob& a, const ShapeJob& b) {
-    return InOneTable(a.tokens, b.tokens) &&
-           InOneTable(a.slots.n_kept, b.slots.n_kept) &&
-           a.slots.n_lists == b.slots.n_lists;
+    return InOneTable(a.scored->tokens, b.scored->tokens) &&
+           InOneTable(a.scored->slots.n_kept, b.scored->slots.n_kept) &&
+           a.scored->slots.n_lists == b.scored->slots.n_lists;
   };
   return ForEachBatch(
       args.jobs, DrawParams::kMaxLayers, together, [&](Jobs<ShapeJob> batch) {
-        const Counts tokens(batch.front().tokens);
-        const Counts kept(batch.front().slots.n_kept);
+        const Counts tokens(batch.front().scored->tokens);
+        const Counts kept(batch.front().scored->slots.n_kept);
         DrawParams p{};
         p.seed = args.seed;
         p.tokens = tokens.table();
         p.kept = kept.table();
-        p.slot_lists = batch.front().slots.n_lists;
+        p.slot_lists = batch.front().scored->slots.n_lists;
         for (size_t i = 0; i < batch.size(); ++i) {
           const ShapeJob& job = batch[i];
-          p.layers[i] = {AddressOf(job.scores),
-                         ParamsOf(job.slots, kept),
-                         job.tokens.most,
-                         tokens.FirstOf(job.tokens),
-                         job.n_seen,
-                         job.layer};
+          p.layers[i] = {
+              AddressOf(job.scores),   ParamsOf(job.scored->slots, kept),
+              job.scored->tokens.most, tokens.FirstOf(job.scored->tokens),
+              job.scored->n_seen,      job.scored->layer};
         }
         return Launch(context, stream, KernelId::draw,
                       {BlocksFor(LongestOf(batch), kDrawThreads),

@@ -10,7 +10,8 @@ namespace {
 Status CheckMeasureValues(const Context& context, Stream stream,
                           const MeasureValuesArgs& args) {
   for (const ShapeJob& job : args.jobs) {
-    KV_RETURN_IF_ERROR(CheckRowsAligned("values", *job.view, job.view->v));
+    KV_RETURN_IF_ERROR(
+        CheckRowsAligned("values", *job.scored->view, job.scored->view->v));
   }
   return RequireReader(context, stream, args.jobs, ModuleId::row_norm,
                        {&kvevict_view::v});

@@ -16,18 +16,18 @@ Status CheckRaiseToMean(const Context& context, Stream stream,
 Status RunRaiseToMean(const Context& context, Stream stream,
                       const RaiseToMeanArgs& args) {
   const auto together = [](const ShapeJob& a, const ShapeJob& b) {
-    return InOneTable(a.tokens, b.tokens);
+    return InOneTable(a.scored->tokens, b.scored->tokens);
   };
   return ForEachBatch(
       args.jobs, RaiseParams::kMaxLayers, together, [&](Jobs<ShapeJob> batch) {
-        const Counts tokens(batch.front().tokens);
+        const Counts tokens(batch.front().scored->tokens);
         RaiseParams p{};
         p.n_unpooled = args.n_unpooled;
         p.tokens = tokens.table();
         for (size_t i = 0; i < batch.size(); ++i) {
           const ShapeJob& job = batch[i];
-          p.layers[i] = {AddressOf(job.scores), job.tokens.most,
-                         tokens.FirstOf(job.tokens)};
+          p.layers[i] = {AddressOf(job.scores), job.scored->tokens.most,
+                         tokens.FirstOf(job.scored->tokens)};
         }
         return Launch(context, stream, KernelId::raise_to_mean,
                       {args.layer.n_kv_heads, Size(batch), 1, kRaiseThreads},

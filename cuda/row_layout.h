@@ -68,7 +68,7 @@ inline bool ReadAlike(const kvevict_view& a, const kvevict_plane& plane_a,
 inline uint32_t TokensOf(const ReduceJob& job) { return job.n_tokens; }
 template <typename Job>
 uint32_t TokensOf(const Job& job) {
-  return job.tokens.most;
+  return Scored(job).tokens.most;
 }
 
 // The tokens of the longest job, at least 1.

@@ -16,20 +16,22 @@ template <typename Job>
 Status LaunchRowNorms(const Context& context, Stream stream, Jobs<Job> jobs,
                       kvevict_plane kvevict_view::*plane, float* Job::*scores,
                       RowNormParams p, KernelId kernel = KernelId::row_norms) {
-  const auto go_together = [&](const Job& a, const Job& b) {
+  const auto go_together = [&](const Job& one, const Job& other) {
+    const auto &a = Scored(one), &b = Scored(other);
     return ReadAlike(*a.view, a.view->*plane, *b.view, b.view->*plane) &&
            InOneTable(a.tokens, b.tokens);
   };
   const auto run = [&](Jobs<Job> batch) {
-    const kvevict_view& view = *batch.front().view;
-    const Counts tokens(batch.front().tokens);
+    const auto& first = Scored(batch.front());
+    const kvevict_view& view = *first.view;
+    const Counts tokens(first.tokens);
     p.rows = RowsOf(view, view.*plane);
     p.tokens = tokens.table();
     p.n_kv_heads = view.n_kv_heads;
     for (size_t i = 0; i < batch.size(); ++i) {
-      const Job& job = batch[i];
+      const auto& job = Scored(batch[i]);
       p.layers[i] = {BaseOf(job.view->*plane), AddressOf(job.view->block_table),
-                     AddressOf(job.*scores), job.tokens.most,
+                     AddressOf(batch[i].*scores), job.tokens.most,
                      tokens.FirstOf(job.tokens)};
     }
     return Launch(context, stream,

@@ -22,10 +22,10 @@ Status RunSecureMass(const Context& context, Stream stream,
                      const SecureMassArgs& args) {
   KV_RETURN_IF_ERROR(Require(context, stream, ModuleId::secure_mass));
   const auto together = [](const ShapeJob& a, const ShapeJob& b) {
-    return InOneTable(a.tokens, b.tokens);
+    return InOneTable(a.scored->tokens, b.scored->tokens);
   };
   const auto run = [&](Jobs<ShapeJob> batch) {
-    const Counts tokens(batch.front().tokens);
+    const Counts tokens(batch.front().scored->tokens);
     SecureParams p{};
     p.lists.tokens = tokens.table();
     p.lists.n_lists = args.layer.n_kv_heads;
@@ -36,8 +36,8 @@ Status RunSecureMass(const Context& context, Stream stream,
     p.shared = AddressOf(args.scratch.data());
     for (size_t i = 0; i < batch.size(); ++i) {
       const ShapeJob& job = batch[i];
-      p.layers[i] = {{AddressOf(job.masses), 0, job.tokens.most, 0,
-                      tokens.FirstOf(job.tokens), 0},
+      p.layers[i] = {{AddressOf(job.scored->masses), 0, job.scored->tokens.most,
+                      0, tokens.FirstOf(job.scored->tokens), 0},
                      AddressOf(job.scores),
                      job.share};
     }

@@ -13,7 +13,7 @@ namespace {
 static_assert(kMaxPoolWidth <= kMaxPoolKernel);
 
 bool ShapedTogether(const ShapeJob& a, const ShapeJob& b) {
-  return InOneTable(a.tokens, b.tokens);
+  return InOneTable(a.scored->tokens, b.scored->tokens);
 }
 
 // Pools rows of the jobs, n_rows each. If they are not reduced afterwards,
@@ -21,7 +21,7 @@ bool ShapedTogether(const ShapeJob& a, const ShapeJob& b) {
 Status PoolRows(const Context& context, Stream stream, const Shaping& shaping,
                 Jobs<ShapeJob> jobs, uint32_t n_rows) {
   const auto run = [&](Jobs<ShapeJob> batch) {
-    const Counts tokens(batch.front().tokens);
+    const Counts tokens(batch.front().scored->tokens);
     PoolParams p{};
     p.n_rows = n_rows;
     p.n_unpooled = shaping.n_unpooled;
@@ -32,8 +32,8 @@ Status PoolRows(const Context& context, Stream stream, const Shaping& shaping,
     p.edge_shrinks = shaping.edge == PoolEdge::kShrink;
     for (size_t i = 0; i < batch.size(); ++i) {
       const ShapeJob& job = batch[i];
-      p.layers[i] = {AddressOf(job.rows), job.tokens.most,
-                     tokens.FirstOf(job.tokens)};
+      p.layers[i] = {AddressOf(job.rows), job.scored->tokens.most,
+                     tokens.FirstOf(job.scored->tokens)};
     }
     return Launch(context, stream, KernelId::pool_rows,
                   {n_rows, Size(batch), 1, kPoolThreads}, p);
@@ -50,7 +50,7 @@ Status RunShape(const Context& context, Stream stream, const ShapeArgs& args) {
   return ForEachBatch(
       args.jobs, ReduceParams::kMaxLayers, ShapedTogether,
       [&](Jobs<ShapeJob> batch) {
-        const Counts tokens(batch.front().tokens);
+        const Counts tokens(batch.front().scored->tokens);
         ReduceParams p = ReductionOf(shaping.group_reduce, shaping.n_terms);
         p.n_out_rows = args.n_kv_heads;
         p.n_unpooled = shaping.n_unpooled;
@@ -58,7 +58,8 @@ Status RunShape(const Context& context, Stream stream, const ShapeArgs& args) {
         for (size_t i = 0; i < batch.size(); ++i) {
           const ShapeJob& job = batch[i];
           p.layers[i] = {AddressOf(job.rows), AddressOf(job.scores),
-                         job.tokens.most, tokens.FirstOf(job.tokens)};
+                         job.scored->tokens.most,
+                         tokens.FirstOf(job.scored->tokens)};
         }
         return LaunchReduction(context, stream, p, LongestOf(batch),
                                Size(batch));

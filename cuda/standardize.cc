@@ -16,12 +16,12 @@ Status CheckStandardize(const Context& context, Stream stream,
 Status RunStandardize(const Context& context, Stream stream,
                       const StandardizeArgs& args) {
   const auto together = [](const ShapeJob& a, const ShapeJob& b) {
-    return InOneTable(a.tokens, b.tokens);
+    return InOneTable(a.scored->tokens, b.scored->tokens);
   };
   return ForEachBatch(
       args.jobs, StandardizeParams::kMaxLayers, together,
       [&](Jobs<ShapeJob> batch) {
-        const Counts tokens(batch.front().tokens);
+        const Counts tokens(batch.front().scored->tokens);
         StandardizeParams p{};
         p.tokens = tokens.table();
         p.n_kv_heads = args.layer.n_kv_heads;
@@ -29,10 +29,10 @@ Status RunStandardize(const Context& context, Stream stream,
           const ShapeJob& job = batch[i];
           p.layers[i] = {AddressOf(job.scores),
                          args.adds ? AddressOf(job.leverage) : 0,
-                         job.tokens.most,
-                         tokens.FirstOf(job.tokens),
-                         job.n_sink,
-                         job.n_recent,
+                         job.scored->tokens.most,
+                         tokens.FirstOf(job.scored->tokens),
+                         job.scored->n_sink,
+                         job.scored->n_recent,
                          job.blend,
                          0};
         }

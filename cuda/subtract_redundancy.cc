@@ -18,8 +18,9 @@ namespace {
 constexpr uint32_t kMostInScratch = 16;
 
 bool SubtractTogether(const ShapeJob& a, const ShapeJob& b) {
-  return ReadAlike(*a.view, a.view->k, *b.view, b.view->k) &&
-         InOneTable(a.tokens, b.tokens);
+  return ReadAlike(*a.scored->view, a.scored->view->k, *b.scored->view,
+                   b.scored->view->k) &&
+         InOneTable(a.scored->tokens, b.scored->tokens);
 }
 
 // The sums of a layer's chunks, and three numbers for each row.
@@ -43,8 +44,8 @@ CheckedSize NoteBytes(const kvevict_layer_geometry& g, uint32_t n_tokens) {
 Status RunBatch(const Context& context, Stream stream,
                 const SubtractRedundancyArgs& args, Jobs<ShapeJob> batch,
                 size_t n_in_scratch) {
-  const kvevict_view& view = *batch.front().view;
-  const Counts tokens(batch.front().tokens);
+  const kvevict_view& view = *batch.front().scored->view;
+  const Counts tokens(batch.front().scored->tokens);
   const uint32_t n_tokens = LongestOf(batch);
   RedundancyParams p{};
   p.keys = RowsOf(view, view.k);
@@ -59,9 +60,10 @@ Status RunBatch(const Context& context, Stream stream,
   p.weight = static_cast<float>(args.policy.redundancy);
   for (size_t i = 0; i < batch.size(); ++i) {
     const ShapeJob& job = batch[i];
-    p.layers[i] = {BaseOf(job.view->k), AddressOf(job.view->block_table),
-                   AddressOf(job.scores), job.tokens.most,
-                   tokens.FirstOf(job.tokens)};
+    p.layers[i] = {BaseOf(job.scored->view->k),
+                   AddressOf(job.scored->view->block_table),
+                   AddressOf(job.scores), job.scored->tokens.most,
+                   tokens.FirstOf(job.scored->tokens)};
   }
   const ModuleKey reader =
       ReaderOf(context, ModuleId::redundancy, KindsOf(p.keys));
@@ -104,7 +106,7 @@ ScratchNeeds RedundancyScratch(const Context&, const LayerSize& size) {
 Status CheckRedundancy(const Context& context, Stream stream,
                        const SubtractRedundancyArgs& args) {
   for (const ShapeJob& job : args.jobs) {
-    KV_RETURN_IF_ERROR(CheckKeysAligned(*job.view));
+    KV_RETURN_IF_ERROR(CheckKeysAligned(*job.scored->view));
   }
   return RequireReader(context, stream, args.jobs, ModuleId::redundancy,
                        {&kvevict_view::k});

@@ -9,7 +9,7 @@ namespace kvevict::cpu {
 namespace {
 
 float* ScoresOf(const ShapeJob& job, uint32_t head) {
-  return job.scores + uint64_t{head} * job.tokens.most;
+  return job.scores + uint64_t{head} * job.scored->tokens.most;
 }
 
 // Weights by the norms of value rows. A work item is some tokens.
@@ -35,9 +35,10 @@ void WeighByNorms(const Context& context, const ApplyWeightsArgs& args,
 void WeighByGiven(const Context& context, const ApplyWeightsArgs& args,
                   float epsilon) {
   ForEachHead(context, args, [&](const ShapeJob& job, uint32_t head, uint32_t) {
-    WeighScores(context.simd(),
-                job.weights.data + head * job.weights.head_stride,
-                job.tokens.Of(head), epsilon, ScoresOf(job, head));
+    WeighScores(
+        context.simd(),
+        job.scored->weights.data + head * job.scored->weights.head_stride,
+        job.scored->tokens.Of(head), epsilon, ScoresOf(job, head));
   });
 }
 
@@ -45,24 +46,27 @@ void WeighByGiven(const Context& context, const ApplyWeightsArgs& args,
 // token. A head that does not hold it counts with their mean.
 float ShareOfHeads(const ShapeJob& job, uint32_t n_heads, uint32_t head,
                    uint32_t slot) {
-  const SlotPositions& slots = job.slots;
+  const SlotPositions& slots = job.scored->slots;
   const auto list = [&](uint32_t h) { return slots.n_lists == 1 ? 0 : h; };
   const int32_t position = slots.PositionOf(list(head), slot);
   float sum = 0.0f;
   uint32_t n = 0;
   for (uint32_t h = 0; h < n_heads; ++h) {
     const int64_t at =
-        h == head ? slot : slots.SlotOf(list(h), position, job.tokens.Of(h));
+        h == head ? slot
+                  : slots.SlotOf(list(h), position, job.scored->tokens.Of(h));
     if (at < 0) continue;
-    sum += job.weights
-               .data[h * job.weights.head_stride + static_cast<uint64_t>(at)];
+    sum += job.scored->weights.data[h * job.scored->weights.head_stride +
+                                    static_cast<uint64_t>(at)];
     ++n;
   }
   if (sum == 0.0f) return 0.0f;
   if (n < n_heads) {
     sum *= static_cast<float>(n_heads) / static_cast<float>(n);
   }
-  return job.weights.data[head * job.weights.head_stride + slot] / sum;
+  return job.scored->weights
+             .data[head * job.scored->weights.head_stride + slot] /
+         sum;
 }
 
 // Weights by shares of the caller's numbers. A work item is a layer and KV
@@ -71,7 +75,7 @@ void WeighByShares(const Context& context, const ApplyWeightsArgs& args,
                    float epsilon) {
   constexpr uint32_t kRun = 256;
   ForEachHead(context, args, [&](const ShapeJob& job, uint32_t head, uint32_t) {
-    const uint32_t n_tokens = job.tokens.Of(head);
+    const uint32_t n_tokens = job.scored->tokens.Of(head);
     float shares[kRun];
     for (uint32_t first = 0; first < n_tokens; first += kRun) {
       const uint32_t n = std::min(kRun, n_tokens - first);

@@ -176,7 +176,7 @@ Status RunDiversifyBlocks(const Context& context, Stream,
       const Blocks blocks(args.select, select, list);
       SumSimilarity(
           context.simd(),
-          {HeadRows(*job.view, job.view->k, head), blocks.begin,
+          {HeadRows(*job.scored->view, job.scored->view->k, head), blocks.begin,
            blocks.n * args.select.blocks.size, args.layer.k_head_dim,
            args.select.blocks.size, found.others, found.n_others,
            layer[head].similarity, ShareOf(context, shares, worker).data()});

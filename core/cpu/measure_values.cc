@@ -13,8 +13,9 @@ Status RunMeasureValues(const Context& context, Stream,
   ForEachRowRun(
       context, args, &kvevict_view::v,
       [&](const ShapeJob& job, const RowRun& run, uint32_t) {
-        float* const out =
-            job.scores + uint64_t{run.head} * job.tokens.most + run.first;
+        float* const out = job.scores +
+                           uint64_t{run.head} * job.scored->tokens.most +
+                           run.first;
         if (measure == ValueMeasure::kNorm) {
           ComputeRowNorms(context.simd(), {run.rows, run.first, run.n, head_dim,
                                            false, out, run.heads});

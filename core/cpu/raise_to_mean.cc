@@ -11,8 +11,9 @@ namespace {
 Status RunRaiseToMean(const Context& context, Stream,
                       const RaiseToMeanArgs& args) {
   ForEachHead(context, args, [&](const ShapeJob& job, uint32_t head, uint32_t) {
-    RaiseToMean(context.simd(), job.scores + uint64_t{head} * job.tokens.most,
-                job.tokens.Of(head) - args.n_unpooled);
+    RaiseToMean(context.simd(),
+                job.scores + uint64_t{head} * job.scored->tokens.most,
+                job.scored->tokens.Of(head) - args.n_unpooled);
   });
   return Status();
 }

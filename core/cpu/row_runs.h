@@ -47,30 +47,32 @@ template <typename Job, typename Body>
 void ForEachRowRun(const Context& context, Jobs<Job> jobs, uint32_t n_heads,
                    kvevict_plane kvevict_view::*plane, const Body& body) {
   uint32_t most = 0;
-  for (const Job& job : jobs) most = std::max(most, job.tokens.most);
+  for (const Job& job : jobs) most = std::max(most, Scored(job).tokens.most);
   const uint32_t n_runs = (most + kRowRun - 1) / kRowRun;
   context.ParallelFor(
       static_cast<uint32_t>(jobs.size() * n_runs * n_heads),
       [&](uint32_t item, uint32_t worker) {
         const Job& job = jobs[item / (n_runs * n_heads)];
-        const kvevict_plane& rows = (*job.view).*plane;
+        const ListCounts& tokens = Scored(job).tokens;
+        const kvevict_view& view = *Scored(job).view;
+        const kvevict_plane& rows = view.*plane;
         RowRun run;
         const uint32_t part = item % n_heads;
         run.first = item / n_heads % n_runs * kRowRun;
-        uint32_t end = std::min(run.first + kRowRun, job.tokens.most);
-        if (LieSideBySide(*job.view, rows, job.tokens)) {
+        uint32_t end = std::min(run.first + kRowRun, tokens.most);
+        if (LieSideBySide(view, rows, tokens)) {
           // A part of the tokens of every head.
           const uint32_t step = n_heads * kRowsInStep;
           const uint32_t n = (kRowRun + step - 1) / step * kRowsInStep;
-          run.heads = {n_heads, rows.head_stride_bytes, job.tokens.most};
+          run.heads = {n_heads, rows.head_stride_bytes, tokens.most};
           run.first += part * n;
           end = std::min(end, run.first + n);
         } else {
           run.head = part;
-          end = std::min(end, job.tokens.Of(part));
+          end = std::min(end, tokens.Of(part));
         }
         if (run.first >= end) return;
-        run.rows = HeadRows(*job.view, rows, run.head);
+        run.rows = HeadRows(view, rows, run.head);
         run.n = end - run.first;
         body(job, run, worker);
       });

@@ -36,13 +36,13 @@ Shared FindShared(const SecureMassArgs& args, const ShapeJob& job) {
                    static_cast<float>(policy.first_stage_mass)};
   float bias = 0.0f;
   for (uint32_t head = 0; head < args.layer.n_kv_heads; ++head) {
-    const uint64_t row = uint64_t{head} * job.tokens.most;
-    const uint32_t n = PastOf(policy, job.tokens.Of(head));
+    const uint64_t row = uint64_t{head} * job.scored->tokens.most;
+    const uint32_t n = PastOf(policy, job.scored->tokens.Of(head));
     for (uint32_t i = 0; i < n; ++i) {
       shared.highest = std::max(shared.highest, job.scores[row + i]);
     }
     for (uint32_t i = n - std::min(n, policy.window.count); i < n; ++i) {
-      bias += job.masses[row + i];
+      bias += job.scored->masses[row + i];
     }
   }
   if (policy.first_stage_bias == FirstStageBias::kPast) {
@@ -92,9 +92,9 @@ void Secure(const Context& context, const SecureMassArgs& args,
             const ShapeJob& job, uint32_t head, const Shared& shared,
             uint8_t* scratch) {
   const SimdTarget simd = context.simd();
-  const uint64_t row = uint64_t{head} * job.tokens.most;
-  const uint32_t n = PastOf(args.policy, job.tokens.Of(head));
-  const float* const masses = job.masses + row;
+  const uint64_t row = uint64_t{head} * job.scored->tokens.most;
+  const uint32_t n = PastOf(args.policy, job.scored->tokens.Of(head));
+  const float* const masses = job.scored->masses + row;
   const auto even = static_cast<uint32_t>(n * job.share);
   const float total = SumScores(simd, masses, n);
   const uint32_t window = args.policy.window.count;

@@ -27,9 +27,10 @@ Status RunShape(const Context& context, Stream, const ShapeArgs& args) {
   context.ParallelFor(n_items, [&](uint32_t item, uint32_t worker) {
     const ShapeJob& job = args.jobs[item / args.n_kv_heads];
     const uint64_t head = item % args.n_kv_heads;
-    const uint32_t n_tokens = job.tokens.Of(static_cast<uint32_t>(head));
+    const uint32_t n_tokens =
+        job.scored->tokens.Of(static_cast<uint32_t>(head));
     const uint32_t n = n_tokens - shaping.n_unpooled;
-    const uint64_t stride = job.tokens.most;
+    const uint64_t stride = job.scored->tokens.most;
     float* rows = job.rows + head * shaping.n_terms * stride;
     float* out = job.scores + head * stride;
     if (shaping.Pools()) {

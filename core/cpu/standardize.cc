@@ -18,10 +18,10 @@ struct Row {
 };
 
 Row RowOf(const ShapeJob& job, uint32_t head, const float* scores) {
-  const uint32_t n_tokens = job.tokens.Of(head);
-  const uint32_t first = std::min(job.n_sink, n_tokens);
-  return {scores + uint64_t{head} * job.tokens.most + first,
-          n_tokens - first - std::min(job.n_recent, n_tokens - first)};
+  const uint32_t n_tokens = job.scored->tokens.Of(head);
+  const uint32_t first = std::min(job.scored->n_sink, n_tokens);
+  return {scores + uint64_t{head} * job.scored->tokens.most + first,
+          n_tokens - first - std::min(job.scored->n_recent, n_tokens - first)};
 }
 
 // Sums f(score) over the scores that are finite.
@@ -63,7 +63,7 @@ void StandardizeLayer(const StandardizeArgs& args, const ShapeJob& job) {
   const auto scale =
       static_cast<float>(1.0 / std::max(std::sqrt(variance), 1e-6));
   for (uint32_t head = 0; head < n_heads; ++head) {
-    const uint64_t row = uint64_t{head} * job.tokens.most;
+    const uint64_t row = uint64_t{head} * job.scored->tokens.most;
     if (args.adds) {
       const Row added = RowOf(job, head, from);
       float* const to = job.scores + (added.scores - from);
@@ -73,7 +73,7 @@ void StandardizeLayer(const StandardizeArgs& args, const ShapeJob& job) {
       }
       continue;
     }
-    for (uint32_t i = 0; i < job.tokens.Of(head); ++i) {
+    for (uint32_t i = 0; i < job.scored->tokens.Of(head); ++i) {
       float& score = job.scores[row + i];
       if (std::isfinite(score)) score = (score - near - more) * scale;
     }

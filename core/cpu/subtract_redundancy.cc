@@ -16,17 +16,18 @@ ScratchNeeds RedundancyScratch(const Context& context, const LayerSize& size) {
 Status RunSubtractRedundancy(const Context& context, Stream,
                              const SubtractRedundancyArgs& args) {
   const Policy& policy = args.policy;
-  ForEachHead(
-      context, args, [&](const ShapeJob& job, uint32_t head, uint32_t worker) {
-        SubtractRedundancy(
-            context.simd(),
-            {HeadRows(*job.view, job.view->k, head), job.tokens.Of(head),
-             args.layer.k_head_dim, static_cast<float>(policy.similarity),
-             static_cast<float>(1.0 - policy.redundancy),
-             static_cast<float>(policy.redundancy),
-             job.scores + uint64_t{head} * job.tokens.most,
-             ShareOf(context, args.scratch, worker).data()});
-      });
+  ForEachHead(context, args,
+              [&](const ShapeJob& job, uint32_t head, uint32_t worker) {
+                SubtractRedundancy(
+                    context.simd(),
+                    {HeadRows(*job.scored->view, job.scored->view->k, head),
+                     job.scored->tokens.Of(head), args.layer.k_head_dim,
+                     static_cast<float>(policy.similarity),
+                     static_cast<float>(1.0 - policy.redundancy),
+                     static_cast<float>(policy.redundancy),
+                     job.scores + uint64_t{head} * job.scored->tokens.most,
+                     ShareOf(context, args.scratch, worker).data()});
+              });
   return Status();
 }
 

@@ -137,7 +137,7 @@ Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
         !status.ok()) {
       return all.size() == 1 ? status : Prefixed(status, "jobs[%zu]: ", i);
     }
-    all[i].shape.view = all[i].score.view;
+    all[i].shape.scored = &all[i].score;
     n_tokens = std::max(n_tokens, requests[i].n_tokens);
   }
   KV_RETURN_IF_ERROR(
@@ -170,12 +170,7 @@ Status Score(const Plan& plan, std::span<const ScoreRequest> requests,
       ScoreJob& job = now[j].score;
       float* const scores = requests[i + j].scores.data();
       job.rows = apart.Next(plan.layer(now[j].layer), job.tokens.most, scores);
-      now[j].shape = {job.tokens, job.rows,    scores,
-                      job.view,   job.weights, job.slots};
-      now[j].shape.n_seen = job.n_seen;
-      now[j].shape.layer = job.layer;
-      now[j].shape.n_sink = job.n_sink;
-      now[j].shape.n_recent = job.n_recent;
+      now[j].shape = {&job, job.rows, scores};
       now[j].shape.blend = BlendOf(
           plan.policy(), ShareOfBudget(plan, now[j].layer, requests[i + j]));
     }

@@ -130,7 +130,8 @@ Status CheckSignal(EvictCall& call) {
   for (LayerEviction& layer : call.active) {
     const PlanLayer& of_plan = call.plan.layer(layer.layer);
     layer.score.layer = of_plan.number;
-    layer.score.view = layer.shape.view = &call.views()[layer.layer];
+    layer.shape.scored = &layer.score;
+    layer.score.view = &call.views()[layer.layer];
     layer.score.tokens = call.slots.DeviceTokens(layer.layer);
     layer.score.n_seen = call.sequence.logical_length();
     layer.score.n_sink = HasChunks(call.policy) ? call.policy.sink.count

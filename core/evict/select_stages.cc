@@ -108,7 +108,7 @@ Status RescueBlocks(Group& group) {
   const std::span<LayerEviction> jobs = group.Listed();
   bool rescues = false;
   for (LayerEviction& layer : jobs) {
-    const uint64_t row = layer.shape.tokens.most;
+    const uint64_t row = layer.score.tokens.most;
     layer.rescue = {layer.shape.scores,
                     {layer.shape.scores, row},
                     layer.n_rescued / call.policy.select_block,

@@ -50,17 +50,11 @@ void LayOutScores(const Group& group) {
     float* const rows = apart.Next(of_plan, n, scores);
     layer.score.rows = rows;
     if (MeasuresLayers(call.policy)) layer.score.measure = &measure++->first;
-    layer.shape = {
-        layer.score.tokens, rows, scores, layer.score.view, layer.score.weights,
-        layer.score.slots};
-    layer.shape.n_seen = layer.score.n_seen;
-    layer.shape.layer = layer.score.layer;
-    layer.shape.n_sink = layer.score.n_sink;
-    layer.shape.n_recent = layer.score.n_recent;
+    layer.shape = {&layer.score, rows, scores};
     layer.shape.blend = BlendOf(call.policy, call.ShareOf(layer));
     layer.reduce = {n, scores, scores};
     if (SecuresMass(call.policy)) {
-      layer.shape.masses = layer.score.masses = masses;
+      layer.score.masses = masses;
       layer.shape.share = call.ShareOf(layer);
       masses += n_rows * n;
     }
@@ -92,7 +86,7 @@ void LayOutSelection(const Group& group) {
                                    : reinterpret_cast<uint32_t*>(first_scores);
   for (LayerEviction& layer : group.layers) {
     float* const scores = layer.shape.scores;
-    layer.select = {layer.shape.tokens, group.Ranks() ? scores : nullptr,
+    layer.select = {layer.score.tokens, group.Ranks() ? scores : nullptr,
                     first_keys + (scores - first_scores), group.KeepOf(layer),
                     layer.score.slots};
     layer.select.masses = call.sequence.DeviceMasses(layer.layer);

@@ -155,28 +155,21 @@ struct ScoreArgs {
 };
 
 struct ShapeJob {
-  ListCounts tokens;        // per KV head
+  const ScoreJob* scored = nullptr;  // what the rows are scores of
   float* rows = nullptr;    // [n_kv_heads * n_terms, tokens.most]; overwritten
   float* scores = nullptr;  // out: [n_kv_heads, tokens.most]; may be `rows`
-  // The rows that are read in addition to scores: values whose norms are
-  // weights, or keys that are compared.
-  const kvevict_view* view = nullptr;
-  FloatRows weights;    // [n_kv_heads, tokens.most], given by the caller
-  SlotPositions slots;  // which slots of heads hold the same token
-  // To secure tokens by their mass: [n_kv_heads, tokens.most], see ScoreJob, and
-  // the share of the context that the budget is.
-  const float* masses = nullptr;
-  double share = 0.0;
-  // To draw: see ScoreJob.
-  uint32_t n_seen = 0;
-  uint32_t layer = 0;
-  // To standardise: slots at both ends, see ScoreJob.
-  uint32_t n_sink = 0;
-  uint32_t n_recent = 0;
+  double share = 0.0;  // of the context that the budget is, to secure by mass
   // Leverage to add, [n_kv_heads, tokens.most], and its factor.
   float* leverage = nullptr;
   float blend = 0.0f;
 };
+
+// The job that has the slots and rows of a job.
+template <typename Job>
+const Job& Scored(const Job& job) {
+  return job;
+}
+inline const ScoreJob& Scored(const ShapeJob& job) { return *job.scored; }
 
 // Pools rows along the tokens and reduces the n_terms rows of each KV head. The
 // last n_unpooled tokens of a row are not pooled and become +infinity.

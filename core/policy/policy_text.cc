@@ -36,17 +36,15 @@ struct Reader {
 // Words for a message, separated by commas.
 class WordList {
  public:
-  explicit WordList(const char* between = ", ") : between_(between) {}
   void Add(const char* word) {
     n_ += std::snprintf(text_ + n_, sizeof(text_) - n_, "%s%s",
-                        n_ == 0 ? "" : between_, word);
+                        n_ == 0 ? "" : ", ", word);
     n_ = std::min(n_, sizeof(text_) - 1);
   }
   const char* text() const { return text_; }
   bool empty() const { return n_ == 0; }
 
  private:
-  const char* const between_;
   char text_[512] = "";
   size_t n_ = 0;
 };
@@ -106,15 +104,20 @@ size_t CommonPrefix(std::string_view a, std::string_view b) {
       std::mismatch(a.begin(), a.begin() + n, b.begin()).first - a.begin());
 }
 
-// The presets that share the longest prefix with a name.
-WordList PresetsLike(std::string_view name) {
+// Of the names, which `name_of` returns or NULL, those that share the longest
+// prefix with one.
+template <typename Rows, typename NameOf>
+WordList NamesLike(std::string_view one, const Rows& rows,
+                   const NameOf& name_of) {
   size_t longest = 1;
-  for (const Preset& preset : kPresets) {
-    longest = std::max(longest, CommonPrefix(name, preset.name));
-  }
   WordList alike;
-  for (const Preset& preset : kPresets) {
-    if (CommonPrefix(name, preset.name) == longest) alike.Add(preset.name);
+  for (const auto& row : rows) {
+    const char* const name = name_of(row);
+    if (name == nullptr) continue;
+    const size_t n = CommonPrefix(one, name);
+    if (n > longest) alike = WordList();
+    longest = std::max(longest, n);
+    if (n == longest) alike.Add(name);
   }
   return alike;
 }
@@ -133,12 +136,15 @@ Policy DefaultPolicy(PolicyKind kind) {
 }
 
 Status NoSuchKey(const PolicyInfo& policy, std::string_view key) {
-  WordList keys(" ");  // a message has room for little more
-  for (const Param& param : Params()) {
-    if (param.is_of(policy)) keys.Add(param.key);
-  }
-  return InvalidArgument("%s has no key \"%.*s\"; it has %s", policy.name,
-                         KV_SV(key), keys.empty() ? "none" : keys.text());
+  uint32_t n_keys = 0;
+  for (const Param& param : Params()) n_keys += param.is_of(policy) ? 1 : 0;
+  const WordList alike = NamesLike(key, Params(), [&](const Param& param) {
+    return param.is_of(policy) ? param.key : nullptr;
+  });
+  return InvalidArgument(
+      "%s has no key \"%.*s\"%s%s; kvevict_parameter_at() lists its %u keys",
+      policy.name, KV_SV(key), alike.empty() ? "" : "; keys that begin alike: ",
+      alike.text(), n_keys);
 }
 
 Status ParsePolicy(std::string_view text, Policy* out) {
@@ -147,7 +153,8 @@ Status ParsePolicy(std::string_view text, Policy* out) {
   const std::string_view name = Trim(text.substr(0, colon));
   Policy policy;
   if (!ReadName(name, &policy)) {
-    const WordList alike = PresetsLike(name);
+    const WordList alike = NamesLike(
+        name, kPresets, [](const Preset& preset) { return preset.name; });
     return InvalidArgument(
         "policy text, column %d: \"%.*s\" is no policy or preset; the policies "
         "are %s%s%s",

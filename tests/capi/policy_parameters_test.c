@@ -10,7 +10,7 @@
 
 /* docs/parameters.md, which tools_recall_program compares with the library, says
  * again what each parameter may be, who has it, and with which defaults. */
-enum { kMostKeys = 64 };
+enum { kMostKeys = 128 };
 
 /* The n-th policy's name; NULL beyond the last. */
 static const char* PolicyAt(uint32_t n) {
@@ -18,16 +18,33 @@ static const char* PolicyAt(uint32_t n) {
   return kvevict_policy_at(n, &info) == KVEVICT_OK ? info.name : NULL;
 }
 
-/* The keys of a policy, or of all if it is NULL, as "a, b, c". */
-static const char* ListKeys(const char* policy, char* list, size_t size) {
+static size_t CommonPrefix(const char* a, const char* b) {
+  size_t n = 0;
+  while (a[n] != 0 && a[n] == b[n]) ++n;
+  return n;
+}
+
+/* What a message says of a policy's keys if `key` is none of them. */
+static const char* KeysLike(const char* policy, const char* key, char* words,
+                            size_t size) {
   kvevict_parameter_info row = {.struct_size = sizeof row};
-  list[0] = 0;
-  for (uint32_t i = 0; kvevict_parameter_at(policy, i, &row) == KVEVICT_OK;
-       ++i) {
-    const size_t length = strlen(list);
-    snprintf(list + length, size - length, "%s%s", i == 0 ? "" : " ", row.key);
+  size_t longest = 1;
+  uint32_t n = 0;
+  for (; kvevict_parameter_at(policy, n, &row) == KVEVICT_OK; ++n) {
+    const size_t prefix = CommonPrefix(key, row.key);
+    if (prefix > longest) longest = prefix;
   }
-  return list;
+  char alike[200] = "";
+  for (uint32_t i = 0; i < n; ++i) {
+    EXPECT_OK(kvevict_parameter_at(policy, i, &row));
+    if (CommonPrefix(key, row.key) < longest) continue;
+    const size_t length = strlen(alike);
+    snprintf(alike + length, sizeof alike - length, "%s%s",
+             length == 0 ? "; keys that begin alike: " : ", ", row.key);
+  }
+  snprintf(words, size, "%s; kvevict_parameter_at() lists its %u keys", alike,
+           n);
+  return words;
 }
 
 static bool Has(const char* policy, const char* key) {
@@ -105,6 +122,7 @@ Test(policy_parameters, have_words_and_stand_once_in_the_order_of_all) {
     for (uint32_t i = 0; i < n; ++i) {
       EXPECT(strcmp(keys[i], row.key) != 0, "%s is there twice", row.key);
     }
+    EXPECT(n < kMostKeys, "more than %d parameters", kMostKeys);
     keys[n] = row.key;
   }
   EXPECT_INVALID(kvevict_parameter_at(NULL, n, &row), "index");
@@ -385,16 +403,14 @@ Test(policy_parameters, a_policy_knows_no_others_keys) {
   for (uint32_t k = 0; (name = PolicyAt(k)) != NULL; ++k) {
     kvevict_policy* policy = test_policy(name);
     const kvevict_policy* before = test_policy_copy(policy);
-    char keys[800], listed[900];
-    snprintf(listed, sizeof listed, "it has %s",
-             *ListKeys(name, keys, sizeof keys) != 0 ? keys : "none");
     kvevict_parameter_info row = {.struct_size = sizeof row, .key = "n_sink"};
     for (uint32_t r = 0;
          r == 0 || kvevict_parameter_at(NULL, r - 1, &row) == KVEVICT_OK; ++r) {
       if (Has(name, row.key)) continue;
-      char message[1000], text[TEST_VALUE_TEXT];
-      snprintf(message, sizeof message, "%s has no key \"%s\"; %s", name,
-               row.key, listed);
+      char alike[256], message[320], text[TEST_VALUE_TEXT];
+      KeysLike(name, row.key, alike, sizeof alike);
+      snprintf(message, sizeof message, "%s has no key \"%s\"%s", name, row.key,
+               alike);
       double number = 3;
       size_t length = 77;
       GUARD(text);
@@ -411,8 +427,8 @@ Test(policy_parameters, a_policy_knows_no_others_keys) {
       char whole[128];
       snprintf(whole, sizeof whole, "%s: %s=1", name, row.key);
       snprintf(message, sizeof message,
-               "policy text, column %zu: %s has no key \"%s\"; %s",
-               strlen(name) + 3, name, row.key, listed);
+               "policy text, column %zu: %s has no key \"%s\"%s",
+               strlen(name) + 3, name, row.key, alike);
       EXPECT_NO_POLICY(whole, message);
     }
   }
