@@ -64,6 +64,8 @@ class SavedReader {
     return low | uint64_t{U32()} << 32;
   }
   double F64() { return std::bit_cast<double>(U64()); }
+  // At most n_left().
+  void Skip(size_t n_bytes) { data_ = data_.subspan(n_bytes); }
   bool ok() const { return ok_; }
   size_t n_left() const { return data_.size(); }
 

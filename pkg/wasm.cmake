@@ -1,6 +1,10 @@
 # The library for WebAssembly: `kvevict` is an archive, for tests, and `kvevict_wasm` the
 # module kvevict.wasm, which bindings/web carries.
 target_compile_options(kvevict_capi_static PRIVATE -Oz)
+if(NOT KVEVICT_BUILD_TESTS) # a module for a page: the smallest
+  target_compile_options(kvevict_capi_static PRIVATE -flto)
+  target_compile_options(kvevict_core PRIVATE -flto)
+endif()
 add_library(kvevict STATIC $<TARGET_OBJECTS:kvevict_capi_static>
                            $<TARGET_OBJECTS:kvevict_core>)
 target_link_libraries(kvevict PUBLIC hwy)
@@ -13,13 +17,13 @@ file(STRINGS pkg/abi/kvevict.symbols exported)
 list(TRANSFORM exported REPLACE "@@.*" "")
 list(APPEND exported aligned_alloc free)
 if(NOT KVEVICT_BUILD_TESTS) # the sources of these are left out
-  list(FILTER exported EXCLUDE REGEX "kvevict_calibration_")
+  list(FILTER exported EXCLUDE REGEX "kvevict_calibration_|_edit$")
 endif()
 list(TRANSFORM exported PREPEND -Wl,--export=)
 add_executable(kvevict_wasm $<TARGET_OBJECTS:kvevict_capi_static>
                             $<TARGET_OBJECTS:kvevict_core>)
 target_link_libraries(kvevict_wasm PRIVATE hwy)
-target_link_options(kvevict_wasm PRIVATE -mexec-model=reactor -Wl,--gc-sections
+target_link_options(kvevict_wasm PRIVATE -mexec-model=reactor -Wl,--gc-sections,-O2
                     -Wl,--strip-all ${exported})
 set_target_properties(kvevict_wasm PROPERTIES OUTPUT_NAME kvevict SUFFIX .wasm
                                               LINKER_LANGUAGE CXX)

@@ -52,7 +52,7 @@ const (
 	InputQueryCenters Input = 10
 	// Queries of no token held.
 	InputReferenceQueries Input = 11
-	// Of slots: sequences know them, Plan.Score() takes slots for them.
+	// The slots' positions. Sequences know them; for Plan.Score() a slot's position is its number.
 	InputPositions Input = 12
 )
 

@@ -285,7 +285,10 @@ void ComputeLeverageOf(const Leverage& args) {
       }
     });
     ScoreTile(args, m, scores);
-    std::copy_n(scores, n, args.out + first);
+    // Rounding can make leverages of nearly dependent keys exceed 1. NaN stays.
+    std::transform(scores, scores + n, args.out + first, [](double score) {
+      return static_cast<float>(score > 1.0 ? 1.0 : score);
+    });
   }
 }
 

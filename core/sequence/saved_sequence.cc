@@ -1,38 +1,33 @@
-// The format, little-endian:
+// The format is saved_bytes.h's header and, little-endian:
 //
-//   u8 magic[8]   u32 version   u32 CRC-32 of all that follows
-//   u64 bytes in all   u32 n_layers with a full cache   u32 logical length
+//   u32 n_layers with a full cache   u32 logical length
 //   u32 tokens of the prompt, or 2^32 - 1   u32 round
+//   u32 first position whose row was computed with other tokens before it, or
+//   2^32 - 1   u32 1 if scores follow the layers
 //   per layer: u32 number   u32 n_lists   u32 tail position   u32 flags
 //              u32 slots of the prompt
-//              if kEdited, which only the first layer is: u32 first position
-//              whose row was computed with other tokens before it
 //              unless kAsBefore: u32 counts[n_lists], i32 positions per list
-//   version 2, per layer: u32 n_kv_heads, or 0 without scores   u32 position at
+//   scores, per layer: u32 n_kv_heads, or 0 without scores   u32 position at
 //              which they end   f32 scores of each KV head's slots up to there
 #include "core/sequence/saved_sequence.h"
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
-#include "core/crc32.h"
+#include "core/saved_bytes.h"
 
 namespace kvevict {
 namespace {
 
-constexpr uint8_t kMagic[8] = {'K', 'V', 'E', 'V', 'S', 'E', 'Q', 0x1A};
-constexpr uint32_t kVersion = 1;
-constexpr uint32_t kVersionWithScores = 2;  // follow the layers
-constexpr size_t kCrcBegin = 16;
-constexpr size_t kHeaderBytes = 40;
+constexpr SavedKind kKind = {
+    {'K', 'V', 'E', 'V', 'S', 'E', 'Q', 0x1A}, 1, "saved sequence"};
+constexpr size_t kFirstBytes = kSavedHeaderBytes + 6 * sizeof(uint32_t);
 constexpr size_t kLayerBytes = 20;
 constexpr size_t kScoresBytes = 8;  // of each layer, before its scores
 
 enum LayerFlags : uint32_t {
   kMerged = 1,    // rows may have been merged
   kAsBefore = 2,  // the lists are those of the layer before
-  kEdited = 4,    // rows were computed with other text
 };
 
 // Whether a layer has the lists of the one before: all layers share a list, or
@@ -59,54 +54,9 @@ uint32_t ScoredSlots(const Sequence& sequence, uint32_t l, uint32_t kv_head,
   return sequence.Stored(l, kv_head) - (sequence.logical_length() - end);
 }
 
-bool IsEdited(const Sequence& sequence) {
-  return sequence.slots().edited_from() != SlotTable::kNotEdited;
-}
-
-class Writer {
- public:
-  explicit Writer(uint8_t* out) : out_(out) {}
-
-  void U32(uint32_t value) {
-    for (int i = 0; i < 4; ++i) *out_++ = static_cast<uint8_t>(value >> 8 * i);
-  }
-  void U64(uint64_t value) {
-    U32(static_cast<uint32_t>(value));
-    U32(static_cast<uint32_t>(value >> 32));
-  }
-
- private:
-  uint8_t* out_;
-};
-
-// Reads 0 and is no longer ok() once no bytes are left.
-class Reader {
- public:
-  explicit Reader(std::span<const uint8_t> data) : data_(data) {}
-
-  uint32_t U32() {
-    uint32_t value = 0;
-    ok_ = ok_ && data_.size() >= 4;
-    if (!ok_) return 0;
-    for (int i = 0; i < 4; ++i) value |= uint32_t{data_[i]} << 8 * i;
-    data_ = data_.subspan(4);
-    return value;
-  }
-  uint64_t U64() {
-    const uint64_t low = U32();
-    return low | uint64_t{U32()} << 32;
-  }
-  void Skip(size_t n_bytes) { data_ = data_.subspan(n_bytes); }
-  bool ok() const { return ok_; }
-  size_t n_left() const { return data_.size(); }
-
- private:
-  std::span<const uint8_t> data_;
-  bool ok_ = true;
-};
-
 // Reads all scores into `row`, one KV head after the other, and writes them.
-Status SaveScores(const Sequence& sequence, std::span<float> row, Writer* out) {
+Status SaveScores(const Sequence& sequence, std::span<float> row,
+                  SavedWriter* out) {
   const SumTable& sums = sequence.sums();
   for (uint32_t l = 0; l < sequence.plan().n_layers(); ++l) {
     const uint32_t end = sums.ScoresEnd(sequence.slots(), l);
@@ -124,20 +74,17 @@ Status SaveScores(const Sequence& sequence, std::span<float> row, Writer* out) {
   return Status();
 }
 
-Status SaveLayer(const Sequence& sequence, uint32_t l, Writer* out) {
+Status SaveLayer(const Sequence& sequence, uint32_t l, SavedWriter* out) {
   const PlanLayer& layer = sequence.plan().layer(l);
   const LayerSlots& slots = sequence.slots()[l];
   const bool as_before = IsAsBefore(sequence, l);
   out->U32(layer.number);
   out->U32(layer.n_lists);
   out->U32(slots.tail_position);
-  const bool is_edited = l == 0 && IsEdited(sequence);
-  out->U32((slots.is_merged ? kMerged : 0u) | (as_before ? kAsBefore : 0u) |
-           (is_edited ? kEdited : 0u));
+  out->U32((slots.is_merged ? kMerged : 0u) | (as_before ? kAsBefore : 0u));
   // Evictions may leave fewer slots than the prompt had. More than are stored
   // would have no meaning.
   out->U32(std::min(sequence.prompt().SlotsOf(l), slots.stored));
-  if (is_edited) out->U32(sequence.slots().edited_from());
   if (as_before) return Status();
   SlotPositions positions;
   KV_RETURN_IF_ERROR(sequence.HostPositions(l, &positions));
@@ -154,39 +101,12 @@ Status SaveLayer(const Sequence& sequence, uint32_t l, Writer* out) {
 
 // ---- Loading ----
 
-Status CheckHeader(std::span<const uint8_t> data, uint32_t* out_version) {
-  if (data.size() < kHeaderBytes) {
-    return InvalidArgument("data_len %zu < %zu of the least saved sequence",
-                           data.size(), kHeaderBytes);
-  }
-  if (!std::equal(std::begin(kMagic), std::end(kMagic), data.begin())) {
-    return InvalidArgument("data does not begin with a saved sequence's magic");
-  }
-  Reader header(data.subspan(sizeof kMagic));
-  *out_version = header.U32();
-  if (*out_version != kVersion && *out_version != kVersionWithScores) {
-    return InvalidArgument("data: version %u, but this library reads %u and %u",
-                           *out_version, kVersion, kVersionWithScores);
-  }
-  const uint32_t saved_crc = header.U32();
-  if (const uint64_t n_bytes = header.U64(); n_bytes != data.size()) {
-    return InvalidArgument("data_len %zu is not the %llu bytes that were saved",
-                           data.size(),
-                           static_cast<unsigned long long>(n_bytes));
-  }
-  if (const uint32_t crc = Crc32(data.subspan(kCrcBegin)); crc != saved_crc) {
-    return InvalidArgument("data: CRC-32 %08x is not the saved %08x: damaged",
-                           crc, saved_crc);
-  }
-  return Status();
-}
-
 Status Malformed(const PlanLayer& layer) {
   return InvalidArgument("data: layer %u contradicts itself", layer.number);
 }
 
 // Writes positions to *room and advances it.
-Status LoadLists(const PlanLayer& layer, Reader* in, int32_t** room,
+Status LoadLists(const PlanLayer& layer, SavedReader* in, int32_t** room,
                  const LayerPositions& out) {
   uint64_t n_positions = 0;
   for (PositionList& list : out.lists) {
@@ -205,9 +125,9 @@ Status LoadLists(const PlanLayer& layer, Reader* in, int32_t** room,
   return Status();
 }
 
-Status LoadLayer(const Plan& plan, uint32_t l, uint32_t logical, Reader* in,
-                 int32_t** room, std::span<LayerPositions> layers,
-                 uint32_t* edited_from) {
+Status LoadLayer(const Plan& plan, uint32_t l, uint32_t logical,
+                 SavedReader* in, int32_t** room,
+                 std::span<LayerPositions> layers) {
   const PlanLayer& layer = plan.layer(l);
   if (const uint32_t number = in->U32(); number != layer.number) {
     return InvalidArgument("data has layer %u in place of the plan's layer %u",
@@ -221,13 +141,8 @@ Status LoadLayer(const Plan& plan, uint32_t l, uint32_t logical, Reader* in,
   const uint32_t flags = in->U32();
   layers[l].prompt_slots = in->U32();
   layers[l].is_merged = (flags & kMerged) != 0;
-  if (layers[l].tail_position > logical ||
-      flags > (kMerged | kAsBefore | kEdited)) {
+  if (layers[l].tail_position > logical || flags > (kMerged | kAsBefore)) {
     return Malformed(layer);
-  }
-  if ((flags & kEdited) != 0) {
-    *edited_from = in->U32();
-    if (l > 0 || *edited_from >= logical) return Malformed(layer);
   }
   if ((flags & kAsBefore) == 0) return LoadLists(layer, in, room, layers[l]);
   if (l == 0 || layers[l - 1].lists.size() != layer.n_lists) {
@@ -242,7 +157,7 @@ Status LoadLayer(const Plan& plan, uint32_t l, uint32_t logical, Reader* in,
 // `sequence`, which has these lists; if it is NULL they are only checked. `row`
 // has room for a KV head's.
 Status LoadScores(const Plan& plan, std::span<const LayerPositions> layers,
-                  uint32_t logical, Reader* in, std::span<float> row,
+                  uint32_t logical, SavedReader* in, std::span<float> row,
                   Sequence* sequence) {
   for (uint32_t l = 0; l < plan.n_layers(); ++l) {
     const PlanLayer& layer = plan.layer(l);
@@ -278,7 +193,7 @@ Status LoadScores(const Plan& plan, std::span<const LayerPositions> layers,
 }  // namespace
 
 size_t SavedBytes(const Sequence& sequence) {
-  size_t n = kHeaderBytes + (IsEdited(sequence) ? sizeof(uint32_t) : 0);
+  size_t n = kFirstBytes;
   for (uint32_t l = 0; l < sequence.plan().n_layers(); ++l) {
     n += kLayerBytes;
     if (IsAsBefore(sequence, l)) continue;
@@ -315,35 +230,33 @@ Status SaveSequence(const Sequence& sequence, std::span<uint8_t> out) {
     SlotPositions positions;
     KV_RETURN_IF_ERROR(sequence.HostPositions(l, &positions));
   }
-  Writer layers(out.data() + kHeaderBytes);
+  SavedWriter writer(out.data() + kSavedHeaderBytes);
+  writer.U32(n_layers);
+  writer.U32(sequence.logical_length());
+  writer.U32(sequence.prompt().n_tokens());
+  writer.U32(sequence.prompt().round());
+  writer.U32(sequence.slots().edited_from());
+  writer.U32(has_scores ? 1 : 0);
   for (uint32_t l = 0; l < n_layers; ++l) {
-    KV_RETURN_IF_ERROR(SaveLayer(sequence, l, &layers));
+    KV_RETURN_IF_ERROR(SaveLayer(sequence, l, &writer));
   }
   if (has_scores) {
-    KV_RETURN_IF_ERROR(SaveScores(sequence, {row.data(), row.size()}, &layers));
+    KV_RETURN_IF_ERROR(SaveScores(sequence, {row.data(), row.size()}, &writer));
   }
-  std::copy(std::begin(kMagic), std::end(kMagic), out.begin());
-  Writer rest(out.data() + kCrcBegin);
-  rest.U64(out.size());
-  rest.U32(n_layers);
-  rest.U32(sequence.logical_length());
-  rest.U32(sequence.prompt().n_tokens());
-  rest.U32(sequence.prompt().round());
-  Writer checks(out.data() + sizeof kMagic);
-  checks.U32(has_scores ? kVersionWithScores : kVersion);
-  checks.U32(Crc32(out.subspan(kCrcBegin)));
+  WriteSavedHeader(kKind, out);
   return Status();
 }
 
 Status LoadSequence(Sequence* sequence, std::span<const uint8_t> data) {
   const Plan& plan = sequence->plan();
-  uint32_t version = 0;
-  KV_RETURN_IF_ERROR(CheckHeader(data, &version));
-  Reader in(data.subspan(kCrcBegin + sizeof(uint64_t)));
+  KV_RETURN_IF_ERROR(CheckSavedHeader(kKind, data, kFirstBytes));
+  SavedReader in(data.subspan(kSavedHeaderBytes));
   const uint32_t n_layers = in.U32();
   const uint32_t logical = in.U32();
   const uint32_t n_prompt = in.U32();
   const uint32_t round = in.U32();
+  const uint32_t edited_from = in.U32();
+  const uint32_t has_scores = in.U32();
   if (n_layers != plan.n_layers()) {
     return InvalidArgument(
         "data: %u layers have full caches, but the plan has %u", n_layers,
@@ -356,20 +269,27 @@ Status LoadSequence(Sequence* sequence, std::span<const uint8_t> data) {
     return InvalidArgument("data: a prompt of %u tokens > logical length %u",
                            n_prompt, logical);
   }
+  if (edited_from != SlotTable::kNotEdited && edited_from >= logical) {
+    return InvalidArgument("data: edited from position %u >= logical length %u",
+                           edited_from, logical);
+  }
+  if (has_scores > 1) {
+    return InvalidArgument("data: %u in place of 0 or 1 for scores",
+                           has_scores);
+  }
   Positions positions(plan.context());
   Array<int32_t> all(plan.context());
   KV_RETURN_IF_ERROR(positions.Allocate(plan));
   KV_RETURN_IF_ERROR(
       all.AllocateUncleared("saved positions", in.n_left() / sizeof(int32_t)));
   int32_t* room = all.data();
-  uint32_t edited_from = SlotTable::kNotEdited;
   for (uint32_t l = 0; l < n_layers; ++l) {
-    KV_RETURN_IF_ERROR(LoadLayer(plan, l, logical, &in, &room,
-                                 positions.layers(), &edited_from));
+    KV_RETURN_IF_ERROR(
+        LoadLayer(plan, l, logical, &in, &room, positions.layers()));
   }
-  Reader scores = in;
+  SavedReader scores = in;
   Array<float> row(plan.context());
-  if (version == kVersionWithScores) {
+  if (has_scores != 0) {
     KV_RETURN_IF_ERROR(
         LoadScores(plan, positions.layers(), logical, &in, {}, nullptr));
     KV_RETURN_IF_ERROR(row.AllocateUncleared("scores", plan.max_tokens()));
@@ -383,7 +303,7 @@ Status LoadSequence(Sequence* sequence, std::span<const uint8_t> data) {
     return Prefixed(status, "data: ");
   }
   sequence->RestorePrompt(positions.layers(), n_prompt, round);
-  if (version != kVersionWithScores || !plan.ObservesScores() ||
+  if (has_scores == 0 || !plan.ObservesScores() ||
       !sequence->sums().has_memory()) {
     return Status();
   }

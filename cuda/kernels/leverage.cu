@@ -281,9 +281,10 @@ KV_KERNEL(leverage_scores, LeverageParams, kLeverageThreads, 2) {
   const uint32_t slot = begin + lane;
   if (warp != 0 || slot >= at.n_tokens) return;
   const bool takes_part = slot >= at.first && slot < at.end;
-  StoreGlobal(at.layer.rows + (uint64_t{at.head} * at.layer.n_tokens + slot) *
-                                  sizeof(float),
-              takes_part ? static_cast<float>(score) : 0.0f);
+  StoreGlobal(
+      at.layer.rows +
+          (uint64_t{at.head} * at.layer.n_tokens + slot) * sizeof(float),
+      takes_part ? static_cast<float>(score > 1.0 ? 1.0 : score) : 0.0f);
 }
 
 }  // namespace kvevict::cuda

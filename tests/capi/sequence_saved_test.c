@@ -7,7 +7,7 @@
 #include "tests/capi/support/expect.h"
 #include "tests/capi/support/model.h"
 
-enum { kHeader = 40, kLayer = 20 };
+enum { kHeader = 48, kLayer = 20 };
 
 static const uint32_t kBudgets[4] = {20, 60, 30, 30};
 
@@ -80,8 +80,9 @@ Test(sequence_saved, the_bytes_are_these_on_any_machine) {
   test_model_append(m, 1);
   uint8_t expected[] = {
       'K', 'V', 'E', 'V', 'S', 'E', 'Q', 0x1A, 1, 0, 0, 0, 0, 0, 0, 0, /* */
-      128, 0,   0,   0,   0,   0,   0,   0,    2, 0, 0, 0, 9, 0, 0, 0, /* */
+      136, 0,   0,   0,   0,   0,   0,   0,    2, 0, 0, 0, 9, 0, 0, 0, /* */
       4,   0,   0,   0,   2,   0,   0,   0,                            /* */
+      255, 255, 255, 255, 0,   0,   0,   0,                            /* */
       0,   0,   0,   0,   1,   0,   0,   0,    8, 0, 0, 0, 0, 0, 0, 0, /* */
       4,   0,   0,   0,                                                /* */
       5,   0,   0,   0,   0,   0,   0,   0,    1, 0, 0, 0, 5, 0, 0, 0, /* */
@@ -101,13 +102,12 @@ Test(sequence_saved, the_bytes_are_these_on_any_machine) {
   test_model_destroy(m);
 }
 
-/* Bytes of a sequence without scores are as before. */
 Test(sequence_saved, scores_follow_the_layers) {
   test_model* m = ModelOf("custom:budget=2,sink=0", NULL);
   test_model_append(m, 4);
   const test_saved without = test_save(m->sequence);
   cr_expect_eq(without.n_bytes, kHeader + 2 * (kLayer + 8));
-  cr_expect_eq(without.data[8], 1);
+  cr_expect_eq(without.data[kHeader - 4], 0);
   EXPECT_OK(test_model_give_scores(m, 0, 4));
   EXPECT_OK(test_model_evict(m, NULL, NULL));
   EXPECT_OK(test_model_give_scores(m, 4, 3)); /* two are of tokens to come */
@@ -115,7 +115,7 @@ Test(sequence_saved, scores_follow_the_layers) {
   const test_saved saved = test_save(m->sequence);
   const size_t layers = kHeader + 2 * (kLayer + 2 * (4 + 2 * 4));
   cr_assert_eq(saved.n_bytes, layers + 2 * (8 + 2 * 3 * 4));
-  cr_expect_eq(saved.data[8], 2);
+  cr_expect_eq(saved.data[kHeader - 4], 1);
   const uint8_t* at = saved.data + layers;
   for (uint32_t l = 0; l < 2; ++l) {
     const uint8_t fields[8] = {2, 0, 0, 0, 5, 0, 0, 0};
@@ -255,6 +255,9 @@ Test(sequence_saved, what_does_not_fit_the_plan_is_named) {
           "layer 0 contradicts itself"); /* the tail is 100 */
   CHANGED(saved.data + 28, 141, "layer 0: list 0", "101 slots",
           "max_tokens 100");
+  CHANGED(saved.data + 8, 2, "version 2", "reads 1");
+  CHANGED(saved.data + 40, 107, "edited from position 107 >=", "length 107");
+  CHANGED(saved.data + 44, 2, "2 in place of 0 or 1 for scores");
   CHANGED(second, 5, "layer 5", "layer 1");
   CHANGED(second + 4, 1, "layer 1 has 1 lists", "plan's has 2");
   CHANGED(second + 8, 98, "layer 1 contradicts itself"); /* 99 is listed */
@@ -274,8 +277,7 @@ Test(sequence_saved, what_does_not_fit_the_plan_is_named) {
   uint8_t* const scores =
       saved.data + kHeader + 2 * (kLayer + 2 * (4 + 20 * 4));
   uint8_t* const last = scores + 8 + 2 * 25 * 4;
-  CHANGED(saved.data + 8, 3, "version 3", "reads 1 and 2");
-  CHANGED(saved.data + 8, 1, "does not end with its last layer");
+  CHANGED(saved.data + 44, 0, "does not end with its last layer");
   CHANGED(scores, 1, "layer 0 has scores of 1 KV heads", "plan's has 2");
   CHANGED(last, 0, "layer 1 has scores of 0 KV heads");
   CHANGED(scores + 4, 0, "layer 0 contradicts itself");

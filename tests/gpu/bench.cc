@@ -126,7 +126,7 @@ Bench::Bench(const Gpu& gpu, const BenchData& data, uint32_t window,
     queries.lse = has_lse ? row_lse_.pointer<float>() : nullptr;
     queries.lse_row_stride = 4;
     queries.lse_head_stride = int64_t{4} * window;
-    layer.shape.tokens = w.n_tokens;
+    layer.shape.scored = &layer.score;
     layer.shape.rows = layer.shape.scores = scores;
     layer.select = {
         w.n_tokens, scores, reinterpret_cast<uint32_t*>(scores), keep, {}};

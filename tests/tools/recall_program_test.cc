@@ -21,9 +21,7 @@ namespace {
 
 using kvevict::tools::Outcome;
 using kvevict::tools::Policy;
-using kvevict::tools::ReadAndRemove;
 using kvevict::tools::Run;
-using kvevict::tools::TemporaryFile;
 using nlohmann::json;
 
 Test(recall_program, demo_prints_a_table_and_nothing_else) {

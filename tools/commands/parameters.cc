@@ -136,10 +136,10 @@ std::string ParametersPage() {
       "The library's own tables, as `kvevict inspect --parameters` prints "
       "them.\n\n"
       "## Policies\n\n"
-      "What stays beside the tokens that must, what a policy reads, and "
-      "its defaults where they differ from those\nbelow. What is in brackets "
-      "is read if it is given. `kvevict_policy_need()` tells what a text "
-      "needs.\n\n"
+      "Every policy keeps the tokens that must stay. `keeps` says which it "
+      "keeps besides. An input in brackets is read\nif it is given. "
+      "`kvevict_policy_need()` tells what the policy of a text reads. `its own "
+      "defaults` are those that\ndiffer from the defaults below.\n\n"
       "| policy | keeps | reads | its own defaults | source |\n"
       "|---|---|---|---|---|\n";
   for (const kvevict_policy_info& p : Policies()) {

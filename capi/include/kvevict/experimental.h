@@ -226,7 +226,8 @@ enum kvevict_input KVEVICT_INT32 {
   KVEVICT_INPUT_TOKEN_WEIGHTS = 9,    /**< Factors of the scores. */
   KVEVICT_INPUT_QUERY_CENTERS = 10,   /**< Queries' statistics before RoPE. */
   KVEVICT_INPUT_REFERENCE_QUERIES = 11, /**< Queries of no token held. */
-  /** Of slots: sequences know them, kvevict_score() takes slots for them. */
+  /** The slots' positions. Sequences know them; for kvevict_score() a slot's
+   * position is its number. */
   KVEVICT_INPUT_POSITIONS = 12
 };
 
