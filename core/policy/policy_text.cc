@@ -143,8 +143,8 @@ Status NoSuchKey(const PolicyInfo& policy, std::string_view key) {
   });
   return InvalidArgument(
       "%s has no key \"%.*s\"%s%s; kvevict_parameter_at() lists its %u keys",
-      policy.name, KV_SV(key), alike.empty() ? "" : "; keys that begin alike: ",
-      alike.text(), n_keys);
+      policy.name, KV_SV(key),
+      alike.empty() ? "" : "; keys that begin alike: ", alike.text(), n_keys);
 }
 
 Status ParsePolicy(std::string_view text, Policy* out) {
