@@ -496,8 +496,9 @@ std::vector<std::vector<float>> RunAttention(
       kNan);
   p.partial_lse = AddressOf(partial_lse);
   p.spread = layers[0][0].spread * static_cast<float>(v.window);
-  p.n_first = kFirst;
-  p.n_last = Last(v);
+  // The rig's doors leave slots at both ends out of chunks.
+  p.n_first = (v.rows & kChunks) != 0 ? 0 : kFirst;
+  p.n_last = (v.rows & kChunks) != 0 ? 0 : Last(v);
   const size_t n_parts = size_t{n_kv_heads} * p.n_splits;
   const std::vector<float> measures(Measures(v) ? 2 * n_parts * n_layers : 0,
                                     kNan);
