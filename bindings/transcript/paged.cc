@@ -107,8 +107,7 @@ kvevict_status Evict(Line& l, Objects& o, Results& out) {
 }
 
 kvevict_status Edit(Line& l, Objects& o, Results&) {
-  return kvevict_paged_edit(CachedOf(l, o),
-                            o.sequences.Get(l.Text("sequence")),
+  return kvevict_paged_edit(CachedOf(l, o), o.sequences.Get(l.Text("sequence")),
                             o.One<kvevict_edit>("edit", l.Text("edit")),
                             nullptr);
 }

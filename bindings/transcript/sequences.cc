@@ -185,10 +185,9 @@ kvevict_status Undo(Line& l, Objects& o, Results&) {
 
 kvevict_status Edit(Line& l, Objects& o, Results&) {
   const auto views = l.List("views");
-  return kvevict_sequence_edit(SequenceOf(l, o),
-                               o.All<kvevict_view>("view", views), views.size(),
-                               o.One<kvevict_edit>("edit", l.Text("edit")),
-                               nullptr);
+  return kvevict_sequence_edit(
+      SequenceOf(l, o), o.All<kvevict_view>("view", views), views.size(),
+      o.One<kvevict_edit>("edit", l.Text("edit")), nullptr);
 }
 
 /// The state itself: it lies in this process's memory.
