@@ -240,6 +240,9 @@ func init() {
 		"sequence_undo": func(r *replay, l *line) (string, error) {
 			return "", r.sequence(l).Undo(each(l, "views", r.view), r.memory(l.string("undo")), 0)
 		},
+		"sequence_edit": func(r *replay, l *line) (string, error) {
+			return "", r.sequence(l).Edit(each(l, "views", r.view), r.edit(l.string("edit")), 0)
+		},
 		"sequence_memory_of": func(r *replay, l *line) (string, error) {
 			m, err := r.sequence(l).MemoryOf(l.int("layer"))
 			text := " counts=" + joined(m.Lists, m.Listed, m.SumHeads, m.SumStride) +
@@ -381,6 +384,9 @@ func init() {
 		},
 		"paged_sequence_read": func(r *replay, l *line) (string, error) {
 			return "", r.cachedOf(l).Read(each(l, "rows", r.pagedRows), 0)
+		},
+		"paged_edit": func(r *replay, l *line) (string, error) {
+			return "", r.cachedOf(l).Edit(r.sequence(l), r.edit(l.string("edit")), 0)
 		},
 		"paged_evict": func(r *replay, l *line) (string, error) {
 			reports, err := EvictAllPaged(each(l, "items", func(name string) PagedEviction {

@@ -137,6 +137,79 @@ func (s *Sequence) Undo(views []*View, undo Memory, stream Stream) error {
 	return err
 }
 
+// Edit removes, replaces, inserts or moves tokens in the middle. Rows move to their new slots in every
+// layer with a full cache, and keys rotate by as many positions as their tokens move. Tokens that were
+// evicted stay so. Keys and values behind the edit still remember the old text; only ExactPrefix tokens
+// are as if it had always been the new one. Make room in the views, call, then write the rows of the
+// New tokens, in each layer and head from the slot of position First on. views are as for Evict, with
+// room for all slots held before and after. It allocates and waits for the stream. The last eviction
+// cannot be undone any more. An error other than StatusDevice has changed nothing.
+func (s *Sequence) Edit(views []*View, edit Edit, stream Stream) error {
+	sequence, err := s.enterAlone()
+	if err != nil {
+		return err
+	}
+	defer s.leave()
+	defer s.release()
+	n := edit.scalars(&err)
+	if err != nil {
+		return err
+	}
+	if err := s.placeAll(sequence, views, nil); err != nil {
+		return err
+	}
+	for layer, cache := range s.caches {
+		if cache == nil {
+			continue
+		}
+		most, counts, err := s.heldAfter(sequence, layer, &n)
+		if err == nil {
+			err = cache.require(most, counts)
+		}
+		if err != nil {
+			return at(err, "layers", layer, len(views))
+		}
+	}
+	return s.changed(sequence, native.Kvevict_sequence_edit(
+		sequence, &s.views[0], uint64(len(views)), &n, uintptr(stream)))
+}
+
+// heldAfter is what held will be after an edit.
+func (s *Sequence) heldAfter(
+	sequence uintptr, layer int, edit *native.Edit,
+) (most uint32, counts Memory, err error) {
+	most, counts, err = s.held(sequence, layer)
+	if err != nil || edit.NNew == 0 {
+		return most, counts, err
+	}
+	positions := make([]int32, most)
+	for head, before := range s.stored {
+		if before == 0 {
+			s.stored[head] = edit.NNew
+			continue
+		}
+		err := native.Kvevict_sequence_keep_positions(
+			sequence, uint32(layer), uint32(head), &positions[0], uint64(before), &s.args.length)
+		if err != nil {
+			return 0, Memory{}, err
+		}
+		after := edit.NNew
+		for _, position := range positions[:before] {
+			if p := uint32(position); p < edit.First || p >= edit.End {
+				after++
+			}
+		}
+		s.stored[head] = after
+	}
+	most = 0
+	for _, after := range s.stored {
+		if after > most {
+			most = after
+		}
+	}
+	return most, counts, nil
+}
+
 // placeAll puts the views of all layers, and their inputs if there are any, among the arguments.
 func (s *Sequence) placeAll(sequence uintptr, views []*View, inputs []SignalInputs) error {
 	if n := len(s.layers); len(views) != n {

@@ -311,6 +311,23 @@ type MassOptions struct {
 	EveryRow bool
 }
 
+// Edit is one change of a text whose cache is already computed. Positions are those before it,
+// except To.
+type Edit struct {
+	// See there.
+	Kind EditKind
+	// First position of the span.
+	First int
+	// One past the last; first .. the logical length.
+	End int
+	// New tokens; 0 for a move.
+	New int
+	// The first position of the span after a move; 0 for a replacement.
+	To int
+	// See there.
+	Positions EditPositions
+}
+
 // LayerScores are scores of one layer, by which its budget is found.
 type LayerScores struct {
 	// Keep lists, usually KV heads; 1 .. 65535.
@@ -583,6 +600,19 @@ func (o *Rotation) scalars(err *error) native.Rotation {
 		Layer:      count(err, "Layer", o.Layer),
 		NTokens:    count(err, "Tokens", o.Tokens),
 		NLists:     count(err, "Lists", o.Lists),
+	}
+}
+
+// scalars is the struct of C with the fields of o that are plain values.
+func (o *Edit) scalars(err *error) native.Edit {
+	return native.Edit{
+		StructSize: uint32(unsafe.Sizeof(native.Edit{})),
+		Kind:       int32(o.Kind),
+		First:      count(err, "First", o.First),
+		End:        count(err, "End", o.End),
+		NNew:       count(err, "New", o.New),
+		To:         count(err, "To", o.To),
+		Positions:  int32(o.Positions),
 	}
 }
 

@@ -187,6 +187,28 @@ func (s *PagedSequence) Evict(
 	return reports[0], nil
 }
 
+// Edit is Sequence.Edit where this holds the rows of a sequence's tokens. Blocks that others share are
+// copied before their rows change; blocks for New tokens are taken, and empty ones given back. Too few
+// free blocks are StatusOutOfMemory.
+func (s *PagedSequence) Edit(sequence *Sequence, edit Edit, stream Stream) error {
+	cached, err := s.enterAlone()
+	if err != nil {
+		return err
+	}
+	defer s.leave()
+	var b batch
+	defer b.leave()
+	positions, err := b.enter(sequence)
+	if err != nil {
+		return err
+	}
+	n := edit.scalars(&err)
+	if err != nil {
+		return err
+	}
+	return sequence.changed(positions, native.Kvevict_paged_edit(cached, positions, &n, uintptr(stream)))
+}
+
 // PagedEviction holds the arguments of a paged sequence's eviction.
 type PagedEviction struct {
 	Cached   *PagedSequence // the rows

@@ -189,6 +189,14 @@ func (r *replay) tokenRange(name string) TokenRange {
 	return TokenRange{First: l.int("first"), End: l.int("end"), Rank: int32(l.int("rank"))}
 }
 
+func (r *replay) edit(name string) Edit {
+	l := r.structOf("edit", name)
+	return Edit{
+		Kind: EditKind(l.int("kind")), First: l.int("first"), End: l.int("end"), New: l.int("n_new"),
+		To: l.int("to"), Positions: EditPositions(l.int("positions")),
+	}
+}
+
 func (r *replay) selectOptions(name string) *SelectOptions {
 	l := r.structOf("select_options", name)
 	return &SelectOptions{

@@ -28,7 +28,6 @@ awk -v layout="$1/kvevict.layout" -v symbols="$1/kvevict.symbols" '
     # The recorder and the bindings call these beside others, or need them not.
     told("last_error_message policy_copy policy_destroy policy_format status_name")
     told("gpu_at") # needs a driver
-    told("edit. paged_edit sequence_edit") # no binding has them
   }
   function told(names, list, i) {
     split(names, list, " ")

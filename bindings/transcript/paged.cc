@@ -106,6 +106,12 @@ kvevict_status Evict(Line& l, Objects& o, Results& out) {
   return status;
 }
 
+kvevict_status Edit(Line& l, Objects& o, Results&) {
+  return kvevict_paged_edit(CachedOf(l, o), o.sequences.Get(l.Text("sequence")),
+                            o.One<kvevict_edit>("edit", l.Text("edit")),
+                            nullptr);
+}
+
 /// What a model would do for a chunk: it only remembers it.
 kvevict_status Forward(uint32_t first, uint32_t n, void* chunks) {
   std::string& text = *static_cast<std::string*>(chunks);
@@ -171,6 +177,7 @@ void AddPaged(Calls* calls) {
   c["paged_sequence_write"] = Write;
   c["paged_sequence_read"] = Read;
   c["paged_evict"] = Evict;
+  c["paged_edit"] = Edit;
   c["sequence_prefill"] = Prefill;
 }
 

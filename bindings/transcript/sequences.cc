@@ -183,6 +183,13 @@ kvevict_status Undo(Line& l, Objects& o, Results&) {
                                o.Data<void>(undo), o.Length(undo), nullptr);
 }
 
+kvevict_status Edit(Line& l, Objects& o, Results&) {
+  const auto views = l.List("views");
+  return kvevict_sequence_edit(
+      SequenceOf(l, o), o.All<kvevict_view>("view", views), views.size(),
+      o.One<kvevict_edit>("edit", l.Text("edit")), nullptr);
+}
+
 /// The state itself: it lies in this process's memory.
 kvevict_status MemoryOf(Line& l, Objects& o, Results& out) {
   kvevict_sequence_memory m = {};
@@ -313,6 +320,7 @@ void AddSequences(Calls* calls) {
   c["sequence_kept_slots"] = KeptSlots;
   c["sequence_undo_bytes"] = UndoBytes;
   c["sequence_undo"] = Undo;
+  c["sequence_edit"] = Edit;
   c["sequence_memory_of"] = MemoryOf;
   c["sequences_append"] = AppendAll;
   c["sequences_trim_to"] = TrimAllTo;

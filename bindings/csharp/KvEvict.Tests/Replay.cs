@@ -182,6 +182,18 @@ internal class Replay
         return new KvTokenRange(l.Int("first"), l.Int("end"), l.Int("rank"));
     }
 
+    protected KvEdit Edit(string name)
+    {
+        Line l = Struct("edit", name);
+        return new KvEdit(l.Int("first"), l.Int("end"))
+        {
+            Kind = (KvEditKind)l.Int("kind"),
+            NewCount = l.Int("n_new"),
+            To = l.Int("to"),
+            Positions = (KvEditPositions)l.Int("positions"),
+        };
+    }
+
     protected KvSelectOptions SelectOptions(string name)
     {
         Line l = Struct("select_options", name);

@@ -276,6 +276,7 @@ internal sealed class Replayer : Replay
         Add("sequence_kept_slots", l => " slots=" + Listed(Handle<KvSequence>(l).KeptSlots(l.Each("views", View))));
         Add("sequence_undo_bytes", l => Result("bytes", Handle<KvSequence>(l).UndoBytes(l.Each("views", View))));
         Act("sequence_undo", l => Handle<KvSequence>(l).Undo(l.Each("views", View), Memory(l.Text("undo"))));
+        Act("sequence_edit", l => Handle<KvSequence>(l).Edit(l.Each("views", View), Edit(l.Text("edit"))));
         Add("sequence_memory_of", l =>
         {
             KvSequenceMemory m = Handle<KvSequence>(l).MemoryOf(l.Int("layer"));
@@ -392,6 +393,7 @@ internal sealed class Replayer : Replay
         Act("paged_sequence_own", l => Handle<KvPagedSequence>(l).Own(l.Int("first_slot")));
         Act("paged_sequence_write", l => Handle<KvPagedSequence>(l).Write(l.Each("rows", PagedRows)));
         Act("paged_sequence_read", l => Handle<KvPagedSequence>(l).Read(l.Each("rows", PagedRows)));
+        Act("paged_edit", l => Handle<KvPagedSequence>(l).Edit(Handle<KvSequence>(l), Edit(l.Text("edit"))));
         Add("paged_evict", l =>
         {
             KvPagedEviction[] items = l.Each("items", name =>

@@ -186,6 +186,27 @@ public sealed unsafe class KvPagedSequence : IDisposable, IRegionOwner
     }
 
     /// <summary>
+    /// Edits the middle as <see cref="KvSequence.Edit"/> does. Blocks that others share are copied before their rows
+    /// change; blocks for new tokens are taken, and empty ones given back.
+    /// </summary>
+    /// <param name="sequence">The tokens that the rows belong to.</param>
+    /// <param name="edit">What changes.</param>
+    /// <param name="stream">CUstream on which the work is queued, and for which this waits.</param>
+    /// <exception cref="ArgumentException">
+    /// The span does not fit, or the sequence stores other rows. Nothing has changed.
+    /// </exception>
+    /// <exception cref="KvEvictException">
+    /// Keys cannot rotate, or too few blocks are free. Nothing has changed.
+    /// </exception>
+    public void Edit(KvSequence sequence, KvEdit edit, nint stream = 0)
+    {
+        ArgumentNullException.ThrowIfNull(sequence);
+        kvevict_edit native;
+        edit.Fill(&native);
+        Native.kvevict_paged_edit(Handle, sequence.Handle, &native, stream);
+    }
+
+    /// <summary>
     /// Reads a prompt in chunks as <see cref="KvSequence.Prefill"/> does. It makes room before each one and gives back
     /// what evictions leave empty.
     /// </summary>

@@ -688,8 +688,8 @@ enum kvevict_edit_positions KVEVICT_INT32 {
 /** One edit. Positions are those before it, except `to`. */
 typedef struct kvevict_edit {
   uint32_t struct_size;
-  kvevict_edit_kind kind;
-  uint32_t first; /**< First position of the span. */
+  kvevict_edit_kind kind; /**< See there. */
+  uint32_t first;         /**< First position of the span. */
   uint32_t end;   /**< One past the last; first .. the logical length. */
   uint32_t n_new; /**< New tokens; 0 for a move. */
   /** The first position of the span after a move; 0 for a replacement. */

@@ -261,6 +261,39 @@ public final class PagedSequence extends Handle {
   }
 
   /**
+   * Edits the middle as {@link Sequence#edit} does, on the CPU or on the default stream of CUDA.
+   *
+   * @param sequence the tokens that the rows belong to
+   * @param edit what changes
+   */
+  public void edit(Sequence sequence, Edit edit) {
+    edit(sequence, edit, 0);
+  }
+
+  /**
+   * Edits the middle as {@link Sequence#edit} does. Blocks that others share are copied before their rows
+   * change; blocks for new tokens are taken, and empty ones given back. Too few free blocks are
+   * {@link Status#OUT_OF_MEMORY}.
+   *
+   * @param sequence the tokens that the rows belong to
+   * @param edit what changes
+   * @param stream a CUstream; ignored on the CPU
+   */
+  public void edit(Sequence sequence, Edit edit, long stream) {
+    long cached = enterAlone();
+    try (Struct in = edit.write()) {
+      long positions = sequence.enterAlone();
+      try {
+        Native.kvevict_paged_edit(cached, positions, in.address, stream);
+      } finally {
+        sequence.leave();
+      }
+    } finally {
+      leave();
+    }
+  }
+
+  /**
    * Reads a prompt in chunks as {@link Sequence#prefill} does, on the CPU: makes room before each one,
    * and gives back what evictions leave empty.
    *

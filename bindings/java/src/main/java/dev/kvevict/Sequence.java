@@ -548,6 +548,43 @@ public final class Sequence extends SequenceState {
     }
   }
 
+  /**
+   * Edits the middle on the CPU, or on the default stream of CUDA.
+   *
+   * @param views see the other overload
+   * @param edit what changes
+   */
+  public void edit(List<View> views, Edit edit) {
+    edit(views, edit, 0);
+  }
+
+  /**
+   * Removes, replaces, inserts or moves tokens in the middle. Rows move to their new slots in every layer
+   * with a full cache, and keys rotate by as many positions as their tokens move. Tokens that were evicted
+   * stay so. Keys and values behind the edit still remember the old text; only {@link #exactPrefix}
+   * tokens are as if it had always been the new one. Make room in the views, call, then write the rows of
+   * new tokens, in each layer and head from the slot of the span's first position on. This allocates,
+   * and waits for the stream. The last eviction cannot be undone any more. An exception with another
+   * status than {@link Status#DEVICE} has changed nothing.
+   *
+   * @param views one per layer, with room for all slots held before and after; null for layers without a
+   *     full cache
+   * @param edit what changes
+   * @param stream a CUstream; ignored on the CPU
+   */
+  public void edit(List<View> views, Edit edit, long stream) {
+    View.Content[] caches = null;
+    long sequence = enterAlone();
+    try (Struct in = edit.write()) {
+      caches = arguments.views(sequence, views, edit);
+      Native.kvevict_sequence_edit(sequence, arguments.views(), caches.length, in.address, stream);
+    } finally {
+      leave();
+      Reference.reachabilityFence(arguments);
+      Reference.reachabilityFence(caches);
+    }
+  }
+
   /** Memory for a call that has entered this. */
   SequenceArguments arguments() {
     return arguments;

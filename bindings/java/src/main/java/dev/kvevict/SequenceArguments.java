@@ -143,6 +143,32 @@ final class SequenceArguments {
     return caches;
   }
 
+  /** Writes views with room for what is held before and after an edit, and keeps their memory. */
+  View.Content[] views(long sequence, List<View> views, Edit edit) {
+    View.Content[] caches = views(views, 0);
+    for (int layer = 0; layer < caches.length; ++layer) {
+      if (caches[layer] == null) {
+        continue;
+      }
+      int[] held = storedLengths(sequence, layer, geometry.evicted(layer));
+      caches[layer].require(held);
+      if (edit.adds()) {
+        for (int head = 0; head < held.length; ++head) {
+          held[head] = edit.held(positions(sequence, layer, head, held[head]));
+        }
+        caches[layer].require(held);
+      }
+    }
+    return caches;
+  }
+
+  private static int[] positions(long sequence, int layer, int head, int count) {
+    try (Struct out = new Struct(4 * count)) {
+      Native.kvevict_sequence_keep_positions(sequence, layer, head, out.address, count);
+      return IntStream.range(0, count).map(i -> out.intAt(4 * i)).toArray();
+    }
+  }
+
   /** Returns the caches, which must stay reachable, as must the options. */
   View.Content[] eviction(long sequence, List<View> views, EvictOptions options) {
     int n = requireViews(views);
@@ -165,7 +191,7 @@ final class SequenceArguments {
         int most = IntStream.of(stored).max().getAsInt();
         read.requireSlots(most, shape, layer);
         read.requireRows(read.queryRows(queryRows, most), shape, layer);
-        cache.require(most, head -> stored[Math.min(head, stored.length - 1)]);
+        cache.require(stored);
       }
       cache.requireWritable();
       if (options.byTable) {

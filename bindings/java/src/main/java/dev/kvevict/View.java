@@ -6,6 +6,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Objects;
 import java.util.function.IntUnaryOperator;
+import java.util.stream.IntStream;
 
 /**
  * The layout of one layer's cache. K and V may differ in dtype, head size and strides. Nothing is
@@ -155,6 +156,11 @@ public final class View implements AutoCloseable {
         }
       }
       return true;
+    }
+
+    /** Throws unless the buffers hold so many tokens of each head, or of all heads. */
+    void require(int... held) {
+      require(IntStream.of(held).max().getAsInt(), head -> held[Math.min(head, held.length - 1)]);
     }
 
     /** Throws unless the buffers hold tokenCount, in blocks those that each head has. */

@@ -129,6 +129,15 @@ class Replay {
     return TokenRange.of(l.count("first"), l.count("end"), l.count("rank"));
   }
 
+  Edit edit(String name) {
+    Line l = names.struct("edit", name);
+    int first = l.count("first");
+    int end = l.count("end");
+    Edit edit = l.constant(EditKind.class, "kind") == EditKind.MOVE ? Edit.move(first, end, l.count("to"))
+        : Edit.replace(first, end, l.count("n_new"));
+    return edit.withPositions(l.constant(EditPositions.class, "positions"));
+  }
+
   SelectOptions selectOptions(String name) {
     Line l = names.struct("select_options", name);
     SelectOptions options = SelectOptions.of(l.count("n_tokens"))

@@ -19,6 +19,7 @@ final class TestMain {
       ArgumentsTest.class,
       HandleTest.class,
       PagedCacheTest.class,
+      EditTest.class,
       PrefillTest.class,
       CudaTest.class,
       HooksTest.class,

@@ -331,6 +331,7 @@ final class TranscriptTest extends Replay {
     add("sequence_kept_slots", l -> " slots=" + listed(sequence(l).keptSlots(l.each("views", this::view))));
     add("sequence_undo_bytes", l -> result("bytes", sequence(l).undoBytes(l.each("views", this::view))));
     act("sequence_undo", l -> () -> sequence(l).undo(l.each("views", this::view), memory(l, "undo")));
+    act("sequence_edit", l -> () -> sequence(l).edit(l.each("views", this::view), edit(l.text("edit"))));
     add("sequence_memory_of", l -> {
       SequenceMemory m = sequence(l).memoryOf(l.count("layer"));
       StringBuilder text = new StringBuilder(" counts=").append(
@@ -453,6 +454,7 @@ final class TranscriptTest extends Replay {
     act("paged_sequence_own", l -> () -> cached(l).own(l.count("first_slot")));
     act("paged_sequence_write", l -> () -> cached(l).write(l.each("rows", this::pagedRows)));
     act("paged_sequence_read", l -> () -> cached(l).read(l.each("rows", this::pagedRows)));
+    act("paged_edit", l -> () -> cached(l).edit(sequence(l), edit(l.text("edit"))));
     add("paged_evict", l -> reports(Batch.evictPaged(l.each("items", name -> {
       Line item = names.struct("paged_eviction", name);
       return Batch.PagedEviction.of(cached(item), sequence(item))
