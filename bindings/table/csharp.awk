@@ -16,7 +16,7 @@ BEGIN {
           "kvevict_plan_workspace=KvPlan.WorkspaceSize " \
           "kvevict_paged_cache_bytes=KvPagedCache.BytesFor " \
           "kvevict_paged_cache_get_usage=KvPagedCache.Usage kvevict_policy_at=KvPolicy.All " \
-          "kvevict_policy_copy=- kvevict_sequence_edit=- kvevict_paged_edit=- " \
+          "kvevict_policy_copy=- " \
           "kvevict_policy_format=KvPolicy.ToString kvevict_policy_get=- " \
           "kvevict_policy_get_number=- kvevict_policy_need=KvPolicy.NeedOf kvevict_policy_set=- " \
           "kvevict_policy_set_number=- " \

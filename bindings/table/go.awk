@@ -9,7 +9,7 @@ BEGIN {
           "rope_inv_freq_len=len(RoPEInvFreq) kvevict_view.first_recent=Layout.FirstRecent " \
           "kvevict_paged_cache_bytes=- " \
           "kvevict_paged_cache_get_usage=PagedCache.Usage kvevict_policy_at=- " \
-          "kvevict_policy_copy=- kvevict_sequence_edit=- kvevict_paged_edit=- " \
+          "kvevict_policy_copy=- " \
           "kvevict_policy_format=Policy.String kvevict_policy_get=- " \
           "kvevict_policy_get_number=- kvevict_policy_need=Policy.NeedOf kvevict_policy_set=- " \
           "kvevict_policy_set_number=-"

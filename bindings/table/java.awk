@@ -11,7 +11,7 @@ BEGIN {
           "rope_inv_freq=Geometry.withRope KVEVICT_POSITION_NEXT=Sequence.POSITION_NEXT " \
           "rope_inv_freq_len=inverseFrequencies.length kvevict_paged_cache_bytes=- " \
           "kvevict_paged_cache_get_usage=PagedCache.usage kvevict_policy_at=- " \
-          "kvevict_policy_copy=- kvevict_sequence_edit=- kvevict_paged_edit=- " \
+          "kvevict_policy_copy=- " \
           "kvevict_policy_format=Policy.toString kvevict_policy_get=- " \
           "kvevict_policy_get_number=- kvevict_policy_need=Policy.needOf kvevict_policy_set=- " \
           "kvevict_policy_set_number=- kvevict_device_check=KvEvict.checkDevice"

@@ -71,6 +71,8 @@ func OwnName(name string) string {
 		return "Sequence.Append"
 	case "kvevict_sequence_begin_observing":
 		return "Sequence.BeginObserving"
+	case "kvevict_sequence_edit":
+		return "Sequence.Edit"
 	case "kvevict_sequence_end_observing":
 		return "Sequence.EndObserving"
 	case "kvevict_sequence_end_prompt":
