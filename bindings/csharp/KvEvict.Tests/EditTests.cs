@@ -239,7 +239,8 @@ public class EditTests
     public void Views_need_room()
     {
         using var e = new Edited(false);
-        Assert.Throws<ArgumentException>(() => e.Call(new KvEdit(9, 9) { NewCount = 5 }));
+        Assert.Contains("the rows of 45 tokens", Assert.Throws<ArgumentException>(
+            () => e.Call(new KvEdit(9, 9) { NewCount = 5 })).Message);
         e.Compare();
         e.Edit(new KvEdit(9, 9) { NewCount = 4 }); // all rows are in use
         e.Edit(new KvEdit(20, 26) { NewCount = 6 }); // and may be replaced

@@ -223,9 +223,9 @@ final class EditTest {
 
   static void changeNothingIfTheyDoNotFit() {
     Class<IllegalArgumentException> invalid = IllegalArgumentException.class;
-    Check.fails(invalid, () -> Edit.replace(-1, 6, 0), "first -1");
-    Check.fails(invalid, () -> Edit.replace(1, 6, -3), "newCount -3");
-    Check.fails(invalid, () -> Edit.move(1, 6, -2), "to -2");
+    Check.fails(invalid, () -> Edit.replace(-1, 6, 0), "first is negative: -1");
+    Check.fails(invalid, () -> Edit.replace(1, 6, -3), "newCount is negative: -3");
+    Check.fails(invalid, () -> Edit.move(1, 6, -2), "to is negative: -2");
     Check.fails(NullPointerException.class, () -> Edit.move(1, 6, 2).withPositions(null), "positions");
     for (boolean paged : new boolean[] {false, true}) {
       try (Edited e = new Edited(paged)) {
@@ -244,7 +244,7 @@ final class EditTest {
   static void needRoomInTheViews() {
     Class<IllegalArgumentException> invalid = IllegalArgumentException.class;
     try (Edited e = new Edited(false)) {
-      Check.fails(invalid, () -> e.call(Edit.replace(9, 9, 5)), "k");
+      Check.fails(invalid, () -> e.call(Edit.replace(9, 9, 5)), "holds 44 rows of 2 heads, not 45");
       e.check();
       e.replace(9, 9, 4); // all rows are in use
       e.replace(20, 26, 6); // and may be replaced
