@@ -229,12 +229,12 @@ final class EditTest {
     Check.fails(NullPointerException.class, () -> Edit.move(1, 6, 2).withPositions(null), "positions");
     for (boolean paged : new boolean[] {false, true}) {
       try (Edited e = new Edited(paged)) {
-        Check.fails(invalid, () -> e.call(Edit.replace(7, 6, 0)), "first 7", "end 6");
-        Check.fails(invalid, () -> e.call(Edit.replace(7, 41, 0)), "end 41", "40 tokens");
-        Check.fails(invalid, () -> e.call(Edit.move(3, 5, 39)), "to 39 + 2", "40");
-        Check.fails(invalid,
+        Check.fails(KvEvictException.class, () -> e.call(Edit.replace(7, 6, 0)), "first 7", "end 6");
+        Check.fails(KvEvictException.class, () -> e.call(Edit.replace(7, 41, 0)), "end 41", "40 tokens");
+        Check.fails(KvEvictException.class, () -> e.call(Edit.move(3, 5, 39)), "to 39 + 2", "40");
+        Check.fails(KvEvictException.class,
             () -> e.call(Edit.replace(3, 5, 3).withPositions(EditPositions.KEEP)), "n_new 3 > 2");
-        Check.fails(invalid,
+        Check.fails(KvEvictException.class,
             () -> e.call(Edit.move(3, 5, 1).withPositions(EditPositions.KEEP)), "positions keep");
         e.check();
       }
