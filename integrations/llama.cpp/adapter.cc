@@ -12,12 +12,12 @@ using kvevict::llama::BatchRow;
 using kvevict::llama::Bytes;
 using kvevict::llama::Check;
 using kvevict::llama::Fail;
+using kvevict::llama::FindRotation;
 using kvevict::llama::kRemedy;
 using kvevict::llama::Layer;
 using kvevict::llama::ParsePolicy;
 using kvevict::llama::Policy;
 using kvevict::llama::QueryRows;
-using kvevict::llama::ReadTensor;
 using kvevict::llama::Sequence;
 
 namespace {
@@ -75,6 +75,16 @@ constexpr uint32_t kSpareQueries = 16;
 // The queries that score by attention sums, unless more are requested.
 constexpr uint32_t kSumRows = 32;
 
+std::vector<uint8_t> BytesOf(const kvevict_llama_options& options) {
+  if ((options.calibration == nullptr) != (options.calibration_len == 0)) {
+    Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "options.calibration is ",
+         options.calibration == nullptr ? "" : "not ",
+         "NULL, but options.calibration_len is ", options.calibration_len);
+  }
+  const auto* bytes = static_cast<const uint8_t*>(options.calibration);
+  return {bytes, bytes + options.calibration_len};
+}
+
 // The number of last queries that score, for policies that define it.
 uint32_t ScoringRows(const Policy& policy, uint32_t asked) {
   if (policy.n_query_rows == 0) return 0;
@@ -92,12 +102,12 @@ uint32_t ScoringRows(const Policy& policy, uint32_t asked) {
 
 kvevict_llama::kvevict_llama(const char* policy,
                              const kvevict_llama_options& options)
-    : policy_(ParsePolicy(policy)),
-      wants_moments_(policy_.Needs(KVEVICT_INPUT_QUERY_MEAN)),
+    : policy_(ParsePolicy(policy, options.calibration != nullptr)),
+      saved_bytes_(BytesOf(options)),
+      wants_moments_(saved_bytes_.empty() &&
+                     policy_.Needs(KVEVICT_INPUT_QUERY_MEAN)),
       h2o_rows_(ScoringRows(policy_, options.query_rows)),
-      query_rows_(h2o_rows_ > 0    ? h2o_rows_ + kSpareQueries
-                  : wants_moments_ ? 1
-                                   : 0),
+      query_rows_(h2o_rows_ > 0 ? h2o_rows_ + kSpareQueries : 0),
       context_(options.context) {
   if (context_ == nullptr) {
     kvevict_context_options defaults = KVEVICT_CONTEXT_OPTIONS_INIT;
@@ -183,39 +193,36 @@ void kvevict_llama::OnBatch(std::span<const BatchRow> rows,
   }
 }
 
-bool kvevict_llama::WantsQueries(size_t layer) {
+bool kvevict_llama::WantsQueries(size_t layer, const ggml_tensor* q) {
   const Layer& from = observer_.layers()[layer];
-  return query_rows_ > 0 || (from.cache < witness_layers_.size() &&
-                             from.shape.index >= witness_layers_[from.cache]);
+  const auto index = static_cast<size_t>(from.shape.index);
+  if (rotations_.size() <= index) rotations_.resize(index + 1);
+  Rotation& rotation = rotations_[index];
+  if (rotation.inv_freq.empty() && rotation.unknown.empty()) {
+    rotation = FindRotation(q);
+  }
+  return query_rows_ > 0 || wants_moments_ || calibrated_ != nullptr ||
+         (from.cache < witness_layers_.size() &&
+          from.shape.index >= witness_layers_[from.cache]);
 }
 
 void kvevict_llama::OnQueries(size_t layer, const ggml_tensor* q) {
   TakeWitnesses(layer);
-  if (query_rows_ == 0) return;
   const auto [head_dim, tokens, heads, streams] = q->ne;
   if (q->type != GGML_TYPE_F32 ||
       static_cast<size_t>(tokens * streams) != rows_.size()) {
     return;
   }
   const auto index = static_cast<size_t>(observer_.layers()[layer].shape.index);
-  const size_t row_bytes = static_cast<size_t>(head_dim) * sizeof(float);
-  if (wants_moments_) return AddMoments(index, q);
-  const bool packed = q->nb[2] == row_bytes;
+  if (wants_moments_ || calibrated_ != nullptr) AddQueries(index, q);
   for (size_t r = 0; r < rows_.size(); ++r) {
     const RowOwner& row = rows_[r];
     if (row.later >= query_rows_) continue;
     Sequence& s = sequences_[static_cast<size_t>(row.seq)];
     if (s.queries.size() <= index) s.queries.resize(index + 1);
-    float* out = s.queries[index].Append(row.position, query_rows_,
-                                         static_cast<size_t>(head_dim * heads));
-    const size_t at = r / tokens * q->nb[3] + r % tokens * q->nb[1];
-    if (packed) {
-      ReadTensor(q, out, at, row_bytes * static_cast<size_t>(heads));
-      continue;
-    }
-    for (int64_t h = 0; h < heads; ++h) {
-      ReadTensor(q, out + h * head_dim, at + h * q->nb[2], row_bytes);
-    }
+    ReadRow(q, r,
+            s.queries[index].Append(row.position, query_rows_,
+                                    static_cast<size_t>(head_dim * heads)));
   }
 }
 
@@ -230,7 +237,7 @@ void kvevict_llama::Forget(Sequence& s) {
   s.state_key.clear();
   s.unfit.clear();
   for (QueryRows& rows : s.queries) rows.TakeBack(0);
-  for (auto& moments : s.moments) moments.Clear();
+  s.moments.clear();
   if (s.handle != nullptr) kvevict_sequence_reset(s.handle.get(), nullptr);
 }
 
@@ -331,6 +338,8 @@ void kvevict_llama::Attach(llama_context* ctx) {
   batch_.clear();
   rows_.clear();
   rotations_.clear();
+  saved_.reset();
+  calibrated_.reset();
   shapes_.clear();
   sinks_.clear();
   rope_factors_ = RopeFactors::kNone;

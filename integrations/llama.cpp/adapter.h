@@ -16,8 +16,8 @@
 #include "layers.h"
 #include "observer.h"
 #include "policy.h"
-#include "query_moments.h"
 #include "query_rows.h"
+#include "rotation.h"
 
 namespace kvevict::llama {
 
@@ -40,10 +40,10 @@ struct Sequence {
   // it may be a copy that llama.cpp makes before the next graph.
   uint32_t computed_to = 0;
   std::string unfit;  // why it cannot be evicted any more; "" if it can
-  std::vector<QueryRows> queries;     // by llama.cpp's layer
-  std::vector<QueryMoments> moments;  // likewise
-  std::array<Witness, 2> witnesses;   // by llama.cpp's cache
-  uint32_t witnessed = 0;             // the position of their token
+  std::vector<QueryRows> queries;          // by llama.cpp's layer
+  std::vector<CalibrationHandle> moments;  // likewise, of one layer each
+  std::array<Witness, 2> witnesses;        // by llama.cpp's cache
+  uint32_t witnessed = 0;                  // the position of their token
   // The last token's key in the deepest evicted layer, and its position. They
   // are set when a state was set here, which leaves the token's cell unknown,
   // until a state is seen that has the key and later tokens. Empty otherwise.
@@ -84,6 +84,7 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   void Trim(llama_seq_id seq, uint32_t new_length);
   const kvevict_sequence* Handle(llama_seq_id seq);
   uint32_t LayerIndex(uint32_t i) const;
+  const kvevict_calibration* Calibrate(uint32_t has_covariances);
   void Save(llama_seq_id seq, const char* path,
             std::span<const llama_token> tokens);
   size_t Load(llama_seq_id seq, const char* path,
@@ -102,12 +103,15 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   using RopeFactors = kvevict::llama::RopeFactors;
   using LayerShape = kvevict::llama::LayerShape;
   using Layer = kvevict::llama::Layer;
+  using Rotation = kvevict::llama::Rotation;
+  using CalibrationHandle = kvevict::llama::CalibrationHandle;
   struct Eviction;
   struct Session;
   // Memory of a layer's inputs, which the planes point to.
   struct LayerInputs {
-    kvevict_plane queries, weights, mean, covariance;
-    std::vector<float> weight_values, mean_values, covariance_values;
+    kvevict_plane queries, weights, mean, covariance, centers;
+    std::vector<float> weight_values, mean_values, covariance_values,
+        center_values;
   };
   // A sequence from another adapter or a file.
   struct Incoming {
@@ -117,11 +121,12 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
     std::span<const uint8_t> state;
     uint32_t next, evicted_at, n_cells;
     RopeFactors rope_factors;
+    std::span<const Rotation> rotations = {};  // by layer; a file has none
   };
 
   void OnBatch(std::span<const kvevict::llama::BatchRow> rows,
                const ggml_tensor* cache) override;
-  bool WantsQueries(size_t layer) override;
+  bool WantsQueries(size_t layer, const ggml_tensor* q) override;
   void OnQueries(size_t layer, const ggml_tensor* q) override;
   void OnShift() override;
 
@@ -178,9 +183,12 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   kvevict::llama::PlanHandle PlanFor(const kvevict_policy* policy,
                                      std::span<const LayerShape> shapes,
                                      std::span<const float> sinks,
-                                     uint32_t max_tokens) const;
+                                     uint32_t max_tokens,
+                                     const Rotation* rotation) const;
   void AdoptLayers(std::vector<LayerShape> shapes, SinkLogits sinks,
                    uint32_t max_tokens);
+  // The rotation of the plan's keys; nullptr if the policy does not read it.
+  const Rotation* RotationOfPlan(std::span<const LayerShape> shapes) const;
   std::vector<size_t> FullLayers(llama_seq_id seq);
   const Layer& LiveLayer(size_t i) const;
   uint64_t CellBytes() const;
@@ -210,19 +218,41 @@ struct kvevict_llama final : private kvevict::llama::GraphListener {
   void FindQueries(const Sequence& s, size_t layer, kvevict_plane* plane,
                    kvevict_signal_inputs* inputs) const;
   // inputs.cc: what the policy reads for every layer in addition to the cache.
-  void AddMoments(size_t index, const ggml_tensor* q);
   void FindMoments(const Sequence& s, size_t layer, LayerInputs& own,
-                   kvevict_signal_inputs& inputs) const;
+                   kvevict_signal_inputs& inputs);
+  void FindCenters(size_t layer, LayerInputs& own,
+                   kvevict_signal_inputs& inputs);
   void FindInputs(const Sequence& s, const std::vector<kvevict_view>& views,
                   std::vector<LayerInputs>& memory,
-                  std::vector<kvevict_signal_inputs>& inputs) const;
+                  std::vector<kvevict_signal_inputs>& inputs);
+
+  // calibration.cc
+  // The rotation that all these layers have. Throws if they have none.
+  const Rotation& RotationOf(std::span<const LayerShape> shapes) const;
+  CalibrationHandle MakeCalibration(std::span<const LayerShape> shapes,
+                                    bool has_covariances) const;
+  CalibrationHandle MakeMoments(size_t index) const;
+  std::vector<CalibrationHandle> CopyMoments(const Sequence& s) const;
+  // Adds the graph's queries of llama.cpp's layer to the statistics that are
+  // wanted.
+  void AddQueries(size_t index, const ggml_tensor* q);
+  void AddRun(size_t index, const ggml_tensor* q, size_t first, size_t n);
+  // Reads a token's queries, [heads, head_dim].
+  void ReadRow(const ggml_tensor* q, size_t row, float* out) const;
+  // Loads the bytes of options.calibration when they are first needed.
+  const kvevict_calibration* SavedCalibration();
   void Order(State& state, const std::vector<kvevict_view>& views);
 
   kvevict::llama::Policy policy_;
-  bool wants_moments_ = false;
-  uint32_t h2o_rows_ = 0;    // queries that score by h2o
+  std::vector<uint8_t> saved_bytes_;  // options.calibration
+  bool wants_moments_ = false;        // of each sequence's own queries
+  uint32_t h2o_rows_ = 0;             // queries that score by h2o
   uint32_t query_rows_ = 0;  // queries that are kept; 0: the policy reads none
-  std::vector<kvevict::llama::Rotation> rotations_;  // by llama.cpp's layer
+  std::vector<Rotation> rotations_;  // by llama.cpp's layer
+  CalibrationHandle saved_;          // nullptr until it is needed
+  bool saved_has_covariances_ = false;
+  // What kvevict_llama_calibrate() adds up; nullptr before.
+  CalibrationHandle calibrated_;
   kvevict::llama::ContextHandle own_context_;
   const kvevict_context* context_;
   ggml_backend_sched_eval_callback chained_ = nullptr;

@@ -175,6 +175,16 @@ kvevict_status kvevict_llama_layer(const kvevict_llama* kv, uint32_t index,
   });
 }
 
+kvevict_status kvevict_llama_calibrate(
+    kvevict_llama* kv, uint32_t has_covariances,
+    const kvevict_calibration** out) noexcept {
+  return Guard([&] {
+    NonNull(kv, "kv");
+    NonNull(out, "out");
+    *out = kv->Calibrate(has_covariances);
+  });
+}
+
 kvevict_status kvevict_llama_save(kvevict_llama* kv, llama_seq_id seq,
                                   const char* path, const llama_token* tokens,
                                   size_t n_tokens) noexcept {

@@ -35,7 +35,7 @@ void kvevict_llama::Copy(llama_seq_id from, llama_seq_id to) {
   copy.in_order = source.in_order;
   copy.placed = source.placed;
   copy.queries = source.queries;
-  copy.moments = source.moments;
+  copy.moments = CopyMoments(source);
   copy.awaits_rows = n_streams_ > 1;
   copy.rows_from = from;
   const llama_memory_t memory = llama_get_memory(ctx_);

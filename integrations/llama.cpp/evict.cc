@@ -47,7 +47,7 @@ void kvevict_llama::CheckPolicyFits() const {
           "ALiBi goes by the positions of cells, which all layers and heads "
           "share; scope=model works");
     }
-    if (query_rows_ == 0) continue;
+    if (query_rows_ == 0 && !policy_.Needs(KVEVICT_INPUT_QUERY_MEAN)) continue;
     if (shape.max_bias > 0) {
       refuse(
           "attention with ALiBi cannot be scored; use a policy that does "
@@ -283,7 +283,8 @@ void kvevict_llama::EvictState(llama_seq_id seq, Eviction& eviction) {
        .next = s.next,
        .evicted_at = eviction.report.evicted != 0 ? s.next : s.evicted_at,
        .n_cells = eviction.report.cells_after,
-       .rope_factors = rope_factors_});
+       .rope_factors = rope_factors_,
+       .rotations = rotations_});
 }
 
 void kvevict_llama::Evict(llama_seq_id seq,

@@ -4,6 +4,7 @@
 
 #include <ggml-backend.h>
 #include <ggml.h>
+#include <kvevict/calibration.h>
 #include <kvevict/kvevict.h>
 
 #include <cstdint>
@@ -69,10 +70,14 @@ struct DestroyHandle {
   void operator()(kvevict_context* p) const { kvevict_context_destroy(p); }
   void operator()(kvevict_plan* p) const { kvevict_plan_destroy(p); }
   void operator()(kvevict_sequence* p) const { kvevict_sequence_destroy(p); }
+  void operator()(kvevict_calibration* p) const {
+    kvevict_calibration_destroy(p);
+  }
 };
 using PolicyHandle = std::unique_ptr<kvevict_policy, DestroyHandle>;
 using ContextHandle = std::unique_ptr<kvevict_context, DestroyHandle>;
 using PlanHandle = std::unique_ptr<kvevict_plan, DestroyHandle>;
+using CalibrationHandle = std::unique_ptr<kvevict_calibration, DestroyHandle>;
 using SequenceHandle = std::unique_ptr<kvevict_sequence, DestroyHandle>;
 
 }  // namespace kvevict::llama

@@ -144,7 +144,7 @@ bool Observer::Ask(const ggml_tensor* node) {
       layer.shape.max_bias = FloatParam(node, 1);
       layer.shape.softcap = FloatParam(node, 2);
       ReadSinks(node->src[4], layer);
-      return listener_->WantsQueries(attending_);
+      return listener_->WantsQueries(attending_, node->src[0]);
     }
     case GGML_OP_MUL_MAT: {
       const ggml_tensor* root = Root(node->src[0]);
@@ -159,7 +159,7 @@ bool Observer::Ask(const ggml_tensor* node) {
       OnProjection(node);
       if (!OnAttention(node, node->src[1], node->src[0])) return false;
       layers_[attending_].logits = node;
-      return listener_->WantsQueries(attending_);
+      return listener_->WantsQueries(attending_, node->src[1]);
     }
     case GGML_OP_SOFT_MAX:
       OnSoftMax(node);

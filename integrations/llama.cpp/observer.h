@@ -26,8 +26,9 @@ class GraphListener {
   // to.
   virtual void OnBatch(std::span<const BatchRow> rows,
                        const ggml_tensor* cache) = 0;
-  // Whether OnQueries() shall be called for the layer layers()[i].
-  virtual bool WantsQueries(size_t i) = 0;
+  // Whether OnQueries() shall be called for the layer layers()[i], once its
+  // queries `q` have been computed.
+  virtual bool WantsQueries(size_t i, const ggml_tensor* q) = 0;
   // Queries [head_dim, tokens, heads, streams] of the layer layers()[i] have
   // been computed, and its keys have been stored.
   virtual void OnQueries(size_t i, const ggml_tensor* q) = 0;

@@ -13,6 +13,7 @@ using kvevict::llama::Layer;
 using kvevict::llama::LayerShape;
 using kvevict::llama::PlanHandle;
 using kvevict::llama::ReadTensor;
+using kvevict::llama::Rotation;
 
 namespace {
 
@@ -111,7 +112,8 @@ uint64_t kvevict_llama::CellBytes() const {
 PlanHandle kvevict_llama::PlanFor(const kvevict_policy* policy,
                                   std::span<const LayerShape> shapes,
                                   std::span<const float> sinks,
-                                  uint32_t max_tokens) const {
+                                  uint32_t max_tokens,
+                                  const Rotation* rotation) const {
   if (max_tokens == 0) {
     const uint32_t n = llama_n_ctx_seq(ctx_);
     max_tokens = (n + kCellPadding - 1) / kCellPadding * kCellPadding;
@@ -142,6 +144,14 @@ PlanHandle kvevict_llama::PlanFor(const kvevict_policy* policy,
   geometry.layers_len = layers.size();
   geometry.sink_logits = sinks.empty() ? nullptr : sinks.data();
   geometry.sink_logits_len = sinks.size();
+  std::vector<float> inv_freq;
+  if (rotation != nullptr) {
+    inv_freq.assign(rotation->inv_freq.begin(), rotation->inv_freq.end());
+    geometry.rope_layout = rotation->halves ? KVEVICT_ROPE_LAYOUT_HALF
+                                            : KVEVICT_ROPE_LAYOUT_INTERLEAVED;
+    geometry.rope_inv_freq = inv_freq.data();
+    geometry.rope_inv_freq_len = inv_freq.size();
+  }
   kvevict_plan_options options = KVEVICT_PLAN_OPTIONS_INIT;
   options.report_mass = 1;
   kvevict_plan* plan = nullptr;
@@ -149,9 +159,16 @@ PlanHandle kvevict_llama::PlanFor(const kvevict_policy* policy,
   return PlanHandle(plan);
 }
 
+const Rotation* kvevict_llama::RotationOfPlan(
+    std::span<const LayerShape> shapes) const {
+  return policy_.Needs(KVEVICT_INPUT_QUERY_CENTERS) ? &RotationOf(shapes)
+                                                    : nullptr;
+}
+
 void kvevict_llama::AdoptLayers(std::vector<LayerShape> shapes,
                                 SinkLogits sinks, uint32_t max_tokens) {
-  plan_ = PlanFor(policy_.handle.get(), shapes, sinks, max_tokens);
+  plan_ = PlanFor(policy_.handle.get(), shapes, sinks, max_tokens,
+                  RotationOfPlan(shapes));
   shapes_ = std::move(shapes);
   sinks_ = std::move(sinks);
 }

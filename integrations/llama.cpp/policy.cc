@@ -29,7 +29,7 @@ PolicyHandle CreatePolicy(const char* text) {
   return PolicyHandle(policy);
 }
 
-Policy ParsePolicy(const char* text) {
+Policy ParsePolicy(const char* text, bool has_calibration) {
   if (text == nullptr) {
     Fail(KVEVICT_ERROR_INVALID_ARGUMENT, "policy is NULL");
   }
@@ -55,10 +55,12 @@ Policy ParsePolicy(const char* text) {
   }
   kvevict_need need = KVEVICT_NEED_NONE;
   Check(kvevict_policy_need(handle, KVEVICT_INPUT_QUERY_CENTERS, &need));
-  if (need == KVEVICT_NEED_REQUIRED) {
+  if (need == KVEVICT_NEED_REQUIRED && !has_calibration) {
     refuse(
-        "it needs RoPE's frequencies and a table made for the model, which the "
-        "adapter does not have; expected-attention works");
+        "it needs options.calibration, statistics of the model's queries, "
+        "which "
+        "`kvevict-llama-cli calibrate` makes; expected-attention works "
+        "without");
   }
   Check(kvevict_policy_need(handle, KVEVICT_INPUT_REFERENCE_QUERIES, &need));
   if (need == KVEVICT_NEED_REQUIRED) {

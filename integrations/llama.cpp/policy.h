@@ -21,8 +21,9 @@ struct Policy {
 
 PolicyHandle CreatePolicy(const char* text);
 
-// Throws Error for a policy that llama.cpp's cache cannot hold.
-Policy ParsePolicy(const char* text);
+// Throws Error for a policy that llama.cpp's cache cannot hold, or that needs
+// what the adapter does not have.
+Policy ParsePolicy(const char* text, bool has_calibration);
 
 }  // namespace kvevict::llama
 

@@ -144,7 +144,8 @@ SequenceHandle kvevict_llama::LoadLists(std::span<const uint8_t> saved) const {
   const std::string why = kvevict_last_error_message();
   for (const char* text : {"random:budget=0.5,scope=head", "none"}) {
     const PolicyHandle policy = CreatePolicy(text);
-    const PlanHandle plan = PlanFor(policy.get(), shapes_, sinks_, 0);
+    const PlanHandle plan =
+        PlanFor(policy.get(), shapes_, sinks_, 0, RotationOfPlan(shapes_));
     const SequenceHandle loaded = load(plan.get());
     if (loaded == nullptr) continue;
     kvevict_fork_options options = KVEVICT_FORK_OPTIONS_INIT;
@@ -191,7 +192,9 @@ void kvevict_llama::CheckIncoming(llama_seq_id seq, const Incoming& incoming) {
 void kvevict_llama::Receive(llama_seq_id seq, const Incoming& incoming) {
   CheckIncoming(seq, incoming);
   const bool was_empty = NextOf(seq) == 0, adopts = plan_ == nullptr;
+  const bool adopts_rotations = rotations_.empty();
   const auto undo = [&] {
+    if (adopts_rotations) rotations_.clear();
     if (!adopts) return;
     plan_.reset();
     shapes_.clear();
@@ -200,6 +203,9 @@ void kvevict_llama::Receive(llama_seq_id seq, const Incoming& incoming) {
   };
   SequenceHandle loaded;
   try {
+    if (adopts_rotations) {
+      rotations_.assign(incoming.rotations.begin(), incoming.rotations.end());
+    }
     if (adopts) {
       AdoptLayers({incoming.shapes.begin(), incoming.shapes.end()},
                   {incoming.sinks.begin(), incoming.sinks.end()}, 0);

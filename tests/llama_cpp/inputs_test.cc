@@ -8,12 +8,20 @@
 #include <string>
 #include <vector>
 
+#include "tests/llama_cpp/query_statistics.h"
 #include "tests/llama_cpp/session.h"
 
 namespace {
 
+using kvevict::tests::CaptureQueries;
+using kvevict::tests::ExpectedMoments;
 using kvevict::tests::LoadRandomModel;
+using kvevict::tests::MakeQueryShape;
 using kvevict::tests::ModelHandle;
+using kvevict::tests::Moments;
+using kvevict::tests::Packed;
+using kvevict::tests::Queries;
+using kvevict::tests::QueryShape;
 using kvevict::tests::RandomModel;
 using kvevict::tests::RandomTokens;
 using kvevict::tests::Session;
@@ -48,17 +56,6 @@ void ExpectSameLists(Session& a, Session& b, uint32_t n_layers,
                 what.c_str(), l, h);
     }
   }
-}
-
-kvevict_plane Packed(const std::vector<float>& values, int64_t rows,
-                     uint32_t n) {
-  kvevict_plane plane = KVEVICT_PLANE_INIT;
-  plane.data = reinterpret_cast<uint64_t>(values.data());
-  plane.dtype = KVEVICT_DTYPE_F32;
-  plane.head_dim = n;
-  plane.token_stride_bytes = 4 * int64_t{n};
-  plane.head_stride_bytes = rows * plane.token_stride_bytes;
-  return plane;
 }
 
 // ---- Weights of tokens ----------------------------------------------------------
@@ -184,90 +181,6 @@ Test(llama_inputs, critical_kv_needs_nothing_from_the_caller) {
 
 // ---- Moments of queries -----------------------------------------------------------
 
-// The rows [n_heads * head_dim] of a layer's queries before RoPE, in order.
-using Queries = std::map<uint32_t, std::vector<float>>;
-
-bool CaptureQueries(ggml_tensor* node, bool ask, void* queries) {
-  const bool normed = std::strncmp(node->name, "Qcur_normed-", 12) == 0;
-  const bool plain = std::strncmp(node->name, "Qcur-", 5) == 0;
-  if ((!normed && !plain) ||
-      (node->op != GGML_OP_MUL_MAT && node->op != GGML_OP_MUL)) {
-    return false;
-  }
-  if (ask) return true;
-  auto& rows = (*static_cast<Queries*>(queries))[static_cast<uint32_t>(
-      std::atoi(std::strrchr(node->name, '-') + 1))];
-  const auto* data = static_cast<const float*>(node->data);
-  const auto n = static_cast<size_t>(ggml_nelements(node));
-  // The row captured before its norm is replaced.
-  if (normed) rows.resize(rows.size() - n);
-  rows.insert(rows.end(), data, data + n);
-  return true;
-}
-
-struct Moments {
-  std::vector<float> mean, covariance;
-};
-
-// In double precision: R m and R C R' of the queries from position 4 on.
-Moments Expected(const std::vector<float>& rows, const RandomModel& shape,
-                 const std::vector<double>& inv_freq, bool halves) {
-  const size_t dim = shape.head_dim, n_pairs = dim / 2;
-  const size_t width = shape.n_heads * dim, n_rows = rows.size() / width;
-  std::vector<double> r(dim * dim);  // [to, from]
-  for (size_t p = 0; p < n_pairs; ++p) {
-    double cosine = 0, sine = 0;
-    for (size_t i = 0; i < 512; ++i) {
-      cosine += std::cos(static_cast<double>(n_rows + i) * inv_freq[p]) / 512;
-      sine += std::sin(static_cast<double>(n_rows + i) * inv_freq[p]) / 512;
-    }
-    const size_t x = halves ? p : 2 * p, y = halves ? p + n_pairs : 2 * p + 1;
-    r[x * dim + x] = r[y * dim + y] = cosine;
-    r[x * dim + y] = -sine;
-    r[y * dim + x] = sine;
-  }
-  Moments found;
-  for (size_t h = 0; h < shape.n_heads; ++h) {
-    std::vector<double> m(dim), c(dim * dim);
-    const auto n = static_cast<double>(n_rows - 4);
-    const auto at = [&](size_t t, size_t i) {
-      return double{rows[t * width + h * dim + i]};
-    };
-    for (size_t t = 4; t < n_rows; ++t) {
-      for (size_t i = 0; i < dim; ++i) m[i] += at(t, i) / n;
-    }
-    for (size_t t = 4; t < n_rows; ++t) {
-      for (size_t i = 0; i < dim; ++i) {
-        for (size_t j = 0; j < dim; ++j) {
-          c[i * dim + j] += (at(t, i) - m[i]) * (at(t, j) - m[j]) / n;
-        }
-      }
-    }
-    for (size_t i = 0; i < dim; ++i) {
-      double sum = 0;
-      for (size_t j = 0; j < dim; ++j) sum += r[i * dim + j] * m[j];
-      found.mean.push_back(static_cast<float>(sum));
-    }
-    std::vector<double> rc(dim * dim);
-    for (size_t i = 0; i < dim; ++i) {
-      for (size_t j = 0; j < dim; ++j) {
-        for (size_t k = 0; k < dim; ++k) {
-          rc[i * dim + j] += r[i * dim + k] * c[k * dim + j];
-        }
-      }
-    }
-    for (size_t i = 0; i < dim; ++i) {
-      for (size_t j = 0; j < dim; ++j) {
-        double sum = 0;
-        for (size_t k = 0; k < dim; ++k)
-          sum += rc[i * dim + k] * r[j * dim + k];
-        found.covariance.push_back(static_cast<float>(sum));
-      }
-    }
-  }
-  return found;
-}
-
 Test(llama_inputs,
      expected_attention_takes_moments_of_the_queries_before_rope) {
   const char* policy = "expected-attention:budget=60";
@@ -275,10 +188,8 @@ Test(llama_inputs,
     const RandomModel shape = Shape(arch);
     const ModelHandle model = LoadRandomModel(shape);
     const auto tokens = RandomTokens(kTokens, shape.n_vocab);
-    std::vector<double> inv_freq;
-    for (uint32_t p = 0; p < shape.head_dim / 2; ++p) {
-      inv_freq.push_back(std::pow(10000.0, -2.0 * p / shape.head_dim));
-    }
+    const QueryShape of_queries = MakeQueryShape(shape.n_heads, shape.head_dim,
+                                                 std::string(arch) == "qwen3");
     for (const bool flash : {false, true}) {
       Queries queries;
       SessionOptions options;
@@ -297,8 +208,10 @@ Test(llama_inputs,
       for (const uint32_t layer : layers) {
         const std::vector<float>& rows = queries.at(layer);
         cr_assert(rows.size() == kTokens * shape.n_heads * shape.head_dim);
-        moments.push_back(
-            Expected(rows, shape, inv_freq, std::string(arch) == "qwen3"));
+        // Those of the sinks do not count.
+        moments.push_back(ExpectedMoments(
+            std::span(rows).subspan(4 * shape.n_heads * shape.head_dim),
+            of_queries, kTokens));
       }
       for (const Moments& m : moments) {
         planes.push_back(Packed(m.mean, 1, shape.head_dim));

@@ -59,6 +59,7 @@ Session::Session(llama_model* model, const char* policy,
                             : LLAMA_FLASH_ATTN_TYPE_DISABLED;
   all.swa_full = options.swa_full;
   all.query_rows = options.query_rows;
+  all.calibration = options.calibration;
   all.callback = options.callback;
   all.callback_data = options.callback_data;
   context_ = llama_cli::OpenContext(

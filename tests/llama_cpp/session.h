@@ -32,6 +32,7 @@ struct SessionOptions {
   bool unified = false;
   uint32_t n_ubatch = 64;
   uint32_t query_rows = 0;
+  std::span<const char> calibration;
   bool swa_full = false;
   bool last_logits_only = false;                        // of each Decode()
   ggml_backend_sched_eval_callback callback = nullptr;  // the application's

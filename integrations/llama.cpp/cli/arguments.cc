@@ -57,6 +57,14 @@ void AddModelOptions(CLI::App& app, ModelArguments& args) {
   app.add_flag("--verbose", args.verbose, "With llama.cpp's own log");
 }
 
+CLI::Option* AddCalibrationOption(CLI::App& app, ModelArguments& args) {
+  return app.add_option(
+      "--calibration", args.calibration_file,
+      "File that `kvevict-llama-cli calibrate` made of the model: "
+      "triattention needs it, expected-attention takes it in "
+      "place of the prompt's own queries");
+}
+
 std::optional<int> Parse(CLI::App& app, int argc, char** argv,
                          ModelArguments& args) {
   // llama.cpp's own name, which the parser would read as three options.
@@ -72,6 +80,10 @@ std::optional<int> Parse(CLI::App& app, int argc, char** argv,
     std::fputs(err.str().c_str(), stderr);
     tools::WriteOutput(out.str());
     return status == 0 ? 0 : kUsageError;
+  }
+  if (!args.calibration_file.empty()) {
+    args.calibration = ReadText(args.calibration_file);
+    args.context.calibration = args.calibration;
   }
   args.context.type_k = args.context.type_v = kCacheTypes.at(args.cache_type);
   if (args.no_flash) args.context.flash = LLAMA_FLASH_ATTN_TYPE_DISABLED;

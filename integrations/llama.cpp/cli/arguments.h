@@ -17,12 +17,17 @@ inline constexpr uint32_t kMostCells = 1 << 24;
 
 struct ModelArguments {
   std::string model, backends, cache_type = "f16";
+  std::string calibration_file;
+  std::string calibration;  // its bytes, to which `context` points
   int32_t n_gpu_layers = 0;
   bool no_flash = false, verbose = false;
   ContextOptions context;
 };
 
 void AddModelOptions(CLI::App& app, ModelArguments& args);
+
+// Reads the file when the command line is parsed.
+CLI::Option* AddCalibrationOption(CLI::App& app, ModelArguments& args);
 
 // Parses the command line and completes `args`. Returns the exit status if the
 // program is to end: after --help, and with a message for wrong arguments.

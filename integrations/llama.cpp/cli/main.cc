@@ -1,5 +1,6 @@
 // kvevict-llama-cli: what an eviction costs, frees and changes, on the user's
-// own model and text; and `kvevict-llama-cli eval`, see eval/command.h.
+// own model and text; `kvevict-llama-cli eval`, see eval/command.h; and
+// `kvevict-llama-cli calibrate`, see calibrate.h.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -11,6 +12,7 @@
 #include <string>
 
 #include "arguments.h"
+#include "calibrate.h"
 #include "eval/command.h"
 #include "kvevict/experimental.h"
 #include "measure.h"
@@ -64,6 +66,7 @@ void AddOptions(CLI::App& app, Arguments& args) {
                  "Last queries that are kept of each layer: h2o scores by all "
                  "of them (default: the policy's window; for non-causal, and "
                  "at most, the prompt)");
+  AddCalibrationOption(app, args);
   app.add_flag("--json", args.as_json, "One JSON document instead of tables");
 }
 
@@ -159,7 +162,7 @@ std::string CacheTable(const Outcome& o, const Task& task) {
 }
 
 std::string WhyItFits(const Task& task) {
-  const std::string budget = ParsePolicy(task.policy).Get("budget");
+  const std::string budget = tools::Policy(task.policy).Get("budget");
   return budget == "1" ? "budget=1 is the whole prompt; name a smaller budget, "
                          "as budget=0.25"
                        : fmt::format(
@@ -269,22 +272,26 @@ int Run(int argc, char** argv) {
   Arguments args;
   AddOptions(app, args);
   app.footer([] {
-    return "kvevict-llama-cli eval --help: many policies and budgets\n\n" +
+    return "kvevict-llama-cli eval --help: many policies and budgets\n"
+           "kvevict-llama-cli calibrate --help: the file for "
+           "--calibration\n\n" +
            PoliciesThatCannotWork();
   });
   if (const auto status = Parse(app, argc, argv, args)) return *status;
   Task& task = args.task;
   task.context = args.context;
+  const Engine engine = args.calibration.empty() ? Engine::kLlamaCpp
+                                                 : Engine::kCalibratedLlamaCpp;
   const bool reads_weights =
-      !task.policy.empty() && ReadsWeights(ParsePolicy(task.policy));
+      !task.policy.empty() && ReadsWeights(ParsePolicy(task.policy, engine));
   const Model model = Load(args, reads_weights);
   const llama_vocab* vocab = llama_model_get_vocab(model.get());
   Cut(model.get(), Tokenize(vocab, ReadText(args.prompt_file), true, false),
       args, task);
   const auto n_prompt = static_cast<uint32_t>(task.prompt.size());
   if (task.policy.empty()) task.policy = DefaultPolicy(n_prompt);
-  task.budget = Resolve(task.policy, n_prompt).budget;
-  const tools::Policy policy = ParsePolicy(task.policy);
+  task.budget = Resolve(task.policy, n_prompt, engine).budget;
+  const tools::Policy policy = ParsePolicy(task.policy, engine);
   task.lacks_room = task.budget == n_prompt && policy.Number("budget") < 1.0;
   if (policy.Resolve(1).n_query_rows == KVEVICT_QUERY_ROWS_ALL) {
     task.context.query_rows = n_prompt;
@@ -309,6 +316,9 @@ int main(int argc, char** argv) {
   try {
     if (argc > 1 && std::strcmp(argv[1], "eval") == 0) {
       return kvevict::llama_cli::Evaluate(argc - 1, argv + 1);
+    }
+    if (argc > 1 && std::strcmp(argv[1], "calibrate") == 0) {
+      return kvevict::llama_cli::Calibrate(argc - 1, argv + 1);
     }
     return kvevict::llama_cli::Run(argc, argv);
   } catch (const std::exception& error) {

@@ -25,7 +25,7 @@ bool IsOther(const Policy& policy, const char* key, const char* word) {
 
 // The reason why a policy cannot work here; nullptr if it can.
 const char* WhyNot(const Policy& policy, Engine engine) {
-  const bool is_even = engine == Engine::kLlamaCpp;
+  const bool is_even = engine != Engine::kKvevict;
   if (is_even && IsOther(policy, "split", "uniform")) {
     return "its layers keep different numbers of tokens, but llama.cpp has one "
            "list of cells for all layers; split=uniform works";
@@ -45,9 +45,15 @@ const char* WhyNot(const Policy& policy, Engine engine) {
     return "it needs reference queries, which this program has with "
            "--own-engine alone; reference=0 works";
   }
-  if (policy.Requires(KVEVICT_INPUT_KEY_FILTER) ||
-      policy.Requires(KVEVICT_INPUT_QUERY_CENTERS)) {
+  if (policy.Requires(KVEVICT_INPUT_KEY_FILTER)) {
     return "it needs a file made for the model, and this program reads none";
+  }
+  if (policy.Requires(KVEVICT_INPUT_QUERY_CENTERS) &&
+      engine != Engine::kCalibratedLlamaCpp) {
+    return is_even
+               ? "it needs statistics of the model's queries: --calibration "
+                 "with a file of `kvevict-llama-cli calibrate`"
+               : "it needs --calibration, which --own-engine does not take";
   }
   return nullptr;
 }

@@ -12,8 +12,9 @@
 namespace kvevict::llama_cli {
 
 // What runs the model. The heads and layers of llama.cpp's cache hold equally
-// many tokens, those of kvevict's own engine need not.
-enum class Engine { kLlamaCpp, kKvevict };
+// many tokens, those of kvevict's own engine need not. A calibrated llama.cpp
+// has the file of --calibration.
+enum class Engine { kLlamaCpp, kCalibratedLlamaCpp, kKvevict };
 
 // Parse a policy, and resolve one for a prompt. They throw a sentence that
 // names the policy, and the prompt if it does not fit that.

@@ -44,6 +44,16 @@ Model LoadModel(const std::string& path, const std::string& backends,
   return model;
 }
 
+Adapter MakeAdapter(const char* policy, const ContextOptions& options) {
+  kvevict_llama_options of_adapter = KVEVICT_LLAMA_OPTIONS_INIT;
+  of_adapter.query_rows = options.query_rows;
+  of_adapter.calibration = options.calibration.data();
+  of_adapter.calibration_len = options.calibration.size();
+  kvevict_llama* kv = nullptr;
+  Check(kvevict_llama_create(policy, &of_adapter, &kv));
+  return Adapter(kv);
+}
+
 Context OpenContext(
     llama_model* model, const char* policy, const ContextOptions& options,
     const std::function<void(llama_context_params&, kvevict_llama*)>& adjust) {
@@ -63,12 +73,8 @@ Context OpenContext(
   params.cb_eval = options.callback;
   params.cb_eval_user_data = options.callback_data;
   if (policy != nullptr) {
-    kvevict_llama_options of_adapter = KVEVICT_LLAMA_OPTIONS_INIT;
-    of_adapter.query_rows = options.query_rows;
-    kvevict_llama* kv = nullptr;
-    Check(kvevict_llama_create(policy, &of_adapter, &kv));
-    context.kv.reset(kv);
-    kvevict_llama_install(kv, &params);
+    context.kv = MakeAdapter(policy, options);
+    kvevict_llama_install(context.kv.get(), &params);
   }
   if (adjust) adjust(params, context.kv.get());
   context.ctx.reset(llama_init_from_model(model, params));

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 namespace kvevict::llama_cli {
@@ -41,10 +42,14 @@ struct ContextOptions {
   llama_flash_attn_type flash = LLAMA_FLASH_ATTN_TYPE_AUTO;
   bool swa_full = false;
   uint32_t query_rows = 0;
+  std::span<const char> calibration;  // as in kvevict_llama_options
   // callback of the application
   ggml_backend_sched_eval_callback callback = nullptr;
   void* callback_data = nullptr;
 };
+
+// Takes query_rows and calibration of the options.
+Adapter MakeAdapter(const char* policy, const ContextOptions& options);
 
 // A context with its adapter, which outlives the context.
 struct Context {

@@ -58,6 +58,7 @@
 #ifndef KVEVICT_LLAMA_H_
 #define KVEVICT_LLAMA_H_
 
+#include <kvevict/calibration.h>
 #include <kvevict/kvevict.h>
 #include <llama.h>
 
@@ -90,10 +91,18 @@ typedef struct kvevict_llama_options {
    *  adapter. NULL: the adapter creates one that works in the calling
    *  thread. */
   const kvevict_context* context;
+  /** NULL, or what kvevict_calibration_save() wrote of a calibration by
+   *  kvevict_llama_calibrate() or `kvevict-llama-cli calibrate`; copied.
+   *  triattention needs it. expected-attention takes its means and, if it has
+   *  them, its covariances in place of those of the sequence's own queries.
+   *  Other policies ignore it. The first eviction that needs it compares it
+   *  with the model. */
+  const void* calibration;
+  size_t calibration_len; /**< Its bytes; 0 with NULL. */
 } kvevict_llama_options;
 
 #define KVEVICT_LLAMA_OPTIONS_INIT \
-  { (uint32_t)sizeof(kvevict_llama_options), 0, 0 }
+  { (uint32_t)sizeof(kvevict_llama_options), 0, 0, 0, 0 }
 
 /** @return The sentence that explains the calling thread's last failed call of
  *  this library; thread-local, never NULL. */
@@ -132,8 +141,9 @@ kvevict_llama_use(const char* path, void* handle) KVEVICT_NOEXCEPT;
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT for a bad policy;
  *         KVEVICT_ERROR_UNSUPPORTED for a policy whose layers or heads keep
  *         different numbers of tokens (split other than uniform, heads other
- *         than equal), that rotates keys (rotate) or that needs statistics of
- *         the model (triattention); KVEVICT_ERROR_OUT_OF_MEMORY.
+ *         than equal), that rotates keys (rotate) or that needs
+ *         options.calibration, if there is none (triattention);
+ *         KVEVICT_ERROR_OUT_OF_MEMORY.
  */
 KVEVICT_LLAMA_API kvevict_status
 kvevict_llama_create(const char* policy, const kvevict_llama_options* options,
@@ -248,8 +258,9 @@ typedef struct kvevict_llama_evict_options {
   uint32_t reserved;       /**< Must be 0. */
   /** Protected positions, ranges and inputs, by layers of kvevict; NULL: none.
    *  Inputs replace the adapter's own: kept queries, for weight=given the L1
-   *  norms of values times the output projection, and for expected-attention
-   *  the moments of all queries seen. undo and by_table are refused. The last
+   *  norms of values times the output projection, for expected-attention the
+   *  moments of all queries seen, and statistics of
+   *  kvevict_llama_options.calibration. undo and by_table are refused. The last
    *  token is always protected, because llama_decode() expects the next one to
    *  follow it. */
   const kvevict_evict_options* evict;
@@ -295,7 +306,9 @@ typedef struct kvevict_llama_report {
  * @param[out] report   NULL, or report->struct_size set.
  * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT (also if the policy needs
  *         more queries than are known: known are those of tokens decoded since
- *         the last removal or load); KVEVICT_ERROR_UNSUPPORTED with the reason
+ *         the last removal or load; and for options.calibration of
+ *         kvevict_llama_create() that is damaged, cut off or of another model);
+ *         KVEVICT_ERROR_UNSUPPORTED with the reason
  *         (shifted or removed cells; ALiBi with lists that differ or a policy
  *         that scores by attention; weight=given with a repacked output
  *         projection, or if no product follows attention directly, as with MLA;
@@ -414,6 +427,33 @@ kvevict_llama_sequence(kvevict_llama* kv, llama_seq_id seq,
 KVEVICT_LLAMA_API kvevict_status
 kvevict_llama_layer(const kvevict_llama* kv, uint32_t index,
                     uint32_t* out_layer) KVEVICT_NOEXCEPT;
+
+/**
+ * Begins a calibration: from now on the adapter adds up the queries of all
+ * tokens that the context computes, in all evicted layers, whatever the policy
+ * is. Read it by the functions of kvevict/calibration.h, and save it by
+ * kvevict_calibration_save() for kvevict_llama_options.calibration. Its layers
+ * are numbered as in kvevict_llama_layer(). It takes n_q_heads * k_head_dim *
+ * 12 bytes for each layer, and with covariances n_q_heads * k_head_dim^2 * 4
+ * more.
+ *
+ * The layers are known after the first llama_decode(), whose queries do not
+ * count: decode a token of sequence 0, call this, and remove the token. A batch
+ * of a sequence whose queries hold NaN or infinity does not count either, which
+ * kvevict_calibration_rows() shows.
+ *
+ * @param[in]  has_covariances  1: for expected-attention with covariances; 0.
+ * @param[out] out              Non-NULL. Borrowed: the next call of this
+ *                              function replaces it, kvevict_llama_attach() and
+ *                              kvevict_llama_destroy() end it.
+ * @return KVEVICT_OK; KVEVICT_ERROR_INVALID_ARGUMENT, also before the context's
+ *         first llama_decode(); KVEVICT_ERROR_UNSUPPORTED if attention has no
+ *         RoPE directly before it (MLA, quantized keys that llama.cpp rotates)
+ *         or layers have different ones; KVEVICT_ERROR_OUT_OF_MEMORY.
+ */
+KVEVICT_LLAMA_API kvevict_status
+kvevict_llama_calibrate(kvevict_llama* kv, uint32_t has_covariances,
+                        const kvevict_calibration** out) KVEVICT_NOEXCEPT;
 
 /**
  * Writes a sequence to a file: llama.cpp's state of it, the positions of all

@@ -17,7 +17,7 @@ std::string WithBudget(const std::string& policy, uint32_t budget) {
 }  // namespace
 
 uint32_t Candidate::QueryRows(uint32_t n_prompt, uint32_t n_behind) const {
-  const uint32_t n_rows = ParsePolicy(text).Resolve(1).n_query_rows;
+  const uint32_t n_rows = tools::Policy(text).Resolve(1).n_query_rows;
   if (n_rows == 0) return 0;
   const bool all =
       n_rows == KVEVICT_QUERY_ROWS_ALL || n_rows == KVEVICT_QUERY_ROWS_ANY;

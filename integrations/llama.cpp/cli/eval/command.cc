@@ -64,7 +64,9 @@ struct Arguments : ModelArguments {
   std::string question;
 
   Engine engine() const {
-    return own_engine ? Engine::kKvevict : Engine::kLlamaCpp;
+    if (own_engine) return Engine::kKvevict;
+    return calibration.empty() ? Engine::kLlamaCpp
+                               : Engine::kCalibratedLlamaCpp;
   }
 };
 
@@ -141,6 +143,7 @@ void AddOptions(CLI::App& app, Arguments& args) {
                "LLaMA's architecture alone, but also policies whose heads or "
                "layers keep different numbers of tokens. llama.cpp reads the "
                "file and makes tokens of texts");
+  AddCalibrationOption(app, args)->excludes("--own-engine");
   app.add_option("--question", args.question,
                  "With --own-engine, a likely question: policies with "
                  "reference=N also score by the queries of its last N tokens, "
@@ -170,8 +173,8 @@ void FitToModel(const llama_model* model, Arguments& args) {
 bool ReadsWeightsOfModel(const Arguments& args) {
   return !args.own_engine &&
          std::any_of(args.policies.begin(), args.policies.end(),
-                     [](const std::string& policy) {
-                       return ReadsWeights(ParsePolicy(policy));
+                     [&](const std::string& policy) {
+                       return ReadsWeights(ParsePolicy(policy, args.engine()));
                      });
 }
 
@@ -219,33 +222,41 @@ json Setup(const Arguments& args, const llama_model* model,
            const std::vector<Text>& texts, const Candidates& candidates) {
   char description[128] = "";
   llama_model_desc(model, description, sizeof description);
-  return {{"kvevict", kvevict_version()},
-          {"model", std::filesystem::path(args.model).filename().string()},
-          {"description", description},
-          {"model_bytes", llama_model_size(model)},
-          {"texts", Describe(texts)},
-          {"policies", args.policies},
-          {"keep", args.keep},
-          {"left_out", candidates.left_out},
-          {"windows", args.n_windows},
-          {"prompt", args.n_prompt},
-          {"predict", args.n_predict},
-          {"stride", args.stride},
-          {"tasks", args.n_tasks},
-          {"kinds", args.kinds},
-          {"task_tokens", args.n_task_tokens},
-          {"task_keep", args.task_keep},
-          {"needles", args.n_needles},
-          {"needle_tokens", args.needle_tokens},
-          {"needle_keep", args.needle_keep},
-          {"seed", args.seed},
-          {"wording", Describe(args.wording)},
-          {"own_engine", args.own_engine},
-          {"question", args.question},
-          {"cache_type", args.own_engine ? "f32" : args.cache_type},
-          {"flash", !args.no_flash},
-          {"ubatch", args.context.n_ubatch},
-          {"gpu_layers", args.n_gpu_layers}};
+  json setup = {
+      {"kvevict", kvevict_version()},
+      {"model", std::filesystem::path(args.model).filename().string()},
+      {"description", description},
+      {"model_bytes", llama_model_size(model)},
+      {"texts", Describe(texts)},
+      {"policies", args.policies},
+      {"keep", args.keep},
+      {"left_out", candidates.left_out},
+      {"windows", args.n_windows},
+      {"prompt", args.n_prompt},
+      {"predict", args.n_predict},
+      {"stride", args.stride},
+      {"tasks", args.n_tasks},
+      {"kinds", args.kinds},
+      {"task_tokens", args.n_task_tokens},
+      {"task_keep", args.task_keep},
+      {"needles", args.n_needles},
+      {"needle_tokens", args.needle_tokens},
+      {"needle_keep", args.needle_keep},
+      {"seed", args.seed},
+      {"wording", Describe(args.wording)},
+      {"own_engine", args.own_engine},
+      {"question", args.question},
+      {"cache_type", args.own_engine ? "f32" : args.cache_type},
+      {"flash", !args.no_flash},
+      {"ubatch", args.context.n_ubatch},
+      {"gpu_layers", args.n_gpu_layers}};
+  if (!args.calibration_file.empty()) {
+    setup["calibration"] = Describe(
+        {Text{std::filesystem::path(args.calibration_file).filename().string(),
+              args.calibration,
+              {}}});
+  }
+  return setup;
 }
 
 void MeasureWindows(const Arguments& args, llama_model* model, Runner& runner,

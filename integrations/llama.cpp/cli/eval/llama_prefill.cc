@@ -4,17 +4,6 @@
 #include <utility>
 
 namespace kvevict::llama_cli::eval {
-namespace {
-
-Adapter MakeAdapter(const char* policy, uint32_t query_rows) {
-  kvevict_llama_options options = KVEVICT_LLAMA_OPTIONS_INIT;
-  options.query_rows = query_rows;
-  kvevict_llama* kv = nullptr;
-  Check(kvevict_llama_create(policy, &options, &kv));
-  return Adapter(kv);
-}
-
-}  // namespace
 
 LlamaPrefill::LlamaPrefill(llama_model* model,
                            std::span<const Candidate> candidates,
@@ -25,10 +14,11 @@ LlamaPrefill::LlamaPrefill(llama_model* model,
       n_batch_(options.n_ubatch),
       progress_(std::move(progress)) {
   for (const Candidate& c : candidates) {
-    adapters_.push_back(
-        MakeAdapter(c.text.c_str(), c.QueryRows(n_prompt, n_behind)));
+    options.query_rows = c.QueryRows(n_prompt, n_behind);
+    adapters_.push_back(MakeAdapter(c.text.c_str(), options));
   }
-  adapters_.push_back(MakeAdapter("none", 0));
+  options.query_rows = 0;
+  adapters_.push_back(MakeAdapter("none", options));
   options.n_batch = options.n_ubatch;
   // A window's cache takes whole batches.
   const auto n_window = static_cast<uint32_t>(llama_model_n_swa(model));

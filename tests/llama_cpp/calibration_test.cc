@@ -1,0 +1,499 @@
+// Calibrations that the adapter makes, against statistics in double of the queries before
+// RoPE; and what evictions with a saved one keep.
+#include <criterion/criterion.h>
+#include <kvevict/calibration.h>
+
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "integrations/llama.cpp/layers.h"
+#include "tests/llama_cpp/query_statistics.h"
+#include "tests/llama_cpp/session.h"
+
+namespace {
+
+using kvevict::llama::ContextHandle;
+using kvevict::llama::PlanHandle;
+using kvevict::llama::PolicyHandle;
+using kvevict::llama::SequenceHandle;
+using kvevict::tests::CaptureQueries;
+using kvevict::tests::Centers;
+using kvevict::tests::ExpectedMoments;
+using kvevict::tests::LoadRandomModel;
+using kvevict::tests::MakeQueryShape;
+using kvevict::tests::ModelHandle;
+using kvevict::tests::Moments;
+using kvevict::tests::Packed;
+using kvevict::tests::Queries;
+using kvevict::tests::QueryShape;
+using kvevict::tests::RandomModel;
+using kvevict::tests::RandomTokens;
+using kvevict::tests::Session;
+using kvevict::tests::SessionOptions;
+
+constexpr uint32_t kTokens = 150, kOfCalibration = 110, kBudget = 60;
+
+RandomModel Shape(const char* arch) {
+  RandomModel shape;
+  shape.arch = arch;
+  shape.n_layers = 7;  // one of gemma3's has no window
+  shape.n_embd = shape.n_heads * shape.head_dim;
+  return shape;
+}
+
+void Expect(kvevict_status status) {
+  cr_assert(status == KVEVICT_OK, "%s", kvevict_last_error_message());
+}
+
+// Begins to calibrate a session, which then has no token.
+const kvevict_calibration* Begin(Session& session, uint32_t has_covariances) {
+  session.Decode(RandomTokens(1, session.n_vocab()));
+  const kvevict_calibration* calibration = nullptr;
+  cr_assert(kvevict_llama_calibrate(session.kv(), has_covariances,
+                                    &calibration) == KVEVICT_OK,
+            "%s", kvevict_llama_last_error_message());
+  llama_memory_clear(session.memory(), true);
+  return calibration;
+}
+
+std::string Save(const kvevict_calibration* calibration) {
+  size_t n = 0;
+  Expect(kvevict_calibration_save(calibration, nullptr, 0, &n));
+  std::string bytes(n, '\0');
+  Expect(kvevict_calibration_save(calibration, bytes.data(), n, nullptr));
+  return bytes;
+}
+
+// A calibration of kOfCalibration tokens, and what was captured beside it.
+struct Calibrated {
+  std::string bytes;
+  Queries queries;
+};
+
+Calibrated CalibrateModel(llama_model* model, uint32_t has_covariances) {
+  Calibrated all;
+  SessionOptions options;
+  options.flash = true;
+  options.n_ubatch = 25;
+  options.callback = &CaptureQueries;
+  options.callback_data = &all.queries;
+  Session session(model, "none", options);
+  const kvevict_calibration* calibration = Begin(session, has_covariances);
+  all.queries.clear();
+  session.Decode(RandomTokens(kOfCalibration, session.n_vocab(), 7));
+  all.bytes = Save(calibration);
+  return all;
+}
+
+// ---- The same eviction by the library alone ------------------------------------------
+
+// The rows [tokens, heads * head_dim] of the caches' tensors, by name.
+using Caches = std::map<std::string, const ggml_tensor*>;
+
+bool FindCaches(ggml_tensor* node, bool, void* caches) {
+  for (const ggml_tensor* t : node->src) {
+    if (t == nullptr) continue;
+    while (t->view_src != nullptr) t = t->view_src;
+    if (std::strncmp(t->name, "cache_", 6) == 0) {
+      (*static_cast<Caches*>(caches))[t->name] = t;
+    }
+  }
+  return false;
+}
+
+struct Reference {
+  ContextHandle context;
+  PolicyHandle policy;
+  PlanHandle plan;
+  SequenceHandle sequence;
+};
+
+Reference MakeReference(const char* text, const RandomModel& model,
+                        const QueryShape& queries) {
+  Reference reference;
+  kvevict_context_options options = KVEVICT_CONTEXT_OPTIONS_INIT;
+  kvevict_context* context = nullptr;
+  Expect(kvevict_context_create(&options, &context));
+  reference.context.reset(context);
+  kvevict_policy* policy = nullptr;
+  Expect(kvevict_policy_create(text, &policy));
+  reference.policy.reset(policy);
+  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
+  layer.n_q_heads = model.n_heads;
+  layer.n_kv_heads = model.n_kv_heads;
+  layer.k_head_dim = layer.v_head_dim = model.head_dim;
+  const std::vector<float> inv_freq(queries.inv_freq.begin(),
+                                    queries.inv_freq.end());
+  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
+  geometry.n_layers = model.n_layers;
+  geometry.max_tokens = 1024;
+  geometry.layers = &layer;
+  geometry.layers_len = 1;
+  geometry.rope_layout = queries.halves ? KVEVICT_ROPE_LAYOUT_HALF
+                                        : KVEVICT_ROPE_LAYOUT_INTERLEAVED;
+  geometry.rope_inv_freq = inv_freq.data();
+  geometry.rope_inv_freq_len = inv_freq.size();
+  kvevict_plan* plan = nullptr;
+  Expect(kvevict_plan_create(context, &geometry, policy, nullptr, &plan));
+  reference.plan.reset(plan);
+  kvevict_sequence* sequence = nullptr;
+  Expect(kvevict_sequence_create(plan, &sequence));
+  reference.sequence.reset(sequence);
+  Expect(kvevict_sequence_append(sequence, kTokens, nullptr));
+  return reference;
+}
+
+// Evicts copies of the cache's rows by these inputs.
+void Evict(Reference& reference, const RandomModel& model, const Caches& caches,
+           const std::vector<kvevict_signal_inputs>& inputs) {
+  const size_t width = size_t{model.n_kv_heads} * model.head_dim;
+  std::vector<std::vector<float>> rows;
+  std::vector<kvevict_view> views;
+  const auto plane = [&](const std::string& name) {
+    const auto* data = static_cast<const float*>(caches.at(name)->data);
+    rows.emplace_back(data, data + kTokens * width);
+    kvevict_plane p = Packed(rows.back(), 1, model.head_dim);
+    p.token_stride_bytes = static_cast<int64_t>(4 * width);
+    return p;
+  };
+  for (uint32_t l = 0; l < model.n_layers; ++l) {
+    kvevict_view view = KVEVICT_VIEW_INIT;
+    view.n_kv_heads = model.n_kv_heads;
+    view.k = plane("cache_k_l" + std::to_string(l));
+    view.v = plane("cache_v_l" + std::to_string(l));
+    views.push_back(view);
+  }
+  const int32_t last = kTokens - 1;
+  kvevict_evict_options options = KVEVICT_EVICT_OPTIONS_INIT;
+  options.protected_positions = &last;
+  options.protected_positions_len = 1;
+  options.inputs = inputs.data();
+  options.inputs_len = inputs.size();
+  kvevict_workspace size = KVEVICT_WORKSPACE_INIT;
+  Expect(kvevict_plan_workspace(reference.plan.get(), KVEVICT_OPERATION_EVICT,
+                                kTokens, &size));
+  std::vector<char> workspace(size.best_bytes + 64);
+  void* at = workspace.data();
+  size_t room = workspace.size();
+  std::align(64, size.best_bytes, at, room);
+  Expect(kvevict_sequence_evict(reference.sequence.get(), views.data(),
+                                views.size(), &options, at, size.best_bytes,
+                                nullptr));
+}
+
+void ExpectSameLists(const Reference& reference, Session& session,
+                     const RandomModel& model, const char* what) {
+  for (uint32_t l = 0; l < model.n_layers; ++l) {
+    for (uint32_t h = 0; h < model.n_kv_heads; ++h) {
+      std::vector<int32_t> kept(kBudget);
+      size_t n = 0;
+      Expect(kvevict_sequence_keep_positions(reference.sequence.get(), l, h,
+                                             kept.data(), kept.size(), &n));
+      cr_expect(n == kBudget && kept == session.Positions(l, h),
+                "%s %s: layer %u head %u", what, model.arch.c_str(), l, h);
+    }
+  }
+}
+
+Test(llama_calibration, evictions_keep_what_its_statistics_score) {
+  for (const char* arch : {"llama", "qwen3"}) {
+    const RandomModel shape = Shape(arch);
+    const ModelHandle model = LoadRandomModel(shape);
+    const QueryShape of_queries = MakeQueryShape(shape.n_heads, shape.head_dim,
+                                                 std::string(arch) == "qwen3");
+    const auto tokens = RandomTokens(kTokens, shape.n_vocab);
+    for (const bool has_covariances : {true, false}) {
+      const Calibrated calibrated =
+          CalibrateModel(model.get(), has_covariances ? 1 : 0);
+      std::vector<Moments> moments;
+      std::vector<std::vector<float>> centers;
+      for (uint32_t l = 0; l < shape.n_layers; ++l) {
+        const std::vector<float>& rows = calibrated.queries.at(l);
+        cr_assert(rows.size() ==
+                  kOfCalibration * shape.n_heads * shape.head_dim);
+        moments.push_back(ExpectedMoments(rows, of_queries, kTokens));
+        centers.push_back(Centers(rows, of_queries));
+      }
+      std::vector<kvevict_plane> planes;
+      for (uint32_t l = 0; l < shape.n_layers; ++l) {
+        planes.push_back(Packed(moments[l].mean, 1, shape.head_dim));
+        planes.push_back(
+            Packed(moments[l].covariance, shape.head_dim, shape.head_dim));
+        planes.push_back(Packed(centers[l], 3, shape.head_dim / 2));
+      }
+      for (const char* policy :
+           {"triattention:budget=60", "triattention:budget=60,scope=model",
+            "expected-attention:budget=60"}) {
+        const bool is_expected = std::strncmp(policy, "expected", 8) == 0;
+        std::vector<kvevict_signal_inputs> inputs;
+        for (uint32_t l = 0; l < shape.n_layers; ++l) {
+          inputs.push_back(KVEVICT_SIGNAL_INPUTS_INIT);
+          if (!is_expected) {
+            inputs.back().query_centers = &planes[3 * l + 2];
+            continue;
+          }
+          inputs.back().query_mean = &planes[3 * l];
+          if (has_covariances) {
+            inputs.back().query_covariance = &planes[3 * l + 1];
+          }
+        }
+        for (const auto way :
+             {KVEVICT_LLAMA_WAY_IN_PLACE, KVEVICT_LLAMA_WAY_STATE}) {
+          Caches caches;
+          SessionOptions options;
+          options.flash = true;
+          options.calibration = calibrated.bytes;
+          options.callback = &FindCaches;
+          options.callback_data = &caches;
+          Session session(model.get(), policy, options);
+          session.Decode(tokens);
+          Reference reference = MakeReference(policy, shape, of_queries);
+          Evict(reference, shape, caches, inputs);
+          session.Evict(0, way);
+          ExpectSameLists(reference, session, shape, policy);
+          if (!is_expected) continue;
+          options.calibration = {};
+          Session own(model.get(), policy, options);
+          own.Decode(tokens);
+          own.Evict(0, way);
+          cr_expect(own.Positions() != session.Positions(), "%s", arch);
+        }
+      }
+    }
+  }
+}
+
+Test(llama_calibration, counts_the_layers_that_keep_every_token) {
+  for (const char* arch : {"gemma3", "gemma2", "lfm2", "gpt-oss", "qwen2vl"}) {
+    const ModelHandle model = LoadRandomModel(Shape(arch));
+    SessionOptions options;
+    std::string bytes;
+    {
+      Session session(model.get(), "none", options);
+      const kvevict_calibration* calibration = Begin(session, 0);
+      session.Decode(RandomTokens(kOfCalibration, session.n_vocab(), 7));
+      uint32_t n_layers = 0, layer = 0;
+      for (; kvevict_llama_layer(session.kv(), n_layers, &layer) == KVEVICT_OK;
+           ++n_layers) {
+        uint64_t n_rows = 0;
+        Expect(kvevict_calibration_rows(calibration, n_layers, &n_rows));
+        cr_expect(n_rows == kOfCalibration, "%s: layer %u", arch, layer);
+      }
+      uint64_t none = 0;
+      cr_expect(n_layers > 0 &&
+                kvevict_calibration_rows(calibration, n_layers, &none) ==
+                    KVEVICT_ERROR_INVALID_ARGUMENT);
+      bytes = Save(calibration);
+    }
+    // The types of the cache and flash attention do not matter.
+    options.calibration = bytes;
+    options.flash = true;
+    options.type_k = options.type_v = GGML_TYPE_F16;
+    for (const char* policy :
+         {"triattention:budget=60", "expected-attention:budget=60"}) {
+      Session session(model.get(), policy, options);
+      session.Decode(RandomTokens(kTokens, session.n_vocab()));
+      cr_expect(session.Evict().cells_after == kBudget, "%s %s", arch, policy);
+    }
+  }
+}
+
+// Queries of several sequences in a batch count by their own positions.
+Test(llama_calibration, does_not_depend_on_batches) {
+  const ModelHandle model = LoadRandomModel(Shape("llama"));
+  const auto a = RandomTokens(60, 256, 7), b = RandomTokens(40, 256, 8);
+  SessionOptions options;
+  options.n_seq = 2;
+  std::vector<std::vector<float>> means;
+  for (const bool unified : {false, true}) {
+    options.unified = unified;
+    for (const bool together : {false, true}) {
+      Session session(model.get(), "none", options);
+      const kvevict_calibration* calibration = Begin(session, 0);
+      if (together) {
+        session.DecodeTogether({a, b});
+      } else {
+        session.Decode(a, 0);
+        session.Decode(b, 1);
+      }
+      uint64_t n_rows = 0;
+      Expect(kvevict_calibration_rows(calibration, 1, &n_rows));
+      cr_expect(n_rows == 100);
+      auto& mean = means.emplace_back(4 * 32);
+      Expect(kvevict_calibration_query_mean(calibration, 1, 0, 1, mean.data(),
+                                            mean.size(), nullptr, 0));
+    }
+  }
+  double most = 0;
+  for (const float m : means[0]) most = std::max(most, double{std::abs(m)});
+  for (const auto& mean : means) {
+    // Sums of rows in another order, of products that llama.cpp rounds otherwise.
+    cr_expect(kvevict::tests::MaxDifference(mean, means[0]) < 1e-5 * most);
+  }
+}
+
+// Moments of a sequence's own queries go along with a copy.
+Test(llama_calibration, copies_have_the_moments_of_their_source) {
+  const ModelHandle model = LoadRandomModel(Shape("llama"));
+  const auto tokens = RandomTokens(kTokens, 256),
+             more = RandomTokens(30, 256, 5);
+  SessionOptions options;
+  options.n_seq = 2;
+  options.unified = true;
+  const char* policy = "expected-attention:budget=60";
+  Session copied(model.get(), policy, options);
+  copied.Decode(tokens, 0);
+  cr_assert(kvevict_llama_copy(copied.kv(), 0, 1) == KVEVICT_OK, "%s",
+            kvevict_llama_last_error_message());
+  copied.Decode(more, 1);
+  copied.Evict(1);
+  Session whole(model.get(), policy, options);
+  whole.Decode(tokens, 0);
+  whole.Decode(more, 0);
+  whole.Evict(0);
+  for (uint32_t l = 0; l < 7; ++l) {
+    for (uint32_t h = 0; h < 2; ++h) {
+      cr_expect(copied.Positions(l, h, 1) == whole.Positions(l, h, 0),
+                "layer %u head %u", l, h);
+    }
+  }
+  // The source has its own.
+  copied.Evict(0);
+  cr_expect(copied.Positions(0, 0, 0).size() == kBudget);
+}
+
+// ---- Refusals ------------------------------------------------------------------------
+
+void ExpectPart(const std::string& text, const char* part) {
+  cr_expect(text.find(part) != std::string::npos, "no \"%s\" in \"%s\"", part,
+            text.c_str());
+}
+
+Test(llama_calibration, wrong_bytes_are_refused_and_change_nothing) {
+  const ModelHandle model = LoadRandomModel(Shape("llama"));
+  const std::string good = CalibrateModel(model.get(), 1).bytes;
+  RandomModel fewer = Shape("llama"), narrow = Shape("llama");
+  fewer.n_layers = 3;
+  narrow.n_heads = 2;
+  narrow.n_embd = 64;
+  std::string damaged = good;
+  damaged[good.size() / 2] ^= 1;
+  const ModelHandle of_fewer = LoadRandomModel(fewer),
+                    of_narrow = LoadRandomModel(narrow),
+                    of_halves = LoadRandomModel(Shape("qwen3"));
+  const struct {
+    std::string bytes;
+    const char* why;
+  } kCases[] = {
+      {CalibrateModel(of_fewer.get(), 1).bytes,
+       "the number of layers with a full cache 3 is not the plan's 7"},
+      {CalibrateModel(of_narrow.get(), 0).bytes,
+       "n_q_heads 2 is not the plan's 4"},
+      {CalibrateModel(of_halves.get(), 1).bytes,
+       "rope_layout 0 is not the plan's 1"},
+      {damaged, "damaged"},
+      {good.substr(0, good.size() - 8), "bytes that were saved"},
+      {"no calibration of a model's queries", "calibration"},
+  };
+  for (const auto& [bytes, why] : kCases) {
+    for (const char* policy :
+         {"triattention:budget=60", "expected-attention:budget=60"}) {
+      SessionOptions options;
+      options.calibration = bytes;
+      Session session(model.get(), policy, options);
+      session.Decode(RandomTokens(kTokens, session.n_vocab()));
+      const std::string refused = session.EvictRefused();
+      ExpectPart(refused, "options.calibration: ");
+      ExpectPart(refused, why);
+      cr_expect(session.Positions().size() == kTokens);
+    }
+    // Other policies do not read it.
+    SessionOptions options;
+    options.calibration = bytes;
+    Session session(model.get(), "snapkv:budget=60", options);
+    session.Decode(RandomTokens(kTokens, session.n_vocab()));
+    cr_expect(session.Evict().cells_after == kBudget);
+  }
+}
+
+Test(llama_calibration, arguments_and_models_without_rope_are_refused) {
+  kvevict_llama* kv = nullptr;
+  cr_expect(kvevict_llama_create("triattention:budget=60", nullptr, &kv) ==
+            KVEVICT_ERROR_UNSUPPORTED);
+  ExpectPart(kvevict_llama_last_error_message(), "options.calibration");
+  kvevict_llama_options options = KVEVICT_LLAMA_OPTIONS_INIT;
+  options.calibration_len = 5;
+  cr_expect(kvevict_llama_create("none", &options, &kv) ==
+            KVEVICT_ERROR_INVALID_ARGUMENT);
+  ExpectPart(kvevict_llama_last_error_message(),
+             "options.calibration is NULL, but options.calibration_len is 5");
+  options.calibration = "bytes";
+  options.calibration_len = 0;
+  cr_expect(kvevict_llama_create("none", &options, &kv) ==
+            KVEVICT_ERROR_INVALID_ARGUMENT);
+
+  const kvevict_calibration* calibration = nullptr;
+  const ModelHandle model = LoadRandomModel(Shape("llama"));
+  Session session(model.get(), "none", {});
+  cr_expect(kvevict_llama_calibrate(session.kv(), 1, &calibration) ==
+            KVEVICT_ERROR_INVALID_ARGUMENT);
+  ExpectPart(kvevict_llama_last_error_message(), "must decode a batch first");
+  session.Decode(RandomTokens(10, session.n_vocab()));
+  cr_expect(kvevict_llama_calibrate(session.kv(), 2, &calibration) ==
+            KVEVICT_ERROR_INVALID_ARGUMENT);
+  ExpectPart(kvevict_llama_last_error_message(),
+             "has_covariances 2 is not 0 or 1");
+  cr_expect(kvevict_llama_calibrate(session.kv(), 1, nullptr) ==
+            KVEVICT_ERROR_INVALID_ARGUMENT);
+  cr_expect(kvevict_llama_calibrate(nullptr, 1, &calibration) ==
+            KVEVICT_ERROR_INVALID_ARGUMENT);
+
+  const ModelHandle mla = LoadRandomModel(Shape("deepseek2"));
+  Session latent(mla.get(), "none", {});
+  latent.Decode(RandomTokens(10, latent.n_vocab()));
+  cr_expect(kvevict_llama_calibrate(latent.kv(), 1, &calibration) ==
+            KVEVICT_ERROR_UNSUPPORTED);
+  ExpectPart(kvevict_llama_last_error_message(), "no RoPE directly before");
+  cr_expect(calibration == nullptr);
+}
+
+// triattention's plan needs RoPE, which a context shows with its first token.
+Test(llama_calibration, serves_targets_and_sessions) {
+  const ModelHandle model = LoadRandomModel(Shape("llama"));
+  const std::string bytes = CalibrateModel(model.get(), 0).bytes;
+  SessionOptions options;
+  options.calibration = bytes;
+  const char* policy = "triattention:budget=60";
+  Session source(model.get(), policy, options);
+  Session target(model.get(), policy, options);
+  source.Decode(RandomTokens(kTokens, source.n_vocab()));
+  source.Evict(0, KVEVICT_LLAMA_WAY_AUTO, &target);
+  cr_expect(target.Positions().size() == kBudget);
+  source.Evict();
+  cr_expect(source.Positions(2, 1) == target.Positions(2, 1));
+  target.Decode(RandomTokens(20, target.n_vocab(), 3));
+  cr_expect(target.Evict().cells_after == kBudget);
+
+  size_t n = 0;
+  cr_assert(kvevict_llama_save_data(source.kv(), 0, nullptr, 0, nullptr, 0,
+                                    &n) == KVEVICT_OK);
+  std::vector<char> saved(n);
+  cr_assert(kvevict_llama_save_data(source.kv(), 0, nullptr, 0, saved.data(), n,
+                                    &n) == KVEVICT_OK);
+  Session loaded(model.get(), policy, options);
+  cr_expect(kvevict_llama_load_data(loaded.kv(), 0, saved.data(), n, nullptr, 0,
+                                    nullptr) == KVEVICT_ERROR_INVALID_ARGUMENT);
+  ExpectPart(kvevict_llama_last_error_message(),
+             "its RoPE is not known before a llama_decode()");
+  loaded.Decode(RandomTokens(1, loaded.n_vocab()));
+  cr_expect(kvevict_llama_load_data(loaded.kv(), 0, saved.data(), n, nullptr, 0,
+                                    nullptr) == KVEVICT_OK,
+            "%s", kvevict_llama_last_error_message());
+  loaded.Decode(RandomTokens(20, loaded.n_vocab(), 3));
+  cr_expect(loaded.Evict().cells_after == kBudget);
+  cr_expect(loaded.Positions(2, 1) == target.Positions(2, 1));
+}
+
+}  // namespace
