@@ -10,7 +10,7 @@
 
 /* docs/parameters.md, which tools_recall_program compares with the library, says
  * again what each parameter may be, who has it, and with which defaults. */
-enum { kMostKeys = 64 };
+enum { kMostKeys = 128 };
 
 /* The n-th policy's name; NULL beyond the last. */
 static const char* PolicyAt(uint32_t n) {

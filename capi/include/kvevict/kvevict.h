@@ -1672,7 +1672,9 @@ typedef struct kvevict_evict_report {
    *  KVEVICT_REASON_OPEN_PROMPT (all of them) or KVEVICT_REASON_SMALL_BUDGET
    *  (one at least). Otherwise KVEVICT_REASON_NONE. */
   kvevict_reason reason;
-  uint32_t reserved; /**< 0. */
+  /** KV heads whose values were fitted to fewer than twice as many queries as
+   *  slots, so that `fit_ridge` decides. */
+  uint32_t n_weak_fits;
 } kvevict_evict_report;
 
 #define KVEVICT_EVICT_REPORT_INIT                             \
