@@ -55,16 +55,9 @@ static float* ReadQueries(const test_model* m, uint32_t layer, uint32_t head,
   return rows;
 }
 
-static double Number(const test_model* m, const char* key) {
-  double value = 0;
-  (void)kvevict_policy_get_number(m->policy_handle, key, &value);
-  return value;
-}
-
 /* The queries of each query head that values are fitted to. */
 static uint32_t FitRows(const test_model* m) {
-  const double reference = Number(m, "reference");
-  return (uint32_t)(reference > 0 ? reference : Number(m, "window"));
+  return m->policy.reference > 0 ? m->policy.reference : m->policy.window;
 }
 
 /* The largest change seen, in bounds of it. */
@@ -81,7 +74,7 @@ static void ExpectFitted(const test_model* m, uint32_t layer, uint32_t head,
   const uint32_t group = m->spec.n_q_heads / m->spec.n_kv_heads;
   const uint32_t n_rows = FitRows(m);
   const uint32_t first =
-      Number(m, "reference") > 0 ? m->reference_first : m->n_seen - n_rows;
+      m->policy.reference > 0 ? m->reference_first : m->n_seen - n_rows;
   float* const keys = ReadRows(before, &view->k, head, n_held);
   float* const values = ReadRows(before, &view->v, head, n_held);
   float* const queries = ReadQueries(m, layer, head, first, n_rows);
@@ -105,7 +98,7 @@ static void ExpectFitted(const test_model* m, uint32_t layer, uint32_t head,
       .softcap = m->layer.logit_softcap,
       .keep = keep,
       .n_keep = n_keep,
-      .ridge = Number(m, "fit_ridge"),
+      .ridge = m->policy.fit_ridge,
   };
   const double left =
       n_keep < n_held ? oracle_fit_values(&in, want, bounds) : 0;
