@@ -126,10 +126,10 @@ Status Plan::Create(const Context& context, const kvevict_geometry& geometry,
   if (plan == nullptr)
     return OutOfMemory("plan: no memory for %zu bytes", sizeof(Plan));
   Status status = plan->CopyLayers(layers);
-  if (status.ok()) status = plan->CheckFitRows();
   if (status.ok()) status = plan->CopyRope(geometry);
   if (status.ok()) status = plan->CopySinks(geometry);
   if (!status.ok()) status = Prefixed(status, "geometry: ");
+  if (status.ok()) status = plan->CheckFitRows();
   if (status.ok()) status = plan->CopyBudgets(options);
   if (status.ok()) status = plan->CopyFlags(options);
   if (status.ok()) {
@@ -216,7 +216,8 @@ Status Plan::CheckFitRows() const {
         layer.number, FitRows(policy_), group,
         static_cast<unsigned long long>(n), kMostFitQueries);
   }
-  return Status();
+  return context().backend().fit_values.check(
+      context(), Stream(), {layers_[0].geometry, policy_, 0.0f, {}, {}, {}});
 }
 
 Status Plan::CopyRope(const kvevict_geometry& geometry) {

@@ -141,10 +141,11 @@ void AddOptions(CLI::App& app, Arguments& args) {
                "LLaMA's architecture alone, but also policies whose heads or "
                "layers keep different numbers of tokens. llama.cpp reads the "
                "file and makes tokens of texts");
-  app.add_option("--question", args.question,
-                 "With --own-engine, a likely question: policies with "
-                 "reference=N also score by the queries of its last N tokens, "
-                 "as if it followed the prompt");
+  app.add_option(
+      "--question", args.question,
+      "With --own-engine, a likely question: policies with "
+      "reference=N score by the queries of its last N tokens, or fit "
+      "values to them, as if it followed the prompt");
   app.add_flag("--fresh", args.fresh, "Begin anew, whatever the folder has");
   app.add_flag("--json", args.as_json, "Print results.json, not the tables");
 }
