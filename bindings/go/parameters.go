@@ -474,8 +474,8 @@ func (p *Policy) SetMergeFraction(value float64) error { return p.setNumber("mer
 // they read from all rows before. The queries are the reference queries, or without these the
 // window's; each sees every row. They are at most 4,096 per KV head, those of its query heads
 // together. K and V must be f32, f16 or bf16. It excludes merge, rotate, undo and
-// destinations, and runs on the CPU alone. It is for broad answers such as summaries, and can
-// lose single facts: docs/policies/fitting.md (Attention Matching, arXiv:2602.16284).
+// destinations. It is for broad answers such as summaries, and can lose single facts:
+// docs/policies/fitting.md (Attention Matching, arXiv:2602.16284).
 func (p Policy) Fit() (string, error) { return p.word("fit") }
 
 // SetFit sets what Fit returns.

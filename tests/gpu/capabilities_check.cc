@@ -115,32 +115,9 @@ void CheckCase(const Gpu& gpu, const AlignmentCase& c, Report* report) {
   gpu.Synchronize();
 }
 
-// Fitting values is left to the CPU, which a plan says.
-void CheckFit(const Gpu& gpu, Report* report) {
-  const ContextHandle context = CreateContext(gpu.ContextOptions());
-  kvevict_layer_geometry layer = KVEVICT_LAYER_GEOMETRY_INIT;
-  layer.n_kv_heads = layer.n_q_heads = kKvHeads;
-  layer.q_dtype = layer.k_dtype = layer.v_dtype = kF32;
-  layer.k_head_dim = layer.v_head_dim = 8;
-  kvevict_geometry geometry = KVEVICT_GEOMETRY_INIT;
-  geometry.n_layers = 1;
-  geometry.max_tokens = 100;
-  geometry.layers = &layer;
-  geometry.layers_len = 1;
-  kvevict_policy* policy = nullptr;
-  Check(kvevict_policy_create("snapkv:window=4,fit=values", &policy));
-  kvevict_plan* plan = nullptr;
-  ExpectFailure(
-      kvevict_plan_create(context.get(), &geometry, policy, nullptr, &plan),
-      kNo, {"fit values", "CPU"}, report);
-  kvevict_policy_destroy(policy);
-}
-
 }  // namespace
 
 void CheckCapabilities(const Gpu& gpu, const Effort&, Report* report) {
-  report->Check("capabilities: a fit is refused",
-                [&] { CheckFit(gpu, report); });
   for (const AlignmentCase& c : kCases) {
     report->Check(fmt::format("capabilities: {}", c.name),
                   [&] { CheckCase(gpu, c, report); });

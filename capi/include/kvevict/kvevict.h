@@ -1645,9 +1645,9 @@ typedef struct kvevict_evict_options {
  *         that must stay, layers of unequal length under scope MODEL,
  *         destinations without has_destinations, or that cannot take the rows);
  *         KVEVICT_ERROR_UNSUPPORTED (keys or values that the policy scores by,
- *         merges, fits or rotates cannot be; fit on CUDA; or tokens of the
- *         window are gone, which keep_window=no allows; or chunk is no multiple
- *         of the block size; or with by_table: parts of blocks would go, a view
+ *         merges, fits or rotates cannot be; or tokens of the window are gone
+ *         already, which keep_window=no allows; or chunk is no multiple of the
+ *         block size; or with by_table: parts of blocks would go, a view
  *         is contiguous or a ring, or heads or layers that keep different
  *         tokens share a table).
  */
